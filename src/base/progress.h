@@ -1,0 +1,41 @@
+// Progress of long work, on a terminal only.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+
+namespace litecache {
+
+// A one-line bar on standard error: "Prefill  [####----]  4096/16384 tokens  812 tok/s  15 s left".
+// Redrawn at most ten times a second; silent when standard error is no terminal or after
+// Quiet(true).
+class ProgressBar {
+ public:
+  ProgressBar(std::string label, int64_t total, std::string unit);
+  // Clears the line.
+  ~ProgressBar();
+  ProgressBar(const ProgressBar&) = delete;
+  ProgressBar& operator=(const ProgressBar&) = delete;
+
+  void Update(int64_t done);
+  void Add(int64_t amount) { Update(done_ + amount); }
+  void Finish();
+
+  // Turns all bars of the process off (--quiet, --json).
+  static void Quiet(bool quiet);
+
+ private:
+  void Draw(bool last);
+
+  std::string label_;
+  int64_t total_;
+  std::string unit_;
+  int64_t done_ = 0;
+  bool visible_ = false;
+  bool drawn_ = false;
+  std::chrono::steady_clock::time_point start_;
+  std::chrono::steady_clock::time_point last_draw_;
+};
+
+}  // namespace litecache

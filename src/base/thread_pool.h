@@ -1,0 +1,55 @@
+// A fixed set of workers for data-parallel loops inside one operation.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace litecache {
+
+// Run() splits work over the calling thread and size() - 1 workers. One Run at a time (the engine's
+// thread calls it); not reentrant. Workers spin a few microseconds after a task, because a decode
+// step is hundreds of loops of tens of microseconds each, then sleep on a condition variable.
+class ThreadPool {
+ public:
+  // threads <= 0: one a physical core the process may run on.
+  explicit ThreadPool(int threads = 0);
+  ~ThreadPool();
+  ThreadPool(const ThreadPool&) = delete;
+  ThreadPool& operator=(const ThreadPool&) = delete;
+
+  int size() const { return static_cast<int>(workers_.size()) + 1; }
+
+  // Calls task(worker) once on each of size() threads, worker in [0, size()); returns when all are
+  // done. The first exception thrown by a task is rethrown here.
+  void Run(const std::function<void(int worker)>& task);
+
+  // Calls body(begin, end, worker) over [0, count) in contiguous pieces of about `grain` items,
+  // handed out dynamically. Runs inline when count <= grain.
+  void ParallelFor(int64_t count, int64_t grain,
+                   const std::function<void(int64_t begin, int64_t end, int worker)>& body);
+
+ private:
+  void WorkerLoop(int worker);
+  void Execute(int worker);
+
+  std::vector<std::thread> workers_;
+  const std::function<void(int)>* task_ = nullptr;
+  std::atomic<uint64_t> generation_{0};
+  std::atomic<int> pending_{0};
+  std::atomic<bool> stop_{false};
+  std::atomic<int> sleepers_{0};
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::mutex error_mutex_;
+  std::exception_ptr error_;
+};
+
+// Cores this process may run on (its affinity mask and cgroup quota respected).
+int AvailableCores();
+
+}  // namespace litecache
