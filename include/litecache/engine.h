@@ -1,0 +1,175 @@
+// LiteCache's engine: load a model, submit requests, receive tokens as they come, cancel at any
+// time.
+//
+//   auto engine = litecache::Engine::Load("path/to/model", {});
+//   auto handle = engine->Submit({.prompt = engine->tokenizer().Encode("Once")});
+//   while (auto chunk = handle->Next()) std::cout << chunk->text;
+//
+// Thread-safe: any thread may submit, read and cancel; one engine thread runs the model.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace litecache {
+
+namespace tokenizer {
+class Tokenizer;
+}
+namespace model {
+struct ModelConfig;
+}
+
+struct EngineOptions {
+  std::string dtype = "auto";  // "auto" (the checkpoint's) or "f32"
+  int threads = 0;             // CPU threads; 0: one a core
+  uint64_t memory =
+      0;  // budget in bytes for weights, KV and buffers together; 0: 90% of what is available
+  int64_t max_context =
+      0;  // tokens a request may reach; 0: the model's own limit, or what memory allows
+  int64_t max_batch = 64;       // sequences decoded together
+  int64_t prefill_chunk = 512;  // prompt tokens a step processes beside the decode rows
+  std::string kv_policy = "full";
+  bool show_progress = true;  // bars on a terminal while loading
+};
+
+struct SamplingParams {
+  double temperature = 1.0;  // 0: greedy
+  int top_k = 0;             // 0: off
+  double top_p = 1.0;
+  double min_p = 0.0;
+  double repetition_penalty = 1.0;
+  double presence_penalty = 0.0;
+  double frequency_penalty = 0.0;
+  std::optional<uint64_t> seed;  // unset: drawn from the system, reported in the result
+  std::vector<std::pair<int32_t, float>> logit_bias;
+
+  // Throws InvalidArgument naming the field, its value and the valid range.
+  void Validate() const;
+};
+
+struct Request {
+  std::vector<int32_t> prompt;  // token ids
+  SamplingParams sampling;
+  int64_t max_tokens = 0;         // 0: up to the context's end
+  int n = 1;                      // samples of one prompt; the prompt is prefilled once
+  std::vector<std::string> stop;  // strings; found across token boundaries, not part of the text
+  std::vector<int32_t> stop_token_ids;  // beside the model's end-of-sequence ids
+  bool ignore_eos = false;
+  bool skip_special_tokens = true;  // in the text
+  int logprobs = -1;  // -1: none; k >= 0: the chosen token's and the k most likely ones
+  // Called from the engine's thread while the prompt is processed.
+  std::function<void(int64_t done, int64_t total)> on_prefill;
+};
+
+enum class FinishReason { kNone, kStop, kLength, kCancelled, kError };
+
+struct TokenLogprob {
+  int32_t token = 0;
+  float logprob = 0;
+};
+
+// One generated token of one sample.
+struct Chunk {
+  int sample = 0;               // 0 .. n-1
+  std::vector<int32_t> tokens;  // new ids (empty on a last chunk that only flushes text)
+  std::string text;  // text that became certain: whole UTF-8 characters, nothing that may start a
+                     // stop string
+  std::optional<TokenLogprob> logprob;
+  std::vector<TokenLogprob> top_logprobs;
+  FinishReason finish = FinishReason::kNone;
+  std::string error;  // for kError
+};
+
+struct RequestStats {
+  int64_t prompt_tokens = 0;
+  int64_t generated_tokens = 0;  // over all samples
+  double queue_seconds = 0;
+  double prefill_seconds = 0;  // from start of the first chunk to the first token
+  double decode_seconds = 0;   // from the first token to the last
+  uint64_t seed = 0;
+};
+
+// A submitted request. Dropping the last handle cancels it.
+class RequestHandle {
+ public:
+  virtual ~RequestHandle() = default;
+  // Blocks for the next chunk of any sample; nullopt when all samples have finished.
+  virtual std::optional<Chunk> Next() = 0;
+  // The same with a time limit; `timed_out` tells which of the two nullopt means.
+  virtual std::optional<Chunk> NextFor(double seconds, bool* timed_out) = 0;
+  // Ends the request at the next step boundary; its memory is freed. Idempotent.
+  virtual void Cancel() = 0;
+  virtual RequestStats Stats() const = 0;
+};
+
+// Where the memory goes; made once at start.
+struct MemoryPlan {
+  uint64_t total = 0;  // budget
+  uint64_t weights = 0;
+  uint64_t buffers = 0;  // activations and logits at the largest step
+  uint64_t kv = 0;       // budget of the KV cache
+  uint64_t kv_per_token = 0;
+  int64_t largest_context = 0;  // tokens one request can reach
+  // Several lines: where each GiB goes.
+  std::string ToString() const;
+};
+
+struct EngineStats {
+  int64_t running = 0;
+  int64_t waiting = 0;
+  uint64_t kv_bytes_used = 0;
+  uint64_t kv_bytes_capacity = 0;
+  int64_t steps = 0;
+  int64_t prompt_tokens = 0;
+  int64_t generated_tokens = 0;
+};
+
+// Logits and mean negative log-likelihood of given tokens (teacher forcing).
+struct ScoreResult {
+  std::vector<std::vector<float>> logits;  // [positions.size()][vocab]
+  std::vector<float> token_nll;            // [tokens - 1]: nll of token i+1 given the ones before
+  double mean_nll = 0;
+};
+
+class Engine {
+ public:
+  virtual ~Engine() = default;
+
+  // A directory in Hugging Face's layout, or org/name from the local Hugging Face cache.
+  // Throws FileError, Unsupported, InvalidArgument, CapacityError.
+  static std::unique_ptr<Engine> Load(const std::string& model, const EngineOptions& options);
+  // Random weights of a published shape; has no tokenizer.
+  static std::unique_ptr<Engine> Random(const std::string& shape, uint64_t seed,
+                                        const EngineOptions& options);
+
+  virtual const model::ModelConfig& config() const = 0;
+  // Throws Error for an engine without one.
+  virtual const tokenizer::Tokenizer& tokenizer() const = 0;
+  virtual const std::filesystem::path& directory() const = 0;
+  virtual const MemoryPlan& memory_plan() const = 0;
+  virtual EngineStats Stats() const = 0;
+  // The checkpoint's generation_config.json defaults (temperature, top_p, ...), where it has them.
+  virtual const SamplingParams& default_sampling() const = 0;
+
+  // Checks the request before any work starts: throws InvalidArgument (empty prompt, ids out of
+  // range, parameters) and CapacityError (does not fit the context or the memory, with the
+  // numbers).
+  virtual std::shared_ptr<RequestHandle> Submit(Request request) = 0;
+
+  // Logits at `positions` of the given tokens and every token's nll, computed in chunks.
+  virtual ScoreResult Score(
+      const std::vector<int32_t>& tokens, const std::vector<int64_t>& positions,
+      const std::function<void(int64_t done, int64_t total)>& progress = {}) = 0;
+
+  // A short label: "llama, 16.4M parameters, bf16".
+  virtual std::string Description() const = 0;
+};
+
+}  // namespace litecache

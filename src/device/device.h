@@ -1,0 +1,75 @@
+// What a backend offers to the layers above: memory, streams, and facts about itself.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+namespace litecache {
+
+enum class DeviceType { kCpu, kCuda };
+
+struct DeviceInfo {
+  std::string name;           // "AMD EPYC 9575F, 2 threads, AVX3_ZEN4"
+  uint64_t total_memory = 0;  // bytes this process may use at most (cgroup limit respected)
+  uint64_t free_memory = 0;   // bytes available now
+  int parallelism = 1;        // CPU threads, or SMs
+};
+
+// Owned device memory, aligned to 64 bytes at least. Move-only; freed by its destructor.
+class Buffer {
+ public:
+  Buffer() = default;
+  using Deleter = void (*)(void* data, size_t bytes);
+  Buffer(void* data, size_t bytes, Deleter deleter)
+      : data_(data), bytes_(bytes), deleter_(deleter) {}
+  Buffer(Buffer&& other) noexcept { Swap(other); }
+  Buffer& operator=(Buffer&& other) noexcept {
+    Buffer moved(std::move(other));
+    Swap(moved);
+    return *this;
+  }
+  ~Buffer() {
+    if (data_ != nullptr) deleter_(data_, bytes_);
+  }
+
+  void* data() const { return data_; }
+  size_t size() const { return bytes_; }
+  template <typename T>
+  T* as() const {
+    return static_cast<T*>(data_);
+  }
+
+ private:
+  void Swap(Buffer& other) noexcept {
+    std::swap(data_, other.data_);
+    std::swap(bytes_, other.bytes_);
+    std::swap(deleter_, other.deleter_);
+  }
+  void* data_ = nullptr;
+  size_t bytes_ = 0;
+  Deleter deleter_ = nullptr;
+};
+
+// An ordered queue of operations. Operations (src/ops) are issued on a stream; on the CPU they run
+// at once on the stream's threads, on CUDA they are enqueued and can be captured into a graph.
+class Stream {
+ public:
+  virtual ~Stream() = default;
+  virtual DeviceType device_type() const = 0;
+  // Returns when everything issued so far has finished.
+  virtual void Synchronize() = 0;
+};
+
+class Device {
+ public:
+  virtual ~Device() = default;
+  virtual DeviceType type() const = 0;
+  virtual DeviceInfo Info() const = 0;
+  // Throws CapacityError with the numbers when the memory is not there.
+  virtual Buffer Allocate(size_t bytes) = 0;
+  virtual std::unique_ptr<Stream> CreateStream() = 0;
+};
+
+}  // namespace litecache

@@ -1,0 +1,86 @@
+// What a Hugging Face config.json says, checked, in our terms.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "base/dtype.h"
+#include "kv/cache.h"
+
+namespace litecache::model {
+
+enum class Family { kLlama, kMistral, kQwen2, kQwen3, kOpt };
+
+enum class RopeScaling { kNone, kLinear, kLlama3, kYarn };
+
+// RoPE parameters, from `rope_scaling` or the newer `rope_parameters`.
+struct RopeConfig {
+  double theta = 10000.0;
+  RopeScaling scaling = RopeScaling::kNone;
+  double factor = 1.0;
+  double original_context = 0;  // original_max_position_embeddings
+  // llama3
+  double low_freq_factor = 1.0;
+  double high_freq_factor = 4.0;
+  // yarn
+  double beta_fast = 32.0;
+  double beta_slow = 1.0;
+  double attention_factor = 0;  // 0: derived as Transformers does
+  double mscale = 0;
+  double mscale_all_dim = 0;
+  bool truncate = true;
+};
+
+struct ModelConfig {
+  Family family = Family::kLlama;
+  std::string architecture;  // "LlamaForCausalLM"
+  int64_t layers = 0;
+  int64_t hidden = 0;
+  int64_t intermediate = 0;
+  int64_t q_heads = 0;
+  int64_t kv_heads = 0;
+  int64_t head_dim = 0;
+  int64_t vocab = 0;
+  int64_t max_context = 0;  // max_position_embeddings
+  double norm_eps = 1e-5;
+  RopeConfig rope;
+  DType weight_dtype = DType::kBF16;  // torch_dtype / dtype of the checkpoint
+  bool tie_embeddings = false;
+  bool attention_bias = false;         // q, k, v
+  bool attention_output_bias = false;  // o
+  bool mlp_bias = false;
+  bool qk_norm = false;  // Qwen3
+  // OPT
+  int64_t embedding_dim = 0;  // word_embed_proj_dim; equals hidden unless a projection follows
+  bool norm_before = true;    // do_layer_norm_before
+  bool final_norm = true;
+  std::vector<int32_t> eos_ids;
+  int32_t bos_id = -1;
+
+  int64_t group() const { return q_heads / kv_heads; }
+  kv::Layout kv_layout(DType dtype) const { return {layers, q_heads, kv_heads, head_dim, dtype}; }
+  // Number of weights, embeddings counted once when tied.
+  int64_t parameters() const;
+
+  // Reads and checks config.json. Throws FileError (missing, malformed, absurd values) and
+  // Unsupported (field and value).
+  static ModelConfig FromFile(const std::filesystem::path& config_json);
+  static ModelConfig FromJson(const std::string& text, const std::string& name);
+  // "llama3.2-1b", "llama3-8b", "qwen2.5-14b", "opt-6.7b", ...: published shapes for benchmarks
+  // with random weights. Throws InvalidArgument that lists the names.
+  static ModelConfig FromShapeName(const std::string& name);
+  static std::vector<std::string> ShapeNames();
+};
+
+std::string_view Name(Family family);
+
+// Inverse frequencies [head_dim / 2] and attention factor after scaling (linear, llama3, yarn).
+struct RopeTable {
+  std::vector<float> inv_freq;
+  float attention_factor = 1.0f;
+};
+RopeTable MakeRopeTable(const RopeConfig& rope, int64_t head_dim, int64_t max_context);
+
+}  // namespace litecache::model

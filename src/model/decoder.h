@@ -1,0 +1,57 @@
+// A decoder-only model: tokens in, logits out, KV through kv::Cache.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <span>
+
+#include "base/matrix_view.h"
+#include "device/device.h"
+#include "kv/cache.h"
+#include "model/config.h"
+
+namespace litecache::model {
+
+struct LoadOptions {
+  // Arithmetic: the checkpoint's own dtype, or "f32": weights widened to f32, products and KV in
+  // f32.
+  bool compute_f32 = false;
+  // Called with bytes done and bytes total while weights are read; may throw to cancel.
+  std::function<void(int64_t done, int64_t total)> progress;
+};
+
+class Decoder {
+ public:
+  virtual ~Decoder() = default;
+
+  virtual const ModelConfig& config() const = 0;
+  // dtype KV rows are stored in: bf16, or f32 when computing in f32 (f16 and f32 checkpoints
+  // compute in f32).
+  virtual DType kv_dtype() const = 0;
+  virtual uint64_t weight_bytes() const = 0;
+  // Bytes one token's pass reads from the weights (embedding table: one row, unless tied).
+  virtual uint64_t weight_bytes_per_step() const = 0;
+  // Activation memory a step of `rows` rows and `logit_rows` logits takes.
+  virtual uint64_t WorkspaceBytes(int64_t rows, int64_t logit_rows) const = 0;
+
+  // Runs tokens [T] at positions [T] (T = step.rows; sequences as the step says) through all
+  // layers, storing and reading KV in `cache`, and writes logits of the rows in `logit_rows`
+  // (indices into [0, T)) to logits [logit_rows.size(), vocab] f32. Calls cache.BeginStep/EndStep.
+  // Throws CapacityError from BeginStep unchanged.
+  virtual void Forward(Stream& stream, const kv::Step& step, std::span<const int32_t> tokens,
+                       std::span<const int32_t> positions, kv::Cache& cache,
+                       std::span<const int64_t> logit_rows, const MatrixView& logits) = 0;
+};
+
+// Loads a Hugging Face directory: config.json and (sharded) safetensors, memory-mapped. Throws
+// FileError and Unsupported.
+std::unique_ptr<Decoder> LoadDecoder(Device& device, const std::filesystem::path& directory,
+                                     const LoadOptions& options);
+
+// Random weights of a shape (normal, 0.02) from a seed, for benchmarks.
+std::unique_ptr<Decoder> RandomDecoder(Device& device, const ModelConfig& config, uint64_t seed,
+                                       const LoadOptions& options);
+
+}  // namespace litecache::model

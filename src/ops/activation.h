@@ -1,0 +1,15 @@
+// Element-wise non-linearities of the feed-forward block.
+#pragma once
+
+#include "base/matrix_view.h"
+#include "device/device.h"
+
+namespace litecache::ops {
+
+// y = silu(gate) * up. gate, up, y [T, n] f32; y may alias gate.
+void SiluMul(Stream& stream, const MatrixView& gate, const MatrixView& up, const MatrixView& y);
+
+// x = max(x, 0) in place. x [T, n] f32.
+void Relu(Stream& stream, const MatrixView& x);
+
+}  // namespace litecache::ops

@@ -1,0 +1,48 @@
+// Attention over paged KV rows: append and causal attend.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "base/matrix_view.h"
+#include "device/device.h"
+
+namespace litecache::ops {
+
+// How KV rows lie in memory. A page holds page_tokens rows of one (sequence, layer, KV head); row t
+// is [K (head_dim) | V (head_dim)] in dtype (bf16 or f32), contiguous: a token's K and V side by
+// side halve the rows a transfer engine has to move (docs/architecture.md).
+struct KvGeometry {
+  int64_t kv_heads = 0;
+  int64_t head_dim = 0;
+  DType dtype = DType::kBF16;
+  int64_t page_tokens = 0;
+
+  size_t row_bytes() const { return static_cast<size_t>(2 * head_dim) * SizeOf(dtype); }
+  size_t page_bytes() const { return row_bytes() * static_cast<size_t>(page_tokens); }
+};
+
+// One sequence's part of a step, for one layer.
+struct KvSequence {
+  int64_t first_row = 0;  // its first new token's row in q, k, v, out
+  int64_t rows = 0;       // new tokens in this step, >= 1
+  int64_t past = 0;       // tokens before them already in the pages
+  // Page i of KV head h is pages[h * pages_per_head + i]; token t lies in page t / page_tokens.
+  std::byte* const* pages = nullptr;
+  int64_t pages_per_head = 0;
+};
+
+// Writes the new tokens' K and V rows into the pages, converting to the geometry's dtype.
+// k, v [T, kv_heads * head_dim] f32 (k after RoPE).
+void AppendKv(Stream& stream, const KvGeometry& geometry, std::span<const KvSequence> sequences,
+              const MatrixView& k, const MatrixView& v);
+
+// Causal attention by online softmax (memory does not grow with the context): row i of a sequence
+// sees its tokens [0, past + i]. q, out [T, q_heads * head_dim] f32, q_heads a multiple of kv_heads
+// (GQA: query head j reads KV head j / (q_heads / kv_heads)). scale multiplies q.k. bf16 rows: q
+// and probabilities are rounded to bf16 where a matrix unit multiplies them; sums are f32.
+void Attention(Stream& stream, const KvGeometry& geometry, std::span<const KvSequence> sequences,
+               const MatrixView& q, int64_t q_heads, float scale, const MatrixView& out);
+
+}  // namespace litecache::ops

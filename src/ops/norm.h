@@ -1,0 +1,19 @@
+// RMSNorm and LayerNorm over rows.
+#pragma once
+
+#include "base/matrix_view.h"
+#include "device/device.h"
+
+namespace litecache::ops {
+
+// y = x / sqrt(mean(x^2) + eps) * weight. x, y [T, groups * n] f32 (may alias); weight [n] f32.
+// groups > 1 normalizes each group of n columns by itself with the same weight (Qwen3's q/k norm).
+void RmsNorm(Stream& stream, const MatrixView& x, const float* weight, float eps, int64_t groups,
+             const MatrixView& y);
+
+// y = (x - mean) / sqrt(var + eps) * weight + bias. x, y [T, n] f32 (may alias); weight, bias [n]
+// f32.
+void LayerNorm(Stream& stream, const MatrixView& x, const float* weight, const float* bias,
+               float eps, const MatrixView& y);
+
+}  // namespace litecache::ops
