@@ -1,0 +1,45 @@
+# The two commands: `make demo` and `make test`. Each installs what a fresh Debian 12 machine lacks, then builds.
+.PHONY: help setup build demo test bench format lint fuzz asan tsan clean
+PRESET ?= release
+JOBS ?= $(shell nproc)
+BUILD := build/$(PRESET)
+
+help:  ## this list
+	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  make \1\t/' | expand -t 16
+
+setup:  ## install the Debian packages the build needs (only those missing)
+	@scripts/setup
+
+build: setup  ## the program, at build/release/litecache
+	@cmake --preset $(PRESET) -DLITECACHE_TESTS=OFF >build/.configure.log 2>&1 || { cat build/.configure.log; exit 1; }
+	@cmake --build $(BUILD) -j $(JOBS)
+
+demo: build  ## the main job: the shipped model reads a long document on this machine
+	@scripts/demo $(BUILD)/litecache
+
+test: setup  ## build everything and run the whole suite
+	@scripts/setup-test-python
+	@cmake --preset $(PRESET) -DLITECACHE_TESTS=ON >build/.configure.log 2>&1 || { cat build/.configure.log; exit 1; }
+	@cmake --build $(BUILD) -j $(JOBS)
+	@scripts/run-tests $(BUILD)
+
+bench: build  ## prefill and decode speed of the program on this machine
+	@scripts/bench $(BUILD)/litecache
+
+asan:  ## the suite under AddressSanitizer and UndefinedBehaviorSanitizer
+	@$(MAKE) test PRESET=asan
+
+tsan:  ## the suite under ThreadSanitizer
+	@$(MAKE) test PRESET=tsan
+
+fuzz: setup  ## every fuzz target for SECONDS each (default 60)
+	@scripts/fuzz
+
+format:  ## clang-format every source
+	@git ls-files '*.h' '*.cc' '*.cu' '*.cuh' | xargs clang-format -i
+
+lint: setup  ## formatting and clang-tidy
+	@scripts/lint
+
+clean:  ## remove everything built
+	rm -rf build

@@ -1,0 +1,60 @@
+#include "base/thread_pool.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <numeric>
+#include <stdexcept>
+#include <thread>
+#include <vector>
+
+#include "test_seed.h"
+
+namespace litecache {
+namespace {
+
+TEST(ThreadPool, EveryItemExactlyOnce) {
+  auto random = testing::TestRandom();
+  for (int threads : {1, 2, 3, 7}) {
+    ThreadPool pool(threads);
+    EXPECT_EQ(pool.size(), threads);
+    for (int round = 0; round < 200; ++round) {
+      const int64_t count = static_cast<int64_t>(random() % 1000);
+      const int64_t grain = 1 + static_cast<int64_t>(random() % 50);
+      std::vector<std::atomic<int>> seen(static_cast<size_t>(count));
+      pool.ParallelFor(count, grain, [&](int64_t begin, int64_t end, int worker) {
+        ASSERT_GE(worker, 0);
+        ASSERT_LT(worker, threads);
+        for (int64_t i = begin; i < end; ++i) ++seen[static_cast<size_t>(i)];
+      });
+      for (auto& value : seen) ASSERT_EQ(value.load(), 1);
+    }
+  }
+}
+
+TEST(ThreadPool, RunReachesEveryWorkerAlsoAfterTheyFellAsleep) {
+  ThreadPool pool(4);
+  for (int round = 0; round < 20; ++round) {
+    if (round % 5 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    std::vector<std::atomic<int>> calls(4);
+    pool.Run([&](int worker) { ++calls[static_cast<size_t>(worker)]; });
+    for (auto& value : calls) ASSERT_EQ(value.load(), 1);
+  }
+}
+
+TEST(ThreadPool, AnExceptionOfAnyWorkerReachesTheCaller) {
+  ThreadPool pool(3);
+  for (int bad = 0; bad < 3; ++bad) {
+    EXPECT_THROW(pool.Run([&](int worker) {
+      if (worker == bad) throw std::runtime_error("worker");
+    }),
+                 std::runtime_error);
+    std::atomic<int> calls{0};
+    pool.Run([&](int) { ++calls; });  // the pool still works
+    EXPECT_EQ(calls.load(), 3);
+  }
+}
+
+}  // namespace
+}  // namespace litecache
