@@ -1,0 +1,68 @@
+// JSON files with errors that say where: the file, line and column of a syntax error; the field,
+// its value and what was expected of a wrong one.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/error.h"
+
+namespace litecache::io {
+
+enum class DuplicateKeys { kLastWins, kReject };
+
+// Parses text; `name` (a path) starts the message of the FileError for malformed text.
+nlohmann::json ParseJson(std::string_view text, const std::string& name,
+                         DuplicateKeys duplicates = DuplicateKeys::kLastWins);
+// Throws FileError: missing, unreadable, malformed.
+nlohmann::json ReadJsonFile(const std::filesystem::path& path);
+
+// A JSON value for a message, shortened: `"abc"`, `[1, 2, 3...`.
+std::string Excerpt(const nlohmann::json& value);
+
+// A JSON object whose fields are read with their type and range checked. A null field counts as
+// absent, as Hugging Face configs write it. All errors are FileError "path: field 'a.b' ...".
+class JsonFields {
+ public:
+  // Throws FileError when `object` is no JSON object. `object` and `name` must outlive this.
+  JsonFields(const nlohmann::json& object, std::string name, std::string prefix = "");
+
+  // Present and not null.
+  bool Has(std::string_view key) const { return Find(key) != nullptr; }
+  // The value, or null when absent.
+  const nlohmann::json* Find(std::string_view key) const;
+
+  std::optional<int64_t> Int(std::string_view key, int64_t low, int64_t high) const;
+  std::optional<double> Number(std::string_view key, double low, double high) const;
+  std::optional<bool> Bool(std::string_view key) const;
+  std::optional<std::string> String(std::string_view key) const;
+  // One integer or a list of integers.
+  std::vector<int64_t> IntOrInts(std::string_view key, int64_t low, int64_t high) const;
+  // A nested object, or nullopt when absent.
+  std::optional<JsonFields> Object(std::string_view key) const;
+
+  int64_t RequiredInt(std::string_view key, int64_t low, int64_t high) const;
+  double RequiredNumber(std::string_view key, double low, double high) const;
+
+  const std::string& name() const { return name_; }
+  // "rope_scaling.factor": the field as messages name it.
+  std::string Path(std::string_view key) const;
+  // Throws FileError "name: field 'path' = value: reason".
+  [[noreturn]] void Fail(std::string_view key, const std::string& reason) const;
+  // Throws Unsupported "name: field 'path' = value is not supported: reason".
+  [[noreturn]] void Refuse(std::string_view key, const std::string& reason) const;
+
+ private:
+  [[noreturn]] void Missing(std::string_view key, const std::string& expected) const;
+
+  const nlohmann::json* object_;
+  std::string name_;
+  std::string prefix_;
+};
+
+}  // namespace litecache::io

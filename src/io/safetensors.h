@@ -1,0 +1,50 @@
+// One safetensors file: 8 bytes header length, a JSON header, the tensors' bytes.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "io/mapped_file.h"
+
+namespace litecache::io {
+
+// Where a tensor lies, as the header says and ParseSafetensors has checked.
+struct TensorInfo {
+  std::string dtype;  // "F32", "F16", "BF16", "I64", ...
+  std::vector<int64_t> shape;
+  uint64_t begin = 0;  // bytes from the start of the file
+  uint64_t end = 0;
+
+  uint64_t bytes() const { return end - begin; }
+  // "BF16 [2048, 512]"
+  std::string ToString() const;
+};
+
+// The header of a file of which `head` holds the first bytes (the header at least) and which is
+// `file_size` bytes long. Checked as the format demands: header length within the file and at most
+// 100 MB, JSON without duplicate names, dtype x shape = byte range without overflow, ranges inside
+// the file, none overlapping, no bytes that belong to no tensor. Throws FileError starting with
+// `name`.
+std::map<std::string, TensorInfo> ParseSafetensors(std::span<const std::byte> head,
+                                                   uint64_t file_size, const std::string& name);
+
+// A memory-mapped safetensors file.
+class Safetensors {
+ public:
+  explicit Safetensors(const std::filesystem::path& path);
+
+  const MappedFile& file() const { return file_; }
+  const std::map<std::string, TensorInfo>& tensors() const { return tensors_; }
+  const std::byte* Data(const TensorInfo& tensor) const { return file_.data() + tensor.begin; }
+
+ private:
+  MappedFile file_;
+  std::map<std::string, TensorInfo> tensors_;
+};
+
+}  // namespace litecache::io
