@@ -1,0 +1,125 @@
+#include "io/checkpoint.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+#include <string_view>
+
+#include "base/error.h"
+#include "base/join.h"
+#include "io/json.h"
+
+namespace litecache::io {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kSingle = "model.safetensors";
+constexpr std::string_view kIndex = "model.safetensors.index.json";
+
+// What the directory has instead of safetensors, as the end of a message.
+std::string Instead(const fs::path& directory) {
+  std::vector<std::string> found;
+  std::error_code error;
+  for (fs::directory_iterator item(directory, error), end; !error && item != end;
+       item.increment(error)) {
+    const std::string name = item->path().filename().string();
+    for (const std::string_view suffix : {".bin", ".pth", ".pt", ".gguf", ".safetensors", ".h5"}) {
+      if (name.ends_with(suffix)) found.push_back(name);
+    }
+  }
+  if (found.empty()) return "";
+  std::ranges::sort(found);
+  if (found.size() > 6) {
+    found.resize(6);
+    found.emplace_back("...");
+  }
+  return fmt::format(
+      "; there are {}, which LiteCache does not read: save the model with "
+      "Transformers' save_pretrained()",
+      Join(found));
+}
+
+}  // namespace
+
+Checkpoint::Checkpoint(const fs::path& directory) : directory_(directory) {
+  std::error_code ignored;
+  if (fs::exists(directory / kSingle, ignored)) {
+    Add(directory / kSingle);
+    return;
+  }
+  const fs::path index_path = directory / kIndex;
+  if (!fs::exists(index_path, ignored)) {
+    throw FileError("{}: holds neither {} nor {}{}", directory.string(), kSingle, kIndex,
+                    Instead(directory));
+  }
+  const nlohmann::json document = ReadJsonFile(index_path);
+  const JsonFields fields(document, index_path.string());
+  if (!fields.Object("weight_map")) {
+    throw FileError("{}: field 'weight_map' is missing", index_path.string());
+  }
+  const nlohmann::json& weight_map = *fields.Find("weight_map");
+
+  std::set<std::string> shards;
+  for (const auto& [tensor, file] : weight_map.items()) {
+    if (!file.is_string()) {
+      throw FileError("{}: tensor '{}' has the file {}, not a name", index_path.string(), tensor,
+                      Excerpt(file));
+    }
+    const auto& name = file.get_ref<const std::string&>();
+    // A shard lies beside its index; anything else could reach files the user did not name.
+    if (name.empty() || name.find('/') != std::string::npos ||
+        name.find('\0') != std::string::npos || name == "." || name == "..") {
+      throw FileError("{}: tensor '{}' names the file {}, which is not in its directory",
+                      index_path.string(), tensor, Excerpt(file));
+    }
+    shards.insert(name);
+  }
+  if (shards.empty()) throw FileError("{}: 'weight_map' is empty", index_path.string());
+  files_.reserve(shards.size());
+  for (const std::string& shard : shards) Add(directory / shard);
+  for (const auto& [tensor, file] : weight_map.items()) {
+    const auto found = tensors_.find(tensor);
+    const fs::path expected = directory / file.get_ref<const std::string&>();
+    if (found == tensors_.end() || files_[found->second].file().path() != expected) {
+      throw FileError("{}: has no tensor '{}', which {} says it holds", expected.string(), tensor,
+                      kIndex);
+    }
+  }
+}
+
+void Checkpoint::Add(const fs::path& file) {
+  const size_t index = files_.size();
+  files_.emplace_back(file);
+  file_bytes_ += files_.back().file().size();
+  for (const auto& [tensor, info] : files_.back().tensors()) {
+    const auto [place, inserted] = tensors_.emplace(tensor, index);
+    if (!inserted) {
+      throw FileError("{}: tensor '{}' is also in {}", file.string(), tensor,
+                      files_[place->second].file().path().string());
+    }
+  }
+}
+
+Checkpoint::Tensor Checkpoint::Find(const std::string& name) const {
+  const auto found = tensors_.find(name);
+  if (found == tensors_.end()) return {};
+  const Safetensors& file = files_[found->second];
+  const TensorInfo& info = file.tensors().at(name);
+  return {&info, file.Data(info), &file.file().path()};
+}
+
+void Checkpoint::Prefault(const std::function<void(int64_t done, int64_t total)>& progress) const {
+  const auto total = static_cast<int64_t>(file_bytes_);
+  int64_t done = 0;
+  if (progress) progress(done, total);
+  for (const Safetensors& file : files_) {
+    file.file().Prefault([&](size_t bytes) {
+      done += static_cast<int64_t>(bytes);
+      if (progress) progress(done, total);
+    });
+  }
+}
+
+}  // namespace litecache::io
