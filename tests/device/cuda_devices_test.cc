@@ -1,0 +1,21 @@
+#include "device/cuda/cuda_devices.h"
+
+#include <gtest/gtest.h>
+
+namespace litecache {
+namespace {
+
+// Runs everywhere: either there are GPUs with sane figures, or the reason for none is told.
+TEST(CudaDevices, GpusOrAReason) {
+  const CudaDevices found = FindCudaDevices();
+  EXPECT_NE(found.devices.empty(), found.why_none.empty());
+  for (const DeviceInfo& device : found.devices) {
+    EXPECT_FALSE(device.name.empty());
+    EXPECT_GT(device.parallelism, 0);
+    EXPECT_GT(device.total_memory, 1ull << 30);
+    EXPECT_LE(device.free_memory, device.total_memory);
+  }
+}
+
+}  // namespace
+}  // namespace litecache
