@@ -1,0 +1,30 @@
+// Which vector instructions the CPU kernels use. Chosen once at run time: one binary runs anywhere.
+#pragma once
+
+#include <string_view>
+
+namespace litecache {
+
+// In rising order; every level implies the ones before it.
+enum class CpuIsa {
+  kPortable,    // the compiler's baseline (SSE2 on x86-64)
+  kAvx2,        // AVX2, FMA, F16C
+  kAvx512,      // AVX-512 F, BW, DQ, VL
+  kAvx512Bf16,  // and its BF16 dot products
+};
+
+// "portable", "avx2", "avx512", "avx512bf16".
+std::string_view Name(CpuIsa isa);
+
+// The level in use: the best this CPU has, at most what LITECACHE_CPU_ISA (one of the names above)
+// or LimitCpuIsa allows. Throws InvalidArgument when the variable holds something else.
+CpuIsa ActiveCpuIsa();
+
+// Lowers the level in use (tests and benchmarks); a level the CPU lacks leaves its best one. Not
+// while an operation runs.
+void LimitCpuIsa(CpuIsa limit);
+
+// Whether the CPU has AMX tiles for BF16 and the level in use is the highest.
+bool HasAmxBf16();
+
+}  // namespace litecache

@@ -1,0 +1,18 @@
+// How much memory the process may use: the machine's and its control groups' limits.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+
+namespace litecache {
+
+struct MemoryLimits {
+  uint64_t total = 0;  // bytes at most: RAM, or the smallest limit of the groups we are in
+  uint64_t free = 0;   // bytes that can still be taken without swapping or being killed
+};
+
+// Reads proc/meminfo, proc/self/cgroup and sys/fs/cgroup under `root` (cgroup v1 and v2). What
+// cannot be read counts as no limit; without meminfo both are 0.
+MemoryLimits ReadMemoryLimits(const std::filesystem::path& root = "/");
+
+}  // namespace litecache

@@ -1,0 +1,89 @@
+#include "device/cpu/memory_limits.h"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <string>
+
+namespace litecache {
+namespace {
+
+namespace fs = std::filesystem;
+
+// A made-up root directory with the files the kernel would show.
+class MemoryLimitsTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    const auto* info = testing::UnitTest::GetInstance()->current_test_info();
+    root_ = fs::temp_directory_path() /
+            ("lc_limits_" + std::string(info->name()) + "_" + std::to_string(getpid()));
+    fs::create_directories(root_);
+  }
+  void TearDown() override { fs::remove_all(root_); }
+
+  void Write(const std::string& path, const std::string& text) {
+    fs::create_directories((root_ / path).parent_path());
+    std::ofstream(root_ / path) << text;
+  }
+  void WriteMeminfo() {
+    Write("proc/meminfo",
+          "MemTotal:       16000 kB\nMemFree:         1000 kB\nMemAvailable:   12000 kB\n");
+  }
+
+  fs::path root_;
+};
+
+TEST_F(MemoryLimitsTest, WithoutGroupsTheMachineCounts) {
+  WriteMeminfo();
+  const MemoryLimits limits = ReadMemoryLimits(root_);
+  EXPECT_EQ(limits.total, 16000u * 1024);
+  EXPECT_EQ(limits.free, 12000u * 1024);
+}
+
+TEST_F(MemoryLimitsTest, V2AncestorBinds) {
+  WriteMeminfo();
+  Write("proc/self/cgroup", "0::/slice/service\n");
+  Write("sys/fs/cgroup/slice/service/memory.max", "max\n");
+  Write("sys/fs/cgroup/slice/memory.max", "4096000\n");
+  Write("sys/fs/cgroup/slice/memory.current", "3000000\n");
+  Write("sys/fs/cgroup/slice/memory.stat", "anon 1000000\ninactive_file 500000\n");
+  const MemoryLimits limits = ReadMemoryLimits(root_);
+  EXPECT_EQ(limits.total, 4096000u);
+  EXPECT_EQ(limits.free, 4096000u - 2500000u);
+}
+
+TEST_F(MemoryLimitsTest, V2ContainerSeesItsGroupAtTheMount) {
+  WriteMeminfo();
+  Write("proc/self/cgroup", "0::/../outside\n");
+  Write("sys/fs/cgroup/memory.max", "8192000\n");
+  Write("sys/fs/cgroup/memory.current", "9000000\n");
+  const MemoryLimits limits = ReadMemoryLimits(root_);
+  EXPECT_EQ(limits.total, 8192000u);
+  EXPECT_EQ(limits.free, 0u);
+}
+
+TEST_F(MemoryLimitsTest, V1MemoryControllerAmongOthers) {
+  WriteMeminfo();
+  Write("proc/self/cgroup", "9:name=systemd:/\n4:cpu,memory:/job\n0::/\n");
+  Write("sys/fs/cgroup/memory/job/memory.limit_in_bytes", "2048000\n");
+  Write("sys/fs/cgroup/memory/job/memory.usage_in_bytes", "48000\n");
+  const MemoryLimits limits = ReadMemoryLimits(root_);
+  EXPECT_EQ(limits.total, 2048000u);
+  EXPECT_EQ(limits.free, 2000000u);
+}
+
+TEST_F(MemoryLimitsTest, UnlimitedV1AndGarbageDoNotBind) {
+  WriteMeminfo();
+  Write("proc/self/cgroup", "nonsense\n4:memory:/\n:\n");
+  Write("sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n");
+  EXPECT_EQ(ReadMemoryLimits(root_).total, 16000u * 1024);
+}
+
+TEST_F(MemoryLimitsTest, NothingReadableIsZero) {
+  EXPECT_EQ(ReadMemoryLimits(root_).total, 0u);
+  EXPECT_EQ(ReadMemoryLimits(root_).free, 0u);
+}
+
+}  // namespace
+}  // namespace litecache
