@@ -1,0 +1,66 @@
+// RULER's synthetic long-context tasks (Hsieh et al., 2024): the eleven that need no corpus of
+// questions, generated for a length in the model's own tokens.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "eval/ruler/haystack.h"
+#include "eval/ruler/search.h"
+#include "eval/ruler/tasks.h"
+#include "eval/ruler/words.h"
+
+namespace litecache::eval {
+
+struct TaskOptions {
+  std::string task;       // one of TaskNames()
+  int64_t length = 4096;  // tokens of prompt and answer together
+  uint64_t seed = 42;
+  Split split = Split::kTest;
+  std::shared_ptr<const Haystack> haystack = Haystack::Default();  // for the essay tasks
+};
+
+struct Sample {
+  std::string task;
+  int64_t index = 0;
+  uint64_t seed = 0;
+  Split split = Split::kTest;
+  // Tokens of `input` plus max_new_tokens; at most the length asked for.
+  int64_t length = 0;
+  int max_new_tokens = 0;
+  std::string metric;  // "string_match_all" (metrics.h)
+  // The prompt; its end is `answer_prefix`, which goes to the assistant's side of a chat template.
+  std::string input;
+  std::string answer_prefix;
+  std::vector<std::string> outputs;
+  std::vector<Needle> needles;  // niah_*: the needles; vt: the assignments of the chain
+};
+
+// Generates the samples of one task. Sample i is a function of (task, length, seed, split, i), the
+// haystack and the tokenizer, so samples can be made in any order and by several threads at once.
+class Generator {
+ public:
+  // Throws InvalidArgument for an unknown task (listing the tasks) or a length that is too short
+  // (naming the shortest).
+  Generator(TaskOptions options, TokenCounter counter);
+
+  Sample Make(int64_t index) const;
+
+  const TaskSpec& spec() const { return spec_; }
+
+ private:
+  TaskOptions options_;
+  TokenCounter counter_;
+  const TaskSpec& spec_;
+  std::unique_ptr<TaskBuilder> builder_;
+  SizeGuess guess_;
+};
+
+// One line of JSON without the newline: task, index, seed, split, length, max_new_tokens, metric,
+// input, outputs, answer_prefix, depths (of the needles, 0 to 1).
+std::string ToJson(const Sample& sample);
+
+}  // namespace litecache::eval

@@ -1,0 +1,105 @@
+#include "eval/ruler/run.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
+#include "base/progress.h"
+#include "base/thread_pool.h"
+
+namespace litecache::eval {
+namespace {
+
+// Texts made by all threads between two writes, a thread: enough to even out their different sizes.
+constexpr int64_t kBatchPerThread = 4;
+
+void WriteLines(int64_t count, const std::string& label, ThreadPool& pool, std::ostream& output,
+                const std::function<std::string(int64_t)>& make) {
+  ProgressBar bar(label, count, "samples");
+  std::vector<std::string> lines;
+  for (int64_t begin = 0; begin < count; begin += static_cast<int64_t>(lines.size())) {
+    lines.assign(static_cast<size_t>(std::min(count - begin, kBatchPerThread * pool.size())), {});
+    pool.ParallelFor(static_cast<int64_t>(lines.size()), 1, [&](int64_t from, int64_t to, int) {
+      for (int64_t i = from; i < to; ++i) lines[static_cast<size_t>(i)] = make(begin + i);
+    });
+    for (const std::string& line : lines) {
+      output.write(line.data(), static_cast<std::streamsize>(line.size()));
+    }
+    if (!output) throw FileError("output: writing failed (disk full, or the reader is gone)");
+    bar.Update(begin + static_cast<int64_t>(lines.size()));
+  }
+  output.flush();
+  if (!output) throw FileError("output: writing failed (disk full, or the reader is gone)");
+}
+
+int Threads(int threads) { return threads > 0 ? threads : AvailableCores(); }
+
+void CheckRange(int64_t start, int64_t count) {
+  if (count < 1) throw InvalidArgument("--count: {} is less than 1", count);
+  if (start < 0) throw InvalidArgument("--start: {} is negative", start);
+}
+
+}  // namespace
+
+int64_t RunGenerate(const GenerateOptions& options, const TokenCounter& counter,
+                    std::ostream& output) {
+  CheckRange(options.start, options.count);
+  std::vector<std::string> tasks = options.tasks;
+  if (tasks.size() == 1 && tasks[0] == "all") {
+    const std::vector<std::string_view> names = TaskNames();
+    tasks.assign(names.begin(), names.end());
+  }
+  if (tasks.empty()) throw InvalidArgument("--task: the list is empty");
+  for (const std::string& task : tasks) FindTask(task);
+  ThreadPool pool(Threads(options.threads));
+  for (const std::string& task : tasks) {
+    const Generator generator({task, options.length, options.seed, options.split, options.haystack},
+                              counter);
+    WriteLines(options.count, task, pool, output,
+               [&](int64_t i) { return ToJson(generator.Make(options.start + i)) + "\n"; });
+  }
+  return options.count * static_cast<int64_t>(tasks.size());
+}
+
+int64_t RunBulk(const BulkOptions& options, int64_t start, int64_t count, int threads,
+                const TokenCounter& counter, std::ostream& output,
+                const std::function<std::string(const TrainingDocument&)>& format) {
+  CheckRange(start, count);
+  const BulkGenerator generator(options, counter);
+  ThreadPool pool(Threads(threads));
+  WriteLines(count, "documents", pool, output, [&](int64_t i) {
+    const TrainingDocument document = generator.Make(start + i);
+    return format ? format(document) : ToJson(document) + "\n";
+  });
+  return count;
+}
+
+TokenCounter EstimateTokens(double chars_per_token) {
+  if (!(chars_per_token >= 1)) {
+    throw InvalidArgument("--chars-per-token: {} is less than 1", chars_per_token);
+  }
+  return [chars_per_token](std::string_view text) {
+    const auto letter = [](char c) {
+      return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || static_cast<uint8_t>(c) >= 0x80;
+    };
+    const auto space = [](char c) { return c == ' ' || c == '\n' || c == '\t' || c == '\r'; };
+    int64_t tokens = 0;
+    for (size_t i = 0; i < text.size();) {
+      size_t end = i + 1;
+      if (letter(text[i])) {
+        while (end < text.size() && letter(text[end])) ++end;
+        tokens += static_cast<int64_t>(std::ceil(static_cast<double>(end - i) / chars_per_token));
+      } else if (space(text[i])) {
+        while (end < text.size() && space(text[end])) ++end;
+        // A single space belongs to the word after it.
+        tokens += end - i > 1 || text[i] != ' ';
+      } else {
+        ++tokens;
+      }
+      i = end;
+    }
+    return tokens;
+  };
+}
+
+}  // namespace litecache::eval

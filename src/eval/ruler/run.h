@@ -1,0 +1,41 @@
+// Writes generated samples, in order, from several threads.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "eval/ruler/bulk.h"
+#include "eval/ruler/ruler.h"
+
+namespace litecache::eval {
+
+struct GenerateOptions {
+  std::vector<std::string> tasks;  // names; {"all"} is all eleven
+  int64_t length = 4096;
+  int64_t count = 1;  // a task
+  int64_t start = 0;  // first index, to resume or to share work
+  uint64_t seed = 42;
+  Split split = Split::kTest;
+  std::shared_ptr<const Haystack> haystack = Haystack::Default();
+  int threads = 0;  // <= 0: one a core
+};
+
+// `count` JSON lines a task. Shows a progress bar on a terminal. Throws what Generator throws, and
+// FileError when the output cannot be written. Returns the number of lines.
+int64_t RunGenerate(const GenerateOptions& options, const TokenCounter& counter,
+                    std::ostream& output);
+
+// `count` training documents from index `start` on, each written by `format` (ToJson by default).
+int64_t RunBulk(const BulkOptions& options, int64_t start, int64_t count, int threads,
+                const TokenCounter& counter, std::ostream& output,
+                const std::function<std::string(const TrainingDocument&)>& format = {});
+
+// A count for tools that have no tokenizer: pieces as byte-level BPE vocabularies of a few
+// thousand entries cut them (words of up to `chars_per_token` letters, single digits and
+// punctuation). An estimate: within some 15% on code and prose.
+TokenCounter EstimateTokens(double chars_per_token);
+
+}  // namespace litecache::eval

@@ -1,0 +1,45 @@
+#include "eval/ruler/search.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+
+namespace litecache::eval {
+namespace {
+
+// Sizes closer than this say more about the words between them than about the slope.
+constexpr int64_t kSlopeDistance = 20;
+
+}  // namespace
+
+int64_t LargestFit(int64_t low, int64_t high, int64_t budget, const SizeGuess& guess,
+                   const std::function<int64_t(int64_t)>& tokens) {
+  double slope = std::max(guess.tokens_per_unit, 1e-3);
+  // Invariant: `fits` fits or is low - 1; `fails` does not fit or is high + 1.
+  int64_t fits = low - 1;
+  int64_t fails = high + 1;
+  const double start = std::floor((static_cast<double>(budget) - guess.tokens_at_zero) / slope);
+  int64_t size =
+      static_cast<int64_t>(std::clamp(start, static_cast<double>(low), static_cast<double>(high)));
+  int64_t last_size = -1;
+  int64_t last_slack = 0;
+  for (int step = 0; fits + 1 < fails; ++step) {
+    const int64_t slack = budget - tokens(size);
+    (slack >= 0 ? fits : fails) = size;
+    if (last_size >= 0 && std::abs(size - last_size) >= kSlopeDistance) {
+      slope = std::max(
+          static_cast<double>(last_slack - slack) / static_cast<double>(size - last_size), 1e-3);
+    }
+    last_size = size;
+    last_slack = slack;
+    if (slack == 0 && slope >= 1) break;  // another unit would be a token too many
+    // Where the slope leads; every fourth step halves the bracket, whatever the slope says.
+    const auto move = static_cast<int64_t>(std::floor(static_cast<double>(slack) / slope));
+    int64_t next = size + (slack >= 0 ? std::max<int64_t>(move, 1) : std::min<int64_t>(move, -1));
+    if (step % 4 == 3) next = fits + (fails - fits) / 2;
+    size = std::clamp(next, fits + 1, fails - 1);
+  }
+  return fits;
+}
+
+}  // namespace litecache::eval

@@ -1,0 +1,100 @@
+// The tasks: their parameters and the builder each of them has.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "eval/ruler/haystack.h"
+#include "eval/ruler/words.h"
+
+namespace litecache::eval {
+
+// Tokens of a text under the model's tokenizer. Called from several threads at once.
+using TokenCounter = std::function<int64_t(std::string_view)>;
+
+enum class Family { kNeedle, kVariables, kCommonWords, kFrequentWords };
+enum class Surroundings { kNoise, kEssay, kNeedles };
+
+struct TaskSpec {
+  std::string_view name;
+  Family family;
+  int max_new_tokens;
+  // Needle tasks only: keys inserted, values a key, keys asked for.
+  Surroundings surroundings = Surroundings::kNoise;
+  Vocabulary keys = Vocabulary::kWords;
+  Vocabulary values = Vocabulary::kNumbers;
+  int num_keys = 1;
+  int num_values = 1;
+  int num_queries = 1;
+};
+
+// The eleven tasks in RULER's order.
+const std::vector<TaskSpec>& TaskSpecs();
+std::vector<std::string_view> TaskNames();
+// Throws InvalidArgument listing the names.
+const TaskSpec& FindTask(std::string_view name);
+
+// A byte range of a text that holds a needle. depth: its begin as a share of the context, 0 to 1.
+struct Needle {
+  int64_t begin;
+  int64_t end;
+  double depth;
+};
+
+// A byte range of a training text that is a question (with its answer prefix) or an answer.
+struct Span {
+  int64_t begin;
+  int64_t end;
+  bool is_answer;
+};
+
+struct BuildRequest {
+  uint64_t seed = 0;
+  int64_t size = 0;       // units of haystack; what a unit is, the builder says
+  int64_t length = 0;     // the length in tokens that is aimed at: some parameters follow it
+  bool training = false;  // answers follow the questions; essay windows begin anywhere
+  int questions = 1;      // training only; cwe and fwe ask one whatever it says
+};
+
+struct Draft {
+  std::string text;
+  std::string answer_prefix;
+  std::vector<std::string> outputs;
+  std::vector<Needle> needles;
+  std::vector<Span> spans;  // training only
+};
+
+// Makes one text of a given size. The same request gives the same text, and a larger size only adds
+// to it, so that the size for a length can be searched. Thread-safe.
+class TaskBuilder {
+ public:
+  virtual ~TaskBuilder() = default;
+  // The smallest size that makes sense, and the largest one there is material for.
+  virtual int64_t MinSize(const BuildRequest& request) const = 0;
+  virtual int64_t MaxSize(const BuildRequest& request) const;
+  virtual Draft Build(const BuildRequest& request) const = 0;
+};
+
+std::unique_ptr<TaskBuilder> MakeNeedleBuilder(const TaskSpec& spec, Split split,
+                                               std::shared_ptr<const Haystack> haystack);
+std::unique_ptr<TaskBuilder> MakeVariablesBuilder(Split split, const TokenCounter& counter);
+std::unique_ptr<TaskBuilder> MakeCommonWordsBuilder(Split split);
+std::unique_ptr<TaskBuilder> MakeFrequentWordsBuilder(Split split);
+
+// The builder of `spec`. haystack: used by the essay tasks only.
+std::unique_ptr<TaskBuilder> MakeBuilder(const TaskSpec& spec, Split split,
+                                         std::shared_ptr<const Haystack> haystack,
+                                         const TokenCounter& counter);
+
+// RULER's filler line.
+inline constexpr std::string_view kNoise =
+    "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again.";
+
+// "a", "a, and b", "a, b, and c".
+std::string Enumerate(const std::vector<std::string>& items);
+
+}  // namespace litecache::eval
