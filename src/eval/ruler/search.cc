@@ -36,7 +36,9 @@ int64_t LargestFit(int64_t low, int64_t high, int64_t budget, const SizeGuess& g
     // Where the slope leads; every fourth step halves the bracket, whatever the slope says.
     const auto move = static_cast<int64_t>(std::floor(static_cast<double>(slack) / slope));
     int64_t next = size + (slack >= 0 ? std::max<int64_t>(move, 1) : std::min<int64_t>(move, -1));
-    if (step % 4 == 3) next = fits + (fails - fits) / 2;
+    // A slope measured badly must not ask for a text many times too long.
+    next = std::min(next, 2 * std::max<int64_t>(size, 1));
+    if (step % 4 == 3 && fails <= high) next = fits + (fails - fits) / 2;
     size = std::clamp(next, fits + 1, fails - 1);
   }
   return fits;

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <limits>
 #include <utility>
 
 #include "base/error.h"
@@ -44,9 +43,8 @@ const TaskSpec& FindTask(std::string_view name) {
                         fmt::join(TaskNames(), ", "));
 }
 
-int64_t TaskBuilder::MaxSize(const BuildRequest&) const {
-  return std::numeric_limits<int32_t>::max();
-}
+// A unit is a token or more; frequent words lose some of theirs to rounding.
+int64_t TaskBuilder::MaxSize(const BuildRequest& request) const { return 2 * request.length + 64; }
 
 std::unique_ptr<TaskBuilder> MakeBuilder(const TaskSpec& spec, Split split,
                                          std::shared_ptr<const Haystack> haystack,
