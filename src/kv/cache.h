@@ -59,6 +59,8 @@ class Cache {
 
   // Bytes a sequence of `tokens` tokens takes, page rounding included.
   virtual uint64_t BytesFor(int64_t tokens) const = 0;
+  // Bytes that a fork made at `shared` tokens adds at most by the time it has `tokens`.
+  virtual uint64_t ForkBytesFor(int64_t shared, int64_t tokens) const { return BytesFor(tokens); }
 
   // Registers an empty sequence; ids are never reused.
   virtual SequenceId Create() = 0;
@@ -70,7 +72,8 @@ class Cache {
   virtual int64_t Length(SequenceId id) const = 0;
 
   // Makes room for the step's new tokens. Throws CapacityError, having changed nothing, when the
-  // budget would be passed. Call before the first layer.
+  // budget would be passed. Call before the first layer. A step that fails before EndStep may be
+  // begun again, whole or in parts: its rows are written anew and no memory is taken twice.
   virtual void BeginStep(const Step& step) = 0;
   // Layer `layer`: stores k, v [T, kv_heads * head_dim] f32 and attends with q [T, q_heads *
   // head_dim] f32 into out [T, q_heads * head_dim] f32; scale multiplies q.k.

@@ -1,0 +1,135 @@
+// Policy `full`: every row stays on the device and is attended.
+
+#include <algorithm>
+#include <memory>
+#include <vector>
+
+#include "base/error.h"
+#include "kv/cache.h"
+#include "kv/layout.h"
+#include "kv/page_pool.h"
+#include "kv/sequence_table.h"
+#include "ops/attention.h"
+
+namespace litecache::kv {
+namespace {
+
+class FullCache final : public Cache {
+ public:
+  FullCache(Device& device, const Layout& layout, uint64_t budget_bytes)
+      : layout_(layout),
+        page_layout_(layout),
+        geometry_(MakeGeometry(layout)),
+        pool_(device, page_layout_.page_bytes, budget_bytes),
+        table_(layout, pool_) {}
+
+  std::string_view policy() const override { return "full"; }
+  const Layout& layout() const override { return layout_; }
+  uint64_t BytesFor(int64_t tokens) const override { return page_layout_.BytesFor(tokens); }
+  uint64_t ForkBytesFor(int64_t shared, int64_t tokens) const override {
+    // Full blocks stay shared for good; a partial one is copied when it is written to.
+    const int64_t full = shared - shared % page_layout_.page_tokens;
+    return page_layout_.BytesFor(tokens) - page_layout_.BytesFor(full);
+  }
+
+  SequenceId Create() override { return table_.Create(); }
+  SequenceId Fork(SequenceId parent) override { return table_.Fork(parent); }
+  void Release(SequenceId id) override { table_.Release(id); }
+  int64_t Length(SequenceId id) const override { return table_.Length(id); }
+
+  void BeginStep(const Step& step) override {
+    CheckStep(step);
+    growths_.clear();
+    for (const StepSequence& sequence : step.sequences) {
+      growths_.push_back({sequence.id, sequence.rows});
+    }
+    table_.Grow(growths_);
+    views_.clear();
+    visible_rows_ = 0;
+    for (const StepSequence& sequence : step.sequences) {
+      views_.push_back({sequence.first_row, sequence.rows, sequence.past, nullptr, 0});
+      visible_rows_ += sequence.past + sequence.rows;
+    }
+  }
+
+  void Attend(Stream& stream, int64_t layer, const Step& step, const MatrixView& q,
+              const MatrixView& k, const MatrixView& v, float scale,
+              const MatrixView& out) override {
+    LC_CHECK(layer >= 0 && layer < layout_.layers);
+    LC_CHECK(views_.size() == step.sequences.size(), "Attend() outside of BeginStep/EndStep");
+    for (size_t i = 0; i < views_.size(); ++i) {
+      const SequenceTable::Pages pages = table_.LayerPages(step.sequences[i].id, layer);
+      views_[i].pages = pages.pages;
+      views_[i].pages_per_head = pages.stride;
+    }
+    ops::AppendKv(stream, geometry_, views_, k, v);
+    ops::Attention(stream, geometry_, views_, q, layout_.q_heads, scale, out);
+    const uint64_t head_rows = static_cast<uint64_t>(layout_.kv_heads) * geometry_.row_bytes();
+    bytes_read_ += static_cast<uint64_t>(visible_rows_) * head_rows;
+    bytes_written_ += static_cast<uint64_t>(step.rows) * head_rows;
+  }
+
+  void EndStep(const Step& step) override {
+    for (const StepSequence& sequence : step.sequences) table_.Commit(sequence.id, sequence.rows);
+    views_.clear();
+  }
+
+  Stats GetStats() const override {
+    return {static_cast<uint64_t>(pool_.used()) * pool_.page_bytes(),
+            static_cast<uint64_t>(pool_.capacity()) * pool_.page_bytes(), bytes_read_,
+            bytes_written_};
+  }
+
+ private:
+  void CheckStep(const Step& step) {
+    seen_.clear();
+    int64_t rows = 0;
+    for (const StepSequence& sequence : step.sequences) {
+      if (sequence.rows < 1 || sequence.first_row < 0 ||
+          sequence.first_row + sequence.rows > step.rows) {
+        throw InvalidArgument("KV cache: sequence {} takes rows [{}, {}) of a step of {} rows",
+                              sequence.id, sequence.first_row, sequence.first_row + sequence.rows,
+                              step.rows);
+      }
+      if (sequence.past != table_.Length(sequence.id)) {
+        throw InvalidArgument("KV cache: sequence {} holds {} tokens, the step says {}",
+                              sequence.id, table_.Length(sequence.id), sequence.past);
+      }
+      rows += sequence.rows;
+      seen_.push_back(sequence.id);
+    }
+    if (rows != step.rows) {
+      throw InvalidArgument("KV cache: the step has {} rows, its sequences {}", step.rows, rows);
+    }
+    std::sort(seen_.begin(), seen_.end());
+    if (const auto twice = std::adjacent_find(seen_.begin(), seen_.end()); twice != seen_.end()) {
+      throw InvalidArgument("KV cache: sequence {} is twice in a step", *twice);
+    }
+  }
+
+  Layout layout_;
+  PageLayout page_layout_;
+  ops::KvGeometry geometry_;
+  PagePool pool_;
+  SequenceTable table_;
+  uint64_t bytes_read_ = 0;
+  uint64_t bytes_written_ = 0;
+  // Of the step in progress; kept so that a step allocates nothing once they have grown.
+  std::vector<SequenceTable::Growth> growths_;
+  std::vector<ops::KvSequence> views_;
+  std::vector<SequenceId> seen_;
+  int64_t visible_rows_ = 0;  // KV rows a head the step's sequences see, each read once
+};
+
+}  // namespace
+
+std::unique_ptr<Cache> CreateFullCache(Device& device, const Layout& layout,
+                                       uint64_t budget_bytes) {
+  CheckLayout(layout);
+  if (device.type() != DeviceType::kCpu) {
+    throw Unsupported("KV policy 'full' runs on the CPU; this device is {}", device.Info().name);
+  }
+  return std::make_unique<FullCache>(device, layout, budget_bytes);
+}
+
+}  // namespace litecache::kv

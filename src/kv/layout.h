@@ -1,0 +1,44 @@
+// From a model's KV shapes to pages: how many tokens a page holds and what a sequence costs.
+#pragma once
+
+#include <cstdint>
+
+#include "kv/cache.h"
+#include "ops/attention.h"
+
+namespace litecache::kv {
+
+// Throws InvalidArgument for shapes that cannot be a model's (zero, negative, heads that do not
+// divide, a dtype other than bf16 and f32).
+void CheckLayout(const Layout& layout);
+
+// Tokens a page of one (sequence, layer, KV head) holds: the power of two that brings the page
+// closest to 64 KiB without passing it, at least 16. 64 KiB is where a head-after-head pull over
+// the link reaches its full rate (docs/architecture.md).
+int64_t PageTokens(const Layout& layout);
+
+// The attention operation's view of the layout.
+ops::KvGeometry MakeGeometry(const Layout& layout);
+
+// Page sizes of a layout. A block is the pages of one stretch of page_tokens tokens over all layers
+// and KV heads: policy `full` grows sequences block by block.
+struct PageLayout {
+  int64_t page_tokens = 0;
+  uint64_t page_bytes = 0;
+  int64_t pages_per_block = 0;
+
+  explicit PageLayout(const Layout& layout);
+
+  uint64_t block_bytes() const { return page_bytes * static_cast<uint64_t>(pages_per_block); }
+  int64_t BlocksFor(int64_t tokens) const { return (tokens + page_tokens - 1) / page_tokens; }
+  int64_t PagesFor(int64_t tokens) const { return BlocksFor(tokens) * pages_per_block; }
+  uint64_t BytesFor(int64_t tokens) const {
+    return static_cast<uint64_t>(BlocksFor(tokens)) * block_bytes();
+  }
+  // The most tokens one sequence can hold in `budget_bytes`.
+  int64_t TokensIn(uint64_t budget_bytes) const {
+    return static_cast<int64_t>(budget_bytes / block_bytes()) * page_tokens;
+  }
+};
+
+}  // namespace litecache::kv

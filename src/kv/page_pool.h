@@ -1,0 +1,57 @@
+// Equal pages of device memory under a hard budget, counted by reference.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "device/device.h"
+
+namespace litecache::kv {
+
+using PageId = uint32_t;
+
+// Memory is taken from the device in slabs as pages are first needed and kept until the pool dies:
+// memory grows with what is used, and a page that was returned is handed out again without a call
+// to the system. Not thread-safe.
+class PagePool {
+ public:
+  // page_bytes > 0; at most budget_bytes / page_bytes pages will ever exist.
+  PagePool(Device& device, uint64_t page_bytes, uint64_t budget_bytes);
+
+  // Makes sure that `count` pages can be taken without an error. Throws CapacityError with the
+  // numbers, having changed nothing that can be seen, when the budget or the device's memory is too
+  // small.
+  void Reserve(int64_t count);
+  // One page with one reference, contents undefined. Reserve() must have promised it.
+  PageId Take();
+  void AddReference(PageId page);
+  // Returns the page to the free list with its last reference.
+  void DropReference(PageId page);
+
+  int64_t references(PageId page) const { return references_[page]; }
+  std::byte* data(PageId page) const {
+    return slabs_[page >> slab_shift_].as<std::byte>() + (page & slab_mask_) * page_bytes_;
+  }
+
+  uint64_t page_bytes() const { return page_bytes_; }
+  int64_t capacity() const { return capacity_; }  // pages the budget allows
+  int64_t used() const { return used_; }          // pages with a reference
+  int64_t available() const { return capacity_ - used_; }
+
+ private:
+  void AddSlab();
+
+  Device& device_;
+  uint64_t page_bytes_;
+  int64_t capacity_;
+  int64_t used_ = 0;
+  int slab_shift_;
+  PageId slab_mask_;
+  std::vector<Buffer> slabs_;
+  std::vector<uint32_t> references_;  // of every page that exists
+  std::vector<PageId> free_;          // last returned, first taken: its lines may still be cached
+};
+
+}  // namespace litecache::kv

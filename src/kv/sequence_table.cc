@@ -1,0 +1,175 @@
+#include "kv/sequence_table.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "base/error.h"
+
+namespace litecache::kv {
+
+SequenceTable::SequenceTable(const Layout& layout, PagePool& pool)
+    : page_layout_(layout),
+      kv_heads_(layout.kv_heads),
+      row_bytes_(MakeGeometry(layout).row_bytes()),
+      pool_(pool) {
+  LC_CHECK(pool.page_bytes() == page_layout_.page_bytes);
+}
+
+SequenceTable::~SequenceTable() {
+  while (!sequences_.empty()) Release(sequences_.begin()->first);
+}
+
+const SequenceTable::Sequence& SequenceTable::Get(SequenceId id) const {
+  const auto found = sequences_.find(id);
+  if (found == sequences_.end()) {
+    throw InvalidArgument("KV cache: sequence {} does not exist (released, or never created)", id);
+  }
+  return found->second;
+}
+
+SequenceId SequenceTable::Create() {
+  sequences_.emplace(next_, Sequence{});
+  return next_++;
+}
+
+SequenceId SequenceTable::Fork(SequenceId parent) {
+  const Sequence& source = Get(parent);
+  Sequence child;
+  // Blocks a failed step took beyond the rows stay the parent's alone.
+  const int64_t blocks = page_layout_.BlocksFor(source.length);
+  EnsureCapacity(&child, blocks);
+  child.length = source.length;
+  child.blocks = blocks;
+  for (int64_t list = 0; list < page_layout_.pages_per_block; ++list) {
+    for (int64_t i = 0; i < blocks; ++i) {
+      const auto from = static_cast<size_t>(list * source.capacity + i);
+      const auto to = static_cast<size_t>(list * child.capacity + i);
+      child.pages[to] = source.pages[from];
+      child.ids[to] = source.ids[from];
+    }
+  }
+  sequences_.emplace(next_, std::move(child));
+  const Sequence& kept = sequences_.at(next_);
+  for (int64_t list = 0; list < page_layout_.pages_per_block; ++list) {
+    for (int64_t i = 0; i < blocks; ++i) {
+      pool_.AddReference(kept.ids[static_cast<size_t>(list * kept.capacity + i)]);
+    }
+  }
+  return next_++;
+}
+
+void SequenceTable::Release(SequenceId id) {
+  const Sequence& sequence = Get(id);
+  for (int64_t list = 0; list < page_layout_.pages_per_block; ++list) {
+    for (int64_t i = 0; i < sequence.blocks; ++i) {
+      pool_.DropReference(sequence.ids[static_cast<size_t>(list * sequence.capacity + i)]);
+    }
+  }
+  sequences_.erase(id);
+}
+
+int64_t SequenceTable::PartialBlock(const Sequence& sequence) const {
+  return sequence.length % page_layout_.page_tokens == 0
+             ? -1
+             : sequence.length / page_layout_.page_tokens;
+}
+
+int64_t SequenceTable::PagesNeeded(std::span<const Growth> growths) {
+  int64_t blocks = 0;
+  shared_.clear();
+  for (const Growth& growth : growths) {
+    const Sequence& sequence = Get(growth.id);
+    blocks += std::max<int64_t>(
+        page_layout_.BlocksFor(sequence.length + growth.rows) - sequence.blocks, 0);
+    const int64_t partial = PartialBlock(sequence);
+    if (partial < 0) continue;
+    // A block's pages are shared together, so its first page speaks for all of them.
+    const PageId page = sequence.ids[static_cast<size_t>(partial)];
+    if (pool_.references(page) > 1) shared_.push_back(page);
+  }
+  // Of r sequences that share a block, the first r - 1 that write copy it; the last one left owns
+  // it alone by then.
+  std::sort(shared_.begin(), shared_.end());
+  for (size_t i = 0; i < shared_.size();) {
+    size_t end = i;
+    while (end < shared_.size() && shared_[end] == shared_[i]) ++end;
+    blocks += std::min(static_cast<int64_t>(end - i), pool_.references(shared_[i]) - 1);
+    i = end;
+  }
+  return blocks * page_layout_.pages_per_block;
+}
+
+void SequenceTable::EnsureCapacity(Sequence* sequence, int64_t blocks) {
+  if (blocks <= sequence->capacity) return;
+  const int64_t capacity = std::max<int64_t>({blocks, 2 * sequence->capacity, 4});
+  const auto size = static_cast<size_t>(page_layout_.pages_per_block * capacity);
+  std::vector<std::byte*> pages(size);
+  std::vector<PageId> ids(size);
+  for (int64_t list = 0; list < page_layout_.pages_per_block; ++list) {
+    for (int64_t i = 0; i < sequence->blocks; ++i) {
+      const auto from = static_cast<size_t>(list * sequence->capacity + i);
+      const auto to = static_cast<size_t>(list * capacity + i);
+      pages[to] = sequence->pages[from];
+      ids[to] = sequence->ids[from];
+    }
+  }
+  sequence->pages = std::move(pages);
+  sequence->ids = std::move(ids);
+  sequence->capacity = capacity;
+}
+
+void SequenceTable::CopyBlock(Sequence* sequence, int64_t block) {
+  const auto rows = static_cast<uint64_t>(sequence->length % page_layout_.page_tokens);
+  for (int64_t list = 0; list < page_layout_.pages_per_block; ++list) {
+    const auto slot = static_cast<size_t>(list * sequence->capacity + block);
+    const PageId shared = sequence->ids[slot];
+    const PageId own = pool_.Take();
+    std::memcpy(pool_.data(own), pool_.data(shared), rows * row_bytes_);
+    pool_.DropReference(shared);
+    sequence->ids[slot] = own;
+    sequence->pages[slot] = pool_.data(own);
+  }
+}
+
+void SequenceTable::Grow(std::span<const Growth> growths) {
+  // Everything that can throw comes first.
+  for (const Growth& growth : growths) {
+    LC_CHECK(growth.rows >= 1);
+    Get(growth.id);
+  }
+  pool_.Reserve(PagesNeeded(growths));
+  for (const Growth& growth : growths) {
+    Sequence& sequence = Get(growth.id);
+    EnsureCapacity(&sequence, page_layout_.BlocksFor(sequence.length + growth.rows));
+  }
+
+  for (const Growth& growth : growths) {
+    Sequence& sequence = Get(growth.id);
+    const int64_t partial = PartialBlock(sequence);
+    if (partial >= 0 && pool_.references(sequence.ids[static_cast<size_t>(partial)]) > 1) {
+      CopyBlock(&sequence, partial);
+    }
+    const int64_t blocks = page_layout_.BlocksFor(sequence.length + growth.rows);
+    for (; sequence.blocks < blocks; ++sequence.blocks) {
+      for (int64_t list = 0; list < page_layout_.pages_per_block; ++list) {
+        const auto slot = static_cast<size_t>(list * sequence.capacity + sequence.blocks);
+        sequence.ids[slot] = pool_.Take();
+        sequence.pages[slot] = pool_.data(sequence.ids[slot]);
+      }
+    }
+  }
+}
+
+void SequenceTable::Commit(SequenceId id, int64_t rows) {
+  Sequence& sequence = Get(id);
+  LC_CHECK(page_layout_.BlocksFor(sequence.length + rows) <= sequence.blocks);
+  sequence.length += rows;
+}
+
+SequenceTable::Pages SequenceTable::LayerPages(SequenceId id, int64_t layer) const {
+  const Sequence& sequence = Get(id);
+  return {sequence.pages.data() + layer * kv_heads_ * sequence.capacity, sequence.capacity};
+}
+
+}  // namespace litecache::kv

@@ -1,0 +1,84 @@
+// Which pages hold which tokens of which sequence.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "kv/cache.h"
+#include "kv/layout.h"
+#include "kv/page_pool.h"
+
+namespace litecache::kv {
+
+// A sequence owns, for every (layer, KV head), a list of pages; all lists have the same length and
+// grow together. Pages may be shared by sequences (Fork); one that is written while shared is
+// copied first. Not thread-safe.
+class SequenceTable {
+ public:
+  // The pool must outlive the table.
+  SequenceTable(const Layout& layout, PagePool& pool);
+  ~SequenceTable();
+  SequenceTable(const SequenceTable&) = delete;
+  SequenceTable& operator=(const SequenceTable&) = delete;
+
+  // An empty sequence; ids are never reused.
+  SequenceId Create();
+  // A sequence with the rows of `parent`, sharing its pages: takes no page now.
+  SequenceId Fork(SequenceId parent);
+  void Release(SequenceId id);
+
+  int64_t Length(SequenceId id) const { return Get(id).length; }
+  int64_t size() const { return static_cast<int64_t>(sequences_.size()); }
+
+  struct Growth {
+    SequenceId id = 0;
+    int64_t rows = 0;  // >= 1
+  };
+  // Makes rows [Length, Length + rows) of every sequence named (each at most once) writable: takes
+  // pages, and copies a page that another sequence shares. Throws CapacityError, having changed
+  // nothing, when the pool cannot give the pages. Lengths stay: Commit() moves them when the rows
+  // are written. Growing again without Commit (a step that failed) takes nothing twice.
+  void Grow(std::span<const Growth> growths);
+  void Commit(SequenceId id, int64_t rows);
+
+  // Page i of (layer, KV head h) is pages[h * stride + i]; valid until the sequence grows or is
+  // released.
+  struct Pages {
+    std::byte* const* pages = nullptr;
+    int64_t stride = 0;
+  };
+  Pages LayerPages(SequenceId id, int64_t layer) const;
+
+ private:
+  struct Sequence {
+    int64_t length = 0;    // tokens committed
+    int64_t blocks = 0;    // pages of every list
+    int64_t capacity = 0;  // room of every list
+    // [layers * kv_heads][capacity]: the attention operation reads `pages` as it is.
+    std::vector<std::byte*> pages;
+    std::vector<PageId> ids;
+  };
+
+  const Sequence& Get(SequenceId id) const;
+  Sequence& Get(SequenceId id) {
+    return const_cast<Sequence&>(static_cast<const SequenceTable*>(this)->Get(id));
+  }
+  // The block that rows from `length` on share with rows before it, or -1.
+  int64_t PartialBlock(const Sequence& sequence) const;
+  int64_t PagesNeeded(std::span<const Growth> growths);
+  void EnsureCapacity(Sequence* sequence, int64_t blocks);
+  void CopyBlock(Sequence* sequence, int64_t block);
+
+  PageLayout page_layout_;
+  int64_t kv_heads_;
+  uint64_t row_bytes_;
+  PagePool& pool_;
+  SequenceId next_ = 1;
+  std::unordered_map<SequenceId, Sequence> sequences_;
+  std::vector<PageId> shared_;  // scratch of PagesNeeded
+};
+
+}  // namespace litecache::kv
