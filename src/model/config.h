@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/dtype.h"
@@ -15,7 +16,8 @@ enum class Family { kLlama, kMistral, kQwen2, kQwen3, kOpt };
 
 enum class RopeScaling { kNone, kLinear, kLlama3, kYarn };
 
-// RoPE parameters, from `rope_scaling` or the newer `rope_parameters`.
+// RoPE parameters, from `rope_scaling` or the newer `rope_parameters`; all resolved, so that
+// nothing else of the config is needed to compute frequencies.
 struct RopeConfig {
   double theta = 10000.0;
   RopeScaling scaling = RopeScaling::kNone;
@@ -43,10 +45,11 @@ struct ModelConfig {
   int64_t kv_heads = 0;
   int64_t head_dim = 0;
   int64_t vocab = 0;
-  int64_t max_context = 0;  // max_position_embeddings
+  int64_t max_context = 0;  // max_position_embeddings, stretched by linear and yarn scaling
   double norm_eps = 1e-5;
   RopeConfig rope;
-  DType weight_dtype = DType::kBF16;  // torch_dtype / dtype of the checkpoint
+  // torch_dtype / dtype of the config; a loaded decoder's config says what the tensors are.
+  DType weight_dtype = DType::kBF16;
   bool tie_embeddings = false;
   bool attention_bias = false;         // q, k, v
   bool attention_output_bias = false;  // o
@@ -59,6 +62,9 @@ struct ModelConfig {
   std::vector<int32_t> eos_ids;
   int32_t bos_id = -1;
 
+  bool rotary() const { return family != Family::kOpt; }
+  int64_t q_width() const { return q_heads * head_dim; }
+  int64_t kv_width() const { return kv_heads * head_dim; }
   int64_t group() const { return q_heads / kv_heads; }
   kv::Layout kv_layout(DType dtype) const { return {layers, q_heads, kv_heads, head_dim, dtype}; }
   // Number of weights, embeddings counted once when tied.
@@ -74,6 +80,7 @@ struct ModelConfig {
   static std::vector<std::string> ShapeNames();
 };
 
+// "llama", "mistral", ...
 std::string_view Name(Family family);
 
 // Inverse frequencies [head_dim / 2] and attention factor after scaling (linear, llama3, yarn).
@@ -81,6 +88,7 @@ struct RopeTable {
   std::vector<float> inv_freq;
   float attention_factor = 1.0f;
 };
-RopeTable MakeRopeTable(const RopeConfig& rope, int64_t head_dim, int64_t max_context);
+// Equal to Transformers' to float rounding.
+RopeTable MakeRopeTable(const RopeConfig& rope, int64_t head_dim);
 
 }  // namespace litecache::model

@@ -33,13 +33,15 @@ class Decoder {
   virtual uint64_t weight_bytes() const = 0;
   // Bytes one token's pass reads from the weights (embedding table: one row, unless tied).
   virtual uint64_t weight_bytes_per_step() const = 0;
-  // Activation memory a step of `rows` rows and `logit_rows` logits takes.
+  // Activation memory a step of `rows` rows and `logit_rows` logits takes, the caller's logits not
+  // counted. Allocated at the first step of that size, then kept.
   virtual uint64_t WorkspaceBytes(int64_t rows, int64_t logit_rows) const = 0;
 
   // Runs tokens [T] at positions [T] (T = step.rows; sequences as the step says) through all
   // layers, storing and reading KV in `cache`, and writes logits of the rows in `logit_rows`
   // (indices into [0, T)) to logits [logit_rows.size(), vocab] f32. Calls cache.BeginStep/EndStep.
-  // Throws CapacityError from BeginStep unchanged.
+  // logit_rows: any order, at most T. Throws CapacityError from BeginStep unchanged,
+  // InvalidArgument for a token or position out of range (before anything is written).
   virtual void Forward(Stream& stream, const kv::Step& step, std::span<const int32_t> tokens,
                        std::span<const int32_t> positions, kv::Cache& cache,
                        std::span<const int64_t> logit_rows, const MatrixView& logits) = 0;

@@ -1,0 +1,146 @@
+#include "model/config.h"
+
+#include <limits>
+
+#include "base/error.h"
+#include "base/join.h"
+#include "io/file.h"
+#include "io/json.h"
+#include "model/config_fields.h"
+#include "model/families.h"
+
+namespace litecache::model {
+namespace {
+
+// The architecture a config names, in the order Transformers looks for it.
+const FamilySpec& FindFamily(const io::JsonFields& fields) {
+  std::vector<std::string_view> supported;
+  for (const FamilySpec& spec : Families()) supported.push_back(spec.architecture);
+  if (const nlohmann::json* list = fields.Find("architectures")) {
+    if (!list->is_array() || list->empty() || !list->front().is_string()) {
+      fields.Fail("architectures", "must be a list of names");
+    }
+    const auto& architecture = list->front().get_ref<const std::string&>();
+    for (const FamilySpec& spec : Families()) {
+      if (spec.architecture == architecture) return spec;
+    }
+    fields.Refuse("architectures", "supported are " + Join(supported));
+  }
+  if (const auto type = fields.String("model_type")) {
+    for (const FamilySpec& spec : Families()) {
+      if (Name(spec.family) == *type) return spec;
+    }
+    fields.Refuse("model_type", "supported are " + Join(supported));
+  }
+  throw FileError("{}: names neither 'architectures' nor 'model_type'; supported are {}",
+                  fields.name(), Join(supported));
+}
+
+DType ParseDType(const io::JsonFields& fields) {
+  for (const char* key : {"dtype", "torch_dtype"}) {
+    if (!fields.Has(key)) continue;
+    const std::string text = *fields.String(key);
+    if (text == "bfloat16") return DType::kBF16;
+    if (text == "float16") return DType::kF16;
+    if (text == "float32") return DType::kF32;
+    fields.Refuse(key, "weights are bfloat16, float16 or float32");
+  }
+  return DType::kF32;  // what Transformers assumes where the field is missing
+}
+
+}  // namespace
+
+int64_t ModelConfig::parameters() const {
+  const bool opt = family == Family::kOpt;
+  const int64_t attention_weights = hidden * (2 * q_width() + 2 * kv_width());
+  const int64_t attention_biases = (attention_bias ? q_width() + 2 * kv_width() : 0) +
+                                   (attention_output_bias ? hidden : 0) +
+                                   (qk_norm ? 2 * head_dim : 0);
+  const int64_t mlp_matrices = opt ? 2 : 3;
+  const int64_t mlp_biases = mlp_bias ? (mlp_matrices - 1) * intermediate + hidden : 0;
+  const int64_t norm = opt ? 2 * hidden : hidden;  // LayerNorm has a bias beside its weight
+  int64_t total = layers * (attention_weights + attention_biases +
+                            mlp_matrices * hidden * intermediate + mlp_biases + 2 * norm);
+  total += vocab * embedding_dim * (tie_embeddings ? 1 : 2);
+  if (final_norm) total += norm;
+  if (opt) total += (max_context + 2) * hidden;
+  if (embedding_dim != hidden) total += 2 * embedding_dim * hidden;
+  return total;
+}
+
+ModelConfig ModelConfig::FromFile(const std::filesystem::path& config_json) {
+  return FromJson(io::ReadTextFile(config_json), config_json.string());
+}
+
+ModelConfig ModelConfig::FromJson(const std::string& text, const std::string& name) {
+  const nlohmann::json document = io::ParseJson(text, name);
+  const io::JsonFields fields(document, name);
+  const FamilySpec& spec = FindFamily(fields);
+  for (const char* key : {"quantization_config", "compression_config"}) {
+    if (fields.Has(key)) fields.Refuse(key, "only bf16, f16 and f32 weights are read");
+  }
+
+  ModelConfig config;
+  config.family = spec.family;
+  config.architecture = spec.architecture;
+  config.weight_dtype = ParseDType(fields);
+  config.vocab = fields.RequiredInt("vocab_size", 1, kMaxVocab);
+  config.hidden = fields.RequiredInt("hidden_size", 1, kMaxWidth);
+  config.layers = fields.RequiredInt("num_hidden_layers", 1, kMaxLayers);
+  config.q_heads = fields.RequiredInt("num_attention_heads", 1, kMaxHeads);
+  for (const int64_t id :
+       fields.IntOrInts("eos_token_id", -1, std::numeric_limits<int32_t>::max())) {
+    if (id >= 0) config.eos_ids.push_back(static_cast<int32_t>(id));
+  }
+  const auto bos = fields.IntOrInts("bos_token_id", -1, std::numeric_limits<int32_t>::max());
+  if (!bos.empty()) config.bos_id = static_cast<int32_t>(bos.front());
+  spec.parse(fields, config);
+  return config;
+}
+
+void ParseRmsFamily(const io::JsonFields& fields, ModelConfig& config, int64_t default_head_dim) {
+  config.intermediate = fields.RequiredInt("intermediate_size", 1, kMaxWidth);
+  config.kv_heads = fields.Int("num_key_value_heads", 1, kMaxHeads).value_or(config.q_heads);
+  if (config.q_heads % config.kv_heads != 0) {
+    fields.Fail("num_key_value_heads",
+                fmt::format("must divide num_attention_heads = {}", config.q_heads));
+  }
+  config.head_dim = fields.Int("head_dim", 2, kMaxHeadDim).value_or(default_head_dim);
+  if (config.head_dim == 0) {
+    if (config.hidden % config.q_heads != 0) {
+      fields.Fail("hidden_size",
+                  fmt::format("must be a multiple of num_attention_heads = {} where no head_dim is "
+                              "given",
+                              config.q_heads));
+    }
+    config.head_dim = config.hidden / config.q_heads;
+  }
+  if (config.head_dim % 2 != 0 || config.head_dim < 2 || config.head_dim > kMaxHeadDim) {
+    throw FileError("{}: head_dim = {}: must be even and from 2 to {}", fields.name(),
+                    config.head_dim, kMaxHeadDim);
+  }
+  config.embedding_dim = config.hidden;
+  config.max_context = fields.RequiredInt("max_position_embeddings", 1, kMaxContext);
+  config.norm_eps = fields.Number("rms_norm_eps", 0, 1).value_or(1e-6);
+  config.tie_embeddings = fields.Bool("tie_word_embeddings").value_or(false);
+  const std::string activation = fields.String("hidden_act").value_or("silu");
+  if (activation != "silu" && activation != "swish") {
+    fields.Refuse("hidden_act", "this family is run with silu");
+  }
+  config.rope = ParseRope(fields, config.max_context);
+  config.max_context = StretchedContext(config.rope, config.max_context);
+}
+
+void RefuseSlidingLayers(const io::JsonFields& fields) {
+  const nlohmann::json* types = fields.Find("layer_types");
+  if (types == nullptr) return;
+  if (!types->is_array()) fields.Fail("layer_types", "must be a list");
+  for (const nlohmann::json& type : *types) {
+    if (type != "full_attention") {
+      fields.Refuse("layer_types", fmt::format("{} layers; every layer attends the whole context",
+                                               io::Excerpt(type)));
+    }
+  }
+}
+
+}  // namespace litecache::model

@@ -1,0 +1,117 @@
+#include <algorithm>
+#include <cmath>
+#include <string>
+
+#include "model/config_fields.h"
+
+namespace litecache::model {
+namespace {
+
+constexpr double kMaxTheta = 1e15;
+constexpr double kMaxFactor = 1e6;
+
+double Positive(const io::JsonFields& fields, std::string_view key, double high, double fallback) {
+  return fields.Number(key, 1e-6, high).value_or(fallback);
+}
+
+// Where the parameters stand: `rope_scaling` wins, as in Transformers; an empty object is absent.
+std::optional<io::JsonFields> FindParameters(const io::JsonFields& fields) {
+  for (const char* key : {"rope_scaling", "rope_parameters"}) {
+    const nlohmann::json* value = fields.Find(key);
+    if (value != nullptr && !(value->is_object() && value->empty())) return fields.Object(key);
+  }
+  return std::nullopt;
+}
+
+void RefusePartialRotary(const io::JsonFields& fields) {
+  const auto share = fields.Number("partial_rotary_factor", 0, 1e3);
+  if (share && *share != 1.0) {
+    fields.Refuse("partial_rotary_factor", "the whole head is rotated (1.0)");
+  }
+}
+
+void ParseYarn(const io::JsonFields& parameters, int64_t max_positions, RopeConfig& rope) {
+  // A null factor means the ratio of contexts (DeepSeek's configs).
+  rope.factor = Positive(parameters, "factor", kMaxFactor,
+                         static_cast<double>(max_positions) / rope.original_context);
+  const auto attention_factor = parameters.Number("attention_factor", 1e-6, 1e6);
+  rope.attention_factor = attention_factor.value_or(0);
+  // Zero stands for the default here, as Transformers' `or` has it.
+  const auto or_default = [&](std::string_view key, double fallback) {
+    const double value = parameters.Number(key, 0, 1e6).value_or(0);
+    return value == 0 ? fallback : value;
+  };
+  rope.beta_fast = or_default("beta_fast", 32);
+  rope.beta_slow = or_default("beta_slow", 1);
+  rope.mscale = or_default("mscale", 0);
+  rope.mscale_all_dim = or_default("mscale_all_dim", 0);
+  rope.truncate = parameters.Bool("truncate").value_or(true);
+  if (rope.theta <= 1) parameters.Fail("rope_theta", "must be above 1 for yarn");
+}
+
+void ParseLlama3(const io::JsonFields& parameters, RopeConfig& rope) {
+  rope.factor = parameters.RequiredNumber("factor", 1e-6, kMaxFactor);
+  rope.low_freq_factor = parameters.RequiredNumber("low_freq_factor", 1e-6, kMaxFactor);
+  rope.high_freq_factor = parameters.RequiredNumber("high_freq_factor", 1e-6, kMaxFactor);
+  if (rope.high_freq_factor <= rope.low_freq_factor) {
+    parameters.Fail("high_freq_factor",
+                    fmt::format("must be above low_freq_factor = {}", rope.low_freq_factor));
+  }
+}
+
+}  // namespace
+
+RopeConfig ParseRope(const io::JsonFields& fields, int64_t max_positions) {
+  RopeConfig rope;
+  rope.theta = Positive(fields, "rope_theta", kMaxTheta, 10000.0);
+  RefusePartialRotary(fields);
+  const auto parameters = FindParameters(fields);
+  if (!parameters) return rope;
+
+  for (const char* layer_type : {"full_attention", "sliding_attention"}) {
+    if (parameters->Has(layer_type)) {
+      parameters->Refuse(layer_type, "all layers share one set of RoPE parameters");
+    }
+  }
+  rope.theta = Positive(*parameters, "rope_theta", kMaxTheta, rope.theta);
+  RefusePartialRotary(*parameters);
+  const char* type_key = parameters->Has("rope_type") ? "rope_type" : "type";
+  const std::string type = parameters->String(type_key).value_or("default");
+  rope.original_context = static_cast<double>(max_positions);
+  for (const io::JsonFields* place : {&fields, &*parameters}) {
+    // The top-level field comes first, as in Transformers.
+    if (const auto value = place->Int("original_max_position_embeddings", 1, kMaxContext)) {
+      rope.original_context = static_cast<double>(*value);
+      break;
+    }
+  }
+
+  if (type == "default") {
+    rope.original_context = 0;
+  } else if (type == "linear") {
+    rope.scaling = RopeScaling::kLinear;
+    rope.factor = parameters->RequiredNumber("factor", 1e-6, kMaxFactor);
+  } else if (type == "llama3") {
+    rope.scaling = RopeScaling::kLlama3;
+    ParseLlama3(*parameters, rope);
+  } else if (type == "yarn") {
+    rope.scaling = RopeScaling::kYarn;
+    ParseYarn(*parameters, max_positions, rope);
+  } else {
+    parameters->Refuse(type_key, "supported are default, linear, llama3, yarn");
+  }
+  return rope;
+}
+
+int64_t StretchedContext(const RopeConfig& rope, int64_t max_positions) {
+  // Published configs leave max_position_embeddings at the pretraining length (Qwen 2.5's yarn,
+  // Vicuna's linear); llama3 configs state the stretched one.
+  double context = static_cast<double>(max_positions);
+  if (rope.scaling == RopeScaling::kLinear) context *= rope.factor;
+  if (rope.scaling == RopeScaling::kYarn) {
+    context = std::max(context, rope.original_context * rope.factor);
+  }
+  return std::clamp(static_cast<int64_t>(std::min(context, 1e12)), max_positions, kMaxContext);
+}
+
+}  // namespace litecache::model

@@ -1,0 +1,91 @@
+#include "model/decoder_base.h"
+
+#include "base/error.h"
+#include "ops/embedding.h"
+
+namespace litecache::model {
+
+uint64_t DecoderBase::weight_bytes_per_step() const {
+  return weights_->bytes() - gathered_bytes_ + gathered_row_bytes_;
+}
+
+LinearWeights DecoderBase::TakeLinear(const std::string& name, int64_t out, int64_t in, bool bias) {
+  LinearWeights linear;
+  linear.weight = weights_->Matrix(name + ".weight", out, in);
+  if (bias) linear.bias = weights_->Bias(name + ".bias", out);
+  return linear;
+}
+
+std::string DecoderBase::FindPrefix(std::initializer_list<const char*> prefixes,
+                                    const std::string& name) const {
+  for (const char* prefix : prefixes) {
+    if (weights_->Has(prefix + name)) return prefix;
+  }
+  return *prefixes.begin();
+}
+
+void DecoderBase::FinishWeights(DType dtype, std::initializer_list<MatrixView> gathered) {
+  config_.weight_dtype = dtype;
+  for (const MatrixView& table : gathered) {
+    const uint64_t row = static_cast<uint64_t>(table.cols) * SizeOf(table.dtype);
+    gathered_bytes_ += row * static_cast<uint64_t>(table.rows);
+    gathered_row_bytes_ += row;
+  }
+}
+
+void DecoderBase::CheckStep(const kv::Step& step, std::span<const int32_t> tokens,
+                            std::span<const int32_t> positions, const kv::Cache& cache,
+                            std::span<const int64_t> logit_rows, const MatrixView& logits) const {
+  const auto rows = static_cast<size_t>(step.rows);
+  LC_CHECK(step.rows > 0 && tokens.size() == rows && positions.size() == rows,
+           "{} rows, {} tokens, {} positions", step.rows, tokens.size(), positions.size());
+  const kv::Layout& layout = cache.layout();
+  LC_CHECK(layout.layers == config_.layers && layout.q_heads == config_.q_heads &&
+               layout.kv_heads == config_.kv_heads && layout.head_dim == config_.head_dim,
+           "the cache was made for another model");
+  LC_CHECK(logit_rows.size() <= rows, "{} logit rows of {}", logit_rows.size(), rows);
+  if (!logit_rows.empty()) {
+    LC_CHECK(logits.dtype == DType::kF32 && logits.cols == config_.vocab &&
+                 logits.rows == static_cast<int64_t>(logit_rows.size()),
+             "logits are [{}, {}]", logits.rows, logits.cols);
+  }
+  for (const int64_t row : logit_rows) {
+    LC_CHECK(row >= 0 && row < step.rows, "logit row {} of {}", row, step.rows);
+  }
+  for (const int32_t token : tokens) {
+    if (token < 0 || token >= config_.vocab) {
+      throw InvalidArgument("token id {} is outside the model's vocabulary of {}", token,
+                            config_.vocab);
+    }
+  }
+  for (const int32_t position : positions) {
+    if (position < 0 || position >= config_.max_context) {
+      throw InvalidArgument("position {} is outside the model's context of {} tokens", position,
+                            config_.max_context);
+    }
+  }
+}
+
+Arena DecoderBase::Workspace(size_t bytes) {
+  if (workspace_.size() < bytes) {
+    workspace_ = Buffer();  // never both at once: the plan counts one
+    workspace_ = device_.Allocate(bytes);
+  }
+  return Arena(workspace_.as<std::byte>());
+}
+
+bool DecoderBase::SelectRows(std::span<const int64_t> logit_rows, int64_t rows) {
+  bool identity = static_cast<int64_t>(logit_rows.size()) == rows;
+  selected_.clear();
+  for (size_t i = 0; i < logit_rows.size(); ++i) {
+    identity = identity && logit_rows[i] == static_cast<int64_t>(i);
+    selected_.push_back(static_cast<int32_t>(logit_rows[i]));
+  }
+  return !identity;
+}
+
+void DecoderBase::Gather(Stream& stream, const MatrixView& from, const MatrixView& to) const {
+  ops::Embedding(stream, from, selected_, to);
+}
+
+}  // namespace litecache::model

@@ -1,0 +1,38 @@
+#include "model/families.h"
+
+#include <vector>
+
+#include "base/error.h"
+
+namespace litecache::model {
+
+std::span<const FamilySpec> Families() {
+  static const std::vector<FamilySpec> kFamilies = {kLlamaSpec, kMistralSpec, kQwen2Spec,
+                                                    kQwen3Spec, kOptSpec};
+  return kFamilies;
+}
+
+const FamilySpec& SpecOf(Family family) {
+  for (const FamilySpec& spec : Families()) {
+    if (spec.family == family) return spec;
+  }
+  LC_CHECK(false, "no entry for family {}", static_cast<int>(family));
+}
+
+std::string_view Name(Family family) {
+  switch (family) {
+    case Family::kLlama:
+      return "llama";
+    case Family::kMistral:
+      return "mistral";
+    case Family::kQwen2:
+      return "qwen2";
+    case Family::kQwen3:
+      return "qwen3";
+    case Family::kOpt:
+      return "opt";
+  }
+  LC_CHECK(false, "family {}", static_cast<int>(family));
+}
+
+}  // namespace litecache::model

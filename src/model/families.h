@@ -1,0 +1,35 @@
+// The supported architectures: one entry each, one file a family.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string_view>
+
+#include "device/device.h"
+#include "io/json.h"
+#include "model/config.h"
+#include "model/decoder.h"
+#include "model/weights.h"
+
+namespace litecache::model {
+
+struct FamilySpec {
+  Family family;
+  std::string_view architecture;  // in config.json's `architectures`
+  // Fills what the family's config adds to the common fields. Throws FileError and Unsupported.
+  void (*parse)(const io::JsonFields& fields, ModelConfig& config);
+  // Takes the family's tensors out of the store, which checks their shapes.
+  std::unique_ptr<Decoder> (*build)(Device& device, const ModelConfig& config,
+                                    std::unique_ptr<WeightStore> weights);
+};
+
+std::span<const FamilySpec> Families();
+const FamilySpec& SpecOf(Family family);
+
+extern const FamilySpec kLlamaSpec;    // llama.cc
+extern const FamilySpec kMistralSpec;  // llama.cc
+extern const FamilySpec kQwen2Spec;    // qwen2.cc
+extern const FamilySpec kQwen3Spec;    // qwen3.cc
+extern const FamilySpec kOptSpec;      // opt.cc
+
+}  // namespace litecache::model

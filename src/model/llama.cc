@@ -1,0 +1,35 @@
+// Llama 2, 3, 3.1, 3.2 and Mistral.
+#include "model/config_fields.h"
+#include "model/families.h"
+#include "model/transformer.h"
+
+namespace litecache::model {
+namespace {
+
+void ParseLlama(const io::JsonFields& fields, ModelConfig& config) {
+  ParseRmsFamily(fields, config);
+  RefuseSlidingLayers(fields);
+  config.attention_bias = fields.Bool("attention_bias").value_or(false);
+  config.attention_output_bias = config.attention_bias;
+  config.mlp_bias = fields.Bool("mlp_bias").value_or(false);
+}
+
+void ParseMistral(const io::JsonFields& fields, ModelConfig& config) {
+  ParseRmsFamily(fields, config);
+  RefuseSlidingLayers(fields);
+  const auto window = fields.Int("sliding_window", 1, kMaxContext);
+  if (window && *window < config.max_context) {
+    fields.Refuse("sliding_window",
+                  fmt::format("every token attends the whole context of {} tokens; use a model "
+                              "without a window (null), as Mistral is from v0.2 on",
+                              config.max_context));
+  }
+}
+
+}  // namespace
+
+const FamilySpec kLlamaSpec = {Family::kLlama, "LlamaForCausalLM", ParseLlama, BuildTransformer};
+const FamilySpec kMistralSpec = {Family::kMistral, "MistralForCausalLM", ParseMistral,
+                                 BuildTransformer};
+
+}  // namespace litecache::model

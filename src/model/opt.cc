@@ -1,0 +1,251 @@
+// OPT: learned positions, LayerNorm, ReLU, biases, plain multi-head attention. The 350m model
+// normalizes after the residual sums and projects its narrower embeddings.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+#include <vector>
+
+#include "model/config_fields.h"
+#include "model/decoder_base.h"
+#include "model/families.h"
+#include "ops/activation.h"
+#include "ops/embedding.h"
+#include "ops/linear.h"
+#include "ops/norm.h"
+
+namespace litecache::model {
+namespace {
+
+constexpr int64_t kPositionOffset = 2;  // rows 0 and 1 of the position table stand for padding
+constexpr float kEpsilon = 1e-5f;       // torch's LayerNorm default; OPT's config has no field
+
+void ParseOpt(const io::JsonFields& fields, ModelConfig& config) {
+  config.intermediate = fields.RequiredInt("ffn_dim", 1, kMaxWidth);
+  config.kv_heads = config.q_heads;
+  if (config.hidden % config.q_heads != 0) {
+    fields.Fail("hidden_size",
+                fmt::format("must be a multiple of num_attention_heads = {}", config.q_heads));
+  }
+  config.head_dim = config.hidden / config.q_heads;
+  if (config.head_dim % 2 != 0 || config.head_dim > kMaxHeadDim) {
+    fields.Refuse("num_attention_heads", fmt::format("head_dim = {}; even ones up to {} are run",
+                                                     config.head_dim, kMaxHeadDim));
+  }
+  config.max_context = fields.RequiredInt("max_position_embeddings", 1, kMaxContext);
+  config.norm_eps = kEpsilon;
+  config.embedding_dim = fields.Int("word_embed_proj_dim", 1, kMaxWidth).value_or(config.hidden);
+  config.norm_before = fields.Bool("do_layer_norm_before").value_or(true);
+  config.final_norm =
+      config.norm_before && !fields.Bool("_remove_final_layer_norm").value_or(false);
+  config.tie_embeddings = fields.Bool("tie_word_embeddings").value_or(true);
+  config.attention_bias = true;
+  config.attention_output_bias = true;
+  config.mlp_bias = true;
+  if (fields.String("activation_function").value_or("relu") != "relu") {
+    fields.Refuse("activation_function", "OPT is run with relu");
+  }
+  for (const char* key : {"enable_bias", "layer_norm_elementwise_affine"}) {
+    if (!fields.Bool(key).value_or(true)) fields.Refuse(key, "OPT is run with it (true)");
+  }
+}
+
+struct LayerNormWeights {
+  const float* weight = nullptr;  // [hidden]
+  const float* bias = nullptr;
+};
+
+struct Layer {
+  LayerNormWeights attention_norm;
+  LinearWeights q, k, v, o;
+  LayerNormWeights feed_forward_norm;
+  LinearWeights up, down;
+};
+
+// One step's activations. q, k, v and attention share memory with up, and the embeddings before
+// project_in with them: they are never alive together.
+struct Activations {
+  MatrixView x;          // [T, hidden] residual stream
+  MatrixView h;          // [T, hidden] normed
+  MatrixView q, k, v;    // [T, hidden]
+  MatrixView attention;  // [T, hidden]
+  MatrixView up;         // [T, intermediate]
+  MatrixView embedded;   // [T, embedding_dim]
+};
+
+Activations Place(Arena& arena, const ModelConfig& config, int64_t rows) {
+  Activations a;
+  a.x = arena.Take(rows, config.hidden);
+  a.h = arena.Take(rows, config.hidden);
+  const size_t shared = arena.used();
+  for (MatrixView* view : {&a.q, &a.k, &a.v, &a.attention}) {
+    *view = arena.Take(rows, config.hidden);
+  }
+  arena.Rewind(shared);
+  a.up = arena.Take(rows, config.intermediate);
+  arena.Rewind(shared);
+  a.embedded = arena.Take(rows, config.embedding_dim);
+  return a;
+}
+
+class OptDecoder final : public DecoderBase {
+ public:
+  OptDecoder(Device& device, const ModelConfig& model_config, std::unique_ptr<WeightStore> store)
+      : DecoderBase(device, model_config, std::move(store)) {
+    const ModelConfig& c = config();
+    const std::string prefix = FindPrefix({"model.decoder.", "decoder."}, "embed_tokens.weight");
+    embedding_ = weights().Matrix(prefix + "embed_tokens.weight", c.vocab, c.embedding_dim);
+    const MatrixView table = weights().Matrix(prefix + "embed_positions.weight",
+                                              c.max_context + kPositionOffset, c.hidden);
+    positions_ = table.Rows(kPositionOffset, c.max_context);
+    if (Projects()) {
+      project_in_ = TakeLinear(prefix + "project_in", c.hidden, c.embedding_dim, false);
+      project_out_ = TakeLinear(prefix + "project_out", c.embedding_dim, c.hidden, false);
+    }
+    for (int64_t i = 0; i < c.layers; ++i) {
+      layers_.push_back(TakeLayer(fmt::format("{}layers.{}.", prefix, i)));
+    }
+    if (c.final_norm) final_norm_ = TakeNorm(prefix + "final_layer_norm");
+    const DType dtype = layers_.front().q.weight.dtype;
+    if (c.tie_embeddings) {
+      head_ = embedding_;
+      FinishWeights(dtype, {table});
+    } else {
+      head_ = weights().Matrix("lm_head.weight", c.vocab, c.embedding_dim);
+      FinishWeights(dtype, {table, embedding_});
+    }
+  }
+
+  uint64_t WorkspaceBytes(int64_t rows, int64_t) const override {
+    Arena arena;
+    Place(arena, config(), rows);
+    return arena.peak();
+  }
+
+  void Forward(Stream& stream, const kv::Step& step, std::span<const int32_t> tokens,
+               std::span<const int32_t> positions, kv::Cache& cache,
+               std::span<const int64_t> logit_rows, const MatrixView& logits) override {
+    CheckStep(step, tokens, positions, cache, logit_rows, logits);
+    Arena arena = Workspace(WorkspaceBytes(step.rows, 0));
+    Activations a = Place(arena, config(), step.rows);
+    cache.BeginStep(step);
+    Embed(stream, tokens, positions, a);
+    for (int64_t i = 0; i < config().layers; ++i) {
+      const Layer& layer = layers_[static_cast<size_t>(i)];
+      Attend(stream, layer, step, i, cache, a);
+      // As in the other families: only rows with logits pass the last feed-forward block.
+      if (i + 1 == config().layers && SelectRows(logit_rows, step.rows)) {
+        if (logit_rows.empty()) break;
+        KeepSelected(stream, static_cast<int64_t>(logit_rows.size()), a);
+      }
+      FeedForward(stream, layer, a);
+    }
+    if (!logit_rows.empty()) Head(stream, a, logits);
+    cache.EndStep(step);
+  }
+
+ private:
+  bool Projects() const { return config().embedding_dim != config().hidden; }
+
+  LayerNormWeights TakeNorm(const std::string& name) {
+    return {weights().NormWeight(name + ".weight", config().hidden),
+            weights().Bias(name + ".bias", config().hidden)};
+  }
+
+  Layer TakeLayer(const std::string& name) {
+    const ModelConfig& c = config();
+    Layer layer;
+    layer.attention_norm = TakeNorm(name + "self_attn_layer_norm");
+    layer.q = TakeLinear(name + "self_attn.q_proj", c.hidden, c.hidden, true);
+    layer.k = TakeLinear(name + "self_attn.k_proj", c.hidden, c.hidden, true);
+    layer.v = TakeLinear(name + "self_attn.v_proj", c.hidden, c.hidden, true);
+    layer.o = TakeLinear(name + "self_attn.out_proj", c.hidden, c.hidden, true);
+    layer.feed_forward_norm = TakeNorm(name + "final_layer_norm");
+    layer.up = TakeLinear(name + "fc1", c.intermediate, c.hidden, true);
+    layer.down = TakeLinear(name + "fc2", c.hidden, c.intermediate, true);
+    return layer;
+  }
+
+  static void Normalize(Stream& stream, const MatrixView& x, const LayerNormWeights& norm,
+                        const MatrixView& y) {
+    ops::LayerNorm(stream, x, norm.weight, norm.bias, kEpsilon, y);
+  }
+
+  void Embed(Stream& stream, std::span<const int32_t> tokens, std::span<const int32_t> positions,
+             const Activations& a) const {
+    if (Projects()) {
+      ops::Embedding(stream, embedding_, tokens, a.embedded);
+      ops::Linear(stream, a.embedded, project_in_.weight, nullptr, a.x);
+    } else {
+      ops::Embedding(stream, embedding_, tokens, a.x);
+    }
+    ops::Embedding(stream, positions_, positions, a.x, ops::Epilogue::kAdd);
+  }
+
+  void Attend(Stream& stream, const Layer& layer, const kv::Step& step, int64_t index,
+              kv::Cache& cache, const Activations& a) const {
+    MatrixView input = a.x;
+    if (config().norm_before) {
+      Normalize(stream, a.x, layer.attention_norm, a.h);
+      input = a.h;
+    }
+    ops::Linear(stream, input, layer.q.weight, layer.q.bias, a.q);
+    ops::Linear(stream, input, layer.k.weight, layer.k.bias, a.k);
+    ops::Linear(stream, input, layer.v.weight, layer.v.bias, a.v);
+    const float scale = 1.0f / std::sqrt(static_cast<float>(config().head_dim));
+    cache.Attend(stream, index, step, a.q, a.k, a.v, scale, a.attention);
+  }
+
+  // Shrinks the activations to the selected rows: attention moves over q, and x over h.
+  void KeepSelected(Stream& stream, int64_t count, Activations& a) const {
+    a.q = a.q.Rows(0, count);
+    a.h = a.h.Rows(0, count);
+    Gather(stream, a.attention, a.q);
+    Gather(stream, a.x, a.h);
+    a.attention = a.q;
+    std::swap(a.x, a.h);
+    a.h = a.h.Rows(0, count);
+    a.up = a.up.Rows(0, count);
+    a.embedded = a.embedded.Rows(0, count);
+  }
+
+  void FeedForward(Stream& stream, const Layer& layer, const Activations& a) const {
+    const bool before = config().norm_before;
+    ops::Linear(stream, a.attention, layer.o.weight, layer.o.bias, a.x, ops::Epilogue::kAdd);
+    if (!before) Normalize(stream, a.x, layer.attention_norm, a.x);
+    if (before) Normalize(stream, a.x, layer.feed_forward_norm, a.h);
+    ops::Linear(stream, before ? a.h : a.x, layer.up.weight, layer.up.bias, a.up);
+    ops::Relu(stream, a.up);
+    ops::Linear(stream, a.up, layer.down.weight, layer.down.bias, a.x, ops::Epilogue::kAdd);
+    if (!before) Normalize(stream, a.x, layer.feed_forward_norm, a.x);
+  }
+
+  void Head(Stream& stream, const Activations& a, const MatrixView& logits) const {
+    if (config().final_norm) Normalize(stream, a.x, final_norm_, a.x);
+    if (Projects()) {
+      ops::Linear(stream, a.x, project_out_.weight, nullptr, a.embedded);
+      ops::Linear(stream, a.embedded, head_, nullptr, logits);
+    } else {
+      ops::Linear(stream, a.x, head_, nullptr, logits);
+    }
+  }
+
+  MatrixView embedding_;  // [vocab, embedding_dim]
+  MatrixView positions_;  // [max_context, hidden]
+  LinearWeights project_in_, project_out_;
+  std::vector<Layer> layers_;
+  LayerNormWeights final_norm_;
+  MatrixView head_;  // [vocab, embedding_dim]
+};
+
+std::unique_ptr<Decoder> BuildOpt(Device& device, const ModelConfig& config,
+                                  std::unique_ptr<WeightStore> weights) {
+  return std::make_unique<OptDecoder>(device, config, std::move(weights));
+}
+
+}  // namespace
+
+const FamilySpec kOptSpec = {Family::kOpt, "OPTForCausalLM", ParseOpt, BuildOpt};
+
+}  // namespace litecache::model

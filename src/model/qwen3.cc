@@ -1,0 +1,21 @@
+// Qwen3: RMSNorm on every head's query and key, explicit head_dim.
+#include "model/config_fields.h"
+#include "model/families.h"
+#include "model/transformer.h"
+
+namespace litecache::model {
+namespace {
+
+void ParseQwen3(const io::JsonFields& fields, ModelConfig& config) {
+  ParseRmsFamily(fields, config, /*default_head_dim=*/128);
+  RefuseQwenWindow(fields, config);
+  config.qk_norm = true;
+  config.attention_bias = fields.Bool("attention_bias").value_or(false);
+  config.attention_output_bias = config.attention_bias;
+}
+
+}  // namespace
+
+const FamilySpec kQwen3Spec = {Family::kQwen3, "Qwen3ForCausalLM", ParseQwen3, BuildTransformer};
+
+}  // namespace litecache::model

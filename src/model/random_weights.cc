@@ -1,0 +1,124 @@
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <type_traits>
+
+#include "base/error.h"
+#include "device/cpu/cpu_device.h"
+#include "model/weights.h"
+
+namespace litecache::model {
+namespace {
+
+constexpr double kDeviation = 0.02;  // initializer_range of every supported family
+
+// Quantiles of normal(0, kDeviation) at (i + 0.5) / 65536: 16 random bits give one weight, so one
+// 64-bit hash gives four. A billion weights take about a second a core; Box-Muller took thirty.
+class NormalTable {
+ public:
+  static constexpr int64_t kSize = 65536;
+
+  NormalTable() {
+    for (int64_t i = 0; i < kSize; ++i) {
+      values_[static_cast<size_t>(i)] =
+          static_cast<float>(kDeviation * Quantile((static_cast<double>(i) + 0.5) / kSize));
+    }
+  }
+  float operator[](uint64_t bits) const { return values_[bits & (kSize - 1)]; }
+
+ private:
+  // Inverse of the normal distribution function, by bisection: 65536 values are made once.
+  static double Quantile(double probability) {
+    double low = -6;
+    double high = 6;
+    for (int step = 0; step < 48; ++step) {
+      const double middle = (low + high) / 2;
+      (0.5 * std::erfc(-middle / std::sqrt(2.0)) < probability ? low : high) = middle;
+    }
+    return (low + high) / 2;
+  }
+
+  std::array<float, kSize> values_;
+};
+
+// splitmix64's finalizer: consecutive counters give independent bits.
+uint64_t Mix(uint64_t x) {
+  x += 0x9e3779b97f4a7c15u;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+  return x ^ (x >> 31);
+}
+
+// FNV-1a, so that a tensor's values do not depend on the order in which tensors are asked for.
+uint64_t HashName(const std::string& name) {
+  uint64_t hash = 0xcbf29ce484222325u;
+  for (const char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
+  return hash;
+}
+
+template <typename T>
+void Fill(const NormalTable& table, uint64_t key, int64_t begin, int64_t end, T* out) {
+  for (int64_t i = begin; i < end; i += 4) {
+    uint64_t bits = Mix(key + static_cast<uint64_t>(i));
+    for (int64_t k = i; k < std::min(i + 4, end); ++k, bits >>= 16) out[k] = T(table[bits]);
+  }
+}
+
+class RandomWeights final : public WeightStore {
+ public:
+  RandomWeights(Device& device, DType dtype, uint64_t seed)
+      : device_(device), stream_(device.CreateStream()), dtype_(dtype), seed_(seed) {
+    LC_CHECK(dtype == DType::kBF16 || dtype == DType::kF16 || dtype == DType::kF32);
+  }
+
+  bool Has(const std::string&) const override { return true; }
+
+  MatrixView Matrix(const std::string& name, int64_t rows, int64_t cols) override {
+    const int64_t count = rows * cols;
+    buffers_.push_back(device_.Allocate(static_cast<size_t>(count) * SizeOf(dtype_)));
+    void* out = buffers_.back().data();
+    Count(buffers_.back().size());
+    const uint64_t key = Mix(seed_ ^ HashName(name));
+    constexpr int64_t kQuads = int64_t{1} << 16;
+    AsCpu(*stream_).pool().ParallelFor((count + 3) / 4, kQuads,
+                                       [&](int64_t first, int64_t last, int) {
+                                         const int64_t begin = first * 4;
+                                         const int64_t end = std::min(last * 4, count);
+                                         if (dtype_ == DType::kBF16)
+                                           Fill(*table_, key, begin, end, static_cast<bf16*>(out));
+                                         if (dtype_ == DType::kF16)
+                                           Fill(*table_, key, begin, end, static_cast<f16*>(out));
+                                         if (dtype_ == DType::kF32)
+                                           Fill(*table_, key, begin, end, static_cast<float*>(out));
+                                       });
+    return MatrixView::Of(out, dtype_, rows, cols);
+  }
+
+  const float* NormWeight(const std::string&, int64_t n) override {
+    float* out = NewVector(n);
+    std::fill_n(out, n, 1.0f);
+    return out;
+  }
+
+  const float* Bias(const std::string& name, int64_t n) override {
+    float* out = NewVector(n);
+    Fill(*table_, Mix(seed_ ^ HashName(name)), 0, n, out);
+    return out;
+  }
+
+ private:
+  Device& device_;
+  std::unique_ptr<Stream> stream_;
+  const DType dtype_;
+  const uint64_t seed_;
+  const std::unique_ptr<NormalTable> table_ = std::make_unique<NormalTable>();
+  std::vector<Buffer> buffers_;
+};
+
+}  // namespace
+
+std::unique_ptr<WeightStore> MakeRandomWeights(Device& device, DType dtype, uint64_t seed) {
+  return std::make_unique<RandomWeights>(device, dtype, seed);
+}
+
+}  // namespace litecache::model

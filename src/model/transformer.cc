@@ -1,0 +1,187 @@
+#include "model/transformer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+#include <vector>
+
+#include "model/decoder_base.h"
+#include "ops/activation.h"
+#include "ops/embedding.h"
+#include "ops/linear.h"
+#include "ops/norm.h"
+#include "ops/rope.h"
+
+namespace litecache::model {
+namespace {
+
+struct Layer {
+  const float* input_norm = nullptr;  // [hidden]
+  LinearWeights q, k, v, o;
+  const float* q_norm = nullptr;  // [head_dim], Qwen3
+  const float* k_norm = nullptr;
+  const float* post_norm = nullptr;  // [hidden]
+  LinearWeights gate, up, down;
+};
+
+// One step's activations. q, k, v and attention share memory with gate and up: the first four are
+// dead when the feed-forward block starts.
+struct Activations {
+  MatrixView x;          // [T, hidden] residual stream
+  MatrixView h;          // [T, hidden] normed
+  MatrixView q;          // [T, q_width]
+  MatrixView k, v;       // [T, kv_width]
+  MatrixView attention;  // [T, q_width]
+  MatrixView gate, up;   // [T, intermediate]
+};
+
+Activations Place(Arena& arena, const ModelConfig& config, int64_t rows) {
+  Activations a;
+  a.x = arena.Take(rows, config.hidden);
+  a.h = arena.Take(rows, config.hidden);
+  const size_t shared = arena.used();
+  a.q = arena.Take(rows, config.q_width());
+  a.k = arena.Take(rows, config.kv_width());
+  a.v = arena.Take(rows, config.kv_width());
+  a.attention = arena.Take(rows, config.q_width());
+  arena.Rewind(shared);
+  a.gate = arena.Take(rows, config.intermediate);
+  a.up = arena.Take(rows, config.intermediate);
+  return a;
+}
+
+class TransformerDecoder final : public DecoderBase {
+ public:
+  TransformerDecoder(Device& device, const ModelConfig& model_config,
+                     std::unique_ptr<WeightStore> store)
+      : DecoderBase(device, model_config, std::move(store)),
+        rope_(MakeRopeTable(model_config.rope, model_config.head_dim)) {
+    const ModelConfig& c = config();
+    const std::string prefix = FindPrefix({"model.", ""}, "embed_tokens.weight");
+    embedding_ = weights().Matrix(prefix + "embed_tokens.weight", c.vocab, c.hidden);
+    for (int64_t i = 0; i < c.layers; ++i) {
+      layers_.push_back(TakeLayer(fmt::format("{}layers.{}.", prefix, i)));
+    }
+    final_norm_ = weights().NormWeight(prefix + "norm.weight", c.hidden);
+    const DType dtype = layers_.front().q.weight.dtype;
+    if (c.tie_embeddings) {
+      head_ = embedding_;
+      FinishWeights(dtype, {});
+    } else {
+      head_ = weights().Matrix("lm_head.weight", c.vocab, c.hidden);
+      FinishWeights(dtype, {embedding_});
+    }
+  }
+
+  uint64_t WorkspaceBytes(int64_t rows, int64_t) const override {
+    Arena arena;
+    Place(arena, config(), rows);
+    return arena.peak();
+  }
+
+  void Forward(Stream& stream, const kv::Step& step, std::span<const int32_t> tokens,
+               std::span<const int32_t> positions, kv::Cache& cache,
+               std::span<const int64_t> logit_rows, const MatrixView& logits) override {
+    CheckStep(step, tokens, positions, cache, logit_rows, logits);
+    Arena arena = Workspace(WorkspaceBytes(step.rows, 0));
+    Activations a = Place(arena, config(), step.rows);
+    cache.BeginStep(step);
+    ops::Embedding(stream, embedding_, tokens, a.x);
+    for (int64_t i = 0; i < config().layers; ++i) {
+      Attend(stream, step, positions, i, cache, a);
+      // Above the last attention only the rows that get logits go on: of a prompt's chunk none, or
+      // one.
+      if (i + 1 == config().layers && SelectRows(logit_rows, step.rows)) {
+        if (logit_rows.empty()) break;
+        KeepSelected(stream, static_cast<int64_t>(logit_rows.size()), a);
+      }
+      FeedForward(stream, layers_[static_cast<size_t>(i)], a);
+    }
+    if (!logit_rows.empty()) {
+      ops::RmsNorm(stream, a.x, final_norm_, Epsilon(), 1, a.h);
+      ops::Linear(stream, a.h, head_, nullptr, logits);
+    }
+    cache.EndStep(step);
+  }
+
+ private:
+  float Epsilon() const { return static_cast<float>(config().norm_eps); }
+
+  Layer TakeLayer(const std::string& name) {
+    const ModelConfig& c = config();
+    Layer layer;
+    layer.input_norm = weights().NormWeight(name + "input_layernorm.weight", c.hidden);
+    layer.q = TakeLinear(name + "self_attn.q_proj", c.q_width(), c.hidden, c.attention_bias);
+    layer.k = TakeLinear(name + "self_attn.k_proj", c.kv_width(), c.hidden, c.attention_bias);
+    layer.v = TakeLinear(name + "self_attn.v_proj", c.kv_width(), c.hidden, c.attention_bias);
+    layer.o = TakeLinear(name + "self_attn.o_proj", c.hidden, c.q_width(), c.attention_output_bias);
+    if (c.qk_norm) {
+      layer.q_norm = weights().NormWeight(name + "self_attn.q_norm.weight", c.head_dim);
+      layer.k_norm = weights().NormWeight(name + "self_attn.k_norm.weight", c.head_dim);
+    }
+    layer.post_norm = weights().NormWeight(name + "post_attention_layernorm.weight", c.hidden);
+    layer.gate = TakeLinear(name + "mlp.gate_proj", c.intermediate, c.hidden, c.mlp_bias);
+    layer.up = TakeLinear(name + "mlp.up_proj", c.intermediate, c.hidden, c.mlp_bias);
+    layer.down = TakeLinear(name + "mlp.down_proj", c.hidden, c.intermediate, c.mlp_bias);
+    return layer;
+  }
+
+  // x -> attention (before the output projection).
+  void Attend(Stream& stream, const kv::Step& step, std::span<const int32_t> positions,
+              int64_t index, kv::Cache& cache, const Activations& a) {
+    const ModelConfig& c = config();
+    const Layer& layer = layers_[static_cast<size_t>(index)];
+    ops::RmsNorm(stream, a.x, layer.input_norm, Epsilon(), 1, a.h);
+    ops::Linear(stream, a.h, layer.q.weight, layer.q.bias, a.q);
+    ops::Linear(stream, a.h, layer.k.weight, layer.k.bias, a.k);
+    ops::Linear(stream, a.h, layer.v.weight, layer.v.bias, a.v);
+    if (c.qk_norm) {
+      ops::RmsNorm(stream, a.q, layer.q_norm, Epsilon(), c.q_heads, a.q);
+      ops::RmsNorm(stream, a.k, layer.k_norm, Epsilon(), c.kv_heads, a.k);
+    }
+    ops::Rope(stream, a.q, positions, c.q_heads, rope_.inv_freq, rope_.attention_factor);
+    ops::Rope(stream, a.k, positions, c.kv_heads, rope_.inv_freq, rope_.attention_factor);
+    const float scale = 1.0f / std::sqrt(static_cast<float>(c.head_dim));
+    cache.Attend(stream, index, step, a.q, a.k, a.v, scale, a.attention);
+  }
+
+  // Shrinks the activations to the selected rows: attention moves over q, and x over h.
+  void KeepSelected(Stream& stream, int64_t count, Activations& a) const {
+    a.q = a.q.Rows(0, count);
+    a.h = a.h.Rows(0, count);
+    Gather(stream, a.attention, a.q);
+    Gather(stream, a.x, a.h);
+    a.attention = a.q;
+    std::swap(a.x, a.h);
+    a.h = a.h.Rows(0, count);
+    a.gate = a.gate.Rows(0, count);
+    a.up = a.up.Rows(0, count);
+  }
+
+  // x += o(attention); x += down(silu(gate(norm(x))) * up(norm(x))).
+  void FeedForward(Stream& stream, const Layer& layer, const Activations& a) const {
+    ops::Linear(stream, a.attention, layer.o.weight, layer.o.bias, a.x, ops::Epilogue::kAdd);
+    ops::RmsNorm(stream, a.x, layer.post_norm, Epsilon(), 1, a.h);
+    ops::Linear(stream, a.h, layer.gate.weight, layer.gate.bias, a.gate);
+    ops::Linear(stream, a.h, layer.up.weight, layer.up.bias, a.up);
+    ops::SiluMul(stream, a.gate, a.up, a.gate);
+    ops::Linear(stream, a.gate, layer.down.weight, layer.down.bias, a.x, ops::Epilogue::kAdd);
+  }
+
+  RopeTable rope_;
+  MatrixView embedding_;  // [vocab, hidden]
+  std::vector<Layer> layers_;
+  const float* final_norm_ = nullptr;  // [hidden]
+  MatrixView head_;                    // [vocab, hidden]
+};
+
+}  // namespace
+
+std::unique_ptr<Decoder> BuildTransformer(Device& device, const ModelConfig& config,
+                                          std::unique_ptr<WeightStore> weights) {
+  return std::make_unique<TransformerDecoder>(device, config, std::move(weights));
+}
+
+}  // namespace litecache::model

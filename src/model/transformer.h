@@ -1,0 +1,15 @@
+// The RMSNorm / RoPE / GQA / SwiGLU decoder: llama, mistral, qwen2 and qwen3 are this with
+// different biases and norms.
+#pragma once
+
+#include <memory>
+
+#include "model/decoder.h"
+#include "model/weights.h"
+
+namespace litecache::model {
+
+std::unique_ptr<Decoder> BuildTransformer(Device& device, const ModelConfig& config,
+                                          std::unique_ptr<WeightStore> weights);
+
+}  // namespace litecache::model
