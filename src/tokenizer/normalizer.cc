@@ -1,0 +1,222 @@
+#include "tokenizer/normalizer.h"
+
+#include <algorithm>
+#include <functional>
+#include <vector>
+
+#include "tokenizer/byte_alphabet.h"
+#include "tokenizer/json_fields.h"
+#include "tokenizer/pattern.h"
+#include "tokenizer/unicode.h"
+#include "tokenizer/utf8.h"
+
+namespace litecache::tokenizer {
+namespace {
+
+// A chain of replacements can double the text at every link.
+void CheckGrowth(size_t before, size_t after) {
+  constexpr size_t kFactor = 64;
+  constexpr size_t kSlack = 1 << 16;
+  if (after > before * kFactor + kSlack) {
+    throw CapacityError("the tokenizer's normalizer makes {} bytes out of {}", after, before);
+  }
+}
+
+class SequenceNormalizer : public Normalizer {
+ public:
+  explicit SequenceNormalizer(std::vector<std::unique_ptr<Normalizer>> parts)
+      : parts_(std::move(parts)) {}
+  void Apply(NormalizedText* text) const override {
+    const size_t before = text->text.size();
+    for (const auto& part : parts_) {
+      part->Apply(text);
+      CheckGrowth(before, text->text.size());
+    }
+  }
+
+ private:
+  std::vector<std::unique_ptr<Normalizer>> parts_;
+};
+
+class FormNormalizer : public Normalizer {
+ public:
+  explicit FormNormalizer(NormalForm form) : form_(form) {}
+  void Apply(NormalizedText* text) const override { text->text = Normalize(text->text, form_); }
+
+ private:
+  NormalForm form_;
+};
+
+class PrependNormalizer : public Normalizer {
+ public:
+  explicit PrependNormalizer(std::string prefix) : prefix_(std::move(prefix)) {}
+  void Apply(NormalizedText* text) const override {
+    if (!text->text.empty()) text->text.insert(0, prefix_);
+  }
+
+ private:
+  std::string prefix_;
+};
+
+class ReplaceNormalizer : public Normalizer {
+ public:
+  ReplaceNormalizer(Pattern pattern, std::string content)
+      : pattern_(std::move(pattern)), content_(std::move(content)) {}
+  void Apply(NormalizedText* text) const override {
+    std::string out = pattern_.ReplaceAll(text->text, content_);
+    CheckGrowth(text->text.size(), out.size());
+    text->text = std::move(out);
+  }
+
+ private:
+  Pattern pattern_;
+  std::string content_;
+};
+
+class StripNormalizer : public Normalizer {
+ public:
+  StripNormalizer(bool left, bool right) : left_(left), right_(right) {}
+  void Apply(NormalizedText* text) const override {
+    std::string_view rest = text->text;
+    while (left_ && !rest.empty()) {
+      size_t length = 0;
+      if (!IsWhitespace(NextCodePoint(rest, &length))) break;
+      rest.remove_prefix(length);
+      text->front_removed = true;
+    }
+    while (right_ && !rest.empty()) {
+      const size_t start = PreviousCharacter(rest, rest.size());
+      size_t offset = start;
+      if (!IsWhitespace(NextCodePoint(rest, &offset))) break;
+      rest.remove_suffix(rest.size() - start);
+    }
+    text->text = std::string(rest);
+  }
+
+ private:
+  bool left_;
+  bool right_;
+};
+
+class ByteLevelNormalizer : public Normalizer {
+ public:
+  void Apply(NormalizedText* text) const override {
+    std::string out;
+    out.reserve(2 * text->text.size());
+    for (const char byte : text->text) AppendByteCharacter(static_cast<unsigned char>(byte), &out);
+    text->text = std::move(out);
+  }
+};
+
+// One character at a time: appends what becomes of `c`.
+using CharacterMap = std::function<void(char32_t c, std::string* out)>;
+
+class CharacterNormalizer : public Normalizer {
+ public:
+  explicit CharacterNormalizer(CharacterMap map) : map_(std::move(map)) {}
+  void Apply(NormalizedText* text) const override {
+    std::string out;
+    out.reserve(text->text.size());
+    for (size_t offset = 0; offset < text->text.size();) {
+      const bool first = offset == 0;
+      map_(NextCodePoint(text->text, &offset), &out);
+      if (first && out.empty()) text->front_removed = true;
+    }
+    text->text = std::move(out);
+  }
+
+ private:
+  CharacterMap map_;
+};
+
+void MapNmt(char32_t c, std::string* out) {
+  if ((c >= 1 && c <= 8) || c == 0xB || (c >= 0xE && c <= 0x1F) || c == 0x7F || c == 0x8F ||
+      c == 0x9F) {
+    return;
+  }
+  const bool space = c == 9 || c == 0xA || c == 0xC || c == 0xD || c == 0x1680 ||
+                     (c >= 0x200B && c <= 0x200F) || c == 0x2028 || c == 0x2029 || c == 0x2581 ||
+                     c == 0xFEFF || c == 0xFFFD;
+  AppendUtf8(space ? U' ' : c, out);
+}
+
+void MapBertClean(char32_t c, std::string* out) {
+  const bool space = c == '\t' || c == '\n' || c == '\r' || IsWhitespace(c);
+  if (c == 0 || c == 0xFFFD || (!space && IsControl(c))) return;
+  AppendUtf8(space ? U' ' : c, out);
+}
+
+void MapBertIdeograph(char32_t c, std::string* out) {
+  const bool ideograph = (c >= 0x4E00 && c <= 0x9FFF) || (c >= 0x3400 && c <= 0x4DBF) ||
+                         (c >= 0x20000 && c <= 0x2A6DF) || (c >= 0x2A700 && c <= 0x2B73F) ||
+                         (c >= 0x2B740 && c <= 0x2B81F) || (c >= 0x2B920 && c <= 0x2CEAF) ||
+                         (c >= 0xF900 && c <= 0xFAFF) || (c >= 0x2F800 && c <= 0x2FA1F);
+  if (ideograph) out->push_back(' ');
+  AppendUtf8(c, out);
+  if (ideograph) out->push_back(' ');
+}
+
+std::unique_ptr<Normalizer> Characters(CharacterMap map) {
+  return std::make_unique<CharacterNormalizer>(std::move(map));
+}
+
+std::unique_ptr<Normalizer> Form(NormalForm form) { return std::make_unique<FormNormalizer>(form); }
+
+std::unique_ptr<Normalizer> LoadBert(const Json& json, std::string_view where) {
+  std::vector<std::unique_ptr<Normalizer>> parts;
+  const bool lowercase = BoolOr(json, "lowercase", true, where);
+  if (BoolOr(json, "clean_text", true, where)) parts.push_back(Characters(&MapBertClean));
+  if (BoolOr(json, "handle_chinese_chars", true, where)) {
+    parts.push_back(Characters(&MapBertIdeograph));
+  }
+  if (BoolOr(json, "strip_accents", lowercase, where)) {
+    parts.push_back(Form(NormalForm::kNfd));
+    parts.push_back(Characters([](char32_t c, std::string* out) {
+      if (!IsNonspacingMark(c)) AppendUtf8(c, out);
+    }));
+  }
+  if (lowercase) parts.push_back(Characters(&AppendLower));
+  return std::make_unique<SequenceNormalizer>(std::move(parts));
+}
+
+}  // namespace
+
+std::unique_ptr<Normalizer> LoadNormalizer(const Json& json, std::string_view where, int depth) {
+  CheckDepth(depth, where);
+  const std::string& type = RequireString(json, "type", where);
+  if (type == "Sequence") {
+    std::vector<std::unique_ptr<Normalizer>> parts;
+    const Json& list = AsArray(RequireField(json, "normalizers", where), At(where, "normalizers"));
+    for (size_t i = 0; i < list.size(); ++i) {
+      parts.push_back(LoadNormalizer(list[i], At(where, "normalizers", i), depth + 1));
+    }
+    return std::make_unique<SequenceNormalizer>(std::move(parts));
+  }
+  if (type == "NFC") return Form(NormalForm::kNfc);
+  if (type == "NFD") return Form(NormalForm::kNfd);
+  if (type == "NFKC") return Form(NormalForm::kNfkc);
+  if (type == "NFKD") return Form(NormalForm::kNfkd);
+  if (type == "Lowercase") return Characters(&AppendLower);
+  if (type == "Nmt") return Characters(&MapNmt);
+  if (type == "StripAccents") {
+    return Characters([](char32_t c, std::string* out) {
+      if (!IsMark(c)) AppendUtf8(c, out);
+    });
+  }
+  if (type == "Strip") {
+    return std::make_unique<StripNormalizer>(BoolOr(json, "strip_left", true, where),
+                                             BoolOr(json, "strip_right", true, where));
+  }
+  if (type == "Prepend") {
+    return std::make_unique<PrependNormalizer>(RequireString(json, "prepend", where));
+  }
+  if (type == "Replace") {
+    return std::make_unique<ReplaceNormalizer>(LoadPattern(json, where),
+                                               RequireString(json, "content", where));
+  }
+  if (type == "ByteLevel") return std::make_unique<ByteLevelNormalizer>();
+  if (type == "BertNormalizer") return LoadBert(json, where);
+  throw Unsupported("{}.type: the normalizer \"{}\" is not supported", where, type);
+}
+
+}  // namespace litecache::tokenizer

@@ -1,0 +1,35 @@
+// Text of tokens as they are generated.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "tokenizer/tokenizer.h"
+
+namespace litecache::tokenizer {
+
+class DecodeChain;
+
+// Gives each token's text as soon as nothing that follows can change it. The concatenation of all
+// results equals Tokenizer::Decode of all ids, byte by byte, and no result splits a character:
+// bytes of an incomplete character wait for the rest of it.
+class StreamDecoder {
+ public:
+  StreamDecoder(std::shared_ptr<const Tokenizer> tokenizer, bool skip_special);
+  ~StreamDecoder();
+  StreamDecoder(StreamDecoder&&) noexcept;
+  StreamDecoder& operator=(StreamDecoder&&) noexcept;
+
+  // The text that `id` makes certain; often empty, sometimes more than one token's.
+  std::string Add(int32_t id);
+  // The rest, with U+FFFD for an incomplete character. The next Add() begins a new text.
+  std::string Flush();
+
+ private:
+  std::shared_ptr<const Tokenizer> tokenizer_;
+  bool skip_special_;
+  std::unique_ptr<DecodeChain> chain_;
+};
+
+}  // namespace litecache::tokenizer

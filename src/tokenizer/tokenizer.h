@@ -1,0 +1,76 @@
+// Text to token ids and back, as Hugging Face's tokenizer.json describes it.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace litecache::tokenizer {
+
+struct EncodeOptions {
+  // Adds what the model's template puts around a text, such as <|begin_of_text|>.
+  bool add_special_tokens = true;
+  // Special tokens written out in the text become that token. With false they are ordinary text:
+  // for text from a source that must not be able to control the model.
+  bool parse_special = true;
+};
+
+// Equal to the `tokenizers` package, id by id. Immutable: any number of threads may use it at once.
+class Tokenizer {
+ public:
+  // Reads DIR/tokenizer.json, and tokenizer_config.json and special_tokens_map.json where present
+  // (beginning and end of text, further added tokens). Throws FileError for missing or malformed
+  // files, Unsupported naming the field and its value for what is not supported.
+  static std::shared_ptr<const Tokenizer> FromDirectory(const std::filesystem::path& directory);
+
+  // Reads one tokenizer.json alone.
+  static std::shared_ptr<const Tokenizer> FromFile(const std::filesystem::path& file);
+
+  // The text of a tokenizer.json; `name` stands for its path in messages. `config_json` and
+  // `special_map_json` are the texts of the other two files, or empty.
+  static std::shared_ptr<const Tokenizer> FromJson(std::string_view json,
+                                                   std::string_view name = "tokenizer.json",
+                                                   std::string_view config_json = {},
+                                                   std::string_view special_map_json = {});
+
+  ~Tokenizer();
+  Tokenizer(const Tokenizer&) = delete;
+  Tokenizer& operator=(const Tokenizer&) = delete;
+
+  // Ids of a text. Invalid UTF-8 is read as if every maximal ill-formed sequence were U+FFFD, like
+  // Python's errors="replace". Throws InvalidArgument for more than 1 GiB of text, CapacityError
+  // where a normalizer blows the text up.
+  std::vector<int32_t> Encode(std::string_view text, EncodeOptions options = {}) const;
+
+  // Text of ids, always valid UTF-8. skip_special leaves special tokens out. Ids that name no token
+  // (models pad their vocabulary) give nothing.
+  std::string Decode(std::span<const int32_t> ids, bool skip_special) const;
+
+  // One more than the largest id of a token. Models may have more rows than that, never fewer.
+  int32_t vocab_size() const;
+
+  // The id of a token as the vocabulary spells it (" the" is "Ġthe" in a byte-level one).
+  std::optional<int32_t> TokenToId(std::string_view token) const;
+  std::optional<std::string> IdToToken(int32_t id) const;
+
+  // Beginning and end of text, where tokenizer_config.json or special_tokens_map.json name them.
+  std::optional<int32_t> bos_id() const;
+  std::optional<int32_t> eos_id() const;
+
+  // True for control tokens such as <|eot_id|>, which Decode can leave out.
+  bool IsSpecial(int32_t id) const;
+
+  struct Impl;  // tokenizer_impl.h
+
+ private:
+  friend class StreamDecoder;
+  explicit Tokenizer(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace litecache::tokenizer

@@ -1,0 +1,37 @@
+// Character classes, case and normal forms, as the `tokenizers` package has them.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace litecache::tokenizer {
+
+enum class NormalForm { kNfc, kNfd, kNfkc, kNfkd };
+
+// Unicode White_Space.
+bool IsWhitespace(char32_t c);
+// General category N*.
+bool IsNumeric(char32_t c);
+// ASCII punctuation and symbols, or general category P*.
+bool IsPunctuation(char32_t c);
+// General category M*.
+bool IsMark(char32_t c);
+// General category Mn.
+bool IsNonspacingMark(char32_t c);
+// General category C* without unassigned characters (Cc, Cf, Co).
+bool IsControl(char32_t c);
+// A word character: Alphabetic, M*, Nd, Pc or Join_Control.
+bool IsWordCharacter(char32_t c);
+
+// Appends the lower-case form of `c`, which can be several characters.
+void AppendLower(char32_t c, std::string* out);
+
+// `text` (valid UTF-8) in a normal form.
+std::string Normalize(std::string_view text, NormalForm form);
+
+// For regular expressions: `text` with every character that PCRE2 classifies differently replaced
+// by a stand-in of the same length, into *scratch; or `text` itself where there is none.
+std::string_view WithStandIns(std::string_view text, std::string* scratch);
+
+}  // namespace litecache::tokenizer

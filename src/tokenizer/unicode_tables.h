@@ -1,0 +1,27 @@
+// Where PCRE2's and utf8proc's Unicode versions differ from those the `tokenizers` package uses.
+#pragma once
+
+#include <span>
+
+namespace litecache::tokenizer {
+
+struct CodePointRange {
+  char32_t first;
+  char32_t last;
+};
+
+// Characters that PCRE2 10.42 (Unicode 14) classifies differently from the package's engine
+// (Unicode 16), and an older character of the same category and UTF-8 length that both know.
+struct StandInRange {
+  char32_t first;
+  char32_t last;
+  char32_t stand_in;
+};
+
+// Both sorted by `first`, without overlaps.
+std::span<const StandInRange> StandInRanges();
+
+// Characters that utf8proc normalizes or reorders and the package (Unicode 10 data) leaves alone.
+std::span<const CodePointRange> NormalizationInertRanges();
+
+}  // namespace litecache::tokenizer
