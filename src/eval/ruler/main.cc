@@ -2,12 +2,14 @@
 // LiteCache (tools/train runs it there).
 #include <CLI/CLI.hpp>
 #include <csignal>
+#include <filesystem>
 #include <fstream>
 #include <iostream>
 
 #include "base/error.h"
 #include "base/units.h"
 #include "eval/ruler/run.h"
+#include "eval/ruler/tokens.h"
 
 namespace {
 
@@ -26,6 +28,8 @@ struct Arguments {
   double chars_per_token = 4;
   int threads = 0;
   std::string output;
+  std::string tokenizer;
+  std::string format = "json";
   bool bulk = false;
   int questions = 1;
 };
@@ -38,7 +42,15 @@ std::vector<std::string> SplitList(const std::string& text) {
 }
 
 void Generate(const Arguments& arguments, std::ostream& output) {
-  const TokenCounter counter = EstimateTokens(arguments.chars_per_token);
+  std::shared_ptr<const tokenizer::Tokenizer> model_tokenizer;
+  if (!arguments.tokenizer.empty()) {
+    model_tokenizer = std::filesystem::is_directory(arguments.tokenizer)
+                          ? tokenizer::Tokenizer::FromDirectory(arguments.tokenizer)
+                          : tokenizer::Tokenizer::FromFile(arguments.tokenizer);
+  }
+  const TokenCounter counter = model_tokenizer != nullptr
+                                   ? CountTokens(model_tokenizer)
+                                   : EstimateTokens(arguments.chars_per_token);
   const auto haystack = arguments.haystack.empty()
                             ? Haystack::Default()
                             : Haystack::FromPath(arguments.haystack, arguments.pieces);
@@ -54,7 +66,12 @@ void Generate(const Arguments& arguments, std::ostream& output) {
     options.seed = arguments.seed;
     options.split = ParseSplit(arguments.split.empty() ? "train" : arguments.split);
     options.haystack = haystack;
-    RunBulk(options, arguments.start, arguments.count, arguments.threads, counter, output);
+    std::function<std::string(const TrainingDocument&)> format;
+    if (arguments.format == "tokens") {
+      if (model_tokenizer == nullptr) throw InvalidArgument("--format tokens needs --tokenizer");
+      format = TokenFormat(model_tokenizer);
+    }
+    RunBulk(options, arguments.start, arguments.count, arguments.threads, counter, output, format);
     return;
   }
   GenerateOptions options;
@@ -85,7 +102,10 @@ int main(int argc, char** argv) {
   app.add_option("--split", arguments.split, "train or test: halves of words and numbers");
   app.add_option("--haystack", arguments.haystack, "File or directory for the essay tasks");
   app.add_option("--haystack-pieces", arguments.pieces, "auto, sentences or lines");
-  app.add_option("--chars-per-token", arguments.chars_per_token, "For the estimate of lengths");
+  app.add_option("--tokenizer", arguments.tokenizer, "tokenizer.json or model directory");
+  app.add_option("--format", arguments.format, "--bulk: json, or tokens (binary)")
+      ->check(CLI::IsMember({"json", "tokens"}));
+  app.add_option("--chars-per-token", arguments.chars_per_token, "Estimate without --tokenizer");
   app.add_option("--threads", arguments.threads, "Threads; 0: one a core");
   app.add_option("--output", arguments.output, "File; standard output if absent");
   app.add_flag("--bulk", arguments.bulk, "Training documents with answers");

@@ -1,7 +1,6 @@
 #include "eval/ruler/run.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "base/error.h"
 #include "base/progress.h"
@@ -72,34 +71,6 @@ int64_t RunBulk(const BulkOptions& options, int64_t start, int64_t count, int th
     return format ? format(document) : ToJson(document) + "\n";
   });
   return count;
-}
-
-TokenCounter EstimateTokens(double chars_per_token) {
-  if (!(chars_per_token >= 1)) {
-    throw InvalidArgument("--chars-per-token: {} is less than 1", chars_per_token);
-  }
-  return [chars_per_token](std::string_view text) {
-    const auto letter = [](char c) {
-      return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || static_cast<uint8_t>(c) >= 0x80;
-    };
-    const auto space = [](char c) { return c == ' ' || c == '\n' || c == '\t' || c == '\r'; };
-    int64_t tokens = 0;
-    for (size_t i = 0; i < text.size();) {
-      size_t end = i + 1;
-      if (letter(text[i])) {
-        while (end < text.size() && letter(text[end])) ++end;
-        tokens += static_cast<int64_t>(std::ceil(static_cast<double>(end - i) / chars_per_token));
-      } else if (space(text[i])) {
-        while (end < text.size() && space(text[end])) ++end;
-        // A single space belongs to the word after it.
-        tokens += end - i > 1 || text[i] != ' ';
-      } else {
-        ++tokens;
-      }
-      i = end;
-    }
-    return tokens;
-  };
 }
 
 }  // namespace litecache::eval

@@ -33,9 +33,4 @@ int64_t RunBulk(const BulkOptions& options, int64_t start, int64_t count, int th
                 const TokenCounter& counter, std::ostream& output,
                 const std::function<std::string(const TrainingDocument&)>& format = {});
 
-// A count for tools that have no tokenizer: pieces as byte-level BPE vocabularies of a few
-// thousand entries cut them (words of up to `chars_per_token` letters, single digits and
-// punctuation). An estimate: within some 15% on code and prose.
-TokenCounter EstimateTokens(double chars_per_token);
-
 }  // namespace litecache::eval
