@@ -1,0 +1,205 @@
+#include "ops/cpu/gemv.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "ops/cpu/scratch.h"
+
+// One call's arguments; outside the targets' namespaces, because all of them take it.
+#ifndef LITECACHE_OPS_CPU_GEMV_ROWS_
+#define LITECACHE_OPS_CPU_GEMV_ROWS_
+namespace litecache::ops::cpu {
+namespace {
+struct Rows {
+  const void* weight;
+  int64_t stride;  // elements
+  int64_t count;
+  const float* x;  // arranged
+  int64_t x_stride;
+  int64_t depth;
+  float* sums;  // [count][tokens]
+};
+}  // namespace
+}  // namespace litecache::ops::cpu
+#endif
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "ops/cpu/gemv.cc"
+#include "hwy/foreach_target.h"
+// Highway's header comes after foreach_target.
+#include "hwy/highway.h"
+#include "ops/cpu/simd-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace litecache::ops::cpu {
+namespace HWY_NAMESPACE {
+
+// A block is two vectors of weights. Its tokens' values lie in the order the weights come out of
+// their load: bf16 pairs split into even and odd elements with a shift and a mask, which is cheaper
+// than widening in order.
+HWY_INLINE int64_t BlockElements() { return 2 * static_cast<int64_t>(hn::Lanes(F32())); }
+
+struct Block {
+  hn::Vec<F32> first, second;
+};
+
+HWY_INLINE Block LoadBlock(const bf16* w) {
+  const F32 d;
+  const hn::RebindToUnsigned<F32> du;
+  const auto pairs = hn::LoadU(du, reinterpret_cast<const uint32_t*>(w));
+  return {hn::BitCast(d, hn::ShiftLeft<16>(pairs)),
+          hn::BitCast(d, hn::And(pairs, hn::Set(du, 0xffff0000u)))};
+}
+template <typename W>
+HWY_INLINE Block LoadBlock(const W* w) {
+  const F32 d;
+  return {LoadAsF32(d, w), LoadAsF32(d, w + hn::Lanes(d))};
+}
+
+// Brings a token's values into the order of LoadBlock, zero behind the end.
+int64_t Arrange(const float* x, int64_t n, bool pairs, float* out) {
+  const F32x1 d1;
+  const int64_t block = BlockElements();
+  const int64_t padded = (n + block - 1) / block * block;
+  if (!pairs) {
+    std::copy(x, x + n, out);
+    std::fill(out + n, out + padded, 0.0f);
+    return padded;
+  }
+  for (int64_t i = 0; i < padded; ++i) {
+    const int64_t in_block = i % block;
+    const float value = i < n ? x[i] : 0.0f;
+    out[i - in_block + in_block % 2 * (block / 2) + in_block / 2] =
+        hn::GetLane(RoundToBf16(d1, hn::Set(d1, value)));
+  }
+  return padded;
+}
+
+// sums[r][t] = w[r] . x[t] for kRows rows of weights and kTokens arranged tokens. Each sum is one
+// chain over the blocks whatever kRows and kTokens are, so that a token's result does not depend on
+// the batch it is in.
+template <typename W, int kRows, int kTokens>
+HWY_INLINE void Dots(const W* w, int64_t stride, const float* x, int64_t x_stride, int64_t n,
+                     float* sums) {
+  const F32 d;
+  const auto lanes = static_cast<int64_t>(hn::Lanes(d));
+  const int64_t block = 2 * lanes;
+  hn::Vec<F32> sum[kRows][kTokens];
+  for (int r = 0; r < kRows; ++r) {
+    for (int t = 0; t < kTokens; ++t) sum[r][t] = hn::Zero(d);
+  }
+  const auto accumulate = [&](const W* const* rows, int64_t i) HWY_ATTR {
+    for (int r = 0; r < kRows; ++r) {
+      const Block b = LoadBlock(rows[r]);
+      for (int t = 0; t < kTokens; ++t) {
+        const float* values = x + t * x_stride + i;
+        sum[r][t] = hn::MulAdd(b.first, hn::Load(d, values), sum[r][t]);
+        sum[r][t] = hn::MulAdd(b.second, hn::Load(d, values + lanes), sum[r][t]);
+      }
+    }
+  };
+  const W* rows[kRows];
+  int64_t i = 0;
+  for (; i + block <= n; i += block) {
+    for (int r = 0; r < kRows; ++r) rows[r] = w + r * stride + i;
+    accumulate(rows, i);
+  }
+  if (i < n) {
+    HWY_ALIGN W rest[kRows][2 * hn::MaxLanes(F32())];
+    std::memset(static_cast<void*>(rest), 0, sizeof(rest));
+    for (int r = 0; r < kRows; ++r) {
+      std::memcpy(rest[r], w + r * stride + i, static_cast<size_t>(n - i) * sizeof(W));
+      rows[r] = rest[r];
+    }
+    accumulate(rows, i);
+  }
+  for (int r = 0; r < kRows; ++r) {
+    for (int t = 0; t < kTokens; ++t) {
+      sums[r * kTokens + t] = hn::GetLane(hn::SumOfLanes(d, sum[r][t]));
+    }
+  }
+}
+
+template <typename W, int kTokens>
+void DotRows(const Rows& a) {
+  constexpr int kRows = kTokens == 1 ? 4 : 2;
+  const W* w = static_cast<const W*>(a.weight);
+  int64_t r = 0;
+  for (; r + kRows <= a.count; r += kRows) {
+    Dots<W, kRows, kTokens>(w + r * a.stride, a.stride, a.x, a.x_stride, a.depth,
+                            a.sums + r * kTokens);
+  }
+  for (; r < a.count; ++r) {
+    Dots<W, 1, kTokens>(w + r * a.stride, a.stride, a.x, a.x_stride, a.depth, a.sums + r * kTokens);
+  }
+}
+
+template <typename W>
+void DotTokens(const Rows& a, int64_t tokens) {
+  static_assert(kMaxGemvTokens == 4);
+  if (tokens == 1) return DotRows<W, 1>(a);
+  if (tokens == 2) return DotRows<W, 2>(a);
+  if (tokens == 3) return DotRows<W, 3>(a);
+  DotRows<W, 4>(a);
+}
+
+void MultiplyRows(DType dtype, const Rows& a, int64_t tokens) {
+  if (dtype == DType::kBF16) return DotTokens<bf16>(a, tokens);
+  if (dtype == DType::kF16) return DotTokens<f16>(a, tokens);
+  DotTokens<float>(a, tokens);
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace litecache::ops::cpu
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace litecache::ops::cpu {
+
+HWY_EXPORT(Arrange);
+HWY_EXPORT(MultiplyRows);
+
+void Gemv(ThreadPool& pool, const MatrixView& x, const MatrixView& weight, const float* bias,
+          const MatrixView& y, Epilogue epilogue) {
+  static thread_local Scratch x_scratch;
+  const auto arrange = HWY_DYNAMIC_DISPATCH(Arrange);
+  const auto multiply = HWY_DYNAMIC_DISPATCH(MultiplyRows);
+  const int64_t tokens = x.rows;
+  constexpr int64_t kPad = 64;  // a block is at most 32 elements
+  const int64_t x_stride = (weight.cols + kPad - 1) / kPad * kPad;
+  auto* arranged = x_scratch.Reserve<float>(static_cast<size_t>(tokens * x_stride));
+  for (int64_t t = 0; t < tokens; ++t) {
+    arrange(x.Row<float>(t), weight.cols, weight.dtype == DType::kBF16, arranged + t * x_stride);
+  }
+
+  const int64_t row_bytes = weight.stride * static_cast<int64_t>(SizeOf(weight.dtype));
+  // Pieces of about 128 KiB: long enough for the prefetchers, short enough to even out the threads.
+  const int64_t grain = std::clamp<int64_t>((128 << 10) / row_bytes / 4 * 4, 4, 256);
+  pool.ParallelFor(weight.rows, grain, [&](int64_t begin, int64_t end, int) {
+    constexpr int64_t kChunk = 64;
+    float sums[kChunk * kMaxGemvTokens];
+    for (int64_t n0 = begin; n0 < end; n0 += kChunk) {
+      const int64_t count = std::min(kChunk, end - n0);
+      const auto* rows = static_cast<const std::byte*>(weight.data) + n0 * row_bytes;
+      multiply(weight.dtype,
+               {.weight = rows,
+                .stride = weight.stride,
+                .count = count,
+                .x = arranged,
+                .x_stride = x_stride,
+                .depth = weight.cols,
+                .sums = sums},
+               tokens);
+      for (int64_t t = 0; t < tokens; ++t) {
+        float* out = y.Row<float>(t) + n0;
+        for (int64_t i = 0; i < count; ++i) {
+          const float value = sums[i * tokens + t] + (bias != nullptr ? bias[n0 + i] : 0.0f);
+          out[i] = epilogue == Epilogue::kAdd ? out[i] + value : value;
+        }
+      }
+    }
+  });
+}
+
+}  // namespace litecache::ops::cpu
+#endif

@@ -1,0 +1,35 @@
+// CPU implementations behind src/ops: same contracts, arguments already checked.
+#pragma once
+
+#include "device/cpu/cpu_device.h"
+#include "ops/activation.h"
+#include "ops/attention.h"
+#include "ops/embedding.h"
+#include "ops/linear.h"
+#include "ops/norm.h"
+#include "ops/rope.h"
+
+namespace litecache::ops::cpu {
+
+void Linear(ThreadPool& pool, const MatrixView& x, const MatrixView& weight, const float* bias,
+            const MatrixView& y, Epilogue epilogue);
+void RmsNorm(ThreadPool& pool, const MatrixView& x, const float* weight, float eps, int64_t groups,
+             const MatrixView& y);
+void LayerNorm(ThreadPool& pool, const MatrixView& x, const float* weight, const float* bias,
+               float eps, const MatrixView& y);
+void Rope(ThreadPool& pool, const MatrixView& x, std::span<const int32_t> positions, int64_t heads,
+          std::span<const float> inv_freq, float scale);
+void SiluMul(ThreadPool& pool, const MatrixView& gate, const MatrixView& up, const MatrixView& y);
+void Relu(ThreadPool& pool, const MatrixView& x);
+void Embedding(ThreadPool& pool, const MatrixView& table, std::span<const int32_t> ids,
+               const MatrixView& y, Epilogue epilogue);
+void AppendKv(ThreadPool& pool, const KvGeometry& geometry, std::span<const KvSequence> sequences,
+              const MatrixView& k, const MatrixView& v);
+void Attention(ThreadPool& pool, const KvGeometry& geometry, std::span<const KvSequence> sequences,
+               const MatrixView& q, int64_t q_heads, float scale, const MatrixView& out);
+
+// Rows a piece of a ParallelFor should have so that it does about 16K elements: less work than that
+// costs more to hand out than to do.
+inline int64_t RowGrain(int64_t cols) { return cols >= 16384 ? 1 : 16384 / (cols > 0 ? cols : 1); }
+
+}  // namespace litecache::ops::cpu

@@ -1,0 +1,36 @@
+// Reusable memory of a thread, so that no operation allocates in its steady state.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <new>
+
+namespace litecache::ops::cpu {
+
+// A 64-byte aligned block that only grows. Use as a thread_local; what it holds is valid until the
+// next Reserve of the same block.
+class Scratch {
+ public:
+  // At least `count` elements of T, contents undefined.
+  template <typename T>
+  T* Reserve(size_t count) {
+    const size_t bytes = count * sizeof(T);
+    if (bytes > bytes_) {
+      data_.reset();
+      bytes_ = 0;
+      data_.reset(static_cast<std::byte*>(::operator new(bytes, kAlignment)));
+      bytes_ = bytes;
+    }
+    return reinterpret_cast<T*>(data_.get());
+  }
+
+ private:
+  static constexpr std::align_val_t kAlignment{64};
+  struct Free {
+    void operator()(std::byte* data) const { ::operator delete(data, kAlignment); }
+  };
+  std::unique_ptr<std::byte, Free> data_;
+  size_t bytes_ = 0;
+};
+
+}  // namespace litecache::ops::cpu

@@ -1,0 +1,25 @@
+#include "ops/norm.h"
+
+#include "ops/cpu/ops.h"
+
+namespace litecache::ops {
+
+void RmsNorm(Stream& stream, const MatrixView& x, const float* weight, float eps, int64_t groups,
+             const MatrixView& y) {
+  LC_CHECK(x.dtype == DType::kF32 && y.dtype == DType::kF32);
+  LC_CHECK(x.rows == y.rows && x.cols == y.cols && groups >= 1 && x.cols % groups == 0,
+           "x [{}, {}], y [{}, {}], {} groups", x.rows, x.cols, y.rows, y.cols, groups);
+  if (x.rows == 0 || x.cols == 0) return;
+  cpu::RmsNorm(AsCpu(stream).pool(), x, weight, eps, groups, y);
+}
+
+void LayerNorm(Stream& stream, const MatrixView& x, const float* weight, const float* bias,
+               float eps, const MatrixView& y) {
+  LC_CHECK(x.dtype == DType::kF32 && y.dtype == DType::kF32);
+  LC_CHECK(x.rows == y.rows && x.cols == y.cols, "x [{}, {}], y [{}, {}]", x.rows, x.cols, y.rows,
+           y.cols);
+  if (x.rows == 0 || x.cols == 0) return;
+  cpu::LayerNorm(AsCpu(stream).pool(), x, weight, bias, eps, y);
+}
+
+}  // namespace litecache::ops

@@ -1,0 +1,128 @@
+// Random matrices, conversions and the grid of thread counts and instruction sets that every test
+// of an operation runs over.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <limits>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "base/matrix_view.h"
+#include "device/cpu/cpu_device.h"
+#include "device/cpu/cpu_isa.h"
+
+namespace litecache::ops {
+
+// LC_TEST_SEED, or a new one every run; printed, so that a failure can be repeated.
+inline uint64_t TestSeed() {
+  static const uint64_t seed = [] {
+    const char* text = std::getenv("LC_TEST_SEED");
+    const uint64_t value =
+        text != nullptr ? std::strtoull(text, nullptr, 10) : std::random_device{}() + uint64_t{1};
+    std::printf("LC_TEST_SEED=%llu\n", static_cast<unsigned long long>(value));
+    return value;
+  }();
+  return seed;
+}
+
+class Random {
+ public:
+  explicit Random(uint64_t stream = 0) : engine_(TestSeed() + stream * 7919) {}
+  float Normal(float scale = 1.0f) { return normal_(engine_) * scale; }
+  int64_t Integer(int64_t low, int64_t high) {
+    return std::uniform_int_distribution<int64_t>(low, high)(engine_);
+  }
+
+ private:
+  std::mt19937_64 engine_;
+  std::normal_distribution<float> normal_;
+};
+
+inline double RoundTo(DType dtype, float value) {
+  if (dtype == DType::kBF16) return static_cast<float>(bf16(value));
+  if (dtype == DType::kF16) return static_cast<float>(f16(value));
+  return value;
+}
+
+// Rows of a storage type, `padding` elements of NaN behind each: reading them would show.
+class Matrix {
+ public:
+  Matrix(DType dtype, int64_t rows, int64_t cols, int64_t padding = 0)
+      : view_{nullptr, dtype, rows, cols, cols + padding},
+        bytes_(static_cast<size_t>(rows * (cols + padding)) * SizeOf(dtype)) {
+    view_.data = bytes_.data();
+    for (int64_t r = 0; r < rows; ++r) {
+      for (int64_t c = 0; c < cols + padding; ++c) {
+        Set(r, c, std::numeric_limits<float>::quiet_NaN());
+      }
+    }
+  }
+  Matrix(const Matrix& other) : view_(other.view_), bytes_(other.bytes_) {
+    view_.data = bytes_.data();
+  }
+  Matrix& operator=(const Matrix&) = delete;
+
+  static Matrix Normal(Random& random, DType dtype, int64_t rows, int64_t cols, int64_t padding = 0,
+                       float scale = 1.0f) {
+    Matrix m(dtype, rows, cols, padding);
+    for (int64_t r = 0; r < rows; ++r) {
+      for (int64_t c = 0; c < cols; ++c) m.Set(r, c, random.Normal(scale));
+    }
+    return m;
+  }
+
+  const MatrixView& view() const { return view_; }
+  float* Row(int64_t r) { return view_.Row<float>(r); }
+  double At(int64_t r, int64_t c) const {
+    if (view_.dtype == DType::kBF16) return static_cast<float>(view_.Row<bf16>(r)[c]);
+    if (view_.dtype == DType::kF16) return static_cast<float>(view_.Row<f16>(r)[c]);
+    return view_.Row<float>(r)[c];
+  }
+  void Set(int64_t r, int64_t c, float value) {
+    if (view_.dtype == DType::kBF16) {
+      view_.Row<bf16>(r)[c] = bf16(value);
+    } else if (view_.dtype == DType::kF16) {
+      view_.Row<f16>(r)[c] = f16(value);
+    } else {
+      view_.Row<float>(r)[c] = value;
+    }
+  }
+
+ private:
+  MatrixView view_;
+  std::vector<std::byte> bytes_;
+};
+
+// Same bits everywhere, padding not looked at.
+inline bool SameBits(const Matrix& a, const Matrix& b) {
+  for (int64_t r = 0; r < a.view().rows; ++r) {
+    if (std::memcmp(a.view().Row<float>(r), b.view().Row<float>(r),
+                    static_cast<size_t>(a.view().cols) * sizeof(float)) != 0) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// Calls body(stream) with every level of vector instructions this machine has.
+template <class Body>
+void ForEachIsa(int threads, const Body& body) {
+  LimitCpuIsa(CpuIsa::kAvx512Bf16);
+  const CpuIsa best = ActiveCpuIsa();
+  CpuDevice device(threads);
+  auto stream = device.CreateStream();
+  for (CpuIsa isa : {CpuIsa::kPortable, CpuIsa::kAvx2, CpuIsa::kAvx512, CpuIsa::kAvx512Bf16}) {
+    if (isa > best) break;
+    LimitCpuIsa(isa);
+    SCOPED_TRACE(std::string(Name(isa)) + ", " + std::to_string(threads) + " threads");
+    body(*stream);
+  }
+  LimitCpuIsa(CpuIsa::kAvx512Bf16);
+}
+
+}  // namespace litecache::ops
