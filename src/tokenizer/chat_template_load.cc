@@ -1,0 +1,104 @@
+// Finds the chat templates of a checkpoint.
+#include <algorithm>
+
+#include "base/error.h"
+#include "io/file.h"
+#include "tokenizer/chat_template.h"
+#include "tokenizer/json_fields.h"
+
+namespace litecache::tokenizer {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+Json ReadJson(const fs::path& path) {
+  Json json = Json::parse(io::ReadTextFile(path), nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object()) throw FileError("{}: not a JSON object", path.string());
+  return json;
+}
+
+// A token is a string, or an object with the string as its "content".
+void ReadSpecialTokens(const Json& json, std::map<std::string, std::string>* tokens) {
+  for (const char* name : {"bos_token", "eos_token", "unk_token", "sep_token", "pad_token",
+                           "cls_token", "mask_token"}) {
+    const Json* token = FindField(json, name);
+    if (token != nullptr && token->is_object()) token = FindField(*token, "content");
+    if (token != nullptr && token->is_string()) (*tokens)[name] = token->get<std::string>();
+  }
+}
+
+// Calls add(name, source) for the template, or all the named templates, of a JSON field.
+template <typename Add>
+void ReadTemplateField(const Json& field, const std::string& where, Add add) {
+  if (field.is_string()) {
+    add("default", field.get_ref<const std::string&>());
+  } else if (field.is_array()) {
+    for (size_t i = 0; i < field.size(); ++i) {
+      const std::string at = fmt::format("{}[{}]", where, i);
+      add(RequireString(field[i], "name", at), RequireString(field[i], "template", at));
+    }
+  } else if (field.is_object()) {
+    for (const auto& [name, source] : field.items()) add(name, AsString(source, At(where, name)));
+  } else {
+    throw FileError("{}: {} is not a chat template", where, Shown(field));
+  }
+}
+
+}  // namespace
+
+std::optional<ChatTemplate> ChatTemplate::FindIn(const fs::path& directory) {
+  ChatTemplate result;
+  std::map<std::string, std::pair<std::string, std::string>> sources;  // name: where, text
+  const auto read_field = [&](const Json& json, const fs::path& path) {
+    const Json* field = FindField(json, "chat_template");
+    if (field == nullptr) return;
+    const std::string where = path.string() + ": chat_template";
+    ReadTemplateField(*field, where, [&](const std::string& name, const std::string& text) {
+      sources[name] = {where, text};
+    });
+  };
+  // What comes later overrides what came before.
+  if (const fs::path path = directory / "special_tokens_map.json"; fs::exists(path)) {
+    ReadSpecialTokens(ReadJson(path), &result.special_tokens_);
+  }
+  if (const fs::path path = directory / "tokenizer_config.json"; fs::exists(path)) {
+    const Json json = ReadJson(path);
+    ReadSpecialTokens(json, &result.special_tokens_);
+    read_field(json, path);
+  }
+  if (const fs::path path = directory / "chat_template.json"; fs::exists(path)) {
+    read_field(ReadJson(path), path);
+  }
+  if (const fs::path path = directory / "chat_template.jinja"; fs::exists(path)) {
+    sources["default"] = {path.string(), io::ReadTextFile(path)};
+  }
+  if (const fs::path folder = directory / "additional_chat_templates"; fs::is_directory(folder)) {
+    for (const auto& entry : fs::directory_iterator(folder)) {
+      if (entry.path().extension() != ".jinja") continue;
+      sources[entry.path().stem().string()] = {entry.path().string(),
+                                               io::ReadTextFile(entry.path())};
+    }
+  }
+  if (sources.empty()) return std::nullopt;
+  for (const auto& [name, source] : sources) {
+    try {
+      result.Add(name, source.second);
+    } catch (const Unsupported& e) {
+      throw Unsupported("{}: {}", source.first, e.what());
+    } catch (const Error& e) {
+      throw FileError("{}: {}", source.first, e.what());
+    }
+  }
+  return result;
+}
+
+ChatTemplate ChatTemplate::FromDirectory(const fs::path& directory) {
+  if (auto found = FindIn(directory)) return *std::move(found);
+  throw FileError(
+      "{}: there is no chat template (chat_template.jinja, or chat_template in "
+      "tokenizer_config.json): give one with --chat-template FILE",
+      directory.string());
+}
+
+}  // namespace litecache::tokenizer

@@ -1,0 +1,25 @@
+// JSON to values and back.
+#pragma once
+
+#include <nlohmann/json.hpp>
+
+#include "tokenizer/jinja/runtime.h"
+
+namespace litecache::tokenizer::jinja {
+
+// `input` marks every string, keys too, as input. Throws InvalidArgument for text that is not valid
+// UTF-8, integers over 64 bits, and nesting over the limit.
+Value FromJson(Runtime& rt, const nlohmann::ordered_json& json, bool input);
+
+struct JsonStyle {
+  bool ensure_ascii = false;
+  bool sort_keys = false;
+  std::optional<std::string> indent;  // text of one level; nullopt: all on one line
+  std::string item_separator = ", ";
+  std::string key_separator = ": ";
+};
+
+// json.dumps(). Fails for what is not JSON.
+MarkedString ToJson(Runtime& rt, const Value& value, const JsonStyle& style);
+
+}  // namespace litecache::tokenizer::jinja

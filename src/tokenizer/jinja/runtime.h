@@ -1,0 +1,115 @@
+// What every operation of a running template needs: the line it stands on, for errors, and what it
+// may still spend.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <ctime>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "tokenizer/jinja/value.h"
+
+namespace litecache::tokenizer::jinja {
+
+// Bounds on what a template may use, so that a hostile or broken one ends in an error.
+// The defaults are far above real chat templates: the largest seen take under 10^5 steps.
+struct Limits {
+  int64_t steps = 50'000'000;              // nodes evaluated plus items visited
+  int64_t string_bytes = 64 << 20;         // one string, the rendered prompt included
+  int64_t total_bytes = int64_t{4} << 30;  // all strings built
+  int64_t list_items = 4 << 20;            // one list
+  int eval_depth = 2000;                   // nested evaluations: macros, recursive loops
+  int value_depth = 200;                   // lists and dicts in one another
+};
+
+class Runtime {
+ public:
+  Runtime(const Limits& limits, std::tm now) : limits_(limits), now_(now) {}
+  // Namespaces and captured scopes may refer to themselves; this cuts the cycles.
+  ~Runtime();
+  Runtime(const Runtime&) = delete;
+  Runtime& operator=(const Runtime&) = delete;
+
+  int line() const { return line_; }
+  void set_line(int line) { line_ = line; }
+  const Limits& limits() const { return limits_; }
+  const std::tm& now() const { return now_; }
+
+  // Throws InvalidArgument "chat template line N: ...".
+  template <typename... Args>
+  [[noreturn]] void Fail(fmt::format_string<Args...> format, Args&&... args) const {
+    FailMessage(fmt::format(format, std::forward<Args>(args)...));
+  }
+  [[noreturn]] void FailMessage(const std::string& message) const;
+  // Throws Unsupported in the same form.
+  [[noreturn]] void FailUnsupported(const std::string& message) const;
+
+  void Step(int64_t n = 1) {
+    steps_ += n;
+    if (steps_ > limits_.steps) FailSteps();
+  }
+  // Before a string of `bytes` is built.
+  void ChargeBytes(size_t bytes);
+  // Before a list of `items` is built.
+  void ChargeItems(int64_t items);
+
+  // Every string, list, tuple and dict that a template makes goes through these.
+  Value MakeString(MarkedString text);
+  Value MakeString(std::string text) { return MakeString(MarkedString(std::move(text))); }
+  Value MakeList(std::vector<Value> items) { return MakeSequence(Type::kList, std::move(items)); }
+  Value MakeTuple(std::vector<Value> items) { return MakeSequence(Type::kTuple, std::move(items)); }
+  Value MakePair(Value first, Value second);
+  Value MakeDict(std::shared_ptr<Dict> dict);
+  Value MakeIterator(std::shared_ptr<Iterator> iterator, const Value& source);
+  Value MakeView(const Value& dict, ViewKind kind);
+  Value MakeNamespace(std::shared_ptr<NamespaceObject> object);
+
+  // Sets the entry of a dict under construction; fails for a key that cannot be hashed.
+  void SetEntry(Dict* dict, Value key, Value value) const;
+
+  // Keeps what closures refer to until the end of the run.
+  class Clearable {
+   public:
+    virtual ~Clearable() = default;
+    virtual void Clear() = 0;
+  };
+  void KeepForClearing(std::shared_ptr<Clearable> item);
+
+  // One level of nested evaluation, for as long as it lives.
+  class DepthGuard {
+   public:
+    explicit DepthGuard(Runtime* rt) : rt_(rt) {
+      if (++rt_->depth_ > rt_->limits_.eval_depth) rt_->FailDepth();
+    }
+    ~DepthGuard() { --rt_->depth_; }
+    DepthGuard(const DepthGuard&) = delete;
+    DepthGuard& operator=(const DepthGuard&) = delete;
+
+   private:
+    Runtime* rt_;
+  };
+
+ private:
+  friend class DepthGuard;
+  Value MakeSequence(Type type, std::vector<Value> items);
+  void CheckDepth(int depth) const;
+  [[noreturn]] void FailSteps() const;
+  [[noreturn]] void FailDepth();
+
+  Limits limits_;
+  std::tm now_;
+  int line_ = 1;
+  int depth_ = 0;
+  int64_t steps_ = 0;
+  int64_t bytes_ = 0;
+  std::vector<std::shared_ptr<NamespaceObject>> namespaces_;
+  std::vector<std::shared_ptr<Clearable>> clearables_;
+};
+
+int ValueDepth(const Value& value);
+
+}  // namespace litecache::tokenizer::jinja
