@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "ops/cpu/attention_tile.h"
+#include "ops/cpu/avx512.h"
 #include "ops/cpu/gemm_kernel.h"
 #include "ops/cpu/ops.h"
 #include "ops/cpu/scratch.h"
@@ -35,6 +36,8 @@ struct Task {
 
 struct Problem {
   GemmKernel kernel;
+  bool pairs;  // the kernel multiplies bf16 pairs as they lie in the pages; otherwise bf16 is
+               // widened
   KvGeometry geometry;
   MatrixView q, out;
   int64_t group;
@@ -84,38 +87,85 @@ void ForEachRun(const Problem& p, const Task& task, int64_t begin, int64_t end, 
   }
 }
 
-// Scores of a tile with f32 arithmetic: scores [rows][width].
-void ScoreTile(const Problem& p, const Task& task, const void* panel, int64_t vectors,
-               int64_t begin, int64_t end, const float* widened, float* scores) {
+// A tile's KV rows in the form the kernel multiplies. K is read from the pages except where it has
+// to be widened.
+struct Tile {
+  int64_t begin, rows;
+  const float* widened;     // [rows][K | V], or null: K (and V of f32 rows) is read from the pages
+  const uint32_t* v_pairs;  // [rows / 2][head_dim] interleaved V rows, or null
+};
+
+Tile PrepareTile(const Problem& p, const Task& task, int64_t begin, int64_t end) {
+  static thread_local Scratch scratch;
   const int64_t d = p.geometry.head_dim;
-  const int64_t width = vectors * p.kernel.lanes;
-  if (widened != nullptr) {
-    p.kernel.multiply(panel, vectors, d, widened, 2 * d * 4, 4, end - begin, false, scores);
-    return;
+  Tile tile{.begin = begin, .rows = end - begin, .widened = nullptr, .v_pairs = nullptr};
+  if (p.geometry.dtype == DType::kF32) return tile;
+  auto* data = scratch.Reserve<float>(static_cast<size_t>(kTileRows * 2 * d));
+  if (!p.pairs) {
+    ForEachRun(p, task, begin, end, [&](const std::byte* rows, int64_t first, int64_t count) {
+      Widen(p.geometry.dtype, rows, count * 2 * d, data + first * 2 * d);
+    });
+    tile.widened = data;
+    return tile;
   }
-  ForEachRun(p, task, begin, end, [&](const std::byte* rows, int64_t first, int64_t count) {
-    p.kernel.multiply(panel, vectors, d, rows, static_cast<int64_t>(p.geometry.row_bytes()), 4,
-                      count, false, scores + first * width);
-  });
+  auto* pairs = reinterpret_cast<uint32_t*>(data);
+  for (int64_t row = begin; row < end; row += 2) {
+    const auto v_of = [&](int64_t r) {
+      return RowAddress(p.geometry, *task.sequence, task.head, r) + d * 2;
+    };
+    Avx512Interleave(v_of(row), row + 1 < end ? v_of(row + 1) : nullptr, d,
+                     pairs + (row - begin) / 2 * d);
+  }
+  tile.v_pairs = pairs;
+  return tile;
 }
 
-void AccumulateTile(const Problem& p, const Task& task, const float* probabilities, int64_t vectors,
-                    int64_t begin, int64_t end, const float* widened, float* out) {
+// scores [rows][width] = K of the tile times the queries.
+void Score(const Problem& p, const Task& task, const void* panel, int64_t vectors, const Tile& tile,
+           float* scores) {
   const int64_t d = p.geometry.head_dim;
   const int64_t width = vectors * p.kernel.lanes;
-  if (widened != nullptr) {
-    p.kernel.multiply(probabilities, vectors, end - begin, widened + d, 4, 2 * d * 4, d, true, out);
+  if (tile.widened != nullptr) {
+    p.kernel.multiply(panel, vectors, d, tile.widened, 2 * d * 4, 4, tile.rows, false, scores);
     return;
   }
-  ForEachRun(p, task, begin, end, [&](const std::byte* rows, int64_t first, int64_t count) {
-    p.kernel.multiply(probabilities + first * width, vectors, count, rows + d * 4, 4,
-                      static_cast<int64_t>(p.geometry.row_bytes()), d, true, out);
-  });
+  ForEachRun(p, task, tile.begin, tile.begin + tile.rows,
+             [&](const std::byte* rows, int64_t first, int64_t count) {
+               p.kernel.multiply(panel, vectors, d, rows,
+                                 static_cast<int64_t>(p.geometry.row_bytes()), 4, count, false,
+                                 scores + first * width);
+             });
+}
+
+// out [head_dim][width] += V of the tile times the probabilities.
+void Accumulate(const Problem& p, const Task& task, const float* probabilities, int64_t vectors,
+                const Tile& tile, float* out) {
+  static thread_local Scratch scratch;
+  const int64_t d = p.geometry.head_dim;
+  const int64_t width = vectors * p.kernel.lanes;
+  if (tile.v_pairs != nullptr) {
+    auto* panel = scratch.Reserve<uint32_t>(static_cast<size_t>(kTileRows / 2 * width));
+    Avx512PackPairs(probabilities, tile.rows, width, panel);
+    // An odd last row has a zero beside it in both operands.
+    p.kernel.multiply(panel, vectors, (tile.rows + 1) / 2 * 2, tile.v_pairs, 4, d * 4, d, true,
+                      out);
+    return;
+  }
+  if (tile.widened != nullptr) {
+    p.kernel.multiply(probabilities, vectors, tile.rows, tile.widened + d, 4, 2 * d * 4, d, true,
+                      out);
+    return;
+  }
+  ForEachRun(p, task, tile.begin, tile.begin + tile.rows,
+             [&](const std::byte* rows, int64_t first, int64_t count) {
+               p.kernel.multiply(probabilities + first * width, vectors, count, rows + d * 4, 4,
+                                 static_cast<int64_t>(p.geometry.row_bytes()), d, true, out);
+             });
 }
 
 // Runs a task's KV rows through its queries into `state`.
 void Attend(const Problem& p, const Task& task, const State& state) {
-  static thread_local Scratch query_scratch, panel_scratch, score_scratch, kv_scratch, lane_scratch;
+  static thread_local Scratch query_scratch, panel_scratch, score_scratch, lane_scratch;
   const int64_t d = p.geometry.head_dim;
   const int64_t width = p.Width(task.queries);
   const int64_t vectors = width / p.kernel.lanes;
@@ -135,18 +185,11 @@ void Attend(const Problem& p, const Task& task, const State& state) {
   std::fill(state.maximum, state.maximum + width, -std::numeric_limits<float>::max());
   std::fill(state.sum, state.sum + width, 0.0f);
   std::fill(state.out, state.out + d * width, 0.0f);
-  const bool widen = p.geometry.dtype != DType::kF32;
 
   for (int64_t begin = task.begin; begin < task.end; begin += kTileRows) {
     const int64_t end = std::min(begin + kTileRows, task.end);
-    float* widened = nullptr;
-    if (widen) {
-      widened = kv_scratch.Reserve<float>(size(kTileRows * 2 * d));
-      ForEachRun(p, task, begin, end, [&](const std::byte* rows, int64_t first, int64_t count) {
-        Widen(p.geometry.dtype, rows, count * 2 * d, widened + first * 2 * d);
-      });
-    }
-    ScoreTile(p, task, panel, vectors, begin, end, widened, scores);
+    const Tile tile = PrepareTile(p, task, begin, end);
+    Score(p, task, panel, vectors, tile, scores);
     // Query i of the block sees rows up to its own token; only tiles that reach past the first
     // query's need the mask.
     const int64_t first_seen = task.sequence->past + task.first_query / p.group + 1;
@@ -162,7 +205,7 @@ void Attend(const Problem& p, const Task& task, const State& state) {
                     factor)) {
       ScaleRows(state.out, d, width, factor);
     }
-    AccumulateTile(p, task, scores, vectors, begin, end, widened, state.out);
+    Accumulate(p, task, scores, vectors, tile, state.out);
   }
 }
 
@@ -262,7 +305,10 @@ void AppendKv(ThreadPool& pool, const KvGeometry& geometry, std::span<const KvSe
 void Attention(ThreadPool& pool, const KvGeometry& geometry, std::span<const KvSequence> sequences,
                const MatrixView& q, int64_t q_heads, float scale, const MatrixView& out) {
   static thread_local Scratch partial_scratch;
-  const Problem p{.kernel = F32GemmKernel(),
+  std::optional<GemmKernel> bf16_kernel;
+  if (geometry.dtype == DType::kBF16) bf16_kernel = Bf16GemmKernel();
+  const Problem p{.kernel = bf16_kernel ? *bf16_kernel : F32GemmKernel(),
+                  .pairs = bf16_kernel.has_value(),
                   .geometry = geometry,
                   .q = q,
                   .out = out,

@@ -53,19 +53,6 @@ void PackPiece(const Product& p, int64_t first, int64_t rows, int64_t panel, int
                 out);
 }
 
-// y of tokens [first, first + rows) and outputs [n0, n0 + n) from sums [n][width].
-void StoreTile(const Product& p, int64_t first, int64_t rows, int64_t n0, int64_t n, int64_t width,
-               const float* sums) {
-  for (int64_t t = 0; t < rows; ++t) {
-    float* y = p.y.Row<float>(first + t) + n0;
-    for (int64_t i = 0; i < n; ++i) {
-      float value = sums[i * width + t];
-      if (p.bias != nullptr) value += p.bias[n0 + i];
-      y[i] = p.epilogue == Epilogue::kAdd ? y[i] + value : value;
-    }
-  }
-}
-
 // Outputs [n0, n0 + n) of the packed tokens [first, first + rows).
 void MultiplyBlock(const Product& p, int64_t first, int64_t rows, int64_t n0, int64_t n) {
   static thread_local Scratch sums_scratch, widened_scratch;
@@ -97,8 +84,10 @@ void MultiplyBlock(const Product& p, int64_t first, int64_t rows, int64_t n0, in
     }
     for (int64_t row = 0; row < tile_rows; row += width) {
       const int64_t panel_rows = std::min(width, tile_rows - row);
-      StoreTile(p, first + t0 + row, panel_rows, n0, n, p.VectorsOf(panel_rows) * p.kernel.lanes,
-                sums + row * n);
+      const int64_t panel_width = p.VectorsOf(panel_rows) * p.kernel.lanes;
+      p.kernel.store(sums + row * n, panel_width, panel_rows, n,
+                     p.bias != nullptr ? p.bias + n0 : nullptr, p.epilogue == Epilogue::kAdd,
+                     p.y.Row<float>(first + t0 + row) + n0, p.y.stride);
     }
   }
 }
@@ -108,14 +97,16 @@ void MultiplyBlock(const Product& p, int64_t first, int64_t rows, int64_t n0, in
 void Gemm(ThreadPool& pool, const MatrixView& x, const MatrixView& weight, const float* bias,
           const MatrixView& y, Epilogue epilogue) {
   static thread_local Scratch panel_scratch;
-  const GemmKernel kernel = F32GemmKernel();
+  std::optional<GemmKernel> bf16_kernel;
+  if (weight.dtype == DType::kBF16) bf16_kernel = Bf16GemmKernel();
+  const GemmKernel kernel = bf16_kernel ? *bf16_kernel : F32GemmKernel();
   Product p{.kernel = kernel,
             .x = x,
             .weight = weight,
             .bias = bias,
             .y = y,
             .epilogue = epilogue,
-            .widen = weight.dtype != DType::kF32,
+            .widen = weight.dtype != DType::kF32 && !bf16_kernel,
             .depth_block = kPanelBytes / 4 / kernel.max_width() * kernel.step,
             .panels = nullptr};
   const int64_t depth_blocks = std::max(CeilDiv(p.depth(), p.depth_block), int64_t{1});

@@ -1,3 +1,5 @@
+#include "device/cpu/cpu_isa.h"
+#include "ops/cpu/avx512.h"
 #include "ops/cpu/gemm_kernel.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -107,12 +109,25 @@ void PackF32(const float* x, int64_t stride, int64_t rows, int64_t depth, int64_
   }
 }
 
+void StoreF32(const float* sums, int64_t width, int64_t tokens, int64_t n, const float* bias,
+              bool add, float* y, int64_t stride) {
+  for (int64_t t = 0; t < tokens; ++t) {
+    float* out = y + t * stride;
+    for (int64_t i = 0; i < n; ++i) {
+      float value = sums[i * width + t];
+      if (bias != nullptr) value += bias[i];
+      out[i] = add ? out[i] + value : value;
+    }
+  }
+}
+
 GemmKernel MakeF32Kernel() {
   return {.lanes = static_cast<int64_t>(hn::Lanes(F32())),
           .max_vectors = kMaxVectors,
           .step = 1,
           .pack = PackF32,
-          .multiply = MultiplyF32};
+          .multiply = MultiplyF32,
+          .store = StoreF32};
 }
 
 }  // namespace HWY_NAMESPACE
@@ -122,6 +137,20 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace litecache::ops::cpu {
 HWY_EXPORT(MakeF32Kernel);
-GemmKernel F32GemmKernel() { return HWY_DYNAMIC_DISPATCH(MakeF32Kernel)(); }
+
+GemmKernel F32GemmKernel() {
+  GemmKernel kernel = HWY_DYNAMIC_DISPATCH(MakeF32Kernel)();
+  if (ActiveCpuIsa() >= CpuIsa::kAvx512) {
+    kernel.pack = Avx512PackF32;
+    kernel.store = Avx512Store;
+  }
+  return kernel;
+}
+
+std::optional<GemmKernel> Bf16GemmKernel() {
+  if (ActiveCpuIsa() < CpuIsa::kAvx512Bf16) return std::nullopt;
+  return Avx512Bf16GemmKernel();
+}
+
 }  // namespace litecache::ops::cpu
 #endif

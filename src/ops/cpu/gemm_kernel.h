@@ -9,6 +9,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 
 namespace litecache::ops::cpu {
 
@@ -30,11 +31,19 @@ struct GemmKernel {
                    int64_t row_bytes, int64_t step_bytes, int64_t rows, bool accumulate,
                    float* sums) = nullptr;
 
+  // y[t][i] (= or +=) sums[i][t] + bias[i], t < tokens <= width, i < n; bias may be null.
+  void (*store)(const float* sums, int64_t width, int64_t tokens, int64_t n, const float* bias,
+                bool add, float* y, int64_t stride) = nullptr;
+
   int64_t max_width() const { return lanes * max_vectors; }
   int64_t Steps(int64_t depth) const { return (depth + step - 1) / step; }
 };
 
 // Panels and rows of f32, on the active vector instructions.
 GemmKernel F32GemmKernel();
+
+// The active vector instructions' kernel for rows of bf16, if they have one: otherwise rows are
+// widened and go through the f32 kernel.
+std::optional<GemmKernel> Bf16GemmKernel();
 
 }  // namespace litecache::ops::cpu
