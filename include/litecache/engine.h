@@ -113,10 +113,14 @@ class RequestHandle {
 struct MemoryPlan {
   uint64_t total = 0;  // budget
   uint64_t weights = 0;
+  // The weights stay in their files, mapped into memory: they live in the system's page cache,
+  // which may drop and read them again under pressure, and other processes share them.
+  bool weights_mapped = false;
   uint64_t buffers = 0;  // activations and logits at the largest step
   uint64_t kv = 0;       // budget of the KV cache
   uint64_t kv_per_token = 0;
   int64_t largest_context = 0;  // tokens one request can reach
+  int64_t context_limit = 0;    // tokens the model or EngineOptions.max_context allow
   // Several lines: where each GiB goes.
   std::string ToString() const;
 };

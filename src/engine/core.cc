@@ -1,0 +1,382 @@
+#include "engine/core.h"
+
+#include <algorithm>
+#include <exception>
+#include <utility>
+
+#include "base/error.h"
+#include "base/logging.h"
+#include "engine/logits.h"
+#include "engine/random.h"
+
+namespace litecache::engine {
+namespace {
+
+std::string MessageOf(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const std::exception& e) {
+    return e.what();
+  } catch (...) {
+    return "unknown error";
+  }
+}
+
+std::vector<int32_t> StopIds(const Request& request, const std::vector<int32_t>& eos_ids) {
+  std::vector<int32_t> ids = request.stop_token_ids;
+  if (!request.ignore_eos) ids.insert(ids.end(), eos_ids.begin(), eos_ids.end());
+  std::sort(ids.begin(), ids.end());
+  ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
+  return ids;
+}
+
+}  // namespace
+
+Core::Core(const Backend& backend, const CoreOptions& options)
+    : backend_(backend),
+      options_(options),
+      limits_{backend.decoder->config().vocab, options.context, options.max_batch,
+              static_cast<bool>(backend.token_text)},
+      vocab_(backend.decoder->config().vocab),
+      budget_{backend.cache, backend.cache->GetStats().bytes_capacity},
+      scheduler_({budget_.bytes, options.max_batch, options.prefill_chunk, options.score_rows}),
+      scratch_(backend.pool != nullptr ? static_cast<size_t>(backend.pool->size()) : 1) {
+  LC_CHECK(options.max_batch >= 1 && options.prefill_chunk >= 1 && options.score_rows >= 1);
+  logits_ = backend.device->Allocate(
+      static_cast<size_t>((options.max_batch + options.score_rows) * vocab_) * sizeof(float));
+  stats_.kv_bytes_capacity = budget_.bytes;
+  thread_ = std::thread([this] { Loop(); });
+}
+
+Core::~Core() {
+  stop_ = true;
+  doorbell_->Ring();
+  thread_.join();
+}
+
+std::shared_ptr<RequestHandle> Core::Submit(Request request) {
+  CheckRequest(request, limits_);
+  auto group = std::make_unique<Group>();
+  group->max_tokens = ResolveMaxTokens(request, limits_, budget_);
+  group->cost =
+      WorstCase(*backend_.cache, static_cast<int64_t>(request.prompt.size()), group->max_tokens);
+  group->seed = request.sampling.seed ? *request.sampling.seed : RandomSeed();
+  group->stop_ids = StopIds(request, backend_.eos_ids);
+  group->channel = std::make_shared<Channel>(request.n, group->seed,
+                                             static_cast<int64_t>(request.prompt.size()));
+  group->request = std::move(request);
+  auto handle = std::make_shared<Handle>(group->channel, doorbell_);
+  Enqueue(std::move(group));
+  return handle;
+}
+
+ScoreResult Core::Score(std::vector<int32_t> tokens, std::vector<int64_t> positions,
+                        const std::function<void(int64_t, int64_t)>& progress) {
+  auto group = std::make_unique<Group>();
+  auto job = std::make_shared<ScoreJob>(std::move(tokens), std::move(positions), vocab_);
+  const auto count = static_cast<int64_t>(job->tokens().size());
+  const int64_t largest = LargestContext(budget_, options_.context, count, 1);
+  if (count > largest) {
+    throw CapacityError(
+        "{} tokens to score, but the context is {} tokens and the memory for KV holds {}: score "
+        "fewer tokens or give the engine more memory",
+        count, options_.context, largest);
+  }
+  group->score = job;
+  group->cost = WorstCase(*backend_.cache, count, 0);
+  Enqueue(std::move(group));
+  return job->Wait(progress);
+}
+
+void Core::Enqueue(std::unique_ptr<Group> group) {
+  group->submitted = Clock::now();
+  {
+    std::lock_guard lock(mutex_);
+    if (stop_) throw Error("the engine is shutting down");
+    incoming_.push_back(std::move(group));
+    ++stats_.waiting;
+  }
+  doorbell_->Ring();
+}
+
+EngineStats Core::Stats() const {
+  std::lock_guard lock(mutex_);
+  return stats_;
+}
+
+void Core::Loop() {
+  while (!stop_) {
+    Prepare();
+    if (scheduler_.running().empty()) {
+      doorbell_->Wait();
+      continue;
+    }
+    RunStep();
+    Flush();
+  }
+  Prepare();  // what was submitted last ends, too
+  for (const auto& group : scheduler_.running()) End(group.get(), FinishReason::kCancelled);
+  for (const auto& group : scheduler_.waiting()) End(group.get(), FinishReason::kCancelled);
+  scheduler_.RemoveEnded();
+  Flush();
+}
+
+void Core::Prepare() {
+  std::vector<std::unique_ptr<Group>> incoming;
+  {
+    std::lock_guard lock(mutex_);
+    incoming.swap(incoming_);
+  }
+  for (auto& group : incoming) scheduler_.Enqueue(std::move(group));
+  const auto end_cancelled = [this](const auto& groups) {
+    for (const auto& group : groups) {
+      if (group->cancelled()) End(group.get(), FinishReason::kCancelled);
+    }
+  };
+  end_cancelled(scheduler_.running());
+  end_cancelled(scheduler_.waiting());
+  scheduler_.RemoveEnded();
+  for (Group* group : scheduler_.Admit()) group->prompt_sequence = backend_.cache->Create();
+  Flush();
+}
+
+void Core::RunStep() {
+  scheduler_.Plan(&plan_);
+  LC_CHECK(!plan_.empty(), "requests run, but none has a token to process");
+  const Clock::time_point now = Clock::now();
+  for (const StepPlan::Prefill& part : plan_.prefills) {
+    if (part.group->started) continue;
+    part.group->started = now;
+    if (part.group->channel == nullptr) continue;
+    part.group->channel->UpdateStats([&](RequestStats& stats) {
+      stats.queue_seconds = SecondsBetween(part.group->submitted, now);
+    });
+  }
+
+  std::exception_ptr error;
+  try {
+    Forward(plan_);
+  } catch (...) {
+    error = std::current_exception();
+  }
+  if (!error) {
+    Finish(plan_);
+    scheduler_.RemoveEnded();
+    return;
+  }
+  // Some request's fault, but whose? Each runs its part of the step alone, the oldest first, and
+  // those that fail again end; a step that failed has left the cache as it was.
+  SPDLOG_DEBUG("a step of {} rows failed: {}", plan_.step.rows, MessageOf(error));
+  const bool alone = scheduler_.running().size() == 1;
+  for (const auto& owned : scheduler_.running()) {
+    Group* group = owned.get();
+    try {
+      if (alone) std::rethrow_exception(error);
+      scheduler_.PlanAlone(group, &retry_plan_);
+      Forward(retry_plan_);
+      Finish(retry_plan_);
+    } catch (...) {
+      End(group, FinishReason::kError, MessageOf(std::current_exception()));
+    }
+  }
+  scheduler_.RemoveEnded();
+}
+
+std::span<const float> Core::LogitRow(int64_t row) const {
+  return {logits_.as<float>() + row * vocab_, static_cast<size_t>(vocab_)};
+}
+
+void Core::Forward(const StepPlan& plan) {
+  const MatrixView logits =
+      MatrixView::Of(logits_.as<float>(), static_cast<int64_t>(plan.logit_rows.size()), vocab_);
+  backend_.decoder->Forward(*backend_.stream, plan.step, plan.tokens, plan.positions,
+                            *backend_.cache, plan.logit_rows, logits);
+  backend_.stream->Synchronize();
+  ++counters_.steps;
+}
+
+void Core::Finish(const StepPlan& plan) {
+  sampled_.clear();
+  for (const StepPlan::Decode& row : plan.decodes) {
+    sampled_.push_back({row.group, row.sample, row.logit_row});
+  }
+  for (const StepPlan::Prefill& part : plan.prefills) {
+    try {
+      FinishPrefill(part);
+      if (part.group->score != nullptr || part.group->prefilling()) continue;
+      StartSamples(part.group);
+      for (size_t i = 0; i < part.group->samples.size(); ++i) {
+        sampled_.push_back({part.group, i, part.logit_row});
+      }
+    } catch (...) {  // of a callback, or of a score's logits
+      const std::string message = MessageOf(std::current_exception());
+      End(part.group, FinishReason::kError, message);
+    }
+  }
+  SampleRows();
+  for (Sampled& row : sampled_) Deliver(&row);
+}
+
+void Core::FinishPrefill(const StepPlan::Prefill& part) {
+  Group* group = part.group;
+  group->prefilled += part.count;
+  counters_.prompt_tokens += part.count;
+  if (group->score != nullptr) {
+    group->score->Add(part.begin, part.count, LogitRow(part.logit_row).data(), backend_.pool);
+    if (!group->prefilling()) End(group, FinishReason::kLength);
+    return;
+  }
+  if (group->request.on_prefill) group->request.on_prefill(group->prefilled, group->prompt_size());
+}
+
+void Core::StartSamples(Group* group) {
+  const Request& request = group->request;
+  group->samples.reserve(static_cast<size_t>(request.n));
+  for (int i = 0; i < request.n; ++i) {
+    const kv::SequenceId sequence =
+        i == 0 ? group->prompt_sequence : backend_.cache->Fork(group->samples[0].sequence);
+    group->samples.push_back({i, sequence, true, 0, 0,
+                              Sampler(request.sampling, group->seed, i, request.prompt),
+                              StopMatcher(request.stop), nullptr});
+    if (backend_.token_text) {
+      group->samples.back().text = backend_.token_text(request.skip_special_tokens);
+    }
+  }
+}
+
+void Core::SampleRows() {
+  const auto count = static_cast<int64_t>(sampled_.size());
+  const auto sample = [this](int64_t begin, int64_t end, int worker) {
+    for (int64_t i = begin; i < end; ++i) {
+      Sampled& row = sampled_[static_cast<size_t>(i)];
+      try {
+        SampleRow(&row, &scratch_[static_cast<size_t>(worker)]);
+      } catch (...) {
+        row.error = MessageOf(std::current_exception());
+      }
+    }
+  };
+  if (backend_.pool != nullptr && count > 1) {
+    backend_.pool->ParallelFor(count, 1, sample);
+  } else {
+    sample(0, count, 0);
+  }
+}
+
+void Core::SampleRow(Sampled* row, SamplerScratch* scratch) {
+  const std::span<const float> logits = LogitRow(row->logit_row);
+  if (!AllFinite(logits)) throw Error("the model's logits are not finite (NaN or infinity)");
+  row->token = row->group->samples[row->sample].sampler.Sample(logits, scratch);
+  const int logprobs = row->group->request.logprobs;
+  if (logprobs < 0) return;
+  const double log_sum = LogSumExp(logits);
+  row->logprob = LogprobOf(logits, row->token, log_sum);
+  row->top_logprobs = TopLogprobs(logits, static_cast<size_t>(logprobs), log_sum);
+}
+
+void Core::Deliver(Sampled* row) {
+  Group* group = row->group;
+  if (group->ended) return;  // a sibling's error has ended the request
+  if (!row->error.empty()) {
+    End(group, FinishReason::kError, row->error);
+    return;
+  }
+  Sample& sample = group->samples[row->sample];
+  sample.last_token = row->token;
+  ++sample.generated;
+  ++counters_.generated_tokens;
+
+  Chunk chunk;
+  chunk.sample = sample.index;
+  chunk.tokens.push_back(row->token);
+  chunk.logprob = row->logprob;
+  chunk.top_logprobs = std::move(row->top_logprobs);
+  bool stopped = std::binary_search(group->stop_ids.begin(), group->stop_ids.end(), row->token);
+  if (sample.text != nullptr) {
+    // A token that ends the answer is no part of its text.
+    if (!stopped) stopped = sample.stops.Add(sample.text->Add(row->token), &chunk.text);
+  }
+  if (stopped) {
+    chunk.finish = FinishReason::kStop;
+  } else if (sample.generated >= group->max_tokens) {
+    chunk.finish = FinishReason::kLength;
+  }
+  if (chunk.finish != FinishReason::kNone && sample.text != nullptr) {
+    // The end of the text may complete a stop string, too.
+    if (sample.stops.Add(sample.text->Flush(), &chunk.text)) chunk.finish = FinishReason::kStop;
+    sample.stops.Flush(&chunk.text);
+  }
+
+  const Clock::time_point now = Clock::now();
+  if (!group->first_token) group->first_token = now;
+  group->channel->UpdateStats([&](RequestStats& stats) {
+    stats.prefill_seconds = SecondsBetween(*group->started, *group->first_token);
+    stats.decode_seconds = SecondsBetween(*group->first_token, now);
+  });
+  if (chunk.finish != FinishReason::kNone) EndSample(group, &sample);
+  outbox_.emplace_back(group->channel, std::move(chunk));
+}
+
+void Core::EndSample(Group* group, Sample* sample) {
+  sample->live = false;
+  backend_.cache->Release(sample->sequence);
+  if (group->width() == 0) group->ended = true;
+}
+
+void Core::End(Group* group, FinishReason reason, const std::string& error) {
+  if (group->ended) return;
+  group->ended = true;
+  if (group->admitted) {
+    // The prompt's sequence belongs to the first sample once there is one.
+    if (group->samples.empty()) backend_.cache->Release(group->prompt_sequence);
+    for (Sample& sample : group->samples) {
+      if (sample.live) backend_.cache->Release(sample.sequence);
+    }
+  }
+  if (group->score != nullptr) {
+    scored_.emplace_back(group->score, nullptr);
+    if (reason != FinishReason::kLength) {
+      scored_.back().second = std::make_exception_ptr(
+          Error(reason == FinishReason::kCancelled ? "scoring was cancelled" : error));
+    }
+    return;
+  }
+  for (int i = 0; i < group->request.n; ++i) {
+    Chunk chunk;
+    chunk.sample = i;
+    chunk.finish = reason;
+    chunk.error = error;
+    if (static_cast<size_t>(i) < group->samples.size()) {
+      Sample& sample = group->samples[static_cast<size_t>(i)];
+      if (!sample.live) continue;
+      sample.live = false;
+      if (sample.text != nullptr) {
+        sample.stops.Add(sample.text->Flush(), &chunk.text);
+        sample.stops.Flush(&chunk.text);
+      }
+    }
+    outbox_.emplace_back(group->channel, std::move(chunk));
+  }
+}
+
+void Core::Flush() {
+  UpdateStats();
+  for (auto& [channel, chunk] : outbox_) channel->Push(std::move(chunk));
+  outbox_.clear();
+  for (auto& [job, error] : scored_) job->Finish(std::move(error));
+  scored_.clear();
+}
+
+void Core::UpdateStats() {
+  counters_.running = 0;
+  for (const auto& group : scheduler_.running()) counters_.running += group->width();
+  counters_.waiting = static_cast<int64_t>(scheduler_.waiting().size());
+  const kv::Stats kv = backend_.cache->GetStats();
+  counters_.kv_bytes_used = kv.bytes_used;
+  counters_.kv_bytes_capacity = kv.bytes_capacity;
+  std::lock_guard lock(mutex_);
+  stats_ = counters_;
+  stats_.waiting += static_cast<int64_t>(incoming_.size());
+}
+
+}  // namespace litecache::engine

@@ -1,0 +1,126 @@
+// The engine without its model's files: a thread that runs requests on a decoder and a KV cache.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "base/thread_pool.h"
+#include "device/device.h"
+#include "engine/channel.h"
+#include "engine/group.h"
+#include "engine/scheduler.h"
+#include "kv/cache.h"
+#include "litecache/engine.h"
+#include "model/decoder.h"
+
+namespace litecache::engine {
+
+// What the core runs on; everything outlives it. Only the core's thread touches decoder, cache,
+// stream and pool while it lives.
+struct Backend {
+  Device* device = nullptr;
+  Stream* stream = nullptr;
+  model::Decoder* decoder = nullptr;
+  kv::Cache* cache = nullptr;
+  ThreadPool* pool = nullptr;    // samples the rows of a batch in parallel; null: one after another
+  TokenTextFactory token_text;   // empty: the model has no tokenizer
+  std::vector<int32_t> eos_ids;  // end every answer
+};
+
+struct CoreOptions {
+  int64_t context = 0;  // tokens a sequence may reach
+  int64_t max_batch = 64;
+  int64_t prefill_chunk = 512;
+  int64_t score_rows = 64;  // rows of a score job in a step
+};
+
+class Core {
+ public:
+  // Allocates the logits [max_batch + score_rows, vocab] and starts the thread.
+  Core(const Backend& backend, const CoreOptions& options);
+  // Ends all requests as cancelled and joins the thread.
+  ~Core();
+  Core(const Core&) = delete;
+  Core& operator=(const Core&) = delete;
+
+  // See litecache::Engine.
+  std::shared_ptr<RequestHandle> Submit(Request request);
+  ScoreResult Score(std::vector<int32_t> tokens, std::vector<int64_t> positions,
+                    const std::function<void(int64_t done, int64_t total)>& progress);
+  EngineStats Stats() const;
+
+ private:
+  struct Sampled {
+    Group* group = nullptr;
+    size_t sample = 0;
+    int64_t logit_row = 0;
+    // Results.
+    int32_t token = 0;
+    std::optional<TokenLogprob> logprob;
+    std::vector<TokenLogprob> top_logprobs;
+    std::string error;
+  };
+
+  void Enqueue(std::unique_ptr<Group> group);
+  void Loop();
+  // Takes over what was submitted, drops what was cancelled, admits what fits.
+  void Prepare();
+  void RunStep();
+  // Runs the plan; throws what the model throws.
+  void Forward(const StepPlan& plan);
+  // Everything that follows a forward pass.
+  void Finish(const StepPlan& plan);
+  void FinishPrefill(const StepPlan::Prefill& part);
+  void StartSamples(Group* group);
+  void SampleRows();
+  void SampleRow(Sampled* row, SamplerScratch* scratch);
+  void Deliver(Sampled* row);
+  void EndSample(Group* group, Sample* sample);
+  // Ends a whole request and frees what it holds.
+  void End(Group* group, FinishReason reason, const std::string& error = {});
+  void UpdateStats();
+  // Hands out what a step has produced, after the statistics: a reader that sees its end and asks
+  // for them finds its memory free.
+  void Flush();
+
+  std::span<const float> LogitRow(int64_t row) const;
+
+  Backend backend_;
+  CoreOptions options_;
+  RequestLimits limits_;
+  int64_t vocab_;
+  Buffer logits_;
+
+  KvBudget budget_;
+
+  // Owned by the thread.
+  Scheduler scheduler_;
+  StepPlan plan_;
+  StepPlan retry_plan_;
+  std::vector<Sampled> sampled_;
+  std::vector<SamplerScratch> scratch_;  // one a sampling thread
+  EngineStats counters_;
+  std::vector<std::pair<std::shared_ptr<Channel>, Chunk>> outbox_;
+  std::vector<std::pair<std::shared_ptr<ScoreJob>, std::exception_ptr>> scored_;
+
+  // Shared.
+  std::shared_ptr<Doorbell> doorbell_ = std::make_shared<Doorbell>();
+  std::atomic<bool> stop_{false};
+  mutable std::mutex mutex_;
+  std::vector<std::unique_ptr<Group>> incoming_;
+  EngineStats stats_;
+
+  std::thread thread_;
+};
+
+}  // namespace litecache::engine

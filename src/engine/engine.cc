@@ -1,0 +1,254 @@
+// Engine: a model's files, its memory plan, and the core that runs it.
+
+#include "litecache/engine.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "base/error.h"
+#include "base/progress.h"
+#include "base/units.h"
+#include "device/cpu/cpu_device.h"
+#include "engine/core.h"
+#include "engine/memory_plan.h"
+#include "io/generation_config.h"
+#include "io/hub.h"
+#include "kv/cache.h"
+#include "model/decoder.h"
+#include "tokenizer/stream_decoder.h"
+#include "tokenizer/tokenizer.h"
+
+namespace litecache {
+namespace {
+
+// Share of the free memory a budget takes by default: the rest is for the program itself, and for
+// what starts after it.
+constexpr double kDefaultShare = 0.9;
+
+// Logits a score job's step may take. Larger steps run faster, 32 MiB are 64 rows of Llama 3's
+// vocabulary: enough for a matrix product to be bound by arithmetic.
+constexpr int64_t kScoreLogitBytes = 32 << 20;
+
+class TokenizerText final : public engine::TokenText {
+ public:
+  TokenizerText(std::shared_ptr<const tokenizer::Tokenizer> tokenizer, bool skip_special)
+      : stream_(std::move(tokenizer), skip_special) {}
+  std::string Add(int32_t token) override { return stream_.Add(token); }
+  std::string Flush() override { return stream_.Flush(); }
+
+ private:
+  tokenizer::StreamDecoder stream_;
+};
+
+void CheckOptions(const EngineOptions& options) {
+  if (options.dtype != "auto" && options.dtype != "f32") {
+    throw InvalidArgument("dtype '{}' is not 'auto' or 'f32'", options.dtype);
+  }
+  if (options.kv_policy != "full") {
+    throw InvalidArgument("KV policy '{}' is not known; there is: full", options.kv_policy);
+  }
+  const auto check = [](const char* name, int64_t value, int64_t low, int64_t high) {
+    if (value < low || value > high) {
+      throw InvalidArgument("{} = {} is not between {} and {}", name, value, low, high);
+    }
+  };
+  check("threads", options.threads, 0, 4096);
+  check("max_batch", options.max_batch, 1, 1 << 16);
+  check("prefill_chunk", options.prefill_chunk, 1, 1 << 20);
+  check("max_context", options.max_context, 0, int64_t{1} << 40);
+}
+
+// What the engine stands on, in the order in which it is made.
+struct Parts {
+  std::unique_ptr<CpuDevice> device;
+  std::unique_ptr<Stream> stream;
+  std::unique_ptr<model::Decoder> decoder;
+  std::shared_ptr<const tokenizer::Tokenizer> tokenizer;
+  std::filesystem::path directory;
+  std::string name;  // for messages
+  SamplingParams sampling;
+  std::vector<int32_t> eos_ids;
+  uint64_t budget = 0;
+  bool weights_mapped = false;
+};
+
+Parts Begin(const EngineOptions& options, std::string name) {
+  CheckOptions(options);
+  Parts parts;
+  parts.name = std::move(name);
+  parts.device = std::make_unique<CpuDevice>(options.threads);
+  parts.stream = parts.device->CreateStream();
+  // Asked before the weights come: mapped files would otherwise count twice.
+  parts.budget = options.memory > 0
+                     ? options.memory
+                     : static_cast<uint64_t>(kDefaultShare *
+                                             static_cast<double>(parts.device->Info().free_memory));
+  return parts;
+}
+
+uint64_t EstimateWeights(const model::ModelConfig& config, const EngineOptions& options) {
+  const DType dtype = options.dtype == "f32" ? DType::kF32 : config.weight_dtype;
+  return static_cast<uint64_t>(config.parameters()) * SizeOf(dtype);
+}
+
+class EngineImpl final : public Engine {
+ public:
+  EngineImpl(Parts parts, const EngineOptions& options)
+      : parts_(std::move(parts)), plan_(MakePlan(options)) {
+    cache_ = kv::CreateFullCache(*parts_.device, Layout(), plan_.kv);
+    engine::Backend backend;
+    backend.device = parts_.device.get();
+    backend.stream = parts_.stream.get();
+    backend.decoder = parts_.decoder.get();
+    backend.cache = cache_.get();
+    backend.pool = &parts_.device->pool();
+    backend.eos_ids = parts_.eos_ids;
+    if (parts_.tokenizer != nullptr) {
+      backend.token_text = [this](bool skip_special) {
+        return std::make_unique<TokenizerText>(parts_.tokenizer, skip_special);
+      };
+    }
+    core_ = std::make_unique<engine::Core>(
+        backend, engine::CoreOptions{plan_.context_limit, options.max_batch, options.prefill_chunk,
+                                     ScoreRows(options)});
+  }
+
+  const model::ModelConfig& config() const override { return parts_.decoder->config(); }
+  const tokenizer::Tokenizer& tokenizer() const override {
+    if (parts_.tokenizer == nullptr) {
+      throw Error(fmt::format("{} has no tokenizer", parts_.name));
+    }
+    return *parts_.tokenizer;
+  }
+  const std::filesystem::path& directory() const override { return parts_.directory; }
+  const MemoryPlan& memory_plan() const override { return plan_; }
+  EngineStats Stats() const override { return core_->Stats(); }
+  const SamplingParams& default_sampling() const override { return parts_.sampling; }
+
+  std::shared_ptr<RequestHandle> Submit(Request request) override {
+    return core_->Submit(std::move(request));
+  }
+  ScoreResult Score(const std::vector<int32_t>& tokens, const std::vector<int64_t>& positions,
+                    const std::function<void(int64_t, int64_t)>& progress) override {
+    return core_->Score(tokens, positions, progress);
+  }
+
+  std::string Description() const override {
+    const double parameters = static_cast<double>(config().parameters());
+    const auto [value, unit] = parameters >= 1e9   ? std::pair{parameters / 1e9, "B"}
+                               : parameters >= 1e6 ? std::pair{parameters / 1e6, "M"}
+                                                   : std::pair{parameters / 1e3, "K"};
+    return fmt::format("{}, {:.{}f}{} parameters, {}", Name(config().family), value,
+                       value < 9.95    ? 2
+                       : value < 99.95 ? 1
+                                       : 0,
+                       unit, Name(config().weight_dtype));
+  }
+
+ private:
+  kv::Layout Layout() const { return config().kv_layout(parts_.decoder->kv_dtype()); }
+
+  int64_t ScoreRows(const EngineOptions& options) const {
+    const int64_t row_bytes = config().vocab * static_cast<int64_t>(sizeof(float));
+    return std::clamp<int64_t>(kScoreLogitBytes / row_bytes, 1, options.prefill_chunk);
+  }
+
+  MemoryPlan MakePlan(const EngineOptions& options) const {
+    const int64_t rows = options.max_batch + options.prefill_chunk;
+    const int64_t logit_rows = options.max_batch + ScoreRows(options);
+    const auto logit_row_bytes = static_cast<uint64_t>(config().vocab) * sizeof(float);
+    engine::MemoryRequest request;
+    request.model = parts_.name;
+    request.total = parts_.budget;
+    request.weights = parts_.decoder->weight_bytes();
+    request.weights_mapped = parts_.weights_mapped;
+    // A sampling thread keeps two rows of its own: adjusted logits and weights.
+    request.buffers =
+        parts_.decoder->WorkspaceBytes(rows, logit_rows) +
+        static_cast<uint64_t>(logit_rows + 2 * parts_.device->pool().size()) * logit_row_bytes;
+    request.layout = Layout();
+    request.model_context = config().max_context;
+    request.wanted_context = options.max_context;
+    request.max_batch = options.max_batch;
+    return engine::MakeMemoryPlan(request);
+  }
+
+  Parts parts_;
+  MemoryPlan plan_;
+  std::unique_ptr<kv::Cache> cache_;
+  std::unique_ptr<engine::Core> core_;  // last: its thread ends before what it runs on
+};
+
+// Ids that end an answer: what generation_config.json, config.json and the tokenizer name. They
+// differ in practice: chat models end a turn with a token config.json does not know.
+std::vector<int32_t> MergeEosIds(const io::GenerationConfig& generation,
+                                 const model::ModelConfig& config,
+                                 const tokenizer::Tokenizer* tokenizer) {
+  std::vector<int32_t> ids = generation.eos_ids;
+  ids.insert(ids.end(), config.eos_ids.begin(), config.eos_ids.end());
+  if (tokenizer != nullptr && tokenizer->eos_id()) ids.push_back(*tokenizer->eos_id());
+  std::sort(ids.begin(), ids.end());
+  ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
+  std::erase_if(ids, [&](int32_t id) { return id < 0 || id >= config.vocab; });
+  return ids;
+}
+
+SamplingParams DefaultSampling(const io::GenerationConfig& generation) {
+  SamplingParams params;
+  if (generation.temperature) params.temperature = *generation.temperature;
+  if (generation.do_sample && !*generation.do_sample) params.temperature = 0;
+  if (generation.top_k) params.top_k = static_cast<int>(*generation.top_k);
+  if (generation.top_p) params.top_p = *generation.top_p;
+  if (generation.min_p) params.min_p = *generation.min_p;
+  if (generation.repetition_penalty) params.repetition_penalty = *generation.repetition_penalty;
+  return params;
+}
+
+}  // namespace
+
+std::unique_ptr<Engine> Engine::Load(const std::string& model, const EngineOptions& options) {
+  Parts parts = Begin(options, model);
+  parts.directory = io::ResolveModelDirectory(model);
+  const auto config = model::ModelConfig::FromFile(parts.directory / "config.json");
+  engine::CheckWeightsFit(model, EstimateWeights(config, options), parts.budget);
+  // The small files first: their errors come at once, not after gigabytes have been read.
+  if (std::filesystem::exists(parts.directory / "tokenizer.json")) {
+    parts.tokenizer = tokenizer::Tokenizer::FromDirectory(parts.directory);
+  }
+  const auto generation = io::GenerationConfig::FromDirectory(parts.directory);
+  parts.sampling = DefaultSampling(generation);
+  parts.sampling.Validate();
+  parts.eos_ids = MergeEosIds(generation, config, parts.tokenizer.get());
+
+  model::LoadOptions load;
+  load.compute_f32 = options.dtype == "f32";
+  std::unique_ptr<ProgressBar> bar;
+  if (options.show_progress) {
+    load.progress = [&bar](int64_t done, int64_t total) {
+      if (bar == nullptr) bar = std::make_unique<ProgressBar>("Loading", total, "B");
+      bar->Update(done);
+    };
+  }
+  parts.decoder = model::LoadDecoder(*parts.device, parts.directory, load);
+  bar.reset();
+  parts.weights_mapped = !load.compute_f32 || config.weight_dtype == DType::kF32;
+  return std::make_unique<EngineImpl>(std::move(parts), options);
+}
+
+std::unique_ptr<Engine> Engine::Random(const std::string& shape, uint64_t seed,
+                                       const EngineOptions& options) {
+  Parts parts = Begin(options, shape);
+  const auto config = model::ModelConfig::FromShapeName(shape);
+  engine::CheckWeightsFit(shape, EstimateWeights(config, options), parts.budget);
+  model::LoadOptions load;
+  load.compute_f32 = options.dtype == "f32";
+  parts.decoder = model::RandomDecoder(*parts.device, config, seed, load);
+  parts.eos_ids = config.eos_ids;
+  return std::make_unique<EngineImpl>(std::move(parts), options);
+}
+
+}  // namespace litecache

@@ -1,0 +1,87 @@
+// A request inside the engine. Touched by the engine's thread only, but for what Channel and
+// ScoreJob guard themselves.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/channel.h"
+#include "engine/request.h"
+#include "engine/sampler.h"
+#include "engine/score_job.h"
+#include "engine/stop_matcher.h"
+#include "kv/cache.h"
+#include "litecache/engine.h"
+
+namespace litecache::engine {
+
+using Clock = std::chrono::steady_clock;
+
+inline double SecondsBetween(Clock::time_point from, Clock::time_point to) {
+  return std::chrono::duration<double>(to - from).count();
+}
+
+// Text of one sample's tokens as it becomes certain: tokenizer::StreamDecoder, or nothing.
+class TokenText {
+ public:
+  virtual ~TokenText() = default;
+  virtual std::string Add(int32_t token) = 0;
+  virtual std::string Flush() = 0;
+};
+using TokenTextFactory = std::function<std::unique_ptr<TokenText>(bool skip_special)>;
+
+// One sample of a request, from the moment its prompt is in the cache.
+struct Sample {
+  int index = 0;
+  kv::SequenceId sequence = 0;
+  bool live = true;
+  int32_t last_token = 0;  // sampled, not yet in the cache
+  int64_t generated = 0;
+  Sampler sampler;
+  StopMatcher stops;
+  std::unique_ptr<TokenText> text;  // null without a tokenizer
+};
+
+// n samples of one prompt, which share its pages; or a score job, which has no samples.
+struct Group {
+  Request request;
+  int64_t max_tokens = 0;  // resolved
+  uint64_t seed = 0;
+  std::vector<int32_t> stop_ids;  // sorted, the model's eos ids included unless ignored
+  std::shared_ptr<Channel> channel;
+  std::shared_ptr<ScoreJob> score;  // instead of the above
+
+  KvCost cost;
+  bool admitted = false;
+  kv::SequenceId prompt_sequence = 0;  // while the prompt is processed
+  int64_t prefilled = 0;               // prompt tokens in the cache
+  std::vector<Sample> samples;         // filled when the prompt is done
+  bool ended = false;
+
+  Clock::time_point submitted;
+  std::optional<Clock::time_point> started;  // its first step began
+  std::optional<Clock::time_point> first_token;
+
+  const std::vector<int32_t>& prompt() const {
+    return score != nullptr ? score->tokens() : request.prompt;
+  }
+  int64_t prompt_size() const { return static_cast<int64_t>(prompt().size()); }
+  bool prefilling() const { return prefilled < prompt_size(); }
+  // Sequences it holds or will hold once its prompt is done.
+  int64_t width() const {
+    if (score != nullptr) return 1;
+    if (samples.empty()) return request.n;
+    int64_t live = 0;
+    for (const Sample& sample : samples) live += sample.live ? 1 : 0;
+    return live;
+  }
+  uint64_t reserved() const { return cost.Total(width()); }
+  bool cancelled() const { return score != nullptr ? score->cancelled() : channel->cancelled(); }
+};
+
+}  // namespace litecache::engine

@@ -1,0 +1,172 @@
+#include "engine/logits.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <limits>
+
+#include "base/error.h"
+
+namespace litecache::engine {
+namespace {
+
+// Independent lanes, so that the compiler turns the loops below into vector code without being
+// allowed to reorder floating-point sums.
+constexpr size_t kLanes = 16;
+
+// e^x for x <= 0; 0 below -87, where a float's exponent ends. Plain arithmetic, so loops over it
+// become vector code.
+inline float ExpOfNonPositive(float x) {
+  const float clamped = x > -87.0f ? x : -87.0f;
+  // x = n ln 2 + r with |r| <= ln 2 / 2; adding 1.5 * 2^23 rounds to an integer.
+  const float shifted = clamped * 1.44269504f + 12582912.0f;
+  const float n = shifted - 12582912.0f;
+  const float r = (clamped - n * 0.693145752f) - n * 1.42860677e-6f;
+  float p = 1.3888889e-3f;  // Taylor's series: its remainder at ln 2 / 2 is 1e-7 relative
+  p = p * r + 8.3333333e-3f;
+  p = p * r + 4.1666667e-2f;
+  p = p * r + 1.6666667e-1f;
+  p = p * r + 0.5f;
+  p = p * r + 1.0f;
+  p = p * r + 1.0f;
+  const int32_t exponent = static_cast<int32_t>(n) + 127;
+  const float scale = std::bit_cast<float>(exponent << 23);
+  return x > -87.0f ? p * scale : 0.0f;
+}
+
+float MaxOf(const float* x, size_t count) {
+  std::array<float, kLanes> lanes;
+  lanes.fill(-std::numeric_limits<float>::infinity());
+  size_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) {
+    for (size_t j = 0; j < kLanes; ++j) lanes[j] = x[i + j] > lanes[j] ? x[i + j] : lanes[j];
+  }
+  float max = *std::max_element(lanes.begin(), lanes.end());
+  for (; i < count; ++i) max = std::max(max, x[i]);
+  return max;
+}
+
+float SumOf(const float* x, size_t count) {
+  std::array<float, kLanes> lanes{};
+  size_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) {
+    for (size_t j = 0; j < kLanes; ++j) lanes[j] += x[i + j];
+  }
+  float sum = 0;
+  for (; i < count; ++i) sum += x[i];
+  for (float lane : lanes) sum += lane;
+  return sum;
+}
+
+bool Before(const Candidate& a, const Candidate& b) {
+  return a.logit != b.logit ? a.logit > b.logit : a.token < b.token;
+}
+
+}  // namespace
+
+float Max(std::span<const float> row) { return MaxOf(row.data(), row.size()); }
+
+int32_t ArgMax(std::span<const float> row) {
+  constexpr size_t kBlock = 4096;
+  float best = -std::numeric_limits<float>::infinity();
+  size_t best_block = 0;
+  for (size_t begin = 0; begin < row.size(); begin += kBlock) {
+    const float max = MaxOf(row.data() + begin, std::min(kBlock, row.size() - begin));
+    if (max > best) {
+      best = max;
+      best_block = begin;
+    }
+  }
+  const auto begin = row.begin() + static_cast<std::ptrdiff_t>(best_block);
+  return static_cast<int32_t>(std::find(begin, row.end(), best) - row.begin());
+}
+
+bool AllFinite(std::span<const float> row) {
+  // Of a NaN or an infinity all exponent bits are set.
+  std::array<int32_t, kLanes> lanes{};
+  size_t i = 0;
+  for (; i + kLanes <= row.size(); i += kLanes) {
+    for (size_t j = 0; j < kLanes; ++j) {
+      const int32_t bits = std::bit_cast<int32_t>(row[i + j]) & 0x7fffffff;
+      lanes[j] = bits > lanes[j] ? bits : lanes[j];
+    }
+  }
+  int32_t max = *std::max_element(lanes.begin(), lanes.end());
+  for (; i < row.size(); ++i) max = std::max(max, std::bit_cast<int32_t>(row[i]) & 0x7fffffff);
+  return max < 0x7f800000;
+}
+
+double Weights(std::span<const float> row, float max, float scale, std::span<float> weights,
+               std::vector<double>* block_sums) {
+  LC_CHECK(weights.size() >= row.size());
+  block_sums->clear();
+  double total = 0;
+  for (size_t begin = 0; begin < row.size(); begin += kWeightBlock) {
+    const size_t count = std::min(kWeightBlock, row.size() - begin);
+    const float* x = row.data() + begin;
+    float* w = weights.data() + begin;
+    for (size_t i = 0; i < count; ++i) w[i] = ExpOfNonPositive((x[i] - max) * scale);
+    block_sums->push_back(SumOf(w, count));
+    total += block_sums->back();
+  }
+  return total;
+}
+
+double LogSumExp(std::span<const float> row) {
+  const float max = Max(row);
+  std::array<float, kWeightBlock> weights;
+  double total = 0;
+  for (size_t begin = 0; begin < row.size(); begin += kWeightBlock) {
+    const size_t count = std::min(kWeightBlock, row.size() - begin);
+    const float* x = row.data() + begin;
+    for (size_t i = 0; i < count; ++i) weights[i] = ExpOfNonPositive(x[i] - max);
+    total += SumOf(weights.data(), count);
+  }
+  return double{max} + std::log(total);
+}
+
+void SelectTop(std::span<const float> row, size_t k, std::vector<Candidate>* out) {
+  out->clear();
+  k = std::min(k, row.size());
+  if (k == 0) return;
+  // A buffer of candidates above the k-th best so far. Full, it is cut to its k best, which raises
+  // the bar: on average few values pass it, whatever k is.
+  const size_t room = std::max<size_t>(2 * k, 64);
+  out->reserve(std::min(room, row.size()));
+  const auto cut = [&] {
+    std::nth_element(out->begin(), out->begin() + static_cast<std::ptrdiff_t>(k - 1), out->end(),
+                     Before);
+    out->resize(k);
+    return out->back().logit;
+  };
+  float bar = -std::numeric_limits<float>::infinity();
+  bool full = false;  // k candidates reach the bar: only values above it are of interest
+  for (size_t i = 0; i < row.size(); ++i) {
+    if (full && !(row[i] > bar)) continue;
+    out->push_back({row[i], static_cast<int32_t>(i)});
+    if (out->size() >= room) {
+      bar = cut();
+      full = true;
+    }
+  }
+  if (out->size() > k) cut();
+  std::sort(out->begin(), out->end(), Before);
+}
+
+TokenLogprob LogprobOf(std::span<const float> row, int32_t token, double log_sum) {
+  return {token, static_cast<float>(double{row[static_cast<size_t>(token)]} - log_sum)};
+}
+
+std::vector<TokenLogprob> TopLogprobs(std::span<const float> row, size_t k, double log_sum) {
+  std::vector<Candidate> top;
+  SelectTop(row, k, &top);
+  std::vector<TokenLogprob> result;
+  result.reserve(top.size());
+  for (const Candidate& candidate : top) {
+    result.push_back(LogprobOf(row, candidate.token, log_sum));
+  }
+  return result;
+}
+
+}  // namespace litecache::engine

@@ -1,0 +1,33 @@
+// Where the memory goes, decided once at start.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "kv/cache.h"
+#include "litecache/engine.h"
+
+namespace litecache::engine {
+
+struct MemoryRequest {
+  std::string model;            // for messages
+  uint64_t total = 0;           // budget in bytes
+  uint64_t weights = 0;         // bytes
+  bool weights_mapped = false;  // files mapped into memory rather than copied
+  uint64_t buffers = 0;         // activations, logits, sampling
+  kv::Layout layout;            // of the KV cache
+  int64_t model_context = 0;    // the model's own limit
+  int64_t wanted_context = 0;   // what the user asked for; 0: as much as fits
+  int64_t max_batch = 0;
+};
+
+// Weights, then buffers, then KV: what remains, but not more than max_batch sequences of full
+// context can use. Throws CapacityError with the numbers when weights, or weights and buffers, or
+// the wanted context do not fit; InvalidArgument when the wanted context passes the model's.
+MemoryPlan MakeMemoryPlan(const MemoryRequest& request);
+
+// Throws the CapacityError of MakeMemoryPlan for weights that alone pass the budget: asked before
+// they are read.
+void CheckWeightsFit(const std::string& model, uint64_t weights, uint64_t total);
+
+}  // namespace litecache::engine

@@ -1,0 +1,51 @@
+// Checks of a request before any work starts, and the memory it may come to need.
+#pragma once
+
+#include <cstdint>
+
+#include "kv/cache.h"
+#include "litecache/engine.h"
+
+namespace litecache::engine {
+
+// What a request is checked against.
+struct RequestLimits {
+  int64_t vocab = 0;
+  int64_t context = 0;    // tokens a sequence may reach
+  int64_t max_batch = 0;  // sequences that run together
+  bool has_tokenizer = false;
+};
+
+// Throws InvalidArgument naming the field: empty prompt, ids outside the vocabulary, n, stop
+// strings, sampling parameters.
+void CheckRequest(const Request& request, const RequestLimits& limits);
+
+// KV memory of a request at its worst: every sample runs to its last token. The last token of a
+// sample is never fed back, so `prompt + max_tokens` tokens take one row less.
+struct KvCost {
+  uint64_t first = 0;  // one sample, the prompt included
+  uint64_t more = 0;   // every further sample
+  uint64_t Total(int64_t samples) const {
+    return samples < 1 ? 0 : first + static_cast<uint64_t>(samples - 1) * more;
+  }
+};
+KvCost WorstCase(const kv::Cache& cache, int64_t prompt, int64_t max_tokens);
+
+// The cache's costs, which are constant, and its capacity as it was read once: these functions run
+// on callers' threads, the cache itself belongs to the engine's.
+struct KvBudget {
+  const kv::Cache* cache = nullptr;
+  uint64_t bytes = 0;
+};
+
+// Tokens each sample of the request may generate: request.max_tokens, or for 0 as many as the
+// context and the KV budget allow. Throws CapacityError with the numbers and the largest context
+// that fits when not even that many (or a single one) do.
+int64_t ResolveMaxTokens(const Request& request, const RequestLimits& limits,
+                         const KvBudget& budget);
+
+// The most tokens (prompt and answer) n samples of a prompt can reach in the budget, at most
+// `context`.
+int64_t LargestContext(const KvBudget& budget, int64_t context, int64_t prompt, int64_t n);
+
+}  // namespace litecache::engine

@@ -1,0 +1,168 @@
+#include "engine/sampler.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "engine/random.h"
+
+namespace litecache::engine {
+
+TokenHistory::Entry& TokenHistory::Find(int32_t token) {
+  const auto [found, added] = index_.try_emplace(token, entries_.size());
+  if (added) entries_.push_back({token, 0});
+  return entries_[found->second];
+}
+
+void TokenHistory::AddPrompt(std::span<const int32_t> prompt) {
+  for (int32_t token : prompt) Find(token);
+}
+
+void TokenHistory::AddGenerated(int32_t token) { ++Find(token).generated; }
+
+Sampler::Sampler(const SamplingParams& params, uint64_t seed, int sample,
+                 std::span<const int32_t> prompt)
+    : params_(params), seed_(seed), sample_(static_cast<uint32_t>(sample)) {
+  if (params_.repetition_penalty != 1.0) history_.AddPrompt(prompt);
+}
+
+bool Sampler::HasPenalties() const {
+  return params_.repetition_penalty != 1.0 || params_.presence_penalty != 0.0 ||
+         params_.frequency_penalty != 0.0;
+}
+
+int32_t Sampler::Sample(std::span<const float> logits, SamplerScratch* scratch) {
+  const std::span<const float> row = Adjust(logits, scratch);
+  const int32_t token = params_.temperature < 1e-6 ? ArgMax(row) : Draw(row, scratch);
+  ++drawn_;
+  if (HasPenalties()) history_.AddGenerated(token);
+  return token;
+}
+
+std::span<const float> Sampler::Adjust(std::span<const float> logits,
+                                       SamplerScratch* scratch) const {
+  if (params_.logit_bias.empty() && history_.entries().empty()) return logits;
+  std::vector<float>& row = scratch->row;
+  row.assign(logits.begin(), logits.end());
+  for (const auto& [token, bias] : params_.logit_bias) row[static_cast<size_t>(token)] += bias;
+  const auto repetition = static_cast<float>(params_.repetition_penalty);
+  for (const auto& [token, generated] : history_.entries()) {
+    float& logit = row[static_cast<size_t>(token)];
+    if (repetition != 1.0f) logit = logit > 0 ? logit / repetition : logit * repetition;
+    logit -= static_cast<float>(params_.frequency_penalty * generated);
+    if (generated > 0) logit -= static_cast<float>(params_.presence_penalty);
+  }
+  return row;
+}
+
+int32_t Sampler::Draw(std::span<const float> row, SamplerScratch* scratch) const {
+  const double uniform = UniformAt(seed_, sample_, drawn_);
+  const bool top_k = params_.top_k > 0 && static_cast<size_t>(params_.top_k) < row.size();
+  if (!top_k && params_.top_p >= 1.0 && params_.min_p <= 0.0) {
+    return DrawFromAll(row, uniform, scratch);
+  }
+  Filter(row, scratch);
+  const std::vector<Candidate>& candidates = scratch->candidates;
+  double total = 0;
+  for (double weight : scratch->candidate_weights) total += weight;
+  double left = uniform * total;
+  for (size_t i = 0; i + 1 < candidates.size(); ++i) {
+    left -= scratch->candidate_weights[i];
+    if (left < 0) return candidates[i].token;
+  }
+  return candidates.back().token;
+}
+
+int32_t Sampler::DrawFromAll(std::span<const float> row, double uniform,
+                             SamplerScratch* scratch) const {
+  std::vector<float>& weights = scratch->weights;
+  weights.resize(row.size());
+  const double total = Weights(row, Max(row), static_cast<float>(1.0 / params_.temperature),
+                               weights, &scratch->block_sums);
+  double left = uniform * total;
+  size_t block = 0;
+  while (block + 1 < scratch->block_sums.size() && left >= scratch->block_sums[block]) {
+    left -= scratch->block_sums[block++];
+  }
+  const size_t end = std::min((block + 1) * kWeightBlock, row.size());
+  size_t last = block * kWeightBlock;  // with a weight: rounding must not draw an impossible token
+  for (size_t i = block * kWeightBlock; i < end; ++i) {
+    if (weights[i] <= 0) continue;
+    last = i;
+    left -= weights[i];
+    if (left < 0) break;
+  }
+  return static_cast<int32_t>(last);
+}
+
+void Sampler::Filter(std::span<const float> row, SamplerScratch* scratch) const {
+  std::vector<Candidate>& candidates = scratch->candidates;
+  std::vector<double>& weights = scratch->candidate_weights;
+  const bool top_k = params_.top_k > 0 && static_cast<size_t>(params_.top_k) < row.size();
+  const auto weigh = [&] {
+    const float max = candidates.front().logit;
+    weights.clear();
+    for (const Candidate& candidate : candidates) {
+      weights.push_back(std::exp((double{candidate.logit} - max) / params_.temperature));
+    }
+  };
+  if (top_k) {
+    SelectTop(row, static_cast<size_t>(params_.top_k), &candidates);
+    weigh();
+    if (params_.top_p < 1.0) {
+      double total = 0, sum = 0;
+      for (double weight : weights) total += weight;
+      size_t kept = 0;
+      while (kept < weights.size() && sum < params_.top_p * total) sum += weights[kept++];
+      weights.resize(kept);
+    }
+  } else if (params_.top_p < 1.0) {
+    SelectNucleus(row, scratch);
+  } else {
+    // min-p alone needs no order: one pass collects what reaches the bar, which is moved down by a
+    // rounding error; the exact comparison follows below.
+    const float max = Max(row);
+    const double bar = max + params_.temperature * std::log(params_.min_p);
+    candidates.clear();
+    for (size_t i = 0; i < row.size(); ++i) {
+      if (row[i] >= bar - 1e-3 * std::abs(bar)) {
+        candidates.push_back({row[i], static_cast<int32_t>(i)});
+      }
+    }
+    const auto first = std::find_if(candidates.begin(), candidates.end(),
+                                    [&](const Candidate& c) { return c.logit == max; });
+    std::iter_swap(candidates.begin(), first);
+    weigh();
+  }
+  if (params_.min_p > 0.0) {
+    size_t kept = 0;
+    for (size_t i = 0; i < weights.size(); ++i) {
+      if (weights[i] < params_.min_p * weights.front()) continue;
+      candidates[kept] = candidates[i];
+      weights[kept++] = weights[i];
+    }
+    weights.resize(kept);
+  }
+  candidates.resize(weights.size());
+}
+
+void Sampler::SelectNucleus(std::span<const float> row, SamplerScratch* scratch) const {
+  std::vector<double>& weights = scratch->candidate_weights;
+  scratch->weights.resize(row.size());
+  const float max = Max(row);
+  const double total = Weights(row, max, static_cast<float>(1.0 / params_.temperature),
+                               scratch->weights, &scratch->block_sums);
+  // Few tokens hold most of the mass as a rule: select more only when they do not.
+  for (size_t count = 128;; count *= 8) {
+    SelectTop(row, count, &scratch->candidates);
+    weights.clear();
+    double sum = 0;
+    for (const Candidate& candidate : scratch->candidates) {
+      weights.push_back(std::exp((double{candidate.logit} - max) / params_.temperature));
+      sum += weights.back();
+      if (sum >= params_.top_p * total) return;
+    }
+    if (count >= row.size()) return;
+  }
+}
+
+}  // namespace litecache::engine

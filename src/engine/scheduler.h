@@ -1,0 +1,87 @@
+// Which tokens the next step runs.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <list>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "engine/group.h"
+#include "kv/cache.h"
+
+namespace litecache::engine {
+
+struct SchedulerLimits {
+  uint64_t kv_bytes = 0;      // the cache's capacity
+  int64_t max_batch = 0;      // sequences that run together
+  int64_t prefill_chunk = 0;  // prompt tokens of a step
+  // Rows of a score job in a step; each needs logits, so this is less than a chunk where the
+  // vocabulary is large. A step has at most max_batch + score_rows rows of logits.
+  int64_t score_rows = 0;
+};
+
+// One forward pass, ready for the model, and whose rows are which.
+struct StepPlan {
+  struct Decode {
+    Group* group = nullptr;
+    size_t sample = 0;
+    int64_t logit_row = 0;
+  };
+  struct Prefill {
+    Group* group = nullptr;
+    int64_t begin = 0;  // prompt tokens [begin, begin + count)
+    int64_t count = 0;
+    int64_t logit_row = 0;   // first of
+    int64_t logit_rows = 0;  // 0: none; 1: of the last row; count: of all (scores)
+  };
+
+  kv::Step step;
+  std::vector<int32_t> tokens;
+  std::vector<int32_t> positions;
+  std::vector<int64_t> logit_rows;
+  std::vector<Decode> decodes;
+  std::vector<Prefill> prefills;
+
+  bool empty() const { return tokens.empty(); }
+  void Clear();
+};
+
+// Continuous batching: every step takes one row of every sample that decodes, and beside them up to
+// prefill_chunk prompt tokens, the oldest request first. Requests are admitted in their order, and
+// only when their worst case fits beside the worst case of all that run: an admitted request never
+// waits for memory again, and none is overtaken for ever. Not thread-safe; knows no model.
+class Scheduler {
+ public:
+  explicit Scheduler(const SchedulerLimits& limits) : limits_(limits) {}
+
+  void Enqueue(std::unique_ptr<Group> group) { waiting_.push_back(std::move(group)); }
+  // Moves requests from waiting to running while they fit; returns those moved.
+  std::vector<Group*> Admit();
+  // The next step of all that run.
+  void Plan(StepPlan* plan) const;
+  // A step of one request alone: its samples' rows, or the next chunk of its prompt.
+  void PlanAlone(Group* group, StepPlan* plan) const;
+  // Drops requests that have ended, running or waiting.
+  void RemoveEnded();
+
+  const std::list<std::unique_ptr<Group>>& running() const { return running_; }
+  const std::deque<std::unique_ptr<Group>>& waiting() const { return waiting_; }
+  bool idle() const { return running_.empty() && waiting_.empty(); }
+
+ private:
+  void AddDecodes(Group* group, StepPlan* plan) const;
+  // What a step has left for prompt tokens.
+  struct Budget {
+    int64_t rows = 0;
+    int64_t score_rows = 0;
+  };
+  void AddPrefill(Group* group, Budget* budget, StepPlan* plan) const;
+
+  SchedulerLimits limits_;
+  std::deque<std::unique_ptr<Group>> waiting_;
+  std::list<std::unique_ptr<Group>> running_;  // in the order of admission
+};
+
+}  // namespace litecache::engine

@@ -1,0 +1,56 @@
+// Teacher forcing: a prompt whose every row gets logits, on the engine's thread between the others'
+// steps.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <mutex>
+#include <span>
+#include <vector>
+
+#include "litecache/engine.h"
+
+namespace litecache {
+class ThreadPool;
+}
+
+namespace litecache::engine {
+
+class ScoreJob {
+ public:
+  // positions may be in any order and repeat; each lies in [0, tokens.size()). Throws
+  // InvalidArgument for one that does not and for an empty list of tokens.
+  ScoreJob(std::vector<int32_t> tokens, std::vector<int64_t> positions, int64_t vocab);
+
+  const std::vector<int32_t>& tokens() const { return tokens_; }
+
+  // Engine's side. Rows [begin, begin + rows) of the tokens have logits [rows, vocab].
+  // Throws Error when they are not finite.
+  void Add(int64_t begin, int64_t rows, const float* logits, ThreadPool* pool);
+  // The end: all rows are there, or `error`.
+  void Finish(std::exception_ptr error);
+
+  // Caller's side: waits for the end; `progress` is called here, on the caller's thread. Rethrows
+  // the job's error; an exception of `progress` cancels the job.
+  ScoreResult Wait(const std::function<void(int64_t done, int64_t total)>& progress);
+  bool cancelled() const { return cancelled_.load(std::memory_order_relaxed); }
+
+ private:
+  std::vector<int32_t> tokens_;
+  std::vector<int64_t> positions_;
+  std::vector<size_t> by_position_;  // indices into positions_, sorted by position
+  int64_t vocab_;
+  ScoreResult result_;
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  int64_t done_ = 0;
+  bool finished_ = false;
+  std::exception_ptr error_;
+  std::atomic<bool> cancelled_{false};
+};
+
+}  // namespace litecache::engine

@@ -1,0 +1,33 @@
+// Stop strings in text that arrives in pieces.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace litecache::engine {
+
+// Lets text through up to the first stop string, wherever the pieces are cut: the first to end in
+// the text wins, the longest of those that end at the same place. Text that may be the beginning of
+// a stop string is held back until that is decided.
+class StopMatcher {
+ public:
+  // Stop strings are not empty and valid UTF-8.
+  explicit StopMatcher(std::vector<std::string> stops);
+
+  // Appends to *out what has become certain; true when a stop string is complete: nothing of it and
+  // nothing after it is ever let through.
+  bool Add(std::string_view text, std::string* out);
+  // The text has ended: lets through what was held back.
+  void Flush(std::string* out);
+
+ private:
+  // Bytes at the end of held_ that may begin a stop string.
+  size_t Undecided() const;
+
+  std::vector<std::string> stops_;
+  std::string held_;
+  bool stopped_ = false;
+};
+
+}  // namespace litecache::engine
