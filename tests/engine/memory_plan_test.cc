@@ -1,0 +1,91 @@
+#include "engine/memory_plan.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "base/error.h"
+#include "kv/layout.h"
+
+namespace litecache::engine {
+namespace {
+
+// Llama 3.2 1B: 32 KiB of KV a token, blocks of 256 tokens (8 MiB).
+MemoryRequest Llama1B() {
+  MemoryRequest request;
+  request.model = "org/llama";
+  request.total = uint64_t{8} << 30;
+  request.weights = uint64_t{5} << 29;
+  request.weights_mapped = true;
+  request.buffers = uint64_t{1} << 28;
+  request.layout = {16, 32, 8, 64, DType::kBF16};
+  request.model_context = 131072;
+  request.max_batch = 64;
+  return request;
+}
+
+TEST(MemoryPlan, TheRestIsForKv) {
+  const MemoryPlan plan = MakeMemoryPlan(Llama1B());
+  EXPECT_EQ(plan.kv_per_token, 32768u);
+  EXPECT_EQ(plan.kv, (uint64_t{8} << 30) - (uint64_t{5} << 29) - (uint64_t{1} << 28));
+  EXPECT_EQ(plan.largest_context, 131072);  // 4 GiB of the 5.25
+  EXPECT_LE(plan.weights + plan.buffers + plan.kv, plan.total);
+  const std::string text = plan.ToString();
+  for (const char* part :
+       {"8.00 GiB", "2.50 GiB", "256 MiB", "5.25 GiB", "32.0 KiB", "131072", "page cache"}) {
+    EXPECT_NE(text.find(part), std::string::npos) << part << " in\n" << text;
+  }
+}
+
+TEST(MemoryPlan, MemoryLimitsTheContext) {
+  MemoryRequest request = Llama1B();
+  request.total = request.weights + request.buffers + (uint64_t{100} << 20);
+  const MemoryPlan plan = MakeMemoryPlan(request);
+  EXPECT_EQ(plan.largest_context, 12 * 256);
+  EXPECT_EQ(plan.kv, uint64_t{96} << 20);
+  EXPECT_NE(plan.ToString().find("3072 tokens (what the memory allows)"), std::string::npos)
+      << plan.ToString();
+}
+
+TEST(MemoryPlan, KvIsNoMoreThanTheBatchCanUse) {
+  MemoryRequest request = Llama1B();
+  request.wanted_context = 1000;
+  request.max_batch = 2;
+  const MemoryPlan plan = MakeMemoryPlan(request);
+  EXPECT_EQ(plan.kv, 2 * kv::PageLayout(request.layout).BytesFor(1000));
+  EXPECT_EQ(plan.largest_context, 1000);
+}
+
+TEST(MemoryPlan, RefusesWithTheNumbers) {
+  const auto refusal = [](const MemoryRequest& request) -> std::string {
+    try {
+      MakeMemoryPlan(request);
+      return "";
+    } catch (const CapacityError& error) {
+      return error.what();
+    }
+  };
+  MemoryRequest request = Llama1B();
+  request.total = uint64_t{2} << 30;
+  std::string message = refusal(request);
+  EXPECT_NE(message.find("org/llama"), std::string::npos) << message;
+  EXPECT_NE(message.find("2.50 GiB"), std::string::npos) << message;
+  EXPECT_NE(message.find("2.00 GiB"), std::string::npos) << message;
+
+  request.total = request.weights + (uint64_t{100} << 20);  // not even the buffers
+  message = refusal(request);
+  EXPECT_NE(message.find("256 MiB"), std::string::npos) << message;
+  EXPECT_NE(message.find("0 tokens"), std::string::npos) << message;
+
+  request.total = request.weights + request.buffers + (uint64_t{100} << 20);
+  request.wanted_context = 4096;
+  message = refusal(request);
+  EXPECT_NE(message.find("3072 tokens"), std::string::npos) << message;
+  EXPECT_NE(message.find("4096"), std::string::npos) << message;
+
+  request.wanted_context = 200000;
+  EXPECT_THROW(MakeMemoryPlan(request), InvalidArgument);
+}
+
+}  // namespace
+}  // namespace litecache::engine
