@@ -89,6 +89,7 @@ class Bpe {
   Vocabulary vocabulary_;
   std::vector<const std::string*> tokens_;  // by id, nullptr for gaps; points into vocabulary_
   PairTable merges_;
+  size_t merge_count_ = 0;  // ranks are below
   // Pairs of initial symbols between which some merge can close the gap. Without it
   // (joints_known_ false) every gap may close.
   PairTable joints_;

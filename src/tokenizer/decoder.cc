@@ -167,8 +167,10 @@ class ReplaceStage : public DecodeStage {
   void PassCertain() {
     if (!pattern_.literal() || pattern_.literal()->empty()) return;
     const std::string& needle = *pattern_.literal();
-    const size_t last = token_.rfind(needle);
-    const size_t done = last == std::string::npos ? 0 : last + needle.size();
+    size_t done = 0;  // behind the last match, counted from the left: matches do not overlap
+    for (size_t at = token_.find(needle); at != std::string::npos; at = token_.find(needle, done)) {
+      done = at + needle.size();
+    }
     size_t wait = std::min(needle.size() - 1, token_.size() - done);
     while (wait > 0 && !needle.starts_with(std::string_view(token_).substr(token_.size() - wait))) {
       --wait;

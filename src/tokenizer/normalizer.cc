@@ -140,44 +140,11 @@ void MapNmt(char32_t c, std::string* out) {
   AppendUtf8(space ? U' ' : c, out);
 }
 
-void MapBertClean(char32_t c, std::string* out) {
-  const bool space = c == '\t' || c == '\n' || c == '\r' || IsWhitespace(c);
-  if (c == 0 || c == 0xFFFD || (!space && IsControl(c))) return;
-  AppendUtf8(space ? U' ' : c, out);
-}
-
-void MapBertIdeograph(char32_t c, std::string* out) {
-  const bool ideograph = (c >= 0x4E00 && c <= 0x9FFF) || (c >= 0x3400 && c <= 0x4DBF) ||
-                         (c >= 0x20000 && c <= 0x2A6DF) || (c >= 0x2A700 && c <= 0x2B73F) ||
-                         (c >= 0x2B740 && c <= 0x2B81F) || (c >= 0x2B920 && c <= 0x2CEAF) ||
-                         (c >= 0xF900 && c <= 0xFAFF) || (c >= 0x2F800 && c <= 0x2FA1F);
-  if (ideograph) out->push_back(' ');
-  AppendUtf8(c, out);
-  if (ideograph) out->push_back(' ');
-}
-
 std::unique_ptr<Normalizer> Characters(CharacterMap map) {
   return std::make_unique<CharacterNormalizer>(std::move(map));
 }
 
 std::unique_ptr<Normalizer> Form(NormalForm form) { return std::make_unique<FormNormalizer>(form); }
-
-std::unique_ptr<Normalizer> LoadBert(const Json& json, std::string_view where) {
-  std::vector<std::unique_ptr<Normalizer>> parts;
-  const bool lowercase = BoolOr(json, "lowercase", true, where);
-  if (BoolOr(json, "clean_text", true, where)) parts.push_back(Characters(&MapBertClean));
-  if (BoolOr(json, "handle_chinese_chars", true, where)) {
-    parts.push_back(Characters(&MapBertIdeograph));
-  }
-  if (BoolOr(json, "strip_accents", lowercase, where)) {
-    parts.push_back(Form(NormalForm::kNfd));
-    parts.push_back(Characters([](char32_t c, std::string* out) {
-      if (!IsNonspacingMark(c)) AppendUtf8(c, out);
-    }));
-  }
-  if (lowercase) parts.push_back(Characters(&AppendLower));
-  return std::make_unique<SequenceNormalizer>(std::move(parts));
-}
 
 }  // namespace
 
@@ -215,7 +182,6 @@ std::unique_ptr<Normalizer> LoadNormalizer(const Json& json, std::string_view wh
                                                RequireString(json, "content", where));
   }
   if (type == "ByteLevel") return std::make_unique<ByteLevelNormalizer>();
-  if (type == "BertNormalizer") return LoadBert(json, where);
   throw Unsupported("{}.type: the normalizer \"{}\" is not supported", where, type);
 }
 

@@ -316,12 +316,6 @@ std::unique_ptr<PreTokenizer> LoadPreTokenizer(const Json& json, std::string_vie
     return Characters(&IsPunctuation,
                       LoadBehavior(StringOr(json, "behavior", "Isolated", where), where));
   }
-  if (type == "BertPreTokenizer") {
-    std::vector<std::unique_ptr<PreTokenizer>> parts;
-    parts.push_back(Characters(&IsWhitespace, Behavior::kRemoved));
-    parts.push_back(Characters(&IsPunctuation, Behavior::kIsolated));
-    return Sequence(std::move(parts));
-  }
   if (type == "CharDelimiterSplit") {
     const char32_t delimiter = SingleCharacter(json, "delimiter", where);
     return Characters([delimiter](char32_t c) { return c == delimiter; }, Behavior::kRemoved);

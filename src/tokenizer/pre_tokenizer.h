@@ -19,7 +19,7 @@ class PreTokenizer {
 
 // The pre-tokenizer that a tokenizer.json describes; `where` is its place in the file. Types:
 // Sequence, Split, ByteLevel, Metaspace, Whitespace, WhitespaceSplit, Digits, Punctuation,
-// BertPreTokenizer, CharDelimiterSplit, FixedLength. Throws Unsupported for another type, FileError
+// CharDelimiterSplit, FixedLength. Throws Unsupported for another type, FileError
 // for malformed fields.
 std::unique_ptr<PreTokenizer> LoadPreTokenizer(const nlohmann::json& json, std::string_view where,
                                                int depth = 0);

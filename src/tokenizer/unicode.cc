@@ -17,10 +17,10 @@ namespace litecache::tokenizer {
 namespace {
 
 // Whether any range touches a block of 256 code points: nearly all characters of real text are
-// dismissed by this bit.
+// dismissed by this bit. (0x1101: tables may close with U+110000, which is none.)
 template <typename Range>
-std::bitset<0x1100> TouchedBlocks(std::span<const Range> ranges) {
-  std::bitset<0x1100> blocks;
+std::bitset<0x1101> TouchedBlocks(std::span<const Range> ranges) {
+  std::bitset<0x1101> blocks;
   for (const Range& range : ranges) {
     for (char32_t block = range.first >> 8; block <= range.last >> 8; ++block) blocks.set(block);
   }
@@ -36,20 +36,33 @@ const Range* Find(std::span<const Range> ranges, char32_t c) {
 }
 
 char32_t StandIn(char32_t c) {
-  static const std::bitset<0x1100> blocks = TouchedBlocks(StandInRanges());
+  static const std::bitset<0x1101> blocks = TouchedBlocks(StandInRanges());
   if (!blocks[c >> 8]) return c;
   const StandInRange* range = Find(StandInRanges(), c);
   return range == nullptr ? c : range->stand_in;
 }
 
 bool IsInert(char32_t c) {
-  static const std::bitset<0x1100> blocks = TouchedBlocks(NormalizationInertRanges());
+  static const std::bitset<0x1101> blocks = TouchedBlocks(NormalizationInertRanges());
   return blocks[c >> 8] && Find(NormalizationInertRanges(), c) != nullptr;
 }
 
-// utf8proc is older than the package's tables too; the stand-in has the newer character's category.
+// A class of characters: utf8proc's opinion, except where the package's differs.
+class Exceptions {
+ public:
+  explicit Exceptions(std::span<const CodePointRange> ranges)
+      : ranges_(ranges), blocks_(TouchedBlocks(ranges)) {}
+  bool Apply(char32_t c, bool ours) const {
+    return ours != (blocks_[c >> 8] && Find(ranges_, c) != nullptr);
+  }
+
+ private:
+  std::span<const CodePointRange> ranges_;
+  std::bitset<0x1101> blocks_;
+};
+
 utf8proc_category_t Category(char32_t c) {
-  return utf8proc_category(static_cast<utf8proc_int32_t>(StandIn(c)));
+  return utf8proc_category(static_cast<utf8proc_int32_t>(c));
 }
 
 void AppendNormalized(std::string_view text, NormalForm form, std::string* out) {
@@ -77,64 +90,39 @@ bool IsAscii(std::string_view text) {
 
 bool IsWhitespace(char32_t c) {
   if (c < 0x80) return c == ' ' || (c >= 9 && c <= 13);
-  switch (utf8proc_category(static_cast<utf8proc_int32_t>(c))) {
-    case UTF8PROC_CATEGORY_ZS:
-    case UTF8PROC_CATEGORY_ZL:
-    case UTF8PROC_CATEGORY_ZP:
-      return true;
-    default:
-      return c == 0x85;
-  }
+  static const Exceptions exceptions(WhitespaceExceptions());
+  const utf8proc_category_t category = Category(c);
+  return exceptions.Apply(
+      c, (category >= UTF8PROC_CATEGORY_ZS && category <= UTF8PROC_CATEGORY_ZP) || c == 0x85);
 }
 
 bool IsNumeric(char32_t c) {
+  static const Exceptions exceptions(NumericExceptions());
   const utf8proc_category_t category = Category(c);
-  return category == UTF8PROC_CATEGORY_ND || category == UTF8PROC_CATEGORY_NL ||
-         category == UTF8PROC_CATEGORY_NO;
+  return exceptions.Apply(c, category >= UTF8PROC_CATEGORY_ND && category <= UTF8PROC_CATEGORY_NO);
 }
 
 bool IsPunctuation(char32_t c) {
-  if (c < 0x80) {
-    return (c >= 33 && c <= 47) || (c >= 58 && c <= 64) || (c >= 91 && c <= 96) ||
-           (c >= 123 && c <= 126);
-  }
+  static const Exceptions exceptions(PunctuationExceptions());
   const utf8proc_category_t category = Category(c);
-  return category >= UTF8PROC_CATEGORY_PC && category <= UTF8PROC_CATEGORY_PO;
+  const bool ascii_symbol = c < 0x80 && std::string_view("$+<=>^`|~").find(static_cast<char>(c)) !=
+                                            std::string_view::npos;
+  return exceptions.Apply(
+      c, ascii_symbol || (category >= UTF8PROC_CATEGORY_PC && category <= UTF8PROC_CATEGORY_PO));
 }
 
 bool IsMark(char32_t c) {
+  static const Exceptions exceptions(MarkExceptions());
   const utf8proc_category_t category = Category(c);
-  return category >= UTF8PROC_CATEGORY_MN && category <= UTF8PROC_CATEGORY_ME;
-}
-
-bool IsNonspacingMark(char32_t c) { return Category(c) == UTF8PROC_CATEGORY_MN; }
-
-bool IsControl(char32_t c) {
-  const utf8proc_category_t category = Category(c);
-  return category == UTF8PROC_CATEGORY_CC || category == UTF8PROC_CATEGORY_CF ||
-         category == UTF8PROC_CATEGORY_CO;
+  return exceptions.Apply(c, category >= UTF8PROC_CATEGORY_MN && category <= UTF8PROC_CATEGORY_ME);
 }
 
 bool IsWordCharacter(char32_t c) {
-  switch (Category(c)) {
-    case UTF8PROC_CATEGORY_LU:
-    case UTF8PROC_CATEGORY_LL:
-    case UTF8PROC_CATEGORY_LT:
-    case UTF8PROC_CATEGORY_LM:
-    case UTF8PROC_CATEGORY_LO:
-    case UTF8PROC_CATEGORY_MN:
-    case UTF8PROC_CATEGORY_MC:
-    case UTF8PROC_CATEGORY_ME:
-    case UTF8PROC_CATEGORY_ND:
-    case UTF8PROC_CATEGORY_NL:
-    case UTF8PROC_CATEGORY_PC:
-      return true;
-    default:
-      // Alphabetic symbols (letters in circles and squares), then Join_Control.
-      return (c >= 0x24B6 && c <= 0x24E9) || (c >= 0x1F130 && c <= 0x1F149) ||
-             (c >= 0x1F150 && c <= 0x1F169) || (c >= 0x1F170 && c <= 0x1F189) || c == 0x200C ||
-             c == 0x200D;
-  }
+  static const Exceptions exceptions(WordExceptions());
+  const utf8proc_category_t category = Category(c);
+  return exceptions.Apply(c,
+                          (category >= UTF8PROC_CATEGORY_LU && category <= UTF8PROC_CATEGORY_NL) ||
+                              category == UTF8PROC_CATEGORY_PC);
 }
 
 void AppendLower(char32_t c, std::string* out) {
@@ -143,7 +131,13 @@ void AppendLower(char32_t c, std::string* out) {
     out->append("i\u0307");
     return;
   }
-  AppendUtf8(static_cast<char32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(c))), out);
+  const auto table = LowerCaseExceptions();
+  const auto it = std::lower_bound(table.begin(), table.end(), c,
+                                   [](const LowerCase& a, char32_t b) { return a.from < b; });
+  AppendUtf8(it != table.end() && it->from == c
+                 ? it->to
+                 : static_cast<char32_t>(utf8proc_tolower(static_cast<utf8proc_int32_t>(c))),
+             out);
 }
 
 std::string Normalize(std::string_view text, NormalForm form) {

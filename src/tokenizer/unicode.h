@@ -9,19 +9,12 @@ namespace litecache::tokenizer {
 
 enum class NormalForm { kNfc, kNfd, kNfkc, kNfkd };
 
-// Unicode White_Space.
 bool IsWhitespace(char32_t c);
-// General category N*.
 bool IsNumeric(char32_t c);
-// ASCII punctuation and symbols, or general category P*.
+// Includes ASCII symbols.
 bool IsPunctuation(char32_t c);
-// General category M*.
 bool IsMark(char32_t c);
-// General category Mn.
-bool IsNonspacingMark(char32_t c);
-// General category C* without unassigned characters (Cc, Cf, Co).
-bool IsControl(char32_t c);
-// A word character: Alphabetic, M*, Nd, Pc or Join_Control.
+// Letters, marks, digits, connectors, joiners.
 bool IsWordCharacter(char32_t c);
 
 // Appends the lower-case form of `c`, which can be several characters.

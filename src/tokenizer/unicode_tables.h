@@ -24,4 +24,20 @@ std::span<const StandInRange> StandInRanges();
 // Characters that utf8proc normalizes or reorders and the package (Unicode 10 data) leaves alone.
 std::span<const CodePointRange> NormalizationInertRanges();
 
+// Characters for which a class of the package and the same class by utf8proc's categories differ:
+// the package takes its classes from libraries of several Unicode versions.
+std::span<const CodePointRange> MarkExceptions();         // against M*
+std::span<const CodePointRange> NumericExceptions();      // against N*
+std::span<const CodePointRange> PunctuationExceptions();  // against P* and ASCII symbols
+std::span<const CodePointRange> WhitespaceExceptions();   // against Z*, U+0009..000D, U+0085
+std::span<const CodePointRange> WordExceptions();         // against L*, M*, Nd, Nl, Pc
+
+struct LowerCase {
+  char32_t from;
+  char32_t to;
+};
+
+// Sorted; where utf8proc's lower case differs.
+std::span<const LowerCase> LowerCaseExceptions();
+
 }  // namespace litecache::tokenizer

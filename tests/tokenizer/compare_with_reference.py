@@ -21,6 +21,7 @@ import time
 
 from tokenizers import Tokenizer
 
+import pipelines
 import texts
 import vocabularies
 
@@ -90,6 +91,7 @@ def compare(dump, name, path, seed, count):
     expected = list(reference(tokenizer, batch))
     theirs_took = time.monotonic() - begin
     differing = 0
+    shortest = None
     tokens = 0
     for text, want in zip(batch, expected):
         got = (records.ids(), records.ids(), records.ids(), records.text(), records.text())
@@ -97,11 +99,13 @@ def compare(dump, name, path, seed, count):
         if got == want:
             continue
         differing += 1
-        if differing <= 3:
-            print(f"{name}: differs on {text!r}")
-            for what, ours, theirs in zip(WHAT, got, want):
-                if ours != theirs:
-                    print(f"  {what}:\n    ours   {ours!r}\n    theirs {theirs!r}")
+        if shortest is None or len(text) < len(shortest[0]):
+            shortest = (text, got, want)
+    if shortest is not None:
+        print(f"{name}: the shortest text that differs is {shortest[0]!r}")
+        for what, ours, theirs in zip(WHAT, *shortest[1:]):
+            if ours != theirs:
+                print(f"  {what}:\n    ours   {ours!r}\n    theirs {theirs!r}")
     print(
         f"{name:18} {count} texts, {tokens} tokens, {len(data) / 1e6:.1f} MB, {differing} differ"
         f" (ours {ours_took:.1f} s, package {theirs_took:.1f} s)",
@@ -110,21 +114,71 @@ def compare(dump, name, path, seed, count):
     return differing
 
 
+def megabytes(seed):
+    """Name -> one megabyte of text, easy and hard."""
+    source = texts.Texts(random.Random(f"{seed} speed"), None)
+    code = "\n".join(source.code)
+    mixed = "".join(source.fragment() for _ in range(200000))
+    cyrillic = "".join(source.random.choice("аеиоутнслрвк ") for _ in range(1 << 19))
+    ideographs = "".join(chr(source.random.randint(0x4E00, 0x9FA5)) for _ in range(1 << 19))
+    raw = {
+        "code": code,
+        "mixed": mixed,
+        "cyrillic": cyrillic,
+        "ideographs": ideographs,
+        "a": "a" * (1 << 20),
+        "spaces": " " * (1 << 20),
+        "spaces, then a": " " * ((1 << 20) - 1) + "a",
+        "newlines": "\n" * (1 << 20),
+        "equals": "=" * (1 << 20),
+        "digits": "7" * (1 << 20),
+        "abab": "ab" * (1 << 19),
+        "emoji": "😀" * (1 << 18),
+    }
+    return {name: text.encode()[: 1 << 20] for name, text in raw.items()}
+
+
+def check_speed(dump, name, path, samples, limit):
+    """Prints MB/s (encoding/decoding) of each sample; counts those slower than `limit` seconds."""
+    data = b"".join(struct.pack("<I", len(t)) + t for t in samples.values())
+    result = subprocess.run([dump, "--time", str(path)], input=data, stdout=subprocess.PIPE)
+    if result.returncode != 0:
+        raise SystemExit(f"{name}: tokenizer_dump failed ({result.returncode})")
+    slow = 0
+    shown = []
+    for (sample, text), line in zip(samples.items(), result.stdout.decode().splitlines()):
+        encode, decode = map(float, line.split()[:2])
+        slow += encode > limit
+        shown.append(f"{sample} {len(text) / 1e6 / encode:.0f}/{len(text) / 1e6 / decode:.0f}")
+    print(f"{name:18} MB/s: {', '.join(shown)}", flush=True)
+    return slow
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--dump", required=True, help="path of the program tokenizer_dump")
     parser.add_argument("--folder", required=True, type=pathlib.Path, help="for vocabularies")
     parser.add_argument("--texts", type=int, default=9000, help="texts for each vocabulary")
     parser.add_argument("--only", help="name of the one vocabulary to compare")
+    parser.add_argument("--seconds", type=float, default=1.0, help="allowed for a megabyte")
     args = parser.parse_args()
     seed = os.environ.get("LC_TEST_SEED") or str(random.SystemRandom().randrange(1 << 32))
     print(f"LC_TEST_SEED={seed}", flush=True)
     paths = vocabularies.build(args.folder)
+    small = pipelines.build(args.folder / "pipelines")
     if args.only:
-        paths = {args.only: paths[args.only]}
+        paths = {name: path for name, path in paths.items() if name == args.only}
+        small = {name: path for name, path in small.items() if name.startswith(args.only)}
     differing = sum(compare(args.dump, name, path, seed, args.texts) for name, path in paths.items())
-    print(f"{args.texts * len(paths)} texts compared, {differing} differ")
-    return 1 if differing else 0
+    print(f"{args.texts * len(paths)} texts compared, {differing} differ", flush=True)
+    few = max(50, args.texts // 30)
+    unlike = sum(compare(args.dump, name, path, seed, few) for name, path in small.items())
+    print(f"{few * len(small)} texts compared with small tokenizers, {unlike} differ", flush=True)
+    differing += unlike
+    samples = megabytes(seed)
+    slow = sum(check_speed(args.dump, n, path, samples, args.seconds) for n, path in paths.items())
+    print(f"{len(samples) * len(paths)} megabytes timed, {slow} took over {args.seconds} s to encode")
+    return 1 if differing or slow else 0
 
 
 if __name__ == "__main__":

@@ -73,6 +73,10 @@ class Texts:
             return self.bytes(random.randint(1, 60)).decode("latin-1")
         if kind < 0.37:
             return random.choice([*SPACES, "a", "=", "的", "😀", "ab"]) * random.randint(1, 200)
+        if kind < 0.38:
+            # One long word, beyond what is remembered or merged in one heap.
+            letters = random.choice(["a", "ab", "abc", " ", "_-", "etaoinshr", "的是了"])
+            return "".join(random.choice(letters) for _ in range(random.randint(500, 4000)))
         return "".join(self.fragment() for _ in range(random.randint(0, 14)))
 
     def bytes(self, count):
