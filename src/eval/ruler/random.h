@@ -36,8 +36,8 @@ class Random {
 
   // Uniform in [0, bound), bound > 0.
   int64_t Below(int64_t bound) {
-    const auto product =
-        static_cast<unsigned __int128>(Bits()) * static_cast<unsigned __int128>(bound);
+    __extension__ using Wide = unsigned __int128;
+    const Wide product = static_cast<Wide>(Bits()) * static_cast<Wide>(bound);
     return static_cast<int64_t>(product >> 64);
   }
 

@@ -21,6 +21,7 @@ int64_t LargestFit(int64_t low, int64_t high, int64_t budget, const SizeGuess& g
   const double start = std::floor((static_cast<double>(budget) - guess.tokens_at_zero) / slope);
   int64_t size =
       static_cast<int64_t>(std::clamp(start, static_cast<double>(low), static_cast<double>(high)));
+  int64_t gallop = 1;
   int64_t last_size = -1;
   int64_t last_slack = 0;
   for (int step = 0; fits + 1 < fails; ++step) {
@@ -32,13 +33,17 @@ int64_t LargestFit(int64_t low, int64_t high, int64_t budget, const SizeGuess& g
     }
     last_size = size;
     last_slack = slack;
-    if (slack == 0 && slope >= 1) break;  // another unit would be a token too many
-    // Where the slope leads; every fourth step halves the bracket, whatever the slope says.
-    const auto move = static_cast<int64_t>(std::floor(static_cast<double>(slack) / slope));
-    int64_t next = size + (slack >= 0 ? std::max<int64_t>(move, 1) : std::min<int64_t>(move, -1));
-    // A slope measured badly must not ask for a text many times too long.
-    next = std::min(next, 2 * std::max<int64_t>(size, 1));
-    if (step % 4 == 3 && fails <= high) next = fits + (fails - fits) / 2;
+    if (slack == 0) break;
+    // Where the slope leads. Without a size that fails yet, at least twice the last move, but never
+    // more than twice the size: a slope measured badly must not ask for a text of gigabytes. Else
+    // every third step halves the bracket, whatever the slope says.
+    auto next = size + static_cast<int64_t>(std::floor(static_cast<double>(slack) / slope));
+    if (slack > 0 && fails > high) {
+      next = std::clamp(next, size + gallop, std::max(2 * size, size + gallop));
+      gallop *= 2;
+    } else if (step % 3 == 2) {
+      next = fits + (fails - fits) / 2;
+    }
     size = std::clamp(next, fits + 1, fails - 1);
   }
   return fits;

@@ -1,0 +1,220 @@
+#!/usr/bin/env python3
+"""Compares litecache-ruler with the original generator, task by task.
+
+Runs the scripts of a checkout of NVIDIA/RULER (not part of this repository) beside our program, with the same tokenizer, haystack and
+lengths, and checks that nothing but the random draws differs: the text around the context is equal once words and numbers are masked, the
+context has the same lines, the numbers of needles, answers and repeats agree, needle depths have the same distribution, both keep the length,
+and ours leaves no more of it unused (to a unit of haystack).
+
+    ruler_compare.py --checkout RULER --program build/litecache-ruler --tokenizer tokenizer.json --essays essays.json
+
+Needs the packages tokenizers, numpy, scipy and wonderwords. nltk's sentence model is replaced by a simple splitter, so sentence borders are
+not compared, and english_words.json (a large-file pointer in the checkout) by a list of made-up words.
+"""
+
+import argparse
+import collections
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+
+from scipy import stats
+
+SHIMS = {
+    "nltk/__init__.py": "",
+    "nltk/tokenize.py": "import re\ndef sent_tokenize(text):\n    return [s for s in re.split(r'(?<=[.!?])\\s+', text) if s]\n",
+    "tqdm.py": "def tqdm(items, **_):\n    return items\n",
+    "manifest_utils.py": "import json\ndef write_manifest(path, rows):\n    open(path, 'w').writelines(json.dumps(r, default=int) + '\\n' for r in rows)\n",
+    "tokenizer.py": "from tokenizers import Tokenizer\nclass select_tokenizer:\n    def __init__(self, kind, path):\n"
+                    "        self.t = Tokenizer.from_file(path)\n    def text_to_tokens(self, text):\n        return self.t.encode(text).ids\n",
+}
+
+TASKS = {
+    "niah_single_1": ("niah", "noise words numbers 1 1 1"),
+    "niah_single_2": ("niah", "essay words numbers 1 1 1"),
+    "niah_single_3": ("niah", "essay words uuids 1 1 1"),
+    "niah_multikey_1": ("niah", "essay words numbers 4 1 1"),
+    "niah_multikey_2": ("niah", "needle words numbers 1 1 1"),
+    "niah_multikey_3": ("niah", "needle uuids uuids 1 1 1"),
+    "niah_multivalue": ("niah", "essay words numbers 1 4 1"),
+    "niah_multiquery": ("niah", "essay words numbers 1 1 4"),
+    "vt": ("variable_tracking", ""),
+    "cwe": ("common_words_extraction", ""),
+    "fwe": ("freq_words_extraction", ""),
+}
+NEEDLE = r"One of the special magic (\w+) for ([\w-]+) is: ([\w-]+)\."
+failures = []
+
+
+def check(ok, task, what):
+    if not ok:
+        failures.append(f"{task}: {what}")
+
+
+def prepare(checkout, essays, folder):
+    """A copy of the scripts whose imports find the stand-ins."""
+    synthetic = folder / "data" / "synthetic"
+    shutil.copytree(checkout / "scripts" / "data" / "synthetic", synthetic)
+    for name, text in SHIMS.items():
+        path = folder / "data" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    shutil.copy(essays, synthetic / "json" / "PaulGrahamEssays.json")
+    words = {str(i): f"word{i:05d}" for i in range(40000)}
+    (synthetic / "json" / "english_words.json").write_text(json.dumps(words))
+    return synthetic
+
+
+def run_original(task, options, synthetic, folder):
+    sys.path.insert(0, str(synthetic))
+    from constants import TASKS as texts
+    script, parameters = TASKS[task]
+    out = folder / "original"
+    command = [sys.executable, synthetic / f"{script}.py", "--save_dir", out, "--save_name", task, "--tokenizer_path", options.tokenizer,
+               "--tokenizer_type", "x", "--max_seq_length", options.length, "--tokens_to_generate", texts[script]["tokens_to_generate"],
+               "--num_samples", options.count, "--template", texts[script]["template"] + texts[script]["answer_prefix"]]
+    if script == "niah":
+        names = ("type_haystack", "type_needle_k", "type_needle_v", "num_needle_k", "num_needle_v", "num_needle_q")
+        for name, value in zip(names, parameters.split()):
+            command += [f"--{name}", value]
+    environment = dict(os.environ, PYTHONPATH=str(folder / "data"))
+    subprocess.run([str(c) for c in command], check=True, env=environment, stderr=subprocess.PIPE)
+    rows = [json.loads(line) for line in open(out / task / "validation.jsonl")]
+    for row in rows:  # the two parts that prepare.py's users join again
+        row["input"] += row["answer_prefix"]
+        row["max_new_tokens"] = texts[script]["tokens_to_generate"]
+    return rows
+
+
+def run_ours(task, options):
+    command = [options.program, "--task", task, "--length", options.length, "--count", options.count, "--tokenizer", options.tokenizer,
+               "--haystack", options.essays]
+    output = subprocess.run([str(c) for c in command], check=True, stdout=subprocess.PIPE, text=True).stdout
+    return [json.loads(line) for line in output.splitlines()]
+
+
+def mask(text):
+    text = re.sub(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", "UUID", text)
+    text = re.sub(r"\b\d{5,7}\b", "NUMBER", text)
+    text = re.sub(r"\b[A-Z]{5}\b", "NAME", text)
+    text = re.sub(r"\b[A-Z]{3}\b(?<!VAR)", "NAM", text)
+    # Keys: adjective-noun, where the templates name them.
+    text = re.sub(r"(?<=numbers for |.number for |..uuids for |...uuid for )[^\n:]*?(?= is: | mentioned)",
+                  lambda m: re.sub(r"(and )?[^, ][^,]*", lambda w: (w[1] or "") + "KEY", m[0]), text) if "magic" in text else text
+    return text
+
+
+def counts(numbered):
+    return sorted(collections.Counter(re.findall(r"\d+\. (.+?)(?= \d+\. |$)", numbered)).values(), reverse=True)
+
+
+def shape(task, row, essay):
+    """What samples of a task must agree in."""
+    script, text = TASKS[task][0], row["input"]
+    if script == "niah":
+        head, *body, tail = text.split("\n")
+        context = "\n".join(body)
+        needles = re.findall(NEEDLE, context)
+        parts = {"head": mask(head), "tail": mask(tail), "outputs": len(row["outputs"]), "kinds": {n[0] for n in needles}}
+        rest = re.sub(NEEDLE, "", context)
+        if TASKS[task][1].startswith("essay"):
+            parts["needles"] = len(needles)
+            parts["essay"] = essay.startswith(" ".join(rest.split())[:-20])
+        else:
+            parts["lines"] = {mask(line) for line in body}
+            parts["needles"] = len(needles) if "noise" in TASKS[task][1] else "many"
+        values = collections.defaultdict(set)
+        for _, key, value in needles:
+            values[key].add(value)
+        query = re.search(r"for (.*) mentioned in the provided text\?", tail)[1]
+        asked = [k[4:] if k.startswith("and ") else k for k in query.split(", ")]
+        parts["answers"] = set().union(*(values[k] for k in asked)) == set(row["outputs"])
+        return parts
+    if script == "variable_tracking":
+        lines = text.split("\n")
+        example, question = text.rsplit("Memorize and track", 1)
+        statements = lambda part: [mask(line) for line in part.split("\n") if line.startswith("VAR")]
+        return {"lines": {mask(line) for line in lines}, "example": statements(example), "chain": statements(question),
+                "outputs": len(row["outputs"]), "noise in example": abs(example.count("The grass") - row["example_noise"]) <= 1}
+    if script == "common_words_extraction":
+        lines = text.split("\n")
+        result = {"texts": [lines[0], re.sub(r"are: .*", "are: ", lines[2]), lines[3], lines[5]], "outputs": len(row["outputs"]),
+                  "example": counts(lines[1]), "solved": len(re.findall(r"\d+\. ", lines[2].split("are:")[1]))}
+        repeats = counts(lines[4])
+        result["repeats"] = (repeats[:10], set(repeats[10:]))
+        return result
+    first, second = text.split("\n")
+    head, coded = first.split("coded words. ")
+    table = collections.Counter(coded.split(" "))
+    ranks = table.most_common()
+    dots = table["..."]
+    zeta = all(abs(n - dots / (i + 1) ** 2) <= 1 for i, (_, n) in enumerate(ranks[:10]))
+    return {"head": head, "tail": second, "dots": ranks[0][0] == "...", "zeta": zeta,
+            "answers": {w for w, _ in ranks[1:4]} == set(row["outputs"]), "word": {len(w) for w in table if w != "..."}}
+
+
+def depths(task, rows):
+    """Needle depths as shares of the context."""
+    found = []
+    for row in rows:
+        pattern = NEEDLE if TASKS[task][0] == "niah" else r"^VAR [A-Z]{5} ="
+        end = len(row["input"]) - len(row["answer_prefix"])
+        hits = [m for m in re.finditer(pattern, row["input"], re.M) if any(o in m[0] for o in row["outputs"])]
+        begin = row["input"].rfind("Memorize and track") if task == "vt" else 0
+        found += [(m.start() - begin) / (end - begin) for m in hits]
+    return found
+
+
+def compare(task, options, synthetic, folder, essay):
+    theirs, ours = run_original(task, options, synthetic, folder), run_ours(task, options)
+    check(len(theirs) == len(ours) == options.count, task, "number of samples")
+    noise = collections.Counter(r["input"].rsplit("Memorize and track", 1)[0].count("The grass") for r in theirs).most_common(1)[0][0]
+    for row in theirs + ours:
+        row["example_noise"] = noise
+    wanted = shape(task, theirs[0], essay)
+    for name, rows in (("original", theirs), ("ours", ours)):
+        for row in rows:
+            got = shape(task, row, essay)
+            for key, value in wanted.items():
+                check(got[key] == value, task, f"{name} {key}: {got[key]!r}\n   instead of {value!r}")
+            check(row["length"] <= options.length, task, f"{name} is longer than {options.length}: {row['length']}")
+    spare = lambda rows: sum(options.length - r["length"] for r in rows) / len(rows)
+    check(spare(ours) <= spare(theirs) + 30, task, f"ours leaves {spare(ours):.1f} tokens unused, the original {spare(theirs):.1f}")
+    check(theirs[0]["max_new_tokens"] == ours[0]["max_new_tokens"], task, "max_new_tokens")
+    p = ""
+    if TASKS[task][0] in ("niah", "variable_tracking"):
+        result = stats.ks_2samp(depths(task, theirs), depths(task, ours))
+        check(result.pvalue > 1e-3, task, f"depths differ: p = {result.pvalue:.2g}")
+        p = f", depths p = {result.pvalue:.2f}"
+    print(f"{task:16} unused tokens: original {spare(theirs):6.1f}, ours {spare(ours):5.1f}{p}", flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name in ("checkout", "program", "tokenizer", "essays"):
+        parser.add_argument(f"--{name}", type=pathlib.Path, required=True)
+    parser.add_argument("--length", type=int, default=4096)
+    parser.add_argument("--count", type=int, default=50)
+    parser.add_argument("--tasks", nargs="+", default=list(TASKS))
+    options = parser.parse_args()
+    for name in ("program", "tokenizer", "essays"):
+        setattr(options, name, getattr(options, name).absolute())
+    essay = " ".join(json.loads(options.essays.read_text())["text"].split())
+    with tempfile.TemporaryDirectory() as folder:
+        folder = pathlib.Path(folder)
+        synthetic = prepare(options.checkout, options.essays, folder)
+        for task in options.tasks:
+            compare(task, options, synthetic, folder, essay)
+    for failure in dict.fromkeys(failures):
+        print("DIFFERENT", failure)
+    print(f"{len(options.tasks)} tasks at {options.length} tokens, {options.count} samples each: {len(failures)} differences")
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,53 @@
+// What the tests of the generator share.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace litecache::eval {
+
+// Stands in for a tokenizer: a word with the space before it in pieces of five bytes, which makes
+// counts that are not additive over cuts, as real ones are.
+inline int64_t CountPieces(std::string_view text) {
+  int64_t tokens = 0;
+  for (size_t i = 0; i < text.size();) {
+    size_t end = i + 1;
+    while (end < text.size() && text[end] != ' ' && text[end] != '\n') ++end;
+    tokens += static_cast<int64_t>((end - i + 4) / 5);
+    i = end;
+  }
+  return tokens;
+}
+
+inline int64_t CountOf(std::string_view text, std::string_view part) {
+  int64_t count = 0;
+  for (size_t at = text.find(part); at != std::string_view::npos; at = text.find(part, at + 1)) {
+    ++count;
+  }
+  return count;
+}
+
+inline std::vector<std::string> SplitText(std::string_view text, std::string_view separator) {
+  std::vector<std::string> parts;
+  while (true) {
+    const size_t end = text.find(separator);
+    parts.emplace_back(text.substr(0, end));
+    if (end == std::string_view::npos) return parts;
+    text.remove_prefix(end + separator.size());
+  }
+}
+
+// The text of the InvalidArgument or FileError that `call` throws; fails the test otherwise.
+template <typename Call>
+std::string ErrorOf(Call call) {
+  try {
+    call();
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+  return "(no error)";
+}
+
+}  // namespace litecache::eval
