@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <vector>
@@ -41,7 +42,7 @@ struct Problem {
   KvGeometry geometry;
   MatrixView q, out;
   int64_t group;
-  float scale;
+  float scale;  // of scores in units of log2 e: probabilities are powers of two
 
   int64_t Width(int64_t queries) const { return CeilDiv(queries, kernel.lanes) * kernel.lanes; }
   // Floats of a partial result: maximum [width], sum [width], output [head_dim][width].
@@ -95,6 +96,15 @@ struct Tile {
   const uint32_t* v_pairs;  // [rows / 2][head_dim] interleaved V rows, or null
 };
 
+// Asks for the rows [begin, end) ahead of their use: pages lie anywhere, so the hardware's
+// prefetchers lose the thread at every page's end.
+void PrefetchRows(const Problem& p, const Task& task, int64_t begin, int64_t end) {
+  ForEachRun(p, task, begin, end, [&](const std::byte* rows, int64_t, int64_t count) {
+    const int64_t bytes = count * static_cast<int64_t>(p.geometry.row_bytes());
+    for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(rows + i, 0, 2);
+  });
+}
+
 Tile PrepareTile(const Problem& p, const Task& task, int64_t begin, int64_t end) {
   static thread_local Scratch scratch;
   const int64_t d = p.geometry.head_dim;
@@ -109,13 +119,14 @@ Tile PrepareTile(const Problem& p, const Task& task, int64_t begin, int64_t end)
     return tile;
   }
   auto* pairs = reinterpret_cast<uint32_t*>(data);
-  for (int64_t row = begin; row < end; row += 2) {
-    const auto v_of = [&](int64_t r) {
-      return RowAddress(p.geometry, *task.sequence, task.head, r) + d * 2;
-    };
-    Avx512Interleave(v_of(row), row + 1 < end ? v_of(row + 1) : nullptr, d,
-                     pairs + (row - begin) / 2 * d);
-  }
+  std::array<const std::byte*, kTileRows> v_rows;
+  ForEachRun(p, task, begin, end, [&](const std::byte* rows, int64_t first, int64_t count) {
+    const auto row_bytes = static_cast<int64_t>(p.geometry.row_bytes());
+    for (int64_t i = 0; i < count; ++i) {
+      v_rows[static_cast<size_t>(first + i)] = rows + i * row_bytes + row_bytes / 2;
+    }
+  });
+  Avx512InterleaveRows(v_rows.data(), tile.rows, d, pairs);
   tile.v_pairs = pairs;
   return tile;
 }
@@ -188,6 +199,7 @@ void Attend(const Problem& p, const Task& task, const State& state) {
 
   for (int64_t begin = task.begin; begin < task.end; begin += kTileRows) {
     const int64_t end = std::min(begin + kTileRows, task.end);
+    PrefetchRows(p, task, end, std::min(end + kTileRows, task.end));
     const Tile tile = PrepareTile(p, task, begin, end);
     Score(p, task, panel, vectors, tile, scores);
     // Query i of the block sees rows up to its own token; only tiles that reach past the first
@@ -225,8 +237,8 @@ void Merge(const Problem& p, int64_t width, const State& next, const State& stat
   float* theirs = mine + width;
   for (int64_t l = 0; l < width; ++l) {
     const float maximum = std::max(state.maximum[l], next.maximum[l]);
-    mine[l] = std::exp(state.maximum[l] - maximum);
-    theirs[l] = std::exp(next.maximum[l] - maximum);
+    mine[l] = std::exp2(state.maximum[l] - maximum);
+    theirs[l] = std::exp2(next.maximum[l] - maximum);
     state.maximum[l] = maximum;
     state.sum[l] = state.sum[l] * mine[l] + next.sum[l] * theirs[l];
   }
@@ -313,7 +325,7 @@ void Attention(ThreadPool& pool, const KvGeometry& geometry, std::span<const KvS
                   .q = q,
                   .out = out,
                   .group = q_heads / geometry.kv_heads,
-                  .scale = scale};
+                  .scale = scale * 1.44269504f};
   Plan plan = MakePlan(p, sequences);
   auto* partials =
       partial_scratch.Reserve<float>(static_cast<size_t>(plan.partials * p.PartialSize()));

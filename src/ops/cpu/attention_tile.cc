@@ -13,51 +13,89 @@ HWY_BEFORE_NAMESPACE();
 namespace litecache::ops::cpu {
 namespace HWY_NAMESPACE {
 
-// Scores are clamped to finite values, so that two infinite ones never meet in a difference.
+// The maximum stays finite, so that two infinities never meet in a difference.
 constexpr float kLargest = std::numeric_limits<float>::max();
+
+// 2^x for x <= 0 (above counts as 0), relative error below 3e-7, 2^-126 at the least; NaN stays
+// NaN, because x86's min and max return their second operand then.
+HWY_INLINE hn::Vec<F32> Exp2(hn::Vec<F32> x) {
+  const F32 d;
+  const hn::RebindToSigned<F32> di;
+  x = hn::Max(hn::Set(d, -126.0f), hn::Min(hn::Set(d, 0.0f), x));
+  const auto n = hn::Round(x);
+  const auto r = hn::Sub(x, n);
+  // Minimax on [-1/2, 1/2].
+  auto p = hn::Set(d, 1.33952837e-3f);
+  p = hn::MulAdd(p, r, hn::Set(d, 9.61802706e-3f));
+  p = hn::MulAdd(p, r, hn::Set(d, 5.55032920e-2f));
+  p = hn::MulAdd(p, r, hn::Set(d, 2.40226507e-1f));
+  p = hn::MulAdd(p, r, hn::Set(d, 6.93147182e-1f));
+  p = hn::MulAdd(p, r, hn::Set(d, 1.0f));
+  const auto exponent = hn::ShiftLeft<23>(hn::ConvertTo(di, n));
+  return hn::BitCast(d, hn::Add(hn::BitCast(di, p), exponent));
+}
+
+// One vector of queries. Four chains of maxima and sums hide their latency.
+template <bool kMasked>
+HWY_INLINE bool SoftmaxLanes(float* scores, int64_t rows, int64_t width, const int32_t* limits,
+                             float* maximum, float* sum, float* factor) {
+  const F32 d;
+  const hn::RebindToSigned<F32> di;
+  const auto limit = kMasked ? hn::LoadU(di, limits) : hn::Zero(di);
+  const auto hidden = hn::Set(d, -kLargest);
+  const auto visible = [&](int64_t r) HWY_ATTR {
+    return hn::RebindMask(d, hn::Lt(hn::Set(di, static_cast<int32_t>(r)), limit));
+  };
+  const auto score = [&](int64_t r) HWY_ATTR {
+    const auto s = hn::Load(d, scores + r * width);
+    if constexpr (kMasked) return hn::IfThenElse(visible(r), s, hidden);
+    return s;
+  };
+  const auto old = hn::Load(d, maximum);
+  auto m0 = old, m1 = old, m2 = old, m3 = old;
+  int64_t r = 0;
+  for (; r + 4 <= rows; r += 4) {
+    m0 = hn::Max(m0, score(r));
+    m1 = hn::Max(m1, score(r + 1));
+    m2 = hn::Max(m2, score(r + 2));
+    m3 = hn::Max(m3, score(r + 3));
+  }
+  for (; r < rows; ++r) m0 = hn::Max(m0, score(r));
+  const auto highest = hn::Min(hn::Max(hn::Max(m0, m1), hn::Max(m2, m3)), hn::Set(d, kLargest));
+
+  const auto probability = [&](int64_t row) HWY_ATTR {
+    auto p = Exp2(hn::Sub(hn::Load(d, scores + row * width), highest));
+    if constexpr (kMasked) p = hn::IfThenElseZero(visible(row), p);
+    hn::Store(p, d, scores + row * width);
+    return p;
+  };
+  auto s0 = hn::Zero(d), s1 = s0, s2 = s0, s3 = s0;
+  for (r = 0; r + 4 <= rows; r += 4) {
+    s0 = hn::Add(s0, probability(r));
+    s1 = hn::Add(s1, probability(r + 1));
+    s2 = hn::Add(s2, probability(r + 2));
+    s3 = hn::Add(s3, probability(r + 3));
+  }
+  for (; r < rows; ++r) s0 = hn::Add(s0, probability(r));
+  const auto total = hn::Add(hn::Add(s0, s1), hn::Add(s2, s3));
+
+  // Before the first visible row the maximum is -kLargest and the sums are 0: any factor does.
+  const auto scale = Exp2(hn::Sub(old, highest));
+  hn::Store(highest, d, maximum);
+  hn::Store(scale, d, factor);
+  hn::Store(hn::MulAdd(hn::Load(d, sum), scale, total), d, sum);
+  return !hn::AllTrue(d, hn::Eq(scale, hn::Set(d, 1.0f)));
+}
 
 bool SoftmaxTileImpl(float* scores, int64_t rows, int64_t width, const int32_t* limits,
                      float* maximum, float* sum, float* factor) {
-  const F32 d;
-  const hn::RebindToSigned<F32> di;
-  const auto lanes = static_cast<int64_t>(hn::Lanes(d));
+  const auto lanes = static_cast<int64_t>(hn::Lanes(F32()));
   bool rescale = false;
   for (int64_t l = 0; l < width; l += lanes) {
-    const auto old = hn::Load(d, maximum + l);
-    auto highest = old;
-    if (limits == nullptr) {
-      for (int64_t r = 0; r < rows; ++r) {
-        highest = hn::Max(highest, hn::Load(d, scores + r * width + l));
-      }
-    } else {
-      const auto limit = hn::LoadU(di, limits + l);
-      for (int64_t r = 0; r < rows; ++r) {
-        const auto visible = hn::Lt(hn::Set(di, static_cast<int32_t>(r)), limit);
-        const auto score = hn::Load(d, scores + r * width + l);
-        highest = hn::Max(highest,
-                          hn::IfThenElse(hn::RebindMask(d, visible), score, hn::Set(d, -kLargest)));
-      }
-    }
-    highest = hn::Min(highest, hn::Set(d, kLargest));
-    auto total = hn::Zero(d);
-    for (int64_t r = 0; r < rows; ++r) {
-      const auto score = hn::Load(d, scores + r * width + l);
-      const auto bounded = hn::Min(hn::Max(score, hn::Set(d, -kLargest)), hn::Set(d, kLargest));
-      auto p = Exp(d, hn::Sub(bounded, highest));
-      if (limits != nullptr) {
-        const auto limit = hn::LoadU(di, limits + l);
-        const auto visible = hn::Lt(hn::Set(di, static_cast<int32_t>(r)), limit);
-        p = hn::IfThenElseZero(hn::RebindMask(d, visible), p);
-      }
-      total = hn::Add(total, p);
-      hn::Store(p, d, scores + r * width + l);
-    }
-    // Before the first visible row the maximum is -kLargest and the sums are 0: any factor does.
-    const auto scale = Exp(d, hn::Sub(old, highest));
-    rescale |= !hn::AllTrue(d, hn::Eq(scale, hn::Set(d, 1.0f)));
-    hn::Store(highest, d, maximum + l);
-    hn::Store(scale, d, factor + l);
-    hn::Store(hn::MulAdd(hn::Load(d, sum + l), scale, total), d, sum + l);
+    rescale |= limits == nullptr ? SoftmaxLanes<false>(scores + l, rows, width, nullptr,
+                                                       maximum + l, sum + l, factor + l)
+                                 : SoftmaxLanes<true>(scores + l, rows, width, limits + l,
+                                                      maximum + l, sum + l, factor + l);
   }
   return rescale;
 }

@@ -7,7 +7,7 @@
 
 namespace litecache::ops::cpu {
 
-// Online softmax over a tile: scores [rows][width] become exp(score - maximum), where `maximum`
+// Online softmax over a tile: scores [rows][width] become 2^(score - maximum), where `maximum`
 // [width] is raised to the tile's; `sum` [width] is scaled to it and the tile's added; factor
 // [width] receives what earlier sums have to be multiplied by. limits [width] (null: no mask): lane
 // l sees the tile's rows below limits[l] only. Returns whether any factor is not 1.

@@ -1,6 +1,7 @@
 #include "ops/cpu/avx512.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 
 #include "base/error.h"
@@ -28,6 +29,22 @@ namespace litecache::ops::cpu {
 namespace {
 
 constexpr int64_t kLanes = 16;
+
+// Word indices that interleave two vectors' (kInterleave: lower halves, then upper halves) or one
+// vector's two halves.
+struct alignas(64) Indices : std::array<uint16_t, 64> {};
+constexpr Indices MakeInterleave(uint16_t second, uint16_t upper) {
+  Indices indices{};
+  for (uint16_t i = 0; i < 16; ++i) {
+    indices[2u * i] = i;
+    indices[2u * i + 1] = static_cast<uint16_t>(second + i);
+    indices[32u + 2u * i] = static_cast<uint16_t>(upper + i);
+    indices[32u + 2u * i + 1] = static_cast<uint16_t>(second + upper + i);
+  }
+  return indices;
+}
+constexpr Indices kInterleave = MakeInterleave(32, 16);
+constexpr Indices kInterleaveHalves = MakeInterleave(16, 0);
 
 inline __mmask16 Mask16(int64_t n) {
   return static_cast<__mmask16>(n >= 16 ? 0xffff : (1u << std::max<int64_t>(n, 0)) - 1);
@@ -241,12 +258,7 @@ void Avx512Store(const float* sums, int64_t width, int64_t tokens, int64_t n, co
 
 void Avx512PackPairs(const float* x, int64_t rows, int64_t width, void* panel) {
   // cvtne2ps puts the first row's 16 values below the second's; the permutation interleaves them.
-  alignas(64) uint16_t order[32];
-  for (uint16_t i = 0; i < 16; ++i) {
-    order[2 * i] = i;
-    order[2 * i + 1] = static_cast<uint16_t>(16 + i);
-  }
-  const __m512i index = _mm512_load_si512(order);
+  const __m512i index = _mm512_load_si512(kInterleaveHalves.data());
   auto* out = static_cast<uint32_t*>(panel);
   for (int64_t r = 0; r < rows; r += 2, out += width) {
     for (int64_t l = 0; l < width; l += kLanes) {
@@ -259,27 +271,22 @@ void Avx512PackPairs(const float* x, int64_t rows, int64_t width, void* panel) {
   }
 }
 
-void Avx512Interleave(const void* a, const void* b, int64_t n, void* out) {
-  alignas(64) uint16_t order[2][32];
-  for (uint16_t i = 0; i < 16; ++i) {
-    for (uint16_t half = 0; half < 2; ++half) {
-      order[half][2 * i] = static_cast<uint16_t>(16 * half + i);
-      order[half][2 * i + 1] = static_cast<uint16_t>(32 + 16 * half + i);
-    }
-  }
-  const __m512i low = _mm512_load_si512(order[0]), high = _mm512_load_si512(order[1]);
-  const auto* first = static_cast<const uint16_t*>(a);
-  const auto* second = static_cast<const uint16_t*>(b);
-  auto* pairs = static_cast<uint32_t*>(out);
-  for (int64_t i = 0; i < n; i += 32) {
-    const auto mask = static_cast<__mmask32>(n - i >= 32 ? ~0u : (1u << (n - i)) - 1);
-    const __m512i x = _mm512_maskz_loadu_epi16(mask, first + i);
-    const __m512i y =
-        second != nullptr ? _mm512_maskz_loadu_epi16(mask, second + i) : _mm512_setzero_si512();
-    _mm512_mask_storeu_epi32(pairs + i, Mask16(n - i), _mm512_permutex2var_epi16(x, low, y));
-    if (n - i > 16) {
-      _mm512_mask_storeu_epi32(pairs + i + 16, Mask16(n - i - 16),
-                               _mm512_permutex2var_epi16(x, high, y));
+void Avx512InterleaveRows(const std::byte* const* rows, int64_t count, int64_t n, uint32_t* out) {
+  const __m512i low = _mm512_load_si512(kInterleave.data());
+  const __m512i high = _mm512_load_si512(kInterleave.data() + 32);
+  for (int64_t r = 0; r < count; r += 2, out += n) {
+    const auto* first = reinterpret_cast<const uint16_t*>(rows[r]);
+    const auto* second = r + 1 < count ? reinterpret_cast<const uint16_t*>(rows[r + 1]) : nullptr;
+    for (int64_t i = 0; i < n; i += 32) {
+      const auto mask = static_cast<__mmask32>(n - i >= 32 ? ~0u : (1u << (n - i)) - 1);
+      const __m512i x = _mm512_maskz_loadu_epi16(mask, first + i);
+      const __m512i y =
+          second != nullptr ? _mm512_maskz_loadu_epi16(mask, second + i) : _mm512_setzero_si512();
+      _mm512_mask_storeu_epi32(out + i, Mask16(n - i), _mm512_permutex2var_epi16(x, low, y));
+      if (n - i > 16) {
+        _mm512_mask_storeu_epi32(out + i + 16, Mask16(n - i - 16),
+                                 _mm512_permutex2var_epi16(x, high, y));
+      }
     }
   }
 }
@@ -306,7 +313,7 @@ void Avx512Store(const float*, int64_t, int64_t, int64_t, const float*, bool, fl
 void Avx512PackPairs(const float*, int64_t, int64_t, void*) {
   LC_CHECK(false, "no AVX-512 on this architecture");
 }
-void Avx512Interleave(const void*, const void*, int64_t, void*) {
+void Avx512InterleaveRows(const std::byte* const*, int64_t, int64_t, uint32_t*) {
   LC_CHECK(false, "no AVX-512 on this architecture");
 }
 

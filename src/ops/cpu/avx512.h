@@ -2,6 +2,7 @@
 // dot products, and transposes. Call only at the CpuIsa level named; elsewhere they abort.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "ops/cpu/gemm_kernel.h"
@@ -21,7 +22,8 @@ void Avx512Store(const float* sums, int64_t width, int64_t tokens, int64_t n, co
 // CpuIsa::kAvx512Bf16.
 void Avx512PackPairs(const float* x, int64_t rows, int64_t width, void* panel);
 
-// Two bf16 rows of n elements interleaved: out[i] = {a[i], b[i]}; b null: zeros. CpuIsa::kAvx512.
-void Avx512Interleave(const void* a, const void* b, int64_t n, void* out);
+// Pairs of bf16 rows of n elements interleaved: out[p][i] = {rows[2p][i], rows[2p + 1][i]}; the
+// partner of an odd last row is zero. CpuIsa::kAvx512.
+void Avx512InterleaveRows(const std::byte* const* rows, int64_t count, int64_t n, uint32_t* out);
 
 }  // namespace litecache::ops::cpu
