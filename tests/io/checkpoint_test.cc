@@ -1,0 +1,97 @@
+#include "io/checkpoint.h"
+
+#include <cstring>
+
+#include "expect_error.h"
+#include "safetensors_bytes.h"
+#include "temporary_directory.h"
+
+namespace litecache::io {
+namespace {
+
+using ::litecache::testing::SafetensorsBytes;
+using ::litecache::testing::TemporaryDirectory;
+
+std::string One(const std::string& name, const std::string& data) {
+  return SafetensorsBytes("{\"" + name + R"(":{"dtype":"U8","shape":[)" +
+                              std::to_string(data.size()) + R"(],"data_offsets":[0,)" +
+                              std::to_string(data.size()) + "]}}",
+                          data);
+}
+
+std::string Index(const std::string& map) { return R"({"metadata":{},"weight_map":)" + map + "}"; }
+
+TEST(CheckpointTest, ReadsOneFile) {
+  const TemporaryDirectory directory;
+  directory.Write("model.safetensors", One("x", "abc"));
+  const Checkpoint checkpoint(directory.path());
+  const Checkpoint::Tensor tensor = checkpoint.Find("x");
+  ASSERT_NE(tensor.info, nullptr);
+  EXPECT_EQ(std::memcmp(tensor.data, "abc", 3), 0);
+  EXPECT_EQ(*tensor.file, directory.path() / "model.safetensors");
+  EXPECT_EQ(checkpoint.Find("y").info, nullptr);
+}
+
+TEST(CheckpointTest, ReadsShardsAndReportsProgress) {
+  const TemporaryDirectory directory;
+  directory.Write("model-1.safetensors", One("x", "abc"));
+  directory.Write("model-2.safetensors", One("y", std::string(100'000, 'q')));
+  directory.Write("model.safetensors.index.json",
+                  Index(R"({"x":"model-1.safetensors","y":"model-2.safetensors"})"));
+  const Checkpoint checkpoint(directory.path());
+  EXPECT_EQ(checkpoint.tensor_count(), 2u);
+  EXPECT_EQ(std::memcmp(checkpoint.Find("x").data, "abc", 3), 0);
+  EXPECT_EQ(checkpoint.Find("y").info->bytes(), 100'000u);
+  EXPECT_EQ(*checkpoint.Find("y").file, directory.path() / "model-2.safetensors");
+
+  std::vector<int64_t> seen;
+  checkpoint.Prefault([&](int64_t done, int64_t total) {
+    EXPECT_EQ(total, static_cast<int64_t>(checkpoint.file_bytes()));
+    EXPECT_GT(done, seen.empty() ? -1 : seen.back());
+    seen.push_back(done);
+  });
+  EXPECT_EQ(seen.front(), 0);
+  EXPECT_EQ(seen.back(), static_cast<int64_t>(checkpoint.file_bytes()));
+  EXPECT_THROW(checkpoint.Prefault([](int64_t, int64_t) { throw InvalidArgument("cancelled"); }),
+               InvalidArgument);
+}
+
+TEST(CheckpointTest, SaysWhatIsMissing) {
+  const TemporaryDirectory directory;
+  EXPECT_ERROR(Checkpoint(directory.path()), FileError, directory.path().string(),
+               "model.safetensors");
+  directory.Write("pytorch_model.bin", "x");
+  EXPECT_ERROR(Checkpoint(directory.path()), FileError, "pytorch_model.bin", "save_pretrained");
+}
+
+TEST(CheckpointTest, RefusesWrongIndexes) {
+  const TemporaryDirectory directory;
+  directory.Write("a.safetensors", One("x", "abc"));
+  const auto index = [&](const std::string& text) {
+    directory.Write("model.safetensors.index.json", text);
+    return Checkpoint(directory.path());
+  };
+  EXPECT_ERROR(index("{"), FileError, "index.json:1:2", "not valid JSON");
+  EXPECT_ERROR(index("[]"), FileError, "JSON object");
+  EXPECT_ERROR(index("{}"), FileError, "'weight_map' is missing");
+  EXPECT_ERROR(index(R"({"weight_map":3})"), FileError, "must be an object");
+  EXPECT_ERROR(index(Index("{}")), FileError, "empty");
+  EXPECT_ERROR(index(Index(R"({"x":1})")), FileError, "'x'", "not a name");
+  for (const char* escape : {"../a.safetensors", "/etc/passwd", "..", ".", "", "a\\u0000b"}) {
+    EXPECT_ERROR(index(Index(std::string(R"({"x":")") + escape + "\"}")), FileError,
+                 "not in its directory");
+  }
+  EXPECT_ERROR(index(Index(R"({"x":"b.safetensors"})")), FileError, "b.safetensors", "cannot open");
+  EXPECT_ERROR(index(Index(R"({"z":"a.safetensors"})")), FileError, "a.safetensors",
+               "no tensor 'z'");
+  directory.Write("b.safetensors", One("x", "abc"));
+  EXPECT_ERROR(index(Index(R"({"x":"a.safetensors","y":"b.safetensors"})")), FileError, "'x'",
+               "also in");
+  directory.Write("b.safetensors", One("y", "abc"));
+  EXPECT_ERROR(index(Index(R"({"x":"b.safetensors","y":"a.safetensors"})")), FileError,
+               "no tensor");
+  EXPECT_EQ(index(Index(R"({"x":"a.safetensors","y":"b.safetensors"})")).tensor_count(), 2u);
+}
+
+}  // namespace
+}  // namespace litecache::io
