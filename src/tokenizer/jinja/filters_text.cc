@@ -151,17 +151,18 @@ Value Center(Runtime& rt, const Value& input, CallArgs& args) {
 
 Value Truncate(Runtime& rt, const Value& input, CallArgs& args) {
   const BoundArgs bound(rt, "truncate", args, {"length", "killwords", "end", "leeway"});
-  RequireDefined(rt, input);
-  if (!input.IsString()) rt.Fail("truncate needs a string, not '{}'", TypeName(input));
   const int64_t length = bound.Int(0, 255);
   const MarkedString end = bound.Has(2) ? bound.RequireString(2) : MarkedString("...");
   const int64_t leeway = bound.Int(3).value_or(5);
   const auto end_length = static_cast<int64_t>(CountCodePoints(end.text()));
   if (length < end_length) rt.Fail("expected length >= {}, got {}", end_length, length);
   if (leeway < 0) rt.Fail("expected leeway >= 0, got {}", leeway);
+  // Whatever is short enough passes, also a list.
+  const auto size = Length(input);
+  if (!size) rt.Fail("object of type '{}' has no len()", TypeName(input));
+  if (*size <= length || *size - length <= leeway) return input;
+  if (!input.IsString()) rt.Fail("truncate needs a string, not '{}'", TypeName(input));
   const MarkedString& text = input.string();
-  const auto size = static_cast<int64_t>(CountCodePoints(text.text()));
-  if (size <= length || size - length <= leeway) return input;
   MarkedString result =
       text.Sub(0, ByteOffset(text.text(), static_cast<size_t>(length - end_length)));
   if (!bound.Bool(1, false)) {

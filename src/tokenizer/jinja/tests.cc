@@ -73,11 +73,13 @@ bool IsUpperTest(Runtime& rt, const Value& value, CallArgs& args) {
 
 bool IsFilter(Runtime& rt, const Value& value, CallArgs& args) {
   const BoundArgs bound(rt, "filter", args, {});
+  if (!HashKey(value)) rt.Fail("unhashable type: '{}'", TypeName(value));
   return value.IsString() && FindFilter(value.text()) != nullptr;
 }
 
 bool IsTest(Runtime& rt, const Value& value, CallArgs& args) {
   const BoundArgs bound(rt, "test", args, {});
+  if (!HashKey(value)) rt.Fail("unhashable type: '{}'", TypeName(value));
   return value.IsString() && FindTest(value.text()) != nullptr;
 }
 

@@ -103,9 +103,10 @@ Value SliceString(Runtime& rt, const MarkedString& string, const Value& start, c
   const std::string& text = string.text();
   const auto size = static_cast<int64_t>(CountCodePoints(text));
   const SliceBounds bounds = ResolveSlice(rt, size, start, stop, step);
-  if (bounds.count == 0) return rt.MakeString(MarkedString());
   MarkedString result;
-  if (bounds.step == 1) {
+  if (bounds.count == 0) {
+    // Nothing to copy.
+  } else if (bounds.step == 1) {
     const size_t begin = ByteOffset(text, static_cast<size_t>(bounds.start));
     const size_t length =
         ByteOffset(std::string_view(text).substr(begin), static_cast<size_t>(bounds.count));

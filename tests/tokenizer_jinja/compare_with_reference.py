@@ -1,0 +1,61 @@
+"""Compares jinja_render with Jinja2, as Transformers sets it up, on random templates.
+
+compare_with_reference.py PROGRAM [--count N] [--seed S]"""
+
+import argparse
+import os
+import random
+import re
+import sys
+
+import random_templates
+import reference
+
+# Python prints these with addresses, or with module names of its own implementation.
+UNCOMPARABLE = re.compile(
+    r"<(generator object|bound method|built-in method|function|list_reverseiterator|reversed object|dict_|Cycler|"
+    r"LoopContext|Namespace|Macro|map object|class|jinja2|transformers|list_iterator|method)|\bUndefined\b|at 0x"
+    r"|reverse(valu|key|item)?iterator|range_iterator"
+)
+# What the program refuses by design, and says so; and slices of literals that have none, which Jinja's constant folding makes
+# undefined while it refuses them for variables.
+BY_DESIGN = re.compile(r"unhashable type: 'slice'|object is not subscriptable|over 64 bits|over the limit|gave up after|nested more|too big")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("program")
+    parser.add_argument("--count", type=int, default=4000)
+    parser.add_argument("--seed", type=int, default=int(os.environ.get("LC_TEST_SEED", random.SystemRandom().randrange(2**31))))
+    args = parser.parse_args()
+    print(f"LC_TEST_SEED={args.seed}")
+    requests = []
+    for i in range(args.count):
+        generator = random_templates.Generator(args.seed * 1000003 + i)
+        requests.append({"template": generator.template(), "context": generator.context()})
+    answers = reference.run_program(args.program, requests)
+    equal = refused = skipped = unsupported = different = 0
+    for request, answer in zip(requests, answers):
+        expected = reference.render_bare(request["template"], request["context"])
+        text = expected.get("text")
+        if "unsupported" in answer:
+            unsupported += 1
+        elif text is not None and text == answer.get("text"):
+            equal += 1
+        elif text is None and "error" in answer:
+            refused += 1
+        elif BY_DESIGN.search(answer.get("error", "")) or UNCOMPARABLE.search(str(text) + str(answer.get("text"))):
+            skipped += 1
+        else:
+            different += 1
+            if different <= 40:
+                print(f"DIFFERS\n  template {request['template']!r}\n  context  {request['context']!r}")
+                print(f"  expected {expected}\n  got      {answer}")
+    print(f"{equal} equal, {refused} refused by both, {unsupported} refused by name, {skipped} not comparable, "
+          f"{different} different")
+    # A generator that makes nothing but errors would compare nothing.
+    return 0 if different == 0 and equal > args.count // 4 else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
