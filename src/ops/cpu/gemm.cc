@@ -107,8 +107,10 @@ void Gemm(ThreadPool& pool, const MatrixView& x, const MatrixView& weight, const
             .y = y,
             .epilogue = epilogue,
             .widen = weight.dtype != DType::kF32 && !bf16_kernel,
-            .depth_block = kPanelBytes / 4 / kernel.max_width() * kernel.step,
+            .depth_block = 0,
             .panels = nullptr};
+  const int64_t widest = std::min(CeilDiv(x.rows, kernel.lanes) * kernel.lanes, kernel.max_width());
+  p.depth_block = kPanelBytes / 4 / widest * kernel.step;
   const int64_t depth_blocks = std::max(CeilDiv(p.depth(), p.depth_block), int64_t{1});
   // As many blocks for every thread; the last ones even out what the machine takes from a thread.
   int64_t blocks = CeilDiv(weight.rows, kWeightRows);

@@ -101,7 +101,11 @@ HWY_INLINE void Dots(const W* w, int64_t stride, const float* x, int64_t x_strid
   const W* rows[kRows];
   int64_t i = 0;
   for (; i + block <= n; i += block) {
-    for (int r = 0; r < kRows; ++r) rows[r] = w + r * stride + i;
+    for (int r = 0; r < kRows; ++r) {
+      rows[r] = w + r * stride + i;
+      // The next rows of the block: the hardware's prefetchers stop at the end of every row.
+      __builtin_prefetch(rows[r] + kRows * stride, 0, 3);
+    }
     accumulate(rows, i);
   }
   if (i < n) {
