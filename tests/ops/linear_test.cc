@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "ops/cpu/gemm_onednn.h"
 #include "ops/ops_testing.h"
 
 namespace litecache::ops {
@@ -96,6 +97,32 @@ TEST(Linear, BiasResidualAndStrides) {
 TEST(Linear, MoreTokensThanABlockHolds) {
   RunCase({.tokens = 1030, .in = 40, .out = 7, .dtype = DType::kBF16}, 2);
   RunCase({.tokens = 300, .in = 700, .out = 9, .dtype = DType::kF32}, 2);
+}
+
+// The path of CPUs with AMX, which oneDNN runs with what this CPU has instead.
+TEST(Linear, OneDnnMatchesDoublePrecision) {
+  if (ActiveCpuIsa() < CpuIsa::kAvx512) GTEST_SKIP() << "oneDNN needs AVX-512 for bf16";
+  for (Case c : {Case{.tokens = 33, .in = 97, .out = 300, .dtype = DType::kBF16},
+                 Case{.tokens = 70, .in = 256, .out = 513, .dtype = DType::kBF16, .padding = 3},
+                 Case{.tokens = 1100, .in = 32, .out = 5, .dtype = DType::kBF16}}) {
+    for (bool bias : {false, true}) {
+      for (Epilogue epilogue : {Epilogue::kStore, Epilogue::kAdd}) {
+        c.bias = bias;
+        c.epilogue = epilogue;
+        Random random(77);
+        const Matrix x = Matrix::Normal(random, DType::kF32, c.tokens, c.in, c.padding);
+        const Matrix w = Matrix::Normal(random, c.dtype, c.out, c.in, c.padding, 0.1f);
+        const Matrix before = Matrix::Normal(random, DType::kF32, c.tokens, c.out, c.padding);
+        std::vector<float> biases(static_cast<size_t>(c.out));
+        for (float& b : biases) b = random.Normal();
+        const Matrix y = before;
+        ThreadPool pool(3);
+        cpu::GemmOneDnn(pool, x.view(), w.view(), bias ? biases.data() : nullptr, y.view(),
+                        epilogue);
+        ExpectProduct(c, x, w, biases, before, y);
+      }
+    }
+  }
 }
 
 TEST(Linear, ResultsDoNotDependOnTheNumberOfThreads) {

@@ -15,6 +15,7 @@
 #include "device/cpu/cpu_isa.h"
 #include "ops/activation.h"
 #include "ops/attention.h"
+#include "ops/cpu/gemm_onednn.h"
 #include "ops/linear.h"
 #include "ops/norm.h"
 #include "ops/rope.h"
@@ -112,6 +113,21 @@ void LinearShapes(benchmark::internal::Benchmark* b) {
   }
 }
 BENCHMARK(BM_Linear)->Apply(LinearShapes)->UseRealTime()->Unit(benchmark::kMicrosecond);
+
+// The product through oneDNN, whatever the CPU: what Linear's choice between the two rests on.
+void BM_LinearOneDnn(benchmark::State& state) {
+  const int64_t tokens = state.range(0), in = state.range(1), out = state.range(2);
+  Operand w(DType::kBF16, out, in), x(DType::kF32, tokens, in), y(DType::kF32, tokens, out);
+  ThreadPool& pool = TheDevice().pool();
+  for (auto _ : state) cpu::GemmOneDnn(pool, x.view, w.view, nullptr, y.view, Epilogue::kStore);
+  Report(state, static_cast<double>(in * out) * 2,
+         2.0 * static_cast<double>(tokens) * static_cast<double>(in * out));
+}
+BENCHMARK(BM_LinearOneDnn)
+    ->ArgsProduct({{32, 64, 512}, {2048}, {2048, 8192}})
+    ->Args({512, 8192, 2048})
+    ->UseRealTime()
+    ->Unit(benchmark::kMicrosecond);
 
 // KV pages of one sequence, 32 query and 8 KV heads of 64 or 128.
 struct KvFixture {

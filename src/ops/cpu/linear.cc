@@ -1,4 +1,5 @@
 #include "ops/cpu/gemm.h"
+#include "ops/cpu/gemm_onednn.h"
 #include "ops/cpu/gemv.h"
 #include "ops/cpu/ops.h"
 
@@ -8,6 +9,8 @@ void Linear(ThreadPool& pool, const MatrixView& x, const MatrixView& weight, con
             const MatrixView& y, Epilogue epilogue) {
   if (x.rows <= kMaxGemvTokens) {
     Gemv(pool, x, weight, bias, y, epilogue);
+  } else if (OneDnnIsFaster(x, weight)) {
+    GemmOneDnn(pool, x, weight, bias, y, epilogue);
   } else {
     Gemm(pool, x, weight, bias, y, epilogue);
   }
