@@ -1,0 +1,55 @@
+#include "bench/cost.h"
+
+namespace litecache::bench {
+namespace {
+
+// Weights of matrices, by where they stand.
+struct Matrices {
+  double kv = 0;     // K and V projections of a layer
+  double layer = 0;  // all of a layer, kv included
+  double head = 0;   // logits
+};
+
+Matrices CountMatrices(const model::ModelConfig& c) {
+  const auto d = [](int64_t value) { return static_cast<double>(value); };
+  Matrices m;
+  m.kv = 2 * d(c.hidden) * d(c.kv_heads) * d(c.head_dim);
+  const double q_and_o = 2 * d(c.hidden) * d(c.q_heads) * d(c.head_dim);
+  const double feed_forward =
+      (c.family == model::Family::kOpt ? 2 : 3) * d(c.hidden) * d(c.intermediate);
+  m.layer = m.kv + q_and_o + feed_forward;
+  m.head = d(c.vocab) * d(c.embedding_dim > 0 ? c.embedding_dim : c.hidden);
+  return m;
+}
+
+// One query row over `keys` keys: q.k and the weighted sum, in one layer.
+double AttentionFlops(const model::ModelConfig& c, double keys) {
+  return 4 * static_cast<double>(c.q_heads * c.head_dim) * keys;
+}
+
+}  // namespace
+
+Cost PrefillCost(const model::ModelConfig& c, int64_t tokens, uint64_t weight_bytes) {
+  const Matrices m = CountMatrices(c);
+  const auto n = static_cast<double>(tokens);
+  const auto below = static_cast<double>(c.layers - 1);
+  Cost cost;
+  cost.flops = below * (2 * m.layer * n + AttentionFlops(c, n * (n + 1) / 2)) + 2 * m.kv * (n - 1) +
+               2 * m.layer + AttentionFlops(c, n) + 2 * m.head;
+  cost.bytes = static_cast<double>(weight_bytes);
+  return cost;
+}
+
+Cost DecodeCost(const model::ModelConfig& c, int64_t batch, int64_t context, uint64_t weight_bytes,
+                uint64_t kv_bytes) {
+  const Matrices m = CountMatrices(c);
+  const auto b = static_cast<double>(batch);
+  const auto n = static_cast<double>(context);
+  const auto layers = static_cast<double>(c.layers);
+  Cost cost;
+  cost.flops = b * (2 * (m.layer * layers + m.head) + layers * AttentionFlops(c, n + 1));
+  cost.bytes = static_cast<double>(weight_bytes) + b * n * static_cast<double>(kv_bytes);
+  return cost;
+}
+
+}  // namespace litecache::bench

@@ -1,0 +1,29 @@
+// What this machine can do at best, measured: the floor that speeds are compared with.
+#pragma once
+
+#include "base/dtype.h"
+#include "base/thread_pool.h"
+#include "device/device.h"
+
+namespace litecache::bench {
+
+struct MachineRates {
+  double bytes_per_second = 0;  // reading memory, all threads
+  double flops_per_second = 0;  // products of the dtype measured, all threads
+};
+
+// Reads a buffer much larger than caches with all threads, best of several passes (about 0.3 s).
+double MeasureBandwidth(ThreadPool& pool);
+
+// Multiply-adds in registers with the widest instructions for `dtype`, all threads (about 0.1 s).
+// bf16 falls back to f32 arithmetic where the processor has no bf16 products.
+double MeasureArithmetic(ThreadPool& pool, DType dtype);
+
+// The rate of a large matrix product through ops::Linear. Matrix units that MeasureArithmetic does
+// not know show up here.
+double MeasureMatrixProduct(Device& device, Stream& stream, DType dtype);
+
+// Bandwidth, and the better of the two arithmetic rates.
+MachineRates MeasureMachine(Device& device, Stream& stream, ThreadPool& pool, DType dtype);
+
+}  // namespace litecache::bench

@@ -1,0 +1,187 @@
+#include "bench/runner.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+
+#include "base/error.h"
+#include "kv/layout.h"
+
+namespace litecache::bench {
+namespace {
+
+// Steps before the clock: buffers are allocated, threads awake.
+constexpr int64_t kWarmUp = 2;
+
+double Seconds(const std::function<void()>& work) {
+  const auto start = std::chrono::steady_clock::now();
+  work();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+kv::Step ChunkStep(kv::SequenceId id, int64_t rows, int64_t past) {
+  return {.sequences = {{.id = id, .first_row = 0, .rows = rows, .past = past}}, .rows = rows};
+}
+
+}  // namespace
+
+Runner::Runner(Device& device, Stream& stream, model::Decoder& decoder, const MachineRates& rates,
+               const RunOptions& options)
+    : device_(device),
+      stream_(stream),
+      decoder_(decoder),
+      rates_(rates),
+      options_(options),
+      random_(options.seed) {}
+
+void Runner::CheckContext(int64_t tokens) const {
+  const int64_t limit = decoder_.config().max_context;
+  if (tokens < 1 || tokens > limit) {
+    throw InvalidArgument("a context of {} tokens is not between 1 and the model's {}", tokens,
+                          limit);
+  }
+}
+
+int32_t Runner::RandomToken() {
+  return static_cast<int32_t>(random_() % static_cast<uint64_t>(decoder_.config().vocab));
+}
+
+void Runner::FillByPrefill(kv::Cache& cache, kv::SequenceId id, int64_t tokens,
+                           const std::function<void(int64_t)>& progress) {
+  const int64_t vocab = decoder_.config().vocab;
+  std::vector<float> logits(static_cast<size_t>(vocab));
+  for (int64_t past = 0; past < tokens;) {
+    const int64_t rows = std::min(options_.prefill_chunk, tokens - past);
+    std::vector<int32_t> ids(static_cast<size_t>(rows));
+    std::vector<int32_t> positions(static_cast<size_t>(rows));
+    for (int64_t i = 0; i < rows; ++i) {
+      ids[static_cast<size_t>(i)] = RandomToken();
+      positions[static_cast<size_t>(i)] = static_cast<int32_t>(past + i);
+    }
+    std::vector<int64_t> logit_rows;
+    if (past + rows == tokens) logit_rows.push_back(rows - 1);
+    decoder_.Forward(stream_, ChunkStep(id, rows, past), ids, positions, cache, logit_rows,
+                     MatrixView::Of(logits.data(), static_cast<int64_t>(logit_rows.size()), vocab));
+    stream_.Synchronize();
+    past += rows;
+    progress(rows);
+  }
+}
+
+void Runner::FillSynthetic(kv::Cache& cache, kv::SequenceId id, int64_t tokens,
+                           const std::function<void(int64_t)>& progress) {
+  const kv::Layout& layout = cache.layout();
+  const int64_t q_width = layout.q_heads * layout.head_dim;
+  const int64_t kv_width = layout.kv_heads * layout.head_dim;
+  const int64_t rows = std::min(options_.prefill_chunk, tokens);
+  std::vector<float> q(static_cast<size_t>(rows * q_width));
+  std::vector<float> out(q.size());
+  std::vector<float> k(static_cast<size_t>(rows * kv_width));
+  std::vector<float> v(k.size());
+  std::normal_distribution<float> normal;
+  for (auto* values : {&q, &k, &v}) {
+    for (float& value : *values) value = normal(random_);
+  }
+  const float scale = 1.0f / std::sqrt(static_cast<float>(layout.head_dim));
+  for (int64_t past = 0; past < tokens;) {
+    const int64_t count = std::min(rows, tokens - past);
+    const kv::Step step = ChunkStep(id, count, past);
+    cache.BeginStep(step);
+    for (int64_t layer = 0; layer < layout.layers; ++layer) {
+      cache.Attend(stream_, layer, step, MatrixView::Of(q.data(), count, q_width),
+                   MatrixView::Of(k.data(), count, kv_width),
+                   MatrixView::Of(v.data(), count, kv_width), scale,
+                   MatrixView::Of(out.data(), count, q_width));
+    }
+    cache.EndStep(step);
+    past += count;
+    progress(count);
+  }
+}
+
+Measurement Runner::Finish(int64_t batch, int64_t context, std::vector<double> seconds,
+                           const Cost& cost) const {
+  std::sort(seconds.begin(), seconds.end());
+  Measurement m;
+  m.batch = batch;
+  m.context = context;
+  m.seconds = seconds[seconds.size() / 2];
+  m.spread = (seconds.back() - seconds.front()) / m.seconds;
+  m.cost = cost;
+  m.floor_seconds =
+      std::max(cost.bytes / rates_.bytes_per_second, cost.flops / rates_.flops_per_second);
+  return m;
+}
+
+Measurement Runner::Prefill(int64_t context, const Progress& progress) {
+  CheckContext(context);
+  const kv::Layout layout = decoder_.config().kv_layout(decoder_.kv_dtype());
+  const auto cache = kv::CreateFullCache(device_, layout, kv::PageLayout(layout).BytesFor(context));
+  const int64_t total = context * (options_.prefill_repeats + 1);
+  int64_t done = 0;
+  std::vector<double> seconds;
+  for (int64_t repeat = 0; repeat <= options_.prefill_repeats; ++repeat) {
+    const kv::SequenceId id = cache->Create();
+    const double time = Seconds([&] {
+      FillByPrefill(*cache, id, context, [&](int64_t rows) { progress(done += rows, total); });
+    });
+    cache->Release(id);
+    // The first one faults memory in and starts threads.
+    if (repeat > 0 || options_.prefill_repeats == 0) seconds.push_back(time);
+  }
+  return Finish(1, context, std::move(seconds),
+                PrefillCost(decoder_.config(), context, decoder_.weight_bytes_per_step()));
+}
+
+uint64_t Runner::DecodeKvBytes(int64_t batch, int64_t context) const {
+  const kv::PageLayout pages(decoder_.config().kv_layout(decoder_.kv_dtype()));
+  return static_cast<uint64_t>(batch) * pages.BytesFor(context + options_.decode_steps + kWarmUp);
+}
+
+Measurement Runner::Decode(int64_t batch, int64_t context, const Progress& progress) {
+  const int64_t steps = options_.decode_steps + kWarmUp;
+  CheckContext(context + steps);
+  const int64_t vocab = decoder_.config().vocab;
+  const kv::Layout layout = decoder_.config().kv_layout(decoder_.kv_dtype());
+  const auto cache = kv::CreateFullCache(device_, layout, DecodeKvBytes(batch, context));
+  const int64_t total = batch * context + steps;
+  int64_t done = 0;
+  const auto advance = [&](int64_t amount) { progress(done += amount, total); };
+
+  kv::Step step;
+  step.rows = batch;
+  for (int64_t i = 0; i < batch; ++i) {
+    const kv::SequenceId id = cache->Create();
+    if (options_.fill == Fill::kPrefill) {
+      FillByPrefill(*cache, id, context, advance);
+    } else {
+      FillSynthetic(*cache, id, context, advance);
+    }
+    step.sequences.push_back({.id = id, .first_row = i, .rows = 1, .past = context});
+  }
+
+  const auto rows = static_cast<size_t>(batch);
+  std::vector<int32_t> ids(rows);
+  std::vector<int32_t> positions(rows, static_cast<int32_t>(context));
+  std::vector<int64_t> logit_rows(rows);
+  for (size_t i = 0; i < rows; ++i) logit_rows[i] = static_cast<int64_t>(i);
+  std::vector<float> logits(rows * static_cast<size_t>(vocab));
+  std::vector<double> seconds;
+  for (int64_t i = 0; i < steps; ++i) {
+    for (int32_t& id : ids) id = RandomToken();
+    const double time = Seconds([&] {
+      decoder_.Forward(stream_, step, ids, positions, *cache, logit_rows,
+                       MatrixView::Of(logits.data(), batch, vocab));
+      stream_.Synchronize();
+    });
+    if (i >= kWarmUp) seconds.push_back(time);
+    for (auto& sequence : step.sequences) ++sequence.past;
+    for (int32_t& position : positions) ++position;
+    advance(1);
+  }
+  return Finish(batch, context, std::move(seconds),
+                DecodeCost(decoder_.config(), batch, context + kWarmUp + options_.decode_steps / 2,
+                           decoder_.weight_bytes_per_step(), layout.token_bytes()));
+}
+
+}  // namespace litecache::bench

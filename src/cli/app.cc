@@ -1,0 +1,174 @@
+#include "cli/app.h"
+
+#include <fmt/format.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <exception>
+#include <new>
+
+#include "base/error.h"
+#include "cli/command.h"
+#include "cli/exit_codes.h"
+#include "cli/help.h"
+#include "cli/interrupt.h"
+#include "cli/options.h"
+#include "cli/output.h"
+#include "cli/suggest.h"
+#include "cli/version.h"
+
+namespace litecache::cli {
+namespace {
+
+void Print(const std::string& text) {
+  Output output;
+  output.Write(text);
+  output.Flush();
+}
+
+std::string DidYouMean(const std::string& word, const std::vector<std::string>& candidates) {
+  const std::string nearest = Nearest(word, candidates);
+  return nearest.empty() ? "" : fmt::format(" Did you mean '{}'?", nearest);
+}
+
+// The command that `arguments` start with; *used is the number of words its name takes.
+std::unique_ptr<Command> FindCommand(const std::vector<std::string>& arguments, size_t* used) {
+  auto commands = AllCommands();
+  std::vector<std::string> names;
+  const std::string& first = arguments[0];
+  const std::string both = arguments.size() > 1 ? first + " " + arguments[1] : first;
+  bool is_group = false;
+  for (auto& command : commands) {
+    const std::string name = command->Name();
+    if (name == first || name == both) {
+      *used = name == first ? 1 : 2;
+      return std::move(command);
+    }
+    is_group = is_group || name.starts_with(first + " ");
+    names.push_back(name);
+  }
+  if (first.starts_with("-")) {
+    throw UsageError("{}: options follow the command: litecache COMMAND [OPTIONS]", first);
+  }
+  const std::string& word = is_group ? both : first;
+  throw UsageError("'{}' is not a command.{} `litecache --help` lists them", word,
+                   DidYouMean(word, names));
+}
+
+// What CLI11 did not take: positional words, or an option that does not exist.
+std::vector<std::string> Words(const Command& command, const CLI::App& app) {
+  std::vector<std::string> words;
+  bool options_ended = false;
+  for (const auto& word : app.remaining()) {
+    if (!options_ended && word == "--") {
+      options_ended = true;
+    } else if (!options_ended && word.size() > 1 && word[0] == '-') {
+      std::vector<std::string> names;
+      for (const CLI::Option* option : app.get_options()) {
+        for (const auto& name : option->get_lnames()) names.push_back("--" + name);
+      }
+      const std::string name = word.substr(0, word.find('='));
+      throw UsageError("'{}' is not an option of {}.{} `litecache {} --help` lists them", name,
+                       command.Name(), DidYouMean(name, names), command.Name());
+    } else {
+      words.push_back(word);
+    }
+  }
+  if (!words.empty() && command.Words().empty()) {
+    throw UsageError("'{}': {} takes options only; `litecache {} --help` lists them", words[0],
+                     command.Name(), command.Name());
+  }
+  return words;
+}
+
+int RunCommand(const std::vector<std::string>& arguments) {
+  size_t used = 0;
+  const auto command = FindCommand(arguments, &used);
+  CLI::App app;
+  app.allow_extras();
+  app.set_help_flag("-h,--help", "Print this help and exit")->group("General");
+  GeneralOptions general;
+  command->Declare(app);
+  general.Declare(app);
+  try {
+    // CLI11 takes them from the back.
+    app.parse(std::vector<std::string>(arguments.rbegin(),
+                                       arguments.rend() - static_cast<std::ptrdiff_t>(used)));
+  } catch (const CLI::CallForHelp&) {
+    Print(CommandHelp(*command, app));
+    return kOk;
+  } catch (const CLI::RequiredError& error) {
+    Words(*command, app);  // a misspelt option is the better explanation
+    throw UsageError("{}; `litecache {} --help` shows how", error.what(), command->Name());
+  } catch (const CLI::ParseError& error) {
+    throw UsageError("{}", error.what());
+  }
+  const auto words = Words(*command, app);
+  general.Apply();
+  command->SetQuiet(general.quiet);
+  return command->Run(words);
+}
+
+int Dispatch(const std::vector<std::string>& arguments) {
+  if (arguments.empty()) throw UsageError("no command; `litecache --help` lists them");
+  const std::string& first = arguments[0];
+  if (first == "--version" || first == "-V") {
+    Print(VersionText());
+    return kOk;
+  }
+  if (first == "--help-markdown") {
+    Print(OptionTables());
+    return kOk;
+  }
+  if (first == "--help" || first == "-h" || first == "help") {
+    if (arguments.size() == 1) {
+      Print(ProgramHelp());
+      return kOk;
+    }
+    std::vector<std::string> rest(arguments.begin() + 1, arguments.end());
+    rest.push_back("--help");
+    return RunCommand(rest);
+  }
+  return RunCommand(arguments);
+}
+
+int Report(const std::string& message, int code) {
+  // A bar that is still drawn would share the line.
+  std::fputs(("error: " + message + "\n").c_str(), stderr);
+  return code;
+}
+
+}  // namespace
+
+std::vector<std::unique_ptr<Command>> AllCommands() {
+  std::vector<std::unique_ptr<Command>> commands;
+  commands.push_back(MakeGenerateCommand());
+  commands.push_back(MakeChatCommand());
+  commands.push_back(MakeTokenizeCommand());
+  commands.push_back(MakeDetokenizeCommand());
+  commands.push_back(MakeLogitsCommand());
+  commands.push_back(MakeInspectCommand());
+  commands.push_back(MakeBenchCommand());
+  commands.push_back(MakeEvalGenerateCommand());
+  return commands;
+}
+
+int RunProgram(const std::vector<std::string>& arguments) {
+  try {
+    signal(SIGPIPE, SIG_IGN);  // writes report it instead
+    InstallInterruptHandler();
+    return Dispatch(arguments);
+  } catch (const OutputClosed&) {
+    return kOk;
+  } catch (const InvalidArgument& error) {
+    return Report(error.what(), kUsage);
+  } catch (const std::bad_alloc&) {
+    return Report("out of memory; --memory sets a budget that is checked before work starts",
+                  kFailure);
+  } catch (const std::exception& error) {
+    return Report(error.what(), kFailure);
+  }
+}
+
+}  // namespace litecache::cli

@@ -1,0 +1,56 @@
+// A command of the program: what it declares on its command line, and what it does.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+
+namespace litecache::cli {
+
+// The command line cannot mean anything: exit code 2.
+class UsageError : public InvalidArgument {
+ public:
+  using InvalidArgument::InvalidArgument;
+};
+
+class Command {
+ public:
+  virtual ~Command() = default;
+
+  // "generate", or "eval generate" for a command of a group.
+  virtual std::string Name() const = 0;
+  // One line for the list of commands.
+  virtual std::string Summary() const = 0;
+  // Further help below the options: examples, output formats.
+  virtual std::string Notes() const { return ""; }
+  // Name of the positional arguments in the usage line, empty when the command takes none.
+  virtual std::string Words() const { return ""; }
+  // Adds the command's options; they are written into members before Run().
+  virtual void Declare(CLI::App& app) = 0;
+  // --quiet: no summary. Called before Run().
+  void SetQuiet(bool quiet) { quiet_ = quiet; }
+  // Returns the exit code; throws what goes wrong. `words` are the positional arguments. They do
+  // not pass through CLI11, which would split a prompt such as "[a, b]" at its commas.
+  virtual int Run(const std::vector<std::string>& words) = 0;
+
+ protected:
+  bool quiet_ = false;
+};
+
+// One function a file in commands/.
+std::unique_ptr<Command> MakeGenerateCommand();
+std::unique_ptr<Command> MakeChatCommand();
+std::unique_ptr<Command> MakeTokenizeCommand();
+std::unique_ptr<Command> MakeDetokenizeCommand();
+std::unique_ptr<Command> MakeLogitsCommand();
+std::unique_ptr<Command> MakeInspectCommand();
+std::unique_ptr<Command> MakeBenchCommand();
+std::unique_ptr<Command> MakeEvalGenerateCommand();
+
+// All commands, in the order of the help.
+std::vector<std::unique_ptr<Command>> AllCommands();
+
+}  // namespace litecache::cli

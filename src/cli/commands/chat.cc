@@ -1,0 +1,248 @@
+// litecache chat: a conversation on the terminal.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+
+#include "base/progress.h"
+#include "cli/chat_prompt.h"
+#include "cli/collect.h"
+#include "cli/command.h"
+#include "cli/exit_codes.h"
+#include "cli/input.h"
+#include "cli/interrupt.h"
+#include "cli/options.h"
+#include "cli/output.h"
+#include "cli/stats.h"
+#include "tokenizer/utf8.h"
+
+namespace litecache::cli {
+namespace {
+
+constexpr std::string_view kCommands =
+    "/reset           forget the conversation\n"
+    "/system [TEXT]   set the system message (without TEXT: remove it), and start over\n"
+    "/retry           answer the last message again\n"
+    "/stats           numbers of the last answer\n"
+    "/help            this list\n"
+    "/quit            leave (or Ctrl-D, or Ctrl-C twice)\n"
+    "A line that ends with a backslash goes on in the next one.\n";
+
+class ChatCommand final : public Command {
+ public:
+  std::string Name() const override { return "chat"; }
+  std::string Summary() const override { return "Talk with a model."; }
+  std::string Notes() const override {
+    return "Ctrl-C stops the answer, not the program; at the prompt twice, it leaves. Special "
+           "tokens\n"
+           "typed into a message are ordinary text. Lines of standard input are messages too when "
+           "it\n"
+           "is no terminal. In the conversation:\n\n" +
+           std::string(kCommands) +
+           "\n  litecache chat --model DIR --system 'Answer in one sentence.'\n";
+  }
+
+  void Declare(CLI::App& app) override {
+    flags_.DeclareModel(app, true);
+    app.add_option("--system", system_, "System message")->type_name("TEXT");
+    app.add_option("--chat-template", template_file_, "Use this template instead of the model's")
+        ->type_name("FILE");
+    app.add_flag("--show-special", show_special_, "Keep special tokens in the text");
+    sampling_.Declare(app, "Tokens an answer may have; 0: until the context is full [0]");
+    flags_.DeclareRun(app);
+  }
+
+  int Run(const std::vector<std::string>&) override {
+    engine_ = Engine::Load(flags_.model, flags_.ToEngineOptions());
+    params_ = sampling_.Merge(ModelDefaults(*engine_), false);
+    const ChatPrompt prompt(*engine_, template_file_);
+    interactive_ = isatty(STDIN_FILENO);
+    if (interactive_) {
+      Note(fmt::format("{}; context of {} tokens. /help lists commands.\n", engine_->Description(),
+                       engine_->memory_plan().largest_context));
+    }
+    StartOver();
+    const InterruptScope interrupt;
+    return Loop(prompt, interrupt);
+  }
+
+ private:
+  int Loop(const ChatPrompt& prompt, const InterruptScope& interrupt) {
+    bool warned = false;
+    while (true) {
+      std::string message;
+      bool interrupted = false;
+      if (!ReadMessage(&message, &interrupted)) {
+        if (!interrupted) {
+          if (interactive_) Note("\n");
+          return kOk;
+        }
+        if (warned) {
+          Note("\n");
+          return kInterrupted;
+        }
+        Note("\n(Ctrl-C again leaves)\n");
+        warned = true;
+        interrupt.Reset();
+        continue;
+      }
+      warned = false;
+      if (message.empty()) continue;
+      if (message[0] == '/') {
+        bool answer = false;
+        if (!Obey(message, &answer)) return kOk;
+        if (!answer) continue;
+      } else {
+        turns_.push_back({"user", message});
+      }
+      interrupt.Reset();
+      Answer(prompt, interrupt);
+      interrupt.Reset();
+    }
+  }
+
+  // A message; several lines when they end with a backslash.
+  bool ReadMessage(std::string* message, bool* interrupted) {
+    std::string line;
+    message->clear();
+    while (true) {
+      if (interactive_) Note(message->empty() ? "> " : ". ");
+      if (!lines_.Next(&line, interrupted)) return !*interrupted && !message->empty();
+      if (line.ends_with('\r')) line.pop_back();
+      if (!line.ends_with('\\')) break;
+      line.pop_back();
+      *message += line + "\n";
+    }
+    *message = tokenizer::RepairUtf8(*message + line);
+    return true;
+  }
+
+  // Carries out a /command; *answer: the model is to answer now. Returns false to leave.
+  bool Obey(const std::string& line, bool* answer) {
+    const size_t space = line.find(' ');
+    const std::string command = line.substr(0, space);
+    const std::string rest = space == std::string::npos ? "" : line.substr(space + 1);
+    if (command == "/quit" || command == "/exit") return false;
+    if (command == "/reset") {
+      StartOver();
+      Note("(new conversation)\n");
+    } else if (command == "/system") {
+      system_ = rest;
+      StartOver();
+      Note(rest.empty() ? "(no system message; new conversation)\n"
+                        : "(system message set; new conversation)\n");
+    } else if (command == "/retry") {
+      if (!turns_.empty() && turns_.back().role == "assistant") turns_.pop_back();
+      if (turns_.empty() || turns_.back().role != "user") {
+        Note("(nothing to answer yet)\n");
+      } else {
+        *answer = true;
+      }
+    } else if (command == "/stats") {
+      Note(stats_.empty() ? "(no answer yet)\n" : stats_);
+    } else if (command == "/help") {
+      Note(std::string(kCommands));
+    } else {
+      Note(fmt::format("({} is no command; /help lists them)\n", command));
+    }
+    return true;
+  }
+
+  void StartOver() {
+    turns_.clear();
+    if (!system_.empty()) turns_.push_back({"system", system_});
+  }
+
+  // Answers the conversation. What the model or the engine refuse is reported, and the message
+  // taken back: the conversation goes on.
+  void Answer(const ChatPrompt& prompt, const InterruptScope& interrupt) {
+    try {
+      Generate(prompt, interrupt);
+    } catch (const OutputClosed&) {
+      throw;
+    } catch (const Error& error) {
+      std::fputs(fmt::format("error: {}\n", error.what()).c_str(), stderr);
+      if (dynamic_cast<const FileError*>(&error) != nullptr) throw;
+      if (dynamic_cast<const CapacityError*>(&error) != nullptr) {
+        Note("(/reset forgets the conversation)\n");
+      }
+      if (!turns_.empty() && turns_.back().role == "user") turns_.pop_back();
+    }
+  }
+
+  void Generate(const ChatPrompt& prompt, const InterruptScope& interrupt) {
+    Request request;
+    request.prompt = prompt.Encode(turns_);
+    request.sampling = params_;
+    request.max_tokens = sampling_.max_tokens ? sampling_.max_tokens->value : 0;
+    request.skip_special_tokens = !show_special_;
+    sampling_.ApplyStops(&request);
+    const auto total = static_cast<int64_t>(request.prompt.size());
+    const auto done = std::make_shared<std::atomic<int64_t>>(0);
+    request.on_prefill = [done](int64_t value, int64_t) { *done = value; };
+    ProgressBar bar("Prefill", total, "tokens");
+    const auto start = std::chrono::steady_clock::now();
+    const auto handle = engine_->Submit(std::move(request));
+    Output output;
+    MemoryUse memory;
+    memory.kv_policy = flags_.kv_policy;
+    bool ends_line = false;
+    const auto result = Collect(
+        *handle, 1,
+        [&](int, const std::string& text) {
+          bar.Finish();
+          output.Write(text);
+          output.Flush();
+          ends_line = text.ends_with('\n');
+        },
+        [&] {
+          if (interrupt.Interrupted()) handle->Cancel();
+          if (done->load() < total) bar.Update(done->load());
+          const EngineStats stats = engine_->Stats();
+          memory.kv_bytes = std::max(memory.kv_bytes, stats.kv_bytes_used);
+          memory.kv_capacity = stats.kv_bytes_capacity;
+        });
+    bar.Finish();
+    if (!ends_line) output.Write("\n");
+    output.Flush();
+    // A stopped answer stays part of the conversation: that is what was said.
+    turns_.push_back({"assistant", result.samples[0].text});
+    memory.peak_bytes = PeakMemory();
+    stats_ = litecache::cli::Summary(
+        {result}, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(),
+        memory);
+    if (result.samples[0].finish == FinishReason::kCancelled) Note("(stopped)\n");
+    if (result.samples[0].finish == FinishReason::kLength) {
+      Note(sampling_.max_tokens && sampling_.max_tokens->value > 0
+               ? "(cut at --max-tokens)\n"
+               : "(the context is full: /reset starts over)\n");
+    }
+  }
+
+  // What is not the model's: to standard error.
+  static void Note(const std::string& text) {
+    std::fputs(text.c_str(), stderr);
+    std::fflush(stderr);
+  }
+
+  EngineFlags flags_;
+  SamplingFlags sampling_;
+  std::string system_;
+  std::string template_file_;
+  bool show_special_ = false;
+
+  std::unique_ptr<Engine> engine_;
+  SamplingParams params_;
+  LineReader lines_;
+  std::vector<ChatTurn> turns_;
+  std::string stats_;
+  bool interactive_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> MakeChatCommand() { return std::make_unique<ChatCommand>(); }
+
+}  // namespace litecache::cli

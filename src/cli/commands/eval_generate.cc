@@ -1,0 +1,120 @@
+// litecache eval generate: RULER's long-context tasks as JSON lines.
+#include <fmt/format.h>
+
+#include <ostream>
+
+#include "base/units.h"
+#include "cli/command.h"
+#include "cli/exit_codes.h"
+#include "cli/options.h"
+#include "cli/output.h"
+#include "eval/ruler/run.h"
+#include "eval/ruler/tokens.h"
+#include "io/hub.h"
+#include "tokenizer/tokenizer.h"
+
+namespace litecache::cli {
+namespace {
+
+class EvalGenerateCommand final : public Command {
+ public:
+  std::string Name() const override { return "eval generate"; }
+  std::string Summary() const override {
+    return "Make long-context test samples (RULER's tasks) of an exact length.";
+  }
+  std::string Notes() const override {
+    std::string names;
+    for (const auto name : eval::TaskNames())
+      names += (names.empty() ? "" : ", ") + std::string(name);
+    return "One JSON object a line: input, outputs, max_new_tokens, metric, and where it came "
+           "from.\n"
+           "Tasks: " +
+           names +
+           ".\n"
+           "A sample depends only on task, length, split, seed, its index, the haystack and the\n"
+           "tokenizer. Words and numbers of the splits train and test are disjoint.\n\n"
+           "  litecache eval generate --model DIR --task niah_single_1 --length 16k --count 100\n";
+  }
+
+  void Declare(CLI::App& app) override {
+    app.add_option("--task", tasks_, "Comma-separated names, or all")
+        ->type_name("NAMES")
+        ->capture_default_str();
+    app.add_option("--length", length_, "Tokens of a sample with its answer, e.g. 16k")
+        ->type_name("TOKENS")
+        ->default_str("4k");
+    app.add_option("--count", options_.count, "Samples a task")
+        ->type_name("N")
+        ->check(CLI::Range(int64_t{1}, int64_t{1} << 40).description(""))
+        ->capture_default_str();
+    app.add_option("--start", options_.start,
+                   "Index of the first sample, to go on or to share work")
+        ->type_name("N")
+        ->check(CLI::Range(int64_t{0}, int64_t{1} << 40).description(""))
+        ->capture_default_str();
+    app.add_option("-s,--seed", options_.seed, "Seed")->type_name("N")->capture_default_str();
+    app.add_option("--split", split_, "test or train")->type_name("NAME")->capture_default_str();
+    app.add_option("--haystack", haystack_,
+                   "File or directory the needles of the essay tasks are hidden in; default: "
+                   "source code that comes with the program")
+        ->type_name("PATH");
+    app.add_option("--haystack-pieces", pieces_,
+                   "Where needles may stand: between sentences or lines; auto looks at the file")
+        ->type_name("KIND")
+        ->capture_default_str();
+    app.add_option("--tokenizer", tokenizer_, "tokenizer.json that counts the tokens")
+        ->type_name("FILE");
+    app.add_option("--chars-per-token", chars_per_token_,
+                   "Without a tokenizer: estimate the tokens of a word by its letters")
+        ->type_name("X")
+        ->capture_default_str();
+    app.add_option("-o,--output", output_, "File to write; default: standard output")
+        ->type_name("FILE");
+    flags_.DeclareModel(app, false);
+    flags_.DeclareThreads(app);
+  }
+
+  int Run(const std::vector<std::string>&) override {
+    options_.tasks = CLI::detail::split(tasks_, ',');
+    options_.length = length_.value;
+    options_.threads = flags_.threads;
+    options_.split = eval::ParseSplit(split_);
+    if (!haystack_.empty()) options_.haystack = eval::Haystack::FromPath(haystack_, pieces_);
+    Output output(output_);
+    OutputStreamBuffer buffer(output);
+    std::ostream stream(&buffer);
+    stream.exceptions(std::ios::badbit);  // let a full disk or a closed pipe through as they are
+    eval::RunGenerate(options_, Counter(), stream);
+    output.Close();
+    return kOk;
+  }
+
+ private:
+  eval::TokenCounter Counter() const {
+    if (!tokenizer_.empty()) return eval::CountTokens(tokenizer::Tokenizer::FromFile(tokenizer_));
+    if (!flags_.model.empty()) {
+      return eval::CountTokens(
+          tokenizer::Tokenizer::FromDirectory(io::ResolveModelDirectory(flags_.model)));
+    }
+    return eval::EstimateTokens(chars_per_token_);
+  }
+
+  eval::GenerateOptions options_;
+  EngineFlags flags_;
+  std::string tasks_ = "all";
+  TokenCount length_{4096};
+  std::string split_ = "test";
+  std::string haystack_;
+  std::string pieces_ = "auto";
+  std::string tokenizer_;
+  double chars_per_token_ = 4;
+  std::string output_;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> MakeEvalGenerateCommand() {
+  return std::make_unique<EvalGenerateCommand>();
+}
+
+}  // namespace litecache::cli

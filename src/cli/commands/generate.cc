@@ -1,0 +1,271 @@
+// litecache generate: continue prompts.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdio>
+#include <optional>
+
+#include "base/progress.h"
+#include "cli/chat_prompt.h"
+#include "cli/collect.h"
+#include "cli/command.h"
+#include "cli/exit_codes.h"
+#include "cli/interrupt.h"
+#include "cli/json_text.h"
+#include "cli/options.h"
+#include "cli/output.h"
+#include "cli/prompts.h"
+#include "cli/stats.h"
+#include "tokenizer/tokenizer.h"
+
+namespace litecache::cli {
+namespace {
+
+constexpr int64_t kDefaultMaxTokens = 128;
+
+class GenerateCommand final : public Command {
+ public:
+  std::string Name() const override { return "generate"; }
+  std::string Summary() const override { return "Continue one prompt, or several together."; }
+  std::string Words() const override { return "[PROMPT...]"; }
+  std::string Notes() const override {
+    return "Prompts come from the arguments (- reads standard input), then --prompt-file, then\n"
+           "--prompt-tokens-file; without any of them, from standard input. Several prompts are\n"
+           "generated together and printed in order, each under its label. A prompt that begins "
+           "with\n"
+           "a dash follows `--`.\n\n"
+           "The text is printed as it comes, the summary afterwards on standard error. --json "
+           "prints\n"
+           "one object {\"tokens\", \"text\", \"stats\"} instead; for several prompts or samples "
+           "one\n"
+           "object a line, with \"prompt\" and \"sample\" (both count from 0). Ctrl-C ends the\n"
+           "generation, prints what there is and the summary, and exits with 130.\n\n"
+           "  litecache generate --model DIR 'The capital of France is'\n"
+           "  litecache generate --model DIR --chat --prompt-file question.txt -n 500 --temp 0.7\n";
+  }
+
+  void Declare(CLI::App& app) override {
+    flags_.DeclareModel(app, true);
+    AddRepeated(app, "-f,--prompt-file", files_,
+                "Prompt from a file, its bytes as they are; - reads standard input; can be given "
+                "several times")
+        ->type_name("FILE");
+    AddRepeated(app, "--prompt-tokens-file", token_files_,
+                "Prompt as token ids separated by white space; can be given several times")
+        ->type_name("FILE");
+    app.add_flag("--no-special", no_special_,
+                 "Add no special tokens to the prompts, such as the one that begins a text");
+    app.add_flag("--chat", chat_, "Wrap every prompt in the model's chat template");
+    app.add_option("--system", system_, "System message for --chat")->type_name("TEXT");
+    app.add_option("--chat-template", template_file_, "Use this template instead of the model's")
+        ->type_name("FILE");
+    app.add_option("--samples", samples_, "Samples of every prompt")
+        ->type_name("N")
+        ->check(CLI::Range(1, 4096).description(""))
+        ->capture_default_str();
+    app.add_option("--logprobs", logprobs_,
+                   "With --json: log-probabilities of the tokens and of the K likeliest ones")
+        ->type_name("K")
+        ->check(CLI::Range(0, 1 << 20).description(""));
+    app.add_flag("--show-special", show_special_, "Keep special tokens in the text");
+    app.add_flag("--json", json_, "Print JSON");
+    sampling_.Declare(app, fmt::format("Tokens to generate at most; 0: until the context is full "
+                                       "[{}, or less where the context ends]",
+                                       kDefaultMaxTokens));
+    flags_.DeclareRun(app);
+  }
+
+  int Run(const std::vector<std::string>& words) override {
+    if (logprobs_ >= 0 && !json_) throw UsageError("--logprobs: works with --json only");
+    if (!chat_ && (!system_.empty() || !template_file_.empty())) {
+      throw UsageError("--system and --chat-template work with --chat only");
+    }
+    prompts_ = CollectPrompts(words, files_, token_files_);
+    engine_ = Engine::Load(flags_.model, flags_.ToEngineOptions());
+    Submit();
+    return Print();
+  }
+
+ private:
+  std::vector<int32_t> Encode(const Prompt& prompt) {
+    if (prompt.is_ids) {
+      if (chat_) throw UsageError("--chat works with text, not with --prompt-tokens-file");
+      return prompt.ids;
+    }
+    if (!chat_) {
+      return engine_->tokenizer().Encode(prompt.text, {.add_special_tokens = !no_special_});
+    }
+    if (!chat_prompt_) chat_prompt_.emplace(*engine_, template_file_);
+    std::vector<ChatTurn> turns;
+    if (!system_.empty()) turns.push_back({"system", system_});
+    turns.push_back({"user", prompt.text});
+    return chat_prompt_->Encode(turns);
+  }
+
+  int64_t MaxTokens(size_t prompt_tokens) const {
+    if (sampling_.max_tokens) return sampling_.max_tokens->value;
+    // The default must not be what makes a prompt too long.
+    const int64_t left =
+        engine_->memory_plan().largest_context - static_cast<int64_t>(prompt_tokens);
+    return std::clamp(left, int64_t{1}, kDefaultMaxTokens);
+  }
+
+  void Submit() {
+    const SamplingParams sampling = sampling_.Merge(ModelDefaults(*engine_), samples_ > 1);
+    std::vector<Request> requests;
+    for (size_t i = 0; i < prompts_.size(); ++i) {
+      Request request;
+      request.prompt = Encode(prompts_[i]);
+      if (request.prompt.empty()) {
+        throw InvalidArgument(
+            "the prompt{} is empty, and this model adds no token that begins a "
+            "text: give it at least one token",
+            prompts_.size() > 1 ? fmt::format(" '{}'", prompts_[i].label) : "");
+      }
+      request.sampling = sampling;
+      request.max_tokens = MaxTokens(request.prompt.size());
+      request.n = samples_;
+      request.logprobs = logprobs_;
+      request.skip_special_tokens = !show_special_;
+      sampling_.ApplyStops(&request);
+      prompt_tokens_ += static_cast<int64_t>(request.prompt.size());
+      auto done = std::make_shared<std::atomic<int64_t>>(0);
+      request.on_prefill = [done](int64_t value, int64_t) { *done = value; };
+      prefilled_.push_back(std::move(done));
+      requests.push_back(std::move(request));
+    }
+    start_ = std::chrono::steady_clock::now();
+    for (auto& request : requests) handles_.push_back(engine_->Submit(std::move(request)));
+  }
+
+  // Called while waiting for tokens.
+  void Watch(const InterruptScope& interrupt, ProgressBar& bar) {
+    if (interrupt.Interrupted()) {
+      for (auto& handle : handles_) handle->Cancel();
+    }
+    int64_t done = 0;
+    for (const auto& prompt : prefilled_) done += prompt->load();
+    if (done < prompt_tokens_) {
+      bar.Update(done);
+    } else {
+      bar.Finish();
+    }
+    const EngineStats stats = engine_->Stats();
+    memory_.kv_bytes = std::max(memory_.kv_bytes, stats.kv_bytes_used);
+    memory_.kv_capacity = stats.kv_bytes_capacity;
+  }
+
+  int Print() {
+    const InterruptScope interrupt;
+    memory_.kv_policy = flags_.kv_policy;
+    // Below some hundred tokens a bar would only flicker.
+    ProgressBar bar("Prefill", prompt_tokens_, "tokens");
+    Output output;
+    std::vector<RequestResult> results;
+    for (size_t i = 0; i < handles_.size(); ++i) {
+      bool ends_line = true;
+      bool started = false;
+      results.push_back(Collect(
+          *handles_[i], samples_,
+          [&](int sample, const std::string& text) {
+            if (json_ || sample != 0) return;
+            bar.Finish();
+            if (!started) PrintLabel(i, 0, output);
+            started = true;
+            output.Write(text);
+            output.Flush();
+            ends_line = text.ends_with('\n');
+          },
+          [&] { Watch(interrupt, bar); }));
+      bar.Finish();
+      if (json_) {
+        PrintJson(i, results.back(), output);
+      } else {
+        if (!started) PrintLabel(i, 0, output);
+        if (!ends_line || !started) output.Write("\n");
+        for (int sample = 1; sample < samples_; ++sample) {
+          PrintLabel(i, sample, output);
+          const auto& text = results.back().samples[static_cast<size_t>(sample)].text;
+          output.Write(text.ends_with('\n') ? text : text + "\n");
+        }
+      }
+      output.Flush();
+    }
+    output.Flush();
+    if (!json_ && !quiet_) {
+      const double seconds =
+          std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+      memory_.peak_bytes = PeakMemory();
+      std::fputs(("\n" + litecache::cli::Summary(results, seconds, memory_)).c_str(), stderr);
+    }
+    return interrupt.Interrupted() ? kInterrupted : kOk;
+  }
+
+  void PrintLabel(size_t prompt, int sample, Output& output) const {
+    if (prompts_.size() == 1 && samples_ == 1) return;
+    std::string label = fmt::format("==> {}", prompts_[prompt].label);
+    if (samples_ > 1) label += fmt::format(" (sample {} of {})", sample + 1, samples_);
+    output.Write((prompt + static_cast<size_t>(sample) > 0 ? "\n" : "") + label + " <==\n");
+  }
+
+  void PrintJson(size_t prompt, const RequestResult& result, Output& output) {
+    memory_.peak_bytes = PeakMemory();
+    for (size_t i = 0; i < result.samples.size(); ++i) {
+      const SampleResult& sample = result.samples[i];
+      nlohmann::ordered_json object;
+      if (prompts_.size() > 1 || samples_ > 1) {
+        object["prompt"] = prompt;
+        object["sample"] = i;
+      }
+      object["tokens"] = sample.tokens;
+      object["text"] = sample.text;
+      if (logprobs_ >= 0) object["logprobs"] = Logprobs(sample);
+      object["stats"] = StatsJson(result, sample, memory_);
+      output.Write(ToJsonLine(object) + "\n");
+    }
+  }
+
+  static nlohmann::ordered_json Logprobs(const SampleResult& sample) {
+    auto list = nlohmann::ordered_json::array();
+    for (size_t i = 0; i < sample.logprobs.size(); ++i) {
+      auto top = nlohmann::ordered_json::array();
+      for (const auto& entry : sample.top_logprobs[i]) {
+        top.push_back({{"token", entry.token}, {"logprob", entry.logprob}});
+      }
+      list.push_back({{"token", sample.logprobs[i].token},
+                      {"logprob", sample.logprobs[i].logprob},
+                      {"top", std::move(top)}});
+    }
+    return list;
+  }
+
+  EngineFlags flags_;
+  SamplingFlags sampling_;
+  std::vector<std::string> files_;
+  std::vector<std::string> token_files_;
+  std::string system_;
+  std::string template_file_;
+  int samples_ = 1;
+  int logprobs_ = -1;
+  bool no_special_ = false;
+  bool chat_ = false;
+  bool show_special_ = false;
+  bool json_ = false;
+
+  std::vector<Prompt> prompts_;
+  std::unique_ptr<Engine> engine_;
+  std::optional<ChatPrompt> chat_prompt_;
+  std::vector<std::shared_ptr<RequestHandle>> handles_;
+  std::vector<std::shared_ptr<std::atomic<int64_t>>> prefilled_;
+  int64_t prompt_tokens_ = 0;
+  std::chrono::steady_clock::time_point start_;
+  MemoryUse memory_;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> MakeGenerateCommand() { return std::make_unique<GenerateCommand>(); }
+
+}  // namespace litecache::cli

@@ -1,0 +1,223 @@
+// litecache inspect: what a model is, and where its memory would go.
+#include <fmt/format.h>
+
+#include <filesystem>
+
+#include "base/units.h"
+#include "cli/command.h"
+#include "cli/exit_codes.h"
+#include "cli/json_text.h"
+#include "cli/options.h"
+#include "cli/output.h"
+#include "device/cpu/cpu_device.h"
+#include "model/config.h"
+#include "tokenizer/chat_template.h"
+#include "tokenizer/tokenizer.h"
+
+namespace litecache::cli {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using model::ModelConfig;
+
+std::string_view Name(model::RopeScaling scaling) {
+  switch (scaling) {
+    case model::RopeScaling::kNone:
+      return "none";
+    case model::RopeScaling::kLinear:
+      return "linear";
+    case model::RopeScaling::kLlama3:
+      return "llama3";
+    case model::RopeScaling::kYarn:
+      return "yarn";
+  }
+  return "none";
+}
+
+std::string Count(int64_t count) {
+  const auto value = static_cast<double>(count);
+  if (value >= 1e9) return fmt::format("{:.2f} billion", value / 1e9);
+  if (value >= 1e6) return fmt::format("{:.2f} million", value / 1e6);
+  return fmt::format("{}", count);
+}
+
+Json ConfigJson(const ModelConfig& c) {
+  Json json = {{"family", model::Name(c.family)},
+               {"architecture", c.architecture},
+               {"parameters", c.parameters()},
+               {"weight_dtype", litecache::Name(c.weight_dtype)},
+               {"layers", c.layers},
+               {"hidden", c.hidden},
+               {"intermediate", c.intermediate},
+               {"q_heads", c.q_heads},
+               {"kv_heads", c.kv_heads},
+               {"head_dim", c.head_dim},
+               {"vocab", c.vocab},
+               {"max_context", c.max_context},
+               {"tied_embeddings", c.tie_embeddings},
+               {"eos_ids", c.eos_ids}};
+  if (c.family == model::Family::kOpt) {
+    json["positions"] = "learned";
+  } else {
+    json["rope"] = {
+        {"theta", c.rope.theta}, {"scaling", Name(c.rope.scaling)}, {"factor", c.rope.factor}};
+  }
+  return json;
+}
+
+std::string ConfigText(const ModelConfig& c) {
+  std::string text;
+  const auto line = [&text](std::string_view name, const std::string& value) {
+    text += fmt::format("  {:<14}{}\n", name, value);
+  };
+  text += fmt::format("{} ({}), {} parameters, {}\n", model::Name(c.family), c.architecture,
+                      Count(c.parameters()), litecache::Name(c.weight_dtype));
+  line("layers", fmt::format("{}", c.layers));
+  line("hidden", fmt::format("{}, feed-forward {}", c.hidden, c.intermediate));
+  line("heads",
+       fmt::format("{} query, {} key/value, dimension {}", c.q_heads, c.kv_heads, c.head_dim));
+  line("vocabulary", fmt::format("{}{}", c.vocab, c.tie_embeddings ? ", tied embeddings" : ""));
+  line("context", fmt::format("{} tokens", c.max_context));
+  if (c.family == model::Family::kOpt) {
+    line("positions", "learned");
+  } else {
+    line("RoPE", fmt::format("theta {}, scaling {}{}", c.rope.theta, Name(c.rope.scaling),
+                             c.rope.scaling == model::RopeScaling::kNone
+                                 ? ""
+                                 : fmt::format(" by {}", c.rope.factor)));
+  }
+  return text;
+}
+
+class InspectCommand final : public Command {
+ public:
+  std::string Name() const override { return "inspect"; }
+  std::string Summary() const override { return "What a model is, and where its memory would go."; }
+  std::string Notes() const override {
+    return "A model's weights are mapped, not read. For --shape nothing is allocated, and the "
+           "plan\n"
+           "leaves the activations out.\n\n"
+           "  litecache inspect --model DIR\n"
+           "  litecache inspect --shape llama3-8b --memory 24GiB --json\n";
+  }
+
+  void Declare(CLI::App& app) override {
+    flags_.DeclareModel(app, false);
+    std::string names;
+    for (const auto& name : ModelConfig::ShapeNames()) names += (names.empty() ? "" : ", ") + name;
+    app.add_option("--shape", shape_, "A published shape instead of a model: " + names)
+        ->type_name("NAME");
+    app.add_flag("--json", json_, "Print JSON");
+    flags_.DeclareRun(app);
+  }
+
+  int Run(const std::vector<std::string>&) override {
+    if (!shape_.empty()) {
+      // --model may come from the environment; the option on the command line wins.
+      Emit(ShapeReport());
+    } else if (!flags_.model.empty()) {
+      Emit(ModelReport());
+    } else {
+      throw UsageError("inspect needs --model DIR or --shape NAME");
+    }
+    return kOk;
+  }
+
+ private:
+  struct Report {
+    std::string text;
+    Json json;
+  };
+
+  Report ModelReport() const {
+    const auto engine = Engine::Load(flags_.model, flags_.ToEngineOptions());
+    const MemoryPlan& plan = engine->memory_plan();
+    Report report;
+    report.text = engine->directory().string() + "\n" + ConfigText(engine->config());
+    report.json = ConfigJson(engine->config());
+    report.json["directory"] = engine->directory().string();
+    AddTokenizer(*engine, &report);
+    report.text += plan.ToString();
+    report.json["memory"] = {{"budget", plan.total},
+                             {"weights", plan.weights},
+                             {"weights_mapped", plan.weights_mapped},
+                             {"buffers", plan.buffers},
+                             {"kv", plan.kv},
+                             {"kv_per_token", plan.kv_per_token},
+                             {"largest_context", plan.largest_context}};
+    return report;
+  }
+
+  static void AddTokenizer(const Engine& engine, Report* report) {
+    if (!std::filesystem::exists(engine.directory() / "tokenizer.json")) {
+      report->text += fmt::format("  {:<14}none\n", "tokenizer");
+      report->json["tokenizer"] = nullptr;
+    } else {
+      const auto& tokenizer = engine.tokenizer();
+      const auto id = [](std::optional<int32_t> value) {
+        return value ? fmt::format("{}", *value) : std::string("none");
+      };
+      report->text +=
+          fmt::format("  {:<14}{} tokens, begin {}, end {}\n", "tokenizer", tokenizer.vocab_size(),
+                      id(tokenizer.bos_id()), id(tokenizer.eos_id()));
+      const auto json_id = [](std::optional<int32_t> value) {
+        return value ? Json(*value) : Json();
+      };
+      report->json["tokenizer"] = {{"vocab_size", tokenizer.vocab_size()},
+                                   {"bos_id", json_id(tokenizer.bos_id())},
+                                   {"eos_id", json_id(tokenizer.eos_id())}};
+    }
+    const bool has_template = tokenizer::ChatTemplate::FindIn(engine.directory()).has_value();
+    report->text += fmt::format("  {:<14}{}\n", "chat template", has_template ? "yes" : "no");
+    report->json["chat_template"] = has_template;
+  }
+
+  Report ShapeReport() const {
+    const auto config = ModelConfig::FromShapeName(shape_);
+    const bool f32 = flags_.dtype == "f32" || config.weight_dtype != DType::kBF16;
+    const uint64_t weights = static_cast<uint64_t>(config.parameters()) *
+                             SizeOf(flags_.dtype == "f32" ? DType::kF32 : config.weight_dtype);
+    const uint64_t per_token = config.kv_layout(f32 ? DType::kF32 : DType::kBF16).token_bytes();
+    // The engine's own default budget.
+    const uint64_t budget =
+        flags_.memory.value > 0
+            ? flags_.memory.value
+            : static_cast<uint64_t>(
+                  0.9 * static_cast<double>(CpuDevice(flags_.threads).Info().free_memory));
+    const uint64_t left = budget > weights ? budget - weights : 0;
+    const int64_t limit =
+        flags_.max_context.value > 0 ? flags_.max_context.value : config.max_context;
+    const int64_t context = std::min(static_cast<int64_t>(left / per_token), limit);
+    Report report;
+    report.text = shape_ + "\n" + ConfigText(config) +
+                  fmt::format(
+                      "Memory budget {}\n  {:<10}{:>10}\n  {:<10}{:>10} a token, {} for "
+                      "{} tokens\nLargest context {} tokens, activations not counted{}\n",
+                      FormatBytes(budget), "weights", FormatBytes(weights), "KV cache",
+                      FormatBytes(per_token), FormatBytes(per_token * static_cast<uint64_t>(limit)),
+                      limit, context, weights > budget ? ": the weights alone do not fit" : "");
+    report.json = ConfigJson(config);
+    report.json["shape"] = shape_;
+    report.json["memory"] = {{"budget", budget},
+                             {"weights", weights},
+                             {"kv_per_token", per_token},
+                             {"largest_context", context}};
+    return report;
+  }
+
+  void Emit(const Report& report) const {
+    Output output;
+    output.Write(json_ ? ToJsonLine(report.json) + "\n" : report.text);
+    output.Flush();
+  }
+
+  EngineFlags flags_;
+  std::string shape_;
+  bool json_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> MakeInspectCommand() { return std::make_unique<InspectCommand>(); }
+
+}  // namespace litecache::cli

@@ -1,0 +1,48 @@
+#include "cli/interrupt.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <atomic>
+
+#include "base/error.h"
+#include "cli/exit_codes.h"
+
+namespace litecache::cli {
+namespace {
+
+std::atomic<bool> deferred{false};
+std::atomic<int> presses{0};
+static_assert(std::atomic<bool>::is_always_lock_free && std::atomic<int>::is_always_lock_free);
+
+extern "C" void OnInterrupt(int) {
+  if (deferred.load() && presses.fetch_add(1) == 0) return;
+  // Only async-signal-safe calls from here on.
+  if (isatty(STDERR_FILENO)) {
+    [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, "\r\033[K", 4);
+  }
+  _exit(kInterrupted);
+}
+
+}  // namespace
+
+void InstallInterruptHandler() {
+  struct sigaction action = {};
+  action.sa_handler = OnInterrupt;
+  sigemptyset(&action.sa_mask);
+  action.sa_flags = 0;  // no SA_RESTART: a chat waiting for a line must notice
+  LC_CHECK(sigaction(SIGINT, &action, nullptr) == 0);
+}
+
+InterruptScope::InterruptScope() {
+  presses = 0;
+  deferred = true;
+}
+
+InterruptScope::~InterruptScope() { deferred = false; }
+
+bool InterruptScope::Interrupted() const { return presses.load() > 0; }
+
+void InterruptScope::Reset() const { presses = 0; }
+
+}  // namespace litecache::cli

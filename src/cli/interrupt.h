@@ -1,0 +1,24 @@
+// Ctrl-C.
+#pragma once
+
+namespace litecache::cli {
+
+// Installs the handler: without an InterruptScope, Ctrl-C clears a half-drawn progress bar and ends
+// the program with exit code 130.
+void InstallInterruptHandler();
+
+// While one exists, the first Ctrl-C only sets a flag, so that what there is can be printed; the
+// second ends the program as above. System calls that wait for input return with EINTR.
+class InterruptScope {
+ public:
+  InterruptScope();
+  ~InterruptScope();
+  InterruptScope(const InterruptScope&) = delete;
+  InterruptScope& operator=(const InterruptScope&) = delete;
+
+  bool Interrupted() const;
+  // Forgets the Ctrl-C that was seen.
+  void Reset() const;
+};
+
+}  // namespace litecache::cli

@@ -1,0 +1,89 @@
+#include "cli/stats.h"
+
+#include <fmt/format.h>
+#include <sys/resource.h>
+
+#include "base/units.h"
+
+namespace litecache::cli {
+namespace {
+
+// Tokens a second, or 0 where there was nothing to time.
+double Rate(int64_t tokens, double seconds) {
+  return tokens > 0 && seconds > 0 ? static_cast<double>(tokens) / seconds : 0;
+}
+
+// The first token of every sample belongs to the prefill.
+int64_t DecodedTokens(const RequestResult& result) {
+  int64_t tokens = 0;
+  for (const auto& sample : result.samples) {
+    tokens += std::max<int64_t>(static_cast<int64_t>(sample.tokens.size()) - 1, 0);
+  }
+  return tokens;
+}
+
+std::string WithRate(double rate) {
+  return rate > 0 ? fmt::format(" at {:.{}f} tok/s", rate, rate < 100 ? 1 : 0) : "";
+}
+
+std::string Plural(int64_t count, const std::string& word) {
+  return fmt::format("{} {}{}", count, word, count == 1 ? "" : "s");
+}
+
+}  // namespace
+
+uint64_t PeakMemory() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return static_cast<uint64_t>(usage.ru_maxrss) * 1024;
+}
+
+std::string Summary(const std::vector<RequestResult>& results, double seconds,
+                    const MemoryUse& memory) {
+  int64_t prompt_tokens = 0;
+  int64_t generated = 0;
+  for (const auto& result : results) {
+    prompt_tokens += result.stats.prompt_tokens;
+    generated += result.stats.generated_tokens;
+  }
+  std::string text;
+  if (results.size() == 1) {
+    const auto& stats = results[0].stats;
+    text = fmt::format(
+        "prompt {}{} | first token after {} | generated {}{}\n", Plural(prompt_tokens, "token"),
+        WithRate(Rate(prompt_tokens, stats.prefill_seconds)),
+        FormatSeconds(stats.queue_seconds + stats.prefill_seconds), Plural(generated, "token"),
+        WithRate(Rate(DecodedTokens(results[0]), stats.decode_seconds)));
+  } else {
+    text = fmt::format("{} with {} | generated {}{} together, in {}\n",
+                       Plural(static_cast<int64_t>(results.size()), "prompt"),
+                       Plural(prompt_tokens, "token"), Plural(generated, "token"),
+                       WithRate(Rate(generated, seconds)), FormatSeconds(seconds));
+  }
+  return text + fmt::format("KV cache ({}) {} of {} | peak memory {}\n", memory.kv_policy,
+                            FormatBytes(memory.kv_bytes), FormatBytes(memory.kv_capacity),
+                            FormatBytes(memory.peak_bytes));
+}
+
+nlohmann::ordered_json StatsJson(const RequestResult& result, const SampleResult& sample,
+                                 const MemoryUse& memory) {
+  const RequestStats& stats = result.stats;
+  return {
+      {"prompt_tokens", stats.prompt_tokens},
+      {"generated_tokens", sample.tokens.size()},
+      {"finish_reason", Name(sample.finish)},
+      {"time_to_first_token_s", stats.queue_seconds + stats.prefill_seconds},
+      {"queue_s", stats.queue_seconds},
+      {"prefill_s", stats.prefill_seconds},
+      {"decode_s", stats.decode_seconds},
+      {"prefill_tokens_per_s", Rate(stats.prompt_tokens, stats.prefill_seconds)},
+      {"decode_tokens_per_s", Rate(DecodedTokens(result), stats.decode_seconds)},
+      {"seed", stats.seed},
+      {"kv_policy", memory.kv_policy},
+      {"kv_bytes", memory.kv_bytes},
+      {"kv_capacity_bytes", memory.kv_capacity},
+      {"peak_memory_bytes", memory.peak_bytes},
+  };
+}
+
+}  // namespace litecache::cli

@@ -1,0 +1,16 @@
+// "Did you mean ...?"
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace litecache::cli {
+
+// Edits (insert, delete, replace, swap of neighbours) that turn `a` into `b`.
+int EditDistance(std::string_view a, std::string_view b);
+
+// The candidate nearest to `word`, or "" when none is near enough to be a slip of the fingers.
+std::string Nearest(std::string_view word, const std::vector<std::string>& candidates);
+
+}  // namespace litecache::cli
