@@ -213,7 +213,7 @@ struct SetBlockStatement : StatementOf<StatementKind::kSetBlock> {
 
 // A macro, or the body of a call block.
 struct MacroBody {
-  std::string name;
+  std::string name;  // empty: a call block
   std::vector<std::string> parameters;
   std::vector<Expr*> defaults;  // of the last parameters
   Block body;

@@ -16,7 +16,9 @@ class Macro : public Callable {
   Value Call(Runtime& rt, CallArgs& args) override {
     return evaluator_->CallMacro(*body_, scope_, args);
   }
-  std::string Repr() const override { return "<Macro '" + body_->name + "'>"; }
+  std::string Repr() const override {
+    return body_->name.empty() ? "<Macro anonymous>" : "<Macro '" + body_->name + "'>";
+  }
   std::string TypeName() const override { return "Macro"; }
 
   std::optional<Value> Attribute(Runtime& rt, const std::string& name) override {

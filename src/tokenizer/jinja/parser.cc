@@ -202,7 +202,6 @@ Statement* Parser::ParseMacro() {
 
 Statement* Parser::ParseCallBlock() {
   auto* statement = arena_->New<CallBlockStatement>(Take().line);
-  statement->caller.name = "caller";
   if (AtOperator("(")) ParseSignature(&statement->caller);
   Expr* call = ParseExpression();
   if (call->kind != ExprKind::kCall) FailAt(statement->line, "expected a call after 'call'");
