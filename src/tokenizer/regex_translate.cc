@@ -117,14 +117,14 @@ class Translator {
       ++i;
     }
     if (i < in_.size() && in_[i] == ':') {
-      out_ += "(?" + options + ":";
+      out_ += fmt::format("(?{}:", options);
       at_ = i + 1;
       groups_.push_back(begin);
       return;
     }
     // Further in, an option would reach over the alternatives that follow in one engine only.
     if (i < in_.size() && in_[i] == ')' && at_ == 0) {
-      out_ += "(?" + options + ")";
+      out_ += fmt::format("(?{})", options);
       at_ = i + 1;
       return;
     }
@@ -183,7 +183,7 @@ class Translator {
     if (plain.size() <= 2) {
       mapped = plain;
       mapped[0] = static_cast<char>(std::toupper(static_cast<unsigned char>(mapped[0])));
-      if (kCategories.find(" " + mapped + " ") == std::string_view::npos) {
+      if (kCategories.find(fmt::format(" {} ", mapped)) == std::string_view::npos) {
         Refuse(fmt::format("the property \"{}\"", name));
       }
     }
@@ -191,7 +191,7 @@ class Translator {
       if (plain == longer) mapped = category;
     }
     // A script. PCRE2 would take its extensions into account, Oniguruma does not.
-    if (mapped.empty()) mapped = "sc:" + plain;
+    if (mapped.empty()) mapped = fmt::format("sc:{}", plain);
     return fmt::format("\\{}{{{}}}", negated ? 'P' : 'p', mapped);
   }
 
@@ -212,7 +212,7 @@ class Translator {
       if (kind == 'x' && digits.size() == 2 && digits[0] > '7') Refuse("a byte \\x80 to \\xFF");
     }
     if (digits.empty()) Refuse("\\x without digits");
-    return "\\x{" + digits + "}";
+    return fmt::format("\\x{{{}}}", digits);
   }
 
   // Escapes that mean one character in and outside classes; empty where it is none of them.

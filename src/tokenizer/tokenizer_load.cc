@@ -1,44 +1,25 @@
 // Reads tokenizer.json, tokenizer_config.json and special_tokens_map.json.
-#include <fstream>
 #include <map>
-#include <sstream>
 #include <utility>
 
 #include "base/error.h"
 #include "base/logging.h"
+#include "io/file.h"
+#include "io/json.h"
 #include "tokenizer/json_fields.h"
 #include "tokenizer/tokenizer_impl.h"
 
 namespace litecache::tokenizer {
 namespace {
 
-constexpr uintmax_t kMaxFile = uintmax_t{1} << 30;
-
-std::string ReadFile(const std::filesystem::path& path) {
-  std::error_code error;
-  const uintmax_t size = std::filesystem::file_size(path, error);
-  if (error) throw FileError("{}: cannot be read: {}", path.string(), error.message());
-  if (size > kMaxFile) throw FileError("{}: {} bytes are no tokenizer", path.string(), size);
-  std::ifstream file(path, std::ios::binary);
-  std::string text(static_cast<size_t>(size), '\0');
-  if (!file.read(text.data(), static_cast<std::streamsize>(size))) {
-    throw FileError("{}: cannot be read", path.string());
-  }
-  return text;
-}
-
 std::string ReadFileIfPresent(const std::filesystem::path& path) {
-  return std::filesystem::exists(path) ? ReadFile(path) : std::string();
+  return std::filesystem::exists(path) ? io::ReadTextFile(path) : std::string();
 }
 
 Json Parse(std::string_view text, std::string_view name) {
-  try {
-    Json json = Json::parse(text);
-    if (!json.is_object()) throw FileError("{}: not a JSON object", name);
-    return json;
-  } catch (const Json::exception& error) {
-    throw FileError("{}: not valid JSON: {}", name, error.what());
-  }
+  Json json = io::ParseJson(text, std::string(name));
+  if (!json.is_object()) throw FileError("{}: not a JSON object", name);
+  return json;
 }
 
 AddedToken LoadAddedToken(const Json& json, std::string_view where) {
@@ -185,7 +166,7 @@ std::shared_ptr<const Tokenizer> Tokenizer::FromJson(std::string_view json, std:
 }
 
 std::shared_ptr<const Tokenizer> Tokenizer::FromFile(const std::filesystem::path& file) {
-  return FromJson(ReadFile(file), file.string());
+  return FromJson(io::ReadTextFile(file), file.string());
 }
 
 std::shared_ptr<const Tokenizer> Tokenizer::FromDirectory(const std::filesystem::path& directory) {
@@ -196,7 +177,7 @@ std::shared_ptr<const Tokenizer> Tokenizer::FromDirectory(const std::filesystem:
         "one",
         directory.string());
   }
-  return FromJson(ReadFile(file), file.string(),
+  return FromJson(io::ReadTextFile(file), file.string(),
                   ReadFileIfPresent(directory / "tokenizer_config.json"),
                   ReadFileIfPresent(directory / "special_tokens_map.json"));
 }
