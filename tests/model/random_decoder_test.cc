@@ -1,0 +1,93 @@
+#include <gtest/gtest.h>
+
+#include "expect_error.h"
+#include "reference.h"
+
+namespace litecache::model {
+namespace {
+
+ModelConfig Small(const char* shape) {
+  ModelConfig config = ModelConfig::FromShapeName(shape);
+  config.layers = 2;
+  config.vocab = 500;
+  config.hidden = 128;
+  config.embedding_dim = 128;
+  config.intermediate = 96;
+  config.q_heads = 4;
+  config.kv_heads = config.family == Family::kOpt ? 4 : 2;
+  config.head_dim = 32;
+  config.max_context = 64;
+  return config;
+}
+
+std::vector<float> Logits(Decoder& decoder, CpuDevice& device) {
+  Runner runner(device, decoder);
+  return runner.Prefill(runner.Create(), std::vector<int32_t>{1, 2, 3, 400, 499}, 5,
+                        std::vector<int32_t>{4});
+}
+
+TEST(RandomDecoderTest, EveryFamilyRunsAndSeedsDecide) {
+  CpuDevice device(2);
+  for (const char* shape : {"llama3.2-1b", "mistral-7b", "qwen2.5-0.5b", "qwen3-8b", "opt-125m"}) {
+    const ModelConfig config = Small(shape);
+    const auto first = RandomDecoder(device, config, 1, {});
+    const auto again = RandomDecoder(device, config, 1, {});
+    const auto other = RandomDecoder(device, config, 2, {});
+    const auto logits = Logits(*first, device);
+    for (const float value : logits) ASSERT_TRUE(std::isfinite(value)) << shape;
+    EXPECT_EQ(logits, Logits(*again, device)) << shape;
+    EXPECT_GT(RelativeError(Logits(*other, device), logits), 0.5) << shape;
+    EXPECT_EQ(first->kv_dtype(), DType::kBF16);
+    EXPECT_EQ(RandomDecoder(device, config, 1, {.compute_f32 = true})->kv_dtype(), DType::kF32);
+  }
+}
+
+TEST(RandomDecoderTest, WeightBytes) {
+  CpuDevice device(2);
+  const ModelConfig config = Small("llama3-8b");  // not tied
+  const auto decoder = RandomDecoder(device, config, 1, {});
+  const int64_t norms = (2 * config.layers + 1) * config.hidden;
+  EXPECT_EQ(static_cast<int64_t>(decoder->weight_bytes()),
+            2 * (config.parameters() - norms) + 4 * norms);
+  // A step reads one row of the embedding table, and all else.
+  EXPECT_EQ(static_cast<int64_t>(decoder->weight_bytes() - decoder->weight_bytes_per_step()),
+            2 * (config.vocab - 1) * config.hidden);
+  const auto tied = RandomDecoder(device, Small("llama3.2-1b"), 1, {});
+  EXPECT_EQ(tied->weight_bytes(), tied->weight_bytes_per_step());
+}
+
+// With one layer whose blocks add nothing much, the head's rows are what the generator made: their
+// mean and deviation are those of normal(0, 0.02), through logits of a constant input.
+TEST(RandomDecoderTest, LogitsHaveTheSpreadOfNormalWeights) {
+  CpuDevice device(2);
+  ModelConfig config = Small("llama3-8b");
+  config.vocab = 20'000;
+  const auto decoder = RandomDecoder(device, config, 7, {.compute_f32 = true});
+  Runner runner(device, *decoder);
+  const auto logits =
+      runner.Prefill(runner.Create(), std::vector<int32_t>{5}, 1, std::vector<int32_t>{0});
+  double sum = 0;
+  double squares = 0;
+  double fourth = 0;
+  for (const float value : logits) {
+    sum += value;
+    squares += value * value;
+    fourth += std::pow(value, 4);
+  }
+  const auto n = static_cast<double>(logits.size());
+  // The normed input has length sqrt(hidden): logits are normal(0, 0.02 sqrt(hidden)).
+  const double deviation = 0.02 * std::sqrt(static_cast<double>(config.hidden));
+  EXPECT_NEAR(sum / n / deviation, 0, 5 / std::sqrt(n));
+  EXPECT_NEAR(squares / n / (deviation * deviation), 1, 0.06);
+  EXPECT_NEAR(fourth / n / std::pow(deviation, 4), 3, 0.6);  // kurtosis of a normal distribution
+}
+
+TEST(RandomDecoderTest, RefusesWhatDoesNotFit) {
+  CpuDevice device(2);
+  ModelConfig config = ModelConfig::FromShapeName("qwen2.5-14b");
+  config.layers = 1024;
+  EXPECT_ERROR(RandomDecoder(device, config, 1, {}), CapacityError, "GiB", "available");
+}
+
+}  // namespace
+}  // namespace litecache::model

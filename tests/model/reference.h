@@ -1,0 +1,138 @@
+// The small models under tests/fixtures/models and what Transformers computed with them.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <memory>
+#include <numeric>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "device/cpu/cpu_device.h"
+#include "io/safetensors.h"
+#include "kv/cache.h"
+#include "model/decoder.h"
+
+namespace litecache::model {
+
+inline std::filesystem::path FixturesDirectory() {
+  return std::filesystem::path(LC_SOURCE_DIR) / "tests" / "fixtures" / "models";
+}
+
+// Names of all fixture models, sorted.
+inline std::vector<std::string> FixtureNames() {
+  std::vector<std::string> names;
+  for (const auto& item : std::filesystem::directory_iterator(FixturesDirectory())) {
+    if (item.is_directory()) names.push_back(item.path().filename().string());
+  }
+  std::ranges::sort(names);
+  return names;
+}
+
+// reference.safetensors of a fixture (tools/fixtures/make_model_fixtures.py says what is in it).
+struct Reference {
+  std::vector<int32_t> prompt;
+  std::vector<int32_t> positions;
+  std::vector<float> logits;  // [positions, vocab]
+  std::vector<int32_t> greedy;
+  std::vector<float> margins;
+  std::vector<float> scales;
+
+  explicit Reference(const std::string& name) {
+    const io::Safetensors file(FixturesDirectory() / name / "reference.safetensors");
+    const auto read = [&](const char* tensor, auto& out) {
+      const io::TensorInfo& info = file.tensors().at(tensor);
+      out.resize(info.bytes() / sizeof(out[0]));
+      std::memcpy(out.data(), file.Data(info), info.bytes());
+    };
+    read("prompt", prompt);
+    read("positions", positions);
+    read("logits", logits);
+    read("greedy", greedy);
+    read("margins", margins);
+    read("scales", scales);
+  }
+};
+
+// |a - b| / |b| (Euclidean norms).
+inline double RelativeError(std::span<const float> a, std::span<const float> b) {
+  EXPECT_EQ(a.size(), b.size());
+  double difference = 0;
+  double norm = 0;
+  for (size_t i = 0; i < b.size(); ++i) {
+    difference += (static_cast<double>(a[i]) - b[i]) * (static_cast<double>(a[i]) - b[i]);
+    norm += static_cast<double>(b[i]) * b[i];
+  }
+  return std::sqrt(difference / norm);
+}
+
+// A decoder with a cache, run step by step.
+class Runner {
+ public:
+  Runner(Device& device, Decoder& decoder)
+      : decoder_(decoder),
+        stream_(device.CreateStream()),
+        cache_(kv::CreateFullCache(device, decoder.config().kv_layout(decoder.kv_dtype()),
+                                   uint64_t{256} << 20)) {}
+
+  struct Part {
+    kv::SequenceId sequence;
+    std::vector<int32_t> tokens;
+    std::vector<int64_t> logit_rows;  // within tokens
+  };
+
+  kv::SequenceId Create() { return cache_->Create(); }
+  kv::Cache& cache() { return *cache_; }
+
+  // One step over several sequences; logits of their logit_rows, one after another.
+  std::vector<float> Step(const std::vector<Part>& parts) {
+    kv::Step step;
+    std::vector<int32_t> tokens;
+    std::vector<int32_t> positions;
+    std::vector<int64_t> logit_rows;
+    for (const Part& part : parts) {
+      const int64_t past = cache_->Length(part.sequence);
+      const auto rows = static_cast<int64_t>(part.tokens.size());
+      step.sequences.push_back({part.sequence, step.rows, rows, past});
+      for (const int64_t row : part.logit_rows) logit_rows.push_back(step.rows + row);
+      for (int64_t i = 0; i < rows; ++i) positions.push_back(static_cast<int32_t>(past + i));
+      tokens.insert(tokens.end(), part.tokens.begin(), part.tokens.end());
+      step.rows += rows;
+    }
+    const auto count = static_cast<int64_t>(logit_rows.size());
+    std::vector<float> logits(static_cast<size_t>(count * decoder_.config().vocab));
+    decoder_.Forward(*stream_, step, tokens, positions, *cache_, logit_rows,
+                     MatrixView::Of(logits.data(), count, decoder_.config().vocab));
+    stream_->Synchronize();
+    return logits;
+  }
+
+  // Runs `tokens` in chunks of `chunk`; the last one's logits, or those of `rows`.
+  std::vector<float> Prefill(kv::SequenceId sequence, std::span<const int32_t> tokens,
+                             int64_t chunk, std::span<const int32_t> rows) {
+    std::vector<float> all;
+    const auto total = static_cast<int64_t>(tokens.size());
+    for (int64_t begin = 0; begin < total; begin += chunk) {
+      const int64_t end = std::min(begin + chunk, total);
+      Part part{sequence, {tokens.begin() + begin, tokens.begin() + end}, {}};
+      for (const int32_t row : rows) {
+        if (row >= begin && row < end) part.logit_rows.push_back(row - begin);
+      }
+      const std::vector<float> logits = Step({part});
+      all.insert(all.end(), logits.begin(), logits.end());
+    }
+    return all;
+  }
+
+ private:
+  Decoder& decoder_;
+  std::unique_ptr<Stream> stream_;
+  std::unique_ptr<kv::Cache> cache_;
+};
+
+}  // namespace litecache::model

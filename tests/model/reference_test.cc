@@ -1,0 +1,99 @@
+// Every fixture against Transformers: logits at 16 positions of a 640-token prompt, and the greedy
+// continuation.
+#include "reference.h"
+
+#include <gtest/gtest.h>
+
+#include <iostream>
+
+namespace litecache::model {
+namespace {
+
+// Bounds on the relative error of logits, against float32 in Transformers on the same weights.
+constexpr double kF32Bound = 1e-4;
+constexpr double kBf16Bound = 2e-2;
+
+class ReferenceTest : public ::testing::TestWithParam<std::string> {
+ protected:
+  std::unique_ptr<Decoder> Load(bool compute_f32) {
+    return LoadDecoder(device_, FixturesDirectory() / GetParam(), {.compute_f32 = compute_f32});
+  }
+
+  void Compare(Decoder& decoder, double bound) {
+    const Reference reference(GetParam());
+    ASSERT_GT(reference.prompt.size(), 512u);
+    Runner runner(device_, decoder);
+    const kv::SequenceId sequence = runner.Create();
+    const auto logits =
+        runner.Prefill(sequence, reference.prompt, static_cast<int64_t>(reference.prompt.size()),
+                       reference.positions);
+    const double error = RelativeError(logits, reference.logits);
+    std::cout << "relative error of logits " << error << " (bound " << bound << ")\n";
+    EXPECT_LT(error, bound);
+    // No position hides behind the others.
+    const auto vocab = static_cast<size_t>(decoder.config().vocab);
+    for (size_t i = 0; i < reference.positions.size(); ++i) {
+      EXPECT_LT(RelativeError(std::span(logits).subspan(i * vocab, vocab),
+                              std::span(reference.logits).subspan(i * vocab, vocab)),
+                2 * bound)
+          << "position " << reference.positions[i];
+    }
+
+    // Greedy steps, fed with the reference's tokens. Only a lead that errors of this size cannot
+    // overturn decides a token: an error of 4 deviations in both of two logits.
+    std::vector<float> last = runner.Step({{sequence, {reference.greedy[0]}, {0}}});
+    int compared = 0;
+    for (size_t i = 1; i < reference.greedy.size(); ++i) {
+      if (reference.margins[i] > 8 * bound * reference.scales[i]) {
+        ++compared;
+        EXPECT_EQ(std::ranges::max_element(last) - last.begin(), reference.greedy[i])
+            << "greedy step " << i;
+      }
+      last = runner.Step({{sequence, {reference.greedy[i]}, {0}}});
+    }
+    EXPECT_GE(compared, 12);
+  }
+
+  CpuDevice device_{2};
+};
+
+TEST_P(ReferenceTest, F32Arithmetic) {
+  const auto decoder = Load(true);
+  EXPECT_EQ(decoder->kv_dtype(), DType::kF32);
+  Compare(*decoder, kF32Bound);
+}
+
+TEST_P(ReferenceTest, OwnArithmetic) {
+  const auto decoder = Load(false);
+  const bool bf16_weights = decoder->config().weight_dtype == DType::kBF16;
+  EXPECT_EQ(decoder->kv_dtype(), bf16_weights ? DType::kBF16 : DType::kF32);
+  Compare(*decoder, bf16_weights ? kBf16Bound : kF32Bound);
+}
+
+INSTANTIATE_TEST_SUITE_P(Fixtures, ReferenceTest, ::testing::ValuesIn(FixtureNames()),
+                         [](const auto& info) {
+                           std::string name = info.param;
+                           std::ranges::replace(name, '-', '_');
+                           return name;
+                         });
+
+TEST(FixturesTest, CoverEveryFamilyAndDtype) {
+  std::vector<Family> families;
+  std::vector<DType> dtypes;
+  for (const std::string& name : FixtureNames()) {
+    const auto config = ModelConfig::FromFile(FixturesDirectory() / name / "config.json");
+    families.push_back(config.family);
+    dtypes.push_back(config.weight_dtype);
+  }
+  EXPECT_GE(families.size(), 12u);
+  for (const Family family :
+       {Family::kLlama, Family::kMistral, Family::kQwen2, Family::kQwen3, Family::kOpt}) {
+    EXPECT_TRUE(std::ranges::count(families, family) > 0) << Name(family);
+  }
+  for (const DType dtype : {DType::kBF16, DType::kF16, DType::kF32}) {
+    EXPECT_TRUE(std::ranges::count(dtypes, dtype) > 0) << litecache::Name(dtype);
+  }
+}
+
+}  // namespace
+}  // namespace litecache::model

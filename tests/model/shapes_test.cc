@@ -1,0 +1,49 @@
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "expect_error.h"
+#include "model/config.h"
+#include "model/decoder.h"
+
+namespace litecache::model {
+namespace {
+
+// Parameter counts as the model hubs state them for these checkpoints: one wrong width, layer count
+// or bias changes them.
+TEST(ShapesTest, ParameterCountsArePublishedOnes) {
+  const std::map<std::string, int64_t> published = {
+      {"llama3.2-1b", 1'235'814'400},  {"llama3.2-3b", 3'212'749'824},
+      {"llama3-8b", 8'030'261'248},    {"llama3.1-8b", 8'030'261'248},
+      {"llama2-7b", 6'738'415'616},    {"qwen2.5-0.5b", 494'032'768},
+      {"qwen2.5-1.5b", 1'543'714'304}, {"qwen2.5-3b", 3'085'938'688},
+      {"qwen2.5-7b", 7'615'616'512},   {"qwen2.5-14b", 14'770'033'664},
+      {"qwen3-8b", 8'190'735'360},     {"mistral-7b", 7'248'023'552},
+      {"opt-125m", 125'239'296},       {"opt-6.7b", 6'658'473'984},
+      {"opt-13b", 12'853'473'280},
+  };
+  EXPECT_EQ(ModelConfig::ShapeNames().size(), published.size());
+  for (const std::string& name : ModelConfig::ShapeNames()) {
+    ASSERT_TRUE(published.contains(name)) << name;
+    EXPECT_EQ(ModelConfig::FromShapeName(name).parameters(), published.at(name)) << name;
+  }
+}
+
+TEST(ShapesTest, HeadsAndScaling) {
+  const auto llama = ModelConfig::FromShapeName("llama3.2-1b");
+  EXPECT_EQ(llama.head_dim, 64);
+  EXPECT_EQ(llama.group(), 4);
+  EXPECT_EQ(llama.max_context, 131072);
+  EXPECT_EQ(llama.rope.scaling, RopeScaling::kLlama3);
+  EXPECT_EQ(llama.kv_layout(DType::kBF16).token_bytes(), 32768u);
+  EXPECT_EQ(ModelConfig::FromShapeName("qwen2.5-14b").head_dim, 128);
+  EXPECT_EQ(ModelConfig::FromShapeName("llama3-8b").rope.scaling, RopeScaling::kNone);
+}
+
+TEST(ShapesTest, UnknownNamesListTheKnownOnes) {
+  EXPECT_ERROR(ModelConfig::FromShapeName("gpt-5"), InvalidArgument, "'gpt-5'", "llama3.2-1b",
+               "opt-13b");
+}
+
+}  // namespace
+}  // namespace litecache::model
