@@ -42,6 +42,8 @@ void AppendKv(Stream& stream, const KvGeometry& geometry, std::span<const KvSequ
 // sees its tokens [0, past + i]. q, out [T, q_heads * head_dim] f32, q_heads a multiple of kv_heads
 // (GQA: query head j reads KV head j / (q_heads / kv_heads)). scale multiplies q.k. bf16 rows: q
 // and probabilities are rounded to bf16 where a matrix unit multiplies them; sums are f32.
+// A sequence's results depend neither on the number of threads nor on the other sequences. Scores
+// of any size, infinite ones too, give finite results.
 void Attention(Stream& stream, const KvGeometry& geometry, std::span<const KvSequence> sequences,
                const MatrixView& q, int64_t q_heads, float scale, const MatrixView& out);
 

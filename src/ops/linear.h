@@ -11,10 +11,14 @@ enum class Epilogue {
   kAdd,    // y += x W^T + b (residual stream)
 };
 
-// x [T, in] f32; weight [out, in] bf16, f16 or f32; bias [out] f32 or null; y [T, out] f32.
+// x [T, in] f32; weight [out, in] bf16, f16 or f32; bias [out] f32 or null; y [T, out] f32, not
+// overlapping x.
 // Arithmetic: bf16 weights round x to bf16 and accumulate in f32; f16 and f32 weights multiply in
-// f32. T = 1.. small runs a bandwidth-bound GEMV, larger T a blocked GEMM (linear.cc says where and
-// why).
+// f32. On the CPU up to 4 rows run a bandwidth-bound GEMV, more a blocked GEMM, large ones oneDNN
+// where the CPU has AMX (cpu/linear.cc).
+// Every element of y is one chain of sums in a fixed order: its bits depend neither on the number
+// of threads nor, below and above the GEMV's limit, on the other rows of the batch (oneDNN: on the
+// threads only not). GEMV and GEMM differ by the rounding of their sums.
 void Linear(Stream& stream, const MatrixView& x, const MatrixView& weight, const float* bias,
             const MatrixView& y, Epilogue epilogue = Epilogue::kStore);
 

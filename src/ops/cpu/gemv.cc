@@ -57,22 +57,29 @@ HWY_INLINE Block LoadBlock(const W* w) {
 }
 
 // Brings a token's values into the order of LoadBlock, zero behind the end.
-int64_t Arrange(const float* x, int64_t n, bool pairs, float* out) {
-  const F32x1 d1;
+void Arrange(const float* x, int64_t n, bool pairs, float* out) {
+  const F32 d;
+  const auto lanes = static_cast<int64_t>(hn::Lanes(d));
   const int64_t block = BlockElements();
   const int64_t padded = (n + block - 1) / block * block;
   if (!pairs) {
     std::copy(x, x + n, out);
     std::fill(out + n, out + padded, 0.0f);
-    return padded;
+    return;
   }
-  for (int64_t i = 0; i < padded; ++i) {
-    const int64_t in_block = i % block;
-    const float value = i < n ? x[i] : 0.0f;
-    out[i - in_block + in_block % 2 * (block / 2) + in_block / 2] =
-        hn::GetLane(RoundToBf16(d1, hn::Set(d1, value)));
+  const auto arrange_block = [&](const float* from, float* to) HWY_ATTR {
+    const auto low = RoundToBf16(d, hn::LoadU(d, from));
+    const auto high = RoundToBf16(d, hn::LoadU(d, from + lanes));
+    hn::Store(hn::ConcatEven(d, high, low), d, to);
+    hn::Store(hn::ConcatOdd(d, high, low), d, to + lanes);
+  };
+  int64_t i = 0;
+  for (; i + block <= n; i += block) arrange_block(x + i, out + i);
+  if (i < n) {
+    HWY_ALIGN float rest[2 * hn::MaxLanes(F32())] = {};
+    std::copy(x + i, x + n, rest);
+    arrange_block(rest, out + i);
   }
-  return padded;
 }
 
 // sums[r][t] = w[r] . x[t] for kRows rows of weights and kTokens arranged tokens. Each sum is one
