@@ -15,7 +15,8 @@ import reference
 UNCOMPARABLE = re.compile(
     r"<(generator object|bound method|built-in method|function|list_reverseiterator|reversed object|dict_|Cycler|"
     r"LoopContext|Namespace|Macro|map object|class|jinja2|transformers|list_iterator|method)|\bUndefined\b|at 0x"
-    r"|reverse(valu|key|item)?iterator|range_iterator"
+    r"|reverse(valu|key|item)?iterator|range_iterator",
+    re.IGNORECASE,
 )
 # What the program refuses by design, and says so; and slices of literals that have none, which Jinja's constant folding makes
 # undefined while it refuses them for variables.

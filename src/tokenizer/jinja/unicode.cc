@@ -204,6 +204,8 @@ void AppendTitle(char32_t c, std::string* out) {
     if (part == 0) break;
     if (first) {
       AppendUtf8(part, out);
+    } else if (c == 0x0149) {  // an apostrophe, so the letter after it is the first
+      AppendUtf8(part, out);
     } else if (part == 0x0399 && c >= 0x1F00) {
       AppendUtf8(0x0345, out);
     } else {
