@@ -2,7 +2,7 @@
 #include <array>
 #include <cmath>
 #include <memory>
-#include <type_traits>
+#include <utility>
 
 #include "base/error.h"
 #include "device/cpu/cpu_device.h"
@@ -73,8 +73,13 @@ void Fill(const NormalTable& table, uint64_t key, int64_t begin, int64_t end, T*
 
 class RandomWeights final : public WeightStore {
  public:
-  RandomWeights(Device& device, DType dtype, uint64_t seed)
-      : device_(device), stream_(device.CreateStream()), dtype_(dtype), seed_(seed) {
+  RandomWeights(Device& device, DType dtype, uint64_t seed,
+                std::function<void(uint64_t done)> progress)
+      : device_(device),
+        stream_(device.CreateStream()),
+        dtype_(dtype),
+        seed_(seed),
+        progress_(std::move(progress)) {
     LC_CHECK(dtype == DType::kBF16 || dtype == DType::kF16 || dtype == DType::kF32);
   }
 
@@ -98,6 +103,8 @@ class RandomWeights final : public WeightStore {
                                          if (dtype_ == DType::kF32)
                                            Fill(table_, key, begin, end, static_cast<float*>(out));
                                        });
+    done_ += buffers_.back().size();
+    progress_(done_);
     return MatrixView::Of(out, dtype_, rows, cols);
   }
 
@@ -118,14 +125,18 @@ class RandomWeights final : public WeightStore {
   std::unique_ptr<Stream> stream_;
   const DType dtype_;
   const uint64_t seed_;
+  // Called only while the decoder is built: what it refers to lives that long.
+  const std::function<void(uint64_t done)> progress_;
+  uint64_t done_ = 0;
   const NormalTable& table_ = NormalTable::Get();
   std::vector<Buffer> buffers_;
 };
 
 }  // namespace
 
-std::unique_ptr<WeightStore> MakeRandomWeights(Device& device, DType dtype, uint64_t seed) {
-  return std::make_unique<RandomWeights>(device, dtype, seed);
+std::unique_ptr<WeightStore> MakeRandomWeights(Device& device, DType dtype, uint64_t seed,
+                                               std::function<void(uint64_t done)> progress) {
+  return std::make_unique<RandomWeights>(device, dtype, seed, std::move(progress));
 }
 
 }  // namespace litecache::model

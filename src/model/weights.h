@@ -48,6 +48,8 @@ std::unique_ptr<WeightStore> OpenCheckpointWeights(Device& device,
                                                    const LoadOptions& options);
 
 // Matrices and biases normal(0, 0.02), norm weights 1; every tensor a function of seed and name.
-std::unique_ptr<WeightStore> MakeRandomWeights(Device& device, DType dtype, uint64_t seed);
+// progress(bytes made so far) is called after every matrix, while the decoder is built.
+std::unique_ptr<WeightStore> MakeRandomWeights(Device& device, DType dtype, uint64_t seed,
+                                               std::function<void(uint64_t done)> progress);
 
 }  // namespace litecache::model

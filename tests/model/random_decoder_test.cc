@@ -82,6 +82,19 @@ TEST(RandomDecoderTest, LogitsHaveTheSpreadOfNormalWeights) {
   EXPECT_NEAR(fourth / n / std::pow(deviation, 4), 3, 0.6);  // kurtosis of a normal distribution
 }
 
+TEST(RandomDecoderTest, ProgressReachesTheEnd) {
+  CpuDevice device(2);
+  int64_t last = 0;
+  LoadOptions options;
+  options.progress = [&](int64_t done, int64_t total) {
+    EXPECT_GT(done, last);
+    EXPECT_LE(done, total);
+    last = done;
+    if (done > 0.9 * static_cast<double>(total)) throw InvalidArgument("near the end");
+  };
+  EXPECT_ERROR(RandomDecoder(device, Small("llama3-8b"), 1, options), InvalidArgument, "near");
+}
+
 TEST(RandomDecoderTest, RefusesWhatDoesNotFit) {
   CpuDevice device(2);
   ModelConfig config = ModelConfig::FromShapeName("qwen2.5-14b");
