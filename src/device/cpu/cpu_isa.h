@@ -7,7 +7,7 @@ namespace litecache {
 
 // In rising order; every level implies the ones before it.
 enum class CpuIsa {
-  kPortable,    // the compiler's baseline (SSE2 on x86-64)
+  kPortable,    // Highway's baseline: scalar code on x86-64, NEON on Arm
   kAvx2,        // AVX2, FMA, F16C
   kAvx512,      // AVX-512 F, BW, DQ, VL
   kAvx512Bf16,  // and its BF16 dot products

@@ -70,8 +70,13 @@ void Arrange(const float* x, int64_t n, bool pairs, float* out) {
   const auto arrange_block = [&](const float* from, float* to) HWY_ATTR {
     const auto low = RoundToBf16(d, hn::LoadU(d, from));
     const auto high = RoundToBf16(d, hn::LoadU(d, from + lanes));
+#if HWY_TARGET == HWY_SCALAR  // one lane each: even and odd already
+    hn::Store(low, d, to);
+    hn::Store(high, d, to + lanes);
+#else
     hn::Store(hn::ConcatEven(d, high, low), d, to);
     hn::Store(hn::ConcatOdd(d, high, low), d, to + lanes);
+#endif
   };
   int64_t i = 0;
   for (; i + block <= n; i += block) arrange_block(x + i, out + i);
