@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <map>
+#include <mutex>
 #include <oneapi/dnnl/dnnl.hpp>
 #include <tuple>
 #include <unordered_map>
@@ -33,11 +34,21 @@ struct Primitive {
   dnnl::matmul primitive;
 };
 
+// oneDNN sets its global tables up on first use, guarded in ways that ThreadSanitizer cannot see in
+// a library built without it; objects are made rarely, so they are made one at a time.
+std::mutex& CreationMutex() {
+  static std::mutex mutex;
+  return mutex;
+}
+
 // A thread's oneDNN objects. Primitives are kept by shape: making one costs milliseconds (it
 // generates code), finding it in oneDNN's own cache still tens of microseconds.
 class Context {
  public:
-  Context() : engine_(dnnl::engine::kind::cpu, 0), stream_(engine_) {
+  Context() {
+    std::lock_guard lock(CreationMutex());
+    engine_ = dnnl::engine(dnnl::engine::kind::cpu, 0);
+    stream_ = dnnl::stream(engine_);
     // One thread a call, whichever OpenMP runtime oneDNN was built with: its setting is per
     // calling thread. A oneDNN built without OpenMP has no such function and needs none.
     using SetThreads = void (*)(int);
@@ -62,6 +73,7 @@ class Context {
   const Primitive& Get(const Key& key) {
     const auto found = primitives_.find(key);
     if (found != primitives_.end()) return found->second;
+    std::lock_guard lock(CreationMutex());
     // Chunks of many lengths (the last one of every prompt) must not pile up.
     constexpr size_t kMost = 256;
     if (primitives_.size() >= kMost) primitives_.clear();
