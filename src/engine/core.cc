@@ -256,7 +256,9 @@ void Core::SampleRows() {
       }
     }
   };
-  if (backend_.pool != nullptr && count > 1) {
+  // Waking the pool costs more than the passes over a small vocabulary take.
+  constexpr int64_t kParallelValues = 1 << 17;
+  if (backend_.pool != nullptr && count > 1 && count * vocab_ >= kParallelValues) {
     backend_.pool->ParallelFor(count, 1, sample);
   } else {
     sample(0, count, 0);

@@ -15,10 +15,13 @@ namespace {
 // allowed to reorder floating-point sums.
 constexpr size_t kLanes = 16;
 
-// e^x for x <= 0; 0 below -87, where a float's exponent ends. Plain arithmetic, so loops over it
-// become vector code.
+// e^x for x <= 0; 0 below -87, where a float's exponent ends. Comparisons are of integers: those of
+// floats may trap, and the compiler then keeps branches instead of making loops vector code.
 inline float ExpOfNonPositive(float x) {
-  const float clamped = x > -87.0f ? x : -87.0f;
+  constexpr int32_t kLimit = std::bit_cast<int32_t>(87.0f);
+  const int32_t magnitude = std::bit_cast<int32_t>(x) & 0x7fffffff;
+  const int32_t keep = -static_cast<int32_t>(magnitude < kLimit);
+  const float clamped = -std::bit_cast<float>((magnitude & keep) | (kLimit & ~keep));
   // x = n ln 2 + r with |r| <= ln 2 / 2; adding 1.5 * 2^23 rounds to an integer.
   const float shifted = clamped * 1.44269504f + 12582912.0f;
   const float n = shifted - 12582912.0f;
@@ -30,9 +33,9 @@ inline float ExpOfNonPositive(float x) {
   p = p * r + 0.5f;
   p = p * r + 1.0f;
   p = p * r + 1.0f;
-  const int32_t exponent = static_cast<int32_t>(n) + 127;
-  const float scale = std::bit_cast<float>(exponent << 23);
-  return x > -87.0f ? p * scale : 0.0f;
+  // 2^n from shifted's low bits, which hold n; all bits cleared where x is too low.
+  const uint32_t exponent = (std::bit_cast<uint32_t>(shifted) + 127u) << 23;
+  return p * std::bit_cast<float>(exponent & static_cast<uint32_t>(keep));
 }
 
 float MaxOf(const float* x, size_t count) {
@@ -57,10 +60,6 @@ float SumOf(const float* x, size_t count) {
   for (; i < count; ++i) sum += x[i];
   for (float lane : lanes) sum += lane;
   return sum;
-}
-
-bool Before(const Candidate& a, const Candidate& b) {
-  return a.logit != b.logit ? a.logit > b.logit : a.token < b.token;
 }
 
 }  // namespace
@@ -136,7 +135,7 @@ void SelectTop(std::span<const float> row, size_t k, std::vector<Candidate>* out
   out->reserve(std::min(room, row.size()));
   const auto cut = [&] {
     std::nth_element(out->begin(), out->begin() + static_cast<std::ptrdiff_t>(k - 1), out->end(),
-                     Before);
+                     MoreLikely);
     out->resize(k);
     return out->back().logit;
   };
@@ -151,7 +150,7 @@ void SelectTop(std::span<const float> row, size_t k, std::vector<Candidate>* out
     }
   }
   if (out->size() > k) cut();
-  std::sort(out->begin(), out->end(), Before);
+  std::sort(out->begin(), out->end(), MoreLikely);
 }
 
 TokenLogprob LogprobOf(std::span<const float> row, int32_t token, double log_sum) {

@@ -29,6 +29,10 @@ struct Candidate {
   float logit = 0;
   int32_t token = 0;
 };
+// The larger logit first, the lower token first among equals.
+inline bool MoreLikely(const Candidate& a, const Candidate& b) {
+  return a.logit != b.logit ? a.logit > b.logit : a.token < b.token;
+}
 // The k largest values, sorted, the lower token first among equals. One pass in O(vocab) on
 // average, no sort of the row.
 void SelectTop(std::span<const float> row, size_t k, std::vector<Candidate>* out);

@@ -1,6 +1,7 @@
 #include "engine/sampler.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "engine/random.h"
@@ -146,23 +147,43 @@ void Sampler::Filter(std::span<const float> row, SamplerScratch* scratch) const 
 }
 
 void Sampler::SelectNucleus(std::span<const float> row, SamplerScratch* scratch) const {
+  // A histogram of the mass by distance from the best logit tells how far down the nucleus reaches,
+  // so that only it has to be sorted: with 128K tokens a tenth of the time a sort of all takes.
+  constexpr int kBins = 256;
+  constexpr float kBinsPerNat = 8;
   std::vector<double>& weights = scratch->candidate_weights;
+  std::vector<Candidate>& candidates = scratch->candidates;
   scratch->weights.resize(row.size());
   const float max = Max(row);
-  const double total = Weights(row, max, static_cast<float>(1.0 / params_.temperature),
-                               scratch->weights, &scratch->block_sums);
-  // Few tokens hold most of the mass as a rule: select more only when they do not.
-  for (size_t count = 128;; count *= 8) {
-    SelectTop(row, count, &scratch->candidates);
-    weights.clear();
-    double sum = 0;
-    for (const Candidate& candidate : scratch->candidates) {
-      weights.push_back(std::exp((double{candidate.logit} - max) / params_.temperature));
-      sum += weights.back();
-      if (sum >= params_.top_p * total) return;
-    }
-    if (count >= row.size()) return;
+  const auto scale = static_cast<float>(1.0 / params_.temperature);
+  const double total = Weights(row, max, scale, scratch->weights, &scratch->block_sums);
+  const auto bin_of = [&](float logit) {
+    const float bin = (max - logit) * scale * kBinsPerNat;
+    return bin < kBins - 1 ? static_cast<int>(bin) : kBins - 1;
+  };
+  std::array<double, kBins> mass{};
+  for (size_t i = 0; i < row.size(); ++i) {
+    mass[static_cast<size_t>(bin_of(row[i]))] += double{scratch->weights[i]};
   }
+  const double wanted = params_.top_p * total;
+  int last = 0;
+  for (double sum = mass[0]; sum < wanted && last < kBins - 1;)
+    sum += mass[static_cast<size_t>(++last)];
+  last = std::min(last + 1, kBins - 1);  // one more, for what rounding may have cut off
+
+  candidates.clear();
+  for (size_t i = 0; i < row.size(); ++i) {
+    if (bin_of(row[i]) <= last) candidates.push_back({row[i], static_cast<int32_t>(i)});
+  }
+  std::sort(candidates.begin(), candidates.end(), MoreLikely);
+  weights.clear();
+  double sum = 0;
+  for (const Candidate& candidate : candidates) {
+    if (sum >= wanted) break;
+    weights.push_back(std::exp((double{candidate.logit} - max) / params_.temperature));
+    sum += weights.back();
+  }
+  candidates.resize(weights.size());
 }
 
 }  // namespace litecache::engine
