@@ -1,5 +1,7 @@
 #include "model/decoder_base.h"
 
+#include <utility>
+
 #include "base/error.h"
 #include "ops/embedding.h"
 
@@ -84,8 +86,16 @@ bool DecoderBase::SelectRows(std::span<const int64_t> logit_rows, int64_t rows) 
   return !identity;
 }
 
-void DecoderBase::Gather(Stream& stream, const MatrixView& from, const MatrixView& to) const {
-  ops::Embedding(stream, from, selected_, to);
+void DecoderBase::KeepSelected(Stream& stream, MatrixView& x, MatrixView& h, MatrixView& q,
+                               MatrixView& attention) const {
+  const auto count = static_cast<int64_t>(selected_.size());
+  q = q.Rows(0, count);
+  h = h.Rows(0, count);
+  ops::Embedding(stream, attention, selected_, q);
+  ops::Embedding(stream, x, selected_, h);
+  attention = q;
+  std::swap(x, h);
+  h = h.Rows(0, count);
 }
 
 }  // namespace litecache::model

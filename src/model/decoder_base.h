@@ -56,8 +56,10 @@ class DecoderBase : public Decoder {
   // The rows the layers above attention of the last layer still need: all of them, or those that
   // get logits. Returns false when `logit_rows` is every row in order and nothing has to move.
   bool SelectRows(std::span<const int64_t> logit_rows, int64_t rows);
-  // to[i] = from[selected row i].
-  void Gather(Stream& stream, const MatrixView& from, const MatrixView& to) const;
+  // Shrinks x and attention to the selected rows; they move to where h and q were, which nobody
+  // reads any more.
+  void KeepSelected(Stream& stream, MatrixView& x, MatrixView& h, MatrixView& q,
+                    MatrixView& attention) const;
 
  private:
   Device& device_;

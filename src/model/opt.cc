@@ -137,7 +137,8 @@ class OptDecoder final : public DecoderBase {
       // As in the other families: only rows with logits pass the last feed-forward block.
       if (i + 1 == config().layers && SelectRows(logit_rows, step.rows)) {
         if (logit_rows.empty()) break;
-        KeepSelected(stream, static_cast<int64_t>(logit_rows.size()), a);
+        KeepSelected(stream, a.x, a.h, a.q, a.attention);
+        for (MatrixView* view : {&a.up, &a.embedded}) *view = view->Rows(0, a.x.rows);
       }
       FeedForward(stream, layer, a);
     }
@@ -195,19 +196,6 @@ class OptDecoder final : public DecoderBase {
     ops::Linear(stream, input, layer.v.weight, layer.v.bias, a.v);
     const float scale = 1.0f / std::sqrt(static_cast<float>(config().head_dim));
     cache.Attend(stream, index, step, a.q, a.k, a.v, scale, a.attention);
-  }
-
-  // Shrinks the activations to the selected rows: attention moves over q, and x over h.
-  void KeepSelected(Stream& stream, int64_t count, Activations& a) const {
-    a.q = a.q.Rows(0, count);
-    a.h = a.h.Rows(0, count);
-    Gather(stream, a.attention, a.q);
-    Gather(stream, a.x, a.h);
-    a.attention = a.q;
-    std::swap(a.x, a.h);
-    a.h = a.h.Rows(0, count);
-    a.up = a.up.Rows(0, count);
-    a.embedded = a.embedded.Rows(0, count);
   }
 
   void FeedForward(Stream& stream, const Layer& layer, const Activations& a) const {

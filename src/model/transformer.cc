@@ -95,7 +95,8 @@ class TransformerDecoder final : public DecoderBase {
       // one.
       if (i + 1 == config().layers && SelectRows(logit_rows, step.rows)) {
         if (logit_rows.empty()) break;
-        KeepSelected(stream, static_cast<int64_t>(logit_rows.size()), a);
+        KeepSelected(stream, a.x, a.h, a.q, a.attention);
+        for (MatrixView* view : {&a.gate, &a.up}) *view = view->Rows(0, a.x.rows);
       }
       FeedForward(stream, layers_[static_cast<size_t>(i)], a);
     }
@@ -145,19 +146,6 @@ class TransformerDecoder final : public DecoderBase {
     ops::Rope(stream, a.k, positions, c.kv_heads, rope_.inv_freq, rope_.attention_factor);
     const float scale = 1.0f / std::sqrt(static_cast<float>(c.head_dim));
     cache.Attend(stream, index, step, a.q, a.k, a.v, scale, a.attention);
-  }
-
-  // Shrinks the activations to the selected rows: attention moves over q, and x over h.
-  void KeepSelected(Stream& stream, int64_t count, Activations& a) const {
-    a.q = a.q.Rows(0, count);
-    a.h = a.h.Rows(0, count);
-    Gather(stream, a.attention, a.q);
-    Gather(stream, a.x, a.h);
-    a.attention = a.q;
-    std::swap(a.x, a.h);
-    a.h = a.h.Rows(0, count);
-    a.gate = a.gate.Rows(0, count);
-    a.up = a.up.Rows(0, count);
   }
 
   // x += o(attention); x += down(silu(gate(norm(x))) * up(norm(x))).
