@@ -174,6 +174,47 @@ void Accumulate(const Problem& p, const Task& task, const float* probabilities, 
              });
 }
 
+// Whether a task's queries are the heads of one token that Avx512DecodeTile takes.
+bool IsDecode(const Problem& p, const Task& task) {
+  return p.pairs && task.sequence->rows == 1 && p.group <= kMaxDecodeHeads &&
+         p.geometry.head_dim % 32 == 0;
+}
+
+// Attend for such a task.
+void AttendDecode(const Problem& p, const Task& task, const State& state) {
+  static thread_local Scratch query_scratch, out_scratch;
+  const int64_t d = p.geometry.head_dim;
+  const int64_t heads = task.queries;
+  const auto size = static_cast<size_t>(heads * d);
+  auto* scaled = out_scratch.Reserve<float>(size);
+  for (int64_t i = 0; i < heads * d; ++i) scaled[i] = p.Query(task, 0)[i] * p.scale;
+  auto* queries = query_scratch.Reserve<bf16>(size);
+  NarrowToBf16(scaled, heads * d, queries);
+
+  float* out = scaled;
+  std::fill(out, out + size, 0.0f);
+  std::array<float, kMaxDecodeHeads> maximum, sum{};
+  maximum.fill(-std::numeric_limits<float>::max());
+  std::array<const std::byte*, kDecodeTileRows> rows;
+  const auto row_bytes = static_cast<int64_t>(p.geometry.row_bytes());
+  for (int64_t begin = task.begin; begin < task.end; begin += kDecodeTileRows) {
+    const int64_t end = std::min(begin + kDecodeTileRows, task.end);
+    PrefetchRows(p, task, end, std::min(end + kDecodeTileRows, task.end));
+    ForEachRun(p, task, begin, end, [&](const std::byte* run, int64_t first, int64_t count) {
+      for (int64_t i = 0; i < count; ++i) {
+        rows[static_cast<size_t>(first + i)] = run + i * row_bytes;
+      }
+    });
+    Avx512DecodeTile(rows.data(), end - begin, d, queries, heads, maximum.data(), sum.data(), out);
+  }
+  const int64_t width = p.Width(heads);
+  std::copy_n(maximum.begin(), heads, state.maximum);
+  std::copy_n(sum.begin(), heads, state.sum);
+  for (int64_t h = 0; h < heads; ++h) {
+    for (int64_t c = 0; c < d; ++c) state.out[c * width + h] = out[h * d + c];
+  }
+}
+
 // Runs a task's KV rows through its queries into `state`.
 void Attend(const Problem& p, const Task& task, const State& state) {
   static thread_local Scratch query_scratch, panel_scratch, score_scratch, lane_scratch;
@@ -339,7 +380,11 @@ void Attention(ThreadPool& pool, const KvGeometry& geometry, std::span<const KvS
       float* data = direct ? state_scratch.Reserve<float>(static_cast<size_t>(p.PartialSize()))
                            : partials + task.partial * p.PartialSize();
       const State state = StateAt(data, p.Width(task.queries));
-      Attend(p, task, state);
+      if (IsDecode(p, task)) {
+        AttendDecode(p, task, state);
+      } else {
+        Attend(p, task, state);
+      }
       if (direct) WriteOutput(p, task, state);
     }
   });

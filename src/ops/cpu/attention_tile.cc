@@ -2,6 +2,8 @@
 
 #include <limits>
 
+#include "ops/cpu/exp2_polynomial.h"
+
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/cpu/attention_tile.cc"
 #include "hwy/foreach_target.h"
@@ -24,12 +26,8 @@ HWY_INLINE hn::Vec<F32> Exp2(hn::Vec<F32> x) {
   x = hn::Max(hn::Set(d, -126.0f), hn::Min(hn::Set(d, 0.0f), x));
   const auto n = hn::Round(x);
   const auto r = hn::Sub(x, n);
-  // Minimax on [-1/2, 1/2].
-  auto p = hn::Set(d, 1.326472715e-3f);
-  p = hn::MulAdd(p, r, hn::Set(d, 9.671512643e-3f));
-  p = hn::MulAdd(p, r, hn::Set(d, 5.550733743e-2f));
-  p = hn::MulAdd(p, r, hn::Set(d, 2.402224209e-1f));
-  p = hn::MulAdd(p, r, hn::Set(d, 6.931469776e-1f));
+  auto p = hn::Set(d, kExp2Polynomial[0]);
+  for (int i = 1; i < 5; ++i) p = hn::MulAdd(p, r, hn::Set(d, kExp2Polynomial[i]));
   p = hn::MulAdd(p, r, hn::Set(d, 1.0f));
   const auto exponent = hn::ShiftLeft<23>(hn::ConvertTo(di, n));
   return hn::BitCast(d, hn::Add(hn::BitCast(di, p), exponent));

@@ -1,50 +1,18 @@
 #include "ops/cpu/avx512.h"
 
 #include <algorithm>
-#include <array>
 #include <cstring>
 
 #include "base/error.h"
+#include "ops/cpu/avx512_target.h"
 
 #if defined(__x86_64__)
 
-#include <immintrin.h>
-
-// GCC 12 takes its own _mm512_undefined_*() for a use of uninitialized memory (GCC bug 105593).
-#if !defined(__clang__)
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
-#endif
-
-// Instructions beyond the baseline are allowed from here on only, so that no inline function of a
-// header is compiled with them and picked by the linker for everyone.
-#if defined(__clang__)
-#pragma clang attribute push( \
-    __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16"))), apply_to = function)
-#else
-#pragma GCC push_options
-#pragma GCC target("avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")
-#endif
-
+LC_BEGIN_AVX512
 namespace litecache::ops::cpu {
 namespace {
 
 constexpr int64_t kLanes = 16;
-
-// Word indices that interleave two vectors' (kInterleave: lower halves, then upper halves) or one
-// vector's two halves.
-struct alignas(64) Indices : std::array<uint16_t, 64> {};
-constexpr Indices MakeInterleave(uint16_t second, uint16_t upper) {
-  Indices indices{};
-  for (uint16_t i = 0; i < 16; ++i) {
-    indices[2u * i] = i;
-    indices[2u * i + 1] = static_cast<uint16_t>(second + i);
-    indices[32u + 2u * i] = static_cast<uint16_t>(upper + i);
-    indices[32u + 2u * i + 1] = static_cast<uint16_t>(second + upper + i);
-  }
-  return indices;
-}
-constexpr Indices kInterleave = MakeInterleave(32, 16);
-constexpr Indices kInterleaveHalves = MakeInterleave(16, 0);
 
 inline __mmask16 Mask16(int64_t n) {
   return static_cast<__mmask16>(n >= 16 ? 0xffff : (1u << std::max<int64_t>(n, 0)) - 1);
@@ -304,11 +272,7 @@ void Avx512InterleaveRows(const std::byte* const* rows, int64_t count, int64_t n
 
 }  // namespace litecache::ops::cpu
 
-#if defined(__clang__)
-#pragma clang attribute pop
-#else
-#pragma GCC pop_options
-#endif
+LC_END_AVX512
 
 #else  // not x86-64
 

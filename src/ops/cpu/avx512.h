@@ -2,12 +2,29 @@
 // dot products, and transposes. Call only at the CpuIsa level named; elsewhere they abort.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 
 #include "ops/cpu/gemm_kernel.h"
 
 namespace litecache::ops::cpu {
+
+// Word indices that interleave two vectors' (kInterleave: lower halves, then upper halves) or one
+// vector's two halves.
+struct alignas(64) Indices : std::array<uint16_t, 64> {};
+constexpr Indices MakeInterleave(uint16_t second, uint16_t upper) {
+  Indices indices{};
+  for (uint16_t i = 0; i < 16; ++i) {
+    indices[2u * i] = i;
+    indices[2u * i + 1] = static_cast<uint16_t>(second + i);
+    indices[32u + 2u * i] = static_cast<uint16_t>(upper + i);
+    indices[32u + 2u * i + 1] = static_cast<uint16_t>(second + upper + i);
+  }
+  return indices;
+}
+inline constexpr Indices kInterleave = MakeInterleave(32, 16);
+inline constexpr Indices kInterleaveHalves = MakeInterleave(16, 0);
 
 // Panels and rows of bf16 pairs, multiplied by vdpbf16ps. CpuIsa::kAvx512Bf16.
 GemmKernel Avx512Bf16GemmKernel();
@@ -25,5 +42,15 @@ void Avx512PackPairs(const float* x, int64_t rows, int64_t width, void* panel);
 // Pairs of bf16 rows of n elements interleaved: out[p][i] = {rows[2p][i], rows[2p + 1][i]}; the
 // partner of an odd last row is zero. CpuIsa::kAvx512.
 void Avx512InterleaveRows(const std::byte* const* rows, int64_t count, int64_t n, uint32_t* out);
+
+inline constexpr int64_t kDecodeTileRows = 64;
+inline constexpr int64_t kMaxDecodeHeads = 16;
+
+// Online softmax attention of `heads` <= kMaxDecodeHeads query heads of one token over `count` in
+// [1, kDecodeTileRows] KV rows [K | V] of bf16, all visible. queries [heads][head_dim] bf16, scaled
+// for powers of two; head_dim a multiple of 32. maximum, sum [heads] and out [heads][head_dim]
+// (64-byte aligned) run on from tile to tile. CpuIsa::kAvx512Bf16.
+void Avx512DecodeTile(const std::byte* const* rows, int64_t count, int64_t head_dim,
+                      const void* queries, int64_t heads, float* maximum, float* sum, float* out);
 
 }  // namespace litecache::ops::cpu

@@ -1,0 +1,25 @@
+// Brackets around code that uses AVX-512 instructions. They are allowed inside only, so that no
+// inline function of a header is compiled with them and picked by the linker for everyone: include
+// everything before LC_BEGIN_AVX512.
+#pragma once
+
+#if defined(__x86_64__)
+
+#include <immintrin.h>
+
+#if defined(__clang__)
+#define LC_BEGIN_AVX512                                                         \
+  _Pragma(                                                                      \
+      "clang attribute push(__attribute__((target(\"avx512f,avx512bw,avx512dq," \
+      "avx512vl,avx512bf16\"))), apply_to = function)")
+#define LC_END_AVX512 _Pragma("clang attribute pop")
+#else
+// GCC 12 takes its own _mm512_undefined_*() for a use of uninitialized memory (GCC bug 105593).
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#define LC_BEGIN_AVX512       \
+  _Pragma("GCC push_options") \
+      _Pragma("GCC target(\"avx512f,avx512bw,avx512dq,avx512vl,avx512bf16\")")
+#define LC_END_AVX512 _Pragma("GCC pop_options")
+#endif
+
+#endif
