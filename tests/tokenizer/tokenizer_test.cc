@@ -152,19 +152,19 @@ Json Added(int id, const std::string& content) { return {{"id", id}, {"content",
 
 TEST(Tokenizer, AddedTokens) {
   Json json = Small();
-  json["added_tokens"] = {Added(5, "ab"), Added(6, "abx")};
+  json["added_tokens"] = Json::array({Added(5, "ab"), Added(6, "abx")});
   EXPECT_THAT(Tokenizer::FromJson(json.dump())->Encode("abxabaab"), ElementsAre(6, 5, 0, 5));
 
   json["added_tokens"][0]["single_word"] = true;
   // The longest token is found first; where it is turned down, its text is ordinary.
   EXPECT_THAT(Tokenizer::FromJson(json.dump())->Encode("ab xab"), ElementsAre(5, 2, 3, 0, 1));
 
-  json["added_tokens"] = {Added(5, "x")};
+  json["added_tokens"] = Json::array({Added(5, "x")});
   json["added_tokens"][0].update({{"lstrip", true}, {"rstrip", true}});
   EXPECT_THAT(Tokenizer::FromJson(json.dump())->Encode("a  x  x a"), ElementsAre(0, 3, 3, 0));
 
   // A token that the model has keeps its id there, whatever the file says.
-  json["added_tokens"] = {Added(77, "b"), Added(5, "yy")};
+  json["added_tokens"] = Json::array({Added(77, "b"), Added(5, "yy")});
   EXPECT_EQ(Tokenizer::FromJson(json.dump())->TokenToId("b"), 1);
   EXPECT_EQ(Tokenizer::FromJson(json.dump())->TokenToId("yy"), 5);
   EXPECT_EQ(Tokenizer::FromJson(json.dump())->vocab_size(), 6);
@@ -173,7 +173,7 @@ TEST(Tokenizer, AddedTokens) {
 TEST(Tokenizer, NormalizedAddedTokensMatchNormalizedText) {
   Json json = Small();
   json["normalizer"] = {{"type", "Lowercase"}};
-  json["added_tokens"] = {Added(5, "BA"), Added(6, "AB")};
+  json["added_tokens"] = Json::array({Added(5, "BA"), Added(6, "AB")});
   json["added_tokens"][1]["normalized"] = false;
   EXPECT_THAT(Tokenizer::FromJson(json.dump())->Encode("baBaAbABxA"),
               ElementsAre(5, 5, 0, 1, 6, 3, 0));
@@ -181,7 +181,7 @@ TEST(Tokenizer, NormalizedAddedTokensMatchNormalizedText) {
 
 TEST(Tokenizer, SpecialTokensInTextCanBeText) {
   Json json = Small();
-  json["added_tokens"] = {Added(5, "ab")};
+  json["added_tokens"] = Json::array({Added(5, "ab")});
   json["added_tokens"][0]["special"] = true;
   const auto tokenizer = Tokenizer::FromJson(json.dump());
   EXPECT_THAT(tokenizer->Encode("xab"), ElementsAre(3, 5));
