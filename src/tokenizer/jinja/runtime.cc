@@ -23,8 +23,8 @@ void Runtime::FailSteps() const {
 
 void Runtime::FailDepth() {
   --depth_;  // the guard's constructor threw, its destructor will not run
-  Fail("nested more than {} levels deep: macros or loops call themselves without end",
-       limits_.eval_depth);
+  Fail("nested {} levels deep, over the limit: macros or loops call themselves without end",
+       depth_);
 }
 
 void Runtime::ChargeBytes(size_t bytes) {

@@ -23,7 +23,10 @@ struct Limits {
   int64_t total_bytes = int64_t{4} << 30;  // all strings built
   int64_t list_items = 4 << 20;            // one list
   int eval_depth = 2000;                   // nested evaluations: macros, recursive loops
-  int value_depth = 200;                   // lists and dicts in one another
+  // Stack that nested evaluations may take: what a level takes depends on the build, by ten times
+  // with sanitizers. Half of the 8 MiB that threads have by default.
+  int64_t stack_bytes = 4 << 20;
+  int value_depth = 200;  // lists and dicts in one another
 };
 
 class Runtime {
@@ -83,7 +86,9 @@ class Runtime {
   class DepthGuard {
    public:
     explicit DepthGuard(Runtime* rt) : rt_(rt) {
-      if (++rt_->depth_ > rt_->limits_.eval_depth) rt_->FailDepth();
+      if (++rt_->depth_ > rt_->limits_.eval_depth || rt_->StackUsed() > rt_->limits_.stack_bytes) {
+        rt_->FailDepth();
+      }
     }
     ~DepthGuard() { --rt_->depth_; }
     DepthGuard(const DepthGuard&) = delete;
@@ -99,11 +104,17 @@ class Runtime {
   void CheckDepth(int depth) const;
   [[noreturn]] void FailSteps() const;
   [[noreturn]] void FailDepth();
+  // Bytes of stack between the construction of the runtime and here.
+  int64_t StackUsed() const {
+    const auto here = reinterpret_cast<intptr_t>(__builtin_frame_address(0));
+    return here < stack_base_ ? stack_base_ - here : here - stack_base_;
+  }
 
   Limits limits_;
   std::tm now_;
   int line_ = 1;
   int depth_ = 0;
+  const intptr_t stack_base_ = reinterpret_cast<intptr_t>(__builtin_frame_address(0));
   int64_t steps_ = 0;
   int64_t bytes_ = 0;
   std::vector<std::shared_ptr<NamespaceObject>> namespaces_;
