@@ -15,7 +15,7 @@ namespace {
 
 // Larger than any last-level cache a few cores can reach; faulting it in takes 0.1 s.
 constexpr size_t kBufferBytes = size_t{512} << 20;
-constexpr int kPasses = 4;
+constexpr int kPasses = 8;
 // A product of this size takes milliseconds and keeps all of a kernel's blocking busy.
 constexpr int64_t kProductSize = 1536;
 

@@ -58,12 +58,22 @@ std::vector<Occurrence> FindSpecialTokens(const tokenizer::Tokenizer& tokenizer,
 
 }  // namespace
 
+namespace {
+
+// True where the request wrote the token, or an end of it. What the request wrote between two ends
+// of the template's is the template's intent: many write "<|" + role + "|>".
+bool IsInput(const tokenizer::RenderedPrompt& prompt, const Occurrence& token) {
+  return prompt.OverlapsInput(token.begin, token.begin + 1) ||
+         prompt.OverlapsInput(token.end - 1, token.end);
+}
+
+}  // namespace
+
 std::vector<int32_t> EncodeRendered(const tokenizer::Tokenizer& tokenizer,
                                     const tokenizer::RenderedPrompt& prompt) {
   const auto found = FindSpecialTokens(tokenizer, prompt.text);
-  const bool spoofed = std::any_of(found.begin(), found.end(), [&](const Occurrence& o) {
-    return prompt.OverlapsInput(o.begin, o.end);
-  });
+  const bool spoofed = std::any_of(found.begin(), found.end(),
+                                   [&](const Occurrence& token) { return IsInput(prompt, token); });
   if (!spoofed) return tokenizer.Encode(prompt.text, {.add_special_tokens = false});
   // Rare: the text between the template's own special tokens is encoded as text.
   const tokenizer::EncodeOptions as_text{.add_special_tokens = false, .parse_special = false};
@@ -75,7 +85,7 @@ std::vector<int32_t> EncodeRendered(const tokenizer::Tokenizer& tokenizer,
     ids.insert(ids.end(), part.begin(), part.end());
   };
   for (const auto& token : found) {
-    if (prompt.OverlapsInput(token.begin, token.end)) continue;
+    if (IsInput(prompt, token)) continue;
     if (token.begin > done) add_text(token.begin);
     ids.push_back(token.id);
     done = token.end;

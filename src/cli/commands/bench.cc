@@ -19,7 +19,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// A measured time may fall below this share of a floor that was measured at another moment.
 double Ratio(const bench::Measurement& m) { return m.seconds / m.floor_seconds; }
 
 class BenchCommand final : public Command {
@@ -38,7 +37,8 @@ class BenchCommand final : public Command {
            "decode for every batch and context; times are medians. --fill tells how the KV cache "
            "gets\n"
            "its rows before decode is timed: synthetic stores random rows, prefill runs the "
-           "model.\n\n"
+           "model.\n"
+           "A model that fits the processor's caches can be faster than the floor.\n\n"
            "  litecache bench --shape llama3.2-1b --batch 1,4 --context 512,4096\n"
            "  litecache bench --model DIR --context 16k --only decode --json\n";
   }

@@ -1,6 +1,8 @@
 // litecache detokenize: token ids to text.
 #include <unistd.h>
 
+#include <algorithm>
+
 #include "cli/command.h"
 #include "cli/exit_codes.h"
 #include "cli/input.h"
@@ -8,6 +10,7 @@
 #include "cli/options.h"
 #include "cli/output.h"
 #include "io/hub.h"
+#include "model/config.h"
 #include "tokenizer/tokenizer.h"
 
 namespace litecache::cli {
@@ -37,9 +40,11 @@ class DetokenizeCommand final : public Command {
     for (const auto& word : words) given += word + " ";
     const auto ids = words.empty() ? ParseTokenIds(ReadStandardInput(), "standard input")
                                    : ParseTokenIds(given, "arguments");
-    const auto tokenizer =
-        tokenizer::Tokenizer::FromDirectory(io::ResolveModelDirectory(flags_.model));
-    const int32_t size = tokenizer->vocab_size();
+    const auto directory = io::ResolveModelDirectory(flags_.model);
+    const auto tokenizer = tokenizer::Tokenizer::FromDirectory(directory);
+    // Models pad their vocabulary: they can say ids that are no text.
+    const int64_t size = std::max<int64_t>(
+        tokenizer->vocab_size(), model::ModelConfig::FromFile(directory / "config.json").vocab);
     for (const int32_t id : ids) {
       if (id >= size) {
         throw InvalidArgument("token id {} is out of range: the vocabulary ends at {}", id,

@@ -6,6 +6,7 @@
 #include "base/units.h"
 #include "cli/command.h"
 #include "cli/exit_codes.h"
+#include "cli/help.h"
 #include "cli/options.h"
 #include "cli/output.h"
 #include "eval/ruler/run.h"
@@ -26,14 +27,13 @@ class EvalGenerateCommand final : public Command {
     std::string names;
     for (const auto name : eval::TaskNames())
       names += (names.empty() ? "" : ", ") + std::string(name);
-    return "One JSON object a line: input, outputs, max_new_tokens, metric, and where it came "
-           "from.\n"
-           "Tasks: " +
-           names +
-           ".\n"
-           "A sample depends only on task, length, split, seed, its index, the haystack and the\n"
-           "tokenizer. Words and numbers of the splits train and test are disjoint.\n\n"
-           "  litecache eval generate --model DIR --task niah_single_1 --length 16k --count 100\n";
+    return "One JSON object a line: input, outputs, max_new_tokens, metric, and where it came\n"
+           "from. A sample depends only on task, length, split, seed, its index, the haystack and\n"
+           "the tokenizer. Words and numbers of the splits train and test are disjoint. Tasks:\n "
+           " " +
+           Wrap(names, 2, 90) +
+           "\n\n  litecache eval generate --model DIR --task niah_single_1 --length 16k --count "
+           "100\n";
   }
 
   void Declare(CLI::App& app) override {

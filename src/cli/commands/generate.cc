@@ -157,6 +157,13 @@ class GenerateCommand final : public Command {
     memory_.kv_capacity = stats.kv_bytes_capacity;
   }
 
+  // Short generations end between two looks at the engine: this much they had in any case.
+  void NoteKv(const RequestResult& result) {
+    const int64_t tokens = result.stats.prompt_tokens + result.stats.generated_tokens;
+    memory_.kv_bytes = std::max(
+        memory_.kv_bytes, engine_->memory_plan().kv_per_token * static_cast<uint64_t>(tokens));
+  }
+
   int Print() {
     const InterruptScope interrupt;
     memory_.kv_policy = flags_.kv_policy;
@@ -180,6 +187,7 @@ class GenerateCommand final : public Command {
           },
           [&] { Watch(interrupt, bar); }));
       bar.Finish();
+      NoteKv(results.back());
       if (json_) {
         PrintJson(i, results.back(), output);
       } else {

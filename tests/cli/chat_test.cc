@@ -1,0 +1,82 @@
+#include <gmock/gmock.h>
+
+#include <nlohmann/json.hpp>
+
+#include "cli/fixture_model.h"
+#include "cli/program.h"
+
+namespace litecache::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+ProgramResult Chat(const std::string& input, std::vector<std::string> more = {}) {
+  more.insert(more.begin(), {"chat", "--model", SharedModel().path(), "-n", "6"});
+  return RunProgram(more, {.input = input});
+}
+
+// Greedy text after a prompt of ids, as `generate` gives it.
+std::string Answer(const std::string& rendered) {
+  const auto ids = RunProgram({"tokenize", "--model", SharedModel().path(), "--no-special"},
+                              {.input = rendered});
+  const TemporaryDirectory directory;
+  const auto file = directory.Write("ids.txt", ids.out);
+  const auto result = RunProgram({"generate", "--model", SharedModel().path(), "-n", "6",
+                                  "--prompt-tokens-file", file.string(), "--json"});
+  return nlohmann::json::parse(result.out)["text"];
+}
+
+std::string Line(const std::string& text) { return text.ends_with('\n') ? text : text + "\n"; }
+
+TEST(Chat, TheConversationIsThePrompt) {
+  const std::string first = Answer("<s><|user|>the cat</s><|assistant|>");
+  const auto one = Chat("the cat\n");
+  EXPECT_EQ(one.exit_code, 0) << one.err;
+  EXPECT_EQ(one.out, Line(first));
+  const std::string second =
+      Answer("<s><|user|>the cat</s><|assistant|>" + first + "</s><|user|>on</s><|assistant|>");
+  EXPECT_EQ(Chat("the cat\non\n").out, Line(first) + Line(second));
+}
+
+TEST(Chat, SystemMessageAndReset) {
+  const std::string system = Answer("<s><|system|>in</s><|user|>the cat</s><|assistant|>");
+  const std::string without = Answer("<s><|user|>the cat</s><|assistant|>");
+  EXPECT_EQ(Chat("the cat\n", {"--system", "in"}).out, Line(system));
+  EXPECT_EQ(Chat("/system in\nthe cat\n/system\nthe cat").out, Line(system) + Line(without));
+  EXPECT_EQ(Chat("the cat\n/reset\nthe cat\n").out, Line(without) + Line(without));
+  EXPECT_EQ(Chat("the cat\n/retry\n").out, Line(without) + Line(without));
+}
+
+TEST(Chat, LinesGoOnAfterABackslash) {
+  EXPECT_EQ(Chat("the\\\ncat\n").out, Line(Answer("<s><|user|>the\ncat</s><|assistant|>")));
+}
+
+TEST(Chat, Commands) {
+  const auto result = Chat("/help\n/stats\n/what\n/retry\n\n/quit\nnever read\n");
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_EQ(result.out, "");
+  EXPECT_THAT(result.err, HasSubstr("/system"));
+  EXPECT_THAT(result.err, HasSubstr("(no answer yet)"));
+  EXPECT_THAT(result.err, HasSubstr("/what is no command"));
+  EXPECT_THAT(result.err, HasSubstr("nothing to answer"));
+}
+
+TEST(Chat, AMessageThatDoesNotFitLeavesTheConversationAsItWas) {
+  const auto result = Chat(std::string(2000, 'x') + "\nthe cat\n");
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_THAT(result.err, HasSubstr("1024"));
+  EXPECT_EQ(result.out, Line(Answer("<s><|user|>the cat</s><|assistant|>")));
+}
+
+TEST(Chat, ErrorsAtTheStart) {
+  EXPECT_EQ(Chat("a\n", {"--chat-template", "/nowhere/t"}).exit_code, 1);
+  EXPECT_EQ(Chat("a\n", {"--temperature", "-1"}).exit_code, 2);
+  const FixtureModel model;
+  model.directory().Write("tokenizer_config.json", "{}");
+  const auto none = RunProgram({"chat", "--model", model.path()});
+  EXPECT_EQ(none.exit_code, 1);
+  EXPECT_THAT(none.err, HasSubstr("--chat-template"));
+}
+
+}  // namespace
+}  // namespace litecache::testing

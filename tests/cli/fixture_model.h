@@ -1,0 +1,42 @@
+// Complete small model directories for tests: a committed random model with a tokenizer and a chat
+// template made here.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "temporary_directory.h"
+
+namespace litecache::testing {
+
+// tests/fixtures/models/<name>.
+std::filesystem::path FixtureDirectory(const std::string& name);
+
+// The text of a byte-level BPE tokenizer.json of 182 tokens: <unk> 0, <s> 1 (begins every text),
+// </s> 2, <|user|> 3, <|assistant|> 4, <|system|> 5; ASCII, some bytes of longer characters, and
+// ten merges.
+std::string FixtureTokenizer();
+
+// The llama fixture with that tokenizer and a template "<s><|role|>content</s>...<|assistant|>".
+// max_context: written into config.json, so that a generation can go on for as long as a test
+// needs.
+class FixtureModel {
+ public:
+  explicit FixtureModel(int64_t max_context = 1024);
+  std::string path() const { return directory_.path().string(); }
+  const TemporaryDirectory& directory() const { return directory_; }
+
+ private:
+  TemporaryDirectory directory_;
+};
+
+// One for all tests of a program.
+const FixtureModel& SharedModel();
+// With a context that no test reaches the end of.
+const FixtureModel& EndlessModel();
+
+// "1 2 3".
+std::string Join(const std::vector<int32_t>& ids);
+
+}  // namespace litecache::testing

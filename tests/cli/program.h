@@ -1,0 +1,72 @@
+// Runs the built program as a user would: arguments, standard input, signals; collects what it
+// prints and how it ends.
+#pragma once
+
+#include <sys/types.h>
+
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace litecache::testing {
+
+struct ProgramResult {
+  int exit_code = -1;  // 128 + signal when a signal ended it
+  std::string out;
+  std::string err;
+};
+
+struct ProgramOptions {
+  // Standard input: this text, or, with `keep_open`, what Write() sends, until Finish().
+  std::string input;
+  bool keep_open = false;
+  // Standard input is a terminal; "\x03" sent to it is Ctrl-C.
+  bool terminal = false;
+  // Standard output goes to this file instead of being collected.
+  std::string output_file;
+  std::vector<std::string> environment;  // "NAME=value", added to the test's own
+};
+
+class Program {
+ public:
+  Program(const std::vector<std::string>& arguments, const ProgramOptions& options);
+  ~Program();  // kills what still runs
+  Program(const Program&) = delete;
+  Program& operator=(const Program&) = delete;
+
+  void Write(const std::string& text);
+  void Signal(int signal);
+  void CloseInput();
+  void CloseOutput();
+  // Waits until standard output (or error) contains `text`; false after the time limit or at the
+  // end of the program.
+  bool WaitForOutput(const std::string& text);
+  bool WaitForError(const std::string& text);
+  // Until standard output has `bytes` bytes.
+  bool WaitForBytes(size_t bytes);
+  // Everything read so far.
+  const std::string& out() const { return result_.out; }
+  const std::string& err() const { return result_.err; }
+  // Closes the input and waits for the end. After the time limit the program is killed (exit code
+  // 137).
+  ProgramResult Finish();
+
+ private:
+  bool Pump(int milliseconds);
+  bool WaitUntil(const std::function<bool()>& condition);
+
+  pid_t pid_ = -1;
+  int input_ = -1;
+  int output_ = -1;
+  int error_ = -1;
+  std::string pending_input_;
+  bool close_when_written_ = false;
+  bool terminal_ = false;
+  ProgramResult result_;
+};
+
+// Start to finish.
+ProgramResult RunProgram(const std::vector<std::string>& arguments,
+                         const ProgramOptions& options = {});
+
+}  // namespace litecache::testing

@@ -1,0 +1,187 @@
+// What holds for the program as a whole: help, versions, usage errors, broken output.
+#include "cli/program.h"
+
+#include <gmock/gmock.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "cli/fixture_model.h"
+
+namespace litecache::testing {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+const char* const kCommands[] = {"generate", "chat",    "tokenize", "detokenize",
+                                 "logits",   "inspect", "bench",    "eval generate"};
+
+TEST(Program, HelpListsEveryCommand) {
+  const auto help = RunProgram({"--help"});
+  EXPECT_EQ(help.exit_code, 0);
+  EXPECT_EQ(help.err, "");
+  for (const char* command : kCommands) EXPECT_THAT(help.out, HasSubstr(command));
+  EXPECT_EQ(RunProgram({"help"}).out, help.out);
+  EXPECT_EQ(RunProgram({"-h"}).out, help.out);
+}
+
+TEST(Program, EveryCommandHasHelp) {
+  for (const std::string command : kCommands) {
+    std::vector<std::string> words;
+    const size_t space = command.find(' ');
+    words.push_back(command.substr(0, space));
+    if (space != std::string::npos) words.push_back(command.substr(space + 1));
+    words.push_back("--help");
+    const auto help = RunProgram(words);
+    EXPECT_EQ(help.exit_code, 0) << command;
+    EXPECT_THAT(help.out, HasSubstr("Usage: litecache " + command));
+    EXPECT_THAT(help.out, HasSubstr("--log-level"));
+  }
+  EXPECT_EQ(RunProgram({"help", "generate"}).out, RunProgram({"generate", "--help"}).out);
+}
+
+TEST(Program, Version) {
+  const auto version = RunProgram({"--version"});
+  EXPECT_EQ(version.exit_code, 0);
+  EXPECT_THAT(version.out, StartsWith("litecache "));
+}
+
+TEST(Program, WrongUsageSaysWhatWasMeant) {
+  const auto expect = [](const std::vector<std::string>& words, const std::string& part) {
+    const auto result = RunProgram(words);
+    EXPECT_EQ(result.exit_code, 2) << part;
+    EXPECT_EQ(result.out, "");
+    EXPECT_THAT(result.err, StartsWith("error: "));
+    EXPECT_THAT(result.err, HasSubstr(part));
+    EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
+  };
+  expect({}, "no command");
+  expect({"genrate"}, "Did you mean 'generate'?");
+  expect({"eval", "genrate"}, "Did you mean 'eval generate'?");
+  expect({"eval"}, "eval generate");
+  expect({"--threads", "2", "generate"}, "options follow the command");
+  expect({"generate", "--modle", "x"}, "Did you mean '--model'?");
+  expect({"generate", "--modle=x"}, "Did you mean '--model'?");
+  expect({"generate"}, "--model");
+  expect({"generate", "--model"}, "--model");
+  expect({"generate", "--model", "x", "--threads", "-1", "p"}, "--threads");
+  expect({"generate", "--model", "x", "--threads", "two", "p"}, "--threads");
+  expect({"generate", "--model", "x", "--memory", "lots", "p"}, "lots");
+  expect({"generate", "--model", "x", "--max-context", "1.5", "p"}, "1.5");
+  expect({"generate", "--model", "x", "--dtype", "int4", "p"}, "int4");
+  expect({"generate", "--model", "x", "--kv-policy", "most", "p"}, "most");
+  expect({"generate", "--model", "x", "--log-level", "loud", "p"}, "loud");
+  expect({"logits", "--model", "x", "--tokens-file", "/dev/null", "word"}, "'word'");
+}
+
+TEST(Program, AMissingModelSaysWhereItLooked) {
+  const auto result = RunProgram({"generate", "--model", "/nowhere/model", "hello"});
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_THAT(result.err, StartsWith("error: "));
+  EXPECT_THAT(result.err, HasSubstr("/nowhere/model"));
+}
+
+TEST(Program, TheEnvironmentNamesModelAndLevel) {
+  const auto result =
+      RunProgram({"tokenize", "the"}, {.environment = {"LITECACHE_MODEL=" + SharedModel().path()}});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(result.out, "1 173\n");
+  EXPECT_EQ(RunProgram({"tokenize", "--model", SharedModel().path(), "the"},
+                       {.environment = {"LITECACHE_LOG_LEVEL=loud"}})
+                .exit_code,
+            2);
+}
+
+TEST(Program, AModelIsFoundInTheHubCache) {
+  const TemporaryDirectory home;
+  const std::string repository = "hub/models--some--model/";
+  home.Write(repository + "refs/main", "abc123");
+  std::filesystem::create_directories(home.path() / repository / "snapshots");
+  std::filesystem::create_directory_symlink(SharedModel().path(),
+                                            home.path() / repository / "snapshots" / "abc123");
+  const ProgramOptions options{.environment = {"HF_HOME=" + home.path().string(), "HF_HUB_CACHE="}};
+  const auto found = RunProgram({"tokenize", "--model", "some/model", "the"}, options);
+  EXPECT_EQ(found.exit_code, 0) << found.err;
+  EXPECT_EQ(found.out, "1 173\n");
+  const auto missing = RunProgram({"tokenize", "--model", "some/other", "the"}, options);
+  EXPECT_EQ(missing.exit_code, 1);
+  EXPECT_THAT(missing.err, HasSubstr("some/other"));
+}
+
+// Every command that prints results notices that they could not be written.
+TEST(Program, AFullDiskIsAnError) {
+  const std::string model = SharedModel().path();
+  const TemporaryDirectory directory;
+  const auto ids = directory.Write("ids.txt", "1 10 20");
+  const std::vector<std::vector<std::string>> commands = {
+      {"--help"},
+      {"generate", "--help"},
+      {"generate", "--model", model, "the", "-n", "4"},
+      {"generate", "--model", model, "the", "-n", "4", "--json"},
+      {"tokenize", "--model", model, "the"},
+      {"detokenize", "--model", model, "20"},
+      {"logits", "--model", model, "--tokens-file", ids.string(), "--json"},
+      {"inspect", "--model", model},
+      {"bench", "--model", model, "--context", "8", "--repeats", "1", "--steps", "1"},
+      {"eval", "generate", "--task", "vt", "--length", "1k"},
+  };
+  for (const auto& command : commands) {
+    const auto result = RunProgram(command, {.output_file = "/dev/full"});
+    EXPECT_EQ(result.exit_code, 1) << command[0];
+    EXPECT_THAT(result.err, HasSubstr("No space left on device")) << command[0];
+  }
+}
+
+TEST(Program, AClosedPipeEndsQuietly) {
+  Program endless({"generate", "--model", EndlessModel().path(), "the", "-n", "0", "--ignore-eos"},
+                  {});
+  EXPECT_TRUE(endless.WaitForBytes(100));
+  endless.CloseOutput();
+  const auto result = endless.Finish();
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_EQ(result.err, "");
+
+  Program samples({"eval", "generate", "--length", "1k", "--count", "100000"}, {});
+  EXPECT_TRUE(samples.WaitForOutput("\n"));
+  samples.CloseOutput();
+  const auto ended = samples.Finish();
+  EXPECT_EQ(ended.exit_code, 0);
+  EXPECT_EQ(ended.err, "");
+}
+
+TEST(Program, InspectShowsModelAndMemory) {
+  const auto text = RunProgram({"inspect", "--model", SharedModel().path()});
+  EXPECT_EQ(text.exit_code, 0) << text.err;
+  EXPECT_THAT(text.out, HasSubstr("llama"));
+  EXPECT_THAT(text.out, HasSubstr("Memory budget"));
+  EXPECT_THAT(text.out, HasSubstr("chat template yes"));
+}
+
+TEST(Program, InspectAsJson) {
+  const auto model = RunProgram({"inspect", "--model", SharedModel().path(), "--json"});
+  ASSERT_EQ(model.exit_code, 0) << model.err;
+  const auto json = nlohmann::json::parse(model.out);
+  EXPECT_EQ(json["layers"], 3);
+  EXPECT_EQ(json["parameters"], 212416);  // counted by Transformers
+  EXPECT_EQ(json["memory"]["kv_per_token"], 2 * 3 * 1 * 64 * 2);
+  EXPECT_EQ(json["tokenizer"]["vocab_size"], 182);
+  EXPECT_EQ(json["chat_template"], true);
+
+  const auto shape = RunProgram({"inspect", "--shape", "llama3-8b", "--memory", "17GiB", "--json"});
+  ASSERT_EQ(shape.exit_code, 0) << shape.err;
+  EXPECT_EQ(nlohmann::json::parse(shape.out)["parameters"], 8030261248);  // as published
+  EXPECT_EQ(RunProgram({"inspect", "--shape", "llama9"}).exit_code, 2);
+  EXPECT_EQ(RunProgram({"inspect"}).exit_code, 2);
+}
+
+TEST(Program, AModelThatDoesNotFitIsRefusedWithTheNumbers) {
+  const auto result =
+      RunProgram({"inspect", "--model", SharedModel().path(), "--memory", "100KiB"});
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_THAT(result.err, HasSubstr("100 KiB"));
+}
+
+}  // namespace
+}  // namespace litecache::testing
