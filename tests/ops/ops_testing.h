@@ -4,8 +4,6 @@
 
 #include <gtest/gtest.h>
 
-#include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <limits>
 #include <random>
@@ -15,24 +13,13 @@
 #include "base/matrix_view.h"
 #include "device/cpu/cpu_device.h"
 #include "device/cpu/cpu_isa.h"
+#include "test_seed.h"
 
 namespace litecache::ops {
 
-// LC_TEST_SEED, or a new one every run; printed, so that a failure can be repeated.
-inline uint64_t TestSeed() {
-  static const uint64_t seed = [] {
-    const char* text = std::getenv("LC_TEST_SEED");
-    const uint64_t value =
-        text != nullptr ? std::strtoull(text, nullptr, 10) : std::random_device{}() + uint64_t{1};
-    std::printf("LC_TEST_SEED=%llu\n", static_cast<unsigned long long>(value));
-    return value;
-  }();
-  return seed;
-}
-
 class Random {
  public:
-  explicit Random(uint64_t stream = 0) : engine_(TestSeed() + stream * 7919) {}
+  explicit Random(uint64_t stream = 0) : engine_(testing::TestRandom(stream)) {}
   float Normal(float scale = 1.0f) { return normal_(engine_) * scale; }
   int64_t Integer(int64_t low, int64_t high) {
     return std::uniform_int_distribution<int64_t>(low, high)(engine_);

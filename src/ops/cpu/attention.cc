@@ -7,6 +7,7 @@
 #include "ops/cpu/attention_tile.h"
 #include "ops/cpu/avx512.h"
 #include "ops/cpu/gemm_kernel.h"
+#include "ops/cpu/kv_rows.h"
 #include "ops/cpu/ops.h"
 #include "ops/cpu/scratch.h"
 #include "ops/cpu/widen.h"
@@ -69,23 +70,10 @@ State StateAt(float* data, int64_t width) {
   return {.maximum = data, .sum = data + width, .out = data + 2 * width};
 }
 
-const std::byte* RowAddress(const KvGeometry& geometry, const KvSequence& sequence, int64_t head,
-                            int64_t row) {
-  const std::byte* page =
-      sequence.pages[head * sequence.pages_per_head + row / geometry.page_tokens];
-  return page + row % geometry.page_tokens * static_cast<int64_t>(geometry.row_bytes());
-}
-
-// Calls body(address, first, count) for the runs of rows in [begin, end) that share a page; first
-// counts from begin.
+// ForEachRun of a task's head.
 template <class Body>
 void ForEachRun(const Problem& p, const Task& task, int64_t begin, int64_t end, const Body& body) {
-  for (int64_t row = begin; row < end;) {
-    const int64_t count =
-        std::min(end - row, p.geometry.page_tokens - row % p.geometry.page_tokens);
-    body(RowAddress(p.geometry, *task.sequence, task.head, row), row - begin, count);
-    row += count;
-  }
+  cpu::ForEachRun(p.geometry, *task.sequence, task.head, begin, end, body);
 }
 
 // A tile's KV rows in the form the kernel multiplies. K is read from the pages except where it has
@@ -329,31 +317,6 @@ Plan MakePlan(const Problem& p, std::span<const KvSequence> sequences) {
 }
 
 }  // namespace
-
-void AppendKv(ThreadPool& pool, const KvGeometry& geometry, std::span<const KvSequence> sequences,
-              const MatrixView& k, const MatrixView& v) {
-  const int64_t d = geometry.head_dim;
-  for (const KvSequence& sequence : sequences) {
-    pool.ParallelFor(sequence.rows, RowGrain(2 * k.cols), [&](int64_t begin, int64_t end, int) {
-      for (int64_t i = begin; i < end; ++i) {
-        const float* k_row = k.Row<float>(sequence.first_row + i);
-        const float* v_row = v.Row<float>(sequence.first_row + i);
-        for (int64_t h = 0; h < geometry.kv_heads; ++h) {
-          auto* row = const_cast<std::byte*>(RowAddress(geometry, sequence, h, sequence.past + i));
-          if (geometry.dtype == DType::kBF16) {
-            auto* out = reinterpret_cast<bf16*>(row);
-            NarrowToBf16(k_row + h * d, d, out);
-            NarrowToBf16(v_row + h * d, d, out + d);
-          } else {
-            auto* out = reinterpret_cast<float*>(row);
-            std::copy_n(k_row + h * d, d, out);
-            std::copy_n(v_row + h * d, d, out + d);
-          }
-        }
-      }
-    });
-  }
-}
 
 void Attention(ThreadPool& pool, const KvGeometry& geometry, std::span<const KvSequence> sequences,
                const MatrixView& q, int64_t q_heads, float scale, const MatrixView& out) {
