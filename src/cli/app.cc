@@ -1,5 +1,6 @@
 #include "cli/app.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <signal.h>
 
@@ -133,6 +134,15 @@ int Dispatch(const std::vector<std::string>& arguments) {
   return RunCommand(arguments);
 }
 
+// A standard stream the caller closed must not become the descriptor of a file that is opened
+// later. What takes its place refuses to be read or written, as the closed one would.
+void OccupyStandardStreams() {
+  for (int descriptor = 0; descriptor < 3; ++descriptor) {
+    if (fcntl(descriptor, F_GETFD) >= 0) continue;
+    LC_CHECK(open("/dev/null", descriptor == 0 ? O_WRONLY : O_RDONLY) == descriptor);
+  }
+}
+
 int Report(const std::string& message, int code) {
   // A bar that is still drawn would share the line.
   std::fputs(("error: " + message + "\n").c_str(), stderr);
@@ -156,6 +166,7 @@ std::vector<std::unique_ptr<Command>> AllCommands() {
 
 int RunProgram(const std::vector<std::string>& arguments) {
   try {
+    OccupyStandardStreams();
     signal(SIGPIPE, SIG_IGN);  // writes report it instead
     InstallInterruptHandler();
     return Dispatch(arguments);

@@ -1,10 +1,13 @@
 #include "cli/input.h"
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <charconv>
 #include <cstring>
+#include <filesystem>
+#include <memory>
 #include <utility>
 
 #include "base/error.h"
@@ -38,27 +41,40 @@ std::vector<int32_t> IdsFromJson(std::string_view text, const std::string& name)
   return ids;
 }
 
-}  // namespace
-
-std::string ReadStandardInput() {
+std::string ReadAll(int descriptor, const std::string& name) {
   std::string text;
   char chunk[1 << 16];
   while (true) {
-    const ssize_t count = read(STDIN_FILENO, chunk, sizeof chunk);
+    const ssize_t count = read(descriptor, chunk, sizeof chunk);
     if (count == 0) return text;
     if (count < 0) {
       if (errno == EINTR) continue;
-      throw FileError("standard input: cannot read: {}", std::strerror(errno));
+      throw FileError("{}: cannot read: {}", name, std::strerror(errno));
     }
     text.append(chunk, static_cast<size_t>(count));
     if (text.size() > io::kMaxTextBytes) {
-      throw FileError("standard input: more than {} bytes; that is no prompt", io::kMaxTextBytes);
+      throw FileError("{}: more than {} bytes; that is no prompt", name, io::kMaxTextBytes);
     }
   }
 }
 
+}  // namespace
+
+std::string ReadStandardInput() { return ReadAll(STDIN_FILENO, "standard input"); }
+
 std::string ReadInput(const std::string& path) {
-  return path == "-" ? ReadStandardInput() : io::ReadTextFile(path);
+  if (path == "-") return ReadStandardInput();
+  std::error_code ignored;
+  const auto type = std::filesystem::status(path, ignored).type();
+  if (type != std::filesystem::file_type::fifo && type != std::filesystem::file_type::character) {
+    return io::ReadTextFile(path);
+  }
+  // `<(command)` and /dev/stdin have no size to read by.
+  const int descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (descriptor < 0) throw FileError("{}: cannot open: {}", path, std::strerror(errno));
+  const std::unique_ptr<const int, void (*)(const int*)> closer(&descriptor,
+                                                                [](const int* d) { close(*d); });
+  return ReadAll(descriptor, path);
 }
 
 std::vector<int32_t> ParseTokenIds(std::string_view text, const std::string& name) {

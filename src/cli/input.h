@@ -11,7 +11,7 @@ namespace litecache::cli {
 // Everything standard input holds. Throws FileError.
 std::string ReadStandardInput();
 
-// The file's bytes; "-" means standard input. Throws FileError.
+// The bytes of a file, pipe or device; "-" means standard input. Throws FileError.
 std::string ReadInput(const std::string& path);
 
 // Token ids separated by white space (commas are allowed too), or JSON: a list, or an object whose

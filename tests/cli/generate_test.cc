@@ -67,6 +67,7 @@ TEST(Generate, PromptsFromEverywhereAreTheSame) {
       "ids.txt", RunProgram({"tokenize", "--model", SharedModel().path(), "the cat"}).out);
   const std::string expected = Generate({"the cat", "-n", "5"}).out;
   EXPECT_EQ(Generate({"-n", "5"}, {.input = "the cat"}).out, expected);
+  EXPECT_EQ(Generate({"-n", "5", "-f", "/dev/stdin"}, {.input = "the cat"}).out, expected);
   EXPECT_EQ(Generate({"-n", "5", "-"}, {.input = "the cat"}).out, expected);
   EXPECT_EQ(Generate({"-n", "5", "--prompt-file", text.string()}).out, expected);
   EXPECT_EQ(Generate({"-n", "5", "--prompt-tokens-file", ids.string()}).out, expected);

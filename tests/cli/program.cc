@@ -81,6 +81,7 @@ Program::Program(const std::vector<std::string>& arguments, const ProgramOptions
     dup2(input.read, STDIN_FILENO);
     dup2(out, STDOUT_FILENO);
     dup2(error.write, STDERR_FILENO);
+    if (options.closed_output) close(STDOUT_FILENO);
     signal(SIGPIPE, SIG_DFL);
     unsetenv("LITECACHE_MODEL");
     for (const auto& variable : options.environment) {

@@ -24,6 +24,8 @@ struct ProgramOptions {
   bool terminal = false;
   // Standard output goes to this file instead of being collected.
   std::string output_file;
+  // There is no standard output at all (`>&-`).
+  bool closed_output = false;
   std::vector<std::string> environment;  // "NAME=value", added to the test's own
 };
 

@@ -134,6 +134,13 @@ TEST(Program, AFullDiskIsAnError) {
   }
 }
 
+TEST(Program, AClosedOutputIsAnError) {
+  const auto result =
+      RunProgram({"tokenize", "--model", SharedModel().path(), "the"}, {.closed_output = true});
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_THAT(result.err, HasSubstr("standard output"));
+}
+
 TEST(Program, AClosedPipeEndsQuietly) {
   Program endless({"generate", "--model", EndlessModel().path(), "the", "-n", "0", "--ignore-eos"},
                   {});
