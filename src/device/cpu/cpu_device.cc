@@ -28,12 +28,11 @@ void* MapHuge(size_t bytes) {
   void* raw = mmap(nullptr, size + kHugePage, PROT_READ | PROT_WRITE,
                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (raw == MAP_FAILED) return nullptr;
-  const auto begin = reinterpret_cast<uintptr_t>(raw);
-  const uintptr_t aligned = RoundUp(begin, kHugePage);
-  if (aligned > begin) munmap(raw, aligned - begin);
-  const uintptr_t end = begin + size + kHugePage;
-  if (end > aligned + size) munmap(reinterpret_cast<void*>(aligned + size), end - aligned - size);
-  void* data = reinterpret_cast<void*>(aligned);
+  auto* begin = static_cast<std::byte*>(raw);
+  const size_t head = (kHugePage - reinterpret_cast<uintptr_t>(raw) % kHugePage) % kHugePage;
+  std::byte* data = begin + head;
+  if (head > 0) munmap(begin, head);
+  if (head < kHugePage) munmap(data + size, kHugePage - head);
   // Advice only: without huge pages everything works, a few percent slower.
   madvise(data, size, MADV_HUGEPAGE);
   return data;

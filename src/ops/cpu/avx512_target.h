@@ -7,19 +7,20 @@
 
 #include <immintrin.h>
 
+// _Pragma takes one literal, which no line break may split.
+// clang-format off
 #if defined(__clang__)
-#define LC_BEGIN_AVX512                                                         \
-  _Pragma(                                                                      \
-      "clang attribute push(__attribute__((target(\"avx512f,avx512bw,avx512dq," \
-      "avx512vl,avx512bf16\"))), apply_to = function)")
+#define LC_BEGIN_AVX512 \
+  _Pragma("clang attribute push(__attribute__((target(\"avx512f,avx512bw,avx512dq,avx512vl,avx512bf16\"))), apply_to = function)")
 #define LC_END_AVX512 _Pragma("clang attribute pop")
 #else
 // GCC 12 takes its own _mm512_undefined_*() for a use of uninitialized memory (GCC bug 105593).
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
-#define LC_BEGIN_AVX512       \
+#define LC_BEGIN_AVX512 \
   _Pragma("GCC push_options") \
-      _Pragma("GCC target(\"avx512f,avx512bw,avx512dq,avx512vl,avx512bf16\")")
+  _Pragma("GCC target(\"avx512f,avx512bw,avx512dq,avx512vl,avx512bf16\")")
 #define LC_END_AVX512 _Pragma("GCC pop_options")
 #endif
+// clang-format on
 
 #endif
