@@ -17,6 +17,10 @@ endif()
 set(CMAKE_CXX_FLAGS_RELEASE "-O3 -g1")
 
 add_compile_options("$<$<COMPILE_LANGUAGE:C,CXX>:-Wall;-Wextra;-Wpedantic;-Wno-unused-parameter;-Wno-missing-field-initializers>")
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  # GCC 12 reports overlaps and overflows inside libstdc++'s and fmt's own inlined code (GCC bugs 105329, 105651).
+  add_compile_options("$<$<COMPILE_LANGUAGE:CXX>:-Wno-restrict;-Wno-stringop-overflow>")
+endif()
 if(LITECACHE_SANITIZE)
   add_compile_options(-fsanitize=${LITECACHE_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
   add_link_options(-fsanitize=${LITECACHE_SANITIZE})
