@@ -59,7 +59,7 @@ for r in range(1, rounds + 1):
             theirs.setdefault((kind, context), []).append(cell["avg_ts"])
             commit = cell["build_commit"]
 
-print(f"{machine['device']}, {machine['threads']} threads, memory {machine['gb_per_s']:.1f} GB/s, "
+print(f"{machine['device']}, memory {machine['gb_per_s']:.1f} GB/s, "
       f"{machine['arithmetic']} {machine['gflop_per_s']:.0f} GFLOP/s; llama.cpp {commit}; "
       f"medians of {rounds} rounds, tokens/s (lowest-highest)\n")
 print("| | LiteCache | llama.cpp | ratio | LiteCache / floor |")
