@@ -32,7 +32,7 @@ asan:  ## the suite under AddressSanitizer and UndefinedBehaviorSanitizer
 tsan:  ## the suite under ThreadSanitizer
 	@$(MAKE) test PRESET=tsan
 
-fuzz: setup  ## every fuzz target for SECONDS each (default 60)
+fuzz: setup  ## every fuzz target for FUZZ_SECONDS each (default 60)
 	@scripts/fuzz
 
 format:  ## clang-format every source
