@@ -47,8 +47,9 @@ std::string TokenFormat::operator()(const TrainingDocument& document) const {
   }
   if (begin != static_cast<int64_t>(document.text.size())) {
     throw Unsupported(
-        "the token form needs a byte-level BPE tokenizer: {} bytes of text became {} bytes of "
-        "tokens",
+        "the token form needs a byte-level BPE tokenizer, and text that its normalizer leaves "
+        "alone: "
+        "{} bytes of text became {} bytes of tokens",
         document.text.size(), begin);
   }
   const auto count = static_cast<uint32_t>(ids.size());
