@@ -2,18 +2,35 @@
 
 #include <fmt/format.h>
 
+#include "base/units.h"
 #include "device/cpu/cpu_device.h"
+#include "device/cuda/cuda_devices.h"
 
 namespace litecache::cli {
+namespace {
+
+// The GPUs found, or why there are none; nothing computes on them yet.
+std::string GpuText() {
+  const CudaDevices found = FindCudaDevices();
+  if (found.devices.empty()) return fmt::format("none ({})", found.why_none);
+  std::string text;
+  for (const DeviceInfo& device : found.devices) {
+    text += fmt::format("{}{}, {}", text.empty() ? "" : "; ", device.name,
+                        FormatBytes(device.total_memory));
+  }
+  return text + " (found, not used: this version computes on the CPU)";
+}
+
+}  // namespace
 
 std::string VersionText() {
-  return fmt::format("litecache {}\ncompiler: {}\nbackends: {}\ndevice: {}\n", LC_VERSION,
+  return fmt::format("litecache {}\ncompiler: {}\ndevice: {}\nGPUs: {}\n", LC_VERSION,
 #if defined(__clang__)
                      "clang " __clang_version__,
 #else
                      "gcc " __VERSION__,
 #endif
-                     LC_BACKENDS, CpuDevice().Info().name);
+                     CpuDevice().Info().name, GpuText());
 }
 
 }  // namespace litecache::cli

@@ -184,12 +184,10 @@ class BenchCommand final : public Command {
   std::string HeaderText(const Device& device, const bench::MachineRates& rates,
                          DType dtype) const {
     return fmt::format(
-        "{} on {}, {} thread{}\nmemory {:.1f} GB/s, {} arithmetic {:.0f} GFLOP/s (measured); "
+        "{} on {}\nmemory {:.1f} GB/s, {} arithmetic {:.0f} GFLOP/s (measured); "
         "weights {}\n",
-        name_, device.Info().name, device.Info().parallelism,
-        device.Info().parallelism == 1 ? "" : "s", rates.bytes_per_second / 1e9,
-        litecache::Name(dtype), rates.flops_per_second / 1e9,
-        FormatBytes(decoder_->weight_bytes()));
+        name_, device.Info().name, rates.bytes_per_second / 1e9, litecache::Name(dtype),
+        rates.flops_per_second / 1e9, FormatBytes(decoder_->weight_bytes()));
   }
 
   void Prefill(bench::Runner& runner, const std::vector<int64_t>& contexts, Output& output,
