@@ -98,6 +98,7 @@ TensorInfo ParseTensor(const json& entry, const std::string& tensor, uint64_t da
 void CheckCoverage(const std::map<std::string, TensorInfo>& tensors, uint64_t data_begin,
                    uint64_t file_size, const std::string& name) {
   std::vector<std::pair<const std::string*, const TensorInfo*>> order;
+  order.reserve(tensors.size());
   for (const auto& [tensor, info] : tensors) order.emplace_back(&tensor, &info);
   std::ranges::sort(order, {}, [](const auto& entry) {
     return std::pair(entry.second->begin, entry.second->end);
