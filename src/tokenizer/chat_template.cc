@@ -106,7 +106,7 @@ std::tm LocalTime() {
 
 bool RenderedPrompt::OverlapsInput(size_t begin, size_t end) const {
   const auto span = std::upper_bound(input.begin(), input.end(), begin,
-                                     [](size_t p, const Span& s) { return p < s.end; });
+                                     [](size_t p, const InputSpan& s) { return p < s.end; });
   return span != input.end() && span->begin < end;
 }
 

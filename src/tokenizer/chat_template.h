@@ -21,7 +21,7 @@ namespace litecache::tokenizer {
 // spelled out inside of an input range must not become that token: it is text a user typed.
 struct RenderedPrompt {
   std::string text;
-  std::vector<Span> input;  // sorted, disjoint, not adjacent
+  std::vector<InputSpan> input;  // sorted, disjoint, not adjacent
 
   // True where any byte of [begin, end) is input.
   bool OverlapsInput(size_t begin, size_t end) const;

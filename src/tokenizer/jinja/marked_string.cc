@@ -6,9 +6,10 @@ namespace litecache::tokenizer::jinja {
 
 namespace {
 // First span that ends after `position`.
-std::vector<Span>::const_iterator FirstAfter(const std::vector<Span>& spans, size_t position) {
+std::vector<InputSpan>::const_iterator FirstAfter(const std::vector<InputSpan>& spans,
+                                                  size_t position) {
   return std::upper_bound(spans.begin(), spans.end(), position,
-                          [](size_t p, const Span& span) { return p < span.end; });
+                          [](size_t p, const InputSpan& span) { return p < span.end; });
 }
 }  // namespace
 

@@ -10,10 +10,10 @@
 namespace litecache::tokenizer {
 
 // Half-open range of byte offsets.
-struct Span {
+struct InputSpan {
   size_t begin = 0;
   size_t end = 0;
-  bool operator==(const Span&) const = default;
+  bool operator==(const InputSpan&) const = default;
 };
 
 namespace jinja {
@@ -30,7 +30,7 @@ class MarkedString {
   }
 
   const std::string& text() const { return text_; }
-  const std::vector<Span>& input() const { return input_; }
+  const std::vector<InputSpan>& input() const { return input_; }
   size_t size() const { return text_.size(); }
   bool empty() const { return text_.empty(); }
   bool IsInput(size_t position) const;
@@ -51,7 +51,7 @@ class MarkedString {
   void Mark(size_t begin, size_t end);
 
   std::string text_;
-  std::vector<Span> input_;
+  std::vector<InputSpan> input_;
   bool markup_ = false;
 };
 
