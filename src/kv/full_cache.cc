@@ -21,7 +21,7 @@ class FullCache final : public Cache {
         page_layout_(layout),
         geometry_(MakeGeometry(layout)),
         pool_(device, page_layout_.page_bytes, budget_bytes),
-        table_(layout, pool_) {}
+        table_(page_layout_.Table(), pool_) {}
 
   std::string_view policy() const override { return "full"; }
   const Layout& layout() const override { return layout_; }
@@ -58,9 +58,9 @@ class FullCache final : public Cache {
     LC_CHECK(layer >= 0 && layer < layout_.layers);
     LC_CHECK(views_.size() == step.sequences.size(), "Attend() outside of BeginStep/EndStep");
     for (size_t i = 0; i < views_.size(); ++i) {
-      const SequenceTable::Pages pages = table_.LayerPages(step.sequences[i].id, layer);
-      views_[i].pages = pages.pages;
-      views_[i].pages_per_head = pages.stride;
+      const SequenceId id = step.sequences[i].id;
+      views_[i].pages = table_.Lists(id) + layer * layout_.kv_heads;
+      views_[i].pages_per_head = table_.Blocks(id);
     }
     ops::AppendKv(stream, geometry_, views_, k, v);
     ops::Attention(stream, geometry_, views_, q, layout_.q_heads, scale, out);

@@ -20,6 +20,15 @@ int64_t PageTokens(const Layout& layout);
 // The attention operation's view of the layout.
 ops::KvGeometry MakeGeometry(const Layout& layout);
 
+// What a table's pages hold.
+struct TableShape {
+  int64_t lists = 0;         // lists of pages a sequence has: one a (layer, KV head) of the table
+  int64_t page_tokens = 0;   // tokens a page holds
+  uint64_t token_bytes = 0;  // a page's bytes a token, in order; 0: a page's tokens are interleaved
+                             // (retriever metadata), and a copy copies it whole
+  int64_t BlocksFor(int64_t tokens) const { return (tokens + page_tokens - 1) / page_tokens; }
+};
+
 // Page sizes of a layout. A block is the pages of one stretch of page_tokens tokens over all layers
 // and KV heads: policy `full` grows sequences block by block.
 struct PageLayout {
@@ -28,6 +37,12 @@ struct PageLayout {
   int64_t pages_per_block = 0;
 
   explicit PageLayout(const Layout& layout);
+
+  // A sequence table over all heads, and one over `lists` of them.
+  TableShape Table(int64_t lists) const {
+    return {lists, page_tokens, page_bytes / static_cast<uint64_t>(page_tokens)};
+  }
+  TableShape Table() const { return Table(pages_per_block); }
 
   uint64_t block_bytes() const { return page_bytes * static_cast<uint64_t>(pages_per_block); }
   int64_t BlocksFor(int64_t tokens) const { return (tokens + page_tokens - 1) / page_tokens; }

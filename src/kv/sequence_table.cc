@@ -8,12 +8,9 @@
 
 namespace litecache::kv {
 
-SequenceTable::SequenceTable(const Layout& layout, PagePool& pool)
-    : page_layout_(layout),
-      kv_heads_(layout.kv_heads),
-      row_bytes_(MakeGeometry(layout).row_bytes()),
-      pool_(pool) {
-  LC_CHECK(pool.page_bytes() == page_layout_.page_bytes);
+SequenceTable::SequenceTable(const TableShape& shape, PagePool& pool) : shape_(shape), pool_(pool) {
+  LC_CHECK(shape.lists >= 0 && shape.page_tokens >= 1);
+  LC_CHECK(shape.token_bytes * static_cast<uint64_t>(shape.page_tokens) <= pool.page_bytes());
 }
 
 SequenceTable::~SequenceTable() {
@@ -37,11 +34,11 @@ SequenceId SequenceTable::Fork(SequenceId parent) {
   const Sequence& source = Get(parent);
   Sequence child;
   // Blocks a failed step took beyond the rows stay the parent's alone.
-  const int64_t blocks = page_layout_.BlocksFor(source.length);
+  const int64_t blocks = shape_.BlocksFor(source.length);
   EnsureCapacity(&child, blocks);
   child.length = source.length;
   child.blocks = blocks;
-  for (int64_t list = 0; list < page_layout_.pages_per_block; ++list) {
+  for (int64_t list = 0; list < shape_.lists; ++list) {
     for (int64_t i = 0; i < blocks; ++i) {
       const auto from = static_cast<size_t>(list * source.capacity + i);
       const auto to = static_cast<size_t>(list * child.capacity + i);
@@ -51,7 +48,7 @@ SequenceId SequenceTable::Fork(SequenceId parent) {
   }
   sequences_.emplace(next_, std::move(child));
   const Sequence& kept = sequences_.at(next_);
-  for (int64_t list = 0; list < page_layout_.pages_per_block; ++list) {
+  for (int64_t list = 0; list < shape_.lists; ++list) {
     for (int64_t i = 0; i < blocks; ++i) {
       pool_.AddReference(kept.ids[static_cast<size_t>(list * kept.capacity + i)]);
     }
@@ -61,7 +58,7 @@ SequenceId SequenceTable::Fork(SequenceId parent) {
 
 void SequenceTable::Release(SequenceId id) {
   const Sequence& sequence = Get(id);
-  for (int64_t list = 0; list < page_layout_.pages_per_block; ++list) {
+  for (int64_t list = 0; list < shape_.lists; ++list) {
     for (int64_t i = 0; i < sequence.blocks; ++i) {
       pool_.DropReference(sequence.ids[static_cast<size_t>(list * sequence.capacity + i)]);
     }
@@ -70,9 +67,9 @@ void SequenceTable::Release(SequenceId id) {
 }
 
 int64_t SequenceTable::PartialBlock(const Sequence& sequence) const {
-  return sequence.length % page_layout_.page_tokens == 0
+  return sequence.length % shape_.page_tokens == 0
              ? -1
-             : sequence.length / page_layout_.page_tokens;
+             : sequence.length / shape_.page_tokens;
 }
 
 int64_t SequenceTable::PagesNeeded(std::span<const Growth> growths) {
@@ -81,9 +78,9 @@ int64_t SequenceTable::PagesNeeded(std::span<const Growth> growths) {
   for (const Growth& growth : growths) {
     const Sequence& sequence = Get(growth.id);
     blocks += std::max<int64_t>(
-        page_layout_.BlocksFor(sequence.length + growth.rows) - sequence.blocks, 0);
+        shape_.BlocksFor(sequence.length + growth.rows) - sequence.blocks, 0);
     const int64_t partial = PartialBlock(sequence);
-    if (partial < 0) continue;
+    if (partial < 0 || shape_.lists == 0) continue;
     // A block's pages are shared together, so its first page speaks for all of them.
     const PageId page = sequence.ids[static_cast<size_t>(partial)];
     if (pool_.references(page) > 1) shared_.push_back(page);
@@ -97,16 +94,16 @@ int64_t SequenceTable::PagesNeeded(std::span<const Growth> growths) {
     blocks += std::min(static_cast<int64_t>(end - i), pool_.references(shared_[i]) - 1);
     i = end;
   }
-  return blocks * page_layout_.pages_per_block;
+  return blocks * shape_.lists;
 }
 
 void SequenceTable::EnsureCapacity(Sequence* sequence, int64_t blocks) {
   if (blocks <= sequence->capacity) return;
   const int64_t capacity = std::max<int64_t>({blocks, 2 * sequence->capacity, 4});
-  const auto size = static_cast<size_t>(page_layout_.pages_per_block * capacity);
+  const auto size = static_cast<size_t>(shape_.lists * capacity);
   std::vector<std::byte*> pages(size);
   std::vector<PageId> ids(size);
-  for (int64_t list = 0; list < page_layout_.pages_per_block; ++list) {
+  for (int64_t list = 0; list < shape_.lists; ++list) {
     for (int64_t i = 0; i < sequence->blocks; ++i) {
       const auto from = static_cast<size_t>(list * sequence->capacity + i);
       const auto to = static_cast<size_t>(list * capacity + i);
@@ -117,15 +114,20 @@ void SequenceTable::EnsureCapacity(Sequence* sequence, int64_t blocks) {
   sequence->pages = std::move(pages);
   sequence->ids = std::move(ids);
   sequence->capacity = capacity;
+  sequence->heads.resize(static_cast<size_t>(shape_.lists));
+  for (int64_t list = 0; list < shape_.lists; ++list) {
+    sequence->heads[static_cast<size_t>(list)] = sequence->pages.data() + list * capacity;
+  }
 }
 
 void SequenceTable::CopyBlock(Sequence* sequence, int64_t block) {
-  const auto rows = static_cast<uint64_t>(sequence->length % page_layout_.page_tokens);
-  for (int64_t list = 0; list < page_layout_.pages_per_block; ++list) {
+  const auto rows = static_cast<uint64_t>(sequence->length % shape_.page_tokens);
+  const uint64_t bytes = shape_.token_bytes > 0 ? rows * shape_.token_bytes : pool_.page_bytes();
+  for (int64_t list = 0; list < shape_.lists; ++list) {
     const auto slot = static_cast<size_t>(list * sequence->capacity + block);
     const PageId shared = sequence->ids[slot];
     const PageId own = pool_.Take();
-    std::memcpy(pool_.data(own), pool_.data(shared), rows * row_bytes_);
+    std::memcpy(pool_.data(own), pool_.data(shared), bytes);
     pool_.DropReference(shared);
     sequence->ids[slot] = own;
     sequence->pages[slot] = pool_.data(own);
@@ -141,18 +143,19 @@ void SequenceTable::Grow(std::span<const Growth> growths) {
   pool_.Reserve(PagesNeeded(growths));
   for (const Growth& growth : growths) {
     Sequence& sequence = Get(growth.id);
-    EnsureCapacity(&sequence, page_layout_.BlocksFor(sequence.length + growth.rows));
+    EnsureCapacity(&sequence, shape_.BlocksFor(sequence.length + growth.rows));
   }
 
   for (const Growth& growth : growths) {
     Sequence& sequence = Get(growth.id);
     const int64_t partial = PartialBlock(sequence);
-    if (partial >= 0 && pool_.references(sequence.ids[static_cast<size_t>(partial)]) > 1) {
+    if (partial >= 0 && shape_.lists > 0 &&
+        pool_.references(sequence.ids[static_cast<size_t>(partial)]) > 1) {
       CopyBlock(&sequence, partial);
     }
-    const int64_t blocks = page_layout_.BlocksFor(sequence.length + growth.rows);
+    const int64_t blocks = shape_.BlocksFor(sequence.length + growth.rows);
     for (; sequence.blocks < blocks; ++sequence.blocks) {
-      for (int64_t list = 0; list < page_layout_.pages_per_block; ++list) {
+      for (int64_t list = 0; list < shape_.lists; ++list) {
         const auto slot = static_cast<size_t>(list * sequence.capacity + sequence.blocks);
         sequence.ids[slot] = pool_.Take();
         sequence.pages[slot] = pool_.data(sequence.ids[slot]);
@@ -163,13 +166,8 @@ void SequenceTable::Grow(std::span<const Growth> growths) {
 
 void SequenceTable::Commit(SequenceId id, int64_t rows) {
   Sequence& sequence = Get(id);
-  LC_CHECK(page_layout_.BlocksFor(sequence.length + rows) <= sequence.blocks);
+  LC_CHECK(shape_.BlocksFor(sequence.length + rows) <= sequence.blocks);
   sequence.length += rows;
-}
-
-SequenceTable::Pages SequenceTable::LayerPages(SequenceId id, int64_t layer) const {
-  const Sequence& sequence = Get(id);
-  return {sequence.pages.data() + layer * kv_heads_ * sequence.capacity, sequence.capacity};
 }
 
 }  // namespace litecache::kv

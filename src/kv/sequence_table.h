@@ -13,13 +13,14 @@
 
 namespace litecache::kv {
 
-// A sequence owns, for every (layer, KV head), a list of pages; all lists have the same length and
-// grow together. Pages may be shared by sequences (Fork); one that is written while shared is
-// copied first. Not thread-safe.
+// A sequence owns `lists` lists of pages, one for every (layer, KV head) the table is made for; all
+// lists have the same length and grow together. Pages may be shared by sequences (Fork); one that
+// is written while shared is copied first. Tables whose Create and Fork are called in the same
+// order give out the same ids. Not thread-safe.
 class SequenceTable {
  public:
   // The pool must outlive the table.
-  SequenceTable(const Layout& layout, PagePool& pool);
+  SequenceTable(const TableShape& shape, PagePool& pool);
   ~SequenceTable();
   SequenceTable(const SequenceTable&) = delete;
   SequenceTable& operator=(const SequenceTable&) = delete;
@@ -42,24 +43,24 @@ class SequenceTable {
   // nothing, when the pool cannot give the pages. Lengths stay: Commit() moves them when the rows
   // are written. Growing again without Commit (a step that failed) takes nothing twice.
   void Grow(std::span<const Growth> growths);
+  // Pages Grow() would take: what a cache of several tables reserves before it grows any of them.
+  int64_t PagesNeeded(std::span<const Growth> growths);
   void Commit(SequenceId id, int64_t rows);
 
-  // Page i of (layer, KV head h) is pages[h * stride + i]; valid until the sequence grows or is
-  // released.
-  struct Pages {
-    std::byte* const* pages = nullptr;
-    int64_t stride = 0;
-  };
-  Pages LayerPages(SequenceId id, int64_t layer) const;
+  // Page i of list `list` is Lists(id)[list][i], i < Blocks(id); valid until the sequence grows or
+  // is released.
+  std::byte* const* const* Lists(SequenceId id) const { return Get(id).heads.data(); }
+  int64_t Blocks(SequenceId id) const { return Get(id).blocks; }
 
  private:
   struct Sequence {
     int64_t length = 0;    // tokens committed
     int64_t blocks = 0;    // pages of every list
     int64_t capacity = 0;  // room of every list
-    // [layers * kv_heads][capacity]: the attention operation reads `pages` as it is.
+    // [lists][capacity]
     std::vector<std::byte*> pages;
     std::vector<PageId> ids;
+    std::vector<std::byte* const*> heads;  // [lists]: each list's part of `pages`
   };
 
   const Sequence& Get(SequenceId id) const;
@@ -68,13 +69,10 @@ class SequenceTable {
   }
   // The block that rows from `length` on share with rows before it, or -1.
   int64_t PartialBlock(const Sequence& sequence) const;
-  int64_t PagesNeeded(std::span<const Growth> growths);
   void EnsureCapacity(Sequence* sequence, int64_t blocks);
   void CopyBlock(Sequence* sequence, int64_t block);
 
-  PageLayout page_layout_;
-  int64_t kv_heads_;
-  uint64_t row_bytes_;
+  TableShape shape_;
   PagePool& pool_;
   SequenceId next_ = 1;
   std::unordered_map<SequenceId, Sequence> sequences_;

@@ -28,8 +28,9 @@ struct KvSequence {
   int64_t first_row = 0;  // its first new token's row in q, k, v, out
   int64_t rows = 0;       // new tokens in this step, >= 1
   int64_t past = 0;       // tokens before them already in the pages
-  // Page i of KV head h is pages[h * pages_per_head + i]; token t lies in page t / page_tokens.
-  std::byte* const* pages = nullptr;
+  // Page i of KV head h is pages[h][i]; token t lies in page t / page_tokens. A list of pages a head:
+  // heads of one layer may live in different memories.
+  std::byte* const* const* pages = nullptr;
   int64_t pages_per_head = 0;
 };
 

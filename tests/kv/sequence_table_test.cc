@@ -25,7 +25,7 @@ class Twin {
   Twin(Device& device, int64_t blocks)
       : pages_(kLayout),
         pool_(device, pages_.page_bytes, static_cast<uint64_t>(blocks) * pages_.block_bytes()),
-        table_(kLayout, pool_) {}
+        table_(pages_.Table(), pool_) {}
 
   SequenceId Create() {
     const SequenceId id = table_.Create();
@@ -84,8 +84,7 @@ class Twin {
 
  private:
   std::byte* Row(SequenceId id, int64_t list, int64_t token) const {
-    const auto view = table_.LayerPages(id, list / 3);
-    return view.pages[(list % 3) * view.stride + token / 16] + (token % 16) * 4096;
+    return table_.Lists(id)[list][token / 16] + (token % 16) * 4096;
   }
   void Write(SequenceId id, int64_t list, int64_t token, uint64_t value) {
     std::memcpy(Row(id, list, token), &value, sizeof(value));         // K's first element

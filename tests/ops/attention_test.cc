@@ -33,6 +33,10 @@ class Pages {
         table.push_back(memory_.data() +
                         order[next++] * static_cast<int64_t>(geometry.page_bytes()));
       }
+      auto& heads = heads_.emplace_back();
+      for (int64_t h = 0; h < geometry.kv_heads; ++h) {
+        heads.push_back(table.data() + h * PagesOf(context));
+      }
     }
   }
 
@@ -43,7 +47,7 @@ class Pages {
     return {.first_row = first_row,
             .rows = rows,
             .past = past,
-            .pages = tables_[i].data(),
+            .pages = heads_[i].data(),
             .pages_per_head = static_cast<int64_t>(tables_[i].size()) / geometry_.kv_heads};
   }
 
@@ -51,6 +55,7 @@ class Pages {
   KvGeometry geometry_;
   std::vector<std::byte> memory_;
   std::vector<std::vector<std::byte*>> tables_;
+  std::vector<std::vector<std::byte* const*>> heads_;
 };
 
 struct Part {

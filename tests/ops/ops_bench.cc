@@ -139,18 +139,20 @@ struct KvFixture {
       pages.push_back(static_cast<std::byte*>(rows.view.data) +
                       i * static_cast<int64_t>(geometry.page_bytes()));
     }
+    for (int64_t h = 0; h < 8; ++h) heads.push_back(pages.data() + h * per_head);
   }
   KvSequence Sequence(int64_t past, int64_t count) const {
     return {.first_row = 0,
             .rows = count,
             .past = past,
-            .pages = pages.data(),
+            .pages = heads.data(),
             .pages_per_head = per_head};
   }
   KvGeometry geometry;
   int64_t per_head;
   Operand rows;
   std::vector<std::byte*> pages;
+  std::vector<std::byte* const*> heads;
 };
 
 // Arguments: tokens before, new tokens, head_dim, dtype of the rows.

@@ -11,7 +11,7 @@ namespace litecache::ops::cpu {
 
 inline std::byte* RowAddress(const KvGeometry& geometry, const KvSequence& sequence, int64_t head,
                              int64_t row) {
-  std::byte* page = sequence.pages[head * sequence.pages_per_head + row / geometry.page_tokens];
+  std::byte* page = sequence.pages[head][row / geometry.page_tokens];
   return page + row % geometry.page_tokens * static_cast<int64_t>(geometry.row_bytes());
 }
 
