@@ -4,7 +4,8 @@
 
 #include <cstdint>
 #include <memory>
-#include <string>
+#include <span>
+#include <string_view>
 #include <vector>
 
 #include "base/matrix_view.h"
@@ -35,19 +36,66 @@ struct StepSequence {
   int64_t first_row = 0;
   int64_t rows = 0;
   int64_t past = 0;  // tokens already in the cache
+  // A generated (or teacher-forced) token, rows = 1: policies may attend to a part of the rows. A
+  // prompt's chunk, of one row too, attends to all of them.
+  bool decode = false;
 };
 
-// The batch of one forward pass: decode rows (rows = 1) and prefill chunks (rows > 1) together.
+// The batch of one forward pass: decode rows and prefill chunks together, the decode rows first.
 struct Step {
   std::vector<StepSequence> sequences;
-  int64_t rows = 0;  // sum over sequences
+  int64_t rows = 0;         // sum over sequences
+  int64_t decode_rows = 0;  // rows [0, decode_rows) of the step belong to decode sequences
+};
+
+// Bytes in the two tiers. On the CPU both are RAM; budgets and traffic are counted all the same.
+struct TierBytes {
+  uint64_t device = 0;
+  uint64_t host = 0;
+
+  TierBytes& operator+=(const TierBytes& other) {
+    device += other.device;
+    host += other.host;
+    return *this;
+  }
+  friend TierBytes operator+(TierBytes a, const TierBytes& b) { return a += b; }
+  friend TierBytes operator*(uint64_t n, const TierBytes& a) { return {n * a.device, n * a.host}; }
+  bool FitsIn(const TierBytes& budget) const {
+    return device <= budget.device && host <= budget.host;
+  }
+  uint64_t total() const { return device + host; }
+  friend bool operator==(const TierBytes&, const TierBytes&) = default;
+};
+
+// Rows and bytes over the link since start. Bytes are as they travel (host row format).
+struct Traffic {
+  uint64_t rows = 0;
+  uint64_t bytes = 0;
+};
+
+// One (layer, KV head) since start.
+struct HeadCounters {
+  uint64_t lookups = 0;  // decode steps with more candidates than the head may keep
+  uint64_t hits = 0;
+  uint64_t rows_selected = 0;  // by its retriever
+  uint64_t rows_moved = 0;     // of those: not cached yet, brought from the host store
+  double similarity = 0;       // sum over lookups
+  // With KvOptions.measure_recall: sums over lookups of the share of the exact top-k that
+  double recall_retrieved = 0;  // ... the retriever finds with the same query (refreshes only)
+  double recall_held = 0;       // ... is attended, stale rows of hits included
+  uint64_t recall_refreshes = 0;
 };
 
 struct Stats {
-  uint64_t bytes_used = 0;      // pages in use
-  uint64_t bytes_capacity = 0;  // budget
-  uint64_t bytes_read = 0;      // KV bytes attention has read since start
+  TierBytes used;           // pages in use
+  TierBytes capacity;       // budgets
+  uint64_t bytes_read = 0;  // KV bytes attention has read since start
   uint64_t bytes_written = 0;
+  Traffic miss;                    // rows a lookup with the actual query brought
+  Traffic prefetch;                // rows a lookup with a predicted query brought
+  Traffic spill;                   // rows that left the recent window, device to host
+  Traffic prefill;                 // rows of prompts, device to host
+  uint64_t lookups = 0, hits = 0;  // sums over heads
 };
 
 class Cache {
@@ -58,9 +106,9 @@ class Cache {
   virtual const Layout& layout() const = 0;
 
   // Bytes a sequence of `tokens` tokens takes, page rounding included.
-  virtual uint64_t BytesFor(int64_t tokens) const = 0;
+  virtual TierBytes BytesFor(int64_t tokens) const = 0;
   // Bytes that a fork made at `shared` tokens adds at most by the time it has `tokens`.
-  virtual uint64_t ForkBytesFor(int64_t shared, int64_t tokens) const { return BytesFor(tokens); }
+  virtual TierBytes ForkBytesFor(int64_t shared, int64_t tokens) const = 0;
 
   // Registers an empty sequence; ids are never reused.
   virtual SequenceId Create() = 0;
@@ -75,6 +123,13 @@ class Cache {
   // budget would be passed. Call before the first layer. A step that fails before EndStep may be
   // begun again, whole or in parts: its rows are written anew and no memory is taken twice.
   virtual void BeginStep(const Step& step) = 0;
+  // Whether Prefetch() of this layer wants predicted queries.
+  virtual bool WantsPrediction(int64_t layer) const { return false; }
+  // Called at the start of layer - 1 with that layer's input: q [decode_rows, q_heads * head_dim]
+  // f32 = RoPE(Wq_layer norm_layer(x)), the prediction of what Attend(layer) will get (CLO eq. 5).
+  // Lookup, retrieval and transfer of `layer` happen here, beside the rest of layer - 1.
+  virtual void Prefetch(Stream& stream, int64_t layer, const Step& step, const MatrixView& q,
+                        float scale) {}
   // Layer `layer`: stores k, v [T, kv_heads * head_dim] f32 and attends with q [T, q_heads *
   // head_dim] f32 into out [T, q_heads * head_dim] f32; scale multiplies q.k.
   virtual void Attend(Stream& stream, int64_t layer, const Step& step, const MatrixView& q,
@@ -84,6 +139,8 @@ class Cache {
   virtual void EndStep(const Step& step) = 0;
 
   virtual Stats GetStats() const = 0;
+  // [layers][kv_heads]; empty for policies without lookups. Constant address.
+  virtual std::span<const HeadCounters> Heads() const { return {}; }
 };
 
 // Policy `full`: every row kept in `budget_bytes` of the device's memory and attended.

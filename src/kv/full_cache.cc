@@ -1,6 +1,5 @@
 // Policy `full`: every row stays on the device and is attended.
 
-#include <algorithm>
 #include <memory>
 #include <vector>
 
@@ -9,6 +8,7 @@
 #include "kv/layout.h"
 #include "kv/page_pool.h"
 #include "kv/sequence_table.h"
+#include "kv/step_check.h"
 #include "ops/attention.h"
 
 namespace litecache::kv {
@@ -25,11 +25,11 @@ class FullCache final : public Cache {
 
   std::string_view policy() const override { return "full"; }
   const Layout& layout() const override { return layout_; }
-  uint64_t BytesFor(int64_t tokens) const override { return page_layout_.BytesFor(tokens); }
-  uint64_t ForkBytesFor(int64_t shared, int64_t tokens) const override {
-    // Full blocks stay shared for good; a partial one is copied when it is written to.
-    const int64_t full = shared - shared % page_layout_.page_tokens;
-    return page_layout_.BytesFor(tokens) - page_layout_.BytesFor(full);
+  TierBytes BytesFor(int64_t tokens) const override {
+    return {.device = page_layout_.BytesFor(tokens)};
+  }
+  TierBytes ForkBytesFor(int64_t shared, int64_t tokens) const override {
+    return {.device = page_layout_.ForkBytesFor(shared, tokens)};
   }
 
   SequenceId Create() override { return table_.Create(); }
@@ -38,7 +38,7 @@ class FullCache final : public Cache {
   int64_t Length(SequenceId id) const override { return table_.Length(id); }
 
   void BeginStep(const Step& step) override {
-    CheckStep(step);
+    check_(step, table_);
     growths_.clear();
     for (const StepSequence& sequence : step.sequences) {
       growths_.push_back({sequence.id, sequence.rows});
@@ -75,38 +75,15 @@ class FullCache final : public Cache {
   }
 
   Stats GetStats() const override {
-    return {static_cast<uint64_t>(pool_.used()) * pool_.page_bytes(),
-            static_cast<uint64_t>(pool_.capacity()) * pool_.page_bytes(), bytes_read_,
-            bytes_written_};
+    Stats stats;
+    stats.used.device = static_cast<uint64_t>(pool_.used()) * pool_.page_bytes();
+    stats.capacity.device = static_cast<uint64_t>(pool_.capacity()) * pool_.page_bytes();
+    stats.bytes_read = bytes_read_;
+    stats.bytes_written = bytes_written_;
+    return stats;
   }
 
  private:
-  void CheckStep(const Step& step) {
-    seen_.clear();
-    int64_t rows = 0;
-    for (const StepSequence& sequence : step.sequences) {
-      if (sequence.rows < 1 || sequence.first_row < 0 ||
-          sequence.first_row + sequence.rows > step.rows) {
-        throw InvalidArgument("KV cache: sequence {} takes rows [{}, {}) of a step of {} rows",
-                              sequence.id, sequence.first_row, sequence.first_row + sequence.rows,
-                              step.rows);
-      }
-      if (sequence.past != table_.Length(sequence.id)) {
-        throw InvalidArgument("KV cache: sequence {} holds {} tokens, the step says {}",
-                              sequence.id, table_.Length(sequence.id), sequence.past);
-      }
-      rows += sequence.rows;
-      seen_.push_back(sequence.id);
-    }
-    if (rows != step.rows) {
-      throw InvalidArgument("KV cache: the step has {} rows, its sequences {}", step.rows, rows);
-    }
-    std::sort(seen_.begin(), seen_.end());
-    if (const auto twice = std::adjacent_find(seen_.begin(), seen_.end()); twice != seen_.end()) {
-      throw InvalidArgument("KV cache: sequence {} is twice in a step", *twice);
-    }
-  }
-
   Layout layout_;
   PageLayout page_layout_;
   ops::KvGeometry geometry_;
@@ -117,7 +94,7 @@ class FullCache final : public Cache {
   // Of the step in progress; kept so that a step allocates nothing once they have grown.
   std::vector<SequenceTable::Growth> growths_;
   std::vector<ops::KvSequence> views_;
-  std::vector<SequenceId> seen_;
+  StepCheck check_;
   int64_t visible_rows_ = 0;  // KV rows a head the step's sequences see, each read once
 };
 

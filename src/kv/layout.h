@@ -50,6 +50,11 @@ struct PageLayout {
   uint64_t BytesFor(int64_t tokens) const {
     return static_cast<uint64_t>(BlocksFor(tokens)) * block_bytes();
   }
+  // What a fork made at `shared` tokens adds by the time it has `tokens`: full blocks stay shared
+  // for good; a partial one is copied when it is written to.
+  uint64_t ForkBytesFor(int64_t shared, int64_t tokens) const {
+    return BytesFor(tokens) - BytesFor(shared - shared % page_tokens);
+  }
   // The most tokens one sequence can hold in `budget_bytes`.
   int64_t TokensIn(uint64_t budget_bytes) const {
     return static_cast<int64_t>(budget_bytes / block_bytes()) * page_tokens;

@@ -138,7 +138,7 @@ TEST_P(FullCacheTest, AttendsWhatWasAppendedThroughForksAndReleases) {
     cache->Release(model.begin()->first);
     model.erase(model.begin());
   }
-  EXPECT_EQ(cache->GetStats().bytes_used, 0u);
+  EXPECT_EQ(cache->GetStats().used.device, 0u);
   EXPECT_GT(cache->GetStats().bytes_read, written);
 }
 
@@ -154,7 +154,7 @@ TEST(FullCache, StepsThatDoNotFitTogetherAreRefused) {
   const PageLayout pages(layout);
   auto cache = CreateFullCache(device, layout, 3 * pages.block_bytes());
   EXPECT_EQ(cache->policy(), "full");
-  EXPECT_EQ(cache->BytesFor(pages.page_tokens + 1), 2 * pages.block_bytes());
+  EXPECT_EQ(cache->BytesFor(pages.page_tokens + 1).device, 2 * pages.block_bytes());
   const SequenceId a = cache->Create();
   const SequenceId b = cache->Create();
   EXPECT_THROW(cache->BeginStep({{{a, 0, 1, 0}, {a, 1, 1, 0}}, 2}), InvalidArgument);
@@ -166,8 +166,8 @@ TEST(FullCache, StepsThatDoNotFitTogetherAreRefused) {
       {{a, 0, 2 * pages.page_tokens, 0}, {b, 2 * pages.page_tokens, pages.page_tokens + 1, 0}},
       3 * pages.page_tokens + 1};
   EXPECT_THROW(cache->BeginStep(step), CapacityError);
-  EXPECT_EQ(cache->GetStats().bytes_used, 0u);
-  EXPECT_EQ(cache->GetStats().bytes_capacity, 3 * pages.block_bytes());
+  EXPECT_EQ(cache->GetStats().used.device, 0u);
+  EXPECT_EQ(cache->GetStats().capacity.device, 3 * pages.block_bytes());
 }
 
 }  // namespace

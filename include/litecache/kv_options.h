@@ -1,0 +1,84 @@
+// How the KV cache is kept: policy, budgets, retriever, thresholds. One declaration for the engine,
+// the command line and programs that drive the KV subsystem alone (litecache/kv_cache.h).
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace litecache {
+
+// Rows a KV head keeps beside its sink and recent tokens: a share of the tokens so far, or a
+// number.
+struct KvBudget {
+  double share = 0.10;  // used when tokens == 0; in (0, 1]
+  int64_t tokens = 0;   // rows, whatever the context
+
+  // "10%", "0.1" (a share), "2048", "4k" (tokens). Throws InvalidArgument.
+  static KvBudget Parse(const std::string& text);
+  // Rows for a sequence of `context` tokens, at least 1: ceil(share * context), or `tokens`.
+  int64_t RowsFor(int64_t context) const;
+  std::string ToString() const;  // what Parse reads
+};
+
+struct KvOptions {
+  std::string policy = "full";  // full | litecache
+
+  // ---- policy litecache: QSAC (litecache section 4) ----
+  KvBudget budget;             // top-k rows a head
+  int64_t sink_tokens = 4;     // first tokens, always attended
+  int64_t recent_tokens = 64;  // last tokens, the newest included, always attended
+  // Where a head's reuse threshold comes from:
+  //   fitted      the lowest threshold that keeps `keep` of the attention mass, from the profile
+  //   importance  eq. 3-5 from eta, p and the head's importance
+  //   fixed       eta for every head
+  //   auto        fitted where the profile has it, else importance where it has that, else fixed
+  std::string thresholds = "auto";
+  double eta = 0.8;    // upper bound of the thresholds (eq. 3); 1: every step refreshes; -1: none
+  double p = 3;        // exponent of the importance (eq. 4)
+  double keep = 0.99;  // for fitted: share of the attention mass a fresh retrieval would have held
+  // How similarities of a group's query heads become one (eq. 2):
+  //   importance (weighted harmonic mean) | harmonic | mean | min
+  std::string aggregation = "importance";
+
+  // ---- resident heads ----
+  // Heads whose whole KV stays on the device: "formula" (CLO eq. 12-13, from the profile's link and
+  // layer time), "none", or a number of heads, the hardest to reuse first. Layer 0 comes on top of
+  // it: nothing can be prefetched for it.
+  std::string resident_heads = "0";
+  bool resident_first_layer = true;
+  bool resident_full_attention = false;  // resident heads attend every row instead of their top-k
+  double epsilon = 0.1;                  // tolerance of the reuse difficulty (CLO eq. 11)
+  int64_t dense_layers = 0;              // first layers that are resident and attend every row
+  // Look up layer l with the query predicted from layer l-1's input, and move its rows meanwhile.
+  //   on | off | auto (off on the CPU, where nothing runs meanwhile; on elsewhere)
+  std::string prefetch = "auto";
+
+  // ---- retriever ----
+  std::string retriever = "auto";  // exact | hata | quest | loki | auto: hata where the profile has
+                                   // its weights, else quest
+  int hata_bits = 128;             // 128 | 256
+  bool hata_norms = true;          // weight scores by the keys' norms
+  int loki_rank = 0;               // leading components; 0: head_dim / 4
+
+  // ---- beyond the papers ----
+  bool delta_update = true;  // only rows that are not cached yet travel
+  double slots = 1.0;        // slots a head as a multiple of its budget, >= 1: rows that left the
+                             // top-k stay until their slot is needed
+  std::string host_rows = "auto";  // auto (as on the device) | fp8 | int8, with a scale a row
+
+  bool measure_recall = false;  // compare what is attended with the exact top-k, each step (slow)
+
+  // Profile file; "auto": litecache-profile.safetensors in the model's directory where it exists;
+  // "none".
+  std::string profile = "auto";
+
+  // Hard caps in bytes; 0: from the engine's memory budget. Device: weights, buffers, resident
+  // rows, cached rows, retriever metadata. Host: the host store.
+  uint64_t device_memory = 0;
+  uint64_t host_memory = 0;
+
+  // Throws InvalidArgument naming the field, its value and the valid range.
+  void Validate() const;
+};
+
+}  // namespace litecache

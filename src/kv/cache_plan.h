@@ -1,0 +1,33 @@
+// A KV cache before it exists: what it will cost, so that the memory planner can size it.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "kv/cache.h"
+#include "kv/head_plan.h"
+#include "litecache/kv_options.h"
+
+namespace litecache::kv {
+
+class CachePlan {
+ public:
+  virtual ~CachePlan() = default;
+  virtual const Layout& layout() const = 0;
+  // See Cache.
+  virtual TierBytes BytesFor(int64_t tokens) const = 0;
+  virtual TierBytes ForkBytesFor(int64_t shared, int64_t tokens) const = 0;
+  // The heads' roles; null for policy full.
+  virtual const HeadPlan* heads() const { return nullptr; }
+  // Name of the retriever that "auto" came to; empty for policy full.
+  virtual std::string retriever() const { return ""; }
+  virtual bool prefetches() const { return false; }
+  // The plan may go; the cache keeps what it needs. Budgets are hard.
+  virtual std::unique_ptr<Cache> Create(Device& device, const TierBytes& budget) const = 0;
+};
+
+// profile: null without one. Throws InvalidArgument (options), CheckLayout's errors.
+std::unique_ptr<CachePlan> MakeCachePlan(const Layout& layout, const KvOptions& options,
+                                         std::shared_ptr<const Profile> profile);
+
+}  // namespace litecache::kv

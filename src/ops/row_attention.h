@@ -1,0 +1,36 @@
+// Attention of single tokens over chosen rows, wherever they lie: one hybrid operation over sink,
+// cached, recent and resident rows, without gathering them first (litecache section 5).
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "device/device.h"
+#include "ops/row_format.h"
+
+namespace litecache::ops {
+
+// `count` rows of `rows`: tokens (or slots) indices[0 .. count), or [begin, begin + count) when
+// indices is null.
+struct RowPart {
+  PagedRows rows;
+  const int32_t* indices = nullptr;
+  int64_t begin = 0;
+  int64_t count = 0;
+};
+
+// The m query heads of one KV head of one sequence's new token. q, out [m][head_dim] f32,
+// contiguous. The parts' rows are all visible, each at most once; at least one row in all.
+struct RowAttentionHead {
+  const float* q = nullptr;
+  float* out = nullptr;
+  std::span<const RowPart> parts;
+};
+
+// softmax(scale * q.K) V for every head, group = m query heads a KV head. All rows in `format`
+// (bf16 or f32). The same arithmetic as ops/attention.h for a single token; results depend on the
+// rows' order by rounding only, and neither on the number of threads nor on the other heads.
+void RowAttention(Stream& stream, const RowFormat& format, int64_t group,
+                  std::span<const RowAttentionHead> heads, float scale);
+
+}  // namespace litecache::ops

@@ -1,0 +1,63 @@
+// How a KV row is stored, and conversions between formats.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "base/dtype.h"
+#include "device/device.h"
+
+namespace litecache::ops {
+
+// bf16, f32: [K (head_dim) | V (head_dim)]. fp8 (E4M3), int8: [K codes | V codes | f32 scale of K |
+// f32 scale of V | 8 bytes of padding], value = code * scale; a scale is the part's largest
+// magnitude over the format's largest number (448, 127), 0 for a part of zeros.
+enum class RowEncoding : uint8_t { kBF16, kF32, kFp8, kInt8 };
+
+std::string_view Name(RowEncoding encoding);  // "bf16", "f32", "fp8", "int8"
+
+struct RowFormat {
+  RowEncoding encoding = RowEncoding::kBF16;
+  int64_t head_dim = 0;
+
+  bool quantized() const { return encoding >= RowEncoding::kFp8; }
+  size_t row_bytes() const {
+    const auto d = static_cast<size_t>(head_dim);
+    return quantized() ? 2 * d + 16 : 2 * d * (encoding == RowEncoding::kBF16 ? 2 : 4);
+  }
+};
+
+inline RowFormat FormatOf(DType dtype, int64_t head_dim) {
+  return {dtype == DType::kBF16 ? RowEncoding::kBF16 : RowEncoding::kF32, head_dim};
+}
+
+// Rows of one (sequence, layer, KV head): token t lies in page t / page_tokens.
+struct PagedRows {
+  std::byte* const* pages = nullptr;
+  int64_t page_tokens = 0;
+  RowFormat format;
+
+  std::byte* Row(int64_t token) const {
+    return pages[token / page_tokens] +
+           static_cast<size_t>(token % page_tokens) * format.row_bytes();
+  }
+};
+
+// Slots of one (sequence, layer, KV head): slot s lies in page s / page_slots, rows first.
+using SlotRows = PagedRows;
+
+// Rows [begin, begin + count) of `source` to the same tokens of `target`, converting between any
+// two formats of one head_dim.
+struct ConvertWork {
+  PagedRows source, target;
+  int64_t begin = 0, count = 0;
+};
+void ConvertRows(Stream& stream, std::span<const ConvertWork> work);
+
+// One row, between any two formats of one head_dim: what MoveRows and ConvertRows do a row.
+void ConvertRow(const RowFormat& from, const std::byte* source, const RowFormat& to,
+                std::byte* target);
+
+}  // namespace litecache::ops
