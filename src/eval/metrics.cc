@@ -1,5 +1,7 @@
 #include "eval/metrics.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 
 #include "base/error.h"
@@ -38,11 +40,13 @@ double StringMatchPart(std::string_view prediction, const std::vector<std::strin
   return CountContained(prediction, references) > 0 ? 1 : 0;
 }
 
+std::vector<std::string_view> MetricNames() { return {"string_match_all", "string_match_part"}; }
+
 double Score(std::string_view metric, std::string_view prediction,
-             const std::vector<std::string>& references) {
+             const std::vector<std::string>& references, const std::vector<std::string>&) {
   if (metric == "string_match_all") return StringMatchAll(prediction, references);
   if (metric == "string_match_part") return StringMatchPart(prediction, references);
-  throw InvalidArgument("metric '{}' is neither string_match_all nor string_match_part", metric);
+  throw InvalidArgument("metric '{}' is none of {}", metric, fmt::join(MetricNames(), ", "));
 }
 
 std::string CleanPrediction(std::string_view prediction) {

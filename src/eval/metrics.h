@@ -1,4 +1,4 @@
-// Scores of generated answers, as RULER defines them.
+// Scores of generated answers: RULER's two, and by name every metric of every suite.
 #pragma once
 
 #include <string>
@@ -15,10 +15,16 @@ double StringMatchAll(std::string_view prediction, const std::vector<std::string
 // without references.
 double StringMatchPart(std::string_view prediction, const std::vector<std::string>& references);
 
-// The metric a sample names: "string_match_all" or "string_match_part". Throws InvalidArgument for
-// another name.
+// Every metric there is, by the name samples use.
+std::vector<std::string_view> MetricNames();
+
+// The metric called `metric`, 0 to 1, the best over the references; each does the clean-up of the
+// prediction that its benchmark does. `classes`: the labels, for classification only. Throws
+// InvalidArgument for another name (listing the names), without references, or for references that
+// the metric cannot read.
 double Score(std::string_view metric, std::string_view prediction,
-             const std::vector<std::string>& references);
+             const std::vector<std::string>& references,
+             const std::vector<std::string>& classes = {});
 
 // A prediction as RULER's evaluation reads it: control characters (below 0x20) become newlines,
 // white space at both ends goes.

@@ -20,7 +20,7 @@ using ::testing::HasSubstr;
 constexpr int64_t kLengths[] = {1531, 4093, 8209};
 
 // The words and other strings of a sample that the splits must not share.
-std::set<std::string> DrawnStrings(const Sample& sample) {
+std::set<std::string> DrawnStrings(const RulerSample& sample) {
   std::set<std::string> drawn(sample.outputs.begin(), sample.outputs.end());
   static const std::regex needle("for ([a-z0-9-]+) is: ([a-z0-9-]+)\\.");
   for (std::sregex_iterator it(sample.input.begin(), sample.input.end(), needle), end; it != end;
@@ -47,7 +47,7 @@ TEST_P(EveryTask, MeetsTheLengthWithinAUnit) {
   for (const int64_t length : kLengths) {
     const Generator generator = Make(length);
     for (int i = 0; i < 5; ++i) {
-      const Sample sample = generator.Make(i);
+      const RulerSample sample = generator.Make(i);
       EXPECT_EQ(sample.length, CountPieces(sample.input) + sample.max_new_tokens);
       EXPECT_LE(sample.length, length);
       EXPECT_GT(sample.length, length - unit);
@@ -57,7 +57,7 @@ TEST_P(EveryTask, MeetsTheLengthWithinAUnit) {
 
 TEST_P(EveryTask, EndsInTheAnswerPrefixAndHoldsTheAnswers) {
   for (const int64_t length : kLengths) {
-    const Sample sample = Make(length).Make(3);
+    const RulerSample sample = Make(length).Make(3);
     EXPECT_TRUE(sample.input.ends_with(sample.answer_prefix));
     EXPECT_EQ(sample.answer_prefix.front(), ' ');
     EXPECT_EQ(StringMatchAll(sample.input, sample.outputs), 1);
@@ -70,7 +70,7 @@ TEST_P(EveryTask, EndsInTheAnswerPrefixAndHoldsTheAnswers) {
 TEST_P(EveryTask, NeedlesStandOnceWhereTheyAreSaidToStand) {
   for (const int64_t length : kLengths) {
     for (int i = 0; i < 5; ++i) {
-      const Sample sample = Make(length).Make(i);
+      const RulerSample sample = Make(length).Make(i);
       double last = -1;
       for (const Needle& needle : sample.needles) {
         const std::string text = sample.input.substr(
@@ -125,8 +125,8 @@ INSTANTIATE_TEST_SUITE_P(Ruler, EveryTask, ::testing::ValuesIn([] {
                          }()),
                          [](const auto& info) { return info.param; });
 
-Sample MakeSample(const std::string& task, int64_t length, int64_t index = 0,
-                  std::shared_ptr<const Haystack> haystack = Haystack::Default()) {
+RulerSample MakeSample(const std::string& task, int64_t length, int64_t index = 0,
+                       std::shared_ptr<const Haystack> haystack = Haystack::Default()) {
   return Generator({.task = task,
                     .length = length,
                     .seed = testing::TestSeed(),
@@ -159,7 +159,7 @@ TEST(Ruler, NeedleTasksHaveTheirParameters) {
   };
   for (const auto& [task, row] : rows) {
     const auto& [needles, outputs, pattern] = row;
-    const Sample sample = MakeSample(task, 4096, 2);
+    const RulerSample sample = MakeSample(task, 4096, 2);
     EXPECT_EQ(sample.needles.size(), needles) << task;
     EXPECT_EQ(sample.outputs.size(), outputs) << task;
     EXPECT_EQ(sample.max_new_tokens, 128);
@@ -175,7 +175,7 @@ TEST(Ruler, NeedleTasksHaveTheirParameters) {
 TEST(Ruler, NeedleAnswersFollowFromTheText) {
   for (const TaskSpec& spec : TaskSpecs()) {
     if (spec.family != Family::kNeedle) continue;
-    const Sample sample = MakeSample(std::string(spec.name), 3001, 5);
+    const RulerSample sample = MakeSample(std::string(spec.name), 3001, 5);
     std::multimap<std::string, std::string> values;
     const std::regex needle("for ([a-z0-9-]+) is: ([a-z0-9-]+)\\.");
     for (std::sregex_iterator it(sample.input.begin(), sample.input.end(), needle), end; it != end;
@@ -202,7 +202,7 @@ TEST(Ruler, EssayWithoutNeedlesIsTheHaystack) {
   std::string essay;
   for (int i = 0; i < 900; ++i) essay += "Sentence number " + std::to_string(i) + " stands here. ";
   const auto haystack = Haystack::FromText(essay, Haystack::Pieces::kSentences);
-  const Sample sample = MakeSample("niah_multikey_1", 4096, 1, haystack);
+  const RulerSample sample = MakeSample("niah_multikey_1", 4096, 1, haystack);
   std::string context = sample.input;
   for (auto it = sample.needles.rbegin(); it != sample.needles.rend(); ++it) {
     // With the joint before it.
@@ -234,7 +234,7 @@ TEST(Ruler, NeedlesReachAllDepths) {
 
 TEST(Ruler, VariableChainsResolve) {
   for (int i = 0; i < 5; ++i) {
-    const Sample sample = MakeSample("vt", 4096, i);
+    const RulerSample sample = MakeSample("vt", 4096, i);
     ASSERT_EQ(sample.outputs.size(), 5u);
     ASSERT_EQ(sample.needles.size(), 5u);
     EXPECT_EQ(sample.max_new_tokens, 30);
@@ -264,7 +264,7 @@ TEST(Ruler, VariableChainsResolve) {
 TEST(Ruler, CommonWordsAreTheMostCommon) {
   for (const auto& [length, common, other] :
        {std::tuple<int64_t, int, int>{3000, 6, 1}, {9000, 30, 3}}) {
-    const Sample sample = MakeSample("cwe", length, 1);
+    const RulerSample sample = MakeSample("cwe", length, 1);
     const std::string text = sample.input.substr(sample.input.rfind("Below is a numbered list"));
     const std::string list = SplitText(text, "\n").at(1);
     std::map<std::string, int> counts;
@@ -287,7 +287,7 @@ TEST(Ruler, CommonWordsSayWhereTheirWordsEnd) {
 }
 
 TEST(Ruler, FrequentWordsFollowTheZetaDistribution) {
-  const Sample sample = MakeSample("fwe", 6007, 1);
+  const RulerSample sample = MakeSample("fwe", 6007, 1);
   const std::string line = SplitText(sample.input, "\n").at(0);
   const std::string list = line.substr(line.find("coded words. ") + 13);
   std::map<std::string, int> counts;

@@ -23,9 +23,7 @@ constexpr uint64_t DeriveSeed(uint64_t seed, uint64_t stream) {
 
 // FNV-1a, finalized: stable across platforms and releases, because splits and seeds rest on it.
 constexpr uint64_t HashText(std::string_view text) {
-  uint64_t hash = 0xcbf29ce484222325ull;
-  for (const char c : text) hash = (hash ^ static_cast<uint8_t>(c)) * 0x100000001b3ull;
-  return MixBits(hash);
+  return MixBits(Fnv1a(text));
 }
 
 class Random {

@@ -30,7 +30,7 @@ Generator::Generator(TaskOptions options, TokenCounter counter)
   guess_ = GuessSizes(*builder_, request, counter_);
 }
 
-Sample Generator::Make(int64_t index) const {
+RulerSample Generator::Make(int64_t index) const {
   BuildRequest request;
   request.length = options_.length;
   // The task and the split are part of the seed: equal --seed values never repeat a draw elsewhere.
@@ -47,7 +47,7 @@ Sample Generator::Make(int64_t index) const {
     throw InvalidArgument("--length: {} has words for {} tokens only, {} asked for", spec_.name,
                           fitted.tokens + spec_.max_new_tokens, options_.length);
   }
-  Sample sample;
+  RulerSample sample;
   sample.task = spec_.name;
   sample.index = index;
   sample.seed = options_.seed;
@@ -62,7 +62,7 @@ Sample Generator::Make(int64_t index) const {
   return sample;
 }
 
-std::string ToJson(const Sample& sample) {
+std::string ToJson(const RulerSample& sample) {
   nlohmann::ordered_json json;
   json["task"] = sample.task;
   json["index"] = sample.index;

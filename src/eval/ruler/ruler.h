@@ -23,7 +23,7 @@ struct TaskOptions {
   std::shared_ptr<const Haystack> haystack = Haystack::Default();  // for the essay tasks
 };
 
-struct Sample {
+struct RulerSample {
   std::string task;
   int64_t index = 0;
   uint64_t seed = 0;
@@ -47,7 +47,7 @@ class Generator {
   // (naming the shortest).
   Generator(TaskOptions options, TokenCounter counter);
 
-  Sample Make(int64_t index) const;
+  RulerSample Make(int64_t index) const;
 
   const TaskSpec& spec() const { return spec_; }
 
@@ -61,6 +61,6 @@ class Generator {
 
 // One line of JSON without the newline: task, index, seed, split, length, max_new_tokens, metric,
 // input, outputs, answer_prefix, depths (of the needles, 0 to 1).
-std::string ToJson(const Sample& sample);
+std::string ToJson(const RulerSample& sample);
 
 }  // namespace litecache::eval
