@@ -17,6 +17,9 @@
 #include <utility>
 #include <vector>
 
+#include "litecache/kv_options.h"
+#include "litecache/kv_stats.h"
+
 namespace litecache {
 
 namespace tokenizer {
@@ -35,7 +38,7 @@ struct EngineOptions {
       0;  // tokens a request may reach; 0: the model's own limit, or what memory allows
   int64_t max_batch = 64;       // sequences decoded together
   int64_t prefill_chunk = 512;  // prompt tokens a step processes beside the decode rows
-  std::string kv_policy = "full";
+  KvOptions kv;
   bool show_progress = true;  // bars on a terminal while loading
 };
 
@@ -117,8 +120,16 @@ struct MemoryPlan {
   // which may drop and read them again under pressure, and other processes share them.
   bool weights_mapped = false;
   uint64_t buffers = 0;  // activations and logits at the largest step
-  uint64_t kv = 0;       // budget of the KV cache
+  kv::TierBytes kv;      // budgets of the KV cache
+  // KV of one token over all layers and heads, were all of it kept.
   uint64_t kv_per_token = 0;
+  // What a sequence of largest_context tokens takes.
+  kv::TierBytes kv_largest;
+  std::string kv_policy;
+  std::string retriever;  // empty for policy full
+  int64_t layers = 0;
+  int64_t kv_heads = 0;         // over all layers
+  int64_t resident_heads = 0;   // of them, with policy litecache
   int64_t largest_context = 0;  // tokens one request can reach
   int64_t context_limit = 0;    // tokens the model or EngineOptions.max_context allow
   // Several lines: where each GiB goes.
@@ -128,11 +139,20 @@ struct MemoryPlan {
 struct EngineStats {
   int64_t running = 0;
   int64_t waiting = 0;
-  uint64_t kv_bytes_used = 0;
-  uint64_t kv_bytes_capacity = 0;
   int64_t steps = 0;
   int64_t prompt_tokens = 0;
   int64_t generated_tokens = 0;
+  kv::Stats kv;
+  std::vector<kv::HeadCounters> kv_heads;  // [layers][kv_heads]; empty for policy full
+};
+
+// Teacher forcing: what the model thinks of given tokens.
+struct ScoreRequest {
+  std::vector<int32_t> tokens;
+  std::vector<int64_t> positions;  // whose logits are wanted
+  // Tokens from this index on are fed one at a time, as decode steps, so that the KV policy acts as
+  // it would while generating them; -1: all in chunks, as a prompt.
+  int64_t decode_from = -1;
 };
 
 // Logits and mean negative log-likelihood of given tokens (teacher forcing).
@@ -158,6 +178,9 @@ class Engine {
   virtual const tokenizer::Tokenizer& tokenizer() const = 0;
   virtual const std::filesystem::path& directory() const = 0;
   virtual const MemoryPlan& memory_plan() const = 0;
+  // What the KV policy decided at start: one line a fact (heads, thresholds, retriever, profile);
+  // empty for policy full.
+  virtual const std::vector<std::string>& kv_notes() const = 0;
   virtual EngineStats Stats() const = 0;
   // The checkpoint's generation_config.json defaults (temperature, top_p, ...), where it has them.
   virtual const SamplingParams& default_sampling() const = 0;
@@ -167,9 +190,10 @@ class Engine {
   // numbers).
   virtual std::shared_ptr<RequestHandle> Submit(Request request) = 0;
 
-  // Logits at `positions` of the given tokens and every token's nll, computed in chunks.
+  // Logits at the request's positions and every token's nll. Blocks; calls from several threads run
+  // as one batch.
   virtual ScoreResult Score(
-      const std::vector<int32_t>& tokens, const std::vector<int64_t>& positions,
+      const ScoreRequest& request,
       const std::function<void(int64_t done, int64_t total)>& progress = {}) = 0;
 
   // A short label: "llama, 16.4M parameters, bf16".

@@ -2,7 +2,6 @@
 
 #include "base/logging.h"
 #include "base/progress.h"
-#include "base/units.h"
 #include "cli/command.h"
 #include "io/generation_config.h"
 
@@ -14,16 +13,6 @@ constexpr const char* kModel = "Model";
 constexpr const char* kSampling = "Sampling";
 
 }  // namespace
-
-bool lexical_cast(const std::string& text, TokenCount& count) {
-  count.value = ParseTokens(text, "number of tokens");
-  return true;
-}
-
-bool lexical_cast(const std::string& text, ByteCount& count) {
-  count.value = ParseBytes(text, "size");
-  return true;
-}
 
 CLI::Option* AddRepeated(CLI::App& app, const std::string& name, std::vector<std::string>& values,
                          const std::string& help) {
@@ -87,12 +76,6 @@ void EngineFlags::DeclareRun(CLI::App& app) {
       ->check(CLI::IsMember({"auto", "f32"}).description(""))
       ->capture_default_str()
       ->group(kModel);
-  app.add_option("--kv-policy", kv_policy,
-                 "What the KV cache keeps: full (every row, all attended)")
-      ->type_name("NAME")
-      ->check(CLI::IsMember({"full"}).description(""))
-      ->capture_default_str()
-      ->group(kModel);
   app.add_option("--max-batch", max_batch, "Sequences decoded together at most")
       ->type_name("N")
       ->check(CLI::Range(1, 65536).description(""))
@@ -104,6 +87,7 @@ void EngineFlags::DeclareRun(CLI::App& app) {
       ->check(CLI::Range(1, 1 << 20).description(""))
       ->capture_default_str()
       ->group(kModel);
+  kv.Declare(app);
 }
 
 EngineOptions EngineFlags::ToEngineOptions() const {
@@ -114,7 +98,7 @@ EngineOptions EngineFlags::ToEngineOptions() const {
   options.max_context = max_context.value;
   options.max_batch = max_batch;
   options.prefill_chunk = prefill_chunk;
-  options.kv_policy = kv_policy;
+  options.kv = kv.ToKvOptions();
   return options;
 }
 

@@ -8,20 +8,11 @@
 #include <string>
 #include <vector>
 
+#include "cli/kv_flags.h"
+#include "cli/values.h"
 #include "litecache/engine.h"
 
 namespace litecache::cli {
-
-// Values as people write them, parsed while the command line is: "16k", "48GiB".
-struct TokenCount {
-  int64_t value = 0;
-};
-struct ByteCount {
-  uint64_t value = 0;
-};
-// Finds these by argument-dependent lookup: CLI11's hooks for own types.
-bool lexical_cast(const std::string& text, TokenCount& count);
-bool lexical_cast(const std::string& text, ByteCount& count);
 
 // An option that may be given several times, one value each time. A comma or a bracket in a value
 // is part of it.
@@ -43,12 +34,12 @@ struct GeneralOptions {
 struct EngineFlags {
   std::string model;
   std::string dtype = "auto";
-  std::string kv_policy = "full";
   int threads = 0;
   ByteCount memory;
   TokenCount max_context;
   int64_t max_batch = 64;
   int64_t prefill_chunk = 512;
+  KvFlags kv;
 
   void DeclareModel(CLI::App& app, bool required);
   void DeclareThreads(CLI::App& app);

@@ -60,9 +60,8 @@ std::string Summary(const std::vector<RequestResult>& results, double seconds,
                        Plural(prompt_tokens, "token"), Plural(generated, "token"),
                        WithRate(Rate(generated, seconds)), FormatSeconds(seconds));
   }
-  return text + fmt::format("KV cache ({}) {} of {} | peak memory {}\n", memory.kv_policy,
-                            FormatBytes(memory.kv_bytes), FormatBytes(memory.kv_capacity),
-                            FormatBytes(memory.peak_bytes));
+  return text +
+         fmt::format("{} | peak memory {}\n", memory.kv.Text(), FormatBytes(memory.peak_bytes));
 }
 
 nlohmann::ordered_json StatsJson(const RequestResult& result, const SampleResult& sample,
@@ -79,9 +78,7 @@ nlohmann::ordered_json StatsJson(const RequestResult& result, const SampleResult
       {"prefill_tokens_per_s", Rate(stats.prompt_tokens, stats.prefill_seconds)},
       {"decode_tokens_per_s", Rate(DecodedTokens(result), stats.decode_seconds)},
       {"seed", stats.seed},
-      {"kv_policy", memory.kv_policy},
-      {"kv_bytes", memory.kv_bytes},
-      {"kv_capacity_bytes", memory.kv_capacity},
+      {"kv", memory.kv.Json()},
       {"peak_memory_bytes", memory.peak_bytes},
   };
 }

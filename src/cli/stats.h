@@ -7,15 +7,14 @@
 #include <vector>
 
 #include "cli/collect.h"
+#include "cli/kv_report.h"
 
 namespace litecache::cli {
 
 // Memory of a run.
 struct MemoryUse {
-  uint64_t kv_bytes = 0;           // in use at the fullest moment seen
-  uint64_t kv_capacity = 0;        // budget of the KV cache
-  std::string kv_policy = "full";  // what the cache keeps
-  uint64_t peak_bytes = 0;         // the whole process
+  KvReport kv;
+  uint64_t peak_bytes = 0;  // the whole process
 };
 
 // Largest resident memory of this process so far, in bytes.

@@ -38,13 +38,13 @@ Core::Core(const Backend& backend, const CoreOptions& options)
       limits_{backend.decoder->config().vocab, options.context, options.max_batch,
               static_cast<bool>(backend.token_text)},
       vocab_(backend.decoder->config().vocab),
-      budget_{backend.cache, backend.cache->GetStats().bytes_capacity},
+      budget_{backend.cache, backend.cache->GetStats().capacity},
       scheduler_({budget_.bytes, options.max_batch, options.prefill_chunk, options.score_rows}),
       scratch_(backend.pool != nullptr ? static_cast<size_t>(backend.pool->size()) : 1) {
   LC_CHECK(options.max_batch >= 1 && options.prefill_chunk >= 1 && options.score_rows >= 1);
   logits_ = backend.device->Allocate(
       static_cast<size_t>((options.max_batch + options.score_rows) * vocab_) * sizeof(float));
-  stats_.kv_bytes_capacity = budget_.bytes;
+  stats_.kv.capacity = budget_.bytes;
   thread_ = std::thread([this] { Loop(); });
 }
 
@@ -70,10 +70,10 @@ std::shared_ptr<RequestHandle> Core::Submit(Request request) {
   return handle;
 }
 
-ScoreResult Core::Score(std::vector<int32_t> tokens, std::vector<int64_t> positions,
+ScoreResult Core::Score(ScoreRequest request,
                         const std::function<void(int64_t, int64_t)>& progress) {
   auto group = std::make_unique<Group>();
-  auto job = std::make_shared<ScoreJob>(std::move(tokens), std::move(positions), vocab_);
+  auto job = std::make_shared<ScoreJob>(std::move(request), vocab_);
   const auto count = static_cast<int64_t>(job->tokens().size());
   const int64_t largest = LargestContext(budget_, options_.context, count, 1);
   if (count > largest) {
@@ -373,9 +373,9 @@ void Core::UpdateStats() {
   counters_.running = 0;
   for (const auto& group : scheduler_.running()) counters_.running += group->width();
   counters_.waiting = static_cast<int64_t>(scheduler_.waiting().size());
-  const kv::Stats kv = backend_.cache->GetStats();
-  counters_.kv_bytes_used = kv.bytes_used;
-  counters_.kv_bytes_capacity = kv.bytes_capacity;
+  counters_.kv = backend_.cache->GetStats();
+  const std::span<const kv::HeadCounters> heads = backend_.cache->Heads();
+  counters_.kv_heads.assign(heads.begin(), heads.end());
   std::lock_guard lock(mutex_);
   stats_ = counters_;
   stats_.waiting += static_cast<int64_t>(incoming_.size());

@@ -55,7 +55,7 @@ class Core {
 
   // See litecache::Engine.
   std::shared_ptr<RequestHandle> Submit(Request request);
-  ScoreResult Score(std::vector<int32_t> tokens, std::vector<int64_t> positions,
+  ScoreResult Score(ScoreRequest request,
                     const std::function<void(int64_t done, int64_t total)>& progress);
   EngineStats Stats() const;
 
@@ -101,7 +101,7 @@ class Core {
   int64_t vocab_;
   Buffer logits_;
 
-  KvBudget budget_;
+  KvLimits budget_;
 
   // Owned by the thread.
   Scheduler scheduler_;

@@ -17,7 +17,8 @@
 #include "engine/memory_plan.h"
 #include "io/generation_config.h"
 #include "io/hub.h"
-#include "kv/cache.h"
+#include "kv/cache_plan.h"
+#include "kv/profile.h"
 #include "model/decoder.h"
 #include "tokenizer/stream_decoder.h"
 #include "tokenizer/tokenizer.h"
@@ -48,9 +49,6 @@ void CheckOptions(const EngineOptions& options) {
   if (options.dtype != "auto" && options.dtype != "f32") {
     throw InvalidArgument("dtype '{}' is not 'auto' or 'f32'", options.dtype);
   }
-  if (options.kv_policy != "full") {
-    throw InvalidArgument("KV policy '{}' is not known; there is: full", options.kv_policy);
-  }
   const auto check = [](const char* name, int64_t value, int64_t low, int64_t high) {
     if (value < low || value > high) {
       throw InvalidArgument("{} = {} is not between {} and {}", name, value, low, high);
@@ -72,6 +70,8 @@ struct Parts {
   std::string name;  // for messages
   SamplingParams sampling;
   std::vector<int32_t> eos_ids;
+  std::shared_ptr<const kv::Profile> profile;  // of the model's heads; null without one
+  std::vector<std::string> kv_notes;
   uint64_t budget = 0;
   bool weights_mapped = false;
 };
@@ -98,8 +98,10 @@ uint64_t EstimateWeights(const model::ModelConfig& config, const EngineOptions& 
 class EngineImpl final : public Engine {
  public:
   EngineImpl(Parts parts, const EngineOptions& options)
-      : parts_(std::move(parts)), plan_(MakePlan(options)) {
-    cache_ = kv::CreateFullCache(*parts_.device, Layout(), plan_.kv);
+      : parts_(std::move(parts)),
+        cache_plan_(kv::MakeCachePlan(Layout(), options.kv, parts_.profile)),
+        plan_(MakePlan(options)),
+        cache_(cache_plan_->Create(*parts_.device, plan_.kv)) {
     engine::Backend backend;
     backend.device = parts_.device.get();
     backend.stream = parts_.stream.get();
@@ -126,15 +128,16 @@ class EngineImpl final : public Engine {
   }
   const std::filesystem::path& directory() const override { return parts_.directory; }
   const MemoryPlan& memory_plan() const override { return plan_; }
+  const std::vector<std::string>& kv_notes() const override { return parts_.kv_notes; }
   EngineStats Stats() const override { return core_->Stats(); }
   const SamplingParams& default_sampling() const override { return parts_.sampling; }
 
   std::shared_ptr<RequestHandle> Submit(Request request) override {
     return core_->Submit(std::move(request));
   }
-  ScoreResult Score(const std::vector<int32_t>& tokens, const std::vector<int64_t>& positions,
+  ScoreResult Score(const ScoreRequest& request,
                     const std::function<void(int64_t, int64_t)>& progress) override {
-    return core_->Score(tokens, positions, progress);
+    return core_->Score(request, progress);
   }
 
   std::string Description() const override {
@@ -170,14 +173,25 @@ class EngineImpl final : public Engine {
     request.buffers =
         parts_.decoder->WorkspaceBytes(rows, logit_rows) +
         static_cast<uint64_t>(logit_rows + 2 * parts_.device->pool().size()) * logit_row_bytes;
-    request.layout = Layout();
+    request.device = options.kv.device_memory;
+    request.host = options.kv.host_memory;
+    request.cache = cache_plan_.get();
+    request.policy = options.kv.policy;
     request.model_context = config().max_context;
     request.wanted_context = options.max_context;
     request.max_batch = options.max_batch;
-    return engine::MakeMemoryPlan(request);
+    MemoryPlan plan = engine::MakeMemoryPlan(request);
+    plan.retriever = cache_plan_->retriever();
+    plan.layers = config().layers;
+    plan.kv_heads = config().layers * config().kv_heads;
+    if (const kv::HeadPlan* heads = cache_plan_->heads()) {
+      plan.resident_heads = heads->resident_count();
+    }
+    return plan;
   }
 
   Parts parts_;
+  std::unique_ptr<kv::CachePlan> cache_plan_;
   MemoryPlan plan_;
   std::unique_ptr<kv::Cache> cache_;
   std::unique_ptr<engine::Core> core_;  // last: its thread ends before what it runs on

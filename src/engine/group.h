@@ -80,7 +80,7 @@ struct Group {
     for (const Sample& sample : samples) live += sample.live ? 1 : 0;
     return live;
   }
-  uint64_t reserved() const { return cost.Total(width()); }
+  kv::TierBytes reserved() const { return cost.Total(width()); }
   bool cancelled() const { return score != nullptr ? score->cancelled() : channel->cancelled(); }
 };
 

@@ -6,7 +6,7 @@
 
 #include "base/error.h"
 #include "base/units.h"
-#include "kv/layout.h"
+#include "kv/tiers.h"
 
 namespace litecache::engine {
 
@@ -18,6 +18,46 @@ void CheckWeightsFit(const std::string& model, uint64_t weights, uint64_t total)
       model, FormatBytes(weights), FormatBytes(total));
 }
 
+namespace {
+
+uint64_t Minus(uint64_t a, uint64_t b) { return a > b ? a - b : 0; }
+
+// The most tokens a sequence can have when its cost fits.
+template <class Fits>
+int64_t LargestContext(const kv::CachePlan& cache, int64_t limit, const Fits& fits) {
+  int64_t low = 0, high = limit;  // the cost grows with the length
+  while (low < high) {
+    const int64_t middle = low + (high - low + 1) / 2;
+    if (fits(cache.BytesFor(middle))) {
+      low = middle;
+    } else {
+      high = middle - 1;
+    }
+  }
+  return low;
+}
+
+// Splits what the tiers have for KV between them as sequences of `context` tokens need it, at most
+// `most` of them.
+kv::TierBytes SplitKv(const kv::TierBytes& caps, uint64_t left, const kv::TierBytes& sequence,
+                      uint64_t most) {
+  const kv::TierBytes useful = most * sequence;
+  kv::TierBytes kv{std::min(caps.device, useful.device), std::min(caps.host, useful.host)};
+  if (kv.total() > left) {
+    // Too much together: in proportion to a sequence's need, but a tier's cap leaves its rest to
+    // the other.
+    const double share =
+        static_cast<double>(sequence.device) / static_cast<double>(sequence.total());
+    const uint64_t device = std::max(static_cast<uint64_t>(share * static_cast<double>(left)),
+                                     std::max(sequence.device, Minus(left, kv.host)));
+    kv.device = std::min(kv.device, device);
+    kv.host = std::min(kv.host, Minus(left, kv.device));
+  }
+  return kv;
+}
+
+}  // namespace
+
 MemoryPlan MakeMemoryPlan(const MemoryRequest& request) {
   if (request.wanted_context < 0 || request.wanted_context > request.model_context) {
     throw InvalidArgument("max_context = {} is not between 1 and the {} tokens {} can reach",
@@ -26,33 +66,45 @@ MemoryPlan MakeMemoryPlan(const MemoryRequest& request) {
   CheckWeightsFit(request.model, request.weights, request.total);
   const int64_t context =
       request.wanted_context > 0 ? request.wanted_context : request.model_context;
-  const kv::PageLayout pages(request.layout);
+  const kv::CachePlan& cache = *request.cache;
   const uint64_t fixed = request.weights + request.buffers;
-  const uint64_t left = request.total > fixed ? request.total - fixed : 0;
+  const uint64_t left = Minus(request.total, fixed);
+  const uint64_t device =
+      request.device > 0 ? std::min(request.device, request.total) : request.total;
+  const uint64_t host = request.host > 0 ? request.host : left;
+  const kv::TierBytes caps{std::min(Minus(device, fixed), left), std::min(host, left)};
+  const auto fits = [&](const kv::TierBytes& cost) {
+    return cost.FitsIn(caps) && cost.total() <= left;
+  };
+  const int64_t largest = LargestContext(cache, context, fits);
 
   MemoryPlan plan;
   plan.total = request.total;
   plan.weights = request.weights;
   plan.weights_mapped = request.weights_mapped;
   plan.buffers = request.buffers;
-  plan.kv_per_token = request.layout.token_bytes();
-  const uint64_t useful = pages.BytesFor(context) * static_cast<uint64_t>(request.max_batch);
-  plan.kv = std::min(left / pages.block_bytes() * pages.block_bytes(), useful);
-  plan.largest_context = std::min(pages.TokensIn(plan.kv), context);
+  plan.kv_policy = request.policy;
+  plan.kv_per_token = cache.layout().token_bytes();
   plan.context_limit = context;
-  const uint64_t least =
-      request.wanted_context > 0 ? pages.BytesFor(request.wanted_context) : pages.block_bytes();
-  if (plan.kv < least) {
+  const int64_t least = request.wanted_context > 0 ? request.wanted_context : 1;
+  if (largest < least) {
+    const kv::TierBytes needed = cache.BytesFor(least);
     throw CapacityError(
-        "{} does not fit: of the memory budget of {} the weights take {} and the buffers {}, which "
-        "leaves {} for KV, {} tokens at {} a token; {} {} needed: raise the budget{}",
-        request.model, FormatBytes(plan.total), FormatBytes(plan.weights),
-        FormatBytes(plan.buffers), FormatBytes(left), pages.TokensIn(left),
-        FormatBytes(plan.kv_per_token), FormatBytes(least),
+        "{} does not fit: of the memory budget of {}{} the weights take {} and the buffers {}, "
+        "which leaves {} for KV, {} tokens; {} {} needed: raise the budget{}",
+        request.model, FormatBytes(plan.total),
+        request.device > 0 ? fmt::format(" ({} on the device)", FormatBytes(device)) : "",
+        FormatBytes(plan.weights), FormatBytes(plan.buffers),
+        kv::FormatTiers({caps.device, needed.host > 0 ? caps.host : 0}), largest,
+        kv::FormatTiers(needed),
         request.wanted_context > 0 ? fmt::format("for the context of {} are", context)
                                    : std::string("at least are"),
         request.wanted_context > 0 ? " or lower the context" : "");
   }
+  plan.kv = SplitKv(caps, left, cache.BytesFor(largest), static_cast<uint64_t>(request.max_batch));
+  plan.largest_context = LargestContext(
+      cache, context, [&](const kv::TierBytes& cost) { return cost.FitsIn(plan.kv); });
+  plan.kv_largest = cache.BytesFor(plan.largest_context);
   return plan;
 }
 
@@ -70,8 +122,18 @@ std::string MemoryPlan::ToString() const {
   line("weights", weights,
        weights_mapped ? "mapped from the files: the system's page cache holds them" : "");
   line("buffers", buffers, "activations and logits of the largest step");
-  line("KV cache", kv, fmt::format("{} a token; taken page by page", FormatBytes(kv_per_token)));
-  line("unused", total - weights - buffers - kv, "");
+  if (kv.host == 0) {
+    line("KV cache", kv.device,
+         fmt::format("{} a token; taken page by page", FormatBytes(kv_per_token)));
+  } else {
+    line("KV device", kv.device,
+         fmt::format("{} for {} tokens: cached and resident rows, retriever metadata",
+                     FormatBytes(kv_largest.device), largest_context));
+    line("KV host", kv.host,
+         fmt::format("{} for {} tokens: the host store", FormatBytes(kv_largest.host),
+                     largest_context));
+  }
+  line("unused", total - weights - buffers - kv.total(), "");
   text += fmt::format("Largest context {} tokens ({})\n", largest_context,
                       largest_context < context_limit ? "what the memory allows"
                                                       : "the limit of the model or of the options");

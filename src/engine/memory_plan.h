@@ -4,26 +4,30 @@
 #include <cstdint>
 #include <string>
 
-#include "kv/cache.h"
+#include "kv/cache_plan.h"
 #include "litecache/engine.h"
 
 namespace litecache::engine {
 
 struct MemoryRequest {
   std::string model;            // for messages
-  uint64_t total = 0;           // budget in bytes
+  uint64_t total = 0;           // budget of both tiers together, in bytes
+  uint64_t device = 0;          // cap of weights, buffers and the device's part of KV; 0: total
+  uint64_t host = 0;            // cap of the host store; 0: total
   uint64_t weights = 0;         // bytes
   bool weights_mapped = false;  // files mapped into memory rather than copied
   uint64_t buffers = 0;         // activations, logits, sampling
-  kv::Layout layout;            // of the KV cache
-  int64_t model_context = 0;    // the model's own limit
-  int64_t wanted_context = 0;   // what the user asked for; 0: as much as fits
+  const kv::CachePlan* cache = nullptr;
+  std::string policy;
+  int64_t model_context = 0;   // the model's own limit
+  int64_t wanted_context = 0;  // what the user asked for; 0: as much as fits
   int64_t max_batch = 0;
 };
 
 // Weights, then buffers, then KV: what remains, but not more than max_batch sequences of full
-// context can use. Throws CapacityError with the numbers when weights, or weights and buffers, or
-// the wanted context do not fit; InvalidArgument when the wanted context passes the model's.
+// context can use, split between the tiers as a sequence needs them. Throws CapacityError with the
+// numbers when weights, or weights and buffers, or the wanted context do not fit; InvalidArgument
+// when the wanted context passes the model's.
 MemoryPlan MakeMemoryPlan(const MemoryRequest& request);
 
 // Throws the CapacityError of MakeMemoryPlan for weights that alone pass the budget: asked before

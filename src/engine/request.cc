@@ -5,7 +5,7 @@
 #include <string_view>
 
 #include "base/error.h"
-#include "base/units.h"
+#include "kv/tiers.h"
 #include "tokenizer/utf8.h"
 
 namespace litecache {
@@ -82,13 +82,13 @@ KvCost WorstCase(const kv::Cache& cache, int64_t prompt, int64_t max_tokens) {
   return {cache.BytesFor(rows), cache.ForkBytesFor(prompt, rows)};
 }
 
-int64_t LargestContext(const KvBudget& budget, int64_t context, int64_t prompt, int64_t n) {
+int64_t LargestContext(const KvLimits& budget, int64_t context, int64_t prompt, int64_t n) {
   // The cost grows with the length: bisect for the last length that fits.
   int64_t fits = 0, low = 1, high = context;
   while (low <= high) {
     const int64_t middle = low + (high - low) / 2;
     const int64_t shared = std::min(prompt, middle - 1);
-    if (WorstCase(*budget.cache, shared, middle - shared).Total(n) <= budget.bytes) {
+    if (WorstCase(*budget.cache, shared, middle - shared).Total(n).FitsIn(budget.bytes)) {
       fits = middle;
       low = middle + 1;
     } else {
@@ -99,7 +99,7 @@ int64_t LargestContext(const KvBudget& budget, int64_t context, int64_t prompt, 
 }
 
 int64_t ResolveMaxTokens(const Request& request, const RequestLimits& limits,
-                         const KvBudget& budget) {
+                         const KvLimits& budget) {
   const auto prompt = static_cast<int64_t>(request.prompt.size());
   if (prompt >= limits.context) {
     throw CapacityError(
@@ -116,13 +116,13 @@ int64_t ResolveMaxTokens(const Request& request, const RequestLimits& limits,
   const int64_t largest = LargestContext(budget, limits.context, prompt, request.n);
   const int64_t wanted = prompt + std::max<int64_t>(request.max_tokens, 1);
   if (wanted > largest) {
-    const uint64_t bytes = WorstCase(*budget.cache, prompt, wanted - prompt).Total(request.n);
+    const kv::TierBytes bytes = WorstCase(*budget.cache, prompt, wanted - prompt).Total(request.n);
     throw CapacityError(
         "prompt ({} tokens) and answer ({}){} need {} of KV cache, but its budget is {}: at most "
         "{} tokens of context fit; shorten the request or give the engine more memory",
         prompt, wanted - prompt,
         request.n > 1 ? fmt::format(" with {} samples", request.n) : std::string(),
-        FormatBytes(bytes), FormatBytes(budget.bytes), largest);
+        kv::FormatTiers(bytes), kv::FormatTiers(budget.bytes), largest);
   }
   return request.max_tokens > 0 ? request.max_tokens : largest - prompt;
 }

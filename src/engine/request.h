@@ -23,29 +23,29 @@ void CheckRequest(const Request& request, const RequestLimits& limits);
 // KV memory of a request at its worst: every sample runs to its last token. The last token of a
 // sample is never fed back, so `prompt + max_tokens` tokens take one row less.
 struct KvCost {
-  uint64_t first = 0;  // one sample, the prompt included
-  uint64_t more = 0;   // every further sample
-  uint64_t Total(int64_t samples) const {
-    return samples < 1 ? 0 : first + static_cast<uint64_t>(samples - 1) * more;
+  kv::TierBytes first;  // one sample, the prompt included
+  kv::TierBytes more;   // every further sample
+  kv::TierBytes Total(int64_t samples) const {
+    return samples < 1 ? kv::TierBytes{} : first + static_cast<uint64_t>(samples - 1) * more;
   }
 };
 KvCost WorstCase(const kv::Cache& cache, int64_t prompt, int64_t max_tokens);
 
 // The cache's costs, which are constant, and its capacity as it was read once: these functions run
 // on callers' threads, the cache itself belongs to the engine's.
-struct KvBudget {
+struct KvLimits {
   const kv::Cache* cache = nullptr;
-  uint64_t bytes = 0;
+  kv::TierBytes bytes;
 };
 
 // Tokens each sample of the request may generate: request.max_tokens, or for 0 as many as the
 // context and the KV budget allow. Throws CapacityError with the numbers and the largest context
 // that fits when not even that many (or a single one) do.
 int64_t ResolveMaxTokens(const Request& request, const RequestLimits& limits,
-                         const KvBudget& budget);
+                         const KvLimits& budget);
 
 // The most tokens (prompt and answer) n samples of a prompt can reach in the budget, at most
 // `context`.
-int64_t LargestContext(const KvBudget& budget, int64_t context, int64_t prompt, int64_t n);
+int64_t LargestContext(const KvLimits& budget, int64_t context, int64_t prompt, int64_t n);
 
 }  // namespace litecache::engine

@@ -8,6 +8,7 @@ namespace litecache::engine {
 void StepPlan::Clear() {
   step.sequences.clear();
   step.rows = 0;
+  step.decode_rows = 0;
   tokens.clear();
   positions.clear();
   logit_rows.clear();
@@ -18,7 +19,7 @@ void StepPlan::Clear() {
 std::vector<Group*> Scheduler::Admit() {
   std::vector<Group*> admitted;
   if (waiting_.empty()) return admitted;
-  uint64_t bytes = 0;
+  kv::TierBytes bytes;
   int64_t width = 0;
   for (const auto& group : running_) {
     bytes += group->reserved();
@@ -28,7 +29,7 @@ std::vector<Group*> Scheduler::Admit() {
     Group& group = *waiting_.front();
     bytes += group.reserved();
     width += group.width();
-    if (bytes > limits_.kv_bytes || width > limits_.max_batch) break;
+    if (!bytes.FitsIn(limits_.kv_bytes) || width > limits_.max_batch) break;
     group.admitted = true;
     admitted.push_back(&group);
     running_.push_back(std::move(waiting_.front()));
@@ -38,6 +39,11 @@ std::vector<Group*> Scheduler::Admit() {
 }
 
 void Scheduler::AddDecodes(Group* group, StepPlan* plan) const {
+  if (group->score != nullptr && group->prefilling() &&
+      group->prefilled >= group->score->decode_from()) {
+    AddScoreDecode(group, plan);
+    return;
+  }
   for (size_t i = 0; i < group->samples.size(); ++i) {
     const Sample& sample = group->samples[i];
     if (!sample.live) continue;
@@ -45,17 +51,31 @@ void Scheduler::AddDecodes(Group* group, StepPlan* plan) const {
     const int64_t past = group->prompt_size() + sample.generated - 1;
     plan->decodes.push_back({group, i, static_cast<int64_t>(plan->logit_rows.size())});
     plan->logit_rows.push_back(plan->step.rows);
-    plan->step.sequences.push_back({sample.sequence, plan->step.rows, 1, past});
+    plan->step.sequences.push_back({sample.sequence, plan->step.rows, 1, past, true});
     plan->step.rows += 1;
+    plan->step.decode_rows += 1;
     plan->tokens.push_back(sample.last_token);
     plan->positions.push_back(static_cast<int32_t>(past));
   }
 }
 
+void Scheduler::AddScoreDecode(Group* group, StepPlan* plan) const {
+  const int64_t at = group->prefilled;
+  plan->prefills.push_back({group, at, 1, static_cast<int64_t>(plan->logit_rows.size()), 1});
+  plan->logit_rows.push_back(plan->step.rows);
+  plan->step.sequences.push_back({group->prompt_sequence, plan->step.rows, 1, at, true});
+  plan->step.rows += 1;
+  plan->step.decode_rows += 1;
+  plan->tokens.push_back(group->prompt()[static_cast<size_t>(at)]);
+  plan->positions.push_back(static_cast<int32_t>(at));
+}
+
 void Scheduler::AddPrefill(Group* group, Budget* budget, StepPlan* plan) const {
   const auto first_logit = static_cast<int64_t>(plan->logit_rows.size());
   int64_t count = std::min(budget->rows, group->prompt_size() - group->prefilled);
-  if (group->score != nullptr) count = std::min(count, budget->score_rows);
+  if (group->score != nullptr) {
+    count = std::min({count, budget->score_rows, group->score->decode_from() - group->prefilled});
+  }
   if (count <= 0) return;
   budget->rows -= count;
   if (group->score != nullptr) budget->score_rows -= count;

@@ -14,7 +14,7 @@
 namespace litecache::engine {
 
 struct SchedulerLimits {
-  uint64_t kv_bytes = 0;      // the cache's capacity
+  kv::TierBytes kv_bytes;     // the cache's capacity
   int64_t max_batch = 0;      // sequences that run together
   int64_t prefill_chunk = 0;  // prompt tokens of a step
   // Rows of a score job in a step; each needs logits, so this is less than a chunk where the
@@ -72,6 +72,8 @@ class Scheduler {
 
  private:
   void AddDecodes(Group* group, StepPlan* plan) const;
+  // The next token of a score job that has come to its decode steps.
+  void AddScoreDecode(Group* group, StepPlan* plan) const;
   // What a step has left for prompt tokens.
   struct Budget {
     int64_t rows = 0;

@@ -11,8 +11,11 @@
 
 namespace litecache::engine {
 
-ScoreJob::ScoreJob(std::vector<int32_t> tokens, std::vector<int64_t> positions, int64_t vocab)
-    : tokens_(std::move(tokens)), positions_(std::move(positions)), vocab_(vocab) {
+ScoreJob::ScoreJob(ScoreRequest request, int64_t vocab)
+    : tokens_(std::move(request.tokens)),
+      positions_(std::move(request.positions)),
+      decode_from_(request.decode_from),
+      vocab_(vocab) {
   if (tokens_.empty()) throw InvalidArgument("nothing to score: the list of tokens is empty");
   for (int32_t token : tokens_) {
     if (token < 0 || token >= vocab) {
@@ -27,6 +30,12 @@ ScoreJob::ScoreJob(std::vector<int32_t> tokens, std::vector<int64_t> positions, 
                             count - 1, count);
     }
   }
+  if (decode_from_ < -1 || decode_from_ == 0 || decode_from_ > count) {
+    throw InvalidArgument(
+        "decode_from = {} is not between 1 and the {} tokens (-1: no token is decoded)",
+        decode_from_, count);
+  }
+  if (decode_from_ < 0) decode_from_ = count;
   by_position_.resize(positions_.size());
   std::iota(by_position_.begin(), by_position_.end(), size_t{0});
   std::sort(by_position_.begin(), by_position_.end(),

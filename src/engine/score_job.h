@@ -22,10 +22,13 @@ namespace litecache::engine {
 class ScoreJob {
  public:
   // positions may be in any order and repeat; each lies in [0, tokens.size()). Throws
-  // InvalidArgument for one that does not and for an empty list of tokens.
-  ScoreJob(std::vector<int32_t> tokens, std::vector<int64_t> positions, int64_t vocab);
+  // InvalidArgument for one that does not, for an empty list of tokens, and for a decode_from
+  // without a prompt before it.
+  ScoreJob(ScoreRequest request, int64_t vocab);
 
   const std::vector<int32_t>& tokens() const { return tokens_; }
+  // Tokens below this are a prompt, those from it on decode steps.
+  int64_t decode_from() const { return decode_from_; }
 
   // Engine's side. Rows [begin, begin + rows) of the tokens have logits [rows, vocab].
   // Throws Error when they are not finite.
@@ -41,6 +44,7 @@ class ScoreJob {
  private:
   std::vector<int32_t> tokens_;
   std::vector<int64_t> positions_;
+  int64_t decode_from_;
   std::vector<size_t> by_position_;  // indices into positions_, sorted by position
   int64_t vocab_;
   ScoreResult result_;

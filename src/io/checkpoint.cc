@@ -110,6 +110,12 @@ Checkpoint::Tensor Checkpoint::Find(const std::string& name) const {
   return {&info, file.Data(info), &file.file().path()};
 }
 
+std::vector<std::string> Checkpoint::TensorNames() const {
+  std::vector<std::string> names;
+  for (const auto& [name, file] : tensors_) names.push_back(name);
+  return names;
+}
+
 void Checkpoint::Prefault(const std::function<void(int64_t done, int64_t total)>& progress) const {
   const auto total = static_cast<int64_t>(file_bytes_);
   int64_t done = 0;

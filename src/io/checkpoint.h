@@ -28,6 +28,8 @@ class Checkpoint {
   // info is null when there is no such tensor.
   Tensor Find(const std::string& name) const;
   size_t tensor_count() const { return tensors_.size(); }
+  // Ascending, whatever shards they lie in.
+  std::vector<std::string> TensorNames() const;
   uint64_t file_bytes() const { return file_bytes_; }
   const std::filesystem::path& directory() const { return directory_; }
 

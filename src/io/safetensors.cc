@@ -22,6 +22,7 @@ using nlohmann::json;
 constexpr uint64_t kLengthBytes = 8;
 // The limit the format's reference implementation sets.
 constexpr uint64_t kMaxHeaderBytes = 100'000'000;
+constexpr const char* kMetadata = "__metadata__";
 
 // Every dtype the format names, so that a file with tensors nobody asks for still opens.
 std::optional<uint64_t> BitsOf(std::string_view dtype) {
@@ -122,12 +123,9 @@ void CheckCoverage(const std::map<std::string, TensorInfo>& tensors, uint64_t da
   }
 }
 
-}  // namespace
-
-std::string TensorInfo::ToString() const { return fmt::format("{} [{}]", dtype, Join(shape)); }
-
-std::map<std::string, TensorInfo> ParseSafetensors(std::span<const std::byte> head,
-                                                   uint64_t file_size, const std::string& name) {
+// The header, and where it ends.
+std::pair<json, uint64_t> ReadHeader(std::span<const std::byte> head, uint64_t file_size,
+                                     const std::string& name) {
   if (file_size < kLengthBytes || head.size() < kLengthBytes) {
     throw FileError("{}: {} bytes are too few for a safetensors file", name, file_size);
   }
@@ -147,17 +145,44 @@ std::map<std::string, TensorInfo> ParseSafetensors(std::span<const std::byte> he
   }
   const std::string_view text(reinterpret_cast<const char*>(head.data()) + kLengthBytes,
                               static_cast<size_t>(length));
-  const json header = ParseJson(text, name + " (header)", DuplicateKeys::kReject);
+  json header = ParseJson(text, name + " (header)", DuplicateKeys::kReject);
   if (!header.is_object()) throw FileError("{}: its header is no JSON object", name);
+  return {std::move(header), kLengthBytes + length};
+}
 
-  const uint64_t data_begin = kLengthBytes + length;
+}  // namespace
+
+std::string TensorInfo::ToString() const { return fmt::format("{} [{}]", dtype, Join(shape)); }
+
+std::map<std::string, TensorInfo> ParseSafetensors(std::span<const std::byte> head,
+                                                   uint64_t file_size, const std::string& name) {
+  const auto [header, data_begin] = ReadHeader(head, file_size, name);
   std::map<std::string, TensorInfo> tensors;
   for (const auto& [tensor, entry] : header.items()) {
-    if (tensor == "__metadata__") continue;
+    if (tensor == kMetadata) continue;
     tensors.emplace(tensor, ParseTensor(entry, tensor, data_begin, file_size, name));
   }
   CheckCoverage(tensors, data_begin, file_size, name);
   return tensors;
+}
+
+std::map<std::string, std::string> ParseSafetensorsMetadata(std::span<const std::byte> head,
+                                                            uint64_t file_size,
+                                                            const std::string& name) {
+  const json header = ReadHeader(head, file_size, name).first;
+  std::map<std::string, std::string> metadata;
+  const auto found = header.find(kMetadata);
+  if (found == header.end()) return metadata;
+  if (!found->is_object()) {
+    throw FileError("{}: {} is {}, not an object", name, kMetadata, Excerpt(*found));
+  }
+  for (const auto& [key, value] : found->items()) {
+    if (!value.is_string()) {
+      throw FileError("{}: {}: '{}' is {}, not a string", name, kMetadata, key, Excerpt(value));
+    }
+    metadata.emplace(key, value.get<std::string>());
+  }
+  return metadata;
 }
 
 Safetensors::Safetensors(const std::filesystem::path& path)

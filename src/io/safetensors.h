@@ -33,6 +33,12 @@ struct TensorInfo {
 std::map<std::string, TensorInfo> ParseSafetensors(std::span<const std::byte> head,
                                                    uint64_t file_size, const std::string& name);
 
+// "__metadata__" of such a file: names to texts; empty where the header has none. Throws FileError
+// for a header that is no JSON object and for entries that are no texts.
+std::map<std::string, std::string> ParseSafetensorsMetadata(std::span<const std::byte> head,
+                                                            uint64_t file_size,
+                                                            const std::string& name);
+
 // A memory-mapped safetensors file.
 class Safetensors {
  public:

@@ -26,6 +26,9 @@ class CachePlan {
   virtual std::unique_ptr<Cache> Create(Device& device, const TierBytes& budget) const = 0;
 };
 
+// Policy `full`.
+std::unique_ptr<CachePlan> PlanFullCache(const Layout& layout);
+
 // profile: null without one. Throws InvalidArgument (options), CheckLayout's errors.
 std::unique_ptr<CachePlan> MakeCachePlan(const Layout& layout, const KvOptions& options,
                                          std::shared_ptr<const Profile> profile);

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "kv/cache.h"
+#include "kv/cache_plan.h"
 #include "kv/layout.h"
 #include "kv/page_pool.h"
 #include "kv/sequence_table.h"
@@ -77,6 +78,7 @@ class FullCache final : public Cache {
   Stats GetStats() const override {
     Stats stats;
     stats.used.device = static_cast<uint64_t>(pool_.used()) * pool_.page_bytes();
+    stats.peak.device = static_cast<uint64_t>(pool_.peak()) * pool_.page_bytes();
     stats.capacity.device = static_cast<uint64_t>(pool_.capacity()) * pool_.page_bytes();
     stats.bytes_read = bytes_read_;
     stats.bytes_written = bytes_written_;
@@ -98,7 +100,29 @@ class FullCache final : public Cache {
   int64_t visible_rows_ = 0;  // KV rows a head the step's sequences see, each read once
 };
 
+class FullPlan final : public CachePlan {
+ public:
+  explicit FullPlan(const Layout& layout) : layout_(layout), pages_(layout) {}
+  const Layout& layout() const override { return layout_; }
+  TierBytes BytesFor(int64_t tokens) const override { return {.device = pages_.BytesFor(tokens)}; }
+  TierBytes ForkBytesFor(int64_t shared, int64_t tokens) const override {
+    return {.device = pages_.ForkBytesFor(shared, tokens)};
+  }
+  std::unique_ptr<Cache> Create(Device& device, const TierBytes& budget) const override {
+    return CreateFullCache(device, layout_, budget.device);
+  }
+
+ private:
+  Layout layout_;
+  PageLayout pages_;
+};
+
 }  // namespace
+
+std::unique_ptr<CachePlan> PlanFullCache(const Layout& layout) {
+  CheckLayout(layout);
+  return std::make_unique<FullPlan>(layout);
+}
 
 std::unique_ptr<Cache> CreateFullCache(Device& device, const Layout& layout,
                                        uint64_t budget_bytes) {

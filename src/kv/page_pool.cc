@@ -56,7 +56,7 @@ PageId PagePool::Take() {
   const PageId page = free_.back();
   free_.pop_back();
   references_[page] = 1;
-  ++used_;
+  peak_ = std::max(peak_, ++used_);
   return page;
 }
 

@@ -38,6 +38,7 @@ class PagePool {
   uint64_t page_bytes() const { return page_bytes_; }
   int64_t capacity() const { return capacity_; }  // pages the budget allows
   int64_t used() const { return used_; }          // pages with a reference
+  int64_t peak() const { return peak_; }          // the most that were used at once
   int64_t available() const { return capacity_ - used_; }
 
  private:
@@ -47,6 +48,7 @@ class PagePool {
   uint64_t page_bytes_;
   int64_t capacity_;
   int64_t used_ = 0;
+  int64_t peak_ = 0;
   int slab_shift_;
   PageId slab_mask_;
   std::vector<Buffer> slabs_;

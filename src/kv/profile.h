@@ -1,9 +1,11 @@
 // What `litecache profile` measures of a model, for the KV policies.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -43,9 +45,13 @@ struct Profile {
   // does too; 1 (always refresh) where none does.
   float FittedThreshold(int64_t layer, int64_t head, double keep, bool predicted) const;
 
-  // One safetensors file with JSON metadata. Throws FileError naming file and field.
+  // One safetensors file: a tensor a field (hata.128, ...), the other fields as JSON text in its
+  // metadata. hata and loki are kept in f16, the rest in f32. Save throws InvalidArgument for values
+  // that are not finite; Load and Parse throw FileError naming file and field.
   void Save(const std::filesystem::path& path) const;
   static Profile Load(const std::filesystem::path& path);
+  // Of a file's bytes; `name` starts messages.
+  static Profile Parse(std::span<const std::byte> file, const std::string& name);
   // Throws FileError when the profile is not this model's.
   void CheckModel(const Layout& layout, const std::string& model_fingerprint,
                   const std::filesystem::path& path) const;

@@ -67,9 +67,7 @@ void SequenceTable::Release(SequenceId id) {
 }
 
 int64_t SequenceTable::PartialBlock(const Sequence& sequence) const {
-  return sequence.length % shape_.page_tokens == 0
-             ? -1
-             : sequence.length / shape_.page_tokens;
+  return sequence.length % shape_.page_tokens == 0 ? -1 : sequence.length / shape_.page_tokens;
 }
 
 int64_t SequenceTable::PagesNeeded(std::span<const Growth> growths) {
@@ -77,8 +75,8 @@ int64_t SequenceTable::PagesNeeded(std::span<const Growth> growths) {
   shared_.clear();
   for (const Growth& growth : growths) {
     const Sequence& sequence = Get(growth.id);
-    blocks += std::max<int64_t>(
-        shape_.BlocksFor(sequence.length + growth.rows) - sequence.blocks, 0);
+    blocks +=
+        std::max<int64_t>(shape_.BlocksFor(sequence.length + growth.rows) - sequence.blocks, 0);
     const int64_t partial = PartialBlock(sequence);
     if (partial < 0 || shape_.lists == 0) continue;
     // A block's pages are shared together, so its first page speaks for all of them.

@@ -133,6 +133,7 @@ class OptDecoder final : public DecoderBase {
     Embed(stream, tokens, positions, a);
     for (int64_t i = 0; i < config().layers; ++i) {
       const Layer& layer = layers_[static_cast<size_t>(i)];
+      Predict(stream, step, i + 1, cache, a);
       Attend(stream, layer, step, i, cache, a);
       // As in the other families: only rows with logits pass the last feed-forward block.
       if (i + 1 == config().layers && SelectRows(logit_rows, step.rows)) {
@@ -184,6 +185,24 @@ class OptDecoder final : public DecoderBase {
     ops::Embedding(stream, positions_, positions, a.x, ops::Epilogue::kAdd);
   }
 
+  float Scale() const { return 1.0f / std::sqrt(static_cast<float>(config().head_dim)); }
+
+  // As in the other families (transformer.cc).
+  void Predict(Stream& stream, const kv::Step& step, int64_t index, kv::Cache& cache,
+               const Activations& a) const {
+    if (index >= config().layers || step.decode_rows == 0 || !cache.WantsPrediction(index)) return;
+    const Layer& layer = layers_[static_cast<size_t>(index)];
+    MatrixView input = a.x.Rows(0, step.decode_rows);
+    if (config().norm_before) {
+      const MatrixView h = a.h.Rows(0, step.decode_rows);
+      Normalize(stream, input, layer.attention_norm, h);
+      input = h;
+    }
+    const MatrixView q = a.q.Rows(0, step.decode_rows);
+    ops::Linear(stream, input, layer.q.weight, layer.q.bias, q);
+    cache.Prefetch(stream, index, step, q, Scale());
+  }
+
   void Attend(Stream& stream, const Layer& layer, const kv::Step& step, int64_t index,
               kv::Cache& cache, const Activations& a) const {
     MatrixView input = a.x;
@@ -194,8 +213,7 @@ class OptDecoder final : public DecoderBase {
     ops::Linear(stream, input, layer.q.weight, layer.q.bias, a.q);
     ops::Linear(stream, input, layer.k.weight, layer.k.bias, a.k);
     ops::Linear(stream, input, layer.v.weight, layer.v.bias, a.v);
-    const float scale = 1.0f / std::sqrt(static_cast<float>(config().head_dim));
-    cache.Attend(stream, index, step, a.q, a.k, a.v, scale, a.attention);
+    cache.Attend(stream, index, step, a.q, a.k, a.v, Scale(), a.attention);
   }
 
   void FeedForward(Stream& stream, const Layer& layer, const Activations& a) const {

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/hash.h"
 #include "device/cpu/cpu_device.h"
 #include "model/weights.h"
 
@@ -56,13 +57,6 @@ uint64_t Mix(uint64_t x) {
   return x ^ (x >> 31);
 }
 
-// FNV-1a, so that a tensor's values do not depend on the order in which tensors are asked for.
-uint64_t HashName(const std::string& name) {
-  uint64_t hash = 0xcbf29ce484222325u;
-  for (const char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
-  return hash;
-}
-
 template <typename T>
 void Fill(const NormalTable& table, uint64_t key, int64_t begin, int64_t end, T* out) {
   for (int64_t i = begin; i < end; i += 4) {
@@ -90,7 +84,7 @@ class RandomWeights final : public WeightStore {
     buffers_.push_back(device_.Allocate(static_cast<size_t>(count) * SizeOf(dtype_)));
     void* out = buffers_.back().data();
     Count(buffers_.back().size());
-    const uint64_t key = Mix(seed_ ^ HashName(name));
+    const uint64_t key = Mix(seed_ ^ Fnv1a(name));
     constexpr int64_t kQuads = int64_t{1} << 16;
     AsCpu(*stream_).pool().ParallelFor((count + 3) / 4, kQuads,
                                        [&](int64_t first, int64_t last, int) {
@@ -116,7 +110,7 @@ class RandomWeights final : public WeightStore {
 
   const float* Bias(const std::string& name, int64_t n) override {
     float* out = NewVector(n);
-    Fill(table_, Mix(seed_ ^ HashName(name)), 0, n, out);
+    Fill(table_, Mix(seed_ ^ Fnv1a(name)), 0, n, out);
     return out;
   }
 

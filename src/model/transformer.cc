@@ -90,6 +90,7 @@ class TransformerDecoder final : public DecoderBase {
     cache.BeginStep(step);
     ops::Embedding(stream, embedding_, tokens, a.x);
     for (int64_t i = 0; i < config().layers; ++i) {
+      Predict(stream, step, positions, i + 1, cache, a);
       Attend(stream, step, positions, i, cache, a);
       // Above the last attention only the rows that get logits go on: of a prompt's chunk none, or
       // one.
@@ -129,23 +130,43 @@ class TransformerDecoder final : public DecoderBase {
     return layer;
   }
 
+  float Scale() const { return 1.0f / std::sqrt(static_cast<float>(config().head_dim)); }
+
+  // Queries of normed rows h, after RoPE.
+  void Query(Stream& stream, const Layer& layer, std::span<const int32_t> positions,
+             const MatrixView& h, const MatrixView& q) const {
+    const ModelConfig& c = config();
+    ops::Linear(stream, h, layer.q.weight, layer.q.bias, q);
+    if (c.qk_norm) ops::RmsNorm(stream, q, layer.q_norm, Epsilon(), c.q_heads, q);
+    ops::Rope(stream, q, positions, c.q_heads, rope_.inv_freq, rope_.attention_factor);
+  }
+
+  // Before layer index - 1: what layer `index` will ask for, guessed from the input of the layer
+  // below it (kv/cache.h). Uses h and q, which nobody needs yet.
+  void Predict(Stream& stream, const kv::Step& step, std::span<const int32_t> positions,
+               int64_t index, kv::Cache& cache, const Activations& a) const {
+    if (index >= config().layers || step.decode_rows == 0 || !cache.WantsPrediction(index)) return;
+    const Layer& layer = layers_[static_cast<size_t>(index)];
+    const int64_t rows = step.decode_rows;
+    const MatrixView h = a.h.Rows(0, rows);
+    const MatrixView q = a.q.Rows(0, rows);
+    ops::RmsNorm(stream, a.x.Rows(0, rows), layer.input_norm, Epsilon(), 1, h);
+    Query(stream, layer, positions.first(static_cast<size_t>(rows)), h, q);
+    cache.Prefetch(stream, index, step, q, Scale());
+  }
+
   // x -> attention (before the output projection).
   void Attend(Stream& stream, const kv::Step& step, std::span<const int32_t> positions,
               int64_t index, kv::Cache& cache, const Activations& a) {
     const ModelConfig& c = config();
     const Layer& layer = layers_[static_cast<size_t>(index)];
     ops::RmsNorm(stream, a.x, layer.input_norm, Epsilon(), 1, a.h);
-    ops::Linear(stream, a.h, layer.q.weight, layer.q.bias, a.q);
+    Query(stream, layer, positions, a.h, a.q);
     ops::Linear(stream, a.h, layer.k.weight, layer.k.bias, a.k);
     ops::Linear(stream, a.h, layer.v.weight, layer.v.bias, a.v);
-    if (c.qk_norm) {
-      ops::RmsNorm(stream, a.q, layer.q_norm, Epsilon(), c.q_heads, a.q);
-      ops::RmsNorm(stream, a.k, layer.k_norm, Epsilon(), c.kv_heads, a.k);
-    }
-    ops::Rope(stream, a.q, positions, c.q_heads, rope_.inv_freq, rope_.attention_factor);
+    if (c.qk_norm) ops::RmsNorm(stream, a.k, layer.k_norm, Epsilon(), c.kv_heads, a.k);
     ops::Rope(stream, a.k, positions, c.kv_heads, rope_.inv_freq, rope_.attention_factor);
-    const float scale = 1.0f / std::sqrt(static_cast<float>(c.head_dim));
-    cache.Attend(stream, index, step, a.q, a.k, a.v, scale, a.attention);
+    cache.Attend(stream, index, step, a.q, a.k, a.v, Scale(), a.attention);
   }
 
   // x += o(attention); x += down(silu(gate(norm(x))) * up(norm(x))).

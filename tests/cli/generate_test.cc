@@ -47,7 +47,7 @@ TEST(Generate, OnePromptGivesOneObjectOfThreeKeys) {
   EXPECT_LE(lines[0]["tokens"].size(), 9u);
   EXPECT_TRUE(lines[0]["text"].is_string());
   EXPECT_EQ(lines[0]["stats"]["generated_tokens"], lines[0]["tokens"].size());
-  EXPECT_GT(lines[0]["stats"]["kv_bytes"], 0);
+  EXPECT_GT(lines[0]["stats"]["kv"]["device_bytes"], 0);
 }
 
 TEST(Generate, TextIsTheDecodedTokens) {

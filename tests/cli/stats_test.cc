@@ -21,7 +21,10 @@ RequestResult MakeResult() {
 // 1000 / 2 s; the first token belongs to the prefill: 4 / 0.5 s.
 TEST(Stats, RatesOfOnePrompt) {
   const auto result = MakeResult();
-  const std::string text = Summary({result}, 3, {.kv_bytes = 1 << 20, .kv_capacity = 1 << 30});
+  MemoryUse memory;
+  memory.kv.stats.kv.peak.device = 1 << 20;
+  memory.kv.stats.kv.capacity.device = 1 << 30;
+  const std::string text = Summary({result}, 3, memory);
   EXPECT_THAT(text, ::testing::HasSubstr("1000 tokens at 500 tok/s"));
   EXPECT_THAT(text, ::testing::HasSubstr("first token after 2.50 s"));
   EXPECT_THAT(text, ::testing::HasSubstr("5 tokens at 8.0 tok/s"));

@@ -54,7 +54,7 @@ struct Fixture {
   }
   ~Fixture() {
     core.reset();
-    EXPECT_EQ(rig.cache->GetStats().bytes_used, 0u) << "pages leaked";
+    EXPECT_EQ(rig.cache->GetStats().used.device, 0u) << "pages leaked";
   }
 
   ToyRig rig;
@@ -146,7 +146,7 @@ TEST(Core, MixedConcurrentRequestsEqualPlainLoops) {
     EXPECT_EQ(stats.generated_tokens, job.request.n * job.request.max_tokens);
     EXPECT_EQ(stats.seed, *job.request.sampling.seed);
   }
-  EXPECT_EQ(core.Stats().kv_bytes_used, 0u);
+  EXPECT_EQ(core.Stats().kv.used.device, 0u);
   EXPECT_EQ(core.Stats().running, 0);
 }
 
@@ -332,7 +332,7 @@ TEST(Core, ScoresEqualAPassOverTheWholeText) {
     const auto count = static_cast<int64_t>(tokens.size());
     const std::vector<int64_t> positions = {count - 1, 0, count / 2, count / 2};
     int64_t last = 0;
-    const ScoreResult result = core.Score(tokens, positions, [&](int64_t done, int64_t total) {
+    const ScoreResult result = core.Score({tokens, positions}, [&](int64_t done, int64_t total) {
       EXPECT_EQ(total, count);
       EXPECT_GT(done, last);
       last = done;
@@ -372,11 +372,11 @@ TEST(Core, ScoresEqualAPassOverTheWholeText) {
       EXPECT_NEAR(result.mean_nll, total / static_cast<double>(count - 1), 1e-3);
     }
   }
-  EXPECT_THROW(core.Score({}, {}, {}), InvalidArgument);
-  EXPECT_THROW(core.Score({1, 2}, {2}, {}), InvalidArgument);
-  EXPECT_THROW(core.Score({1, 97}, {}, {}), InvalidArgument);
-  EXPECT_THROW(core.Score(std::vector<int32_t>(5000, 1), {}, {}), CapacityError);
-  EXPECT_THROW(core.Score({1, 2, 3}, {}, [](int64_t, int64_t) { throw Error("enough"); }), Error);
+  EXPECT_THROW(core.Score({}, {}), InvalidArgument);
+  EXPECT_THROW(core.Score({{1, 2}, {2}}, {}), InvalidArgument);
+  EXPECT_THROW(core.Score({{1, 97}, {}}, {}), InvalidArgument);
+  EXPECT_THROW(core.Score({std::vector<int32_t>(5000, 1), {}}, {}), CapacityError);
+  EXPECT_THROW(core.Score({{1, 2, 3}, {}}, [](int64_t, int64_t) { throw Error("enough"); }), Error);
 }
 
 TEST(Core, RefusesWhatCannotFitWithTheNumbers) {
@@ -574,7 +574,7 @@ TEST(Core, StressFromSeveralThreads) {
       for (int i = 0; i < 40; ++i) {
         if (random() % 8 == 0) {
           const auto tokens = RandomPrompt(random, 60);
-          EXPECT_EQ(core.Score(tokens, {0}, {}).logits.size(), 1u);
+          EXPECT_EQ(core.Score({tokens, {0}}, {}).logits.size(), 1u);
           continue;
         }
         Request request;
@@ -600,10 +600,10 @@ TEST(Core, StressFromSeveralThreads) {
   for (auto& thread : threads) thread.join();
   ReadAll(*core.Submit({.prompt = {1}, .max_tokens = 1}));
   // The handles are gone: whatever still ran ends at the next step.
-  for (int i = 0; i < 2000 && core.Stats().kv_bytes_used > 0; ++i) {
+  for (int i = 0; i < 2000 && core.Stats().kv.used.device > 0; ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
-  EXPECT_EQ(core.Stats().kv_bytes_used, 0u);
+  EXPECT_EQ(core.Stats().kv.used.device, 0u);
   EXPECT_GT(finished, 0);
 }
 

@@ -95,7 +95,7 @@ TEST_P(EngineFixtureTest, ScoresEqualTransformers) {
   const model::Reference reference(GetParam());
   const auto engine = Engine::Load(Fixture(GetParam()), Options("f32"));
   const std::vector<int64_t> positions(reference.positions.begin(), reference.positions.end());
-  const ScoreResult result = engine->Score(reference.prompt, positions);
+  const ScoreResult result = engine->Score({reference.prompt, positions});
   std::vector<float> logits;
   for (const auto& row : result.logits) logits.insert(logits.end(), row.begin(), row.end());
   EXPECT_LT(model::RelativeError(logits, reference.logits), 1e-4);
@@ -194,7 +194,7 @@ TEST(Engine, SaysWhatItIsAndWhereTheMemoryGoes) {
   EXPECT_EQ(plan.largest_context, 1024);
   EXPECT_EQ(plan.kv_per_token, 2u * 3 * 64 * 2);
   EXPECT_GT(plan.buffers, 0u);
-  EXPECT_LE(plan.weights + plan.buffers + plan.kv, plan.total);
+  EXPECT_LE(plan.weights + plan.buffers + plan.kv.total(), plan.total);
   EXPECT_THROW(engine->tokenizer(), Error);
   EXPECT_THROW(engine->Submit({.prompt = {1}, .stop = {"x"}}), InvalidArgument);
   EXPECT_FALSE(Engine::Load(Fixture("llama"), Options("f32"))->memory_plan().weights_mapped);
@@ -207,7 +207,7 @@ TEST(Engine, RefusesAtLoad) {
     Engine::Load(Fixture("llama"), options);
   };
   EXPECT_THROW(with([](auto& o) { o.dtype = "int3"; }), InvalidArgument);
-  EXPECT_THROW(with([](auto& o) { o.kv_policy = "none"; }), InvalidArgument);
+  EXPECT_THROW(with([](auto& o) { o.kv.policy = "none"; }), InvalidArgument);
   EXPECT_THROW(with([](auto& o) { o.max_batch = 0; }), InvalidArgument);
   EXPECT_THROW(with([](auto& o) { o.prefill_chunk = -5; }), InvalidArgument);
   EXPECT_THROW(with([](auto& o) { o.threads = -1; }), InvalidArgument);

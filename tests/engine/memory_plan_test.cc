@@ -10,6 +10,8 @@
 namespace litecache::engine {
 namespace {
 
+constexpr kv::Layout kLayout{16, 32, 8, 64, DType::kBF16};
+
 // Llama 3.2 1B: 32 KiB of KV a token, blocks of 256 tokens (8 MiB).
 MemoryRequest Llama1B() {
   MemoryRequest request;
@@ -18,7 +20,8 @@ MemoryRequest Llama1B() {
   request.weights = uint64_t{5} << 29;
   request.weights_mapped = true;
   request.buffers = uint64_t{1} << 28;
-  request.layout = {16, 32, 8, 64, DType::kBF16};
+  static const auto cache = kv::PlanFullCache(kLayout);
+  request.cache = cache.get();
   request.model_context = 131072;
   request.max_batch = 64;
   return request;
@@ -27,9 +30,9 @@ MemoryRequest Llama1B() {
 TEST(MemoryPlan, TheRestIsForKv) {
   const MemoryPlan plan = MakeMemoryPlan(Llama1B());
   EXPECT_EQ(plan.kv_per_token, 32768u);
-  EXPECT_EQ(plan.kv, (uint64_t{8} << 30) - (uint64_t{5} << 29) - (uint64_t{1} << 28));
+  EXPECT_EQ(plan.kv.device, (uint64_t{8} << 30) - (uint64_t{5} << 29) - (uint64_t{1} << 28));
   EXPECT_EQ(plan.largest_context, 131072);  // 4 GiB of the 5.25
-  EXPECT_LE(plan.weights + plan.buffers + plan.kv, plan.total);
+  EXPECT_LE(plan.weights + plan.buffers + plan.kv.total(), plan.total);
   const std::string text = plan.ToString();
   for (const char* part :
        {"8.00 GiB", "2.50 GiB", "256 MiB", "5.25 GiB", "32.0 KiB", "131072", "page cache"}) {
@@ -42,7 +45,7 @@ TEST(MemoryPlan, MemoryLimitsTheContext) {
   request.total = request.weights + request.buffers + (uint64_t{100} << 20);
   const MemoryPlan plan = MakeMemoryPlan(request);
   EXPECT_EQ(plan.largest_context, 12 * 256);
-  EXPECT_EQ(plan.kv, uint64_t{96} << 20);
+  EXPECT_EQ(plan.kv.device, uint64_t{100} << 20);
   EXPECT_NE(plan.ToString().find("3072 tokens (what the memory allows)"), std::string::npos)
       << plan.ToString();
 }
@@ -52,7 +55,7 @@ TEST(MemoryPlan, KvIsNoMoreThanTheBatchCanUse) {
   request.wanted_context = 1000;
   request.max_batch = 2;
   const MemoryPlan plan = MakeMemoryPlan(request);
-  EXPECT_EQ(plan.kv, 2 * kv::PageLayout(request.layout).BytesFor(1000));
+  EXPECT_EQ(plan.kv.device, 2 * kv::PageLayout(kLayout).BytesFor(1000));
   EXPECT_EQ(plan.largest_context, 1000);
 }
 

@@ -187,7 +187,7 @@ class ChatCommand final : public Command {
     const auto handle = engine_->Submit(std::move(request));
     Output output;
     MemoryUse memory;
-    memory.kv_policy = flags_.kv_policy;
+    memory.kv.plan = engine_->memory_plan();
     bool ends_line = false;
     const auto result = Collect(
         *handle, 1,
@@ -200,15 +200,13 @@ class ChatCommand final : public Command {
         [&] {
           if (interrupt.Interrupted()) handle->Cancel();
           if (done->load() < total) bar.Update(done->load());
-          const EngineStats stats = engine_->Stats();
-          memory.kv_bytes = std::max(memory.kv_bytes, stats.kv_bytes_used);
-          memory.kv_capacity = stats.kv_bytes_capacity;
         });
     bar.Finish();
     if (!ends_line) output.Write("\n");
     output.Flush();
     // A stopped answer stays part of the conversation: that is what was said.
     turns_.push_back({"assistant", result.samples[0].text});
+    memory.kv.stats = engine_->Stats();
     memory.peak_bytes = PeakMemory();
     stats_ = litecache::cli::Summary(
         {result}, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(),

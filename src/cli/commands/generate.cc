@@ -152,21 +152,11 @@ class GenerateCommand final : public Command {
     } else {
       bar.Finish();
     }
-    const EngineStats stats = engine_->Stats();
-    memory_.kv_bytes = std::max(memory_.kv_bytes, stats.kv_bytes_used);
-    memory_.kv_capacity = stats.kv_bytes_capacity;
-  }
-
-  // Short generations end between two looks at the engine: this much they had in any case.
-  void NoteKv(const RequestResult& result) {
-    const int64_t tokens = result.stats.prompt_tokens + result.stats.generated_tokens;
-    memory_.kv_bytes = std::max(
-        memory_.kv_bytes, engine_->memory_plan().kv_per_token * static_cast<uint64_t>(tokens));
   }
 
   int Print() {
     const InterruptScope interrupt;
-    memory_.kv_policy = flags_.kv_policy;
+    memory_.kv.plan = engine_->memory_plan();
     // Below some hundred tokens a bar would only flicker.
     ProgressBar bar("Prefill", prompt_tokens_, "tokens");
     Output output;
@@ -187,7 +177,7 @@ class GenerateCommand final : public Command {
           },
           [&] { Watch(interrupt, bar); }));
       bar.Finish();
-      NoteKv(results.back());
+      memory_.kv.stats = engine_->Stats();
       if (json_) {
         PrintJson(i, results.back(), output);
       } else {

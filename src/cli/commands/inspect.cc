@@ -138,13 +138,14 @@ class InspectCommand final : public Command {
     report.json["directory"] = engine->directory().string();
     AddTokenizer(*engine, &report);
     report.text += plan.ToString();
-    report.json["memory"] = {{"budget", plan.total},
-                             {"weights", plan.weights},
-                             {"weights_mapped", plan.weights_mapped},
-                             {"buffers", plan.buffers},
-                             {"kv", plan.kv},
-                             {"kv_per_token", plan.kv_per_token},
-                             {"largest_context", plan.largest_context}};
+    report.json["memory"] = {
+        {"budget", plan.total},
+        {"weights", plan.weights},
+        {"weights_mapped", plan.weights_mapped},
+        {"buffers", plan.buffers},
+        {"kv", {{"policy", plan.kv_policy}, {"device", plan.kv.device}, {"host", plan.kv.host}}},
+        {"kv_per_token", plan.kv_per_token},
+        {"largest_context", plan.largest_context}};
     return report;
   }
 

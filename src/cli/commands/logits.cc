@@ -57,7 +57,7 @@ class LogitsCommand final : public Command {
     ScoreResult result;
     {
       ProgressBar bar("Scoring", static_cast<int64_t>(tokens.size()), "tokens");
-      result = engine->Score(tokens, positions, [&](int64_t done, int64_t) { bar.Update(done); });
+      result = engine->Score({tokens, positions}, [&](int64_t done, int64_t) { bar.Update(done); });
     }
     Output output;
     if (json_) {

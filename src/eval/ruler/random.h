@@ -6,6 +6,8 @@
 #include <utility>
 #include <vector>
 
+#include "base/hash.h"
+
 namespace litecache::eval {
 
 // Avalanches 64 bits (the finalizer of SplitMix64).

@@ -4,10 +4,14 @@
 #include "device/cpu/cpu_device.h"
 #include "ops/activation.h"
 #include "ops/attention.h"
+#include "ops/cpu/convert_rows.h"
 #include "ops/embedding.h"
 #include "ops/linear.h"
+#include "ops/move_rows.h"
 #include "ops/norm.h"
+#include "ops/qsac_lookup.h"
 #include "ops/rope.h"
+#include "ops/row_attention.h"
 
 namespace litecache::ops::cpu {
 
@@ -27,6 +31,12 @@ void AppendKv(ThreadPool& pool, const KvGeometry& geometry, std::span<const KvSe
               const MatrixView& k, const MatrixView& v);
 void Attention(ThreadPool& pool, const KvGeometry& geometry, std::span<const KvSequence> sequences,
                const MatrixView& q, int64_t q_heads, float scale, const MatrixView& out);
+void ConvertRows(ThreadPool& pool, std::span<const ConvertWork> work);
+void MoveRows(ThreadPool& pool, std::span<const MoveWork> work);
+void RowAttention(ThreadPool& pool, const RowFormat& format, int64_t group,
+                  std::span<const RowAttentionHead> heads, float scale);
+void QsacLookup(ThreadPool& pool, int64_t group, int64_t head_dim, Aggregation aggregation,
+                std::span<LookupWork> work);
 
 // Rows a piece of a ParallelFor should have so that it does about 16K elements: less work than that
 // costs more to hand out than to do.

@@ -1,0 +1,155 @@
+#include "cli/kv_flags.h"
+
+namespace litecache::cli {
+namespace {
+
+constexpr const char* kCache = "KV cache";
+constexpr const char* kAdvanced = "KV policy litecache";
+
+}  // namespace
+
+void KvFlags::Declare(CLI::App& app) {
+  KvOptions& o = options;
+  const auto one_of = [](std::initializer_list<std::string> names) {
+    return CLI::IsMember(std::vector<std::string>(names)).description("");
+  };
+  app.add_option("--kv-policy", o.policy,
+                 "full: every row on the device, all attended; litecache: rows on the host, the "
+                 "device keeps what the last queries needed")
+      ->type_name("NAME")
+      ->check(one_of({"full", "litecache"}))
+      ->capture_default_str()
+      ->group(kCache);
+  app.add_option("--kv-budget", budget,
+                 "Rows a head keeps on the device: a share of the context (10%) or a number (2048)")
+      ->type_name("SHARE|ROWS")
+      ->capture_default_str()
+      ->group(kCache);
+  app.add_option("--device-memory", device_memory,
+                 "Hard cap of the device tier: weights, buffers, cached and resident rows, "
+                 "retriever metadata; default: from --memory")
+      ->type_name("SIZE")
+      ->group(kCache);
+  app.add_option("--host-memory", host_memory, "Hard cap of the host store; default: from --memory")
+      ->type_name("SIZE")
+      ->group(kCache);
+  app.add_option("--profile", o.profile,
+                 "What `litecache profile` wrote; auto: litecache-profile.safetensors in the "
+                 "model's directory, if there; none")
+      ->type_name("FILE")
+      ->capture_default_str()
+      ->group(kCache);
+  app.add_option("--retriever", o.retriever,
+                 "Finds a query's top rows: exact, hata, quest, loki; auto: hata where the "
+                 "profile has its weights, else quest")
+      ->type_name("NAME")
+      ->check(one_of({"auto", "exact", "hata", "quest", "loki"}))
+      ->capture_default_str()
+      ->group(kCache);
+
+  app.add_option("--thresholds", o.thresholds,
+                 "When a head reuses its rows: fitted (profile, --keep), importance (--eta, --p), "
+                 "fixed (--eta), auto (the first of these the profile has)")
+      ->type_name("NAME")
+      ->check(one_of({"auto", "fitted", "importance", "fixed"}))
+      ->capture_default_str()
+      ->group(kAdvanced);
+  app.add_option("--keep", o.keep,
+                 "Fitted thresholds: share of the attention mass of fresh rows to keep")
+      ->type_name("X")
+      ->capture_default_str()
+      ->group(kAdvanced);
+  app.add_option("--eta", o.eta,
+                 "Largest threshold on the queries' cosine; 1: always refresh, -1: never")
+      ->type_name("X")
+      ->capture_default_str()
+      ->group(kAdvanced);
+  app.add_option("--p", o.p, "Exponent of the importance in the thresholds")
+      ->type_name("X")
+      ->capture_default_str()
+      ->group(kAdvanced);
+  app.add_option("--aggregation", o.aggregation,
+                 "How a group's similarities become one: importance (weighted harmonic mean), "
+                 "harmonic, mean, min")
+      ->type_name("NAME")
+      ->check(one_of({"importance", "harmonic", "mean", "min"}))
+      ->capture_default_str()
+      ->group(kAdvanced);
+  app.add_option("--sink", o.sink_tokens, "First tokens, always attended")
+      ->type_name("TOKENS")
+      ->capture_default_str()
+      ->group(kAdvanced);
+  app.add_option("--recent", o.recent_tokens, "Last tokens, always attended")
+      ->type_name("TOKENS")
+      ->capture_default_str()
+      ->group(kAdvanced);
+  app.add_option("--resident-heads", o.resident_heads,
+                 "Heads whose KV stays on the device, beside layer 0: a number (the hardest to "
+                 "reuse first), formula (from link and layer time), none")
+      ->type_name("N|formula|none")
+      ->capture_default_str()
+      ->group(kAdvanced);
+  app.add_flag("--resident-first-layer,!--no-resident-first-layer", o.resident_first_layer,
+               "Keep layer 0 on the device (default: yes)")
+      ->group(kAdvanced);
+  app.add_flag("--resident-full", o.resident_full_attention,
+               "Resident heads attend every row instead of their top rows")
+      ->group(kAdvanced);
+  app.add_option("--dense-layers", o.dense_layers,
+                 "First layers that stay on the device and attend every row")
+      ->type_name("N")
+      ->capture_default_str()
+      ->group(kAdvanced);
+  app.add_option("--epsilon", o.epsilon, "Tolerance of a head's reuse difficulty")
+      ->type_name("X")
+      ->capture_default_str()
+      ->group(kAdvanced);
+  app.add_option("--prefetch", o.prefetch,
+                 "Fetch a layer's rows a layer ahead with a predicted query: on, off, auto (off on "
+                 "the CPU, where nothing runs meanwhile)")
+      ->type_name("WHEN")
+      ->check(one_of({"auto", "on", "off"}))
+      ->capture_default_str()
+      ->group(kAdvanced);
+  app.add_option("--hata-bits", o.hata_bits, "Bits of a hata code: 128 or 256")
+      ->type_name("N")
+      ->check(CLI::IsMember({128, 256}).description(""))
+      ->capture_default_str()
+      ->group(kAdvanced);
+  app.add_flag("--hata-norms,!--no-hata-norms", o.hata_norms,
+               "Weight hata's scores by the keys' norms (default: yes)")
+      ->group(kAdvanced);
+  app.add_option("--loki-rank", o.loki_rank, "Leading components loki scores with; 0: head_dim / 4")
+      ->type_name("N")
+      ->capture_default_str()
+      ->group(kAdvanced);
+  app.add_flag("--delta,!--no-delta", o.delta_update,
+               "Move only rows that are not cached yet (default: yes)")
+      ->group(kAdvanced);
+  app.add_option("--slots", o.slots,
+                 "Slots a head as a multiple of its budget; rows that left the top stay there "
+                 "until the slot is needed")
+      ->type_name("X")
+      ->capture_default_str()
+      ->group(kAdvanced);
+  app.add_option("--host-rows", o.host_rows,
+                 "Rows in the host store: auto (as on the device), fp8, int8")
+      ->type_name("TYPE")
+      ->check(one_of({"auto", "fp8", "int8"}))
+      ->capture_default_str()
+      ->group(kAdvanced);
+  app.add_flag("--measure-recall", o.measure_recall,
+               "Compare every selection with the exact one (slow)")
+      ->group(kAdvanced);
+}
+
+KvOptions KvFlags::ToKvOptions() const {
+  KvOptions result = options;
+  result.budget = KvBudget::Parse(budget);
+  result.device_memory = device_memory.value;
+  result.host_memory = host_memory.value;
+  result.Validate();
+  return result;
+}
+
+}  // namespace litecache::cli

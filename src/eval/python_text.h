@@ -1,0 +1,43 @@
+// Text operations with the meaning they have in Python, in which the benchmarks define their
+// metrics. Texts are valid UTF-8.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tokenizer/unicode.h"
+#include "tokenizer/utf8.h"
+
+namespace litecache::eval {
+
+// Bytes of the white space character at `at`, as str.isspace() and \s of re have it; 0 when there
+// is none.
+inline size_t SpaceLength(std::string_view text, size_t at) {
+  const auto lead = static_cast<unsigned char>(text[at]);
+  if (lead < 0x80) {
+    return lead == ' ' || (lead >= 0x09 && lead <= 0x0d) || (lead >= 0x1c && lead <= 0x1f) ? 1 : 0;
+  }
+  size_t end = at;
+  return tokenizer::IsWhitespace(tokenizer::NextCodePoint(text, &end)) ? end - at : 0;
+}
+
+// text.split(): the pieces between white space, none of them empty.
+std::vector<std::string_view> SplitWords(std::string_view text);
+
+// text.split(separator).
+std::vector<std::string_view> SplitAt(std::string_view text, char separator);
+
+// text.lower(), the sigma at a word's end included.
+std::string ToLower(std::string_view text);
+
+// re.findall(r"\d+", text): runs of decimal digits of any script.
+std::vector<std::string_view> DigitRuns(std::string_view text);
+
+// \w of re: letters, numbers and the underscore; no marks.
+bool IsWordCharacter(char32_t c);
+
+// The characters of a text.
+std::u32string ToCodePoints(std::string_view text);
+
+}  // namespace litecache::eval

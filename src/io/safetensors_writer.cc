@@ -1,0 +1,76 @@
+#include "io/safetensors_writer.h"
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "io/file.h"
+
+namespace litecache::io {
+namespace {
+
+const char* FormatName(DType dtype) {
+  LC_CHECK(dtype != DType::kI32);
+  return dtype == DType::kF32 ? "F32" : dtype == DType::kF16 ? "F16" : "BF16";
+}
+
+template <typename T>
+void Append(const std::string& name, DType dtype, std::span<const float> values,
+            std::string* data) {
+  for (const float value : values) {
+    const T stored(value);
+    if (!std::isfinite(static_cast<float>(stored))) {
+      throw InvalidArgument("tensor '{}': {} cannot be written as {}", name, value, Name(dtype));
+    }
+    data->append(reinterpret_cast<const char*>(&stored), sizeof(stored));
+  }
+}
+
+}  // namespace
+
+void SafetensorsWriter::Add(const std::string& name, DType dtype, const std::vector<int64_t>& shape,
+                            std::span<const float> values) {
+  size_t count = 1;
+  for (const int64_t extent : shape) count *= static_cast<size_t>(extent);
+  LC_CHECK(count == values.size(), "tensor '{}': {} values for a shape of {}", name, values.size(),
+           count);
+  LC_CHECK(!tensors_.contains(name), "tensor '{}' is added twice", name);
+  const size_t begin = data_.size();
+  switch (dtype) {
+    case DType::kF16:
+      Append<f16>(name, dtype, values, &data_);
+      break;
+    case DType::kBF16:
+      Append<bf16>(name, dtype, values, &data_);
+      break;
+    default:
+      Append<float>(name, dtype, values, &data_);
+      break;
+  }
+  tensors_[name] = {dtype, shape, begin, data_.size()};
+}
+
+std::string SafetensorsWriter::Bytes() const {
+  nlohmann::ordered_json header = nlohmann::ordered_json::object();
+  if (!metadata_.empty()) header["__metadata__"] = metadata_;
+  for (const auto& [name, tensor] : tensors_) {
+    header[name] = {{"dtype", FormatName(tensor.dtype)},
+                    {"shape", tensor.shape},
+                    {"data_offsets", {tensor.begin, tensor.end}}};
+  }
+  // Replaced, not thrown at: a text with broken UTF-8 is a corpus's file name.
+  std::string text = header.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  text.append((8 - text.size() % 8) % 8, ' ');
+  std::string bytes;
+  bytes.reserve(8 + text.size() + data_.size());
+  for (int i = 0; i < 8; ++i) {
+    bytes += static_cast<char>((static_cast<uint64_t>(text.size()) >> (8 * i)) & 0xff);
+  }
+  return bytes + text + data_;
+}
+
+void SafetensorsWriter::Write(const std::filesystem::path& path) const {
+  WriteFileAtomically(path, Bytes());
+}
+
+}  // namespace litecache::io

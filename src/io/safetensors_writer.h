@@ -1,0 +1,44 @@
+// Writes safetensors files that any reader of the format accepts.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/dtype.h"
+
+namespace litecache::io {
+
+class SafetensorsWriter {
+ public:
+  // Values are kept as `dtype` (f32, f16 or bf16, rounded to nearest). values.size() is the product
+  // of `shape`. Throws InvalidArgument naming the tensor for a value that `dtype` cannot hold: not
+  // finite, or beyond its range.
+  void Add(const std::string& name, DType dtype, const std::vector<int64_t>& shape,
+           std::span<const float> values);
+  // Texts that readers hand on ("__metadata__").
+  void SetMetadata(const std::string& key, const std::string& value) { metadata_[key] = value; }
+
+  // The whole file. Tensors lie in the order they were added, the first at a multiple of 8 bytes.
+  // The same tensors give the same bytes.
+  std::string Bytes() const;
+  // Leaves the old file or the new one (WriteFileAtomically).
+  void Write(const std::filesystem::path& path) const;
+
+ private:
+  struct Tensor {
+    DType dtype = DType::kF32;
+    std::vector<int64_t> shape;
+    size_t begin = 0;
+    size_t end = 0;
+  };
+  std::map<std::string, Tensor> tensors_;
+  std::map<std::string, std::string> metadata_;
+  std::string data_;
+};
+
+}  // namespace litecache::io

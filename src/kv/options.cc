@@ -1,0 +1,116 @@
+#include <algorithm>
+#include <cmath>
+#include <initializer_list>
+#include <string_view>
+
+#include "base/error.h"
+#include "base/units.h"
+#include "litecache/kv_options.h"
+
+namespace litecache {
+namespace {
+
+// 0.1 * 30 is a little more than 3: what is meant as a whole number of rows stays one.
+constexpr double kShareRounding = 1e-9;
+
+void CheckOneOf(std::string_view field, const std::string& value,
+                std::initializer_list<std::string_view> names) {
+  if (std::find(names.begin(), names.end(), value) != names.end()) return;
+  std::string list;
+  for (std::string_view name : names) {
+    if (!list.empty()) list += ", ";
+    list += name;
+  }
+  throw InvalidArgument("KV options: {} = '{}' is not one of {}", field, value, list);
+}
+
+void CheckRange(std::string_view field, double value, double low, double high) {
+  // NaN fails, too.
+  if (!(value >= low && value <= high)) {
+    throw InvalidArgument("KV options: {} = {} is not between {} and {}", field, value, low, high);
+  }
+}
+
+}  // namespace
+
+KvBudget KvBudget::Parse(const std::string& text) {
+  constexpr std::string_view kWhat = "KV budget";
+  KvBudget budget;
+  const bool percent = !text.empty() && text.back() == '%';
+  if (percent || text.find('.') != std::string::npos) {
+    size_t used = 0;
+    double number = 0;
+    try {
+      number = std::stod(text, &used);
+    } catch (const std::exception&) {
+      used = 0;
+    }
+    const double share = percent ? number / 100 : number;
+    if (used == 0 || used + (percent ? 1 : 0) != text.size() || !(share > 0 && share <= 1)) {
+      throw InvalidArgument(
+          "{}: '{}' is not a share above 0% and up to 100%; write e.g. 10%, 0.1 or 2048", kWhat,
+          text);
+    }
+    budget.share = share;
+    return budget;
+  }
+  budget.tokens = ParseTokens(text, kWhat);
+  if (budget.tokens < 1) {
+    throw InvalidArgument("{}: '{}' keeps no row; write e.g. 10% or 2048", kWhat, text);
+  }
+  return budget;
+}
+
+int64_t KvBudget::RowsFor(int64_t context) const {
+  if (tokens > 0) return tokens;
+  const double rows = std::ceil(share * static_cast<double>(context) - kShareRounding);
+  return std::max<int64_t>(static_cast<int64_t>(rows), 1);
+}
+
+std::string KvBudget::ToString() const {
+  return tokens > 0 ? fmt::format("{}", tokens) : fmt::format("{}%", share * 100);
+}
+
+void KvOptions::Validate() const {
+  constexpr double kMaxTokens = 1 << 30;
+  CheckOneOf("policy", policy, {"full", "litecache"});
+  if (budget.tokens == 0 && !(budget.share > 0 && budget.share <= 1)) {
+    throw InvalidArgument("KV options: budget = {} is not above 0% and up to 100%",
+                          budget.ToString());
+  }
+  CheckRange("budget", static_cast<double>(budget.tokens), 0, kMaxTokens);
+  CheckRange("sink_tokens", static_cast<double>(sink_tokens), 0, 1 << 20);
+  CheckRange("recent_tokens", static_cast<double>(recent_tokens), 1, 1 << 20);
+  CheckOneOf("thresholds", thresholds, {"auto", "fitted", "importance", "fixed"});
+  CheckRange("eta", eta, -1, 1);
+  CheckRange("p", p, 0, 1000);
+  CheckRange("keep", keep, 0, 1);
+  CheckOneOf("aggregation", aggregation, {"importance", "harmonic", "mean", "min"});
+  if (resident_heads != "formula" && resident_heads != "none") {
+    const bool digits = !resident_heads.empty() && resident_heads.size() <= 9 &&
+                        std::all_of(resident_heads.begin(), resident_heads.end(),
+                                    [](char c) { return c >= '0' && c <= '9'; });
+    if (!digits) {
+      throw InvalidArgument("KV options: resident_heads = '{}' is not formula, none or a number",
+                            resident_heads);
+    }
+  }
+  CheckRange("epsilon", epsilon, -2, 2);
+  CheckRange("dense_layers", static_cast<double>(dense_layers), 0, 1 << 20);
+  CheckOneOf("prefetch", prefetch, {"on", "off", "auto"});
+  CheckOneOf("retriever", retriever, {"auto", "exact", "hata", "quest", "loki"});
+  if (hata_bits != 128 && hata_bits != 256) {
+    throw InvalidArgument("KV options: hata_bits = {} is not 128 or 256", hata_bits);
+  }
+  CheckRange("loki_rank", loki_rank, 0, 1 << 20);
+  CheckRange("slots", slots, 1, 1000);
+  if (slots > 1 && !delta_update) {
+    throw InvalidArgument(
+        "KV options: slots = {} keeps rows for delta updates, and delta_update is off; use slots = "
+        "1",
+        slots);
+  }
+  CheckOneOf("host_rows", host_rows, {"auto", "fp8", "int8"});
+}
+
+}  // namespace litecache

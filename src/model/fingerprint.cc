@@ -1,0 +1,53 @@
+#include "model/fingerprint.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <bit>
+#include <string_view>
+
+#include "base/hash.h"
+#include "io/checkpoint.h"
+#include "model/config.h"
+
+namespace litecache::model {
+namespace {
+
+constexpr uint64_t kSamples = 16;
+constexpr uint64_t kSampleBytes = 64;
+
+// Fields in a text of their own, so that no two configs run together.
+std::string Describe(const ModelConfig& c) {
+  std::string text = fmt::format("{} layers={} hidden={} ffn={} heads={}/{} head_dim={} vocab={}",
+                                 Name(c.family), c.layers, c.hidden, c.intermediate, c.q_heads,
+                                 c.kv_heads, c.head_dim, c.vocab);
+  text += fmt::format(" eps={} tied={} bias={}{}{} qk_norm={} opt={}/{}/{}", c.norm_eps,
+                      c.tie_embeddings, c.attention_bias, c.attention_output_bias, c.mlp_bias,
+                      c.qk_norm, c.embedding_dim, c.norm_before, c.final_norm);
+  if (c.rotary()) {
+    const RopeTable rope = MakeRopeTable(c.rope, c.head_dim);
+    text += fmt::format(" rope={}", rope.attention_factor);
+    for (const float frequency : rope.inv_freq) text += fmt::format(",{}", frequency);
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string Fingerprint(const std::filesystem::path& directory) {
+  uint64_t hash = Fnv1a(Describe(ModelConfig::FromFile(directory / "config.json")));
+  const io::Checkpoint checkpoint(directory);
+  for (const std::string& name : checkpoint.TensorNames()) {
+    const io::Checkpoint::Tensor tensor = checkpoint.Find(name);
+    hash = Fnv1a(name + " " + tensor.info->ToString(), hash);
+    const uint64_t bytes = tensor.info->bytes();
+    const uint64_t piece = std::min(kSampleBytes, bytes);
+    for (uint64_t i = 0; i < kSamples; ++i) {
+      const uint64_t begin = (bytes - piece) / (kSamples - 1) * i;
+      hash = Fnv1a({reinterpret_cast<const char*>(tensor.data) + begin, piece}, hash);
+    }
+  }
+  return fmt::format("{:016x}", hash);
+}
+
+}  // namespace litecache::model

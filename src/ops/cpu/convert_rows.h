@@ -1,0 +1,31 @@
+// One row from one format to another.
+#pragma once
+
+#include <cstring>
+
+#include "ops/row_format.h"
+
+namespace litecache::ops::cpu {
+
+// The formats' kernel, chosen once for many rows.
+class RowConverter {
+ public:
+  RowConverter(const RowFormat& from, const RowFormat& to);
+
+  void operator()(const std::byte* source, std::byte* target) const {
+    if (from_ == to_) {
+      std::memcpy(target, source, row_bytes_);
+    } else {
+      convert_(from_, source, to_, head_dim_, target);
+    }
+  }
+
+ private:
+  void (*convert_)(RowEncoding from, const std::byte* source, RowEncoding to, int64_t head_dim,
+                   std::byte* target);
+  RowEncoding from_, to_;
+  int64_t head_dim_;
+  size_t row_bytes_;
+};
+
+}  // namespace litecache::ops::cpu

@@ -1,0 +1,31 @@
+#include "ops/row_format.h"
+
+#include <array>
+
+#include "base/error.h"
+#include "ops/cpu/ops.h"
+
+namespace litecache::ops {
+
+std::string_view Name(RowEncoding encoding) {
+  constexpr std::array<std::string_view, 4> kNames = {"bf16", "f32", "fp8", "int8"};
+  return kNames.at(static_cast<size_t>(encoding));
+}
+
+void ConvertRows(Stream& stream, std::span<const ConvertWork> work) {
+  for (const ConvertWork& w : work) {
+    LC_CHECK(w.source.format.head_dim == w.target.format.head_dim && w.source.format.head_dim >= 1,
+             "head_dim {} and {}", w.source.format.head_dim, w.target.format.head_dim);
+    LC_CHECK(w.source.page_tokens >= 1 && w.target.page_tokens >= 1);
+    LC_CHECK(w.begin >= 0 && w.count >= 0, "{} rows from {}", w.count, w.begin);
+  }
+  cpu::ConvertRows(AsCpu(stream).pool(), work);
+}
+
+void ConvertRow(const RowFormat& from, const std::byte* source, const RowFormat& to,
+                std::byte* target) {
+  LC_CHECK(from.head_dim == to.head_dim, "head_dim {} and {}", from.head_dim, to.head_dim);
+  cpu::RowConverter(from, to)(source, target);
+}
+
+}  // namespace litecache::ops
