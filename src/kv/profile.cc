@@ -164,8 +164,9 @@ float Profile::FittedThreshold(int64_t layer, int64_t head, double keep, bool pr
   const size_t grid = tau_grid.size();
   if (curve.empty()) return 1;
   const float* values = curve.data() + static_cast<size_t>(layer * kv_heads + head) * grid;
+  const auto wanted = static_cast<float>(keep);  // as the curve was rounded
   float tau = 1;
-  for (size_t g = grid; g > 0 && double{values[g - 1]} >= keep; --g) tau = tau_grid[g - 1];
+  for (size_t g = grid; g > 0 && values[g - 1] >= wanted; --g) tau = tau_grid[g - 1];
   return tau;
 }
 

@@ -46,8 +46,8 @@ struct Profile {
   float FittedThreshold(int64_t layer, int64_t head, double keep, bool predicted) const;
 
   // One safetensors file: a tensor a field (hata.128, ...), the other fields as JSON text in its
-  // metadata. hata and loki are kept in f16, the rest in f32. Save throws InvalidArgument for values
-  // that are not finite; Load and Parse throw FileError naming file and field.
+  // metadata. hata and loki are kept in f16, the rest in f32. Save throws InvalidArgument for
+  // values that are not finite; Load and Parse throw FileError naming file and field.
   void Save(const std::filesystem::path& path) const;
   static Profile Load(const std::filesystem::path& path);
   // Of a file's bytes; `name` starts messages.

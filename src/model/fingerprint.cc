@@ -18,9 +18,9 @@ constexpr uint64_t kSampleBytes = 64;
 
 // Fields in a text of their own, so that no two configs run together.
 std::string Describe(const ModelConfig& c) {
-  std::string text = fmt::format("{} layers={} hidden={} ffn={} heads={}/{} head_dim={} vocab={}",
-                                 Name(c.family), c.layers, c.hidden, c.intermediate, c.q_heads,
-                                 c.kv_heads, c.head_dim, c.vocab);
+  std::string text =
+      fmt::format("{} layers={} hidden={} ffn={} heads={}/{} head_dim={} vocab={}", Name(c.family),
+                  c.layers, c.hidden, c.intermediate, c.q_heads, c.kv_heads, c.head_dim, c.vocab);
   text += fmt::format(" eps={} tied={} bias={}{}{} qk_norm={} opt={}/{}/{}", c.norm_eps,
                       c.tie_embeddings, c.attention_bias, c.attention_output_bias, c.mlp_bias,
                       c.qk_norm, c.embedding_dim, c.norm_before, c.final_norm);

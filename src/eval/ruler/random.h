@@ -24,9 +24,7 @@ constexpr uint64_t DeriveSeed(uint64_t seed, uint64_t stream) {
 }
 
 // FNV-1a, finalized: stable across platforms and releases, because splits and seeds rest on it.
-constexpr uint64_t HashText(std::string_view text) {
-  return MixBits(Fnv1a(text));
-}
+constexpr uint64_t HashText(std::string_view text) { return MixBits(Fnv1a(text)); }
 
 class Random {
  public:
