@@ -27,14 +27,17 @@ void Products(const float* q, const float* label, int64_t n, float* products) {
     qq = hn::MulAdd(x, x, qq);
     ll = hn::MulAdd(y, y, ll);
   }
-  products[0] = hn::GetLane(hn::SumOfLanes(d, dot));
-  products[1] = hn::GetLane(hn::SumOfLanes(d, qq));
-  products[2] = hn::GetLane(hn::SumOfLanes(d, ll));
+  const F32x1 d1;
+  auto dot1 = hn::Zero(d1), qq1 = dot1, ll1 = dot1;
   for (; i < n; ++i) {
-    products[0] += q[i] * label[i];
-    products[1] += q[i] * q[i];
-    products[2] += label[i] * label[i];
+    const auto x = hn::LoadU(d1, q + i), y = hn::LoadU(d1, label + i);
+    dot1 = hn::MulAdd(x, y, dot1);
+    qq1 = hn::MulAdd(x, x, qq1);
+    ll1 = hn::MulAdd(y, y, ll1);
   }
+  products[0] = hn::GetLane(hn::SumOfLanes(d, dot)) + hn::GetLane(dot1);
+  products[1] = hn::GetLane(hn::SumOfLanes(d, qq)) + hn::GetLane(qq1);
+  products[2] = hn::GetLane(hn::SumOfLanes(d, ll)) + hn::GetLane(ll1);
 }
 
 }  // namespace HWY_NAMESPACE

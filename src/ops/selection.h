@@ -1,0 +1,27 @@
+// What the operations that select rows of a cache by a score share.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace litecache::ops {
+
+// Metadata of one (sequence, layer, KV head): token t's lies in page t / page_tokens, in the layout
+// of the operation that encodes it. page_tokens is a multiple of that layout's block.
+struct PagedMetadata {
+  std::byte* const* pages = nullptr;
+  int64_t page_tokens = 0;
+};
+
+// The k candidates of [begin, end) with the highest scores, in ascending order. Equal scores: the
+// lower position first; a NaN counts as the lowest score. Results depend neither on the number of
+// threads nor on the other selections of a call.
+struct Selection {
+  int64_t begin = 0, end = 0;    // begin < end <= 2^31 - 1
+  int64_t k = 0;                 // >= 1; all candidates where it is not below end - begin
+  int32_t* positions = nullptr;  // result: room for min(k, end - begin)
+  int64_t count = 0;             // result
+  float* scores = nullptr;       // result where not null: the scores, as the operation says
+};
+
+}  // namespace litecache::ops
