@@ -40,15 +40,16 @@ Cost PrefillCost(const model::ModelConfig& c, int64_t tokens, uint64_t weight_by
   return cost;
 }
 
-Cost DecodeCost(const model::ModelConfig& c, int64_t batch, int64_t context, uint64_t weight_bytes,
-                uint64_t kv_bytes) {
+Cost DecodeCost(const model::ModelConfig& c, int64_t batch, uint64_t weight_bytes,
+                uint64_t attended_bytes, uint64_t other_bytes, uint64_t kv_bytes_per_token) {
   const Matrices m = CountMatrices(c);
   const auto b = static_cast<double>(batch);
-  const auto n = static_cast<double>(context);
   const auto layers = static_cast<double>(c.layers);
+  // Keys attended by a layer, over all sequences.
+  const double keys = static_cast<double>(attended_bytes) / static_cast<double>(kv_bytes_per_token);
   Cost cost;
-  cost.flops = b * (2 * (m.layer * layers + m.head) + layers * AttentionFlops(c, n + 1));
-  cost.bytes = static_cast<double>(weight_bytes) + b * n * static_cast<double>(kv_bytes);
+  cost.flops = b * 2 * (m.layer * layers + m.head) + layers * AttentionFlops(c, keys);
+  cost.bytes = static_cast<double>(weight_bytes + attended_bytes + other_bytes);
   return cost;
 }
 

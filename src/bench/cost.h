@@ -16,8 +16,9 @@ struct Cost {
 // that no logits need count with their keys and values only. weight_bytes: of one pass.
 Cost PrefillCost(const model::ModelConfig& config, int64_t tokens, uint64_t weight_bytes);
 
-// One decode step of `batch` sequences that have `context` tokens each. kv_bytes: of one token.
-Cost DecodeCost(const model::ModelConfig& config, int64_t batch, int64_t context,
-                uint64_t weight_bytes, uint64_t kv_bytes);
+// One decode step of `batch` sequences. attended_bytes: KV rows attention reads over all layers and
+// heads, in the layout's dtype; other_bytes: what else the cache reads and writes.
+Cost DecodeCost(const model::ModelConfig& config, int64_t batch, uint64_t weight_bytes,
+                uint64_t attended_bytes, uint64_t other_bytes, uint64_t kv_bytes_per_token);
 
 }  // namespace litecache::bench

@@ -5,7 +5,6 @@
 #include <cmath>
 
 #include "base/error.h"
-#include "kv/layout.h"
 
 namespace litecache::bench {
 namespace {
@@ -21,6 +20,23 @@ double Seconds(const std::function<void()>& work) {
 
 kv::Step ChunkStep(kv::SequenceId id, int64_t rows, int64_t past) {
   return {.sequences = {{.id = id, .first_row = 0, .rows = rows, .past = past}}, .rows = rows};
+}
+
+kv::Stats Difference(kv::Stats after, const kv::Stats& before) {
+  const auto less = [](kv::Traffic& traffic, const kv::Traffic& by) {
+    traffic.rows -= by.rows;
+    traffic.bytes -= by.bytes;
+  };
+  after.bytes_read -= before.bytes_read;
+  after.bytes_written -= before.bytes_written;
+  after.bytes_scored -= before.bytes_scored;
+  less(after.miss, before.miss);
+  less(after.prefetch, before.prefetch);
+  less(after.spill, before.spill);
+  less(after.prefill, before.prefill);
+  after.lookups -= before.lookups;
+  after.hits -= before.hits;
+  return after;
 }
 
 }  // namespace
@@ -42,7 +58,11 @@ void Runner::CheckContext(int64_t tokens) const {
   }
 }
 
-int32_t Runner::RandomToken() {
+int32_t Runner::NextToken() {
+  if (!options_.tokens.empty()) {
+    next_token_ = (next_token_ + 1) % options_.tokens.size();
+    return options_.tokens[next_token_];
+  }
   return static_cast<int32_t>(random_() % static_cast<uint64_t>(decoder_.config().vocab));
 }
 
@@ -55,7 +75,7 @@ void Runner::FillByPrefill(kv::Cache& cache, kv::SequenceId id, int64_t tokens,
     std::vector<int32_t> ids(static_cast<size_t>(rows));
     std::vector<int32_t> positions(static_cast<size_t>(rows));
     for (int64_t i = 0; i < rows; ++i) {
-      ids[static_cast<size_t>(i)] = RandomToken();
+      ids[static_cast<size_t>(i)] = NextToken();
       positions[static_cast<size_t>(i)] = static_cast<int32_t>(past + i);
     }
     std::vector<int64_t> logit_rows;
@@ -113,10 +133,9 @@ Measurement Runner::Finish(int64_t batch, int64_t context, std::vector<double> s
   return m;
 }
 
-Measurement Runner::Prefill(int64_t context, const Progress& progress) {
+Measurement Runner::Prefill(const kv::CachePlan& plan, int64_t context, const Progress& progress) {
   CheckContext(context);
-  const kv::Layout layout = decoder_.config().kv_layout(decoder_.kv_dtype());
-  const auto cache = kv::CreateFullCache(device_, layout, kv::PageLayout(layout).BytesFor(context));
+  const auto cache = plan.Create(device_, plan.BytesFor(context));
   const int64_t total = context * (options_.prefill_repeats + 1);
   int64_t done = 0;
   std::vector<double> seconds;
@@ -133,23 +152,24 @@ Measurement Runner::Prefill(int64_t context, const Progress& progress) {
                 PrefillCost(decoder_.config(), context, decoder_.weight_bytes_per_step()));
 }
 
-uint64_t Runner::DecodeKvBytes(int64_t batch, int64_t context) const {
-  const kv::PageLayout pages(decoder_.config().kv_layout(decoder_.kv_dtype()));
-  return static_cast<uint64_t>(batch) * pages.BytesFor(context + options_.decode_steps + kWarmUp);
+kv::TierBytes Runner::DecodeKvBytes(const kv::CachePlan& plan, int64_t batch,
+                                    int64_t context) const {
+  return static_cast<uint64_t>(batch) * plan.BytesFor(context + options_.decode_steps + kWarmUp);
 }
 
-Measurement Runner::Decode(int64_t batch, int64_t context, const Progress& progress) {
+Measurement Runner::Decode(const kv::CachePlan& plan, int64_t batch, int64_t context,
+                           const Progress& progress) {
   const int64_t steps = options_.decode_steps + kWarmUp;
   CheckContext(context + steps);
   const int64_t vocab = decoder_.config().vocab;
-  const kv::Layout layout = decoder_.config().kv_layout(decoder_.kv_dtype());
-  const auto cache = kv::CreateFullCache(device_, layout, DecodeKvBytes(batch, context));
+  const auto cache = plan.Create(device_, DecodeKvBytes(plan, batch, context));
   const int64_t total = batch * context + steps;
   int64_t done = 0;
   const auto advance = [&](int64_t amount) { progress(done += amount, total); };
 
   kv::Step step;
   step.rows = batch;
+  step.decode_rows = batch;
   for (int64_t i = 0; i < batch; ++i) {
     const kv::SequenceId id = cache->Create();
     if (options_.fill == Fill::kPrefill) {
@@ -157,7 +177,8 @@ Measurement Runner::Decode(int64_t batch, int64_t context, const Progress& progr
     } else {
       FillSynthetic(*cache, id, context, advance);
     }
-    step.sequences.push_back({.id = id, .first_row = i, .rows = 1, .past = context});
+    step.sequences.push_back(
+        {.id = id, .first_row = i, .rows = 1, .past = context, .decode = true});
   }
 
   const auto rows = static_cast<size_t>(batch);
@@ -167,8 +188,15 @@ Measurement Runner::Decode(int64_t batch, int64_t context, const Progress& progr
   for (size_t i = 0; i < rows; ++i) logit_rows[i] = static_cast<int64_t>(i);
   std::vector<float> logits(rows * static_cast<size_t>(vocab));
   std::vector<double> seconds;
+  kv::Stats before;
+  std::vector<size_t> cursors(rows);  // of each sequence in the text: its prompt's end
+  for (size_t i = 0; i < rows; ++i) cursors[i] = (i + 1) * static_cast<size_t>(context);
   for (int64_t i = 0; i < steps; ++i) {
-    for (int32_t& id : ids) id = RandomToken();
+    if (i == kWarmUp) before = cache->GetStats();
+    for (size_t row = 0; row < rows; ++row) {
+      if (!options_.tokens.empty()) next_token_ = cursors[row]++;
+      ids[row] = NextToken();
+    }
     const double time = Seconds([&] {
       decoder_.Forward(stream_, step, ids, positions, *cache, logit_rows,
                        MatrixView::Of(logits.data(), batch, vocab));
@@ -179,9 +207,17 @@ Measurement Runner::Decode(int64_t batch, int64_t context, const Progress& progr
     for (int32_t& position : positions) ++position;
     advance(1);
   }
-  return Finish(batch, context, std::move(seconds),
-                DecodeCost(decoder_.config(), batch, context + kWarmUp + options_.decode_steps / 2,
-                           decoder_.weight_bytes_per_step(), layout.token_bytes()));
+  const kv::Stats used = Difference(cache->GetStats(), before);
+  const auto timed = static_cast<uint64_t>(options_.decode_steps);
+  // Rows that move are read on one side and written on the other.
+  const uint64_t moved = used.miss.bytes + used.prefetch.bytes + used.spill.bytes;
+  Measurement m =
+      Finish(batch, context, std::move(seconds),
+             DecodeCost(decoder_.config(), batch, decoder_.weight_bytes_per_step(),
+                        used.bytes_read / timed, (used.bytes_scored + 2 * moved) / timed,
+                        plan.layout().token_bytes()));
+  m.kv = used;
+  return m;
 }
 
 }  // namespace litecache::bench

@@ -9,6 +9,7 @@
 #include "bench/cost.h"
 #include "bench/machine.h"
 #include "device/device.h"
+#include "kv/cache_plan.h"
 #include "model/decoder.h"
 
 namespace litecache::bench {
@@ -25,6 +26,9 @@ struct RunOptions {
   int64_t decode_steps = 32;  // timed, after two that are not
   Fill fill = Fill::kSynthetic;
   uint64_t seed = 1;  // of tokens and synthetic rows
+  // Tokens fed, over and over, each sequence from another place; empty: random ones. Policies that
+  // reuse rows need a text: queries of random tokens point anywhere.
+  std::vector<int32_t> tokens;
 };
 
 struct Measurement {
@@ -34,6 +38,8 @@ struct Measurement {
   double spread = 0;   // (slowest - fastest) / median
   Cost cost;
   double floor_seconds = 0;  // the machine's rates allow no less
+  // Of a decode measurement, over its timed steps.
+  kv::Stats kv;
 };
 
 // Called with what has been done of a measurement; for progress bars.
@@ -45,13 +51,15 @@ class Runner {
          const RunOptions& options);
 
   // Throws InvalidArgument where `context` passes the model's.
-  Measurement Prefill(int64_t context, const Progress& progress);
+  Measurement Prefill(const kv::CachePlan& plan, int64_t context, const Progress& progress);
   // Steps at `context` tokens and a few more. The logits of every sequence are computed, tokens
   // are not sampled.
-  Measurement Decode(int64_t batch, int64_t context, const Progress& progress);
+  // The floor's bytes are those of the weights and what the cache has read, scored and moved.
+  Measurement Decode(const kv::CachePlan& plan, int64_t batch, int64_t context,
+                     const Progress& progress);
 
   // KV memory the decode measurement takes.
-  uint64_t DecodeKvBytes(int64_t batch, int64_t context) const;
+  kv::TierBytes DecodeKvBytes(const kv::CachePlan& plan, int64_t batch, int64_t context) const;
 
  private:
   void CheckContext(int64_t tokens) const;
@@ -61,7 +69,7 @@ class Runner {
                      const std::function<void(int64_t rows)>& progress);
   Measurement Finish(int64_t batch, int64_t context, std::vector<double> seconds,
                      const Cost& cost) const;
-  int32_t RandomToken();
+  int32_t NextToken();
 
   Device& device_;
   Stream& stream_;
@@ -69,6 +77,7 @@ class Runner {
   MachineRates rates_;
   RunOptions options_;
   std::mt19937_64 random_;
+  size_t next_token_ = 0;  // in options_.tokens
 };
 
 }  // namespace litecache::bench

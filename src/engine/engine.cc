@@ -10,15 +10,16 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/logging.h"
 #include "base/progress.h"
 #include "base/units.h"
 #include "device/cpu/cpu_device.h"
 #include "engine/core.h"
+#include "engine/kv_profile.h"
 #include "engine/memory_plan.h"
 #include "io/generation_config.h"
 #include "io/hub.h"
 #include "kv/cache_plan.h"
-#include "kv/profile.h"
 #include "model/decoder.h"
 #include "tokenizer/stream_decoder.h"
 #include "tokenizer/tokenizer.h"
@@ -70,8 +71,6 @@ struct Parts {
   std::string name;  // for messages
   SamplingParams sampling;
   std::vector<int32_t> eos_ids;
-  std::shared_ptr<const kv::Profile> profile;  // of the model's heads; null without one
-  std::vector<std::string> kv_notes;
   uint64_t budget = 0;
   bool weights_mapped = false;
 };
@@ -99,9 +98,15 @@ class EngineImpl final : public Engine {
  public:
   EngineImpl(Parts parts, const EngineOptions& options)
       : parts_(std::move(parts)),
-        cache_plan_(kv::MakeCachePlan(Layout(), options.kv, parts_.profile)),
+        profile_(engine::LoadProfile(options.kv, parts_.directory, Layout())),
+        cache_plan_(kv::MakeCachePlan(Layout(), options.kv, profile_)),
+        kv_notes_(engine::DescribePlan(*cache_plan_, options.kv, profile_.get())),
         plan_(MakePlan(options)),
         cache_(cache_plan_->Create(*parts_.device, plan_.kv)) {
+    for (const std::string& note : kv_notes_) SPDLOG_INFO("KV cache: {}", note);
+    if (profile_ == nullptr && cache_plan_->heads() != nullptr) {
+      SPDLOG_WARN("KV cache: {}", kv_notes_.front());
+    }
     engine::Backend backend;
     backend.device = parts_.device.get();
     backend.stream = parts_.stream.get();
@@ -128,7 +133,7 @@ class EngineImpl final : public Engine {
   }
   const std::filesystem::path& directory() const override { return parts_.directory; }
   const MemoryPlan& memory_plan() const override { return plan_; }
-  const std::vector<std::string>& kv_notes() const override { return parts_.kv_notes; }
+  const std::vector<std::string>& kv_notes() const override { return kv_notes_; }
   EngineStats Stats() const override { return core_->Stats(); }
   const SamplingParams& default_sampling() const override { return parts_.sampling; }
 
@@ -191,7 +196,9 @@ class EngineImpl final : public Engine {
   }
 
   Parts parts_;
+  std::shared_ptr<const kv::Profile> profile_;  // null without one
   std::unique_ptr<kv::CachePlan> cache_plan_;
+  std::vector<std::string> kv_notes_;
   MemoryPlan plan_;
   std::unique_ptr<kv::Cache> cache_;
   std::unique_ptr<engine::Core> core_;  // last: its thread ends before what it runs on

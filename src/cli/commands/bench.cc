@@ -1,18 +1,24 @@
 // litecache bench: how fast prefill and decode are, and how far from what the machine allows.
 #include <fmt/format.h>
 
+#include "base/logging.h"
 #include "base/progress.h"
 #include "base/units.h"
 #include "bench/runner.h"
 #include "cli/command.h"
 #include "cli/exit_codes.h"
+#include "cli/input.h"
 #include "cli/json_text.h"
+#include "cli/kv_report.h"
 #include "cli/options.h"
 #include "cli/output.h"
 #include "device/cpu/cpu_device.h"
+#include "engine/kv_profile.h"
 #include "engine/memory_plan.h"
 #include "io/hub.h"
+#include "kv/tiers.h"
 #include "model/decoder.h"
+#include "tokenizer/tokenizer.h"
 
 namespace litecache::cli {
 namespace {
@@ -69,6 +75,14 @@ class BenchCommand final : public Command {
         ->type_name("N")
         ->check(CLI::Range(0, 1000).description(""))
         ->capture_default_str();
+    app.add_option("--policies", policies_,
+                   "KV policies to run side by side, comma-separated, e.g. full,litecache; "
+                   "default: --kv-policy")
+        ->type_name("LIST");
+    app.add_option("--text", text_,
+                   "Text whose tokens are fed (with --fill prefill); default: random tokens, whose "
+                   "queries point anywhere and leave nothing to reuse")
+        ->type_name("FILE");
     app.add_option("--fill", fill_, "KV rows before decode: synthetic or prefill")
         ->type_name("HOW")
         ->check(CLI::IsMember({"synthetic", "prefill"}).description(""))
@@ -86,12 +100,13 @@ class BenchCommand final : public Command {
     CpuDevice device(flags_.threads);
     const auto stream = device.CreateStream();
     LoadModel(device);
+    MakePlans();
     options_.prefill_chunk = flags_.prefill_chunk;
     options_.fill = fill_ == "prefill" ? bench::Fill::kPrefill : bench::Fill::kSynthetic;
     const DType dtype = decoder_->kv_dtype();  // of the arithmetic, too
     const bench::MachineRates rates = bench::MeasureMachine(device, *stream, device.pool(), dtype);
     bench::Runner runner(device, *stream, *decoder_, rates, options_);
-    CheckFits(runner, batches, contexts);
+    for (const Plan& plan : plans_) CheckFits(runner, plan, batches, contexts);
 
     Output output;
     Json json = Header(device, rates, dtype);
@@ -136,14 +151,39 @@ class BenchCommand final : public Command {
       decoder_ = model::RandomDecoder(device, config, options_.seed, load);
     } else if (!flags_.model.empty()) {
       name_ = flags_.model;
-      decoder_ = model::LoadDecoder(device, io::ResolveModelDirectory(flags_.model), load);
+      directory_ = io::ResolveModelDirectory(flags_.model);
+      decoder_ = model::LoadDecoder(device, directory_, load);
     } else {
       throw UsageError("bench needs --shape NAME or --model DIR");
     }
   }
 
+  struct Plan {
+    std::string policy;
+    std::unique_ptr<kv::CachePlan> cache;
+  };
+
+  void MakePlans() {
+    KvOptions options = flags_.kv.ToKvOptions();
+    const kv::Layout layout = decoder_->config().kv_layout(decoder_->kv_dtype());
+    std::vector<std::string> policies{options.policy};
+    if (!policies_.empty()) policies = CLI::detail::split(policies_, ',');
+    for (const std::string& policy : policies) {
+      options.policy = policy;
+      const auto profile = engine::LoadProfile(options, directory_, layout);
+      plans_.push_back({policy, kv::MakeCachePlan(layout, options, profile)});
+      for (const auto& line : engine::DescribePlan(*plans_.back().cache, options, profile.get())) {
+        SPDLOG_INFO("{}: {}", policy, line);
+      }
+    }
+    if (text_.empty()) return;
+    if (directory_.empty()) throw UsageError("--text needs a model with a tokenizer: --model DIR");
+    options_.tokens = tokenizer::Tokenizer::FromDirectory(directory_)->Encode(ReadInput(text_));
+    if (options_.tokens.empty()) throw InvalidArgument("--text {}: the file has no tokens", text_);
+  }
+
   // Before minutes are spent on the cells that fit.
-  void CheckFits(const bench::Runner& runner, const std::vector<int64_t>& batches,
+  void CheckFits(const bench::Runner& runner, const Plan& plan, const std::vector<int64_t>& batches,
                  const std::vector<int64_t>& contexts) const {
     const int64_t batch = *std::max_element(batches.begin(), batches.end());
     const int64_t context = *std::max_element(contexts.begin(), contexts.end());
@@ -153,14 +193,19 @@ class BenchCommand final : public Command {
       throw InvalidArgument("--context {}: {} tokens are needed, and the model has a context of {}",
                             context, tokens, decoder_->config().max_context);
     }
-    const uint64_t needed = decoder_->weight_bytes() +
-                            runner.DecodeKvBytes(decode ? batch : 1, context) +
-                            decoder_->WorkspaceBytes(flags_.prefill_chunk, 1);
-    if (needed > budget_) {
+    const kv::TierBytes kv = runner.DecodeKvBytes(*plan.cache, decode ? batch : 1, context);
+    const uint64_t fixed =
+        decoder_->weight_bytes() + decoder_->WorkspaceBytes(flags_.prefill_chunk, 1);
+    const uint64_t device = flags_.kv.device_memory.value;
+    const uint64_t host = flags_.kv.host_memory.value;
+    if (fixed + kv.total() > budget_ || (device > 0 && fixed + kv.device > device) ||
+        (host > 0 && kv.host > host)) {
       throw CapacityError(
-          "batch {} at context {} takes {} with the weights, and the memory budget is {}: lower "
-          "--batch or --context, or raise --memory",
-          batch, context, FormatBytes(needed), FormatBytes(budget_));
+          "batch {} at context {} takes {} for weights and buffers and {} for KV, and the memory "
+          "budget is {}{}{}: lower --batch or --context, or raise --memory",
+          batch, context, FormatBytes(fixed), kv::FormatTiers(kv), FormatBytes(budget_),
+          device > 0 ? fmt::format(", {} of it on the device", FormatBytes(device)) : "",
+          host > 0 ? fmt::format(", {} for the host store", FormatBytes(host)) : "");
     }
   }
 
@@ -194,32 +239,36 @@ class BenchCommand final : public Command {
                Json* json) {
     (*json)["prefill"] = Json::array();
     if (!json_) {
-      output.Write(fmt::format("\n{:<8}{:>9}{:>12}{:>12}{:>12}{:>12}{:>9}\n", "prefill", "context",
+      output.Write(fmt::format("\n{:<10}{:>9}{:>12}{:>12}{:>12}{:>12}{:>9}\n", "prefill", "context",
                                "tok/s", "time", "GFLOP/s", "floor", "x floor"));
       output.Flush();
     }
     for (const int64_t context : contexts) {
-      bench::Measurement m;
-      {
-        ProgressBar bar(fmt::format("Prefill {}", context),
-                        context * (options_.prefill_repeats + 1), "tokens");
-        m = runner.Prefill(context, [&](int64_t done, int64_t) { bar.Update(done); });
+      for (const Plan& plan : plans_) {
+        bench::Measurement m;
+        {
+          ProgressBar bar(fmt::format("Prefill {} {}", context, plan.policy),
+                          context * (options_.prefill_repeats + 1), "tokens");
+          m = runner.Prefill(*plan.cache, context,
+                             [&](int64_t done, int64_t) { bar.Update(done); });
+        }
+        const double rate = static_cast<double>(context) / m.seconds;
+        const double gflops = m.cost.flops / m.seconds / 1e9;
+        (*json)["prefill"].push_back({{"policy", plan.policy},
+                                      {"context", context},
+                                      {"tokens_per_s", rate},
+                                      {"seconds", m.seconds},
+                                      {"spread", m.spread},
+                                      {"flops", m.cost.flops},
+                                      {"gflop_per_s", gflops},
+                                      {"floor_s", m.floor_seconds},
+                                      {"ratio_to_floor", Ratio(m)}});
+        if (json_) continue;
+        output.Write(fmt::format("{:<10}{:>9}{:>12.1f}{:>12}{:>12.0f}{:>12}{:>9.2f}\n", plan.policy,
+                                 context, rate, FormatSeconds(m.seconds), gflops,
+                                 FormatSeconds(m.floor_seconds), Ratio(m)));
+        output.Flush();
       }
-      const double rate = static_cast<double>(context) / m.seconds;
-      const double gflops = m.cost.flops / m.seconds / 1e9;
-      (*json)["prefill"].push_back({{"context", context},
-                                    {"tokens_per_s", rate},
-                                    {"seconds", m.seconds},
-                                    {"spread", m.spread},
-                                    {"flops", m.cost.flops},
-                                    {"gflop_per_s", gflops},
-                                    {"floor_s", m.floor_seconds},
-                                    {"ratio_to_floor", Ratio(m)}});
-      if (json_) continue;
-      output.Write(fmt::format("{:<8}{:>9}{:>12.1f}{:>12}{:>12.0f}{:>12}{:>9.2f}\n", "", context,
-                               rate, FormatSeconds(m.seconds), gflops,
-                               FormatSeconds(m.floor_seconds), Ratio(m)));
-      output.Flush();
     }
   }
 
@@ -228,38 +277,57 @@ class BenchCommand final : public Command {
     (*json)["decode"] = Json::array();
     if (!json_) {
       output.Write(fmt::format(
-          "\n{:<8}{:>9}{:>7}{:>12}{:>12}{:>12}{:>9}{:>12}{:>9}   ({} KV rows)\n", "decode",
-          "context", "batch", "step", "tok/s", "bytes/step", "GB/s", "floor", "x floor", fill_));
+          "\n{:<10}{:>9}{:>7}{:>12}{:>12}{:>12}{:>9}{:>12}{:>9}{:>7}{:>10}   ({} KV rows)\n",
+          "decode", "context", "batch", "step", "tok/s", "bytes/step", "GB/s", "floor", "x floor",
+          "hits", "rows/step", fill_));
       output.Flush();
     }
     for (const int64_t context : contexts) {
       for (const int64_t batch : batches) {
-        bench::Measurement m;
-        {
-          ProgressBar bar(fmt::format("Decode {} x {}", batch, context),
-                          batch * context + options_.decode_steps + 2, "tokens");
-          m = runner.Decode(batch, context, [&](int64_t done, int64_t) { bar.Update(done); });
+        for (const Plan& plan : plans_) {
+          bench::Measurement m;
+          {
+            ProgressBar bar(fmt::format("Decode {} x {} {}", batch, context, plan.policy),
+                            batch * context + options_.decode_steps + 2, "tokens");
+            m = runner.Decode(*plan.cache, batch, context,
+                              [&](int64_t done, int64_t) { bar.Update(done); });
+          }
+          Report(plan, m, output, json);
         }
-        const double rate = static_cast<double>(batch) / m.seconds;
-        const double gbps = m.cost.bytes / m.seconds / 1e9;
-        (*json)["decode"].push_back({{"batch", batch},
-                                     {"context", context},
-                                     {"ms_per_step", m.seconds * 1e3},
-                                     {"spread", m.spread},
-                                     {"tokens_per_s", rate},
-                                     {"bytes_per_step", m.cost.bytes},
-                                     {"flops_per_step", m.cost.flops},
-                                     {"gb_per_s", gbps},
-                                     {"floor_ms", m.floor_seconds * 1e3},
-                                     {"ratio_to_floor", Ratio(m)}});
-        if (json_) continue;
-        output.Write(fmt::format("{:<8}{:>9}{:>7}{:>12}{:>12.1f}{:>12}{:>9.1f}{:>12}{:>9.2f}\n", "",
-                                 context, batch, FormatSeconds(m.seconds), rate,
-                                 FormatBytes(static_cast<uint64_t>(m.cost.bytes)), gbps,
-                                 FormatSeconds(m.floor_seconds), Ratio(m)));
-        output.Flush();
       }
     }
+  }
+
+  void Report(const Plan& plan, const bench::Measurement& m, Output& output, Json* json) const {
+    const double rate = static_cast<double>(m.batch) / m.seconds;
+    const double gbps = m.cost.bytes / m.seconds / 1e9;
+    const double moved = static_cast<double>(m.kv.miss.rows + m.kv.prefetch.rows) /
+                         static_cast<double>(options_.decode_steps);
+    Json entry = {{"policy", plan.policy},
+                  {"batch", m.batch},
+                  {"context", m.context},
+                  {"ms_per_step", m.seconds * 1e3},
+                  {"spread", m.spread},
+                  {"tokens_per_s", rate},
+                  {"bytes_per_step", m.cost.bytes},
+                  {"flops_per_step", m.cost.flops},
+                  {"gb_per_s", gbps},
+                  {"floor_ms", m.floor_seconds * 1e3},
+                  {"ratio_to_floor", Ratio(m)}};
+    if (m.kv.lookups > 0) {
+      entry["hit_ratio"] = HitRatio(m.kv.hits, m.kv.lookups);
+      entry["rows_moved_per_step"] = moved;
+    }
+    (*json)["decode"].push_back(std::move(entry));
+    if (json_) return;
+    const std::string hits =
+        m.kv.lookups > 0 ? fmt::format("{:.0f}%", 100 * HitRatio(m.kv.hits, m.kv.lookups)) : "-";
+    output.Write(
+        fmt::format("{:<10}{:>9}{:>7}{:>12}{:>12.1f}{:>12}{:>9.1f}{:>12}{:>9.2f}{:>7}{:>10.0f}\n",
+                    plan.policy, m.context, m.batch, FormatSeconds(m.seconds), rate,
+                    FormatBytes(static_cast<uint64_t>(m.cost.bytes)), gbps,
+                    FormatSeconds(m.floor_seconds), Ratio(m), hits, moved));
+    output.Flush();
   }
 
   EngineFlags flags_;
@@ -269,12 +337,16 @@ class BenchCommand final : public Command {
   std::string batches_ = "1";
   std::string contexts_ = "512";
   std::string only_;
+  std::string policies_;
+  std::string text_;
   std::string fill_ = "synthetic";
   bool json_ = false;
 
   uint64_t budget_ = 0;
   std::string name_;
   std::unique_ptr<model::Decoder> decoder_;
+  std::filesystem::path directory_;  // empty for --shape
+  std::vector<Plan> plans_;
 };
 
 }  // namespace
