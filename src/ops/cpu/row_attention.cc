@@ -1,51 +1,129 @@
 #include <algorithm>
-#include <cmath>
 #include <vector>
 
+#include "ops/cpu/attention_block.h"
 #include "ops/cpu/ops.h"
 #include "ops/cpu/row_address.h"
+#include "ops/cpu/scratch.h"
 
 namespace litecache::ops::cpu {
+namespace {
+
+// Heads are cut into pieces of this many rows at least, at most kMaxPieces of them: two heads keep
+// many threads busy, and a piece of 256 rows (4 us) is worth its merge. Pieces depend on the number
+// of the head's rows alone, and so do its results.
+constexpr int64_t kMinPieceRows = 256;
+constexpr int64_t kMaxPieces = 16;
+
+// Query heads of a group, first_query on, over the rows [begin, end) of all parts together.
+struct Task {
+  const RowAttentionHead* head;
+  int64_t first_query, queries;
+  int64_t begin, end;
+  int64_t partial;  // index of its partial result, or -1: it writes the output itself
+};
+
+// Addresses of the rows [begin, end) of a head's parts, tile after tile.
+class PartCursor {
+ public:
+  PartCursor(std::span<const RowPart> parts, int64_t begin, int64_t end)
+      : part_(parts.data()), skip_(begin), left_(end - begin) {}
+
+  int64_t Next(TileRows& tile) {
+    const int64_t wanted = std::min(left_, kTileRows);
+    for (int64_t filled = 0; filled < wanted;) {
+      if (skip_ >= part_->count) {
+        skip_ -= part_->count;
+        ++part_;
+        continue;
+      }
+      const int64_t count = std::min(wanted - filled, part_->count - skip_);
+      const RowAddress address(part_->rows);
+      const std::byte** out = tile.data() + filled;
+      if (part_->indices != nullptr) {
+        const int32_t* indices = part_->indices + skip_;
+        for (int64_t i = 0; i < count; ++i) out[i] = address(indices[i]);
+      } else {
+        for (int64_t i = 0; i < count; ++i) out[i] = address(part_->begin + skip_ + i);
+      }
+      filled += count;
+      skip_ += count;
+    }
+    left_ -= wanted;
+    return wanted;
+  }
+
+ private:
+  const RowPart* part_;
+  int64_t skip_;  // rows of *part_ already passed
+  int64_t left_;
+};
+
+int64_t PieceRows(int64_t rows) {
+  const int64_t even = (rows + kMaxPieces - 1) / kMaxPieces;
+  return std::max(kMinPieceRows, (even + kTileRows - 1) / kTileRows * kTileRows);
+}
+
+}  // namespace
 
 void RowAttention(ThreadPool& pool, const RowFormat& format, int64_t group,
                   std::span<const RowAttentionHead> heads, float scale) {
-  const RowFormat wide{RowEncoding::kF32, format.head_dim};
-  const RowConverter widen(format, wide);
-  const auto d = static_cast<size_t>(format.head_dim);
-  pool.ParallelFor(static_cast<int64_t>(heads.size()), 1, [&](int64_t begin, int64_t end, int) {
-    for (int64_t h = begin; h < end; ++h) {
-      const RowAttentionHead& head = heads[static_cast<size_t>(h)];
-      std::vector<float> rows;
-      for (const RowPart& part : head.parts) {
-        const RowAddress address(part.rows);
-        for (int64_t i = 0; i < part.count; ++i) {
-          rows.resize(rows.size() + 2 * d);
-          widen(address(part.indices != nullptr ? part.indices[i] : part.begin + i),
-                reinterpret_cast<std::byte*>(rows.data() + rows.size() - 2 * d));
-        }
+  static thread_local Scratch partial_scratch;
+  static thread_local std::vector<Task> tasks;
+  const AttentionShape shape(format.encoding == RowEncoding::kBF16 ? DType::kBF16 : DType::kF32,
+                             format.head_dim, scale);
+  const int64_t d = format.head_dim;
+  const int64_t block = std::min(group, shape.max_queries());
+  tasks.clear();
+  int64_t partials = 0;
+  for (const RowAttentionHead& head : heads) {
+    int64_t rows = 0;
+    for (const RowPart& part : head.parts) rows += part.count;
+    const int64_t piece = PieceRows(rows);
+    for (int64_t first = 0; first < group; first += block) {
+      for (int64_t begin = 0; begin < rows; begin += piece) {
+        tasks.push_back({.head = &head,
+                         .first_query = first,
+                         .queries = std::min(block, group - first),
+                         .begin = begin,
+                         .end = std::min(begin + piece, rows),
+                         .partial = piece < rows ? partials++ : -1});
       }
-      const size_t count = rows.size() / (2 * d);
-      std::vector<float> p(count);
-      for (int64_t j = 0; j < group; ++j) {
-        const float* q = head.q + static_cast<size_t>(j) * d;
-        float* out = head.out + static_cast<size_t>(j) * d;
-        float highest = -3e38f, sum = 0;
-        for (size_t r = 0; r < count; ++r) {
-          float score = 0;
-          for (size_t c = 0; c < d; ++c) score += q[c] * rows[r * 2 * d + c];
-          p[r] = std::clamp(score * scale, -3e38f, 3e38f);
-          highest = std::max(highest, p[r]);
-        }
-        std::fill_n(out, d, 0.0f);
-        for (size_t r = 0; r < count; ++r) {
-          const float weight = std::exp(p[r] - highest);
-          sum += weight;
-          for (size_t c = 0; c < d; ++c) out[c] += weight * rows[r * 2 * d + d + c];
-        }
-        for (size_t c = 0; c < d; ++c) out[c] /= sum;
+    }
+  }
+  const int64_t partial_size = shape.PartialSize(block);
+  auto* partial_data = partial_scratch.Reserve<float>(static_cast<size_t>(partials * partial_size));
+  // The workers' own `tasks` are other objects.
+  const std::vector<Task>& all = tasks;
+  pool.ParallelFor(static_cast<int64_t>(all.size()), 1, [&](int64_t begin, int64_t end, int) {
+    static thread_local Scratch query_scratch;
+    for (int64_t i = begin; i < end; ++i) {
+      const Task& task = all[static_cast<size_t>(i)];
+      auto* queries = query_scratch.Reserve<float>(static_cast<size_t>(task.queries * d));
+      std::copy_n(task.head->q + task.first_query * d, task.queries * d, queries);
+      AttentionBlock attention(shape, queries, task.queries, true);
+      AddAll(attention, PartCursor(task.head->parts, task.begin, task.end),
+             [](int64_t, int64_t) { return nullptr; });
+      if (task.partial >= 0) {
+        attention.WritePartial(partial_data + task.partial * partial_size);
+        continue;
+      }
+      for (int64_t j = 0; j < task.queries; ++j) {
+        attention.Write(j, task.head->out + (task.first_query + j) * d);
       }
     }
   });
+  for (size_t i = 0; i < tasks.size();) {
+    const Task& task = tasks[i];
+    size_t next = i + 1;
+    while (next < tasks.size() && tasks[next].begin > 0) ++next;
+    if (task.partial >= 0) {
+      MergePartials(shape, partial_data + task.partial * partial_size,
+                    static_cast<int64_t>(next - i), task.queries, partial_size,
+                    task.head->out + task.first_query * d);
+    }
+    i = next;
+  }
 }
 
 }  // namespace litecache::ops::cpu
