@@ -3,31 +3,79 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <iterator>
 
 #include "base/error.h"
-#include "tokenizer/unicode.h"
+#include "eval/longbench/metrics.h"
+#include "eval/longbench/rouge.h"
+#include "eval/python_text.h"
 #include "tokenizer/utf8.h"
 
 namespace litecache::eval {
 namespace {
 
-std::string Lower(std::string_view text) {
-  const std::string valid = tokenizer::RepairUtf8(text);
-  std::string lower;
-  lower.reserve(valid.size());
-  for (size_t i = 0; i < valid.size();) {
-    tokenizer::AppendLower(tokenizer::NextCodePoint(valid, &i), &lower);
-  }
-  return lower;
-}
-
 int64_t CountContained(std::string_view prediction, const std::vector<std::string>& references) {
   if (references.empty()) throw InvalidArgument("a sample without references cannot be scored");
-  const std::string text = Lower(prediction);
+  const std::string text = ToLower(tokenizer::RepairUtf8(prediction));
   return std::count_if(references.begin(), references.end(), [&](const std::string& reference) {
-    return text.find(Lower(reference)) != std::string::npos;
+    return text.find(ToLower(tokenizer::RepairUtf8(reference))) != std::string::npos;
   });
 }
+
+using Strings = std::vector<std::string>;
+
+struct Metric {
+  std::string_view name;
+  double (*score)(std::string_view prediction, const Strings& references, const Strings& classes);
+};
+
+// The best over the references of a metric that takes one.
+template <double (*kMetric)(std::string_view, std::string_view)>
+double Best(std::string_view prediction, const Strings& references, const Strings&) {
+  double best = 0;
+  for (const std::string& reference : references) {
+    best = std::max(best, kMetric(prediction, tokenizer::RepairUtf8(reference)));
+  }
+  return best;
+}
+
+// LongBench scores the first line of its few-shot tasks: models go on with further examples.
+template <double (*kMetric)(std::string_view, std::string_view)>
+double BestOfFirstLine(std::string_view prediction, const Strings& references,
+                       const Strings& none) {
+  return Best<kMetric>(FirstLine(prediction), references, none);
+}
+
+double BestClassification(std::string_view prediction, const Strings& references,
+                          const Strings& classes) {
+  double best = 0;
+  for (const std::string& reference : references) {
+    best = std::max(best, Classification(FirstLine(prediction), reference, classes));
+  }
+  return best;
+}
+
+constexpr Metric kMetrics[] = {
+    {"string_match_all",
+     [](std::string_view prediction, const Strings& references, const Strings&) {
+       return StringMatchAll(CleanPrediction(prediction), references);
+     }},
+    {"string_match_part",
+     [](std::string_view prediction, const Strings& references, const Strings&) {
+       return StringMatchPart(CleanPrediction(prediction), references);
+     }},
+    {"qa_f1", Best<QaF1>},
+    {"qa_f1_first_line", BestOfFirstLine<QaF1>},
+    {"qa_f1_zh_chars", Best<QaF1ChineseCharacters>},
+    {"rouge_l", Best<RougeL>},
+    {"rouge_l_first_line", BestOfFirstLine<RougeL>},
+    {"rouge_l_zh_chars", Best<RougeLChineseCharacters>},
+    {"classification", BestClassification},
+    {"retrieval", Best<Retrieval>},
+    {"retrieval_zh", Best<RetrievalChinese>},
+    {"count", Best<Count>},
+    {"code_similarity", Best<CodeSimilarity>},
+};
 
 }  // namespace
 
@@ -40,24 +88,31 @@ double StringMatchPart(std::string_view prediction, const std::vector<std::strin
   return CountContained(prediction, references) > 0 ? 1 : 0;
 }
 
-std::vector<std::string_view> MetricNames() { return {"string_match_all", "string_match_part"}; }
+std::vector<std::string_view> MetricNames() {
+  std::vector<std::string_view> names;
+  for (const Metric& metric : kMetrics) names.push_back(metric.name);
+  return names;
+}
+
+bool NeedsClasses(std::string_view metric) { return metric == "classification"; }
 
 double Score(std::string_view metric, std::string_view prediction,
-             const std::vector<std::string>& references, const std::vector<std::string>&) {
-  if (metric == "string_match_all") return StringMatchAll(prediction, references);
-  if (metric == "string_match_part") return StringMatchPart(prediction, references);
-  throw InvalidArgument("metric '{}' is none of {}", metric, fmt::join(MetricNames(), ", "));
+             const std::vector<std::string>& references, const std::vector<std::string>& classes) {
+  const auto* const found = std::find_if(std::begin(kMetrics), std::end(kMetrics),
+                                         [&](const Metric& m) { return m.name == metric; });
+  if (found == std::end(kMetrics)) {
+    throw InvalidArgument("metric '{}' is none of {}", metric, fmt::join(MetricNames(), ", "));
+  }
+  if (references.empty()) throw InvalidArgument("a sample without references cannot be scored");
+  return found->score(tokenizer::RepairUtf8(prediction), references, classes);
 }
 
 std::string CleanPrediction(std::string_view prediction) {
-  std::string text(prediction);
+  std::string text = tokenizer::RepairUtf8(prediction);
   for (char& c : text) {
     if (static_cast<unsigned char>(c) < 0x20) c = '\n';
   }
-  const auto blank = [](char c) { return c == ' ' || c == '\n'; };
-  text.erase(std::find_if_not(text.rbegin(), text.rend(), blank).base(), text.end());
-  text.erase(text.begin(), std::find_if_not(text.begin(), text.end(), blank));
-  return text;
+  return std::string(Strip(text));
 }
 
 }  // namespace litecache::eval

@@ -18,6 +18,9 @@ double StringMatchPart(std::string_view prediction, const std::vector<std::strin
 // Every metric there is, by the name samples use.
 std::vector<std::string_view> MetricNames();
 
+// Whether the metric is one of classification.
+bool NeedsClasses(std::string_view metric);
+
 // The metric called `metric`, 0 to 1, the best over the references; each does the clean-up of the
 // prediction that its benchmark does. `classes`: the labels, for classification only. Throws
 // InvalidArgument for another name (listing the names), without references, or for references that

@@ -68,6 +68,22 @@ std::vector<std::string_view> SplitWords(std::string_view text) {
   return words;
 }
 
+std::string_view Strip(std::string_view text) {
+  size_t begin = 0;
+  while (begin < text.size()) {
+    const size_t space = SpaceLength(text, begin);
+    if (space == 0) break;
+    begin += space;
+  }
+  size_t end = text.size();
+  while (end > begin) {
+    const size_t last = tokenizer::PreviousCharacter(text, end);
+    if (SpaceLength(text, last) == 0) break;
+    end = last;
+  }
+  return text.substr(begin, end - begin);
+}
+
 std::vector<std::string_view> SplitAt(std::string_view text, char separator) {
   std::vector<std::string_view> parts;
   while (true) {
@@ -94,20 +110,22 @@ std::string ToLower(std::string_view text) {
   return lower;
 }
 
+std::string_view LeadingDigits(std::string_view text) {
+  size_t end = 0;
+  for (size_t i = 0; i < text.size(); end = i) {
+    if (Category(tokenizer::NextCodePoint(text, &i)) != UTF8PROC_CATEGORY_ND) break;
+  }
+  return text.substr(0, end);
+}
+
 std::vector<std::string_view> DigitRuns(std::string_view text) {
   std::vector<std::string_view> runs;
-  bool inside = false;
   for (size_t i = 0; i < text.size();) {
-    const size_t begin = i;
-    const bool digit =
-        Category(tokenizer::NextCodePoint(text, &i)) == UTF8PROC_CATEGORY_ND;
-    if (!digit) {
-      inside = false;
-    } else if (inside) {
-      runs.back() = {runs.back().data(), runs.back().size() + (i - begin)};
+    if (const std::string_view run = LeadingDigits(text.substr(i)); !run.empty()) {
+      runs.push_back(run);
+      i += run.size();
     } else {
-      runs.push_back(text.substr(begin, i - begin));
-      inside = true;
+      i += tokenizer::SequenceLength(static_cast<unsigned char>(text[i]));
     }
   }
   return runs;

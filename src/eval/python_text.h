@@ -25,6 +25,9 @@ inline size_t SpaceLength(std::string_view text, size_t at) {
 // text.split(): the pieces between white space, none of them empty.
 std::vector<std::string_view> SplitWords(std::string_view text);
 
+// text.strip().
+std::string_view Strip(std::string_view text);
+
 // text.split(separator).
 std::vector<std::string_view> SplitAt(std::string_view text, char separator);
 
@@ -33,6 +36,9 @@ std::string ToLower(std::string_view text);
 
 // re.findall(r"\d+", text): runs of decimal digits of any script.
 std::vector<std::string_view> DigitRuns(std::string_view text);
+
+// The run that `text` begins with; may be empty.
+std::string_view LeadingDigits(std::string_view text);
 
 // \w of re: letters, numbers and the underscore; no marks.
 bool IsWordCharacter(char32_t c);

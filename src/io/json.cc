@@ -28,7 +28,8 @@ std::string Range(double low, double high) { return fmt::format("{:.6g} to {:.6g
 
 }  // namespace
 
-json ParseJson(std::string_view text, const std::string& name, DuplicateKeys duplicates) {
+json ParseJson(std::string_view text, const std::string& name, DuplicateKeys duplicates,
+               int64_t first_line) {
   // One set of names for every object that is open.
   std::vector<std::set<std::string>> open;
   const json::parser_callback_t watch = [&](int, json::parse_event_t event, json& value) {
@@ -54,7 +55,7 @@ json ParseJson(std::string_view text, const std::string& name, DuplicateKeys dup
     // "[json.exception.parse_error.101] parse error at line 1, column 2: <reason>"
     if (const size_t at = reason.find(": "); at != std::string::npos)
       reason = reason.substr(at + 2);
-    throw FileError("{}:{}:{}: not valid JSON: {}", name, line, column, reason);
+    throw FileError("{}:{}:{}: not valid JSON: {}", name, first_line + line - 1, column, reason);
   } catch (const json::exception& error) {  // a number beyond double's range, e.g. 1e999
     throw FileError("{}: not valid JSON: {}", name, error.what());
   }
@@ -178,6 +179,18 @@ std::vector<int64_t> JsonFields::IntOrInts(std::string_view key, int64_t low, in
   return numbers;
 }
 
+std::optional<std::vector<std::string>> JsonFields::Strings(std::string_view key) const {
+  const json* value = Find(key);
+  if (value == nullptr) return std::nullopt;
+  if (!value->is_array()) Fail(key, "must be a list of strings");
+  std::vector<std::string> strings;
+  for (const json& item : *value) {
+    if (!item.is_string()) Fail(key, "must be a list of strings");
+    strings.push_back(item.get<std::string>());
+  }
+  return strings;
+}
+
 std::optional<JsonFields> JsonFields::Object(std::string_view key) const {
   const json* value = Find(key);
   if (value == nullptr) return std::nullopt;
@@ -194,6 +207,18 @@ double JsonFields::RequiredNumber(std::string_view key, double low, double high)
   const auto value = Number(key, low, high);
   if (!value) Missing(key, "a number from " + Range(low, high));
   return *value;
+}
+
+std::string JsonFields::RequiredString(std::string_view key) const {
+  auto value = String(key);
+  if (!value) Missing(key, "a string");
+  return *std::move(value);
+}
+
+std::vector<std::string> JsonFields::RequiredStrings(std::string_view key) const {
+  auto value = Strings(key);
+  if (!value) Missing(key, "a list of strings");
+  return *std::move(value);
 }
 
 }  // namespace litecache::io

@@ -16,9 +16,11 @@ namespace litecache::io {
 
 enum class DuplicateKeys { kLastWins, kReject };
 
-// Parses text; `name` (a path) starts the message of the FileError for malformed text.
+// Parses text; `name` (a path) starts the message of the FileError for malformed text, whose first
+// line is the file's `first_line`.
 nlohmann::json ParseJson(std::string_view text, const std::string& name,
-                         DuplicateKeys duplicates = DuplicateKeys::kLastWins);
+                         DuplicateKeys duplicates = DuplicateKeys::kLastWins,
+                         int64_t first_line = 1);
 // Throws FileError: missing, unreadable, malformed.
 nlohmann::json ReadJsonFile(const std::filesystem::path& path);
 
@@ -43,11 +45,14 @@ class JsonFields {
   std::optional<std::string> String(std::string_view key) const;
   // One integer or a list of integers.
   std::vector<int64_t> IntOrInts(std::string_view key, int64_t low, int64_t high) const;
+  std::optional<std::vector<std::string>> Strings(std::string_view key) const;
   // A nested object, or nullopt when absent.
   std::optional<JsonFields> Object(std::string_view key) const;
 
   int64_t RequiredInt(std::string_view key, int64_t low, int64_t high) const;
   double RequiredNumber(std::string_view key, double low, double high) const;
+  std::string RequiredString(std::string_view key) const;
+  std::vector<std::string> RequiredStrings(std::string_view key) const;
 
   const std::string& name() const { return name_; }
   // "rope_scaling.factor": the field as messages name it.

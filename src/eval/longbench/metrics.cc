@@ -122,11 +122,8 @@ double RetrievalAfter(std::string_view label, std::string_view prediction,
                       std::string_view reference) {
   for (size_t at = reference.find(label); at != std::string_view::npos;
        at = reference.find(label, at + 1)) {
-    const std::string_view rest = reference.substr(at + label.size());
-    const std::vector<std::string_view> numbers = DigitRuns(rest);
-    if (!numbers.empty() && numbers[0].data() == rest.data()) {
-      return ShareOfNumbers(prediction, numbers[0]);
-    }
+    const std::string_view number = LeadingDigits(reference.substr(at + label.size()));
+    if (!number.empty()) return ShareOfNumbers(prediction, number);
   }
   throw InvalidArgument("the reference '{}' has no '{}' with a number", reference, label);
 }

@@ -22,11 +22,13 @@ std::vector<Sentence> Sentences(std::string_view text, Words& numbers) {
     if (part.empty()) continue;
     Sentence sentence;
     for (const std::string_view word : SplitWords(part)) {
-      sentence.push_back(numbers.try_emplace(word, static_cast<int32_t>(numbers.size())).first->second);
+      sentence.push_back(
+          numbers.try_emplace(word, static_cast<int32_t>(numbers.size())).first->second);
     }
     // A sentence of white space alone counts as the empty word.
     if (sentence.empty()) {
-      sentence.push_back(numbers.try_emplace("", static_cast<int32_t>(numbers.size())).first->second);
+      sentence.push_back(
+          numbers.try_emplace("", static_cast<int32_t>(numbers.size())).first->second);
     }
     sentences.push_back(std::move(sentence));
   }

@@ -9,22 +9,12 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "eval/python_text.h"
 #include "eval/ruler/words.h"
-#include "tokenizer/unicode.h"
 #include "tokenizer/utf8.h"
 
 namespace litecache::eval {
 namespace {
-
-// Bytes of the white space character at `at`, as \s of Python's re has it; 0 when there is none.
-size_t SpaceLength(std::string_view text, size_t at) {
-  const auto lead = static_cast<unsigned char>(text[at]);
-  if (lead < 0x80) {
-    return lead == ' ' || (lead >= 0x09 && lead <= 0x0d) || (lead >= 0x1c && lead <= 0x1f) ? 1 : 0;
-  }
-  size_t end = at;
-  return tokenizer::IsWhitespace(tokenizer::NextCodePoint(text, &end)) ? end - at : 0;
-}
 
 // Words before a full stop that does not end the sentence.
 constexpr std::array<std::string_view, 20> kAbbreviations = {
