@@ -52,6 +52,7 @@ struct Stats {
   uint64_t bytes_scored = 0;  // retriever metadata (exact: rows) that selections have read
   Traffic miss;                    // rows a lookup with the actual query brought
   Traffic prefetch;                // rows a lookup with a predicted query brought
+  Traffic fill;                    // rows that filled the slots after a prompt: sink, recent, top-k
   Traffic spill;                   // rows that left the recent window, device to host
   Traffic prefill;                 // rows of prompts, device to host
   uint64_t lookups = 0, hits = 0;  // sums over heads

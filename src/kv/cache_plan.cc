@@ -6,6 +6,7 @@ namespace litecache::kv {
 
 std::unique_ptr<CachePlan> MakeCachePlan(const Layout& layout, const KvOptions& options,
                                          std::shared_ptr<const Profile> profile) {
+  options.Validate();
   if (options.policy == "full") return PlanFullCache(layout);
   throw InvalidArgument("KV policy '{}' is not known; there is: full", options.policy);
 }

@@ -29,6 +29,10 @@ class CachePlan {
 // Policy `full`.
 std::unique_ptr<CachePlan> PlanFullCache(const Layout& layout);
 
+// Policy `litecache`.
+std::unique_ptr<CachePlan> PlanLiteCache(const Layout& layout, const KvOptions& options,
+                                         std::shared_ptr<const Profile> profile);
+
 // profile: null without one. Throws InvalidArgument (options), CheckLayout's errors.
 std::unique_ptr<CachePlan> MakeCachePlan(const Layout& layout, const KvOptions& options,
                                          std::shared_ptr<const Profile> profile);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <limits>
+#include <utility>
 
 #include "base/error.h"
 #include "base/units.h"
@@ -15,8 +16,8 @@ constexpr uint64_t kSlabBytes = 16u << 20;
 
 }  // namespace
 
-PagePool::PagePool(Device& device, uint64_t page_bytes, uint64_t budget_bytes)
-    : device_(device), page_bytes_(page_bytes) {
+PagePool::PagePool(Device& device, uint64_t page_bytes, uint64_t budget_bytes, std::string name)
+    : device_(device), name_(std::move(name)), page_bytes_(page_bytes) {
   LC_CHECK(page_bytes > 0);
   capacity_ = static_cast<int64_t>(
       std::min<uint64_t>(budget_bytes / page_bytes, std::numeric_limits<PageId>::max()));
@@ -42,8 +43,8 @@ void PagePool::AddSlab() {
 void PagePool::Reserve(int64_t count) {
   if (count > available()) {
     throw CapacityError(
-        "KV cache: {} more needed, but {} of the budget of {} are in use ({} pages of {}, {} free)",
-        FormatBytes(static_cast<uint64_t>(count) * page_bytes_),
+        "{}: {} more needed, but {} of the budget of {} are in use ({} pages of {}, {} free)",
+        name_, FormatBytes(static_cast<uint64_t>(count) * page_bytes_),
         FormatBytes(static_cast<uint64_t>(used_) * page_bytes_),
         FormatBytes(static_cast<uint64_t>(capacity_) * page_bytes_), count,
         FormatBytes(page_bytes_), available());
@@ -71,6 +72,18 @@ void PagePool::DropReference(PageId page) {
     free_.push_back(page);
     --used_;
   }
+}
+
+int64_t CopiesNeeded(const PagePool& pool, std::vector<PageId>* shared) {
+  std::sort(shared->begin(), shared->end());
+  int64_t copies = 0;
+  for (size_t i = 0; i < shared->size();) {
+    size_t end = i;
+    while (end < shared->size() && (*shared)[end] == (*shared)[i]) ++end;
+    copies += std::min(static_cast<int64_t>(end - i), pool.references((*shared)[i]) - 1);
+    i = end;
+  }
+  return copies;
 }
 
 }  // namespace litecache::kv

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "device/device.h"
@@ -17,8 +18,10 @@ using PageId = uint32_t;
 // to the system. Not thread-safe.
 class PagePool {
  public:
-  // page_bytes > 0; at most budget_bytes / page_bytes pages will ever exist.
-  PagePool(Device& device, uint64_t page_bytes, uint64_t budget_bytes);
+  // page_bytes > 0; at most budget_bytes / page_bytes pages will ever exist. `name` is what errors
+  // call the budget.
+  PagePool(Device& device, uint64_t page_bytes, uint64_t budget_bytes,
+           std::string name = "KV cache");
 
   // Makes sure that `count` pages can be taken without an error. Throws CapacityError with the
   // numbers, having changed nothing that can be seen, when the budget or the device's memory is too
@@ -45,6 +48,7 @@ class PagePool {
   void AddSlab();
 
   Device& device_;
+  std::string name_;
   uint64_t page_bytes_;
   int64_t capacity_;
   int64_t used_ = 0;
@@ -55,5 +59,10 @@ class PagePool {
   std::vector<uint32_t> references_;  // of every page that exists
   std::vector<PageId> free_;          // last returned, first taken: its lines may still be cached
 };
+
+// Pages that sequences take which are about to write to `shared`: one entry a sequence and page, of
+// pages with several references. Of r sequences that share a page, the first r - 1 that write copy
+// it; the last one left owns it alone by then. Sorts `shared`.
+int64_t CopiesNeeded(const PagePool& pool, std::vector<PageId>* shared);
 
 }  // namespace litecache::kv

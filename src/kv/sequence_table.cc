@@ -83,15 +83,7 @@ int64_t SequenceTable::PagesNeeded(std::span<const Growth> growths) {
     const PageId page = sequence.ids[static_cast<size_t>(partial)];
     if (pool_.references(page) > 1) shared_.push_back(page);
   }
-  // Of r sequences that share a block, the first r - 1 that write copy it; the last one left owns
-  // it alone by then.
-  std::sort(shared_.begin(), shared_.end());
-  for (size_t i = 0; i < shared_.size();) {
-    size_t end = i;
-    while (end < shared_.size() && shared_[end] == shared_[i]) ++end;
-    blocks += std::min(static_cast<int64_t>(end - i), pool_.references(shared_[i]) - 1);
-    i = end;
-  }
+  blocks += CopiesNeeded(pool_, &shared_);
   return blocks * shape_.lists;
 }
 

@@ -1,0 +1,352 @@
+#include "kv/litecache/decode.h"
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+
+#include "base/error.h"
+
+namespace litecache::kv {
+namespace {
+
+// Above every cosine: always a miss.
+constexpr float kAlwaysRefresh = 2;
+
+ops::Aggregation AggregationOf(const std::string& name) {
+  if (name == "harmonic") return ops::Aggregation::kHarmonic;
+  if (name == "mean") return ops::Aggregation::kMean;
+  if (name == "min") return ops::Aggregation::kMin;
+  return ops::Aggregation::kImportance;
+}
+
+}  // namespace
+
+DecodePath::DecodePath(Tiers& tiers, Retriever& retriever, Spiller& spiller, RecallMeter* recall,
+                       Counters& counters, const KvOptions& options)
+    : tiers_(tiers),
+      retriever_(retriever),
+      spiller_(spiller),
+      recall_(recall),
+      counters_(counters),
+      aggregation_(AggregationOf(options.aggregation)),
+      refresher_(tiers, retriever, options.delta_update) {}
+
+template <class Body>
+void DecodePath::ForEachOffloaded(int64_t layer, std::span<const SequenceView> sequences,
+                                  const Body& body) {
+  const Shape& shape = tiers_.shape;
+  for (const SequenceView& sequence : sequences) {
+    for (int64_t head = 0; head < shape.layout.kv_heads; ++head) {
+      const int64_t list = shape.offloaded_list[static_cast<size_t>(shape.Index(layer, head))];
+      if (list >= 0) body(sequence, head, list);
+    }
+  }
+}
+
+void DecodePath::Prepare(Stream& stream, int64_t layer, std::span<const SequenceView> sequences,
+                         const MatrixView& q, float scale, bool predicted) {
+  Fill(stream, layer, sequences, scale);
+  spills_.clear();
+  for (const SequenceView& sequence : sequences) {
+    const int64_t leaving = sequence.n() - tiers_.shape.recent;  // the first of the new window
+    if (leaving > sequence.stored) spills_.push_back({&sequence, sequence.stored, leaving});
+  }
+  spiller_.Run(stream, layer, spills_, &counters_.stats.spill);
+  KeepAll(stream, layer, sequences, q);
+  Decide(stream, layer, sequences, q, scale, predicted);
+}
+
+void DecodePath::Fill(Stream& stream, int64_t layer, std::span<const SequenceView> sequences,
+                      float scale) {
+  const Shape& shape = tiers_.shape;
+  const auto filled = [&](const SequenceView& sequence) -> uint8_t& {
+    return sequence.slots->filled[static_cast<size_t>(layer)];
+  };
+  refreshes_.clear();
+  moves_.clear();
+  size_t fixed = 0;
+  ForEachOffloaded(layer, sequences, [&](const SequenceView& sequence, int64_t head, int64_t list) {
+    if (filled(sequence)) return;
+    const int64_t past = sequence.past;
+    HeadSlots& slots = sequence.slots->heads[static_cast<size_t>(list)];
+    ClearSlots(&slots);
+    fixed += static_cast<size_t>(shape.cache_begin());
+    if (shape.Candidates(past) == 0) return;
+    refreshes_.push_back({.sequence = &sequence,
+                          .head = head,
+                          .q = tiers_.slots.Label(*sequence.slots, list),
+                          .begin = shape.SinkRows(past),
+                          .end = shape.RecentBegin(past),
+                          .k = shape.Rows(past),
+                          .capacity = shape.CacheSlots(past)});
+  });
+  if (fixed == 0) return;
+  refresher_.Run(stream, layer, scale, refreshes_);
+  uint64_t moved = 0;
+  for (const RefreshWork& item : refreshes_) moved += static_cast<uint64_t>(item.moved);
+
+  // Rows that are not stored are in their slots.
+  indices_.resize(2 * fixed);
+  int32_t* next = indices_.data();
+  ForEachOffloaded(layer, sequences, [&](const SequenceView& sequence, int64_t head, int64_t list) {
+    if (filled(sequence)) return;
+    int32_t* positions = next;
+    int64_t count = 0;
+    const auto add = [&](int64_t begin, int64_t end) {
+      for (int64_t t = begin; t < end; ++t) positions[count++] = static_cast<int32_t>(t);
+    };
+    add(0, std::min(shape.SinkRows(sequence.past), sequence.stored));
+    add(shape.RecentBegin(sequence.past), sequence.stored);
+    int32_t* slots = positions + count;
+    for (int64_t i = 0; i < count; ++i) {
+      slots[i] = static_cast<int32_t>(shape.FixedSlot(positions[i]));
+    }
+    next = slots + count;
+    moves_.push_back(
+        {.source = sequence.Rows(shape, layer, head),
+         .target = tiers_.geometry.Rows(sequence.slots->heads[static_cast<size_t>(list)]),
+         .positions = positions,
+         .slots = slots,
+         .count = count});
+    moved += static_cast<uint64_t>(count);
+  });
+  ops::MoveRows(stream, moves_);
+  counters_.stats.fill.rows += moved;
+  counters_.stats.fill.bytes += moved * shape.store_format.row_bytes();
+  for (const SequenceView& sequence : sequences) filled(sequence) = 1;
+}
+
+void DecodePath::KeepAll(Stream& stream, int64_t layer, std::span<const SequenceView> sequences,
+                         const MatrixView& q) {
+  const Shape& shape = tiers_.shape;
+  const auto heads = static_cast<size_t>(shape.layout.kv_heads);
+  indices_.resize(2 * sequences.size() * heads);
+  moves_.clear();
+  int32_t* next = indices_.data();
+  ForEachOffloaded(layer, sequences, [&](const SequenceView& sequence, int64_t head, int64_t list) {
+    if (!shape.AllFit(sequence.n())) return;
+    // What is cached is what any query would retrieve, this step's as well.
+    std::memcpy(tiers_.slots.Label(*sequence.slots, list), Query(q, sequence, head),
+                shape.label_bytes());
+    const int64_t candidates = shape.Candidates(sequence.n());
+    if (candidates == shape.Candidates(sequence.past)) return;
+    HeadSlots& slots = sequence.slots->heads[static_cast<size_t>(list)];
+    const int64_t position = shape.sink + candidates - 1;
+    next[0] = static_cast<int32_t>(shape.FixedSlot(position));
+    next[1] = static_cast<int32_t>(AppendSlot(tiers_.geometry, candidates - 1, position, &slots));
+    const ops::SlotRows rows = tiers_.geometry.Rows(slots);
+    moves_.push_back(
+        {.source = rows, .target = rows, .positions = next, .slots = next + 1, .count = 1});
+    next += 2;
+  });
+  ops::MoveRows(stream, moves_);
+}
+
+void DecodePath::Decide(Stream& stream, int64_t layer, std::span<const SequenceView> sequences,
+                        const MatrixView& q, float scale, bool predicted) {
+  const Shape& shape = tiers_.shape;
+  lookups_.clear();
+  ForEachOffloaded(layer, sequences, [&](const SequenceView& sequence, int64_t head, int64_t list) {
+    if (shape.AllFit(sequence.n())) return;
+    HeadSlots& slots = sequence.slots->heads[static_cast<size_t>(list)];
+    lookups_.push_back({.q = Query(q, sequence, head),
+                        .label = tiers_.slots.Label(*sequence.slots, list),
+                        .importance = tiers_.plan.importance.data() + layer * shape.layout.q_heads +
+                                      head * shape.group,
+                        .tau = slots.pending ? kAlwaysRefresh : tiers_.plan.at(layer, head).tau});
+  });
+  if (lookups_.empty()) return;
+  ops::QsacLookup(stream, shape.group, shape.layout.head_dim, aggregation_, lookups_);
+
+  refreshes_.clear();
+  size_t index = 0;
+  ForEachOffloaded(layer, sequences, [&](const SequenceView& sequence, int64_t head, int64_t list) {
+    const int64_t n = sequence.n();
+    if (shape.AllFit(n)) return;
+    const ops::LookupWork& lookup = lookups_[index++];
+    HeadCounters& counters = Head(layer, head);
+    ++counters.lookups;
+    counters.similarity += static_cast<double>(lookup.similarity);
+    if (lookup.hit) {
+      ++counters.hits;
+      return;
+    }
+    sequence.slots->heads[static_cast<size_t>(list)].pending = true;
+    refreshes_.push_back({.sequence = &sequence,
+                          .head = head,
+                          .q = lookup.q,
+                          .begin = shape.SinkRows(n),
+                          .end = shape.RecentBegin(n),
+                          .k = shape.Rows(n),
+                          .capacity = shape.CacheSlots(n)});
+  });
+  refresher_.Run(stream, layer, scale, refreshes_);
+  Traffic& traffic = predicted ? counters_.stats.prefetch : counters_.stats.miss;
+  for (const RefreshWork& item : refreshes_) {
+    HeadCounters& counters = Head(layer, item.head);
+    counters.rows_selected += item.positions.size();
+    counters.rows_moved += static_cast<uint64_t>(item.moved);
+    traffic.rows += static_cast<uint64_t>(item.moved);
+    traffic.bytes += static_cast<uint64_t>(item.moved) * shape.store_format.row_bytes();
+    counters_.stats.bytes_scored += retriever_.BytesScored(item.end - item.begin);
+    if (recall_ == nullptr) continue;
+    ++counters.recall_refreshes;
+    counters.recall_retrieved +=
+        recall_->Measure(stream, *item.sequence, layer, item.head, item.q, scale, item.begin,
+                         item.end, item.k, item.positions);
+  }
+}
+
+void DecodePath::Append(int64_t layer, std::span<const SequenceView> sequences, const MatrixView& k,
+                        const MatrixView& v) {
+  const Shape& shape = tiers_.shape;
+  const int64_t d = shape.layout.head_dim;
+  const ops::RowFormat f32{ops::RowEncoding::kF32, d};
+  row_.resize(static_cast<size_t>(2 * d));
+  for (const SequenceView& sequence : sequences) {
+    for (int64_t head = 0; head < shape.layout.kv_heads; ++head) {
+      std::copy_n(k.Row<float>(sequence.row) + head * d, d, row_.data());
+      std::copy_n(v.Row<float>(sequence.row) + head * d, d, row_.data() + d);
+      const int64_t list = shape.offloaded_list[static_cast<size_t>(shape.Index(layer, head))];
+      std::byte* target =
+          list < 0 ? sequence.Rows(shape, layer, head).Row(sequence.past)
+                   : tiers_.geometry.Rows(sequence.slots->heads[static_cast<size_t>(list)])
+                         .Row(shape.FixedSlot(sequence.past));
+      ops::ConvertRow(f32, reinterpret_cast<const std::byte*>(row_.data()), shape.format, target);
+    }
+  }
+}
+
+void DecodePath::SelectResident(Stream& stream, int64_t layer,
+                                std::span<const SequenceView> sequences, const MatrixView& q,
+                                float scale) {
+  const Shape& shape = tiers_.shape;
+  selects_.clear();
+  size_t room = 0;
+  for (const SequenceView& sequence : sequences) {
+    const int64_t n = sequence.n();
+    if (shape.AllFit(n)) continue;
+    for (int64_t head = 0; head < shape.layout.kv_heads; ++head) {
+      const HeadSettings& settings = tiers_.plan.at(layer, head);
+      if (!settings.resident || settings.dense) continue;
+      selects_.push_back({.layer = layer,
+                          .head = head,
+                          .q = Query(q, sequence, head),
+                          .scale = scale,
+                          .begin = shape.SinkRows(n),
+                          .end = shape.RecentBegin(n),
+                          .k = shape.Rows(n),
+                          .metadata = sequence.Metadata(shape, layer, head),
+                          .rows = sequence.Rows(shape, layer, head),
+                          .positions = nullptr});
+      room += static_cast<size_t>(shape.Rows(n));
+    }
+  }
+  selected_.resize(room);
+  int32_t* next = selected_.data();
+  for (SelectWork& select : selects_) {
+    select.positions = next;
+    next += select.k;
+  }
+  if (!selects_.empty()) retriever_.Select(stream, selects_);
+  for (const SelectWork& select : selects_) {
+    Head(layer, select.head).rows_selected += static_cast<uint64_t>(select.count);
+    counters_.stats.bytes_scored += retriever_.BytesScored(select.end - select.begin);
+  }
+}
+
+void DecodePath::MeasureHeld(Stream& stream, int64_t layer, std::span<const SequenceView> sequences,
+                             const MatrixView& q, float scale) {
+  const Shape& shape = tiers_.shape;
+  ForEachOffloaded(layer, sequences, [&](const SequenceView& sequence, int64_t head, int64_t list) {
+    const int64_t n = sequence.n();
+    if (shape.AllFit(n)) return;
+    indices_.clear();
+    AttendedPositions(tiers_.geometry, sequence.slots->heads[static_cast<size_t>(list)], &indices_);
+    Head(layer, head).recall_held +=
+        recall_->Measure(stream, sequence, layer, head, Query(q, sequence, head), scale,
+                         shape.SinkRows(n), shape.RecentBegin(n), shape.Rows(n), indices_);
+  });
+  size_t index = 0;
+  for (const SequenceView& sequence : sequences) {
+    for (int64_t head = 0; head < shape.layout.kv_heads; ++head) {
+      if (index == selects_.size()) return;
+      const SelectWork& select = selects_[index];
+      if (select.head != head || select.q != Query(q, sequence, head)) continue;
+      ++index;
+      HeadCounters& counters = Head(layer, head);
+      ++counters.recall_refreshes;
+      counters.recall_retrieved +=
+          recall_->Measure(stream, sequence, layer, head, select.q, scale, select.begin, select.end,
+                           select.k, {select.positions, static_cast<size_t>(select.count)});
+    }
+  }
+}
+
+void DecodePath::Attend(Stream& stream, int64_t layer, std::span<const SequenceView> sequences,
+                        const MatrixView& q, const MatrixView& k, const MatrixView& v, float scale,
+                        const MatrixView& out) {
+  const Shape& shape = tiers_.shape;
+  Append(layer, sequences, k, v);
+  SelectResident(stream, layer, sequences, q, scale);
+  if (recall_ != nullptr) MeasureHeld(stream, layer, sequences, q, scale);
+
+  parts_.clear();
+  part_begins_.clear();
+  attends_.clear();
+  size_t select = 0;
+  for (const SequenceView& sequence : sequences) {
+    const int64_t n = sequence.n();
+    const int64_t sink = shape.SinkRows(n);
+    const int64_t recent = shape.RecentBegin(n);
+    for (int64_t head = 0; head < shape.layout.kv_heads; ++head) {
+      part_begins_.push_back(parts_.size());
+      attends_.push_back(
+          {.q = Query(q, sequence, head),
+           .out = out.Row<float>(sequence.row) + head * shape.group * shape.layout.head_dim,
+           .parts = {}});
+      const auto add = [&](const ops::PagedRows& rows, int64_t begin, int64_t count) {
+        if (count > 0) {
+          parts_.push_back({.rows = rows, .indices = nullptr, .begin = begin, .count = count});
+        }
+      };
+      const int64_t list = shape.offloaded_list[static_cast<size_t>(shape.Index(layer, head))];
+      if (list >= 0) {
+        const HeadSlots& slots = sequence.slots->heads[static_cast<size_t>(list)];
+        const ops::SlotRows rows = tiers_.geometry.Rows(slots);
+        add(rows, 0, sink);
+        AddAttended(tiers_.geometry, slots, &parts_);
+        // The ring, from the oldest row to its end, then from its beginning.
+        const int64_t first = shape.FixedSlot(recent);
+        const int64_t run = std::min(n - recent, shape.cache_begin() - first);
+        add(rows, first, run);
+        add(rows, shape.sink, n - recent - run);
+        continue;
+      }
+      const ops::PagedRows rows = sequence.Rows(shape, layer, head);
+      if (tiers_.plan.at(layer, head).dense || shape.AllFit(n)) {
+        add(rows, 0, n);
+        continue;
+      }
+      const SelectWork& chosen = selects_[select++];
+      add(rows, 0, sink);
+      parts_.push_back(
+          {.rows = rows, .indices = chosen.positions, .begin = 0, .count = chosen.count});
+      add(rows, recent, n - recent);
+    }
+  }
+  part_begins_.push_back(parts_.size());
+  uint64_t rows = 0;
+  for (size_t i = 0; i < attends_.size(); ++i) {
+    attends_[i].parts = std::span<const ops::RowPart>(parts_).subspan(
+        part_begins_[i], part_begins_[i + 1] - part_begins_[i]);
+  }
+  for (const ops::RowPart& part : parts_) rows += static_cast<uint64_t>(part.count);
+  ops::RowAttention(stream, shape.format, shape.group, attends_, scale);
+  counters_.stats.bytes_read += rows * shape.format.row_bytes();
+  counters_.stats.bytes_written +=
+      static_cast<uint64_t>(static_cast<int64_t>(sequences.size()) * shape.layout.kv_heads) *
+      shape.format.row_bytes();
+}
+
+}  // namespace litecache::kv

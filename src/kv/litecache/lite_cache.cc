@@ -1,0 +1,175 @@
+#include "kv/litecache/lite_cache.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/error.h"
+
+namespace litecache::kv {
+
+LiteCache::LiteCache(Device& device, const Shape& shape, const HeadPlan& plan,
+                     const KvOptions& options, bool prefetch, std::unique_ptr<Retriever> retriever,
+                     const TierBytes& budget)
+    : tiers_(device, shape, plan, budget),
+      retriever_(std::move(retriever)),
+      counters_{.stats = {},
+                .heads = std::vector<HeadCounters>(
+                    static_cast<size_t>(shape.layout.layers * shape.layout.kv_heads))},
+      recall_(options.measure_recall ? std::make_optional<RecallMeter>(tiers_, options)
+                                     : std::nullopt),
+      spiller_(tiers_, *retriever_),
+      decode_(tiers_, *retriever_, spiller_, recall_ ? &*recall_ : nullptr, counters_, options),
+      prefill_(tiers_, *retriever_, spiller_, counters_),
+      prefetch_(prefetch) {}
+
+LiteCache::~LiteCache() { DropStaging(); }
+
+SequenceId LiteCache::Create() {
+  const SequenceId id = tiers_.resident.Create();
+  LC_CHECK(tiers_.store.Create() == id && tiers_.metadata.Create() == id);
+  tiers_.slots.Create(id);
+  return id;
+}
+
+SequenceId LiteCache::Fork(SequenceId parent) {
+  const SequenceId id = tiers_.resident.Fork(parent);
+  LC_CHECK(tiers_.store.Fork(parent) == id && tiers_.metadata.Fork(parent) == id);
+  tiers_.slots.Fork(parent, id);
+  return id;
+}
+
+void LiteCache::Release(SequenceId id) {
+  tiers_.resident.Release(id);
+  tiers_.store.Release(id);
+  tiers_.metadata.Release(id);
+  tiers_.slots.Release(id);
+}
+
+int64_t LiteCache::StoredAfter(const StepSequence& sequence) const {
+  const int64_t n = sequence.past + sequence.rows;
+  return std::max(sequence.decode ? n - tiers_.shape.recent : n, tiers_.store.Length(sequence.id));
+}
+
+void LiteCache::PlanGrowth(const Step& step) {
+  all_rows_.clear();
+  stored_rows_.clear();
+  slot_growth_.clear();
+  for (const StepSequence& sequence : step.sequences) {
+    all_rows_.push_back({sequence.id, sequence.rows});
+    const int64_t stored = StoredAfter(sequence) - tiers_.store.Length(sequence.id);
+    if (stored > 0) stored_rows_.push_back({sequence.id, stored});
+    slot_growth_.push_back(
+        {sequence.id, sequence.decode ? tiers_.shape.SlotPages(sequence.past + 1) : 0});
+  }
+}
+
+void LiteCache::DropStaging() {
+  for (PageId page : staging_) tiers_.device.DropReference(page);
+  staging_.clear();
+  staging_pages_.clear();
+}
+
+void LiteCache::BeginStep(const Step& step) {
+  check_(step, tiers_.resident);
+  decoding_.clear();
+  prefilling_.clear();
+  DropStaging();
+  PlanGrowth(step);
+  int64_t staging = 0;
+  for (const StepSequence& sequence : step.sequences) {
+    if (sequence.decode) continue;
+    staging = std::max(staging, tiers_.shape.StagingPages(sequence.past + sequence.rows));
+  }
+  // Everything that can throw comes first.
+  tiers_.host.Reserve(tiers_.store.PagesNeeded(stored_rows_));
+  tiers_.device.Reserve(tiers_.resident.PagesNeeded(all_rows_) +
+                        tiers_.metadata.PagesNeeded(stored_rows_) +
+                        tiers_.slots.PagesNeeded(slot_growth_) + staging);
+  tiers_.store.Grow(stored_rows_);
+  tiers_.resident.Grow(all_rows_);
+  tiers_.metadata.Grow(stored_rows_);
+  tiers_.slots.Grow(slot_growth_);
+  for (; staging > 0; --staging) {
+    staging_.push_back(tiers_.device.Take());
+    staging_pages_.push_back(tiers_.device.data(staging_.back()));
+  }
+
+  for (const StepSequence& sequence : step.sequences) {
+    SequenceSlots& slots = tiers_.slots.Get(sequence.id);
+    if (!sequence.decode) std::fill(slots.filled.begin(), slots.filled.end(), uint8_t{0});
+    (sequence.decode ? decoding_ : prefilling_)
+        .push_back({.id = sequence.id,
+                    .row = sequence.first_row,
+                    .rows = sequence.rows,
+                    .past = sequence.past,
+                    .stored = tiers_.store.Length(sequence.id),
+                    .slots = &slots,
+                    .store = tiers_.store.Lists(sequence.id),
+                    .resident = tiers_.resident.Lists(sequence.id),
+                    .metadata = tiers_.metadata.Lists(sequence.id)});
+  }
+  prepared_.assign(static_cast<size_t>(tiers_.shape.layout.layers), 0);
+}
+
+bool LiteCache::WantsPrediction(int64_t layer) const {
+  if (!prefetch_ || layer == 0) return false;
+  for (int64_t head = 0; head < tiers_.shape.layout.kv_heads; ++head) {
+    if (tiers_.shape.offloads(layer, head)) return true;
+  }
+  return false;
+}
+
+void LiteCache::Prefetch(Stream& stream, int64_t layer, const Step& step, const MatrixView& q,
+                         float scale) {
+  LC_CHECK(layer >= 1 && layer < tiers_.shape.layout.layers && q.rows >= step.decode_rows);
+  if (decoding_.empty() || !WantsPrediction(layer)) return;
+  decode_.Prepare(stream, layer, decoding_, q, scale, /*predicted=*/true);
+  prepared_[static_cast<size_t>(layer)] = 1;
+}
+
+void LiteCache::Attend(Stream& stream, int64_t layer, const Step& step, const MatrixView& q,
+                       const MatrixView& k, const MatrixView& v, float scale,
+                       const MatrixView& out) {
+  LC_CHECK(layer >= 0 && layer < tiers_.shape.layout.layers);
+  LC_CHECK(decoding_.size() + prefilling_.size() == step.sequences.size(),
+           "Attend() outside of BeginStep/EndStep");
+  if (!decoding_.empty()) {
+    if (!prepared_[static_cast<size_t>(layer)]) {
+      decode_.Prepare(stream, layer, decoding_, q, scale, /*predicted=*/false);
+    }
+    decode_.Attend(stream, layer, decoding_, q, k, v, scale, out);
+  }
+  if (!prefilling_.empty()) {
+    prefill_.Attend(stream, layer, prefilling_, staging_pages_, q, k, v, scale, out);
+  }
+}
+
+void LiteCache::EndStep(const Step& step) {
+  PlanGrowth(step);
+  for (const auto& growth : all_rows_) tiers_.resident.Commit(growth.id, growth.rows);
+  for (const auto& growth : stored_rows_) {
+    tiers_.store.Commit(growth.id, growth.rows);
+    tiers_.metadata.Commit(growth.id, growth.rows);
+  }
+  decoding_.clear();
+  prefilling_.clear();
+  DropStaging();
+}
+
+Stats LiteCache::GetStats() const {
+  Stats stats = counters_.stats;
+  const auto bytes = [](const PagePool& pool, int64_t pages) {
+    return static_cast<uint64_t>(pages) * pool.page_bytes();
+  };
+  stats.used = {.device = bytes(tiers_.device, tiers_.device.used()),
+                .host = bytes(tiers_.host, tiers_.host.used())};
+  stats.capacity = {.device = bytes(tiers_.device, tiers_.device.capacity()),
+                    .host = bytes(tiers_.host, tiers_.host.capacity())};
+  for (const HeadCounters& head : counters_.heads) {
+    stats.lookups += head.lookups;
+    stats.hits += head.hits;
+  }
+  return stats;
+}
+
+}  // namespace litecache::kv

@@ -1,0 +1,75 @@
+// Policy litecache: query-similarity approximate caching over two tiers.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "kv/cache.h"
+#include "kv/litecache/counters.h"
+#include "kv/litecache/decode.h"
+#include "kv/litecache/prefill.h"
+#include "kv/litecache/recall.h"
+#include "kv/litecache/spill.h"
+#include "kv/litecache/tiers.h"
+#include "kv/step_check.h"
+
+namespace litecache::kv {
+
+class LiteCache final : public Cache {
+ public:
+  LiteCache(Device& device, const Shape& shape, const HeadPlan& plan, const KvOptions& options,
+            bool prefetch, std::unique_ptr<Retriever> retriever, const TierBytes& budget);
+  ~LiteCache() override;
+
+  std::string_view policy() const override { return "litecache"; }
+  const Layout& layout() const override { return tiers_.shape.layout; }
+  TierBytes BytesFor(int64_t tokens) const override { return tiers_.shape.BytesFor(tokens); }
+  TierBytes ForkBytesFor(int64_t shared, int64_t tokens) const override {
+    return tiers_.shape.ForkBytesFor(shared, tokens);
+  }
+
+  SequenceId Create() override;
+  SequenceId Fork(SequenceId parent) override;
+  void Release(SequenceId id) override;
+  int64_t Length(SequenceId id) const override { return tiers_.resident.Length(id); }
+
+  void BeginStep(const Step& step) override;
+  bool WantsPrediction(int64_t layer) const override;
+  void Prefetch(Stream& stream, int64_t layer, const Step& step, const MatrixView& q,
+                float scale) override;
+  void Attend(Stream& stream, int64_t layer, const Step& step, const MatrixView& q,
+              const MatrixView& k, const MatrixView& v, float scale,
+              const MatrixView& out) override;
+  void EndStep(const Step& step) override;
+
+  Stats GetStats() const override;
+  std::span<const HeadCounters> Heads() const override { return counters_.heads; }
+
+ private:
+  // Tokens of a sequence that are stored once the step is committed.
+  int64_t StoredAfter(const StepSequence& sequence) const;
+  void PlanGrowth(const Step& step);
+  void DropStaging();
+
+  Tiers tiers_;
+  std::unique_ptr<Retriever> retriever_;
+  Counters counters_;
+  std::optional<RecallMeter> recall_;
+  Spiller spiller_;
+  DecodePath decode_;
+  PrefillPath prefill_;
+  bool prefetch_;
+
+  // Of the step in progress.
+  std::vector<SequenceView> decoding_, prefilling_;
+  std::vector<uint8_t> prepared_;  // layers whose lookups a predicted query has done
+  std::vector<PageId> staging_;
+  std::vector<std::byte*> staging_pages_;
+  // Scratch.
+  StepCheck check_;
+  std::vector<SequenceTable::Growth> all_rows_, stored_rows_;
+  std::vector<SlotTable::Growth> slot_growth_;
+};
+
+}  // namespace litecache::kv

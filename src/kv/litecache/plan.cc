@@ -1,0 +1,83 @@
+// Policy litecache before it exists.
+
+#include <utility>
+
+#include "base/error.h"
+#include "kv/cache_plan.h"
+#include "kv/litecache/lite_cache.h"
+#include "kv/litecache/shape.h"
+#include "kv/retriever.h"
+
+namespace litecache::kv {
+namespace {
+
+// The context that S_topk of CLO eq. 12 is taken at where the budget is a share and the profile
+// does not say.
+constexpr int64_t kTypicalContext = 32768;
+
+KvOptions Resolve(const KvOptions& options, const Profile* profile) {
+  KvOptions resolved = options;
+  if (options.retriever == "auto") {
+    const bool hata = profile != nullptr && profile->hata.contains(options.hata_bits);
+    resolved.retriever = hata ? "hata" : "quest";
+  }
+  return resolved;
+}
+
+class LitePlan final : public CachePlan {
+ public:
+  LitePlan(const Layout& layout, const KvOptions& options, std::shared_ptr<const Profile> profile)
+      : options_(Resolve(options, profile.get())),
+        profile_(std::move(profile)),
+        // Nothing runs beside a layer on the CPU, where a predicted query only costs accuracy.
+        prefetch_(options.prefetch == "on"),
+        heads_(MakeHeadPlan(layout, options_, profile_.get(), prefetch_, TopkBytes(layout))),
+        shape_(layout, options_, heads_, MakeRetriever(layout)->metadata_tokens()) {}
+
+  const Layout& layout() const override { return shape_.layout; }
+  TierBytes BytesFor(int64_t tokens) const override { return shape_.BytesFor(tokens); }
+  TierBytes ForkBytesFor(int64_t shared, int64_t tokens) const override {
+    return shape_.ForkBytesFor(shared, tokens);
+  }
+  const HeadPlan* heads() const override { return &heads_; }
+  std::string retriever() const override { return options_.retriever; }
+  bool prefetches() const override { return prefetch_; }
+
+  std::unique_ptr<Cache> Create(Device& device, const TierBytes& budget) const override {
+    if (device.type() != DeviceType::kCpu) {
+      throw Unsupported("KV policy 'litecache' runs on the CPU; this device is {}",
+                        device.Info().name);
+    }
+    return std::make_unique<LiteCache>(device, shape_, heads_, options_, prefetch_,
+                                       MakeRetriever(shape_.layout), budget);
+  }
+
+ private:
+  // S_topk of CLO eq. 12.
+  uint64_t TopkBytes(const Layout& layout) const {
+    const int64_t context = profile_ != nullptr && profile_->curve_context > 0
+                                ? profile_->curve_context
+                                : kTypicalContext;
+    return static_cast<uint64_t>(options_.budget.RowsFor(context)) *
+           StoreFormat(layout, options_).row_bytes();
+  }
+  std::unique_ptr<Retriever> MakeRetriever(const Layout& layout) const {
+    return CreateRetriever(layout, options_, profile_.get(), PageLayout(layout).page_bytes);
+  }
+
+  KvOptions options_;
+  std::shared_ptr<const Profile> profile_;
+  bool prefetch_;
+  HeadPlan heads_;
+  Shape shape_;
+};
+
+}  // namespace
+
+std::unique_ptr<CachePlan> PlanLiteCache(const Layout& layout, const KvOptions& options,
+                                         std::shared_ptr<const Profile> profile) {
+  CheckLayout(layout);
+  return std::make_unique<LitePlan>(layout, options, std::move(profile));
+}
+
+}  // namespace litecache::kv

@@ -1,0 +1,46 @@
+// A head's cached rows become the top-k of a query: select, place, move.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "kv/litecache/tiers.h"
+#include "kv/retriever.h"
+#include "ops/move_rows.h"
+
+namespace litecache::kv {
+
+// One offloaded head of one sequence.
+struct RefreshWork {
+  const SequenceView* sequence = nullptr;
+  int64_t head = 0;
+  const float* q = nullptr;  // [group][head_dim]
+  // Candidates [begin, end); k of them, or all where there are no more.
+  int64_t begin = 0, end = 0;
+  int64_t k = 0;
+  int64_t capacity = 0;  // slots for cached rows
+  // Results.
+  std::span<const int32_t> positions;  // selected, until the next Run()
+  int64_t moved = 0;                   // of those: brought from the host store
+};
+
+class Refresher {
+ public:
+  Refresher(Tiers& tiers, Retriever& retriever, bool delta)
+      : tiers_(tiers), retriever_(retriever), delta_(delta) {}
+  void Run(Stream& stream, int64_t layer, float scale, std::span<RefreshWork> work);
+
+ private:
+  Tiers& tiers_;
+  Retriever& retriever_;
+  bool delta_;
+  // Scratch.
+  std::vector<int32_t> positions_, moved_positions_, moved_slots_;
+  std::vector<SelectWork> selects_;
+  std::vector<size_t> selecting_;
+  std::vector<UpdateWork> updates_;
+  std::vector<ops::MoveWork> moves_;
+};
+
+}  // namespace litecache::kv

@@ -1,0 +1,98 @@
+#include "kv/litecache/shape.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+
+#include "base/error.h"
+#include "kv/litecache/head_slots.h"
+
+namespace litecache::kv {
+namespace {
+
+constexpr uint64_t kPageBytes = 64 * 1024;
+// A table without lists has no pages; any page size serves, and few blocks are counted.
+constexpr int64_t kNoPages = int64_t{1} << 30;
+
+}  // namespace
+
+ops::RowFormat StoreFormat(const Layout& layout, const KvOptions& options) {
+  ops::RowFormat format = ops::FormatOf(layout.dtype, layout.head_dim);
+  if (options.host_rows == "fp8") format.encoding = ops::RowEncoding::kFp8;
+  if (options.host_rows == "int8") format.encoding = ops::RowEncoding::kInt8;
+  return format;
+}
+
+Shape::Shape(const Layout& layout_of_model, const KvOptions& options, const HeadPlan& plan,
+             int64_t tokens_a_metadata_page)
+    : layout(layout_of_model),
+      group(layout.q_heads / layout.kv_heads),
+      budget(options.budget),
+      slots_factor(options.slots),
+      sink(options.sink_tokens),
+      recent(options.recent_tokens),
+      pages(layout),
+      format(ops::FormatOf(layout.dtype, layout.head_dim)),
+      store_format(StoreFormat(layout, options)),
+      store_page_tokens(pages.page_tokens),
+      metadata_tokens(tokens_a_metadata_page) {
+  if (store_format.quantized()) {
+    store_page_tokens = static_cast<int64_t>(
+        std::bit_floor(std::max<uint64_t>(kPageBytes / store_format.row_bytes(), 16)));
+  }
+  store_page_bytes = store_format.row_bytes() * static_cast<uint64_t>(store_page_tokens);
+  page_slots = SlotsIn(pages.page_bytes, format);
+  if (page_slots < 1 || labels_a_page() < 1) {
+    throw InvalidArgument(
+        "KV policy litecache: heads of {} values and groups of {} query heads "
+        "are too large for its pages of {} bytes",
+        layout.head_dim, group, pages.page_bytes);
+  }
+  const auto heads = static_cast<size_t>(layout.layers * layout.kv_heads);
+  offloaded_list.assign(heads, -1);
+  resident_list.assign(heads, -1);
+  metadata_list.assign(heads, -1);
+  for (int64_t layer = 0; layer < layout.layers; ++layer) {
+    const int64_t before = offloaded;
+    for (int64_t head = 0; head < layout.kv_heads; ++head) {
+      const HeadSettings& settings = plan.at(layer, head);
+      const auto index = static_cast<size_t>(Index(layer, head));
+      (settings.resident ? resident_list : offloaded_list)[index] =
+          settings.resident ? resident++ : offloaded++;
+      if (!settings.dense && metadata_tokens > 0) metadata_list[index] = metadata++;
+    }
+    max_offloaded_in_layer = std::max(max_offloaded_in_layer, offloaded - before);
+  }
+}
+
+TableShape Shape::StoreTable() const {
+  return {offloaded, store_page_tokens, store_format.row_bytes()};
+}
+
+TableShape Shape::ResidentTable() const { return pages.Table(resident); }
+
+TableShape Shape::MetadataTable() const {
+  return {metadata, metadata > 0 ? metadata_tokens : kNoPages, 0};
+}
+
+int64_t Shape::CacheSlots(int64_t n) const {
+  const double slots = std::ceil(static_cast<double>(Rows(n)) * slots_factor);
+  return std::min(static_cast<int64_t>(slots), Candidates(n));
+}
+
+TierBytes Shape::BytesFor(int64_t tokens) const { return ForkBytesFor(0, tokens); }
+
+TierBytes Shape::ForkBytesFor(int64_t shared, int64_t tokens) const {
+  // Rows that the parent has not stored yet, because they are recent, are stored by each fork.
+  const int64_t stored = std::max<int64_t>(shared - recent, 0);
+  const auto own = [](const TableShape& table, int64_t shared_tokens, int64_t all) {
+    return table.lists * (table.BlocksFor(all) - shared_tokens / table.page_tokens);
+  };
+  const int64_t device = own(ResidentTable(), shared, tokens) +
+                         own(MetadataTable(), stored, tokens) + offloaded * SlotPages(tokens) +
+                         LabelPages() + StagingPages(tokens);
+  return {.device = static_cast<uint64_t>(device) * pages.page_bytes,
+          .host = static_cast<uint64_t>(own(StoreTable(), stored, tokens)) * store_page_bytes};
+}
+
+}  // namespace litecache::kv

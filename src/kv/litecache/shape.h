@@ -1,0 +1,96 @@
+// Every size of policy litecache, from the layout and the options: which heads lie where, how many
+// rows a head keeps, what a sequence costs.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "kv/head_plan.h"
+#include "kv/layout.h"
+#include "kv/retriever.h"
+#include "ops/row_format.h"
+
+namespace litecache::kv {
+
+// A sequence of n tokens: sink = [0, sink), recent = [n - recent, n), candidates between them.
+//
+// Slots of an offloaded head: [0, sink) sink rows, [sink, cache_begin()) the ring of recent rows,
+// then cached rows. The ring has recent + 1 slots, so that the row which leaves the window stays
+// until its step is committed: a step that failed can be run again.
+struct Shape {
+  // metadata_tokens: Retriever::metadata_tokens().
+  Shape(const Layout& layout, const KvOptions& options, const HeadPlan& plan,
+        int64_t metadata_tokens);
+
+  Layout layout;
+  int64_t group = 0;  // query heads a KV head
+  KvBudget budget;
+  double slots_factor = 1;
+  int64_t sink = 0;
+  int64_t recent = 0;
+
+  PageLayout pages;             // of the device pool; resident rows lie in them
+  ops::RowFormat format;        // rows on the device
+  ops::RowFormat store_format;  // rows in the host store
+  int64_t store_page_tokens = 0;
+  uint64_t store_page_bytes = 0;
+  int64_t page_slots = 0;       // slots a device page holds
+  int64_t metadata_tokens = 0;  // tokens a page of metadata covers; 0: no metadata
+
+  // Index of a (layer, KV head) among the lists of its table, -1 where it has none; a layer's
+  // lists follow each other in the order of its heads.
+  std::vector<int64_t> offloaded_list, resident_list, metadata_list;
+  int64_t offloaded = 0, resident = 0, metadata = 0;  // lists
+  int64_t max_offloaded_in_layer = 0;
+
+  int64_t Index(int64_t layer, int64_t head) const { return layer * layout.kv_heads + head; }
+  bool offloads(int64_t layer, int64_t head) const {
+    return offloaded_list[static_cast<size_t>(Index(layer, head))] >= 0;
+  }
+
+  TableShape StoreTable() const;
+  TableShape ResidentTable() const;
+  TableShape MetadataTable() const;
+
+  // ---- a sequence of n tokens ----
+  int64_t SinkRows(int64_t n) const { return n < sink ? n : sink; }
+  int64_t RecentBegin(int64_t n) const { return n - recent > sink ? n - recent : SinkRows(n); }
+  int64_t Candidates(int64_t n) const { return RecentBegin(n) - SinkRows(n); }
+  int64_t Rows(int64_t n) const { return budget.RowsFor(n); }
+  // All candidates are cached: there is nothing to look up.
+  bool AllFit(int64_t n) const { return Candidates(n) <= Rows(n); }
+
+  // ---- slots ----
+  int64_t ring_slots() const { return recent + 1; }
+  int64_t cache_begin() const { return sink + ring_slots(); }
+  // Slot of a sink or recent token.
+  int64_t FixedSlot(int64_t token) const {
+    return token < sink ? token : sink + token % ring_slots();
+  }
+  // Slots for cached rows; never falls as n grows.
+  int64_t CacheSlots(int64_t n) const;
+  int64_t SlotPages(int64_t n) const {
+    return (cache_begin() + CacheSlots(n) + page_slots - 1) / page_slots;
+  }
+
+  // ---- labels: f32 [offloaded][group][head_dim], in device pages ----
+  uint64_t label_bytes() const {
+    return static_cast<uint64_t>(group * layout.head_dim) * sizeof(float);
+  }
+  int64_t labels_a_page() const { return static_cast<int64_t>(pages.page_bytes / label_bytes()); }
+  int64_t LabelPages() const { return (offloaded + labels_a_page() - 1) / labels_a_page(); }
+
+  // Pages that a prefill chunk ending at token n attends from where the store's rows are
+  // quantized: one layer's rows as they are on the device.
+  int64_t StagingPages(int64_t n) const {
+    return store_format.quantized() ? max_offloaded_in_layer * pages.BlocksFor(n) : 0;
+  }
+
+  TierBytes BytesFor(int64_t tokens) const;
+  TierBytes ForkBytesFor(int64_t shared, int64_t tokens) const;
+};
+
+// What options.host_rows says. Throws InvalidArgument.
+ops::RowFormat StoreFormat(const Layout& layout, const KvOptions& options);
+
+}  // namespace litecache::kv

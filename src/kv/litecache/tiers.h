@@ -1,0 +1,70 @@
+// The two tiers of policy litecache and who owns which page of them, and a step's sequences as the
+// operations of a layer see them.
+#pragma once
+
+#include <cstdint>
+
+#include "kv/head_plan.h"
+#include "kv/litecache/head_slots.h"
+#include "kv/litecache/shape.h"
+#include "kv/litecache/slot_table.h"
+#include "kv/page_pool.h"
+#include "kv/sequence_table.h"
+
+namespace litecache::kv {
+
+// All device memory comes from one pool and all host memory from another, so the budgets hold by
+// construction. The tables give out the same ids. Lengths: resident has all of a sequence's tokens;
+// store and metadata those that are stored: all of a prompt, and of what was generated what has
+// left the recent window.
+struct Tiers {
+  Tiers(Device& d, const Shape& s, const HeadPlan& p, const TierBytes& budget)
+      : shape(s),
+        plan(p),
+        geometry{s.format, s.page_slots, s.cache_begin()},
+        device(d, s.pages.page_bytes, budget.device, "KV cache, device tier"),
+        host(d, s.store_page_bytes, budget.host, "KV cache, host store"),
+        store(shape.StoreTable(), host),
+        resident(shape.ResidentTable(), device),
+        metadata(shape.MetadataTable(), device),
+        slots(shape, device) {}
+
+  const Shape shape;
+  const HeadPlan plan;
+  const SlotGeometry geometry;
+  PagePool device, host;
+  SequenceTable store, resident, metadata;
+  SlotTable slots;
+};
+
+// A sequence's part of the step in progress.
+struct SequenceView {
+  SequenceId id = 0;
+  int64_t row = 0;  // its first row of the step's activations
+  int64_t rows = 0;
+  int64_t past = 0;    // tokens before this step
+  int64_t stored = 0;  // of those, in the host store
+  SequenceSlots* slots = nullptr;
+  // Lists of pages by the tables' list indices.
+  std::byte* const* const* store = nullptr;
+  std::byte* const* const* resident = nullptr;
+  std::byte* const* const* metadata = nullptr;
+  int64_t store_blocks = 0, resident_blocks = 0;
+
+  int64_t n() const { return past + rows; }
+
+  // Null for a head without metadata.
+  std::byte* const* Metadata(const Shape& shape, int64_t layer, int64_t head) const {
+    const int64_t list = shape.metadata_list[static_cast<size_t>(shape.Index(layer, head))];
+    return list < 0 ? nullptr : metadata[list];
+  }
+  // Rows of an offloaded head in the host store, of a resident head on the device.
+  ops::PagedRows Rows(const Shape& shape, int64_t layer, int64_t head) const {
+    const auto index = static_cast<size_t>(shape.Index(layer, head));
+    const int64_t list = shape.offloaded_list[index];
+    if (list >= 0) return {store[list], shape.store_page_tokens, shape.store_format};
+    return {resident[shape.resident_list[index]], shape.pages.page_tokens, shape.format};
+  }
+};
+
+}  // namespace litecache::kv
