@@ -26,6 +26,7 @@ class PasskeysTest(unittest.TestCase):
         document = maker.make(length, rng)
         text = TOKENIZER.decode(document.ids)
         context = text[:text.index("\nWhat is the special magic")]
+        self.assertEqual(TOKENIZER.decode(document.ids[:document.context]), context + "\n")
         self.assertLessEqual(len(document.ids), length)
         self.assertGreater(len(document.ids), 0.9 * length - 40)
         self.assertLessEqual(len(document.answers), maker.passkeys)

@@ -1,10 +1,12 @@
-"""Passkey accuracy with some heads streaming: the least important, the most important, random ones.
+"""Passkey accuracy and perplexity with some heads streaming: the least important, the most, random ones.
 
 If the importance means something, the least important heads can stream without harm and a few of the
-most important ones cannot. Prints a Markdown table and writes a JSON.
+most important ones cannot. The perplexity is that of the haystack's last 2,048 tokens. Prints Markdown
+tables and writes a JSON.
 """
 
 import argparse
+import math
 import pathlib
 import random
 import sys
@@ -13,6 +15,8 @@ import torch
 
 import common
 
+PERPLEXITY_TOKENS = 2048
+
 
 def orders(alpha, draws: int, seed: int) -> dict:
     """Flat head numbers in the order in which they are given to streaming attention."""
@@ -20,18 +24,39 @@ def orders(alpha, draws: int, seed: int) -> dict:
     least = sorted(range(alpha.numel()), key=lambda i: alpha.flatten()[i].item())
     named = {"least": [least], "most": [least[::-1]], "random": []}
     for _ in range(draws):
-        named["random"].append(rng.sample(least, len(least)))
-    return named
+        named["random"].append(rng.sample(range(alpha.numel()), alpha.numel()))
+    return {name: lists for name, lists in named.items() if lists}
+
+
+def haystack_loss(model, document, hidden) -> float:
+    """Mean negative log likelihood of the last tokens before the questions."""
+    begin = max(1, document.context - PERPLEXITY_TOKENS)
+    logits = model.lm_head(hidden[begin - 1:document.context - 1]).float()
+    tokens = torch.tensor(document.ids[begin:document.context], device=hidden.device)
+    return torch.nn.functional.cross_entropy(logits, tokens).item()
 
 
 @torch.no_grad()
-def measure(model, mix, documents, streaming: list[int]) -> float:
-    """Percent of passkeys found while these heads stream."""
+def measure(model, mix, documents, streaming: list[int]) -> tuple[float, float]:
+    """(percent of passkeys found, haystack loss) while these heads stream."""
     mix.alpha.fill_(1)
     mix.alpha.view(-1)[streaming] = 0
     mix.mixing = True
-    marks = [m for d in documents for m in common.right_answers(model, d, common.hidden_states(model, d))]
-    return 100 * sum(marks) / len(marks)
+    marks, losses = [], []
+    for document in documents:
+        hidden = common.hidden_states(model, document)
+        marks += common.right_answers(model, document, hidden)
+        losses.append(haystack_loss(model, document, hidden))
+    return 100 * sum(marks) / len(marks), sum(losses) / len(losses)
+
+
+def print_table(title: str, counts, rows, field: str, digits: int):
+    print(f"{title}\n\n| length | sink:recent | streaming heads | {' | '.join(map(str, counts))} |")
+    print("| --- " * (3 + len(counts)) + "|")
+    for row in rows:
+        figures = " | ".join(f"{f:.{digits}f}" for f in row[field])
+        print(f"| {row['length']} | {row['window']} | {row['heads']} | {figures} |")
+    print()
 
 
 def main():
@@ -57,13 +82,13 @@ def main():
         for window in args.windows:
             mix.sink, mix.recent = map(int, window.split(":"))
             for name, lists in orders(alpha, args.draws, args.seed).items():
-                found = [sum(measure(model, mix, documents, order[:n]) for order in lists) / len(lists) for n in counts]
-                rows.append({"length": length, "window": window, "heads": name, "found": [round(f, 1) for f in found]})
+                each = [[measure(model, mix, documents, order[:n]) for order in lists] for n in counts]
+                mean = [[sum(x) / len(x) for x in zip(*results)] for results in each]
+                rows.append({"length": length, "window": window, "heads": name, "found": [round(f, 1) for f, _ in mean],
+                             "perplexity": [round(math.exp(loss), 3) for _, loss in mean]})
                 print(rows[-1], file=sys.stderr, flush=True)
-    print(f"| length | sink:recent | streaming heads | {' | '.join(map(str, counts))} |")
-    print("| --- " * (3 + len(counts)) + "|")
-    for row in rows:
-        print(f"| {row['length']} | {row['window']} | {row['heads']} | {' | '.join(f'{f:.0f}' for f in row['found'])} |")
+    print_table("Passkeys found, percent", counts, rows, "found", 0)
+    print_table("Perplexity of the haystack", counts, rows, "perplexity", 2)
     if args.output:
         common.write_json(args.output, {"importance": args.importance.name, "counts": counts, "documents": args.documents,
                                         "draws": args.draws, "rows": rows})

@@ -25,6 +25,8 @@ SHALLOWEST, DEEPEST, DEPTH_STEPS = 0.05, 0.95, 1000
 @dataclasses.dataclass
 class Document:
     ids: list[int]
+    # Tokens before the first question.
+    context: int
     # Token ranges [begin, end) of the values in the questions' answers, in the order they are asked.
     answers: list[tuple[int, int]]
     # Where each asked value's needle begins, as a share of the haystack's tokens.
@@ -91,7 +93,7 @@ class Maker:
         self.tokenizer, self.haystack, self.words = tokenizer, haystack, words
         self.passkeys, self.kinds = passkeys, kinds
         rng = random.Random(0)
-        sizes = {(kind, n): max(len(self._encode(*self._write(kind, n, [], rng)[:2]).ids) for _ in range(8))
+        sizes = {(kind, n): max(len(self._encode(*self._write(kind, n, [], rng)).ids) for _ in range(8))
                  for kind in kinds for n in (1, 5)}
         self.fixed = {kind: sizes[kind, 1] for kind in kinds}
         self.each = {kind: (sizes[kind, 5] - sizes[kind, 1]) / 4 for kind in kinds}
@@ -125,7 +127,7 @@ class Maker:
         return str(uuid.UUID(int=rng.getrandbits(128), version=4))
 
     def _write(self, kind: str, count: int, pieces, rng: random.Random):
-        """(text, character ranges of the answers, depths)."""
+        """(text, characters before the questions, character ranges of the answers, depths)."""
         keys = distinct(count, lambda: f"{rng.choice(self.words[0])}-{rng.choice(self.words[1])}")
         pairs = list(zip(keys, distinct(count, lambda: self._value(kind, rng))))
         steps = sorted(rng.sample(range(DEPTH_STEPS), count))
@@ -141,15 +143,16 @@ class Maker:
             parts.append(text)
             begun += size
         text = "".join(parts).rstrip("\n ") + "\n"
+        context = len(text)
         rng.shuffle(pairs)
         spans = []
         for key, value in pairs:
             text += QUESTION.format(kind=kind, key=key)
             spans.append((len(text), len(text) + len(value)))
             text += value + ".\n"
-        return text, spans, [depth_of[key] for key, _ in pairs]
+        return text, context, spans, [depth_of[key] for key, _ in pairs]
 
-    def _encode(self, text: str, spans, depths=()) -> Document:
+    def _encode(self, text: str, context: int, spans, depths) -> Document:
         encoded = self.tokenizer(text, return_attention_mask=False)
         answers = [(encoded.char_to_token(begin), encoded.char_to_token(end - 1) + 1) for begin, end in spans]
-        return Document(encoded["input_ids"], answers, list(depths))
+        return Document(encoded["input_ids"], encoded.char_to_token(context), answers, depths)
