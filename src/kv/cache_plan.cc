@@ -1,14 +1,14 @@
 #include "kv/cache_plan.h"
 
-#include "base/error.h"
+#include <utility>
 
 namespace litecache::kv {
 
 std::unique_ptr<CachePlan> MakeCachePlan(const Layout& layout, const KvOptions& options,
                                          std::shared_ptr<const Profile> profile) {
-  options.Validate();
+  options.Validate();  // knows the policies' names
   if (options.policy == "full") return PlanFullCache(layout);
-  throw InvalidArgument("KV policy '{}' is not known; there is: full", options.policy);
+  return PlanLiteCache(layout, options, std::move(profile));
 }
 
 }  // namespace litecache::kv
