@@ -324,20 +324,31 @@ TEST(Core, LogprobsAreOfTheModelBeforeSampling) {
 
 TEST(Core, ScoresEqualAPassOverTheWholeText) {
   auto random = TestRandom(4);
+  std::atomic<int64_t> decoded = 0;
   Fixture fixture;
+  fixture.rig.decoder.on_step = [&](const kv::Step& step) { decoded += step.decode_rows; };
   Core& core = fixture.Start();
   auto beside = core.Submit({.prompt = {1, 2}, .max_tokens = 3000});
-  for (int i = 0; i < 8; ++i) {
+  for (int i = 0; i < 12; ++i) {
+    if (i == 5) ReadAll(*beside);
     const std::vector<int32_t> tokens = RandomPrompt(random, 200);
     const auto count = static_cast<int64_t>(tokens.size());
     const std::vector<int64_t> positions = {count - 1, 0, count / 2, count / 2};
     int64_t last = 0;
-    const ScoreResult result = core.Score({tokens, positions}, [&](int64_t done, int64_t total) {
+    // A third as one prompt; the others turn to decode steps somewhere.
+    const int64_t decode_from =
+        i % 3 == 0 ? -1 : 1 + static_cast<int64_t>(random() % static_cast<uint64_t>(count));
+    const int64_t decoded_before = decoded;
+    const ScoreRequest request{tokens, positions, decode_from};
+    const ScoreResult result = core.Score(request, [&](int64_t done, int64_t total) {
       EXPECT_EQ(total, count);
       EXPECT_GT(done, last);
       last = done;
     });
     EXPECT_EQ(last, count);
+    if (i >= 5) {  // by then nothing else runs
+      EXPECT_EQ(decoded - decoded_before, decode_from < 0 ? 0 : count - decode_from);
+    }
     ToyRig rig;
     std::vector<float> logits(tokens.size() * ToyDecoder::kVocab);
     std::vector<int32_t> places;
@@ -375,6 +386,8 @@ TEST(Core, ScoresEqualAPassOverTheWholeText) {
   EXPECT_THROW(core.Score({}, {}), InvalidArgument);
   EXPECT_THROW(core.Score({{1, 2}, {2}}, {}), InvalidArgument);
   EXPECT_THROW(core.Score({{1, 97}, {}}, {}), InvalidArgument);
+  EXPECT_THROW(core.Score({{1, 2}, {}, 0}, {}), InvalidArgument);
+  EXPECT_THROW(core.Score({{1, 2}, {}, 3}, {}), InvalidArgument);
   EXPECT_THROW(core.Score({std::vector<int32_t>(5000, 1), {}}, {}), CapacityError);
   EXPECT_THROW(core.Score({{1, 2, 3}, {}}, [](int64_t, int64_t) { throw Error("enough"); }), Error);
 }

@@ -128,7 +128,8 @@ struct ToyRig {
   explicit ToyRig(int64_t blocks = 4096, int threads = 2)
       : device(threads), stream(device.CreateStream()) {
     const kv::Layout layout = decoder.config().kv_layout(DType::kF32);
-    const uint64_t block = kv::CreateFullCache(device, layout, uint64_t{1} << 30)->BytesFor(1).device;
+    const uint64_t block =
+        kv::CreateFullCache(device, layout, uint64_t{1} << 30)->BytesFor(1).device;
     cache = kv::CreateFullCache(device, layout, static_cast<uint64_t>(blocks) * block);
   }
   CpuDevice device;

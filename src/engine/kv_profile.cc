@@ -1,0 +1,58 @@
+#include "engine/kv_profile.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "model/fingerprint.h"
+
+namespace litecache::engine {
+
+std::shared_ptr<const kv::Profile> LoadProfile(const KvOptions& options,
+                                               const std::filesystem::path& directory,
+                                               const kv::Layout& layout) {
+  if (options.policy == "full" || options.profile == "none") return nullptr;
+  std::filesystem::path path = options.profile;
+  if (options.profile == "auto") {
+    if (directory.empty()) return nullptr;
+    path = directory / kProfileName;
+    if (!std::filesystem::exists(path)) return nullptr;
+  }
+  if (directory.empty()) {
+    throw InvalidArgument("profile {}: a model with random weights has none; use profile 'none'",
+                          path.string());
+  }
+  auto profile = std::make_shared<kv::Profile>(kv::Profile::Load(path));
+  profile->CheckModel(layout, model::Fingerprint(directory), path);
+  return profile;
+}
+
+std::vector<std::string> DescribePlan(const kv::CachePlan& plan, const KvOptions& options,
+                                      const kv::Profile* profile) {
+  const kv::HeadPlan* heads = plan.heads();
+  if (heads == nullptr) return {};
+  std::vector<std::string> lines;
+  lines.push_back(profile != nullptr
+                      ? fmt::format("profile of {} ({})", profile->corpus, profile->created)
+                      : std::string("no profile: `litecache profile --model DIR` measures the "
+                                    "model's heads; until then every head counts the same"));
+  float low = 1, high = -1;
+  int64_t dense = 0;
+  for (const kv::HeadSettings& head : heads->heads) {
+    dense += head.dense ? 1 : 0;
+    if (head.resident) continue;
+    low = std::min(low, head.tau);
+    high = std::max(high, head.tau);
+  }
+  lines.push_back(fmt::format("{} of {} heads resident{}; thresholds {}{}", heads->resident_count(),
+                              heads->heads.size(),
+                              dense > 0 ? fmt::format(" ({} dense)", dense) : "", heads->thresholds,
+                              low <= high ? fmt::format(" ({:.2f} to {:.2f})", low, high) : ""));
+  lines.push_back(fmt::format("budget {}, retriever {}, prefetch {}", options.budget.ToString(),
+                              plan.retriever(), plan.prefetches() ? "on" : "off"));
+  if (!heads->remark.empty()) lines.push_back(heads->remark);
+  return lines;
+}
+
+}  // namespace litecache::engine

@@ -1,0 +1,29 @@
+// The KV policy's profile: where it is found, and what was decided from it, in words.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "kv/cache_plan.h"
+#include "kv/profile.h"
+#include "litecache/kv_options.h"
+
+namespace litecache::engine {
+
+// Name of the profile in a model's directory.
+inline constexpr const char* kProfileName = "litecache-profile.safetensors";
+
+// options.profile: a file, "auto" (kProfileName in `directory`, where it exists) or "none". Null
+// without one, and for policies that need none. directory: empty for a model without files. Throws
+// FileError for a file that is missing, damaged or another model's.
+std::shared_ptr<const kv::Profile> LoadProfile(const KvOptions& options,
+                                               const std::filesystem::path& directory,
+                                               const kv::Layout& layout);
+
+// What the plan's policy came to: one line a fact. Empty for policy full.
+std::vector<std::string> DescribePlan(const kv::CachePlan& plan, const KvOptions& options,
+                                      const kv::Profile* profile);
+
+}  // namespace litecache::engine
