@@ -156,6 +156,25 @@ void LiteCache::EndStep(const Step& step) {
   DropStaging();
 }
 
+std::vector<int32_t> LiteCache::CachedPositions(SequenceId id, int64_t layer, int64_t head) {
+  const int64_t list =
+      tiers_.shape.offloaded_list[static_cast<size_t>(tiers_.shape.Index(layer, head))];
+  LC_CHECK(list >= 0, "layer {} head {} is resident", layer, head);
+  std::vector<int32_t> positions;
+  AttendedPositions(tiers_.geometry, tiers_.slots.Get(id).heads[static_cast<size_t>(list)],
+                    &positions);
+  std::sort(positions.begin(), positions.end());
+  return positions;
+}
+
+std::span<const float> LiteCache::Label(SequenceId id, int64_t layer, int64_t head) {
+  const int64_t list =
+      tiers_.shape.offloaded_list[static_cast<size_t>(tiers_.shape.Index(layer, head))];
+  LC_CHECK(list >= 0, "layer {} head {} is resident", layer, head);
+  return {tiers_.slots.Label(tiers_.slots.Get(id), list),
+          static_cast<size_t>(tiers_.shape.group * tiers_.shape.layout.head_dim)};
+}
+
 Stats LiteCache::GetStats() const {
   Stats stats = counters_.stats;
   const auto bytes = [](const PagePool& pool, int64_t pages) {

@@ -46,6 +46,11 @@ class LiteCache final : public Cache {
   Stats GetStats() const override;
   std::span<const HeadCounters> Heads() const override { return counters_.heads; }
 
+  // For diagnosis, of an offloaded head: the positions of its cached rows (sink and recent tokens
+  // not among them; as of the last decode step), ascending, and the label [group][head_dim].
+  std::vector<int32_t> CachedPositions(SequenceId id, int64_t layer, int64_t head);
+  std::span<const float> Label(SequenceId id, int64_t layer, int64_t head);
+
  private:
   // Tokens of a sequence that are stored once the step is committed.
   int64_t StoredAfter(const StepSequence& sequence) const;
