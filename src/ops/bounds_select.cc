@@ -1,9 +1,8 @@
 #include "ops/bounds_select.h"
 
+#include "device/cpu/cpu_device.h"
 #include "ops/cpu/select/select.h"
 #include "ops/selection_check.h"
-
-#include "device/cpu/cpu_device.h"
 
 namespace litecache::ops {
 

@@ -149,15 +149,16 @@ AttentionBlock::AttentionBlock(const AttentionShape& shape, float* queries, int6
 
 void AttentionBlock::Add(const TileRows& rows, int64_t count, const int32_t* limits,
                          const TileRows& next, int64_t next_count) {
+  if (decode_) {
+    Avx512DecodeTile(rows.data(), count, next.data(), next_count, shape_.head_dim, queries_, count_,
+                     maximum_, sum_, out_);
+    return;
+  }
   // Rows lie anywhere, so the hardware's prefetchers lose the thread at every page's end.
   for (int64_t i = 0; i < next_count; ++i) {
     PrefetchRow(next[Size(i)], Size(shape_.row_bytes()));
   }
-  if (decode_) {
-    Avx512DecodeTile(rows.data(), count, shape_.head_dim, queries_, count_, maximum_, sum_, out_);
-  } else {
-    AddToPanel(rows, count, limits);
-  }
+  AddToPanel(rows, count, limits);
 }
 
 void AttentionBlock::AddToPanel(const TileRows& rows, int64_t count, const int32_t* limits) {

@@ -49,8 +49,10 @@ inline constexpr int64_t kMaxDecodeHeads = 16;
 // Online softmax attention of `heads` <= kMaxDecodeHeads query heads of one token over `count` in
 // [1, kDecodeTileRows] KV rows [K | V] of bf16, all visible. queries [heads][head_dim] bf16, scaled
 // for powers of two; head_dim a multiple of 32. maximum, sum [heads] and out [heads][head_dim]
-// (64-byte aligned) run on from tile to tile. CpuIsa::kAvx512Bf16.
-void Avx512DecodeTile(const std::byte* const* rows, int64_t count, int64_t head_dim,
-                      const void* queries, int64_t heads, float* maximum, float* sum, float* out);
+// (64-byte aligned) run on from tile to tile. The `next_count` rows of the next tile are asked for
+// on the way. CpuIsa::kAvx512Bf16.
+void Avx512DecodeTile(const std::byte* const* rows, int64_t count, const std::byte* const* next,
+                      int64_t next_count, int64_t head_dim, const void* queries, int64_t heads,
+                      float* maximum, float* sum, float* out);
 
 }  // namespace litecache::ops::cpu

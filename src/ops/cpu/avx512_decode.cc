@@ -2,6 +2,7 @@
 // their 16 lanes as a group has heads (often 4); here lanes are the head's elements, which takes a
 // quarter of the instructions a row and leaves reading the rows as the bound.
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <limits>
 
@@ -84,25 +85,102 @@ void Softmax(const float* scores, int64_t count, int64_t head_dim, float* maximu
   }
 }
 
+// Asks for `bytes` of a row of the next tile. Lines are asked for a few at a time between the
+// arithmetic: a burst of a whole tile's would wait for itself.
+inline void Prefetch(const std::byte* row, int64_t bytes) {
+  for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(row + i, 0, 3);
+}
+
+// Scores of kHeads heads and 16 / kHeads rows: lanes are [head][row]. A row is read once for all
+// heads, and 16 dot products are summed across lanes at once. kChunks: head_dim / 32, or 0 for any.
+template <int kHeads, int kChunks>
+inline __m512 Dots(const std::byte* const* rows, const std::byte* q, int64_t head_dim) {
+  constexpr int kRows = 16 / kHeads;
+  const int64_t chunks = kChunks > 0 ? kChunks : head_dim / 32;
+  __m512 dots[16];
+  for (int i = 0; i < 16; ++i) dots[i] = _mm512_setzero_ps();
+  for (int64_t c = 0; c < chunks; ++c) {
+    for (int r = 0; r < kRows; ++r) {
+      const __m512bh k = LoadPairs(rows[r] + 64 * c);
+      for (int h = 0; h < kHeads; ++h) {
+        const __m512bh x = LoadPairs(q + (h * head_dim + 32 * c) * 2);
+        dots[h * kRows + r] = _mm512_dpbf16_ps(dots[h * kRows + r], x, k);
+      }
+    }
+  }
+  return SumRows16(dots);
+}
+
+template <int kHeads, int kChunks>
+void ScoreHeads(const std::byte* const* rows, int64_t count, const std::byte* const* next,
+                int64_t next_count, const std::byte* q, int64_t head_dim, float* scores) {
+  constexpr int64_t kRows = 16 / kHeads;
+  for (int64_t i = 0; i < count; i += kRows) {
+    for (int64_t r = i; r < std::min(i + kRows, next_count); ++r) Prefetch(next[r], head_dim * 2);
+    const __m512 dots = Dots<kHeads, kChunks>(rows + i, q, head_dim);
+    if constexpr (kHeads == 1) {
+      _mm512_store_ps(scores + i, dots);
+    } else if constexpr (kHeads == 2) {
+      _mm256_store_ps(scores + i, _mm512_castps512_ps256(dots));
+      _mm256_store_ps(scores + kDecodeTileRows + i, _mm512_extractf32x8_ps(dots, 1));
+    } else {
+      _mm_store_ps(scores + i, _mm512_castps512_ps128(dots));
+      _mm_store_ps(scores + kDecodeTileRows + i, _mm512_extractf32x4_ps(dots, 1));
+      _mm_store_ps(scores + 2 * kDecodeTileRows + i, _mm512_extractf32x4_ps(dots, 2));
+      _mm_store_ps(scores + 3 * kDecodeTileRows + i, _mm512_extractf32x4_ps(dots, 3));
+    }
+  }
+}
+
+// 32 columns of sums as unpacking two rows orders them: the lower halves of all 128-bit lanes, then
+// the upper halves. Unpacking takes one step where interleaving whole vectors takes up to three.
+struct alignas(64) Columns : std::array<int32_t, 32> {};
+constexpr Columns MakeColumns(bool to_unpacked) {
+  Columns columns{};
+  for (int i = 0; i < 32; ++i) {
+    // Unpacked element i = 16 * half + 4 * lane + j is column 8 * lane + 4 * half + j.
+    const int column = i % 16 / 4 * 8 + i / 16 * 4 + i % 4;
+    if (to_unpacked) {
+      columns[static_cast<size_t>(i)] = column;
+    } else {
+      columns[static_cast<size_t>(column)] = i;
+    }
+  }
+  return columns;
+}
+constexpr Columns kToUnpacked = MakeColumns(true), kFromUnpacked = MakeColumns(false);
+
+inline void Permute(const Columns& columns, const __m512 from[2], __m512 to[2]) {
+  for (int i = 0; i < 2; ++i) {
+    to[i] = _mm512_permutex2var_ps(from[0], _mm512_load_si512(columns.data() + 16 * i), from[1]);
+  }
+}
+
 // out[h][0, 32 * kChunks) += probabilities of kHeads heads times the same columns of V.
 template <int kHeads, int kChunks>
-void AccumulateColumns(const std::byte* const* v_rows, int64_t offset, int64_t count,
+void AccumulateColumns(const std::byte* const* rows, int64_t offset, int64_t count,
+                       const std::byte* const* next, int64_t next_count,
                        const uint16_t* probabilities, int64_t head_dim, float* out) {
-  const __m512i low = _mm512_load_si512(kInterleave.data());
-  const __m512i high = _mm512_load_si512(kInterleave.data() + 32);
   __m512 sum[kHeads][2 * kChunks];
   for (int h = 0; h < kHeads; ++h) {
-    for (int c = 0; c < 2 * kChunks; ++c) sum[h][c] = _mm512_load_ps(out + h * head_dim + 16 * c);
+    for (int c = 0; c < kChunks; ++c) {
+      const float* columns = out + h * head_dim + 32 * c;
+      const __m512 halves[2] = {_mm512_load_ps(columns), _mm512_load_ps(columns + 16)};
+      Permute(kToUnpacked, halves, sum[h] + 2 * c);
+    }
   }
   for (int64_t r = 0; r < count; r += 2) {
-    const std::byte* first = v_rows[r] + offset;
-    // An odd last row is its own partner, with probability 0.
-    const std::byte* second = v_rows[std::min(r + 1, count - 1)] + offset;
+    for (int64_t i = r; i < std::min(r + 2, next_count); ++i) {
+      Prefetch(next[i] + offset, 64 * kChunks);
+    }
+    // Behind an odd last row is a row again, with probability 0.
+    const std::byte* first = rows[r] + offset;
+    const std::byte* second = rows[r + 1] + offset;
     __m512bh pairs[2 * kChunks];
     for (int c = 0; c < kChunks; ++c) {
       const __m512i a = _mm512_loadu_si512(first + 64 * c), b = _mm512_loadu_si512(second + 64 * c);
-      pairs[2 * c] = reinterpret_cast<__m512bh>(_mm512_permutex2var_epi16(a, low, b));
-      pairs[2 * c + 1] = reinterpret_cast<__m512bh>(_mm512_permutex2var_epi16(a, high, b));
+      pairs[2 * c] = reinterpret_cast<__m512bh>(_mm512_unpacklo_epi16(a, b));
+      pairs[2 * c + 1] = reinterpret_cast<__m512bh>(_mm512_unpackhi_epi16(a, b));
     }
     for (int h = 0; h < kHeads; ++h) {
       int32_t p;
@@ -114,53 +192,62 @@ void AccumulateColumns(const std::byte* const* v_rows, int64_t offset, int64_t c
     }
   }
   for (int h = 0; h < kHeads; ++h) {
-    for (int c = 0; c < 2 * kChunks; ++c) _mm512_store_ps(out + h * head_dim + 16 * c, sum[h][c]);
+    for (int c = 0; c < kChunks; ++c) {
+      __m512 halves[2];
+      Permute(kFromUnpacked, sum[h] + 2 * c, halves);
+      _mm512_store_ps(out + h * head_dim + 32 * c, halves[0]);
+      _mm512_store_ps(out + h * head_dim + 32 * c + 16, halves[1]);
+    }
   }
 }
 
+// kHeads heads through a tile. Rows of `next` are asked for on the way.
 template <int kHeads>
-void AccumulateHeads(const std::byte* const* rows, int64_t count, int64_t head_dim,
-                     const uint16_t* probabilities, float* out) {
+void Heads(const std::byte* const* rows, int64_t count, const std::byte* const* next,
+           int64_t next_count, int64_t head_dim, const std::byte* q, float* maximum, float* sum,
+           float* out) {
+  alignas(64) float scores[kHeads][kDecodeTileRows];
+  alignas(64) uint16_t probabilities[kHeads][kDecodeTileRows];
+  const auto score = head_dim == 64    ? ScoreHeads<kHeads, 2>
+                     : head_dim == 128 ? ScoreHeads<kHeads, 4>
+                                       : ScoreHeads<kHeads, 0>;
+  score(rows, count, next, next_count, q, head_dim, scores[0]);
+  for (int h = 0; h < kHeads; ++h) {
+    Softmax(scores[h], count, head_dim, maximum + h, sum + h, out + h * head_dim, probabilities[h]);
+  }
   // K comes first in a row.
   const int64_t v = head_dim * 2;
   int64_t c = 0;
   for (; c + 64 <= head_dim; c += 64) {
-    AccumulateColumns<kHeads, 2>(rows, v + c * 2, count, probabilities, head_dim, out + c);
+    AccumulateColumns<kHeads, 2>(rows, v + c * 2, count, next, next_count, probabilities[0],
+                                 head_dim, out + c);
   }
   if (c < head_dim) {
-    AccumulateColumns<kHeads, 1>(rows, v + c * 2, count, probabilities, head_dim, out + c);
+    AccumulateColumns<kHeads, 1>(rows, v + c * 2, count, next, next_count, probabilities[0],
+                                 head_dim, out + c);
   }
 }
 
 }  // namespace
 
-void Avx512DecodeTile(const std::byte* const* rows, int64_t count, int64_t head_dim,
-                      const void* queries, int64_t heads, float* maximum, float* sum, float* out) {
-  alignas(64) float scores[kDecodeTileRows];
-  alignas(64) uint16_t probabilities[kMaxDecodeHeads][kDecodeTileRows];
+void Avx512DecodeTile(const std::byte* const* rows, int64_t count, const std::byte* const* next,
+                      int64_t next_count, int64_t head_dim, const void* queries, int64_t heads,
+                      float* maximum, float* sum, float* out) {
+  // Whole vectors of rows: the last one stands behind the end.
+  const std::byte* padded[kDecodeTileRows];
+  if (count < kDecodeTileRows) {
+    std::copy(rows, rows + count, padded);
+    std::fill(padded + count, padded + kDecodeTileRows, rows[count - 1]);
+    rows = padded;
+  }
   const auto* q = static_cast<const std::byte*>(queries);
-  for (int64_t h = 0; h < heads; ++h) {
-    for (int64_t i = 0; i < kDecodeTileRows; i += 16) {
-      __m512 dots[16];
-      for (int64_t r = 0; r < 16; ++r) {
-        const std::byte* row = rows[std::min(i + r, count - 1)];
-        dots[r] = _mm512_setzero_ps();
-        for (int64_t c = 0; c < head_dim; c += 32) {
-          dots[r] = _mm512_dpbf16_ps(dots[r], LoadPairs(q + (h * head_dim + c) * 2),
-                                     LoadPairs(row + c * 2));
-        }
-      }
-      _mm512_store_ps(scores + i, SumRows16(dots));
-      if (i + 16 >= count) break;
-    }
-    Softmax(scores, count, head_dim, maximum + h, sum + h, out + h * head_dim, probabilities[h]);
-  }
-  int64_t h = 0;
-  for (; h + 4 <= heads; h += 4) {
-    AccumulateHeads<4>(rows, count, head_dim, probabilities[h], out + h * head_dim);
-  }
-  for (; h < heads; ++h) {
-    AccumulateHeads<1>(rows, count, head_dim, probabilities[h], out + h * head_dim);
+  for (int64_t h = 0; h < heads;) {
+    const int64_t left = heads - h;
+    const auto run = left >= 4 ? Heads<4> : left >= 2 ? Heads<2> : Heads<1>;
+    run(rows, count, next, next_count, head_dim, q + h * head_dim * 2, maximum + h, sum + h,
+        out + h * head_dim);
+    h += left >= 4 ? 4 : left >= 2 ? 2 : 1;
+    next_count = 0;
   }
 }
 
@@ -170,8 +257,8 @@ LC_END_AVX512
 #else  // not x86-64
 
 namespace litecache::ops::cpu {
-void Avx512DecodeTile(const std::byte* const*, int64_t, int64_t, const void*, int64_t, float*,
-                      float*, float*) {
+void Avx512DecodeTile(const std::byte* const*, int64_t, const std::byte* const*, int64_t, int64_t,
+                      const void*, int64_t, float*, float*, float*) {
   LC_CHECK(false, "no AVX-512 on this architecture");
 }
 }  // namespace litecache::ops::cpu

@@ -16,6 +16,7 @@
 #else
 // GCC 12 takes its own _mm512_undefined_*() for a use of uninitialized memory (GCC bug 105593).
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#pragma GCC diagnostic ignored "-Wuninitialized"
 #define LC_BEGIN_AVX512 \
   _Pragma("GCC push_options") \
   _Pragma("GCC target(\"avx512f,avx512bw,avx512dq,avx512vl,avx512bf16\")")

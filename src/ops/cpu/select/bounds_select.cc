@@ -106,8 +106,8 @@ void BoundsSelect(ThreadPool& pool, const BoundsFormat& format, int64_t group,
       positive[group * d + i] = std::min(w.q[i], 0.0f);
     }
     const int64_t groups = groups_of(w.selection);
-    jobs.push_back({(groups + kPieceGroups - 1) / kPieceGroups,
-                    static_cast<size_t>(group * groups * kGroup)});
+    jobs.push_back(
+        {(groups + kPieceGroups - 1) / kPieceGroups, static_cast<size_t>(group * groups * kGroup)});
   }
   const auto score = [&](int64_t job, int64_t index, float* scores) {
     const BoundsSelectWork& w = work[static_cast<size_t>(job)];

@@ -1,6 +1,6 @@
-#include "ops/cpu/select/hash.h"
-
 #include <cmath>
+
+#include "ops/cpu/select/hash.h"
 
 // Population counts of whole vectors need Highway's AVX3_DL, which is not among its defaults.
 #define HWY_WANT_AVX3_DL
@@ -53,8 +53,8 @@ void HashScoreBlocks(const HashFormat& format, const HashQuery& query, int64_t g
   const auto lanes = static_cast<int64_t>(hn::Lanes(d));
   constexpr int64_t kTokens = HashFormat::kBlockTokens;
   const auto bits = static_cast<int32_t>(format.bits);
-  const auto best = hn::Set(di, format.norms ? static_cast<int32_t>(group) * bits - 2 * query.base
-                                             : -query.base);
+  const auto best =
+      hn::Set(di, format.norms ? static_cast<int32_t>(group) * bits - 2 * query.base : -query.base);
   const auto inverse_bits = hn::Set(d, 1.0f / static_cast<float>(bits));
   for (int64_t b = 0; b < blocks; ++b, data += format.block_bytes(), scores += kTokens) {
     const auto* codes = reinterpret_cast<const uint32_t*>(data);
@@ -66,8 +66,8 @@ void HashScoreBlocks(const HashFormat& format, const HashQuery& query, int64_t g
         sum = hn::Add(sum, sum);
         for (int64_t w = 0; w < query.words; ++w) {
           const auto word = static_cast<size_t>(w);
-          const auto differing = hn::Xor(hn::LoadU(du, codes + w * kTokens + i),
-                                         hn::Set(du, query.majority[word]));
+          const auto differing =
+              hn::Xor(hn::LoadU(du, codes + w * kTokens + i), hn::Set(du, query.majority[word]));
           sum = hn::Add(sum, hn::PopulationCount(hn::And(differing, hn::Set(du, plane[word]))));
         }
       }

@@ -96,8 +96,7 @@ void HashSelect(ThreadPool& pool, const HashFormat& format, int64_t group, int64
     const int64_t page_tokens = w.metadata.page_tokens;
     for (int64_t t = pieces.Begin(index) / kBlock * kBlock; t < end;) {
       const int64_t in_page = t % page_tokens;
-      const int64_t blocks =
-          (std::min(end - t, page_tokens - in_page) + kBlock - 1) / kBlock;
+      const int64_t blocks = (std::min(end - t, page_tokens - in_page) + kBlock - 1) / kBlock;
       HashScores(format, queries[static_cast<size_t>(job)], group,
                  w.metadata.pages[t / page_tokens] + in_page / kBlock * format.block_bytes(),
                  blocks, scores + t - origin);

@@ -75,8 +75,7 @@ void ProjectionSelect(ThreadPool& pool, const ProjectionFormat& format, int64_t 
   SelectBySoftmax(pool, work, group, kPieceTokens,
                   [&](const ProjectionSelectWork& w, int64_t begin, int64_t end, float* scores,
                       int64_t stride) {
-                    const float* query =
-                        queries.data() + (&w - work.data()) * group * components;
+                    const float* query = queries.data() + (&w - work.data()) * group * components;
                     const int64_t page_tokens = w.metadata.page_tokens;
                     scores -= begin % kBlock;
                     for (int64_t t = begin / kBlock * kBlock; t < end;) {

@@ -11,8 +11,8 @@
 namespace litecache::ops::cpu {
 
 // For each work w (with w.selection and w.scale): score(w, begin, end, scores, stride) writes the
-// scores of candidates [begin, end) of head j to scores + j * stride - it may write up to kBlock - 1
-// floats before and behind them -, then their softmax is summed over the heads and the best are
+// scores of candidates [begin, end) of head j to scores + j * stride - it may write up to kBlock -
+// 1 floats before and behind them -, then their softmax is summed over the heads and the best are
 // selected. Pieces of `tokens`, a multiple of kBlock.
 inline constexpr int64_t kSoftmaxBlock = 32;
 
@@ -57,8 +57,8 @@ void SelectBySoftmax(ThreadPool& pool, std::span<Work> work, int64_t group, int6
         SoftmaxFactors(parts, pieces.count(), group, factors);
         for (int64_t i = 0; i < pieces.count(); ++i) {
           float* scores = scratch + (pieces.Begin(i) - origin_of(w));
-          SumHeads(scores, stride_of(w), group, factors + i * group, pieces.End(i) - pieces.Begin(i),
-                   scores);
+          SumHeads(scores, stride_of(w), group, factors + i * group,
+                   pieces.End(i) - pieces.Begin(i), scores);
         }
         FinishSelection(scratch + (w.selection.begin - origin_of(w)), w.selection);
       });
