@@ -1,0 +1,34 @@
+// The texts a profile is measured on.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "tokenizer/tokenizer.h"
+
+namespace litecache::profile {
+
+struct Document {
+  std::string name;
+  std::string text;
+};
+
+// A file is a document; a .jsonl file one a line (field "text", or "input" followed by "outputs" as
+// `litecache eval generate` writes them); a directory one a folder below it, of the folder's UTF-8
+// text files in the order of their names. Files in directories that are no text, or larger than
+// 4 MB, are passed over. At most 256 MB are read. Throws FileError for what is missing, empty or
+// malformed.
+std::vector<Document> ReadDocuments(const std::filesystem::path& path);
+
+// `count` windows of at most `context` tokens, spread evenly over the documents; fewer where the
+// texts do not yield as many. A long document is cut, short ones in a row are joined; each window
+// ends where a document (or its cut) ends, so that answers at a document's end are among the last
+// tokens. Windows shorter than `least` tokens are left out. Throws InvalidArgument with the numbers
+// when none remains.
+std::vector<std::vector<int32_t>> CutWindows(const std::vector<Document>& documents,
+                                             const tokenizer::Tokenizer& tokenizer, int64_t context,
+                                             int64_t count, int64_t least);
+
+}  // namespace litecache::profile

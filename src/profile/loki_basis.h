@@ -1,0 +1,32 @@
+// Loki: principal components of the keys.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace litecache::profile {
+
+// Sums for the covariance of one head's keys, window by window.
+class KeyCovariance {
+ public:
+  explicit KeyCovariance(int64_t head_dim);
+
+  // keys [count][head_dim].
+  void Add(const float* keys, int64_t count);
+  int64_t count() const { return count_; }
+  // [d][d], about the mean. At run time no mean is subtracted: it would add the same to all of a
+  // query's scores.
+  std::vector<double> Covariance() const;
+
+ private:
+  int64_t dim_;
+  int64_t count_ = 0;
+  std::vector<double> sum_;       // [d]
+  std::vector<double> products_;  // [d][d], upper triangle
+};
+
+// Eigenvectors of a symmetric matrix [d][d] as columns, largest eigenvalue first; each column's
+// largest entry is positive, so that a result does not depend on the solver's signs.
+std::vector<float> PrincipalComponents(const std::vector<double>& covariance, int64_t dim);
+
+}  // namespace litecache::profile

@@ -1,0 +1,73 @@
+// Measures a model on texts: all that `litecache profile` writes.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "device/device.h"
+#include "kv/profile.h"
+#include "model/decoder.h"
+#include "profile/hata_training.h"
+#include "profile/recall.h"
+#include "profile/threshold_curves.h"
+
+namespace litecache::profile {
+
+struct ProfilerOptions {
+  CurveOptions curves;
+  int64_t steps = 512;   // last positions of a window, taken as decode steps
+  int64_t held_out = 2;  // windows that retrievers are measured on, not trained on
+  std::vector<int64_t> hata_bits = {128, 256};  // empty: no weights
+  HataOptions hata;
+  double hata_top_share = 0.1;
+  int64_t hata_queries = 64;      // random positions of a window's later half
+  int64_t hata_keys = 2048;       // random positions of a window
+  std::vector<float> importance;  // [layers][q_heads]; empty: 1 for all
+  int64_t chunk = 512;            // tokens a pass
+  uint64_t seed = 1;
+};
+
+// Recall at the curves' budget on held-out windows, of each KV head [layers][kv_heads].
+struct RetrieverRecall {
+  std::string name;  // "hata-128", "hata-128 random", "loki-16"
+  std::vector<double> heads;
+  double mean() const;
+};
+
+// What the pictures show beside the profile's own arrays.
+struct PictureData {
+  struct HeatMap {
+    int64_t layer = 0, q_head = 0, steps = 0;
+    std::vector<float> cosine;  // [steps][steps]
+  };
+  struct Pair {
+    float similarity = 0;  // of two steps' queries of a KV head's group, aggregated
+    float overlap = 0;     // share of the exact top-k they have in common
+    int64_t layer = 0;
+  };
+  std::vector<HeatMap> heat_maps;
+  std::vector<Pair> pairs;
+};
+
+struct ProfilerResult {
+  kv::Profile profile;
+  std::vector<RetrieverRecall> recall;
+  PictureData pictures;
+  std::vector<std::pair<std::string, double>> phases;  // name, seconds
+  int64_t windows = 0;
+  int64_t lookups = 0;  // simulated, a head and threshold
+};
+
+// windows: token ids, each longer than `steps`; the last `held_out` of them (fewer where there are
+// few: never the only one) are not trained on. progress(share done, what) may throw to cancel.
+// The profile's fingerprint, corpus and created are left to the caller. Throws InvalidArgument for
+// options that cannot be met, and what the decoder throws.
+ProfilerResult MeasureProfile(
+    Device& device, Stream& stream, model::Decoder& decoder,
+    const std::vector<std::vector<int32_t>>& windows, const ProfilerOptions& options,
+    const std::function<void(double share, const std::string& what)>& progress);
+
+}  // namespace litecache::profile

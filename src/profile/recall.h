@@ -1,0 +1,39 @@
+// How much of the exact top-k an approximate score finds.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "device/device.h"
+#include "profile/threshold_curves.h"
+
+namespace litecache::profile {
+
+// Sum over steps of the share of the exact top-k found, and how many steps.
+struct Recall {
+  double sum = 0;
+  int64_t steps = 0;
+
+  double mean() const { return steps > 0 ? sum / static_cast<double>(steps) : 0; }
+};
+
+// A head's steps whose exact top-k is known (every `stride`-th is scored).
+struct RecallWork {
+  const HeadRecording& head;
+  const CurveOptions& options;
+  const StepSets& exact;
+  int64_t stride = 8;
+};
+
+// HATA's score: (m - 2 H / bits) |k|, or without norms -H, H the differing bits over the group.
+// weights [d][bits].
+void AddHataRecall(Stream& stream, const RecallWork& work, std::span<const float> weights,
+                   int64_t bits, bool norms, Recall* recall);
+
+// Loki's score: the sum over the group of softmax over the candidates of the products of the first
+// `rank` components. basis [d][d].
+void AddLokiRecall(Stream& stream, const RecallWork& work, std::span<const float> basis,
+                   int64_t rank, Recall* recall);
+
+}  // namespace litecache::profile

@@ -1,0 +1,17 @@
+// The rows an exact retriever picks, and sets of rows.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace litecache::profile {
+
+// Positions begin + i of the k largest of scores[0, count), ascending; equal scores: the lower
+// position first. k <= count. `scratch` is reused memory.
+void SelectLargest(const float* scores, int64_t count, int64_t k, int64_t begin,
+                   std::vector<float>& scratch, std::vector<int32_t>* positions);
+
+// Number of positions in both of two ascending lists.
+int64_t CountCommon(const std::vector<int32_t>& a, const std::vector<int32_t>& b);
+
+}  // namespace litecache::profile
