@@ -97,6 +97,7 @@ void DecodePath::Fill(Stream& stream, int64_t layer, std::span<const SequenceVie
     };
     add(0, std::min(shape.SinkRows(sequence.past), sequence.stored));
     add(shape.RecentBegin(sequence.past), sequence.stored);
+    if (count == 0) return;  // the store may have no page of this sequence yet
     int32_t* slots = positions + count;
     for (int64_t i = 0; i < count; ++i) {
       slots[i] = static_cast<int32_t>(shape.FixedSlot(positions[i]));

@@ -1,0 +1,209 @@
+#include "kv/litecache/harness.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace litecache::kv {
+namespace {
+
+std::unique_ptr<Retriever> ReferenceRetriever(const Layout& layout, const KvOptions& options,
+                                              const Profile* profile) {
+  if (options.retriever == "exact") return nullptr;
+  return CreateRetriever(layout, options, profile, PageLayout(layout).page_bytes);
+}
+
+}  // namespace
+
+StepInputs QuerySource::Draw(const Step& step) {
+  StepInputs inputs;
+  const auto q_cols = static_cast<size_t>(layout_.q_heads * layout_.head_dim);
+  const auto kv_cols = static_cast<size_t>(layout_.kv_heads * layout_.head_dim);
+  const auto rows = static_cast<size_t>(step.rows);
+  const auto keep = static_cast<float>(1 - turn_);
+  const float add = std::sqrt(1 - keep * keep);
+  for (int64_t layer = 0; layer < layout_.layers; ++layer) {
+    std::vector<float> q(rows * q_cols), predicted(rows * q_cols), k(rows * kv_cols),
+        v(rows * kv_cols);
+    for (const StepSequence& sequence : step.sequences) {
+      auto& states = queries_[sequence.id];
+      states.resize(static_cast<size_t>(layout_.layers));
+      auto& state = states[static_cast<size_t>(layer)];
+      if (state.empty()) {
+        state.resize(q_cols);
+        for (float& x : state) x = normal_(random_);
+      }
+      for (int64_t row = 0; row < sequence.rows; ++row) {
+        const size_t at = static_cast<size_t>(sequence.first_row + row) * q_cols;
+        for (size_t i = 0; i < q_cols; ++i) {
+          state[i] = keep * state[i] + add * normal_(random_);
+          q[at + i] = 2 * state[i];
+          predicted[at + i] = 2 * state[i] + 0.4f * normal_(random_);
+        }
+      }
+    }
+    for (float& x : k) x = normal_(random_);
+    for (float& x : v) x = normal_(random_);
+    inputs.q.push_back(std::move(q));
+    inputs.predicted.push_back(std::move(predicted));
+    inputs.k.push_back(std::move(k));
+    inputs.v.push_back(std::move(v));
+  }
+  return inputs;
+}
+
+std::vector<std::vector<float>> RunLayers(Cache& cache, Stream& stream, const Step& step,
+                                          StepInputs& inputs, float scale, int64_t layers) {
+  const Layout& layout = cache.layout();
+  const int64_t q_cols = layout.q_heads * layout.head_dim;
+  const int64_t kv_cols = layout.kv_heads * layout.head_dim;
+  const auto view = [&](std::vector<float>& values, int64_t rows, int64_t cols) {
+    return MatrixView::Of(values.data(), rows, cols);
+  };
+  std::vector<std::vector<float>> outs;
+  for (int64_t layer = 0; layer < layers; ++layer) {
+    const auto l = static_cast<size_t>(layer);
+    if (layer + 1 < layout.layers && step.decode_rows > 0 && cache.WantsPrediction(layer + 1)) {
+      cache.Prefetch(stream, layer + 1, step,
+                     view(inputs.predicted[l + 1], step.decode_rows, q_cols), scale);
+    }
+    outs.emplace_back(inputs.q[l].size(), NAN);
+    cache.Attend(stream, layer, step, view(inputs.q[l], step.rows, q_cols),
+                 view(inputs.k[l], step.rows, kv_cols), view(inputs.v[l], step.rows, kv_cols),
+                 scale, view(outs.back(), step.rows, q_cols));
+  }
+  return outs;
+}
+
+Step MakeStep(const Cache& cache, std::vector<Part> parts) {
+  std::stable_sort(parts.begin(), parts.end(),
+                   [](const Part& a, const Part& b) { return a.decode > b.decode; });
+  Step step;
+  for (const Part& part : parts) {
+    step.sequences.push_back({part.id, step.rows, part.rows, cache.Length(part.id), part.decode});
+    step.rows += part.rows;
+    step.decode_rows += part.decode;
+  }
+  return step;
+}
+
+Harness::Harness(const Layout& layout, const KvOptions& options,
+                 std::shared_ptr<const Profile> profile, double turn, uint64_t seed,
+                 const TierBytes& budget)
+    : layout_(layout),
+      plan_(PlanLiteCache(layout, options, profile)),
+      stream_(device_.CreateStream()),
+      owner_(plan_->Create(device_, budget)),
+      cache_(dynamic_cast<LiteCache*>(owner_.get())),
+      reference_(layout, options, *plan_->heads(),
+                 ReferenceRetriever(layout, options, profile.get())),
+      source_(layout, turn, seed),
+      scale_(1.0f / std::sqrt(static_cast<float>(layout.head_dim))) {}
+
+SequenceId Harness::Create() {
+  const SequenceId id = cache_->Create();
+  reference_.Create(id);
+  charges_[id] = {};
+  return id;
+}
+
+SequenceId Harness::Fork(SequenceId parent) {
+  const SequenceId id = cache_->Fork(parent);
+  reference_.Fork(parent, id);
+  source_.Fork(parent, id);
+  const int64_t length = cache_->Length(parent);
+  charges_[id] = {.fork = true, .shared = length, .tokens = length};
+  charges_[parent].forked = true;
+  return id;
+}
+
+void Harness::Release(SequenceId id) {
+  cache_->Release(id);
+  reference_.Release(id);
+  charges_[id].released = true;
+  if (!charges_[id].forked) charges_.erase(id);
+}
+
+void Harness::CheckMemory(const kv::Step& step) {
+  for (const StepSequence& sequence : step.sequences) {
+    Charge& charge = charges_[sequence.id];
+    charge.tokens = std::max(charge.tokens, sequence.past + sequence.rows);
+  }
+  TierBytes limit;
+  for (const auto& [id, charge] : charges_) {
+    limit += charge.fork ? cache_->ForkBytesFor(charge.shared, charge.tokens)
+                         : cache_->BytesFor(charge.tokens);
+  }
+  const TierBytes used = cache_->GetStats().used;
+  EXPECT_LE(used.device, limit.device);
+  EXPECT_LE(used.host, limit.host);
+}
+
+void Harness::Step(const std::vector<Part>& parts, int64_t fail_after) {
+  const kv::Step step = MakeStep(*cache_, parts);
+  StepInputs inputs = source_.Draw(step);
+  if (fail_after >= 0) {
+    cache_->BeginStep(step);
+    RunLayers(*cache_, *stream_, step, inputs, scale_, std::min(fail_after, layout_.layers));
+  }
+  cache_->BeginStep(step);
+  CheckMemory(step);
+  const auto outs = RunLayers(*cache_, *stream_, step, inputs, scale_, layout_.layers);
+  for (int64_t layer = 0; layer < layout_.layers; ++layer) {
+    Compare(step, layer, inputs, outs[static_cast<size_t>(layer)]);
+  }
+  cache_->EndStep(step);
+  CheckMemory(step);
+  for (const StepSequence& sequence : step.sequences) {
+    reference_.Commit(sequence.id, sequence.rows);
+    EXPECT_EQ(cache_->Length(sequence.id), reference_.Length(sequence.id));
+  }
+}
+
+void Harness::Compare(const kv::Step& step, int64_t layer, StepInputs& inputs,
+                      const std::vector<float>& out) {
+  const auto l = static_cast<size_t>(layer);
+  const int64_t q_cols = layout_.q_heads * layout_.head_dim;
+  const int64_t kv_cols = layout_.kv_heads * layout_.head_dim;
+  const int64_t head_cols = q_cols / layout_.kv_heads;
+  const auto& asked = cache_->WantsPrediction(layer) ? inputs.predicted[l] : inputs.q[l];
+  float largest = 0;
+  for (const float x : inputs.v[l]) largest = std::max(largest, std::abs(x));
+  // bf16 rounds queries and probabilities to 8 bits; scores are a few units.
+  const double tolerance =
+      static_cast<double>(std::max(largest, 1.0f)) * (layout_.dtype == DType::kBF16 ? 0.04 : 1e-4);
+  for (const StepSequence& sequence : step.sequences) {
+    const auto at = [&](std::vector<float>& values, int64_t cols) {
+      return values.data() + sequence.first_row * cols;
+    };
+    std::vector<double> expected(static_cast<size_t>(sequence.rows * q_cols));
+    if (sequence.decode) {
+      std::vector<Observed> observed(static_cast<size_t>(layout_.kv_heads));
+      const float* lookup = asked.data() + sequence.first_row * q_cols;
+      for (int64_t head = 0; head < layout_.kv_heads; ++head) {
+        if (plan().at(layer, head).resident) continue;
+        const auto label = cache_->Label(sequence.id, layer, head);
+        observed[static_cast<size_t>(head)] = {
+            .hit = !std::equal(label.begin(), label.end(), lookup + head * head_cols),
+            .cached = cache_->CachedPositions(sequence.id, layer, head)};
+      }
+      reference_.Decode(sequence.id, layer, lookup, at(inputs.q[l], q_cols),
+                        at(inputs.k[l], kv_cols), at(inputs.v[l], kv_cols), scale_, observed,
+                        expected.data());
+    } else {
+      reference_.Prefill(sequence.id, layer, sequence.rows, at(inputs.q[l], q_cols),
+                         at(inputs.k[l], kv_cols), at(inputs.v[l], kv_cols), scale_,
+                         expected.data());
+    }
+    double worst = 0;
+    for (size_t i = 0; i < expected.size(); ++i) {
+      const double x =
+          static_cast<double>(out[static_cast<size_t>(sequence.first_row * q_cols) + i]);
+      const double error = std::abs(x - expected[i]);
+      worst = std::isnan(error) ? HUGE_VAL : std::max(worst, error);
+    }
+    EXPECT_LE(worst, tolerance) << "sequence " << sequence.id << " layer " << layer << " past "
+                                << sequence.past << (sequence.decode ? " decode" : " prefill");
+  }
+}
+
+}  // namespace litecache::kv

@@ -1,0 +1,98 @@
+// A litecache cache beside its reference: random smooth queries through both, everything compared.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <memory>
+#include <random>
+#include <vector>
+
+#include "device/cpu/cpu_device.h"
+#include "kv/cache_plan.h"
+#include "kv/litecache/lite_cache.h"
+#include "kv/litecache/reference.h"
+
+namespace litecache::kv {
+
+// Queries, keys and values of one step, layer by layer. A sequence's queries turn slowly, so that
+// lookups both hit and miss.
+struct StepInputs {
+  std::vector<std::vector<float>> q, predicted, k, v;  // [layer][rows * columns]
+};
+
+class QuerySource {
+ public:
+  // turn: the cosine between adjacent steps' queries is about 1 - turn.
+  QuerySource(const Layout& layout, double turn, uint64_t seed)
+      : layout_(layout), turn_(turn), random_(seed) {}
+  StepInputs Draw(const Step& step);
+  void Fork(SequenceId parent, SequenceId child) { queries_[child] = queries_[parent]; }
+
+ private:
+  Layout layout_;
+  double turn_;
+  std::mt19937_64 random_;
+  std::normal_distribution<float> normal_;
+  std::map<SequenceId, std::vector<std::vector<float>>> queries_;  // [layer][q_heads * head_dim]
+};
+
+// Runs a step's layers through a cache, predictions where it wants them. layers: of a step that
+// stops half way; EndStep is the caller's. Returns [layer][rows * q_heads * head_dim].
+std::vector<std::vector<float>> RunLayers(Cache& cache, Stream& stream, const Step& step,
+                                          StepInputs& inputs, float scale, int64_t layers);
+
+struct Part {
+  SequenceId id = 0;
+  int64_t rows = 1;
+  bool decode = true;
+};
+// Decode parts first.
+Step MakeStep(const Cache& cache, std::vector<Part> parts);
+
+// Memory for anything a test does.
+inline constexpr TierBytes kPlenty{.device = uint64_t{4} << 30, .host = uint64_t{4} << 30};
+
+// options.retriever is not "auto".
+class Harness {
+ public:
+  Harness(const Layout& layout, const KvOptions& options, std::shared_ptr<const Profile> profile,
+          double turn, uint64_t seed, const TierBytes& budget = kPlenty);
+
+  SequenceId Create();
+  SequenceId Fork(SequenceId parent);
+  void Release(SequenceId id);
+  // Runs and compares. fail_after >= 0: first a try that stops after that many layers.
+  void Step(const std::vector<Part>& parts, int64_t fail_after = -1);
+
+  LiteCache& cache() { return *cache_; }
+  Reference& reference() { return reference_; }
+  const HeadPlan& plan() const { return *plan_->heads(); }
+  float scale() const { return scale_; }
+
+ private:
+  void Compare(const kv::Step& step, int64_t layer, StepInputs& inputs,
+               const std::vector<float>& out);
+  void CheckMemory(const kv::Step& step);
+
+  Layout layout_;
+  std::unique_ptr<CachePlan> plan_;
+  CpuDevice device_{2};
+  std::unique_ptr<Stream> stream_;
+  std::unique_ptr<Cache> owner_;
+  LiteCache* cache_;
+  Reference reference_;
+  QuerySource source_;
+  float scale_;
+  // What each sequence may take: shared tokens where it was forked; kept when it is released, for
+  // its pages may live on in its forks.
+  struct Charge {
+    bool fork = false;
+    int64_t shared = 0;
+    int64_t tokens = 0;
+    bool forked = false, released = false;
+  };
+  std::map<SequenceId, Charge> charges_;
+};
+
+}  // namespace litecache::kv

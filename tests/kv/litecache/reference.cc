@@ -1,0 +1,296 @@
+#include "kv/litecache/reference.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <set>
+
+#include "kv/layout.h"
+
+namespace litecache::kv {
+namespace {
+
+// A similarity this close to its threshold, or a score this close to the k-th, may fall on either
+// side in f32.
+constexpr double kTie = 2e-5;
+
+}  // namespace
+
+Reference::Reference(const Layout& layout, const KvOptions& options, const HeadPlan& plan,
+                     std::unique_ptr<Retriever> retriever)
+    : layout_(layout),
+      options_(options),
+      plan_(plan),
+      group_(layout.q_heads / layout.kv_heads),
+      retriever_(std::move(retriever)),
+      stream_(device_.CreateStream()) {}
+
+void Reference::Create(SequenceId id) {
+  sequences_[id].heads.resize(static_cast<size_t>(layout_.layers * layout_.kv_heads));
+}
+
+void Reference::Fork(SequenceId parent, SequenceId child) {
+  Sequence copy = sequences_.at(parent);
+  sequences_[child] = std::move(copy);
+}
+
+Reference::Vector Reference::Round(const float* row) const {
+  Vector result(static_cast<size_t>(layout_.head_dim));
+  for (size_t i = 0; i < result.size(); ++i) {
+    result[i] = layout_.dtype == DType::kBF16 ? static_cast<float>(bf16(row[i])) : row[i];
+  }
+  return result;
+}
+
+void Reference::Encode(int64_t layer, int64_t head, int64_t end, Head* state, bool given) {
+  if (retriever_ == nullptr || retriever_->metadata_tokens() == 0) return;
+  const int64_t page_tokens = retriever_->metadata_tokens();
+  for (; state->encoded < end; ++state->encoded) {
+    const auto page = static_cast<size_t>(state->encoded / page_tokens);
+    if (page == state->metadata.size()) {
+      state->metadata.emplace_back(PageLayout(layout_).page_bytes, std::byte{0xa5});
+    }
+    const auto token = static_cast<size_t>(state->encoded);
+    std::vector<float> key = state->keys[token];
+    if (!given) key.assign(state->k[token].begin(), state->k[token].end());
+    std::vector<std::byte*> pages;
+    for (auto& bytes : state->metadata) pages.push_back(bytes.data());
+    EncodeWork work{.layer = layer,
+                    .head = head,
+                    .keys = key.data(),
+                    .key_stride = layout_.head_dim,
+                    .begin = state->encoded,
+                    .count = 1,
+                    .metadata = pages.data()};
+    retriever_->Encode(*stream_, {&work, 1});
+  }
+}
+
+std::vector<int32_t> Reference::TopK(int64_t layer, int64_t head, const Head& state,
+                                     const Vector& q, float scale, int64_t begin, int64_t end,
+                                     int64_t k, const std::vector<int32_t>* observed) {
+  std::vector<int32_t> all(static_cast<size_t>(std::max<int64_t>(end - begin, 0)));
+  std::iota(all.begin(), all.end(), static_cast<int32_t>(begin));
+  if (static_cast<int64_t>(all.size()) <= k) return all;
+
+  if (retriever_ != nullptr) {
+    std::vector<std::byte*> pages;
+    for (const auto& bytes : state.metadata) pages.push_back(const_cast<std::byte*>(bytes.data()));
+    const std::vector<float> query(q.begin(), q.end());
+    std::vector<int32_t> positions(static_cast<size_t>(k));
+    SelectWork work{.layer = layer,
+                    .head = head,
+                    .q = query.data(),
+                    .scale = scale,
+                    .begin = begin,
+                    .end = end,
+                    .k = k,
+                    .metadata = pages.data(),
+                    .rows = {},
+                    .positions = positions.data()};
+    retriever_->Select(*stream_, {&work, 1});
+    positions.resize(static_cast<size_t>(work.count));
+    return positions;
+  }
+
+  // The attention mass of each candidate, summed over the group.
+  const size_t count = all.size();
+  const auto d = static_cast<size_t>(layout_.head_dim);
+  Vector mass(count, 0.0);
+  for (size_t j = 0; j < static_cast<size_t>(group_); ++j) {
+    Vector logits(count);
+    for (size_t i = 0; i < count; ++i) {
+      const Vector& key = state.k[static_cast<size_t>(all[i])];
+      double dot = 0;
+      for (size_t c = 0; c < d; ++c) dot += q[j * d + c] * key[c];
+      logits[i] = dot * static_cast<double>(scale);
+    }
+    const double highest = *std::max_element(logits.begin(), logits.end());
+    double sum = 0;
+    for (double& x : logits) sum += x = std::exp(x - highest);
+    for (size_t i = 0; i < count; ++i) mass[i] += logits[i] / sum;
+  }
+  std::vector<int32_t> order = all;
+  const auto at = [&](int32_t position) { return mass[static_cast<size_t>(position - begin)]; };
+  std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) { return at(a) > at(b); });
+  const double last = at(order[static_cast<size_t>(k - 1)]);
+  order.resize(static_cast<size_t>(k));
+  std::sort(order.begin(), order.end());
+  if (observed == nullptr || *observed == order) return order;
+  // Another set is as good where it differs among equal scores only.
+  std::vector<int32_t> missing;
+  std::set_difference(order.begin(), order.end(), observed->begin(), observed->end(),
+                      std::back_inserter(missing));
+  std::vector<int32_t> extra;
+  std::set_difference(observed->begin(), observed->end(), order.begin(), order.end(),
+                      std::back_inserter(extra));
+  const bool tie = missing.size() == extra.size() &&
+                   std::all_of(missing.begin(), missing.end(),
+                               [&](int32_t p) { return at(p) <= last * (1 + kTie); }) &&
+                   std::all_of(extra.begin(), extra.end(), [&](int32_t p) {
+                     return p >= begin && p < end && at(p) >= last * (1 - kTie);
+                   });
+  return tie ? *observed : order;
+}
+
+double Reference::Similarity(int64_t layer, int64_t head, const Vector& q,
+                             const Vector& label) const {
+  const auto d = static_cast<size_t>(layout_.head_dim);
+  Vector similarities;
+  for (size_t j = 0; j < static_cast<size_t>(group_); ++j) {
+    double dot = 0, qq = 0, ll = 0;
+    for (size_t c = j * d; c < (j + 1) * d; ++c) {
+      dot += q[c] * label[c];
+      qq += q[c] * q[c];
+      ll += label[c] * label[c];
+    }
+    similarities.push_back(qq > 0 && ll > 0 ? dot / std::sqrt(qq * ll) : 0.0);
+  }
+  const double smallest = *std::min_element(similarities.begin(), similarities.end());
+  if (options_.aggregation == "min") return smallest;
+  if (options_.aggregation == "mean") {
+    return std::accumulate(similarities.begin(), similarities.end(), 0.0) /
+           static_cast<double>(group_);
+  }
+  // sim = sum_j s_j / sum_j (s_j / sim_j)
+  Vector s(static_cast<size_t>(group_), 1.0);
+  if (options_.aggregation == "importance") {
+    const float* importance = plan_.importance.data() + layer * layout_.q_heads + head * group_;
+    if (std::any_of(importance, importance + group_, [](float x) { return x > 0; })) {
+      s.assign(importance, importance + group_);
+    }
+  }
+  double weights = 0, reciprocals = 0, lowest = 1;
+  bool positive = true;
+  for (size_t j = 0; j < s.size(); ++j) {
+    if (s[j] == 0) continue;
+    weights += s[j];
+    reciprocals += s[j] / similarities[j];
+    positive = positive && similarities[j] > 0;
+    lowest = std::min(lowest, similarities[j]);
+  }
+  return positive ? weights / reciprocals : lowest;
+}
+
+void Reference::Attend(const Head& state, const std::vector<int32_t>& positions, const float* q,
+                       float scale, double* out) const {
+  const auto d = static_cast<size_t>(layout_.head_dim);
+  for (size_t j = 0; j < static_cast<size_t>(group_); ++j) {
+    Vector weights;
+    double highest = -HUGE_VAL, sum = 0;
+    for (const int32_t t : positions) {
+      double dot = 0;
+      for (size_t c = 0; c < d; ++c) {
+        dot += static_cast<double>(q[j * d + c]) * state.k[static_cast<size_t>(t)][c];
+      }
+      weights.push_back(dot * static_cast<double>(scale));
+      highest = std::max(highest, weights.back());
+    }
+    for (double& w : weights) sum += w = std::exp(w - highest);
+    std::fill_n(out + j * d, d, 0.0);
+    for (size_t i = 0; i < positions.size(); ++i) {
+      const Vector& value = state.v[static_cast<size_t>(positions[i])];
+      for (size_t c = 0; c < d; ++c) out[j * d + c] += weights[i] / sum * value[c];
+    }
+  }
+}
+
+void Reference::Prefill(SequenceId id, int64_t layer, int64_t rows, const float* q, const float* k,
+                        const float* v, float scale, double* out) {
+  Sequence& sequence = sequences_.at(id);
+  const int64_t d = layout_.head_dim;
+  for (int64_t head = 0; head < layout_.kv_heads; ++head) {
+    Head& state = sequence.heads[static_cast<size_t>(layer * layout_.kv_heads + head)];
+    // What was generated since the last prompt is encoded as it is stored.
+    Encode(layer, head, sequence.length, &state, /*given=*/false);
+    for (int64_t row = 0; row < rows; ++row) {
+      const float* key = k + row * layout_.kv_heads * d + head * d;
+      state.keys.emplace_back(key, key + d);
+      state.k.push_back(Round(key));
+      state.v.push_back(Round(v + row * layout_.kv_heads * d + head * d));
+    }
+    Encode(layer, head, sequence.length + rows, &state, /*given=*/true);
+    for (int64_t row = 0; row < rows; ++row) {
+      std::vector<int32_t> all(static_cast<size_t>(sequence.length + row + 1));
+      std::iota(all.begin(), all.end(), 0);
+      const int64_t at = row * layout_.q_heads * d + head * group_ * d;
+      Attend(state, all, q + at, scale, out + at);
+    }
+    const float* last = q + (rows - 1) * layout_.q_heads * d + head * group_ * d;
+    state.label.assign(last, last + group_ * d);
+    state.filled = false;
+  }
+}
+
+void Reference::Decode(SequenceId id, int64_t layer, const float* lookup_q, const float* q,
+                       const float* k, const float* v, float scale,
+                       const std::vector<Observed>& observed, double* out) {
+  Sequence& sequence = sequences_.at(id);
+  const int64_t d = layout_.head_dim;
+  const int64_t past = sequence.length, n = past + 1;
+  const int64_t sink = options_.sink_tokens, recent = options_.recent_tokens;
+  const auto rows_for = [&](int64_t tokens) { return options_.budget.RowsFor(tokens); };
+  for (int64_t head = 0; head < layout_.kv_heads; ++head) {
+    Head& state = sequence.heads[static_cast<size_t>(layer * layout_.kv_heads + head)];
+    const HeadSettings& settings = plan_.at(layer, head);
+    const Observed& seen = observed[static_cast<size_t>(head)];
+    Encode(layer, head, n - recent, &state, /*given=*/false);
+    state.keys.emplace_back(k + head * d, k + (head + 1) * d);
+    state.k.push_back(Round(k + head * d));
+    state.v.push_back(Round(v + head * d));
+    const float* query = q + head * group_ * d;
+    const float* asked = lookup_q + head * group_ * d;
+    const Vector exact_query(query, query + group_ * d);
+    const Vector asked_query(asked, asked + group_ * d);
+    const bool fits = n - recent - sink <= rows_for(n);
+
+    if (settings.resident) {
+      const bool all = settings.dense || fits;
+      state.cached = TopK(layer, head, state, exact_query, scale, sink, n - recent,
+                          all ? n : rows_for(n), nullptr);
+    } else {
+      if (!state.filled) {
+        // Step 0: the prompt's last query.
+        if (past - recent > sink) {
+          state.cached = TopK(layer, head, state, state.label, scale, sink, past - recent,
+                              rows_for(past), !fits && seen.hit ? &seen.cached : nullptr);
+        } else {
+          state.cached.clear();
+        }
+        state.filled = true;
+      }
+      if (fits) {
+        state.label = asked_query;
+        state.cached = TopK(layer, head, state, asked_query, scale, sink, n - recent, n, nullptr);
+      } else {
+        ++lookups_;
+        const double similarity = Similarity(layer, head, asked_query, state.label);
+        bool hit = similarity > static_cast<double>(settings.tau);
+        if (std::abs(similarity - static_cast<double>(settings.tau)) < kTie) hit = seen.hit;
+        EXPECT_EQ(hit, seen.hit) << "layer " << layer << " head " << head << " at " << n
+                                 << " tokens: similarity " << similarity << ", tau "
+                                 << settings.tau;
+        if (hit) {
+          ++hits_;
+        } else {
+          state.cached = TopK(layer, head, state, asked_query, scale, sink, n - recent, rows_for(n),
+                              &seen.cached);
+          state.label = asked_query;
+        }
+      }
+      EXPECT_EQ(state.cached, seen.cached)
+          << "layer " << layer << " head " << head << " at " << n << " tokens";
+    }
+
+    std::set<int32_t> visible(state.cached.begin(), state.cached.end());
+    for (int64_t t = 0; t < std::min(sink, n); ++t) visible.insert(static_cast<int32_t>(t));
+    for (int64_t t = std::max<int64_t>(n - recent, 0); t < n; ++t) {
+      visible.insert(static_cast<int32_t>(t));
+    }
+    Attend(state, {visible.begin(), visible.end()}, query, scale, out + head * group_ * d);
+  }
+}
+
+}  // namespace litecache::kv

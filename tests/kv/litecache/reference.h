@@ -1,0 +1,87 @@
+// QSAC and the attention around it as the paper's equations say, in double precision and plain
+// loops: what policy litecache has to agree with, step by step.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "device/cpu/cpu_device.h"
+#include "kv/cache.h"
+#include "kv/head_plan.h"
+#include "kv/retriever.h"
+#include "litecache/kv_options.h"
+
+namespace litecache::kv {
+
+// What the cache under test did, for decisions that rounding may turn either way.
+struct Observed {
+  bool hit = false;
+  std::vector<int32_t> cached;  // ascending
+};
+
+class Reference {
+ public:
+  // retriever: how top-k positions are found over rows the reference encodes itself; null: the
+  // exact ones, computed here.
+  Reference(const Layout& layout, const KvOptions& options, const HeadPlan& plan,
+            std::unique_ptr<Retriever> retriever);
+
+  void Create(SequenceId id);
+  void Fork(SequenceId parent, SequenceId child);
+  void Release(SequenceId id) { sequences_.erase(id); }
+
+  // Layer `layer` of a chunk of a prompt: q, k, v [rows][heads * head_dim]; out likewise.
+  void Prefill(SequenceId id, int64_t layer, int64_t rows, const float* q, const float* k,
+               const float* v, float scale, double* out);
+  // Layer `layer` of a decode step. lookup_q: the query that is looked up with (predicted or q).
+  // observed: per KV head of this layer.
+  void Decode(SequenceId id, int64_t layer, const float* lookup_q, const float* q, const float* k,
+              const float* v, float scale, const std::vector<Observed>& observed, double* out);
+  // The step's tokens now belong to the sequence.
+  void Commit(SequenceId id, int64_t rows) { sequences_.at(id).length += rows; }
+
+  int64_t Length(SequenceId id) const { return sequences_.at(id).length; }
+  int64_t lookups() const { return lookups_; }
+  int64_t hits() const { return hits_; }
+
+ private:
+  using Vector = std::vector<double>;
+  struct Head {
+    std::vector<Vector> k, v;              // [token][head_dim], rounded as they are stored
+    std::vector<std::vector<float>> keys;  // as they were given
+    std::vector<std::vector<std::byte>> metadata;
+    int64_t encoded = 0;
+    bool filled = false;
+    Vector label;                 // [group * head_dim]
+    std::vector<int32_t> cached;  // ascending
+  };
+  struct Sequence {
+    int64_t length = 0;
+    std::vector<Head> heads;  // [layers * kv_heads]
+  };
+
+  Vector Round(const float* row) const;
+  void Encode(int64_t layer, int64_t head, int64_t end, Head* state, bool given);
+  // Top-k of [begin, end) for q, or all of them where there are no more.
+  std::vector<int32_t> TopK(int64_t layer, int64_t head, const Head& state, const Vector& q,
+                            float scale, int64_t begin, int64_t end, int64_t k,
+                            const std::vector<int32_t>* observed);
+  double Similarity(int64_t layer, int64_t head, const Vector& q, const Vector& label) const;
+  void Attend(const Head& state, const std::vector<int32_t>& positions, const float* q, float scale,
+              double* out) const;
+
+  Layout layout_;
+  KvOptions options_;
+  HeadPlan plan_;
+  int64_t group_;
+  std::unique_ptr<Retriever> retriever_;
+  CpuDevice device_{1};
+  std::unique_ptr<Stream> stream_;
+  std::map<SequenceId, Sequence> sequences_;
+  int64_t lookups_ = 0, hits_ = 0;
+};
+
+}  // namespace litecache::kv

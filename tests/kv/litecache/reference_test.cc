@@ -1,0 +1,122 @@
+// Policy litecache against its reference in double precision, step by step.
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "kv/litecache/harness.h"
+#include "test_seed.h"
+
+namespace litecache::kv {
+namespace {
+
+template <class T>
+T Pick(std::mt19937_64& random, std::initializer_list<T> values) {
+  return *(values.begin() + random() % values.size());
+}
+
+std::shared_ptr<Profile> RandomProfile(const Layout& layout, std::mt19937_64& random) {
+  auto profile = std::make_shared<Profile>();
+  profile->layers = layout.layers;
+  profile->q_heads = layout.q_heads;
+  profile->kv_heads = layout.kv_heads;
+  profile->head_dim = layout.head_dim;
+  std::uniform_real_distribution<float> uniform(0, 1);
+  for (int64_t i = 0; i < layout.layers * layout.q_heads; ++i) {
+    profile->importance.push_back(random() % 5 == 0 ? 0.0f : 0.5f + 0.5f * uniform(random));
+  }
+  for (int64_t i = 0; i < layout.layers * layout.kv_heads; ++i) {
+    profile->similarity.push_back(uniform(random));
+  }
+  std::normal_distribution<float> normal;
+  const auto matrices = [&](int64_t columns) {
+    std::vector<float> values(
+        static_cast<size_t>(layout.layers * layout.kv_heads * layout.head_dim * columns));
+    for (float& x : values) x = normal(random);
+    return values;
+  };
+  profile->hata[128] = matrices(128);
+  profile->loki = matrices(layout.head_dim);
+  return profile;
+}
+
+// A life of several sequences: prompts in chunks, decoding, prompts again, forks, releases, steps
+// that fail and are run again.
+void RunLife(Harness& harness, const Layout& layout, std::mt19937_64& random, int steps) {
+  std::vector<SequenceId> ids = {harness.Create(), harness.Create()};
+  harness.Step({{ids[0], 1 + static_cast<int64_t>(random() % 150), false}});
+  for (int i = 0; i < steps && !::testing::Test::HasFailure(); ++i) {
+    if (random() % 20 == 0) ids.push_back(harness.Create());
+    if (random() % 15 == 0) ids.push_back(harness.Fork(ids[random() % ids.size()]));
+    if (random() % 20 == 0 && ids.size() > 2) {
+      const size_t gone = random() % ids.size();
+      harness.Release(ids[gone]);
+      ids.erase(ids.begin() + static_cast<int64_t>(gone));
+    }
+    std::vector<Part> parts;
+    for (const SequenceId id : ids) {
+      if (random() % 5 == 0) continue;
+      const bool prompt = random() % 12 == 0;
+      parts.push_back({id, prompt ? 1 + static_cast<int64_t>(random() % 40) : 1, !prompt});
+    }
+    if (parts.empty()) continue;
+    const int64_t fail_after =
+        random() % 10 == 0
+            ? static_cast<int64_t>(random() % static_cast<uint64_t>(layout.layers + 1))
+            : -1;
+    harness.Step(parts, fail_after);
+  }
+}
+
+TEST(LiteCacheReference, RandomLivesAgreeStepByStep) {
+  std::mt19937_64 random = testing::TestRandom();
+  int64_t lookups = 0, hits = 0;
+  for (int round = 0; round < 60; ++round) {
+    const int64_t group = 1 + static_cast<int64_t>(random() % 4);
+    const int64_t kv_heads = 1 + static_cast<int64_t>(random() % 3);
+    Layout layout{.layers = 1 + static_cast<int64_t>(random() % 3),
+                  .q_heads = group * kv_heads,
+                  .kv_heads = kv_heads,
+                  .head_dim = Pick<int64_t>(random, {16, 24, 32, 64}),
+                  .dtype = Pick(random, {DType::kF32, DType::kF32, DType::kBF16})};
+    KvOptions options;
+    options.policy = "litecache";
+    options.retriever = Pick<std::string>(random, {"exact", "exact", "hata", "quest", "loki"});
+    options.budget = KvBudget::Parse(Pick<std::string>(random, {"10%", "30%", "7", "40", "1"}));
+    options.sink_tokens = static_cast<int64_t>(random() % 5);
+    options.recent_tokens = Pick<int64_t>(random, {1, 2, 7, 32});
+    options.thresholds = Pick<std::string>(random, {"fixed", "importance"});
+    options.eta = Pick(random, {0.5, 0.7, 0.8, 0.9});
+    options.p = Pick(random, {0.5, 3.0});
+    options.aggregation = Pick<std::string>(random, {"importance", "harmonic", "mean", "min"});
+    options.resident_first_layer = random() % 2 == 0;
+    options.resident_full_attention = random() % 4 == 0;
+    options.resident_heads = Pick<std::string>(random, {"0", "0", "2"});
+    options.dense_layers = random() % 6 == 0;
+    options.prefetch = Pick<std::string>(random, {"on", "off"});
+    options.delta_update = random() % 4 != 0;
+    options.slots = options.delta_update ? Pick(random, {1.0, 1.0, 1.5, 4.0}) : 1.0;
+    options.hata_norms = random() % 2 == 0;
+    SCOPED_TRACE(::testing::Message()
+                 << "round " << round << ": " << options.retriever << " budget "
+                 << options.budget.ToString() << " sink " << options.sink_tokens << " recent "
+                 << options.recent_tokens << " " << options.thresholds << " eta " << options.eta
+                 << " " << options.aggregation << " group " << group << " prefetch "
+                 << options.prefetch << " delta " << options.delta_update << " slots "
+                 << options.slots << " " << Name(layout.dtype));
+    Harness harness(layout, options, RandomProfile(layout, random), Pick(random, {0.03, 0.1, 0.3}),
+                    random());
+    RunLife(harness, layout, random, 80);
+    lookups += harness.reference().lookups();
+    hits += harness.reference().hits();
+    if (HasFailure()) return;
+  }
+  // Both ways were taken.
+  EXPECT_GT(hits, lookups / 10);
+  EXPECT_GT(lookups - hits, lookups / 10);
+  RecordProperty("lookups", std::to_string(lookups));
+  RecordProperty("hits", std::to_string(hits));
+}
+
+}  // namespace
+}  // namespace litecache::kv
