@@ -9,8 +9,8 @@ namespace {
 
 // Rows of a work that one thread moves at a time.
 constexpr int64_t kPieceRows = 256;
-// Rows asked for ahead of their copy: about 8 KiB in flight hides the memory's latency.
-constexpr size_t kAheadBytes = 8192;
+// Rows asked for ahead of their copy: about 4 KiB in flight hides the memory's latency.
+constexpr size_t kAheadBytes = 4096;
 
 struct Piece {
   const MoveWork* work;
