@@ -21,7 +21,9 @@ enum Stream : uint64_t { kShapeStream, kTextStream };
 std::vector<std::pair<std::string, double>> ParseTaskWeights(std::string_view text) {
   std::vector<std::pair<std::string, double>> tasks;
   if (text == "all") {
-    for (const std::string_view name : TaskNames()) tasks.emplace_back(name, 1.0);
+    for (const TaskSpec& spec : TaskSpecs()) {
+      if (!NeedsQuestions(spec)) tasks.emplace_back(spec.name, 1.0);
+    }
     return tasks;
   }
   while (!text.empty()) {
@@ -57,8 +59,11 @@ BulkGenerator::BulkGenerator(BulkOptions options, TokenCounter counter)
   if (options_.tasks.empty()) throw InvalidArgument("--tasks: the list is empty");
   double total = 0;
   for (const auto& [name, weight] : options_.tasks) {
+    if (NeedsQuestions(FindTask(name))) {
+      throw InvalidArgument("--tasks: {} is there to test with, not for training documents", name);
+    }
     Task task{&FindTask(name), total += weight, nullptr, {}, 0};
-    task.builder = MakeBuilder(*task.spec, options_.split, options_.haystack, counter_);
+    task.builder = MakeBuilder(*task.spec, options_.split, {options_.haystack, nullptr}, counter_);
     BuildRequest request;
     request.seed = DeriveSeed(HashText(name), options_.seed);
     request.length = options_.max_length;

@@ -32,7 +32,8 @@ struct TrainingDocument {
   std::vector<Span> spans;  // byte ranges of questions and answers, ascending
 };
 
-// "niah_single_1:2,vt" -> {{niah_single_1, 2}, {vt, 1}}; "all" is every task with weight 1. Throws
+// "niah_single_1:2,vt" -> {{niah_single_1, 2}, {vt, 1}}; "all" is every task
+// with weight 1, but those of questions, which cannot be trained on. Throws
 // InvalidArgument.
 std::vector<std::pair<std::string, double>> ParseTaskWeights(std::string_view text);
 

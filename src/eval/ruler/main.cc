@@ -25,6 +25,7 @@ struct Arguments {
   std::string split;
   std::string haystack;
   std::string pieces = "auto";
+  std::string qa_data;
   double chars_per_token = 4;
   int threads = 0;
   std::string output;
@@ -82,6 +83,7 @@ void Generate(const Arguments& arguments, std::ostream& output) {
   options.seed = arguments.seed;
   options.split = ParseSplit(arguments.split.empty() ? "test" : arguments.split);
   options.haystack = haystack;
+  options.qa_data = arguments.qa_data;
   options.threads = arguments.threads;
   RunGenerate(options, counter, output);
 }
@@ -102,6 +104,8 @@ int main(int argc, char** argv) {
   app.add_option("--split", arguments.split, "train or test: halves of words and numbers");
   app.add_option("--haystack", arguments.haystack, "File or directory for the essay tasks");
   app.add_option("--haystack-pieces", arguments.pieces, "auto, sentences or lines");
+  app.add_option("--qa-data", arguments.qa_data, "Directory of SQuAD and HotpotQA for qa_1, qa_2")
+      ->envname("LITECACHE_QA_DATA");
   app.add_option("--tokenizer", arguments.tokenizer, "tokenizer.json or model directory");
   app.add_option("--format", arguments.format, "--bulk: json, or tokens (binary)")
       ->check(CLI::IsMember({"json", "tokens"}));

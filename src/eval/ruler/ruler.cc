@@ -20,7 +20,8 @@ Generator::Generator(TaskOptions options, TokenCounter counter)
     : options_(std::move(options)),
       counter_(std::move(counter)),
       spec_(FindTask(options_.task)),
-      builder_(MakeBuilder(spec_, options_.split, options_.haystack, counter_)) {
+      builder_(
+          MakeBuilder(spec_, options_.split, {options_.haystack, options_.questions}, counter_)) {
   BuildRequest request;
   request.seed = DeriveSeed(HashText(spec_.name), options_.seed);
   request.length = options_.length;
@@ -32,6 +33,7 @@ Generator::Generator(TaskOptions options, TokenCounter counter)
 
 RulerSample Generator::Make(int64_t index) const {
   BuildRequest request;
+  request.index = index;
   request.length = options_.length;
   // The task and the split are part of the seed: equal --seed values never repeat a draw elsewhere.
   request.seed =
@@ -54,7 +56,7 @@ RulerSample Generator::Make(int64_t index) const {
   sample.split = options_.split;
   sample.length = fitted.tokens + spec_.max_new_tokens;
   sample.max_new_tokens = spec_.max_new_tokens;
-  sample.metric = "string_match_all";
+  sample.metric = spec_.metric;
   sample.input = std::move(fitted.draft.text);
   sample.answer_prefix = std::move(fitted.draft.answer_prefix);
   sample.outputs = std::move(fitted.draft.outputs);

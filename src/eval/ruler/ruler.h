@@ -1,5 +1,5 @@
-// RULER's synthetic long-context tasks (Hsieh et al., 2024): the eleven that need no corpus of
-// questions, generated for a length in the model's own tokens.
+// RULER's thirteen long-context tasks (Hsieh et al., 2024), generated for a length in the model's
+// own tokens.
 #pragma once
 
 #include <cstdint>
@@ -21,6 +21,7 @@ struct TaskOptions {
   uint64_t seed = 42;
   Split split = Split::kTest;
   std::shared_ptr<const Haystack> haystack = Haystack::Default();  // for the essay tasks
+  std::shared_ptr<const QuestionSet> questions = nullptr;          // for the qa tasks
 };
 
 struct RulerSample {
@@ -31,12 +32,13 @@ struct RulerSample {
   // Tokens of `input` plus max_new_tokens; at most the length asked for.
   int64_t length = 0;
   int max_new_tokens = 0;
-  std::string metric;  // "string_match_all" (metrics.h)
+  std::string metric;  // of metrics.h
   // The prompt; its end is `answer_prefix`, which goes to the assistant's side of a chat template.
   std::string input;
   std::string answer_prefix;
   std::vector<std::string> outputs;
-  std::vector<Needle> needles;  // niah_*: the needles; vt: the assignments of the chain
+  // niah_*: the needles; vt: the assignments of the chain; qa_*: the documents with the answer.
+  std::vector<Needle> needles;
 };
 
 // Generates the samples of one task. Sample i is a function of (task, length, seed, split, i), the

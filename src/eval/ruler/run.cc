@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "base/progress.h"
 #include "base/thread_pool.h"
+#include "eval/ruler/questions.h"
 
 namespace litecache::eval {
 namespace {
@@ -40,20 +41,34 @@ void CheckRange(int64_t start, int64_t count) {
 
 }  // namespace
 
-int64_t RunGenerate(const GenerateOptions& options, const TokenCounter& counter,
-                    std::ostream& output) {
-  CheckRange(options.start, options.count);
+std::vector<std::string> ExpandTasks(const GenerateOptions& options) {
   std::vector<std::string> tasks = options.tasks;
   if (tasks.size() == 1 && tasks[0] == "all") {
-    const std::vector<std::string_view> names = TaskNames();
-    tasks.assign(names.begin(), names.end());
+    tasks.clear();
+    for (const TaskSpec& spec : TaskSpecs()) {
+      if (!NeedsQuestions(spec) || !options.qa_data.empty()) tasks.emplace_back(spec.name);
+    }
   }
   if (tasks.empty()) throw InvalidArgument("--task: the list is empty");
   for (const std::string& task : tasks) FindTask(task);
+  return tasks;
+}
+
+Generator MakeGenerator(const std::string& task, const GenerateOptions& options,
+                        const TokenCounter& counter) {
+  const auto questions =
+      NeedsQuestions(FindTask(task)) ? LoadQuestions(task, options.qa_data) : nullptr;
+  return Generator({task, options.length, options.seed, options.split, options.haystack, questions},
+                   counter);
+}
+
+int64_t RunGenerate(const GenerateOptions& options, const TokenCounter& counter,
+                    std::ostream& output) {
+  CheckRange(options.start, options.count);
+  const std::vector<std::string> tasks = ExpandTasks(options);
   ThreadPool pool(Threads(options.threads));
   for (const std::string& task : tasks) {
-    const Generator generator({task, options.length, options.seed, options.split, options.haystack},
-                              counter);
+    const Generator generator = MakeGenerator(task, options, counter);
     WriteLines(options.count, task, pool, output,
                [&](int64_t i) { return ToJson(generator.Make(options.start + i)) + "\n"; });
   }

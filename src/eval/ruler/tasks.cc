@@ -25,6 +25,8 @@ const std::vector<TaskSpec>& TaskSpecs() {
       {"vt", kVariables, 30},
       {"cwe", kCommonWords, 120},
       {"fwe", kFrequentWords, 50},
+      {.name = "qa_1", .family = kQuestions, .max_new_tokens = 32, .metric = "string_match_part"},
+      {.name = "qa_2", .family = kQuestions, .max_new_tokens = 32, .metric = "string_match_part"},
   };
   return specs;
 }
@@ -46,18 +48,19 @@ const TaskSpec& FindTask(std::string_view name) {
 // A unit is a token or more; frequent words lose some of theirs to rounding.
 int64_t TaskBuilder::MaxSize(const BuildRequest& request) const { return 2 * request.length + 64; }
 
-std::unique_ptr<TaskBuilder> MakeBuilder(const TaskSpec& spec, Split split,
-                                         std::shared_ptr<const Haystack> haystack,
+std::unique_ptr<TaskBuilder> MakeBuilder(const TaskSpec& spec, Split split, Materials materials,
                                          const TokenCounter& counter) {
   switch (spec.family) {
     case Family::kNeedle:
-      return MakeNeedleBuilder(spec, split, std::move(haystack));
+      return MakeNeedleBuilder(spec, split, std::move(materials.haystack));
     case Family::kVariables:
       return MakeVariablesBuilder(split, counter);
     case Family::kCommonWords:
       return MakeCommonWordsBuilder(split);
     case Family::kFrequentWords:
       return MakeFrequentWordsBuilder(split);
+    case Family::kQuestions:
+      return MakeQuestionBuilder(spec, split, std::move(materials.questions));
   }
   return nullptr;
 }

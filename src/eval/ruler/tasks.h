@@ -13,10 +13,12 @@
 
 namespace litecache::eval {
 
+struct QuestionSet;  // questions.h
+
 // Tokens of a text under the model's tokenizer. Called from several threads at once.
 using TokenCounter = std::function<int64_t(std::string_view)>;
 
-enum class Family { kNeedle, kVariables, kCommonWords, kFrequentWords };
+enum class Family { kNeedle, kVariables, kCommonWords, kFrequentWords, kQuestions };
 enum class Surroundings { kNoise, kEssay, kNeedles };
 
 struct TaskSpec {
@@ -30,15 +32,19 @@ struct TaskSpec {
   int num_keys = 1;
   int num_values = 1;
   int num_queries = 1;
+  std::string_view metric = "string_match_all";  // of metrics.h
 };
 
-// The eleven tasks in RULER's order.
+// The thirteen tasks in RULER's order.
 const std::vector<TaskSpec>& TaskSpecs();
 std::vector<std::string_view> TaskNames();
 // Throws InvalidArgument listing the names.
 const TaskSpec& FindTask(std::string_view name);
+// Whether a task needs a file of questions (questions.h).
+inline bool NeedsQuestions(const TaskSpec& spec) { return spec.family == Family::kQuestions; }
 
-// A byte range of a text that holds a needle. depth: its begin as a share of the context, 0 to 1.
+// A byte range of a text that holds a needle, or, of qa_*, a document with the answer. depth: its
+// begin as a share of the context, 0 to 1.
 struct Needle {
   int64_t begin;
   int64_t end;
@@ -54,6 +60,7 @@ struct Span {
 
 struct BuildRequest {
   uint64_t seed = 0;
+  int64_t index = 0;      // of the sample: tasks with a list of questions ask this one
   int64_t size = 0;       // units of haystack; what a unit is, the builder says
   int64_t length = 0;     // the length in tokens that is aimed at: some parameters follow it
   bool training = false;  // answers follow the questions; essay windows begin anywhere
@@ -84,10 +91,17 @@ std::unique_ptr<TaskBuilder> MakeNeedleBuilder(const TaskSpec& spec, Split split
 std::unique_ptr<TaskBuilder> MakeVariablesBuilder(Split split, const TokenCounter& counter);
 std::unique_ptr<TaskBuilder> MakeCommonWordsBuilder(Split split);
 std::unique_ptr<TaskBuilder> MakeFrequentWordsBuilder(Split split);
+// Throws InvalidArgument for the split train, FileError (where to get them) without questions.
+std::unique_ptr<TaskBuilder> MakeQuestionBuilder(const TaskSpec& spec, Split split,
+                                                 std::shared_ptr<const QuestionSet> questions);
 
-// The builder of `spec`. haystack: used by the essay tasks only.
-std::unique_ptr<TaskBuilder> MakeBuilder(const TaskSpec& spec, Split split,
-                                         std::shared_ptr<const Haystack> haystack,
+// What some tasks are made from.
+struct Materials {
+  std::shared_ptr<const Haystack> haystack;      // the essay tasks
+  std::shared_ptr<const QuestionSet> questions;  // qa_*
+};
+
+std::unique_ptr<TaskBuilder> MakeBuilder(const TaskSpec& spec, Split split, Materials materials,
                                          const TokenCounter& counter);
 
 // RULER's filler line.
