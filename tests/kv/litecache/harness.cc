@@ -159,6 +159,13 @@ void Harness::Step(const std::vector<Part>& parts, int64_t fail_after) {
   }
 }
 
+void Harness::Abandon(const std::vector<Part>& parts, int64_t layers) {
+  const kv::Step step = MakeStep(*cache_, parts);
+  StepInputs inputs = source_.Draw(step);
+  cache_->BeginStep(step);
+  RunLayers(*cache_, *stream_, step, inputs, scale_, layers);
+}
+
 void Harness::Compare(const kv::Step& step, int64_t layer, StepInputs& inputs,
                       const std::vector<float>& out) {
   const auto l = static_cast<size_t>(layer);

@@ -65,6 +65,9 @@ class Harness {
   // Runs and compares. fail_after >= 0: first a try that stops after that many layers.
   void Step(const std::vector<Part>& parts, int64_t fail_after = -1);
 
+  // Begins a step, runs some of its layers, and leaves it at that.
+  void Abandon(const std::vector<Part>& parts, int64_t layers);
+
   LiteCache& cache() { return *cache_; }
   Reference& reference() { return reference_; }
   const HeadPlan& plan() const { return *plan_->heads(); }

@@ -1,0 +1,134 @@
+// Budgets of policy litecache are hard, and running into one harms nobody else.
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "base/error.h"
+#include "kv/litecache/harness.h"
+#include "test_seed.h"
+
+namespace litecache::kv {
+namespace {
+
+constexpr Layout kLayout{
+    .layers = 2, .q_heads = 4, .kv_heads = 2, .head_dim = 64, .dtype = DType::kF32};
+
+KvOptions Options() {
+  KvOptions options;
+  options.policy = "litecache";
+  options.budget = KvBudget::Parse("20%");
+  options.recent_tokens = 16;
+  options.retriever = "quest";
+  return options;
+}
+
+// Decodes until there is no room; returns the error.
+std::string DecodeUntilFull(Harness& harness, const std::vector<Part>& parts) {
+  try {
+    for (int i = 0; i < 5000; ++i) harness.Step(parts);
+  } catch (const CapacityError& error) {
+    return error.what();
+  }
+  ADD_FAILURE() << "no CapacityError";
+  return "";
+}
+
+class TightTier : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(TightTier, EndsWithAnErrorThatNamesItAndLeavesOthersUntouched) {
+  const bool device = GetParam() == "device";
+  const auto plan = PlanLiteCache(kLayout, Options(), nullptr);
+  const TierBytes need = 2 * plan->BytesFor(1000);
+  const TierBytes budget = {.device = device ? need.device : kPlenty.device,
+                            .host = device ? kPlenty.host : need.host};
+  Harness harness(kLayout, Options(), nullptr, 0.1, testing::TestRandom()(), budget);
+  const SequenceId a = harness.Create(), b = harness.Create();
+  harness.Step({{a, 700, false}});
+  harness.Step({{b, 700, false}});
+  const std::string error = DecodeUntilFull(harness, {{a}, {b}});
+  EXPECT_NE(error.find(device ? "device tier" : "host store"), std::string::npos) << error;
+  EXPECT_NE(error.find("more needed"), std::string::npos) << error;
+  // What was promised fitted.
+  EXPECT_GE(harness.cache().Length(a), 1000);
+  EXPECT_LE(harness.cache().GetStats().used.device, budget.device);
+  EXPECT_LE(harness.cache().GetStats().used.host, budget.host);
+  // One of them ends; the other goes on, with the outputs it should have.
+  const int64_t length = harness.cache().Length(b);
+  harness.Release(a);
+  for (int i = 0; i < 50; ++i) harness.Step({{b}});
+  EXPECT_EQ(harness.cache().Length(b), length + 50);
+  harness.Release(b);
+  EXPECT_EQ(harness.cache().GetStats().used, TierBytes{});
+}
+
+INSTANTIATE_TEST_SUITE_P(All, TightTier, ::testing::Values("device", "host"));
+
+// Forks share until they write; the promise for them holds at any moment of forking.
+TEST(LiteBudget, ForksFitIntoWhatTheyWerePromised) {
+  std::mt19937_64 random = testing::TestRandom();
+  for (int round = 0; round < 12; ++round) {
+    KvOptions options = Options();
+    if (round % 3 == 1) options.host_rows = "int8";
+    const auto plan = PlanLiteCache(kLayout, options, nullptr);
+    const int64_t prompt = 1 + static_cast<int64_t>(random() % 400);
+    const int64_t decoded = static_cast<int64_t>(random() % 40);
+    const int64_t more = 1 + static_cast<int64_t>(random() % 200);
+    const int64_t shared = prompt + decoded;
+    const TierBytes budget =
+        plan->BytesFor(shared + more) + 3 * plan->ForkBytesFor(shared, shared + more);
+    // A quantized store has no reference.
+    CpuDevice device(1);
+    const auto stream = device.CreateStream();
+    const auto cache = plan->Create(device, budget);
+    QuerySource source(kLayout, 0.1, random());
+    const auto step = [&](const std::vector<Part>& parts) {
+      const Step s = MakeStep(*cache, parts);
+      StepInputs inputs = source.Draw(s);
+      cache->BeginStep(s);
+      RunLayers(*cache, *stream, s, inputs, 0.125f, kLayout.layers);
+      cache->EndStep(s);
+    };
+    std::vector<Part> parts = {{cache->Create(), 1, true}};
+    step({{parts[0].id, prompt, false}});
+    for (int64_t i = 0; i < decoded; ++i) step(parts);
+    for (int i = 0; i < 3; ++i) parts.push_back({cache->Fork(parts[0].id), 1, true});
+    ASSERT_NO_THROW({
+      for (int64_t i = 0; i < more; ++i) step(parts);
+    }) << "prompt "
+       << prompt << " decoded " << decoded << " more " << more;
+    for (const Part& part : parts) cache->Release(part.id);
+    EXPECT_EQ(cache->GetStats().used, TierBytes{});
+  }
+}
+
+TEST(LiteBudget, ARefusedStepChangesNothing) {
+  const auto plan = PlanLiteCache(kLayout, Options(), nullptr);
+  Harness harness(kLayout, Options(), nullptr, 0.1, testing::TestRandom()(), plan->BytesFor(600));
+  const SequenceId a = harness.Create(), b = harness.Create();
+  harness.Step({{a, 400, false}});
+  for (int i = 0; i < 30; ++i) harness.Step({{a}});
+  const TierBytes used = harness.cache().GetStats().used;
+  EXPECT_THROW(harness.cache().BeginStep(MakeStep(harness.cache(), {{a}, {b, 5000, false}})),
+               CapacityError);
+  EXPECT_EQ(harness.cache().GetStats().used, used);
+  for (int i = 0; i < 30; ++i) harness.Step({{a}});
+}
+
+// A prompt's chunk that is begun and given up, then the sequence decodes on: rows that were only in
+// the ring are still there.
+TEST(LiteBudget, AnAbandonedPromptDoesNotSpoilDecoding) {
+  KvOptions options = Options();
+  options.budget = KvBudget::Parse("100%");
+  for (int64_t layers = 0; layers <= kLayout.layers; ++layers) {
+    Harness harness(kLayout, options, nullptr, 0.1, testing::TestRandom()());
+    const SequenceId id = harness.Create();
+    harness.Step({{id, 100, false}});
+    for (int i = 0; i < 40; ++i) harness.Step({{id}});
+    harness.Abandon({{id, 30, false}}, layers);
+    for (int i = 0; i < 40; ++i) harness.Step({{id}});
+  }
+}
+
+}  // namespace
+}  // namespace litecache::kv

@@ -1,0 +1,313 @@
+// What must hold of policy litecache whatever the queries are.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <random>
+
+#include "kv/litecache/harness.h"
+#include "test_seed.h"
+
+namespace litecache::kv {
+namespace {
+
+constexpr Layout kLayout{
+    .layers = 2, .q_heads = 4, .kv_heads = 2, .head_dim = 32, .dtype = DType::kF32};
+
+KvOptions Options(const std::string& budget, const std::string& retriever = "exact") {
+  KvOptions options;
+  options.policy = "litecache";
+  options.budget = KvBudget::Parse(budget);
+  options.retriever = retriever;
+  options.resident_first_layer = false;
+  return options;
+}
+
+// Two caches that are fed the same.
+class Pair {
+ public:
+  Pair(std::unique_ptr<Cache> a, std::unique_ptr<Cache> b, double turn, uint64_t seed)
+      : a_(std::move(a)), b_(std::move(b)), source_(a_->layout(), turn, seed) {}
+
+  SequenceId Create() {
+    const SequenceId id = a_->Create();
+    EXPECT_EQ(b_->Create(), id);
+    return id;
+  }
+  SequenceId Fork(SequenceId parent) {
+    const SequenceId id = a_->Fork(parent);
+    EXPECT_EQ(b_->Fork(parent), id);
+    source_.Fork(parent, id);
+    return id;
+  }
+  // Largest difference of the outputs.
+  double Step(const std::vector<Part>& parts) {
+    const kv::Step step = MakeStep(*a_, parts);
+    StepInputs inputs = source_.Draw(step);
+    const float scale = 1.0f / std::sqrt(static_cast<float>(a_->layout().head_dim));
+    std::vector<std::vector<float>> outs[2];
+    for (int i = 0; i < 2; ++i) {
+      Cache& cache = i == 0 ? *a_ : *b_;
+      cache.BeginStep(step);
+      outs[i] = RunLayers(cache, *stream_, step, inputs, scale, a_->layout().layers);
+      cache.EndStep(step);
+    }
+    double worst = 0;
+    for (size_t layer = 0; layer < outs[0].size(); ++layer) {
+      for (size_t i = 0; i < outs[0][layer].size(); ++i) {
+        const double error = std::abs(static_cast<double>(outs[0][layer][i]) -
+                                      static_cast<double>(outs[1][layer][i]));
+        worst = std::isnan(error) ? HUGE_VAL : std::max(worst, error);
+      }
+    }
+    return worst;
+  }
+  LiteCache& a() { return dynamic_cast<LiteCache&>(*a_); }
+  LiteCache& b() { return dynamic_cast<LiteCache&>(*b_); }
+
+ private:
+  std::unique_ptr<Cache> a_, b_;
+  QuerySource source_;
+  CpuDevice device_{2};
+  std::unique_ptr<Stream> stream_ = device_.CreateStream();
+};
+
+class BudgetOfAll : public ::testing::TestWithParam<std::tuple<std::string, DType, std::string>> {};
+
+TEST_P(BudgetOfAll, EqualsFullAttentionForHundredsOfSteps) {
+  const auto& [retriever, dtype, prefetch] = GetParam();
+  std::mt19937_64 random = testing::TestRandom();
+  Layout layout = kLayout;
+  layout.dtype = dtype;
+  KvOptions options = Options("100%", retriever);
+  options.prefetch = prefetch;
+  CpuDevice device(2);
+  Pair pair(PlanLiteCache(layout, options, nullptr)->Create(device, kPlenty),
+            PlanFullCache(layout)->Create(device, kPlenty), 0.1, random());
+  // bf16: both round queries and probabilities, and add in another order.
+  const double tolerance = dtype == DType::kF32 ? 2e-5 : 0.04;
+  std::vector<SequenceId> ids;
+  for (int64_t length : {1, 5, 64, 69, 200, 331}) {
+    ids.push_back(pair.Create());
+    ASSERT_LE(pair.Step({{ids.back(), length, false}}), tolerance);
+  }
+  for (int step = 0; step < 300; ++step) {
+    if (step == 50 || step == 150) ids.push_back(pair.Fork(ids[random() % ids.size()]));
+    std::vector<Part> parts;
+    for (const SequenceId id : ids) {
+      if (random() % 8 == 0) continue;
+      const bool prompt = random() % 60 == 0;
+      parts.push_back({id, prompt ? 1 + static_cast<int64_t>(random() % 30) : 1, !prompt});
+    }
+    ASSERT_LE(pair.Step(parts), tolerance) << "step " << step;
+  }
+  EXPECT_EQ(pair.a().GetStats().lookups, 0u);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, BudgetOfAll,
+                         ::testing::Values(std::tuple("exact", DType::kF32, "off"),
+                                           std::tuple("quest", DType::kF32, "on"),
+                                           std::tuple("hata", DType::kF32, "off"),
+                                           std::tuple("loki", DType::kF32, "off"),
+                                           std::tuple("hata", DType::kBF16, "on"),
+                                           std::tuple("quest", DType::kBF16, "off")));
+
+TEST(LitePolicy, EtaOfOneAlwaysRefreshesAndEtaOfMinusOneNever) {
+  for (const double eta : {1.0, -1.0}) {
+    KvOptions options = Options("10%");
+    options.eta = eta;
+    Harness harness(kLayout, options, nullptr, 0.02, testing::TestRandom()());
+    const SequenceId id = harness.Create();
+    harness.Step({{id, 200, false}});
+    for (int i = 0; i < 100; ++i) harness.Step({{id}});
+    const Stats stats = harness.cache().GetStats();
+    EXPECT_EQ(stats.lookups, 400u);
+    EXPECT_EQ(stats.hits, eta == 1.0 ? 0u : 400u);
+    EXPECT_EQ(stats.miss.rows == 0, eta == -1.0);
+    EXPECT_GT(stats.fill.rows, 0u);
+  }
+}
+
+TEST(LitePolicy, AHitLeavesRowsPositionsAndLabelUntouched) {
+  KvOptions options = Options("10%");
+  options.eta = 0.8;
+  Harness harness(kLayout, options, nullptr, 0.05, testing::TestRandom()());
+  const SequenceId id = harness.Create();
+  harness.Step({{id, 300, false}});
+  struct State {
+    std::vector<int32_t> cached;
+    std::vector<float> label;
+    HeadCounters counters;
+  };
+  const auto look = [&] {
+    std::vector<State> states;
+    for (int64_t layer = 0; layer < 2; ++layer) {
+      for (int64_t head = 0; head < 2; ++head) {
+        const auto label = harness.cache().Label(id, layer, head);
+        states.push_back({harness.cache().CachedPositions(id, layer, head),
+                          {label.begin(), label.end()},
+                          harness.cache().Heads()[static_cast<size_t>(2 * layer + head)]});
+      }
+    }
+    return states;
+  };
+  harness.Step({{id}});
+  int hits = 0, misses = 0;
+  std::vector<State> before = look();
+  for (int i = 0; i < 150; ++i) {
+    harness.Step({{id}});
+    const std::vector<State> after = look();
+    for (size_t h = 0; h < after.size(); ++h) {
+      if (after[h].counters.hits > before[h].counters.hits) {
+        ++hits;
+        EXPECT_EQ(after[h].cached, before[h].cached);
+        EXPECT_EQ(after[h].label, before[h].label);
+        EXPECT_EQ(after[h].counters.rows_moved, before[h].counters.rows_moved);
+      } else {
+        ++misses;
+        EXPECT_NE(after[h].label, before[h].label);
+      }
+    }
+    before = after;
+  }
+  EXPECT_GT(hits, 20);
+  EXPECT_GT(misses, 20);
+}
+
+// Every combination of window sizes with prompts around their boundaries, decoded until the ring
+// has wrapped twice.
+TEST(LitePolicy, TheRecentRingWrapsRightlyAtEveryBoundary) {
+  std::mt19937_64 random = testing::TestRandom();
+  const Layout layout{
+      .layers = 1, .q_heads = 2, .kv_heads = 1, .head_dim = 16, .dtype = DType::kF32};
+  for (const int64_t recent : {1, 2, 63, 64, 65}) {
+    for (const int64_t sink : {0, 1, 2, 3, 4}) {
+      SCOPED_TRACE(::testing::Message() << "recent " << recent << " sink " << sink);
+      KvOptions options = Options("5");
+      options.recent_tokens = recent;
+      options.sink_tokens = sink;
+      options.eta = 0.7;
+      Harness harness(layout, options, nullptr, 0.1, random());
+      std::vector<Part> parts = {{harness.Create(), 1, true}};  // decodes from its first token on
+      for (const int64_t prompt : {int64_t{1}, sink, sink + 1, recent - 1, recent, recent + 1,
+                                   recent + sink, recent + sink + 1, recent + sink + 6}) {
+        if (prompt < 1) continue;
+        parts.push_back({harness.Create(), 1, true});
+        harness.Step({{parts.back().id, prompt, false}});
+      }
+      for (int64_t i = 0; i < 2 * recent + sink + 12; ++i) harness.Step(parts);
+      if (HasFailure()) return;
+    }
+  }
+}
+
+TEST(LitePolicy, DeltaUpdateAndFullReplacementHoldTheSameRows) {
+  std::mt19937_64 random = testing::TestRandom();
+  for (const std::string retriever : {"exact", "quest", "hata", "loki"}) {
+    for (const double slots : {1.0, 1.7}) {
+      SCOPED_TRACE(retriever);
+      KvOptions delta = Options("8%", retriever);
+      delta.eta = 0.9;
+      delta.slots = slots;
+      KvOptions full = delta;
+      full.slots = 1;
+      full.delta_update = false;
+      CpuDevice device(2);
+      Pair pair(PlanLiteCache(kLayout, delta, nullptr)->Create(device, kPlenty),
+                PlanLiteCache(kLayout, full, nullptr)->Create(device, kPlenty), 0.05, random());
+      const SequenceId id = pair.Create();
+      pair.Step({{id, 400, false}});
+      for (int i = 0; i < 120; ++i) {
+        ASSERT_LE(pair.Step({{id}}), 2e-5);
+        for (int64_t layer = 0; layer < 2; ++layer) {
+          for (int64_t head = 0; head < 2; ++head) {
+            ASSERT_EQ(pair.a().CachedPositions(id, layer, head),
+                      pair.b().CachedPositions(id, layer, head));
+          }
+        }
+      }
+      const Stats a = pair.a().GetStats(), b = pair.b().GetStats();
+      EXPECT_EQ(a.hits, b.hits);
+      EXPECT_LT(a.miss.rows, b.miss.rows);
+      EXPECT_GT(a.miss.rows, 0u);
+    }
+  }
+}
+
+TEST(LitePolicy, MoreSlotsMoveFewerRows) {
+  const uint64_t seed = testing::TestRandom()();
+  uint64_t before = UINT64_MAX;
+  for (const double slots : {1.0, 2.0, 4.0}) {
+    KvOptions options = Options("8%");
+    options.eta = 1;
+    options.slots = slots;
+    Harness harness(kLayout, options, nullptr, 0.1, seed);
+    const SequenceId id = harness.Create();
+    harness.Step({{id, 500, false}});
+    for (int i = 0; i < 60; ++i) harness.Step({{id}});
+    const uint64_t rows = harness.cache().GetStats().miss.rows;
+    EXPECT_LT(rows, before);
+    before = rows;
+  }
+}
+
+// Quantized host rows change keys and values by less than half a step of their code, so outputs
+// differ by little; everything that is not in the store is exact.
+class QuantizedStore : public ::testing::TestWithParam<std::pair<std::string, double>> {};
+
+TEST_P(QuantizedStore, StaysCloseToExactRows) {
+  const auto& [rows, tolerance] = GetParam();
+  std::mt19937_64 random = testing::TestRandom();
+  for (const bool resident : {false, true}) {
+    KvOptions exact = Options("100%");
+    exact.resident_first_layer = resident;
+    KvOptions quantized = exact;
+    quantized.host_rows = rows;
+    CpuDevice device(2);
+    Pair pair(PlanLiteCache(kLayout, exact, nullptr)->Create(device, kPlenty),
+              PlanLiteCache(kLayout, quantized, nullptr)->Create(device, kPlenty), 0.1, random());
+    const SequenceId a = pair.Create(), b = pair.Create();
+    EXPECT_LE(pair.Step({{a, 333, false}, {b, 50, false}}), 1e-5) << "a chunk sees itself exactly";
+    double worst = 0;
+    const auto step = [&](const std::vector<Part>& parts) {
+      const double error = pair.Step(parts);
+      worst = std::max(worst, error);
+      EXPECT_LE(error, tolerance);
+    };
+    step({{a, 100, false}, {b, 1, true}});
+    for (int i = 0; i < 100; ++i) step({{a}, {b}});
+    step({{b, 40, false}, {a}});
+    for (int i = 0; i < 30; ++i) step({{a}, {b}});
+    EXPECT_GT(worst, 1e-4) << "the store does not seem to be quantized";
+    const Stats x = pair.a().GetStats(), y = pair.b().GetStats();
+    EXPECT_EQ(x.prefill.rows, y.prefill.rows);
+    EXPECT_EQ(y.prefill.bytes, y.prefill.rows * (2 * 32 + 16));
+    EXPECT_EQ(x.spill.rows, y.spill.rows);
+  }
+}
+
+// Values are normal: a row's largest is about 2.5, so int8 errs by 0.01 and fp8 by 1/16 of a value
+// at most; scores by the root of the sum of squares over head_dim of that, about 0.05 and 0.15.
+INSTANTIATE_TEST_SUITE_P(All, QuantizedStore,
+                         ::testing::Values(std::pair("int8", 0.15), std::pair("fp8", 0.6)));
+
+TEST(LitePolicy, RecallOfTheExactRetrieverIsOne) {
+  KvOptions options = Options("10%");
+  options.measure_recall = true;
+  options.eta = 0.8;
+  Harness harness(kLayout, options, nullptr, 0.05, testing::TestRandom()());
+  const SequenceId id = harness.Create();
+  harness.Step({{id, 300, false}});
+  for (int i = 0; i < 60; ++i) harness.Step({{id}});
+  for (const HeadCounters& head : harness.cache().Heads()) {
+    EXPECT_EQ(head.lookups, 60u);
+    EXPECT_EQ(head.recall_refreshes, head.lookups - head.hits);
+    EXPECT_EQ(head.recall_retrieved, static_cast<double>(head.recall_refreshes));
+    EXPECT_GE(head.recall_held, head.recall_retrieved);
+    EXPECT_LT(head.recall_held, static_cast<double>(head.lookups));
+  }
+}
+
+}  // namespace
+}  // namespace litecache::kv
