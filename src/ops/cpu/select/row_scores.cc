@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "ops/cpu/scratch.h"
-
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/cpu/select/row_scores.cc"
 #include "hwy/foreach_target.h"
@@ -15,97 +13,165 @@ HWY_BEFORE_NAMESPACE();
 namespace litecache::ops::cpu {
 namespace HWY_NAMESPACE {
 
-// Codes as f32, without the row's scale.
-template <class D>
-HWY_INLINE hn::Vec<D> LoadInt8(D d, const std::byte* p) {
-  const hn::Rebind<int8_t, D> d8;
-  const hn::RebindToSigned<D> di;
-  return hn::ConvertTo(d, hn::PromoteTo(di, hn::LoadU(d8, reinterpret_cast<const int8_t*>(p))));
-}
+// Elements of a key as f32, without the row's scale.
+struct LoadBf16 {
+  static constexpr int64_t kBytes = 2;
+  template <class D>
+  static HWY_INLINE hn::Vec<D> Load(D d, const std::byte* p) {
+    return LoadAsF32(d, reinterpret_cast<const bf16*>(p));
+  }
+};
+struct LoadF32 {
+  static constexpr int64_t kBytes = 4;
+  template <class D>
+  static HWY_INLINE hn::Vec<D> Load(D d, const std::byte* p) {
+    return hn::LoadU(d, reinterpret_cast<const float*>(p));
+  }
+};
+struct LoadInt8 {
+  static constexpr int64_t kBytes = 1;
+  template <class D>
+  static HWY_INLINE hn::Vec<D> Load(D d, const std::byte* p) {
+    const hn::Rebind<int8_t, D> d8;
+    const hn::RebindToSigned<D> di;
+    return hn::ConvertTo(d, hn::PromoteTo(di, hn::LoadU(d8, reinterpret_cast<const int8_t*>(p))));
+  }
+};
 // E4M3's exponent and mantissa are moved to their places in an f32, whose exponent is then off by
 // 127 - 7; a product mends that for subnormals too.
-template <class D>
-HWY_INLINE hn::Vec<D> LoadFp8(D d, const std::byte* p) {
-  const hn::Rebind<uint8_t, D> d8;
-  const hn::RebindToUnsigned<D> du;
-  const auto bits = hn::PromoteTo(du, hn::LoadU(d8, reinterpret_cast<const uint8_t*>(p)));
-  const auto magnitude = hn::ShiftLeft<20>(hn::And(bits, hn::Set(du, 0x7fu)));
-  const auto sign = hn::ShiftLeft<24>(hn::And(bits, hn::Set(du, 0x80u)));
-  return hn::Mul(hn::BitCast(d, hn::Or(magnitude, sign)), hn::Set(d, 0x1p120f));
+struct LoadFp8 {
+  static constexpr int64_t kBytes = 1;
+  template <class D>
+  static HWY_INLINE hn::Vec<D> Load(D d, const std::byte* p) {
+    const hn::Rebind<uint8_t, D> d8;
+    const hn::RebindToUnsigned<D> du;
+    const auto bits = hn::PromoteTo(du, hn::LoadU(d8, reinterpret_cast<const uint8_t*>(p)));
+    const auto magnitude = hn::ShiftLeft<20>(hn::And(bits, hn::Set(du, 0x7fu)));
+    const auto sign = hn::ShiftLeft<24>(hn::And(bits, hn::Set(du, 0x80u)));
+    return hn::Mul(hn::BitCast(d, hn::Or(magnitude, sign)), hn::Set(d, 0x1p120f));
+  }
+};
+
+constexpr int kLanes = static_cast<int>(hn::MaxLanes(F32()));
+static_assert(16 % kLanes == 0);
+// The sums of kHeads heads and kLanes / kHeads rows make one vector of results.
+constexpr int kManyHeads = kLanes < 4 ? kLanes : 4;
+
+// Lane i of the result is the sum of v[i]'s lanes, i < kLanes.
+template <int kCount>
+HWY_INLINE hn::Vec<F32> SumVectors(const hn::Vec<F32>* v) {
+  if constexpr (kCount == 1) {
+    return v[0];
+  } else {
+#if HWY_TARGET == HWY_SCALAR
+    return v[0];  // one lane
+#else
+    const F32 d;
+    hn::Vec<F32> half[kCount / 2];
+    for (int i = 0; i < kCount / 2; ++i) {
+      half[i] = hn::Add(hn::ConcatEven(d, v[2 * i + 1], v[2 * i]),
+                        hn::ConcatOdd(d, v[2 * i + 1], v[2 * i]));
+    }
+    return SumVectors<kCount / 2>(half);
+#endif
+  }
 }
 
-void WidenKey(const RowFormat& format, const std::byte* row, float* out) {
-  const int64_t n = format.head_dim;
+// Of kLanes / kHeads rows and kHeads heads: sums[r * kHeads + j].
+template <class Load, int kHeads>
+HWY_INLINE void Tile(const std::byte* const* rows, int64_t head_dim, const float* query,
+                     int64_t padded, float* sums) {
+  constexpr int kRows = kLanes / kHeads;
+  const F32 d;
+  hn::Vec<F32> sum[kLanes];
+  for (int i = 0; i < kLanes; ++i) sum[i] = hn::Zero(d);
+  int64_t c = 0;
+  for (; c + kLanes <= head_dim; c += kLanes) {
+    hn::Vec<F32> q[kHeads];
+    for (int j = 0; j < kHeads; ++j) q[j] = hn::LoadU(d, query + j * padded + c);
+    for (int r = 0; r < kRows; ++r) {
+      const auto key = Load::Load(d, rows[r] + c * Load::kBytes);
+      for (int j = 0; j < kHeads; ++j) {
+        sum[r * kHeads + j] = hn::MulAdd(key, q[j], sum[r * kHeads + j]);
+      }
+    }
+  }
+  if (c < head_dim) {
+    // What lies behind a key is not a number's to read: V may hold infinities.
+    for (int r = 0; r < kRows; ++r) {
+      HWY_ALIGN std::byte rest[kLanes * sizeof(float)] = {};
+      std::memcpy(rest, rows[r] + c * Load::kBytes,
+                  static_cast<size_t>((head_dim - c) * Load::kBytes));
+      const auto key = Load::Load(d, rest);
+      for (int j = 0; j < kHeads; ++j) {
+        sum[r * kHeads + j] =
+            hn::MulAdd(key, hn::LoadU(d, query + j * padded + c), sum[r * kHeads + j]);
+      }
+    }
+  }
+  hn::Store(SumVectors<kLanes>(sum), d, sums);
+}
+
+template <class Load, int kHeads>
+HWY_INLINE void ScoreHeads(const RowFormat& format, const std::byte* rows, int64_t count,
+                           const float* query, int64_t padded, float* scores, int64_t stride) {
+  constexpr int kRows = kLanes / kHeads;
+  // A piece of 16 rows ahead: of every row the keys alone are read, which the hardware's
+  // prefetchers take for a pattern of their own.
+  constexpr int64_t kAhead = 16;
+  const auto row_bytes = static_cast<int64_t>(format.row_bytes());
+  const int64_t key_bytes = format.head_dim * Load::kBytes;
+  HWY_ALIGN float sums[kLanes];
+  for (int64_t first = 0; first < count; first += kRows) {
+    const int64_t n = std::min<int64_t>(kRows, count - first);
+    const std::byte* addresses[kRows];
+    for (int r = 0; r < kRows; ++r) {
+      addresses[r] = rows + (first + std::min<int64_t>(r, n - 1)) * row_bytes;
+      for (int64_t i = 0; i < key_bytes; i += 64) {
+        __builtin_prefetch(addresses[r] + kAhead * row_bytes + i, 0, 3);
+      }
+    }
+    Tile<Load, kHeads>(addresses, format.head_dim, query, padded, sums);
+    for (int64_t r = 0; r < n; ++r) {
+      float scale = 1;
+      if (format.quantized()) {
+        std::memcpy(&scale, addresses[r] + 2 * format.head_dim, sizeof(scale));
+      }
+      for (int j = 0; j < kHeads; ++j) {
+        scores[j * stride + first + r] = sums[r * kHeads + j] * scale;
+      }
+    }
+  }
+}
+
+template <class Load>
+void ScoreRowsOf(const RowFormat& format, const std::byte* rows, int64_t count, const float* query,
+                 int64_t heads, float* scores, int64_t stride) {
+  const int64_t padded = PaddedDim(format.head_dim);
+  int64_t j = 0;
+  for (; j + kManyHeads <= heads; j += kManyHeads) {
+    ScoreHeads<Load, kManyHeads>(format, rows, count, query + j * padded, padded,
+                                 scores + j * stride, stride);
+  }
+  for (; j < heads; ++j) {
+    ScoreHeads<Load, 1>(format, rows, count, query + j * padded, padded, scores + j * stride,
+                        stride);
+  }
+}
+
+void ScoreRows(const RowFormat& format, const std::byte* rows, int64_t count, const float* query,
+               int64_t heads, float* scores, int64_t stride) {
   switch (format.encoding) {
     case RowEncoding::kBF16:
-      ForEachVector(n, [=](auto d, int64_t i) HWY_ATTR {
-        hn::StoreU(LoadAsF32(d, reinterpret_cast<const bf16*>(row) + i), d, out + i);
-      });
-      return;
+      return ScoreRowsOf<LoadBf16>(format, rows, count, query, heads, scores, stride);
     case RowEncoding::kF32:
-      ForEachVector(n, [=](auto d, int64_t i) HWY_ATTR {
-        hn::StoreU(LoadAsF32(d, reinterpret_cast<const float*>(row) + i), d, out + i);
-      });
-      return;
+      return ScoreRowsOf<LoadF32>(format, rows, count, query, heads, scores, stride);
     case RowEncoding::kFp8:
-      ForEachVector(
-          n, [=](auto d, int64_t i) HWY_ATTR { hn::StoreU(LoadFp8(d, row + i), d, out + i); });
-      return;
+      return ScoreRowsOf<LoadFp8>(format, rows, count, query, heads, scores, stride);
     case RowEncoding::kInt8:
-      ForEachVector(
-          n, [=](auto d, int64_t i) HWY_ATTR { hn::StoreU(LoadInt8(d, row + i), d, out + i); });
-      return;
+      return ScoreRowsOf<LoadInt8>(format, rows, count, query, heads, scores, stride);
   }
 }
-
-// Lane i of the result is the sum of v[i]'s lanes; v has a vector a lane.
-HWY_INLINE hn::Vec<F32> SumRows(hn::Vec<F32>* v) {
-#if HWY_TARGET != HWY_SCALAR
-  const F32 d;
-  for (size_t n = hn::Lanes(d); n > 1; n /= 2) {
-    for (size_t i = 0; i < n / 2; ++i) {
-      v[i] = hn::Add(hn::ConcatEven(d, v[2 * i + 1], v[2 * i]),
-                     hn::ConcatOdd(d, v[2 * i + 1], v[2 * i]));
-    }
-  }
-#endif
-  return v[0];
-}
-
-// tile: memory for a vector's lanes of widened keys.
-void ScoreRows(const RowFormat& format, const std::byte* rows, int64_t count, const float* query,
-               int64_t heads, float* scores, int64_t stride, float* tile) {
-  const F32 d;
-  const auto lanes = static_cast<int64_t>(hn::Lanes(d));
-  const auto row_bytes = static_cast<int64_t>(format.row_bytes());
-  const int64_t padded = PaddedDim(format.head_dim);
-  std::fill(tile, tile + lanes * padded, 0.0f);
-  HWY_ALIGN float scales[hn::MaxLanes(F32())];
-  HWY_ALIGN float sums[hn::MaxLanes(F32())];
-  for (int64_t first = 0; first < count; first += lanes) {
-    const int64_t n = std::min(lanes, count - first);
-    for (int64_t r = 0; r < n; ++r) {
-      const std::byte* row = rows + (first + r) * row_bytes;
-      WidenKey(format, row, tile + r * padded);
-      scales[r] = 1;
-      if (format.quantized()) std::memcpy(scales + r, row + 2 * format.head_dim, sizeof(float));
-    }
-    for (int64_t j = 0; j < heads; ++j) {
-      const float* q = query + j * padded;
-      hn::Vec<F32> sum[hn::MaxLanes(F32())];
-      for (int64_t r = 0; r < lanes; ++r) {
-        sum[r] = hn::Zero(d);
-        for (int64_t c = 0; c < padded; c += lanes) {
-          sum[r] = hn::MulAdd(hn::Load(d, tile + r * padded + c), hn::LoadU(d, q + c), sum[r]);
-        }
-      }
-      hn::Store(hn::Mul(SumRows(sum), hn::Load(d, scales)), d, sums);
-      std::copy_n(sums, n, scores + j * stride + first);
-    }
-  }
-}
-
-int64_t LanesOf() { return static_cast<int64_t>(hn::Lanes(F32())); }
 
 }  // namespace HWY_NAMESPACE
 }  // namespace litecache::ops::cpu
@@ -115,14 +181,10 @@ HWY_AFTER_NAMESPACE();
 namespace litecache::ops::cpu {
 
 HWY_EXPORT(ScoreRows);
-HWY_EXPORT(LanesOf);
 
 void RowScores(const RowFormat& format, const std::byte* rows, int64_t count, const float* query,
                int64_t heads, float* scores, int64_t stride) {
-  static thread_local Scratch scratch;
-  const int64_t lanes = HWY_DYNAMIC_DISPATCH(LanesOf)();
-  auto* tile = scratch.Reserve<float>(static_cast<size_t>(lanes * PaddedDim(format.head_dim)));
-  HWY_DYNAMIC_DISPATCH(ScoreRows)(format, rows, count, query, heads, scores, stride, tile);
+  HWY_DYNAMIC_DISPATCH(ScoreRows)(format, rows, count, query, heads, scores, stride);
 }
 
 }  // namespace litecache::ops::cpu
