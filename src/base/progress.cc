@@ -35,7 +35,12 @@ ProgressBar::ProgressBar(std::string label, int64_t total, std::string unit)
 ProgressBar::~ProgressBar() { Finish(); }
 
 void ProgressBar::Update(int64_t done) {
+  Update(done, static_cast<double>(done) / static_cast<double>(total_));
+}
+
+void ProgressBar::Update(int64_t done, double share) {
   done_ = done;
+  share_ = std::clamp(share, 0.0, 1.0);
   if (!visible_) return;
   const auto now = std::chrono::steady_clock::now();
   if (drawn_ && now - last_draw_ < std::chrono::milliseconds(100)) return;
@@ -62,16 +67,12 @@ void ProgressBar::Draw(bool) {
   std::string tail = bytes ? fmt::format("  {}/{}  {}/s", amount(static_cast<double>(done_)),
                                          amount(static_cast<double>(total_)), amount(rate))
                            : fmt::format("  {}/{} {}  {}/s", done_, total_, unit_, amount(rate));
-  if (rate > 0 && elapsed > 1) {
-    tail += fmt::format(
-        "  {} left",
-        FormatSeconds(static_cast<double>(std::max<int64_t>(total_ - done_, 0)) / rate));
+  if (share_ > 0 && elapsed > 1) {
+    tail += fmt::format("  {} left", FormatSeconds(elapsed / share_ * (1 - share_)));
   }
   const int width = TerminalWidth();
   const int room = std::clamp(width - static_cast<int>(label_.size() + tail.size()) - 5, 0, 40);
-  const int filled =
-      static_cast<int>(static_cast<double>(room) * static_cast<double>(std::min(done_, total_)) /
-                       static_cast<double>(total_));
+  const int filled = static_cast<int>(room * share_);
   std::string line = label_;
   if (room >= 8)
     line += "  [" + std::string(static_cast<size_t>(filled), '#') +

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdint>
 #include <string>
+#include <utility>
 
 namespace litecache {
 
@@ -19,6 +20,10 @@ class ProgressBar {
   ProgressBar& operator=(const ProgressBar&) = delete;
 
   void Update(int64_t done);
+  // For work whose items differ: `share` of the time of all of it has passed, in [0, 1]; bar and
+  // time left follow it.
+  void Update(int64_t done, double share);
+  void SetLabel(std::string label) { label_ = std::move(label); }
   void Add(int64_t amount) { Update(done_ + amount); }
   void Finish();
 
@@ -32,6 +37,7 @@ class ProgressBar {
   int64_t total_;
   std::string unit_;
   int64_t done_ = 0;
+  double share_ = 0;
   bool visible_ = false;
   bool drawn_ = false;
   std::chrono::steady_clock::time_point start_;

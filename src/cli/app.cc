@@ -161,6 +161,7 @@ std::vector<std::unique_ptr<Command>> AllCommands() {
   commands.push_back(MakeInspectCommand());
   commands.push_back(MakeBenchCommand());
   commands.push_back(MakeEvalGenerateCommand());
+  commands.push_back(MakeEvalRunCommand());
   return commands;
 }
 

@@ -49,6 +49,7 @@ std::unique_ptr<Command> MakeLogitsCommand();
 std::unique_ptr<Command> MakeInspectCommand();
 std::unique_ptr<Command> MakeBenchCommand();
 std::unique_ptr<Command> MakeEvalGenerateCommand();
+std::unique_ptr<Command> MakeEvalRunCommand();
 
 // All commands, in the order of the help.
 std::vector<std::unique_ptr<Command>> AllCommands();

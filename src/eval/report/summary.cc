@@ -1,0 +1,196 @@
+#include "eval/report/summary.h"
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include "base/error.h"
+
+namespace litecache::eval {
+namespace {
+
+double Mean(const Scores& scores) {
+  double sum = 0;
+  for (const auto& [id, score] : scores) sum += score;
+  return sum / static_cast<double>(scores.size());
+}
+
+void CheckComparable(const Results& results) {
+  for (const RunInfo& run : results.runs) {
+    const RunInfo& first = results.runs.front();
+    if (run.fingerprint != first.fingerprint) {
+      throw InvalidArgument(
+          "results of two models: {} (fingerprint {}) and {} (fingerprint {}); make a report of "
+          "each",
+          first.model, first.fingerprint, run.model, run.fingerprint);
+    }
+  }
+  std::map<std::string, nlohmann::ordered_json> options;
+  for (const auto& [name, json] : results.configurations) {
+    const auto [there, added] = options.emplace(name, json);
+    if (!added && there->second != json) {
+      throw InvalidArgument("configuration '{}' stands for different options in these files", name);
+    }
+  }
+}
+
+void AddPredictions(const Results& results, Summary* summary) {
+  std::map<int64_t, LengthSummary> lengths;
+  // The same prediction in two files counts once.
+  std::set<std::string> seen;
+  for (const Prediction& p : results.predictions) {
+    if (!seen.insert(p.key + p.configuration + p.id).second) continue;
+    LengthSummary& length = lengths[p.length];
+    length.length = p.length;
+    if (std::find(length.tasks.begin(), length.tasks.end(), p.task) == length.tasks.end()) {
+      length.tasks.push_back(p.task);
+    }
+    length.scores[p.configuration][p.task][p.id] = p.score;
+    LengthSummary::Totals& totals = length.totals[p.configuration];
+    totals.kv += p.kv;
+    totals.generated += static_cast<double>(std::max<int64_t>(p.generated_tokens - 1, 0));
+    totals.decode_seconds += p.decode_seconds;
+    ++totals.samples;
+  }
+  for (auto& [key, length] : lengths) summary->lengths.push_back(std::move(length));
+}
+
+void AddWindows(const Results& results, Summary* summary) {
+  std::set<std::string> seen;
+  for (const Window& window : results.windows) {
+    if (!seen.insert(window.key + window.configuration).second) continue;
+    WindowSummary& all = summary->windows[window.length][window.configuration];
+    ++all.windows;
+    all.kv += window.kv;
+    std::set<int64_t> touched;
+    for (size_t i = 0; i < window.nll.size(); ++i) {
+      all.Add(window, i);
+      const int64_t end = BucketEnd(window.first + 1 + static_cast<int64_t>(i));
+      WindowSummary& bucket = summary->buckets[end][window.configuration];
+      bucket.Add(window, i);
+      if (touched.insert(end).second) ++bucket.windows;
+    }
+    if (!window.kl.empty()) continue;  // all policies process prompts with full attention
+    for (const Window::Bucket& bucket : window.prompt) {
+      WindowSummary& prompt = summary->prompt[bucket.end];
+      prompt.tokens += bucket.tokens;
+      prompt.nll += bucket.nll;
+    }
+  }
+}
+
+void AddHeads(const Results& results, Summary* summary) {
+  for (const HeadTable& table : results.heads) {
+    const auto [it, added] = summary->heads.emplace(table.configuration, table);
+    HeadTable& sum = it->second;
+    if (added || sum.layers != table.layers || sum.kv_heads != table.kv_heads) continue;
+    for (size_t i = 0; i < sum.heads.size(); ++i) {
+      kv::HeadCounters& to = sum.heads[i];
+      const kv::HeadCounters& from = table.heads[i];
+      to.lookups += from.lookups;
+      to.hits += from.hits;
+      to.rows_selected += from.rows_selected;
+      to.rows_moved += from.rows_moved;
+      to.similarity += from.similarity;
+      to.recall_retrieved += from.recall_retrieved;
+      to.recall_held += from.recall_held;
+      to.recall_refreshes += from.recall_refreshes;
+    }
+  }
+}
+
+}  // namespace
+
+std::optional<double> LengthSummary::Task(const std::string& configuration,
+                                          const std::string& task) const {
+  const auto of = scores.find(configuration);
+  if (of == scores.end()) return std::nullopt;
+  const auto found = of->second.find(task);
+  if (found == of->second.end()) return std::nullopt;
+  return Mean(found->second);
+}
+
+std::optional<double> LengthSummary::Average(const std::string& configuration) const {
+  double sum = 0;
+  int64_t count = 0;
+  for (const std::string& task : tasks) {
+    if (const auto score = Task(configuration, task)) {
+      sum += *score;
+      ++count;
+    }
+  }
+  if (count == 0) return std::nullopt;
+  return sum / static_cast<double>(count);
+}
+
+std::optional<double> LengthSummary::Difference(const std::string& configuration,
+                                                const std::string& reference) const {
+  const auto mine = scores.find(configuration);
+  const auto theirs = scores.find(reference);
+  if (mine == scores.end() || theirs == scores.end()) return std::nullopt;
+  double sum = 0;
+  int64_t count = 0;
+  for (const auto& [task, of_task] : mine->second) {
+    const auto other = theirs->second.find(task);
+    if (other == theirs->second.end()) continue;
+    double difference = 0;
+    int64_t shared = 0;
+    for (const auto& [id, score] : of_task) {
+      const auto same = other->second.find(id);
+      if (same == other->second.end()) continue;
+      difference += score - same->second;
+      ++shared;
+    }
+    if (shared == 0) continue;
+    sum += difference / static_cast<double>(shared);
+    ++count;
+  }
+  if (count == 0) return std::nullopt;
+  return sum / static_cast<double>(count);
+}
+
+void WindowSummary::Add(const Window& window, size_t token) {
+  ++tokens;
+  nll += double{window.nll[token]};
+  if (window.kl.empty()) return;
+  kl += double{window.kl[token]};
+  kls.push_back(window.kl[token]);
+  same_top += window.same_top[token];
+}
+
+double WindowSummary::Perplexity() const {
+  return tokens > 0 ? std::exp(nll / static_cast<double>(tokens)) : 0;
+}
+
+double WindowSummary::KlQuantile(double share) const {
+  if (kls.empty()) return 0;
+  std::vector<float> sorted = kls;
+  const auto at =
+      std::min(static_cast<size_t>(share * static_cast<double>(sorted.size())), sorted.size() - 1);
+  const auto place = sorted.begin() + static_cast<std::ptrdiff_t>(at);
+  std::nth_element(sorted.begin(), place, sorted.end());
+  return double{*place};
+}
+
+Summary Summarize(const Results& results) {
+  CheckComparable(results);
+  Summary summary;
+  if (!results.runs.empty()) summary.info = results.runs.front();
+  AddPredictions(results, &summary);
+  AddWindows(results, &summary);
+  AddHeads(results, &summary);
+  std::set<std::string> with_results;
+  for (const Prediction& prediction : results.predictions) {
+    with_results.insert(prediction.configuration);
+  }
+  for (const Window& window : results.windows) with_results.insert(window.configuration);
+  for (const auto& [name, options] : results.configurations) {
+    if (with_results.erase(name) > 0) summary.configurations.push_back(name);
+  }
+  // Files that were put together by hand may lack a line.
+  summary.configurations.insert(summary.configurations.end(), with_results.begin(),
+                                with_results.end());
+  return summary;
+}
+
+}  // namespace litecache::eval

@@ -1,0 +1,74 @@
+// Figures from predictions and windows.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "eval/report/table.h"
+#include "eval/run/results.h"
+
+namespace litecache::eval {
+
+// Scores of one task at one length under one configuration, by sample.
+using Scores = std::map<std::string, double>;
+
+// Predictions of one length.
+struct LengthSummary {
+  int64_t length = 0;
+  std::vector<std::string> tasks;  // in the order of their first prediction
+  std::map<std::string, std::map<std::string, Scores>> scores;  // [configuration][task]
+  struct Totals {
+    KvSums kv;
+    double generated = 0, decode_seconds = 0;
+    int64_t samples = 0;
+  };
+  std::map<std::string, Totals> totals;  // [configuration]
+
+  // Mean score, 0 to 1; nullopt without samples.
+  std::optional<double> Task(const std::string& configuration, const std::string& task) const;
+  // Mean of the tasks' means.
+  std::optional<double> Average(const std::string& configuration) const;
+  // The average minus that of `reference`, over the samples that both have.
+  std::optional<double> Difference(const std::string& configuration,
+                                   const std::string& reference) const;
+};
+
+// Windows of one configuration, of one length or one bucket of positions.
+struct WindowSummary {
+  int64_t windows = 0;
+  int64_t tokens = 0;
+  double nll = 0;  // sums
+  double kl = 0;
+  double same_top = 0;
+  std::vector<float> kls;
+  KvSums kv;
+
+  void Add(const Window& window, size_t token);
+  double Perplexity() const;
+  double MeanKl() const { return kls.empty() ? 0 : kl / static_cast<double>(kls.size()); }
+  // The value that `share` of the tokens stay below.
+  double KlQuantile(double share) const;
+  double SameTop() const { return kls.empty() ? 1 : same_top / static_cast<double>(kls.size()); }
+};
+
+struct Summary {
+  RunInfo info;
+  std::vector<std::string> configurations;  // those with results, in the order of the file
+  std::vector<LengthSummary> lengths;       // ascending
+  std::map<int64_t, std::map<std::string, WindowSummary>> windows;  // [length][configuration]
+  std::map<int64_t, std::map<std::string, WindowSummary>> buckets;  // [end of the positions]
+  std::map<int64_t, WindowSummary> prompt;  // [end of the positions]: full, processed as a prompt
+  std::map<std::string, HeadTable> heads;   // [configuration], summed over lengths
+};
+
+// Throws InvalidArgument for results of different models, and of one configuration with different
+// options.
+Summary Summarize(const Results& results);
+
+// All there is to say, in the order of a report.
+std::vector<Table> MakeTables(const Summary& summary);
+
+}  // namespace litecache::eval

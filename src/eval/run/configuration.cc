@@ -1,0 +1,100 @@
+#include "eval/run/configuration.h"
+
+#include <algorithm>
+#include <set>
+#include <sstream>
+
+#include "base/error.h"
+#include "eval/run/kv_fields.h"
+
+namespace litecache::eval {
+namespace {
+
+constexpr const char* kFull = "full";
+
+void CheckName(const std::string& name, const std::string& text) {
+  const bool plain = !name.empty() && std::all_of(name.begin(), name.end(), [](unsigned char c) {
+    return c > 0x20 && c < 0x7f && c != '"' && c != '|' && c != '<' && c != '&';
+  });
+  if (!plain) {
+    throw InvalidArgument(
+        "--config '{}': '{}' is not a name of printable characters; write NAME:key=value,...", text,
+        name);
+  }
+}
+
+Configuration ParseNamed(const std::string& text, const KvOptions& base) {
+  const size_t colon = text.find(':');
+  Configuration configuration{text.substr(0, colon), base};
+  CheckName(configuration.name, text);
+  configuration.kv.policy = "litecache";
+  if (colon == std::string::npos) return configuration;
+  std::istringstream fields(text.substr(colon + 1));
+  for (std::string field; std::getline(fields, field, ',');) {
+    const size_t equals = field.find('=');
+    if (equals == std::string::npos) {
+      throw InvalidArgument("--config '{}': '{}' is not key=value", text, field);
+    }
+    try {
+      FindKvField(field.substr(0, equals)).set(configuration.kv, field.substr(equals + 1));
+    } catch (const InvalidArgument& error) {
+      throw InvalidArgument("--config '{}': {}", text, error.what());
+    }
+  }
+  return configuration;
+}
+
+}  // namespace
+
+std::vector<Configuration> MakeConfigurations(const ConfigurationRequest& request) {
+  std::vector<Configuration> configurations;
+  const std::vector<std::string> retrievers =
+      request.retrievers.empty() ? std::vector{request.base.retriever} : request.retrievers;
+  const std::vector<std::string> budgets =
+      request.budgets.empty() ? std::vector{request.base.budget.ToString()} : request.budgets;
+  for (const std::string& policy : request.policies) {
+    if (policy == kFull) {
+      configurations.push_back({kFull, request.base});
+      configurations.back().kv.policy = kFull;
+      continue;
+    }
+    for (const std::string& retriever : retrievers) {
+      for (const std::string& budget : budgets) {
+        Configuration configuration{"", request.base};
+        configuration.kv.policy = policy;
+        configuration.kv.retriever = retriever;
+        configuration.kv.budget = KvBudget::Parse(budget);
+        configuration.name =
+            (retriever == "auto" ? policy : retriever) + "-" + configuration.kv.budget.ToString();
+        configurations.push_back(std::move(configuration));
+      }
+    }
+  }
+  for (const std::string& text : request.named) {
+    configurations.push_back(ParseNamed(text, request.base));
+  }
+  std::set<std::string> names;
+  for (const Configuration& configuration : configurations) {
+    try {
+      configuration.kv.Validate();
+    } catch (const InvalidArgument& error) {
+      throw InvalidArgument("configuration '{}': {}", configuration.name, error.what());
+    }
+    if (!names.insert(configuration.name).second) {
+      throw InvalidArgument("there are two configurations '{}'; each needs a name of its own",
+                            configuration.name);
+    }
+  }
+  if (configurations.empty()) {
+    throw InvalidArgument("nothing to run: --policies is empty and there is no --config");
+  }
+  return configurations;
+}
+
+nlohmann::ordered_json OptionsJson(const KvOptions& options) {
+  auto json = nlohmann::ordered_json::object();
+  for (const KvField& field : KvFields()) json[std::string(field.name)] = field.get(options);
+  return json;
+}
+
+}  // namespace litecache::eval

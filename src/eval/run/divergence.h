@@ -1,0 +1,16 @@
+// Distances between next-token distributions.
+#pragma once
+
+#include <span>
+
+namespace litecache::eval {
+
+struct Divergence {
+  double kl = 0;  // sum of p * log(p / q), in nats
+  bool same_top = false;
+};
+
+// p and q as logits over the same vocabulary, finite.
+Divergence Compare(std::span<const float> p, std::span<const float> q);
+
+}  // namespace litecache::eval
