@@ -1,0 +1,90 @@
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <limits>
+#include <string>
+
+#include "base/error.h"
+#include "litecache/kv_options.h"
+
+namespace litecache {
+namespace {
+
+TEST(KvBudget, ReadsSharesAndNumbers) {
+  EXPECT_DOUBLE_EQ(KvBudget::Parse("10%").share, 0.1);
+  EXPECT_DOUBLE_EQ(KvBudget::Parse("0.25").share, 0.25);
+  EXPECT_DOUBLE_EQ(KvBudget::Parse("1.0").share, 1);
+  EXPECT_DOUBLE_EQ(KvBudget::Parse("2.5%").share, 0.025);
+  EXPECT_EQ(KvBudget::Parse("10%").tokens, 0);
+  EXPECT_EQ(KvBudget::Parse("2048").tokens, 2048);
+  EXPECT_EQ(KvBudget::Parse("4k").tokens, 4096);
+  for (const char* text : {"10%", "2.5%", "2048", "100%"}) {
+    const KvBudget budget = KvBudget::Parse(text);
+    EXPECT_EQ(budget.ToString(), text);
+    EXPECT_EQ(KvBudget::Parse(budget.ToString()).share, budget.share);
+  }
+  for (const char* text : {"", "%", "0", "0%", "101%", "1.5", "-3", "-0.1", "0.0", "ten", "10%%",
+                           "10 %x", "nan%", "0.1x", "1e30"}) {
+    EXPECT_THROW(KvBudget::Parse(text), InvalidArgument) << text;
+  }
+}
+
+TEST(KvBudget, RoundsRowsUpButNotPastWholeOnes) {
+  const KvBudget tenth = KvBudget::Parse("10%");
+  EXPECT_EQ(tenth.RowsFor(0), 1);
+  EXPECT_EQ(tenth.RowsFor(1), 1);
+  EXPECT_EQ(tenth.RowsFor(11), 2);
+  for (int64_t rows = 1; rows < 20000; rows += 7) {
+    EXPECT_EQ(tenth.RowsFor(10 * rows), rows);
+    EXPECT_EQ(KvBudget::Parse("100%").RowsFor(rows), rows);
+  }
+  EXPECT_EQ(KvBudget::Parse("100").RowsFor(5), 100);
+}
+
+TEST(KvOptions, DefaultsAreValid) { EXPECT_NO_THROW(KvOptions().Validate()); }
+
+TEST(KvOptions, ErrorsNameFieldAndValue) {
+  using Change = std::function<void(KvOptions&)>;
+  const std::vector<std::pair<std::string, Change>> bad = {
+      {"policy", [](auto& o) { o.policy = "lru"; }},
+      {"budget", [](auto& o) { o.budget.share = 1.5; }},
+      {"budget", [](auto& o) { o.budget.tokens = -1; }},
+      {"sink_tokens", [](auto& o) { o.sink_tokens = -1; }},
+      {"recent_tokens", [](auto& o) { o.recent_tokens = 0; }},
+      {"thresholds", [](auto& o) { o.thresholds = "magic"; }},
+      {"eta", [](auto& o) { o.eta = 1.01; }},
+      {"eta", [](auto& o) { o.eta = std::numeric_limits<double>::quiet_NaN(); }},
+      {"p =", [](auto& o) { o.p = -1; }},
+      {"keep", [](auto& o) { o.keep = 1.1; }},
+      {"aggregation", [](auto& o) { o.aggregation = "max"; }},
+      {"resident_heads", [](auto& o) { o.resident_heads = "some"; }},
+      {"resident_heads", [](auto& o) { o.resident_heads = "-1"; }},
+      {"resident_heads", [](auto& o) { o.resident_heads = ""; }},
+      {"epsilon", [](auto& o) { o.epsilon = 9; }},
+      {"dense_layers", [](auto& o) { o.dense_layers = -1; }},
+      {"prefetch", [](auto& o) { o.prefetch = "maybe"; }},
+      {"retriever", [](auto& o) { o.retriever = "faiss"; }},
+      {"hata_bits", [](auto& o) { o.hata_bits = 64; }},
+      {"loki_rank", [](auto& o) { o.loki_rank = -1; }},
+      {"slots", [](auto& o) { o.slots = 0.5; }},
+      {"delta_update",
+       [](auto& o) {
+         o.slots = 2;
+         o.delta_update = false;
+       }},
+      {"host_rows", [](auto& o) { o.host_rows = "int4"; }},
+  };
+  for (const auto& [field, change] : bad) {
+    KvOptions options;
+    change(options);
+    try {
+      options.Validate();
+      ADD_FAILURE() << field << " was accepted";
+    } catch (const InvalidArgument& error) {
+      EXPECT_NE(std::string(error.what()).find(field), std::string::npos) << error.what();
+    }
+  }
+}
+
+}  // namespace
+}  // namespace litecache
