@@ -15,6 +15,7 @@ from passkeys import KINDS, Haystack, Maker, read_words
 logging.set_verbosity_error()
 logging.disable_progress_bar()
 DATA = pathlib.Path(__file__).resolve().parents[2] / "data"
+FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
 DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
 
 
@@ -30,8 +31,12 @@ def add_arguments(parser):
 
 
 def load(args, sink: int, recent: int):
-    """(model without its head, HeadMix, output head) - weights frozen, on the device."""
+    """(model, HeadMix): weights frozen, on the device."""
+    if not (args.model / "config.json").is_file():
+        raise SystemExit(f"{args.model}: no config.json there; --model names a Hugging Face directory")
     config = AutoConfig.from_pretrained(args.model)
+    if config.model_type not in FAMILIES:
+        raise SystemExit(f"{args.model}: model type '{config.model_type}' is none of {', '.join(FAMILIES)}")
     mix = HeadMix(config.num_hidden_layers, config.num_attention_heads, sink, recent, args.device)
     model = AutoModelForCausalLM.from_pretrained(args.model, dtype=DTYPES[args.dtype], attn_implementation=HeadMix.NAME)
     model = model.to(args.device).eval().requires_grad_(False)
@@ -40,6 +45,9 @@ def load(args, sink: int, recent: int):
 
 def make_maker(args) -> Maker:
     tokenizer = AutoTokenizer.from_pretrained(args.model)
+    for path in (args.haystack, args.words / "nouns.txt", args.words / "adjectives.txt"):
+        if not path.is_file():
+            raise SystemExit(f"{path}: no such file")
     haystack = Haystack(args.haystack.read_text(), tokenizer)
     kinds = KINDS if args.values == "mixed" else (args.values,)
     return Maker(tokenizer, haystack, read_words(args.words), args.passkeys, kinds)
