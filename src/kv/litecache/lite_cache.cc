@@ -180,6 +180,8 @@ Stats LiteCache::GetStats() const {
   const auto bytes = [](const PagePool& pool, int64_t pages) {
     return static_cast<uint64_t>(pages) * pool.page_bytes();
   };
+  stats.peak = {.device = bytes(tiers_.device, tiers_.device.peak()),
+                .host = bytes(tiers_.host, tiers_.host.peak())};
   stats.used = {.device = bytes(tiers_.device, tiers_.device.used()),
                 .host = bytes(tiers_.host, tiers_.host.used())};
   stats.capacity = {.device = bytes(tiers_.device, tiers_.device.capacity()),
