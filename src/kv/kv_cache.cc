@@ -1,0 +1,120 @@
+#include "litecache/kv_cache.h"
+
+#include <utility>
+
+#include "base/error.h"
+#include "device/cpu/cpu_device.h"
+#include "kv/cache_plan.h"
+#include "kv/layout.h"
+#include "kv/profile.h"
+
+namespace litecache {
+namespace {
+
+kv::Layout LayoutOf(const KvShape& shape) {
+  const kv::Layout layout{.layers = shape.layers,
+                          .q_heads = shape.q_heads,
+                          .kv_heads = shape.kv_heads,
+                          .head_dim = shape.head_dim,
+                          .dtype = shape.f32_rows ? DType::kF32 : DType::kBF16};
+  kv::CheckLayout(layout);
+  return layout;
+}
+
+std::shared_ptr<const kv::Profile> LoadProfile(const KvOptions& options, const kv::Layout& layout) {
+  if (options.policy == "full" || options.profile == "auto" || options.profile == "none") {
+    return nullptr;
+  }
+  auto profile = std::make_shared<const kv::Profile>(kv::Profile::Load(options.profile));
+  // The model's files are not known here: its shapes are all that can be checked.
+  profile->CheckModel(layout, profile->fingerprint, options.profile);
+  return profile;
+}
+
+class KvCacheOnCpu final : public KvCache {
+ public:
+  KvCacheOnCpu(const KvShape& shape, const KvOptions& options, int threads)
+      : layout_(LayoutOf(shape)), device_(threads), stream_(device_.CreateStream()) {
+    if (options.device_memory == 0 || (options.policy != "full" && options.host_memory == 0)) {
+      throw InvalidArgument(
+          "KV options: device_memory = {} and host_memory = {}: the cache's budgets have to be set",
+          options.device_memory, options.host_memory);
+    }
+    cache_ = kv::MakeCachePlan(layout_, options, LoadProfile(options, layout_))
+                 ->Create(device_, {.device = options.device_memory, .host = options.host_memory});
+  }
+
+  kv::TierBytes BytesFor(int64_t tokens) const override { return cache_->BytesFor(tokens); }
+  int64_t CreateSequence() override { return cache_->Create(); }
+  int64_t ForkSequence(int64_t parent) override { return cache_->Fork(parent); }
+  void ReleaseSequence(int64_t sequence) override { cache_->Release(sequence); }
+  int64_t Length(int64_t sequence) const override { return cache_->Length(sequence); }
+
+  void BeginStep(std::span<const KvPart> parts) override {
+    begun_ = false;
+    step_ = {};
+    for (const KvPart& part : parts) {
+      step_.sequences.push_back({.id = part.sequence,
+                                 .first_row = step_.rows,
+                                 .rows = part.rows,
+                                 .past = cache_->Length(part.sequence),
+                                 .decode = part.decode});
+      step_.rows += part.rows;
+      step_.decode_rows += part.decode ? part.rows : 0;
+    }
+    cache_->BeginStep(step_);
+    begun_ = true;
+  }
+
+  bool WantsPrediction(int64_t layer) const override { return cache_->WantsPrediction(layer); }
+
+  void Prefetch(int64_t layer, const float* q, float scale) override {
+    CheckLayer("Prefetch", layer);
+    if (layer == 0) throw InvalidArgument("KV cache: nothing can be prefetched for layer 0");
+    cache_->Prefetch(*stream_, layer, step_, View(q, step_.decode_rows, layout_.q_heads), scale);
+  }
+
+  void Attend(int64_t layer, const float* q, const float* k, const float* v, float scale,
+              float* out) override {
+    CheckLayer("Attend", layer);
+    cache_->Attend(*stream_, layer, step_, View(q, step_.rows, layout_.q_heads),
+                   View(k, step_.rows, layout_.kv_heads), View(v, step_.rows, layout_.kv_heads),
+                   scale, View(out, step_.rows, layout_.q_heads));
+  }
+
+  void EndStep() override {
+    CheckLayer("EndStep", 0);
+    cache_->EndStep(step_);
+    begun_ = false;
+  }
+
+  kv::Stats GetStats() const override { return cache_->GetStats(); }
+  std::span<const kv::HeadCounters> Heads() const override { return cache_->Heads(); }
+
+ private:
+  void CheckLayer(const char* call, int64_t layer) const {
+    if (!begun_) throw InvalidArgument("KV cache: {} without BeginStep", call);
+    if (layer < 0 || layer >= layout_.layers) {
+      throw InvalidArgument("KV cache: layer {} of {}", layer, layout_.layers);
+    }
+  }
+  MatrixView View(const float* values, int64_t rows, int64_t heads) const {
+    return MatrixView::Of(const_cast<float*>(values), rows, heads * layout_.head_dim);
+  }
+
+  kv::Layout layout_;
+  CpuDevice device_;
+  std::unique_ptr<Stream> stream_;
+  std::unique_ptr<kv::Cache> cache_;
+  kv::Step step_;
+  bool begun_ = false;
+};
+
+}  // namespace
+
+std::unique_ptr<KvCache> KvCache::Create(const KvShape& shape, const KvOptions& options,
+                                         int threads) {
+  return std::make_unique<KvCacheOnCpu>(shape, options, threads);
+}
+
+}  // namespace litecache

@@ -1,0 +1,139 @@
+// The public face of the KV cache; what lies behind it is tested on its own.
+
+#include "litecache/kv_cache.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+#include <random>
+#include <vector>
+
+#include "base/error.h"
+#include "kv/profile.h"
+#include "test_seed.h"
+
+namespace litecache {
+namespace {
+
+constexpr KvShape kShape{
+    .layers = 2, .q_heads = 4, .kv_heads = 2, .head_dim = 32, .f32_rows = true};
+
+KvOptions Options(const std::string& policy) {
+  KvOptions options;
+  options.policy = policy;
+  options.retriever = "quest";
+  options.budget = KvBudget::Parse("100%");
+  options.device_memory = 64 << 20;
+  options.host_memory = 64 << 20;
+  return options;
+}
+
+TEST(KvCache, PoliciesAgreeWhenEverythingFits) {
+  std::mt19937_64 random = testing::TestRandom();
+  std::normal_distribution<float> normal;
+  KvOptions lite_options = Options("litecache");
+  lite_options.prefetch = "on";
+  const auto full = KvCache::Create(kShape, Options("full"), 1);
+  const auto lite = KvCache::Create(kShape, lite_options, 2);
+  std::vector<int64_t> ids;
+  const auto create = [&](int64_t parent) {
+    for (KvCache* cache : {full.get(), lite.get()}) {
+      const int64_t id = parent == 0 ? cache->CreateSequence() : cache->ForkSequence(parent);
+      if (cache == full.get()) ids.push_back(id);
+      EXPECT_EQ(id, ids.back());
+    }
+  };
+  const auto step = [&](const std::vector<KvPart>& parts) {
+    int64_t rows = 0;
+    for (const KvPart& part : parts) rows += part.rows;
+    const auto draw = [&](int64_t columns) {
+      std::vector<float> values(static_cast<size_t>(rows * columns));
+      for (float& x : values) x = normal(random);
+      return values;
+    };
+    for (KvCache* cache : {full.get(), lite.get()}) cache->BeginStep(parts);
+    for (int64_t layer = 0; layer < 2; ++layer) {
+      const auto q = draw(128), k = draw(64), v = draw(64);
+      std::vector<float> a(q.size(), NAN), b(q.size(), NAN);
+      EXPECT_FALSE(full->WantsPrediction(layer));
+      EXPECT_EQ(lite->WantsPrediction(layer), layer == 1);
+      full->Attend(layer, q.data(), k.data(), v.data(), 0.18f, a.data());
+      if (layer == 0) lite->Prefetch(1, q.data(), 0.18f);
+      lite->Attend(layer, q.data(), k.data(), v.data(), 0.18f, b.data());
+      for (size_t i = 0; i < a.size(); ++i) ASSERT_NEAR(a[i], b[i], 2e-5);
+    }
+    for (KvCache* cache : {full.get(), lite.get()}) cache->EndStep();
+  };
+  create(0);
+  create(0);
+  step({{.sequence = ids[0], .rows = 100}, {.sequence = ids[1], .rows = 3}});
+  create(ids[0]);
+  for (int i = 0; i < 80; ++i) {
+    step({{.sequence = ids[0], .decode = true},
+          {.sequence = ids[2], .decode = true},
+          {.sequence = ids[1], .rows = 2}});
+  }
+  EXPECT_EQ(lite->Length(ids[0]), 180);
+  EXPECT_EQ(lite->Length(ids[1]), 163);
+  EXPECT_EQ(lite->Heads().size(), 4u);
+  EXPECT_TRUE(full->Heads().empty());
+  EXPECT_LE(lite->GetStats().used.host, (2 * lite->BytesFor(180) + 1 * lite->BytesFor(163)).host);
+  for (const int64_t id : ids) lite->ReleaseSequence(id);
+  EXPECT_EQ(lite->GetStats().used, kv::TierBytes{});
+}
+
+TEST(KvCache, WrongCallsAreErrorsThatSayWhy) {
+  const auto cache = KvCache::Create(kShape, Options("litecache"), 1);
+  const int64_t id = cache->CreateSequence();
+  std::vector<float> values(128);
+  float* x = values.data();
+  EXPECT_THROW(cache->Attend(0, x, x, x, 1, x), InvalidArgument);
+  EXPECT_THROW(cache->EndStep(), InvalidArgument);
+  const auto begin = [&](const KvPart& part) { cache->BeginStep({&part, 1}); };
+  EXPECT_THROW(begin({.sequence = 99}), InvalidArgument);
+  EXPECT_THROW(begin({.sequence = id, .rows = 0}), InvalidArgument);
+  EXPECT_THROW(begin({.sequence = id, .rows = 2, .decode = true}), InvalidArgument);
+  EXPECT_THROW(begin({.sequence = id, .rows = int64_t{1} << 40}), CapacityError);
+  EXPECT_THROW(cache->Attend(0, x, x, x, 1, x), InvalidArgument);  // none of them began
+  begin({.sequence = id});
+  EXPECT_THROW(cache->Attend(2, x, x, x, 1, x), InvalidArgument);
+  EXPECT_THROW(cache->Prefetch(0, x, 1), InvalidArgument);
+  cache->Attend(0, x, x, x, 1, x);
+}
+
+TEST(KvCache, OptionsThatCannotWorkAreErrors) {
+  KvOptions options = Options("litecache");
+  options.host_memory = 0;
+  EXPECT_THROW(KvCache::Create(kShape, options), InvalidArgument);
+  options = Options("full");
+  options.host_memory = 0;
+  EXPECT_NO_THROW(KvCache::Create(kShape, options));
+  options.device_memory = 0;
+  EXPECT_THROW(KvCache::Create(kShape, options), InvalidArgument);
+  EXPECT_THROW(
+      KvCache::Create({.layers = 1, .q_heads = 3, .kv_heads = 2, .head_dim = 8}, Options("full")),
+      InvalidArgument);
+  options = Options("litecache");
+  options.profile = "/nonexistent/profile.safetensors";
+  EXPECT_THROW(KvCache::Create(kShape, options), FileError);
+
+  // A profile of another model.
+  kv::Profile profile;
+  profile.layers = 3;
+  profile.q_heads = 4;
+  profile.kv_heads = 2;
+  profile.head_dim = 32;
+  const auto path = std::filesystem::temp_directory_path() /
+                    ("litecache_kv_cache_test." + std::to_string(testing::TestSeed()));
+  profile.Save(path);
+  options.profile = path.string();
+  EXPECT_THROW(KvCache::Create(kShape, options), FileError);
+  profile.layers = 2;
+  profile.Save(path);
+  EXPECT_NO_THROW(KvCache::Create(kShape, options));
+  std::filesystem::remove(path);
+}
+
+}  // namespace
+}  // namespace litecache
