@@ -160,6 +160,7 @@ std::vector<std::unique_ptr<Command>> AllCommands() {
   commands.push_back(MakeLogitsCommand());
   commands.push_back(MakeInspectCommand());
   commands.push_back(MakeBenchCommand());
+  commands.push_back(MakeProfileCommand());
   commands.push_back(MakeEvalGenerateCommand());
   commands.push_back(MakeEvalRunCommand());
   return commands;

@@ -1,5 +1,7 @@
 #include "profile/corpus.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <map>
 #include <string_view>
@@ -33,19 +35,6 @@ std::string LineText(const nlohmann::json& line, const std::string& name) {
     }
   }
   return text;
-}
-
-void ReadLines(const fs::path& path, std::vector<Document>* documents) {
-  const std::string content = io::ReadTextFile(path, kMaxCorpus);
-  std::string_view rest = content;
-  for (int64_t number = 1; !rest.empty(); ++number) {
-    const size_t end = std::min(rest.find('\n'), rest.size());
-    const std::string_view line = rest.substr(0, end);
-    rest.remove_prefix(std::min(end + 1, rest.size()));
-    if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
-    const std::string name = path.string() + ":" + std::to_string(number);
-    documents->push_back({name, LineText(io::ParseJson(line, name), name)});
-  }
 }
 
 void ReadFolder(const fs::path& directory, std::vector<Document>* documents) {
@@ -122,13 +111,26 @@ std::vector<std::string> CutPieces(const std::vector<Document>& documents, doubl
 
 }  // namespace
 
+std::vector<Document> ParseLines(std::string_view lines, const std::string& name) {
+  std::vector<Document> documents;
+  for (int64_t number = 1; !lines.empty(); ++number) {
+    const size_t end = std::min(lines.find('\n'), lines.size());
+    const std::string_view line = lines.substr(0, end);
+    lines.remove_prefix(std::min(end + 1, lines.size()));
+    if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
+    const std::string where = fmt::format("{}:{}", name, number);
+    documents.push_back({where, LineText(io::ParseJson(line, where), where)});
+  }
+  return documents;
+}
+
 std::vector<Document> ReadDocuments(const fs::path& path) {
   std::vector<Document> documents;
   std::error_code error;
   if (fs::is_directory(path, error)) {
     ReadFolder(path, &documents);
   } else if (path.extension() == ".jsonl") {
-    ReadLines(path, &documents);
+    documents = ParseLines(io::ReadTextFile(path, kMaxCorpus), path.string());
   } else {
     documents.push_back({path.string(), io::ReadTextFile(path, kMaxCorpus)});
     if (!tokenizer::IsValidUtf8(documents.back().text)) {

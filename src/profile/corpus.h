@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tokenizer/tokenizer.h"
@@ -15,11 +16,14 @@ struct Document {
   std::string text;
 };
 
-// A file is a document; a .jsonl file one a line (field "text", or "input" followed by "outputs" as
-// `litecache eval generate` writes them); a directory one a folder below it, of the folder's UTF-8
-// text files in the order of their names. Files in directories that are no text, or larger than
-// 4 MB, are passed over. At most 256 MB are read. Throws FileError for what is missing, empty or
-// malformed.
+// A document a line: JSON with a field "text", or with "input" followed by "outputs", as
+// `litecache eval generate` writes them. `name` starts messages. Throws FileError.
+std::vector<Document> ParseLines(std::string_view lines, const std::string& name);
+
+// A file is a document; a .jsonl file one a line (ParseLines); a directory one a folder below it,
+// of the folder's UTF-8 text files in the order of their names. Files in directories that are no
+// text, or larger than 4 MB, are passed over. At most 256 MB are read. Throws FileError for what is
+// missing, empty or malformed.
 std::vector<Document> ReadDocuments(const std::filesystem::path& path);
 
 // `count` windows of at most `context` tokens, spread evenly over the documents; fewer where the

@@ -34,14 +34,17 @@ HataChunk MakeHataChunk(Stream& stream, int64_t head_dim, std::vector<float> q,
 
 struct HataOptions {
   int64_t bits = 128;
-  int64_t iterations = 300;
+  int64_t iterations = 200;
   double learning_rate = 0.1;
   double momentum = 0.9;
   double weight_decay = 1e-6;
-  double epsilon = 0.01;  // weight of the distances
-  double lambda = 1.0;    // weight of the bits' balance
-  double eta = 2.0;       // weight of ||W^T W - I||
-  double sigma = 0.1;     // steepness of the soft sign
+  // Weight of the distances. HATA's 0.01 leaves W where W^T W = I alone brings it: recall at 10% of
+  // the demo model 57.7% then, 62.2% with 0.3, 62.8% with 0.5, 61.2% with 1; random projections
+  // have 53.1% (four heads, 8K tokens, code and retrieval documents).
+  double epsilon = 0.5;
+  double lambda = 1.0;  // weight of the bits' balance
+  double eta = 2.0;     // weight of ||W^T W - I||
+  double sigma = 0.1;   // steepness of the soft sign
   uint64_t seed = 0;
 };
 

@@ -1,0 +1,172 @@
+#include "cli/profile_report.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "base/units.h"
+
+namespace litecache::cli {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using kv::Profile;
+
+// The shares of the attention mass that a profile is asked for most.
+constexpr double kKeeps[] = {0.9, 0.95, 0.99, 0.999};
+
+struct Fit {
+  double tau = 1;
+  double hits = 0;
+  double kept = 1;
+};
+
+Fit FitHead(const Profile& p, int64_t layer, int64_t head, double keep, bool predicted) {
+  Fit fit;
+  fit.tau = double{p.FittedThreshold(layer, head, keep, predicted)};
+  const auto at =
+      std::lower_bound(p.tau_grid.begin(), p.tau_grid.end(), static_cast<float>(fit.tau));
+  if (at == p.tau_grid.end()) return fit;
+  const auto index = static_cast<size_t>(layer * p.kv_heads + head) * p.tau_grid.size() +
+                     static_cast<size_t>(at - p.tau_grid.begin());
+  fit.hits = double{(predicted ? p.hits_predicted : p.hits)[index]};
+  fit.kept = double{(predicted ? p.kept_predicted : p.kept)[index]};
+  return fit;
+}
+
+// Mean over the heads of layers [begin, end).
+Fit MeanFit(const Profile& p, int64_t begin, int64_t end, double keep, bool predicted) {
+  Fit sum{0, 0, 0};
+  for (int64_t layer = begin; layer < end; ++layer) {
+    for (int64_t head = 0; head < p.kv_heads; ++head) {
+      const Fit fit = FitHead(p, layer, head, keep, predicted);
+      sum.tau += fit.tau;
+      sum.hits += fit.hits;
+      sum.kept += fit.kept;
+    }
+  }
+  const auto count = static_cast<double>((end - begin) * p.kv_heads);
+  return count > 0 ? Fit{sum.tau / count, sum.hits / count, sum.kept / count} : Fit{};
+}
+
+template <typename T>
+double LayerMean(const std::vector<T>& values, int64_t layer, int64_t width) {
+  const auto begin = values.begin() + layer * width;
+  return std::accumulate(begin, begin + width, 0.0) / static_cast<double>(width);
+}
+
+std::string Range(const Profile& p, int64_t layer, double keep) {
+  double low = 1, high = -1;
+  for (int64_t head = 0; head < p.kv_heads; ++head) {
+    const double tau = FitHead(p, layer, head, keep, false).tau;
+    low = std::min(low, tau);
+    high = std::max(high, tau);
+  }
+  return low == high ? fmt::format("{:.3g}", low) : fmt::format("{:.3g} to {:.3g}", low, high);
+}
+
+std::string LayerTable(const profile::ProfilerResult& result, double keep) {
+  const Profile& p = result.profile;
+  // One trained and one untrained column a width, and Loki's default rank: the others are in
+  // --json.
+  std::vector<const profile::RetrieverRecall*> columns;
+  for (const auto& recall : result.recall) {
+    if (recall.name.find(' ') == std::string::npos) columns.push_back(&recall);
+  }
+  std::string text = fmt::format("layer  similarity  importance  {:<16}  hits", "threshold");
+  for (const auto* column : columns) text += fmt::format("  {:>8}", column->name);
+  text += '\n';
+  for (int64_t layer = 0; layer < p.layers; ++layer) {
+    text += fmt::format("{:>5}  {:>10.3f}  {:>10.3f}  {:<16}  {:>3.0f}%", layer,
+                        LayerMean(p.similarity, layer, p.kv_heads),
+                        LayerMean(p.importance, layer, p.q_heads), Range(p, layer, keep),
+                        100 * MeanFit(p, layer, layer + 1, keep, false).hits);
+    for (const auto* column : columns) {
+      text += fmt::format("  {:>7.1f}%", 100 * LayerMean(column->heads, layer, p.kv_heads));
+    }
+    text += '\n';
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string ProfileText(const profile::ProfilerResult& result,
+                        const ProfileReportOptions& options) {
+  const Profile& p = result.profile;
+  std::string text = fmt::format(
+      "{} windows of up to {} tokens, {} lookups a head, budget {:.3g}%\n"
+      "threshold, hits: fitted to keep {:.4g}% of the attention mass that fresh rows would "
+      "hold\n\n",
+      result.windows, p.curve_context, result.lookups, 100 * p.curve_budget, 100 * options.keep);
+  text += LayerTable(result, options.keep);
+  text +=
+      "\nhit ratio over the layers above 0 that a fit promises\n  keep     actual queries  "
+      "predicted queries\n";
+  const int64_t first = p.layers > 1 ? 1 : 0;
+  for (const double keep : kKeeps) {
+    const Fit actual = MeanFit(p, first, p.layers, keep, false);
+    const Fit ahead = MeanFit(p, first, p.layers, keep, true);
+    text += fmt::format("  {:<7.4g}  {:>5.1f}%          {:>5.1f}%\n", keep, 100 * actual.hits,
+                        100 * ahead.hits);
+  }
+  if (!result.recall.empty()) {
+    text += "\nrecall of the exact top rows on held-out windows\n";
+    for (const auto& recall : result.recall) {
+      text += fmt::format("  {:<24}{:>5.1f}%\n", recall.name, 100 * recall.mean());
+    }
+  }
+  text += fmt::format("\na layer of a decode step {} | link {}/s\n", FormatSeconds(p.layer_seconds),
+                      FormatBytes(static_cast<uint64_t>(p.link_bytes_per_second)));
+  std::string times;
+  for (const auto& [name, seconds] : result.phases) {
+    times += (times.empty() ? "" : ", ") + fmt::format("{} {}", name, FormatSeconds(seconds));
+  }
+  return text + "time: " + times + "\n";
+}
+
+Json ProfileJson(const profile::ProfilerResult& result, const ProfileReportOptions& options) {
+  const Profile& p = result.profile;
+  Json json = {{"fingerprint", p.fingerprint},
+               {"corpus", p.corpus},
+               {"windows", result.windows},
+               {"context", p.curve_context},
+               {"budget", p.curve_budget},
+               {"lookups", result.lookups},
+               {"keep", options.keep},
+               {"layer_s", p.layer_seconds},
+               {"link_bytes_per_s", p.link_bytes_per_second}};
+  Json heads = Json::array();
+  for (int64_t layer = 0; layer < p.layers; ++layer) {
+    for (int64_t head = 0; head < p.kv_heads; ++head) {
+      const auto index = static_cast<size_t>(layer * p.kv_heads + head);
+      const int64_t group = p.q_heads / p.kv_heads;
+      const auto q = p.importance.begin() + layer * p.q_heads + head * group;
+      const Fit actual = FitHead(p, layer, head, options.keep, false);
+      const Fit ahead = FitHead(p, layer, head, options.keep, true);
+      Json entry = {{"layer", layer},
+                    {"head", head},
+                    {"similarity", p.similarity[index]},
+                    {"importance", std::vector<float>(q, q + group)},
+                    {"threshold", actual.tau},
+                    {"hit_ratio", actual.hits},
+                    {"threshold_predicted", ahead.tau},
+                    {"hit_ratio_predicted", ahead.hits}};
+      for (const auto& recall : result.recall) entry["recall"][recall.name] = recall.heads[index];
+      heads.push_back(std::move(entry));
+    }
+  }
+  json["heads"] = std::move(heads);
+  const int64_t first = p.layers > 1 ? 1 : 0;
+  for (const double keep : kKeeps) {
+    json["hit_ratio"].push_back({{"keep", keep},
+                                 {"actual", MeanFit(p, first, p.layers, keep, false).hits},
+                                 {"predicted", MeanFit(p, first, p.layers, keep, true).hits}});
+  }
+  for (const auto& recall : result.recall) json["recall"][recall.name] = recall.mean();
+  for (const auto& [name, seconds] : result.phases) json["phases_s"][name] = seconds;
+  return json;
+}
+
+}  // namespace litecache::cli

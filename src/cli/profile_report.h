@@ -1,0 +1,20 @@
+// What `litecache profile` tells of a profile.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "profile/profiler.h"
+
+namespace litecache::cli {
+
+struct ProfileReportOptions {
+  double keep = 0.99;  // share of the attention mass that thresholds are fitted to
+};
+
+// Tables: a row a layer; what thresholds promise; recall; phases.
+std::string ProfileText(const profile::ProfilerResult& result, const ProfileReportOptions& options);
+nlohmann::ordered_json ProfileJson(const profile::ProfilerResult& result,
+                                   const ProfileReportOptions& options);
+
+}  // namespace litecache::cli
