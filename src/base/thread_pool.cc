@@ -59,7 +59,7 @@ ThreadPool::~ThreadPool() {
   {
     std::lock_guard lock(mutex_);
     stop_ = true;
-    generation_.fetch_add(1, std::memory_order_release);
+    state_.fetch_add(kNumber, std::memory_order_release);
   }
   wake_.notify_all();
   for (auto& thread : workers_) thread.join();
@@ -76,20 +76,56 @@ void ThreadPool::Execute(int worker) {
 
 void ThreadPool::WorkerLoop(int worker) {
   uint64_t seen = 0;
+  const auto idle = [&] { return NumberOf(state_.load(std::memory_order_acquire)) == seen; };
   while (true) {
-    for (int spin = 0; generation_.load(std::memory_order_acquire) == seen && spin < kSpins; ++spin)
-      Relax();
-    if (generation_.load(std::memory_order_acquire) == seen) {
+    for (int spin = 0; spin < kSpins && idle(); ++spin) Relax();
+    if (idle()) {
       std::unique_lock lock(mutex_);
       ++sleepers_;
-      wake_.wait(lock, [&] { return generation_.load(std::memory_order_acquire) != seen; });
+      wake_.wait(lock, [&] { return !idle(); });
       --sleepers_;
     }
     if (stop_) return;
-    seen = generation_.load(std::memory_order_acquire);
-    Execute(worker);
-    pending_.fetch_sub(1, std::memory_order_acq_rel);
+    uint64_t state = state_.load(std::memory_order_acquire);
+    seen = NumberOf(state);
+    while (NumberOf(state) == seen && (state & kOpen) != 0) {
+      if (!state_.compare_exchange_weak(state, state + 1, std::memory_order_acq_rel,
+                                        std::memory_order_acquire)) {
+        continue;
+      }
+      Execute(worker);
+      pending_.fetch_sub(1, std::memory_order_acq_rel);
+      state_.fetch_sub(1, std::memory_order_acq_rel);
+      break;
+    }
   }
+}
+
+void ThreadPool::Start(const std::function<void(int)>& task, bool all) {
+  // Nobody is in the task before: its call waited for that.
+  task_ = &task;
+  pending_.store(static_cast<int>(workers_.size()), std::memory_order_relaxed);
+  {
+    // The lock pairs with a worker that checked the state and is about to sleep.
+    std::lock_guard lock(mutex_);
+    const uint64_t number = NumberOf(state_.load(std::memory_order_relaxed)) + 1;
+    state_.store(number * kNumber + kOpen, std::memory_order_release);
+  }
+  if (sleepers_.load() > 0) wake_.notify_all();
+  Execute(0);
+  const auto wait = [](const auto& done) {
+    for (int spin = 0; !done(); ++spin) {
+      if (spin < kSpins) {
+        Relax();
+      } else {
+        std::this_thread::yield();  // a worker may have lost its core
+      }
+    }
+  };
+  if (all) wait([&] { return pending_.load(std::memory_order_acquire) == 0; });
+  state_.fetch_and(~kOpen, std::memory_order_acq_rel);
+  wait([&] { return state_.load(std::memory_order_acquire) % kOpen == 0; });
+  if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
 }
 
 void ThreadPool::Run(const std::function<void(int)>& task) {
@@ -97,23 +133,7 @@ void ThreadPool::Run(const std::function<void(int)>& task) {
     task(0);
     return;
   }
-  task_ = &task;
-  pending_.store(static_cast<int>(workers_.size()), std::memory_order_relaxed);
-  {
-    // The lock pairs with a worker that checked the generation and is about to sleep.
-    std::lock_guard lock(mutex_);
-    generation_.fetch_add(1, std::memory_order_release);
-  }
-  if (sleepers_.load() > 0) wake_.notify_all();
-  Execute(0);
-  for (int spin = 0; pending_.load(std::memory_order_acquire) != 0; ++spin) {
-    if (spin < kSpins) {
-      Relax();
-    } else {
-      std::this_thread::yield();  // a worker may have lost its core
-    }
-  }
-  if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
+  Start(task, true);
 }
 
 void ThreadPool::ParallelFor(int64_t count, int64_t grain,
@@ -125,11 +145,12 @@ void ThreadPool::ParallelFor(int64_t count, int64_t grain,
     return;
   }
   std::atomic<int64_t> next{0};
-  Run([&](int worker) {
+  const std::function<void(int)> pieces = [&](int worker) {
     for (int64_t begin = next.fetch_add(grain); begin < count; begin = next.fetch_add(grain)) {
       body(begin, std::min(begin + grain, count), worker);
     }
-  });
+  };
+  Start(pieces, false);
 }
 
 }  // namespace litecache

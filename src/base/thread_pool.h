@@ -11,8 +11,8 @@
 
 namespace litecache {
 
-// Run() splits work over the calling thread and size() - 1 workers. One Run at a time (the engine's
-// thread calls it); not reentrant. Workers spin a few microseconds after a task, because a decode
+// Work is split over the calling thread and size() - 1 workers. One call at a time (the engine's
+// thread makes it); not reentrant. Workers spin a few microseconds after a task, because a decode
 // step is hundreds of loops of tens of microseconds each, then sleep on a condition variable.
 class ThreadPool {
  public:
@@ -29,18 +29,27 @@ class ThreadPool {
   void Run(const std::function<void(int worker)>& task);
 
   // Calls body(begin, end, worker) over [0, count) in contiguous pieces of about `grain` items,
-  // handed out dynamically. Runs inline when count <= grain.
+  // handed out dynamically. Runs inline when count <= grain. Waits for the pieces alone: a worker
+  // that comes too late for any (asleep, or its core taken by another process) is not waited for.
   void ParallelFor(int64_t count, int64_t grain,
                    const std::function<void(int64_t begin, int64_t end, int worker)>& body);
 
  private:
   void WorkerLoop(int worker);
   void Execute(int worker);
+  // Runs `task` here and on the workers that come before it is done here; on all of them if `all`.
+  void Start(const std::function<void(int)>& task, bool all);
+
+  // The current task in one word, so that joining it and closing it cannot cross: its number,
+  // whether workers may still join, and how many are in it.
+  static constexpr uint64_t kOpen = uint64_t{1} << 31;
+  static constexpr uint64_t kNumber = uint64_t{1} << 32;
+  static uint64_t NumberOf(uint64_t state) { return state / kNumber; }
 
   std::vector<std::thread> workers_;
   const std::function<void(int)>* task_ = nullptr;
-  std::atomic<uint64_t> generation_{0};
-  std::atomic<int> pending_{0};
+  std::atomic<uint64_t> state_{0};
+  std::atomic<int> pending_{0};  // workers that have not run the task yet
   std::atomic<bool> stop_{false};
   std::atomic<int> sleepers_{0};
   std::mutex mutex_;
