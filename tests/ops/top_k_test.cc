@@ -81,6 +81,24 @@ TEST(TopK, EqualsAStableSort) {
   });
 }
 
+TEST(TopK, ASampleThatMissesCostsTimeAlone) {
+  Random random(73);
+  ForEachIsa(1, [&](Stream&) {
+    for (int64_t n : {cpu::kTopKMinSampled, int64_t{5000}, int64_t{40000}}) {
+      for (const float offset : {-10.0f, 10.0f}) {
+        std::vector<float> scores(static_cast<size_t>(n));
+        for (float& x : scores) x = random.Normal();
+        for (int64_t i = 0; i < cpu::kTopKSamples; ++i) {
+          scores[static_cast<size_t>(cpu::TopKSamplePosition(i, n))] += offset;
+        }
+        for (int64_t k : {int64_t{1}, n / 100, n / 10, n / 2, n - n / 10, n - 1}) {
+          ExpectTopK(scores, k, 0);
+        }
+      }
+    }
+  });
+}
+
 TEST(TopK, TakesInfinitiesNansAndZerosOfEitherSign) {
   constexpr float kInf = std::numeric_limits<float>::infinity();
   constexpr float kNan = std::numeric_limits<float>::quiet_NaN();

@@ -23,20 +23,8 @@ namespace {
 
 constexpr int32_t kLowest = std::numeric_limits<int32_t>::min();
 constexpr int32_t kHighest = std::numeric_limits<int32_t>::max();
-// Below this many scores bisecting all of them is as quick as sampling.
-constexpr int64_t kMinSampled = 2048;
-constexpr int64_t kSamples = 512;
+constexpr int64_t kSamples = kTopKSamples;
 constexpr int64_t kPadding = 64;  // elements a vector may read or write past an array's end
-
-// The sample, at positions that share no period with the scores.
-void TakeSample(const int32_t* keys, int64_t n, int32_t* sample) {
-  const int64_t stride = n / kSamples;
-  uint32_t random = 1;
-  for (int64_t i = 0; i < kSamples; ++i) {
-    random = random * 1664525u + 1013904223u;
-    sample[i] = keys[i * stride + (static_cast<int64_t>(random >> 8) * stride >> 24)];
-  }
-}
 
 struct Ranks {
   int64_t high, low;  // of kSamples, 1-based, high <= low; 0 and kSamples + 1 are beyond the ends
@@ -124,9 +112,10 @@ int64_t Extract(const int32_t* keys, int64_t n, int32_t low, int32_t high, int32
 }
 
 int32_t Threshold(const int32_t* keys, int64_t n, int64_t k, int32_t* work) {
-  if (n < kMinSampled) return Bisect(keys, n, k, kLowest, kHighest);
+  // Fewer are bisected as quickly.
+  if (n < kTopKMinSampled) return Bisect(keys, n, k, kLowest, kHighest);
   HWY_ALIGN int32_t sample[kSamples + kPadding];
-  TakeSample(keys, n, sample);
+  for (int64_t i = 0; i < kSamples; ++i) sample[i] = keys[TopKSamplePosition(i, n)];
   std::fill_n(sample + kSamples, kPadding, kLowest);
   const Ranks ranks = BracketRanks(n, k);
   const int32_t high =

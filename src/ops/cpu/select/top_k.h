@@ -11,6 +11,16 @@ namespace litecache::ops::cpu {
 // (0 and -0 are equal): the lower i. NaN is less than every number. 1 <= k <= n; positions [k].
 void TopK(const float* scores, int64_t n, int64_t k, int64_t first, int32_t* positions);
 
+// TopK's sample: kTopKSamples positions of n >= kTopKMinSampled, which share no period with the
+// scores. Here so that tests can mislead it.
+inline constexpr int64_t kTopKSamples = 512;
+inline constexpr int64_t kTopKMinSampled = 2048;
+inline int64_t TopKSamplePosition(int64_t i, int64_t n) {
+  const int64_t stride = n / kTopKSamples;
+  const uint32_t random = static_cast<uint32_t>(i) * 2654435761u;
+  return i * stride + (static_cast<int64_t>(random >> 8) * stride >> 24);
+}
+
 // Fills a selection's results from scores[i] of candidate begin + i.
 void FinishSelection(const float* scores, Selection& selection);
 
