@@ -163,6 +163,7 @@ std::vector<std::unique_ptr<Command>> AllCommands() {
   commands.push_back(MakeProfileCommand());
   commands.push_back(MakeEvalGenerateCommand());
   commands.push_back(MakeEvalRunCommand());
+  commands.push_back(MakeEvalReportCommand());
   return commands;
 }
 

@@ -51,6 +51,7 @@ std::unique_ptr<Command> MakeBenchCommand();
 std::unique_ptr<Command> MakeProfileCommand();
 std::unique_ptr<Command> MakeEvalGenerateCommand();
 std::unique_ptr<Command> MakeEvalRunCommand();
+std::unique_ptr<Command> MakeEvalReportCommand();
 
 // All commands, in the order of the help.
 std::vector<std::unique_ptr<Command>> AllCommands();

@@ -106,6 +106,10 @@ class EvalRunCommand final : public Command {
                    "Where needles may stand: between sentences or lines; auto looks at the file")
         ->type_name("KIND")
         ->capture_default_str();
+    app.add_option("--qa-data", suite_options_.qa_data,
+                   "Directory with the questions of RULER's qa_1 and qa_2 (see `eval generate`)")
+        ->type_name("DIR")
+        ->envname("LITECACHE_QA_DATA");
     app.add_option("--data", suite_options_.data, "Directory of LongBench's files")
         ->type_name("DIR");
     app.add_flag("--chat", chat_, "Wrap prompts in the model's chat template");

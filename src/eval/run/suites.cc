@@ -24,13 +24,8 @@ bool IsAll(const std::vector<std::string>& tasks) { return tasks.size() == 1 && 
 // The samples of every task that has some at this length.
 std::vector<Sample> RulerSamples(const SuiteOptions& options, GenerateOptions generate,
                                  const TokenCounter& counter) {
-  std::vector<std::string> tasks = options.tasks;
-  if (IsAll(tasks)) {
-    const auto names = TaskNames();
-    tasks.assign(names.begin(), names.end());
-  }
   std::vector<Sample> samples;
-  for (const std::string& task : tasks) {
+  for (const std::string& task : ExpandTasks(generate)) {
     generate.tasks = {task};
     try {
       auto made = MakeRulerSamples(generate, counter);
@@ -51,10 +46,11 @@ std::vector<SampleGroup> RulerGroups(const SuiteOptions& options,
   const TokenCounter counter = CountTokens(std::move(tokenizer));
   std::vector<SampleGroup> groups;
   const int64_t count = options.count > 0 ? options.count : kRulerCount;
-  const auto tasks =
-      static_cast<int64_t>(IsAll(options.tasks) ? TaskNames().size() : options.tasks.size());
   for (const int64_t length : options.lengths) {
     GenerateOptions generate;
+    generate.tasks = options.tasks;
+    generate.qa_data = options.qa_data;
+    const auto tasks = static_cast<int64_t>(ExpandTasks(generate).size());
     generate.length = length - options.overhead;
     generate.seed = options.seed;
     generate.haystack = options.haystack;

@@ -20,14 +20,15 @@ struct SuiteOptions {
   int64_t count = 0;  // samples a task; 0: 25 of RULER, all of LongBench and of files
   uint64_t seed = 42;
   std::shared_ptr<const Haystack> haystack = Haystack::Default();
-  std::filesystem::path data;  // LongBench's files, RULER's SQuAD and HotpotQA
+  std::filesystem::path data;  // LongBench's files
+  std::string qa_data;         // RULER's questions; empty: "all" leaves their tasks out
   // Tokens that a chat template puts around a prompt: RULER's prompts are shorter by them.
   int64_t overhead = 0;
   std::function<void(const std::string&)> note;  // a line for people
 };
 
-// Tasks named by the user are tried at every length at once; of "all", those that a length or
-// missing data rule out are left out with a note. Throws what Generator throws.
+// Tasks named by the user are tried at every length at once; of "all", those that a length
+// rules out are left out with a note. Throws what Generator throws.
 std::vector<SampleGroup> RulerGroups(const SuiteOptions& options,
                                      std::shared_ptr<const tokenizer::Tokenizer> tokenizer);
 

@@ -1,0 +1,262 @@
+#include "eval/report/svg.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "eval/report/table.h"
+
+namespace litecache::eval {
+namespace {
+
+constexpr double kWidth = 640, kHeight = 340;
+constexpr double kLeft = 58, kRight = 20, kTop = 14, kBottom = 46;
+constexpr size_t kColours = 8;  // of the page's style sheet
+
+std::string ClassOf(size_t colour) {
+  return colour == 0 ? "c0" : fmt::format("c{}", (colour - 1) % kColours + 1);
+}
+
+std::string Text(double x, double y, const std::string& anchor, const std::string& text,
+                 const std::string& cls = "") {
+  return fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"{}\"{}>{}</text>\n", x, y,
+                     anchor, cls.empty() ? "" : " class=\"" + cls + "\"", EscapeHtml(text));
+}
+
+// Values to pixels along one axis.
+class Scale {
+ public:
+  Scale(const Axis& axis, double low, double high, double begin, double end)
+      : axis_(axis), begin_(begin), end_(end) {
+    if (axis.least) low = std::min(low, *axis.least);
+    if (axis.most) high = std::max(high, *axis.most);
+    low_ = Value(low);
+    high_ = Value(high);
+    if (high_ - low_ < 1e-12) {
+      const double margin = std::max(std::abs(low_) * 0.05, 0.5);
+      low_ -= margin;
+      high_ += margin;
+    }
+  }
+  // Space between the data and the frame.
+  void Pad(double below, double above) {
+    const double range = high_ - low_;
+    low_ -= below * range;
+    high_ += above * range;
+  }
+  double operator()(double value) const {
+    return begin_ + (Value(value) - low_) / (high_ - low_) * (end_ - begin_);
+  }
+  std::vector<double> Ticks() const {
+    std::vector<double> ticks = axis_.ticks;
+    if (ticks.empty() && axis_.logarithmic) {
+      for (double tick = std::exp2(std::ceil(low_)); std::log2(tick) <= high_; tick *= 2) {
+        ticks.push_back(tick);
+      }
+      while (ticks.size() > 8) {  // every other one
+        for (size_t i = 0; i < ticks.size(); ++i)
+          ticks.erase(ticks.begin() + static_cast<std::ptrdiff_t>(i));
+      }
+    } else if (ticks.empty()) {
+      ticks = RoundTicks(low_, high_, 6);
+    }
+    std::erase_if(ticks, [&](double tick) {
+      return Value(tick) < low_ - 1e-9 || Value(tick) > high_ + 1e-9;
+    });
+    return ticks;
+  }
+
+ private:
+  double Value(double value) const {
+    return axis_.logarithmic ? std::log2(std::max(value, 1e-9)) : value;
+  }
+  const Axis& axis_;
+  double begin_, end_, low_ = 0, high_ = 1;
+};
+
+std::string Format(const Axis& axis, double value) {
+  return axis.format != nullptr ? axis.format(value) : fmt::format("{:g}", value);
+}
+
+std::string Frame(const Chart& chart, const Scale& x, const Scale& y) {
+  std::string svg;
+  for (const double tick : y.Ticks()) {
+    svg += fmt::format("<line class=\"grid\" x1=\"{}\" x2=\"{}\" y1=\"{:.1f}\" y2=\"{:.1f}\"/>\n",
+                       kLeft, kWidth - kRight, y(tick), y(tick));
+    svg += Text(kLeft - 8, y(tick) + 4, "end", Format(chart.y, tick), "tick");
+  }
+  for (const double tick : x.Ticks()) {
+    svg +=
+        fmt::format("<line class=\"axis\" x1=\"{0:.1f}\" x2=\"{0:.1f}\" y1=\"{1}\" y2=\"{2}\"/>\n",
+                    x(tick), kHeight - kBottom, kHeight - kBottom + 4);
+    svg += Text(x(tick), kHeight - kBottom + 18, "middle", Format(chart.x, tick), "tick");
+  }
+  svg += fmt::format("<line class=\"axis\" x1=\"{}\" x2=\"{}\" y1=\"{}\" y2=\"{}\"/>\n", kLeft,
+                     kWidth - kRight, kHeight - kBottom, kHeight - kBottom);
+  svg += Text((kLeft + kWidth - kRight) / 2, kHeight - 8, "middle", chart.x.title, "title");
+  svg += fmt::format(
+      "<text class=\"title\" text-anchor=\"middle\" transform=\"translate(14 {:.1f}) "
+      "rotate(-90)\">{}</text>\n",
+      (kTop + kHeight - kBottom) / 2, EscapeHtml(chart.y.title));
+  return svg;
+}
+
+std::string Path(const std::vector<Point>& points, const Scale& x, const Scale& y) {
+  std::string path;
+  for (const Point& point : points) {
+    path += fmt::format("{}{:.1f} {:.1f}", path.empty() ? "M" : " L", x(point.x), y(point.y));
+  }
+  return path;
+}
+
+std::string Dot(const Point& point, const std::string& cls, const std::string& name, const Scale& x,
+                const Scale& y) {
+  return fmt::format(
+      "<circle class=\"dot {}\" cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"4\"><title>{}</title>"
+      "</circle>\n",
+      cls, x(point.x), y(point.y),
+      EscapeHtml(point.label.empty() ? name : name + ": " + point.label));
+}
+
+// Labels of scattered points: beside them, moved down where they would overlap.
+std::string Labels(const Chart& chart, const Scale& x, const Scale& y) {
+  struct Label {
+    double x, y;
+    bool left;
+    std::string text;
+  };
+  std::vector<Label> labels;
+  for (const Series& series : chart.series) {
+    for (const Point& point : series.points) {
+      const bool left = x(point.x) > kWidth * 0.75;
+      labels.push_back({x(point.x) + (left ? -8 : 8), y(point.y) + 4, left, series.name});
+    }
+  }
+  std::sort(labels.begin(), labels.end(), [](const Label& a, const Label& b) { return a.y < b.y; });
+  constexpr double kLine = 13, kNear = 120;
+  std::string svg;
+  for (size_t i = 0; i < labels.size(); ++i) {
+    for (size_t j = 0; j < i; ++j) {
+      if (std::abs(labels[i].x - labels[j].x) < kNear && labels[i].y < labels[j].y + kLine) {
+        labels[i].y = labels[j].y + kLine;
+      }
+    }
+    svg += Text(labels[i].x, labels[i].y, labels[i].left ? "end" : "start", labels[i].text, "tick");
+  }
+  return svg;
+}
+
+std::string Legend(const Chart& chart) {
+  std::string html = "<ul class=\"legend\">";
+  if (chart.reference) {
+    html += "<li><span class=\"key dashed\"></span>" + EscapeHtml(chart.reference_name) + "</li>";
+  }
+  for (const Series& series : chart.series) {
+    html += fmt::format("<li><span class=\"key {}\"></span>{}</li>", ClassOf(series.colour),
+                        EscapeHtml(series.name));
+  }
+  return html + "</ul>\n";
+}
+
+}  // namespace
+
+std::vector<double> RoundTicks(double low, double high, int count) {
+  const double step = (high - low) / std::max(count, 1);
+  // A range below what doubles tell apart has no ticks of its own.
+  if (!std::isfinite(step) || step <= 1e-12 * std::max(std::abs(low), std::abs(high))) return {low};
+  const double power = std::pow(10, std::floor(std::log10(step)));
+  const double factor = step / power;
+  const double round = power * (factor <= 1 ? 1 : factor <= 2 ? 2 : factor <= 5 ? 5 : 10);
+  std::vector<double> ticks;
+  for (double i = std::ceil(low / round); i * round <= high * (1 + 1e-12) + 1e-12; ++i) {
+    ticks.push_back(i * round);
+  }
+  return ticks;
+}
+
+std::string DrawChart(const Chart& chart) {
+  double low_x = std::numeric_limits<double>::infinity(), high_x = -low_x;
+  double low_y = low_x, high_y = high_x;
+  bool any = false;
+  for (const Series& series : chart.series) {
+    for (const Point& point : series.points) {
+      any = true;
+      low_x = std::min(low_x, point.x);
+      high_x = std::max(high_x, point.x);
+      low_y = std::min(low_y, point.y);
+      high_y = std::max(high_y, point.y);
+    }
+  }
+  if (!any) return "";
+  if (chart.reference) {
+    low_y = std::min(low_y, *chart.reference);
+    high_y = std::max(high_y, *chart.reference);
+  }
+  Scale x(chart.x, low_x, high_x, kLeft, kWidth - kRight);
+  Scale y(chart.y, low_y, high_y, kHeight - kBottom, kTop);
+  x.Pad(0.04, 0.04);
+  y.Pad(0.06, 0.06);
+  std::string svg =
+      fmt::format("<svg viewBox=\"0 0 {} {}\" role=\"img\" aria-label=\"{}\">\n", kWidth, kHeight,
+                  EscapeHtml(chart.y.title + " against " + chart.x.title));
+  svg += Frame(chart, x, y);
+  if (chart.reference) {
+    svg +=
+        fmt::format("<line class=\"reference\" x1=\"{}\" x2=\"{}\" y1=\"{:.1f}\" y2=\"{:.1f}\"/>\n",
+                    kLeft, kWidth - kRight, y(*chart.reference), y(*chart.reference));
+  }
+  if (chart.front.size() > 1) {
+    svg += fmt::format("<path class=\"front\" d=\"{}\"/>\n", Path(chart.front, x, y));
+  }
+  for (const Series& series : chart.series) {
+    const std::string cls = ClassOf(series.colour);
+    if (chart.lines && series.points.size() > 1) {
+      svg += fmt::format("<path class=\"line {}\" d=\"{}\"/>\n", cls, Path(series.points, x, y));
+    }
+    for (const Point& point : series.points) svg += Dot(point, cls, series.name, x, y);
+  }
+  if (!chart.lines) svg += Labels(chart, x, y);
+  return svg + "</svg>\n" + Legend(chart);
+}
+
+std::string DrawHeatMap(const HeatMap& map) {
+  constexpr double kCellWidth = 58, kCellHeight = 24, kLabels = 74, kHead = 24, kFoot = 44;
+  const double width = kLabels + kCellWidth * static_cast<double>(map.columns.size()) + 6;
+  const double height = kHead + kCellHeight * static_cast<double>(map.rows.size()) + kFoot;
+  std::string svg = fmt::format(
+      "<svg class=\"map\" viewBox=\"0 0 {0} {1}\" style=\"max-width:{0}px\" role=\"img\" "
+      "aria-label=\"{2}\">\n",
+      width, height, EscapeHtml(map.title));
+  svg += Text(kLabels, 14, "start", map.title, "name");
+  for (size_t r = 0; r < map.rows.size(); ++r) {
+    const double y = kHead + kCellHeight * static_cast<double>(r);
+    svg += Text(kLabels - 8, y + 16, "end", map.rows[r], "tick");
+    for (size_t c = 0; c < map.columns.size(); ++c) {
+      const double x = kLabels + kCellWidth * static_cast<double>(c);
+      const auto value = map.cells[r][c];
+      svg += fmt::format(
+          "<rect class=\"{}\" x=\"{:.1f}\" y=\"{:.1f}\" width=\"{}\" height=\"{}\"{}/>\n",
+          value ? "cell" : "empty", x + 1, y + 1, kCellWidth - 2, kCellHeight - 2,
+          value ? fmt::format(" fill-opacity=\"{:.3f}\"", 0.06 + 0.94 * *value * *value) : "");
+      if (!value) continue;
+      svg += Text(x + kCellWidth / 2, y + 16, "middle", fmt::format("{:.0f}", 100 * *value),
+                  *value > 0.7 ? "on" : "off");
+    }
+  }
+  const double bottom = kHead + kCellHeight * static_cast<double>(map.rows.size());
+  for (size_t c = 0; c < map.columns.size(); ++c) {
+    svg += Text(kLabels + kCellWidth * (static_cast<double>(c) + 0.5), bottom + 16, "middle",
+                map.columns[c], "tick");
+  }
+  svg += Text(kLabels + kCellWidth * static_cast<double>(map.columns.size()) / 2, bottom + 34,
+              "middle", map.column_title, "title");
+  svg += fmt::format(
+      "<text class=\"title\" text-anchor=\"middle\" transform=\"translate(12 {:.1f}) "
+      "rotate(-90)\">{}</text>\n",
+      (kHead + bottom) / 2, EscapeHtml(map.row_title));
+  return svg + "</svg>\n";
+}
+
+}  // namespace litecache::eval
