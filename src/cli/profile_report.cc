@@ -16,38 +16,22 @@ using kv::Profile;
 // The shares of the attention mass that a profile is asked for most.
 constexpr double kKeeps[] = {0.9, 0.95, 0.99, 0.999};
 
-struct Fit {
-  double tau = 1;
-  double hits = 0;
-  double kept = 1;
-};
-
-Fit FitHead(const Profile& p, int64_t layer, int64_t head, double keep, bool predicted) {
-  Fit fit;
-  fit.tau = double{p.FittedThreshold(layer, head, keep, predicted)};
-  const auto at =
-      std::lower_bound(p.tau_grid.begin(), p.tau_grid.end(), static_cast<float>(fit.tau));
-  if (at == p.tau_grid.end()) return fit;
-  const auto index = static_cast<size_t>(layer * p.kv_heads + head) * p.tau_grid.size() +
-                     static_cast<size_t>(at - p.tau_grid.begin());
-  fit.hits = double{(predicted ? p.hits_predicted : p.hits)[index]};
-  fit.kept = double{(predicted ? p.kept_predicted : p.kept)[index]};
-  return fit;
-}
-
 // Mean over the heads of layers [begin, end).
-Fit MeanFit(const Profile& p, int64_t begin, int64_t end, double keep, bool predicted) {
-  Fit sum{0, 0, 0};
+struct MeanOfFits {
+  double tau = 0, hits = 0, kept = 0;
+};
+MeanOfFits MeanFit(const Profile& p, int64_t begin, int64_t end, double keep, bool predicted) {
+  MeanOfFits sum;
   for (int64_t layer = begin; layer < end; ++layer) {
     for (int64_t head = 0; head < p.kv_heads; ++head) {
-      const Fit fit = FitHead(p, layer, head, keep, predicted);
-      sum.tau += fit.tau;
+      const Profile::Fit fit = p.FitThreshold(layer, head, keep, predicted);
+      sum.tau += double{fit.tau};
       sum.hits += fit.hits;
       sum.kept += fit.kept;
     }
   }
   const auto count = static_cast<double>((end - begin) * p.kv_heads);
-  return count > 0 ? Fit{sum.tau / count, sum.hits / count, sum.kept / count} : Fit{};
+  return count > 0 ? MeanOfFits{sum.tau / count, sum.hits / count, sum.kept / count} : sum;
 }
 
 template <typename T>
@@ -59,7 +43,7 @@ double LayerMean(const std::vector<T>& values, int64_t layer, int64_t width) {
 std::string Range(const Profile& p, int64_t layer, double keep) {
   double low = 1, high = -1;
   for (int64_t head = 0; head < p.kv_heads; ++head) {
-    const double tau = FitHead(p, layer, head, keep, false).tau;
+    const double tau = double{p.FittedThreshold(layer, head, keep, false)};
     low = std::min(low, tau);
     high = std::max(high, tau);
   }
@@ -106,8 +90,8 @@ std::string ProfileText(const profile::ProfilerResult& result,
       "predicted queries\n";
   const int64_t first = p.layers > 1 ? 1 : 0;
   for (const double keep : kKeeps) {
-    const Fit actual = MeanFit(p, first, p.layers, keep, false);
-    const Fit ahead = MeanFit(p, first, p.layers, keep, true);
+    const MeanOfFits actual = MeanFit(p, first, p.layers, keep, false);
+    const MeanOfFits ahead = MeanFit(p, first, p.layers, keep, true);
     text += fmt::format("  {:<7.4g}  {:>5.1f}%          {:>5.1f}%\n", keep, 100 * actual.hits,
                         100 * ahead.hits);
   }
@@ -143,8 +127,8 @@ Json ProfileJson(const profile::ProfilerResult& result, const ProfileReportOptio
       const auto index = static_cast<size_t>(layer * p.kv_heads + head);
       const int64_t group = p.q_heads / p.kv_heads;
       const auto q = p.importance.begin() + layer * p.q_heads + head * group;
-      const Fit actual = FitHead(p, layer, head, options.keep, false);
-      const Fit ahead = FitHead(p, layer, head, options.keep, true);
+      const Profile::Fit actual = p.FitThreshold(layer, head, options.keep, false);
+      const Profile::Fit ahead = p.FitThreshold(layer, head, options.keep, true);
       Json entry = {{"layer", layer},
                     {"head", head},
                     {"similarity", p.similarity[index]},

@@ -158,16 +158,25 @@ int64_t HataBits(const std::string& field, const std::string& name) {
 
 }  // namespace
 
-float Profile::FittedThreshold(int64_t layer, int64_t head, double keep, bool predicted) const {
+Profile::Fit Profile::FitThreshold(int64_t layer, int64_t head, double keep, bool predicted) const {
   LC_CHECK(layer >= 0 && layer < layers && head >= 0 && head < kv_heads);
-  const std::vector<float>& curve = predicted ? kept_predicted : kept;
+  const std::vector<float>& kept_curve = predicted ? kept_predicted : kept;
+  const std::vector<float>& hits_curve = predicted ? hits_predicted : hits;
   const size_t grid = tau_grid.size();
-  if (curve.empty()) return 1;
-  const float* values = curve.data() + static_cast<size_t>(layer * kv_heads + head) * grid;
+  Fit fit;
+  if (kept_curve.empty()) return fit;
+  const size_t offset = static_cast<size_t>(layer * kv_heads + head) * grid;
   const auto wanted = static_cast<float>(keep);  // as the curve was rounded
-  float tau = 1;
-  for (size_t g = grid; g > 0 && values[g - 1] >= wanted; --g) tau = tau_grid[g - 1];
-  return tau;
+  for (size_t g = grid; g > 0 && kept_curve[offset + g - 1] >= wanted; --g) {
+    fit.tau = tau_grid[g - 1];
+    fit.kept = double{kept_curve[offset + g - 1]};
+    if (!hits_curve.empty()) fit.hits = double{hits_curve[offset + g - 1]};
+  }
+  return fit;
+}
+
+float Profile::FittedThreshold(int64_t layer, int64_t head, double keep, bool predicted) const {
+  return FitThreshold(layer, head, keep, predicted).tau;
 }
 
 void Profile::Save(const std::filesystem::path& path) const {

@@ -45,6 +45,14 @@ struct Profile {
   // does too; 1 (always refresh) where none does.
   float FittedThreshold(int64_t layer, int64_t head, double keep, bool predicted) const;
 
+  // The same threshold with what its curve promises: share of lookups that hit, mass kept.
+  struct Fit {
+    float tau = 1;
+    double hits = 0;
+    double kept = 1;
+  };
+  Fit FitThreshold(int64_t layer, int64_t head, double keep, bool predicted) const;
+
   // One safetensors file: a tensor a field (hata.128, ...), the other fields as JSON text in its
   // metadata. hata and loki are kept in f16, the rest in f32. Save throws InvalidArgument for
   // values that are not finite; Load and Parse throw FileError naming file and field.

@@ -22,6 +22,7 @@
 #include "io/hub.h"
 #include "model/fingerprint.h"
 #include "profile/corpus.h"
+#include "profile/pictures.h"
 #include "profile/profiler.h"
 
 namespace litecache::cli {
@@ -135,6 +136,7 @@ class ProfileCommand final : public Command {
     result.profile.corpus = corpus;
     result.profile.created = Today();
     result.profile.Save(output_);
+    if (!plots_.empty()) profile::WritePictures(result, {.keep = report_.keep}, plots_);
     Report(result);
     return kOk;
   }
