@@ -66,7 +66,7 @@ MemoryPlan MakeMemoryPlan(const MemoryRequest& request) {
   CheckWeightsFit(request.model, request.weights, request.total);
   const int64_t context =
       request.wanted_context > 0 ? request.wanted_context : request.model_context;
-  const kv::CachePlan& cache = *request.cache;
+  kv::CachePlan& cache = *request.cache;
   const uint64_t fixed = request.weights + request.buffers;
   const uint64_t left = Minus(request.total, fixed);
   const uint64_t device =
@@ -76,7 +76,11 @@ MemoryPlan MakeMemoryPlan(const MemoryRequest& request) {
   const auto fits = [&](const kv::TierBytes& cost) {
     return cost.FitsIn(caps) && cost.total() <= left;
   };
-  const int64_t largest = LargestContext(cache, context, fits);
+  const int64_t least = request.wanted_context > 0 ? request.wanted_context : 1;
+  int64_t largest = LargestContext(cache, context, fits);
+  while (largest < least && cache.DropResidentHead()) {
+    largest = LargestContext(cache, context, fits);
+  }
 
   MemoryPlan plan;
   plan.total = request.total;
@@ -86,7 +90,6 @@ MemoryPlan MakeMemoryPlan(const MemoryRequest& request) {
   plan.kv_policy = request.policy;
   plan.kv_per_token = cache.layout().token_bytes();
   plan.context_limit = context;
-  const int64_t least = request.wanted_context > 0 ? request.wanted_context : 1;
   if (largest < least) {
     const kv::TierBytes needed = cache.BytesFor(least);
     throw CapacityError(

@@ -10,14 +10,14 @@
 namespace litecache::engine {
 
 struct MemoryRequest {
-  std::string model;            // for messages
-  uint64_t total = 0;           // budget of both tiers together, in bytes
-  uint64_t device = 0;          // cap of weights, buffers and the device's part of KV; 0: total
-  uint64_t host = 0;            // cap of the host store; 0: total
-  uint64_t weights = 0;         // bytes
-  bool weights_mapped = false;  // files mapped into memory rather than copied
-  uint64_t buffers = 0;         // activations, logits, sampling
-  const kv::CachePlan* cache = nullptr;
+  std::string model;               // for messages
+  uint64_t total = 0;              // budget of both tiers together, in bytes
+  uint64_t device = 0;             // cap of weights, buffers and the device's part of KV; 0: total
+  uint64_t host = 0;               // cap of the host store; 0: total
+  uint64_t weights = 0;            // bytes
+  bool weights_mapped = false;     // files mapped into memory rather than copied
+  uint64_t buffers = 0;            // activations, logits, sampling
+  kv::CachePlan* cache = nullptr;  // loses resident heads where they do not fit
   std::string policy;
   int64_t model_context = 0;   // the model's own limit
   int64_t wanted_context = 0;  // what the user asked for; 0: as much as fits

@@ -22,6 +22,9 @@ class CachePlan {
   // Name of the retriever that "auto" came to; empty for policy full.
   virtual std::string retriever() const { return ""; }
   virtual bool prefetches() const { return false; }
+  // One resident head less, the one that is easiest to reuse: what the memory planner asks for
+  // where the device's memory is too small (CLO section 4). False where there is none to drop.
+  virtual bool DropResidentHead() { return false; }
   // The plan may go; the cache keeps what it needs. Budgets are hard.
   virtual std::unique_ptr<Cache> Create(Device& device, const TierBytes& budget) const = 0;
 };

@@ -82,6 +82,20 @@ float GroupImportance(const float* importance, int64_t group) {
   return *std::max_element(importance, importance + group);
 }
 
+bool OffloadEasiest(int64_t dense_layers, HeadPlan* plan) {
+  HeadSettings* easiest = nullptr;
+  for (auto head = plan->heads.begin() + std::min(dense_layers, plan->layers) * plan->kv_heads;
+       head != plan->heads.end(); ++head) {
+    // Equal ones: the last, so that layer 0, which nothing can be prefetched for, stays.
+    if (head->resident && (easiest == nullptr || head->difficulty <= easiest->difficulty)) {
+      easiest = &*head;
+    }
+  }
+  if (easiest == nullptr) return false;
+  easiest->resident = easiest->dense = false;
+  return true;
+}
+
 HeadPlan MakeHeadPlan(const Layout& layout, const KvOptions& options, const Profile* profile,
                       bool prefetch, uint64_t topk_bytes) {
   options.Validate();

@@ -44,4 +44,8 @@ float GroupImportance(const float* importance, int64_t group);
 HeadPlan MakeHeadPlan(const Layout& layout, const KvOptions& options, const Profile* profile,
                       bool prefetch, uint64_t topk_bytes);
 
+// Makes the resident head with the lowest reuse difficulty an offloaded one, those of the first
+// dense_layers layers excepted. False where there is none.
+bool OffloadEasiest(int64_t dense_layers, HeadPlan* plan);
+
 }  // namespace litecache::kv

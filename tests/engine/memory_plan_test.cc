@@ -90,5 +90,38 @@ TEST(MemoryPlan, RefusesWithTheNumbers) {
   EXPECT_THROW(MakeMemoryPlan(request), InvalidArgument);
 }
 
+// With a context that has to fit, resident heads go to the host one after the other.
+TEST(MemoryPlan, ResidentHeadsThatDoNotFitAreOffloaded) {
+  KvOptions options;
+  options.policy = "litecache";
+  options.retriever = "quest";
+  options.dense_layers = 3;  // stay whatever happens
+  options.resident_first_layer = false;
+  kv::Profile profile;
+  profile.similarity.assign(static_cast<size_t>(kLayout.layers * kLayout.kv_heads), 0.5f);
+  const auto all = std::make_shared<const kv::Profile>(profile);
+  const auto plan_with = [&](const std::string& heads) {
+    options.resident_heads = heads;
+    return kv::MakeCachePlan(kLayout, options, all);
+  };
+  const auto cache = plan_with("1000");
+  const int64_t before = cache->heads()->resident_count();
+  ASSERT_EQ(before, kLayout.layers * kLayout.kv_heads);
+  const uint64_t room = plan_with("2")->BytesFor(4096).device;
+  MemoryRequest request;
+  request.model = "m";
+  request.weights = 1 << 20;
+  request.buffers = 1 << 20;
+  request.total = uint64_t{64} << 30;
+  request.device = request.weights + request.buffers + room;
+  request.cache = cache.get();
+  request.model_context = 8192;
+  request.wanted_context = 4096;
+  request.max_batch = 1;
+  const MemoryPlan plan = MakeMemoryPlan(request);
+  EXPECT_EQ(cache->heads()->resident_count(), 3 * kLayout.kv_heads + 2);
+  EXPECT_GE(plan.largest_context, 4096);
+}
+
 }  // namespace
 }  // namespace litecache::engine

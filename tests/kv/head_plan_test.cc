@@ -133,6 +133,23 @@ TEST(HeadPlan, DenseLayersAndFullAttentionOfResidentHeads) {
   EXPECT_FALSE(plan.at(1, 0).dense);
 }
 
+TEST(HeadPlan, TheEasiestResidentHeadsGoFirst) {
+  const Profile profile = MeasuredProfile();
+  KvOptions options = Options();
+  options.thresholds = "fixed";
+  options.resident_heads = "100";
+  options.dense_layers = 1;
+  HeadPlan plan = MakeHeadPlan(kLayout, options, &profile, false, 1);
+  // By similarity: 0.95, 0.6, 0.5, 0.3; the first layer's stay.
+  for (const std::vector<int>& left :
+       {std::vector<int>{0, 1, 2, 4, 5}, std::vector<int>{0, 1, 2, 4}, std::vector<int>{0, 1, 2},
+        std::vector<int>{0, 1}}) {
+    EXPECT_TRUE(OffloadEasiest(1, &plan));
+    EXPECT_EQ(Resident(plan), left);
+  }
+  EXPECT_FALSE(OffloadEasiest(1, &plan));
+}
+
 TEST(HeadPlan, SettingsThatNeedAProfileSaySo) {
   const auto message = [](const KvOptions& options, const Profile* profile) -> std::string {
     try {

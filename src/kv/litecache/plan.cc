@@ -43,6 +43,12 @@ class LitePlan final : public CachePlan {
   std::string retriever() const override { return options_.retriever; }
   bool prefetches() const override { return prefetch_; }
 
+  bool DropResidentHead() override {
+    if (!OffloadEasiest(options_.dense_layers, &heads_)) return false;
+    shape_ = Shape(shape_.layout, options_, heads_, shape_.metadata_tokens);
+    return true;
+  }
+
   std::unique_ptr<Cache> Create(Device& device, const TierBytes& budget) const override {
     if (device.type() != DeviceType::kCpu) {
       throw Unsupported("KV policy 'litecache' runs on the CPU; this device is {}",
