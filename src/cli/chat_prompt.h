@@ -1,12 +1,13 @@
 // Conversations to prompts.
 #pragma once
 
-#include <memory>
+#include <cstdint>
+#include <filesystem>
 #include <string>
 #include <vector>
 
 #include "litecache/engine.h"
-#include "tokenizer/chat_template.h"
+#include "tokenizer/chat_encoder.h"
 #include "tokenizer/tokenizer.h"
 
 namespace litecache::cli {
@@ -16,26 +17,22 @@ struct ChatTurn {
   std::string content;
 };
 
-// Ids of a rendered prompt. Special tokens that the template wrote are those tokens; where a
-// message spells one out, it stays text.
-std::vector<int32_t> EncodeRendered(const tokenizer::Tokenizer& tokenizer,
-                                    const tokenizer::RenderedPrompt& prompt);
-
 class ChatPrompt {
  public:
-  // The template in `template_file`, or the model's own when that is "". Throws FileError and, for
-  // a model without a template, Unsupported. `engine` must outlive this.
-  ChatPrompt(const Engine& engine, const std::string& template_file);
+  // The template in `template_file`, or the one in `directory`, the model's, when that is "".
+  // Throws FileError and, for a model without a template, Unsupported. `tokenizer` must outlive
+  // this.
+  ChatPrompt(const tokenizer::Tokenizer& tokenizer, const std::filesystem::path& directory,
+             const std::string& template_file)
+      : encoder_(tokenizer, tokenizer::ChatEncoder::LoadTemplate(directory, template_file)) {}
+  ChatPrompt(const Engine& engine, const std::string& template_file)
+      : ChatPrompt(engine.tokenizer(), engine.directory(), template_file) {}
 
   // The prompt that asks for the assistant's next message.
   std::vector<int32_t> Encode(const std::vector<ChatTurn>& turns) const;
 
  private:
-  static tokenizer::ChatTemplate Load(const Engine& engine, const std::string& template_file);
-
-  const Engine& engine_;
-  tokenizer::ChatTemplate template_;
-  tokenizer::ChatTemplateOptions options_;
+  tokenizer::ChatEncoder encoder_;
 };
 
 }  // namespace litecache::cli
