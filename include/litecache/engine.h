@@ -69,6 +69,9 @@ struct Request {
   int logprobs = -1;  // -1: none; k >= 0: the chosen token's and the k most likely ones
   // Called from the engine's thread while the prompt is processed.
   std::function<void(int64_t done, int64_t total)> on_prefill;
+  // Called from the engine's thread whenever chunks have been queued, for readers that do not wait
+  // in Next(): NextFor(0, ...) then has something. Must be quick and must not throw.
+  std::function<void()> on_chunks;
 };
 
 enum class FinishReason { kNone, kStop, kLength, kCancelled, kError };
@@ -92,6 +95,7 @@ struct Chunk {
 
 struct RequestStats {
   int64_t prompt_tokens = 0;
+  int64_t cached_tokens = 0;     // of the prompt: their KV was there already (none is kept today)
   int64_t generated_tokens = 0;  // over all samples
   double queue_seconds = 0;
   double prefill_seconds = 0;  // from start of the first chunk to the first token

@@ -19,6 +19,7 @@ void Channel::Push(Chunk chunk) {
     chunks_.push_back(std::move(chunk));
   }
   changed_.notify_all();
+  if (on_push_) on_push_();
 }
 
 std::optional<Chunk> Channel::Pop(double deadline_seconds, bool* timed_out) {

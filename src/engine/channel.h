@@ -4,9 +4,11 @@
 #include <atomic>
 #include <condition_variable>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <utility>
 
 #include "litecache/engine.h"
 
@@ -39,7 +41,9 @@ class Doorbell {
 // is slow must not hold up the others of its batch.
 class Channel {
  public:
-  Channel(int samples, uint64_t seed, int64_t prompt_tokens) : open_(samples) {
+  // on_push: called after every Push().
+  Channel(int samples, uint64_t seed, int64_t prompt_tokens, std::function<void()> on_push = {})
+      : on_push_(std::move(on_push)), open_(samples) {
     stats_.seed = seed;
     stats_.prompt_tokens = prompt_tokens;
   }
@@ -59,6 +63,7 @@ class Channel {
   RequestStats Stats() const;
 
  private:
+  const std::function<void()> on_push_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<Chunk> chunks_;

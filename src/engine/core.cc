@@ -62,8 +62,9 @@ std::shared_ptr<RequestHandle> Core::Submit(Request request) {
       WorstCase(*backend_.cache, static_cast<int64_t>(request.prompt.size()), group->max_tokens);
   group->seed = request.sampling.seed ? *request.sampling.seed : RandomSeed();
   group->stop_ids = StopIds(request, backend_.eos_ids);
-  group->channel = std::make_shared<Channel>(request.n, group->seed,
-                                             static_cast<int64_t>(request.prompt.size()));
+  group->channel =
+      std::make_shared<Channel>(request.n, group->seed, static_cast<int64_t>(request.prompt.size()),
+                                std::move(request.on_chunks));
   group->request = std::move(request);
   auto handle = std::make_shared<Handle>(group->channel, doorbell_);
   Enqueue(std::move(group));
