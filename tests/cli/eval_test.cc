@@ -80,6 +80,28 @@ TEST(EvalGenerate, WritesAFileAndReadsAHaystack) {
   EXPECT_THAT(text, HasSubstr("marmalade"));
 }
 
+TEST(EvalGenerate, QuestionsComeFromTheUsersFiles) {
+  const TemporaryDirectory directory;
+  directory.Write("dev-v2.0.json",
+                  R"({"data": [{"paragraphs": [{"context": "Rivers run to the sea.", "qas": [
+                     {"question": "Where to?", "is_impossible": false,
+                      "answers": [{"text": "the sea"}]}]}]}]})");
+  const auto result =
+      Generate({"--task", "qa_1", "--length", "1k", "--qa-data", directory.path().string()});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const auto line = Lines(result.out).at(0);
+  EXPECT_THAT(line["input"].get<std::string>(),
+              HasSubstr("Document 1:\nRivers run to the sea.\n\nDocument 2:\n"));
+  EXPECT_EQ(line["outputs"], nlohmann::json::array({"the sea"}));
+  const auto none = Generate({"--task", "qa_1", "--length", "1k"});
+  EXPECT_EQ(none.exit_code, 1);
+  EXPECT_THAT(none.err, HasSubstr("rajpurkar.github.io"));
+  EXPECT_THAT(none.err, HasSubstr("--qa-data"));
+  const auto all = Generate({"--qa-data", directory.path().string()});
+  EXPECT_EQ(all.exit_code, 1);  // qa_2's file is not there
+  EXPECT_THAT(all.err, HasSubstr("hotpot_dev_distractor_v1.json: not found"));
+}
+
 TEST(EvalGenerate, Errors) {
   const auto expect = [](const std::vector<std::string>& words, int code, const std::string& part) {
     const auto result = Generate(words);

@@ -37,7 +37,9 @@ class EvalGenerateCommand final : public Command {
   }
 
   void Declare(CLI::App& app) override {
-    app.add_option("--task", tasks_, "Comma-separated names, or all")
+    app.add_option("--task", tasks_,
+                   "Comma-separated names, or all: those of questions only with "
+                   "--qa-data")
         ->type_name("NAMES")
         ->capture_default_str();
     app.add_option("--length", length_, "Tokens of a sample with its answer, e.g. 16k")
@@ -62,6 +64,11 @@ class EvalGenerateCommand final : public Command {
                    "Where needles may stand: between sentences or lines; auto looks at the file")
         ->type_name("KIND")
         ->capture_default_str();
+    app.add_option("--qa-data", options_.qa_data,
+                   "Directory with the questions of qa_1 (SQuAD's dev-v2.0.json) and qa_2 "
+                   "(HotpotQA's hotpot_dev_distractor_v1.json)")
+        ->type_name("DIR")
+        ->envname("LITECACHE_QA_DATA");
     app.add_option("--tokenizer", tokenizer_, "tokenizer.json that counts the tokens")
         ->type_name("FILE");
     app.add_option("--chars-per-token", chars_per_token_,
