@@ -155,6 +155,7 @@ std::vector<std::unique_ptr<Command>> AllCommands() {
   std::vector<std::unique_ptr<Command>> commands;
   commands.push_back(MakeGenerateCommand());
   commands.push_back(MakeChatCommand());
+  commands.push_back(MakeServeCommand());
   commands.push_back(MakeTokenizeCommand());
   commands.push_back(MakeDetokenizeCommand());
   commands.push_back(MakeLogitsCommand());

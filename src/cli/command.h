@@ -43,6 +43,7 @@ class Command {
 // One function a file in commands/.
 std::unique_ptr<Command> MakeGenerateCommand();
 std::unique_ptr<Command> MakeChatCommand();
+std::unique_ptr<Command> MakeServeCommand();
 std::unique_ptr<Command> MakeTokenizeCommand();
 std::unique_ptr<Command> MakeDetokenizeCommand();
 std::unique_ptr<Command> MakeLogitsCommand();

@@ -1,0 +1,322 @@
+// litecache serve: the model behind an HTTP server in OpenAI's API.
+#include <fmt/format.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdio>
+#include <exception>
+#include <thread>
+
+#include "base/logging.h"
+#include "cli/command.h"
+#include "cli/exit_codes.h"
+#include "cli/options.h"
+#include "server/server.h"
+
+namespace litecache::cli {
+namespace {
+
+constexpr const char* kHttp = "HTTP";
+constexpr const char* kLimits = "Limits";
+constexpr const char* kSecurity = "Security";
+
+// SIGINT and SIGTERM as something to wait for. Made before any other thread, which inherit the
+// mask: none of them is interrupted.
+class EndSignals {
+ public:
+  EndSignals() {
+    sigemptyset(&set_);
+    sigaddset(&set_, SIGINT);
+    sigaddset(&set_, SIGTERM);
+    LC_CHECK(pthread_sigmask(SIG_BLOCK, &set_, &before_) == 0);
+  }
+  ~EndSignals() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  EndSignals(const EndSignals&) = delete;
+  EndSignals& operator=(const EndSignals&) = delete;
+
+  // The signal, or 0 when none came within the time.
+  int Wait(std::chrono::milliseconds limit) const {
+    const timespec time{limit.count() / 1000, limit.count() % 1000 * 1000000};
+    const int signal = sigtimedwait(&set_, nullptr, &time);
+    return signal > 0 ? signal : 0;
+  }
+
+ private:
+  sigset_t set_;
+  sigset_t before_;
+};
+
+// Every connection is a file descriptor; the default of 1024 would be fewer than --max-connections.
+void RaiseDescriptorLimit(int64_t connections) {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  const auto wanted = static_cast<rlim_t>(connections) + 256;
+  if (limit.rlim_cur >= wanted) return;
+  limit.rlim_cur = std::min<rlim_t>(wanted, limit.rlim_max);
+  setrlimit(RLIMIT_NOFILE, &limit);
+  if (limit.rlim_cur < wanted) {
+    SPDLOG_WARN("only {} of {} connections have a file descriptor: raise the limit (ulimit -n)",
+                limit.rlim_cur, connections);
+  }
+}
+
+std::chrono::milliseconds Milliseconds(double seconds) {
+  return std::chrono::milliseconds(static_cast<int64_t>(seconds * 1e3));
+}
+
+class ServeCommand final : public Command {
+ public:
+  std::string Name() const override { return "serve"; }
+  std::string Summary() const override { return "Serve a model over HTTP, in OpenAI's API."; }
+  std::string Notes() const override {
+    return "Endpoints: /v1/chat/completions, /v1/completions, /v1/responses, /v1/models, /health,\n"
+           "/metrics, /props, /tokenize, /detokenize; docs/server.md describes them. SIGTERM or\n"
+           "Ctrl-C lets running requests finish (--shutdown-timeout); a second one ends at "
+           "once.\n\n"
+           "  litecache serve --model DIR\n"
+           "  curl http://127.0.0.1:8080/v1/chat/completions -H 'Content-Type: application/json' "
+           "\\\n"
+           "    -d '{\"messages\": [{\"role\": \"user\", \"content\": \"Hello\"}]}'\n";
+  }
+
+  void Declare(CLI::App& app) override {
+    flags_.DeclareModel(app, true);
+    app.add_option("--served-model-name", names_,
+                   "What requests call the model; can be given several times; default: the "
+                   "directory's name")
+        ->allow_extra_args(false)
+        ->type_name("NAME");
+    app.add_option("--chat-template", template_file_, "Use this template instead of the model's")
+        ->type_name("FILE");
+    DeclareHttp(app);
+    DeclareLimits(app);
+    DeclareSecurity(app);
+    flags_.DeclareRun(app);
+  }
+
+  int Run(const std::vector<std::string>&) override {
+    const EndSignals signals;
+    server::ServerOptions options = Options();
+    RaiseDescriptorLimit(options.http.max_connections);
+    if (http_.host != "127.0.0.1" && http_.host != "localhost" && http_.host != "::1" &&
+        options.service.keys.empty()) {
+      SPDLOG_WARN(
+          "--host {}: whoever reaches this address may use the model; --api-key asks for a "
+          "key",
+          http_.host);
+    }
+    server::Server server(std::move(options));
+    Note(fmt::format("listening on {}, loading {}\n", server.url(), flags_.model));
+
+    // Loading cannot be interrupted; the signals can still be seen meanwhile.
+    std::atomic<bool> loaded{false};
+    std::exception_ptr error;
+    std::thread loader([&] {
+      try {
+        Load(&server);
+      } catch (...) {
+        error = std::current_exception();
+      }
+      loaded = true;
+    });
+    while (!loaded) {
+      const int signal = signals.Wait(std::chrono::milliseconds(20));
+      if (signal != 0) _exit(128 + signal);
+    }
+    loader.join();
+    if (error) std::rethrow_exception(error);
+
+    int signal = 0;
+    while (signal == 0) signal = signals.Wait(std::chrono::hours(1));
+    return Shutdown(&server, signals);
+  }
+
+ private:
+  void DeclareHttp(CLI::App& app) {
+    app.add_option("--host", http_.host, "Address to listen on; 0.0.0.0: all of the machine's")
+        ->envname("LITECACHE_HOST")
+        ->type_name("ADDRESS")
+        ->capture_default_str()
+        ->group(kHttp);
+    app.add_option("--port", http_.port, "Port to listen on; 0: any free one, which is printed")
+        ->envname("LITECACHE_PORT")
+        ->type_name("PORT")
+        ->capture_default_str()
+        ->group(kHttp);
+    app.add_option("--tls-cert", http_.tls_certificate,
+                   "Serve HTTPS with this certificate (PEM, with its chain)")
+        ->type_name("FILE")
+        ->group(kHttp);
+    app.add_option("--tls-key", http_.tls_key, "Private key of --tls-cert (PEM)")
+        ->type_name("FILE")
+        ->group(kHttp);
+    app.add_option("--sse-ping-interval", ping_seconds_,
+                   "Seconds after which a silent stream gets a comment, so that proxies keep it")
+        ->type_name("SECONDS")
+        ->check(CLI::Range(0.01, 86400.0).description(""))
+        ->capture_default_str()
+        ->group(kHttp);
+    app.add_option("--shutdown-timeout", shutdown_seconds_,
+                   "Seconds that running requests have to finish after SIGTERM; then they are "
+                   "cancelled")
+        ->type_name("SECONDS")
+        ->check(CLI::Range(0.0, 86400.0).description(""))
+        ->capture_default_str()
+        ->group(kHttp);
+  }
+
+  void DeclareLimits(CLI::App& app) {
+    app.add_option("--max-queue", max_queue_,
+                   "Requests that may wait for the engine; further ones get 429 and Retry-After")
+        ->type_name("N")
+        ->check(CLI::Range(1, 1 << 20).description(""))
+        ->capture_default_str()
+        ->group(kLimits);
+    app.add_option("--max-tokens", max_tokens_,
+                   "Tokens an answer may have; a request for more is refused; 0: what the context "
+                   "leaves [0]")
+        ->type_name("TOKENS")
+        ->group(kLimits);
+    app.add_option("--default-max-tokens", default_max_tokens_,
+                   "Tokens of an answer where a chat does not say; memory for all of them is set "
+                   "aside when it starts; 0: what the context leaves [4096]")
+        ->type_name("TOKENS")
+        ->group(kLimits);
+    app.add_option("--max-prompt", max_prompt_,
+                   "Tokens a prompt may have; 0: what the context leaves [0]")
+        ->type_name("TOKENS")
+        ->group(kLimits);
+    app.add_option("--max-samples", limits_.max_samples,
+                   "Answers a request may ask for: n, times its prompts")
+        ->type_name("N")
+        ->check(CLI::Range(1, 65536).description(""))
+        ->capture_default_str()
+        ->group(kLimits);
+    app.add_option("--max-body", max_body_, "Size of a request's body [32MiB]")
+        ->type_name("SIZE")
+        ->group(kLimits);
+    app.add_option("--max-header", max_header_, "Size of a request's header [64KiB]")
+        ->type_name("SIZE")
+        ->group(kLimits);
+    app.add_option("--max-connections", http_.max_connections,
+                   "Connections at once; further ones get 503")
+        ->type_name("N")
+        ->check(CLI::Range(1, 1 << 20).description(""))
+        ->capture_default_str()
+        ->group(kLimits);
+    app.add_option("--idle-timeout", idle_seconds_,
+                   "Seconds without a byte after which a connection is closed, where one is due: "
+                   "between requests, within one, and by a client that does not read its answer")
+        ->type_name("SECONDS")
+        ->check(CLI::Range(0.05, 86400.0).description(""))
+        ->capture_default_str()
+        ->group(kLimits);
+  }
+
+  void DeclareSecurity(CLI::App& app) {
+    AddRepeated(app, "--api-key", keys_,
+                "Ask for this key (Authorization: Bearer KEY) everywhere but at /health; can be "
+                "given several times")
+        ->envname("LITECACHE_API_KEY")
+        ->group(kSecurity);
+    app.add_option("--api-key-file", key_files_,
+                   "Keys of a file, one a line; can be given several times")
+        ->allow_extra_args(false)
+        ->type_name("FILE")
+        ->group(kSecurity);
+    AddRepeated(app, "--cors-origin", origins_,
+                "Let web pages of this origin call the server, e.g. https://example.org; *: all; "
+                "can be given several times; default: none")
+        ->group(kSecurity);
+    app.add_flag("--trust-chat-template", limits_.trust_chat_template,
+                 "Take chat templates that requests bring along")
+        ->group(kSecurity);
+  }
+
+  server::ServerOptions Options() {
+    server::ServerOptions options;
+    options.http = http_;
+    if (max_body_.value > 0) options.http.limits.body_bytes = max_body_.value;
+    if (max_header_.value > 0) options.http.limits.header_bytes = max_header_.value;
+    if (options.http.limits.header_bytes > (uint64_t{1} << 30)) {
+      throw UsageError("--max-header is above 1GiB");
+    }
+    options.http.idle_timeout = Milliseconds(idle_seconds_);
+    options.http.ping_interval = Milliseconds(ping_seconds_);
+    options.service.max_queue = max_queue_;
+    options.service.cors_origins = origins_;
+    for (const auto& key : keys_) options.service.keys.Add(key);
+    for (const auto& file : key_files_) options.service.keys.AddFile(file);
+    limits_.max_tokens = max_tokens_.value;
+    if (default_max_tokens_) limits_.default_max_tokens = default_max_tokens_->value;
+    limits_.max_prompt = max_prompt_.value;
+    return options;
+  }
+
+  void Load(server::Server* server) {
+    auto engine = Engine::Load(flags_.model, flags_.ToEngineOptions());
+    const std::string description = engine->Description();
+    const int64_t context = engine->memory_plan().largest_context;
+    auto model = server::MakeServedModel(std::move(engine), names_, template_file_, limits_);
+    const std::string name = model->name();
+    if (!model->chat) {
+      SPDLOG_WARN(
+          "the model has no chat template: /v1/chat/completions refuses requests; "
+          "--chat-template FILE gives it one");
+    }
+    server->SetModel(std::move(model));
+    Note(fmt::format("serving {} ({}; context of {} tokens) at {}\n", name, description, context,
+                     server->url()));
+  }
+
+  int Shutdown(server::Server* server, const EndSignals& signals) {
+    if (server->generating() > 0) {
+      Note(fmt::format("finishing {} requests for up to {} s; a second signal ends at once\n",
+                       server->generating(), shutdown_seconds_));
+    }
+    std::atomic<bool> done{false};
+    bool complete = false;
+    std::thread drain([&] {
+      complete = server->Shutdown(Milliseconds(shutdown_seconds_));
+      done = true;
+    });
+    while (!done) {
+      const int signal = signals.Wait(std::chrono::milliseconds(20));
+      if (signal != 0) _exit(128 + signal);
+    }
+    drain.join();
+    return complete ? kOk : kCutShort;
+  }
+
+  void Note(const std::string& text) const {
+    if (quiet_) return;
+    std::fputs(text.c_str(), stderr);
+    std::fflush(stderr);
+  }
+
+  EngineFlags flags_;
+  std::vector<std::string> names_;
+  std::string template_file_;
+  server::HttpOptions http_;
+  server::RequestLimits limits_;
+  double ping_seconds_ = 15;
+  double shutdown_seconds_ = 30;
+  double idle_seconds_ = 60;
+  int64_t max_queue_ = 256;
+  TokenCount max_tokens_;
+  std::optional<TokenCount> default_max_tokens_;
+  TokenCount max_prompt_;
+  ByteCount max_body_;
+  ByteCount max_header_;
+  std::vector<std::string> keys_;
+  std::vector<std::string> key_files_;
+  std::vector<std::string> origins_;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> MakeServeCommand() { return std::make_unique<ServeCommand>(); }
+
+}  // namespace litecache::cli

@@ -1,0 +1,61 @@
+#include "server/api/answer.h"
+
+#include <algorithm>
+#include <random>
+
+namespace litecache::server {
+
+std::string NewId(std::string_view prefix) {
+  // Ids are names in logs, no secrets.
+  thread_local std::mt19937_64 random{std::random_device{}()};
+  return fmt::format("{}{:016x}{:08x}", prefix, random(), random() & 0xffffffffu);
+}
+
+const char* FinishName(FinishReason reason) {
+  return reason == FinishReason::kLength ? "length" : "stop";
+}
+
+Json UsageJson(const Usage& usage) {
+  return {{"prompt_tokens", usage.prompt_tokens},
+          {"completion_tokens", usage.generated_tokens},
+          {"total_tokens", usage.prompt_tokens + usage.generated_tokens},
+          {"prompt_tokens_details", {{"cached_tokens", usage.cached_tokens}}}};
+}
+
+Json ProgressJson(const Progress& progress) {
+  return {{"total", progress.total},
+          {"cache", progress.cached},
+          {"processed", progress.processed},
+          {"time_ms", progress.seconds * 1e3}};
+}
+
+void AppendEvent(const Json& data, std::string* out) {
+  *out += "data: ";
+  *out += Dump(data);
+  *out += "\n\n";
+}
+
+void CheckPromptSize(size_t tokens, const ServedModel& model) {
+  const int64_t limit = model.limits.max_prompt;
+  if (limit > 0 && static_cast<int64_t>(tokens) > limit) {
+    throw ApiError(
+        400, "invalid_request_error", "context_length_exceeded", "",
+        fmt::format("the prompt has {} tokens, and this server takes at most {}", tokens, limit));
+  }
+}
+
+void SetMaxTokens(std::optional<int64_t> wanted, int64_t fallback, const ServedModel& model,
+                  GenerationJob* job) {
+  job->explicit_max_tokens = wanted.has_value();
+  const int64_t limit = model.limits.max_tokens;
+  if (limit > 0 && (fallback == 0 || fallback > limit)) fallback = limit;
+  const int64_t context = model.engine->memory_plan().largest_context;
+  for (Request& request : job->requests) {
+    const int64_t left = context - static_cast<int64_t>(request.prompt.size());
+    // A prompt that fills the context is the engine's to refuse, with its numbers.
+    const int64_t most = left <= 0 ? 1 : fallback == 0 ? left : std::min(fallback, left);
+    request.max_tokens = wanted ? *wanted : most;
+  }
+}
+
+}  // namespace litecache::server

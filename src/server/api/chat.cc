@@ -1,0 +1,172 @@
+// /v1/chat/completions
+#include <ctime>
+#include <utility>
+
+#include "server/api/answer.h"
+#include "server/api/chat_prompt.h"
+#include "server/api/logprobs.h"
+
+namespace litecache::server {
+namespace {
+
+class ChatFormat final : public AnswerFormat {
+ public:
+  ChatFormat(const ServedModel& model, int choices, const StreamOptions& stream, bool logprobs)
+      : model_(model),
+        stream_(stream),
+        logprobs_(logprobs),
+        choices_(static_cast<size_t>(choices)) {}
+
+  void Begin(std::string* out) override {
+    for (size_t i = 0; i < choices_.size(); ++i) {
+      Append(i, {{"role", "assistant"}, {"content", ""}}, nullptr, nullptr, out);
+    }
+  }
+
+  void Delta(int index, const Chunk& chunk, std::string* out) override {
+    Choice& choice = choices_[static_cast<size_t>(index)];
+    Json logprobs;
+    if (logprobs_ && chunk.logprob) {
+      Json entry = ChatLogprob(model_.tokenizer(), chunk);
+      if (stream_.stream) {
+        logprobs = {{"content", Json::array({std::move(entry)})}, {"refusal", nullptr}};
+      } else {
+        choice.logprobs.push_back(std::move(entry));
+      }
+    }
+    const bool last = chunk.finish != FinishReason::kNone;
+    if (!stream_.stream) {
+      choice.text += chunk.text;
+      if (last) choice.finish = chunk.finish;
+      return;
+    }
+    if (!chunk.text.empty() || !logprobs.is_null()) {
+      Append(static_cast<size_t>(index), {{"content", chunk.text}}, std::move(logprobs), nullptr,
+             out);
+    }
+    if (last) {
+      Append(static_cast<size_t>(index), Json::object(), nullptr, FinishName(chunk.finish), out);
+    }
+  }
+
+  void OnProgress(const Progress& progress, std::string* out) override {
+    Json event = Head();
+    event["choices"] = Json::array();
+    event["prompt_progress"] = ProgressJson(progress);
+    AppendEvent(event, out);
+  }
+
+  void End(const Usage& usage, std::string* out) override {
+    if (stream_.include_usage) {
+      Json event = Head();
+      event["choices"] = Json::array();
+      event["usage"] = UsageJson(usage);
+      AppendEvent(event, out);
+    }
+    *out += "data: [DONE]\n\n";
+  }
+
+  void Failed(const ApiError& error, std::string* out) override {
+    *out += "data: " + error.Body() + "\n\n";
+  }
+
+  Json Whole(const Usage& usage) override {
+    Json result = Head();
+    result["object"] = "chat.completion";
+    Json choices = Json::array();
+    for (size_t i = 0; i < choices_.size(); ++i) {
+      Choice& choice = choices_[i];
+      Json logprobs;
+      if (logprobs_) logprobs = {{"content", std::move(choice.logprobs)}, {"refusal", nullptr}};
+      choices.push_back(
+          {{"index", i},
+           {"message",
+            {{"role", "assistant"}, {"content", std::move(choice.text)}, {"refusal", nullptr}}},
+           {"logprobs", std::move(logprobs)},
+           {"finish_reason", FinishName(choice.finish)}});
+    }
+    result["choices"] = std::move(choices);
+    result["usage"] = UsageJson(usage);
+    return result;
+  }
+
+ private:
+  struct Choice {
+    std::string text;
+    Json logprobs = Json::array();
+    FinishReason finish = FinishReason::kNone;
+  };
+
+  Json Head() const {
+    return {{"id", id_},
+            {"object", "chat.completion.chunk"},
+            {"created", created_},
+            {"model", model_.name()}};
+  }
+
+  void Append(size_t index, Json delta, Json logprobs, Json finish, std::string* out) const {
+    Json event = Head();
+    Json choice = {{"index", index},
+                   {"delta", std::move(delta)},
+                   {"logprobs", std::move(logprobs)},
+                   {"finish_reason", std::move(finish)}};
+    event["choices"] = Json::array({std::move(choice)});
+    if (stream_.include_usage) event["usage"] = nullptr;
+    AppendEvent(event, out);
+  }
+
+  const ServedModel& model_;
+  const StreamOptions stream_;
+  const bool logprobs_;
+  const std::string id_ = NewId("chatcmpl-");
+  const std::time_t created_ = std::time(nullptr);
+  std::vector<Choice> choices_;
+};
+
+int ReadLogprobs(Fields& fields) {
+  const bool logprobs = fields.Bool("logprobs").value_or(false);
+  const auto top = fields.Int("top_logprobs", 0, 20);
+  if (top && *top > 0 && !logprobs) {
+    fields.Fail("top_logprobs", "it needs 'logprobs': true");
+  }
+  return logprobs ? static_cast<int>(top.value_or(0)) : -1;
+}
+
+void RefuseUnsupported(Fields& fields) {
+  fields.RefuseUnless("modalities", {Json::array({"text"})}, "this server answers with text");
+  fields.RefuseUnless("store", {false}, "answers are not kept");
+  fields.RefuseUnless("echo", {false});
+  fields.RefuseUnless("add_special_tokens", {false}, "the chat template adds them");
+  for (const char* name :
+       {"audio", "prediction", "functions", "function_call", "verbosity", "web_search_options"}) {
+    fields.Refuse(name);
+  }
+}
+
+}  // namespace
+
+GenerationJob ReadChat(const Json& body, const ServedModel& model) {
+  Fields fields(body);
+  ReadModelField(fields, model);
+  GenerationJob job;
+  Request request = ReadGenerationFields(fields, model);
+  request.logprobs = ReadLogprobs(fields);
+  job.stream = ReadStreamFields(fields);
+  auto max_tokens = ReadMaxTokens(fields, "max_completion_tokens", model);
+  const auto old_name = ReadMaxTokens(fields, "max_tokens", model);
+  if (!max_tokens) max_tokens = old_name;
+  fields.RefuseUnless("response_format", {{{"type", "text"}}});
+  fields.RefuseUnless("tools", {Json::array()});
+  fields.RefuseUnless("tool_choice", {"none", "auto"});
+  fields.Ignore({"parallel_tool_calls"});
+  RefuseUnsupported(fields);
+  const ChatPromptFields prompt = ReadChatPrompt(fields, model);
+  fields.Finish();
+  request.prompt = EncodeChatPrompt(prompt, model);
+  job.format = std::make_unique<ChatFormat>(model, request.n, job.stream, request.logprobs >= 0);
+  job.requests.push_back(std::move(request));
+  SetMaxTokens(max_tokens, model.limits.default_max_tokens, model, &job);
+  return job;
+}
+
+}  // namespace litecache::server

@@ -1,0 +1,74 @@
+#include "server/api/chat_prompt.h"
+
+#include <utility>
+
+#include "base/error.h"
+#include "server/api/answer.h"
+#include "server/api/messages.h"
+
+namespace litecache::server {
+
+ChatPromptFields ReadChatPrompt(Fields& fields, const ServedModel& model) {
+  ChatPromptFields prompt;
+  const Json* messages = fields.Find("messages");
+  if (messages == nullptr) throw BadRequest("messages", "'messages' is missing");
+  prompt.messages = ReadMessages(*messages);
+
+  auto& options = prompt.options;
+  options.continue_final_message = fields.Bool("continue_final_message").value_or(false);
+  const auto add = fields.Bool("add_generation_prompt");
+  if (options.continue_final_message && add.value_or(false)) {
+    fields.Fail("continue_final_message", "it excludes 'add_generation_prompt'");
+  }
+  options.add_generation_prompt = add.value_or(!options.continue_final_message);
+  if (const Json* documents = fields.Array("documents")) options.documents = *documents;
+  options.variables = Json::object();
+  if (const Json* variables = fields.Object("chat_template_kwargs")) {
+    options.variables = *variables;
+  }
+  if (const auto source = fields.String("chat_template")) {
+    if (!model.limits.trust_chat_template) {
+      fields.Fail("chat_template",
+                  "this server does not take templates from requests (--trust-chat-template)");
+    }
+    try {
+      prompt.chat_template.emplace(*source);
+    } catch (const Error& error) {
+      throw BadRequest("chat_template", "'chat_template': {}", error.what());
+    }
+  }
+  if (const auto effort = fields.String("reasoning_effort")) {
+    // Only a template can act on it.
+    const bool known = model.chat && model.chat->chat_template().Source().find(
+                                         "reasoning_effort") != std::string::npos;
+    if (!known && !prompt.chat_template) {
+      throw NotSupported("reasoning_effort",
+                         "'reasoning_effort': the model's chat template does not know it");
+    }
+    options.variables["reasoning_effort"] = *effort;
+  }
+  return prompt;
+}
+
+std::vector<int32_t> EncodeChatPrompt(const ChatPromptFields& prompt, const ServedModel& model) {
+  if (!model.chat) {
+    throw NotSupported("messages",
+                       "the model {} has no chat template: use /v1/completions, or start the "
+                       "server with --chat-template FILE",
+                       model.name());
+  }
+  std::vector<int32_t> ids;
+  try {
+    ids = prompt.chat_template
+              ? model.chat->EncodeWith(*prompt.chat_template, prompt.messages, prompt.options)
+              : model.chat->Encode(prompt.messages, prompt.options);
+  } catch (const InvalidArgument& error) {
+    throw BadRequest("messages", "{}", error.what());
+  } catch (const Unsupported& error) {
+    throw BadRequest("messages", "{}", error.what());
+  }
+  CheckPromptSize(ids.size(), model);
+  return ids;
+}
+
+}  // namespace litecache::server

@@ -1,0 +1,28 @@
+// The fields of a request that make up its conversation.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "server/api/fields.h"
+#include "server/api/json.h"
+#include "server/api/model.h"
+#include "tokenizer/chat_template.h"
+
+namespace litecache::server {
+
+struct ChatPromptFields {
+  Json messages;
+  tokenizer::ChatTemplateOptions options;
+  std::optional<tokenizer::ChatTemplate> chat_template;  // the request's own
+};
+
+// messages, add_generation_prompt, continue_final_message, chat_template, chat_template_kwargs,
+// documents, reasoning_effort. Throws ApiError.
+ChatPromptFields ReadChatPrompt(Fields& fields, const ServedModel& model);
+
+// Throws ApiError, also for what the template refuses, and where the model has no template.
+std::vector<int32_t> EncodeChatPrompt(const ChatPromptFields& prompt, const ServedModel& model);
+
+}  // namespace litecache::server

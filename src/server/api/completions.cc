@@ -1,0 +1,192 @@
+// /v1/completions
+#include <ctime>
+#include <utility>
+
+#include "server/api/answer.h"
+#include "server/api/logprobs.h"
+
+namespace litecache::server {
+namespace {
+
+// What the API's documents promise.
+constexpr int64_t kDefaultMaxTokens = 16;
+
+class CompletionFormat final : public AnswerFormat {
+ public:
+  // `echoes`: what stands before each choice's text; "" mostly.
+  CompletionFormat(const ServedModel& model, const StreamOptions& stream, bool logprobs,
+                   std::vector<std::string> echoes)
+      : model_(model), stream_(stream), logprobs_(logprobs) {
+    for (auto& echo : echoes) choices_.emplace_back(std::move(echo), model.tokenizer());
+  }
+
+  void Begin(std::string* out) override {
+    for (size_t i = 0; i < choices_.size(); ++i) {
+      if (!choices_[i].text.empty()) Append(i, choices_[i].text, nullptr, nullptr, out);
+    }
+  }
+
+  void Delta(int index, const Chunk& chunk, std::string* out) override {
+    Choice& choice = choices_[static_cast<size_t>(index)];
+    if (logprobs_) choice.logprobs.Add(chunk);
+    const bool last = chunk.finish != FinishReason::kNone;
+    if (last) choice.finish = chunk.finish;
+    if (!stream_.stream) {
+      choice.text += chunk.text;
+      return;
+    }
+    if (chunk.text.empty() && !last && choice.logprobs.empty()) return;
+    Json logprobs;
+    if (!choice.logprobs.empty()) logprobs = choice.logprobs.Take();
+    Append(static_cast<size_t>(index), chunk.text, std::move(logprobs),
+           last ? Json(FinishName(chunk.finish)) : Json(), out);
+  }
+
+  void OnProgress(const Progress& progress, std::string* out) override {
+    Json event = Head();
+    event["choices"] = Json::array();
+    event["prompt_progress"] = ProgressJson(progress);
+    AppendEvent(event, out);
+  }
+
+  void End(const Usage& usage, std::string* out) override {
+    if (stream_.include_usage) {
+      Json event = Head();
+      event["choices"] = Json::array();
+      event["usage"] = UsageJson(usage);
+      AppendEvent(event, out);
+    }
+    *out += "data: [DONE]\n\n";
+  }
+
+  void Failed(const ApiError& error, std::string* out) override {
+    *out += "data: " + error.Body() + "\n\n";
+  }
+
+  Json Whole(const Usage& usage) override {
+    Json result = Head();
+    Json choices = Json::array();
+    for (size_t i = 0; i < choices_.size(); ++i) {
+      Choice& choice = choices_[i];
+      choices.push_back({{"index", i},
+                         {"text", std::move(choice.text)},
+                         {"logprobs", logprobs_ ? choice.logprobs.Take() : Json()},
+                         {"finish_reason", FinishName(choice.finish)}});
+    }
+    result["choices"] = std::move(choices);
+    result["usage"] = UsageJson(usage);
+    return result;
+  }
+
+ private:
+  struct Choice {
+    Choice(std::string echo, const tokenizer::Tokenizer& tokenizer)
+        : text(std::move(echo)), logprobs(tokenizer) {}
+    std::string text;
+    CompletionLogprobs logprobs;
+    FinishReason finish = FinishReason::kNone;
+  };
+
+  Json Head() const {
+    return {{"id", id_},
+            {"object", "text_completion"},
+            {"created", created_},
+            {"model", model_.name()}};
+  }
+
+  void Append(size_t index, const std::string& text, Json logprobs, Json finish,
+              std::string* out) const {
+    Json event = Head();
+    Json choice = {{"index", index},
+                   {"text", text},
+                   {"logprobs", std::move(logprobs)},
+                   {"finish_reason", std::move(finish)}};
+    event["choices"] = Json::array({std::move(choice)});
+    if (stream_.include_usage) event["usage"] = nullptr;
+    AppendEvent(event, out);
+  }
+
+  const ServedModel& model_;
+  const StreamOptions stream_;
+  const bool logprobs_;
+  const std::string id_ = NewId("cmpl-");
+  const std::time_t created_ = std::time(nullptr);
+  std::vector<Choice> choices_;
+};
+
+// A prompt is a text, a list of texts, a list of ids, or a list of lists of ids.
+std::vector<std::vector<int32_t>> ReadPrompts(Fields& fields, const ServedModel& model,
+                                              bool add_special_tokens) {
+  const Json* prompt = fields.Find("prompt");
+  if (prompt == nullptr) throw BadRequest("prompt", "'prompt' is missing");
+  const auto encode = [&](const Json& text) {
+    // Whoever sends a raw prompt writes control tokens into it on purpose.
+    return model.tokenizer().Encode(text.get_ref<const std::string&>(),
+                                    {.add_special_tokens = add_special_tokens});
+  };
+  const auto bad = [&] {
+    fields.Fail("prompt",
+                "a text, an array of texts, of token ids, or of arrays of token ids is "
+                "expected");
+  };
+  const auto read_ids = [](const Json& ids) {
+    const Json wrapped = {{"prompt", ids}};
+    return *Fields(wrapped).Ids("prompt");
+  };
+  if (prompt->is_string()) return {encode(*prompt)};
+  if (!prompt->is_array() || prompt->empty()) bad();
+  if (prompt->front().is_number()) return {read_ids(*prompt)};
+  std::vector<std::vector<int32_t>> prompts;
+  for (const Json& one : *prompt) {
+    if (one.is_string()) {
+      prompts.push_back(encode(one));
+    } else if (one.is_array()) {
+      prompts.push_back(read_ids(one));
+    } else {
+      bad();
+    }
+  }
+  return prompts;
+}
+
+}  // namespace
+
+GenerationJob ReadCompletion(const Json& body, const ServedModel& model) {
+  Fields fields(body);
+  ReadModelField(fields, model);
+  GenerationJob job;
+  Request request = ReadGenerationFields(fields, model);
+  request.logprobs = static_cast<int>(fields.Int("logprobs", 0, 20).value_or(-1));
+  job.stream = ReadStreamFields(fields);
+  const auto max_tokens = ReadMaxTokens(fields, "max_tokens", model);
+  const bool echo = fields.Bool("echo").value_or(false);
+  if (echo && request.logprobs >= 0) {
+    fields.Fail("echo", "log-probabilities of the prompt are not supported");
+  }
+  fields.RefuseUnless("best_of", {1, request.n}, "only 'n' answers are made");
+  fields.RefuseUnless("suffix", {""});
+  fields.RefuseUnless("response_format", {{{"type", "text"}}});
+  const bool add_special_tokens = fields.Bool("add_special_tokens").value_or(true);
+  auto prompts = ReadPrompts(fields, model, add_special_tokens);
+  fields.Finish();
+  const auto choices = static_cast<int64_t>(prompts.size()) * request.n;
+  if (choices > model.limits.max_samples) {
+    throw BadRequest("prompt", "{} prompts with {} answers each are more than {} answers",
+                     prompts.size(), request.n, model.limits.max_samples);
+  }
+  std::vector<std::string> echoes;
+  for (auto& prompt : prompts) {
+    CheckPromptSize(prompt.size(), model);
+    const std::string text =
+        echo ? model.tokenizer().Decode(prompt, request.skip_special_tokens) : "";
+    echoes.insert(echoes.end(), static_cast<size_t>(request.n), text);
+    job.requests.push_back(request);
+    job.requests.back().prompt = std::move(prompt);
+  }
+  job.format = std::make_unique<CompletionFormat>(model, job.stream, request.logprobs >= 0,
+                                                  std::move(echoes));
+  SetMaxTokens(max_tokens, kDefaultMaxTokens, model, &job);
+  return job;
+}
+
+}  // namespace litecache::server

@@ -1,0 +1,98 @@
+#include "server/api/error.h"
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+
+#include "base/error.h"
+#include "base/logging.h"
+#include "server/api/json.h"
+
+namespace litecache::server {
+namespace {
+
+Json OrNull(const std::string& text) { return text.empty() ? Json() : Json(text); }
+
+// The engine's messages about a field begin with its name.
+std::string FieldOf(std::string_view message) {
+  static constexpr std::array<std::string_view, 12> kFields = {
+      "temperature",      "top_k",      "top_p",          "min_p",      "repetition_penalty",
+      "presence_penalty", "logit_bias", "stop_token_ids", "max_tokens", "frequency_penalty",
+      "logprobs",         "n"};
+  const std::string_view word = message.substr(0, message.find_first_of(" :"));
+  const bool known = std::find(kFields.begin(), kFields.end(), word) != kFields.end();
+  return known ? std::string(word) : "";
+}
+
+}  // namespace
+
+std::string ApiError::Body() const {
+  return Dump({{"error",
+                {{"message", message_},
+                 {"type", type_},
+                 {"param", OrNull(param_)},
+                 {"code", OrNull(code_)}}}});
+}
+
+HttpResponse ApiError::Response() const {
+  HttpResponse response;
+  response.status = status_;
+  response.body = Body();
+  if (retry_after_ > 0) response.headers.emplace_back("Retry-After", std::to_string(retry_after_));
+  if (status_ == 401) response.headers.emplace_back("WWW-Authenticate", "Bearer");
+  return response;
+}
+
+ApiError StatusError(int status, std::string message) {
+  const char* type = status >= 500 ? "server_error" : "invalid_request_error";
+  std::string code;
+  switch (status) {
+    case 404:
+      code = "not_found";
+      break;
+    case 405:
+      code = "method_not_allowed";
+      break;
+    case 408:
+      code = "request_timeout";
+      break;
+    case 413:
+      code = "request_too_large";
+      break;
+    case 415:
+      code = "unsupported_media_type";
+      break;
+    case 431:
+      code = "header_too_large";
+      break;
+    case 503:
+      code = "unavailable";
+      break;
+    default:
+      break;
+  }
+  return {status, type, code, "", std::move(message)};
+}
+
+ApiError ToApiError(std::exception_ptr error) {
+  try {
+    std::rethrow_exception(std::move(error));
+  } catch (const ApiError& e) {
+    return e;
+  } catch (const CapacityError& e) {
+    return {400, "invalid_request_error", "context_length_exceeded", "", e.what()};
+  } catch (const InvalidArgument& e) {
+    return {400, "invalid_request_error", "invalid_value", FieldOf(e.what()), e.what()};
+  } catch (const Unsupported& e) {
+    return {400, "invalid_request_error", "unsupported_value", "", e.what()};
+  } catch (const std::bad_alloc&) {
+    return StatusError(503, "the server is out of memory");
+  } catch (const std::exception& e) {
+    SPDLOG_ERROR("server: {}", e.what());
+    return StatusError(500, e.what());
+  } catch (...) {
+    return StatusError(500, "unknown error");
+  }
+}
+
+}  // namespace litecache::server

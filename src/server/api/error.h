@@ -1,0 +1,64 @@
+// Errors in OpenAI's shape.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <exception>
+#include <string>
+#include <utility>
+
+#include "server/http/message.h"
+
+namespace litecache::server {
+
+class ApiError : public std::exception {
+ public:
+  ApiError(int status, std::string type, std::string code, std::string param, std::string message)
+      : status_(status),
+        type_(std::move(type)),
+        code_(std::move(code)),
+        param_(std::move(param)),
+        message_(std::move(message)) {}
+
+  const char* what() const noexcept override { return message_.c_str(); }
+  int status() const { return status_; }
+
+  // Seconds after which the client may try again; sent as Retry-After.
+  ApiError& RetryAfter(int seconds) {
+    retry_after_ = seconds;
+    return *this;
+  }
+  // {"error": {"message", "type", "param", "code"}}
+  std::string Body() const;
+  HttpResponse Response() const;
+
+ private:
+  int status_;
+  std::string type_;
+  std::string code_;   // "": null
+  std::string param_;  // "": null
+  std::string message_;
+  int retry_after_ = 0;
+};
+
+// 400 for a field's value; param "": the body as a whole.
+template <typename... Args>
+ApiError BadRequest(std::string param, fmt::format_string<Args...> format, Args&&... args) {
+  return {400, "invalid_request_error", "invalid_value", std::move(param),
+          fmt::format(format, std::forward<Args>(args)...)};
+}
+
+// 400 for what the API knows and this server does not do.
+template <typename... Args>
+ApiError NotSupported(std::string param, fmt::format_string<Args...> format, Args&&... args) {
+  return {400, "invalid_request_error", "unsupported_parameter", std::move(param),
+          fmt::format(format, std::forward<Args>(args)...)};
+}
+
+// The error of an HTTP status that has no better name.
+ApiError StatusError(int status, std::string message);
+
+// What was thrown, as an ApiError: the errors of engine and tokenizer by their class.
+ApiError ToApiError(std::exception_ptr error);
+
+}  // namespace litecache::server

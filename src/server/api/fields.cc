@@ -1,0 +1,113 @@
+#include "server/api/fields.h"
+
+#include <limits>
+
+namespace litecache::server {
+
+Fields::Fields(const Json& object, std::string prefix)
+    : object_(object), prefix_(std::move(prefix)) {
+  if (!object_.is_object()) {
+    const std::string name = prefix_.substr(0, prefix_.empty() ? 0 : prefix_.size() - 1);
+    throw BadRequest(name, "'{}' = {} is not an object", name, Excerpt(object_));
+  }
+}
+
+const Json* Fields::Find(std::string_view name) {
+  known_.emplace(name);
+  const auto found = object_.find(std::string(name));
+  return found == object_.end() || found->is_null() ? nullptr : &*found;
+}
+
+void Fields::Fail(std::string_view name, std::string_view why) const {
+  const auto found = object_.find(std::string(name));
+  throw BadRequest(Path(name), "'{}' = {}: {}", Path(name),
+                   found == object_.end() ? "(absent)" : Excerpt(*found), why);
+}
+
+std::optional<bool> Fields::Bool(std::string_view name) {
+  const Json* value = Find(name);
+  if (value == nullptr) return std::nullopt;
+  if (!value->is_boolean()) Fail(name, "true or false is expected");
+  return value->get<bool>();
+}
+
+std::optional<int64_t> Fields::Int(std::string_view name, int64_t low, int64_t high) {
+  const Json* value = Find(name);
+  if (value == nullptr) return std::nullopt;
+  if (!value->is_number_integer()) Fail(name, "an integer is expected");
+  // Unsigned numbers above int64's end would wrap to negative ones.
+  const bool huge = value->is_number_unsigned() &&
+                    value->get<uint64_t>() > uint64_t{std::numeric_limits<int64_t>::max()};
+  const int64_t number = huge ? std::numeric_limits<int64_t>::max() : value->get<int64_t>();
+  if (number < low || number > high || (huge && high < std::numeric_limits<int64_t>::max())) {
+    if (high == std::numeric_limits<int64_t>::max()) {
+      Fail(name, fmt::format("an integer of at least {} is expected", low));
+    }
+    Fail(name, fmt::format("an integer between {} and {} is expected", low, high));
+  }
+  return number;
+}
+
+std::optional<double> Fields::Number(std::string_view name) {
+  const Json* value = Find(name);
+  if (value == nullptr) return std::nullopt;
+  if (!value->is_number()) Fail(name, "a number is expected");
+  return value->get<double>();
+}
+
+std::optional<std::string> Fields::String(std::string_view name) {
+  const Json* value = Find(name);
+  if (value == nullptr) return std::nullopt;
+  if (!value->is_string()) Fail(name, "a string is expected");
+  return value->get<std::string>();
+}
+
+std::optional<std::vector<int32_t>> Fields::Ids(std::string_view name) {
+  const Json* value = Array(name);
+  if (value == nullptr) return std::nullopt;
+  std::vector<int32_t> ids;
+  ids.reserve(value->size());
+  for (const Json& id : *value) {
+    if (!id.is_number_integer() || id < 0 || id > std::numeric_limits<int32_t>::max()) {
+      throw BadRequest(Path(name), "'{}' holds {}, which is no token id", Path(name), Excerpt(id));
+    }
+    ids.push_back(id.get<int32_t>());
+  }
+  return ids;
+}
+
+const Json* Fields::Object(std::string_view name) {
+  const Json* value = Find(name);
+  if (value != nullptr && !value->is_object()) Fail(name, "an object is expected");
+  return value;
+}
+
+const Json* Fields::Array(std::string_view name) {
+  const Json* value = Find(name);
+  if (value != nullptr && !value->is_array()) Fail(name, "an array is expected");
+  return value;
+}
+
+void Fields::Ignore(std::initializer_list<std::string_view> names) {
+  for (const auto name : names) known_.emplace(name);
+}
+
+void Fields::RefuseUnless(std::string_view name, std::initializer_list<Json> harmless,
+                          std::string_view why) {
+  const Json* value = Find(name);
+  if (value == nullptr) return;
+  for (const Json& allowed : harmless) {
+    if (*value == allowed) return;
+  }
+  throw NotSupported(Path(name), "'{}' = {}: {}", Path(name), Excerpt(*value), why);
+}
+
+void Fields::Finish() const {
+  for (const auto& [name, value] : object_.items()) {
+    if (known_.contains(name) || value.is_null()) continue;
+    throw ApiError(400, "invalid_request_error", "unknown_parameter", Path(name),
+                   fmt::format("the field '{}' is not supported by this server", Path(name)));
+  }
+}
+
+}  // namespace litecache::server

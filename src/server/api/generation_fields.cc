@@ -1,0 +1,142 @@
+#include "server/api/generation_fields.h"
+
+#include <algorithm>
+#include <charconv>
+#include <limits>
+
+#include "base/join.h"
+
+namespace litecache::server {
+namespace {
+
+constexpr int64_t kMaxInt = std::numeric_limits<int32_t>::max();
+constexpr size_t kMaxStops = 64;
+
+void ReadLogitBias(Fields& fields, SamplingParams* params) {
+  const Json* bias = fields.Object("logit_bias");
+  if (bias == nullptr) return;
+  for (const auto& [key, value] : bias->items()) {
+    int32_t token = 0;
+    const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), token);
+    if (error != std::errc() || end != key.data() + key.size() || token < 0) {
+      throw BadRequest("logit_bias", "'logit_bias': '{}' is no token id", key);
+    }
+    if (!value.is_number()) {
+      throw BadRequest("logit_bias", "'logit_bias': {} of token {} is no number", Excerpt(value),
+                       token);
+    }
+    params->logit_bias.emplace_back(token, value.get<float>());
+  }
+}
+
+std::vector<std::string> ReadStops(Fields& fields) {
+  const Json* stop = fields.Find("stop");
+  if (stop == nullptr) return {};
+  if (stop->is_string()) return {stop->get<std::string>()};
+  if (!stop->is_array()) fields.Fail("stop", "a string or an array of strings is expected");
+  if (stop->size() > kMaxStops) {
+    fields.Fail("stop", fmt::format("more than {} strings", kMaxStops));
+  }
+  std::vector<std::string> stops;
+  for (const Json& text : *stop) {
+    if (!text.is_string()) fields.Fail("stop", "a string or an array of strings is expected");
+    stops.push_back(text.get<std::string>());
+  }
+  return stops;
+}
+
+// What vLLM and OpenAI know and this engine does not do.
+void RefuseUnsupported(Fields& fields) {
+  fields.RefuseUnless("min_tokens", {0});
+  fields.RefuseUnless("include_stop_str_in_output", {false});
+  fields.RefuseUnless("spaces_between_special_tokens", {true});
+  fields.RefuseUnless("prompt_logprobs", {0});
+  fields.RefuseUnless("use_beam_search", {false});
+  fields.RefuseUnless("length_penalty", {1.0});
+  fields.RefuseUnless("priority", {0}, "requests are served in their order");
+  fields.RefuseUnless("service_tier", {"auto", "default"}, "there is one tier");
+  for (const char* name :
+       {"truncate_prompt_tokens", "bad_words", "allowed_token_ids", "structured_outputs",
+        "guided_json", "guided_regex", "guided_choice", "guided_grammar", "kv_transfer_params",
+        "cache_salt", "logits_processors"}) {
+    fields.Refuse(name);
+  }
+  // Labels for whoever runs a service; nothing here depends on them.
+  fields.Ignore({"user", "safety_identifier", "prompt_cache_key", "metadata"});
+}
+
+}  // namespace
+
+Request ReadGenerationFields(Fields& fields, const ServedModel& model) {
+  Request request;
+  SamplingParams& params = request.sampling;
+  params = model.engine->default_sampling();
+  const auto temperature = fields.Number("temperature");
+  const auto top_p = fields.Number("top_p");
+  const auto top_k = fields.Int("top_k", -1, kMaxInt);
+  const auto min_p = fields.Number("min_p");
+  request.n = static_cast<int>(fields.Int("n", 1, model.limits.max_samples).value_or(1));
+  if (top_p) params.top_p = *top_p;
+  if (top_k) params.top_k = static_cast<int>(std::max<int64_t>(*top_k, 0));  // vLLM: -1 is off
+  if (min_p) params.min_p = *min_p;
+  if (temperature) {
+    params.temperature = *temperature;
+  } else if (params.temperature == 0 && (top_p || top_k || min_p || request.n > 1)) {
+    params.temperature = 1;
+  }
+  if (const auto value = fields.Number("repetition_penalty")) params.repetition_penalty = *value;
+  if (const auto value = fields.Number("presence_penalty")) params.presence_penalty = *value;
+  if (const auto value = fields.Number("frequency_penalty")) params.frequency_penalty = *value;
+  if (const auto seed = fields.Int("seed", std::numeric_limits<int64_t>::min(),
+                                   std::numeric_limits<int64_t>::max())) {
+    params.seed = static_cast<uint64_t>(*seed);
+  }
+  ReadLogitBias(fields, &params);
+  params.Validate();
+  request.stop = ReadStops(fields);
+  if (auto ids = fields.Ids("stop_token_ids")) request.stop_token_ids = std::move(*ids);
+  request.ignore_eos = fields.Bool("ignore_eos").value_or(false);
+  request.skip_special_tokens = fields.Bool("skip_special_tokens").value_or(true);
+  RefuseUnsupported(fields);
+  return request;
+}
+
+std::optional<int64_t> ReadMaxTokens(Fields& fields, std::string_view name,
+                                     const ServedModel& model) {
+  const auto value = fields.Int(name, 1, std::numeric_limits<int64_t>::max());
+  const int64_t limit = model.limits.max_tokens;
+  if (value && limit > 0 && *value > limit) {
+    fields.Fail(name, fmt::format("this server answers with at most {} tokens", limit));
+  }
+  return value;
+}
+
+StreamOptions ReadStreamFields(Fields& fields) {
+  StreamOptions options;
+  options.stream = fields.Bool("stream").value_or(false);
+  options.progress = fields.Bool("return_progress").value_or(false);
+  if (options.progress && !options.stream) {
+    fields.Fail("return_progress", "there is progress in streams only: set 'stream' too");
+  }
+  if (const Json* object = fields.Object("stream_options")) {
+    if (!options.stream) fields.Fail("stream_options", "it is for streams: set 'stream' too");
+    Fields inner(*object, "stream_options.");
+    options.include_usage = inner.Bool("include_usage").value_or(false);
+    // Padding against guessing tokens from the sizes of encrypted packets.
+    inner.RefuseUnless("include_obfuscation", {false});
+    inner.RefuseUnless("continuous_usage_stats", {false});
+    inner.Finish();
+  }
+  return options;
+}
+
+void ReadModelField(Fields& fields, const ServedModel& model) {
+  const auto name = fields.String("model");
+  if (!name || std::find(model.names.begin(), model.names.end(), *name) != model.names.end()) {
+    return;
+  }
+  throw ApiError(404, "invalid_request_error", "model_not_found", "model",
+                 fmt::format("the model '{}' is not served here: {} is", *name, Join(model.names)));
+}
+
+}  // namespace litecache::server

@@ -1,0 +1,110 @@
+#include "server/api/messages.h"
+
+#include <algorithm>
+#include <array>
+
+#include "server/api/fields.h"
+
+namespace litecache::server {
+namespace {
+
+constexpr std::array<std::string_view, 5> kRoles = {"system", "developer", "user", "assistant",
+                                                    "tool"};
+
+// Clients send arguments as a string of JSON; templates print objects.
+Json ReadToolCalls(const Json& calls, const std::string& where) {
+  Json result = Json::array();
+  for (size_t i = 0; i < calls.size(); ++i) {
+    const std::string path = fmt::format("{}tool_calls[{}].", where, i);
+    Fields call(calls[i], path);
+    Json rewritten = Json::object();
+    if (const auto id = call.String("id")) rewritten["id"] = *id;
+    call.RefuseUnless("type", {"function"});
+    call.Ignore({"index"});
+    rewritten["type"] = "function";
+    const Json* function = call.Object("function");
+    if (function == nullptr) {
+      throw BadRequest(path + "function", "'{}function' is missing", path);
+    }
+    Fields inner(*function, path + "function.");
+    const auto name = inner.String("name");
+    if (!name) throw BadRequest(path + "function.name", "'{}function.name' is missing", path);
+    const auto arguments = inner.String("arguments").value_or("{}");
+    inner.Finish();
+    call.Finish();
+    Json parsed = Json::parse(arguments, nullptr, false);
+    rewritten["function"] = {{"name", *name},
+                             {"arguments", parsed.is_discarded() ? Json(arguments) : parsed}};
+    result.push_back(std::move(rewritten));
+  }
+  return result;
+}
+
+Json ReadMessage(const Json& message, const std::string& where) {
+  Fields fields(message, where);
+  const auto role = fields.String("role");
+  if (!role) throw BadRequest(where + "role", "'{}role' is missing", where);
+  if (std::find(kRoles.begin(), kRoles.end(), *role) == kRoles.end()) {
+    fields.Fail("role", "system, developer, user, assistant or tool is expected");
+  }
+  Json result = {{"role", *role == "developer" ? "system" : *role}};
+  const Json* calls = fields.Array("tool_calls");
+  if (calls != nullptr && *role != "assistant") {
+    fields.Fail("tool_calls", "only messages of the assistant have tool calls");
+  }
+  if (const Json* content = fields.Find("content")) {
+    result["content"] = ReadContent(*content, fields.Path("content"));
+  } else if (calls == nullptr || calls->empty()) {
+    throw BadRequest(where + "content", "'{}content' is missing", where);
+  } else {
+    result["content"] = "";
+  }
+  if (calls != nullptr && !calls->empty()) result["tool_calls"] = ReadToolCalls(*calls, where);
+  for (const char* name : {"name", "tool_call_id", "reasoning_content", "reasoning"}) {
+    if (auto text = fields.String(name)) result[name] = std::move(*text);
+  }
+  fields.RefuseUnless("refusal", {""});
+  fields.Refuse("audio");
+  fields.Refuse("function_call", "send 'tool_calls'");
+  fields.RefuseUnless("annotations", {Json::array()});
+  fields.Finish();
+  return result;
+}
+
+}  // namespace
+
+std::string ReadContent(const Json& content, const std::string& where) {
+  if (content.is_string()) return content.get<std::string>();
+  if (!content.is_array()) {
+    throw BadRequest(where, "'{}' = {}: a string or an array of parts is expected", where,
+                     Excerpt(content));
+  }
+  std::string text;
+  for (size_t i = 0; i < content.size(); ++i) {
+    Fields part(content[i], fmt::format("{}[{}].", where, i));
+    part.RefuseUnless("type", {"text", "input_text", "output_text"}, "this server takes text only");
+    if (!part.Has("type")) part.Fail("type", "it is missing");
+    const auto piece = part.String("text");
+    if (!piece) part.Fail("text", "it is missing");
+    part.RefuseUnless("annotations", {Json::array()});
+    part.RefuseUnless("logprobs", {Json::array()});
+    part.Finish();
+    if (i > 0) text += "\n";
+    text += *piece;
+  }
+  return text;
+}
+
+Json ReadMessages(const Json& messages) {
+  if (!messages.is_array() || messages.empty()) {
+    throw BadRequest("messages", "'messages' = {}: an array of at least one message is expected",
+                     Excerpt(messages));
+  }
+  Json result = Json::array();
+  for (size_t i = 0; i < messages.size(); ++i) {
+    result.push_back(ReadMessage(messages[i], fmt::format("messages[{}].", i)));
+  }
+  return result;
+}
+
+}  // namespace litecache::server

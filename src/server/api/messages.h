@@ -1,0 +1,18 @@
+// Conversations as clients send them, as chat templates read them.
+#pragma once
+
+#include "server/api/json.h"
+#include "tokenizer/chat_template.h"
+
+namespace litecache::server {
+
+// Checks the array `messages` of a chat request and rewrites it for a template: "developer" becomes
+// "system", text parts are joined with newlines, arguments of tool calls become objects. Throws
+// ApiError naming messages[i] and the field; parts that are no text are refused.
+Json ReadMessages(const Json& messages);
+
+// The text of a "content": a string, or parts of type "text" ("input_text", "output_text" in the
+// responses API). `where` names it in errors.
+std::string ReadContent(const Json& content, const std::string& where);
+
+}  // namespace litecache::server

@@ -1,0 +1,75 @@
+// One request that generates: between the engine's chunks and the client.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "litecache/engine.h"
+#include "server/api/answer.h"
+#include "server/http/exchange.h"
+#include "server/metrics/metrics.h"
+
+namespace litecache::server {
+
+class Service;
+
+// Reads chunks only as fast as the client takes them; what a slow one leaves waits in the engine's
+// queue of its request, which max_tokens bounds.
+class Generation final : public Producer {
+ public:
+  Generation(std::shared_ptr<Exchange> exchange, Service& service, GenerationJob job);
+  ~Generation() override;
+
+  // Submits the job's requests. A worker's thread, before Exchange::Attach(). Throws what
+  // Engine::Submit throws; what was submitted until then is cancelled.
+  void Submit(Engine& engine);
+
+  void Advance() override;
+  void Abandon() override;
+  // The server ends.
+  void Cancel();
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  struct Part {
+    std::shared_ptr<RequestHandle> handle;
+    bool done = false;
+  };
+  // Written by the engine's thread.
+  struct PrefillState {
+    std::atomic<int64_t> processed{0};
+  };
+
+  std::shared_ptr<RequestHandle> SubmitOne(Engine& engine, Request request);
+  void Begin();
+  void ReportProgress(std::string* out);
+  // Takes chunks as long as there are some and the client keeps up. False: the answer has failed.
+  bool TakeChunks(std::string* out);
+  bool TakeChunk(size_t part, const Chunk& chunk, std::string* out);
+  void Measure(int choice, const Chunk& chunk);
+  void Complete(std::string* out);
+  void Fail(const ApiError& error, std::string* out);
+  void Leave();
+  Usage GetUsage() const;
+
+  std::shared_ptr<Exchange> exchange_;
+  Service& service_;
+  GenerationJob job_;
+  int samples_;
+  int64_t prompt_tokens_ = 0;
+  std::vector<Part> parts_;  // one a prompt
+  std::shared_ptr<PrefillState> prefill_;
+  int64_t reported_ = -1;
+
+  std::vector<Clock::time_point> last_token_;  // by choice; the epoch before the first
+  bool begun_ = false;
+  bool registered_ = false;
+  bool finished_ = false;
+};
+
+}  // namespace litecache::server

@@ -1,0 +1,105 @@
+// One client's connection: requests one after another, each answered before the next is begun.
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "server/http/exchange.h"
+#include "server/http/io_loop.h"
+#include "server/http/request_reader.h"
+#include "server/http/transport.h"
+
+namespace litecache::server {
+
+class HttpServer;
+
+// Used by the loop's thread only. It reads even while a request is being answered: the end of the
+// stream is how a client's leaving is seen before there is anything to send. What a client sends
+// ahead (pipelining) waits, up to a bound.
+class Connection : public std::enable_shared_from_this<Connection> {
+ public:
+  Connection(HttpServer* server, std::unique_ptr<Transport> transport);
+  ~Connection();
+  Connection(const Connection&) = delete;
+  Connection& operator=(const Connection&) = delete;
+
+  void Start();
+  // The server is full: says so and closes.
+  void Refuse();
+  // No further request; closes at once where none is under way.
+  void Drain();
+  // Ends everything now.
+  void Close();
+  // Limits of time, and keep-alives of streams.
+  void CheckTime(std::chrono::steady_clock::time_point now);
+
+  IoLoop& loop() { return *loop_; }
+
+ private:
+  friend class Exchange;
+  using Clock = std::chrono::steady_clock;
+
+  void ReadMore();
+  void OnRead(bool ok, size_t bytes);
+  void Parse();
+  void BeginExchange();
+  // An answer of the HTTP layer's own, after which the connection ends.
+  void RefuseRequest(int status, const std::string& message);
+
+  void OnAttach(Exchange& exchange, std::shared_ptr<Producer> producer);
+  void OnRespond(Exchange& exchange, HttpResponse response);
+  void OnWake(Exchange& exchange);
+  // Producer::Advance() with what it throws caught.
+  void Advance(Exchange& exchange);
+
+  void SendResponse(Exchange& exchange, HttpResponse response);
+  void BeginStream(Exchange& exchange, HttpResponse head);
+  void Append(std::string_view bytes);
+  void AppendChunk(const Exchange& exchange, std::string_view bytes);
+  void EndStream(Exchange& exchange);
+  bool Writable() const;
+  size_t unsent() const { return output_.size() - sent_ + queued_.size(); }
+  void WriteMore();
+  void OnWrite(bool ok, size_t bytes);
+  // All of an answer has left.
+  void FinishExchange();
+  // Sends nothing more; reads on for a moment, so that the client gets to read the answer before
+  // the system resets a connection with unread bytes.
+  void Linger();
+
+  HttpServer* server_;  // null once closed
+  IoLoop* loop_;
+  std::unique_ptr<Transport> transport_;
+
+  // Reading.
+  std::array<char, 16 << 10> buffer_;
+  bool reading_ = false;
+  std::string input_;
+  std::optional<RequestReader> reader_;
+  bool said_continue_ = false;
+  size_t request_bytes_ = 0;  // received of the request that is being read
+  Clock::time_point waiting_since_;
+
+  // Answering.
+  std::shared_ptr<Exchange> exchange_;
+  std::string output_;  // being written
+  size_t sent_ = 0;     // of it
+  std::string queued_;  // after it
+  bool writing_ = false;
+  Clock::time_point last_write_;
+  bool keep_alive_ = true;
+  bool advancing_ = false;
+
+  bool handshaking_ = true;
+  bool draining_ = false;
+  bool closing_after_write_ = false;
+  bool lingering_ = false;
+  size_t discarded_ = 0;
+  bool closed_ = false;
+};
+
+}  // namespace litecache::server

@@ -1,0 +1,85 @@
+// One request and the answer to it.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "server/http/message.h"
+
+namespace litecache::server {
+
+class Connection;
+
+// Makes an answer over time. Its functions are called on the loop's thread.
+class Producer {
+ public:
+  virtual ~Producer() = default;
+  // Something may have changed: Exchange::Wake() was called, or bytes have left. Does what can be
+  // done now, and returns.
+  virtual void Advance() = 0;
+  // The client has gone away, or the server ends. Nothing is called after this.
+  virtual void Abandon() = 0;
+};
+
+class Exchange : public std::enable_shared_from_this<Exchange> {
+ public:
+  Exchange(std::shared_ptr<Connection> connection, HttpRequest request);
+  ~Exchange();
+  Exchange(const Exchange&) = delete;
+  Exchange& operator=(const Exchange&) = delete;
+
+  const HttpRequest& request() const { return request_; }
+  // Frees the request's body, which may be large, once it has been read.
+  std::string TakeBody() { return std::move(request_.body); }
+
+  // ---- any thread ----
+  // The whole answer. Exactly one of Respond() and Attach() is called.
+  void Respond(HttpResponse response);
+  // `producer` makes the answer; it is kept until the end of it.
+  void Attach(std::shared_ptr<Producer> producer);
+  void Wake();
+  // The client has gone away: there is nobody to answer.
+  bool abandoned() const { return abandoned_.load(std::memory_order_relaxed); }
+
+  // ---- loop's thread ----
+  // A header for the answer, whoever makes it. Before the request is handed on.
+  void AddHeader(std::string name, std::string value) {
+    headers_.emplace_back(std::move(name), std::move(value));
+  }
+  // From within Producer::Advance(): the whole answer, or the beginning of a stream and its parts.
+  void Finish(HttpResponse response);
+  // `keep_alive` is sent whenever nothing else was for as long as the server's ping interval.
+  void BeginStream(HttpResponse head, std::string keep_alive);
+  void Write(std::string_view bytes);
+  void EndStream();
+  // More may be written; when not, Advance() is called again once it may.
+  bool Writable() const;
+  bool streaming() const { return streaming_; }
+
+  // When the request had arrived.
+  std::chrono::steady_clock::time_point started() const { return started_; }
+  int status() const { return status_; }
+
+ private:
+  friend class Connection;
+
+  HttpRequest request_;
+  HttpHeaders headers_;
+  std::shared_ptr<Connection> connection_;
+  std::shared_ptr<Producer> producer_;
+  std::string keep_alive_;
+  bool head_sent_ = false;
+  bool streaming_ = false;
+  bool chunked_ = false;
+  bool done_ = false;  // everything has been handed to the connection
+  int status_ = 0;
+  std::chrono::steady_clock::time_point started_ = std::chrono::steady_clock::now();
+  std::atomic<bool> abandoned_{false};
+  std::atomic<bool> woken_{false};
+};
+
+}  // namespace litecache::server

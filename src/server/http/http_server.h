@@ -1,0 +1,98 @@
+// Listens, and keeps connections within their limits. Knows nothing of what is served.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_set>
+
+#include "server/http/connection.h"
+#include "server/http/exchange.h"
+#include "server/http/io_loop.h"
+#include "server/http/request_reader.h"
+#include "server/http/transport.h"
+
+namespace litecache::server {
+
+struct HttpOptions {
+  std::string host = "127.0.0.1";
+  uint16_t port = 8080;  // 0: any free one
+  // PEM files; both or neither.
+  std::string tls_certificate;
+  std::string tls_key;
+  RequestReader::Limits limits;
+  int64_t max_connections = 1024;
+  // Without a byte from or to the client where one is due: between requests, and in a stalled
+  // answer. A request must arrive within this and a second for every 16 KiB of it.
+  std::chrono::milliseconds idle_timeout{60000};
+  std::chrono::milliseconds ping_interval{15000};
+};
+
+// What the HTTP layer has done, and holds.
+struct HttpCounters {
+  std::atomic<int64_t> connections{0};    // open
+  std::atomic<int64_t> exchanges{0};      // requests that have arrived and are not answered
+  std::atomic<uint64_t> accepted{0};      // connections
+  std::atomic<uint64_t> refused{0};       // connections beyond the limit
+  std::atomic<uint64_t> abandoned{0};     // requests whose client left before the end of the answer
+  std::atomic<uint64_t> bad_requests{0};  // that were no valid HTTP, or beyond a limit
+  std::atomic<uint64_t> timeouts{0};      // connections closed for one
+};
+
+class HttpServer {
+ public:
+  // Called on the loop's thread for every request; answers it, at once or later.
+  using Handler = std::function<void(const std::shared_ptr<Exchange>&)>;
+  // The body of an error of the HTTP layer's own.
+  using ErrorBody = std::function<HttpResponse(int status, const std::string& message)>;
+
+  // Called on the loop's thread when an answer has left.
+  using Finished = std::function<void(const Exchange&)>;
+
+  // Binds. Throws Error and FileError. The loop is started by the caller, after this.
+  HttpServer(IoLoop& loop, HttpOptions options, Handler handler, ErrorBody error_body,
+             Finished finished);
+  // The loop has stopped by now.
+  ~HttpServer();
+  HttpServer(const HttpServer&) = delete;
+  HttpServer& operator=(const HttpServer&) = delete;
+
+  const std::string& address() const { return listener_->address(); }
+  uint16_t port() const { return listener_->port(); }
+  const HttpCounters& counters() const { return counters_; }
+
+  // ---- any thread ----
+  // Accepts no more, closes idle connections, and the others after their answer.
+  void Drain();
+  // Closes all connections.
+  void Abort();
+  // Waits until no connection is left; false after the time limit.
+  bool WaitUntilEmpty(std::chrono::milliseconds limit);
+
+ private:
+  friend class Connection;
+
+  void Accept(std::unique_ptr<Transport> transport);
+  void Remove(const std::shared_ptr<Connection>& connection);
+  void Sweep();
+
+  IoLoop& loop_;
+  HttpOptions options_;
+  Handler handler_;
+  ErrorBody error_body_;
+  Finished finished_;
+  std::unique_ptr<TlsContext> tls_;
+  HttpCounters counters_;
+  std::unordered_set<std::shared_ptr<Connection>> connections_;  // loop's thread
+  bool draining_ = false;                                        // loop's thread
+  std::mutex mutex_;
+  std::condition_variable emptied_;
+  std::unique_ptr<Listener> listener_;
+};
+
+}  // namespace litecache::server

@@ -1,0 +1,130 @@
+#include "server/http/request_reader.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <boost/asio/buffer.hpp>
+#include <boost/beast/http/parser.hpp>
+#include <boost/beast/http/string_body.hpp>
+#include <utility>
+
+#include "base/units.h"
+
+namespace litecache::server {
+namespace {
+
+namespace http = boost::beast::http;
+
+std::string ToString(boost::beast::string_view text) { return {text.data(), text.size()}; }
+
+std::string Lower(boost::beast::string_view text) {
+  std::string result = ToString(text);
+  std::transform(result.begin(), result.end(), result.begin(),
+                 [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; });
+  return result;
+}
+
+int HexValue(char c) {
+  if (c >= '0' && c <= '9') return c - '0';
+  if (c >= 'a' && c <= 'f') return c - 'a' + 10;
+  if (c >= 'A' && c <= 'F') return c - 'A' + 10;
+  return -1;
+}
+
+// What is no valid escape stays as it is: no route has a '%'.
+std::string PercentDecode(std::string_view text) {
+  std::string result;
+  result.reserve(text.size());
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (text[i] == '%' && i + 2 < text.size()) {
+      const int high = HexValue(text[i + 1]), low = HexValue(text[i + 2]);
+      if (high >= 0 && low >= 0) {
+        result += static_cast<char>(high * 16 + low);
+        i += 2;
+        continue;
+      }
+    }
+    result += text[i];
+  }
+  return result;
+}
+
+}  // namespace
+
+struct RequestReader::Impl {
+  http::request_parser<http::string_body> parser;
+  Limits limits;
+};
+
+RequestReader::RequestReader(const Limits& limits) : impl_(std::make_unique<Impl>()) {
+  impl_->limits = limits;
+  impl_->parser.header_limit(static_cast<std::uint32_t>(limits.header_bytes));
+  impl_->parser.body_limit(limits.body_bytes);
+  impl_->parser.eager(true);
+}
+RequestReader::~RequestReader() = default;
+RequestReader::RequestReader(RequestReader&&) noexcept = default;
+RequestReader& RequestReader::operator=(RequestReader&&) noexcept = default;
+
+void RequestReader::Fail(int status, std::string message) {
+  state_ = State::kFailed;
+  error_status_ = status;
+  error_ = std::move(message);
+}
+
+size_t RequestReader::Feed(std::string_view bytes) {
+  size_t used = 0;
+  auto& parser = impl_->parser;
+  while (state_ == State::kReading && used < bytes.size()) {
+    boost::beast::error_code error;
+    const size_t count =
+        parser.put(boost::asio::buffer(bytes.data() + used, bytes.size() - used), error);
+    used += count;
+    if (error == http::error::need_more) return used;
+    if (error == http::error::header_limit) {
+      Fail(431, fmt::format("the request's header is larger than {}",
+                            FormatBytes(impl_->limits.header_bytes)));
+    } else if (error == http::error::body_limit) {
+      Fail(413, fmt::format("the request's body is larger than {} (--max-body)",
+                            FormatBytes(impl_->limits.body_bytes)));
+    } else if (error) {
+      Fail(400, fmt::format("this is not an HTTP request: {}", error.message()));
+    } else if (parser.is_done()) {
+      const unsigned version = parser.get().version();
+      if (version != 10 && version != 11) {
+        Fail(505, fmt::format("HTTP version {}.{} is not spoken here: use HTTP/1.1", version / 10,
+                              version % 10));
+      } else {
+        state_ = State::kDone;
+      }
+    } else if (count == 0) {
+      return used;
+    }
+  }
+  return used;
+}
+
+bool RequestReader::WantsContinue() const {
+  const auto& parser = impl_->parser;
+  return state_ == State::kReading && parser.is_header_done() &&
+         Lower(parser.get()[http::field::expect]) == "100-continue";
+}
+
+HttpRequest RequestReader::Take() {
+  auto& message = impl_->parser.get();
+  HttpRequest request;
+  request.method = ToString(message.method_string());
+  const std::string target = ToString(message.target());
+  const size_t question = target.find('?');
+  request.path = PercentDecode(std::string_view(target).substr(0, question));
+  if (question != std::string::npos) request.query = target.substr(question + 1);
+  for (const auto& field : message) {
+    request.headers.emplace_back(Lower(field.name_string()), ToString(field.value()));
+  }
+  request.http11 = message.version() == 11;
+  request.keep_alive = message.keep_alive();
+  request.body = std::move(message.body());
+  return request;
+}
+
+}  // namespace litecache::server

@@ -1,0 +1,73 @@
+// A client's byte stream: TCP, or TLS over it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <string>
+
+namespace boost::asio {
+class io_context;
+}
+
+namespace litecache::server {
+
+// Used by the loop's thread only; handlers are called on it, never from inside the call that
+// started them. At most one read and one write at a time. A handler keeps alive what it captures
+// until it has run: Close() makes all of them run, with ok = false.
+class Transport {
+ public:
+  using Handler = std::function<void(bool ok, size_t bytes)>;
+  virtual ~Transport() = default;
+  // Before anything else.
+  virtual void Handshake(std::function<void(bool ok)> done) = 0;
+  // Some bytes; not ok at the end of the stream, too.
+  virtual void Read(char* data, size_t size, Handler done) = 0;
+  // Some of the bytes.
+  virtual void Write(const char* data, size_t size, Handler done) = 0;
+  // Says that nothing more will be sent.
+  virtual void ShutdownSend() = 0;
+  virtual void Close() = 0;
+};
+
+// Certificates for TLS.
+class TlsContext {
+ public:
+  // PEM files: the certificate with its chain, and its private key. Throws FileError.
+  TlsContext(const std::filesystem::path& certificate, const std::filesystem::path& key);
+  ~TlsContext();
+  struct Impl;
+  Impl& impl() { return *impl_; }
+
+ private:
+  std::unique_ptr<Impl> impl_;
+};
+
+// Accepts connections.
+class Listener {
+ public:
+  // Called on the loop's thread.
+  using OnAccept = std::function<void(std::unique_ptr<Transport>)>;
+
+  // Binds and listens at once: throws Error naming the address and what to do. port 0: any free
+  // one. `tls` may be null, and must outlive all connections.
+  Listener(boost::asio::io_context& context, const std::string& host, uint16_t port,
+           TlsContext* tls, OnAccept on_accept);
+  ~Listener();
+
+  // "127.0.0.1" (numeric) and the actual port.
+  const std::string& address() const;
+  uint16_t port() const;
+  // Loop's thread, or before it runs.
+  void Start();
+  // Loop's thread.
+  void Close();
+
+ private:
+  struct Impl;
+  std::shared_ptr<Impl> impl_;
+};
+
+}  // namespace litecache::server

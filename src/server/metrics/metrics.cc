@@ -1,0 +1,112 @@
+#include "server/metrics/metrics.h"
+
+#include <algorithm>
+
+namespace litecache::server {
+namespace {
+
+class Page {
+ public:
+  template <typename Value>
+  void Gauge(std::string_view name, std::string_view help, Value value) {
+    text_.Family(name, "gauge", help);
+    text_.Sample(name, static_cast<double>(value));
+  }
+  template <typename Value>
+  void Counter(std::string_view name, std::string_view help, Value value) {
+    text_.Family(name, "counter", help);
+    text_.Sample(name, static_cast<double>(value));
+  }
+  void Tiers(std::string_view name, std::string_view help, const kv::TierBytes& bytes) {
+    text_.Family(name, "gauge", help);
+    text_.Sample(name, {{"tier", "device"}}, static_cast<double>(bytes.device));
+    text_.Sample(name, {{"tier", "host"}}, static_cast<double>(bytes.host));
+  }
+  Exposition& text() { return text_; }
+
+ private:
+  Exposition text_;
+};
+
+void AddKv(const kv::Stats& kv, Page* page) {
+  page->Tiers("litecache_kv_used_bytes", "KV cache in use.", kv.used);
+  page->Tiers("litecache_kv_peak_bytes", "The most KV cache in use at once.", kv.peak);
+  page->Tiers("litecache_kv_capacity_bytes", "Budget of the KV cache.", kv.capacity);
+  page->Counter("litecache_kv_lookups_total", "Decode steps of a KV head that had to choose rows.",
+                kv.lookups);
+  page->Counter("litecache_kv_hits_total", "Of these, that reused the rows of the step before.",
+                kv.hits);
+  page->Gauge(
+      "litecache_kv_hit_ratio", "Hits by lookups since start; 0 without lookups.",
+      kv.lookups == 0 ? 0.0 : static_cast<double>(kv.hits) / static_cast<double>(kv.lookups));
+  page->Counter("litecache_kv_read_bytes_total", "KV bytes that attention has read.",
+                kv.bytes_read);
+  const std::pair<const char*, const kv::Traffic*> traffic[] = {{"miss", &kv.miss},
+                                                                {"prefetch", &kv.prefetch},
+                                                                {"fill", &kv.fill},
+                                                                {"spill", &kv.spill},
+                                                                {"prefill", &kv.prefill}};
+  Exposition& text = page->text();
+  text.Family("litecache_link_bytes_total", "counter", "Bytes between the tiers, by why.");
+  for (const auto& [kind, moved] : traffic) {
+    text.Sample("litecache_link_bytes_total", {{"kind", kind}}, static_cast<double>(moved->bytes));
+  }
+  text.Family("litecache_link_rows_total", "counter", "KV rows between the tiers, by why.");
+  for (const auto& [kind, moved] : traffic) {
+    text.Sample("litecache_link_rows_total", {{"kind", kind}}, static_cast<double>(moved->rows));
+  }
+}
+
+}  // namespace
+
+std::string MetricsText(const Metrics& metrics, const HttpCounters& http, const EngineStats& engine,
+                        int64_t requests) {
+  Page page;
+  const int64_t waiting = std::min(engine.waiting, requests);
+  page.Gauge("litecache_requests_running", "Requests being prepared or generated.",
+             requests - waiting);
+  page.Gauge("litecache_requests_waiting", "Requests in the engine's queue.", waiting);
+  page.Gauge("litecache_sequences_running", "Samples that are prefilled or decoded.",
+             engine.running);
+  page.Counter("litecache_prompt_tokens_total", "Prompt tokens processed.", engine.prompt_tokens);
+  page.Counter("litecache_generation_tokens_total", "Tokens generated.", engine.generated_tokens);
+  page.Counter("litecache_engine_steps_total", "Forward passes.", engine.steps);
+  page.Counter("litecache_requests_rejected_total",
+               "Requests refused with 429: the queue was full.", metrics.rejected);
+  Exposition& text = page.text();
+  text.Family("litecache_http_responses_total", "counter", "Answers by route and status.");
+  for (const auto& [key, count] : metrics.answers) {
+    text.Sample("litecache_http_responses_total",
+                {{"route", key.first}, {"status", std::to_string(key.second)}},
+                static_cast<double>(count));
+  }
+  text.Family("litecache_samples_finished_total", "counter", "Finished samples by reason.");
+  for (const auto& [reason, count] : metrics.finished) {
+    text.Sample("litecache_samples_finished_total", {{"reason", reason}},
+                static_cast<double>(count));
+  }
+  text.Add("litecache_time_to_first_token_seconds", metrics.first_token,
+           "From a request's arrival to its first token.");
+  text.Add("litecache_time_per_output_token_seconds", metrics.token_gap,
+           "Between two tokens of a sample.");
+  text.Add("litecache_request_duration_seconds", metrics.duration,
+           "From a request's arrival to the end of its answer.");
+  text.Add("litecache_request_queue_seconds", metrics.queue, "In the engine's queue.");
+  text.Add("litecache_request_prompt_tokens", metrics.prompt_tokens, "Prompt lengths.");
+  AddKv(engine.kv, &page);
+  page.Gauge("litecache_http_connections", "Open connections.", http.connections.load());
+  page.Gauge("litecache_http_requests_open", "Requests of any kind that are not answered yet.",
+             http.exchanges.load());
+  page.Counter("litecache_http_connections_total", "Connections accepted.", http.accepted.load());
+  page.Counter("litecache_http_connections_refused_total", "Connections beyond the limit.",
+               http.refused.load());
+  page.Counter("litecache_http_requests_abandoned_total",
+               "Requests whose client left before the end of the answer.", http.abandoned.load());
+  page.Counter("litecache_http_bad_requests_total", "Requests that were no HTTP or too large.",
+               http.bad_requests.load());
+  page.Counter("litecache_http_timeouts_total", "Connections closed for being idle or slow.",
+               http.timeouts.load());
+  return text.text();
+}
+
+}  // namespace litecache::server

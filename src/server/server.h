@@ -1,0 +1,62 @@
+// An HTTP server in OpenAI's API over an Engine.
+//
+//   Server server(options);             // listens; /health answers 503
+//   server.SetModel(std::move(model));  // serves
+//   server.Shutdown(10s);               // drains
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "server/api/model.h"
+#include "server/http/http_server.h"
+#include "server/service.h"
+
+namespace litecache::server {
+
+struct ServerOptions {
+  HttpOptions http;
+  ServiceOptions service;
+};
+
+// A model for requests: the engine, its chat template (`template_file`, or the model's own, or none
+// where it has none). `names`: what requests call it; empty: the directory's name. Throws what
+// reading the template throws.
+std::unique_ptr<ServedModel> MakeServedModel(std::unique_ptr<Engine> engine,
+                                             std::vector<std::string> names,
+                                             const std::string& template_file,
+                                             const RequestLimits& limits);
+
+class Server {
+ public:
+  // Binds and begins to answer. Throws Error, FileError, InvalidArgument.
+  explicit Server(ServerOptions options);
+  // Ends everything at once.
+  ~Server();
+  Server(const Server&) = delete;
+  Server& operator=(const Server&) = delete;
+
+  void SetModel(std::unique_ptr<ServedModel> model);
+
+  // "http://127.0.0.1:8080"
+  std::string url() const;
+  uint16_t port() const;
+
+  // Stops accepting, lets what runs go on for `limit`, then cancels it and gives the answers a
+  // moment to leave. True: nothing had to be cancelled. Blocks.
+  bool Shutdown(std::chrono::milliseconds limit);
+
+  // For tests and logs; any thread.
+  const HttpCounters& http_counters() const;
+  int64_t generating() const;
+
+ private:
+  bool tls_;
+  IoLoop loop_;
+  std::unique_ptr<Service> service_;
+  std::unique_ptr<HttpServer> http_;
+};
+
+}  // namespace litecache::server

@@ -1,0 +1,275 @@
+#include "server/service.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "base/error.h"
+#include "server/api/error.h"
+#include "server/api/information.h"
+#include "server/generation.h"
+
+namespace litecache::server {
+namespace {
+
+constexpr std::string_view kModelPrefix = "/v1/models/";
+
+void Reply(Exchange& exchange, const Json& body, int status = 200) {
+  HttpResponse response;
+  response.status = status;
+  response.body = Dump(body);
+  exchange.Respond(std::move(response));
+}
+
+// "application/json; charset=utf-8"
+bool IsJson(std::string_view type) {
+  std::string lower(type.substr(0, type.find(';')));
+  while (lower.ends_with(' ')) lower.pop_back();
+  std::transform(lower.begin(), lower.end(), lower.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return lower == "application/json" || lower.ends_with("+json");
+}
+
+// Counts a request for as long as this lives.
+class Count {
+ public:
+  explicit Count(std::atomic<int64_t>* counter) : counter_(counter) { ++*counter_; }
+  ~Count() { --*counter_; }
+  Count(const Count&) = delete;
+  Count& operator=(const Count&) = delete;
+
+ private:
+  std::atomic<int64_t>* counter_;
+};
+
+}  // namespace
+
+Service::Service(ServiceOptions options, IoLoop& loop)
+    : options_(std::move(options)),
+      loop_(loop),
+      workers_(std::make_unique<WorkerPool>(options_.workers)) {}
+
+Service::~Service() = default;
+
+void Service::SetModel(std::unique_ptr<ServedModel> model) {
+  // Tasks are copied around by std::function; the model is not.
+  auto shared = std::make_shared<std::unique_ptr<ServedModel>>(std::move(model));
+  loop_.Post([this, shared] { model_ = std::move(*shared); });
+}
+
+void Service::CancelAll() {
+  loop_.Post([this] {
+    cancelling_ = true;
+    for (Generation* generation : generations_) generation->Cancel();
+  });
+}
+
+void Service::StopWorkers() { workers_.reset(); }
+
+void Service::Register(Generation* generation) {
+  generations_.insert(generation);
+  ++generating_;
+  if (cancelling_) generation->Cancel();
+}
+
+void Service::Unregister(Generation* generation) {
+  generations_.erase(generation);
+  --generating_;
+}
+
+const std::vector<Service::Route>& Service::Routes() {
+  static const std::vector<Route> routes = {
+      {"GET", "/health", &Service::Health},
+      {"GET", "/metrics", &Service::MetricsPage},
+      {"GET", "/props", &Service::Props},
+      {"GET", "/v1/models", &Service::Models},
+      {"POST", "/v1/chat/completions", &Service::Chat},
+      {"POST", "/v1/completions", &Service::Completion},
+      {"POST", "/v1/responses", &Service::Responses},
+      {"POST", "/tokenize", &Service::Tokenize},
+      {"POST", "/detokenize", &Service::Detokenize},
+  };
+  return routes;
+}
+
+bool Service::OriginAllowed(std::string_view origin) const {
+  const auto& allowed = options_.cors_origins;
+  return !origin.empty() && std::any_of(allowed.begin(), allowed.end(), [&](const auto& one) {
+    return one == "*" || one == origin;
+  });
+}
+
+void Service::AddCors(Exchange& exchange) const {
+  const std::string_view origin = exchange.request().Header("origin");
+  if (!OriginAllowed(origin)) return;
+  exchange.AddHeader("Access-Control-Allow-Origin", std::string(origin));
+  exchange.AddHeader("Vary", "Origin");
+  if (exchange.request().method != "OPTIONS") return;
+  exchange.AddHeader("Access-Control-Allow-Methods", "GET, POST, OPTIONS");
+  exchange.AddHeader("Access-Control-Allow-Headers",
+                     "Authorization, Content-Type, X-Stainless-Arch, X-Stainless-Lang, "
+                     "X-Stainless-OS, X-Stainless-Package-Version, X-Stainless-Retry-Count, "
+                     "X-Stainless-Runtime, X-Stainless-Runtime-Version, X-Stainless-Timeout");
+  exchange.AddHeader("Access-Control-Max-Age", "600");
+}
+
+void Service::Handle(const std::shared_ptr<Exchange>& exchange) {
+  AddCors(*exchange);
+  try {
+    Dispatch(exchange);
+  } catch (...) {
+    exchange->Respond(ToApiError(std::current_exception()).Response());
+  }
+}
+
+void Service::Dispatch(const std::shared_ptr<Exchange>& exchange) {
+  const HttpRequest& request = exchange->request();
+  const std::string method = request.method == "HEAD" ? "GET" : request.method;
+  // A preflight carries no key, and tells nothing.
+  if (method == "OPTIONS" && OriginAllowed(request.Header("origin"))) {
+    HttpResponse response;
+    response.status = 204;
+    return exchange->Respond(std::move(response));
+  }
+  if (request.path != "/health" && !options_.keys.empty() &&
+      !options_.keys.Allows(request.Header("authorization"))) {
+    throw ApiError(401, "invalid_request_error", "invalid_api_key", "",
+                   "this server wants an API key: send 'Authorization: Bearer KEY'");
+  }
+  const Route* route = nullptr;
+  std::string allowed;
+  for (const Route& one : Routes()) {
+    if (one.path != request.path) continue;
+    if (one.method == method) route = &one;
+    allowed += allowed.empty() ? std::string(one.method) : ", " + std::string(one.method);
+  }
+  const bool one_model = request.path.starts_with(kModelPrefix);
+  if (one_model) allowed = "GET";
+  if (allowed.empty()) throw StatusError(404, fmt::format("there is no {}", request.path));
+  if (route == nullptr && !(one_model && method == "GET")) {
+    exchange->AddHeader("Allow", allowed);
+    throw StatusError(405,
+                      fmt::format("{} takes {}, not {}", request.path, allowed, request.method));
+  }
+  if (method == "POST" && !IsJson(request.Header("content-type"))) {
+    // Also what keeps web pages of other origins out, which may send plain text unasked.
+    throw StatusError(415, "the body must be sent as 'Content-Type: application/json'");
+  }
+  if (request.path != "/health" && model_ == nullptr) {
+    throw ApiError(503, "server_error", "loading", "", "the model is being loaded").RetryAfter(1);
+  }
+  if (one_model) return OneModel(exchange);
+  (this->*route->call)(exchange);
+}
+
+void Service::OnFinished(const Exchange& exchange) {
+  const std::string& path = exchange.request().path;
+  const auto& routes = Routes();
+  const bool known = std::any_of(routes.begin(), routes.end(),
+                                 [&](const Route& route) { return route.path == path; });
+  // Paths of all kinds must not grow the table without bound.
+  ++metrics_.answers[{known ? path : "other", exchange.status()}];
+}
+
+void Service::Answer(const std::shared_ptr<Exchange>& exchange,
+                     std::function<Json(const Json&, const ServedModel&)> body) {
+  CheckQueue();
+  auto count = std::make_shared<Count>(&preparing_);
+  workers_->Post([exchange, count, body = std::move(body), model = model_.get()] {
+    if (exchange->abandoned()) return;
+    HttpResponse response;
+    try {
+      response.body = Dump(body(ParseBody(exchange->TakeBody()), *model));
+    } catch (...) {
+      response = ToApiError(std::current_exception()).Response();
+    }
+    exchange->Respond(std::move(response));
+  });
+}
+
+void Service::CheckQueue() {
+  const int64_t waiting = preparing_ + model_->engine->Stats().waiting;
+  if (waiting < options_.max_queue) return;
+  ++metrics_.rejected;
+  // The time the requests ahead will take, if they are like those that were served.
+  const Histogram& served = metrics_.duration;
+  const double mean = served.count() == 0 ? 1 : served.sum() / static_cast<double>(served.count());
+  const double running =
+      std::max<double>(1, static_cast<double>(generations_.size()) - static_cast<double>(waiting));
+  const double seconds = mean * static_cast<double>(waiting) / running;
+  throw ApiError(429, "rate_limit_error", "queue_full", "",
+                 fmt::format("{} requests are waiting already: try again later", waiting))
+      .RetryAfter(static_cast<int>(std::clamp(std::ceil(seconds), 1.0, 60.0)));
+}
+
+void Service::Generate(const std::shared_ptr<Exchange>& exchange, ReadJob read) {
+  CheckQueue();
+  auto preparing = std::make_shared<Count>(&preparing_);
+  auto generating = std::make_shared<Count>(&generating_);
+  workers_->Post([this, exchange, preparing, generating, read, model = model_.get()] {
+    if (exchange->abandoned()) return;
+    try {
+      auto job = read(ParseBody(exchange->TakeBody()), *model);
+      if (exchange->abandoned()) return;
+      auto generation = std::make_shared<Generation>(exchange, *this, std::move(job));
+      generation->Submit(*model->engine);
+      exchange->Attach(std::move(generation));
+    } catch (...) {
+      exchange->Respond(ToApiError(std::current_exception()).Response());
+    }
+  });
+}
+
+void Service::Health(const std::shared_ptr<Exchange>& exchange) {
+  const char* status = draining_ ? "draining" : model_ == nullptr ? "loading" : "ok";
+  Reply(*exchange, {{"status", status}}, status == std::string_view("ok") ? 200 : 503);
+}
+
+void Service::MetricsPage(const std::shared_ptr<Exchange>& exchange) {
+  HttpResponse response;
+  response.content_type = "text/plain; version=0.0.4; charset=utf-8";
+  response.body = MetricsText(metrics_, *counters_, model_->engine->Stats(), generating_);
+  exchange->Respond(std::move(response));
+}
+
+void Service::Models(const std::shared_ptr<Exchange>& exchange) {
+  Json models = Json::array();
+  for (const auto& name : model_->names) models.push_back(ModelJson(*model_, name));
+  Reply(*exchange, {{"object", "list"}, {"data", std::move(models)}});
+}
+
+void Service::OneModel(const std::shared_ptr<Exchange>& exchange) {
+  const std::string name = exchange->request().path.substr(kModelPrefix.size());
+  const auto& names = model_->names;
+  if (std::find(names.begin(), names.end(), name) == names.end()) {
+    throw ApiError(404, "invalid_request_error", "model_not_found", "model",
+                   fmt::format("the model '{}' is not served here", name));
+  }
+  Reply(*exchange, ModelJson(*model_, name));
+}
+
+void Service::Props(const std::shared_ptr<Exchange>& exchange) {
+  Reply(*exchange, PropsJson(*model_));
+}
+
+void Service::Tokenize(const std::shared_ptr<Exchange>& exchange) {
+  Answer(exchange, TokenizeJson);
+}
+
+void Service::Detokenize(const std::shared_ptr<Exchange>& exchange) {
+  Answer(exchange, DetokenizeJson);
+}
+
+void Service::Chat(const std::shared_ptr<Exchange>& exchange) { Generate(exchange, ReadChat); }
+
+void Service::Completion(const std::shared_ptr<Exchange>& exchange) {
+  Generate(exchange, ReadCompletion);
+}
+
+void Service::Responses(const std::shared_ptr<Exchange>& exchange) {
+  Generate(exchange, ReadResponses);
+}
+
+}  // namespace litecache::server

@@ -1,0 +1,106 @@
+// What is served: routes, who may call them, and how much at once.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <unordered_set>
+#include <vector>
+
+#include "server/api/answer.h"
+#include "server/api/model.h"
+#include "server/auth.h"
+#include "server/http/exchange.h"
+#include "server/http/io_loop.h"
+#include "server/metrics/metrics.h"
+
+namespace litecache::server {
+
+class Generation;
+
+struct ServiceOptions {
+  ApiKeys keys;  // none: everybody may
+  // Origins of web pages that may call, "*" for any; none: browsers keep pages out.
+  std::vector<std::string> cors_origins;
+  int64_t max_queue = 256;  // requests that wait for the engine
+  int workers = 2;          // threads that read and tokenize requests
+};
+
+// Functions without another word are called on the loop's thread.
+class Service {
+ public:
+  Service(ServiceOptions options, IoLoop& loop);
+  ~Service();
+  Service(const Service&) = delete;
+  Service& operator=(const Service&) = delete;
+
+  // Any thread; until then everything but /health answers 503.
+  void SetModel(std::unique_ptr<ServedModel> model);
+  // Any thread: /health answers 503 from now on.
+  void SetDraining() { draining_ = true; }
+  // Any thread: requests that generate, or are about to.
+  int64_t generating() const { return generating_; }
+  // Any thread. Ends what is generated; each answer says so.
+  void CancelAll();
+  // Any thread. Workers end after what they do now.
+  void StopWorkers();
+  // No thread runs any more.
+  void DropModel() { model_.reset(); }
+
+  void SetCounters(const HttpCounters* counters) { counters_ = counters; }
+  void Handle(const std::shared_ptr<Exchange>& exchange);
+  void OnFinished(const Exchange& exchange);
+
+  Metrics& metrics() { return metrics_; }
+  void Register(Generation* generation);
+  void Unregister(Generation* generation);
+  const ServedModel* model() const { return model_.get(); }
+
+ private:
+  using Call = void (Service::*)(const std::shared_ptr<Exchange>&);
+  struct Route {
+    std::string_view method;
+    std::string_view path;
+    Call call;
+  };
+  static const std::vector<Route>& Routes();
+  using ReadJob = GenerationJob (*)(const Json& body, const ServedModel& model);
+
+  void AddCors(Exchange& exchange) const;
+  bool OriginAllowed(std::string_view origin) const;
+  void Dispatch(const std::shared_ptr<Exchange>& exchange);
+  // Runs on a worker and answers with what `body` returns, or with the error it throws.
+  void Answer(const std::shared_ptr<Exchange>& exchange,
+              std::function<Json(const Json& request, const ServedModel& model)> body);
+  void Generate(const std::shared_ptr<Exchange>& exchange, ReadJob read);
+  // Throws ApiError 429.
+  void CheckQueue();
+
+  void Health(const std::shared_ptr<Exchange>& exchange);
+  void MetricsPage(const std::shared_ptr<Exchange>& exchange);
+  void Models(const std::shared_ptr<Exchange>& exchange);
+  void OneModel(const std::shared_ptr<Exchange>& exchange);
+  void Props(const std::shared_ptr<Exchange>& exchange);
+  void Tokenize(const std::shared_ptr<Exchange>& exchange);
+  void Detokenize(const std::shared_ptr<Exchange>& exchange);
+  void Chat(const std::shared_ptr<Exchange>& exchange);
+  void Completion(const std::shared_ptr<Exchange>& exchange);
+  void Responses(const std::shared_ptr<Exchange>& exchange);
+
+  const ServiceOptions options_;
+  IoLoop& loop_;
+  const HttpCounters* counters_ = nullptr;
+  std::unique_ptr<ServedModel> model_;
+  std::atomic<bool> draining_{false};
+  bool cancelling_ = false;
+  Metrics metrics_;
+  std::unordered_set<Generation*> generations_;
+  std::atomic<int64_t> preparing_{0};   // requests that workers have, or will have
+  std::atomic<int64_t> generating_{0};  // these, and those that generate
+  std::unique_ptr<WorkerPool> workers_;
+};
+
+}  // namespace litecache::server
