@@ -94,6 +94,7 @@ Figure ScoresByLength(const Summary& summary) {
   chart.x = LengthAxis(lengths);
   chart.y.title = "average score, %";
   chart.y.format = PercentTick;
+  chart.y.last_tick = 100;
   for (const std::string& name : summary.configurations) {
     Series series{name, ColourOf(summary, name), {}};
     for (const LengthSummary& length : summary.lengths) {
@@ -110,6 +111,7 @@ Figure ScoresByLength(const Summary& summary) {
 
 Figure ScoresByBytes(const Summary& summary, const LengthSummary& length) {
   Chart chart = ParetoChart("average score, %", true);
+  chart.y.last_tick = 100;
   if (const auto full = length.Average(kFull)) {
     chart.reference = 100 * *full;
     chart.reference_name = "full attention";

@@ -41,7 +41,7 @@ figure { margin: 0; } figure.wide { grid-column: 1 / -1; }
 figcaption { font-weight: 600; } figcaption span { display: block; font-weight: 400;
   color: var(--soft); font-size: .9rem; }
 svg { width: 100%; height: auto; display: block; }
-svg text { fill: var(--ink); font: 12px system-ui, "Segoe UI", Roboto, sans-serif; }
+svg text { fill: var(--ink); font: 13px system-ui, "Segoe UI", Roboto, sans-serif; }
 svg .tick, svg .title { fill: var(--soft); } svg .name { font-weight: 600; font-size: 13px; }
 svg .grid { stroke: var(--rule); } svg .axis { stroke: var(--soft); }
 svg .reference { stroke: var(--c0); stroke-width: 1.5; stroke-dasharray: 5 4; }

@@ -1,5 +1,7 @@
 #include "eval/report/summary.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <set>
@@ -28,9 +30,17 @@ void CheckComparable(const Results& results) {
   std::map<std::string, nlohmann::ordered_json> options;
   for (const auto& [name, json] : results.configurations) {
     const auto [there, added] = options.emplace(name, json);
-    if (!added && there->second != json) {
-      throw InvalidArgument("configuration '{}' stands for different options in these files", name);
+    if (added || there->second == json) continue;
+    std::string differs = "some";
+    for (const auto& [option, value] : json.items()) {
+      const auto other = there->second.find(option);
+      if (other != there->second.end() && *other != value) {
+        differs = fmt::format("{} = {} and {}", option, other->dump(), value.dump());
+        break;
+      }
     }
+    throw InvalidArgument("configuration '{}' stands for different options in these files: {}",
+                          name, differs);
   }
 }
 

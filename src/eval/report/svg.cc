@@ -12,7 +12,7 @@ namespace litecache::eval {
 namespace {
 
 constexpr double kWidth = 640, kHeight = 340;
-constexpr double kLeft = 58, kRight = 20, kTop = 14, kBottom = 46;
+constexpr double kLeft = 62, kRight = 20, kTop = 14, kBottom = 48;
 constexpr size_t kColours = 8;  // of the page's style sheet
 
 std::string ClassOf(size_t colour) {
@@ -31,7 +31,6 @@ class Scale {
   Scale(const Axis& axis, double low, double high, double begin, double end)
       : axis_(axis), begin_(begin), end_(end) {
     if (axis.least) low = std::min(low, *axis.least);
-    if (axis.most) high = std::max(high, *axis.most);
     low_ = Value(low);
     high_ = Value(high);
     if (high_ - low_ < 1e-12) {
@@ -63,7 +62,9 @@ class Scale {
       ticks = RoundTicks(low_, high_, 6);
     }
     std::erase_if(ticks, [&](double tick) {
-      return Value(tick) < low_ - 1e-9 || Value(tick) > high_ + 1e-9;
+      return Value(tick) < low_ - 1e-9 || Value(tick) > high_ + 1e-9 ||
+             (axis_.last_tick && tick > *axis_.last_tick + 1e-9) ||
+             (axis_.least && tick < *axis_.least - 1e-9);
     });
     return ticks;
   }
@@ -120,7 +121,8 @@ std::string Dot(const Point& point, const std::string& cls, const std::string& n
       EscapeHtml(point.label.empty() ? name : name + ": " + point.label));
 }
 
-// Labels of scattered points: beside them, moved down where they would overlap.
+// Labels of scattered points: above them, off the lines that cross the chart; moved down where they
+// would overlap.
 std::string Labels(const Chart& chart, const Scale& x, const Scale& y) {
   struct Label {
     double x, y;
@@ -131,7 +133,7 @@ std::string Labels(const Chart& chart, const Scale& x, const Scale& y) {
   for (const Series& series : chart.series) {
     for (const Point& point : series.points) {
       const bool left = x(point.x) > kWidth * 0.75;
-      labels.push_back({x(point.x) + (left ? -8 : 8), y(point.y) + 4, left, series.name});
+      labels.push_back({x(point.x) + (left ? 4 : -4), y(point.y) - 8, left, series.name});
     }
   }
   std::sort(labels.begin(), labels.end(), [](const Label& a, const Label& b) { return a.y < b.y; });
@@ -153,6 +155,7 @@ std::string Legend(const Chart& chart) {
   if (chart.reference) {
     html += "<li><span class=\"key dashed\"></span>" + EscapeHtml(chart.reference_name) + "</li>";
   }
+  if (!chart.lines) return html + "</ul>\n";  // points have their names beside them
   for (const Series& series : chart.series) {
     html += fmt::format("<li><span class=\"key {}\"></span>{}</li>", ClassOf(series.colour),
                         EscapeHtml(series.name));
@@ -165,13 +168,13 @@ std::string Legend(const Chart& chart) {
 std::vector<double> RoundTicks(double low, double high, int count) {
   const double step = (high - low) / std::max(count, 1);
   // A range below what doubles tell apart has no ticks of its own.
-  if (!std::isfinite(step) || step <= 1e-12 * std::max(std::abs(low), std::abs(high))) return {low};
+  if (!std::isfinite(step) || step <= 1e-10 * std::max(std::abs(low), std::abs(high))) return {low};
   const double power = std::pow(10, std::floor(std::log10(step)));
   const double factor = step / power;
   const double round = power * (factor <= 1 ? 1 : factor <= 2 ? 2 : factor <= 5 ? 5 : 10);
   std::vector<double> ticks;
-  for (double i = std::ceil(low / round); i * round <= high * (1 + 1e-12) + 1e-12; ++i) {
-    ticks.push_back(i * round);
+  for (double i = std::ceil(low / round - 1e-6); i <= high / round + 1e-6; ++i) {
+    ticks.push_back(i * round + 0.0);  // never -0
   }
   return ticks;
 }
@@ -222,7 +225,7 @@ std::string DrawChart(const Chart& chart) {
 }
 
 std::string DrawHeatMap(const HeatMap& map) {
-  constexpr double kCellWidth = 58, kCellHeight = 24, kLabels = 74, kHead = 24, kFoot = 44;
+  constexpr double kCellWidth = 58, kCellHeight = 24, kLabels = 96, kHead = 24, kFoot = 44;
   const double width = kLabels + kCellWidth * static_cast<double>(map.columns.size()) + 6;
   const double height = kHead + kCellHeight * static_cast<double>(map.rows.size()) + kFoot;
   std::string svg = fmt::format(

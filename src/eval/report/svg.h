@@ -25,7 +25,8 @@ struct Axis {
   bool logarithmic = false;   // positive values only
   std::vector<double> ticks;  // empty: round numbers over the data
   std::string (*format)(double value) = nullptr;
-  std::optional<double> least, most;  // of the range; else the data's
+  std::optional<double> least;      // the range reaches down to it; else to the data
+  std::optional<double> last_tick;  // where the values end, though the frame does not
 };
 
 struct Chart {

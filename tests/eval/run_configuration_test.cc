@@ -1,0 +1,110 @@
+#include <gmock/gmock.h>
+
+#include <set>
+
+#include "eval/run/configuration.h"
+#include "eval/run/kv_fields.h"
+#include "expect_error.h"
+
+namespace litecache::eval {
+namespace {
+
+using ::testing::ElementsAre;
+
+std::vector<std::string> Names(const std::vector<Configuration>& configurations) {
+  std::vector<std::string> names;
+  for (const auto& configuration : configurations) names.push_back(configuration.name);
+  return names;
+}
+
+TEST(Configurations, FullOnceAndEveryRetrieverWithEveryBudget) {
+  ConfigurationRequest request;
+  request.retrievers = {"hata", "quest"};
+  request.budgets = {"2%", "2k"};
+  request.base.sink_tokens = 7;
+  const auto all = MakeConfigurations(request);
+  EXPECT_THAT(Names(all), ElementsAre("full", "hata-2%", "hata-2048", "quest-2%", "quest-2048"));
+  EXPECT_EQ(all[0].kv.policy, "full");
+  EXPECT_EQ(all[2].kv.policy, "litecache");
+  EXPECT_EQ(all[2].kv.retriever, "hata");
+  EXPECT_EQ(all[2].kv.budget.tokens, 2048);
+  EXPECT_DOUBLE_EQ(all[3].kv.budget.share, 0.02);
+  for (const auto& configuration : all) EXPECT_EQ(configuration.kv.sink_tokens, 7);
+}
+
+TEST(Configurations, NamedOnesOverrideTheBase) {
+  ConfigurationRequest request;
+  request.policies = {"full"};
+  request.base.eta = 0.3;
+  request.base.p = 5;
+  request.named = {"fixed:thresholds=fixed,eta=-1,sink=2,delta-update=off", "base"};
+  const auto all = MakeConfigurations(request);
+  ASSERT_THAT(Names(all), ElementsAre("full", "fixed", "base"));
+  EXPECT_EQ(all[1].kv.policy, "litecache");
+  EXPECT_EQ(all[1].kv.thresholds, "fixed");
+  EXPECT_EQ(all[1].kv.eta, -1);
+  EXPECT_EQ(all[1].kv.p, 5);
+  EXPECT_EQ(all[1].kv.sink_tokens, 2);
+  EXPECT_FALSE(all[1].kv.delta_update);
+  EXPECT_EQ(all[2].kv.eta, 0.3);
+  EXPECT_EQ(all[2].kv.policy, "litecache");
+}
+
+TEST(Configurations, Errors) {
+  const auto with = [](const std::string& named) {
+    ConfigurationRequest request;
+    request.named = {named};
+    return [request] { MakeConfigurations(request); };
+  };
+  testing::ExpectError<InvalidArgument>(with("a:nonsense=1"), {"a:nonsense=1", "nonsense", "eta"},
+                                        __FILE__, __LINE__);
+  testing::ExpectError<InvalidArgument>(with("a:eta"), {"eta", "key=value"}, __FILE__, __LINE__);
+  testing::ExpectError<InvalidArgument>(with("a:eta=x"), {"eta", "'x'"}, __FILE__, __LINE__);
+  testing::ExpectError<InvalidArgument>(with("a:hata_bits=1.5"), {"hata_bits", "1.5"}, __FILE__,
+                                        __LINE__);
+  testing::ExpectError<InvalidArgument>(with("a:delta_update=maybe"), {"delta_update", "maybe"},
+                                        __FILE__, __LINE__);
+  testing::ExpectError<InvalidArgument>(with(":eta=1"), {"NAME"}, __FILE__, __LINE__);
+  testing::ExpectError<InvalidArgument>(with("full:eta=1"), {"two configurations 'full'"}, __FILE__,
+                                        __LINE__);
+  // What KvOptions refuses is refused for the configuration by name.
+  testing::ExpectError<InvalidArgument>(with("odd:retriever=oracle"), {"odd", "oracle"}, __FILE__,
+                                        __LINE__);
+  ConfigurationRequest none;
+  none.policies.clear();
+  testing::ExpectError<InvalidArgument>([&] { MakeConfigurations(none); }, {"nothing to run"},
+                                        __FILE__, __LINE__);
+  ConfigurationRequest budget;
+  budget.budgets = {"150%"};
+  testing::ExpectError<InvalidArgument>([&] { MakeConfigurations(budget); }, {"150%"}, __FILE__,
+                                        __LINE__);
+}
+
+// What `get` prints, `set` reads, for every field and for values that are not the defaults.
+TEST(KvFields, TextRoundTrip) {
+  KvOptions options;
+  options.budget = KvBudget::Parse("3k");
+  options.eta = 0.123456789012345;
+  options.slots = 1.75;
+  options.delta_update = false;
+  options.host_rows = "int8";
+  options.host_memory = (uint64_t{5} << 30) + 3;
+  options.recent_tokens = 129;
+  options.resident_heads = "formula";
+  KvOptions copy;
+  std::set<std::string_view> names;
+  for (const KvField& field : KvFields()) {
+    EXPECT_TRUE(names.insert(field.name).second) << field.name;
+    field.set(copy, field.get(options));
+    EXPECT_EQ(field.get(copy), field.get(options)) << field.name;
+    EXPECT_EQ(FindKvField(field.name).name, field.name);
+  }
+  EXPECT_EQ(OptionsJson(copy), OptionsJson(options));
+  EXPECT_NE(OptionsJson(KvOptions()), OptionsJson(options));
+  EXPECT_EQ(copy.eta, options.eta);
+  EXPECT_EQ(copy.host_memory, options.host_memory);
+  EXPECT_EQ(copy.budget.tokens, 3072);
+}
+
+}  // namespace
+}  // namespace litecache::eval
