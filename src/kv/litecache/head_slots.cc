@@ -11,81 +11,117 @@ namespace {
 
 constexpr int64_t kArrays = 3;  // position, update, attended
 
-// Slot of every position that has one; kept between calls, all -1.
-struct SlotMap {
-  std::vector<int32_t> slots;
-  std::vector<std::pair<uint32_t, int32_t>> stale;  // (update, slot)
-
-  int32_t& At(int32_t position) {
-    const auto index = static_cast<size_t>(position);
-    if (index >= slots.size()) slots.resize(std::max(index + 1, 2 * slots.size()), -1);
-    return slots[index];
+// Calls body(page, first slot within it, count, index of the first) for the pages that hold cached
+// slots [0, count), counted from the first cached one. Page by page, because a page's slots are no
+// power of two: a division for every slot took longer than all the rest of an update.
+template <class Body>
+void ForEachPage(const SlotGeometry& g, int64_t count, const Body& body) {
+  for (int64_t index = 0; index < count;) {
+    const int64_t slot = g.begin + index;
+    const int64_t first = slot % g.page_slots;
+    const int64_t run = std::min(count - index, g.page_slots - first);
+    body(slot / g.page_slots, first, run, index);
+    index += run;
   }
+}
+
+// What an update works on, kept between calls; indices count cached slots.
+struct Workspace {
+  std::vector<int32_t> index_of;                    // of every position, -1 where it has no slot
+  std::vector<int32_t> positions;                   // [used]
+  std::vector<uint32_t> updates;                    // [used]
+  std::vector<std::pair<uint32_t, int32_t>> stale;  // (update, index)
 };
 
-// Makes the attended lists those of the slots that the last update selected.
-void ListAttended(const SlotGeometry& g, HeadSlots* slots) {
+// Makes the attended lists those of the slots that the last update selected, and all slots'
+// updates what `updates` says.
+void ListAttended(const SlotGeometry& g, const std::vector<uint32_t>& updates, HeadSlots* slots) {
   slots->attended.assign(slots->pages.size(), 0);
-  const int64_t end = g.begin + slots->used;
-  for (int64_t slot = g.begin; slot < end;) {
-    const int64_t page = slot / g.page_slots;
-    const int64_t page_end = std::min(end, (page + 1) * g.page_slots);
+  const uint32_t now = slots->update;
+  ForEachPage(g, slots->used, [&](int64_t page, int64_t first, int64_t count, int64_t index) {
+    uint32_t* target = g.Updates(*slots, page) + first;
+    const uint32_t* source = updates.data() + index;
     int32_t* list = g.Attended(*slots, page);
-    int32_t count = 0;
-    for (; slot < page_end; ++slot) {
-      if (g.Update(*slots, slot) == slots->update) list[count++] = static_cast<int32_t>(slot);
+    const auto slot = static_cast<int32_t>(g.begin + index);
+    int32_t listed = 0;
+    for (int64_t i = 0; i < count; ++i) {
+      target[i] = source[i];
+      list[listed] = slot + static_cast<int32_t>(i);
+      listed += source[i] == now;
     }
-    slots->attended[static_cast<size_t>(page)] = count;
-  }
+    slots->attended[static_cast<size_t>(page)] = listed;
+  });
 }
 
-void Place(const SlotGeometry& g, int64_t slot, int32_t position, UpdateWork* work) {
-  g.Position(*work->slots, slot) = position;
-  g.Update(*work->slots, slot) = work->slots->update;
-  work->moved_slots[work->moved++] = static_cast<int32_t>(slot);
+void Place(const SlotGeometry& g, int64_t index, int32_t position, Workspace* space,
+           UpdateWork* work) {
+  g.Position(*work->slots, g.begin + index) = position;
+  space->updates[static_cast<size_t>(index)] = work->slots->update;
+  work->moved_slots[work->moved++] = static_cast<int32_t>(g.begin + index);
 }
 
-void ReplaceAll(const SlotGeometry& g, UpdateWork* work) {
+void ReplaceAll(const SlotGeometry& g, Workspace* space, UpdateWork* work) {
   std::copy_n(work->positions, work->count, work->moved_positions);
-  for (int64_t i = 0; i < work->count; ++i) Place(g, g.begin + i, work->positions[i], work);
   work->slots->used = work->count;
+  space->updates.resize(static_cast<size_t>(work->count));
+  for (int64_t i = 0; i < work->count; ++i) Place(g, i, work->positions[i], space, work);
 }
 
-void ReplaceMissing(const SlotGeometry& g, SlotMap* map, UpdateWork* work) {
+void ReplaceMissing(const SlotGeometry& g, Workspace* space, UpdateWork* work) {
   HeadSlots& slots = *work->slots;
-  const int64_t end = g.begin + slots.used;
-  for (int64_t slot = g.begin; slot < end; ++slot) {
-    map->At(g.Position(slots, slot)) = static_cast<int32_t>(slot);
+  const int64_t used = slots.used;
+  const int64_t fresh_room = work->capacity - used;
+  space->positions.resize(static_cast<size_t>(used));
+  space->updates.resize(static_cast<size_t>(used));
+  int32_t highest = work->count > 0 ? work->positions[work->count - 1] : 0;
+  ForEachPage(g, used, [&](int64_t page, int64_t first, int64_t count, int64_t index) {
+    const int32_t* positions = g.Positions(slots, page) + first;
+    std::copy_n(positions, count, space->positions.data() + index);
+    std::copy_n(g.Updates(slots, page) + first, count, space->updates.data() + index);
+    highest = std::max(highest, *std::max_element(positions, positions + count));
+  });
+  if (static_cast<size_t>(highest) >= space->index_of.size()) {
+    space->index_of.resize(2 * static_cast<size_t>(highest) + 1, -1);
+  }
+  int32_t* index_of = space->index_of.data();
+  for (int64_t i = 0; i < used; ++i) {
+    index_of[space->positions[static_cast<size_t>(i)]] = static_cast<int32_t>(i);
   }
   int64_t missing = 0;
   for (int64_t i = 0; i < work->count; ++i) {
-    const int32_t slot = map->At(work->positions[i]);
-    if (slot >= 0) {
-      g.Update(slots, slot) = slots.update;
+    const int32_t index = index_of[work->positions[i]];
+    if (index >= 0) {
+      space->updates[static_cast<size_t>(index)] = slots.update;
     } else {
       work->moved_positions[missing++] = work->positions[i];
     }
   }
-  for (int64_t slot = g.begin; slot < end; ++slot) map->At(g.Position(slots, slot)) = -1;
+  for (const int32_t position : space->positions) index_of[position] = -1;
 
-  const int64_t fresh = std::min(missing, work->capacity - slots.used);
-  slots.used += fresh;
+  const int64_t fresh = std::min(missing, fresh_room);
   const int64_t victims = missing - fresh;
-  map->stale.clear();
+  slots.used += fresh;
+  space->stale.clear();
   if (victims > 0) {
-    for (int64_t slot = g.begin; slot < end; ++slot) {
-      if (g.Update(slots, slot) != slots.update) {
-        map->stale.emplace_back(g.Update(slots, slot), static_cast<int32_t>(slot));
-      }
+    for (int64_t i = 0; i < used; ++i) {
+      const uint32_t update = space->updates[static_cast<size_t>(i)];
+      if (update != slots.update) space->stale.emplace_back(update, static_cast<int32_t>(i));
     }
-    LC_CHECK(victims <= static_cast<int64_t>(map->stale.size()), "{} rows, {} slots", work->count,
+    LC_CHECK(victims <= static_cast<int64_t>(space->stale.size()), "{} rows, {} slots", work->count,
              work->capacity);
-    std::nth_element(map->stale.begin(), map->stale.begin() + (victims - 1), map->stale.end());
+    // Where all of them go, their order does not matter.
+    if (victims < static_cast<int64_t>(space->stale.size())) {
+      std::nth_element(space->stale.begin(), space->stale.begin() + (victims - 1),
+                       space->stale.end());
+    }
   }
+  space->updates.resize(static_cast<size_t>(slots.used));
   for (int64_t i = 0; i < victims; ++i) {
-    Place(g, map->stale[static_cast<size_t>(i)].second, work->moved_positions[i], work);
+    Place(g, space->stale[static_cast<size_t>(i)].second, work->moved_positions[i], space, work);
   }
-  for (int64_t i = 0; i < fresh; ++i) Place(g, end + i, work->moved_positions[victims + i], work);
+  for (int64_t i = 0; i < fresh; ++i) {
+    Place(g, used + i, work->moved_positions[victims + i], space, work);
+  }
 }
 
 }  // namespace
@@ -109,7 +145,7 @@ int64_t AppendSlot(const SlotGeometry& g, int64_t index, int64_t position, HeadS
   LC_CHECK(index == slots->used);
   ++slots->used;
   g.Position(*slots, slot) = static_cast<int32_t>(position);
-  g.Update(*slots, slot) = slots->update;
+  g.Updates(*slots, slot / g.page_slots)[slot % g.page_slots] = slots->update;
   slots->attended.resize(slots->pages.size(), 0);
   const int64_t page = slot / g.page_slots;
   g.Attended(*slots, page)[slots->attended[static_cast<size_t>(page)]++] =
@@ -121,18 +157,18 @@ void UpdateSlots(Stream& stream, const SlotGeometry& geometry, bool delta,
                  std::span<UpdateWork> work) {
   AsCpu(stream).pool().ParallelFor(
       static_cast<int64_t>(work.size()), 1, [&](int64_t begin, int64_t end, int) {
-        static thread_local SlotMap map;
+        static thread_local Workspace space;
         for (int64_t i = begin; i < end; ++i) {
           UpdateWork& item = work[static_cast<size_t>(i)];
           LC_CHECK(item.count <= item.capacity, "{} rows, {} slots", item.count, item.capacity);
           ++item.slots->update;
           item.moved = 0;
           if (delta) {
-            ReplaceMissing(geometry, &map, &item);
+            ReplaceMissing(geometry, &space, &item);
           } else {
-            ReplaceAll(geometry, &item);
+            ReplaceAll(geometry, &space, &item);
           }
-          ListAttended(geometry, item.slots);
+          ListAttended(geometry, space.updates, item.slots);
         }
       });
 }

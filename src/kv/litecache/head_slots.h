@@ -38,17 +38,19 @@ struct SlotGeometry {
   ops::SlotRows Rows(const HeadSlots& slots) const {
     return {slots.pages.data(), page_slots, format};
   }
-  int32_t& Position(const HeadSlots& slots, int64_t slot) const {
-    return Entry(slots, slot / page_slots, 0)[slot % page_slots];
+  // Of a page's slots.
+  int32_t* Positions(const HeadSlots& slots, int64_t page) const { return Array(slots, page, 0); }
+  uint32_t* Updates(const HeadSlots& slots, int64_t page) const {
+    return reinterpret_cast<uint32_t*>(Array(slots, page, 1));
   }
-  uint32_t& Update(const HeadSlots& slots, int64_t slot) const {
-    return reinterpret_cast<uint32_t*>(Entry(slots, slot / page_slots, 1))[slot % page_slots];
+  int32_t& Position(const HeadSlots& slots, int64_t slot) const {
+    return Positions(slots, slot / page_slots)[slot % page_slots];
   }
   // Absolute slots, slots.attended[page] of them, ascending.
-  int32_t* Attended(const HeadSlots& slots, int64_t page) const { return Entry(slots, page, 2); }
+  int32_t* Attended(const HeadSlots& slots, int64_t page) const { return Array(slots, page, 2); }
 
  private:
-  int32_t* Entry(const HeadSlots& slots, int64_t page, int64_t array) const {
+  int32_t* Array(const HeadSlots& slots, int64_t page, int64_t array) const {
     return reinterpret_cast<int32_t*>(slots.pages[static_cast<size_t>(page)] +
                                       static_cast<size_t>(page_slots) * format.row_bytes()) +
            array * page_slots;
