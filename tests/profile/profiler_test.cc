@@ -1,0 +1,108 @@
+// The whole measurement on a small random model.
+#include "profile/profiler.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "base/error.h"
+#include "expect_error.h"
+#include "small_model.h"
+#include "temporary_directory.h"
+#include "test_seed.h"
+
+namespace litecache::profile {
+namespace {
+
+ProfilerOptions SmallOptions() {
+  ProfilerOptions options;
+  options.steps = 40;
+  options.held_out = 1;
+  options.hata_bits = {64};
+  options.hata.iterations = 10;
+  options.hata_queries = 9;
+  options.hata_keys = 50;
+  options.chunk = 33;
+  options.curves.recent_tokens = 8;
+  return options;
+}
+
+TEST(ProfilerTest, MeasuresEverything) {
+  std::mt19937_64 random = testing::TestRandom();
+  CpuDevice device(2);
+  const auto stream = device.CreateStream();
+  for (const char* shape : {"llama3.2-1b", "opt-125m"}) {
+    const model::ModelConfig config = testing::SmallConfig(shape);
+    const auto decoder = model::RandomDecoder(device, config, random(), {});
+    std::vector<std::vector<int32_t>> windows;
+    for (int i = 0; i < 3; ++i)
+      windows.push_back(testing::RandomTokens(random, 170 + 31u * static_cast<size_t>(i), 211));
+    double share = 0;
+    const ProfilerResult result = MeasureProfile(device, *stream, *decoder, windows, SmallOptions(),
+                                                 [&](double now, const std::string&) {
+                                                   EXPECT_GE(now, share - 1e-9);
+                                                   EXPECT_LE(now, 1);
+                                                   share = now;
+                                                 });
+    EXPECT_NEAR(share, 1, 1e-6);
+    const kv::Profile& p = result.profile;
+    const auto heads = static_cast<size_t>(config.layers * config.kv_heads);
+    const auto d = static_cast<size_t>(config.head_dim);
+    EXPECT_EQ(p.curve_context, 232);
+    EXPECT_EQ(result.lookups, 3 * 39);
+    EXPECT_EQ(p.similarity.size(), heads);
+    EXPECT_EQ(p.similarity_q.size(), static_cast<size_t>(config.layers * config.q_heads));
+    ASSERT_EQ(p.kept.size(), heads * p.tau_grid.size());
+    EXPECT_EQ(p.hata.at(64).size(), heads * d * 64);
+    EXPECT_EQ(p.loki.size(), heads * d * d);
+    EXPECT_GT(p.layer_seconds, 0);
+    EXPECT_GT(p.link_bytes_per_second, 0);
+    for (const float kept : p.kept) EXPECT_TRUE(kept > 0 && kept <= 1.001f) << kept;
+    for (size_t head = 0; head < heads; ++head) {
+      EXPECT_NEAR(p.kept[(head + 1) * p.tau_grid.size() - 1], 1, 1e-6);
+      EXPECT_EQ(p.hits[(head + 1) * p.tau_grid.size() - 1], 0);
+    }
+    // Layer 0 has no predictions: its curves are those of the actual queries.
+    for (size_t i = 0; i < p.tau_grid.size(); ++i) EXPECT_EQ(p.kept[i], p.kept_predicted[i]);
+    ASSERT_EQ(result.recall.size(), 5u);
+    for (const RetrieverRecall& recall : result.recall) {
+      EXPECT_GT(recall.mean(), 0.05) << recall.name;  // a tenth is what chance finds
+      EXPECT_LE(recall.mean(), 1) << recall.name;
+    }
+    EXPECT_FALSE(result.pictures.heat_maps.empty());
+    EXPECT_FALSE(result.pictures.pairs.empty());
+
+    // It is a profile that can be saved and is its model's.
+    const testing::TemporaryDirectory directory;
+    p.Save(directory.path() / "p.safetensors");
+    kv::Profile::Load(directory.path() / "p.safetensors")
+        .CheckModel(config.kv_layout(decoder->kv_dtype()), "", "p");
+
+    // The same seed gives the same measurements; only the clock's differ.
+    const ProfilerResult again =
+        MeasureProfile(device, *stream, *decoder, windows, SmallOptions(), {});
+    EXPECT_EQ(again.profile.kept, p.kept);
+    EXPECT_EQ(again.profile.hata, p.hata);
+    EXPECT_EQ(again.profile.loki, p.loki);
+  }
+}
+
+TEST(ProfilerTest, OneWindowAndWrongInput) {
+  std::mt19937_64 random = testing::TestRandom(1);
+  CpuDevice device(2);
+  const auto stream = device.CreateStream();
+  const model::ModelConfig config = testing::SmallConfig();
+  const auto decoder = model::RandomDecoder(device, config, random(), {});
+  ProfilerOptions options = SmallOptions();
+  options.hata_bits = {};
+  const auto result = MeasureProfile(device, *stream, *decoder,
+                                     {testing::RandomTokens(random, 100, 211)}, options, {});
+  EXPECT_TRUE(result.recall.empty());  // nothing was held out
+  EXPECT_TRUE(result.profile.hata.empty());
+  EXPECT_ERROR(MeasureProfile(device, *stream, *decoder, {testing::RandomTokens(random, 40, 211)},
+                              options, {}),
+               InvalidArgument, "40 tokens", "40 steps");
+}
+
+}  // namespace
+}  // namespace litecache::profile
