@@ -66,7 +66,8 @@ void ProgressBar::Draw(bool) {
   };
   std::string tail = bytes ? fmt::format("  {}/{}  {}/s", amount(static_cast<double>(done_)),
                                          amount(static_cast<double>(total_)), amount(rate))
-                           : fmt::format("  {}/{} {}  {}/s", done_, total_, unit_, amount(rate));
+                           : fmt::format("  {}/{} {}  {}/s", done_, total_, unit_,
+                                         rate < 9.5 ? fmt::format("{:.2g}", rate) : amount(rate));
   if (share_ > 0 && elapsed > 1) {
     tail += fmt::format("  {} left", FormatSeconds(elapsed / share_ * (1 - share_)));
   }

@@ -16,7 +16,7 @@ constexpr const char* kFull = "full";
 
 std::string TokensTick(double value) { return FormatTokens(std::llround(value)); }
 std::string BytesTick(double value) {
-  return value < 1 ? "0" : FormatBytes(static_cast<uint64_t>(std::llround(value)));
+  return value < 1 ? "0" : FormatBytes(static_cast<uint64_t>(std::min(value, 1e18)));
 }
 std::string PercentTick(double value) { return fmt::format("{:g}", value); }
 

@@ -7,6 +7,8 @@
 #include <set>
 
 #include "base/error.h"
+#include "eval/longbench/longbench.h"
+#include "eval/ruler/tasks.h"
 
 namespace litecache::eval {
 namespace {
@@ -44,6 +46,16 @@ void CheckComparable(const Results& results) {
   }
 }
 
+// A task's place in its suite; those of no suite come last.
+size_t Rank(const std::string& task) {
+  const auto ruler = TaskNames();
+  const auto place = std::find(ruler.begin(), ruler.end(), task);
+  if (place != ruler.end()) return static_cast<size_t>(place - ruler.begin());
+  const auto longbench = LongBenchNames();
+  return ruler.size() + static_cast<size_t>(std::find(longbench.begin(), longbench.end(), task) -
+                                            longbench.begin());
+}
+
 void AddPredictions(const Results& results, Summary* summary) {
   std::map<int64_t, LengthSummary> lengths;
   // The same prediction in two files counts once.
@@ -62,7 +74,12 @@ void AddPredictions(const Results& results, Summary* summary) {
     totals.decode_seconds += p.decode_seconds;
     ++totals.samples;
   }
-  for (auto& [key, length] : lengths) summary->lengths.push_back(std::move(length));
+  for (auto& [key, length] : lengths) {
+    // Samples that run together end in any order; tables follow the suite's.
+    std::stable_sort(length.tasks.begin(), length.tasks.end(),
+                     [](const std::string& a, const std::string& b) { return Rank(a) < Rank(b); });
+    summary->lengths.push_back(std::move(length));
+  }
 }
 
 void AddWindows(const Results& results, Summary* summary) {

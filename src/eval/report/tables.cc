@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "base/units.h"
@@ -23,7 +24,7 @@ std::string Signed(std::optional<double> share) {
 }
 
 std::string Bytes(double bytes) {
-  return bytes > 0 ? FormatBytes(static_cast<uint64_t>(std::llround(bytes))) : kNone;
+  return bytes > 0 ? FormatBytes(static_cast<uint64_t>(std::min(bytes, 1e18))) : kNone;
 }
 
 std::string HitRatio(const KvSums& kv) {

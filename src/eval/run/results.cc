@@ -88,7 +88,9 @@ class Line {
   }
   int64_t Int(const char* key, int64_t low = 0) const {
     const Json& value = Field(key);
-    if (!value.is_number_integer() || value.get<int64_t>() < low)
+    // No count or position of tokens comes near the limit; sums of a few of them still fit.
+    constexpr int64_t kMost = int64_t{1} << 48;
+    if (!value.is_number_integer() || value.get<int64_t>() < low || value.get<int64_t>() > kMost)
       Fail(key, value, "a whole number");
     return value.get<int64_t>();
   }
