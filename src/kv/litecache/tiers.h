@@ -49,7 +49,6 @@ struct SequenceView {
   std::byte* const* const* store = nullptr;
   std::byte* const* const* resident = nullptr;
   std::byte* const* const* metadata = nullptr;
-  int64_t store_blocks = 0, resident_blocks = 0;
 
   int64_t n() const { return past + rows; }
 

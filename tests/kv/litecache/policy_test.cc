@@ -257,7 +257,8 @@ TEST(LitePolicy, MoreSlotsMoveFewerRows) {
 class QuantizedStore : public ::testing::TestWithParam<std::pair<std::string, double>> {};
 
 TEST_P(QuantizedStore, StaysCloseToExactRows) {
-  const auto& [rows, tolerance] = GetParam();
+  const std::string rows = GetParam().first;
+  const double tolerance = GetParam().second;
   std::mt19937_64 random = testing::TestRandom();
   for (const bool resident : {false, true}) {
     KvOptions exact = Options("100%");
