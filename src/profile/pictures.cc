@@ -176,32 +176,41 @@ std::string CurvePlot(const kv::Profile& p, bool predicted) {
   return svg.Finish();
 }
 
+// Four digits: a float's exact value as a double has seventeen, which made a file of 4 MB.
+template <typename T>
+std::vector<double> Short(const std::vector<T>& values) {
+  std::vector<double> rounded;
+  for (const T value : values) rounded.push_back(std::round(double{value} * 1e4) / 1e4);
+  return rounded;
+}
+
 Json Data(const ProfilerResult& result, const std::vector<double>& thresholds,
           const std::vector<double>& hits) {
   const kv::Profile& p = result.profile;
   Json json = {{"layers", p.layers},
                {"q_heads", p.q_heads},
                {"kv_heads", p.kv_heads},
-               {"importance", p.importance},
-               {"similarity", p.similarity},
-               {"thresholds", thresholds},
-               {"hits", hits},
+               {"importance", Short(p.importance)},
+               {"similarity", Short(p.similarity)},
+               {"thresholds", Short(thresholds)},
+               {"hits", Short(hits)},
                {"curves",
-                {{"threshold", p.tau_grid},
-                 {"kept", p.kept},
-                 {"hits", p.hits},
-                 {"kept_predicted", p.kept_predicted},
-                 {"hits_predicted", p.hits_predicted}}}};
+                {{"threshold", Short(p.tau_grid)},
+                 {"kept", Short(p.kept)},
+                 {"hits", Short(p.hits)},
+                 {"kept_predicted", Short(p.kept_predicted)},
+                 {"hits_predicted", Short(p.hits_predicted)}}}};
   json["similarity_maps"] = Json::array();
   for (const auto& map : result.pictures.heat_maps) {
     json["similarity_maps"].push_back({{"layer", map.layer},
                                        {"q_head", map.q_head},
                                        {"steps", map.steps},
-                                       {"cosine", map.cosine}});
+                                       {"cosine", Short(map.cosine)}});
   }
   json["overlap"] = Json::array();
   for (const auto& pair : result.pictures.pairs) {
-    json["overlap"].push_back({pair.layer, pair.similarity, pair.overlap});
+    const std::vector<double> point = Short(std::vector<float>{pair.similarity, pair.overlap});
+    json["overlap"].push_back({pair.layer, point[0], point[1]});
   }
   return json;
 }
