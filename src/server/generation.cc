@@ -16,10 +16,12 @@ double Seconds(std::chrono::steady_clock::duration duration) {
 
 }  // namespace
 
-Generation::Generation(std::shared_ptr<Exchange> exchange, Service& service, GenerationJob job)
+Generation::Generation(std::shared_ptr<Exchange> exchange, Service& service, GenerationJob job,
+                       std::shared_ptr<void> counted)
     : exchange_(std::move(exchange)),
       service_(service),
       job_(std::move(job)),
+      counted_(std::move(counted)),
       samples_(job_.requests.front().n),
       prefill_(std::make_shared<PrefillState>()),
       last_token_(job_.requests.size() * static_cast<size_t>(samples_)) {
@@ -218,6 +220,7 @@ void Generation::Leave() {
   finished_ = true;
   service_.metrics().duration.Observe(Seconds(Clock::now() - exchange_->started()));
   if (std::exchange(registered_, false)) service_.Unregister(this);
+  counted_ = nullptr;
 }
 
 }  // namespace litecache::server

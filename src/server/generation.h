@@ -21,7 +21,9 @@ class Service;
 // queue of its request, which max_tokens bounds.
 class Generation final : public Producer {
  public:
-  Generation(std::shared_ptr<Exchange> exchange, Service& service, GenerationJob job);
+  // `counted` is kept until the answer has ended.
+  Generation(std::shared_ptr<Exchange> exchange, Service& service, GenerationJob job,
+             std::shared_ptr<void> counted);
   ~Generation() override;
 
   // Submits the job's requests. A worker's thread, before Exchange::Attach(). Throws what
@@ -60,6 +62,7 @@ class Generation final : public Producer {
   std::shared_ptr<Exchange> exchange_;
   Service& service_;
   GenerationJob job_;
+  std::shared_ptr<void> counted_;
   int samples_;
   int64_t prompt_tokens_ = 0;
   std::vector<Part> parts_;  // one a prompt

@@ -70,14 +70,10 @@ void Service::StopWorkers() { workers_.reset(); }
 
 void Service::Register(Generation* generation) {
   generations_.insert(generation);
-  ++generating_;
   if (cancelling_) generation->Cancel();
 }
 
-void Service::Unregister(Generation* generation) {
-  generations_.erase(generation);
-  --generating_;
-}
+void Service::Unregister(Generation* generation) { generations_.erase(generation); }
 
 const std::vector<Service::Route>& Service::Routes() {
   static const std::vector<Route> routes = {
@@ -213,7 +209,7 @@ void Service::Generate(const std::shared_ptr<Exchange>& exchange, ReadJob read) 
     try {
       auto job = read(ParseBody(exchange->TakeBody()), *model);
       if (exchange->abandoned()) return;
-      auto generation = std::make_shared<Generation>(exchange, *this, std::move(job));
+      auto generation = std::make_shared<Generation>(exchange, *this, std::move(job), generating);
       generation->Submit(*model->engine);
       exchange->Attach(std::move(generation));
     } catch (...) {

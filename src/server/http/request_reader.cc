@@ -81,7 +81,9 @@ size_t RequestReader::Feed(std::string_view bytes) {
         parser.put(boost::asio::buffer(bytes.data() + used, bytes.size() - used), error);
     used += count;
     if (error == http::error::need_more) return used;
-    if (error == http::error::header_limit) {
+    if (error == http::error::bad_version) {
+      Fail(505, "only HTTP/1.1 and HTTP/1.0 are spoken here");
+    } else if (error == http::error::header_limit) {
       Fail(431, fmt::format("the request's header is larger than {}",
                             FormatBytes(impl_->limits.header_bytes)));
     } else if (error == http::error::body_limit) {
@@ -92,8 +94,7 @@ size_t RequestReader::Feed(std::string_view bytes) {
     } else if (parser.is_done()) {
       const unsigned version = parser.get().version();
       if (version != 10 && version != 11) {
-        Fail(505, fmt::format("HTTP version {}.{} is not spoken here: use HTTP/1.1", version / 10,
-                              version % 10));
+        Fail(505, "only HTTP/1.1 and HTTP/1.0 are spoken here");
       } else {
         state_ = State::kDone;
       }

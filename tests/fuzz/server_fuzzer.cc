@@ -1,0 +1,150 @@
+// Arbitrary bytes as what a client sends: as HTTP, in pieces of sizes the bytes choose, and as the
+// JSON body of every endpoint. Each ends in a request the engine could be given, or in an error
+// that blames the client; an answer's JSON can always be written.
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "base/error.h"
+#include "model/config.h"
+#include "server/api/answer.h"
+#include "server/api/error.h"
+#include "server/api/information.h"
+#include "server/http/request_reader.h"
+
+namespace {
+
+using namespace litecache;          // NOLINT: a program of one file
+using namespace litecache::server;  // NOLINT
+
+constexpr const char* kTokenizer = R"({
+  "added_tokens": [
+    {"id": 0, "content": "<s>", "special": true, "single_word": false, "lstrip": false,
+     "rstrip": false, "normalized": false},
+    {"id": 1, "content": "</s>", "special": true, "single_word": false, "lstrip": false,
+     "rstrip": false, "normalized": false}],
+  "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "use_regex": true},
+  "decoder": {"type": "ByteLevel"},
+  "model": {"type": "BPE", "merges": ["a b"],
+    "vocab": {"<s>": 0, "</s>": 1, "a": 2, "b": 3, "c": 4, "Ġ": 5, "Ã": 6, "©": 7, "ab": 8}}})";
+
+// Knows what a request is checked against, and cannot generate.
+class NoEngine final : public Engine {
+ public:
+  NoEngine() {
+    config_.vocab = 9;
+    plan_.largest_context = plan_.context_limit = 512;
+  }
+  const model::ModelConfig& config() const override { return config_; }
+  const tokenizer::Tokenizer& tokenizer() const override { return *tokenizer_; }
+  const std::filesystem::path& directory() const override { return directory_; }
+  const MemoryPlan& memory_plan() const override { return plan_; }
+  const std::vector<std::string>& kv_notes() const override { return notes_; }
+  EngineStats Stats() const override { return {}; }
+  const SamplingParams& default_sampling() const override { return sampling_; }
+  std::shared_ptr<RequestHandle> Submit(Request) override { throw Error("no engine"); }
+  ScoreResult Score(const ScoreRequest&, const std::function<void(int64_t, int64_t)>&) override {
+    throw Error("no engine");
+  }
+  std::string Description() const override { return "none"; }
+
+ private:
+  model::ModelConfig config_;
+  std::shared_ptr<const tokenizer::Tokenizer> tokenizer_ =
+      tokenizer::Tokenizer::FromJson(kTokenizer);
+  std::filesystem::path directory_;
+  MemoryPlan plan_;
+  std::vector<std::string> notes_;
+  SamplingParams sampling_;
+};
+
+const ServedModel& Model() {
+  static const auto model = [] {
+    auto made = std::make_unique<ServedModel>();
+    made->engine = std::make_unique<NoEngine>();
+    made->names = {"m"};
+    made->chat.emplace(made->tokenizer(),
+                       tokenizer::ChatTemplate("{% for m in messages %}<s>{{ m.role }}{{ m.content "
+                                               "}}{% endfor %}{% if add_generation_prompt %}</s>{% "
+                                               "endif %}"));
+    made->limits.trust_chat_template = false;
+    return made;
+  }();
+  return *model;
+}
+
+template <typename Body>
+void Try(const Body& body) {
+  try {
+    body();
+  } catch (...) {
+    const ApiError error = ToApiError(std::current_exception());
+    LC_CHECK(error.status() < 500, "{}", error.what());
+    LC_CHECK(Json::accept(error.Body()));
+  }
+}
+
+void Answer(GenerationJob job) {
+  LC_CHECK(!job.requests.empty());
+  int choices = 0;
+  for (const Request& request : job.requests) {
+    LC_CHECK(request.n >= 1 && request.max_tokens >= 1);
+    request.sampling.Validate();
+    choices += request.n;
+  }
+  std::string out;
+  job.format->Begin(&out);
+  for (int i = 0; i < choices; ++i) {
+    Chunk chunk;
+    chunk.tokens = {2};
+    chunk.text = "a";
+    if (job.requests[0].logprobs >= 0) chunk.logprob = TokenLogprob{2, -1.0f};
+    job.format->Delta(i, chunk, &out);
+    chunk.finish = FinishReason::kStop;
+    job.format->Delta(i, chunk, &out);
+  }
+  if (job.stream.stream) {
+    job.format->End({1, 0, 2}, &out);
+    for (size_t at = 0; (at = out.find("data: {", at)) != std::string::npos;) {
+      const size_t end = out.find("\n\n", at);
+      LC_CHECK(Json::accept(out.substr(at + 6, end - at - 6)));
+      at = end;
+    }
+  } else {
+    LC_CHECK(Json::accept(Dump(job.format->Whole({1, 0, 2}))));
+  }
+}
+
+void TryBody(std::string_view body) {
+  Try([&] { Answer(ReadChat(ParseBody(body), Model())); });
+  Try([&] { Answer(ReadCompletion(ParseBody(body), Model())); });
+  Try([&] { Answer(ReadResponses(ParseBody(body), Model())); });
+  Try([&] { Dump(TokenizeJson(ParseBody(body), Model())); });
+  Try([&] { Dump(DetokenizeJson(ParseBody(body), Model())); });
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  const std::string_view bytes(reinterpret_cast<const char*>(data), size);
+  TryBody(bytes);
+  RequestReader reader({4096, 65536});
+  std::string pending;
+  for (size_t at = 0; at < size && reader.state() == RequestReader::State::kReading;) {
+    const size_t count = std::min<size_t>(1 + data[at] % 61, size - at);
+    pending += bytes.substr(at, count);
+    at += count;
+    pending.erase(0, reader.Feed(pending));
+    (void)reader.WantsContinue();
+    LC_CHECK(pending.size() <= 4096 + 61 || reader.state() != RequestReader::State::kReading);
+  }
+  if (reader.state() == RequestReader::State::kFailed) LC_CHECK(reader.error_status() >= 400);
+  if (reader.state() == RequestReader::State::kDone) {
+    const HttpRequest request = reader.Take();
+    LC_CHECK(request.body.size() <= 65536);
+    TryBody(request.body);
+  }
+  return 0;
+}

@@ -1,0 +1,257 @@
+"""The program against real clients: the official openai package, curl, Prometheus's own parser.
+
+usage: clients_test.py PROGRAM MODEL_DIRECTORY
+Exits with 77 (skipped) where the Python packages are missing.
+"""
+
+import json
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+import unittest
+import urllib.request
+
+try:
+    import openai
+    from prometheus_client.parser import text_string_to_metric_families
+except ImportError as error:
+    print(f"skipped: {error}; scripts/setup-test-python installs tests/requirements.txt")
+    sys.exit(77)
+
+PROGRAM, MODEL = sys.argv[1:3]
+KEY = "test-key"
+# The demo model continues code; greedy by its generation_config.json.
+CHAT = [{"role": "user", "content": "def add(a, b):\n    return"}]
+
+
+class Server:
+    """The program, on a port of its own."""
+
+    def __init__(self, *flags):
+        command = [PROGRAM, "serve", "--model", MODEL, "--port", "0", "--threads", "1",
+                   "--memory", "2GiB", "--api-key", KEY, *flags]
+        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        self.log = []
+        for line in self.process.stderr:
+            self.log.append(line)
+            found = re.search(r"serving .* at (http\S+)", line)
+            if found:
+                self.url = found.group(1)
+                break
+        else:
+            raise RuntimeError("the server did not start: " + "".join(self.log))
+        # Whatever else it writes must not fill the pipe.
+        self.reader = threading.Thread(target=lambda: self.log.extend(self.process.stderr))
+        self.reader.start()
+
+    def stop(self, number=signal.SIGTERM):
+        """Sends a signal and returns the exit code."""
+        self.process.send_signal(number)
+        return self.wait()
+
+    def wait(self):
+        code = self.process.wait(timeout=120)
+        self.reader.join()
+        self.process.stderr.close()
+        return code
+
+    def client(self, **more):
+        options = {"base_url": self.url + "/v1", "api_key": KEY, "max_retries": 0, "timeout": 120}
+        return openai.OpenAI(**{**options, **more})
+
+    def metrics(self):
+        """Samples of /metrics: (name, labels) -> value."""
+        request = urllib.request.Request(self.url + "/metrics",
+                                         headers={"Authorization": "Bearer " + KEY})
+        text = urllib.request.urlopen(request, timeout=60).read().decode()
+        return {(sample.name, tuple(sorted(sample.labels.items()))): sample.value
+                for family in text_string_to_metric_families(text) for sample in family.samples}
+
+    def wait_idle(self):
+        deadline = time.time() + 60
+        while self.metrics()[("litecache_requests_running", ())] > 0:
+            if time.time() > deadline:
+                raise AssertionError("requests are left running")
+            time.sleep(0.02)
+
+
+class Clients(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.server = Server()
+        cls.client = cls.server.client()
+
+    @classmethod
+    def tearDownClass(cls):
+        assert cls.server.stop() == 0, "".join(cls.server.log)
+
+    def test_models(self):
+        models = self.client.models.list().data
+        self.assertEqual(len(models), 1)
+        self.assertEqual(self.client.models.retrieve(models[0].id).id, models[0].id)
+
+    def test_chat_streamed_and_whole_are_the_same(self):
+        options = {"model": "litecache-demo-16m", "messages": CHAT, "max_completion_tokens": 24,
+                   "temperature": 0}
+        whole = self.client.chat.completions.create(**options)
+        self.assertTrue(whole.choices[0].message.content)
+        self.assertEqual(whole.usage.prompt_tokens_details.cached_tokens, 0)
+        text, usage = "", None
+        for chunk in self.client.chat.completions.create(
+                **options, stream=True, stream_options={"include_usage": True}):
+            usage = chunk.usage or usage
+            for choice in chunk.choices:
+                text += choice.delta.content or ""
+        self.assertEqual(text, whole.choices[0].message.content)
+        self.assertEqual(usage, whole.usage)
+
+    def test_the_stream_helper_accumulates(self):
+        with self.client.chat.completions.stream(
+                model="litecache-demo-16m", messages=CHAT, max_tokens=16, logprobs=True,
+                top_logprobs=2) as stream:
+            content = "".join(e.delta for e in stream if e.type == "content.delta")
+            try:
+                final = stream.get_final_completion()
+            except openai.LengthFinishReasonError as cut:  # how the package reports "length"
+                final = cut.completion
+        self.assertEqual(final.choices[0].message.content, content)
+        self.assertEqual(len(final.choices[0].logprobs.content[0].top_logprobs), 2)
+
+    def test_extensions(self):
+        answer = self.client.chat.completions.create(
+            model="litecache-demo-16m", messages=CHAT, max_tokens=5, seed=1, n=2,
+            extra_body={"top_k": 5, "min_p": 0.01, "repetition_penalty": 1.1, "ignore_eos": True})
+        self.assertEqual([c.finish_reason for c in answer.choices], ["length", "length"])
+        self.assertEqual(answer.usage.completion_tokens, 10)
+
+    def test_completions(self):
+        answer = self.client.completions.create(
+            model="litecache-demo-16m", prompt=["import os\n", "class A"], max_tokens=6, logprobs=2)
+        self.assertEqual([c.index for c in answer.choices], [0, 1])
+        self.assertEqual(len(answer.choices[0].logprobs.tokens),
+                         len(answer.choices[0].logprobs.token_logprobs))
+
+    def test_responses(self):
+        options = {"model": "litecache-demo-16m", "input": CHAT[0]["content"],
+                   "max_output_tokens": 12, "temperature": 0}
+        whole = self.client.responses.create(**options)
+        self.assertTrue(whole.output_text)
+        with self.client.responses.stream(**options) as stream:
+            text = "".join(e.delta for e in stream if e.type == "response.output_text.delta")
+        self.assertEqual(text, whole.output_text)
+
+    def test_errors_have_their_classes(self):
+        create = self.client.chat.completions.create
+        with self.assertRaises(openai.BadRequestError) as caught:
+            create(model="litecache-demo-16m", messages=CHAT, temperature=-1)
+        self.assertEqual(caught.exception.param, "temperature")
+        with self.assertRaises(openai.BadRequestError) as caught:
+            create(model="litecache-demo-16m", messages=CHAT, extra_body={"frobnicate": 1})
+        self.assertEqual(caught.exception.code, "unknown_parameter")
+        with self.assertRaises(openai.NotFoundError):
+            create(model="another", messages=CHAT)
+        with self.assertRaises(openai.AuthenticationError):
+            self.server.client(api_key="wrong").models.list()
+        with self.assertRaises(openai.BadRequestError) as caught:
+            self.client.completions.create(model="litecache-demo-16m", prompt=[5] * 40000)
+        self.assertEqual(caught.exception.code, "context_length_exceeded")
+
+    def test_a_timeout_cancels(self):
+        with self.assertRaises(openai.APITimeoutError):
+            self.server.client(timeout=0.5).completions.create(
+                model="litecache-demo-16m", prompt="x", max_tokens=30000,
+                extra_body={"ignore_eos": True})
+        self.server.wait_idle()
+
+    def test_closing_a_stream_cancels(self):
+        stream = self.client.completions.create(
+            model="litecache-demo-16m", prompt="x", max_tokens=30000, stream=True,
+            extra_body={"ignore_eos": True})
+        next(iter(stream))
+        stream.close()
+        self.server.wait_idle()
+        self.assertEqual(self.server.metrics()[("litecache_kv_used_bytes", (("tier", "host"),))], 0)
+
+    def test_metrics_parse_and_count(self):
+        before = self.server.metrics()
+        self.client.completions.create(model="litecache-demo-16m", prompt="a b", max_tokens=7,
+                                       extra_body={"ignore_eos": True})
+        after = self.server.metrics()
+
+        def grown(name, *labels):
+            return after[(name, labels)] - before.get((name, labels), 0)
+
+        self.assertEqual(grown("litecache_generation_tokens_total"), 7)
+        self.assertEqual(grown("litecache_time_to_first_token_seconds_count"), 1)
+        self.assertEqual(grown("litecache_time_per_output_token_seconds_count"), 6)
+        self.assertEqual(grown("litecache_http_responses_total", ("route", "/v1/completions"),
+                               ("status", "200")), 1)
+
+    @unittest.skipUnless(shutil.which("curl"), "curl is not installed")
+    def test_curl(self):
+        body = json.dumps({"messages": CHAT, "max_tokens": 4, "stream": True})
+        # -N: as it comes; a body this large makes curl ask with Expect: 100-continue.
+        padded = json.dumps({"prompt": "x " * 10, "max_tokens": 1, "user": "u" * 2_000_000})
+        common = ["curl", "-sS", "--fail", "-N", "-H", "Authorization: Bearer " + KEY,
+                  "-H", "Content-Type: application/json"]
+        stream = subprocess.run([*common, self.server.url + "/v1/chat/completions", "-d", body],
+                                capture_output=True, text=True, check=True).stdout
+        self.assertTrue(stream.endswith("data: [DONE]\n\n"), stream)
+        large = subprocess.run([*common, self.server.url + "/v1/completions", "-d", "@-"],
+                               input=padded, capture_output=True, text=True, check=True).stdout
+        self.assertEqual(json.loads(large)["usage"]["completion_tokens"], 1)
+
+
+class Ends(unittest.TestCase):
+    def generate(self, server, results, max_tokens):
+        try:
+            answer = server.client().completions.create(
+                model="litecache-demo-16m", prompt="x", max_tokens=max_tokens,
+                extra_body={"ignore_eos": True})
+            results.append(answer.usage.completion_tokens)
+        except openai.APIError as error:
+            results.append(error)
+
+    def run_and_stop(self, max_tokens, *flags):
+        server, results = Server(*flags), []
+        thread = threading.Thread(target=self.generate, args=(server, results, max_tokens))
+        thread.start()
+        while server.metrics()[("litecache_generation_tokens_total", ())] == 0:
+            time.sleep(0.01)
+        server.process.send_signal(signal.SIGTERM)
+        return server, results, thread
+
+    def test_sigterm_lets_requests_finish(self):
+        server, results, thread = self.run_and_stop(300, "--shutdown-timeout", "100")
+        self.assertEqual(server.wait(), 0)
+        thread.join()
+        self.assertEqual(results, [300])
+
+    def test_the_timeout_cancels_and_the_exit_code_says_so(self):
+        server, results, thread = self.run_and_stop(30000, "--shutdown-timeout", "0.2")
+        self.assertEqual(server.wait(), 3)
+        thread.join()
+        self.assertIsInstance(results[0], openai.InternalServerError)
+
+    def test_a_second_signal_ends_at_once(self):
+        server, results, thread = self.run_and_stop(30000, "--shutdown-timeout", "100")
+        while not any("second signal" in line for line in server.log):
+            self.assertIsNone(server.process.poll(), server.log)
+            time.sleep(0.01)
+        self.assertEqual(server.stop(signal.SIGINT), 130)
+        thread.join()
+        self.assertIsInstance(results[0], openai.APIConnectionError)
+
+    def test_a_model_that_is_missing_is_an_error(self):
+        result = subprocess.run([PROGRAM, "serve", "--model", "/nonexistent", "--port", "0"],
+                                capture_output=True, text=True, timeout=60)
+        self.assertEqual(result.returncode, 1)
+        self.assertIn("/nonexistent", result.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=[sys.argv[0]], verbosity=2)

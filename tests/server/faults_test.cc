@@ -1,0 +1,320 @@
+// Clients that misbehave: whatever they do, the server goes on, and nothing of theirs stays behind.
+#include <gmock/gmock.h>
+
+#include <random>
+#include <thread>
+
+#include "server/test_server.h"
+#include "test_seed.h"
+
+namespace litecache::testing {
+namespace {
+
+using std::chrono::milliseconds;
+using ::testing::HasSubstr;
+
+TestServer::Options Endless() {
+  TestServer::Options options;
+  options.endless = true;
+  options.limits.default_max_tokens = 1000000;
+  return options;
+}
+
+std::string StreamRequest(int64_t max_tokens = 1000000) {
+  return RequestText(
+      "POST", "/v1/completions",
+      Json{{"prompt", "the"}, {"max_tokens", max_tokens}, {"ignore_eos", true}, {"stream", true}}
+          .dump());
+}
+
+// Prefilling these takes the small model seconds.
+std::string LongPrompt(bool stream) {
+  return RequestText(
+      "POST", "/v1/completions",
+      Json{{"prompt", std::vector<int32_t>(60000, 20)}, {"max_tokens", 5}, {"stream", stream}}
+          .dump());
+}
+
+TEST(Faults, LeavingInTheMiddleOfAStreamCancels) {
+  TestServer server(Endless());
+  Client client(server.port());
+  client.Send(StreamRequest());
+  client.ReceiveUntil("data: ");
+  EXPECT_EQ(server.server().generating(), 1);
+  client.Close();
+  server.ExpectClean();
+  EXPECT_EQ(server.server().http_counters().abandoned, 1u);
+}
+
+TEST(Faults, LeavingWithoutAStreamCancels) {
+  TestServer server(Endless());
+  Client client(server.port());
+  client.Send(
+      RequestText("POST", "/v1/completions",
+                  Json{{"prompt", "the"}, {"max_tokens", 1000000}, {"ignore_eos", true}}.dump()));
+  EXPECT_TRUE(Eventually([&] { return server.engine().Stats().generated_tokens > 10; }));
+  client.Reset();
+  server.ExpectClean();
+}
+
+TEST(Faults, LeavingDuringThePrefillCancels) {
+  TestServer server(Endless());
+  for (const bool stream : {false, true}) {
+    const int64_t before = server.engine().Stats().prompt_tokens;
+    Client client(server.port());
+    client.Send(LongPrompt(stream));
+    EXPECT_TRUE(Eventually([&] { return server.engine().Stats().prompt_tokens > before; }));
+    client.Close();
+    server.ExpectClean();
+    const int64_t after = server.engine().Stats().prompt_tokens;
+    EXPECT_LT(after - before, 60000) << "the prompt was processed to its end";
+  }
+}
+
+TEST(Faults, LeavingTheQueueCancels) {
+  TestServer::Options options = Endless();
+  options.engine.max_batch = 1;
+  TestServer server(options);
+  Client running(server.port());
+  running.Send(StreamRequest());
+  running.ReceiveUntil("data: ");
+  {
+    Client waiting(server.port());
+    waiting.Send(StreamRequest());
+    EXPECT_TRUE(Eventually([&] { return server.engine().Stats().waiting == 1; }));
+  }
+  EXPECT_TRUE(Eventually([&] { return server.engine().Stats().waiting == 0; }));
+  EXPECT_EQ(server.server().generating(), 1);
+  running.Close();
+}
+
+TEST(Faults, ASlowReaderDoesNotHoldUpOthersAndIsClosedInTheEnd) {
+  TestServer::Options options = Endless();
+  options.server.http.idle_timeout = milliseconds(700);
+  TestServer server(options);
+  Client slow(server.port(), 2048);
+  // Large events, so that the system's buffers are soon full.
+  slow.Send(RequestText("POST", "/v1/completions",
+                        Json{{"prompt", "the"},
+                             {"max_tokens", 1000000},
+                             {"ignore_eos", true},
+                             {"logprobs", 20},
+                             {"stream", true}}
+                            .dump()));
+  slow.ReceiveUntil("data: ");
+  // Others are served meanwhile.
+  EXPECT_EQ(server.Post("/v1/completions", {{"prompt", "x"}, {"max_tokens", 3}}).status, 200);
+  // Reads nothing more: its buffers fill, and the time runs out.
+  EXPECT_TRUE(Eventually([&] { return server.server().http_counters().timeouts == 1; }));
+  EXPECT_TRUE(Eventually([&] { return server.server().generating() == 0; }));
+}
+
+TEST(Faults, HalfSentRequestsAreClosed) {
+  TestServer::Options options;
+  options.server.http.idle_timeout = milliseconds(300);
+  TestServer server(options);
+  const std::string whole = RequestText("POST", "/v1/completions", "{\"prompt\": \"x\"}");
+  for (const size_t sent : {size_t{0}, size_t{1}, size_t{20}, whole.size() - 3}) {
+    Client client(server.port());
+    client.Send(whole.substr(0, sent));
+    const std::string answer = client.ReceiveAll();
+    if (sent == 0) {
+      EXPECT_EQ(answer, "");
+    } else {
+      EXPECT_EQ(ParseReply(answer).status, 408);
+    }
+  }
+  EXPECT_EQ(server.server().http_counters().timeouts, 4u);
+}
+
+TEST(Faults, ARequestByteByByteIsARequest) {
+  TestServer server;
+  Client client(server.port());
+  const std::string text =
+      RequestText("POST", "/v1/completions", Json{{"prompt", "the"}, {"max_tokens", 2}}.dump(),
+                  {"Connection: close"});
+  for (const char c : text) client.Send({&c, 1});
+  EXPECT_EQ(ParseReply(client.ReceiveAll()).status, 200);
+}
+
+TEST(Faults, GarbageIsRefused) {
+  TestServer server;
+  auto random = TestRandom(1);
+  for (int i = 0; i < 200; ++i) {
+    std::string bytes(1 + random() % 3000, '\0');
+    for (char& c : bytes) c = static_cast<char>(random());
+    // Half of them look like a request at first.
+    if (i % 2 == 0) bytes = "POST /v1/completions HTTP/1.1\r\n" + bytes;
+    Client client(server.port());
+    client.Send(bytes);
+    client.ShutdownSend();
+    const std::string answer = client.ReceiveAll();
+    if (!answer.empty()) EXPECT_GE(ParseReply(answer).status, 400);
+  }
+}
+
+TEST(Faults, RandomJsonIsAnsweredInOpenAisShape) {
+  TestServer server;
+  auto random = TestRandom(2);
+  const std::vector<std::string> names = {"prompt",     "messages",   "n",    "stop",
+                                          "stream",     "logprobs",   "seed", "max_tokens",
+                                          "logit_bias", "temperature"};
+  const std::vector<Json> values = {nullptr,
+                                    true,
+                                    -1,
+                                    0,
+                                    1e300,
+                                    "x",
+                                    "",
+                                    Json::array(),
+                                    Json::object(),
+                                    Json::array({1, "a"}),
+                                    Json{{"a", 1}},
+                                    18446744073709551615u};
+  const std::vector<std::string> paths = {"/v1/completions", "/v1/chat/completions",
+                                          "/v1/responses", "/tokenize", "/detokenize"};
+  for (int i = 0; i < 300; ++i) {
+    Json body = {{"max_tokens", 1}};
+    for (size_t k = random() % 5; k > 0; --k) {
+      body[names[random() % names.size()]] = values[random() % values.size()];
+    }
+    const Reply reply = server.Post(paths[random() % paths.size()], body);
+    if (reply.status == 200) continue;
+    EXPECT_EQ(reply.status, 400) << body;
+    EXPECT_TRUE(Json::parse(reply.body)["error"]["message"].is_string()) << body;
+  }
+}
+
+TEST(Faults, BodiesAndHeadersBeyondTheLimits) {
+  TestServer::Options options;
+  options.server.http.limits.body_bytes = 10000;
+  options.server.http.limits.header_bytes = 4096;
+  TestServer server(options);
+  const Reply large = Call(server.port(), "POST", "/v1/completions", std::string(2000000, 'x'));
+  EXPECT_EQ(large.status, 413);
+  EXPECT_THAT(large.body, HasSubstr("--max-body"));
+  // In chunks, whose sum is not announced.
+  Client client(server.port());
+  client.Send("POST /v1/completions HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n");
+  const std::string chunk = "1000\r\n" + std::string(4096, 'x') + "\r\n";
+  for (int i = 0; i < 5; ++i) client.Send(chunk);
+  EXPECT_EQ(ParseReply(client.ReceiveAll()).status, 413);
+  EXPECT_EQ(Call(server.port(), "GET", "/health", "", {"X-Long: " + std::string(5000, 'y')}).status,
+            431);
+  EXPECT_EQ(server.server().http_counters().bad_requests, 3u);
+}
+
+TEST(Faults, ThousandsOfConnectionsComeAndGo) {
+  TestServer server(Endless());
+  auto random = TestRandom(3);
+  for (int i = 0; i < 3000; ++i) {
+    Client client(server.port());
+    switch (random() % 5) {
+      case 0:
+        break;
+      case 1:
+        client.Send("GET /health HTTP/1.1\r\n");
+        break;
+      case 2:
+        client.Send(StreamRequest());
+        break;
+      case 3:
+        client.Send(StreamRequest());
+        client.Receive(milliseconds(2));
+        break;
+      default:
+        client.Send(RequestText("GET", "/health"));
+    }
+    if (random() % 2 == 0) client.Reset();
+  }
+  server.ExpectClean();
+  EXPECT_GE(server.server().http_counters().accepted, 3000u);
+}
+
+TEST(Faults, ConnectionsBeyondTheLimitAreTold) {
+  TestServer::Options options;
+  options.server.http.max_connections = 3;
+  TestServer server(options);
+  std::vector<Client> held;
+  for (int i = 0; i < 3; ++i) {
+    held.emplace_back(server.port());
+    held.back().Send(RequestText("GET", "/health"));
+    held.back().ReceiveUntil("ok");
+  }
+  Client fourth(server.port());
+  const Reply refused = ParseReply(fourth.ReceiveAll());
+  EXPECT_EQ(refused.status, 503);
+  EXPECT_THAT(refused.body, HasSubstr("--max-connections"));
+  held.clear();
+  EXPECT_TRUE(Eventually([&] { return server.server().http_counters().connections == 0; }));
+}
+
+TEST(Faults, AFullQueueAnswers429) {
+  TestServer::Options options = Endless();
+  options.engine.max_batch = 1;
+  options.server.service.max_queue = 2;
+  TestServer server(options);
+  std::vector<Client> clients;
+  for (int i = 0; i < 3; ++i) {
+    clients.emplace_back(server.port());
+    clients.back().Send(StreamRequest());
+    EXPECT_TRUE(Eventually([&] {
+      const auto stats = server.engine().Stats();
+      return stats.running == 1 && stats.waiting == i;
+    }));
+  }
+  const Reply reply = server.Post("/v1/completions", {{"prompt", "x"}});
+  EXPECT_EQ(reply.status, 429);
+  EXPECT_GE(std::stoi(reply.headers.at("retry-after")), 1);
+  EXPECT_THAT(reply.body, HasSubstr("rate_limit_error"));
+  clients.erase(clients.begin() + 1);  // one that waits leaves: there is room again
+  EXPECT_TRUE(Eventually([&] { return server.engine().Stats().waiting == 1; }));
+  Client next(server.port());
+  next.Send(StreamRequest());
+  EXPECT_THAT(next.ReceiveUntil("\r\n"), HasSubstr("200"));
+  clients.clear();
+}
+
+TEST(Faults, RequestsOnOneConnectionAreAnsweredInTheirOrder) {
+  TestServer server;
+  Client client(server.port());
+  // Sent ahead of the answers.
+  client.Send(RequestText("GET", "/v1/models") + RequestText("GET", "/nowhere") +
+              RequestText("POST", "/v1/completions",
+                          Json{{"prompt", "x"}, {"max_tokens", 3}, {"stream", true}}.dump()) +
+              RequestText("GET", "/health", "", {"Connection: close"}));
+  const std::string all = client.ReceiveAll();
+  const size_t models = all.find("\"tiny\""), missing = all.find(" 404 "),
+               done = all.find("[DONE]"), health = all.find("{\"status\":\"ok\"}");
+  EXPECT_LT(models, missing);
+  EXPECT_LT(missing, done);
+  EXPECT_LT(done, health);
+  EXPECT_NE(health, std::string::npos);
+}
+
+TEST(Faults, ContinueIsSaidWhenAsked) {
+  TestServer server;
+  Client client(server.port());
+  const std::string body = Json{{"prompt", "x"}, {"max_tokens", 1}}.dump();
+  client.Send(
+      "POST /v1/completions HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: " +
+      std::to_string(body.size()) + "\r\nExpect: 100-continue\r\nConnection: close\r\n\r\n");
+  EXPECT_THAT(client.ReceiveUntil("\r\n\r\n"), HasSubstr("100 Continue"));
+  client.Send(body);
+  EXPECT_THAT(client.ReceiveAll(), HasSubstr("200 OK"));
+}
+
+TEST(Faults, OldClientsGetStreamsWithoutChunks) {
+  TestServer server;
+  Client client(server.port());
+  const std::string body = Json{{"prompt", "x"}, {"max_tokens", 2}, {"stream", true}}.dump();
+  client.Send(
+      "POST /v1/completions HTTP/1.0\r\nContent-Type: application/json\r\nContent-Length: " +
+      std::to_string(body.size()) + "\r\n\r\n" + body);
+  const std::string answer = client.ReceiveAll();
+  EXPECT_THAT(answer, ::testing::Not(HasSubstr("chunked")));
+  EXPECT_THAT(answer, ::testing::EndsWith("data: [DONE]\n\n"));
+}
+
+}  // namespace
+}  // namespace litecache::testing

@@ -1,0 +1,191 @@
+// Keys, origins, TLS.
+#include <gmock/gmock.h>
+#include <netinet/in.h>
+#include <openssl/err.h>
+#include <openssl/evp.h>
+#include <openssl/pem.h>
+#include <openssl/ssl.h>
+#include <openssl/x509.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include "expect_error.h"
+#include "server/auth.h"
+#include "server/test_server.h"
+#include "temporary_directory.h"
+
+namespace litecache::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(Security, KeysProtectEverythingButHealth) {
+  const TemporaryDirectory directory;
+  const auto file = directory.Write("keys", "# people\nalpha-key\n\n  beta-key \r\n");
+  TestServer::Options options;
+  options.server.service.keys.Add("first-key");
+  options.server.service.keys.AddFile(file);
+  TestServer server(options);
+  server.SkipCleanCheck();
+  const auto status = [&](std::string_view path, const std::vector<std::string>& headers) {
+    return Call(server.port(), "GET", path, "", headers).status;
+  };
+  EXPECT_EQ(status("/health", {}), 200);
+  for (const char* path : {"/v1/models", "/metrics", "/props", "/", "/nowhere"}) {
+    EXPECT_EQ(status(path, {}), 401) << path;
+  }
+  for (const char* key : {"first-key", "alpha-key", "beta-key"}) {
+    EXPECT_EQ(status("/v1/models", {std::string("Authorization: Bearer ") + key}), 200) << key;
+  }
+  for (const char* header :
+       {"Authorization: Bearer", "Authorization: Bearer wrong", "Authorization: first-key",
+        "Authorization: Bearer first-ke", "Authorization: Bearer first-keyy",
+        "Authorization: Basic first-key", "X-Api-Key: first-key"}) {
+    EXPECT_EQ(status("/v1/models", {header}), 401) << header;
+  }
+  EXPECT_EQ(status("/v1/models", {"Authorization: bearer  first-key"}), 200);
+  const Reply reply = server.Post("/v1/completions", {{"prompt", "x"}});
+  EXPECT_EQ(reply.status, 401);
+  EXPECT_EQ(Json::parse(reply.body)["error"]["code"], "invalid_api_key");
+}
+
+TEST(Security, BadKeysAreErrors) {
+  const TemporaryDirectory directory;
+  server::ApiKeys keys;
+  EXPECT_ERROR(keys.Add(""), InvalidArgument, "empty");
+  EXPECT_ERROR(keys.Add("with space"), InvalidArgument, "header");
+  EXPECT_ERROR(keys.AddFile(directory.path() / "missing"), FileError, "missing");
+  EXPECT_ERROR(keys.AddFile(directory.Write("none", "# nothing\n")), FileError, "no API key");
+  EXPECT_ERROR(keys.AddFile(directory.Write("bad", "a b\n")), FileError, "bad");
+}
+
+TEST(Security, PagesOfOtherOriginsAreKeptOutUnlessAsked) {
+  TestServer closed;
+  const std::string origin = "Origin: https://example.org";
+  EXPECT_FALSE(Call(closed.port(), "GET", "/health", "", {origin})
+                   .headers.contains("access-control-allow-origin"));
+  EXPECT_EQ(Call(closed.port(), "OPTIONS", "/v1/completions", "", {origin}).status, 405);
+  // What a page may send without asking first is refused.
+  EXPECT_EQ(Call(closed.port(), "POST", "/v1/completions", "{\"prompt\":\"x\"}",
+                 {origin, "Content-Type: text/plain"})
+                .status,
+            415);
+
+  TestServer::Options options;
+  options.server.service.cors_origins = {"https://example.org"};
+  options.server.service.keys.Add("key");
+  TestServer open(options);
+  open.SkipCleanCheck();
+  const Reply preflight = Call(open.port(), "OPTIONS", "/v1/completions", "", {origin});
+  EXPECT_EQ(preflight.status, 204);
+  EXPECT_EQ(preflight.headers.at("access-control-allow-origin"), "https://example.org");
+  EXPECT_THAT(preflight.headers.at("access-control-allow-headers"), HasSubstr("Authorization"));
+  const Reply allowed =
+      Call(open.port(), "GET", "/v1/models", "", {origin, "Authorization: Bearer key"});
+  EXPECT_EQ(allowed.status, 200);
+  EXPECT_EQ(allowed.headers.at("access-control-allow-origin"), "https://example.org");
+  EXPECT_FALSE(Call(open.port(), "GET", "/health", "", {"Origin: https://evil.example"})
+                   .headers.contains("access-control-allow-origin"));
+}
+
+// A key and a certificate signed by itself, as PEM.
+struct SelfSigned {
+  std::string certificate;
+  std::string key;
+};
+
+std::string Pem(const std::function<void(BIO*)>& write) {
+  BIO* bio = BIO_new(BIO_s_mem());
+  write(bio);
+  char* data = nullptr;
+  const long size = BIO_get_mem_data(bio, &data);
+  std::string text(data, static_cast<size_t>(size));
+  BIO_free(bio);
+  return text;
+}
+
+SelfSigned MakeCertificate() {
+  EVP_PKEY* key = EVP_EC_gen("P-256");
+  X509* certificate = X509_new();
+  ASN1_INTEGER_set(X509_get_serialNumber(certificate), 1);
+  X509_gmtime_adj(X509_getm_notBefore(certificate), 0);
+  X509_gmtime_adj(X509_getm_notAfter(certificate), 86400);
+  X509_set_pubkey(certificate, key);
+  X509_NAME* name = X509_get_subject_name(certificate);
+  X509_NAME_add_entry_by_txt(name, "CN", MBSTRING_ASC,
+                             reinterpret_cast<const unsigned char*>("localhost"), -1, -1, 0);
+  X509_set_issuer_name(certificate, name);
+  X509_sign(certificate, key, EVP_sha256());
+  SelfSigned result;
+  result.certificate = Pem([&](BIO* bio) { PEM_write_bio_X509(bio, certificate); });
+  result.key = Pem(
+      [&](BIO* bio) { PEM_write_bio_PrivateKey(bio, key, nullptr, nullptr, 0, nullptr, nullptr); });
+  X509_free(certificate);
+  EVP_PKEY_free(key);
+  return result;
+}
+
+// One request over TLS; "" where the handshake fails.
+std::string CallTls(uint16_t port, const std::string& request, int max_version) {
+  SSL_CTX* context = SSL_CTX_new(TLS_client_method());
+  SSL_CTX_set_max_proto_version(context, max_version);
+  SSL_CTX_set_security_level(context, 0);
+  SSL_CTX_set_min_proto_version(context, TLS1_VERSION);
+  BIO* bio = BIO_new_ssl_connect(context);
+  BIO_set_conn_hostname(bio, ("127.0.0.1:" + std::to_string(port)).c_str());
+  std::string answer;
+  if (BIO_do_handshake(bio) == 1) {
+    BIO_write(bio, request.data(), static_cast<int>(request.size()));
+    char chunk[4096];
+    for (int count = 0; (count = BIO_read(bio, chunk, sizeof chunk)) > 0;) {
+      answer.append(chunk, static_cast<size_t>(count));
+    }
+  }
+  BIO_free_all(bio);
+  SSL_CTX_free(context);
+  return answer;
+}
+
+TEST(Security, Tls) {
+  const TemporaryDirectory directory;
+  const SelfSigned pair = MakeCertificate();
+  TestServer::Options options;
+  options.load = false;
+  options.server.http.tls_certificate = directory.Write("cert.pem", pair.certificate);
+  options.server.http.tls_key = directory.Write("key.pem", pair.key);
+  TestServer server(options);
+  EXPECT_THAT(server.server().url(), ::testing::StartsWith("https://"));
+  const std::string request = RequestText("GET", "/health", "", {"Connection: close"});
+  for (const int version : {TLS1_2_VERSION, TLS1_3_VERSION}) {
+    EXPECT_EQ(ParseReply(CallTls(server.port(), request, version)).status, 503);
+  }
+  EXPECT_EQ(CallTls(server.port(), request, TLS1_1_VERSION), "");
+  // Plain HTTP at the TLS port ends.
+  Client plain(server.port());
+  plain.Send(request);
+  EXPECT_THAT(plain.ReceiveAll(), ::testing::Not(HasSubstr("HTTP/1.1")));
+  EXPECT_TRUE(Eventually([&] { return server.server().http_counters().connections == 0; }));
+}
+
+TEST(Security, TlsFilesThatAreWrong) {
+  const TemporaryDirectory directory;
+  const SelfSigned pair = MakeCertificate();
+  const auto certificate = directory.Write("cert.pem", pair.certificate).string();
+  const auto key = directory.Write("key.pem", pair.key).string();
+  const auto other = directory.Write("other.pem", MakeCertificate().key).string();
+  const auto start = [](const std::string& cert_file, const std::string& key_file) {
+    server::ServerOptions options;
+    options.http.port = 0;
+    options.http.tls_certificate = cert_file;
+    options.http.tls_key = key_file;
+    const server::Server server(options);
+  };
+  start(certificate, key);
+  EXPECT_ERROR(start(certificate, ""), InvalidArgument, "--tls-key");
+  EXPECT_ERROR(start(certificate + "x", key), FileError, "cert.pemx");
+  EXPECT_ERROR(start(key, key), FileError, "key.pem", "certificate");
+  EXPECT_ERROR(start(certificate, other), FileError, "other.pem");
+}
+
+}  // namespace
+}  // namespace litecache::testing
