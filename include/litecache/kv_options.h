@@ -27,6 +27,9 @@ struct KvOptions {
   KvBudget budget;             // top-k rows a head
   int64_t sink_tokens = 4;     // first tokens, always attended
   int64_t recent_tokens = 64;  // last tokens, the newest included, always attended
+  // Tokens that leave the recent window after a head's last refresh stay attended until its next
+  // one, at most this many: a retrieval could have chosen them, reused rows cannot. 0: the papers'.
+  int64_t carry_tokens = 256;
   // Where a head's reuse threshold comes from:
   //   fitted      the lowest threshold that keeps `keep` of the attention mass, from the profile
   //   importance  eq. 3-5 from eta, p and the head's importance

@@ -83,6 +83,12 @@ void KvFlags::Declare(CLI::App& app) {
       ->type_name("TOKENS")
       ->capture_default_str()
       ->group(kAdvanced);
+  app.add_option("--carry", o.carry_tokens,
+                 "Tokens that left the recent window and stay attended until the head's next "
+                 "refresh, at most")
+      ->type_name("TOKENS")
+      ->capture_default_str()
+      ->group(kAdvanced);
   app.add_option("--resident-heads", o.resident_heads,
                  "Heads whose KV stays on the device, beside layer 0: a number (the hardest to "
                  "reuse first), formula (from link and layer time), none")

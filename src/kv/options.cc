@@ -81,6 +81,7 @@ void KvOptions::Validate() const {
   CheckRange("budget", static_cast<double>(budget.tokens), 0, kMaxTokens);
   CheckRange("sink_tokens", static_cast<double>(sink_tokens), 0, 1 << 20);
   CheckRange("recent_tokens", static_cast<double>(recent_tokens), 1, 1 << 20);
+  CheckRange("carry_tokens", static_cast<double>(carry_tokens), 0, 1 << 20);
   CheckOneOf("thresholds", thresholds, {"auto", "fitted", "importance", "fixed"});
   CheckRange("eta", eta, -1, 1);
   CheckRange("p", p, 0, 1000);

@@ -70,6 +70,7 @@ const auto kFields = std::to_array<KvField>({
     LC_KV_FIELD(budget),
     LC_KV_FIELD(sink_tokens),
     LC_KV_FIELD(recent_tokens),
+    LC_KV_FIELD(carry_tokens),
     LC_KV_FIELD(thresholds),
     LC_KV_FIELD(eta),
     LC_KV_FIELD(p),
@@ -102,6 +103,7 @@ constexpr auto kAliases = std::to_array<std::pair<std::string_view, std::string_
     {"kv_budget", "budget"},
     {"sink", "sink_tokens"},
     {"recent", "recent_tokens"},
+    {"carry", "carry_tokens"},
     {"resident_full", "resident_full_attention"},
     {"delta", "delta_update"},
 });

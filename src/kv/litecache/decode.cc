@@ -70,6 +70,7 @@ void DecodePath::Fill(Stream& stream, int64_t layer, std::span<const SequenceVie
     const int64_t past = sequence.past;
     HeadSlots& slots = sequence.slots->heads[static_cast<size_t>(list)];
     ClearSlots(&slots);
+    slots.window_begin = shape.RecentBegin(past);
     fixed += static_cast<size_t>(shape.cache_begin());
     if (shape.Candidates(past) == 0) return;
     refreshes_.push_back({.sequence = &sequence,
@@ -129,9 +130,10 @@ void DecodePath::KeepAll(Stream& stream, int64_t layer, std::span<const Sequence
     // What is cached is what any query would retrieve, this step's as well.
     std::memcpy(tiers_.slots.Label(*sequence.slots, list), Query(q, sequence, head),
                 shape.label_bytes());
+    HeadSlots& slots = sequence.slots->heads[static_cast<size_t>(list)];
+    slots.window_begin = shape.RecentBegin(sequence.n());
     const int64_t candidates = shape.Candidates(sequence.n());
     if (candidates == shape.Candidates(sequence.past)) return;
-    HeadSlots& slots = sequence.slots->heads[static_cast<size_t>(list)];
     const int64_t position = shape.sink + candidates - 1;
     next[0] = static_cast<int32_t>(shape.FixedSlot(position));
     next[1] = static_cast<int32_t>(AppendSlot(tiers_.geometry, candidates - 1, position, &slots));
@@ -263,7 +265,11 @@ void DecodePath::MeasureHeld(Stream& stream, int64_t layer, std::span<const Sequ
     const int64_t n = sequence.n();
     if (shape.AllFit(n)) return;
     indices_.clear();
-    AttendedPositions(tiers_.geometry, sequence.slots->heads[static_cast<size_t>(list)], &indices_);
+    const HeadSlots& slots = sequence.slots->heads[static_cast<size_t>(list)];
+    AttendedPositions(tiers_.geometry, slots, &indices_);
+    for (int64_t t = shape.WindowBegin(n, slots.window_begin); t < shape.RecentBegin(n); ++t) {
+      indices_.push_back(static_cast<int32_t>(t));
+    }
     Head(layer, head).recall_held +=
         recall_->Measure(stream, sequence, layer, head, Query(q, sequence, head), scale,
                          shape.SinkRows(n), shape.RecentBegin(n), shape.Rows(n), indices_);
@@ -318,10 +324,11 @@ void DecodePath::Attend(Stream& stream, int64_t layer, std::span<const SequenceV
         add(rows, 0, sink);
         AddAttended(tiers_.geometry, slots, &parts_);
         // The ring, from the oldest row to its end, then from its beginning.
-        const int64_t first = shape.FixedSlot(recent);
-        const int64_t run = std::min(n - recent, shape.cache_begin() - first);
+        const int64_t begin = shape.WindowBegin(n, slots.window_begin);
+        const int64_t first = shape.FixedSlot(begin);
+        const int64_t run = std::min(n - begin, shape.cache_begin() - first);
         add(rows, first, run);
-        add(rows, shape.sink, n - recent - run);
+        add(rows, shape.sink, n - begin - run);
         continue;
       }
       const ops::PagedRows rows = sequence.Rows(shape, layer, head);

@@ -25,6 +25,7 @@ struct HeadSlots {
   std::vector<std::byte*> pages;
   int64_t used = 0;
   uint32_t update = 0;            // number of the last update
+  int64_t window_begin = 0;       // where the recent window began at the last update
   bool pending = false;           // a lookup missed, its rows have not arrived: the label is ahead
   std::vector<int32_t> attended;  // attended slots a page
 };

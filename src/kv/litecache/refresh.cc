@@ -57,6 +57,7 @@ void Refresher::Run(Stream& stream, int64_t layer, float scale, std::span<Refres
     const UpdateWork& update = updates_[i];
     work[i].positions = {update.positions, static_cast<size_t>(update.count)};
     work[i].moved = update.moved;
+    update.slots->window_begin = work[i].end;
     if (update.moved == 0) continue;
     moves_.push_back({.source = work[i].sequence->Rows(shape, layer, work[i].head),
                       .target = tiers_.geometry.Rows(*update.slots),

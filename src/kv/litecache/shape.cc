@@ -31,6 +31,7 @@ Shape::Shape(const Layout& layout_of_model, const KvOptions& options, const Head
       slots_factor(options.slots),
       sink(options.sink_tokens),
       recent(options.recent_tokens),
+      carry(options.carry_tokens),
       pages(layout),
       format(ops::FormatOf(layout.dtype, layout.head_dim)),
       store_format(StoreFormat(layout, options)),

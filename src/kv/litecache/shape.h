@@ -14,9 +14,10 @@ namespace litecache::kv {
 
 // A sequence of n tokens: sink = [0, sink), recent = [n - recent, n), candidates between them.
 //
-// Slots of an offloaded head: [0, sink) sink rows, [sink, cache_begin()) the ring of recent rows,
-// then cached rows. The ring has recent + 1 slots, so that the row which leaves the window stays
-// until its step is committed: a step that failed can be run again.
+// Slots of an offloaded head: [0, sink) sink rows, [sink, cache_begin()) the ring of the last rows,
+// then cached rows. The ring holds the recent rows and `carry` more, which a head that reuses its
+// rows attends as far back as its last refresh could not reach, and one slot beside: the row that
+// leaves stays until its step is committed, so that a step that failed can be run again.
 struct Shape {
   // metadata_tokens: Retriever::metadata_tokens().
   Shape(const Layout& layout, const KvOptions& options, const HeadPlan& plan,
@@ -28,6 +29,7 @@ struct Shape {
   double slots_factor = 1;
   int64_t sink = 0;
   int64_t recent = 0;
+  int64_t carry = 0;
 
   PageLayout pages;             // of the device pool; resident rows lie in them
   ops::RowFormat format;        // rows on the device
@@ -56,12 +58,18 @@ struct Shape {
   int64_t SinkRows(int64_t n) const { return n < sink ? n : sink; }
   int64_t RecentBegin(int64_t n) const { return n - recent > sink ? n - recent : SinkRows(n); }
   int64_t Candidates(int64_t n) const { return RecentBegin(n) - SinkRows(n); }
+  // First row of the ring that a head attends which was last refreshed when the recent window
+  // began at `refreshed`.
+  int64_t WindowBegin(int64_t n, int64_t refreshed) const {
+    const int64_t oldest = n - recent - carry;
+    return oldest > refreshed ? oldest : refreshed;
+  }
   int64_t Rows(int64_t n) const { return budget.RowsFor(n); }
   // All candidates are cached: there is nothing to look up.
   bool AllFit(int64_t n) const { return Candidates(n) <= Rows(n); }
 
   // ---- slots ----
-  int64_t ring_slots() const { return recent + 1; }
+  int64_t ring_slots() const { return recent + carry + 1; }
   int64_t cache_begin() const { return sink + ring_slots(); }
   // Slot of a sink or recent token.
   int64_t FixedSlot(int64_t token) const {

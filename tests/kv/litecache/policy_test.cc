@@ -187,6 +187,7 @@ TEST(LitePolicy, TheRecentRingWrapsRightlyAtEveryBoundary) {
       KvOptions options = Options("5");
       options.recent_tokens = recent;
       options.sink_tokens = sink;
+      options.carry_tokens = static_cast<int64_t>(random() % 3) * 17;
       options.eta = 0.7;
       Harness harness(layout, options, nullptr, 0.1, random());
       std::vector<Part> parts = {{harness.Create(), 1, true}};  // decodes from its first token on

@@ -259,9 +259,11 @@ void Reference::Decode(SequenceId id, int64_t layer, const float* lookup_q, cons
         } else {
           state.cached.clear();
         }
+        state.window_begin = past - recent;
         state.filled = true;
       }
       if (fits) {
+        state.window_begin = n - recent;
         state.label = asked_query;
         state.cached = TopK(layer, head, state, asked_query, scale, sink, n - recent, n, nullptr);
       } else {
@@ -278,6 +280,7 @@ void Reference::Decode(SequenceId id, int64_t layer, const float* lookup_q, cons
           state.cached = TopK(layer, head, state, asked_query, scale, sink, n - recent, rows_for(n),
                               &seen.cached);
           state.label = asked_query;
+          state.window_begin = n - recent;
         }
       }
       EXPECT_EQ(state.cached, seen.cached)
@@ -286,7 +289,11 @@ void Reference::Decode(SequenceId id, int64_t layer, const float* lookup_q, cons
 
     std::set<int32_t> visible(state.cached.begin(), state.cached.end());
     for (int64_t t = 0; t < std::min(sink, n); ++t) visible.insert(static_cast<int32_t>(t));
-    for (int64_t t = std::max<int64_t>(n - recent, 0); t < n; ++t) {
+    // Of a resident head no retrieval is ever old.
+    const int64_t carried = settings.resident ? 0 : options_.carry_tokens;
+    const int64_t window =
+        carried == 0 ? n - recent : std::max(state.window_begin, n - recent - carried);
+    for (int64_t t = std::max<int64_t>(window, 0); t < n; ++t) {
       visible.insert(static_cast<int32_t>(t));
     }
     Attend(state, {visible.begin(), visible.end()}, query, scale, out + head * group_ * d);

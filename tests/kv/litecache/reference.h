@@ -57,6 +57,7 @@ class Reference {
     bool filled = false;
     Vector label;                 // [group * head_dim]
     std::vector<int32_t> cached;  // ascending
+    int64_t window_begin = 0;     // first token after what the last retrieval could choose
   };
   struct Sequence {
     int64_t length = 0;

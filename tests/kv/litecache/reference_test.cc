@@ -85,6 +85,7 @@ TEST(LiteCacheReference, RandomLivesAgreeStepByStep) {
     options.budget = KvBudget::Parse(Pick<std::string>(random, {"10%", "30%", "7", "40", "1"}));
     options.sink_tokens = static_cast<int64_t>(random() % 5);
     options.recent_tokens = Pick<int64_t>(random, {1, 2, 7, 32});
+    options.carry_tokens = Pick<int64_t>(random, {0, 0, 5, 300});
     options.thresholds = Pick<std::string>(random, {"fixed", "importance"});
     options.eta = Pick(random, {0.5, 0.7, 0.8, 0.9});
     options.p = Pick(random, {0.5, 3.0});
@@ -100,10 +101,11 @@ TEST(LiteCacheReference, RandomLivesAgreeStepByStep) {
     SCOPED_TRACE(::testing::Message()
                  << "round " << round << ": " << options.retriever << " budget "
                  << options.budget.ToString() << " sink " << options.sink_tokens << " recent "
-                 << options.recent_tokens << " " << options.thresholds << " eta " << options.eta
-                 << " " << options.aggregation << " group " << group << " prefetch "
-                 << options.prefetch << " delta " << options.delta_update << " slots "
-                 << options.slots << " " << Name(layout.dtype));
+                 << options.recent_tokens << " carry " << options.carry_tokens << " "
+                 << options.thresholds << " eta " << options.eta << " " << options.aggregation
+                 << " group " << group << " prefetch " << options.prefetch << " delta "
+                 << options.delta_update << " slots " << options.slots << " "
+                 << Name(layout.dtype));
     Harness harness(layout, options, RandomProfile(layout, random), Pick(random, {0.03, 0.1, 0.3}),
                     random());
     RunLife(harness, layout, random, 80);
