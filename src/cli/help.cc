@@ -101,7 +101,7 @@ std::string ProgramHelp() {
       "  -h, --help       This text; `litecache COMMAND --help` for a command's options\n"
       "  --version        Version and what this build can use\n\n"
       "Results go to standard output, everything else to standard error. Exit codes: 0 done,\n"
-      "1 failed, 2 wrong usage, 130 interrupted.\n";
+      "1 failed, 2 wrong usage, 130 interrupted; serve has more.\n";
   return text;
 }
 
