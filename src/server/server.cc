@@ -45,6 +45,7 @@ Server::Server(ServerOptions options) : tls_(!options.http.tls_certificate.empty
   http_ = std::make_unique<HttpServer>(
       loop_, std::move(options.http),
       [this](const std::shared_ptr<Exchange>& exchange) { service_->Handle(exchange); },
+      [this](const HttpRequest& request) { return service_->CheckHeader(request); },
       [](int status, const std::string& message) {
         return StatusError(status, message).Response();
       },

@@ -120,6 +120,24 @@ void Service::Handle(const std::shared_ptr<Exchange>& exchange) {
   }
 }
 
+void Service::CheckKey(const HttpRequest& request) const {
+  if (request.path == "/health" || options_.keys.empty() ||
+      options_.keys.Allows(request.Header("authorization"))) {
+    return;
+  }
+  throw ApiError(401, "invalid_request_error", "invalid_api_key", "",
+                 "this server wants an API key: send 'Authorization: Bearer KEY'");
+}
+
+std::optional<HttpResponse> Service::CheckHeader(const HttpRequest& request) const {
+  try {
+    CheckKey(request);
+  } catch (const ApiError& error) {
+    return error.Response();
+  }
+  return std::nullopt;
+}
+
 void Service::Dispatch(const std::shared_ptr<Exchange>& exchange) {
   const HttpRequest& request = exchange->request();
   const std::string method = request.method == "HEAD" ? "GET" : request.method;
@@ -129,11 +147,7 @@ void Service::Dispatch(const std::shared_ptr<Exchange>& exchange) {
     response.status = 204;
     return exchange->Respond(std::move(response));
   }
-  if (request.path != "/health" && !options_.keys.empty() &&
-      !options_.keys.Allows(request.Header("authorization"))) {
-    throw ApiError(401, "invalid_request_error", "invalid_api_key", "",
-                   "this server wants an API key: send 'Authorization: Bearer KEY'");
-  }
+  CheckKey(request);
   const Route* route = nullptr;
   std::string allowed;
   for (const Route& one : Routes()) {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_set>
@@ -52,6 +53,8 @@ class Service {
 
   void SetCounters(const HttpCounters* counters) { counters_ = counters; }
   void Handle(const std::shared_ptr<Exchange>& exchange);
+  // What refuses a request by its header alone.
+  std::optional<HttpResponse> CheckHeader(const HttpRequest& request) const;
   void OnFinished(const Exchange& exchange);
 
   Metrics& metrics() { return metrics_; }
@@ -69,6 +72,8 @@ class Service {
   static const std::vector<Route>& Routes();
   using ReadJob = GenerationJob (*)(const Json& body, const ServedModel& model);
 
+  // Throws ApiError 401.
+  void CheckKey(const HttpRequest& request) const;
   void AddCors(Exchange& exchange) const;
   bool OriginAllowed(std::string_view origin) const;
   void Dispatch(const std::shared_ptr<Exchange>& exchange);

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <condition_variable>
 #include <map>
 #include <mutex>
 #include <random>
@@ -536,6 +537,39 @@ TEST(Core, ACapacityErrorOfAStepLeavesTheOthersAlive) {
   const Answer answer = ReadAll(*steady)[0];
   EXPECT_EQ(answer.finish, FinishReason::kLength);
   EXPECT_EQ(answer.tokens.size(), 199u);
+}
+
+TEST(Core, ReadersThatDoNotWaitAreTold) {
+  Fixture fixture;
+  Core& core = fixture.Start();
+  std::mutex mutex;
+  std::condition_variable told;
+  int64_t calls = 0;
+  Request request{.prompt = {1, 2, 3}, .max_tokens = 40, .n = 3};
+  request.sampling.temperature = 0;
+  request.on_chunks = [&] {
+    const std::lock_guard lock(mutex);
+    ++calls;
+    told.notify_one();
+  };
+  const auto handle = core.Submit(request);
+  std::vector<int64_t> tokens(3);
+  int64_t seen = 0, chunks = 0;
+  for (bool open = true; open;) {
+    {
+      std::unique_lock lock(mutex);
+      ASSERT_TRUE(told.wait_for(lock, std::chrono::seconds(60), [&] { return calls > seen; }));
+      seen = calls;
+    }
+    bool timed_out = false;
+    while (const auto chunk = handle->NextFor(0, &timed_out)) {
+      ++chunks;
+      tokens.at(static_cast<size_t>(chunk->sample)) += static_cast<int64_t>(chunk->tokens.size());
+    }
+    open = timed_out;
+  }
+  EXPECT_EQ(tokens, (std::vector<int64_t>{40, 40, 40}));
+  EXPECT_EQ(calls, chunks);
 }
 
 TEST(Core, CancelInTheQueueInPrefillAndInDecode) {

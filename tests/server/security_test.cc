@@ -49,6 +49,17 @@ TEST(Security, KeysProtectEverythingButHealth) {
   EXPECT_EQ(Json::parse(reply.body)["error"]["code"], "invalid_api_key");
 }
 
+TEST(Security, BodiesOfStrangersAreNotRead) {
+  TestServer::Options options;
+  options.server.service.keys.Add("key");
+  options.load = false;
+  TestServer server(options);
+  Client client(server.port());
+  client.Send("POST /v1/completions HTTP/1.1\r\nContent-Length: 30000000\r\n\r\n{");
+  // The rest of the body has not been sent.
+  EXPECT_EQ(ParseReply(client.ReceiveAll()).status, 401);
+}
+
 TEST(Security, BadKeysAreErrors) {
   const TemporaryDirectory directory;
   server::ApiKeys keys;

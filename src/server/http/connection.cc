@@ -144,6 +144,10 @@ void Connection::Parse() {
       ++server_->counters_.bad_requests;
       return RefuseRequest(reader_->error_status(), reader_->error());
     case RequestReader::State::kReading:
+      if (reader_->HasHeader() && !std::exchange(header_checked_, true)) {
+        const auto refusal = server_->check_header_(reader_->Header());
+        if (refusal) return RefuseRequest(*refusal);
+      }
       if (reader_->WantsContinue() && !said_continue_) {
         said_continue_ = true;
         Append("HTTP/1.1 100 Continue\r\n\r\n");
@@ -155,6 +159,7 @@ void Connection::Parse() {
 void Connection::BeginExchange() {
   HttpRequest request = reader_->Take();
   reader_.reset();
+  header_checked_ = false;
   said_continue_ = false;
   request_bytes_ = 0;
   keep_alive_ = request.keep_alive && !draining_;
@@ -164,7 +169,10 @@ void Connection::BeginExchange() {
 }
 
 void Connection::RefuseRequest(int status, const std::string& message) {
-  HttpResponse response = server_->error_body_(status, message);
+  RefuseRequest(server_->error_body_(status, message));
+}
+
+void Connection::RefuseRequest(const HttpResponse& response) {
   reader_.reset();
   input_.clear();
   closing_after_write_ = true;

@@ -49,6 +49,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void BeginExchange();
   // An answer of the HTTP layer's own, after which the connection ends.
   void RefuseRequest(int status, const std::string& message);
+  void RefuseRequest(const HttpResponse& response);
 
   void OnAttach(Exchange& exchange, std::shared_ptr<Producer> producer);
   void OnRespond(Exchange& exchange, HttpResponse response);
@@ -80,6 +81,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   bool reading_ = false;
   std::string input_;
   std::optional<RequestReader> reader_;
+  bool header_checked_ = false;
   bool said_continue_ = false;
   size_t request_bytes_ = 0;  // received of the request that is being read
   Clock::time_point waiting_since_;

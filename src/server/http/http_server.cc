@@ -14,11 +14,12 @@ constexpr int64_t kRefused = 64;
 
 }  // namespace
 
-HttpServer::HttpServer(IoLoop& loop, HttpOptions options, Handler handler, ErrorBody error_body,
-                       Finished finished)
+HttpServer::HttpServer(IoLoop& loop, HttpOptions options, Handler handler, CheckHeader check_header,
+                       ErrorBody error_body, Finished finished)
     : loop_(loop),
       options_(std::move(options)),
       handler_(std::move(handler)),
+      check_header_(std::move(check_header)),
       error_body_(std::move(error_body)),
       finished_(std::move(finished)) {
   if (options_.tls_certificate.empty() != options_.tls_key.empty()) {

@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <unordered_set>
 
@@ -48,6 +49,9 @@ class HttpServer {
  public:
   // Called on the loop's thread for every request; answers it, at once or later.
   using Handler = std::function<void(const std::shared_ptr<Exchange>&)>;
+  // Called on the loop's thread when a request's header has arrived before its body: an answer, and
+  // the body is not read. So nobody without a key gets to fill the memory with bodies.
+  using CheckHeader = std::function<std::optional<HttpResponse>(const HttpRequest&)>;
   // The body of an error of the HTTP layer's own.
   using ErrorBody = std::function<HttpResponse(int status, const std::string& message)>;
 
@@ -55,8 +59,8 @@ class HttpServer {
   using Finished = std::function<void(const Exchange&)>;
 
   // Binds. Throws Error and FileError. The loop is started by the caller, after this.
-  HttpServer(IoLoop& loop, HttpOptions options, Handler handler, ErrorBody error_body,
-             Finished finished);
+  HttpServer(IoLoop& loop, HttpOptions options, Handler handler, CheckHeader check_header,
+             ErrorBody error_body, Finished finished);
   // The loop has stopped by now.
   ~HttpServer();
   HttpServer(const HttpServer&) = delete;
@@ -84,6 +88,7 @@ class HttpServer {
   IoLoop& loop_;
   HttpOptions options_;
   Handler handler_;
+  CheckHeader check_header_;
   ErrorBody error_body_;
   Finished finished_;
   std::unique_ptr<TlsContext> tls_;

@@ -105,14 +105,24 @@ size_t RequestReader::Feed(std::string_view bytes) {
   return used;
 }
 
-bool RequestReader::WantsContinue() const {
-  const auto& parser = impl_->parser;
-  return state_ == State::kReading && parser.is_header_done() &&
-         Lower(parser.get()[http::field::expect]) == "100-continue";
+bool RequestReader::HasHeader() const {
+  return state_ == State::kReading && impl_->parser.is_header_done();
 }
 
+bool RequestReader::WantsContinue() const {
+  return HasHeader() && Lower(impl_->parser.get()[http::field::expect]) == "100-continue";
+}
+
+HttpRequest RequestReader::Header() const { return MakeRequest(); }
+
 HttpRequest RequestReader::Take() {
-  auto& message = impl_->parser.get();
+  HttpRequest request = MakeRequest();
+  request.body = std::move(impl_->parser.get().body());
+  return request;
+}
+
+HttpRequest RequestReader::MakeRequest() const {
+  const auto& message = impl_->parser.get();
   HttpRequest request;
   request.method = ToString(message.method_string());
   const std::string target = ToString(message.target());
@@ -124,7 +134,6 @@ HttpRequest RequestReader::Take() {
   }
   request.http11 = message.version() == 11;
   request.keep_alive = message.keep_alive();
-  request.body = std::move(message.body());
   return request;
 }
 

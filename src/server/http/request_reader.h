@@ -29,6 +29,10 @@ class RequestReader {
   size_t Feed(std::string_view bytes);
 
   State state() const { return state_; }
+  // The header is complete, the body is not.
+  bool HasHeader() const;
+  // Of a request that HasHeader(): without its body.
+  HttpRequest Header() const;
   // The client sent "Expect: 100-continue" and waits for an answer before it sends the body.
   bool WantsContinue() const;
 
@@ -40,6 +44,7 @@ class RequestReader {
   HttpRequest Take();
 
  private:
+  HttpRequest MakeRequest() const;
   void Fail(int status, std::string message);
 
   struct Impl;
