@@ -37,7 +37,10 @@ struct EngineOptions {
   int64_t max_context =
       0;  // tokens a request may reach; 0: the model's own limit, or what memory allows
   int64_t max_batch = 64;       // sequences decoded together
-  int64_t prefill_chunk = 512;  // prompt tokens a step processes beside the decode rows
+  int64_t prefill_chunk = 512;  // prompt tokens a step processes
+  // The same where others decode in that step, which wait for it: fewer make their tokens come more
+  // evenly. 0: prefill_chunk.
+  int64_t prefill_chunk_beside_decode = 0;
   KvOptions kv;
   bool show_progress = true;  // bars on a terminal while loading
 };

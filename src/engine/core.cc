@@ -39,7 +39,8 @@ Core::Core(const Backend& backend, const CoreOptions& options)
               static_cast<bool>(backend.token_text)},
       vocab_(backend.decoder->config().vocab),
       budget_{backend.cache, backend.cache->GetStats().capacity},
-      scheduler_({budget_.bytes, options.max_batch, options.prefill_chunk, options.score_rows}),
+      scheduler_({budget_.bytes, options.max_batch, options.prefill_chunk,
+                  options.prefill_chunk_beside_decode, options.score_rows}),
       scratch_(backend.pool != nullptr ? static_cast<size_t>(backend.pool->size()) : 1) {
   LC_CHECK(options.max_batch >= 1 && options.prefill_chunk >= 1 && options.score_rows >= 1);
   logits_ = backend.device->Allocate(

@@ -41,7 +41,8 @@ struct CoreOptions {
   int64_t context = 0;  // tokens a sequence may reach
   int64_t max_batch = 64;
   int64_t prefill_chunk = 512;
-  int64_t score_rows = 64;  // rows of a score job in a step
+  int64_t prefill_chunk_beside_decode = 0;  // 0: prefill_chunk
+  int64_t score_rows = 64;                  // rows of a score job in a step
 };
 
 class Core {

@@ -58,6 +58,7 @@ void CheckOptions(const EngineOptions& options) {
   check("threads", options.threads, 0, 4096);
   check("max_batch", options.max_batch, 1, 1 << 16);
   check("prefill_chunk", options.prefill_chunk, 1, 1 << 20);
+  check("prefill_chunk_beside_decode", options.prefill_chunk_beside_decode, 0, 1 << 20);
   check("max_context", options.max_context, 0, int64_t{1} << 40);
 }
 
@@ -121,7 +122,7 @@ class EngineImpl final : public Engine {
     }
     core_ = std::make_unique<engine::Core>(
         backend, engine::CoreOptions{plan_.context_limit, options.max_batch, options.prefill_chunk,
-                                     ScoreRows(options)});
+                                     options.prefill_chunk_beside_decode, ScoreRows(options)});
   }
 
   const model::ModelConfig& config() const override { return parts_.decoder->config(); }

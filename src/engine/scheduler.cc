@@ -99,6 +99,9 @@ void Scheduler::Plan(StepPlan* plan) const {
   plan->Clear();
   for (const auto& group : running_) AddDecodes(group.get(), plan);
   Budget budget{limits_.prefill_chunk, limits_.score_rows};
+  if (!plan->decodes.empty() && limits_.prefill_chunk_beside_decode > 0) {
+    budget.rows = std::min(budget.rows, limits_.prefill_chunk_beside_decode);
+  }
   for (const auto& group : running_) {
     if (group->prefilling()) AddPrefill(group.get(), &budget, plan);
   }

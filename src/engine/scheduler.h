@@ -17,6 +17,8 @@ struct SchedulerLimits {
   kv::TierBytes kv_bytes;     // the cache's capacity
   int64_t max_batch = 0;      // sequences that run together
   int64_t prefill_chunk = 0;  // prompt tokens of a step
+  // The same where samples decode in it, at most prefill_chunk; 0: prefill_chunk.
+  int64_t prefill_chunk_beside_decode = 0;
   // Rows of a score job in a step; each needs logits, so this is less than a chunk where the
   // vocabulary is large. A step has at most max_batch + score_rows rows of logits.
   int64_t score_rows = 0;

@@ -539,6 +539,35 @@ TEST(Core, ACapacityErrorOfAStepLeavesTheOthersAlive) {
   EXPECT_EQ(answer.tokens.size(), 199u);
 }
 
+TEST(Core, PromptsGoInSmallerPiecesBesideDecoding) {
+  Fixture fixture({.context = 4000,
+                   .max_batch = 4,
+                   .prefill_chunk = 48,
+                   .prefill_chunk_beside_decode = 16,
+                   .score_rows = 8});
+  fixture.rig.decoder.delay = std::chrono::microseconds(300);
+  Core& core = fixture.Start();
+  auto decoding = core.Submit({.prompt = {1}, .max_tokens = 3900});
+  ASSERT_TRUE(decoding->Next());
+  // The pieces of a prompt, which are reported one after another.
+  const auto pieces = [&](RequestHandle* cancelled_in_the_middle) {
+    std::vector<int64_t> sizes;
+    Request request{.prompt = std::vector<int32_t>(1000, 2), .max_tokens = 1};
+    request.on_prefill = [&, last = int64_t{0}](int64_t done, int64_t) mutable {
+      sizes.push_back(done - std::exchange(last, done));
+      if (done >= 500 && cancelled_in_the_middle != nullptr) cancelled_in_the_middle->Cancel();
+    };
+    ReadAll(*core.Submit(request));
+    return sizes;
+  };
+  std::vector<int64_t> sizes = pieces(nullptr);
+  EXPECT_EQ(sizes.size(), 63u);
+  EXPECT_EQ(sizes.front(), 16);
+  sizes = pieces(decoding.get());
+  EXPECT_EQ(sizes.front(), 16);
+  EXPECT_EQ(sizes.at(sizes.size() - 2), 48);
+}
+
 TEST(Core, ReadersThatDoNotWaitAreTold) {
   Fixture fixture;
   Core& core = fixture.Start();

@@ -152,6 +152,13 @@ class ServeCommand final : public Command {
     app.add_option("--tls-key", http_.tls_key, "Private key of --tls-cert (PEM)")
         ->type_name("FILE")
         ->group(kHttp);
+    app.add_option("--prefill-chunk-beside", prefill_beside_,
+                   "Prompt tokens of a step in which others' answers go on: fewer make these come "
+                   "more evenly; 0: --prefill-chunk")
+        ->type_name("TOKENS")
+        ->check(CLI::Range(0, 1 << 20).description(""))
+        ->capture_default_str()
+        ->group(kLimits);
     app.add_option("--sse-ping-interval", ping_seconds_,
                    "Seconds after which a silent stream gets a comment, so that proxies keep it")
         ->type_name("SECONDS")
@@ -256,7 +263,9 @@ class ServeCommand final : public Command {
   }
 
   void Load(server::Server* server) {
-    auto engine = Engine::Load(flags_.model, flags_.ToEngineOptions());
+    EngineOptions options = flags_.ToEngineOptions();
+    options.prefill_chunk_beside_decode = prefill_beside_;
+    auto engine = Engine::Load(flags_.model, options);
     const std::string description = engine->Description();
     const int64_t context = engine->memory_plan().largest_context;
     auto model = server::MakeServedModel(std::move(engine), names_, template_file_, limits_);
@@ -304,6 +313,9 @@ class ServeCommand final : public Command {
   double ping_seconds_ = 15;
   double shutdown_seconds_ = 30;
   double idle_seconds_ = 60;
+  // Eight streams beside a prompt of 31K tokens (shipped model, one CPU thread): their tokens come
+  // 161 ms apart at the 99th percentile instead of 630 ms with 512; the prompt takes as long.
+  int64_t prefill_beside_ = 128;
   int64_t max_queue_ = 256;
   TokenCount max_tokens_;
   std::optional<TokenCount> default_max_tokens_;
