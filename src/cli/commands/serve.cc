@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cstdio>
 #include <exception>
+#include <filesystem>
 #include <thread>
 
 #include "base/logging.h"
@@ -85,7 +86,7 @@ class ServeCommand final : public Command {
     flags_.DeclareModel(app, true);
     app.add_option("--served-model-name", names_,
                    "What requests call the model; can be given several times; default: the "
-                   "directory's name")
+                   "directory's name, or org/name as --model has it")
         ->allow_extra_args(false)
         ->type_name("NAME");
     app.add_option("--chat-template", template_file_, "Use this template instead of the model's")
@@ -268,6 +269,8 @@ class ServeCommand final : public Command {
     auto engine = Engine::Load(flags_.model, options);
     const std::string description = engine->Description();
     const int64_t context = engine->memory_plan().largest_context;
+    // A model of the Hugging Face cache lies in a directory that a hash names.
+    if (names_.empty() && !std::filesystem::is_directory(flags_.model)) names_ = {flags_.model};
     auto model = server::MakeServedModel(std::move(engine), names_, template_file_, limits_);
     const std::string name = model->name();
     if (!model->chat) {

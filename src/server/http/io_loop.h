@@ -12,7 +12,7 @@ class io_context;
 namespace litecache::server {
 
 // One thread runs all connections: nothing that they own needs a lock. A streamed token costs it
-// some ten microseconds, so that it is not what limits an engine; work that takes longer
+// 25 us, sending included, so that it is not what limits an engine; work that takes longer
 // (tokenizing a prompt) goes to a WorkerPool.
 class IoLoop {
  public:
