@@ -34,9 +34,10 @@ struct KvOptions {
   //   fitted      the lowest threshold that keeps `keep` of the attention mass, from the profile
   //   importance  eq. 3-5 from eta, p and the head's importance
   //   fixed       eta for every head
-  //   auto        fitted where the profile has it, else importance where it has that, else fixed
+  //   auto        importance where the profile has it, else fitted where it has curves, else fixed:
+  //               at equal accuracy importance reuses most (docs/benchmarks/accuracy.md)
   std::string thresholds = "auto";
-  double eta = 0.8;    // upper bound of the thresholds (eq. 3); 1: every step refreshes; -1: none
+  double eta = 0.9;    // upper bound of the thresholds (eq. 3); 1: every step refreshes; -1: none
   double p = 3;        // exponent of the importance (eq. 4)
   double keep = 0.99;  // for fitted: share of the attention mass a fresh retrieval would have held
   // How similarities of a group's query heads become one (eq. 2):
@@ -57,9 +58,8 @@ struct KvOptions {
   std::string prefetch = "auto";
 
   // ---- retriever ----
-  std::string retriever = "auto";  // exact | hata | quest | loki | auto: hata where the profile has
-                                   // its weights, else quest
-  int hata_bits = 128;             // 128 | 256
+  std::string retriever = "auto";  // exact | hata | quest | loki | auto: hata
+  int hata_bits = 0;               // 128 | 256 | 0: 256, or what the profile has
   bool hata_norms = true;          // weight scores by the keys' norms
   int loki_rank = 0;               // leading components; 0: head_dim / 4
 

@@ -40,16 +40,15 @@ void KvFlags::Declare(CLI::App& app) {
       ->capture_default_str()
       ->group(kCache);
   app.add_option("--retriever", o.retriever,
-                 "Finds a query's top rows: exact, hata, quest, loki; auto: hata where the "
-                 "profile has its weights, else quest")
+                 "Finds a query's top rows: exact, hata, quest, loki; auto: hata")
       ->type_name("NAME")
       ->check(one_of({"auto", "exact", "hata", "quest", "loki"}))
       ->capture_default_str()
       ->group(kCache);
 
   app.add_option("--thresholds", o.thresholds,
-                 "When a head reuses its rows: fitted (profile, --keep), importance (--eta, --p), "
-                 "fixed (--eta), auto (the first of these the profile has)")
+                 "When a head reuses its rows: importance (--eta, --p), fitted (--keep), both "
+                 "from the profile, fixed (--eta), auto (the first of these there is)")
       ->type_name("NAME")
       ->check(one_of({"auto", "fitted", "importance", "fixed"}))
       ->capture_default_str()
@@ -117,9 +116,10 @@ void KvFlags::Declare(CLI::App& app) {
       ->check(one_of({"auto", "on", "off"}))
       ->capture_default_str()
       ->group(kAdvanced);
-  app.add_option("--hata-bits", o.hata_bits, "Bits of a hata code: 128 or 256")
+  app.add_option("--hata-bits", o.hata_bits,
+                 "Bits of a hata code: 128, 256, or 0: 256, or what the profile has")
       ->type_name("N")
-      ->check(CLI::IsMember({128, 256}).description(""))
+      ->check(CLI::IsMember({0, 128, 256}).description(""))
       ->capture_default_str()
       ->group(kAdvanced);
   app.add_flag("--hata-norms,!--no-hata-norms", o.hata_norms,

@@ -18,7 +18,7 @@ std::string ThresholdSource(const KvOptions& options, const Profile* profile, bo
   const bool fitted = profile != nullptr && !profile->tau_grid.empty() &&
                       !(prefetch ? profile->kept_predicted : profile->kept).empty();
   const bool importance = profile != nullptr && !profile->importance.empty();
-  if (options.thresholds == "auto") return fitted ? "fitted" : importance ? "importance" : "fixed";
+  if (options.thresholds == "auto") return importance ? "importance" : fitted ? "fitted" : "fixed";
   if (options.thresholds == "fitted" && !fitted) {
     throw InvalidArgument(
         "KV options: thresholds = fitted needs a profile with threshold curves{}"

@@ -100,8 +100,9 @@ void KvOptions::Validate() const {
   CheckRange("dense_layers", static_cast<double>(dense_layers), 0, 1 << 20);
   CheckOneOf("prefetch", prefetch, {"on", "off", "auto"});
   CheckOneOf("retriever", retriever, {"auto", "exact", "hata", "quest", "loki"});
-  if (hata_bits != 128 && hata_bits != 256) {
-    throw InvalidArgument("KV options: hata_bits = {} is not 128 or 256", hata_bits);
+  if (hata_bits != 0 && hata_bits != 128 && hata_bits != 256) {
+    throw InvalidArgument("KV options: hata_bits = {} is not 128 or 256, or 0 to choose",
+                          hata_bits);
   }
   CheckRange("loki_rank", loki_rank, 0, 1 << 20);
   CheckRange("slots", slots, 1, 1000);

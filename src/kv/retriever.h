@@ -61,7 +61,7 @@ class Retriever {
   virtual void Select(Stream& stream, std::span<SelectWork> work) = 0;
 };
 
-// options.retriever must not be "auto". page_bytes: of the pages the metadata lies in. Weights come
+// options.retriever must not be "auto" and options.hata_bits not 0. page_bytes: of the pages the metadata lies in. Weights come
 // from the profile; without it (null) hata hashes with random projections of a fixed seed and loki
 // takes the first components as they are, both worse: callers say so. Throws InvalidArgument for an
 // unknown name or a setting the profile does not have (hata bits).

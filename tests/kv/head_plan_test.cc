@@ -29,6 +29,7 @@ KvOptions Options() {
   KvOptions options;
   options.policy = "litecache";
   options.resident_first_layer = false;
+  options.eta = 0.8;
   return options;
 }
 
@@ -54,7 +55,7 @@ TEST(HeadPlan, ThresholdsComeFromWhereTheOptionsSay) {
   const Profile profile = MeasuredProfile();
   KvOptions options = Options();
   HeadPlan plan = MakeHeadPlan(kLayout, options, &profile, false, 1);
-  EXPECT_EQ(plan.thresholds, "importance");  // auto: no curves
+  EXPECT_EQ(plan.thresholds, "importance");  // auto
   // The group's largest importance counts.
   EXPECT_FLOAT_EQ(plan.at(0, 0).tau, AdaptiveThreshold(1, 0.8, 3));
   EXPECT_FLOAT_EQ(plan.at(0, 1).tau, AdaptiveThreshold(0.5, 0.8, 3));
@@ -84,8 +85,10 @@ TEST(HeadPlan, FittedThresholdsUseTheCurvesOfTheRightQueries) {
   }
   profile.hits = profile.kept;
   profile.hits_predicted = profile.kept_predicted;
+  EXPECT_EQ(MakeHeadPlan(kLayout, Options(), &profile, false, 1).thresholds, "importance");
+  profile.importance.clear();
   const HeadPlan actual = MakeHeadPlan(kLayout, Options(), &profile, false, 1);
-  EXPECT_EQ(actual.thresholds, "fitted");
+  EXPECT_EQ(actual.thresholds, "fitted");  // auto: nothing better
   EXPECT_FLOAT_EQ(actual.at(0, 0).tau, 0.5f);
   EXPECT_FLOAT_EQ(MakeHeadPlan(kLayout, Options(), &profile, true, 1).at(0, 0).tau, 0.9f);
 }

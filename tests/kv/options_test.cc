@@ -51,6 +51,7 @@ TEST(KvOptions, ErrorsNameFieldAndValue) {
       {"budget", [](auto& o) { o.budget.tokens = -1; }},
       {"sink_tokens", [](auto& o) { o.sink_tokens = -1; }},
       {"recent_tokens", [](auto& o) { o.recent_tokens = 0; }},
+      {"carry_tokens", [](auto& o) { o.carry_tokens = -1; }},
       {"thresholds", [](auto& o) { o.thresholds = "magic"; }},
       {"eta", [](auto& o) { o.eta = 1.01; }},
       {"eta", [](auto& o) { o.eta = std::numeric_limits<double>::quiet_NaN(); }},

@@ -33,6 +33,7 @@ Layout TestLayout(int64_t head_dim = 64, int64_t group = 4) {
 
 KvOptions WithRetriever(const std::string& name) {
   KvOptions options;
+  options.hata_bits = 128;
   options.retriever = name;
   return options;
 }

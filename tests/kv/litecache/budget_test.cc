@@ -16,6 +16,7 @@ constexpr Layout kLayout{
 
 KvOptions Options() {
   KvOptions options;
+  options.hata_bits = 128;
   options.policy = "litecache";
   options.budget = KvBudget::Parse("20%");
   options.recent_tokens = 16;

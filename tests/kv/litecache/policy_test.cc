@@ -17,6 +17,7 @@ constexpr Layout kLayout{
 
 KvOptions Options(const std::string& budget, const std::string& retriever = "exact") {
   KvOptions options;
+  options.hata_bits = 128;
   options.policy = "litecache";
   options.budget = KvBudget::Parse(budget);
   options.retriever = retriever;

@@ -80,6 +80,7 @@ TEST(LiteCacheReference, RandomLivesAgreeStepByStep) {
                   .head_dim = Pick<int64_t>(random, {16, 24, 32, 64}),
                   .dtype = Pick(random, {DType::kF32, DType::kF32, DType::kBF16})};
     KvOptions options;
+    options.hata_bits = 128;
     options.policy = "litecache";
     options.retriever = Pick<std::string>(random, {"exact", "exact", "hata", "quest", "loki"});
     options.budget = KvBudget::Parse(Pick<std::string>(random, {"10%", "30%", "7", "40", "1"}));
