@@ -61,10 +61,10 @@ Server::Server(ServerOptions options) : tls_(!options.http.tls_certificate.empty
 }
 
 Server::~Server() {
-  // Workers, then the loop, then what they used; the engine before the loop's memory, because its
-  // thread wakes exchanges.
-  service_->StopWorkers();
+  // The loop first, which gives work to the workers; then these, then what they used; the engine
+  // before the loop's memory, because its thread wakes exchanges.
   loop_.Stop();
+  service_->StopWorkers();
   http_.reset();
   service_->DropModel();
 }

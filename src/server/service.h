@@ -46,7 +46,7 @@ class Service {
   int64_t generating() const { return generating_; }
   // Any thread. Ends what is generated; each answer says so.
   void CancelAll();
-  // Any thread. Workers end after what they do now.
+  // The loop has stopped. Workers end after what they do now.
   void StopWorkers();
   // No thread runs any more.
   void DropModel() { model_.reset(); }
