@@ -6,36 +6,10 @@
 #include <cmath>
 #include <iterator>
 
+#include "base/markup.h"
 #include "profile/png.h"
 
 namespace litecache::profile {
-namespace {
-
-std::string Escape(std::string_view text) {
-  std::string out;
-  for (const char c : text) {
-    switch (c) {
-      case '&':
-        out += "&amp;";
-        break;
-      case '<':
-        out += "&lt;";
-        break;
-      case '>':
-        out += "&gt;";
-        break;
-      case '"':
-        out += "&quot;";
-        break;
-      default:
-        out += c;
-    }
-  }
-  return out;
-}
-
-}  // namespace
-
 std::string Colour::ToString() const {
   return fmt::format("#{:02x}{:02x}{:02x}", red, green, blue);
 }
@@ -69,7 +43,7 @@ void Svg::Rectangle(double x, double y, double width, double height, const std::
   body_ +=
       fmt::format("<rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"{:.1f}\" height=\"{:.1f}\" fill=\"{}\"",
                   x, y, width, height, fill);
-  body_ += title.empty() ? "/>\n" : fmt::format("><title>{}</title></rect>\n", Escape(title));
+  body_ += title.empty() ? "/>\n" : fmt::format("><title>{}</title></rect>\n", EscapeMarkup(title));
 }
 
 void Svg::Frame(double x, double y, double width, double height) {
@@ -106,7 +80,7 @@ void Svg::Text(double x, double y, double size, std::string_view text, Anchor an
   body_ += fmt::format(
       "<text x=\"{:.1f}\" y=\"{:.1f}\" font-size=\"{:.0f}\" text-anchor=\"{}\" fill=\"{}\"{}>{}"
       "</text>\n",
-      x, y, size, name, fill, turn, Escape(text));
+      x, y, size, name, fill, turn, EscapeMarkup(text));
 }
 
 void Svg::Image(double x, double y, double width, double height, const std::string& png) {

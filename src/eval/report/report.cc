@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/markup.h"
 #include "eval/report/charts.h"
 #include "eval/report/summary.h"
 #include "eval/report/table.h"
@@ -143,7 +144,7 @@ std::string HtmlReport(const Results& results) {
       "<meta name=\"color-scheme\" content=\"light dark\">\n"
       "<title>LiteCache evaluation</title>\n<style>" +
       Style() + "</style>\n</head>\n<body>\n<h1>LiteCache evaluation</h1>\n";
-  std::string about = EscapeHtml(About(results));
+  std::string about = EscapeMarkup(About(results));
   for (size_t at = 0; (at = about.find('\n', at)) != std::string::npos; at += 4) {
     about.replace(at, 1, "<br>");
   }
@@ -151,8 +152,8 @@ std::string HtmlReport(const Results& results) {
   for (const Figure& figure : MakeFigures(summary, results)) {
     const bool wide = figure.html.starts_with("<div");
     html += fmt::format("<figure{}><figcaption>{}<span>{}</span></figcaption>\n{}</figure>\n",
-                        wide ? " class=\"wide\"" : "", EscapeHtml(figure.title),
-                        EscapeHtml(figure.note), figure.html);
+                        wide ? " class=\"wide\"" : "", EscapeMarkup(figure.title),
+                        EscapeMarkup(figure.note), figure.html);
   }
   html += "</div>\n";
   for (const Table& table : MakeTables(summary)) html += ToHtml(table);

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <limits>
 
-#include "eval/report/table.h"
+#include "base/markup.h"
 
 namespace litecache::eval {
 namespace {
@@ -22,7 +22,7 @@ std::string ClassOf(size_t colour) {
 std::string Text(double x, double y, const std::string& anchor, const std::string& text,
                  const std::string& cls = "") {
   return fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"{}\"{}>{}</text>\n", x, y,
-                     anchor, cls.empty() ? "" : " class=\"" + cls + "\"", EscapeHtml(text));
+                     anchor, cls.empty() ? "" : " class=\"" + cls + "\"", EscapeMarkup(text));
 }
 
 // Values to pixels along one axis.
@@ -100,7 +100,7 @@ std::string Frame(const Chart& chart, const Scale& x, const Scale& y) {
   svg += fmt::format(
       "<text class=\"title\" text-anchor=\"middle\" transform=\"translate(14 {:.1f}) "
       "rotate(-90)\">{}</text>\n",
-      (kTop + kHeight - kBottom) / 2, EscapeHtml(chart.y.title));
+      (kTop + kHeight - kBottom) / 2, EscapeMarkup(chart.y.title));
   return svg;
 }
 
@@ -118,7 +118,7 @@ std::string Dot(const Point& point, const std::string& cls, const std::string& n
       "<circle class=\"dot {}\" cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"4\"><title>{}</title>"
       "</circle>\n",
       cls, x(point.x), y(point.y),
-      EscapeHtml(point.label.empty() ? name : name + ": " + point.label));
+      EscapeMarkup(point.label.empty() ? name : name + ": " + point.label));
 }
 
 // Labels of scattered points: above them, off the lines that cross the chart; moved down where they
@@ -153,12 +153,12 @@ std::string Labels(const Chart& chart, const Scale& x, const Scale& y) {
 std::string Legend(const Chart& chart) {
   std::string html = "<ul class=\"legend\">";
   if (chart.reference) {
-    html += "<li><span class=\"key dashed\"></span>" + EscapeHtml(chart.reference_name) + "</li>";
+    html += "<li><span class=\"key dashed\"></span>" + EscapeMarkup(chart.reference_name) + "</li>";
   }
   if (!chart.lines) return html + "</ul>\n";  // points have their names beside them
   for (const Series& series : chart.series) {
     html += fmt::format("<li><span class=\"key {}\"></span>{}</li>", ClassOf(series.colour),
-                        EscapeHtml(series.name));
+                        EscapeMarkup(series.name));
   }
   return html + "</ul>\n";
 }
@@ -203,7 +203,7 @@ std::string DrawChart(const Chart& chart) {
   y.Pad(0.06, 0.06);
   std::string svg =
       fmt::format("<svg viewBox=\"0 0 {} {}\" role=\"img\" aria-label=\"{}\">\n", kWidth, kHeight,
-                  EscapeHtml(chart.y.title + " against " + chart.x.title));
+                  EscapeMarkup(chart.y.title + " against " + chart.x.title));
   svg += Frame(chart, x, y);
   if (chart.reference) {
     svg +=
@@ -231,7 +231,7 @@ std::string DrawHeatMap(const HeatMap& map) {
   std::string svg = fmt::format(
       "<svg class=\"map\" viewBox=\"0 0 {0} {1}\" style=\"max-width:{0}px\" role=\"img\" "
       "aria-label=\"{2}\">\n",
-      width, height, EscapeHtml(map.title));
+      width, height, EscapeMarkup(map.title));
   svg += Text(kLabels, 14, "start", map.title, "name");
   for (size_t r = 0; r < map.rows.size(); ++r) {
     const double y = kHead + kCellHeight * static_cast<double>(r);
@@ -258,7 +258,7 @@ std::string DrawHeatMap(const HeatMap& map) {
   svg += fmt::format(
       "<text class=\"title\" text-anchor=\"middle\" transform=\"translate(12 {:.1f}) "
       "rotate(-90)\">{}</text>\n",
-      (kHead + bottom) / 2, EscapeHtml(map.row_title));
+      (kHead + bottom) / 2, EscapeMarkup(map.row_title));
   return svg + "</svg>\n";
 }
 

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "base/markup.h"
+
 namespace litecache::eval {
 namespace {
 
@@ -33,29 +35,6 @@ std::string EscapeMarkdown(const std::string& text) {
 }
 
 }  // namespace
-
-std::string EscapeHtml(const std::string& text) {
-  std::string out;
-  for (const char c : text) {
-    switch (c) {
-      case '&':
-        out += "&amp;";
-        break;
-      case '<':
-        out += "&lt;";
-        break;
-      case '>':
-        out += "&gt;";
-        break;
-      case '"':
-        out += "&quot;";
-        break;
-      default:
-        out += c;
-    }
-  }
-  return out;
-}
 
 std::string ToText(const Table& table, size_t width) {
   std::vector<size_t> widths(table.head.size());
@@ -113,17 +92,17 @@ std::string ToMarkdown(const Table& table) {
 }
 
 std::string ToHtml(const Table& table) {
-  std::string text = "<h2>" + EscapeHtml(table.title) + "</h2>\n";
-  if (!table.note.empty()) text += "<p class=\"note\">" + EscapeHtml(table.note) + "</p>\n";
+  std::string text = "<h2>" + EscapeMarkup(table.title) + "</h2>\n";
+  if (!table.note.empty()) text += "<p class=\"note\">" + EscapeMarkup(table.note) + "</p>\n";
   text += "<div class=\"scroll\"><table>\n<thead><tr>";
-  for (const std::string& cell : table.head) text += "<th>" + EscapeHtml(cell) + "</th>";
+  for (const std::string& cell : table.head) text += "<th>" + EscapeMarkup(cell) + "</th>";
   text += "</tr></thead>\n<tbody>\n";
   for (size_t r = 0; r < table.rows.size(); ++r) {
     const bool summary = r + table.summary_rows >= table.rows.size();
     text += summary ? "<tr class=\"summary\">" : "<tr>";
     for (size_t c = 0; c < table.head.size(); ++c) {
       const char* tag = c == 0 ? "th" : "td";
-      text += fmt::format("<{0}>{1}</{0}>", tag, EscapeHtml(Cell(table.rows[r], c)));
+      text += fmt::format("<{0}>{1}</{0}>", tag, EscapeMarkup(Cell(table.rows[r], c)));
     }
     text += "</tr>\n";
   }

@@ -20,7 +20,4 @@ std::string ToText(const Table& table, size_t width);
 std::string ToMarkdown(const Table& table);
 std::string ToHtml(const Table& table);
 
-// Text for HTML.
-std::string EscapeHtml(const std::string& text);
-
 }  // namespace litecache::eval

@@ -1,0 +1,12 @@
+// Text inside HTML, SVG and XML.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace litecache {
+
+// & < > and " as entities: for text and for attributes in double quotes.
+std::string EscapeMarkup(std::string_view text);
+
+}  // namespace litecache
