@@ -54,8 +54,10 @@ class Server {
 
  private:
   bool tls_;
-  IoLoop loop_;
+  // Outlives the loop: what was posted to it and never ran refers to the service until it is
+  // dropped.
   std::unique_ptr<Service> service_;
+  IoLoop loop_;
   std::unique_ptr<HttpServer> http_;
 };
 
