@@ -39,20 +39,23 @@ std::unique_ptr<Command> FindCommand(const std::vector<std::string>& arguments, 
   std::vector<std::string> names;
   const std::string& first = arguments[0];
   const std::string both = arguments.size() > 1 ? first + " " + arguments[1] : first;
-  bool is_group = false;
+  std::string group;  // commands of the group that the first word names
   for (auto& command : commands) {
     const std::string name = command->Name();
     if (name == first || name == both) {
       *used = name == first ? 1 : 2;
       return std::move(command);
     }
-    is_group = is_group || name.starts_with(first + " ");
+    if (name.starts_with(first + " ")) group += (group.empty() ? "" : ", ") + name;
     names.push_back(name);
   }
   if (first.starts_with("-")) {
     throw UsageError("{}: options follow the command: litecache COMMAND [OPTIONS]", first);
   }
-  const std::string& word = is_group ? both : first;
+  if (arguments.size() == 1 && !group.empty()) {
+    throw UsageError("'{}' is not a command by itself; there are: {}", first, group);
+  }
+  const std::string& word = group.empty() ? first : both;
   throw UsageError("'{}' is not a command.{} `litecache --help` lists them", word,
                    DidYouMean(word, names));
 }
