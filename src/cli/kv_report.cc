@@ -91,9 +91,10 @@ std::string KvReport::Text() const {
     }
   }
   text +=
-      fmt::format("\nmoved: {}, {}, {}, {} | {} of {} heads resident | retriever {}",
+      fmt::format("\nmoved: {}, {}, {}, {}, {} | {} of {} heads resident | retriever {}",
                   Moved(kv.miss, "miss"), Moved(kv.prefetch, "prefetch"), Moved(kv.spill, "spill"),
-                  Moved(kv.prefill, "prefill"), plan.resident_heads, plan.kv_heads, plan.retriever);
+                  Moved(kv.fill, "fill"), Moved(kv.prefill, "prefill"), plan.resident_heads,
+                  plan.kv_heads, plan.retriever);
   return text;
 }
 
@@ -114,6 +115,7 @@ ordered_json KvReport::Json() const {
   json["moved"] = {{"miss", ToJson(kv.miss)},
                    {"prefetch", ToJson(kv.prefetch)},
                    {"spill", ToJson(kv.spill)},
+                   {"fill", ToJson(kv.fill)},
                    {"prefill", ToJson(kv.prefill)}};
   json["all_heads"] = ToJson(Sum(stats.kv_heads));
   json["layers"] = ordered_json::array();

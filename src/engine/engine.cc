@@ -101,8 +101,8 @@ class EngineImpl final : public Engine {
       : parts_(std::move(parts)),
         profile_(engine::LoadProfile(options.kv, parts_.directory, Layout())),
         cache_plan_(kv::MakeCachePlan(Layout(), options.kv, profile_)),
+        plan_(MakePlan(options)),  // may take resident heads back
         kv_notes_(engine::DescribePlan(*cache_plan_, options.kv, profile_.get())),
-        plan_(MakePlan(options)),
         cache_(cache_plan_->Create(*parts_.device, plan_.kv)) {
     for (const std::string& note : kv_notes_) SPDLOG_INFO("KV cache: {}", note);
     if (profile_ == nullptr && cache_plan_->heads() != nullptr) {
@@ -199,8 +199,8 @@ class EngineImpl final : public Engine {
   Parts parts_;
   std::shared_ptr<const kv::Profile> profile_;  // null without one
   std::unique_ptr<kv::CachePlan> cache_plan_;
-  std::vector<std::string> kv_notes_;
   MemoryPlan plan_;
+  std::vector<std::string> kv_notes_;
   std::unique_ptr<kv::Cache> cache_;
   std::unique_ptr<engine::Core> core_;  // last: its thread ends before what it runs on
 };

@@ -112,6 +112,8 @@ bool Generation::TakeChunks(std::string* out) {
         continue;
       }
       some = true;
+      // The prompt may have ended since Advance() looked: its progress goes before its tokens.
+      ReportProgress(out);
       if (!TakeChunk(i, *chunk, out)) return false;
     }
     if (!job_.stream.stream) {
