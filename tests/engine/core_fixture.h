@@ -1,0 +1,110 @@
+// A core on the toy decoder, and the obvious way to get the same tokens: what its tests share.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <condition_variable>
+#include <map>
+#include <mutex>
+#include <random>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "engine/core.h"
+#include "engine/toy_decoder.h"
+#include "test_seed.h"
+
+namespace litecache::engine {
+
+using testing::TestRandom;
+
+// Token t is one or two letters, so that stop strings cross tokens.
+inline std::string TextOf(int32_t token) {
+  std::string text(1, static_cast<char>('a' + token % 7));
+  if (token % 3 == 0) text += static_cast<char>('a' + token % 5);
+  return text;
+}
+
+class ToyText final : public TokenText {
+ public:
+  std::string Add(int32_t token) override { return TextOf(token); }
+  std::string Flush() override { return ""; }
+};
+
+struct Fixture {
+  explicit Fixture(CoreOptions core_options = {.context = 4000,
+                                               .max_batch = 16,
+                                               .prefill_chunk = 48,
+                                               .score_rows = 8},
+                   int64_t blocks = 4096, std::vector<int32_t> eos = {})
+      : rig(blocks), options(core_options), eos_ids(std::move(eos)) {}
+
+  Core& Start() {
+    Backend backend{&rig.device, rig.stream.get(), &rig.decoder, rig.cache.get(),
+                    &rig.device.pool()};
+    backend.token_text = [](bool) { return std::make_unique<ToyText>(); };
+    backend.eos_ids = eos_ids;
+    core = std::make_unique<Core>(backend, options);
+    return *core;
+  }
+  ~Fixture() {
+    core.reset();
+    EXPECT_EQ(rig.cache->GetStats().used.device, 0u) << "pages leaked";
+  }
+
+  ToyRig rig;
+  CoreOptions options;
+  std::vector<int32_t> eos_ids;
+  std::unique_ptr<Core> core;
+};
+
+struct Answer {
+  std::vector<int32_t> tokens;
+  std::string text;
+  std::vector<Chunk> chunks;
+  FinishReason finish = FinishReason::kNone;
+  std::string error;
+};
+
+inline std::vector<Answer> ReadAll(RequestHandle& handle, int n = 1) {
+  std::vector<Answer> answers(static_cast<size_t>(n));
+  while (auto chunk = handle.Next()) {
+    Answer& answer = answers.at(static_cast<size_t>(chunk->sample));
+    EXPECT_EQ(answer.finish, FinishReason::kNone) << "a chunk follows the last one";
+    answer.tokens.insert(answer.tokens.end(), chunk->tokens.begin(), chunk->tokens.end());
+    answer.text += chunk->text;
+    answer.finish = chunk->finish;
+    answer.error += chunk->error;
+    answer.chunks.push_back(*chunk);
+  }
+  for (const Answer& answer : answers) EXPECT_NE(answer.finish, FinishReason::kNone);
+  return answers;
+}
+
+inline std::vector<int32_t> RandomPrompt(std::mt19937_64& random, int64_t longest) {
+  std::vector<int32_t> prompt(1 + random() % static_cast<uint64_t>(longest));
+  for (int32_t& token : prompt) token = static_cast<int32_t>(random() % ToyDecoder::kVocab);
+  return prompt;
+}
+
+inline int32_t PlainArgMax(std::span<const float> row) {
+  return static_cast<int32_t>(std::max_element(row.begin(), row.end()) - row.begin());
+}
+
+// What the request's sample would be alone, from a fresh rig.
+inline std::vector<int32_t> Alone(const Request& request, int sample, int64_t count) {
+  ToyRig rig;
+  Sampler sampler(request.sampling, request.sampling.seed.value_or(0), sample, request.prompt);
+  SamplerScratch scratch;
+  return PlainLoop(
+      rig.decoder, *rig.cache, *rig.stream, request.prompt, count, [&](std::span<const float> row) {
+        return request.sampling.temperature == 0 ? PlainArgMax(row) : sampler.Sample(row, &scratch);
+      });
+}
+
+}  // namespace litecache::engine

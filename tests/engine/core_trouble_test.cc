@@ -1,0 +1,325 @@
+// The engine's core when something is in the way: limits, failures, cancelling, shutting down.
+#include "engine/core_fixture.h"
+
+namespace litecache::engine {
+namespace {
+
+TEST(Core, RefusesWhatCannotFitWithTheNumbers) {
+  // 3 blocks of 512 tokens (f32, head dim 16).
+  Fixture fixture({.context = 4000, .max_batch = 16, .prefill_chunk = 48, .score_rows = 8}, 3);
+  Core& core = fixture.Start();
+  const auto refusal = [&](Request request) -> std::string {
+    try {
+      core.Submit(std::move(request));
+      return "";
+    } catch (const CapacityError& error) {
+      return error.what();
+    }
+  };
+  const std::vector<int32_t> prompt(1000, 1);
+  EXPECT_EQ(refusal({.prompt = prompt, .max_tokens = 537}), "");  // 1536 rows
+  std::string message = refusal({.prompt = prompt, .max_tokens = 538});
+  EXPECT_NE(message.find("1000 tokens"), std::string::npos) << message;
+  EXPECT_NE(message.find("538"), std::string::npos) << message;
+  EXPECT_NE(message.find("at most 1537 tokens of context fit"), std::string::npos) << message;
+  // Two samples share the prompt's full block only: 2 + 1 blocks up to row 1024.
+  EXPECT_EQ(refusal({.prompt = prompt, .max_tokens = 25, .n = 2}), "");
+  message = refusal({.prompt = prompt, .max_tokens = 26, .n = 2});
+  EXPECT_NE(message.find("at most 1025 tokens of context fit"), std::string::npos) << message;
+  message = refusal({.prompt = std::vector<int32_t>(4000, 1)});
+  EXPECT_NE(message.find("4000 tokens"), std::string::npos) << message;
+  message = refusal({.prompt = prompt, .max_tokens = 3001});
+  EXPECT_NE(message.find("at most 3000 tokens"), std::string::npos) << message;
+  // Up to the end: of the memory, here.
+  auto handle = core.Submit({.prompt = prompt});
+  EXPECT_EQ(ReadAll(*handle)[0].tokens.size(), 537u);
+}
+
+TEST(Core, RefusesBadRequests) {
+  Fixture fixture;
+  Core& core = fixture.Start();
+  const Request good{.prompt = {1}, .max_tokens = 1};
+  const auto expect_bad = [&](const std::function<void(Request&)>& spoil, const char* word) {
+    Request request = good;
+    spoil(request);
+    try {
+      core.Submit(request);
+      ADD_FAILURE() << "accepted: " << word;
+    } catch (const InvalidArgument& error) {
+      EXPECT_NE(std::string(error.what()).find(word), std::string::npos) << error.what();
+    }
+  };
+  const double nan = std::nan("");
+  expect_bad([](Request& r) { r.prompt.clear(); }, "empty");
+  expect_bad([](Request& r) { r.prompt = {0, 97}; }, "97");
+  expect_bad([](Request& r) { r.prompt = {-1}; }, "-1");
+  expect_bad([](Request& r) { r.max_tokens = -1; }, "max_tokens");
+  expect_bad([](Request& r) { r.n = 0; }, "n = 0");
+  expect_bad([](Request& r) { r.n = 17; }, "n = 17");
+  expect_bad([](Request& r) { r.stop = {""}; }, "stop");
+  expect_bad([](Request& r) { r.stop = {"\xff"}; }, "UTF-8");
+  expect_bad([](Request& r) { r.stop_token_ids = {97}; }, "stop_token_ids");
+  expect_bad([](Request& r) { r.logprobs = -2; }, "logprobs");
+  expect_bad([](Request& r) { r.logprobs = 98; }, "logprobs");
+  expect_bad([](Request& r) { r.sampling.temperature = -0.1; }, "temperature");
+  expect_bad([&](Request& r) { r.sampling.temperature = nan; }, "temperature");
+  expect_bad([](Request& r) { r.sampling.top_k = -1; }, "top_k");
+  expect_bad([](Request& r) { r.sampling.top_p = 0; }, "top_p");
+  expect_bad([](Request& r) { r.sampling.top_p = 1.01; }, "top_p");
+  expect_bad([&](Request& r) { r.sampling.min_p = nan; }, "min_p");
+  expect_bad([](Request& r) { r.sampling.repetition_penalty = 0; }, "repetition_penalty");
+  expect_bad([](Request& r) { r.sampling.presence_penalty = 3; }, "presence_penalty");
+  expect_bad([](Request& r) { r.sampling.frequency_penalty = -3; }, "frequency_penalty");
+  expect_bad([](Request& r) { r.sampling.logit_bias = {{97, 1.0f}}; }, "logit_bias");
+  expect_bad([](Request& r) { r.sampling.logit_bias = {{1, 1000.0f}}; }, "logit_bias");
+  EXPECT_EQ(ReadAll(*core.Submit(good))[0].tokens.size(), 1u);
+}
+
+TEST(Core, RequestsWaitForMemoryAndAllGetTheirTurn) {
+  // Room for two of the requests at a time.
+  Fixture fixture({.context = 4000, .max_batch = 16, .prefill_chunk = 48, .score_rows = 8}, 4);
+  std::atomic<uint64_t> most{0};
+  fixture.rig.decoder.on_step = [&](const kv::Step& step) {
+    most = std::max<uint64_t>(most, step.sequences.size());
+  };
+  Core& core = fixture.Start();
+  std::vector<std::shared_ptr<RequestHandle>> handles;
+  for (int i = 0; i < 10; ++i) {
+    handles.push_back(core.Submit({.prompt = std::vector<int32_t>(500, i), .max_tokens = 30}));
+  }
+  for (auto& handle : handles) EXPECT_EQ(ReadAll(*handle)[0].finish, FinishReason::kLength);
+  EXPECT_EQ(most, 2u);
+}
+
+TEST(Core, AFailingRequestEndsAloneWithItsError) {
+  auto random = TestRandom(5);
+  Fixture fixture;
+  fixture.rig.decoder.poison = 96;
+  fixture.rig.decoder.spoiled = 95;
+  Core& core = fixture.Start();
+  std::vector<std::pair<Request, std::shared_ptr<RequestHandle>>> good;
+  std::vector<std::shared_ptr<RequestHandle>> bad;
+  for (int i = 0; i < 24; ++i) {
+    Request request;
+    request.prompt = RandomPrompt(random, 150);
+    for (int32_t& token : request.prompt) token %= 90;
+    request.max_tokens = 25;
+    request.sampling.seed = random();
+    request.sampling.logit_bias = {{95, -100.0f}, {96, -100.0f}};
+    if (i % 4 == 1) {
+      request.prompt.back() = i % 8 == 1 ? 96 : 95;
+      request.n = 2;
+      bad.push_back(core.Submit(request));
+    } else if (i % 4 == 3) {
+      request.on_prefill = [](int64_t, int64_t) { throw Error("a callback's error"); };
+      bad.push_back(core.Submit(request));
+    } else {
+      good.emplace_back(request, core.Submit(request));
+    }
+  }
+  for (auto& [request, handle] : good) {
+    const Answer answer = ReadAll(*handle)[0];
+    EXPECT_EQ(answer.finish, FinishReason::kLength) << answer.error;
+    EXPECT_EQ(answer.tokens, Alone(request, 0, 25));
+  }
+  for (auto& handle : bad) {
+    EXPECT_EQ(handle->Stats().generated_tokens, 0);
+    std::optional<Chunk> chunk = handle->Next();
+    ASSERT_TRUE(chunk);
+    EXPECT_EQ(chunk->finish, FinishReason::kError);
+    EXPECT_TRUE(chunk->error.find("poisoned") != std::string::npos ||
+                chunk->error.find("not finite") != std::string::npos ||
+                chunk->error.find("callback") != std::string::npos)
+        << chunk->error;
+  }
+  EXPECT_EQ(core.Stats().running, 0);
+}
+
+TEST(Core, ACapacityErrorOfAStepLeavesTheOthersAlive) {
+  Fixture fixture;
+  Core& core = fixture.Start();
+  auto steady = core.Submit({.prompt = {1, 2, 3}, .max_tokens = 200});
+  ASSERT_TRUE(steady->Next());
+  fixture.rig.decoder.most_rows = 10;  // a chunk of 48 rows can no longer run
+  const Answer failed =
+      ReadAll(*core.Submit({.prompt = std::vector<int32_t>(100, 4), .max_tokens = 5}))[0];
+  EXPECT_EQ(failed.finish, FinishReason::kError);
+  EXPECT_NE(failed.error.find("10 rows"), std::string::npos) << failed.error;
+  const Answer answer = ReadAll(*steady)[0];
+  EXPECT_EQ(answer.finish, FinishReason::kLength);
+  EXPECT_EQ(answer.tokens.size(), 199u);
+}
+
+TEST(Core, PromptsGoInSmallerPiecesBesideDecoding) {
+  Fixture fixture({.context = 4000,
+                   .max_batch = 4,
+                   .prefill_chunk = 48,
+                   .prefill_chunk_beside_decode = 16,
+                   .score_rows = 8});
+  fixture.rig.decoder.delay = std::chrono::microseconds(300);
+  Core& core = fixture.Start();
+  auto decoding = core.Submit({.prompt = {1}, .max_tokens = 3900});
+  ASSERT_TRUE(decoding->Next());
+  // The pieces of a prompt, which are reported one after another.
+  const auto pieces = [&](RequestHandle* cancelled_in_the_middle) {
+    std::vector<int64_t> sizes;
+    Request request{.prompt = std::vector<int32_t>(1000, 2), .max_tokens = 1};
+    request.on_prefill = [&, last = int64_t{0}](int64_t done, int64_t) mutable {
+      sizes.push_back(done - std::exchange(last, done));
+      if (done >= 500 && cancelled_in_the_middle != nullptr) cancelled_in_the_middle->Cancel();
+    };
+    ReadAll(*core.Submit(request));
+    return sizes;
+  };
+  std::vector<int64_t> sizes = pieces(nullptr);
+  EXPECT_EQ(sizes.size(), 63u);
+  EXPECT_EQ(sizes.front(), 16);
+  sizes = pieces(decoding.get());
+  EXPECT_EQ(sizes.front(), 16);
+  EXPECT_EQ(sizes.at(sizes.size() - 2), 48);
+}
+
+TEST(Core, ReadersThatDoNotWaitAreTold) {
+  Fixture fixture;
+  Core& core = fixture.Start();
+  std::mutex mutex;
+  std::condition_variable told;
+  int64_t calls = 0;
+  Request request{.prompt = {1, 2, 3}, .max_tokens = 40, .n = 3};
+  request.sampling.temperature = 0;
+  request.on_chunks = [&] {
+    const std::lock_guard lock(mutex);
+    ++calls;
+    told.notify_one();
+  };
+  const auto handle = core.Submit(request);
+  std::vector<int64_t> tokens(3);
+  int64_t seen = 0, chunks = 0;
+  for (bool open = true; open;) {
+    {
+      std::unique_lock lock(mutex);
+      ASSERT_TRUE(told.wait_for(lock, std::chrono::seconds(60), [&] { return calls > seen; }));
+      seen = calls;
+    }
+    bool timed_out = false;
+    while (const auto chunk = handle->NextFor(0, &timed_out)) {
+      ++chunks;
+      tokens.at(static_cast<size_t>(chunk->sample)) += static_cast<int64_t>(chunk->tokens.size());
+    }
+    open = timed_out;
+  }
+  EXPECT_EQ(tokens, (std::vector<int64_t>{40, 40, 40}));
+  EXPECT_EQ(calls, chunks);
+}
+
+TEST(Core, CancelInTheQueueInPrefillAndInDecode) {
+  Fixture fixture({.context = 4000, .max_batch = 1, .prefill_chunk = 16, .score_rows = 8});
+  fixture.rig.decoder.delay = std::chrono::microseconds(300);
+  Core& core = fixture.Start();
+  auto decoding = core.Submit({.prompt = {1}, .max_tokens = 3900});
+  auto queued = core.Submit({.prompt = {1}, .max_tokens = 10});
+  ASSERT_TRUE(decoding->Next());
+  queued->Cancel();
+  queued->Cancel();
+  Answer answer = ReadAll(*queued)[0];
+  EXPECT_EQ(answer.finish, FinishReason::kCancelled);
+  EXPECT_TRUE(answer.tokens.empty());
+  bool timed_out = false;
+  decoding->Cancel();
+  answer = ReadAll(*decoding)[0];
+  EXPECT_EQ(answer.finish, FinishReason::kCancelled);
+  EXPECT_FALSE(decoding->NextFor(0.01, &timed_out));
+  EXPECT_FALSE(timed_out);
+
+  std::atomic<int64_t> seen{0};
+  Request longer{.prompt = std::vector<int32_t>(3000, 2), .max_tokens = 10};
+  longer.on_prefill = [&](int64_t done, int64_t) { seen = done; };
+  auto prefilling = core.Submit(longer);
+  while (seen == 0) std::this_thread::yield();
+  EXPECT_FALSE(prefilling->NextFor(0, &timed_out));
+  EXPECT_TRUE(timed_out);
+  prefilling->Cancel();
+  EXPECT_EQ(ReadAll(*prefilling)[0].finish, FinishReason::kCancelled);
+  EXPECT_LT(seen, 3000);
+
+  seen = 0;
+  prefilling = core.Submit(longer);
+  while (seen == 0) std::this_thread::yield();
+  prefilling.reset();  // dropping the handle cancels
+  EXPECT_EQ(ReadAll(*core.Submit({.prompt = {1}, .max_tokens = 2}))[0].tokens.size(), 2u);
+  EXPECT_LT(seen, 3000);
+}
+
+TEST(Core, StressFromSeveralThreads) {
+  Fixture fixture({.context = 1500, .max_batch = 8, .prefill_chunk = 32, .score_rows = 4}, 24);
+  Core& core = fixture.Start();
+  std::atomic<int> finished{0};
+  std::vector<std::thread> threads;
+  for (uint64_t t = 0; t < 4; ++t) {
+    threads.emplace_back([&, t] {
+      auto random = TestRandom(100 + t);
+      for (int i = 0; i < 40; ++i) {
+        if (random() % 8 == 0) {
+          const auto tokens = RandomPrompt(random, 60);
+          EXPECT_EQ(core.Score({tokens, {0}}, {}).logits.size(), 1u);
+          continue;
+        }
+        Request request;
+        request.prompt = RandomPrompt(random, 120);
+        request.max_tokens = 1 + static_cast<int64_t>(random() % 30);
+        request.n = 1 + static_cast<int>(random() % 3);
+        auto handle = core.Submit(request);
+        const uint64_t patience = random() % 40;
+        std::thread canceller;
+        if (random() % 4 == 0) canceller = std::thread([handle] { handle->Cancel(); });
+        for (uint64_t chunk = 0; chunk < patience; ++chunk) {
+          if (!handle->Next()) {
+            ++finished;
+            break;
+          }
+        }
+        if (random() % 2 == 0) handle->Cancel();
+        core.Stats();
+        if (canceller.joinable()) canceller.join();
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  ReadAll(*core.Submit({.prompt = {1}, .max_tokens = 1}));
+  // The handles are gone: whatever still ran ends at the next step.
+  for (int i = 0; i < 2000 && core.Stats().kv.used.device > 0; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  EXPECT_EQ(core.Stats().kv.used.device, 0u);
+  EXPECT_GT(finished, 0);
+}
+
+TEST(Core, ShutdownEndsWhatIsInFlight) {
+  auto random = TestRandom(6);
+  for (int round = 0; round < 30; ++round) {
+    Fixture fixture;
+    fixture.options.max_batch = 4;
+    Core& core = fixture.Start();
+    std::vector<std::shared_ptr<RequestHandle>> handles;
+    for (int i = 0; i < 8; ++i) {
+      Request request{.prompt = RandomPrompt(random, 200), .max_tokens = 500, .n = 1 + i % 2};
+      handles.push_back(core.Submit(request));
+    }
+    std::thread reader([handle = handles[0]] {
+      while (handle->Next()) {
+      }
+    });
+    std::this_thread::sleep_for(std::chrono::microseconds(random() % 3000));
+    fixture.core.reset();
+    reader.join();
+    for (size_t i = 1; i < handles.size(); ++i) {
+      for (const Answer& answer : ReadAll(*handles[i], 1 + static_cast<int>(i) % 2)) {
+        EXPECT_EQ(answer.finish, FinishReason::kCancelled);
+      }
+      handles[i]->Cancel();  // harmless without an engine
+    }
+  }
+}
+
+}  // namespace
+}  // namespace litecache::engine
