@@ -1,6 +1,6 @@
-#include <cuda_runtime.h>
-
 #include "device/cuda/cuda_devices.h"
+
+#include <cuda_runtime.h>
 
 namespace litecache {
 

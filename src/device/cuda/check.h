@@ -1,0 +1,18 @@
+// Every CUDA call is checked. Included by files of cuda/ folders only.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include "base/error.h"
+
+namespace litecache {
+
+// Throws CapacityError for lack of memory, DeviceError for the rest, naming the call.
+void CheckCuda(cudaError_t error, const char* call);
+
+}  // namespace litecache
+
+#define LC_CUDA(call) ::litecache::CheckCuda((call), #call)
+// After a kernel launch: a wrong configuration is found here, a fault in the kernel at the next
+// call that waits.
+#define LC_CUDA_LAUNCHED() ::litecache::CheckCuda(cudaGetLastError(), "kernel launch")

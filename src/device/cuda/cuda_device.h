@@ -1,0 +1,79 @@
+// The CUDA backend: device memory, pinned host memory, streams. Free of CUDA's own headers.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "device/device.h"
+
+struct CUstream_st;
+
+namespace litecache {
+
+// Operations are enqueued; Synchronize() waits and throws DeviceError for what went wrong.
+class CudaStream final : public Stream {
+ public:
+  CudaStream(int device, int sm_count);
+  ~CudaStream() override;
+  CudaStream(const CudaStream&) = delete;
+  CudaStream& operator=(const CudaStream&) = delete;
+
+  DeviceType device_type() const override { return DeviceType::kCuda; }
+  void Synchronize() override;
+
+  CUstream_st* handle() const { return handle_; }
+  int sm_count() const { return sm_count_; }
+
+ private:
+  CUstream_st* handle_ = nullptr;
+  int sm_count_;
+};
+
+// The stream as a CUDA stream; CHECK-fails for another backend's stream.
+CudaStream& AsCuda(Stream& stream);
+
+class CudaDevice final : public Device {
+ public:
+  // Throws DeviceError where there is no such GPU or no driver that runs this program.
+  explicit CudaDevice(int index = 0);
+  ~CudaDevice() override;
+
+  DeviceType type() const override { return DeviceType::kCuda; }
+  DeviceInfo Info() const override;
+  // cudaMalloc: aligned to 256 bytes, not zeroed.
+  Buffer Allocate(size_t bytes) override;
+  std::unique_ptr<Stream> CreateStream() override;
+
+  int index() const { return index_; }
+  int sm_count() const { return sm_count_; }
+  int compute_capability() const { return capability_; }  // 90 for sm_90
+
+  // Blocking copies; sources and targets host or device memory.
+  void Copy(void* target, const void* source, size_t bytes);
+  void Zero(void* target, size_t bytes);
+
+ private:
+  int index_;
+  int sm_count_ = 0;
+  int capability_ = 0;
+};
+
+// Host memory that the GPU reads and writes through the link, at the same address: huge pages
+// touched by several threads, then registered (a tenth of cudaHostAlloc's time on large stores).
+// A Device of its own so that a pool of pages can live in it.
+class PinnedHost final : public Device {
+ public:
+  // gpu: must outlive this.
+  explicit PinnedHost(CudaDevice& gpu) : gpu_(gpu) {}
+  DeviceType type() const override { return DeviceType::kCpu; }
+  DeviceInfo Info() const override;  // the machine's memory
+  // Throws CapacityError, naming the limit on locked memory where that is what refuses.
+  Buffer Allocate(size_t bytes) override;
+  std::unique_ptr<Stream> CreateStream() override;
+
+ private:
+  CudaDevice& gpu_;
+};
+
+}  // namespace litecache

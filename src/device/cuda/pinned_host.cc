@@ -1,0 +1,87 @@
+// Host memory the GPU can reach: mapped, touched by several threads, then registered.
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/units.h"
+#include "device/cpu/cpu_device.h"
+#include "device/cuda/check.h"
+#include "device/cuda/cuda_device.h"
+#include "device/device_error.h"
+
+namespace litecache {
+namespace {
+
+constexpr size_t kHugePage = size_t{2} << 20;
+// Below this one thread touches pages as fast as several start.
+constexpr size_t kTouchAlone = size_t{64} << 20;
+
+size_t RoundUp(size_t bytes) { return (bytes + kHugePage - 1) / kHugePage * kHugePage; }
+
+void FreePinned(void* data, size_t bytes) {
+  cudaHostUnregister(data);
+  munmap(data, RoundUp(bytes));
+}
+
+// First touch decides where a page lies and takes most of the time of making it.
+void Touch(std::byte* data, size_t bytes) {
+  const auto touch = [](std::byte* begin, std::byte* end) {
+    for (; begin < end; begin += kHugePage) *begin = std::byte{0};
+  };
+  const size_t threads =
+      bytes < kTouchAlone ? 1 : std::clamp<size_t>(std::thread::hardware_concurrency(), 1, 16);
+  if (threads == 1) return touch(data, data + bytes);
+  const size_t part = RoundUp(bytes / threads);
+  std::vector<std::jthread> workers;
+  for (size_t begin = 0; begin < bytes; begin += part) {
+    workers.emplace_back(touch, data + begin, data + std::min(begin + part, bytes));
+  }
+}
+
+std::string LockedMemoryHint() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_MEMLOCK, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return "";
+  return fmt::format("; this process may lock {} (ulimit -l): raise the limit",
+                     FormatBytes(limit.rlim_cur));
+}
+
+}  // namespace
+
+DeviceInfo PinnedHost::Info() const { return CpuDevice(1).Info(); }
+
+Buffer PinnedHost::Allocate(size_t bytes) {
+  if (bytes == 0) return {};
+  const size_t size = RoundUp(bytes);
+  void* data = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (data == MAP_FAILED) {
+    throw CapacityError("{} of host memory were asked for: {}", FormatBytes(bytes),
+                        std::strerror(errno));
+  }
+  madvise(data, size, MADV_HUGEPAGE);
+  Touch(static_cast<std::byte*>(data), size);
+  const cudaError_t error = cudaHostRegister(data, size, cudaHostRegisterMapped);
+  if (error != cudaSuccess) {
+    cudaGetLastError();
+    munmap(data, size);
+    throw CapacityError("{} of host memory could not be pinned: {}{}", FormatBytes(bytes),
+                        cudaGetErrorString(error), LockedMemoryHint());
+  }
+  // Operations address the store by one pointer on both sides.
+  void* mapped = nullptr;
+  const cudaError_t found = cudaHostGetDevicePointer(&mapped, data, 0);
+  if (found != cudaSuccess || mapped != data) {
+    FreePinned(data, bytes);
+    throw DeviceError("pinned host memory has another address on the GPU: this system is not run");
+  }
+  return {data, bytes, FreePinned};
+}
+
+std::unique_ptr<Stream> PinnedHost::CreateStream() { return gpu_.CreateStream(); }
+
+}  // namespace litecache

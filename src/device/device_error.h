@@ -1,0 +1,15 @@
+// A backend's own failure: a lost GPU, a driver that does not match, a fault in a kernel.
+#pragma once
+
+#include "base/error.h"
+
+namespace litecache {
+
+// The device cannot be used any more, or not at all; the message says what was called and what the
+// driver said. Requests in flight end with it.
+class DeviceError : public Error {
+ public:
+  using Error::Error;
+};
+
+}  // namespace litecache
