@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <initializer_list>
 #include <utility>
 #include <vector>
 
@@ -130,15 +131,22 @@ class TransformerDecoder final : public DecoderBase {
     return layer;
   }
 
+  static ops::LinearPart Part(const LinearWeights& weights, const MatrixView& y) {
+    return {.weight = weights.weight, .bias = weights.bias, .y = y};
+  }
+  // Products of the same rows, in one operation.
+  static void Multiply(Stream& stream, const MatrixView& x,
+                       std::initializer_list<ops::LinearPart> parts) {
+    ops::Linear(stream, x, {parts.begin(), parts.size()});
+  }
+
   float Scale() const { return 1.0f / std::sqrt(static_cast<float>(config().head_dim)); }
 
-  // Queries of normed rows h, after RoPE.
-  void Query(Stream& stream, const Layer& layer, std::span<const int32_t> positions,
-             const MatrixView& h, const MatrixView& q) const {
-    const ModelConfig& c = config();
-    ops::Linear(stream, h, layer.q.weight, layer.q.bias, q);
-    if (c.qk_norm) ops::RmsNorm(stream, q, layer.q_norm, Epsilon(), c.q_heads, q);
-    ops::Rope(stream, q, positions, c.q_heads, rope_.inv_freq, rope_.attention_factor);
+  // What follows the projection to queries or keys: the norm a head, and RoPE.
+  void Rotate(Stream& stream, const float* norm, std::span<const int32_t> positions, int64_t heads,
+              const MatrixView& x) const {
+    if (config().qk_norm) ops::RmsNorm(stream, x, norm, Epsilon(), heads, x);
+    ops::Rope(stream, x, positions, heads, rope_.inv_freq, rope_.attention_factor);
   }
 
   // Before layer index - 1: what layer `index` will ask for, guessed from the input of the layer
@@ -151,7 +159,8 @@ class TransformerDecoder final : public DecoderBase {
     const MatrixView h = a.h.Rows(0, rows);
     const MatrixView q = a.q.Rows(0, rows);
     ops::RmsNorm(stream, a.x.Rows(0, rows), layer.input_norm, Epsilon(), 1, h);
-    Query(stream, layer, positions.first(static_cast<size_t>(rows)), h, q);
+    ops::Linear(stream, h, layer.q.weight, layer.q.bias, q);
+    Rotate(stream, layer.q_norm, positions.first(static_cast<size_t>(rows)), config().q_heads, q);
     cache.Prefetch(stream, index, step, q, Scale());
   }
 
@@ -161,11 +170,9 @@ class TransformerDecoder final : public DecoderBase {
     const ModelConfig& c = config();
     const Layer& layer = layers_[static_cast<size_t>(index)];
     ops::RmsNorm(stream, a.x, layer.input_norm, Epsilon(), 1, a.h);
-    Query(stream, layer, positions, a.h, a.q);
-    ops::Linear(stream, a.h, layer.k.weight, layer.k.bias, a.k);
-    ops::Linear(stream, a.h, layer.v.weight, layer.v.bias, a.v);
-    if (c.qk_norm) ops::RmsNorm(stream, a.k, layer.k_norm, Epsilon(), c.kv_heads, a.k);
-    ops::Rope(stream, a.k, positions, c.kv_heads, rope_.inv_freq, rope_.attention_factor);
+    Multiply(stream, a.h, {Part(layer.q, a.q), Part(layer.k, a.k), Part(layer.v, a.v)});
+    Rotate(stream, layer.q_norm, positions, c.q_heads, a.q);
+    Rotate(stream, layer.k_norm, positions, c.kv_heads, a.k);
     cache.Attend(stream, index, step, a.q, a.k, a.v, Scale(), a.attention);
   }
 
@@ -173,8 +180,7 @@ class TransformerDecoder final : public DecoderBase {
   void FeedForward(Stream& stream, const Layer& layer, const Activations& a) const {
     ops::Linear(stream, a.attention, layer.o.weight, layer.o.bias, a.x, ops::Epilogue::kAdd);
     ops::RmsNorm(stream, a.x, layer.post_norm, Epsilon(), 1, a.h);
-    ops::Linear(stream, a.h, layer.gate.weight, layer.gate.bias, a.gate);
-    ops::Linear(stream, a.h, layer.up.weight, layer.up.bias, a.up);
+    Multiply(stream, a.h, {Part(layer.gate, a.gate), Part(layer.up, a.up)});
     ops::SiluMul(stream, a.gate, a.up, a.gate);
     ops::Linear(stream, a.gate, layer.down.weight, layer.down.bias, a.x, ops::Epilogue::kAdd);
   }

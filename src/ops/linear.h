@@ -1,6 +1,8 @@
 // y = x W^T + b: every matrix product of a model.
 #pragma once
 
+#include <span>
+
 #include "base/matrix_view.h"
 #include "device/device.h"
 
@@ -11,15 +13,28 @@ enum class Epilogue {
   kAdd,    // y += x W^T + b (residual stream)
 };
 
-// x [T, in] f32; weight [out, in] bf16, f16 or f32; bias [out] f32 or null; y [T, out] f32, not
-// overlapping x.
-// Arithmetic: bf16 weights round x to bf16 and accumulate in f32; f16 and f32 weights multiply in
-// f32. On the CPU up to 4 rows run a bandwidth-bound GEMV, more a blocked GEMM, large ones oneDNN
-// where the CPU has AMX (cpu/linear.cc).
+// One product of x [T, in]: weight [out, in] bf16, f16 or f32; bias [out] f32 or null; y [T, out]
+// f32, not overlapping x.
+struct LinearPart {
+  MatrixView weight;
+  const float* bias = nullptr;
+  MatrixView y;
+};
+
+// x [T, in] f32.
+// Arithmetic: bf16 weights round x to bf16 and accumulate in f32 (dot products of pairs, where the
+// CPU has them, take denormal numbers for 0); f16 and f32 weights multiply in f32. On the CPU up to
+// 16 rows (4 without BF16 dot products, and for other weights) run a bandwidth-bound GEMV, more a
+// blocked GEMM, large ones oneDNN where the CPU has AMX (cpu/linear.cc).
 // Every element of y is one chain of sums in a fixed order: its bits depend neither on the number
 // of threads nor, below and above the GEMV's limit, on the other rows of the batch (oneDNN: on the
 // threads only not). GEMV and GEMM differ by the rounding of their sums.
 void Linear(Stream& stream, const MatrixView& x, const MatrixView& weight, const float* bias,
             const MatrixView& y, Epilogue epilogue = Epilogue::kStore);
+
+// Several products of the same x, the same bits as one after another. A few rows take one pass of
+// all threads: products of a few hundred outputs are too short to be handed out alone.
+void Linear(Stream& stream, const MatrixView& x, std::span<const LinearPart> parts,
+            Epilogue epilogue = Epilogue::kStore);
 
 }  // namespace litecache::ops

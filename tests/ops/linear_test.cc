@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "ops/cpu/gemm_onednn.h"
+#include "ops/cpu/gemv.h"
 #include "ops/ops_testing.h"
 
 namespace litecache::ops {
@@ -61,7 +62,7 @@ void RunCase(const Case& c, int threads) {
 
 TEST(Linear, OddShapesOfEveryTypeMatchDoublePrecision) {
   for (DType dtype : {DType::kBF16, DType::kF16, DType::kF32}) {
-    for (int64_t tokens : {1, 2, 3, 4, 5, 7, 16, 17, 33, 65, 130}) {
+    for (int64_t tokens : {1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 15, 16, 17, 33, 65, 130}) {
       RunCase({.tokens = tokens, .in = 97, .out = 53, .dtype = dtype}, 2);
     }
     for (int64_t in : {1, 2, 3, 15, 31, 32, 33, 64, 255, 257, 1031}) {
@@ -144,7 +145,7 @@ TEST(Linear, ResultsDoNotDependOnTheNumberOfThreads) {
 }
 
 // A token's row is the same in every batch that runs through the same kernel: below and above the
-// GEMV's limit.
+// GEMV's limit, and below oneDNN's where the CPU has AMX.
 TEST(Linear, ResultsDoNotDependOnTheBatchWithinAKernel) {
   Random random(2);
   for (DType dtype : {DType::kBF16, DType::kF16, DType::kF32}) {
@@ -156,11 +157,50 @@ TEST(Linear, ResultsDoNotDependOnTheBatchWithinAKernel) {
         Linear(stream, x.view().Rows(first, count), w.view(), nullptr, y.view());
         return y;
       };
-      const Matrix alone = run(100, 1), pair = run(99, 2);
-      EXPECT_EQ(std::memcmp(alone.view().Row<float>(0), pair.view().Row<float>(1), 129 * 4), 0);
-      const Matrix few = run(90, 20), many = run(0, 300);
-      EXPECT_EQ(std::memcmp(few.view().Row<float>(10), many.view().Row<float>(100), 129 * 4), 0);
+      const Matrix alone = run(100, 1);
+      for (int64_t batch = 2; batch <= cpu::MaxGemvTokens(dtype); ++batch) {
+        const Matrix y = run(101 - batch, batch);
+        EXPECT_EQ(std::memcmp(alone.view().Row<float>(0), y.view().Row<float>(batch - 1), 129 * 4),
+                  0)
+            << batch << " tokens";
+      }
+      const bool amx = dtype == DType::kBF16 && HasAmxBf16();
+      const Matrix few = run(90, 20), many = amx ? run(80, 31) : run(0, 300);
+      EXPECT_EQ(
+          std::memcmp(few.view().Row<float>(10), many.view().Row<float>(amx ? 20 : 100), 129 * 4),
+          0);
     });
+  }
+}
+
+// Several products at once are the same as one after another, whichever kernel runs them.
+TEST(Linear, ProductsOfTheSameInputGiveTheSameBitsAsAlone) {
+  Random random(3);
+  constexpr int64_t kIn = 331;
+  for (const int64_t tokens : {1, 2, 6, 16, 17, 40}) {
+    for (const DType last : {DType::kBF16, DType::kF16}) {
+      const Matrix x = Matrix::Normal(random, DType::kF32, tokens, kIn);
+      std::vector<Matrix> weights, biases, alone, together;
+      for (const int64_t out : {37, 1, 150}) {
+        weights.push_back(
+            Matrix::Normal(random, weights.size() == 2 ? last : DType::kBF16, out, kIn, 3));
+        biases.push_back(Matrix::Normal(random, DType::kF32, 1, out));
+        alone.push_back(Matrix::Normal(random, DType::kF32, tokens, out));
+        together.push_back(alone.back());
+      }
+      ForEachIsa(3, [&](Stream& stream) {
+        std::vector<LinearPart> parts;
+        for (size_t i = 0; i < weights.size(); ++i) {
+          const float* bias = i == 1 ? nullptr : biases[i].view().Row<float>(0);
+          parts.push_back({.weight = weights[i].view(), .bias = bias, .y = together[i].view()});
+          Linear(stream, x.view(), weights[i].view(), bias, alone[i].view(), Epilogue::kAdd);
+        }
+        Linear(stream, x.view(), parts, Epilogue::kAdd);
+        for (size_t i = 0; i < weights.size(); ++i) {
+          EXPECT_TRUE(SameBits(alone[i], together[i])) << tokens << " tokens, part " << i;
+        }
+      });
+    }
   }
 }
 

@@ -43,6 +43,24 @@ void Avx512PackPairs(const float* x, int64_t rows, int64_t width, void* panel);
 // partner of an odd last row is zero. CpuIsa::kAvx512.
 void Avx512InterleaveRows(const std::byte* const* rows, int64_t count, int64_t n, uint32_t* out);
 
+// Rows of bf16 weights for a few tokens of bf16 x, multiplied by vdpbf16ps.
+struct Avx512GemvArguments {
+  const void* weight;  // [count] rows of `depth` elements
+  int64_t stride;      // elements
+  int64_t count;
+  const void* x;     // [tokens][x_stride], 64-byte aligned, zero from depth to a multiple of 32
+  int64_t x_stride;  // elements, a multiple of 32
+  int64_t tokens;    // up to kMaxAvx512GemvTokens
+  int64_t depth;
+  float* sums;  // [tokens][sums_stride]
+  int64_t sums_stride;
+};
+inline constexpr int64_t kMaxAvx512GemvTokens = 16;
+
+// sums[t][r] = weight[r] . x[t]. Each sum is one chain of 16 lanes over the depth, added up in one
+// order, whatever the number of rows and tokens. CpuIsa::kAvx512Bf16.
+void Avx512Gemv(const Avx512GemvArguments& a);
+
 inline constexpr int64_t kDecodeTileRows = 64;
 inline constexpr int64_t kMaxDecodeHeads = 16;
 

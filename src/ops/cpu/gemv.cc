@@ -3,13 +3,18 @@
 #include <algorithm>
 #include <cstring>
 
+#include "device/cpu/cpu_isa.h"
+#include "ops/cpu/avx512.h"
 #include "ops/cpu/scratch.h"
+#include "ops/cpu/widen.h"
 
 // One call's arguments; outside the targets' namespaces, because all of them take it.
 #ifndef LITECACHE_OPS_CPU_GEMV_ROWS_
 #define LITECACHE_OPS_CPU_GEMV_ROWS_
 namespace litecache::ops::cpu {
 namespace {
+constexpr int64_t kMaxWidenedTokens = 4;
+
 struct Rows {
   const void* weight;
   int64_t stride;  // elements
@@ -17,7 +22,8 @@ struct Rows {
   const float* x;  // arranged
   int64_t x_stride;
   int64_t depth;
-  float* sums;  // [count][tokens]
+  float* sums;  // [tokens][sums_stride]
+  int64_t sums_stride;
 };
 }  // namespace
 }  // namespace litecache::ops::cpu
@@ -92,7 +98,7 @@ void Arrange(const float* x, int64_t n, bool pairs, float* out) {
 // the batch it is in.
 template <typename W, int kRows, int kTokens>
 HWY_INLINE void Dots(const W* w, int64_t stride, const float* x, int64_t x_stride, int64_t n,
-                     float* sums) {
+                     float* sums, int64_t sums_stride) {
   const F32 d;
   const auto lanes = static_cast<int64_t>(hn::Lanes(d));
   const int64_t block = 2 * lanes;
@@ -131,7 +137,7 @@ HWY_INLINE void Dots(const W* w, int64_t stride, const float* x, int64_t x_strid
   }
   for (int r = 0; r < kRows; ++r) {
     for (int t = 0; t < kTokens; ++t) {
-      sums[r * kTokens + t] = hn::GetLane(hn::SumOfLanes(d, sum[r][t]));
+      sums[t * sums_stride + r] = hn::GetLane(hn::SumOfLanes(d, sum[r][t]));
     }
   }
 }
@@ -142,17 +148,18 @@ void DotRows(const Rows& a) {
   const W* w = static_cast<const W*>(a.weight);
   int64_t r = 0;
   for (; r + kRows <= a.count; r += kRows) {
-    Dots<W, kRows, kTokens>(w + r * a.stride, a.stride, a.x, a.x_stride, a.depth,
-                            a.sums + r * kTokens);
+    Dots<W, kRows, kTokens>(w + r * a.stride, a.stride, a.x, a.x_stride, a.depth, a.sums + r,
+                            a.sums_stride);
   }
   for (; r < a.count; ++r) {
-    Dots<W, 1, kTokens>(w + r * a.stride, a.stride, a.x, a.x_stride, a.depth, a.sums + r * kTokens);
+    Dots<W, 1, kTokens>(w + r * a.stride, a.stride, a.x, a.x_stride, a.depth, a.sums + r,
+                        a.sums_stride);
   }
 }
 
 template <typename W>
 void DotTokens(const Rows& a, int64_t tokens) {
-  static_assert(kMaxGemvTokens == 4);
+  static_assert(kMaxWidenedTokens == 4);
   if (tokens == 1) return DotRows<W, 1>(a);
   if (tokens == 2) return DotRows<W, 2>(a);
   if (tokens == 3) return DotRows<W, 3>(a);
@@ -175,46 +182,124 @@ namespace litecache::ops::cpu {
 HWY_EXPORT(Arrange);
 HWY_EXPORT(MultiplyRows);
 
-void Gemv(ThreadPool& pool, const MatrixView& x, const MatrixView& weight, const float* bias,
-          const MatrixView& y, Epilogue epilogue) {
-  static thread_local Scratch x_scratch;
-  const auto arrange = HWY_DYNAMIC_DISPATCH(Arrange);
-  const auto multiply = HWY_DYNAMIC_DISPATCH(MultiplyRows);
-  const int64_t tokens = x.rows;
-  constexpr int64_t kPad = 64;  // a block is at most 32 elements
-  const int64_t x_stride = (weight.cols + kPad - 1) / kPad * kPad;
-  auto* arranged = x_scratch.Reserve<float>(static_cast<size_t>(tokens * x_stride));
-  for (int64_t t = 0; t < tokens; ++t) {
-    arrange(x.Row<float>(t), weight.cols, weight.dtype == DType::kBF16, arranged + t * x_stride);
-  }
+namespace {
 
+constexpr int64_t kMaxTokens = kMaxAvx512GemvTokens;
+static_assert(kMaxTokens >= kMaxWidenedTokens);
+
+// Sums of a piece's rows for one token that wait for their epilogue.
+constexpr int64_t kSums = 64;
+
+// bf16 weights and x meet in dot products of pairs.
+bool UsesPairs(DType weight) {
+  return weight == DType::kBF16 && ActiveCpuIsa() >= CpuIsa::kAvx512Bf16;
+}
+
+// x as the kernels read it: bf16 for pairs, otherwise f32 in the order of LoadBlock; every token
+// padded with zeros.
+struct PreparedX {
+  bool pairs;
+  const void* data;
+  int64_t stride;
+};
+
+PreparedX Prepare(const MatrixView& x, DType weight) {
+  static thread_local Scratch scratch;
+  constexpr int64_t kPad = 64;  // a block is at most 32 elements
+  const int64_t stride = (x.cols + kPad - 1) / kPad * kPad;
+  const auto size = static_cast<size_t>(x.rows * stride);
+  if (UsesPairs(weight)) {
+    auto* rows = scratch.Reserve<bf16>(size);
+    for (int64_t t = 0; t < x.rows; ++t, rows += stride) {
+      NarrowToBf16(x.Row<float>(t), x.cols, rows);
+      std::fill(rows + x.cols, rows + stride, bf16(0.0f));
+    }
+    return {true, rows - x.rows * stride, stride};
+  }
+  auto* rows = scratch.Reserve<float>(size);
+  const auto arrange = HWY_DYNAMIC_DISPATCH(Arrange);
+  for (int64_t t = 0; t < x.rows; ++t) {
+    arrange(x.Row<float>(t), x.cols, weight == DType::kBF16, rows + t * stride);
+  }
+  return {false, rows, stride};
+}
+
+// Outputs [begin, end) of one part.
+void MultiplyPart(const LinearPart& part, const PreparedX& x, Epilogue epilogue, int64_t begin,
+                  int64_t end) {
+  const MatrixView& weight = part.weight;
+  const int64_t tokens = part.y.rows;
   const int64_t row_bytes = weight.stride * static_cast<int64_t>(SizeOf(weight.dtype));
-  // Pieces of about 128 KiB: long enough for the prefetchers, short enough to even out the threads.
-  const int64_t grain = std::clamp<int64_t>((128 << 10) / row_bytes / 4 * 4, 4, 256);
-  pool.ParallelFor(weight.rows, grain, [&](int64_t begin, int64_t end, int) {
-    constexpr int64_t kChunk = 64;
-    float sums[kChunk * kMaxGemvTokens];
-    for (int64_t n0 = begin; n0 < end; n0 += kChunk) {
-      const int64_t count = std::min(kChunk, end - n0);
-      const auto* rows = static_cast<const std::byte*>(weight.data) + n0 * row_bytes;
-      multiply(weight.dtype,
-               {.weight = rows,
-                .stride = weight.stride,
-                .count = count,
-                .x = arranged,
-                .x_stride = x_stride,
-                .depth = weight.cols,
-                .sums = sums},
-               tokens);
-      for (int64_t t = 0; t < tokens; ++t) {
-        float* out = y.Row<float>(t) + n0;
-        for (int64_t i = 0; i < count; ++i) {
-          const float value = sums[i * tokens + t] + (bias != nullptr ? bias[n0 + i] : 0.0f);
-          out[i] = epilogue == Epilogue::kAdd ? out[i] + value : value;
-        }
+  float sums[kSums * kMaxTokens];
+  for (int64_t n0 = begin; n0 < end; n0 += kSums) {
+    const int64_t count = std::min(kSums, end - n0);
+    const auto* rows = static_cast<const std::byte*>(weight.data) + n0 * row_bytes;
+    if (x.pairs) {
+      Avx512Gemv({.weight = rows,
+                  .stride = weight.stride,
+                  .count = count,
+                  .x = x.data,
+                  .x_stride = x.stride,
+                  .tokens = tokens,
+                  .depth = weight.cols,
+                  .sums = sums,
+                  .sums_stride = kSums});
+    } else {
+      HWY_DYNAMIC_DISPATCH(MultiplyRows)
+      (weight.dtype,
+       {.weight = rows,
+        .stride = weight.stride,
+        .count = count,
+        .x = static_cast<const float*>(x.data),
+        .x_stride = x.stride,
+        .depth = weight.cols,
+        .sums = sums,
+        .sums_stride = kSums},
+       tokens);
+    }
+    for (int64_t t = 0; t < tokens; ++t) {
+      float* __restrict sum = sums + t * kSums;
+      float* __restrict out = part.y.Row<float>(t) + n0;
+      if (part.bias != nullptr) {
+        for (int64_t i = 0; i < count; ++i) sum[i] += part.bias[n0 + i];
+      }
+      if (epilogue == Epilogue::kAdd) {
+        for (int64_t i = 0; i < count; ++i) out[i] += sum[i];
+      } else {
+        std::copy_n(sum, count, out);
       }
     }
-  });
+  }
+}
+
+}  // namespace
+
+int64_t MaxGemvTokens(DType weight) { return UsesPairs(weight) ? kMaxTokens : kMaxWidenedTokens; }
+
+void Gemv(ThreadPool& pool, const MatrixView& x, std::span<const LinearPart> parts,
+          Epilogue epilogue) {
+  const PreparedX prepared = Prepare(x, parts.front().weight.dtype);
+  int64_t rows = 0, row_bytes = 0;
+  for (const LinearPart& part : parts) {
+    rows += part.weight.rows;
+    row_bytes = part.weight.stride * static_cast<int64_t>(SizeOf(part.weight.dtype));
+  }
+  // Pieces long enough for the prefetchers, short enough to even out the threads.
+  constexpr int64_t kLeastBytes = 16 << 10, kMostBytes = 128 << 10, kRowStep = 16;
+  const int64_t even = rows * row_bytes / (4 * pool.size());
+  const int64_t grain = std::clamp(even, kLeastBytes, kMostBytes) / row_bytes / kRowStep * kRowStep;
+  pool.ParallelFor(rows, std::clamp<int64_t>(grain, kRowStep, 256),
+                   [&](int64_t begin, int64_t end, int) {
+                     for (const LinearPart& part : parts) {
+                       const int64_t count = part.weight.rows;
+                       if (begin < count && end > 0) {
+                         MultiplyPart(part, prepared, epilogue, std::max<int64_t>(begin, 0),
+                                      std::min(end, count));
+                       }
+                       begin -= count;
+                       end -= count;
+                     }
+                   });
 }
 
 }  // namespace litecache::ops::cpu

@@ -1,16 +1,20 @@
 // y = x W^T for a few tokens: bound by reading the weights, which happens once.
 #pragma once
 
+#include <cstdint>
+#include <span>
+
 #include "base/matrix_view.h"
 #include "base/thread_pool.h"
 #include "ops/linear.h"
 
 namespace litecache::ops::cpu {
 
-inline constexpr int64_t kMaxGemvTokens = 4;
+// How many tokens Gemv() takes: 16 for bf16 weights where the CPU has BF16 dot products, else 4.
+int64_t MaxGemvTokens(DType weight);
 
-// x has at most kMaxGemvTokens rows.
-void Gemv(ThreadPool& pool, const MatrixView& x, const MatrixView& weight, const float* bias,
-          const MatrixView& y, Epilogue epilogue);
+// The parts' weights have one dtype; x has at most MaxGemvTokens(dtype) rows.
+void Gemv(ThreadPool& pool, const MatrixView& x, std::span<const LinearPart> parts,
+          Epilogue epilogue);
 
 }  // namespace litecache::ops::cpu

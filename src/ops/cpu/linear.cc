@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "ops/cpu/gemm.h"
 #include "ops/cpu/gemm_onednn.h"
 #include "ops/cpu/gemv.h"
@@ -5,14 +7,25 @@
 
 namespace litecache::ops::cpu {
 
-void Linear(ThreadPool& pool, const MatrixView& x, const MatrixView& weight, const float* bias,
-            const MatrixView& y, Epilogue epilogue) {
-  if (x.rows <= kMaxGemvTokens) {
-    Gemv(pool, x, weight, bias, y, epilogue);
-  } else if (OneDnnIsFaster(x, weight)) {
-    GemmOneDnn(pool, x, weight, bias, y, epilogue);
-  } else {
-    Gemm(pool, x, weight, bias, y, epilogue);
+void Linear(ThreadPool& pool, const MatrixView& x, std::span<const LinearPart> parts,
+            Epilogue epilogue) {
+  const DType dtype = parts.front().weight.dtype;
+  const bool alike = std::all_of(parts.begin(), parts.end(), [&](const LinearPart& part) {
+    return part.weight.dtype == dtype;
+  });
+  if (alike && x.rows <= MaxGemvTokens(dtype)) {
+    Gemv(pool, x, parts, epilogue);
+    return;
+  }
+  for (const LinearPart& part : parts) {
+    const auto& [weight, bias, y] = part;
+    if (x.rows <= MaxGemvTokens(weight.dtype)) {
+      Gemv(pool, x, {&part, 1}, epilogue);
+    } else if (OneDnnIsFaster(x, weight)) {
+      GemmOneDnn(pool, x, weight, bias, y, epilogue);
+    } else {
+      Gemm(pool, x, weight, bias, y, epilogue);
+    }
   }
 }
 

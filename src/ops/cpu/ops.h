@@ -15,8 +15,8 @@
 
 namespace litecache::ops::cpu {
 
-void Linear(ThreadPool& pool, const MatrixView& x, const MatrixView& weight, const float* bias,
-            const MatrixView& y, Epilogue epilogue);
+void Linear(ThreadPool& pool, const MatrixView& x, std::span<const LinearPart> parts,
+            Epilogue epilogue);
 void RmsNorm(ThreadPool& pool, const MatrixView& x, const float* weight, float eps, int64_t groups,
              const MatrixView& y);
 void LayerNorm(ThreadPool& pool, const MatrixView& x, const float* weight, const float* bias,
