@@ -30,6 +30,7 @@ struct Layer {
 // One step's activations. q, k, v and attention share memory with gate and up: the first four are
 // dead when the feed-forward block starts.
 struct Activations {
+  MatrixView rotations;  // [T, head_dim] of RoPE
   MatrixView x;          // [T, hidden] residual stream
   MatrixView h;          // [T, hidden] normed
   MatrixView q;          // [T, q_width]
@@ -40,6 +41,7 @@ struct Activations {
 
 Activations Place(Arena& arena, const ModelConfig& config, int64_t rows) {
   Activations a;
+  a.rotations = arena.Take(rows, config.head_dim);
   a.x = arena.Take(rows, config.hidden);
   a.h = arena.Take(rows, config.hidden);
   const size_t shared = arena.used();
@@ -89,10 +91,11 @@ class TransformerDecoder final : public DecoderBase {
     Arena arena = Workspace(WorkspaceBytes(step.rows, 0));
     Activations a = Place(arena, config(), step.rows);
     cache.BeginStep(step);
+    ops::RopeRotations(stream, positions, rope_.inv_freq, rope_.attention_factor, a.rotations);
     ops::Embedding(stream, embedding_, tokens, a.x);
     for (int64_t i = 0; i < config().layers; ++i) {
-      Predict(stream, step, positions, i + 1, cache, a);
-      Attend(stream, step, positions, i, cache, a);
+      Predict(stream, step, i + 1, cache, a);
+      Attend(stream, step, i, cache, a);
       // Above the last attention only the rows that get logits go on: of a prompt's chunk none, or
       // one.
       if (i + 1 == config().layers && SelectRows(logit_rows, step.rows)) {
@@ -143,16 +146,16 @@ class TransformerDecoder final : public DecoderBase {
   float Scale() const { return 1.0f / std::sqrt(static_cast<float>(config().head_dim)); }
 
   // What follows the projection to queries or keys: the norm a head, and RoPE.
-  void Rotate(Stream& stream, const float* norm, std::span<const int32_t> positions, int64_t heads,
+  void Rotate(Stream& stream, const float* norm, const MatrixView& rotations, int64_t heads,
               const MatrixView& x) const {
     if (config().qk_norm) ops::RmsNorm(stream, x, norm, Epsilon(), heads, x);
-    ops::Rope(stream, x, positions, heads, rope_.inv_freq, rope_.attention_factor);
+    ops::Rope(stream, x, rotations.Rows(0, x.rows), heads);
   }
 
   // Before layer index - 1: what layer `index` will ask for, guessed from the input of the layer
   // below it (kv/cache.h). Uses h and q, which nobody needs yet.
-  void Predict(Stream& stream, const kv::Step& step, std::span<const int32_t> positions,
-               int64_t index, kv::Cache& cache, const Activations& a) const {
+  void Predict(Stream& stream, const kv::Step& step, int64_t index, kv::Cache& cache,
+               const Activations& a) const {
     if (index >= config().layers || step.decode_rows == 0 || !cache.WantsPrediction(index)) return;
     const Layer& layer = layers_[static_cast<size_t>(index)];
     const int64_t rows = step.decode_rows;
@@ -160,19 +163,19 @@ class TransformerDecoder final : public DecoderBase {
     const MatrixView q = a.q.Rows(0, rows);
     ops::RmsNorm(stream, a.x.Rows(0, rows), layer.input_norm, Epsilon(), 1, h);
     ops::Linear(stream, h, layer.q.weight, layer.q.bias, q);
-    Rotate(stream, layer.q_norm, positions.first(static_cast<size_t>(rows)), config().q_heads, q);
+    Rotate(stream, layer.q_norm, a.rotations, config().q_heads, q);
     cache.Prefetch(stream, index, step, q, Scale());
   }
 
   // x -> attention (before the output projection).
-  void Attend(Stream& stream, const kv::Step& step, std::span<const int32_t> positions,
-              int64_t index, kv::Cache& cache, const Activations& a) {
+  void Attend(Stream& stream, const kv::Step& step, int64_t index, kv::Cache& cache,
+              const Activations& a) {
     const ModelConfig& c = config();
     const Layer& layer = layers_[static_cast<size_t>(index)];
     ops::RmsNorm(stream, a.x, layer.input_norm, Epsilon(), 1, a.h);
     Multiply(stream, a.h, {Part(layer.q, a.q), Part(layer.k, a.k), Part(layer.v, a.v)});
-    Rotate(stream, layer.q_norm, positions, c.q_heads, a.q);
-    Rotate(stream, layer.k_norm, positions, c.kv_heads, a.k);
+    Rotate(stream, layer.q_norm, a.rotations, c.q_heads, a.q);
+    Rotate(stream, layer.k_norm, a.rotations, c.kv_heads, a.k);
     cache.Attend(stream, index, step, a.q, a.k, a.v, Scale(), a.attention);
   }
 

@@ -4,15 +4,25 @@
 
 namespace litecache::ops {
 
-void Rope(Stream& stream, const MatrixView& x, std::span<const int32_t> positions, int64_t heads,
-          std::span<const float> inv_freq, float scale) {
-  LC_CHECK(x.dtype == DType::kF32);
-  LC_CHECK(static_cast<int64_t>(positions.size()) == x.rows && heads >= 1 &&
-               x.cols == heads * 2 * static_cast<int64_t>(inv_freq.size()),
-           "x [{}, {}], {} positions, {} heads, {} frequencies", x.rows, x.cols, positions.size(),
-           heads, inv_freq.size());
+void RopeRotations(Stream& stream, std::span<const int32_t> positions,
+                   std::span<const float> inv_freq, float scale, const MatrixView& rotations) {
+  LC_CHECK(rotations.dtype == DType::kF32);
+  LC_CHECK(rotations.rows == static_cast<int64_t>(positions.size()) &&
+               rotations.cols == 2 * static_cast<int64_t>(inv_freq.size()),
+           "rotations [{}, {}], {} positions, {} frequencies", rotations.rows, rotations.cols,
+           positions.size(), inv_freq.size());
+  if (rotations.rows == 0) return;
+  cpu::RopeRotations(AsCpu(stream).pool(), positions, inv_freq, scale, rotations);
+}
+
+void Rope(Stream& stream, const MatrixView& x, const MatrixView& rotations, int64_t heads) {
+  LC_CHECK(x.dtype == DType::kF32 && rotations.dtype == DType::kF32);
+  LC_CHECK(x.rows == rotations.rows && heads >= 1 && x.cols == heads * rotations.cols &&
+               rotations.cols % 2 == 0,
+           "x [{}, {}], rotations [{}, {}], {} heads", x.rows, x.cols, rotations.rows,
+           rotations.cols, heads);
   if (x.rows == 0) return;
-  cpu::Rope(AsCpu(stream).pool(), x, positions, heads, inv_freq, scale);
+  cpu::Rope(AsCpu(stream).pool(), x, rotations, heads);
 }
 
 }  // namespace litecache::ops

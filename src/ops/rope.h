@@ -9,12 +9,17 @@
 
 namespace litecache::ops {
 
-// Rotates x [T, heads * head_dim] f32 in place. For head h, i < head_dim / 2, angle
-// a = positions[t] * inv_freq[i]:  (x[i], x[i + half]) <- scale * (x[i] cos a - x[i+half] sin a,
-// x[i+half] cos a + x[i] sin a). inv_freq [head_dim / 2] f32 comes from the model's RoPE scaling;
-// scale is yarn's attention factor (1 otherwise). Angles are computed in double: positions reach
-// 1M.
-void Rope(Stream& stream, const MatrixView& x, std::span<const int32_t> positions, int64_t heads,
-          std::span<const float> inv_freq, float scale);
+// The rotations of tokens at `positions`, the same for every layer and head of a step (a sine and a
+// cosine take as long as rotating twenty elements): rotations [T, 2 * half] f32, contiguous,
+// becomes {scale * cos a [half], scale * sin a [half]}, angle a = positions[t] * inv_freq[i].
+// inv_freq [half] f32 comes from the model's RoPE scaling; scale is yarn's attention factor (1
+// otherwise). Angles are computed in double: positions reach 1M.
+void RopeRotations(Stream& stream, std::span<const int32_t> positions,
+                   std::span<const float> inv_freq, float scale, const MatrixView& rotations);
+
+// Rotates x [T, heads * head_dim] f32 in place by rotations [T, head_dim]. For head h,
+// i < half = head_dim / 2: (x[i], x[i + half]) <- (x[i] c - x[i + half] s, x[i + half] c + x[i] s)
+// with c = rotations[t][i], s = rotations[t][half + i].
+void Rope(Stream& stream, const MatrixView& x, const MatrixView& rotations, int64_t heads);
 
 }  // namespace litecache::ops

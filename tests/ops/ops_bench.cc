@@ -163,7 +163,9 @@ void BM_Rope(benchmark::State& state) {
   std::vector<float> frequencies;
   for (int i = 0; i < 32; ++i) frequencies.push_back(std::exp(-0.4f * static_cast<float>(i)));
   auto stream = TheDevice().CreateStream();
-  for (auto _ : state) Rope(*stream, x.view, positions, 32, frequencies, 1.0f);
+  Operand rotations(DType::kF32, state.range(0), 64);
+  RopeRotations(*stream, positions, frequencies, 1.0f, rotations.view);
+  for (auto _ : state) Rope(*stream, x.view, rotations.view, 32);
   Report(state, static_cast<double>(state.range(0)) * 2048 * 8, 0);
 }
 BENCHMARK(BM_Rope)->Arg(1)->Arg(512)->UseRealTime()->Unit(benchmark::kMicrosecond);
@@ -188,13 +190,15 @@ void BM_Llama1B(benchmark::State& state) {
   for (int64_t t = 0; t < count; ++t) positions.push_back(static_cast<int32_t>(past + t));
   const std::vector<float> frequencies(32, 0.01f);
   const float* norm = norm_w.view.Row<float>(0);
+  Operand rotations(DType::kF32, count, 64);
   for (auto _ : state) {
+    RopeRotations(*stream, positions, frequencies, 1.0f, rotations.view);
     for (int64_t l = 0; l < kLayers; ++l) {
       RmsNorm(*stream, x.view, norm, 1e-5f, 1, h.view);
       Linear(*stream, h.view, qkv_w.view.Rows(l * 3072, 3072), nullptr, qkv.view);
       const MatrixView q = qkv.view.Columns(0, 2048), k = qkv.view.Columns(2048, 512);
-      Rope(*stream, q, positions, 32, frequencies, 1.0f);
-      Rope(*stream, k, positions, 8, frequencies, 1.0f);
+      Rope(*stream, q, rotations.view, 32);
+      Rope(*stream, k, rotations.view, 8);
       AppendKv(*stream, kv.geometry, {&sequence, 1}, k, qkv.view.Columns(2560, 512));
       Attention(*stream, kv.geometry, {&sequence, 1}, q, 32, 0.125f, attended.view);
       Linear(*stream, attended.view, o_w.view.Rows(l * 2048, 2048), nullptr, x.view,

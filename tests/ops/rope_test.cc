@@ -30,7 +30,9 @@ TEST(Rope, MatchesDoublePrecisionUpToAMillion) {
       for (float scale : {1.0f, 1.25f}) {
         ForEachIsa(2, [&](Stream& stream) {
           const Matrix y = x;
-          Rope(stream, y.view(), positions, heads, frequencies, scale);
+          const Matrix rotations(DType::kF32, tokens, 2 * half);
+          RopeRotations(stream, positions, frequencies, scale, rotations.view());
+          Rope(stream, y.view(), rotations.view(), heads);
           for (int64_t t = 0; t < tokens; ++t) {
             for (int64_t h = 0; h < heads; ++h) {
               for (int64_t i = 0; i < half; ++i) {
@@ -62,7 +64,9 @@ TEST(Rope, ResultsDoNotDependOnTheNumberOfThreads) {
     CpuDevice device(threads);
     auto stream = device.CreateStream();
     results.push_back(x);
-    Rope(*stream, results.back().view(), positions, 4, frequencies, 1.0f);
+    const Matrix rotations(DType::kF32, 300, 64);
+    RopeRotations(*stream, positions, frequencies, 1.0f, rotations.view());
+    Rope(*stream, results.back().view(), rotations.view(), 4);
     EXPECT_TRUE(SameBits(results[0], results.back()));
   }
 }

@@ -21,8 +21,9 @@ void RmsNorm(ThreadPool& pool, const MatrixView& x, const float* weight, float e
              const MatrixView& y);
 void LayerNorm(ThreadPool& pool, const MatrixView& x, const float* weight, const float* bias,
                float eps, const MatrixView& y);
-void Rope(ThreadPool& pool, const MatrixView& x, std::span<const int32_t> positions, int64_t heads,
-          std::span<const float> inv_freq, float scale);
+void RopeRotations(ThreadPool& pool, std::span<const int32_t> positions,
+                   std::span<const float> inv_freq, float scale, const MatrixView& rotations);
+void Rope(ThreadPool& pool, const MatrixView& x, const MatrixView& rotations, int64_t heads);
 void SiluMul(ThreadPool& pool, const MatrixView& gate, const MatrixView& up, const MatrixView& y);
 void Relu(ThreadPool& pool, const MatrixView& x);
 void Embedding(ThreadPool& pool, const MatrixView& table, std::span<const int32_t> ids,

@@ -1,7 +1,6 @@
 #include <cmath>
 
 #include "ops/cpu/ops.h"
-#include "ops/cpu/scratch.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/cpu/rope.cc"
@@ -38,23 +37,29 @@ namespace litecache::ops::cpu {
 
 HWY_EXPORT(RotateHeads);
 
-void Rope(ThreadPool& pool, const MatrixView& x, std::span<const int32_t> positions, int64_t heads,
-          std::span<const float> inv_freq, float scale) {
-  const auto rotate = HWY_DYNAMIC_DISPATCH(RotateHeads);
+void RopeRotations(ThreadPool& pool, std::span<const int32_t> positions,
+                   std::span<const float> inv_freq, float scale, const MatrixView& rotations) {
   const auto half = static_cast<int64_t>(inv_freq.size());
-  // A sine and a cosine in double cost about 40 ns, as much as rotating some hundred elements; one
-  // pair serves all heads of a token.
-  pool.ParallelFor(x.rows, RowGrain(x.cols + 64 * half), [&](int64_t begin, int64_t end, int) {
-    static thread_local Scratch scratch;
-    auto* cosines = scratch.Reserve<float>(static_cast<size_t>(2 * half));
-    float* sines = cosines + half;
+  pool.ParallelFor(rotations.rows, RowGrain(64 * half), [&](int64_t begin, int64_t end, int) {
     for (int64_t t = begin; t < end; ++t) {
+      float* cosines = rotations.Row<float>(t);
       for (int64_t i = 0; i < half; ++i) {
-        const double angle = static_cast<double>(positions[t]) * static_cast<double>(inv_freq[i]);
+        const double angle = static_cast<double>(positions[static_cast<size_t>(t)]) *
+                             static_cast<double>(inv_freq[static_cast<size_t>(i)]);
         cosines[i] = static_cast<float>(scale * std::cos(angle));
-        sines[i] = static_cast<float>(scale * std::sin(angle));
+        cosines[half + i] = static_cast<float>(scale * std::sin(angle));
       }
-      rotate(x.Row<float>(t), heads, half, cosines, sines);
+    }
+  });
+}
+
+void Rope(ThreadPool& pool, const MatrixView& x, const MatrixView& rotations, int64_t heads) {
+  const auto rotate = HWY_DYNAMIC_DISPATCH(RotateHeads);
+  const int64_t half = rotations.cols / 2;
+  pool.ParallelFor(x.rows, RowGrain(x.cols), [&](int64_t begin, int64_t end, int) {
+    for (int64_t t = begin; t < end; ++t) {
+      const float* cosines = rotations.Row<float>(t);
+      rotate(x.Row<float>(t), heads, half, cosines, cosines + half);
     }
   });
 }
