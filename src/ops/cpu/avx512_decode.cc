@@ -66,11 +66,24 @@ void Softmax(const float* scores, int64_t count, int64_t head_dim, float* maximu
   }
 }
 
-// Asks for `bytes` of a row of the next tile. Lines are asked for a few at a time between the
-// arithmetic: a burst of a whole tile's would wait for itself.
-inline void Prefetch(const std::byte* row, int64_t bytes) {
-  for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(row + i, 0, 3);
-}
+// Asks for the rows of the next tile, a few at a time between the arithmetic: a burst of a whole
+// tile's would wait for itself. Whole rows: their lines lie in one page of the memory, which takes
+// as long to open for a half.
+class Ahead {
+ public:
+  Ahead(const std::byte* const* rows, int64_t count, int64_t row_bytes)
+      : rows_(rows), end_(rows + count), row_bytes_(row_bytes) {}
+  void Ask(int64_t count) {
+    for (; count > 0 && rows_ < end_; --count, ++rows_) {
+      for (int64_t i = 0; i < row_bytes_; i += 64) __builtin_prefetch(*rows_ + i, 0, 3);
+    }
+  }
+
+ private:
+  const std::byte* const* rows_;
+  const std::byte* const* end_;
+  int64_t row_bytes_;
+};
 
 // Scores of kHeads heads and 16 / kHeads rows: lanes are [head][row]. A row is read once for all
 // heads, and 16 dot products are summed across lanes at once. kChunks: head_dim / 32, or 0 for any.
@@ -93,11 +106,11 @@ inline __m512 Dots(const std::byte* const* rows, const std::byte* q, int64_t hea
 }
 
 template <int kHeads, int kChunks>
-void ScoreHeads(const std::byte* const* rows, int64_t count, const std::byte* const* next,
-                int64_t next_count, const std::byte* q, int64_t head_dim, float* scores) {
+void ScoreHeads(const std::byte* const* rows, int64_t count, Ahead& ahead, const std::byte* q,
+                int64_t head_dim, float* scores) {
   constexpr int64_t kRows = 16 / kHeads;
   for (int64_t i = 0; i < count; i += kRows) {
-    for (int64_t r = i; r < std::min(i + kRows, next_count); ++r) Prefetch(next[r], head_dim * 2);
+    ahead.Ask(kRows / 2);
     const __m512 dots = Dots<kHeads, kChunks>(rows + i, q, head_dim);
     if constexpr (kHeads == 1) {
       _mm512_store_ps(scores + i, dots);
@@ -139,8 +152,7 @@ inline void Permute(const Columns& columns, const __m512 from[2], __m512 to[2]) 
 
 // out[h][0, 32 * kChunks) += probabilities of kHeads heads times the same columns of V.
 template <int kHeads, int kChunks>
-void AccumulateColumns(const std::byte* const* rows, int64_t offset, int64_t count,
-                       const std::byte* const* next, int64_t next_count,
+void AccumulateColumns(const std::byte* const* rows, int64_t offset, int64_t count, Ahead& ahead,
                        const uint16_t* probabilities, int64_t head_dim, float* out) {
   __m512 sum[kHeads][2 * kChunks];
   for (int h = 0; h < kHeads; ++h) {
@@ -151,9 +163,7 @@ void AccumulateColumns(const std::byte* const* rows, int64_t offset, int64_t cou
     }
   }
   for (int64_t r = 0; r < count; r += 2) {
-    for (int64_t i = r; i < std::min(r + 2, next_count); ++i) {
-      Prefetch(next[i] + offset, 64 * kChunks);
-    }
+    ahead.Ask(1);
     // Behind an odd last row is a row again, with probability 0.
     const std::byte* first = rows[r] + offset;
     const std::byte* second = rows[r + 1] + offset;
@@ -182,17 +192,16 @@ void AccumulateColumns(const std::byte* const* rows, int64_t offset, int64_t cou
   }
 }
 
-// kHeads heads through a tile. Rows of `next` are asked for on the way.
+// kHeads heads through a tile.
 template <int kHeads>
-void Heads(const std::byte* const* rows, int64_t count, const std::byte* const* next,
-           int64_t next_count, int64_t head_dim, const std::byte* q, float* maximum, float* sum,
-           float* out) {
+void Heads(const std::byte* const* rows, int64_t count, Ahead& ahead, int64_t head_dim,
+           const std::byte* q, float* maximum, float* sum, float* out) {
   alignas(64) float scores[kHeads][kDecodeTileRows];
   alignas(64) uint16_t probabilities[kHeads][kDecodeTileRows];
   const auto score = head_dim == 64    ? ScoreHeads<kHeads, 2>
                      : head_dim == 128 ? ScoreHeads<kHeads, 4>
                                        : ScoreHeads<kHeads, 0>;
-  score(rows, count, next, next_count, q, head_dim, scores[0]);
+  score(rows, count, ahead, q, head_dim, scores[0]);
   for (int h = 0; h < kHeads; ++h) {
     Softmax(scores[h], count, head_dim, maximum + h, sum + h, out + h * head_dim, probabilities[h]);
   }
@@ -200,13 +209,14 @@ void Heads(const std::byte* const* rows, int64_t count, const std::byte* const* 
   const int64_t v = head_dim * 2;
   int64_t c = 0;
   for (; c + 64 <= head_dim; c += 64) {
-    AccumulateColumns<kHeads, 2>(rows, v + c * 2, count, next, next_count, probabilities[0],
-                                 head_dim, out + c);
+    AccumulateColumns<kHeads, 2>(rows, v + c * 2, count, ahead, probabilities[0], head_dim,
+                                 out + c);
   }
   if (c < head_dim) {
-    AccumulateColumns<kHeads, 1>(rows, v + c * 2, count, next, next_count, probabilities[0],
-                                 head_dim, out + c);
+    AccumulateColumns<kHeads, 1>(rows, v + c * 2, count, ahead, probabilities[0], head_dim,
+                                 out + c);
   }
+  ahead.Ask(kDecodeTileRows);  // what a shorter tile than the next one has left
 }
 
 }  // namespace
@@ -222,13 +232,13 @@ void Avx512DecodeTile(const std::byte* const* rows, int64_t count, const std::by
     rows = padded;
   }
   const auto* q = static_cast<const std::byte*>(queries);
+  Ahead ahead(next, next_count, 4 * head_dim);
   for (int64_t h = 0; h < heads;) {
     const int64_t left = heads - h;
     const auto run = left >= 4 ? Heads<4> : left >= 2 ? Heads<2> : Heads<1>;
-    run(rows, count, next, next_count, head_dim, q + h * head_dim * 2, maximum + h, sum + h,
+    run(rows, count, ahead, head_dim, q + h * head_dim * 2, maximum + h, sum + h,
         out + h * head_dim);
     h += left >= 4 ? 4 : left >= 2 ? 2 : 1;
-    next_count = 0;
   }
 }
 

@@ -1,4 +1,6 @@
 #include <algorithm>
+#include <atomic>
+#include <memory>
 #include <vector>
 
 #include "ops/cpu/attention_block.h"
@@ -20,7 +22,28 @@ struct Task {
   const RowAttentionHead* head;
   int64_t first_query, queries;
   int64_t begin, end;
-  int64_t partial;  // index of its partial result, or -1: it writes the output itself
+  int64_t merge;    // index of its Merge, or -1: it writes the output itself
+  int64_t partial;  // index of its partial result
+};
+
+// The pieces of one block of queries; whoever finishes the last one puts them together.
+struct Merge {
+  int64_t first_partial, pieces;
+};
+
+// Pieces that are not finished yet, a Merge each; only grows.
+class PieceCounters {
+ public:
+  std::atomic<int64_t>& operator[](int64_t i) { return counters_[static_cast<size_t>(i)]; }
+  void Resize(size_t count) {
+    if (count <= size_) return;
+    counters_ = std::make_unique<std::atomic<int64_t>[]>(2 * count);
+    size_ = 2 * count;
+  }
+
+ private:
+  std::unique_ptr<std::atomic<int64_t>[]> counters_;
+  size_t size_ = 0;
 };
 
 // Addresses of the rows [begin, end) of a head's parts, tile after tile.
@@ -69,61 +92,67 @@ int64_t PieceRows(int64_t rows) {
 void RowAttention(ThreadPool& pool, const RowFormat& format, int64_t group,
                   std::span<const RowAttentionHead> heads, float scale) {
   static thread_local Scratch partial_scratch;
-  static thread_local std::vector<Task> tasks;
+  static thread_local std::vector<Task> task_scratch;
+  static thread_local std::vector<Merge> merge_scratch;
+  static thread_local PieceCounters left_scratch;
   const AttentionShape shape(format.encoding == RowEncoding::kBF16 ? DType::kBF16 : DType::kF32,
                              format.head_dim, scale);
   const int64_t d = format.head_dim;
   const int64_t block = std::min(group, shape.max_queries());
+  // References: the workers' own thread_local objects are others.
+  std::vector<Task>& tasks = task_scratch;
+  std::vector<Merge>& merges = merge_scratch;
+  PieceCounters& left = left_scratch;
   tasks.clear();
+  merges.clear();
   int64_t partials = 0;
   for (const RowAttentionHead& head : heads) {
     int64_t rows = 0;
     for (const RowPart& part : head.parts) rows += part.count;
     const int64_t piece = PieceRows(rows);
     for (int64_t first = 0; first < group; first += block) {
+      const bool split = piece < rows;
+      if (split) {
+        merges.push_back({.first_partial = partials, .pieces = (rows + piece - 1) / piece});
+      }
       for (int64_t begin = 0; begin < rows; begin += piece) {
         tasks.push_back({.head = &head,
                          .first_query = first,
                          .queries = std::min(block, group - first),
                          .begin = begin,
                          .end = std::min(begin + piece, rows),
-                         .partial = piece < rows ? partials++ : -1});
+                         .merge = split ? static_cast<int64_t>(merges.size()) - 1 : -1,
+                         .partial = split ? partials++ : -1});
       }
     }
   }
+  left.Resize(merges.size());
+  for (size_t i = 0; i < merges.size(); ++i) {
+    left[static_cast<int64_t>(i)].store(merges[i].pieces, std::memory_order_relaxed);
+  }
   const int64_t partial_size = shape.PartialSize(block);
   auto* partial_data = partial_scratch.Reserve<float>(static_cast<size_t>(partials * partial_size));
-  // The workers' own `tasks` are other objects.
-  const std::vector<Task>& all = tasks;
-  pool.ParallelFor(static_cast<int64_t>(all.size()), 1, [&](int64_t begin, int64_t end, int) {
+  pool.ParallelFor(static_cast<int64_t>(tasks.size()), 1, [&](int64_t begin, int64_t end, int) {
     static thread_local Scratch query_scratch;
     for (int64_t i = begin; i < end; ++i) {
-      const Task& task = all[static_cast<size_t>(i)];
+      const Task& task = tasks[static_cast<size_t>(i)];
       auto* queries = query_scratch.Reserve<float>(static_cast<size_t>(task.queries * d));
       std::copy_n(task.head->q + task.first_query * d, task.queries * d, queries);
       AttentionBlock attention(shape, queries, task.queries, true);
       AddAll(attention, PartCursor(task.head->parts, task.begin, task.end),
              [](int64_t, int64_t) { return nullptr; });
-      if (task.partial >= 0) {
-        attention.WritePartial(partial_data + task.partial * partial_size);
+      float* out = task.head->out + task.first_query * d;
+      if (task.merge < 0) {
+        for (int64_t j = 0; j < task.queries; ++j) attention.Write(j, out + j * d);
         continue;
       }
-      for (int64_t j = 0; j < task.queries; ++j) {
-        attention.Write(j, task.head->out + (task.first_query + j) * d);
-      }
+      attention.WritePartial(partial_data + task.partial * partial_size);
+      if (left[task.merge].fetch_sub(1, std::memory_order_acq_rel) > 1) continue;
+      const Merge& merge = merges[static_cast<size_t>(task.merge)];
+      MergePartials(shape, partial_data + merge.first_partial * partial_size, merge.pieces,
+                    task.queries, partial_size, out);
     }
   });
-  for (size_t i = 0; i < tasks.size();) {
-    const Task& task = tasks[i];
-    size_t next = i + 1;
-    while (next < tasks.size() && tasks[next].begin > 0) ++next;
-    if (task.partial >= 0) {
-      MergePartials(shape, partial_data + task.partial * partial_size,
-                    static_cast<int64_t>(next - i), task.queries, partial_size,
-                    task.head->out + task.first_query * d);
-    }
-    i = next;
-  }
 }
 
 }  // namespace litecache::ops::cpu

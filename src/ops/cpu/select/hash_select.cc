@@ -68,10 +68,12 @@ void HashEncode(ThreadPool& pool, const HashFormat& format, int64_t head_dim,
 void HashSelect(ThreadPool& pool, const HashFormat& format, int64_t group, int64_t head_dim,
                 std::span<HashSelectWork> work) {
   constexpr int64_t kBlock = HashFormat::kBlockTokens;
-  std::vector<SelectJob> jobs;
-  std::vector<HashQuery> queries;
-  std::vector<float> products(static_cast<size_t>(group * format.bits));
-  std::vector<uint32_t> codes(static_cast<size_t>(group * format.words()));
+  static thread_local std::vector<SelectJob> job_scratch;
+  static thread_local std::vector<HashQuery> query_scratch;
+  std::vector<SelectJob>& jobs = job_scratch;  // the workers' own are other objects
+  std::vector<HashQuery>& queries = query_scratch;
+  jobs.clear();
+  queries.resize(work.size());
   const auto pieces_of = [&](int64_t job) {
     const Selection& s = work[static_cast<size_t>(job)].selection;
     return TokenPieces{s.begin, s.end, kPieceTokens};
@@ -79,15 +81,23 @@ void HashSelect(ThreadPool& pool, const HashFormat& format, int64_t group, int64
   // Scores of whole blocks, from the one that `begin` lies in.
   const auto origin_of = [](const Selection& s) { return s.begin / kBlock * kBlock; };
   for (const HashSelectWork& w : work) {
-    Project(w.q, head_dim, group, head_dim, w.weight, format.bits, products.data());
-    for (int64_t j = 0; j < group; ++j) {
-      PackSigns(products.data() + j * format.bits, format.words(),
-                codes.data() + j * format.words());
-    }
-    queries.push_back(MakeHashQuery(codes.data(), group, format.words()));
     jobs.push_back({pieces_of(static_cast<int64_t>(jobs.size())).count(),
                     static_cast<size_t>(w.selection.end - origin_of(w.selection) + kBlock)});
   }
+  // A query's products read 64 KiB of weights, as long as scoring some thousand tokens.
+  pool.ParallelFor(static_cast<int64_t>(work.size()), 1, [&](int64_t begin, int64_t end, int) {
+    static thread_local Scratch product_scratch, code_scratch;
+    auto* products = product_scratch.Reserve<float>(static_cast<size_t>(group * format.bits));
+    auto* codes = code_scratch.Reserve<uint32_t>(static_cast<size_t>(group * format.words()));
+    for (int64_t i = begin; i < end; ++i) {
+      const HashSelectWork& w = work[static_cast<size_t>(i)];
+      Project(w.q, head_dim, group, head_dim, w.weight, format.bits, products);
+      for (int64_t j = 0; j < group; ++j) {
+        PackSigns(products + j * format.bits, format.words(), codes + j * format.words());
+      }
+      queries[static_cast<size_t>(i)] = MakeHashQuery(codes, group, format.words());
+    }
+  });
   const auto score = [&](int64_t job, int64_t index, float* scores) {
     const HashSelectWork& w = work[static_cast<size_t>(job)];
     const TokenPieces pieces = pieces_of(job);
