@@ -1,0 +1,75 @@
+#include "ops/cuda/softmax_select.cuh"
+
+namespace litecache::ops::cuda {
+namespace {
+
+// Components of the keys, two bf16 a word, 32 tokens interleaved; a lane has a token.
+template <int kHeads>
+struct ComponentProducts {
+  int32_t pairs = 0, basis_stride = 0;
+  const float* basis = nullptr;  // [kv_heads][head_dim][basis_stride]
+
+  size_t SharedBytes(int64_t group, int64_t) const {
+    return static_cast<size_t>(8 * pairs * ((group + kHeads - 1) / kHeads * kHeads));
+  }
+
+  // queries [group, padded][2 pairs]: components of the queries, terms in the CPU's order.
+  __device__ void Prepare(const ScoreJob& job, float* queries) const {
+    const int32_t d = job.shape.head_dim, components = 2 * pairs;
+    const int32_t padded = (job.shape.group + kHeads - 1) / kHeads * kHeads;
+    const float* of_head = basis + int64_t{job.target.head} * d * basis_stride;
+    for (int32_t i = threadIdx.x; i < padded * components; i += kTeamThreads) {
+      const int32_t j = i / components, component = i % components;
+      float sum = 0;
+      if (j < job.shape.group) {
+#pragma unroll 8
+        for (int32_t c = 0; c < d; ++c) {
+          sum = fmaf(of_head[int64_t{c} * basis_stride + component], job.target.q[j * d + c], sum);
+        }
+      }
+      queries[i] = sum;
+    }
+  }
+
+  __device__ void operator()(const ScoreJob& job, const float* queries, int32_t t,
+                             int32_t first_head, float (&s)[kHeads]) const {
+    const RowTable& table = job.layer.metadata;
+    const int32_t list = table.list_of_head[job.target.head];
+    const int32_t page = t / table.page_rows;
+    const auto* words =
+        reinterpret_cast<const uint32_t*>(PageOf(*job.target.sequence, table, list, page)) +
+        int64_t{t - page * table.page_rows} * pairs + threadIdx.x % 32;
+    const float* q = queries + first_head * 2 * pairs;
+    float even[kHeads] = {}, odd[kHeads] = {};
+#pragma unroll 4
+    for (int32_t p = 0; p < pairs; ++p) {
+      const uint32_t pair = words[p * kSelectBlock];
+      const float first = __uint_as_float(pair << 16);
+      const float second = __uint_as_float(pair & 0xffff0000u);
+#pragma unroll
+      for (int j = 0; j < kHeads; ++j) {
+        const float2 factor = *reinterpret_cast<const float2*>(q + 2 * (j * pairs + p));
+        even[j] = fmaf(first, factor.x, even[j]);
+        odd[j] = fmaf(second, factor.y, odd[j]);
+      }
+    }
+#pragma unroll
+    for (int j = 0; j < kHeads; ++j) s[j] = even[j] + odd[j];
+  }
+};
+
+}  // namespace
+
+void ProjectionSelect(Stream& stream, const StepView& step, const LiteShape& shape,
+                      const LiteLayer& layer, const ProjectionFormat& format, const float* basis,
+                      const SelectQuery& query, void* scratch) {
+  LC_CHECK(format.rank >= 1 && format.rank <= 256, "rank {}", format.rank);
+  LC_CHECK(layer.metadata.page_rows % kSelectBlock == 0, "pages of {} tokens",
+           layer.metadata.page_rows);
+  LaunchSoftmaxSelect(stream, step, shape, layer, query, scratch, [&](auto heads) {
+    return ComponentProducts<decltype(heads)::value>{
+        static_cast<int32_t>(format.pairs()), static_cast<int32_t>(format.basis_stride()), basis};
+  });
+}
+
+}  // namespace litecache::ops::cuda

@@ -1,0 +1,24 @@
+#include "ops/cuda/select_scratch.h"
+
+#include <algorithm>
+
+#include "ops/cuda/litecache.h"
+
+namespace litecache::ops::cuda {
+
+int64_t KeyWords(int64_t max_context) { return (max_context + 63) / 32 * 32; }
+
+int64_t BoundsScratchWords(int64_t group, int64_t max_context) {
+  const int64_t blocks = max_context / BoundsFormat::kTokens + 2;
+  // Of every head the scores and, sorted, at most as many pairs as the next power of two; ranks and
+  // lists of the group.
+  return (5 * group + 3) * blocks;
+}
+
+size_t SelectScratchBytes(const LiteShape& shape, int64_t capacity, int64_t max_context) {
+  const int64_t words =
+      std::max(KeyWords(max_context), BoundsScratchWords(shape.group, max_context));
+  return static_cast<size_t>(4 * capacity * shape.kv_heads * words);
+}
+
+}  // namespace litecache::ops::cuda

@@ -1,0 +1,198 @@
+#include "device/cuda/check.h"
+#include "device/cuda/cuda_device.h"
+#include "ops/cuda/litecache.h"
+#include "ops/cuda/team_top_k.cuh"
+
+namespace litecache::ops::cuda {
+namespace {
+
+// Contexts up to this have their bitmap of positions in shared memory (96 KiB).
+constexpr int32_t kSharedPositions = 768 * 1024;
+
+int32_t BitmapWords(int64_t max_context) { return static_cast<int32_t>((max_context + 31) / 32); }
+
+struct UpdateShared {
+  TopKShared top;
+  int32_t warp_sums[kTeamWarps];
+  int32_t kept;
+};
+
+// Sum of the threads before this one; total: of all.
+__device__ int32_t BlockExclusiveSum(int32_t x, int32_t* warp_sums, int32_t* total) {
+  int32_t of_warp;
+  const int32_t in_warp = WarpExclusiveSum(x, &of_warp);
+  __syncthreads();
+  if (threadIdx.x % 32 == 0) warp_sums[threadIdx.x / 32] = of_warp;
+  __syncthreads();
+  int32_t before = 0, all = 0;
+  for (int w = 0; w < kTeamWarps; ++w) {
+    const int32_t sum = warp_sums[w];
+    before += w < static_cast<int>(threadIdx.x / 32) ? sum : 0;
+    all += sum;
+  }
+  *total = all;
+  return before + in_warp;
+}
+
+// A block a pair. There is no map from positions to slots: a bitmap of the selected positions, from
+// which those that have a slot are taken away, leaves those that have to travel.
+__global__ void __launch_bounds__(kTeamThreads, 1)
+    UpdateSlotsKernel(const __grid_constant__ StepView step,
+                      const __grid_constant__ LiteShape shape,
+                      const __grid_constant__ LiteLayer layer, bool delta, bool fill,
+                      uint32_t* scratch, int32_t max_words) {
+  extern __shared__ uint32_t dynamic[];
+  __shared__ UpdateShared shared;
+  const int32_t head = blockIdx.x, sequence = blockIdx.y;
+  const int32_t thread = threadIdx.x;
+  if (sequence >= *step.count) return;
+  const int32_t pair = sequence * shape.kv_heads + head;
+  const int32_t list = layer.slots.list_of_head[head];
+  if (list < 0 || layer.refresh[pair] != 1) return;
+  const StepSequence& s = step.sequences[sequence];
+  HeadState& state = s.heads[list];
+  const int32_t n = fill ? s.past : s.past + 1;
+  const int32_t count = layer.selected_count[pair];
+  const int32_t used = state.used;
+  const uint32_t now = state.update + 1;
+  const int64_t room = int64_t{pair} * shape.max_rows;
+  const int32_t* selected = layer.selected + room;
+  int32_t* moved_positions = layer.moved_positions + room;
+  int32_t* moved_slots = layer.moved_slots + room;
+  __syncthreads();  // before thread 0 changes the state
+
+  int32_t missing = count, victims = 0, used_then = count;
+  if (!delta) {
+    for (int32_t i = thread; i < count; i += kTeamThreads) {
+      moved_positions[i] = selected[i];
+      moved_slots[i] = shape.cache_begin + i;
+    }
+  } else {
+    uint32_t* wanted = scratch != nullptr ? scratch + int64_t{pair} * max_words : dynamic;
+    const int32_t words = min((n + 31) / 32, max_words);
+    for (int32_t w = thread; w < words; w += kTeamThreads) wanted[w] = 0;
+    if (thread == 0) shared.kept = 0;
+    __syncthreads();
+    for (int32_t i = thread; i < count; i += kTeamThreads) {
+      const int32_t position = selected[i];
+      atomicOr(wanted + position / 32, 1u << position % 32);
+    }
+    __syncthreads();
+    int32_t kept = 0;
+    for (int32_t i = thread; i < used; i += kTeamThreads) {
+      const SlotEntry entry = SlotOf(s, layer.slots, list, shape.cache_begin + i);
+      const int32_t position = *entry.position;
+      if (position / 32 >= words) continue;
+      const uint32_t bit = 1u << position % 32;
+      if ((wanted[position / 32] & bit) == 0) continue;
+      atomicAnd(wanted + position / 32, ~bit);
+      *entry.update = now;
+      ++kept;
+    }
+    kept = __reduce_add_sync(kFullMask, kept);
+    if (thread % 32 == 0 && kept > 0) atomicAdd(&shared.kept, kept);
+    __syncthreads();
+    kept = shared.kept;
+
+    // Each thread has consecutive words, so that the positions come out ascending.
+    const int32_t a_thread = (words + kTeamThreads - 1) / kTeamThreads;
+    const int32_t first = min(words, thread * a_thread), last = min(words, first + a_thread);
+    int32_t bits = 0;
+    for (int32_t w = first; w < last; ++w) bits += __popc(wanted[w]);
+    int32_t next = BlockExclusiveSum(bits, shared.warp_sums, &missing);
+    for (int32_t w = first; w < last; ++w) {
+      for (uint32_t word = wanted[w]; word != 0; word &= word - 1) {
+        moved_positions[next++] = 32 * w + __ffs(static_cast<int>(word)) - 1;
+      }
+    }
+
+    const int32_t capacity = CacheSlots(shape, n);
+    const int32_t fresh = max(0, min(missing, capacity - used));
+    victims = missing - fresh;
+    used_then = used + fresh;
+    // The slots selected longest ago; of equals the lower ones. Those of this update are the
+    // youngest, so that they are never among them.
+    const auto age = [&](int32_t i) {
+      return ~*SlotOf(s, layer.slots, list, shape.cache_begin + i).update;
+    };
+    const auto place = [&](int32_t order, int32_t i) {
+      moved_slots[order] = shape.cache_begin + i;
+    };
+    if (victims > 0) {
+      const BlockTeam team;
+      const Threshold threshold = victims == used - kept
+                                      ? Threshold{~now, 0}  // all that are not of this update
+                                      : FindThreshold(team, shared.top, used, victims, age);
+      TakeAbove(team, shared.top, used, threshold, age, place);
+    }
+    for (int32_t i = thread; i < fresh; i += kTeamThreads) {
+      moved_slots[victims + i] = shape.cache_begin + used + i;
+    }
+  }
+  __syncthreads();
+  for (int32_t i = thread; i < missing; i += kTeamThreads) {
+    const SlotEntry entry = SlotOf(s, layer.slots, list, moved_slots[i]);
+    *entry.position = moved_positions[i];
+    *entry.update = now;
+  }
+  if (thread != 0) return;
+  layer.moved_count[pair] = missing;
+  state.used = used_then;
+  state.update = now;
+  state.window_begin = RecentBegin(shape, n);
+  state.pending = 0;
+  if (fill) return;  // counted with the prompt
+  atomicAdd(&layer.counters[head].rows_selected, static_cast<unsigned long long>(count));
+  atomicAdd(&layer.counters[head].rows_moved, static_cast<unsigned long long>(missing));
+}
+
+__global__ void BeginFillKernel(const __grid_constant__ StepView step,
+                                const __grid_constant__ LiteShape shape,
+                                const __grid_constant__ LiteLayer layer, const int32_t* fill) {
+  const int32_t pair = blockIdx.x * blockDim.x + threadIdx.x;
+  const int32_t sequence = pair / shape.kv_heads, head = pair % shape.kv_heads;
+  if (sequence >= *step.count) return;
+  const StepSequence& s = step.sequences[sequence];
+  const int32_t list = layer.slots.list_of_head[head];
+  const bool fills = list >= 0 && fill[sequence] != 0;
+  layer.refresh[pair] = fills && Candidates(shape, s.past) > 0 ? 1 : 0;
+  layer.moved_count[pair] = 0;
+  if (!fills) return;
+  HeadState& state = s.heads[list];
+  state.used = 0;
+  state.pending = 0;
+  state.window_begin = RecentBegin(shape, s.past);
+}
+
+}  // namespace
+
+size_t UpdateSlotsScratchBytes(const LiteShape& shape, int64_t capacity, int64_t max_context) {
+  if (max_context <= kSharedPositions) return 0;
+  return static_cast<size_t>(capacity * shape.kv_heads * BitmapWords(max_context)) * 4;
+}
+
+void UpdateSlots(Stream& stream, const StepView& step, const LiteShape& shape,
+                 const LiteLayer& layer, bool delta, bool fill, void* scratch) {
+  const bool in_shared = step.max_context <= kSharedPositions;
+  LC_CHECK(in_shared || scratch != nullptr, "a context of {} needs scratch", step.max_context);
+  const int32_t words = BitmapWords(step.max_context);
+  const int bytes = in_shared && delta ? 4 * words : 0;
+  LC_CUDA(cudaFuncSetAttribute(UpdateSlotsKernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                               kSharedPositions / 8));
+  const dim3 grid(static_cast<unsigned>(shape.kv_heads), static_cast<unsigned>(step.capacity));
+  UpdateSlotsKernel<<<grid, kTeamThreads, static_cast<size_t>(bytes), AsCuda(stream).handle()>>>(
+      step, shape, layer, delta, fill, in_shared ? nullptr : static_cast<uint32_t*>(scratch),
+      words);
+  LC_CUDA_LAUNCHED();
+}
+
+void BeginFill(Stream& stream, const StepView& step, const LiteShape& shape, const LiteLayer& layer,
+               const int32_t* fill) {
+  constexpr int kThreads = 128;
+  const int pairs = step.capacity * shape.kv_heads;
+  BeginFillKernel<<<(pairs + kThreads - 1) / kThreads, kThreads, 0, AsCuda(stream).handle()>>>(
+      step, shape, layer, fill);
+  LC_CUDA_LAUNCHED();
+}
+
+}  // namespace litecache::ops::cuda

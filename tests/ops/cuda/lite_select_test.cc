@@ -1,0 +1,300 @@
+// Selections and the metadata they read, against their CPU twins.
+#include "ops/cuda/lite_testing.h"
+#include "ops/exact_select.h"
+#include "ops/hash_select.h"
+#include "ops/projection_select.h"
+
+namespace litecache::ops::cuda {
+namespace {
+
+class LiteSelectTest : public LiteTest {
+ protected:
+  LiteCase RandomCase(Random& random, int round) {
+    LiteCase c;
+    c.kv_heads = Uniform(random, 1, 4);
+    c.group = 1 << round % 4;
+    c.head_dim = round % 2 == 0 ? 64 : 128;
+    c.sink = Uniform(random, 0, 5);
+    c.recent = Uniform(random, 1, 70);
+    if (round % 3 == 0) {
+      c.tokens = Uniform(random, 1, 300);
+    } else {
+      c.share = round % 3 == 1 ? 0.1 : 0.031;
+    }
+    for (int i = Uniform(random, 1, 6); i > 0; --i) {
+      c.past.push_back(Uniform(random, 0, 2) == 0 ? Uniform(random, 1, 120)
+                                                  : Uniform(random, 500, 6000));
+    }
+    if (c.kv_heads > 1) c.resident = {1};
+    if (c.kv_heads > 3) {
+      c.resident.push_back(3);
+      c.dense = {3};
+    }
+    return c;
+  }
+
+  std::vector<float> RandomQueries(Random& random, bool whole) {
+    std::normal_distribution<float> normal;
+    std::vector<float> q(static_cast<size_t>((sequences() + 1) * query_cols()));
+    for (float& x : q) x = whole ? std::round(4 * normal(random)) : normal(random);
+    return q;
+  }
+
+  // Refreshes all offloaded heads but some.
+  std::vector<int32_t> RandomRefresh(Random& random) {
+    std::vector<int32_t> refresh(PairOf(sequences() + 1, 0));
+    for (int32_t& r : refresh) r = Uniform(random, 0, 4) > 0;
+    gpu_->Copy(layer_.refresh, refresh.data(), refresh.size() * 4);
+    return refresh;
+  }
+
+  // check(sequence, head, selection) for what has to be selected; the others have count 0.
+  template <class Check>
+  void ForEachSelection(const std::vector<int32_t>& refresh, bool fill, const Check& check) {
+    for (int32_t s = 0; s < sequences(); ++s) {
+      const int32_t n = views_[static_cast<size_t>(s)].past + (fill ? 0 : 1);
+      for (int32_t h = 0; h < shape_.kv_heads; ++h) {
+        const auto i = static_cast<size_t>(h);
+        const bool selects = IsOffloaded(h)
+                                 ? refresh[PairOf(s, h)] == 1 && Candidates(shape_, n) > 0
+                                 : !fill && metadata_[i] >= 0 && !AllFit(shape_, n);
+        const std::vector<int32_t> got = Selected(s, h);
+        const std::string where =
+            case_.Name() + ", sequence " + std::to_string(s) + ", head " + std::to_string(h);
+        if (!selects) {
+          ASSERT_TRUE(got.empty()) << where;
+          continue;
+        }
+        std::vector<int32_t> positions(static_cast<size_t>(Candidates(shape_, n)));
+        std::vector<float> scores(positions.size());
+        check(where, s, h, got,
+              Selection{.begin = SinkRows(shape_, n),
+                        .end = RecentBegin(shape_, n),
+                        .k = Rows(shape_, n),
+                        .positions = positions.data(),
+                        .scores = scores.data()});
+        if (HasFatalFailure()) return;
+      }
+    }
+  }
+
+  // The k best by scores that may be wrong by `tolerance` of themselves.
+  static void ExpectTop(const std::string& where, const std::vector<int32_t>& got,
+                        const Selection& s, double tolerance) {
+    ASSERT_EQ(static_cast<int64_t>(got.size()), s.count) << where;
+    std::set<int32_t> taken(got.begin(), got.end());
+    ASSERT_EQ(taken.size(), got.size()) << where;
+    ASSERT_TRUE(std::is_sorted(got.begin(), got.end())) << where;
+    ASSERT_GE(got.front(), s.begin) << where;
+    ASSERT_LT(got.back(), s.end) << where;
+    double worst = INFINITY, best = -INFINITY;
+    for (int64_t t = s.begin; t < s.end; ++t) {
+      const double score = static_cast<double>(s.scores[t - s.begin]);
+      if (taken.count(static_cast<int32_t>(t)) != 0) {
+        worst = std::min(worst, score);
+      } else {
+        best = std::max(best, score);
+      }
+    }
+    ASSERT_GE(worst, best - tolerance * std::abs(best)) << where << ": worst taken, best left";
+  }
+};
+
+// Small whole numbers: all sums are exact, codes and scores equal the CPU's, ties are many.
+TEST_F(LiteSelectTest, HashCodesAndSelection) {
+  Random random = testing::TestRandom(11);
+  for (int round = 0; round < 12; ++round) {
+    LiteCase c = RandomCase(random, round);
+    const int64_t bits[] = {128, 256, 32, 96};
+    const HashFormat format{.bits = bits[round % 4], .norms = round % 2 == 0};
+    c.metadata_token_bytes = format.token_bytes();
+    Build(random, c);
+    std::vector<float> weights(static_cast<size_t>(c.kv_heads * c.head_dim * format.bits));
+    for (float& w : weights) w = static_cast<float>(Uniform(random, -3, 3));
+    const float* device_weights = Upload(weights);
+
+    // All keys as a prompt of one chunk, with some of the sequences beginning in the middle.
+    const std::vector<StepSequence> decode = views_;
+    int32_t rows = 1;
+    step_.max_rows = 0;
+    for (int32_t s = 0; s < sequences(); ++s) {
+      StepSequence& view = views_[static_cast<size_t>(s)];
+      const int32_t n = view.past + 1;
+      view.first_row = rows;
+      view.past = 0;
+      view.rows = n;
+      rows += n;
+      step_.max_rows = std::max(step_.max_rows, n);
+    }
+    PushViews();
+    const int64_t cols = int64_t{c.kv_heads} * c.head_dim;
+    std::vector<float> k(static_cast<size_t>(rows * cols));
+    for (float& x : k) x = static_cast<float>(Uniform(random, -5, 5));
+    const MatrixView keys = MatrixView::Of(Upload(k), rows, cols);
+    HashEncode(*stream_, step_, shape_, layer_, format, device_weights, &keys);
+    for (int32_t s = 0; s < sequences(); ++s) {
+      TestPages& pages = PagesOf(s, kMetadata);
+      std::vector<std::byte> got = (Pull(pages), pages.mirror);
+      std::fill(pages.mirror.begin(), pages.mirror.end(), std::byte{0xCD});
+      const StepSequence& view = views_[static_cast<size_t>(s)];
+      for (int32_t h = 0; h < c.kv_heads; ++h) {
+        const int32_t list = metadata_[static_cast<size_t>(h)];
+        if (list < 0) continue;
+        const std::vector<std::byte*> host = pages.HostList(list);
+        const HashEncodeWork work{
+            .keys = k.data() + view.first_row * cols + int64_t{h} * c.head_dim,
+            .key_stride = cols,
+            .begin = 0,
+            .count = view.rows,
+            .weight = weights.data() + int64_t{h} * c.head_dim * format.bits,
+            .metadata = {host.data(), c.metadata_page_tokens}};
+        ops::HashEncode(*cpu_stream_, format, c.head_dim, {&work, 1});
+      }
+      const auto [a, b] = std::mismatch(got.begin(), got.end(), pages.mirror.begin());
+      ASSERT_EQ(a, got.end()) << c.Name() << ", bits " << format.bits << ", sequence " << s
+                              << ", byte " << a - got.begin() << ": " << static_cast<int>(*a)
+                              << ", want " << static_cast<int>(*b);
+    }
+    views_ = decode;
+    PushViews();
+    step_.max_rows = 1;
+
+    const std::vector<float> q = RandomQueries(random, true);
+    void* scratch =
+        Poisoned<std::byte>(SelectScratchBytes(shape_, step_.capacity, step_.max_context));
+    for (const bool fill : {false, true}) {
+      const std::vector<int32_t> refresh = RandomRefresh(random);
+      for (int32_t s = 0; s < sequences(); ++s) {  // a fill's queries
+        for (int32_t h = 0; h < c.kv_heads; ++h) {
+          if (!IsOffloaded(h)) continue;
+          std::copy_n(QueryOf(q, s, h), c.group * c.head_dim, HostLabel(s, ListOf(h)));
+        }
+        Push(PagesOf(s, kLabels));
+      }
+      const MatrixView queries = Queries(q);
+      HashSelect(*stream_, step_, shape_, layer_, format, device_weights,
+                 {.q = fill ? nullptr : &queries, .scale = 1, .fill = fill}, scratch);
+      ForEachSelection(refresh, fill,
+                       [&](const std::string& where, int32_t s, int32_t h,
+                           const std::vector<int32_t>& got, Selection selection) {
+                         const std::vector<std::byte*> host =
+                             PagesOf(s, kMetadata).HostList(metadata_[static_cast<size_t>(h)]);
+                         HashSelectWork work{
+                             .q = QueryOf(q, s, h),
+                             .weight = weights.data() + int64_t{h} * c.head_dim * format.bits,
+                             .metadata = {host.data(), c.metadata_page_tokens},
+                             .selection = selection};
+                         ops::HashSelect(*cpu_stream_, format, c.group, c.head_dim, {&work, 1});
+                         const std::vector<int32_t> want(
+                             selection.positions, selection.positions + work.selection.count);
+                         ASSERT_EQ(got.size(), want.size()) << where << ", bits " << format.bits;
+                         for (size_t i = 0; i < got.size(); ++i) {
+                           ASSERT_EQ(got[i], want[i])
+                               << where << ", bits " << format.bits << ", norms " << format.norms
+                               << ", fill " << fill << ", index " << i << " of " << got.size();
+                         }
+                       });
+    }
+  }
+}
+
+// Keys that leave the recent window are encoded from the ring and from resident pages.
+TEST_F(LiteSelectTest, HashCodesOfLeavingKeys) {
+  Random random = testing::TestRandom(12);
+  for (const RowEncoding encoding : {RowEncoding::kBF16, RowEncoding::kF32}) {
+    LiteCase c;
+    c.kv_heads = 3;
+    c.resident = {1};
+    c.encoding = c.store = encoding;
+    c.past = {300, 40, 10};
+    const HashFormat format{.bits = 128, .norms = true};
+    c.metadata_token_bytes = format.token_bytes();
+    Build(random, c);
+    std::vector<float> weights(static_cast<size_t>(c.kv_heads * c.head_dim * format.bits));
+    for (float& w : weights) w = static_cast<float>(Uniform(random, -3, 3));
+    const RowFormat f32{RowEncoding::kF32, c.head_dim};
+    std::vector<std::vector<float>> keys(PairOf(3, 0));
+    for (int32_t s = 0; s < 3; ++s) {
+      StepSequence& view = views_[static_cast<size_t>(s)];
+      view.stored = std::max(0, view.past + 1 - c.recent - 3 * (s + 1));
+      const int32_t end = view.past + 1 - c.recent;
+      std::vector<float> row(static_cast<size_t>(2 * c.head_dim));
+      for (int32_t h = 0; h < c.kv_heads; ++h) {
+        for (int32_t t = view.stored; t < end; ++t) {
+          for (float& x : row) x = static_cast<float>(Uniform(random, -5, 5));
+          keys[PairOf(s, h)].insert(keys[PairOf(s, h)].end(), row.begin(),
+                                    row.begin() + c.head_dim);
+          const RowTable& table = IsOffloaded(h) ? layer_.slots : layer_.resident;
+          ConvertRow(f32, reinterpret_cast<const std::byte*>(row.data()), table.format,
+                     HostRow(s, table, ListOf(h), IsOffloaded(h) ? FixedSlot(shape_, t) : t));
+        }
+      }
+      Push(PagesOf(s, kSlots));
+      Push(PagesOf(s, kResident));
+    }
+    PushViews();
+    HashEncode(*stream_, step_, shape_, layer_, format, Upload(weights), nullptr);
+    for (int32_t s = 0; s < 3; ++s) {
+      const StepSequence& view = views_[static_cast<size_t>(s)];
+      TestPages& pages = PagesOf(s, kMetadata);
+      const std::vector<std::byte> got = (Pull(pages), pages.mirror);
+      std::fill(pages.mirror.begin(), pages.mirror.end(), std::byte{0xCD});
+      for (int32_t h = 0; h < c.kv_heads; ++h) {
+        const int32_t count = view.past + 1 - c.recent - view.stored;
+        if (count <= 0) continue;
+        const std::vector<std::byte*> host = pages.HostList(metadata_[static_cast<size_t>(h)]);
+        const HashEncodeWork work{.keys = keys[PairOf(s, h)].data(),
+                                  .key_stride = c.head_dim,
+                                  .begin = view.stored,
+                                  .count = count,
+                                  .weight = weights.data() + int64_t{h} * c.head_dim * format.bits,
+                                  .metadata = {host.data(), c.metadata_page_tokens}};
+        ops::HashEncode(*cpu_stream_, format, c.head_dim, {&work, 1});
+      }
+      const auto a = std::mismatch(got.begin(), got.end(), pages.mirror.begin()).first;
+      ASSERT_EQ(a, got.end()) << Name(encoding) << ", sequence " << s << ", byte "
+                              << a - got.begin();
+    }
+  }
+}
+
+// Scores come from softmax over products of `head_dim` numbers near 1: the exponents are wrong by
+// a few head_dim * 2^-24 of their terms' sizes, the scores by as much of themselves.
+constexpr double kSoftmaxTolerance = 2e-4;
+
+TEST_F(LiteSelectTest, ExactSelection) {
+  Random random = testing::TestRandom(13);
+  const RowEncoding stores[] = {RowEncoding::kBF16, RowEncoding::kFp8, RowEncoding::kInt8,
+                                RowEncoding::kF32};
+  for (int round = 0; round < 8; ++round) {
+    LiteCase c = RandomCase(random, round);
+    c.store = stores[round % 4];
+    if (c.store == RowEncoding::kF32) c.encoding = RowEncoding::kF32;
+    for (int32_t& past : c.past) past = std::min(past, 1500);
+    Build(random, c);
+    const std::vector<int32_t> refresh = RandomRefresh(random);
+    const std::vector<float> q = RandomQueries(random, false);
+    const MatrixView queries = Queries(q);
+    const float scale = 1.0f / std::sqrt(static_cast<float>(c.head_dim));
+    void* scratch =
+        Poisoned<std::byte>(SelectScratchBytes(shape_, step_.capacity, step_.max_context));
+    ExactSelect(*stream_, step_, shape_, layer_, {.q = &queries, .scale = scale}, scratch);
+    ForEachSelection(refresh, false,
+                     [&](const std::string& where, int32_t s, int32_t h,
+                         const std::vector<int32_t>& got, Selection selection) {
+                       const RowTable& table = IsOffloaded(h) ? layer_.store : layer_.resident;
+                       const std::vector<std::byte*> host =
+                           PagesOf(s, table.table).HostList(ListOf(h));
+                       ExactSelectWork work{.q = QueryOf(q, s, h),
+                                            .scale = scale,
+                                            .rows = {host.data(), table.page_rows, table.format},
+                                            .selection = selection};
+                       ops::ExactSelect(*cpu_stream_, c.group, {&work, 1});
+                       ExpectTop(where + ", " + std::string(Name(c.store)), got, work.selection,
+                                 kSoftmaxTolerance);
+                     });
+  }
+}
+
+}  // namespace
+}  // namespace litecache::ops::cuda
