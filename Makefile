@@ -19,6 +19,7 @@ demo: build  ## the main job: the shipped model reads a long document on this ma
 
 test: setup  ## build everything and run the whole suite
 	@scripts/setup-test-python
+	@scripts/setup browser || echo "make test: no Chromium: the test of the server's page is skipped"
 	@cmake --preset $(PRESET) -DLITECACHE_TESTS=ON >build/.configure.log 2>&1 || { cat build/.configure.log; exit 1; }
 	@cmake --build $(BUILD) -j $(JOBS)
 	@scripts/run-tests $(BUILD)

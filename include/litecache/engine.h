@@ -70,6 +70,8 @@ struct Request {
   bool ignore_eos = false;
   bool skip_special_tokens = true;  // in the text
   int logprobs = -1;  // -1: none; k >= 0: the chosen token's and the k most likely ones
+  // Whose request it is, any number: where requests wait, clients take turns.
+  uint64_t client = 0;
   // Called from the engine's thread while the prompt is processed.
   std::function<void(int64_t done, int64_t total)> on_prefill;
   // Called from the engine's thread whenever chunks have been queued, for readers that do not wait

@@ -41,6 +41,18 @@ struct HeadCounters {
   double recall_retrieved = 0;  // ... the retriever finds with the same query (refreshes only)
   double recall_held = 0;       // ... is attended, stale rows of hits included
   uint64_t recall_refreshes = 0;
+
+  HeadCounters& operator+=(const HeadCounters& other) {
+    lookups += other.lookups;
+    hits += other.hits;
+    rows_selected += other.rows_selected;
+    rows_moved += other.rows_moved;
+    similarity += other.similarity;
+    recall_retrieved += other.recall_retrieved;
+    recall_held += other.recall_held;
+    recall_refreshes += other.recall_refreshes;
+    return *this;
+  }
 };
 
 struct Stats {

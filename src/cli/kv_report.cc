@@ -24,16 +24,7 @@ ordered_json ToJson(const kv::Traffic& traffic) {
 
 kv::HeadCounters Sum(std::span<const kv::HeadCounters> heads) {
   kv::HeadCounters sum;
-  for (const kv::HeadCounters& head : heads) {
-    sum.lookups += head.lookups;
-    sum.hits += head.hits;
-    sum.rows_selected += head.rows_selected;
-    sum.rows_moved += head.rows_moved;
-    sum.similarity += head.similarity;
-    sum.recall_retrieved += head.recall_retrieved;
-    sum.recall_held += head.recall_held;
-    sum.recall_refreshes += head.recall_refreshes;
-  }
+  for (const kv::HeadCounters& head : heads) sum += head;
   return sum;
 }
 

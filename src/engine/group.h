@@ -57,6 +57,7 @@ struct Group {
   std::shared_ptr<ScoreJob> score;  // instead of the above
 
   KvCost cost;
+  uint64_t turn = 0;  // the scheduler's: when it may start
   bool admitted = false;
   kv::SequenceId prompt_sequence = 0;  // while the prompt is processed
   int64_t prefilled = 0;               // prompt tokens in the cache
@@ -70,6 +71,7 @@ struct Group {
   const std::vector<int32_t>& prompt() const {
     return score != nullptr ? score->tokens() : request.prompt;
   }
+  uint64_t client() const { return score != nullptr ? 0 : request.client; }
   int64_t prompt_size() const { return static_cast<int64_t>(prompt().size()); }
   bool prefilling() const { return prefilled < prompt_size(); }
   // Sequences it holds or will hold once its prompt is done.

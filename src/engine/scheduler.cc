@@ -16,9 +16,30 @@ void StepPlan::Clear() {
   prefills.clear();
 }
 
+void Scheduler::Enqueue(std::unique_ptr<Group> group) {
+  // Those that wait count, not those that have left the queue: who cancels loses no turn.
+  const uint64_t client = group->client();
+  const auto last = std::find_if(waiting_.rbegin(), waiting_.rend(),
+                                 [&](const auto& other) { return other->client() == client; });
+  const auto started = started_turns_.find(client);
+  group->turn = turn_;
+  if (last != waiting_.rend()) {
+    group->turn = std::max(turn_, (*last)->turn + 1);
+  } else if (started != started_turns_.end()) {
+    group->turn = std::max(turn_, started->second + 1);
+  }
+  const auto after =
+      std::upper_bound(waiting_.begin(), waiting_.end(), group->turn,
+                       [](uint64_t turn, const auto& other) { return turn < other->turn; });
+  waiting_.insert(after, std::move(group));
+}
+
 std::vector<Group*> Scheduler::Admit() {
   std::vector<Group*> admitted;
-  if (waiting_.empty()) return admitted;
+  if (waiting_.empty()) {
+    started_turns_.clear();  // nobody has waited: nobody owes a turn
+    return admitted;
+  }
   kv::TierBytes bytes;
   int64_t width = 0;
   for (const auto& group : running_) {
@@ -30,11 +51,14 @@ std::vector<Group*> Scheduler::Admit() {
     bytes += group.reserved();
     width += group.width();
     if (!bytes.FitsIn(limits_.kv_bytes) || width > limits_.max_batch) break;
+    turn_ = group.turn;
+    started_turns_[group.client()] = turn_;
     group.admitted = true;
     admitted.push_back(&group);
     running_.push_back(std::move(waiting_.front()));
     waiting_.pop_front();
   }
+  std::erase_if(started_turns_, [this](const auto& started) { return started.second < turn_; });
   return admitted;
 }
 
@@ -95,16 +119,39 @@ void Scheduler::AddPrefill(Group* group, Budget* budget, StepPlan* plan) const {
   plan->prefills.push_back(part);
 }
 
-void Scheduler::Plan(StepPlan* plan) const {
+std::vector<Group*> Scheduler::PrefillOrder() const {
+  std::vector<Group*> order;
+  for (const auto& group : running_) {
+    if (group->prefilling()) order.push_back(group.get());
+  }
+  if (order.size() < 2) return order;
+  // Clients by their oldest request here; a client's requests stay in their order.
+  std::vector<uint64_t> clients;
+  for (const Group* group : order) {
+    if (std::find(clients.begin(), clients.end(), group->client()) == clients.end()) {
+      clients.push_back(group->client());
+    }
+  }
+  const auto last = std::find(clients.begin(), clients.end(), prefilled_client_);
+  if (last != clients.end()) std::rotate(clients.begin(), last + 1, clients.end());
+  const auto place = [&](const Group* group) {
+    return std::find(clients.begin(), clients.end(), group->client()) - clients.begin();
+  };
+  std::stable_sort(order.begin(), order.end(),
+                   [&](const Group* a, const Group* b) { return place(a) < place(b); });
+  return order;
+}
+
+void Scheduler::Plan(StepPlan* plan) {
   plan->Clear();
   for (const auto& group : running_) AddDecodes(group.get(), plan);
   Budget budget{limits_.prefill_chunk, limits_.score_rows};
   if (!plan->decodes.empty() && limits_.prefill_chunk_beside_decode > 0) {
     budget.rows = std::min(budget.rows, limits_.prefill_chunk_beside_decode);
   }
-  for (const auto& group : running_) {
-    if (group->prefilling()) AddPrefill(group.get(), &budget, plan);
-  }
+  const std::vector<Group*> order = PrefillOrder();
+  for (Group* group : order) AddPrefill(group, &budget, plan);
+  if (!order.empty()) prefilled_client_ = order.front()->client();
 }
 
 void Scheduler::PlanAlone(Group* group, StepPlan* plan) const {

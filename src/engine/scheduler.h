@@ -6,6 +6,7 @@
 #include <list>
 #include <memory>
 #include <span>
+#include <unordered_map>
 #include <vector>
 
 #include "engine/group.h"
@@ -51,18 +52,24 @@ struct StepPlan {
 };
 
 // Continuous batching: every step takes one row of every sample that decodes, and beside them up to
-// prefill_chunk prompt tokens, the oldest request first. Requests are admitted in their order, and
-// only when their worst case fits beside the worst case of all that run: an admitted request never
-// waits for memory again, and none is overtaken for ever. Not thread-safe; knows no model.
+// prefill_chunk prompt tokens. Requests are admitted only when their worst case fits beside the
+// worst case of all that run: an admitted request never waits for memory again.
+//
+// Clients take turns, in starting requests and in having prompts processed; one client's requests
+// go in their order. Starting: fair queueing in rounds (Demers, Keshav and Shenker, 1989, with a
+// request as the unit). A client's next request belongs to the round after its last one's, or to
+// the current round where that is later, and requests start by round, within one by arrival. So a
+// request waits for at most one of every other client's for each of its own, and none is overtaken
+// for ever, memory or not. Not thread-safe; knows no model.
 class Scheduler {
  public:
   explicit Scheduler(const SchedulerLimits& limits) : limits_(limits) {}
 
-  void Enqueue(std::unique_ptr<Group> group) { waiting_.push_back(std::move(group)); }
+  void Enqueue(std::unique_ptr<Group> group);
   // Moves requests from waiting to running while they fit; returns those moved.
   std::vector<Group*> Admit();
   // The next step of all that run.
-  void Plan(StepPlan* plan) const;
+  void Plan(StepPlan* plan);
   // A step of one request alone: its samples' rows, or the next chunk of its prompt.
   void PlanAlone(Group* group, StepPlan* plan) const;
   // Drops requests that have ended, running or waiting.
@@ -83,8 +90,16 @@ class Scheduler {
   };
   void AddPrefill(Group* group, Budget* budget, StepPlan* plan) const;
 
+  // Requests whose prompts are being processed, in the order in which they get the step's rows: the
+  // client after the last step's first one begins.
+  std::vector<Group*> PrefillOrder() const;
+
   SchedulerLimits limits_;
-  std::deque<std::unique_ptr<Group>> waiting_;
+  std::deque<std::unique_ptr<Group>> waiting_;  // by turn, within one by arrival
+  uint64_t turn_ = 0;                           // of the last request admitted
+  // client -> the turn of its last request admitted, while that is the current one.
+  std::unordered_map<uint64_t, uint64_t> started_turns_;
+  uint64_t prefilled_client_ = 0;              // had the first rows of the last step
   std::list<std::unique_ptr<Group>> running_;  // in the order of admission
 };
 

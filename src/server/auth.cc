@@ -54,19 +54,19 @@ void ApiKeys::AddFile(const std::filesystem::path& path) {
   if (digests_.size() == before) throw FileError("{}: there is no API key in it", path.string());
 }
 
-bool ApiKeys::Allows(std::string_view authorization) const {
+std::optional<size_t> ApiKeys::Find(std::string_view authorization) const {
   constexpr std::string_view kScheme = "bearer ";
-  if (authorization.size() < kScheme.size()) return false;
+  if (authorization.size() < kScheme.size()) return std::nullopt;
   for (size_t i = 0; i < kScheme.size(); ++i) {
     const char c = authorization[i];
-    if ((c >= 'A' && c <= 'Z' ? c + 32 : c) != kScheme[i]) return false;
+    if ((c >= 'A' && c <= 'Z' ? c + 32 : c) != kScheme[i]) return std::nullopt;
   }
   const Digest given = Hash(Trim(authorization.substr(kScheme.size())));
-  int matches = 0;
-  for (const Digest& digest : digests_) {
-    matches += CRYPTO_memcmp(given.data(), digest.data(), digest.size()) == 0 ? 1 : 0;
+  std::optional<size_t> found;
+  for (size_t i = 0; i < digests_.size(); ++i) {
+    if (CRYPTO_memcmp(given.data(), digests_[i].data(), given.size()) == 0) found = i;
   }
-  return matches > 0;
+  return found;
 }
 
 }  // namespace litecache::server

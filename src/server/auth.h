@@ -2,7 +2,9 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -17,9 +19,11 @@ class ApiKeys {
   void AddFile(const std::filesystem::path& path);
   bool empty() const { return digests_.empty(); }
 
-  // The value of an Authorization header: "Bearer KEY". How long it takes tells nothing about the
-  // keys: digests are compared, all of them and in full.
-  bool Allows(std::string_view authorization) const;
+  // The number of the key in an Authorization header's value, "Bearer KEY"; none where there is no
+  // such key. How long it takes tells nothing about the keys: digests are compared, all of them and
+  // in full.
+  std::optional<size_t> Find(std::string_view authorization) const;
+  bool Allows(std::string_view authorization) const { return Find(authorization).has_value(); }
 
  private:
   using Digest = std::array<unsigned char, 32>;

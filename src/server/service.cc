@@ -9,7 +9,9 @@
 #include "base/error.h"
 #include "server/api/error.h"
 #include "server/api/information.h"
+#include "server/api/stats.h"
 #include "server/generation.h"
+#include "server/page/page.h"
 
 namespace litecache::server {
 namespace {
@@ -42,6 +44,13 @@ class Count {
 
  private:
   std::atomic<int64_t>* counter_;
+};
+
+struct OpenRequest {
+  OpenRequest(std::atomic<int64_t>* counter, std::shared_ptr<void> of_client)
+      : count(counter), client(std::move(of_client)) {}
+  Count count;
+  std::shared_ptr<void> client;
 };
 
 }  // namespace
@@ -80,6 +89,7 @@ const std::vector<Service::Route>& Service::Routes() {
       {"GET", "/health", &Service::Health},
       {"GET", "/metrics", &Service::MetricsPage},
       {"GET", "/props", &Service::Props},
+      {"GET", "/stats", &Service::StatsPage},
       {"GET", "/v1/models", &Service::Models},
       {"POST", "/v1/chat/completions", &Service::Chat},
       {"POST", "/v1/completions", &Service::Completion},
@@ -121,7 +131,7 @@ void Service::Handle(const std::shared_ptr<Exchange>& exchange) {
 }
 
 void Service::CheckKey(const HttpRequest& request) const {
-  if (request.path == "/health" || options_.keys.empty() ||
+  if (request.path == "/health" || IsPage(request.path) || options_.keys.empty() ||
       options_.keys.Allows(request.Header("authorization"))) {
     return;
   }
@@ -148,6 +158,11 @@ void Service::Dispatch(const std::shared_ptr<Exchange>& exchange) {
     return exchange->Respond(std::move(response));
   }
   CheckKey(request);
+  if (IsPage(request.path)) {
+    if (method == "GET") return exchange->Respond(PageFile(request.path));
+    exchange->AddHeader("Allow", "GET");
+    throw StatusError(405, fmt::format("{} takes GET, not {}", request.path, request.method));
+  }
   const Route* route = nullptr;
   std::string allowed;
   for (const Route& one : Routes()) {
@@ -180,12 +195,14 @@ void Service::OnFinished(const Exchange& exchange) {
   const bool known = std::any_of(routes.begin(), routes.end(),
                                  [&](const Route& route) { return route.path == path; });
   // Paths of all kinds must not grow the table without bound.
-  ++metrics_.answers[{known ? path : "other", exchange.status()}];
+  const char* other = IsPage(path) ? "page" : "other";
+  ++metrics_.answers[{known ? path : other, exchange.status()}];
 }
 
 void Service::Answer(const std::shared_ptr<Exchange>& exchange,
                      std::function<Json(const Json&, const ServedModel&)> body) {
-  CheckQueue();
+  const uint64_t client = ClientOf(exchange->request());
+  CheckQueue(client);
   auto count = std::make_shared<Count>(&preparing_);
   workers_->Post([exchange, count, body = std::move(body), model = model_.get()] {
     if (exchange->abandoned()) return;
@@ -199,9 +216,19 @@ void Service::Answer(const std::shared_ptr<Exchange>& exchange,
   });
 }
 
-void Service::CheckQueue() {
+uint64_t Service::ClientOf(const HttpRequest& request) const {
+  if (const auto key = options_.keys.Find(request.Header("authorization"))) return *key + 1;
+  return std::hash<std::string>()(request.peer);
+}
+
+void Service::CheckQueue(uint64_t client) {
   const int64_t waiting = preparing_ + model_->engine->Stats().waiting;
   if (waiting < options_.max_queue) return;
+  // A client cannot fill the queue for the others: who has less here than its share of the places
+  // may still come, up to twice as many in all.
+  const int64_t open = clients_.Open(client);
+  const int64_t sharing = clients_.count() + (open == 0 ? 1 : 0);
+  if (open < options_.max_queue / sharing && waiting < 2 * options_.max_queue) return;
   ++metrics_.rejected;
   // The time the requests ahead will take, if they are like those that were served.
   const Histogram& served = metrics_.duration;
@@ -215,13 +242,15 @@ void Service::CheckQueue() {
 }
 
 void Service::Generate(const std::shared_ptr<Exchange>& exchange, ReadJob read) {
-  CheckQueue();
+  const uint64_t client = ClientOf(exchange->request());
+  CheckQueue(client);
   auto preparing = std::make_shared<Count>(&preparing_);
-  auto generating = std::make_shared<Count>(&generating_);
-  workers_->Post([this, exchange, preparing, generating, read, model = model_.get()] {
+  auto generating = std::make_shared<OpenRequest>(&generating_, clients_.Enter(client));
+  workers_->Post([this, exchange, client, preparing, generating, read, model = model_.get()] {
     if (exchange->abandoned()) return;
     try {
       auto job = read(ParseBody(exchange->TakeBody()), *model);
+      for (Request& request : job.requests) request.client = client;
       if (exchange->abandoned()) return;
       auto generation = std::make_shared<Generation>(exchange, *this, std::move(job), generating);
       generation->Submit(*model->engine);
@@ -235,6 +264,11 @@ void Service::Generate(const std::shared_ptr<Exchange>& exchange, ReadJob read) 
 void Service::Health(const std::shared_ptr<Exchange>& exchange) {
   const char* status = draining_ ? "draining" : model_ == nullptr ? "loading" : "ok";
   Reply(*exchange, {{"status", status}}, status == std::string_view("ok") ? 200 : 503);
+}
+
+void Service::StatsPage(const std::shared_ptr<Exchange>& exchange) {
+  const std::chrono::duration<double> up = std::chrono::steady_clock::now() - started_;
+  Reply(*exchange, StatsJson(*model_, up.count(), generating_));
 }
 
 void Service::MetricsPage(const std::shared_ptr<Exchange>& exchange) {

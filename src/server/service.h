@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -14,6 +15,7 @@
 #include "server/api/answer.h"
 #include "server/api/model.h"
 #include "server/auth.h"
+#include "server/clients.h"
 #include "server/http/exchange.h"
 #include "server/http/io_loop.h"
 #include "server/metrics/metrics.h"
@@ -81,10 +83,13 @@ class Service {
   void Answer(const std::shared_ptr<Exchange>& exchange,
               std::function<Json(const Json& request, const ServedModel& model)> body);
   void Generate(const std::shared_ptr<Exchange>& exchange, ReadJob read);
+  // Whose request it is: of which key, or from which address where no key is asked for.
+  uint64_t ClientOf(const HttpRequest& request) const;
   // Throws ApiError 429.
-  void CheckQueue();
+  void CheckQueue(uint64_t client);
 
   void Health(const std::shared_ptr<Exchange>& exchange);
+  void StatsPage(const std::shared_ptr<Exchange>& exchange);
   void MetricsPage(const std::shared_ptr<Exchange>& exchange);
   void Models(const std::shared_ptr<Exchange>& exchange);
   void OneModel(const std::shared_ptr<Exchange>& exchange);
@@ -101,7 +106,9 @@ class Service {
   std::unique_ptr<ServedModel> model_;
   std::atomic<bool> draining_{false};
   bool cancelling_ = false;
+  const std::chrono::steady_clock::time_point started_ = std::chrono::steady_clock::now();
   Metrics metrics_;
+  Clients clients_;
   std::unordered_set<Generation*> generations_;
   std::atomic<int64_t> preparing_{0};   // requests that workers have, or will have
   std::atomic<int64_t> generating_{0};  // these, and those that generate

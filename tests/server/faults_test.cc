@@ -206,6 +206,7 @@ TEST(Faults, BodiesAndHeadersBeyondTheLimits) {
 
 TEST(Faults, ThousandsOfConnectionsComeAndGo) {
   TestServer server(Endless());
+  const size_t threads = Threads();
   auto random = TestRandom(3);
   for (int i = 0; i < 3000; ++i) {
     Client client(server.port());
@@ -228,6 +229,7 @@ TEST(Faults, ThousandsOfConnectionsComeAndGo) {
     if (random() % 2 == 0) client.Reset();
   }
   server.ExpectClean();
+  EXPECT_EQ(Threads(), threads);
   EXPECT_GE(server.server().http_counters().accepted, 3000u);
 }
 
@@ -273,6 +275,73 @@ TEST(Faults, AFullQueueAnswers429) {
   next.Send(StreamRequest());
   EXPECT_THAT(next.ReceiveUntil("\r\n"), HasSubstr("200"));
   clients.clear();
+}
+
+std::string StreamRequestOf(const std::string& key) {
+  return RequestText(
+      "POST", "/v1/completions",
+      Json{{"prompt", "the"}, {"max_tokens", 1000000}, {"ignore_eos", true}, {"stream", true}}
+          .dump(),
+      {"Authorization: Bearer " + key});
+}
+
+TEST(Faults, OneKeyNeitherFillsTheQueueNorHoldsUpAnother) {
+  TestServer::Options options = Endless();
+  options.engine.max_batch = 1;
+  options.server.service.max_queue = 4;
+  options.server.service.keys.Add("greedy");
+  options.server.service.keys.Add("modest");
+  TestServer server(options);
+  server.SkipCleanCheck();  // which knows no key
+  std::vector<Client> flood;
+  for (int i = 0; i < 5; ++i) {
+    flood.emplace_back(server.port());
+    flood.back().Send(StreamRequestOf("greedy"));
+    EXPECT_TRUE(Eventually([&] {
+      const auto stats = server.engine().Stats();
+      return stats.running == 1 && stats.waiting == i;
+    }));
+  }
+  const auto ask = [&](const std::string& key) {
+    return Call(server.port(), "POST", "/v1/completions",
+                Json{{"prompt", "x"}, {"max_tokens", 2}}.dump(), {"Authorization: Bearer " + key})
+        .status;
+  };
+  EXPECT_EQ(ask("greedy"), 429);
+  // The other key has a place, and the next turn: it is served before those that came earlier.
+  Client modest(server.port());
+  modest.Send(StreamRequestOf("modest"));
+  EXPECT_TRUE(Eventually([&] { return server.engine().Stats().waiting == 5; }));
+  EXPECT_EQ(ask("greedy"), 429);
+  flood.front().Close();
+  EXPECT_THAT(modest.ReceiveUntil("data: "), HasSubstr("200"));
+  EXPECT_EQ(server.engine().Stats().waiting, 4);
+  modest.Close();
+  flood.clear();
+  server.ExpectClean();
+}
+
+// A chat beside a prompt that takes seconds, from another key: its own prompt takes its turns.
+TEST(Faults, ALongPromptOfAnotherKeyDoesNotHoldUpAShortOne) {
+  TestServer::Options options = Endless();
+  options.server.service.keys.Add("long");
+  options.server.service.keys.Add("short");
+  TestServer server(options);
+  server.SkipCleanCheck();
+  Client reader(server.port());
+  reader.Send(
+      RequestText("POST", "/v1/completions",
+                  Json{{"prompt", std::vector<int32_t>(60000, 20)}, {"max_tokens", 2}}.dump(),
+                  {"Authorization: Bearer long"}));
+  EXPECT_TRUE(Eventually([&] { return server.engine().Stats().prompt_tokens > 0; }));
+  EXPECT_EQ(Call(server.port(), "POST", "/v1/completions",
+                 Json{{"prompt", std::vector<int32_t>(1000, 20)}, {"max_tokens", 3}}.dump(),
+                 {"Authorization: Bearer short"})
+                .status,
+            200);
+  EXPECT_LT(server.engine().Stats().prompt_tokens, 60000) << "the long prompt came first";
+  reader.Close();
+  server.ExpectClean();
 }
 
 TEST(Faults, RequestsOnOneConnectionAreAnsweredInTheirOrder) {

@@ -2,7 +2,6 @@
 #include <gmock/gmock.h>
 
 #include <atomic>
-#include <filesystem>
 #include <thread>
 
 #include "expect_error.h"
@@ -88,13 +87,6 @@ TEST(Lifecycle, TheTimeoutCancelsAndSaysSo) {
   EXPECT_EQ(ParseReply(whole.ReceiveAll()).status, 503);
   EXPECT_EQ(server.server().generating(), 0);
   EXPECT_TRUE(Eventually([&] { return server.engine().Stats().kv.used.total() == 0; }));
-}
-
-size_t Threads() {
-  size_t count = 0;
-  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator("/proc/self/task"))
-    ++count;
-  return count;
 }
 
 TEST(Lifecycle, EndingInTheMiddleLeavesNoThread) {

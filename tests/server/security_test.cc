@@ -31,7 +31,7 @@ TEST(Security, KeysProtectEverythingButHealth) {
     return Call(server.port(), "GET", path, "", headers).status;
   };
   EXPECT_EQ(status("/health", {}), 200);
-  for (const char* path : {"/v1/models", "/metrics", "/props", "/", "/nowhere"}) {
+  for (const char* path : {"/v1/models", "/metrics", "/props", "/stats", "/nowhere"}) {
     EXPECT_EQ(status(path, {}), 401) << path;
   }
   for (const char* key : {"first-key", "alpha-key", "beta-key"}) {

@@ -22,6 +22,9 @@ using Json = nlohmann::ordered_json;
 // Waits for a condition that must come true; a long limit, reached only by what is broken.
 bool Eventually(const std::function<bool()>& condition);
 
+// Threads of this process.
+size_t Threads();
+
 class TestServer {
  public:
   struct Options {

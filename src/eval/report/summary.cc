@@ -111,18 +111,7 @@ void AddHeads(const Results& results, Summary* summary) {
     const auto [it, added] = summary->heads.emplace(table.configuration, table);
     HeadTable& sum = it->second;
     if (added || sum.layers != table.layers || sum.kv_heads != table.kv_heads) continue;
-    for (size_t i = 0; i < sum.heads.size(); ++i) {
-      kv::HeadCounters& to = sum.heads[i];
-      const kv::HeadCounters& from = table.heads[i];
-      to.lookups += from.lookups;
-      to.hits += from.hits;
-      to.rows_selected += from.rows_selected;
-      to.rows_moved += from.rows_moved;
-      to.similarity += from.similarity;
-      to.recall_retrieved += from.recall_retrieved;
-      to.recall_held += from.recall_held;
-      to.recall_refreshes += from.recall_refreshes;
-    }
+    for (size_t i = 0; i < sum.heads.size(); ++i) sum.heads[i] += table.heads[i];
   }
 }
 

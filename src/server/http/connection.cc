@@ -158,6 +158,7 @@ void Connection::Parse() {
 
 void Connection::BeginExchange() {
   HttpRequest request = reader_->Take();
+  request.peer = transport_->peer();
   reader_.reset();
   header_checked_ = false;
   said_continue_ = false;

@@ -16,6 +16,7 @@ struct HttpRequest {
   std::string query;    // as sent, without '?'
   HttpHeaders headers;  // names in lower case
   std::string body;
+  std::string peer;  // the client's address, without a port
   bool http11 = true;
   bool keep_alive = true;
 

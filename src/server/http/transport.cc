@@ -28,9 +28,16 @@ auto Adapt(Transport::Handler done, std::shared_ptr<void> alive) {
   };
 }
 
+std::string PeerOf(const tcp::socket& socket) {
+  error_code error;
+  const tcp::endpoint endpoint = socket.remote_endpoint(error);
+  return error ? "" : endpoint.address().to_string(error);
+}
+
 class PlainTransport final : public Transport {
  public:
-  explicit PlainTransport(tcp::socket socket) : socket_(std::move(socket)) {}
+  explicit PlainTransport(tcp::socket socket)
+      : Transport(PeerOf(socket)), socket_(std::move(socket)) {}
 
   void Handshake(std::function<void(bool)> done) override {
     asio::post(socket_.get_executor(), [done = std::move(done)] { done(true); });
@@ -57,7 +64,7 @@ class PlainTransport final : public Transport {
 class TlsTransport final : public Transport {
  public:
   TlsTransport(tcp::socket socket, asio::ssl::context& context)
-      : stream_(std::make_shared<Stream>(std::move(socket), context)) {}
+      : Transport(PeerOf(socket)), stream_(std::make_shared<Stream>(std::move(socket), context)) {}
 
   void Handshake(std::function<void(bool)> done) override {
     stream_->async_handshake(

@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 
 namespace boost::asio {
 class io_context;
@@ -20,7 +21,10 @@ namespace litecache::server {
 class Transport {
  public:
   using Handler = std::function<void(bool ok, size_t bytes)>;
+  // peer: the client's address, without a port.
+  explicit Transport(std::string peer) : peer_(std::move(peer)) {}
   virtual ~Transport() = default;
+  const std::string& peer() const { return peer_; }
   // Before anything else.
   virtual void Handshake(std::function<void(bool ok)> done) = 0;
   // Some bytes; not ok at the end of the stream, too.
@@ -30,6 +34,9 @@ class Transport {
   // Says that nothing more will be sent.
   virtual void ShutdownSend() = 0;
   virtual void Close() = 0;
+
+ private:
+  std::string peer_;
 };
 
 // Certificates for TLS.

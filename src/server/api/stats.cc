@@ -1,0 +1,62 @@
+#include "server/api/stats.h"
+
+#include <algorithm>
+
+namespace litecache::server {
+namespace {
+
+Json TiersJson(const kv::TierBytes& bytes) {
+  return {{"device", bytes.device}, {"host", bytes.host}};
+}
+
+Json TrafficJson(const kv::Traffic& traffic) {
+  return {{"rows", traffic.rows}, {"bytes", traffic.bytes}};
+}
+
+// One array a counter, [layers * kv_heads]: a fifth of the bytes of an object a head.
+Json HeadsJson(const std::vector<kv::HeadCounters>& heads, int64_t layers) {
+  const auto column = [&](uint64_t kv::HeadCounters::*counter) {
+    Json values = Json::array();
+    for (const kv::HeadCounters& head : heads) values.push_back(head.*counter);
+    return values;
+  };
+  return {{"layers", layers},
+          {"kv_heads", static_cast<int64_t>(heads.size()) / layers},
+          {"lookups", column(&kv::HeadCounters::lookups)},
+          {"hits", column(&kv::HeadCounters::hits)},
+          {"rows_selected", column(&kv::HeadCounters::rows_selected)},
+          {"rows_moved", column(&kv::HeadCounters::rows_moved)}};
+}
+
+}  // namespace
+
+Json StatsJson(const ServedModel& model, double seconds, int64_t requests) {
+  const EngineStats stats = model.engine->Stats();
+  const int64_t waiting = std::min(stats.waiting, requests);
+  const kv::Stats& kv = stats.kv;
+  return {{"time", seconds},
+          {"requests",
+           {{"running", requests - waiting}, {"waiting", waiting}, {"sequences", stats.running}}},
+          {"tokens",
+           {{"prompt", stats.prompt_tokens},
+            {"generated", stats.generated_tokens},
+            {"steps", stats.steps}}},
+          {"kv",
+           {{"used", TiersJson(kv.used)},
+            {"peak", TiersJson(kv.peak)},
+            {"capacity", TiersJson(kv.capacity)},
+            {"lookups", kv.lookups},
+            {"hits", kv.hits},
+            {"bytes_read", kv.bytes_read},
+            {"moved",
+             {{"miss", TrafficJson(kv.miss)},
+              {"prefetch", TrafficJson(kv.prefetch)},
+              {"fill", TrafficJson(kv.fill)},
+              {"spill", TrafficJson(kv.spill)},
+              {"prefill", TrafficJson(kv.prefill)}}}}},
+          {"heads", stats.kv_heads.empty()
+                        ? Json()
+                        : HeadsJson(stats.kv_heads, model.engine->memory_plan().layers)}};
+}
+
+}  // namespace litecache::server

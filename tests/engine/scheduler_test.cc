@@ -1,0 +1,165 @@
+// Whose turn it is.
+#include "engine/scheduler.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "test_seed.h"
+
+namespace litecache::engine {
+namespace {
+
+using testing::TestRandom;
+
+// Requests without KV: what bounds them is the batch.
+class Queue {
+ public:
+  explicit Queue(int64_t max_batch, int64_t prefill_chunk = 8)
+      : scheduler_({.max_batch = max_batch, .prefill_chunk = prefill_chunk, .score_rows = 1}) {}
+
+  Group* Add(uint64_t client, size_t prompt = 1) {
+    auto group = std::make_unique<Group>();
+    group->request.client = client;
+    group->request.prompt.assign(prompt, 5);
+    Group* added = group.get();
+    scheduler_.Enqueue(std::move(group));
+    return added;
+  }
+  void End(Group* group) {
+    group->ended = true;
+    scheduler_.RemoveEnded();
+  }
+  // Ends what runs, and tells the client of what starts instead.
+  uint64_t Next() {
+    if (!scheduler_.running().empty()) End(scheduler_.running().front().get());
+    const auto admitted = scheduler_.Admit();
+    EXPECT_EQ(admitted.size(), 1u);
+    return admitted.empty() ? 0 : admitted.front()->client();
+  }
+  // The clients whose prompts the next step takes rows of, in their order; the rows are done.
+  std::vector<uint64_t> Step() {
+    StepPlan plan;
+    scheduler_.Plan(&plan);
+    std::vector<uint64_t> clients;
+    for (const auto& part : plan.prefills) {
+      part.group->prefilled += part.count;
+      clients.push_back(part.group->client());
+    }
+    return clients;
+  }
+  Scheduler& scheduler() { return scheduler_; }
+
+ private:
+  Scheduler scheduler_;
+};
+
+TEST(Scheduler, OneClientsRequestsStartInTheirOrder) {
+  Queue queue(3);
+  std::vector<Group*> added;
+  for (int i = 0; i < 7; ++i) added.push_back(queue.Add(9));
+  std::vector<Group*> started;
+  while (started.size() < added.size()) {
+    for (Group* group : queue.scheduler().Admit()) started.push_back(group);
+    queue.End(queue.scheduler().running().front().get());
+  }
+  EXPECT_EQ(started, added);
+}
+
+TEST(Scheduler, AFloodDoesNotHoldUpOthers) {
+  Queue queue(1);
+  for (int i = 0; i < 50; ++i) queue.Add(1);
+  EXPECT_EQ(queue.Next(), 1u);
+  for (int i = 0; i < 3; ++i) queue.Add(2);
+  queue.Add(3);
+  const std::vector<uint64_t> expected = {2, 3, 1, 2, 1, 2, 1, 1};
+  for (const uint64_t client : expected) EXPECT_EQ(queue.Next(), client);
+}
+
+TEST(Scheduler, WhoAlwaysHasOneMoreWaitingStillTakesTurns) {
+  Queue queue(1);
+  queue.Add(1);
+  queue.Add(1);
+  queue.Add(2);
+  std::map<uint64_t, int> started;
+  for (int i = 0; i < 40; ++i) {
+    const uint64_t client = queue.Next();
+    ++started[client];
+    queue.Add(client);
+  }
+  EXPECT_EQ(started[1], 20);
+  EXPECT_EQ(started[2], 20);
+}
+
+TEST(Scheduler, WhatWasCancelledCostsNoTurn) {
+  Queue queue(1);
+  queue.Add(2);
+  EXPECT_EQ(queue.Next(), 2u);
+  std::vector<Group*> flood;
+  for (int i = 0; i < 50; ++i) flood.push_back(queue.Add(1));
+  for (Group* group : flood) queue.End(group);
+  for (int i = 0; i < 5; ++i) queue.Add(2);
+  queue.Add(1);
+  const uint64_t first = queue.Next(), second = queue.Next();
+  EXPECT_TRUE(first == 1 || second == 1);
+}
+
+// Whatever comes and goes: a client's order is kept, and while a request waits, every other client
+// starts at most two more than wait ahead of it from its own client.
+TEST(Scheduler, NobodyIsOvertakenMoreThanItsShare) {
+  auto random = TestRandom(1);
+  for (int run = 0; run < 20; ++run) {
+    const int64_t slots = 1 + static_cast<int64_t>(random() % 3);
+    const uint64_t clients = 2 + random() % 4;
+    Queue queue(slots);
+    struct Waiting {
+      int ahead = 0;
+      std::map<uint64_t, int> overtook;
+    };
+    std::map<uint64_t, std::vector<std::pair<Group*, Waiting>>> waiting;
+    for (int i = 0; i < 400; ++i) {
+      // Some clients send far more than others.
+      const uint64_t client = random() % (1 + random() % clients);
+      if (random() % 2 == 0) {
+        Waiting one{static_cast<int>(waiting[client].size()), {}};
+        waiting[client].emplace_back(queue.Add(client), one);
+      }
+      const auto& running = queue.scheduler().running();
+      if (!running.empty() && random() % 3 == 0) queue.End(running.back().get());
+      for (Group* group : queue.scheduler().Admit()) {
+        const uint64_t started = group->client();
+        ASSERT_EQ(waiting[started].front().first, group);
+        for (const auto& [other, count] : waiting[started].front().second.overtook) {
+          ASSERT_LE(count, waiting[started].front().second.ahead + 2)
+              << "client " << started << " waited for " << other;
+        }
+        waiting[started].erase(waiting[started].begin());
+        for (auto& [other, requests] : waiting) {
+          if (other == started) continue;
+          for (auto& [key, one] : requests) ++one.overtook[started];
+        }
+      }
+    }
+  }
+}
+
+TEST(Scheduler, PromptsOfSeveralClientsAreProcessedInTurns) {
+  Queue queue(10, 8);
+  queue.Add(1, 40);
+  queue.Add(1, 8);
+  queue.Add(2, 12);
+  queue.Add(3, 4);
+  queue.scheduler().Admit();
+  using Clients = std::vector<uint64_t>;
+  EXPECT_EQ(queue.Step(), Clients({1}));
+  EXPECT_EQ(queue.Step(), Clients({2}));
+  // A prompt's last chunk leaves room, which the next in turn takes.
+  EXPECT_EQ(queue.Step(), Clients({3, 1}));
+  EXPECT_EQ(queue.Step(), Clients({1}));
+  EXPECT_EQ(queue.Step(), Clients({2, 1}));
+}
+
+}  // namespace
+}  // namespace litecache::engine

@@ -1,0 +1,500 @@
+"""The server's page in headless Chromium, against the program and the shipped model.
+
+usage: page_test.py PROGRAM MODEL_DIRECTORY [SCREENSHOTS]
+Exits with 77 (skipped) where Playwright or Chromium is missing.
+"""
+
+import json
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import unittest
+import urllib.error
+import urllib.request
+
+try:
+    from playwright.sync_api import expect, sync_playwright
+except ImportError as error:
+    print(f"skipped: {error}; scripts/setup-test-python installs tests/requirements.txt")
+    sys.exit(77)
+
+PROGRAM, MODEL = sys.argv[1:3]
+SCREENSHOTS = pathlib.Path(sys.argv[3]) if len(sys.argv) > 3 else None
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+if CHROMIUM is None:
+    print("skipped: there is no Chromium; scripts/setup browser installs Debian's")
+    sys.exit(77)
+
+# Long enough for heads to choose rows: 10% of it and the recent ones are fewer.
+LONG = "".join(f"def function_{i}(value):\n    return value * {i * 37 % 101} + {i}\n\n"
+               for i in range(60))
+
+
+class Server:
+    """The program, on a port of its own."""
+
+    def __init__(self, *flags, model=MODEL):
+        command = [PROGRAM, "serve", "--model", str(model), "--port", "0", "--threads", "1",
+                   "--memory", "2GiB", *flags]
+        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        self.log = []
+        for line in self.process.stderr:
+            self.log.append(line)
+            found = re.search(r"serving .* at (http\S+)", line)
+            if found:
+                self.url = found.group(1)
+                break
+        else:
+            raise RuntimeError("the server did not start: " + "".join(self.log))
+        self.reader = threading.Thread(target=lambda: self.log.extend(self.process.stderr))
+        self.reader.start()
+
+    def stop(self):
+        self.process.terminate()
+        code = self.process.wait(timeout=120)
+        self.reader.join()
+        self.process.stderr.close()
+        assert code == 0, (code, self.log)
+
+    def call(self, path, body=None, key=""):
+        request = urllib.request.Request(
+            self.url + path, data=None if body is None else json.dumps(body).encode(),
+            headers={"Content-Type": "application/json", "Authorization": f"Bearer {key}"})
+        return json.load(urllib.request.urlopen(request, timeout=120))
+
+    def wait_idle(self, key=""):
+        deadline = time.time() + 60
+        while True:
+            stats = self.call("/stats", key=key)
+            if stats["requests"]["running"] == 0 and stats["kv"]["used"] == {"device": 0, "host": 0}:
+                return stats
+            if time.time() > deadline:
+                raise AssertionError(f"something is left: {stats}")
+            time.sleep(0.02)
+
+
+class Browser(unittest.TestCase):
+    """A tab for each test; nothing it loads comes from elsewhere, and nothing it says is an error."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.playwright = sync_playwright().start()
+        cls.browser = cls.playwright.chromium.launch(executable_path=CHROMIUM)
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.browser.close()
+        cls.playwright.stop()
+
+    def open(self, server, ready=True, **options):
+        options = {"viewport": {"width": 1280, "height": 800}, **options}
+        context = self.browser.new_context(**options)
+        self.addCleanup(context.close)
+        page = context.new_page()
+        page.set_default_timeout(60000)
+        origin = server.url + "/"
+
+        def on_request(request):
+            self.assertTrue(request.url.startswith(origin), request.url)
+
+        def on_console(message):
+            # What the browser says of an answer with an error status is expected where it comes.
+            if message.type == "error" and "Failed to load resource" not in message.text:
+                self.fail(message.text)
+
+        page.on("request", on_request)
+        page.on("console", on_console)
+        page.on("pageerror", lambda error: self.fail(str(error)))
+        page.goto(origin)
+        if ready:
+            expect(page.locator("#state")).to_have_text("ready", timeout=60000)
+        return page
+
+    def shot(self, page, name, full=False):
+        if SCREENSHOTS is None:
+            return
+        SCREENSHOTS.mkdir(parents=True, exist_ok=True)
+        page.screenshot(path=SCREENSHOTS / f"{name}.png", full_page=full)
+
+
+def send(page, text):
+    page.fill("#input", text)
+    page.press("#input", "Enter")
+
+
+def wait_done(page):
+    expect(page.locator("#send")).to_be_visible(timeout=120000)
+
+
+def set_fields(page, **fields):
+    """Settings by their ids, with _ for -."""
+    page.evaluate("document.getElementById('settings').open = true")
+    for name, value in fields.items():
+        page.fill("#" + name.replace("_", "-"), str(value))
+
+
+def never_end(page):
+    """The answers go on: the model would end them when it likes."""
+    def change(route):
+        body = json.loads(route.request.post_data)
+        body["ignore_eos"] = True
+        route.continue_(post_data=json.dumps(body))
+    page.route("**/v1/*completions", change)
+    page.route("**/v1/chat/completions", change)
+
+
+class Chat(Browser):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.server = Server("--kv-policy", "litecache", "--kv-budget", "10%")
+
+    @classmethod
+    def tearDownClass(cls):
+        super().tearDownClass()
+        cls.server.stop()
+
+    def test_a_conversation_with_its_history(self):
+        page = self.open(self.server)
+        bodies = []
+        page.on("request", lambda r: bodies.append(json.loads(r.post_data)) if r.post_data else 0)
+        set_fields(page, system="You write code.", temperature=0, max_tokens=24)
+        send(page, "def add(a, b):")
+        wait_done(page)
+        first = page.locator("article.assistant .text").inner_text()
+        messages = [{"role": "system", "content": "You write code."},
+                    {"role": "user", "content": "def add(a, b):"}]
+        whole = self.server.call("/v1/chat/completions",
+                                 {"messages": messages, "temperature": 0, "max_tokens": 24})
+        self.assertEqual(first, whole["choices"][0]["message"]["content"])
+        expect(page.locator("article.assistant .note")).to_contain_text("tok/s")
+        page.fill("#system", "")
+        send(page, "def sub(a, b):")
+        wait_done(page)
+        self.assertEqual(bodies[-1]["messages"],
+                         [messages[1], {"role": "assistant", "content": first},
+                          {"role": "user", "content": "def sub(a, b):"}])
+        self.shot(page, "conversation")
+        page.click("#clear")
+        expect(page.locator("article")).to_have_count(0)
+        send(page, "x")
+        wait_done(page)
+        self.assertEqual(len(bodies[-1]["messages"]), 1)
+
+    def test_streaming_and_stopping(self):
+        page = self.open(self.server)
+        never_end(page)
+        set_fields(page, max_tokens=20000)
+        for stop in (lambda: page.click("#stop"), lambda: page.keyboard.press("Escape")):
+            send(page, "class Queue:")
+            text = page.locator("article.assistant .text").last
+            page.wait_for_function("document.querySelectorAll('article.assistant .text')"
+                                   "[document.querySelectorAll('.assistant').length - 1]"
+                                   ".textContent.length > 200")
+            length = len(text.text_content())
+            page.wait_for_function("n => [...document.querySelectorAll('.assistant .text')].at(-1)"
+                                   ".textContent.length > n", arg=length)
+            stop()
+            wait_done(page)
+            expect(page.locator("article.assistant .note").last).to_contain_text("stopped")
+            self.server.wait_idle()
+        # Leaving the page ends its request, too.
+        send(page, "class Stack:")
+        page.wait_for_function("[...document.querySelectorAll('.assistant .text')].at(-1)"
+                               ".textContent.length > 20")
+        page.close()
+        self.server.wait_idle()
+
+    def test_the_heat_map_shows_the_counters(self):
+        page = self.open(self.server)
+        never_end(page)
+        cells = page.locator("#heat tbody td")
+        page.select_option("#mode", "text")
+        set_fields(page, max_tokens=900)
+        send(page, LONG)
+        page.wait_for_function(
+            "[...document.querySelectorAll('#heat tbody td')].some(c => c.textContent !== '')")
+        page.check("input[value=all]")
+        seen = set()
+        for _ in range(200):
+            seen.add(tuple(cells.all_text_contents()))
+            if len(seen) > 2:
+                break
+            page.wait_for_timeout(100)
+        self.assertGreater(len(seen), 2, "the heat map stands still")
+        self.shot(page, "generating")
+        wait_done(page)
+        self.server.wait_idle()
+        page.wait_for_timeout(1500)
+        heads = self.server.call("/stats")["heads"]
+        expected = [f"{int(100 * hits / lookups + 0.5)}" if lookups else ""
+                    for hits, lookups in zip(heads["hits"], heads["lookups"])]
+        self.assertEqual(cells.all_text_contents(), expected)
+        self.assertTrue(any(expected))
+        # Its own arrow keys; the line below names the cell.
+        page.locator("#heat tbody td[tabindex='0']").focus()
+        for key in ("ArrowDown", "ArrowDown", "ArrowRight"):
+            page.keyboard.press(key)
+        at = 2 * heads["kv_heads"] + 1
+        expect(page.locator("#heat-detail")).to_contain_text("Layer 2, head 1")
+        if heads["lookups"][at]:
+            expect(page.locator("#heat-detail")).to_contain_text(f"{heads['hits'][at]:,} of")
+        moved = self.server.call("/stats")["kv"]["moved"]
+        rows = page.locator("#moved tbody tr")
+        self.assertEqual(rows.count(), len(moved))
+        for i, kind in enumerate(moved):
+            self.assertEqual(rows.nth(i).locator("td").nth(2).inner_text(),
+                             f"{moved[kind]['rows']:,}")
+        self.assertGreater(moved["miss"]["rows"], 0)
+
+    def test_the_progress_of_a_prompt_and_the_tiers(self):
+        page = self.open(self.server)
+        page.select_option("#mode", "text")
+        set_fields(page, max_tokens=3)
+        send(page, LONG * 8)
+        expect(page.locator("progress")).to_be_visible()
+        page.wait_for_function("document.querySelector('progress').position > 0")
+        page.wait_for_function("+document.getElementById('host-bar').ariaValueNow > 0 || "
+                               "+document.getElementById('host-bar').getAttribute('aria-valuenow') > 0")
+        self.shot(page, "prefill")
+        wait_done(page)
+        expect(page.locator("progress")).to_have_count(0)
+
+    def test_with_the_keyboard_alone(self):
+        page = self.open(self.server)
+        page.evaluate("document.activeElement.blur()")
+        press = page.keyboard.press
+
+        def focused():
+            return page.evaluate("document.activeElement.id || document.activeElement.className ||"
+                                 " document.activeElement.tagName")
+
+        press("Tab")
+        self.assertEqual(focused(), "skip")
+        press("Enter")
+        self.assertEqual(focused(), "input")
+        page.keyboard.type("import")
+        press("Shift+Enter")
+        page.keyboard.type("from")
+        self.assertEqual(page.input_value("#input"), "import\nfrom")
+        press("Tab")
+        self.assertEqual(focused(), "send")
+        press("Tab")
+        press("Tab")
+        self.assertEqual(focused(), "SUMMARY")
+        press("Enter")
+        reached = []
+        for _ in range(4):
+            press("Tab")
+            reached.append(focused())
+        self.assertEqual(reached, ["mode", "temperature", "max-tokens", "system"])
+        press("Shift+Tab")
+        page.keyboard.type("20")
+        for _ in range(5):
+            press("Shift+Tab")
+        self.assertEqual(focused(), "send")
+        press("Space")
+        wait_done(page)
+        self.assertEqual(focused(), "input")
+        expect(page.locator("article")).to_have_count(2)
+        # On to the log and the engine's controls.
+        reached = set()
+        for _ in range(14):
+            press("Tab")
+            reached.add(focused())
+        self.assertIn("log", reached | {(press("Shift+Tab"), focused())[1] for _ in range(16)})
+
+    def test_light_and_dark_can_be_read(self):
+        for scheme in ("light", "dark"):
+            page = self.open(self.server, color_scheme=scheme)
+            set_fields(page, max_tokens=120, system="You write code.")
+            send(page, LONG)
+            wait_done(page)
+            page.check("input[value=all]")
+            page.wait_for_timeout(700)
+            page.evaluate("document.getElementById('log').scrollTop = 1e6")
+            self.shot(page, scheme)
+            background = page.evaluate(CONTRAST, "body")
+            self.assertEqual(background["dark"], scheme == "dark")
+            for selector, least in (("body", 4.5), ("#model", 4.5), (".user .text", 4.5),
+                                    (".assistant .note", 4.5), ("#send", 4.5), ("#clear", 4.5),
+                                    ("#keys", 4.5), ("#moved th", 4.5), ("dt", 4.5),
+                                    ("#heat tbody td:not(.none)", 4.5)):
+                worst = page.evaluate(CONTRAST, selector)["contrast"]
+                self.assertGreaterEqual(worst, least, f"{selector} in {scheme}")
+
+    def test_narrow_screens(self):
+        page = self.open(self.server, viewport={"width": 360, "height": 640}, has_touch=True,
+                         is_mobile=True, device_scale_factor=2)
+        set_fields(page, max_tokens=40)
+        self.assertLessEqual(page.evaluate("document.documentElement.scrollWidth"), 360)
+        page.evaluate("document.getElementById('settings').open = false")
+        send(page, "def " + "very_long_name_" * 20 + "():")
+        wait_done(page)
+        self.shot(page, "narrow")
+        self.assertLessEqual(page.evaluate("document.documentElement.scrollWidth"), 360)
+        expect(page.locator("#send")).to_be_in_viewport()
+        expect(page.locator("#heat")).not_to_be_in_viewport()
+        page.click("#to-engine")
+        expect(page.locator("#decode-rate")).to_be_in_viewport()
+        self.assertLessEqual(page.evaluate("document.documentElement.scrollWidth"), 360)
+        self.shot(page, "narrow-engine", full=True)
+
+    def test_markup_stays_text(self):
+        page = self.open(self.server)
+        text = "<img src=x onerror=alert(1)><b>bold</b>"
+        page.route("**/v1/chat/completions", lambda route: route.fulfill(
+            content_type="text/event-stream",
+            body="".join("data: " + json.dumps({"choices": [{"delta": {"content": piece}}]}) + "\n\n"
+                         for piece in (text, "\n```html\n", text, "\n```\nend")) + "data: [DONE]\n\n"))
+        send(page, text)
+        wait_done(page)
+        self.assertEqual(page.locator(".user .text").text_content(), text)
+        self.assertEqual(page.locator(".assistant pre").text_content(), text + "\n")
+        self.assertEqual(page.locator("#log img, #log b").count(), 0)
+
+    def test_a_text_that_is_too_long(self):
+        page = self.open(self.server)
+        text = "x = 1234567890\n" * 6000
+        send(page, text)
+        expect(page.locator("#error")).to_contain_text("too long for the model")
+        self.shot(page, "error")
+        # Nothing is lost, and it goes on.
+        self.assertEqual(page.input_value("#input"), text)
+        expect(page.locator("article")).to_have_count(0)
+        set_fields(page, max_tokens=3)
+        send(page, "x")
+        wait_done(page)
+        expect(page.locator("#error")).to_be_hidden()
+
+
+CONTRAST = """
+selector => {
+  const canvas = new OffscreenCanvas(1, 1).getContext('2d', {willReadFrequently: true});
+  const rgb = color => {
+    canvas.clearRect(0, 0, 1, 1);
+    canvas.fillStyle = color;
+    canvas.fillRect(0, 0, 1, 1);
+    return [...canvas.getImageData(0, 0, 1, 1).data];
+  };
+  const luminance = c => c.slice(0, 3).map(v => v / 255)
+      .map(v => v <= .04045 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4)
+      .reduce((sum, v, i) => sum + v * [.2126, .7152, .0722][i], 0);
+  const behind = element => {
+    for (; element; element = element.parentElement) {
+      const color = rgb(getComputedStyle(element).backgroundColor);
+      if (color[3] > 0) return color;
+    }
+    return [255, 255, 255, 255];
+  };
+  let worst = 21;
+  for (const element of document.querySelectorAll(selector)) {
+    const text = luminance(rgb(getComputedStyle(element).color));
+    const back = luminance(behind(element));
+    worst = Math.min(worst, (Math.max(text, back) + .05) / (Math.min(text, back) + .05));
+  }
+  return {contrast: worst, dark: luminance(behind(document.body)) < .2};
+}
+"""
+
+
+class Others(Browser):
+    def serve(self, *flags, **options):
+        server = Server(*flags, **options)
+        self.addCleanup(server.stop)
+        return server
+
+    def test_a_key_is_asked_for(self):
+        server = self.serve("--api-key", "open-sesame")
+        page = self.open(server, ready=False)
+        expect(page.locator("#key")).to_be_focused()
+        self.shot(page, "key")
+        page.keyboard.type("wrong")
+        page.keyboard.press("Enter")
+        expect(page.locator("#error")).to_contain_text("refuses this API key")
+        page.fill("#key", "open-sesame")
+        page.press("#key", "Enter")
+        expect(page.locator("#state")).to_have_text("ready")
+        expect(page.locator("#key-form")).to_be_hidden()
+        expect(page.locator("#error")).to_be_hidden()
+        # The policy is full: no heat map, but the reason.
+        expect(page.locator("#policy")).to_contain_text("--kv-policy litecache")
+        set_fields(page, max_tokens=3)
+        send(page, "x")
+        wait_done(page)
+        expect(page.locator("article")).to_have_count(2)
+        # It stays in the tab, for a reload, and nowhere else.
+        page.reload()
+        expect(page.locator("#state")).to_have_text("ready")
+        self.assertEqual(page.evaluate("[localStorage.length, document.cookie]"), [0, ""])
+
+    def test_a_server_that_is_busy(self):
+        server = self.serve("--max-batch", "1", "--max-queue", "1")
+        page = self.open(server)
+        busy = []
+        for _ in range(2):
+            request = urllib.request.Request(
+                server.url + "/v1/completions", headers={"Content-Type": "application/json"},
+                data=json.dumps({"prompt": "x", "max_tokens": 20000, "ignore_eos": True,
+                                 "stream": True}).encode())
+            busy.append(threading.Thread(target=lambda r=request: self.hold(r)))
+            busy[-1].start()
+            while sum(server.call("/stats")["requests"][n] for n in ("running", "waiting")) < \
+                    len(busy):
+                time.sleep(0.02)
+        send(page, "hello")
+        expect(page.locator("#error")).to_contain_text(re.compile(r"busy\. Try again in \d+ s"))
+        self.assertEqual(page.input_value("#input"), "hello")
+        self.held.set()
+        for thread in busy:
+            thread.join()
+        server.wait_idle()
+
+    def setUp(self):
+        self.held = threading.Event()
+
+    def hold(self, request):
+        with urllib.request.urlopen(request, timeout=120) as response:
+            if response.readline():
+                self.held.wait(60)
+
+    def test_a_model_without_a_chat_template_continues_texts(self):
+        with tempfile.TemporaryDirectory() as folder:
+            for file in pathlib.Path(MODEL).iterdir():
+                (pathlib.Path(folder) / file.name).symlink_to(file.resolve())
+            path = pathlib.Path(folder) / "tokenizer_config.json"
+            config = json.loads(path.read_text())
+            del config["chat_template"]
+            path.unlink()
+            path.write_text(json.dumps(config))
+            server = self.serve(model=folder)
+            page = self.open(server)
+            expect(page.locator("#mode-field")).to_be_hidden()
+            set_fields(page, temperature=0, max_tokens=12)
+            send(page, "def add(a, b):\n    return")
+            wait_done(page)
+            whole = server.call("/v1/completions", {"prompt": "def add(a, b):\n    return",
+                                                    "temperature": 0, "max_tokens": 12})
+            self.assertEqual(page.locator(".assistant .text").text_content(),
+                             whole["choices"][0]["text"])
+
+    def test_a_server_that_goes_away_and_comes_back(self):
+        server = Server()
+        page = self.open(server)
+        server.stop()
+        expect(page.locator("#state")).to_have_text("not reached")
+        send(page, "hello")
+        expect(page.locator("#error")).to_contain_text("does not answer")
+        self.assertEqual(page.input_value("#input"), "hello")
+        again = self.serve("--port", server.url.rsplit(":", 1)[1])
+        expect(page.locator("#state")).to_have_text("ready", timeout=60000)
+        self.assertEqual(again.url, server.url)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=[sys.argv[0]], verbosity=2)
