@@ -37,7 +37,13 @@ void Scheduler::Enqueue(std::unique_ptr<Group> group) {
 std::vector<Group*> Scheduler::Admit() {
   std::vector<Group*> admitted;
   if (waiting_.empty()) {
-    started_turns_.clear();  // nobody has waited: nobody owes a turn
+    // Who has something running has had its turn; of the others nothing needs to be known.
+    if (started_turns_.size() > running_.size()) {
+      std::erase_if(started_turns_, [this](const auto& started) {
+        return std::none_of(running_.begin(), running_.end(),
+                            [&](const auto& group) { return group->client() == started.first; });
+      });
+    }
     return admitted;
   }
   kv::TierBytes bytes;

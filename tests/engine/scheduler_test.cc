@@ -78,6 +78,17 @@ TEST(Scheduler, AFloodDoesNotHoldUpOthers) {
   for (const uint64_t client : expected) EXPECT_EQ(queue.Next(), client);
 }
 
+TEST(Scheduler, WhoRunsHasHadItsTurn) {
+  Queue queue(1);
+  queue.Add(1);
+  EXPECT_EQ(queue.Next(), 1u);
+  EXPECT_TRUE(queue.scheduler().Admit().empty());  // nobody waits
+  queue.Add(1);
+  queue.Add(2);
+  EXPECT_EQ(queue.Next(), 2u);
+  EXPECT_EQ(queue.Next(), 1u);
+}
+
 TEST(Scheduler, WhoAlwaysHasOneMoreWaitingStillTakesTurns) {
   Queue queue(1);
   queue.Add(1);

@@ -188,6 +188,7 @@ function fail(error, content, question, answer) {
     question.box.remove();
     answer.box.remove();
     messages.pop();
+    $('empty').hidden = $('log').querySelector('article') !== null;
     $('input').value = content;
     grow();
   }

@@ -49,7 +49,8 @@ function rate(read) {
 function drawTier(name, used, capacity) {
   const percent = capacity > 0 ? 100 * used / capacity : 0;
   const bar = $(`${name}-bar`);
-  bar.firstElementChild.style.width = `${Math.min(percent, 100)}%`;
+  // A little of a large budget is still to be seen.
+  bar.firstElementChild.style.width = used > 0 ? `max(3px, ${Math.min(percent, 100)}%)` : '0';
   bar.setAttribute('aria-valuenow', percent.toFixed(1));
   set(`${name}-bytes`, `${bytes(used)} of ${bytes(capacity)}`);
 }
