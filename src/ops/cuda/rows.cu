@@ -1,0 +1,251 @@
+#include <cuda_bf16.h>
+
+#include <algorithm>
+
+#include "device/cuda/check.h"
+#include "device/cuda/cuda_device.h"
+#include "ops/cuda/paged_rows.cuh"
+#include "ops/cuda/rows.h"
+
+namespace litecache::ops::cuda {
+namespace {
+
+// A warp a row: it reads the row into shared memory by 16-byte loads, and writes 16-byte pieces of
+// the other format from there.
+constexpr int kWarps = 8;
+constexpr int kThreads = kWarps * 32;
+constexpr int kMaxHeadDim = 256;
+constexpr float kLargestFloat = 3.402823466e38f;
+
+// The E4M3 code of a value, to nearest even, saturating: the arithmetic of cpu/convert_rows.cc.
+__device__ uint8_t EncodeFp8(float value) {
+  const uint32_t sign = (__float_as_uint(value) & 0x80000000u) >> 24;
+  const float magnitude = fminf(fabsf(value), 448.0f);
+  const uint32_t u = __float_as_uint(magnitude);
+  uint32_t code;
+  if (magnitude < 0x1p-6f) {
+    // 2^14 has its last bit at 2^-9, the step of the subnormals.
+    code = __float_as_uint(__fadd_rn(magnitude, 0x1p14f)) - 0x46800000u;
+  } else {
+    code = ((u + (((u >> 20) & 1) + 0x7ffff)) >> 20) - (120u << 3);
+  }
+  return static_cast<uint8_t>(code | sign);
+}
+
+__device__ float DecodeFp8(uint8_t code) {
+  const uint32_t magnitude = code & 0x7fu;
+  float value = __uint_as_float((magnitude << 20) + (120u << 23));
+  if (magnitude < 8) {
+    value = __fsub_rn(value, 0x1p-7f);
+    value = __fadd_rn(value, value);
+  }
+  return __uint_as_float(__float_as_uint(value) | (code & 0x80u) << 24);
+}
+
+__device__ uint8_t EncodeInt8(float value) {
+  const float clamped = fmaxf(-127.0f, fminf(value, 127.0f));
+  return static_cast<uint8_t>(static_cast<int8_t>(__float2int_rn(clamped)));
+}
+
+// Element i (K first, then V) of a row in shared memory.
+__device__ float Element(RowEncoding encoding, const std::byte* row, int d, int i) {
+  if (encoding == RowEncoding::kBF16) {
+    return __bfloat162float(reinterpret_cast<const __nv_bfloat16*>(row)[i]);
+  }
+  if (encoding == RowEncoding::kF32) return reinterpret_cast<const float*>(row)[i];
+  const float scale = *reinterpret_cast<const float*>(row + 2 * d + (i < d ? 0 : 4));
+  const auto code = static_cast<uint8_t>(row[i]);
+  return __fmul_rn(encoding == RowEncoding::kFp8 ? DecodeFp8(code)
+                                                 : static_cast<float>(static_cast<int8_t>(code)),
+                   scale);
+}
+
+// The scale of part `part` of a row, by a warp. Infinities count as the largest float; a NaN makes
+// the scale NaN.
+__device__ float PartScale(RowEncoding from, const std::byte* row, int d, int part, float largest) {
+  float highest = 0;
+  bool nan = false;
+  for (int i = threadIdx.x % 32; i < d; i += 32) {
+    const float value = Element(from, row, d, part * d + i);
+    nan |= isnan(value);
+    highest = fmaxf(highest, fabsf(value));
+  }
+  for (int step = 16; step > 0; step /= 2) {
+    highest = fmaxf(highest, __shfl_xor_sync(0xffffffffu, highest, step));
+  }
+  if (__any_sync(0xffffffffu, nan)) return __uint_as_float(0x7fc00000u);
+  return __fdiv_rn(fminf(highest, kLargestFloat), largest);
+}
+
+// 16 bytes of shared memory's row, or a row's worth of bytes one by one where rows are not whole
+// 16-byte pieces.
+__device__ void CopyBytes(const std::byte* source, std::byte* target, int bytes) {
+  const int lane = threadIdx.x % 32;
+  if (bytes % 16 == 0) {
+    for (int i = lane * 16; i < bytes; i += 32 * 16) {
+      *reinterpret_cast<int4*>(target + i) = *reinterpret_cast<const int4*>(source + i);
+    }
+  } else {
+    for (int i = lane * 4; i < bytes; i += 32 * 4) {
+      *reinterpret_cast<int32_t*>(target + i) = *reinterpret_cast<const int32_t*>(source + i);
+    }
+  }
+}
+
+// Bytes [begin, begin + kBytes) of the row in format `to`, from `row` in shared memory in `from`.
+template <int kBytes>
+__device__ void EncodePiece(RowEncoding from, const std::byte* row, RowEncoding to, int d,
+                            const float* scales, int begin, void* piece) {
+  if (to == RowEncoding::kBF16) {
+    auto* out = static_cast<__nv_bfloat16*>(piece);
+    for (int i = 0; i < kBytes / 2; ++i) {
+      out[i] = __float2bfloat16_rn(Element(from, row, d, begin / 2 + i));
+    }
+  } else if (to == RowEncoding::kF32) {
+    auto* out = static_cast<float*>(piece);
+    for (int i = 0; i < kBytes / 4; ++i) out[i] = Element(from, row, d, begin / 4 + i);
+  } else {
+    auto* out = static_cast<uint8_t*>(piece);
+    for (int i = 0; i < kBytes; ++i) {
+      const int at = begin + i;
+      if (at >= 2 * d) {  // the scales, and zeros behind them
+        const int byte = at - 2 * d;
+        out[i] = byte < 8 ? __float_as_uint(scales[byte / 4]) >> (byte % 4 * 8) & 0xff : 0;
+        continue;
+      }
+      const float scale = scales[at < d ? 0 : 1];
+      if (!(scale > 0)) {
+        out[i] = 0;
+        continue;
+      }
+      // A division: the reciprocal of the smallest scales is infinite.
+      const float value = __fdiv_rn(Element(from, row, d, at), scale);
+      out[i] = to == RowEncoding::kFp8 ? EncodeFp8(value) : EncodeInt8(value);
+    }
+  }
+}
+
+// The row in shared memory to `target`, by a warp.
+__device__ void WriteRow(RowEncoding from, const std::byte* row, RowEncoding to, int d,
+                         int row_bytes, std::byte* target) {
+  float scales[2] = {0, 0};
+  if (to == RowEncoding::kFp8 || to == RowEncoding::kInt8) {
+    const float largest = to == RowEncoding::kFp8 ? 448.0f : 127.0f;
+    scales[0] = PartScale(from, row, d, 0, largest);
+    scales[1] = PartScale(from, row, d, 1, largest);
+  }
+  const int lane = threadIdx.x % 32;
+  if (row_bytes % 16 == 0) {
+    for (int i = lane * 16; i < row_bytes; i += 32 * 16) {
+      int4 piece;
+      EncodePiece<16>(from, row, to, d, scales, i, &piece);
+      *reinterpret_cast<int4*>(target + i) = piece;
+    }
+  } else {
+    for (int i = lane * 4; i < row_bytes; i += 32 * 4) {
+      int32_t piece;
+      EncodePiece<4>(from, row, to, d, scales, i, &piece);
+      *reinterpret_cast<int32_t*>(target + i) = piece;
+    }
+  }
+}
+
+// Rows of kMaxHeadDim in f32.
+struct RowBuffer {
+  int4 data[kWarps][kMaxHeadDim * 2 * 4 / 16];
+
+  __device__ std::byte* Mine() { return reinterpret_cast<std::byte*>(data[threadIdx.x / 32]); }
+};
+
+__global__ void __launch_bounds__(kThreads)
+    AppendRowsKernel(StepView step, int32_t kv_heads, TableAccess access, const float* k,
+                     int64_t k_stride, const float* v, int64_t v_stride, int32_t rows) {
+  __shared__ RowBuffer buffer;
+  const int32_t item = static_cast<int32_t>(blockIdx.x) * kWarps + threadIdx.x / 32;
+  const int32_t row = item / kv_heads, head = item % kv_heads;
+  if (row >= rows) return;
+  const int32_t list = access.table.list_of_head[head];
+  if (list < 0) return;
+  const int32_t index = SequenceOfRow(step, row);
+  if (index < 0) return;
+  const StepSequence& sequence = step.sequences[index];
+  const auto d = static_cast<int32_t>(access.table.format.head_dim);
+  auto* staged = reinterpret_cast<float*>(buffer.Mine());
+  for (int i = threadIdx.x % 32; i < d; i += 32) {
+    staged[i] = k[row * k_stride + head * d + i];
+    staged[d + i] = v[row * v_stride + head * d + i];
+  }
+  __syncwarp();
+  const int32_t token = sequence.past + row - sequence.first_row;
+  WriteRow(RowEncoding::kF32, buffer.Mine(), access.table.format.encoding, d, access.row_bytes,
+           access.List(sequence, list).Row(access.RowOf(token)));
+}
+
+__global__ void __launch_bounds__(kThreads)
+    CopyRowsKernel(StepView step, TableAccess from, TableAccess to, RowRange range) {
+  __shared__ RowBuffer buffer;
+  const auto head = static_cast<int32_t>(blockIdx.y), index = static_cast<int32_t>(blockIdx.z);
+  if (index >= *step.count) return;
+  const int32_t from_list = from.table.list_of_head[head], to_list = to.table.list_of_head[head];
+  if (from_list < 0 || to_list < 0) return;
+  const StepSequence& sequence = step.sequences[index];
+  int32_t begin = sequence.stored, end = sequence.past;
+  if (range.kind == RowRange::kPast) begin = 0;
+  if (range.kind == RowRange::kLeaving) end = sequence.past + sequence.rows - range.recent;
+  const RowList source = from.List(sequence, from_list), target = to.List(sequence, to_list);
+  const RowEncoding encoding = from.table.format.encoding;
+  const auto d = static_cast<int32_t>(from.table.format.head_dim);
+  for (int32_t t = begin + static_cast<int32_t>(blockIdx.x) * kWarps + threadIdx.x / 32; t < end;
+       t += static_cast<int32_t>(gridDim.x) * kWarps) {
+    const std::byte* row = source.Row(from.RowOf(t));
+    std::byte* written = target.Row(to.RowOf(t));
+    if (encoding == to.table.format.encoding) {
+      CopyBytes(row, written, from.row_bytes);
+      continue;
+    }
+    CopyBytes(row, buffer.Mine(), from.row_bytes);
+    __syncwarp();
+    WriteRow(encoding, buffer.Mine(), to.table.format.encoding, d, to.row_bytes, written);
+    __syncwarp();
+  }
+}
+
+bool Serves(const RowTable& table) {
+  return table.page_rows >= 1 && table.format.head_dim >= 2 && table.format.head_dim % 2 == 0 &&
+         table.format.head_dim <= kMaxHeadDim && table.list_of_head != nullptr;
+}
+
+}  // namespace
+
+void AppendRows(Stream& stream, const StepView& step, int64_t kv_heads, const RowTable& table,
+                const MatrixView& k, const MatrixView& v) {
+  LC_CHECK(Serves(table), "rows of an even head_dim up to 256");
+  LC_CHECK(k.dtype == DType::kF32 && v.dtype == DType::kF32 && k.rows == v.rows);
+  LC_CHECK(k.cols == kv_heads * table.format.head_dim && v.cols == k.cols);
+  if (table.lists == 0 || k.rows == 0) return;
+  const int64_t blocks = (k.rows * kv_heads + kWarps - 1) / kWarps;
+  AppendRowsKernel<<<static_cast<unsigned>(blocks), kThreads, 0, AsCuda(stream).handle()>>>(
+      step, static_cast<int32_t>(kv_heads), TableAccess(table), k.Row<const float>(0), k.stride,
+      v.Row<const float>(0), v.stride, static_cast<int32_t>(k.rows));
+  LC_CUDA_LAUNCHED();
+}
+
+void CopyRows(Stream& stream, const StepView& step, int64_t kv_heads, const RowTable& from,
+              const RowTable& to, const RowRange& range) {
+  LC_CHECK(Serves(from) && Serves(to), "rows of an even head_dim up to 256");
+  LC_CHECK(from.format.head_dim == to.format.head_dim);
+  if (from.lists == 0 || to.lists == 0 || step.capacity == 0) return;
+  // Blocks stride over the tokens: these are guesses of how many there are, no limits.
+  int64_t tokens = step.max_context;
+  if (range.kind == RowRange::kLeaving) tokens = step.max_rows;
+  if (range.kind == RowRange::kRing) tokens = from.ring;
+  const int64_t blocks =
+      std::clamp<int64_t>((tokens + kWarps - 1) / kWarps, 1, std::max<int64_t>(1024 / kv_heads, 1));
+  const dim3 grid(static_cast<unsigned>(blocks), static_cast<unsigned>(kv_heads),
+                  static_cast<unsigned>(step.capacity));
+  CopyRowsKernel<<<grid, kThreads, 0, AsCuda(stream).handle()>>>(step, TableAccess(from),
+                                                                 TableAccess(to), range);
+  LC_CUDA_LAUNCHED();
+}
+
+}  // namespace litecache::ops::cuda

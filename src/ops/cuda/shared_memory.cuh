@@ -1,0 +1,24 @@
+// More shared memory a block than the 48 KiB that need no asking.
+#pragma once
+
+#include "device/cuda/check.h"
+
+namespace litecache::ops::cuda {
+
+// Lets launches of `kernel` take as much dynamic shared memory as the device has for a block;
+// returns how much that is. Once a kernel, not a launch: it changes the kernel, and what a captured
+// graph holds must go on working.
+template <typename Kernel>
+size_t AllowSharedMemory(Kernel* kernel) {
+  int device = 0, most = 0;
+  LC_CUDA(cudaGetDevice(&device));
+  LC_CUDA(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
+  cudaFuncAttributes attributes;
+  LC_CUDA(cudaFuncGetAttributes(&attributes, reinterpret_cast<const void*>(kernel)));
+  most -= static_cast<int>(attributes.sharedSizeBytes);
+  LC_CUDA(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
+                               cudaFuncAttributeMaxDynamicSharedMemorySize, most));
+  return static_cast<size_t>(most);
+}
+
+}  // namespace litecache::ops::cuda

@@ -1,0 +1,161 @@
+#include "ops/cuda/rows.h"
+
+#include <string>
+
+#include "ops/cuda/device_tables.h"
+
+namespace litecache::ops::cuda {
+namespace {
+
+constexpr RowEncoding kEncodings[] = {RowEncoding::kBF16, RowEncoding::kF32, RowEncoding::kFp8,
+                                      RowEncoding::kInt8};
+
+// Rows of every format: zeros, small and large values.
+void FillAny(Random& random, const RowFormat& format, std::byte* row) {
+  const RowFormat f32{RowEncoding::kF32, format.head_dim};
+  std::vector<float> values(static_cast<size_t>(2 * format.head_dim));
+  const float spread = std::ldexp(1.0f, static_cast<int>(random.Integer(-30, 30)));
+  const bool zeros = random.Integer(0, 9) == 0;
+  for (float& x : values) x = zeros ? 0.0f : random.Normal(spread);
+  ConvertRow(f32, reinterpret_cast<const std::byte*>(values.data()), format, row);
+}
+
+class CudaRows : public DeviceTableTest {
+ protected:
+  void ExpectTable(DeviceTable& table) {
+    const std::vector<std::byte> got = Read(table, table.bytes().size());
+    const auto at = std::mismatch(got.begin(), got.end(), table.bytes().begin());
+    ASSERT_EQ(at.first, got.end())
+        << "byte " << at.first - got.begin() << " of " << got.size() << ": got "
+        << static_cast<int>(*at.first) << ", want " << static_cast<int>(*at.second);
+  }
+};
+
+TEST_F(CudaRows, AppendMatchesTheCpu) {
+  for (RowEncoding encoding : kEncodings) {
+    for (int64_t head_dim : {6, 64, 72, 80, 128, 256}) {
+      for (int32_t ring : {0, 40}) {
+        SCOPED_TRACE(std::string(Name(encoding)) + ", head_dim " + std::to_string(head_dim) +
+                     ", ring " + std::to_string(ring));
+        Random random(static_cast<uint64_t>(head_dim));
+        const RowFormat format{encoding, head_dim}, f32{RowEncoding::kF32, head_dim};
+        constexpr int64_t kHeads = 3;
+        DeviceTable table(random, kSlots, format, 13, {2, -1, 1}, 3, 8);
+        table.view().sink = ring > 0 ? 3 : 0;
+        table.view().ring = ring;
+        Place(table);
+        std::vector<StepSequence> sequences(3);
+        const int32_t past[] = {0, 60, 7}, rows[] = {9, 1, 30}, first[] = {31, 40, 1};
+        for (size_t s = 0; s < 3; ++s) {
+          sequences[s].past = past[s];
+          sequences[s].rows = rows[s];
+          sequences[s].first_row = first[s];
+        }
+        const StepView step = Step(sequences, {&table});
+        constexpr int64_t kRows = 42;  // row 0 and the last are nobody's
+        const int64_t columns = kHeads * head_dim;
+        std::vector<float> k(static_cast<size_t>(kRows * columns)), v(k.size());
+        for (float& x : k) x = random.Normal(3);
+        for (float& x : v) x = random.Normal(0.01f);
+        AppendRows(*stream_, step, kHeads, table.view(), MatrixView::Of(Upload(k), kRows, columns),
+                   MatrixView::Of(Upload(v), kRows, columns));
+        std::vector<float> row(static_cast<size_t>(2 * head_dim));
+        for (int64_t s = 0; s < 3; ++s) {
+          for (int32_t i = 0; i < rows[s]; ++i) {
+            for (int64_t h = 0; h < kHeads; ++h) {
+              if (table.list(h) < 0) continue;
+              const int64_t at = (first[s] + i) * columns + h * head_dim;
+              std::copy_n(k.data() + at, head_dim, row.data());
+              std::copy_n(v.data() + at, head_dim, row.data() + head_dim);
+              ConvertRow(f32, reinterpret_cast<const std::byte*>(row.data()), format,
+                         table.Row(s, h, table.RowOf(past[s] + i)));
+            }
+          }
+        }
+        ExpectTable(table);
+        if (HasFatalFailure()) return;
+      }
+    }
+  }
+}
+
+TEST_F(CudaRows, CopyMatchesTheCpuBetweenAllFormats) {
+  for (RowEncoding from_encoding : kEncodings) {
+    for (RowEncoding to_encoding : kEncodings) {
+      for (int64_t head_dim : {6, 64, 80}) {
+        for (RowRange::Kind kind : {RowRange::kPast, RowRange::kLeaving, RowRange::kRing}) {
+          SCOPED_TRACE(std::string(Name(from_encoding)) + " to " + std::string(Name(to_encoding)) +
+                       ", head_dim " + std::to_string(head_dim) + ", range " +
+                       std::to_string(kind));
+          Random random(static_cast<uint64_t>(head_dim + kind));
+          const RowFormat from_format{from_encoding, head_dim}, to_format{to_encoding, head_dim};
+          constexpr int64_t kHeads = 3;
+          DeviceTable from(random, kSlots, from_format, 11, {2, 1, -1}, 3, 20);
+          DeviceTable to(random, kStore, to_format, 16, {0, -1, 1}, 3, 14);
+          if (kind == RowRange::kRing) {
+            from.view().sink = 4;
+            from.view().ring = 50;
+          }
+          const RowRange range{kind, 10};
+          std::vector<StepSequence> sequences(3);
+          const int32_t past[] = {0, 200, 33}, rows[] = {9, 1, 30}, stored[] = {0, 170, 33};
+          for (size_t s = 0; s < 3; ++s) {
+            sequences[s].past = past[s];
+            sequences[s].rows = rows[s];
+            sequences[s].stored = stored[s];
+            const int32_t begin = kind == RowRange::kPast ? 0 : stored[s];
+            const int32_t end = kind == RowRange::kLeaving ? past[s] + rows[s] - 10 : past[s];
+            const auto sequence = static_cast<int64_t>(s);
+            for (int32_t t = begin; t < end; ++t) {
+              FillAny(random, from_format, from.Row(sequence, 0, from.RowOf(t)));
+            }
+          }
+          Place(from);
+          Place(to);
+          const StepView step = Step(sequences, {&from, &to});
+          CopyRows(*stream_, step, kHeads, from.view(), to.view(), range);
+          for (int64_t s = 0; s < 3; ++s) {
+            const int32_t begin = kind == RowRange::kPast ? 0 : stored[s];
+            const int32_t end = kind == RowRange::kLeaving ? past[s] + rows[s] - 10 : past[s];
+            for (int32_t t = begin; t < end; ++t) {
+              ConvertRow(from_format, from.Row(s, 0, from.RowOf(t)), to_format, to.Row(s, 0, t));
+            }
+          }
+          ExpectTable(to);
+          if (HasFatalFailure()) return;
+        }
+      }
+    }
+  }
+}
+
+// Values a scale is no help for.
+TEST_F(CudaRows, QuantizesWhatIsNotOrdinary) {
+  const float inf = std::numeric_limits<float>::infinity();
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  constexpr int64_t kDim = 16;
+  for (RowEncoding encoding : {RowEncoding::kFp8, RowEncoding::kInt8}) {
+    for (float odd : {inf, -inf, nan, 3e38f, 1e-44f, 1e-40f}) {
+      Random random(3);
+      const RowFormat format{encoding, kDim}, f32{RowEncoding::kF32, kDim};
+      DeviceTable table(random, kStore, format, 4, {0}, 1, 1);
+      Place(table);
+      StepSequence sequence;
+      sequence.rows = 1;
+      const StepView step = Step({sequence}, {&table});
+      std::vector<float> row(2 * kDim, 1e-44f);
+      row[5] = odd;
+      row[kDim] = 1;
+      AppendRows(
+          *stream_, step, 1, table.view(),
+          MatrixView::Of(Upload(std::vector<float>(row.begin(), row.begin() + kDim)), 1, kDim),
+          MatrixView::Of(Upload(std::vector<float>(row.begin() + kDim, row.end())), 1, kDim));
+      ConvertRow(f32, reinterpret_cast<const std::byte*>(row.data()), format, table.Row(0, 0, 0));
+      SCOPED_TRACE(std::string(Name(encoding)) + " of " + std::to_string(odd));
+      ExpectTable(table);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace litecache::ops::cuda
