@@ -19,6 +19,7 @@ namespace {
 constexpr int kWarps = 4;
 constexpr int kThreads = kWarps * 32;
 constexpr int kKvRows = 64;  // of a tile
+constexpr unsigned kAll = 0xffffffffu;
 
 template <int kHeadDim>
 struct TiledShape {
@@ -139,10 +140,13 @@ __device__ __forceinline__ void AttendTile(uint32_t queries, uint32_t stage,
     }
 #pragma unroll
     for (int h = 0; h < 2; ++h) state->sum[m][h] = state->sum[m][h] * factor[h] + sums[h];
+    // Maxima hardly rise after the first tiles.
+    if (__any_sync(kAll, factor[0] != 1.0f || factor[1] != 1.0f)) {
 #pragma unroll
-    for (int n = 0; n < kHeadDim / 8; ++n) {
+      for (int n = 0; n < kHeadDim / 8; ++n) {
 #pragma unroll
-      for (int i = 0; i < 4; ++i) state->out[m][n][i] *= factor[i / 2];
+        for (int i = 0; i < 4; ++i) state->out[m][n][i] *= factor[i / 2];
+      }
     }
   }
 #pragma unroll
@@ -171,26 +175,26 @@ __device__ __forceinline__ void AttendTile(uint32_t queries, uint32_t stage,
   }
 }
 
-// Rows [begin, begin + kKvRows) into a stage, zeros from `end` on. Whole block. Where pages hold
-// whole tiles, the tile's first row says where all are.
+// Rows [begin, begin + kKvRows) into a stage, zeros from `end` on. Whole block. `first`: the first
+// row, where pages hold whole tiles, else null.
 template <int kHeadDim>
-__device__ void CopyTile(const RowList& list, bool whole_tiles, int32_t begin, int32_t end,
+__device__ void CopyTile(const RowList& list, const std::byte* first, int32_t begin, int32_t end,
                          int head_dim, uint32_t stage) {
   constexpr int kChunks = kHeadDim / 8;  // of K, and of V
-  constexpr int kStep = kThreads / (2 * kChunks) > 0 ? kThreads / (2 * kChunks) : 1;
-  constexpr int kRounds = kKvRows / kStep;
+  constexpr int kStep = kThreads / (2 * kChunks);
   const int c = threadIdx.x % (2 * kChunks), part = c / kChunks, chunk = c % kChunks;
   const int chunks = head_dim / 8;
   if (chunk >= chunks) return;
   const int64_t offset = (part * chunks + chunk) * 16;
-  const std::byte* first = list.Row(begin);
 #pragma unroll
-  for (int i = 0; i < kRounds; ++i) {
+  for (int i = 0; i < kKvRows / kStep; ++i) {
     const int r = static_cast<int>(threadIdx.x) / (2 * kChunks) + i * kStep;
-    const bool present = begin + r < end;
-    const std::byte* row = first;
-    if (present) row = whole_tiles ? first + r * list.row_bytes : list.Row(begin + r);
-    CopyChunk(stage + SwizzledOffset(r, c, TiledShape<kHeadDim>::kRowBytes), row + offset, present);
+    // Rows that are not there become zeros: nothing but numbers may be multiplied by zero.
+    const int32_t token = begin + r < end ? begin + r : end - 1;
+    const std::byte* row =
+        first != nullptr ? first + (token - begin) * list.row_bytes : list.Row(token);
+    CopyChunk(stage + SwizzledOffset(r, c, TiledShape<kHeadDim>::kRowBytes), row + offset,
+              begin + r < end);
   }
 }
 
@@ -225,10 +229,16 @@ __global__ void __launch_bounds__(kThreads, kHeadDim <= 128 ? 2 : 1) TiledKernel
   const int32_t last = min(first + Shape::kQueries, queries) - 1;
   const int32_t end = past + last / p.group + 1;
   const int32_t tiles = (end + kKvRows - 1) / kKvRows;
+  // The address of a tile to come is asked for a tile ahead of its rows.
+  const auto address = [&](int32_t tile) -> const std::byte* {
+    return whole_tiles && tile < tiles ? list.Row(tile * kKvRows) : nullptr;
+  };
+  const std::byte* ahead = address(0);
   const auto copy = [&](int32_t tile) {
-    CopyTile<kHeadDim>(list, whole_tiles, tile * kKvRows, end, p.head_dim,
+    CopyTile<kHeadDim>(list, ahead, tile * kKvRows, end, p.head_dim,
                        stages + tile % Shape::kStages * Shape::kStageBytes);
     CommitCopies();
+    ahead = address(tile + 1);
   };
   copy(0);
 
@@ -249,12 +259,10 @@ __global__ void __launch_bounds__(kThreads, kHeadDim <= 128 ? 2 : 1) TiledKernel
 
   TiledState<kHeadDim> state;
   const int32_t warp_first = first + warp * Shape::kWarpQueries;
-  int32_t limits[2][2] = {};
 #pragma unroll
   for (int m = 0; m < kProducts; ++m) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      limits[m][h] = past + (warp_first + m * 16 + h * 8 + lane / 4) / p.group + 1;
       state.maximum[m][h] = -kLargestScore;
       state.sum[m][h] = 0;
     }
@@ -277,16 +285,19 @@ __global__ void __launch_bounds__(kThreads, kHeadDim <= 128 ? 2 : 1) TiledKernel
     const int32_t begin = tile * kKvRows;
     const uint32_t stage = stages + tile % Shape::kStages * Shape::kStageBytes;
     if (!idle && begin < any_sees) {
+      int32_t limits[2][2] = {};
       if (begin + kKvRows <= all_see) {
         AttendTile<kHeadDim, false>(own_queries, stage, limits, &state);
       } else {
-        int32_t shown[2][2];
 #pragma unroll
-        for (int m = 0; m < 2; ++m) {
+        for (int m = 0; m < kProducts; ++m) {
 #pragma unroll
-          for (int h = 0; h < 2; ++h) shown[m][h] = limits[m][h] - begin;
+          for (int h = 0; h < 2; ++h) {
+            const int32_t query = warp_first + m * 16 + h * 8 + lane / 4;
+            limits[m][h] = past + query / p.group + 1 - begin;
+          }
         }
-        AttendTile<kHeadDim, true>(own_queries, stage, shown, &state);
+        AttendTile<kHeadDim, true>(own_queries, stage, limits, &state);
       }
     }
     if (Shape::kStages == 1 && tile + 1 < tiles) {
