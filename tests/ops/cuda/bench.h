@@ -1,0 +1,43 @@
+// Measurements of CUDA operations against what the hardware can do.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "device/cuda/cuda_device.h"
+
+namespace litecache::ops::cuda {
+
+class Bench {
+ public:
+  explicit Bench(std::string filter) : filter_(std::move(filter)) {}
+
+  // Whether `name` is asked for: set up nothing where it is not.
+  bool Wants(const std::string& name) const { return name.find(filter_) != std::string::npos; }
+
+  // Prints a row of the table: the median time of `run(i)`, i in [0, count), each of which reads
+  // and writes `bytes` and multiplies `flops / 2` times. The `count` runs are captured into one
+  // graph; give them memory of their own, in all several times what the L2 cache holds.
+  void Run(const std::string& name, double bytes, double flops, int count,
+           const std::function<void(Stream&, int)>& run);
+
+  CudaDevice& gpu() { return gpu_; }
+  // Device memory of random bf16 numbers, or of zeros.
+  Buffer Random(size_t bytes);
+  Buffer Zeros(size_t bytes);
+  template <typename T>
+  Buffer Upload(const T& values) {
+    Buffer buffer = gpu_.Allocate(values.size() * sizeof(values[0]));
+    gpu_.Copy(buffer.data(), values.data(), values.size() * sizeof(values[0]));
+    return buffer;
+  }
+
+ private:
+  std::string filter_;
+  CudaDevice gpu_;
+};
+
+// One function a topic; bench_main.cc lists them.
+void BenchAttention(Bench& bench);
+
+}  // namespace litecache::ops::cuda
