@@ -1,4 +1,5 @@
-// Element-wise non-linearities of the feed-forward block.
+// Element-wise non-linearities of the feed-forward block. On a CUDA stream they take bf16 too
+// (ops/cuda/dense.h).
 #pragma once
 
 #include "base/matrix_view.h"

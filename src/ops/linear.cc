@@ -1,11 +1,16 @@
 #include "ops/linear.h"
 
 #include "ops/cpu/ops.h"
+#include "ops/cuda/available.h"
+#include "ops/cuda/dense.h"
 
 namespace litecache::ops {
 
 void Linear(Stream& stream, const MatrixView& x, std::span<const LinearPart> parts,
             Epilogue epilogue) {
+  if constexpr (cuda::kAvailable) {
+    if (cuda::RunsHere(stream)) return cuda::Linear(stream, x, parts, epilogue);
+  }
   LC_CHECK(x.dtype == DType::kF32 && x.stride >= x.cols && x.cols >= 1);
   for (const auto& [weight, bias, y] : parts) {
     LC_CHECK(y.dtype == DType::kF32);

@@ -1,11 +1,16 @@
 #include "ops/norm.h"
 
 #include "ops/cpu/ops.h"
+#include "ops/cuda/available.h"
+#include "ops/cuda/dense.h"
 
 namespace litecache::ops {
 
 void RmsNorm(Stream& stream, const MatrixView& x, const float* weight, float eps, int64_t groups,
              const MatrixView& y) {
+  if constexpr (cuda::kAvailable) {
+    if (cuda::RunsHere(stream)) return cuda::RmsNorm(stream, x, weight, eps, groups, y);
+  }
   LC_CHECK(x.dtype == DType::kF32 && y.dtype == DType::kF32);
   LC_CHECK(x.rows == y.rows && x.cols == y.cols && groups >= 1 && x.cols % groups == 0,
            "x [{}, {}], y [{}, {}], {} groups", x.rows, x.cols, y.rows, y.cols, groups);
@@ -15,6 +20,9 @@ void RmsNorm(Stream& stream, const MatrixView& x, const float* weight, float eps
 
 void LayerNorm(Stream& stream, const MatrixView& x, const float* weight, const float* bias,
                float eps, const MatrixView& y) {
+  if constexpr (cuda::kAvailable) {
+    if (cuda::RunsHere(stream)) return cuda::LayerNorm(stream, x, weight, bias, eps, y);
+  }
   LC_CHECK(x.dtype == DType::kF32 && y.dtype == DType::kF32);
   LC_CHECK(x.rows == y.rows && x.cols == y.cols, "x [{}, {}], y [{}, {}]", x.rows, x.cols, y.rows,
            y.cols);

@@ -1,4 +1,5 @@
-// RMSNorm and LayerNorm over rows.
+// RMSNorm and LayerNorm over rows. On a CUDA stream weights and biases are device memory and y may
+// be bf16.
 #pragma once
 
 #include "base/matrix_view.h"

@@ -1,6 +1,8 @@
 #include "ops/rope.h"
 
 #include "ops/cpu/ops.h"
+#include "ops/cuda/available.h"
+#include "ops/cuda/dense.h"
 
 namespace litecache::ops {
 
@@ -12,6 +14,10 @@ void RopeRotations(Stream& stream, std::span<const int32_t> positions,
            "rotations [{}, {}], {} positions, {} frequencies", rotations.rows, rotations.cols,
            positions.size(), inv_freq.size());
   if (rotations.rows == 0) return;
+  if constexpr (cuda::kAvailable) {
+    if (cuda::RunsHere(stream))
+      return cuda::RopeRotations(stream, positions.data(), inv_freq.data(), scale, rotations);
+  }
   cpu::RopeRotations(AsCpu(stream).pool(), positions, inv_freq, scale, rotations);
 }
 
@@ -22,6 +28,9 @@ void Rope(Stream& stream, const MatrixView& x, const MatrixView& rotations, int6
            "x [{}, {}], rotations [{}, {}], {} heads", x.rows, x.cols, rotations.rows,
            rotations.cols, heads);
   if (x.rows == 0) return;
+  if constexpr (cuda::kAvailable) {
+    if (cuda::RunsHere(stream)) return cuda::Rope(stream, x, rotations, heads);
+  }
   cpu::Rope(AsCpu(stream).pool(), x, rotations, heads);
 }
 

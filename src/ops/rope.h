@@ -13,7 +13,8 @@ namespace litecache::ops {
 // cosine take as long as rotating twenty elements): rotations [T, 2 * half] f32, contiguous,
 // becomes {scale * cos a [half], scale * sin a [half]}, angle a = positions[t] * inv_freq[i].
 // inv_freq [half] f32 comes from the model's RoPE scaling; scale is yarn's attention factor (1
-// otherwise). Angles are computed in double: positions reach 1M.
+// otherwise). Angles are computed in double: positions reach 1M. On a CUDA
+// stream both spans are device memory.
 void RopeRotations(Stream& stream, std::span<const int32_t> positions,
                    std::span<const float> inv_freq, float scale, const MatrixView& rotations);
 

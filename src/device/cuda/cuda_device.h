@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <utility>
 
 #include "device/device.h"
 
@@ -25,9 +26,14 @@ class CudaStream final : public Stream {
   CUstream_st* handle() const { return handle_; }
   int sm_count() const { return sm_count_; }
 
+  // What matrix products keep beside a stream (ops/cuda/gemm.h); freed with it.
+  void* products() const { return products_.get(); }
+  void set_products(std::shared_ptr<void> products) { products_ = std::move(products); }
+
  private:
   CUstream_st* handle_ = nullptr;
   int sm_count_;
+  std::shared_ptr<void> products_;
 };
 
 // The stream as a CUDA stream; CHECK-fails for another backend's stream.

@@ -12,26 +12,20 @@
 
 namespace litecache::ops::cuda {
 
-// y [T, hidden] f32 = rows `ids` (device, [T]) of table (bf16 or f32); kAdd adds.
+// y [T, hidden] f32 = rows `ids` (device, [T]) of table (bf16 or f32); kAdd adds. An id the table
+// does not have gives NaN: nothing on the device could say so otherwise.
 void Embedding(Stream& stream, const MatrixView& table, const int32_t* ids, const MatrixView& y,
                Epilogue epilogue);
 
-// x [T, in] in the weight's dtype; weight [out, in] bf16 or f32; bias [out] f32 or null; y [T, out]
-// f32 or bf16 (kAdd: f32). bf16: sums in f32. Up to 8 rows or so a bandwidth-bound GEMV (as many as
-// cuBLASLt does worse for: ops/cuda/gemv.cu says where), more rows cuBLASLt.
-void Linear(Stream& stream, const MatrixView& x, const MatrixView& weight, const float* bias,
-            const MatrixView& y, Epilogue epilogue);
-
-// Several products of one x: one launch where a GEMV serves.
-struct LinearTarget {
-  MatrixView weight;
-  const float* bias = nullptr;
-  MatrixView y;
-};
-void Linears(Stream& stream, const MatrixView& x, std::span<const LinearTarget> targets);
+// x [T, in] in the weights' dtype, bf16 or f32; y f32, or of bf16 weights bf16 (kAdd: f32). bf16:
+// sums in f32; up to 16 rows a bandwidth-bound GEMV, one launch for four parts (gemv.h); more rows
+// and f32 cuBLASLt (gemm.h).
+void Linear(Stream& stream, const MatrixView& x, std::span<const LinearPart> parts,
+            Epilogue epilogue);
 
 // Loads cuBLASLt (of the machine's CUDA, at run time) and takes its workspace. Throws DeviceError
-// naming the library where it is missing. Call once, before a graph is captured.
+// naming the library where it is missing. Call once a stream, before a graph is captured on it
+// (otherwise the first product that needs it does so).
 void PrepareLinear(Stream& stream);
 
 // Heads of width cols / groups are normed one by one (ops/norm.h). x f32; y f32 (may be x) or bf16.
@@ -40,11 +34,14 @@ void RmsNorm(Stream& stream, const MatrixView& x, const float* weight, float eps
 void LayerNorm(Stream& stream, const MatrixView& x, const float* weight, const float* bias,
                float epsilon, const MatrixView& y);
 
-// In place, x f32; positions device, [T]; inv_freq device, [head_dim / 2].
-void Rope(Stream& stream, const MatrixView& x, const int32_t* positions, int64_t heads,
-          const float* inv_freq, float attention_factor);
+// ops/rope.h: once a step, then in place for every x. positions device, [T]; inv_freq device,
+// [rotations.cols / 2]. f32.
+void RopeRotations(Stream& stream, const int32_t* positions, const float* inv_freq,
+                   float attention_factor, const MatrixView& rotations);
+void Rope(Stream& stream, const MatrixView& x, const MatrixView& rotations, int64_t heads);
 
-// y = silu(gate) * up, all in one dtype (bf16 or f32), y may be gate; arithmetic in f32.
+// y = silu(gate) * up, all in one dtype (bf16 or f32) or y alone in bf16; y may be gate where it
+// has its dtype; arithmetic in f32. Relu: bf16 or f32.
 void SiluMul(Stream& stream, const MatrixView& gate, const MatrixView& up, const MatrixView& y);
 void Relu(Stream& stream, const MatrixView& x);
 

@@ -1,0 +1,107 @@
+#include "device/cuda/check.h"
+#include "device/cuda/cuda_device.h"
+#include "ops/cuda/dense.h"
+#include "ops/cuda/vectors.cuh"
+
+namespace litecache::ops::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kRotationThreads = 64;
+
+// sin and cos of an angle of millions, as exact in f32 as the double functions rounded: the angle
+// less its quarter turns is taken in double, what is left is below pi/4. A tenth of the double
+// functions' instructions.
+__device__ inline void SinCos(double angle, float* sine, float* cosine) {
+  constexpr double kTwoOverPi = 0.63661977236758134308;
+  constexpr double kHalfPiHigh = 1.5707963267948966192;    // nearest double
+  constexpr double kHalfPiLow = 6.123233995736766036e-17;  // the rest of it
+  const double turns = rint(angle * kTwoOverPi);
+  const double rest = fma(-turns, kHalfPiLow, fma(-turns, kHalfPiHigh, angle));
+  const auto near = static_cast<float>(rest);
+  const auto beyond = static_cast<float>(rest - static_cast<double>(near));
+  float s, c;
+  sincosf(near, &s, &c);
+  const float s0 = fmaf(c, beyond, s);
+  const float c0 = fmaf(-s, beyond, c);
+  const int quarter = static_cast<int>(static_cast<int64_t>(turns) & 3);
+  const bool swap = (quarter & 1) != 0;
+  const float s1 = swap ? c0 : s0;
+  const float c1 = swap ? s0 : c0;
+  *sine = (quarter & 2) != 0 ? -s1 : s1;
+  *cosine = quarter == 1 || quarter == 2 ? -c1 : c1;
+}
+
+// A thread a frequency of a token.
+__global__ void RotationsKernel(const int32_t* positions, const float* inv_freq, float scale,
+                                float* rotations, int64_t stride, int64_t half) {
+  const int64_t i = int64_t{blockIdx.y} * kRotationThreads + threadIdx.x;
+  if (i >= half) return;
+  const auto position = static_cast<double>(positions[blockIdx.x]);
+  float sine, cosine;
+  SinCos(position * static_cast<double>(inv_freq[i]), &sine, &cosine);
+  float* row = rotations + blockIdx.x * stride;
+  row[i] = scale * cosine;
+  row[half + i] = scale * sine;
+}
+
+// A thread keeps one rotation of one token and applies it to every `teams`-th head of its block.
+__global__ void RopeKernel(float* x, int64_t stride, const float* rotations,
+                           int64_t rotations_stride, int64_t heads, int64_t heads_a_block,
+                           int64_t half) {
+  const int64_t t = blockIdx.x;
+  const int width = half < kThreads ? static_cast<int>(half) : kThreads;
+  const int teams = kThreads / width;
+  const int team = static_cast<int>(threadIdx.x) / width;
+  if (team >= teams) return;
+  const int64_t first = blockIdx.y * heads_a_block;
+  const int64_t end = first + heads_a_block < heads ? first + heads_a_block : heads;
+  const float* row = rotations + t * rotations_stride;
+  for (int64_t i = static_cast<int>(threadIdx.x) % width; i < half; i += width) {
+    const float cosine = row[i];
+    const float sine = row[half + i];
+    for (int64_t h = first + team; h < end; h += teams) {
+      float* lower = x + t * stride + h * 2 * half + i;
+      const float a = lower[0];
+      const float b = lower[half];
+      lower[0] = a * cosine - b * sine;
+      lower[half] = b * cosine + a * sine;
+    }
+  }
+}
+
+}  // namespace
+
+void RopeRotations(Stream& stream, const int32_t* positions, const float* inv_freq,
+                   float attention_factor, const MatrixView& rotations) {
+  LC_CHECK(rotations.dtype == DType::kF32 && rotations.cols % 2 == 0);
+  const int64_t half = rotations.cols / 2;
+  if (rotations.rows == 0 || half == 0) return;
+  const dim3 grid(static_cast<unsigned>(rotations.rows),
+                  static_cast<unsigned>((half + kRotationThreads - 1) / kRotationThreads));
+  RotationsKernel<<<grid, kRotationThreads, 0, AsCuda(stream).handle()>>>(
+      positions, inv_freq, attention_factor, rotations.Row<float>(0), rotations.stride, half);
+  LC_CUDA_LAUNCHED();
+}
+
+void Rope(Stream& stream, const MatrixView& x, const MatrixView& rotations, int64_t heads) {
+  LC_CHECK(x.dtype == DType::kF32 && rotations.dtype == DType::kF32);
+  LC_CHECK(x.rows == rotations.rows && heads >= 1 && x.cols == heads * rotations.cols &&
+               rotations.cols % 2 == 0,
+           "x [{}, {}], rotations [{}, {}], {} heads", x.rows, x.cols, rotations.rows,
+           rotations.cols, heads);
+  const int64_t half = rotations.cols / 2;
+  if (x.rows == 0 || half == 0) return;
+  CudaStream& cuda = AsCuda(stream);
+  // Few tokens: as many blocks as give each thread one head.
+  const int64_t teams = half < kThreads ? kThreads / half : 1;
+  const int64_t heads_a_block = x.rows >= cuda.sm_count() ? heads : teams;
+  const dim3 grid(static_cast<unsigned>(x.rows),
+                  static_cast<unsigned>((heads + heads_a_block - 1) / heads_a_block));
+  RopeKernel<<<grid, kThreads, 0, cuda.handle()>>>(x.Row<float>(0), x.stride,
+                                                   rotations.Row<const float>(0), rotations.stride,
+                                                   heads, heads_a_block, half);
+  LC_CUDA_LAUNCHED();
+}
+
+}  // namespace litecache::ops::cuda

@@ -1,0 +1,178 @@
+#include "ops/linear.h"
+
+#include <cuda_runtime_api.h>
+
+#include "device/cuda/check.h"
+#include "ops/cuda/dense_testing.h"
+#include "ops/cuda/gemv.h"
+
+namespace litecache::ops::cuda {
+namespace {
+
+// One product on both sides: random operands, the double-precision sums and their tolerances.
+struct Case {
+  Matrix x, weight, y;
+  std::vector<float> bias;
+  bool add;
+
+  double Want(int64_t t, int64_t o) const {
+    double sum = add ? y.At(t, o) : 0;
+    if (!bias.empty()) sum += bias[static_cast<size_t>(o)];
+    for (int64_t i = 0; i < x.view().cols; ++i) sum += x.At(t, i) * weight.At(o, i);
+    return sum;
+  }
+  // f32 sums of n products in blocks, truncated by tensor cores: sqrt(n) units of the sum of
+  // magnitudes, far below one missing product.
+  double Tolerance(int64_t t, int64_t o) const {
+    double magnitudes = add ? std::abs(y.At(t, o)) : 0;
+    if (!bias.empty()) magnitudes += std::abs(bias[static_cast<size_t>(o)]);
+    const int64_t n = x.view().cols;
+    for (int64_t i = 0; i < n; ++i) magnitudes += std::abs(x.At(t, i) * weight.At(o, i));
+    const double rounding = y.view().dtype == DType::kBF16 ? kBf16Rounding : 0;
+    return std::ldexp(1.0, -22) * (std::sqrt(static_cast<double>(n)) + 8) * magnitudes +
+           2 * rounding * std::abs(Want(t, o));
+  }
+};
+
+class LinearTest : public DenseTest {
+ protected:
+  Case Make(int64_t rows, int64_t out, int64_t in, DType dtype, DType y_dtype, bool bias, bool add,
+            int64_t padding) {
+    Case c{Matrix::Normal(random_, dtype, rows, in, padding),
+           Matrix::Normal(random_, dtype, out, in, padding),
+           Matrix::Normal(random_, y_dtype, rows, out, padding),
+           {},
+           add};
+    if (bias) c.bias = RandomVector(out);
+    return c;
+  }
+  LinearPart Target(const Case& c) {
+    return {OnDevice(c.weight), c.bias.empty() ? nullptr : Upload(c.bias), OnDevice(c.y)};
+  }
+  void Compare(const Case& c, const MatrixView& y) {
+    ExpectNear(
+        y, [&](int64_t t, int64_t o) { return c.Want(t, o); },
+        [&](int64_t t, int64_t o) { return c.Tolerance(t, o); });
+  }
+  void Check(const Case& c) {
+    SCOPED_TRACE(fmt::format("rows {}, out {}, in {}, {} -> {}, stride {}, bias {}, add {}",
+                             c.x.view().rows, c.weight.view().rows, c.x.view().cols,
+                             Name(c.x.view().dtype), Name(c.y.view().dtype), c.x.view().stride,
+                             !c.bias.empty(), c.add));
+    const LinearPart target = Target(c);
+    const MatrixView x = OnDevice(c.x);
+    ops::Linear(*stream_, x, target.weight, target.bias, target.y,
+                c.add ? Epilogue::kAdd : Epilogue::kStore);
+    Compare(c, target.y);
+  }
+};
+
+TEST_F(LinearTest, FewRowsOfAnySize) {
+  // Widths that are no multiple of a step, of a chunk (read element by element), and of one chunk.
+  for (const auto& [out, in] : {std::pair<int64_t, int64_t>{1, 8},
+                                {7, 40},
+                                {9, 37},
+                                {131, 1032},
+                                {64, 4096},
+                                {257, 2048 + 8},
+                                {33, 511}}) {
+    for (int64_t rows : {1, 2, 5, 8, 9, 16}) {
+      const bool odd = (rows + out) % 2 == 1;
+      Check(Make(rows, out, in, DType::kBF16, DType::kF32, odd, rows % 3 == 2, 0));
+      Check(Make(rows, out, in, DType::kBF16, DType::kBF16, !odd, false, 8));
+      if (rows == 5) Check(Make(rows, out, in, DType::kBF16, DType::kF32, odd, true, 3));
+    }
+  }
+}
+
+TEST_F(LinearTest, FewRowsOfManyOutputs) {
+  // Enough outputs for the launches of wide products on any GPU: 2 and 16 tiles of 8 an SM.
+  const int64_t sms = gpu_->sm_count();
+  for (int64_t out : {16 * sms + 11, 128 * sms + 13}) {
+    for (int64_t rows : {1, 3, 16}) {
+      Check(Make(rows, out, 72, DType::kBF16, DType::kF32, true, rows == 3, 0));
+    }
+  }
+}
+
+TEST_F(LinearTest, ManyRows) {
+  for (const auto& [out, in] :
+       {std::pair<int64_t, int64_t>{64, 128}, {136, 264}, {33, 37}, {7, 1032}}) {
+    for (int64_t rows : {17, 64, 131}) {
+      const bool odd = (rows + out) % 2 == 1;
+      Check(Make(rows, out, in, DType::kBF16, DType::kF32, odd, rows == 64, 0));
+      Check(Make(rows, out, in, DType::kBF16, DType::kF32, !odd, rows != 64, 8));
+      Check(Make(rows, out, in, DType::kBF16, DType::kBF16, true, false, 8));
+      Check(Make(rows, out, in, DType::kBF16, DType::kBF16, false, false, 1));
+    }
+  }
+}
+
+TEST_F(LinearTest, F32WeightsMultiplyInF32) {
+  for (int64_t rows : {1, 3, 16, 61}) {
+    Check(Make(rows, 67, 259, DType::kF32, DType::kF32, rows == 3, false, 0));
+    Check(Make(rows, 128, 256, DType::kF32, DType::kF32, rows != 3, true, 4));
+  }
+}
+
+TEST_F(LinearTest, SeveralProductsOfOneX) {
+  for (int64_t rows : {1, 7, 16, 40}) {
+    SCOPED_TRACE(rows);
+    const Matrix x = Matrix::Normal(random_, DType::kBF16, rows, 264);
+    std::vector<Case> cases;
+    std::vector<LinearPart> targets;
+    for (int64_t out : {136, 1, 24, 515, 9, 8}) {
+      Case c = Make(rows, out, 264, DType::kBF16, out % 2 == 0 ? DType::kF32 : DType::kBF16,
+                    out == 24 || out == 9, false, 8);
+      for (int64_t t = 0; t < rows; ++t) {
+        for (int64_t i = 0; i < 264; ++i) c.x.Set(t, i, static_cast<float>(x.At(t, i)));
+      }
+      targets.push_back(Target(c));
+      cases.push_back(std::move(c));
+    }
+    ops::Linear(*stream_, OnDevice(x), targets);
+    for (size_t i = 0; i < cases.size(); ++i) {
+      SCOPED_TRACE(i);
+      Compare(cases[i], targets[i].y);
+    }
+  }
+}
+
+TEST_F(LinearTest, ARowsBitsDoNotDependOnTheOthers) {
+  const Case c = Make(kMaxGemvRows, 203, 1048, DType::kBF16, DType::kF32, false, false, 0);
+  const LinearPart all = Target(c);
+  const MatrixView x = OnDevice(c.x);
+  ops::Linear(*stream_, x, all.weight, nullptr, all.y);
+  const std::vector<float> want = Download(all.y.Row<float>(0), static_cast<size_t>(16 * 203));
+  for (int64_t t : {0, 6, 15}) {
+    auto* alone = Poisoned<float>(203);
+    ops::Linear(*stream_, x.Rows(t, 1), all.weight, nullptr, MatrixView::Of(alone, 1, 203));
+    const std::vector<float> got = Download(alone, 203);
+    for (size_t o = 0; o < 203; ++o) ASSERT_EQ(got[o], want[static_cast<size_t>(t) * 203 + o]) << o;
+  }
+}
+
+TEST_F(LinearTest, IsCapturedIntoAGraph) {
+  PrepareLinear(*stream_);
+  for (int64_t rows : {4, 48}) {
+    SCOPED_TRACE(rows);
+    Case c = Make(rows, 72, 136, DType::kBF16, DType::kF32, true, false, 0);
+    const LinearPart target = Target(c);
+    const MatrixView x = OnDevice(c.x);
+    CUstream_st* const handle = AsCuda(*stream_).handle();
+    cudaGraph_t graph = nullptr;
+    cudaGraphExec_t executable = nullptr;
+    LC_CUDA(cudaStreamBeginCapture(handle, cudaStreamCaptureModeThreadLocal));
+    ops::Linear(*stream_, x, target.weight, target.bias, target.y);
+    LC_CUDA(cudaStreamEndCapture(handle, &graph));
+    LC_CUDA(cudaGraphInstantiate(&executable, graph, 0));
+    LC_CUDA(cudaGraphLaunch(executable, handle));
+    LC_CUDA(cudaGraphLaunch(executable, handle));
+    Compare(c, target.y);
+    LC_CUDA(cudaGraphExecDestroy(executable));
+    LC_CUDA(cudaGraphDestroy(graph));
+  }
+}
+
+}  // namespace
+}  // namespace litecache::ops::cuda
