@@ -24,7 +24,7 @@ struct NormArguments {
 // The sum over a team of threads, in a fixed order; every thread of it gets the same bits.
 template <int kTeam>
 __device__ inline float TeamSum(float value) {
-  value = WarpSum(value);
+  value = LaneSum(value);
   if constexpr (kTeam > 32) {
     __shared__ float sums[kTeam / 32];
     __syncthreads();  // the sum before this one has been read

@@ -39,7 +39,7 @@ inline bool Aligned(const float* p, int width) {
 }
 
 // Every lane gets the same bits: the sum's order is symmetric.
-__device__ inline float WarpSum(float value) {
+__device__ inline float LaneSum(float value) {
 #pragma unroll
   for (int step = 16; step > 0; step /= 2) value += __shfl_xor_sync(0xffffffffu, value, step);
   return value;
