@@ -87,14 +87,17 @@ void ReplaceMissing(const SlotGeometry& g, Workspace* space, UpdateWork* work) {
   for (int64_t i = 0; i < used; ++i) {
     index_of[space->positions[static_cast<size_t>(i)]] = static_cast<int32_t>(i);
   }
+  // Without branches, here and below: which rows stay is as good as random, and a wrong guess costs
+  // more than all else a row takes. What is missing marks the element behind the last slot.
   int64_t missing = 0;
+  space->updates.resize(static_cast<size_t>(used) + 1);
+  uint32_t* updates = space->updates.data();
   for (int64_t i = 0; i < work->count; ++i) {
-    const int32_t index = index_of[work->positions[i]];
-    if (index >= 0) {
-      space->updates[static_cast<size_t>(index)] = slots.update;
-    } else {
-      work->moved_positions[missing++] = work->positions[i];
-    }
+    const int32_t position = work->positions[i];
+    const int32_t index = index_of[position];
+    updates[index >= 0 ? index : used] = slots.update;
+    work->moved_positions[missing] = position;
+    missing += index < 0;
   }
   for (const int32_t position : space->positions) index_of[position] = -1;
 
@@ -103,10 +106,13 @@ void ReplaceMissing(const SlotGeometry& g, Workspace* space, UpdateWork* work) {
   slots.used += fresh;
   space->stale.clear();
   if (victims > 0) {
+    space->stale.resize(static_cast<size_t>(used) + 1);
+    size_t stale = 0;
     for (int64_t i = 0; i < used; ++i) {
-      const uint32_t update = space->updates[static_cast<size_t>(i)];
-      if (update != slots.update) space->stale.emplace_back(update, static_cast<int32_t>(i));
+      space->stale[stale] = {updates[i], static_cast<int32_t>(i)};
+      stale += updates[i] != slots.update;
     }
+    space->stale.resize(stale);
     LC_CHECK(victims <= static_cast<int64_t>(space->stale.size()), "{} rows, {} slots", work->count,
              work->capacity);
     // Where all of them go, their order does not matter.

@@ -284,22 +284,24 @@ void Gemv(ThreadPool& pool, const MatrixView& x, std::span<const LinearPart> par
     rows += part.weight.rows;
     row_bytes = part.weight.stride * static_cast<int64_t>(SizeOf(part.weight.dtype));
   }
-  // Pieces long enough for the prefetchers, short enough to even out the threads.
-  constexpr int64_t kLeastBytes = 16 << 10, kMostBytes = 128 << 10, kRowStep = 16;
-  const int64_t even = rows * row_bytes / (4 * pool.size());
-  const int64_t grain = std::clamp(even, kLeastBytes, kMostBytes) / row_bytes / kRowStep * kRowStep;
-  pool.ParallelFor(rows, std::clamp<int64_t>(grain, kRowStep, 256),
-                   [&](int64_t begin, int64_t end, int) {
-                     for (const LinearPart& part : parts) {
-                       const int64_t count = part.weight.rows;
-                       if (begin < count && end > 0) {
-                         MultiplyPart(part, prepared, epilogue, std::max<int64_t>(begin, 0),
-                                      std::min(end, count));
-                       }
-                       begin -= count;
-                       end -= count;
-                     }
-                   });
+  // Pieces of about 64 KiB: long enough for the prefetchers, short enough to even out the threads;
+  // at least 16 KiB. As many for every thread: where nothing disturbs them, they finish together.
+  constexpr int64_t kLeastBytes = 16 << 10, kMostBytes = 64 << 10, kRowStep = 16;
+  const int64_t bytes = rows * row_bytes, threads = pool.size();
+  int64_t pieces = std::max(bytes / kMostBytes, std::min(4 * threads, bytes / kLeastBytes));
+  if (pieces > threads) pieces = pieces / threads * threads;
+  pieces = std::max<int64_t>(pieces, 1);
+  const int64_t grain = ((rows + pieces - 1) / pieces + kRowStep - 1) / kRowStep * kRowStep;
+  pool.ParallelFor(rows, grain, [&](int64_t begin, int64_t end, int) {
+    for (const LinearPart& part : parts) {
+      const int64_t count = part.weight.rows;
+      if (begin < count && end > 0) {
+        MultiplyPart(part, prepared, epilogue, std::max<int64_t>(begin, 0), std::min(end, count));
+      }
+      begin -= count;
+      end -= count;
+    }
+  });
 }
 
 }  // namespace litecache::ops::cpu
