@@ -21,6 +21,7 @@
 #include "io/hub.h"
 #include "kv/cache_plan.h"
 #include "model/decoder.h"
+#include "ops/linear.h"
 #include "tokenizer/stream_decoder.h"
 #include "tokenizer/tokenizer.h"
 
@@ -166,6 +167,17 @@ class EngineImpl final : public Engine {
     return std::clamp<int64_t>(kScoreLogitBytes / row_bytes, 1, options.prefill_chunk);
   }
 
+  // What the operations keep on the threads.
+  uint64_t ScratchBytes(const EngineOptions& options, int64_t rows) const {
+    const int threads = parts_.device->pool().size();
+    const int64_t context = options.max_context > 0
+                                ? std::min(options.max_context, config().max_context)
+                                : config().max_context;
+    const int64_t depth = std::max({config().hidden, config().q_width(), config().intermediate});
+    return ops::LinearScratchBytes(rows, depth, threads) +
+           cache_plan_->ScratchBytes(options.max_batch, context, threads);
+  }
+
   MemoryPlan MakePlan(const EngineOptions& options) const {
     const int64_t rows = options.max_batch + options.prefill_chunk;
     const int64_t logit_rows = options.max_batch + ScoreRows(options);
@@ -178,7 +190,8 @@ class EngineImpl final : public Engine {
     // A sampling thread keeps two rows of its own: adjusted logits and weights.
     request.buffers =
         parts_.decoder->WorkspaceBytes(rows, logit_rows) +
-        static_cast<uint64_t>(logit_rows + 2 * parts_.device->pool().size()) * logit_row_bytes;
+        static_cast<uint64_t>(logit_rows + 2 * parts_.device->pool().size()) * logit_row_bytes +
+        ScratchBytes(options, rows);
     request.device = options.kv.device_memory;
     request.host = options.kv.host_memory;
     request.cache = cache_plan_.get();

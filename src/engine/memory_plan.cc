@@ -124,7 +124,7 @@ std::string MemoryPlan::ToString() const {
   text += fmt::format("Memory budget {}\n", FormatBytes(total));
   line("weights", weights,
        weights_mapped ? "mapped from the files: the system's page cache holds them" : "");
-  line("buffers", buffers, "activations and logits of the largest step");
+  line("buffers", buffers, "activations, logits and scratch of the largest step");
   if (kv.host == 0) {
     line("KV cache", kv.device,
          fmt::format("{} a token; taken page by page", FormatBytes(kv_per_token)));

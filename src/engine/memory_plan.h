@@ -16,7 +16,7 @@ struct MemoryRequest {
   uint64_t host = 0;               // cap of the host store; 0: total
   uint64_t weights = 0;            // bytes
   bool weights_mapped = false;     // files mapped into memory rather than copied
-  uint64_t buffers = 0;            // activations, logits, sampling
+  uint64_t buffers = 0;            // activations, logits, sampling, scratch
   kv::CachePlan* cache = nullptr;  // loses resident heads where they do not fit
   std::string policy;
   int64_t model_context = 0;   // the model's own limit

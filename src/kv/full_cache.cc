@@ -108,6 +108,10 @@ class FullPlan final : public CachePlan {
   TierBytes ForkBytesFor(int64_t shared, int64_t tokens) const override {
     return {.device = pages_.ForkBytesFor(shared, tokens)};
   }
+  uint64_t ScratchBytes(int64_t sequences, int64_t, int) const override {
+    return ops::AttentionScratchBytes(layout_.kv_heads, layout_.q_heads / layout_.kv_heads,
+                                      layout_.head_dim, sequences);
+  }
   std::unique_ptr<Cache> Create(Device& device, const TierBytes& budget) const override {
     return CreateFullCache(device, layout_, budget.device);
   }

@@ -54,6 +54,9 @@ class Retriever {
   // Bytes a selection over `candidates` reads (metadata, or rows for exact).
   virtual uint64_t BytesScored(int64_t candidates) const = 0;
 
+  // Floats a candidate that scoring keeps at hand (ops/selection.h), for plans.
+  virtual double scores_per_token() const = 0;
+
   // Idempotent: the same keys at the same positions may be encoded again. Positions of one head
   // come in order.
   virtual void Encode(Stream& stream, std::span<const EncodeWork> work) = 0;

@@ -37,4 +37,9 @@ void Attention(Stream& stream, const KvGeometry& geometry, std::span<const KvSeq
   cpu::Attention(AsCpu(stream).pool(), geometry, sequences, q, q_heads, scale, out);
 }
 
+uint64_t AttentionScratchBytes(int64_t kv_heads, int64_t group, int64_t head_dim,
+                               int64_t sequences) {
+  return cpu::AttentionScratchBytes(kv_heads, group, head_dim, sequences);
+}
+
 }  // namespace litecache::ops

@@ -28,8 +28,8 @@ struct KvSequence {
   int64_t first_row = 0;  // its first new token's row in q, k, v, out
   int64_t rows = 0;       // new tokens in this step, >= 1
   int64_t past = 0;       // tokens before them already in the pages
-  // Page i of KV head h is pages[h][i]; token t lies in page t / page_tokens. A list of pages a head:
-  // heads of one layer may live in different memories.
+  // Page i of KV head h is pages[h][i]; token t lies in page t / page_tokens. A list of pages a
+  // head: heads of one layer may live in different memories.
   std::byte* const* const* pages = nullptr;
   int64_t pages_per_head = 0;
 };
@@ -47,5 +47,10 @@ void AppendKv(Stream& stream, const KvGeometry& geometry, std::span<const KvSequ
 // of any size, infinite ones too, give finite results.
 void Attention(Stream& stream, const KvGeometry& geometry, std::span<const KvSequence> sequences,
                const MatrixView& q, int64_t q_heads, float scale, const MatrixView& out);
+
+// Memory that partial results of `sequences` decoding sequences and a prompt's chunk take on the
+// CPU, in Attention() or in RowAttention() (row_attention.h): contexts are cut into pieces.
+uint64_t AttentionScratchBytes(int64_t kv_heads, int64_t group, int64_t head_dim,
+                               int64_t sequences);
 
 }  // namespace litecache::ops

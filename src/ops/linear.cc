@@ -31,4 +31,8 @@ void Linear(Stream& stream, const MatrixView& x, const MatrixView& weight, const
   Linear(stream, x, {&part, 1}, epilogue);
 }
 
+uint64_t LinearScratchBytes(int64_t rows, int64_t depth, int threads) {
+  return cpu::LinearScratchBytes(rows, depth, threads);
+}
+
 }  // namespace litecache::ops

@@ -1,6 +1,7 @@
 // y = x W^T + b: every matrix product of a model.
 #pragma once
 
+#include <cstdint>
 #include <span>
 
 #include "base/matrix_view.h"
@@ -37,5 +38,9 @@ void Linear(Stream& stream, const MatrixView& x, const MatrixView& weight, const
 // all threads: products of a few hundred outputs are too short to be handed out alone.
 void Linear(Stream& stream, const MatrixView& x, std::span<const LinearPart> parts,
             Epilogue epilogue = Epilogue::kStore);
+
+// Memory that products of up to `rows` rows, with weights of up to `depth` inputs, keep on the
+// CPU's threads; oneDNN's own (a slice's packed weights a thread) not counted.
+uint64_t LinearScratchBytes(int64_t rows, int64_t depth, int threads);
 
 }  // namespace litecache::ops

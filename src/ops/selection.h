@@ -24,4 +24,10 @@ struct Selection {
   float* scores = nullptr;       // result where not null: the scores, as the operation says
 };
 
+// Memory that up to `selections` at once over up to `tokens` candidates keep on the CPU's threads,
+// with scores_per_token floats a candidate: 1 of hash codes, one a query head where scores are
+// softmaxed, one a query head and 16 tokens of bounds.
+uint64_t SelectionScratchBytes(int64_t selections, int64_t tokens, double scores_per_token,
+                               int threads);
+
 }  // namespace litecache::ops

@@ -4,9 +4,11 @@
 
 #include <cmath>
 #include <cstring>
+#include <thread>
 
 #include "ops/cpu/gemm_onednn.h"
 #include "ops/cpu/gemv.h"
+#include "ops/cpu/scratch.h"
 #include "ops/ops_testing.h"
 
 namespace litecache::ops {
@@ -200,6 +202,34 @@ TEST(Linear, ProductsOfTheSameInputGiveTheSameBitsAsAlone) {
           EXPECT_TRUE(SameBits(alone[i], together[i])) << tokens << " tokens, part " << i;
         }
       });
+    }
+  }
+}
+
+// On a thread of its own: its scratch is new, and its pool's.
+TEST(Linear, ScratchStaysWithinWhatPlansCount) {
+  constexpr int64_t kOut = 200;
+  for (const int64_t depth : {97, 700}) {
+    for (const int64_t rows : {1, 16, 150, 1100}) {
+      std::thread([&] {
+        Random random(5);
+        const Matrix x = Matrix::Normal(random, DType::kF32, rows, depth);
+        ForEachIsa(3, [&](Stream& stream) {
+          const int64_t before = cpu::ScratchBytesHeld().load();
+          for (const int64_t tokens : {int64_t{1}, int64_t{4}, rows / 2 + 1, rows}) {
+            for (DType dtype : {DType::kBF16, DType::kF16, DType::kF32}) {
+              const Matrix w = Matrix::Normal(random, dtype, kOut, depth);
+              Matrix y(DType::kF32, tokens, kOut);
+              if (tokens <= rows) {
+                Linear(stream, x.view().Rows(0, tokens), w.view(), nullptr, y.view());
+              }
+            }
+          }
+          const int64_t grown = cpu::ScratchBytesHeld().load() - before;
+          EXPECT_LE(grown, static_cast<int64_t>(LinearScratchBytes(rows, depth, 3)))
+              << rows << " rows of " << depth;
+        });
+      }).join();
     }
   }
 }

@@ -7,6 +7,8 @@
 #include "kv/litecache/lite_cache.h"
 #include "kv/litecache/shape.h"
 #include "kv/retriever.h"
+#include "ops/attention.h"
+#include "ops/selection.h"
 
 namespace litecache::kv {
 namespace {
@@ -35,12 +37,23 @@ class LitePlan final : public CachePlan {
         // Nothing runs beside a layer on the CPU, where a predicted query only costs accuracy.
         prefetch_(options.prefetch == "on"),
         heads_(MakeHeadPlan(layout, options_, profile_.get(), prefetch_, TopkBytes(layout))),
-        shape_(layout, options_, heads_, MakeRetriever(layout)->metadata_tokens()) {}
+        shape_(layout, options_, heads_, MakeRetriever(layout)->metadata_tokens()),
+        scores_per_token_(MakeRetriever(layout)->scores_per_token()) {}
 
   const Layout& layout() const override { return shape_.layout; }
   TierBytes BytesFor(int64_t tokens) const override { return shape_.BytesFor(tokens); }
   TierBytes ForkBytesFor(int64_t shared, int64_t tokens) const override {
     return shape_.ForkBytesFor(shared, tokens);
+  }
+  uint64_t ScratchBytes(int64_t sequences, int64_t tokens, int threads) const override {
+    const Layout& layout = shape_.layout;
+    // Prompts attend densely, sequences that decode over chosen rows.
+    const auto attention = [&](int64_t decoding) {
+      return ops::AttentionScratchBytes(layout.kv_heads, shape_.group, layout.head_dim, decoding);
+    };
+    return attention(0) + attention(sequences) +
+           ops::SelectionScratchBytes(sequences * layout.kv_heads, tokens, scores_per_token_,
+                                      threads);
   }
   const HeadPlan* heads() const override { return &heads_; }
   std::string retriever() const override { return options_.retriever; }
@@ -79,6 +92,7 @@ class LitePlan final : public CachePlan {
   bool prefetch_;
   HeadPlan heads_;
   Shape shape_;
+  double scores_per_token_;
 };
 
 }  // namespace

@@ -19,6 +19,7 @@ class ExactRetriever final : public Retriever {
   std::string_view name() const override { return "exact"; }
   int64_t metadata_tokens() const override { return 0; }
   double metadata_bytes_per_token() const override { return 0; }
+  double scores_per_token() const override { return static_cast<double>(group_); }
   uint64_t BytesScored(int64_t candidates) const override {
     return static_cast<uint64_t>(candidates * key_bytes_);
   }

@@ -65,6 +65,7 @@ class HataRetriever final : public Retriever {
   double metadata_bytes_per_token() const override {
     return static_cast<double>(format_.token_bytes());
   }
+  double scores_per_token() const override { return 1; }
   uint64_t BytesScored(int64_t candidates) const override {
     return static_cast<uint64_t>(candidates * format_.token_bytes());
   }

@@ -21,6 +21,7 @@ class QuestRetriever final : public Retriever {
     return static_cast<double>(format_.group_bytes()) /
            static_cast<double>(BoundsFormat::kGroupTokens);
   }
+  double scores_per_token() const override { return static_cast<double>(group_) / 16; }
   uint64_t BytesScored(int64_t candidates) const override {
     const int64_t blocks = (candidates + BoundsFormat::kTokens - 1) / BoundsFormat::kTokens;
     return static_cast<uint64_t>(blocks * format_.group_bytes() / BoundsFormat::kGroup);

@@ -24,7 +24,7 @@ struct Task {
   int64_t head;
   int64_t first_query, queries;
   int64_t begin, end;  // KV rows
-  int64_t partial;     // index of its partial result, or -1: it writes the output itself
+  int64_t partial;     // where its partial result begins, or -1: it writes the output itself
 };
 
 struct Problem {
@@ -95,7 +95,7 @@ AttentionBlock Attend(const Problem& p, const Task& task) {
 
 struct Plan {
   std::vector<Task> tasks;
-  int64_t partials = 0;
+  int64_t partials = 0;  // floats
 };
 
 Plan MakePlan(const Problem& p, std::span<const KvSequence> sequences) {
@@ -115,6 +115,7 @@ Plan MakePlan(const Problem& p, std::span<const KvSequence> sequences) {
         const int64_t first = b * block;
         const int64_t count = std::min(block, queries - first);
         const int64_t seen = sequence.past + (first + count - 1) / p.group + 1;
+        const int64_t size = partial ? p.shape.PartialSize(count) : 0;
         for (int64_t begin = 0; begin < seen; begin += split) {
           plan.tasks.push_back({.sequence = &sequence,
                                 .head = head,
@@ -122,7 +123,8 @@ Plan MakePlan(const Problem& p, std::span<const KvSequence> sequences) {
                                 .queries = count,
                                 .begin = begin,
                                 .end = std::min(begin + split, seen),
-                                .partial = partial ? plan.partials++ : -1});
+                                .partial = partial ? plan.partials : -1});
+          plan.partials += size;
         }
       }
     }
@@ -131,6 +133,14 @@ Plan MakePlan(const Problem& p, std::span<const KvSequence> sequences) {
 }
 
 }  // namespace
+
+uint64_t AttentionScratchBytes(int64_t kv_heads, int64_t group, int64_t head_dim,
+                               int64_t sequences) {
+  // A decoding sequence has `group` queries a head, a chunk's last piece at most a block of them.
+  const int64_t block = F32GemmKernel().max_width();
+  return static_cast<uint64_t>(kv_heads * kMaxSplits * (2 + head_dim) *
+                               (sequences * group + block) * 4);
+}
 
 void Attention(ThreadPool& pool, const KvGeometry& geometry, std::span<const KvSequence> sequences,
                const MatrixView& q, int64_t q_heads, float scale, const MatrixView& out) {
@@ -142,9 +152,7 @@ void Attention(ThreadPool& pool, const KvGeometry& geometry, std::span<const KvS
                   .group = q_heads / geometry.kv_heads};
   const Plan plan = MakePlan(p, sequences);
   const int64_t d = geometry.head_dim;
-  const int64_t partial_size = p.shape.PartialSize(p.shape.max_queries());
-  auto* partials =
-      partial_scratch.Reserve<float>(static_cast<size_t>(plan.partials * partial_size));
+  auto* partials = partial_scratch.Reserve<float>(static_cast<size_t>(plan.partials));
   const auto count = static_cast<int64_t>(plan.tasks.size());
   // Backwards: causal blocks grow towards the end of a sequence, and the longest go first.
   pool.ParallelFor(count, 1, [&](int64_t begin, int64_t end, int) {
@@ -152,7 +160,7 @@ void Attention(ThreadPool& pool, const KvGeometry& geometry, std::span<const KvS
       const Task& task = plan.tasks[static_cast<size_t>(count - 1 - i)];
       const AttentionBlock block = Attend(p, task);
       if (task.partial >= 0) {
-        block.WritePartial(partials + task.partial * partial_size);
+        block.WritePartial(partials + task.partial);
         continue;
       }
       for (int64_t j = 0; j < task.queries; ++j) {
@@ -167,8 +175,8 @@ void Attention(ThreadPool& pool, const KvGeometry& geometry, std::span<const KvS
     if (task.partial >= 0) {
       while (next < plan.tasks.size() && plan.tasks[next].begin > 0) ++next;
       auto* merged = merge_scratch.Reserve<float>(static_cast<size_t>(task.queries * d));
-      MergePartials(p.shape, partials + task.partial * partial_size, static_cast<int64_t>(next - i),
-                    task.queries, partial_size, merged);
+      MergePartials(p.shape, partials + task.partial, static_cast<int64_t>(next - i), task.queries,
+                    p.shape.PartialSize(task.queries), merged);
       for (int64_t j = 0; j < task.queries; ++j) {
         std::copy_n(merged + j * d, d, p.Query(p.out, task, task.first_query + j));
       }

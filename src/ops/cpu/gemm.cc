@@ -22,6 +22,13 @@ constexpr int64_t kPanelBytes = 32 << 10;
 
 int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
+// Tokens whose sums a thread holds.
+int64_t TileTokens(int64_t width) { return std::max(kTokenTile / width, int64_t{1}) * width; }
+// Elements of the depth that a panel `width` tokens wide takes a pass.
+int64_t DepthBlock(const GemmKernel& kernel, int64_t width) {
+  return kPanelBytes / 4 / width * kernel.step;
+}
+
 struct Product {
   const GemmKernel& kernel;
   const MatrixView& x;
@@ -57,7 +64,7 @@ void PackPiece(const Product& p, int64_t first, int64_t rows, int64_t panel, int
 void MultiplyBlock(const Product& p, int64_t first, int64_t rows, int64_t n0, int64_t n) {
   static thread_local Scratch sums_scratch, widened_scratch;
   const int64_t width = p.kernel.max_width();
-  const int64_t tile = std::max(kTokenTile / width, int64_t{1}) * width;
+  const int64_t tile = TileTokens(width);
   auto* sums = sums_scratch.Reserve<float>(static_cast<size_t>(tile * n));
   const auto element = static_cast<int64_t>(SizeOf(p.weight.dtype));
   for (int64_t t0 = 0; t0 < rows; t0 += tile) {
@@ -94,6 +101,16 @@ void MultiplyBlock(const Product& p, int64_t first, int64_t rows, int64_t n0, in
 
 }  // namespace
 
+uint64_t GemmScratchBytes(int64_t rows, int64_t depth, int threads) {
+  // The f32 kernel's panels are the larger ones, and it alone widens weights.
+  const GemmKernel kernel = F32GemmKernel();
+  const int64_t width = kernel.max_width();
+  const int64_t panels = CeilDiv(std::min(rows, kTokenBlock), width) * width * depth;
+  const int64_t widened = kWeightRows * DepthBlock(kernel, kernel.lanes);
+  const int64_t sums = TileTokens(width) * kWeightRows;
+  return static_cast<uint64_t>((panels + threads * (widened + sums)) * 4);
+}
+
 void Gemm(ThreadPool& pool, const MatrixView& x, const MatrixView& weight, const float* bias,
           const MatrixView& y, Epilogue epilogue) {
   static thread_local Scratch panel_scratch;
@@ -110,7 +127,7 @@ void Gemm(ThreadPool& pool, const MatrixView& x, const MatrixView& weight, const
             .depth_block = 0,
             .panels = nullptr};
   const int64_t widest = std::min(CeilDiv(x.rows, kernel.lanes) * kernel.lanes, kernel.max_width());
-  p.depth_block = kPanelBytes / 4 / widest * kernel.step;
+  p.depth_block = DepthBlock(kernel, widest);
   const int64_t depth_blocks = std::max(CeilDiv(p.depth(), p.depth_block), int64_t{1});
   // As many blocks for every thread; the last ones even out what the machine takes from a thread.
   int64_t blocks = CeilDiv(weight.rows, kWeightRows);

@@ -108,6 +108,11 @@ bool OneDnnIsFaster(const MatrixView& x, const MatrixView& weight) {
   return weight.dtype == DType::kBF16 && x.rows >= kMinTokens && HasAmxBf16();
 }
 
+uint64_t OneDnnScratchBytes(int64_t rows, int64_t depth) {
+  if (!HasAmxBf16()) return 0;
+  return static_cast<uint64_t>(std::min(rows, kTokenBlock) * depth) * sizeof(bf16);
+}
+
 void GemmOneDnn(ThreadPool& pool, const MatrixView& x, const MatrixView& weight, const float* bias,
                 const MatrixView& y, Epilogue epilogue) {
   LC_CHECK(weight.dtype == DType::kBF16);

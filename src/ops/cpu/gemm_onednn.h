@@ -17,4 +17,7 @@ bool OneDnnIsFaster(const MatrixView& x, const MatrixView& weight);
 void GemmOneDnn(ThreadPool& pool, const MatrixView& x, const MatrixView& weight, const float* bias,
                 const MatrixView& y, Epilogue epilogue);
 
+// Bytes of converted x that the calling thread keeps; 0 where no product goes through oneDNN.
+uint64_t OneDnnScratchBytes(int64_t rows, int64_t depth);
+
 }  // namespace litecache::ops::cpu

@@ -203,10 +203,14 @@ struct PreparedX {
   int64_t stride;
 };
 
+int64_t PaddedDepth(int64_t depth) {
+  constexpr int64_t kPad = 64;  // a block is at most 32 elements
+  return (depth + kPad - 1) / kPad * kPad;
+}
+
 PreparedX Prepare(const MatrixView& x, DType weight) {
   static thread_local Scratch scratch;
-  constexpr int64_t kPad = 64;  // a block is at most 32 elements
-  const int64_t stride = (x.cols + kPad - 1) / kPad * kPad;
+  const int64_t stride = PaddedDepth(x.cols);
   const auto size = static_cast<size_t>(x.rows * stride);
   if (UsesPairs(weight)) {
     auto* rows = scratch.Reserve<bf16>(size);
@@ -273,6 +277,12 @@ void MultiplyPart(const LinearPart& part, const PreparedX& x, Epilogue epilogue,
 }
 
 }  // namespace
+
+uint64_t GemvScratchBytes(int64_t depth) {
+  constexpr int64_t kPairs = kMaxTokens * static_cast<int64_t>(sizeof(bf16));
+  constexpr int64_t kWidened = kMaxWidenedTokens * static_cast<int64_t>(sizeof(float));
+  return static_cast<uint64_t>(PaddedDepth(depth) * std::max(kPairs, kWidened));
+}
 
 int64_t MaxGemvTokens(DType weight) { return UsesPairs(weight) ? kMaxTokens : kMaxWidenedTokens; }
 

@@ -17,4 +17,7 @@ int64_t MaxGemvTokens(DType weight);
 void Gemv(ThreadPool& pool, const MatrixView& x, std::span<const LinearPart> parts,
           Epilogue epilogue);
 
+// Bytes the calling thread keeps for weights of `depth` inputs.
+uint64_t GemvScratchBytes(int64_t depth);
+
 }  // namespace litecache::ops::cpu

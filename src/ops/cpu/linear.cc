@@ -29,4 +29,9 @@ void Linear(ThreadPool& pool, const MatrixView& x, std::span<const LinearPart> p
   }
 }
 
+uint64_t LinearScratchBytes(int64_t rows, int64_t depth, int threads) {
+  return GemvScratchBytes(depth) + GemmScratchBytes(rows, depth, threads) +
+         OneDnnScratchBytes(rows, depth);
+}
+
 }  // namespace litecache::ops::cpu

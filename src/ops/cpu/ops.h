@@ -17,6 +17,7 @@ namespace litecache::ops::cpu {
 
 void Linear(ThreadPool& pool, const MatrixView& x, std::span<const LinearPart> parts,
             Epilogue epilogue);
+uint64_t LinearScratchBytes(int64_t rows, int64_t depth, int threads);
 void RmsNorm(ThreadPool& pool, const MatrixView& x, const float* weight, float eps, int64_t groups,
              const MatrixView& y);
 void LayerNorm(ThreadPool& pool, const MatrixView& x, const float* weight, const float* bias,
@@ -32,6 +33,8 @@ void AppendKv(ThreadPool& pool, const KvGeometry& geometry, std::span<const KvSe
               const MatrixView& k, const MatrixView& v);
 void Attention(ThreadPool& pool, const KvGeometry& geometry, std::span<const KvSequence> sequences,
                const MatrixView& q, int64_t q_heads, float scale, const MatrixView& out);
+uint64_t AttentionScratchBytes(int64_t kv_heads, int64_t group, int64_t head_dim,
+                               int64_t sequences);
 void ConvertRows(ThreadPool& pool, std::span<const ConvertWork> work);
 void MoveRows(ThreadPool& pool, std::span<const MoveWork> work);
 void RowAttention(ThreadPool& pool, const RowFormat& format, int64_t group,

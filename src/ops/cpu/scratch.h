@@ -1,30 +1,49 @@
 // Reusable memory of a thread, so that no operation allocates in its steady state.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <new>
 
 namespace litecache::ops::cpu {
 
+// Bytes that all blocks of all threads hold: what memory plans are checked against.
+inline std::atomic<int64_t>& ScratchBytesHeld() {
+  static std::atomic<int64_t> bytes{0};
+  return bytes;
+}
+
 // A 64-byte aligned block that only grows. Use as a thread_local; what it holds is valid until the
 // next Reserve of the same block.
 class Scratch {
  public:
+  Scratch() = default;
+  Scratch(const Scratch&) = delete;
+  Scratch& operator=(const Scratch&) = delete;
+  ~Scratch() { Count(-static_cast<int64_t>(bytes_)); }
+
   // At least `count` elements of T, contents undefined.
   template <typename T>
   T* Reserve(size_t count) {
     const size_t bytes = count * sizeof(T);
     if (bytes > bytes_) {
       data_.reset();
+      Count(-static_cast<int64_t>(bytes_));
       bytes_ = 0;
       data_.reset(static_cast<std::byte*>(::operator new(bytes, kAlignment)));
       bytes_ = bytes;
+      Count(static_cast<int64_t>(bytes));
     }
     return reinterpret_cast<T*>(data_.get());
   }
 
  private:
+  static void Count(int64_t bytes) {
+    ScratchBytesHeld().fetch_add(bytes, std::memory_order_relaxed);
+  }
+
   static constexpr std::align_val_t kAlignment{64};
   struct Free {
     void operator()(std::byte* data) const { ::operator delete(data, kAlignment); }

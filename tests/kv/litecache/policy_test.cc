@@ -5,8 +5,11 @@
 #include <algorithm>
 #include <cmath>
 #include <random>
+#include <string>
+#include <thread>
 
 #include "kv/litecache/harness.h"
+#include "ops/cpu/scratch.h"
 #include "test_seed.h"
 
 namespace litecache::kv {
@@ -206,7 +209,7 @@ TEST(LitePolicy, TheRecentRingWrapsRightlyAtEveryBoundary) {
 
 TEST(LitePolicy, DeltaUpdateAndFullReplacementHoldTheSameRows) {
   std::mt19937_64 random = testing::TestRandom();
-  for (const std::string retriever : {"exact", "quest", "hata", "loki"}) {
+  for (const char* retriever : {"exact", "quest", "hata", "loki"}) {
     for (const double slots : {1.0, 1.7}) {
       SCOPED_TRACE(retriever);
       KvOptions delta = Options("8%", retriever);
@@ -309,6 +312,50 @@ TEST(LitePolicy, RecallOfTheExactRetrieverIsOne) {
     EXPECT_EQ(head.recall_retrieved, static_cast<double>(head.recall_refreshes));
     EXPECT_GE(head.recall_held, head.recall_retrieved);
     EXPECT_LT(head.recall_held, static_cast<double>(head.lookups));
+  }
+}
+
+// What steps keep on the threads is what memory plans count. On a thread of its own, whose scratch
+// is new, as is the pool's.
+TEST(LitePolicy, ScratchStaysWithinWhatPlansCount) {
+  constexpr int64_t kTokens = 3000;
+  for (const char* retriever : {"exact", "hata", "quest", "loki"}) {
+    for (const int64_t sequences : {1, 5}) {
+      std::thread([&] {
+        KvOptions options = Options("10%", retriever);
+        options.thresholds = "fixed";
+        options.eta = 1;  // every step refreshes
+        const auto plan = PlanLiteCache(kLayout, options, nullptr);
+        constexpr int kThreads = 2;
+        CpuDevice device(kThreads);
+        const auto stream = device.CreateStream();
+        const int64_t before = ops::cpu::ScratchBytesHeld().load();
+        const auto cache = plan->Create(device, kPlenty);
+        QuerySource source(kLayout, 0.1, 7);
+        std::vector<Part> parts;
+        const auto run = [&](const std::vector<Part>& of_step) {
+          const kv::Step step = MakeStep(*cache, of_step);
+          StepInputs inputs = source.Draw(step);
+          cache->BeginStep(step);
+          RunLayers(*cache, *stream, step, inputs, 0.2f, kLayout.layers);
+          cache->EndStep(step);
+        };
+        for (int64_t i = 0; i < sequences; ++i) {
+          parts.push_back({.id = cache->Create()});
+          for (int64_t past = 0; past < kTokens; past += 1000) {
+            run({{.id = parts.back().id, .rows = 1000, .decode = false}});
+          }
+        }
+        for (int i = 0; i < 3; ++i) run(parts);
+        const int64_t grown = ops::cpu::ScratchBytesHeld().load() - before;
+        // Tiles and single rows, whose size no plan depends on.
+        constexpr int64_t kSmall = (kThreads + 1) * (96 << 10);
+        EXPECT_GT(grown, 0);
+        EXPECT_LE(grown, kSmall + static_cast<int64_t>(
+                                      plan->ScratchBytes(sequences, kTokens + 3, kThreads)))
+            << retriever << ", " << sequences << " sequences";
+      }).join();
+    }
   }
 }
 

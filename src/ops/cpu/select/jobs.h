@@ -18,15 +18,17 @@ struct SelectJob {
   size_t scratch = 0;  // floats
 };
 
+// From how many jobs on whole jobs balance well enough over the threads; a thread's scratch then
+// stays in its cache.
+inline int64_t WholeJobs(int threads) { return 4 * static_cast<int64_t>(threads); }
+
 // Runs piece(job, index, scratch) for every piece of every job, then finish(job, scratch) once a
 // job, on the thread that ran its last piece: no thread waits for another job's pieces.
 template <class Piece, class Finish>
 void RunSelectJobs(ThreadPool& pool, std::span<const SelectJob> jobs, const Piece& piece,
                    const Finish& finish) {
   const auto count = static_cast<int64_t>(jobs.size());
-  // From four jobs a thread on, whole jobs balance well enough, and a thread's scratch stays in
-  // its cache.
-  if (count >= 4 * pool.size()) {
+  if (count >= WholeJobs(pool.size())) {
     pool.ParallelFor(count, 1, [&](int64_t begin, int64_t end, int) {
       static thread_local Scratch memory;
       for (int64_t j = begin; j < end; ++j) {
