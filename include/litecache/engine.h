@@ -22,6 +22,7 @@
 
 namespace litecache {
 
+class TokenConstraint;
 namespace tokenizer {
 class Tokenizer;
 }
@@ -72,6 +73,8 @@ struct Request {
   int logprobs = -1;  // -1: none; k >= 0: the chosen token's and the k most likely ones
   // Whose request it is, any number: where requests wait, clients take turns.
   uint64_t client = 0;
+  // What every sample may consist of; each follows a clone of its own. Null: anything.
+  std::shared_ptr<const TokenConstraint> constraint;
   // Called from the engine's thread while the prompt is processed.
   std::function<void(int64_t done, int64_t total)> on_prefill;
   // Called from the engine's thread whenever chunks have been queued, for readers that do not wait

@@ -239,7 +239,10 @@ void Core::StartSamples(Group* group) {
         i == 0 ? group->prompt_sequence : backend_.cache->Fork(group->samples[0].sequence);
     group->samples.push_back({i, sequence, true, 0, 0,
                               Sampler(request.sampling, group->seed, i, request.prompt),
-                              StopMatcher(request.stop), nullptr});
+                              StopMatcher(request.stop), nullptr, nullptr});
+    if (request.constraint != nullptr) {
+      group->samples.back().constraint = request.constraint->Clone();
+    }
     if (backend_.token_text) {
       group->samples.back().text = backend_.token_text(request.skip_special_tokens);
     }
@@ -270,12 +273,36 @@ void Core::SampleRows() {
 void Core::SampleRow(Sampled* row, SamplerScratch* scratch) {
   const std::span<const float> logits = LogitRow(row->logit_row);
   if (!AllFinite(logits)) throw Error("the model's logits are not finite (NaN or infinity)");
-  row->token = row->group->samples[row->sample].sampler.Sample(logits, scratch);
+  Sample& sample = row->group->samples[row->sample];
+  row->token = sample.constraint == nullptr
+                   ? sample.sampler.Sample(logits, scratch)
+                   : SampleConstrained(row->group->stop_ids, logits, &sample, scratch);
+  row->complete = sample.constraint != nullptr && sample.constraint->Finished();
   const int logprobs = row->group->request.logprobs;
   if (logprobs < 0) return;
   const double log_sum = LogSumExp(logits);
   row->logprob = LogprobOf(logits, row->token, log_sum);
   row->top_logprobs = TopLogprobs(logits, static_cast<size_t>(logprobs), log_sum);
+}
+
+// Tokens that end an answer may come where the constraint is complete, and only there.
+int32_t Core::SampleConstrained(const std::vector<int32_t>& stop_ids, std::span<const float> logits,
+                                Sample* sample, SamplerScratch* scratch) {
+  TokenConstraint& constraint = *sample->constraint;
+  const std::span<const uint32_t> mask = constraint.Mask();
+  scratch->allowed.assign(mask.begin(), mask.end());
+  scratch->allowed.resize((logits.size() + 31) / 32);
+  const bool complete = constraint.Complete();
+  for (const int32_t id : stop_ids) {
+    const uint32_t bit = 1u << (static_cast<uint32_t>(id) % 32);
+    uint32_t& word = scratch->allowed[static_cast<size_t>(id) / 32];
+    word = complete ? word | bit : word & ~bit;
+  }
+  const int32_t token = sample->sampler.SampleAllowed(logits, scratch);
+  if (MaskAllows(mask, token) && !std::binary_search(stop_ids.begin(), stop_ids.end(), token)) {
+    constraint.Accept(token);
+  }
+  return token;
 }
 
 void Core::Deliver(Sampled* row) {
@@ -300,6 +327,7 @@ void Core::Deliver(Sampled* row) {
     // A token that ends the answer is no part of its text.
     if (!stopped) stopped = sample.stops.Add(sample.text->Add(row->token), &chunk.text);
   }
+  stopped = stopped || row->complete;
   if (stopped) {
     chunk.finish = FinishReason::kStop;
   } else if (sample.generated >= group->max_tokens) {

@@ -69,6 +69,7 @@ class Core {
     int32_t token = 0;
     std::optional<TokenLogprob> logprob;
     std::vector<TokenLogprob> top_logprobs;
+    bool complete = false;  // the sample's constraint has ended the answer
     std::string error;
   };
 
@@ -85,6 +86,9 @@ class Core {
   void StartSamples(Group* group);
   void SampleRows();
   void SampleRow(Sampled* row, SamplerScratch* scratch);
+  static int32_t SampleConstrained(const std::vector<int32_t>& stop_ids,
+                                   std::span<const float> logits, Sample* sample,
+                                   SamplerScratch* scratch);
   void Deliver(Sampled* row);
   void EndSample(Group* group, Sample* sample);
   // Ends a whole request and frees what it holds.

@@ -17,6 +17,7 @@
 #include "engine/stop_matcher.h"
 #include "kv/cache.h"
 #include "litecache/engine.h"
+#include "litecache/token_constraint.h"
 
 namespace litecache::engine {
 
@@ -44,7 +45,8 @@ struct Sample {
   int64_t generated = 0;
   Sampler sampler;
   StopMatcher stops;
-  std::unique_ptr<TokenText> text;  // null without a tokenizer
+  std::unique_ptr<TokenText> text;              // null without a tokenizer
+  std::unique_ptr<TokenConstraint> constraint;  // null without one
 };
 
 // n samples of one prompt, which share its pages; or a score job, which has no samples.

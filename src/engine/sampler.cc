@@ -2,8 +2,11 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
+#include <limits>
 
+#include "base/error.h"
 #include "engine/random.h"
 
 namespace litecache::engine {
@@ -32,11 +35,43 @@ bool Sampler::HasPenalties() const {
 }
 
 int32_t Sampler::Sample(std::span<const float> logits, SamplerScratch* scratch) {
-  const std::span<const float> row = Adjust(logits, scratch);
-  const int32_t token = params_.temperature < 1e-6 ? ArgMax(row) : Draw(row, scratch);
+  const int32_t token = Choose(Adjust(logits, scratch), scratch);
+  Count(token);
+  return token;
+}
+
+int32_t Sampler::SampleAllowed(std::span<const float> logits, SamplerScratch* scratch) {
+  constexpr float kNever = -std::numeric_limits<float>::infinity();
+  std::vector<float>& row = scratch->row;
+  row.assign(logits.size(), kNever);
+  bool some = false;
+  for (size_t word = 0; word < scratch->allowed.size(); ++word) {
+    for (uint32_t bits = scratch->allowed[word]; bits != 0; bits &= bits - 1) {
+      const size_t token = word * 32 + static_cast<size_t>(std::countr_zero(bits));
+      if (token >= row.size()) break;
+      row[token] = logits[token];
+      some = true;
+    }
+  }
+  if (!some) {
+    throw Error(
+        "no token can go on with what the answer's format demands: the vocabulary lacks some byte");
+  }
+  Penalize(&row);
+  int32_t token = Choose(row, scratch);
+  // Where rounding has drawn past the last token with a weight.
+  if (row[static_cast<size_t>(token)] == kNever) token = ArgMax(row);
+  Count(token);
+  return token;
+}
+
+int32_t Sampler::Choose(std::span<const float> row, SamplerScratch* scratch) const {
+  return params_.temperature < 1e-6 ? ArgMax(row) : Draw(row, scratch);
+}
+
+void Sampler::Count(int32_t token) {
   ++drawn_;
   if (HasPenalties()) history_.AddGenerated(token);
-  return token;
 }
 
 std::span<const float> Sampler::Adjust(std::span<const float> logits,
@@ -44,15 +79,19 @@ std::span<const float> Sampler::Adjust(std::span<const float> logits,
   if (params_.logit_bias.empty() && history_.entries().empty()) return logits;
   std::vector<float>& row = scratch->row;
   row.assign(logits.begin(), logits.end());
-  for (const auto& [token, bias] : params_.logit_bias) row[static_cast<size_t>(token)] += bias;
+  Penalize(&row);
+  return row;
+}
+
+void Sampler::Penalize(std::vector<float>* row) const {
+  for (const auto& [token, bias] : params_.logit_bias) (*row)[static_cast<size_t>(token)] += bias;
   const auto repetition = static_cast<float>(params_.repetition_penalty);
   for (const auto& [token, generated] : history_.entries()) {
-    float& logit = row[static_cast<size_t>(token)];
+    float& logit = (*row)[static_cast<size_t>(token)];
     if (repetition != 1.0f) logit = logit > 0 ? logit / repetition : logit * repetition;
     logit -= static_cast<float>(params_.frequency_penalty * generated);
     if (generated > 0) logit -= static_cast<float>(params_.presence_penalty);
   }
-  return row;
 }
 
 int32_t Sampler::Draw(std::span<const float> row, SamplerScratch* scratch) const {

@@ -18,6 +18,7 @@ struct SamplerScratch {
   std::vector<double> block_sums;
   std::vector<Candidate> candidates;
   std::vector<double> candidate_weights;
+  std::vector<uint32_t> allowed;  // bits of tokens, for SampleAllowed
 };
 
 // Tokens a sample has seen, for penalties.
@@ -53,10 +54,16 @@ class Sampler {
   // The next token for logits [vocab], which are finite; tokens must be sampled in their order.
   // The draw depends on (seed, sample, number of tokens before) alone.
   int32_t Sample(std::span<const float> logits, SamplerScratch* scratch);
+  // The same among the tokens whose bits scratch->allowed (ceil(vocab / 32) words) has: the others'
+  // logits are minus infinity before anything else looks at them. Throws Error where none is left.
+  int32_t SampleAllowed(std::span<const float> logits, SamplerScratch* scratch);
 
  private:
   bool HasPenalties() const;
   std::span<const float> Adjust(std::span<const float> logits, SamplerScratch* scratch) const;
+  void Penalize(std::vector<float>* row) const;
+  int32_t Choose(std::span<const float> row, SamplerScratch* scratch) const;
+  void Count(int32_t token);
   int32_t Draw(std::span<const float> row, SamplerScratch* scratch) const;
   int32_t DrawFromAll(std::span<const float> row, double uniform, SamplerScratch* scratch) const;
   // Fills scratch->candidates with what top-k, top-p and min-p leave.
