@@ -58,6 +58,10 @@ class Tokenizer {
   std::optional<int32_t> TokenToId(std::string_view token) const;
   std::optional<std::string> IdToToken(int32_t id) const;
 
+  // The bytes every token stands for inside of a text, by id: parts of characters as they are, a
+  // leading space included. Empty for special tokens and for ids that name none.
+  std::vector<std::string> AllTokenBytes() const;
+
   // Beginning and end of text, where tokenizer_config.json or special_tokens_map.json name them.
   std::optional<int32_t> bos_id() const;
   std::optional<int32_t> eos_id() const;

@@ -1,0 +1,79 @@
+// Sets of characters, and automata over characters written as bytes.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "grammar/automaton.h"
+
+namespace litecache::grammar {
+
+// Unicode scalar values as sorted, disjoint ranges, ends included.
+class CharacterSet {
+ public:
+  using Range = std::pair<uint32_t, uint32_t>;
+
+  CharacterSet() = default;
+  CharacterSet(std::initializer_list<Range> ranges) {
+    for (const Range& range : ranges) Add(range.first, range.second);
+  }
+  static CharacterSet All();
+
+  void Add(uint32_t first, uint32_t last);
+  void Add(const CharacterSet& other);
+  void Remove(uint32_t character);
+  CharacterSet Complement() const;
+  const std::vector<Range>& ranges() const { return ranges_; }
+  auto operator<=>(const CharacterSet&) const = default;
+
+ private:
+  std::vector<Range> ranges_;
+};
+
+// A nondeterministic automaton over characters.
+struct CharacterAutomaton {
+  struct Edge {
+    CharacterSet characters;
+    int target = 0;
+  };
+  struct Node {
+    std::vector<Edge> edges;
+    std::vector<int> jumps;
+    bool accepts = false;
+  };
+  std::vector<Node> nodes;
+  int start = 0;
+
+  int Add() {
+    nodes.emplace_back();
+    return static_cast<int>(nodes.size() - 1);
+  }
+};
+
+// Writes characters of JSON strings into an automaton over bytes. A character stands as itself in
+// UTF-8, or as its short escape (\u00XX for control characters) where JSON asks for one: each in
+// one way only.
+class CharacterWriter {
+ public:
+  explicit CharacterWriter(AutomatonBuilder* builder) : builder_(*builder) {}
+
+  // One character of the set between two states.
+  void One(StateId from, const CharacterSet& set, StateId to);
+  // The texts of min to max characters that `characters` accepts, between two states.
+  void All(StateId from, const CharacterAutomaton& characters, uint32_t min, uint32_t max,
+           StateId to);
+
+ private:
+  // Everything but single bytes that stand for themselves, as a callee.
+  StateId Rest(const CharacterSet& set);
+
+  AutomatonBuilder& builder_;
+  std::map<CharacterSet, StateId> rest_;
+};
+
+// The UTF-8 bytes of characters first .. last, which are 0x80 or more, between two states.
+void WriteUtf8(AutomatonBuilder* builder, StateId from, uint32_t first, uint32_t last, StateId to);
+
+}  // namespace litecache::grammar

@@ -1,0 +1,39 @@
+// Numbers between bounds, as texts.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "grammar/automaton.h"
+
+namespace litecache::grammar {
+
+// A decimal number's digits: 0.05 is {"0", "05"}.
+struct Decimal {
+  bool negative = false;
+  std::string whole;     // without leading zeros; "0"
+  std::string fraction;  // without trailing zeros
+};
+
+// From a JSON number's text, exponents included. nullopt for more than 40 digits.
+std::optional<Decimal> ParseDecimal(std::string_view text);
+
+struct NumberBounds {
+  std::optional<Decimal> low, high;
+  bool low_excluded = false, high_excluded = false;
+  // Digits behind the point, at most; 0: integers.
+  int fraction_digits = 0;
+
+  bool bounded() const { return low || high; }
+};
+
+// Digits of numbers that are not bounded: enough for 64-bit integers and doubles, and an end for a
+// model that would go on.
+inline constexpr int kWholeDigits = 18;
+inline constexpr int kFractionDigits = 17;
+
+// The JSON numbers within the bounds between two states, without exponents; zero has no sign.
+void WriteNumber(AutomatonBuilder* builder, StateId from, const NumberBounds& bounds, StateId to);
+
+}  // namespace litecache::grammar

@@ -1,0 +1,120 @@
+#include "grammar/grammar.h"
+
+#include <utility>
+
+#include "base/error.h"
+#include "grammar/match_cache.h"
+#include "grammar/schema_compiler.h"
+
+namespace litecache::grammar {
+namespace {
+
+// One sample's place in a grammar.
+class GrammarConstraint final : public TokenConstraint {
+ public:
+  explicit GrammarConstraint(std::shared_ptr<const Grammar> grammar)
+      : grammar_(std::move(grammar)) {
+    const std::lock_guard lock(grammar_->mutex());
+    cache_ = grammar_->Cache();
+    MoveTo(cache_->start());
+  }
+
+  std::unique_ptr<TokenConstraint> Clone() const override {
+    return std::make_unique<GrammarConstraint>(*this);
+  }
+
+  std::span<const uint32_t> Mask() override {
+    const std::lock_guard lock(grammar_->mutex());
+    FollowCache();
+    mask_ = cache_->Mask(place_);
+    return *mask_;
+  }
+
+  void Accept(int32_t token) override {
+    const std::lock_guard lock(grammar_->mutex());
+    FollowCache();
+    const MatchCache::Place next =
+        cache_->Step(place_, std::string_view(grammar_->vocabulary().bytes(token)));
+    LC_CHECK(next != MatchCache::kNowhere, "token {} is not what the grammar allows", token);
+    MoveTo(next);
+  }
+
+  bool Complete() const override { return complete_; }
+  bool Finished() const override { return complete_ && !open_; }
+
+ private:
+  void MoveTo(MatchCache::Place place) {
+    place_ = place;
+    complete_ = cache_->Complete(place);
+    open_ = cache_->Open(place);
+  }
+
+  void FollowCache() {
+    std::shared_ptr<MatchCache> current = grammar_->Cache();
+    if (current == cache_) return;
+    place_ = current->Import(*cache_, place_);
+    cache_ = std::move(current);
+  }
+
+  std::shared_ptr<const Grammar> grammar_;
+  std::shared_ptr<MatchCache> cache_;
+  MatchCache::Place place_ = MatchCache::kNowhere;
+  bool complete_ = false;
+  bool open_ = false;
+  std::shared_ptr<const TokenMask> mask_;  // the one handed out last
+};
+
+std::shared_ptr<Grammar> Finish(AutomatonBuilder* builder, StateId start,
+                                std::shared_ptr<const Vocabulary> vocabulary) {
+  return std::make_shared<Grammar>(builder->Finish(start), std::move(vocabulary));
+}
+
+}  // namespace
+
+Grammar::Grammar(Automaton automaton, std::shared_ptr<const Vocabulary> vocabulary)
+    : automaton_(std::move(automaton)), vocabulary_(std::move(vocabulary)) {}
+
+Grammar::~Grammar() = default;
+
+std::unique_ptr<TokenConstraint> Grammar::NewConstraint() const {
+  return std::make_unique<GrammarConstraint>(shared_from_this());
+}
+
+std::shared_ptr<MatchCache> Grammar::Cache() const {
+  if (cache_ == nullptr || cache_->Full()) {
+    cache_ = std::make_shared<MatchCache>(automaton_, *vocabulary_);
+  }
+  return cache_;
+}
+
+std::shared_ptr<Grammar> Grammar::OfSchema(const Json& schema,
+                                           std::shared_ptr<const Vocabulary> vocabulary) {
+  AutomatonBuilder builder;
+  SchemaCompiler compiler(&builder);
+  const StateId start = builder.Add(), value = builder.Add(), end = builder.AddEnd();
+  builder.Call(start, compiler.LeadingSpace(), value);
+  builder.Call(value, compiler.Compile(schema), end);
+  return Finish(&builder, start, std::move(vocabulary));
+}
+
+std::shared_ptr<Grammar> Grammar::OfObject(std::shared_ptr<const Vocabulary> vocabulary) {
+  return OfSchema({{"type", "object"}}, std::move(vocabulary));
+}
+
+std::shared_ptr<Grammar> Grammar::OfFrames(const std::vector<FramedSchema>& frames,
+                                           const std::string* separator,
+                                           std::shared_ptr<const Vocabulary> vocabulary) {
+  LC_CHECK(!frames.empty());
+  AutomatonBuilder builder;
+  SchemaCompiler compiler(&builder);
+  const StateId start = builder.Add(), end = builder.AddEnd();
+  for (const FramedSchema& frame : frames) {
+    const StateId value = builder.Literal(start, frame.before), after = builder.Add();
+    builder.Call(value, compiler.Compile(frame.schema), after);
+    builder.Literal(after, frame.after, end);
+  }
+  if (separator != nullptr) builder.Literal(end, *separator, start);
+  return Finish(&builder, start, std::move(vocabulary));
+}
+
+}  // namespace litecache::grammar

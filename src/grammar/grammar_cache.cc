@@ -1,0 +1,53 @@
+#include "grammar/grammar_cache.h"
+
+#include <utility>
+
+namespace litecache::grammar {
+
+std::shared_ptr<const TokenConstraint> GrammarCache::OfSchema(const Json& schema) {
+  return Find("schema " + schema.dump(), [&](std::shared_ptr<const Vocabulary> vocabulary) {
+    return Grammar::OfSchema(schema, std::move(vocabulary));
+  });
+}
+
+std::shared_ptr<const TokenConstraint> GrammarCache::OfObject() {
+  return Find("object", [](std::shared_ptr<const Vocabulary> vocabulary) {
+    return Grammar::OfObject(std::move(vocabulary));
+  });
+}
+
+std::shared_ptr<const TokenConstraint> GrammarCache::OfFrames(
+    const std::vector<FramedSchema>& frames, const std::string* separator) {
+  Json key = Json::array({separator != nullptr ? Json(*separator) : Json()});
+  for (const FramedSchema& frame : frames) {
+    key.push_back({frame.before, frame.schema, frame.after});
+  }
+  return Find("frames " + key.dump(), [&](std::shared_ptr<const Vocabulary> vocabulary) {
+    return Grammar::OfFrames(frames, separator, std::move(vocabulary));
+  });
+}
+
+std::shared_ptr<const TokenConstraint> GrammarCache::Find(const std::string& key,
+                                                          const Make& make) {
+  std::shared_ptr<const Vocabulary> vocabulary;
+  {
+    const std::lock_guard lock(mutex_);
+    if (vocabulary_ == nullptr) vocabulary_ = Vocabulary::Of(tokenizer_);
+    vocabulary = vocabulary_;
+    for (auto it = grammars_.begin(); it != grammars_.end(); ++it) {
+      if (it->first != key) continue;
+      grammars_.splice(grammars_.begin(), grammars_, it);
+      return grammars_.front().second->NewConstraint();
+    }
+  }
+  // Not under the lock: a large schema takes a while. Two may make the same one; either will do.
+  const std::shared_ptr<const Grammar> grammar = make(vocabulary);
+  {
+    const std::lock_guard lock(mutex_);
+    grammars_.emplace_front(key, grammar);
+    if (grammars_.size() > kGrammars) grammars_.pop_back();
+  }
+  return grammar->NewConstraint();
+}
+
+}  // namespace litecache::grammar

@@ -1,0 +1,173 @@
+#include "grammar/match_cache.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace litecache::grammar {
+namespace {
+
+// Calls nested in each other: what a reader of the JSON has to nest, too, about half of it.
+constexpr uint32_t kMaxDepth = 256;
+// What a place keeps of an ambiguous grammar. Each can be completed without the others.
+constexpr size_t kMaxConfigurations = 512;
+// Bounds of a cache: of places (up to 1.2 KiB each), of masks (16 KiB each for 128K tokens).
+constexpr size_t kMaxPlaces = 20'000;
+constexpr size_t kMaxMaskBytes = size_t{64} << 20;
+constexpr size_t kMaxNodes = 1'000'000;
+
+uint64_t Key(uint32_t high, uint32_t low) { return uint64_t{high} << 32 | low; }
+
+}  // namespace
+
+MatchCache::MatchCache(const Automaton& automaton, const Vocabulary& vocabulary)
+    : automaton_(automaton), vocabulary_(vocabulary) {
+  places_.emplace_back();  // kNowhere
+  nodes_.emplace_back();   // outside of all calls
+  Reach({automaton.start, 0});
+  start_ = Intern();
+}
+
+uint32_t MatchCache::Push(StateId next, uint32_t below) {
+  const auto [found, added] =
+      node_of_.try_emplace(Key(next, below), static_cast<uint32_t>(nodes_.size()));
+  if (added) nodes_.push_back({next, below, nodes_[below].depth + 1});
+  return found->second;
+}
+
+void MatchCache::Reach(Configuration configuration) {
+  // From here one always gets to the end: what would have to nest deeper than allowed is not begun.
+  const auto add = [&](StateId state, uint32_t stack) {
+    const uint32_t height = automaton_.states[state].height;
+    if (height == kUnlimited || nodes_[stack].depth + height > kMaxDepth) return;
+    if (seen_.size() >= 8 * kMaxConfigurations) return;
+    if (seen_.try_emplace(Key(state, stack), true).second) work_.push_back({state, stack});
+  };
+  add(configuration.state, configuration.stack);
+  while (!work_.empty()) {
+    const Configuration at = work_.back();
+    work_.pop_back();
+    const State& state = automaton_.states[at.state];
+    if (!state.bytes.empty() && reached_.size() < kMaxConfigurations) reached_.push_back(at);
+    for (const StateId target : state.jumps) add(target, at.stack);
+    for (const CallEdge& call : state.calls) {
+      // The caller has to be able to go on, too.
+      const uint32_t height = automaton_.states[call.next].height;
+      if (height == kUnlimited || nodes_[at.stack].depth + height > kMaxDepth) continue;
+      add(call.callee, Push(call.next, at.stack));
+    }
+    if (!state.returns) continue;
+    if (at.stack == 0) {
+      complete_ = true;
+    } else {
+      add(nodes_[at.stack].next, nodes_[at.stack].below);
+    }
+  }
+}
+
+MatchCache::Place MatchCache::Intern() {
+  seen_.clear();
+  std::sort(reached_.begin(), reached_.end());
+  size_t hash = complete_;
+  for (const Configuration& at : reached_) {
+    hash = (hash ^ Key(at.state, at.stack)) * 0x9E3779B97F4A7C15u;
+    hash ^= hash >> 29;
+  }
+  const bool complete = std::exchange(complete_, false);
+  if (reached_.empty() && !complete) return kNowhere;
+  const auto [begin, end] = by_hash_.equal_range(hash);
+  for (auto it = begin; it != end; ++it) {
+    const PlaceData& place = places_[it->second];
+    if (place.complete == complete && place.configurations == reached_) {
+      reached_.clear();
+      return it->second;
+    }
+  }
+  const auto id = static_cast<Place>(places_.size());
+  places_.emplace_back();
+  places_.back().configurations = std::exchange(reached_, {});
+  places_.back().complete = complete;
+  by_hash_.emplace(hash, id);
+  return id;
+}
+
+MatchCache::Place MatchCache::Step(Place place, uint8_t byte) {
+  if (place == kNowhere) return kNowhere;
+  if (places_[place].next == nullptr) {
+    places_[place].next = std::make_unique<std::array<uint32_t, 256>>();
+    places_[place].next->fill(kUnknown);
+  }
+  if (const uint32_t known = (*places_[place].next)[byte]; known != kUnknown) return known;
+  for (const Configuration& at : places_[place].configurations) {
+    for (const ByteEdge& edge : automaton_.states[at.state].bytes) {
+      if (edge.low <= byte && byte <= edge.high) Reach({edge.target, at.stack});
+    }
+  }
+  const Place next = Intern();
+  (*places_[place].next)[byte] = next;
+  return next;
+}
+
+MatchCache::Place MatchCache::Step(Place place, std::string_view bytes) {
+  for (const char byte : bytes) place = Step(place, static_cast<uint8_t>(byte));
+  return place;
+}
+
+void MatchCache::Walk(const TokenTree& tree, Place place, TokenMask* mask) {
+  path_.assign(tree.depth + 1, kNowhere);
+  path_[0] = place;
+  for (uint32_t i = 0; i < tree.nodes.size();) {
+    const TokenTree::Node& node = tree.nodes[i];
+    const Place next = Step(path_[node.depth - 1], node.byte);
+    if (next == kNowhere) {
+      i = node.end;
+      continue;
+    }
+    path_[node.depth] = next;
+    for (uint32_t t = node.tokens_begin; t < node.tokens_end; ++t) {
+      const auto token = static_cast<uint32_t>(tree.tokens[t]);
+      (*mask)[token / 32] |= 1u << (token % 32);
+    }
+    ++i;
+  }
+}
+
+std::shared_ptr<const TokenMask> MatchCache::Mask(Place place) {
+  if (places_[place].mask != nullptr) return places_[place].mask;
+  auto mask = std::make_shared<TokenMask>((vocabulary_.size() + 31) / 32);
+  // Inside of a string most of the vocabulary may follow: that part is known beforehand, and only
+  // what ends the string or needs care is walked through.
+  uint32_t plain = 0;
+  for (const Configuration& at : places_[place].configurations) {
+    const State& state = automaton_.states[at.state];
+    plain = std::max(plain, state.plain);
+    if (state.plain == 0) reached_.push_back(at);
+  }
+  const Place rest = Intern();  // without the strings' insides
+  if (plain > 0) *mask = vocabulary_.PlainUpTo(plain);
+  Walk(vocabulary_.other(), place, mask.get());
+  Walk(vocabulary_.plain(), rest, mask.get());
+  masks_ += mask->size() * sizeof(uint32_t);
+  places_[place].mask = mask;
+  return mask;
+}
+
+bool MatchCache::Full() const {
+  return places_.size() > kMaxPlaces || masks_ > kMaxMaskBytes || nodes_.size() > kMaxNodes;
+}
+
+MatchCache::Place MatchCache::Import(const MatchCache& other, Place place) {
+  const PlaceData& from = other.places_[place];
+  for (const Configuration& at : from.configurations) {
+    std::vector<StateId> calls;
+    for (uint32_t node = at.stack; node != 0; node = other.nodes_[node].below) {
+      calls.push_back(other.nodes_[node].next);
+    }
+    uint32_t stack = 0;
+    for (size_t i = calls.size(); i-- > 0;) stack = Push(calls[i], stack);
+    reached_.push_back({at.state, stack});
+  }
+  complete_ = from.complete;
+  return Intern();
+}
+
+}  // namespace litecache::grammar
