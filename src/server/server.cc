@@ -24,6 +24,7 @@ std::unique_ptr<ServedModel> MakeServedModel(std::unique_ptr<Engine> engine,
   auto model = std::make_unique<ServedModel>();
   model->engine = std::move(engine);
   const tokenizer::Tokenizer& tokenizer = model->engine->tokenizer();
+  model->grammars = std::make_unique<grammar::GrammarCache>(tokenizer);
   model->names = std::move(names);
   if (model->names.empty()) {
     auto directory = model->engine->directory().lexically_normal();

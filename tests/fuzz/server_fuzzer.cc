@@ -64,6 +64,7 @@ const ServedModel& Model() {
   static const auto model = [] {
     auto made = std::make_unique<ServedModel>();
     made->engine = std::make_unique<NoEngine>();
+    made->grammars = std::make_unique<grammar::GrammarCache>(made->tokenizer());
     made->names = {"m"};
     made->chat.emplace(made->tokenizer(),
                        tokenizer::ChatTemplate("{% for m in messages %}<s>{{ m.role }}{{ m.content "

@@ -12,12 +12,15 @@
 #include "cli/collect.h"
 #include "cli/command.h"
 #include "cli/exit_codes.h"
+#include "cli/input.h"
 #include "cli/interrupt.h"
 #include "cli/json_text.h"
 #include "cli/options.h"
 #include "cli/output.h"
 #include "cli/prompts.h"
 #include "cli/stats.h"
+#include "grammar/grammar_cache.h"
+#include "litecache/token_constraint.h"
 #include "tokenizer/tokenizer.h"
 
 namespace litecache::cli {
@@ -71,6 +74,10 @@ class GenerateCommand final : public Command {
         ->check(CLI::Range(0, 1 << 20).description(""));
     app.add_flag("--show-special", show_special_, "Keep special tokens in the text");
     app.add_flag("--json", json_, "Print JSON");
+    app.add_option("--json-schema", schema_file_,
+                   "Answers are JSON that this schema allows; - reads standard input")
+        ->type_name("FILE");
+    app.add_flag("--json-object", json_object_, "Answers are JSON objects");
     sampling_.Declare(app, fmt::format("Tokens to generate at most; 0: until the context is full "
                                        "[{}, or less where the context ends]",
                                        kDefaultMaxTokens));
@@ -82,8 +89,13 @@ class GenerateCommand final : public Command {
     if (!chat_ && (!system_.empty() || !template_file_.empty())) {
       throw UsageError("--system and --chat-template work with --chat only");
     }
+    if (json_object_ && !schema_file_.empty()) {
+      throw UsageError("--json-object and --json-schema exclude each other");
+    }
+    const std::string schema = schema_file_.empty() ? "" : ReadInput(schema_file_);
     prompts_ = CollectPrompts(words, files_, token_files_);
     engine_ = Engine::Load(flags_.model, flags_.ToEngineOptions());
+    SetConstraint(schema);
     Submit();
     return Print();
   }
@@ -102,6 +114,24 @@ class GenerateCommand final : public Command {
     if (!system_.empty()) turns.push_back({"system", system_});
     turns.push_back({"user", prompt.text});
     return chat_prompt_->Encode(turns);
+  }
+
+  void SetConstraint(const std::string& schema) {
+    if (schema_file_.empty() && !json_object_) return;
+    grammar::GrammarCache grammars(engine_->tokenizer());
+    if (json_object_) {
+      constraint_ = grammars.OfObject();
+      return;
+    }
+    const auto parsed = grammar::Json::parse(schema, nullptr, false);
+    if (parsed.is_discarded()) throw FileError("{}: it is not JSON", schema_file_);
+    try {
+      constraint_ = grammars.OfSchema(parsed);
+    } catch (const Unsupported& error) {
+      throw Unsupported("{}: {}", schema_file_, error.what());
+    } catch (const InvalidArgument& error) {
+      throw FileError("{}: {}", schema_file_, error.what());
+    }
   }
 
   int64_t MaxTokens(size_t prompt_tokens) const {
@@ -129,6 +159,7 @@ class GenerateCommand final : public Command {
       request.n = samples_;
       request.logprobs = logprobs_;
       request.skip_special_tokens = !show_special_;
+      request.constraint = constraint_;
       sampling_.ApplyStops(&request);
       prompt_tokens_ += static_cast<int64_t>(request.prompt.size());
       auto done = std::make_shared<std::atomic<int64_t>>(0);
@@ -245,16 +276,19 @@ class GenerateCommand final : public Command {
   std::vector<std::string> token_files_;
   std::string system_;
   std::string template_file_;
+  std::string schema_file_;
   int samples_ = 1;
   int logprobs_ = -1;
   bool no_special_ = false;
   bool chat_ = false;
   bool show_special_ = false;
   bool json_ = false;
+  bool json_object_ = false;
 
   std::vector<Prompt> prompts_;
   std::unique_ptr<Engine> engine_;
   std::optional<ChatPrompt> chat_prompt_;
+  std::shared_ptr<const TokenConstraint> constraint_;
   std::vector<std::shared_ptr<RequestHandle>> handles_;
   std::vector<std::shared_ptr<std::atomic<int64_t>>> prefilled_;
   int64_t prompt_tokens_ = 0;

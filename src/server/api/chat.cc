@@ -1,21 +1,28 @@
 // /v1/chat/completions
 #include <ctime>
+#include <optional>
 #include <utility>
 
 #include "server/api/answer.h"
 #include "server/api/chat_prompt.h"
 #include "server/api/logprobs.h"
+#include "server/api/response_format.h"
+#include "server/api/tools.h"
 
 namespace litecache::server {
 namespace {
 
 class ChatFormat final : public AnswerFormat {
  public:
-  ChatFormat(const ServedModel& model, int choices, const StreamOptions& stream, bool logprobs)
+  ChatFormat(const ServedModel& model, int choices, const StreamOptions& stream, bool logprobs,
+             const ToolUse& tools)
       : model_(model),
         stream_(stream),
         logprobs_(logprobs),
-        choices_(static_cast<size_t>(choices)) {}
+        choices_(static_cast<size_t>(choices)) {
+    if (!tools.active()) return;
+    for (Choice& choice : choices_) choice.parser.emplace(tools.Parser());
+  }
 
   void Begin(std::string* out) override {
     for (size_t i = 0; i < choices_.size(); ++i) {
@@ -35,17 +42,29 @@ class ChatFormat final : public AnswerFormat {
       }
     }
     const bool last = chunk.finish != FinishReason::kNone;
-    if (!stream_.stream) {
+    if (last) choice.finish = chunk.finish;
+    if (choice.parser) {
+      std::vector<ToolEvent> events;
+      choice.parser->Add(chunk.text, &events);
+      if (last) choice.parser->Finish(&events);
+      for (const ToolEvent& event : events) {
+        Json delta = choice.Take(event);
+        if (stream_.stream) {
+          Append(static_cast<size_t>(index), std::move(delta), std::exchange(logprobs, nullptr),
+                 nullptr, out);
+        }
+      }
+      if (stream_.stream && !logprobs.is_null()) {
+        Append(static_cast<size_t>(index), Json::object(), std::move(logprobs), nullptr, out);
+      }
+    } else if (!stream_.stream) {
       choice.text += chunk.text;
-      if (last) choice.finish = chunk.finish;
-      return;
-    }
-    if (!chunk.text.empty() || !logprobs.is_null()) {
+    } else if (!chunk.text.empty() || !logprobs.is_null()) {
       Append(static_cast<size_t>(index), {{"content", chunk.text}}, std::move(logprobs), nullptr,
              out);
     }
-    if (last) {
-      Append(static_cast<size_t>(index), Json::object(), nullptr, FinishName(chunk.finish), out);
+    if (stream_.stream && last) {
+      Append(static_cast<size_t>(index), Json::object(), nullptr, choice.Finish(), out);
     }
   }
 
@@ -78,12 +97,16 @@ class ChatFormat final : public AnswerFormat {
       Choice& choice = choices_[i];
       Json logprobs;
       if (logprobs_) logprobs = {{"content", std::move(choice.logprobs)}, {"refusal", nullptr}};
-      choices.push_back(
-          {{"index", i},
-           {"message",
-            {{"role", "assistant"}, {"content", std::move(choice.text)}, {"refusal", nullptr}}},
-           {"logprobs", std::move(logprobs)},
-           {"finish_reason", FinishName(choice.finish)}});
+      Json message = {
+          {"role", "assistant"}, {"content", std::move(choice.text)}, {"refusal", nullptr}};
+      if (!choice.calls.empty()) {
+        if (message["content"] == "") message["content"] = nullptr;
+        message["tool_calls"] = choice.calls;
+      }
+      choices.push_back({{"index", i},
+                         {"message", std::move(message)},
+                         {"logprobs", std::move(logprobs)},
+                         {"finish_reason", choice.Finish()}});
     }
     result["choices"] = std::move(choices);
     result["usage"] = UsageJson(usage);
@@ -95,6 +118,31 @@ class ChatFormat final : public AnswerFormat {
     std::string text;
     Json logprobs = Json::array();
     FinishReason finish = FinishReason::kNone;
+    std::optional<ToolCallParser> parser;  // where there are tools
+    Json calls = Json::array();
+
+    // Adds what was said or called; returns what a stream says of it.
+    Json Take(const ToolEvent& event) {
+      if (event.kind == ToolEvent::kText) {
+        text += event.text;
+        return {{"content", event.text}};
+      }
+      if (event.kind == ToolEvent::kBegin) {
+        calls.push_back({{"id", NewId("call_")},
+                         {"type", "function"},
+                         {"function", {{"name", event.text}, {"arguments", ""}}}});
+        Json call = {{"index", calls.size() - 1}};
+        call.update(calls.back());
+        return {{"tool_calls", Json::array({std::move(call)})}};
+      }
+      auto& arguments = calls.back()["function"]["arguments"].get_ref<std::string&>();
+      arguments += event.text;
+      return {{"tool_calls", Json::array({Json{{"index", calls.size() - 1},
+                                               {"function", {{"arguments", event.text}}}}})}};
+    }
+    const char* Finish() const {
+      return finish == FinishReason::kStop && !calls.empty() ? "tool_calls" : FinishName(finish);
+    }
   };
 
   Json Head() const {
@@ -155,15 +203,15 @@ GenerationJob ReadChat(const Json& body, const ServedModel& model) {
   auto max_tokens = ReadMaxTokens(fields, "max_completion_tokens", model);
   const auto old_name = ReadMaxTokens(fields, "max_tokens", model);
   if (!max_tokens) max_tokens = old_name;
-  fields.RefuseUnless("response_format", {{{"type", "text"}}});
-  fields.RefuseUnless("tools", {Json::array()});
-  fields.RefuseUnless("tool_choice", {"none", "auto"});
-  fields.Ignore({"parallel_tool_calls"});
+  ReadResponseFormat(fields, model, &request);
+  ToolUse tools = ReadTools(fields, false);
   RefuseUnsupported(fields);
-  const ChatPromptFields prompt = ReadChatPrompt(fields, model);
+  ChatPromptFields prompt = ReadChatPrompt(fields, model);
   fields.Finish();
+  ApplyTools(model, &prompt, &tools, &request);
   request.prompt = EncodeChatPrompt(prompt, model);
-  job.format = std::make_unique<ChatFormat>(model, request.n, job.stream, request.logprobs >= 0);
+  job.format =
+      std::make_unique<ChatFormat>(model, request.n, job.stream, request.logprobs >= 0, tools);
   job.requests.push_back(std::move(request));
   SetMaxTokens(max_tokens, model.limits.default_max_tokens, model, &job);
   return job;

@@ -4,6 +4,7 @@
 
 #include "server/api/answer.h"
 #include "server/api/logprobs.h"
+#include "server/api/response_format.h"
 
 namespace litecache::server {
 namespace {
@@ -165,7 +166,7 @@ GenerationJob ReadCompletion(const Json& body, const ServedModel& model) {
   }
   fields.RefuseUnless("best_of", {1, request.n}, "only 'n' answers are made");
   fields.RefuseUnless("suffix", {""});
-  fields.RefuseUnless("response_format", {{{"type", "text"}}});
+  ReadResponseFormat(fields, model, &request);
   const bool add_special_tokens = fields.Bool("add_special_tokens").value_or(true);
   auto prompts = ReadPrompts(fields, model, add_special_tokens);
   fields.Finish();

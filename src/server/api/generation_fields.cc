@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "base/join.h"
+#include "server/api/response_format.h"
 
 namespace litecache::server {
 namespace {
@@ -56,9 +57,8 @@ void RefuseUnsupported(Fields& fields) {
   fields.RefuseUnless("priority", {0}, "requests are served in their order");
   fields.RefuseUnless("service_tier", {"auto", "default"}, "there is one tier");
   for (const char* name :
-       {"truncate_prompt_tokens", "bad_words", "allowed_token_ids", "structured_outputs",
-        "guided_json", "guided_regex", "guided_choice", "guided_grammar", "kv_transfer_params",
-        "cache_salt", "logits_processors"}) {
+       {"truncate_prompt_tokens", "bad_words", "allowed_token_ids", "guided_regex", "guided_choice",
+        "guided_grammar", "kv_transfer_params", "cache_salt", "logits_processors"}) {
     fields.Refuse(name);
   }
   // Labels for whoever runs a service; nothing here depends on them.
@@ -97,6 +97,7 @@ Request ReadGenerationFields(Fields& fields, const ServedModel& model) {
   if (auto ids = fields.Ids("stop_token_ids")) request.stop_token_ids = std::move(*ids);
   request.ignore_eos = fields.Bool("ignore_eos").value_or(false);
   request.skip_special_tokens = fields.Bool("skip_special_tokens").value_or(true);
+  ReadGuidedJson(fields, model, &request);
   RefuseUnsupported(fields);
   return request;
 }

@@ -18,9 +18,10 @@ struct StreamOptions {
 };
 
 // temperature, top_p, top_k, min_p, the penalties, seed, logit_bias, n, stop, stop_token_ids,
-// ignore_eos, skip_special_tokens, and the refusal of related fields this server lacks. What is not
-// given comes from the model's generation_config.json; a request that asks for sampling (top_k,
-// top_p, min_p, several samples) of a model whose default is greedy gets temperature 1.
+// ignore_eos, skip_special_tokens, guided_json, and the refusal of related fields this server
+// lacks. What is not given comes from the model's generation_config.json; a request that asks for
+// sampling (top_k, top_p, min_p, several samples) of a model whose default is greedy gets
+// temperature 1.
 Request ReadGenerationFields(Fields& fields, const ServedModel& model);
 
 // An answer's length from the field `name`: checked against the server's limit; nullopt when the

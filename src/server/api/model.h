@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "grammar/grammar_cache.h"
 #include "litecache/engine.h"
 #include "tokenizer/chat_encoder.h"
 #include "tokenizer/tokenizer.h"
@@ -25,8 +26,9 @@ struct RequestLimits {
 // Immutable once made; any thread may read it.
 struct ServedModel {
   std::unique_ptr<Engine> engine;
-  std::vector<std::string> names;              // what requests may call it; the first is reported
-  std::optional<tokenizer::ChatEncoder> chat;  // none: the model has no chat template
+  std::vector<std::string> names;  // what requests may call it; the first is reported
+  std::unique_ptr<grammar::GrammarCache> grammars;  // over the engine's tokenizer
+  std::optional<tokenizer::ChatEncoder> chat;       // none: the model has no chat template
   RequestLimits limits;
   std::time_t created = 0;
 

@@ -1,36 +1,47 @@
 // /v1/responses: text in, text out. Answers are not kept: "store" and "previous_response_id" are
 // refused, and what is reported says so.
 #include <ctime>
+#include <optional>
 #include <utility>
+#include <vector>
 
 #include "server/api/answer.h"
 #include "server/api/chat_prompt.h"
 #include "server/api/messages.h"
+#include "server/api/response_format.h"
+#include "server/api/tools.h"
 
 namespace litecache::server {
 namespace {
 
-// Events of a stream are named and numbered.
+// Events of a stream are named and numbered. The output is a list of items: messages, and calls of
+// functions.
 class ResponsesFormat final : public AnswerFormat {
  public:
-  ResponsesFormat(const ServedModel& model, const StreamOptions& stream, Json echo)
-      : model_(model), stream_(stream), echo_(std::move(echo)) {}
+  ResponsesFormat(const ServedModel& model, const StreamOptions& stream, Json echo,
+                  const ToolUse& tools)
+      : model_(model), stream_(stream), echo_(std::move(echo)) {
+    if (tools.active()) parser_.emplace(tools.Parser());
+  }
 
   void Begin(std::string* out) override {
     Emit("response.created", {{"response", State("in_progress", Json::array(), nullptr)}}, out);
     Emit("response.in_progress", {{"response", State("in_progress", Json::array(), nullptr)}}, out);
-    Json item = Item("in_progress");
-    item["content"] = Json::array();
-    Emit("response.output_item.added", {{"output_index", 0}, {"item", std::move(item)}}, out);
-    Emit("response.content_part.added", Place({{"part", Part("")}}), out);
+    // Where there are tools the answer may be a call alone.
+    if (!parser_) Open(false, "", out);
   }
 
   void Delta(int, const Chunk& chunk, std::string* out) override {
-    text_ += chunk.text;
-    if (chunk.finish != FinishReason::kNone) finish_ = chunk.finish;
-    if (!stream_.stream || chunk.text.empty()) return;
-    Emit("response.output_text.delta", Place({{"delta", chunk.text}, {"logprobs", Json::array()}}),
-         out);
+    const bool last = chunk.finish != FinishReason::kNone;
+    if (last) finish_ = chunk.finish;
+    std::vector<ToolEvent> events;
+    if (parser_) {
+      parser_->Add(chunk.text, &events);
+      if (last) parser_->Finish(&events);
+    } else if (!chunk.text.empty()) {
+      events.push_back({ToolEvent::kText, chunk.text});
+    }
+    for (const ToolEvent& event : events) Take(event, out);
   }
 
   void OnProgress(const Progress& progress, std::string* out) override {
@@ -38,11 +49,9 @@ class ResponsesFormat final : public AnswerFormat {
   }
 
   void End(const Usage& usage, std::string* out) override {
+    if (items_.empty()) Open(false, "", out);
+    Close(out);
     const Json result = Whole(usage);
-    Emit("response.output_text.done", Place({{"text", text_}, {"logprobs", Json::array()}}), out);
-    Emit("response.content_part.done", Place({{"part", Part(text_)}}), out);
-    Emit("response.output_item.done",
-         {{"output_index", 0}, {"item", Item(complete() ? "completed" : "incomplete")}}, out);
     Emit(complete() ? "response.completed" : "response.incomplete", {{"response", result}}, out);
   }
 
@@ -53,7 +62,12 @@ class ResponsesFormat final : public AnswerFormat {
   }
 
   Json Whole(const Usage& usage) override {
-    Json output = Json::array({Item(complete() ? "completed" : "incomplete")});
+    if (items_.empty()) items_.push_back({false, NewId("msg_"), "", "", ""});
+    Json output = Json::array();
+    for (const Item& item : items_) {
+      output.push_back(
+          ItemJson(item, &item != &items_.back() || complete() ? "completed" : "incomplete"));
+    }
     return State(complete() ? "completed" : "incomplete", std::move(output),
                  {{"input_tokens", usage.prompt_tokens},
                   {"input_tokens_details", {{"cached_tokens", usage.cached_tokens}}},
@@ -63,7 +77,63 @@ class ResponsesFormat final : public AnswerFormat {
   }
 
  private:
+  struct Item {
+    bool call = false;
+    std::string id;
+    std::string call_id;
+    std::string name;
+    std::string text;  // of the message, or the call's arguments
+  };
+
   bool complete() const { return finish_ != FinishReason::kLength; }
+
+  void Take(const ToolEvent& event, std::string* out) {
+    if (event.kind == ToolEvent::kBegin) {
+      Close(out);
+      return Open(true, event.text, out);
+    }
+    if (event.kind == ToolEvent::kText && (items_.empty() || items_.back().call)) {
+      Close(out);
+      Open(false, "", out);
+    }
+    Item& item = items_.back();
+    item.text += event.text;
+    if (!stream_.stream) return;
+    if (item.call) {
+      Emit("response.function_call_arguments.delta", Place({{"delta", event.text}}), out);
+    } else {
+      Emit("response.output_text.delta",
+           PlacePart({{"delta", event.text}, {"logprobs", Json::array()}}), out);
+    }
+  }
+
+  void Open(bool call, const std::string& name, std::string* out) {
+    items_.push_back({call, NewId(call ? "fc_" : "msg_"), call ? NewId("call_") : "", name, ""});
+    if (!stream_.stream) return;
+    Json item = ItemJson(items_.back(), "in_progress");
+    if (!call) item["content"] = Json::array();
+    Emit("response.output_item.added",
+         {{"output_index", items_.size() - 1}, {"item", std::move(item)}}, out);
+    if (!call) Emit("response.content_part.added", PlacePart({{"part", Part("")}}), out);
+  }
+
+  // The last item, if there is one.
+  void Close(std::string* out) {
+    if (items_.empty() || !stream_.stream) return;
+    const Item& item = items_.back();
+    if (item.call) {
+      Emit("response.function_call_arguments.done",
+           Place({{"name", item.name}, {"arguments", item.text}}), out);
+    } else {
+      Emit("response.output_text.done",
+           PlacePart({{"text", item.text}, {"logprobs", Json::array()}}), out);
+      Emit("response.content_part.done", PlacePart({{"part", Part(item.text)}}), out);
+    }
+    Emit("response.output_item.done",
+         {{"output_index", items_.size() - 1},
+          {"item", ItemJson(item, complete() ? "completed" : "incomplete")}},
+         out);
+  }
 
   static Json Part(const std::string& text) {
     return {{"type", "output_text"},
@@ -72,16 +142,26 @@ class ResponsesFormat final : public AnswerFormat {
             {"logprobs", Json::array()}};
   }
 
-  Json Item(const char* status) const {
-    return {{"id", item_id_},
+  static Json ItemJson(const Item& item, const char* status) {
+    if (item.call) {
+      return {{"id", item.id},           {"type", "function_call"}, {"status", status},
+              {"call_id", item.call_id}, {"name", item.name},       {"arguments", item.text}};
+    }
+    return {{"id", item.id},
             {"type", "message"},
             {"status", status},
             {"role", "assistant"},
-            {"content", Json::array({Part(text_)})}};
+            {"content", Json::array({Part(item.text)})}};
   }
 
+  // In the last item.
   Json Place(Json fields) const {
-    Json event = {{"item_id", item_id_}, {"output_index", 0}, {"content_index", 0}};
+    Json event = {{"item_id", items_.back().id}, {"output_index", items_.size() - 1}};
+    event.update(fields);
+    return event;
+  }
+  Json PlacePart(Json fields) const {
+    Json event = Place({{"content_index", 0}});
     event.update(fields);
     return event;
   }
@@ -97,12 +177,8 @@ class ResponsesFormat final : public AnswerFormat {
                    {"incomplete_details", nullptr},
                    {"model", model_.name()},
                    {"output", std::move(output)},
-                   {"parallel_tool_calls", false},
                    {"previous_response_id", nullptr},
                    {"store", false},
-                   {"text", {{"format", {{"type", "text"}}}}},
-                   {"tool_choice", "none"},
-                   {"tools", Json::array()},
                    {"usage", std::move(usage)}};
     if (std::string_view(status) == "incomplete") {
       result["incomplete_details"] = {{"reason", "max_output_tokens"}};
@@ -122,12 +198,49 @@ class ResponsesFormat final : public AnswerFormat {
   const StreamOptions stream_;
   const Json echo_;  // fields of the request that the response repeats
   const std::string id_ = NewId("resp_");
-  const std::string item_id_ = NewId("msg_");
   const std::time_t created_ = std::time(nullptr);
   int64_t sequence_ = 0;
-  std::string text_;
+  std::optional<ToolCallParser> parser_;  // where there are tools
+  std::vector<Item> items_;
   FinishReason finish_ = FinishReason::kNone;
 };
+
+// A call of the assistant's, or what came of it, as a chat has them.
+Json ReadCallItem(Fields& item, bool call) {
+  const auto id = item.String("call_id");
+  if (!id) item.Fail("call_id", "it is missing");
+  item.Ignore({"id", "status"});
+  if (!call) {
+    const Json* output = item.Find("output");
+    if (output == nullptr) item.Fail("output", "it is missing");
+    return {{"role", "tool"},
+            {"tool_call_id", *id},
+            {"content", ReadContent(*output, item.Path("output"))}};
+  }
+  const auto name = item.String("name");
+  if (!name) item.Fail("name", "it is missing");
+  const Json function = {{"name", *name}, {"arguments", item.String("arguments").value_or("{}")}};
+  return {{"role", "assistant"},
+          {"tool_calls",
+           Json::array({Json{{"id", *id}, {"type", "function"}, {"function", function}}})}};
+}
+
+// Calls of one turn are one message of a chat, together with what was said before them.
+void MergeCalls(Json* messages) {
+  Json merged = Json::array();
+  for (Json& message : *messages) {
+    const bool follows =
+        message.contains("tool_calls") && !merged.empty() && merged.back()["role"] == "assistant";
+    if (!follows) {
+      merged.push_back(std::move(message));
+      continue;
+    }
+    Json& before = merged.back();
+    if (!before.contains("tool_calls")) before["tool_calls"] = Json::array();
+    before["tool_calls"].push_back(message["tool_calls"][0]);
+  }
+  *messages = std::move(merged);
+}
 
 // `input`: a text, or a list of messages, to those of a chat.
 Json ReadInput(Fields& fields, std::optional<std::string> instructions) {
@@ -144,7 +257,13 @@ Json ReadInput(Fields& fields, std::optional<std::string> instructions) {
   }
   for (size_t i = 0; i < input->size(); ++i) {
     Fields item((*input)[i], fmt::format("input[{}].", i));
-    item.RefuseUnless("type", {"message"}, "this server takes messages only");
+    const std::string type = item.String("type").value_or("message");
+    if (type == "function_call" || type == "function_call_output") {
+      messages.push_back(ReadCallItem(item, type == "function_call"));
+      item.Finish();
+      continue;
+    }
+    item.RefuseUnless("type", {"message"}, "this server takes messages and calls of functions");
     const auto role = item.String("role");
     if (!role) item.Fail("role", "it is missing");
     if (*role == "tool") item.Fail("role", "system, developer, user or assistant is expected");
@@ -154,26 +273,27 @@ Json ReadInput(Fields& fields, std::optional<std::string> instructions) {
     item.Finish();
     messages.push_back({{"role", *role}, {"content", ReadContent(*content, item.Path("content"))}});
   }
+  MergeCalls(&messages);
   return messages;
 }
 
-void RefuseUnsupported(Fields& fields) {
+// Returns "text.format", for the answer.
+Json ReadRest(Fields& fields, const ServedModel& model, Request* request) {
+  Json text_format = {{"type", "text"}};
   fields.RefuseUnless("store", {false}, "answers are not kept");
   fields.Refuse("previous_response_id", "answers are not kept: send the whole conversation");
   fields.RefuseUnless("background", {false}, "answers are not kept");
   fields.RefuseUnless("truncation", {"disabled"});
   fields.RefuseUnless("include", {Json::array()});
-  fields.RefuseUnless("tools", {Json::array()});
-  fields.RefuseUnless("tool_choice", {"none", "auto"});
-  fields.Ignore({"parallel_tool_calls"});
   fields.RefuseUnless("top_logprobs", {0});
   for (const char* name : {"conversation", "prompt", "max_tool_calls"}) fields.Refuse(name);
   if (const Json* text = fields.Object("text")) {
     Fields inner(*text, "text.");
-    inner.RefuseUnless("format", {{{"type", "text"}}});
+    text_format = ReadTextFormat(inner, model, request);
     inner.Refuse("verbosity");
     inner.Finish();
   }
+  return text_format;
 }
 
 }  // namespace
@@ -186,7 +306,8 @@ GenerationJob ReadResponses(const Json& body, const ServedModel& model) {
   Request request = ReadGenerationFields(fields, model);
   job.stream = ReadStreamFields(fields);
   const auto max_tokens = ReadMaxTokens(fields, "max_output_tokens", model);
-  RefuseUnsupported(fields);
+  const Json text_format = ReadRest(fields, model, &request);
+  ToolUse tools = ReadTools(fields, true);
   const auto instructions = fields.String("instructions");
   // The rest of a conversation's fields are those of a chat.
   Json chat = {{"messages", ReadInput(fields, instructions)}};
@@ -202,14 +323,21 @@ GenerationJob ReadResponses(const Json& body, const ServedModel& model) {
   }
   fields.Finish();
   Fields chat_fields(chat);
-  request.prompt = EncodeChatPrompt(ReadChatPrompt(chat_fields, model), model);
+  ChatPromptFields prompt = ReadChatPrompt(chat_fields, model);
+  ApplyTools(model, &prompt, &tools, &request);
+  request.prompt = EncodeChatPrompt(prompt, model);
 
-  Json echo = {{"instructions", instructions ? Json(*instructions) : Json()},
-               {"max_output_tokens", max_tokens ? Json(*max_tokens) : Json()},
-               {"temperature", request.sampling.temperature},
-               {"top_p", request.sampling.top_p},
-               {"metadata", body.value("metadata", Json::object())}};
-  job.format = std::make_unique<ResponsesFormat>(model, job.stream, std::move(echo));
+  Json echo = {
+      {"instructions", instructions ? Json(*instructions) : Json()},
+      {"max_output_tokens", max_tokens ? Json(*max_tokens) : Json()},
+      {"temperature", request.sampling.temperature},
+      {"top_p", request.sampling.top_p},
+      {"text", {{"format", text_format}}},
+      {"parallel_tool_calls", tools.parallel},
+      {"tool_choice", tools.choice_field},
+      {"tools", body.contains("tools") && body["tools"].is_array() ? body["tools"] : Json::array()},
+      {"metadata", body.value("metadata", Json::object())}};
+  job.format = std::make_unique<ResponsesFormat>(model, job.stream, std::move(echo), tools);
   job.requests.push_back(std::move(request));
   SetMaxTokens(max_tokens, model.limits.default_max_tokens, model, &job);
   return job;

@@ -1,0 +1,35 @@
+// Fields that say which form an answer has.
+#pragma once
+
+#include <string>
+
+#include "grammar/grammar.h"
+#include "server/api/fields.h"
+#include "server/api/model.h"
+
+namespace litecache::server {
+
+// "response_format" of chats and completions: text, json_object, or json_schema with its schema.
+// Sets request->constraint. Throws ApiError; what a schema may not say is named with its place.
+void ReadResponseFormat(Fields& fields, const ServedModel& model, Request* request);
+
+// "text.format" of responses: the same, with the schema's fields beside "type". Returns what the
+// response repeats of it.
+Json ReadTextFormat(Fields& text, const ServedModel& model, Request* request);
+
+// vLLM's "guided_json" and "structured_outputs": {"json": ...}.
+void ReadGuidedJson(Fields& fields, const ServedModel& model, Request* request);
+
+// A function that makes a grammar, with its errors as those of a field.
+template <typename Make>
+std::shared_ptr<const TokenConstraint> MakeGrammar(const std::string& field, const Make& make) {
+  try {
+    return make();
+  } catch (const Unsupported& error) {
+    throw NotSupported(field, "'{}': {}", field, error.what());
+  } catch (const InvalidArgument& error) {
+    throw BadRequest(field, "'{}': {}", field, error.what());
+  }
+}
+
+}  // namespace litecache::server

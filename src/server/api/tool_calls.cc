@@ -1,0 +1,283 @@
+#include "server/api/tool_calls.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "server/api/json.h"
+
+namespace litecache::server {
+namespace {
+
+constexpr std::string_view kOpenTag = "<tool_call>";
+constexpr std::string_view kCloseTag = "</tool_call>";
+constexpr std::string_view kPythonTag = "<|python_tag|>";
+
+bool IsSpace(char c) { return c == ' ' || c == '\n' || c == '\t' || c == '\r'; }
+
+size_t SkipSpace(std::string_view text, size_t at = 0) {
+  while (at < text.size() && IsSpace(text[at])) ++at;
+  return at;
+}
+
+// Where white space and the beginning of a tag at the text's end begin.
+size_t HeldFrom(std::string_view text, std::string_view tag) {
+  size_t tag_begin = text.size();
+  for (size_t size = std::min(tag.size() - 1, text.size()); size > 0; --size) {
+    if (text.ends_with(tag.substr(0, size))) {
+      tag_begin = text.size() - size;
+      break;
+    }
+  }
+  while (tag_begin > 0 && IsSpace(text[tag_begin - 1])) --tag_begin;
+  return tag_begin;
+}
+
+}  // namespace
+
+ToolFormat DetectToolFormat(std::string_view chat_template) {
+  const auto has = [&](std::string_view part) {
+    return chat_template.find(part) != std::string_view::npos;
+  };
+  if (!has("tools")) return ToolFormat::kNone;
+  if (has(kOpenTag)) return ToolFormat::kHermes;
+  if (has(kPythonTag) || has("\"parameters\": ")) return ToolFormat::kLlama;
+  return ToolFormat::kPlain;
+}
+
+std::string BeforeArguments(ToolFormat format, const std::string& name) {
+  return (format == ToolFormat::kHermes ? "<tool_call>\n{\"name\": " : "{\"name\": ") +
+         Json(name).dump() +
+         (format == ToolFormat::kLlama ? ", \"parameters\": " : ", \"arguments\": ");
+}
+
+std::string AfterArguments(ToolFormat format) {
+  return format == ToolFormat::kHermes ? "}\n</tool_call>" : "}";
+}
+
+const std::string* CallSeparator(ToolFormat format) {
+  static const std::string kLine = "\n";
+  return format == ToolFormat::kHermes ? &kLine : nullptr;
+}
+
+bool ToolCallParser::CallScanner::AddToString(char c) {
+  if (escaped_) {
+    escaped_ = false;
+  } else if (c == '\\') {
+    escaped_ = true;
+  } else {
+    return c == '"';
+  }
+  return false;
+}
+
+bool ToolCallParser::CallScanner::EndValue() {
+  phase_ = kCommaOrEnd;
+  if (key_ == "name") {
+    const Json name = Json::parse(value_, nullptr, false);
+    if (!name.is_string()) return false;
+    name_ = name.get<std::string>();
+    has_name_ = true;
+  } else if (IsArguments()) {
+    // Some models write the arguments as a text that holds them.
+    const Json text = value_.starts_with('"') ? Json::parse(value_, nullptr, false) : Json();
+    if (text.is_string()) arguments_ = text.get<std::string>();
+  }
+  return true;
+}
+
+ToolCallParser::CallScanner::Status ToolCallParser::CallScanner::Add(char c) {
+  switch (phase_) {
+    case kOpen:
+      if (IsSpace(c)) return kMore;
+      if (c != '{') return kFailed;
+      phase_ = kKeyOrEnd;
+      return kMore;
+    case kKeyOrEnd:
+      if (IsSpace(c)) return kMore;
+      if (c == '}') return has_name_ ? kDone : kFailed;
+      if (c != '"') return kFailed;
+      key_.clear();
+      phase_ = kKey;
+      return kMore;
+    case kKey:
+      if (AddToString(c)) {
+        phase_ = kColon;
+      } else {
+        key_ += c;
+      }
+      return kMore;
+    case kColon:
+      if (IsSpace(c)) return kMore;
+      if (c != ':') return kFailed;
+      phase_ = kValue;
+      return kMore;
+    case kValue:
+      if (IsSpace(c)) return kMore;
+      value_ = c;
+      if (IsArguments()) {
+        if (has_arguments_) return kFailed;
+        has_arguments_ = true;
+        streamed_ = c == '{';
+        if (streamed_) arguments_ = c;
+      }
+      depth_ = 1;
+      in_string_ = false;
+      phase_ = c == '"' ? kString : c == '{' || c == '[' ? kNested : kBare;
+      return kMore;
+    case kString:
+      value_ += c;
+      return !AddToString(c) || EndValue() ? kMore : kFailed;
+    case kNested:
+      value_ += c;
+      if (IsArguments() && streamed_) arguments_ += c;
+      if (in_string_) {
+        in_string_ = !AddToString(c);
+        return kMore;
+      }
+      in_string_ = c == '"';
+      depth_ += (c == '{' || c == '[') - (c == '}' || c == ']');
+      return depth_ > 0 || EndValue() ? kMore : kFailed;
+    case kBare:
+      if (!IsSpace(c) && c != ',' && c != '}') {
+        value_ += c;
+        return kMore;
+      }
+      if (!EndValue()) return kFailed;
+      [[fallthrough]];
+    case kCommaOrEnd:
+      if (IsSpace(c)) return kMore;
+      if (c == '}') return has_name_ ? kDone : kFailed;
+      if (c != ',') return kFailed;
+      phase_ = kKeyOrEnd;
+      return kMore;
+  }
+  return kFailed;
+}
+
+std::string ToolCallParser::CallScanner::TakeArguments() { return std::exchange(arguments_, {}); }
+
+ToolCallParser::ToolCallParser(ToolFormat format, std::set<std::string> names, int most)
+    : format_(format), names_(std::move(names)), most_(most) {}
+
+void ToolCallParser::Add(std::string_view piece, std::vector<ToolEvent>* events) {
+  pending_ += piece;
+  bool more = true;
+  while (more) {
+    more = state_ == kText ? Text(events, false) : state_ == kCall ? Call(events, false) : After();
+  }
+}
+
+void ToolCallParser::Finish(std::vector<ToolEvent>* events) {
+  bool more = true;
+  while (more) {
+    more = state_ == kText ? Text(events, true) : state_ == kCall ? Call(events, true) : After();
+  }
+}
+
+void ToolCallParser::Say(std::string text, std::vector<ToolEvent>* events) {
+  if (!text.empty()) events->push_back({ToolEvent::kText, std::move(text)});
+}
+
+bool ToolCallParser::Text(std::vector<ToolEvent>* events, bool last) {
+  if (only_text_) {
+    Say(std::exchange(pending_, {}), events);
+    return false;
+  }
+  if (format_ == ToolFormat::kHermes) {
+    const size_t tag = pending_.find(kOpenTag);
+    if (tag != std::string::npos) {
+      // White space before a call separates, and is no part of what is said.
+      const size_t end = HeldFrom(std::string_view(pending_).substr(0, tag), kOpenTag);
+      Say(pending_.substr(0, end), events);
+      raw_ = kOpenTag;
+      pending_.erase(0, tag + kOpenTag.size());
+      scanner_ = {};
+      begun_ = has_arguments_ = false;
+      state_ = kCall;
+      return true;
+    }
+    size_t end = last ? pending_.size() : HeldFrom(pending_, kOpenTag);
+    if (last && calls_ > 0 && SkipSpace(pending_) == pending_.size()) end = 0;
+    Say(pending_.substr(0, end), events);
+    pending_.erase(0, last ? pending_.size() : end);
+    return false;
+  }
+  // The whole answer is a call, or text.
+  size_t at = SkipSpace(pending_);
+  while (calls_ > 0 && at < pending_.size() && (pending_[at] == ';' || pending_[at] == ',')) {
+    at = SkipSpace(pending_, at + 1);
+  }
+  const std::string_view rest = std::string_view(pending_).substr(at);
+  if (!last && kPythonTag.starts_with(rest.substr(0, kPythonTag.size())) &&
+      rest.size() < kPythonTag.size()) {
+    return false;
+  }
+  if (rest.starts_with(kPythonTag)) at += kPythonTag.size();
+  at = SkipSpace(pending_, at);
+  if (at == pending_.size()) {
+    if (last && calls_ == 0) Say(std::exchange(pending_, {}), events);
+    return false;
+  }
+  if (pending_[at] != '{') {
+    only_text_ = true;
+    return true;
+  }
+  raw_ = pending_.substr(0, at);
+  pending_.erase(0, at);
+  scanner_ = {};
+  begun_ = has_arguments_ = false;
+  state_ = kCall;
+  return true;
+}
+
+bool ToolCallParser::Call(std::vector<ToolEvent>* events, bool last) {
+  auto status = CallScanner::kMore;
+  size_t used = 0;
+  while (used < pending_.size() && status == CallScanner::kMore) {
+    status = scanner_.Add(pending_[used++]);
+    if (scanner_.has_name() && !begun_) {
+      // Of an answer that is JSON anyway only the name tells whether it is a call.
+      if (format_ != ToolFormat::kHermes && !names_.contains(scanner_.name())) {
+        status = CallScanner::kFailed;
+        break;
+      }
+      begun_ = true;
+      ++calls_;
+      if (calls_ <= most_) events->push_back({ToolEvent::kBegin, scanner_.name()});
+    }
+  }
+  raw_ += pending_.substr(0, used);
+  pending_.erase(0, used);
+  if (begun_) {
+    std::string arguments = scanner_.TakeArguments();
+    if (arguments.empty() && status == CallScanner::kDone && !has_arguments_) arguments = "{}";
+    if (!arguments.empty()) {
+      has_arguments_ = true;
+      if (calls_ <= most_) events->push_back({ToolEvent::kArguments, std::move(arguments)});
+    }
+  }
+  if (status == CallScanner::kDone) {
+    state_ = kAfter;
+    return true;
+  }
+  if (status == CallScanner::kMore && !last) return false;
+  if (!begun_) {
+    Say(std::exchange(raw_, {}), events);
+    if (format_ != ToolFormat::kHermes) only_text_ = true;
+  }
+  state_ = kText;
+  return !pending_.empty();
+}
+
+bool ToolCallParser::After() {
+  if (format_ == ToolFormat::kHermes) {
+    const size_t at = SkipSpace(pending_);
+    const std::string_view rest = std::string_view(pending_).substr(at);
+    if (rest.size() < kCloseTag.size() && kCloseTag.starts_with(rest)) return false;
+    if (rest.starts_with(kCloseTag)) pending_.erase(0, at + kCloseTag.size());
+  }
+  state_ = kText;
+  return true;
+}
+
+}  // namespace litecache::server

@@ -1,0 +1,91 @@
+// Calls of functions inside of what a model says.
+#pragma once
+
+#include <cstdint>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace litecache::server {
+
+// How a model writes a call; its chat template tells which.
+enum class ToolFormat {
+  kNone,    // the template knows no tools
+  kHermes,  // <tool_call>\n{"name": NAME, "arguments": {...}}\n</tool_call>, as Qwen does, any
+            // number
+  kLlama,   // {"name": NAME, "parameters": {...}}, maybe behind <|python_tag|>, as the whole answer
+  kPlain,   // {"name": NAME, "arguments": {...}} as the whole answer
+};
+
+ToolFormat DetectToolFormat(std::string_view chat_template);
+
+// What stands around the arguments of a call.
+std::string BeforeArguments(ToolFormat format, const std::string& name);
+std::string AfterArguments(ToolFormat format);
+// Between two calls; null where a model makes one call at a time.
+const std::string* CallSeparator(ToolFormat format);
+
+struct ToolEvent {
+  enum Kind { kText, kBegin, kArguments } kind = kText;
+  std::string text;  // of the answer; the function's name; a piece of the arguments
+};
+
+// Splits text that arrives in pieces into what is said and what is called. Text comes out as soon
+// as it cannot be the beginning of a call; arguments as soon as the function's name is known, as
+// they are written. What begins like a call and turns out to be none is text.
+class ToolCallParser {
+ public:
+  // `names`: the functions there are. Calls beyond `most` are dropped.
+  ToolCallParser(ToolFormat format, std::set<std::string> names, int most);
+
+  void Add(std::string_view piece, std::vector<ToolEvent>* events);
+  // The answer has ended.
+  void Finish(std::vector<ToolEvent>* events);
+
+ private:
+  // A JSON object with a name and arguments, byte by byte.
+  class CallScanner {
+   public:
+    enum Status { kMore, kDone, kFailed };
+    Status Add(char c);
+    const std::string& name() const { return name_; }
+    bool has_name() const { return has_name_; }
+    // Arguments so far that were not taken yet.
+    std::string TakeArguments();
+
+   private:
+    enum Phase { kOpen, kKeyOrEnd, kKey, kColon, kValue, kString, kNested, kBare, kCommaOrEnd };
+    bool AddToString(char c);
+    bool EndValue();
+    bool IsArguments() const { return key_ == "arguments" || key_ == "parameters"; }
+
+    Phase phase_ = kOpen;
+    bool escaped_ = false;
+    bool in_string_ = false;
+    int depth_ = 0;
+    std::string key_, value_, name_, arguments_;
+    bool has_name_ = false;
+    bool has_arguments_ = false;
+    bool streamed_ = false;  // the arguments come out as they are written
+  };
+
+  bool Text(std::vector<ToolEvent>* events, bool last);
+  bool Call(std::vector<ToolEvent>* events, bool last);
+  bool After();
+  void Say(std::string text, std::vector<ToolEvent>* events);
+
+  ToolFormat format_;
+  std::set<std::string> names_;
+  enum { kText, kCall, kAfter } state_ = kText;
+  std::string pending_;  // not yet given out
+  std::string raw_;      // of the call so far
+  CallScanner scanner_;
+  bool begun_ = false;          // the call's name has been given out
+  bool has_arguments_ = false;  // some of its arguments have been
+  int calls_ = 0;
+  int most_;
+  bool only_text_ = false;  // what is left is text
+};
+
+}  // namespace litecache::server
