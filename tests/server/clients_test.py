@@ -12,11 +12,14 @@ import subprocess
 import sys
 import threading
 import time
+import typing
 import unittest
 import urllib.request
 
 try:
+    import jsonschema
     import openai
+    import pydantic
     from prometheus_client.parser import text_string_to_metric_families
 except ImportError as error:
     print(f"skipped: {error}; scripts/setup-test-python installs tests/requirements.txt")
@@ -26,6 +29,20 @@ PROGRAM, MODEL = sys.argv[1:3]
 KEY = "test-key"
 # The demo model continues code; greedy by its generation_config.json.
 CHAT = [{"role": "user", "content": "def add(a, b):\n    return"}]
+
+
+class Pet(pydantic.BaseModel):
+    """Bounded, so that a model that knows nothing of it comes to an end."""
+
+    kind: typing.Literal["cat", "dog"]
+    age: int = pydantic.Field(ge=0, le=30)
+    names: list[typing.Annotated[str, pydantic.Field(max_length=8)]] = pydantic.Field(max_length=3)
+    mother: typing.Optional[typing.Literal["Tom", "Ann"]]
+
+
+KEEP = {"type": "function", "function": {
+    "name": "keep", "description": "Keeps a pet.", "strict": True,
+    "parameters": {**Pet.model_json_schema(), "additionalProperties": False}}}
 
 
 class Server:
@@ -143,6 +160,81 @@ class Clients(unittest.TestCase):
         with self.client.responses.stream(**options) as stream:
             text = "".join(e.delta for e in stream if e.type == "response.output_text.delta")
         self.assertEqual(text, whole.output_text)
+
+    def test_parse_gives_objects(self):
+        for temperature in (0, 1, 1.5):
+            answer = self.client.chat.completions.parse(
+                model="litecache-demo-16m", messages=CHAT, response_format=Pet, n=3,
+                temperature=temperature, max_completion_tokens=400)
+            for choice in answer.choices:
+                self.assertEqual(choice.finish_reason, "stop")
+                self.assertIsInstance(choice.message.parsed, Pet)
+        parsed = self.client.responses.parse(
+            model="litecache-demo-16m", input="x", text_format=Pet, max_output_tokens=400)
+        self.assertIsInstance(parsed.output_parsed, Pet)
+        with self.client.chat.completions.stream(
+                model="litecache-demo-16m", messages=CHAT, response_format=Pet,
+                max_completion_tokens=400) as stream:
+            self.assertIsInstance(stream.get_final_completion().choices[0].message.parsed, Pet)
+
+    def test_json_of_a_schema(self):
+        schema = {"type": "array", "minItems": 1, "maxItems": 4, "items": {"anyOf": [
+            {"type": "string", "pattern": "^[a-z]{1,6}(-[0-9]{2})?$"}, {"type": "null"},
+            {"type": "number", "minimum": -1, "exclusiveMaximum": 2.5},
+            {"type": "object", "additionalProperties": {"type": "boolean"}, "maxProperties": 2}]}}
+        answer = self.client.chat.completions.create(
+            model="litecache-demo-16m", messages=CHAT, n=8, temperature=1.3,
+            max_completion_tokens=2000,
+            response_format={"type": "json_schema", "json_schema": {"name": "a", "schema": schema}})
+        for choice in answer.choices:
+            self.assertEqual(choice.finish_reason, "stop")
+            jsonschema.validate(json.loads(choice.message.content), schema)
+        with self.assertRaises(openai.BadRequestError) as caught:
+            self.client.chat.completions.create(
+                model="litecache-demo-16m", messages=CHAT,
+                response_format={"type": "json_schema", "json_schema": {
+                    "name": "a", "schema": {"type": "array", "items": {"not": {}}}}})
+        self.assertEqual(caught.exception.param, "response_format.json_schema.schema")
+        self.assertIn("#/items", str(caught.exception))
+
+    def test_tools(self):
+        options = {"model": "litecache-demo-16m", "messages": CHAT, "tools": [KEEP],
+                   "max_completion_tokens": 400, "temperature": 1, "seed": 4}
+        for choice in ("required", {"type": "function", "function": {"name": "keep"}}):
+            whole = self.client.chat.completions.create(**options, tool_choice=choice).choices[0]
+            self.assertEqual(whole.finish_reason, "tool_calls")
+            self.assertIsNone(whole.message.content)
+            call = whole.message.tool_calls[0]
+            self.assertEqual((call.type, call.function.name), ("function", "keep"))
+            Pet.model_validate_json(call.function.arguments)
+            arguments, names, finish = "", [], None
+            for chunk in self.client.chat.completions.create(**options, tool_choice=choice,
+                                                             stream=True):
+                finish = chunk.choices[0].finish_reason or finish
+                for part in chunk.choices[0].delta.tool_calls or []:
+                    names += [part.function.name] if part.function.name else []
+                    arguments += part.function.arguments
+            self.assertEqual((names, arguments, finish),
+                             (["keep"], call.function.arguments, "tool_calls"))
+        parsed = self.client.chat.completions.parse(**options, tool_choice="required")
+        Pet.model_validate(parsed.choices[0].message.tool_calls[0].function.parsed_arguments)
+        # The model's template knows no tools: it cannot choose.
+        with self.assertRaises(openai.BadRequestError) as caught:
+            self.client.chat.completions.create(**options)
+        self.assertEqual(caught.exception.param, "tools")
+
+    def test_tools_of_responses(self):
+        tool = {"type": "function", **KEEP["function"]}
+        options = {"model": "litecache-demo-16m", "input": "x", "tools": [tool],
+                   "tool_choice": "required", "max_output_tokens": 400, "temperature": 0}
+        call = self.client.responses.create(**options).output[0]
+        self.assertEqual((call.type, call.name), ("function_call", "keep"))
+        Pet.model_validate_json(call.arguments)
+        with self.client.responses.stream(**options) as stream:
+            arguments = "".join(e.delta for e in stream
+                                if e.type == "response.function_call_arguments.delta")
+            self.assertEqual(stream.get_final_response().output[0].arguments, arguments)
+        self.assertEqual(arguments, call.arguments)
 
     def test_errors_have_their_classes(self):
         create = self.client.chat.completions.create

@@ -1,0 +1,70 @@
+// Arbitrary bytes as a JSON schema. What compiles can be followed to a text, byte by byte and with
+// no dead end; what does not is refused with an Error.
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/error.h"
+#include "grammar/grammar.h"
+
+namespace {
+
+using namespace litecache;           // NOLINT: a program of one file
+using namespace litecache::grammar;  // NOLINT
+
+std::shared_ptr<const Vocabulary> Bytes() {
+  std::vector<std::string> bytes;
+  for (int b = 0; b < 256; ++b) bytes.emplace_back(1, static_cast<char>(b));
+  return std::make_shared<Vocabulary>(std::move(bytes));
+}
+
+// Schemas of a few kilobytes that nest as deep as the server lets them.
+bool TooDeep(std::string_view text) {
+  int depth = 0, deepest = 0;
+  for (const char c : text) {
+    depth += (c == '{' || c == '[') - (c == '}' || c == ']');
+    deepest = std::max(deepest, depth);
+  }
+  return deepest > 128;
+}
+
+void TrySchema(std::string_view text, uint8_t choice) {
+  static const auto vocabulary = Bytes();
+  if (TooDeep(text)) return;
+  const Json schema = Json::parse(text, nullptr, false);
+  if (schema.is_discarded()) return;
+  const auto at = Grammar::OfSchema(schema, vocabulary)->NewConstraint();
+  for (int step = 0; step < 100 && !at->Finished(); ++step) {
+    const auto mask = at->Mask();
+    int32_t byte = -1;
+    for (int32_t i = 0; i < 256 && byte < 0; ++i) {
+      const int32_t candidate = (i * 7 + choice * 31 + step) % 256;
+      if (MaskAllows(mask, candidate)) byte = candidate;
+    }
+    LC_CHECK(byte >= 0, "a dead end");
+    at->Accept(byte);
+  }
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  if (size < 2 || size > 8192) return 0;
+  const std::string_view text(reinterpret_cast<const char*>(data) + 2, size - 2);
+  try {
+    if (data[0] == 'p') {
+      const std::string pattern(text);
+      TrySchema(Json{{"pattern", pattern}}.dump(), data[1]);
+    } else {
+      TrySchema(text, data[1]);
+    }
+  } catch (const Error&) {
+  } catch (const Json::exception&) {  // of invalid UTF-8, in the dump above
+    LC_CHECK(data[0] == 'p');
+  }
+  return 0;
+}
