@@ -17,7 +17,7 @@ namespace litecache::grammar {
 // 128K tokens). Thread-safe.
 class GrammarCache {
  public:
-  static constexpr size_t kGrammars = 16;
+  static constexpr size_t kGrammars = 8;
 
   // `tokenizer` must outlive this.
   explicit GrammarCache(const tokenizer::Tokenizer& tokenizer) : tokenizer_(tokenizer) {}

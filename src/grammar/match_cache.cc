@@ -11,8 +11,8 @@ constexpr uint32_t kMaxDepth = 256;
 // What a place keeps of an ambiguous grammar. Each can be completed without the others.
 constexpr size_t kMaxConfigurations = 512;
 // Bounds of a cache: of places (up to 1.2 KiB each), of masks (16 KiB each for 128K tokens).
-constexpr size_t kMaxPlaces = 20'000;
-constexpr size_t kMaxMaskBytes = size_t{64} << 20;
+constexpr size_t kMaxPlaces = 10'000;
+constexpr size_t kMaxMaskBytes = size_t{16} << 20;
 constexpr size_t kMaxNodes = 1'000'000;
 
 uint64_t Key(uint32_t high, uint32_t low) { return uint64_t{high} << 32 | low; }

@@ -1,0 +1,155 @@
+// Constraints on what is sampled: applied to every token of every sample, before all else.
+#include <gmock/gmock.h>
+
+#include <atomic>
+#include <random>
+
+#include "engine/core_fixture.h"
+#include "litecache/token_constraint.h"
+#include "test_seed.h"
+
+namespace litecache::engine {
+namespace {
+
+using testing::TestRandom;
+
+// Allows tokens by a rule that changes with what came before: token t may follow where
+// (t + last) % 3 == 0. Complete from the third token on; finished after `length`.
+class EveryThird final : public TokenConstraint {
+ public:
+  EveryThird(int length, std::atomic<int>* alive) : length_(length), alive_(alive) { ++*alive_; }
+  EveryThird(const EveryThird& other)
+      : length_(other.length_), alive_(other.alive_), last_(other.last_), count_(other.count_) {
+    ++*alive_;
+  }
+  ~EveryThird() override { --*alive_; }
+  std::unique_ptr<TokenConstraint> Clone() const override {
+    return std::make_unique<EveryThird>(*this);
+  }
+  std::span<const uint32_t> Mask() override {
+    mask_.assign((ToyDecoder::kVocab + 31) / 32, 0);
+    for (int32_t token = 0; token < ToyDecoder::kVocab; ++token) {
+      if (Allows(last_, token)) mask_[static_cast<size_t>(token) / 32] |= 1u << (token % 32);
+    }
+    return mask_;
+  }
+  void Accept(int32_t token) override {
+    EXPECT_TRUE(Allows(last_, token)) << token << " after " << last_;
+    last_ = token;
+    ++count_;
+  }
+  bool Complete() const override { return count_ >= 3; }
+  bool Finished() const override { return count_ >= length_; }
+
+  static bool Allows(int32_t last, int32_t token) { return (token + last) % 3 == 0; }
+
+ private:
+  int length_;
+  std::atomic<int>* alive_;
+  int32_t last_ = 0;
+  int count_ = 0;
+  std::vector<uint32_t> mask_;
+};
+
+TEST(Constraint, EverySampleKeepsItsOwn) {
+  auto random = TestRandom(31);
+  std::atomic<int> alive{0};
+  {
+    Fixture fixture;
+    Core& core = fixture.Start();
+    for (const double temperature : {0.0, 1.0, 3.0}) {
+      for (const int top_k : {0, 4}) {
+        Request request;
+        request.prompt = RandomPrompt(random, 30);
+        request.sampling.temperature = temperature;
+        request.sampling.top_k = top_k;
+        request.sampling.top_p = top_k == 0 ? 0.7 : 1;
+        request.n = 4;
+        request.max_tokens = 40;
+        request.constraint = std::make_shared<EveryThird>(20, &alive);
+        const auto handle = core.Submit(std::move(request));
+        for (const auto& answer : ReadAll(*handle, 4)) {
+          EXPECT_EQ(answer.finish, FinishReason::kStop);
+          ASSERT_EQ(answer.tokens.size(), 20u);
+          int32_t last = 0;
+          for (const int32_t token : answer.tokens) {
+            EXPECT_TRUE(EveryThird::Allows(last, token));
+            last = token;
+          }
+        }
+      }
+    }
+  }
+  EXPECT_EQ(alive, 0);
+}
+
+TEST(Constraint, AnEndMayComeWhereItIsComplete) {
+  auto random = TestRandom(32);
+  std::atomic<int> alive{0};
+  Fixture fixture;
+  Core& core = fixture.Start();
+  for (int i = 0; i < 20; ++i) {
+    Request request;
+    request.prompt = RandomPrompt(random, 30);
+    request.max_tokens = 60;
+    // One that the rule allows too: before it is complete it may not come at all.
+    request.stop_token_ids = {3};
+    request.sampling.logit_bias = {{3, 20.0f}};
+    request.constraint = std::make_shared<EveryThird>(50, &alive);
+    const auto handle = core.Submit(std::move(request));
+    const auto answer = ReadAll(*handle)[0];
+    EXPECT_EQ(answer.finish, FinishReason::kStop);
+    ASSERT_EQ(answer.tokens.size(), 4u);
+    EXPECT_EQ(answer.tokens[3], 3);
+  }
+}
+
+// No token at all.
+class Nothing final : public TokenConstraint {
+ public:
+  std::unique_ptr<TokenConstraint> Clone() const override { return std::make_unique<Nothing>(); }
+  std::span<const uint32_t> Mask() override { return {}; }
+  void Accept(int32_t) override {}
+  bool Complete() const override { return false; }
+  bool Finished() const override { return false; }
+};
+
+TEST(Constraint, WhereNothingIsLeftTheRequestEndsAlone) {
+  auto random = TestRandom(33);
+  Fixture fixture;
+  Core& core = fixture.Start();
+  Request other;
+  other.prompt = RandomPrompt(random, 30);
+  other.max_tokens = 30;
+  Request request = other;
+  request.constraint = std::make_shared<Nothing>();
+  const auto good = core.Submit(std::move(other));
+  const auto bad = core.Submit(std::move(request));
+  const auto answer = ReadAll(*bad)[0];
+  EXPECT_EQ(answer.finish, FinishReason::kError);
+  EXPECT_THAT(answer.error, ::testing::HasSubstr("no token"));
+  EXPECT_EQ(ReadAll(*good)[0].tokens.size(), 30u);
+}
+
+TEST(Constraint, CancellingLetsItGo) {
+  auto random = TestRandom(34);
+  std::atomic<int> alive{0};
+  {
+    Fixture fixture;
+    Core& core = fixture.Start();
+    Request request;
+    request.prompt = RandomPrompt(random, 30);
+    request.n = 3;
+    request.max_tokens = 1500;
+    request.constraint = std::make_shared<EveryThird>(100000, &alive);
+    const auto handle = core.Submit(std::move(request));
+    ASSERT_TRUE(handle->Next());
+    handle->Cancel();
+    for (const auto& answer : ReadAll(*handle, 3))
+      EXPECT_EQ(answer.finish, FinishReason::kCancelled);
+  }
+  EXPECT_EQ(alive, 0);
+}
+
+}  // namespace
+}  // namespace litecache::engine
