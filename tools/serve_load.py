@@ -14,6 +14,7 @@ With --long-prompt, the gaps between tokens are those while that prompt is proce
 import argparse
 import asyncio
 import json
+import os
 import random
 import sys
 import time
@@ -104,12 +105,23 @@ class Load:
             start, times, _ = await self.stream(self.request(options.long_prompt, 2))
             return start, times[0] if times else start
 
-        begin = time.perf_counter()
+        begin, cpu = time.perf_counter(), self.cpu_seconds()
         clients = [asyncio.create_task(client()) for _ in range(streams)]
         period = await long_prompt() if options.long_prompt else None
         await asyncio.gather(*clients)
         wall = time.perf_counter() - begin
-        return self.report(streams, results, failures, wall, period)
+        row = self.report(streams, results, failures, wall, period)
+        if options.pid:
+            row["cpu_ms_per_token"] = (self.cpu_seconds() - cpu) * 1e3 / \
+                max(1, sum(tokens for _, _, tokens in results))
+        return row
+
+    def cpu_seconds(self):
+        """Processor time of the server, which other programs on the machine change little."""
+        if not self.options.pid:
+            return 0.0
+        fields = open(f"/proc/{self.options.pid}/stat").read().rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     @staticmethod
     def report(streams, results, failures, wall, period):
@@ -145,6 +157,8 @@ def parse():
     parser.add_argument("--long-after", type=float, default=2.0,
                         help="seconds until then [%(default)s]")
     parser.add_argument("--ids", default="300,4000", help="token ids of prompts [%(default)s)")
+    parser.add_argument("--pid", type=int, default=0,
+                        help="of the server: its processor time by token [none]")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--key", default="", help="API key")
     parser.add_argument("--body", default="{}", help="more fields of each request, JSON")
@@ -160,7 +174,7 @@ def main():
     failed = False
     if not options.json:
         print("| streams | tok/s | first token p50 / p99 (ms) | between tokens p50 / p99 / max (ms) "
-              "| failed |\n| --- | --- | --- | --- | --- |")
+              "| CPU ms a token | failed |\n| --- | --- | --- | --- | --- | --- |")
     for streams in (int(value) for value in options.streams.split(",")):
         row = asyncio.run(Load(options).run(streams))
         failed = failed or row["failed"] > 0
@@ -168,7 +182,7 @@ def main():
             print(json.dumps(row), flush=True)
             continue
         print("| {streams} | {tokens_per_second:.0f} | {first_ms_p50:.0f} / {first_ms_p99:.0f} "
-              "| {gap_ms_p50:.1f} / {gap_ms_p99:.1f} / {gap_ms_max:.1f} | {failed} |".format(**row),
+              "| {gap_ms_p50:.1f} / {gap_ms_p99:.1f} / {gap_ms_max:.1f} | {cpu_ms_per_token:.2f} | {failed} |".format(**{"cpu_ms_per_token": 0, **row}),
               flush=True)
         for name in ("long_prompt_seconds", "first_failure"):
             if name in row:

@@ -109,6 +109,28 @@ TEST(Faults, ASlowReaderDoesNotHoldUpOthersAndIsClosedInTheEnd) {
   EXPECT_TRUE(Eventually([&] { return server.server().generating() == 0; }));
 }
 
+TEST(Faults, ManyThatDoNotReadHoldUpNobody) {
+  TestServer server(Endless());
+  std::vector<Client> silent;
+  for (int i = 0; i < 20; ++i) {
+    silent.emplace_back(server.port(), 2048);
+    silent.back().Send(RequestText("POST", "/v1/completions",
+                                   Json{{"prompt", "the"},
+                                        {"max_tokens", 20000},
+                                        {"ignore_eos", true},
+                                        {"logprobs", 20},
+                                        {"stream", true}}
+                                       .dump()));
+  }
+  EXPECT_TRUE(Eventually([&] { return server.engine().Stats().running == 20; }));
+  const int64_t before = server.engine().Stats().generated_tokens;
+  EXPECT_TRUE(Eventually([&] { return server.engine().Stats().generated_tokens > before + 2000; }));
+  EXPECT_EQ(server.Post("/v1/completions", {{"prompt", "x"}, {"max_tokens", 3}}).status, 200);
+  for (Client& client : silent) client.Reset();
+  server.ExpectClean();
+  EXPECT_EQ(server.server().http_counters().abandoned, 20u);
+}
+
 TEST(Faults, HalfSentRequestsAreClosed) {
   TestServer::Options options;
   options.server.http.idle_timeout = milliseconds(300);

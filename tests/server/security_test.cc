@@ -178,6 +178,26 @@ TEST(Security, Tls) {
   EXPECT_TRUE(Eventually([&] { return server.server().http_counters().connections == 0; }));
 }
 
+TEST(Security, HalfATlsHandshakeIsClosed) {
+  const TemporaryDirectory directory;
+  const SelfSigned pair = MakeCertificate();
+  TestServer::Options options;
+  options.load = false;
+  options.server.http.tls_certificate = directory.Write("cert.pem", pair.certificate);
+  options.server.http.tls_key = directory.Write("key.pem", pair.key);
+  options.server.http.idle_timeout = std::chrono::milliseconds(300);
+  TestServer server(options);
+  // The beginning of a record of 512 bytes.
+  for (const std::string_view sent :
+       {std::string_view(), std::string_view("\x16\x03\x01\x02", 4)}) {
+    Client client(server.port());
+    client.Send(sent);
+    EXPECT_EQ(client.ReceiveAll(), "");
+  }
+  EXPECT_TRUE(Eventually([&] { return server.server().http_counters().connections == 0; }));
+  EXPECT_EQ(server.server().http_counters().timeouts, 2u);
+}
+
 TEST(Security, TlsFilesThatAreWrong) {
   const TemporaryDirectory directory;
   const SelfSigned pair = MakeCertificate();
