@@ -17,8 +17,8 @@ class CachePlan {
   // See Cache.
   virtual TierBytes BytesFor(int64_t tokens) const = 0;
   virtual TierBytes ForkBytesFor(int64_t shared, int64_t tokens) const = 0;
-  // Memory that steps keep on the host's `threads` threads beside the tiers: scores of selections and
-  // partial results of attention, with up to `sequences` that decode at up to `tokens` tokens.
+  // Memory that steps keep on the host's `threads` threads beside the tiers: scores of selections
+  // and partial results of attention, with up to `sequences` that decode at up to `tokens` tokens.
   virtual uint64_t ScratchBytes(int64_t sequences, int64_t tokens, int threads) const = 0;
   // The heads' roles; null for policy full.
   virtual const HeadPlan* heads() const { return nullptr; }
