@@ -223,10 +223,12 @@ void SchemaCompiler::WriteConstants(const Subschema& s, StateId from, StateId to
     throw Unsupported("{}: '{}' beside const or enum is not supported", s.path, keyword);
   }
   Json values = Json::array();
+  if (s.schema.contains("enum")) values = Expect(s, "enum", Json::value_t::array, "an array");
   if (s.schema.contains("const")) {
-    values.push_back(s.schema["const"]);
-  } else {
-    values = Expect(s, "enum", Json::value_t::array, "an array");
+    const Json& value = s.schema["const"];
+    const bool listed = !s.schema.contains("enum") ||
+                        std::find(values.begin(), values.end(), value) != values.end();
+    values = listed ? Json::array({value}) : Json::array();
   }
   const auto types = TypesOf(s);
   std::set<std::string> written;

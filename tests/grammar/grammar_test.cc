@@ -234,6 +234,7 @@ TEST(Grammar, WhatIsNotSupportedIsNamed) {
   ExpectRefused(R"({"type": "object", "required": ["a"], "properties": {"a": {"$ref": "#"}}})", "",
                 "no value of finite size");
   ExpectRefused(R"({"type": "integer", "minimum": 3, "maximum": 2})", "", "no value");
+  ExpectRefused(R"({"enum": ["a", "b"], "const": "c"})", "", "no value");
   ExpectRefused(R"({"allOf": [{"$ref": "#"}, {"type": "string"}]})", "#", "circle");
 }
 
