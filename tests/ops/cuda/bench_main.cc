@@ -104,6 +104,7 @@ int Main(int argc, char** argv) {
   }
   Bench bench(filter);
   BenchAttention(bench);
+  BenchDense(bench);
   return 0;
 }
 
