@@ -13,7 +13,10 @@ namespace litecache::grammar {
 namespace {
 
 constexpr size_t kMaxRules = 20'000;
-constexpr size_t kMaxRuleBytes = size_t{32} << 20;
+// Text of all subschemas: this, and so many times the schema's own. Circles of combinations grow
+// until they meet it.
+constexpr size_t kRuleBytes = size_t{256} << 10;
+constexpr size_t kRuleBytesGrowth = 16;
 constexpr int kIndentation = 24;  // blanks of a new line
 constexpr int kTabs = 6;
 
@@ -120,6 +123,7 @@ StateId SchemaCompiler::Compile(const Json& root) {
   const SchemaDocument document(root);
   document_ = &document;
   rules_.clear();  // references mean this document's
+  rule_bytes_left_ = kRuleBytes + kRuleBytesGrowth * root.dump().size();
   const StateId start = Rule({root, "#"});
   while (!pending_.empty()) {
     const Pending rule = std::move(pending_.front());
@@ -145,13 +149,12 @@ StateId SchemaCompiler::Rule(Subschema subschema) {
   std::string key = subschema.schema.dump();
   const auto found = rules_.find(key);
   if (found != rules_.end()) return found->second;
-  rule_bytes_ += key.size();
-  if (rules_.size() >= kMaxRules || rule_bytes_ > kMaxRuleBytes) {
+  if (rules_.size() >= kMaxRules || key.size() > rule_bytes_left_) {
     throw InvalidArgument(
-        "the schema is too large: its references and combinations give more than "
-        "{} parts or {} MiB",
-        kMaxRules, kMaxRuleBytes >> 20);
+        "the schema is too large: its references and combinations never end, or give too many "
+        "parts");
   }
+  rule_bytes_left_ -= key.size();
   const StateId start = builder_.Add();
   const StateId end = builder_.AddEnd();
   rules_.emplace(std::move(key), start);

@@ -59,7 +59,7 @@ class SchemaCompiler {
   CharacterWriter characters_;
   const SchemaDocument* document_ = nullptr;
   std::map<std::string, StateId> rules_;  // by the schema's text
-  size_t rule_bytes_ = 0;
+  size_t rule_bytes_left_ = 0;
   std::deque<Pending> pending_;
   std::map<std::string, StateId> shared_;
 };
