@@ -43,6 +43,13 @@ struct EngineOptions {
   // evenly. 0: prefill_chunk.
   int64_t prefill_chunk_beside_decode = 0;
   KvOptions kv;
+  // Keep the KV of requests that have ended for later ones with the same beginning, as long as
+  // nobody needs the memory.
+  bool prefix_cache = false;
+  // With prefix_cache: keep it in this directory as well, beyond the end of the process, at most
+  // prefix_store_bytes of files. One process a directory. Empty: not.
+  std::filesystem::path prefix_store;
+  uint64_t prefix_store_bytes = uint64_t{20} << 30;
   bool show_progress = true;  // bars on a terminal while loading
 };
 
@@ -103,7 +110,7 @@ struct Chunk {
 
 struct RequestStats {
   int64_t prompt_tokens = 0;
-  int64_t cached_tokens = 0;     // of the prompt: their KV was there already (none is kept today)
+  int64_t cached_tokens = 0;     // of the prompt: their KV was there already
   int64_t generated_tokens = 0;  // over all samples
   double queue_seconds = 0;
   double prefill_seconds = 0;  // from start of the first chunk to the first token
@@ -148,6 +155,27 @@ struct MemoryPlan {
   std::string ToString() const;
 };
 
+// What requests had in common; all zero without EngineOptions.prefix_cache.
+struct PrefixStats {
+  int64_t requests = 0;       // that have begun
+  int64_t hits = 0;           // of them, that found a part of their prompt
+  int64_t tokens = 0;         // prompt tokens found
+  int64_t tokens_loaded = 0;  // of them, read from the store
+  int64_t sequences = 0;      // kept now
+  kv::TierBytes bytes;        // of the pages they hold, which running requests may share
+  int64_t evictions = 0;      // sequences given up because a request needed the memory
+  // EngineOptions.prefix_store
+  bool store = false;
+  bool store_writing = false;  // false after a write has failed
+  int64_t store_blocks = 0;
+  uint64_t store_bytes = 0;
+  uint64_t store_capacity = 0;
+  uint64_t store_bytes_read = 0;
+  uint64_t store_bytes_written = 0;
+  int64_t store_evictions = 0;
+  int64_t store_damaged = 0;  // blocks that could not be used and were removed
+};
+
 struct EngineStats {
   int64_t running = 0;
   int64_t waiting = 0;
@@ -156,6 +184,7 @@ struct EngineStats {
   int64_t generated_tokens = 0;
   kv::Stats kv;
   std::vector<kv::HeadCounters> kv_heads;  // [layers][kv_heads]; empty for policy full
+  PrefixStats prefix;
 };
 
 // Teacher forcing: what the model thinks of given tokens.

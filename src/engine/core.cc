@@ -22,6 +22,9 @@ std::string MessageOf(const std::exception_ptr& error) {
   }
 }
 
+// How long the end may take to write what the prefix store has not got yet.
+constexpr std::chrono::seconds kLastWrites{10};
+
 std::vector<int32_t> StopIds(const Request& request, const std::vector<int32_t>& eos_ids) {
   std::vector<int32_t> ids = request.stop_token_ids;
   if (!request.ignore_eos) ids.insert(ids.end(), eos_ids.begin(), eos_ids.end());
@@ -46,6 +49,10 @@ Core::Core(const Backend& backend, const CoreOptions& options)
   logits_ = backend.device->Allocate(
       static_cast<size_t>((options.max_batch + options.score_rows) * vocab_) * sizeof(float));
   stats_.kv.capacity = budget_.bytes;
+  if (options.prefixes && backend.cache->SharesPrefixes()) {
+    prefixes_ = std::make_unique<PrefixReuse>(*backend.cache, *options.prefixes,
+                                              [doorbell = doorbell_] { doorbell->Ring(); });
+  }
   thread_ = std::thread([this] { Loop(); });
 }
 
@@ -109,7 +116,8 @@ EngineStats Core::Stats() const {
 void Core::Loop() {
   while (!stop_) {
     Prepare();
-    if (scheduler_.running().empty()) {
+    scheduler_.Plan(&plan_);
+    if (plan_.empty()) {  // nothing runs, or all that runs waits for rows from the disk
       doorbell_->Wait();
       continue;
     }
@@ -121,6 +129,7 @@ void Core::Loop() {
   for (const auto& group : scheduler_.waiting()) End(group.get(), FinishReason::kCancelled);
   scheduler_.RemoveEnded();
   Flush();
+  if (prefixes_ != nullptr) prefixes_->Close(kLastWrites);
 }
 
 void Core::Prepare() {
@@ -138,13 +147,18 @@ void Core::Prepare() {
   end_cancelled(scheduler_.running());
   end_cancelled(scheduler_.waiting());
   scheduler_.RemoveEnded();
-  for (Group* group : scheduler_.Admit()) group->prompt_sequence = backend_.cache->Create();
+  for (Group* group : scheduler_.Admit()) {
+    if (prefixes_ != nullptr) {
+      prefixes_->Begin(group, scheduler_.running());
+    } else {
+      group->prompt_sequence = backend_.cache->Create();
+    }
+  }
+  if (prefixes_ != nullptr) prefixes_->Advance(scheduler_.running());
   Flush();
 }
 
 void Core::RunStep() {
-  scheduler_.Plan(&plan_);
-  LC_CHECK(!plan_.empty(), "requests run, but none has a token to process");
   const Clock::time_point now = Clock::now();
   for (const StepPlan::Prefill& part : plan_.prefills) {
     if (part.group->started) continue;
@@ -157,7 +171,7 @@ void Core::RunStep() {
 
   std::exception_ptr error;
   try {
-    Forward(plan_);
+    ForwardWithRoom(plan_);
   } catch (...) {
     error = std::current_exception();
   }
@@ -175,7 +189,8 @@ void Core::RunStep() {
     try {
       if (alone) std::rethrow_exception(error);
       scheduler_.PlanAlone(group, &retry_plan_);
-      Forward(retry_plan_);
+      if (retry_plan_.empty()) continue;
+      ForwardWithRoom(retry_plan_);
       Finish(retry_plan_);
     } catch (...) {
       End(group, FinishReason::kError, MessageOf(std::current_exception()));
@@ -186,6 +201,17 @@ void Core::RunStep() {
 
 std::span<const float> Core::LogitRow(int64_t row) const {
   return {logits_.as<float>() + row * vocab_, static_cast<size_t>(vocab_)};
+}
+
+void Core::ForwardWithRoom(const StepPlan& plan) {
+  while (true) {
+    try {
+      return Forward(plan);
+    } catch (const CapacityError&) {
+      // What runs fits by admission; what is kept fills the rest.
+      if (prefixes_ == nullptr || !prefixes_->EvictOne()) throw;
+    }
+  }
 }
 
 void Core::Forward(const StepPlan& plan) {
@@ -239,7 +265,7 @@ void Core::StartSamples(Group* group) {
         i == 0 ? group->prompt_sequence : backend_.cache->Fork(group->samples[0].sequence);
     group->samples.push_back({i, sequence, true, 0, 0,
                               Sampler(request.sampling, group->seed, i, request.prompt),
-                              StopMatcher(request.stop), nullptr, nullptr});
+                              StopMatcher(request.stop), nullptr, nullptr, {}});
     if (request.constraint != nullptr) {
       group->samples.back().constraint = request.constraint->Clone();
     }
@@ -315,6 +341,7 @@ void Core::Deliver(Sampled* row) {
   Sample& sample = group->samples[row->sample];
   sample.last_token = row->token;
   ++sample.generated;
+  if (prefixes_ != nullptr) sample.tokens.push_back(row->token);
   ++counters_.generated_tokens;
 
   Chunk chunk;
@@ -349,9 +376,18 @@ void Core::Deliver(Sampled* row) {
   outbox_.emplace_back(group->channel, std::move(chunk));
 }
 
+void Core::ReleaseSequence(Group* group, const Sample* sample, bool keep) {
+  const kv::SequenceId sequence = sample != nullptr ? sample->sequence : group->prompt_sequence;
+  if (keep && prefixes_ != nullptr && group->score == nullptr) {
+    prefixes_->Keep(sequence, group->prompt(),
+                    sample != nullptr ? sample->tokens : std::span<const int32_t>());
+  }
+  backend_.cache->Release(sequence);
+}
+
 void Core::EndSample(Group* group, Sample* sample) {
   sample->live = false;
-  backend_.cache->Release(sample->sequence);
+  ReleaseSequence(group, sample, /*keep=*/true);
   if (group->width() == 0) group->ended = true;
 }
 
@@ -359,10 +395,12 @@ void Core::End(Group* group, FinishReason reason, const std::string& error) {
   if (group->ended) return;
   group->ended = true;
   if (group->admitted) {
+    // What an error has left behind is nothing to begin with.
+    const bool keep = reason != FinishReason::kError;
     // The prompt's sequence belongs to the first sample once there is one.
-    if (group->samples.empty()) backend_.cache->Release(group->prompt_sequence);
-    for (Sample& sample : group->samples) {
-      if (sample.live) backend_.cache->Release(sample.sequence);
+    if (group->samples.empty()) ReleaseSequence(group, nullptr, keep);
+    for (const Sample& sample : group->samples) {
+      if (sample.live) ReleaseSequence(group, &sample, keep);
     }
   }
   if (group->score != nullptr) {
@@ -404,6 +442,7 @@ void Core::UpdateStats() {
   for (const auto& group : scheduler_.running()) counters_.running += group->width();
   counters_.waiting = static_cast<int64_t>(scheduler_.waiting().size());
   counters_.kv = backend_.cache->GetStats();
+  if (prefixes_ != nullptr) counters_.prefix = prefixes_->Stats();
   const std::span<const kv::HeadCounters> heads = backend_.cache->Heads();
   counters_.kv_heads.assign(heads.begin(), heads.end());
   std::lock_guard lock(mutex_);

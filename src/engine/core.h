@@ -18,6 +18,7 @@
 #include "device/device.h"
 #include "engine/channel.h"
 #include "engine/group.h"
+#include "engine/prefix/prefix_reuse.h"
 #include "engine/scheduler.h"
 #include "kv/cache.h"
 #include "litecache/engine.h"
@@ -43,6 +44,7 @@ struct CoreOptions {
   int64_t prefill_chunk = 512;
   int64_t prefill_chunk_beside_decode = 0;  // 0: prefill_chunk
   int64_t score_rows = 64;                  // rows of a score job in a step
+  std::optional<PrefixOptions> prefixes;    // unset: nothing is kept
 };
 
 class Core {
@@ -80,6 +82,10 @@ class Core {
   void RunStep();
   // Runs the plan; throws what the model throws.
   void Forward(const StepPlan& plan);
+  // The same; gives up kept prefixes where their memory is needed.
+  void ForwardWithRoom(const StepPlan& plan);
+  // Releases the sequence of a sample, or of a prompt in progress (sample: null).
+  void ReleaseSequence(Group* group, const Sample* sample, bool keep);
   // Everything that follows a forward pass.
   void Finish(const StepPlan& plan);
   void FinishPrefill(const StepPlan::Prefill& part);
@@ -108,6 +114,8 @@ class Core {
 
   KvLimits budget_;
 
+  std::shared_ptr<Doorbell> doorbell_ = std::make_shared<Doorbell>();
+
   // Owned by the thread.
   Scheduler scheduler_;
   StepPlan plan_;
@@ -118,8 +126,9 @@ class Core {
   std::vector<std::pair<std::shared_ptr<Channel>, Chunk>> outbox_;
   std::vector<std::pair<std::shared_ptr<ScoreJob>, std::exception_ptr>> scored_;
 
+  std::unique_ptr<PrefixReuse> prefixes_;  // null: nothing is kept
+
   // Shared.
-  std::shared_ptr<Doorbell> doorbell_ = std::make_shared<Doorbell>();
   std::atomic<bool> stop_{false};
   mutable std::mutex mutex_;
   std::vector<std::unique_ptr<Group>> incoming_;

@@ -5,7 +5,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -21,6 +23,7 @@
 #include "io/hub.h"
 #include "kv/cache_plan.h"
 #include "model/decoder.h"
+#include "model/fingerprint.h"
 #include "ops/linear.h"
 #include "tokenizer/stream_decoder.h"
 #include "tokenizer/tokenizer.h"
@@ -61,6 +64,9 @@ void CheckOptions(const EngineOptions& options) {
   check("prefill_chunk", options.prefill_chunk, 1, 1 << 20);
   check("prefill_chunk_beside_decode", options.prefill_chunk_beside_decode, 0, 1 << 20);
   check("max_context", options.max_context, 0, int64_t{1} << 40);
+  if (!options.prefix_store.empty() && !options.prefix_cache) {
+    throw InvalidArgument("prefix_store {}: needs prefix_cache", options.prefix_store.string());
+  }
 }
 
 // What the engine stands on, in the order in which it is made.
@@ -70,7 +76,8 @@ struct Parts {
   std::unique_ptr<model::Decoder> decoder;
   std::shared_ptr<const tokenizer::Tokenizer> tokenizer;
   std::filesystem::path directory;
-  std::string name;  // for messages
+  std::string name;                       // for messages
+  std::function<std::string()> identity;  // tells models apart; reads a little of their files
   SamplingParams sampling;
   std::vector<int32_t> eos_ids;
   uint64_t budget = 0;
@@ -123,7 +130,8 @@ class EngineImpl final : public Engine {
     }
     core_ = std::make_unique<engine::Core>(
         backend, engine::CoreOptions{plan_.context_limit, options.max_batch, options.prefill_chunk,
-                                     options.prefill_chunk_beside_decode, ScoreRows(options)});
+                                     options.prefill_chunk_beside_decode, ScoreRows(options),
+                                     Prefixes(options)});
   }
 
   const model::ModelConfig& config() const override { return parts_.decoder->config(); }
@@ -176,6 +184,19 @@ class EngineImpl final : public Engine {
     const int64_t depth = std::max({config().hidden, config().q_width(), config().intermediate});
     return ops::LinearScratchBytes(rows, depth, threads) +
            cache_plan_->ScratchBytes(options.max_batch, context, threads);
+  }
+
+  std::optional<engine::PrefixOptions> Prefixes(const EngineOptions& options) const {
+    if (!options.prefix_cache) return std::nullopt;
+    engine::PrefixOptions prefixes{options.prefix_store, options.prefix_store_bytes, ""};
+    if (prefixes.store.empty()) return prefixes;
+    const std::string cache = cache_plan_->Identity();
+    if (cache.empty()) {
+      throw Unsupported("prefix_store: KV policy '{}' cannot write its rows to a disk here",
+                        options.kv.policy);
+    }
+    prefixes.space = fmt::format("{}; {}; {}", parts_.identity(), options.dtype, cache);
+    return prefixes;
   }
 
   MemoryPlan MakePlan(const EngineOptions& options) const {
@@ -248,6 +269,7 @@ SamplingParams DefaultSampling(const io::GenerationConfig& generation) {
 std::unique_ptr<Engine> Engine::Load(const std::string& model, const EngineOptions& options) {
   Parts parts = Begin(options, model);
   parts.directory = io::ResolveModelDirectory(model);
+  parts.identity = [directory = parts.directory] { return model::Fingerprint(directory); };
   const auto config = model::ModelConfig::FromFile(parts.directory / "config.json");
   engine::CheckWeightsFit(model, EstimateWeights(config, options), parts.budget);
   // The small files first: their errors come at once, not after gigabytes have been read.
@@ -277,6 +299,7 @@ std::unique_ptr<Engine> Engine::Load(const std::string& model, const EngineOptio
 std::unique_ptr<Engine> Engine::Random(const std::string& shape, uint64_t seed,
                                        const EngineOptions& options) {
   Parts parts = Begin(options, shape);
+  parts.identity = [shape, seed] { return fmt::format("random {} {}", shape, seed); };
   const auto config = model::ModelConfig::FromShapeName(shape);
   engine::CheckWeightsFit(shape, EstimateWeights(config, options), parts.budget);
   model::LoadOptions load;

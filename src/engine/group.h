@@ -47,7 +47,11 @@ struct Sample {
   StopMatcher stops;
   std::unique_ptr<TokenText> text;              // null without a tokenizer
   std::unique_ptr<TokenConstraint> constraint;  // null without one
+  std::unique_ptr<TokenText> text;  // null without a tokenizer
+  std::vector<int32_t> tokens;      // generated ones
 };
+
+struct PrefixWait;  // prefix/prefix_reuse.h
 
 // n samples of one prompt, which share its pages; or a score job, which has no samples.
 struct Group {
@@ -63,7 +67,9 @@ struct Group {
   bool admitted = false;
   kv::SequenceId prompt_sequence = 0;  // while the prompt is processed
   int64_t prefilled = 0;               // prompt tokens in the cache
-  std::vector<Sample> samples;         // filled when the prompt is done
+  // While rows of its prompt come from elsewhere: it has no part in a step.
+  std::shared_ptr<PrefixWait> prefix_wait;
+  std::vector<Sample> samples;  // filled when the prompt is done
   bool ended = false;
 
   Clock::time_point submitted;

@@ -101,6 +101,7 @@ void Scheduler::AddScoreDecode(Group* group, StepPlan* plan) const {
 }
 
 void Scheduler::AddPrefill(Group* group, Budget* budget, StepPlan* plan) const {
+  if (group->prefix_wait != nullptr) return;
   const auto first_logit = static_cast<int64_t>(plan->logit_rows.size());
   int64_t count = std::min(budget->rows, group->prompt_size() - group->prefilled);
   if (group->score != nullptr) {

@@ -2,6 +2,7 @@
 // keeps and attends every row.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -15,6 +16,12 @@
 namespace litecache::kv {
 
 using SequenceId = int64_t;
+
+// Prefixes are cut at multiples of this: the tokens that retriever quest keeps common bounds of,
+// which cannot be taken back for some of them.
+inline constexpr int64_t kPrefixTokens = 16;
+// Tokens that are exported and imported together: whole entries of every retriever's metadata.
+inline constexpr int64_t kBlockTokens = 256;
 
 // Shapes of a model's KV.
 struct Layout {
@@ -69,6 +76,26 @@ class Cache {
   // Frees a sequence's pages. Legal at any time between steps.
   virtual void Release(SequenceId id) = 0;
   virtual int64_t Length(SequenceId id) const = 0;
+
+  // ---- Prefixes: what a sequence leaves to others with the same beginning. A policy that does not
+  // share them says so, and the calls below throw Unsupported. ----
+  virtual bool SharesPrefixes() const { return false; }
+  // Tokens of a sequence, from its first on, that ForkPrefix and ExportBlock can be asked for.
+  virtual int64_t PrefixLength(SequenceId id) const;
+  // A new sequence of the parent's first `tokens` tokens, a multiple of kPrefixTokens and at most
+  // PrefixLength(parent). It shares the parent's pages, as Fork does, and nothing else: it goes on
+  // like a sequence whose prompt's first chunks were these tokens, with a prompt's chunk.
+  virtual SequenceId ForkPrefix(SequenceId parent, int64_t tokens);
+  // Bytes of the pages these sequences hold, those that several hold counted once.
+  virtual TierBytes BytesHeld(std::span<const SequenceId> ids) const;
+  // Bytes of ExportBlock.
+  virtual uint64_t BlockBytes() const;
+  // Copies rows and metadata of tokens [begin, begin + kBlockTokens), of all layers and heads, to
+  // `out` and back: begin is a multiple of kBlockTokens, and an import appends to a sequence of
+  // `begin` tokens. The bytes mean something to caches of the same CachePlan::Identity() only.
+  // ImportBlock throws CapacityError, having changed nothing.
+  virtual void ExportBlock(SequenceId id, int64_t begin, std::span<std::byte> out) const;
+  virtual void ImportBlock(SequenceId id, std::span<const std::byte> bytes);
 
   // Makes room for the step's new tokens. Throws CapacityError, having changed nothing, when the
   // budget would be passed. Call before the first layer. A step that fails before EndStep may be

@@ -25,6 +25,10 @@ class CachePlan {
   // Name of the retriever that "auto" came to; empty for policy full.
   virtual std::string retriever() const { return ""; }
   virtual bool prefetches() const { return false; }
+  // All that the bytes of Cache::ExportBlock and their meaning depend on beside the model: layout,
+  // row formats, heads' roles, retriever with its weights, and the settings that generated tokens'
+  // rows depend on. Equal texts: blocks can be exchanged. Empty: they cannot.
+  virtual std::string Identity() const { return ""; }
   // One resident head less, the one that is easiest to reuse: what the memory planner asks for
   // where the device's memory is too small (CLO section 4). False where there is none to drop.
   virtual bool DropResidentHead() { return false; }

@@ -38,6 +38,27 @@ class FullCache final : public Cache {
   void Release(SequenceId id) override { table_.Release(id); }
   int64_t Length(SequenceId id) const override { return table_.Length(id); }
 
+  bool SharesPrefixes() const override { return true; }
+  int64_t PrefixLength(SequenceId id) const override { return table_.Length(id); }
+  SequenceId ForkPrefix(SequenceId parent, int64_t tokens) override {
+    return table_.ForkPrefix(parent, tokens);
+  }
+  TierBytes BytesHeld(std::span<const SequenceId> ids) const override {
+    return {.device = static_cast<uint64_t>(table_.PagesHeld(ids)) * pool_.page_bytes()};
+  }
+  uint64_t BlockBytes() const override { return table_.BytesOf(kBlockTokens, RowUnit()); }
+  void ExportBlock(SequenceId id, int64_t begin, std::span<std::byte> out) const override {
+    LC_CHECK(out.size() == BlockBytes() && begin + kBlockTokens <= table_.Length(id));
+    table_.Export(id, begin, kBlockTokens, RowUnit(), out.data());
+  }
+  void ImportBlock(SequenceId id, std::span<const std::byte> bytes) override {
+    LC_CHECK(bytes.size() == BlockBytes());
+    const int64_t begin = table_.Length(id);
+    table_.Grow(std::vector<SequenceTable::Growth>{{id, kBlockTokens}});
+    table_.Import(id, begin, kBlockTokens, RowUnit(), bytes.data());
+    table_.Commit(id, kBlockTokens);
+  }
+
   void BeginStep(const Step& step) override {
     check_(step, table_);
     growths_.clear();
@@ -86,6 +107,8 @@ class FullCache final : public Cache {
   }
 
  private:
+  TableUnit RowUnit() const { return {1, geometry_.row_bytes()}; }
+
   Layout layout_;
   PageLayout page_layout_;
   ops::KvGeometry geometry_;
@@ -112,6 +135,7 @@ class FullPlan final : public CachePlan {
     return ops::AttentionScratchBytes(layout_.kv_heads, layout_.q_heads / layout_.kv_heads,
                                       layout_.head_dim, sequences);
   }
+  std::string Identity() const override { return "full " + Describe(layout_); }
   std::unique_ptr<Cache> Create(Device& device, const TierBytes& budget) const override {
     return CreateFullCache(device, layout_, budget.device);
   }

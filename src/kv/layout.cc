@@ -35,6 +35,11 @@ void CheckLayout(const Layout& layout) {
   }
 }
 
+std::string Describe(const Layout& layout) {
+  return fmt::format("{} layers, {}/{} heads of {}, {}", layout.layers, layout.q_heads,
+                     layout.kv_heads, layout.head_dim, Name(layout.dtype));
+}
+
 int64_t PageTokens(const Layout& layout) {
   const int64_t row_bytes = 2 * layout.head_dim * static_cast<int64_t>(SizeOf(layout.dtype));
   const int64_t tokens = kPageBytes / row_bytes;

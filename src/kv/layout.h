@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "kv/cache.h"
 #include "ops/attention.h"
@@ -11,6 +12,9 @@ namespace litecache::kv {
 // Throws InvalidArgument for shapes that cannot be a model's (zero, negative, heads that do not
 // divide, a dtype other than bf16 and f32).
 void CheckLayout(const Layout& layout);
+
+// "16 layers, 32/8 heads of 64, bf16".
+std::string Describe(const Layout& layout);
 
 // Tokens a page of one (sequence, layer, KV head) holds: the power of two that brings the page
 // closest to 64 KiB without passing it, at least 16. 64 KiB is where a head-after-head pull over
@@ -27,6 +31,12 @@ struct TableShape {
   uint64_t token_bytes = 0;  // a page's bytes a token, in order; 0: a page's tokens are interleaved
                              // (retriever metadata), and a copy copies it whole
   int64_t BlocksFor(int64_t tokens) const { return (tokens + page_tokens - 1) / page_tokens; }
+};
+
+// What a page is a run of: one token's bytes, or the interleaved bytes of several tokens.
+struct TableUnit {
+  int64_t tokens = 1;
+  uint64_t bytes = 0;
 };
 
 // Page sizes of a layout. A block is the pages of one stretch of page_tokens tokens over all layers

@@ -9,6 +9,7 @@
 
 #include "device/device.h"
 #include "kv/cache.h"
+#include "kv/layout.h"
 #include "litecache/kv_options.h"
 #include "ops/row_format.h"
 
@@ -49,6 +50,9 @@ class Retriever {
   // Tokens whose metadata a page holds (a multiple of any block of tokens that share an entry);
   // 0: it keeps none (exact).
   virtual int64_t metadata_tokens() const = 0;
+  // A page of metadata is a run of units: the interleaved entries of so many tokens, a divisor of
+  // kBlockTokens.
+  virtual TableUnit metadata_unit() const { return {}; }
   // Bytes of metadata a token takes on average, for plans and reports.
   virtual double metadata_bytes_per_token() const = 0;
   // Bytes a selection over `candidates` reads (metadata, or rows for exact).
@@ -64,10 +68,11 @@ class Retriever {
   virtual void Select(Stream& stream, std::span<SelectWork> work) = 0;
 };
 
-// options.retriever must not be "auto" and options.hata_bits not 0. page_bytes: of the pages the metadata lies in. Weights come
-// from the profile; without it (null) hata hashes with random projections of a fixed seed and loki
-// takes the first components as they are, both worse: callers say so. Throws InvalidArgument for an
-// unknown name or a setting the profile does not have (hata bits).
+// options.retriever must not be "auto" and options.hata_bits not 0. page_bytes: of the pages the
+// metadata lies in. Weights come from the profile; without it (null) hata hashes with random
+// projections of a fixed seed and loki takes the first components as they are, both worse: callers
+// say so. Throws InvalidArgument for an unknown name or a setting the profile does not have (hata
+// bits).
 std::unique_ptr<Retriever> CreateRetriever(const Layout& layout, const KvOptions& options,
                                            const Profile* profile, uint64_t page_bytes);
 

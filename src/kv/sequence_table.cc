@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <unordered_set>
 #include <utility>
 
 #include "base/error.h"
@@ -30,13 +31,14 @@ SequenceId SequenceTable::Create() {
   return next_++;
 }
 
-SequenceId SequenceTable::Fork(SequenceId parent) {
+SequenceId SequenceTable::ForkPrefix(SequenceId parent, int64_t tokens) {
   const Sequence& source = Get(parent);
+  LC_CHECK(tokens >= 0 && tokens <= source.length, "{} of {} tokens", tokens, source.length);
   Sequence child;
-  // Blocks a failed step took beyond the rows stay the parent's alone.
-  const int64_t blocks = shape_.BlocksFor(source.length);
+  // Blocks beyond the rows, of a prefix or of a failed step, stay the parent's alone.
+  const int64_t blocks = shape_.BlocksFor(tokens);
   EnsureCapacity(&child, blocks);
-  child.length = source.length;
+  child.length = tokens;
   child.blocks = blocks;
   for (int64_t list = 0; list < shape_.lists; ++list) {
     for (int64_t i = 0; i < blocks; ++i) {
@@ -158,6 +160,53 @@ void SequenceTable::Commit(SequenceId id, int64_t rows) {
   Sequence& sequence = Get(id);
   LC_CHECK(shape_.BlocksFor(sequence.length + rows) <= sequence.blocks);
   sequence.length += rows;
+}
+
+int64_t SequenceTable::PagesHeld(std::span<const SequenceId> ids) const {
+  if (shape_.lists == 0) return 0;
+  // A block's pages are shared together, so its first page speaks for all of them.
+  std::unordered_set<PageId> first;
+  for (const SequenceId id : ids) {
+    const Sequence& sequence = Get(id);
+    first.insert(sequence.ids.begin(), sequence.ids.begin() + sequence.blocks);
+  }
+  return static_cast<int64_t>(first.size()) * shape_.lists;
+}
+
+template <class Body>
+void SequenceTable::ForEachRun(SequenceId id, int64_t begin, int64_t tokens, const TableUnit& unit,
+                               const Body& body) const {
+  const Sequence& sequence = Get(id);
+  LC_CHECK(begin >= 0 && begin + tokens <= sequence.blocks * shape_.page_tokens);
+  LC_CHECK(begin % unit.tokens == 0 && tokens % unit.tokens == 0 &&
+               shape_.page_tokens % unit.tokens == 0,
+           "units of {} tokens in pages of {}", unit.tokens, shape_.page_tokens);
+  for (int64_t list = 0; list < shape_.lists; ++list) {
+    for (int64_t at = begin; at < begin + tokens;) {
+      const int64_t within = at % shape_.page_tokens;
+      const int64_t count = std::min(shape_.page_tokens - within, begin + tokens - at);
+      std::byte* page = sequence.heads[static_cast<size_t>(list)][at / shape_.page_tokens];
+      body(page + static_cast<uint64_t>(within / unit.tokens) * unit.bytes,
+           static_cast<uint64_t>(count / unit.tokens) * unit.bytes);
+      at += count;
+    }
+  }
+}
+
+void SequenceTable::Export(SequenceId id, int64_t begin, int64_t tokens, const TableUnit& unit,
+                           std::byte* out) const {
+  ForEachRun(id, begin, tokens, unit, [&](const std::byte* bytes, uint64_t count) {
+    std::memcpy(out, bytes, count);
+    out += count;
+  });
+}
+
+void SequenceTable::Import(SequenceId id, int64_t begin, int64_t tokens, const TableUnit& unit,
+                           const std::byte* in) {
+  ForEachRun(id, begin, tokens, unit, [&](std::byte* bytes, uint64_t count) {
+    std::memcpy(bytes, in, count);
+    in += count;
+  });
 }
 
 }  // namespace litecache::kv

@@ -28,7 +28,9 @@ class SequenceTable {
   // An empty sequence; ids are never reused.
   SequenceId Create();
   // A sequence with the rows of `parent`, sharing its pages: takes no page now.
-  SequenceId Fork(SequenceId parent);
+  SequenceId Fork(SequenceId parent) { return ForkPrefix(parent, Length(parent)); }
+  // The same with the parent's first `tokens` rows only.
+  SequenceId ForkPrefix(SequenceId parent, int64_t tokens);
   void Release(SequenceId id);
 
   int64_t Length(SequenceId id) const { return Get(id).length; }
@@ -52,6 +54,19 @@ class SequenceTable {
   std::byte* const* const* Lists(SequenceId id) const { return Get(id).heads.data(); }
   int64_t Blocks(SequenceId id) const { return Get(id).blocks; }
 
+  // Pages these sequences hold, those that several hold counted once.
+  int64_t PagesHeld(std::span<const SequenceId> ids) const;
+  // Bytes of `tokens` tokens in all lists; unit.tokens divides tokens.
+  uint64_t BytesOf(int64_t tokens, const TableUnit& unit) const {
+    return static_cast<uint64_t>(shape_.lists * (tokens / unit.tokens)) * unit.bytes;
+  }
+  // Copies tokens [begin, begin + tokens), list after list, from the pages to `out`, and from `in`
+  // to the pages, which are writable. unit.tokens divides begin, tokens and a page's tokens.
+  void Export(SequenceId id, int64_t begin, int64_t tokens, const TableUnit& unit,
+              std::byte* out) const;
+  void Import(SequenceId id, int64_t begin, int64_t tokens, const TableUnit& unit,
+              const std::byte* in);
+
  private:
   struct Sequence {
     int64_t length = 0;    // tokens committed
@@ -71,6 +86,10 @@ class SequenceTable {
   int64_t PartialBlock(const Sequence& sequence) const;
   void EnsureCapacity(Sequence* sequence, int64_t blocks);
   void CopyBlock(Sequence* sequence, int64_t block);
+  // Calls body(first byte in a page, bytes) for the runs that hold the tokens.
+  template <class Body>
+  void ForEachRun(SequenceId id, int64_t begin, int64_t tokens, const TableUnit& unit,
+                  const Body& body) const;
 
   TableShape shape_;
   PagePool& pool_;

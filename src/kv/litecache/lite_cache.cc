@@ -45,6 +45,62 @@ void LiteCache::Release(SequenceId id) {
   tiers_.slots.Release(id);
 }
 
+SequenceId LiteCache::ForkPrefix(SequenceId parent, int64_t tokens) {
+  LC_CHECK(tokens % kPrefixTokens == 0 && tokens <= PrefixLength(parent), "{} of {} tokens", tokens,
+           PrefixLength(parent));
+  const SequenceId id = tiers_.resident.ForkPrefix(parent, tokens);
+  LC_CHECK(tiers_.store.ForkPrefix(parent, tokens) == id &&
+           tiers_.metadata.ForkPrefix(parent, tokens) == id);
+  tiers_.slots.Create(id);
+  return id;
+}
+
+TierBytes LiteCache::BytesHeld(std::span<const SequenceId> ids) const {
+  const int64_t device =
+      tiers_.resident.PagesHeld(ids) + tiers_.metadata.PagesHeld(ids) + tiers_.slots.PagesHeld(ids);
+  return {.device = static_cast<uint64_t>(device) * tiers_.device.page_bytes(),
+          .host = static_cast<uint64_t>(tiers_.store.PagesHeld(ids)) * tiers_.host.page_bytes()};
+}
+
+uint64_t LiteCache::BlockBytes() const {
+  return tiers_.store.BytesOf(kBlockTokens, StoreUnit()) +
+         tiers_.resident.BytesOf(kBlockTokens, ResidentUnit()) +
+         tiers_.metadata.BytesOf(kBlockTokens, retriever_->metadata_unit());
+}
+
+void LiteCache::ExportBlock(SequenceId id, int64_t begin, std::span<std::byte> out) const {
+  LC_CHECK(out.size() == BlockBytes() && begin % kBlockTokens == 0 &&
+           begin + kBlockTokens <= PrefixLength(id));
+  const TableUnit metadata = retriever_->metadata_unit();
+  std::byte* next = out.data();
+  tiers_.store.Export(id, begin, kBlockTokens, StoreUnit(), next);
+  next += tiers_.store.BytesOf(kBlockTokens, StoreUnit());
+  tiers_.resident.Export(id, begin, kBlockTokens, ResidentUnit(), next);
+  next += tiers_.resident.BytesOf(kBlockTokens, ResidentUnit());
+  tiers_.metadata.Export(id, begin, kBlockTokens, metadata, next);
+}
+
+void LiteCache::ImportBlock(SequenceId id, std::span<const std::byte> bytes) {
+  const int64_t begin = Length(id);
+  LC_CHECK(bytes.size() == BlockBytes() && begin % kBlockTokens == 0 && begin == PrefixLength(id));
+  const std::vector<SequenceTable::Growth> growth = {{id, kBlockTokens}};
+  tiers_.host.Reserve(tiers_.store.PagesNeeded(growth));
+  tiers_.device.Reserve(tiers_.resident.PagesNeeded(growth) + tiers_.metadata.PagesNeeded(growth));
+  tiers_.store.Grow(growth);
+  tiers_.resident.Grow(growth);
+  tiers_.metadata.Grow(growth);
+  const TableUnit metadata = retriever_->metadata_unit();
+  const std::byte* next = bytes.data();
+  tiers_.store.Import(id, begin, kBlockTokens, StoreUnit(), next);
+  next += tiers_.store.BytesOf(kBlockTokens, StoreUnit());
+  tiers_.resident.Import(id, begin, kBlockTokens, ResidentUnit(), next);
+  next += tiers_.resident.BytesOf(kBlockTokens, ResidentUnit());
+  tiers_.metadata.Import(id, begin, kBlockTokens, metadata, next);
+  tiers_.store.Commit(id, kBlockTokens);
+  tiers_.resident.Commit(id, kBlockTokens);
+  tiers_.metadata.Commit(id, kBlockTokens);
+}
+
 int64_t LiteCache::StoredAfter(const StepSequence& sequence) const {
   const int64_t n = sequence.past + sequence.rows;
   return std::max(sequence.decode ? n - tiers_.shape.recent : n, tiers_.store.Length(sequence.id));

@@ -34,6 +34,16 @@ class LiteCache final : public Cache {
   void Release(SequenceId id) override;
   int64_t Length(SequenceId id) const override { return tiers_.resident.Length(id); }
 
+  // Prefixes are what is stored: generated rows in the recent window, slots and labels stay with
+  // their sequence.
+  bool SharesPrefixes() const override { return true; }
+  int64_t PrefixLength(SequenceId id) const override { return tiers_.store.Length(id); }
+  SequenceId ForkPrefix(SequenceId parent, int64_t tokens) override;
+  TierBytes BytesHeld(std::span<const SequenceId> ids) const override;
+  uint64_t BlockBytes() const override;
+  void ExportBlock(SequenceId id, int64_t begin, std::span<std::byte> out) const override;
+  void ImportBlock(SequenceId id, std::span<const std::byte> bytes) override;
+
   void BeginStep(const Step& step) override;
   bool WantsPrediction(int64_t layer) const override;
   void Prefetch(Stream& stream, int64_t layer, const Step& step, const MatrixView& q,
@@ -56,6 +66,8 @@ class LiteCache final : public Cache {
   int64_t StoredAfter(const StepSequence& sequence) const;
   void PlanGrowth(const Step& step);
   void DropStaging();
+  TableUnit StoreUnit() const { return {1, tiers_.shape.store_format.row_bytes()}; }
+  TableUnit ResidentUnit() const { return {1, tiers_.shape.format.row_bytes()}; }
 
   Tiers tiers_;
   std::unique_ptr<Retriever> retriever_;

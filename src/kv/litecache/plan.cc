@@ -1,8 +1,11 @@
 // Policy litecache before it exists.
 
+#include <fmt/format.h>
+
 #include <utility>
 
 #include "base/error.h"
+#include "base/hash.h"
 #include "kv/cache_plan.h"
 #include "kv/litecache/lite_cache.h"
 #include "kv/litecache/shape.h"
@@ -16,6 +19,10 @@ namespace {
 // The context that S_topk of CLO eq. 12 is taken at where the budget is a share and the profile
 // does not say.
 constexpr int64_t kTypicalContext = 32768;
+
+uint64_t HashOf(const std::vector<float>& values) {
+  return Fnv1a({reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float)});
+}
 
 KvOptions Resolve(const KvOptions& options, const Profile* profile) {
   KvOptions resolved = options;
@@ -58,6 +65,27 @@ class LitePlan final : public CachePlan {
   const HeadPlan* heads() const override { return &heads_; }
   std::string retriever() const override { return options_.retriever; }
   bool prefetches() const override { return prefetch_; }
+
+  std::string Identity() const override {
+    const KvOptions& o = options_;
+    std::string text = fmt::format(
+        "litecache {}; store {}; retriever {} {} {} {}; budget {} sink {} recent {} carry {}; "
+        "{} prefetch {}; heads",
+        Describe(shape_.layout), o.host_rows, o.retriever, o.hata_bits, o.hata_norms, o.loki_rank,
+        o.budget.ToString(), o.sink_tokens, o.recent_tokens, o.carry_tokens, o.aggregation,
+        prefetch_);
+    for (const HeadSettings& head : heads_.heads) {
+      text += fmt::format(" {}{}{}", head.resident ? "r" : "", head.dense ? "d" : "", head.tau);
+    }
+    text += fmt::format("; importance {:016x}", HashOf(heads_.importance));
+    if (profile_ == nullptr) return text;
+    if (o.retriever == "loki") text += fmt::format("; bases {:016x}", HashOf(profile_->loki));
+    const auto weights = profile_->hata.find(o.hata_bits);
+    if (o.retriever == "hata" && weights != profile_->hata.end()) {
+      text += fmt::format("; projections {:016x}", HashOf(weights->second));
+    }
+    return text;
+  }
 
   bool DropResidentHead() override {
     if (!OffloadEasiest(options_.dense_layers, &heads_)) return false;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <unordered_set>
 
 namespace litecache::kv {
 
@@ -32,6 +33,16 @@ void SlotTable::Release(SequenceId id) {
   }
   for (PageId page : slots.label_ids) pool_.DropReference(page);
   sequences_.erase(id);
+}
+
+int64_t SlotTable::PagesHeld(std::span<const SequenceId> ids) const {
+  std::unordered_set<PageId> pages;
+  for (const SequenceId id : ids) {
+    const SequenceSlots& slots = sequences_.at(id);
+    for (const HeadSlots& head : slots.heads) pages.insert(head.ids.begin(), head.ids.end());
+    pages.insert(slots.label_ids.begin(), slots.label_ids.end());
+  }
+  return static_cast<int64_t>(pages.size());
 }
 
 int64_t SlotTable::PagesNeeded(std::span<const Growth> growths) {

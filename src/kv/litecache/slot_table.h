@@ -45,6 +45,9 @@ class SlotTable {
   // Makes labels, and slots where asked, writable. The pool must have the pages in reserve.
   void Grow(std::span<const Growth> growths);
 
+  // Pages these sequences hold, those that several hold counted once.
+  int64_t PagesHeld(std::span<const SequenceId> ids) const;
+
   SequenceSlots& Get(SequenceId id) { return sequences_.at(id); }
   // [group][head_dim] of offloaded list `list`.
   float* Label(const SequenceSlots& slots, int64_t list) const {

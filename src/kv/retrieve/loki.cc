@@ -56,6 +56,9 @@ class LokiRetriever final : public Retriever {
 
   std::string_view name() const override { return "loki"; }
   int64_t metadata_tokens() const override { return metadata_tokens_; }
+  TableUnit metadata_unit() const override {
+    return {ops::ProjectionFormat::kBlockTokens, static_cast<uint64_t>(format_.block_bytes())};
+  }
   double metadata_bytes_per_token() const override {
     return static_cast<double>(format_.token_bytes());
   }

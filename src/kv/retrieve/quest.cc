@@ -17,6 +17,9 @@ class QuestRetriever final : public Retriever {
 
   std::string_view name() const override { return "quest"; }
   int64_t metadata_tokens() const override { return metadata_tokens_; }
+  TableUnit metadata_unit() const override {
+    return {BoundsFormat::kGroupTokens, static_cast<uint64_t>(format_.group_bytes())};
+  }
   double metadata_bytes_per_token() const override {
     return static_cast<double>(format_.group_bytes()) /
            static_cast<double>(BoundsFormat::kGroupTokens);

@@ -1,0 +1,37 @@
+// A thread that does one thing after another: what the engine's thread must not wait for.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <thread>
+
+namespace litecache::engine {
+
+class IoThread {
+ public:
+  IoThread();
+  // Waits for the job in progress and drops the others.
+  ~IoThread();
+  IoThread(const IoThread&) = delete;
+  IoThread& operator=(const IoThread&) = delete;
+
+  // Jobs must not throw.
+  void Post(std::function<void()> job);
+  // Whether all that was posted is done; waits for it up to `limit`.
+  bool WaitUntilIdle(std::chrono::milliseconds limit);
+
+ private:
+  void Loop();
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<std::function<void()>> jobs_;
+  bool busy_ = false;
+  bool stop_ = false;
+  std::thread thread_;
+};
+
+}  // namespace litecache::engine

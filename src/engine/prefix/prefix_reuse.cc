@@ -1,0 +1,326 @@
+#include "engine/prefix/prefix_reuse.h"
+
+#include <algorithm>
+#include <map>
+#include <mutex>
+#include <utility>
+
+#include "base/error.h"
+#include "base/logging.h"
+
+namespace litecache::engine {
+
+// Blocks that the reading thread has brought, by their place in the chain.
+struct Arrivals {
+  std::mutex mutex;
+  std::map<int64_t, std::optional<Block>> blocks;
+};
+
+// What a group waits for: a running one whose prompt begins with the same tokens, or the disk.
+struct PrefixWait {
+  const Group* leader = nullptr;
+  int64_t common = 0;  // tokens the leader has to have in the cache
+
+  std::vector<BlockKey> chain;  // loading: blocks [next, end) of it are still to come
+  int64_t next = 0;
+  int64_t requested = 0;
+  int64_t end = 0;
+  std::shared_ptr<Arrivals> arrivals;
+};
+
+namespace {
+
+// What the engine's thread copies between two steps, but for one block: a few milliseconds.
+constexpr uint64_t kCopyBytes = 16 << 20;
+// Blocks the reading thread may be ahead.
+constexpr int64_t kReadAhead = 4;
+
+int64_t Cut(int64_t tokens) { return tokens - tokens % kv::kPrefixTokens; }
+
+// Rows of the prompt that can be shared while the group runs, and where they are.
+std::pair<kv::SequenceId, int64_t> Shareable(const Group& group) {
+  if (group.prefilling()) return {group.prompt_sequence, group.prefilled};
+  for (const Sample& sample : group.samples) {
+    if (sample.live) return {sample.sequence, group.prompt_size()};
+  }
+  return {0, 0};
+}
+
+}  // namespace
+
+PrefixReuse::PrefixReuse(kv::Cache& cache, const PrefixOptions& options, std::function<void()> wake)
+    : cache_(cache), wake_(std::move(wake)), root_(RootKey(options.space)) {
+  if (options.store.empty()) return;
+  store_ = std::make_unique<BlockStore>(options.store, options.store_bytes);
+  store_capacity_ = options.store_bytes;
+}
+
+PrefixReuse::~PrefixReuse() {
+  store_.reset();  // its threads call wake_
+  while (EvictOne()) {
+  }
+}
+
+void PrefixReuse::Begin(Group* group, const Groups& running) {
+  group->prompt_sequence = cache_.Create();
+  if (group->score != nullptr) return;
+  ++stats_.requests;
+  Resolve(group, running);
+}
+
+void PrefixReuse::Resolve(Group* group, const Groups& running) {
+  group->prefix_wait.reset();
+  const std::span<const int32_t> prompt =
+      std::span(group->prompt()).first(static_cast<size_t>(Cut(group->prompt_size() - 1)));
+  if (prompt.empty()) return;
+
+  kv::SequenceId best = 0;
+  int64_t tokens = 0;
+  if (const auto match = index_.Find(prompt)) {
+    best = match->sequence;
+    tokens = Cut(match->tokens);
+  }
+  const Group* leader = nullptr;
+  int64_t coming = 0;
+  for (const auto& other : running) {
+    if (other.get() == group) break;  // those behind it wait for it, if anything
+    if (other->score != nullptr || other->ended) continue;
+    const int64_t common = Cut(CommonPrefix(prompt, other->prompt()));
+    const auto [sequence, ready] = Shareable(*other);
+    if (const int64_t now = std::min(common, Cut(ready)); now > tokens) {
+      best = sequence;
+      tokens = now;
+    }
+    if (other->prefilling() && common > coming) {
+      leader = other.get();
+      coming = common;
+    }
+  }
+  std::vector<BlockKey> chain;
+  int64_t on_disk = 0;
+  if (store_ != nullptr) {
+    chain = ChainKeys(root_, prompt, kv::kBlockTokens);
+    on_disk = store_->CountChain(chain);
+  }
+  if (leader != nullptr && coming > std::max(tokens, on_disk * kv::kBlockTokens)) {
+    group->prefix_wait = std::make_shared<PrefixWait>();
+    group->prefix_wait->leader = leader;
+    group->prefix_wait->common = coming;
+    return;
+  }
+  if (on_disk * kv::kBlockTokens > tokens) {
+    const int64_t first = tokens / kv::kBlockTokens;
+    StartFrom(group, best, first * kv::kBlockTokens);
+    StartLoading(group, std::move(chain), first, on_disk);
+    return;
+  }
+  StartFrom(group, best, tokens);
+  Ready(group);
+}
+
+void PrefixReuse::StartFrom(Group* group, kv::SequenceId parent, int64_t tokens) {
+  if (tokens == 0) return;
+  const kv::SequenceId fork = cache_.ForkPrefix(parent, tokens);
+  cache_.Release(std::exchange(group->prompt_sequence, fork));
+  group->prefilled = tokens;
+}
+
+void PrefixReuse::Ready(Group* group) {
+  group->prefix_wait.reset();
+  if (group->prefilled == 0) return;
+  ++stats_.hits;
+  stats_.tokens += group->prefilled;
+  group->channel->UpdateStats([&](RequestStats& stats) { stats.cached_tokens = group->prefilled; });
+}
+
+void PrefixReuse::StartLoading(Group* group, std::vector<BlockKey> chain, int64_t first,
+                               int64_t end) {
+  chain.resize(static_cast<size_t>(end));
+  store_->Touch(chain);
+  group->prefix_wait = std::make_shared<PrefixWait>();
+  PrefixWait& wait = *group->prefix_wait;
+  wait.chain = std::move(chain);
+  wait.next = wait.requested = first;
+  wait.end = end;
+  wait.arrivals = std::make_shared<Arrivals>();
+  RequestBlocks(&wait);
+}
+
+void PrefixReuse::RequestBlocks(PrefixWait* wait) {
+  for (; wait->requested < std::min(wait->end, wait->next + kReadAhead); ++wait->requested) {
+    const int64_t at = wait->requested;
+    store_->Read(wait->chain[static_cast<size_t>(at)],
+                 [at, arrivals = wait->arrivals, wake = wake_](std::optional<Block> block) {
+                   {
+                     const std::lock_guard lock(arrivals->mutex);
+                     arrivals->blocks[at] = std::move(block);
+                   }
+                   wake();
+                 });
+  }
+}
+
+bool PrefixReuse::Import(Group* group, uint64_t* budget) {
+  PrefixWait& wait = *group->prefix_wait;
+  while (wait.next < wait.end) {
+    std::optional<Block> block;
+    {
+      const std::lock_guard lock(wait.arrivals->mutex);
+      const auto found = wait.arrivals->blocks.find(wait.next);
+      if (found == wait.arrivals->blocks.end() || *budget == 0) return false;
+      block = std::move(found->second);
+      wait.arrivals->blocks.erase(found);
+    }
+    const BlockKey parent = wait.next == 0 ? root_ : wait.chain[static_cast<size_t>(wait.next - 1)];
+    const auto begin = static_cast<size_t>(wait.next * kv::kBlockTokens);
+    const auto tokens = std::span(group->prompt()).subspan(begin, kv::kBlockTokens);
+    // What is not exactly these tokens behind exactly those before them is another's.
+    if (!block || block->header.parent != parent || block->header.space != root_ ||
+        !std::ranges::equal(block->tokens, tokens) ||
+        block->header.payload_bytes != block_bytes()) {
+      break;
+    }
+    bool imported = false;
+    while (!imported) {
+      try {
+        cache_.ImportBlock(group->prompt_sequence, block->payload());
+        imported = true;
+      } catch (const CapacityError&) {
+        if (!EvictOne()) break;
+      }
+    }
+    if (!imported) break;
+    ++wait.next;
+    group->prefilled += kv::kBlockTokens;
+    stats_.tokens_loaded += kv::kBlockTokens;
+    *budget -= std::min(*budget, block_bytes());
+    RequestBlocks(&wait);
+  }
+  return true;
+}
+
+void PrefixReuse::Advance(const Groups& running) {
+  uint64_t budget = kCopyBytes;
+  for (const auto& group : running) {
+    if (group->prefix_wait == nullptr || group->ended) continue;
+    PrefixWait& wait = *group->prefix_wait;
+    if (wait.leader == nullptr) {
+      if (Import(group.get(), &budget)) Ready(group.get());
+      continue;
+    }
+    // Looked for among those before it only: a later group may have the address of one that ended.
+    const auto leads = [&](const auto& other) {
+      return other.get() == wait.leader || other.get() == group.get();
+    };
+    const Group& leader = **std::find_if(running.begin(), running.end(), leads);
+    // A leader that has come far enough, or that ended: either way there is now what there will be.
+    if (&leader == group.get() || leader.ended || leader.prefilled >= wait.common) {
+      Resolve(group.get(), running);
+    }
+  }
+  while (budget > 0 && store_ != nullptr && store_->WantsBlocks() && ExportOne()) {
+    budget -= std::min(budget, block_bytes());
+  }
+  if (budget == 0) wake_();  // there may be more to do, and nobody else to say so
+}
+
+void PrefixReuse::Keep(kv::SequenceId sequence, std::span<const int32_t> prompt,
+                       std::span<const int32_t> generated) {
+  std::vector<int32_t> tokens(prompt.begin(), prompt.end());
+  tokens.insert(tokens.end(), generated.begin(), generated.end());
+  const int64_t length =
+      Cut(std::min(cache_.PrefixLength(sequence), static_cast<int64_t>(tokens.size())));
+  tokens.resize(static_cast<size_t>(length));
+  if (length == 0 || index_.Covers(tokens)) return;
+  const kv::SequenceId kept = cache_.ForkPrefix(sequence, length);
+  held_changed_ = true;
+  if (store_ != nullptr) {
+    std::vector<BlockKey> keys = ChainKeys(root_, tokens, kv::kBlockTokens);
+    if (!keys.empty()) exports_.push_back({kept, tokens, std::move(keys), 0});
+  }
+  if (const auto covered = index_.Add(std::move(tokens), kept)) Forget(*covered);
+}
+
+void PrefixReuse::Forget(kv::SequenceId sequence) {
+  std::erase_if(exports_, [&](const Export& item) { return item.sequence == sequence; });
+  cache_.Release(sequence);
+  held_changed_ = true;
+}
+
+bool PrefixReuse::EvictOne() {
+  const auto oldest = index_.PopOldest();
+  if (!oldest) return false;
+  Forget(*oldest);
+  ++stats_.evictions;
+  return true;
+}
+
+bool PrefixReuse::ExportOne() {
+  while (!exports_.empty()) {
+    Export& item = exports_.front();
+    while (item.next < item.keys.size() && store_->Has(item.keys[item.next])) ++item.next;
+    if (item.next == item.keys.size()) {
+      exports_.pop_front();
+      continue;
+    }
+    const size_t at = item.next++;
+    const BlockKey parent = at == 0 ? root_ : item.keys[at - 1];
+    const auto begin = static_cast<int64_t>(at) * kv::kBlockTokens;
+    Block block =
+        MakeBlock(root_, parent, static_cast<uint32_t>(at),
+                  std::span(item.tokens).subspan(static_cast<size_t>(begin), kv::kBlockTokens),
+                  block_bytes());
+    cache_.ExportBlock(item.sequence, begin, block.payload());
+    store_->Write(std::move(block), wake_);
+    return true;
+  }
+  return false;
+}
+
+void PrefixReuse::Close(std::chrono::milliseconds limit) {
+  const auto end = Clock::now() + limit;
+  const auto left = [&] {
+    return std::max(std::chrono::duration_cast<std::chrono::milliseconds>(end - Clock::now()),
+                    std::chrono::milliseconds(0));
+  };
+  if (store_ != nullptr) {
+    while (!exports_.empty() && store_->Stats().writing && left().count() > 0) {
+      if (!store_->WantsBlocks()) {
+        store_->WaitForWrites(left());
+      } else if (!ExportOne()) {
+        break;
+      }
+    }
+    if (!store_->WaitForWrites(left()) || (!exports_.empty() && store_->Stats().writing)) {
+      SPDLOG_WARN("prefix store: the end came before all blocks were written");
+    }
+    exports_.clear();
+    store_.reset();
+  }
+  while (const auto oldest = index_.PopOldest()) Forget(*oldest);
+}
+
+PrefixStats PrefixReuse::Stats() {
+  // Counting touches every kept sequence's blocks: thousands of sequences should not cost a step.
+  const Clock::time_point now = Clock::now();
+  if (held_changed_ && (index_.size() < 256 || SecondsBetween(held_at_, now) > 0.5)) {
+    stats_.bytes = cache_.BytesHeld(index_.Sequences());
+    held_changed_ = false;
+    held_at_ = now;
+  }
+  stats_.sequences = static_cast<int64_t>(index_.size());
+  if (store_ == nullptr) return stats_;
+  const BlockStoreStats store = store_->Stats();
+  stats_.store = true;
+  stats_.store_writing = store.writing;
+  stats_.store_blocks = store.blocks;
+  stats_.store_bytes = store.bytes;
+  stats_.store_capacity = store_capacity_;
+  stats_.store_bytes_read = store.bytes_read;
+  stats_.store_bytes_written = store.bytes_written;
+  stats_.store_evictions = store.evictions;
+  stats_.store_damaged = store.damaged;
+  return stats_;
+}
+
+}  // namespace litecache::engine

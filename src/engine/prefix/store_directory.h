@@ -1,0 +1,57 @@
+// The files of a prefix store: names, lock, scan at start, atomic writes. Keeps no state of what is
+// there; block_store.h does.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "engine/prefix/block_file.h"
+
+namespace litecache::engine {
+
+// DIR/.lock, and DIR/ab/ab...(32 digits).kv for every block. The contents come from prompts:
+// directories and files are their owner's alone (0700, 0600).
+class StoreDirectory {
+ public:
+  // Makes the directory and takes its lock, which ends with the process. Throws FileError where
+  // that fails, and names the case that another process has it.
+  explicit StoreDirectory(std::filesystem::path directory);
+  ~StoreDirectory();
+  StoreDirectory(const StoreDirectory&) = delete;
+  StoreDirectory& operator=(const StoreDirectory&) = delete;
+
+  const std::filesystem::path& path() const { return directory_; }
+  std::string PathOf(const BlockKey& key) const;
+
+  struct Found {
+    BlockKey key;
+    uint64_t bytes = 0;
+    int64_t used = 0;  // nanoseconds since 1970
+  };
+  struct Scan {
+    std::vector<Found> blocks;
+    int64_t damaged = 0;  // removed
+    int64_t foreign = 0;  // left alone
+    std::string first_foreign;
+  };
+  // Reads every file's header. Removes damaged blocks, and what a write that was cut short left.
+  Scan Read() const;
+
+  // Throw FileError.
+  std::vector<std::byte> ReadBlock(const BlockKey& key) const;
+  // Whole or not at all: under another name first. Not flushed to the disk: what a power failure
+  // damages, the checksum finds.
+  void WriteBlock(const BlockKey& key, std::span<const std::byte> bytes) const;
+
+  void Remove(const BlockKey& key) const;  // errors are nobody's business
+  void SetUsed(const BlockKey& key, int64_t nanoseconds) const;
+
+ private:
+  std::filesystem::path directory_;
+  int lock_ = -1;
+};
+
+}  // namespace litecache::engine
