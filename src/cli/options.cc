@@ -10,6 +10,7 @@ namespace {
 
 constexpr const char* kGeneral = "General";
 constexpr const char* kModel = "Model";
+constexpr const char* kPrefix = "Prefixes";
 constexpr const char* kSampling = "Sampling";
 
 }  // namespace
@@ -90,6 +91,26 @@ void EngineFlags::DeclareRun(CLI::App& app) {
   kv.Declare(app);
 }
 
+void EngineFlags::DeclarePrefix(CLI::App& app, const std::string& cache) {
+  prefix_cache = cache;
+  app.add_option("--prefix-cache", prefix_cache,
+                 "on: requests that begin like an earlier one reuse its KV, which stays until "
+                 "another needs the memory; off")
+      ->type_name("on|off")
+      ->check(CLI::IsMember({"on", "off"}).description(""))
+      ->capture_default_str()
+      ->group(kPrefix);
+  app.add_option("--prefix-store", prefix_store,
+                 "Keep that KV in this directory as well, for after a restart; one process a "
+                 "directory")
+      ->type_name("DIR")
+      ->group(kPrefix);
+  app.add_option("--prefix-store-size", prefix_store_size,
+                 "The most --prefix-store may hold; what was used longest ago goes first [20GiB]")
+      ->type_name("SIZE")
+      ->group(kPrefix);
+}
+
 EngineOptions EngineFlags::ToEngineOptions() const {
   EngineOptions options;
   options.dtype = dtype;
@@ -98,6 +119,12 @@ EngineOptions EngineFlags::ToEngineOptions() const {
   options.max_context = max_context.value;
   options.max_batch = max_batch;
   options.prefill_chunk = prefill_chunk;
+  options.prefix_cache = prefix_cache == "on";
+  if (!options.prefix_cache && !prefix_store.empty()) {
+    throw UsageError("--prefix-store needs --prefix-cache on");
+  }
+  options.prefix_store = prefix_store;
+  options.prefix_store_bytes = prefix_store_size.value;
   options.kv = kv.ToKvOptions();
   return options;
 }

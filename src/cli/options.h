@@ -39,11 +39,16 @@ struct EngineFlags {
   TokenCount max_context;
   int64_t max_batch = 64;
   int64_t prefill_chunk = 512;
+  std::string prefix_cache = "off";
+  std::string prefix_store;
+  ByteCount prefix_store_size{uint64_t{20} << 30};
   KvFlags kv;
 
   void DeclareModel(CLI::App& app, bool required);
   void DeclareThreads(CLI::App& app);
   void DeclareRun(CLI::App& app);
+  // --prefix-cache and where else to keep prefixes: for commands that run more than one request.
+  void DeclarePrefix(CLI::App& app, const std::string& cache);
   // Throws UsageError when --model is missing.
   EngineOptions ToEngineOptions() const;
 };

@@ -48,11 +48,11 @@ Core::Core(const Backend& backend, const CoreOptions& options)
   LC_CHECK(options.max_batch >= 1 && options.prefill_chunk >= 1 && options.score_rows >= 1);
   logits_ = backend.device->Allocate(
       static_cast<size_t>((options.max_batch + options.score_rows) * vocab_) * sizeof(float));
-  stats_.kv.capacity = budget_.bytes;
   if (options.prefixes && backend.cache->SharesPrefixes()) {
     prefixes_ = std::make_unique<PrefixReuse>(*backend.cache, *options.prefixes,
                                               [doorbell = doorbell_] { doorbell->Ring(); });
   }
+  UpdateStats();
   thread_ = std::thread([this] { Loop(); });
 }
 

@@ -5,11 +5,14 @@ Exits with 77 (skipped) where the Python packages are missing.
 """
 
 import json
+import pathlib
 import re
+import resource
 import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import typing
@@ -48,10 +51,11 @@ KEEP = {"type": "function", "function": {
 class Server:
     """The program, on a port of its own."""
 
-    def __init__(self, *flags):
+    def __init__(self, *flags, preexec=None):
         command = [PROGRAM, "serve", "--model", MODEL, "--port", "0", "--threads", "1",
                    "--memory", "2GiB", "--api-key", KEY, *flags]
-        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True,
+                                        preexec_fn=preexec)
         self.log = []
         for line in self.process.stderr:
             self.log.append(line)
@@ -116,7 +120,6 @@ class Clients(unittest.TestCase):
                    "temperature": 0}
         whole = self.client.chat.completions.create(**options)
         self.assertTrue(whole.choices[0].message.content)
-        self.assertEqual(whole.usage.prompt_tokens_details.cached_tokens, 0)
         text, usage = "", None
         for chunk in self.client.chat.completions.create(
                 **options, stream=True, stream_options={"include_usage": True}):
@@ -124,7 +127,25 @@ class Clients(unittest.TestCase):
             for choice in chunk.choices:
                 text += choice.delta.content or ""
         self.assertEqual(text, whole.choices[0].message.content)
-        self.assertEqual(usage, whole.usage)
+        # The prompt is known by now, but for its last tokens.
+        prompt = usage.prompt_tokens
+        self.assertEqual(usage.prompt_tokens_details.cached_tokens, (prompt - 1) // 16 * 16)
+        self.assertEqual((prompt, usage.completion_tokens),
+                         (whole.usage.prompt_tokens, whole.usage.completion_tokens))
+
+    def test_a_second_turn_pays_for_what_is_new(self):
+        options = {"model": "litecache-demo-16m", "max_completion_tokens": 60, "temperature": 0,
+                   "extra_body": {"ignore_eos": True}}
+        messages = [{"role": "user", "content": "class Stack:\n    def __init__(self):\n" * 20}]
+        first = self.client.chat.completions.create(messages=messages, **options)
+        messages += [{"role": "assistant", "content": first.choices[0].message.content},
+                     {"role": "user", "content": "    def pop(self):"}]
+        second = self.client.chat.completions.create(messages=messages, **options)
+        cached = second.usage.prompt_tokens_details.cached_tokens
+        # The text of an answer may have other tokens when it is read as a prompt; the first prompt,
+        # but for what its template ends with, has not.
+        self.assertGreater(cached, first.usage.prompt_tokens - 32)
+        self.assertLess(cached, second.usage.prompt_tokens)
 
     def test_the_stream_helper_accumulates(self):
         with self.client.chat.completions.stream(
@@ -266,7 +287,10 @@ class Clients(unittest.TestCase):
         next(iter(stream))
         stream.close()
         self.server.wait_idle()
-        self.assertEqual(self.server.metrics()[("litecache_kv_used_bytes", (("tier", "host"),))], 0)
+        samples = self.server.metrics()
+        for tier in ("device", "host"):  # what is used is what is kept for later requests
+            self.assertEqual(samples[("litecache_kv_used_bytes", (("tier", tier),))],
+                             samples[("litecache_prefix_bytes", (("tier", tier),))])
 
     def test_metrics_parse_and_count(self):
         before = self.server.metrics()
@@ -296,6 +320,86 @@ class Clients(unittest.TestCase):
         large = subprocess.run([*common, self.server.url + "/v1/completions", "-d", "@-"],
                                input=padded, capture_output=True, text=True, check=True).stdout
         self.assertEqual(json.loads(large)["usage"]["completion_tokens"], 1)
+
+
+class PrefixStore(unittest.TestCase):
+    # About 900 tokens, three blocks of 256.
+    PROMPT = "".join(f"def f{i}(x, y):\n    return x + {i} * y\n\n" for i in range(60))
+
+    def setUp(self):
+        self.directory = tempfile.TemporaryDirectory()
+        self.addCleanup(self.directory.cleanup)
+
+    def serve(self, *flags):
+        return Server("--prefix-store", self.directory.name, *flags)
+
+    def complete(self, server):
+        answer = server.client().completions.create(
+            model="litecache-demo-16m", prompt=self.PROMPT, max_tokens=16, temperature=0)
+        return (answer.choices[0].text, answer.usage.prompt_tokens,
+                answer.usage.prompt_tokens_details.cached_tokens)
+
+    def blocks(self):
+        return sorted(pathlib.Path(self.directory.name).glob("??/*.kv"))
+
+    def test_a_restart_knows_the_prefix(self):
+        for flags in ([], ["--kv-policy", "litecache", "--retriever", "quest"]):
+            with self.subTest(flags=flags):
+                server = self.serve(*flags)
+                text, prompt, cached = self.complete(server)
+                self.assertEqual(cached, 0)
+                self.assertEqual(server.stop(), 0)
+                server = self.serve(*flags)
+                again, _, cached = self.complete(server)
+                self.assertEqual(again, text)
+                self.assertEqual(cached, (prompt - 1) // 256 * 256)
+                samples = server.metrics()
+                self.assertEqual(samples[("litecache_prefix_loaded_tokens_total", ())], cached)
+                self.assertEqual(server.stop(), 0)
+
+    def test_damage_is_survived(self):
+        server = self.serve()
+        text, prompt, _ = self.complete(server)
+        self.assertEqual(server.stop(), 0)
+        for i, block in enumerate(self.blocks()):
+            data = bytearray(block.read_bytes())
+            data[[30, 150, len(data) // 2][i % 3]] ^= 1
+            block.write_bytes(data)
+        server = self.serve()
+        self.assertEqual(self.complete(server)[0], text)
+        self.assertEqual(server.stop(), 0)
+        self.assertTrue(any("removed" in line for line in server.log), server.log)
+
+    def test_a_second_server_is_refused(self):
+        server = self.serve()
+        with self.assertRaisesRegex(RuntimeError, "another process uses it"):
+            self.serve()
+        self.complete(server)
+        self.assertEqual(server.stop(), 0)
+
+    def test_a_full_disk_is_a_warning(self):
+        # A file may have 64 KiB: less than a block.
+        limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, 1 << 16))
+        server = Server("--prefix-store", self.directory.name, preexec=limit)
+        text, prompt, _ = self.complete(server)
+        deadline = time.time() + 60
+        while server.metrics()[("litecache_prefix_store_writing", ())] == 1:
+            self.assertLess(time.time(), deadline)
+            time.sleep(0.02)
+        again, _, cached = self.complete(server)
+        self.assertEqual((again, cached), (text, (prompt - 1) // 16 * 16))
+        self.assertEqual(server.stop(), 0)
+        self.assertEqual(sum("nothing more is written" in line for line in server.log), 1)
+        self.assertEqual(self.blocks(), [])
+
+    def test_kill_leaves_a_store_that_works(self):
+        server = self.serve()
+        text, _, _ = self.complete(server)
+        self.assertEqual(server.stop(signal.SIGKILL), -signal.SIGKILL)
+        server = self.serve()
+        self.assertEqual(self.complete(server)[0], text)
+        self.assertEqual(server.stop(), 0)
+        self.assertEqual(list(pathlib.Path(self.directory.name).glob("??/*.tmp")), [])
 
 
 class Ends(unittest.TestCase):

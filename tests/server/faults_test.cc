@@ -16,6 +16,7 @@ using ::testing::HasSubstr;
 TestServer::Options Endless() {
   TestServer::Options options;
   options.endless = true;
+  options.engine.prefix_cache = true;  // as in the program: what is left behind is what was kept
   options.limits.default_max_tokens = 1000000;
   return options;
 }

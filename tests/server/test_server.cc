@@ -52,7 +52,7 @@ void TestServer::ExpectClean() {
       << server_->http_counters().exchanges;
   EXPECT_TRUE(Eventually([&] {
     const EngineStats stats = engine_->Stats();
-    return stats.running == 0 && stats.waiting == 0 && stats.kv.used.total() == 0;
+    return stats.running == 0 && stats.waiting == 0 && stats.kv.used == stats.prefix.bytes;
   })) << engine_->Stats().running
       << " running, " << engine_->Stats().waiting << " waiting, "
       << engine_->Stats().kv.used.total() << " bytes of KV";

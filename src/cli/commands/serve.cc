@@ -95,6 +95,7 @@ class ServeCommand final : public Command {
     DeclareLimits(app);
     DeclareSecurity(app);
     flags_.DeclareRun(app);
+    flags_.DeclarePrefix(app, "on");
   }
 
   int Run(const std::vector<std::string>&) override {

@@ -13,12 +13,6 @@ namespace {
 // holds, so there is no gain in more than keeps the disk busy.
 constexpr uint64_t kQueueBytes = 64 << 20;
 
-int64_t Now() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(
-             std::chrono::system_clock::now().time_since_epoch())
-      .count();
-}
-
 // A chain's blocks are a microsecond apart, so that their order is seen in the files' times, too.
 int64_t UsedAt(int64_t now, uint64_t depth) { return now - static_cast<int64_t>(depth) * 1000; }
 
@@ -70,6 +64,12 @@ void BlockStore::MakeRoom(uint64_t bytes) {
   }
 }
 
+int64_t BlockStore::Now() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::system_clock::now().time_since_epoch())
+      .count();
+}
+
 int64_t BlockStore::CountChain(std::span<const BlockKey> chain) const {
   const std::lock_guard lock(mutex_);
   int64_t count = 0;
@@ -86,6 +86,7 @@ bool BlockStore::Has(const BlockKey& key) const {
 }
 
 void BlockStore::Touch(std::span<const BlockKey> chain) {
+  if (chain.empty()) return;
   const int64_t now = Now();
   std::vector<std::pair<BlockKey, int64_t>> touched;
   {
@@ -142,7 +143,7 @@ bool BlockStore::WantsBlocks() const {
   return stats_.writing && queued_bytes_ < kQueueBytes;
 }
 
-void BlockStore::Write(Block block, std::function<void()> done) {
+void BlockStore::Write(Block block, int64_t used, std::function<void()> done) {
   {
     const std::lock_guard lock(mutex_);
     if (!queued_.insert(block.header.key).second) return;
@@ -150,13 +151,13 @@ void BlockStore::Write(Block block, std::function<void()> done) {
   }
   // std::function wants to be copyable.
   auto shared = std::make_shared<Block>(std::move(block));
-  writer_.Post([this, shared, done = std::move(done)] {
-    WriteNow(shared.get());
+  writer_.Post([this, shared, used, done = std::move(done)] {
+    WriteNow(shared.get(), UsedAt(used, shared->header.depth));
     if (done) done();
   });
 }
 
-void BlockStore::WriteNow(Block* block) {
+void BlockStore::WriteNow(Block* block, int64_t used) {
   const BlockKey key = block->header.key;
   const uint64_t bytes = block->bytes.size();
   bool write = false;
@@ -174,7 +175,6 @@ void BlockStore::WriteNow(Block* block) {
       failure = error.what();
     }
   }
-  const int64_t used = UsedAt(Now(), block->header.depth);
   if (write && failure.empty()) directory_.SetUsed(key, used);
   const std::lock_guard lock(mutex_);
   queued_.erase(key);

@@ -52,9 +52,12 @@ class BlockStore {
 
   // Whether the queue to the disk has room; false also when writing has failed.
   bool WantsBlocks() const;
-  // Queues the block, whose payload is complete. `done` is called on the writing thread afterwards.
-  // A write that fails is reported once, as a warning, and is the last one.
-  void Write(Block block, std::function<void()> done);
+  // Queues the block, whose payload is complete. `used`: Now() of when its chain was, the same for
+  // all of it, so that its beginning goes last here, too. `done`, where there is one, is called on
+  // the writing thread afterwards. A write that fails is reported once, as a warning, and is the
+  // last one.
+  void Write(Block block, int64_t used, std::function<void()> done);
+  static int64_t Now();  // nanoseconds since 1970
   // Waits until all that is queued has been written; false: not within the time.
   bool WaitForWrites(std::chrono::milliseconds limit) { return writer_.WaitUntilIdle(limit); }
 
@@ -71,7 +74,7 @@ class BlockStore {
   void Erase(const BlockKey& key);
   void MakeRoom(uint64_t bytes);
 
-  void WriteNow(Block* block);
+  void WriteNow(Block* block, int64_t used);
   void ReadNow(const BlockKey& key, const std::function<void(std::optional<Block>)>& done);
 
   const StoreDirectory directory_;

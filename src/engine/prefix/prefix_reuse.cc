@@ -101,6 +101,8 @@ void PrefixReuse::Resolve(Group* group, const Groups& running) {
   if (store_ != nullptr) {
     chain = ChainKeys(root_, prompt, kv::kBlockTokens);
     on_disk = store_->CountChain(chain);
+    // Also where memory has it all: what is of use stays on the disk.
+    store_->Touch(std::span(chain).first(static_cast<size_t>(on_disk)));
   }
   if (leader != nullptr && coming > std::max(tokens, on_disk * kv::kBlockTokens)) {
     group->prefix_wait = std::make_shared<PrefixWait>();
@@ -135,8 +137,6 @@ void PrefixReuse::Ready(Group* group) {
 
 void PrefixReuse::StartLoading(Group* group, std::vector<BlockKey> chain, int64_t first,
                                int64_t end) {
-  chain.resize(static_cast<size_t>(end));
-  store_->Touch(chain);
   group->prefix_wait = std::make_shared<PrefixWait>();
   PrefixWait& wait = *group->prefix_wait;
   wait.chain = std::move(chain);
@@ -144,6 +144,11 @@ void PrefixReuse::StartLoading(Group* group, std::vector<BlockKey> chain, int64_
   wait.end = end;
   wait.arrivals = std::make_shared<Arrivals>();
   RequestBlocks(&wait);
+  // Reading takes the place of processing the prompt, in the statistics as well.
+  group->started = Clock::now();
+  group->channel->UpdateStats([&](RequestStats& stats) {
+    stats.queue_seconds = SecondsBetween(group->submitted, *group->started);
+  });
 }
 
 void PrefixReuse::RequestBlocks(PrefixWait* wait) {
@@ -236,7 +241,7 @@ void PrefixReuse::Keep(kv::SequenceId sequence, std::span<const int32_t> prompt,
   held_changed_ = true;
   if (store_ != nullptr) {
     std::vector<BlockKey> keys = ChainKeys(root_, tokens, kv::kBlockTokens);
-    if (!keys.empty()) exports_.push_back({kept, tokens, std::move(keys), 0});
+    if (!keys.empty()) exports_.push_back({kept, tokens, std::move(keys), 0, BlockStore::Now()});
   }
   if (const auto covered = index_.Add(std::move(tokens), kept)) Forget(*covered);
 }
@@ -271,7 +276,7 @@ bool PrefixReuse::ExportOne() {
                   std::span(item.tokens).subspan(static_cast<size_t>(begin), kv::kBlockTokens),
                   block_bytes());
     cache_.ExportBlock(item.sequence, begin, block.payload());
-    store_->Write(std::move(block), wake_);
+    store_->Write(std::move(block), item.used, wake_);
     return true;
   }
   return false;

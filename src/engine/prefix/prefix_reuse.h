@@ -64,6 +64,7 @@ class PrefixReuse {
     std::vector<int32_t> tokens;
     std::vector<BlockKey> keys;
     size_t next = 0;
+    int64_t used = 0;  // BlockStore::Now()
   };
 
   // The best that there is now; false: the group waits for a running one's rows.

@@ -57,6 +57,36 @@ void AddKv(const kv::Stats& kv, Page* page) {
   }
 }
 
+void AddPrefixes(const PrefixStats& prefix, Page* page) {
+  page->Counter("litecache_prefix_requests_total", "Requests that looked for a known prefix.",
+                prefix.requests);
+  page->Counter("litecache_prefix_hits_total", "Of these, that found one.", prefix.hits);
+  page->Counter("litecache_prefix_tokens_total", "Prompt tokens that were not computed again.",
+                prefix.tokens);
+  page->Counter("litecache_prefix_loaded_tokens_total", "Of these, read from the prefix store.",
+                prefix.tokens_loaded);
+  page->Gauge("litecache_prefix_sequences", "Prefixes kept in memory.", prefix.sequences);
+  page->Tiers("litecache_prefix_bytes", "KV cache that kept prefixes hold; given up when needed.",
+              prefix.bytes);
+  page->Counter("litecache_prefix_evictions_total", "Prefixes given up for their memory.",
+                prefix.evictions);
+  if (!prefix.store) return;
+  page->Gauge("litecache_prefix_store_writing", "1; 0 after a write to the store has failed.",
+              prefix.store_writing ? 1 : 0);
+  page->Gauge("litecache_prefix_store_blocks", "Blocks in the prefix store.", prefix.store_blocks);
+  page->Gauge("litecache_prefix_store_bytes", "Size of the prefix store.", prefix.store_bytes);
+  page->Gauge("litecache_prefix_store_capacity_bytes", "The most it may hold.",
+              prefix.store_capacity);
+  page->Counter("litecache_prefix_store_read_bytes_total", "Bytes read from the prefix store.",
+                prefix.store_bytes_read);
+  page->Counter("litecache_prefix_store_written_bytes_total", "Bytes written to it.",
+                prefix.store_bytes_written);
+  page->Counter("litecache_prefix_store_evictions_total", "Blocks removed from it for its size.",
+                prefix.store_evictions);
+  page->Counter("litecache_prefix_store_damaged_total", "Blocks removed because they were damaged.",
+                prefix.store_damaged);
+}
+
 }  // namespace
 
 std::string MetricsText(const Metrics& metrics, const HttpCounters& http, const EngineStats& engine,
@@ -94,6 +124,7 @@ std::string MetricsText(const Metrics& metrics, const HttpCounters& http, const 
   text.Add("litecache_request_queue_seconds", metrics.queue, "In the engine's queue.");
   text.Add("litecache_request_prompt_tokens", metrics.prompt_tokens, "Prompt lengths.");
   AddKv(engine.kv, &page);
+  AddPrefixes(engine.prefix, &page);
   page.Gauge("litecache_http_connections", "Open connections.", http.connections.load());
   page.Gauge("litecache_http_requests_open", "Requests of any kind that are not answered yet.",
              http.exchanges.load());

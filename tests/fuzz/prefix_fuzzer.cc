@@ -1,0 +1,49 @@
+// Arbitrary bytes as a file of the prefix store: an error, or a block that is what its header says.
+// The fuzzer does not find checksums, so the same bytes are also tried with theirs put right.
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <vector>
+
+#include "base/error.h"
+#include "engine/prefix/block_file.h"
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+namespace {
+
+using litecache::engine::Block;
+using litecache::engine::BlockHeader;
+
+void Try(std::vector<std::byte> bytes) {
+  const size_t size = bytes.size();
+  try {
+    const BlockHeader header = litecache::engine::ParseHeader(
+        std::span(bytes).first(std::min<size_t>(size, BlockHeader::kBytes)), "fuzz");
+    LC_CHECK(header.tokens > 0);
+    const Block block = litecache::engine::ParseBlock(std::move(bytes), "fuzz");
+    LC_CHECK(block.tokens.size() == block.header.tokens);
+    LC_CHECK(block.payload().size() == block.header.payload_bytes);
+    LC_CHECK(block.bytes.size() == size && size == block.header.file_bytes());
+    LC_CHECK(litecache::engine::NextKey(block.header.parent, block.tokens) == block.header.key);
+  } catch (const litecache::FileError&) {
+  }
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  std::vector<std::byte> bytes(size);
+  std::memcpy(bytes.data(), data, size);
+  Try(bytes);
+  if (size < BlockHeader::kBytes) return 0;
+  const uint64_t body = XXH3_64bits(bytes.data() + BlockHeader::kBytes, size - BlockHeader::kBytes);
+  std::memcpy(bytes.data() + BlockHeader::kBytes - 16, &body, 8);
+  const uint64_t header = XXH3_64bits(bytes.data(), BlockHeader::kBytes - 8);
+  std::memcpy(bytes.data() + BlockHeader::kBytes - 8, &header, 8);
+  Try(std::move(bytes));
+  return 0;
+}
