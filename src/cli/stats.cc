@@ -26,6 +26,11 @@ std::string WithRate(double rate) {
   return rate > 0 ? fmt::format(" at {:.{}f} tok/s", rate, rate < 100 ? 1 : 0) : "";
 }
 
+// Of tokens that were computed.
+double PrefillRate(const RequestStats& stats) {
+  return Rate(stats.prompt_tokens - stats.cached_tokens, stats.prefill_seconds);
+}
+
 std::string Plural(int64_t count, const std::string& word) {
   return fmt::format("{} {}{}", count, word, count == 1 ? "" : "s");
 }
@@ -50,9 +55,10 @@ std::string Summary(const std::vector<RequestResult>& results, double seconds,
   if (results.size() == 1) {
     const auto& stats = results[0].stats;
     text = fmt::format(
-        "prompt {}{} | first token after {} | generated {}{}\n", Plural(prompt_tokens, "token"),
-        WithRate(Rate(prompt_tokens, stats.prefill_seconds)),
-        FormatSeconds(stats.queue_seconds + stats.prefill_seconds), Plural(generated, "token"),
+        "prompt {}{}{} | first token after {} | generated {}{}\n", Plural(prompt_tokens, "token"),
+        stats.cached_tokens > 0 ? fmt::format(", {} of them known", stats.cached_tokens) : "",
+        WithRate(PrefillRate(stats)), FormatSeconds(stats.queue_seconds + stats.prefill_seconds),
+        Plural(generated, "token"),
         WithRate(Rate(DecodedTokens(results[0]), stats.decode_seconds)));
   } else {
     text = fmt::format("{} with {} | generated {}{} together, in {}\n",
@@ -69,13 +75,14 @@ nlohmann::ordered_json StatsJson(const RequestResult& result, const SampleResult
   const RequestStats& stats = result.stats;
   return {
       {"prompt_tokens", stats.prompt_tokens},
+      {"cached_tokens", stats.cached_tokens},
       {"generated_tokens", sample.tokens.size()},
       {"finish_reason", Name(sample.finish)},
       {"time_to_first_token_s", stats.queue_seconds + stats.prefill_seconds},
       {"queue_s", stats.queue_seconds},
       {"prefill_s", stats.prefill_seconds},
       {"decode_s", stats.decode_seconds},
-      {"prefill_tokens_per_s", Rate(stats.prompt_tokens, stats.prefill_seconds)},
+      {"prefill_tokens_per_s", PrefillRate(stats)},
       {"decode_tokens_per_s", Rate(DecodedTokens(result), stats.decode_seconds)},
       {"seed", stats.seed},
       {"kv", memory.kv.Json()},

@@ -52,6 +52,7 @@ class ChatCommand final : public Command {
     app.add_flag("--show-special", show_special_, "Keep special tokens in the text");
     sampling_.Declare(app, "Tokens an answer may have; 0: until the context is full [0]");
     flags_.DeclareRun(app);
+    flags_.DeclarePrefix(app, "on");
   }
 
   int Run(const std::vector<std::string>&) override {

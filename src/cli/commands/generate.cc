@@ -82,6 +82,7 @@ class GenerateCommand final : public Command {
                                        "[{}, or less where the context ends]",
                                        kDefaultMaxTokens));
     flags_.DeclareRun(app);
+    flags_.DeclarePrefix(app, "off");
   }
 
   int Run(const std::vector<std::string>& words) override {
