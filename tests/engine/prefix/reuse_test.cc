@@ -152,7 +152,12 @@ TEST_P(EveryPolicy, ManyAtOnceFillTheMemoryAndLoseNothing) {
     ScoreRequest score;
     score.tokens = roots[0];
     const ScoreResult scored = shared.core().Score(score, {});
-    EXPECT_EQ(scored.token_nll, fresh.core().Score(score, {}).token_nll);
+    // Chunks that end elsewhere round elsewhere.
+    const ScoreResult expected_score = fresh.core().Score(score, {});
+    ASSERT_EQ(scored.token_nll.size(), expected_score.token_nll.size());
+    for (size_t t = 0; t < scored.token_nll.size(); ++t) {
+      EXPECT_NEAR(scored.token_nll[t], expected_score.token_nll[t], 1e-4) << t;
+    }
     for (Job& job : jobs) {
       if (job.cancel) {
         job.handle->Cancel();
