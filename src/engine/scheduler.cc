@@ -129,7 +129,7 @@ void Scheduler::AddPrefill(Group* group, Budget* budget, StepPlan* plan) const {
 std::vector<Group*> Scheduler::PrefillOrder() const {
   std::vector<Group*> order;
   for (const auto& group : running_) {
-    if (group->prefilling()) order.push_back(group.get());
+    if (group->prefilling() && group->prefix_wait == nullptr) order.push_back(group.get());
   }
   if (order.size() < 2) return order;
   // Clients by their oldest request here; a client's requests stay in their order.

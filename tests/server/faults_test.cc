@@ -16,8 +16,14 @@ using ::testing::HasSubstr;
 TestServer::Options Endless() {
   TestServer::Options options;
   options.endless = true;
-  options.engine.prefix_cache = true;  // as in the program: what is left behind is what was kept
   options.limits.default_max_tokens = 1000000;
+  return options;
+}
+
+// As the program runs: what an ended request leaves behind is what was kept of it.
+TestServer::Options Keeping() {
+  TestServer::Options options = Endless();
+  options.engine.prefix_cache = true;
   return options;
 }
 
@@ -37,7 +43,7 @@ std::string LongPrompt(bool stream) {
 }
 
 TEST(Faults, LeavingInTheMiddleOfAStreamCancels) {
-  TestServer server(Endless());
+  TestServer server(Keeping());
   Client client(server.port());
   client.Send(StreamRequest());
   client.ReceiveUntil("data: ");
@@ -48,7 +54,7 @@ TEST(Faults, LeavingInTheMiddleOfAStreamCancels) {
 }
 
 TEST(Faults, LeavingWithoutAStreamCancels) {
-  TestServer server(Endless());
+  TestServer server(Keeping());
   Client client(server.port());
   client.Send(
       RequestText("POST", "/v1/completions",
@@ -59,7 +65,7 @@ TEST(Faults, LeavingWithoutAStreamCancels) {
 }
 
 TEST(Faults, LeavingDuringThePrefillCancels) {
-  TestServer server(Endless());
+  TestServer server(Keeping());
   for (const bool stream : {false, true}) {
     const int64_t before = server.engine().Stats().prompt_tokens;
     Client client(server.port());
