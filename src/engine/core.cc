@@ -265,7 +265,7 @@ void Core::StartSamples(Group* group) {
         i == 0 ? group->prompt_sequence : backend_.cache->Fork(group->samples[0].sequence);
     group->samples.push_back({i, sequence, true, 0, 0,
                               Sampler(request.sampling, group->seed, i, request.prompt),
-                              StopMatcher(request.stop), nullptr, nullptr, {}});
+                              StopMatcher(request.stop), nullptr, nullptr});
     if (request.constraint != nullptr) {
       group->samples.back().constraint = request.constraint->Clone();
     }
