@@ -47,8 +47,7 @@ struct Sample {
   StopMatcher stops;
   std::unique_ptr<TokenText> text;              // null without a tokenizer
   std::unique_ptr<TokenConstraint> constraint;  // null without one
-  std::unique_ptr<TokenText> text;  // null without a tokenizer
-  std::vector<int32_t> tokens;      // generated ones
+  std::vector<int32_t> tokens;                  // generated ones, where prefixes are kept
 };
 
 struct PrefixWait;  // prefix/prefix_reuse.h
