@@ -32,9 +32,13 @@ struct ModelConfig;
 
 struct EngineOptions {
   std::string dtype = "auto";  // "auto" (the checkpoint's) or "f32"
+  // What runs the model: "cpu", "cuda" (the first GPU), "cuda:N", or "auto": a GPU where there is
+  // one, else the CPU.
+  std::string device = "auto";
   int threads = 0;             // CPU threads; 0: one a core
   uint64_t memory =
-      0;  // budget in bytes for weights, KV and buffers together; 0: 90% of what is available
+      0;  // budget in bytes for weights, KV and buffers together; 0: 90% of what is available. With
+          // a GPU: of host memory alone, the GPU's is kv.device_memory
   int64_t max_context =
       0;  // tokens a request may reach; 0: the model's own limit, or what memory allows
   int64_t max_batch = 64;       // sequences decoded together

@@ -8,8 +8,9 @@
 namespace litecache::bench {
 
 struct Cost {
-  double flops = 0;  // multiplications and additions
-  double bytes = 0;  // read from memory once
+  double flops = 0;       // multiplications and additions
+  double bytes = 0;       // read from memory once
+  double link_bytes = 0;  // of a GPU's cache: between host and device
 };
 
 // Prefill of `tokens` tokens of one sequence with logits for the last one. The last layer's rows

@@ -16,8 +16,9 @@ namespace {
 // Larger than any last-level cache a few cores can reach; faulting it in takes 0.1 s.
 constexpr size_t kBufferBytes = size_t{512} << 20;
 constexpr int kPasses = 8;
-// A product of this size takes milliseconds and keeps all of a kernel's blocking busy.
+// Products of these sizes take milliseconds and keep all of a kernel's blocking busy.
 constexpr int64_t kProductSize = 1536;
+constexpr int64_t kGpuProductSize = 8192;
 
 using Clock = std::chrono::steady_clock;
 
@@ -57,28 +58,37 @@ double MeasureBandwidth(ThreadPool& pool) {
 }
 
 double MeasureMatrixProduct(Device& device, Stream& stream, DType dtype) {
-  const int64_t n = kProductSize;
+  const bool gpu = device.type() == DeviceType::kCuda;
+  const int64_t n = gpu ? kGpuProductSize : kProductSize;
   const auto elements = static_cast<size_t>(n * n);
-  const Buffer x = device.Allocate(elements * sizeof(float));
-  const Buffer weight = device.Allocate(elements * SizeOf(dtype));
-  const Buffer y = device.Allocate(elements * sizeof(float));
   std::mt19937_64 random(1);
-  std::uniform_real_distribution<float> uniform(-1, 1);
-  for (size_t i = 0; i < elements; ++i) {
-    x.as<float>()[i] = uniform(random);
-    const float value = uniform(random);
-    if (dtype == DType::kBF16) {
-      weight.as<bf16>()[i] = bf16(value);
-    } else if (dtype == DType::kF16) {
-      weight.as<f16>()[i] = f16(value);
-    } else {
-      weight.as<float>()[i] = value;
+  std::vector<std::byte> values;
+  const auto random_matrix = [&](DType type) {
+    values.resize(elements * SizeOf(type));
+    for (size_t i = 0; i < elements; ++i) {
+      // Uniform in [-1, 1); a distribution would take seconds for the GPU's.
+      const float value = static_cast<float>(static_cast<int32_t>(random() >> 32)) * 0x1p-31f;
+      if (type == DType::kBF16) {
+        reinterpret_cast<bf16*>(values.data())[i] = bf16(value);
+      } else if (type == DType::kF16) {
+        reinterpret_cast<f16*>(values.data())[i] = f16(value);
+      } else {
+        reinterpret_cast<float*>(values.data())[i] = value;
+      }
     }
-  }
+    Buffer memory = device.Allocate(values.size());
+    device.Upload(memory.data(), values.data(), values.size());
+    return memory;
+  };
+  // A GPU's products read what they multiply in the weights' dtype.
+  const DType x_dtype = gpu ? dtype : DType::kF32;
+  const Buffer x = random_matrix(x_dtype);
+  const Buffer weight = random_matrix(dtype);
+  const Buffer y = device.Allocate(elements * sizeof(float));
   double best = 0;
   for (int pass = 0; pass < kPasses; ++pass) {
     const auto start = Clock::now();
-    ops::Linear(stream, MatrixView::Of(x.as<float>(), n, n),
+    ops::Linear(stream, MatrixView::Of(x.data(), x_dtype, n, n),
                 MatrixView::Of(weight.data(), dtype, n, n), nullptr,
                 MatrixView::Of(y.as<float>(), n, n));
     stream.Synchronize();
@@ -88,7 +98,31 @@ double MeasureMatrixProduct(Device& device, Stream& stream, DType dtype) {
   return best;
 }
 
+MachineRates MeasureGpu(Device& device, Stream& stream, DType dtype) {
+  constexpr size_t kCopyBytes = size_t{2} << 30;
+  constexpr size_t kLinkBytes = size_t{256} << 20;
+  MachineRates rates;
+  {
+    const Buffer from = device.Allocate(kCopyBytes), to = device.Allocate(kCopyBytes);
+    for (int pass = 0; pass < kPasses; ++pass) {
+      const auto start = Clock::now();
+      device.CopyWithin(to.data(), from.data(), kCopyBytes);
+      rates.bytes_per_second = std::max(rates.bytes_per_second, 2.0 * kCopyBytes / Since(start));
+    }
+  }
+  const auto mirror = device.CreateMirror(kLinkBytes);
+  for (int pass = 0; pass < kPasses; ++pass) {
+    const auto start = Clock::now();
+    mirror->Send(stream, kLinkBytes);
+    stream.Synchronize();
+    rates.link_bytes_per_second = std::max(rates.link_bytes_per_second, kLinkBytes / Since(start));
+  }
+  rates.flops_per_second = MeasureMatrixProduct(device, stream, dtype);
+  return rates;
+}
+
 MachineRates MeasureMachine(Device& device, Stream& stream, ThreadPool& pool, DType dtype) {
+  if (device.type() == DeviceType::kCuda) return MeasureGpu(device, stream, dtype);
   return {MeasureBandwidth(pool),
           std::max(MeasureArithmetic(pool, dtype), MeasureMatrixProduct(device, stream, dtype))};
 }

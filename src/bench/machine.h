@@ -8,8 +8,9 @@
 namespace litecache::bench {
 
 struct MachineRates {
-  double bytes_per_second = 0;  // reading memory, all threads
-  double flops_per_second = 0;  // products of the dtype measured, all threads
+  double bytes_per_second = 0;       // reading memory, all threads
+  double flops_per_second = 0;       // products of the dtype measured, all threads
+  double link_bytes_per_second = 0;  // host to device; 0: one memory
 };
 
 // Reads a buffer much larger than caches with all threads, best of several passes (about 0.3 s).
@@ -22,6 +23,10 @@ double MeasureArithmetic(ThreadPool& pool, DType dtype);
 // The rate of a large matrix product through ops::Linear. Matrix units that MeasureArithmetic does
 // not know show up here.
 double MeasureMatrixProduct(Device& device, Stream& stream, DType dtype);
+
+// A GPU's: a large copy within its memory (read and written bytes), a large product, and a large
+// copy from pinned host memory.
+MachineRates MeasureGpu(Device& device, Stream& stream, DType dtype);
 
 // Bandwidth, and the better of the two arithmetic rates.
 MachineRates MeasureMachine(Device& device, Stream& stream, ThreadPool& pool, DType dtype);

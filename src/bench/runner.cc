@@ -69,7 +69,7 @@ int32_t Runner::NextToken() {
 void Runner::FillByPrefill(kv::Cache& cache, kv::SequenceId id, int64_t tokens,
                            const std::function<void(int64_t)>& progress) {
   const int64_t vocab = decoder_.config().vocab;
-  std::vector<float> logits(static_cast<size_t>(vocab));
+  const Buffer logits = device_.Allocate(static_cast<size_t>(vocab) * sizeof(float));
   for (int64_t past = 0; past < tokens;) {
     const int64_t rows = std::min(options_.prefill_chunk, tokens - past);
     std::vector<int32_t> ids(static_cast<size_t>(rows));
@@ -80,8 +80,9 @@ void Runner::FillByPrefill(kv::Cache& cache, kv::SequenceId id, int64_t tokens,
     }
     std::vector<int64_t> logit_rows;
     if (past + rows == tokens) logit_rows.push_back(rows - 1);
-    decoder_.Forward(stream_, ChunkStep(id, rows, past), ids, positions, cache, logit_rows,
-                     MatrixView::Of(logits.data(), static_cast<int64_t>(logit_rows.size()), vocab));
+    decoder_.Forward(
+        stream_, ChunkStep(id, rows, past), ids, positions, cache, logit_rows,
+        MatrixView::Of(logits.as<float>(), static_cast<int64_t>(logit_rows.size()), vocab));
     stream_.Synchronize();
     past += rows;
     progress(rows);
@@ -94,25 +95,29 @@ void Runner::FillSynthetic(kv::Cache& cache, kv::SequenceId id, int64_t tokens,
   const int64_t q_width = layout.q_heads * layout.head_dim;
   const int64_t kv_width = layout.kv_heads * layout.head_dim;
   const int64_t rows = std::min(options_.prefill_chunk, tokens);
-  std::vector<float> q(static_cast<size_t>(rows * q_width));
-  std::vector<float> out(q.size());
-  std::vector<float> k(static_cast<size_t>(rows * kv_width));
-  std::vector<float> v(k.size());
   std::normal_distribution<float> normal;
-  for (auto* values : {&q, &k, &v}) {
-    for (float& value : *values) value = normal(random_);
-  }
+  std::vector<float> values;
+  const auto random = [&](int64_t width) {
+    values.resize(static_cast<size_t>(rows * width));
+    for (float& value : values) value = normal(random_);
+    Buffer memory = device_.Allocate(values.size() * sizeof(float));
+    device_.Upload(memory.data(), values.data(), memory.size());
+    return memory;
+  };
+  const Buffer q = random(q_width), k = random(kv_width), v = random(kv_width);
+  const Buffer out = device_.Allocate(q.size());
   const float scale = 1.0f / std::sqrt(static_cast<float>(layout.head_dim));
   for (int64_t past = 0; past < tokens;) {
     const int64_t count = std::min(rows, tokens - past);
     const kv::Step step = ChunkStep(id, count, past);
     cache.BeginStep(step);
     for (int64_t layer = 0; layer < layout.layers; ++layer) {
-      cache.Attend(stream_, layer, step, MatrixView::Of(q.data(), count, q_width),
-                   MatrixView::Of(k.data(), count, kv_width),
-                   MatrixView::Of(v.data(), count, kv_width), scale,
-                   MatrixView::Of(out.data(), count, q_width));
+      cache.Attend(stream_, layer, step, MatrixView::Of(q.as<float>(), count, q_width),
+                   MatrixView::Of(k.as<float>(), count, kv_width),
+                   MatrixView::Of(v.as<float>(), count, kv_width), scale,
+                   MatrixView::Of(out.as<float>(), count, q_width));
     }
+    stream_.Synchronize();
     cache.EndStep(step);
     past += count;
     progress(count);
@@ -130,6 +135,9 @@ Measurement Runner::Finish(int64_t batch, int64_t context, std::vector<double> s
   m.cost = cost;
   m.floor_seconds =
       std::max(cost.bytes / rates_.bytes_per_second, cost.flops / rates_.flops_per_second);
+  if (rates_.link_bytes_per_second > 0) {
+    m.floor_seconds = std::max(m.floor_seconds, cost.link_bytes / rates_.link_bytes_per_second);
+  }
   return m;
 }
 
@@ -186,7 +194,7 @@ Measurement Runner::Decode(const kv::CachePlan& plan, int64_t batch, int64_t con
   std::vector<int32_t> positions(rows, static_cast<int32_t>(context));
   std::vector<int64_t> logit_rows(rows);
   for (size_t i = 0; i < rows; ++i) logit_rows[i] = static_cast<int64_t>(i);
-  std::vector<float> logits(rows * static_cast<size_t>(vocab));
+  const Buffer logits = device_.Allocate(rows * static_cast<size_t>(vocab) * sizeof(float));
   std::vector<double> seconds;
   kv::Stats before;
   std::vector<size_t> cursors(rows);  // of each sequence in the text: its prompt's end
@@ -199,7 +207,7 @@ Measurement Runner::Decode(const kv::CachePlan& plan, int64_t batch, int64_t con
     }
     const double time = Seconds([&] {
       decoder_.Forward(stream_, step, ids, positions, *cache, logit_rows,
-                       MatrixView::Of(logits.data(), batch, vocab));
+                       MatrixView::Of(logits.as<float>(), batch, vocab));
       stream_.Synchronize();
     });
     if (i >= kWarmUp) seconds.push_back(time);
@@ -209,13 +217,15 @@ Measurement Runner::Decode(const kv::CachePlan& plan, int64_t batch, int64_t con
   }
   const kv::Stats used = Difference(cache->GetStats(), before);
   const auto timed = static_cast<uint64_t>(options_.decode_steps);
-  // Rows that move are read on one side and written on the other.
+  // Rows that move are read on one side and written on the other; of two memories, one of them is
+  // the device's.
   const uint64_t moved = used.miss.bytes + used.prefetch.bytes + used.spill.bytes;
-  Measurement m =
-      Finish(batch, context, std::move(seconds),
-             DecodeCost(decoder_.config(), batch, decoder_.weight_bytes_per_step(),
-                        used.bytes_read / timed, (used.bytes_scored + 2 * moved) / timed,
-                        plan.layout().token_bytes()));
+  const uint64_t sides = rates_.link_bytes_per_second > 0 ? 1 : 2;
+  Cost cost = DecodeCost(decoder_.config(), batch, decoder_.weight_bytes_per_step(),
+                         used.bytes_read / timed, (used.bytes_scored + sides * moved) / timed,
+                         plan.layout().token_bytes());
+  cost.link_bytes = static_cast<double>(moved) / static_cast<double>(timed);
+  Measurement m = Finish(batch, context, std::move(seconds), cost);
   m.kv = used;
   return m;
 }

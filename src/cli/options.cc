@@ -60,9 +60,16 @@ void EngineFlags::DeclareThreads(CLI::App& app) {
 
 void EngineFlags::DeclareRun(CLI::App& app) {
   DeclareThreads(app);
+  app.add_option("--device", device,
+                 "What runs the model: cpu, cuda (the first GPU), cuda:N, or auto: a GPU where "
+                 "there is one, else the CPU")
+      ->envname("LITECACHE_DEVICE")
+      ->type_name("NAME")
+      ->capture_default_str()
+      ->group(kModel);
   app.add_option("--memory", memory,
-                 "Memory for weights, KV cache and buffers together, e.g. 48GiB; default: 90% of "
-                 "what is available")
+                 "Memory for weights, KV cache and buffers together, e.g. 48GiB; with a GPU: host "
+                 "memory for the KV store; default: 90% of what is available")
       ->type_name("SIZE")
       ->group(kModel);
   app.add_option("-c,--max-context", max_context,
@@ -114,6 +121,7 @@ void EngineFlags::DeclarePrefix(CLI::App& app, const std::string& cache) {
 EngineOptions EngineFlags::ToEngineOptions() const {
   EngineOptions options;
   options.dtype = dtype;
+  options.device = device;
   options.threads = threads;
   options.memory = memory.value;
   options.max_context = max_context.value;

@@ -34,6 +34,7 @@ struct GeneralOptions {
 struct EngineFlags {
   std::string model;
   std::string dtype = "auto";
+  std::string device = "auto";
   int threads = 0;
   ByteCount memory;
   TokenCount max_context;

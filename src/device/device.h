@@ -3,6 +3,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -61,6 +63,46 @@ class Stream {
   virtual DeviceType device_type() const = 0;
   // Returns when everything issued so far has finished.
   virtual void Synchronize() = 0;
+  // Issues a step's operations: `issue` issues them on this stream. A step of a key that has been
+  // seen may be replayed from a recording instead: two steps of one key must issue the same
+  // operations with the same arguments, and differ in what memory holds only.
+  virtual void Run(uint64_t key, const std::function<void()>& issue) { issue(); }
+};
+
+// The same bytes on the host and on the device: what a step reads from and tells the host. On the
+// CPU both are one memory.
+class Mirror {
+ public:
+  virtual ~Mirror() = default;
+  template <typename T = std::byte>
+  T* host() const {
+    return static_cast<T*>(host_);
+  }
+  template <typename T = std::byte>
+  T* device() const {
+    return static_cast<T*>(device_);
+  }
+  // The first `bytes` to the device, or back to the host, in the stream's order. The host's bytes
+  // must not change before the stream has done so, and may be read after Synchronize().
+  virtual void Send(Stream& stream, size_t bytes) {}
+  virtual void Receive(Stream& stream, size_t bytes) {}
+
+ protected:
+  Mirror(void* host, void* device) : host_(host), device_(device) {}
+
+ private:
+  void* host_;
+  void* device_;
+};
+
+// One memory for both sides.
+class HostMirror final : public Mirror {
+ public:
+  explicit HostMirror(Buffer memory)
+      : Mirror(memory.data(), memory.data()), memory_(std::move(memory)) {}
+
+ private:
+  Buffer memory_;
 };
 
 class Device {
@@ -71,6 +113,21 @@ class Device {
   // Throws CapacityError with the numbers when the memory is not there.
   virtual Buffer Allocate(size_t bytes) = 0;
   virtual std::unique_ptr<Stream> CreateStream() = 0;
+  virtual std::unique_ptr<Mirror> CreateMirror(size_t bytes) {
+    return std::make_unique<HostMirror>(Allocate(bytes));
+  }
+
+  // Blocking copies into, out of and within this device's memory, after all that its streams have
+  // been given.
+  virtual void Upload(void* target, const void* host, size_t bytes) {
+    std::memcpy(target, host, bytes);
+  }
+  virtual void Download(void* host, const void* source, size_t bytes) {
+    std::memcpy(host, source, bytes);
+  }
+  virtual void CopyWithin(void* target, const void* source, size_t bytes) {
+    std::memcpy(target, source, bytes);
+  }
 };
 
 }  // namespace litecache

@@ -46,7 +46,7 @@ Core::Core(const Backend& backend, const CoreOptions& options)
                   options.prefill_chunk_beside_decode, options.score_rows}),
       scratch_(backend.pool != nullptr ? static_cast<size_t>(backend.pool->size()) : 1) {
   LC_CHECK(options.max_batch >= 1 && options.prefill_chunk >= 1 && options.score_rows >= 1);
-  logits_ = backend.device->Allocate(
+  logits_ = backend.device->CreateMirror(
       static_cast<size_t>((options.max_batch + options.score_rows) * vocab_) * sizeof(float));
   if (options.prefixes && backend.cache->SharesPrefixes()) {
     prefixes_ = std::make_unique<PrefixReuse>(*backend.cache, *options.prefixes,
@@ -200,7 +200,7 @@ void Core::RunStep() {
 }
 
 std::span<const float> Core::LogitRow(int64_t row) const {
-  return {logits_.as<float>() + row * vocab_, static_cast<size_t>(vocab_)};
+  return {logits_->host<const float>() + row * vocab_, static_cast<size_t>(vocab_)};
 }
 
 void Core::ForwardWithRoom(const StepPlan& plan) {
@@ -216,9 +216,11 @@ void Core::ForwardWithRoom(const StepPlan& plan) {
 
 void Core::Forward(const StepPlan& plan) {
   const MatrixView logits =
-      MatrixView::Of(logits_.as<float>(), static_cast<int64_t>(plan.logit_rows.size()), vocab_);
+      MatrixView::Of(logits_->device<float>(), static_cast<int64_t>(plan.logit_rows.size()), vocab_);
   backend_.decoder->Forward(*backend_.stream, plan.step, plan.tokens, plan.positions,
                             *backend_.cache, plan.logit_rows, logits);
+  logits_->Receive(*backend_.stream,
+                   static_cast<size_t>(logits.rows * vocab_) * sizeof(float));
   backend_.stream->Synchronize();
   ++counters_.steps;
 }

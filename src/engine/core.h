@@ -110,7 +110,7 @@ class Core {
   CoreOptions options_;
   RequestLimits limits_;
   int64_t vocab_;
-  Buffer logits_;
+  std::unique_ptr<Mirror> logits_;  // [max_batch + score_rows, vocab] f32
 
   KvLimits budget_;
 

@@ -15,7 +15,7 @@
 #include "base/logging.h"
 #include "base/progress.h"
 #include "base/units.h"
-#include "device/cpu/cpu_device.h"
+#include "device/machine.h"
 #include "engine/core.h"
 #include "engine/kv_profile.h"
 #include "engine/memory_plan.h"
@@ -71,7 +71,7 @@ void CheckOptions(const EngineOptions& options) {
 
 // What the engine stands on, in the order in which it is made.
 struct Parts {
-  std::unique_ptr<CpuDevice> device;
+  Machine machine;
   std::unique_ptr<Stream> stream;
   std::unique_ptr<model::Decoder> decoder;
   std::shared_ptr<const tokenizer::Tokenizer> tokenizer;
@@ -80,21 +80,36 @@ struct Parts {
   std::function<std::string()> identity;  // tells models apart; reads a little of their files
   SamplingParams sampling;
   std::vector<int32_t> eos_ids;
-  uint64_t budget = 0;
+  uint64_t budget = 0;      // of host memory
+  uint64_t gpu_budget = 0;  // of a GPU's memory, where there is one
   bool weights_mapped = false;
+
+  uint64_t weights_budget() const { return gpu_budget > 0 ? gpu_budget : budget; }
 };
 
 Parts Begin(const EngineOptions& options, std::string name) {
   CheckOptions(options);
   Parts parts;
   parts.name = std::move(name);
-  parts.device = std::make_unique<CpuDevice>(options.threads);
-  parts.stream = parts.device->CreateStream();
+  parts.machine = OpenMachine(options.device, options.threads);
+  parts.stream = parts.machine.compute().CreateStream();
   // Asked before the weights come: mapped files would otherwise count twice.
-  parts.budget = options.memory > 0
-                     ? options.memory
-                     : static_cast<uint64_t>(kDefaultShare *
-                                             static_cast<double>(parts.device->Info().free_memory));
+  parts.budget =
+      options.memory > 0
+          ? options.memory
+          : static_cast<uint64_t>(kDefaultShare *
+                                  static_cast<double>(parts.machine.cpu->Info().free_memory));
+  if (parts.machine.gpu != nullptr) {
+    const uint64_t free = parts.machine.gpu->Info().free_memory;
+    if (options.kv.device_memory > free) {
+      throw CapacityError("{} of device memory were asked for, but {} has {} free",
+                          FormatBytes(options.kv.device_memory), parts.machine.gpu->Info().name,
+                          FormatBytes(free));
+    }
+    parts.gpu_budget = options.kv.device_memory > 0
+                           ? options.kv.device_memory
+                           : static_cast<uint64_t>(kDefaultShare * static_cast<double>(free));
+  }
   return parts;
 }
 
@@ -108,20 +123,21 @@ class EngineImpl final : public Engine {
   EngineImpl(Parts parts, const EngineOptions& options)
       : parts_(std::move(parts)),
         profile_(engine::LoadProfile(options.kv, parts_.directory, Layout())),
-        cache_plan_(kv::MakeCachePlan(Layout(), options.kv, profile_)),
+        cache_plan_(
+            kv::MakeCachePlan(Layout(), options.kv, profile_, parts_.machine.compute().type())),
         plan_(MakePlan(options)),  // may take resident heads back
         kv_notes_(engine::DescribePlan(*cache_plan_, options.kv, profile_.get())),
-        cache_(cache_plan_->Create(*parts_.device, plan_.kv)) {
+        cache_(cache_plan_->Create(parts_.machine.compute(), plan_.kv)) {
     for (const std::string& note : kv_notes_) SPDLOG_INFO("KV cache: {}", note);
     if (profile_ == nullptr && cache_plan_->heads() != nullptr) {
       SPDLOG_WARN("KV cache: {}", kv_notes_.front());
     }
     engine::Backend backend;
-    backend.device = parts_.device.get();
+    backend.device = &parts_.machine.compute();
     backend.stream = parts_.stream.get();
     backend.decoder = parts_.decoder.get();
     backend.cache = cache_.get();
-    backend.pool = &parts_.device->pool();
+    backend.pool = &parts_.machine.cpu->pool();
     backend.eos_ids = parts_.eos_ids;
     if (parts_.tokenizer != nullptr) {
       backend.token_text = [this](bool skip_special) {
@@ -177,7 +193,7 @@ class EngineImpl final : public Engine {
 
   // What the operations keep on the threads.
   uint64_t ScratchBytes(const EngineOptions& options, int64_t rows) const {
-    const int threads = parts_.device->pool().size();
+    const int threads = parts_.machine.cpu->pool().size();
     const int64_t context = options.max_context > 0
                                 ? std::min(options.max_context, config().max_context)
                                 : config().max_context;
@@ -205,16 +221,18 @@ class EngineImpl final : public Engine {
     const auto logit_row_bytes = static_cast<uint64_t>(config().vocab) * sizeof(float);
     engine::MemoryRequest request;
     request.model = parts_.name;
-    request.total = parts_.budget;
+    request.total = parts_.budget + parts_.gpu_budget;
     request.weights = parts_.decoder->weight_bytes();
     request.weights_mapped = parts_.weights_mapped;
     // A sampling thread keeps two rows of its own: adjusted logits and weights.
     request.buffers =
         parts_.decoder->WorkspaceBytes(rows, logit_rows) +
-        static_cast<uint64_t>(logit_rows + 2 * parts_.device->pool().size()) * logit_row_bytes +
+        static_cast<uint64_t>(logit_rows + 2 * parts_.machine.cpu->pool().size()) *
+            logit_row_bytes +
         ScratchBytes(options, rows);
-    request.device = options.kv.device_memory;
-    request.host = options.kv.host_memory;
+    request.device = parts_.gpu_budget > 0 ? parts_.gpu_budget : options.kv.device_memory;
+    request.host = options.kv.host_memory > 0 || parts_.gpu_budget == 0 ? options.kv.host_memory
+                                                                        : parts_.budget;
     request.cache = cache_plan_.get();
     request.policy = options.kv.policy;
     request.model_context = config().max_context;
@@ -271,7 +289,7 @@ std::unique_ptr<Engine> Engine::Load(const std::string& model, const EngineOptio
   parts.directory = io::ResolveModelDirectory(model);
   parts.identity = [directory = parts.directory] { return model::Fingerprint(directory); };
   const auto config = model::ModelConfig::FromFile(parts.directory / "config.json");
-  engine::CheckWeightsFit(model, EstimateWeights(config, options), parts.budget);
+  engine::CheckWeightsFit(model, EstimateWeights(config, options), parts.weights_budget());
   // The small files first: their errors come at once, not after gigabytes have been read.
   if (std::filesystem::exists(parts.directory / "tokenizer.json")) {
     parts.tokenizer = tokenizer::Tokenizer::FromDirectory(parts.directory);
@@ -290,9 +308,10 @@ std::unique_ptr<Engine> Engine::Load(const std::string& model, const EngineOptio
       bar->Update(done);
     };
   }
-  parts.decoder = model::LoadDecoder(*parts.device, parts.directory, load);
+  parts.decoder = model::LoadDecoder(parts.machine.compute(), parts.directory, load);
   bar.reset();
-  parts.weights_mapped = !load.compute_f32 || config.weight_dtype == DType::kF32;
+  parts.weights_mapped =
+      parts.machine.gpu == nullptr && (!load.compute_f32 || config.weight_dtype == DType::kF32);
   return std::make_unique<EngineImpl>(std::move(parts), options);
 }
 
@@ -301,10 +320,10 @@ std::unique_ptr<Engine> Engine::Random(const std::string& shape, uint64_t seed,
   Parts parts = Begin(options, shape);
   parts.identity = [shape, seed] { return fmt::format("random {} {}", shape, seed); };
   const auto config = model::ModelConfig::FromShapeName(shape);
-  engine::CheckWeightsFit(shape, EstimateWeights(config, options), parts.budget);
+  engine::CheckWeightsFit(shape, EstimateWeights(config, options), parts.weights_budget());
   model::LoadOptions load;
   load.compute_f32 = options.dtype == "f32";
-  parts.decoder = model::RandomDecoder(*parts.device, config, seed, load);
+  parts.decoder = model::RandomDecoder(parts.machine.compute(), config, seed, load);
   parts.eos_ids = config.eos_ids;
   return std::make_unique<EngineImpl>(std::move(parts), options);
 }

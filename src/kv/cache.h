@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -101,6 +102,9 @@ class Cache {
   // budget would be passed. Call before the first layer. A step that fails before EndStep may be
   // begun again, whole or in parts: its rows are written anew and no memory is taken twice.
   virtual void BeginStep(const Step& step) = 0;
+  // Steps begun with one key issue the same operations with the same arguments from here to
+  // EndStep (Stream::Run); none: this step must be issued.
+  virtual std::optional<uint64_t> ReplayKey(const Step& step) const { return std::nullopt; }
   // Whether Prefetch() of this layer wants predicted queries.
   virtual bool WantsPrediction(int64_t layer) const { return false; }
   // Called at the start of layer - 1 with that layer's input: q [decode_rows, q_heads * head_dim]

@@ -41,10 +41,12 @@ std::unique_ptr<CachePlan> PlanFullCache(const Layout& layout);
 
 // Policy `litecache`.
 std::unique_ptr<CachePlan> PlanLiteCache(const Layout& layout, const KvOptions& options,
-                                         std::shared_ptr<const Profile> profile);
+                                         std::shared_ptr<const Profile> profile, DeviceType device);
 
-// profile: null without one. Throws InvalidArgument (options), CheckLayout's errors.
+// profile: null without one. device: what the cache will be created on. Throws InvalidArgument
+// (options), CheckLayout's errors.
 std::unique_ptr<CachePlan> MakeCachePlan(const Layout& layout, const KvOptions& options,
-                                         std::shared_ptr<const Profile> profile);
+                                         std::shared_ptr<const Profile> profile,
+                                         DeviceType device = DeviceType::kCpu);
 
 }  // namespace litecache::kv

@@ -1,5 +1,7 @@
 // Policy `full`: every row stays on the device and is attended.
 
+#include "kv/cuda/full_cache.h"
+
 #include <memory>
 #include <vector>
 
@@ -11,6 +13,7 @@
 #include "kv/sequence_table.h"
 #include "kv/step_check.h"
 #include "ops/attention.h"
+#include "ops/cuda/available.h"
 
 namespace litecache::kv {
 namespace {
@@ -155,8 +158,10 @@ std::unique_ptr<CachePlan> PlanFullCache(const Layout& layout) {
 std::unique_ptr<Cache> CreateFullCache(Device& device, const Layout& layout,
                                        uint64_t budget_bytes) {
   CheckLayout(layout);
-  if (device.type() != DeviceType::kCpu) {
-    throw Unsupported("KV policy 'full' runs on the CPU; this device is {}", device.Info().name);
+  if constexpr (ops::kHaveCuda) {
+    if (device.type() == DeviceType::kCuda) {
+      return CreateCudaFullCache(device, layout, budget_bytes);
+    }
   }
   return std::make_unique<FullCache>(device, layout, budget_bytes);
 }

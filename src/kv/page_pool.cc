@@ -9,19 +9,13 @@
 #include "base/units.h"
 
 namespace litecache::kv {
-namespace {
-
-// Eight huge pages: few enough calls to the device, little enough taken ahead of use.
-constexpr uint64_t kSlabBytes = 16u << 20;
-
-}  // namespace
-
-PagePool::PagePool(Device& device, uint64_t page_bytes, uint64_t budget_bytes, std::string name)
+PagePool::PagePool(Device& device, uint64_t page_bytes, uint64_t budget_bytes, std::string name,
+                   uint64_t slab_bytes)
     : device_(device), name_(std::move(name)), page_bytes_(page_bytes) {
   LC_CHECK(page_bytes > 0);
   capacity_ = static_cast<int64_t>(
       std::min<uint64_t>(budget_bytes / page_bytes, std::numeric_limits<PageId>::max()));
-  const uint64_t slab_pages = std::bit_floor(std::max<uint64_t>(kSlabBytes / page_bytes, 1));
+  const uint64_t slab_pages = std::bit_floor(std::max<uint64_t>(slab_bytes / page_bytes, 1));
   slab_shift_ = std::countr_zero(slab_pages);
   slab_mask_ = static_cast<PageId>(slab_pages - 1);
 }

@@ -21,7 +21,9 @@ class PagePool {
   // page_bytes > 0; at most budget_bytes / page_bytes pages will ever exist. `name` is what errors
   // call the budget.
   PagePool(Device& device, uint64_t page_bytes, uint64_t budget_bytes,
-           std::string name = "KV cache");
+           std::string name = "KV cache", uint64_t slab_bytes = kSlabBytes);
+  // Eight huge pages: few enough calls to the device, little enough taken ahead of use.
+  static constexpr uint64_t kSlabBytes = 16u << 20;
 
   // Makes sure that `count` pages can be taken without an error. Throws CapacityError with the
   // numbers, having changed nothing that can be seen, when the budget or the device's memory is too
@@ -32,6 +34,11 @@ class PagePool {
   void AddReference(PageId page);
   // Returns the page to the free list with its last reference.
   void DropReference(PageId page);
+
+  // The first `bytes` of a page into another.
+  void CopyPage(PageId to, PageId from, uint64_t bytes) {
+    device_.CopyWithin(data(to), data(from), bytes);
+  }
 
   int64_t references(PageId page) const { return references_[page]; }
   std::byte* data(PageId page) const {

@@ -60,6 +60,9 @@ class Retriever {
 
   // Floats a candidate that scoring keeps at hand (ops/selection.h), for plans.
   virtual double scores_per_token() const = 0;
+  // What keys and queries of a layer are multiplied with, [kv_heads][...] f32 as the operations
+  // take it; empty where nothing is. For backends that keep their own copy.
+  virtual std::span<const float> Weights(int64_t layer) const { return {}; }
 
   // Idempotent: the same keys at the same positions may be encoded again. Positions of one head
   // come in order.

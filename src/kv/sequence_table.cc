@@ -119,7 +119,7 @@ void SequenceTable::CopyBlock(Sequence* sequence, int64_t block) {
     const auto slot = static_cast<size_t>(list * sequence->capacity + block);
     const PageId shared = sequence->ids[slot];
     const PageId own = pool_.Take();
-    std::memcpy(pool_.data(own), pool_.data(shared), bytes);
+    pool_.CopyPage(own, shared, bytes);
     pool_.DropReference(shared);
     sequence->ids[slot] = own;
     sequence->pages[slot] = pool_.data(own);

@@ -4,13 +4,13 @@
 
 namespace litecache::model {
 
-MatrixView Arena::Take(int64_t rows, int64_t cols) {
-  constexpr size_t kAlignment = 64;  // a cache line, and the widest vector
-  const size_t bytes = static_cast<size_t>(rows * cols) * sizeof(float);
+MatrixView Arena::Take(int64_t rows, int64_t cols, DType dtype) {
+  constexpr size_t kAlignment = 256;  // a multiple of cache lines and of what matrix units load
+  const size_t bytes = static_cast<size_t>(rows * cols) * SizeOf(dtype);
   std::byte* data = base_ == nullptr ? nullptr : base_ + used_;
   used_ += (bytes + kAlignment - 1) / kAlignment * kAlignment;
   peak_ = std::max(peak_, used_);
-  return MatrixView::Of(data, DType::kF32, rows, cols);
+  return MatrixView::Of(data, dtype, rows, cols);
 }
 
 }  // namespace litecache::model

@@ -9,13 +9,13 @@
 
 namespace litecache::model {
 
-// Hands out f32 matrices from `base`; with a null base it only counts, so that the code that places
+// Hands out matrices from `base`; with a null base it only counts, so that the code that places
 // a workspace is the code that sizes it.
 class Arena {
  public:
   explicit Arena(std::byte* base = nullptr) : base_(base) {}
 
-  MatrixView Take(int64_t rows, int64_t cols);
+  MatrixView Take(int64_t rows, int64_t cols, DType dtype = DType::kF32);
   size_t used() const { return used_; }
   // Back to an earlier used(): what was taken since then may be overwritten.
   void Rewind(size_t used) { used_ = used; }

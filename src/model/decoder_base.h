@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -53,13 +54,28 @@ class DecoderBase : public Decoder {
   // An arena over at least `bytes`, grown where needed.
   Arena Workspace(size_t bytes);
 
-  // The rows the layers above attention of the last layer still need: all of them, or those that
-  // get logits. Returns false when `logit_rows` is every row in order and nothing has to move.
-  bool SelectRows(std::span<const int64_t> logit_rows, int64_t rows);
-  // Shrinks x and attention to the selected rows; they move to where h and q were, which nobody
-  // reads any more.
-  void KeepSelected(Stream& stream, MatrixView& x, MatrixView& h, MatrixView& q,
-                    MatrixView& attention) const;
+  // dtype of what feeds a matrix product. On the CPU products round f32 as they read it; on a GPU
+  // their matrix units want the weights' dtype in memory.
+  DType product_dtype() const {
+    return on_gpu() && config_.weight_dtype == DType::kBF16 ? DType::kBF16 : DType::kF32;
+  }
+  bool on_gpu() const { return device_.type() == DeviceType::kCuda; }
+  Device& device() const { return device_; }
+
+  // A step's ids as its operations read them, in the device's memory.
+  struct Inputs {
+    std::span<const int32_t> tokens, positions;  // [T]
+    // The rows that the layers above attention of the last layer still need: those that get logits.
+    // Only where select: otherwise they are all rows in order, and nothing has to move.
+    std::span<const int32_t> logit_rows;
+    bool select = false;
+  };
+  // Runs `issue`, which issues the operations of a step that cache.BeginStep() has seen; on a GPU a
+  // decode step may be replayed instead.
+  void Run(Stream& stream, const kv::Step& step, std::span<const int32_t> tokens,
+           std::span<const int32_t> positions, kv::Cache& cache,
+           std::span<const int64_t> logit_rows, const MatrixView& logits,
+           const std::function<void(const Inputs&)>& issue);
 
  private:
   Device& device_;
@@ -68,7 +84,8 @@ class DecoderBase : public Decoder {
   uint64_t gathered_bytes_ = 0;      // of tables that are only gathered from
   uint64_t gathered_row_bytes_ = 0;  // what one token reads of them
   Buffer workspace_;
-  std::vector<int32_t> selected_;
+  std::unique_ptr<Mirror> inputs_;  // [3][input_rows_]: tokens, positions, rows that get logits
+  int64_t input_rows_ = 0;
 };
 
 }  // namespace litecache::model

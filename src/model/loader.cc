@@ -2,6 +2,7 @@
 
 #include "base/error.h"
 #include "base/units.h"
+#include "device/cpu/cpu_device.h"
 #include "model/decoder.h"
 #include "model/families.h"
 #include "model/weights.h"
@@ -9,10 +10,9 @@
 namespace litecache::model {
 namespace {
 
-void RequireCpu(const Device& device) {
-  if (device.type() != DeviceType::kCpu) {
-    throw Unsupported("the device {}: models run on the CPU", device.Info().name);
-  }
+// dtype the weights have on the device.
+DType DeviceDType(const Device& device, DType dtype) {
+  return device.type() == DeviceType::kCuda && dtype == DType::kF16 ? DType::kF32 : dtype;
 }
 
 // Before minutes of work, not after.
@@ -29,12 +29,22 @@ void RequireMemory(const Device& device, const ModelConfig& config, DType dtype,
 
 std::unique_ptr<Decoder> LoadDecoder(Device& device, const std::filesystem::path& directory,
                                      const LoadOptions& options) {
-  RequireCpu(device);
   const ModelConfig config = ModelConfig::FromFile(directory / "config.json");
+  const bool gpu = device.type() == DeviceType::kCuda;
   if (options.compute_f32 && config.weight_dtype != DType::kF32) {
     RequireMemory(device, config, DType::kF32, "weights widened to f32");
+  } else if (gpu) {
+    RequireMemory(device, config, DeviceDType(device, config.weight_dtype), "weights");
   }
-  auto store = OpenCheckpointWeights(device, directory, options);
+  std::unique_ptr<CpuDevice> host;  // until the weights are uploaded
+  if (gpu) host = std::make_unique<CpuDevice>();
+  auto store = OpenCheckpointWeights(gpu ? *host : device, directory, options);
+  if (gpu) {
+    const DType dtype = options.compute_f32 ? DType::kF32 : config.weight_dtype;
+    const auto total =
+        config.parameters() * static_cast<int64_t>(SizeOf(DeviceDType(device, dtype)));
+    store = UploadWeights(device, std::move(store), total, options.progress);
+  }
   WeightStore& weights = *store;  // owned by the decoder from here on
   auto decoder = SpecOf(config.family).build(device, config, std::move(store));
   weights.Finish(options.progress);
@@ -43,13 +53,21 @@ std::unique_ptr<Decoder> LoadDecoder(Device& device, const std::filesystem::path
 
 std::unique_ptr<Decoder> RandomDecoder(Device& device, const ModelConfig& config, uint64_t seed,
                                        const LoadOptions& options) {
-  RequireCpu(device);
   const DType dtype = options.compute_f32 ? DType::kF32 : config.weight_dtype;
   RequireMemory(device, config, dtype, "random weights");
   const auto total = config.parameters() * static_cast<int64_t>(SizeOf(dtype));
-  auto weights = MakeRandomWeights(device, dtype, seed, [&](uint64_t done) {
+  const auto progress = [&](uint64_t done) {
     if (options.progress) options.progress(std::min(static_cast<int64_t>(done), total), total);
-  });
+  };
+  if (device.type() == DeviceType::kCuda) {
+    CpuDevice host;
+    auto store = UploadWeights(device, MakeRandomWeights(host, dtype, seed, progress), total, {});
+    WeightStore& weights = *store;
+    auto decoder = SpecOf(config.family).build(device, config, std::move(store));
+    weights.Finish({});
+    return decoder;
+  }
+  auto weights = MakeRandomWeights(device, dtype, seed, progress);
   return SpecOf(config.family).build(device, config, std::move(weights));
 }
 

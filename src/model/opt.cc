@@ -11,7 +11,9 @@
 #include "model/decoder_base.h"
 #include "model/families.h"
 #include "ops/activation.h"
+#include "ops/convert.h"
 #include "ops/embedding.h"
+#include "ops/gather.h"
 #include "ops/linear.h"
 #include "ops/norm.h"
 
@@ -66,26 +68,32 @@ struct Layer {
 // One step's activations. q, k, v and attention share memory with up, and the embeddings before
 // project_in with them: they are never alive together.
 struct Activations {
-  MatrixView x;          // [T, hidden] residual stream
-  MatrixView h;          // [T, hidden] normed
-  MatrixView q, k, v;    // [T, hidden]
-  MatrixView attention;  // [T, hidden]
-  MatrixView up;         // [T, intermediate]
-  MatrixView embedded;   // [T, embedding_dim]
+  MatrixView x;                // [T, hidden] f32, residual stream
+  MatrixView h;                // [T, hidden] normed, or x, as products want it
+  MatrixView q, k, v;          // [T, hidden] f32
+  MatrixView attention;        // [T, hidden]
+  MatrixView up;               // [T, intermediate]
+  MatrixView embedded;         // [T, embedding_dim] f32
+  MatrixView narrow;           // [T, embedding_dim] as products want it
+  MatrixView logit_x;          // [L, hidden] f32, of the rows that get logits
+  MatrixView logit_attention;  // [L, hidden]
 };
 
-Activations Place(Arena& arena, const ModelConfig& config, int64_t rows) {
+Activations Place(Arena& arena, const ModelConfig& config, DType product, int64_t rows,
+                  int64_t logit_rows) {
   Activations a;
   a.x = arena.Take(rows, config.hidden);
-  a.h = arena.Take(rows, config.hidden);
+  a.h = arena.Take(rows, config.hidden, product);
+  a.logit_x = arena.Take(logit_rows, config.hidden);
+  a.logit_attention = arena.Take(logit_rows, config.hidden, product);
   const size_t shared = arena.used();
-  for (MatrixView* view : {&a.q, &a.k, &a.v, &a.attention}) {
-    *view = arena.Take(rows, config.hidden);
-  }
+  for (MatrixView* view : {&a.q, &a.k, &a.v}) *view = arena.Take(rows, config.hidden);
+  a.attention = arena.Take(rows, config.hidden, product);
   arena.Rewind(shared);
-  a.up = arena.Take(rows, config.intermediate);
+  a.up = arena.Take(rows, config.intermediate, product);
   arena.Rewind(shared);
   a.embedded = arena.Take(rows, config.embedding_dim);
+  a.narrow = arena.Take(rows, config.embedding_dim, product);
   return a;
 }
 
@@ -117,9 +125,9 @@ class OptDecoder final : public DecoderBase {
     }
   }
 
-  uint64_t WorkspaceBytes(int64_t rows, int64_t) const override {
+  uint64_t WorkspaceBytes(int64_t rows, int64_t logit_rows) const override {
     Arena arena;
-    Place(arena, config(), rows);
+    Place(arena, config(), product_dtype(), rows, logit_rows);
     return arena.peak();
   }
 
@@ -127,27 +135,51 @@ class OptDecoder final : public DecoderBase {
                std::span<const int32_t> positions, kv::Cache& cache,
                std::span<const int64_t> logit_rows, const MatrixView& logits) override {
     CheckStep(step, tokens, positions, cache, logit_rows, logits);
-    Arena arena = Workspace(WorkspaceBytes(step.rows, 0));
-    Activations a = Place(arena, config(), step.rows);
+    const auto count = static_cast<int64_t>(logit_rows.size());
+    Arena arena = Workspace(WorkspaceBytes(step.rows, count));
+    const Activations placed = Place(arena, config(), product_dtype(), step.rows, count);
     cache.BeginStep(step);
-    Embed(stream, tokens, positions, a);
+    Run(stream, step, tokens, positions, cache, logit_rows, logits,
+        [&](const Inputs& inputs) { Issue(stream, step, inputs, cache, placed, logits); });
+    cache.EndStep(step);
+  }
+
+ private:
+  // The operations of a step.
+  void Issue(Stream& stream, const kv::Step& step, const Inputs& inputs, kv::Cache& cache,
+             Activations a, const MatrixView& logits) {
+    Embed(stream, inputs.tokens, inputs.positions, a);
     for (int64_t i = 0; i < config().layers; ++i) {
       const Layer& layer = layers_[static_cast<size_t>(i)];
       Predict(stream, step, i + 1, cache, a);
       Attend(stream, layer, step, i, cache, a);
       // As in the other families: only rows with logits pass the last feed-forward block.
-      if (i + 1 == config().layers && SelectRows(logit_rows, step.rows)) {
-        if (logit_rows.empty()) break;
-        KeepSelected(stream, a.x, a.h, a.q, a.attention);
-        for (MatrixView* view : {&a.up, &a.embedded}) *view = view->Rows(0, a.x.rows);
+      if (i + 1 == config().layers && inputs.select) {
+        if (inputs.logit_rows.empty()) return;
+        KeepSelected(stream, inputs.logit_rows, &a);
       }
       FeedForward(stream, layer, a);
     }
-    if (!logit_rows.empty()) Head(stream, a, logits);
-    cache.EndStep(step);
+    Head(stream, a, logits);
   }
 
- private:
+  static void KeepSelected(Stream& stream, std::span<const int32_t> rows, Activations* a) {
+    ops::GatherRows(stream, a->attention, rows, a->logit_attention);
+    ops::GatherRows(stream, a->x, rows, a->logit_x);
+    a->attention = a->logit_attention;
+    a->x = a->logit_x;
+    for (MatrixView* view : {&a->h, &a->up, &a->embedded, &a->narrow}) {
+      *view = view->Rows(0, a->x.rows);
+    }
+  }
+
+  // x [T, n] f32 as a product reads it: itself, or rounded into `rounded`.
+  MatrixView ForProduct(Stream& stream, const MatrixView& x, const MatrixView& rounded) const {
+    if (product_dtype() == DType::kF32) return x;
+    ops::Convert(stream, x, rounded);
+    return rounded;
+  }
+
   bool Projects() const { return config().embedding_dim != config().hidden; }
 
   LayerNormWeights TakeNorm(const std::string& name) {
@@ -178,11 +210,20 @@ class OptDecoder final : public DecoderBase {
              const Activations& a) const {
     if (Projects()) {
       ops::Embedding(stream, embedding_, tokens, a.embedded);
-      ops::Linear(stream, a.embedded, project_in_.weight, nullptr, a.x);
+      ops::Linear(stream, ForProduct(stream, a.embedded, a.narrow), project_in_.weight, nullptr,
+                  a.x);
     } else {
       ops::Embedding(stream, embedding_, tokens, a.x);
     }
     ops::Embedding(stream, positions_, positions, a.x, ops::Epilogue::kAdd);
+  }
+
+  // What the projections to q, k and v read: x, normed where the norm comes before.
+  MatrixView AttentionInput(Stream& stream, const Layer& layer, const MatrixView& x,
+                            const MatrixView& h) const {
+    if (!config().norm_before) return ForProduct(stream, x, h);
+    Normalize(stream, x, layer.attention_norm, h);
+    return h;
   }
 
   float Scale() const { return 1.0f / std::sqrt(static_cast<float>(config().head_dim)); }
@@ -192,12 +233,8 @@ class OptDecoder final : public DecoderBase {
                const Activations& a) const {
     if (index >= config().layers || step.decode_rows == 0 || !cache.WantsPrediction(index)) return;
     const Layer& layer = layers_[static_cast<size_t>(index)];
-    MatrixView input = a.x.Rows(0, step.decode_rows);
-    if (config().norm_before) {
-      const MatrixView h = a.h.Rows(0, step.decode_rows);
-      Normalize(stream, input, layer.attention_norm, h);
-      input = h;
-    }
+    const MatrixView input =
+        AttentionInput(stream, layer, a.x.Rows(0, step.decode_rows), a.h.Rows(0, step.decode_rows));
     const MatrixView q = a.q.Rows(0, step.decode_rows);
     ops::Linear(stream, input, layer.q.weight, layer.q.bias, q);
     cache.Prefetch(stream, index, step, q, Scale());
@@ -205,11 +242,7 @@ class OptDecoder final : public DecoderBase {
 
   void Attend(Stream& stream, const Layer& layer, const kv::Step& step, int64_t index,
               kv::Cache& cache, const Activations& a) const {
-    MatrixView input = a.x;
-    if (config().norm_before) {
-      Normalize(stream, a.x, layer.attention_norm, a.h);
-      input = a.h;
-    }
+    const MatrixView input = AttentionInput(stream, layer, a.x, a.h);
     ops::Linear(stream, input, layer.q.weight, layer.q.bias, a.q);
     ops::Linear(stream, input, layer.k.weight, layer.k.bias, a.k);
     ops::Linear(stream, input, layer.v.weight, layer.v.bias, a.v);
@@ -221,7 +254,8 @@ class OptDecoder final : public DecoderBase {
     ops::Linear(stream, a.attention, layer.o.weight, layer.o.bias, a.x, ops::Epilogue::kAdd);
     if (!before) Normalize(stream, a.x, layer.attention_norm, a.x);
     if (before) Normalize(stream, a.x, layer.feed_forward_norm, a.h);
-    ops::Linear(stream, before ? a.h : a.x, layer.up.weight, layer.up.bias, a.up);
+    ops::Linear(stream, before ? a.h : ForProduct(stream, a.x, a.h), layer.up.weight, layer.up.bias,
+                a.up);
     ops::Relu(stream, a.up);
     ops::Linear(stream, a.up, layer.down.weight, layer.down.bias, a.x, ops::Epilogue::kAdd);
     if (!before) Normalize(stream, a.x, layer.feed_forward_norm, a.x);
@@ -230,10 +264,10 @@ class OptDecoder final : public DecoderBase {
   void Head(Stream& stream, const Activations& a, const MatrixView& logits) const {
     if (config().final_norm) Normalize(stream, a.x, final_norm_, a.x);
     if (Projects()) {
-      ops::Linear(stream, a.x, project_out_.weight, nullptr, a.embedded);
-      ops::Linear(stream, a.embedded, head_, nullptr, logits);
+      ops::Linear(stream, ForProduct(stream, a.x, a.h), project_out_.weight, nullptr, a.narrow);
+      ops::Linear(stream, a.narrow, head_, nullptr, logits);
     } else {
-      ops::Linear(stream, a.x, head_, nullptr, logits);
+      ops::Linear(stream, ForProduct(stream, a.x, a.h), head_, nullptr, logits);
     }
   }
 

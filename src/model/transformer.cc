@@ -11,6 +11,7 @@
 #include "model/decoder_base.h"
 #include "ops/activation.h"
 #include "ops/embedding.h"
+#include "ops/gather.h"
 #include "ops/linear.h"
 #include "ops/norm.h"
 #include "ops/rope.h"
@@ -27,40 +28,65 @@ struct Layer {
   LinearWeights gate, up, down;
 };
 
-// One step's activations. q, k, v and attention share memory with gate and up: the first four are
-// dead when the feed-forward block starts.
+// One step's activations: f32, but for what feeds a matrix product (`product`). q, k, v and
+// attention share memory with gate and up: the first four are dead when the feed-forward block
+// starts.
 struct Activations {
-  MatrixView rotations;  // [T, head_dim] of RoPE
-  MatrixView x;          // [T, hidden] residual stream
+  MatrixView rotations;  // [T, head_dim] f32, of RoPE
+  MatrixView x;          // [T, hidden] f32, residual stream
   MatrixView h;          // [T, hidden] normed
-  MatrixView q;          // [T, q_width]
-  MatrixView k, v;       // [T, kv_width]
+  MatrixView q;          // [T, q_width] f32
+  MatrixView k, v;       // [T, kv_width] f32
   MatrixView attention;  // [T, q_width]
   MatrixView gate, up;   // [T, intermediate]
+  // The rows that get logits, above the last attention.
+  MatrixView logit_x;          // [L, hidden] f32
+  MatrixView logit_attention;  // [L, q_width]
 };
 
-Activations Place(Arena& arena, const ModelConfig& config, int64_t rows) {
+Activations Place(Arena& arena, const ModelConfig& config, DType product, int64_t rows,
+                  int64_t logit_rows) {
   Activations a;
   a.rotations = arena.Take(rows, config.head_dim);
   a.x = arena.Take(rows, config.hidden);
-  a.h = arena.Take(rows, config.hidden);
+  a.h = arena.Take(rows, config.hidden, product);
+  a.logit_x = arena.Take(logit_rows, config.hidden);
+  a.logit_attention = arena.Take(logit_rows, config.q_width(), product);
   const size_t shared = arena.used();
   a.q = arena.Take(rows, config.q_width());
   a.k = arena.Take(rows, config.kv_width());
   a.v = arena.Take(rows, config.kv_width());
-  a.attention = arena.Take(rows, config.q_width());
+  a.attention = arena.Take(rows, config.q_width(), product);
   arena.Rewind(shared);
-  a.gate = arena.Take(rows, config.intermediate);
-  a.up = arena.Take(rows, config.intermediate);
+  a.gate = arena.Take(rows, config.intermediate, product);
+  a.up = arena.Take(rows, config.intermediate, product);
   return a;
 }
+
+// A RopeTable in the device's memory.
+class DeviceRopeTable {
+ public:
+  DeviceRopeTable(Device& device, const RopeTable& table)
+      : memory_(device.Allocate(table.inv_freq.size() * sizeof(float))),
+        count_(table.inv_freq.size()),
+        attention_factor_(table.attention_factor) {
+    device.Upload(memory_.data(), table.inv_freq.data(), memory_.size());
+  }
+  std::span<const float> inv_freq() const { return {memory_.as<const float>(), count_}; }
+  float attention_factor() const { return attention_factor_; }
+
+ private:
+  Buffer memory_;
+  size_t count_;
+  float attention_factor_;
+};
 
 class TransformerDecoder final : public DecoderBase {
  public:
   TransformerDecoder(Device& device, const ModelConfig& model_config,
                      std::unique_ptr<WeightStore> store)
       : DecoderBase(device, model_config, std::move(store)),
-        rope_(MakeRopeTable(model_config.rope, model_config.head_dim)) {
+        rope_(device, MakeRopeTable(model_config.rope, model_config.head_dim)) {
     const ModelConfig& c = config();
     const std::string prefix = FindPrefix({"model.", ""}, "embed_tokens.weight");
     embedding_ = weights().Matrix(prefix + "embed_tokens.weight", c.vocab, c.hidden);
@@ -78,9 +104,9 @@ class TransformerDecoder final : public DecoderBase {
     }
   }
 
-  uint64_t WorkspaceBytes(int64_t rows, int64_t) const override {
+  uint64_t WorkspaceBytes(int64_t rows, int64_t logit_rows) const override {
     Arena arena;
-    Place(arena, config(), rows);
+    Place(arena, config(), product_dtype(), rows, logit_rows);
     return arena.peak();
   }
 
@@ -88,31 +114,45 @@ class TransformerDecoder final : public DecoderBase {
                std::span<const int32_t> positions, kv::Cache& cache,
                std::span<const int64_t> logit_rows, const MatrixView& logits) override {
     CheckStep(step, tokens, positions, cache, logit_rows, logits);
-    Arena arena = Workspace(WorkspaceBytes(step.rows, 0));
-    Activations a = Place(arena, config(), step.rows);
+    const auto count = static_cast<int64_t>(logit_rows.size());
+    Arena arena = Workspace(WorkspaceBytes(step.rows, count));
+    const Activations placed = Place(arena, config(), product_dtype(), step.rows, count);
     cache.BeginStep(step);
-    ops::RopeRotations(stream, positions, rope_.inv_freq, rope_.attention_factor, a.rotations);
-    ops::Embedding(stream, embedding_, tokens, a.x);
+    Run(stream, step, tokens, positions, cache, logit_rows, logits,
+        [&](const Inputs& inputs) { Issue(stream, step, inputs, cache, placed, logits); });
+    cache.EndStep(step);
+  }
+
+ private:
+  // The operations of a step.
+  void Issue(Stream& stream, const kv::Step& step, const Inputs& inputs, kv::Cache& cache,
+             Activations a, const MatrixView& logits) {
+    ops::RopeRotations(stream, inputs.positions, rope_.inv_freq(), rope_.attention_factor(),
+                       a.rotations);
+    ops::Embedding(stream, embedding_, inputs.tokens, a.x);
     for (int64_t i = 0; i < config().layers; ++i) {
       Predict(stream, step, i + 1, cache, a);
       Attend(stream, step, i, cache, a);
       // Above the last attention only the rows that get logits go on: of a prompt's chunk none, or
       // one.
-      if (i + 1 == config().layers && SelectRows(logit_rows, step.rows)) {
-        if (logit_rows.empty()) break;
-        KeepSelected(stream, a.x, a.h, a.q, a.attention);
-        for (MatrixView* view : {&a.gate, &a.up}) *view = view->Rows(0, a.x.rows);
+      if (i + 1 == config().layers && inputs.select) {
+        if (inputs.logit_rows.empty()) return;
+        KeepSelected(stream, inputs.logit_rows, &a);
       }
       FeedForward(stream, layers_[static_cast<size_t>(i)], a);
     }
-    if (!logit_rows.empty()) {
-      ops::RmsNorm(stream, a.x, final_norm_, Epsilon(), 1, a.h);
-      ops::Linear(stream, a.h, head_, nullptr, logits);
-    }
-    cache.EndStep(step);
+    ops::RmsNorm(stream, a.x, final_norm_, Epsilon(), 1, a.h);
+    ops::Linear(stream, a.h, head_, nullptr, logits);
   }
 
- private:
+  static void KeepSelected(Stream& stream, std::span<const int32_t> rows, Activations* a) {
+    ops::GatherRows(stream, a->attention, rows, a->logit_attention);
+    ops::GatherRows(stream, a->x, rows, a->logit_x);
+    a->attention = a->logit_attention;
+    a->x = a->logit_x;
+    for (MatrixView* view : {&a->h, &a->gate, &a->up}) *view = view->Rows(0, a->x.rows);
+  }
+
   float Epsilon() const { return static_cast<float>(config().norm_eps); }
 
   Layer TakeLayer(const std::string& name) {
@@ -188,7 +228,7 @@ class TransformerDecoder final : public DecoderBase {
     ops::Linear(stream, a.gate, layer.down.weight, layer.down.bias, a.x, ops::Epilogue::kAdd);
   }
 
-  RopeTable rope_;
+  DeviceRopeTable rope_;
   MatrixView embedding_;  // [vocab, hidden]
   std::vector<Layer> layers_;
   const float* final_norm_ = nullptr;  // [hidden]

@@ -47,6 +47,12 @@ std::unique_ptr<WeightStore> OpenCheckpointWeights(Device& device,
                                                    const std::filesystem::path& directory,
                                                    const LoadOptions& options);
 
+// Another store's tensors in the memory of `device`, uploaded as they are asked for; f16 matrices
+// become f32. total: bytes there will be, for progress.
+std::unique_ptr<WeightStore> UploadWeights(
+    Device& device, std::unique_ptr<WeightStore> source, int64_t total,
+    std::function<void(int64_t done, int64_t total)> progress);
+
 // Matrices and biases normal(0, 0.02), norm weights 1; every tensor a function of seed and name.
 // progress(bytes made so far) is called after every matrix, while the decoder is built.
 std::unique_ptr<WeightStore> MakeRandomWeights(Device& device, DType dtype, uint64_t seed,

@@ -75,7 +75,8 @@ inline double RelativeError(std::span<const float> a, std::span<const float> b) 
 class Runner {
  public:
   Runner(Device& device, Decoder& decoder)
-      : decoder_(decoder),
+      : device_(device),
+        decoder_(decoder),
         stream_(device.CreateStream()),
         cache_(kv::CreateFullCache(device, decoder.config().kv_layout(decoder.kv_dtype()),
                                    uint64_t{256} << 20)) {}
@@ -84,6 +85,7 @@ class Runner {
     kv::SequenceId sequence;
     std::vector<int32_t> tokens;
     std::vector<int64_t> logit_rows;  // within tokens
+    bool decode = false;
   };
 
   kv::SequenceId Create() { return cache_->Create(); }
@@ -98,18 +100,29 @@ class Runner {
     for (const Part& part : parts) {
       const int64_t past = cache_->Length(part.sequence);
       const auto rows = static_cast<int64_t>(part.tokens.size());
-      step.sequences.push_back({part.sequence, step.rows, rows, past});
+      step.sequences.push_back({part.sequence, step.rows, rows, past, part.decode});
+      step.decode_rows += part.decode;
       for (const int64_t row : part.logit_rows) logit_rows.push_back(step.rows + row);
       for (int64_t i = 0; i < rows; ++i) positions.push_back(static_cast<int32_t>(past + i));
       tokens.insert(tokens.end(), part.tokens.begin(), part.tokens.end());
       step.rows += rows;
     }
     const auto count = static_cast<int64_t>(logit_rows.size());
-    std::vector<float> logits(static_cast<size_t>(count * decoder_.config().vocab));
+    const auto values = static_cast<size_t>(count * decoder_.config().vocab);
+    if (values > logit_values_) {
+      logits_ = device_.CreateMirror(values * sizeof(float));
+      logit_values_ = values;
+    }
+    float* target = values > 0 ? logits_->device<float>() : nullptr;
     decoder_.Forward(*stream_, step, tokens, positions, *cache_, logit_rows,
-                     MatrixView::Of(logits.data(), count, decoder_.config().vocab));
+                     MatrixView::Of(target, count, decoder_.config().vocab));
+    if (values == 0) {
+      stream_->Synchronize();
+      return {};
+    }
+    logits_->Receive(*stream_, values * sizeof(float));
     stream_->Synchronize();
-    return logits;
+    return {logits_->host<float>(), logits_->host<float>() + values};
   }
 
   // Runs `tokens` in chunks of `chunk`; the last one's logits, or those of `rows`.
@@ -130,9 +143,12 @@ class Runner {
   }
 
  private:
+  Device& device_;
   Decoder& decoder_;
   std::unique_ptr<Stream> stream_;
   std::unique_ptr<kv::Cache> cache_;
+  std::unique_ptr<Mirror> logits_;
+  size_t logit_values_ = 0;
 };
 
 }  // namespace litecache::model

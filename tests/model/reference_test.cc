@@ -5,6 +5,10 @@
 #include <gtest/gtest.h>
 
 #include <iostream>
+#include <tuple>
+
+#include "device/cuda/cuda_devices.h"
+#include "device/machine.h"
 
 namespace litecache::model {
 namespace {
@@ -13,16 +17,27 @@ namespace {
 constexpr double kF32Bound = 1e-4;
 constexpr double kBf16Bound = 2e-2;
 
-class ReferenceTest : public ::testing::TestWithParam<std::string> {
+using Param = std::tuple<std::string, const char*>;  // fixture, device
+
+class ReferenceTest : public ::testing::TestWithParam<Param> {
  protected:
+  void SetUp() override {
+    const std::string name = std::get<1>(GetParam());
+    if (name == "cuda" && FindCudaDevices().devices.empty()) {
+      GTEST_SKIP() << "no GPU: " << FindCudaDevices().why_none;
+    }
+    machine_ = OpenMachine(name, 2);
+  }
+  const std::string& Fixture() const { return std::get<0>(GetParam()); }
   std::unique_ptr<Decoder> Load(bool compute_f32) {
-    return LoadDecoder(device_, FixturesDirectory() / GetParam(), {.compute_f32 = compute_f32});
+    return LoadDecoder(machine_.compute(), FixturesDirectory() / Fixture(),
+                       {.compute_f32 = compute_f32});
   }
 
   void Compare(Decoder& decoder, double bound) {
-    const Reference reference(GetParam());
+    const Reference reference(Fixture());
     ASSERT_GT(reference.prompt.size(), 512u);
-    Runner runner(device_, decoder);
+    Runner runner(machine_.compute(), decoder);
     const kv::SequenceId sequence = runner.Create();
     const auto logits =
         runner.Prefill(sequence, reference.prompt, static_cast<int64_t>(reference.prompt.size()),
@@ -41,7 +56,7 @@ class ReferenceTest : public ::testing::TestWithParam<std::string> {
 
     // Greedy steps, fed with the reference's tokens. Only a lead that errors of this size cannot
     // overturn decides a token: an error of 4 deviations in both of two logits.
-    std::vector<float> last = runner.Step({{sequence, {reference.greedy[0]}, {0}}});
+    std::vector<float> last = runner.Step({{sequence, {reference.greedy[0]}, {0}, true}});
     int compared = 0;
     for (size_t i = 1; i < reference.greedy.size(); ++i) {
       if (reference.margins[i] > 8 * bound * reference.scales[i]) {
@@ -49,12 +64,12 @@ class ReferenceTest : public ::testing::TestWithParam<std::string> {
         EXPECT_EQ(std::ranges::max_element(last) - last.begin(), reference.greedy[i])
             << "greedy step " << i;
       }
-      last = runner.Step({{sequence, {reference.greedy[i]}, {0}}});
+      last = runner.Step({{sequence, {reference.greedy[i]}, {0}, true}});
     }
     EXPECT_GE(compared, 12);
   }
 
-  CpuDevice device_{2};
+  Machine machine_;
 };
 
 TEST_P(ReferenceTest, F32Arithmetic) {
@@ -70,9 +85,12 @@ TEST_P(ReferenceTest, OwnArithmetic) {
   Compare(*decoder, bf16_weights ? kBf16Bound : kF32Bound);
 }
 
-INSTANTIATE_TEST_SUITE_P(Fixtures, ReferenceTest, ::testing::ValuesIn(FixtureNames()),
+INSTANTIATE_TEST_SUITE_P(Fixtures, ReferenceTest,
+                         ::testing::Combine(::testing::ValuesIn(FixtureNames()),
+                                            ::testing::Values("cpu", "cuda")),
                          [](const auto& info) {
-                           std::string name = info.param;
+                           std::string name =
+                               std::get<0>(info.param) + "_" + std::get<1>(info.param);
                            std::ranges::replace(name, '-', '_');
                            return name;
                          });

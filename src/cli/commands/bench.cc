@@ -12,7 +12,7 @@
 #include "cli/kv_report.h"
 #include "cli/options.h"
 #include "cli/output.h"
-#include "device/cpu/cpu_device.h"
+#include "device/machine.h"
 #include "engine/kv_profile.h"
 #include "engine/memory_plan.h"
 #include "io/hub.h"
@@ -97,14 +97,16 @@ class BenchCommand final : public Command {
   int Run(const std::vector<std::string>&) override {
     const auto batches = ParseList(batches_, "--batch");
     const auto contexts = ParseList(contexts_, "--context");
-    CpuDevice device(flags_.threads);
+    const Machine machine = OpenMachine(flags_.device, flags_.threads);
+    Device& device = machine.compute();
     const auto stream = device.CreateStream();
-    LoadModel(device);
-    MakePlans();
+    LoadModel(machine);
+    MakePlans(device.type());
     options_.prefill_chunk = flags_.prefill_chunk;
     options_.fill = fill_ == "prefill" ? bench::Fill::kPrefill : bench::Fill::kSynthetic;
     const DType dtype = decoder_->kv_dtype();  // of the arithmetic, too
-    const bench::MachineRates rates = bench::MeasureMachine(device, *stream, device.pool(), dtype);
+    const bench::MachineRates rates =
+        bench::MeasureMachine(device, *stream, machine.cpu->pool(), dtype);
     bench::Runner runner(device, *stream, *decoder_, rates, options_);
     for (const Plan& plan : plans_) CheckFits(runner, plan, batches, contexts);
 
@@ -130,10 +132,17 @@ class BenchCommand final : public Command {
     return values;
   }
 
-  void LoadModel(Device& device) {
-    budget_ = flags_.memory.value > 0
-                  ? flags_.memory.value
-                  : static_cast<uint64_t>(0.9 * static_cast<double>(device.Info().free_memory));
+  void LoadModel(const Machine& machine) {
+    Device& device = machine.compute();
+    const auto most = [](const Device& d) {
+      return static_cast<uint64_t>(0.9 * static_cast<double>(d.Info().free_memory));
+    };
+    budget_ = flags_.memory.value > 0 ? flags_.memory.value : most(*machine.cpu);
+    if (machine.gpu != nullptr) {
+      uint64_t& gpu = flags_.kv.device_memory.value;
+      if (gpu == 0) gpu = most(*machine.gpu);
+      budget_ += gpu;
+    }
     model::LoadOptions load;
     load.compute_f32 = flags_.dtype == "f32";
     std::unique_ptr<ProgressBar> bar;
@@ -163,7 +172,7 @@ class BenchCommand final : public Command {
     std::unique_ptr<kv::CachePlan> cache;
   };
 
-  void MakePlans() {
+  void MakePlans(DeviceType device) {
     KvOptions options = flags_.kv.ToKvOptions();
     const kv::Layout layout = decoder_->config().kv_layout(decoder_->kv_dtype());
     std::vector<std::string> policies{options.policy};
@@ -171,7 +180,7 @@ class BenchCommand final : public Command {
     for (const std::string& policy : policies) {
       options.policy = policy;
       const auto profile = engine::LoadProfile(options, directory_, layout);
-      plans_.push_back({policy, kv::MakeCachePlan(layout, options, profile)});
+      plans_.push_back({policy, kv::MakeCachePlan(layout, options, profile, device)});
       for (const auto& line : engine::DescribePlan(*plans_.back().cache, options, profile.get())) {
         SPDLOG_INFO("{}: {}", policy, line);
       }
@@ -222,6 +231,7 @@ class BenchCommand final : public Command {
               {"threads", device.Info().parallelism},
               {"gb_per_s", rates.bytes_per_second / 1e9},
               {"gflop_per_s", rates.flops_per_second / 1e9},
+              {"link_gb_per_s", rates.link_bytes_per_second / 1e9},
               {"arithmetic", litecache::Name(dtype)}}},
             {"fill", fill_}};
   }
@@ -229,10 +239,14 @@ class BenchCommand final : public Command {
   std::string HeaderText(const Device& device, const bench::MachineRates& rates,
                          DType dtype) const {
     return fmt::format(
-        "{} on {}\nmemory {:.1f} GB/s, {} arithmetic {:.0f} GFLOP/s (measured); "
+        "{} on {}\nmemory {:.1f} GB/s, {}{} arithmetic {:.0f} GFLOP/s (measured); "
         "weights {}\n",
-        name_, device.Info().name, rates.bytes_per_second / 1e9, litecache::Name(dtype),
-        rates.flops_per_second / 1e9, FormatBytes(decoder_->weight_bytes()));
+        name_, device.Info().name, rates.bytes_per_second / 1e9,
+        rates.link_bytes_per_second > 0
+            ? fmt::format("link {:.1f} GB/s, ", rates.link_bytes_per_second / 1e9)
+            : "",
+        litecache::Name(dtype), rates.flops_per_second / 1e9,
+        FormatBytes(decoder_->weight_bytes()));
   }
 
   void Prefill(bench::Runner& runner, const std::vector<int64_t>& contexts, Output& output,
@@ -312,6 +326,7 @@ class BenchCommand final : public Command {
                   {"bytes_per_step", m.cost.bytes},
                   {"flops_per_step", m.cost.flops},
                   {"gb_per_s", gbps},
+                  {"link_bytes_per_step", m.cost.link_bytes},
                   {"floor_ms", m.floor_seconds * 1e3},
                   {"ratio_to_floor", Ratio(m)}};
     if (m.kv.lookups > 0) {

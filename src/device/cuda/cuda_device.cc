@@ -12,6 +12,26 @@ namespace {
 
 void FreeDevice(void* data, size_t) { cudaFree(data); }
 
+// Pinned host memory beside device memory.
+class CudaMirror final : public Mirror {
+ public:
+  CudaMirror(Buffer host, Buffer device)
+      : Mirror(host.data(), device.data()), host_(std::move(host)), device_(std::move(device)) {}
+  void Send(Stream& stream, size_t bytes) override {
+    LC_CHECK(bytes <= host_.size());
+    LC_CUDA(cudaMemcpyAsync(device_.data(), host_.data(), bytes, cudaMemcpyHostToDevice,
+                            AsCuda(stream).handle()));
+  }
+  void Receive(Stream& stream, size_t bytes) override {
+    LC_CHECK(bytes <= host_.size());
+    LC_CUDA(cudaMemcpyAsync(host_.data(), device_.data(), bytes, cudaMemcpyDeviceToHost,
+                            AsCuda(stream).handle()));
+  }
+
+ private:
+  Buffer host_, device_;
+};
+
 }  // namespace
 
 CudaStream::CudaStream(int device, int sm_count) : sm_count_(sm_count) {
@@ -19,9 +39,42 @@ CudaStream::CudaStream(int device, int sm_count) : sm_count_(sm_count) {
   LC_CUDA(cudaStreamCreateWithFlags(&handle_, cudaStreamNonBlocking));
 }
 
-CudaStream::~CudaStream() { cudaStreamDestroy(handle_); }
+CudaStream::~CudaStream() {
+  DropGraphs();
+  cudaStreamDestroy(handle_);
+}
 
 void CudaStream::Synchronize() { LC_CUDA(cudaStreamSynchronize(handle_)); }
+
+void CudaStream::DropGraphs() {
+  for (const auto& [key, graph] : graphs_) {
+    if (graph != nullptr) cudaGraphExecDestroy(graph);
+  }
+  graphs_.clear();
+}
+
+void CudaStream::Run(uint64_t key, const std::function<void()>& issue) {
+  if (!use_graphs_) return issue();
+  const auto [entry, first] = graphs_.try_emplace(key, nullptr);
+  if (first) return issue();
+  if (entry->second == nullptr) {
+    cudaGraph_t graph = nullptr;
+    LC_CUDA(cudaStreamBeginCapture(handle_, cudaStreamCaptureModeThreadLocal));
+    try {
+      issue();
+    } catch (...) {
+      cudaStreamEndCapture(handle_, &graph);
+      if (graph != nullptr) cudaGraphDestroy(graph);
+      cudaGetLastError();
+      throw;
+    }
+    LC_CUDA(cudaStreamEndCapture(handle_, &graph));
+    const cudaError_t error = cudaGraphInstantiate(&entry->second, graph, 0);
+    cudaGraphDestroy(graph);
+    CheckCuda(error, "cudaGraphInstantiate");
+  }
+  LC_CUDA(cudaGraphLaunch(entry->second, handle_));
+}
 
 CudaStream& AsCuda(Stream& stream) {
   LC_CHECK(stream.device_type() == DeviceType::kCuda);
@@ -75,10 +128,35 @@ std::unique_ptr<Stream> CudaDevice::CreateStream() {
   return std::make_unique<CudaStream>(index_, sm_count_);
 }
 
-void CudaDevice::Copy(void* target, const void* source, size_t bytes) {
-  LC_CUDA(cudaMemcpy(target, source, bytes, cudaMemcpyDefault));
+std::unique_ptr<Mirror> CudaDevice::CreateMirror(size_t bytes) {
+  Buffer device = Allocate(bytes);
+  void* host = nullptr;
+  LC_CUDA(cudaHostAlloc(&host, bytes, cudaHostAllocDefault));
+  return std::make_unique<CudaMirror>(
+      Buffer(host, bytes, [](void* data, size_t) { cudaFreeHost(data); }), std::move(device));
 }
 
-void CudaDevice::Zero(void* target, size_t bytes) { LC_CUDA(cudaMemset(target, 0, bytes)); }
+// Streams do not wait for copies of the default stream nor it for them, so both ends wait.
+void CudaDevice::Copy(void* target, const void* source, size_t bytes) {
+  if (bytes == 0) return;
+  LC_CUDA(cudaDeviceSynchronize());
+  LC_CUDA(cudaMemcpy(target, source, bytes, cudaMemcpyDefault));
+  LC_CUDA(cudaStreamSynchronize(cudaStreamLegacy));
+}
+
+void CudaDevice::Zero(void* target, size_t bytes) {
+  if (bytes == 0) return;
+  LC_CUDA(cudaDeviceSynchronize());
+  LC_CUDA(cudaMemset(target, 0, bytes));
+  LC_CUDA(cudaStreamSynchronize(cudaStreamLegacy));
+}
+
+void CudaDevice::Upload(void* target, const void* host, size_t bytes) { Copy(target, host, bytes); }
+void CudaDevice::Download(void* host, const void* source, size_t bytes) {
+  Copy(host, source, bytes);
+}
+void CudaDevice::CopyWithin(void* target, const void* source, size_t bytes) {
+  Copy(target, source, bytes);
+}
 
 }  // namespace litecache

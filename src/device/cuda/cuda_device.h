@@ -3,11 +3,14 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <unordered_map>
 #include <utility>
 
 #include "device/device.h"
 
+struct CUgraphExec_st;
 struct CUstream_st;
 
 namespace litecache {
@@ -22,6 +25,14 @@ class CudaStream final : public Stream {
 
   DeviceType device_type() const override { return DeviceType::kCuda; }
   void Synchronize() override;
+  // The first step of a key is issued as it is, the second is captured as a graph, all others
+  // replay it: what is seen once is not worth the capture.
+  void Run(uint64_t key, const std::function<void()>& issue) override;
+  // Off: every step is issued (to measure what graphs bring).
+  void UseGraphs(bool use) { use_graphs_ = use; }
+  // Forgets the recordings: after memory that they name has been freed.
+  void DropGraphs();
+  int64_t graphs() const { return static_cast<int64_t>(graphs_.size()); }
 
   CUstream_st* handle() const { return handle_; }
   int sm_count() const { return sm_count_; }
@@ -34,6 +45,8 @@ class CudaStream final : public Stream {
   CUstream_st* handle_ = nullptr;
   int sm_count_;
   std::shared_ptr<void> products_;
+  bool use_graphs_ = true;
+  std::unordered_map<uint64_t, CUgraphExec_st*> graphs_;  // null: seen once
 };
 
 // The stream as a CUDA stream; CHECK-fails for another backend's stream.
@@ -50,12 +63,16 @@ class CudaDevice final : public Device {
   // cudaMalloc: aligned to 256 bytes, not zeroed.
   Buffer Allocate(size_t bytes) override;
   std::unique_ptr<Stream> CreateStream() override;
+  std::unique_ptr<Mirror> CreateMirror(size_t bytes) override;
 
   int index() const { return index_; }
   int sm_count() const { return sm_count_; }
   int compute_capability() const { return capability_; }  // 90 for sm_90
 
-  // Blocking copies; sources and targets host or device memory.
+  void Upload(void* target, const void* host, size_t bytes) override;
+  void Download(void* host, const void* source, size_t bytes) override;
+  void CopyWithin(void* target, const void* source, size_t bytes) override;
+  // Blocking; sources and targets in host or device memory.
   void Copy(void* target, const void* source, size_t bytes);
   void Zero(void* target, size_t bytes);
 
@@ -77,6 +94,10 @@ class PinnedHost final : public Device {
   // Throws CapacityError, naming the limit on locked memory where that is what refuses.
   Buffer Allocate(size_t bytes) override;
   std::unique_ptr<Stream> CreateStream() override;
+  std::unique_ptr<Mirror> CreateMirror(size_t bytes) override;
+  void Upload(void* target, const void* host, size_t bytes) override;
+  void Download(void* host, const void* source, size_t bytes) override;
+  void CopyWithin(void* target, const void* source, size_t bytes) override;
 
  private:
   CudaDevice& gpu_;

@@ -82,6 +82,20 @@ Buffer PinnedHost::Allocate(size_t bytes) {
   return {data, bytes, FreePinned};
 }
 
+std::unique_ptr<Mirror> PinnedHost::CreateMirror(size_t bytes) { return gpu_.CreateMirror(bytes); }
+
+// The GPU writes this memory, too.
+void PinnedHost::Upload(void* target, const void* host, size_t bytes) {
+  CopyWithin(target, host, bytes);
+}
+void PinnedHost::Download(void* host, const void* source, size_t bytes) {
+  CopyWithin(host, source, bytes);
+}
+void PinnedHost::CopyWithin(void* target, const void* source, size_t bytes) {
+  LC_CUDA(cudaDeviceSynchronize());
+  std::memcpy(target, source, bytes);
+}
+
 std::unique_ptr<Stream> PinnedHost::CreateStream() { return gpu_.CreateStream(); }
 
 }  // namespace litecache

@@ -12,13 +12,6 @@ namespace {
 // Above every cosine: always a miss.
 constexpr float kAlwaysRefresh = 2;
 
-ops::Aggregation AggregationOf(const std::string& name) {
-  if (name == "harmonic") return ops::Aggregation::kHarmonic;
-  if (name == "mean") return ops::Aggregation::kMean;
-  if (name == "min") return ops::Aggregation::kMin;
-  return ops::Aggregation::kImportance;
-}
-
 }  // namespace
 
 DecodePath::DecodePath(Tiers& tiers, Retriever& retriever, Spiller& spiller, RecallMeter* recall,
@@ -28,7 +21,7 @@ DecodePath::DecodePath(Tiers& tiers, Retriever& retriever, Spiller& spiller, Rec
       spiller_(spiller),
       recall_(recall),
       counters_(counters),
-      aggregation_(AggregationOf(options.aggregation)),
+      aggregation_(AggregationOf(options)),
       refresher_(tiers, retriever, options.delta_update) {}
 
 template <class Body>

@@ -10,7 +10,7 @@ namespace litecache::kv {
 LiteCache::LiteCache(Device& device, const Shape& shape, const HeadPlan& plan,
                      const KvOptions& options, bool prefetch, std::unique_ptr<Retriever> retriever,
                      const TierBytes& budget)
-    : tiers_(device, shape, plan, budget),
+    : tiers_(device, device, shape, plan, budget),
       retriever_(std::move(retriever)),
       counters_{.stats = {},
                 .heads = std::vector<HeadCounters>(

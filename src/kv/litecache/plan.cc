@@ -7,11 +7,13 @@
 #include "base/error.h"
 #include "base/hash.h"
 #include "kv/cache_plan.h"
+#include "kv/cuda/create_lite_cache.h"
 #include "kv/litecache/lite_cache.h"
 #include "kv/litecache/shape.h"
 #include "kv/retriever.h"
 #include "ops/attention.h"
 #include "ops/selection.h"
+#include "ops/cuda/available.h"
 
 namespace litecache::kv {
 namespace {
@@ -38,13 +40,15 @@ KvOptions Resolve(const KvOptions& options, const Profile* profile) {
 
 class LitePlan final : public CachePlan {
  public:
-  LitePlan(const Layout& layout, const KvOptions& options, std::shared_ptr<const Profile> profile)
-      : options_(Resolve(options, profile.get())),
+  LitePlan(const Layout& layout, const KvOptions& options, std::shared_ptr<const Profile> profile,
+           DeviceType device)
+      : device_(device),
+        options_(Resolve(options, profile.get())),
         profile_(std::move(profile)),
         // Nothing runs beside a layer on the CPU, where a predicted query only costs accuracy.
         prefetch_(options.prefetch == "on"),
         heads_(MakeHeadPlan(layout, options_, profile_.get(), prefetch_, TopkBytes(layout))),
-        shape_(layout, options_, heads_, MakeRetriever(layout)->metadata_tokens()),
+        shape_(layout, options_, heads_, MakeRetriever(layout)->metadata_tokens(), device),
         scores_per_token_(MakeRetriever(layout)->scores_per_token()) {}
 
   const Layout& layout() const override { return shape_.layout; }
@@ -89,14 +93,17 @@ class LitePlan final : public CachePlan {
 
   bool DropResidentHead() override {
     if (!OffloadEasiest(options_.dense_layers, &heads_)) return false;
-    shape_ = Shape(shape_.layout, options_, heads_, shape_.metadata_tokens);
+    shape_ = Shape(shape_.layout, options_, heads_, shape_.metadata_tokens, device_);
     return true;
   }
 
   std::unique_ptr<Cache> Create(Device& device, const TierBytes& budget) const override {
-    if (device.type() != DeviceType::kCpu) {
-      throw Unsupported("KV policy 'litecache' runs on the CPU; this device is {}",
-                        device.Info().name);
+    LC_CHECK(device.type() == device_, "the plan was made for another device");
+    if constexpr (ops::kHaveCuda) {
+      if (device_ == DeviceType::kCuda) {
+        return CreateCudaLiteCache(device, shape_, heads_, options_, prefetch_,
+                                   MakeRetriever(shape_.layout), budget);
+      }
     }
     return std::make_unique<LiteCache>(device, shape_, heads_, options_, prefetch_,
                                        MakeRetriever(shape_.layout), budget);
@@ -115,6 +122,7 @@ class LitePlan final : public CachePlan {
     return CreateRetriever(layout, options_, profile_.get(), PageLayout(layout).page_bytes);
   }
 
+  DeviceType device_;
   KvOptions options_;
   std::shared_ptr<const Profile> profile_;
   bool prefetch_;
@@ -126,9 +134,10 @@ class LitePlan final : public CachePlan {
 }  // namespace
 
 std::unique_ptr<CachePlan> PlanLiteCache(const Layout& layout, const KvOptions& options,
-                                         std::shared_ptr<const Profile> profile) {
+                                         std::shared_ptr<const Profile> profile,
+                                         DeviceType device) {
   CheckLayout(layout);
-  return std::make_unique<LitePlan>(layout, options, std::move(profile));
+  return std::make_unique<LitePlan>(layout, options, std::move(profile), device);
 }
 
 }  // namespace litecache::kv

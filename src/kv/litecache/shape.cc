@@ -11,10 +11,20 @@ namespace litecache::kv {
 namespace {
 
 constexpr uint64_t kPageBytes = 64 * 1024;
+// Of a store that a GPU pulls from: a head's rows lie together, so that one address translation of
+// the link serves many of them (docs/architecture.md).
+constexpr uint64_t kLinkPageBytes = 512 * 1024;
 // A table without lists has no pages; any page size serves, and few blocks are counted.
 constexpr int64_t kNoPages = int64_t{1} << 30;
 
 }  // namespace
+
+ops::Aggregation AggregationOf(const KvOptions& options) {
+  if (options.aggregation == "harmonic") return ops::Aggregation::kHarmonic;
+  if (options.aggregation == "mean") return ops::Aggregation::kMean;
+  if (options.aggregation == "min") return ops::Aggregation::kMin;
+  return ops::Aggregation::kImportance;
+}
 
 ops::RowFormat StoreFormat(const Layout& layout, const KvOptions& options) {
   ops::RowFormat format = ops::FormatOf(layout.dtype, layout.head_dim);
@@ -24,7 +34,7 @@ ops::RowFormat StoreFormat(const Layout& layout, const KvOptions& options) {
 }
 
 Shape::Shape(const Layout& layout_of_model, const KvOptions& options, const HeadPlan& plan,
-             int64_t tokens_a_metadata_page)
+             int64_t tokens_a_metadata_page, DeviceType device)
     : layout(layout_of_model),
       group(layout.q_heads / layout.kv_heads),
       budget(options.budget),
@@ -35,11 +45,13 @@ Shape::Shape(const Layout& layout_of_model, const KvOptions& options, const Head
       pages(layout),
       format(ops::FormatOf(layout.dtype, layout.head_dim)),
       store_format(StoreFormat(layout, options)),
+      staged(store_format.quantized() || device == DeviceType::kCuda),
       store_page_tokens(pages.page_tokens),
       metadata_tokens(tokens_a_metadata_page) {
-  if (store_format.quantized()) {
+  if (store_format.quantized() || device == DeviceType::kCuda) {
+    const uint64_t page_bytes = device == DeviceType::kCuda ? kLinkPageBytes : kPageBytes;
     store_page_tokens = static_cast<int64_t>(
-        std::bit_floor(std::max<uint64_t>(kPageBytes / store_format.row_bytes(), 16)));
+        std::bit_floor(std::max<uint64_t>(page_bytes / store_format.row_bytes(), 16)));
   }
   store_page_bytes = store_format.row_bytes() * static_cast<uint64_t>(store_page_tokens);
   page_slots = SlotsIn(pages.page_bytes, format);

@@ -8,6 +8,7 @@
 #include "kv/head_plan.h"
 #include "kv/layout.h"
 #include "kv/retriever.h"
+#include "ops/qsac_lookup.h"
 #include "ops/row_format.h"
 
 namespace litecache::kv {
@@ -19,9 +20,9 @@ namespace litecache::kv {
 // rows attends as far back as its last refresh could not reach, and one slot beside: the row that
 // leaves stays until its step is committed, so that a step that failed can be run again.
 struct Shape {
-  // metadata_tokens: Retriever::metadata_tokens().
+  // metadata_tokens: Retriever::metadata_tokens(). device: of the device tier.
   Shape(const Layout& layout, const KvOptions& options, const HeadPlan& plan,
-        int64_t metadata_tokens);
+        int64_t metadata_tokens, DeviceType device = DeviceType::kCpu);
 
   Layout layout;
   int64_t group = 0;  // query heads a KV head
@@ -34,6 +35,9 @@ struct Shape {
   PageLayout pages;             // of the device pool; resident rows lie in them
   ops::RowFormat format;        // rows on the device
   ops::RowFormat store_format;  // rows in the host store
+  // A chunk of a prompt cannot attend to rows where the store has them: they are quantized, or in
+  // another memory.
+  bool staged = false;
   int64_t store_page_tokens = 0;
   uint64_t store_page_bytes = 0;
   int64_t page_slots = 0;       // slots a device page holds
@@ -88,15 +92,18 @@ struct Shape {
   int64_t labels_a_page() const { return static_cast<int64_t>(pages.page_bytes / label_bytes()); }
   int64_t LabelPages() const { return (offloaded + labels_a_page() - 1) / labels_a_page(); }
 
-  // Pages that a prefill chunk ending at token n attends from where the store's rows are
-  // quantized: one layer's rows as they are on the device.
+  // Pages that a prefill chunk ending at token n attends from where the store's rows will not do:
+  // one layer's rows as they are on the device.
   int64_t StagingPages(int64_t n) const {
-    return store_format.quantized() ? max_offloaded_in_layer * pages.BlocksFor(n) : 0;
+    return staged ? max_offloaded_in_layer * pages.BlocksFor(n) : 0;
   }
 
   TierBytes BytesFor(int64_t tokens) const;
   TierBytes ForkBytesFor(int64_t shared, int64_t tokens) const;
 };
+
+// What options.aggregation says.
+ops::Aggregation AggregationOf(const KvOptions& options);
 
 // What options.host_rows says. Throws InvalidArgument.
 ops::RowFormat StoreFormat(const Layout& layout, const KvOptions& options);

@@ -18,16 +18,21 @@ namespace litecache::kv {
 // store and metadata those that are stored: all of a prompt, and of what was generated what has
 // left the recent window.
 struct Tiers {
-  Tiers(Device& d, const Shape& s, const HeadPlan& p, const TierBytes& budget)
+  // d: memory of the device tier; h: of the host store.
+  Tiers(Device& d, Device& h, const Shape& s, const HeadPlan& p, const TierBytes& budget)
       : shape(s),
         plan(p),
         geometry{s.format, s.page_slots, s.cache_begin()},
         device(d, s.pages.page_bytes, budget.device, "KV cache, device tier"),
-        host(d, s.store_page_bytes, budget.host, "KV cache, host store"),
+        host(h, s.store_page_bytes, budget.host, "KV cache, host store",
+             &h == &d ? PagePool::kSlabBytes : kPinnedSlabBytes),
         store(shape.StoreTable(), host),
         resident(shape.ResidentTable(), device),
         metadata(shape.MetadataTable(), device),
         slots(shape, device) {}
+
+  // Pinning has a price a call; 256 MiB take about 20 ms.
+  static constexpr uint64_t kPinnedSlabBytes = 256u << 20;
 
   const Shape shape;
   const HeadPlan plan;

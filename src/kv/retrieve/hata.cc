@@ -73,6 +73,8 @@ class HataRetriever final : public Retriever {
     return static_cast<uint64_t>(candidates * format_.token_bytes());
   }
 
+  std::span<const float> Weights(int64_t layer) const override { return weights_.Layer(layer); }
+
   void Encode(Stream& stream, std::span<const EncodeWork> work) override {
     encode_.clear();
     for (const EncodeWork& w : work) {

@@ -49,7 +49,7 @@ class LokiRetriever final : public Retriever {
                 uint64_t page_bytes)
       : head_dim_(layout.head_dim),
         group_(layout.q_heads / layout.kv_heads),
-        format_{.rank = RankOf(layout, options)},
+        format_(LokiFormat(layout, options)),
         metadata_tokens_(MetadataTokens("loki", page_bytes, format_.block_bytes(),
                                         ops::ProjectionFormat::kBlockTokens)),
         bases_(MakeBases(layout, format_, profile)) {}
@@ -66,6 +66,8 @@ class LokiRetriever final : public Retriever {
   uint64_t BytesScored(int64_t candidates) const override {
     return static_cast<uint64_t>(candidates * format_.token_bytes());
   }
+
+  std::span<const float> Weights(int64_t layer) const override { return bases_.Layer(layer); }
 
   void Encode(Stream& stream, std::span<const EncodeWork> work) override {
     encode_.clear();
@@ -106,6 +108,10 @@ class LokiRetriever final : public Retriever {
 };
 
 }  // namespace
+
+ops::ProjectionFormat LokiFormat(const Layout& layout, const KvOptions& options) {
+  return {.rank = RankOf(layout, options)};
+}
 
 std::unique_ptr<Retriever> CreateLokiRetriever(const Layout& layout, const KvOptions& options,
                                                const Profile* profile, uint64_t page_bytes) {

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "kv/retriever.h"
+#include "ops/projection_select.h"
 #include "ops/selection.h"
 
 namespace litecache::kv {
@@ -18,6 +19,9 @@ std::unique_ptr<Retriever> CreateHataRetriever(const Layout& layout, const KvOpt
 std::unique_ptr<Retriever> CreateQuestRetriever(const Layout& layout, uint64_t page_bytes);
 std::unique_ptr<Retriever> CreateLokiRetriever(const Layout& layout, const KvOptions& options,
                                                const Profile* profile, uint64_t page_bytes);
+
+// Throws InvalidArgument for a rank the heads do not have.
+ops::ProjectionFormat LokiFormat(const Layout& layout, const KvOptions& options);
 
 // Tokens of metadata a page holds in whole blocks. Throws InvalidArgument for a page that holds
 // none.
@@ -48,6 +52,9 @@ class HeadMatrices {
   float* Of(int64_t index) { return values_.data() + index * size_; }
   const float* Of(int64_t layer, int64_t head) const {
     return values_.data() + (layer * kv_heads_ + head) * size_;
+  }
+  std::span<const float> Layer(int64_t layer) const {
+    return {Of(layer, 0), static_cast<size_t>(kv_heads_ * size_)};
   }
 
  private:

@@ -24,6 +24,7 @@ enum TableId : int32_t {
   kMetadata,  // of the retriever, device
   kSlots,     // slots of offloaded heads, device
   kLabels,    // [labels a page][group][head_dim] f32 of offloaded heads, device; one list
+  kStaging,   // one layer's rows of offloaded heads while a prompt's chunk attends, device
   kTables
 };
 

@@ -87,7 +87,7 @@ TEST(LiteBudget, ForksFitIntoWhatTheyWerePromised) {
       const Step s = MakeStep(*cache, parts);
       StepInputs inputs = source.Draw(s);
       cache->BeginStep(s);
-      RunLayers(*cache, *stream, s, inputs, 0.125f, kLayout.layers);
+      RunLayers(*cache, device, *stream, s, inputs, 0.125f, kLayout.layers);
       cache->EndStep(s);
     };
     std::vector<Part> parts = {{cache->Create(), 1, true}};

@@ -3,6 +3,10 @@
 #include <algorithm>
 #include <cmath>
 
+#ifdef LITECACHE_CUDA
+#include "kv/cuda/lite_cache.h"
+#endif
+
 namespace litecache::kv {
 namespace {
 
@@ -51,13 +55,17 @@ StepInputs QuerySource::Draw(const Step& step) {
   return inputs;
 }
 
-std::vector<std::vector<float>> RunLayers(Cache& cache, Stream& stream, const Step& step,
-                                          StepInputs& inputs, float scale, int64_t layers) {
+std::vector<std::vector<float>> RunLayers(Cache& cache, Device& device, Stream& stream,
+                                          const Step& step, StepInputs& inputs, float scale,
+                                          int64_t layers) {
   const Layout& layout = cache.layout();
   const int64_t q_cols = layout.q_heads * layout.head_dim;
   const int64_t kv_cols = layout.kv_heads * layout.head_dim;
-  const auto view = [&](std::vector<float>& values, int64_t rows, int64_t cols) {
-    return MatrixView::Of(values.data(), rows, cols);
+  std::vector<Buffer> memory;  // what the operations read, until they have run
+  const auto view = [&](const std::vector<float>& values, int64_t rows, int64_t cols) {
+    memory.push_back(device.Allocate(values.size() * sizeof(float)));
+    device.Upload(memory.back().data(), values.data(), memory.back().size());
+    return MatrixView::Of(memory.back().as<float>(), rows, cols);
   };
   std::vector<std::vector<float>> outs;
   for (int64_t layer = 0; layer < layers; ++layer) {
@@ -67,9 +75,13 @@ std::vector<std::vector<float>> RunLayers(Cache& cache, Stream& stream, const St
                      view(inputs.predicted[l + 1], step.decode_rows, q_cols), scale);
     }
     outs.emplace_back(inputs.q[l].size(), NAN);
+    const MatrixView out = view(outs.back(), step.rows, q_cols);
     cache.Attend(stream, layer, step, view(inputs.q[l], step.rows, q_cols),
                  view(inputs.k[l], step.rows, kv_cols), view(inputs.v[l], step.rows, kv_cols),
-                 scale, view(outs.back(), step.rows, q_cols));
+                 scale, out);
+    stream.Synchronize();
+    device.Download(outs.back().data(), out.data, outs.back().size() * sizeof(float));
+    memory.clear();
   }
   return outs;
 }
@@ -88,12 +100,12 @@ Step MakeStep(const Cache& cache, std::vector<Part> parts) {
 
 Harness::Harness(const Layout& layout, const KvOptions& options,
                  std::shared_ptr<const Profile> profile, double turn, uint64_t seed,
-                 const TierBytes& budget)
-    : layout_(layout),
-      plan_(PlanLiteCache(layout, options, profile)),
-      stream_(device_.CreateStream()),
-      owner_(plan_->Create(device_, budget)),
-      cache_(dynamic_cast<LiteCache*>(owner_.get())),
+                 const TierBytes& budget, const std::string& device)
+    : machine_(OpenMachine(device, 2)),
+      layout_(layout),
+      plan_(PlanLiteCache(layout, options, profile, machine_.compute().type())),
+      stream_(machine_.compute().CreateStream()),
+      cache_(plan_->Create(machine_.compute(), budget)),
       reference_(layout, options, *plan_->heads(),
                  ReferenceRetriever(layout, options, profile.get())),
       source_(layout, turn, seed),
@@ -123,6 +135,23 @@ void Harness::Release(SequenceId id) {
   if (!charges_[id].forked) charges_.erase(id);
 }
 
+std::vector<float> Harness::Label(SequenceId id, int64_t layer, int64_t head) {
+#ifdef LITECACHE_CUDA
+  if (auto* gpu = dynamic_cast<CudaLiteCache*>(cache_.get())) return gpu->Label(id, layer, head);
+#endif
+  const std::span<const float> label = cache().Label(id, layer, head);
+  return {label.begin(), label.end()};
+}
+
+std::vector<int32_t> Harness::CachedPositions(SequenceId id, int64_t layer, int64_t head) {
+#ifdef LITECACHE_CUDA
+  if (auto* gpu = dynamic_cast<CudaLiteCache*>(cache_.get())) {
+    return gpu->CachedPositions(id, layer, head);
+  }
+#endif
+  return cache().CachedPositions(id, layer, head);
+}
+
 void Harness::CheckMemory(const kv::Step& step) {
   for (const StepSequence& sequence : step.sequences) {
     Charge& charge = charges_[sequence.id];
@@ -143,11 +172,13 @@ void Harness::Step(const std::vector<Part>& parts, int64_t fail_after) {
   StepInputs inputs = source_.Draw(step);
   if (fail_after >= 0) {
     cache_->BeginStep(step);
-    RunLayers(*cache_, *stream_, step, inputs, scale_, std::min(fail_after, layout_.layers));
+    RunLayers(*cache_, machine_.compute(), *stream_, step, inputs, scale_,
+              std::min(fail_after, layout_.layers));
   }
   cache_->BeginStep(step);
   CheckMemory(step);
-  const auto outs = RunLayers(*cache_, *stream_, step, inputs, scale_, layout_.layers);
+  const auto outs =
+      RunLayers(*cache_, machine_.compute(), *stream_, step, inputs, scale_, layout_.layers);
   for (int64_t layer = 0; layer < layout_.layers; ++layer) {
     Compare(step, layer, inputs, outs[static_cast<size_t>(layer)]);
   }
@@ -163,7 +194,7 @@ void Harness::Abandon(const std::vector<Part>& parts, int64_t layers) {
   const kv::Step step = MakeStep(*cache_, parts);
   StepInputs inputs = source_.Draw(step);
   cache_->BeginStep(step);
-  RunLayers(*cache_, *stream_, step, inputs, scale_, layers);
+  RunLayers(*cache_, machine_.compute(), *stream_, step, inputs, scale_, layers);
 }
 
 void Harness::Compare(const kv::Step& step, int64_t layer, StepInputs& inputs,
@@ -188,10 +219,10 @@ void Harness::Compare(const kv::Step& step, int64_t layer, StepInputs& inputs,
       const float* lookup = asked.data() + sequence.first_row * q_cols;
       for (int64_t head = 0; head < layout_.kv_heads; ++head) {
         if (plan().at(layer, head).resident) continue;
-        const auto label = cache_->Label(sequence.id, layer, head);
+        const auto label = Label(sequence.id, layer, head);
         observed[static_cast<size_t>(head)] = {
             .hit = !std::equal(label.begin(), label.end(), lookup + head * head_cols),
-            .cached = cache_->CachedPositions(sequence.id, layer, head)};
+            .cached = CachedPositions(sequence.id, layer, head)};
       }
       reference_.Decode(sequence.id, layer, lookup, at(inputs.q[l], q_cols),
                         at(inputs.k[l], kv_cols), at(inputs.v[l], kv_cols), scale_, observed,

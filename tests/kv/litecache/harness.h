@@ -8,7 +8,7 @@
 #include <random>
 #include <vector>
 
-#include "device/cpu/cpu_device.h"
+#include "device/machine.h"
 #include "kv/cache_plan.h"
 #include "kv/litecache/lite_cache.h"
 #include "kv/litecache/reference.h"
@@ -39,8 +39,9 @@ class QuerySource {
 
 // Runs a step's layers through a cache, predictions where it wants them. layers: of a step that
 // stops half way; EndStep is the caller's. Returns [layer][rows * q_heads * head_dim].
-std::vector<std::vector<float>> RunLayers(Cache& cache, Stream& stream, const Step& step,
-                                          StepInputs& inputs, float scale, int64_t layers);
+std::vector<std::vector<float>> RunLayers(Cache& cache, Device& device, Stream& stream,
+                                          const Step& step, StepInputs& inputs, float scale,
+                                          int64_t layers);
 
 struct Part {
   SequenceId id = 0;
@@ -57,7 +58,8 @@ inline constexpr TierBytes kPlenty{.device = uint64_t{4} << 30, .host = uint64_t
 class Harness {
  public:
   Harness(const Layout& layout, const KvOptions& options, std::shared_ptr<const Profile> profile,
-          double turn, uint64_t seed, const TierBytes& budget = kPlenty);
+          double turn, uint64_t seed, const TierBytes& budget = kPlenty,
+          const std::string& device = "cpu");
 
   SequenceId Create();
   SequenceId Fork(SequenceId parent);
@@ -68,7 +70,8 @@ class Harness {
   // Begins a step, runs some of its layers, and leaves it at that.
   void Abandon(const std::vector<Part>& parts, int64_t layers);
 
-  LiteCache& cache() { return *cache_; }
+  // On the CPU.
+  LiteCache& cache() { return dynamic_cast<LiteCache&>(*cache_); }
   Reference& reference() { return reference_; }
   const HeadPlan& plan() const { return *plan_->heads(); }
   float scale() const { return scale_; }
@@ -78,12 +81,14 @@ class Harness {
                const std::vector<float>& out);
   void CheckMemory(const kv::Step& step);
 
+  std::vector<float> Label(SequenceId id, int64_t layer, int64_t head);
+  std::vector<int32_t> CachedPositions(SequenceId id, int64_t layer, int64_t head);
+
+  Machine machine_;
   Layout layout_;
   std::unique_ptr<CachePlan> plan_;
-  CpuDevice device_{2};
   std::unique_ptr<Stream> stream_;
-  std::unique_ptr<Cache> owner_;
-  LiteCache* cache_;
+  std::unique_ptr<Cache> cache_;
   Reference reference_;
   QuerySource source_;
   float scale_;

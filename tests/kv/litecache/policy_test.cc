@@ -54,7 +54,7 @@ class Pair {
     for (int i = 0; i < 2; ++i) {
       Cache& cache = i == 0 ? *a_ : *b_;
       cache.BeginStep(step);
-      outs[i] = RunLayers(cache, *stream_, step, inputs, scale, a_->layout().layers);
+      outs[i] = RunLayers(cache, device_, *stream_, step, inputs, scale, a_->layout().layers);
       cache.EndStep(step);
     }
     double worst = 0;

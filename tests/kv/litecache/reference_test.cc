@@ -4,6 +4,7 @@
 
 #include <random>
 
+#include "device/cuda/cuda_devices.h"
 #include "kv/litecache/harness.h"
 #include "test_seed.h"
 
@@ -68,7 +69,13 @@ void RunLife(Harness& harness, const Layout& layout, std::mt19937_64& random, in
   }
 }
 
-TEST(LiteCacheReference, RandomLivesAgreeStepByStep) {
+class LiteCacheReference : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(LiteCacheReference, RandomLivesAgreeStepByStep) {
+  const std::string device = GetParam();
+  if (device == "cuda" && FindCudaDevices().devices.empty()) {
+    GTEST_SKIP() << "no GPU: " << FindCudaDevices().why_none;
+  }
   std::mt19937_64 random = testing::TestRandom();
   int64_t lookups = 0, hits = 0;
   for (int round = 0; round < 60; ++round) {
@@ -108,7 +115,7 @@ TEST(LiteCacheReference, RandomLivesAgreeStepByStep) {
                  << options.delta_update << " slots " << options.slots << " "
                  << Name(layout.dtype));
     Harness harness(layout, options, RandomProfile(layout, random), Pick(random, {0.03, 0.1, 0.3}),
-                    random());
+                    random(), kPlenty, device);
     RunLife(harness, layout, random, 80);
     lookups += harness.reference().lookups();
     hits += harness.reference().hits();
@@ -120,6 +127,9 @@ TEST(LiteCacheReference, RandomLivesAgreeStepByStep) {
   RecordProperty("lookups", std::to_string(lookups));
   RecordProperty("hits", std::to_string(hits));
 }
+
+INSTANTIATE_TEST_SUITE_P(Devices, LiteCacheReference, ::testing::Values("cpu", "cuda"),
+                         [](const auto& info) { return std::string(info.param); });
 
 }  // namespace
 }  // namespace litecache::kv

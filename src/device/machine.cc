@@ -1,0 +1,61 @@
+#include "device/machine.h"
+
+#include <charconv>
+#include <string_view>
+
+#include "base/error.h"
+#include "base/logging.h"
+#include "device/cuda/cuda_devices.h"
+#ifdef LITECACHE_CUDA
+#include "device/cuda/cuda_device.h"
+#endif
+
+namespace litecache {
+namespace {
+
+constexpr std::string_view kCuda = "cuda";
+
+std::unique_ptr<Device> OpenGpu([[maybe_unused]] int index) {
+#ifdef LITECACHE_CUDA
+  return std::make_unique<CudaDevice>(index);
+#else
+  throw Unsupported("device 'cuda': this program was built without CUDA");
+#endif
+}
+
+// N of "cuda:N", 0 of "cuda".
+int GpuIndex(const std::string& name) {
+  int index = 0;
+  if (name == kCuda) return index;
+  const std::string digits = name.substr(kCuda.size() + 1);
+  const char* end = digits.data() + digits.size();
+  const auto [stop, error] = std::from_chars(digits.data(), end, index);
+  if (digits.empty() || error != std::errc() || stop != end || index < 0) {
+    throw InvalidArgument("device '{}': the number of a GPU follows 'cuda:'", name);
+  }
+  return index;
+}
+
+}  // namespace
+
+Machine OpenMachine(const std::string& name, int threads) {
+  Machine machine;
+  machine.cpu = std::make_unique<CpuDevice>(threads);
+  if (name == "cpu") return machine;
+  if (name == "auto") {
+    const CudaDevices found = FindCudaDevices();
+    if (found.devices.empty()) {
+      SPDLOG_INFO("no GPU is used: {}", found.why_none);
+    } else {
+      machine.gpu = OpenGpu(0);
+    }
+    return machine;
+  }
+  if (name != kCuda && !name.starts_with("cuda:")) {
+    throw InvalidArgument("device '{}' is not 'auto', 'cpu', 'cuda' or 'cuda:N'", name);
+  }
+  machine.gpu = OpenGpu(GpuIndex(name));
+  return machine;
+}
+
+}  // namespace litecache

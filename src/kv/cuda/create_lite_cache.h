@@ -1,0 +1,19 @@
+// Policy `litecache` on a GPU, without its parts in sight.
+#pragma once
+
+#include <memory>
+
+#include "kv/cache.h"
+#include "kv/head_plan.h"
+#include "kv/litecache/shape.h"
+#include "kv/retriever.h"
+
+namespace litecache::kv {
+
+// device: a CudaDevice.
+std::unique_ptr<Cache> CreateCudaLiteCache(Device& device, const Shape& shape, const HeadPlan& plan,
+                                           const KvOptions& options, bool prefetch,
+                                           std::unique_ptr<Retriever> retriever,
+                                           const TierBytes& budget);
+
+}  // namespace litecache::kv

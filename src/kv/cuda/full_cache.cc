@@ -1,0 +1,162 @@
+#include "kv/cuda/full_cache.h"
+
+#include <numeric>
+#include <unordered_map>
+#include <vector>
+
+#include "base/error.h"
+#include "kv/cuda/device_pages.h"
+#include "kv/cuda/step_block.h"
+#include "kv/layout.h"
+#include "kv/page_pool.h"
+#include "kv/sequence_table.h"
+#include "kv/step_check.h"
+#include "ops/cuda/attention.h"
+#include "ops/cuda/rows.h"
+
+namespace litecache::kv {
+namespace {
+
+class CudaFullCache final : public Cache {
+ public:
+  CudaFullCache(Device& device, const Layout& layout, uint64_t budget_bytes)
+      : device_(device),
+        layout_(layout),
+        page_layout_(layout),
+        format_(ops::FormatOf(layout.dtype, layout.head_dim)),
+        pool_(device, page_layout_.page_bytes, budget_bytes),
+        table_(page_layout_.Table(), pool_),
+        block_(device) {
+    std::vector<int32_t> lists(static_cast<size_t>(layout.layers * layout.kv_heads));
+    std::iota(lists.begin(), lists.end(), 0);
+    lists_ = device.Allocate(lists.size() * sizeof(int32_t));
+    device.Upload(lists_.data(), lists.data(), lists_.size());
+  }
+
+  std::string_view policy() const override { return "full"; }
+  const Layout& layout() const override { return layout_; }
+  TierBytes BytesFor(int64_t tokens) const override {
+    return {.device = page_layout_.BytesFor(tokens)};
+  }
+  TierBytes ForkBytesFor(int64_t shared, int64_t tokens) const override {
+    return {.device = page_layout_.ForkBytesFor(shared, tokens)};
+  }
+
+  SequenceId Create() override { return table_.Create(); }
+  SequenceId Fork(SequenceId parent) override { return table_.Fork(parent); }
+  void Release(SequenceId id) override {
+    table_.Release(id);
+    pages_.erase(id);
+  }
+  int64_t Length(SequenceId id) const override { return table_.Length(id); }
+
+  void BeginStep(const Step& step) override {
+    check_(step, table_);
+    growths_.clear();
+    for (const StepSequence& sequence : step.sequences) {
+      growths_.push_back({sequence.id, sequence.rows});
+    }
+    table_.Grow(growths_);
+    const auto count = static_cast<int64_t>(step.sequences.size());
+    block_.Begin(step.decode_rows, count - step.decode_rows);
+    visible_rows_ = 0;
+    int64_t longest = 0;
+    for (int64_t i = 0; i < count; ++i) {
+      const StepSequence& sequence = step.sequences[static_cast<size_t>(i)];
+      DevicePages& pages = pages_[sequence.id];
+      std::byte* const* const* lists = table_.Lists(sequence.id);
+      pages.Update(device_, page_layout_.pages_per_block, table_.Blocks(sequence.id),
+                   sequence.past / page_layout_.page_tokens,
+                   [&](int64_t list, int64_t b) { return lists[list][b]; });
+      ops::cuda::StepSequence& target = block_.at(i);
+      target = {.first_row = static_cast<int32_t>(sequence.first_row),
+                .rows = static_cast<int32_t>(sequence.rows),
+                .past = static_cast<int32_t>(sequence.past),
+                .stored = static_cast<int32_t>(sequence.past)};
+      target.pages[ops::cuda::kResident] = pages.device();
+      visible_rows_ += sequence.past + sequence.rows;
+      if (i < step.decode_rows) longest = std::max(longest, sequence.past + 1);
+    }
+    context_ = ContextBucket(longest);
+    const size_t scratch = ops::cuda::AttentionScratchBytes(std::max<int64_t>(step.decode_rows, 1),
+                                                            layout_.q_heads, layout_.head_dim);
+    if (scratch > scratch_.size()) {
+      scratch_ = Buffer();
+      scratch_ = device_.Allocate(scratch);
+    }
+  }
+
+  std::optional<uint64_t> ReplayKey(const Step&) const override {
+    // Addresses and sizes that the operations are given.
+    return reinterpret_cast<uintptr_t>(block_.address()) ^
+           (reinterpret_cast<uintptr_t>(scratch_.data()) << 1) ^
+           (static_cast<uint64_t>(context_) << 8);
+  }
+
+  void Attend(Stream& stream, int64_t layer, const Step& step, const MatrixView& q,
+              const MatrixView& k, const MatrixView& v, float scale,
+              const MatrixView& out) override {
+    LC_CHECK(layer >= 0 && layer < layout_.layers);
+    if (layer == 0) block_.Send(stream);
+    const ops::cuda::RowTable table{
+        .table = ops::cuda::kResident,
+        .lists = static_cast<int32_t>(page_layout_.pages_per_block),
+        .page_rows = static_cast<int32_t>(page_layout_.page_tokens),
+        .format = format_,
+        .list_of_head = lists_.as<int32_t>() + layer * layout_.kv_heads};
+    const auto attend = [&](const ops::cuda::StepView& view) {
+      ops::cuda::AppendRows(stream, view, layout_.kv_heads, table, k, v);
+      ops::cuda::PagedAttention(stream, view, layout_.kv_heads, table, q, layout_.q_heads, scale,
+                                out, scratch_.data());
+    };
+    if (block_.decoding() > 0) attend(block_.Decoding(context_));
+    for (int64_t i = 0; i < block_.prefilling(); ++i) attend(block_.Prefilling(i));
+  }
+
+  void EndStep(const Step& step) override {
+    for (const StepSequence& sequence : step.sequences) table_.Commit(sequence.id, sequence.rows);
+    // Counted here and not where they are issued: a replayed step issues nothing.
+    const uint64_t row =
+        static_cast<uint64_t>(layout_.kv_heads * layout_.layers) * format_.row_bytes();
+    bytes_read_ += static_cast<uint64_t>(visible_rows_) * row;
+    bytes_written_ += static_cast<uint64_t>(step.rows) * row;
+  }
+
+  Stats GetStats() const override {
+    Stats stats;
+    stats.used.device = static_cast<uint64_t>(pool_.used()) * pool_.page_bytes();
+    stats.peak.device = static_cast<uint64_t>(pool_.peak()) * pool_.page_bytes();
+    stats.capacity.device = static_cast<uint64_t>(pool_.capacity()) * pool_.page_bytes();
+    stats.bytes_read = bytes_read_;
+    stats.bytes_written = bytes_written_;
+    return stats;
+  }
+
+ private:
+  Device& device_;
+  Layout layout_;
+  PageLayout page_layout_;
+  ops::RowFormat format_;
+  PagePool pool_;
+  SequenceTable table_;
+  std::unordered_map<SequenceId, DevicePages> pages_;
+  StepBlock block_;
+  Buffer lists_;    // int32 [layers][kv_heads]: a head's list is its index
+  Buffer scratch_;  // of attention
+  uint64_t bytes_read_ = 0;
+  uint64_t bytes_written_ = 0;
+  // Of the step in progress.
+  std::vector<SequenceTable::Growth> growths_;
+  StepCheck check_;
+  int64_t visible_rows_ = 0;
+  int64_t context_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<Cache> CreateCudaFullCache(Device& device, const Layout& layout,
+                                           uint64_t budget_bytes) {
+  return std::make_unique<CudaFullCache>(device, layout, budget_bytes);
+}
+
+}  // namespace litecache::kv

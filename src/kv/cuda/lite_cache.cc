@@ -1,0 +1,549 @@
+#include "kv/cuda/lite_cache.h"
+
+#include <algorithm>
+#include <cstring>
+#include <span>
+#include <utility>
+
+#include "base/error.h"
+#include "kv/cuda/create_lite_cache.h"
+#include "ops/cuda/rows.h"
+
+namespace litecache::kv {
+namespace {
+
+using ops::cuda::DeviceHeadCounters;
+using ops::cuda::HeadState;
+using ops::cuda::LiteLayer;
+using ops::cuda::RowRange;
+using ops::cuda::RowTable;
+using ops::cuda::StepView;
+
+// SMs that a transfer occupies: fewer do not reach the link's rate, more only take time from the
+// rest (docs/benchmarks/gpu.md).
+constexpr int32_t kPullBlocks = 10;
+
+ops::cuda::LiteShape MakeLiteShape(const Shape& shape) {
+  return {.kv_heads = static_cast<int32_t>(shape.layout.kv_heads),
+          .group = static_cast<int32_t>(shape.group),
+          .head_dim = static_cast<int32_t>(shape.layout.head_dim),
+          .sink = static_cast<int32_t>(shape.sink),
+          .recent = static_cast<int32_t>(shape.recent),
+          .carry = static_cast<int32_t>(shape.carry),
+          .cache_begin = static_cast<int32_t>(shape.cache_begin()),
+          .budget_share = shape.budget.share,
+          .budget_tokens = static_cast<int32_t>(shape.budget.tokens),
+          .slots_factor = shape.slots_factor,
+          .max_rows = 0,
+          .labels_a_page = static_cast<int32_t>(shape.labels_a_page())};
+}
+
+// Appends arrays to one block of device memory.
+class ConstantsBuilder {
+ public:
+  template <typename T>
+  size_t Add(std::span<const T> values) {
+    const size_t at = (bytes_.size() + 15) / 16 * 16;
+    bytes_.resize(at + values.size_bytes());
+    std::memcpy(bytes_.data() + at, values.data(), values.size_bytes());
+    return at;
+  }
+  Buffer Upload(Device& device) const {
+    Buffer memory = device.Allocate(std::max<size_t>(bytes_.size(), 16));
+    device.Upload(memory.data(), bytes_.data(), bytes_.size());
+    return memory;
+  }
+
+ private:
+  std::vector<std::byte> bytes_;
+};
+
+}  // namespace
+
+CudaLiteCache::CudaLiteCache(CudaDevice& device, const Shape& shape, const HeadPlan& plan,
+                             const KvOptions& options, bool prefetch,
+                             std::unique_ptr<Retriever> retriever, const TierBytes& budget)
+    : device_(device),
+      host_(device),
+      tiers_(device, host_, shape, plan, budget),
+      growth_(tiers_),
+      retriever_(std::move(retriever)),
+      scorer_(CreateCudaRetriever(device, shape.layout, options, *retriever_)),
+      aggregation_(AggregationOf(options)),
+      delta_(options.delta_update),
+      lite_shape_(MakeLiteShape(shape)),
+      block_(device) {
+  // A step's operations follow each other on one stream yet: a lookup with a predicted query would
+  // cost accuracy and hide nothing.
+  (void)prefetch;
+  if (options.measure_recall) {
+    throw Unsupported("measure_recall runs on the CPU only (--device cpu)");
+  }
+  const Layout& layout = shape.layout;
+  const auto heads = static_cast<size_t>(layout.kv_heads);
+  ConstantsBuilder builder;
+  struct Offsets {
+    size_t offloaded, resident, metadata, staging, dense, tau, importance;
+  };
+  std::vector<Offsets> offsets;
+  for (int64_t layer = 0; layer < layout.layers; ++layer) {
+    std::vector<int32_t> offloaded(heads), resident(heads), metadata(heads), staging(heads),
+        dense(heads);
+    std::vector<float> tau(heads);
+    int32_t staged = 0;
+    for (size_t h = 0; h < heads; ++h) {
+      const auto index = static_cast<size_t>(shape.Index(layer, static_cast<int64_t>(h)));
+      const HeadSettings& settings = plan.at(layer, static_cast<int64_t>(h));
+      offloaded[h] = static_cast<int32_t>(shape.offloaded_list[index]);
+      resident[h] = static_cast<int32_t>(shape.resident_list[index]);
+      metadata[h] = static_cast<int32_t>(shape.metadata_list[index]);
+      staging[h] = offloaded[h] < 0 ? -1 : staged++;
+      dense[h] = settings.dense;
+      tau[h] = settings.tau;
+    }
+    const std::span<const float> importance(plan.importance.data() + layer * layout.q_heads,
+                                            static_cast<size_t>(layout.q_heads));
+    offsets.push_back({builder.Add<int32_t>(offloaded), builder.Add<int32_t>(resident),
+                       builder.Add<int32_t>(metadata), builder.Add<int32_t>(staging),
+                       builder.Add<int32_t>(dense), builder.Add<float>(tau),
+                       builder.Add<float>(importance)});
+  }
+  constants_ = builder.Upload(device);
+
+  const auto count = static_cast<size_t>(layout.layers) * heads;
+  counters_ = device.CreateMirror(count * sizeof(DeviceHeadCounters));
+  std::fill_n(counters_->host<DeviceHeadCounters>(), count, DeviceHeadCounters{});
+  device.Zero(counters_->device(), count * sizeof(DeviceHeadCounters));
+  heads_.resize(count);
+
+  for (int64_t layer = 0; layer < layout.layers; ++layer) {
+    const Offsets& at = offsets[static_cast<size_t>(layer)];
+    const auto ints = [&](size_t offset) {
+      return reinterpret_cast<const int32_t*>(constants_.as<std::byte>() + offset);
+    };
+    const auto floats = [&](size_t offset) {
+      return reinterpret_cast<const float*>(constants_.as<std::byte>() + offset);
+    };
+    LiteLayer l;
+    l.slots = {.table = ops::cuda::kSlots,
+               .lists = static_cast<int32_t>(shape.offloaded),
+               .page_rows = static_cast<int32_t>(shape.page_slots),
+               .format = shape.format,
+               .sink = static_cast<int32_t>(shape.sink),
+               .ring = static_cast<int32_t>(shape.ring_slots()),
+               .list_of_head = ints(at.offloaded)};
+    l.store = {.table = ops::cuda::kStore,
+               .lists = static_cast<int32_t>(shape.offloaded),
+               .page_rows = static_cast<int32_t>(shape.store_page_tokens),
+               .format = shape.store_format,
+               .list_of_head = ints(at.offloaded)};
+    l.resident = {.table = ops::cuda::kResident,
+                  .lists = static_cast<int32_t>(shape.resident),
+                  .page_rows = static_cast<int32_t>(shape.pages.page_tokens),
+                  .format = shape.format,
+                  .list_of_head = ints(at.resident)};
+    l.metadata = {.table = ops::cuda::kMetadata,
+                  .lists = static_cast<int32_t>(shape.metadata),
+                  .page_rows = static_cast<int32_t>(std::max<int64_t>(shape.metadata_tokens, 1)),
+                  .format = shape.format,
+                  .list_of_head = ints(at.metadata)};
+    l.importance = floats(at.importance);
+    l.tau = floats(at.tau);
+    l.dense = ints(at.dense);
+    l.counters = counters_->device<DeviceHeadCounters>() + layer * layout.kv_heads;
+    layers_.push_back(l);
+    staging_lists_.push_back(ints(at.staging));
+  }
+}
+
+SequenceId CudaLiteCache::Create() {
+  const SequenceId id = tiers_.resident.Create();
+  LC_CHECK(tiers_.store.Create() == id && tiers_.metadata.Create() == id);
+  tiers_.slots.Create(id);
+  Sequence& sequence = sequences_[id];
+  sequence.heads = device_.Allocate(
+      static_cast<size_t>(std::max<int64_t>(tiers_.shape.offloaded, 1)) * sizeof(HeadState));
+  device_.Zero(sequence.heads.data(), sequence.heads.size());
+  return id;
+}
+
+SequenceId CudaLiteCache::Fork(SequenceId parent) {
+  const SequenceId id = tiers_.resident.Fork(parent);
+  LC_CHECK(tiers_.store.Fork(parent) == id && tiers_.metadata.Fork(parent) == id);
+  tiers_.slots.Fork(parent, id);
+  Sequence& sequence = sequences_[id];
+  const Sequence& source = Get(parent);
+  sequence.heads = device_.Allocate(source.heads.size());
+  device_.CopyWithin(sequence.heads.data(), source.heads.data(), source.heads.size());
+  sequence.filled = source.filled;
+  return id;
+}
+
+void CudaLiteCache::Release(SequenceId id) {
+  tiers_.resident.Release(id);
+  tiers_.store.Release(id);
+  tiers_.metadata.Release(id);
+  tiers_.slots.Release(id);
+  sequences_.erase(id);
+}
+
+void CudaLiteCache::UpdatePages(const StepSequence& part, Sequence* sequence) {
+  const Shape& shape = tiers_.shape;
+  const auto table = [&](DevicePages& pages, const SequenceTable& source, int64_t lists,
+                         int64_t page_tokens) {
+    std::byte* const* const* from = source.Lists(part.id);
+    pages.Update(device_, lists, lists > 0 ? source.Blocks(part.id) : 0,
+                 source.Length(part.id) / page_tokens,
+                 [&](int64_t list, int64_t b) { return from[list][b]; });
+  };
+  table(sequence->resident, tiers_.resident, shape.resident, shape.pages.page_tokens);
+  table(sequence->store, tiers_.store, shape.offloaded, shape.store_page_tokens);
+  table(sequence->metadata, tiers_.metadata, shape.metadata,
+        std::max<int64_t>(shape.metadata_tokens, 1));
+  // Slots and labels are written all over: a shared page may have been copied anywhere.
+  const SequenceSlots& slots = tiers_.slots.Get(part.id);
+  const auto slot_pages =
+      slots.heads.empty() ? 0 : static_cast<int64_t>(slots.heads.front().pages.size());
+  sequence->slots.Update(device_, shape.offloaded, slot_pages, 0, [&](int64_t list, int64_t b) {
+    return slots.heads[static_cast<size_t>(list)].pages[static_cast<size_t>(b)];
+  });
+  sequence->labels.Update(device_, 1, static_cast<int64_t>(slots.labels.size()), 0,
+                          [&](int64_t, int64_t b) { return slots.labels[static_cast<size_t>(b)]; });
+}
+
+void CudaLiteCache::ReserveWork(int64_t sequences, int64_t context) {
+  if (sequences <= work_sequences_ && context <= work_context_) return;
+  work_sequences_ = std::max(sequences, work_sequences_);
+  work_context_ = std::max(context, work_context_);
+  const Shape& shape = tiers_.shape;
+  lite_shape_.max_rows = static_cast<int32_t>(std::min(shape.Rows(work_context_), work_context_));
+  const auto pairs = static_cast<size_t>(work_sequences_ * shape.layout.kv_heads);
+  const size_t lists = pairs * static_cast<size_t>(lite_shape_.max_rows);
+  work_ = Buffer();
+  work_ = device_.Allocate((3 * pairs + 3 * lists) * sizeof(int32_t));
+  auto* next = work_.as<int32_t>();
+  const auto take = [&next](size_t count) { return std::exchange(next, next + count); };
+  int32_t* refresh = take(pairs);
+  int32_t* selected_count = take(pairs);
+  int32_t* moved_count = take(pairs);
+  int32_t* selected = take(lists);
+  int32_t* moved_positions = take(lists);
+  int32_t* moved_slots = take(lists);
+  for (LiteLayer& layer : layers_) {
+    layer.refresh = refresh;
+    layer.selected = selected;
+    layer.selected_count = selected_count;
+    layer.moved_positions = moved_positions;
+    layer.moved_slots = moved_slots;
+    layer.moved_count = moved_count;
+  }
+  // Operations of one stream follow each other: they share what they scribble on.
+  const size_t bytes =
+      std::max({ops::cuda::SelectScratchBytes(lite_shape_, work_sequences_, work_context_),
+                ops::cuda::UpdateSlotsScratchBytes(lite_shape_, work_sequences_, work_context_),
+                ops::cuda::AttentionScratchBytes(work_sequences_, shape.layout.q_heads,
+                                                 shape.layout.head_dim)});
+  scratch_ = Buffer();
+  scratch_ = device_.Allocate(bytes);
+}
+
+void CudaLiteCache::BeginStep(const Step& step) {
+  check_(step, tiers_.resident);
+  growth_.Begin(step);
+  const auto count = static_cast<int64_t>(step.sequences.size());
+  block_.Begin(step.decode_rows, count - step.decode_rows);
+  fills_ = false;
+  int64_t longest = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    const StepSequence& part = step.sequences[static_cast<size_t>(i)];
+    Sequence& sequence = Get(part.id);
+    UpdatePages(part, &sequence);
+    const int64_t stored = tiers_.store.Length(part.id);
+    if (!part.decode) {
+      sequence.filled = false;
+    } else if (!sequence.filled) {
+      block_.flag(i) = 1;
+      fills_ = true;
+    }
+    ops::cuda::StepSequence& target = block_.at(i);
+    target = {.first_row = static_cast<int32_t>(part.first_row),
+              .rows = static_cast<int32_t>(part.rows),
+              .past = static_cast<int32_t>(part.past),
+              .stored = static_cast<int32_t>(stored)};
+    target.pages[ops::cuda::kResident] = sequence.resident.device();
+    target.pages[ops::cuda::kStore] = sequence.store.device();
+    target.pages[ops::cuda::kMetadata] = sequence.metadata.device();
+    target.pages[ops::cuda::kSlots] = sequence.slots.device();
+    target.pages[ops::cuda::kLabels] = sequence.labels.device();
+    target.heads = sequence.heads.as<HeadState>();
+    if (part.decode) longest = std::max(longest, part.past + 1);
+    // What the ring holds and the store does not is a spill of a sequence whose recent window is
+    // empty.
+    if (!part.decode) {
+      ops::cuda::StepSequence& ring = block_.ring(i - step.decode_rows);
+      ring = target;
+      ring.rows = 1;
+      ring.past = target.past + static_cast<int32_t>(tiers_.shape.recent) - 1;
+    }
+  }
+  if (!growth_.staging().empty()) {
+    const std::vector<std::byte*>& pages = growth_.staging();
+    const int64_t lists = tiers_.shape.max_offloaded_in_layer;
+    const int64_t blocks = static_cast<int64_t>(pages.size()) / lists;
+    staging_.Update(device_, lists, blocks, 0, [&](int64_t list, int64_t b) {
+      return pages[static_cast<size_t>(list * blocks + b)];
+    });
+    for (int64_t i = step.decode_rows; i < count; ++i) {
+      block_.at(i).pages[ops::cuda::kStaging] = staging_.device();
+    }
+  }
+  context_ = ContextBucket(longest);
+  ReserveWork(std::max<int64_t>(step.decode_rows, 1), context_);
+  started_ = false;
+}
+
+std::optional<uint64_t> CudaLiteCache::ReplayKey(const Step&) const {
+  if (fills_) return std::nullopt;
+  return reinterpret_cast<uintptr_t>(block_.address()) ^
+         (reinterpret_cast<uintptr_t>(work_.data()) << 1) ^
+         (reinterpret_cast<uintptr_t>(scratch_.data()) << 2) ^
+         (static_cast<uint64_t>(context_) << 8);
+}
+
+bool CudaLiteCache::HasOffloaded(int64_t layer) const {
+  for (int64_t head = 0; head < tiers_.shape.layout.kv_heads; ++head) {
+    if (tiers_.shape.offloads(layer, head)) return true;
+  }
+  return false;
+}
+
+// The first decode step after a prompt: sink and recent rows, and the top-k of the prompt's last
+// query (litecache section 4, step 0), of all layers.
+void CudaLiteCache::Start(Stream& stream, float scale) {
+  if (std::exchange(started_, true)) return;
+  block_.Send(stream);
+  if (!fills_) return;
+  const StepView step = block_.Decoding(context_);
+  for (int64_t i = 0; i < tiers_.shape.layout.layers; ++i) {
+    if (!HasOffloaded(i)) continue;
+    const LiteLayer& layer = layers_[static_cast<size_t>(i)];
+    ops::cuda::BeginFill(stream, step, lite_shape_, layer, block_.device_flags());
+    scorer_->Select(stream, i, step, lite_shape_, layer,
+                    {.q = nullptr, .scale = scale, .fill = true}, scratch_.data());
+    ops::cuda::UpdateSlots(stream, step, lite_shape_, layer, delta_, /*fill=*/true,
+                           scratch_.data());
+    ops::cuda::PullRows(stream, step, lite_shape_, layer, kPullBlocks);
+    ops::cuda::FillFixed(stream, step, lite_shape_, layer, block_.device_flags());
+  }
+}
+
+void CudaLiteCache::Decide(Stream& stream, int64_t layer_index, const MatrixView& q) {
+  const Shape& shape = tiers_.shape;
+  const LiteLayer& layer = layers_[static_cast<size_t>(layer_index)];
+  const StepView step = block_.Decoding(context_);
+  const bool offloaded = HasOffloaded(layer_index);
+  if (offloaded) {
+    ops::cuda::CopyRows(stream, step, shape.layout.kv_heads, layer.slots, layer.store,
+                        {.kind = RowRange::kLeaving, .recent = static_cast<int32_t>(shape.recent)});
+  }
+  scorer_->Encode(stream, layer_index, step, lite_shape_, layer, nullptr);
+  if (!offloaded) return;
+  ops::cuda::Lookup(stream, step, lite_shape_, layer, aggregation_, q);
+}
+
+void CudaLiteCache::AttendDecoding(Stream& stream, int64_t index, const MatrixView& q,
+                                   const MatrixView& k, const MatrixView& v, float scale,
+                                   const MatrixView& out) {
+  const Shape& shape = tiers_.shape;
+  const LiteLayer& layer = layers_[static_cast<size_t>(index)];
+  const StepView step = block_.Decoding(context_);
+  const bool offloaded = HasOffloaded(index);
+  Decide(stream, index, q);
+  scorer_->Select(stream, index, step, lite_shape_, layer, {.q = &q, .scale = scale},
+                  scratch_.data());
+  if (offloaded) {
+    ops::cuda::UpdateSlots(stream, step, lite_shape_, layer, delta_, /*fill=*/false,
+                           scratch_.data());
+    ops::cuda::PullRows(stream, step, lite_shape_, layer, kPullBlocks);
+    ops::cuda::MoveKept(stream, step, lite_shape_, layer);
+    ops::cuda::AppendRows(stream, step, shape.layout.kv_heads, layer.slots, k, v);
+  }
+  if (shape.resident > 0) {
+    ops::cuda::AppendRows(stream, step, shape.layout.kv_heads, layer.resident, k, v);
+  }
+  ops::cuda::HybridTables tables;
+  tables.slots = layer.slots;
+  tables.resident = layer.resident;
+  tables.cache_begin = lite_shape_.cache_begin;
+  tables.recent = lite_shape_.recent;
+  tables.carry = lite_shape_.carry;
+  tables.budget_share = lite_shape_.budget_share;
+  tables.budget_tokens = lite_shape_.budget_tokens;
+  tables.dense = layer.dense;
+  tables.selected = layer.selected;
+  tables.selected_count = layer.selected_count;
+  tables.max_selected = lite_shape_.max_rows;
+  ops::cuda::HybridAttention(stream, step, shape.layout.kv_heads, tables, q, shape.layout.q_heads,
+                             scale, out, scratch_.data());
+}
+
+RowTable CudaLiteCache::Staging(int64_t layer) const {
+  const Shape& shape = tiers_.shape;
+  return {.table = ops::cuda::kStaging,
+          .lists = static_cast<int32_t>(shape.max_offloaded_in_layer),
+          .page_rows = static_cast<int32_t>(shape.pages.page_tokens),
+          .format = shape.format,
+          .list_of_head = staging_lists_[static_cast<size_t>(layer)]};
+}
+
+void CudaLiteCache::AttendPrompt(Stream& stream, int64_t index, int64_t sequence,
+                                 const MatrixView& q, const MatrixView& k, const MatrixView& v,
+                                 float scale, const MatrixView& out) {
+  const Shape& shape = tiers_.shape;
+  const int64_t kv_heads = shape.layout.kv_heads;
+  const LiteLayer& layer = layers_[static_cast<size_t>(index)];
+  const StepView step = block_.Prefilling(sequence);
+  if (const StepView ring = block_.Ring(sequence); ring.max_rows > 0) {
+    ops::cuda::CopyRows(stream, ring, kv_heads, layer.slots, layer.store,
+                        {.kind = RowRange::kLeaving, .recent = static_cast<int32_t>(shape.recent)});
+    scorer_->Encode(stream, index, ring, lite_shape_, layer, nullptr);
+  }
+  scorer_->Encode(stream, index, step, lite_shape_, layer, &k);
+  const auto attend = [&](const RowTable& table) {
+    ops::cuda::AppendRows(stream, step, kv_heads, table, k, v);
+    ops::cuda::PagedAttention(stream, step, kv_heads, table, q, shape.layout.q_heads, scale, out,
+                              scratch_.data());
+  };
+  if (HasOffloaded(index)) {
+    ops::cuda::KeepLastQueries(stream, step, lite_shape_, layer, q);
+    const RowTable staging = Staging(index);
+    ops::cuda::CopyRows(stream, step, kv_heads, layer.store, staging, {.kind = RowRange::kPast});
+    attend(staging);
+    ops::cuda::AppendRows(stream, step, kv_heads, layer.store, k, v);
+  }
+  if (shape.resident > 0) attend(layer.resident);
+}
+
+void CudaLiteCache::Attend(Stream& stream, int64_t layer, const Step& step, const MatrixView& q,
+                           const MatrixView& k, const MatrixView& v, float scale,
+                           const MatrixView& out) {
+  LC_CHECK(layer >= 0 && layer < tiers_.shape.layout.layers);
+  Start(stream, scale);
+  if (block_.decoding() > 0) AttendDecoding(stream, layer, q, k, v, scale, out);
+  for (int64_t i = 0; i < block_.prefilling(); ++i) {
+    AttendPrompt(stream, layer, i, q, k, v, scale, out);
+  }
+  if (layer + 1 == tiers_.shape.layout.layers) {
+    counters_->Receive(stream, heads_.size() * sizeof(DeviceHeadCounters));
+  }
+}
+
+void CudaLiteCache::EndStep(const Step& step) {
+  const Shape& shape = tiers_.shape;
+  const auto offloaded = static_cast<uint64_t>(shape.offloaded);
+  const auto heads = static_cast<uint64_t>(shape.layout.layers * shape.layout.kv_heads);
+  const auto add = [&](Traffic& traffic, int64_t rows) {
+    traffic.rows += static_cast<uint64_t>(rows) * offloaded;
+    traffic.bytes += static_cast<uint64_t>(rows) * offloaded * shape.store_format.row_bytes();
+  };
+  for (const StepSequence& part : step.sequences) {
+    const int64_t n = part.past + part.rows;
+    Sequence& sequence = Get(part.id);
+    stats_.bytes_written += static_cast<uint64_t>(part.rows) * heads * shape.format.row_bytes();
+    if (!part.decode) {
+      add(stats_.prefill, part.rows);
+      stats_.bytes_read += static_cast<uint64_t>(n) * heads * shape.format.row_bytes();
+      continue;
+    }
+    if (!std::exchange(sequence.filled, true)) {
+      add(stats_.fill, std::min(shape.Candidates(part.past), shape.Rows(part.past)) +
+                           shape.SinkRows(part.past) + part.past - shape.RecentBegin(part.past));
+    }
+    add(stats_.spill, growth_.StoredAfter(part) - tiers_.store.Length(part.id));
+    // What a head keeps at most; heads with a carry of fewer rows read a little less.
+    const int64_t rows = std::min(n, shape.sink + shape.Rows(n) + shape.recent);
+    stats_.bytes_read += static_cast<uint64_t>(rows) * heads * shape.format.row_bytes();
+  }
+  growth_.Commit(step);
+}
+
+Stats CudaLiteCache::GetStats() const {
+  Stats stats = stats_;
+  const auto bytes = [](const PagePool& pool, int64_t pages) {
+    return static_cast<uint64_t>(pages) * pool.page_bytes();
+  };
+  stats.peak = {.device = bytes(tiers_.device, tiers_.device.peak()),
+                .host = bytes(tiers_.host, tiers_.host.peak())};
+  stats.used = {.device = bytes(tiers_.device, tiers_.device.used()),
+                .host = bytes(tiers_.host, tiers_.host.used())};
+  stats.capacity = {.device = bytes(tiers_.device, tiers_.device.capacity()),
+                    .host = bytes(tiers_.host, tiers_.host.capacity())};
+  for (const HeadCounters& head : Heads()) {
+    stats.lookups += head.lookups;
+    stats.hits += head.hits;
+    stats.miss.rows += head.rows_moved;
+    stats.miss.bytes += head.rows_moved * tiers_.shape.store_format.row_bytes();
+  }
+  return stats;
+}
+
+std::span<const HeadCounters> CudaLiteCache::Heads() const {
+  const auto* counters = counters_->host<const DeviceHeadCounters>();
+  for (size_t i = 0; i < heads_.size(); ++i) {
+    heads_[i].lookups = counters[i].lookups;
+    heads_[i].hits = counters[i].hits;
+    heads_[i].rows_selected = counters[i].rows_selected;
+    heads_[i].rows_moved = counters[i].rows_moved;
+    heads_[i].similarity = counters[i].similarity;
+  }
+  return heads_;
+}
+
+std::vector<int32_t> CudaLiteCache::CachedPositions(SequenceId id, int64_t layer, int64_t head) {
+  const Shape& shape = tiers_.shape;
+  const int64_t list = shape.offloaded_list[static_cast<size_t>(shape.Index(layer, head))];
+  LC_CHECK(list >= 0, "layer {} head {} is resident", layer, head);
+  HeadState state;
+  device_.Download(&state, Get(id).heads.as<HeadState>() + list, sizeof(state));
+  const HeadSlots& slots = tiers_.slots.Get(id).heads[static_cast<size_t>(list)];
+  const auto page_slots = static_cast<size_t>(shape.page_slots);
+  std::vector<int32_t> all_positions, positions;
+  std::vector<uint32_t> updates;
+  for (size_t page = 0; page < slots.pages.size(); ++page) {
+    all_positions.resize((page + 1) * page_slots);
+    updates.resize((page + 1) * page_slots);
+    device_.Download(all_positions.data() + page * page_slots,
+                     tiers_.geometry.Positions(slots, static_cast<int64_t>(page)),
+                     page_slots * sizeof(int32_t));
+    device_.Download(updates.data() + page * page_slots,
+                     tiers_.geometry.Updates(slots, static_cast<int64_t>(page)),
+                     page_slots * sizeof(uint32_t));
+  }
+  for (int64_t i = 0; i < state.used; ++i) {
+    const auto slot = static_cast<size_t>(shape.cache_begin() + i);
+    if (updates.at(slot) == state.update) positions.push_back(all_positions[slot]);
+  }
+  std::sort(positions.begin(), positions.end());
+  return positions;
+}
+
+std::vector<float> CudaLiteCache::Label(SequenceId id, int64_t layer, int64_t head) {
+  const Shape& shape = tiers_.shape;
+  const int64_t list = shape.offloaded_list[static_cast<size_t>(shape.Index(layer, head))];
+  LC_CHECK(list >= 0, "layer {} head {} is resident", layer, head);
+  std::vector<float> label(static_cast<size_t>(shape.group * shape.layout.head_dim));
+  device_.Download(label.data(), tiers_.slots.Label(tiers_.slots.Get(id), list),
+                   label.size() * sizeof(float));
+  return label;
+}
+
+std::unique_ptr<Cache> CreateCudaLiteCache(Device& device, const Shape& shape, const HeadPlan& plan,
+                                           const KvOptions& options, bool prefetch,
+                                           std::unique_ptr<Retriever> retriever,
+                                           const TierBytes& budget) {
+  LC_CHECK(device.type() == DeviceType::kCuda);
+  return std::make_unique<CudaLiteCache>(static_cast<CudaDevice&>(device), shape, plan, options,
+                                         prefetch, std::move(retriever), budget);
+}
+
+}  // namespace litecache::kv

@@ -1,0 +1,108 @@
+// Policy `litecache` on a GPU: every decision is made by kernels (ops/cuda/litecache.h); the host
+// keeps the tables of pages and knows lengths only, so a decode step can be replayed as a graph.
+#pragma once
+
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+#include "device/cuda/cuda_device.h"
+#include "kv/cache.h"
+#include "kv/cuda/device_pages.h"
+#include "kv/cuda/retrieve.h"
+#include "kv/cuda/step_block.h"
+#include "kv/litecache/growth.h"
+#include "kv/litecache/tiers.h"
+#include "kv/retriever.h"
+#include "kv/step_check.h"
+#include "ops/cuda/attention.h"
+#include "ops/cuda/litecache.h"
+
+namespace litecache::kv {
+
+class CudaLiteCache final : public Cache {
+ public:
+  CudaLiteCache(CudaDevice& device, const Shape& shape, const HeadPlan& plan,
+                const KvOptions& options, bool prefetch, std::unique_ptr<Retriever> retriever,
+                const TierBytes& budget);
+
+  std::string_view policy() const override { return "litecache"; }
+  const Layout& layout() const override { return tiers_.shape.layout; }
+  TierBytes BytesFor(int64_t tokens) const override { return tiers_.shape.BytesFor(tokens); }
+  TierBytes ForkBytesFor(int64_t shared, int64_t tokens) const override {
+    return tiers_.shape.ForkBytesFor(shared, tokens);
+  }
+
+  SequenceId Create() override;
+  SequenceId Fork(SequenceId parent) override;
+  void Release(SequenceId id) override;
+  int64_t Length(SequenceId id) const override { return tiers_.resident.Length(id); }
+
+  void BeginStep(const Step& step) override;
+  std::optional<uint64_t> ReplayKey(const Step& step) const override;
+  void Attend(Stream& stream, int64_t layer, const Step& step, const MatrixView& q,
+              const MatrixView& k, const MatrixView& v, float scale,
+              const MatrixView& out) override;
+  void EndStep(const Step& step) override;
+
+  // What the last step that was waited for has counted.
+  Stats GetStats() const override;
+  std::span<const HeadCounters> Heads() const override;
+
+  // For diagnosis, as LiteCache's; they wait for the device.
+  std::vector<int32_t> CachedPositions(SequenceId id, int64_t layer, int64_t head);
+  std::vector<float> Label(SequenceId id, int64_t layer, int64_t head);
+
+ private:
+  // A sequence's tables and state in device memory.
+  struct Sequence {
+    DevicePages resident, store, metadata, slots, labels;
+    Buffer heads;         // HeadState [offloaded]
+    bool filled = false;  // its slots hold what belongs there
+  };
+
+  Sequence& Get(SequenceId id) { return sequences_.at(id); }
+  void UpdatePages(const StepSequence& part, Sequence* sequence);
+  void ReserveWork(int64_t sequences, int64_t context);
+  // First in a step's operations.
+  void Start(Stream& stream, float scale);
+  // Spills what leaves the recent window, then looks up.
+  void Decide(Stream& stream, int64_t layer, const MatrixView& q);
+  void AttendDecoding(Stream& stream, int64_t layer, const MatrixView& q, const MatrixView& k,
+                      const MatrixView& v, float scale, const MatrixView& out);
+  void AttendPrompt(Stream& stream, int64_t layer, int64_t index, const MatrixView& q,
+                    const MatrixView& k, const MatrixView& v, float scale, const MatrixView& out);
+  bool HasOffloaded(int64_t layer) const;
+  ops::cuda::RowTable Staging(int64_t layer) const;
+
+  CudaDevice& device_;
+  PinnedHost host_;
+  Tiers tiers_;
+  TierGrowth growth_;
+  std::unique_ptr<Retriever> retriever_;  // sizes and weights; the GPU's twin does the work
+  std::unique_ptr<CudaRetriever> scorer_;
+  ops::Aggregation aggregation_;
+  bool delta_;
+  ops::cuda::LiteShape lite_shape_;
+  std::vector<ops::cuda::LiteLayer> layers_;
+  Buffer constants_;                           // lists of heads, thresholds, importance
+  std::vector<const int32_t*> staging_lists_;  // [layers], in constants_
+  std::unique_ptr<Mirror> counters_;           // DeviceHeadCounters [layers][kv_heads]
+  std::unordered_map<SequenceId, Sequence> sequences_;
+  StepBlock block_;
+  DevicePages staging_;
+  Buffer work_;     // refresh, selected, moved: layers_ point into it
+  Buffer scratch_;  // of selections, updates and attention, one after another
+  int64_t work_sequences_ = 0, work_context_ = 0;
+
+  // Of the step in progress.
+  StepCheck check_;
+  bool fills_ = false;
+  bool started_ = false;
+  int64_t context_ = 0;
+  // Counted on the host, from lengths.
+  Stats stats_;
+  mutable std::vector<HeadCounters> heads_;
+};
+
+}  // namespace litecache::kv

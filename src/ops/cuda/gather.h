@@ -1,0 +1,13 @@
+// Twin of ops/gather.h.
+#pragma once
+
+#include <cstdint>
+
+#include "base/matrix_view.h"
+#include "device/device.h"
+
+namespace litecache::ops::cuda {
+
+void GatherRows(Stream& stream, const MatrixView& x, const int32_t* rows, const MatrixView& y);
+
+}  // namespace litecache::ops::cuda

@@ -1,0 +1,17 @@
+// Chosen rows of a matrix.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "base/matrix_view.h"
+#include "device/device.h"
+
+namespace litecache::ops {
+
+// Row i of y = row rows[i] of x: one dtype, y.rows == rows.size(), no overlap. `rows` lies in the
+// device's memory.
+void GatherRows(Stream& stream, const MatrixView& x, std::span<const int32_t> rows,
+                const MatrixView& y);
+
+}  // namespace litecache::ops
