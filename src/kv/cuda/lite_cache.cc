@@ -172,7 +172,8 @@ SequenceId CudaLiteCache::Fork(SequenceId parent) {
   LC_CHECK(tiers_.store.Fork(parent) == id && tiers_.metadata.Fork(parent) == id);
   tiers_.slots.Fork(parent, id);
   Sequence& sequence = sequences_[id];
-  const Sequence& source = Get(parent);
+  Sequence& source = Get(parent);
+  source.forked = sequence.forked = true;
   sequence.heads = device_.Allocate(source.heads.size());
   device_.CopyWithin(sequence.heads.data(), source.heads.data(), source.heads.size());
   sequence.filled = source.filled;
@@ -200,13 +201,18 @@ void CudaLiteCache::UpdatePages(const StepSequence& part, Sequence* sequence) {
   table(sequence->store, tiers_.store, shape.offloaded, shape.store_page_tokens);
   table(sequence->metadata, tiers_.metadata, shape.metadata,
         std::max<int64_t>(shape.metadata_tokens, 1));
-  // Slots and labels are written all over: a shared page may have been copied anywhere.
   const SequenceSlots& slots = tiers_.slots.Get(part.id);
   const auto slot_pages =
       slots.heads.empty() ? 0 : static_cast<int64_t>(slots.heads.front().pages.size());
-  sequence->slots.Update(device_, shape.offloaded, slot_pages, 0, [&](int64_t list, int64_t b) {
-    return slots.heads[static_cast<size_t>(list)].pages[static_cast<size_t>(b)];
-  });
+  // Slots are written all over: a shared page may have been copied anywhere. There are too many of
+  // them to compare at every step.
+  if (slot_pages != sequence->slot_pages || sequence->forked) {
+    sequence->slots.Update(device_, shape.offloaded, slot_pages, 0, [&](int64_t list, int64_t b) {
+      return slots.heads[static_cast<size_t>(list)].pages[static_cast<size_t>(b)];
+    });
+    sequence->slot_pages = slot_pages;
+    if (part.decode) sequence->forked = false;
+  }
   sequence->labels.Update(device_, 1, static_cast<int64_t>(slots.labels.size()), 0,
                           [&](int64_t, int64_t b) { return slots.labels[static_cast<size_t>(b)]; });
 }

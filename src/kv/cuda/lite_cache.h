@@ -59,6 +59,9 @@ class CudaLiteCache final : public Cache {
     DevicePages resident, store, metadata, slots, labels;
     Buffer heads;         // HeadState [offloaded]
     bool filled = false;  // its slots hold what belongs there
+    // Forked since its last decode step, which copies the slots' pages that it shares.
+    bool forked = false;
+    int64_t slot_pages = 0;  // that the device knows
   };
 
   Sequence& Get(SequenceId id) { return sequences_.at(id); }
