@@ -41,7 +41,7 @@ std::unique_ptr<CachePlan> PlanFullCache(const Layout& layout);
 
 // Policy `litecache`.
 std::unique_ptr<CachePlan> PlanLiteCache(const Layout& layout, const KvOptions& options,
-                                         std::shared_ptr<const Profile> profile, DeviceType device);
+                                         std::shared_ptr<const Profile> profile, DeviceType device = DeviceType::kCpu);
 
 // profile: null without one. device: what the cache will be created on. Throws InvalidArgument
 // (options), CheckLayout's errors.

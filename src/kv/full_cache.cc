@@ -158,7 +158,7 @@ std::unique_ptr<CachePlan> PlanFullCache(const Layout& layout) {
 std::unique_ptr<Cache> CreateFullCache(Device& device, const Layout& layout,
                                        uint64_t budget_bytes) {
   CheckLayout(layout);
-  if constexpr (ops::kHaveCuda) {
+  if constexpr (ops::cuda::kAvailable) {
     if (device.type() == DeviceType::kCuda) {
       return CreateCudaFullCache(device, layout, budget_bytes);
     }

@@ -24,7 +24,7 @@ void Convert(Stream& stream, const MatrixView& x, const MatrixView& y) {
   LC_CHECK(x.rows == y.rows && x.cols == y.cols);
   const bool narrow = x.dtype == DType::kF32 && y.dtype == DType::kBF16;
   LC_CHECK(narrow || (x.dtype == DType::kBF16 && y.dtype == DType::kF32));
-  if constexpr (kHaveCuda) {
+  if constexpr (cuda::kAvailable) {
     if (stream.device_type() == DeviceType::kCuda) return cuda::Convert(stream, x, y);
   }
   ThreadPool& pool = AsCpu(stream).pool();

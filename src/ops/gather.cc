@@ -12,7 +12,7 @@ void GatherRows(Stream& stream, const MatrixView& x, std::span<const int32_t> ro
                 const MatrixView& y) {
   LC_CHECK(x.dtype == y.dtype && x.cols == y.cols && static_cast<int64_t>(rows.size()) == y.rows);
   if (y.rows == 0 || y.cols == 0) return;
-  if constexpr (kHaveCuda) {
+  if constexpr (cuda::kAvailable) {
     if (stream.device_type() == DeviceType::kCuda)
       return cuda::GatherRows(stream, x, rows.data(), y);
   }

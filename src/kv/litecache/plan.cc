@@ -99,7 +99,7 @@ class LitePlan final : public CachePlan {
 
   std::unique_ptr<Cache> Create(Device& device, const TierBytes& budget) const override {
     LC_CHECK(device.type() == device_, "the plan was made for another device");
-    if constexpr (ops::kHaveCuda) {
+    if constexpr (ops::cuda::kAvailable) {
       if (device_ == DeviceType::kCuda) {
         return CreateCudaLiteCache(device, shape_, heads_, options_, prefetch_,
                                    MakeRetriever(shape_.layout), budget);
