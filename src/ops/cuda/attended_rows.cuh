@@ -2,15 +2,11 @@
 // DecodePath::Attend for kernels, and all rows of a table as its simplest case.
 #pragma once
 
-#include <cmath>
-
 #include "ops/cuda/attention.h"
+#include "ops/cuda/lite_shape.cuh"
 #include "ops/cuda/paged_rows.cuh"
 
 namespace litecache::ops::cuda {
-
-// kv/options.cc: a share of a context that is a whole number but for rounding is that number.
-inline constexpr double kBudgetRounding = 1e-9;
 
 #ifdef __CUDACC__
 // Rows 0 .. total - 1 of a head: a beginning, a part that is chosen, and an end.
@@ -62,23 +58,17 @@ struct AttendedTables {
   HybridTables tables;
   TableAccess slots, resident;
   bool hybrid = false;
+  LiteShape shape;  // hybrid: sink, recent, carry and budget
   int32_t kv_heads = 0;
 
 #ifdef __CUDACC__
-  __device__ int32_t BudgetRows(int32_t n) const {
-    if (tables.budget_tokens > 0) return tables.budget_tokens;
-    // As the host computes it: no fused multiply-add.
-    const double rows = ceil(__dsub_rn(__dmul_rn(tables.budget_share, n), kBudgetRounding));
-    return rows < 1 ? 1 : static_cast<int32_t>(rows);
-  }
-
   // Of the first `n` tokens of sequence `index`; total is 0 where no table has the head.
   __device__ AttendedRows Of(int32_t index, int32_t head, int32_t n) const {
     const StepSequence& sequence = step.sequences[index];
     AttendedRows rows;
     if (hybrid) {
       const int32_t slot_list = tables.slots.lists > 0 ? tables.slots.list_of_head[head] : -1;
-      const int32_t sink = tables.slots.sink < n ? tables.slots.sink : n;
+      const int32_t sink = SinkRows(shape, n);
       if (slot_list >= 0) {
         const HeadState& state = sequence.heads[slot_list];
         rows.list = slots.List(sequence, slot_list);
@@ -87,8 +77,7 @@ struct AttendedTables {
         rows.cached = true;
         rows.cache_begin = tables.cache_begin;
         rows.update = state.update;
-        const int32_t oldest = n - tables.recent - tables.carry;
-        rows.end_begin = oldest > state.window_begin ? oldest : state.window_begin;
+        rows.end_begin = WindowBegin(shape, n, state.window_begin);
         rows.sink = tables.slots.sink;
         rows.ring = tables.slots.ring;
         rows.per_ring = slots.per_ring;
@@ -99,9 +88,9 @@ struct AttendedTables {
       const int32_t list = tables.resident.lists > 0 ? tables.resident.list_of_head[head] : -1;
       if (list < 0) return rows;
       rows.list = resident.List(sequence, list);
-      const int32_t recent = n - tables.recent > tables.slots.sink ? n - tables.recent : sink;
+      const int32_t recent = RecentBegin(shape, n);
       const bool dense = tables.dense != nullptr && tables.dense[head] != 0;
-      if (dense || tables.selected == nullptr || recent - sink <= BudgetRows(n)) {
+      if (dense || tables.selected == nullptr || AllFit(shape, n)) {
         rows.first = rows.total = n;
         return rows;
       }
