@@ -185,10 +185,7 @@ void WithLargestTeam(const CudaStream& stream, int pairs, const Launch& launch) 
   }
 }
 
-template <class Scorer>
-void LaunchSelect(Stream& stream, const StepView& step, const LiteShape& shape,
-                  const LiteLayer& layer, const SelectQuery& query, const Scorer& scorer,
-                  size_t scorer_bytes, void* scratch) {
+inline SelectSource SourceOf(const LiteShape& shape, const SelectQuery& query) {
   LC_CHECK(query.q != nullptr || query.fill, "queries come from labels in a fill only");
   SelectSource source{.scale = query.scale, .fill = query.fill};
   if (query.q != nullptr) {
@@ -197,11 +194,24 @@ void LaunchSelect(Stream& stream, const StepView& step, const LiteShape& shape,
     source.q = query.q->Row<const float>(0);
     source.stride = query.q->stride;
   }
+  return source;
+}
+
+// Dynamic shared memory a block of these kernels may have.
+inline size_t SharedLimit() {
+  return static_cast<size_t>(DeviceAttribute(cudaDevAttrMaxSharedMemoryPerBlockOptin)) -
+         sizeof(TopKShared) - 1024;
+}
+
+template <class Scorer>
+void LaunchSelect(Stream& stream, const StepView& step, const LiteShape& shape,
+                  const LiteLayer& layer, const SelectQuery& query, const Scorer& scorer,
+                  size_t scorer_bytes, void* scratch) {
+  const SelectSource source = SourceOf(shape, query);
   const CudaStream& cuda = AsCuda(stream);
   const int pairs = step.capacity * shape.kv_heads;
   const auto aligned = static_cast<int32_t>((scorer_bytes + 15) / 16 * 16);
-  const auto limit = static_cast<size_t>(DeviceAttribute(cudaDevAttrMaxSharedMemoryPerBlockOptin)) -
-                     sizeof(TopKShared) - 1024;
+  const size_t limit = SharedLimit();
   WithLargestTeam(cuda, pairs, [&](int team) {
     const size_t keys = 4 * static_cast<size_t>(TokensABlock(step.max_context, team));
     const bool in_shared = aligned + keys <= limit;

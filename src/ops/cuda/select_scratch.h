@@ -9,5 +9,7 @@ namespace litecache::ops::cuda {
 // bounds.
 int64_t KeyWords(int64_t max_context);
 int64_t BoundsScratchWords(int64_t group, int64_t max_context);
+// Blocks of tokens a context may have, an even number: 64-bit entries lie behind 32-bit ones.
+int64_t BoundsBlocks(int64_t max_context);
 
 }  // namespace litecache::ops::cuda

@@ -1,4 +1,5 @@
 // Selections and the metadata they read, against their CPU twins.
+#include "ops/bounds_select.h"
 #include "ops/cuda/lite_testing.h"
 #include "ops/exact_select.h"
 #include "ops/hash_select.h"
@@ -97,6 +98,63 @@ class LiteSelectTest : public LiteTest {
       }
     }
     ASSERT_GE(worst, best - tolerance * std::abs(best)) << where << ": worst taken, best left";
+  }
+
+  // New keys at positions [begin, past + 1) of all sequences, given in two chunks where `begin` is
+  // not 0; encode(keys) is called for each chunk with the step as a prompt's. Returns all keys,
+  // [sequence] of [past + 1][kv_heads * head_dim].
+  template <class Value, class Encode>
+  std::vector<std::vector<float>> EncodePrompt(const Value& value, const Encode& encode) {
+    const std::vector<StepSequence> decode = views_;
+    const int64_t cols = int64_t{shape_.kv_heads} * shape_.head_dim;
+    std::vector<std::vector<float>> all;
+    for (const StepSequence& view : decode) {
+      all.emplace_back(static_cast<size_t>((view.past + 1) * cols));
+      for (float& x : all.back()) x = value();
+    }
+    for (int chunk = 0; chunk < 2; ++chunk) {
+      int32_t rows = 1;
+      step_.max_rows = 1;
+      std::vector<float> k(static_cast<size_t>(cols));
+      for (int32_t s = 0; s < sequences(); ++s) {
+        StepSequence& view = views_[static_cast<size_t>(s)];
+        const int32_t n = decode[static_cast<size_t>(s)].past + 1, cut = n * 5 / 8;
+        view.past = chunk == 0 ? 0 : cut;
+        view.rows = chunk == 0 ? cut : n - cut;
+        view.first_row = rows;
+        rows += view.rows;
+        step_.max_rows = std::max(step_.max_rows, view.rows);
+        const auto first = all[static_cast<size_t>(s)].begin() + view.past * cols;
+        k.insert(k.end(), first, first + view.rows * cols);
+      }
+      PushViews();
+      encode(MatrixView::Of(Upload(k), rows, cols));
+      stream_->Synchronize();
+    }
+    views_ = decode;
+    PushViews();
+    step_.max_rows = 1;
+    return all;
+  }
+
+  // Metadata as the device has it and as twin(keys, head, metadata) makes it, byte for byte.
+  template <class Twin>
+  void CheckMetadata(const std::vector<std::vector<float>>& keys, const Twin& twin) {
+    for (int32_t s = 0; s < sequences(); ++s) {
+      TestPages& pages = PagesOf(s, kMetadata);
+      const std::vector<std::byte> got = (Pull(pages), pages.mirror);
+      std::fill(pages.mirror.begin(), pages.mirror.end(), std::byte{0xCD});
+      for (int32_t h = 0; h < shape_.kv_heads; ++h) {
+        if (metadata_[static_cast<size_t>(h)] < 0) continue;
+        const std::vector<std::byte*> host = pages.HostList(metadata_[static_cast<size_t>(h)]);
+        twin(keys[static_cast<size_t>(s)], h,
+             PagedMetadata{host.data(), case_.metadata_page_tokens});
+      }
+      const auto [a, b] = std::mismatch(got.begin(), got.end(), pages.mirror.begin());
+      ASSERT_EQ(a, got.end()) << case_.Name() << ", sequence " << s << ", byte " << a - got.begin()
+                              << " of " << got.size() << ": " << static_cast<int>(*a) << ", want "
+                              << static_cast<int>(*b);
+    }
   }
 };
 
@@ -293,6 +351,122 @@ TEST_F(LiteSelectTest, ExactSelection) {
                        ExpectTop(where + ", " + std::string(Name(c.store)), got, work.selection,
                                  kSoftmaxTolerance);
                      });
+  }
+}
+
+// Bounds are exact, and scores have the CPU's terms in its order.
+TEST_F(LiteSelectTest, BoundsAndSelection) {
+  Random random = testing::TestRandom(14);
+  for (int round = 0; round < 12; ++round) {
+    LiteCase c = RandomCase(random, round);
+    const BoundsFormat format{.head_dim = c.head_dim};
+    c.metadata_token_bytes = format.group_bytes() / BoundsFormat::kGroupTokens;
+    c.metadata_page_tokens = 2 * BoundsFormat::kGroupTokens;
+    Build(random, c);
+    const bool whole = round % 2 == 0;  // whole numbers: many equal scores
+    std::normal_distribution<float> normal;
+    const auto keys = EncodePrompt(
+        [&] { return whole ? static_cast<float>(Uniform(random, -2, 2)) : normal(random); },
+        [&](const MatrixView& k) { BoundsEncode(*stream_, step_, shape_, layer_, format, &k); });
+    const int64_t cols = int64_t{c.kv_heads} * c.head_dim;
+    CheckMetadata(
+        keys, [&](const std::vector<float>& of_sequence, int32_t h, const PagedMetadata& metadata) {
+          const BoundsEncodeWork work{.keys = of_sequence.data() + int64_t{h} * c.head_dim,
+                                      .key_stride = cols,
+                                      .begin = 0,
+                                      .count = static_cast<int64_t>(of_sequence.size()) / cols,
+                                      .metadata = metadata};
+          ops::BoundsEncode(*cpu_stream_, format, {&work, 1});
+        });
+    if (HasFatalFailure()) return;
+    const std::vector<int32_t> refresh = RandomRefresh(random);
+    const std::vector<float> q = RandomQueries(random, true);
+    const MatrixView queries = Queries(q);
+    void* scratch =
+        Poisoned<std::byte>(SelectScratchBytes(shape_, step_.capacity, step_.max_context));
+    BoundsSelect(*stream_, step_, shape_, layer_, format, {.q = &queries, .scale = 1}, scratch);
+    ForEachSelection(refresh, false,
+                     [&](const std::string& where, int32_t s, int32_t h,
+                         const std::vector<int32_t>& got, Selection selection) {
+                       const std::vector<std::byte*> host =
+                           PagesOf(s, kMetadata).HostList(metadata_[static_cast<size_t>(h)]);
+                       selection.scores = nullptr;
+                       BoundsSelectWork work{.q = QueryOf(q, s, h),
+                                             .metadata = {host.data(), c.metadata_page_tokens},
+                                             .selection = selection};
+                       ops::BoundsSelect(*cpu_stream_, format, c.group, {&work, 1});
+                       const std::vector<int32_t> want(selection.positions,
+                                                       selection.positions + work.selection.count);
+                       ASSERT_EQ(got.size(), want.size()) << where;
+                       for (size_t i = 0; i < got.size(); ++i) {
+                         ASSERT_EQ(got[i], want[i])
+                             << where << ", index " << i << " of " << got.size();
+                       }
+                     });
+    if (HasFatalFailure()) return;
+  }
+}
+
+TEST_F(LiteSelectTest, ProjectionAndSelection) {
+  Random random = testing::TestRandom(15);
+  for (int round = 0; round < 8; ++round) {
+    LiteCase c = RandomCase(random, round);
+    const int64_t ranks[] = {16, 32, 7, 33};
+    const ProjectionFormat format{.rank = ranks[round % 4]};
+    c.metadata_token_bytes = format.token_bytes();
+    Build(random, c);
+    // Whole numbers: components are exact before they are rounded to bf16.
+    std::vector<float> basis(static_cast<size_t>(c.kv_heads * c.head_dim * format.basis_stride()));
+    for (size_t i = 0; i < basis.size(); ++i) {
+      const bool counts = static_cast<int64_t>(i) % format.basis_stride() < format.rank;
+      basis[i] = counts ? static_cast<float>(Uniform(random, -2, 2)) : 0;
+    }
+    const float* device_basis = Upload(basis);
+    const auto keys =
+        EncodePrompt([&] { return static_cast<float>(Uniform(random, -5, 5)); },
+                     [&](const MatrixView& k) {
+                       ProjectionEncode(*stream_, step_, shape_, layer_, format, device_basis, &k);
+                     });
+    const int64_t cols = int64_t{c.kv_heads} * c.head_dim;
+    const auto basis_of = [&](int32_t h) {
+      return basis.data() + int64_t{h} * c.head_dim * format.basis_stride();
+    };
+    CheckMetadata(
+        keys, [&](const std::vector<float>& of_sequence, int32_t h, const PagedMetadata& metadata) {
+          const ProjectionEncodeWork work{.keys = of_sequence.data() + int64_t{h} * c.head_dim,
+                                          .key_stride = cols,
+                                          .begin = 0,
+                                          .count = static_cast<int64_t>(of_sequence.size()) / cols,
+                                          .basis = basis_of(h),
+                                          .metadata = metadata};
+          ops::ProjectionEncode(*cpu_stream_, format, c.head_dim, {&work, 1});
+        });
+    if (HasFatalFailure()) return;
+    const std::vector<int32_t> refresh = RandomRefresh(random);
+    const std::vector<float> q = RandomQueries(random, false);
+    const MatrixView queries = Queries(q);
+    // Products are about head_dim^1.5 * rank^0.5 * 10 large: exponents of a few units.
+    const float scale =
+        0.02f / (static_cast<float>(c.head_dim) * std::sqrt(static_cast<float>(format.rank)));
+    void* scratch =
+        Poisoned<std::byte>(SelectScratchBytes(shape_, step_.capacity, step_.max_context));
+    ProjectionSelect(*stream_, step_, shape_, layer_, format, device_basis,
+                     {.q = &queries, .scale = scale}, scratch);
+    ForEachSelection(refresh, false,
+                     [&](const std::string& where, int32_t s, int32_t h,
+                         const std::vector<int32_t>& got, Selection selection) {
+                       const std::vector<std::byte*> host =
+                           PagesOf(s, kMetadata).HostList(metadata_[static_cast<size_t>(h)]);
+                       ProjectionSelectWork work{.q = QueryOf(q, s, h),
+                                                 .basis = basis_of(h),
+                                                 .scale = scale,
+                                                 .metadata = {host.data(), c.metadata_page_tokens},
+                                                 .selection = selection};
+                       ops::ProjectionSelect(*cpu_stream_, format, c.group, c.head_dim, {&work, 1});
+                       ExpectTop(where + ", rank " + std::to_string(format.rank), got,
+                                 work.selection, kSoftmaxTolerance);
+                     });
+    if (HasFatalFailure()) return;
   }
 }
 
