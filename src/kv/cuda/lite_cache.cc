@@ -355,6 +355,7 @@ void CudaLiteCache::Decide(Stream& stream, int64_t layer_index, const MatrixView
   scorer_->Encode(stream, layer_index, step, lite_shape_, layer, nullptr);
   if (!offloaded) return;
   ops::cuda::Lookup(stream, step, lite_shape_, layer, aggregation_, q);
+  ops::cuda::MoveKept(stream, step, lite_shape_, layer);
 }
 
 void CudaLiteCache::AttendDecoding(Stream& stream, int64_t index, const MatrixView& q,
@@ -371,7 +372,6 @@ void CudaLiteCache::AttendDecoding(Stream& stream, int64_t index, const MatrixVi
     ops::cuda::UpdateSlots(stream, step, lite_shape_, layer, delta_, /*fill=*/false,
                            scratch_.data());
     ops::cuda::PullRows(stream, step, lite_shape_, layer, kPullBlocks);
-    ops::cuda::MoveKept(stream, step, lite_shape_, layer);
     ops::cuda::AppendRows(stream, step, shape.layout.kv_heads, layer.slots, k, v);
   }
   if (shape.resident > 0) {

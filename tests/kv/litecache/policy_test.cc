@@ -337,7 +337,7 @@ TEST(LitePolicy, ScratchStaysWithinWhatPlansCount) {
           const kv::Step step = MakeStep(*cache, of_step);
           StepInputs inputs = source.Draw(step);
           cache->BeginStep(step);
-          RunLayers(*cache, *stream, step, inputs, 0.2f, kLayout.layers);
+          RunLayers(*cache, device, *stream, step, inputs, 0.2f, kLayout.layers);
           cache->EndStep(step);
         };
         for (int64_t i = 0; i < sequences; ++i) {

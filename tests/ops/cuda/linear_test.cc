@@ -29,8 +29,11 @@ struct Case {
     const int64_t n = x.view().cols;
     for (int64_t i = 0; i < n; ++i) magnitudes += std::abs(x.At(t, i) * weight.At(o, i));
     const double rounding = y.view().dtype == DType::kBF16 ? kBf16Rounding : 0;
+    // A bias is added to the product's bf16: two roundings.
+    const double product =
+        bias.empty() ? 0 : std::abs(Want(t, o) - bias[static_cast<size_t>(o)]);
     return std::ldexp(1.0, -22) * (std::sqrt(static_cast<double>(n)) + 8) * magnitudes +
-           2 * rounding * std::abs(Want(t, o));
+           2 * rounding * (std::abs(Want(t, o)) + product);
   }
 };
 
