@@ -75,7 +75,7 @@ void SlotTable::MakeOwn(std::vector<PageId>* ids, std::vector<std::byte*>* pages
     const PageId shared = (*ids)[i];
     if (pool_.references(shared) == 1) continue;
     const PageId own = pool_.Take();
-    std::memcpy(pool_.data(own), pool_.data(shared), pool_.page_bytes());
+    pool_.CopyPage(own, shared, pool_.page_bytes());
     pool_.DropReference(shared);
     (*ids)[i] = own;
     (*pages)[i] = pool_.data(own);
