@@ -57,7 +57,8 @@ class Text {
       inputs.v.push_back(Rows(v_, kv_columns(), layer, past, rows));
     }
     std::vector<float> result;
-    for (const auto& out : RunLayers(cache, stream, step, inputs, 0.3f, layout_.layers)) {
+    CpuDevice memory(1);
+    for (const auto& out : RunLayers(cache, memory, stream, step, inputs, 0.3f, layout_.layers)) {
       result.insert(result.end(), out.begin(), out.end());
     }
     cache.EndStep(step);
