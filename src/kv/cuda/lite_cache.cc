@@ -258,7 +258,7 @@ void CudaLiteCache::BeginStep(const Step& step) {
   growth_.Begin(step);
   const auto count = static_cast<int64_t>(step.sequences.size());
   block_.Begin(step.decode_rows, count - step.decode_rows);
-  fills_ = false;
+  fills_.clear();
   int64_t longest = 0;
   for (int64_t i = 0; i < count; ++i) {
     const StepSequence& part = step.sequences[static_cast<size_t>(i)];
@@ -269,7 +269,7 @@ void CudaLiteCache::BeginStep(const Step& step) {
       sequence.filled = false;
     } else if (!sequence.filled) {
       block_.flag(i) = 1;
-      fills_ = true;
+      fills_.push_back(part);
     }
     ops::cuda::StepSequence& target = block_.at(i);
     target = {.first_row = static_cast<int32_t>(part.first_row),
@@ -309,7 +309,7 @@ void CudaLiteCache::BeginStep(const Step& step) {
 }
 
 std::optional<uint64_t> CudaLiteCache::ReplayKey(const Step&) const {
-  if (fills_) return std::nullopt;
+  if (!fills_.empty()) return std::nullopt;
   return reinterpret_cast<uintptr_t>(block_.address()) ^
          (reinterpret_cast<uintptr_t>(work_.data()) << 1) ^
          (reinterpret_cast<uintptr_t>(scratch_.data()) << 2) ^
@@ -328,7 +328,7 @@ bool CudaLiteCache::HasOffloaded(int64_t layer) const {
 void CudaLiteCache::Start(Stream& stream, float scale) {
   if (std::exchange(started_, true)) return;
   block_.Send(stream);
-  if (!fills_) return;
+  if (fills_.empty()) return;
   const StepView step = block_.Decoding(context_);
   for (int64_t i = 0; i < tiers_.shape.layout.layers; ++i) {
     if (!HasOffloaded(i)) continue;
@@ -341,6 +341,21 @@ void CudaLiteCache::Start(Stream& stream, float scale) {
     ops::cuda::PullRows(stream, step, lite_shape_, layer, kPullBlocks);
     ops::cuda::FillFixed(stream, step, lite_shape_, layer, block_.device_flags());
   }
+  // From here on, also where the step fails and is run again: its lookups move the labels, and
+  // what they chose must stay.
+  const Shape& shape = tiers_.shape;
+  for (const StepSequence& part : fills_) {
+    Get(part.id).filled = true;
+    Count(std::min(shape.Candidates(part.past), shape.Rows(part.past)) + shape.SinkRows(part.past) +
+              part.past - shape.RecentBegin(part.past),
+          &stats_.fill);
+  }
+}
+
+void CudaLiteCache::Count(int64_t rows, Traffic* traffic) const {
+  const Shape& shape = tiers_.shape;
+  traffic->rows += static_cast<uint64_t>(rows * shape.offloaded);
+  traffic->bytes += static_cast<uint64_t>(rows * shape.offloaded) * shape.store_format.row_bytes();
 }
 
 void CudaLiteCache::Decide(Stream& stream, int64_t layer_index, const MatrixView& q) {
@@ -446,26 +461,16 @@ void CudaLiteCache::Attend(Stream& stream, int64_t layer, const Step& step, cons
 
 void CudaLiteCache::EndStep(const Step& step) {
   const Shape& shape = tiers_.shape;
-  const auto offloaded = static_cast<uint64_t>(shape.offloaded);
   const auto heads = static_cast<uint64_t>(shape.layout.layers * shape.layout.kv_heads);
-  const auto add = [&](Traffic& traffic, int64_t rows) {
-    traffic.rows += static_cast<uint64_t>(rows) * offloaded;
-    traffic.bytes += static_cast<uint64_t>(rows) * offloaded * shape.store_format.row_bytes();
-  };
   for (const StepSequence& part : step.sequences) {
     const int64_t n = part.past + part.rows;
-    Sequence& sequence = Get(part.id);
     stats_.bytes_written += static_cast<uint64_t>(part.rows) * heads * shape.format.row_bytes();
     if (!part.decode) {
-      add(stats_.prefill, part.rows);
+      Count(part.rows, &stats_.prefill);
       stats_.bytes_read += static_cast<uint64_t>(n) * heads * shape.format.row_bytes();
       continue;
     }
-    if (!std::exchange(sequence.filled, true)) {
-      add(stats_.fill, std::min(shape.Candidates(part.past), shape.Rows(part.past)) +
-                           shape.SinkRows(part.past) + part.past - shape.RecentBegin(part.past));
-    }
-    add(stats_.spill, growth_.StoredAfter(part) - tiers_.store.Length(part.id));
+    Count(growth_.StoredAfter(part) - tiers_.store.Length(part.id), &stats_.spill);
     // What a head keeps at most; heads with a carry of fewer rows read a little less.
     const int64_t rows = std::min(n, shape.sink + shape.Rows(n) + shape.recent);
     stats_.bytes_read += static_cast<uint64_t>(rows) * heads * shape.format.row_bytes();

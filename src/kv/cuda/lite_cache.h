@@ -76,6 +76,8 @@ class CudaLiteCache final : public Cache {
   void AttendPrompt(Stream& stream, int64_t layer, int64_t index, const MatrixView& q,
                     const MatrixView& k, const MatrixView& v, float scale, const MatrixView& out);
   bool HasOffloaded(int64_t layer) const;
+  // `rows` of every offloaded head.
+  void Count(int64_t rows, Traffic* traffic) const;
   ops::cuda::RowTable Staging(int64_t layer) const;
 
   CudaDevice& device_;
@@ -100,7 +102,7 @@ class CudaLiteCache final : public Cache {
 
   // Of the step in progress.
   StepCheck check_;
-  bool fills_ = false;
+  std::vector<StepSequence> fills_;  // its sequences whose slots Start() fills
   bool started_ = false;
   int64_t context_ = 0;
   // Counted on the host, from lengths.

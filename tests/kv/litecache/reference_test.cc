@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <random>
 
 #include "device/cuda/cuda_devices.h"
@@ -38,6 +39,9 @@ std::shared_ptr<Profile> RandomProfile(const Layout& layout, std::mt19937_64& ra
   };
   profile->hata[128] = matrices(128);
   profile->loki = matrices(layout.head_dim);
+  // Of the size of orthonormal directions: larger scores leave the softmax's range, where the order
+  // of scores that all round to 0 is the arithmetic's.
+  for (float& x : profile->loki) x /= std::sqrt(static_cast<float>(layout.head_dim));
   return profile;
 }
 
@@ -112,8 +116,11 @@ TEST_P(LiteCacheReference, RandomLivesAgreeStepByStep) {
                  << options.recent_tokens << " carry " << options.carry_tokens << " "
                  << options.thresholds << " eta " << options.eta << " " << options.aggregation
                  << " group " << group << " prefetch " << options.prefetch << " delta "
-                 << options.delta_update << " slots " << options.slots << " "
-                 << Name(layout.dtype));
+                 << options.delta_update << " slots " << options.slots << " " << Name(layout.dtype)
+                 << " layers " << layout.layers << " KV heads " << kv_heads << " head_dim "
+                 << layout.head_dim << " resident " << options.resident_heads << " first layer "
+                 << options.resident_first_layer << " all rows " << options.resident_full_attention
+                 << " dense " << options.dense_layers);
     Harness harness(layout, options, RandomProfile(layout, random), Pick(random, {0.03, 0.1, 0.3}),
                     random(), kPlenty, device);
     RunLife(harness, layout, random, 80);
