@@ -7,6 +7,8 @@
 #include "ops/activation.h"
 #include "ops/cuda/bench.h"
 #include "ops/cuda/dense.h"
+#include "ops/cuda/gemm.h"
+#include "ops/cuda/gemv.h"
 #include "ops/norm.h"
 #include "ops/rope.h"
 
@@ -20,13 +22,19 @@ int64_t Copies(int64_t bytes) {
   return std::clamp<int64_t>(kSeveralCaches / std::max<int64_t>(bytes, 1), 4, 64);
 }
 
+// By what a product is computed: as ops::Linear chooses, by our kernels, or by cuBLASLt.
+enum class Way { kChosen, kGemv, kLibrary };
+
 // `outs`: parts of one product's launch, of `in` columns each.
 void BenchLinear(Bench& bench, const std::string& what, const std::vector<int64_t>& outs,
-                 int64_t in, int64_t rows, DType y_type) {
+                 int64_t in, int64_t rows, DType y_type, Way way = Way::kChosen) {
   int64_t out = 0;
   for (int64_t part : outs) out += part;
   const std::string name =
-      fmt::format("linear {} [{}, {}] x {} rows -> {}", what, out, in, rows, Name(y_type));
+      fmt::format("linear {} [{}, {}] x {} rows -> {}{}", what, out, in, rows, Name(y_type),
+                  way == Way::kLibrary ? ", cuBLASLt"
+                  : way == Way::kGemv  ? ", GEMV"
+                                       : "");
   if (!bench.Wants(name)) return;
   const int64_t weight_bytes = out * in * 2;
   const int64_t y_bytes = rows * out * static_cast<int64_t>(SizeOf(y_type));
@@ -35,6 +43,7 @@ void BenchLinear(Bench& bench, const std::string& what, const std::vector<int64_
   const Buffer weights = bench.Random(static_cast<size_t>(copies * weight_bytes));
   const Buffer x = bench.Random(static_cast<size_t>(rows * in * 2));
   const Buffer y = bench.Zeros(static_cast<size_t>(y_bytes));
+  Gemm library;
   bench.Run(name, static_cast<double>(bytes),
             2.0 * static_cast<double>(rows * out) * static_cast<double>(in),
             static_cast<int>(copies), [&](Stream& stream, int i) {
@@ -47,8 +56,65 @@ void BenchLinear(Bench& bench, const std::string& what, const std::vector<int64_
                                  .y = MatrixView::Of(result, y_type, rows, part)});
                 first += part;
               }
-              ops::Linear(stream, MatrixView::Of(x.data(), DType::kBF16, rows, in), parts);
+              const MatrixView x_view = MatrixView::Of(x.data(), DType::kBF16, rows, in);
+              if (way == Way::kChosen) return ops::Linear(stream, x_view, parts);
+              if (way == Way::kGemv) return Gemv(stream, x_view, parts, Epilogue::kStore);
+              for (const LinearPart& part : parts) {
+                library.Run(AsCuda(stream), x_view, part.weight, nullptr, part.y, Epilogue::kStore);
+              }
             });
+}
+
+// What a layer of Llama-3-8B does beside attention: norm, qkv, RoPE, o, norm, gate and up, SiLU,
+// down. Of interest: how near it comes to reading its weights.
+void BenchLayer(Bench& bench, int64_t rows) {
+  const std::string name = fmt::format("linear layer without attention x {} rows", rows);
+  if (!bench.Wants(name)) return;
+  constexpr int64_t kHidden = 4096, kKv = 1024, kWide = 14336;
+  constexpr int64_t kQkvo = (2 * kHidden + 2 * kKv) * kHidden;
+  constexpr int64_t kElements = kQkvo + 3 * kWide * kHidden;
+  constexpr int kLayers = 8;
+  const Buffer weights = bench.Random(kLayers * kElements * 2);
+  const Buffer norm = bench.Random(kHidden * 4);
+  const auto floats = [&](int64_t cols) {
+    return bench.Zeros(static_cast<size_t>(rows * cols * 4));
+  };
+  const Buffer x = floats(kHidden), h = floats(kHidden), q = floats(kHidden), k = floats(kKv),
+               v = floats(kKv), gate = floats(kWide), up = floats(kWide), rotations = floats(128);
+  const auto f32 = [&](const Buffer& b, int64_t cols) {
+    return MatrixView::Of(b.data(), DType::kF32, rows, cols);
+  };
+  const auto bf16_rows = [&](const Buffer& b, int64_t cols) {
+    return MatrixView::Of(b.data(), DType::kBF16, rows, cols);
+  };
+  bench.Run(name, static_cast<double>(kElements) * 2, 0, kLayers, [&](Stream& stream, int i) {
+    char* at = weights.as<char>() + i * kElements * 2;
+    const auto take = [&](int64_t out, int64_t in) {
+      const MatrixView weight = MatrixView::Of(at, DType::kBF16, out, in);
+      at += out * in * 2;
+      return weight;
+    };
+    const MatrixView input = bf16_rows(h, kHidden);
+    const auto norm_x = [&] {
+      ops::RmsNorm(stream, f32(x, kHidden), norm.as<float>(), 1e-5f, 1, input);
+    };
+    norm_x();
+    const std::vector<LinearPart> qkv = {{.weight = take(kHidden, kHidden), .y = f32(q, kHidden)},
+                                         {.weight = take(kKv, kHidden), .y = f32(k, kKv)},
+                                         {.weight = take(kKv, kHidden), .y = f32(v, kKv)}};
+    ops::Linear(stream, input, qkv);
+    ops::Rope(stream, f32(q, kHidden), f32(rotations, 128), 32);
+    ops::Rope(stream, f32(k, kKv), f32(rotations, 128), 8);
+    ops::Linear(stream, input, take(kHidden, kHidden), nullptr, f32(x, kHidden), Epilogue::kAdd);
+    norm_x();
+    const std::vector<LinearPart> gate_up = {
+        {.weight = take(kWide, kHidden), .y = bf16_rows(gate, kWide)},
+        {.weight = take(kWide, kHidden), .y = bf16_rows(up, kWide)}};
+    ops::Linear(stream, input, gate_up);
+    ops::SiluMul(stream, bf16_rows(gate, kWide), bf16_rows(up, kWide), bf16_rows(gate, kWide));
+    ops::Linear(stream, bf16_rows(gate, kWide), take(kHidden, kWide), nullptr, f32(x, kHidden),
+                Epilogue::kAdd);
+  });
 }
 
 // Element-wise operations on [rows, cols] activations, each run on its own.
@@ -86,13 +152,19 @@ void BenchElementwise(Bench& bench, int64_t rows) {
 
 void BenchDense(Bench& bench) {
   for (int64_t rows : {1, 2, 4, 8, 16}) {
-    BenchLinear(bench, "o", {4096}, 4096, rows, DType::kF32);
-    BenchLinear(bench, "k", {1024}, 4096, rows, DType::kF32);
-    BenchLinear(bench, "qkv", {4096, 1024, 1024}, 4096, rows, DType::kF32);
-    BenchLinear(bench, "up", {14336}, 4096, rows, DType::kBF16);
-    BenchLinear(bench, "gate+up", {14336, 14336}, 4096, rows, DType::kBF16);
-    BenchLinear(bench, "down", {4096}, 14336, rows, DType::kF32);
-    BenchLinear(bench, "logits", {128256}, 4096, rows, DType::kF32);
+    const auto all = [&](const std::string& what, const std::vector<int64_t>& outs, int64_t in,
+                         DType y_type) {
+      BenchLinear(bench, what, outs, in, rows, y_type);
+      BenchLinear(bench, what, outs, in, rows, y_type, Way::kGemv);
+      BenchLinear(bench, what, outs, in, rows, y_type, Way::kLibrary);
+    };
+    all("o", {4096}, 4096, DType::kF32);
+    all("k", {1024}, 4096, DType::kF32);
+    all("qkv", {4096, 1024, 1024}, 4096, DType::kF32);
+    all("up", {14336}, 4096, DType::kBF16);
+    all("gate+up", {14336, 14336}, 4096, DType::kBF16);
+    all("down", {4096}, 14336, DType::kF32);
+    all("logits", {128256}, 4096, DType::kF32);
   }
   // 17 is the first that cuBLASLt takes.
   for (int64_t rows : {17, 32, 512, 2048, 8192}) {
@@ -100,6 +172,7 @@ void BenchDense(Bench& bench) {
     BenchLinear(bench, "up", {14336}, 4096, rows, DType::kBF16);
     BenchLinear(bench, "down", {4096}, 14336, rows, DType::kF32);
   }
+  for (int64_t rows : {1, 4, 16}) BenchLayer(bench, rows);
   for (int64_t rows : {1, 16, 2048}) BenchElementwise(bench, rows);
   for (int64_t rows : {1, 8, 64}) {
     const std::string name = fmt::format("arg max of 128256 x {} rows", rows);

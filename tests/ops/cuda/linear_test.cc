@@ -30,8 +30,7 @@ struct Case {
     for (int64_t i = 0; i < n; ++i) magnitudes += std::abs(x.At(t, i) * weight.At(o, i));
     const double rounding = y.view().dtype == DType::kBF16 ? kBf16Rounding : 0;
     // A bias is added to the product's bf16: two roundings.
-    const double product =
-        bias.empty() ? 0 : std::abs(Want(t, o) - bias[static_cast<size_t>(o)]);
+    const double product = bias.empty() ? 0 : std::abs(Want(t, o) - bias[static_cast<size_t>(o)]);
     return std::ldexp(1.0, -22) * (std::sqrt(static_cast<double>(n)) + 8) * magnitudes +
            2 * rounding * (std::abs(Want(t, o)) + product);
   }
@@ -89,6 +88,11 @@ TEST_F(LinearTest, FewRowsOfAnySize) {
 }
 
 TEST_F(LinearTest, FewRowsOfManyOutputs) {
+  // Depths and outputs an SM that take the ring of stages round several times.
+  for (int64_t rows : {1, 6, 16}) {
+    Check(
+        Make(rows, 3 * gpu_->sm_count() + 5, 4096 + 136, DType::kBF16, DType::kF32, true, true, 8));
+  }
   // Enough outputs for the launches of wide products on any GPU: 2 and 16 tiles of 8 an SM.
   const int64_t sms = gpu_->sm_count();
   for (int64_t out : {16 * sms + 11, 128 * sms + 13}) {
@@ -145,14 +149,106 @@ TEST_F(LinearTest, ARowsBitsDoNotDependOnTheOthers) {
   const Case c = Make(kMaxGemvRows, 203, 1048, DType::kBF16, DType::kF32, false, false, 0);
   const LinearPart all = Target(c);
   const MatrixView x = OnDevice(c.x);
-  ops::Linear(*stream_, x, all.weight, nullptr, all.y);
-  const std::vector<float> want = Download(all.y.Row<float>(0), static_cast<size_t>(16 * 203));
-  for (int64_t t : {0, 6, 15}) {
-    auto* alone = Poisoned<float>(203);
-    ops::Linear(*stream_, x.Rows(t, 1), all.weight, nullptr, MatrixView::Of(alone, 1, 203));
-    const std::vector<float> got = Download(alone, 203);
-    for (size_t o = 0; o < 203; ++o) ASSERT_EQ(got[o], want[static_cast<size_t>(t) * 203 + o]) << o;
+  const auto product = [&](int64_t first, int64_t rows) {
+    const auto size = static_cast<size_t>(rows * 203);
+    auto* y = Poisoned<float>(size);
+    ops::Linear(*stream_, x.Rows(first, rows), all.weight, nullptr, MatrixView::Of(y, rows, 203));
+    return Download(y, size);
+  };
+  for (const auto& [few, many] :
+       {std::pair<int64_t, int64_t>{1, kMaxBulkRows}, {kMaxBulkRows + 1, kMaxGemvRows}}) {
+    const std::vector<float> want = product(0, many);
+    for (int64_t t : {int64_t{0}, (many - few) / 2, many - few}) {
+      SCOPED_TRACE(fmt::format("rows [{}, {}) of {}", t, t + few, many));
+      const std::vector<float> got = product(t, few);
+      for (size_t i = 0; i < got.size(); ++i) {
+        ASSERT_EQ(got[i], want[static_cast<size_t>(t) * 203 + i]) << i;
+      }
+    }
   }
+}
+
+TEST_F(LinearTest, FewRowsOfLargeWeights) {
+  // More than 64 MiB: cuBLASLt's, except for a bf16 y with a bias.
+  for (bool bias : {false, true}) {
+    Check(Make(2, 4104, 8200, DType::kBF16, DType::kBF16, bias, false, 0));
+  }
+}
+
+TEST_F(LinearTest, AChainOfProducts) {
+  // Each overlaps the one before, whose results it multiplies, adds to or overwrites; and the
+  // stream's other work stands between: also as the graph's first node and after a fork.
+  PrepareLinear(*stream_);
+  constexpr int64_t kWidth = 1544, kRows = 3;
+  const auto make = [&](bool add) {
+    return Make(kRows, kWidth, kWidth, DType::kBF16, DType::kF32, true, add, 0);
+  };
+  const Case c = make(false), d = make(true);
+  const LinearPart first = Target(c), second = Target(d);
+  const MatrixView x = OnDevice(c.x);
+  const MatrixView between = OnDevice(d.x);
+  const size_t bytes = static_cast<size_t>(kRows * kWidth) * sizeof(float);
+  const auto chain = [&] {
+    for (int i = 0; i < 20; ++i) {
+      ops::Linear(*stream_, x, first.weight, first.bias, first.y, Epilogue::kStore);
+      Convert(*stream_, first.y, between);
+      ops::Linear(*stream_, between, second.weight, second.bias, second.y, Epilogue::kStore);
+      ops::Linear(*stream_, between, first.weight, first.bias, second.y, Epilogue::kAdd);
+      ops::Linear(*stream_, x, second.weight, nullptr, first.y, Epilogue::kAdd);
+      LC_CUDA(cudaMemsetAsync(first.y.data, 0, bytes / 2, AsCuda(*stream_).handle()));
+      ops::Linear(*stream_, between, second.weight, nullptr, first.y, Epilogue::kAdd);
+    }
+  };
+  const auto results = [&] {
+    stream_->Synchronize();
+    std::vector<float> all = Download(first.y.Row<float>(0), static_cast<size_t>(kRows * kWidth));
+    const auto more = Download(second.y.Row<float>(0), static_cast<size_t>(kRows * kWidth));
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  };
+  // The truth: every product waited for.
+  ops::Linear(*stream_, x, first.weight, first.bias, first.y, Epilogue::kStore);
+  stream_->Synchronize();
+  Convert(*stream_, first.y, between);
+  stream_->Synchronize();
+  ops::Linear(*stream_, between, second.weight, second.bias, second.y, Epilogue::kStore);
+  stream_->Synchronize();
+  ops::Linear(*stream_, between, first.weight, first.bias, second.y, Epilogue::kAdd);
+  stream_->Synchronize();
+  ops::Linear(*stream_, x, second.weight, nullptr, first.y, Epilogue::kAdd);
+  stream_->Synchronize();
+  LC_CUDA(cudaMemsetAsync(first.y.data, 0, bytes / 2, AsCuda(*stream_).handle()));
+  stream_->Synchronize();
+  ops::Linear(*stream_, between, second.weight, nullptr, first.y, Epilogue::kAdd);
+  const std::vector<float> want = results();
+  chain();
+  EXPECT_EQ(results(), want);
+
+  CUstream_st* const handle = AsCuda(*stream_).handle();
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t executable = nullptr;
+  cudaStream_t side = nullptr;
+  cudaEvent_t forked = nullptr, joined = nullptr;
+  LC_CUDA(cudaStreamCreateWithFlags(&side, cudaStreamNonBlocking));
+  LC_CUDA(cudaEventCreate(&forked));
+  LC_CUDA(cudaEventCreate(&joined));
+  LC_CUDA(cudaStreamBeginCapture(handle, cudaStreamCaptureModeThreadLocal));
+  LC_CUDA(cudaEventRecord(forked, handle));
+  LC_CUDA(cudaStreamWaitEvent(side, forked, 0));
+  LC_CUDA(cudaMemsetAsync(second.y.data, 0xff, bytes, side));
+  LC_CUDA(cudaEventRecord(joined, side));
+  ops::Linear(*stream_, x, first.weight, first.bias, first.y, Epilogue::kStore);
+  LC_CUDA(cudaStreamWaitEvent(handle, joined, 0));
+  chain();
+  LC_CUDA(cudaStreamEndCapture(handle, &graph));
+  LC_CUDA(cudaGraphInstantiate(&executable, graph, 0));
+  for (int i = 0; i < 3; ++i) LC_CUDA(cudaGraphLaunch(executable, handle));
+  EXPECT_EQ(results(), want);
+  LC_CUDA(cudaGraphExecDestroy(executable));
+  LC_CUDA(cudaGraphDestroy(graph));
+  LC_CUDA(cudaEventDestroy(forked));
+  LC_CUDA(cudaEventDestroy(joined));
+  LC_CUDA(cudaStreamDestroy(side));
 }
 
 TEST_F(LinearTest, IsCapturedIntoAGraph) {
