@@ -42,6 +42,9 @@ std::unique_ptr<ServedModel> MakeServedModel(std::unique_ptr<Engine> engine,
 }
 
 Server::Server(ServerOptions options) : tls_(!options.http.tls_certificate.empty()) {
+  const bool open = !tls_ && options.service.keys.empty();
+  const bool listed = !options.service.allowed_hosts.empty();
+  HostCheck check(options.service.allowed_hosts);  // its error comes before the port is taken
   service_ = std::make_unique<Service>(std::move(options.service), loop_);
   http_ = std::make_unique<HttpServer>(
       loop_, std::move(options.http),
@@ -58,6 +61,7 @@ Server::Server(ServerOptions options) : tls_(!options.http.tls_certificate.empty
         service_->OnFinished(exchange);
       });
   service_->SetCounters(&http_->counters());
+  if (listed || (open && IsLoopback(http_->address()))) service_->SetHostCheck(std::move(check));
   loop_.Start();
 }
 

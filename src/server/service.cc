@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "server/api/error.h"
 #include "server/api/information.h"
+#include "server/api/json.h"
 #include "server/api/stats.h"
 #include "server/generation.h"
 #include "server/page/page.h"
@@ -130,6 +131,15 @@ void Service::Handle(const std::shared_ptr<Exchange>& exchange) {
   }
 }
 
+void Service::CheckHost(const HttpRequest& request) const {
+  const std::string_view host = request.Header("host");
+  if (request.path == "/health" || hosts_.Allows(host)) return;
+  throw ApiError(403, "invalid_request_error", "host_not_allowed", "",
+                 fmt::format("this server does not answer to the host {}: call it localhost or "
+                             "127.0.0.1, or start it with --allowed-host and that name",
+                             Excerpt(std::string(host))));
+}
+
 void Service::CheckKey(const HttpRequest& request) const {
   if (request.path == "/health" || IsPage(request.path) || options_.keys.empty() ||
       options_.keys.Allows(request.Header("authorization"))) {
@@ -141,6 +151,7 @@ void Service::CheckKey(const HttpRequest& request) const {
 
 std::optional<HttpResponse> Service::CheckHeader(const HttpRequest& request) const {
   try {
+    CheckHost(request);
     CheckKey(request);
   } catch (const ApiError& error) {
     return error.Response();
@@ -150,6 +161,7 @@ std::optional<HttpResponse> Service::CheckHeader(const HttpRequest& request) con
 
 void Service::Dispatch(const std::shared_ptr<Exchange>& exchange) {
   const HttpRequest& request = exchange->request();
+  CheckHost(request);
   const std::string method = request.method == "HEAD" ? "GET" : request.method;
   // A preflight carries no key, and tells nothing.
   if (method == "OPTIONS" && OriginAllowed(request.Header("origin"))) {

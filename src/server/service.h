@@ -16,6 +16,7 @@
 #include "server/api/model.h"
 #include "server/auth.h"
 #include "server/clients.h"
+#include "server/host_check.h"
 #include "server/http/exchange.h"
 #include "server/http/io_loop.h"
 #include "server/metrics/metrics.h"
@@ -28,6 +29,9 @@ struct ServiceOptions {
   ApiKeys keys;  // none: everybody may
   // Origins of web pages that may call, "*" for any; none: browsers keep pages out.
   std::vector<std::string> cors_origins;
+  // What requests may call this machine, beside its loopback names. None, and everything is taken
+  // where keys or TLS protect the server, or where it listens at another address than loopback.
+  std::vector<std::string> allowed_hosts;
   int64_t max_queue = 256;  // requests that wait for the engine
   int workers = 2;          // threads that read and tokenize requests
 };
@@ -55,6 +59,7 @@ class Service {
 
   void SetCounters(const HttpCounters* counters) { counters_ = counters; }
   void Handle(const std::shared_ptr<Exchange>& exchange);
+  void SetHostCheck(HostCheck check) { hosts_ = std::move(check); }
   // What refuses a request by its header alone.
   std::optional<HttpResponse> CheckHeader(const HttpRequest& request) const;
   void OnFinished(const Exchange& exchange);
@@ -74,7 +79,8 @@ class Service {
   static const std::vector<Route>& Routes();
   using ReadJob = GenerationJob (*)(const Json& body, const ServedModel& model);
 
-  // Throws ApiError 401.
+  // Throws ApiError 403, 401.
+  void CheckHost(const HttpRequest& request) const;
   void CheckKey(const HttpRequest& request) const;
   void AddCors(Exchange& exchange) const;
   bool OriginAllowed(std::string_view origin) const;
@@ -101,6 +107,7 @@ class Service {
   void Responses(const std::shared_ptr<Exchange>& exchange);
 
   const ServiceOptions options_;
+  HostCheck hosts_;
   IoLoop& loop_;
   const HttpCounters* counters_ = nullptr;
   std::unique_ptr<ServedModel> model_;

@@ -1,4 +1,5 @@
 // Keys, origins, TLS.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <netinet/in.h>
 #include <openssl/err.h>
@@ -11,6 +12,7 @@
 
 #include "expect_error.h"
 #include "server/auth.h"
+#include "server/host_check.h"
 #include "server/test_server.h"
 #include "temporary_directory.h"
 
@@ -97,6 +99,77 @@ TEST(Security, PagesOfOtherOriginsAreKeptOutUnlessAsked) {
   EXPECT_EQ(allowed.headers.at("access-control-allow-origin"), "https://example.org");
   EXPECT_FALSE(Call(open.port(), "GET", "/health", "", {"Origin: https://evil.example"})
                    .headers.contains("access-control-allow-origin"));
+}
+
+TEST(Security, WebPagesCannotBorrowTheAddress) {
+  TestServer server;
+  const auto call = [](TestServer& one, std::string_view path, const std::string& host) {
+    Client client(one.port());
+    client.Send(fmt::format("GET {} HTTP/1.1\r\n{}Connection: close\r\n\r\n", path,
+                            host.empty() ? "" : "Host: " + host + "\r\n"));
+    return ParseReply(client.ReceiveAll());
+  };
+  for (const char* host : {"", "localhost", "LocalHost:80", "localhost.", "127.0.0.1:12345",
+                           "127.8.0.1", "[::1]", "[::1]:8080", "[0:0::0:1]:1"}) {
+    EXPECT_EQ(call(server, "/v1/models", host).status, 200) << host;
+  }
+  for (const char* host :
+       {"evil.example", "evil.example:8080", "localhost.evil.example", "127.0.0.1.evil.example",
+        "evil.example.", "192.168.0.1", "0.0.0.0", "[::2]:80", "localhost:x", "localhost@evil"}) {
+    for (const char* path : {"/v1/models", "/stats", "/", "/nowhere"}) {
+      EXPECT_EQ(call(server, path, host).status, 403) << host << " " << path;
+    }
+    EXPECT_EQ(call(server, "/health", host).status, 200) << host;
+  }
+  const Json error = Json::parse(call(server, "/props", "evil.example").body)["error"];
+  EXPECT_EQ(error["code"], "host_not_allowed");
+  EXPECT_THAT(error["message"].get<std::string>(), HasSubstr("evil.example"));
+  EXPECT_THAT(error["message"].get<std::string>(), HasSubstr("--allowed-host"));
+  // Before its body is read.
+  Client stranger(server.port());
+  stranger.Send("POST /v1/completions HTTP/1.1\r\nHost: evil\r\nContent-Length: 9000000\r\n\r\n{");
+  EXPECT_EQ(ParseReply(stranger.ReceiveAll()).status, 403);
+
+  TestServer::Options options;
+  options.server.service.allowed_hosts = {"LLM.example.org", "[fd00::0:7]"};
+  TestServer named(options);
+  for (const char* host : {"llm.example.org", "llm.Example.org.:443", "[fd00::7]:1", "localhost"}) {
+    EXPECT_EQ(call(named, "/props", host).status, 200) << host;
+  }
+  EXPECT_EQ(call(named, "/props", "example.org").status, 403);
+  options.server.service.allowed_hosts = {"*"};
+  TestServer any(options);
+  EXPECT_EQ(call(any, "/props", "evil.example").status, 200);
+}
+
+TEST(Security, OtherGuardsLeaveTheHostOpenUnlessItIsNamed) {
+  TestServer::Options options;
+  options.load = false;
+  options.server.service.keys.Add("key");
+  const auto status = [](TestServer& server) {
+    Client client(server.port());
+    client.Send(
+        "GET /props HTTP/1.1\r\nHost: far.example\r\nAuthorization: Bearer key\r\nConnection: "
+        "close\r\n\r\n");
+    return ParseReply(client.ReceiveAll()).status;
+  };
+  TestServer keys(options);
+  EXPECT_EQ(status(keys), 503);  // no model yet
+  options.server.service.allowed_hosts = {"near.example"};
+  TestServer listed(options);
+  EXPECT_EQ(status(listed), 403);
+
+  TestServer::Options everywhere;
+  everywhere.load = false;
+  everywhere.server.http.host = "0.0.0.0";
+  TestServer open(everywhere);
+  EXPECT_EQ(status(open), 503);
+}
+
+TEST(Security, BadHostNamesAreErrors) {
+  for (const char* name : {"", "https://example.org", "example.org:80", "a b", "a,b", "[x:y]"}) {
+    EXPECT_ERROR(server::HostCheck({name}), InvalidArgument, "--allowed-host");
+  }
 }
 
 // A key and a certificate signed by itself, as PEM.

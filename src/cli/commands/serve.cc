@@ -239,6 +239,12 @@ class ServeCommand final : public Command {
                 "Let web pages of this origin call the server, e.g. https://example.org; *: all; "
                 "can be given several times; default: none")
         ->group(kSecurity);
+    AddRepeated(
+        app, "--allowed-host", hosts_,
+        "Answer requests that call the server by this name, e.g. llm.example.org, beside "
+        "localhost and loopback addresses; *: any; can be given several times; default: any "
+        "with a key, TLS or another --host, else none")
+        ->group(kSecurity);
     app.add_flag("--trust-chat-template", limits_.trust_chat_template,
                  "Take chat templates that requests bring along")
         ->group(kSecurity);
@@ -256,6 +262,7 @@ class ServeCommand final : public Command {
     options.http.ping_interval = Milliseconds(ping_seconds_);
     options.service.max_queue = max_queue_;
     options.service.cors_origins = origins_;
+    options.service.allowed_hosts = hosts_;
     for (const auto& key : keys_) options.service.keys.Add(key);
     for (const auto& file : key_files_) options.service.keys.AddFile(file);
     limits_.max_tokens = max_tokens_.value;
@@ -329,6 +336,7 @@ class ServeCommand final : public Command {
   std::vector<std::string> keys_;
   std::vector<std::string> key_files_;
   std::vector<std::string> origins_;
+  std::vector<std::string> hosts_;
 };
 
 }  // namespace
