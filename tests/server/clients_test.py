@@ -287,10 +287,16 @@ class Clients(unittest.TestCase):
         next(iter(stream))
         stream.close()
         self.server.wait_idle()
-        samples = self.server.metrics()
-        for tier in ("device", "host"):  # what is used is what is kept for later requests
-            self.assertEqual(samples[("litecache_kv_used_bytes", (("tier", tier),))],
-                             samples[("litecache_prefix_bytes", (("tier", tier),))])
+        deadline = time.time() + 20
+        while True:
+            samples = self.server.metrics()
+            used, kept = ([samples[(name, (("tier", tier),))] for tier in ("device", "host")]
+                          for name in ("litecache_kv_used_bytes", "litecache_prefix_bytes"))
+            # What is used is what is kept for later requests, once the engine has ended its step.
+            if used == kept or time.time() > deadline:
+                break
+            time.sleep(0.05)
+        self.assertEqual(used, kept)
 
     def test_metrics_parse_and_count(self):
         before = self.server.metrics()
