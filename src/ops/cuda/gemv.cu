@@ -10,7 +10,6 @@
 #include "device/cuda/check.h"
 #include "device/cuda/cuda_device.h"
 #include "ops/cuda/gemv.h"
-#include "ops/cuda/gemv_parts.cuh"
 #include "ops/cuda/vectors.cuh"
 
 namespace litecache::ops::cuda {
@@ -19,6 +18,27 @@ namespace {
 constexpr int kOutputs = 8;  // of one product
 constexpr int kDepth = 32;   // elements of the depth that a warp takes in a step
 constexpr int kChunk = 8;    // elements of a lane in a step: 16 bytes
+
+struct Target {
+  const __nv_bfloat16* weight;
+  int64_t stride;
+  const float* bias;
+  void* y;
+  int64_t y_stride;
+  int32_t outputs;
+  int32_t first_block;
+  bool bf16_y;
+};
+
+struct Arguments {
+  const __nv_bfloat16* x;
+  int64_t x_stride;
+  int32_t rows;
+  int32_t depth;
+  bool add;
+  int32_t count;
+  Target targets[kMaxGemvParts];
+};
 
 // 8 consecutive elements; those at `left` and beyond are zeros (aligned: all or none are there).
 template <bool kAligned>
@@ -47,12 +67,25 @@ __device__ inline uint4 LoadOnce(const __nv_bfloat16* p) {
   return v;
 }
 
+// sum [16 rows][8 outputs] += x w^T over 16 elements of the depth.
+__device__ inline void Multiply(float (&sum)[4], uint32_t low0, uint32_t high0, uint32_t low8,
+                                uint32_t high8, uint32_t w_low, uint32_t w_high) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+      "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+      : "r"(low0), "r"(low8), "r"(high0), "r"(high8), "r"(w_low), "r"(w_high));
+}
+
 // A block has kTiles * 8 outputs of one target; its warps take turns along the depth, kUnroll steps
 // each, and their sums are added at the end. kUpper: x has more than 8 rows.
 template <int kWarps, int kTiles, int kUnroll, bool kUpper, bool kAligned>
-__global__ void __launch_bounds__(kWarps * 32) GemvKernel(const __grid_constant__ GemvArguments a) {
-  const GemvTarget& target = TargetOf(a, static_cast<int32_t>(blockIdx.x));
-  const int32_t first = (static_cast<int32_t>(blockIdx.x) - target.first) * kTiles * kOutputs;
+__global__ void __launch_bounds__(kWarps * 32) GemvKernel(const __grid_constant__ Arguments a) {
+  int index = 0;
+  while (index + 1 < a.count &&
+         static_cast<int32_t>(blockIdx.x) >= a.targets[index + 1].first_block)
+    ++index;
+  const Target& target = a.targets[index];
+  const int32_t first = (static_cast<int32_t>(blockIdx.x) - target.first_block) * kTiles * kOutputs;
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int g = lane / 4;
@@ -77,8 +110,8 @@ __global__ void __launch_bounds__(kWarps * 32) GemvKernel(const __grid_constant_
     const uint4 high = kUpper && has8 ? LoadChunk<kAligned>(x8 + k, left) : zero;
 #pragma unroll
     for (int j = 0; j < kTiles; ++j) {
-      GemvMultiply(sum[j], low.x, low.y, high.x, high.y, weights[j].x, weights[j].y);
-      GemvMultiply(sum[j], low.z, low.w, high.z, high.w, weights[j].z, weights[j].w);
+      Multiply(sum[j], low.x, low.y, high.x, high.y, weights[j].x, weights[j].y);
+      Multiply(sum[j], low.z, low.w, high.z, high.w, weights[j].z, weights[j].w);
     }
   };
   constexpr int32_t kTurn = kUnroll * kDepth;
@@ -121,16 +154,23 @@ __global__ void __launch_bounds__(kWarps * 32) GemvKernel(const __grid_constant_
     float value = 0;
 #pragma unroll
     for (int i = 0; i < kWarps; ++i) value += flat[i * kSums + e];
-    StoreSum(a, target, row, output, value);
+    if (target.bias != nullptr) value += target.bias[output];
+    const int64_t at = row * target.y_stride + output;
+    if (target.bf16_y) {
+      static_cast<__nv_bfloat16*>(target.y)[at] = __float2bfloat16(value);
+    } else {
+      auto* y = static_cast<float*>(target.y) + at;
+      *y = a.add ? *y + value : value;
+    }
   }
 }
 
 template <int kWarps, int kTiles, int kUnroll, bool kAligned>
-void Launch(CudaStream& stream, GemvArguments& a) {
+void Launch(CudaStream& stream, Arguments& a) {
   constexpr int32_t kBlockOutputs = kTiles * kOutputs;
   int32_t blocks = 0;
   for (int i = 0; i < a.count; ++i) {
-    a.targets[i].first = blocks;
+    a.targets[i].first_block = blocks;
     blocks += (a.targets[i].outputs + kBlockOutputs - 1) / kBlockOutputs;
   }
   const auto grid = static_cast<unsigned>(blocks);
@@ -150,11 +190,11 @@ void Gemv(Stream& stream, const MatrixView& x, std::span<const LinearPart> targe
           Epilogue epilogue) {
   LC_CHECK(x.rows >= 1 && x.rows <= kMaxGemvRows && x.dtype == DType::kBF16);
   LC_CHECK(targets.size() <= kMaxGemvParts && x.cols <= INT32_MAX / 2);
-  GemvArguments a{.x = x.Row<const __nv_bfloat16>(0),
-                  .x_stride = x.stride,
-                  .rows = static_cast<int32_t>(x.rows),
-                  .depth = static_cast<int32_t>(x.cols),
-                  .add = epilogue == Epilogue::kAdd};
+  Arguments a{.x = x.Row<const __nv_bfloat16>(0),
+              .x_stride = x.stride,
+              .rows = static_cast<int32_t>(x.rows),
+              .depth = static_cast<int32_t>(x.cols),
+              .add = epilogue == Epilogue::kAdd};
   bool aligned = Aligned(x, kChunk);
   int64_t outputs = 0;
   for (const auto& [weight, bias, y] : targets) {
@@ -172,10 +212,6 @@ void Gemv(Stream& stream, const MatrixView& x, std::span<const LinearPart> targe
   }
   if (a.count == 0) return;
   CudaStream& cuda = AsCuda(stream);
-  if (aligned && BulkGemvServes(x.rows)) {
-    BulkGemv(cuda, a);
-    return;
-  }
   // Enough warps for every SM to have its share of the memory's rate in flight (some 32 KiB each):
   // few outputs split the depth over more warps.
   const int64_t tiles_an_sm = outputs / kOutputs / cuda.sm_count();

@@ -23,9 +23,12 @@ void CheckShapes(const MatrixView& x, const MatrixView& weight, const MatrixView
   LC_CHECK(x.cols >= 1 && x.stride >= x.cols && weight.stride >= weight.cols && y.stride >= y.cols);
 }
 
-// From this size on cuBLASLt reads few rows' weights faster (an H200 at 1 to 16 rows: 81 to 96% of
-// the memory's rate, the GEMV 50 to 84%). Below, its launch a part and its tail cost more.
-constexpr int64_t kLibraryBytes = int64_t{64} << 20;
+// cuBLASLt has a launch a part, the GEMV one for all. From this size of a part on, cuBLASLt is
+// faster with any number of rows. Of an H200, in us with 1 and with 16 rows of Llama-3-8B's
+// products (part of MiB; GEMV, cuBLASLt): k (8) 6.7, 7.6 and 6.2, 7.8; q, k and v (16 on average)
+// 20.7, 28.6 and 22.4, 29.3; o (32) 15.4, 12.5 and 14.1, 13.3; down (112) 53.6, 32.2 and 43.8,
+// 33.2; gate and up (112 each) 67.7, 61.6 and 102, 62; logits (1002) 285, 249 and 424, 257.
+constexpr int64_t kLibraryBytes = int64_t{24} << 20;
 
 bool GemvServes(const MatrixView& x, std::span<const LinearPart> parts) {
   if (x.dtype != DType::kBF16 || x.rows > kMaxGemvRows) return false;
@@ -35,7 +38,7 @@ bool GemvServes(const MatrixView& x, std::span<const LinearPart> parts) {
     if (bias != nullptr && y.dtype == DType::kBF16) return true;
     outputs += weight.rows;
   }
-  return outputs * x.cols * 2 < kLibraryBytes;
+  return outputs * x.cols * 2 < kLibraryBytes * static_cast<int64_t>(parts.size());
 }
 
 Gemm& GemmOf(CudaStream& stream) {
