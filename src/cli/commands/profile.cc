@@ -210,7 +210,7 @@ class ProfileCommand final : public Command {
     std::ostringstream lines;
     eval::RunBulk(bulk, 0, questions, flags_.threads, eval::CountTokens(tokenizer), lines,
                   [](const eval::TrainingDocument& document) {
-                    return nlohmann::json{{"text", document.text}}.dump();
+                    return nlohmann::json{{"text", document.text}}.dump() + "\n";
                   });
     *description =
         fmt::format("{} retrieval documents of the train split (seed {}), Python modules",
