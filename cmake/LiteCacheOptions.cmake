@@ -43,7 +43,8 @@ if(NOT LITECACHE_CUDA STREQUAL "OFF")
   check_language(CUDA)
   if(CMAKE_CUDA_COMPILER)
     if(NOT CMAKE_CUDA_ARCHITECTURES)
-      set(CMAKE_CUDA_ARCHITECTURES 80-real 86-real 89-real 90)
+      # Code for sm_80 runs on 86 and 89 as it is; each target is a compilation of every kernel.
+      set(CMAKE_CUDA_ARCHITECTURES 80-real 90)
     endif()
     enable_language(CUDA)
     # CMake 3.25 does not know how to ask nvcc 13 for C++20.
