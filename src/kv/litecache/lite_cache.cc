@@ -11,6 +11,7 @@ LiteCache::LiteCache(Device& device, const Shape& shape, const HeadPlan& plan,
                      const KvOptions& options, bool prefetch, std::unique_ptr<Retriever> retriever,
                      const TierBytes& budget)
     : tiers_(device, device, shape, plan, budget),
+      growth_(tiers_),
       retriever_(std::move(retriever)),
       counters_{.stats = {},
                 .heads = std::vector<HeadCounters>(
@@ -21,8 +22,6 @@ LiteCache::LiteCache(Device& device, const Shape& shape, const HeadPlan& plan,
       decode_(tiers_, *retriever_, spiller_, recall_ ? &*recall_ : nullptr, counters_, options),
       prefill_(tiers_, *retriever_, spiller_, counters_),
       prefetch_(prefetch) {}
-
-LiteCache::~LiteCache() { DropStaging(); }
 
 SequenceId LiteCache::Create() {
   const SequenceId id = tiers_.resident.Create();
@@ -101,55 +100,11 @@ void LiteCache::ImportBlock(SequenceId id, std::span<const std::byte> bytes) {
   tiers_.metadata.Commit(id, kBlockTokens);
 }
 
-int64_t LiteCache::StoredAfter(const StepSequence& sequence) const {
-  const int64_t n = sequence.past + sequence.rows;
-  return std::max(sequence.decode ? n - tiers_.shape.recent : n, tiers_.store.Length(sequence.id));
-}
-
-void LiteCache::PlanGrowth(const Step& step) {
-  all_rows_.clear();
-  stored_rows_.clear();
-  slot_growth_.clear();
-  for (const StepSequence& sequence : step.sequences) {
-    all_rows_.push_back({sequence.id, sequence.rows});
-    const int64_t stored = StoredAfter(sequence) - tiers_.store.Length(sequence.id);
-    if (stored > 0) stored_rows_.push_back({sequence.id, stored});
-    slot_growth_.push_back(
-        {sequence.id, sequence.decode ? tiers_.shape.SlotPages(sequence.past + 1) : 0});
-  }
-}
-
-void LiteCache::DropStaging() {
-  for (PageId page : staging_) tiers_.device.DropReference(page);
-  staging_.clear();
-  staging_pages_.clear();
-}
-
 void LiteCache::BeginStep(const Step& step) {
   check_(step, tiers_.resident);
   decoding_.clear();
   prefilling_.clear();
-  DropStaging();
-  PlanGrowth(step);
-  int64_t staging = 0;
-  for (const StepSequence& sequence : step.sequences) {
-    if (sequence.decode) continue;
-    staging = std::max(staging, tiers_.shape.StagingPages(sequence.past + sequence.rows));
-  }
-  // Everything that can throw comes first.
-  tiers_.host.Reserve(tiers_.store.PagesNeeded(stored_rows_));
-  tiers_.device.Reserve(tiers_.resident.PagesNeeded(all_rows_) +
-                        tiers_.metadata.PagesNeeded(stored_rows_) +
-                        tiers_.slots.PagesNeeded(slot_growth_) + staging);
-  tiers_.store.Grow(stored_rows_);
-  tiers_.resident.Grow(all_rows_);
-  tiers_.metadata.Grow(stored_rows_);
-  tiers_.slots.Grow(slot_growth_);
-  for (; staging > 0; --staging) {
-    staging_.push_back(tiers_.device.Take());
-    staging_pages_.push_back(tiers_.device.data(staging_.back()));
-  }
-
+  growth_.Begin(step);
   for (const StepSequence& sequence : step.sequences) {
     SequenceSlots& slots = tiers_.slots.Get(sequence.id);
     if (!sequence.decode) std::fill(slots.filled.begin(), slots.filled.end(), uint8_t{0});
@@ -196,20 +151,14 @@ void LiteCache::Attend(Stream& stream, int64_t layer, const Step& step, const Ma
     decode_.Attend(stream, layer, decoding_, q, k, v, scale, out);
   }
   if (!prefilling_.empty()) {
-    prefill_.Attend(stream, layer, prefilling_, staging_pages_, q, k, v, scale, out);
+    prefill_.Attend(stream, layer, prefilling_, growth_.staging(), q, k, v, scale, out);
   }
 }
 
 void LiteCache::EndStep(const Step& step) {
-  PlanGrowth(step);
-  for (const auto& growth : all_rows_) tiers_.resident.Commit(growth.id, growth.rows);
-  for (const auto& growth : stored_rows_) {
-    tiers_.store.Commit(growth.id, growth.rows);
-    tiers_.metadata.Commit(growth.id, growth.rows);
-  }
+  growth_.Commit(step);
   decoding_.clear();
   prefilling_.clear();
-  DropStaging();
 }
 
 std::vector<int32_t> LiteCache::CachedPositions(SequenceId id, int64_t layer, int64_t head) {

@@ -8,6 +8,7 @@
 #include "kv/cache.h"
 #include "kv/litecache/counters.h"
 #include "kv/litecache/decode.h"
+#include "kv/litecache/growth.h"
 #include "kv/litecache/prefill.h"
 #include "kv/litecache/recall.h"
 #include "kv/litecache/spill.h"
@@ -20,7 +21,6 @@ class LiteCache final : public Cache {
  public:
   LiteCache(Device& device, const Shape& shape, const HeadPlan& plan, const KvOptions& options,
             bool prefetch, std::unique_ptr<Retriever> retriever, const TierBytes& budget);
-  ~LiteCache() override;
 
   std::string_view policy() const override { return "litecache"; }
   const Layout& layout() const override { return tiers_.shape.layout; }
@@ -62,14 +62,11 @@ class LiteCache final : public Cache {
   std::span<const float> Label(SequenceId id, int64_t layer, int64_t head);
 
  private:
-  // Tokens of a sequence that are stored once the step is committed.
-  int64_t StoredAfter(const StepSequence& sequence) const;
-  void PlanGrowth(const Step& step);
-  void DropStaging();
   TableUnit StoreUnit() const { return {1, tiers_.shape.store_format.row_bytes()}; }
   TableUnit ResidentUnit() const { return {1, tiers_.shape.format.row_bytes()}; }
 
   Tiers tiers_;
+  TierGrowth growth_;
   std::unique_ptr<Retriever> retriever_;
   Counters counters_;
   std::optional<RecallMeter> recall_;
@@ -81,12 +78,7 @@ class LiteCache final : public Cache {
   // Of the step in progress.
   std::vector<SequenceView> decoding_, prefilling_;
   std::vector<uint8_t> prepared_;  // layers whose lookups a predicted query has done
-  std::vector<PageId> staging_;
-  std::vector<std::byte*> staging_pages_;
-  // Scratch.
   StepCheck check_;
-  std::vector<SequenceTable::Growth> all_rows_, stored_rows_;
-  std::vector<SlotTable::Growth> slot_growth_;
 };
 
 }  // namespace litecache::kv
