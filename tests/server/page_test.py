@@ -39,7 +39,8 @@ class Server:
     """The program, on a port of its own."""
 
     def __init__(self, *flags, model=MODEL, port="0"):
-        command = [PROGRAM, "serve", "--model", str(model), "--port", port, "--threads", "1",
+        # Kept prefixes are memory in use: without them nothing may be left.
+        command = [PROGRAM, "serve", "--model", str(model), "--port", port, "--threads", "1", "--prefix-cache", "off",
                    "--memory", "2GiB", *flags]
         self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
         self.log = []
