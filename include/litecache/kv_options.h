@@ -3,7 +3,11 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
+#include <string_view>
+
+#include "litecache/kv_policy_options.h"
 
 namespace litecache {
 
@@ -20,8 +24,11 @@ struct KvBudget {
   std::string ToString() const;  // what Parse reads
 };
 
+// What KvOptions.policy may be.
+std::span<const std::string_view> KvPolicies();
+
 struct KvOptions {
-  std::string policy = "full";  // full | litecache
+  std::string policy = "full";  // one of KvPolicies()
 
   // ---- policy litecache: QSAC (litecache section 4) ----
   KvBudget budget;             // top-k rows a head
@@ -54,7 +61,7 @@ struct KvOptions {
   double epsilon = 0.1;                  // tolerance of the reuse difficulty (CLO eq. 11)
   int64_t dense_layers = 0;              // first layers that are resident and attend every row
   // Look up layer l with the query predicted from layer l-1's input, and move its rows meanwhile.
-  //   on | off | auto (off on the CPU, where nothing runs meanwhile; on elsewhere)
+  //   on | off | auto (off: on the CPU nothing runs meanwhile, and on a GPU it is not built yet)
   std::string prefetch = "auto";
 
   // ---- retriever ----
@@ -68,6 +75,13 @@ struct KvOptions {
   double slots = 1.0;        // slots a head as a multiple of its budget, >= 1: rows that left the
                              // top-k stay until their slot is needed
   std::string host_rows = "auto";  // auto (as on the device) | fp8 | int8, with a scale a row
+
+  // ---- the systems litecache is compared with ----
+  FlexGenOptions flexgen;
+  KvprOptions kvpr;
+  InfiniGenOptions infinigen;
+  RetroInferOptions retroinfer;
+  PqCacheOptions pqcache;
 
   bool measure_recall = false;  // compare what is attended with the exact top-k, each step (slow)
 

@@ -17,7 +17,8 @@ void KvFlags::Declare(CLI::App& app) {
                  "full: every row on the device, all attended; litecache: rows on the host, the "
                  "device keeps what the last queries needed")
       ->type_name("NAME")
-      ->check(one_of({"full", "litecache"}))
+      ->check(CLI::IsMember(std::vector<std::string>(KvPolicies().begin(), KvPolicies().end()))
+                  .description(""))
       ->capture_default_str()
       ->group(kCache);
   app.add_option("--kv-budget", budget,
@@ -109,9 +110,10 @@ void KvFlags::Declare(CLI::App& app) {
       ->type_name("X")
       ->capture_default_str()
       ->group(kAdvanced);
-  app.add_option("--prefetch", o.prefetch,
-                 "Fetch a layer's rows a layer ahead with a predicted query: on, off, auto (off on "
-                 "the CPU, where nothing runs meanwhile)")
+  app.add_option(
+         "--prefetch", o.prefetch,
+         "Fetch a layer's rows a layer ahead with a predicted query: on, off, auto (off: on "
+         "the CPU nothing runs meanwhile)")
       ->type_name("WHEN")
       ->check(one_of({"auto", "on", "off"}))
       ->capture_default_str()

@@ -1,6 +1,8 @@
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <initializer_list>
+#include <span>
 #include <string_view>
 
 #include "base/error.h"
@@ -13,8 +15,10 @@ namespace {
 // 0.1 * 30 is a little more than 3: what is meant as a whole number of rows stays one.
 constexpr double kShareRounding = 1e-9;
 
+constexpr std::array kPolicies = {std::string_view("full"), std::string_view("litecache")};
+
 void CheckOneOf(std::string_view field, const std::string& value,
-                std::initializer_list<std::string_view> names) {
+                std::span<const std::string_view> names) {
   if (std::find(names.begin(), names.end(), value) != names.end()) return;
   std::string list;
   for (std::string_view name : names) {
@@ -22,6 +26,11 @@ void CheckOneOf(std::string_view field, const std::string& value,
     list += name;
   }
   throw InvalidArgument("KV options: {} = '{}' is not one of {}", field, value, list);
+}
+
+void CheckOneOf(std::string_view field, const std::string& value,
+                std::initializer_list<std::string_view> names) {
+  CheckOneOf(field, value, std::span(names.begin(), names.size()));
 }
 
 void CheckRange(std::string_view field, double value, double low, double high) {
@@ -32,6 +41,8 @@ void CheckRange(std::string_view field, double value, double low, double high) {
 }
 
 }  // namespace
+
+std::span<const std::string_view> KvPolicies() { return kPolicies; }
 
 KvBudget KvBudget::Parse(const std::string& text) {
   constexpr std::string_view kWhat = "KV budget";
@@ -73,7 +84,7 @@ std::string KvBudget::ToString() const {
 
 void KvOptions::Validate() const {
   constexpr double kMaxTokens = 1 << 30;
-  CheckOneOf("policy", policy, {"full", "litecache"});
+  CheckOneOf("policy", policy, KvPolicies());
   if (budget.tokens == 0 && !(budget.share > 0 && budget.share <= 1)) {
     throw InvalidArgument("KV options: budget = {} is not above 0% and up to 100%",
                           budget.ToString());

@@ -12,7 +12,7 @@ namespace litecache::kv {
 
 // device: a CudaDevice.
 std::unique_ptr<Cache> CreateCudaLiteCache(Device& device, const Shape& shape, const HeadPlan& plan,
-                                           const KvOptions& options, bool prefetch,
+                                           const KvOptions& options,
                                            std::unique_ptr<Retriever> retriever,
                                            const TierBytes& budget);
 

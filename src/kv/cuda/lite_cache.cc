@@ -61,8 +61,8 @@ class ConstantsBuilder {
 }  // namespace
 
 CudaLiteCache::CudaLiteCache(CudaDevice& device, const Shape& shape, const HeadPlan& plan,
-                             const KvOptions& options, bool prefetch,
-                             std::unique_ptr<Retriever> retriever, const TierBytes& budget)
+                             const KvOptions& options, std::unique_ptr<Retriever> retriever,
+                             const TierBytes& budget)
     : device_(device),
       host_(device),
       tiers_(device, host_, shape, plan, budget),
@@ -73,9 +73,6 @@ CudaLiteCache::CudaLiteCache(CudaDevice& device, const Shape& shape, const HeadP
       delta_(options.delta_update),
       lite_shape_(MakeLiteShape(shape)),
       block_(device) {
-  // A step's operations follow each other on one stream yet: a lookup with a predicted query would
-  // cost accuracy and hide nothing.
-  (void)prefetch;
   if (options.measure_recall) {
     throw Unsupported("measure_recall runs on the CPU only (--device cpu)");
   }
@@ -549,12 +546,12 @@ std::vector<float> CudaLiteCache::Label(SequenceId id, int64_t layer, int64_t he
 }
 
 std::unique_ptr<Cache> CreateCudaLiteCache(Device& device, const Shape& shape, const HeadPlan& plan,
-                                           const KvOptions& options, bool prefetch,
+                                           const KvOptions& options,
                                            std::unique_ptr<Retriever> retriever,
                                            const TierBytes& budget) {
   LC_CHECK(device.type() == DeviceType::kCuda);
   return std::make_unique<CudaLiteCache>(static_cast<CudaDevice&>(device), shape, plan, options,
-                                         prefetch, std::move(retriever), budget);
+                                         std::move(retriever), budget);
 }
 
 }  // namespace litecache::kv

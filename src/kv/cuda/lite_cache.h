@@ -23,7 +23,7 @@ namespace litecache::kv {
 class CudaLiteCache final : public Cache {
  public:
   CudaLiteCache(CudaDevice& device, const Shape& shape, const HeadPlan& plan,
-                const KvOptions& options, bool prefetch, std::unique_ptr<Retriever> retriever,
+                const KvOptions& options, std::unique_ptr<Retriever> retriever,
                 const TierBytes& budget);
 
   std::string_view policy() const override { return "litecache"; }

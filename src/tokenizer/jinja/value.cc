@@ -185,9 +185,12 @@ std::optional<std::string> HashKey(const Value& value) {
     case Type::kNamespace:
     case Type::kCallable:
       return fmt::format("o{}", static_cast<const void*>(value.object()));
+    case Type::kDictView:
+      // Keys and items compare as sets and so have no hash; values compare by identity.
+      if (value.As<DictViewObject>().kind != ViewKind::kValues) return std::nullopt;
+      return fmt::format("o{}", static_cast<const void*>(value.object()));
     case Type::kList:
     case Type::kDict:
-    case Type::kDictView:
       return std::nullopt;
   }
   return std::nullopt;
