@@ -5,11 +5,12 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "grammar/automaton.h"
-#include "grammar/characters.h"
+#include "grammar/scalar_writer.h"
 #include "grammar/schema_document.h"
 
 namespace litecache::grammar {
@@ -19,7 +20,7 @@ namespace litecache::grammar {
 // properties, white space, ...). Never a text whose value the schema forbids.
 class SchemaCompiler {
  public:
-  explicit SchemaCompiler(AutomatonBuilder* builder) : builder_(*builder), characters_(builder) {}
+  explicit SchemaCompiler(AutomatonBuilder* builder) : builder_(*builder), scalars_(builder) {}
 
   // The state to call for a value of the schema; what it refers to is in the same document. Throws
   // InvalidArgument for malformed schemas, Unsupported for keywords that are not supported, each
@@ -27,7 +28,7 @@ class SchemaCompiler {
   StateId Compile(const Json& root);
 
   // At most one space or line break (to call): before the first character of an answer.
-  StateId LeadingSpace();
+  StateId LeadingSpace() { return AtMostOne(" \n"); }
 
  private:
   struct Pending {
@@ -42,9 +43,6 @@ class SchemaCompiler {
   void WriteChoices(const Subschema& s, const char* keyword, StateId from, StateId to);
   void WriteConstants(const Subschema& s, StateId from, StateId to);
   void WriteType(const Subschema& s, const std::string& type, StateId from, StateId to);
-  void WriteString(const Subschema& s, StateId from, StateId to);
-  void WritePlainString(uint32_t min, uint32_t max, StateId from, StateId to);
-  void WriteNumberOf(const Subschema& s, bool integer, StateId from, StateId to);
   void WriteArray(const Subschema& s, StateId from, StateId to);
   void WriteObject(const Subschema& s, StateId from, StateId to);
   void WriteMap(const Subschema& s, const Json& values, StateId from, StateId to);
@@ -52,16 +50,15 @@ class SchemaCompiler {
 
   // States to call.
   StateId Space();  // between values: nothing, a space, or a new line and its indentation
-  StateId SpaceAfterColon();
-  StateId Key(const std::vector<std::string>& but);  // a property name other than these
+  StateId AtMostOne(std::string_view characters);
 
   AutomatonBuilder& builder_;
-  CharacterWriter characters_;
+  ScalarWriter scalars_;
   const SchemaDocument* document_ = nullptr;
   std::map<std::string, StateId> rules_;  // by the schema's text
   size_t rule_bytes_left_ = 0;
   std::deque<Pending> pending_;
-  std::map<std::string, StateId> shared_;
+  std::map<std::string, StateId> shared_;  // states to call, by what they are
 };
 
 }  // namespace litecache::grammar

@@ -351,6 +351,17 @@ TEST_F(Api, WhatIsNotSupportedIsRefusedByName) {
             "invalid_value stream_options");
   EXPECT_EQ(code(chat({{"stream", true}, {"stream_options", {{"surprise", 1}}}})),
             "unknown_parameter stream_options.surprise");
+  // A response's fields have names of their own.
+  const auto response = [&](const Json& input, const Json& more) {
+    Json body = {{"input", input}};
+    body.update(more);
+    return Param(server().ExpectError("/v1/responses", body, 400, ""));
+  };
+  EXPECT_EQ(response("x", {{"reasoning", {{"effort", "low"}}}}), "reasoning.effort");
+  EXPECT_EQ(response("x", {{"reasoning", {{"summary", "auto"}}}}), "reasoning.summary");
+  EXPECT_EQ(response(Json::array({Json{{"role", "judge"}, {"content", "x"}}}),
+                     {{"instructions", "be just"}}),
+            "input[0].role");
   // What asks for nothing is fine, and so are unset fields.
   server().Ask("/v1/chat/completions", chat({{"max_tokens", 1},
                                              {"user", "me"},

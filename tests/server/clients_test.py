@@ -6,7 +6,6 @@ Exits with 77 (skipped) where the Python packages are missing.
 
 import json
 import pathlib
-import re
 import resource
 import shutil
 import signal
@@ -17,7 +16,6 @@ import threading
 import time
 import typing
 import unittest
-import urllib.request
 
 try:
     import jsonschema
@@ -28,7 +26,8 @@ except ImportError as error:
     print(f"skipped: {error}; scripts/setup-test-python installs tests/requirements.txt")
     sys.exit(77)
 
-PROGRAM, MODEL = sys.argv[1:3]
+import program
+
 KEY = "test-key"
 # The demo model continues code; greedy by its generation_config.json.
 CHAT = [{"role": "user", "content": "def add(a, b):\n    return"}]
@@ -48,37 +47,11 @@ KEEP = {"type": "function", "function": {
     "parameters": {**Pet.model_json_schema(), "additionalProperties": False}}}
 
 
-class Server:
-    """The program, on a port of its own."""
+class Server(program.Server):
+    """With a key, the client of the package, and Prometheus's parser."""
 
-    def __init__(self, *flags, preexec=None):
-        command = [PROGRAM, "serve", "--model", MODEL, "--port", "0", "--threads", "1",
-                   "--memory", "2GiB", "--api-key", KEY, *flags]
-        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True,
-                                        preexec_fn=preexec)
-        self.log = []
-        for line in self.process.stderr:
-            self.log.append(line)
-            found = re.search(r"serving .* at (http\S+)", line)
-            if found:
-                self.url = found.group(1)
-                break
-        else:
-            raise RuntimeError("the server did not start: " + "".join(self.log))
-        # Whatever else it writes must not fill the pipe.
-        self.reader = threading.Thread(target=lambda: self.log.extend(self.process.stderr))
-        self.reader.start()
-
-    def stop(self, number=signal.SIGTERM):
-        """Sends a signal and returns the exit code."""
-        self.process.send_signal(number)
-        return self.wait()
-
-    def wait(self):
-        code = self.process.wait(timeout=120)
-        self.reader.join()
-        self.process.stderr.close()
-        return code
+    def __init__(self, *flags, **options):
+        super().__init__(*flags, key=KEY, **options)
 
     def client(self, **more):
         options = {"base_url": self.url + "/v1", "api_key": KEY, "max_retries": 0, "timeout": 120}
@@ -86,18 +59,10 @@ class Server:
 
     def metrics(self):
         """Samples of /metrics: (name, labels) -> value."""
-        request = urllib.request.Request(self.url + "/metrics",
-                                         headers={"Authorization": "Bearer " + KEY})
-        text = urllib.request.urlopen(request, timeout=60).read().decode()
+        with self.open("/metrics") as answer:
+            text = answer.read().decode()
         return {(sample.name, tuple(sorted(sample.labels.items()))): sample.value
                 for family in text_string_to_metric_families(text) for sample in family.samples}
-
-    def wait_idle(self):
-        deadline = time.time() + 60
-        while self.metrics()[("litecache_requests_running", ())] > 0:
-            if time.time() > deadline:
-                raise AssertionError("requests are left running")
-            time.sleep(0.02)
 
 
 class Clients(unittest.TestCase):
@@ -449,7 +414,7 @@ class Ends(unittest.TestCase):
         self.assertIsInstance(results[0], openai.APIConnectionError)
 
     def test_a_model_that_is_missing_is_an_error(self):
-        result = subprocess.run([PROGRAM, "serve", "--model", "/nonexistent", "--port", "0"],
+        result = subprocess.run([program.PROGRAM, "serve", "--model", "/nonexistent", "--port", "0"],
                                 capture_output=True, text=True, timeout=60)
         self.assertEqual(result.returncode, 1)
         self.assertIn("/nonexistent", result.stderr)

@@ -8,14 +8,12 @@ import json
 import pathlib
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
 import threading
 import time
 import unittest
 import urllib.error
-import urllib.request
 
 try:
     from playwright.sync_api import expect, sync_playwright
@@ -23,7 +21,8 @@ except ImportError as error:
     print(f"skipped: {error}; scripts/setup-test-python installs tests/requirements.txt")
     sys.exit(77)
 
-PROGRAM, MODEL = sys.argv[1:3]
+import program
+
 SCREENSHOTS = pathlib.Path(sys.argv[3]) if len(sys.argv) > 3 else None
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 if CHROMIUM is None:
@@ -35,48 +34,20 @@ LONG = "".join(f"def function_{i}(value):\n    return value * {i * 37 % 101} + {
                for i in range(60))
 
 
-class Server:
-    """The program, on a port of its own."""
+class Server(program.Server):
+    """Without kept prefixes, which are memory in use: nothing may be left."""
 
-    def __init__(self, *flags, model=MODEL, port="0"):
-        # Kept prefixes are memory in use: without them nothing may be left.
-        command = [PROGRAM, "serve", "--model", str(model), "--port", port, "--threads", "1", "--prefix-cache", "off",
-                   "--memory", "2GiB", *flags]
-        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-        self.log = []
-        for line in self.process.stderr:
-            self.log.append(line)
-            found = re.search(r"serving .* at (http\S+)", line)
-            if found:
-                self.url = found.group(1)
-                break
-        else:
-            raise RuntimeError("the server did not start: " + "".join(self.log))
-        self.reader = threading.Thread(target=lambda: self.log.extend(self.process.stderr))
-        self.reader.start()
+    def __init__(self, *flags, **options):
+        super().__init__("--prefix-cache", "off", *flags, **options)
 
-    def stop(self):
-        self.process.terminate()
-        code = self.process.wait(timeout=120)
-        self.reader.join()
-        self.process.stderr.close()
+    def end(self):
+        code = self.stop()
         assert code == 0, (code, self.log)
 
-    def call(self, path, body=None, key=""):
-        request = urllib.request.Request(
-            self.url + path, data=None if body is None else json.dumps(body).encode(),
-            headers={"Content-Type": "application/json", "Authorization": f"Bearer {key}"})
-        return json.load(urllib.request.urlopen(request, timeout=120))
-
-    def wait_idle(self, key=""):
-        deadline = time.time() + 60
-        while True:
-            stats = self.call("/stats", key=key)
-            if stats["requests"]["running"] == 0 and stats["kv"]["used"] == {"device": 0, "host": 0}:
-                return stats
-            if time.time() > deadline:
-                raise AssertionError(f"something is left: {stats}")
-            time.sleep(0.02)
+    def wait_idle(self):
+        return self.wait_until(lambda stats: stats["requests"]["running"] == 0
+                               and stats["kv"]["used"] == {"device": 0, "host": 0},
+                               "something is left")
 
 
 class Browser(unittest.TestCase):
@@ -181,7 +152,7 @@ class Chat(Browser):
     @classmethod
     def tearDownClass(cls):
         super().tearDownClass()
-        cls.server.stop()
+        cls.server.end()
 
     def test_a_conversation_with_its_history(self):
         page = self.open(self.server)
@@ -427,11 +398,11 @@ selector => {
 class Others(Browser):
     def serve(self, *flags, **options):
         server = Server(*flags, **options)
-        self.addCleanup(server.stop)
+        self.addCleanup(server.end)
         return server
 
     def test_a_key_is_asked_for(self):
-        server = self.serve("--api-key", "open-sesame")
+        server = self.serve(key="open-sesame")
         page = self.open(server, ready=False)
         expect(page.locator("#key")).to_be_focused()
         self.shot(page, "key")
@@ -459,11 +430,7 @@ class Others(Browser):
         page = self.open(server)
         busy = []
         for _ in range(2):
-            request = urllib.request.Request(
-                server.url + "/v1/completions", headers={"Content-Type": "application/json"},
-                data=json.dumps({"prompt": "x", "max_tokens": 20000, "ignore_eos": True,
-                                 "stream": True}).encode())
-            busy.append(threading.Thread(target=lambda r=request: self.hold(r)))
+            busy.append(threading.Thread(target=self.hold, args=(server,)))
             busy[-1].start()
             while server.call("/stats")["requests"]["sequences"] == 0:
                 time.sleep(0.02)
@@ -480,10 +447,11 @@ class Others(Browser):
     def setUp(self):
         self.held = threading.Event()
 
-    def hold(self, request):
+    def hold(self, server):
+        body = {"prompt": "x", "max_tokens": 20000, "ignore_eos": True, "stream": True}
         while True:
             try:
-                with urllib.request.urlopen(request, timeout=120) as response:
+                with server.open("/v1/completions", body) as response:
                     response.readline()
                     self.held.wait(60)
                 return
@@ -494,7 +462,7 @@ class Others(Browser):
 
     def test_a_model_without_a_chat_template_continues_texts(self):
         with tempfile.TemporaryDirectory() as folder:
-            for file in pathlib.Path(MODEL).iterdir():
+            for file in pathlib.Path(program.MODEL).iterdir():
                 (pathlib.Path(folder) / file.name).symlink_to(file.resolve())
             path = pathlib.Path(folder) / "tokenizer_config.json"
             config = json.loads(path.read_text())
@@ -515,7 +483,7 @@ class Others(Browser):
     def test_a_server_that_goes_away_and_comes_back(self):
         server = Server()
         page = self.open(server)
-        server.stop()
+        server.end()
         expect(page.locator("#state")).to_have_text("not reached")
         send(page, "hello")
         expect(page.locator("#error")).to_contain_text("does not answer")

@@ -230,14 +230,19 @@ std::string CallTls(uint16_t port, const std::string& request, int max_version) 
   return answer;
 }
 
-TEST(Security, Tls) {
-  const TemporaryDirectory directory;
+// For a server without a model that speaks TLS.
+TestServer::Options TlsOptions(const TemporaryDirectory& directory) {
   const SelfSigned pair = MakeCertificate();
   TestServer::Options options;
   options.load = false;
   options.server.http.tls_certificate = directory.Write("cert.pem", pair.certificate);
   options.server.http.tls_key = directory.Write("key.pem", pair.key);
-  TestServer server(options);
+  return options;
+}
+
+TEST(Security, Tls) {
+  const TemporaryDirectory directory;
+  TestServer server(TlsOptions(directory));
   EXPECT_THAT(server.server().url(), ::testing::StartsWith("https://"));
   const std::string request = RequestText("GET", "/health", "", {"Connection: close"});
   for (const int version : {TLS1_2_VERSION, TLS1_3_VERSION}) {
@@ -253,11 +258,7 @@ TEST(Security, Tls) {
 
 TEST(Security, HalfATlsHandshakeIsClosed) {
   const TemporaryDirectory directory;
-  const SelfSigned pair = MakeCertificate();
-  TestServer::Options options;
-  options.load = false;
-  options.server.http.tls_certificate = directory.Write("cert.pem", pair.certificate);
-  options.server.http.tls_key = directory.Write("key.pem", pair.key);
+  TestServer::Options options = TlsOptions(directory);
   options.server.http.idle_timeout = std::chrono::milliseconds(300);
   TestServer server(options);
   // The beginning of a record of 512 bytes.

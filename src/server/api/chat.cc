@@ -1,10 +1,9 @@
 // /v1/chat/completions
-#include <ctime>
 #include <optional>
 #include <utility>
 
-#include "server/api/answer.h"
 #include "server/api/chat_prompt.h"
+#include "server/api/choices_format.h"
 #include "server/api/logprobs.h"
 #include "server/api/response_format.h"
 #include "server/api/tools.h"
@@ -12,16 +11,20 @@
 namespace litecache::server {
 namespace {
 
-class ChatFormat final : public AnswerFormat {
+class ChatFormat final : public ChoicesFormat {
  public:
   ChatFormat(const ServedModel& model, int choices, const StreamOptions& stream, bool logprobs,
              const ToolUse& tools)
-      : model_(model),
-        stream_(stream),
+      : ChoicesFormat(model, stream,
+                      {.id = "chatcmpl-",
+                       .object = "chat.completion",
+                       .event = "chat.completion.chunk",
+                       .content = "message",
+                       .delta = "delta"}),
         logprobs_(logprobs),
         choices_(static_cast<size_t>(choices)) {
     if (!tools.active()) return;
-    for (Choice& choice : choices_) choice.parser.emplace(tools.Parser());
+    for (Said& choice : choices_) choice.parser.emplace(tools.Parser());
   }
 
   void Begin(std::string* out) override {
@@ -31,11 +34,11 @@ class ChatFormat final : public AnswerFormat {
   }
 
   void Delta(int index, const Chunk& chunk, std::string* out) override {
-    Choice& choice = choices_[static_cast<size_t>(index)];
+    Said& choice = choices_[static_cast<size_t>(index)];
     Json logprobs;
     if (logprobs_ && chunk.logprob) {
-      Json entry = ChatLogprob(model_.tokenizer(), chunk);
-      if (stream_.stream) {
+      Json entry = ChatLogprob(model().tokenizer(), chunk);
+      if (streams()) {
         logprobs = {{"content", Json::array({std::move(entry)})}, {"refusal", nullptr}};
       } else {
         choice.logprobs.push_back(std::move(entry));
@@ -49,52 +52,29 @@ class ChatFormat final : public AnswerFormat {
       if (last) choice.parser->Finish(&events);
       for (const ToolEvent& event : events) {
         Json delta = choice.Take(event);
-        if (stream_.stream) {
+        if (streams()) {
           Append(static_cast<size_t>(index), std::move(delta), std::exchange(logprobs, nullptr),
                  nullptr, out);
         }
       }
-      if (stream_.stream && !logprobs.is_null()) {
+      if (streams() && !logprobs.is_null()) {
         Append(static_cast<size_t>(index), Json::object(), std::move(logprobs), nullptr, out);
       }
-    } else if (!stream_.stream) {
+    } else if (!streams()) {
       choice.text += chunk.text;
     } else if (!chunk.text.empty() || !logprobs.is_null()) {
       Append(static_cast<size_t>(index), {{"content", chunk.text}}, std::move(logprobs), nullptr,
              out);
     }
-    if (stream_.stream && last) {
+    if (streams() && last) {
       Append(static_cast<size_t>(index), Json::object(), nullptr, choice.Finish(), out);
     }
   }
 
-  void OnProgress(const Progress& progress, std::string* out) override {
-    Json event = Head();
-    event["choices"] = Json::array();
-    event["prompt_progress"] = ProgressJson(progress);
-    AppendEvent(event, out);
-  }
-
-  void End(const Usage& usage, std::string* out) override {
-    if (stream_.include_usage) {
-      Json event = Head();
-      event["choices"] = Json::array();
-      event["usage"] = UsageJson(usage);
-      AppendEvent(event, out);
-    }
-    *out += "data: [DONE]\n\n";
-  }
-
-  void Failed(const ApiError& error, std::string* out) override {
-    *out += "data: " + error.Body() + "\n\n";
-  }
-
   Json Whole(const Usage& usage) override {
-    Json result = Head();
-    result["object"] = "chat.completion";
     Json choices = Json::array();
     for (size_t i = 0; i < choices_.size(); ++i) {
-      Choice& choice = choices_[i];
+      Said& choice = choices_[i];
       Json logprobs;
       if (logprobs_) logprobs = {{"content", std::move(choice.logprobs)}, {"refusal", nullptr}};
       Json message = {
@@ -103,18 +83,13 @@ class ChatFormat final : public AnswerFormat {
         if (message["content"] == "") message["content"] = nullptr;
         message["tool_calls"] = choice.calls;
       }
-      choices.push_back({{"index", i},
-                         {"message", std::move(message)},
-                         {"logprobs", std::move(logprobs)},
-                         {"finish_reason", choice.Finish()}});
+      choices.push_back(Choice(i, std::move(message), std::move(logprobs), choice.Finish()));
     }
-    result["choices"] = std::move(choices);
-    result["usage"] = UsageJson(usage);
-    return result;
+    return Answer(std::move(choices), usage);
   }
 
  private:
-  struct Choice {
+  struct Said {
     std::string text;
     Json logprobs = Json::array();
     FinishReason finish = FinishReason::kNone;
@@ -145,30 +120,8 @@ class ChatFormat final : public AnswerFormat {
     }
   };
 
-  Json Head() const {
-    return {{"id", id_},
-            {"object", "chat.completion.chunk"},
-            {"created", created_},
-            {"model", model_.name()}};
-  }
-
-  void Append(size_t index, Json delta, Json logprobs, Json finish, std::string* out) const {
-    Json event = Head();
-    Json choice = {{"index", index},
-                   {"delta", std::move(delta)},
-                   {"logprobs", std::move(logprobs)},
-                   {"finish_reason", std::move(finish)}};
-    event["choices"] = Json::array({std::move(choice)});
-    if (stream_.include_usage) event["usage"] = nullptr;
-    AppendEvent(event, out);
-  }
-
-  const ServedModel& model_;
-  const StreamOptions stream_;
   const bool logprobs_;
-  const std::string id_ = NewId("chatcmpl-");
-  const std::time_t created_ = std::time(nullptr);
-  std::vector<Choice> choices_;
+  std::vector<Said> choices_;
 };
 
 int ReadLogprobs(Fields& fields) {

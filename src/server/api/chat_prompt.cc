@@ -38,21 +38,25 @@ ChatPromptFields ReadChatPrompt(Fields& fields, const ServedModel& model) {
     }
   }
   if (const auto effort = fields.String("reasoning_effort")) {
-    // Only a template can act on it.
-    const bool known = model.chat && model.chat->chat_template().Source().find(
-                                         "reasoning_effort") != std::string::npos;
-    if (!known && !prompt.chat_template) {
-      throw NotSupported("reasoning_effort",
-                         "'reasoning_effort': the model's chat template does not know it");
-    }
-    options.variables["reasoning_effort"] = *effort;
+    SetReasoningEffort(*effort, fields.Path("reasoning_effort"), model, &prompt);
   }
   return prompt;
 }
 
-std::vector<int32_t> EncodeChatPrompt(const ChatPromptFields& prompt, const ServedModel& model) {
+void SetReasoningEffort(const std::string& effort, const std::string& field,
+                        const ServedModel& model, ChatPromptFields* prompt) {
+  const bool known = model.chat && model.chat->chat_template().Source().find("reasoning_effort") !=
+                                       std::string::npos;
+  if (!known && !prompt->chat_template) {
+    throw NotSupported(field, "'{}': the model's chat template does not know it", field);
+  }
+  prompt->options.variables["reasoning_effort"] = effort;
+}
+
+std::vector<int32_t> EncodeChatPrompt(const ChatPromptFields& prompt, const ServedModel& model,
+                                      const char* field) {
   if (!model.chat) {
-    throw NotSupported("messages",
+    throw NotSupported(field,
                        "the model {} has no chat template: use /v1/completions, or start the "
                        "server with --chat-template FILE",
                        model.name());
@@ -63,9 +67,9 @@ std::vector<int32_t> EncodeChatPrompt(const ChatPromptFields& prompt, const Serv
               ? model.chat->EncodeWith(*prompt.chat_template, prompt.messages, prompt.options)
               : model.chat->Encode(prompt.messages, prompt.options);
   } catch (const InvalidArgument& error) {
-    throw BadRequest("messages", "{}", error.what());
+    throw BadRequest(field, "{}", error.what());
   } catch (const Unsupported& error) {
-    throw BadRequest("messages", "{}", error.what());
+    throw BadRequest(field, "{}", error.what());
   }
   CheckPromptSize(ids.size(), model);
   return ids;

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "server/api/fields.h"
@@ -22,7 +23,14 @@ struct ChatPromptFields {
 // documents, reasoning_effort. Throws ApiError.
 ChatPromptFields ReadChatPrompt(Fields& fields, const ServedModel& model);
 
-// Throws ApiError, also for what the template refuses, and where the model has no template.
-std::vector<int32_t> EncodeChatPrompt(const ChatPromptFields& prompt, const ServedModel& model);
+// reasoning_effort, which only a template can act on. Throws ApiError that names `field` where it
+// does not know it.
+void SetReasoningEffort(const std::string& effort, const std::string& field,
+                        const ServedModel& model, ChatPromptFields* prompt);
+
+// Throws ApiError that blames `field`, also for what the template refuses, and where the model has
+// no template.
+std::vector<int32_t> EncodeChatPrompt(const ChatPromptFields& prompt, const ServedModel& model,
+                                      const char* field = "messages");
 
 }  // namespace litecache::server

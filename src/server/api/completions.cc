@@ -1,8 +1,7 @@
 // /v1/completions
-#include <ctime>
 #include <utility>
 
-#include "server/api/answer.h"
+#include "server/api/choices_format.h"
 #include "server/api/logprobs.h"
 #include "server/api/response_format.h"
 
@@ -12,12 +11,18 @@ namespace {
 // What the API's documents promise.
 constexpr int64_t kDefaultMaxTokens = 16;
 
-class CompletionFormat final : public AnswerFormat {
+class CompletionFormat final : public ChoicesFormat {
  public:
   // `echoes`: what stands before each choice's text; "" mostly.
   CompletionFormat(const ServedModel& model, const StreamOptions& stream, bool logprobs,
                    std::vector<std::string> echoes)
-      : model_(model), stream_(stream), logprobs_(logprobs) {
+      : ChoicesFormat(model, stream,
+                      {.id = "cmpl-",
+                       .object = "text_completion",
+                       .event = "text_completion",
+                       .content = "text",
+                       .delta = "text"}),
+        logprobs_(logprobs) {
     for (auto& echo : echoes) choices_.emplace_back(std::move(echo), model.tokenizer());
   }
 
@@ -28,11 +33,11 @@ class CompletionFormat final : public AnswerFormat {
   }
 
   void Delta(int index, const Chunk& chunk, std::string* out) override {
-    Choice& choice = choices_[static_cast<size_t>(index)];
+    Said& choice = choices_[static_cast<size_t>(index)];
     if (logprobs_) choice.logprobs.Add(chunk);
     const bool last = chunk.finish != FinishReason::kNone;
     if (last) choice.finish = chunk.finish;
-    if (!stream_.stream) {
+    if (!streams()) {
       choice.text += chunk.text;
       return;
     }
@@ -43,76 +48,28 @@ class CompletionFormat final : public AnswerFormat {
            last ? Json(FinishName(chunk.finish)) : Json(), out);
   }
 
-  void OnProgress(const Progress& progress, std::string* out) override {
-    Json event = Head();
-    event["choices"] = Json::array();
-    event["prompt_progress"] = ProgressJson(progress);
-    AppendEvent(event, out);
-  }
-
-  void End(const Usage& usage, std::string* out) override {
-    if (stream_.include_usage) {
-      Json event = Head();
-      event["choices"] = Json::array();
-      event["usage"] = UsageJson(usage);
-      AppendEvent(event, out);
-    }
-    *out += "data: [DONE]\n\n";
-  }
-
-  void Failed(const ApiError& error, std::string* out) override {
-    *out += "data: " + error.Body() + "\n\n";
-  }
-
   Json Whole(const Usage& usage) override {
-    Json result = Head();
     Json choices = Json::array();
     for (size_t i = 0; i < choices_.size(); ++i) {
-      Choice& choice = choices_[i];
-      choices.push_back({{"index", i},
-                         {"text", std::move(choice.text)},
-                         {"logprobs", logprobs_ ? choice.logprobs.Take() : Json()},
-                         {"finish_reason", FinishName(choice.finish)}});
+      Said& choice = choices_[i];
+      choices.push_back(Choice(i, std::move(choice.text),
+                               logprobs_ ? choice.logprobs.Take() : Json(),
+                               FinishName(choice.finish)));
     }
-    result["choices"] = std::move(choices);
-    result["usage"] = UsageJson(usage);
-    return result;
+    return Answer(std::move(choices), usage);
   }
 
  private:
-  struct Choice {
-    Choice(std::string echo, const tokenizer::Tokenizer& tokenizer)
+  struct Said {
+    Said(std::string echo, const tokenizer::Tokenizer& tokenizer)
         : text(std::move(echo)), logprobs(tokenizer) {}
     std::string text;
     CompletionLogprobs logprobs;
     FinishReason finish = FinishReason::kNone;
   };
 
-  Json Head() const {
-    return {{"id", id_},
-            {"object", "text_completion"},
-            {"created", created_},
-            {"model", model_.name()}};
-  }
-
-  void Append(size_t index, const std::string& text, Json logprobs, Json finish,
-              std::string* out) const {
-    Json event = Head();
-    Json choice = {{"index", index},
-                   {"text", text},
-                   {"logprobs", std::move(logprobs)},
-                   {"finish_reason", std::move(finish)}};
-    event["choices"] = Json::array({std::move(choice)});
-    if (stream_.include_usage) event["usage"] = nullptr;
-    AppendEvent(event, out);
-  }
-
-  const ServedModel& model_;
-  const StreamOptions stream_;
   const bool logprobs_;
-  const std::string id_ = NewId("cmpl-");
-  const std::time_t created_ = std::time(nullptr);
-  std::vector<Choice> choices_;
+  std::vector<Said> choices_;
 };
 
 // A prompt is a text, a list of texts, a list of ids, or a list of lists of ids.

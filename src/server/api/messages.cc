@@ -44,7 +44,7 @@ Json ReadMessage(const Json& message, const std::string& where) {
   Fields fields(message, where);
   const auto role = fields.String("role");
   if (!role) throw BadRequest(where + "role", "'{}role' is missing", where);
-  if (std::find(kRoles.begin(), kRoles.end(), *role) == kRoles.end()) {
+  if (!IsRole(*role)) {
     fields.Fail("role", "system, developer, user, assistant or tool is expected");
   }
   Json result = {{"role", *role == "developer" ? "system" : *role}};
@@ -93,6 +93,10 @@ std::string ReadContent(const Json& content, const std::string& where) {
     text += *piece;
   }
   return text;
+}
+
+bool IsRole(std::string_view role) {
+  return std::find(kRoles.begin(), kRoles.end(), role) != kRoles.end();
 }
 
 Json ReadMessages(const Json& messages) {

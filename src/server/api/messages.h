@@ -1,6 +1,9 @@
 // Conversations as clients send them, as chat templates read them.
 #pragma once
 
+#include <string>
+#include <string_view>
+
 #include "server/api/json.h"
 #include "tokenizer/chat_template.h"
 
@@ -10,6 +13,9 @@ namespace litecache::server {
 // "system", text parts are joined with newlines, arguments of tool calls become objects. Throws
 // ApiError naming messages[i] and the field; parts that are no text are refused.
 Json ReadMessages(const Json& messages);
+
+// Whose a message may be: system, developer, user, assistant, tool.
+bool IsRole(std::string_view role);
 
 // The text of a "content": a string, or parts of type "text" ("input_text", "output_text" in the
 // responses API). `where` names it in errors.

@@ -266,7 +266,9 @@ Json ReadInput(Fields& fields, std::optional<std::string> instructions) {
     item.RefuseUnless("type", {"message"}, "this server takes messages and calls of functions");
     const auto role = item.String("role");
     if (!role) item.Fail("role", "it is missing");
-    if (*role == "tool") item.Fail("role", "system, developer, user or assistant is expected");
+    if (!IsRole(*role) || *role == "tool") {
+      item.Fail("role", "system, developer, user or assistant is expected");
+    }
     const Json* content = item.Find("content");
     if (content == nullptr) item.Fail("content", "it is missing");
     item.Ignore({"id", "status"});
@@ -311,9 +313,10 @@ GenerationJob ReadResponses(const Json& body, const ServedModel& model) {
   const auto instructions = fields.String("instructions");
   // The rest of a conversation's fields are those of a chat.
   Json chat = {{"messages", ReadInput(fields, instructions)}};
+  std::optional<std::string> effort;
   if (const Json* reasoning = fields.Object("reasoning")) {
     Fields inner(*reasoning, "reasoning.");
-    if (const Json* effort = inner.Find("effort")) chat["reasoning_effort"] = *effort;
+    effort = inner.String("effort");
     inner.Refuse("summary");
     inner.Refuse("generate_summary");
     inner.Finish();
@@ -324,8 +327,9 @@ GenerationJob ReadResponses(const Json& body, const ServedModel& model) {
   fields.Finish();
   Fields chat_fields(chat);
   ChatPromptFields prompt = ReadChatPrompt(chat_fields, model);
+  if (effort) SetReasoningEffort(*effort, "reasoning.effort", model, &prompt);
   ApplyTools(model, &prompt, &tools, &request);
-  request.prompt = EncodeChatPrompt(prompt, model);
+  request.prompt = EncodeChatPrompt(prompt, model, "input");
 
   Json echo = {
       {"instructions", instructions ? Json(*instructions) : Json()},

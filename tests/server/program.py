@@ -1,0 +1,84 @@
+"""The program under test as a server of its own process: what the Python tests of the server share."""
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+
+PROGRAM, MODEL = sys.argv[1:3]
+
+
+class Server:
+    """`litecache serve` on a port of its own, and what it writes."""
+
+    def __init__(self, *flags, model=MODEL, port="0", key="", preexec=None, before=()):
+        """`before`: a command that runs the rest of its line."""
+        command = [*before, PROGRAM, "serve", "--model", str(model), "--port", port, "--threads", "1",
+                   "--memory", "2GiB", *(["--api-key", key] if key else []), *flags]
+        self.key = key
+        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True,
+                                        preexec_fn=preexec)
+        self.log = []
+        for line in self.process.stderr:
+            self.log.append(line)
+            found = re.search(r"serving .* at (http\S+)", line)
+            if found:
+                self.url = found.group(1)
+                break
+        else:
+            self.process.wait()
+            self.process.stderr.close()
+            raise RuntimeError("the server did not start: " + "".join(self.log))
+        # Whatever else it writes must not fill the pipe.
+        self.reader = threading.Thread(target=lambda: self.log.extend(self.process.stderr))
+        self.reader.start()
+
+    def stop(self, number=signal.SIGTERM):
+        """Sends a signal and returns the exit code."""
+        self.process.send_signal(number)
+        return self.wait()
+
+    def wait(self):
+        code = self.process.wait(timeout=120)
+        self.reader.join()
+        self.process.stderr.close()
+        return code
+
+    def open(self, path, body=None):
+        """The answer, to be read and closed."""
+        headers = {"Content-Type": "application/json"}
+        if self.key:
+            headers["Authorization"] = "Bearer " + self.key
+        data = None if body is None else json.dumps(body).encode()
+        return urllib.request.urlopen(
+            urllib.request.Request(self.url + path, data=data, headers=headers), timeout=120)
+
+    def call(self, path, body=None):
+        with self.open(path, body) as answer:
+            return json.load(answer)
+
+    def samples(self):
+        """Samples of /metrics by their names, with the labels as they are written."""
+        with self.open("/metrics") as answer:
+            lines = answer.read().decode().splitlines()
+        return {name: float(value) for name, value in
+                (line.rsplit(" ", 1) for line in lines if not line.startswith("#"))}
+
+    def wait_until(self, true, what):
+        """Polls /stats until it satisfies a condition, and returns it."""
+        deadline = time.time() + 60
+        while True:
+            stats = self.call("/stats")
+            if true(stats):
+                return stats
+            if time.time() > deadline:
+                raise AssertionError(f"{what}: {stats}")
+            time.sleep(0.02)
+
+    def wait_idle(self):
+        return self.wait_until(lambda stats: stats["requests"]["running"] == 0,
+                               "requests are left running")
