@@ -170,6 +170,16 @@ bool Contains(Runtime& rt, const Value& container, const Value& item) {
     case Type::kDict:
       if (!HashKey(item)) rt.Fail("unhashable type: '{}'", TypeName(item));
       return container.As<Dict>().Find(item) != nullptr;
+    case Type::kDictView: {
+      const auto& view = container.As<DictViewObject>();
+      if (view.kind == ViewKind::kValues) break;
+      const bool items = view.kind == ViewKind::kItems;
+      if (items && (item.type() != Type::kTuple || item.items().size() != 2)) return false;
+      const Value& key = items ? item.items()[0] : item;
+      if (!HashKey(key)) rt.Fail("unhashable type: '{}'", TypeName(key));
+      const Value* value = view.dict->Find(key);
+      return value != nullptr && (!items || Equal(*value, item.items()[1]));
+    }
     default:
       break;
   }
