@@ -68,6 +68,10 @@ struct KvOptions {
   std::string retriever = "auto";  // exact | hata | quest | loki | auto: hata
   int hata_bits = 0;               // 128 | 256 | 0: 256, or what the profile has
   bool hata_norms = true;          // weight scores by the keys' norms
+  // How a group's query heads come to one score: sum (HATA's: of their differing bits), softmax (of
+  // each head's estimated products, then summed: what one head needs is not outvoted by the
+  // others, docs/benchmarks/accuracy.md), auto: softmax where there are norms, sum on a GPU.
+  std::string hata_group = "auto";
   int loki_rank = 0;               // leading components; 0: head_dim / 4
 
   // ---- beyond the papers ----

@@ -127,6 +127,13 @@ void KvFlags::Declare(CLI::App& app) {
   app.add_flag("--hata-norms,!--no-hata-norms", o.hata_norms,
                "Weight hata's scores by the keys' norms (default: yes)")
       ->group(kAdvanced);
+  app.add_option("--hata-group", o.hata_group,
+                 "How hata's query heads of a group come to one score: sum (of differing bits), "
+                 "softmax (of estimated products), auto: softmax, on a GPU sum")
+      ->type_name("NAME")
+      ->check(one_of({"auto", "sum", "softmax"}))
+      ->capture_default_str()
+      ->group(kAdvanced);
   app.add_option("--loki-rank", o.loki_rank, "Leading components loki scores with; 0: head_dim / 4")
       ->type_name("N")
       ->capture_default_str()

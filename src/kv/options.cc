@@ -115,6 +115,12 @@ void KvOptions::Validate() const {
     throw InvalidArgument("KV options: hata_bits = {} is not 128 or 256, or 0 to choose",
                           hata_bits);
   }
+  CheckOneOf("hata_group", hata_group, {"auto", "sum", "softmax"});
+  if (hata_group == "softmax" && !hata_norms) {
+    throw InvalidArgument(
+        "KV options: hata_group = softmax estimates products, which takes the keys' norms; use "
+        "hata_norms = on or hata_group = sum");
+  }
   CheckRange("loki_rank", loki_rank, 0, 1 << 20);
   CheckRange("slots", slots, 1, 1000);
   if (slots > 1 && !delta_update) {

@@ -25,15 +25,16 @@ void HashEncode(Stream& stream, const HashFormat& format, int64_t head_dim,
   cpu::HashEncode(AsCpu(stream).pool(), format, head_dim, work);
 }
 
-void HashSelect(Stream& stream, const HashFormat& format, int64_t group, int64_t head_dim,
-                std::span<HashSelectWork> work) {
+void HashSelect(Stream& stream, const HashFormat& format, HashScore score, int64_t group,
+                int64_t head_dim, std::span<HashSelectWork> work) {
   Check(format, head_dim);
+  LC_CHECK(score == HashScore::kSum || format.norms, "a softmax of hashes without norms");
   LC_CHECK(group >= 1 && group < (1 << cpu::HashQuery::kMaxPlanes), "{} query heads", group);
   for (const HashSelectWork& w : work) {
     CheckMetadata(w.metadata, HashFormat::kBlockTokens);
     CheckSelection(w.selection);
   }
-  cpu::HashSelect(AsCpu(stream).pool(), format, group, head_dim, work);
+  cpu::HashSelect(AsCpu(stream).pool(), format, score, group, head_dim, work);
 }
 
 }  // namespace litecache::ops

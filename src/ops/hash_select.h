@@ -35,15 +35,24 @@ struct HashEncodeWork {
 void HashEncode(Stream& stream, const HashFormat& format, int64_t head_dim,
                 std::span<const HashEncodeWork> work);
 
-// Scores over the group's m query heads, hashed with the same weight, H = the sum of the codes'
-// differing bits: with norms (m - 2 H / bits) * norm, else -H. selection.scores: [end - begin].
+// How a group's m query heads, hashed with the same weight, come to one score. H_j: bits in which a
+// key's code differs from that of head j.
+enum class HashScore {
+  // HATA: with norms (m - 2 sum of H_j / bits) * norm, else minus the sum of H_j.
+  kSum,
+  // The softmax over the candidates of (1 - 2 H_j / bits) * norm * |q_j| * scale, an estimate of
+  // scale * q_j.k, summed over the heads, as scores that are not hashed are. Wants norms.
+  kSoftmax,
+};
+
 struct HashSelectWork {
   const float* q = nullptr;  // [m][head_dim]
+  float scale = 0;           // multiplies q.k; for kSoftmax
   const float* weight = nullptr;
   PagedMetadata metadata;
   Selection selection;
 };
-void HashSelect(Stream& stream, const HashFormat& format, int64_t group, int64_t head_dim,
-                std::span<HashSelectWork> work);
+void HashSelect(Stream& stream, const HashFormat& format, HashScore score, int64_t group,
+                int64_t head_dim, std::span<HashSelectWork> work);
 
 }  // namespace litecache::ops

@@ -307,6 +307,10 @@ TEST(Prefix, IdentityTellsSettingsApart) {
   differs([](Setting* s) { s->options.retriever = "quest"; });
   differs([](Setting* s) { s->options.hata_bits = 384 - s->options.hata_bits; });
   differs([](Setting* s) { s->options.hata_norms = !s->options.hata_norms; });
+  differs([](Setting* s) {
+    s->options.hata_norms = true;
+    s->options.hata_group = s->options.hata_group == "sum" ? "softmax" : "sum";
+  });
   differs(
       [](Setting* s) { s->options.host_rows = s->options.host_rows == "fp8" ? "int8" : "fp8"; });
   differs([](Setting* s) { s->options.budget = KvBudget::Parse("77"); });

@@ -112,7 +112,7 @@ void Loop(benchmark::State& state, const Arguments& a, int64_t copies, double to
   Report(state, heads * static_cast<double>(a.tokens) * token_bytes, 0);
 }
 
-void HashBench(benchmark::State& state, const HashFormat& format) {
+void HashBench(benchmark::State& state, const HashFormat& format, HashScore score) {
   const Arguments a(state);
   const int64_t copies = a.Copies(format.token_bytes());
   MetadataPages pages(a.heads * copies, a.tokens, format.block_bytes(), HashFormat::kBlockTokens);
@@ -130,19 +130,31 @@ void HashBench(benchmark::State& state, const HashFormat& format) {
   Loop<HashSelectWork>(
       state, a, copies, static_cast<double>(format.token_bytes()),
       [&](int64_t head) {
-        return HashSelectWork{
-            .q = keys.data(), .weight = weight.view.Row<float>(0), .metadata = pages.Head(head)};
+        return HashSelectWork{.q = keys.data(),
+                              .scale = 0.125f,
+                              .weight = weight.view.Row<float>(0),
+                              .metadata = pages.Head(head)};
       },
       [&](Stream& s, std::span<HashSelectWork> work) {
-        HashSelect(s, format, a.group, a.head_dim, work);
+        HashSelect(s, format, score, a.group, a.head_dim, work);
       });
 }
-void BM_Hash128(benchmark::State& state) { HashBench(state, {.bits = 128, .norms = true}); }
-void BM_Hash128Plain(benchmark::State& state) { HashBench(state, {.bits = 128, .norms = false}); }
-void BM_Hash256(benchmark::State& state) { HashBench(state, {.bits = 256, .norms = true}); }
+void BM_Hash128(benchmark::State& state) {
+  HashBench(state, {.bits = 128, .norms = true}, HashScore::kSum);
+}
+void BM_Hash128Plain(benchmark::State& state) {
+  HashBench(state, {.bits = 128, .norms = false}, HashScore::kSum);
+}
+void BM_Hash256(benchmark::State& state) {
+  HashBench(state, {.bits = 256, .norms = true}, HashScore::kSum);
+}
+void BM_Hash256Softmax(benchmark::State& state) {
+  HashBench(state, {.bits = 256, .norms = true}, HashScore::kSoftmax);
+}
 BENCHMARK(BM_Hash128)->Apply(Shapes);
 BENCHMARK(BM_Hash128Plain)->Apply(Shapes);
 BENCHMARK(BM_Hash256)->Apply(Shapes);
+BENCHMARK(BM_Hash256Softmax)->Apply(Shapes);
 
 void BM_Bounds(benchmark::State& state) {
   const Arguments a(state);

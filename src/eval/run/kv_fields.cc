@@ -85,6 +85,7 @@ const auto kFields = std::to_array<KvField>({
     LC_KV_FIELD(retriever),
     LC_KV_FIELD(hata_bits),
     LC_KV_FIELD(hata_norms),
+    LC_KV_FIELD(hata_group),
     LC_KV_FIELD(loki_rank),
     LC_KV_FIELD(delta_update),
     LC_KV_FIELD(slots),

@@ -48,7 +48,13 @@ class CudaHata final : public CudaRetriever {
   CudaHata(Device& device, const Layout& layout, const KvOptions& options,
            const Retriever& retriever)
       : format_{.bits = options.hata_bits, .norms = options.hata_norms},
-        weights_(device, layout, retriever) {}
+        weights_(device, layout, retriever) {
+    if (options.hata_group == "softmax") {
+      throw Unsupported(
+          "KV options: hata_group = softmax runs on the CPU only yet; use hata_group = sum or "
+          "auto");
+    }
+  }
   void Encode(Stream& stream, int64_t layer, const StepView& step, const LiteShape& shape,
               const LiteLayer& heads, const MatrixView* k) override {
     ops::cuda::HashEncode(stream, step, shape, heads, format_, weights_.Of(layer), k);

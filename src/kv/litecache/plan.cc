@@ -26,7 +26,7 @@ uint64_t HashOf(const std::vector<float>& values) {
   return Fnv1a({reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float)});
 }
 
-KvOptions Resolve(const KvOptions& options, const Profile* profile) {
+KvOptions Resolve(const KvOptions& options, const Profile* profile, DeviceType device) {
   KvOptions resolved = options;
   // Random projections of 256 bits find as many of the top rows as trained ones of 128 (64% on the
   // shipped model), so codes are the choice without a profile, too.
@@ -34,6 +34,9 @@ KvOptions Resolve(const KvOptions& options, const Profile* profile) {
   if (options.hata_bits == 0) {
     const bool trained = profile != nullptr && !profile->hata.empty();
     resolved.hata_bits = trained ? profile->hata.rbegin()->first : 256;
+  }
+  if (options.hata_group == "auto") {
+    resolved.hata_group = options.hata_norms && device == DeviceType::kCpu ? "softmax" : "sum";
   }
   return resolved;
 }
@@ -43,7 +46,7 @@ class LitePlan final : public CachePlan {
   LitePlan(const Layout& layout, const KvOptions& options, std::shared_ptr<const Profile> profile,
            DeviceType device)
       : device_(device),
-        options_(Resolve(options, profile.get())),
+        options_(Resolve(options, profile.get(), device)),
         profile_(std::move(profile)),
         // Nothing runs beside a layer on the CPU, where a predicted query only costs accuracy.
         prefetch_(options.prefetch == "on"),
@@ -80,11 +83,11 @@ class LitePlan final : public CachePlan {
   std::string Identity() const override {
     const KvOptions& o = options_;
     std::string text = fmt::format(
-        "litecache {}; store {}; retriever {} {} {} {}; budget {} sink {} recent {} carry {}; "
+        "litecache {}; store {}; retriever {} {} {} {} {}; budget {} sink {} recent {} carry {}; "
         "{} prefetch {}; heads",
-        Describe(shape_.layout), o.host_rows, o.retriever, o.hata_bits, o.hata_norms, o.loki_rank,
-        o.budget.ToString(), o.sink_tokens, o.recent_tokens, o.carry_tokens, o.aggregation,
-        prefetch_);
+        Describe(shape_.layout), o.host_rows, o.retriever, o.hata_bits, o.hata_norms, o.hata_group,
+        o.loki_rank, o.budget.ToString(), o.sink_tokens, o.recent_tokens, o.carry_tokens,
+        o.aggregation, prefetch_);
     for (const HeadSettings& head : heads_.heads) {
       text += fmt::format(" {}{}{}", head.resident ? "r" : "", head.dense ? "d" : "", head.tau);
     }

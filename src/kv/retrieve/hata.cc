@@ -49,6 +49,12 @@ HeadMatrices MakeWeights(const Layout& layout, const KvOptions& options, const P
   return weights;
 }
 
+ops::HashScore ScoreOf(const KvOptions& options) {
+  const bool softmax =
+      options.hata_group == "softmax" || (options.hata_group == "auto" && options.hata_norms);
+  return softmax ? ops::HashScore::kSoftmax : ops::HashScore::kSum;
+}
+
 class HataRetriever final : public Retriever {
  public:
   HataRetriever(const Layout& layout, const KvOptions& options, const Profile* profile,
@@ -56,6 +62,7 @@ class HataRetriever final : public Retriever {
       : head_dim_(layout.head_dim),
         group_(layout.q_heads / layout.kv_heads),
         format_{.bits = options.hata_bits, .norms = options.hata_norms},
+        score_(ScoreOf(options)),
         metadata_tokens_(MetadataTokens("hata", page_bytes, format_.block_bytes(),
                                         ops::HashFormat::kBlockTokens)),
         weights_(MakeWeights(layout, options, profile)) {}
@@ -68,7 +75,9 @@ class HataRetriever final : public Retriever {
   double metadata_bytes_per_token() const override {
     return static_cast<double>(format_.token_bytes());
   }
-  double scores_per_token() const override { return 1; }
+  double scores_per_token() const override {
+    return score_ == ops::HashScore::kSum ? 1 : static_cast<double>(group_);
+  }
   uint64_t BytesScored(int64_t candidates) const override {
     return static_cast<uint64_t>(candidates * format_.token_bytes());
   }
@@ -93,12 +102,13 @@ class HataRetriever final : public Retriever {
         work, items_,
         [&](const SelectWork& w) {
           return ops::HashSelectWork{.q = w.q,
+                                     .scale = w.scale,
                                      .weight = weights_.Of(w.layer, w.head),
                                      .metadata = {w.metadata, metadata_tokens_},
                                      .selection = ToSelection(w)};
         },
         [&](std::span<ops::HashSelectWork> items) {
-          ops::HashSelect(stream, format_, group_, head_dim_, items);
+          ops::HashSelect(stream, format_, score_, group_, head_dim_, items);
         });
   }
 
@@ -106,6 +116,7 @@ class HataRetriever final : public Retriever {
   int64_t head_dim_;
   int64_t group_;
   ops::HashFormat format_;
+  ops::HashScore score_;
   int64_t metadata_tokens_;
   HeadMatrices weights_;  // [head_dim][bits]
   std::vector<ops::HashEncodeWork> encode_;

@@ -232,26 +232,26 @@ TEST_F(LiteSelectTest, HashCodesAndSelection) {
       const MatrixView queries = Queries(q);
       HashSelect(*stream_, step_, shape_, layer_, format, device_weights,
                  {.q = fill ? nullptr : &queries, .scale = 1, .fill = fill}, scratch);
-      ForEachSelection(refresh, fill,
-                       [&](const std::string& where, int32_t s, int32_t h,
-                           const std::vector<int32_t>& got, Selection selection) {
-                         const std::vector<std::byte*> host =
-                             PagesOf(s, kMetadata).HostList(metadata_[static_cast<size_t>(h)]);
-                         HashSelectWork work{
-                             .q = QueryOf(q, s, h),
-                             .weight = weights.data() + int64_t{h} * c.head_dim * format.bits,
-                             .metadata = {host.data(), c.metadata_page_tokens},
-                             .selection = selection};
-                         ops::HashSelect(*cpu_stream_, format, c.group, c.head_dim, {&work, 1});
-                         const std::vector<int32_t> want(
-                             selection.positions, selection.positions + work.selection.count);
-                         ASSERT_EQ(got.size(), want.size()) << where << ", bits " << format.bits;
-                         for (size_t i = 0; i < got.size(); ++i) {
-                           ASSERT_EQ(got[i], want[i])
-                               << where << ", bits " << format.bits << ", norms " << format.norms
-                               << ", fill " << fill << ", index " << i << " of " << got.size();
-                         }
-                       });
+      ForEachSelection(
+          refresh, fill,
+          [&](const std::string& where, int32_t s, int32_t h, const std::vector<int32_t>& got,
+              Selection selection) {
+            const std::vector<std::byte*> host =
+                PagesOf(s, kMetadata).HostList(metadata_[static_cast<size_t>(h)]);
+            HashSelectWork work{.q = QueryOf(q, s, h),
+                                .weight = weights.data() + int64_t{h} * c.head_dim * format.bits,
+                                .metadata = {host.data(), c.metadata_page_tokens},
+                                .selection = selection};
+            ops::HashSelect(*cpu_stream_, format, HashScore::kSum, c.group, c.head_dim, {&work, 1});
+            const std::vector<int32_t> want(selection.positions,
+                                            selection.positions + work.selection.count);
+            ASSERT_EQ(got.size(), want.size()) << where << ", bits " << format.bits;
+            for (size_t i = 0; i < got.size(); ++i) {
+              ASSERT_EQ(got[i], want[i])
+                  << where << ", bits " << format.bits << ", norms " << format.norms << ", fill "
+                  << fill << ", index " << i << " of " << got.size();
+            }
+          });
     }
   }
 }

@@ -35,4 +35,11 @@ HashQuery MakeHashQuery(const uint32_t* codes, int64_t group, int64_t words);
 void HashScores(const HashFormat& format, const HashQuery& query, int64_t group,
                 const std::byte* data, int64_t blocks, float* scores);
 
+// Estimates of every head's products with the tokens of `blocks` blocks of 32, with norms:
+// scores[j * stride + t] = (1 - 2 H_j / bits) * norm_t * length_j, codes [group][words], lengths
+// [group].
+void HashHeadScores(const HashFormat& format, const uint32_t* codes, const float* lengths,
+                    int64_t group, const std::byte* data, int64_t blocks, float* scores,
+                    int64_t stride);
+
 }  // namespace litecache::ops::cpu

@@ -84,6 +84,59 @@ void HashScoreBlocks(const HashFormat& format, const HashQuery& query, int64_t g
   }
 }
 
+// kHeads heads at once: a token's code is loaded once for all of them.
+template <int kHeads>
+void HashHeadsOfBlocks(const HashFormat& format, const uint32_t* codes, const float* lengths,
+                       const std::byte* data, int64_t blocks, float* scores, int64_t stride) {
+  const F32 d;
+  const hn::RebindToSigned<F32> di;
+  const hn::RebindToUnsigned<F32> du;
+  const auto lanes = static_cast<int64_t>(hn::Lanes(d));
+  constexpr int64_t kTokens = HashFormat::kBlockTokens;
+  const int64_t words = format.words();
+  const auto bits = hn::Set(di, static_cast<int32_t>(format.bits));
+  hn::Vec<F32> factor[kHeads];
+  for (int j = 0; j < kHeads; ++j) {
+    factor[j] = hn::Set(d, lengths[j] / static_cast<float>(format.bits));
+  }
+  for (int64_t b = 0; b < blocks; ++b, data += format.block_bytes(), scores += kTokens) {
+    const auto* keys = reinterpret_cast<const uint32_t*>(data);
+    const auto* norms = reinterpret_cast<const f16*>(keys + words * kTokens);
+    for (int64_t i = 0; i < kTokens; i += lanes) {
+      hn::Vec<decltype(du)> differing[kHeads];
+      for (int j = 0; j < kHeads; ++j) differing[j] = hn::Zero(du);
+      for (int64_t w = 0; w < words; ++w) {
+        const auto key = hn::LoadU(du, keys + w * kTokens + i);
+        for (int j = 0; j < kHeads; ++j) {
+          const auto query = hn::Set(du, codes[j * words + w]);
+          differing[j] = hn::Add(differing[j], hn::PopulationCount(hn::Xor(key, query)));
+        }
+      }
+      const auto norm = LoadAsF32(d, norms + i);
+      for (int j = 0; j < kHeads; ++j) {
+        const auto twice = hn::BitCast(di, hn::Add(differing[j], differing[j]));
+        const auto agreement = hn::ConvertTo(d, hn::Sub(bits, twice));
+        hn::StoreU(hn::Mul(hn::Mul(agreement, factor[j]), norm), d, scores + j * stride + i);
+      }
+    }
+  }
+}
+
+void HashHeadScoreBlocks(const HashFormat& format, const uint32_t* codes, const float* lengths,
+                         int64_t group, const std::byte* data, int64_t blocks, float* scores,
+                         int64_t stride) {
+  const int64_t words = format.words();
+  int64_t j = 0;
+  for (; j + 4 <= group; j += 4) {
+    HashHeadsOfBlocks<4>(format, codes + j * words, lengths + j, data, blocks, scores + j * stride,
+                         stride);
+  }
+  for (; j < group; ++j) {
+    HashHeadsOfBlocks<1>(format, codes + j * words, lengths + j, data, blocks, scores + j * stride,
+                         stride);
+  }
+}
+
 }  // namespace HWY_NAMESPACE
 }  // namespace litecache::ops::cpu
 HWY_AFTER_NAMESPACE();
@@ -94,6 +147,7 @@ namespace litecache::ops::cpu {
 HWY_EXPORT(PackSignsRow);
 HWY_EXPORT(NormRow);
 HWY_EXPORT(HashScoreBlocks);
+HWY_EXPORT(HashHeadScoreBlocks);
 
 void PackSigns(const float* x, int64_t words, uint32_t* code) {
   HWY_DYNAMIC_DISPATCH(PackSignsRow)(x, words, code);
@@ -104,6 +158,13 @@ float Norm(const float* x, int64_t n) { return HWY_DYNAMIC_DISPATCH(NormRow)(x, 
 void HashScores(const HashFormat& format, const HashQuery& query, int64_t group,
                 const std::byte* data, int64_t blocks, float* scores) {
   HWY_DYNAMIC_DISPATCH(HashScoreBlocks)(format, query, group, data, blocks, scores);
+}
+
+void HashHeadScores(const HashFormat& format, const uint32_t* codes, const float* lengths,
+                    int64_t group, const std::byte* data, int64_t blocks, float* scores,
+                    int64_t stride) {
+  HWY_DYNAMIC_DISPATCH(HashHeadScoreBlocks)
+  (format, codes, lengths, group, data, blocks, scores, stride);
 }
 
 }  // namespace litecache::ops::cpu

@@ -7,6 +7,7 @@
 #include "ops/cpu/select/jobs.h"
 #include "ops/cpu/select/project.h"
 #include "ops/cpu/select/select.h"
+#include "ops/cpu/select/softmax_jobs.h"
 #include "ops/cpu/select/top_k.h"
 
 namespace litecache::ops::cpu {
@@ -16,7 +17,8 @@ namespace {
 constexpr int64_t kEncodeRows = 24;
 // Tokens a thread scores at a time.
 constexpr int64_t kPieceTokens = 4096;
-constexpr float kLargestNorm = 65504;  // of f16
+constexpr int64_t kSoftmaxPieceTokens = 2048;  // a score each head
+constexpr float kLargestNorm = 65504;          // of f16
 
 void EncodeRows(const HashFormat& format, int64_t head_dim, const HashEncodeWork& w, int64_t begin,
                 int64_t count) {
@@ -65,8 +67,46 @@ void HashEncode(ThreadPool& pool, const HashFormat& format, int64_t head_dim,
   });
 }
 
-void HashSelect(ThreadPool& pool, const HashFormat& format, int64_t group, int64_t head_dim,
-                std::span<HashSelectWork> work) {
+namespace {
+
+// A group's codes [group][words] and, where asked for, the heads' lengths [group] for each work
+// item. A query's products read 64 KiB of weights, as long as scoring some thousand tokens takes.
+template <class Use>
+void HashQueries(ThreadPool& pool, const HashFormat& format, int64_t group, int64_t head_dim,
+                 std::span<const HashSelectWork> work, const Use& use) {
+  pool.ParallelFor(static_cast<int64_t>(work.size()), 1, [&](int64_t begin, int64_t end, int) {
+    static thread_local Scratch product_scratch, code_scratch;
+    auto* products = product_scratch.Reserve<float>(static_cast<size_t>(group * format.bits));
+    auto* codes = code_scratch.Reserve<uint32_t>(static_cast<size_t>(group * format.words()));
+    for (int64_t i = begin; i < end; ++i) {
+      const HashSelectWork& w = work[static_cast<size_t>(i)];
+      Project(w.q, head_dim, group, head_dim, w.weight, format.bits, products);
+      for (int64_t j = 0; j < group; ++j) {
+        PackSigns(products + j * format.bits, format.words(), codes + j * format.words());
+      }
+      use(static_cast<size_t>(i), codes);
+    }
+  });
+}
+
+// Calls score(data, blocks, t) for runs of whole blocks that hold tokens [begin, end), t being the
+// first token of the run.
+template <class Score>
+void ForBlocks(const HashFormat& format, const PagedMetadata& metadata, int64_t begin, int64_t end,
+               const Score& score) {
+  constexpr int64_t kBlock = HashFormat::kBlockTokens;
+  for (int64_t t = begin / kBlock * kBlock; t < end;) {
+    const int64_t in_page = t % metadata.page_tokens;
+    const int64_t blocks =
+        (std::min(end - t, metadata.page_tokens - in_page) + kBlock - 1) / kBlock;
+    score(metadata.pages[t / metadata.page_tokens] + in_page / kBlock * format.block_bytes(),
+          blocks, t);
+    t += blocks * kBlock;
+  }
+}
+
+void SelectBySum(ThreadPool& pool, const HashFormat& format, int64_t group, int64_t head_dim,
+                 std::span<HashSelectWork> work) {
   constexpr int64_t kBlock = HashFormat::kBlockTokens;
   static thread_local std::vector<SelectJob> job_scratch;
   static thread_local std::vector<HashQuery> query_scratch;
@@ -84,40 +124,65 @@ void HashSelect(ThreadPool& pool, const HashFormat& format, int64_t group, int64
     jobs.push_back({pieces_of(static_cast<int64_t>(jobs.size())).count(),
                     static_cast<size_t>(w.selection.end - origin_of(w.selection) + kBlock)});
   }
-  // A query's products read 64 KiB of weights, as long as scoring some thousand tokens.
-  pool.ParallelFor(static_cast<int64_t>(work.size()), 1, [&](int64_t begin, int64_t end, int) {
-    static thread_local Scratch product_scratch, code_scratch;
-    auto* products = product_scratch.Reserve<float>(static_cast<size_t>(group * format.bits));
-    auto* codes = code_scratch.Reserve<uint32_t>(static_cast<size_t>(group * format.words()));
-    for (int64_t i = begin; i < end; ++i) {
-      const HashSelectWork& w = work[static_cast<size_t>(i)];
-      Project(w.q, head_dim, group, head_dim, w.weight, format.bits, products);
-      for (int64_t j = 0; j < group; ++j) {
-        PackSigns(products + j * format.bits, format.words(), codes + j * format.words());
-      }
-      queries[static_cast<size_t>(i)] = MakeHashQuery(codes, group, format.words());
-    }
+  HashQueries(pool, format, group, head_dim, work, [&](size_t i, const uint32_t* codes) {
+    queries[i] = MakeHashQuery(codes, group, format.words());
   });
   const auto score = [&](int64_t job, int64_t index, float* scores) {
     const HashSelectWork& w = work[static_cast<size_t>(job)];
     const TokenPieces pieces = pieces_of(job);
     const int64_t origin = origin_of(w.selection);
-    const int64_t end = pieces.End(index);
-    const int64_t page_tokens = w.metadata.page_tokens;
-    for (int64_t t = pieces.Begin(index) / kBlock * kBlock; t < end;) {
-      const int64_t in_page = t % page_tokens;
-      const int64_t blocks = (std::min(end - t, page_tokens - in_page) + kBlock - 1) / kBlock;
-      HashScores(format, queries[static_cast<size_t>(job)], group,
-                 w.metadata.pages[t / page_tokens] + in_page / kBlock * format.block_bytes(),
-                 blocks, scores + t - origin);
-      t += blocks * kBlock;
-    }
+    ForBlocks(format, w.metadata, pieces.Begin(index), pieces.End(index),
+              [&](const std::byte* data, int64_t blocks, int64_t t) {
+                HashScores(format, queries[static_cast<size_t>(job)], group, data, blocks,
+                           scores + t - origin);
+              });
   };
   const auto select = [&](int64_t job, float* scores) {
     Selection& s = work[static_cast<size_t>(job)].selection;
     FinishSelection(scores + s.begin - origin_of(s), s);
   };
   RunSelectJobs(pool, jobs, score, select);
+}
+
+void SelectByHashedSoftmax(ThreadPool& pool, const HashFormat& format, int64_t group,
+                           int64_t head_dim, std::span<HashSelectWork> work) {
+  constexpr int64_t kBlock = HashFormat::kBlockTokens;
+  static_assert(kBlock == kSoftmaxBlock);
+  static thread_local std::vector<uint32_t> code_scratch;
+  static thread_local std::vector<float> length_scratch;
+  std::vector<uint32_t>& codes = code_scratch;
+  std::vector<float>& lengths = length_scratch;
+  const int64_t words = group * format.words();
+  codes.resize(work.size() * static_cast<size_t>(words));
+  lengths.resize(work.size() * static_cast<size_t>(group));
+  HashQueries(pool, format, group, head_dim, work, [&](size_t i, const uint32_t* code) {
+    std::copy_n(code, words, codes.data() + static_cast<int64_t>(i) * words);
+    for (int64_t j = 0; j < group; ++j) {
+      lengths[i * static_cast<size_t>(group) + static_cast<size_t>(j)] =
+          Norm(work[i].q + j * head_dim, head_dim);
+    }
+  });
+  SelectBySoftmax(
+      pool, work, group, kSoftmaxPieceTokens,
+      [&](const HashSelectWork& w, int64_t begin, int64_t end, float* scores, int64_t stride) {
+        const int64_t i = &w - work.data();
+        ForBlocks(format, w.metadata, begin, end,
+                  [&](const std::byte* data, int64_t blocks, int64_t t) {
+                    HashHeadScores(format, codes.data() + i * words, lengths.data() + i * group,
+                                   group, data, blocks, scores + (t - begin), stride);
+                  });
+      });
+}
+
+}  // namespace
+
+void HashSelect(ThreadPool& pool, const HashFormat& format, HashScore score, int64_t group,
+                int64_t head_dim, std::span<HashSelectWork> work) {
+  if (score == HashScore::kSum) {
+    SelectBySum(pool, format, group, head_dim, work);
+  } else {
+    SelectByHashedSoftmax(pool, format, group, head_dim, work);
+  }
 }
 
 }  // namespace litecache::ops::cpu

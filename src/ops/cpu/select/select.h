@@ -11,8 +11,8 @@ namespace litecache::ops::cpu {
 
 void HashEncode(ThreadPool& pool, const HashFormat& format, int64_t head_dim,
                 std::span<const HashEncodeWork> work);
-void HashSelect(ThreadPool& pool, const HashFormat& format, int64_t group, int64_t head_dim,
-                std::span<HashSelectWork> work);
+void HashSelect(ThreadPool& pool, const HashFormat& format, HashScore score, int64_t group,
+                int64_t head_dim, std::span<HashSelectWork> work);
 void BoundsEncode(ThreadPool& pool, const BoundsFormat& format,
                   std::span<const BoundsEncodeWork> work);
 void BoundsSelect(ThreadPool& pool, const BoundsFormat& format, int64_t group,
