@@ -126,18 +126,35 @@ struct Rig {
   std::unique_ptr<Cache> cache;
 };
 
+// What one round of a test is given.
+struct Trial {
+  Setting setting;
+  std::mt19937_64& random;
+  CpuDevice& device;
+  Stream& stream;
+};
+
+// Runs a test's rounds, each with a random setting, until one fails beyond repair.
+template <class Round>
+void ForRandomSettings(uint64_t seed, int rounds, const Round& round) {
+  std::mt19937_64 random = testing::TestRandom(seed);
+  CpuDevice device(2);
+  const auto stream = device.CreateStream();
+  for (int i = 0; i < rounds && !::testing::Test::HasFatalFailure(); ++i) {
+    const Trial trial{RandomSetting(random), random, device, *stream};
+    SCOPED_TRACE(::testing::Message() << "round " << i << ": " << trial.setting);
+    round(trial);
+  }
+}
+
 void ExpectSame(const std::vector<float>& a, const std::vector<float>& b, const char* what) {
   ASSERT_EQ(a.size(), b.size());
   ASSERT_EQ(std::memcmp(a.data(), b.data(), a.size() * sizeof(float)), 0) << what;
 }
 
 TEST(Prefix, AForkGoesOnLikeASequenceOfItsOwn) {
-  std::mt19937_64 random = testing::TestRandom(71);
-  CpuDevice device(2);
-  const auto stream = device.CreateStream();
-  for (int round = 0; round < 60; ++round) {
-    const Setting setting = RandomSetting(random);
-    SCOPED_TRACE(::testing::Message() << "round " << round << ": " << setting);
+  ForRandomSettings(71, 60, [](const Trial& trial) {
+    const auto& [setting, random, device, stream] = trial;
     Rig shared(setting, device), own(setting, device);
     const int64_t prompt = 16 + static_cast<int64_t>(random() % 700);
     const int64_t answer = static_cast<int64_t>(random() % 50);
@@ -150,12 +167,12 @@ TEST(Prefix, AForkGoesOnLikeASequenceOfItsOwn) {
     const int64_t chunk = 1 + static_cast<int64_t>(random() % static_cast<uint64_t>(prompt));
     for (const int64_t rows : {chunk, prompt - chunk}) {
       if (rows == 0) continue;
-      text.Run(*shared.cache, *stream, parent, rows, false);
-      text.Run(*own.cache, *stream, lonely, rows, false);
+      text.Run(*shared.cache, stream, parent, rows, false);
+      text.Run(*own.cache, stream, lonely, rows, false);
     }
     for (int64_t i = 0; i < answer; ++i) {
-      text.Run(*shared.cache, *stream, parent, 1, true);
-      text.Run(*own.cache, *stream, lonely, 1, true);
+      text.Run(*shared.cache, stream, parent, 1, true);
+      text.Run(*own.cache, stream, lonely, 1, true);
     }
     // Generated rows were rounded before their keys were encoded, a prompt's after.
     const int64_t longest = setting.layout.dtype == DType::kF32
@@ -167,34 +184,30 @@ TEST(Prefix, AForkGoesOnLikeASequenceOfItsOwn) {
     const SequenceId child = shared.cache->ForkPrefix(parent, cut);
     EXPECT_EQ(shared.cache->Length(child), cut);
     const SequenceId fresh = own.cache->Create();
-    text.Run(*own.cache, *stream, fresh, cut, false);
+    text.Run(*own.cache, stream, fresh, cut, false);
 
     // The parent goes on, or is gone.
     const bool released = random() % 2 == 0;
     if (released) shared.cache->Release(parent);
-    ExpectSame(text.Run(*shared.cache, *stream, child, more, false),
-               text.Run(*own.cache, *stream, fresh, more, false), "the rest of the prompt");
-    for (int64_t i = 0; i < steps && !HasFatalFailure(); ++i) {
-      ExpectSame(text.Run(*shared.cache, *stream, child, 1, true),
-                 text.Run(*own.cache, *stream, fresh, 1, true), "a decode step");
+    ExpectSame(text.Run(*shared.cache, stream, child, more, false),
+               text.Run(*own.cache, stream, fresh, more, false), "the rest of the prompt");
+    for (int64_t i = 0; i < steps && !::testing::Test::HasFatalFailure(); ++i) {
+      ExpectSame(text.Run(*shared.cache, stream, child, 1, true),
+                 text.Run(*own.cache, stream, fresh, 1, true), "a decode step");
       if (released) continue;
-      ExpectSame(text.Run(*shared.cache, *stream, parent, 1, true),
-                 text.Run(*own.cache, *stream, lonely, 1, true), "the parent's decode step");
+      ExpectSame(text.Run(*shared.cache, stream, parent, 1, true),
+                 text.Run(*own.cache, stream, lonely, 1, true), "the parent's decode step");
     }
-    if (HasFatalFailure()) return;
+    if (::testing::Test::HasFatalFailure()) return;
     shared.cache->Release(child);
     if (!released) shared.cache->Release(parent);
     EXPECT_EQ(shared.cache->GetStats().used, TierBytes{});
-  }
+  });
 }
 
 TEST(Prefix, ImportedBlocksAreTheRowsThatWereExported) {
-  std::mt19937_64 random = testing::TestRandom(72);
-  CpuDevice device(2);
-  const auto stream = device.CreateStream();
-  for (int round = 0; round < 40; ++round) {
-    const Setting setting = RandomSetting(random);
-    SCOPED_TRACE(::testing::Message() << "round " << round << ": " << setting);
+  ForRandomSettings(72, 40, [](const Trial& trial) {
+    const auto& [setting, random, device, stream] = trial;
     Rig first(setting, device), second(setting, device);
     const int64_t blocks = 1 + static_cast<int64_t>(random() % 4);
     const int64_t prompt = blocks * kBlockTokens + static_cast<int64_t>(random() % 200);
@@ -202,7 +215,7 @@ TEST(Prefix, ImportedBlocksAreTheRowsThatWereExported) {
     const int64_t steps = 1 + static_cast<int64_t>(random() % 30);
     Text text(setting.layout, prompt + more + steps, random());
     const SequenceId source = first.cache->Create();
-    text.Run(*first.cache, *stream, source, prompt, false);
+    text.Run(*first.cache, stream, source, prompt, false);
     const SequenceId fresh = first.cache->ForkPrefix(source, blocks * kBlockTokens);
 
     const SequenceId copy = second.cache->Create();
@@ -216,32 +229,28 @@ TEST(Prefix, ImportedBlocksAreTheRowsThatWereExported) {
       EXPECT_EQ(bytes, again);
     }
     EXPECT_EQ(second.cache->Length(copy), blocks * kBlockTokens);
-    ExpectSame(text.Run(*second.cache, *stream, copy, more, false),
-               text.Run(*first.cache, *stream, fresh, more, false), "the rest of the prompt");
-    for (int64_t i = 0; i < steps && !HasFatalFailure(); ++i) {
-      ExpectSame(text.Run(*second.cache, *stream, copy, 1, true),
-                 text.Run(*first.cache, *stream, fresh, 1, true), "a decode step");
+    ExpectSame(text.Run(*second.cache, stream, copy, more, false),
+               text.Run(*first.cache, stream, fresh, more, false), "the rest of the prompt");
+    for (int64_t i = 0; i < steps && !::testing::Test::HasFatalFailure(); ++i) {
+      ExpectSame(text.Run(*second.cache, stream, copy, 1, true),
+                 text.Run(*first.cache, stream, fresh, 1, true), "a decode step");
     }
-    if (HasFatalFailure()) return;
+    if (::testing::Test::HasFatalFailure()) return;
     second.cache->Release(copy);
     EXPECT_EQ(second.cache->GetStats().used, TierBytes{});
-  }
+  });
 }
 
 TEST(Prefix, AnImportThatDoesNotFitChangesNothing) {
-  std::mt19937_64 random = testing::TestRandom(73);
-  CpuDevice device(1);
-  const auto stream = device.CreateStream();
-  for (int round = 0; round < 10; ++round) {
-    const Setting setting = RandomSetting(random);
-    SCOPED_TRACE(::testing::Message() << setting);
+  ForRandomSettings(73, 10, [](const Trial& trial) {
+    const auto& [setting, random, device, stream] = trial;
     const auto plan = MakeCachePlan(setting.layout, setting.options, nullptr);
     Rig roomy(setting, device);
     const TierBytes budget = plan->BytesFor(2 * kBlockTokens);
     Rig tight(setting, device, budget);
     Text text(setting.layout, 2 * kBlockTokens, random());
     const SequenceId source = roomy.cache->Create();
-    text.Run(*roomy.cache, *stream, source, 2 * kBlockTokens, false);
+    text.Run(*roomy.cache, stream, source, 2 * kBlockTokens, false);
     std::vector<std::byte> bytes(roomy.cache->BlockBytes());
     roomy.cache->ExportBlock(source, 0, bytes);
 
@@ -259,20 +268,16 @@ TEST(Prefix, AnImportThatDoesNotFitChangesNothing) {
     EXPECT_EQ(tight.cache->GetStats().used, used);
     tight.cache->Release(id);
     EXPECT_EQ(tight.cache->GetStats().used, TierBytes{});
-  }
+  });
 }
 
 TEST(Prefix, SharedPagesAreHeldOnce) {
-  std::mt19937_64 random = testing::TestRandom(74);
-  CpuDevice device(1);
-  const auto stream = device.CreateStream();
-  for (int round = 0; round < 10; ++round) {
-    const Setting setting = RandomSetting(random);
-    SCOPED_TRACE(::testing::Message() << setting);
+  ForRandomSettings(74, 10, [](const Trial& trial) {
+    const auto& [setting, random, device, stream] = trial;
     Rig rig(setting, device);
     Text text(setting.layout, 2000, random());
     const SequenceId parent = rig.cache->Create();
-    text.Run(*rig.cache, *stream, parent, 1000, false);
+    text.Run(*rig.cache, stream, parent, 1000, false);
     std::vector<SequenceId> kept;
     for (int i = 0; i < 5; ++i) {
       kept.push_back(
@@ -285,7 +290,7 @@ TEST(Prefix, SharedPagesAreHeldOnce) {
     EXPECT_EQ(rig.cache->BytesHeld(std::vector<SequenceId>{longest}), rig.cache->GetStats().used);
     for (const SequenceId id : kept) rig.cache->Release(id);
     EXPECT_EQ(rig.cache->GetStats().used, TierBytes{});
-  }
+  });
 }
 
 TEST(Prefix, IdentityTellsSettingsApart) {
