@@ -78,7 +78,8 @@ struct KvOptions {
   bool delta_update = true;  // only rows that are not cached yet travel
   double slots = 1.0;        // slots a head as a multiple of its budget, >= 1: rows that left the
                              // top-k stay until their slot is needed
-  std::string host_rows = "auto";  // auto (as on the device) | fp8 | int8, with a scale a row
+  std::string host_rows = "auto";  // auto (as on the device) | fp8 | int8, with a scale a
+                                   // row | int4, with a minimum and a step a group of 64 values
 
   // ---- the systems litecache is compared with ----
   FlexGenOptions flexgen;

@@ -13,10 +13,16 @@ namespace litecache::ops {
 
 // bf16, f32: [K (head_dim) | V (head_dim)]. fp8 (E4M3), int8: [K codes | V codes | f32 scale of K |
 // f32 scale of V | 8 bytes of padding], value = code * scale; a scale is the part's largest
-// magnitude over the format's largest number (448, 127), 0 for a part of zeros.
-enum class RowEncoding : uint8_t { kBF16, kF32, kFp8, kInt8 };
+// magnitude over the format's largest number (448, 127), 0 for a part of zeros. int4 (FlexGen's):
+// each part in groups of 64 along head_dim (the last may be shorter), [K codes | V codes | K's
+// groups: f16 minimum, f16 step | V's groups], two codes a byte, the lower one first,
+// value = minimum + code * step; a step is a fifteenth of the group's range. Minimum and step
+// saturate at f16's largest number, 65504: values beyond it do, too.
+enum class RowEncoding : uint8_t { kBF16, kF32, kFp8, kInt8, kInt4 };
 
-std::string_view Name(RowEncoding encoding);  // "bf16", "f32", "fp8", "int8"
+inline constexpr int64_t kInt4Group = 64;
+
+std::string_view Name(RowEncoding encoding);  // "bf16", "f32", "fp8", "int8", "int4"
 
 struct RowFormat {
   RowEncoding encoding = RowEncoding::kBF16;
@@ -25,7 +31,13 @@ struct RowFormat {
   bool quantized() const { return encoding >= RowEncoding::kFp8; }
   size_t row_bytes() const {
     const auto d = static_cast<size_t>(head_dim);
+    if (encoding == RowEncoding::kInt4) return 2 * (int4_codes() + 4 * int4_groups());
     return quantized() ? 2 * d + 16 : 2 * d * (encoding == RowEncoding::kBF16 ? 2 : 4);
+  }
+  // Of a part: bytes of codes, and groups.
+  size_t int4_codes() const { return static_cast<size_t>((head_dim + 1) / 2); }
+  size_t int4_groups() const {
+    return static_cast<size_t>((head_dim + kInt4Group - 1) / kInt4Group);
   }
 };
 
@@ -55,6 +67,10 @@ struct ConvertWork {
   int64_t begin = 0, count = 0;
 };
 void ConvertRows(Stream& stream, std::span<const ConvertWork> work);
+
+// ConvertRows of one item on the calling thread alone: what a transfer thread does beside a
+// stream's operations.
+void CopyRows(const ConvertWork& work);
 
 // One row, between any two formats of one head_dim: what MoveRows and ConvertRows do a row.
 void ConvertRow(const RowFormat& from, const std::byte* source, const RowFormat& to,

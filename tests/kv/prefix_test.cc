@@ -114,7 +114,7 @@ Setting RandomSetting(std::mt19937_64& random) {
   o.resident_first_layer = random() % 2 == 0;
   o.dense_layers = random() % 4 == 0;
   o.resident_full_attention = random() % 3 == 0;
-  o.host_rows = Pick<std::string>(random, {"auto", "auto", "fp8", "int8"});
+  o.host_rows = Pick<std::string>(random, {"auto", "auto", "fp8", "int8", "int4"});
   o.prefetch = Pick<std::string>(random, {"on", "off"});
   return s;
 }

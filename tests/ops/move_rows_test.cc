@@ -69,7 +69,8 @@ void RunCase(RowEncoding from, RowEncoding to, int64_t head_dim, int threads) {
 TEST(MoveRows, SameFormat) {
   for (int64_t head_dim : {5, 32, 64, 128, 131}) {
     for (RowEncoding e :
-         {RowEncoding::kBF16, RowEncoding::kF32, RowEncoding::kFp8, RowEncoding::kInt8}) {
+         {RowEncoding::kBF16, RowEncoding::kF32, RowEncoding::kFp8, RowEncoding::kInt8,
+          RowEncoding::kInt4}) {
       RunCase(e, e, head_dim, 2);
     }
   }
@@ -77,7 +78,7 @@ TEST(MoveRows, SameFormat) {
 
 TEST(MoveRows, ExpandsAsRowsLand) {
   for (int64_t head_dim : {5, 64, 128}) {
-    for (RowEncoding from : {RowEncoding::kFp8, RowEncoding::kInt8}) {
+    for (RowEncoding from : {RowEncoding::kFp8, RowEncoding::kInt8, RowEncoding::kInt4}) {
       for (RowEncoding to : {RowEncoding::kBF16, RowEncoding::kF32}) RunCase(from, to, head_dim, 3);
     }
   }

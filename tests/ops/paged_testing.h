@@ -67,6 +67,17 @@ inline double RowValue(const RowFormat& format, const std::byte* row, int64_t i)
     default:
       break;
   }
+  if (format.encoding == RowEncoding::kInt4) {
+    const int64_t codes = (format.head_dim + 1) / 2, groups = (format.head_dim + 63) / 64;
+    const int64_t part = i / format.head_dim, j = i % format.head_dim;
+    f16 minimum, step;
+    const std::byte* at = row + 2 * codes + (part * groups + j / 64) * 4;
+    std::memcpy(&minimum, at, sizeof(minimum));
+    std::memcpy(&step, at + 2, sizeof(step));
+    const auto byte = static_cast<uint8_t>(row[part * codes + j / 2]);
+    return static_cast<double>(static_cast<float>(minimum)) +
+           (j % 2 == 0 ? byte & 15 : byte >> 4) * static_cast<double>(static_cast<float>(step));
+  }
   float scale;
   std::memcpy(&scale, row + 2 * format.head_dim + (i < format.head_dim ? 0 : 4), sizeof(scale));
   const auto code = static_cast<uint8_t>(row[i]);

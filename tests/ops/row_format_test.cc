@@ -12,6 +12,9 @@ namespace {
 constexpr RowEncoding kEncodings[] = {RowEncoding::kBF16, RowEncoding::kF32, RowEncoding::kFp8,
                                       RowEncoding::kInt8};
 
+constexpr RowEncoding kAll[] = {RowEncoding::kBF16, RowEncoding::kF32, RowEncoding::kFp8,
+                                RowEncoding::kInt8, RowEncoding::kInt4};
+
 double LargestCode(RowEncoding encoding) { return encoding == RowEncoding::kFp8 ? 448 : 127; }
 
 // The distance between neighbouring codes around x (in codes' units).
@@ -35,6 +38,11 @@ TEST(RowFormat, SizesAndNames) {
   EXPECT_EQ((RowFormat{RowEncoding::kF32, 64}.row_bytes()), 512u);
   EXPECT_EQ((RowFormat{RowEncoding::kFp8, 64}.row_bytes()), 144u);
   EXPECT_EQ((RowFormat{RowEncoding::kInt8, 128}.row_bytes()), 272u);
+  // 36 bytes for 64 values (FlexGen).
+  EXPECT_EQ((RowFormat{RowEncoding::kInt4, 64}.row_bytes()), 72u);
+  EXPECT_EQ((RowFormat{RowEncoding::kInt4, 128}.row_bytes()), 144u);
+  EXPECT_EQ((RowFormat{RowEncoding::kInt4, 65}.row_bytes()), 2u * (33 + 8));
+  EXPECT_EQ(Name(RowEncoding::kInt4), "int4");
   EXPECT_EQ(Name(RowEncoding::kBF16), "bf16");
   EXPECT_EQ(Name(RowEncoding::kF32), "f32");
   EXPECT_EQ(Name(RowEncoding::kFp8), "fp8");
@@ -188,10 +196,93 @@ TEST(RowFormat, ExtremeParts) {
   }
 }
 
+// Between what FlexGen's groups allow and half a step beside; from every format.
+TEST(RowFormat, Int4IsAsGoodAsItsGroups) {
+  Random random(62);
+  for (int64_t head_dim : {1, 2, 7, 16, 33, 63, 64, 65, 80, 128, 131, 200}) {
+    for (float size : {1e-3f, 1.0f, 1000.0f}) {
+      for (float shift : {0.0f, 5.0f}) {
+        const RowFormat plain{RowEncoding::kF32, head_dim}, format{RowEncoding::kInt4, head_dim};
+        std::vector<std::byte> source(plain.row_bytes());
+        FillRow(random, plain, source.data(), size);
+        for (int64_t i = 0; i < 2 * head_dim; ++i) {
+          const auto x = static_cast<float>(RowValue(plain, source.data(), i));
+          SetRowValue(plain, source.data(), i, x + shift * size);
+        }
+        ForEachIsa(1, [&](Stream&) {
+          for (RowEncoding from : kEncodings) {
+            const RowFormat from_format{from, head_dim};
+            const auto row = Convert(plain, source.data(), from);
+            const auto out = Convert(from_format, row.data(), RowEncoding::kInt4);
+            const auto back = Convert(format, out.data(), RowEncoding::kF32);
+            for (int64_t part = 0; part < 2; ++part) {
+              for (int64_t group = 0; group < head_dim; group += 64) {
+                const int64_t begin = part * head_dim + group;
+                const int64_t end = part * head_dim + std::min(group + 64, head_dim);
+                double low = HUGE_VAL, high = -HUGE_VAL;
+                for (int64_t i = begin; i < end; ++i) {
+                  low = std::min(low, RowValue(from_format, row.data(), i));
+                  high = std::max(high, RowValue(from_format, row.data(), i));
+                }
+                // Half a step, what f16 rounds of minimum and step (11 bits, or its smallest
+                // number, 2^-24), and f32's own rounding.
+                const double bound =
+                    (high - low) / 30 * (1 + 1e-3) +
+                    (std::abs(low) + (high - low)) * (std::ldexp(1.0, -11) + 1e-6) +
+                    16 * std::ldexp(1.0, -24);
+                for (int64_t i = begin; i < end; ++i) {
+                  ASSERT_NEAR(RowValue(format, out.data(), i),
+                              RowValue(from_format, row.data(), i), bound)
+                      << Name(from) << ", head_dim " << head_dim << ", element " << i << ", size "
+                      << size << ", shift " << shift;
+                  ASSERT_NEAR(RowValue(plain, back.data(), i), RowValue(format, out.data(), i),
+                              std::abs(low) * 1e-6 + (high - low) * 1e-6);
+                }
+              }
+            }
+          }
+        });
+      }
+    }
+  }
+}
+
+TEST(RowFormat, Int4ExtremeGroups) {
+  const float infinity = std::numeric_limits<float>::infinity();
+  for (int64_t head_dim : {5, 64, 130}) {
+    const RowFormat plain{RowEncoding::kF32, head_dim}, format{RowEncoding::kInt4, head_dim};
+    const auto run = [&](float first, float others, float v) {
+      std::vector<std::byte> row(plain.row_bytes());
+      for (int64_t i = 0; i < head_dim; ++i) {
+        SetRowValue(plain, row.data(), i, i == 0 ? first : others);
+        SetRowValue(plain, row.data(), head_dim + i, v);
+      }
+      return Convert(plain, row.data(), RowEncoding::kInt4);
+    };
+    ForEachIsa(1, [&](Stream&) {
+      auto out = run(0, 0, 2.5f);  // groups of one value
+      for (int64_t i = 0; i < head_dim; ++i) {
+        EXPECT_EQ(RowValue(format, out.data(), i), 0);
+        EXPECT_EQ(RowValue(format, out.data(), head_dim + i), 2.5);
+      }
+      out = run(infinity, -infinity, 1e30f);
+      EXPECT_NEAR(RowValue(format, out.data(), 0), 65504, 64);
+      EXPECT_EQ(RowValue(format, out.data(), 1), -65504);
+      EXPECT_EQ(RowValue(format, out.data(), head_dim), 65504);
+      out = run(std::nanf(""), 1, 3);  // shows in its whole group, and there alone
+      for (int64_t i = 0; i < head_dim; ++i) {
+        EXPECT_EQ(std::isnan(RowValue(format, out.data(), i)), i < 64) << i;
+        EXPECT_EQ(RowValue(format, out.data(), head_dim + i), 3);
+      }
+    });
+  }
+}
+
 TEST(ConvertRows, RangesOverPages) {
   Random random(61);
-  for (RowEncoding from : kEncodings) {
-    for (RowEncoding to : kEncodings) {
+  bool alone = false;  // in turn, by one thread alone
+  for (RowEncoding from : kAll) {
+    for (RowEncoding to : kAll) {
       const RowFormat source_format{from, 24}, target_format{to, 24}, plain{RowEncoding::kF32, 24};
       PagedBlock source(random, source_format, 1000, 16), other(random, source_format, 40, 5);
       std::vector<std::byte> row(plain.row_bytes());
@@ -205,7 +296,12 @@ TEST(ConvertRows, RangesOverPages) {
         const ConvertWork work[] = {{source.rows(), a.rows(), 3, 950},
                                     {source.rows(), a.rows(), 990, 0},
                                     {other.rows(), b.rows(), 39, 1}};
-        ConvertRows(stream, work);
+        if (alone) {
+          for (const ConvertWork& w : work) CopyRows(w);
+        } else {
+          ConvertRows(stream, work);
+        }
+        alone = !alone;
         const auto check = [&](const PagedBlock& in, const PagedBlock& out, int64_t tokens,
                                int64_t begin, int64_t end) {
           std::vector<std::byte> expected(target_format.row_bytes());

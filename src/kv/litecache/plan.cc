@@ -53,6 +53,10 @@ class LitePlan final : public CachePlan {
         heads_(MakeHeadPlan(layout, options_, profile_.get(), prefetch_, TopkBytes(layout))),
         shape_(layout, options_, heads_, MakeRetriever(layout)->metadata_tokens(), device),
         scores_per_token_(MakeRetriever(layout)->scores_per_token()) {
+    if (device == DeviceType::kCuda && options.host_rows == "int4") {
+      throw Unsupported(
+          "KV options: host_rows = int4 is not built for GPUs yet; use fp8, int8 or auto");
+    }
     // A step's operations follow each other on one stream there: a lookup with a predicted query
     // would cost accuracy and hide nothing.
     if (device == DeviceType::kCuda && prefetch_) {
@@ -77,6 +81,9 @@ class LitePlan final : public CachePlan {
                                       threads);
   }
   const HeadPlan* heads() const override { return &heads_; }
+  std::string DeviceHolds() const override {
+    return "cached and resident rows, retriever metadata";
+  }
   std::string retriever() const override { return options_.retriever; }
   bool prefetches() const override { return prefetch_; }
 

@@ -30,6 +30,7 @@ ops::RowFormat StoreFormat(const Layout& layout, const KvOptions& options) {
   ops::RowFormat format = ops::FormatOf(layout.dtype, layout.head_dim);
   if (options.host_rows == "fp8") format.encoding = ops::RowEncoding::kFp8;
   if (options.host_rows == "int8") format.encoding = ops::RowEncoding::kInt8;
+  if (options.host_rows == "int4") format.encoding = ops::RowEncoding::kInt4;
   return format;
 }
 

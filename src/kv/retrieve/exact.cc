@@ -11,9 +11,15 @@ class ExactRetriever final : public Retriever {
  public:
   ExactRetriever(const Layout& layout, const KvOptions& options)
       : group_(layout.q_heads / layout.kv_heads) {
-    const bool coded = options.host_rows == "fp8" || options.host_rows == "int8";
-    key_bytes_ =
-        coded ? layout.head_dim + 4 : layout.head_dim * static_cast<int64_t>(SizeOf(layout.dtype));
+    const int64_t d = layout.head_dim;
+    if (options.host_rows == "fp8" || options.host_rows == "int8") {
+      key_bytes_ = d + 4;
+    } else if (options.host_rows == "int4") {
+      key_bytes_ =
+          static_cast<int64_t>(ops::RowFormat{ops::RowEncoding::kInt4, d}.row_bytes()) / 2;
+    } else {
+      key_bytes_ = d * static_cast<int64_t>(SizeOf(layout.dtype));
+    }
   }
 
   std::string_view name() const override { return "exact"; }

@@ -106,6 +106,63 @@ struct CodeSource {
   }
 };
 
+struct Int4 {};
+
+// Minimum and step of a group.
+struct Int4Scale {
+  f16 minimum, step;
+};
+static_assert(sizeof(Int4Scale) == 4);
+
+// Where a part's codes and groups lie in a row.
+struct Int4Part {
+  size_t codes, scales;  // offsets in bytes
+  Int4Part(int64_t head_dim, int64_t part) {
+    const RowFormat format{RowEncoding::kInt4, head_dim};
+    codes = static_cast<size_t>(part) * format.int4_codes();
+    scales = 2 * format.int4_codes() +
+             static_cast<size_t>(part) * format.int4_groups() * sizeof(Int4Scale);
+  }
+};
+
+struct Int4Source {
+  const uint8_t* codes;
+  const std::byte* scales;
+  Int4Source(const std::byte* row, int64_t head_dim, int64_t part) {
+    const Int4Part at(head_dim, part);
+    codes = reinterpret_cast<const uint8_t*>(row) + at.codes;
+    scales = row + at.scales;
+  }
+  template <class D>
+  HWY_INLINE hn::Vec<D> Load(D d, int64_t i) const {
+    Int4Scale scale;
+    std::memcpy(&scale, scales + static_cast<size_t>(i / kInt4Group) * sizeof(scale),
+                sizeof(scale));
+    const F32x1 one;
+    return hn::MulAdd(Codes(d, i), hn::Set(d, hn::GetLane(LoadAsF32(one, &scale.step))),
+                      hn::Set(d, hn::GetLane(LoadAsF32(one, &scale.minimum))));
+  }
+
+ private:
+  template <class D>
+  HWY_INLINE hn::Vec<D> Codes(D d, int64_t i) const {
+    const uint8_t* bytes = codes + i / 2;
+    if constexpr (hn::MaxLanes(D()) == 1) {
+      return hn::Set(d, static_cast<float>(i % 2 == 0 ? *bytes & 15 : *bytes >> 4));
+    } else {
+      // A byte's two codes become two bytes; vectors begin at even places.
+      const hn::Rebind<uint8_t, D> d8;
+      const hn::Repartition<uint16_t, decltype(d8)> d16;
+      const hn::Rebind<uint8_t, decltype(d16)> dbytes;
+      const auto pair = hn::PromoteTo(d16, hn::LoadU(dbytes, bytes));
+      const auto low = hn::And(pair, hn::Set(d16, 0x0f));
+      const auto high = hn::ShiftLeft<4>(hn::And(pair, hn::Set(d16, 0xf0)));
+      const hn::RebindToSigned<D> di;
+      return hn::ConvertTo(d, hn::PromoteTo(di, hn::BitCast(d8, hn::Or(low, high))));
+    }
+  }
+};
+
 template <class Source>
 HWY_INLINE void WritePart(const Source& source, int64_t head_dim, int64_t part, float*,
                           std::byte* row) {
@@ -161,6 +218,59 @@ HWY_INLINE void WritePart(const Source& source, int64_t head_dim, int64_t part, 
   });
 }
 
+// Codes are taken with the minimum and step as they are stored, so that their rounding to f16 adds
+// no more error than what falls out of their range.
+template <class Source>
+HWY_INLINE void WritePart(const Source& source, int64_t head_dim, int64_t part, Int4*,
+                          std::byte* row) {
+  constexpr float kMost = 65504;
+  const Int4Part at(head_dim, part);
+  auto* codes = reinterpret_cast<uint8_t*>(row) + at.codes;
+  HWY_ALIGN float values[kInt4Group];
+  for (int64_t first = 0; first < head_dim; first += kInt4Group) {
+    const int64_t count = std::min(kInt4Group, head_dim - first);
+    bool nan = false;
+    const F32 d;
+    auto lowest = hn::Set(d, kMost), highest = hn::Set(d, -kMost);
+    float low = kMost, high = -kMost;
+    ForEachVector(count, [&](auto tag, int64_t i) HWY_ATTR {
+      const auto v = source.Load(tag, first + i);
+      nan |= !hn::AllFalse(tag, hn::IsNaN(v));
+      const auto x = hn::Max(hn::Set(tag, -kMost), hn::Min(v, hn::Set(tag, kMost)));
+      hn::StoreU(x, tag, values + i);
+      if constexpr (std::is_same_v<decltype(tag), F32>) {
+        lowest = hn::Min(lowest, x);
+        highest = hn::Max(highest, x);
+      } else {
+        low = std::min(low, hn::GetLane(x));
+        high = std::max(high, hn::GetLane(x));
+      }
+    });
+    low = std::min(low, hn::GetLane(hn::MinOfLanes(d, lowest)));
+    high = std::max(high, hn::GetLane(hn::MaxOfLanes(d, highest)));
+    if (nan) low = high = std::numeric_limits<float>::quiet_NaN();
+    const Int4Scale scale{f16(low), f16((high - low) / 15)};
+    std::memcpy(row + at.scales + static_cast<size_t>(first / kInt4Group) * sizeof(scale), &scale,
+                sizeof(scale));
+    const auto minimum = static_cast<float>(scale.minimum);
+    const auto step = static_cast<float>(scale.step);
+    uint8_t group[kInt4Group] = {};
+    if (step > 0) {
+      ForEachVector(count, [&](auto tag, int64_t i) HWY_ATTR {
+        const hn::Rebind<uint8_t, decltype(tag)> d8;
+        const auto code = hn::Div(hn::Sub(hn::LoadU(tag, values + i), hn::Set(tag, minimum)),
+                                  hn::Set(tag, step));
+        const auto clamped = hn::Max(hn::Zero(tag), hn::Min(code, hn::Set(tag, 15.0f)));
+        hn::StoreU(hn::DemoteTo(d8, hn::NearestInt(clamped)), d8, group + i);
+      });
+    }
+    for (int64_t i = 0; i < count; i += 2) {
+      codes[(first + i) / 2] = static_cast<uint8_t>(
+          group[i] | (i + 1 < count ? group[i + 1] << 4 : 0));
+    }
+  }
+}
+
 template <class Source, class Target>
 HWY_INLINE void Write(const std::byte* source, int64_t head_dim, std::byte* target) {
   for (int64_t part = 0; part < 2; ++part) {
@@ -181,6 +291,8 @@ HWY_INLINE void WriteAs(RowEncoding to, const std::byte* source, int64_t head_di
       return Write<Source, Fp8>(source, head_dim, target);
     case RowEncoding::kInt8:
       return Write<Source, Int8>(source, head_dim, target);
+    case RowEncoding::kInt4:
+      return Write<Source, Int4>(source, head_dim, target);
   }
 }
 
@@ -195,6 +307,8 @@ void ConvertOneRow(RowEncoding from, const std::byte* source, RowEncoding to, in
       return WriteAs<CodeSource<Fp8>>(to, source, head_dim, target);
     case RowEncoding::kInt8:
       return WriteAs<CodeSource<Int8>>(to, source, head_dim, target);
+    case RowEncoding::kInt4:
+      return WriteAs<Int4Source>(to, source, head_dim, target);
   }
 }
 
@@ -213,6 +327,23 @@ RowConverter::RowConverter(const RowFormat& from, const RowFormat& to)
       to_(to.encoding),
       head_dim_(from.head_dim),
       row_bytes_(from.row_bytes()) {}
+
+void CopyRows(const ConvertWork& w) {
+  const RowAddress source(w.source), target(w.target);
+  const int64_t end = w.begin + w.count;
+  if (w.source.format.encoding != w.target.format.encoding) {
+    const RowConverter convert(w.source.format, w.target.format);
+    for (int64_t i = w.begin; i < end; ++i) convert(source(i), target(i));
+    return;
+  }
+  // What lies together on both sides goes in one piece.
+  for (int64_t i = w.begin; i < end;) {
+    const int64_t rows = std::min({w.source.page_tokens - i % w.source.page_tokens,
+                                   w.target.page_tokens - i % w.target.page_tokens, end - i});
+    std::memcpy(target(i), source(i), static_cast<size_t>(rows) * source.row_bytes());
+    i += rows;
+  }
+}
 
 void ConvertRows(ThreadPool& pool, std::span<const ConvertWork> work) {
   for (const ConvertWork& w : work) {

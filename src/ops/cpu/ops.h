@@ -36,6 +36,7 @@ void Attention(ThreadPool& pool, const KvGeometry& geometry, std::span<const KvS
 uint64_t AttentionScratchBytes(int64_t kv_heads, int64_t group, int64_t head_dim,
                                int64_t sequences);
 void ConvertRows(ThreadPool& pool, std::span<const ConvertWork> work);
+void CopyRows(const ConvertWork& work);
 void MoveRows(ThreadPool& pool, std::span<const MoveWork> work);
 void RowAttention(ThreadPool& pool, const RowFormat& format, int64_t group,
                   std::span<const RowAttentionHead> heads, float scale);

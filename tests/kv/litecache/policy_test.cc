@@ -288,15 +288,17 @@ TEST_P(QuantizedStore, StaysCloseToExactRows) {
     EXPECT_GT(worst, 1e-4) << "the store does not seem to be quantized";
     const Stats x = pair.a().GetStats(), y = pair.b().GetStats();
     EXPECT_EQ(x.prefill.rows, y.prefill.rows);
-    EXPECT_EQ(y.prefill.bytes, y.prefill.rows * (2 * 32 + 16));
+    EXPECT_EQ(y.prefill.bytes, y.prefill.rows * (rows == "int4" ? 2 * (16 + 4) : 2 * 32 + 16));
     EXPECT_EQ(x.spill.rows, y.spill.rows);
   }
 }
 
 // Values are normal: a row's largest is about 2.5, so int8 errs by 0.01 and fp8 by 1/16 of a value
 // at most; scores by the root of the sum of squares over head_dim of that, about 0.05 and 0.15.
+// int4 has 15 steps between a row's ends: an error of 0.15 at most, of scores about 0.5.
 INSTANTIATE_TEST_SUITE_P(All, QuantizedStore,
-                         ::testing::Values(std::pair("int8", 0.15), std::pair("fp8", 0.6)));
+                         ::testing::Values(std::pair("int8", 0.15), std::pair("fp8", 0.6),
+                                           std::pair("int4", 1.2)));
 
 TEST(LitePolicy, RecallOfTheExactRetrieverIsOne) {
   KvOptions options = Options("10%");

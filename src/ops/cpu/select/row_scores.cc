@@ -2,6 +2,9 @@
 
 #include <algorithm>
 
+#include "ops/cpu/convert_rows.h"
+#include "ops/cpu/scratch.h"
+
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/cpu/select/row_scores.cc"
 #include "hwy/foreach_target.h"
@@ -170,6 +173,8 @@ void ScoreRows(const RowFormat& format, const std::byte* rows, int64_t count, co
       return ScoreRowsOf<LoadFp8>(format, rows, count, query, heads, scores, stride);
     case RowEncoding::kInt8:
       return ScoreRowsOf<LoadInt8>(format, rows, count, query, heads, scores, stride);
+    case RowEncoding::kInt4:
+      return;  // expanded before
   }
 }
 
@@ -184,7 +189,24 @@ HWY_EXPORT(ScoreRows);
 
 void RowScores(const RowFormat& format, const std::byte* rows, int64_t count, const float* query,
                int64_t heads, float* scores, int64_t stride) {
-  HWY_DYNAMIC_DISPATCH(ScoreRows)(format, rows, count, query, heads, scores, stride);
+  if (format.encoding != RowEncoding::kInt4) {
+    HWY_DYNAMIC_DISPATCH(ScoreRows)(format, rows, count, query, heads, scores, stride);
+    return;
+  }
+  // A score of codes alone would need the groups' minima besides: the rows are expanded.
+  constexpr int64_t kRows = 16;
+  const RowFormat plain{RowEncoding::kF32, format.head_dim};
+  const RowConverter convert(format, plain);
+  static thread_local Scratch scratch;
+  auto* expanded = scratch.Reserve<std::byte>(static_cast<size_t>(kRows) * plain.row_bytes());
+  for (int64_t first = 0; first < count; first += kRows) {
+    const int64_t n = std::min(kRows, count - first);
+    for (int64_t i = 0; i < n; ++i) {
+      convert(rows + static_cast<size_t>(first + i) * format.row_bytes(),
+              expanded + static_cast<size_t>(i) * plain.row_bytes());
+    }
+    HWY_DYNAMIC_DISPATCH(ScoreRows)(plain, expanded, n, query, heads, scores + first, stride);
+  }
 }
 
 }  // namespace litecache::ops::cpu
