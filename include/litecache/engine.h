@@ -149,6 +149,7 @@ struct MemoryPlan {
   // What a sequence of largest_context tokens takes.
   kv::TierBytes kv_largest;
   std::string kv_policy;
+  std::string kv_device_holds;  // what the device's part of KV is for, in words
   std::string retriever;  // empty for policy full
   int64_t layers = 0;
   int64_t kv_heads = 0;         // over all layers

@@ -17,6 +17,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 
@@ -32,7 +33,13 @@ struct KvShape {
   int64_t kv_heads = 0;
   int64_t head_dim = 0;
   bool f32_rows = false;  // keep rows in f32 instead of bf16
+  int64_t hidden = 0;     // values of a layer's input, for policy kvpr
 };
+
+// Keys and values (k, v [rows][kv_heads * head_dim], keys after their rotary embedding) of tokens
+// at positions first_position on, from the inputs x [rows][hidden] that were given for them.
+using KvProjection = std::function<void(int64_t layer, const float* x, int64_t rows,
+                                        int64_t first_position, float* k, float* v)>;
 
 // One sequence's part of a step.
 struct KvPart {
@@ -77,6 +84,11 @@ class KvCache {
   // Before Attend(layer - 1): what the decode rows' queries of `layer` will be, as far as is known
   // by then; q [decode rows][q_heads * head_dim]. Looks up and fetches with these.
   virtual void Prefetch(int64_t layer, const float* q, float scale) = 0;
+  // Whether KeepInputs() has to be called before every Attend() (policy kvpr).
+  virtual bool WantsInputs() const = 0;
+  // x [rows of the step][hidden]: what the layer's keys and values are computed from. Both
+  // arguments are used until Attend(layer) returns.
+  virtual void KeepInputs(int64_t layer, const float* x, const KvProjection& projection) = 0;
   // Layer by layer, in order: stores the rows' keys and values, and
   // out = softmax(scale * q.K) V over the rows each query sees.
   virtual void Attend(int64_t layer, const float* q, const float* k, const float* v, float scale,

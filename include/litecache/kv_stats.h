@@ -67,6 +67,9 @@ struct Stats {
   Traffic fill;                    // rows that filled the slots after a prompt: sink, recent, top-k
   Traffic spill;                   // rows that left the recent window, device to host
   Traffic prefill;                 // rows of prompts, device to host
+  Traffic stream;                  // rows of whole contexts, brought for a layer
+  Traffic activations;             // a layer's inputs, brought to recompute rows: one a token
+  uint64_t rows_recomputed = 0;    // from activations, rows of all heads counted
   uint64_t lookups = 0, hits = 0;  // sums over heads
 };
 

@@ -34,6 +34,9 @@ kv::Stats Difference(kv::Stats after, const kv::Stats& before) {
   less(after.prefetch, before.prefetch);
   less(after.spill, before.spill);
   less(after.prefill, before.prefill);
+  less(after.stream, before.stream);
+  less(after.activations, before.activations);
+  after.rows_recomputed -= before.rows_recomputed;
   after.lookups -= before.lookups;
   after.hits -= before.hits;
   return after;
@@ -106,12 +109,18 @@ void Runner::FillSynthetic(kv::Cache& cache, kv::SequenceId id, int64_t tokens,
   };
   const Buffer q = random(q_width), k = random(kv_width), v = random(kv_width);
   const Buffer out = device_.Allocate(q.size());
+  Buffer inputs;
+  if (cache.WantsInputs()) inputs = random(layout.hidden);
   const float scale = 1.0f / std::sqrt(static_cast<float>(layout.head_dim));
   for (int64_t past = 0; past < tokens;) {
     const int64_t count = std::min(rows, tokens - past);
     const kv::Step step = ChunkStep(id, count, past);
     cache.BeginStep(step);
     for (int64_t layer = 0; layer < layout.layers; ++layer) {
+      if (cache.WantsInputs()) {
+        cache.KeepInputs(stream_, layer, step,
+                         MatrixView::Of(inputs.as<float>(), count, layout.hidden), nullptr);
+      }
       cache.Attend(stream_, layer, step, MatrixView::Of(q.as<float>(), count, q_width),
                    MatrixView::Of(k.as<float>(), count, kv_width),
                    MatrixView::Of(v.as<float>(), count, kv_width), scale,
@@ -219,7 +228,8 @@ Measurement Runner::Decode(const kv::CachePlan& plan, int64_t batch, int64_t con
   const auto timed = static_cast<uint64_t>(options_.decode_steps);
   // Rows that move are read on one side and written on the other; of two memories, one of them is
   // the device's.
-  const uint64_t moved = used.miss.bytes + used.prefetch.bytes + used.spill.bytes;
+  const uint64_t moved = used.miss.bytes + used.prefetch.bytes + used.stream.bytes +
+                         used.activations.bytes + used.spill.bytes;
   const uint64_t sides = rates_.link_bytes_per_second > 0 ? 1 : 2;
   Cost cost = DecodeCost(decoder_.config(), batch, decoder_.weight_bytes_per_step(),
                          used.bytes_read / timed, (used.bytes_scored + sides * moved) / timed,

@@ -1,5 +1,7 @@
 #include "cli/kv_flags.h"
 
+#include "cli/kv_policy_flags.h"
+
 namespace litecache::cli {
 namespace {
 
@@ -15,7 +17,9 @@ void KvFlags::Declare(CLI::App& app) {
   };
   app.add_option("--kv-policy", o.policy,
                  "full: every row on the device, all attended; litecache: rows on the host, the "
-                 "device keeps what the last queries needed")
+                 "device keeps what the last queries needed; flexgen: rows on the host, "
+                 "brought for every layer; kvpr: the same, some of them recomputed; streaming: the "
+                 "first and the last rows only")
       ->type_name("NAME")
       ->check(CLI::IsMember(std::vector<std::string>(KvPolicies().begin(), KvPolicies().end()))
                   .description(""))
@@ -148,14 +152,15 @@ void KvFlags::Declare(CLI::App& app) {
       ->capture_default_str()
       ->group(kAdvanced);
   app.add_option("--host-rows", o.host_rows,
-                 "Rows in the host store: auto (as on the device), fp8, int8")
+                 "Rows in the host store: auto (as on the device), fp8, int8, int4 (groups of 64)")
       ->type_name("TYPE")
-      ->check(one_of({"auto", "fp8", "int8"}))
+      ->check(one_of({"auto", "fp8", "int8", "int4"}))
       ->capture_default_str()
       ->group(kAdvanced);
   app.add_flag("--measure-recall", o.measure_recall,
                "Compare every selection with the exact one (slow)")
       ->group(kAdvanced);
+  DeclareKvPolicyFlags(app, &o);
 }
 
 KvOptions KvFlags::ToKvOptions() const {

@@ -61,7 +61,15 @@ std::string KvReport::Text() const {
                         FormatBytes(kv.capacity.device), FormatBytes(kv.peak.host),
                         FormatBytes(kv.capacity.host));
   }
-  if (stats.kv_heads.empty()) return text;
+  if (stats.kv_heads.empty()) {
+    if (kv.capacity.host == 0) return text;
+    text += "\nmoved: " + Moved(kv.stream, "stream");
+    if (kv.activations.rows > 0) {
+      text += ", " + Moved(kv.activations, "activations") +
+              fmt::format(" for {} recomputed rows", kv.rows_recomputed);
+    }
+    return text + ", " + Moved(kv.spill, "spill") + ", " + Moved(kv.prefill, "prefill");
+  }
   if (kv.lookups == 0) {
     text += "\nno lookups: every row so far fits the budget";
   } else {
@@ -97,17 +105,22 @@ ordered_json KvReport::Json() const {
                        {"host_bytes", kv.peak.host},
                        {"host_capacity_bytes", kv.capacity.host},
                        {"attention_bytes_read", kv.bytes_read}};
+  if (kv.capacity.host > 0) {
+    json["moved"] = {{"miss", ToJson(kv.miss)},
+                     {"prefetch", ToJson(kv.prefetch)},
+                     {"spill", ToJson(kv.spill)},
+                     {"fill", ToJson(kv.fill)},
+                     {"prefill", ToJson(kv.prefill)},
+                     {"stream", ToJson(kv.stream)},
+                     {"activations", ToJson(kv.activations)}};
+    json["rows_recomputed"] = kv.rows_recomputed;
+  }
   if (stats.kv_heads.empty()) return json;
   json["retriever"] = plan.retriever;
   json["heads"] = plan.kv_heads;
   json["resident_heads"] = plan.resident_heads;
   json["lookups"] = kv.lookups;
   json["hit_ratio"] = HitRatio(kv.hits, kv.lookups);
-  json["moved"] = {{"miss", ToJson(kv.miss)},
-                   {"prefetch", ToJson(kv.prefetch)},
-                   {"spill", ToJson(kv.spill)},
-                   {"fill", ToJson(kv.fill)},
-                   {"prefill", ToJson(kv.prefill)}};
   json["all_heads"] = ToJson(Sum(stats.kv_heads));
   json["layers"] = ordered_json::array();
   const auto layers = static_cast<size_t>(plan.layers);

@@ -3,16 +3,23 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 
 #include "base/error.h"
 #include "model/fingerprint.h"
 
 namespace litecache::engine {
 
+bool UsesProfile(const KvOptions& options) {
+  if (options.profile == "none") return false;
+  constexpr std::array kWithout = {"full", "streaming", "flexgen", "kvpr"};
+  return std::find(kWithout.begin(), kWithout.end(), options.policy) == kWithout.end();
+}
+
 std::shared_ptr<const kv::Profile> LoadProfile(const KvOptions& options,
                                                const std::filesystem::path& directory,
                                                const kv::Layout& layout) {
-  if (options.policy == "full" || options.profile == "none") return nullptr;
+  if (!UsesProfile(options)) return nullptr;
   std::filesystem::path path = options.profile;
   if (options.profile == "auto") {
     if (directory.empty()) return nullptr;
@@ -31,7 +38,7 @@ std::shared_ptr<const kv::Profile> LoadProfile(const KvOptions& options,
 std::vector<std::string> DescribePlan(const kv::CachePlan& plan, const KvOptions& options,
                                       const kv::Profile* profile) {
   const kv::HeadPlan* heads = plan.heads();
-  if (heads == nullptr) return {};
+  if (heads == nullptr) return plan.Notes();
   std::vector<std::string> lines;
   lines.push_back(profile != nullptr
                       ? fmt::format("profile of {} ({})", profile->corpus, profile->created)

@@ -15,6 +15,9 @@ namespace litecache::engine {
 // Name of the profile in a model's directory.
 inline constexpr const char* kProfileName = "litecache-profile.safetensors";
 
+// Whether the policy takes anything from a profile.
+bool UsesProfile(const KvOptions& options);
+
 // options.profile: a file, "auto" (kProfileName in `directory`, where it exists) or "none". Null
 // without one, and for policies that need none. directory: empty for a model without files. Throws
 // FileError for a file that is missing, damaged or another model's.

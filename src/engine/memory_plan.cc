@@ -88,6 +88,7 @@ MemoryPlan MakeMemoryPlan(const MemoryRequest& request) {
   plan.weights_mapped = request.weights_mapped;
   plan.buffers = request.buffers;
   plan.kv_policy = request.policy;
+  plan.kv_device_holds = cache.DeviceHolds();
   plan.kv_per_token = cache.layout().token_bytes();
   plan.context_limit = context;
   if (largest < least) {
@@ -126,12 +127,11 @@ std::string MemoryPlan::ToString() const {
        weights_mapped ? "mapped from the files: the system's page cache holds them" : "");
   line("buffers", buffers, "activations, logits and scratch of the largest step");
   if (kv.host == 0) {
-    line("KV cache", kv.device,
-         fmt::format("{} a token; taken page by page", FormatBytes(kv_per_token)));
+    line("KV cache", kv.device, kv_device_holds);
   } else {
     line("KV device", kv.device,
-         fmt::format("{} for {} tokens: cached and resident rows, retriever metadata",
-                     FormatBytes(kv_largest.device), largest_context));
+         fmt::format("{} for {} tokens: {}", FormatBytes(kv_largest.device), largest_context,
+                     kv_device_holds));
     line("KV host", kv.host,
          fmt::format("{} for {} tokens: the host store", FormatBytes(kv_largest.host),
                      largest_context));

@@ -31,6 +31,7 @@ struct Layout {
   int64_t kv_heads = 0;
   int64_t head_dim = 0;
   DType dtype = DType::kBF16;  // bf16 or f32
+  int64_t hidden = 0;          // values of a layer's input (KeepInputs); 0: not known
 
   // Bytes of one token's K and V over all layers and heads.
   uint64_t token_bytes() const {
@@ -55,6 +56,18 @@ struct Step {
   std::vector<StepSequence> sequences;
   int64_t rows = 0;         // sum over sequences
   int64_t decode_rows = 0;  // rows [0, decode_rows) of the step belong to decode sequences
+};
+
+// A layer's keys and values from its inputs, for policies that keep inputs to compute rows again
+// (KVPR); who computes the rows implements it.
+class KeyValueProjection {
+ public:
+  virtual ~KeyValueProjection() = default;
+  // k, v [n, kv_heads * head_dim] f32 of the tokens whose inputs are x [n, hidden] f32: what
+  // Cache::Attend gets for them, to rounding, keys after their rotary embedding. Token i is at
+  // position first_position + i.
+  virtual void Project(Stream& stream, int64_t layer, const MatrixView& x, int64_t first_position,
+                       const MatrixView& k, const MatrixView& v) = 0;
 };
 
 class Cache {
@@ -112,6 +125,13 @@ class Cache {
   // Lookup, retrieval and transfer of `layer` happen here, beside the rest of layer - 1.
   virtual void Prefetch(Stream& stream, int64_t layer, const Step& step, const MatrixView& q,
                         float scale) {}
+  // Whether KeepInputs() has to be called before every Attend().
+  virtual bool WantsInputs() const { return false; }
+  // x [T, hidden] f32: what the layer's queries, keys and values are products of. Both are used
+  // until Attend(layer) returns. projection: may be null where no rows are recomputed (a step
+  // without decode rows).
+  virtual void KeepInputs(Stream& stream, int64_t layer, const Step& step, const MatrixView& x,
+                          KeyValueProjection* projection) {}
   // Layer `layer`: stores k, v [T, kv_heads * head_dim] f32 and attends with q [T, q_heads *
   // head_dim] f32 into out [T, q_heads * head_dim] f32; scale multiplies q.k.
   virtual void Attend(Stream& stream, int64_t layer, const Step& step, const MatrixView& q,

@@ -2,13 +2,25 @@
 
 #include <utility>
 
+#include "base/error.h"
+
 namespace litecache::kv {
+
+void CheckBackend(const std::string& policy, DeviceType device) {
+  if (device == DeviceType::kCpu) return;
+  throw Unsupported(
+      "KV policy '{}' is not built for GPUs yet; use --device cpu, or policy full or litecache",
+      policy);
+}
 
 std::unique_ptr<CachePlan> MakeCachePlan(const Layout& layout, const KvOptions& options,
                                          std::shared_ptr<const Profile> profile,
                                          DeviceType device) {
   options.Validate();  // knows the policies' names
   if (options.policy == "full") return PlanFullCache(layout);
+  if (options.policy == "flexgen") return PlanFlexGenCache(layout, options, device);
+  if (options.policy == "kvpr") return PlanKvprCache(layout, options, device);
+  if (options.policy == "streaming") return PlanStreamingCache(layout, options, device);
   return PlanLiteCache(layout, options, std::move(profile), device);
 }
 

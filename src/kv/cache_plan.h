@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "kv/cache.h"
 #include "kv/head_plan.h"
@@ -32,6 +33,10 @@ class CachePlan {
   // One resident head less, the one that is easiest to reuse: what the memory planner asks for
   // where the device's memory is too small (CLO section 4). False where there is none to drop.
   virtual bool DropResidentHead() { return false; }
+  // What the device's part of the KV memory holds, in words.
+  virtual std::string DeviceHolds() const { return ""; }
+  // What the policy's settings came to, one line a fact; empty where the heads' roles say it.
+  virtual std::vector<std::string> Notes() const { return {}; }
   // The plan may go; the cache keeps what it needs. Budgets are hard.
   virtual std::unique_ptr<Cache> Create(Device& device, const TierBytes& budget) const = 0;
 };
@@ -42,6 +47,21 @@ std::unique_ptr<CachePlan> PlanFullCache(const Layout& layout);
 // Policy `litecache`.
 std::unique_ptr<CachePlan> PlanLiteCache(const Layout& layout, const KvOptions& options,
                                          std::shared_ptr<const Profile> profile, DeviceType device = DeviceType::kCpu);
+
+// Policy `streaming`.
+std::unique_ptr<CachePlan> PlanStreamingCache(const Layout& layout, const KvOptions& options,
+                                              DeviceType device);
+
+// Policy `flexgen`.
+std::unique_ptr<CachePlan> PlanFlexGenCache(const Layout& layout, const KvOptions& options,
+                                            DeviceType device);
+
+// Policy `kvpr`. The link's and the products' speed are measured when a cache is created.
+std::unique_ptr<CachePlan> PlanKvprCache(const Layout& layout, const KvOptions& options,
+                                         DeviceType device);
+
+// Throws Unsupported for a GPU: what the plans of policies ask that run on the CPU only, so far.
+void CheckBackend(const std::string& policy, DeviceType device);
 
 // profile: null without one. device: what the cache will be created on. Throws InvalidArgument
 // (options), CheckLayout's errors.

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/units.h"
 #include "kv/cache.h"
 #include "kv/cache_plan.h"
 #include "kv/layout.h"
@@ -137,6 +138,9 @@ class FullPlan final : public CachePlan {
   uint64_t ScratchBytes(int64_t sequences, int64_t, int) const override {
     return ops::AttentionScratchBytes(layout_.kv_heads, layout_.q_heads / layout_.kv_heads,
                                       layout_.head_dim, sequences);
+  }
+  std::string DeviceHolds() const override {
+    return FormatBytes(layout_.token_bytes()) + " a token; taken page by page";
   }
   std::string Identity() const override { return "full " + Describe(layout_); }
   std::unique_ptr<Cache> Create(Device& device, const TierBytes& budget) const override {

@@ -16,7 +16,8 @@ kv::Layout LayoutOf(const KvShape& shape) {
                           .q_heads = shape.q_heads,
                           .kv_heads = shape.kv_heads,
                           .head_dim = shape.head_dim,
-                          .dtype = shape.f32_rows ? DType::kF32 : DType::kBF16};
+                          .dtype = shape.f32_rows ? DType::kF32 : DType::kBF16,
+                          .hidden = shape.hidden};
   kv::CheckLayout(layout);
   return layout;
 }
@@ -31,17 +32,28 @@ std::shared_ptr<const kv::Profile> LoadProfile(const KvOptions& options, const k
   return profile;
 }
 
+class FunctionProjection final : public kv::KeyValueProjection {
+ public:
+  const KvProjection* function = nullptr;
+  void Project(Stream&, int64_t layer, const MatrixView& x, int64_t first_position,
+               const MatrixView& k, const MatrixView& v) override {
+    (*function)(layer, x.Row<float>(0), x.rows, first_position, k.Row<float>(0), v.Row<float>(0));
+  }
+};
+
 class KvCacheOnCpu final : public KvCache {
  public:
   KvCacheOnCpu(const KvShape& shape, const KvOptions& options, int threads)
       : layout_(LayoutOf(shape)), device_(threads), stream_(device_.CreateStream()) {
-    if (options.device_memory == 0 || (options.policy != "full" && options.host_memory == 0)) {
+    const auto plan = kv::MakeCachePlan(layout_, options, LoadProfile(options, layout_));
+    const kv::TierBytes budget{.device = options.device_memory, .host = options.host_memory};
+    const kv::TierBytes needed = plan->BytesFor(1 << 20);
+    if ((needed.device > 0 && budget.device == 0) || (needed.host > 0 && budget.host == 0)) {
       throw InvalidArgument(
           "KV options: device_memory = {} and host_memory = {}: the cache's budgets have to be set",
           options.device_memory, options.host_memory);
     }
-    cache_ = kv::MakeCachePlan(layout_, options, LoadProfile(options, layout_))
-                 ->Create(device_, {.device = options.device_memory, .host = options.host_memory});
+    cache_ = plan->Create(device_, budget);
   }
 
   kv::TierBytes BytesFor(int64_t tokens) const override { return cache_->BytesFor(tokens); }
@@ -72,6 +84,16 @@ class KvCacheOnCpu final : public KvCache {
     CheckLayer("Prefetch", layer);
     if (layer == 0) throw InvalidArgument("KV cache: nothing can be prefetched for layer 0");
     cache_->Prefetch(*stream_, layer, step_, View(q, step_.decode_rows, layout_.q_heads), scale);
+  }
+
+  bool WantsInputs() const override { return cache_->WantsInputs(); }
+
+  void KeepInputs(int64_t layer, const float* x, const KvProjection& projection) override {
+    CheckLayer("KeepInputs", layer);
+    projection_.function = &projection;
+    cache_->KeepInputs(*stream_, layer, step_,
+                       MatrixView::Of(const_cast<float*>(x), step_.rows, layout_.hidden),
+                       &projection_);
   }
 
   void Attend(int64_t layer, const float* q, const float* k, const float* v, float scale,
@@ -107,6 +129,7 @@ class KvCacheOnCpu final : public KvCache {
   std::unique_ptr<Stream> stream_;
   std::unique_ptr<kv::Cache> cache_;
   kv::Step step_;
+  FunctionProjection projection_;
   bool begun_ = false;
 };
 

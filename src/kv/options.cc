@@ -15,7 +15,8 @@ namespace {
 // 0.1 * 30 is a little more than 3: what is meant as a whole number of rows stays one.
 constexpr double kShareRounding = 1e-9;
 
-constexpr std::array kPolicies = {std::string_view("full"), std::string_view("litecache")};
+constexpr std::array kPolicies =
+    std::to_array<std::string_view>({"full", "litecache", "flexgen", "kvpr", "streaming"});
 
 void CheckOneOf(std::string_view field, const std::string& value,
                 std::span<const std::string_view> names) {
@@ -129,7 +130,9 @@ void KvOptions::Validate() const {
         "1",
         slots);
   }
-  CheckOneOf("host_rows", host_rows, {"auto", "fp8", "int8"});
+  CheckRange("flexgen.device_share", flexgen.device_share, 0, 1);
+  CheckRange("kvpr.split", static_cast<double>(kvpr.split), -1, kMaxTokens);
+  CheckOneOf("host_rows", host_rows, {"auto", "fp8", "int8", "int4"});
 }
 
 }  // namespace litecache

@@ -6,7 +6,7 @@
 
 namespace litecache::kv {
 
-void StepCheck::operator()(const Step& step, const SequenceTable& table) {
+void StepCheck::operator()(const Step& step, const std::function<int64_t(SequenceId)>& length) {
   seen_.clear();
   int64_t rows = 0;
   int64_t decode_rows = 0;
@@ -17,9 +17,9 @@ void StepCheck::operator()(const Step& step, const SequenceTable& table) {
                             sequence.id, sequence.first_row, sequence.first_row + sequence.rows,
                             step.rows);
     }
-    if (sequence.past != table.Length(sequence.id)) {
+    if (sequence.past != length(sequence.id)) {
       throw InvalidArgument("KV cache: sequence {} holds {} tokens, the step says {}", sequence.id,
-                            table.Length(sequence.id), sequence.past);
+                            length(sequence.id), sequence.past);
     }
     if (sequence.decode) {
       ++decode_rows;

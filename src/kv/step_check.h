@@ -1,6 +1,8 @@
 // What every policy asks of a step before it touches anything.
 #pragma once
 
+#include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "kv/cache.h"
@@ -13,7 +15,11 @@ class StepCheck {
  public:
   // Throws InvalidArgument for rows that do not add up, a sequence named twice, a past that is not
   // the sequence's length, decode sequences of several rows or behind prefill ones.
-  void operator()(const Step& step, const SequenceTable& table);
+  void operator()(const Step& step, const SequenceTable& table) {
+    (*this)(step, [&table](SequenceId id) { return table.Length(id); });
+  }
+  // length: of a sequence.
+  void operator()(const Step& step, const std::function<int64_t(SequenceId)>& length);
 
  private:
   std::vector<SequenceId> seen_;

@@ -97,7 +97,7 @@ Activations Place(Arena& arena, const ModelConfig& config, DType product, int64_
   return a;
 }
 
-class OptDecoder final : public DecoderBase {
+class OptDecoder final : public DecoderBase, private kv::KeyValueProjection {
  public:
   OptDecoder(Device& device, const ModelConfig& model_config, std::unique_ptr<WeightStore> store)
       : DecoderBase(device, model_config, std::move(store)) {
@@ -241,12 +241,20 @@ class OptDecoder final : public DecoderBase {
   }
 
   void Attend(Stream& stream, const Layer& layer, const kv::Step& step, int64_t index,
-              kv::Cache& cache, const Activations& a) const {
+              kv::Cache& cache, const Activations& a) {
     const MatrixView input = AttentionInput(stream, layer, a.x, a.h);
     ops::Linear(stream, input, layer.q.weight, layer.q.bias, a.q);
     ops::Linear(stream, input, layer.k.weight, layer.k.bias, a.k);
     ops::Linear(stream, input, layer.v.weight, layer.v.bias, a.v);
+    if (cache.WantsInputs()) cache.KeepInputs(stream, index, step, input, this);
     cache.Attend(stream, index, step, a.q, a.k, a.v, Scale(), a.attention);
+  }
+
+  void Project(Stream& stream, int64_t index, const MatrixView& x, int64_t,
+               const MatrixView& k, const MatrixView& v) override {
+    const Layer& layer = layers_[static_cast<size_t>(index)];
+    ops::Linear(stream, x, layer.k.weight, layer.k.bias, k);
+    ops::Linear(stream, x, layer.v.weight, layer.v.bias, v);
   }
 
   void FeedForward(Stream& stream, const Layer& layer, const Activations& a) const {

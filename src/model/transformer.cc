@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <initializer_list>
+#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -81,7 +82,7 @@ class DeviceRopeTable {
   float attention_factor_;
 };
 
-class TransformerDecoder final : public DecoderBase {
+class TransformerDecoder final : public DecoderBase, private kv::KeyValueProjection {
  public:
   TransformerDecoder(Device& device, const ModelConfig& model_config,
                      std::unique_ptr<WeightStore> store)
@@ -216,7 +217,24 @@ class TransformerDecoder final : public DecoderBase {
     Multiply(stream, a.h, {Part(layer.q, a.q), Part(layer.k, a.k), Part(layer.v, a.v)});
     Rotate(stream, layer.q_norm, a.rotations, c.q_heads, a.q);
     Rotate(stream, layer.k_norm, a.rotations, c.kv_heads, a.k);
+    if (cache.WantsInputs()) cache.KeepInputs(stream, index, step, a.h, this);
     cache.Attend(stream, index, step, a.q, a.k, a.v, Scale(), a.attention);
+  }
+
+  void Project(Stream& stream, int64_t index, const MatrixView& x, int64_t first_position,
+               const MatrixView& k, const MatrixView& v) override {
+    const Layer& layer = layers_[static_cast<size_t>(index)];
+    Multiply(stream, x, {Part(layer.k, k), Part(layer.v, v)});
+    const auto rows = static_cast<size_t>(x.rows);
+    projected_positions_.resize(rows);
+    std::iota(projected_positions_.begin(), projected_positions_.end(),
+              static_cast<int32_t>(first_position));
+    projected_rotations_.resize(rows * static_cast<size_t>(config().head_dim));
+    const auto rotations =
+        MatrixView::Of(projected_rotations_.data(), x.rows, config().head_dim);
+    ops::RopeRotations(stream, projected_positions_, rope_.inv_freq(), rope_.attention_factor(),
+                       rotations);
+    Rotate(stream, layer.k_norm, rotations, config().kv_heads, k);
   }
 
   // x += o(attention); x += down(silu(gate(norm(x))) * up(norm(x))).
@@ -229,6 +247,9 @@ class TransformerDecoder final : public DecoderBase {
   }
 
   DeviceRopeTable rope_;
+  // Of Project(), in the host's memory: caches that recompute rows run on the CPU.
+  std::vector<int32_t> projected_positions_;
+  std::vector<float> projected_rotations_;
   MatrixView embedding_;  // [vocab, hidden]
   std::vector<Layer> layers_;
   const float* final_norm_ = nullptr;  // [hidden]

@@ -26,6 +26,11 @@ class ForwardingCache : public kv::Cache {
                 float scale) override {
     inner_.Prefetch(stream, layer, step, q, scale);
   }
+  bool WantsInputs() const override { return inner_.WantsInputs(); }
+  void KeepInputs(Stream& stream, int64_t layer, const kv::Step& step, const MatrixView& x,
+                  kv::KeyValueProjection* projection) override {
+    inner_.KeepInputs(stream, layer, step, x, projection);
+  }
   void Attend(Stream& stream, int64_t layer, const kv::Step& step, const MatrixView& q,
               const MatrixView& k, const MatrixView& v, float scale,
               const MatrixView& out) override {

@@ -75,11 +75,14 @@ inline double RelativeError(std::span<const float> a, std::span<const float> b) 
 class Runner {
  public:
   Runner(Device& device, Decoder& decoder)
+      : Runner(device, decoder,
+               kv::CreateFullCache(device, decoder.config().kv_layout(decoder.kv_dtype()),
+                                   uint64_t{256} << 20)) {}
+  Runner(Device& device, Decoder& decoder, std::unique_ptr<kv::Cache> cache)
       : device_(device),
         decoder_(decoder),
         stream_(device.CreateStream()),
-        cache_(kv::CreateFullCache(device, decoder.config().kv_layout(decoder.kv_dtype()),
-                                   uint64_t{256} << 20)) {}
+        cache_(std::move(cache)) {}
 
   struct Part {
     kv::SequenceId sequence;

@@ -10,8 +10,6 @@
 namespace litecache::eval {
 namespace {
 
-constexpr const char* kFull = "full";
-
 void CheckName(const std::string& name, const std::string& text) {
   const bool plain = !name.empty() && std::all_of(name.begin(), name.end(), [](unsigned char c) {
     return c > 0x20 && c < 0x7f && c != '"' && c != '|' && c != '<' && c != '&';
@@ -53,9 +51,9 @@ std::vector<Configuration> MakeConfigurations(const ConfigurationRequest& reques
   const std::vector<std::string> budgets =
       request.budgets.empty() ? std::vector{request.base.budget.ToString()} : request.budgets;
   for (const std::string& policy : request.policies) {
-    if (policy == kFull) {
-      configurations.push_back({kFull, request.base});
-      configurations.back().kv.policy = kFull;
+    if (policy != "litecache") {  // its settings are its own
+      configurations.push_back({policy, request.base});
+      configurations.back().kv.policy = policy;
       continue;
     }
     for (const std::string& retriever : retrievers) {

@@ -13,7 +13,7 @@ nlohmann::ordered_json DescribeOptions(const KvOptions& options,
                                        const std::filesystem::path& directory) {
   nlohmann::ordered_json json = OptionsJson(options);
   json["profile_hash"] = "";
-  if (options.policy == "full" || options.profile == "none") return json;
+  if (!engine::UsesProfile(options)) return json;
   const std::filesystem::path path = options.profile == "auto"
                                          ? directory / engine::kProfileName
                                          : std::filesystem::path(options.profile);

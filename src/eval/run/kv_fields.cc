@@ -48,7 +48,7 @@ void Parse(const std::string& text, std::string_view name, int* value) {
   *value = ParseNumber<int>(text, name);
 }
 void Parse(const std::string& text, std::string_view name, int64_t* value) {
-  *value = ParseTokens(text, name);
+  *value = text == "-1" ? -1 : ParseTokens(text, name);  // -1: as many as the policy says
 }
 void Parse(const std::string& text, std::string_view name, uint64_t* value) {
   *value = ParseBytes(text, name);
@@ -90,6 +90,9 @@ const auto kFields = std::to_array<KvField>({
     LC_KV_FIELD(delta_update),
     LC_KV_FIELD(slots),
     LC_KV_FIELD(host_rows),
+    LC_KV_FIELD(flexgen.device_share),
+    LC_KV_FIELD(kvpr.split),
+    LC_KV_FIELD(kvpr.chunked),
     LC_KV_FIELD(measure_recall),
     LC_KV_FIELD(profile),
     LC_KV_FIELD(device_memory),
@@ -107,6 +110,9 @@ constexpr auto kAliases = std::to_array<std::pair<std::string_view, std::string_
     {"carry", "carry_tokens"},
     {"resident_full", "resident_full_attention"},
     {"delta", "delta_update"},
+    {"flexgen_device_share", "flexgen.device_share"},
+    {"kvpr_split", "kvpr.split"},
+    {"kvpr_chunked", "kvpr.chunked"},
 });
 
 }  // namespace

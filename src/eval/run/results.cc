@@ -28,6 +28,7 @@ constexpr std::pair<const char*, double KvSums::*> kKvFields[] = {
     {"prefetch_bytes", &KvSums::prefetch_bytes},
     {"spill_bytes", &KvSums::spill_bytes},
     {"prefill_bytes", &KvSums::prefill_bytes},
+    {"stream_bytes", &KvSums::stream_bytes},
     {"read_bytes", &KvSums::read_bytes},
     {"decode_tokens", &KvSums::decode_tokens},
     {"recall_lookups", &KvSums::recall_lookups},
@@ -271,6 +272,7 @@ KvSums Difference(const EngineStats& before, const EngineStats& now) {
     kv.prefetch_bytes = number(stats.kv.prefetch.bytes);
     kv.spill_bytes = number(stats.kv.spill.bytes);
     kv.prefill_bytes = number(stats.kv.prefill.bytes);
+    kv.stream_bytes = number(stats.kv.stream.bytes + stats.kv.activations.bytes);
     kv.read_bytes = number(stats.kv.bytes_read);
     kv.decode_tokens = static_cast<double>(stats.generated_tokens);
     for (const kv::HeadCounters& head : stats.kv_heads) {

@@ -53,7 +53,10 @@ Json StatsJson(const ServedModel& model, double seconds, int64_t requests) {
               {"prefetch", TrafficJson(kv.prefetch)},
               {"fill", TrafficJson(kv.fill)},
               {"spill", TrafficJson(kv.spill)},
-              {"prefill", TrafficJson(kv.prefill)}}}}},
+              {"prefill", TrafficJson(kv.prefill)},
+              {"stream", TrafficJson(kv.stream)},
+              {"activations", TrafficJson(kv.activations)}}},
+            {"rows_recomputed", kv.rows_recomputed}}},
           {"heads", stats.kv_heads.empty()
                         ? Json()
                         : HeadsJson(stats.kv_heads, model.engine->memory_plan().layers)}};

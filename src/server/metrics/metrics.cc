@@ -41,11 +41,12 @@ void AddKv(const kv::Stats& kv, Page* page) {
       kv.lookups == 0 ? 0.0 : static_cast<double>(kv.hits) / static_cast<double>(kv.lookups));
   page->Counter("litecache_kv_read_bytes_total", "KV bytes that attention has read.",
                 kv.bytes_read);
-  const std::pair<const char*, const kv::Traffic*> traffic[] = {{"miss", &kv.miss},
-                                                                {"prefetch", &kv.prefetch},
-                                                                {"fill", &kv.fill},
-                                                                {"spill", &kv.spill},
-                                                                {"prefill", &kv.prefill}};
+  page->Counter("litecache_kv_recomputed_rows_total", "KV rows recomputed from activations.",
+                kv.rows_recomputed);
+  const std::pair<const char*, const kv::Traffic*> traffic[] = {
+      {"miss", &kv.miss},       {"prefetch", &kv.prefetch}, {"fill", &kv.fill},
+      {"spill", &kv.spill},     {"prefill", &kv.prefill},   {"stream", &kv.stream},
+      {"activations", &kv.activations}};
   Exposition& text = page->text();
   text.Family("litecache_link_bytes_total", "counter", "Bytes between the tiers, by why.");
   for (const auto& [kind, moved] : traffic) {

@@ -1,0 +1,139 @@
+// Policy `kvpr` before it exists: what a token costs, and whether recomputing it can gain.
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "base/logging.h"
+#include "base/units.h"
+#include "kv/cache_plan.h"
+#include "kv/kvpr/rates.h"
+#include "kv/kvpr/scheduler.h"
+#include "kv/offload/offload_cache.h"
+#include "ops/attention.h"
+
+namespace litecache::kv {
+namespace {
+
+using offload::Shape;
+
+kvpr::TokenWork WorkOf(const Layout& layout, const KvOptions& options) {
+  const auto hidden = static_cast<double>(layout.hidden);
+  const int64_t width = layout.kv_heads * layout.head_dim;
+  return {.input_bytes = hidden * static_cast<double>(SizeOf(layout.dtype)),
+          .row_bytes = static_cast<double>(static_cast<size_t>(layout.kv_heads) *
+                                           offload::StoreFormat(layout, options).row_bytes()),
+          .flops = 4 * hidden * static_cast<double>(width)};
+}
+
+class KvprPlan final : public CachePlan {
+ public:
+  KvprPlan(const Layout& layout, const KvOptions& options)
+      : options_(options),
+        work_(WorkOf(layout, options)),
+        recomputes_(options.kvpr.split > 0 ||
+                    (options.kvpr.split < 0 && layout.hidden > 0 && !NeverRecomputes(work_))),
+        shape_(layout, options, /*device_share=*/0, /*keeps_inputs=*/recomputes_) {}
+
+  const Layout& layout() const override { return shape_.layout; }
+  TierBytes BytesFor(int64_t tokens) const override {
+    return shape_.BytesFor(tokens, LargestSplit(tokens));
+  }
+  TierBytes ForkBytesFor(int64_t shared, int64_t tokens) const override {
+    return shape_.ForkBytesFor(shared, tokens, LargestSplit(tokens));
+  }
+  uint64_t ScratchBytes(int64_t, int64_t, int) const override {
+    const Layout& layout = shape_.layout;  // sequence after sequence
+    return ops::AttentionScratchBytes(layout.kv_heads, layout.q_heads / layout.kv_heads,
+                                      layout.head_dim, 1) +
+           (recomputes_ ? offload::RecomputeScratchBytes(layout) : 0);
+  }
+  std::string DeviceHolds() const override {
+    return recomputes_ ? "two buffers of a layer's rows and inputs"
+                       : "two buffers of a layer's rows";
+  }
+  std::vector<std::string> Notes() const override {
+    const std::string sizes =
+        fmt::format("a layer's input takes {} a token on the link, its keys and values {}",
+                    FormatBytes(static_cast<uint64_t>(work_.input_bytes)),
+                    FormatBytes(static_cast<uint64_t>(work_.row_bytes)));
+    if (options_.kvpr.split > 0) {
+      return {
+          fmt::format("the first {} tokens' rows are recomputed; {}", options_.kvpr.split, sizes)};
+    }
+    if (options_.kvpr.split == 0) return {"no rows are recomputed (l = 0 was asked for)"};
+    if (shape_.layout.hidden == 0) {
+      return {"no rows are recomputed (l = 0): the size of the layers' inputs is not known"};
+    }
+    if (!recomputes_) {
+      return {fmt::format("no rows are recomputed (l = 0): {}, so inputs gain nothing", sizes)};
+    }
+    return {fmt::format("the first tokens' rows are recomputed, {}; {}",
+                        options_.kvpr.chunked ? "while inputs and rows travel (chunked)"
+                                              : "while rows travel (eq. 11)",
+                        sizes)};
+  }
+  std::string Identity() const override {
+    return fmt::format("kvpr {}; store {}; inputs {}", Describe(shape_.layout),
+                       Name(shape_.store_format.encoding), recomputes_ ? shape_.layout.hidden : 0);
+  }
+
+  std::unique_ptr<Cache> Create(Device& device, const TierBytes& budget) const override {
+    std::optional<offload::Recompute> recompute;
+    if (recomputes_) {
+      recompute = offload::Recompute{
+          .split = MakeSplit(device),
+          .largest_split =
+              [split = options_.kvpr.split](int64_t tokens) { return Largest(split, tokens); },
+          .chunked = options_.kvpr.chunked};
+    }
+    return std::make_unique<offload::OffloadCache>(device, options_.policy, shape_,
+                                                   std::move(recompute), budget);
+  }
+
+ private:
+  static int64_t Largest(int64_t split, int64_t tokens) {
+    return split < 0 ? tokens : std::min(split, tokens);
+  }
+  int64_t LargestSplit(int64_t tokens) const {
+    return recomputes_ ? Largest(options_.kvpr.split, tokens) : 0;
+  }
+
+  std::function<int64_t(int64_t)> MakeSplit(Device& device) const {
+    if (options_.kvpr.split >= 0) {
+      return [split = options_.kvpr.split](int64_t past) { return std::min(split, past); };
+    }
+    const kvpr::Rates rates = kvpr::MeasureRates(device, shape_);
+    const kvpr::TokenCosts costs =
+        kvpr::CostsOf(work_, rates.link_bytes_per_second, rates.flops_per_second);
+    constexpr int64_t kExample = 1000;
+    SPDLOG_INFO("KV cache: link {}/s, products {:.1f} GFLOP/s: rows of {} of {} tokens recomputed",
+                FormatBytes(static_cast<uint64_t>(rates.link_bytes_per_second)),
+                rates.flops_per_second / 1e9,
+                kvpr::BestSplit(costs, options_.kvpr.chunked, kExample), kExample);
+    return [costs, chunked = options_.kvpr.chunked](int64_t past) {
+      return kvpr::BestSplit(costs, chunked, past);
+    };
+  }
+
+  KvOptions options_;
+  kvpr::TokenWork work_;
+  bool recomputes_;
+  Shape shape_;
+};
+
+}  // namespace
+
+std::unique_ptr<CachePlan> PlanKvprCache(const Layout& layout, const KvOptions& options,
+                                         DeviceType device) {
+  CheckBackend(options.policy, device);
+  CheckLayout(layout);
+  return std::make_unique<KvprPlan>(layout, options);
+}
+
+}  // namespace litecache::kv

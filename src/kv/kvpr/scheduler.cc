@@ -1,0 +1,40 @@
+#include "kv/kvpr/scheduler.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
+
+namespace litecache::kv::kvpr {
+
+TokenCosts CostsOf(const TokenWork& work, double link_bytes_per_second, double flops_per_second) {
+  LC_CHECK(link_bytes_per_second > 0 && flops_per_second > 0, "{} bytes/s, {} FLOP/s",
+           link_bytes_per_second, flops_per_second);
+  return {.input = work.input_bytes / link_bytes_per_second,
+          .row = work.row_bytes / link_bytes_per_second,
+          .recompute = work.flops / flops_per_second};
+}
+
+double TransferTime(const TokenCosts& costs, bool chunked, int64_t split, int64_t tokens) {
+  const auto l = static_cast<double>(split);
+  const double inputs = l * costs.input;
+  const double rows = static_cast<double>(tokens - split) * costs.row;
+  const double recompute = l * costs.recompute;
+  return chunked ? std::max(recompute, inputs + rows) : inputs + std::max(recompute, rows);
+}
+
+int64_t BestSplit(const TokenCosts& costs, bool chunked, int64_t tokens) {
+  // Both bounds are piecewise linear in l, with one bend. Up to it the link decides: the slope is
+  // input - row. Beyond it recomputation does, and the time grows.
+  if (tokens <= 0 || costs.input >= costs.row) return 0;
+  const double per_token = costs.recompute + costs.row - (chunked ? costs.input : 0);
+  const double bend = static_cast<double>(tokens) * costs.row / per_token;
+  const auto below =
+      static_cast<int64_t>(std::clamp(std::floor(bend), 0.0, static_cast<double>(tokens)));
+  const int64_t above = std::min(below + 1, tokens);
+  return TransferTime(costs, chunked, above, tokens) < TransferTime(costs, chunked, below, tokens)
+             ? above
+             : below;
+}
+
+}  // namespace litecache::kv::kvpr

@@ -1,0 +1,37 @@
+// KVPR's scheduler: how many of the first tokens' rows are recomputed while the others travel
+// (KVPR section 3.3, eq. 9 to 12). Pure functions of what a token costs.
+#pragma once
+
+#include <cstdint>
+
+namespace litecache::kv::kvpr {
+
+// Bytes and operations of one token in one layer.
+struct TokenWork {
+  double input_bytes = 0;  // the layer's input, on the link (M_X / l)
+  double row_bytes = 0;    // keys and values of all KV heads, on the link (M_KV / (s - l))
+  double flops = 0;        // of the products that make keys and values (N / l)
+};
+
+// Seconds of one token in one layer. A batch multiplies all three, and changes no decision.
+struct TokenCosts {
+  double input = 0;      // M_X / (l v_com)
+  double row = 0;        // M_KV / ((s - l) v_com)
+  double recompute = 0;  // N / (l v_gpu)
+};
+
+TokenCosts CostsOf(const TokenWork& work, double link_bytes_per_second, double flops_per_second);
+
+// With inputs no smaller than the rows they make (grouped queries, rows in few bits), every token
+// that is recomputed lengthens the transfer: l* = 0 at any speeds.
+inline bool NeverRecomputes(const TokenWork& work) { return work.input_bytes >= work.row_bytes; }
+
+// Seconds until the rows of `tokens` tokens are there when the first `split` are recomputed.
+// Eq. 11: inputs travel, then recomputation runs beside the rows' transfer. chunked: it runs beside
+// the inputs' transfer, too; the bound max(recompute, inputs + rows).
+double TransferTime(const TokenCosts& costs, bool chunked, int64_t split, int64_t tokens);
+
+// l* of eq. 12: the split in [0, tokens] of the least TransferTime, the smallest of equals.
+int64_t BestSplit(const TokenCosts& costs, bool chunked, int64_t tokens);
+
+}  // namespace litecache::kv::kvpr

@@ -1,0 +1,324 @@
+#include "kv/offload/offload_cache.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/error.h"
+#include "ops/attention.h"
+
+namespace litecache::kv::offload {
+
+uint64_t RecomputeScratchBytes(const Layout& layout) {
+  return static_cast<uint64_t>(kRecomputeTokens *
+                               (layout.hidden + 2 * layout.kv_heads * layout.head_dim)) *
+         sizeof(float);
+}
+
+OffloadCache::OffloadCache(Device& device, std::string policy, const Shape& shape,
+                           std::optional<Recompute> recompute, const TierBytes& budget)
+    : policy_(std::move(policy)),
+      shape_(shape),
+      recompute_(std::move(recompute)),
+      geometry_(MakeGeometry(shape.layout)),
+      device_pool_(device, shape_.pages.page_bytes, budget.device, "KV cache, device tier"),
+      host_pool_(device, shape_.store_page_bytes, budget.host, "KV cache, host store"),
+      store_(shape_.StoreTable(), host_pool_),
+      resident_(shape_.ResidentTable(), device_pool_),
+      inputs_(shape_.InputTable(), host_pool_) {}
+
+OffloadCache::~OffloadCache() {
+  link_.Stop();
+  DropStaging();
+}
+
+SequenceId OffloadCache::Create() {
+  const SequenceId id = store_.Create();
+  LC_CHECK(resident_.Create() == id && inputs_.Create() == id);
+  return id;
+}
+
+void OffloadCache::Release(SequenceId id) {
+  link_.Stop();  // of a step that was left half way
+  store_.Release(id);
+  resident_.Release(id);
+  inputs_.Release(id);
+}
+
+SequenceId OffloadCache::ForkPrefix(SequenceId parent, int64_t tokens) {
+  LC_CHECK(tokens >= 0 && tokens <= Length(parent), "{} of {} tokens", tokens, Length(parent));
+  const SequenceId id = store_.ForkPrefix(parent, tokens);
+  LC_CHECK(resident_.ForkPrefix(parent, tokens) == id && inputs_.ForkPrefix(parent, tokens) == id);
+  return id;
+}
+
+TierBytes OffloadCache::BytesHeld(std::span<const SequenceId> ids) const {
+  return {.device = static_cast<uint64_t>(resident_.PagesHeld(ids)) * device_pool_.page_bytes(),
+          .host = static_cast<uint64_t>(store_.PagesHeld(ids) + inputs_.PagesHeld(ids)) *
+                  host_pool_.page_bytes()};
+}
+
+uint64_t OffloadCache::BlockBytes() const {
+  return store_.BytesOf(kBlockTokens, StoreUnit()) +
+         resident_.BytesOf(kBlockTokens, ResidentUnit()) +
+         (shape_.keeps_inputs ? inputs_.BytesOf(kBlockTokens, InputUnit()) : 0);
+}
+
+void OffloadCache::ExportBlock(SequenceId id, int64_t begin, std::span<std::byte> out) const {
+  LC_CHECK(out.size() == BlockBytes() && begin % kBlockTokens == 0 &&
+           begin + kBlockTokens <= Length(id));
+  std::byte* next = out.data();
+  store_.Export(id, begin, kBlockTokens, StoreUnit(), next);
+  next += store_.BytesOf(kBlockTokens, StoreUnit());
+  resident_.Export(id, begin, kBlockTokens, ResidentUnit(), next);
+  next += resident_.BytesOf(kBlockTokens, ResidentUnit());
+  if (shape_.keeps_inputs) inputs_.Export(id, begin, kBlockTokens, InputUnit(), next);
+}
+
+void OffloadCache::ImportBlock(SequenceId id, std::span<const std::byte> bytes) {
+  link_.Stop();
+  const int64_t begin = Length(id);
+  LC_CHECK(bytes.size() == BlockBytes() && begin % kBlockTokens == 0);
+  const std::vector<SequenceTable::Growth> growth = {{id, kBlockTokens}};
+  host_pool_.Reserve(store_.PagesNeeded(growth) + inputs_.PagesNeeded(growth));
+  device_pool_.Reserve(resident_.PagesNeeded(growth));
+  const std::byte* next = bytes.data();
+  for (SequenceTable* table : {&store_, &resident_, &inputs_}) {
+    const TableUnit unit =
+        table == &store_ ? StoreUnit() : (table == &resident_ ? ResidentUnit() : InputUnit());
+    table->Grow(growth);
+    if (table != &inputs_ || shape_.keeps_inputs) {
+      table->Import(id, begin, kBlockTokens, unit, next);
+      next += table->BytesOf(kBlockTokens, unit);
+    }
+    table->Commit(id, kBlockTokens);
+  }
+}
+
+void OffloadCache::DropStaging() {
+  for (const PageId page : staging_ids_) device_pool_.DropReference(page);
+  staging_ids_.clear();
+  for (auto& pages : staging_) pages.clear();
+}
+
+void OffloadCache::BeginStep(const Step& step) {
+  check_(step, store_);
+  link_.Stop();
+  DropStaging();
+  parts_.clear();
+  growths_.clear();
+  x_layer_ = -1;
+  int64_t staging = 0;
+  for (const StepSequence& sequence : step.sequences) {
+    const int64_t split = recompute_ && sequence.decode ? recompute_->split(sequence.past) : 0;
+    LC_CHECK(split >= 0 && split <= sequence.past, "{} of {} tokens", split, sequence.past);
+    parts_.push_back({sequence, split});
+    growths_.push_back({sequence.id, sequence.rows});
+    staging = std::max(staging, shape_.StagingPages(parts_.back().n(), split));
+  }
+  // Everything that can throw comes first.
+  host_pool_.Reserve(store_.PagesNeeded(growths_) + inputs_.PagesNeeded(growths_));
+  device_pool_.Reserve(resident_.PagesNeeded(growths_) +
+                       static_cast<int64_t>(Link::kBuffers) * staging);
+  store_.Grow(growths_);
+  resident_.Grow(growths_);
+  inputs_.Grow(growths_);
+  for (auto& pages : staging_) {
+    for (int64_t i = 0; i < staging; ++i) {
+      staging_ids_.push_back(device_pool_.Take());
+      pages.push_back(device_pool_.data(staging_ids_.back()));
+    }
+  }
+  PlanTransfers();
+  link_.Start(&transfers_);
+}
+
+ops::PagedRows OffloadCache::Store(const Part& part, int64_t layer, int64_t head) const {
+  return {store_.Lists(part.sequence.id)[shape_.StoreList(layer, head)], shape_.store_page_tokens,
+          shape_.store_format};
+}
+
+ops::PagedRows OffloadCache::Staging(size_t buffer, const Part& part, int64_t head) const {
+  return {StagedRows(buffer, part, head), shape_.pages.page_tokens, shape_.format};
+}
+
+ops::PagedRows OffloadCache::Inputs(const Part& part, int64_t layer) const {
+  return {inputs_.Lists(part.sequence.id)[layer], shape_.input_page_tokens, shape_.input_format};
+}
+
+void OffloadCache::PlanTransfers() {
+  transfers_.resize(parts_.size() * static_cast<size_t>(shape_.layout.layers));
+  size_t next = 0;
+  for (int64_t layer = 0; layer < shape_.layout.layers; ++layer) {
+    for (const Part& part : parts_) {
+      const size_t buffer = next % Link::kBuffers;
+      std::vector<ops::ConvertWork>& pieces = transfers_[next++].pieces;
+      pieces.clear();
+      for (int64_t begin = 0; begin < part.split; begin += kRecomputeTokens) {
+        pieces.push_back({.source = Inputs(part, layer),
+                          .target = {StagedInputs(buffer, part), shape_.input_staging_tokens(),
+                                     shape_.input_format},
+                          .begin = begin,
+                          .count = std::min(kRecomputeTokens, part.split - begin)});
+      }
+      if (part.split == part.sequence.past) continue;
+      for (int64_t head = shape_.device_heads; head < shape_.layout.kv_heads; ++head) {
+        pieces.push_back({.source = Store(part, layer, head),
+                          .target = Staging(buffer, part, head),
+                          .begin = part.split,
+                          .count = part.sequence.past - part.split});
+      }
+    }
+  }
+}
+
+void OffloadCache::KeepInputs(Stream&, int64_t layer, const Step& step, const MatrixView& x,
+                              KeyValueProjection* projection) {
+  if (!shape_.keeps_inputs) return;
+  LC_CHECK(x.dtype == DType::kF32 && x.rows == step.rows && x.cols == shape_.layout.hidden,
+           "inputs are [{}, {}]", x.rows, x.cols);
+  x_ = x;
+  x_layer_ = layer;
+  projection_ = projection;
+}
+
+void OffloadCache::Attend(Stream& stream, int64_t layer, const Step& step, const MatrixView& q,
+                          const MatrixView& k, const MatrixView& v, float scale,
+                          const MatrixView& out) {
+  LC_CHECK(layer >= 0 && layer < shape_.layout.layers);
+  LC_CHECK(parts_.size() == step.sequences.size(), "Attend() outside of BeginStep/EndStep");
+  if (shape_.keeps_inputs && x_layer_ != layer) {
+    throw InvalidArgument(
+        "KV policy {}: layer {} attends without its inputs; call KeepInputs() first", policy_,
+        layer);
+  }
+  for (size_t i = 0; i < parts_.size(); ++i) AttendOne(stream, layer, i, q, k, v, scale, out);
+  x_layer_ = -1;
+}
+
+void OffloadCache::AttendOne(Stream& stream, int64_t layer, size_t index, const MatrixView& q,
+                             const MatrixView& k, const MatrixView& v, float scale,
+                             const MatrixView& out) {
+  const Part& part = parts_[index];
+  const size_t transfer = static_cast<size_t>(layer) * parts_.size() + index;
+  const size_t buffer = transfer % Link::kBuffers;
+  const int64_t heads = shape_.layout.kv_heads;
+  lists_.clear();
+  for (int64_t head = 0; head < heads; ++head) {
+    lists_.push_back(head < shape_.device_heads
+                         ? resident_.Lists(part.sequence.id)[shape_.ResidentList(layer, head)]
+                         : StagedRows(buffer, part, head));
+  }
+  if (part.split > 0) RecomputeRows(stream, layer, part, transfer);
+  link_.Await(transfer, transfers_[transfer].pieces.size());
+  const ops::KvSequence view{.first_row = part.sequence.first_row,
+                             .rows = part.sequence.rows,
+                             .past = part.sequence.past,
+                             .pages = lists_.data(),
+                             .pages_per_head = shape_.pages.BlocksFor(part.n())};
+  ops::AppendKv(stream, geometry_, {&view, 1}, k, v);
+  ops::Attention(stream, geometry_, {&view, 1}, q, shape_.layout.q_heads, scale, out);
+  StoreRows(stream, layer, part, buffer);
+  link_.Release(transfer);
+
+  const auto rows = [&](int64_t tokens) {
+    return static_cast<uint64_t>(tokens * shape_.host_heads());
+  };
+  const uint64_t row_bytes = shape_.store_format.row_bytes();
+  const uint64_t moved = rows(part.sequence.past - part.split);
+  stats_.stream.rows += moved;
+  stats_.stream.bytes += moved * row_bytes;
+  if (part.split > 0) {
+    stats_.activations.rows += static_cast<uint64_t>(part.split);
+    stats_.activations.bytes += static_cast<uint64_t>(part.split) * shape_.input_format.row_bytes();
+    stats_.rows_recomputed += rows(part.split);
+  }
+  Traffic& stored = part.sequence.decode ? stats_.spill : stats_.prefill;
+  stored.rows += rows(part.sequence.rows);
+  stored.bytes += rows(part.sequence.rows) * row_bytes;
+  if (shape_.keeps_inputs) {
+    stored.bytes += static_cast<uint64_t>(part.sequence.rows) * shape_.input_format.row_bytes();
+  }
+  stats_.bytes_read += static_cast<uint64_t>(part.n() * heads) * shape_.format.row_bytes();
+  stats_.bytes_written +=
+      static_cast<uint64_t>(part.sequence.rows * heads) * shape_.format.row_bytes();
+}
+
+void OffloadCache::RecomputeRows(Stream& stream, int64_t layer, const Part& part, size_t transfer) {
+  LC_CHECK(projection_ != nullptr, "rows are recomputed without a projection");
+  const Layout& layout = shape_.layout;
+  const int64_t width = layout.kv_heads * layout.head_dim;
+  const auto room = [](int64_t columns) { return static_cast<size_t>(kRecomputeTokens * columns); };
+  recompute_x_.resize(room(layout.hidden));
+  recompute_k_.resize(room(width));
+  recompute_v_.resize(room(width));
+  // Every chunk of inputs is expanded to the same place.
+  recompute_pages_.assign(static_cast<size_t>(InputPieces(part)),
+                          reinterpret_cast<std::byte*>(recompute_x_.data()));
+  const ops::PagedRows staged{StagedInputs(transfer % Link::kBuffers, part),
+                              shape_.input_staging_tokens(), shape_.input_format};
+  const ops::PagedRows expanded{
+      recompute_pages_.data(), kRecomputeTokens, {ops::RowEncoding::kF32, layout.hidden / 2}};
+  if (!recompute_->chunked) link_.Await(transfer, static_cast<size_t>(InputPieces(part)));
+  for (int64_t begin = 0; begin < part.split; begin += kRecomputeTokens) {
+    const int64_t rows = std::min(kRecomputeTokens, part.split - begin);
+    link_.Await(transfer, static_cast<size_t>(begin / kRecomputeTokens + 1));
+    converts_.assign(1, {staged, expanded, begin, rows});
+    ops::ConvertRows(stream, converts_);
+    const auto k = MatrixView::Of(recompute_k_.data(), rows, width);
+    const auto v = MatrixView::Of(recompute_v_.data(), rows, width);
+    projection_->Project(stream, layer, MatrixView::Of(recompute_x_.data(), rows, layout.hidden),
+                         begin, k, v);
+    const ops::KvSequence view{.first_row = 0,
+                               .rows = rows,
+                               .past = begin,
+                               .pages = lists_.data(),
+                               .pages_per_head = shape_.pages.BlocksFor(part.n())};
+    ops::AppendKv(stream, geometry_, {&view, 1}, k, v);
+  }
+}
+
+void OffloadCache::StoreRows(Stream& stream, int64_t layer, const Part& part, size_t buffer) {
+  converts_.clear();
+  for (int64_t head = shape_.device_heads; head < shape_.layout.kv_heads; ++head) {
+    converts_.push_back({.source = Staging(buffer, part, head),
+                         .target = Store(part, layer, head),
+                         .begin = part.sequence.past,
+                         .count = part.sequence.rows});
+  }
+  ops::ConvertRows(stream, converts_);
+  if (!shape_.keeps_inputs) return;
+  const ops::RowFormat f32{ops::RowEncoding::kF32, shape_.layout.hidden / 2};
+  const ops::PagedRows inputs = Inputs(part, layer);
+  for (int64_t i = 0; i < part.sequence.rows; ++i) {
+    ops::ConvertRow(f32,
+                    reinterpret_cast<const std::byte*>(x_.Row<float>(part.sequence.first_row + i)),
+                    shape_.input_format, inputs.Row(part.sequence.past + i));
+  }
+}
+
+void OffloadCache::EndStep(const Step& step) {
+  link_.Stop();
+  for (const StepSequence& sequence : step.sequences) {
+    store_.Commit(sequence.id, sequence.rows);
+    resident_.Commit(sequence.id, sequence.rows);
+    inputs_.Commit(sequence.id, sequence.rows);
+  }
+  parts_.clear();
+  DropStaging();
+}
+
+Stats OffloadCache::GetStats() const {
+  Stats stats = stats_;
+  const auto bytes = [](const PagePool& pool, int64_t pages) {
+    return static_cast<uint64_t>(pages) * pool.page_bytes();
+  };
+  stats.peak = {.device = bytes(device_pool_, device_pool_.peak()),
+                .host = bytes(host_pool_, host_pool_.peak())};
+  stats.used = {.device = bytes(device_pool_, device_pool_.used()),
+                .host = bytes(host_pool_, host_pool_.used())};
+  stats.capacity = {.device = bytes(device_pool_, device_pool_.capacity()),
+                    .host = bytes(host_pool_, host_pool_.capacity())};
+  return stats;
+}
+
+}  // namespace litecache::kv::offload

@@ -1,0 +1,141 @@
+// A cache whose rows are on the host and are brought to the device whole, a layer of a sequence at
+// a time, into two staging buffers: exact attention. Policy flexgen is this; policy kvpr has it
+// recompute the first tokens' rows from their inputs.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "kv/cache.h"
+#include "kv/offload/link.h"
+#include "kv/offload/shape.h"
+#include "kv/sequence_table.h"
+#include "kv/step_check.h"
+
+namespace litecache::kv::offload {
+
+// What policy kvpr decides.
+struct Recompute {
+  // Of a decode step after `past` tokens: rows of tokens [0, result) are recomputed, 0 to past.
+  std::function<int64_t(int64_t past)> split;
+  // The most that split() answers for sequences of up to `tokens` tokens.
+  std::function<int64_t(int64_t tokens)> largest_split;
+  // Recomputation begins with the first inputs that arrive, rather than when all are there.
+  bool chunked = true;
+};
+
+// Tokens whose inputs travel, and whose rows are recomputed, together.
+inline constexpr int64_t kRecomputeTokens = 256;
+
+// The order of a step: layer by layer, and within a layer sequence by sequence. While sequence i
+// attends, the rows of the next one, or of the next layer's first one, travel (FlexGen's zig-zag
+// schedule, the sequences of a step being its block and each of them a GPU batch).
+class OffloadCache final : public Cache {
+ public:
+  OffloadCache(Device& device, std::string policy, const Shape& shape,
+               std::optional<Recompute> recompute, const TierBytes& budget);
+  ~OffloadCache() override;
+
+  std::string_view policy() const override { return policy_; }
+  const Layout& layout() const override { return shape_.layout; }
+  TierBytes BytesFor(int64_t tokens) const override {
+    return shape_.BytesFor(tokens, LargestSplit(tokens));
+  }
+  TierBytes ForkBytesFor(int64_t shared, int64_t tokens) const override {
+    return shape_.ForkBytesFor(shared, tokens, LargestSplit(tokens));
+  }
+
+  SequenceId Create() override;
+  SequenceId Fork(SequenceId parent) override { return ForkPrefix(parent, Length(parent)); }
+  void Release(SequenceId id) override;
+  int64_t Length(SequenceId id) const override { return store_.Length(id); }
+
+  bool SharesPrefixes() const override { return true; }
+  int64_t PrefixLength(SequenceId id) const override { return Length(id); }
+  SequenceId ForkPrefix(SequenceId parent, int64_t tokens) override;
+  TierBytes BytesHeld(std::span<const SequenceId> ids) const override;
+  uint64_t BlockBytes() const override;
+  void ExportBlock(SequenceId id, int64_t begin, std::span<std::byte> out) const override;
+  void ImportBlock(SequenceId id, std::span<const std::byte> bytes) override;
+
+  void BeginStep(const Step& step) override;
+  bool WantsInputs() const override { return shape_.keeps_inputs; }
+  void KeepInputs(Stream& stream, int64_t layer, const Step& step, const MatrixView& x,
+                  KeyValueProjection* projection) override;
+  void Attend(Stream& stream, int64_t layer, const Step& step, const MatrixView& q,
+              const MatrixView& k, const MatrixView& v, float scale,
+              const MatrixView& out) override;
+  void EndStep(const Step& step) override;
+
+  Stats GetStats() const override;
+
+ private:
+  // One sequence of the step in progress.
+  struct Part {
+    StepSequence sequence;
+    int64_t split = 0;  // tokens that are recomputed
+    int64_t n() const { return sequence.past + sequence.rows; }
+  };
+  // Pages of a staging buffer: rows, head after head, then inputs.
+  std::byte* const* StagedRows(size_t buffer, const Part& part, int64_t head) const {
+    return staging_[buffer].data() +
+           (head - shape_.device_heads) * shape_.pages.BlocksFor(part.n());
+  }
+  std::byte* const* StagedInputs(size_t buffer, const Part& part) const {
+    return StagedRows(buffer, part, shape_.layout.kv_heads);
+  }
+  ops::PagedRows Store(const Part& part, int64_t layer, int64_t head) const;
+  ops::PagedRows Staging(size_t buffer, const Part& part, int64_t head) const;
+  ops::PagedRows Inputs(const Part& part, int64_t layer) const;
+
+  int64_t LargestSplit(int64_t tokens) const {
+    return recompute_ ? recompute_->largest_split(tokens) : 0;
+  }
+  // Pieces of a transfer that bring inputs.
+  static int64_t InputPieces(const Part& part) {
+    return (part.split + kRecomputeTokens - 1) / kRecomputeTokens;
+  }
+  void PlanTransfers();
+  void DropStaging();
+  void AttendOne(Stream& stream, int64_t layer, size_t index, const MatrixView& q,
+                 const MatrixView& k, const MatrixView& v, float scale, const MatrixView& out);
+  void RecomputeRows(Stream& stream, int64_t layer, const Part& part, size_t transfer);
+  void StoreRows(Stream& stream, int64_t layer, const Part& part, size_t buffer);
+  TableUnit StoreUnit() const { return {1, shape_.store_format.row_bytes()}; }
+  TableUnit ResidentUnit() const { return {1, shape_.format.row_bytes()}; }
+  TableUnit InputUnit() const { return {1, shape_.input_format.row_bytes()}; }
+
+  std::string policy_;
+  Shape shape_;
+  std::optional<Recompute> recompute_;
+  ops::KvGeometry geometry_;
+  PagePool device_pool_, host_pool_;
+  SequenceTable store_, resident_, inputs_;
+  Stats stats_;  // without memory
+
+  // Of the step in progress; kept, so that a step allocates nothing once they have grown.
+  std::vector<Part> parts_;
+  std::vector<PageId> staging_ids_;
+  std::vector<std::byte*> staging_[Link::kBuffers];
+  std::vector<Transfer> transfers_;  // [layer][part]
+  std::vector<SequenceTable::Growth> growths_;
+  StepCheck check_;
+  MatrixView x_;  // of layer x_layer_
+  KeyValueProjection* projection_ = nullptr;
+  int64_t x_layer_ = -1;
+  std::vector<std::byte* const*> lists_;
+  std::vector<ops::ConvertWork> converts_;
+  // [kRecomputeTokens] inputs, keys and values.
+  std::vector<float> recompute_x_, recompute_k_, recompute_v_;
+  std::vector<std::byte*> recompute_pages_;
+  Link link_;  // last: its thread uses the others
+};
+
+// Bytes of the scratch beside the tiers.
+uint64_t RecomputeScratchBytes(const Layout& layout);
+
+}  // namespace litecache::kv::offload

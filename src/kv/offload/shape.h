@@ -1,0 +1,57 @@
+// Every size of the policies that keep all rows on the host and bring whole contexts to the device
+// for a layer (flexgen, kvpr).
+#pragma once
+
+#include <cstdint>
+
+#include "kv/layout.h"
+#include "litecache/kv_options.h"
+#include "ops/row_format.h"
+
+namespace litecache::kv::offload {
+
+// What options.host_rows says. Throws InvalidArgument.
+ops::RowFormat StoreFormat(const Layout& layout, const KvOptions& options);
+
+struct Shape {
+  // device_share: of each layer's KV heads, the first ones, whose rows stay on the device.
+  // keeps_inputs: the layers' inputs are kept beside the rows. Throws InvalidArgument.
+  Shape(const Layout& layout, const KvOptions& options, double device_share, bool keeps_inputs);
+
+  Layout layout;
+  int64_t device_heads = 0;  // a layer's KV heads [0, device_heads) stay on the device
+  PageLayout pages;          // of the device pool
+  ops::RowFormat format;     // rows on the device
+  ops::RowFormat store_format;
+  int64_t store_page_tokens = 0;
+  uint64_t store_page_bytes = 0;
+  // A token's input of a layer, in the rows' dtype, written as a row: half of it as K, half as V.
+  ops::RowFormat input_format;
+  bool keeps_inputs = false;
+  int64_t input_page_tokens = 0;  // in a page of the store
+
+  int64_t host_heads() const { return layout.kv_heads - device_heads; }
+  int64_t input_staging_tokens() const {
+    return static_cast<int64_t>(pages.page_bytes / input_format.row_bytes());
+  }
+
+  TableShape StoreTable() const;
+  TableShape ResidentTable() const;
+  TableShape InputTable() const;
+  int64_t StoreList(int64_t layer, int64_t head) const {
+    return layer * host_heads() + head - device_heads;
+  }
+  int64_t ResidentList(int64_t layer, int64_t head) const { return layer * device_heads + head; }
+
+  // Pages of one of the two staging buffers: a layer's rows of a sequence of n tokens, and the
+  // inputs of the first `inputs` of them.
+  int64_t StagingPages(int64_t n, int64_t inputs) const;
+
+  // inputs: tokens whose inputs may be staged.
+  TierBytes BytesFor(int64_t tokens, int64_t inputs) const {
+    return ForkBytesFor(0, tokens, inputs);
+  }
+  TierBytes ForkBytesFor(int64_t shared, int64_t tokens, int64_t inputs) const;
+};
+
+}  // namespace litecache::kv::offload

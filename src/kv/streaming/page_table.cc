@@ -1,0 +1,86 @@
+#include "kv/streaming/page_table.h"
+
+#include "base/error.h"
+
+namespace litecache::kv::streaming {
+
+PageTable::~PageTable() {
+  while (!sequences_.empty()) Release(sequences_.begin()->first);
+}
+
+SequenceId PageTable::Create() {
+  sequences_.emplace(next_id_, Sequence{});
+  return next_id_++;
+}
+
+SequenceId PageTable::Fork(SequenceId parent) {
+  const Sequence& from = sequences_.at(parent);
+  if (from.page) pool_.AddReference(*from.page);
+  sequences_.emplace(next_id_, Sequence{.length = from.length, .page = from.page, .next = {}});
+  return next_id_++;
+}
+
+void PageTable::Release(SequenceId id) {
+  const Sequence& sequence = sequences_.at(id);
+  if (sequence.page) pool_.DropReference(*sequence.page);
+  if (sequence.next) pool_.DropReference(*sequence.next);
+  sequences_.erase(id);
+}
+
+void PageTable::BeginStep(const Step& step) {
+  int64_t fresh = 0;
+  shared_.clear();
+  for (const StepSequence& part : step.sequences) {
+    const Sequence& sequence = sequences_.at(part.id);
+    if (!part.decode) {
+      fresh += sequence.next ? 0 : 1;
+    } else if (!sequence.page) {
+      ++fresh;
+    } else if (pool_.references(*sequence.page) > 1) {
+      shared_.push_back(*sequence.page);
+    }
+  }
+  pool_.Reserve(fresh + CopiesNeeded(pool_, &shared_));
+  for (const StepSequence& part : step.sequences) {
+    Sequence& sequence = sequences_.at(part.id);
+    if (!part.decode) {
+      if (!sequence.next) sequence.next = pool_.Take();
+      continue;
+    }
+    // Of a chunk that failed.
+    if (sequence.next) pool_.DropReference(*sequence.next);
+    sequence.next.reset();
+    if (!sequence.page) {
+      sequence.page = pool_.Take();
+    } else if (pool_.references(*sequence.page) > 1) {
+      const PageId own = pool_.Take();
+      pool_.CopyPage(own, *sequence.page, pool_.page_bytes());
+      pool_.DropReference(*sequence.page);
+      sequence.page = own;
+    }
+  }
+}
+
+std::byte* PageTable::Target(SequenceId id) const {
+  const Sequence& sequence = sequences_.at(id);
+  return pool_.data(sequence.next ? *sequence.next : sequence.page.value());
+}
+
+const std::byte* PageTable::Source(SequenceId id) const {
+  const Sequence& sequence = sequences_.at(id);
+  return sequence.page ? pool_.data(*sequence.page) : nullptr;
+}
+
+void PageTable::EndStep(const Step& step) {
+  for (const StepSequence& part : step.sequences) {
+    Sequence& sequence = sequences_.at(part.id);
+    sequence.length += part.rows;
+    if (part.decode) continue;
+    LC_CHECK(sequence.next.has_value(), "EndStep() without BeginStep()");
+    if (sequence.page) pool_.DropReference(*sequence.page);
+    sequence.page = sequence.next;
+    sequence.next.reset();
+  }
+}
+
+}  // namespace litecache::kv::streaming

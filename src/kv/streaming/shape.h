@@ -1,0 +1,64 @@
+// Every size of policy streaming: which slot a token has, which slots a token sees, what a sequence
+// costs.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+
+#include "kv/layout.h"
+#include "litecache/kv_options.h"
+#include "ops/row_format.h"
+
+namespace litecache::kv::streaming {
+
+// Slots [begin, begin + count) of a head.
+struct SlotRange {
+  int64_t begin = 0, count = 0;
+};
+
+// A sequence has one page with the slots of all layers and heads, whatever its length: [layer][KV
+// head][sink rows, then a ring of the last rows]. The ring has room for a block of a prompt beside
+// the window of the block's first token, so that a chunk of any length passes through it.
+struct Shape {
+  Shape(const Layout& model, const KvOptions& options)
+      : layout(model),
+        format(ops::FormatOf(model.dtype, model.head_dim)),
+        sink(options.sink_tokens),
+        recent(options.recent_tokens) {
+    CheckLayout(layout);
+  }
+
+  // Tokens of a prompt that are stored, then attended, together.
+  static constexpr int64_t kBlockTokens = 16;
+
+  Layout layout;
+  ops::RowFormat format;
+  int64_t sink = 0;
+  int64_t recent = 0;
+
+  int64_t ring() const { return recent + kBlockTokens - 1; }
+  int64_t slots() const { return sink + ring(); }  // a head
+  uint64_t head_bytes() const { return static_cast<uint64_t>(slots()) * format.row_bytes(); }
+  uint64_t layer_bytes() const { return static_cast<uint64_t>(layout.kv_heads) * head_bytes(); }
+  uint64_t page_bytes() const { return static_cast<uint64_t>(layout.layers) * layer_bytes(); }
+
+  int64_t Slot(int64_t token) const {
+    return token < sink ? token : sink + (token - sink) % ring();
+  }
+  // Tokens that token `token` attends, itself included.
+  int64_t Seen(int64_t token) const { return std::min(token + 1, sink + recent); }
+  // The same as slots: the sink, and the window in one piece or two.
+  std::array<SlotRange, 3> Visible(int64_t token) const {
+    const int64_t begin = std::max(sink, token + 1 - recent);
+    const int64_t count = std::max<int64_t>(token + 1 - begin, 0);
+    const int64_t first = Slot(begin);
+    const int64_t straight = std::min(count, slots() - first);
+    return {{{0, std::min(sink, token + 1)}, {first, straight}, {sink, count - straight}}};
+  }
+
+  // A chunk of a prompt writes a second page, so that a step that fails can be run again.
+  TierBytes BytesFor(int64_t tokens) const { return {.device = tokens > 0 ? 2 * page_bytes() : 0}; }
+};
+
+}  // namespace litecache::kv::streaming

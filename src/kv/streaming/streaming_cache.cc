@@ -1,0 +1,212 @@
+// Policy `streaming`: StreamingLLM, attention over the first and the last tokens.
+
+#include <cstring>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "kv/cache.h"
+#include "kv/cache_plan.h"
+#include "kv/step_check.h"
+#include "kv/streaming/page_table.h"
+#include "kv/streaming/shape.h"
+#include "ops/attention.h"
+#include "ops/row_attention.h"
+
+namespace litecache::kv {
+namespace {
+
+using streaming::PageTable;
+using streaming::Shape;
+using streaming::SlotRange;
+
+class StreamingCache final : public Cache {
+ public:
+  StreamingCache(Device& device, Shape shape, uint64_t budget_bytes)
+      : shape_(std::move(shape)),
+        pool_(device, shape_.page_bytes(), budget_bytes, "KV cache, sink and recent rows"),
+        table_(pool_) {}
+
+  std::string_view policy() const override { return "streaming"; }
+  const Layout& layout() const override { return shape_.layout; }
+  TierBytes BytesFor(int64_t tokens) const override { return shape_.BytesFor(tokens); }
+  TierBytes ForkBytesFor(int64_t, int64_t tokens) const override { return shape_.BytesFor(tokens); }
+
+  SequenceId Create() override { return table_.Create(); }
+  SequenceId Fork(SequenceId parent) override { return table_.Fork(parent); }
+  void Release(SequenceId id) override { table_.Release(id); }
+  int64_t Length(SequenceId id) const override { return table_.Length(id); }
+
+  void BeginStep(const Step& step) override {
+    check_(step, [this](SequenceId id) { return table_.Length(id); });
+    table_.BeginStep(step);
+  }
+
+  void Attend(Stream& stream, int64_t layer, const Step& step, const MatrixView& q,
+              const MatrixView& k, const MatrixView& v, float scale,
+              const MatrixView& out) override {
+    LC_CHECK(layer >= 0 && layer < shape_.layout.layers);
+    rows_.clear();
+    for (const StepSequence& sequence : step.sequences) {
+      if (!sequence.decode) continue;
+      Append(layer, sequence, 0, 1, k, v);
+      rows_.push_back({&sequence, 0});
+    }
+    // All sequences' decode rows together, then the prompts' chunks block by block.
+    AttendRows(stream, layer, q, scale, out);
+    for (const StepSequence& sequence : step.sequences) {
+      if (!sequence.decode) AttendChunk(stream, layer, sequence, q, k, v, scale, out);
+    }
+    const auto heads = static_cast<uint64_t>(shape_.layout.kv_heads);
+    uint64_t read = 0;
+    for (const StepSequence& sequence : step.sequences) {
+      const int64_t old = sequence.past > 0 ? shape_.Seen(sequence.past - 1) : 0;
+      read +=
+          static_cast<uint64_t>(sequence.decode ? shape_.Seen(sequence.past) : old + sequence.rows);
+    }
+    bytes_read_ += read * heads * shape_.format.row_bytes();
+    bytes_written_ += static_cast<uint64_t>(step.rows) * heads * shape_.format.row_bytes();
+  }
+
+  void EndStep(const Step& step) override { table_.EndStep(step); }
+
+  Stats GetStats() const override {
+    Stats stats;
+    stats.used.device = static_cast<uint64_t>(pool_.used()) * pool_.page_bytes();
+    stats.peak.device = static_cast<uint64_t>(pool_.peak()) * pool_.page_bytes();
+    stats.capacity.device = static_cast<uint64_t>(pool_.capacity()) * pool_.page_bytes();
+    stats.bytes_read = bytes_read_;
+    stats.bytes_written = bytes_written_;
+    return stats;
+  }
+
+ private:
+  struct Row {
+    const StepSequence* sequence = nullptr;
+    int64_t index = 0;  // of the sequence's rows
+  };
+
+  // A head's slots, as one page.
+  uint64_t HeadOffset(int64_t layer, int64_t head) const {
+    return static_cast<uint64_t>(layer) * shape_.layer_bytes() +
+           static_cast<uint64_t>(head) * shape_.head_bytes();
+  }
+
+  void Append(int64_t layer, const StepSequence& sequence, int64_t begin, int64_t end,
+              const MatrixView& k, const MatrixView& v) {
+    const int64_t d = shape_.layout.head_dim;
+    const ops::RowFormat f32{ops::RowEncoding::kF32, d};
+    row_.resize(static_cast<size_t>(2 * d));
+    std::byte* page = table_.Target(sequence.id);
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t row = sequence.first_row + i;
+      const auto offset = static_cast<uint64_t>(shape_.Slot(sequence.past + i)) *
+                          static_cast<uint64_t>(shape_.format.row_bytes());
+      for (int64_t head = 0; head < shape_.layout.kv_heads; ++head) {
+        std::memcpy(row_.data(), k.Row<float>(row) + head * d, static_cast<size_t>(d) * 4);
+        std::memcpy(row_.data() + d, v.Row<float>(row) + head * d, static_cast<size_t>(d) * 4);
+        ops::ConvertRow(f32, reinterpret_cast<const std::byte*>(row_.data()), shape_.format,
+                        page + HeadOffset(layer, head) + offset);
+      }
+    }
+  }
+
+  void AttendChunk(Stream& stream, int64_t layer, const StepSequence& sequence, const MatrixView& q,
+                   const MatrixView& k, const MatrixView& v, float scale, const MatrixView& out) {
+    if (const std::byte* source = table_.Source(sequence.id)) {
+      const uint64_t offset = HeadOffset(layer, 0);
+      std::memcpy(table_.Target(sequence.id) + offset, source + offset, shape_.layer_bytes());
+    }
+    for (int64_t begin = 0; begin < sequence.rows; begin += Shape::kBlockTokens) {
+      const int64_t end = std::min(begin + Shape::kBlockTokens, sequence.rows);
+      Append(layer, sequence, begin, end, k, v);
+      rows_.clear();
+      for (int64_t i = begin; i < end; ++i) rows_.push_back({&sequence, i});
+      AttendRows(stream, layer, q, scale, out);
+    }
+  }
+
+  // The queries of rows_, each over what it sees.
+  void AttendRows(Stream& stream, int64_t layer, const MatrixView& q, float scale,
+                  const MatrixView& out) {
+    if (rows_.empty()) return;
+    const Layout& layout = shape_.layout;
+    const int64_t group = layout.q_heads / layout.kv_heads;
+    const size_t count = rows_.size() * static_cast<size_t>(layout.kv_heads);
+    pages_.resize(count);
+    parts_.clear();
+    parts_.reserve(3 * count);  // spans point into it
+    heads_.clear();
+    for (const Row& row : rows_) {
+      const int64_t at = row.sequence->first_row + row.index;
+      const auto visible = shape_.Visible(row.sequence->past + row.index);
+      for (int64_t head = 0; head < layout.kv_heads; ++head) {
+        std::byte*& page = pages_[heads_.size()];
+        page = table_.Target(row.sequence->id) + HeadOffset(layer, head);
+        const size_t first = parts_.size();
+        for (const SlotRange& range : visible) {
+          if (range.count == 0) continue;
+          parts_.push_back({.rows = {&page, shape_.slots(), shape_.format},
+                            .indices = nullptr,
+                            .begin = range.begin,
+                            .count = range.count});
+        }
+        heads_.push_back({.q = q.Row<float>(at) + head * group * layout.head_dim,
+                          .out = out.Row<float>(at) + head * group * layout.head_dim,
+                          .parts = std::span(parts_).subspan(first)});
+      }
+    }
+    ops::RowAttention(stream, shape_.format, group, heads_, scale);
+  }
+
+  Shape shape_;
+  PagePool pool_;
+  PageTable table_;
+  StepCheck check_;
+  uint64_t bytes_read_ = 0;
+  uint64_t bytes_written_ = 0;
+  // Scratch; kept, so that a step allocates nothing once it has grown.
+  std::vector<float> row_;
+  std::vector<Row> rows_;
+  std::vector<std::byte*> pages_;
+  std::vector<ops::RowPart> parts_;
+  std::vector<ops::RowAttentionHead> heads_;
+};
+
+class StreamingPlan final : public CachePlan {
+ public:
+  explicit StreamingPlan(const Shape& shape) : shape_(shape) {}
+  const Layout& layout() const override { return shape_.layout; }
+  TierBytes BytesFor(int64_t tokens) const override { return shape_.BytesFor(tokens); }
+  TierBytes ForkBytesFor(int64_t, int64_t tokens) const override { return shape_.BytesFor(tokens); }
+  uint64_t ScratchBytes(int64_t sequences, int64_t, int) const override {
+    const Layout& layout = shape_.layout;
+    return ops::AttentionScratchBytes(layout.kv_heads, layout.q_heads / layout.kv_heads,
+                                      layout.head_dim, sequences + Shape::kBlockTokens);
+  }
+  std::string DeviceHolds() const override {
+    return fmt::format("the first {} and the last {} tokens' rows, whatever the context",
+                       shape_.sink, shape_.recent);
+  }
+  std::vector<std::string> Notes() const override {
+    return {fmt::format("every token attends the first {} tokens and the last {}; others are lost",
+                        shape_.sink, shape_.recent)};
+  }
+  std::unique_ptr<Cache> Create(Device& device, const TierBytes& budget) const override {
+    return std::make_unique<StreamingCache>(device, shape_, budget.device);
+  }
+
+ private:
+  Shape shape_;
+};
+
+}  // namespace
+
+std::unique_ptr<CachePlan> PlanStreamingCache(const Layout& layout, const KvOptions& options,
+                                              DeviceType device) {
+  CheckBackend(options.policy, device);
+  return std::make_unique<StreamingPlan>(Shape(layout, options));
+}
+
+}  // namespace litecache::kv

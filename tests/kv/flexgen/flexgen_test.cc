@@ -1,0 +1,134 @@
+// Policy flexgen against attention over every row.
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "expect_error.h"
+#include "kv/layout.h"
+#include "kv/policy_oracle.h"
+#include "test_seed.h"
+
+namespace litecache::kv {
+namespace {
+
+template <class T>
+T Pick(std::mt19937_64& random, std::initializer_list<T> values) {
+  return *(values.begin() + random() % values.size());
+}
+
+bool All(int64_t, int64_t) { return true; }
+
+constexpr TierBytes kPlenty{.device = uint64_t{2} << 30, .host = uint64_t{2} << 30};
+
+KvOptions Options(double share, const std::string& rows) {
+  KvOptions options;
+  options.policy = "flexgen";
+  options.flexgen.device_share = share;
+  options.host_rows = rows;
+  return options;
+}
+
+TEST(FlexGenTest, RandomLivesAttendEveryRow) {
+  std::mt19937_64 random = testing::TestRandom();
+  const std::map<std::string, std::optional<ops::RowEncoding>> stored = {
+      {"auto", std::nullopt},
+      {"fp8", ops::RowEncoding::kFp8},
+      {"int8", ops::RowEncoding::kInt8},
+      {"int4", ops::RowEncoding::kInt4}};
+  for (int round = 0; round < 40 && !::testing::Test::HasFailure(); ++round) {
+    const int64_t kv_heads = 1 + static_cast<int64_t>(random() % 4);
+    const Layout layout{.layers = 1 + static_cast<int64_t>(random() % 3),
+                        .q_heads = kv_heads * (1 + static_cast<int64_t>(random() % 3)),
+                        .kv_heads = kv_heads,
+                        .head_dim = Pick<int64_t>(random, {16, 24, 64, 80}),
+                        .dtype = Pick(random, {DType::kF32, DType::kBF16})};
+    const double share = Pick(random, {0.0, 0.0, 0.3, 0.5, 1.0});
+    // Rows that stay on the device are not rounded: the reference rounds all or none.
+    const auto rows = share > 0 ? std::string("auto")
+                                : Pick<std::string>(random, {"auto", "fp8", "int8", "int4"});
+    SCOPED_TRACE(::testing::Message()
+                 << "share " << share << " rows " << rows << " KV heads " << kv_heads
+                 << " head_dim " << layout.head_dim << " " << Name(layout.dtype));
+    const auto plan = MakeCachePlan(layout, Options(share, rows), nullptr);
+    PolicyOracle oracle(*plan, All, random(), kPlenty, stored.at(rows));
+    oracle.RunLife(50, Pick<int64_t>(random, {20, 90, 700}));
+  }
+}
+
+// What travels, to the byte: per layer and step all earlier rows of the heads on the host.
+TEST(FlexGenTest, TrafficAndMemory) {
+  const Layout layout{
+      .layers = 3, .q_heads = 4, .kv_heads = 4, .head_dim = 64, .dtype = DType::kBF16};
+  const auto plan = MakeCachePlan(layout, Options(0.25, "auto"), nullptr);
+  PolicyOracle oracle(*plan, All, testing::TestSeed(), plan->BytesFor(400));
+  const SequenceId id = oracle.Create();
+  oracle.Run({{id, 300, false}});
+  Stats stats = oracle.cache().GetStats();
+  EXPECT_EQ(stats.stream.rows, 0u);
+  EXPECT_EQ(stats.prefill.rows, 300u * 3 * 3);
+  EXPECT_EQ(stats.prefill.bytes, stats.prefill.rows * 256);
+  oracle.Run({{id, 1, true}});
+  oracle.Run({{id, 1, true}});
+  stats = oracle.cache().GetStats();
+  EXPECT_EQ(stats.stream.rows, (300u + 301) * 3 * 3);
+  EXPECT_EQ(stats.stream.bytes, stats.stream.rows * 256);
+  EXPECT_EQ(stats.spill.rows, 2u * 3 * 3);
+  // Two blocks of 256 tokens: resident pages of a head a layer, and two buffers of three heads.
+  const uint64_t page = 64 * 1024;
+  EXPECT_EQ(plan->BytesFor(302).device, 2 * (3 + 2 * 3) * page);
+  EXPECT_EQ(plan->BytesFor(302).host, 2 * (3 * 3) * page);
+  EXPECT_EQ(stats.peak, plan->BytesFor(302));
+  EXPECT_EQ(stats.used.host, plan->BytesFor(302).host);
+  EXPECT_EQ(stats.used.device, 2 * 3 * page) << "staging is given back between steps";
+}
+
+TEST(FlexGenTest, BudgetsAreHard) {
+  const Layout layout{
+      .layers = 2, .q_heads = 4, .kv_heads = 2, .head_dim = 64, .dtype = DType::kBF16};
+  const auto plan = MakeCachePlan(layout, Options(0, "auto"), nullptr);
+  const TierBytes exact = plan->BytesFor(512);
+  for (const bool host : {false, true}) {
+    TierBytes budget = exact;
+    (host ? budget.host : budget.device) -= 1;
+    PolicyOracle small(*plan, All, testing::TestSeed(), budget);
+    const SequenceId id = small.Create();
+    small.Run({{id, 256, false}});
+    const Step step{{{id, 0, 200, 256, false}}, 200, 0};
+    EXPECT_ERROR(small.cache().BeginStep(step), CapacityError, host ? "host store" : "device tier");
+    EXPECT_EQ(small.cache().Length(id), 256);
+  }
+  PolicyOracle oracle(*plan, All, testing::TestSeed(), exact);
+  const SequenceId id = oracle.Create();
+  oracle.Run({{id, 511, false}});
+  oracle.Run({{id, 1, true}});
+}
+
+// Steps that are begun and left, sequences released meanwhile: the transfer thread lets go.
+TEST(FlexGenTest, AbandonedStepsLeaveNothingBehind) {
+  std::mt19937_64 random = testing::TestRandom();
+  const Layout layout{
+      .layers = 4, .q_heads = 2, .kv_heads = 2, .head_dim = 64, .dtype = DType::kF32};
+  const auto plan = MakeCachePlan(layout, Options(0, "int4"), nullptr);
+  PolicyOracle oracle(*plan, All, random(), kPlenty, ops::RowEncoding::kInt4);
+  for (int i = 0; i < 30; ++i) {
+    const SequenceId id = oracle.Create();
+    oracle.Run({{id, 1 + static_cast<int64_t>(random() % 2000), false}});
+    const Step step{{{id, 0, 1, oracle.cache().Length(id), true}}, 1, 1};
+    oracle.cache().BeginStep(step);
+    if (random() % 2 == 0) oracle.cache().BeginStep(step);
+    if (random() % 2 == 0) oracle.Run({{oracle.Fork(id), 1, true}});
+    oracle.Release(id);
+  }
+}
+
+TEST(FlexGenTest, RefusesWhatItCannotDo) {
+  const Layout layout{.layers = 1, .q_heads = 1, .kv_heads = 1, .head_dim = 16};
+  EXPECT_ERROR(MakeCachePlan(layout, Options(1.5, "auto"), nullptr), InvalidArgument,
+               "flexgen.device_share", "1.5");
+  EXPECT_ERROR(MakeCachePlan(layout, Options(0, "auto"), nullptr, DeviceType::kCuda), Unsupported,
+               "flexgen");
+}
+
+}  // namespace
+}  // namespace litecache::kv

@@ -1,0 +1,191 @@
+// Policy kvpr against attention over every row: keys and values are products of random inputs, and
+// the first of them are recomputed.
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <random>
+
+#include "expect_error.h"
+#include "kv/policy_oracle.h"
+#include "test_seed.h"
+
+namespace litecache::kv {
+namespace {
+
+template <class T>
+T Pick(std::mt19937_64& random, std::initializer_list<T> values) {
+  return *(values.begin() + random() % values.size());
+}
+
+bool All(int64_t, int64_t) { return true; }
+
+constexpr TierBytes kPlenty{.device = uint64_t{2} << 30, .host = uint64_t{2} << 30};
+
+// Draws inputs, and projects them with random matrices and a turn by the position.
+class KvprOracle final : public PolicyOracle, private KeyValueProjection {
+ public:
+  KvprOracle(const CachePlan& plan, uint64_t seed, const TierBytes& budget = kPlenty)
+      : PolicyOracle(plan, All, seed, budget) {
+    const auto size = static_cast<size_t>(layout_.layers * 2 * width() * layout_.hidden);
+    weights_.resize(size);
+    const float scale = 1 / std::sqrt(static_cast<float>(layout_.hidden));
+    for (float& x : weights_) x = scale * normal_(random_);
+  }
+  uint64_t projected() const { return projected_; }
+
+ private:
+  int64_t width() const { return layout_.kv_heads * layout_.head_dim; }
+
+  void Draw(const Step& step, int64_t layer, LayerInputs* inputs) override {
+    for (float& x : inputs->q) x = normal_(random_);
+    if (layer == 0) x_.assign(static_cast<size_t>(layout_.layers), {});
+    auto& x = x_[static_cast<size_t>(layer)];
+    x.resize(static_cast<size_t>(step.rows * layout_.hidden));
+    for (float& value : x) {
+      // What a bf16 model multiplies.
+      value = normal_(random_);
+      if (layout_.dtype == DType::kBF16) value = static_cast<float>(bf16(value));
+    }
+    for (const StepSequence& part : step.sequences) {
+      Multiply(layer, x.data() + part.first_row * layout_.hidden, part.rows, part.past,
+               inputs->k.data() + part.first_row * width(),
+               inputs->v.data() + part.first_row * width());
+    }
+  }
+  void BeforeAttend(const Step& step, int64_t layer) override {
+    if (!cache().WantsInputs()) return;
+    cache().KeepInputs(
+        stream(), layer, step,
+        MatrixView::Of(x_[static_cast<size_t>(layer)].data(), step.rows, layout_.hidden), this);
+  }
+
+  void Multiply(int64_t layer, const float* x, int64_t rows, int64_t first, float* k,
+                float* v) const {
+    for (int64_t i = 0; i < rows; ++i) {
+      for (int64_t j = 0; j < 2 * width(); ++j) {
+        const float* w = weights_.data() + (layer * 2 * width() + j) * layout_.hidden;
+        double sum = 0;
+        for (int64_t c = 0; c < layout_.hidden; ++c) {
+          sum += static_cast<double>(w[c]) * static_cast<double>(x[i * layout_.hidden + c]);
+        }
+        // A key depends on its position, a value does not.
+        const double turned = sum * std::cos(0.1 * static_cast<double>(first + i));
+        (j < width() ? k[i * width() + j] : v[i * width() + j - width()]) =
+            static_cast<float>(j < width() ? turned : sum);
+      }
+    }
+  }
+  void Project(Stream&, int64_t layer, const MatrixView& x, int64_t first, const MatrixView& k,
+               const MatrixView& v) override {
+    Multiply(layer, x.Row<float>(0), x.rows, first, k.Row<float>(0), v.Row<float>(0));
+    projected_ += static_cast<uint64_t>(x.rows);
+  }
+
+  std::vector<float> weights_;         // [layer][K rows, V rows][hidden]
+  std::vector<std::vector<float>> x_;  // [layer]
+  uint64_t projected_ = 0;
+};
+
+KvOptions Options(int64_t split, bool chunked = true, const std::string& rows = "auto") {
+  KvOptions options;
+  options.policy = "kvpr";
+  options.kvpr.split = split;
+  options.kvpr.chunked = chunked;
+  options.host_rows = rows;
+  return options;
+}
+
+TEST(KvprTest, RandomLivesAttendEveryRow) {
+  std::mt19937_64 random = testing::TestRandom();
+  uint64_t projected = 0;
+  for (int round = 0; round < 30 && !::testing::Test::HasFailure(); ++round) {
+    const int64_t kv_heads = 1 + static_cast<int64_t>(random() % 3);
+    const int64_t group = Pick<int64_t>(random, {1, 1, 3});
+    const int64_t head_dim = Pick<int64_t>(random, {8, 16, 24});
+    const Layout layout{.layers = 1 + static_cast<int64_t>(random() % 3),
+                        .q_heads = kv_heads * group,
+                        .kv_heads = kv_heads,
+                        .head_dim = head_dim,
+                        .dtype = Pick(random, {DType::kF32, DType::kBF16}),
+                        .hidden = Pick<int64_t>(random, {2, 18, kv_heads * head_dim})};
+    const int64_t split = Pick<int64_t>(random, {-1, 0, 1, 40, 255, 256, 257, 1 << 20});
+    const bool chunked = random() % 2 == 0;
+    SCOPED_TRACE(::testing::Message() << "split " << split << " chunked " << chunked << " KV heads "
+                                      << kv_heads << " group " << group << " head_dim "
+                                      << layout.head_dim << " hidden " << layout.hidden);
+    const auto plan = MakeCachePlan(layout, Options(split, chunked), nullptr);
+    KvprOracle oracle(*plan, random());
+    oracle.RunLife(40, Pick<int64_t>(random, {20, 90, 400}));
+    projected += oracle.projected();
+  }
+  EXPECT_GT(projected, 1000u);
+}
+
+TEST(KvprTest, TrafficOfEverySplit) {
+  const Layout layout{.layers = 2,
+                      .q_heads = 4,
+                      .kv_heads = 4,
+                      .head_dim = 16,
+                      .dtype = DType::kBF16,
+                      .hidden = 64};
+  const int64_t past = 600;
+  for (const int64_t split : {int64_t{0}, int64_t{1}, past / 2, past}) {
+    for (const bool chunked : {false, true}) {
+      const auto plan = MakeCachePlan(layout, Options(split, chunked), nullptr);
+      KvprOracle oracle(*plan, testing::TestSeed(), plan->BytesFor(past + 1));
+      const SequenceId id = oracle.Create();
+      oracle.Run({{id, past, false}});
+      oracle.Run({{id, 1, true}});
+      const Stats stats = oracle.cache().GetStats();
+      const auto l = static_cast<uint64_t>(split), rest = static_cast<uint64_t>(past - split);
+      EXPECT_EQ(stats.stream.rows, rest * 4 * 2);
+      EXPECT_EQ(stats.stream.bytes, rest * 4 * 2 * 64);
+      EXPECT_EQ(stats.activations.rows, l * 2);
+      EXPECT_EQ(stats.activations.bytes, l * 2 * 128);
+      EXPECT_EQ(stats.rows_recomputed, l * 4 * 2);
+      EXPECT_EQ(oracle.projected(), l * 2);
+      EXPECT_EQ(stats.peak, plan->BytesFor(past + 1));
+    }
+  }
+}
+
+TEST(KvprTest, SaysWhenRecomputingGainsNothing) {
+  Layout layout{.layers = 1, .q_heads = 8, .kv_heads = 2, .head_dim = 16, .hidden = 128};
+  auto plan = MakeCachePlan(layout, Options(-1), nullptr);
+  ASSERT_EQ(plan->Notes().size(), 1u);
+  EXPECT_NE(plan->Notes()[0].find("l = 0"), std::string::npos) << plan->Notes()[0];
+  EXPECT_NE(plan->Notes()[0].find("256 B"), std::string::npos) << plan->Notes()[0];
+  CpuDevice device(1);
+  EXPECT_FALSE(plan->Create(device, kPlenty)->WantsInputs());
+  // Multi-head: inputs are half of what they make; 4-bit rows are lighter than both.
+  layout.kv_heads = 8;
+  EXPECT_TRUE(MakeCachePlan(layout, Options(-1), nullptr)->Create(device, kPlenty)->WantsInputs());
+  EXPECT_FALSE(MakeCachePlan(layout, Options(-1, true, "int4"), nullptr)
+                   ->Create(device, kPlenty)
+                   ->WantsInputs());
+}
+
+TEST(KvprTest, ErrorsNameTheCause) {
+  Layout layout{.layers = 1, .q_heads = 2, .kv_heads = 2, .head_dim = 16, .hidden = 0};
+  EXPECT_ERROR(MakeCachePlan(layout, Options(5), nullptr), InvalidArgument, "kvpr", "inputs");
+  layout.hidden = 33;
+  EXPECT_ERROR(MakeCachePlan(layout, Options(5), nullptr), InvalidArgument, "33");
+  layout.hidden = 32;
+  EXPECT_ERROR(MakeCachePlan(layout, Options(-2), nullptr), InvalidArgument, "kvpr.split", "-2");
+  EXPECT_ERROR(MakeCachePlan(layout, Options(5), nullptr, DeviceType::kCuda), Unsupported, "kvpr");
+  // Attend() without KeepInputs().
+  CpuDevice device(1);
+  const auto stream = device.CreateStream();
+  const auto cache = MakeCachePlan(layout, Options(5), nullptr)->Create(device, kPlenty);
+  const SequenceId id = cache->Create();
+  const Step step{{{id, 0, 1, 0, false}}, 1, 0};
+  cache->BeginStep(step);
+  std::vector<float> values(32);
+  const auto view = MatrixView::Of(values.data(), 1, 32);
+  EXPECT_ERROR(cache->Attend(*stream, 0, step, view, view, view, 1, view), InvalidArgument,
+               "KeepInputs");
+}
+
+}  // namespace
+}  // namespace litecache::kv

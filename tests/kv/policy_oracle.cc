@@ -1,0 +1,216 @@
+#include "kv/policy_oracle.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "ops/row_format.h"
+
+namespace litecache::kv {
+
+PolicyOracle::PolicyOracle(const CachePlan& plan, Sees sees, uint64_t seed, const TierBytes& budget,
+                           std::optional<ops::RowEncoding> stored)
+    : random_(seed),
+      layout_(plan.layout()),
+      sees_(std::move(sees)),
+      stored_(stored),
+      scale_(1.0f / std::sqrt(static_cast<float>(layout_.head_dim))),
+      stream_(device_.CreateStream()),
+      cache_(plan.Create(device_, budget)) {}
+
+SequenceId PolicyOracle::Create() {
+  const SequenceId id = cache_->Create();
+  const auto layers = static_cast<size_t>(layout_.layers);
+  sequences_[id] = {.length = 0, .k = std::vector<Rows>(layers), .v = std::vector<Rows>(layers)};
+  return id;
+}
+
+SequenceId PolicyOracle::Fork(SequenceId parent) {
+  const SequenceId id = cache_->Fork(parent);
+  sequences_[id] = sequences_.at(parent);
+  return id;
+}
+
+void PolicyOracle::Release(SequenceId id) {
+  cache_->Release(id);
+  sequences_.erase(id);
+}
+
+// [kv_heads * head_dim], as the layout's dtype keeps them, or as the store gives them back.
+std::vector<double> PolicyOracle::RoundRow(const float* x,
+                                           std::optional<ops::RowEncoding> stored) const {
+  const int64_t d = layout_.head_dim;
+  const ops::RowFormat f32{ops::RowEncoding::kF32, d}, device = ops::FormatOf(layout_.dtype, d);
+  const ops::RowFormat host{stored.value_or(device.encoding), d};
+  std::vector<float> row(static_cast<size_t>(2 * d));
+  std::vector<std::byte> there(device.row_bytes()), kept(host.row_bytes());
+  std::vector<double> result;
+  for (int64_t head = 0; head < layout_.kv_heads; ++head) {
+    std::copy_n(x + head * d, d, row.begin());
+    std::copy_n(x + head * d, d, row.begin() + d);
+    ops::ConvertRow(f32, reinterpret_cast<const std::byte*>(row.data()), device, there.data());
+    ops::ConvertRow(device, there.data(), host, kept.data());
+    ops::ConvertRow(host, kept.data(), device, there.data());
+    ops::ConvertRow(device, there.data(), f32, reinterpret_cast<std::byte*>(row.data()));
+    result.insert(result.end(), row.begin(), row.begin() + d);
+  }
+  return result;
+}
+
+void PolicyOracle::Draw(const Step&, int64_t, LayerInputs* inputs) {
+  for (auto* values : {&inputs->q, &inputs->k, &inputs->v}) {
+    for (float& x : *values) x = normal_(random_);
+  }
+}
+
+void PolicyOracle::Layers(const Step& step, std::vector<LayerInputs>& inputs, int64_t layers,
+                          std::vector<std::vector<float>>* outs) {
+  const int64_t q_cols = layout_.q_heads * layout_.head_dim;
+  const int64_t kv_cols = layout_.kv_heads * layout_.head_dim;
+  for (int64_t layer = 0; layer < layers; ++layer) {
+    LayerInputs& in = inputs[static_cast<size_t>(layer)];
+    outs->emplace_back(in.q.size(), NAN);
+    BeforeAttend(step, layer);
+    cache_->Attend(*stream_, layer, step, MatrixView::Of(in.q.data(), step.rows, q_cols),
+                   MatrixView::Of(in.k.data(), step.rows, kv_cols),
+                   MatrixView::Of(in.v.data(), step.rows, kv_cols), scale_,
+                   MatrixView::Of(outs->back().data(), step.rows, q_cols));
+    stream_->Synchronize();
+  }
+}
+
+void PolicyOracle::Run(std::vector<Part> parts, int64_t fail_after) {
+  std::stable_sort(parts.begin(), parts.end(),
+                   [](const Part& a, const Part& b) { return a.decode > b.decode; });
+  Step step;
+  for (const Part& part : parts) {
+    step.sequences.push_back({part.id, step.rows, part.rows, cache_->Length(part.id), part.decode});
+    step.rows += part.rows;
+    step.decode_rows += part.decode;
+  }
+  const auto rows = static_cast<size_t>(step.rows);
+  const auto d = static_cast<size_t>(layout_.head_dim);
+  std::vector<LayerInputs> inputs(static_cast<size_t>(layout_.layers));
+  for (int64_t layer = 0; layer < layout_.layers; ++layer) {
+    LayerInputs& in = inputs[static_cast<size_t>(layer)];
+    in.q.resize(rows * static_cast<size_t>(layout_.q_heads) * d);
+    in.k.resize(rows * static_cast<size_t>(layout_.kv_heads) * d);
+    in.v.resize(in.k.size());
+    Draw(step, layer, &in);
+  }
+  if (fail_after >= 0) {
+    std::vector<std::vector<float>> outs;
+    cache_->BeginStep(step);
+    Layers(step, inputs, std::min(fail_after, layout_.layers), &outs);
+  }
+  std::vector<std::vector<float>> outs;
+  cache_->BeginStep(step);
+  Layers(step, inputs, layout_.layers, &outs);
+  for (int64_t layer = 0; layer < layout_.layers; ++layer) {
+    Compare(step, layer, inputs[static_cast<size_t>(layer)], outs[static_cast<size_t>(layer)]);
+  }
+  cache_->EndStep(step);
+  for (const StepSequence& part : step.sequences) {
+    EXPECT_EQ(cache_->Length(part.id), sequences_.at(part.id).length += part.rows);
+  }
+  CheckMemory();
+}
+
+void PolicyOracle::Compare(const Step& step, int64_t layer, const LayerInputs& inputs,
+                           const std::vector<float>& out) {
+  const auto d = static_cast<size_t>(layout_.head_dim);
+  const auto kv_cols = static_cast<size_t>(layout_.kv_heads) * d;
+  const auto q_heads = static_cast<size_t>(layout_.q_heads);
+  const size_t group = q_heads / static_cast<size_t>(layout_.kv_heads);
+  for (const StepSequence& part : step.sequences) {
+    Sequence& sequence = sequences_.at(part.id);
+    Rows& k = sequence.k[static_cast<size_t>(layer)];
+    Rows& v = sequence.v[static_cast<size_t>(layer)];
+    double largest = 1;
+    for (int64_t i = 0; i < part.rows; ++i) {
+      const size_t at = static_cast<size_t>(part.first_row + i) * kv_cols;
+      k.push_back(RoundRow(inputs.k.data() + at, std::nullopt));
+      v.push_back(RoundRow(inputs.v.data() + at, std::nullopt));
+    }
+    for (const auto& row : v) {
+      for (const double x : row) largest = std::max(largest, std::abs(x));
+    }
+    // bf16 rounds queries and probabilities to 8 bits; scores are a few units.
+    const double tolerance = largest * (layout_.dtype == DType::kBF16 ? 0.04 : 1e-4);
+    double worst = 0;
+    for (int64_t i = 0; i < part.rows; ++i) {
+      const int64_t token = part.past + i;
+      for (size_t head = 0; head < q_heads; ++head) {
+        const size_t at = (static_cast<size_t>(part.first_row + i) * q_heads + head) * d;
+        const size_t kv = head / group * d;
+        std::vector<double> expected(d);
+        double highest = -HUGE_VAL, sum = 0;
+        std::vector<std::pair<size_t, double>> scores;
+        for (int64_t t = 0; t <= token; ++t) {
+          if (!sees_(token, t)) continue;
+          double score = 0;
+          for (size_t j = 0; j < d; ++j) {
+            score += static_cast<double>(inputs.q[at + j]) * k[static_cast<size_t>(t)][kv + j];
+          }
+          scores.emplace_back(static_cast<size_t>(t), score * static_cast<double>(scale_));
+          highest = std::max(highest, scores.back().second);
+        }
+        for (const auto& [t, score] : scores) {
+          const double weight = std::exp(score - highest);
+          sum += weight;
+          for (size_t j = 0; j < d; ++j) expected[j] += weight * v[t][kv + j];
+        }
+        for (size_t j = 0; j < d; ++j) {
+          const double error = std::abs(static_cast<double>(out[at + j]) - expected[j] / sum);
+          worst = std::isnan(error) ? HUGE_VAL : std::max(worst, error);
+        }
+      }
+    }
+    EXPECT_LE(worst, tolerance) << "sequence " << part.id << " layer " << layer << " past "
+                                << part.past << " rows " << part.rows
+                                << (part.decode ? " decode" : " prefill");
+    if (!stored_) continue;
+    for (int64_t i = 0; i < part.rows; ++i) {
+      const size_t at = static_cast<size_t>(part.first_row + i) * kv_cols;
+      k[static_cast<size_t>(part.past + i)] = RoundRow(inputs.k.data() + at, stored_);
+      v[static_cast<size_t>(part.past + i)] = RoundRow(inputs.v.data() + at, stored_);
+    }
+  }
+}
+
+void PolicyOracle::CheckMemory() {
+  // Shared pages are counted once in what is used.
+  TierBytes limit;
+  for (const auto& [id, sequence] : sequences_) limit += cache_->BytesFor(sequence.length);
+  const TierBytes used = cache_->GetStats().used;
+  EXPECT_LE(used.device, limit.device);
+  EXPECT_LE(used.host, limit.host);
+}
+
+void PolicyOracle::RunLife(int steps, int64_t longest_prompt) {
+  std::vector<SequenceId> ids = {Create(), Create()};
+  const auto prompt = [&] {
+    return 1 + static_cast<int64_t>(random_() % static_cast<uint64_t>(longest_prompt));
+  };
+  Run({{ids[0], prompt(), false}});
+  for (int i = 0; i < steps && !::testing::Test::HasFailure(); ++i) {
+    if (random_() % 20 == 0) ids.push_back(Create());
+    if (random_() % 15 == 0) ids.push_back(Fork(ids[random_() % ids.size()]));
+    if (random_() % 15 == 0 && ids.size() > 2) {
+      const size_t gone = random_() % ids.size();
+      Release(ids[gone]);
+      ids.erase(ids.begin() + static_cast<int64_t>(gone));
+    }
+    std::vector<Part> parts;
+    for (const SequenceId id : ids) {
+      if (random_() % 5 == 0) continue;
+      const bool chunk = random_() % 10 == 0;
+      parts.push_back({id, chunk ? prompt() : 1, !chunk});
+    }
+    if (parts.empty()) continue;
+    const bool fails = random_() % 8 == 0;
+    Run(parts,
+        fails ? static_cast<int64_t>(random_() % static_cast<uint64_t>(layout_.layers + 1)) : -1);
+  }
+}
+
+}  // namespace litecache::kv

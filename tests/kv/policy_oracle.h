@@ -1,0 +1,88 @@
+// Attention over a chosen set of earlier tokens, in double precision and plain loops, beside a
+// cache of any policy whose set does not depend on the queries: lives of several sequences through
+// both, every output compared.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <random>
+#include <vector>
+
+#include "device/cpu/cpu_device.h"
+#include "kv/cache_plan.h"
+#include "ops/row_format.h"
+
+namespace litecache::kv {
+
+// What one layer of a step is given, [rows][columns].
+struct LayerInputs {
+  std::vector<float> q, k, v;
+};
+
+class PolicyOracle {
+ public:
+  // Whether a token sees another, seen <= token.
+  using Sees = std::function<bool(int64_t token, int64_t seen)>;
+
+  // What a cache of `plan` is compared with. stored: how rows of earlier steps are kept; those of
+  // the step itself are attended in the layout's dtype.
+  PolicyOracle(const CachePlan& plan, Sees sees, uint64_t seed, const TierBytes& budget,
+               std::optional<ops::RowEncoding> stored = std::nullopt);
+  virtual ~PolicyOracle() = default;
+
+  SequenceId Create();
+  SequenceId Fork(SequenceId parent);
+  void Release(SequenceId id);
+
+  struct Part {
+    SequenceId id = 0;
+    int64_t rows = 1;
+    bool decode = true;
+  };
+  // Runs and compares a step, decode parts first. fail_after >= 0: first a try that stops after so
+  // many layers.
+  void Run(std::vector<Part> parts, int64_t fail_after = -1);
+  // Prompts in chunks, decoding, prompts again, forks, releases, steps that are run again.
+  void RunLife(int steps, int64_t longest_prompt);
+
+  Cache& cache() { return *cache_; }
+  Stream& stream() { return *stream_; }
+
+ protected:
+  // Fills q, k and v, which have their sizes.
+  virtual void Draw(const Step& step, int64_t layer, LayerInputs* inputs);
+  // Before a layer's attention.
+  virtual void BeforeAttend(const Step& step, int64_t layer) {}
+
+  std::mt19937_64 random_;
+  std::normal_distribution<float> normal_;
+  Layout layout_;
+
+ private:
+  using Rows = std::vector<std::vector<double>>;  // [token][kv_heads * head_dim]
+  struct Sequence {
+    int64_t length = 0;
+    std::vector<Rows> k, v;  // [layer]
+  };
+  std::vector<double> RoundRow(const float* x, std::optional<ops::RowEncoding> stored) const;
+  void Layers(const Step& step, std::vector<LayerInputs>& inputs, int64_t layers,
+              std::vector<std::vector<float>>* outs);
+  void Compare(const Step& step, int64_t layer, const LayerInputs& inputs,
+               const std::vector<float>& out);
+  void CheckMemory();
+
+  Sees sees_;
+  std::optional<ops::RowEncoding> stored_;
+  float scale_;
+  CpuDevice device_{2};
+  std::unique_ptr<Stream> stream_;
+  std::unique_ptr<Cache> cache_;
+  std::map<SequenceId, Sequence> sequences_;
+};
+
+}  // namespace litecache::kv
