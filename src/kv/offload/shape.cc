@@ -51,15 +51,10 @@ Shape::Shape(const Layout& model, const KvOptions& options, double device_share,
 }
 
 TableShape Shape::StoreTable() const {
-  const int64_t lists = layout.layers * host_heads();
-  return {lists, lists > 0 ? store_page_tokens : kNoPages, store_format.row_bytes()};
+  return {layout.layers * host_heads(), store_page_tokens, store_format.row_bytes()};
 }
 
-TableShape Shape::ResidentTable() const {
-  TableShape table = pages.Table(layout.layers * device_heads);
-  if (table.lists == 0) table.page_tokens = kNoPages;
-  return table;
-}
+TableShape Shape::ResidentTable() const { return pages.Table(layout.layers * device_heads); }
 
 TableShape Shape::InputTable() const {
   if (!keeps_inputs) return {0, kNoPages, 0};

@@ -99,7 +99,7 @@ KvOptions Options(int64_t split, bool chunked = true, const std::string& rows = 
 TEST(KvprTest, RandomLivesAttendEveryRow) {
   std::mt19937_64 random = testing::TestRandom();
   uint64_t projected = 0;
-  for (int round = 0; round < 30 && !::testing::Test::HasFailure(); ++round) {
+  for (int round = 0; round < 20 && !::testing::Test::HasFailure(); ++round) {
     const int64_t kv_heads = 1 + static_cast<int64_t>(random() % 3);
     const int64_t group = Pick<int64_t>(random, {1, 1, 3});
     const int64_t head_dim = Pick<int64_t>(random, {8, 16, 24});
@@ -116,7 +116,7 @@ TEST(KvprTest, RandomLivesAttendEveryRow) {
                                       << layout.head_dim << " hidden " << layout.hidden);
     const auto plan = MakeCachePlan(layout, Options(split, chunked), nullptr);
     KvprOracle oracle(*plan, random());
-    oracle.RunLife(40, Pick<int64_t>(random, {20, 90, 400}));
+    oracle.RunLife(25, Pick<int64_t>(random, {20, 90, 300}));
     projected += oracle.projected();
   }
   EXPECT_GT(projected, 1000u);
