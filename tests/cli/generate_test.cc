@@ -2,6 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/join.h"
 #include "cli/fixture_model.h"
 #include "cli/program.h"
 #include "model/reference.h"
@@ -38,6 +39,45 @@ TEST(Generate, GreedyTokensEqualTransformers) {
   ASSERT_EQ(lines.size(), 1u);
   EXPECT_EQ(lines[0]["tokens"].get<std::vector<int32_t>>(), reference.greedy);
   EXPECT_EQ(lines[0]["stats"]["prompt_tokens"], reference.prompt.size());
+}
+
+// Policies that lose no row give the same tokens, several prompts at once, and say what they moved.
+TEST(Generate, PoliciesThatLoseNothingAgree) {
+  const std::string model = FixtureDirectory("llama-llama3").string();  // f32
+  const auto run = [&](std::vector<std::string> options) {
+    std::vector<std::string> words = {
+        "generate", "--model",      model,    "--temperature",   "0", "-n",
+        "30",       "--ignore-eos", "--json", "--prefill-chunk", "16"};
+    words.insert(words.end(), options.begin(), options.end());
+    words.insert(words.end(),
+                 {"--", "the cat sat on the mat and looked at the door", "in the end"});
+    return Lines(RunProgram(words));
+  };
+  const auto full = run({"--kv-policy", "full"});
+  ASSERT_EQ(full.size(), 2u);
+  const std::vector<std::vector<std::string>> settings = {
+      {"--kv-policy", "flexgen"},
+      {"--kv-policy", "flexgen", "--flexgen-device-share", "0.5"},
+      {"--kv-policy", "kvpr", "--kvpr-split", "7"},
+      {"--kv-policy", "kvpr", "--kvpr-split", "1000", "--no-kvpr-chunked"},
+      {"--kv-policy", "kvpr"},
+      {"--kv-policy", "streaming", "--sink", "2", "--recent", "500"}};
+  for (const auto& options : settings) {
+    SCOPED_TRACE(litecache::Join(options, " "));
+    const auto lines = run(options);
+    ASSERT_EQ(lines.size(), 2u);
+    for (size_t i = 0; i < 2; ++i) EXPECT_EQ(lines[i]["tokens"], full[i]["tokens"]);
+    const json& kv = lines[1]["stats"]["kv"];
+    EXPECT_EQ(kv["policy"], options[1]);
+    if (options[1] == "streaming") {
+      EXPECT_EQ(kv["host_capacity_bytes"], 0);
+      continue;
+    }
+    EXPECT_GT(kv["host_bytes"], 0);
+    EXPECT_GT(kv["moved"]["spill"]["rows"], 0);
+    EXPECT_GT(kv["moved"]["prefill"]["rows"], 0);
+    EXPECT_EQ(kv["rows_recomputed"] > 0, options.size() > 3 && options[1] == "kvpr");
+  }
 }
 
 TEST(Generate, OnePromptGivesOneObjectOfThreeKeys) {
