@@ -105,7 +105,7 @@ ordered_json KvReport::Json() const {
                        {"host_bytes", kv.peak.host},
                        {"host_capacity_bytes", kv.capacity.host},
                        {"attention_bytes_read", kv.bytes_read}};
-  if (kv.capacity.host > 0) {
+  if (kv.capacity.host > 0 || !stats.kv_heads.empty()) {
     json["moved"] = {{"miss", ToJson(kv.miss)},
                      {"prefetch", ToJson(kv.prefetch)},
                      {"spill", ToJson(kv.spill)},
