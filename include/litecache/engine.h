@@ -35,7 +35,7 @@ struct EngineOptions {
   // What runs the model: "cpu", "cuda" (the first GPU), "cuda:N", or "auto": a GPU where there is
   // one, else the CPU.
   std::string device = "auto";
-  int threads = 0;             // CPU threads; 0: one a core
+  int threads = 0;  // CPU threads; 0: one a core
   uint64_t memory =
       0;  // budget in bytes for weights, KV and buffers together; 0: 90% of what is available. With
           // a GPU: of host memory alone, the GPU's is kv.device_memory
@@ -150,7 +150,7 @@ struct MemoryPlan {
   kv::TierBytes kv_largest;
   std::string kv_policy;
   std::string kv_device_holds;  // what the device's part of KV is for, in words
-  std::string retriever;  // empty for policy full
+  std::string retriever;        // empty for policy full
   int64_t layers = 0;
   int64_t kv_heads = 0;         // over all layers
   int64_t resident_heads = 0;   // of them, with policy litecache

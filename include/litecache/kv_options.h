@@ -72,7 +72,7 @@ struct KvOptions {
   // each head's estimated products, then summed: what one head needs is not outvoted by the
   // others, docs/benchmarks/accuracy.md), auto: softmax where there are norms, sum on a GPU.
   std::string hata_group = "auto";
-  int loki_rank = 0;               // leading components; 0: head_dim / 4
+  int loki_rank = 0;  // leading components; 0: head_dim / 4
 
   // ---- beyond the papers ----
   bool delta_update = true;  // only rows that are not cached yet travel

@@ -61,7 +61,7 @@ struct Stats {
   TierBytes capacity;       // budgets
   uint64_t bytes_read = 0;  // KV bytes attention has read since start
   uint64_t bytes_written = 0;
-  uint64_t bytes_scored = 0;  // retriever metadata (exact: rows) that selections have read
+  uint64_t bytes_scored = 0;       // retriever metadata (exact: rows) that selections have read
   Traffic miss;                    // rows a lookup with the actual query brought
   Traffic prefetch;                // rows a lookup with a predicted query brought
   Traffic fill;                    // rows that filled the slots after a prompt: sink, recent, top-k

@@ -46,7 +46,8 @@ std::unique_ptr<CachePlan> PlanFullCache(const Layout& layout);
 
 // Policy `litecache`.
 std::unique_ptr<CachePlan> PlanLiteCache(const Layout& layout, const KvOptions& options,
-                                         std::shared_ptr<const Profile> profile, DeviceType device = DeviceType::kCpu);
+                                         std::shared_ptr<const Profile> profile,
+                                         DeviceType device = DeviceType::kCpu);
 
 // Policy `streaming`.
 std::unique_ptr<CachePlan> PlanStreamingCache(const Layout& layout, const KvOptions& options,

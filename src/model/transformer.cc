@@ -230,8 +230,7 @@ class TransformerDecoder final : public DecoderBase, private kv::KeyValueProject
     std::iota(projected_positions_.begin(), projected_positions_.end(),
               static_cast<int32_t>(first_position));
     projected_rotations_.resize(rows * static_cast<size_t>(config().head_dim));
-    const auto rotations =
-        MatrixView::Of(projected_rotations_.data(), x.rows, config().head_dim);
+    const auto rotations = MatrixView::Of(projected_rotations_.data(), x.rows, config().head_dim);
     ops::RopeRotations(stream, projected_positions_, rope_.inv_freq(), rope_.attention_factor(),
                        rotations);
     Rotate(stream, layer.k_norm, rotations, config().kv_heads, k);

@@ -68,9 +68,8 @@ void RunCase(RowEncoding from, RowEncoding to, int64_t head_dim, int threads) {
 
 TEST(MoveRows, SameFormat) {
   for (int64_t head_dim : {5, 32, 64, 128, 131}) {
-    for (RowEncoding e :
-         {RowEncoding::kBF16, RowEncoding::kF32, RowEncoding::kFp8, RowEncoding::kInt8,
-          RowEncoding::kInt4}) {
+    for (RowEncoding e : {RowEncoding::kBF16, RowEncoding::kF32, RowEncoding::kFp8,
+                          RowEncoding::kInt8, RowEncoding::kInt4}) {
       RunCase(e, e, head_dim, 2);
     }
   }

@@ -231,8 +231,8 @@ TEST(RowFormat, Int4IsAsGoodAsItsGroups) {
                     (std::abs(low) + (high - low)) * (std::ldexp(1.0, -11) + 1e-6) +
                     16 * std::ldexp(1.0, -24);
                 for (int64_t i = begin; i < end; ++i) {
-                  ASSERT_NEAR(RowValue(format, out.data(), i),
-                              RowValue(from_format, row.data(), i), bound)
+                  ASSERT_NEAR(RowValue(format, out.data(), i), RowValue(from_format, row.data(), i),
+                              bound)
                       << Name(from) << ", head_dim " << head_dim << ", element " << i << ", size "
                       << size << ", shift " << shift;
                   ASSERT_NEAR(RowValue(plain, back.data(), i), RowValue(format, out.data(), i),

@@ -512,9 +512,8 @@ TEST(ProjectionSelect, EqualsASoftmaxOfComponents) {
 TEST(ExactSelect, EqualsASoftmaxOfDotProducts) {
   Random random(85);
   ForEachShape([&](Stream& stream, const Shape& s) {
-    for (RowEncoding encoding :
-         {RowEncoding::kBF16, RowEncoding::kF32, RowEncoding::kFp8, RowEncoding::kInt8,
-          RowEncoding::kInt4}) {
+    for (RowEncoding encoding : {RowEncoding::kBF16, RowEncoding::kF32, RowEncoding::kFp8,
+                                 RowEncoding::kInt8, RowEncoding::kInt4}) {
       SCOPED_TRACE(std::string(Name(encoding)));
       const RowFormat format{encoding, s.head_dim};
       const RowFormat plain{RowEncoding::kF32, s.head_dim};

@@ -315,8 +315,9 @@ class BenchCommand final : public Command {
   void Report(const Plan& plan, const bench::Measurement& m, Output& output, Json* json) const {
     const double rate = static_cast<double>(m.batch) / m.seconds;
     const double gbps = m.cost.bytes / m.seconds / 1e9;
-    const double moved = static_cast<double>(m.kv.miss.rows + m.kv.prefetch.rows + m.kv.stream.rows) /
-                         static_cast<double>(options_.decode_steps);
+    const double moved =
+        static_cast<double>(m.kv.miss.rows + m.kv.prefetch.rows + m.kv.stream.rows) /
+        static_cast<double>(options_.decode_steps);
     Json entry = {{"policy", plan.policy},
                   {"batch", m.batch},
                   {"context", m.context},
@@ -334,8 +335,8 @@ class BenchCommand final : public Command {
     }
     if (moved > 0 || m.kv.lookups > 0) entry["rows_moved_per_step"] = moved;
     if (m.kv.rows_recomputed > 0) {
-      entry["rows_recomputed_per_step"] = static_cast<double>(m.kv.rows_recomputed) /
-                                          static_cast<double>(options_.decode_steps);
+      entry["rows_recomputed_per_step"] =
+          static_cast<double>(m.kv.rows_recomputed) / static_cast<double>(options_.decode_steps);
     }
     (*json)["decode"].push_back(std::move(entry));
     if (json_) return;

@@ -15,8 +15,7 @@ class ExactRetriever final : public Retriever {
     if (options.host_rows == "fp8" || options.host_rows == "int8") {
       key_bytes_ = d + 4;
     } else if (options.host_rows == "int4") {
-      key_bytes_ =
-          static_cast<int64_t>(ops::RowFormat{ops::RowEncoding::kInt4, d}.row_bytes()) / 2;
+      key_bytes_ = static_cast<int64_t>(ops::RowFormat{ops::RowEncoding::kInt4, d}.row_bytes()) / 2;
     } else {
       key_bytes_ = d * static_cast<int64_t>(SizeOf(layout.dtype));
     }

@@ -258,15 +258,15 @@ HWY_INLINE void WritePart(const Source& source, int64_t head_dim, int64_t part, 
     if (step > 0) {
       ForEachVector(count, [&](auto tag, int64_t i) HWY_ATTR {
         const hn::Rebind<uint8_t, decltype(tag)> d8;
-        const auto code = hn::Div(hn::Sub(hn::LoadU(tag, values + i), hn::Set(tag, minimum)),
-                                  hn::Set(tag, step));
+        const auto code =
+            hn::Div(hn::Sub(hn::LoadU(tag, values + i), hn::Set(tag, minimum)), hn::Set(tag, step));
         const auto clamped = hn::Max(hn::Zero(tag), hn::Min(code, hn::Set(tag, 15.0f)));
         hn::StoreU(hn::DemoteTo(d8, hn::NearestInt(clamped)), d8, group + i);
       });
     }
     for (int64_t i = 0; i < count; i += 2) {
-      codes[(first + i) / 2] = static_cast<uint8_t>(
-          group[i] | (i + 1 < count ? group[i + 1] << 4 : 0));
+      codes[(first + i) / 2] =
+          static_cast<uint8_t>(group[i] | (i + 1 < count ? group[i + 1] << 4 : 0));
     }
   }
 }
