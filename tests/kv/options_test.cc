@@ -73,7 +73,10 @@ TEST(KvOptions, ErrorsNameFieldAndValue) {
          o.slots = 2;
          o.delta_update = false;
        }},
-      {"host_rows", [](auto& o) { o.host_rows = "int4"; }},
+      {"host_rows", [](auto& o) { o.host_rows = "int3"; }},
+      {"flexgen.device_share", [](auto& o) { o.flexgen.device_share = 1.01; }},
+      {"flexgen.device_share", [](auto& o) { o.flexgen.device_share = -0.1; }},
+      {"kvpr.split", [](auto& o) { o.kvpr.split = -2; }},
   };
   for (const auto& [field, change] : bad) {
     KvOptions options;
