@@ -36,8 +36,8 @@ void Try(std::vector<std::byte> bytes) {
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  std::vector<std::byte> bytes(size);
-  std::memcpy(bytes.data(), data, size);
+  const auto* const begin = reinterpret_cast<const std::byte*>(data);
+  std::vector<std::byte> bytes(begin, begin + size);
   Try(bytes);
   if (size < BlockHeader::kBytes) return 0;
   const uint64_t body = XXH3_64bits(bytes.data() + BlockHeader::kBytes, size - BlockHeader::kBytes);
