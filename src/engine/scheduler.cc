@@ -116,7 +116,12 @@ void Scheduler::AddPrefill(Group* group, Budget* budget, StepPlan* plan) const {
   } else if (part.begin + count == group->prompt_size()) {
     part.logit_rows = 1;
   }
-  plan->step.sequences.push_back({group->prompt_sequence, plan->step.rows, count, part.begin});
+  const int64_t end = part.begin + count;
+  const bool ends_prompt = group->score != nullptr ? end == group->score->decode_from() &&
+                                                         end < group->prompt_size()
+                                                   : end == group->prompt_size();
+  plan->step.sequences.push_back(
+      {group->prompt_sequence, plan->step.rows, count, part.begin, false, ends_prompt});
   for (int64_t i = 0; i < count; ++i) {
     plan->tokens.push_back(group->prompt()[static_cast<size_t>(part.begin + i)]);
     plan->positions.push_back(static_cast<int32_t>(part.begin + i));

@@ -49,6 +49,10 @@ struct StepSequence {
   // A generated (or teacher-forced) token, rows = 1: policies may attend to a part of the rows. A
   // prompt's chunk, of one row too, attends to all of them.
   bool decode = false;
+  // The prompt's last chunk, as far as the caller knows: decode rows follow. Policies that index a
+  // prompt begin with a layer as soon as it has attended this chunk, beside the layers after it; it
+  // is a hint, and everything holds without it and where another chunk follows after all.
+  bool ends_prompt = false;
 };
 
 // The batch of one forward pass: decode rows and prefill chunks together, the decode rows first.
