@@ -19,7 +19,8 @@ void KvFlags::Declare(CLI::App& app) {
                  "full: every row on the device, all attended; litecache: rows on the host, the "
                  "device keeps what the last queries needed; flexgen: rows on the host, "
                  "brought for every layer; kvpr: the same, some of them recomputed; streaming: the "
-                 "first and the last rows only")
+                 "first and the last rows only; retroinfer: rows on the host in clusters, the best "
+                 "attended, the next ones estimated")
       ->type_name("NAME")
       ->check(CLI::IsMember(std::vector<std::string>(KvPolicies().begin(), KvPolicies().end()))
                   .description(""))

@@ -29,11 +29,30 @@ void DeclareKvpr(CLI::App& app, KvprOptions* o) {
       ->group("KV policy kvpr");
 }
 
+void DeclareRetroInfer(CLI::App& app, RetroInferOptions* o) {
+  constexpr const char* kPolicy = "retroinfer";
+  Add(app, kPolicy, "cluster", o->cluster_tokens, "Tokens a cluster, on average", "TOKENS");
+  Add(app, kPolicy, "segment", o->segment_tokens, "Tokens of a prompt that are clustered apart",
+      "TOKENS");
+  Add(app, kPolicy, "update", o->update_tokens,
+      "Generated tokens that become clusters together; shorter prompts are not clustered",
+      "TOKENS");
+  Add(app, kPolicy, "iterations", o->iterations, "Iterations of k-means", "N");
+  Add(app, kPolicy, "retrieval", o->retrieval, "Share of the clusters attended exactly", "SHARE");
+  Add(app, kPolicy, "estimation", o->estimation,
+      "Share of the clusters estimated by their centroids", "SHARE");
+  Add(app, kPolicy, "block", o->block_tokens, "Rows the block cache keeps and moves together",
+      "TOKENS");
+  Add(app, kPolicy, "cache", o->cache,
+      "Blocks cached on the device, as a multiple of those a step retrieves", "X");
+}
+
 }  // namespace
 
 void DeclareKvPolicyFlags(CLI::App& app, KvOptions* options) {
   DeclareFlexGen(app, &options->flexgen);
   DeclareKvpr(app, &options->kvpr);
+  DeclareRetroInfer(app, &options->retroinfer);
 }
 
 }  // namespace litecache::cli

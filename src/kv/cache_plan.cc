@@ -21,6 +21,7 @@ std::unique_ptr<CachePlan> MakeCachePlan(const Layout& layout, const KvOptions& 
   if (options.policy == "flexgen") return PlanFlexGenCache(layout, options, device);
   if (options.policy == "kvpr") return PlanKvprCache(layout, options, device);
   if (options.policy == "streaming") return PlanStreamingCache(layout, options, device);
+  if (options.policy == "retroinfer") return PlanRetroCache(layout, options, device);
   return PlanLiteCache(layout, options, std::move(profile), device);
 }
 

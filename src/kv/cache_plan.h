@@ -64,6 +64,10 @@ std::unique_ptr<CachePlan> PlanKvprCache(const Layout& layout, const KvOptions& 
 // Throws Unsupported for a GPU: what the plans of policies ask that run on the CPU only, so far.
 void CheckBackend(const std::string& policy, DeviceType device);
 
+// Policy `retroinfer`. Throws Unsupported for a GPU.
+std::unique_ptr<CachePlan> PlanRetroCache(const Layout& layout, const KvOptions& options,
+                                          DeviceType device = DeviceType::kCpu);
+
 // profile: null without one. device: what the cache will be created on. Throws InvalidArgument
 // (options), CheckLayout's errors.
 std::unique_ptr<CachePlan> MakeCachePlan(const Layout& layout, const KvOptions& options,

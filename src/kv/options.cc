@@ -16,7 +16,7 @@ namespace {
 constexpr double kShareRounding = 1e-9;
 
 constexpr std::array kPolicies =
-    std::to_array<std::string_view>({"full", "litecache", "flexgen", "kvpr", "streaming"});
+    std::to_array<std::string_view>({"full", "litecache", "flexgen", "kvpr", "retroinfer", "streaming"});
 
 void CheckOneOf(std::string_view field, const std::string& value,
                 std::span<const std::string_view> names) {
@@ -38,6 +38,23 @@ void CheckRange(std::string_view field, double value, double low, double high) {
   // NaN fails, too.
   if (!(value >= low && value <= high)) {
     throw InvalidArgument("KV options: {} = {} is not between {} and {}", field, value, low, high);
+  }
+}
+
+void ValidateRetroInfer(const KvOptions& options) {
+  const RetroInferOptions& o = options.retroinfer;
+  CheckRange("retroinfer.cluster_tokens", static_cast<double>(o.cluster_tokens), 1, 1 << 20);
+  CheckRange("retroinfer.segment_tokens", static_cast<double>(o.segment_tokens), 8, 1 << 30);
+  CheckRange("retroinfer.update_tokens", static_cast<double>(o.update_tokens), 8, 1 << 20);
+  CheckRange("retroinfer.iterations", static_cast<double>(o.iterations), 1, 1000);
+  CheckRange("retroinfer.retrieval", o.retrieval, 0, 1);
+  CheckRange("retroinfer.estimation", o.estimation, 0, 1);
+  CheckRange("retroinfer.block_tokens", static_cast<double>(o.block_tokens), 1, 1 << 20);
+  CheckRange("retroinfer.cache", o.cache, 0, 1000);
+  if (options.policy == "retroinfer" && options.measure_recall) {
+    throw InvalidArgument(
+        "KV options: measure_recall compares rows that a retriever selects, and policy retroinfer "
+        "selects clusters; turn it off");
   }
 }
 
@@ -133,6 +150,7 @@ void KvOptions::Validate() const {
   CheckRange("flexgen.device_share", flexgen.device_share, 0, 1);
   CheckRange("kvpr.split", static_cast<double>(kvpr.split), -1, kMaxTokens);
   CheckOneOf("host_rows", host_rows, {"auto", "fp8", "int8", "int4"});
+  ValidateRetroInfer(*this);
 }
 
 }  // namespace litecache

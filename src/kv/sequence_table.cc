@@ -68,8 +68,10 @@ void SequenceTable::Release(SequenceId id) {
   sequences_.erase(id);
 }
 
-int64_t SequenceTable::PartialBlock(const Sequence& sequence) const {
-  return sequence.length % shape_.page_tokens == 0 ? -1 : sequence.length / shape_.page_tokens;
+std::pair<int64_t, int64_t> SequenceTable::Rewritten(const Sequence& sequence,
+                                                     const Growth& growth) const {
+  const int64_t from = growth.from < 0 ? sequence.length : std::min(growth.from, sequence.length);
+  return {from / shape_.page_tokens, shape_.BlocksFor(sequence.length)};
 }
 
 int64_t SequenceTable::PagesNeeded(std::span<const Growth> growths) {
@@ -79,11 +81,13 @@ int64_t SequenceTable::PagesNeeded(std::span<const Growth> growths) {
     const Sequence& sequence = Get(growth.id);
     blocks +=
         std::max<int64_t>(shape_.BlocksFor(sequence.length + growth.rows) - sequence.blocks, 0);
-    const int64_t partial = PartialBlock(sequence);
-    if (partial < 0 || shape_.lists == 0) continue;
-    // A block's pages are shared together, so its first page speaks for all of them.
-    const PageId page = sequence.ids[static_cast<size_t>(partial)];
-    if (pool_.references(page) > 1) shared_.push_back(page);
+    if (shape_.lists == 0) continue;
+    const auto [first, end] = Rewritten(sequence, growth);
+    for (int64_t block = first; block < end; ++block) {
+      // A block's pages are shared together, so its first page speaks for all of them.
+      const PageId page = sequence.ids[static_cast<size_t>(block)];
+      if (pool_.references(page) > 1) shared_.push_back(page);
+    }
   }
   blocks += CopiesNeeded(pool_, &shared_);
   return blocks * shape_.lists;
@@ -113,7 +117,8 @@ void SequenceTable::EnsureCapacity(Sequence* sequence, int64_t blocks) {
 }
 
 void SequenceTable::CopyBlock(Sequence* sequence, int64_t block) {
-  const auto rows = static_cast<uint64_t>(sequence->length % shape_.page_tokens);
+  const auto rows = static_cast<uint64_t>(
+      std::min(sequence->length - block * shape_.page_tokens, shape_.page_tokens));
   const uint64_t bytes = shape_.token_bytes > 0 ? rows * shape_.token_bytes : pool_.page_bytes();
   for (int64_t list = 0; list < shape_.lists; ++list) {
     const auto slot = static_cast<size_t>(list * sequence->capacity + block);
@@ -129,7 +134,7 @@ void SequenceTable::CopyBlock(Sequence* sequence, int64_t block) {
 void SequenceTable::Grow(std::span<const Growth> growths) {
   // Everything that can throw comes first.
   for (const Growth& growth : growths) {
-    LC_CHECK(growth.rows >= 1);
+    LC_CHECK(growth.rows >= (growth.from < 0 ? 1 : 0));
     Get(growth.id);
   }
   pool_.Reserve(PagesNeeded(growths));
@@ -140,10 +145,11 @@ void SequenceTable::Grow(std::span<const Growth> growths) {
 
   for (const Growth& growth : growths) {
     Sequence& sequence = Get(growth.id);
-    const int64_t partial = PartialBlock(sequence);
-    if (partial >= 0 && shape_.lists > 0 &&
-        pool_.references(sequence.ids[static_cast<size_t>(partial)]) > 1) {
-      CopyBlock(&sequence, partial);
+    const auto [first, end] = Rewritten(sequence, growth);
+    for (int64_t block = first; shape_.lists > 0 && block < end; ++block) {
+      if (pool_.references(sequence.ids[static_cast<size_t>(block)]) > 1) {
+        CopyBlock(&sequence, block);
+      }
     }
     const int64_t blocks = shape_.BlocksFor(sequence.length + growth.rows);
     for (; sequence.blocks < blocks; ++sequence.blocks) {

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <span>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "kv/cache.h"
@@ -38,12 +39,14 @@ class SequenceTable {
 
   struct Growth {
     SequenceId id = 0;
-    int64_t rows = 0;  // >= 1
+    int64_t rows = 0;   // >= 1, or >= 0 with `from`
+    int64_t from = -1;  // rows [from, Length) are written anew as well; -1: none
   };
-  // Makes rows [Length, Length + rows) of every sequence named (each at most once) writable: takes
-  // pages, and copies a page that another sequence shares. Throws CapacityError, having changed
-  // nothing, when the pool cannot give the pages. Lengths stay: Commit() moves them when the rows
-  // are written. Growing again without Commit (a step that failed) takes nothing twice.
+  // Makes rows [Length, Length + rows) of every sequence named (each at most once) writable, and
+  // those from `from` on: takes pages, and copies a page that another sequence shares. Throws
+  // CapacityError, having changed nothing, when the pool cannot give the pages. Lengths stay:
+  // Commit() moves them when the rows are written. Growing again without Commit (a step that
+  // failed) takes nothing twice.
   void Grow(std::span<const Growth> growths);
   // Pages Grow() would take: what a cache of several tables reserves before it grows any of them.
   int64_t PagesNeeded(std::span<const Growth> growths);
@@ -82,8 +85,8 @@ class SequenceTable {
   Sequence& Get(SequenceId id) {
     return const_cast<Sequence&>(static_cast<const SequenceTable*>(this)->Get(id));
   }
-  // The block that rows from `length` on share with rows before it, or -1.
-  int64_t PartialBlock(const Sequence& sequence) const;
+  // The blocks that hold rows of now and are written to: [first, second).
+  std::pair<int64_t, int64_t> Rewritten(const Sequence& sequence, const Growth& growth) const;
   void EnsureCapacity(Sequence* sequence, int64_t blocks);
   void CopyBlock(Sequence* sequence, int64_t block);
   // Calls body(first byte in a page, bytes) for the runs that hold the tokens.

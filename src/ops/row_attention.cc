@@ -11,6 +11,7 @@ void RowAttention(Stream& stream, const RowFormat& format, int64_t group,
   LC_CHECK(format.head_dim >= 1 && group >= 1, "head_dim {}, group {}", format.head_dim, group);
   for (const RowAttentionHead& head : heads) {
     LC_CHECK(head.q != nullptr && head.out != nullptr);
+    LC_CHECK(head.state_count >= 0 && (head.state_count == 0 || head.states != nullptr));
     int64_t rows = 0;
     for (const RowPart& part : head.parts) {
       LC_CHECK(part.count >= 0 && part.begin >= 0, "{} rows from {}", part.count, part.begin);

@@ -26,10 +26,19 @@ struct Task {
   int64_t partial;  // index of its partial result
 };
 
-// The pieces of one block of queries; whoever finishes the last one puts them together.
+// The pieces of one block of queries, and behind them the states that come with the head; whoever
+// finishes the last piece puts them together.
 struct Merge {
   int64_t first_partial, pieces;
 };
+
+// The queries [first, first + count) of a state of `group` of them, as a partial result.
+void CopyState(const float* state, int64_t group, int64_t d, int64_t first, int64_t count,
+               float* partial) {
+  std::copy_n(state + first, count, partial);
+  std::copy_n(state + group + first, count, partial + count);
+  std::copy_n(state + 2 * group + first * d, count * d, partial + 2 * count);
+}
 
 // Pieces that are not finished yet, a Merge each; only grows.
 class PieceCounters {
@@ -111,7 +120,7 @@ void RowAttention(ThreadPool& pool, const RowFormat& format, int64_t group,
     for (const RowPart& part : head.parts) rows += part.count;
     const int64_t piece = PieceRows(rows);
     for (int64_t first = 0; first < group; first += block) {
-      const bool split = piece < rows;
+      const bool split = piece < rows || head.state_count > 0;
       if (split) {
         merges.push_back({.first_partial = partials, .pieces = (rows + piece - 1) / piece});
       }
@@ -124,6 +133,7 @@ void RowAttention(ThreadPool& pool, const RowFormat& format, int64_t group,
                          .merge = split ? static_cast<int64_t>(merges.size()) - 1 : -1,
                          .partial = split ? partials++ : -1});
       }
+      partials += head.state_count;
     }
   }
   left.Resize(merges.size());
@@ -149,8 +159,13 @@ void RowAttention(ThreadPool& pool, const RowFormat& format, int64_t group,
       attention.WritePartial(partial_data + task.partial * partial_size);
       if (left[task.merge].fetch_sub(1, std::memory_order_acq_rel) > 1) continue;
       const Merge& merge = merges[static_cast<size_t>(task.merge)];
-      MergePartials(shape, partial_data + merge.first_partial * partial_size, merge.pieces,
-                    task.queries, partial_size, out);
+      float* first = partial_data + merge.first_partial * partial_size;
+      for (int64_t s = 0; s < task.head->state_count; ++s) {
+        CopyState(task.head->states + s * StateSize(group, d), group, d, task.first_query,
+                  task.queries, first + (merge.pieces + s) * partial_size);
+      }
+      MergePartials(shape, first, merge.pieces + task.head->state_count, task.queries, partial_size,
+                    out);
     }
   });
 }

@@ -13,12 +13,18 @@ namespace litecache::ops::cpu {
 // For each work w (with w.selection and w.scale): score(w, begin, end, scores, stride) writes the
 // scores of candidates [begin, end) of head j to scores + j * stride - it may write up to kBlock -
 // 1 floats before and behind them -, then their softmax is summed over the heads and the best are
-// selected. Pieces of `tokens`, a multiple of kBlock.
+// selected; adjust(w, sums) may change the candidates' sums before. Pieces of `tokens`, a multiple
+// of kBlock.
 inline constexpr int64_t kSoftmaxBlock = 32;
 
-template <class Work, class Score>
+struct AsTheyAre {
+  template <class Work>
+  void operator()(const Work&, float*) const {}
+};
+
+template <class Work, class Score, class Adjust = AsTheyAre>
 void SelectBySoftmax(ThreadPool& pool, std::span<Work> work, int64_t group, int64_t tokens,
-                     const Score& score) {
+                     const Score& score, const Adjust& adjust = {}) {
   const auto pieces_of = [&](const Work& w) {
     return TokenPieces{w.selection.begin, w.selection.end, tokens};
   };
@@ -60,7 +66,9 @@ void SelectBySoftmax(ThreadPool& pool, std::span<Work> work, int64_t group, int6
           SumHeads(scores, stride_of(w), group, factors + i * group,
                    pieces.End(i) - pieces.Begin(i), scores);
         }
-        FinishSelection(scratch + (w.selection.begin - origin_of(w)), w.selection);
+        float* sums = scratch + (w.selection.begin - origin_of(w));
+        adjust(w, sums);
+        FinishSelection(sums, w.selection);
       });
 }
 

@@ -1,0 +1,70 @@
+// Policy retroinfer before it exists.
+
+#include "base/error.h"
+#include "kv/cache_plan.h"
+#include "kv/retroinfer/retro_cache.h"
+#include "kv/retroinfer/shape.h"
+#include "ops/attention.h"
+#include "ops/selection.h"
+
+namespace litecache::kv {
+namespace {
+
+class RetroPlan final : public CachePlan {
+ public:
+  RetroPlan(const Layout& layout, const KvOptions& options) : shape_(layout, options) {}
+
+  const Layout& layout() const override { return shape_.layout; }
+  TierBytes BytesFor(int64_t tokens) const override { return shape_.BytesFor(tokens); }
+  TierBytes ForkBytesFor(int64_t shared, int64_t tokens) const override {
+    return shape_.ForkBytesFor(shared, tokens);
+  }
+  std::string retriever() const override { return "wave index"; }
+
+  uint64_t ScratchBytes(int64_t sequences, int64_t tokens, int threads) const override {
+    const Layout& layout = shape_.layout;
+    const auto attention = [&](int64_t decoding) {
+      return ops::AttentionScratchBytes(layout.kv_heads, shape_.group, layout.head_dim, decoding);
+    };
+    const auto bytes = [](int64_t count, uint64_t each) {
+      return static_cast<uint64_t>(count) * each;
+    };
+    const int64_t clusters = shape_.ClusterRoom(tokens), heads = sequences * layout.kv_heads;
+    // Scores of the clusters, and what estimates pass to the attention, which copies it.
+    const int64_t scores = heads * (shape_.group + 1) * clusters;
+    const int64_t states =
+        2 * heads * ops::EstimateStates(clusters) * ops::StateSize(shape_.group, layout.head_dim);
+    // A thread that builds an index has the rows of one list twice and its centroids three times;
+    // of up to two prompts that end together the clusters of all tokens are known before their rows
+    // are moved.
+    const uint64_t build = static_cast<uint64_t>(threads) *
+                               (bytes(tokens, shape_.format.row_bytes() + 2 * sizeof(int32_t)) +
+                                bytes(3 * clusters * layout.head_dim, sizeof(float))) +
+                           bytes(2 * shape_.lists * tokens, sizeof(int32_t));
+    return attention(0) + attention(sequences) +
+           ops::SelectionScratchBytes(heads, clusters, static_cast<double>(shape_.group), threads) +
+           bytes(scores + states, sizeof(float)) + build +
+           bytes(sequences * shape_.lists * clusters, RetroShape::kDescriptorBytes);
+  }
+
+  std::unique_ptr<Cache> Create(Device& device, const TierBytes& budget) const override {
+    return std::make_unique<RetroCache>(device, shape_, budget);
+  }
+
+ private:
+  RetroShape shape_;
+};
+
+}  // namespace
+
+std::unique_ptr<CachePlan> PlanRetroCache(const Layout& layout, const KvOptions& options,
+                                          DeviceType device) {
+  CheckLayout(layout);
+  if (device != DeviceType::kCpu) {
+    throw Unsupported(
+        "KV policy retroinfer is not built for GPUs yet; use --device cpu, or another policy");
+  }
+  return std::make_unique<RetroPlan>(layout, options);
+}
+
+}  // namespace litecache::kv

@@ -1,0 +1,14 @@
+// A stream whose operations run on the thread that issues them: what background jobs use.
+#pragma once
+
+#include "device/cpu/cpu_device.h"
+
+namespace litecache::kv {
+
+inline Stream& ThisThread() {
+  static thread_local ThreadPool pool(1);
+  static thread_local CpuStream stream(pool);
+  return stream;
+}
+
+}  // namespace litecache::kv
