@@ -52,7 +52,7 @@ class Twin {
       EXPECT_EQ(pool_.used(), used) << "a refused growth took pages";
       return false;
     }
-    for (const auto& [id, rows] : growths) {
+    for (const auto& [id, rows, from] : growths) {
       for (int64_t row = 0; row < rows; ++row) {
         const int64_t token = table_.Length(id) + row;
         ++stamp_;

@@ -198,6 +198,7 @@ void RetroCache::Adopt(WaveSequence* sequence) {
 // ---- steps ----
 
 void RetroCache::Reserve(const Step& step) {
+  token_growth_.clear();
   store_growth_.clear();
   index_growth_.clear();
   shared_.clear();
@@ -207,6 +208,7 @@ void RetroCache::Reserve(const Step& step) {
     const Needs& needs = needs_[i];
     const WaveSequence& sequence = Get(part.id);
     const int64_t rows = part.past + part.rows - store_.Length(part.id);
+    token_growth_.push_back({part.id, part.rows});
     store_growth_.push_back(
         {part.id, rows, needs.parts.empty() ? store_.Length(part.id) : needs.parts.front().begin});
     if (needs.cluster_room > 0) {
@@ -219,6 +221,7 @@ void RetroCache::Reserve(const Step& step) {
   }
   host_.Reserve(store_.PagesNeeded(store_growth_));
   device_.Reserve(device + CopiesNeeded(device_, &shared_) + index_.PagesNeeded(index_growth_));
+  tokens_.Grow(token_growth_);
   store_.Grow(store_growth_);
   index_.Grow(index_growth_);
 }

@@ -150,7 +150,7 @@ class RetroCache final : public Cache {
   StepCheck check_;
 
   // Scratch; kept, so that a step allocates little once it has grown.
-  std::vector<SequenceTable::Growth> store_growth_, index_growth_;
+  std::vector<SequenceTable::Growth> token_growth_, store_growth_, index_growth_;
   std::vector<PageId> shared_;
   std::vector<ops::MoveWork> moves_;
   std::vector<int32_t> indices_;

@@ -137,13 +137,14 @@ TEST(RetroPolicy, WhatTheBufferHasNoRoomForIsEstimated) {
   options.retroinfer.cluster_tokens = 1;
   options.retroinfer.block_tokens = 1;
   options.retroinfer.update_tokens = 512;
-  options.retroinfer.retrieval = 0.06;
-  // As many clusters as tokens, most of them empty: the others are larger than the buffer is made
-  // for, which is 150 rows.
+  options.retroinfer.retrieval = 0.012;
+  options.retroinfer.iterations = 1;
+  // As many clusters as tokens, and every token goes to the long keys of its direction: the few
+  // that are not empty are larger than the buffer is made for, which is 150 rows.
   RetroDriver driver(kLayout, options, testing::TestRandom()());
   const SequenceId id = driver.Create();
-  driver.Step({{id, 600, false, true}});
-  for (int step = 0; step < 30; ++step) {
+  driver.Step({{id, 3000, false, true}});
+  for (int step = 0; step < 20; ++step) {
     driver.Step({{id}});
     ASSERT_FALSE(HasFatalFailure()) << "step " << step;
   }
