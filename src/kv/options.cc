@@ -15,8 +15,8 @@ namespace {
 // 0.1 * 30 is a little more than 3: what is meant as a whole number of rows stays one.
 constexpr double kShareRounding = 1e-9;
 
-constexpr std::array kPolicies =
-    std::to_array<std::string_view>({"full", "litecache", "flexgen", "kvpr", "retroinfer", "streaming"});
+constexpr std::array kPolicies = std::to_array<std::string_view>(
+    {"full", "litecache", "flexgen", "kvpr", "retroinfer", "streaming"});
 
 void CheckOneOf(std::string_view field, const std::string& value,
                 std::span<const std::string_view> names) {

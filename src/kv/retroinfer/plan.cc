@@ -20,6 +20,9 @@ class RetroPlan final : public CachePlan {
     return shape_.ForkBytesFor(shared, tokens);
   }
   std::string retriever() const override { return "wave index"; }
+  std::string DeviceHolds() const override {
+    return "steady zone, index of clusters, cached blocks, execution buffer";
+  }
 
   uint64_t ScratchBytes(int64_t sequences, int64_t tokens, int threads) const override {
     const Layout& layout = shape_.layout;
@@ -60,9 +63,11 @@ class RetroPlan final : public CachePlan {
 std::unique_ptr<CachePlan> PlanRetroCache(const Layout& layout, const KvOptions& options,
                                           DeviceType device) {
   CheckLayout(layout);
-  if (device != DeviceType::kCpu) {
+  CheckBackend("retroinfer", device);
+  if (options.host_rows != "auto") {
     throw Unsupported(
-        "KV policy retroinfer is not built for GPUs yet; use --device cpu, or another policy");
+        "KV policy retroinfer keeps host rows as they are; host_rows = '{}' is not built",
+        options.host_rows);
   }
   return std::make_unique<RetroPlan>(layout, options);
 }
