@@ -43,21 +43,20 @@ TEST(Generate, GreedyTokensEqualTransformers) {
 
 // Policies that lose no row give the same tokens, several prompts at once, and say what they moved.
 TEST(Generate, PoliciesThatLoseNothingAgree) {
-  const std::string model = FixtureDirectory("llama-llama3").string();  // f32
   const auto run = [&](std::vector<std::string> options) {
-    std::vector<std::string> words = {
-        "generate", "--model",      model,    "--temperature",   "0", "-n",
-        "30",       "--ignore-eos", "--json", "--prefill-chunk", "16"};
+    // f32: no rounding decides a token.
+    std::vector<std::string> words = {"--dtype",      "f32",    "--temperature",   "0", "-n", "30",
+                                      "--ignore-eos", "--json", "--prefill-chunk", "16"};
     words.insert(words.end(), options.begin(), options.end());
     words.insert(words.end(),
                  {"--", "the cat sat on the mat and looked at the door", "in the end"});
-    return Lines(RunProgram(words));
+    return Lines(Generate(words));
   };
   const auto full = run({"--kv-policy", "full"});
   ASSERT_EQ(full.size(), 2u);
   const std::vector<std::vector<std::string>> settings = {
       {"--kv-policy", "flexgen"},
-      {"--kv-policy", "flexgen", "--flexgen-device-share", "0.5"},
+      {"--kv-policy", "flexgen", "--flexgen-device-share", "0.3"},
       {"--kv-policy", "kvpr", "--kvpr-split", "7"},
       {"--kv-policy", "kvpr", "--kvpr-split", "1000", "--no-kvpr-chunked"},
       {"--kv-policy", "kvpr"},
@@ -76,7 +75,9 @@ TEST(Generate, PoliciesThatLoseNothingAgree) {
     EXPECT_GT(kv["host_bytes"], 0);
     EXPECT_GT(kv["moved"]["spill"]["rows"], 0);
     EXPECT_GT(kv["moved"]["prefill"]["rows"], 0);
-    EXPECT_EQ(kv["rows_recomputed"] > 0, options.size() > 3 && options[1] == "kvpr");
+    // How many rows kvpr recomputes by itself depends on the machine.
+    if (options[1] == "kvpr" && options.size() == 2) continue;
+    EXPECT_EQ(kv["rows_recomputed"] > 0, options[1] == "kvpr");
   }
 }
 

@@ -178,7 +178,9 @@ TEST(Faults, GarbageIsRefused) {
     client.Send(bytes);
     client.ShutdownSend();
     const std::string answer = client.ReceiveAll();
-    if (!answer.empty()) EXPECT_GE(ParseReply(answer).status, 400);
+    if (!answer.empty()) {
+      EXPECT_GE(ParseReply(answer).status, 400);
+    }
   }
 }
 
