@@ -117,9 +117,9 @@ void Scheduler::AddPrefill(Group* group, Budget* budget, StepPlan* plan) const {
     part.logit_rows = 1;
   }
   const int64_t end = part.begin + count;
-  const bool ends_prompt = group->score != nullptr ? end == group->score->decode_from() &&
-                                                         end < group->prompt_size()
-                                                   : end == group->prompt_size();
+  const bool ends_prompt = group->score != nullptr
+                               ? end == group->score->decode_from() && end < group->prompt_size()
+                               : end == group->prompt_size();
   plan->step.sequences.push_back(
       {group->prompt_sequence, plan->step.rows, count, part.begin, false, ends_prompt});
   for (int64_t i = 0; i < count; ++i) {
