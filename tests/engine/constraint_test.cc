@@ -94,7 +94,7 @@ TEST(Constraint, AnEndMayComeWhereItIsComplete) {
     request.max_tokens = 60;
     // One that the rule allows too: before it is complete it may not come at all.
     request.stop_token_ids = {3};
-    request.sampling.logit_bias = {{3, 20.0f}};
+    request.sampling.logit_bias = {{3, 100.0f}};
     request.constraint = std::make_shared<EveryThird>(50, &alive);
     const auto handle = core.Submit(std::move(request));
     const auto answer = ReadAll(*handle)[0];
