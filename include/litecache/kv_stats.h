@@ -32,7 +32,8 @@ struct Traffic {
 
 // One (layer, KV head) since start.
 struct HeadCounters {
-  uint64_t lookups = 0;  // decode steps with more candidates than the head may keep
+  // Decode steps with more candidates than the head may keep; of a block cache: rows looked up.
+  uint64_t lookups = 0;
   uint64_t hits = 0;
   uint64_t rows_selected = 0;  // by its retriever
   uint64_t rows_moved = 0;     // of those: not cached yet, brought from the host store
@@ -67,6 +68,7 @@ struct Stats {
   Traffic fill;                    // rows that filled the slots after a prompt: sink, recent, top-k
   Traffic spill;                   // rows that left the recent window, device to host
   Traffic prefill;                 // rows of prompts, device to host
+  Traffic admit;                   // rows of whole blocks that entered a block cache
   Traffic stream;                  // rows of whole contexts, brought for a layer
   Traffic activations;             // a layer's inputs, brought to recompute rows: one a token
   uint64_t rows_recomputed = 0;    // from activations, rows of all heads counted

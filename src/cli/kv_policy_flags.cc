@@ -47,12 +47,38 @@ void DeclareRetroInfer(CLI::App& app, RetroInferOptions* o) {
       "Blocks cached on the device, as a multiple of those a step retrieves", "X");
 }
 
+void DeclareInfiniGen(CLI::App& app, InfiniGenOptions* o) {
+  constexpr const char* kPolicy = "infinigen";
+  Add(app, kPolicy, "partial", o->partial, "Share of the skewed channels that rows are chosen by",
+      "SHARE");
+  Add(app, kPolicy, "alpha", o->alpha, "Fetch rows whose score is within this of the best one's",
+      "X");
+  Add(app, kPolicy, "cap", o->cap, "Fetch at most this share of the context", "SHARE");
+  Add(app, kPolicy, "dense-layers", o->dense_layers,
+      "First layers that attend every row, at least 1", "N");
+}
+
+void DeclarePqCache(CLI::App& app, PqCacheOptions* o) {
+  constexpr const char* kPolicy = "pqcache";
+  Add(app, kPolicy, "sink", o->sink_tokens, "First tokens, always attended", "TOKENS");
+  Add(app, kPolicy, "share", o->share,
+      "Rows attended, as a share of the prompt: half of them top rows, half recent ones", "SHARE");
+  Add(app, kPolicy, "subspaces", o->subspaces, "Parts of a key that are quantized apart", "N");
+  Add(app, kPolicy, "bits", o->bits, "Bits of a part's code, 1 to 8", "N");
+  Add(app, kPolicy, "iterations", o->iterations,
+      "Iterations of k-means; 0: 3 to 300, as many as a layer's prefill leaves time for", "N");
+  Add(app, kPolicy, "cache", o->cache_tokens, "Rows a layer that the block cache keeps", "TOKENS");
+  Add(app, kPolicy, "block", o->block_tokens, "Rows that enter the block cache together", "TOKENS");
+}
+
 }  // namespace
 
 void DeclareKvPolicyFlags(CLI::App& app, KvOptions* options) {
   DeclareFlexGen(app, &options->flexgen);
   DeclareKvpr(app, &options->kvpr);
   DeclareRetroInfer(app, &options->retroinfer);
+  DeclareInfiniGen(app, &options->infinigen);
+  DeclarePqCache(app, &options->pqcache);
 }
 
 }  // namespace litecache::cli

@@ -22,6 +22,10 @@ std::unique_ptr<CachePlan> MakeCachePlan(const Layout& layout, const KvOptions& 
   if (options.policy == "kvpr") return PlanKvprCache(layout, options, device);
   if (options.policy == "streaming") return PlanStreamingCache(layout, options, device);
   if (options.policy == "retroinfer") return PlanRetroCache(layout, options, device);
+  if (options.policy == "infinigen") {
+    return PlanInfiniGenCache(layout, options, std::move(profile), device);
+  }
+  if (options.policy == "pqcache") return PlanPqCache(layout, options, device);
   return PlanLiteCache(layout, options, std::move(profile), device);
 }
 

@@ -49,6 +49,15 @@ std::unique_ptr<CachePlan> PlanLiteCache(const Layout& layout, const KvOptions& 
                                          std::shared_ptr<const Profile> profile,
                                          DeviceType device = DeviceType::kCpu);
 
+// Policy `infinigen`.
+std::unique_ptr<CachePlan> PlanInfiniGenCache(const Layout& layout, const KvOptions& options,
+                                              std::shared_ptr<const Profile> profile,
+                                              DeviceType device);
+
+// Policy `pqcache`.
+std::unique_ptr<CachePlan> PlanPqCache(const Layout& layout, const KvOptions& options,
+                                       DeviceType device);
+
 // Policy `streaming`.
 std::unique_ptr<CachePlan> PlanStreamingCache(const Layout& layout, const KvOptions& options,
                                               DeviceType device);

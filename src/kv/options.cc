@@ -16,7 +16,7 @@ namespace {
 constexpr double kShareRounding = 1e-9;
 
 constexpr std::array kPolicies = std::to_array<std::string_view>(
-    {"full", "litecache", "flexgen", "kvpr", "retroinfer", "streaming"});
+    {"full", "litecache", "flexgen", "infinigen", "kvpr", "pqcache", "retroinfer", "streaming"});
 
 void CheckOneOf(std::string_view field, const std::string& value,
                 std::span<const std::string_view> names) {
@@ -151,6 +151,18 @@ void KvOptions::Validate() const {
   CheckRange("kvpr.split", static_cast<double>(kvpr.split), -1, kMaxTokens);
   CheckOneOf("host_rows", host_rows, {"auto", "fp8", "int8", "int4"});
   ValidateRetroInfer(*this);
+  CheckRange("infinigen.partial", infinigen.partial, 0, 1);
+  CheckRange("infinigen.alpha", infinigen.alpha, 0, 1e6);
+  CheckRange("infinigen.cap", infinigen.cap, 0, 1);
+  // Nothing is computed before layer 0 that its rows could be predicted from.
+  CheckRange("infinigen.dense_layers", static_cast<double>(infinigen.dense_layers), 1, 1 << 20);
+  CheckRange("pqcache.sink_tokens", static_cast<double>(pqcache.sink_tokens), 0, 1 << 20);
+  CheckRange("pqcache.share", pqcache.share, 0, 1);
+  CheckRange("pqcache.subspaces", static_cast<double>(pqcache.subspaces), 1, 64);
+  CheckRange("pqcache.bits", pqcache.bits, 1, 8);
+  CheckRange("pqcache.iterations", static_cast<double>(pqcache.iterations), 0, 1 << 20);
+  CheckRange("pqcache.cache_tokens", static_cast<double>(pqcache.cache_tokens), 0, 1 << 30);
+  CheckRange("pqcache.block_tokens", static_cast<double>(pqcache.block_tokens), 1, 1 << 20);
 }
 
 }  // namespace litecache

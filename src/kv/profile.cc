@@ -64,6 +64,12 @@ auto FieldsOf(AnyProfile& p, int64_t grid) {
        -1 - kSlack,
        1 + kSlack,
        DType::kF16},
+      {"skew",
+       &p.skew,
+       {p.layers, p.kv_heads, p.head_dim, p.head_dim},
+       -1 - kSlack,
+       1 + kSlack,
+       DType::kF16},
   };
 }
 

@@ -34,6 +34,7 @@ struct Profile {
 
   std::map<int, std::vector<float>> hata;  // bits -> [L][Hkv][d][bits]
   std::vector<float> loki;                 // [L][Hkv][d][d]: column c is component c
+  std::vector<float> skew;                 // [L][Hkv][d][d]: InfiniGen's, column c is channel c
 
   double layer_seconds = 0;          // a decode step's compute of one layer, batch 1
   double link_bytes_per_second = 0;  // host store to device cache
@@ -54,7 +55,7 @@ struct Profile {
   Fit FitThreshold(int64_t layer, int64_t head, double keep, bool predicted) const;
 
   // One safetensors file: a tensor a field (hata.128, ...), the other fields as JSON text in its
-  // metadata. hata and loki are kept in f16, the rest in f32. Save throws InvalidArgument for
+  // metadata. hata, loki and skew are kept in f16, the rest in f32. Save throws InvalidArgument for
   // values that are not finite; Load and Parse throw FileError naming file and field.
   void Save(const std::filesystem::path& path) const;
   static Profile Load(const std::filesystem::path& path);

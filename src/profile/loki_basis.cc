@@ -1,6 +1,7 @@
 #include "profile/loki_basis.h"
 
 #include <Eigen/Eigenvalues>
+#include <algorithm>
 #include <cmath>
 
 #include "base/error.h"
@@ -42,6 +43,19 @@ std::vector<double> KeyCovariance::Covariance() const {
     }
   }
   return covariance;
+}
+
+std::vector<double> KeyCovariance::SecondMoment() const {
+  std::vector<double> moment(products_.size());
+  const auto n = static_cast<double>(std::max<int64_t>(count_, 1));
+  for (int64_t a = 0; a < dim_; ++a) {
+    for (int64_t b = a; b < dim_; ++b) {
+      const double value = products_[static_cast<size_t>(a * dim_ + b)] / n;
+      moment[static_cast<size_t>(a * dim_ + b)] = value;
+      moment[static_cast<size_t>(b * dim_ + a)] = value;
+    }
+  }
+  return moment;
 }
 
 std::vector<float> PrincipalComponents(const std::vector<double>& covariance, int64_t dim) {

@@ -1,4 +1,4 @@
-// Loki: principal components of the keys.
+// Directions of keys and queries: Loki's principal components, InfiniGen's skews.
 #pragma once
 
 #include <cstdint>
@@ -6,7 +6,7 @@
 
 namespace litecache::profile {
 
-// Sums for the covariance of one head's keys, window by window.
+// Sums for the covariance of one head's keys or queries, window by window.
 class KeyCovariance {
  public:
   explicit KeyCovariance(int64_t head_dim);
@@ -17,6 +17,8 @@ class KeyCovariance {
   // [d][d], about the mean. At run time no mean is subtracted: it would add the same to all of a
   // query's scores.
   std::vector<double> Covariance() const;
+  // [d][d], about zero: the eigenvectors are the rows' right singular vectors.
+  std::vector<double> SecondMoment() const;
 
  private:
   int64_t dim_;

@@ -73,6 +73,7 @@ class Profiler {
     AdjacentSimilarity similarity;
     HeadCurve actual, predicted;
     std::unique_ptr<KeyCovariance> covariance;
+    std::unique_ptr<KeyCovariance> queries;  // of all query heads of the group
     std::vector<HataChunk> chunks;
   };
 
@@ -118,6 +119,7 @@ class Profiler {
     data_.resize(heads());
     for (HeadData& head : data_) {
       head.covariance = std::make_unique<KeyCovariance>(layout_.head_dim);
+      head.queries = std::make_unique<KeyCovariance>(layout_.head_dim);
     }
     for (const auto& window : windows_) {
       const auto n = static_cast<int64_t>(window.size());
@@ -197,6 +199,10 @@ class Profiler {
   void CollectHead(const Recording& r, int64_t layer, int64_t head, HeadData* data) {
     Phase("training data", [&] {
       data->covariance->Add(r.Keys(layer, head), r.tokens);
+      // A position's query heads lie together.
+      for (size_t i = 0; i < r.positions.size(); ++i) {
+        data->queries->Add(r.Query(layer, static_cast<int64_t>(i), head * group()), group());
+      }
       if (r.first_step() == 0) return;
       if (layer == 0 && head == 0) {
         sampled_ = Draw(random_, options_.curves.sink_tokens, r.tokens, options_.hata_keys);
@@ -230,6 +236,14 @@ class Profiler {
       for (const HeadData& head : data_) {
         const std::vector<float> basis = PrincipalComponents(head.covariance->Covariance(), d);
         p.loki.insert(p.loki.end(), basis.begin(), basis.end());
+      }
+    });
+    Phase("skewing matrices", [&] {
+      // The right singular vectors of Q. InfiniGen orders them by the product of Q's and K's
+      // singular values, which says nothing to a choice of channels by their sums.
+      for (const HeadData& head : data_) {
+        const std::vector<float> skew = PrincipalComponents(head.queries->SecondMoment(), d);
+        p.skew.insert(p.skew.end(), skew.begin(), skew.end());
       }
     });
     for (const int64_t bits : options_.hata_bits) {

@@ -188,8 +188,8 @@ void DecodePath::Decide(Stream& stream, int64_t layer, std::span<const SequenceV
     if (recall_ == nullptr) continue;
     ++counters.recall_refreshes;
     counters.recall_retrieved +=
-        recall_->Measure(stream, *item.sequence, layer, item.head, item.q, scale, item.begin,
-                         item.end, item.k, item.positions);
+        recall_->Measure(stream, item.sequence->Rows(shape, layer, item.head), item.q, scale,
+                         item.begin, item.end, item.k, item.positions);
   }
 }
 
@@ -264,7 +264,7 @@ void DecodePath::MeasureHeld(Stream& stream, int64_t layer, std::span<const Sequ
       indices_.push_back(static_cast<int32_t>(t));
     }
     Head(layer, head).recall_held +=
-        recall_->Measure(stream, sequence, layer, head, Query(q, sequence, head), scale,
+        recall_->Measure(stream, sequence.Rows(shape, layer, head), Query(q, sequence, head), scale,
                          shape.SinkRows(n), shape.RecentBegin(n), shape.Rows(n), indices_);
   });
   size_t index = 0;
@@ -277,8 +277,8 @@ void DecodePath::MeasureHeld(Stream& stream, int64_t layer, std::span<const Sequ
       HeadCounters& counters = Head(layer, head);
       ++counters.recall_refreshes;
       counters.recall_retrieved +=
-          recall_->Measure(stream, sequence, layer, head, select.q, scale, select.begin, select.end,
-                           select.k, {select.positions, static_cast<size_t>(select.count)});
+          recall_->Measure(stream, select.rows, select.q, scale, select.begin, select.end, select.k,
+                           {select.positions, static_cast<size_t>(select.count)});
     }
   }
 }

@@ -9,10 +9,10 @@
 
 #include "base/matrix_view.h"
 #include "kv/litecache/counters.h"
-#include "kv/litecache/recall.h"
 #include "kv/litecache/refresh.h"
 #include "kv/litecache/spill.h"
 #include "kv/litecache/tiers.h"
+#include "kv/recall_meter.h"
 #include "ops/qsac_lookup.h"
 #include "ops/row_attention.h"
 

@@ -16,8 +16,9 @@ LiteCache::LiteCache(Device& device, const Shape& shape, const HeadPlan& plan,
       counters_{.stats = {},
                 .heads = std::vector<HeadCounters>(
                     static_cast<size_t>(shape.layout.layers * shape.layout.kv_heads))},
-      recall_(options.measure_recall ? std::make_optional<RecallMeter>(tiers_, options)
-                                     : std::nullopt),
+      recall_(options.measure_recall
+                  ? std::make_optional<RecallMeter>(shape.layout, options, shape.pages.page_bytes)
+                  : std::nullopt),
       spiller_(tiers_, *retriever_),
       decode_(tiers_, *retriever_, spiller_, recall_ ? &*recall_ : nullptr, counters_, options),
       prefill_(tiers_, *retriever_, spiller_, counters_),

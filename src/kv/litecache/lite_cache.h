@@ -10,9 +10,9 @@
 #include "kv/litecache/decode.h"
 #include "kv/litecache/growth.h"
 #include "kv/litecache/prefill.h"
-#include "kv/litecache/recall.h"
 #include "kv/litecache/spill.h"
 #include "kv/litecache/tiers.h"
+#include "kv/recall_meter.h"
 #include "kv/step_check.h"
 
 namespace litecache::kv {

@@ -60,35 +60,14 @@ void ProjectionEncode(ThreadPool& pool, const ProjectionFormat& format, int64_t 
 
 void ProjectionSelect(ThreadPool& pool, const ProjectionFormat& format, int64_t group,
                       int64_t head_dim, std::span<ProjectionSelectWork> work) {
-  // Of every work item the group's components, without the padding of the basis.
-  const int64_t components = 2 * format.pairs();
-  std::vector<float> queries(work.size() * static_cast<size_t>(group * components));
-  std::vector<float> projected(static_cast<size_t>(group * format.basis_stride()));
-  for (size_t i = 0; i < work.size(); ++i) {
-    Project(work[i].q, head_dim, group, head_dim, work[i].basis, format.basis_stride(),
-            projected.data());
-    for (int64_t j = 0; j < group; ++j) {
-      std::copy_n(projected.data() + j * format.basis_stride(), components,
-                  queries.data() + (static_cast<int64_t>(i) * group + j) * components);
-    }
-  }
-  SelectBySoftmax(pool, work, group, kPieceTokens,
-                  [&](const ProjectionSelectWork& w, int64_t begin, int64_t end, float* scores,
-                      int64_t stride) {
-                    const float* query = queries.data() + (&w - work.data()) * group * components;
-                    const int64_t page_tokens = w.metadata.page_tokens;
-                    scores -= begin % kBlock;
-                    for (int64_t t = begin / kBlock * kBlock; t < end;) {
-                      const int64_t in_page = t % page_tokens;
-                      const int64_t blocks =
-                          (std::min(end - t, page_tokens - in_page) + kBlock - 1) / kBlock;
-                      ProjectionScores(w.metadata.pages[t / page_tokens] +
-                                           in_page / kBlock * format.block_bytes(),
-                                       blocks, format.pairs(), query, group, scores, stride);
-                      t += blocks * kBlock;
-                      scores += blocks * kBlock;
-                    }
-                  });
+  const std::vector<float> queries = ProjectQueries(format, group, head_dim, work);
+  SelectBySoftmax(
+      pool, work, group, kPieceTokens,
+      [&](const ProjectionSelectWork& w, int64_t begin, int64_t end, float* scores,
+          int64_t stride) {
+        const float* query = queries.data() + (&w - work.data()) * group * 2 * format.pairs();
+        PagedProjectionScores(format, w.metadata, begin, end, query, group, scores, stride);
+      });
 }
 
 }  // namespace litecache::ops::cpu

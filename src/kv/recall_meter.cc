@@ -1,28 +1,26 @@
-#include "kv/litecache/recall.h"
+#include "kv/recall_meter.h"
 
 #include <algorithm>
 
 namespace litecache::kv {
 
-RecallMeter::RecallMeter(const Tiers& tiers, const KvOptions& options) : tiers_(tiers) {
+RecallMeter::RecallMeter(const Layout& layout, const KvOptions& options, uint64_t page_bytes) {
   KvOptions exact = options;
   exact.retriever = "exact";
-  exact_ = CreateRetriever(tiers.shape.layout, exact, nullptr, tiers.shape.pages.page_bytes);
+  exact_ = CreateRetriever(layout, exact, nullptr, page_bytes);
 }
 
-double RecallMeter::Measure(Stream& stream, const SequenceView& sequence, int64_t layer,
-                            int64_t head, const float* q, float scale, int64_t begin, int64_t end,
-                            int64_t k, std::span<const int32_t> positions) {
+double RecallMeter::Measure(Stream& stream, const ops::PagedRows& rows, const float* q, float scale,
+                            int64_t begin, int64_t end, int64_t k,
+                            std::span<const int32_t> positions) {
   top_.resize(static_cast<size_t>(k));
-  SelectWork select{.layer = layer,
-                    .head = head,
-                    .q = q,
+  SelectWork select{.q = q,
                     .scale = scale,
                     .begin = begin,
                     .end = end,
                     .k = k,
                     .metadata = nullptr,
-                    .rows = sequence.Rows(tiers_.shape, layer, head),
+                    .rows = rows,
                     .positions = top_.data()};
   exact_->Select(stream, {&select, 1});
   sorted_.assign(positions.begin(), positions.end());

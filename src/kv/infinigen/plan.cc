@@ -1,0 +1,86 @@
+// Policy infinigen before it exists.
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "kv/cache_plan.h"
+#include "kv/infinigen/infinigen_cache.h"
+#include "ops/attention.h"
+#include "ops/selection.h"
+
+namespace litecache::kv {
+namespace {
+
+using infinigen::InfiniGenCache;
+using infinigen::Shape;
+using infinigen::Speculation;
+
+class InfiniGenPlan final : public CachePlan {
+ public:
+  InfiniGenPlan(const Layout& layout, const KvOptions& options,
+                std::shared_ptr<const Profile> profile)
+      : options_(options), profile_(std::move(profile)), shape_(layout, options.infinigen) {
+    Speculation(shape_, options_.infinigen, profile_.get());  // throws what Create() would
+  }
+
+  const Layout& layout() const override { return shape_.layout; }
+  TierBytes BytesFor(int64_t tokens) const override { return shape_.BytesFor(tokens); }
+  TierBytes ForkBytesFor(int64_t shared, int64_t tokens) const override {
+    return shape_.ForkBytesFor(shared, tokens);
+  }
+  uint64_t ScratchBytes(int64_t sequences, int64_t tokens, int threads) const override {
+    const Layout& layout = shape_.layout;
+    const auto attention = [&](int64_t decoding) {
+      return ops::AttentionScratchBytes(layout.kv_heads, shape_.group, layout.head_dim, decoding);
+    };
+    // Margins, and positions and slots of what two layers fetch, the dense ones' all rows.
+    const auto items = static_cast<uint64_t>(sequences * layout.kv_heads * tokens);
+    return attention(0) + attention(sequences) +
+           ops::SelectionScratchBytes(sequences * layout.kv_heads, tokens,
+                                      static_cast<double>(shape_.group), threads) +
+           items * (sizeof(float) + Shape::kBuffers * 2 * sizeof(int32_t));
+  }
+  std::string retriever() const override {
+    return fmt::format("partial keys, {} of {} channels", shape_.partial.rank,
+                       shape_.layout.head_dim);
+  }
+  bool prefetches() const override { return true; }
+  std::string DeviceHolds() const override {
+    return "partial keys, and a layer's rows while it is attended and the next one's arrive";
+  }
+  std::vector<std::string> Notes() const override {
+    const InfiniGenOptions& o = options_.infinigen;
+    std::vector<std::string> notes = {
+        fmt::format("rows within {} of the best score, at most {:g}% of the context; the first {} "
+                    "layers attend "
+                    "all rows",
+                    o.alpha, 100 * o.cap, shape_.dense_layers)};
+    if (profile_ == nullptr) {
+      notes.push_back(
+          "no profile: queries and keys are not skewed, which finds fewer of the top rows; measure "
+          "one with `litecache profile`");
+    }
+    return notes;
+  }
+  std::unique_ptr<Cache> Create(Device& device, const TierBytes& budget) const override {
+    return std::make_unique<InfiniGenCache>(device, shape_, options_, profile_.get(), budget);
+  }
+
+ private:
+  KvOptions options_;
+  std::shared_ptr<const Profile> profile_;
+  Shape shape_;
+};
+
+}  // namespace
+
+std::unique_ptr<CachePlan> PlanInfiniGenCache(const Layout& layout, const KvOptions& options,
+                                              std::shared_ptr<const Profile> profile,
+                                              DeviceType device) {
+  CheckLayout(layout);
+  CheckBackend("infinigen", device);
+  return std::make_unique<InfiniGenPlan>(layout, options, std::move(profile));
+}
+
+}  // namespace litecache::kv

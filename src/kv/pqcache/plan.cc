@@ -1,0 +1,82 @@
+// Policy pqcache before it exists.
+
+#include <fmt/format.h>
+
+#include "kv/cache_plan.h"
+#include "kv/pqcache/pq_cache.h"
+#include "ops/attention.h"
+#include "ops/selection.h"
+
+namespace litecache::kv {
+namespace {
+
+using pqcache::PqCache;
+using pqcache::Shape;
+
+class PqPlan final : public CachePlan {
+ public:
+  PqPlan(const Layout& layout, const KvOptions& options)
+      : options_(options), shape_(layout, options.pqcache) {}
+
+  const Layout& layout() const override { return shape_.layout; }
+  TierBytes BytesFor(int64_t tokens) const override { return shape_.BytesFor(tokens); }
+  TierBytes ForkBytesFor(int64_t shared, int64_t tokens) const override {
+    return shape_.ForkBytesFor(shared, tokens);
+  }
+  uint64_t ScratchBytes(int64_t sequences, int64_t tokens, int threads) const override {
+    const Layout& layout = shape_.layout;
+    const auto attention = [&](int64_t decoding) {
+      return ops::AttentionScratchBytes(layout.kv_heads, shape_.group, layout.head_dim, decoding);
+    };
+    const auto n = static_cast<uint64_t>(tokens), s = static_cast<uint64_t>(sequences);
+    // Clustering: a part's values and labels a thread, and the codes it leaves on the host.
+    const uint64_t clustering =
+        n * (static_cast<uint64_t>(layout.kv_heads * layout.head_dim) * sizeof(float) +
+             static_cast<uint64_t>(layout.kv_heads * shape_.codes.subspaces) * 2 *
+                 sizeof(int32_t)) +
+        s * n * static_cast<uint64_t>(shape_.lists() * shape_.codes.subspaces);
+    // Lists of what is selected, hit and missed; of one that is not indexed all rows.
+    const uint64_t lists = s * n * static_cast<uint64_t>(layout.kv_heads) * 3 * sizeof(int32_t);
+    return attention(0) + attention(sequences) +
+           ops::SelectionScratchBytes(sequences * layout.kv_heads, tokens,
+                                      static_cast<double>(shape_.group), threads) +
+           clustering + lists;
+  }
+  std::string retriever() const override {
+    return fmt::format("product quantization, {} parts of {} bits", shape_.codes.subspaces,
+                       shape_.codes.bits);
+  }
+  std::string DeviceHolds() const override {
+    return "sink and recent rows, the block cache, codes and centroids";
+  }
+  std::vector<std::string> Notes() const override {
+    const PqCacheOptions& o = options_.pqcache;
+    return {
+        fmt::format("{} sink tokens, and of the prompt {:g}% as top rows and {:g}% as recent rows",
+                    o.sink_tokens, 50 * o.share, 50 * o.share),
+        fmt::format("block cache of {} blocks of {} tokens a layer", shape_.blocks,
+                    shape_.block_tokens),
+        o.iterations > 0
+            ? fmt::format("{} iterations of k-means", o.iterations)
+            : "3 to 300 iterations of k-means, as time allows: answers vary with the machine's "
+              "speed; set pqcache.iterations for answers that do not"};
+  }
+  std::unique_ptr<Cache> Create(Device& device, const TierBytes& budget) const override {
+    return std::make_unique<PqCache>(device, shape_, options_, budget);
+  }
+
+ private:
+  KvOptions options_;
+  Shape shape_;
+};
+
+}  // namespace
+
+std::unique_ptr<CachePlan> PlanPqCache(const Layout& layout, const KvOptions& options,
+                                       DeviceType device) {
+  CheckLayout(layout);
+  CheckBackend("pqcache", device);
+  return std::make_unique<PqPlan>(layout, options);
+}
+
+}  // namespace litecache::kv

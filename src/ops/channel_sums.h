@@ -1,0 +1,25 @@
+// How much of queries and keys lies in each of a basis' directions: what InfiniGen chooses its
+// channels by.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "device/device.h"
+
+namespace litecache::ops {
+
+// sums[j] += sum over the rows of |sum over c of row[c] * basis[c][j]|, j < width. Products in f32,
+// sums in double, in an order that depends on neither threads nor other work.
+struct ChannelSumsWork {
+  const float* rows = nullptr;  // row i at rows + i * stride, head_dim values
+  int64_t stride = 0;
+  int64_t count = 0;
+  const float* basis = nullptr;  // [head_dim][width]
+  double* sums = nullptr;        // [width]; items of one call may share it
+};
+// width is a multiple of 16.
+void AddChannelSums(Stream& stream, int64_t head_dim, int64_t width,
+                    std::span<const ChannelSumsWork> work);
+
+}  // namespace litecache::ops

@@ -1,0 +1,235 @@
+#include "kv/life.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+namespace litecache::kv {
+
+Life::Life(std::unique_ptr<CachePlan> plan, uint64_t seed, const TierBytes& budget)
+    : random_(seed),
+      plan_(std::move(plan)),
+      layout_(plan_->layout()),
+      scale_(1.0f / std::sqrt(static_cast<float>(layout_.head_dim))),
+      stream_(device_.CreateStream()),
+      cache_(plan_->Create(device_, budget)) {}
+
+SequenceId Life::Create() {
+  const SequenceId id = cache_->Create();
+  sequences_[id].layers.resize(static_cast<size_t>(layout_.layers));
+  charges_[id] = {};
+  return id;
+}
+
+SequenceId Life::Fork(SequenceId parent) {
+  const SequenceId id = cache_->Fork(parent);
+  sequences_[id] = sequences_.at(parent);
+  const int64_t length = cache_->Length(parent);
+  charges_[id] = {.fork = true, .shared = length, .tokens = length};
+  charges_[parent].forked = true;
+  Forked(parent, id);
+  return id;
+}
+
+void Life::Release(SequenceId id) {
+  cache_->Release(id);
+  sequences_.erase(id);
+  if (!charges_[id].forked) charges_.erase(id);
+}
+
+Step Life::MakeStep(std::vector<Part> parts) const {
+  std::stable_sort(parts.begin(), parts.end(),
+                   [](const Part& a, const Part& b) { return a.decode > b.decode; });
+  Step step;
+  for (const Part& part : parts) {
+    step.sequences.push_back({part.id, step.rows, part.rows, cache_->Length(part.id), part.decode,
+                              !part.decode && part.rows % 2 == 0});
+    step.rows += part.rows;
+    step.decode_rows += part.decode;
+  }
+  return step;
+}
+
+std::vector<Life::Inputs> Life::Draw(const Step& step) {
+  std::vector<Inputs> all(static_cast<size_t>(layout_.layers));
+  const auto fill = [&](std::vector<float>* x, int64_t cols, float size) {
+    x->resize(static_cast<size_t>(step.rows * cols));
+    for (float& value : *x) value = size * normal_(random_);
+  };
+  const int64_t d = layout_.head_dim;
+  for (Inputs& inputs : all) {
+    fill(&inputs.q, layout_.q_heads * d, 2);
+    fill(&inputs.k, layout_.kv_heads * d, 1);
+    fill(&inputs.v, layout_.kv_heads * d, 1);
+    inputs.predicted = inputs.q;
+    for (float& x : inputs.predicted) x += 0.4f * normal_(random_);
+  }
+  return all;
+}
+
+void Life::Run(std::vector<Part> parts, int64_t fail_after) {
+  const Step step = MakeStep(std::move(parts));
+  std::vector<Inputs> inputs = Draw(step);
+  if (fail_after >= 0) {
+    cache_->BeginStep(step);
+    RunLayers(step, inputs, std::min(fail_after, layout_.layers), false);
+  }
+  cache_->BeginStep(step);
+  CheckMemory(step);
+  RunLayers(step, inputs, layout_.layers, true);
+  cache_->EndStep(step);
+  CheckMemory(step);
+  for (const StepSequence& part : step.sequences) {
+    Sequence& sequence = sequences_.at(part.id);
+    sequence.length += part.rows;
+    EXPECT_EQ(cache_->Length(part.id), sequence.length);
+    if (!part.decode) EndPrompt(part);
+  }
+}
+
+void Life::RunLayers(const Step& step, std::vector<Inputs>& inputs, int64_t layers, bool compare) {
+  const auto view = [](std::vector<float>& values, int64_t rows) {
+    return MatrixView::Of(values.data(), rows, static_cast<int64_t>(values.size()) / rows);
+  };
+  for (int64_t layer = 0; layer < layers; ++layer) {
+    const auto l = static_cast<size_t>(layer);
+    if (layer + 1 < layout_.layers && step.decode_rows > 0 && cache_->WantsPrediction(layer + 1)) {
+      cache_->Prefetch(*stream_, layer + 1, step,
+                       view(inputs[l + 1].predicted, step.rows).Rows(0, step.decode_rows), scale_);
+    }
+    Inputs& in = inputs[l];
+    std::vector<float> out(in.q.size(), NAN);
+    cache_->Attend(*stream_, layer, step, view(in.q, step.rows), view(in.k, step.rows),
+                   view(in.v, step.rows), scale_, view(out, step.rows));
+    if (compare) Compare(step, layer, in, out);
+  }
+}
+
+void Life::AttendTo(const std::vector<int64_t>& tokens, int64_t head, const float* q,
+                    const Rows& rows, std::vector<double>* out) const {
+  const auto d = static_cast<size_t>(layout_.head_dim);
+  for (int64_t j = 0; j < group(); ++j) {
+    const size_t q_at = static_cast<size_t>(head * group() + j) * d;
+    std::vector<double> scores;
+    double largest = -HUGE_VAL;
+    for (const int64_t t : tokens) {
+      const double* key = rows.k[static_cast<size_t>(t)].data() + static_cast<size_t>(head) * d;
+      double score = 0;
+      for (size_t c = 0; c < d; ++c) score += static_cast<double>(q[q_at + c]) * key[c];
+      scores.push_back(score * static_cast<double>(scale_));
+      largest = std::max(largest, scores.back());
+    }
+    double sum = 0;
+    std::fill_n(out->begin() + static_cast<int64_t>(q_at), d, 0.0);
+    for (size_t i = 0; i < tokens.size(); ++i) {
+      const double p = std::exp(scores[i] - largest);
+      sum += p;
+      const double* value =
+          rows.v[static_cast<size_t>(tokens[i])].data() + static_cast<size_t>(head) * d;
+      for (size_t c = 0; c < d; ++c) (*out)[q_at + c] += p * value[c];
+    }
+    for (size_t c = 0; c < d; ++c) (*out)[q_at + c] /= sum;
+  }
+}
+
+void Life::Compare(const Step& step, int64_t layer, const Inputs& inputs,
+                   const std::vector<float>& out) {
+  const int64_t q_cols = layout_.q_heads * layout_.head_dim;
+  const int64_t kv_cols = layout_.kv_heads * layout_.head_dim;
+  const auto round = [&](float x) {
+    return static_cast<double>(layout_.dtype == DType::kBF16 ? static_cast<float>(bf16(x)) : x);
+  };
+  float largest = 1;
+  for (const float x : inputs.v) largest = std::max(largest, std::abs(x));
+  // bf16 rounds queries and probabilities to 8 bits; scores are a few units.
+  const double tolerance =
+      static_cast<double>(largest) * (layout_.dtype == DType::kBF16 ? 0.04 : 1e-4);
+  int64_t index = 0;
+  for (const StepSequence& part : step.sequences) {
+    Rows& rows = sequences_.at(part.id).layers[static_cast<size_t>(layer)];
+    rows.k.resize(static_cast<size_t>(part.past));
+    rows.v.resize(static_cast<size_t>(part.past));
+    for (int64_t r = 0; r < part.rows; ++r) {
+      std::vector<double> k, v;
+      for (int64_t c = 0; c < kv_cols; ++c) {
+        const auto at = static_cast<size_t>((part.first_row + r) * kv_cols + c);
+        k.push_back(round(inputs.k[at]));
+        v.push_back(round(inputs.v[at]));
+      }
+      rows.k.push_back(std::move(k));
+      rows.v.push_back(std::move(v));
+    }
+    const float* q = inputs.q.data() + part.first_row * q_cols;
+    const auto check = [&](const std::vector<double>& expected, int64_t row) {
+      double worst = 0;
+      for (int64_t c = 0; c < q_cols; ++c) {
+        const double error = std::abs(
+            static_cast<double>(out[static_cast<size_t>((part.first_row + row) * q_cols + c)]) -
+            expected[static_cast<size_t>(c)]);
+        worst = std::isnan(error) ? HUGE_VAL : std::max(worst, error);
+      }
+      EXPECT_LE(worst, tolerance) << "sequence " << part.id << " layer " << layer << " past "
+                                  << part.past << (part.decode ? " decode" : " prefill");
+    };
+    if (part.decode) {
+      check(
+          Decode(part, index++, layer, q, inputs.predicted.data() + part.first_row * q_cols, rows),
+          0);
+      continue;
+    }
+    for (int64_t r = 0; r < part.rows; ++r) {
+      std::vector<int64_t> all(static_cast<size_t>(part.past + r + 1));
+      std::iota(all.begin(), all.end(), 0);
+      std::vector<double> expected(static_cast<size_t>(q_cols));
+      for (int64_t head = 0; head < layout_.kv_heads; ++head) {
+        AttendTo(all, head, q + r * q_cols, rows, &expected);
+      }
+      check(expected, r);
+    }
+    Prompt(part, layer, q, rows);
+  }
+}
+
+void Life::CheckMemory(const Step& step) {
+  for (const StepSequence& sequence : step.sequences) {
+    Charge& charge = charges_[sequence.id];
+    charge.tokens = std::max(charge.tokens, sequence.past + sequence.rows);
+  }
+  TierBytes limit;
+  for (const auto& [id, charge] : charges_) {
+    limit += charge.fork ? cache_->ForkBytesFor(charge.shared, charge.tokens)
+                         : cache_->BytesFor(charge.tokens);
+  }
+  const TierBytes used = cache_->GetStats().used;
+  EXPECT_LE(used.device, limit.device);
+  EXPECT_LE(used.host, limit.host);
+}
+
+void Life::RunRandom(int steps, int64_t first_prompt, int64_t longest_prompt, bool fails) {
+  std::vector<SequenceId> ids = {Create(), Create()};
+  Run({{ids[0], first_prompt, false}});
+  for (int i = 0; i < steps && !::testing::Test::HasFailure(); ++i) {
+    if (random_() % 20 == 0) ids.push_back(Create());
+    if (random_() % 15 == 0) ids.push_back(Fork(ids[random_() % ids.size()]));
+    if (random_() % 20 == 0 && ids.size() > 2) {
+      const size_t gone = random_() % ids.size();
+      Release(ids[gone]);
+      ids.erase(ids.begin() + static_cast<int64_t>(gone));
+    }
+    std::vector<Part> parts;
+    for (const SequenceId id : ids) {
+      if (random_() % 5 == 0) continue;
+      const bool prompt = random_() % 20 == 0;
+      const auto rows = static_cast<int64_t>(random_() % static_cast<uint64_t>(longest_prompt)) + 1;
+      parts.push_back({id, prompt ? rows : 1, !prompt});
+    }
+    if (parts.empty()) continue;
+    const auto layers = static_cast<uint64_t>(layout_.layers);
+    Run(parts, fails && random_() % 10 == 0 ? static_cast<int64_t>(random_() % (layers + 1)) : -1);
+  }
+  for (const SequenceId id : ids) Release(id);
+  if (::testing::Test::HasFailure()) return;
+  EXPECT_EQ(cache_->GetStats().used, TierBytes{});
+}
+
+}  // namespace litecache::kv

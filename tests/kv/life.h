@@ -1,0 +1,98 @@
+// Lives of several sequences through a cache beside an oracle in double precision and plain loops:
+// prompts in chunks, decoding, prompts again, forks, releases, steps that fail and are run again.
+// Policies that choose rows by the queries derive from it.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <random>
+#include <vector>
+
+#include "device/cpu/cpu_device.h"
+#include "kv/cache_plan.h"
+
+namespace litecache::kv {
+
+class Life {
+ public:
+  struct Part {
+    SequenceId id = 0;
+    int64_t rows = 1;
+    bool decode = true;
+  };
+  // Memory for anything a test does.
+  static constexpr TierBytes kPlenty{.device = uint64_t{4} << 30, .host = uint64_t{4} << 30};
+
+  Life(std::unique_ptr<CachePlan> plan, uint64_t seed, const TierBytes& budget = kPlenty);
+  virtual ~Life() = default;
+
+  SequenceId Create();
+  SequenceId Fork(SequenceId parent);
+  void Release(SequenceId id);
+  // Runs and compares a step. fail_after >= 0: first a try that stops after so many layers.
+  void Run(std::vector<Part> parts, int64_t fail_after = -1);
+  void RunRandom(int steps, int64_t first_prompt, int64_t longest_prompt, bool fails = true);
+
+  Step MakeStep(std::vector<Part> parts) const;
+  Cache& cache() { return *cache_; }
+  const CachePlan& plan() const { return *plan_; }
+
+ protected:
+  // Rows as they are stored, [kv_heads * head_dim] a token.
+  struct Rows {
+    std::vector<std::vector<double>> k, v;
+  };
+  struct Sequence {
+    int64_t length = 0;
+    std::vector<Rows> layers;
+  };
+
+  // One sequence's decode step in one layer, right after Attend(): rows holds the new token as its
+  // last. `index`: among the step's decode sequences. Returns what the cache should have given,
+  // [q_heads * head_dim], having checked what it chose.
+  virtual std::vector<double> Decode(const StepSequence& sequence, int64_t index, int64_t layer,
+                                     const float* q, const float* predicted, const Rows& rows) = 0;
+  // A prompt's chunk in one layer: q [rows][q_heads * head_dim]; then its end, and a fork.
+  virtual void Prompt(const StepSequence& sequence, int64_t layer, const float* q,
+                      const Rows& rows) {}
+  virtual void EndPrompt(const StepSequence& sequence) {}
+  virtual void Forked(SequenceId parent, SequenceId child) {}
+
+  // softmax(scale q.K) V over these tokens, for the group of a KV head, into its part of `out`.
+  void AttendTo(const std::vector<int64_t>& tokens, int64_t head, const float* q, const Rows& rows,
+                std::vector<double>* out) const;
+  int64_t group() const { return layout_.q_heads / layout_.kv_heads; }
+
+  std::mt19937_64 random_;
+  std::normal_distribution<float> normal_;
+  std::unique_ptr<CachePlan> plan_;
+  Layout layout_;
+  float scale_;
+  CpuDevice device_{2};
+  std::unique_ptr<Stream> stream_;
+  std::unique_ptr<Cache> cache_;
+
+ private:
+  struct Inputs {
+    std::vector<float> q, predicted, k, v;
+  };
+  std::vector<Inputs> Draw(const Step& step);
+  void RunLayers(const Step& step, std::vector<Inputs>& inputs, int64_t layers, bool compare);
+  void Compare(const Step& step, int64_t layer, const Inputs& inputs,
+               const std::vector<float>& out);
+  void CheckMemory(const Step& step);
+
+  std::map<SequenceId, Sequence> sequences_;
+  // What each sequence may take; kept when it is released, for its pages may live on in its forks.
+  struct Charge {
+    bool fork = false;
+    int64_t shared = 0, tokens = 0;
+    bool forked = false;
+  };
+  std::map<SequenceId, Charge> charges_;
+};
+
+}  // namespace litecache::kv
