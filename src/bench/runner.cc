@@ -34,6 +34,7 @@ kv::Stats Difference(kv::Stats after, const kv::Stats& before) {
   less(after.prefetch, before.prefetch);
   less(after.spill, before.spill);
   less(after.prefill, before.prefill);
+  less(after.admit, before.admit);
   less(after.stream, before.stream);
   less(after.activations, before.activations);
   after.rows_recomputed -= before.rows_recomputed;
@@ -228,8 +229,8 @@ Measurement Runner::Decode(const kv::CachePlan& plan, int64_t batch, int64_t con
   const auto timed = static_cast<uint64_t>(options_.decode_steps);
   // Rows that move are read on one side and written on the other; of two memories, one of them is
   // the device's.
-  const uint64_t moved = used.miss.bytes + used.prefetch.bytes + used.stream.bytes +
-                         used.activations.bytes + used.spill.bytes;
+  const uint64_t moved = used.miss.bytes + used.prefetch.bytes + used.admit.bytes +
+                         used.stream.bytes + used.activations.bytes + used.spill.bytes;
   const uint64_t sides = rates_.link_bytes_per_second > 0 ? 1 : 2;
   Cost cost = DecodeCost(decoder_.config(), batch, decoder_.weight_bytes_per_step(),
                          used.bytes_read / timed, (used.bytes_scored + sides * moved) / timed,

@@ -18,9 +18,10 @@ void KvFlags::Declare(CLI::App& app) {
   app.add_option("--kv-policy", o.policy,
                  "full: every row on the device, all attended; litecache: rows on the host, the "
                  "device keeps what the last queries needed; flexgen: rows on the host, "
-                 "brought for every layer; kvpr: the same, some of them recomputed; streaming: the "
-                 "first and the last rows only; retroinfer: rows on the host in clusters, the best "
-                 "attended, the next ones estimated")
+                 "brought for every layer; kvpr: the same, some of them recomputed; infinigen: "
+                 "rows chosen a layer ahead; pqcache: rows chosen by quantized keys, and a block "
+                 "cache; retroinfer: rows on the host in clusters, the best attended, the next "
+                 "ones estimated; streaming: the first and the last rows only")
       ->type_name("NAME")
       ->check(CLI::IsMember(std::vector<std::string>(KvPolicies().begin(), KvPolicies().end()))
                   .description(""))

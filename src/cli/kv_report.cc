@@ -89,11 +89,13 @@ std::string KvReport::Text() const {
                           Percent(PerLookup(sum.recall_held, sum.lookups)));
     }
   }
+  const std::string streamed = kv.stream.rows > 0 ? Moved(kv.stream, "stream") + ", " : "";
+  const std::string admitted = kv.admit.rows > 0 ? Moved(kv.admit, "admit") + ", " : "";
   text +=
-      fmt::format("\nmoved: {}, {}, {}, {}, {} | {} of {} heads resident | retriever {}",
-                  Moved(kv.miss, "miss"), Moved(kv.prefetch, "prefetch"), Moved(kv.spill, "spill"),
-                  Moved(kv.fill, "fill"), Moved(kv.prefill, "prefill"), plan.resident_heads,
-                  plan.kv_heads, plan.retriever);
+      fmt::format("\nmoved: {}{}{}, {}, {}, {}, {} | {} of {} heads resident | retriever {}",
+                  streamed, admitted, Moved(kv.miss, "miss"), Moved(kv.prefetch, "prefetch"),
+                  Moved(kv.spill, "spill"), Moved(kv.fill, "fill"), Moved(kv.prefill, "prefill"),
+                  plan.resident_heads, plan.kv_heads, plan.retriever);
   return text;
 }
 
@@ -106,13 +108,10 @@ ordered_json KvReport::Json() const {
                        {"host_capacity_bytes", kv.capacity.host},
                        {"attention_bytes_read", kv.bytes_read}};
   if (kv.capacity.host > 0 || !stats.kv_heads.empty()) {
-    json["moved"] = {{"miss", ToJson(kv.miss)},
-                     {"prefetch", ToJson(kv.prefetch)},
-                     {"spill", ToJson(kv.spill)},
-                     {"fill", ToJson(kv.fill)},
-                     {"prefill", ToJson(kv.prefill)},
-                     {"stream", ToJson(kv.stream)},
-                     {"activations", ToJson(kv.activations)}};
+    json["moved"] = {{"miss", ToJson(kv.miss)},       {"prefetch", ToJson(kv.prefetch)},
+                     {"spill", ToJson(kv.spill)},     {"fill", ToJson(kv.fill)},
+                     {"prefill", ToJson(kv.prefill)}, {"admit", ToJson(kv.admit)},
+                     {"stream", ToJson(kv.stream)},   {"activations", ToJson(kv.activations)}};
     json["rows_recomputed"] = kv.rows_recomputed;
   }
   if (stats.kv_heads.empty()) return json;

@@ -12,7 +12,7 @@ namespace litecache::engine {
 
 bool UsesProfile(const KvOptions& options) {
   if (options.profile == "none") return false;
-  constexpr std::array kWithout = {"full", "streaming", "flexgen", "kvpr"};
+  constexpr std::array kWithout = {"full", "streaming", "flexgen", "kvpr", "pqcache"};
   return std::find(kWithout.begin(), kWithout.end(), options.policy) == kWithout.end();
 }
 

@@ -60,6 +60,8 @@ TEST(Generate, PoliciesThatLoseNothingAgree) {
       {"--kv-policy", "kvpr", "--kvpr-split", "7"},
       {"--kv-policy", "kvpr", "--kvpr-split", "1000", "--no-kvpr-chunked"},
       {"--kv-policy", "kvpr"},
+      {"--kv-policy", "infinigen", "--infinigen-alpha", "100000", "--infinigen-cap", "1"},
+      {"--kv-policy", "pqcache"},  // prompts this short have no index
       {"--kv-policy", "streaming", "--sink", "2", "--recent", "500"}};
   for (const auto& options : settings) {
     SCOPED_TRACE(litecache::Join(options, " "));

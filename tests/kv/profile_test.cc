@@ -48,6 +48,7 @@ Profile RandomProfile(std::mt19937_64& random) {
   p.hata[13] = Uniform(random, kL * kHkv * kD * 13, -2, 2);
   p.hata[4] = Uniform(random, kL * kHkv * kD * 4, -2, 2);
   p.loki = Uniform(random, kL * kHkv * kD * kD, -1, 1);
+  p.skew = Uniform(random, kL * kHkv * kD * kD, -1, 1);
   p.layer_seconds = 1.25e-4;
   p.link_bytes_per_second = 5.5e10;
   p.corpus = "caf\xc3\xa9 \"quoted\"\n2 files";
@@ -89,6 +90,7 @@ TEST(ProfileTest, ReadsWhatItWrote) {
   EXPECT_EQ(q.corpus, p.corpus);
   EXPECT_EQ(q.created, p.created);
   ExpectHalf(q.loki, p.loki);
+  ExpectHalf(q.skew, p.skew);
   ASSERT_EQ(q.hata.size(), 2u);
   ExpectHalf(q.hata.at(13), p.hata.at(13));
   ExpectHalf(q.hata.at(4), p.hata.at(4));

@@ -52,6 +52,13 @@ TEST(LokiBasisTest, IsOrthonormalOrderedAndMadeOfEigenvectors) {
     for (const double value : plain) norm = std::max(norm, std::abs(value));
     for (size_t i = 0; i < plain.size(); ++i) EXPECT_NEAR(covariance[i], plain[i], 1e-9 * norm);
 
+    // About zero it has the mean's square more.
+    const auto moment = sums.SecondMoment();
+    for (size_t i = 0; i < plain.size(); ++i) {
+      const double square = average[i / size] * average[i % size];
+      EXPECT_NEAR(moment[i], plain[i] + square, 1e-9 * (norm + std::abs(square)) + 1e-9);
+    }
+
     const auto basis = PrincipalComponents(covariance, d);
     double previous = std::numeric_limits<double>::infinity();
     for (size_t c = 0; c < size; ++c) {

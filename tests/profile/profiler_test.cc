@@ -55,6 +55,19 @@ TEST(ProfilerTest, MeasuresEverything) {
     ASSERT_EQ(p.kept.size(), heads * p.tau_grid.size());
     EXPECT_EQ(p.hata.at(64).size(), heads * d * 64);
     EXPECT_EQ(p.loki.size(), heads * d * d);
+    ASSERT_EQ(p.skew.size(), heads * d * d);
+    for (size_t head = 0; head < heads; ++head) {  // rotations
+      for (size_t c = 0; c < d; ++c) {
+        for (size_t e = 0; e <= c; ++e) {
+          double dot = 0;
+          for (size_t a = 0; a < d; ++a) {
+            const float* row = p.skew.data() + (head * d + a) * d;
+            dot += double{row[c]} * double{row[e]};
+          }
+          EXPECT_NEAR(dot, c == e ? 1 : 0, 1e-4);
+        }
+      }
+    }
     EXPECT_GT(p.layer_seconds, 0);
     EXPECT_GT(p.link_bytes_per_second, 0);
     for (const float kept : p.kept) EXPECT_TRUE(kept > 0 && kept <= 1.001f) << kept;
@@ -84,6 +97,7 @@ TEST(ProfilerTest, MeasuresEverything) {
     EXPECT_EQ(again.profile.kept, p.kept);
     EXPECT_EQ(again.profile.hata, p.hata);
     EXPECT_EQ(again.profile.loki, p.loki);
+    EXPECT_EQ(again.profile.skew, p.skew);
   }
 }
 

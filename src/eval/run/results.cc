@@ -272,7 +272,8 @@ KvSums Difference(const EngineStats& before, const EngineStats& now) {
     kv.prefetch_bytes = number(stats.kv.prefetch.bytes);
     kv.spill_bytes = number(stats.kv.spill.bytes);
     kv.prefill_bytes = number(stats.kv.prefill.bytes);
-    kv.stream_bytes = number(stats.kv.stream.bytes + stats.kv.activations.bytes);
+    kv.stream_bytes =
+        number(stats.kv.stream.bytes + stats.kv.activations.bytes + stats.kv.admit.bytes);
     kv.read_bytes = number(stats.kv.bytes_read);
     kv.decode_tokens = static_cast<double>(stats.generated_tokens);
     for (const kv::HeadCounters& head : stats.kv_heads) {

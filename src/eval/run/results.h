@@ -36,7 +36,7 @@ struct KvSums {
   double prefetch_rows = 0, prefetch_bytes = 0;  // ... with a predicted query
   double spill_bytes = 0;                        // rows that left the recent window
   double prefill_bytes = 0;                      // rows of prompts, device to host
-  double stream_bytes = 0;                       // whole contexts and activations, host to device
+  double stream_bytes = 0;                       // whole contexts, activations, blocks
   double read_bytes = 0;                         // by attention
   double decode_tokens = 0;                      // tokens these sums are of
   double recall_lookups = 0, recall_held = 0;

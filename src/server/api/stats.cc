@@ -54,6 +54,7 @@ Json StatsJson(const ServedModel& model, double seconds, int64_t requests) {
               {"fill", TrafficJson(kv.fill)},
               {"spill", TrafficJson(kv.spill)},
               {"prefill", TrafficJson(kv.prefill)},
+              {"admit", TrafficJson(kv.admit)},
               {"stream", TrafficJson(kv.stream)},
               {"activations", TrafficJson(kv.activations)}}},
             {"rows_recomputed", kv.rows_recomputed}}},

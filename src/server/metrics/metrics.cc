@@ -43,13 +43,10 @@ void AddKv(const kv::Stats& kv, Page* page) {
                 kv.bytes_read);
   page->Counter("litecache_kv_recomputed_rows_total", "KV rows recomputed from activations.",
                 kv.rows_recomputed);
-  const std::pair<const char*, const kv::Traffic*> traffic[] = {{"miss", &kv.miss},
-                                                                {"prefetch", &kv.prefetch},
-                                                                {"fill", &kv.fill},
-                                                                {"spill", &kv.spill},
-                                                                {"prefill", &kv.prefill},
-                                                                {"stream", &kv.stream},
-                                                                {"activations", &kv.activations}};
+  const std::pair<const char*, const kv::Traffic*> traffic[] = {
+      {"miss", &kv.miss},   {"prefetch", &kv.prefetch},      {"fill", &kv.fill},
+      {"spill", &kv.spill}, {"prefill", &kv.prefill},        {"stream", &kv.stream},
+      {"admit", &kv.admit}, {"activations", &kv.activations}};
   Exposition& text = page->text();
   text.Family("litecache_link_bytes_total", "counter", "Bytes between the tiers, by why.");
   for (const auto& [kind, moved] : traffic) {
