@@ -524,8 +524,10 @@ void PqCache::Decode(Stream& stream, int64_t layer, const MatrixView& q, const M
       if (state.index != nullptr) {
         add(RowsOf(window_, state.window, layer, head), nullptr, 0,
             static_cast<size_t>(shape_.WindowSlots(state.rows)));
-        add(RowsOf(cache_, state.cache, layer, head), choice.hit_slots.data(), 0,
-            choice.hit_slots.size());
+        if (!choice.hits.empty()) {  // a cache of no blocks has no pages
+          add(RowsOf(cache_, state.cache, layer, head), choice.hit_slots.data(), 0,
+              choice.hits.size());
+        }
         add(Staged(i, head), nullptr, 0, choice.misses.size());
       } else {
         // The new row behind the others.
