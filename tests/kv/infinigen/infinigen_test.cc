@@ -194,7 +194,7 @@ class InfiniGenLife final : public Life {
     EXPECT_GE(count, std::min(cap, std::max<int64_t>(static_cast<int64_t>(low - 1e-9), 1)));
     EXPECT_LE(count, std::min(cap, std::max<int64_t>(static_cast<int64_t>(high + 1e-9), 1)));
     chosen_few_ += count < part.past;
-    capped_ += count == cap;
+    capped_ += count == cap && cap < part.past;
   }
 
   InfiniGenOptions options_;
