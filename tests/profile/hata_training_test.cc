@@ -183,20 +183,25 @@ TEST(HataTrainingTest, LearnsWhatRandomProjectionsDoNotSee) {
     }
     return MakeHataChunk(*stream, kDim, q, k, std::vector<int64_t>(kAsked, kCount), 0.1);
   };
-  const std::vector<HataChunk> train = {make(), make(), make()};
-  const HataChunk test = make();
-  HataOptions options;
-  options.bits = kWide;
-  options.seed = random();
-  HataTrainer trainer(*stream, kDim, options);
-  const double before = trainer.Loss(test, nullptr);
-  const double untrained = RecallOf(trainer.Weights(), kWide, kDim, test);
-  int64_t calls = 0;
-  trainer.Train(train, [&](int64_t done) { EXPECT_EQ(done, ++calls); });
-  EXPECT_EQ(calls, options.iterations);
-  EXPECT_LT(trainer.Loss(test, nullptr), before);
-  const double trained = RecallOf(trainer.Weights(), kWide, kDim, test);
-  EXPECT_GT(trained, untrained + 0.05) << untrained;
+  // One set of chunks more or less is luck: what is learned is the mean gain of several.
+  constexpr int kSets = 8;
+  double untrained = 0, trained = 0;
+  for (int set = 0; set < kSets; ++set) {
+    const std::vector<HataChunk> train = {make(), make(), make()};
+    const HataChunk test = make();
+    HataOptions options;
+    options.bits = kWide;
+    options.seed = random();
+    HataTrainer trainer(*stream, kDim, options);
+    const double before = trainer.Loss(test, nullptr);
+    untrained += RecallOf(trainer.Weights(), kWide, kDim, test) / kSets;
+    int64_t calls = 0;
+    trainer.Train(train, [&](int64_t done) { EXPECT_EQ(done, ++calls); });
+    EXPECT_EQ(calls, options.iterations);
+    EXPECT_LT(trainer.Loss(test, nullptr), before);
+    trained += RecallOf(trainer.Weights(), kWide, kDim, test) / kSets;
+  }
+  EXPECT_GT(trained, untrained + 0.04) << untrained;  // 0.066 to 0.088 in 24 runs
 }
 
 }  // namespace
