@@ -114,8 +114,9 @@ TEST_P(EveryTask, ATooShortLengthNamesTheShortest) {
   const std::regex form("--length: " + GetParam() + " needs at least ([0-9]+) tokens, 50 given");
   ASSERT_TRUE(std::regex_match(message, match, form)) << message;
   const int64_t least = std::stoll(match[1]);
-  // Samples differ by some tokens; a little above the least there is room for all.
-  EXPECT_LE(Make(least + 40).Make(7).length, least + 40);
+  // Samples differ by the lengths of their words; a little above the least there is room for all.
+  const int64_t enough = least + least / 4 + 40;
+  EXPECT_LE(Make(enough).Make(7).length, enough);
 }
 
 INSTANTIATE_TEST_SUITE_P(Ruler, EveryTask, ::testing::ValuesIn([] {

@@ -185,7 +185,8 @@ TEST(ThresholdCurvesTest, EndsOfTheScaleAndOrder) {
     EXPECT_NEAR(curve.kept.back(), lookups, 1e-9 * lookups);
     for (const double kept : curve.kept) {
       EXPECT_GE(kept, 0);
-      EXPECT_LE(kept, lookups * 1.0001);  // exact rows hold the most mass a head, but for a group
+      // Exact rows hold the most mass a head; of a group they may hold a little less than others.
+      EXPECT_LE(kept, lookups * 1.01);
     }
     // A higher threshold refreshes at the first step whenever a lower one does.
     const auto held = SimulateLookups(c.Head(false), c.options);

@@ -167,7 +167,8 @@ void RetroCache::StartBuild(SequenceId id, WaveSequence* sequence, std::vector<W
   const int64_t rows = parts.back().end - store_.Length(id);
   const int64_t clusters =
       parts.back().first_cluster + parts.back().growth.clusters - index_.Length(id);
-  sequence->pending = parts;
+  // What an earlier chunk or fork has pending stays: it is not adopted before the next decode step.
+  sequence->pending.insert(sequence->pending.end(), parts.begin(), parts.end());
   PrepareBuild(id, sequence, std::move(parts));
   sequence->build->Store();
   for (int64_t layer = 0; layer < shape_.layout.layers; ++layer) {

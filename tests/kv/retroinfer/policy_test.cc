@@ -141,15 +141,21 @@ TEST(RetroPolicy, WhatTheBufferHasNoRoomForIsEstimated) {
   options.retroinfer.iterations = 1;
   // As many clusters as tokens, and every token goes to the long keys of its direction: the few
   // that are not empty are larger than the buffer is made for, which is 150 rows.
-  RetroDriver driver(kLayout, options, testing::TestRandom()());
-  const SequenceId id = driver.Create();
-  driver.Step({{id, 3000, false, true}});
-  for (int step = 0; step < 20; ++step) {
-    driver.Step({{id}});
-    ASSERT_FALSE(HasFatalFailure()) << "step " << step;
+  std::mt19937_64 random = testing::TestRandom();
+  // Two lives of three overflow.
+  uint64_t overflows = 0;
+  for (int life = 0; life < 20 && overflows == 0; ++life) {
+    RetroDriver driver(kLayout, options, random());
+    const SequenceId id = driver.Create();
+    driver.Step({{id, 3000, false, true}});
+    for (int step = 0; step < 20; ++step) {
+      driver.Step({{id}});
+      ASSERT_FALSE(HasFatalFailure()) << "step " << step;
+    }
+    EXPECT_EQ(driver.shape().BufferBlocks(driver.cache().Index(id).nprobe), 150);
+    overflows += driver.overflows();
   }
-  EXPECT_EQ(driver.shape().BufferBlocks(driver.cache().Index(id).nprobe), 150);
-  EXPECT_GT(driver.overflows(), 0u);
+  EXPECT_GT(overflows, 0u);
 }
 
 double Worst(const std::vector<std::vector<float>>& a, const std::vector<std::vector<float>>& b) {
