@@ -11,6 +11,7 @@
 #include "kv/cache_plan.h"
 #include "kv/layout.h"
 #include "kv/page_pool.h"
+#include "kv/pool_stats.h"
 #include "kv/sequence_table.h"
 #include "kv/step_check.h"
 #include "ops/attention.h"
@@ -102,9 +103,7 @@ class FullCache final : public Cache {
 
   Stats GetStats() const override {
     Stats stats;
-    stats.used.device = static_cast<uint64_t>(pool_.used()) * pool_.page_bytes();
-    stats.peak.device = static_cast<uint64_t>(pool_.peak()) * pool_.page_bytes();
-    stats.capacity.device = static_cast<uint64_t>(pool_.capacity()) * pool_.page_bytes();
+    AddPools(pool_, nullptr, &stats);
     stats.bytes_read = bytes_read_;
     stats.bytes_written = bytes_written_;
     return stats;

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "kv/cuda/create_lite_cache.h"
+#include "kv/pool_stats.h"
 #include "ops/cuda/rows.h"
 
 namespace litecache::kv {
@@ -477,18 +478,9 @@ void CudaLiteCache::EndStep(const Step& step) {
 
 Stats CudaLiteCache::GetStats() const {
   Stats stats = stats_;
-  const auto bytes = [](const PagePool& pool, int64_t pages) {
-    return static_cast<uint64_t>(pages) * pool.page_bytes();
-  };
-  stats.peak = {.device = bytes(tiers_.device, tiers_.device.peak()),
-                .host = bytes(tiers_.host, tiers_.host.peak())};
-  stats.used = {.device = bytes(tiers_.device, tiers_.device.used()),
-                .host = bytes(tiers_.host, tiers_.host.used())};
-  stats.capacity = {.device = bytes(tiers_.device, tiers_.device.capacity()),
-                    .host = bytes(tiers_.host, tiers_.host.capacity())};
+  AddPools(tiers_.device, &tiers_.host, &stats);
+  AddLookups(Heads(), &stats);
   for (const HeadCounters& head : Heads()) {
-    stats.lookups += head.lookups;
-    stats.hits += head.hits;
     stats.miss.rows += head.rows_moved;
     stats.miss.bytes += head.rows_moved * tiers_.shape.store_format.row_bytes();
   }

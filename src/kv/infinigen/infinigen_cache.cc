@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "base/error.h"
+#include "kv/pool_stats.h"
 
 namespace litecache::kv::infinigen {
 
@@ -353,17 +354,8 @@ std::span<const int32_t> InfiniGenCache::ChosenChannels(SequenceId id, int64_t l
 
 Stats InfiniGenCache::GetStats() const {
   Stats stats = stats_;
-  const auto bytes = [](const PagePool& pool, int64_t pages) {
-    return static_cast<uint64_t>(pages) * pool.page_bytes();
-  };
-  stats.peak = {.device = bytes(device_, device_.peak()), .host = bytes(host_, host_.peak())};
-  stats.used = {.device = bytes(device_, device_.used()), .host = bytes(host_, host_.used())};
-  stats.capacity = {.device = bytes(device_, device_.capacity()),
-                    .host = bytes(host_, host_.capacity())};
-  for (const HeadCounters& head : heads_) {
-    stats.lookups += head.lookups;
-    stats.hits += head.hits;
-  }
+  AddPools(device_, &host_, &stats);
+  AddLookups(heads_, &stats);
   return stats;
 }
 

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "kv/pool_stats.h"
 
 namespace litecache::kv {
 
@@ -183,19 +184,8 @@ std::span<const float> LiteCache::Label(SequenceId id, int64_t layer, int64_t he
 
 Stats LiteCache::GetStats() const {
   Stats stats = counters_.stats;
-  const auto bytes = [](const PagePool& pool, int64_t pages) {
-    return static_cast<uint64_t>(pages) * pool.page_bytes();
-  };
-  stats.peak = {.device = bytes(tiers_.device, tiers_.device.peak()),
-                .host = bytes(tiers_.host, tiers_.host.peak())};
-  stats.used = {.device = bytes(tiers_.device, tiers_.device.used()),
-                .host = bytes(tiers_.host, tiers_.host.used())};
-  stats.capacity = {.device = bytes(tiers_.device, tiers_.device.capacity()),
-                    .host = bytes(tiers_.host, tiers_.host.capacity())};
-  for (const HeadCounters& head : counters_.heads) {
-    stats.lookups += head.lookups;
-    stats.hits += head.hits;
-  }
+  AddPools(tiers_.device, &tiers_.host, &stats);
+  AddLookups(counters_.heads, &stats);
   return stats;
 }
 

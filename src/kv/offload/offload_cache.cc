@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "kv/pool_stats.h"
 #include "ops/attention.h"
 
 namespace litecache::kv::offload {
@@ -309,15 +310,7 @@ void OffloadCache::EndStep(const Step& step) {
 
 Stats OffloadCache::GetStats() const {
   Stats stats = stats_;
-  const auto bytes = [](const PagePool& pool, int64_t pages) {
-    return static_cast<uint64_t>(pages) * pool.page_bytes();
-  };
-  stats.peak = {.device = bytes(device_pool_, device_pool_.peak()),
-                .host = bytes(host_pool_, host_pool_.peak())};
-  stats.used = {.device = bytes(device_pool_, device_pool_.used()),
-                .host = bytes(host_pool_, host_pool_.used())};
-  stats.capacity = {.device = bytes(device_pool_, device_pool_.capacity()),
-                    .host = bytes(host_pool_, host_pool_.capacity())};
+  AddPools(device_pool_, &host_pool_, &stats);
   return stats;
 }
 

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/thread_pool.h"
+#include "kv/pool_stats.h"
 
 namespace litecache::kv::pqcache {
 namespace {
@@ -599,17 +600,8 @@ int PqCache::CodeOf(SequenceId id, int64_t layer, int64_t head, int64_t token, i
 
 Stats PqCache::GetStats() const {
   Stats stats = stats_;
-  const auto bytes = [](const PagePool& pool, int64_t pages) {
-    return static_cast<uint64_t>(pages) * pool.page_bytes();
-  };
-  stats.peak = {.device = bytes(device_, device_.peak()), .host = bytes(host_, host_.peak())};
-  stats.used = {.device = bytes(device_, device_.used()), .host = bytes(host_, host_.used())};
-  stats.capacity = {.device = bytes(device_, device_.capacity()),
-                    .host = bytes(host_, host_.capacity())};
-  for (const HeadCounters& head : heads_) {
-    stats.lookups += head.lookups;
-    stats.hits += head.hits;
-  }
+  AddPools(device_, &host_, &stats);
+  AddLookups(heads_, &stats);
   return stats;
 }
 

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "kv/cache.h"
 #include "kv/cache_plan.h"
+#include "kv/pool_stats.h"
 #include "kv/step_check.h"
 #include "kv/streaming/page_table.h"
 #include "kv/streaming/shape.h"
@@ -73,9 +74,7 @@ class StreamingCache final : public Cache {
 
   Stats GetStats() const override {
     Stats stats;
-    stats.used.device = static_cast<uint64_t>(pool_.used()) * pool_.page_bytes();
-    stats.peak.device = static_cast<uint64_t>(pool_.peak()) * pool_.page_bytes();
-    stats.capacity.device = static_cast<uint64_t>(pool_.capacity()) * pool_.page_bytes();
+    AddPools(pool_, nullptr, &stats);
     stats.bytes_read = bytes_read_;
     stats.bytes_written = bytes_written_;
     return stats;
