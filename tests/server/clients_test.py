@@ -405,13 +405,15 @@ class Ends(unittest.TestCase):
         self.assertIsInstance(results[0], openai.InternalServerError)
 
     def test_a_second_signal_ends_at_once(self):
-        server, results, thread = self.run_and_stop(30000, "--shutdown-timeout", "100")
-        while not any("second signal" in line for line in server.log):
-            self.assertIsNone(server.process.poll(), server.log)
-            time.sleep(0.01)
-        self.assertEqual(server.stop(signal.SIGINT), 130)
-        thread.join()
-        self.assertIsInstance(results[0], openai.APIConnectionError)
+        for second, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
+            with self.subTest(second.name):
+                server, results, thread = self.run_and_stop(30000, "--shutdown-timeout", "100")
+                while not any("second signal" in line for line in server.log):
+                    self.assertIsNone(server.process.poll(), server.log)
+                    time.sleep(0.01)
+                self.assertEqual(server.stop(second), code)
+                thread.join()
+                self.assertIsInstance(results[0], openai.APIConnectionError)
 
     def test_a_model_that_is_missing_is_an_error(self):
         result = subprocess.run([program.PROGRAM, "serve", "--model", "/nonexistent", "--port", "0"],
