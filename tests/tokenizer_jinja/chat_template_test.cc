@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "base/error.h"
+#include "requests.h"
 
 namespace litecache::tokenizer {
 namespace {
@@ -23,31 +24,6 @@ std::string ReadFile(const fs::path& path) {
   std::ostringstream text;
   text << file.rdbuf();
   return text.str();
-}
-
-std::tm GoldenTime() {
-  std::tm time{};
-  time.tm_year = 124;
-  time.tm_mon = 6;
-  time.tm_mday = 26;
-  time.tm_hour = 9;
-  time.tm_min = 5;
-  time.tm_sec = 3;
-  time.tm_wday = 5;
-  time.tm_yday = 207;
-  return time;
-}
-
-ChatTemplateOptions OptionsOf(const ordered_json& request) {
-  ChatTemplateOptions options;
-  options.now = GoldenTime();
-  options.add_generation_prompt = request.value("add_generation_prompt", false);
-  options.continue_final_message = request.value("continue_final_message", false);
-  if (request.contains("tools")) options.tools = request["tools"];
-  if (request.contains("documents")) options.documents = request["documents"];
-  if (request.contains("variables")) options.variables = request["variables"];
-  options.special_tokens = request["special_tokens"].get<std::map<std::string, std::string>>();
-  return options;
 }
 
 const ordered_json kHello = ordered_json::parse(R"([{"role": "user", "content": "Hi"}])");
