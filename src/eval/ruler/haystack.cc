@@ -3,14 +3,13 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <limits>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "eval/python_text.h"
 #include "eval/ruler/words.h"
+#include "eval/text_files.h"
 #include "tokenizer/utf8.h"
 
 namespace litecache::eval {
@@ -53,33 +52,6 @@ std::string CollapseSpaces(std::string_view text) {
   }
   while (!out.empty() && out.back() == ' ') out.pop_back();
   return out;
-}
-
-std::string ReadFile(const std::filesystem::path& path) {
-  std::ifstream file(path, std::ios::binary);
-  if (!file) throw FileError("{}: cannot be opened", path.string());
-  std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-  if (file.bad()) throw FileError("{}: cannot be read", path.string());
-  return text;
-}
-
-std::string ReadDirectory(const std::string& path) {
-  namespace fs = std::filesystem;
-  std::vector<fs::path> files;
-  for (const auto& entry :
-       fs::recursive_directory_iterator(path, fs::directory_options::skip_permission_denied)) {
-    if (entry.is_regular_file()) files.push_back(entry.path());
-  }
-  std::sort(files.begin(), files.end());
-  std::string all;
-  for (const fs::path& file : files) {
-    const std::string text = ReadFile(file);
-    // Binary files have no place in a haystack.
-    if (text.find('\0') != std::string::npos || !tokenizer::IsValidUtf8(text)) continue;
-    all += text;
-    if (!text.empty() && text.back() != '\n') all += '\n';
-  }
-  return all;
 }
 
 }  // namespace
@@ -133,7 +105,7 @@ std::shared_ptr<const Haystack> Haystack::FromPath(const std::string& path,
   std::error_code error;
   const bool directory = fs::is_directory(path, error);
   const std::string extension = fs::path(path).extension().string();
-  std::string text = directory ? ReadDirectory(path) : ReadFile(path);
+  std::string text = ReadTexts(path);
   if (!directory && extension == ".json") {
     const auto json = nlohmann::json::parse(text, nullptr, false);
     if (!json.is_object() || !json.contains("text") || !json["text"].is_string()) {
