@@ -70,7 +70,7 @@ struct KvOptions {
   bool hata_norms = true;          // weight scores by the keys' norms
   // How a group's query heads come to one score: sum (HATA's: of their differing bits), softmax (of
   // each head's estimated products, then summed: what one head needs is not outvoted by the
-  // others, docs/benchmarks/accuracy.md), auto: softmax where there are norms, sum on a GPU.
+  // others, docs/benchmarks/accuracy.md), auto: softmax where there are norms.
   std::string hata_group = "auto";
   int loki_rank = 0;  // leading components; 0: head_dim / 4
 

@@ -135,7 +135,7 @@ void KvFlags::Declare(CLI::App& app) {
       ->group(kAdvanced);
   app.add_option("--hata-group", o.hata_group,
                  "How hata's query heads of a group come to one score: sum (of differing bits), "
-                 "softmax (of estimated products), auto: softmax, on a GPU sum")
+                 "softmax (of estimated products), auto: softmax where codes have norms")
       ->type_name("NAME")
       ->check(one_of({"auto", "sum", "softmax"}))
       ->capture_default_str()

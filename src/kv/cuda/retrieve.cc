@@ -2,6 +2,7 @@
 
 #include "base/error.h"
 #include "kv/retrieve/retrievers.h"
+#include "ops/cuda/hash_softmax_select.h"
 
 namespace litecache::kv {
 namespace {
@@ -48,24 +49,22 @@ class CudaHata final : public CudaRetriever {
   CudaHata(Device& device, const Layout& layout, const KvOptions& options,
            const Retriever& retriever)
       : format_{.bits = options.hata_bits, .norms = options.hata_norms},
-        weights_(device, layout, retriever) {
-    if (options.hata_group == "softmax") {
-      throw Unsupported(
-          "KV options: hata_group = softmax runs on the CPU only yet; use hata_group = sum or "
-          "auto");
-    }
-  }
+        score_(HataScore(options)),
+        weights_(device, layout, retriever) {}
   void Encode(Stream& stream, int64_t layer, const StepView& step, const LiteShape& shape,
               const LiteLayer& heads, const MatrixView* k) override {
     ops::cuda::HashEncode(stream, step, shape, heads, format_, weights_.Of(layer), k);
   }
   void Select(Stream& stream, int64_t layer, const StepView& step, const LiteShape& shape,
               const LiteLayer& heads, const SelectQuery& query, void* scratch) override {
-    ops::cuda::HashSelect(stream, step, shape, heads, format_, weights_.Of(layer), query, scratch);
+    const auto select =
+        score_ == ops::HashScore::kSum ? ops::cuda::HashSelect : ops::cuda::HashSoftmaxSelect;
+    select(stream, step, shape, heads, format_, weights_.Of(layer), query, scratch);
   }
 
  private:
   ops::HashFormat format_;
+  ops::HashScore score_;
   DeviceMatrices weights_;
 };
 

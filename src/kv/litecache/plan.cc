@@ -26,7 +26,7 @@ uint64_t HashOf(const std::vector<float>& values) {
   return Fnv1a({reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float)});
 }
 
-KvOptions Resolve(const KvOptions& options, const Profile* profile, DeviceType device) {
+KvOptions Resolve(const KvOptions& options, const Profile* profile) {
   KvOptions resolved = options;
   // Random projections of 256 bits find as many of the top rows as trained ones of 128 (64% on the
   // shipped model), so codes are the choice without a profile, too.
@@ -36,7 +36,7 @@ KvOptions Resolve(const KvOptions& options, const Profile* profile, DeviceType d
     resolved.hata_bits = trained ? profile->hata.rbegin()->first : 256;
   }
   if (options.hata_group == "auto") {
-    resolved.hata_group = options.hata_norms && device == DeviceType::kCpu ? "softmax" : "sum";
+    resolved.hata_group = options.hata_norms ? "softmax" : "sum";
   }
   return resolved;
 }
@@ -46,7 +46,7 @@ class LitePlan final : public CachePlan {
   LitePlan(const Layout& layout, const KvOptions& options, std::shared_ptr<const Profile> profile,
            DeviceType device)
       : device_(device),
-        options_(Resolve(options, profile.get(), device)),
+        options_(Resolve(options, profile.get())),
         profile_(std::move(profile)),
         // Nothing runs beside a layer on the CPU, where a predicted query only costs accuracy.
         prefetch_(options.prefetch == "on"),

@@ -49,12 +49,6 @@ HeadMatrices MakeWeights(const Layout& layout, const KvOptions& options, const P
   return weights;
 }
 
-ops::HashScore ScoreOf(const KvOptions& options) {
-  const bool softmax =
-      options.hata_group == "softmax" || (options.hata_group == "auto" && options.hata_norms);
-  return softmax ? ops::HashScore::kSoftmax : ops::HashScore::kSum;
-}
-
 class HataRetriever final : public Retriever {
  public:
   HataRetriever(const Layout& layout, const KvOptions& options, const Profile* profile,
@@ -62,7 +56,7 @@ class HataRetriever final : public Retriever {
       : head_dim_(layout.head_dim),
         group_(layout.q_heads / layout.kv_heads),
         format_{.bits = options.hata_bits, .norms = options.hata_norms},
-        score_(ScoreOf(options)),
+        score_(HataScore(options)),
         metadata_tokens_(MetadataTokens("hata", page_bytes, format_.block_bytes(),
                                         ops::HashFormat::kBlockTokens)),
         weights_(MakeWeights(layout, options, profile)) {}
@@ -124,6 +118,12 @@ class HataRetriever final : public Retriever {
 };
 
 }  // namespace
+
+ops::HashScore HataScore(const KvOptions& options) {
+  const bool softmax =
+      options.hata_group == "softmax" || (options.hata_group == "auto" && options.hata_norms);
+  return softmax ? ops::HashScore::kSoftmax : ops::HashScore::kSum;
+}
 
 std::unique_ptr<Retriever> CreateHataRetriever(const Layout& layout, const KvOptions& options,
                                                const Profile* profile, uint64_t page_bytes) {

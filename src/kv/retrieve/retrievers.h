@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "kv/retriever.h"
+#include "ops/hash_select.h"
 #include "ops/projection_select.h"
 #include "ops/selection.h"
 
@@ -20,6 +21,8 @@ std::unique_ptr<Retriever> CreateQuestRetriever(const Layout& layout, uint64_t p
 std::unique_ptr<Retriever> CreateLokiRetriever(const Layout& layout, const KvOptions& options,
                                                const Profile* profile, uint64_t page_bytes);
 
+// What hata_group asks for.
+ops::HashScore HataScore(const KvOptions& options);
 // Throws InvalidArgument for a rank the heads do not have.
 ops::ProjectionFormat LokiFormat(const Layout& layout, const KvOptions& options);
 

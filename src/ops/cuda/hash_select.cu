@@ -1,11 +1,10 @@
 #include <cuda_fp16.h>
 
-#include "ops/cuda/lite_select.cuh"
+#include "ops/cuda/hash_codes.cuh"
 
 namespace litecache::ops::cuda {
 namespace {
 
-constexpr int kMaxWords = 64;
 constexpr int kMaxPlanes = 8;
 
 // The group's codes against a token's, as in ops/cpu/select/hash.h: a bit that agrees with the
@@ -13,8 +12,8 @@ constexpr int kMaxPlanes = 8;
 // word.
 struct HashShared {
   int32_t base;
-  uint32_t majority[kMaxWords];
-  uint32_t plane[kMaxPlanes][kMaxWords];
+  uint32_t majority[kMaxHashWords];
+  uint32_t plane[kMaxPlanes][kMaxHashWords];
   uint32_t codes[1];  // [group][words]
 };
 
@@ -31,25 +30,11 @@ struct HashScorer {
 
   __device__ int32_t words() const { return kWords > 0 ? kWords : words_of_format; }
 
-  // code bit = (sum over c of x[c] * weight[c][bit] > 0), terms in the CPU's order. The blocks of
-  // the team share the words.
   __device__ void HashQueries(const ClusterTeam& team, const ScoreJob& job,
                               HashShared* shared) const {
     const int32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    const int32_t d = job.shape.head_dim, group = job.shape.group;
-    const int64_t bits = int64_t{32} * words();
-    const float* weight = weights + job.target.head * d * bits;
-    const int32_t own = (words() - team.rank + team.size - 1) / team.size;  // words of this block
-    for (int32_t item = warp; item < own * group; item += kTeamWarps) {
-      const int32_t w = item / group * team.size + team.rank, j = item % group;
-      const float* q = job.target.q + j * d;
-      const float* column = weight + 32 * w + lane;
-      float sum = 0;
-#pragma unroll 16
-      for (int32_t c = 0; c < d; ++c) sum = fmaf(column[c * bits], q[c], sum);
-      const uint32_t code = __ballot_sync(kFullMask, sum > 0);
-      if (lane == 0) shared->codes[j * words() + w] = code;
-    }
+    const int32_t group = job.shape.group;
+    HashOwnWords(team, job, weights, words(), shared->codes);
     if (threadIdx.x == 0) shared->base = 0;
     team.Sync();
     const int32_t shift = group % 2 == 0 ? 1 : 0;
@@ -133,7 +118,7 @@ struct HashScorer {
 void HashSelect(Stream& stream, const StepView& step, const LiteShape& shape,
                 const LiteLayer& layer, const HashFormat& format, const float* weights,
                 const SelectQuery& query, void* scratch) {
-  LC_CHECK(format.bits >= 32 && format.bits % 32 == 0 && format.words() <= kMaxWords, "{} bits",
+  LC_CHECK(format.bits >= 32 && format.bits % 32 == 0 && format.words() <= kMaxHashWords, "{} bits",
            format.bits);
   LC_CHECK(shape.group >= 1 && shape.group < (1 << kMaxPlanes), "a group of {}", shape.group);
   LC_CHECK(layer.metadata.page_rows % kSelectBlock == 0, "pages of {} tokens",

@@ -2,19 +2,51 @@
 #pragma once
 
 #include "ops/cuda/lite_select.cuh"
+#include "ops/cuda/tensor_core.cuh"
 
 namespace litecache::ops::cuda {
 
 // Scaled scores are brought into this range, so that two infinities never meet in a difference.
 constexpr float kLargestScore = 1.7014117e38f;  // half of the largest float
+constexpr float kLog2E = 1.44269504f;
 constexpr int kMaxSoftmaxGroup = 64;
 
+// Maxima are of scores times log2 e.
 struct SoftmaxShared {
   float warp_maximum[kTeamWarps][kMaxSoftmaxGroup];
   float warp_sum[kTeamWarps][kMaxSoftmaxGroup];
   float maximum[kMaxSoftmaxGroup], sum[kMaxSoftmaxGroup];  // of this block
   float team_maximum[kMaxSoftmaxGroup], factor[kMaxSoftmaxGroup];
 };
+
+// Called by all threads of a team once each warp has written its maximum and sum of every head;
+// every block then knows the team's.
+__device__ inline void CombineSoftmax(const ClusterTeam& team, int32_t group,
+                                      SoftmaxShared* shared) {
+  const int32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  __syncthreads();
+  for (int32_t j = warp; j < group; j += kTeamWarps) {
+    const float of_warp = shared->warp_maximum[lane][j];
+    const float maximum = WarpMax(of_warp);
+    const float sum = WarpSum(shared->warp_sum[lane][j] * Exp2(of_warp - maximum));
+    if (lane == 0) {
+      shared->maximum[j] = maximum;
+      shared->sum[j] = sum;
+    }
+  }
+  team.Sync();
+  if (threadIdx.x < group) {
+    const int32_t j = threadIdx.x;
+    float maximum = -kLargestScore, sum = 0;
+    for (int b = 0; b < team.size; ++b) maximum = fmaxf(maximum, *team.Of(&shared->maximum[j], b));
+    for (int b = 0; b < team.size; ++b) {
+      sum += *team.Of(&shared->sum[j], b) * Exp2(*team.Of(&shared->maximum[j], b) - maximum);
+    }
+    shared->team_maximum[j] = maximum;
+    shared->factor[j] = 1 / sum;
+  }
+  __syncthreads();
+}
 
 // Products, for kHeads query heads at a time:
 //   size_t SharedBytes(group, head_dim)         of queries, padded to a multiple of kHeads
@@ -34,8 +66,9 @@ struct SoftmaxScorer {
     products.Prepare(job, queries);
     __syncthreads();
     const int32_t origin = job.first / kSelectBlock * kSelectBlock + warp * kSelectBlock;
+    const float scale = job.scale * kLog2E;
     const auto scaled = [&](float s) {
-      return fmaxf(fminf(s * job.scale, kLargestScore), -kLargestScore);
+      return fmaxf(fminf(s * scale, kLargestScore), -kLargestScore);
     };
     for (int32_t j0 = 0; j0 < group; j0 += kHeads) {
       float maximum[kHeads], sum[kHeads];
@@ -52,7 +85,7 @@ struct SoftmaxScorer {
         for (int j = 0; j < kHeads; ++j) {
           const float x = scaled(s[j]);
           const float higher = fmaxf(maximum[j], x);
-          sum[j] = sum[j] * expf(maximum[j] - higher) + expf(x - higher);
+          sum[j] = sum[j] * Exp2(maximum[j] - higher) + Exp2(x - higher);
           maximum[j] = higher;
         }
       }
@@ -60,36 +93,14 @@ struct SoftmaxScorer {
 #pragma unroll
       for (int j = 0; j < kHeads; ++j) {
         const float highest = WarpMax(maximum[j]);
-        const float total = WarpSum(sum[j] * expf(maximum[j] - highest));
+        const float total = WarpSum(sum[j] * Exp2(maximum[j] - highest));
         if (lane == 0 && j0 + j < group) {
           shared->warp_maximum[warp][j0 + j] = highest;
           shared->warp_sum[warp][j0 + j] = total;
         }
       }
     }
-    __syncthreads();
-    for (int32_t j = warp; j < group; j += kTeamWarps) {
-      const float maximum = WarpMax(shared->warp_maximum[lane][j]);
-      const float sum =
-          WarpSum(shared->warp_sum[lane][j] * expf(shared->warp_maximum[lane][j] - maximum));
-      if (lane == 0) {
-        shared->maximum[j] = maximum;
-        shared->sum[j] = sum;
-      }
-    }
-    team.Sync();
-    if (threadIdx.x < group) {
-      const int32_t j = threadIdx.x;
-      float maximum = -kLargestScore, sum = 0;
-      for (int b = 0; b < team.size; ++b)
-        maximum = fmaxf(maximum, *team.Of(&shared->maximum[j], b));
-      for (int b = 0; b < team.size; ++b) {
-        sum += *team.Of(&shared->sum[j], b) * expf(*team.Of(&shared->maximum[j], b) - maximum);
-      }
-      shared->team_maximum[j] = maximum;
-      shared->factor[j] = 1 / sum;
-    }
-    __syncthreads();
+    CombineSoftmax(team, group, shared);
     for (int32_t t = origin; t < job.last; t += kTeamThreads) {
       float score = 0;
       for (int32_t j0 = 0; j0 < group; j0 += kHeads) {
@@ -98,7 +109,7 @@ struct SoftmaxScorer {
 #pragma unroll
         for (int j = 0; j < kHeads; ++j) {
           if (j0 + j >= group) continue;
-          score = fmaf(expf(scaled(s[j]) - shared->team_maximum[j0 + j]), shared->factor[j0 + j],
+          score = fmaf(Exp2(scaled(s[j]) - shared->team_maximum[j0 + j]), shared->factor[j0 + j],
                        score);
         }
       }

@@ -110,9 +110,7 @@ TEST_P(LiteCacheReference, RandomLivesAgreeStepByStep) {
     options.delta_update = random() % 4 != 0;
     options.slots = options.delta_update ? Pick(random, {1.0, 1.0, 1.5, 4.0}) : 1.0;
     options.hata_norms = random() % 2 == 0;
-    options.hata_group = device == "cpu" && options.hata_norms
-                             ? Pick<std::string>(random, {"sum", "softmax"})
-                             : "sum";
+    options.hata_group = options.hata_norms ? Pick<std::string>(random, {"sum", "softmax"}) : "sum";
     SCOPED_TRACE(::testing::Message()
                  << "round " << round << ": " << options.retriever << " budget "
                  << options.budget.ToString() << " sink " << options.sink_tokens << " recent "

@@ -40,5 +40,6 @@ class Bench {
 // One function a topic; bench_main.cc lists them.
 void BenchAttention(Bench& bench);
 void BenchDense(Bench& bench);
+void BenchSelect(Bench& bench);
 
 }  // namespace litecache::ops::cuda

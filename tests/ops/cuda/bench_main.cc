@@ -105,6 +105,7 @@ int Main(int argc, char** argv) {
   Bench bench(filter);
   BenchAttention(bench);
   BenchDense(bench);
+  BenchSelect(bench);
   return 0;
 }
 

@@ -1,5 +1,6 @@
 // Selections and the metadata they read, against their CPU twins.
 #include "ops/bounds_select.h"
+#include "ops/cuda/hash_softmax_select.h"
 #include "ops/cuda/lite_testing.h"
 #include "ops/exact_select.h"
 #include "ops/hash_select.h"
@@ -319,6 +320,76 @@ TEST_F(LiteSelectTest, HashCodesOfLeavingKeys) {
 // Scores come from softmax over products of `head_dim` numbers near 1: the exponents are wrong by
 // a few head_dim * 2^-24 of their terms' sizes, the scores by as much of themselves.
 constexpr double kSoftmaxTolerance = 2e-4;
+
+// Codes equal the CPU's, keys and queries being whole numbers. Several words and no multiple of
+// four of them, groups of one quad, two, and more, padded ones among them; last a context of so
+// many tokens that a warp scores several blocks.
+TEST_F(LiteSelectTest, HashedSoftmaxSelection) {
+  Random random = testing::TestRandom(16);
+  const int32_t groups[] = {4, 1, 8, 3, 7, 2, 12, 5};
+  const int64_t bits[] = {256, 128, 96, 256, 128, 256, 256, 544};
+  for (int round = 0; round < 17; ++round) {
+    LiteCase c = RandomCase(random, round);
+    c.group = groups[round % 8];
+    const HashFormat format{.bits = round == 16 ? 256 : bits[(round + round / 8) % 8],
+                            .norms = true};
+    c.metadata_token_bytes = format.token_bytes();
+    if (round == 16) {
+      c.kv_heads = 1;
+      c.past = {70001};
+      c.resident = c.dense = {};
+    }
+    Build(random, c);
+    std::vector<float> weights(static_cast<size_t>(c.kv_heads * c.head_dim * format.bits));
+    for (float& w : weights) w = static_cast<float>(Uniform(random, -3, 3));
+    const float* device_weights = Upload(weights);
+    const auto weight_of = [&](int32_t h) {
+      return weights.data() + int64_t{h} * c.head_dim * format.bits;
+    };
+    const auto keys =
+        EncodePrompt([&] { return static_cast<float>(Uniform(random, -5, 5)); },
+                     [&](const MatrixView& k) {
+                       HashEncode(*stream_, step_, shape_, layer_, format, device_weights, &k);
+                     });
+    const int64_t cols = int64_t{c.kv_heads} * c.head_dim;
+    CheckMetadata(
+        keys, [&](const std::vector<float>& of_sequence, int32_t h, const PagedMetadata& metadata) {
+          const HashEncodeWork work{.keys = of_sequence.data() + int64_t{h} * c.head_dim,
+                                    .key_stride = cols,
+                                    .begin = 0,
+                                    .count = static_cast<int64_t>(of_sequence.size()) / cols,
+                                    .weight = weight_of(h),
+                                    .metadata = metadata};
+          ops::HashEncode(*cpu_stream_, format, c.head_dim, {&work, 1});
+        });
+    if (HasFatalFailure()) return;
+    const std::vector<int32_t> refresh = RandomRefresh(random);
+    const std::vector<float> q = RandomQueries(random, true);
+    const MatrixView queries = Queries(q);
+    // Keys are about 3 head_dim^0.5 long and queries 4: estimates of a few units.
+    const float scale = 1.0f / static_cast<float>(c.head_dim);
+    void* scratch =
+        Poisoned<std::byte>(SelectScratchBytes(shape_, step_.capacity, step_.max_context));
+    HashSoftmaxSelect(*stream_, step_, shape_, layer_, format, device_weights,
+                      {.q = &queries, .scale = scale}, scratch);
+    ForEachSelection(refresh, false,
+                     [&](const std::string& where, int32_t s, int32_t h,
+                         const std::vector<int32_t>& got, Selection selection) {
+                       const std::vector<std::byte*> host =
+                           PagesOf(s, kMetadata).HostList(metadata_[static_cast<size_t>(h)]);
+                       HashSelectWork work{.q = QueryOf(q, s, h),
+                                           .scale = scale,
+                                           .weight = weight_of(h),
+                                           .metadata = {host.data(), c.metadata_page_tokens},
+                                           .selection = selection};
+                       ops::HashSelect(*cpu_stream_, format, HashScore::kSoftmax, c.group,
+                                       c.head_dim, {&work, 1});
+                       ExpectTop(where + ", bits " + std::to_string(format.bits), got,
+                                 work.selection, kSoftmaxTolerance);
+                     });
+    if (HasFatalFailure()) return;
+  }
+}
 
 TEST_F(LiteSelectTest, ExactSelection) {
   Random random = testing::TestRandom(13);
