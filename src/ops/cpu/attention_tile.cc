@@ -2,13 +2,12 @@
 
 #include <limits>
 
-#include "ops/cpu/exp2_polynomial.h"
-
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/cpu/attention_tile.cc"
 #include "hwy/foreach_target.h"
 // Highway's header comes after foreach_target.
 #include "hwy/highway.h"
+#include "ops/cpu/exp2-inl.h"
 #include "ops/cpu/simd-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -17,21 +16,6 @@ namespace HWY_NAMESPACE {
 
 // The maximum stays finite, so that two infinities never meet in a difference.
 constexpr float kLargest = std::numeric_limits<float>::max();
-
-// 2^x for x <= 0 (above counts as 0), relative error below 3e-7, 2^-126 at the least; NaN stays
-// NaN, because x86's min and max return their second operand then.
-HWY_INLINE hn::Vec<F32> Exp2(hn::Vec<F32> x) {
-  const F32 d;
-  const hn::RebindToSigned<F32> di;
-  x = hn::Max(hn::Set(d, -126.0f), hn::Min(hn::Set(d, 0.0f), x));
-  const auto n = hn::Round(x);
-  const auto r = hn::Sub(x, n);
-  auto p = hn::Set(d, kExp2Polynomial[0]);
-  for (int i = 1; i < 5; ++i) p = hn::MulAdd(p, r, hn::Set(d, kExp2Polynomial[i]));
-  p = hn::MulAdd(p, r, hn::Set(d, 1.0f));
-  const auto exponent = hn::ShiftLeft<23>(hn::ConvertTo(di, n));
-  return hn::BitCast(d, hn::Add(hn::BitCast(di, p), exponent));
-}
 
 // One vector of queries. Four chains of maxima and sums hide their latency.
 template <bool kMasked>
@@ -62,7 +46,7 @@ HWY_INLINE bool SoftmaxLanes(float* scores, int64_t rows, int64_t width, const i
   const auto highest = hn::Min(hn::Max(hn::Max(m0, m1), hn::Max(m2, m3)), hn::Set(d, kLargest));
 
   const auto probability = [&](int64_t row) HWY_ATTR {
-    auto p = Exp2(hn::Sub(hn::Load(d, scores + row * width), highest));
+    auto p = Exp2(d, hn::Sub(hn::Load(d, scores + row * width), highest));
     if constexpr (kMasked) p = hn::IfThenElseZero(visible(row), p);
     hn::Store(p, d, scores + row * width);
     return p;
@@ -78,7 +62,7 @@ HWY_INLINE bool SoftmaxLanes(float* scores, int64_t rows, int64_t width, const i
   const auto total = hn::Add(hn::Add(s0, s1), hn::Add(s2, s3));
 
   // Before the first visible row the maximum is -kLargest and the sums are 0: any factor does.
-  const auto scale = Exp2(hn::Sub(old, highest));
+  const auto scale = Exp2(d, hn::Sub(old, highest));
   hn::Store(highest, d, maximum);
   hn::Store(scale, d, factor);
   hn::Store(hn::MulAdd(hn::Load(d, sum), scale, total), d, sum);

@@ -12,7 +12,6 @@
 namespace litecache::ops::cpu {
 namespace {
 
-constexpr float kLog2E = 1.44269504f;
 constexpr int64_t kAhead = 8;  // rows asked for before they are read
 
 struct Piece {
@@ -44,7 +43,7 @@ void Estimate(const Piece& piece, int64_t group) {
   for (int64_t j = 0; j < group; ++j) {
     float* x = weights + j * count;
     for (int64_t i = 0; i < count; ++i) x[i] = w.logits[j * w.logit_stride + ids[i]];
-    maximum[j] = SoftmaxPiece(x, count, 1).maximum * kLog2E;
+    maximum[j] = SoftmaxPiece(x, count, 1).maximum;
     double total = 0;
     for (int64_t i = 0; i < count; ++i) total += static_cast<double>(sizes[i]) * x[i];
     sum[j] = static_cast<float>(total);

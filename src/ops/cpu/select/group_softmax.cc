@@ -9,6 +9,7 @@
 #include "hwy/foreach_target.h"
 // Highway's header comes after foreach_target.
 #include "hwy/highway.h"
+#include "ops/cpu/exp2-inl.h"
 #include "ops/cpu/simd-inl.h"
 
 #ifndef LITECACHE_OPS_CPU_SELECT_GROUP_SOFTMAX_
@@ -17,6 +18,7 @@ namespace litecache::ops::cpu {
 namespace {
 // Scores are brought into this range, so that two infinities never meet in a difference.
 constexpr float kLargest = std::numeric_limits<float>::max() / 2;
+constexpr float kLog2E = 1.44269504f;
 }  // namespace
 }  // namespace litecache::ops::cpu
 #endif
@@ -25,39 +27,47 @@ HWY_BEFORE_NAMESPACE();
 namespace litecache::ops::cpu {
 namespace HWY_NAMESPACE {
 
+// Four chains hide the latency of maxima and sums.
+float Maximum(const float* x, int64_t n) {
+  const F32 d;
+  const auto lanes = static_cast<int64_t>(hn::Lanes(d));
+  const auto least = hn::Set(d, -kLargest);
+  auto m0 = least, m1 = least, m2 = least, m3 = least;
+  int64_t i = 0;
+  for (; i + 4 * lanes <= n; i += 4 * lanes) {
+    m0 = hn::Max(hn::LoadU(d, x + i), m0);
+    m1 = hn::Max(hn::LoadU(d, x + i + lanes), m1);
+    m2 = hn::Max(hn::LoadU(d, x + i + 2 * lanes), m2);
+    m3 = hn::Max(hn::LoadU(d, x + i + 3 * lanes), m3);
+  }
+  for (; i + lanes <= n; i += lanes) m0 = hn::Max(hn::LoadU(d, x + i), m0);
+  float rest = -kLargest;
+  for (; i < n; ++i) rest = std::max(rest, x[i]);
+  return std::max(rest, hn::GetLane(hn::MaxOfLanes(d, hn::Max(hn::Max(m0, m1), hn::Max(m2, m3)))));
+}
+
 void ExpPiece(float* x, int64_t n, float scale, float* maximum, float* sum) {
   const F32 d;
   const auto lanes = static_cast<int64_t>(hn::Lanes(d));
-  auto highest = hn::Set(d, -kLargest);
-  float rest = -kLargest;
-  const auto scaled = [&](auto tag, int64_t i) HWY_ATTR {
-    const auto v = hn::Mul(hn::LoadU(tag, x + i), hn::Set(tag, scale));
-    return hn::Max(hn::Min(v, hn::Set(tag, kLargest)), hn::Set(tag, -kLargest));
+  const float factor = scale * kLog2E;
+  const float highest = std::clamp(Maximum(x, n) * factor, -kLargest, kLargest);
+  const auto exponential = [&](auto tag, int64_t i) HWY_ATTR {
+    const auto v = hn::MulSub(hn::LoadU(tag, x + i), hn::Set(tag, factor), hn::Set(tag, highest));
+    const auto e = Exp2(tag, v);
+    hn::StoreU(e, tag, x + i);
+    return e;
   };
+  auto s0 = hn::Zero(d), s1 = s0;
   int64_t i = 0;
-  for (; i + lanes <= n; i += lanes) {
-    const auto v = scaled(d, i);
-    highest = hn::Max(highest, v);
-    hn::StoreU(v, d, x + i);
+  for (; i + 2 * lanes <= n; i += 2 * lanes) {
+    s0 = hn::Add(s0, exponential(d, i));
+    s1 = hn::Add(s1, exponential(d, i + lanes));
   }
-  const F32x1 d1;
-  for (; i < n; ++i) {
-    x[i] = hn::GetLane(scaled(d1, i));
-    rest = std::max(rest, x[i]);
-  }
-  *maximum = std::max(rest, hn::GetLane(hn::MaxOfLanes(d, highest)));
-  auto total = hn::Zero(d);
+  for (; i + lanes <= n; i += lanes) s0 = hn::Add(s0, exponential(d, i));
   float tail = 0;
-  for (i = 0; i + lanes <= n; i += lanes) {
-    const auto e = Exp(d, hn::Sub(hn::LoadU(d, x + i), hn::Set(d, *maximum)));
-    total = hn::Add(total, e);
-    hn::StoreU(e, d, x + i);
-  }
-  for (; i < n; ++i) {
-    x[i] = hn::GetLane(Exp(d1, hn::Set(d1, x[i] - *maximum)));
-    tail += x[i];
-  }
-  *sum = hn::GetLane(hn::SumOfLanes(d, total)) + tail;
+  for (; i < n; ++i) tail += hn::GetLane(exponential(F32x1(), i));
+  *maximum = highest;
+  *sum = hn::GetLane(hn::SumOfLanes(d, hn::Add(s0, s1))) + tail;
 }
 
 void WeightedSum(const float* x, int64_t stride, int64_t heads, const float* factors, int64_t n,
@@ -93,7 +103,7 @@ void SoftmaxFactors(const SoftmaxPart* parts, int64_t pieces, int64_t heads, flo
     for (int64_t p = 0; p < pieces; ++p) maximum = std::max(maximum, parts[p * heads + j].maximum);
     for (int64_t p = 0; p < pieces; ++p) {
       const SoftmaxPart& part = parts[p * heads + j];
-      factors[p * heads + j] = std::exp(part.maximum - maximum);
+      factors[p * heads + j] = std::exp2(part.maximum - maximum);
       sum += part.sum * factors[p * heads + j];
     }
     for (int64_t p = 0; p < pieces; ++p) factors[p * heads + j] /= sum;

@@ -8,11 +8,11 @@ namespace litecache::ops::cpu {
 // Candidates come in pieces; a piece's scores become exponentials relative to its own maximum, so
 // that no pass over all candidates has to end before.
 struct SoftmaxPart {
-  float maximum;  // of scale * score
+  float maximum;  // of scale * score * log2 e
   float sum;      // of the exponentials
 };
 
-// x[i] = exp(scale * x[i] - part.maximum), i < n, n >= 1.
+// x[i] = exp(scale * x[i]) / 2^part.maximum, i < n, n >= 1; at the least 2^-126.
 SoftmaxPart SoftmaxPiece(float* x, int64_t n, float scale);
 
 // factors[p][j] makes probabilities of piece p's exponentials of head j. parts [pieces][heads].
