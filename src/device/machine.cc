@@ -38,6 +38,14 @@ int GpuIndex(const std::string& name) {
 
 }  // namespace
 
+void UseGraphs([[maybe_unused]] Stream& stream, [[maybe_unused]] bool use) {
+#ifdef LITECACHE_CUDA
+  if (stream.device_type() != DeviceType::kCuda) return;
+  AsCuda(stream).UseGraphs(use);
+  AsCuda(stream).DropGraphs();
+#endif
+}
+
 Machine OpenMachine(const std::string& name, int threads) {
   Machine machine;
   machine.cpu = std::make_unique<CpuDevice>(threads);

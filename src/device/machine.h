@@ -21,4 +21,8 @@ struct Machine {
 // another name, Unsupported for a build without CUDA, DeviceError where the GPU cannot be used.
 Machine OpenMachine(const std::string& name, int threads);
 
+// Whether decode steps of a GPU's stream are replayed as graphs (they are unless this says no).
+// Forgets those recorded so far. Of a CPU's stream: nothing.
+void UseGraphs(Stream& stream, bool use);
+
 }  // namespace litecache

@@ -13,6 +13,10 @@ void CheckBackend(const std::string& policy, DeviceType device) {
       policy);
 }
 
+void CachePlan::Impose(std::shared_ptr<const ImposedReuse>) {
+  throw Unsupported("reuse is imposed on the lookups of policy litecache only");
+}
+
 std::unique_ptr<CachePlan> MakeCachePlan(const Layout& layout, const KvOptions& options,
                                          std::shared_ptr<const Profile> profile,
                                          DeviceType device) {

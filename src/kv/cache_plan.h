@@ -7,6 +7,7 @@
 
 #include "kv/cache.h"
 #include "kv/head_plan.h"
+#include "kv/imposed_reuse.h"
 #include "litecache/kv_options.h"
 
 namespace litecache::kv {
@@ -33,6 +34,9 @@ class CachePlan {
   // One resident head less, the one that is easiest to reuse: what the memory planner asks for
   // where the device's memory is too small (CLO section 4). False where there is none to drop.
   virtual bool DropResidentHead() { return false; }
+  // Caches created from here on do what a measurement imposes on their lookups. Throws Unsupported
+  // for policies without.
+  virtual void Impose(std::shared_ptr<const ImposedReuse> reuse);
   // What the device's part of the KV memory holds, in words.
   virtual std::string DeviceHolds() const { return ""; }
   // What the policy's settings came to, one line a fact; empty where the heads' roles say it.

@@ -7,11 +7,13 @@
 
 #include "base/error.h"
 #include "base/units.h"
+#include "device/sections.h"
 #include "kv/cache.h"
 #include "kv/cache_plan.h"
 #include "kv/layout.h"
 #include "kv/page_pool.h"
 #include "kv/pool_stats.h"
+#include "kv/row_store.h"
 #include "kv/sequence_table.h"
 #include "kv/step_check.h"
 #include "ops/attention.h"
@@ -20,7 +22,7 @@
 namespace litecache::kv {
 namespace {
 
-class FullCache final : public Cache {
+class FullCache final : public Cache, public RowStore {
  public:
   FullCache(Device& device, const Layout& layout, uint64_t budget_bytes)
       : layout_(layout),
@@ -82,18 +84,25 @@ class FullCache final : public Cache {
   void Attend(Stream& stream, int64_t layer, const Step& step, const MatrixView& q,
               const MatrixView& k, const MatrixView& v, float scale,
               const MatrixView& out) override {
+    StoreRows(stream, layer, step, q, k, v);
+    const SectionScope section(stream, Section::kAttention);
+    ops::Attention(stream, geometry_, views_, q, layout_.q_heads, scale, out);
+    const uint64_t head_rows = static_cast<uint64_t>(layout_.kv_heads) * geometry_.row_bytes();
+    bytes_read_ += static_cast<uint64_t>(visible_rows_) * head_rows;
+  }
+
+  void StoreRows(Stream& stream, int64_t layer, const Step& step, const MatrixView&,
+                 const MatrixView& k, const MatrixView& v) override {
     LC_CHECK(layer >= 0 && layer < layout_.layers);
-    LC_CHECK(views_.size() == step.sequences.size(), "Attend() outside of BeginStep/EndStep");
+    const SectionScope section(stream, Section::kManagement);
+    LC_CHECK(views_.size() == step.sequences.size(), "a layer outside of BeginStep/EndStep");
     for (size_t i = 0; i < views_.size(); ++i) {
       const SequenceId id = step.sequences[i].id;
       views_[i].pages = table_.Lists(id) + layer * layout_.kv_heads;
       views_[i].pages_per_head = table_.Blocks(id);
     }
     ops::AppendKv(stream, geometry_, views_, k, v);
-    ops::Attention(stream, geometry_, views_, q, layout_.q_heads, scale, out);
-    const uint64_t head_rows = static_cast<uint64_t>(layout_.kv_heads) * geometry_.row_bytes();
-    bytes_read_ += static_cast<uint64_t>(visible_rows_) * head_rows;
-    bytes_written_ += static_cast<uint64_t>(step.rows) * head_rows;
+    bytes_written_ += static_cast<uint64_t>(step.rows * layout_.kv_heads) * geometry_.row_bytes();
   }
 
   void EndStep(const Step& step) override {

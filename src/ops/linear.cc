@@ -1,5 +1,6 @@
 #include "ops/linear.h"
 
+#include "device/sections.h"
 #include "ops/cpu/ops.h"
 #include "ops/cuda/available.h"
 #include "ops/cuda/dense.h"
@@ -8,6 +9,7 @@ namespace litecache::ops {
 
 void Linear(Stream& stream, const MatrixView& x, std::span<const LinearPart> parts,
             Epilogue epilogue) {
+  const SectionScope section(stream, Section::kProducts);
   if constexpr (cuda::kAvailable) {
     if (cuda::RunsHere(stream)) return cuda::Linear(stream, x, parts, epilogue);
   }

@@ -5,15 +5,16 @@
 
 #include "kv/cache.h"
 #include "kv/head_plan.h"
+#include "kv/imposed_reuse.h"
 #include "kv/litecache/shape.h"
 #include "kv/retriever.h"
 
 namespace litecache::kv {
 
-// device: a CudaDevice.
+// device: a CudaDevice. imposed: null without.
 std::unique_ptr<Cache> CreateCudaLiteCache(Device& device, const Shape& shape, const HeadPlan& plan,
                                            const KvOptions& options,
                                            std::unique_ptr<Retriever> retriever,
-                                           const TierBytes& budget);
+                                           const TierBytes& budget, const ImposedReuse* imposed);
 
 }  // namespace litecache::kv

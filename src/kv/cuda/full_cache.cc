@@ -5,11 +5,13 @@
 #include <vector>
 
 #include "base/error.h"
+#include "device/sections.h"
 #include "kv/cuda/device_pages.h"
 #include "kv/cuda/step_block.h"
 #include "kv/layout.h"
 #include "kv/page_pool.h"
 #include "kv/pool_stats.h"
+#include "kv/row_store.h"
 #include "kv/sequence_table.h"
 #include "kv/step_check.h"
 #include "ops/cuda/attention.h"
@@ -18,7 +20,7 @@
 namespace litecache::kv {
 namespace {
 
-class CudaFullCache final : public Cache {
+class CudaFullCache final : public Cache, public RowStore {
  public:
   CudaFullCache(Device& device, const Layout& layout, uint64_t budget_bytes)
       : device_(device),
@@ -99,19 +101,25 @@ class CudaFullCache final : public Cache {
               const MatrixView& out) override {
     LC_CHECK(layer >= 0 && layer < layout_.layers);
     if (layer == 0) block_.Send(stream);
-    const ops::cuda::RowTable table{
-        .table = ops::cuda::kResident,
-        .lists = static_cast<int32_t>(page_layout_.pages_per_block),
-        .page_rows = static_cast<int32_t>(page_layout_.page_tokens),
-        .format = format_,
-        .list_of_head = lists_.as<int32_t>() + layer * layout_.kv_heads};
+    const ops::cuda::RowTable table = Rows(layer);
     const auto attend = [&](const ops::cuda::StepView& view) {
+      Mark(stream, Section::kManagement);
       ops::cuda::AppendRows(stream, view, layout_.kv_heads, table, k, v);
+      const SectionScope section(stream, Section::kAttention);
       ops::cuda::PagedAttention(stream, view, layout_.kv_heads, table, q, layout_.q_heads, scale,
                                 out, scratch_.data());
     };
     if (block_.decoding() > 0) attend(block_.Decoding(context_));
     for (int64_t i = 0; i < block_.prefilling(); ++i) attend(block_.Prefilling(i));
+  }
+
+  void StoreRows(Stream& stream, int64_t layer, const Step& step, const MatrixView&,
+                 const MatrixView& k, const MatrixView& v) override {
+    LC_CHECK(layer >= 0 && layer < layout_.layers && step.decode_rows == 0);
+    if (layer == 0) block_.Send(stream);
+    for (int64_t i = 0; i < block_.prefilling(); ++i) {
+      ops::cuda::AppendRows(stream, block_.Prefilling(i), layout_.kv_heads, Rows(layer), k, v);
+    }
   }
 
   void EndStep(const Step& step) override {
@@ -132,6 +140,14 @@ class CudaFullCache final : public Cache {
   }
 
  private:
+  ops::cuda::RowTable Rows(int64_t layer) const {
+    return {.table = ops::cuda::kResident,
+            .lists = static_cast<int32_t>(page_layout_.pages_per_block),
+            .page_rows = static_cast<int32_t>(page_layout_.page_tokens),
+            .format = format_,
+            .list_of_head = lists_.as<int32_t>() + layer * layout_.kv_heads};
+  }
+
   Device& device_;
   Layout layout_;
   PageLayout page_layout_;

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "device/sections.h"
 #include "kv/cuda/create_lite_cache.h"
 #include "kv/pool_stats.h"
 #include "ops/cuda/rows.h"
@@ -63,7 +64,7 @@ class ConstantsBuilder {
 
 CudaLiteCache::CudaLiteCache(CudaDevice& device, const Shape& shape, const HeadPlan& plan,
                              const KvOptions& options, std::unique_ptr<Retriever> retriever,
-                             const TierBytes& budget)
+                             const TierBytes& budget, const ImposedReuse* imposed)
     : device_(device),
       host_(device),
       tiers_(device, host_, shape, plan, budget),
@@ -76,6 +77,11 @@ CudaLiteCache::CudaLiteCache(CudaDevice& device, const Shape& shape, const HeadP
       block_(device) {
   if (options.measure_recall) {
     throw Unsupported("measure_recall runs on the CPU only (--device cpu)");
+  }
+  if (imposed != nullptr) {
+    imposed_steps_ = imposed->steps;
+    imposed_ = device.Allocate(imposed->heads.size() * sizeof(ops::ImposedHead));
+    device.Upload(imposed_.data(), imposed->heads.data(), imposed_.size());
   }
   const Layout& layout = shape.layout;
   const auto heads = static_cast<size_t>(layout.kv_heads);
@@ -96,6 +102,7 @@ CudaLiteCache::CudaLiteCache(CudaDevice& device, const Shape& shape, const HeadP
       resident[h] = static_cast<int32_t>(shape.resident_list[index]);
       metadata[h] = static_cast<int32_t>(shape.metadata_list[index]);
       staging[h] = offloaded[h] < 0 ? -1 : staged++;
+      resident_selecting_ += offloaded[h] < 0 && !settings.dense;
       dense[h] = settings.dense;
       tau[h] = settings.tau;
     }
@@ -321,6 +328,13 @@ bool CudaLiteCache::HasOffloaded(int64_t layer) const {
   return false;
 }
 
+ops::cuda::ImposedLayer CudaLiteCache::Imposed(int64_t layer) const {
+  const Layout& layout = tiers_.shape.layout;
+  return {.heads = imposed_.as<const ops::ImposedHead>() + layer * layout.kv_heads,
+          .steps = static_cast<int32_t>(imposed_steps_),
+          .stride = static_cast<int32_t>(layout.layers * layout.kv_heads)};
+}
+
 // The first decode step after a prompt: sink and recent rows, and the top-k of the prompt's last
 // query (litecache section 4, step 0), of all layers.
 void CudaLiteCache::Start(Stream& stream, float scale) {
@@ -365,9 +379,14 @@ void CudaLiteCache::Decide(Stream& stream, int64_t layer_index, const MatrixView
     ops::cuda::CopyRows(stream, step, shape.layout.kv_heads, layer.slots, layer.store,
                         {.kind = RowRange::kLeaving, .recent = static_cast<int32_t>(shape.recent)});
   }
+  Mark(stream, Section::kRetrieval);
   scorer_->Encode(stream, layer_index, step, lite_shape_, layer, nullptr);
   if (!offloaded) return;
+  Mark(stream, Section::kManagement);
   ops::cuda::Lookup(stream, step, lite_shape_, layer, aggregation_, q);
+  if (imposed_steps_ > 0) {
+    ops::cuda::ImposeHits(stream, step, lite_shape_, layer, Imposed(layer_index));
+  }
   ops::cuda::MoveKept(stream, step, lite_shape_, layer);
 }
 
@@ -378,13 +397,21 @@ void CudaLiteCache::AttendDecoding(Stream& stream, int64_t index, const MatrixVi
   const LiteLayer& layer = layers_[static_cast<size_t>(index)];
   const StepView step = block_.Decoding(context_);
   const bool offloaded = HasOffloaded(index);
+  Mark(stream, Section::kManagement);
   Decide(stream, index, q);
+  Mark(stream, Section::kRetrieval);
   scorer_->Select(stream, index, step, lite_shape_, layer, {.q = &q, .scale = scale},
                   scratch_.data());
+  Mark(stream, Section::kManagement);
+  if (offloaded && imposed_steps_ > 0) {
+    ops::cuda::ImposeOverlap(stream, step, lite_shape_, layer, Imposed(index), scratch_.data());
+  }
   if (offloaded) {
     ops::cuda::UpdateSlots(stream, step, lite_shape_, layer, delta_, /*fill=*/false,
                            scratch_.data());
+    Mark(stream, Section::kTransfer);
     ops::cuda::PullRows(stream, step, lite_shape_, layer, kPullBlocks);
+    Mark(stream, Section::kManagement);
     ops::cuda::AppendRows(stream, step, shape.layout.kv_heads, layer.slots, k, v);
   }
   if (shape.resident > 0) {
@@ -402,6 +429,7 @@ void CudaLiteCache::AttendDecoding(Stream& stream, int64_t index, const MatrixVi
   tables.selected = layer.selected;
   tables.selected_count = layer.selected_count;
   tables.max_selected = lite_shape_.max_rows;
+  const SectionScope section(stream, Section::kAttention);
   ops::cuda::HybridAttention(stream, step, shape.layout.kv_heads, tables, q, shape.layout.q_heads,
                              scale, out, scratch_.data());
 }
@@ -417,7 +445,7 @@ RowTable CudaLiteCache::Staging(int64_t layer) const {
 
 void CudaLiteCache::AttendPrompt(Stream& stream, int64_t index, int64_t sequence,
                                  const MatrixView& q, const MatrixView& k, const MatrixView& v,
-                                 float scale, const MatrixView& out) {
+                                 float scale, const MatrixView* out) {
   const Shape& shape = tiers_.shape;
   const int64_t kv_heads = shape.layout.kv_heads;
   const LiteLayer& layer = layers_[static_cast<size_t>(index)];
@@ -430,14 +458,17 @@ void CudaLiteCache::AttendPrompt(Stream& stream, int64_t index, int64_t sequence
   scorer_->Encode(stream, index, step, lite_shape_, layer, &k);
   const auto attend = [&](const RowTable& table) {
     ops::cuda::AppendRows(stream, step, kv_heads, table, k, v);
-    ops::cuda::PagedAttention(stream, step, kv_heads, table, q, shape.layout.q_heads, scale, out,
+    if (out == nullptr) return;
+    ops::cuda::PagedAttention(stream, step, kv_heads, table, q, shape.layout.q_heads, scale, *out,
                               scratch_.data());
   };
   if (HasOffloaded(index)) {
     ops::cuda::KeepLastQueries(stream, step, lite_shape_, layer, q);
-    const RowTable staging = Staging(index);
-    ops::cuda::CopyRows(stream, step, kv_heads, layer.store, staging, {.kind = RowRange::kPast});
-    attend(staging);
+    if (out != nullptr) {
+      const RowTable staging = Staging(index);
+      ops::cuda::CopyRows(stream, step, kv_heads, layer.store, staging, {.kind = RowRange::kPast});
+      attend(staging);
+    }
     ops::cuda::AppendRows(stream, step, kv_heads, layer.store, k, v);
   }
   if (shape.resident > 0) attend(layer.resident);
@@ -450,10 +481,19 @@ void CudaLiteCache::Attend(Stream& stream, int64_t layer, const Step& step, cons
   Start(stream, scale);
   if (block_.decoding() > 0) AttendDecoding(stream, layer, q, k, v, scale, out);
   for (int64_t i = 0; i < block_.prefilling(); ++i) {
-    AttendPrompt(stream, layer, i, q, k, v, scale, out);
+    AttendPrompt(stream, layer, i, q, k, v, scale, &out);
   }
   if (layer + 1 == tiers_.shape.layout.layers) {
     counters_->Receive(stream, heads_.size() * sizeof(DeviceHeadCounters));
+  }
+}
+
+void CudaLiteCache::StoreRows(Stream& stream, int64_t layer, const Step& step, const MatrixView& q,
+                              const MatrixView& k, const MatrixView& v) {
+  LC_CHECK(layer >= 0 && layer < tiers_.shape.layout.layers && step.decode_rows == 0);
+  Start(stream, /*scale=*/1);
+  for (int64_t i = 0; i < block_.prefilling(); ++i) {
+    AttendPrompt(stream, layer, i, q, k, v, /*scale=*/1, /*out=*/nullptr);
   }
 }
 
@@ -472,6 +512,11 @@ void CudaLiteCache::EndStep(const Step& step) {
     // What a head keeps at most; heads with a carry of fewer rows read a little less.
     const int64_t rows = std::min(n, shape.sink + shape.Rows(n) + shape.recent);
     stats_.bytes_read += static_cast<uint64_t>(rows) * heads * shape.format.row_bytes();
+    if (shape.AllFit(n)) continue;
+    lookup_candidates_ += shape.Candidates(n);
+    ++lookup_sequences_;
+    stats_.bytes_scored +=
+        static_cast<uint64_t>(resident_selecting_) * retriever_->BytesScored(shape.Candidates(n));
   }
   growth_.Commit(step);
 }
@@ -480,6 +525,11 @@ Stats CudaLiteCache::GetStats() const {
   Stats stats = stats_;
   AddPools(tiers_.device, &tiers_.host, &stats);
   AddLookups(Heads(), &stats);
+  // Which sequence's heads missed only the device knows: counted with the sequences' mean length.
+  if (lookup_sequences_ > 0) {
+    stats.bytes_scored += (stats.lookups - stats.hits) *
+                          retriever_->BytesScored(lookup_candidates_ / lookup_sequences_);
+  }
   for (const HeadCounters& head : Heads()) {
     stats.miss.rows += head.rows_moved;
     stats.miss.bytes += head.rows_moved * tiers_.shape.store_format.row_bytes();
@@ -540,10 +590,10 @@ std::vector<float> CudaLiteCache::Label(SequenceId id, int64_t layer, int64_t he
 std::unique_ptr<Cache> CreateCudaLiteCache(Device& device, const Shape& shape, const HeadPlan& plan,
                                            const KvOptions& options,
                                            std::unique_ptr<Retriever> retriever,
-                                           const TierBytes& budget) {
+                                           const TierBytes& budget, const ImposedReuse* imposed) {
   LC_CHECK(device.type() == DeviceType::kCuda);
   return std::make_unique<CudaLiteCache>(static_cast<CudaDevice&>(device), shape, plan, options,
-                                         std::move(retriever), budget);
+                                         std::move(retriever), budget, imposed);
 }
 
 }  // namespace litecache::kv

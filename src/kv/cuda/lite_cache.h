@@ -11,20 +11,23 @@
 #include "kv/cuda/device_pages.h"
 #include "kv/cuda/retrieve.h"
 #include "kv/cuda/step_block.h"
+#include "kv/imposed_reuse.h"
 #include "kv/litecache/growth.h"
 #include "kv/litecache/tiers.h"
 #include "kv/retriever.h"
+#include "kv/row_store.h"
 #include "kv/step_check.h"
 #include "ops/cuda/attention.h"
+#include "ops/cuda/impose_reuse.h"
 #include "ops/cuda/litecache.h"
 
 namespace litecache::kv {
 
-class CudaLiteCache final : public Cache {
+class CudaLiteCache final : public Cache, public RowStore {
  public:
   CudaLiteCache(CudaDevice& device, const Shape& shape, const HeadPlan& plan,
                 const KvOptions& options, std::unique_ptr<Retriever> retriever,
-                const TierBytes& budget);
+                const TierBytes& budget, const ImposedReuse* imposed = nullptr);
 
   std::string_view policy() const override { return "litecache"; }
   const Layout& layout() const override { return tiers_.shape.layout; }
@@ -43,6 +46,8 @@ class CudaLiteCache final : public Cache {
   void Attend(Stream& stream, int64_t layer, const Step& step, const MatrixView& q,
               const MatrixView& k, const MatrixView& v, float scale,
               const MatrixView& out) override;
+  void StoreRows(Stream& stream, int64_t layer, const Step& step, const MatrixView& q,
+                 const MatrixView& k, const MatrixView& v) override;
   void EndStep(const Step& step) override;
 
   // What the last step that was waited for has counted.
@@ -73,9 +78,11 @@ class CudaLiteCache final : public Cache {
   void Decide(Stream& stream, int64_t layer, const MatrixView& q);
   void AttendDecoding(Stream& stream, int64_t layer, const MatrixView& q, const MatrixView& k,
                       const MatrixView& v, float scale, const MatrixView& out);
+  // out: null where nothing is attended.
   void AttendPrompt(Stream& stream, int64_t layer, int64_t index, const MatrixView& q,
-                    const MatrixView& k, const MatrixView& v, float scale, const MatrixView& out);
+                    const MatrixView& k, const MatrixView& v, float scale, const MatrixView* out);
   bool HasOffloaded(int64_t layer) const;
+  ops::cuda::ImposedLayer Imposed(int64_t layer) const;
   // `rows` of every offloaded head.
   void Count(int64_t rows, Traffic* traffic) const;
   ops::cuda::RowTable Staging(int64_t layer) const;
@@ -90,6 +97,8 @@ class CudaLiteCache final : public Cache {
   bool delta_;
   ops::cuda::LiteShape lite_shape_;
   std::vector<ops::cuda::LiteLayer> layers_;
+  Buffer imposed_;  // ImposedHead [steps][layers][kv_heads], of measurements; else empty
+  int64_t imposed_steps_ = 0;
   Buffer constants_;                           // lists of heads, thresholds, importance
   std::vector<const int32_t*> staging_lists_;  // [layers], in constants_
   std::unique_ptr<Mirror> counters_;           // DeviceHeadCounters [layers][kv_heads]
@@ -107,6 +116,9 @@ class CudaLiteCache final : public Cache {
   int64_t context_ = 0;
   // Counted on the host, from lengths.
   Stats stats_;
+  int64_t resident_selecting_ = 0;  // resident heads that attend a selection
+  // Candidates and number of (sequence, step) whose heads look up.
+  int64_t lookup_candidates_ = 0, lookup_sequences_ = 0;
   mutable std::vector<HeadCounters> heads_;
 };
 

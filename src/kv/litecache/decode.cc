@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <cstring>
 #include <numeric>
+#include <utility>
 
 #include "base/error.h"
+#include "device/sections.h"
 
 namespace litecache::kv {
 namespace {
@@ -15,14 +17,27 @@ constexpr float kAlwaysRefresh = 2;
 }  // namespace
 
 DecodePath::DecodePath(Tiers& tiers, Retriever& retriever, Spiller& spiller, RecallMeter* recall,
-                       Counters& counters, const KvOptions& options)
+                       Counters& counters, const KvOptions& options,
+                       std::shared_ptr<const ImposedReuse> imposed)
     : tiers_(tiers),
       retriever_(retriever),
       spiller_(spiller),
       recall_(recall),
       counters_(counters),
       aggregation_(AggregationOf(options)),
-      refresher_(tiers, retriever, options.delta_update) {}
+      refresher_(tiers, retriever, options.delta_update),
+      imposed_(std::move(imposed)) {}
+
+ops::ImposedHead DecodePath::Imposed(int64_t layer, int64_t head,
+                                     const SequenceView& sequence) const {
+  if (imposed_ == nullptr) return {};
+  const int32_t step =
+      ops::ImposedStep(static_cast<int32_t>(sequence.past), static_cast<int32_t>(sequence.row),
+                       static_cast<int32_t>(imposed_->steps));
+  const Layout& layout = tiers_.shape.layout;
+  return imposed_->heads[static_cast<size_t>(step * layout.layers * layout.kv_heads +
+                                             tiers_.shape.Index(layer, head))];
+}
 
 template <class Body>
 void DecodePath::ForEachOffloaded(int64_t layer, std::span<const SequenceView> sequences,
@@ -38,6 +53,7 @@ void DecodePath::ForEachOffloaded(int64_t layer, std::span<const SequenceView> s
 
 void DecodePath::Prepare(Stream& stream, int64_t layer, std::span<const SequenceView> sequences,
                          const MatrixView& q, float scale, bool predicted) {
+  const SectionScope section(stream, Section::kManagement);
   Fill(stream, layer, sequences, scale);
   spills_.clear();
   for (const SequenceView& sequence : sequences) {
@@ -163,7 +179,8 @@ void DecodePath::Decide(Stream& stream, int64_t layer, std::span<const SequenceV
     HeadCounters& counters = Head(layer, head);
     ++counters.lookups;
     counters.similarity += static_cast<double>(lookup.similarity);
-    if (lookup.hit) {
+    const ops::ImposedHead imposed = Imposed(layer, head, sequence);
+    if (imposed.hit < 0 ? lookup.hit : imposed.hit == 1) {
       ++counters.hits;
       return;
     }
@@ -174,7 +191,8 @@ void DecodePath::Decide(Stream& stream, int64_t layer, std::span<const SequenceV
                           .begin = shape.SinkRows(n),
                           .end = shape.RecentBegin(n),
                           .k = shape.Rows(n),
-                          .capacity = shape.CacheSlots(n)});
+                          .capacity = shape.CacheSlots(n),
+                          .kept = imposed.kept});
   });
   refresher_.Run(stream, layer, scale, refreshes_);
   Traffic& traffic = predicted ? counters_.stats.prefetch : counters_.stats.miss;
@@ -287,10 +305,13 @@ void DecodePath::Attend(Stream& stream, int64_t layer, std::span<const SequenceV
                         const MatrixView& q, const MatrixView& k, const MatrixView& v, float scale,
                         const MatrixView& out) {
   const Shape& shape = tiers_.shape;
+  Mark(stream, Section::kManagement);
   Append(layer, sequences, k, v);
+  Mark(stream, Section::kRetrieval);
   SelectResident(stream, layer, sequences, q, scale);
   if (recall_ != nullptr) MeasureHeld(stream, layer, sequences, q, scale);
 
+  const SectionScope section(stream, Section::kAttention);
   parts_.clear();
   part_begins_.clear();
   attends_.clear();

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/matrix_view.h"
+#include "kv/imposed_reuse.h"
 #include "kv/litecache/counters.h"
 #include "kv/litecache/refresh.h"
 #include "kv/litecache/spill.h"
@@ -20,9 +21,10 @@ namespace litecache::kv {
 
 class DecodePath {
  public:
-  // recall: null unless asked for.
+  // recall, imposed: null unless asked for.
   DecodePath(Tiers& tiers, Retriever& retriever, Spiller& spiller, RecallMeter* recall,
-             Counters& counters, const KvOptions& options);
+             Counters& counters, const KvOptions& options,
+             std::shared_ptr<const ImposedReuse> imposed);
 
   // Lookups of a layer and the rows they ask for. q [rows of the step or more, q_heads * head_dim]:
   // what the layer will be asked, predicted or actual. May be repeated.
@@ -56,6 +58,7 @@ class DecodePath {
   HeadCounters& Head(int64_t layer, int64_t head) {
     return counters_.heads[static_cast<size_t>(tiers_.shape.Index(layer, head))];
   }
+  ops::ImposedHead Imposed(int64_t layer, int64_t head, const SequenceView& sequence) const;
   const float* Query(const MatrixView& q, const SequenceView& sequence, int64_t head) const {
     return q.Row<float>(sequence.row) + head * tiers_.shape.group * tiers_.shape.layout.head_dim;
   }
@@ -67,6 +70,7 @@ class DecodePath {
   Counters& counters_;
   ops::Aggregation aggregation_;
   Refresher refresher_;
+  std::shared_ptr<const ImposedReuse> imposed_;
 
   // Scratch; kept, so that a step allocates nothing once it has grown.
   std::vector<SpillWork> spills_;

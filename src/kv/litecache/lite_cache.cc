@@ -10,7 +10,7 @@ namespace litecache::kv {
 
 LiteCache::LiteCache(Device& device, const Shape& shape, const HeadPlan& plan,
                      const KvOptions& options, bool prefetch, std::unique_ptr<Retriever> retriever,
-                     const TierBytes& budget)
+                     const TierBytes& budget, std::shared_ptr<const ImposedReuse> imposed)
     : tiers_(device, device, shape, plan, budget),
       growth_(tiers_),
       retriever_(std::move(retriever)),
@@ -21,7 +21,8 @@ LiteCache::LiteCache(Device& device, const Shape& shape, const HeadPlan& plan,
                   ? std::make_optional<RecallMeter>(shape.layout, options, shape.pages.page_bytes)
                   : std::nullopt),
       spiller_(tiers_, *retriever_),
-      decode_(tiers_, *retriever_, spiller_, recall_ ? &*recall_ : nullptr, counters_, options),
+      decode_(tiers_, *retriever_, spiller_, recall_ ? &*recall_ : nullptr, counters_, options,
+              std::move(imposed)),
       prefill_(tiers_, *retriever_, spiller_, counters_),
       prefetch_(prefetch) {}
 
@@ -153,8 +154,16 @@ void LiteCache::Attend(Stream& stream, int64_t layer, const Step& step, const Ma
     decode_.Attend(stream, layer, decoding_, q, k, v, scale, out);
   }
   if (!prefilling_.empty()) {
-    prefill_.Attend(stream, layer, prefilling_, growth_.staging(), q, k, v, scale, out);
+    prefill_.Attend(stream, layer, prefilling_, growth_.staging(), q, k, v, scale, &out);
   }
+}
+
+void LiteCache::StoreRows(Stream& stream, int64_t layer, const Step& step, const MatrixView& q,
+                          const MatrixView& k, const MatrixView& v) {
+  LC_CHECK(layer >= 0 && layer < tiers_.shape.layout.layers);
+  LC_CHECK(decoding_.empty() && prefilling_.size() == step.sequences.size(),
+           "StoreRows() is of prompts, between BeginStep and EndStep");
+  prefill_.Attend(stream, layer, prefilling_, growth_.staging(), q, k, v, /*scale=*/1, nullptr);
 }
 
 void LiteCache::EndStep(const Step& step) {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kv/cache.h"
+#include "kv/imposed_reuse.h"
 #include "kv/litecache/counters.h"
 #include "kv/litecache/decode.h"
 #include "kv/litecache/growth.h"
@@ -13,14 +14,16 @@
 #include "kv/litecache/spill.h"
 #include "kv/litecache/tiers.h"
 #include "kv/recall_meter.h"
+#include "kv/row_store.h"
 #include "kv/step_check.h"
 
 namespace litecache::kv {
 
-class LiteCache final : public Cache {
+class LiteCache final : public Cache, public RowStore {
  public:
   LiteCache(Device& device, const Shape& shape, const HeadPlan& plan, const KvOptions& options,
-            bool prefetch, std::unique_ptr<Retriever> retriever, const TierBytes& budget);
+            bool prefetch, std::unique_ptr<Retriever> retriever, const TierBytes& budget,
+            std::shared_ptr<const ImposedReuse> imposed = nullptr);
 
   std::string_view policy() const override { return "litecache"; }
   const Layout& layout() const override { return tiers_.shape.layout; }
@@ -51,6 +54,8 @@ class LiteCache final : public Cache {
   void Attend(Stream& stream, int64_t layer, const Step& step, const MatrixView& q,
               const MatrixView& k, const MatrixView& v, float scale,
               const MatrixView& out) override;
+  void StoreRows(Stream& stream, int64_t layer, const Step& step, const MatrixView& q,
+                 const MatrixView& k, const MatrixView& v) override;
   void EndStep(const Step& step) override;
 
   Stats GetStats() const override;

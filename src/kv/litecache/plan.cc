@@ -114,16 +114,18 @@ class LitePlan final : public CachePlan {
     return true;
   }
 
+  void Impose(std::shared_ptr<const ImposedReuse> reuse) override { imposed_ = std::move(reuse); }
+
   std::unique_ptr<Cache> Create(Device& device, const TierBytes& budget) const override {
     LC_CHECK(device.type() == device_, "the plan was made for another device");
     if constexpr (ops::cuda::kAvailable) {
       if (device_ == DeviceType::kCuda) {
         return CreateCudaLiteCache(device, shape_, heads_, options_, MakeRetriever(shape_.layout),
-                                   budget);
+                                   budget, imposed_.get());
       }
     }
     return std::make_unique<LiteCache>(device, shape_, heads_, options_, prefetch_,
-                                       MakeRetriever(shape_.layout), budget);
+                                       MakeRetriever(shape_.layout), budget, imposed_);
   }
 
  private:
@@ -146,6 +148,7 @@ class LitePlan final : public CachePlan {
   HeadPlan heads_;
   Shape shape_;
   double scores_per_token_;
+  std::shared_ptr<const ImposedReuse> imposed_;  // null: none
 };
 
 }  // namespace

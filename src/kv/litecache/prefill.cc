@@ -9,7 +9,7 @@ namespace litecache::kv {
 void PrefillPath::Attend(Stream& stream, int64_t layer, std::span<const SequenceView> sequences,
                          std::span<std::byte* const> staging, const MatrixView& q,
                          const MatrixView& k, const MatrixView& v, float scale,
-                         const MatrixView& out) {
+                         const MatrixView* out) {
   const Shape& shape = tiers_.shape;
   SpillRing(stream, layer, sequences);
   Encode(stream, layer, sequences, k);
@@ -32,7 +32,9 @@ void PrefillPath::Attend(Stream& stream, int64_t layer, std::span<const Sequence
   }
   const auto heads = static_cast<uint64_t>(shape.layout.kv_heads);
   Stats& stats = counters_.stats;
-  stats.bytes_read += static_cast<uint64_t>(seen) * heads * shape.format.row_bytes();
+  if (out != nullptr) {
+    stats.bytes_read += static_cast<uint64_t>(seen) * heads * shape.format.row_bytes();
+  }
   stats.bytes_written += static_cast<uint64_t>(rows) * heads * shape.format.row_bytes();
   stats.prefill.rows += static_cast<uint64_t>(rows * offloaded);
   stats.prefill.bytes += static_cast<uint64_t>(rows * offloaded) * shape.store_format.row_bytes();
@@ -94,7 +96,7 @@ ops::KvSequence PrefillPath::View(const SequenceView& sequence) const {
 void PrefillPath::AttendInPlace(Stream& stream, int64_t layer,
                                 std::span<const SequenceView> sequences, const MatrixView& q,
                                 const MatrixView& k, const MatrixView& v, float scale,
-                                const MatrixView& out) {
+                                const MatrixView* out) {
   const Shape& shape = tiers_.shape;
   const auto heads = static_cast<size_t>(shape.layout.kv_heads);
   lists_.resize(sequences.size() * heads);
@@ -109,13 +111,15 @@ void PrefillPath::AttendInPlace(Stream& stream, int64_t layer,
   }
   const ops::KvGeometry geometry = MakeGeometry(shape.layout);
   ops::AppendKv(stream, geometry, views_, k, v);
-  ops::Attention(stream, geometry, views_, q, shape.layout.q_heads, scale, out);
+  if (out != nullptr) {
+    ops::Attention(stream, geometry, views_, q, shape.layout.q_heads, scale, *out);
+  }
 }
 
 void PrefillPath::AttendStaged(Stream& stream, int64_t layer, const SequenceView& sequence,
                                std::span<std::byte* const> staging, const MatrixView& q,
                                const MatrixView& k, const MatrixView& v, float scale,
-                               const MatrixView& out) {
+                               const MatrixView* out) {
   const Shape& shape = tiers_.shape;
   const int64_t blocks = shape.pages.BlocksFor(sequence.n());
   lists_.clear();
@@ -133,12 +137,14 @@ void PrefillPath::AttendStaged(Stream& stream, int64_t layer, const SequenceView
     next += blocks;
   }
   LC_CHECK(next <= staging.data() + staging.size(), "{} pages of staging", staging.size());
-  if (sequence.past > 0) ops::ConvertRows(stream, converts_);
+  if (sequence.past > 0 && out != nullptr) ops::ConvertRows(stream, converts_);
   views_.assign(1, View(sequence));
   views_[0].pages = lists_.data();
   const ops::KvGeometry geometry = MakeGeometry(shape.layout);
   ops::AppendKv(stream, geometry, views_, k, v);
-  ops::Attention(stream, geometry, views_, q, shape.layout.q_heads, scale, out);
+  if (out != nullptr) {
+    ops::Attention(stream, geometry, views_, q, shape.layout.q_heads, scale, *out);
+  }
   for (ops::ConvertWork& convert : converts_) {
     std::swap(convert.source, convert.target);
     convert.begin = sequence.past;

@@ -19,11 +19,12 @@ class PrefillPath {
   PrefillPath(Tiers& tiers, Retriever& retriever, Spiller& spiller, Counters& counters)
       : tiers_(tiers), retriever_(retriever), spiller_(spiller), counters_(counters) {}
 
-  // As Cache::Attend, for these sequences' rows. staging: pages for the largest of them
-  // (Shape::StagingPages), or none where the store's rows are not quantized.
+  // As Cache::Attend, for these sequences' rows; out null: as RowStore::StoreRows. staging: pages
+  // for the largest of them (Shape::StagingPages), or none where the store's rows are not
+  // quantized.
   void Attend(Stream& stream, int64_t layer, std::span<const SequenceView> sequences,
               std::span<std::byte* const> staging, const MatrixView& q, const MatrixView& k,
-              const MatrixView& v, float scale, const MatrixView& out);
+              const MatrixView& v, float scale, const MatrixView* out);
 
  private:
   // Rows that were generated since the last prompt and are still recent.
@@ -34,12 +35,12 @@ class PrefillPath {
   // Appends and attends where the rows are kept.
   void AttendInPlace(Stream& stream, int64_t layer, std::span<const SequenceView> sequences,
                      const MatrixView& q, const MatrixView& k, const MatrixView& v, float scale,
-                     const MatrixView& out);
+                     const MatrixView* out);
   // Quantized store: this chunk's rows are exact and the earlier ones are expanded, in pages on the
   // device; what is new goes to the store from there.
   void AttendStaged(Stream& stream, int64_t layer, const SequenceView& sequence,
                     std::span<std::byte* const> staging, const MatrixView& q, const MatrixView& k,
-                    const MatrixView& v, float scale, const MatrixView& out);
+                    const MatrixView& v, float scale, const MatrixView* out);
   ops::KvSequence View(const SequenceView& sequence) const;
 
   Tiers& tiers_;

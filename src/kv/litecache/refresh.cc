@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "device/sections.h"
+
 namespace litecache::kv {
 
 void Refresher::Run(Stream& stream, int64_t layer, float scale, std::span<RefreshWork> work) {
@@ -50,8 +52,11 @@ void Refresher::Run(Stream& stream, int64_t layer, float scale, std::span<Refres
     }
     first += static_cast<size_t>(count);
   }
+  Mark(stream, Section::kRetrieval);
   if (!selects_.empty()) retriever_.Select(stream, selects_);
   for (size_t i = 0; i < selects_.size(); ++i) updates_[selecting_[i]].count = selects_[i].count;
+  Mark(stream, Section::kManagement);
+  ImposeOverlap(stream, work);
   UpdateSlots(stream, tiers_.geometry, delta_, updates_);
   for (size_t i = 0; i < work.size(); ++i) {
     const UpdateWork& update = updates_[i];
@@ -65,8 +70,34 @@ void Refresher::Run(Stream& stream, int64_t layer, float scale, std::span<Refres
                       .slots = update.moved_slots,
                       .count = update.moved});
   }
+  Mark(stream, Section::kTransfer);
   ops::MoveRows(stream, moves_);
+  Mark(stream, Section::kManagement);
   for (const UpdateWork& update : updates_) update.slots->pending = false;
+}
+
+void Refresher::ImposeOverlap(Stream& stream, std::span<const RefreshWork> work) {
+  imposes_.clear();
+  for (size_t i = 0; i < selects_.size(); ++i) {
+    const RefreshWork& item = work[selecting_[i]];
+    if (item.kept < 0) continue;
+    if (cached_.size() <= imposes_.size()) cached_.emplace_back();
+    std::vector<int32_t>& cached = cached_[imposes_.size()];
+    const HeadSlots& slots = *updates_[selecting_[i]].slots;
+    cached.resize(static_cast<size_t>(slots.used));
+    for (int64_t slot = 0; slot < slots.used; ++slot) {
+      cached[static_cast<size_t>(slot)] =
+          tiers_.geometry.Position(slots, tiers_.geometry.begin + slot);
+    }
+    imposes_.push_back({.kept = item.kept,
+                        .cached = cached.data(),
+                        .cached_count = slots.used,
+                        .begin = item.begin,
+                        .end = item.end,
+                        .selected = selects_[i].positions,
+                        .count = selects_[i].count});
+  }
+  if (!imposes_.empty()) ops::ImposeOverlap(stream, imposes_);
 }
 
 }  // namespace litecache::kv

@@ -7,6 +7,7 @@
 
 #include "kv/litecache/tiers.h"
 #include "kv/retriever.h"
+#include "ops/impose_reuse.h"
 #include "ops/move_rows.h"
 
 namespace litecache::kv {
@@ -20,6 +21,7 @@ struct RefreshWork {
   int64_t begin = 0, end = 0;
   int64_t k = 0;
   int64_t capacity = 0;  // slots for cached rows
+  int32_t kept = -1;     // ops::ImposedHead's
   // Results.
   std::span<const int32_t> positions;  // selected, until the next Run()
   int64_t moved = 0;                   // of those: brought from the host store
@@ -32,6 +34,9 @@ class Refresher {
   void Run(Stream& stream, int64_t layer, float scale, std::span<RefreshWork> work);
 
  private:
+  // Selections of heads whose kept is imposed become those.
+  void ImposeOverlap(Stream& stream, std::span<const RefreshWork> work);
+
   Tiers& tiers_;
   Retriever& retriever_;
   bool delta_;
@@ -41,6 +46,8 @@ class Refresher {
   std::vector<size_t> selecting_;
   std::vector<UpdateWork> updates_;
   std::vector<ops::MoveWork> moves_;
+  std::vector<ops::ImposeOverlapWork> imposes_;
+  std::vector<std::vector<int32_t>> cached_;
 };
 
 }  // namespace litecache::kv

@@ -18,6 +18,7 @@ void SlotTable::Create(SequenceId id) {
 }
 
 void SlotTable::Fork(SequenceId parent, SequenceId child) {
+  Get(parent).shares = true;
   SequenceSlots copy = Get(parent);
   for (const HeadSlots& head : copy.heads) {
     for (PageId page : head.ids) pool_.AddReference(page);
@@ -56,11 +57,20 @@ int64_t SlotTable::PagesNeeded(std::span<const Growth> growths) {
   };
   for (const Growth& growth : growths) {
     const SequenceSlots& slots = Get(growth.id);
+    if (HasRoom(slots, growth)) continue;
     add(slots.label_ids, shape_.LabelPages());
     if (growth.slot_pages == 0) continue;
     for (const HeadSlots& head : slots.heads) add(head.ids, growth.slot_pages);
   }
   return count + CopiesNeeded(pool_, &shared_);
+}
+
+bool SlotTable::HasRoom(const SequenceSlots& slots, const Growth& growth) const {
+  // All heads have grown together.
+  const auto pages = slots.heads.empty() ? growth.slot_pages
+                                         : static_cast<int64_t>(slots.heads.front().ids.size());
+  return !slots.shares && pages >= growth.slot_pages &&
+         static_cast<int64_t>(slots.label_ids.size()) >= shape_.LabelPages();
 }
 
 void SlotTable::Extend(int64_t count, std::vector<PageId>* ids, std::vector<std::byte*>* pages) {
@@ -85,6 +95,7 @@ void SlotTable::MakeOwn(std::vector<PageId>* ids, std::vector<std::byte*>* pages
 void SlotTable::Grow(std::span<const Growth> growths) {
   for (const Growth& growth : growths) {
     SequenceSlots& slots = Get(growth.id);
+    if (HasRoom(slots, growth)) continue;
     MakeOwn(&slots.label_ids, &slots.labels);
     Extend(shape_.LabelPages(), &slots.label_ids, &slots.labels);
     if (growth.slot_pages == 0) continue;
@@ -92,6 +103,7 @@ void SlotTable::Grow(std::span<const Growth> growths) {
       MakeOwn(&head.ids, &head.pages);
       Extend(growth.slot_pages, &head.ids, &head.pages);
     }
+    slots.shares = false;
   }
 }
 

@@ -16,6 +16,9 @@ struct SequenceSlots {
   std::vector<HeadSlots> heads;  // [offloaded]
   std::vector<PageId> label_ids;
   std::vector<std::byte*> labels;
+  // Pages may have other owners: it was forked, or is a fork, and has not grown since. Without, a
+  // step need not look at every page.
+  bool shares = false;
   // Layers whose slots hold what belongs there. Not after a prompt's chunk: the next decode step
   // fills them (chunks of a prompt and forks of it carry no slots around).
   std::vector<uint8_t> filled;  // [layers]
@@ -57,6 +60,8 @@ class SlotTable {
   }
 
  private:
+  // Nothing is to be taken or copied.
+  bool HasRoom(const SequenceSlots& slots, const Growth& growth) const;
   void Extend(int64_t count, std::vector<PageId>* ids, std::vector<std::byte*>* pages);
   void MakeOwn(std::vector<PageId>* ids, std::vector<std::byte*>* pages);
 

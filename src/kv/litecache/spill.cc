@@ -1,5 +1,7 @@
 #include "kv/litecache/spill.h"
 
+#include "device/sections.h"
+
 namespace litecache::kv {
 
 void Spiller::Run(Stream& stream, int64_t layer, std::span<const SpillWork> work,
@@ -58,7 +60,11 @@ void Spiller::Run(Stream& stream, int64_t layer, std::span<const SpillWork> work
     first += static_cast<size_t>(count);
   }
   ops::MoveRows(stream, moves_);
-  if (!encodes_.empty()) retriever_.Encode(stream, encodes_);
+  if (!encodes_.empty()) {
+    Mark(stream, Section::kRetrieval);
+    retriever_.Encode(stream, encodes_);
+    Mark(stream, Section::kManagement);
+  }
   traffic->bytes = traffic->rows * shape.store_format.row_bytes();
 }
 

@@ -1,38 +1,16 @@
 #include "device/cuda/check.h"
 #include "device/cuda/cuda_device.h"
+#include "ops/cuda/block_sum.cuh"
 #include "ops/cuda/litecache.h"
-#include "ops/cuda/team_top_k.cuh"
 
 namespace litecache::ops::cuda {
 namespace {
-
-// Contexts up to this have their bitmap of positions in shared memory (96 KiB).
-constexpr int32_t kSharedPositions = 768 * 1024;
-
-int32_t BitmapWords(int64_t max_context) { return static_cast<int32_t>((max_context + 31) / 32); }
 
 struct UpdateShared {
   TopKShared top;
   int32_t warp_sums[kTeamWarps];
   int32_t kept;
 };
-
-// Sum of the threads before this one; total: of all.
-__device__ int32_t BlockExclusiveSum(int32_t x, int32_t* warp_sums, int32_t* total) {
-  int32_t of_warp;
-  const int32_t in_warp = WarpExclusiveSum(x, &of_warp);
-  __syncthreads();
-  if (threadIdx.x % 32 == 0) warp_sums[threadIdx.x / 32] = of_warp;
-  __syncthreads();
-  int32_t before = 0, all = 0;
-  for (int w = 0; w < kTeamWarps; ++w) {
-    const int32_t sum = warp_sums[w];
-    before += w < static_cast<int>(threadIdx.x / 32) ? sum : 0;
-    all += sum;
-  }
-  *total = all;
-  return before + in_warp;
-}
 
 // A block a pair. There is no map from positions to slots: a bitmap of the selected positions, from
 // which those that have a slot are taken away, leaves those that have to travel.

@@ -1,0 +1,12 @@
+// A SectionTimer's times on a GPU.
+#pragma once
+
+#include <memory>
+
+#include "device/sections.h"
+
+namespace litecache {
+
+std::unique_ptr<MarkTimes> MakeMarkEvents();
+
+}  // namespace litecache

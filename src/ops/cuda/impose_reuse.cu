@@ -1,0 +1,119 @@
+#include "device/cuda/check.h"
+#include "device/cuda/cuda_device.h"
+#include "ops/cuda/block_sum.cuh"
+#include "ops/cuda/impose_reuse.h"
+
+namespace litecache::ops::cuda {
+namespace {
+
+__device__ ImposedHead Imposed(const ImposedLayer& imposed, const StepSequence& s, int32_t head) {
+  const int32_t step = ImposedStep(s.past, s.first_row, imposed.steps);
+  return imposed.heads[int64_t{step} * imposed.stride + head];
+}
+
+// A thread a pair.
+__global__ void ImposeHitsKernel(const __grid_constant__ StepView step,
+                                 const __grid_constant__ LiteShape shape,
+                                 const __grid_constant__ LiteLayer layer,
+                                 const __grid_constant__ ImposedLayer imposed) {
+  const int32_t pair = blockIdx.x * blockDim.x + threadIdx.x;
+  const int32_t sequence = pair / shape.kv_heads, head = pair % shape.kv_heads;
+  if (sequence >= *step.count) return;
+  const StepSequence& s = step.sequences[sequence];
+  const int32_t list = layer.slots.list_of_head[head];
+  if (list < 0 || AllFit(shape, s.past + 1)) return;
+  const int32_t hit = Imposed(imposed, s, head).hit;
+  const bool was_hit = layer.refresh[pair] == 0;
+  if (hit < 0 || (hit == 1) == was_hit) return;
+  layer.refresh[pair] = was_hit ? 1 : 0;
+  s.heads[list].pending = was_hit ? 1 : 0;
+  atomicAdd(&layer.counters[head].hits, was_hit ? ~0ull : 1ull);
+}
+
+// A block a pair. A bitmap of the positions that have a slot; each thread has consecutive words of
+// it, so that the new selection comes out ascending.
+__global__ void __launch_bounds__(kTeamThreads, 1)
+    ImposeOverlapKernel(const __grid_constant__ StepView step,
+                        const __grid_constant__ LiteShape shape,
+                        const __grid_constant__ LiteLayer layer,
+                        const __grid_constant__ ImposedLayer imposed, uint32_t* scratch,
+                        int32_t max_words) {
+  extern __shared__ uint32_t dynamic[];
+  __shared__ int32_t warp_sums[kTeamWarps];
+  const int32_t head = blockIdx.x, sequence = blockIdx.y;
+  const int32_t thread = threadIdx.x;
+  if (sequence >= *step.count) return;
+  const int32_t pair = sequence * shape.kv_heads + head;
+  const int32_t list = layer.slots.list_of_head[head];
+  if (list < 0 || layer.refresh[pair] != 1) return;
+  const StepSequence& s = step.sequences[sequence];
+  const int32_t kept = Imposed(imposed, s, head).kept;
+  if (kept < 0) return;
+  const int32_t n = s.past + 1;
+  const int32_t begin = SinkRows(shape, n), end = RecentBegin(shape, n);
+  const int32_t count = layer.selected_count[pair], used = s.heads[list].used;
+  uint32_t* has = scratch != nullptr ? scratch + int64_t{pair} * max_words : dynamic;
+  const int32_t words = min((end + 31) / 32, max_words);
+  for (int32_t w = thread; w < words; w += kTeamThreads) has[w] = 0;
+  __syncthreads();
+  for (int32_t i = thread; i < used; i += kTeamThreads) {
+    const int32_t position = *SlotOf(s, layer.slots, list, shape.cache_begin + i).position;
+    if (position >= begin && position < end) atomicOr(has + position / 32, 1u << position % 32);
+  }
+  __syncthreads();
+  const int32_t a_thread = (words + kTeamThreads - 1) / kTeamThreads;
+  const int32_t first = min(words, thread * a_thread), last = min(words, first + a_thread);
+  int32_t bits = 0, cached;
+  for (int32_t w = first; w < last; ++w) bits += __popc(has[w]);
+  int32_t cached_before = BlockExclusiveSum(bits, warp_sums, &cached);
+  int32_t others_before = max(begin, min(end, 32 * first)) - begin - cached_before;
+  const int32_t others = end - begin - cached;
+  const int32_t keep = KeptRows(kept, count, cached, end - begin), fresh = count - keep;
+  int32_t kept_before = TakenBefore(cached_before, keep, cached);
+  int32_t fresh_before = TakenBefore(others_before, fresh, others);
+  int32_t* next = layer.selected + int64_t{pair} * shape.max_rows + kept_before + fresh_before;
+  for (int32_t w = first; w < last; ++w) {
+    const uint32_t has_not = CandidateBits(w, begin, end) & ~has[w];
+    const uint32_t turn = WordTurn(w, end);
+    cached_before += __popc(has[w]);
+    others_before += __popc(has_not);
+    const int32_t kept_now = TakenBefore(cached_before, keep, cached);
+    const int32_t fresh_now = TakenBefore(others_before, fresh, others);
+    uint32_t taken = TakeBits(has[w], kept_now - kept_before, turn) |
+                     TakeBits(has_not, fresh_now - fresh_before, turn);
+    kept_before = kept_now;
+    fresh_before = fresh_now;
+    for (; taken != 0; taken &= taken - 1) {
+      *next++ = 32 * w + __ffs(static_cast<int>(taken)) - 1;
+    }
+  }
+}
+
+}  // namespace
+
+void ImposeHits(Stream& stream, const StepView& step, const LiteShape& shape,
+                const LiteLayer& layer, const ImposedLayer& imposed) {
+  LC_CHECK(imposed.heads != nullptr && imposed.steps >= 1);
+  constexpr int kThreads = 128;
+  const int pairs = step.capacity * shape.kv_heads;
+  ImposeHitsKernel<<<(pairs + kThreads - 1) / kThreads, kThreads, 0, AsCuda(stream).handle()>>>(
+      step, shape, layer, imposed);
+  LC_CUDA_LAUNCHED();
+}
+
+void ImposeOverlap(Stream& stream, const StepView& step, const LiteShape& shape,
+                   const LiteLayer& layer, const ImposedLayer& imposed, void* scratch) {
+  LC_CHECK(imposed.heads != nullptr && imposed.steps >= 1);
+  const bool in_shared = step.max_context <= kSharedPositions;
+  LC_CHECK(in_shared || scratch != nullptr, "a context of {} needs scratch", step.max_context);
+  const int32_t words = BitmapWords(step.max_context);
+  LC_CUDA(cudaFuncSetAttribute(ImposeOverlapKernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                               kSharedPositions / 8));
+  const dim3 grid(static_cast<unsigned>(shape.kv_heads), static_cast<unsigned>(step.capacity));
+  ImposeOverlapKernel<<<grid, kTeamThreads, in_shared ? 4 * static_cast<size_t>(words) : 0,
+                        AsCuda(stream).handle()>>>(
+      step, shape, layer, imposed, in_shared ? nullptr : static_cast<uint32_t*>(scratch), words);
+  LC_CUDA_LAUNCHED();
+}
+
+}  // namespace litecache::ops::cuda
