@@ -1,16 +1,30 @@
 #include "bench/runner.h"
 
+#include <sys/resource.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cmath>
 
 #include "base/error.h"
+#include "device/machine.h"
+#include "kv/row_store.h"
 
 namespace litecache::bench {
 namespace {
 
-// Steps before the clock: buffers are allocated, threads awake.
-constexpr int64_t kWarmUp = 2;
+// Tokens of a synthetic context that are stored at a time where nothing attends them.
+constexpr int64_t kStoreRows = 2048;
+
+// Of all threads of this process.
+double CpuSeconds() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  const auto seconds = [](const timeval& time) {
+    return static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_usec);
+  };
+  return seconds(usage.ru_utime) + seconds(usage.ru_stime);
+}
 
 double Seconds(const std::function<void()>& work) {
   const auto start = std::chrono::steady_clock::now();
@@ -98,7 +112,8 @@ void Runner::FillSynthetic(kv::Cache& cache, kv::SequenceId id, int64_t tokens,
   const kv::Layout& layout = cache.layout();
   const int64_t q_width = layout.q_heads * layout.head_dim;
   const int64_t kv_width = layout.kv_heads * layout.head_dim;
-  const int64_t rows = std::min(options_.prefill_chunk, tokens);
+  auto* store = dynamic_cast<kv::RowStore*>(&cache);
+  const int64_t rows = std::min(store != nullptr ? kStoreRows : options_.prefill_chunk, tokens);
   std::normal_distribution<float> normal;
   std::vector<float> values;
   const auto random = [&](int64_t width) {
@@ -117,15 +132,20 @@ void Runner::FillSynthetic(kv::Cache& cache, kv::SequenceId id, int64_t tokens,
     const int64_t count = std::min(rows, tokens - past);
     const kv::Step step = ChunkStep(id, count, past);
     cache.BeginStep(step);
+    const auto view = [count](const Buffer& values, int64_t width) {
+      return MatrixView::Of(values.as<float>(), count, width);
+    };
     for (int64_t layer = 0; layer < layout.layers; ++layer) {
-      if (cache.WantsInputs()) {
-        cache.KeepInputs(stream_, layer, step,
-                         MatrixView::Of(inputs.as<float>(), count, layout.hidden), nullptr);
+      if (store != nullptr) {
+        store->StoreRows(stream_, layer, step, view(q, q_width), view(k, kv_width),
+                         view(v, kv_width));
+        continue;
       }
-      cache.Attend(stream_, layer, step, MatrixView::Of(q.as<float>(), count, q_width),
-                   MatrixView::Of(k.as<float>(), count, kv_width),
-                   MatrixView::Of(v.as<float>(), count, kv_width), scale,
-                   MatrixView::Of(out.as<float>(), count, q_width));
+      if (cache.WantsInputs()) {
+        cache.KeepInputs(stream_, layer, step, view(inputs, layout.hidden), nullptr);
+      }
+      cache.Attend(stream_, layer, step, view(q, q_width), view(k, kv_width), view(v, kv_width),
+                   scale, view(out, q_width));
     }
     stream_.Synchronize();
     cache.EndStep(step);
@@ -172,16 +192,55 @@ Measurement Runner::Prefill(const kv::CachePlan& plan, int64_t context, const Pr
 
 kv::TierBytes Runner::DecodeKvBytes(const kv::CachePlan& plan, int64_t batch,
                                     int64_t context) const {
-  return static_cast<uint64_t>(batch) * plan.BytesFor(context + options_.decode_steps + kWarmUp);
+  return static_cast<uint64_t>(batch) * plan.BytesFor(context + MoreTokens());
+}
+
+Breakdown Runner::MeasureSections(const std::function<double()>& step, double step_seconds) {
+  // What has been recorded has no marks in it, and what will be must not stay.
+  litecache::UseGraphs(stream_, options_.graphs);
+  Breakdown breakdown;
+  {
+    SectionTimer timer(stream_);
+    std::vector<double> seconds;
+    std::array<double, kSections> warm{};
+    std::array<int64_t, kSections> warm_counts{};
+    for (int64_t i = 0; i < kBreakdownSteps; ++i) {
+      if (i == kWarmUpSteps) {
+        warm = timer.seconds();
+        warm_counts = timer.counts();
+      }
+      timer.BeginStep();
+      const double time = step();
+      timer.EndStep();
+      if (i >= kWarmUpSteps) seconds.push_back(time);
+    }
+    const auto steps = static_cast<double>(kBreakdownSteps - kWarmUpSteps);
+    std::sort(seconds.begin(), seconds.end());
+    breakdown.marks = timer.marks();
+    if (breakdown.marks > 0) {
+      breakdown.mark_seconds = std::max(0.0, seconds[seconds.size() / 2] - step_seconds) /
+                               static_cast<double>(breakdown.marks);
+    }
+    double others = 0;
+    for (size_t i = 1; i < kSections; ++i) {
+      const auto marks = static_cast<double>(timer.counts()[i] - warm_counts[i]);
+      breakdown.seconds[i] =
+          std::max(0.0, (timer.seconds()[i] - warm[i] - marks * breakdown.mark_seconds) / steps);
+      others += breakdown.seconds[i];
+    }
+    breakdown.seconds[0] = std::max(0.0, step_seconds - others);
+  }
+  litecache::UseGraphs(stream_, options_.graphs);
+  return breakdown;
 }
 
 Measurement Runner::Decode(const kv::CachePlan& plan, int64_t batch, int64_t context,
                            const Progress& progress) {
-  const int64_t steps = options_.decode_steps + kWarmUp;
-  CheckContext(context + steps);
+  const int64_t steps = options_.decode_steps + kWarmUpSteps;
+  CheckContext(context + MoreTokens());
   const int64_t vocab = decoder_.config().vocab;
   const auto cache = plan.Create(device_, DecodeKvBytes(plan, batch, context));
-  const int64_t total = batch * context + steps;
+  const int64_t total = batch * context + MoreTokens();
   int64_t done = 0;
   const auto advance = [&](int64_t amount) { progress(done += amount, total); };
 
@@ -207,10 +266,11 @@ Measurement Runner::Decode(const kv::CachePlan& plan, int64_t batch, int64_t con
   const Buffer logits = device_.Allocate(rows * static_cast<size_t>(vocab) * sizeof(float));
   std::vector<double> seconds;
   kv::Stats before;
+  double cpu_before = 0;
+  litecache::UseGraphs(stream_, options_.graphs);
   std::vector<size_t> cursors(rows);  // of each sequence in the text: its prompt's end
   for (size_t i = 0; i < rows; ++i) cursors[i] = (i + 1) * static_cast<size_t>(context);
-  for (int64_t i = 0; i < steps; ++i) {
-    if (i == kWarmUp) before = cache->GetStats();
+  const auto run_step = [&]() -> double {
     for (size_t row = 0; row < rows; ++row) {
       if (!options_.tokens.empty()) next_token_ = cursors[row]++;
       ids[row] = NextToken();
@@ -220,11 +280,20 @@ Measurement Runner::Decode(const kv::CachePlan& plan, int64_t batch, int64_t con
                        MatrixView::Of(logits.as<float>(), batch, vocab));
       stream_.Synchronize();
     });
-    if (i >= kWarmUp) seconds.push_back(time);
     for (auto& sequence : step.sequences) ++sequence.past;
     for (int32_t& position : positions) ++position;
     advance(1);
+    return time;
+  };
+  for (int64_t i = 0; i < steps; ++i) {
+    if (i == kWarmUpSteps) {
+      before = cache->GetStats();
+      cpu_before = CpuSeconds();
+    }
+    const double time = run_step();
+    if (i >= kWarmUpSteps) seconds.push_back(time);
   }
+  const double cpu_seconds = CpuSeconds() - cpu_before;
   const kv::Stats used = Difference(cache->GetStats(), before);
   const auto timed = static_cast<uint64_t>(options_.decode_steps);
   // Rows that move are read on one side and written on the other; of two memories, one of them is
@@ -238,6 +307,12 @@ Measurement Runner::Decode(const kv::CachePlan& plan, int64_t batch, int64_t con
   cost.link_bytes = static_cast<double>(moved) / static_cast<double>(timed);
   Measurement m = Finish(batch, context, std::move(seconds), cost);
   m.kv = used;
+  if (options_.breakdown) m.breakdown = MeasureSections(run_step, m.seconds);
+  m.cpu_seconds = cpu_seconds / static_cast<double>(timed);
+  if (device_.type() == DeviceType::kCuda) {
+    const DeviceInfo info = device_.Info();
+    m.device_memory = info.total_memory - info.free_memory;
+  }
   return m;
 }
 

@@ -56,6 +56,59 @@ TEST(Bench, AShapeNeedsNoFiles) {
   EXPECT_THAT(result.out, HasSubstr("x floor"));
 }
 
+TEST(Bench, ImposesReuse) {
+  const auto result = RunProgram({"bench",
+                                  "--model",
+                                  FixtureDirectory("llama").string(),
+                                  "--policies",
+                                  "full,litecache",
+                                  "--no-resident-first-layer",
+                                  "--recent",
+                                  "8",
+                                  "--carry",
+                                  "0",
+                                  "--context",
+                                  "300",
+                                  "--batch",
+                                  "2",
+                                  "--only",
+                                  "decode",
+                                  "--steps",
+                                  "40",
+                                  "--hit-ratio",
+                                  "0.6",
+                                  "--overlap",
+                                  "0.75",
+                                  "--breakdown",
+                                  "--json"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const auto json = nlohmann::json::parse(result.out);
+  EXPECT_EQ(json["imposed"]["hit_ratio"], 0.6);
+  EXPECT_EQ(json["imposed"]["overlap"], 0.75);
+  ASSERT_EQ(json["decode"].size(), 2u);
+  const auto &full = json["decode"][0], &lite = json["decode"][1];
+  EXPECT_FALSE(full.contains("hit_ratio"));
+  EXPECT_NEAR(lite["hit_ratio"].get<double>(), 0.6, 0.02);
+  // A head has 31 to 35 rows and misses at 4 of 10 steps: a quarter of them travel.
+  const double heads = 2.0 * json["model"]["kv_heads"].get<double>();
+  EXPECT_NEAR(lite["rows_moved_per_step"].get<double>(), heads * 0.4 * 33 * 0.25, heads * 0.4);
+  for (const auto& row : json["decode"]) {
+    EXPECT_GT(row["cpu_seconds_per_step"].get<double>(), 0);
+    double sum = 0;
+    for (const char* part :
+         {"attention", "transfer", "retrieval", "management", "products", "rest"}) {
+      const double ms = row["breakdown"][std::string(part) + "_ms"];
+      EXPECT_GE(ms, 0) << part;
+      sum += ms;
+    }
+    EXPECT_GE(sum, 0.999 * row["ms_per_step"].get<double>());
+    EXPECT_GT(row["breakdown"]["products_ms"].get<double>(), 0);
+    EXPECT_GT(row["breakdown"]["attention_ms"].get<double>(), 0);
+  }
+  EXPECT_EQ(full["breakdown"]["retrieval_ms"], 0);
+  EXPECT_GT(lite["breakdown"]["retrieval_ms"].get<double>(), 0);
+}
+
 TEST(Bench, ErrorsComeBeforeTheWork) {
   const std::string model = FixtureDirectory("llama").string();
   const auto expect = [](const std::vector<std::string>& words, int code, const std::string& part) {
@@ -68,10 +121,14 @@ TEST(Bench, ErrorsComeBeforeTheWork) {
   expect({"--shape", "llama3-8b", "--memory", "1GiB"}, 1, "1.00 GiB");
   expect({"--model", model, "--context", "1024"}, 2, "1024");
   expect({"--model", model, "--batch", "0"}, 2, "--batch");
+  expect({"--model", model, "--hit-ratio", "0.5"}, 2, "litecache");
+  expect({"--model", model, "--hit-ratio", "1.5"}, 2, "--hit-ratio");
   expect({"--model", model, "--batch", "1,x"}, 2, "x");
   expect({"--model", model, "--context", ""}, 2, "--context");
   expect({"--model", model, "--batch", "1k", "--context", "900", "--memory", "64MiB"}, 1,
          "64.0 MiB");
+  expect({"--model", model, "--batch", "100", "--context", "900", "--memory", "64MiB"}, 1,
+         "tokens of context fit");
 }
 
 }  // namespace
