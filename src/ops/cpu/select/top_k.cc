@@ -70,11 +70,19 @@ int64_t CountNotBelow(const int32_t* keys, int64_t n, int32_t threshold) {
   const I32 d;
   const auto lanes = static_cast<int64_t>(hn::Lanes(d));
   const auto limit = hn::Set(d, threshold - 1);
-  int64_t count = 0;
-  for (int64_t i = 0; i < n; i += lanes) {
-    count += static_cast<int64_t>(hn::CountTrue(d, hn::Gt(hn::LoadU(d, keys + i), limit)));
+  const auto above = [&](int64_t i) HWY_ATTR {
+    return static_cast<int64_t>(hn::CountTrue(d, hn::Gt(hn::LoadU(d, keys + i), limit)));
+  };
+  int64_t c0 = 0, c1 = 0, c2 = 0, c3 = 0;
+  int64_t i = 0;
+  for (; i + 4 * lanes <= n; i += 4 * lanes) {
+    c0 += above(i);
+    c1 += above(i + lanes);
+    c2 += above(i + 2 * lanes);
+    c3 += above(i + 3 * lanes);
   }
-  return count;
+  for (; i < n; i += lanes) c0 += above(i);
+  return c0 + c1 + c2 + c3;
 }
 
 // The k-th largest key, which lies in [low, high].
