@@ -151,6 +151,7 @@ struct MemoryPlan {
   std::string kv_policy;
   std::string kv_device_holds;  // what the device's part of KV is for, in words
   std::string retriever;        // empty for policy full
+  std::string transfer;         // engine; empty where rows do not travel to a GPU
   int64_t layers = 0;
   int64_t kv_heads = 0;         // over all layers
   int64_t resident_heads = 0;   // of them, with policy litecache

@@ -80,6 +80,11 @@ struct KvOptions {
                              // top-k stay until their slot is needed
   std::string host_rows = "auto";  // auto (as on the device) | fp8 | int8, with a scale a
                                    // row | int4, with a minimum and a step a group of 64 values
+  // How rows come to a GPU (docs/policies.md): gpu-pull (kernels read them) | cpu-push (CPU threads
+  // write what the GPU asks for) | copy (gathered and copied between kernels) | auto: gpu-pull. On
+  // the CPU auto alone.
+  std::string transfer = "auto";
+  int transfer_threads = 0;  // that gather rows for cpu-push and copy; 0: the cores but one, <= 16
 
   // ---- the systems litecache is compared with ----
   FlexGenOptions flexgen;

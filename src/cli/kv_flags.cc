@@ -159,6 +159,20 @@ void KvFlags::Declare(CLI::App& app) {
       ->check(one_of({"auto", "fp8", "int8", "int4"}))
       ->capture_default_str()
       ->group(kAdvanced);
+  app.add_option(
+         "--transfer", o.transfer,
+         "How rows come to a GPU: gpu-pull (kernels read them), cpu-push (CPU threads write "
+         "what the GPU asks for), copy (gathered and copied between kernels), auto: "
+         "gpu-pull")
+      ->type_name("NAME")
+      ->check(one_of({"auto", "gpu-pull", "cpu-push", "copy"}))
+      ->capture_default_str()
+      ->group(kAdvanced);
+  app.add_option("--transfer-threads", o.transfer_threads,
+                 "Threads that gather rows for cpu-push and copy; 0: the cores but one, at most 16")
+      ->type_name("N")
+      ->capture_default_str()
+      ->group(kAdvanced);
   app.add_flag("--measure-recall", o.measure_recall,
                "Compare every selection with the exact one (slow)")
       ->group(kAdvanced);

@@ -96,6 +96,7 @@ std::string KvReport::Text() const {
                   streamed, admitted, Moved(kv.miss, "miss"), Moved(kv.prefetch, "prefetch"),
                   Moved(kv.spill, "spill"), Moved(kv.fill, "fill"), Moved(kv.prefill, "prefill"),
                   plan.resident_heads, plan.kv_heads, plan.retriever);
+  if (!plan.transfer.empty()) text += " | transfer " + plan.transfer;
   return text;
 }
 
@@ -116,6 +117,7 @@ ordered_json KvReport::Json() const {
   }
   if (stats.kv_heads.empty()) return json;
   json["retriever"] = plan.retriever;
+  if (!plan.transfer.empty()) json["transfer"] = plan.transfer;
   json["heads"] = plan.kv_heads;
   json["resident_heads"] = plan.resident_heads;
   json["lookups"] = kv.lookups;

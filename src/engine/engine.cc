@@ -240,6 +240,7 @@ class EngineImpl final : public Engine {
     request.max_batch = options.max_batch;
     MemoryPlan plan = engine::MakeMemoryPlan(request);
     plan.retriever = cache_plan_->retriever();
+    plan.transfer = cache_plan_->transfer();
     plan.layers = config().layers;
     plan.kv_heads = config().layers * config().kv_heads;
     if (const kv::HeadPlan* heads = cache_plan_->heads()) {

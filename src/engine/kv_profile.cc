@@ -56,8 +56,10 @@ std::vector<std::string> DescribePlan(const kv::CachePlan& plan, const KvOptions
                               heads->heads.size(),
                               dense > 0 ? fmt::format(" ({} dense)", dense) : "", heads->thresholds,
                               low <= high ? fmt::format(" ({:.2f} to {:.2f})", low, high) : ""));
-  lines.push_back(fmt::format("budget {}, retriever {}, prefetch {}", options.budget.ToString(),
-                              plan.retriever(), plan.prefetches() ? "on" : "off"));
+  const std::string transfer = plan.transfer();
+  lines.push_back(fmt::format("budget {}, retriever {}, prefetch {}{}", options.budget.ToString(),
+                              plan.retriever(), plan.prefetches() ? "on" : "off",
+                              transfer.empty() ? "" : ", transfer " + transfer));
   if (!heads->remark.empty()) lines.push_back(heads->remark);
   return lines;
 }

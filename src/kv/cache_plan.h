@@ -27,6 +27,8 @@ class CachePlan {
   // Name of the retriever that "auto" came to; empty for policy full.
   virtual std::string retriever() const { return ""; }
   virtual bool prefetches() const { return false; }
+  // Name of the transfer engine that "auto" came to; empty where rows do not travel to a GPU.
+  virtual std::string transfer() const { return ""; }
   // All that the bytes of Cache::ExportBlock and their meaning depend on beside the model: layout,
   // row formats, heads' roles, retriever with its weights, and the settings that generated tokens'
   // rows depend on. Equal texts: blocks can be exchanged. Empty: they cannot.

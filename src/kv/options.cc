@@ -149,6 +149,8 @@ void KvOptions::Validate() const {
   }
   CheckRange("flexgen.device_share", flexgen.device_share, 0, 1);
   CheckRange("kvpr.split", static_cast<double>(kvpr.split), -1, kMaxTokens);
+  CheckOneOf("transfer", transfer, {"auto", "gpu-pull", "cpu-push", "copy"});
+  CheckRange("transfer_threads", transfer_threads, 0, 1024);
   CheckOneOf("host_rows", host_rows, {"auto", "fp8", "int8", "int4"});
   ValidateRetroInfer(*this);
   CheckRange("infinigen.partial", infinigen.partial, 0, 1);

@@ -5,6 +5,8 @@
 #include <string>
 
 #include "base/error.h"
+#include "expect_error.h"
+#include "kv/cache_plan.h"
 #include "litecache/kv_options.h"
 
 namespace litecache {
@@ -74,6 +76,8 @@ TEST(KvOptions, ErrorsNameFieldAndValue) {
          o.delta_update = false;
        }},
       {"host_rows", [](auto& o) { o.host_rows = "int3"; }},
+      {"transfer", [](auto& o) { o.transfer = "dma"; }},
+      {"transfer_threads", [](auto& o) { o.transfer_threads = -1; }},
       {"flexgen.device_share", [](auto& o) { o.flexgen.device_share = 1.01; }},
       {"flexgen.device_share", [](auto& o) { o.flexgen.device_share = -0.1; }},
       {"kvpr.split", [](auto& o) { o.kvpr.split = -2; }},
@@ -87,6 +91,18 @@ TEST(KvOptions, ErrorsNameFieldAndValue) {
     } catch (const InvalidArgument& error) {
       EXPECT_NE(std::string(error.what()).find(field), std::string::npos) << error.what();
     }
+  }
+}
+
+// Rows travel to a GPU: no engine has anything to do on the CPU.
+TEST(KvOptions, TransferEnginesNeedAGpu) {
+  const kv::Layout layout{.layers = 2, .q_heads = 2, .kv_heads = 1, .head_dim = 16};
+  for (const char* engine : {"gpu-pull", "cpu-push", "copy"}) {
+    KvOptions options;
+    options.policy = "litecache";
+    options.transfer = engine;
+    EXPECT_ERROR(kv::MakeCachePlan(layout, options, nullptr, DeviceType::kCpu), Unsupported,
+                 "transfer", engine, "GPU");
   }
 }
 

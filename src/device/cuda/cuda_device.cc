@@ -44,7 +44,18 @@ CudaStream::~CudaStream() {
   cudaStreamDestroy(handle_);
 }
 
-void CudaStream::Synchronize() { LC_CUDA(cudaStreamSynchronize(handle_)); }
+void CudaStream::Synchronize() {
+  LC_CUDA(cudaStreamSynchronize(handle_));
+  for (size_t i = 0; i < checks_.size(); ++i) {
+    if (const auto check = checks_[i].lock()) (*check)();
+  }
+}
+
+void CudaStream::AddCheck(const std::shared_ptr<const std::function<void()>>& check) {
+  // This one, too: once is enough.
+  std::erase_if(checks_, [&](const auto& held) { return held.expired() || held.lock() == check; });
+  checks_.push_back(check);
+}
 
 void CudaStream::DropGraphs() {
   for (const auto& [key, graph] : graphs_) {

@@ -7,6 +7,7 @@
 #include <memory>
 #include <unordered_map>
 #include <utility>
+#include <vector>
 
 #include "device/device.h"
 
@@ -28,6 +29,9 @@ class CudaStream final : public Stream {
   // The first step of a key is issued as it is, the second is captured as a graph, all others
   // replay it: what is seen once is not worth the capture.
   void Run(uint64_t key, const std::function<void()>& issue) override;
+  // Called by Synchronize() once it has waited, as long as somebody holds the function: what
+  // kernels report through memory becomes an exception there.
+  void AddCheck(const std::shared_ptr<const std::function<void()>>& check);
   // Off: every step is issued (to measure what graphs bring).
   void UseGraphs(bool use) { use_graphs_ = use; }
   // Forgets the recordings: after memory that they name has been freed.
@@ -46,6 +50,7 @@ class CudaStream final : public Stream {
   int sm_count_;
   std::shared_ptr<void> products_;
   bool use_graphs_ = true;
+  std::vector<std::weak_ptr<const std::function<void()>>> checks_;
   std::unordered_map<uint64_t, CUgraphExec_st*> graphs_;  // null: seen once
 };
 

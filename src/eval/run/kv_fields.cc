@@ -90,6 +90,8 @@ const auto kFields = std::to_array<KvField>({
     LC_KV_FIELD(delta_update),
     LC_KV_FIELD(slots),
     LC_KV_FIELD(host_rows),
+    LC_KV_FIELD(transfer),
+    LC_KV_FIELD(transfer_threads),
     LC_KV_FIELD(flexgen.device_share),
     LC_KV_FIELD(infinigen.partial),
     LC_KV_FIELD(infinigen.alpha),

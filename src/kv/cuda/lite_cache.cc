@@ -6,6 +6,8 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/logging.h"
+#include "device/device_error.h"
 #include "device/sections.h"
 #include "kv/cuda/create_lite_cache.h"
 #include "kv/pool_stats.h"
@@ -21,10 +23,6 @@ using ops::cuda::RowRange;
 using ops::cuda::RowTable;
 using ops::cuda::StepView;
 
-// SMs that a transfer occupies: fewer do not reach the link's rate, more only take time from the
-// rest (docs/benchmarks/gpu.md).
-constexpr int32_t kPullBlocks = 10;
-
 ops::cuda::LiteShape MakeLiteShape(const Shape& shape) {
   return {.kv_heads = static_cast<int32_t>(shape.layout.kv_heads),
           .group = static_cast<int32_t>(shape.group),
@@ -38,6 +36,13 @@ ops::cuda::LiteShape MakeLiteShape(const Shape& shape) {
           .slots_factor = shape.slots_factor,
           .max_rows = 0,
           .labels_a_page = static_cast<int32_t>(shape.labels_a_page())};
+}
+
+TransferOptions TransferOptionsOf(const KvOptions& options) {
+  TransferOptions transfer;
+  if (options.transfer != "auto") transfer.engine = options.transfer;
+  transfer.threads = options.transfer_threads;
+  return transfer;
 }
 
 // Appends arrays to one block of device memory.
@@ -73,6 +78,7 @@ CudaLiteCache::CudaLiteCache(CudaDevice& device, const Shape& shape, const HeadP
       scorer_(CreateCudaRetriever(device, shape.layout, options, *retriever_)),
       aggregation_(AggregationOf(options)),
       delta_(options.delta_update),
+      transfer_(CreateTransferEngine(device, host_, TransferOptionsOf(options))),
       lite_shape_(MakeLiteShape(shape)),
       block_(device) {
   if (options.measure_recall) {
@@ -83,6 +89,8 @@ CudaLiteCache::CudaLiteCache(CudaDevice& device, const Shape& shape, const HeadP
     imposed_ = device.Allocate(imposed->heads.size() * sizeof(ops::ImposedHead));
     device.Upload(imposed_.data(), imposed->heads.data(), imposed_.size());
   }
+  check_transfers_ = std::make_shared<const std::function<void()>>([this] { CheckTransfers(); });
+  if (options.transfer != "auto") SPDLOG_INFO("transfers: {}", transfer_->Description());
   const Layout& layout = shape.layout;
   const auto heads = static_cast<size_t>(layout.kv_heads);
   ConstantsBuilder builder;
@@ -182,6 +190,7 @@ SequenceId CudaLiteCache::Fork(SequenceId parent) {
   sequence.heads = device_.Allocate(source.heads.size());
   device_.CopyWithin(sequence.heads.data(), source.heads.data(), source.heads.size());
   sequence.filled = source.filled;
+  sequence.lost = source.lost;
   return id;
 }
 
@@ -256,9 +265,25 @@ void CudaLiteCache::ReserveWork(int64_t sequences, int64_t context) {
                                                  shape.layout.head_dim)});
   scratch_ = Buffer();
   scratch_ = device_.Allocate(bytes);
+  transfer_->Reserve(static_cast<int64_t>(pairs), lite_shape_.max_rows);
+}
+
+void CudaLiteCache::CheckTransfers() {
+  const std::optional<std::string> failure = transfer_->Check();
+  const std::vector<SequenceId> suspects = std::exchange(running_, {});
+  if (!failure) return;
+  for (const SequenceId id : suspects) {
+    if (const auto found = sequences_.find(id); found != sequences_.end()) {
+      found->second.lost = *failure;
+    }
+  }
+  throw DeviceError(*failure);
 }
 
 void CudaLiteCache::BeginStep(const Step& step) {
+  for (const StepSequence& part : step.sequences) {
+    if (const std::string& lost = Get(part.id).lost; !lost.empty()) throw DeviceError(lost);
+  }
   check_(step, tiers_.resident);
   growth_.Begin(step);
   const auto count = static_cast<int64_t>(step.sequences.size());
@@ -311,14 +336,16 @@ void CudaLiteCache::BeginStep(const Step& step) {
   context_ = ContextBucket(longest);
   ReserveWork(std::max<int64_t>(step.decode_rows, 1), context_);
   started_ = false;
+  for (const StepSequence& part : step.sequences) running_.push_back(part.id);
+  if (step.decode_rows > 0) transfer_->BeginStep();
 }
 
 std::optional<uint64_t> CudaLiteCache::ReplayKey(const Step&) const {
-  if (!fills_.empty()) return std::nullopt;
+  if (!fills_.empty() || !transfer_->replayable()) return std::nullopt;
   return reinterpret_cast<uintptr_t>(block_.address()) ^
          (reinterpret_cast<uintptr_t>(work_.data()) << 1) ^
          (reinterpret_cast<uintptr_t>(scratch_.data()) << 2) ^
-         (static_cast<uint64_t>(context_) << 8);
+         (static_cast<uint64_t>(context_) << 8) ^ (transfer_->key() << 4);
 }
 
 bool CudaLiteCache::HasOffloaded(int64_t layer) const {
@@ -339,6 +366,7 @@ ops::cuda::ImposedLayer CudaLiteCache::Imposed(int64_t layer) const {
 // query (litecache section 4, step 0), of all layers.
 void CudaLiteCache::Start(Stream& stream, float scale) {
   if (std::exchange(started_, true)) return;
+  AsCuda(stream).AddCheck(check_transfers_);
   block_.Send(stream);
   if (fills_.empty()) return;
   const StepView step = block_.Decoding(context_);
@@ -350,7 +378,7 @@ void CudaLiteCache::Start(Stream& stream, float scale) {
                     {.q = nullptr, .scale = scale, .fill = true}, scratch_.data());
     ops::cuda::UpdateSlots(stream, step, lite_shape_, layer, delta_, /*fill=*/true,
                            scratch_.data());
-    ops::cuda::PullRows(stream, step, lite_shape_, layer, kPullBlocks);
+    transfer_->Move(stream, step, lite_shape_, layer, i);
     ops::cuda::FillFixed(stream, step, lite_shape_, layer, block_.device_flags());
   }
   // From here on, also where the step fails and is run again: its lookups move the labels, and
@@ -410,7 +438,7 @@ void CudaLiteCache::AttendDecoding(Stream& stream, int64_t index, const MatrixVi
     ops::cuda::UpdateSlots(stream, step, lite_shape_, layer, delta_, /*fill=*/false,
                            scratch_.data());
     Mark(stream, Section::kTransfer);
-    ops::cuda::PullRows(stream, step, lite_shape_, layer, kPullBlocks);
+    transfer_->Move(stream, step, lite_shape_, layer, index);
     Mark(stream, Section::kManagement);
     ops::cuda::AppendRows(stream, step, shape.layout.kv_heads, layer.slots, k, v);
   }
@@ -498,6 +526,7 @@ void CudaLiteCache::StoreRows(Stream& stream, int64_t layer, const Step& step, c
 }
 
 void CudaLiteCache::EndStep(const Step& step) {
+  transfer_->EndStep();
   const Shape& shape = tiers_.shape;
   const auto heads = static_cast<uint64_t>(shape.layout.layers * shape.layout.kv_heads);
   for (const StepSequence& part : step.sequences) {

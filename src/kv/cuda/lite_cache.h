@@ -2,7 +2,9 @@
 // keeps the tables of pages and knows lengths only, so a decode step can be replayed as a graph.
 #pragma once
 
+#include <functional>
 #include <memory>
+#include <string>
 #include <unordered_map>
 #include <vector>
 
@@ -11,6 +13,7 @@
 #include "kv/cuda/device_pages.h"
 #include "kv/cuda/retrieve.h"
 #include "kv/cuda/step_block.h"
+#include "kv/cuda/transfer_engine.h"
 #include "kv/imposed_reuse.h"
 #include "kv/litecache/growth.h"
 #include "kv/litecache/tiers.h"
@@ -54,6 +57,8 @@ class CudaLiteCache final : public Cache, public RowStore {
   Stats GetStats() const override;
   std::span<const HeadCounters> Heads() const override;
 
+  TransferEngine& transfer() { return *transfer_; }
+
   // For diagnosis, as LiteCache's; they wait for the device.
   std::vector<int32_t> CachedPositions(SequenceId id, int64_t layer, int64_t head);
   std::vector<float> Label(SequenceId id, int64_t layer, int64_t head);
@@ -67,11 +72,15 @@ class CudaLiteCache final : public Cache, public RowStore {
     // Forked since its last decode step, which copies the slots' pages that it shares.
     bool forked = false;
     int64_t slot_pages = 0;  // that the device knows
+    // Why its slots hold what they should not: a transfer failed. It cannot go on.
+    std::string lost;
   };
 
   Sequence& Get(SequenceId id) { return sequences_.at(id); }
   void UpdatePages(const StepSequence& part, Sequence* sequence);
   void ReserveWork(int64_t sequences, int64_t context);
+  // After a stream has been waited for: throws DeviceError where a transfer has failed.
+  void CheckTransfers();
   // First in a step's operations.
   void Start(Stream& stream, float scale);
   // Spills what leaves the recent window, then looks up.
@@ -95,6 +104,8 @@ class CudaLiteCache final : public Cache, public RowStore {
   std::unique_ptr<CudaRetriever> scorer_;
   ops::Aggregation aggregation_;
   bool delta_;
+  std::unique_ptr<TransferEngine> transfer_;
+  std::shared_ptr<const std::function<void()>> check_transfers_;
   ops::cuda::LiteShape lite_shape_;
   std::vector<ops::cuda::LiteLayer> layers_;
   Buffer imposed_;  // ImposedHead [steps][layers][kv_heads], of measurements; else empty
@@ -111,6 +122,7 @@ class CudaLiteCache final : public Cache, public RowStore {
 
   // Of the step in progress.
   StepCheck check_;
+  std::vector<SequenceId> running_;  // its sequences, until they have been checked
   std::vector<StepSequence> fills_;  // its sequences whose slots Start() fills
   bool started_ = false;
   int64_t context_ = 0;

@@ -53,6 +53,12 @@ class LitePlan final : public CachePlan {
         heads_(MakeHeadPlan(layout, options_, profile_.get(), prefetch_, TopkBytes(layout))),
         shape_(layout, options_, heads_, MakeRetriever(layout)->metadata_tokens(), device),
         scores_per_token_(MakeRetriever(layout)->scores_per_token()) {
+    if (device == DeviceType::kCpu && options.transfer != "auto") {
+      throw Unsupported(
+          "KV options: transfer = {} brings rows to a GPU, and the model runs on the CPU; use "
+          "transfer = auto, or a GPU",
+          options.transfer);
+    }
     if (device == DeviceType::kCuda && options.host_rows == "int4") {
       throw Unsupported(
           "KV options: host_rows = int4 is not built for GPUs yet; use fp8, int8 or auto");
@@ -86,6 +92,10 @@ class LitePlan final : public CachePlan {
   }
   std::string retriever() const override { return options_.retriever; }
   bool prefetches() const override { return prefetch_; }
+  std::string transfer() const override {
+    if (device_ == DeviceType::kCpu) return "";
+    return options_.transfer == "auto" ? "gpu-pull" : options_.transfer;
+  }
 
   std::string Identity() const override {
     const KvOptions& o = options_;

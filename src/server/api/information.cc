@@ -46,6 +46,7 @@ Json PropsJson(const ServedModel& model) {
                  {"context_limit", plan.context_limit}};
   Json kv = {{"policy", plan.kv_policy},
              {"retriever", plan.retriever.empty() ? Json() : Json(plan.retriever)},
+             {"transfer", plan.transfer.empty() ? Json() : Json(plan.transfer)},
              {"layers", plan.layers},
              {"kv_heads", plan.kv_heads},
              {"resident_heads", plan.resident_heads},

@@ -72,6 +72,7 @@ class Harness {
 
   // On the CPU.
   LiteCache& cache() { return dynamic_cast<LiteCache&>(*cache_); }
+  Cache& any_cache() { return *cache_; }
   Reference& reference() { return reference_; }
   const HeadPlan& plan() const { return *plan_->heads(); }
   float scale() const { return scale_; }

@@ -73,16 +73,22 @@ void RunLife(Harness& harness, const Layout& layout, std::mt19937_64& random, in
   }
 }
 
-class LiteCacheReference : public ::testing::TestWithParam<const char*> {};
+struct Backend {
+  std::string name, device;
+  std::string transfer = "auto";
+  int rounds = 60;
+};
+
+class LiteCacheReference : public ::testing::TestWithParam<Backend> {};
 
 TEST_P(LiteCacheReference, RandomLivesAgreeStepByStep) {
-  const std::string device = GetParam();
+  const std::string device = GetParam().device;
   if (device == "cuda" && FindCudaDevices().devices.empty()) {
     GTEST_SKIP() << "no GPU: " << FindCudaDevices().why_none;
   }
   std::mt19937_64 random = testing::TestRandom();
   int64_t lookups = 0, hits = 0;
-  for (int round = 0; round < 60; ++round) {
+  for (int round = 0; round < GetParam().rounds; ++round) {
     const int64_t group = 1 + static_cast<int64_t>(random() % 4);
     const int64_t kv_heads = 1 + static_cast<int64_t>(random() % 3);
     Layout layout{.layers = 1 + static_cast<int64_t>(random() % 3),
@@ -107,6 +113,8 @@ TEST_P(LiteCacheReference, RandomLivesAgreeStepByStep) {
     options.resident_heads = Pick<std::string>(random, {"0", "0", "2"});
     options.dense_layers = random() % 6 == 0;
     options.prefetch = device == "cuda" ? "off" : Pick<std::string>(random, {"on", "off"});
+    options.transfer = GetParam().transfer;
+    options.transfer_threads = options.transfer == "auto" ? 0 : 1 + static_cast<int>(random() % 4);
     options.delta_update = random() % 4 != 0;
     options.slots = options.delta_update ? Pick(random, {1.0, 1.0, 1.5, 4.0}) : 1.0;
     options.hata_norms = random() % 2 == 0;
@@ -136,8 +144,11 @@ TEST_P(LiteCacheReference, RandomLivesAgreeStepByStep) {
   RecordProperty("hits", std::to_string(hits));
 }
 
-INSTANTIATE_TEST_SUITE_P(Devices, LiteCacheReference, ::testing::Values("cpu", "cuda"),
-                         [](const auto& info) { return std::string(info.param); });
+INSTANTIATE_TEST_SUITE_P(Devices, LiteCacheReference,
+                         ::testing::Values(Backend{"cpu", "cpu"}, Backend{"cuda", "cuda"},
+                                           Backend{"cuda_push", "cuda", "cpu-push", 20},
+                                           Backend{"cuda_copy", "cuda", "copy", 20}),
+                         [](const auto& info) { return info.param.name; });
 
 }  // namespace
 }  // namespace litecache::kv

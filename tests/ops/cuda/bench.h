@@ -41,5 +41,6 @@ class Bench {
 void BenchAttention(Bench& bench);
 void BenchDense(Bench& bench);
 void BenchSelect(Bench& bench);
+void BenchTransfer(Bench& bench);
 
 }  // namespace litecache::ops::cuda

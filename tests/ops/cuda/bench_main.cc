@@ -106,6 +106,7 @@ int Main(int argc, char** argv) {
   BenchAttention(bench);
   BenchDense(bench);
   BenchSelect(bench);
+  BenchTransfer(bench);
   return 0;
 }
 

@@ -1,0 +1,39 @@
+#include "kv/cuda/transfer_engine.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/thread_pool.h"
+#include "kv/cuda/copy_transfer.h"
+#include "kv/cuda/cpu_push.h"
+
+namespace litecache::kv {
+namespace {
+
+// SMs that a transfer occupies: fewer do not reach the link's rate, more only take time from the
+// rest (docs/benchmarks/gpu.md).
+constexpr int32_t kPullBlocks = 10;
+
+class GpuPull final : public TransferEngine {
+ public:
+  std::string_view name() const override { return "gpu-pull"; }
+  void Move(Stream& stream, const ops::cuda::StepView& step, const ops::cuda::LiteShape& shape,
+            const ops::cuda::LiteLayer& layer, int64_t) override {
+    ops::cuda::PullRows(stream, step, shape, layer, kPullBlocks);
+  }
+};
+
+}  // namespace
+
+int DefaultTransferThreads() { return std::clamp(AvailableCores() - 1, 1, 16); }
+
+std::unique_ptr<TransferEngine> CreateTransferEngine(CudaDevice& device, PinnedHost& host,
+                                                     const TransferOptions& options) {
+  if (options.engine == "gpu-pull") return std::make_unique<GpuPull>();
+  if (options.engine == "cpu-push") return std::make_unique<CpuPush>(device, host, options);
+  if (options.engine == "copy") return std::make_unique<CopyTransfer>(device, host, options);
+  throw InvalidArgument("transfer engine '{}' is not one of gpu-pull, cpu-push, copy",
+                        options.engine);
+}
+
+}  // namespace litecache::kv
