@@ -37,11 +37,17 @@ class CudaMirror final : public Mirror {
 CudaStream::CudaStream(int device, int sm_count) : sm_count_(sm_count) {
   LC_CUDA(cudaSetDevice(device));
   LC_CUDA(cudaStreamCreateWithFlags(&handle_, cudaStreamNonBlocking));
+  constexpr size_t kBytes = kArrivals * sizeof(*arrivals_);
+  void* arrivals = nullptr;
+  LC_CUDA(cudaMalloc(&arrivals, kBytes));
+  arrivals_ = static_cast<uint32_t*>(arrivals);
+  LC_CUDA(cudaMemsetAsync(arrivals_, 0, kBytes, handle_));
 }
 
 CudaStream::~CudaStream() {
   DropGraphs();
   cudaStreamDestroy(handle_);
+  cudaFree(arrivals_);
 }
 
 void CudaStream::Synchronize() {

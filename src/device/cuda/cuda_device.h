@@ -41,6 +41,11 @@ class CudaStream final : public Stream {
   CUstream_st* handle() const { return handle_; }
   int sm_count() const { return sm_count_; }
 
+  // Device memory [kArrivals] in which the blocks of a kernel count themselves; zeros between the
+  // stream's kernels, which leave it so.
+  static constexpr int64_t kArrivals = 512;
+  uint32_t* arrivals() const { return arrivals_; }
+
   // What matrix products keep beside a stream (ops/cuda/gemm.h); freed with it.
   void* products() const { return products_.get(); }
   void set_products(std::shared_ptr<void> products) { products_ = std::move(products); }
@@ -48,6 +53,7 @@ class CudaStream final : public Stream {
  private:
   CUstream_st* handle_ = nullptr;
   int sm_count_;
+  uint32_t* arrivals_ = nullptr;
   std::shared_ptr<void> products_;
   bool use_graphs_ = true;
   std::vector<std::weak_ptr<const std::function<void()>>> checks_;

@@ -25,8 +25,16 @@ struct AttendedRows {
   int32_t sink = 0, ring = 0;
   Divider per_ring;
 
-  // Row i's address; null where it is not attended.
-  __device__ const std::byte* Row(int32_t i) const {
+  // A row's address, and whether it is attended: where `stamp` equals `wanted`. The stamp may still
+  // be on its way from memory, so that who asks early enough does not wait for it.
+  struct Place {
+    const std::byte* row = nullptr;
+    uint32_t stamp = 0, wanted = 0;
+    __device__ bool Attended() const { return row != nullptr && stamp == wanted; }
+  };
+
+  // Of row i < total.
+  __device__ Place At(int32_t i) const {
     int32_t row = i;
     if (i >= first) {
       i -= first;
@@ -40,13 +48,19 @@ struct AttendedRows {
         row -= block * list.page_rows;
         const auto* arrays = reinterpret_cast<const uint32_t*>(
             page + static_cast<int64_t>(list.page_rows) * list.row_bytes);
-        if (arrays[list.page_rows + row] != update) return nullptr;
-        return page + static_cast<int64_t>(row) * list.row_bytes;
+        return {page + static_cast<int64_t>(row) * list.row_bytes, arrays[list.page_rows + row],
+                update};
       } else {
         row = selected[i];
       }
     }
-    return list.Row(row);
+    return {list.Row(row), 0, 0};
+  }
+
+  // Its address; null where it is not attended.
+  __device__ const std::byte* Row(int32_t i) const {
+    const Place place = At(i);
+    return place.Attended() ? place.row : nullptr;
   }
 };
 #endif

@@ -43,8 +43,7 @@ size_t AttentionScratchBytes(int64_t sequences, int64_t q_heads, int64_t head_di
   // is no multiple of kSplitQueries fills its last pair to less than half.
   const int64_t pairs = sequences * q_heads;
   const int64_t rows = kMaxSplitBlocks * kSplitQueries + 2 * pairs;
-  const int64_t ends = (pairs + 1) * 4 + 256;
-  return static_cast<size_t>(ends + rows * (head_dim + 2) * 4);
+  return static_cast<size_t>(rows * (head_dim + 2) * 4);
 }
 
 void PagedAttention(Stream& stream, const StepView& step, int64_t kv_heads, const RowTable& table,

@@ -81,6 +81,60 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+// One key a head, as in decode: a lane has a bit, and asks for its weights before the key has come.
+// Sums in the order of the kernel above.
+__global__ void __launch_bounds__(kThreads)
+    HashEncodeOneKernel(const __grid_constant__ StepView step,
+                        const __grid_constant__ LiteShape shape,
+                        const __grid_constant__ LiteLayer layer, const KeySource source,
+                        int32_t words, bool norms, const float* weights) {
+  constexpr int kAhead = 64;
+  __shared__ float key[kMaxDim];
+  const int32_t head = blockIdx.x;
+  const int32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int32_t d = shape.head_dim;
+  const int64_t bits = int64_t{32} * words;
+  const float* column = weights + head * d * bits + lane;  // of word 0
+  float ahead[kAhead];                                     // of word `warp`
+#pragma unroll
+  for (int c = 0; c < kAhead; ++c) {
+    ahead[c] = warp < words && c < d ? column[32 * warp + c * bits] : 0;
+  }
+  EncodeTarget target;
+  if (!FindKeys(step, shape, layer, source, blockIdx.y, head, &target)) return;
+  const int32_t block_bytes = 32 * (4 * words + (norms ? 2 : 0));
+  for (int32_t position = target.begin; position < target.end; ++position) {
+    const int32_t page = position / layer.metadata.page_rows;
+    std::byte* block = PageOf(*target.sequence, layer.metadata, target.list, page) +
+                       int64_t{(position - page * layer.metadata.page_rows) / 32} * block_bytes;
+    const KeyRow row = KeyOf(shape, layer, source, target, position);
+    __syncthreads();
+    for (int32_t c = threadIdx.x; c < d; c += kThreads) key[c] = row[c];
+    __syncthreads();
+    if (norms && warp == 0) {
+      float square = 0;
+      for (int32_t c = lane; c < d; c += 32) square = fmaf(key[c], key[c], square);
+      const float norm = sqrtf(WarpSum(square));
+      if (lane == 0) {
+        reinterpret_cast<__half*>(block + 32 * 4 * words)[position % 32] =
+            __float2half_rn(norm > kLargestNorm ? kLargestNorm : norm);
+      }
+    }
+    for (int32_t w = warp; w < words; w += kWarps) {
+      float sum = 0;
+      int32_t c = 0;
+      if (w == warp) {
+#pragma unroll
+        for (; c < kAhead; ++c) sum = c < d ? fmaf(ahead[c], key[c], sum) : sum;
+      }
+#pragma unroll 32
+      for (; c < d; ++c) sum = fmaf(column[32 * w + c * bits], key[c], sum);
+      const uint32_t code = __ballot_sync(kFullMask, sum > 0);
+      if (lane == 0) reinterpret_cast<uint32_t*>(block)[w * 32 + position % 32] = code;
+    }
+  }
+}
+
 }  // namespace
 
 void HashEncode(Stream& stream, const StepView& step, const LiteShape& shape,
@@ -90,6 +144,13 @@ void HashEncode(Stream& stream, const StepView& step, const LiteShape& shape,
   LC_CHECK(layer.metadata.page_rows % HashFormat::kBlockTokens == 0, "pages of {} tokens",
            layer.metadata.page_rows);
   const KeySource keys = KeysOf(shape, k);
+  if (k == nullptr && step.max_rows == 1) {
+    const dim3 grid(static_cast<unsigned>(shape.kv_heads), static_cast<unsigned>(step.capacity));
+    HashEncodeOneKernel<<<grid, kThreads, 0, AsCuda(stream).handle()>>>(
+        step, shape, layer, keys, static_cast<int32_t>(format.words()), format.norms, weights);
+    LC_CUDA_LAUNCHED();
+    return;
+  }
   HashEncodeKernel<<<EncodeGrid(step, shape, keys, kTile), kThreads, 0, AsCuda(stream).handle()>>>(
       step, shape, layer, keys, static_cast<int32_t>(format.words()), format.norms, weights);
   LC_CUDA_LAUNCHED();

@@ -5,7 +5,7 @@
 
 #include "device/cuda/check.h"
 #include "device/cuda/cuda_device.h"
-#include "ops/cuda/attention_kernels.h"
+#include "ops/cuda/attention_arrays.cuh"
 #include "ops/cuda/online_softmax.cuh"
 
 namespace litecache::ops::cuda {
@@ -19,17 +19,12 @@ constexpr unsigned kAll = 0xffffffffu;
 
 struct PlainProblem {
   AttendedTables tables;
-  const float* q = nullptr;
-  int64_t q_stride = 0;
-  void* out = nullptr;
-  int64_t out_stride = 0;
-  bool out_bf16 = false;
-  float scale = 0;
-  int32_t head_dim = 0, group = 0;
+  AttentionArrays arrays;
 };
 
 template <typename T>
-__global__ void __launch_bounds__(kThreads) PlainKernel(PlainProblem p) {
+__global__ void __launch_bounds__(kThreads) PlainKernel(const __grid_constant__ PlainProblem p) {
+  const AttentionArrays& a = p.arrays;
   __shared__ float maxima[kWarps], sums[kWarps];
   __shared__ float values[kWarps][kMaxHeadDim];
   const auto row = static_cast<int32_t>(blockIdx.y), query_head = static_cast<int32_t>(blockIdx.x);
@@ -38,24 +33,24 @@ __global__ void __launch_bounds__(kThreads) PlainKernel(PlainProblem p) {
   if (index < 0) return;
   const StepSequence& sequence = p.tables.step.sequences[index];
   const AttendedRows rows =
-      p.tables.Of(index, query_head / p.group, sequence.past + row - sequence.first_row + 1);
+      p.tables.Of(index, query_head / a.group, sequence.past + row - sequence.first_row + 1);
   if (rows.total == 0) return;
   float q[kShare] = {}, out[kShare] = {};
 #pragma unroll
   for (int i = 0; i < kShare; ++i) {
     const int c = i * 32 + lane;
-    if (c < p.head_dim) q[i] = p.q[row * p.q_stride + query_head * p.head_dim + c] * p.scale;
+    if (c < a.head_dim) q[i] = a.q[row * a.q_stride + query_head * a.head_dim + c] * a.scale;
   }
   float maximum = -kLargestScore, sum = 0;
   for (int32_t r = warp; r < rows.total; r += kWarps) {
     const auto* k = reinterpret_cast<const T*>(rows.Row(r));
     if (k == nullptr) continue;
-    const T* v = k + p.head_dim;
+    const T* v = k + a.head_dim;
     float score = 0;
 #pragma unroll
     for (int i = 0; i < kShare; ++i) {
       const int c = i * 32 + lane;
-      if (c < p.head_dim) score += q[i] * static_cast<float>(k[c]);
+      if (c < a.head_dim) score += q[i] * static_cast<float>(k[c]);
     }
     for (int step = 16; step > 0; step /= 2) score += __shfl_xor_sync(kAll, score, step);
     const float highest = fminf(fmaxf(maximum, score), kLargestScore);
@@ -66,7 +61,7 @@ __global__ void __launch_bounds__(kThreads) PlainKernel(PlainProblem p) {
 #pragma unroll
     for (int i = 0; i < kShare; ++i) {
       const int c = i * 32 + lane;
-      if (c < p.head_dim) out[i] = out[i] * factor + probability * static_cast<float>(v[c]);
+      if (c < a.head_dim) out[i] = out[i] * factor + probability * static_cast<float>(v[c]);
     }
   }
   if (lane == 0) {
@@ -78,19 +73,14 @@ __global__ void __launch_bounds__(kThreads) PlainKernel(PlainProblem p) {
   __syncthreads();
   float highest = maxima[0];
   for (int w = 1; w < kWarps; ++w) highest = fmaxf(highest, maxima[w]);
-  for (int c = threadIdx.x; c < p.head_dim; c += kThreads) {
+  for (int c = threadIdx.x; c < a.head_dim; c += kThreads) {
     float total = 0, value = 0;
     for (int w = 0; w < kWarps; ++w) {
       const float factor = Exp2(maxima[w] - highest);
       total += factor * sums[w];
       value += factor * values[w][c];
     }
-    const int64_t at = row * p.out_stride + query_head * p.head_dim + c;
-    if (p.out_bf16) {
-      static_cast<__nv_bfloat16*>(p.out)[at] = __float2bfloat16_rn(value / total);
-    } else {
-      static_cast<float*>(p.out)[at] = value / total;
-    }
+    a.Store(row, query_head * a.head_dim + c, value / total);
   }
 }
 
@@ -102,14 +92,7 @@ void PlainAttention(Stream& stream, const AttendedTables& tables,
       tables.hybrid && tables.tables.slots.lists > 0 ? tables.tables.slots : tables.tables.resident;
   PlainProblem p;
   p.tables = tables;
-  p.q = operands.q.Row<const float>(0);
-  p.q_stride = operands.q.stride;
-  p.out = operands.out.data;
-  p.out_stride = operands.out.stride;
-  p.out_bf16 = operands.out.dtype == DType::kBF16;
-  p.scale = operands.scale;
-  p.head_dim = static_cast<int32_t>(table.format.head_dim);
-  p.group = operands.q_heads / tables.kv_heads;
+  p.arrays = AttentionArrays(operands, tables.kv_heads, table.format.head_dim);
   LC_CHECK(operands.q.rows <= 65535, "too many rows in one step");
   const dim3 grid(static_cast<unsigned>(operands.q_heads), static_cast<unsigned>(operands.q.rows));
   if (table.format.encoding == RowEncoding::kBF16) {

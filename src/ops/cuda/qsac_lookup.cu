@@ -2,7 +2,7 @@
 
 #include "device/cuda/check.h"
 #include "device/cuda/cuda_device.h"
-#include "ops/cuda/lite_pair.cuh"
+#include "ops/cuda/lite_move.cuh"
 #include "ops/cuda/litecache.h"
 
 namespace litecache::ops::cuda {
@@ -91,14 +91,14 @@ __device__ float Aggregate(Aggregation aggregation, const float* similarities, i
 }
 
 // The token that left the recent window as the next cached row (kv: KeepAll, AppendSlot). One
-// thread.
-__device__ void KeepLeaving(const StepSequence& s, const LiteShape& shape, const LiteLayer& layer,
+// thread. True where there is one.
+__device__ bool KeepLeaving(const StepSequence& s, const LiteShape& shape, const LiteLayer& layer,
                             int32_t list, int32_t pair) {
   HeadState& state = s.heads[list];
   const int32_t n = s.past + 1;
   state.window_begin = RecentBegin(shape, n);
   const int32_t candidates = Candidates(shape, n);
-  if (candidates == Candidates(shape, s.past)) return;
+  if (candidates == Candidates(shape, s.past)) return false;
   const int32_t index = candidates - 1, slot = shape.cache_begin + index;
   const int32_t position = shape.sink + index;
   if (index >= state.used) {  // else this step has been run before
@@ -110,6 +110,7 @@ __device__ void KeepLeaving(const StepSequence& s, const LiteShape& shape, const
   layer.moved_positions[int64_t{pair} * shape.max_rows] = position;
   layer.moved_slots[int64_t{pair} * shape.max_rows] = slot;
   layer.moved_count[pair] = 1;
+  return true;
 }
 
 // A block a pair, a warp a query head.
@@ -118,7 +119,7 @@ __global__ void LookupKernel(const __grid_constant__ StepView step,
                              const __grid_constant__ LiteLayer layer, Aggregation aggregation,
                              const float* q, int64_t stride) {
   __shared__ float similarities[kMaxGroup];
-  __shared__ bool take_query;
+  __shared__ bool take_query, keep_row;
   const int32_t head = blockIdx.x, sequence = blockIdx.y;
   if (sequence >= *step.count) return;
   const StepSequence& s = step.sequences[sequence];
@@ -135,8 +136,16 @@ __global__ void LookupKernel(const __grid_constant__ StepView step,
   if (AllFit(shape, s.past + 1)) {
     // What is cached is what any query would retrieve, this step's as well.
     if (threadIdx.x == 0) {
-      KeepLeaving(s, shape, layer, list, pair);
+      keep_row = KeepLeaving(s, shape, layer, list, pair);
       take_query = true;
+    }
+    __syncthreads();
+    if (keep_row && threadIdx.x < 32) {
+      const int32_t from = FixedSlot(shape, layer.moved_positions[int64_t{pair} * shape.max_rows]);
+      const int32_t to = layer.moved_slots[int64_t{pair} * shape.max_rows];
+      CopySame(
+          1, layer.slots.format, [&](int32_t) { return RowOf(s, layer.slots, list, from); },
+          [&](int32_t) { return RowOf(s, layer.slots, list, to); });
     }
   } else {
     for (int32_t j = threadIdx.x / 32; j < shape.group; j += blockDim.x / 32) {

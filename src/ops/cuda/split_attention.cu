@@ -1,71 +1,74 @@
 // Decode attention: one query token a sequence over any number of rows.
 //
-// The rows of all (sequence, KV head, query heads) pairs are cut into tiles of 16 and the tiles
-// into equal runs, one a block, so that every SM reads as much as every other whatever the batch. A
-// run may span pairs, and a pair runs; where several blocks share a pair each leaves a partial
-// result (Flash-Decoding), which a second kernel merges.
+// The rows of all pairs (sequence, KV head, up to 16 query heads) are cut into tiles of 16 and the
+// tiles into equal runs, one a block, so that every SM reads as much as every other whatever the
+// batch. A run may span pairs, and a pair runs; where several blocks share a pair each leaves a
+// partial result (Flash-Decoding), and the one that comes last merges them, in the blocks' order.
 //
 // Within a block each warp attends tiles of its own: it copies them into its own part of shared
-// memory, several under way, and waits for no other warp until the pair ends. A group's query heads
-// are the rows of a matrix product, so that a row is read once for all of them.
-#include <cuda_bf16.h>
-
+// memory, several under way, and waits for no other warp until the pair ends; the next pair's tiles
+// are under way by then. A group's query heads are the rows of a matrix product, so that a row is
+// read once for all of them.
 #include <algorithm>
 
 #include "device/cuda/check.h"
 #include "device/cuda/cuda_device.h"
+#include "ops/cuda/attention_arrays.cuh"
 #include "ops/cuda/attention_kernels.h"
 #include "ops/cuda/online_softmax.cuh"
 #include "ops/cuda/shared_memory.cuh"
+#include "ops/cuda/split_tiles.cuh"
 
 namespace litecache::ops::cuda {
 namespace {
 
-constexpr int kWarps = 4;
-constexpr int kThreads = kWarps * 32;
+constexpr int kMaxWarps = 8;
 constexpr int kTileRows = 16;
+constexpr int kQueries = kTileRows;  // rows of a product
 constexpr unsigned kAll = 0xffffffffu;
+static_assert(kQueries == kSplitQueries);
+static_assert(kMaxSplitBlocks <= CudaStream::kArrivals);
 
 struct SplitProblem {
   AttendedTables tables;
-  const float* q = nullptr;
-  int64_t q_stride = 0;
-  void* out = nullptr;
-  int64_t out_stride = 0;
-  bool out_bf16 = false;
-  float scale = 0;
-  int32_t head_dim = 0, group = 0;
-  int32_t query_blocks = 0;  // of up to kSplitQueries query heads, a group
-  int32_t queries = 0;       // rows of a partial result: min(group, kSplitQueries)
-  uint32_t* ends = nullptr;  // scratch: [pairs + 1] tiles before each pair
+  AttentionArrays arrays;
+  int32_t query_blocks = 0;  // of up to kQueries query heads, a group
+  int32_t queries = 0;       // rows of a partial result: min(group, kQueries)
+  uint32_t* arrivals = nullptr;
   float* partials = nullptr;
 
-  __device__ int32_t Pairs() const { return *tables.step.count * tables.kv_heads * query_blocks; }
-  // Of query row `r` of a pair's: its row of q and of out, and its first column.
-  __device__ void Place(int32_t pair, int32_t r, int32_t* row, int32_t* column) const {
-    const int32_t sequence = pair / (tables.kv_heads * query_blocks);
-    const int32_t rest = pair - sequence * tables.kv_heads * query_blocks;
-    const int32_t head = rest / query_blocks, block = rest - head * query_blocks;
-    *row = tables.step.sequences[sequence].first_row;
-    *column = (head * group + block * static_cast<int32_t>(kSplitQueries) + r) * head_dim;
+  struct Pair {
+    int32_t sequence, head, query_block;
+  };
+  __host__ __device__ int32_t Pairs() const {  // of the sequences there may be
+    return tables.step.capacity * tables.kv_heads * query_blocks;
   }
-  __device__ int32_t QueriesOf(int32_t pair) const {
-    const int32_t left = group - pair % query_blocks * static_cast<int32_t>(kSplitQueries);
+  __device__ Pair PairOf(int32_t pair) const {
+    const int32_t list = pair / query_blocks, sequence = list / tables.kv_heads;
+    return {sequence, list - sequence * tables.kv_heads, pair - list * query_blocks};
+  }
+  __device__ AttendedRows RowsOf(int32_t pair) const {
+    const Pair at = PairOf(pair);
+    return tables.Of(at.sequence, at.head, tables.step.sequences[at.sequence].past + 1);
+  }
+  __device__ int32_t QueriesOf(const Pair& at) const {
+    const int32_t left = arrays.group - at.query_block * kQueries;
     return left < queries ? left : queries;
+  }
+  // The row of q and of out, and the first column of its query row 0.
+  __device__ int32_t RowOf(const Pair& at) const {
+    return tables.step.sequences[at.sequence].first_row;
+  }
+  __device__ int32_t ColumnOf(const Pair& at) const {
+    return (at.head * arrays.group + at.query_block * kQueries) * arrays.head_dim;
   }
   // Partial results: maximum [queries], sum [queries], out [queries][head_dim], the latter two
   // relative to the maximum. As blocks go up so do pairs: the sum of both names one.
-  __device__ float* Partial(int32_t pair, int32_t block) const {
-    return partials + static_cast<int64_t>(pair + block) * queries * (head_dim + 2);
+  __device__ float* Partial(int32_t pair, uint32_t block) const {
+    return partials +
+           (static_cast<int64_t>(pair) + block) * queries * (arrays.head_dim + 2);
   }
 };
-
-// Tiles of a block. Whole rounds of the warps.
-__device__ uint32_t TilesOfBlock(uint32_t tiles, uint32_t blocks) {
-  const uint32_t even = (tiles + blocks - 1) / blocks;
-  const uint32_t rounds = (even + kWarps - 1) / kWarps;
-  return (rounds > 0 ? rounds : 1) * kWarps;
-}
 
 template <int kHeadDim>
 struct SplitShape {
@@ -73,26 +76,35 @@ struct SplitShape {
   static constexpr int kRowBytes = kHeadDim * 2 * 2;
   static constexpr int kStageBytes = kTileRows * kRowBytes;
   static constexpr int kWarpBytes = kStages * kStageBytes;
-  static constexpr int kBytes = kWarps * kWarpBytes;
-  // A warp's result lies where its tiles were: maximum and sum [16], out [16][kHeadDim] f32.
-  static_assert(kWarpBytes >= kTileRows * (kHeadDim + 2) * 4);
+  // A warp's result [kQueries][kHeadDim] f32 lies in a stage that holds no tile.
+  static_assert(kStageBytes >= kQueries * kHeadDim * 4);
+};
+
+// What the warps of a block tell each other at the end of a pair.
+struct WarpResults {
+  float maximum[kMaxWarps][kQueries], sum[kMaxWarps][kQueries];
+  const float* out[kMaxWarps];  // null: no tile of the pair
+  uint32_t tiles[kMaxWarps];    // while tiles are counted
+  bool last_to_arrive;
 };
 
 // Writes ends[0 .. pairs]: the tiles of the pairs before. Whole block.
-__device__ void CountTiles(const SplitProblem& p, int32_t pairs, uint32_t* ends) {
-  __shared__ uint32_t warp_tiles[kWarps];
+__device__ void CountTiles(const SplitProblem& p, int32_t pairs, WarpResults* shared,
+                           uint32_t* ends) {
   const int32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int32_t warps = blockDim.x / 32;
+  const int32_t count = *p.tables.step.count;
   uint32_t before = 0;
-  for (int32_t begin = 0; begin < pairs; begin += kThreads) {
+  for (int32_t begin = 0; begin < pairs; begin += blockDim.x) {
     const int32_t pair = begin + static_cast<int32_t>(threadIdx.x);
     uint32_t tiles = 0;
     if (pair < pairs) {
-      const int32_t index = pair / (p.tables.kv_heads * p.query_blocks);
-      const int32_t head = pair / p.query_blocks % p.tables.kv_heads;
-      const StepSequence& sequence = p.tables.step.sequences[index];
-      if (sequence.rows > 0) {
-        const int32_t rows = p.tables.Of(index, head, sequence.past + 1).total;
-        tiles = static_cast<uint32_t>(rows + kTileRows - 1) / kTileRows;
+      const auto at = p.PairOf(pair);
+      const StepSequence& sequence = p.tables.step.sequences[at.sequence];
+      const int32_t rows = sequence.rows, past = sequence.past;  // beside count, not after it
+      if (at.sequence < count && rows > 0) {
+        const int32_t total = p.tables.Of(at.sequence, at.head, past + 1).total;
+        tiles = static_cast<uint32_t>(total + kTileRows - 1) / kTileRows;
       }
     }
     uint32_t sum = tiles;  // of this lane and those before
@@ -100,11 +112,11 @@ __device__ void CountTiles(const SplitProblem& p, int32_t pairs, uint32_t* ends)
       const uint32_t other = __shfl_up_sync(kAll, sum, step);
       if (lane >= step) sum += other;
     }
-    if (lane == 31) warp_tiles[warp] = sum;
+    if (lane == 31) shared->tiles[warp] = sum;
     __syncthreads();
-    for (int w = 0; w < warp; ++w) sum += warp_tiles[w];
+    for (int w = 0; w < warp; ++w) sum += shared->tiles[w];
     if (pair < pairs) ends[pair + 1] = before + sum;
-    for (int w = 0; w < kWarps; ++w) before += warp_tiles[w];
+    for (int w = 0; w < warps; ++w) before += shared->tiles[w];
     __syncthreads();
   }
   if (threadIdx.x == 0) ends[0] = 0;
@@ -188,122 +200,236 @@ __device__ void AttendTile(uint32_t stage, unsigned visible, const uint32_t (&q)
   }
 }
 
-// The tile's rows into a stage; returns which of them are attended. Whole warp.
+// A warp's tiles `tile`, `tile` + warps ... of those before `end`, pair after pair.
+struct TileReader {
+  const SplitProblem& p;
+  const uint32_t* ends;
+  uint32_t tile, end;
+  int32_t pair;
+  AttendedRows rows;  // of the pair
+
+  // `first_pair`: a pair not behind that of the first tile.
+  __device__ TileReader(const SplitProblem& problem, const uint32_t* tile_ends, uint32_t first,
+                        uint32_t last, int32_t first_pair)
+      : p(problem), ends(tile_ends), tile(first), end(last), pair(first_pair) {
+    rows = p.RowsOf(pair);
+  }
+
+  // Lane l's row l % 16 of the next tile; no row behind the last tile. Loads what says where the
+  // row is, and waits for it as late as it can.
+  __device__ AttendedRows::Place Next() {
+    AttendedRows::Place place;
+    if (tile < end) {
+      if (tile >= ends[pair + 1]) {
+        do ++pair;
+        while (tile >= ends[pair + 1]);
+        rows = p.RowsOf(pair);
+      }
+      const auto lane = static_cast<uint32_t>(threadIdx.x) % kTileRows;
+      const auto row = static_cast<int32_t>((tile - ends[pair]) * kTileRows + lane);
+      if (row < rows.total) place = rows.At(row);
+    }
+    tile += blockDim.x / 32;
+    return place;
+  }
+};
+
+// A tile's rows into a stage; returns which of them are attended. Whole warp; commits the copies.
 template <int kHeadDim>
-__device__ unsigned CopyTile(const AttendedRows& rows, uint32_t tile, int head_dim,
+__device__ unsigned CopyTile(const SplitProblem& p, const AttendedRows::Place& place,
                              uint32_t stage) {
   constexpr int kChunks = kHeadDim / 8;  // of K, and of V
   const int lane = threadIdx.x % 32;
-  const int32_t index = static_cast<int32_t>(tile) * kTileRows + lane % kTileRows;
-  const std::byte* row = index < rows.total ? rows.Row(index) : nullptr;
-  const unsigned attended = __ballot_sync(kAll, row != nullptr) & 0xffffu;
-  // Rows that are not attended become zeros: nothing but numbers may be multiplied by zero.
-  const std::byte* any = row != nullptr ? row : rows.list.pages[0];
-  const int chunks = head_dim / 8;
+  const unsigned attended = __ballot_sync(kAll, place.Attended()) & 0xffffu;
+  if (attended != 0) {
+    // Rows that are not attended and what lies behind head_dim become zeros: nothing but numbers
+    // may be multiplied by zero. Their addresses are not read from, yet have to be some.
+    const auto* any = reinterpret_cast<const std::byte*>(p.arrays.q);
+    const int chunks = p.arrays.head_dim / 8;
 #pragma unroll
-  for (int i = 0; i < kTileRows * 2 * kChunks / 32; ++i) {
-    const int at = i * 32 + lane;
-    const int r = at / (2 * kChunks), c = at % (2 * kChunks);
-    const auto* source = reinterpret_cast<const std::byte*>(
-        __shfl_sync(kAll, reinterpret_cast<unsigned long long>(any), r));
-    const int part = c / kChunks, chunk = c % kChunks;
-    if (chunk < chunks) {
+    for (int i = 0; i < kTileRows * 2 * kChunks / 32; ++i) {
+      const int at = i * 32 + lane;
+      const int r = at / (2 * kChunks), c = at % (2 * kChunks);
+      const auto* row = reinterpret_cast<const std::byte*>(
+          __shfl_sync(kAll, reinterpret_cast<unsigned long long>(place.row), r));
+      const int part = c / kChunks, chunk = c % kChunks;
+      const bool present = (attended >> r & 1) != 0 && chunk < chunks;
       CopyChunk(stage + SwizzledOffset(r, c, SplitShape<kHeadDim>::kRowBytes),
-                source + (part * chunks + chunk) * 16, (attended >> r & 1) != 0);
+                present ? row + (part * chunks + chunk) * 16 : any, present);
     }
   }
+  CommitCopies();
   return attended;
 }
 
-// Two neighbouring values of a query row.
-__device__ uint32_t LoadQuery(const SplitProblem& p, int32_t pair, int r, int queries, int c) {
-  if (r >= queries || c >= p.head_dim) return 0;
-  int32_t row, column;
-  p.Place(pair, r, &row, &column);
-  const auto value = *reinterpret_cast<const float2*>(p.q + row * p.q_stride + column + c);
-  return PackBf16(value.x * p.scale, value.y * p.scale);
-}
-
-__device__ void StoreOut(const SplitProblem& p, int32_t row, int32_t column, float value) {
-  const int64_t at = row * p.out_stride + column;
-  if (p.out_bf16) {
-    static_cast<__nv_bfloat16*>(p.out)[at] = __float2bfloat16_rn(value);
-  } else {
-    static_cast<float*>(p.out)[at] = value;
+// A lane's part of the queries as the first operand of the products.
+template <int kHeadDim>
+__device__ void LoadQueries(const SplitProblem& p, const SplitProblem::Pair& at,
+                            uint32_t (&q)[kHeadDim / 16][4]) {
+  const AttentionArrays& a = p.arrays;
+  const int lane = threadIdx.x % 32, queries = p.QueriesOf(at);
+  const float* first = a.q + p.RowOf(at) * a.q_stride + p.ColumnOf(at);
+#pragma unroll
+  for (int s = 0; s < kHeadDim / 16; ++s) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int r = lane / 4 + i % 2 * 8, c = s * 16 + lane % 4 * 2 + i / 2 * 8;
+      q[s][i] = 0;
+      if (r < queries && c < a.head_dim) {
+        const auto value = *reinterpret_cast<const float2*>(first + r * a.head_dim + c);
+        q[s][i] = PackBf16(value.x * a.scale, value.y * a.scale);
+      }
+    }
   }
 }
 
-// Merges the warps' results and writes them: the whole pair's to out, a part of it to a partial.
+// A warp's result for the others: `memory` has room for its out.
 template <int kHeadDim>
-__device__ void FinishPair(const SplitProblem& p, int32_t pair, bool whole, std::byte* shared,
-                           const WarpState<kHeadDim>& state) {
-  using Shape = SplitShape<kHeadDim>;
+__device__ void LeaveResult(const WarpState<kHeadDim>& state, int queries, float* memory,
+                            WarpResults* shared) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const int queries = p.QueriesOf(pair);
-  const auto result = [&](int w) {
-    return reinterpret_cast<float*>(shared + w * Shape::kWarpBytes);
-  };
-  float* mine = result(warp);
+  if (lane == 0) shared->out[warp] = memory;
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     const int r = lane / 4 + 8 * h;
     const float sum = QuadSum(state.sum[h]);
     if (lane % 4 == 0) {
-      mine[r] = state.maximum[h];
-      mine[kTileRows + r] = sum;
+      shared->maximum[warp][r] = state.maximum[h];
+      shared->sum[warp][r] = sum;
     }
     if (r < queries) {
 #pragma unroll
       for (int n = 0; n < kHeadDim / 8; ++n) {
-        float* to = mine + 2 * kTileRows + r * kHeadDim + n * 8 + lane % 4 * 2;
-        to[0] = state.out[n][2 * h];
-        to[1] = state.out[n][2 * h + 1];
+        *reinterpret_cast<float2*>(memory + r * kHeadDim + n * 8 + lane % 4 * 2) =
+            make_float2(state.out[n][2 * h], state.out[n][2 * h + 1]);
       }
     }
   }
-  __syncthreads();
-  float* partial = p.Partial(pair, static_cast<int32_t>(blockIdx.x));
-  for (int i = threadIdx.x; i < queries * p.head_dim; i += kThreads) {
-    const int r = i / p.head_dim, c = i - r * p.head_dim;
-    float highest = result(0)[r];
-    for (int w = 1; w < kWarps; ++w) highest = fmaxf(highest, result(w)[r]);
-    float sum = 0, value = 0;
-    for (int w = 0; w < kWarps; ++w) {
-      const float factor = Exp2(result(w)[r] - highest);
-      sum += factor * result(w)[kTileRows + r];
-      value += factor * result(w)[2 * kTileRows + r * kHeadDim + c];
+}
+
+// Results of the same query over different rows, brought to one maximum.
+struct Merged {
+  float maximum = -kLargestScore, sum = 0, low = 0, high = 0;
+
+  template <int kCount>
+  __device__ void Add(const float (&maxima)[kCount], const float (&sums)[kCount],
+                      const float2 (&values)[kCount]) {
+    float highest = maximum;
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) highest = fmaxf(highest, maxima[i]);
+    const float kept = Exp2(maximum - highest);
+    maximum = highest;
+    sum *= kept;
+    low *= kept;
+    high *= kept;
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      const float factor = Exp2(maxima[i] - highest);
+      sum += factor * sums[i];
+      low += factor * values[i].x;
+      high += factor * values[i].y;
     }
-    if (whole) {
-      int32_t row, column;
-      p.Place(pair, r, &row, &column);
-      StoreOut(p, row, column + c, value / sum);
-    } else {
-      if (c == 0) {
-        partial[r] = highest;
-        partial[p.queries + r] = sum;
+  }
+};
+
+// The block's result of a pair, to out or, where it is a part, to `partial`. Whole block, after
+// every warp has left its own.
+template <int kHeadDim>
+__device__ void MergeWarps(const SplitProblem& p, const SplitProblem::Pair& at,
+                           const WarpResults& shared, float* partial) {
+  const int head_dim = p.arrays.head_dim, halves = head_dim / 2, queries = p.QueriesOf(at);
+  const int warps = blockDim.x / 32;
+  for (int i = threadIdx.x; i < queries * halves; i += blockDim.x) {
+    const int r = i / halves, c = 2 * (i - r * halves);
+    float maxima[kMaxWarps], sums[kMaxWarps];
+    float2 values[kMaxWarps];
+#pragma unroll
+    for (int w = 0; w < kMaxWarps; ++w) {
+      const float* out = w < warps ? shared.out[w] : nullptr;
+      maxima[w] = out != nullptr ? shared.maximum[w][r] : -kLargestScore;
+      sums[w] = out != nullptr ? shared.sum[w][r] : 0.0f;
+      values[w] = out != nullptr ? *reinterpret_cast<const float2*>(out + r * kHeadDim + c)
+                                 : make_float2(0, 0);
+    }
+    Merged merged;
+    merged.Add(maxima, sums, values);
+    if (partial == nullptr) {
+      p.arrays.Store(p.RowOf(at), p.ColumnOf(at) + r * head_dim + c, merged.low / merged.sum,
+                     merged.high / merged.sum);
+      continue;
+    }
+    if (c == 0) {
+      partial[r] = merged.maximum;
+      partial[p.queries + r] = merged.sum;
+    }
+    *reinterpret_cast<float2*>(partial + 2 * p.queries + r * head_dim + c) =
+        make_float2(merged.low, merged.high);
+  }
+}
+
+// The partial results of blocks first .. last to out. Whole block.
+__device__ void MergeBlocks(const SplitProblem& p, int32_t pair, uint32_t first, uint32_t last) {
+  constexpr int kAtOnce = 16;
+  const SplitProblem::Pair at = p.PairOf(pair);
+  const int head_dim = p.arrays.head_dim, halves = head_dim / 2, queries = p.QueriesOf(at);
+  for (int i = threadIdx.x; i < queries * halves; i += blockDim.x) {
+    const int r = i / halves, c = 2 * (i - r * halves);
+    Merged merged;
+    for (uint32_t begin = first; begin <= last; begin += kAtOnce) {
+      float maxima[kAtOnce], sums[kAtOnce];
+      float2 values[kAtOnce];
+#pragma unroll
+      for (uint32_t b = 0; b < kAtOnce; ++b) {
+        const bool there = begin + b <= last;
+        const float* partial = p.Partial(pair, there ? begin + b : last);
+        maxima[b] = __ldcg(partial + r);
+        sums[b] = __ldcg(partial + p.queries + r);
+        values[b] =
+            __ldcg(reinterpret_cast<const float2*>(partial + 2 * p.queries + r * head_dim + c));
+        if (!there) maxima[b] = -INFINITY;
       }
-      partial[2 * p.queries + r * p.head_dim + c] = value;
+      merged.Add(maxima, sums, values);
+    }
+    p.arrays.Store(p.RowOf(at), p.ColumnOf(at) + r * head_dim + c, merged.low / merged.sum,
+                   merged.high / merged.sum);
+  }
+}
+
+// The block has written its partial result of the pair; merges them where it is the last. Whole
+// block.
+__device__ void Arrive(const SplitProblem& p, int32_t pair, uint32_t first, uint32_t last,
+                       WarpResults* shared) {
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    // A block begins one pair at most that goes on behind it: the pair's counter is that block's.
+    uint32_t* arrivals = p.arrivals + first;
+    __threadfence();
+    shared->last_to_arrive = atomicAdd(arrivals, 1u) == last - first;
+    if (shared->last_to_arrive) {
+      *arrivals = 0;  // as the next kernel wants it
+      __threadfence();
     }
   }
   __syncthreads();
+  if (shared->last_to_arrive) MergeBlocks(p, pair, first, last);
 }
 
 template <int kHeadDim>
-__global__ void __launch_bounds__(kThreads) SplitKernel(SplitProblem p) {
+__global__ void __launch_bounds__(kMaxWarps * 32, 1)
+    SplitKernel(const __grid_constant__ SplitProblem p) {
   using Shape = SplitShape<kHeadDim>;
   extern __shared__ __align__(128) std::byte shared[];
-  auto* ends = reinterpret_cast<uint32_t*>(shared + Shape::kBytes);
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  __shared__ WarpResults results;
+  const uint32_t warps = blockDim.x / 32;
+  auto* ends = reinterpret_cast<uint32_t*>(shared + warps * Shape::kWarpBytes);
+  const uint32_t warp = threadIdx.x / 32;
   const int32_t pairs = p.Pairs();
-  CountTiles(p, pairs, ends);
-  if (blockIdx.x == 0) {
-    for (int32_t i = threadIdx.x; i <= pairs; i += kThreads) p.ends[i] = ends[i];
-  }
-  const uint32_t all = ends[pairs];
-  const uint32_t length = TilesOfBlock(all, gridDim.x);
-  uint32_t begin = blockIdx.x * length;
-  const uint32_t end = begin + length < all ? begin + length : all;
-  if (begin >= end) return;
+  CountTiles(p, pairs, &results, ends);
+  const TileSplit split(ends[pairs], gridDim.x, warps);
+  const uint32_t block = blockIdx.x;
+  if (block >= split.blocks) return;
+  uint32_t begin = split.Begin(block);
+  const uint32_t end = split.Begin(block + 1);
 
   // The last pair that begins at or before the block's first tile: pairs without tiles are passed.
   int32_t pair = 0;
@@ -311,140 +437,90 @@ __global__ void __launch_bounds__(kThreads) SplitKernel(SplitProblem p) {
     const int32_t middle = (pair + after) / 2;
     (ends[middle] <= begin ? pair : after) = middle;
   }
+
+  // Tile i of this warp lies in stage i % kStages. All but one are under way; that one is the last
+  // that was attended.
   std::byte* own = shared + warp * Shape::kWarpBytes;
   const uint32_t own_address = SharedAddress(own);
-  for (; begin < end; ++pair) {
-    const uint32_t pair_begin = ends[pair], pair_end = ends[pair + 1];
-    if (pair_begin == pair_end) continue;
+  TileReader reader(p, ends, begin + warp, end, pair);
+  uint64_t attended = 0;  // 16 bits a tile, the next one's first
+  AttendedRows::Place next;
+  {
+    AttendedRows::Place places[Shape::kStages];
+#pragma unroll
+    for (int s = 0; s < Shape::kStages; ++s) places[s] = reader.Next();
+#pragma unroll
+    for (int s = 0; s < Shape::kStages - 1; ++s) {
+      const uint64_t some =
+          CopyTile<kHeadDim>(p, places[s], own_address + s * Shape::kStageBytes);
+      attended |= some << 16 * s;
+    }
+    next = places[Shape::kStages - 1];
+  }
+  int stage = 0, free_stage = Shape::kStages - 1;
+  for (uint32_t tile = begin + warp; begin < end; ++pair) {
+    const uint32_t pair_end = ends[pair + 1];
     const uint32_t stop = pair_end < end ? pair_end : end;
-    const int32_t index = pair / (p.tables.kv_heads * p.query_blocks);
-    const int32_t head = pair / p.query_blocks % p.tables.kv_heads;
-    const AttendedRows rows = p.tables.Of(index, head, p.tables.step.sequences[index].past + 1);
-
-    if (p.head_dim < kHeadDim) {  // what no copy writes to has to be numbers
-      for (int i = lane * 16; i < Shape::kWarpBytes; i += 32 * 16) {
-        *reinterpret_cast<int4*>(own + i) = int4{0, 0, 0, 0};
+    if (stop <= begin) continue;
+    const SplitProblem::Pair at = p.PairOf(pair);
+    if (tile < stop) {
+      uint32_t q[kHeadDim / 16][4];
+      LoadQueries<kHeadDim>(p, at, q);
+      WarpState<kHeadDim> state;
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        state.maximum[h] = -kLargestScore;
+        state.sum[h] = 0;
       }
-      __syncwarp();
-    }
-    // Tiles first, first + kWarps ... of this warp; tile i of them lies in stage i % kStages.
-    const uint32_t first = begin - pair_begin + warp, last = stop - pair_begin;
-    unsigned attended[Shape::kStages] = {};
-    const auto copy = [&](uint32_t tile, int stage) {
-      unsigned some = 0;
-      if (tile < last) {
-        some = CopyTile<kHeadDim>(rows, tile, p.head_dim, own_address + stage * Shape::kStageBytes);
+#pragma unroll
+      for (int n = 0; n < kHeadDim / 8; ++n) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) state.out[n][i] = 0;
       }
-      CommitCopies();
-      return some;
-    };
-#pragma unroll
-    for (int s = 0; s < Shape::kStages - 1; ++s) attended[s] = copy(first + s * kWarps, s);
-
-    const int queries = p.QueriesOf(pair);
-    uint32_t q[kHeadDim / 16][4];
-#pragma unroll
-    for (int s = 0; s < kHeadDim / 16; ++s) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        q[s][i] =
-            LoadQuery(p, pair, lane / 4 + i % 2 * 8, queries, s * 16 + lane % 4 * 2 + i / 2 * 8);
-      }
-    }
-    WarpState<kHeadDim> state;
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      state.maximum[h] = -kLargestScore;
-      state.sum[h] = 0;
-    }
-#pragma unroll
-    for (int n = 0; n < kHeadDim / 8; ++n) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) state.out[n][i] = 0;
-    }
-    for (uint32_t tile = first; tile < last;) {
-#pragma unroll
-      for (int s = 0; s < Shape::kStages; ++s, tile += kWarps) {
-        if (tile >= last) break;
+      for (; tile < stop; tile += warps) {
         WaitForCopies<Shape::kStages - 2>();
         __syncwarp();  // the other lanes' copies; and all have read the stage that is written next
-        constexpr int kAhead = Shape::kStages - 1;
-        const int next = (s + kAhead) % Shape::kStages;
-        attended[next] = copy(tile + kAhead * kWarps, next);
-        if (attended[s] != 0) {
-          AttendTile<kHeadDim>(own_address + s * Shape::kStageBytes, attended[s], q, &state);
+        const uint64_t some =
+            CopyTile<kHeadDim>(p, next, own_address + free_stage * Shape::kStageBytes);
+        attended |= some << 16 * (Shape::kStages - 1);
+        next = reader.Next();
+        const auto visible = static_cast<unsigned>(attended & 0xffffu);
+        if (visible != 0) {
+          AttendTile<kHeadDim>(own_address + stage * Shape::kStageBytes, visible, q, &state);
         }
+        attended >>= 16;
+        free_stage = stage;
+        stage = stage + 1 < Shape::kStages ? stage + 1 : 0;
       }
+      __syncwarp();  // all have read the stage that the result is written to
+      LeaveResult<kHeadDim>(state, p.QueriesOf(at),
+                            reinterpret_cast<float*>(own + free_stage * Shape::kStageBytes),
+                            &results);
+    } else if (threadIdx.x % 32 == 0) {
+      results.out[warp] = nullptr;
     }
-    WaitForCopies<0>();
-    __syncwarp();
-    FinishPair<kHeadDim>(p, pair, begin == pair_begin && stop == pair_end, shared, state);
+    __syncthreads();
+    const uint32_t first = split.BlockOf(ends[pair]), last = split.BlockOf(pair_end - 1);
+    MergeWarps<kHeadDim>(p, at, results, first == last ? nullptr : p.Partial(pair, block));
+    if (first == last) {
+      __syncthreads();  // the results' memory may be written to again
+    } else {
+      Arrive(p, pair, first, last, &results);
+    }
     begin = stop;
   }
 }
 
-// Merges the partial results of one query head: a block a query row of a pair. The warps take
-// partials in turn.
-__global__ void __launch_bounds__(kThreads) MergeKernel(SplitProblem p, uint32_t split_blocks) {
-  constexpr int kMaxHeadDim = 256;
-  __shared__ float sums[kWarps];
-  __shared__ float values[kWarps][kMaxHeadDim];
-  const auto pair = static_cast<int32_t>(blockIdx.x) / p.queries;
-  const int r = static_cast<int32_t>(blockIdx.x) % p.queries;
-  const int32_t pairs = p.Pairs();
-  if (pair >= pairs || r >= p.QueriesOf(pair)) return;
-  const uint32_t begin = p.ends[pair], end = p.ends[pair + 1];
-  if (begin == end) return;
-  const uint32_t length = TilesOfBlock(p.ends[pairs], split_blocks);
-  const uint32_t first = begin / length, last = (end - 1) / length;
-  if (first == last) return;  // one block had all of it
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  float highest = -kLargestScore;
-  for (uint32_t b = first + lane; b <= last; b += 32) {
-    highest = fmaxf(highest, p.Partial(pair, static_cast<int32_t>(b))[r]);
-  }
-  for (int step = 16; step > 0; step /= 2) {
-    highest = fmaxf(highest, __shfl_xor_sync(kAll, highest, step));
-  }
-  float sum = 0, value[kMaxHeadDim / 32] = {};
-#pragma unroll 4
-  for (uint32_t b = first + warp; b <= last; b += kWarps) {
-    const float* partial = p.Partial(pair, static_cast<int32_t>(b));
-    const float factor = Exp2(partial[r] - highest);
-    sum += factor * partial[p.queries + r];
-    const float* row = partial + 2 * p.queries + r * p.head_dim;
-#pragma unroll
-    for (int i = 0; i < kMaxHeadDim / 32; ++i) {
-      const int c = i * 32 + lane;
-      if (c < p.head_dim) value[i] += factor * row[c];
-    }
-  }
-  if (lane == 0) sums[warp] = sum;
-#pragma unroll
-  for (int i = 0; i < kMaxHeadDim / 32; ++i) values[warp][i * 32 + lane] = value[i];
-  __syncthreads();
-  int32_t row, column;
-  p.Place(pair, r, &row, &column);
-  sum = 0;
-  for (int w = 0; w < kWarps; ++w) sum += sums[w];
-  for (int c = threadIdx.x; c < p.head_dim; c += kThreads) {
-    float total = 0;
-    for (int w = 0; w < kWarps; ++w) total += values[w][c];
-    StoreOut(p, row, column + c, total / sum);
-  }
-}
-
 template <int kHeadDim>
-void Launch(CudaStream& stream, const SplitProblem& problem, int64_t pairs) {
-  const auto bytes = static_cast<size_t>(SplitShape<kHeadDim>::kBytes + (pairs + 1) * 4);
+void Launch(CudaStream& stream, const SplitProblem& problem) {
+  using Shape = SplitShape<kHeadDim>;
+  const size_t ends = (static_cast<size_t>(problem.Pairs()) + 1) * 4;
   static const size_t most = AllowSharedMemory(SplitKernel<kHeadDim>);
-  LC_CHECK(bytes <= most, "too many sequences and heads for one attention");
-  const int64_t blocks = std::min<int64_t>(2 * stream.sm_count(), kMaxSplitBlocks);
-  SplitKernel<kHeadDim>
-      <<<static_cast<unsigned>(blocks), kThreads, bytes, stream.handle()>>>(problem);
-  LC_CUDA_LAUNCHED();
-  MergeKernel<<<static_cast<unsigned>(pairs * problem.queries), kThreads, 0, stream.handle()>>>(
-      problem, static_cast<uint32_t>(blocks));
+  LC_CHECK(Shape::kWarpBytes + ends <= most, "too many sequences and heads for one attention");
+  const size_t warps = std::min<size_t>((most - ends) / Shape::kWarpBytes, kMaxWarps);
+  const int64_t blocks = std::min<int64_t>(stream.sm_count(), kMaxSplitBlocks);
+  SplitKernel<kHeadDim><<<static_cast<unsigned>(blocks), static_cast<unsigned>(warps * 32),
+                          warps * Shape::kWarpBytes + ends, stream.handle()>>>(problem);
   LC_CUDA_LAUNCHED();
 }
 
@@ -454,30 +530,20 @@ void SplitAttention(Stream& stream, const AttendedTables& tables, const Attentio
                     void* scratch) {
   const RowTable& table =
       tables.hybrid && tables.tables.slots.lists > 0 ? tables.tables.slots : tables.tables.resident;
+  CudaStream& cuda = AsCuda(stream);
   SplitProblem p;
   p.tables = tables;
-  p.q = operands.q.Row<const float>(0);
-  p.q_stride = operands.q.stride;
-  p.out = operands.out.data;
-  p.out_stride = operands.out.stride;
-  p.out_bf16 = operands.out.dtype == DType::kBF16;
-  p.scale = operands.scale;
-  p.head_dim = static_cast<int32_t>(table.format.head_dim);
-  p.group = operands.q_heads / tables.kv_heads;
-  p.query_blocks =
-      (p.group + static_cast<int32_t>(kSplitQueries) - 1) / static_cast<int32_t>(kSplitQueries);
-  p.queries = std::min(p.group, static_cast<int32_t>(kSplitQueries));
-  const int64_t pairs = int64_t{tables.step.capacity} * tables.kv_heads * p.query_blocks;
-  p.ends = static_cast<uint32_t*>(scratch);
-  p.partials = reinterpret_cast<float*>(static_cast<std::byte*>(scratch) +
-                                        (static_cast<size_t>(pairs + 1) * 4 + 255) / 256 * 256);
-  CudaStream& cuda = AsCuda(stream);
-  if (p.head_dim <= 64) {
-    Launch<64>(cuda, p, pairs);
-  } else if (p.head_dim <= 128) {
-    Launch<128>(cuda, p, pairs);
+  p.arrays = AttentionArrays(operands, tables.kv_heads, table.format.head_dim);
+  p.query_blocks = (p.arrays.group + kQueries - 1) / kQueries;
+  p.queries = std::min(p.arrays.group, kQueries);
+  p.arrivals = cuda.arrivals();
+  p.partials = static_cast<float*>(scratch);
+  if (p.arrays.head_dim <= 64) {
+    Launch<64>(cuda, p);
+  } else if (p.arrays.head_dim <= 128) {
+    Launch<128>(cuda, p);
   } else {
-    Launch<256>(cuda, p, pairs);
+    Launch<256>(cuda, p);
   }
 }
 

@@ -3,13 +3,11 @@
 // The query heads of a group are rows of one tile (row i of a sequence's KV head is token i /
 // group, head i % group), so that a tile of KV rows is read once for the group and the causal edge
 // of a tile is as narrow as it can be. Tiles of the last tokens, which see most, go first.
-#include <cuda_bf16.h>
-
 #include <algorithm>
 
 #include "device/cuda/check.h"
 #include "device/cuda/cuda_device.h"
-#include "ops/cuda/attention_kernels.h"
+#include "ops/cuda/attention_arrays.cuh"
 #include "ops/cuda/online_softmax.cuh"
 #include "ops/cuda/shared_memory.cuh"
 
@@ -37,13 +35,8 @@ struct TiledShape {
 struct TiledProblem {
   StepView step;
   TableAccess access;
-  int32_t kv_heads = 0, group = 0, head_dim = 0;
-  float scale = 0;
-  const float* q = nullptr;
-  int64_t q_stride = 0;
-  void* out = nullptr;
-  int64_t out_stride = 0;
-  bool out_bf16 = false;
+  AttentionArrays arrays;
+  int32_t kv_heads = 0;
 };
 
 // A warp's queries. Lane l holds rows l / 4 and l / 4 + 8 of each product.
@@ -199,8 +192,10 @@ __device__ void CopyTile(const RowList& list, const std::byte* first, int32_t be
 }
 
 template <int kHeadDim>
-__global__ void __launch_bounds__(kThreads, kHeadDim <= 128 ? 2 : 1) TiledKernel(TiledProblem p) {
+__global__ void __launch_bounds__(kThreads, kHeadDim <= 128 ? 2 : 1)
+    TiledKernel(const __grid_constant__ TiledProblem p) {
   using Shape = TiledShape<kHeadDim>;
+  const AttentionArrays& a = p.arrays;
   constexpr int kProducts = Shape::kProducts;
   extern __shared__ __align__(128) std::byte shared[];
   if (static_cast<int32_t>(blockIdx.z) >= *p.step.count) return;
@@ -208,7 +203,7 @@ __global__ void __launch_bounds__(kThreads, kHeadDim <= 128 ? 2 : 1) TiledKernel
   const auto head = static_cast<int32_t>(blockIdx.x);
   const int32_t tile_of_queries = static_cast<int32_t>(gridDim.y - 1 - blockIdx.y);
   const int32_t first = tile_of_queries * Shape::kQueries;
-  const int32_t queries = sequence.rows * p.group;
+  const int32_t queries = sequence.rows * a.group;
   if (first >= queries) return;
   const int32_t list_index = p.access.table.list_of_head[head];
   if (list_index < 0) return;
@@ -219,7 +214,7 @@ __global__ void __launch_bounds__(kThreads, kHeadDim <= 128 ? 2 : 1) TiledKernel
   const auto query_tile = shared;
   const uint32_t stages = SharedAddress(shared + Shape::kQueries * Shape::kQueryBytes);
 
-  if (p.head_dim < kHeadDim) {  // what no copy writes to has to be numbers
+  if (a.head_dim < kHeadDim) {  // what no copy writes to has to be numbers
     for (int i = threadIdx.x * 16; i < Shape::kBytes; i += kThreads * 16) {
       *reinterpret_cast<int4*>(shared + i) = int4{0, 0, 0, 0};
     }
@@ -227,7 +222,7 @@ __global__ void __launch_bounds__(kThreads, kHeadDim <= 128 ? 2 : 1) TiledKernel
   }
   // Query i sees rows below past + i / group + 1.
   const int32_t last = min(first + Shape::kQueries, queries) - 1;
-  const int32_t end = past + last / p.group + 1;
+  const int32_t end = past + last / a.group + 1;
   const int32_t tiles = (end + kKvRows - 1) / kKvRows;
   // The address of a tile to come is asked for a tile ahead of its rows.
   const auto address = [&](int32_t tile) -> const std::byte* {
@@ -235,7 +230,7 @@ __global__ void __launch_bounds__(kThreads, kHeadDim <= 128 ? 2 : 1) TiledKernel
   };
   const std::byte* ahead = address(0);
   const auto copy = [&](int32_t tile) {
-    CopyTile<kHeadDim>(list, ahead, tile * kKvRows, end, p.head_dim,
+    CopyTile<kHeadDim>(list, ahead, tile * kKvRows, end, a.head_dim,
                        stages + tile % Shape::kStages * Shape::kStageBytes);
     CommitCopies();
     ahead = address(tile + 1);
@@ -246,12 +241,12 @@ __global__ void __launch_bounds__(kThreads, kHeadDim <= 128 ? 2 : 1) TiledKernel
   for (int i = threadIdx.x; i < Shape::kQueries * kPairs; i += kThreads) {
     const int r = i / kPairs, c = i % kPairs * 2;
     uint32_t value = 0;
-    if (first + r < queries && c < p.head_dim) {
-      const int32_t token = (first + r) / p.group;
-      const int32_t column = (head * p.group + first + r - token * p.group) * p.head_dim + c;
+    if (first + r < queries && c < a.head_dim) {
+      const int32_t token = (first + r) / a.group;
+      const int32_t column = (head * a.group + first + r - token * a.group) * a.head_dim + c;
       const auto pair =
-          *reinterpret_cast<const float2*>(p.q + (first_row + token) * p.q_stride + column);
-      value = PackBf16(pair.x * p.scale, pair.y * p.scale);
+          *reinterpret_cast<const float2*>(a.q + (first_row + token) * a.q_stride + column);
+      value = PackBf16(pair.x * a.scale, pair.y * a.scale);
     }
     *reinterpret_cast<uint32_t*>(query_tile + SwizzledOffset(r, c / 8, Shape::kQueryBytes) +
                                  c % 8 * 2) = value;
@@ -273,8 +268,8 @@ __global__ void __launch_bounds__(kThreads, kHeadDim <= 128 ? 2 : 1) TiledKernel
     }
   }
   // Of the warp: rows that all its queries see, and rows that any sees.
-  const int32_t all_see = past + warp_first / p.group + 1;
-  const int32_t any_sees = past + min(warp_first + Shape::kWarpQueries - 1, last) / p.group + 1;
+  const int32_t all_see = past + warp_first / a.group + 1;
+  const int32_t any_sees = past + min(warp_first + Shape::kWarpQueries - 1, last) / a.group + 1;
   const bool idle = warp_first >= queries;
   const uint32_t own_queries =
       SharedAddress(query_tile) + warp * Shape::kWarpQueries * Shape::kQueryBytes;
@@ -294,7 +289,7 @@ __global__ void __launch_bounds__(kThreads, kHeadDim <= 128 ? 2 : 1) TiledKernel
 #pragma unroll
           for (int h = 0; h < 2; ++h) {
             const int32_t query = warp_first + m * 16 + h * 8 + lane / 4;
-            limits[m][h] = past + query / p.group + 1 - begin;
+            limits[m][h] = past + query / a.group + 1 - begin;
           }
         }
         AttendTile<kHeadDim, true>(own_queries, stage, limits, &state);
@@ -312,21 +307,14 @@ __global__ void __launch_bounds__(kThreads, kHeadDim <= 128 ? 2 : 1) TiledKernel
       const float inverse = 1.0f / QuadSum(state.sum[m][h]);
       const int32_t query = warp_first + m * 16 + h * 8 + lane / 4;
       if (query >= queries) continue;
-      const int32_t token = query / p.group;
-      const int64_t at = (first_row + token) * p.out_stride +
-                         (head * p.group + query - token * p.group) * p.head_dim + lane % 4 * 2;
+      const int32_t token = query / a.group;
+      const int32_t column =
+          (head * a.group + query - token * a.group) * a.head_dim + lane % 4 * 2;
 #pragma unroll
       for (int n = 0; n < kHeadDim / 8; ++n) {
-        if (n * 8 >= p.head_dim) continue;
-        const float low = state.out[m][n][2 * h] * inverse;
-        const float high = state.out[m][n][2 * h + 1] * inverse;
-        if (p.out_bf16) {
-          *reinterpret_cast<uint32_t*>(static_cast<__nv_bfloat16*>(p.out) + at + n * 8) =
-              PackBf16(low, high);
-        } else {
-          *reinterpret_cast<float2*>(static_cast<float*>(p.out) + at + n * 8) =
-              make_float2(low, high);
-        }
+        if (n * 8 >= a.head_dim) continue;
+        a.Store(first_row + token, column + n * 8, state.out[m][n][2 * h] * inverse,
+                state.out[m][n][2 * h + 1] * inverse);
       }
     }
   }
@@ -337,7 +325,7 @@ void Launch(CudaStream& stream, const TiledProblem& problem) {
   using Shape = TiledShape<kHeadDim>;
   static const size_t most = AllowSharedMemory(TiledKernel<kHeadDim>);
   LC_CHECK(Shape::kBytes <= most, "a GPU with too little shared memory");
-  const int64_t queries = int64_t{problem.step.max_rows} * problem.group;
+  const int64_t queries = int64_t{problem.step.max_rows} * problem.arrays.group;
   const dim3 grid(static_cast<unsigned>(problem.kv_heads),
                   static_cast<unsigned>((queries + Shape::kQueries - 1) / Shape::kQueries),
                   static_cast<unsigned>(problem.step.capacity));
@@ -354,18 +342,11 @@ void TiledAttention(Stream& stream, const StepView& step, int64_t kv_heads, cons
   p.step = step;
   p.access = TableAccess(table);
   p.kv_heads = static_cast<int32_t>(kv_heads);
-  p.group = operands.q_heads / p.kv_heads;
-  p.head_dim = static_cast<int32_t>(table.format.head_dim);
-  p.scale = operands.scale;
-  p.q = operands.q.Row<const float>(0);
-  p.q_stride = operands.q.stride;
-  p.out = operands.out.data;
-  p.out_stride = operands.out.stride;
-  p.out_bf16 = operands.out.dtype == DType::kBF16;
+  p.arrays = AttentionArrays(operands, kv_heads, table.format.head_dim);
   CudaStream& cuda = AsCuda(stream);
-  if (p.head_dim <= 64) {
+  if (p.arrays.head_dim <= 64) {
     Launch<64>(cuda, p);
-  } else if (p.head_dim <= 128) {
+  } else if (p.arrays.head_dim <= 128) {
     Launch<128>(cuda, p);
   } else {
     Launch<256>(cuda, p);

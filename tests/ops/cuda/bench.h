@@ -14,6 +14,10 @@ class Bench {
 
   // Whether `name` is asked for: set up nothing where it is not.
   bool Wants(const std::string& name) const { return name.find(filter_) != std::string::npos; }
+  // The same for names that begin so.
+  bool WantsSome(const std::string& beginning) const {
+    return Wants(beginning) || filter_.starts_with(beginning);
+  }
 
   // Prints a row of the table: the median time of `run(i)`, i in [0, count), each of which reads
   // and writes `bytes` and multiplies `flops / 2` times. The `count` runs are captured into one
@@ -40,6 +44,7 @@ class Bench {
 // One function a topic; bench_main.cc lists them.
 void BenchAttention(Bench& bench);
 void BenchDense(Bench& bench);
+void BenchLite(Bench& bench);
 void BenchSelect(Bench& bench);
 void BenchTransfer(Bench& bench);
 

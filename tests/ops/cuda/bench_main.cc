@@ -105,6 +105,7 @@ int Main(int argc, char** argv) {
   Bench bench(filter);
   BenchAttention(bench);
   BenchDense(bench);
+  BenchLite(bench);
   BenchSelect(bench);
   BenchTransfer(bench);
   return 0;

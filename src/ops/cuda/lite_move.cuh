@@ -1,0 +1,157 @@
+// Rows into slots, by a warp: copies of rows of one format, and of fp8 and int8 rows expanded.
+#pragma once
+
+#include <cuda_bf16.h>
+
+#include "ops/cuda/lite_pair.cuh"
+
+namespace litecache::ops::cuda {
+
+constexpr int kInFlight = 4;  // loads of a lane under way
+
+// Value of a code, as the CPU's conversion has it.
+__device__ __forceinline__ float Fp8Value(uint32_t code) {
+  const uint32_t magnitude = code & 0x7f;
+  const float normal = __uint_as_float((magnitude << 20) + (120u << 23));
+  const float above_one = normal - 0x1p-7f;
+  const float value = magnitude < 8 ? above_one + above_one : normal;
+  return __uint_as_float(__float_as_uint(value) | (code & 0x80) << 24);
+}
+__device__ __forceinline__ float CodeValue(RowEncoding encoding, uint32_t code) {
+  return encoding == RowEncoding::kFp8 ? Fp8Value(code)
+                                       : static_cast<float>(static_cast<int8_t>(code));
+}
+
+// Loads pass by the L1 cache (ld.global.cg): the rows are read once, and what earlier kernels wrote
+// to the store is in no L1 that this one could find stale.
+//
+// A warp copies `rows` rows, source(i) to target(i), several loads of a lane in flight.
+template <typename Unit, class Source, class Target>
+__device__ __forceinline__ void CopyPlain(int32_t rows, int32_t row_units, const Source& source,
+                                          const Target& target) {
+  const int32_t lane = threadIdx.x % 32, units = rows * row_units;
+  for (int32_t base = lane; base < units; base += 32 * kInFlight) {
+    Unit value[kInFlight];
+#pragma unroll
+    for (int u = 0; u < kInFlight; ++u) {
+      const int32_t unit = base + 32 * u;
+      if (unit >= units) continue;
+      const int32_t row = unit / row_units;
+      value[u] = __ldcg(reinterpret_cast<const Unit*>(source(row)) + (unit - row * row_units));
+    }
+#pragma unroll
+    for (int u = 0; u < kInFlight; ++u) {
+      const int32_t unit = base + 32 * u;
+      if (unit >= units) continue;
+      const int32_t row = unit / row_units;
+      reinterpret_cast<Unit*>(target(row))[unit - row * row_units] = value[u];
+    }
+  }
+}
+
+__device__ __forceinline__ void StoreValue(std::byte* row, RowEncoding to, int32_t i, float value) {
+  if (to == RowEncoding::kBF16) {
+    reinterpret_cast<__nv_bfloat16*>(row)[i] = __float2bfloat16_rn(value);
+  } else {
+    reinterpret_cast<float*>(row)[i] = value;
+  }
+}
+
+// Up to kInFlight quantized rows, expanded. head_dim a multiple of 16: a lane has 16 codes.
+template <class Source, class Target>
+__device__ __forceinline__ void ExpandRows(int32_t rows, const RowFormat& from, RowEncoding to,
+                                           const Source& source, const Target& target) {
+  const int32_t lane = threadIdx.x % 32;
+  const auto d = static_cast<int32_t>(from.head_dim);
+  if (d % 16 != 0) {
+    for (int32_t r = 0; r < rows; ++r) {
+      const std::byte* row = source(r);
+      const auto* scales = reinterpret_cast<const unsigned char*>(row) + 2 * d;
+      float scale[2];
+      for (int part = 0; part < 2; ++part) {
+        uint32_t bits = 0;  // where head_dim is odd the scales are not aligned
+        for (int b = 0; b < 4; ++b) bits |= uint32_t{__ldcg(scales + 4 * part + b)} << 8 * b;
+        scale[part] = __uint_as_float(bits);
+      }
+      for (int32_t i = lane; i < 2 * d; i += 32) {
+        const uint32_t code = __ldcg(reinterpret_cast<const unsigned char*>(row) + i);
+        StoreValue(target(r), to, i,
+                   CodeValue(from.encoding, code) * (i < d ? scale[0] : scale[1]));
+      }
+    }
+    return;
+  }
+  const bool has_codes = lane < 2 * d / 16;
+  uint4 codes[kInFlight];
+  float2 scales[kInFlight];
+#pragma unroll
+  for (int r = 0; r < kInFlight; ++r) {
+    if (r >= rows || !has_codes) continue;
+    const std::byte* row = source(r);
+    codes[r] = __ldcg(reinterpret_cast<const uint4*>(row) + lane);
+    scales[r] = __ldcg(reinterpret_cast<const float2*>(row + 2 * d));
+  }
+#pragma unroll
+  for (int r = 0; r < kInFlight; ++r) {
+    if (r >= rows || !has_codes) continue;
+    const float scale = 16 * lane < d ? scales[r].x : scales[r].y;
+    const uint32_t words[4] = {codes[r].x, codes[r].y, codes[r].z, codes[r].w};
+    float value[16];
+#pragma unroll
+    for (int i = 0; i < 16; ++i) {
+      value[i] = CodeValue(from.encoding, words[i / 4] >> 8 * (i % 4) & 0xff) * scale;
+    }
+    if (to == RowEncoding::kF32) {
+      auto* out = reinterpret_cast<float4*>(target(r)) + 4 * lane;
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        out[i] = {value[4 * i], value[4 * i + 1], value[4 * i + 2], value[4 * i + 3]};
+      }
+      continue;
+    }
+    uint32_t packed[8];
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      const uint32_t low = __bfloat16_as_ushort(__float2bfloat16_rn(value[2 * i]));
+      const uint32_t high = __bfloat16_as_ushort(__float2bfloat16_rn(value[2 * i + 1]));
+      packed[i] = low | high << 16;
+    }
+    auto* out = reinterpret_cast<uint4*>(target(r)) + 2 * lane;
+    out[0] = {packed[0], packed[1], packed[2], packed[3]};
+    out[1] = {packed[4], packed[5], packed[6], packed[7]};
+  }
+}
+
+// Rows a warp takes at a time: as many as its lanes have loads for.
+__device__ __forceinline__ int32_t RowsAtOnce(const RowFormat& from) {
+  if (IsQuantized(from.encoding)) return kInFlight;
+  const auto bytes = static_cast<int32_t>(RowBytes(from));
+  return max(1, 32 * kInFlight * 16 / bytes);
+}
+
+// `rows` rows of one format, by a warp.
+template <class Source, class Target>
+__device__ __forceinline__ void CopySame(int32_t rows, const RowFormat& format,
+                                         const Source& source, const Target& target) {
+  const auto bytes = static_cast<int32_t>(RowBytes(format));
+  if (bytes % 16 == 0) {
+    CopyPlain<uint4>(rows, bytes / 16, source, target);
+  } else if (bytes % 4 == 0) {
+    CopyPlain<uint32_t>(rows, bytes / 4, source, target);
+  } else {
+    CopyPlain<unsigned short>(rows, bytes / 2, source, target);
+  }
+}
+
+// `rows` <= RowsAtOnce(from) rows, by a warp; formats are equal or `from` is quantized.
+template <class Source, class Target>
+__device__ __forceinline__ void MoveSome(int32_t rows, const RowFormat& from, const RowFormat& to,
+                                         const Source& source, const Target& target) {
+  if (from.encoding != to.encoding) {
+    ExpandRows(rows, from, to.encoding, source, target);
+  } else {
+    CopySame(rows, from, source, target);
+  }
+}
+
+}  // namespace litecache::ops::cuda
