@@ -65,8 +65,7 @@ struct SplitProblem {
   // Partial results: maximum [queries], sum [queries], out [queries][head_dim], the latter two
   // relative to the maximum. As blocks go up so do pairs: the sum of both names one.
   __device__ float* Partial(int32_t pair, uint32_t block) const {
-    return partials +
-           (static_cast<int64_t>(pair) + block) * queries * (arrays.head_dim + 2);
+    return partials + (static_cast<int64_t>(pair) + block) * queries * (arrays.head_dim + 2);
   }
 };
 
@@ -451,8 +450,7 @@ __global__ void __launch_bounds__(kMaxWarps * 32, 1)
     for (int s = 0; s < Shape::kStages; ++s) places[s] = reader.Next();
 #pragma unroll
     for (int s = 0; s < Shape::kStages - 1; ++s) {
-      const uint64_t some =
-          CopyTile<kHeadDim>(p, places[s], own_address + s * Shape::kStageBytes);
+      const uint64_t some = CopyTile<kHeadDim>(p, places[s], own_address + s * Shape::kStageBytes);
       attended |= some << 16 * s;
     }
     next = places[Shape::kStages - 1];

@@ -308,8 +308,7 @@ __global__ void __launch_bounds__(kThreads, kHeadDim <= 128 ? 2 : 1)
       const int32_t query = warp_first + m * 16 + h * 8 + lane / 4;
       if (query >= queries) continue;
       const int32_t token = query / a.group;
-      const int32_t column =
-          (head * a.group + query - token * a.group) * a.head_dim + lane % 4 * 2;
+      const int32_t column = (head * a.group + query - token * a.group) * a.head_dim + lane % 4 * 2;
 #pragma unroll
       for (int n = 0; n < kHeadDim / 8; ++n) {
         if (n * 8 >= a.head_dim) continue;

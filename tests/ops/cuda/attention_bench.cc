@@ -39,8 +39,8 @@ void Prefill(Bench& bench, int64_t head_dim, int32_t past, int32_t rows) {
       fmt::format("prefill attention d {} past {} rows {}", head_dim, past, rows);
   if (!bench.Wants(name)) return;
   const int64_t page_rows = static_cast<int64_t>(kPageBytes) / (4 * head_dim);
-  const Rows table(bench, kResident, head_dim, page_rows, 1, 1, past + rows);
-  const Steps step(bench, {&table}, past, rows);
+  const BenchTable table(bench, kResident, head_dim, page_rows, 1, 1, past + rows);
+  const BenchStep step(bench, {&table}, past, rows);
   const Activations x(bench, step.view, rows, head_dim);
   const double scores = (static_cast<double>(past) + 0.5 * (rows + 1)) * rows * kQHeads;
   bench.Run(name, static_cast<double>(past + rows) * kKvHeads * 4 * head_dim, 4 * scores * head_dim,
@@ -59,15 +59,15 @@ void Decode(Bench& bench, int64_t head_dim, int32_t context, int64_t batch) {
                        static_cast<double>(head_dim);
   const auto layers =
       static_cast<int>(std::clamp(static_cast<double>(kSeveralCaches) / bytes + 1, 1.0, 16.0));
-  const Rows table(bench, kResident, head_dim, page_rows, layers, batch, context);
-  const Steps step(bench, {&table}, context - 1, 1);
+  const BenchTable table(bench, kResident, head_dim, page_rows, layers, batch, context);
+  const BenchStep step(bench, {&table}, context - 1, 1);
   const Activations x(bench, step.view, batch, head_dim);
   // Several launches even of one layer, so that what a graph costs is no part of the time.
   bench.Run(name, bytes, bytes / 4 * 4 * kGroup, std::max(layers, kLeastLaunches),
             [&](Stream& stream, int launch) {
               PagedAttention(stream, step.view, kKvHeads,
-                             table.tables[static_cast<size_t>(launch % layers)], x.q, kQHeads,
-                             0.1f, x.out, x.scratch.data());
+                             table.tables[static_cast<size_t>(launch % layers)], x.q, kQHeads, 0.1f,
+                             x.out, x.scratch.data());
             });
 }
 
@@ -81,7 +81,7 @@ void Hybrid(Bench& bench, int64_t head_dim, int32_t context, int32_t used, int64
   constexpr int32_t kRing = kRecent + kCarry + 1, kCacheBegin = kSink + kRing;
   const int64_t row_bytes = 4 * head_dim;
   const int64_t page_rows = static_cast<int64_t>(kPageBytes) / (row_bytes + 12);
-  Rows table(bench, kSlots, head_dim, page_rows, kLayers, batch, kCacheBegin + used);
+  BenchTable table(bench, kSlots, head_dim, page_rows, kLayers, batch, kCacheBegin + used);
   for (RowTable& layer : table.tables) {
     layer.sink = kSink;
     layer.ring = kRing;
@@ -98,8 +98,8 @@ void Hybrid(Bench& bench, int64_t head_dim, int32_t context, int32_t used, int64
     state.window_begin = context - kRecent;
   }
   const Buffer heads = bench.Upload(states);
-  const Steps step(bench, {&table}, context - 1, 1,
-                   std::vector<HeadState*>(static_cast<size_t>(batch), heads.as<HeadState>()));
+  const BenchStep step(bench, {&table}, context - 1, 1,
+                       std::vector<HeadState*>(static_cast<size_t>(batch), heads.as<HeadState>()));
   const Activations x(bench, step.view, batch, head_dim);
   const double bytes = static_cast<double>(used + kSink + kRecent) * static_cast<double>(batch) *
                        kKvHeads * static_cast<double>(row_bytes + 4);
@@ -119,8 +119,8 @@ void Append(Bench& bench, int64_t head_dim, int32_t rows) {
   const std::string name = fmt::format("append rows d {} rows {}", head_dim, rows);
   if (!bench.Wants(name)) return;
   const int64_t page_rows = static_cast<int64_t>(kPageBytes) / (4 * head_dim);
-  const Rows table(bench, kResident, head_dim, page_rows, 16, 1, rows);
-  const Steps step(bench, {&table}, 0, rows);
+  const BenchTable table(bench, kResident, head_dim, page_rows, 16, 1, rows);
+  const BenchStep step(bench, {&table}, 0, rows);
   const Buffer k = bench.Random(static_cast<size_t>(rows * kKvHeads * head_dim) * 4);
   const MatrixView view = MatrixView::Of(k.as<float>(), rows, kKvHeads * head_dim);
   bench.Run(name, static_cast<double>(rows) * kKvHeads * static_cast<double>(head_dim) * 12, 0, 16,

@@ -18,14 +18,14 @@ constexpr size_t kPageBytes = 64 * 1024;
 
 // `layers` layers of `sequences` sequences' rows in shuffled pages of one table. Pages of random
 // numbers, or those of `memory`, again and again where it has too few.
-struct Rows {
+struct BenchTable {
   Buffer memory;
   std::vector<Buffer> buffers;
   std::vector<RowTable> tables;  // a layer
   std::vector<std::byte* const*> pages;
 
-  Rows(Bench& bench, TableId id, int64_t head_dim, int64_t page_rows, int64_t layers,
-       int64_t sequences, int64_t rows, Buffer given = {})
+  BenchTable(Bench& bench, TableId id, int64_t head_dim, int64_t page_rows, int64_t layers,
+             int64_t sequences, int64_t rows, Buffer given = {})
       : memory(std::move(given)) {
     const int64_t blocks = (rows + page_rows - 1) / page_rows, lists = layers * kKvHeads;
     const int64_t count = sequences * blocks * lists;
@@ -60,20 +60,20 @@ struct Rows {
   }
 };
 
-struct Steps {
+struct BenchStep {
   Buffer sequences, count;
   StepView view;
 
   // Every sequence has `rows` new tokens after `past`.
-  Steps(Bench& bench, std::initializer_list<const Rows*> tables, int32_t past, int32_t new_rows,
-        const std::vector<HeadState*>& heads = {}, int32_t stored = -1) {
+  BenchStep(Bench& bench, std::initializer_list<const BenchTable*> tables, int32_t past,
+            int32_t new_rows, const std::vector<HeadState*>& heads = {}, int32_t stored = -1) {
     std::vector<StepSequence> all((*tables.begin())->pages.size());
     for (size_t s = 0; s < all.size(); ++s) {
       all[s].first_row = static_cast<int32_t>(s) * new_rows;
       all[s].rows = new_rows;
       all[s].past = past;
       all[s].stored = stored < 0 ? past : stored;
-      for (const Rows* rows : tables) all[s].pages[rows->tables[0].table] = rows->pages[s];
+      for (const BenchTable* rows : tables) all[s].pages[rows->tables[0].table] = rows->pages[s];
       if (!heads.empty()) all[s].heads = heads[s];
     }
     const std::vector<int32_t> number = {static_cast<int32_t>(all.size())};

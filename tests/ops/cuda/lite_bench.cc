@@ -11,6 +11,7 @@
 
 #include "ops/cuda/attention.h"
 #include "ops/cuda/bench_tables.h"
+#include "ops/cuda/hash_softmax_select.h"
 #include "ops/cuda/lite_shape.cuh"
 #include "ops/cuda/litecache.h"
 #include "ops/cuda/rows.h"
@@ -20,11 +21,11 @@ namespace {
 
 constexpr int32_t kContext = 131072, kCached = 13108, kHeadDim = 128;
 constexpr int32_t kSink = 4, kRecent = 64, kCarry = 64;
-constexpr int64_t kBits = 256;
 constexpr int64_t kRowBytes = 4 * kHeadDim;
 constexpr int64_t kSlotRows = static_cast<int64_t>(kPageBytes) / (kRowBytes + 12);
 constexpr int64_t kStoreRows = static_cast<int64_t>(kPageBytes) / kRowBytes;
-constexpr int64_t kCodeTokens = static_cast<int64_t>(kPageBytes) / (kBits / 8);
+constexpr HashFormat kFormat{.bits = 256, .norms = true};
+constexpr int64_t kCodeTokens = static_cast<int64_t>(kPageBytes) / (32 * (32 + 2)) * 32;
 constexpr int32_t kPullBlocks = 10;
 
 class LiteBench {
@@ -56,7 +57,8 @@ class LiteBench {
         step_(bench, {&slots_, &codes_, &store_, &labels_}, kContext - 1, 1, StatesOf(),
               kContext - 1 - kRecent),
         q_(bench.Random(static_cast<size_t>(batch * kQHeads * kHeadDim) * 4)),
-        weights_(bench.Random(static_cast<size_t>(layers_ * kKvHeads * kHeadDim * kBits) * 4)),
+        weights_(
+            bench.Random(static_cast<size_t>(layers_ * kKvHeads * kHeadDim * kFormat.bits) * 4)),
         out_(bench.Zeros(static_cast<size_t>(batch * kQHeads * kHeadDim) * 2)),
         scratch_(bench.Zeros(std::max({SelectScratchBytes(shape_, batch, kContext),
                                        UpdateSlotsScratchBytes(shape_, batch, kContext),
@@ -97,12 +99,11 @@ class LiteBench {
 
   void Run() {
     const double rows = static_cast<double>(batch_ * kKvHeads);
-    const double codes = static_cast<double>(kContext) * kBits / 8;
-    const double weights = static_cast<double>(kKvHeads * kHeadDim * kBits) * 4;
+    const double codes = static_cast<double>(kContext * kFormat.token_bytes());
+    const double weights = static_cast<double>(kKvHeads * kHeadDim * kFormat.bits) * 4;
     const auto run = [&](const std::string& name, double bytes, const auto& kernel) {
-      bench_.Run(Beginning(batch_) + name, bytes, 0, kLaunches, [&](Stream& stream, int i) {
-        kernel(stream, static_cast<int64_t>(i) % layers_);
-      });
+      bench_.Run(Beginning(batch_) + name, bytes, 0, kLaunches,
+                 [&](Stream& stream, int i) { kernel(stream, static_cast<int64_t>(i) % layers_); });
     };
     run("leaving rows to the store", rows * 2 * kRowBytes,
         [&](Stream& stream, int64_t layer) { Leave(stream, layer); });
@@ -209,18 +210,17 @@ class LiteBench {
              {.kind = RowRange::kLeaving, .recent = kRecent});
   }
   const float* Weights(int64_t layer) const {
-    return weights_.as<float>() + layer * kKvHeads * kHeadDim * kBits;
+    return weights_.as<float>() + layer * kKvHeads * kHeadDim * kFormat.bits;
   }
   void Encode(Stream& stream, int64_t layer) {
-    HashEncode(stream, step_.view, shape_, Layer(layer, hits_), {.bits = kBits}, Weights(layer),
-               nullptr);
+    HashEncode(stream, step_.view, shape_, Layer(layer, hits_), kFormat, Weights(layer), nullptr);
   }
   void LookUp(Stream& stream, int64_t layer, const Buffer& tau) {
     Lookup(stream, step_.view, shape_, Layer(layer, tau), Aggregation::kMin, q_view_);
   }
   void Select(Stream& stream, int64_t layer) {
-    HashSelect(stream, step_.view, shape_, Layer(layer, hits_), {.bits = kBits}, Weights(layer),
-               {.q = &q_view_, .scale = 0.1f}, scratch_.data());
+    HashSoftmaxSelect(stream, step_.view, shape_, Layer(layer, hits_), kFormat, Weights(layer),
+                      {.q = &q_view_, .scale = 0.1f}, scratch_.data());
   }
   void Update(Stream& stream, int64_t layer) {
     UpdateSlots(stream, step_.view, shape_, Layer(layer, hits_), /*delta=*/true, /*fill=*/false,
@@ -246,9 +246,9 @@ class LiteBench {
   int64_t batch_, layers_;
   PinnedHost pinned_;
   LiteShape shape_;
-  Rows slots_, codes_, store_, labels_;
+  BenchTable slots_, codes_, store_, labels_;
   Buffer heads_;
-  Steps step_;
+  BenchStep step_;
   Buffer q_, weights_, out_, scratch_;
   Buffer counters_, selected_, selected_count_, moved_positions_, moved_slots_, moved_count_;
   Buffer hits_, misses_, refresh_;
