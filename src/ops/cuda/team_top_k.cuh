@@ -12,7 +12,7 @@ namespace litecache::ops::cuda {
 
 constexpr int kTeamThreads = 1024;  // of each block
 constexpr int kTeamWarps = kTeamThreads / 32;
-constexpr int kMaxTeam = 16;
+constexpr int kMaxTeam = 16;  // a lane each
 
 // Unsigned integers in the scores' order: 0 and -0 equal, NaN the lowest.
 __device__ __forceinline__ uint32_t OrderedKey(float score) {
@@ -99,7 +99,10 @@ __device__ Threshold FindThreshold(const Team& team, TopKShared& shared, int32_t
     team.Sync();
     if (thread < kTopKBins) {
       uint32_t total = 0;
-      for (int block = 0; block < team.size; ++block) total += team.Of(histogram, block)[thread];
+#pragma unroll
+      for (int block = 0; block < kMaxTeam; ++block) {  // all loads at once
+        if (block < team.size) total += team.Of(histogram, block)[thread];
+      }
       shared.totals[thread] = total;
     }
     __syncthreads();
@@ -167,14 +170,16 @@ __device__ void TakeAbove(const Team& team, TopKShared& shared, int32_t count,
     }
   }
   team.Sync();
-  if (threadIdx.x == 0) {
-    int32_t first_greater = 0, first_equal = 0;
-    for (int block = 0; block < team.rank; ++block) {
-      first_greater += *team.Of(&shared.greater, block);
-      first_equal += *team.Of(&shared.equal, block);
+  if (warp == 0) {
+    const bool before = lane < team.rank;
+    const int32_t first_greater =
+        __reduce_add_sync(kFullMask, before ? *team.Of(&shared.greater, lane) : 0);
+    const int32_t first_equal =
+        __reduce_add_sync(kFullMask, before ? *team.Of(&shared.equal, lane) : 0);
+    if (lane == 0) {
+      shared.first_greater = first_greater;
+      shared.first_equal = first_equal;
     }
-    shared.first_greater = first_greater;
-    shared.first_equal = first_equal;
   }
   __syncthreads();
   greater = shared.first_greater + shared.warp_greater[warp];
