@@ -1,7 +1,7 @@
 // Rows from the store, or from other slots, into slots.
 #include "device/cuda/check.h"
 #include "device/cuda/cuda_device.h"
-#include "ops/cuda/lite_move.cuh"
+#include "ops/cuda/lite_pair.cuh"
 #include "ops/cuda/litecache.h"
 #include "ops/cuda/move_rows.cuh"
 

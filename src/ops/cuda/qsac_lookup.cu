@@ -2,8 +2,8 @@
 
 #include "device/cuda/check.h"
 #include "device/cuda/cuda_device.h"
-#include "ops/cuda/lite_move.cuh"
 #include "ops/cuda/litecache.h"
+#include "ops/cuda/move_rows.cuh"
 
 namespace litecache::ops::cuda {
 namespace {
@@ -143,8 +143,9 @@ __global__ void LookupKernel(const __grid_constant__ StepView step,
     if (keep_row && threadIdx.x < 32) {
       const int32_t from = FixedSlot(shape, layer.moved_positions[int64_t{pair} * shape.max_rows]);
       const int32_t to = layer.moved_slots[int64_t{pair} * shape.max_rows];
-      CopySame(
-          1, layer.slots.format, [&](int32_t) { return RowOf(s, layer.slots, list, from); },
+      MoveSome(
+          1, layer.slots.format, layer.slots.format,
+          [&](int32_t) { return RowOf(s, layer.slots, list, from); },
           [&](int32_t) { return RowOf(s, layer.slots, list, to); });
     }
   } else {
