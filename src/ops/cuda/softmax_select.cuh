@@ -35,15 +35,16 @@ __device__ inline void CombineSoftmax(const ClusterTeam& team, int32_t group,
     }
   }
   team.Sync();
-  if (threadIdx.x < group) {
-    const int32_t j = threadIdx.x;
-    float maximum = -kLargestScore, sum = 0;
-    for (int b = 0; b < team.size; ++b) maximum = fmaxf(maximum, *team.Of(&shared->maximum[j], b));
-    for (int b = 0; b < team.size; ++b) {
-      sum += *team.Of(&shared->sum[j], b) * Exp2(*team.Of(&shared->maximum[j], b) - maximum);
+  for (int32_t j = warp; j < group; j += kTeamWarps) {
+    const bool exists = lane < team.size;
+    const float of_block = exists ? *team.Of(&shared->maximum[j], lane) : -kLargestScore;
+    const float sum_of_block = exists ? *team.Of(&shared->sum[j], lane) : 0;
+    const float maximum = WarpMax(of_block);
+    const float sum = WarpSum(sum_of_block * Exp2(of_block - maximum));
+    if (lane == 0) {
+      shared->team_maximum[j] = maximum;
+      shared->factor[j] = 1 / sum;
     }
-    shared->team_maximum[j] = maximum;
-    shared->factor[j] = 1 / sum;
   }
   __syncthreads();
 }
