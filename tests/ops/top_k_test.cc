@@ -40,6 +40,13 @@ void ExpectTopK(const std::vector<float>& scores, int64_t k, int64_t first) {
   EXPECT_EQ(positions.back(), -7) << "written past the end";
   positions.pop_back();
   ASSERT_EQ(positions, Reference(scores, k, first));
+
+  std::vector<float> positive;
+  for (float x : scores) positive.push_back(std::isnan(x) ? 0 : std::abs(x));
+  const std::vector<int32_t> want = Reference(positive, k, first);
+  positive.resize(positive.size() + cpu::kTopKPadding, std::numeric_limits<float>::infinity());
+  cpu::TopKOfPositive(positive.data(), n, k, first, positions.data());
+  ASSERT_EQ(positions, want);
 }
 
 TEST(TopK, EqualsAStableSort) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <span>
+#include <type_traits>
 #include <vector>
 
 #include "ops/cpu/select/group_softmax.h"
@@ -17,10 +18,7 @@ namespace litecache::ops::cpu {
 // of kBlock.
 inline constexpr int64_t kSoftmaxBlock = 32;
 
-struct AsTheyAre {
-  template <class Work>
-  void operator()(const Work&, float*) const {}
-};
+struct AsTheyAre {};
 
 template <class Work, class Score, class Adjust = AsTheyAre>
 void SelectBySoftmax(ThreadPool& pool, std::span<Work> work, int64_t group, int64_t tokens,
@@ -41,7 +39,8 @@ void SelectBySoftmax(ThreadPool& pool, std::span<Work> work, int64_t group, int6
   std::vector<SelectJob> jobs;
   for (const Work& w : work) {
     const int64_t pieces = pieces_of(w).count();
-    jobs.push_back({pieces, static_cast<size_t>(group * (stride_of(w) + 3 * pieces))});
+    jobs.push_back(
+        {pieces, static_cast<size_t>(group * (stride_of(w) + 3 * pieces) + kTopKPadding)});
   }
   RunSelectJobs(
       pool, jobs,
@@ -67,8 +66,12 @@ void SelectBySoftmax(ThreadPool& pool, std::span<Work> work, int64_t group, int6
                    pieces.End(i) - pieces.Begin(i), scores);
         }
         float* sums = scratch + (w.selection.begin - origin_of(w));
-        adjust(w, sums);
-        FinishSelection(sums, w.selection);
+        if constexpr (std::is_same_v<Adjust, AsTheyAre>) {
+          FinishPositive(sums, w.selection);  // what lies behind the sums is no longer needed
+        } else {
+          adjust(w, sums);
+          FinishSelection(sums, w.selection);
+        }
       });
 }
 

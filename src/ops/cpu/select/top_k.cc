@@ -24,7 +24,7 @@ namespace {
 constexpr int32_t kLowest = std::numeric_limits<int32_t>::min();
 constexpr int32_t kHighest = std::numeric_limits<int32_t>::max();
 constexpr int64_t kSamples = kTopKSamples;
-constexpr int64_t kPadding = 64;  // elements a vector may read or write past an array's end
+constexpr int64_t kPadding = kTopKPadding;
 
 struct Ranks {
   int64_t high, low;  // of kSamples, 1-based, high <= low; 0 and kSamples + 1 are beyond the ends
@@ -165,9 +165,8 @@ void Emit(const int32_t* keys, int64_t k, int32_t threshold, int64_t last_tie, i
   }
 }
 
-void SelectLargest(const float* scores, int64_t n, int64_t k, int64_t first, int32_t* keys,
-                   int32_t* work, int32_t* positions) {
-  MakeKeys(scores, n, keys);
+void SelectLargest(const int32_t* keys, int64_t n, int64_t k, int64_t first, int32_t* work,
+                   int32_t* positions) {
   const int32_t threshold = Threshold(keys, n, k, work);
   int64_t ties =
       k - (threshold == kHighest ? 0 : CountNotBelow(keys, n, threshold + 1));  // to be taken
@@ -193,17 +192,37 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace litecache::ops::cpu {
 
+HWY_EXPORT(MakeKeys);
 HWY_EXPORT(SelectLargest);
 
-void TopK(const float* scores, int64_t n, int64_t k, int64_t first, int32_t* positions) {
+namespace {
+Scratch& ThreadScratch() {
   static thread_local Scratch scratch;
+  return scratch;
+}
+}  // namespace
+
+void TopK(const float* scores, int64_t n, int64_t k, int64_t first, int32_t* positions) {
   if (k == n) {
     std::iota(positions, positions + n, static_cast<int32_t>(first));
     return;
   }
   const auto size = static_cast<size_t>(n + kPadding);
-  auto* keys = scratch.Reserve<int32_t>(2 * size);
-  HWY_DYNAMIC_DISPATCH(SelectLargest)(scores, n, k, first, keys, keys + size, positions);
+  auto* keys = ThreadScratch().Reserve<int32_t>(2 * size);
+  HWY_DYNAMIC_DISPATCH(MakeKeys)(scores, n, keys);
+  HWY_DYNAMIC_DISPATCH(SelectLargest)(keys, n, k, first, keys + size, positions);
+}
+
+void TopKOfPositive(float* scores, int64_t n, int64_t k, int64_t first, int32_t* positions) {
+  if (k == n) {
+    std::iota(positions, positions + n, static_cast<int32_t>(first));
+    return;
+  }
+  auto* keys = reinterpret_cast<int32_t*>(scores);
+  std::fill_n(keys + n, kPadding, kLowest);
+  HWY_DYNAMIC_DISPATCH(SelectLargest)
+  (keys, n, k, first, ThreadScratch().Reserve<int32_t>(static_cast<size_t>(n + kPadding)),
+   positions);
 }
 
 void FinishSelection(const float* scores, Selection& selection) {
@@ -211,6 +230,13 @@ void FinishSelection(const float* scores, Selection& selection) {
   selection.count = std::min(selection.k, n);
   TopK(scores, n, selection.count, selection.begin, selection.positions);
   if (selection.scores != nullptr) std::copy_n(scores, n, selection.scores);
+}
+
+void FinishPositive(float* scores, Selection& selection) {
+  const int64_t n = selection.end - selection.begin;
+  selection.count = std::min(selection.k, n);
+  if (selection.scores != nullptr) std::copy_n(scores, n, selection.scores);
+  TopKOfPositive(scores, n, selection.count, selection.begin, selection.positions);
 }
 
 }  // namespace litecache::ops::cpu

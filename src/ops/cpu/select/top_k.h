@@ -11,6 +11,11 @@ namespace litecache::ops::cpu {
 // (0 and -0 are equal): the lower i. NaN is less than every number. 1 <= k <= n; positions [k].
 void TopK(const float* scores, int64_t n, int64_t k, int64_t first, int32_t* positions);
 
+// The same for scores >= 0, whose bits are in their order, or NaN throughout: they are not copied.
+// Overwrites kTopKPadding elements behind them.
+inline constexpr int64_t kTopKPadding = 64;  // elements a vector may read or write past an end
+void TopKOfPositive(float* scores, int64_t n, int64_t k, int64_t first, int32_t* positions);
+
 // TopK's sample: kTopKSamples positions of n >= kTopKMinSampled, which share no period with the
 // scores. Here so that tests can mislead it.
 inline constexpr int64_t kTopKSamples = 512;
@@ -23,5 +28,6 @@ inline int64_t TopKSamplePosition(int64_t i, int64_t n) {
 
 // Fills a selection's results from scores[i] of candidate begin + i.
 void FinishSelection(const float* scores, Selection& selection);
+void FinishPositive(float* scores, Selection& selection);  // by TopKOfPositive
 
 }  // namespace litecache::ops::cpu
