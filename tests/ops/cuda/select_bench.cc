@@ -2,31 +2,30 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <numeric>
 #include <random>
 #include <vector>
 
 #include "base/dtype.h"
-#include "ops/cuda/bench.h"
+#include "ops/cuda/bench_tables.h"
 #include "ops/cuda/hash_softmax_select.h"
 #include "ops/cuda/litecache.h"
 
 namespace litecache::ops::cuda {
 namespace {
 
-constexpr int32_t kKvHeads = 8, kHeadDim = 128;
+constexpr int32_t kHeadDim = 128;
 constexpr int32_t kSink = 4, kRecent = 64;
-constexpr size_t kPageBytes = 64 * 1024;
 constexpr size_t kSeveralCaches = size_t{256} << 20;
 
-// Pages of random codes and norms near 10, as one head's tokens have them.
-std::vector<std::byte> HashPages(const HashFormat& format, int32_t page_tokens, int32_t pages) {
+// Pages of random codes and norms near 10: `blocks` different ones, `copies` times.
+Buffer HashPages(Bench& bench, const HashFormat& format, int64_t page_tokens, int64_t blocks,
+                 int64_t copies) {
   std::mt19937_64 random(5);
   std::normal_distribution<float> normal(10, 1);
-  std::vector<std::byte> data(static_cast<size_t>(pages) * kPageBytes);
-  for (int32_t page = 0; page < pages; ++page) {
+  std::vector<std::byte> data(static_cast<size_t>(blocks) * kPageBytes);
+  for (int64_t page = 0; page < blocks; ++page) {
     auto* block = data.data() + static_cast<size_t>(page) * kPageBytes;
-    for (int32_t t = 0; t < page_tokens; t += HashFormat::kBlockTokens) {
+    for (int64_t t = 0; t < page_tokens; t += HashFormat::kBlockTokens) {
       auto* words = reinterpret_cast<uint32_t*>(block);
       const int64_t count = HashFormat::kBlockTokens * format.words();
       for (int64_t i = 0; i < count; ++i) words[i] = static_cast<uint32_t>(random());
@@ -35,7 +34,12 @@ std::vector<std::byte> HashPages(const HashFormat& format, int32_t page_tokens, 
       block += format.block_bytes();
     }
   }
-  return data;
+  Buffer memory = bench.gpu().Allocate(data.size() * static_cast<size_t>(copies));
+  for (int64_t i = 0; i < copies; ++i) {
+    bench.gpu().Copy(memory.as<std::byte>() + static_cast<size_t>(i) * data.size(), data.data(),
+                     data.size());
+  }
+  return memory;
 }
 
 void Hash(Bench& bench, int64_t bits, int32_t group, int32_t context, int32_t batch,
@@ -45,44 +49,16 @@ void Hash(Bench& bench, int64_t bits, int32_t group, int32_t context, int32_t ba
                   score == HashScore::kSum ? "sum" : "softmax", group, context, batch);
   if (!bench.Wants(name)) return;
   const HashFormat format{.bits = bits, .norms = true};
-  const double bytes = static_cast<double>(context) * kKvHeads * batch *
-                       static_cast<double>(format.token_bytes());
+  const double bytes =
+      static_cast<double>(context) * kKvHeads * batch * static_cast<double>(format.token_bytes());
   const auto layers =
       static_cast<int32_t>(std::clamp(static_cast<double>(kSeveralCaches) / bytes + 1, 1.0, 16.0));
   const auto page_tokens = static_cast<int32_t>(static_cast<int64_t>(kPageBytes) /
                                                 format.block_bytes() * HashFormat::kBlockTokens);
-  const int32_t blocks = (context + page_tokens - 1) / page_tokens, lists = layers * kKvHeads;
-  const std::vector<std::byte> head = HashPages(format, page_tokens, blocks);
-  const Buffer memory =
-      bench.gpu().Allocate(head.size() * static_cast<size_t>(lists) * static_cast<size_t>(batch));
-  std::vector<Buffer> kept;
-  std::vector<StepSequence> sequences(static_cast<size_t>(batch));
-  for (int32_t s = 0; s < batch; ++s) {
-    std::byte* base = memory.as<std::byte>() + static_cast<size_t>(s * lists) * head.size();
-    std::vector<std::byte*> pages;
-    for (int32_t b = 0; b < blocks; ++b) {
-      for (int32_t l = 0; l < lists; ++l) {
-        pages.push_back(base + (static_cast<size_t>(l) * static_cast<size_t>(blocks) +
-                                static_cast<size_t>(b)) *
-                                   kPageBytes);
-      }
-    }
-    for (int32_t l = 0; l < lists; ++l) {
-      bench.gpu().Copy(base + static_cast<size_t>(l) * head.size(), head.data(), head.size());
-    }
-    kept.push_back(bench.Upload(pages));
-    auto& sequence = sequences[static_cast<size_t>(s)];
-    sequence.first_row = s;
-    sequence.rows = 1;
-    sequence.past = context - 1;
-    sequence.pages[kMetadata] = kept.back().as<std::byte*>();
-  }
-  const Buffer views = bench.Upload(sequences), count = bench.Upload(std::vector<int32_t>{batch});
-  const StepView step{.sequences = views.as<StepSequence>(),
-                      .count = count.as<int32_t>(),
-                      .capacity = batch,
-                      .max_rows = 1,
-                      .max_context = context};
+  const int64_t blocks = (context + page_tokens - 1) / page_tokens;
+  const BenchTable codes(bench, kMetadata, kHeadDim, page_tokens, layers, batch, context,
+                         HashPages(bench, format, page_tokens, blocks, layers * batch * kKvHeads));
+  const BenchStep step(bench, {&codes}, context - 1, 1);
   LiteShape shape{.kv_heads = kKvHeads,
                   .group = group,
                   .head_dim = kHeadDim,
@@ -98,15 +74,9 @@ void Hash(Bench& bench, int64_t bits, int32_t group, int32_t context, int32_t ba
   const Buffer scratch = bench.Zeros(SelectScratchBytes(shape, batch, context));
   std::vector<LiteLayer> all;
   for (int32_t layer = 0; layer < layers; ++layer) {
-    std::vector<int32_t> list_of_head(kKvHeads);
-    std::iota(list_of_head.begin(), list_of_head.end(), layer * kKvHeads);
-    kept.push_back(bench.Upload(list_of_head));
     LiteLayer& heads = all.emplace_back();
-    heads.metadata = {.table = kMetadata,
-                      .lists = lists,
-                      .page_rows = page_tokens,
-                      .list_of_head = kept.back().as<int32_t>()};
-    heads.slots.list_of_head = kept.back().as<int32_t>();
+    heads.metadata = codes.tables[static_cast<size_t>(layer)];
+    heads.slots.list_of_head = heads.metadata.list_of_head;
     heads.refresh = refresh.as<int32_t>();
     heads.selected = selected.as<int32_t>();
     heads.selected_count = selected_count.as<int32_t>();
@@ -125,8 +95,8 @@ void Hash(Bench& bench, int64_t bits, int32_t group, int32_t context, int32_t ba
   const SelectQuery query{.q = &queries, .scale = 0.1f};
   const auto select = score == HashScore::kSum ? HashSelect : HashSoftmaxSelect;
   bench.Run(name, bytes, 0, layers, [&](Stream& stream, int layer) {
-    select(stream, step, shape, all[static_cast<size_t>(layer)], format, weights.as<float>(), query,
-           scratch.data());
+    select(stream, step.view, shape, all[static_cast<size_t>(layer)], format, weights.as<float>(),
+           query, scratch.data());
   });
 }
 
