@@ -126,7 +126,17 @@ void Runner::FillSynthetic(kv::Cache& cache, kv::SequenceId id, int64_t tokens,
   const Buffer q = random(q_width), k = random(kv_width), v = random(kv_width);
   const Buffer out = device_.Allocate(q.size());
   Buffer inputs;
-  if (cache.WantsInputs()) inputs = random(layout.hidden);
+  DType inputs_dtype = DType::kF32;
+  if (cache.WantsInputs()) {
+    inputs = random(layout.hidden);
+    // As a GPU's products read them.
+    if (device_.type() == DeviceType::kCuda && layout.dtype == DType::kBF16) {
+      std::vector<bf16> rounded(values.size());
+      for (size_t i = 0; i < values.size(); ++i) rounded[i] = bf16(values[i]);
+      device_.Upload(inputs.data(), rounded.data(), rounded.size() * sizeof(bf16));
+      inputs_dtype = DType::kBF16;
+    }
+  }
   const float scale = 1.0f / std::sqrt(static_cast<float>(layout.head_dim));
   for (int64_t past = 0; past < tokens;) {
     const int64_t count = std::min(rows, tokens - past);
@@ -142,7 +152,9 @@ void Runner::FillSynthetic(kv::Cache& cache, kv::SequenceId id, int64_t tokens,
         continue;
       }
       if (cache.WantsInputs()) {
-        cache.KeepInputs(stream_, layer, step, view(inputs, layout.hidden), nullptr);
+        cache.KeepInputs(stream_, layer, step,
+                         MatrixView::Of(inputs.data(), inputs_dtype, count, layout.hidden),
+                         nullptr);
       }
       cache.Attend(stream_, layer, step, view(q, q_width), view(k, kv_width), view(v, kv_width),
                    scale, view(out, q_width));

@@ -67,11 +67,13 @@ struct Step {
 class KeyValueProjection {
  public:
   virtual ~KeyValueProjection() = default;
-  // k, v [n, kv_heads * head_dim] f32 of the tokens whose inputs are x [n, hidden] f32: what
-  // Cache::Attend gets for them, to rounding, keys after their rotary embedding. Token i is at
-  // position first_position + i.
-  virtual void Project(Stream& stream, int64_t layer, const MatrixView& x, int64_t first_position,
-                       const MatrixView& k, const MatrixView& v) = 0;
+  // k, v [n, kv_heads * head_dim] f32 of the tokens at `positions` [n] whose inputs are x [n,
+  // hidden], in the dtype that KeepInputs() brings: what Cache::Attend gets for them, to rounding,
+  // keys after their rotary embedding. `stream` may be another than the step's, one at a time; all
+  // memory is its device's.
+  virtual void Project(Stream& stream, int64_t layer, const MatrixView& x,
+                       std::span<const int32_t> positions, const MatrixView& k,
+                       const MatrixView& v) = 0;
 };
 
 class Cache {
@@ -131,9 +133,9 @@ class Cache {
                         float scale) {}
   // Whether KeepInputs() has to be called before every Attend().
   virtual bool WantsInputs() const { return false; }
-  // x [T, hidden] f32: what the layer's queries, keys and values are products of. Both are used
-  // until Attend(layer) returns. projection: may be null where no rows are recomputed (a step
-  // without decode rows).
+  // x [T, hidden] f32, or on a GPU in the weights' dtype: what the layer's queries, keys and values
+  // are products of; used until Attend(layer) returns. projection: used until EndStep(); may be
+  // null where no rows are recomputed (a step without decode rows).
   virtual void KeepInputs(Stream& stream, int64_t layer, const Step& step, const MatrixView& x,
                           KeyValueProjection* projection) {}
   // Layer `layer`: stores k, v [T, kv_heads * head_dim] f32 and attends with q [T, q_heads *

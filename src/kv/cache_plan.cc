@@ -9,7 +9,8 @@ namespace litecache::kv {
 void CheckBackend(const std::string& policy, DeviceType device) {
   if (device == DeviceType::kCpu) return;
   throw Unsupported(
-      "KV policy '{}' is not built for GPUs yet; use --device cpu, or policy full or litecache",
+      "KV policy '{}' is not built for GPUs yet; use --device cpu, or policy full, litecache, "
+      "streaming, flexgen or kvpr",
       policy);
 }
 

@@ -35,9 +35,13 @@ std::shared_ptr<const kv::Profile> LoadProfile(const KvOptions& options, const k
 class FunctionProjection final : public kv::KeyValueProjection {
  public:
   const KvProjection* function = nullptr;
-  void Project(Stream&, int64_t layer, const MatrixView& x, int64_t first_position,
+  void Project(Stream&, int64_t layer, const MatrixView& x, std::span<const int32_t> positions,
                const MatrixView& k, const MatrixView& v) override {
-    (*function)(layer, x.Row<float>(0), x.rows, first_position, k.Row<float>(0), v.Row<float>(0));
+    // On the CPU they are one sequence's, one after another.
+    LC_CHECK(!positions.empty() &&
+             positions.back() - positions.front() == static_cast<int32_t>(positions.size()) - 1);
+    (*function)(layer, x.Row<float>(0), x.rows, positions.front(), k.Row<float>(0),
+                v.Row<float>(0));
   }
 };
 

@@ -250,8 +250,8 @@ class OptDecoder final : public DecoderBase, private kv::KeyValueProjection {
     cache.Attend(stream, index, step, a.q, a.k, a.v, Scale(), a.attention);
   }
 
-  void Project(Stream& stream, int64_t index, const MatrixView& x, int64_t, const MatrixView& k,
-               const MatrixView& v) override {
+  void Project(Stream& stream, int64_t index, const MatrixView& x, std::span<const int32_t>,
+               const MatrixView& k, const MatrixView& v) override {
     const Layer& layer = layers_[static_cast<size_t>(index)];
     ops::Linear(stream, x, layer.k.weight, layer.k.bias, k);
     ops::Linear(stream, x, layer.v.weight, layer.v.bias, v);

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cmath>
 #include <initializer_list>
-#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -221,18 +220,19 @@ class TransformerDecoder final : public DecoderBase, private kv::KeyValueProject
     cache.Attend(stream, index, step, a.q, a.k, a.v, Scale(), a.attention);
   }
 
-  void Project(Stream& stream, int64_t index, const MatrixView& x, int64_t first_position,
-               const MatrixView& k, const MatrixView& v) override {
+  void Project(Stream& stream, int64_t index, const MatrixView& x,
+               std::span<const int32_t> positions, const MatrixView& k,
+               const MatrixView& v) override {
     const Layer& layer = layers_[static_cast<size_t>(index)];
     Multiply(stream, x, {Part(layer.k, k), Part(layer.v, v)});
-    const auto rows = static_cast<size_t>(x.rows);
-    projected_positions_.resize(rows);
-    std::iota(projected_positions_.begin(), projected_positions_.end(),
-              static_cast<int32_t>(first_position));
-    projected_rotations_.resize(rows * static_cast<size_t>(config().head_dim));
-    const auto rotations = MatrixView::Of(projected_rotations_.data(), x.rows, config().head_dim);
-    ops::RopeRotations(stream, projected_positions_, rope_.inv_freq(), rope_.attention_factor(),
-                       rotations);
+    const size_t bytes = static_cast<size_t>(x.rows * config().head_dim) * sizeof(float);
+    if (projected_rotations_.size() < bytes) {
+      projected_rotations_ = Buffer();
+      projected_rotations_ = device().Allocate(bytes);
+    }
+    const auto rotations =
+        MatrixView::Of(projected_rotations_.as<float>(), x.rows, config().head_dim);
+    ops::RopeRotations(stream, positions, rope_.inv_freq(), rope_.attention_factor(), rotations);
     Rotate(stream, layer.k_norm, rotations, config().kv_heads, k);
   }
 
@@ -246,10 +246,8 @@ class TransformerDecoder final : public DecoderBase, private kv::KeyValueProject
   }
 
   DeviceRopeTable rope_;
-  // Of Project(), in the host's memory: caches that recompute rows run on the CPU.
-  std::vector<int32_t> projected_positions_;
-  std::vector<float> projected_rotations_;
-  MatrixView embedding_;  // [vocab, hidden]
+  Buffer projected_rotations_;  // of Project()
+  MatrixView embedding_;        // [vocab, hidden]
   std::vector<Layer> layers_;
   const float* final_norm_ = nullptr;  // [hidden]
   MatrixView head_;                    // [vocab, hidden]

@@ -8,14 +8,22 @@
 namespace litecache::kv {
 
 PolicyOracle::PolicyOracle(const CachePlan& plan, Sees sees, uint64_t seed, const TierBytes& budget,
-                           std::optional<ops::RowEncoding> stored)
+                           std::optional<ops::RowEncoding> stored, const std::string& device)
     : random_(seed),
       layout_(plan.layout()),
       sees_(std::move(sees)),
       stored_(stored),
       scale_(1.0f / std::sqrt(static_cast<float>(layout_.head_dim))),
-      stream_(device_.CreateStream()),
-      cache_(plan.Create(device_, budget)) {}
+      machine_(OpenMachine(device, 2)),
+      stream_(machine_.compute().CreateStream()),
+      cache_(plan.Create(machine_.compute(), budget)) {}
+
+MatrixView PolicyOracle::ToDevice(const void* values, DType dtype, int64_t rows, int64_t cols) {
+  const size_t bytes = static_cast<size_t>(rows * cols) * SizeOf(dtype);
+  layer_memory_.push_back(device().Allocate(bytes));
+  device().Upload(layer_memory_.back().data(), values, bytes);
+  return MatrixView::Of(layer_memory_.back().data(), dtype, rows, cols);
+}
 
 SequenceId PolicyOracle::Create() {
   const SequenceId id = cache_->Create();
@@ -70,11 +78,15 @@ void PolicyOracle::Layers(const Step& step, std::vector<LayerInputs>& inputs, in
     LayerInputs& in = inputs[static_cast<size_t>(layer)];
     outs->emplace_back(in.q.size(), NAN);
     BeforeAttend(step, layer);
-    cache_->Attend(*stream_, layer, step, MatrixView::Of(in.q.data(), step.rows, q_cols),
-                   MatrixView::Of(in.k.data(), step.rows, kv_cols),
-                   MatrixView::Of(in.v.data(), step.rows, kv_cols), scale_,
-                   MatrixView::Of(outs->back().data(), step.rows, q_cols));
+    const auto f32 = [&](const std::vector<float>& values, int64_t cols) {
+      return ToDevice(values.data(), DType::kF32, step.rows, cols);
+    };
+    const MatrixView out = f32(outs->back(), q_cols);
+    cache_->Attend(*stream_, layer, step, f32(in.q, q_cols), f32(in.k, kv_cols), f32(in.v, kv_cols),
+                   scale_, out);
     stream_->Synchronize();
+    device().Download(outs->back().data(), out.data, outs->back().size() * sizeof(float));
+    layer_memory_.clear();
   }
 }
 

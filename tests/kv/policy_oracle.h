@@ -11,13 +11,29 @@
 #include <memory>
 #include <optional>
 #include <random>
+#include <string>
 #include <vector>
 
-#include "device/cpu/cpu_device.h"
+#include "device/cuda/cuda_devices.h"
+#include "device/machine.h"
 #include "kv/cache_plan.h"
 #include "ops/row_format.h"
 
 namespace litecache::kv {
+
+// A test that runs on both backends, skipped where the machine has no GPU.
+class DeviceTest : public ::testing::TestWithParam<const char*> {
+ protected:
+  void SetUp() override {
+    if (device() == "cuda" && FindCudaDevices().devices.empty()) {
+      GTEST_SKIP() << "no GPU: " << FindCudaDevices().why_none;
+    }
+  }
+  static std::string device() { return GetParam(); }
+  static DeviceType device_type() {
+    return device() == "cuda" ? DeviceType::kCuda : DeviceType::kCpu;
+  }
+};
 
 // What one layer of a step is given, [rows][columns].
 struct LayerInputs {
@@ -30,9 +46,10 @@ class PolicyOracle {
   using Sees = std::function<bool(int64_t token, int64_t seen)>;
 
   // What a cache of `plan` is compared with. stored: how rows of earlier steps are kept; those of
-  // the step itself are attended in the layout's dtype.
+  // the step itself are attended in the layout's dtype. device: what the plan was made for.
   PolicyOracle(const CachePlan& plan, Sees sees, uint64_t seed, const TierBytes& budget,
-               std::optional<ops::RowEncoding> stored = std::nullopt);
+               std::optional<ops::RowEncoding> stored = std::nullopt,
+               const std::string& device = "cpu");
   virtual ~PolicyOracle() = default;
 
   SequenceId Create();
@@ -58,6 +75,10 @@ class PolicyOracle {
   virtual void Draw(const Step& step, int64_t layer, LayerInputs* inputs);
   // Before a layer's attention.
   virtual void BeforeAttend(const Step& step, int64_t layer) {}
+  Device& device() { return machine_.compute(); }
+  bool on_gpu() { return device().type() == DeviceType::kCuda; }
+  // A copy in the device's memory, kept until the layer has run.
+  MatrixView ToDevice(const void* values, DType dtype, int64_t rows, int64_t cols);
 
   std::mt19937_64 random_;
   std::normal_distribution<float> normal_;
@@ -79,7 +100,8 @@ class PolicyOracle {
   Sees sees_;
   std::optional<ops::RowEncoding> stored_;
   float scale_;
-  CpuDevice device_{2};
+  Machine machine_;
+  std::vector<Buffer> layer_memory_;
   std::unique_ptr<Stream> stream_;
   std::unique_ptr<Cache> cache_;
   std::map<SequenceId, Sequence> sequences_;

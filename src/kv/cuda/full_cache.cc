@@ -91,8 +91,7 @@ class CudaFullCache final : public Cache, public RowStore {
 
   std::optional<uint64_t> ReplayKey(const Step&) const override {
     // Addresses and sizes that the operations are given.
-    return reinterpret_cast<uintptr_t>(block_.address()) ^
-           (reinterpret_cast<uintptr_t>(scratch_.data()) << 1) ^
+    return block_.key() ^ (reinterpret_cast<uintptr_t>(scratch_.data()) << 1) ^
            (static_cast<uint64_t>(context_) << 8);
   }
 

@@ -38,10 +38,19 @@ class StepBlock {
   int64_t prefilling() const { return prefilling_; }
   int64_t capacity() const { return capacity_; }
   const void* address() const { return mirror_->device(); }
+  // Names all that a recording keeps of the block: both sides' addresses, and where the sequences
+  // begin. Memory that was taken anew may have one of them in common with what it replaces.
+  uint64_t key() const {
+    return ((reinterpret_cast<uintptr_t>(mirror_->device()) * kMixer) ^
+            reinterpret_cast<uintptr_t>(mirror_->host())) *
+               kMixer +
+           static_cast<uint64_t>(capacity_);
+  }
 
  private:
   // Of counts before the flags: decode sequences, and 1.
   static constexpr int64_t kCounts = 16;
+  static constexpr uint64_t kMixer = 0x9e3779b97f4a7c15u;
   int64_t ring_index(int64_t index) const { return decoding_ + prefilling_ + index; }
   size_t sequences_offset() const { return static_cast<size_t>(kCounts + capacity_) * 4; }
   ops::cuda::StepSequence* sequences() const {

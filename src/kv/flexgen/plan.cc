@@ -15,9 +15,9 @@ namespace {
 
 class FlexGenPlan final : public CachePlan {
  public:
-  FlexGenPlan(const Layout& layout, const KvOptions& options)
+  FlexGenPlan(const Layout& layout, const KvOptions& options, DeviceType device)
       : options_(options),
-        shape_(layout, options, options.flexgen.device_share, /*keeps_inputs=*/false) {}
+        shape_(layout, options, options.flexgen.device_share, /*keeps_inputs=*/false, device) {}
 
   const Layout& layout() const override { return shape_.layout; }
   TierBytes BytesFor(int64_t tokens) const override { return shape_.BytesFor(tokens, 0); }
@@ -44,8 +44,7 @@ class FlexGenPlan final : public CachePlan {
                        Name(shape_.store_format.encoding), shape_.device_heads);
   }
   std::unique_ptr<Cache> Create(Device& device, const TierBytes& budget) const override {
-    return std::make_unique<offload::OffloadCache>(device, options_.policy, shape_, std::nullopt,
-                                                   budget);
+    return offload::CreateOffloadCache(device, options_.policy, shape_, std::nullopt, budget);
   }
 
  private:
@@ -57,9 +56,8 @@ class FlexGenPlan final : public CachePlan {
 
 std::unique_ptr<CachePlan> PlanFlexGenCache(const Layout& layout, const KvOptions& options,
                                             DeviceType device) {
-  CheckBackend(options.policy, device);
   CheckLayout(layout);
-  return std::make_unique<FlexGenPlan>(layout, options);
+  return std::make_unique<FlexGenPlan>(layout, options, device);
 }
 
 }  // namespace litecache::kv

@@ -33,12 +33,12 @@ kvpr::TokenWork WorkOf(const Layout& layout, const KvOptions& options) {
 
 class KvprPlan final : public CachePlan {
  public:
-  KvprPlan(const Layout& layout, const KvOptions& options)
+  KvprPlan(const Layout& layout, const KvOptions& options, DeviceType device)
       : options_(options),
         work_(WorkOf(layout, options)),
         recomputes_(options.kvpr.split > 0 ||
                     (options.kvpr.split < 0 && layout.hidden > 0 && !NeverRecomputes(work_))),
-        shape_(layout, options, /*device_share=*/0, /*keeps_inputs=*/recomputes_) {}
+        shape_(layout, options, /*device_share=*/0, /*keeps_inputs=*/recomputes_, device) {}
 
   const Layout& layout() const override { return shape_.layout; }
   TierBytes BytesFor(int64_t tokens) const override {
@@ -51,7 +51,7 @@ class KvprPlan final : public CachePlan {
     const Layout& layout = shape_.layout;  // sequence after sequence
     return ops::AttentionScratchBytes(layout.kv_heads, layout.q_heads / layout.kv_heads,
                                       layout.head_dim, 1) +
-           (recomputes_ ? offload::RecomputeScratchBytes(layout) : 0);
+           (recomputes_ ? offload::RecomputeScratchBytes(layout, shape_.on_gpu) : 0);
   }
   std::string DeviceHolds() const override {
     return recomputes_ ? "two buffers of a layer's rows and inputs"
@@ -92,8 +92,8 @@ class KvprPlan final : public CachePlan {
               [split = options_.kvpr.split](int64_t tokens) { return Largest(split, tokens); },
           .chunked = options_.kvpr.chunked};
     }
-    return std::make_unique<offload::OffloadCache>(device, options_.policy, shape_,
-                                                   std::move(recompute), budget);
+    return offload::CreateOffloadCache(device, options_.policy, shape_, std::move(recompute),
+                                       budget);
   }
 
  private:
@@ -111,13 +111,14 @@ class KvprPlan final : public CachePlan {
     const kvpr::Rates rates = kvpr::MeasureRates(device, shape_);
     const kvpr::TokenCosts costs =
         kvpr::CostsOf(work_, rates.link_bytes_per_second, rates.flops_per_second);
+    const int64_t unit = shape_.on_gpu ? shape_.store_page_tokens : 1;
     constexpr int64_t kExample = 1000;
     SPDLOG_INFO("KV cache: link {}/s, products {:.1f} GFLOP/s: rows of {} of {} tokens recomputed",
                 FormatBytes(static_cast<uint64_t>(rates.link_bytes_per_second)),
                 rates.flops_per_second / 1e9,
-                kvpr::BestSplit(costs, options_.kvpr.chunked, kExample), kExample);
-    return [costs, chunked = options_.kvpr.chunked](int64_t past) {
-      return kvpr::BestSplit(costs, chunked, past);
+                kvpr::BestSplit(costs, options_.kvpr.chunked, kExample, unit), kExample);
+    return [costs, unit, chunked = options_.kvpr.chunked](int64_t past) {
+      return kvpr::BestSplit(costs, chunked, past, unit);
     };
   }
 
@@ -131,9 +132,8 @@ class KvprPlan final : public CachePlan {
 
 std::unique_ptr<CachePlan> PlanKvprCache(const Layout& layout, const KvOptions& options,
                                          DeviceType device) {
-  CheckBackend(options.policy, device);
   CheckLayout(layout);
-  return std::make_unique<KvprPlan>(layout, options);
+  return std::make_unique<KvprPlan>(layout, options, device);
 }
 
 }  // namespace litecache::kv

@@ -6,7 +6,9 @@
 #include <functional>
 #include <vector>
 
-#include "kv/offload/offload_cache.h"
+#include "kv/cuda/kvpr_rates.h"
+#include "kv/offload/recompute.h"
+#include "ops/cuda/available.h"
 #include "ops/linear.h"
 
 namespace litecache::kv::kvpr {
@@ -72,6 +74,9 @@ double ProductRate(Device& device, const offload::Shape& shape) {
 }  // namespace
 
 Rates MeasureRates(Device& device, const offload::Shape& shape) {
+  if constexpr (ops::cuda::kAvailable) {
+    if (device.type() == DeviceType::kCuda) return MeasureGpuRates(device, shape);
+  }
   return {.link_bytes_per_second = LinkRate(device, shape),
           .flops_per_second = ProductRate(device, shape)};
 }

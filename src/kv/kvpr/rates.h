@@ -11,8 +11,8 @@ struct Rates {
   double flops_per_second = 0;       // of the products that make a layer's keys and values
 };
 
-// A few transfers of rows as the transfer thread makes them, and a few products of
-// offload::kRecomputeTokens inputs. Takes tens of milliseconds.
+// A few transfers of rows as the transfer thread (on a GPU the copy engine) makes them, and a few
+// products of as many inputs as are recomputed together. Takes tens of milliseconds.
 Rates MeasureRates(Device& device, const offload::Shape& shape);
 
 }  // namespace litecache::kv::kvpr

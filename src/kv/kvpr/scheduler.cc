@@ -23,15 +23,17 @@ double TransferTime(const TokenCosts& costs, bool chunked, int64_t split, int64_
   return chunked ? std::max(recompute, inputs + rows) : inputs + std::max(recompute, rows);
 }
 
-int64_t BestSplit(const TokenCosts& costs, bool chunked, int64_t tokens) {
+int64_t BestSplit(const TokenCosts& costs, bool chunked, int64_t tokens, int64_t unit) {
+  LC_CHECK(unit >= 1);
   // Both bounds are piecewise linear in l, with one bend. Up to it the link decides: the slope is
   // input - row. Beyond it recomputation does, and the time grows.
   if (tokens <= 0 || costs.input >= costs.row) return 0;
   const double per_token = costs.recompute + costs.row - (chunked ? costs.input : 0);
   const double bend = static_cast<double>(tokens) * costs.row / per_token;
-  const auto below =
+  const auto whole =
       static_cast<int64_t>(std::clamp(std::floor(bend), 0.0, static_cast<double>(tokens)));
-  const int64_t above = std::min(below + 1, tokens);
+  const int64_t below = whole == tokens ? tokens : whole / unit * unit;
+  const int64_t above = std::min(below + unit, tokens);
   return TransferTime(costs, chunked, above, tokens) < TransferTime(costs, chunked, below, tokens)
              ? above
              : below;

@@ -1,19 +1,16 @@
 #include "kv/offload/offload_cache.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "base/error.h"
+#include "kv/cuda/offload_cache.h"
 #include "kv/pool_stats.h"
 #include "ops/attention.h"
+#include "ops/cuda/available.h"
 
 namespace litecache::kv::offload {
-
-uint64_t RecomputeScratchBytes(const Layout& layout) {
-  return static_cast<uint64_t>(kRecomputeTokens *
-                               (layout.hidden + 2 * layout.kv_heads * layout.head_dim)) *
-         sizeof(float);
-}
 
 OffloadCache::OffloadCache(Device& device, std::string policy, const Shape& shape,
                            std::optional<Recompute> recompute, const TierBytes& budget)
@@ -21,7 +18,7 @@ OffloadCache::OffloadCache(Device& device, std::string policy, const Shape& shap
       shape_(shape),
       recompute_(std::move(recompute)),
       geometry_(MakeGeometry(shape.layout)),
-      device_pool_(device, shape_.pages.page_bytes, budget.device, "KV cache, device tier"),
+      device_pool_(device, shape_.page_bytes, budget.device, "KV cache, device tier"),
       host_pool_(device, shape_.store_page_bytes, budget.host, "KV cache, host store"),
       store_(shape_.StoreTable(), host_pool_),
       resident_(shape_.ResidentTable(), device_pool_),
@@ -139,7 +136,7 @@ ops::PagedRows OffloadCache::Store(const Part& part, int64_t layer, int64_t head
 }
 
 ops::PagedRows OffloadCache::Staging(size_t buffer, const Part& part, int64_t head) const {
-  return {StagedRows(buffer, part, head), shape_.pages.page_tokens, shape_.format};
+  return {StagedRows(buffer, part, head), shape_.staging_page_tokens, shape_.format};
 }
 
 ops::PagedRows OffloadCache::Inputs(const Part& part, int64_t layer) const {
@@ -215,7 +212,7 @@ void OffloadCache::AttendOne(Stream& stream, int64_t layer, size_t index, const 
                              .rows = part.sequence.rows,
                              .past = part.sequence.past,
                              .pages = lists_.data(),
-                             .pages_per_head = shape_.pages.BlocksFor(part.n())};
+                             .pages_per_head = Shape::Blocks(part.n(), shape_.staging_page_tokens)};
   ops::AppendKv(stream, geometry_, {&view, 1}, k, v);
   ops::Attention(stream, geometry_, {&view, 1}, q, shape_.layout.q_heads, scale, out);
   StoreRows(stream, layer, part, buffer);
@@ -267,13 +264,17 @@ void OffloadCache::RecomputeRows(Stream& stream, int64_t layer, const Part& part
     ops::ConvertRows(stream, converts_);
     const auto k = MatrixView::Of(recompute_k_.data(), rows, width);
     const auto v = MatrixView::Of(recompute_v_.data(), rows, width);
+    recompute_positions_.resize(static_cast<size_t>(rows));
+    std::iota(recompute_positions_.begin(), recompute_positions_.end(),
+              static_cast<int32_t>(begin));
     projection_->Project(stream, layer, MatrixView::Of(recompute_x_.data(), rows, layout.hidden),
-                         begin, k, v);
-    const ops::KvSequence view{.first_row = 0,
-                               .rows = rows,
-                               .past = begin,
-                               .pages = lists_.data(),
-                               .pages_per_head = shape_.pages.BlocksFor(part.n())};
+                         recompute_positions_, k, v);
+    const ops::KvSequence view{
+        .first_row = 0,
+        .rows = rows,
+        .past = begin,
+        .pages = lists_.data(),
+        .pages_per_head = Shape::Blocks(part.n(), shape_.staging_page_tokens)};
     ops::AppendKv(stream, geometry_, {&view, 1}, k, v);
   }
 }
@@ -312,6 +313,19 @@ Stats OffloadCache::GetStats() const {
   Stats stats = stats_;
   AddPools(device_pool_, &host_pool_, &stats);
   return stats;
+}
+
+std::unique_ptr<Cache> CreateOffloadCache(Device& device, const std::string& policy,
+                                          const Shape& shape, std::optional<Recompute> recompute,
+                                          const TierBytes& budget) {
+  LC_CHECK(shape.on_gpu == (device.type() == DeviceType::kCuda),
+           "the plan was made for another device");
+  if constexpr (ops::cuda::kAvailable) {
+    if (shape.on_gpu) {
+      return CreateCudaOffloadCache(device, policy, shape, std::move(recompute), budget);
+    }
+  }
+  return std::make_unique<OffloadCache>(device, policy, shape, std::move(recompute), budget);
 }
 
 }  // namespace litecache::kv::offload

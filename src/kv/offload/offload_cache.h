@@ -4,7 +4,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -12,24 +11,12 @@
 
 #include "kv/cache.h"
 #include "kv/offload/link.h"
+#include "kv/offload/recompute.h"
 #include "kv/offload/shape.h"
 #include "kv/sequence_table.h"
 #include "kv/step_check.h"
 
 namespace litecache::kv::offload {
-
-// What policy kvpr decides.
-struct Recompute {
-  // Of a decode step after `past` tokens: rows of tokens [0, result) are recomputed, 0 to past.
-  std::function<int64_t(int64_t past)> split;
-  // The most that split() answers for sequences of up to `tokens` tokens.
-  std::function<int64_t(int64_t tokens)> largest_split;
-  // Recomputation begins with the first inputs that arrive, rather than when all are there.
-  bool chunked = true;
-};
-
-// Tokens whose inputs travel, and whose rows are recomputed, together.
-inline constexpr int64_t kRecomputeTokens = 256;
 
 // The order of a step: layer by layer, and within a layer sequence by sequence. While sequence i
 // attends, the rows of the next one, or of the next layer's first one, travel (FlexGen's zig-zag
@@ -83,7 +70,7 @@ class OffloadCache final : public Cache {
   // Pages of a staging buffer: rows, head after head, then inputs.
   std::byte* const* StagedRows(size_t buffer, const Part& part, int64_t head) const {
     return staging_[buffer].data() +
-           (head - shape_.device_heads) * shape_.pages.BlocksFor(part.n());
+           (head - shape_.device_heads) * Shape::Blocks(part.n(), shape_.staging_page_tokens);
   }
   std::byte* const* StagedInputs(size_t buffer, const Part& part) const {
     return StagedRows(buffer, part, shape_.layout.kv_heads);
@@ -131,11 +118,14 @@ class OffloadCache final : public Cache {
   std::vector<ops::ConvertWork> converts_;
   // [kRecomputeTokens] inputs, keys and values.
   std::vector<float> recompute_x_, recompute_k_, recompute_v_;
+  std::vector<int32_t> recompute_positions_;
   std::vector<std::byte*> recompute_pages_;
   Link link_;  // last: its thread uses the others
 };
 
-// Bytes of the scratch beside the tiers.
-uint64_t RecomputeScratchBytes(const Layout& layout);
+// On the device that the shape was made for: an OffloadCache, or a GPU's.
+std::unique_ptr<Cache> CreateOffloadCache(Device& device, const std::string& policy,
+                                          const Shape& shape, std::optional<Recompute> recompute,
+                                          const TierBytes& budget);
 
 }  // namespace litecache::kv::offload

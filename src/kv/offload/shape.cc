@@ -10,6 +10,11 @@ namespace litecache::kv::offload {
 namespace {
 
 constexpr uint64_t kPageBytes = 64 * 1024;
+// The copy engine reaches the link's rate from 256 KiB on; longer pages are fewer to name, and a loss
+// to short sequences.
+constexpr uint64_t kGpuPageBytes = 1024 * 1024;
+constexpr uint64_t kLeastTokens = 16, kMostTokens = 256;
+constexpr uint64_t kAlignment = 256;  // of a page: kernels move 16 bytes at a time
 // A table without lists has no pages; any page size serves, and few blocks are counted.
 constexpr int64_t kNoPages = int64_t{1} << 30;
 
@@ -23,38 +28,71 @@ ops::RowFormat StoreFormat(const Layout& layout, const KvOptions& options) {
   return format;
 }
 
-Shape::Shape(const Layout& model, const KvOptions& options, double device_share, bool inputs)
+Shape::Shape(const Layout& model, const KvOptions& options, double device_share, bool inputs,
+             DeviceType device)
     : layout(model),
       device_heads(std::lround(device_share * static_cast<double>(model.kv_heads))),
-      pages(model),
+      on_gpu(device == DeviceType::kCuda),
       format(ops::FormatOf(model.dtype, model.head_dim)),
       store_format(StoreFormat(model, options)),
-      store_page_tokens(static_cast<int64_t>(
-          std::bit_floor(std::max<uint64_t>(kPageBytes / store_format.row_bytes(), 16)))),
-      store_page_bytes(store_format.row_bytes() * static_cast<uint64_t>(store_page_tokens)),
       keeps_inputs(inputs) {
   CheckLayout(layout);
-  if (!keeps_inputs) return;
-  if (layout.hidden < 2 || layout.hidden % 2 != 0) {
-    throw InvalidArgument(
-        "KV policy {}: it keeps the layers' inputs, and {} values each cannot be kept; an even "
-        "number is needed",
-        options.policy, layout.hidden);
+  if (keeps_inputs) {
+    if (layout.hidden < 2 || layout.hidden % 2 != 0) {
+      throw InvalidArgument(
+          "KV policy {}: it keeps the layers' inputs, and {} values each cannot be kept; an even "
+          "number is needed",
+          options.policy, layout.hidden);
+    }
+    input_format = ops::FormatOf(layout.dtype, layout.hidden / 2);
   }
-  input_format = ops::FormatOf(layout.dtype, layout.hidden / 2);
+  on_gpu ? PlaceOnGpu() : PlaceOnCpu();
+  if (!keeps_inputs) return;
   input_page_tokens = static_cast<int64_t>(store_page_bytes / input_format.row_bytes());
   if (input_page_tokens < 1 || input_staging_tokens() < 1) {
     throw InvalidArgument("KV policy {}: a layer's input of {} values does not fit a page of {}",
-                          options.policy, layout.hidden,
-                          std::min(store_page_bytes, pages.page_bytes));
+                          options.policy, layout.hidden, std::min(store_page_bytes, page_bytes));
   }
 }
 
-TableShape Shape::StoreTable() const {
-  return {layout.layers * host_heads(), store_page_tokens, store_format.row_bytes()};
+void Shape::PlaceOnCpu() {
+  const PageLayout pages(layout);
+  page_bytes = pages.page_bytes;
+  resident_page_tokens = staging_page_tokens = pages.page_tokens;
+  store_page_tokens = static_cast<int64_t>(
+      std::bit_floor(std::max<uint64_t>(kPageBytes / store_format.row_bytes(), kLeastTokens)));
+  store_page_bytes = store_format.row_bytes() * static_cast<uint64_t>(store_page_tokens);
 }
 
-TableShape Shape::ResidentTable() const { return pages.Table(layout.layers * device_heads); }
+void Shape::PlaceOnGpu() {
+  const auto rows = [](int64_t heads, const ops::RowFormat& f) {
+    return static_cast<uint64_t>(heads) * f.row_bytes();
+  };
+  // Bytes of a token in every table.
+  const uint64_t store = rows(host_heads(), store_format), resident = rows(device_heads, format);
+  const uint64_t staging = rows(host_heads(), format);
+  const uint64_t input = keeps_inputs ? input_format.row_bytes() : 0;
+  const uint64_t largest = std::max({store, resident, staging, input});
+  const uint64_t tokens = std::clamp(std::bit_floor(kGpuPageBytes / std::max(store, resident)),
+                                     kLeastTokens, kMostTokens);
+  page_bytes = std::max(tokens * std::max(store, resident), kLeastTokens * largest);
+  page_bytes = (page_bytes + kAlignment - 1) / kAlignment * kAlignment;
+  store_page_bytes = page_bytes;
+  const auto in_page = [&](uint64_t token) {
+    return token > 0 ? static_cast<int64_t>(page_bytes / token) : kNoPages;
+  };
+  store_page_tokens = in_page(store);
+  resident_page_tokens = in_page(resident);
+  staging_page_tokens = in_page(staging);
+}
+
+TableShape Shape::StoreTable() const {
+  return {Lists(host_heads()), store_page_tokens, on_gpu ? 0 : store_format.row_bytes()};
+}
+
+TableShape Shape::ResidentTable() const {
+  return {Lists(device_heads), resident_page_tokens, on_gpu ? 0 : format.row_bytes()};
+}
 
 TableShape Shape::InputTable() const {
   if (!keeps_inputs) return {0, kNoPages, 0};
@@ -62,8 +100,9 @@ TableShape Shape::InputTable() const {
 }
 
 int64_t Shape::StagingPages(int64_t n, int64_t inputs) const {
-  int64_t staging = host_heads() * pages.BlocksFor(n);
-  if (inputs > 0) staging += (inputs + input_staging_tokens() - 1) / input_staging_tokens();
+  int64_t staging = Lists(host_heads()) / layout.layers * Blocks(n, staging_page_tokens);
+  if (expands() && host_heads() > 0) staging += Blocks(n, store_page_tokens);
+  if (inputs > 0) staging += Blocks(inputs, input_staging_tokens());
   return staging;
 }
 
@@ -73,7 +112,7 @@ TierBytes Shape::ForkBytesFor(int64_t shared, int64_t tokens, int64_t inputs) co
   };
   const int64_t device = own(ResidentTable()) + 2 * StagingPages(tokens, inputs);
   const int64_t host = own(StoreTable()) + own(InputTable());
-  return {.device = static_cast<uint64_t>(device) * pages.page_bytes,
+  return {.device = static_cast<uint64_t>(device) * page_bytes,
           .host = static_cast<uint64_t>(host) * store_page_bytes};
 }
 

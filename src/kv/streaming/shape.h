@@ -21,23 +21,25 @@ struct SlotRange {
 // head][sink rows, then a ring of the last rows]. The ring has room for a block of a prompt beside
 // the window of the block's first token, so that a chunk of any length passes through it.
 struct Shape {
-  Shape(const Layout& model, const KvOptions& options)
+  Shape(const Layout& model, const KvOptions& options, DeviceType device = DeviceType::kCpu)
       : layout(model),
         format(ops::FormatOf(model.dtype, model.head_dim)),
         sink(options.sink_tokens),
-        recent(options.recent_tokens) {
+        recent(options.recent_tokens),
+        block_tokens(device == DeviceType::kCuda ? kGpuBlockTokens : kCpuBlockTokens) {
     CheckLayout(layout);
   }
 
-  // Tokens of a prompt that are stored, then attended, together.
-  static constexpr int64_t kBlockTokens = 16;
+  // A GPU wants work for all of its multiprocessors.
+  static constexpr int64_t kCpuBlockTokens = 16, kGpuBlockTokens = 128;
 
   Layout layout;
   ops::RowFormat format;
   int64_t sink = 0;
   int64_t recent = 0;
+  int64_t block_tokens = 0;  // tokens of a prompt that are stored, then attended, together
 
-  int64_t ring() const { return recent + kBlockTokens - 1; }
+  int64_t ring() const { return recent + block_tokens - 1; }
   int64_t slots() const { return sink + ring(); }  // a head
   uint64_t head_bytes() const { return static_cast<uint64_t>(slots()) * format.row_bytes(); }
   uint64_t layer_bytes() const { return static_cast<uint64_t>(layout.kv_heads) * head_bytes(); }

@@ -1,5 +1,7 @@
 // Policy `streaming`: StreamingLLM, attention over the first and the last tokens.
 
+#include "kv/cuda/streaming_cache.h"
+
 #include <cstring>
 #include <memory>
 #include <utility>
@@ -13,6 +15,7 @@
 #include "kv/streaming/page_table.h"
 #include "kv/streaming/shape.h"
 #include "ops/attention.h"
+#include "ops/cuda/available.h"
 #include "ops/row_attention.h"
 
 namespace litecache::kv {
@@ -117,8 +120,8 @@ class StreamingCache final : public Cache {
       const uint64_t offset = HeadOffset(layer, 0);
       std::memcpy(table_.Target(sequence.id) + offset, source + offset, shape_.layer_bytes());
     }
-    for (int64_t begin = 0; begin < sequence.rows; begin += Shape::kBlockTokens) {
-      const int64_t end = std::min(begin + Shape::kBlockTokens, sequence.rows);
+    for (int64_t begin = 0; begin < sequence.rows; begin += shape_.block_tokens) {
+      const int64_t end = std::min(begin + shape_.block_tokens, sequence.rows);
       Append(layer, sequence, begin, end, k, v);
       rows_.clear();
       for (int64_t i = begin; i < end; ++i) rows_.push_back({&sequence, i});
@@ -182,7 +185,7 @@ class StreamingPlan final : public CachePlan {
   uint64_t ScratchBytes(int64_t sequences, int64_t, int) const override {
     const Layout& layout = shape_.layout;
     return ops::AttentionScratchBytes(layout.kv_heads, layout.q_heads / layout.kv_heads,
-                                      layout.head_dim, sequences + Shape::kBlockTokens);
+                                      layout.head_dim, sequences + shape_.block_tokens);
   }
   std::string DeviceHolds() const override {
     return fmt::format("the first {} and the last {} tokens' rows, whatever the context",
@@ -193,6 +196,11 @@ class StreamingPlan final : public CachePlan {
                         shape_.sink, shape_.recent)};
   }
   std::unique_ptr<Cache> Create(Device& device, const TierBytes& budget) const override {
+    if constexpr (ops::cuda::kAvailable) {
+      if (device.type() == DeviceType::kCuda) {
+        return CreateCudaStreamingCache(device, shape_, budget.device);
+      }
+    }
     return std::make_unique<StreamingCache>(device, shape_, budget.device);
   }
 
@@ -204,8 +212,7 @@ class StreamingPlan final : public CachePlan {
 
 std::unique_ptr<CachePlan> PlanStreamingCache(const Layout& layout, const KvOptions& options,
                                               DeviceType device) {
-  CheckBackend(options.policy, device);
-  return std::make_unique<StreamingPlan>(Shape(layout, options));
+  return std::make_unique<StreamingPlan>(Shape(layout, options, device));
 }
 
 }  // namespace litecache::kv

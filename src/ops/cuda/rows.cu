@@ -1,4 +1,5 @@
 #include <cuda_bf16.h>
+#include <cuda_fp16.h>
 
 #include <algorithm>
 
@@ -47,12 +48,29 @@ __device__ uint8_t EncodeInt8(float value) {
   return static_cast<uint8_t>(static_cast<int8_t>(__float2int_rn(clamped)));
 }
 
+// Bytes of a part's codes, and of its groups' minima and steps. d is a multiple of 4.
+struct Int4Layout {
+  int codes, scales;
+  __device__ explicit Int4Layout(int d)
+      : codes(d / 2),
+        scales((d + static_cast<int>(kInt4Group) - 1) / static_cast<int>(kInt4Group) * 4) {}
+};
+
 // Element i (K first, then V) of a row in shared memory.
 __device__ float Element(RowEncoding encoding, const std::byte* row, int d, int i) {
   if (encoding == RowEncoding::kBF16) {
     return __bfloat162float(reinterpret_cast<const __nv_bfloat16*>(row)[i]);
   }
   if (encoding == RowEncoding::kF32) return reinterpret_cast<const float*>(row)[i];
+  if (encoding == RowEncoding::kInt4) {
+    const Int4Layout at(d);
+    const int part = i < d ? 0 : 1, j = i - part * d;
+    const auto byte = static_cast<int>(row[part * at.codes + j / 2]);
+    const auto* group = reinterpret_cast<const __half*>(row + 2 * at.codes + part * at.scales) +
+                        j / static_cast<int>(kInt4Group) * 2;
+    const auto code = static_cast<float>(j % 2 == 0 ? byte & 15 : byte >> 4);
+    return __fmaf_rn(code, __half2float(group[1]), __half2float(group[0]));
+  }
   const float scale = *reinterpret_cast<const float*>(row + 2 * d + (i < d ? 0 : 4));
   const auto code = static_cast<uint8_t>(row[i]);
   return __fmul_rn(encoding == RowEncoding::kFp8 ? DecodeFp8(code)
@@ -125,9 +143,76 @@ __device__ void EncodePiece(RowEncoding from, const std::byte* row, RowEncoding 
   }
 }
 
+// Rows of kMaxHeadDim in f32, and in 4 bits: a warp's each.
+struct RowBuffer {
+  int4 data[kWarps][kMaxHeadDim * 2 * 4 / 16];
+  int4 packed[kWarps][(kMaxHeadDim + kMaxHeadDim / 8) / 16];
+
+  __device__ std::byte* Mine() { return reinterpret_cast<std::byte*>(data[threadIdx.x / 32]); }
+  __device__ std::byte* MyPacked() {
+    return reinterpret_cast<std::byte*>(packed[threadIdx.x / 32]);
+  }
+};
+
+// The row in 4 bits, by a warp: cpu/convert_rows.cc's arithmetic. A lane has two values of a group.
+__device__ void PackInt4(RowEncoding from, const std::byte* row, int d, std::byte* packed) {
+  constexpr float kMost = 65504;
+  constexpr int kGroup = static_cast<int>(kInt4Group);
+  static_assert(kGroup == 64);
+  const Int4Layout at(d);
+  const int lane = threadIdx.x % 32;
+  for (int part = 0; part < 2; ++part) {
+    for (int first = 0; first < d; first += kGroup) {
+      const int j = first + 2 * lane;
+      const bool has = j < d;  // and the next: d is even
+      float value[2] = {0, 0}, low = kMost, high = -kMost;
+      bool nan = false;
+      if (has) {
+        for (int i = 0; i < 2; ++i) {
+          const float x = Element(from, row, d, part * d + j + i);
+          nan |= isnan(x);
+          value[i] = fmaxf(-kMost, fminf(x, kMost));
+          low = fminf(low, value[i]);
+          high = fmaxf(high, value[i]);
+        }
+      }
+      for (int step = 16; step > 0; step /= 2) {
+        low = fminf(low, __shfl_xor_sync(0xffffffffu, low, step));
+        high = fmaxf(high, __shfl_xor_sync(0xffffffffu, high, step));
+      }
+      if (__any_sync(0xffffffffu, nan)) low = high = __uint_as_float(0x7fc00000u);
+      const __half minimum = __float2half_rn(low);
+      const __half step = __float2half_rn(__fdiv_rn(__fsub_rn(high, low), 15.0f));
+      if (lane == 0) {
+        auto* group = reinterpret_cast<__half*>(packed + 2 * at.codes + part * at.scales) +
+                      first / kGroup * 2;
+        group[0] = minimum;
+        group[1] = step;
+      }
+      if (!has) continue;
+      int code = 0;
+      const float width = __half2float(step);
+      if (width > 0) {
+        for (int i = 0; i < 2; ++i) {
+          const float exact = __fdiv_rn(__fsub_rn(value[i], __half2float(minimum)), width);
+          code |= __float2int_rn(fmaxf(0.0f, fminf(exact, 15.0f))) << (4 * i);
+        }
+      }
+      packed[part * at.codes + j / 2] = static_cast<std::byte>(code);
+    }
+  }
+  __syncwarp();
+}
+
 // The row in shared memory to `target`, by a warp.
-__device__ void WriteRow(RowEncoding from, const std::byte* row, RowEncoding to, int d,
-                         int row_bytes, std::byte* target) {
+__device__ void WriteRow(RowEncoding from, RowBuffer* buffer, RowEncoding to, int d, int row_bytes,
+                         std::byte* target) {
+  const std::byte* row = buffer->Mine();
+  if (to == RowEncoding::kInt4) {
+    PackInt4(from, row, d, buffer->MyPacked());
+    CopyBytes(buffer->MyPacked(), target, row_bytes);
+    return;
+  }
   float scales[2] = {0, 0};
   if (to == RowEncoding::kFp8 || to == RowEncoding::kInt8) {
     const float largest = to == RowEncoding::kFp8 ? 448.0f : 127.0f;
@@ -150,13 +235,6 @@ __device__ void WriteRow(RowEncoding from, const std::byte* row, RowEncoding to,
   }
 }
 
-// Rows of kMaxHeadDim in f32.
-struct RowBuffer {
-  int4 data[kWarps][kMaxHeadDim * 2 * 4 / 16];
-
-  __device__ std::byte* Mine() { return reinterpret_cast<std::byte*>(data[threadIdx.x / 32]); }
-};
-
 __global__ void __launch_bounds__(kThreads)
     AppendRowsKernel(StepView step, int32_t kv_heads, TableAccess access, const float* k,
                      int64_t k_stride, const float* v, int64_t v_stride, int32_t rows) {
@@ -177,7 +255,7 @@ __global__ void __launch_bounds__(kThreads)
   }
   __syncwarp();
   const int32_t token = sequence.past + row - sequence.first_row;
-  WriteRow(RowEncoding::kF32, buffer.Mine(), access.table.format.encoding, d, access.row_bytes,
+  WriteRow(RowEncoding::kF32, &buffer, access.table.format.encoding, d, access.row_bytes,
            access.List(sequence, list).Row(access.RowOf(token)));
 }
 
@@ -192,6 +270,10 @@ __global__ void __launch_bounds__(kThreads)
   int32_t begin = sequence.stored, end = sequence.past;
   if (range.kind == RowRange::kPast) begin = 0;
   if (range.kind == RowRange::kLeaving) end = sequence.past + sequence.rows - range.recent;
+  if (range.kind == RowRange::kNew) {
+    begin = sequence.past;
+    end = sequence.past + sequence.rows;
+  }
   const RowList source = from.List(sequence, from_list), target = to.List(sequence, to_list);
   const RowEncoding encoding = from.table.format.encoding;
   const auto d = static_cast<int32_t>(from.table.format.head_dim);
@@ -205,13 +287,14 @@ __global__ void __launch_bounds__(kThreads)
     }
     CopyBytes(row, buffer.Mine(), from.row_bytes);
     __syncwarp();
-    WriteRow(encoding, buffer.Mine(), to.table.format.encoding, d, to.row_bytes, written);
+    WriteRow(encoding, &buffer, to.table.format.encoding, d, to.row_bytes, written);
     __syncwarp();
   }
 }
 
 bool Serves(const RowTable& table) {
   return table.page_rows >= 1 && table.format.head_dim >= 2 && table.format.head_dim % 2 == 0 &&
+         (table.format.encoding != RowEncoding::kInt4 || table.format.head_dim % 4 == 0) &&
          table.format.head_dim <= kMaxHeadDim && table.list_of_head != nullptr;
 }
 
@@ -219,7 +302,7 @@ bool Serves(const RowTable& table) {
 
 void AppendRows(Stream& stream, const StepView& step, int64_t kv_heads, const RowTable& table,
                 const MatrixView& k, const MatrixView& v) {
-  LC_CHECK(Serves(table), "rows of an even head_dim up to 256");
+  LC_CHECK(Serves(table), "rows of an even head_dim up to 256 (4 bits: multiples of 4)");
   LC_CHECK(k.dtype == DType::kF32 && v.dtype == DType::kF32 && k.rows == v.rows);
   LC_CHECK(k.cols == kv_heads * table.format.head_dim && v.cols == k.cols);
   if (table.lists == 0 || k.rows == 0) return;
@@ -237,8 +320,8 @@ void CopyRows(Stream& stream, const StepView& step, int64_t kv_heads, const RowT
   if (from.lists == 0 || to.lists == 0 || step.capacity == 0) return;
   // Blocks stride over the tokens: these are guesses of how many there are, no limits.
   int64_t tokens = step.max_context;
-  if (range.kind == RowRange::kLeaving) tokens = step.max_rows;
-  if (range.kind == RowRange::kRing) tokens = from.ring;
+  if (range.kind == RowRange::kLeaving || range.kind == RowRange::kNew) tokens = step.max_rows;
+  if (range.kind == RowRange::kRing && from.ring > 0) tokens = from.ring;
   const int64_t blocks =
       std::clamp<int64_t>((tokens + kWarps - 1) / kWarps, 1, std::max<int64_t>(1024 / kv_heads, 1));
   const dim3 grid(static_cast<unsigned>(blocks), static_cast<unsigned>(kv_heads),

@@ -8,8 +8,9 @@
 namespace litecache::ops::cuda {
 
 // Row [k | v] of every new token of every sequence into `table` (its device format bf16 or f32, or
-// fp8/int8 with scales), for the heads the table has. k, v [T, kv_heads * head_dim] f32 (k after
-// RoPE), device memory. A table in host memory is written through the link: whole rows, coalesced.
+// fp8/int8 with scales, or int4), for the heads the table has. k, v [T, kv_heads * head_dim] f32 (k
+// after RoPE), device memory. A table in host memory is written through the link: whole rows,
+// coalesced.
 void AppendRows(Stream& stream, const StepView& step, int64_t kv_heads, const RowTable& table,
                 const MatrixView& k, const MatrixView& v);
 
@@ -18,8 +19,9 @@ void AppendRows(Stream& stream, const StepView& step, int64_t kv_heads, const Ro
 //   kPast     [0, past)                 what earlier chunks of a prompt have stored, for staging
 //   kLeaving  [stored, past + rows - recent)   what leaves the recent window: spill
 //   kRing     [stored, past)            what the ring holds and the store does not: before a chunk
+//   kNew      [past, past + rows)       what the step has appended
 struct RowRange {
-  enum Kind : int32_t { kPast, kLeaving, kRing } kind = kPast;
+  enum Kind : int32_t { kPast, kLeaving, kRing, kNew } kind = kPast;
   int32_t recent = 0;
 };
 void CopyRows(Stream& stream, const StepView& step, int64_t kv_heads, const RowTable& from,

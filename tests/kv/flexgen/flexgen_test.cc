@@ -6,6 +6,7 @@
 
 #include "expect_error.h"
 #include "kv/layout.h"
+#include "kv/offload/shape.h"
 #include "kv/policy_oracle.h"
 #include "test_seed.h"
 
@@ -29,7 +30,9 @@ KvOptions Options(double share, const std::string& rows) {
   return options;
 }
 
-TEST(FlexGenTest, RandomLivesAttendEveryRow) {
+class FlexGenLives : public DeviceTest {};
+
+TEST_P(FlexGenLives, AttendEveryRow) {
   std::mt19937_64 random = testing::TestRandom();
   const std::map<std::string, std::optional<ops::RowEncoding>> stored = {
       {"auto", std::nullopt},
@@ -41,7 +44,7 @@ TEST(FlexGenTest, RandomLivesAttendEveryRow) {
     const Layout layout{.layers = 1 + static_cast<int64_t>(random() % 3),
                         .q_heads = kv_heads * (1 + static_cast<int64_t>(random() % 3)),
                         .kv_heads = kv_heads,
-                        .head_dim = Pick<int64_t>(random, {16, 24, 64, 80}),
+                        .head_dim = Pick<int64_t>(random, {16, 24, 64, 80, 128}),
                         .dtype = Pick(random, {DType::kF32, DType::kBF16})};
     const double share = Pick(random, {0.0, 0.0, 0.3, 0.5, 1.0});
     // Rows that stay on the device are not rounded: the reference rounds all or none.
@@ -50,9 +53,41 @@ TEST(FlexGenTest, RandomLivesAttendEveryRow) {
     SCOPED_TRACE(::testing::Message()
                  << "share " << share << " rows " << rows << " KV heads " << kv_heads
                  << " head_dim " << layout.head_dim << " " << Name(layout.dtype));
-    const auto plan = MakeCachePlan(layout, Options(share, rows), nullptr);
-    PolicyOracle oracle(*plan, All, random(), kPlenty, stored.at(rows));
-    oracle.RunLife(30, Pick<int64_t>(random, {20, 90, 200}));
+    const auto plan = MakeCachePlan(layout, Options(share, rows), nullptr, device_type());
+    PolicyOracle oracle(*plan, All, random(), kPlenty, stored.at(rows), device());
+    // A GPU's pages are longer.
+    oracle.RunLife(30, Pick<int64_t>(random, {20, 90, device() == "cuda" ? 500 : 200}));
+  }
+}
+
+// A GPU's pages hold all heads of a layer: sizes that are no powers of two, tables that share one
+// size, and what a sequence is charged.
+TEST(FlexGenTest, PagesOnAGpu) {
+  const Layout layout{
+      .layers = 3, .q_heads = 40, .kv_heads = 40, .head_dim = 128, .dtype = DType::kBF16};
+  for (const double share : {0.0, 0.25, 0.975, 1.0}) {
+    for (const std::string rows : {"auto", "int8", "fp8"}) {
+      const offload::Shape shape(layout, Options(share, rows), share, false, DeviceType::kCuda);
+      SCOPED_TRACE(::testing::Message() << share << " " << rows);
+      EXPECT_EQ(shape.page_bytes % 256, 0u);
+      EXPECT_EQ(shape.page_bytes, shape.store_page_bytes);
+      const auto holds = [&](int64_t tokens, int64_t heads, const ops::RowFormat& format) {
+        if (heads == 0) return;
+        EXPECT_GE(tokens, 16);
+        EXPECT_LE(static_cast<uint64_t>(tokens * heads) * format.row_bytes(), shape.page_bytes);
+      };
+      holds(shape.store_page_tokens, shape.host_heads(), shape.store_format);
+      holds(shape.staging_page_tokens, shape.host_heads(), shape.format);
+      holds(shape.resident_page_tokens, shape.device_heads, shape.format);
+      if (!shape.expands()) {
+        EXPECT_EQ(shape.staging_page_tokens, shape.store_page_tokens);
+      }
+      const TierBytes bytes = shape.BytesFor(1000, 0);
+      const uint64_t host =
+          1000u * 3 * static_cast<uint64_t>(shape.host_heads()) * shape.store_format.row_bytes();
+      EXPECT_GE(bytes.host, host);
+      EXPECT_LE(bytes.host, host + 3 * shape.page_bytes + host / 10);
+    }
   }
 }
 
@@ -104,13 +139,13 @@ TEST(FlexGenTest, BudgetsAreHard) {
   oracle.Run({{id, 1, true}});
 }
 
-// Steps that are begun and left, sequences released meanwhile: the transfer thread lets go.
-TEST(FlexGenTest, AbandonedStepsLeaveNothingBehind) {
+// Steps that are begun and left, sequences released meanwhile: the transfers let go.
+TEST_P(FlexGenLives, AbandonedStepsLeaveNothingBehind) {
   std::mt19937_64 random = testing::TestRandom();
   const Layout layout{
       .layers = 4, .q_heads = 2, .kv_heads = 2, .head_dim = 64, .dtype = DType::kF32};
-  const auto plan = MakeCachePlan(layout, Options(0, "int4"), nullptr);
-  PolicyOracle oracle(*plan, All, random(), kPlenty, ops::RowEncoding::kInt4);
+  const auto plan = MakeCachePlan(layout, Options(0, "int4"), nullptr, device_type());
+  PolicyOracle oracle(*plan, All, random(), kPlenty, ops::RowEncoding::kInt4, device());
   for (int i = 0; i < 30; ++i) {
     const SequenceId id = oracle.Create();
     oracle.Run({{id, 1 + static_cast<int64_t>(random() % 300), false}});
@@ -122,12 +157,13 @@ TEST(FlexGenTest, AbandonedStepsLeaveNothingBehind) {
   }
 }
 
+INSTANTIATE_TEST_SUITE_P(Devices, FlexGenLives, ::testing::Values("cpu", "cuda"),
+                         [](const auto& info) { return std::string(info.param); });
+
 TEST(FlexGenTest, RefusesWhatItCannotDo) {
   const Layout layout{.layers = 1, .q_heads = 1, .kv_heads = 1, .head_dim = 16};
   EXPECT_ERROR(MakeCachePlan(layout, Options(1.5, "auto"), nullptr), InvalidArgument,
                "flexgen.device_share", "1.5");
-  EXPECT_ERROR(MakeCachePlan(layout, Options(0, "auto"), nullptr, DeviceType::kCuda), Unsupported,
-               "flexgen");
 }
 
 }  // namespace

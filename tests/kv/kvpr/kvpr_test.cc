@@ -3,8 +3,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <random>
+#include <span>
 
 #include "expect_error.h"
 #include "kv/policy_oracle.h"
@@ -25,8 +28,9 @@ constexpr TierBytes kPlenty{.device = uint64_t{2} << 30, .host = uint64_t{2} << 
 // Draws inputs, and projects them with random matrices and a turn by the position.
 class KvprOracle final : public PolicyOracle, private KeyValueProjection {
  public:
-  KvprOracle(const CachePlan& plan, uint64_t seed, const TierBytes& budget = kPlenty)
-      : PolicyOracle(plan, All, seed, budget) {
+  KvprOracle(const CachePlan& plan, uint64_t seed, const TierBytes& budget = kPlenty,
+             const std::string& device = "cpu")
+      : PolicyOracle(plan, All, seed, budget, std::nullopt, device) {
     const auto size = static_cast<size_t>(layout_.layers * 2 * width() * layout_.hidden);
     weights_.resize(size);
     const float scale = 1 / std::sqrt(static_cast<float>(layout_.hidden));
@@ -48,38 +52,64 @@ class KvprOracle final : public PolicyOracle, private KeyValueProjection {
       if (layout_.dtype == DType::kBF16) value = static_cast<float>(bf16(value));
     }
     for (const StepSequence& part : step.sequences) {
-      Multiply(layer, x.data() + part.first_row * layout_.hidden, part.rows, part.past,
+      std::vector<int32_t> positions(static_cast<size_t>(part.rows));
+      std::iota(positions.begin(), positions.end(), static_cast<int32_t>(part.past));
+      Multiply(layer, x.data() + part.first_row * layout_.hidden, positions,
                inputs->k.data() + part.first_row * width(),
                inputs->v.data() + part.first_row * width());
     }
   }
   void BeforeAttend(const Step& step, int64_t layer) override {
     if (!cache().WantsInputs()) return;
-    cache().KeepInputs(
-        stream(), layer, step,
-        MatrixView::Of(x_[static_cast<size_t>(layer)].data(), step.rows, layout_.hidden), this);
+    const std::vector<float>& x = x_[static_cast<size_t>(layer)];
+    std::vector<bf16> rounded;
+    for (const float value : x) rounded.push_back(bf16(value));
+    // A GPU's products read what they multiply in the weights' dtype.
+    const bool narrow = on_gpu() && layout_.dtype == DType::kBF16;
+    const MatrixView view =
+        ToDevice(narrow ? static_cast<const void*>(rounded.data()) : x.data(),
+                 narrow ? DType::kBF16 : DType::kF32, step.rows, layout_.hidden);
+    cache().KeepInputs(stream(), layer, step, view, this);
   }
 
-  void Multiply(int64_t layer, const float* x, int64_t rows, int64_t first, float* k,
+  void Multiply(int64_t layer, const float* x, std::span<const int32_t> positions, float* k,
                 float* v) const {
-    for (int64_t i = 0; i < rows; ++i) {
+    for (size_t i = 0; i < positions.size(); ++i) {
       for (int64_t j = 0; j < 2 * width(); ++j) {
         const float* w = weights_.data() + (layer * 2 * width() + j) * layout_.hidden;
         double sum = 0;
         for (int64_t c = 0; c < layout_.hidden; ++c) {
-          sum += static_cast<double>(w[c]) * static_cast<double>(x[i * layout_.hidden + c]);
+          sum += static_cast<double>(w[c]) *
+                 static_cast<double>(x[static_cast<int64_t>(i) * layout_.hidden + c]);
         }
         // A key depends on its position, a value does not.
-        const double turned = sum * std::cos(0.1 * static_cast<double>(first + i));
-        (j < width() ? k[i * width() + j] : v[i * width() + j - width()]) =
+        const double turned = sum * std::cos(0.1 * static_cast<double>(positions[i]));
+        const auto row = static_cast<int64_t>(i) * width();
+        (j < width() ? k[row + j] : v[row + j - width()]) =
             static_cast<float>(j < width() ? turned : sum);
       }
     }
   }
-  void Project(Stream&, int64_t layer, const MatrixView& x, int64_t first, const MatrixView& k,
-               const MatrixView& v) override {
-    Multiply(layer, x.Row<float>(0), x.rows, first, k.Row<float>(0), v.Row<float>(0));
-    projected_ += static_cast<uint64_t>(x.rows);
+  void Project(Stream&, int64_t layer, const MatrixView& x, std::span<const int32_t> positions,
+               const MatrixView& k, const MatrixView& v) override {
+    ASSERT_EQ(positions.size(), static_cast<size_t>(x.rows));
+    projected_ += positions.size();
+    // Copies wait for what the streams have been given.
+    std::vector<int32_t> at(positions.size());
+    device().Download(at.data(), positions.data(), positions.size_bytes());
+    const auto count = static_cast<size_t>(x.rows * x.cols);
+    std::vector<float> inputs(count), keys(positions.size() * static_cast<size_t>(width()));
+    std::vector<float> values(keys.size());
+    if (x.dtype == DType::kBF16) {
+      std::vector<bf16> narrow(count);
+      device().Download(narrow.data(), x.data, count * sizeof(bf16));
+      std::ranges::transform(narrow, inputs.begin(), [](bf16 b) { return static_cast<float>(b); });
+    } else {
+      device().Download(inputs.data(), x.data, count * sizeof(float));
+    }
+    Multiply(layer, inputs.data(), at, keys.data(), values.data());
+    device().Upload(k.data, keys.data(), keys.size() * sizeof(float));
+    device().Upload(v.data, values.data(), values.size() * sizeof(float));
   }
 
   std::vector<float> weights_;         // [layer][K rows, V rows][hidden]
@@ -96,7 +126,9 @@ KvOptions Options(int64_t split, bool chunked = true, const std::string& rows = 
   return options;
 }
 
-TEST(KvprTest, RandomLivesAttendEveryRow) {
+class KvprLives : public DeviceTest {};
+
+TEST_P(KvprLives, AttendEveryRow) {
   std::mt19937_64 random = testing::TestRandom();
   uint64_t projected = 0;
   for (int round = 0; round < 20 && !::testing::Test::HasFailure(); ++round) {
@@ -114,15 +146,15 @@ TEST(KvprTest, RandomLivesAttendEveryRow) {
     SCOPED_TRACE(::testing::Message() << "split " << split << " chunked " << chunked << " KV heads "
                                       << kv_heads << " group " << group << " head_dim "
                                       << layout.head_dim << " hidden " << layout.hidden);
-    const auto plan = MakeCachePlan(layout, Options(split, chunked), nullptr);
-    KvprOracle oracle(*plan, random());
+    const auto plan = MakeCachePlan(layout, Options(split, chunked), nullptr, device_type());
+    KvprOracle oracle(*plan, random(), kPlenty, device());
     oracle.RunLife(25, Pick<int64_t>(random, {20, 90, 300}));
     projected += oracle.projected();
   }
   EXPECT_GT(projected, 1000u);
 }
 
-TEST(KvprTest, TrafficOfEverySplit) {
+TEST_P(KvprLives, TrafficOfEverySplit) {
   const Layout layout{.layers = 2,
                       .q_heads = 4,
                       .kv_heads = 4,
@@ -132,8 +164,8 @@ TEST(KvprTest, TrafficOfEverySplit) {
   const int64_t past = 600;
   for (const int64_t split : {int64_t{0}, int64_t{1}, past / 2, past}) {
     for (const bool chunked : {false, true}) {
-      const auto plan = MakeCachePlan(layout, Options(split, chunked), nullptr);
-      KvprOracle oracle(*plan, testing::TestSeed(), plan->BytesFor(past + 1));
+      const auto plan = MakeCachePlan(layout, Options(split, chunked), nullptr, device_type());
+      KvprOracle oracle(*plan, testing::TestSeed(), plan->BytesFor(past + 1), device());
       const SequenceId id = oracle.Create();
       oracle.Run({{id, past, false}});
       oracle.Run({{id, 1, true}});
@@ -149,6 +181,9 @@ TEST(KvprTest, TrafficOfEverySplit) {
     }
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Devices, KvprLives, ::testing::Values("cpu", "cuda"),
+                         [](const auto& info) { return std::string(info.param); });
 
 TEST(KvprTest, SaysWhenRecomputingGainsNothing) {
   Layout layout{.layers = 1, .q_heads = 8, .kv_heads = 2, .head_dim = 16, .hidden = 128};
@@ -173,7 +208,6 @@ TEST(KvprTest, ErrorsNameTheCause) {
   EXPECT_ERROR(MakeCachePlan(layout, Options(5), nullptr), InvalidArgument, "33");
   layout.hidden = 32;
   EXPECT_ERROR(MakeCachePlan(layout, Options(-2), nullptr), InvalidArgument, "kvpr.split", "-2");
-  EXPECT_ERROR(MakeCachePlan(layout, Options(5), nullptr, DeviceType::kCuda), Unsupported, "kvpr");
   // Attend() without KeepInputs().
   CpuDevice device(1);
   const auto stream = device.CreateStream();

@@ -66,6 +66,17 @@ TEST(KvprScheduler, ClosedFormEqualsASearch) {
         << "input " << costs.input << " row " << costs.row << " recompute " << costs.recompute
         << " tokens " << tokens << " chunked " << chunked << " split " << split;
     (split == 0 || split == tokens ? ends : inner) += 1;
+    // Whole pages only.
+    const auto page = static_cast<int64_t>(1 + random() % 70);
+    double least_pages = TransferTime(costs, chunked, tokens, tokens);
+    for (int64_t l = 0; l <= tokens; l += page) {
+      least_pages = std::min(least_pages, TransferTime(costs, chunked, l, tokens));
+    }
+    const int64_t pages = BestSplit(costs, chunked, tokens, page);
+    ASSERT_TRUE(pages == tokens || pages % page == 0) << pages << " of " << tokens;
+    ASSERT_LE(TransferTime(costs, chunked, pages, tokens), least_pages * (1 + 1e-12))
+        << "pages of " << page << ", input " << costs.input << " row " << costs.row << " recompute "
+        << costs.recompute << " tokens " << tokens << " chunked " << chunked << " split " << pages;
   }
   EXPECT_GT(ends, 2000);
   EXPECT_GT(inner, 2000);

@@ -1,0 +1,20 @@
+// Policies `flexgen` and `kvpr` on a GPU.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "kv/cache.h"
+#include "kv/offload/recompute.h"
+#include "kv/offload/shape.h"
+
+namespace litecache::kv {
+
+// device: a CudaDevice; shape: made for one.
+std::unique_ptr<Cache> CreateCudaOffloadCache(Device& device, std::string policy,
+                                              const offload::Shape& shape,
+                                              std::optional<offload::Recompute> recompute,
+                                              const TierBytes& budget);
+
+}  // namespace litecache::kv

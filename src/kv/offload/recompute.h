@@ -1,0 +1,35 @@
+// What policy kvpr decides, and how much of it is done at once.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+
+#include "kv/cache.h"
+
+namespace litecache::kv::offload {
+
+struct Recompute {
+  // Of a decode step after `past` tokens: rows of tokens [0, result) are recomputed, 0 to past.
+  std::function<int64_t(int64_t past)> split;
+  // The most that split() answers for sequences of up to `tokens` tokens.
+  std::function<int64_t(int64_t tokens)> largest_split;
+  // Recomputation begins with the first inputs that arrive, rather than when all are there.
+  bool chunked = true;
+};
+
+// Tokens whose inputs travel, and whose rows are recomputed, together. On a GPU they are those of
+// several sequences: a product of few rows leaves most of it idle.
+inline constexpr int64_t kRecomputeTokens = 256, kGpuRecomputeTokens = 2048;
+
+// Bytes of the scratch beside the tiers.
+inline uint64_t RecomputeScratchBytes(const Layout& layout, bool on_gpu) {
+  const auto hidden = static_cast<uint64_t>(layout.hidden);
+  const auto width = static_cast<uint64_t>(layout.kv_heads * layout.head_dim);
+  if (on_gpu) {
+    return static_cast<uint64_t>(kGpuRecomputeTokens) *
+           (hidden * SizeOf(layout.dtype) + 2 * width * sizeof(float));
+  }
+  return static_cast<uint64_t>(kRecomputeTokens) * (hidden + 2 * width) * sizeof(float);
+}
+
+}  // namespace litecache::kv::offload
