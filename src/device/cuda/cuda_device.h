@@ -16,6 +16,13 @@ struct CUstream_st;
 
 namespace litecache {
 
+// A kernel of a graph that is being captured.
+struct CapturedKernel {
+  uint64_t capture = 0;  // CUDA's number of the capture
+  const void* node = nullptr;
+  bool operator==(const CapturedKernel&) const = default;
+};
+
 // Operations are enqueued; Synchronize() waits and throws DeviceError for what went wrong.
 class CudaStream final : public Stream {
  public:
@@ -46,6 +53,10 @@ class CudaStream final : public Stream {
   static constexpr int64_t kArrivals = 512;
   uint32_t* arrivals() const { return arrivals_; }
 
+  // The kernel that the next one may overlap, none outside captures (ops/cuda/overlap.cuh).
+  const CapturedKernel& last_overlapping() const { return last_overlapping_; }
+  void set_last_overlapping(const CapturedKernel& kernel) { last_overlapping_ = kernel; }
+
   // What matrix products keep beside a stream (ops/cuda/gemm.h); freed with it.
   void* products() const { return products_.get(); }
   void set_products(std::shared_ptr<void> products) { products_ = std::move(products); }
@@ -55,6 +66,7 @@ class CudaStream final : public Stream {
   int sm_count_;
   uint32_t* arrivals_ = nullptr;
   std::shared_ptr<void> products_;
+  CapturedKernel last_overlapping_;
   bool use_graphs_ = true;
   std::vector<std::weak_ptr<const std::function<void()>>> checks_;
   std::unordered_map<uint64_t, CUgraphExec_st*> graphs_;  // null: seen once

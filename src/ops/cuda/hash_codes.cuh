@@ -2,11 +2,11 @@
 #pragma once
 
 #include "ops/cuda/lite_select.cuh"
+#include "ops/cuda/vectors.cuh"
 
 namespace litecache::ops::cuda {
 
 constexpr int kMaxHashWords = 64;
-constexpr int32_t kCachedWeights = 16 * 1024;
 
 // Words w of the codes [group][words] with w % team.size == team.rank: a team's blocks share the
 // products with the weights [kv_heads][head_dim][32 words]. code bit = (sum over c of q[c] *
@@ -18,14 +18,10 @@ __device__ inline void HashOwnWords(const ClusterTeam& team, const ScoreJob& job
   const int64_t bits = int64_t{32} * words;
   const float* weight = weights + job.target.head * d * bits;
   const int32_t own = (words - team.rank + team.size - 1) / team.size;
-  // There are fewer products than warps, and each is long: all warps ask for the weights at once,
-  // so that the products find them in the L1 cache, as far as they fit there.
-  const int32_t asked = min(own, kCachedWeights / (32 * d));
-  for (int32_t item = warp; item < asked * d; item += kTeamWarps) {
+  // There are fewer products than warps, and each is long: all warps ask for the weights at once.
+  for (int32_t item = warp; item < own * d; item += kTeamWarps) {
     const int32_t w = item / d * team.size + team.rank, c = item - item / d * d;
-    float unused;
-    asm volatile("ld.global.f32 %0, [%1];" : "=f"(unused) : "l"(weight + c * bits + 32 * w + lane));
-    static_cast<void>(unused);
+    AskFor(weight + c * bits + 32 * w + lane);
   }
   for (int32_t item = warp; item < own * group; item += kTeamWarps) {
     const int32_t w = item / group * team.size + team.rank, j = item % group;

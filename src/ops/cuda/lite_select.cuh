@@ -128,12 +128,6 @@ __global__ void __launch_bounds__(kTeamThreads, 1)
   team.Sync();  // no block ends while others read its shared memory
 }
 
-// Blocks a team: as many as the GPU has room for, so that few pairs still fill it.
-inline int MaxTeam(const CudaStream& stream, int pairs) {
-  const int room = stream.sm_count() / std::max(1, pairs);
-  return room >= 12 ? kMaxTeam : 8;
-}
-
 inline int DeviceAttribute(cudaDeviceAttr attribute) {
   int device = 0, value = 0;
   LC_CUDA(cudaGetDevice(&device));
@@ -149,18 +143,18 @@ bool LaunchTeams(void (*kernel)(Parameters...), const CudaStream& stream, int pa
   // The limit always: what it is lowered to would hold for graphs captured before as well.
   LC_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                static_cast<int>(shared_limit)));
-  cudaLaunchAttribute attribute = {};
-  attribute.id = cudaLaunchAttributeClusterDimension;
-  attribute.val.clusterDim.x = static_cast<unsigned>(team);
-  attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
+  cudaLaunchAttribute attributes[2] = {};
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3(static_cast<unsigned>(pairs * team));
   config.blockDim = dim3(kTeamThreads);
   config.dynamicSmemBytes = shared_bytes;
   config.stream = stream.handle();
+  config.attrs = attributes;
   if (team > 1) {
-    config.attrs = &attribute;
-    config.numAttrs = 1;
+    cudaLaunchAttribute& attribute = attributes[config.numAttrs++];
+    attribute.id = cudaLaunchAttributeClusterDimension;
+    attribute.val.clusterDim.x = static_cast<unsigned>(team);
+    attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
     if (team > 8) {
       LC_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1));
     }
@@ -175,14 +169,18 @@ bool LaunchTeams(void (*kernel)(Parameters...), const CudaStream& stream, int pa
   return true;
 }
 
-// Calls launch(team) with ever smaller teams until one fits.
+// Calls launch(team) with ever smaller teams until one fits: as many blocks a team as the GPU has
+// room for, so that few pairs still fill it. How many blocks beyond 8 a cluster can have depends on
+// the GPU's partitions, which are not all of one size.
 template <class Launch>
 void WithLargestTeam(const CudaStream& stream, int pairs, const Launch& launch) {
-  int team = DeviceAttribute(cudaDevAttrClusterLaunch) != 0 ? MaxTeam(stream, pairs) : 1;
-  while (!launch(team)) {
-    LC_CHECK(team > 1, "a block of {} threads does not fit this GPU", kTeamThreads);
-    team /= 2;
+  const bool clusters = DeviceAttribute(cudaDevAttrClusterLaunch) != 0;
+  const int room = stream.sm_count() / std::max(1, pairs);
+  for (int team : {kMaxTeam, 14, 12, 10, 8, 4, 2, 1}) {
+    if (team > 1 && (!clusters || (team > 8 && room < team))) continue;
+    if (launch(team)) return;
   }
+  LC_CHECK(false, "a block of {} threads does not fit this GPU", kTeamThreads);
 }
 
 inline SelectSource SourceOf(const LiteShape& shape, const SelectQuery& query) {

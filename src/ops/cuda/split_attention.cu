@@ -16,8 +16,10 @@
 #include "ops/cuda/attention_arrays.cuh"
 #include "ops/cuda/attention_kernels.h"
 #include "ops/cuda/online_softmax.cuh"
+#include "ops/cuda/overlap.cuh"
 #include "ops/cuda/shared_memory.cuh"
 #include "ops/cuda/split_tiles.cuh"
+#include "ops/cuda/vectors.cuh"
 
 namespace litecache::ops::cuda {
 namespace {
@@ -51,16 +53,15 @@ struct SplitProblem {
     const Pair at = PairOf(pair);
     return tables.Of(at.sequence, at.head, tables.step.sequences[at.sequence].past + 1);
   }
-  __device__ int32_t QueriesOf(const Pair& at) const {
-    const int32_t left = arrays.group - at.query_block * kQueries;
-    return left < queries ? left : queries;
-  }
-  // The row of q and of out, and the first column of its query row 0.
-  __device__ int32_t RowOf(const Pair& at) const {
-    return tables.step.sequences[at.sequence].first_row;
-  }
-  __device__ int32_t ColumnOf(const Pair& at) const {
-    return (at.head * arrays.group + at.query_block * kQueries) * arrays.head_dim;
+  // A pair's queries: their row of q and of out, their first column, their number.
+  struct Queries {
+    int32_t row, column, count;
+  };
+  __device__ Queries QueriesOf(int32_t pair) const {
+    const Pair at = PairOf(pair);
+    const int32_t first = at.query_block * kQueries, left = arrays.group - first;
+    return {tables.step.sequences[at.sequence].first_row,
+            (at.head * arrays.group + first) * arrays.head_dim, left < queries ? left : queries};
   }
   // Partial results: maximum [queries], sum [queries], out [queries][head_dim], the latter two
   // relative to the maximum. As blocks go up so do pairs: the sum of both names one.
@@ -82,8 +83,8 @@ struct SplitShape {
 // What the warps of a block tell each other at the end of a pair.
 struct WarpResults {
   float maximum[kMaxWarps][kQueries], sum[kMaxWarps][kQueries];
-  const float* out[kMaxWarps];  // null: no tile of the pair
-  uint32_t tiles[kMaxWarps];    // while tiles are counted
+  int32_t out[kMaxWarps];     // where in shared memory; negative: no tile of the pair
+  uint32_t tiles[kMaxWarps];  // while tiles are counted
   bool last_to_arrive;
 };
 
@@ -100,7 +101,17 @@ __device__ void CountTiles(const SplitProblem& p, int32_t pairs, WarpResults* sh
     if (pair < pairs) {
       const auto at = p.PairOf(pair);
       const StepSequence& sequence = p.tables.step.sequences[at.sequence];
-      const int32_t rows = sequence.rows, past = sequence.past;  // beside count, not after it
+      // Beside count, not after it; and what will be read of the sequence's other sectors.
+      const int32_t rows = sequence.rows, past = sequence.past;
+      AskFor(&sequence.pages[p.tables.slots.table.table]);
+      AskFor(&sequence.pages[p.tables.resident.table.table]);
+      AskFor(&sequence.heads);
+      if (p.tables.hybrid && p.tables.tables.slots.lists > 0) {
+        AskFor(p.tables.tables.slots.list_of_head + at.head);
+      }
+      if (p.tables.tables.resident.lists > 0) {
+        AskFor(p.tables.tables.resident.list_of_head + at.head);
+      }
       if (at.sequence < count && rows > 0) {
         const int32_t total = p.tables.Of(at.sequence, at.head, past + 1).total;
         tiles = static_cast<uint32_t>(total + kTileRows - 1) / kTileRows;
@@ -120,6 +131,33 @@ __device__ void CountTiles(const SplitProblem& p, int32_t pairs, WarpResults* sh
   }
   if (threadIdx.x == 0) ends[0] = 0;
   __syncthreads();
+}
+
+// The blocks' runs. Few pairs are dealt so that no block has tiles of two, where that makes the
+// runs little longer: `ends` are then those of pairs filled up to whole runs. Whole block.
+__device__ TileSplit DealTiles(int32_t pairs, uint32_t* ends) {
+  constexpr uint32_t kLonger = 6;  // tiles; what the end of a pair costs a block
+  const uint32_t least = 2 * (blockDim.x / 32);
+  const TileSplit even(ends[pairs], gridDim.x, least);
+  if (pairs > 32) return even;
+  const int32_t lane = threadIdx.x % 32;
+  const uint32_t tiles = lane < pairs ? ends[lane + 1] - ends[lane] : 0;
+  const uint32_t shortest = max(even.length + (even.longer > 0 ? 1 : 0), least);
+  for (uint32_t length = shortest; length <= shortest + kLonger; ++length) {
+    const uint32_t runs = (tiles + length - 1) / length;
+    if (__reduce_add_sync(kAll, runs) > gridDim.x) continue;
+    uint32_t sum = runs;  // of this lane and those before
+    for (int step = 1; step < 32; step *= 2) {
+      const uint32_t other = __shfl_up_sync(kAll, sum, step);
+      if (lane >= step) sum += other;
+    }
+    const uint32_t blocks = __shfl_sync(kAll, sum, 31);
+    __syncthreads();
+    if (threadIdx.x < 32 && lane < pairs) ends[lane + 1] = sum * length;
+    __syncthreads();
+    return TileSplit::Runs(blocks, length);
+  }
+  return even;
 }
 
 // A warp's running softmax over tiles of 16 rows for 16 queries. Lane l holds query rows l / 4 and
@@ -199,47 +237,56 @@ __device__ void AttendTile(uint32_t stage, unsigned visible, const uint32_t (&q)
   }
 }
 
-// A warp's tiles `tile`, `tile` + warps ... of those before `end`, pair after pair.
+// A warp's tiles, two at a time: lanes 0 - 15 have the rows of one, lanes 16 - 31 those of the
+// next.
 struct TileReader {
   const SplitProblem& p;
   const uint32_t* ends;
-  uint32_t tile, end;
+  uint32_t tile, end;  // the lane's next tile; the block's end
   int32_t pair;
+  uint32_t pair_begin = 0, pair_end = 0;
   AttendedRows rows;  // of the pair
 
-  // `first_pair`: a pair not behind that of the first tile.
+  // The warp has tiles first, first + warps ... of those before `last`; `first_pair` is not behind
+  // the pair of the first.
   __device__ TileReader(const SplitProblem& problem, const uint32_t* tile_ends, uint32_t first,
                         uint32_t last, int32_t first_pair)
-      : p(problem), ends(tile_ends), tile(first), end(last), pair(first_pair) {
-    rows = p.RowsOf(pair);
-  }
+      : p(problem),
+        ends(tile_ends),
+        tile(first + threadIdx.x % 32 / kTileRows * (blockDim.x / 32)),
+        end(last),
+        pair(first_pair) {}
 
-  // Lane l's row l % 16 of the next tile; no row behind the last tile. Loads what says where the
-  // row is, and waits for it as late as it can.
-  __device__ AttendedRows::Place Next() {
+  // The next two tiles; no rows behind the last tile. Loads what says where the rows are, which has
+  // time until the result is used. newest: the row is the step's own.
+  __device__ AttendedRows::Place Next(bool* newest) {
     AttendedRows::Place place;
+    *newest = false;
     if (tile < end) {
-      if (tile >= ends[pair + 1]) {
-        do ++pair;
-        while (tile >= ends[pair + 1]);
+      if (tile >= pair_end) {
+        while (tile >= ends[pair + 1]) ++pair;
+        pair_begin = ends[pair];
+        pair_end = ends[pair + 1];
         rows = p.RowsOf(pair);
       }
-      const auto lane = static_cast<uint32_t>(threadIdx.x) % kTileRows;
-      const auto row = static_cast<int32_t>((tile - ends[pair]) * kTileRows + lane);
+      const auto row =
+          static_cast<int32_t>((tile - pair_begin) * kTileRows + threadIdx.x % kTileRows);
       if (row < rows.total) place = rows.At(row);
+      *newest = row + 1 == rows.total;
     }
-    tile += blockDim.x / 32;
+    tile += 2 * (blockDim.x / 32);
     return place;
   }
 };
 
-// A tile's rows into a stage; returns which of them are attended. Whole warp; commits the copies.
+// A tile's rows, known to lanes `half` * 16 and up, into a stage; returns which of them are
+// attended. Whole warp; commits the copies.
 template <int kHeadDim>
-__device__ unsigned CopyTile(const SplitProblem& p, const AttendedRows::Place& place,
+__device__ unsigned CopyTile(const SplitProblem& p, const AttendedRows::Place& place, int half,
                              uint32_t stage) {
   constexpr int kChunks = kHeadDim / 8;  // of K, and of V
-  const int lane = threadIdx.x % 32;
-  const unsigned attended = __ballot_sync(kAll, place.Attended()) & 0xffffu;
+  const int lane = threadIdx.x % 32, first = half * kTileRows;
+  const unsigned attended = __ballot_sync(kAll, place.Attended()) >> first & 0xffffu;
   if (attended != 0) {
     // Rows that are not attended and what lies behind head_dim become zeros: nothing but numbers
     // may be multiplied by zero. Their addresses are not read from, yet have to be some.
@@ -250,7 +297,7 @@ __device__ unsigned CopyTile(const SplitProblem& p, const AttendedRows::Place& p
       const int at = i * 32 + lane;
       const int r = at / (2 * kChunks), c = at % (2 * kChunks);
       const auto* row = reinterpret_cast<const std::byte*>(
-          __shfl_sync(kAll, reinterpret_cast<unsigned long long>(place.row), r));
+          __shfl_sync(kAll, reinterpret_cast<unsigned long long>(place.row), first + r));
       const int part = c / kChunks, chunk = c % kChunks;
       const bool present = (attended >> r & 1) != 0 && chunk < chunks;
       CopyChunk(stage + SwizzledOffset(r, c, SplitShape<kHeadDim>::kRowBytes),
@@ -263,18 +310,17 @@ __device__ unsigned CopyTile(const SplitProblem& p, const AttendedRows::Place& p
 
 // A lane's part of the queries as the first operand of the products.
 template <int kHeadDim>
-__device__ void LoadQueries(const SplitProblem& p, const SplitProblem::Pair& at,
+__device__ void LoadQueries(const AttentionArrays& a, const SplitProblem::Queries& queries,
                             uint32_t (&q)[kHeadDim / 16][4]) {
-  const AttentionArrays& a = p.arrays;
-  const int lane = threadIdx.x % 32, queries = p.QueriesOf(at);
-  const float* first = a.q + p.RowOf(at) * a.q_stride + p.ColumnOf(at);
+  const int lane = threadIdx.x % 32;
+  const float* first = a.q + queries.row * a.q_stride + queries.column;
 #pragma unroll
   for (int s = 0; s < kHeadDim / 16; ++s) {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int r = lane / 4 + i % 2 * 8, c = s * 16 + lane % 4 * 2 + i / 2 * 8;
       q[s][i] = 0;
-      if (r < queries && c < a.head_dim) {
+      if (r < queries.count && c < a.head_dim) {
         const auto value = *reinterpret_cast<const float2*>(first + r * a.head_dim + c);
         q[s][i] = PackBf16(value.x * a.scale, value.y * a.scale);
       }
@@ -282,12 +328,12 @@ __device__ void LoadQueries(const SplitProblem& p, const SplitProblem::Pair& at,
   }
 }
 
-// A warp's result for the others: `memory` has room for its out.
+// A warp's result for the others: `memory`, at `place` of the shared memory, has room for its out.
 template <int kHeadDim>
 __device__ void LeaveResult(const WarpState<kHeadDim>& state, int queries, float* memory,
-                            WarpResults* shared) {
+                            int32_t place, WarpResults* shared) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  if (lane == 0) shared->out[warp] = memory;
+  if (lane == 0) shared->out[warp] = place;
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     const int r = lane / 4 + 8 * h;
@@ -332,28 +378,28 @@ struct Merged {
 };
 
 // The block's result of a pair, to out or, where it is a part, to `partial`. Whole block, after
-// every warp has left its own.
+// every warp has left its own in `memory`.
 template <int kHeadDim>
-__device__ void MergeWarps(const SplitProblem& p, const SplitProblem::Pair& at,
-                           const WarpResults& shared, float* partial) {
-  const int head_dim = p.arrays.head_dim, halves = head_dim / 2, queries = p.QueriesOf(at);
+__device__ void MergeWarps(const SplitProblem& p, const SplitProblem::Queries& queries,
+                           const WarpResults& shared, const std::byte* memory, float* partial) {
+  const int head_dim = p.arrays.head_dim, halves = head_dim / 2;
   const int warps = blockDim.x / 32;
-  for (int i = threadIdx.x; i < queries * halves; i += blockDim.x) {
+  for (int i = threadIdx.x; i < queries.count * halves; i += blockDim.x) {
     const int r = i / halves, c = 2 * (i - r * halves);
     float maxima[kMaxWarps], sums[kMaxWarps];
     float2 values[kMaxWarps];
 #pragma unroll
     for (int w = 0; w < kMaxWarps; ++w) {
-      const float* out = w < warps ? shared.out[w] : nullptr;
-      maxima[w] = out != nullptr ? shared.maximum[w][r] : -kLargestScore;
-      sums[w] = out != nullptr ? shared.sum[w][r] : 0.0f;
-      values[w] = out != nullptr ? *reinterpret_cast<const float2*>(out + r * kHeadDim + c)
-                                 : make_float2(0, 0);
+      const int32_t out = w < warps ? shared.out[w] : -1;
+      maxima[w] = out >= 0 ? shared.maximum[w][r] : -kLargestScore;
+      sums[w] = out >= 0 ? shared.sum[w][r] : 0.0f;
+      values[w] = out >= 0 ? *reinterpret_cast<const float2*>(memory + out + (r * kHeadDim + c) * 4)
+                           : make_float2(0, 0);
     }
     Merged merged;
     merged.Add(maxima, sums, values);
     if (partial == nullptr) {
-      p.arrays.Store(p.RowOf(at), p.ColumnOf(at) + r * head_dim + c, merged.low / merged.sum,
+      p.arrays.Store(queries.row, queries.column + r * head_dim + c, merged.low / merged.sum,
                      merged.high / merged.sum);
       continue;
     }
@@ -367,11 +413,11 @@ __device__ void MergeWarps(const SplitProblem& p, const SplitProblem::Pair& at,
 }
 
 // The partial results of blocks first .. last to out. Whole block.
-__device__ void MergeBlocks(const SplitProblem& p, int32_t pair, uint32_t first, uint32_t last) {
+__device__ void MergeBlocks(const SplitProblem& p, int32_t pair,
+                            const SplitProblem::Queries& queries, uint32_t first, uint32_t last) {
   constexpr int kAtOnce = 16;
-  const SplitProblem::Pair at = p.PairOf(pair);
-  const int head_dim = p.arrays.head_dim, halves = head_dim / 2, queries = p.QueriesOf(at);
-  for (int i = threadIdx.x; i < queries * halves; i += blockDim.x) {
+  const int head_dim = p.arrays.head_dim, halves = head_dim / 2;
+  for (int i = threadIdx.x; i < queries.count * halves; i += blockDim.x) {
     const int r = i / halves, c = 2 * (i - r * halves);
     Merged merged;
     for (uint32_t begin = first; begin <= last; begin += kAtOnce) {
@@ -389,15 +435,15 @@ __device__ void MergeBlocks(const SplitProblem& p, int32_t pair, uint32_t first,
       }
       merged.Add(maxima, sums, values);
     }
-    p.arrays.Store(p.RowOf(at), p.ColumnOf(at) + r * head_dim + c, merged.low / merged.sum,
+    p.arrays.Store(queries.row, queries.column + r * head_dim + c, merged.low / merged.sum,
                    merged.high / merged.sum);
   }
 }
 
 // The block has written its partial result of the pair; merges them where it is the last. Whole
 // block.
-__device__ void Arrive(const SplitProblem& p, int32_t pair, uint32_t first, uint32_t last,
-                       WarpResults* shared) {
+__device__ void Arrive(const SplitProblem& p, int32_t pair, const SplitProblem::Queries& queries,
+                       uint32_t first, uint32_t last, WarpResults* shared) {
   __syncthreads();
   if (threadIdx.x == 0) {
     // A block begins one pair at most that goes on behind it: the pair's counter is that block's.
@@ -410,7 +456,7 @@ __device__ void Arrive(const SplitProblem& p, int32_t pair, uint32_t first, uint
     }
   }
   __syncthreads();
-  if (shared->last_to_arrive) MergeBlocks(p, pair, first, last);
+  if (shared->last_to_arrive) MergeBlocks(p, pair, queries, first, last);
 }
 
 template <int kHeadDim>
@@ -423,10 +469,18 @@ __global__ void __launch_bounds__(kMaxWarps * 32, 1)
   auto* ends = reinterpret_cast<uint32_t*>(shared + warps * Shape::kWarpBytes);
   const uint32_t warp = threadIdx.x / 32;
   const int32_t pairs = p.Pairs();
+  // Without slots, nothing but queries and newest rows depends on the kernels before this one: the
+  // copies of older rows begin beside those.
+  bool waited = p.tables.hybrid;
+  if (waited) WaitForKernelBefore();
+  if (threadIdx.x == 0) AskFor(p.arrivals + blockIdx.x);
   CountTiles(p, pairs, &results, ends);
-  const TileSplit split(ends[pairs], gridDim.x, warps);
+  const TileSplit split = DealTiles(pairs, ends);
   const uint32_t block = blockIdx.x;
-  if (block >= split.blocks) return;
+  if (block >= split.blocks) {
+    if (!waited) WaitForKernelBefore();
+    return;
+  }
   uint32_t begin = split.Begin(block);
   const uint32_t end = split.Begin(block + 1);
 
@@ -437,33 +491,25 @@ __global__ void __launch_bounds__(kMaxWarps * 32, 1)
     (ends[middle] <= begin ? pair : after) = middle;
   }
 
-  // Tile i of this warp lies in stage i % kStages. All but one are under way; that one is the last
-  // that was attended.
-  std::byte* own = shared + warp * Shape::kWarpBytes;
-  const uint32_t own_address = SharedAddress(own);
+  // Tile i of this warp lies in stage i % kStages. All stages but one are under way; that one is
+  // the last that was attended. The loop over tiles is where all of them are asked for, the first
+  // ones too: its first turns, `lead` of them, attend none. (Code is fetched as slowly as data is,
+  // and a short context has time for no instruction twice.)
+  const uint32_t own_address = SharedAddress(shared) + warp * Shape::kWarpBytes;
   TileReader reader(p, ends, begin + warp, end, pair);
+  AttendedRows::Place places, next_places;  // of two tiles each
+  bool newest = false, next_newest = false;
   uint64_t attended = 0;  // 16 bits a tile, the next one's first
-  AttendedRows::Place next;
-  {
-    AttendedRows::Place places[Shape::kStages];
-#pragma unroll
-    for (int s = 0; s < Shape::kStages; ++s) places[s] = reader.Next();
-#pragma unroll
-    for (int s = 0; s < Shape::kStages - 1; ++s) {
-      const uint64_t some = CopyTile<kHeadDim>(p, places[s], own_address + s * Shape::kStageBytes);
-      attended |= some << 16 * s;
-    }
-    next = places[Shape::kStages - 1];
-  }
-  int stage = 0, free_stage = Shape::kStages - 1;
+  int half = 0, stage = Shape::kStages - 1, free_stage = Shape::kStages - 2;
+  int lead = Shape::kStages + 1;
   for (uint32_t tile = begin + warp; begin < end; ++pair) {
     const uint32_t pair_end = ends[pair + 1];
     const uint32_t stop = pair_end < end ? pair_end : end;
     if (stop <= begin) continue;
-    const SplitProblem::Pair at = p.PairOf(pair);
+    const SplitProblem::Queries queries = p.QueriesOf(pair);
     if (tile < stop) {
-      uint32_t q[kHeadDim / 16][4];
-      LoadQueries<kHeadDim>(p, at, q);
+      uint32_t q[kHeadDim / 16][4] = {};
+      bool has_queries = false;
       WarpState<kHeadDim> state;
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
@@ -475,35 +521,58 @@ __global__ void __launch_bounds__(kMaxWarps * 32, 1)
 #pragma unroll
         for (int i = 0; i < 4; ++i) state.out[n][i] = 0;
       }
-      for (; tile < stop; tile += warps) {
+      while (tile < stop) {
         WaitForCopies<Shape::kStages - 2>();
         __syncwarp();  // the other lanes' copies; and all have read the stage that is written next
+        if (half == 0) {
+          places = next_places;
+          newest = next_newest;
+          next_places = reader.Next(&next_newest);
+        }
+        if (!waited && __any_sync(kAll, newest)) {
+          WaitForKernelBefore();
+          waited = true;
+        }
         const uint64_t some =
-            CopyTile<kHeadDim>(p, next, own_address + free_stage * Shape::kStageBytes);
+            CopyTile<kHeadDim>(p, places, half, own_address + free_stage * Shape::kStageBytes);
         attended |= some << 16 * (Shape::kStages - 1);
-        next = reader.Next();
-        const auto visible = static_cast<unsigned>(attended & 0xffffu);
-        if (visible != 0) {
-          AttendTile<kHeadDim>(own_address + stage * Shape::kStageBytes, visible, q, &state);
+        half ^= 1;
+        if (!has_queries && lead <= 1) {  // while the first tiles are on their way
+          if (!waited) WaitForKernelBefore();
+          waited = has_queries = true;
+          LoadQueries<kHeadDim>(p.arrays, queries, q);
+        }
+        if (lead > 0) {
+          --lead;
+        } else {
+          const auto visible = static_cast<unsigned>(attended & 0xffffu);
+          if (visible != 0) {
+            AttendTile<kHeadDim>(own_address + stage * Shape::kStageBytes, visible, q, &state);
+          }
+          tile += warps;
         }
         attended >>= 16;
         free_stage = stage;
         stage = stage + 1 < Shape::kStages ? stage + 1 : 0;
       }
       __syncwarp();  // all have read the stage that the result is written to
-      LeaveResult<kHeadDim>(state, p.QueriesOf(at),
-                            reinterpret_cast<float*>(own + free_stage * Shape::kStageBytes),
+      const int32_t place = warp * Shape::kWarpBytes + free_stage * Shape::kStageBytes;
+      LeaveResult<kHeadDim>(state, queries.count, reinterpret_cast<float*>(shared + place), place,
                             &results);
     } else if (threadIdx.x % 32 == 0) {
-      results.out[warp] = nullptr;
+      results.out[warp] = -1;
     }
+    if (!waited) WaitForKernelBefore();
+    waited = true;
+    if (stop == end) LetNextKernelStart();  // nothing more is read
     __syncthreads();
     const uint32_t first = split.BlockOf(ends[pair]), last = split.BlockOf(pair_end - 1);
-    MergeWarps<kHeadDim>(p, at, results, first == last ? nullptr : p.Partial(pair, block));
+    MergeWarps<kHeadDim>(p, queries, results, shared,
+                         first == last ? nullptr : p.Partial(pair, block));
     if (first == last) {
       __syncthreads();  // the results' memory may be written to again
     } else {
-      Arrive(p, pair, first, last, &results);
+      Arrive(p, pair, queries, first, last, &results);
     }
     begin = stop;
   }
@@ -517,9 +586,8 @@ void Launch(CudaStream& stream, const SplitProblem& problem) {
   LC_CHECK(Shape::kWarpBytes + ends <= most, "too many sequences and heads for one attention");
   const size_t warps = std::min<size_t>((most - ends) / Shape::kWarpBytes, kMaxWarps);
   const int64_t blocks = std::min<int64_t>(stream.sm_count(), kMaxSplitBlocks);
-  SplitKernel<kHeadDim><<<static_cast<unsigned>(blocks), static_cast<unsigned>(warps * 32),
-                          warps * Shape::kWarpBytes + ends, stream.handle()>>>(problem);
-  LC_CUDA_LAUNCHED();
+  LaunchOverlapping(stream, SplitKernel<kHeadDim>, static_cast<unsigned>(blocks),
+                    static_cast<unsigned>(warps * 32), warps * Shape::kWarpBytes + ends, problem);
 }
 
 }  // namespace

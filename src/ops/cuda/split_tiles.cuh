@@ -13,6 +13,7 @@ struct TileSplit {
   uint32_t blocks = 0;  // that have tiles, of those launched
   uint32_t length = 0, longer = 0;
 
+  TileSplit() = default;
   // least: of a block's tiles, unless there are fewer in all.
   LC_HOST_DEVICE TileSplit(uint32_t tiles, uint32_t launched, uint32_t least) {
     const uint32_t most = (tiles + least - 1) / least;
@@ -20,6 +21,13 @@ struct TileSplit {
     if (blocks == 0) return;
     length = tiles / blocks;
     longer = tiles - length * blocks;
+  }
+  // Blocks of `length` tiles each.
+  static LC_HOST_DEVICE TileSplit Runs(uint32_t blocks, uint32_t length) {
+    TileSplit split;
+    split.blocks = blocks;
+    split.length = length;
+    return split;
   }
   LC_HOST_DEVICE uint32_t Begin(uint32_t block) const {
     return block * length + (block < longer ? block : longer);

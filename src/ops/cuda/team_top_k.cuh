@@ -85,16 +85,10 @@ __device__ Threshold FindThreshold(const Team& team, TopKShared& shared, int32_t
     __syncthreads();  // an earlier call's use of `shared` is over
     if (thread < kTopKBins) histogram[thread] = 0;
     __syncthreads();
-    for (int32_t base = thread - lane; base < count; base += kTeamThreads) {
-      const int32_t i = base + lane;
-      const uint32_t key = i < count ? key_at(i) : 0;
-      const bool counts = i < count && (key & mask) == prefix;
-      const unsigned active = __ballot_sync(kFullMask, counts);
-      if (!counts) continue;
-      // Many keys share their first bits: one addition a bin and warp.
-      const uint32_t bin = key >> shift & (kTopKBins - 1);
-      const unsigned peers = __match_any_sync(active, bin);
-      if (lane == __ffs(static_cast<int>(peers)) - 1) atomicAdd(histogram + bin, __popc(peers));
+    for (int32_t i = thread; i < count; i += kTeamThreads) {
+      const uint32_t key = key_at(i);
+      // Lanes that add one to the same bin are one addition to the hardware.
+      if ((key & mask) == prefix) atomicAdd(histogram + (key >> shift & (kTopKBins - 1)), 1u);
     }
     team.Sync();
     if (thread < kTopKBins) {

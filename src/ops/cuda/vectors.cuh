@@ -38,6 +38,13 @@ inline bool Aligned(const float* p, int width) {
   return reinterpret_cast<uintptr_t>(p) % (static_cast<uintptr_t>(width) * sizeof(float)) == 0;
 }
 
+// Brings what is at a global address into the L2 cache, and waits for nothing.
+__device__ inline void AskFor(const void* address) {
+#ifdef __CUDA_ARCH__
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(address));
+#endif
+}
+
 // Every lane gets the same bits: the sum's order is symmetric.
 __device__ inline float LaneSum(float value) {
 #pragma unroll
