@@ -61,7 +61,7 @@ struct KvOptions {
   double epsilon = 0.1;                  // tolerance of the reuse difficulty (CLO eq. 11)
   int64_t dense_layers = 0;              // first layers that are resident and attend every row
   // Look up layer l with the query predicted from layer l-1's input, and move its rows meanwhile.
-  //   on | off | auto (off: on the CPU nothing runs meanwhile, and on a GPU it is not built yet)
+  //   on | off | auto (off: on the CPU nothing runs meanwhile, and predicted queries hit less)
   std::string prefetch = "auto";
 
   // ---- retriever ----

@@ -13,7 +13,7 @@ namespace litecache::kv {
 
 // device: a CudaDevice. imposed: null without.
 std::unique_ptr<Cache> CreateCudaLiteCache(Device& device, const Shape& shape, const HeadPlan& plan,
-                                           const KvOptions& options,
+                                           const KvOptions& options, bool prefetch,
                                            std::unique_ptr<Retriever> retriever,
                                            const TierBytes& budget, const ImposedReuse* imposed);
 

@@ -23,6 +23,9 @@ using ops::cuda::RowRange;
 using ops::cuda::RowTable;
 using ops::cuda::StepView;
 
+// SMs that copies between store and staging pages take beside a prompt's products.
+constexpr int32_t kStagingSms = 10;
+
 ops::cuda::LiteShape MakeLiteShape(const Shape& shape) {
   return {.kv_heads = static_cast<int32_t>(shape.layout.kv_heads),
           .group = static_cast<int32_t>(shape.group),
@@ -68,8 +71,9 @@ class ConstantsBuilder {
 }  // namespace
 
 CudaLiteCache::CudaLiteCache(CudaDevice& device, const Shape& shape, const HeadPlan& plan,
-                             const KvOptions& options, std::unique_ptr<Retriever> retriever,
-                             const TierBytes& budget, const ImposedReuse* imposed)
+                             const KvOptions& options, bool prefetch,
+                             std::unique_ptr<Retriever> retriever, const TierBytes& budget,
+                             const ImposedReuse* imposed)
     : device_(device),
       host_(device),
       tiers_(device, host_, shape, plan, budget),
@@ -79,8 +83,11 @@ CudaLiteCache::CudaLiteCache(CudaDevice& device, const Shape& shape, const HeadP
       aggregation_(AggregationOf(options)),
       delta_(options.delta_update),
       transfer_(CreateTransferEngine(device, host_, TransferOptionsOf(options))),
+      prefetch_(prefetch),
       lite_shape_(MakeLiteShape(shape)),
-      block_(device) {
+      block_(device),
+      decisions_(device, 0, /*first=*/false),
+      link_(device, kMarks, /*first=*/true) {
   if (options.measure_recall) {
     throw Unsupported("measure_recall runs on the CPU only (--device cpu)");
   }
@@ -95,12 +102,12 @@ CudaLiteCache::CudaLiteCache(CudaDevice& device, const Shape& shape, const HeadP
   const auto heads = static_cast<size_t>(layout.kv_heads);
   ConstantsBuilder builder;
   struct Offsets {
-    size_t offloaded, resident, metadata, staging, dense, tau, importance;
+    size_t offloaded, resident, metadata, staging[2], dense, tau, importance;
   };
   std::vector<Offsets> offsets;
   for (int64_t layer = 0; layer < layout.layers; ++layer) {
-    std::vector<int32_t> offloaded(heads), resident(heads), metadata(heads), staging(heads),
-        dense(heads);
+    std::vector<int32_t> offloaded(heads), resident(heads), metadata(heads), staging(heads, -1),
+        next_staging(heads, -1), dense(heads);
     std::vector<float> tau(heads);
     int32_t staged = 0;
     for (size_t h = 0; h < heads; ++h) {
@@ -109,19 +116,28 @@ CudaLiteCache::CudaLiteCache(CudaDevice& device, const Shape& shape, const HeadP
       offloaded[h] = static_cast<int32_t>(shape.offloaded_list[index]);
       resident[h] = static_cast<int32_t>(shape.resident_list[index]);
       metadata[h] = static_cast<int32_t>(shape.metadata_list[index]);
-      staging[h] = offloaded[h] < 0 ? -1 : staged++;
+      if (offloaded[h] >= 0) {
+        staging[h] = staged++;
+        next_staging[h] = staging[h] + static_cast<int32_t>(shape.max_offloaded_in_layer);
+      }
       resident_selecting_ += offloaded[h] < 0 && !settings.dense;
       dense[h] = settings.dense;
       tau[h] = settings.tau;
     }
     const std::span<const float> importance(plan.importance.data() + layer * layout.q_heads,
                                             static_cast<size_t>(layout.q_heads));
-    offsets.push_back({builder.Add<int32_t>(offloaded), builder.Add<int32_t>(resident),
-                       builder.Add<int32_t>(metadata), builder.Add<int32_t>(staging),
-                       builder.Add<int32_t>(dense), builder.Add<float>(tau),
+    offsets.push_back({builder.Add<int32_t>(offloaded),
+                       builder.Add<int32_t>(resident),
+                       builder.Add<int32_t>(metadata),
+                       {builder.Add<int32_t>(staging), builder.Add<int32_t>(next_staging)},
+                       builder.Add<int32_t>(dense),
+                       builder.Add<float>(tau),
                        builder.Add<float>(importance)});
   }
   constants_ = builder.Upload(device);
+  const auto ints = [&](size_t offset) {
+    return reinterpret_cast<const int32_t*>(constants_.as<std::byte>() + offset);
+  };
 
   const auto count = static_cast<size_t>(layout.layers) * heads;
   counters_ = device.CreateMirror(count * sizeof(DeviceHeadCounters));
@@ -131,9 +147,6 @@ CudaLiteCache::CudaLiteCache(CudaDevice& device, const Shape& shape, const HeadP
 
   for (int64_t layer = 0; layer < layout.layers; ++layer) {
     const Offsets& at = offsets[static_cast<size_t>(layer)];
-    const auto ints = [&](size_t offset) {
-      return reinterpret_cast<const int32_t*>(constants_.as<std::byte>() + offset);
-    };
     const auto floats = [&](size_t offset) {
       return reinterpret_cast<const float*>(constants_.as<std::byte>() + offset);
     };
@@ -165,7 +178,7 @@ CudaLiteCache::CudaLiteCache(CudaDevice& device, const Shape& shape, const HeadP
     l.dense = ints(at.dense);
     l.counters = counters_->device<DeviceHeadCounters>() + layer * layout.kv_heads;
     layers_.push_back(l);
-    staging_lists_.push_back(ints(at.staging));
+    for (size_t set : {0, 1}) staging_lists_[set].push_back(ints(at.staging[set]));
   }
 }
 
@@ -239,32 +252,39 @@ void CudaLiteCache::ReserveWork(int64_t sequences, int64_t context) {
   lite_shape_.max_rows = static_cast<int32_t>(std::min(shape.Rows(work_context_), work_context_));
   const auto pairs = static_cast<size_t>(work_sequences_ * shape.layout.kv_heads);
   const size_t lists = pairs * static_cast<size_t>(lite_shape_.max_rows);
+  const size_t sets = prefetch_ ? 2 : 1;
   work_ = Buffer();
-  work_ = device_.Allocate((3 * pairs + 3 * lists) * sizeof(int32_t));
+  work_ = device_.Allocate((pairs + sets * (3 * pairs + 3 * lists)) * sizeof(int32_t));
   auto* next = work_.as<int32_t>();
   const auto take = [&next](size_t count) { return std::exchange(next, next + count); };
-  int32_t* refresh = take(pairs);
-  int32_t* selected_count = take(pairs);
-  int32_t* moved_count = take(pairs);
-  int32_t* selected = take(lists);
-  int32_t* moved_positions = take(lists);
-  int32_t* moved_slots = take(lists);
-  for (LiteLayer& layer : layers_) {
-    layer.refresh = refresh;
-    layer.selected = selected;
-    layer.selected_count = selected_count;
-    layer.moved_positions = moved_positions;
-    layer.moved_slots = moved_slots;
-    layer.moved_count = moved_count;
+  device_.Zero(next, pairs * sizeof(int32_t));
+  no_refresh_ = take(pairs);
+  for (size_t set = 0; set < sets; ++set) {
+    int32_t* refresh = take(pairs);
+    int32_t* selected_count = take(pairs);
+    int32_t* moved_count = take(pairs);
+    int32_t* selected = take(lists);
+    int32_t* moved_positions = take(lists);
+    int32_t* moved_slots = take(lists);
+    for (size_t i = set; i < layers_.size(); i += sets) {
+      layers_[i].refresh = refresh;
+      layers_[i].selected = selected;
+      layers_[i].selected_count = selected_count;
+      layers_[i].moved_positions = moved_positions;
+      layers_[i].moved_slots = moved_slots;
+      layers_[i].moved_count = moved_count;
+    }
   }
   // Operations of one stream follow each other: they share what they scribble on.
-  const size_t bytes =
-      std::max({ops::cuda::SelectScratchBytes(lite_shape_, work_sequences_, work_context_),
-                ops::cuda::UpdateSlotsScratchBytes(lite_shape_, work_sequences_, work_context_),
-                ops::cuda::AttentionScratchBytes(work_sequences_, shape.layout.q_heads,
-                                                 shape.layout.head_dim)});
+  const size_t refresh_bytes =
+      std::max(ops::cuda::SelectScratchBytes(lite_shape_, work_sequences_, work_context_),
+               ops::cuda::UpdateSlotsScratchBytes(lite_shape_, work_sequences_, work_context_));
+  const size_t attention_bytes = ops::cuda::AttentionScratchBytes(
+      work_sequences_, shape.layout.q_heads, shape.layout.head_dim);
   scratch_ = Buffer();
-  scratch_ = device_.Allocate(bytes);
+  scratch_ = device_.Allocate(std::max(refresh_bytes, attention_bytes));
+  branch_scratch_ = Buffer();
+  if (prefetch_) branch_scratch_ = device_.Allocate(refresh_bytes);
   transfer_->Reserve(static_cast<int64_t>(pairs), lite_shape_.max_rows);
 }
 
@@ -285,6 +305,8 @@ void CudaLiteCache::BeginStep(const Step& step) {
     if (const std::string& lost = Get(part.id).lost; !lost.empty()) throw DeviceError(lost);
   }
   check_(step, tiers_.resident);
+  decisions_.Reset();
+  link_.Reset();
   growth_.Begin(step);
   const auto count = static_cast<int64_t>(step.sequences.size());
   block_.Begin(step.decode_rows, count - step.decode_rows);
@@ -324,7 +346,7 @@ void CudaLiteCache::BeginStep(const Step& step) {
   }
   if (!growth_.staging().empty()) {
     const std::vector<std::byte*>& pages = growth_.staging();
-    const int64_t lists = tiers_.shape.max_offloaded_in_layer;
+    const int64_t lists = tiers_.shape.staging_sets * tiers_.shape.max_offloaded_in_layer;
     const int64_t blocks = static_cast<int64_t>(pages.size()) / lists;
     staging_.Update(device_, lists, blocks, 0, [&](int64_t list, int64_t b) {
       return pages[static_cast<size_t>(list * blocks + b)];
@@ -338,6 +360,8 @@ void CudaLiteCache::BeginStep(const Step& step) {
   started_ = false;
   for (const StepSequence& part : step.sequences) running_.push_back(part.id);
   if (step.decode_rows > 0) transfer_->BeginStep();
+  prepared_.assign(layers_.size(), 0);
+  turns_ = 0;
 }
 
 std::optional<uint64_t> CudaLiteCache::ReplayKey(const Step&) const {
@@ -345,7 +369,9 @@ std::optional<uint64_t> CudaLiteCache::ReplayKey(const Step&) const {
   return reinterpret_cast<uintptr_t>(block_.address()) ^
          (reinterpret_cast<uintptr_t>(work_.data()) << 1) ^
          (reinterpret_cast<uintptr_t>(scratch_.data()) << 2) ^
-         (static_cast<uint64_t>(context_) << 8) ^ (transfer_->key() << 4);
+         (reinterpret_cast<uintptr_t>(branch_scratch_.data()) << 3) ^
+         (static_cast<uint64_t>(context_) << 8) ^ (static_cast<uint64_t>(work_sequences_) << 40) ^
+         (static_cast<uint64_t>(work_context_) << 20) ^ (transfer_->key() << 4);
 }
 
 bool CudaLiteCache::HasOffloaded(int64_t layer) const {
@@ -362,6 +388,18 @@ ops::cuda::ImposedLayer CudaLiteCache::Imposed(int64_t layer) const {
           .stride = static_cast<int32_t>(layout.layers * layout.kv_heads)};
 }
 
+bool CudaLiteCache::ResidentSelect(int64_t layer) const {
+  for (int64_t head = 0; head < tiers_.shape.layout.kv_heads; ++head) {
+    const HeadSettings& settings = tiers_.plan.at(layer, head);
+    if (settings.resident && !settings.dense) return true;
+  }
+  return false;
+}
+
+bool CudaLiteCache::WantsPrediction(int64_t layer) const {
+  return prefetch_ && layer > 0 && HasOffloaded(layer);
+}
+
 // The first decode step after a prompt: sink and recent rows, and the top-k of the prompt's last
 // query (litecache section 4, step 0), of all layers.
 void CudaLiteCache::Start(Stream& stream, float scale) {
@@ -374,11 +412,8 @@ void CudaLiteCache::Start(Stream& stream, float scale) {
     if (!HasOffloaded(i)) continue;
     const LiteLayer& layer = layers_[static_cast<size_t>(i)];
     ops::cuda::BeginFill(stream, step, lite_shape_, layer, block_.device_flags());
-    scorer_->Select(stream, i, step, lite_shape_, layer,
-                    {.q = nullptr, .scale = scale, .fill = true}, scratch_.data());
-    ops::cuda::UpdateSlots(stream, step, lite_shape_, layer, delta_, /*fill=*/true,
-                           scratch_.data());
-    transfer_->Move(stream, step, lite_shape_, layer, i);
+    Choose(stream, i, {.q = nullptr, .scale = scale, .fill = true}, scratch_.data());
+    Pull(stream, i);
     ops::cuda::FillFixed(stream, step, lite_shape_, layer, block_.device_flags());
   }
   // From here on, also where the step fails and is run again: its lookups move the labels, and
@@ -398,24 +433,79 @@ void CudaLiteCache::Count(int64_t rows, Traffic* traffic) const {
   traffic->bytes += static_cast<uint64_t>(rows * shape.offloaded) * shape.store_format.row_bytes();
 }
 
-void CudaLiteCache::Decide(Stream& stream, int64_t layer_index, const MatrixView& q) {
+void CudaLiteCache::Spill(Stream& stream, int64_t index) {
   const Shape& shape = tiers_.shape;
-  const LiteLayer& layer = layers_[static_cast<size_t>(layer_index)];
+  const LiteLayer& layer = layers_[static_cast<size_t>(index)];
   const StepView step = block_.Decoding(context_);
-  const bool offloaded = HasOffloaded(layer_index);
-  if (offloaded) {
+  if (HasOffloaded(index)) {
     ops::cuda::CopyRows(stream, step, shape.layout.kv_heads, layer.slots, layer.store,
                         {.kind = RowRange::kLeaving, .recent = static_cast<int32_t>(shape.recent)});
   }
   Mark(stream, Section::kRetrieval);
-  scorer_->Encode(stream, layer_index, step, lite_shape_, layer, nullptr);
-  if (!offloaded) return;
+  scorer_->Encode(stream, index, step, lite_shape_, layer, nullptr);
   Mark(stream, Section::kManagement);
+}
+
+void CudaLiteCache::LookUp(Stream& stream, int64_t index, const MatrixView& q) {
+  const LiteLayer& layer = layers_[static_cast<size_t>(index)];
+  const StepView step = block_.Decoding(context_);
   ops::cuda::Lookup(stream, step, lite_shape_, layer, aggregation_, q);
   if (imposed_steps_ > 0) {
-    ops::cuda::ImposeHits(stream, step, lite_shape_, layer, Imposed(layer_index));
+    ops::cuda::ImposeHits(stream, step, lite_shape_, layer, Imposed(index));
   }
-  ops::cuda::MoveKept(stream, step, lite_shape_, layer);
+}
+
+void CudaLiteCache::Choose(Stream& stream, int64_t index, const ops::cuda::SelectQuery& query,
+                           void* scratch) {
+  const LiteLayer& layer = layers_[static_cast<size_t>(index)];
+  const StepView step = block_.Decoding(context_);
+  Mark(stream, Section::kRetrieval);
+  scorer_->Select(stream, index, step, lite_shape_, layer, query, scratch);
+  Mark(stream, Section::kManagement);
+  if (imposed_steps_ > 0 && !query.fill) {
+    ops::cuda::ImposeOverlap(stream, step, lite_shape_, layer, Imposed(index), scratch);
+  }
+  ops::cuda::UpdateSlots(stream, step, lite_shape_, layer, delta_, query.fill, scratch);
+}
+
+void CudaLiteCache::Pull(Stream& stream, int64_t index) {
+  Mark(stream, Section::kTransfer);
+  transfer_->Move(stream, block_.Decoding(context_), lite_shape_,
+                  layers_[static_cast<size_t>(index)], index);
+  Mark(stream, Section::kManagement);
+}
+
+void CudaLiteCache::SelectResident(Stream& stream, int64_t index, const MatrixView& q,
+                                   float scale) {
+  if (!ResidentSelect(index)) return;
+  Mark(stream, Section::kRetrieval);
+  LiteLayer residents = layers_[static_cast<size_t>(index)];
+  residents.refresh = no_refresh_;
+  scorer_->Select(stream, index, block_.Decoding(context_), lite_shape_, residents,
+                  {.q = &q, .scale = scale}, scratch_.data());
+  Mark(stream, Section::kManagement);
+}
+
+void CudaLiteCache::Prefetch(Stream& stream, int64_t index, const Step& step_of_model,
+                             const MatrixView& q, float scale) {
+  LC_CHECK(index >= 1 && index < tiers_.shape.layout.layers && q.rows >= step_of_model.decode_rows);
+  if (block_.decoding() == 0 || !WantsPrediction(index)) return;
+  Start(stream, scale);
+  const SectionScope section(stream, Section::kManagement);
+  // The lookup leaves the query of every head that is refreshed in its label, where the selection
+  // finds it: q's memory is the next layer's.
+  LookUp(stream, index, q);
+  decisions_.Fork(stream);
+  Stream& decisions = decisions_.stream();
+  Spill(decisions, index);
+  ops::cuda::MoveKept(decisions, block_.Decoding(context_), lite_shape_,
+                      layers_[static_cast<size_t>(index)]);
+  // Resident heads select later, with the actual query.
+  Choose(decisions, index, {.q = nullptr, .scale = scale}, branch_scratch_.data());
+  link_.Fork(decisions);
+  Pull(link_.stream(), index);
+  link_.Mark(kRefreshed + static_cast<int>(index % 2));
+  prepared_[static_cast<size_t>(index)] = 1;
 }
 
 void CudaLiteCache::AttendDecoding(Stream& stream, int64_t index, const MatrixView& q,
@@ -424,22 +514,24 @@ void CudaLiteCache::AttendDecoding(Stream& stream, int64_t index, const MatrixVi
   const Shape& shape = tiers_.shape;
   const LiteLayer& layer = layers_[static_cast<size_t>(index)];
   const StepView step = block_.Decoding(context_);
-  const bool offloaded = HasOffloaded(index);
   Mark(stream, Section::kManagement);
-  Decide(stream, index, q);
-  Mark(stream, Section::kRetrieval);
-  scorer_->Select(stream, index, step, lite_shape_, layer, {.q = &q, .scale = scale},
-                  scratch_.data());
-  Mark(stream, Section::kManagement);
-  if (offloaded && imposed_steps_ > 0) {
-    ops::cuda::ImposeOverlap(stream, step, lite_shape_, layer, Imposed(index), scratch_.data());
-  }
-  if (offloaded) {
-    ops::cuda::UpdateSlots(stream, step, lite_shape_, layer, delta_, /*fill=*/false,
-                           scratch_.data());
+  if (prepared_[static_cast<size_t>(index)]) {
     Mark(stream, Section::kTransfer);
-    transfer_->Move(stream, step, lite_shape_, layer, index);
+    link_.Join(stream, kRefreshed + static_cast<int>(index % 2));
     Mark(stream, Section::kManagement);
+    SelectResident(stream, index, q, scale);
+  } else {
+    Spill(stream, index);
+    if (HasOffloaded(index)) {
+      LookUp(stream, index, q);
+      ops::cuda::MoveKept(stream, step, lite_shape_, layer);
+      Choose(stream, index, {.q = &q, .scale = scale}, scratch_.data());
+      Pull(stream, index);
+    } else {
+      SelectResident(stream, index, q, scale);
+    }
+  }
+  if (HasOffloaded(index)) {
     ops::cuda::AppendRows(stream, step, shape.layout.kv_heads, layer.slots, k, v);
   }
   if (shape.resident > 0) {
@@ -462,13 +554,41 @@ void CudaLiteCache::AttendDecoding(Stream& stream, int64_t index, const MatrixVi
                              scale, out, scratch_.data());
 }
 
-RowTable CudaLiteCache::Staging(int64_t layer) const {
+std::optional<CudaLiteCache::Turn> CudaLiteCache::After(const Turn& turn) const {
+  if (turn.sequence + 1 < block_.prefilling()) return Turn{turn.layer, turn.sequence + 1};
+  for (int64_t layer = turn.layer + 1; layer < tiers_.shape.layout.layers; ++layer) {
+    if (HasOffloaded(layer)) return Turn{layer, 0};
+  }
+  return std::nullopt;
+}
+
+void CudaLiteCache::SpillRing(Stream& stream, const Turn& turn) {
+  const Shape& shape = tiers_.shape;
+  const LiteLayer& layer = layers_[static_cast<size_t>(turn.layer)];
+  const StepView ring = block_.Ring(turn.sequence);
+  if (ring.max_rows == 0) return;
+  ops::cuda::CopyRows(stream, ring, shape.layout.kv_heads, layer.slots, layer.store,
+                      {.kind = RowRange::kLeaving, .recent = static_cast<int32_t>(shape.recent)});
+}
+
+void CudaLiteCache::Fetch(const Turn& turn, int set) {
+  SpillRing(link_.stream(), turn);
+  const StepView step = block_.Prefilling(turn.sequence);
+  if (step.max_context > step.max_rows) {
+    ops::cuda::CopyRows(link_.stream(), step, tiers_.shape.layout.kv_heads,
+                        layers_[static_cast<size_t>(turn.layer)].store, Staging(turn.layer, set),
+                        {.kind = RowRange::kPast}, kStagingSms);
+  }
+  link_.Mark(kFetched + set);
+}
+
+RowTable CudaLiteCache::Staging(int64_t layer, int set) const {
   const Shape& shape = tiers_.shape;
   return {.table = ops::cuda::kStaging,
-          .lists = static_cast<int32_t>(shape.max_offloaded_in_layer),
+          .lists = static_cast<int32_t>(shape.staging_sets * shape.max_offloaded_in_layer),
           .page_rows = static_cast<int32_t>(shape.pages.page_tokens),
           .format = shape.format,
-          .list_of_head = staging_lists_[static_cast<size_t>(layer)]};
+          .list_of_head = staging_lists_.at(static_cast<size_t>(set))[static_cast<size_t>(layer)]};
 }
 
 void CudaLiteCache::AttendPrompt(Stream& stream, int64_t index, int64_t sequence,
@@ -478,28 +598,45 @@ void CudaLiteCache::AttendPrompt(Stream& stream, int64_t index, int64_t sequence
   const int64_t kv_heads = shape.layout.kv_heads;
   const LiteLayer& layer = layers_[static_cast<size_t>(index)];
   const StepView step = block_.Prefilling(sequence);
+  const bool offloaded = HasOffloaded(index);
+  const Turn turn{index, sequence};
+  const int set = static_cast<int>(turns_ % 2);
+  if (offloaded && out == nullptr) SpillRing(stream, turn);
+  if (offloaded && out != nullptr && turns_ == 0) {
+    link_.Fork(stream);
+    Fetch(turn, set);
+  }
   if (const StepView ring = block_.Ring(sequence); ring.max_rows > 0) {
-    ops::cuda::CopyRows(stream, ring, kv_heads, layer.slots, layer.store,
-                        {.kind = RowRange::kLeaving, .recent = static_cast<int32_t>(shape.recent)});
     scorer_->Encode(stream, index, ring, lite_shape_, layer, nullptr);
   }
   scorer_->Encode(stream, index, step, lite_shape_, layer, &k);
   const auto attend = [&](const RowTable& table) {
-    ops::cuda::AppendRows(stream, step, kv_heads, table, k, v);
     if (out == nullptr) return;
     ops::cuda::PagedAttention(stream, step, kv_heads, table, q, shape.layout.q_heads, scale, *out,
                               scratch_.data());
   };
-  if (HasOffloaded(index)) {
+  if (offloaded) {
     ops::cuda::KeepLastQueries(stream, step, lite_shape_, layer, q);
-    if (out != nullptr) {
-      const RowTable staging = Staging(index);
-      ops::cuda::CopyRows(stream, step, kv_heads, layer.store, staging, {.kind = RowRange::kPast});
+    if (out == nullptr) {
+      ops::cuda::AppendRows(stream, step, kv_heads, layer.store, k, v);
+    } else {
+      const RowTable staging = Staging(index, set);
+      link_.Join(stream, kFetched + set);
+      ops::cuda::AppendRows(stream, step, kv_heads, staging, k, v);
+      // The other set is free for the next turn: the last one attended it before this fork, and
+      // what it left for the store was given to the link then.
+      link_.Fork(stream);
+      ++turns_;
+      if (const auto next = After(turn)) Fetch(*next, static_cast<int>(turns_ % 2));
+      ops::cuda::CopyRows(link_.stream(), step, kv_heads, staging, layer.store,
+                          {.kind = RowRange::kNew}, kStagingSms);
       attend(staging);
     }
-    ops::cuda::AppendRows(stream, step, kv_heads, layer.store, k, v);
   }
-  if (shape.resident > 0) attend(layer.resident);
+  if (shape.resident > 0) {
+    ops::cuda::AppendRows(stream, step, kv_heads, layer.resident, k, v);
+    attend(layer.resident);
+  }
 }
 
 void CudaLiteCache::Attend(Stream& stream, int64_t layer, const Step& step, const MatrixView& q,
@@ -512,6 +649,8 @@ void CudaLiteCache::Attend(Stream& stream, int64_t layer, const Step& step, cons
     AttendPrompt(stream, layer, i, q, k, v, scale, &out);
   }
   if (layer + 1 == tiers_.shape.layout.layers) {
+    decisions_.JoinAll(stream);
+    link_.JoinAll(stream);
     counters_->Receive(stream, heads_.size() * sizeof(DeviceHeadCounters));
   }
 }
@@ -559,9 +698,15 @@ Stats CudaLiteCache::GetStats() const {
     stats.bytes_scored += (stats.lookups - stats.hits) *
                           retriever_->BytesScored(lookup_candidates_ / lookup_sequences_);
   }
-  for (const HeadCounters& head : Heads()) {
-    stats.miss.rows += head.rows_moved;
-    stats.miss.bytes += head.rows_moved * tiers_.shape.store_format.row_bytes();
+  const Shape& shape = tiers_.shape;
+  const std::span<const HeadCounters> heads = Heads();
+  for (int64_t layer = 0; layer < shape.layout.layers; ++layer) {
+    Traffic& traffic = WantsPrediction(layer) ? stats.prefetch : stats.miss;
+    for (int64_t head = 0; head < shape.layout.kv_heads; ++head) {
+      const uint64_t moved = heads[static_cast<size_t>(shape.Index(layer, head))].rows_moved;
+      traffic.rows += moved;
+      traffic.bytes += moved * shape.store_format.row_bytes();
+    }
   }
   return stats;
 }
@@ -617,12 +762,12 @@ std::vector<float> CudaLiteCache::Label(SequenceId id, int64_t layer, int64_t he
 }
 
 std::unique_ptr<Cache> CreateCudaLiteCache(Device& device, const Shape& shape, const HeadPlan& plan,
-                                           const KvOptions& options,
+                                           const KvOptions& options, bool prefetch,
                                            std::unique_ptr<Retriever> retriever,
                                            const TierBytes& budget, const ImposedReuse* imposed) {
   LC_CHECK(device.type() == DeviceType::kCuda);
   return std::make_unique<CudaLiteCache>(static_cast<CudaDevice&>(device), shape, plan, options,
-                                         std::move(retriever), budget, imposed);
+                                         prefetch, std::move(retriever), budget, imposed);
 }
 
 }  // namespace litecache::kv

@@ -1,13 +1,23 @@
 // Policy `litecache` on a GPU: every decision is made by kernels (ops/cuda/litecache.h); the host
 // keeps the tables of pages and knows lengths only, so a decode step can be replayed as a graph.
+//
+// Two branches (device/cuda/branch.h) work for a layer while the one before it is computed: with
+// prefetch `decisions` finds the rows that the decode sequences want and `link` brings them, so
+// that the link moves one layer's rows while the next one's are chosen; for a prompt's chunk `link`
+// moves rows between the store and staging pages. What several streams touch exists twice: work
+// arrays by the layer's parity, staging pages by turns, scratch a stream. Everything else of a
+// layer has one user at a time: the branches until Attend() of the layer joins them, then the
+// stream.
 #pragma once
 
+#include <array>
 #include <functional>
 #include <memory>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
+#include "device/cuda/branch.h"
 #include "device/cuda/cuda_device.h"
 #include "kv/cache.h"
 #include "kv/cuda/device_pages.h"
@@ -29,7 +39,7 @@ namespace litecache::kv {
 class CudaLiteCache final : public Cache, public RowStore {
  public:
   CudaLiteCache(CudaDevice& device, const Shape& shape, const HeadPlan& plan,
-                const KvOptions& options, std::unique_ptr<Retriever> retriever,
+                const KvOptions& options, bool prefetch, std::unique_ptr<Retriever> retriever,
                 const TierBytes& budget, const ImposedReuse* imposed = nullptr);
 
   std::string_view policy() const override { return "litecache"; }
@@ -46,6 +56,10 @@ class CudaLiteCache final : public Cache, public RowStore {
 
   void BeginStep(const Step& step) override;
   std::optional<uint64_t> ReplayKey(const Step& step) const override;
+  bool WantsPrediction(int64_t layer) const override;
+  // q is free when the stream comes to what is issued after this.
+  void Prefetch(Stream& stream, int64_t layer, const Step& step, const MatrixView& q,
+                float scale) override;
   void Attend(Stream& stream, int64_t layer, const Step& step, const MatrixView& q,
               const MatrixView& k, const MatrixView& v, float scale,
               const MatrixView& out) override;
@@ -83,8 +97,16 @@ class CudaLiteCache final : public Cache, public RowStore {
   void CheckTransfers();
   // First in a step's operations.
   void Start(Stream& stream, float scale);
-  // Spills what leaves the recent window, then looks up.
-  void Decide(Stream& stream, int64_t layer, const MatrixView& q);
+  // What leaves the recent window: to the store, its keys into metadata.
+  void Spill(Stream& stream, int64_t layer);
+  // Which heads are to be refreshed.
+  void LookUp(Stream& stream, int64_t layer, const MatrixView& q);
+  // Which rows the heads that are to be refreshed want, and the slots for them.
+  void Choose(Stream& stream, int64_t layer, const ops::cuda::SelectQuery& query, void* scratch);
+  // Those of them that are not there.
+  void Pull(Stream& stream, int64_t layer);
+  // What resident heads attend, with the actual query.
+  void SelectResident(Stream& stream, int64_t layer, const MatrixView& q, float scale);
   void AttendDecoding(Stream& stream, int64_t layer, const MatrixView& q, const MatrixView& k,
                       const MatrixView& v, float scale, const MatrixView& out);
   // out: null where nothing is attended.
@@ -92,9 +114,21 @@ class CudaLiteCache final : public Cache, public RowStore {
                     const MatrixView& k, const MatrixView& v, float scale, const MatrixView* out);
   bool HasOffloaded(int64_t layer) const;
   ops::cuda::ImposedLayer Imposed(int64_t layer) const;
+  // Whether it has resident heads that select.
+  bool ResidentSelect(int64_t layer) const;
+
+  // A prompt's chunk at one layer, one of those that take turns with the staging pages.
+  struct Turn {
+    int64_t layer = 0, sequence = 0;
+  };
+  std::optional<Turn> After(const Turn& turn) const;
+  // Rows that were generated since the last prompt and are still recent, to the store.
+  void SpillRing(Stream& stream, const Turn& turn);
+  // On the link: what the store has of the sequence's earlier rows, into staging set `set`.
+  void Fetch(const Turn& turn, int set);
   // `rows` of every offloaded head.
   void Count(int64_t rows, Traffic* traffic) const;
-  ops::cuda::RowTable Staging(int64_t layer) const;
+  ops::cuda::RowTable Staging(int64_t layer, int set) const;
 
   CudaDevice& device_;
   PinnedHost host_;
@@ -106,18 +140,21 @@ class CudaLiteCache final : public Cache, public RowStore {
   bool delta_;
   std::unique_ptr<TransferEngine> transfer_;
   std::shared_ptr<const std::function<void()>> check_transfers_;
+  bool prefetch_;
   ops::cuda::LiteShape lite_shape_;
   std::vector<ops::cuda::LiteLayer> layers_;
   Buffer imposed_;  // ImposedHead [steps][layers][kv_heads], of measurements; else empty
   int64_t imposed_steps_ = 0;
-  Buffer constants_;                           // lists of heads, thresholds, importance
-  std::vector<const int32_t*> staging_lists_;  // [layers], in constants_
-  std::unique_ptr<Mirror> counters_;           // DeviceHeadCounters [layers][kv_heads]
+  Buffer constants_;  // lists of heads, thresholds, importance
+  std::array<std::vector<const int32_t*>, 2> staging_lists_;  // [sets][layers], in constants_
+  std::unique_ptr<Mirror> counters_;  // DeviceHeadCounters [layers][kv_heads]
   std::unordered_map<SequenceId, Sequence> sequences_;
   StepBlock block_;
   DevicePages staging_;
-  Buffer work_;     // refresh, selected, moved: layers_ point into it
-  Buffer scratch_;  // of selections, updates and attention, one after another
+  Buffer work_;  // refresh, selected, moved, a set a parity: layers_ point into it
+  int32_t* no_refresh_ = nullptr;  // [pairs] zeros, in work_
+  Buffer scratch_;                 // of selections, updates and attention, one after another
+  Buffer branch_scratch_;          // of decisions_
   int64_t work_sequences_ = 0, work_context_ = 0;
 
   // Of the step in progress.
@@ -125,6 +162,8 @@ class CudaLiteCache final : public Cache, public RowStore {
   std::vector<SequenceId> running_;  // its sequences, until they have been checked
   std::vector<StepSequence> fills_;  // its sequences whose slots Start() fills
   bool started_ = false;
+  std::vector<uint8_t> prepared_;  // layers that the branches refresh
+  int64_t turns_ = 0;              // of chunks with the staging pages
   int64_t context_ = 0;
   // Counted on the host, from lengths.
   Stats stats_;
@@ -132,6 +171,11 @@ class CudaLiteCache final : public Cache, public RowStore {
   // Candidates and number of (sequence, step) whose heads look up.
   int64_t lookup_candidates_ = 0, lookup_sequences_ = 0;
   mutable std::vector<HeadCounters> heads_;
+
+  // Marks of link_: a layer's slots are refreshed, by its parity; a staging set has the earlier
+  // rows.
+  static constexpr int kRefreshed = 0, kFetched = 2, kMarks = 4;
+  CudaBranch decisions_, link_;  // last: they wait before what they use is freed
 };
 
 }  // namespace litecache::kv

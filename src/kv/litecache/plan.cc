@@ -63,12 +63,6 @@ class LitePlan final : public CachePlan {
       throw Unsupported(
           "KV options: host_rows = int4 is not built for GPUs yet; use fp8, int8 or auto");
     }
-    // A step's operations follow each other on one stream there: a lookup with a predicted query
-    // would cost accuracy and hide nothing.
-    if (device == DeviceType::kCuda && prefetch_) {
-      throw Unsupported(
-          "KV options: prefetch = on is not built for GPUs yet; use prefetch = off or auto");
-    }
   }
 
   const Layout& layout() const override { return shape_.layout; }
@@ -130,8 +124,8 @@ class LitePlan final : public CachePlan {
     LC_CHECK(device.type() == device_, "the plan was made for another device");
     if constexpr (ops::cuda::kAvailable) {
       if (device_ == DeviceType::kCuda) {
-        return CreateCudaLiteCache(device, shape_, heads_, options_, MakeRetriever(shape_.layout),
-                                   budget, imposed_.get());
+        return CreateCudaLiteCache(device, shape_, heads_, options_, prefetch_,
+                                   MakeRetriever(shape_.layout), budget, imposed_.get());
       }
     }
     return std::make_unique<LiteCache>(device, shape_, heads_, options_, prefetch_,

@@ -47,6 +47,7 @@ Shape::Shape(const Layout& layout_of_model, const KvOptions& options, const Head
       format(ops::FormatOf(layout.dtype, layout.head_dim)),
       store_format(StoreFormat(layout, options)),
       staged(store_format.quantized() || device == DeviceType::kCuda),
+      staging_sets(device == DeviceType::kCuda ? 2 : 1),
       store_page_tokens(pages.page_tokens),
       metadata_tokens(tokens_a_metadata_page) {
   if (store_format.quantized() || device == DeviceType::kCuda) {

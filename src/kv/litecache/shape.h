@@ -38,6 +38,8 @@ struct Shape {
   // A chunk of a prompt cannot attend to rows where the store has them: they are quantized, or in
   // another memory.
   bool staged = false;
+  // A GPU attends one set of staging pages while the other is on its way to and from the store.
+  int64_t staging_sets = 1;
   int64_t store_page_tokens = 0;
   uint64_t store_page_bytes = 0;
   int64_t page_slots = 0;       // slots a device page holds
@@ -93,9 +95,9 @@ struct Shape {
   int64_t LabelPages() const { return (offloaded + labels_a_page() - 1) / labels_a_page(); }
 
   // Pages that a prefill chunk ending at token n attends from where the store's rows will not do:
-  // one layer's rows as they are on the device.
+  // staging_sets times one layer's rows as they are on the device.
   int64_t StagingPages(int64_t n) const {
-    return staged ? max_offloaded_in_layer * pages.BlocksFor(n) : 0;
+    return staged ? staging_sets * max_offloaded_in_layer * pages.BlocksFor(n) : 0;
   }
 
   TierBytes BytesFor(int64_t tokens) const;

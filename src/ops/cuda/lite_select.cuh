@@ -45,7 +45,7 @@ __device__ inline bool FindTarget(const StepView& step, const LiteShape& shape,
     if (layer.refresh[pair] != 1 || candidates == 0) return false;
   } else {
     const bool dense = layer.dense != nullptr && layer.dense[head] != 0;
-    if (source.fill || dense || candidates <= k) return false;
+    if (source.fill || source.q == nullptr || dense || candidates <= k) return false;
   }
   target->sequence = &s;
   target->head = head;
@@ -184,7 +184,6 @@ void WithLargestTeam(const CudaStream& stream, int pairs, const Launch& launch) 
 }
 
 inline SelectSource SourceOf(const LiteShape& shape, const SelectQuery& query) {
-  LC_CHECK(query.q != nullptr || query.fill, "queries come from labels in a fill only");
   SelectSource source{.scale = query.scale, .fill = query.fill};
   if (query.q != nullptr) {
     LC_CHECK(query.q->dtype == DType::kF32 &&

@@ -67,7 +67,7 @@ void BeginFill(Stream& stream, const StepView& step, const LiteShape& shape, con
 
 // Where a selection's queries come from.
 struct SelectQuery {
-  const MatrixView* q = nullptr;  // [rows, q_heads * head_dim] f32; null: the labels (fill)
+  const MatrixView* q = nullptr;  // [rows, q_heads * head_dim] f32; null: offloaded heads' labels
   float scale = 0;
   // Candidates of n = past + 1 tokens; of a fill n = past.
   bool fill = false;
@@ -77,9 +77,9 @@ struct SelectQuery {
 size_t SelectScratchBytes(const LiteShape& shape, int64_t capacity, int64_t max_context);
 
 // Top-k positions (ops/selection.h's order and ties) of every offloaded head with refresh == 1 and,
-// unless fill, of every resident head that is not dense and whose candidates do not all fit, into
-// selected/selected_count. Where candidates <= k: all of them. Heads with nothing to select: count
-// 0. One a retriever; metadata as its CPU twin lays it out.
+// unless fill or q is null, of every resident head that is not dense and whose candidates do not
+// all fit, into selected/selected_count. Where candidates <= k: all of them. Heads with nothing to
+// select: count 0. One a retriever; metadata as its CPU twin lays it out.
 void HashSelect(Stream& stream, const StepView& step, const LiteShape& shape,
                 const LiteLayer& layer, const HashFormat& format, const float* weights,
                 const SelectQuery& query, void* scratch);

@@ -259,6 +259,23 @@ __global__ void __launch_bounds__(kThreads)
            access.List(sequence, list).Row(access.RowOf(token)));
 }
 
+struct TokenRange {
+  int32_t begin = 0, end = 0;
+};
+__device__ TokenRange TokensOf(const StepSequence& sequence, const RowRange& range) {
+  switch (range.kind) {
+    case RowRange::kPast:
+      return {0, sequence.past};
+    case RowRange::kLeaving:
+      return {sequence.stored, sequence.past + sequence.rows - range.recent};
+    case RowRange::kRing:
+      return {sequence.stored, sequence.past};
+    case RowRange::kNew:
+      break;
+  }
+  return {sequence.past, sequence.past + sequence.rows};
+}
+
 __global__ void __launch_bounds__(kThreads)
     CopyRowsKernel(StepView step, TableAccess from, TableAccess to, RowRange range) {
   __shared__ RowBuffer buffer;
@@ -267,13 +284,7 @@ __global__ void __launch_bounds__(kThreads)
   const int32_t from_list = from.table.list_of_head[head], to_list = to.table.list_of_head[head];
   if (from_list < 0 || to_list < 0) return;
   const StepSequence& sequence = step.sequences[index];
-  int32_t begin = sequence.stored, end = sequence.past;
-  if (range.kind == RowRange::kPast) begin = 0;
-  if (range.kind == RowRange::kLeaving) end = sequence.past + sequence.rows - range.recent;
-  if (range.kind == RowRange::kNew) {
-    begin = sequence.past;
-    end = sequence.past + sequence.rows;
-  }
+  const auto [begin, end] = TokensOf(sequence, range);
   const RowList source = from.List(sequence, from_list), target = to.List(sequence, to_list);
   const RowEncoding encoding = from.table.format.encoding;
   const auto d = static_cast<int32_t>(from.table.format.head_dim);
@@ -289,6 +300,61 @@ __global__ void __launch_bounds__(kThreads)
     __syncwarp();
     WriteRow(encoding, &buffer, to.table.format.encoding, d, to.row_bytes, written);
     __syncwarp();
+  }
+}
+
+// Rows between tables of one format by few blocks of many threads: the link wants bytes under way,
+// not SMs. All warps share one list of pieces, head after head, as in pull_rows.cu. Loads pass by
+// the L1 cache, as there.
+constexpr int kLinkThreads = 1024;
+constexpr int kPieceRows = 16;
+constexpr int kInFlight = 4;  // loads a lane has under way
+
+template <typename Unit>
+__global__ void __launch_bounds__(kLinkThreads)
+    LinkRowsKernel(StepView step, int32_t kv_heads, TableAccess from, TableAccess to,
+                   RowRange range) {
+  const int32_t lane = threadIdx.x % 32;
+  const int32_t warps = gridDim.x * (kLinkThreads / 32);
+  const auto row_units = static_cast<int32_t>(from.row_bytes / sizeof(Unit));
+  int32_t first = threadIdx.x / 32 * gridDim.x + blockIdx.x;  // of this warp's pieces
+  const int32_t sequences = *step.count;
+  for (int32_t index = 0; index < sequences; ++index) {
+    const StepSequence& sequence = step.sequences[index];
+    const auto [begin, end] = TokensOf(sequence, range);
+    if (begin >= end) continue;
+    const int32_t pieces = (end - begin + kPieceRows - 1) / kPieceRows;
+    for (int32_t head = 0; head < kv_heads; ++head) {
+      const int32_t from_list = from.table.list_of_head[head];
+      const int32_t to_list = to.table.list_of_head[head];
+      if (from_list < 0 || to_list < 0) continue;
+      const RowList source = from.List(sequence, from_list), target = to.List(sequence, to_list);
+      int32_t piece = first;
+      for (; piece < pieces; piece += warps) {
+        const int32_t token = begin + piece * kPieceRows;
+        const int32_t units = min(kPieceRows, end - token) * row_units;
+        for (int32_t base = lane; base < units; base += 32 * kInFlight) {
+          Unit value[kInFlight];
+#pragma unroll
+          for (int u = 0; u < kInFlight; ++u) {
+            const int32_t unit = base + 32 * u;
+            if (unit >= units) continue;
+            const int32_t row = unit / row_units;
+            value[u] = __ldcg(reinterpret_cast<const Unit*>(source.Row(from.RowOf(token + row))) +
+                              (unit - row * row_units));
+          }
+#pragma unroll
+          for (int u = 0; u < kInFlight; ++u) {
+            const int32_t unit = base + 32 * u;
+            if (unit >= units) continue;
+            const int32_t row = unit / row_units;
+            reinterpret_cast<Unit*>(target.Row(to.RowOf(token + row)))[unit - row * row_units] =
+                value[u];
+          }
+        }
+      }
+      first = piece - pieces;
+    }
   }
 }
 
@@ -314,16 +380,25 @@ void AppendRows(Stream& stream, const StepView& step, int64_t kv_heads, const Ro
 }
 
 void CopyRows(Stream& stream, const StepView& step, int64_t kv_heads, const RowTable& from,
-              const RowTable& to, const RowRange& range) {
+              const RowTable& to, const RowRange& range, int32_t sms) {
   LC_CHECK(Serves(from) && Serves(to), "rows of an even head_dim up to 256");
   LC_CHECK(from.format.head_dim == to.format.head_dim);
   if (from.lists == 0 || to.lists == 0 || step.capacity == 0) return;
+  if (sms > 0 && from.format.encoding == to.format.encoding && from.format.row_bytes() % 4 == 0) {
+    const auto kernel =
+        from.format.row_bytes() % 16 == 0 ? LinkRowsKernel<uint4> : LinkRowsKernel<uint32_t>;
+    kernel<<<static_cast<unsigned>(sms), kLinkThreads, 0, AsCuda(stream).handle()>>>(
+        step, static_cast<int32_t>(kv_heads), TableAccess(from), TableAccess(to), range);
+    LC_CUDA_LAUNCHED();
+    return;
+  }
   // Blocks stride over the tokens: these are guesses of how many there are, no limits.
   int64_t tokens = step.max_context;
   if (range.kind == RowRange::kLeaving || range.kind == RowRange::kNew) tokens = step.max_rows;
   if (range.kind == RowRange::kRing && from.ring > 0) tokens = from.ring;
+  const int64_t most = sms > 0 ? 4 * sms : 1024;
   const int64_t blocks =
-      std::clamp<int64_t>((tokens + kWarps - 1) / kWarps, 1, std::max<int64_t>(1024 / kv_heads, 1));
+      std::clamp<int64_t>((tokens + kWarps - 1) / kWarps, 1, std::max<int64_t>(most / kv_heads, 1));
   const dim3 grid(static_cast<unsigned>(blocks), static_cast<unsigned>(kv_heads),
                   static_cast<unsigned>(step.capacity));
   CopyRowsKernel<<<grid, kThreads, 0, AsCuda(stream).handle()>>>(step, TableAccess(from),

@@ -20,11 +20,12 @@ void AppendRows(Stream& stream, const StepView& step, int64_t kv_heads, const Ro
 //   kLeaving  [stored, past + rows - recent)   what leaves the recent window: spill
 //   kRing     [stored, past)            what the ring holds and the store does not: before a chunk
 //   kNew      [past, past + rows)       what the step has appended
+// sms: what it may take of the GPU where other operations run beside it; 0: as much as it likes.
 struct RowRange {
   enum Kind : int32_t { kPast, kLeaving, kRing, kNew } kind = kPast;
   int32_t recent = 0;
 };
 void CopyRows(Stream& stream, const StepView& step, int64_t kv_heads, const RowTable& from,
-              const RowTable& to, const RowRange& range);
+              const RowTable& to, const RowRange& range, int32_t sms = 0);
 
 }  // namespace litecache::ops::cuda

@@ -38,10 +38,11 @@ class QuerySource {
 };
 
 // Runs a step's layers through a cache, predictions where it wants them. layers: of a step that
-// stops half way; EndStep is the caller's. Returns [layer][rows * q_heads * head_dim].
+// stops half way; EndStep is the caller's. arena: memory for the arrays, kept between calls so that
+// steps of one ReplayKey() are replayed. Returns [layer][rows * q_heads * head_dim].
 std::vector<std::vector<float>> RunLayers(Cache& cache, Device& device, Stream& stream,
                                           const Step& step, StepInputs& inputs, float scale,
-                                          int64_t layers);
+                                          int64_t layers, Buffer* arena = nullptr);
 
 struct Part {
   SequenceId id = 0;
@@ -89,6 +90,7 @@ class Harness {
   Layout layout_;
   std::unique_ptr<CachePlan> plan_;
   std::unique_ptr<Stream> stream_;
+  Buffer arena_;
   std::unique_ptr<Cache> cache_;
   Reference reference_;
   QuerySource source_;

@@ -94,10 +94,11 @@ TEST_F(CudaRows, CopyMatchesTheCpuBetweenAllFormats) {
         for (RowRange::Kind kind :
              {RowRange::kPast, RowRange::kLeaving, RowRange::kRing, RowRange::kNew}) {
           if (!Exists(from_encoding, head_dim) || !Exists(to_encoding, head_dim)) continue;
+          Random random(static_cast<uint64_t>(head_dim + kind));
+          const auto sms = static_cast<int32_t>(random.Integer(0, 1) * random.Integer(1, 3));
           SCOPED_TRACE(std::string(Name(from_encoding)) + " to " + std::string(Name(to_encoding)) +
                        ", head_dim " + std::to_string(head_dim) + ", range " +
-                       std::to_string(kind));
-          Random random(static_cast<uint64_t>(head_dim + kind));
+                       std::to_string(kind) + ", SMs " + std::to_string(sms));
           const RowFormat from_format{from_encoding, head_dim}, to_format{to_encoding, head_dim};
           constexpr int64_t kHeads = 3;
           DeviceTable from(random, kSlots, from_format, 11, {2, 1, -1}, 3, 20);
@@ -127,7 +128,7 @@ TEST_F(CudaRows, CopyMatchesTheCpuBetweenAllFormats) {
           Place(from);
           Place(to);
           const StepView step = Step(sequences, {&from, &to});
-          CopyRows(*stream_, step, kHeads, from.view(), to.view(), range);
+          CopyRows(*stream_, step, kHeads, from.view(), to.view(), range, sms);
           for (int64_t s = 0; s < 3; ++s) {
             const auto [begin, end] = tokens(static_cast<size_t>(s));
             for (int32_t t = begin; t < end; ++t) {
