@@ -24,7 +24,7 @@ using ops::cuda::RowTable;
 using ops::cuda::StepView;
 
 // SMs that copies between store and staging pages take beside a prompt's products.
-constexpr int32_t kStagingSms = 10;
+constexpr int32_t kStagingSms = 6;
 
 ops::cuda::LiteShape MakeLiteShape(const Shape& shape) {
   return {.kv_heads = static_cast<int32_t>(shape.layout.kv_heads),
