@@ -617,10 +617,12 @@ void CudaLiteCache::AttendPrompt(Stream& stream, int64_t index, int64_t sequence
   };
   if (offloaded) {
     ops::cuda::KeepLastQueries(stream, step, lite_shape_, layer, q);
+    const RowTable staging = Staging(index, set);
     if (out == nullptr) {
-      ops::cuda::AppendRows(stream, step, kv_heads, layer.store, k, v);
+      // As they are on the device, then as the store has them: what a chunk that attends does.
+      ops::cuda::AppendRows(stream, step, kv_heads, staging, k, v);
+      ops::cuda::CopyRows(stream, step, kv_heads, staging, layer.store, {.kind = RowRange::kNew});
     } else {
-      const RowTable staging = Staging(index, set);
       link_.Join(stream, kFetched + set);
       ops::cuda::AppendRows(stream, step, kv_heads, staging, k, v);
       // The other set is free for the next turn: the last one attended it before this fork, and
