@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "base/error.h"
 #include "base/units.h"
 
 namespace litecache::kv {
@@ -13,6 +12,9 @@ namespace {
 
 using ops::cuda::kFlagStride;
 
+// What a thread gathers at a time: twice as much and half as much are as fast. Many of them keep
+// all threads busy for a head's rows, and a flag's way over the link does not count.
+constexpr size_t kChunkBytes = size_t{32} << 10;
 // SMs that wait for chunks and put them into slots.
 constexpr int32_t kDrainBlocks = 10;
 
@@ -20,11 +22,9 @@ constexpr int32_t kDrainBlocks = 10;
 
 CpuPush::CpuPush(CudaDevice& device, PinnedHost& host, const TransferOptions& options)
     : deadline_ns_(options.deadline_ns), lists_(device, host) {
-  LC_CHECK(options.chunk_bytes >= 4096 && options.chunk_bytes % 64 == 0);
-  const auto count =
-      static_cast<int32_t>(std::max<size_t>(options.ring_bytes / options.chunk_bytes, 1));
+  const auto count = static_cast<int32_t>(std::max<size_t>(options.ring_bytes / kChunkBytes, 1));
   const size_t flag_bytes = static_cast<size_t>(count) * kFlagStride * sizeof(uint64_t);
-  const size_t chunks_bytes = static_cast<size_t>(count) * options.chunk_bytes;
+  const size_t chunks_bytes = static_cast<size_t>(count) * kChunkBytes;
   why_no_bar_ = "not asked for";
   if (options.allow_bar) bar_ = CreateBarMapping(device, chunks_bytes + flag_bytes, &why_no_bar_);
   if (bar_ == nullptr) {
@@ -39,14 +39,14 @@ CpuPush::CpuPush(CudaDevice& device, PinnedHost& host, const TransferOptions& op
            .ready = reinterpret_cast<uint64_t*>(of_device + chunks_bytes),
            .consumed = consumed_.as<uint64_t>(),
            .count = count,
-           .chunk_bytes = options.chunk_bytes};
+           .chunk_bytes = kChunkBytes};
   const PushMemory memory = {
       .mailbox = &lists_.mailbox(),
       .chunks = of_host,
       .ready = reinterpret_cast<uint64_t*>(of_host + chunks_bytes),
       .consumed = consumed_.as<uint64_t>(),
       .count = count,
-      .chunk_bytes = options.chunk_bytes,
+      .chunk_bytes = kChunkBytes,
       .stores = bar_ != nullptr ? ops::CollectStores::kStreaming : ops::CollectStores::kCached};
   pusher_ = std::make_unique<RowPusher>(
       memory, options.threads > 0 ? options.threads : DefaultTransferThreads());

@@ -290,14 +290,15 @@ void CudaLiteCache::ReserveWork(int64_t sequences, int64_t context) {
 
 void CudaLiteCache::CheckTransfers() {
   const std::optional<std::string> failure = transfer_->Check();
-  const std::vector<SequenceId> suspects = std::exchange(running_, {});
-  if (!failure) return;
-  for (const SequenceId id : suspects) {
-    if (const auto found = sequences_.find(id); found != sequences_.end()) {
-      found->second.lost = *failure;
+  if (failure) {
+    for (const SequenceId id : running_) {
+      if (const auto found = sequences_.find(id); found != sequences_.end()) {
+        found->second.lost = *failure;
+      }
     }
   }
-  throw DeviceError(*failure);
+  if (issued_) running_.clear();
+  if (failure) throw DeviceError(*failure);
 }
 
 void CudaLiteCache::BeginStep(const Step& step) {
@@ -358,6 +359,7 @@ void CudaLiteCache::BeginStep(const Step& step) {
   context_ = ContextBucket(longest);
   ReserveWork(std::max<int64_t>(step.decode_rows, 1), context_);
   started_ = false;
+  issued_ = false;
   for (const StepSequence& part : step.sequences) running_.push_back(part.id);
   if (step.decode_rows > 0) transfer_->BeginStep();
   prepared_.assign(layers_.size(), 0);
@@ -668,6 +670,7 @@ void CudaLiteCache::StoreRows(Stream& stream, int64_t layer, const Step& step, c
 
 void CudaLiteCache::EndStep(const Step& step) {
   transfer_->EndStep();
+  issued_ = true;
   const Shape& shape = tiers_.shape;
   const auto heads = static_cast<uint64_t>(shape.layout.layers * shape.layout.kv_heads);
   for (const StepSequence& part : step.sequences) {

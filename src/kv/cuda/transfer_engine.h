@@ -51,11 +51,6 @@ struct TransferOptions {
   uint64_t deadline_ns = uint64_t{5} * 1000 * 1000 * 1000;
   // Of what cpu-push and copy keep between host and device.
   size_t ring_bytes = size_t{8} << 20;
-  // cpu-push: what a thread gathers at a time. Large enough that a flag's way over the link does
-  // not count, small enough that a head's rows occupy many threads.
-  size_t chunk_bytes = size_t{32} << 10;
-  // cpu-push: stores past the CPU's caches into a pinned ring, too.
-  bool streaming_stores = false;
   bool allow_bar = true;  // cpu-push: write GPU memory through GDRCopy where it is there
 };
 

@@ -1,14 +1,21 @@
 #include <cuda_bf16.h>
 #include <cuda_fp8.h>
 
+#include "ops/cuda/int4_rows.cuh"
 #include "ops/cuda/softmax_select.cuh"
 
 namespace litecache::ops::cuda {
 namespace {
 
-// Channels c and c + 1 of a key, c even.
-__device__ __forceinline__ float2 KeyPair(RowEncoding encoding, const std::byte* row, int32_t c) {
+// Channels c and c + 1 of a key, c even; of fp8 and int8 without the key's scale.
+__device__ __forceinline__ float2 KeyPair(RowEncoding encoding, const std::byte* row, int32_t d,
+                                          int32_t c) {
   switch (encoding) {
+    case RowEncoding::kInt4: {
+      const uint32_t codes = __ldcg(reinterpret_cast<const unsigned char*>(row) + c / 2);
+      const float2 range = Int4Range(row, d, 0, c / kInt4Group);
+      return {Int4Value(codes & 15, range), Int4Value(codes >> 4, range)};
+    }
     case RowEncoding::kBF16:
       return __bfloat1622float2(__ldcg(reinterpret_cast<const __nv_bfloat162*>(row) + c / 2));
     case RowEncoding::kF32: {
@@ -61,15 +68,15 @@ struct RowProducts {
       const std::byte* row = RowOf(*job.target.sequence, table, list, token);
       float sum[kHeads] = {};
       for (int32_t c = 2 * lane; c < d; c += 64) {
-        const float2 key = KeyPair(encoding, row, c);
+        const float2 key = KeyPair(encoding, row, d, c);
 #pragma unroll
         for (int j = 0; j < kHeads; ++j) {
           const float2 q = *reinterpret_cast<const float2*>(queries + (first_head + j) * d + c);
           sum[j] = fmaf(key.x, q.x, fmaf(key.y, q.y, sum[j]));
         }
       }
-      const float scale =
-          IsQuantized(encoding) ? __ldcg(reinterpret_cast<const float*>(row + 2 * d)) : 1.0f;
+      const bool has_scale = encoding == RowEncoding::kFp8 || encoding == RowEncoding::kInt8;
+      const float scale = has_scale ? __ldcg(reinterpret_cast<const float*>(row + 2 * d)) : 1.0f;
 #pragma unroll
       for (int j = 0; j < kHeads; ++j) {
         const float total = WarpSum(sum[j]) * scale;

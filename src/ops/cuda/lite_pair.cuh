@@ -12,12 +12,15 @@ namespace litecache::ops::cuda {
 constexpr unsigned kFullMask = 0xffffffffu;
 
 __device__ __forceinline__ bool IsQuantized(RowEncoding encoding) {
-  return encoding == RowEncoding::kFp8 || encoding == RowEncoding::kInt8;
+  return encoding >= RowEncoding::kFp8;
 }
 
 // RowFormat::row_bytes().
 __device__ __forceinline__ size_t RowBytes(const RowFormat& format) {
   const auto d = static_cast<size_t>(format.head_dim);
+  if (format.encoding == RowEncoding::kInt4) {
+    return 2 * ((d + 1) / 2 + 4 * ((d + kInt4Group - 1) / kInt4Group));
+  }
   if (IsQuantized(format.encoding)) return 2 * d + 16;
   return 2 * d * (format.encoding == RowEncoding::kBF16 ? 2 : 4);
 }

@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "base/error.h"
+#include "ops/cuda/int4_rows.cuh"
 #include "ops/cuda/lite_pair.cuh"
 #include "ops/row_format.h"
 
@@ -127,6 +128,60 @@ __device__ __forceinline__ void ExpandRows(int32_t rows, const RowFormat& from, 
   }
 }
 
+// Up to kInFlight rows in 4 bits, expanded: a lane has 8 codes, of one group.
+template <class Source, class Target>
+__device__ __forceinline__ void ExpandInt4(int32_t rows, int32_t d, RowEncoding to,
+                                           const Source& source, const Target& target) {
+  const int32_t lane = threadIdx.x % 32;
+  if (d % 8 != 0) {
+    for (int32_t r = 0; r < rows; ++r) {
+      const std::byte* row = source(r);
+      for (int32_t i = lane; i < 2 * d; i += 32) {
+        const int32_t part = i < d ? 0 : 1, c = i - part * d;
+        const uint32_t pair =
+            __ldcg(reinterpret_cast<const unsigned char*>(row) + part * (d / 2) + c / 2);
+        const float2 range = Int4Range(row, d, part, c / static_cast<int32_t>(kInt4Group));
+        StoreValue(target(r), to, i, Int4Value(c % 2 == 0 ? pair & 15 : pair >> 4, range));
+      }
+    }
+    return;
+  }
+  for (int32_t first = 8 * lane; first < 2 * d; first += 8 * 32) {
+    const int32_t part = first < d ? 0 : 1;
+    const int32_t group = (first - part * d) / static_cast<int32_t>(kInt4Group);
+    uint32_t codes[kInFlight];
+    float2 ranges[kInFlight];
+#pragma unroll
+    for (int r = 0; r < kInFlight; ++r) {
+      if (r >= rows) continue;
+      const std::byte* row = source(r);
+      codes[r] = __ldcg(reinterpret_cast<const uint32_t*>(row) + first / 8);
+      ranges[r] = Int4Range(row, d, part, group);
+    }
+#pragma unroll
+    for (int r = 0; r < kInFlight; ++r) {
+      if (r >= rows) continue;
+      float value[8];
+#pragma unroll
+      for (int i = 0; i < 8; ++i) value[i] = Int4Value(codes[r] >> 4 * i & 15, ranges[r]);
+      if (to == RowEncoding::kF32) {
+        auto* out = reinterpret_cast<float4*>(target(r)) + first / 4;
+        out[0] = {value[0], value[1], value[2], value[3]};
+        out[1] = {value[4], value[5], value[6], value[7]};
+        continue;
+      }
+      uint32_t packed[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const uint32_t low = __bfloat16_as_ushort(__float2bfloat16_rn(value[2 * i]));
+        const uint32_t high = __bfloat16_as_ushort(__float2bfloat16_rn(value[2 * i + 1]));
+        packed[i] = low | high << 16;
+      }
+      reinterpret_cast<uint4*>(target(r))[first / 8] = {packed[0], packed[1], packed[2], packed[3]};
+    }
+  }
+}
+
 // Rows a warp takes at a time: as many as its lanes have loads for.
 __device__ __forceinline__ int32_t RowsAtOnce(const RowFormat& from) {
   if (IsQuantized(from.encoding)) return kInFlight;
@@ -138,6 +193,10 @@ __device__ __forceinline__ int32_t RowsAtOnce(const RowFormat& from) {
 template <class Source, class Target>
 __device__ __forceinline__ void MoveSome(int32_t rows, const RowFormat& from, const RowFormat& to,
                                          const Source& source, const Target& target) {
+  if (from.encoding == RowEncoding::kInt4 && to.encoding != RowEncoding::kInt4) {
+    ExpandInt4(rows, static_cast<int32_t>(from.head_dim), to.encoding, source, target);
+    return;
+  }
   if (from.encoding != to.encoding) {
     ExpandRows(rows, from, to.encoding, source, target);
     return;
@@ -156,9 +215,10 @@ __device__ __forceinline__ void MoveSome(int32_t rows, const RowFormat& from, co
 inline void CheckMove(const RowFormat& from, const RowFormat& to) {
   LC_CHECK(from.head_dim == to.head_dim && from.head_dim >= 1 && from.head_dim <= 256,
            "head_dim {} and {}", from.head_dim, to.head_dim);
-  LC_CHECK(from.encoding == to.encoding ||
-               (from.encoding != RowEncoding::kInt4 && from.quantized() && !to.quantized()),
-           "rows are copied, or expanded from fp8 or int8");
+  LC_CHECK(from.encoding == to.encoding || (from.quantized() && !to.quantized()),
+           "rows are copied, or expanded from a quantized format");
+  LC_CHECK(from.encoding != RowEncoding::kInt4 || from.head_dim % 2 == 0,
+           "rows in 4 bits of an odd head_dim");
 }
 
 }  // namespace litecache::ops::cuda

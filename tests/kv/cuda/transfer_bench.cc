@@ -159,12 +159,6 @@ void BenchTransfer(Bench& bench) {
                         {.engine = "cpu-push", .threads = threads},
                         false});
   }
-  variants.push_back(
-      {"cpu-push, streaming stores", {.engine = "cpu-push", .streaming_stores = true}, false});
-  variants.push_back(
-      {"cpu-push, chunks of 16 KiB", {.engine = "cpu-push", .chunk_bytes = 16 << 10}, false});
-  variants.push_back(
-      {"cpu-push, chunks of 64 KiB", {.engine = "cpu-push", .chunk_bytes = 64 << 10}, false});
   for (const int threads : {4, 8}) {
     variants.push_back(
         {fmt::format("copy, {} threads", threads), {.engine = "copy", .threads = threads}, false});

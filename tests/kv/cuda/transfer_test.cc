@@ -30,9 +30,10 @@ class TransferTest : public ops::cuda::LiteTest {
     c.recent = Uniform(random, 1, 40);
     c.carry = Uniform(random, 0, 30);
     c.share = 0.3;
-    const RowEncoding stores[] = {RowEncoding::kBF16, RowEncoding::kFp8, RowEncoding::kInt8};
-    c.store = stores[round % 3];
-    if (round % 4 == 3) c.encoding = RowEncoding::kF32;
+    const RowEncoding stores[] = {RowEncoding::kBF16, RowEncoding::kFp8, RowEncoding::kInt8,
+                                  RowEncoding::kInt4};
+    c.store = stores[round % 4];
+    if (round % 3 == 2) c.encoding = RowEncoding::kF32;
     if (c.store == RowEncoding::kBF16) c.store = c.encoding;
     for (int i = Uniform(random, 1, 5); i > 0; --i) {
       c.past.push_back(Uniform(random, 0, 2) == 0 ? Uniform(random, 1, 120)
@@ -148,7 +149,7 @@ class TransferEngines : public TransferTest, public ::testing::WithParamInterfac
 
 TEST_P(TransferEngines, MoveWhatGpuPullMoves) {
   Random random = testing::TestRandom(51);
-  for (int round = 0; round < 15; ++round) {
+  for (int round = 0; round < 20; ++round) {
     const LiteCase c = RandomCase(random, round);
     Build(random, c);
     TransferOptions options;

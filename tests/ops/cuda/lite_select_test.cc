@@ -394,10 +394,10 @@ TEST_F(LiteSelectTest, HashedSoftmaxSelection) {
 TEST_F(LiteSelectTest, ExactSelection) {
   Random random = testing::TestRandom(13);
   const RowEncoding stores[] = {RowEncoding::kBF16, RowEncoding::kFp8, RowEncoding::kInt8,
-                                RowEncoding::kF32};
-  for (int round = 0; round < 8; ++round) {
+                                RowEncoding::kF32, RowEncoding::kInt4};
+  for (int round = 0; round < 10; ++round) {
     LiteCase c = RandomCase(random, round);
-    c.store = stores[round % 4];
+    c.store = stores[round % 5];
     if (c.store == RowEncoding::kF32) c.encoding = RowEncoding::kF32;
     for (int32_t& past : c.past) past = std::min(past, 1500);
     Build(random, c);

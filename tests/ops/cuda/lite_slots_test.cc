@@ -20,8 +20,9 @@ class LiteSlotsTest : public LiteTest {
     } else {
       c.share = 0.05 * (1 + round % 4);
     }
-    const RowEncoding stores[] = {RowEncoding::kBF16, RowEncoding::kFp8, RowEncoding::kInt8};
-    c.store = stores[round % 3];
+    const RowEncoding stores[] = {RowEncoding::kBF16, RowEncoding::kFp8, RowEncoding::kInt8,
+                                  RowEncoding::kInt4};
+    c.store = stores[round % 4];
     if (round % 5 == 4) c.encoding = RowEncoding::kF32;
     if (c.store == RowEncoding::kBF16) c.store = c.encoding;
     for (int i = Uniform(random, 1, 6); i > 0; --i) {

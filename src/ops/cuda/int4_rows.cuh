@@ -1,0 +1,31 @@
+// Rows in 4 bits (ops/row_format.h) of an even head_dim: a byte's two codes are of one part.
+#pragma once
+
+#include <cuda_fp16.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "ops/row_format.h"
+
+namespace litecache::ops::cuda {
+
+__device__ __forceinline__ int32_t Int4Groups(int32_t d) {
+  return (d + static_cast<int32_t>(kInt4Group) - 1) / static_cast<int32_t>(kInt4Group);
+}
+
+// Minimum and step of a group of K (part 0) or V.
+__device__ __forceinline__ float2 Int4Range(const std::byte* row, int32_t d, int32_t part,
+                                            int32_t group) {
+  // Two loads: rows lie at multiples of 2 bytes where head_dim is no multiple of 4.
+  const auto* halves =
+      reinterpret_cast<const unsigned short*>(row + d) + 2 * (part * Int4Groups(d) + group);
+  return {__half2float(__ushort_as_half(__ldcg(halves))),
+          __half2float(__ushort_as_half(__ldcg(halves + 1)))};
+}
+
+__device__ __forceinline__ float Int4Value(uint32_t code, float2 range) {
+  return fmaf(static_cast<float>(code), range.y, range.x);
+}
+
+}  // namespace litecache::ops::cuda
