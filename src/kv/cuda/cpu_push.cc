@@ -15,13 +15,11 @@ using ops::cuda::kFlagStride;
 // What a thread gathers at a time: twice as much and half as much are as fast. Many of them keep
 // all threads busy for a head's rows, and a flag's way over the link does not count.
 constexpr size_t kChunkBytes = size_t{32} << 10;
-// SMs that wait for chunks and put them into slots.
-constexpr int32_t kDrainBlocks = 10;
 
 }  // namespace
 
 CpuPush::CpuPush(CudaDevice& device, PinnedHost& host, const TransferOptions& options)
-    : deadline_ns_(options.deadline_ns), lists_(device, host) {
+    : deadline_ns_(options.deadline_ns), drain_blocks_(options.drain_blocks), lists_(device, host) {
   const auto count = static_cast<int32_t>(std::max<size_t>(options.ring_bytes / kChunkBytes, 1));
   const size_t flag_bytes = static_cast<size_t>(count) * kFlagStride * sizeof(uint64_t);
   const size_t chunks_bytes = static_cast<size_t>(count) * kChunkBytes;
@@ -73,7 +71,7 @@ void CpuPush::Move(Stream& stream, const ops::cuda::StepView& step,
   lists_.Enter(stream);
   ops::cuda::ListRows(stream, step, shape, layer, list);
   ops::cuda::DrainRows(stream, list, ring_, layer.store.format, layer.slots.format,
-                       static_cast<int32_t>(layer_index), deadline_ns_, kDrainBlocks);
+                       static_cast<int32_t>(layer_index), deadline_ns_, drain_blocks_);
   lists_.Leave(stream);
 }
 

@@ -35,6 +35,7 @@ class CpuPush final : public TransferEngine {
 
  private:
   uint64_t deadline_ns_;
+  int32_t drain_blocks_;
   bool ended_ = true;  // the step: threads may rest once the stream has been waited for
   TransferLists lists_;
   std::unique_ptr<BarMapping> bar_;  // null: the ring is pinned

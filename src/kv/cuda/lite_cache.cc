@@ -291,13 +291,14 @@ void CudaLiteCache::ReserveWork(int64_t sequences, int64_t context) {
 void CudaLiteCache::CheckTransfers() {
   const std::optional<std::string> failure = transfer_->Check();
   if (failure) {
-    for (const SequenceId id : running_) {
+    unchecked_.insert(unchecked_.end(), running_.begin(), running_.end());
+    for (const SequenceId id : unchecked_) {
       if (const auto found = sequences_.find(id); found != sequences_.end()) {
         found->second.lost = *failure;
       }
     }
   }
-  if (issued_) running_.clear();
+  unchecked_.clear();
   if (failure) throw DeviceError(*failure);
 }
 
@@ -359,7 +360,8 @@ void CudaLiteCache::BeginStep(const Step& step) {
   context_ = ContextBucket(longest);
   ReserveWork(std::max<int64_t>(step.decode_rows, 1), context_);
   started_ = false;
-  issued_ = false;
+  unchecked_.insert(unchecked_.end(), running_.begin(), running_.end());
+  running_.clear();
   for (const StepSequence& part : step.sequences) running_.push_back(part.id);
   if (step.decode_rows > 0) transfer_->BeginStep();
   prepared_.assign(layers_.size(), 0);
@@ -670,7 +672,6 @@ void CudaLiteCache::StoreRows(Stream& stream, int64_t layer, const Step& step, c
 
 void CudaLiteCache::EndStep(const Step& step) {
   transfer_->EndStep();
-  issued_ = true;
   const Shape& shape = tiers_.shape;
   const auto heads = static_cast<uint64_t>(shape.layout.layers * shape.layout.kv_heads);
   for (const StepSequence& part : step.sequences) {

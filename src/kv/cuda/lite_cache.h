@@ -159,10 +159,9 @@ class CudaLiteCache final : public Cache, public RowStore {
 
   // Of the step in progress.
   StepCheck check_;
-  // Its sequences, and those of steps before it that have not been checked.
-  std::vector<SequenceId> running_;
-  bool issued_ = true;  // all of it: the next check is the last
-  std::vector<StepSequence> fills_;  // its sequences whose slots Start() fills
+  std::vector<SequenceId> running_;    // its sequences
+  std::vector<SequenceId> unchecked_;  // of steps before it, since the last CheckTransfers()
+  std::vector<StepSequence> fills_;    // its sequences whose slots Start() fills
   bool started_ = false;
   std::vector<uint8_t> prepared_;  // layers that the branches refresh
   int64_t turns_ = 0;              // of chunks with the staging pages

@@ -51,6 +51,8 @@ struct TransferOptions {
   uint64_t deadline_ns = uint64_t{5} * 1000 * 1000 * 1000;
   // Of what cpu-push and copy keep between host and device.
   size_t ring_bytes = size_t{8} << 20;
+  // cpu-push: SMs that wait for chunks and put their rows into slots.
+  int32_t drain_blocks = 10;
   bool allow_bar = true;  // cpu-push: write GPU memory through GDRCopy where it is there
 };
 

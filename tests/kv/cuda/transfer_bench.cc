@@ -159,6 +159,14 @@ void BenchTransfer(Bench& bench) {
                         {.engine = "cpu-push", .threads = threads},
                         false});
   }
+  for (const int blocks : {10, 16, 24}) {
+    for (const size_t megabytes : {1, 2, 8}) {
+      variants.push_back(
+          {fmt::format("cpu-push, {} SMs, {} MiB", blocks, megabytes),
+           {.engine = "cpu-push", .ring_bytes = megabytes << 20, .drain_blocks = blocks},
+           false});
+    }
+  }
   for (const int threads : {4, 8}) {
     variants.push_back(
         {fmt::format("copy, {} threads", threads), {.engine = "copy", .threads = threads}, false});
