@@ -19,6 +19,7 @@
 
 #include "litecache/kv_options.h"
 #include "litecache/kv_stats.h"
+#include "litecache/named_bytes.h"
 
 namespace litecache {
 
@@ -137,7 +138,11 @@ class RequestHandle {
 
 // Where the memory goes; made once at start.
 struct MemoryPlan {
-  uint64_t total = 0;  // budget
+  uint64_t total = 0;  // budget, of both memories together where there are two
+  // With a GPU: the budget of its memory (weights, buffers, the device's part of KV), and of the
+  // host's (the host store). One memory: both 0.
+  uint64_t device_total = 0;
+  uint64_t host_total = 0;
   uint64_t weights = 0;
   // The weights stay in their files, mapped into memory: they live in the system's page cache,
   // which may drop and read them again under pressure, and other processes share them.
@@ -148,6 +153,8 @@ struct MemoryPlan {
   uint64_t kv_per_token = 0;
   // What a sequence of largest_context tokens takes.
   kv::TierBytes kv_largest;
+  // Its part on the device, by what it is for; empty for policies that do not say.
+  std::vector<NamedBytes> kv_parts;
   std::string kv_policy;
   std::string kv_device_holds;  // what the device's part of KV is for, in words
   std::string retriever;        // empty for policy full

@@ -53,7 +53,11 @@ Machine OpenMachine(const std::string& name, int threads) {
   if (name == "auto") {
     const CudaDevices found = FindCudaDevices();
     if (found.devices.empty()) {
-      SPDLOG_INFO("no GPU is used: {}", found.why_none);
+      if (found.driver) {
+        SPDLOG_WARN("this runs on the CPU: {}", found.why_none);
+      } else {
+        SPDLOG_INFO("this runs on the CPU: {}", found.why_none);
+      }
     } else {
       machine.gpu = OpenGpu(0);
     }

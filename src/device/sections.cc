@@ -45,8 +45,8 @@ struct SectionTimer::Marks {
 };
 
 std::string_view Name(Section section) {
-  constexpr std::string_view kNames[kSections] = {"rest",      "products", "management",
-                                                  "retrieval", "transfer", "attention"};
+  constexpr std::string_view kNames[kSections] = {
+      "rest", "products", "management", "retrieval", "transfer", "attention", "imposed"};
   return kNames[static_cast<size_t>(section)];
 }
 

@@ -17,6 +17,7 @@
 #include "base/units.h"
 #include "device/machine.h"
 #include "engine/core.h"
+#include "engine/gpu_speed.h"
 #include "engine/kv_profile.h"
 #include "engine/memory_plan.h"
 #include "io/generation_config.h"
@@ -122,7 +123,9 @@ class EngineImpl final : public Engine {
  public:
   EngineImpl(Parts parts, const EngineOptions& options)
       : parts_(std::move(parts)),
-        profile_(engine::LoadProfile(options.kv, parts_.directory, Layout())),
+        profile_(engine::WithMeasuredSpeed(
+            engine::LoadProfile(options.kv, parts_.directory, Layout()), options.kv,
+            parts_.machine.compute(), *parts_.stream, *parts_.decoder)),
         cache_plan_(
             kv::MakeCachePlan(Layout(), options.kv, profile_, parts_.machine.compute().type())),
         plan_(MakePlan(options)),  // may take resident heads back
@@ -225,11 +228,11 @@ class EngineImpl final : public Engine {
     request.weights = parts_.decoder->weight_bytes();
     request.weights_mapped = parts_.weights_mapped;
     // A sampling thread keeps two rows of its own: adjusted logits and weights.
-    request.buffers =
-        parts_.decoder->WorkspaceBytes(rows, logit_rows) +
-        static_cast<uint64_t>(logit_rows + 2 * parts_.machine.cpu->pool().size()) *
-            logit_row_bytes +
-        ScratchBytes(options, rows);
+    request.buffers = parts_.decoder->WorkspaceBytes(rows, logit_rows) +
+                      static_cast<uint64_t>(logit_rows + 2 * parts_.machine.cpu->pool().size()) *
+                          logit_row_bytes +
+                      ScratchBytes(options, rows);
+    request.two_memories = parts_.gpu_budget > 0;
     request.device = parts_.gpu_budget > 0 ? parts_.gpu_budget : options.kv.device_memory;
     request.host = options.kv.host_memory > 0 || parts_.gpu_budget == 0 ? options.kv.host_memory
                                                                         : parts_.budget;
@@ -290,7 +293,8 @@ std::unique_ptr<Engine> Engine::Load(const std::string& model, const EngineOptio
   parts.directory = io::ResolveModelDirectory(model);
   parts.identity = [directory = parts.directory] { return model::Fingerprint(directory); };
   const auto config = model::ModelConfig::FromFile(parts.directory / "config.json");
-  engine::CheckWeightsFit(model, EstimateWeights(config, options), parts.weights_budget());
+  engine::CheckWeightsFit(model, EstimateWeights(config, options), parts.weights_budget(),
+                          parts.gpu_budget > 0);
   // The small files first: their errors come at once, not after gigabytes have been read.
   if (std::filesystem::exists(parts.directory / "tokenizer.json")) {
     parts.tokenizer = tokenizer::Tokenizer::FromDirectory(parts.directory);
@@ -321,7 +325,8 @@ std::unique_ptr<Engine> Engine::Random(const std::string& shape, uint64_t seed,
   Parts parts = Begin(options, shape);
   parts.identity = [shape, seed] { return fmt::format("random {} {}", shape, seed); };
   const auto config = model::ModelConfig::FromShapeName(shape);
-  engine::CheckWeightsFit(shape, EstimateWeights(config, options), parts.weights_budget());
+  engine::CheckWeightsFit(shape, EstimateWeights(config, options), parts.weights_budget(),
+                          parts.gpu_budget > 0);
   model::LoadOptions load;
   load.compute_f32 = options.dtype == "f32";
   parts.decoder = model::RandomDecoder(parts.machine.compute(), config, seed, load);

@@ -10,12 +10,12 @@
 
 namespace litecache::engine {
 
-void CheckWeightsFit(const std::string& model, uint64_t weights, uint64_t total) {
+void CheckWeightsFit(const std::string& model, uint64_t weights, uint64_t total, bool of_gpu) {
   if (weights < total) return;
   throw CapacityError(
-      "the weights of {} take {}, but the memory budget is {}: raise the budget, or use a smaller "
-      "model",
-      model, FormatBytes(weights), FormatBytes(total));
+      "the weights of {} take {}, but the {} is {}: raise the budget, or use a smaller model",
+      model, FormatBytes(weights), of_gpu ? "budget of GPU memory" : "memory budget",
+      FormatBytes(total));
 }
 
 namespace {
@@ -56,6 +56,39 @@ kv::TierBytes SplitKv(const kv::TierBytes& caps, uint64_t left, const kv::TierBy
   return kv;
 }
 
+// Why a context of `least` tokens does not fit, in the names of the memories there are.
+[[noreturn]] void Refuse(const MemoryRequest& request, const MemoryPlan& plan,
+                         const kv::TierBytes& caps, const kv::TierBytes& needed, int64_t largest) {
+  const std::string what = request.wanted_context > 0
+                               ? fmt::format("for the context of {} are", request.wanted_context)
+                               : std::string("at least are");
+  const char* hint = request.wanted_context > 0 ? " or lower the context" : "";
+  if (!request.two_memories) {
+    throw CapacityError(
+        "{} does not fit: of the memory budget of {}{} the weights take {} and the buffers {}, "
+        "which leaves {} for KV, {} tokens; {} {} needed: raise the budget{}",
+        request.model, FormatBytes(plan.total),
+        request.device > 0 ? fmt::format(" ({} on the device)",
+                                         FormatBytes(std::min(request.device, request.total)))
+                           : "",
+        FormatBytes(plan.weights), FormatBytes(plan.buffers),
+        kv::FormatTiers({caps.device, needed.host > 0 ? caps.host : 0}), largest, what,
+        kv::FormatTiers(needed), hint);
+  }
+  const bool device_short = needed.device > caps.device, host_short = needed.host > caps.host;
+  const char* flags = device_short && host_short ? "--device-memory and --memory"
+                      : device_short             ? "--device-memory"
+                                                 : "--memory (or --host-memory)";
+  throw CapacityError(
+      "{} does not fit: of {} of GPU memory the weights take {} and the buffers {}, which leaves "
+      "{} "
+      "for KV; {} of host memory are for the host store; {} tokens fit; {} {} of GPU memory and {} "
+      "of host memory needed: raise {}{}",
+      request.model, FormatBytes(plan.device_total), FormatBytes(plan.weights),
+      FormatBytes(plan.buffers), FormatBytes(caps.device), FormatBytes(caps.host), largest, what,
+      FormatBytes(needed.device), FormatBytes(needed.host), flags, hint);
+}
+
 }  // namespace
 
 MemoryPlan MakeMemoryPlan(const MemoryRequest& request) {
@@ -63,7 +96,8 @@ MemoryPlan MakeMemoryPlan(const MemoryRequest& request) {
     throw InvalidArgument("max_context = {} is not between 1 and the {} tokens {} can reach",
                           request.wanted_context, request.model_context, request.model);
   }
-  CheckWeightsFit(request.model, request.weights, request.total);
+  CheckWeightsFit(request.model, request.weights,
+                  request.two_memories ? request.device : request.total, request.two_memories);
   const int64_t context =
       request.wanted_context > 0 ? request.wanted_context : request.model_context;
   kv::CachePlan& cache = *request.cache;
@@ -72,18 +106,25 @@ MemoryPlan MakeMemoryPlan(const MemoryRequest& request) {
   const uint64_t device =
       request.device > 0 ? std::min(request.device, request.total) : request.total;
   const uint64_t host = request.host > 0 ? request.host : left;
-  const kv::TierBytes caps{std::min(Minus(device, fixed), left), std::min(host, left)};
+  const kv::TierBytes caps{std::min(Minus(device, fixed), left),
+                           request.two_memories ? host : std::min(host, left)};
   const auto fits = [&](const kv::TierBytes& cost) {
-    return cost.FitsIn(caps) && cost.total() <= left;
+    return cost.FitsIn(caps) && (request.two_memories || cost.total() <= left);
   };
   const int64_t least = request.wanted_context > 0 ? request.wanted_context : 1;
   int64_t largest = LargestContext(cache, context, fits);
-  while (largest < least && cache.DropResidentHead()) {
+  // An offloaded head takes less of the device and more of the host.
+  while (largest < least && cache.BytesFor(least).device > caps.device &&
+         cache.DropResidentHead()) {
     largest = LargestContext(cache, context, fits);
   }
 
   MemoryPlan plan;
   plan.total = request.total;
+  if (request.two_memories) {
+    plan.device_total = request.device;
+    plan.host_total = request.host;
+  }
   plan.weights = request.weights;
   plan.weights_mapped = request.weights_mapped;
   plan.buffers = request.buffers;
@@ -91,24 +132,13 @@ MemoryPlan MakeMemoryPlan(const MemoryRequest& request) {
   plan.kv_device_holds = cache.DeviceHolds();
   plan.kv_per_token = cache.layout().token_bytes();
   plan.context_limit = context;
-  if (largest < least) {
-    const kv::TierBytes needed = cache.BytesFor(least);
-    throw CapacityError(
-        "{} does not fit: of the memory budget of {}{} the weights take {} and the buffers {}, "
-        "which leaves {} for KV, {} tokens; {} {} needed: raise the budget{}",
-        request.model, FormatBytes(plan.total),
-        request.device > 0 ? fmt::format(" ({} on the device)", FormatBytes(device)) : "",
-        FormatBytes(plan.weights), FormatBytes(plan.buffers),
-        kv::FormatTiers({caps.device, needed.host > 0 ? caps.host : 0}), largest,
-        kv::FormatTiers(needed),
-        request.wanted_context > 0 ? fmt::format("for the context of {} are", context)
-                                   : std::string("at least are"),
-        request.wanted_context > 0 ? " or lower the context" : "");
-  }
-  plan.kv = SplitKv(caps, left, cache.BytesFor(largest), static_cast<uint64_t>(request.max_batch));
+  if (largest < least) Refuse(request, plan, caps, cache.BytesFor(least), largest);
+  plan.kv = SplitKv(caps, request.two_memories ? caps.total() : left, cache.BytesFor(largest),
+                    static_cast<uint64_t>(request.max_batch));
   plan.largest_context = LargestContext(
       cache, context, [&](const kv::TierBytes& cost) { return cost.FitsIn(plan.kv); });
   plan.kv_largest = cache.BytesFor(plan.largest_context);
+  plan.kv_parts = cache.DeviceParts(plan.largest_context);
   return plan;
 }
 
@@ -122,21 +152,41 @@ std::string MemoryPlan::ToString() const {
     text += fmt::format("  {:<10}{:>10}{}{}\n", name, FormatBytes(bytes),
                         remark.empty() ? "" : "  ", remark);
   };
-  text += fmt::format("Memory budget {}\n", FormatBytes(total));
+  const bool two = device_total > 0;
+  text += fmt::format("{} {}\n", two ? "GPU memory" : "Memory budget",
+                      FormatBytes(two ? device_total : total));
   line("weights", weights,
        weights_mapped ? "mapped from the files: the system's page cache holds them" : "");
   line("buffers", buffers, "activations, logits and scratch of the largest step");
   if (kv.host == 0) {
     line("KV cache", kv.device, kv_device_holds);
   } else {
+    std::string parts;
+    for (const NamedBytes& part : kv_parts) {
+      parts +=
+          fmt::format("{}{} {}", parts.empty() ? "" : ", ", part.name, FormatBytes(part.bytes));
+    }
     line("KV device", kv.device,
          fmt::format("{} for {} tokens: {}", FormatBytes(kv_largest.device), largest_context,
-                     kv_device_holds));
+                     parts.empty() ? kv_device_holds : parts));
+  }
+  const auto unused = [&](uint64_t budget, uint64_t taken) {
+    line("unused", budget > taken ? budget - taken : 0, "");
+  };
+  const auto store = [&] {
     line("KV host", kv.host,
          fmt::format("{} for {} tokens: the host store", FormatBytes(kv_largest.host),
                      largest_context));
+  };
+  if (two) {
+    unused(device_total, weights + buffers + kv.device);
+    text += fmt::format("Host memory {}\n", FormatBytes(host_total));
+    if (kv.host > 0) store();
+    unused(host_total, kv.host);
+  } else {
+    if (kv.host > 0) store();
+    unused(total, weights + buffers + kv.total());
   }
-  line("unused", total - weights - buffers - kv.total(), "");
   text += fmt::format("Largest context {} tokens ({})\n", largest_context,
                       largest_context < context_limit ? "what the memory allows"
                                                       : "the limit of the model or of the options");

@@ -10,10 +10,13 @@
 namespace litecache::engine {
 
 struct MemoryRequest {
-  std::string model;               // for messages
-  uint64_t total = 0;              // budget of both tiers together, in bytes
-  uint64_t device = 0;             // cap of weights, buffers and the device's part of KV; 0: total
-  uint64_t host = 0;               // cap of the host store; 0: total
+  std::string model;    // for messages
+  uint64_t total = 0;   // budget of both tiers together, in bytes
+  uint64_t device = 0;  // cap of weights, buffers and the device's part of KV; 0: total
+  uint64_t host = 0;    // cap of the host store; 0: total
+  // The tiers are two memories, a GPU's and the host's: device and host are their budgets, total
+  // is their sum, and what one of them leaves is of no use to the other.
+  bool two_memories = false;
   uint64_t weights = 0;            // bytes
   bool weights_mapped = false;     // files mapped into memory rather than copied
   uint64_t buffers = 0;            // activations, logits, sampling, scratch
@@ -31,7 +34,8 @@ struct MemoryRequest {
 MemoryPlan MakeMemoryPlan(const MemoryRequest& request);
 
 // Throws the CapacityError of MakeMemoryPlan for weights that alone pass the budget: asked before
-// they are read.
-void CheckWeightsFit(const std::string& model, uint64_t weights, uint64_t total);
+// they are read. of_gpu: total is of a GPU's memory.
+void CheckWeightsFit(const std::string& model, uint64_t weights, uint64_t total,
+                     bool of_gpu = false);
 
 }  // namespace litecache::engine

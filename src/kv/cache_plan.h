@@ -9,6 +9,7 @@
 #include "kv/head_plan.h"
 #include "kv/imposed_reuse.h"
 #include "litecache/kv_options.h"
+#include "litecache/named_bytes.h"
 
 namespace litecache::kv {
 
@@ -41,6 +42,8 @@ class CachePlan {
   virtual void Impose(std::shared_ptr<const ImposedReuse> reuse);
   // What the device's part of the KV memory holds, in words.
   virtual std::string DeviceHolds() const { return ""; }
+  // The device's part of BytesFor(tokens), by what it is for; empty where DeviceHolds() says it.
+  virtual std::vector<NamedBytes> DeviceParts(int64_t tokens) const { return {}; }
   // What the policy's settings came to, one line a fact; empty where the heads' roles say it.
   virtual std::vector<std::string> Notes() const { return {}; }
   // The plan may go; the cache keeps what it needs. Budgets are hard.

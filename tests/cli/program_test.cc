@@ -180,7 +180,36 @@ TEST(Program, InspectAsJson) {
   ASSERT_EQ(shape.exit_code, 0) << shape.err;
   EXPECT_EQ(nlohmann::json::parse(shape.out)["parameters"], 8030261248);  // as published
   EXPECT_EQ(RunProgram({"inspect", "--shape", "llama9"}).exit_code, 2);
+  const auto small = RunProgram({"inspect", "--shape", "llama3-8b", "--memory", "8GiB"});
+  EXPECT_EQ(small.exit_code, 0) << small.err;
+  EXPECT_THAT(small.out, HasSubstr("8.00 GiB"));
   EXPECT_EQ(RunProgram({"inspect"}).exit_code, 2);
+}
+
+// A plan for a GPU that this machine need not have.
+TEST(Program, InspectPlansTwoMemories) {
+  const std::vector<std::string> words = {"inspect", "--shape",         "llama3.1-8b", "--device",
+                                          "cuda",    "--kv-policy",     "litecache",   "--memory",
+                                          "20GiB",   "--device-memory", "24GiB"};
+  const auto text = RunProgram(words);
+  ASSERT_EQ(text.exit_code, 0) << text.err;
+  for (const char* part : {"GPU memory 24.0 GiB", "Host memory 20.0 GiB", "cached rows",
+                           "retriever metadata", "staging", "Largest context 131072"}) {
+    EXPECT_THAT(text.out, HasSubstr(part));
+  }
+  std::vector<std::string> json_words = words;
+  json_words.push_back("--json");
+  const auto json = nlohmann::json::parse(RunProgram(json_words).out)["memory"];
+  EXPECT_EQ(json["device_budget"], uint64_t{24} << 30);
+  EXPECT_EQ(json["host_budget"], uint64_t{20} << 30);
+  // 31 of 32 layers are offloaded: 124 KiB a token on the host.
+  json_words[8] = "4GiB";
+  const auto less = nlohmann::json::parse(RunProgram(json_words).out)["memory"];
+  EXPECT_NEAR(less["largest_context"].get<double>(), 4.0 * 1024 * 1024 / 124, 1024);
+  json_words.insert(json_words.end(), {"--max-context", "100000"});
+  const auto refused = nlohmann::json::parse(RunProgram(json_words).out)["memory"];
+  EXPECT_THAT(refused["error"].get<std::string>(), HasSubstr("of host memory"));
+  EXPECT_THAT(refused["error"].get<std::string>(), HasSubstr("--host-memory"));
 }
 
 TEST(Program, AModelThatDoesNotFitIsRefusedWithTheNumbers) {

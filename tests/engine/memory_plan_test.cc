@@ -90,6 +90,67 @@ TEST(MemoryPlan, RefusesWithTheNumbers) {
   EXPECT_THROW(MakeMemoryPlan(request), InvalidArgument);
 }
 
+// A GPU's memory and the host's: what one of them leaves is of no use to the other.
+TEST(MemoryPlan, TwoMemories) {
+  KvOptions options;
+  options.policy = "litecache";
+  options.retriever = "hata";
+  const auto cache = kv::MakeCachePlan(kLayout, options, nullptr, DeviceType::kCuda);
+  const kv::TierBytes needed = cache->BytesFor(50000);
+  uint64_t parts = 0;
+  for (const NamedBytes& part : cache->DeviceParts(50000)) parts += part.bytes;
+  EXPECT_EQ(parts, needed.device);
+
+  MemoryRequest request = Llama1B();
+  request.weights_mapped = false;
+  request.two_memories = true;
+  request.cache = cache.get();
+  request.policy = "litecache";
+  request.max_batch = 1;
+  request.device = request.weights + request.buffers + needed.device;
+  request.host = uint64_t{40} << 30;
+  request.total = request.device + request.host;
+  MemoryPlan plan = MakeMemoryPlan(request);  // the GPU's memory is what is short
+  EXPECT_GE(plan.largest_context, 50000);
+  EXPECT_LE(plan.weights + plan.buffers + plan.kv.device, request.device);
+  EXPECT_LT(cache->BytesFor(plan.largest_context + 1000).device, request.device);
+  std::string text = plan.ToString();
+  for (const char* part : {"GPU memory", "Host memory 40.0 GiB", "cached rows", "the host store"}) {
+    EXPECT_NE(text.find(part), std::string::npos) << part << " in\n" << text;
+  }
+
+  request.device = uint64_t{40} << 30;  // and here the host's
+  request.host = needed.host;
+  request.total = request.device + request.host;
+  plan = MakeMemoryPlan(request);
+  EXPECT_GE(plan.largest_context, 50000);
+  EXPECT_LE(plan.largest_context, 52000);
+  EXPECT_LE(plan.kv.host, needed.host);
+
+  const auto refusal = [&]() -> std::string {
+    try {
+      MakeMemoryPlan(request);
+      return "";
+    } catch (const CapacityError& error) {
+      return error.what();
+    }
+  };
+  request.wanted_context = 100000;
+  std::string message = refusal();
+  EXPECT_NE(message.find("of host memory needed: raise --memory"), std::string::npos) << message;
+  EXPECT_NE(message.find(fmt::format("{} tokens fit", plan.largest_context)), std::string::npos)
+      << message;
+  request.host = uint64_t{40} << 30;
+  request.device = request.weights + request.buffers + needed.device;
+  request.total = request.device + request.host;
+  message = refusal();
+  EXPECT_NE(message.find("raise --device-memory"), std::string::npos) << message;
+  request.device = request.weights / 2;
+  request.total = request.device + request.host;
+  message = refusal();
+  EXPECT_NE(message.find("GPU memory"), std::string::npos) << message;
+}
+
 // With a context that has to fit, resident heads go to the host one after the other.
 TEST(MemoryPlan, ResidentHeadsThatDoNotFitAreOffloaded) {
   KvOptions options;

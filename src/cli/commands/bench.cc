@@ -126,6 +126,7 @@ class BenchCommand final : public Command {
     Device& device = machine.compute();
     const auto stream = device.CreateStream();
     gpu_ = machine.gpu != nullptr;
+    threads_ = machine.cpu->pool().size();
     if (!gpu_) graphs_ = "on";  // there are none: once
     LoadModel(machine, contexts);
     MakePlans(device.type());
@@ -260,8 +261,9 @@ class BenchCommand final : public Command {
       throw InvalidArgument("--context {}: {} tokens are needed, and the model has a context of {}",
                             context, tokens, decoder_->config().max_context);
     }
-    const uint64_t fixed =
-        decoder_->weight_bytes() + decoder_->WorkspaceBytes(flags_.prefill_chunk, 1);
+    const uint64_t fixed = decoder_->weight_bytes() +
+                           decoder_->WorkspaceBytes(flags_.prefill_chunk, 1) +
+                           plan.cache->ScratchBytes(decode ? batch : 1, tokens, threads_);
     const auto kv_bytes = [&](int64_t length) {
       return runner.DecodeKvBytes(*plan.cache, decode ? batch : 1, length);
     };
@@ -498,6 +500,7 @@ class BenchCommand final : public Command {
   std::string graphs_ = "on";
 
   bool gpu_ = false;
+  int threads_ = 1;      // of the CPU
   uint64_t budget_ = 0;  // of both memories
   kv::TierBytes caps_;
   std::string name_;

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <filesystem>
+#include <utility>
 
 #include "base/units.h"
 #include "cli/command.h"
@@ -10,6 +11,9 @@
 #include "cli/options.h"
 #include "cli/output.h"
 #include "device/cpu/cpu_device.h"
+#include "device/cuda/cuda_devices.h"
+#include "engine/memory_plan.h"
+#include "kv/cache_plan.h"
 #include "model/config.h"
 #include "tokenizer/chat_template.h"
 #include "tokenizer/tokenizer.h"
@@ -96,9 +100,12 @@ class InspectCommand final : public Command {
   std::string Notes() const override {
     return "A model's weights are mapped, not read. For --shape nothing is allocated, and the "
            "plan\n"
-           "leaves the activations out.\n\n"
+           "leaves the activations out; with --device cuda and --device-memory it says what a GPU\n"
+           "would hold, on any machine.\n\n"
            "  litecache inspect --model DIR\n"
-           "  litecache inspect --shape llama3-8b --memory 24GiB --json\n";
+           "  litecache inspect --shape llama3-8b --memory 24GiB --json\n"
+           "  litecache inspect --shape llama3.1-8b --device cuda --device-memory 24GiB \\\n"
+           "    --memory 64GiB --kv-policy litecache\n";
   }
 
   void Declare(CLI::App& app) override {
@@ -140,6 +147,8 @@ class InspectCommand final : public Command {
     report.text += plan.ToString();
     report.json["memory"] = {
         {"budget", plan.total},
+        {"device_budget", plan.device_total},
+        {"host_budget", plan.host_total},
         {"weights", plan.weights},
         {"weights_mapped", plan.weights_mapped},
         {"buffers", plan.buffers},
@@ -173,36 +182,71 @@ class InspectCommand final : public Command {
     report->json["chat_template"] = has_template;
   }
 
+  // The budgets of the engine, which a machine without the GPU can be asked about as well.
+  void SetBudgets(engine::MemoryRequest* request, const KvOptions& options) const {
+    const auto most = [](uint64_t free) {
+      return static_cast<uint64_t>(0.9 * static_cast<double>(free));
+    };
+    request->host = flags_.memory.value > 0 ? flags_.memory.value
+                                            : most(CpuDevice(flags_.threads).Info().free_memory);
+    const CudaDevices found = FindCudaDevices();
+    request->two_memories =
+        flags_.device.starts_with("cuda") || (flags_.device == "auto" && !found.devices.empty());
+    request->device = options.device_memory;
+    if (!request->two_memories) {
+      request->total = std::exchange(request->host, options.host_memory);
+      return;
+    }
+    if (options.host_memory > 0) request->host = options.host_memory;
+    if (request->device == 0) {
+      if (found.devices.empty()) {
+        throw UsageError("--device {} without a GPU ({}) needs --device-memory", flags_.device,
+                         found.why_none);
+      }
+      request->device = most(found.devices.front().free_memory);
+    }
+    request->total = request->device + request->host;
+  }
+
   Report ShapeReport() const {
     const auto config = ModelConfig::FromShapeName(shape_);
     const bool f32 = flags_.dtype == "f32" || config.weight_dtype != DType::kBF16;
-    const uint64_t weights = static_cast<uint64_t>(config.parameters()) *
-                             SizeOf(flags_.dtype == "f32" ? DType::kF32 : config.weight_dtype);
-    const uint64_t per_token = config.kv_layout(f32 ? DType::kF32 : DType::kBF16).token_bytes();
-    // The engine's own default budget.
-    const uint64_t budget =
-        flags_.memory.value > 0
-            ? flags_.memory.value
-            : static_cast<uint64_t>(
-                  0.9 * static_cast<double>(CpuDevice(flags_.threads).Info().free_memory));
-    const uint64_t left = budget > weights ? budget - weights : 0;
-    const int64_t limit =
-        flags_.max_context.value > 0 ? flags_.max_context.value : config.max_context;
-    const int64_t context = std::min(static_cast<int64_t>(left / per_token), limit);
+    const kv::Layout layout = config.kv_layout(f32 ? DType::kF32 : DType::kBF16);
+    const KvOptions options = flags_.kv.ToKvOptions();
+    engine::MemoryRequest request;
+    request.model = shape_;
+    request.weights = static_cast<uint64_t>(config.parameters()) *
+                      SizeOf(flags_.dtype == "f32" ? DType::kF32 : config.weight_dtype);
+    SetBudgets(&request, options);
+    const auto cache = kv::MakeCachePlan(
+        layout, options, nullptr, request.two_memories ? DeviceType::kCuda : DeviceType::kCpu);
+    request.cache = cache.get();
+    request.policy = options.policy;
+    request.model_context = config.max_context;
+    request.wanted_context = flags_.max_context.value;
+    request.max_batch = flags_.max_batch;
     Report report;
-    report.text = shape_ + "\n" + ConfigText(config) +
-                  fmt::format(
-                      "Memory budget {}\n  {:<10}{:>10}\n  {:<10}{:>10} a token, {} for "
-                      "{} tokens\nLargest context {} tokens, activations not counted{}\n",
-                      FormatBytes(budget), "weights", FormatBytes(weights), "KV cache",
-                      FormatBytes(per_token), FormatBytes(per_token * static_cast<uint64_t>(limit)),
-                      limit, context, weights > budget ? ": the weights alone do not fit" : "");
+    report.text = shape_ + "\n" + ConfigText(config);
     report.json = ConfigJson(config);
     report.json["shape"] = shape_;
-    report.json["memory"] = {{"budget", budget},
-                             {"weights", weights},
-                             {"kv_per_token", per_token},
-                             {"largest_context", context}};
+    Json& memory = report.json["memory"];
+    memory = {{"budget", request.total},
+              {"weights", request.weights},
+              {"kv_per_token", layout.token_bytes()},
+              {"largest_context", 0}};
+    try {
+      const MemoryPlan plan = engine::MakeMemoryPlan(request);
+      report.text += plan.ToString() + "Activations are not counted.\n";
+      memory["device_budget"] = plan.device_total;
+      memory["host_budget"] = plan.host_total;
+      memory["largest_context"] = plan.largest_context;
+      for (const NamedBytes& part : plan.kv_parts) {
+        memory["kv_device_parts"][std::string(part.name)] = part.bytes;
+      }
+    } catch (const CapacityError& error) {
+      report.text += std::string(error.what()) + "\n";
+      memory["error"] = error.what();
+    }
     return report;
   }
 

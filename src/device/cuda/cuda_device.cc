@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <chrono>
+
 #include "base/units.h"
 #include "device/cuda/check.h"
 #include "device/cuda/cuda_devices.h"
@@ -50,8 +52,22 @@ CudaStream::~CudaStream() {
   cudaFree(arrivals_);
 }
 
+// To wake a thread takes tens of microseconds: waits that are expected to be short, by this
+// thread's last ones, are spun, longer ones are slept.
 void CudaStream::Synchronize() {
+  constexpr double kSpinSeconds = 1e-3;
+  thread_local double expected = 0;
+  const auto start = std::chrono::steady_clock::now();
+  const auto waited = [start] {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  };
+  if (expected < kSpinSeconds) {
+    while (waited() < kSpinSeconds && cudaStreamQuery(handle_) == cudaErrorNotReady) {
+    }
+    cudaGetLastError();  // "not ready" would be taken for the next launch's
+  }
   LC_CUDA(cudaStreamSynchronize(handle_));
+  expected = 0.5 * (expected + waited());
   for (size_t i = 0; i < checks_.size(); ++i) {
     if (const auto check = checks_[i].lock()) (*check)();
   }
@@ -107,6 +123,9 @@ CudaDevice::CudaDevice(int index) : index_(index) {
                                         found.devices.size()));
   }
   LC_CUDA(cudaSetDevice(index));
+  // A thread that waits for the GPU sleeps (Synchronize): the default spins, which is a core for
+  // all of a decode step.
+  if (cudaSetDeviceFlags(cudaDeviceScheduleBlockingSync) != cudaSuccess) cudaGetLastError();
   LC_CUDA(cudaDeviceGetAttribute(&sm_count_, cudaDevAttrMultiProcessorCount, index));
   int major = 0, minor = 0;
   LC_CUDA(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, index));

@@ -4,6 +4,29 @@
 
 namespace litecache {
 
+namespace {
+
+std::string Version(int version) {
+  return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
+}
+
+// In words that say what to do; nvcc 13 rejects fmt 9's compile-time format strings, so texts are
+// put together by hand.
+std::string WhyNone(cudaError_t error) {
+  int driver = 0;
+  if (cudaDriverGetVersion(&driver) != cudaSuccess || driver == 0) {
+    return "no NVIDIA driver is installed";
+  }
+  if (error == cudaSuccess || error == cudaErrorNoDevice) return "no NVIDIA GPU";
+  if (error == cudaErrorInsufficientDriver) {
+    return "the NVIDIA driver runs CUDA " + Version(driver) + ", and this program needs " +
+           Version(CUDART_VERSION) + ": update the driver";
+  }
+  return cudaGetErrorString(error);
+}
+
+}  // namespace
+
 CudaDevices FindCudaDevices() {
   CudaDevices found;
   int count = 0;
@@ -16,13 +39,13 @@ CudaDevices FindCudaDevices() {
     if (error == cudaSuccess) error = cudaSetDevice(i);
     if (error == cudaSuccess) error = cudaMemGetInfo(&free, &total);
     if (error != cudaSuccess) break;
-    // nvcc 13 rejects fmt 9's compile-time format strings, so the name is put together by hand.
     const std::string name = std::string(properties.name) + ", sm_" +
                              std::to_string(properties.major) + std::to_string(properties.minor);
     found.devices.push_back({name, total, free, properties.multiProcessorCount});
   }
-  if (error != cudaSuccess) found.why_none = cudaGetErrorString(error);
-  if (error == cudaSuccess && count == 0) found.why_none = "no NVIDIA GPU";
+  if (error != cudaSuccess || count == 0) found.why_none = WhyNone(error);
+  int driver = 0;
+  found.driver = cudaDriverGetVersion(&driver) == cudaSuccess && driver > 0;
   return found;
 }
 

@@ -12,6 +12,8 @@ struct CudaDevices {
   std::vector<DeviceInfo> devices;
   // Why there are none: "built without CUDA", or what the driver said. Empty when there are some.
   std::string why_none;
+  // This machine has an NVIDIA driver, so that no GPU is a surprise.
+  bool driver = false;
 };
 
 // Never throws and never initializes a context on a GPU beyond what asking for its memory takes.

@@ -455,7 +455,9 @@ void CudaLiteCache::LookUp(Stream& stream, int64_t index, const MatrixView& q) {
   const StepView step = block_.Decoding(context_);
   ops::cuda::Lookup(stream, step, lite_shape_, layer, aggregation_, q);
   if (imposed_steps_ > 0) {
+    Mark(stream, Section::kImposed);
     ops::cuda::ImposeHits(stream, step, lite_shape_, layer, Imposed(index));
+    Mark(stream, Section::kManagement);
   }
 }
 
@@ -465,10 +467,11 @@ void CudaLiteCache::Choose(Stream& stream, int64_t index, const ops::cuda::Selec
   const StepView step = block_.Decoding(context_);
   Mark(stream, Section::kRetrieval);
   scorer_->Select(stream, index, step, lite_shape_, layer, query, scratch);
-  Mark(stream, Section::kManagement);
   if (imposed_steps_ > 0 && !query.fill) {
+    Mark(stream, Section::kImposed);
     ops::cuda::ImposeOverlap(stream, step, lite_shape_, layer, Imposed(index), scratch);
   }
+  Mark(stream, Section::kManagement);
   ops::cuda::UpdateSlots(stream, step, lite_shape_, layer, delta_, query.fill, scratch);
 }
 

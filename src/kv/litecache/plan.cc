@@ -8,6 +8,7 @@
 #include "base/hash.h"
 #include "kv/cache_plan.h"
 #include "kv/cuda/create_lite_cache.h"
+#include "kv/cuda/scratch_plan.h"
 #include "kv/litecache/lite_cache.h"
 #include "kv/litecache/shape.h"
 #include "kv/retriever.h"
@@ -71,6 +72,11 @@ class LitePlan final : public CachePlan {
     return shape_.ForkBytesFor(shared, tokens);
   }
   uint64_t ScratchBytes(int64_t sequences, int64_t tokens, int threads) const override {
+    if constexpr (ops::cuda::kAvailable) {
+      if (device_ == DeviceType::kCuda) {
+        return CudaLiteScratchBytes(shape_, prefetch_, sequences, tokens);
+      }
+    }
     const Layout& layout = shape_.layout;
     // Prompts attend densely, sequences that decode over chosen rows.
     const auto attention = [&](int64_t decoding) {
@@ -83,6 +89,9 @@ class LitePlan final : public CachePlan {
   const HeadPlan* heads() const override { return &heads_; }
   std::string DeviceHolds() const override {
     return "cached and resident rows, retriever metadata";
+  }
+  std::vector<NamedBytes> DeviceParts(int64_t tokens) const override {
+    return shape_.DeviceParts(tokens);
   }
   std::string retriever() const override { return options_.retriever; }
   bool prefetches() const override { return prefetch_; }

@@ -55,8 +55,9 @@ void Refresher::Run(Stream& stream, int64_t layer, float scale, std::span<Refres
   Mark(stream, Section::kRetrieval);
   if (!selects_.empty()) retriever_.Select(stream, selects_);
   for (size_t i = 0; i < selects_.size(); ++i) updates_[selecting_[i]].count = selects_[i].count;
-  Mark(stream, Section::kManagement);
+  Mark(stream, Section::kImposed);
   ImposeOverlap(stream, work);
+  Mark(stream, Section::kManagement);
   UpdateSlots(stream, tiers_.geometry, delta_, updates_);
   for (size_t i = 0; i < work.size(); ++i) {
     const UpdateWork& update = updates_[i];

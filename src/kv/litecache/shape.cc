@@ -95,6 +95,20 @@ int64_t Shape::CacheSlots(int64_t n) const {
   return std::min(static_cast<int64_t>(slots), Candidates(n));
 }
 
+std::vector<NamedBytes> Shape::DeviceParts(int64_t tokens) const {
+  const auto bytes = [&](int64_t count) { return static_cast<uint64_t>(count) * pages.page_bytes; };
+  std::vector<NamedBytes> parts;
+  const auto add = [&](std::string_view name, int64_t count) {
+    if (count > 0) parts.push_back({name, bytes(count)});
+  };
+  add("cached rows", offloaded * SlotPages(tokens));
+  add("resident heads", resident * ResidentTable().BlocksFor(tokens));
+  add("retriever metadata", metadata * MetadataTable().BlocksFor(tokens));
+  add("labels", LabelPages());
+  add("staging of a prompt", StagingPages(tokens));
+  return parts;
+}
+
 TierBytes Shape::BytesFor(int64_t tokens) const { return ForkBytesFor(0, tokens); }
 
 TierBytes Shape::ForkBytesFor(int64_t shared, int64_t tokens) const {

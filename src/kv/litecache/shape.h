@@ -8,6 +8,7 @@
 #include "kv/head_plan.h"
 #include "kv/layout.h"
 #include "kv/retriever.h"
+#include "litecache/named_bytes.h"
 #include "ops/qsac_lookup.h"
 #include "ops/row_format.h"
 
@@ -101,6 +102,8 @@ struct Shape {
   }
 
   TierBytes BytesFor(int64_t tokens) const;
+  // BytesFor(tokens).device, by what it is for.
+  std::vector<NamedBytes> DeviceParts(int64_t tokens) const;
   TierBytes ForkBytesFor(int64_t shared, int64_t tokens) const;
 };
 

@@ -56,9 +56,21 @@ __global__ void __launch_bounds__(kTeamThreads, 1)
   const int32_t words = min((end + 31) / 32, max_words);
   for (int32_t w = thread; w < words; w += kTeamThreads) has[w] = 0;
   __syncthreads();
-  for (int32_t i = thread; i < used; i += kTeamThreads) {
-    const int32_t position = *SlotOf(s, layer.slots, list, shape.cache_begin + i).position;
-    if (position >= begin && position < end) atomicOr(has + position / 32, 1u << position % 32);
+  // Several loads of a thread at once: each is two, one after the other.
+  constexpr int kInFlight = 8;
+  for (int32_t i = thread; i < used; i += kInFlight * kTeamThreads) {
+    int32_t positions[kInFlight];
+#pragma unroll
+    for (int u = 0; u < kInFlight; ++u) {
+      const int32_t slot = i + u * kTeamThreads;
+      positions[u] =
+          slot < used ? *SlotOf(s, layer.slots, list, shape.cache_begin + slot).position : -1;
+    }
+#pragma unroll
+    for (int u = 0; u < kInFlight; ++u) {
+      const int32_t position = positions[u];
+      if (position >= begin && position < end) atomicOr(has + position / 32, 1u << position % 32);
+    }
   }
   __syncthreads();
   const int32_t a_thread = (words + kTeamThreads - 1) / kTeamThreads;

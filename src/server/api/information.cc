@@ -36,6 +36,8 @@ Json PropsJson(const ServedModel& model) {
   const Engine& engine = *model.engine;
   const MemoryPlan& plan = engine.memory_plan();
   Json memory = {{"total", plan.total},
+                 {"device_total", plan.device_total},
+                 {"host_total", plan.host_total},
                  {"weights", plan.weights},
                  {"weights_mapped", plan.weights_mapped},
                  {"buffers", plan.buffers},

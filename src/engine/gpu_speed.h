@@ -1,0 +1,19 @@
+// What a GPU and its link do a second, measured at start for the number of resident heads (CLO eq.
+// 12): a profile knows the machine it was made on.
+#pragma once
+
+#include <memory>
+
+#include "kv/profile.h"
+#include "litecache/kv_options.h"
+#include "model/decoder.h"
+
+namespace litecache::engine {
+
+// The profile with layer_seconds and link_bytes_per_second of this device, where the options ask
+// for the formula and the device is a GPU; else the profile as it is. Takes about a second.
+std::shared_ptr<const kv::Profile> WithMeasuredSpeed(std::shared_ptr<const kv::Profile> profile,
+                                                     const KvOptions& options, Device& device,
+                                                     Stream& stream, model::Decoder& decoder);
+
+}  // namespace litecache::engine
