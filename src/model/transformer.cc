@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "model/decoder_base.h"
-#include "ops/activation.h"
 #include "ops/embedding.h"
 #include "ops/gather.h"
 #include "ops/linear.h"
@@ -185,11 +184,17 @@ class TransformerDecoder final : public DecoderBase, private kv::KeyValueProject
 
   float Scale() const { return 1.0f / std::sqrt(static_cast<float>(config().head_dim)); }
 
-  // What follows the projection to queries or keys: the norm a head, and RoPE.
-  void Rotate(Stream& stream, const float* norm, const MatrixView& rotations, int64_t heads,
-              const MatrixView& x) const {
-    if (config().qk_norm) ops::RmsNorm(stream, x, norm, Epsilon(), heads, x);
-    ops::Rope(stream, x, rotations.Rows(0, x.rows), heads);
+  // What follows the projection to queries and keys: the norm a head, and RoPE.
+  void Rotate(Stream& stream, const MatrixView& rotations,
+              std::initializer_list<ops::ProjectedHeads> parts) const {
+    ops::RotateHeads(stream, {parts.begin(), parts.size()}, Epsilon(),
+                     rotations.Rows(0, parts.begin()->x.rows));
+  }
+  ops::ProjectedHeads Queries(const Layer& layer, const MatrixView& q) const {
+    return {.x = q, .heads = config().q_heads, .norm = layer.q_norm};
+  }
+  ops::ProjectedHeads Keys(const Layer& layer, const MatrixView& k) const {
+    return {.x = k, .heads = config().kv_heads, .norm = layer.k_norm};
   }
 
   // Before layer index - 1: what layer `index` will ask for, guessed from the input of the layer
@@ -203,19 +208,17 @@ class TransformerDecoder final : public DecoderBase, private kv::KeyValueProject
     const MatrixView q = a.q.Rows(0, rows);
     ops::RmsNorm(stream, a.x.Rows(0, rows), layer.input_norm, Epsilon(), 1, h);
     ops::Linear(stream, h, layer.q.weight, layer.q.bias, q);
-    Rotate(stream, layer.q_norm, a.rotations, config().q_heads, q);
+    Rotate(stream, a.rotations, {Queries(layer, q)});
     cache.Prefetch(stream, index, step, q, Scale());
   }
 
   // x -> attention (before the output projection).
   void Attend(Stream& stream, const kv::Step& step, int64_t index, kv::Cache& cache,
               const Activations& a) {
-    const ModelConfig& c = config();
     const Layer& layer = layers_[static_cast<size_t>(index)];
     ops::RmsNorm(stream, a.x, layer.input_norm, Epsilon(), 1, a.h);
     Multiply(stream, a.h, {Part(layer.q, a.q), Part(layer.k, a.k), Part(layer.v, a.v)});
-    Rotate(stream, layer.q_norm, a.rotations, c.q_heads, a.q);
-    Rotate(stream, layer.k_norm, a.rotations, c.kv_heads, a.k);
+    Rotate(stream, a.rotations, {Queries(layer, a.q), Keys(layer, a.k)});
     if (cache.WantsInputs()) cache.KeepInputs(stream, index, step, a.h, this);
     cache.Attend(stream, index, step, a.q, a.k, a.v, Scale(), a.attention);
   }
@@ -233,15 +236,14 @@ class TransformerDecoder final : public DecoderBase, private kv::KeyValueProject
     const auto rotations =
         MatrixView::Of(projected_rotations_.as<float>(), x.rows, config().head_dim);
     ops::RopeRotations(stream, positions, rope_.inv_freq(), rope_.attention_factor(), rotations);
-    Rotate(stream, layer.k_norm, rotations, config().kv_heads, k);
+    Rotate(stream, rotations, {Keys(layer, k)});
   }
 
   // x += o(attention); x += down(silu(gate(norm(x))) * up(norm(x))).
   void FeedForward(Stream& stream, const Layer& layer, const Activations& a) const {
     ops::Linear(stream, a.attention, layer.o.weight, layer.o.bias, a.x, ops::Epilogue::kAdd);
     ops::RmsNorm(stream, a.x, layer.post_norm, Epsilon(), 1, a.h);
-    Multiply(stream, a.h, {Part(layer.gate, a.gate), Part(layer.up, a.up)});
-    ops::SiluMul(stream, a.gate, a.up, a.gate);
+    ops::GatedLinear(stream, a.h, Part(layer.gate, a.gate), Part(layer.up, a.up));
     ops::Linear(stream, a.gate, layer.down.weight, layer.down.bias, a.x, ops::Epilogue::kAdd);
   }
 

@@ -1,6 +1,7 @@
 #include "ops/linear.h"
 
 #include "device/sections.h"
+#include "ops/activation.h"
 #include "ops/cpu/ops.h"
 #include "ops/cuda/available.h"
 #include "ops/cuda/dense.h"
@@ -31,6 +32,19 @@ void Linear(Stream& stream, const MatrixView& x, const MatrixView& weight, const
             const MatrixView& y, Epilogue epilogue) {
   const LinearPart part{.weight = weight, .bias = bias, .y = y};
   Linear(stream, x, {&part, 1}, epilogue);
+}
+
+void GatedLinear(Stream& stream, const MatrixView& x, const LinearPart& gate,
+                 const LinearPart& up) {
+  if constexpr (cuda::kAvailable) {
+    if (cuda::RunsHere(stream)) {
+      const SectionScope section(stream, Section::kProducts);
+      return cuda::GatedLinear(stream, x, gate, up);
+    }
+  }
+  const LinearPart parts[] = {gate, up};
+  Linear(stream, x, parts);
+  SiluMul(stream, gate.y, up.y, gate.y);
 }
 
 uint64_t LinearScratchBytes(int64_t rows, int64_t depth, int threads) {

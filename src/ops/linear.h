@@ -39,6 +39,10 @@ void Linear(Stream& stream, const MatrixView& x, const MatrixView& weight, const
 void Linear(Stream& stream, const MatrixView& x, std::span<const LinearPart> parts,
             Epilogue epilogue = Epilogue::kStore);
 
+// The feed-forward block's gate: gate.y = silu(x gate^T) * (x up^T), biases added before. The two
+// weights have the same shape; up.y is scratch of gate.y's shape and dtype.
+void GatedLinear(Stream& stream, const MatrixView& x, const LinearPart& gate, const LinearPart& up);
+
 // Memory that products of up to `rows` rows, with weights of up to `depth` inputs, keep on the
 // CPU's threads; oneDNN's own (a slice's packed weights a thread) not counted.
 uint64_t LinearScratchBytes(int64_t rows, int64_t depth, int threads);

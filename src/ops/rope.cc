@@ -3,6 +3,7 @@
 #include "ops/cpu/ops.h"
 #include "ops/cuda/available.h"
 #include "ops/cuda/dense.h"
+#include "ops/norm.h"
 
 namespace litecache::ops {
 
@@ -32,6 +33,17 @@ void Rope(Stream& stream, const MatrixView& x, const MatrixView& rotations, int6
     if (cuda::RunsHere(stream)) return cuda::Rope(stream, x, rotations, heads);
   }
   cpu::Rope(AsCpu(stream).pool(), x, rotations, heads);
+}
+
+void RotateHeads(Stream& stream, std::span<const ProjectedHeads> parts, float norm_eps,
+                 const MatrixView& rotations) {
+  if constexpr (cuda::kAvailable) {
+    if (cuda::RunsHere(stream)) return cuda::RotateHeads(stream, parts, norm_eps, rotations);
+  }
+  for (const auto& [x, heads, norm] : parts) {
+    if (norm != nullptr) RmsNorm(stream, x, norm, norm_eps, heads, x);
+    Rope(stream, x, rotations, heads);
+  }
 }
 
 }  // namespace litecache::ops

@@ -23,4 +23,17 @@ void RopeRotations(Stream& stream, std::span<const int32_t> positions,
 // with c = rotations[t][i], s = rotations[t][half + i].
 void Rope(Stream& stream, const MatrixView& x, const MatrixView& rotations, int64_t heads);
 
+// Queries or keys as their projection leaves them: x [T, heads * head_dim] f32.
+struct ProjectedHeads {
+  MatrixView x;
+  int64_t heads = 0;
+  const float* norm = nullptr;  // [head_dim] f32: weights of an RmsNorm a head, or none
+};
+
+// What stands between projection and attention, in place: where there is one, the norm of each head
+// (norm.h), then Rope. Of several matrices at once: kernels for a few rows are too short to be
+// launched alone.
+void RotateHeads(Stream& stream, std::span<const ProjectedHeads> parts, float norm_eps,
+                 const MatrixView& rotations);
+
 }  // namespace litecache::ops

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "ops/norm.h"
 #include "ops/ops_testing.h"
 
 namespace litecache::ops {
@@ -51,6 +52,28 @@ TEST(Rope, MatchesDoublePrecisionUpToAMillion) {
       }
     }
   }
+}
+
+TEST(RotateHeads, NormsThenRotatesEachMatrix) {
+  Random random(23);
+  CpuDevice device(2);
+  auto stream = device.CreateStream();
+  constexpr int64_t kTokens = 5, kDim = 24;
+  const Matrix rotations = Matrix::Normal(random, DType::kF32, kTokens, kDim);
+  const Matrix norm = Matrix::Normal(random, DType::kF32, 1, kDim);
+  Matrix q = Matrix::Normal(random, DType::kF32, kTokens, 3 * kDim, 2);
+  Matrix k = Matrix::Normal(random, DType::kF32, kTokens, kDim);
+  const Matrix want_q = q, want_k = k;
+  RmsNorm(*stream, want_q.view(), norm.view().Row<float>(0), 1e-5f, 3, want_q.view());
+  Rope(*stream, want_q.view(), rotations.view(), 3);
+  Rope(*stream, want_k.view(), rotations.view(), 1);
+  const ProjectedHeads parts[] = {
+      {.x = q.view(), .heads = 3, .norm = norm.view().Row<float>(0)},
+      {.x = k.view(), .heads = 1},
+  };
+  RotateHeads(*stream, parts, 1e-5f, rotations.view());
+  EXPECT_TRUE(SameBits(q, want_q));
+  EXPECT_TRUE(SameBits(k, want_k));
 }
 
 TEST(Rope, ResultsDoNotDependOnTheNumberOfThreads) {

@@ -1,6 +1,7 @@
 #include "device/cuda/check.h"
 #include "device/cuda/cuda_device.h"
 #include "ops/cuda/dense.h"
+#include "ops/cuda/overlap.cuh"
 #include "ops/cuda/vectors.cuh"
 
 namespace litecache::ops::cuda {
@@ -17,6 +18,8 @@ dim3 GridOf(const MatrixView& m, int width) {
 template <typename In, typename Out, int kWidth>
 __global__ void SiluMulKernel(const In* gate, int64_t gate_stride, const In* up, int64_t up_stride,
                               Out* y, int64_t y_stride, int64_t cols) {
+  LetNextKernelStart();
+  WaitForKernelBefore();
   const int64_t r = blockIdx.x;
   for (int64_t c = (int64_t{blockIdx.y} * kThreads + threadIdx.x) * kWidth; c < cols;
        c += int64_t{gridDim.y} * kThreads * kWidth) {
@@ -34,6 +37,8 @@ __global__ void SiluMulKernel(const In* gate, int64_t gate_stride, const In* up,
 
 template <typename T, int kWidth>
 __global__ void ReluKernel(T* x, int64_t stride, int64_t cols) {
+  LetNextKernelStart();
+  WaitForKernelBefore();
   const int64_t r = blockIdx.x;
   for (int64_t c = (int64_t{blockIdx.y} * kThreads + threadIdx.x) * kWidth; c < cols;
        c += int64_t{gridDim.y} * kThreads * kWidth) {
@@ -55,9 +60,9 @@ void SiluMul(Stream& stream, const MatrixView& gate, const MatrixView& up, const
            gate.cols == up.cols && gate.cols == y.cols);
   if (y.rows == 0 || y.cols == 0) return;
   const auto launch = [&]<typename In, typename Out, int kWidth>() {
-    SiluMulKernel<In, Out, kWidth><<<GridOf(y, kWidth), kThreads, 0, AsCuda(stream).handle()>>>(
-        gate.Row<const In>(0), gate.stride, up.Row<const In>(0), up.stride, y.Row<Out>(0), y.stride,
-        y.cols);
+    LaunchOverlapping(AsCuda(stream), SiluMulKernel<In, Out, kWidth>, GridOf(y, kWidth), kThreads,
+                      0, gate.Row<const In>(0), gate.stride, up.Row<const In>(0), up.stride,
+                      y.Row<Out>(0), y.stride, y.cols);
   };
   const bool wide = Aligned(gate, 4) && Aligned(up, 4) && Aligned(y, 4);
   if (gate.dtype == DType::kBF16 && y.dtype == DType::kBF16) {
@@ -70,14 +75,13 @@ void SiluMul(Stream& stream, const MatrixView& gate, const MatrixView& up, const
     LC_CHECK(gate.dtype == DType::kF32 && y.dtype == DType::kF32, "f32 or bf16");
     wide ? launch.operator()<float, float, 4>() : launch.operator()<float, float, 1>();
   }
-  LC_CUDA_LAUNCHED();
 }
 
 void Relu(Stream& stream, const MatrixView& x) {
   if (x.rows == 0 || x.cols == 0) return;
   const auto launch = [&]<typename T, int kWidth>() {
-    ReluKernel<T, kWidth><<<GridOf(x, kWidth), kThreads, 0, AsCuda(stream).handle()>>>(
-        x.Row<T>(0), x.stride, x.cols);
+    LaunchOverlapping(AsCuda(stream), ReluKernel<T, kWidth>, GridOf(x, kWidth), kThreads, 0,
+                      x.Row<T>(0), x.stride, x.cols);
   };
   const bool wide = Aligned(x, 4);
   if (x.dtype == DType::kBF16) {
@@ -86,7 +90,6 @@ void Relu(Stream& stream, const MatrixView& x) {
     LC_CHECK(x.dtype == DType::kF32, "f32 or bf16");
     wide ? launch.operator()<float, 4>() : launch.operator()<float, 1>();
   }
-  LC_CUDA_LAUNCHED();
 }
 
 }  // namespace litecache::ops::cuda

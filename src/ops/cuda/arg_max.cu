@@ -3,6 +3,7 @@
 #include "device/cuda/check.h"
 #include "device/cuda/cuda_device.h"
 #include "ops/cuda/dense.h"
+#include "ops/cuda/overlap.cuh"
 #include "ops/cuda/vectors.cuh"
 
 namespace litecache::ops::cuda {
@@ -38,6 +39,8 @@ __device__ inline Best WarpBest(Best best) {
 template <int kWidth>
 __global__ void __launch_bounds__(kThreads)
     ArgMaxKernel(const float* logits, int64_t stride, int32_t cols, int32_t* ids, int32_t* finite) {
+  LetNextKernelStart();
+  WaitForKernelBefore();
   const float* row = logits + blockIdx.x * stride;
   const auto vectors = cols / kWidth;
   Best best;
@@ -85,13 +88,11 @@ void ArgMax(Stream& stream, const MatrixView& logits, int32_t* ids, int32_t* fin
   LC_CHECK(logits.dtype == DType::kF32 && logits.cols >= 1 && logits.cols < INT32_MAX / 2);
   if (logits.rows == 0) return;
   const auto launch = [&]<int kWidth>() {
-    ArgMaxKernel<kWidth>
-        <<<static_cast<unsigned>(logits.rows), kThreads, 0, AsCuda(stream).handle()>>>(
-            logits.Row<const float>(0), logits.stride, static_cast<int32_t>(logits.cols), ids,
-            finite);
+    LaunchOverlapping(AsCuda(stream), ArgMaxKernel<kWidth>, static_cast<unsigned>(logits.rows),
+                      kThreads, 0, logits.Row<const float>(0), logits.stride,
+                      static_cast<int32_t>(logits.cols), ids, finite);
   };
   Aligned(logits, 4) ? launch.operator()<4>() : launch.operator()<1>();
-  LC_CUDA_LAUNCHED();
 }
 
 }  // namespace litecache::ops::cuda

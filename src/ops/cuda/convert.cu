@@ -3,6 +3,7 @@
 #include "device/cuda/check.h"
 #include "device/cuda/cuda_device.h"
 #include "ops/cuda/dense.h"
+#include "ops/cuda/overlap.cuh"
 
 namespace litecache::ops::cuda {
 namespace {
@@ -12,6 +13,8 @@ constexpr int kThreads = 256;
 template <typename From, typename To>
 __global__ void ConvertKernel(const From* x, int64_t x_stride, To* y, int64_t y_stride,
                               int64_t cols) {
+  LetNextKernelStart();
+  WaitForKernelBefore();
   const int64_t row = blockIdx.y;
   for (int64_t c = blockIdx.x * kThreads + threadIdx.x; c < cols;
        c += int64_t{gridDim.x} * kThreads) {
@@ -27,8 +30,10 @@ void Convert(Stream& stream, const MatrixView& x, const MatrixView& y) {
   const auto blocks = static_cast<unsigned>((x.cols + kThreads - 1) / kThreads);
   const dim3 grid(blocks < 64 ? blocks : 64, static_cast<unsigned>(x.rows));
   const auto launch = [&](auto* from, auto* to) {
-    ConvertKernel<<<grid, kThreads, 0, AsCuda(stream).handle()>>>(from, x.stride, to, y.stride,
-                                                                  x.cols);
+    LaunchOverlapping(AsCuda(stream),
+                      ConvertKernel<std::remove_const_t<std::remove_pointer_t<decltype(from)>>,
+                                    std::remove_pointer_t<decltype(to)>>,
+                      grid, kThreads, 0, from, x.stride, to, y.stride, x.cols);
   };
   if (x.dtype == DType::kF32 && y.dtype == DType::kBF16) {
     launch(x.Row<const float>(0), y.Row<__nv_bfloat16>(0));
@@ -37,7 +42,6 @@ void Convert(Stream& stream, const MatrixView& x, const MatrixView& y) {
   } else {
     LC_CHECK(false, "f32 to bf16 or back");
   }
-  LC_CUDA_LAUNCHED();
 }
 
 }  // namespace litecache::ops::cuda

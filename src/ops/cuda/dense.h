@@ -9,6 +9,7 @@
 #include "base/matrix_view.h"
 #include "device/device.h"
 #include "ops/linear.h"
+#include "ops/rope.h"
 
 namespace litecache::ops::cuda {
 
@@ -18,10 +19,14 @@ void Embedding(Stream& stream, const MatrixView& table, const int32_t* ids, cons
                Epilogue epilogue);
 
 // x [T, in] in the weights' dtype, bf16 or f32; y f32, or of bf16 weights bf16 (kAdd: f32). bf16:
-// sums in f32; up to 16 rows of parts below 24 MiB a bandwidth-bound GEMV, one launch for four parts
-// (gemv.h); the rest and f32 cuBLASLt (gemm.h).
+// sums in f32; up to 16 rows a bandwidth-bound GEMV, one launch for four parts (gemv.h), before
+// sm_90 for parts below 24 MiB only; the rest and f32 cuBLASLt (gemm.h).
 void Linear(Stream& stream, const MatrixView& x, std::span<const LinearPart> parts,
             Epilogue epilogue);
+
+// gate.y = silu(gate) * up, of one dtype with up.y, which is scratch. Few rows: one launch, and
+// only the result is rounded.
+void GatedLinear(Stream& stream, const MatrixView& x, const LinearPart& gate, const LinearPart& up);
 
 // Loads cuBLASLt (of the machine's CUDA, at run time) and takes its workspace. Throws DeviceError
 // naming the library where it is missing. Call once a stream, before a graph is captured on it
@@ -39,6 +44,9 @@ void LayerNorm(Stream& stream, const MatrixView& x, const float* weight, const f
 void RopeRotations(Stream& stream, const int32_t* positions, const float* inv_freq,
                    float attention_factor, const MatrixView& rotations);
 void Rope(Stream& stream, const MatrixView& x, const MatrixView& rotations, int64_t heads);
+// One launch for every two parts of head_dim up to 256.
+void RotateHeads(Stream& stream, std::span<const ProjectedHeads> parts, float norm_eps,
+                 const MatrixView& rotations);
 
 // y = silu(gate) * up, all in one dtype (bf16 or f32) or y alone in bf16; y may be gate where it
 // has its dtype; arithmetic in f32. Relu: bf16 or f32.

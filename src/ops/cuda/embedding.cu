@@ -1,6 +1,7 @@
 #include "device/cuda/check.h"
 #include "device/cuda/cuda_device.h"
 #include "ops/cuda/dense.h"
+#include "ops/cuda/overlap.cuh"
 #include "ops/cuda/vectors.cuh"
 
 namespace litecache::ops::cuda {
@@ -12,6 +13,8 @@ template <typename T, int kWidth>
 __global__ void EmbeddingKernel(const T* table, int64_t table_stride, int64_t table_rows,
                                 const int32_t* ids, float* y, int64_t y_stride, int64_t cols,
                                 bool add) {
+  LetNextKernelStart();
+  WaitForKernelBefore();
   const int64_t t = blockIdx.x;
   const int32_t id = ids[t];
   // Nothing on the device has checked the id: one that is not in the table shows as NaN.
@@ -41,9 +44,9 @@ void Embedding(Stream& stream, const MatrixView& table, const int32_t* ids, cons
     const int64_t pieces = (y.cols + kThreads * kWidth - 1) / (kThreads * kWidth);
     const dim3 grid(static_cast<unsigned>(y.rows),
                     static_cast<unsigned>(pieces < 64 ? pieces : 64));
-    EmbeddingKernel<T, kWidth><<<grid, kThreads, 0, AsCuda(stream).handle()>>>(
-        table.Row<const T>(0), table.stride, table.rows, ids, y.Row<float>(0), y.stride, y.cols,
-        epilogue == Epilogue::kAdd);
+    LaunchOverlapping(AsCuda(stream), EmbeddingKernel<T, kWidth>, grid, kThreads, 0,
+                      table.Row<const T>(0), table.stride, table.rows, ids, y.Row<float>(0),
+                      y.stride, y.cols, epilogue == Epilogue::kAdd);
   };
   const bool wide = Aligned(table, 4) && Aligned(y, 4);
   if (table.dtype == DType::kBF16) {
@@ -52,7 +55,6 @@ void Embedding(Stream& stream, const MatrixView& table, const int32_t* ids, cons
     LC_CHECK(table.dtype == DType::kF32, "a table of bf16 or f32");
     wide ? launch.operator()<float, 4>() : launch.operator()<float, 1>();
   }
-  LC_CUDA_LAUNCHED();
 }
 
 }  // namespace litecache::ops::cuda

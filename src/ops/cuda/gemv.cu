@@ -10,6 +10,7 @@
 #include "device/cuda/check.h"
 #include "device/cuda/cuda_device.h"
 #include "ops/cuda/gemv.h"
+#include "ops/cuda/gemv_parts.cuh"
 #include "ops/cuda/vectors.cuh"
 
 namespace litecache::ops::cuda {
@@ -18,27 +19,6 @@ namespace {
 constexpr int kOutputs = 8;  // of one product
 constexpr int kDepth = 32;   // elements of the depth that a warp takes in a step
 constexpr int kChunk = 8;    // elements of a lane in a step: 16 bytes
-
-struct Target {
-  const __nv_bfloat16* weight;
-  int64_t stride;
-  const float* bias;
-  void* y;
-  int64_t y_stride;
-  int32_t outputs;
-  int32_t first_block;
-  bool bf16_y;
-};
-
-struct Arguments {
-  const __nv_bfloat16* x;
-  int64_t x_stride;
-  int32_t rows;
-  int32_t depth;
-  bool add;
-  int32_t count;
-  Target targets[kMaxGemvParts];
-};
 
 // 8 consecutive elements; those at `left` and beyond are zeros (aligned: all or none are there).
 template <bool kAligned>
@@ -67,25 +47,12 @@ __device__ inline uint4 LoadOnce(const __nv_bfloat16* p) {
   return v;
 }
 
-// sum [16 rows][8 outputs] += x w^T over 16 elements of the depth.
-__device__ inline void Multiply(float (&sum)[4], uint32_t low0, uint32_t high0, uint32_t low8,
-                                uint32_t high8, uint32_t w_low, uint32_t w_high) {
-  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
-      "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-      : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
-      : "r"(low0), "r"(low8), "r"(high0), "r"(high8), "r"(w_low), "r"(w_high));
-}
-
 // A block has kTiles * 8 outputs of one target; its warps take turns along the depth, kUnroll steps
 // each, and their sums are added at the end. kUpper: x has more than 8 rows.
 template <int kWarps, int kTiles, int kUnroll, bool kUpper, bool kAligned>
-__global__ void __launch_bounds__(kWarps * 32) GemvKernel(const __grid_constant__ Arguments a) {
-  int index = 0;
-  while (index + 1 < a.count &&
-         static_cast<int32_t>(blockIdx.x) >= a.targets[index + 1].first_block)
-    ++index;
-  const Target& target = a.targets[index];
-  const int32_t first = (static_cast<int32_t>(blockIdx.x) - target.first_block) * kTiles * kOutputs;
+__global__ void __launch_bounds__(kWarps * 32) GemvKernel(const __grid_constant__ GemvArguments a) {
+  const GemvTarget& target = TargetOf(a, static_cast<int32_t>(blockIdx.x));
+  const int32_t first = (static_cast<int32_t>(blockIdx.x) - target.first) * kTiles * kOutputs;
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int g = lane / 4;
@@ -110,8 +77,8 @@ __global__ void __launch_bounds__(kWarps * 32) GemvKernel(const __grid_constant_
     const uint4 high = kUpper && has8 ? LoadChunk<kAligned>(x8 + k, left) : zero;
 #pragma unroll
     for (int j = 0; j < kTiles; ++j) {
-      Multiply(sum[j], low.x, low.y, high.x, high.y, weights[j].x, weights[j].y);
-      Multiply(sum[j], low.z, low.w, high.z, high.w, weights[j].z, weights[j].w);
+      GemvMultiply(sum[j], low.x, low.y, high.x, high.y, weights[j].x, weights[j].y);
+      GemvMultiply(sum[j], low.z, low.w, high.z, high.w, weights[j].z, weights[j].w);
     }
   };
   constexpr int32_t kTurn = kUnroll * kDepth;
@@ -166,11 +133,11 @@ __global__ void __launch_bounds__(kWarps * 32) GemvKernel(const __grid_constant_
 }
 
 template <int kWarps, int kTiles, int kUnroll, bool kAligned>
-void Launch(CudaStream& stream, Arguments& a) {
+void Launch(CudaStream& stream, GemvArguments& a) {
   constexpr int32_t kBlockOutputs = kTiles * kOutputs;
   int32_t blocks = 0;
   for (int i = 0; i < a.count; ++i) {
-    a.targets[i].first_block = blocks;
+    a.targets[i].first = blocks;
     blocks += (a.targets[i].outputs + kBlockOutputs - 1) / kBlockOutputs;
   }
   const auto grid = static_cast<unsigned>(blocks);
@@ -188,27 +155,12 @@ void Launch(CudaStream& stream, Arguments& a) {
 
 void Gemv(Stream& stream, const MatrixView& x, std::span<const LinearPart> targets,
           Epilogue epilogue) {
-  LC_CHECK(x.rows >= 1 && x.rows <= kMaxGemvRows && x.dtype == DType::kBF16);
-  LC_CHECK(targets.size() <= kMaxGemvParts && x.cols <= INT32_MAX / 2);
-  Arguments a{.x = x.Row<const __nv_bfloat16>(0),
-              .x_stride = x.stride,
-              .rows = static_cast<int32_t>(x.rows),
-              .depth = static_cast<int32_t>(x.cols),
-              .add = epilogue == Epilogue::kAdd};
+  GemvArguments a = MakeGemvArguments(x, targets, epilogue);
   bool aligned = Aligned(x, kChunk);
   int64_t outputs = 0;
-  for (const auto& [weight, bias, y] : targets) {
-    LC_CHECK(weight.rows <= INT32_MAX / 2 && weight.dtype == DType::kBF16);
-    if (weight.rows == 0) continue;
-    aligned = aligned && Aligned(weight, kChunk);
-    outputs += weight.rows;
-    a.targets[a.count++] = {.weight = weight.Row<const __nv_bfloat16>(0),
-                            .stride = weight.stride,
-                            .bias = bias,
-                            .y = y.data,
-                            .y_stride = y.stride,
-                            .outputs = static_cast<int32_t>(weight.rows),
-                            .bf16_y = y.dtype == DType::kBF16};
+  for (const LinearPart& target : targets) {
+    aligned = aligned && (target.weight.rows == 0 || Aligned(target.weight, kChunk));
+    outputs += target.weight.rows;
   }
   if (a.count == 0) return;
   CudaStream& cuda = AsCuda(stream);

@@ -3,6 +3,7 @@
 
 #include <span>
 
+#include "device/cuda/cuda_device.h"
 #include "ops/cuda/dense.h"
 
 namespace litecache::ops::cuda {
@@ -17,5 +18,15 @@ inline constexpr int kMaxGemvParts = 4;
 // depends on the parts' sizes only: a row's results are the same bits whatever the other rows.
 void Gemv(Stream& stream, const MatrixView& x, std::span<const LinearPart> parts,
           Epilogue epilogue);
+
+// The same on sm_90, near the memory's rate at any size, and overlapping
+// the kernel before it (overlap.cuh). Serves: whether it can, by the GPU, by the alignment of x and
+// of the weights (16 bytes) and by x's size, all of which has to fit shared memory.
+bool RingGemvServes(const MatrixView& x, std::span<const LinearPart> parts);
+void RingGemv(CudaStream& stream, const MatrixView& x, std::span<const LinearPart> parts,
+              Epilogue epilogue);
+// gate.y = silu(x gate^T) * (x up^T), where RingGemvServes both; up.y is left alone.
+void RingGatedGemv(CudaStream& stream, const MatrixView& x, const LinearPart& gate,
+                   const LinearPart& up);
 
 }  // namespace litecache::ops::cuda

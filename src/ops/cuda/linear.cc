@@ -1,4 +1,4 @@
-// Which of the two ways a product takes: the GEMV or cuBLASLt.
+// Which way a product takes: one of the two GEMVs or cuBLASLt.
 #include <algorithm>
 #include <memory>
 
@@ -23,11 +23,12 @@ void CheckShapes(const MatrixView& x, const MatrixView& weight, const MatrixView
   LC_CHECK(x.cols >= 1 && x.stride >= x.cols && weight.stride >= weight.cols && y.stride >= y.cols);
 }
 
-// cuBLASLt has a launch a part, the GEMV one for all. From this size of a part on, cuBLASLt is
-// faster with any number of rows. Of an H200, in us with 1 and with 16 rows of Llama-3-8B's
-// products (part of MiB; GEMV, cuBLASLt): k (8) 6.7, 7.6 and 6.2, 7.8; q, k and v (16 on average)
-// 20.7, 28.6 and 22.4, 29.3; o (32) 15.4, 12.5 and 14.1, 13.3; down (112) 53.6, 32.2 and 43.8,
-// 33.2; gate and up (112 each) 67.7, 61.6 and 102, 62; logits (1002) 285, 249 and 424, 257.
+// Before sm_90 (gemv.h): cuBLASLt has a launch a part, the GEMV one for all. From this size
+// of a part on, cuBLASLt is faster with any number of rows. Of an H200, in us with 1 and with 16
+// rows of Llama-3-8B's products (part of MiB; GEMV, cuBLASLt): k (8) 6.7, 7.6 and 6.2, 7.8; q, k
+// and v (16 on average) 20.7, 28.6 and 22.4, 29.3; o (32) 15.4, 12.5 and 14.1, 13.3; down
+// (112) 53.6, 32.2 and 43.8, 33.2; gate and up (112 each) 67.7, 61.6 and 102, 62; logits (1002)
+// 285, 249 and 424, 257.
 constexpr int64_t kLibraryBytes = int64_t{24} << 20;
 
 bool GemvServes(const MatrixView& x, std::span<const LinearPart> parts) {
@@ -54,18 +55,30 @@ void Linear(Stream& stream, const MatrixView& x, std::span<const LinearPart> par
             Epilogue epilogue) {
   for (const auto& [weight, bias, y] : parts) CheckShapes(x, weight, y, epilogue);
   if (x.rows == 0) return;
-  if (GemvServes(x, parts)) {
+  CudaStream& cuda = AsCuda(stream);
+  const bool ring = RingGemvServes(x, parts);
+  if (ring || GemvServes(x, parts)) {
     while (!parts.empty()) {
-      const size_t count = std::min<size_t>(parts.size(), kMaxGemvParts);
-      Gemv(stream, x, parts.first(count), epilogue);
-      parts = parts.subspan(count);
+      const auto some = parts.first(std::min<size_t>(parts.size(), kMaxGemvParts));
+      ring ? RingGemv(cuda, x, some, epilogue) : Gemv(stream, x, some, epilogue);
+      parts = parts.subspan(some.size());
     }
     return;
   }
-  CudaStream& cuda = AsCuda(stream);
   for (const auto& [weight, bias, y] : parts) {
     if (y.cols > 0) GemmOf(cuda).Run(cuda, x, weight, bias, y, epilogue);
   }
+}
+
+void GatedLinear(Stream& stream, const MatrixView& x, const LinearPart& gate,
+                 const LinearPart& up) {
+  const LinearPart parts[] = {gate, up};
+  for (const auto& [weight, bias, y] : parts) CheckShapes(x, weight, y, Epilogue::kStore);
+  LC_CHECK(gate.y.cols == up.y.cols);
+  if (x.rows == 0) return;
+  if (RingGemvServes(x, parts)) return RingGatedGemv(AsCuda(stream), x, gate, up);
+  cuda::Linear(stream, x, parts, Epilogue::kStore);
+  cuda::SiluMul(stream, gate.y, up.y, gate.y);
 }
 
 }  // namespace litecache::ops::cuda

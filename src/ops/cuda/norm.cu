@@ -1,6 +1,7 @@
 #include "device/cuda/check.h"
 #include "device/cuda/cuda_device.h"
 #include "ops/cuda/dense.h"
+#include "ops/cuda/overlap.cuh"
 #include "ops/cuda/vectors.cuh"
 
 namespace litecache::ops::cuda {
@@ -40,9 +41,9 @@ __device__ inline float TeamSum(float value) {
 // A team of threads norms one group of one row: a warp (several teams a block) or a block.
 template <typename Out, int kTeam, int kThreads, int kWidth, bool kCentre>
 __global__ void __launch_bounds__(kThreads) NormKernel(const NormArguments a) {
+  LetNextKernelStart();
   static_assert(kTeam == 32 || kTeam == kThreads);
   const uint32_t piece = blockIdx.x * (kThreads / kTeam) + threadIdx.x / kTeam;
-  if (piece >= a.pieces) return;  // whole teams leave
   const int64_t row = piece / a.groups;
   const int64_t offset = static_cast<int64_t>(piece % a.groups) * a.n;
   const float* x = a.x + row * a.x_stride + offset;
@@ -50,26 +51,36 @@ __global__ void __launch_bounds__(kThreads) NormKernel(const NormArguments a) {
   const int64_t begin = static_cast<int64_t>(threadIdx.x % kTeam) * kWidth;
   constexpr int64_t kStep = int64_t{kTeam} * kWidth;
 
-  Vector<float, kWidth> kept[kKept];
+  // Weights are constant: they come while the kernel before this one ends.
+  Vector<float, kWidth> weights[kKept], kept[kKept];
+#pragma unroll
+  for (int k = 0; k < kKept; ++k) {
+    const int64_t c = begin + k * kStep;
+    if (c < a.n) weights[k] = Load<kWidth>(a.weight + c);
+  }
+  WaitForKernelBefore();
+  if (piece >= a.pieces) return;  // whole teams leave
 #pragma unroll
   for (int k = 0; k < kKept; ++k) {
     const int64_t c = begin + k * kStep;
     if (c < a.n) kept[k] = Load<kWidth>(x + c);
   }
-  // body(c, elements at c), for every vector of this thread.
+  // body(c, elements at c, weights at c), for every vector of this thread.
   const auto for_each = [&](const auto& body) {
 #pragma unroll
     for (int k = 0; k < kKept; ++k) {
       const int64_t c = begin + k * kStep;
-      if (c < a.n) body(c, kept[k]);
+      if (c < a.n) body(c, kept[k], weights[k]);
     }
-    for (int64_t c = begin + kKept * kStep; c < a.n; c += kStep) body(c, Load<kWidth>(x + c));
+    for (int64_t c = begin + kKept * kStep; c < a.n; c += kStep) {
+      body(c, Load<kWidth>(x + c), Load<kWidth>(a.weight + c));
+    }
   };
 
   float mean = 0;
   if constexpr (kCentre) {
     float sum = 0;
-    for_each([&](int64_t, const Vector<float, kWidth>& v) {
+    for_each([&](int64_t, const Vector<float, kWidth>& v, const Vector<float, kWidth>&) {
 #pragma unroll
       for (int i = 0; i < kWidth; ++i) sum += v.at[i];
     });
@@ -77,7 +88,7 @@ __global__ void __launch_bounds__(kThreads) NormKernel(const NormArguments a) {
   }
   // Two passes: the variance as a difference of sums would cancel.
   float squares = 0;
-  for_each([&](int64_t, const Vector<float, kWidth>& v) {
+  for_each([&](int64_t, const Vector<float, kWidth>& v, const Vector<float, kWidth>&) {
 #pragma unroll
     for (int i = 0; i < kWidth; ++i) {
       const float centred = v.at[i] - mean;
@@ -85,8 +96,7 @@ __global__ void __launch_bounds__(kThreads) NormKernel(const NormArguments a) {
     }
   });
   const float factor = 1.0f / sqrtf(TeamSum<kTeam>(squares) / static_cast<float>(a.n) + a.epsilon);
-  for_each([&](int64_t c, const Vector<float, kWidth>& v) {
-    const Vector<float, kWidth> weight = Load<kWidth>(a.weight + c);
+  for_each([&](int64_t c, const Vector<float, kWidth>& v, const Vector<float, kWidth>& weight) {
     float values[kWidth];
 #pragma unroll
     for (int i = 0; i < kWidth; ++i) values[i] = (v.at[i] - mean) * factor * weight.at[i];
@@ -103,15 +113,14 @@ template <typename Out, int kWidth, bool kCentre>
 void Launch(Stream& stream, const NormArguments& a) {
   // A warp has a narrow group in registers; a block hides a long row's latency.
   constexpr int kNarrow = 512;
-  CUstream_st* const handle = AsCuda(stream).handle();
+  CudaStream& cuda = AsCuda(stream);
   if (a.n <= kNarrow) {
     constexpr int kThreads = 128, kTeams = kThreads / 32;
-    NormKernel<Out, 32, kThreads, kWidth, kCentre>
-        <<<(a.pieces + kTeams - 1) / kTeams, kThreads, 0, handle>>>(a);
+    LaunchOverlapping(cuda, NormKernel<Out, 32, kThreads, kWidth, kCentre>,
+                      (a.pieces + kTeams - 1) / kTeams, kThreads, 0, a);
   } else {
-    NormKernel<Out, 512, 512, kWidth, kCentre><<<a.pieces, 512, 0, handle>>>(a);
+    LaunchOverlapping(cuda, NormKernel<Out, 512, 512, kWidth, kCentre>, a.pieces, 512, 0, a);
   }
-  LC_CUDA_LAUNCHED();
 }
 
 template <bool kCentre>

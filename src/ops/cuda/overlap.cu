@@ -1,4 +1,3 @@
-#include <cstdio>
 #include <cstdlib>
 #include <string_view>
 
@@ -41,15 +40,10 @@ bool KernelsKnowHopper() {
   return knows;
 }
 
-namespace {
-struct DebugCount { long yes = 0, no = 0, off = 0; ~DebugCount() { if (getenv("LC_DEBUG")) fprintf(stderr, "overlapping launches: %ld yes, %ld no, %ld off\n", yes, no, off); } } debug;
-}
 bool MayOverlap(CudaStream& stream) {
   if (TurnedOff() || !KernelsKnowHopper()) return false;
   const CapturedKernel before = CapturedBefore(stream);
-  const bool may = before.node != nullptr && before == stream.last_overlapping();
-  ++(may ? debug.yes : before.node == nullptr ? debug.off : debug.no);
-  return may;
+  return before.node != nullptr && before == stream.last_overlapping();
 }
 
 void NoteOverlapping(CudaStream& stream) { stream.set_last_overlapping(CapturedBefore(stream)); }

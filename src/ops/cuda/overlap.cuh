@@ -41,7 +41,7 @@ __device__ inline void LetNextKernelStart() {
 }
 
 // Whether the kernels that run on this GPU are compiled for sm_90 or later: older ones have neither
-// these instructions nor bulk copies.
+// these instructions nor as much shared memory.
 bool KernelsKnowHopper();
 
 // Whether the next launch on the stream may overlap the one before it. The environment's

@@ -1,6 +1,7 @@
 #include "device/cuda/check.h"
 #include "device/cuda/cuda_device.h"
 #include "ops/cuda/dense.h"
+#include "ops/cuda/overlap.cuh"
 #include "ops/cuda/vectors.cuh"
 
 namespace litecache::ops::cuda {
@@ -35,6 +36,8 @@ __device__ inline void SinCos(double angle, float* sine, float* cosine) {
 // A thread a frequency of a token.
 __global__ void RotationsKernel(const int32_t* positions, const float* inv_freq, float scale,
                                 float* rotations, int64_t stride, int64_t half) {
+  LetNextKernelStart();
+  WaitForKernelBefore();
   const int64_t i = int64_t{blockIdx.y} * kRotationThreads + threadIdx.x;
   if (i >= half) return;
   const auto position = static_cast<double>(positions[blockIdx.x]);
@@ -49,6 +52,8 @@ __global__ void RotationsKernel(const int32_t* positions, const float* inv_freq,
 __global__ void RopeKernel(float* x, int64_t stride, const float* rotations,
                            int64_t rotations_stride, int64_t heads, int64_t heads_a_block,
                            int64_t half) {
+  LetNextKernelStart();
+  WaitForKernelBefore();
   const int64_t t = blockIdx.x;
   const int width = half < kThreads ? static_cast<int>(half) : kThreads;
   const int teams = kThreads / width;
@@ -70,6 +75,72 @@ __global__ void RopeKernel(float* x, int64_t stride, const float* rotations,
   }
 }
 
+// Heads of up to two matrices: a warp a head of a token, which it has in registers.
+constexpr int kHeadThreads = 128;
+constexpr int kMaxHalf = 128;
+
+struct RotatedPart {
+  float* x;
+  int64_t stride;
+  const float* norm;
+};
+
+struct RotateArguments {
+  RotatedPart parts[2];
+  int32_t first_heads, heads;  // of part 0, of both
+  int32_t half;
+  float epsilon;
+  const float* rotations;
+  int64_t rotations_stride;
+};
+
+__global__ void __launch_bounds__(kHeadThreads) RotateHeadsKernel(const RotateArguments a) {
+  LetNextKernelStart();
+  WaitForKernelBefore();
+  const int64_t t = blockIdx.x;
+  int32_t head = static_cast<int32_t>(blockIdx.y) * (kHeadThreads / 32) +
+                 static_cast<int32_t>(threadIdx.x) / 32;
+  if (head >= a.heads) return;
+  const bool second = head >= a.first_heads;
+  if (second) head -= a.first_heads;
+  const RotatedPart part = second ? a.parts[1] : a.parts[0];
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  float* x = part.x + t * part.stride + int64_t{head} * 2 * a.half;
+  const float* row = a.rotations + t * a.rotations_stride;
+
+  constexpr int kPairs = kMaxHalf / 32;  // of a lane: elements i and i + half
+  float lower[kPairs], upper[kPairs], cosine[kPairs], sine[kPairs];
+  float squares = 0;
+#pragma unroll
+  for (int j = 0; j < kPairs; ++j) {
+    const int i = j * 32 + lane;
+    if (i >= a.half) break;
+    lower[j] = x[i];
+    upper[j] = x[i + a.half];
+    cosine[j] = row[i];
+    sine[j] = row[i + a.half];
+    squares = fmaf(lower[j], lower[j], fmaf(upper[j], upper[j], squares));
+  }
+  if (part.norm != nullptr) {
+    const float mean = LaneSum(squares) / static_cast<float>(2 * a.half);
+    const float factor = 1.0f / sqrtf(mean + a.epsilon);
+#pragma unroll
+    for (int j = 0; j < kPairs; ++j) {
+      const int i = j * 32 + lane;
+      if (i >= a.half) break;
+      lower[j] *= factor * part.norm[i];
+      upper[j] *= factor * part.norm[i + a.half];
+    }
+  }
+#pragma unroll
+  for (int j = 0; j < kPairs; ++j) {
+    const int i = j * 32 + lane;
+    if (i >= a.half) break;
+    x[i] = lower[j] * cosine[j] - upper[j] * sine[j];
+    x[i + a.half] = upper[j] * cosine[j] + lower[j] * sine[j];
+  }
+}
+
 }  // namespace
 
 void RopeRotations(Stream& stream, const int32_t* positions, const float* inv_freq,
@@ -79,9 +150,8 @@ void RopeRotations(Stream& stream, const int32_t* positions, const float* inv_fr
   if (rotations.rows == 0 || half == 0) return;
   const dim3 grid(static_cast<unsigned>(rotations.rows),
                   static_cast<unsigned>((half + kRotationThreads - 1) / kRotationThreads));
-  RotationsKernel<<<grid, kRotationThreads, 0, AsCuda(stream).handle()>>>(
-      positions, inv_freq, attention_factor, rotations.Row<float>(0), rotations.stride, half);
-  LC_CUDA_LAUNCHED();
+  LaunchOverlapping(AsCuda(stream), RotationsKernel, grid, kRotationThreads, 0, positions, inv_freq,
+                    attention_factor, rotations.Row<float>(0), rotations.stride, half);
 }
 
 void Rope(Stream& stream, const MatrixView& x, const MatrixView& rotations, int64_t heads) {
@@ -98,10 +168,42 @@ void Rope(Stream& stream, const MatrixView& x, const MatrixView& rotations, int6
   const int64_t heads_a_block = x.rows >= cuda.sm_count() ? heads : teams;
   const dim3 grid(static_cast<unsigned>(x.rows),
                   static_cast<unsigned>((heads + heads_a_block - 1) / heads_a_block));
-  RopeKernel<<<grid, kThreads, 0, cuda.handle()>>>(x.Row<float>(0), x.stride,
-                                                   rotations.Row<const float>(0), rotations.stride,
-                                                   heads, heads_a_block, half);
-  LC_CUDA_LAUNCHED();
+  LaunchOverlapping(cuda, RopeKernel, grid, kThreads, 0, x.Row<float>(0), x.stride,
+                    rotations.Row<const float>(0), rotations.stride, heads, heads_a_block, half);
+}
+
+void RotateHeads(Stream& stream, std::span<const ProjectedHeads> parts, float norm_eps,
+                 const MatrixView& rotations) {
+  const int64_t half = rotations.cols / 2;
+  if (rotations.rows == 0 || half == 0) return;
+  if (half > kMaxHalf) {
+    for (const auto& [x, heads, norm] : parts) {
+      if (norm != nullptr) RmsNorm(stream, x, norm, norm_eps, heads, x);
+      Rope(stream, x, rotations, heads);
+    }
+    return;
+  }
+  for (size_t first = 0; first < parts.size(); first += 2) {
+    RotateArguments a{.half = static_cast<int32_t>(half),
+                      .epsilon = norm_eps,
+                      .rotations = rotations.Row<const float>(0),
+                      .rotations_stride = rotations.stride};
+    for (size_t i = 0; i < 2 && first + i < parts.size(); ++i) {
+      const auto& [x, heads, norm] = parts[first + i];
+      LC_CHECK(x.dtype == DType::kF32 && rotations.dtype == DType::kF32);
+      LC_CHECK(x.rows == rotations.rows && heads >= 1 && x.cols == heads * rotations.cols &&
+                   rotations.cols % 2 == 0,
+               "x [{}, {}], rotations [{}, {}], {} heads", x.rows, x.cols, rotations.rows,
+               rotations.cols, heads);
+      a.parts[i] = {.x = x.Row<float>(0), .stride = x.stride, .norm = norm};
+      if (i == 0) a.first_heads = static_cast<int32_t>(heads);
+      a.heads += static_cast<int32_t>(heads);
+    }
+    constexpr int kHeadsABlock = kHeadThreads / 32;
+    const dim3 grid(static_cast<unsigned>(rotations.rows),
+                    static_cast<unsigned>((a.heads + kHeadsABlock - 1) / kHeadsABlock));
+    LaunchOverlapping(AsCuda(stream), RotateHeadsKernel, grid, kHeadThreads, 0, a);
+  }
 }
 
 }  // namespace litecache::ops::cuda

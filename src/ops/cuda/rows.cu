@@ -5,6 +5,7 @@
 
 #include "device/cuda/check.h"
 #include "device/cuda/cuda_device.h"
+#include "ops/cuda/overlap.cuh"
 #include "ops/cuda/paged_rows.cuh"
 #include "ops/cuda/rows.h"
 
@@ -238,6 +239,8 @@ __device__ void WriteRow(RowEncoding from, RowBuffer* buffer, RowEncoding to, in
 __global__ void __launch_bounds__(kThreads)
     AppendRowsKernel(StepView step, int32_t kv_heads, TableAccess access, const float* k,
                      int64_t k_stride, const float* v, int64_t v_stride, int32_t rows) {
+  LetNextKernelStart();
+  WaitForKernelBefore();
   __shared__ RowBuffer buffer;
   const int32_t item = static_cast<int32_t>(blockIdx.x) * kWarps + threadIdx.x / 32;
   const int32_t row = item / kv_heads, head = item % kv_heads;
@@ -278,6 +281,8 @@ __device__ TokenRange TokensOf(const StepSequence& sequence, const RowRange& ran
 
 __global__ void __launch_bounds__(kThreads)
     CopyRowsKernel(StepView step, TableAccess from, TableAccess to, RowRange range) {
+  LetNextKernelStart();
+  WaitForKernelBefore();
   __shared__ RowBuffer buffer;
   const auto head = static_cast<int32_t>(blockIdx.y), index = static_cast<int32_t>(blockIdx.z);
   if (index >= *step.count) return;
@@ -373,10 +378,9 @@ void AppendRows(Stream& stream, const StepView& step, int64_t kv_heads, const Ro
   LC_CHECK(k.cols == kv_heads * table.format.head_dim && v.cols == k.cols);
   if (table.lists == 0 || k.rows == 0) return;
   const int64_t blocks = (k.rows * kv_heads + kWarps - 1) / kWarps;
-  AppendRowsKernel<<<static_cast<unsigned>(blocks), kThreads, 0, AsCuda(stream).handle()>>>(
-      step, static_cast<int32_t>(kv_heads), TableAccess(table), k.Row<const float>(0), k.stride,
-      v.Row<const float>(0), v.stride, static_cast<int32_t>(k.rows));
-  LC_CUDA_LAUNCHED();
+  LaunchOverlapping(AsCuda(stream), AppendRowsKernel, static_cast<unsigned>(blocks), kThreads, 0,
+                    step, static_cast<int32_t>(kv_heads), TableAccess(table), k.Row<const float>(0),
+                    k.stride, v.Row<const float>(0), v.stride, static_cast<int32_t>(k.rows));
 }
 
 void CopyRows(Stream& stream, const StepView& step, int64_t kv_heads, const RowTable& from,
@@ -401,9 +405,8 @@ void CopyRows(Stream& stream, const StepView& step, int64_t kv_heads, const RowT
       std::clamp<int64_t>((tokens + kWarps - 1) / kWarps, 1, std::max<int64_t>(most / kv_heads, 1));
   const dim3 grid(static_cast<unsigned>(blocks), static_cast<unsigned>(kv_heads),
                   static_cast<unsigned>(step.capacity));
-  CopyRowsKernel<<<grid, kThreads, 0, AsCuda(stream).handle()>>>(step, TableAccess(from),
-                                                                 TableAccess(to), range);
-  LC_CUDA_LAUNCHED();
+  LaunchOverlapping(AsCuda(stream), CopyRowsKernel, grid, kThreads, 0, step, TableAccess(from),
+                    TableAccess(to), range);
 }
 
 }  // namespace litecache::ops::cuda

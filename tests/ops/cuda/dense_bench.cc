@@ -22,7 +22,8 @@ int64_t Copies(int64_t bytes) {
   return std::clamp<int64_t>(kSeveralCaches / std::max<int64_t>(bytes, 1), 4, 64);
 }
 
-// By what a product is computed: as ops::Linear chooses, by our kernels, or by cuBLASLt.
+// By what a product is computed: as ops::Linear chooses, by the plain GEMV, or by
+// cuBLASLt.
 enum class Way { kChosen, kGemv, kLibrary };
 
 // `outs`: parts of one product's launch, of `in` columns each.
@@ -33,7 +34,7 @@ void BenchLinear(Bench& bench, const std::string& what, const std::vector<int64_
   const std::string name =
       fmt::format("linear {} [{}, {}] x {} rows -> {}{}", what, out, in, rows, Name(y_type),
                   way == Way::kLibrary ? ", cuBLASLt"
-                  : way == Way::kGemv  ? ", GEMV"
+                  : way == Way::kGemv  ? ", plain GEMV"
                                        : "");
   if (!bench.Wants(name)) return;
   const int64_t weight_bytes = out * in * 2;
@@ -65,8 +66,9 @@ void BenchLinear(Bench& bench, const std::string& what, const std::vector<int64_
             });
 }
 
-// What a layer of Llama-3-8B does beside attention: norm, qkv, RoPE, o, norm, gate and up, SiLU,
-// down. Of interest: how near it comes to reading its weights.
+// What a layer of Llama-3-8B does beside attention: norm, qkv, RoPE, o, norm, gate and up, down. Of
+// interest: how near it comes to reading its weights, and with LITECACHE_OVERLAP=0 what it gains
+// from kernels that start before the one before them has ended.
 void BenchLayer(Bench& bench, int64_t rows) {
   const std::string name = fmt::format("linear layer without attention x {} rows", rows);
   if (!bench.Wants(name)) return;
@@ -103,15 +105,14 @@ void BenchLayer(Bench& bench, int64_t rows) {
                                          {.weight = take(kKv, kHidden), .y = f32(k, kKv)},
                                          {.weight = take(kKv, kHidden), .y = f32(v, kKv)}};
     ops::Linear(stream, input, qkv);
-    ops::Rope(stream, f32(q, kHidden), f32(rotations, 128), 32);
-    ops::Rope(stream, f32(k, kKv), f32(rotations, 128), 8);
+    const std::vector<ProjectedHeads> heads = {{.x = f32(q, kHidden), .heads = 32},
+                                               {.x = f32(k, kKv), .heads = 8}};
+    ops::RotateHeads(stream, heads, 1e-5f, f32(rotations, 128));
     ops::Linear(stream, input, take(kHidden, kHidden), nullptr, f32(x, kHidden), Epilogue::kAdd);
     norm_x();
-    const std::vector<LinearPart> gate_up = {
-        {.weight = take(kWide, kHidden), .y = bf16_rows(gate, kWide)},
-        {.weight = take(kWide, kHidden), .y = bf16_rows(up, kWide)}};
-    ops::Linear(stream, input, gate_up);
-    ops::SiluMul(stream, bf16_rows(gate, kWide), bf16_rows(up, kWide), bf16_rows(gate, kWide));
+    const LinearPart gate_part = {.weight = take(kWide, kHidden), .y = bf16_rows(gate, kWide)};
+    const LinearPart up_part = {.weight = take(kWide, kHidden), .y = bf16_rows(up, kWide)};
+    ops::GatedLinear(stream, input, gate_part, up_part);
     ops::Linear(stream, bf16_rows(gate, kWide), take(kHidden, kWide), nullptr, f32(x, kHidden),
                 Epilogue::kAdd);
   });

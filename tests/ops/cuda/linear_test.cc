@@ -66,6 +66,40 @@ class LinearTest : public DenseTest {
     ops::Linear(*stream_, x, target.weight, target.bias, target.y,
                 c.add ? Epilogue::kAdd : Epilogue::kStore);
     Compare(c, target.y);
+    if (x.dtype == DType::kBF16 && x.rows <= kMaxGemvRows) {
+      // What GPUs before sm_90 run.
+      SCOPED_TRACE("plain GEMV");
+      const LinearPart again = Target(c);
+      Gemv(*stream_, x, {&again, 1}, c.add ? Epilogue::kAdd : Epilogue::kStore);
+      Compare(c, again.y);
+    }
+  }
+
+  // silu(gate) * up of one x.
+  void CheckGated(int64_t rows, int64_t out, int64_t in, DType y_dtype, bool bias,
+                  int64_t padding) {
+    SCOPED_TRACE(fmt::format("gated, rows {}, out {}, in {} -> {}, bias {}, padding {}", rows, out,
+                             in, Name(y_dtype), bias, padding));
+    const Case gate = Make(rows, out, in, DType::kBF16, y_dtype, bias, false, padding);
+    Case up = Make(rows, out, in, DType::kBF16, y_dtype, bias, false, padding);
+    for (int64_t t = 0; t < rows; ++t) {
+      for (int64_t i = 0; i < in; ++i) up.x.Set(t, i, static_cast<float>(gate.x.At(t, i)));
+    }
+    const LinearPart gate_part = Target(gate), up_part = Target(up);
+    ops::GatedLinear(*stream_, OnDevice(gate.x), gate_part, up_part);
+    const auto want = [&](int64_t t, int64_t o) {
+      const double g = gate.Want(t, o);
+      return g / (1 + std::exp(-g)) * up.Want(t, o);
+    };
+    ExpectNear(gate_part.y, want, [&](int64_t t, int64_t o) {
+      // silu's slope is at most 1.1, and |silu(g)| <= |g|. Twice bf16's rounding: many rows round
+      // gate and up before they are multiplied.
+      const double g = gate.Want(t, o), u = up.Want(t, o);
+      const double gate_error = gate.Tolerance(t, o), up_error = up.Tolerance(t, o);
+      const double rounding = y_dtype == DType::kBF16 ? kBf16Rounding : 0;
+      return 1.1 * gate_error * (std::abs(u) + up_error) + std::abs(g) * up_error +
+             (std::ldexp(8.0, -24) + rounding) * std::abs(want(t, o));
+    });
   }
 };
 
@@ -98,6 +132,30 @@ TEST_F(LinearTest, FewRowsOfManyOutputs) {
   for (int64_t out : {16 * sms + 11, 128 * sms + 13}) {
     for (int64_t rows : {1, 3, 16}) {
       Check(Make(rows, out, 72, DType::kBF16, DType::kF32, true, rows == 3, 0));
+    }
+  }
+}
+
+TEST_F(LinearTest, FewRowsOfAnyDepth) {
+  // Rings of whole and of half an SM's shared memory, and x that fits neither; more outputs than
+  // blocks and fewer.
+  for (const auto& [out, in] : {std::pair<int64_t, int64_t>{140, 14336},
+                                {20, 14344},
+                                {1200, 1024},
+                                {300, 4096},
+                                {20, 32768}}) {
+    for (int64_t rows : {1, 6, 16}) {
+      Check(Make(rows, out, in, DType::kBF16, DType::kF32, rows == 6, rows == 1, 0));
+    }
+  }
+}
+
+TEST_F(LinearTest, GatedFewAndManyRows) {
+  for (const auto& [out, in] :
+       {std::pair<int64_t, int64_t>{1, 8}, {7, 40}, {9, 37}, {133, 1032}, {300, 2048}}) {
+    for (int64_t rows : {1, 2, 5, 8, 9, 16, 33}) {
+      CheckGated(rows, out, in, DType::kBF16, rows % 2 == 0, rows == 5 ? 8 : 0);
+      if (rows < 9) CheckGated(rows, out, in, DType::kF32, rows % 2 == 1, 3);
     }
   }
 }
@@ -247,6 +305,79 @@ TEST_F(LinearTest, AChainOfProducts) {
   LC_CUDA(cudaEventDestroy(forked));
   LC_CUDA(cudaEventDestroy(joined));
   LC_CUDA(cudaStreamDestroy(side));
+}
+
+TEST_F(LinearTest, OverlapsNothingButTheKernelBefore) {
+  // Between products that may overlap, a fork after one of them, work on the other branch that
+  // reads what it wrote, and a join; copies on the way. As a graph of many layers, replayed.
+  constexpr int64_t kWidth = 2048, kRows = 2;
+  const Case c = Make(kRows, kWidth, kWidth, DType::kBF16, DType::kF32, false, false, 0);
+  const Case d = Make(kRows, kWidth, kWidth, DType::kBF16, DType::kF32, false, false, 0);
+  const LinearPart first = Target(c), second = Target(d);
+  const std::vector<float> ones(static_cast<size_t>(kWidth), 1.0f);
+  const float* norm = Upload(ones);
+  const MatrixView x = OnDevice(c.x), h = OnDevice(d.x);
+  const auto side_stream = gpu_->CreateStream();
+  const auto size = static_cast<size_t>(kRows * kWidth);
+  const MatrixView side_y = MatrixView::Of(Poisoned<float>(size), kRows, kWidth);
+  const MatrixView side_h = OnDevice(d.x);
+  auto* spare = Poisoned<float>(size);
+  CUstream_st* const handle = AsCuda(*stream_).handle();
+  CUstream_st* const side = AsCuda(*side_stream).handle();
+  cudaEvent_t forked = nullptr, joined = nullptr;
+  LC_CUDA(cudaEventCreateWithFlags(&forked, cudaEventDisableTiming));
+  LC_CUDA(cudaEventCreateWithFlags(&joined, cudaEventDisableTiming));
+  // wait: every operation waits for the one before it.
+  const auto layers = [&](bool wait) {
+    const auto done = [&] {
+      if (wait) LC_CUDA(cudaDeviceSynchronize());
+    };
+    ops::Linear(*stream_, x, first.weight, nullptr, first.y);
+    done();
+    for (int i = 0; i < 12; ++i) {
+      RmsNorm(*stream_, first.y, norm, 1e-5f, 1, h);
+      done();
+      ops::Linear(*stream_, h, second.weight, nullptr, second.y);
+      done();
+      LC_CUDA(cudaEventRecord(forked, handle));
+      LC_CUDA(cudaStreamWaitEvent(side, forked, 0));
+      RmsNorm(*side_stream, second.y, norm, 1e-5f, 1, side_h);
+      done();
+      ops::Linear(*side_stream, side_h, first.weight, nullptr, side_y);
+      done();
+      LC_CUDA(cudaEventRecord(joined, side));
+      RmsNorm(*stream_, second.y, norm, 1e-5f, 1, h);
+      done();
+      ops::Linear(*stream_, h, second.weight, nullptr, first.y, Epilogue::kAdd);
+      done();
+      if (i % 3 == 0) {
+        LC_CUDA(cudaMemcpyAsync(spare, first.y.data, size * sizeof(float), cudaMemcpyDeviceToDevice,
+                                handle));
+        done();
+      }
+      LC_CUDA(cudaStreamWaitEvent(handle, joined, 0));
+      Convert(*stream_, side_y, h);
+      done();
+      ops::Linear(*stream_, h, first.weight, nullptr, first.y, Epilogue::kAdd);
+      done();
+    }
+  };
+  layers(true);
+  const std::vector<float> want = Download(first.y.Row<float>(0), size);
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t executable = nullptr;
+  LC_CUDA(cudaStreamBeginCapture(handle, cudaStreamCaptureModeThreadLocal));
+  layers(false);
+  LC_CUDA(cudaStreamEndCapture(handle, &graph));
+  LC_CUDA(cudaGraphInstantiate(&executable, graph, 0));
+  for (int i = 0; i < 20; ++i) {
+    LC_CUDA(cudaGraphLaunch(executable, handle));
+    EXPECT_EQ(Download(first.y.Row<float>(0), size), want) << "replay " << i;
+  }
+  LC_CUDA(cudaGraphExecDestroy(executable));
+  LC_CUDA(cudaGraphDestroy(graph));
+  LC_CUDA(cudaEventDestroy(forked));
+  LC_CUDA(cudaEventDestroy(joined));
 }
 
 TEST_F(LinearTest, IsCapturedIntoAGraph) {

@@ -53,5 +53,57 @@ TEST_F(RopeTest, MatchesDoublePrecisionUpToMillionsOfTokens) {
   }
 }
 
+TEST_F(RopeTest, HeadsAreNormedAndRotatedAtOnce) {
+  for (int64_t half : {1, 20, 32, 40, 64, 128, 150}) {
+    for (const auto& [rows, q_heads, k_heads] :
+         {std::tuple<int64_t, int64_t, int64_t>{1, 32, 8}, {7, 3, 3}, {130, 5, 1}}) {
+      for (const bool normed : {false, true}) {
+        SCOPED_TRACE(fmt::format("head_dim {}, rows {}, heads {} and {}, normed {}", 2 * half, rows,
+                                 q_heads, k_heads, normed));
+        constexpr float kEpsilon = 1e-3f;
+        const int64_t d = 2 * half;
+        const Matrix rotations = Matrix::Normal(random_, DType::kF32, rows, d);
+        const Matrix x[] = {Matrix::Normal(random_, DType::kF32, rows, q_heads * d, 5),
+                            Matrix::Normal(random_, DType::kF32, rows, k_heads * d, 3)};
+        const std::vector<float> norms[] = {RandomVector(d), RandomVector(d)};
+        std::vector<ProjectedHeads> parts;
+        for (int i = 0; i < 2; ++i) {
+          parts.push_back({.x = OnDevice(x[i]),
+                           .heads = i == 0 ? q_heads : k_heads,
+                           .norm = normed ? Upload(norms[i]) : nullptr});
+        }
+        ops::RotateHeads(*stream_, parts, kEpsilon, OnDevice(rotations));
+        for (size_t i = 0; i < 2; ++i) {
+          SCOPED_TRACE(i == 0 ? "first" : "second");
+          // Element j of the head that has column c, normed.
+          const auto element = [&](int64_t r, int64_t c, int64_t j) {
+            const int64_t first = c / d * d;
+            if (!normed) return x[i].At(r, first + j);
+            double squares = 0;
+            for (int64_t e = 0; e < d; ++e)
+              squares += x[i].At(r, first + e) * x[i].At(r, first + e);
+            return x[i].At(r, first + j) * norms[i][static_cast<size_t>(j)] /
+                   std::sqrt(squares / static_cast<double>(d) + kEpsilon);
+          };
+          ExpectNear(
+              parts[i].x,
+              [&](int64_t r, int64_t c) {
+                const int64_t j = c % d, e = j % half;
+                const double a = element(r, c, e), b = element(r, c, e + half);
+                const double cosine = rotations.At(r, e), sine = rotations.At(r, e + half);
+                return j < half ? a * cosine - b * sine : b * cosine + a * sine;
+              },
+              [&](int64_t r, int64_t c) {
+                const int64_t e = c % d % half;
+                const double a = element(r, c, e), b = element(r, c, e + half);
+                return std::ldexp(normed ? 16.0 : 4.0, -24) * (std::abs(a) + std::abs(b)) *
+                       (std::abs(rotations.At(r, e)) + std::abs(rotations.At(r, e + half)));
+              });
+        }
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace litecache::ops::cuda
