@@ -10,8 +10,8 @@ namespace litecache::kv::offload {
 namespace {
 
 constexpr uint64_t kPageBytes = 64 * 1024;
-// The copy engine reaches the link's rate from 256 KiB on; longer pages are fewer to name, and a loss
-// to short sequences.
+// The copy engine reaches the link's rate from 256 KiB on; longer pages are fewer to name, and a
+// loss to short sequences.
 constexpr uint64_t kGpuPageBytes = 1024 * 1024;
 constexpr uint64_t kLeastTokens = 16, kMostTokens = 256;
 constexpr uint64_t kAlignment = 256;  // of a page: kernels move 16 bytes at a time
@@ -37,6 +37,12 @@ Shape::Shape(const Layout& model, const KvOptions& options, double device_share,
       store_format(StoreFormat(model, options)),
       keeps_inputs(inputs) {
   CheckLayout(layout);
+  if (on_gpu && store_format.encoding == ops::RowEncoding::kInt4 && layout.head_dim % 4 != 0) {
+    throw Unsupported(
+        "KV options: host_rows = int4: a GPU wants heads of a multiple of 4 values, these have {}; "
+        "use fp8, int8 or auto",
+        layout.head_dim);
+  }
   if (keeps_inputs) {
     if (layout.hidden < 2 || layout.hidden % 2 != 0) {
       throw InvalidArgument(

@@ -164,6 +164,9 @@ TEST(FlexGenTest, RefusesWhatItCannotDo) {
   const Layout layout{.layers = 1, .q_heads = 1, .kv_heads = 1, .head_dim = 16};
   EXPECT_ERROR(MakeCachePlan(layout, Options(1.5, "auto"), nullptr), InvalidArgument,
                "flexgen.device_share", "1.5");
+  EXPECT_ERROR(MakeCachePlan({.layers = 1, .q_heads = 1, .kv_heads = 1, .head_dim = 18},
+                             Options(0, "int4"), nullptr, DeviceType::kCuda),
+               Unsupported, "int4", "18");
 }
 
 }  // namespace
