@@ -258,13 +258,15 @@ void Service::Generate(const std::shared_ptr<Exchange>& exchange, ReadJob read) 
   CheckQueue(client);
   auto preparing = std::make_shared<Count>(&preparing_);
   auto generating = std::make_shared<OpenRequest>(&generating_, clients_.Enter(client));
-  workers_->Post([this, exchange, client, preparing, generating, read, model = model_.get()] {
+  workers_->Post([this, exchange, client, preparing = std::move(preparing), generating, read,
+                  model = model_.get()]() mutable {
     if (exchange->abandoned()) return;
     try {
       auto job = read(ParseBody(exchange->TakeBody()), *model);
       for (Request& request : job.requests) request.client = client;
       if (exchange->abandoned()) return;
       auto generation = std::make_shared<Generation>(exchange, *this, std::move(job), generating);
+      preparing.reset();  // from here on the engine counts it: twice would fill the queue too early
       generation->Submit(*model->engine);
       exchange->Attach(std::move(generation));
     } catch (...) {
