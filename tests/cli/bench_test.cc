@@ -102,7 +102,7 @@ TEST(Bench, ImposesReuse) {
       sum += ms;
     }
     // Medians of parts and the median of steps: on a busy machine they come from different steps.
-    EXPECT_GE(sum, 0.5 * row["ms_per_step"].get<double>());
+    EXPECT_GE(sum, 0.9 * row["ms_per_step"].get<double>());
     EXPECT_GT(row["breakdown"]["products_ms"].get<double>(), 0);
     EXPECT_GT(row["breakdown"]["attention_ms"].get<double>(), 0);
   }
