@@ -14,8 +14,9 @@ size_t AttentionScratchBytes(int64_t sequences, int64_t q_heads, int64_t head_di
 // Causal attention of every new token over its sequence's rows [0, past + i], for the heads `table`
 // has; other heads' outputs are left alone. Rows of the new tokens are in the table already. q [T,
 // q_heads * head_dim] f32; out the same shape, bf16 or f32. step.max_rows == 1: the context is
-// split over blocks (flash decoding). Otherwise a tensor-core kernel over tiles of queries (bf16
-// rows).
+// split over blocks (flash decoding); where `table` is kResident, rows before `past` must not be
+// written in this step, since they may be read while the kernels before still run. Otherwise a
+// tensor-core kernel over tiles of queries (bf16 rows).
 void PagedAttention(Stream& stream, const StepView& step, int64_t kv_heads, const RowTable& table,
                     const MatrixView& q, int64_t q_heads, float scale, const MatrixView& out,
                     void* scratch);

@@ -469,9 +469,9 @@ __global__ void __launch_bounds__(kMaxWarps * 32, 1)
   auto* ends = reinterpret_cast<uint32_t*>(shared + warps * Shape::kWarpBytes);
   const uint32_t warp = threadIdx.x / 32;
   const int32_t pairs = p.Pairs();
-  // Without slots, nothing but queries and newest rows depends on the kernels before this one: the
-  // copies of older rows begin beside those.
-  bool waited = p.tables.hybrid;
+  // Resident rows are older than the step, but for the newest: what depends on the kernels before
+  // this one is that row and the queries, and the copies of the others begin beside those kernels.
+  bool waited = p.tables.hybrid || p.tables.resident.table.table != kResident;
   if (waited) WaitForKernelBefore();
   if (threadIdx.x == 0) AskFor(p.arrivals + blockIdx.x);
   CountTiles(p, pairs, &results, ends);
