@@ -370,8 +370,7 @@ void CudaLiteCache::BeginStep(const Step& step) {
 
 std::optional<uint64_t> CudaLiteCache::ReplayKey(const Step&) const {
   if (!fills_.empty() || !transfer_->replayable()) return std::nullopt;
-  return reinterpret_cast<uintptr_t>(block_.address()) ^
-         (reinterpret_cast<uintptr_t>(work_.data()) << 1) ^
+  return block_.key() ^ (reinterpret_cast<uintptr_t>(work_.data()) << 1) ^
          (reinterpret_cast<uintptr_t>(scratch_.data()) << 2) ^
          (reinterpret_cast<uintptr_t>(branch_scratch_.data()) << 3) ^
          (static_cast<uint64_t>(context_) << 8) ^ (static_cast<uint64_t>(work_sequences_) << 40) ^

@@ -37,7 +37,6 @@ class StepBlock {
   int64_t decoding() const { return decoding_; }
   int64_t prefilling() const { return prefilling_; }
   int64_t capacity() const { return capacity_; }
-  const void* address() const { return mirror_->device(); }
   // Names all that a recording keeps of the block: both sides' addresses, and where the sequences
   // begin. Memory that was taken anew may have one of them in common with what it replaces.
   uint64_t key() const {
