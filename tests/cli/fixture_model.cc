@@ -7,6 +7,8 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "source_directory.h"
+
 namespace litecache::testing {
 namespace {
 
@@ -38,7 +40,7 @@ constexpr const char* kTemplate =
 }  // namespace
 
 std::filesystem::path FixtureDirectory(const std::string& name) {
-  return std::filesystem::path(LC_SOURCE_DIR) / "tests" / "fixtures" / "models" / name;
+  return SourceDirectory() / "tests" / "fixtures" / "models" / name;
 }
 
 std::string FixtureTokenizer() {

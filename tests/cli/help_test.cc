@@ -6,6 +6,8 @@
 #include <iterator>
 #include <set>
 
+#include "source_directory.h"
+
 namespace litecache::cli {
 namespace {
 
@@ -43,7 +45,7 @@ TEST(Help, EveryOptionSaysWhatItDoes) {
 
 // docs/cli.md ends with the tables of `litecache --help-markdown`.
 TEST(Help, TheDocumentHasTheOptionTables) {
-  std::ifstream file(LC_SOURCE_DIR "/docs/cli.md");
+  std::ifstream file(SourceDirectory() / "docs/cli.md");
   const std::string text{std::istreambuf_iterator<char>(file), {}};
   EXPECT_THAT(text, ::testing::HasSubstr(OptionTables()))
       << "docs/cli.md: replace the option tables by the output of `litecache --help-markdown`";

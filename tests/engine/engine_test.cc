@@ -17,6 +17,7 @@
 #include "io/file.h"
 #include "model/config.h"
 #include "model/reference.h"
+#include "source_directory.h"
 #include "test_seed.h"
 #include "tokenizer/tokenizer.h"
 
@@ -134,9 +135,9 @@ class TokenizerDirectory {
       std::filesystem::copy_file(model::FixturesDirectory() / "llama" / file, path_ / file,
                                  std::filesystem::copy_options::overwrite_existing);
     }
-    std::filesystem::copy_file(
-        std::filesystem::path(LC_SOURCE_DIR) / "tests/tokenizer/fixtures/byte_level.json",
-        path_ / "tokenizer.json", std::filesystem::copy_options::overwrite_existing);
+    std::filesystem::copy_file(SourceDirectory() / "tests/tokenizer/fixtures/byte_level.json",
+                               path_ / "tokenizer.json",
+                               std::filesystem::copy_options::overwrite_existing);
   }
   ~TokenizerDirectory() { std::filesystem::remove_all(path_); }
   const std::filesystem::path& path() const { return path_; }

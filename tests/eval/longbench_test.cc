@@ -10,6 +10,7 @@
 #include "eval/longbench/records.h"
 #include "eval/longbench/truncate.h"
 #include "expect_error.h"
+#include "source_directory.h"
 #include "temporary_directory.h"
 #include "test_seed.h"
 
@@ -20,7 +21,7 @@ using nlohmann::json;
 
 const tokenizer::Tokenizer& Model() {
   static const auto tokenizer =
-      tokenizer::Tokenizer::FromDirectory(LC_SOURCE_DIR "/models/litecache-demo-16m");
+      tokenizer::Tokenizer::FromDirectory(SourceDirectory() / "models/litecache-demo-16m");
   return *tokenizer;
 }
 

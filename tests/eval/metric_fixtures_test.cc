@@ -8,6 +8,7 @@
 #include "eval/jsonl.h"
 #include "eval/metrics.h"
 #include "io/file.h"
+#include "source_directory.h"
 
 namespace litecache::eval {
 namespace {
@@ -15,8 +16,8 @@ namespace {
 TEST(MetricFixtures, EqualThePythonPackages) {
   // LC_METRIC_FIXTURES: another file of the same script, with more cases.
   const char* other = std::getenv("LC_METRIC_FIXTURES");
-  const std::string path =
-      other != nullptr ? other : LC_SOURCE_DIR "/tests/fixtures/eval/metrics.jsonl";
+  const std::filesystem::path path =
+      other != nullptr ? other : SourceDirectory() / "tests/fixtures/eval/metrics.jsonl";
   std::map<std::string, int> cases;
   ForEachJsonLine(io::ReadTextFile(path), path, [&](const JsonLine& line) {
     const auto metric = line.value.at("metric").get<std::string>();

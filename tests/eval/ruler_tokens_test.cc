@@ -6,13 +6,14 @@
 #include "base/error.h"
 #include "eval/ruler/bulk.h"
 #include "eval/ruler/tokens.h"
+#include "source_directory.h"
 #include "test_seed.h"
 
 namespace litecache::eval {
 namespace {
 
 std::shared_ptr<const tokenizer::Tokenizer> ShippedTokenizer() {
-  return tokenizer::Tokenizer::FromDirectory(LC_SOURCE_DIR "/models/litecache-demo-16m");
+  return tokenizer::Tokenizer::FromDirectory(SourceDirectory() / "models/litecache-demo-16m");
 }
 
 struct Parsed {

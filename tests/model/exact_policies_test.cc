@@ -10,6 +10,7 @@
 #include "device/machine.h"
 #include "kv/cache_plan.h"
 #include "reference.h"
+#include "source_directory.h"
 #include "test_seed.h"
 
 namespace litecache::model {
@@ -25,8 +26,7 @@ std::vector<std::string> Models() {
 
 std::filesystem::path Directory(const std::string& name) {
   const std::filesystem::path fixture = FixturesDirectory() / name;
-  return std::filesystem::exists(fixture) ? fixture
-                                          : std::filesystem::path(LC_SOURCE_DIR) / "models" / name;
+  return std::filesystem::exists(fixture) ? fixture : SourceDirectory() / "models" / name;
 }
 
 using Param = std::tuple<std::string, const char*>;  // model, device

@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "expect_error.h"
 #include "io/file.h"
+#include "source_directory.h"
 #include "temporary_directory.h"
 
 namespace litecache::model {
@@ -14,7 +15,7 @@ namespace {
 using ::litecache::testing::TemporaryDirectory;
 namespace fs = std::filesystem;
 
-const fs::path kModels = fs::path(LC_SOURCE_DIR) / "tests/fixtures/models";
+const fs::path kModels = SourceDirectory() / "tests/fixtures/models";
 
 TEST(FingerprintTest, TellsModelsApart) {
   std::set<std::string> seen;

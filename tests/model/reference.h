@@ -17,11 +17,12 @@
 #include "io/safetensors.h"
 #include "kv/cache.h"
 #include "model/decoder.h"
+#include "source_directory.h"
 
 namespace litecache::model {
 
 inline std::filesystem::path FixturesDirectory() {
-  return std::filesystem::path(LC_SOURCE_DIR) / "tests" / "fixtures" / "models";
+  return SourceDirectory() / "tests" / "fixtures" / "models";
 }
 
 // Names of all fixture models, sorted.

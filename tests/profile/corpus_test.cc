@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "expect_error.h"
+#include "source_directory.h"
 #include "temporary_directory.h"
 
 namespace litecache::profile {
@@ -14,7 +15,8 @@ namespace {
 using testing::TemporaryDirectory;
 
 std::shared_ptr<const tokenizer::Tokenizer> ByteLevel() {
-  return tokenizer::Tokenizer::FromFile(LC_SOURCE_DIR "/tests/tokenizer/fixtures/byte_level.json");
+  return tokenizer::Tokenizer::FromFile(SourceDirectory() /
+                                        "tests/tokenizer/fixtures/byte_level.json");
 }
 
 TEST(CorpusTest, ReadsFilesLinesAndFolders) {

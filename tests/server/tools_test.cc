@@ -9,6 +9,7 @@
 
 #include "server/api/tool_calls.h"
 #include "server/test_server.h"
+#include "source_directory.h"
 #include "test_seed.h"
 
 namespace litecache::testing {
@@ -127,7 +128,7 @@ TEST_F(ToolCalls, ArgumentsComeAsTheyAreWritten) {
 
 TEST_F(ToolCalls, TheTemplateTellsTheForm) {
   const auto read = [](const std::string& name) {
-    std::ifstream file(std::filesystem::path(LC_SOURCE_DIR) / "tests/tokenizer_jinja/data" / name);
+    std::ifstream file(SourceDirectory() / "tests/tokenizer_jinja/data" / name);
     return std::string{std::istreambuf_iterator<char>(file), {}};
   };
   EXPECT_EQ(DetectToolFormat(read("qwen2_5.jinja")), ToolFormat::kHermes);

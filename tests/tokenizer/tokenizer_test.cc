@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "source_directory.h"
 #include "test_seed.h"
 #include "tokenizer/stream_decoder.h"
 #include "tokenizer/utf8.h"
@@ -30,7 +31,7 @@ std::string Read(const std::filesystem::path& path) {
 }
 
 std::filesystem::path Fixture(const std::string& name) {
-  return std::filesystem::path(LC_SOURCE_DIR) / "tests/tokenizer/fixtures" / name;
+  return SourceDirectory() / "tests/tokenizer/fixtures" / name;
 }
 
 std::string Streamed(const std::shared_ptr<const Tokenizer>& tokenizer,

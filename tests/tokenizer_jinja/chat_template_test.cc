@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "requests.h"
+#include "source_directory.h"
 
 namespace litecache::tokenizer {
 namespace {
@@ -16,7 +17,7 @@ namespace {
 using nlohmann::ordered_json;
 namespace fs = std::filesystem;
 
-const fs::path kData = fs::path(LC_SOURCE_DIR) / "tests/tokenizer_jinja/data";
+const fs::path kData = SourceDirectory() / "tests/tokenizer_jinja/data";
 
 std::string ReadFile(const fs::path& path) {
   std::ifstream file(path, std::ios::binary);
