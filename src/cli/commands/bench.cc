@@ -1,32 +1,30 @@
 // litecache bench: how fast prefill and decode are, and how far from what the machine allows.
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "base/logging.h"
 #include "base/progress.h"
 #include "base/units.h"
+#include "bench/measurement_json.h"
 #include "bench/runner.h"
+#include "bench/subject.h"
+#include "cli/bench_report.h"
 #include "cli/command.h"
 #include "cli/exit_codes.h"
 #include "cli/input.h"
 #include "cli/json_text.h"
-#include "cli/kv_report.h"
 #include "cli/options.h"
 #include "cli/output.h"
 #include "device/machine.h"
 #include "engine/kv_profile.h"
-#include "engine/memory_plan.h"
-#include "io/hub.h"
 #include "kv/imposed_reuse.h"
-#include "kv/tiers.h"
-#include "model/decoder.h"
 #include "tokenizer/tokenizer.h"
 
 namespace litecache::cli {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-double Ratio(const bench::Measurement& m) { return m.seconds / m.floor_seconds; }
 
 class BenchCommand final : public Command {
  public:
@@ -65,10 +63,10 @@ class BenchCommand final : public Command {
         ->type_name("KIND")
         ->check(CLI::IsMember({"random"}).description(""))
         ->capture_default_str();
-    app.add_option("--batch", batches_, "Sequences decoded together, comma-separated")
+    app.add_option("--batch", batch_list_, "Sequences decoded together, comma-separated")
         ->type_name("LIST")
         ->capture_default_str();
-    app.add_option("--context", contexts_, "Tokens of context, comma-separated, e.g. 512,4k")
+    app.add_option("--context", context_list_, "Tokens of context, comma-separated, e.g. 512,4k")
         ->type_name("LIST")
         ->capture_default_str();
     app.add_option("--only", only_, "prefill or decode; default: both")
@@ -120,30 +118,35 @@ class BenchCommand final : public Command {
   }
 
   int Run(const std::vector<std::string>&) override {
-    const auto batches = ParseList(batches_, "--batch");
-    const auto contexts = ParseList(contexts_, "--context");
+    batches_ = ParseList(batch_list_, "--batch");
+    contexts_ = ParseList(context_list_, "--context");
     const Machine machine = OpenMachine(flags_.device, flags_.threads);
     Device& device = machine.compute();
     const auto stream = device.CreateStream();
-    gpu_ = machine.gpu != nullptr;
-    threads_ = machine.cpu->pool().size();
-    if (!gpu_) graphs_ = "on";  // there are none: once
-    LoadModel(machine, contexts);
-    MakePlans(device.type());
+    const bool gpu = machine.gpu != nullptr;
+    if (!gpu) graphs_ = "on";  // there are none: once
+    bench::Subject subject(machine, Wanted());
+    MakePlans(subject, device.type());
     options_.prefill_chunk = flags_.prefill_chunk;
     options_.fill = fill_ == "prefill" ? bench::Fill::kPrefill : bench::Fill::kSynthetic;
-    const DType dtype = decoder_->kv_dtype();  // of the arithmetic, too
+    for (const Plan& plan : plans_) CheckFits(subject, plan);
     const bench::MachineRates rates =
-        bench::MeasureMachine(device, *stream, machine.cpu->pool(), dtype);
-    bench::Runner runner(device, *stream, *decoder_, rates, options_);
-    for (const Plan& plan : plans_) CheckFits(runner, plan, batches, contexts);
-
+        bench::MeasureMachine(device, *stream, machine.cpu->pool(), subject.decoder().kv_dtype());
+    bench::Runner runner(device, *stream, subject.decoder(), rates, options_);
+    const BenchReport report{.subject = subject,
+                             .device = device,
+                             .rates = rates,
+                             .fill = fill_,
+                             .imposed = ImposedText(),
+                             .gpu = gpu,
+                             .decode_steps = options_.decode_steps};
     Output output;
-    Json json = Header(device, rates, dtype);
-    if (!json_) output.Write(HeaderText(device, rates, dtype));
+    Json json = report.HeaderJson();
+    json["imposed"] = Imposed();
+    if (!json_) output.Write(report.HeaderText());
     output.Flush();
-    if (only_ != "decode") Prefill(runner, contexts, output, &json);
-    if (only_ != "prefill") Decode(runner, batches, contexts, output, &json);
+    if (only_ != "decode") Prefill(runner, report, output, &json);
+    if (only_ != "prefill") Decode(runner, report, output, &json);
     if (json_) output.Write(ToJsonLine(json) + "\n");
     output.Flush();
     return kOk;
@@ -160,45 +163,18 @@ class BenchCommand final : public Command {
     return values;
   }
 
-  void LoadModel(const Machine& machine, const std::vector<int64_t>& contexts) {
-    Device& device = machine.compute();
-    const auto most = [](const Device& d) {
-      return static_cast<uint64_t>(0.9 * static_cast<double>(d.Info().free_memory));
-    };
-    budget_ = flags_.memory.value > 0 ? flags_.memory.value : most(*machine.cpu);
-    caps_ = {flags_.kv.device_memory.value, flags_.kv.host_memory.value};
-    if (machine.gpu != nullptr) {
-      if (caps_.host == 0) caps_.host = budget_;
-      if (caps_.device == 0) caps_.device = most(*machine.gpu);
-      budget_ = caps_.total();
-    }
-    if (caps_.device == 0) caps_.device = budget_;
-    if (caps_.host == 0) caps_.host = budget_;
-    model::LoadOptions load;
-    load.compute_f32 = flags_.dtype == "f32";
-    std::unique_ptr<ProgressBar> bar;
-    load.progress = [&bar](int64_t done, int64_t total) {
-      if (bar == nullptr) bar = std::make_unique<ProgressBar>("Loading", total, "B");
-      bar->Update(done);
-    };
-    if (!shape_.empty()) {
-      name_ = shape_;
-      auto config = model::ModelConfig::FromShapeName(shape_);
-      // Random weights know no positions: nothing keeps them from longer contexts.
-      const int64_t longest = *std::max_element(contexts.begin(), contexts.end());
-      config.max_context = std::max(config.max_context, longest + MoreTokens());
-      engine::CheckWeightsFit(shape_,
-                              static_cast<uint64_t>(config.parameters()) *
-                                  SizeOf(load.compute_f32 ? DType::kF32 : config.weight_dtype),
-                              caps_.device);
-      decoder_ = model::RandomDecoder(device, config, options_.seed, load);
-    } else if (!flags_.model.empty()) {
-      name_ = flags_.model;
-      directory_ = io::ResolveModelDirectory(flags_.model);
-      decoder_ = model::LoadDecoder(device, directory_, load);
-    } else {
+  bench::SubjectOptions Wanted() const {
+    if (shape_.empty() && flags_.model.empty()) {
       throw UsageError("bench needs --shape NAME or --model DIR");
     }
+    return {.shape = shape_,
+            .model = flags_.model,
+            .compute_f32 = flags_.dtype == "f32",
+            .seed = options_.seed,
+            .longest = *std::max_element(contexts_.begin(), contexts_.end()) + MoreTokens(),
+            .memory = flags_.memory.value,
+            .caps = {flags_.kv.device_memory.value, flags_.kv.host_memory.value},
+            .prefill_chunk = flags_.prefill_chunk};
   }
 
   struct Plan {
@@ -206,14 +182,14 @@ class BenchCommand final : public Command {
     std::unique_ptr<kv::CachePlan> cache;
   };
 
-  void MakePlans(DeviceType device) {
+  void MakePlans(const bench::Subject& subject, DeviceType device) {
     KvOptions options = flags_.kv.ToKvOptions();
-    const kv::Layout layout = decoder_->config().kv_layout(decoder_->kv_dtype());
+    const kv::Layout layout = subject.layout();
     std::vector<std::string> policies{options.policy};
     if (!policies_.empty()) policies = CLI::detail::split(policies_, ',');
     for (const std::string& policy : policies) {
       options.policy = policy;
-      const auto profile = engine::LoadProfile(options, directory_, layout);
+      const auto profile = engine::LoadProfile(options, subject.directory(), layout);
       plans_.push_back({policy, kv::MakeCachePlan(layout, options, profile, device)});
       for (const auto& line : engine::DescribePlan(*plans_.back().cache, options, profile.get())) {
         SPDLOG_INFO("{}: {}", policy, line);
@@ -221,8 +197,11 @@ class BenchCommand final : public Command {
     }
     ImposeReuse();
     if (text_.empty()) return;
-    if (directory_.empty()) throw UsageError("--text needs a model with a tokenizer: --model DIR");
-    options_.tokens = tokenizer::Tokenizer::FromDirectory(directory_)->Encode(ReadInput(text_));
+    if (subject.directory().empty()) {
+      throw UsageError("--text needs a model with a tokenizer: --model DIR");
+    }
+    options_.tokens =
+        tokenizer::Tokenizer::FromDirectory(subject.directory())->Encode(ReadInput(text_));
     if (options_.tokens.empty()) throw InvalidArgument("--text {}: the file has no tokens", text_);
   }
 
@@ -251,62 +230,10 @@ class BenchCommand final : public Command {
   }
 
   // Before minutes are spent on the cells that fit.
-  void CheckFits(const bench::Runner& runner, const Plan& plan, const std::vector<int64_t>& batches,
-                 const std::vector<int64_t>& contexts) const {
-    const int64_t batch = *std::max_element(batches.begin(), batches.end());
-    const int64_t context = *std::max_element(contexts.begin(), contexts.end());
-    const bool decode = only_ != "prefill";
-    const int64_t tokens = context + MoreTokens();
-    if (tokens > decoder_->config().max_context) {
-      throw InvalidArgument("--context {}: {} tokens are needed, and the model has a context of {}",
-                            context, tokens, decoder_->config().max_context);
-    }
-    const uint64_t fixed = decoder_->weight_bytes() +
-                           decoder_->WorkspaceBytes(flags_.prefill_chunk, 1) +
-                           plan.cache->ScratchBytes(decode ? batch : 1, tokens, threads_);
-    const auto kv_bytes = [&](int64_t length) {
-      return runner.DecodeKvBytes(*plan.cache, decode ? batch : 1, length);
-    };
-    const auto fits = [&](int64_t length) {
-      const kv::TierBytes kv = kv_bytes(length);
-      return fixed + kv.total() <= budget_ && fixed + kv.device <= caps_.device &&
-             kv.host <= caps_.host;
-    };
-    if (fits(context)) return;
-    int64_t low = 0, high = context;
-    while (high - low > 1) {
-      const int64_t middle = low + (high - low) / 2;
-      (fits(middle) ? low : high) = middle;
-    }
-    throw CapacityError(
-        "{}, batch {} at context {}: {} for weights and buffers and {} for KV are needed, and the "
-        "memory budget is {} ({} on the device, {} for the host store): {}",
-        plan.policy, batch, context, FormatBytes(fixed), kv::FormatTiers(kv_bytes(context)),
-        FormatBytes(budget_), FormatBytes(caps_.device), FormatBytes(caps_.host),
-        low > 0 ? fmt::format("{} tokens of context fit; lower --context or --batch, or raise "
-                              "--memory or --device-memory",
-                              low)
-                : std::string("lower --batch, or raise --memory or --device-memory"));
-  }
-
-  Json Header(const Device& device, const bench::MachineRates& rates, DType dtype) const {
-    const auto& config = decoder_->config();
-    return {{"model",
-             {{"name", name_},
-              {"family", model::Name(config.family)},
-              {"parameters", config.parameters()},
-              {"weight_bytes", decoder_->weight_bytes()},
-              {"kv_heads", config.layers * config.kv_heads},
-              {"kv_bytes_per_token", config.kv_layout(dtype).token_bytes()}}},
-            {"machine",
-             {{"device", device.Info().name},
-              {"threads", device.Info().parallelism},
-              {"gb_per_s", rates.bytes_per_second / 1e9},
-              {"gflop_per_s", rates.flops_per_second / 1e9},
-              {"link_gb_per_s", rates.link_bytes_per_second / 1e9},
-              {"arithmetic", litecache::Name(dtype)}}},
-            {"fill", fill_},
-            {"imposed", Imposed()}};
+  void CheckFits(const bench::Subject& subject, const Plan& plan) const {
+    subject.CheckFits(plan.policy, *plan.cache,
+                      only_ == "prefill" ? 1 : *std::max_element(batches_.begin(), batches_.end()),
+                      *std::max_element(contexts_.begin(), contexts_.end()), MoreTokens());
   }
 
   // Null: nothing is.
@@ -321,32 +248,14 @@ class BenchCommand final : public Command {
     std::string text;
     if (hit_ratio_) text += fmt::format("hit ratio {:.3g}", *hit_ratio_);
     if (overlap_) text += fmt::format("{}overlap {:.3g}", text.empty() ? "" : ", ", *overlap_);
-    if (text.empty()) return "";
-    return fmt::format("imposed on policy litecache, not a property of these queries: {}\n", text);
+    return text;
   }
 
-  std::string HeaderText(const Device& device, const bench::MachineRates& rates,
-                         DType dtype) const {
-    return fmt::format(
-        "{} on {}\nmemory {:.1f} GB/s, {}{} arithmetic {:.0f} GFLOP/s (measured); "
-        "weights {}\n{}",
-        name_, device.Info().name, rates.bytes_per_second / 1e9,
-        rates.link_bytes_per_second > 0
-            ? fmt::format("link {:.1f} GB/s, ", rates.link_bytes_per_second / 1e9)
-            : "",
-        litecache::Name(dtype), rates.flops_per_second / 1e9, FormatBytes(decoder_->weight_bytes()),
-        ImposedText());
-  }
-
-  void Prefill(bench::Runner& runner, const std::vector<int64_t>& contexts, Output& output,
-               Json* json) {
+  void Prefill(bench::Runner& runner, const BenchReport& report, Output& output, Json* json) {
     (*json)["prefill"] = Json::array();
-    if (!json_) {
-      output.Write(fmt::format("\n{:<10}{:>9}{:>12}{:>12}{:>12}{:>12}{:>9}\n", "prefill", "context",
-                               "tok/s", "time", "GFLOP/s", "floor", "x floor"));
-      output.Flush();
-    }
-    for (const int64_t context : contexts) {
+    if (!json_) output.Write(report.PrefillHead());
+    output.Flush();
+    for (const int64_t context : contexts_) {
       for (const Plan& plan : plans_) {
         bench::Measurement m;
         {
@@ -355,39 +264,21 @@ class BenchCommand final : public Command {
           m = runner.Prefill(*plan.cache, context,
                              [&](int64_t done, int64_t) { bar.Update(done); });
         }
-        const double rate = static_cast<double>(context) / m.seconds;
-        const double gflops = m.cost.flops / m.seconds / 1e9;
-        (*json)["prefill"].push_back({{"policy", plan.policy},
-                                      {"context", context},
-                                      {"tokens_per_s", rate},
-                                      {"seconds", m.seconds},
-                                      {"spread", m.spread},
-                                      {"flops", m.cost.flops},
-                                      {"gflop_per_s", gflops},
-                                      {"floor_s", m.floor_seconds},
-                                      {"ratio_to_floor", Ratio(m)}});
-        if (json_) continue;
-        output.Write(fmt::format("{:<10}{:>9}{:>12.1f}{:>12}{:>12.0f}{:>12}{:>9.2f}\n", plan.policy,
-                                 context, rate, FormatSeconds(m.seconds), gflops,
-                                 FormatSeconds(m.floor_seconds), Ratio(m)));
+        Json entry = {{"policy", plan.policy}};
+        entry.update(bench::PrefillJson(m));
+        (*json)["prefill"].push_back(std::move(entry));
+        if (!json_) output.Write(report.PrefillRow(plan.policy, m));
         output.Flush();
       }
     }
   }
 
-  void Decode(bench::Runner& runner, const std::vector<int64_t>& batches,
-              const std::vector<int64_t>& contexts, Output& output, Json* json) {
+  void Decode(bench::Runner& runner, const BenchReport& report, Output& output, Json* json) {
     (*json)["decode"] = Json::array();
-    if (!json_) {
-      output.Write(fmt::format(
-          "\n{:<10}{:>9}{:>7}{:>7}{:>12}{:>11}{:>12}{:>9}{:>11}{:>7}{:>11}{:>9}{:>7}{:>11}{:>10}"
-          "{:>11}   ({} KV rows)\n",
-          "decode", "context", "batch", "graph", "step", "tok/s", "bytes/step", "GB/s", "link/step",
-          "GB/s", "floor", "x floor", "hits", "rows/step", "CPU/step", "GPU mem", fill_));
-      output.Flush();
-    }
-    for (const int64_t context : contexts) {
-      for (const int64_t batch : batches) {
+    if (!json_) output.Write(report.DecodeHead());
+    output.Flush();
+    for (const int64_t context : contexts_) {
+      for (const int64_t batch : batches_) {
         for (const Plan& plan : plans_) {
           for (const bool graphs : {true, false}) {
             if (graphs_ == (graphs ? "off" : "on")) continue;
@@ -399,98 +290,23 @@ class BenchCommand final : public Command {
               m = runner.Decode(*plan.cache, batch, context,
                                 [&](int64_t done, int64_t) { bar.Update(done); });
             }
-            Report(plan, graphs, m, output, json);
+            Json entry = {{"policy", plan.policy}};
+            entry.update(bench::DecodeJson(m, options_.decode_steps, report.gpu && graphs));
+            (*json)["decode"].push_back(std::move(entry));
+            if (!json_) output.Write(report.DecodeRow(plan.policy, graphs, m));
+            output.Flush();
           }
         }
       }
     }
   }
 
-  void Report(const Plan& plan, bool graphs, const bench::Measurement& m, Output& output,
-              Json* json) const {
-    const double rate = static_cast<double>(m.batch) / m.seconds;
-    const double gbps = m.cost.bytes / m.seconds / 1e9;
-    const double link_gbps = m.cost.link_bytes / m.seconds / 1e9;
-    const double moved =
-        static_cast<double>(m.kv.miss.rows + m.kv.prefetch.rows + m.kv.stream.rows) /
-        static_cast<double>(options_.decode_steps);
-    Json entry = {{"policy", plan.policy},
-                  {"batch", m.batch},
-                  {"context", m.context},
-                  {"graph", gpu_ && graphs},
-                  {"ms_per_step", m.seconds * 1e3},
-                  {"spread", m.spread},
-                  {"tokens_per_s", rate},
-                  {"bytes_per_step", m.cost.bytes},
-                  {"flops_per_step", m.cost.flops},
-                  {"gb_per_s", gbps},
-                  {"link_bytes_per_step", m.cost.link_bytes},
-                  {"link_gb_per_s", link_gbps},
-                  {"floor_ms", m.floor_seconds * 1e3},
-                  {"ratio_to_floor", Ratio(m)},
-                  {"cpu_seconds_per_step", m.cpu_seconds},
-                  {"device_memory_bytes", m.device_memory}};
-    if (m.kv.lookups > 0) {
-      entry["hit_ratio"] = HitRatio(m.kv.hits, m.kv.lookups);
-    }
-    if (moved > 0 || m.kv.lookups > 0) entry["rows_moved_per_step"] = moved;
-    if (m.kv.rows_recomputed > 0) {
-      entry["rows_recomputed_per_step"] =
-          static_cast<double>(m.kv.rows_recomputed) / static_cast<double>(options_.decode_steps);
-    }
-    if (m.breakdown.marks > 0) entry["breakdown"] = BreakdownJson(m.breakdown);
-    (*json)["decode"].push_back(std::move(entry));
-    if (json_) return;
-    const std::string hits =
-        m.kv.lookups > 0 ? fmt::format("{:.0f}%", 100 * HitRatio(m.kv.hits, m.kv.lookups)) : "-";
-    const bool link = m.cost.link_bytes > 0 && gpu_;
-    output.Write(fmt::format(
-        "{:<10}{:>9}{:>7}{:>7}{:>12}{:>11.1f}{:>12}{:>9.1f}{:>11}{:>7}{:>11}{:>9.2f}{:>7}{:>11.0f}"
-        "{:>10}{:>11}\n",
-        plan.policy, m.context, m.batch,
-        !gpu_    ? "-"
-        : graphs ? "on"
-                 : "off",
-        FormatSeconds(m.seconds), rate, FormatBytes(static_cast<uint64_t>(m.cost.bytes)), gbps,
-        link ? FormatBytes(static_cast<uint64_t>(m.cost.link_bytes)) : "-",
-        link ? fmt::format("{:.1f}", link_gbps) : "-", FormatSeconds(m.floor_seconds), Ratio(m),
-        hits, moved, FormatSeconds(m.cpu_seconds),
-        m.device_memory > 0 ? FormatBytes(m.device_memory) : "-"));
-    if (m.breakdown.marks > 0) output.Write(BreakdownText(m));
-    output.Flush();
-  }
-
-  static Json BreakdownJson(const bench::Breakdown& breakdown) {
-    Json json;
-    for (size_t i = kSections; i-- > 0;) {
-      json[std::string(litecache::Name(static_cast<Section>(i))) + "_ms"] =
-          breakdown.seconds[i] * 1e3;
-    }
-    json["marks"] = breakdown.marks;
-    json["mark_us"] = breakdown.mark_seconds * 1e6;
-    return json;
-  }
-
-  // A line: of the step, and of a layer (whose products and rest include the logits').
-  std::string BreakdownText(const bench::Measurement& m) const {
-    std::string text = "  a layer:";
-    const auto layers = static_cast<double>(decoder_->config().layers);
-    for (size_t i = kSections; i-- > 0;) {
-      const double seconds = m.breakdown.seconds[i];
-      if (seconds == 0) continue;
-      text += fmt::format(" {} {} ({:.0f}%),", litecache::Name(static_cast<Section>(i)),
-                          FormatSeconds(seconds / layers), 100 * seconds / m.seconds);
-    }
-    return text + fmt::format(" by {} marks a step of {}, taken off\n", m.breakdown.marks,
-                              FormatSeconds(m.breakdown.mark_seconds));
-  }
-
   EngineFlags flags_;
   bench::RunOptions options_;
   std::string shape_;
   std::string weights_ = "random";
-  std::string batches_ = "1";
-  std::string contexts_ = "512";
+  std::string batch_list_ = "1";
+  std::string context_list_ = "512";
   std::string only_;
   std::string policies_;
   std::string text_;
@@ -499,13 +315,7 @@ class BenchCommand final : public Command {
   std::optional<double> hit_ratio_, overlap_;
   std::string graphs_ = "on";
 
-  bool gpu_ = false;
-  int threads_ = 1;      // of the CPU
-  uint64_t budget_ = 0;  // of both memories
-  kv::TierBytes caps_;
-  std::string name_;
-  std::unique_ptr<model::Decoder> decoder_;
-  std::filesystem::path directory_;  // empty for --shape
+  std::vector<int64_t> batches_, contexts_;
   std::vector<Plan> plans_;
 };
 

@@ -1,9 +1,11 @@
 // litecache profile: measures a model for the KV policies.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <ctime>
 #include <filesystem>
+#include <optional>
 #include <sstream>
 
 #include "base/join.h"
@@ -104,6 +106,11 @@ class ProfileCommand final : public Command {
     app.add_option("--plots", plots_, "Directory for pictures (SVG) and their data (JSON)")
         ->type_name("DIR");
     app.add_option("-s,--seed", options_.seed, "Seed")->type_name("N")->capture_default_str();
+    app.add_option(
+           "--only", only_,
+           "Arrays to measure anew, comma-separated: hata, loki, skew; the rest of the file "
+           "that is there stays")
+        ->type_name("LIST");
     app.add_flag("--json", json_, "Print the summary as JSON");
   }
 
@@ -119,6 +126,9 @@ class ProfileCommand final : public Command {
     const auto decoder = model::LoadDecoder(device, directory, {});
     const int64_t context = std::min(context_.value, decoder->config().max_context);
     options_.importance = Importance(directory, *decoder);
+    const std::string fingerprint = model::Fingerprint(directory);
+    std::optional<kv::Profile> rest;
+    if (!only_.empty()) rest = Rest(*decoder, fingerprint);
 
     std::string corpus;
     const auto windows = Windows(tokenizer, context, &corpus);
@@ -132,10 +142,10 @@ class ProfileCommand final : public Command {
                                          bar.Update(static_cast<int64_t>(share * kParts));
                                        });
     }
-    result.profile.fingerprint = model::Fingerprint(directory);
+    result.profile.fingerprint = fingerprint;
     result.profile.corpus = corpus;
     result.profile.created = Today();
-    result.profile.Save(output_);
+    (rest ? Merged(*std::move(rest), result.profile) : result.profile).Save(output_);
     if (!plots_.empty()) profile::WritePictures(result, {.keep = report_.keep}, plots_);
     Report(result);
     return kOk;
@@ -152,6 +162,31 @@ class ProfileCommand final : public Command {
       bits.push_back(std::stol(word));
     }
     return bits;
+  }
+
+  bool Only(const std::string& array) const {
+    const auto words = CLI::detail::split(only_, ',');
+    return std::find(words.begin(), words.end(), array) != words.end();
+  }
+
+  // The file that --only leaves the rest of.
+  kv::Profile Rest(const model::Decoder& decoder, const std::string& fingerprint) {
+    for (const std::string& word : CLI::detail::split(only_, ',')) {
+      if (word != "hata" && word != "loki" && word != "skew") {
+        throw UsageError("--only: '{}' is none of hata, loki, skew", word);
+      }
+    }
+    if (!Only("hata")) options_.hata_bits.clear();
+    kv::Profile rest = kv::Profile::Load(output_);
+    rest.CheckModel(decoder.config().kv_layout(decoder.kv_dtype()), fingerprint, output_);
+    return rest;
+  }
+
+  kv::Profile Merged(kv::Profile rest, const kv::Profile& measured) const {
+    if (Only("hata")) rest.hata = measured.hata;
+    if (Only("loki")) rest.loki = measured.loki;
+    if (Only("skew")) rest.skew = measured.skew;
+    return rest;
   }
 
   std::vector<float> Importance(const std::filesystem::path& directory,
@@ -247,6 +282,7 @@ class ProfileCommand final : public Command {
   std::string importance_;
   std::string importance_source_;
   std::string plots_;
+  std::string only_;
   bool json_ = false;
 };
 

@@ -1,0 +1,84 @@
+#include "bench/subject.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/progress.h"
+#include "base/units.h"
+#include "engine/memory_plan.h"
+#include "io/hub.h"
+#include "kv/tiers.h"
+
+namespace litecache::bench {
+
+Subject::Subject(const Machine& machine, const SubjectOptions& options)
+    : machine_(machine), prefill_chunk_(options.prefill_chunk), caps_(options.caps) {
+  Device& device = machine.compute();
+  const auto most = [](const Device& d) {
+    return static_cast<uint64_t>(0.9 * static_cast<double>(d.Info().free_memory));
+  };
+  budget_ = options.memory > 0 ? options.memory : most(*machine.cpu);
+  if (machine.gpu != nullptr) {
+    if (caps_.host == 0) caps_.host = budget_;
+    if (caps_.device == 0) caps_.device = most(*machine.gpu);
+    budget_ = caps_.total();
+  }
+  if (caps_.device == 0) caps_.device = budget_;
+  if (caps_.host == 0) caps_.host = budget_;
+  model::LoadOptions load;
+  load.compute_f32 = options.compute_f32;
+  std::unique_ptr<ProgressBar> bar;
+  load.progress = [&bar](int64_t done, int64_t total) {
+    if (bar == nullptr) bar = std::make_unique<ProgressBar>("Loading", total, "B");
+    bar->Update(done);
+  };
+  if (options.shape.empty()) {
+    name_ = options.model;
+    directory_ = io::ResolveModelDirectory(options.model);
+    decoder_ = model::LoadDecoder(device, directory_, load);
+    return;
+  }
+  name_ = options.shape;
+  auto config = model::ModelConfig::FromShapeName(options.shape);
+  config.max_context = std::max(config.max_context, options.longest);
+  engine::CheckWeightsFit(name_,
+                          static_cast<uint64_t>(config.parameters()) *
+                              SizeOf(load.compute_f32 ? DType::kF32 : config.weight_dtype),
+                          caps_.device);
+  decoder_ = model::RandomDecoder(device, config, options.seed, load);
+}
+
+void Subject::CheckFits(const std::string& policy, const kv::CachePlan& plan, int64_t batch,
+                        int64_t context, int64_t more) const {
+  if (context + more > decoder_->config().max_context) {
+    throw InvalidArgument("--context {}: {} tokens are needed, and the model has a context of {}",
+                          context, context + more, decoder_->config().max_context);
+  }
+  const uint64_t fixed = decoder_->weight_bytes() + decoder_->WorkspaceBytes(prefill_chunk_, 1) +
+                         plan.ScratchBytes(batch, context + more, machine_.cpu->pool().size());
+  const auto kv_bytes = [&](int64_t length) {
+    return static_cast<uint64_t>(batch) * plan.BytesFor(length + more);
+  };
+  const auto fits = [&](int64_t length) {
+    const kv::TierBytes kv = kv_bytes(length);
+    return fixed + kv.total() <= budget_ && fixed + kv.device <= caps_.device &&
+           kv.host <= caps_.host;
+  };
+  if (fits(context)) return;
+  int64_t low = 0, high = context;
+  while (high - low > 1) {
+    const int64_t middle = low + (high - low) / 2;
+    (fits(middle) ? low : high) = middle;
+  }
+  throw CapacityError(
+      "{}, batch {} at context {}: {} for weights and buffers and {} for KV are needed, and the "
+      "memory budget is {} ({} on the device, {} for the host store): {}",
+      policy, batch, context, FormatBytes(fixed), kv::FormatTiers(kv_bytes(context)),
+      FormatBytes(budget_), FormatBytes(caps_.device), FormatBytes(caps_.host),
+      low > 0 ? fmt::format("{} tokens of context fit; lower --context or --batch, or raise "
+                            "--memory or --device-memory",
+                            low)
+              : std::string("lower --batch, or raise --memory or --device-memory"));
+}
+
+}  // namespace litecache::bench

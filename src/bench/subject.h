@@ -1,0 +1,59 @@
+// What a benchmark measures: a model on a machine, and the memory that it may take there.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+
+#include "device/machine.h"
+#include "kv/cache_plan.h"
+#include "litecache/kv_options.h"
+#include "model/decoder.h"
+
+namespace litecache::bench {
+
+struct SubjectOptions {
+  std::string shape;  // a published shape with random weights, or
+  std::string model;  // a checkpoint: a directory, or a name in the Hugging Face cache
+  bool compute_f32 = false;
+  uint64_t seed = 1;  // of random weights
+  int64_t longest =
+      0;  // tokens of context: random weights know no positions, and are given as many
+  // Budgets in bytes. memory: of both tiers together where they are one memory, else the host's;
+  // 0: nine tenths of what is free. caps: of a tier; 0: the budget.
+  uint64_t memory = 0;
+  kv::TierBytes caps;
+  int64_t prefill_chunk = 512;
+};
+
+class Subject {
+ public:
+  // Loads the model. `machine` outlives this. Throws InvalidArgument for an unknown shape,
+  // CapacityError for weights that do not fit, and what reading a checkpoint throws.
+  Subject(const Machine& machine, const SubjectOptions& options);
+
+  const std::string& name() const { return name_; }
+  // Of a checkpoint; empty for random weights.
+  const std::filesystem::path& directory() const { return directory_; }
+  model::Decoder& decoder() { return *decoder_; }
+  const model::Decoder& decoder() const { return *decoder_; }
+  kv::Layout layout() const { return decoder_->config().kv_layout(decoder_->kv_dtype()); }
+
+  // Throws CapacityError, naming the largest context that fits, where `batch` sequences of
+  // `context` tokens and `more` generated ones do not; InvalidArgument where the model's context
+  // is shorter.
+  void CheckFits(const std::string& policy, const kv::CachePlan& plan, int64_t batch,
+                 int64_t context, int64_t more) const;
+
+ private:
+  const Machine& machine_;
+  int64_t prefill_chunk_;
+  uint64_t budget_ = 0;  // of both memories
+  kv::TierBytes caps_;
+  std::string name_;
+  std::filesystem::path directory_;
+  std::unique_ptr<model::Decoder> decoder_;
+};
+
+}  // namespace litecache::bench
