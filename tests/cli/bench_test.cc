@@ -1,5 +1,8 @@
 #include <gmock/gmock.h>
 
+#include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <nlohmann/json.hpp>
 
 #include "cli/fixture_model.h"
@@ -108,6 +111,82 @@ TEST(Bench, ImposesReuse) {
   }
   EXPECT_EQ(full["breakdown"]["retrieval_ms"], 0);
   EXPECT_GT(lite["breakdown"]["retrieval_ms"].get<double>(), 0);
+}
+
+std::string Read(const std::filesystem::path& path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+TEST(Bench, TheSuiteIsMeasuredOnceAndWrittenAsAPage) {
+  const TemporaryDirectory directory;
+  const auto suite = [&](std::vector<std::string> more) {
+    std::vector<std::string> words = {
+        "bench",    "--suite", "papers",    "--model",  FixtureDirectory("llama").string(),
+        "--device", "cpu",     "--context", "96,160",   "--batch",
+        "2",        "--steps", "2",         "--output", directory.path().string()};
+    words.insert(words.end(), more.begin(), more.end());
+    return RunProgram(words);
+  };
+  const auto none = suite({"--time-limit", "0"});
+  ASSERT_EQ(none.exit_code, 0) << none.err;
+  EXPECT_THAT(none.out, HasSubstr(" 0 new, 0 kept"));
+  EXPECT_THAT(Read(directory.path() / "papers.md"), HasSubstr("not measured"));
+
+  const auto first = suite({});
+  ASSERT_EQ(first.exit_code, 0) << first.err;
+  EXPECT_THAT(first.out, HasSubstr(" 0 left"));
+  const auto page = Read(directory.path() / "papers.md");
+  for (const char* part :
+       {"(Figure 2)", "(Table 1)", "(Figures 3 and 10)", "(Figure 9)", "(Figure 11)", "(Table 2)",
+        "(Table 3)", "(Figure 12)", "(CLO's Figure 13)", "(Table 4)", "2.08 to 3.24"}) {
+    EXPECT_THAT(page, HasSubstr(part));
+  }
+  EXPECT_THAT(page, HasSubstr("brings rows to a GPU"));  // why link has no figures
+  // Every picture that the page shows is there, and is one.
+  int pictures = 0;
+  for (size_t at = page.find("](papers/"); at != std::string::npos;
+       at = page.find("](papers/", at + 1)) {
+    const auto name = page.substr(at + 2, page.find(')', at) - at - 2);
+    EXPECT_THAT(Read(directory.path() / name), ::testing::StartsWith("<svg")) << name;
+    ++pictures;
+  }
+  EXPECT_GE(pictures, 3);
+  // What the page says is what was measured.
+  int measured = 0;
+  std::filesystem::path latency;
+  for (const auto& entry : std::filesystem::directory_iterator(directory.path() / "papers/cells")) {
+    const auto json = nlohmann::json::parse(Read(entry.path()));
+    if (json.contains("skipped")) continue;
+    ++measured;
+    if (json["cell"]["system"] == "full" && json["cell"]["context"] == 160 &&
+        json["cell"]["kind"] == "decode") {
+      latency = entry.path();
+      EXPECT_GT(json["ms_per_step"].get<double>(), 0);
+      EXPECT_GT(json["kv_device_bytes"].get<int64_t>(), 160 * 768);
+    }
+  }
+  EXPECT_GT(measured, 30);
+  ASSERT_FALSE(latency.empty());
+
+  // Again: what is there stays as it is, what was skipped is tried, a changed figure is shown.
+  auto json = nlohmann::json::parse(Read(latency));
+  json["ms_per_step"] = 123000;
+  std::ofstream(latency) << json.dump();
+  const auto again = suite({});
+  ASSERT_EQ(again.exit_code, 0) << again.err;
+  EXPECT_THAT(again.out, HasSubstr(" 0 new, " + std::to_string(measured) + " kept"));
+  EXPECT_THAT(Read(directory.path() / "papers.md"), HasSubstr("123000"));
+  // Other settings are another measurement.
+  json["cell"]["settings"] = "policy=streaming";
+  std::ofstream(latency) << json.dump();
+  EXPECT_THAT(suite({"--experiments", "latency"}).out, HasSubstr(" 1 new"));
+
+  EXPECT_THAT(suite({"--experiments", "figure"}).err, HasSubstr("latency, breakdown"));
+  std::ofstream(directory.path() / "papers/machine.json") << "{\"machine\": \"another\"}";
+  EXPECT_THAT(suite({}).err, HasSubstr("another"));
+  std::ofstream(latency) << "{";
+  EXPECT_THAT(suite({}).err, HasSubstr(latency.filename().string()));
 }
 
 TEST(Bench, ErrorsComeBeforeTheWork) {

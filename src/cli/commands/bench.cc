@@ -10,6 +10,7 @@
 #include "bench/runner.h"
 #include "bench/subject.h"
 #include "cli/bench_report.h"
+#include "cli/bench_suite.h"
 #include "cli/command.h"
 #include "cli/exit_codes.h"
 #include "cli/input.h"
@@ -49,6 +50,9 @@ class BenchCommand final : public Command {
            "finds nothing to reuse: --hit-ratio and --overlap impose it. Lookups and selections "
            "do\n"
            "their work, and their results are replaced.\n\n"
+           "--suite papers measures what the figures and tables of the LiteCache paper show and "
+           "writes a\n"
+           "page; a run that was stopped goes on where it was.\n\n"
            "  litecache bench --shape llama3.2-1b --batch 1,4 --context 512,4096\n"
            "  litecache bench --model DIR --context 16k --only decode --json\n"
            "  litecache bench --shape llama3-8b --policies full,litecache --context 128000 \\\n"
@@ -114,12 +118,15 @@ class BenchCommand final : public Command {
         ->type_name("N")
         ->capture_default_str();
     app.add_flag("--json", json_, "Print one JSON object");
+    suite_.Declare(app);
+    app_ = &app;
     flags_.DeclareRun(app);
   }
 
   int Run(const std::vector<std::string>&) override {
     batches_ = ParseList(batch_list_, "--batch");
     contexts_ = ParseList(context_list_, "--context");
+    if (suite_.wanted()) return RunSuite();
     const Machine machine = OpenMachine(flags_.device, flags_.threads);
     Device& device = machine.compute();
     const auto stream = device.CreateStream();
@@ -161,6 +168,18 @@ class BenchCommand final : public Command {
     }
     if (values.empty()) throw UsageError("{}: the list is empty", name);
     return values;
+  }
+
+  int RunSuite() const {
+    const auto given = [this](const char* name) { return app_->count(name) > 0; };
+    return suite_.Run(flags_, {.shape = shape_,
+                               .batches = given("--batch") ? batches_ : std::vector<int64_t>{},
+                               .contexts = given("--context") ? contexts_ : std::vector<int64_t>{},
+                               .hit_ratio = hit_ratio_,
+                               .overlap = overlap_,
+                               .seed = options_.seed,
+                               .steps = given("--steps") ? options_.decode_steps : 0,
+                               .repeats = given("--repeats") ? options_.prefill_repeats : 0});
   }
 
   bench::SubjectOptions Wanted() const {
@@ -302,6 +321,8 @@ class BenchCommand final : public Command {
   }
 
   EngineFlags flags_;
+  BenchSuiteFlags suite_;
+  const CLI::App* app_ = nullptr;
   bench::RunOptions options_;
   std::string shape_;
   std::string weights_ = "random";

@@ -1,0 +1,128 @@
+#include "bench/papers/lab.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <utility>
+
+#include "base/error.h"
+#include "bench/measurement_json.h"
+#include "bench/papers/accuracy_run.h"
+#include "bench/papers/systems.h"
+#include "bench/runner.h"
+#include "engine/kv_profile.h"
+#include "kv/imposed_reuse.h"
+
+namespace litecache::bench::papers {
+
+using Json = nlohmann::ordered_json;
+
+struct Lab::Loaded {
+  std::string shape;
+  Subject subject;
+};
+
+Lab::Lab(const LabOptions& options)
+    : options_(options),
+      machine_(OpenMachine(options.device, options.threads)),
+      stream_(machine_.compute().CreateStream()) {}
+
+Lab::~Lab() = default;
+
+std::string Lab::machine() const { return machine_.compute().Info().name; }
+
+std::string Lab::rates() const {
+  if (!rates_) return "";
+  return fmt::format("memory {:.1f} GB/s, {}arithmetic {:.0f} GFLOP/s",
+                     rates_->bytes_per_second / 1e9,
+                     rates_->link_bytes_per_second > 0
+                         ? fmt::format("link {:.1f} GB/s, ", rates_->link_bytes_per_second / 1e9)
+                         : "",
+                     rates_->flops_per_second / 1e9);
+}
+
+Lab::Loaded& Lab::Load(const std::string& shape) {
+  if (loaded_ != nullptr && loaded_->shape == shape) return *loaded_;
+  loaded_.reset();  // its memory is the next one's
+  const auto names = model::ModelConfig::ShapeNames();
+  const bool published = std::find(names.begin(), names.end(), shape) != names.end();
+  SubjectOptions options{
+      .seed = options_.seed,
+      .longest = options_.longest + options_.decode_steps + kWarmUpSteps + kBreakdownSteps,
+      .memory = options_.memory,
+      .caps = options_.caps,
+      .prefill_chunk = options_.prefill_chunk};
+  (published ? options.shape : options.model) = shape;
+  loaded_.reset(new Loaded{shape, Subject(machine_, options)});
+  rates_ = MeasureMachine(machine_.compute(), *stream_, machine_.cpu->pool(),
+                          loaded_->subject.decoder().kv_dtype());
+  return *loaded_;
+}
+
+Json Lab::Measure(const Cell& cell, const std::function<void(int64_t, int64_t)>& progress) {
+  try {
+    return cell.kind == Kind::kAccuracy ? MeasureAccuracy(cell) : MeasureSpeed(cell, progress);
+  } catch (const Unsupported& error) {
+    return {{"skipped", error.what()}};
+  } catch (const CapacityError& error) {
+    return {{"skipped", error.what()}};
+  } catch (const InvalidArgument& error) {
+    return {{"skipped", error.what()}};
+  }
+}
+
+void Lab::Impose(const Cell& cell, const KvOptions&, kv::CachePlan* plan) const {
+  const kv::HeadPlan* heads = plan->heads();
+  if (heads == nullptr) return;  // nothing is looked up
+  const kv::ReuseShares shares{.hit_ratio = cell.system.hit_ratio.value_or(options_.hit_ratio),
+                               .overlap = cell.system.overlap.value_or(options_.overlap),
+                               .seed = options_.seed};
+  plan->Impose(std::make_shared<const kv::ImposedReuse>(kv::DrawReuse(*heads, shares)));
+}
+
+Json Lab::MeasureSpeed(const Cell& cell, const std::function<void(int64_t, int64_t)>& progress) {
+  const KvOptions options = OptionsOf(cell.system);
+  Subject& subject = Load(cell.shape).subject;
+  const auto profile = engine::LoadProfile(options, subject.directory(), subject.layout());
+  const auto plan =
+      kv::MakeCachePlan(subject.layout(), options, profile, machine_.compute().type());
+  Impose(cell, options, plan.get());
+  const bool decode = cell.kind == Kind::kDecode;
+  RunOptions run{.prefill_chunk = options_.prefill_chunk,
+                 .prefill_repeats = options_.prefill_repeats,
+                 .decode_steps = options_.decode_steps,
+                 .seed = options_.seed,
+                 .graphs = cell.system.graphs,
+                 // Where a layer's time goes is shown for one sequence.
+                 .breakdown = decode && cell.batch == 1};
+  Runner runner(machine_.compute(), *stream_, subject.decoder(), *rates_, run);
+  const int64_t more = decode ? runner.MoreTokens() : 0;
+  subject.CheckFits(cell.system.name, *plan, cell.batch, cell.context, more);
+  if (!decode) return PrefillJson(runner.Prefill(*plan, cell.context, progress));
+  Json json = DecodeJson(runner.Decode(*plan, cell.batch, cell.context, progress),
+                         options_.decode_steps, machine_.gpu != nullptr && cell.system.graphs);
+  json["layers"] = subject.layout().layers;
+  json["kv_device_bytes"] =
+      static_cast<uint64_t>(cell.batch) * plan->BytesFor(cell.context + more).device;
+  return json;
+}
+
+Json Lab::MeasureAccuracy(const Cell& cell) {
+  loaded_.reset();
+  AccuracyRun run;
+  run.model = cell.shape;
+  run.engine.kv = OptionsOf(cell.system);
+  run.engine.kv.device_memory = options_.caps.device;
+  run.engine.kv.host_memory = options_.caps.host;
+  run.engine.memory = options_.memory;
+  run.engine.device = options_.device;
+  run.engine.threads = options_.threads;
+  run.engine.prefill_chunk = options_.prefill_chunk;
+  run.length = cell.context;
+  run.tasks = options_.accuracy_tasks;
+  run.count = cell.batch;
+  return RunAccuracy(run);
+}
+
+}  // namespace litecache::bench::papers

@@ -1,0 +1,175 @@
+#include "bench/papers/suite.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <ctime>
+#include <set>
+
+#include "base/error.h"
+#include "base/join.h"
+#include "base/progress.h"
+#include "base/units.h"
+#include "bench/papers/report_parts.h"
+#include "io/file.h"
+
+namespace litecache::bench::papers {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::vector<Experiment> Chosen(const std::vector<std::string>& names) {
+  std::vector<Experiment> chosen;
+  for (const Experiment& experiment : Experiments()) {
+    if (names.empty() || std::find(names.begin(), names.end(), experiment.name) != names.end()) {
+      chosen.push_back(experiment);
+    }
+  }
+  for (const std::string& name : names) {
+    const auto known = [&](const Experiment& e) { return e.name == name; };
+    if (std::none_of(Experiments().begin(), Experiments().end(), known)) {
+      std::vector<std::string> all;
+      for (const Experiment& e : Experiments()) all.emplace_back(e.name);
+      throw InvalidArgument("'{}' is no experiment of the suite; they are {}", name, Join(all));
+    }
+  }
+  return chosen;
+}
+
+// Each cell once, those of a shape together, so that it is loaded once.
+std::vector<Cell> CellsOf(const std::vector<Experiment>& experiments, const Grid& grid) {
+  std::vector<Cell> cells;
+  std::set<std::string> ids;
+  for (const Experiment& experiment : experiments) {
+    for (Cell& cell : experiment.cells(grid)) {
+      if (ids.insert(cell.Id()).second) cells.push_back(std::move(cell));
+    }
+  }
+  const auto rank = [&](const Cell& cell) {
+    if (cell.kind == Kind::kAccuracy) return grid.shapes.end() - grid.shapes.begin();
+    return std::find(grid.shapes.begin(), grid.shapes.end(), cell.shape) - grid.shapes.begin();
+  };
+  std::stable_sort(cells.begin(), cells.end(),
+                   [&](const Cell& a, const Cell& b) { return rank(a) < rank(b); });
+  return cells;
+}
+
+// What was measured belongs to one machine.
+std::string MachineOf(const std::filesystem::path& file, const Lab* lab) {
+  std::error_code error;
+  if (std::filesystem::exists(file, error)) {
+    const auto json = Json::parse(io::ReadTextFile(file), nullptr, /*allow_exceptions=*/false);
+    if (!json.is_object() || !json.contains("machine") || !json["machine"].is_string()) {
+      throw FileError("{}: is no description of a machine; remove it, or use another directory",
+                      file.string());
+    }
+    const std::string machine = json["machine"];
+    if (lab != nullptr && machine != lab->machine()) {
+      throw InvalidArgument(
+          "{}: what is there was measured on '{}', and this is '{}'; use another directory",
+          file.string(), machine, lab->machine());
+    }
+    return machine + (json.contains("rates") ? "; " + json.value("rates", "") : "");
+  }
+  return lab == nullptr ? "nothing" : lab->machine();
+}
+
+std::string Today() {
+  const std::time_t now = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
+  std::tm utc{};
+  gmtime_r(&now, &utc);
+  return fmt::format("{:04}-{:02}-{:02}", utc.tm_year + 1900, utc.tm_mon + 1, utc.tm_mday);
+}
+
+}  // namespace
+
+SuiteResult RunSuite(const SuiteOptions& options) {
+  const auto start = std::chrono::steady_clock::now();
+  const auto experiments = Chosen(options.experiments);
+  const std::filesystem::path folder = options.output / "papers";
+  const std::filesystem::path machine_file = folder / "machine.json";
+  Results results(folder / "cells");
+  SuiteResult summary;
+  const std::vector<Cell> cells = CellsOf(experiments, options.grid);
+  summary.cells = static_cast<int64_t>(cells.size());
+  const auto over = [&] {
+    const double seconds =
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    return (options.interrupted && options.interrupted()) ||
+           (options.seconds >= 0 && seconds >= options.seconds);
+  };
+  // A machine is opened where there is something to measure: the page can be written anywhere.
+  std::unique_ptr<Lab> lab;
+  if (!over()) {
+    lab = std::make_unique<Lab>(options.lab);
+    MachineOf(machine_file, lab.get());
+  }
+  int64_t index = 0;
+  for (const Cell& cell : cells) {
+    ++index;
+    if (results.Measured(cell) != nullptr) {
+      ++summary.kept;
+      continue;
+    }
+    if (lab == nullptr || over()) {
+      ++(results.Find(cell) != nullptr ? summary.skipped : summary.left);
+      continue;
+    }
+    const std::string name = fmt::format("{}: {}", cell.shape, Describe(cell));
+    Json result;
+    const auto begin = std::chrono::steady_clock::now();
+    {
+      ProgressBar bar(fmt::format("{}/{} {}", index, cells.size(), name),
+                      std::max<int64_t>(cell.batch * cell.context, 1), "tokens");
+      result = lab->Measure(cell, [&](int64_t done, int64_t) { bar.Update(done); });
+    }
+    const double seconds =
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    const bool skipped = result.contains("skipped");
+    ++(skipped ? summary.skipped : summary.measured);
+    const std::string what = skipped ? "skipped: " + result.value("skipped", "")
+                             : result.contains("ms_per_step")
+                                 ? FormatSeconds(result.value("ms_per_step", 0.0) / 1e3)
+                             : result.contains("average")
+                                 ? fmt::format("{:.2f}", result.value("average", 0.0))
+                                 : fmt::format("{:.0f} tok/s", result.value("tokens_per_s", 0.0));
+    results.Keep(cell, std::move(result));
+    if (lab->rates() != "") {
+      io::WriteFileAtomically(machine_file,
+                              Json({{"machine", lab->machine()}, {"rates", lab->rates()}})
+                                      .dump(1, ' ', false, Json::error_handler_t::replace) +
+                                  "\n");
+    }
+    if (options.note) {
+      options.note(fmt::format("{}/{} {}: {} ({} s)", index, cells.size(), name, what,
+                               static_cast<int64_t>(seconds)));
+    }
+  }
+
+  summary.page = options.output / "papers.md";
+  Page page(summary.page);
+  page.Title("The papers' evaluation");
+  page.Paragraph(fmt::format("    {}", options.command));
+  page.Paragraph(
+      fmt::format("Measured on {}, {} ({}). Random weights of the shapes named; rows of the "
+                  "context are synthetic. "
+                  "Published figures are of the LiteCache paper (arXiv 2511.14510v2) and of its "
+                  "first version, CLO, "
+                  "on their machines (H100, A40; PCIe 4.0).",
+                  MachineOf(machine_file, nullptr), Today(), options.version));
+  page.Paragraph(
+      fmt::format("Imposed on policy litecache, where a table does not say otherwise, because "
+                  "queries of random weights "
+                  "are like no others: hit ratio {:g}, overlap {:g} of a refreshed head's rows. "
+                  "The other systems select "
+                  "what their own rules find in random keys.",
+                  options.lab.hit_ratio, options.lab.overlap));
+  for (const Experiment& experiment : experiments) {
+    experiment.write(options.grid, results, &page);
+  }
+  page.Write();
+  return summary;
+}
+
+}  // namespace litecache::bench::papers
