@@ -11,6 +11,7 @@
 #include "device/sections.h"
 #include "kv/cuda/create_lite_cache.h"
 #include "kv/pool_stats.h"
+#include "ops/cuda/dense.h"
 #include "ops/cuda/rows.h"
 
 namespace litecache::kv {
@@ -299,6 +300,7 @@ void CudaLiteCache::CheckTransfers() {
     }
   }
   unchecked_.clear();
+  running_checked_ = true;
   if (failure) throw DeviceError(*failure);
 }
 
@@ -360,7 +362,9 @@ void CudaLiteCache::BeginStep(const Step& step) {
   context_ = ContextBucket(longest);
   ReserveWork(std::max<int64_t>(step.decode_rows, 1), context_);
   started_ = false;
-  unchecked_.insert(unchecked_.end(), running_.begin(), running_.end());
+  // A step that has been waited for since it last issued anything can have no faults any more.
+  if (!running_checked_) unchecked_.insert(unchecked_.end(), running_.begin(), running_.end());
+  running_checked_ = false;
   running_.clear();
   for (const StepSequence& part : step.sequences) running_.push_back(part.id);
   if (step.decode_rows > 0) transfer_->BeginStep();
@@ -408,6 +412,7 @@ bool CudaLiteCache::WantsPrediction(int64_t layer) const {
 void CudaLiteCache::Start(Stream& stream, float scale) {
   if (std::exchange(started_, true)) return;
   AsCuda(stream).AddCheck(check_transfers_);
+  if (prefetch_) ops::cuda::ShareGpu(stream);
   block_.Send(stream);
   if (fills_.empty()) return;
   const StepView step = block_.Decoding(context_);
@@ -496,6 +501,7 @@ void CudaLiteCache::Prefetch(Stream& stream, int64_t index, const Step& step_of_
                              const MatrixView& q, float scale) {
   LC_CHECK(index >= 1 && index < tiers_.shape.layout.layers && q.rows >= step_of_model.decode_rows);
   if (block_.decoding() == 0 || !WantsPrediction(index)) return;
+  running_checked_ = false;
   Start(stream, scale);
   const SectionScope section(stream, Section::kManagement);
   // The lookup leaves the query of every head that is refreshed in its label, where the selection
@@ -651,6 +657,7 @@ void CudaLiteCache::Attend(Stream& stream, int64_t layer, const Step& step, cons
                            const MatrixView& k, const MatrixView& v, float scale,
                            const MatrixView& out) {
   LC_CHECK(layer >= 0 && layer < tiers_.shape.layout.layers);
+  running_checked_ = false;
   Start(stream, scale);
   if (block_.decoding() > 0) AttendDecoding(stream, layer, q, k, v, scale, out);
   for (int64_t i = 0; i < block_.prefilling(); ++i) {

@@ -160,6 +160,7 @@ class CudaLiteCache final : public Cache, public RowStore {
   // Of the step in progress.
   StepCheck check_;
   std::vector<SequenceId> running_;    // its sequences
+  bool running_checked_ = true;        // CheckTransfers() after all that it has issued so far
   std::vector<SequenceId> unchecked_;  // of steps before it, since the last CheckTransfers()
   std::vector<StepSequence> fills_;    // its sequences whose slots Start() fills
   bool started_ = false;

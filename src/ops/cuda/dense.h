@@ -33,6 +33,11 @@ void GatedLinear(Stream& stream, const MatrixView& x, const LinearPart& gate, co
 // (otherwise the first product that needs it does so).
 void PrepareLinear(Stream& stream);
 
+// Kernels of other streams will hold SMs beside this stream's products of few rows: they deal their
+// work to the SMs as these are free (policy full, which has the GPU to itself, is 1 to 3% faster
+// without). Not while a graph is captured; recordings keep what they have.
+void ShareGpu(Stream& stream);
+
 // Heads of width cols / groups are normed one by one (ops/norm.h). x f32; y f32 (may be x) or bf16.
 void RmsNorm(Stream& stream, const MatrixView& x, const float* weight, float epsilon,
              int64_t groups, const MatrixView& y);

@@ -3,6 +3,9 @@
 // keeps a ring of its own full of copies that nobody waits for: no warp waits for another's bytes,
 // and the next tile's are under way while the sums of this one are added up.
 //
+// Where other streams' kernels hold SMs (ShareGpu), blocks claim their tiles instead: an even share
+// of a block that starts late, because its SM is taken, would be what all others wait for.
+//
 // The launch overlaps the kernel before it (overlap.cuh): weights are constant for the life of a
 // stream, so rings fill while that kernel ends. A block takes most of an SM's shared memory: where
 // two fit, an SM that is free first gets two shares and the product waits for it (logits of an
@@ -33,9 +36,13 @@ constexpr int kLeastStages = 5;  // fewer do not hide the memory's latency
 // Rows of x in shared memory are this much longer: chunks of one step are in different banks.
 constexpr int kPadding = 64;
 
+// The tiles a block knows beyond the one that it multiplies: those that its copies may have come to.
+constexpr int kQueue = 16;
+
 struct RingPlan {
-  int32_t units;    // outputs, or pairs of them (kGated), that the blocks share
-  int32_t x_pitch;  // bytes of a row of x in shared memory
+  int32_t units;     // outputs, or pairs of them (kGated), that the blocks share
+  int32_t x_pitch;   // bytes of a row of x in shared memory
+  uint32_t* claims;  // tiles claimed, blocks done; null: even shares
 };
 
 __host__ __device__ constexpr int SumsBytes(int rows) { return 2 * kWarps * rows * kTile * 4; }
@@ -48,6 +55,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     RingGemvKernel(const __grid_constant__ GemvArguments a, const RingPlan plan) {
   constexpr int kUnits = kGated ? kTile / 2 : kTile;  // of a tile
   extern __shared__ __align__(128) uint8_t shared[];
+  __shared__ int32_t queue[kQueue];
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   uint8_t* const ring = shared + warp * kStages * kStageBytes;
@@ -57,23 +65,36 @@ __global__ void __launch_bounds__(kThreads, 1)
   const auto share = [&](int64_t block) {
     return static_cast<int32_t>(block * plan.units / static_cast<int64_t>(gridDim.x));
   };
+  const bool claims = plan.claims != nullptr;
   const int32_t first = share(blockIdx.x);
-  const int32_t end = share(int64_t{blockIdx.x} + 1);
-  const int32_t tiles = (end - first + kUnits - 1) / kUnits;
+  const int32_t end = claims ? plan.units : share(int64_t{blockIdx.x} + 1);
   const int32_t parts = (a.depth + kPart - 1) / kPart;
   const int32_t own_parts = (parts - warp + kWarps - 1) / kWarps;  // warp, warp + kWarps, ...
   const int chunk = lane % 16;
+  // Copies of a warp are kStages - 1 parts, or this many tiles, before what it multiplies.
+  const int32_t ahead = 1 + (kStages - 1) / max(1, parts / kWarps);
+  static_assert(1 + kStages - 1 + 2 < kQueue);  // a slot is not written while the tile before needs it
+  if (claims) {
+    if (threadIdx.x == 0) {
+      const auto claimed = static_cast<int32_t>(atomicAdd(plan.claims, ahead + 1u));
+      for (int32_t i = 0; i <= ahead; ++i) queue[i] = (claimed + i) * kUnits;
+    }
+    __syncthreads();
+  }
+  // First unit of this block's tile i; `end` or more: there is none.
+  const auto begin_of = [&](int32_t i) {
+    return claims ? queue[i % kQueue] : first + i * kUnits;
+  };
 
   // Where the copies are: the tile, and which of this warp's parts.
-  int32_t copy_tile = 0, copy_part = 0;
+  int32_t copy_tile = 0, copy_part = 0, copy_begin = begin_of(0);
   int copy_stage = 0;
   const __nv_bfloat16* rows[kTile / 2];  // of this lane: lane / 16, + 2, + 4, + 6; null: none
   const auto begin_tile = [&] {
-    const int32_t begin = first + copy_tile * kUnits;
 #pragma unroll
     for (int i = 0; i < kTile / 2; ++i) {
       const int r = 2 * i + lane / 16;
-      const int32_t unit = begin + r % kUnits;
+      const int32_t unit = copy_begin + r % kUnits;
       rows[i] = nullptr;
       if (unit < end) {
         const GemvTarget& target = kGated ? a.targets[r / kUnits] : TargetOf(a, unit);
@@ -83,7 +104,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   };
   // The next stage, a group of copies even where there is nothing left.
   const auto copy = [&] {
-    if (copy_tile < tiles && own_parts > 0) {
+    if (copy_begin < end && own_parts > 0) {
       if (copy_part == 0) begin_tile();
       const int32_t k = (warp + copy_part * kWarps) * kPart;
       const uint32_t to = SharedAddress(ring + copy_stage * kStageBytes);
@@ -97,7 +118,8 @@ __global__ void __launch_bounds__(kThreads, 1)
       copy_stage = copy_stage + 1 == kStages ? 0 : copy_stage + 1;
       if (++copy_part == own_parts) {
         copy_part = 0;
-        if (++copy_tile == tiles) LetNextKernelStart();
+        copy_begin = begin_of(++copy_tile);
+        if (copy_begin >= end) LetNextKernelStart();
       }
     }
     CommitCopies();
@@ -128,8 +150,15 @@ __global__ void __launch_bounds__(kThreads, 1)
   __syncwarp();
 
   int stage = 0;
-  for (int32_t tile = 0; tile < tiles; ++tile) {
-    const int32_t unit = first + tile * kUnits + own_unit;
+  for (int32_t tile = 0;; ++tile) {
+    const int32_t begin = begin_of(tile);
+    if (begin >= end) break;
+    // The answer has until the end of this tile.
+    int32_t claimed = plan.units;
+    if (claims && threadIdx.x == 0 && begin_of(tile + ahead) < end) {
+      claimed = static_cast<int32_t>(atomicAdd(plan.claims, 1u)) * kUnits;
+    }
+    const int32_t unit = begin + own_unit;
     const bool writes = own_row < a.rows && unit < end;
     const GemvTarget& target = kGated ? a.targets[0] : TargetOf(a, unit);
     const int32_t output = kGated ? unit : unit - target.first;
@@ -178,6 +207,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     if (has8) {
       *reinterpret_cast<float2*>(sums + (warp * a.rows + g + 8) * kTile + 2 * q) = {sum[2], sum[3]};
     }
+    if (claims && threadIdx.x == 0) queue[(tile + ahead + 1) % kQueue] = claimed;
     __syncthreads();
     if (!writes) continue;
     const auto total = [&](int column) {
@@ -196,6 +226,11 @@ __global__ void __launch_bounds__(kThreads, 1)
       static_cast<float*>(target.y)[at_y] = !kGated && a.add ? second + value : value;
     }
   }
+  // The last block leaves the counters as it found them: all claims have been made.
+  if (claims && threadIdx.x == 0) {
+    __threadfence();
+    if (atomicAdd(plan.claims + 1, 1u) == gridDim.x - 1) plan.claims[0] = plan.claims[1] = 0;
+  }
 }
 
 int32_t PitchOfX(int64_t depth) {
@@ -212,36 +247,55 @@ size_t SharedOfABlock() {
 }
 
 template <int kStages, bool kUpper, bool kGated>
-void Launch(CudaStream& stream, const GemvArguments& a, int32_t units) {
+void Launch(CudaStream& stream, const GemvArguments& a, int32_t units, TileClaims* claims) {
   static const size_t most = AllowSharedMemory(&RingGemvKernel<kStages, kUpper, kGated>);
   // More than half of an SM's, whatever the stages.
   const size_t bytes =
       std::max(FixedBytes(a.rows, a.depth) + kWarps * kStages * kStageBytes, most / 2 + 1024);
   LC_CHECK(bytes <= most);
   const int32_t blocks = std::min(units, stream.sm_count());
+  // Fewer blocks than SMs find room anyway. (More than half of an SM each, and as many as there are
+  // SMs: that many launches as there are counters cannot be under way at once.)
+  if (blocks < stream.sm_count()) claims = nullptr;
   LaunchOverlapping(stream, RingGemvKernel<kStages, kUpper, kGated>, static_cast<unsigned>(blocks),
-                    kThreads, bytes, a, RingPlan{.units = units, .x_pitch = PitchOfX(a.depth)});
+                    kThreads, bytes, a,
+                    RingPlan{.units = units,
+                             .x_pitch = PitchOfX(a.depth),
+                             .claims = claims != nullptr ? claims->Next() : nullptr});
 }
 
 template <bool kUpper, bool kGated>
-void LaunchLargest(CudaStream& stream, const GemvArguments& a, int32_t units) {
+void LaunchLargest(CudaStream& stream, const GemvArguments& a, int32_t units, TileClaims* claims) {
   const size_t stages = (SharedOfABlock() - FixedBytes(a.rows, a.depth)) / (kWarps * kStageBytes);
   if (stages >= kMostStages) {
-    Launch<kMostStages, kUpper, kGated>(stream, a, units);
+    Launch<kMostStages, kUpper, kGated>(stream, a, units, claims);
   } else if (stages >= 8) {
-    Launch<8, kUpper, kGated>(stream, a, units);
+    Launch<8, kUpper, kGated>(stream, a, units, claims);
   } else {
-    Launch<kLeastStages, kUpper, kGated>(stream, a, units);
+    Launch<kLeastStages, kUpper, kGated>(stream, a, units, claims);
   }
 }
 
 template <bool kGated>
-void LaunchRing(CudaStream& stream, const GemvArguments& a, int32_t units) {
-  a.rows > 8 ? LaunchLargest<true, kGated>(stream, a, units)
-             : LaunchLargest<false, kGated>(stream, a, units);
+void LaunchRing(CudaStream& stream, const GemvArguments& a, int32_t units, TileClaims* claims) {
+  a.rows > 8 ? LaunchLargest<true, kGated>(stream, a, units, claims)
+             : LaunchLargest<false, kGated>(stream, a, units, claims);
 }
 
 }  // namespace
+
+TileClaims::TileClaims(CudaStream& stream) {
+  void* memory = nullptr;
+  LC_CUDA(cudaMalloc(&memory, kBytes));
+  memory_ = Buffer(memory, kBytes, [](void* data, size_t) { cudaFree(data); });
+  LC_CUDA(cudaMemsetAsync(memory, 0, kBytes, stream.handle()));
+}
+
+uint32_t* TileClaims::Next() {
+  uint32_t* counters = memory_.as<uint32_t>() + 2 * next_;
+  next_ = (next_ + 1) % kCount;
+  return counters;
+}
 
 bool RingGemvServes(const MatrixView& x, std::span<const LinearPart> parts) {
   if (x.dtype != DType::kBF16 || x.rows > kMaxGemvRows || !Aligned(x, kChunk)) return false;
@@ -253,22 +307,22 @@ bool RingGemvServes(const MatrixView& x, std::span<const LinearPart> parts) {
 }
 
 void RingGemv(CudaStream& stream, const MatrixView& x, std::span<const LinearPart> parts,
-              Epilogue epilogue) {
+              Epilogue epilogue, TileClaims* claims) {
   GemvArguments a = MakeGemvArguments(x, parts, epilogue);
   int32_t outputs = 0;
   for (int i = 0; i < a.count; ++i) {
     a.targets[i].first = outputs;
     outputs += a.targets[i].outputs;
   }
-  if (outputs > 0) LaunchRing<false>(stream, a, outputs);
+  if (outputs > 0) LaunchRing<false>(stream, a, outputs, claims);
 }
 
 void RingGatedGemv(CudaStream& stream, const MatrixView& x, const LinearPart& gate,
-                   const LinearPart& up) {
+                   const LinearPart& up, TileClaims* claims) {
   LC_CHECK(gate.weight.rows == up.weight.rows && gate.y.rows == x.rows);
   const LinearPart parts[] = {gate, up};
   const GemvArguments a = MakeGemvArguments(x, parts, Epilogue::kStore);
-  if (a.count == 2) LaunchRing<true>(stream, a, a.targets[0].outputs);
+  if (a.count == 2) LaunchRing<true>(stream, a, a.targets[0].outputs, claims);
 }
 
 }  // namespace litecache::ops::cuda

@@ -1,6 +1,7 @@
 // Which way a product takes: one of the two GEMVs or cuBLASLt.
 #include <algorithm>
 #include <memory>
+#include <optional>
 
 #include "device/cuda/cuda_device.h"
 #include "ops/cuda/dense.h"
@@ -42,14 +43,37 @@ bool GemvServes(const MatrixView& x, std::span<const LinearPart> parts) {
   return outputs * x.cols * 2 < kLibraryBytes * static_cast<int64_t>(parts.size());
 }
 
+// What the products of a stream keep beside it.
+struct Products {
+  std::optional<Gemm> library;
+  std::optional<TileClaims> claims;  // of streams that share the GPU
+};
+
+Products& ProductsOf(CudaStream& stream) {
+  if (stream.products() == nullptr) stream.set_products(std::make_shared<Products>());
+  return *static_cast<Products*>(stream.products());
+}
+
 Gemm& GemmOf(CudaStream& stream) {
-  if (stream.products() == nullptr) stream.set_products(std::make_shared<Gemm>());
-  return *static_cast<Gemm*>(stream.products());
+  Products& products = ProductsOf(stream);
+  if (!products.library) products.library.emplace();
+  return *products.library;
+}
+
+TileClaims* ClaimsOf(CudaStream& stream) {
+  Products& products = ProductsOf(stream);
+  return products.claims ? &*products.claims : nullptr;
 }
 
 }  // namespace
 
 void PrepareLinear(Stream& stream) { GemmOf(AsCuda(stream)); }
+
+void ShareGpu(Stream& stream) {
+  CudaStream& cuda = AsCuda(stream);
+  Products& products = ProductsOf(cuda);
+  if (!products.claims) products.claims.emplace(cuda);
+}
 
 void Linear(Stream& stream, const MatrixView& x, std::span<const LinearPart> parts,
             Epilogue epilogue) {
@@ -60,7 +84,7 @@ void Linear(Stream& stream, const MatrixView& x, std::span<const LinearPart> par
   if (ring || GemvServes(x, parts)) {
     while (!parts.empty()) {
       const auto some = parts.first(std::min<size_t>(parts.size(), kMaxGemvParts));
-      ring ? RingGemv(cuda, x, some, epilogue) : Gemv(stream, x, some, epilogue);
+      ring ? RingGemv(cuda, x, some, epilogue, ClaimsOf(cuda)) : Gemv(stream, x, some, epilogue);
       parts = parts.subspan(some.size());
     }
     return;
@@ -76,7 +100,10 @@ void GatedLinear(Stream& stream, const MatrixView& x, const LinearPart& gate,
   for (const auto& [weight, bias, y] : parts) CheckShapes(x, weight, y, Epilogue::kStore);
   LC_CHECK(gate.y.cols == up.y.cols);
   if (x.rows == 0) return;
-  if (RingGemvServes(x, parts)) return RingGatedGemv(AsCuda(stream), x, gate, up);
+  if (RingGemvServes(x, parts)) {
+    CudaStream& cuda = AsCuda(stream);
+    return RingGatedGemv(cuda, x, gate, up, ClaimsOf(cuda));
+  }
   cuda::Linear(stream, x, parts, Epilogue::kStore);
   cuda::SiluMul(stream, gate.y, up.y, gate.y);
 }

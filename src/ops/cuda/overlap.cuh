@@ -11,7 +11,8 @@
 // - What the kernel before writes is not read through the read-only path (__ldg, const
 // __restrict__):
 //   the compiler may move such loads above the wait.
-// - Only constant memory, weights that is, may be read before the wait.
+// - Only constant memory, weights that is, may be read before the wait, and counters that no kernel
+//   under way touches (gemv.h, TileClaims).
 // - A launch overlaps only the launch before it on its stream, where that was LaunchOverlapping's
 //   and nothing else stands between (MayOverlap): the first kernel after a join, a copy, a
 //   library's or an ordinarily launched kernel starts when all of that has ended, without being

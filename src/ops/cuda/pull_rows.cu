@@ -11,14 +11,20 @@ namespace {
 constexpr int kThreads = 1024;
 constexpr int kWarps = kThreads / 32;
 
+// Small blocks: one finds room on an SM beside a block of a product or of an attention, which then
+// need not do without the SM (of 65,536 registers an attention takes 55,296).
+constexpr int kPullThreads = 128;
+constexpr int kPullWarps = kPullThreads / 32;
+
 // All warps of the grid share one list of pieces, pair after pair, so that the rows of one head are
 // read one after another: scattered reads starve the link and everything else (hardware.md's
-// measure: a third of its rate).
-__global__ void __launch_bounds__(kThreads, 1)
+// measure: a third of its rate). kPlain: rows are copied, in units of 16 bytes.
+template <bool kPlain>
+__global__ void __launch_bounds__(kPullThreads, 6)
     PullRowsKernel(const __grid_constant__ StepView step, const __grid_constant__ LiteShape shape,
                    const __grid_constant__ LiteLayer layer) {
   const int32_t lane = threadIdx.x % 32;
-  const int32_t warps = gridDim.x * kWarps;
+  const int32_t warps = gridDim.x * kPullWarps;
   // Warp w of block b is the (w * blocks + b)-th: small lists spread over the blocks.
   const int32_t warp = threadIdx.x / 32 * gridDim.x + blockIdx.x;
   const int32_t at_once = RowsAtOnce(layer.store.format);
@@ -46,11 +52,19 @@ __global__ void __launch_bounds__(kThreads, 1)
       const int32_t* slots = layer.moved_slots + int64_t{pair} * shape.max_rows;
       int32_t piece = first;
       for (; piece < pieces; piece += warps) {
-        const int32_t row = piece * at_once;
-        MoveSome(
-            min(at_once, count - row), layer.store.format, layer.slots.format,
-            [&](int32_t i) { return RowOf(s, layer.store, stored_list, positions[row + i]); },
-            [&](int32_t i) { return RowOf(s, layer.slots, slots_list, slots[row + i]); });
+        const int32_t row = piece * at_once, rows = min(at_once, count - row);
+        const auto source = [&](int32_t i) {
+          return RowOf(s, layer.store, stored_list, positions[row + i]);
+        };
+        const auto target = [&](int32_t i) {
+          return RowOf(s, layer.slots, slots_list, slots[row + i]);
+        };
+        if constexpr (kPlain) {
+          CopyPlain<uint4>(rows, static_cast<int32_t>(RowBytes(layer.store.format)) / 16, source,
+                           target);
+        } else {
+          MoveSome(rows, layer.store.format, layer.slots.format, source, target);
+        }
       }
       first = piece - pieces;
     }
@@ -106,7 +120,10 @@ void PullRows(Stream& stream, const StepView& step, const LiteShape& shape, cons
               int32_t blocks) {
   CheckMove(layer.store.format, layer.slots.format);
   LC_CHECK(blocks >= 1, "{} blocks", blocks);
-  PullRowsKernel<<<blocks, kThreads, 0, AsCuda(stream).handle()>>>(step, shape, layer);
+  const RowFormat& from = layer.store.format;
+  const bool plain = from.encoding == layer.slots.format.encoding && from.row_bytes() % 16 == 0;
+  const auto kernel = plain ? PullRowsKernel<true> : PullRowsKernel<false>;
+  kernel<<<blocks, kPullThreads, 0, AsCuda(stream).handle()>>>(step, shape, layer);
   LC_CUDA_LAUNCHED();
 }
 
