@@ -88,6 +88,25 @@ struct WarpResults {
   bool last_to_arrive;
 };
 
+// Asks for what will be read of the sequences' tables, and of the state of their slots: the tables
+// stay as they are for a whole step. Whole block.
+__device__ void AskForTables(const SplitProblem& p, int32_t pairs) {
+  const AttendedTables& t = p.tables;
+  const int32_t count = *t.step.count;
+  for (int32_t pair = threadIdx.x; pair < pairs; pair += blockDim.x) {
+    const auto at = p.PairOf(pair);
+    const StepSequence& sequence = t.step.sequences[at.sequence];
+    AskFor(&sequence.pages[t.slots.table.table]);
+    AskFor(&sequence.pages[t.resident.table.table]);
+    if (t.tables.resident.lists > 0) AskFor(t.tables.resident.list_of_head + at.head);
+    if (t.hybrid && t.tables.slots.lists > 0) {
+      const int32_t list = t.tables.slots.list_of_head[at.head];
+      const HeadState* heads = sequence.heads;
+      if (at.sequence < count && list >= 0) AskFor(heads + list);
+    }
+  }
+}
+
 // Writes ends[0 .. pairs]: the tiles of the pairs before. Whole block.
 __device__ void CountTiles(const SplitProblem& p, int32_t pairs, WarpResults* shared,
                            uint32_t* ends) {
@@ -101,17 +120,7 @@ __device__ void CountTiles(const SplitProblem& p, int32_t pairs, WarpResults* sh
     if (pair < pairs) {
       const auto at = p.PairOf(pair);
       const StepSequence& sequence = p.tables.step.sequences[at.sequence];
-      // Beside count, not after it; and what will be read of the sequence's other sectors.
-      const int32_t rows = sequence.rows, past = sequence.past;
-      AskFor(&sequence.pages[p.tables.slots.table.table]);
-      AskFor(&sequence.pages[p.tables.resident.table.table]);
-      AskFor(&sequence.heads);
-      if (p.tables.hybrid && p.tables.tables.slots.lists > 0) {
-        AskFor(p.tables.tables.slots.list_of_head + at.head);
-      }
-      if (p.tables.tables.resident.lists > 0) {
-        AskFor(p.tables.tables.resident.list_of_head + at.head);
-      }
+      const int32_t rows = sequence.rows, past = sequence.past;  // beside count, not after it
       if (at.sequence < count && rows > 0) {
         const int32_t total = p.tables.Of(at.sequence, at.head, past + 1).total;
         tiles = static_cast<uint32_t>(total + kTileRows - 1) / kTileRows;
@@ -142,22 +151,22 @@ __device__ TileSplit DealTiles(int32_t pairs, uint32_t* ends) {
   if (pairs > 32) return even;
   const int32_t lane = threadIdx.x % 32;
   const uint32_t tiles = lane < pairs ? ends[lane + 1] - ends[lane] : 0;
-  const uint32_t shortest = max(even.length + (even.longer > 0 ? 1 : 0), least);
-  for (uint32_t length = shortest; length <= shortest + kLonger; ++length) {
-    const uint32_t runs = (tiles + length - 1) / length;
-    if (__reduce_add_sync(kAll, runs) > gridDim.x) continue;
-    uint32_t sum = runs;  // of this lane and those before
-    for (int step = 1; step < 32; step *= 2) {
-      const uint32_t other = __shfl_up_sync(kAll, sum, step);
-      if (lane >= step) sum += other;
-    }
-    const uint32_t blocks = __shfl_sync(kAll, sum, 31);
-    __syncthreads();
-    if (threadIdx.x < 32 && lane < pairs) ends[lane + 1] = sum * length;
-    __syncthreads();
-    return TileSplit::Runs(blocks, length);
+  const uint32_t longest = __reduce_max_sync(kAll, tiles);
+  const auto busy = static_cast<uint32_t>(__popc(__ballot_sync(kAll, tiles > 0)));
+  if (busy == 0 || busy > gridDim.x) return even;
+  const uint32_t blocks_a_pair = gridDim.x / busy;
+  const uint32_t length = max((longest + blocks_a_pair - 1) / blocks_a_pair, least);
+  if (length > max(even.length, least) + kLonger) return even;
+  uint32_t sum = (tiles + length - 1) / length;  // runs of this lane's pair and those before
+  for (int step = 1; step < 32; step *= 2) {
+    const uint32_t other = __shfl_up_sync(kAll, sum, step);
+    if (lane >= step) sum += other;
   }
-  return even;
+  const uint32_t blocks = __shfl_sync(kAll, sum, 31);
+  __syncthreads();
+  if (threadIdx.x < 32 && lane < pairs) ends[lane + 1] = sum * length;
+  __syncthreads();
+  return TileSplit::Runs(blocks, length);
 }
 
 // A warp's running softmax over tiles of 16 rows for 16 queries. Lane l holds query rows l / 4 and
@@ -258,8 +267,9 @@ struct TileReader {
         pair(first_pair) {}
 
   // The next two tiles; no rows behind the last tile. Loads what says where the rows are, which has
-  // time until the result is used. newest: the row is the step's own.
-  __device__ AttendedRows::Place Next(bool* newest) {
+  // time until the result is used. newest: the row is the step's own. ask: for the rows, before it
+  // is known whether they are attended.
+  __device__ AttendedRows::Place Next(bool ask, bool* newest) {
     AttendedRows::Place place;
     *newest = false;
     if (tile < end) {
@@ -271,7 +281,10 @@ struct TileReader {
       }
       const auto row =
           static_cast<int32_t>((tile - pair_begin) * kTileRows + threadIdx.x % kTileRows);
-      if (row < rows.total) place = rows.At(row);
+      if (row < rows.total) {
+        place = rows.At(row);
+        if (ask) AskForBytes(place.row, rows.list.row_bytes);
+      }
       *newest = row + 1 == rows.total;
     }
     tile += 2 * (blockDim.x / 32);
@@ -440,6 +453,20 @@ __device__ void MergeBlocks(const SplitProblem& p, int32_t pair,
   }
 }
 
+// Adds one; returns what was there.
+__device__ uint32_t CountArrival(uint32_t* arrivals) {
+#ifdef __CUDA_ARCH__
+  uint32_t before;
+  asm volatile("atom.add.acq_rel.gpu.global.u32 %0, [%1], 1;"
+               : "=r"(before)
+               : "l"(arrivals)
+               : "memory");
+  return before;
+#else
+  return (*arrivals)++;
+#endif
+}
+
 // The block has written its partial result of the pair; merges them where it is the last. Whole
 // block.
 __device__ void Arrive(const SplitProblem& p, int32_t pair, const SplitProblem::Queries& queries,
@@ -448,12 +475,9 @@ __device__ void Arrive(const SplitProblem& p, int32_t pair, const SplitProblem::
   if (threadIdx.x == 0) {
     // A block begins one pair at most that goes on behind it: the pair's counter is that block's.
     uint32_t* arrivals = p.arrivals + first;
-    __threadfence();
-    shared->last_to_arrive = atomicAdd(arrivals, 1u) == last - first;
-    if (shared->last_to_arrive) {
-      *arrivals = 0;  // as the next kernel wants it
-      __threadfence();
-    }
+    // Releases what the block has written, and acquires what those before it have.
+    shared->last_to_arrive = CountArrival(arrivals) == last - first;
+    if (shared->last_to_arrive) *arrivals = 0;  // as the next kernel wants it
   }
   __syncthreads();
   if (shared->last_to_arrive) MergeBlocks(p, pair, queries, first, last);
@@ -472,8 +496,9 @@ __global__ void __launch_bounds__(kMaxWarps * 32, 1)
   // Resident rows are older than the step, but for the newest: what depends on the kernels before
   // this one is that row and the queries, and the copies of the others begin beside those kernels.
   bool waited = p.tables.hybrid || p.tables.resident.table.table != kResident;
-  if (waited) WaitForKernelBefore();
+  AskForTables(p, pairs);
   if (threadIdx.x == 0) AskFor(p.arrivals + blockIdx.x);
+  if (waited) WaitForKernelBefore();
   CountTiles(p, pairs, &results, ends);
   const TileSplit split = DealTiles(pairs, ends);
   const uint32_t block = blockIdx.x;
@@ -527,7 +552,7 @@ __global__ void __launch_bounds__(kMaxWarps * 32, 1)
         if (half == 0) {
           places = next_places;
           newest = next_newest;
-          next_places = reader.Next(&next_newest);
+          next_places = reader.Next(p.tables.hybrid && lead > 0, &next_newest);
         }
         if (!waited && __any_sync(kAll, newest)) {
           WaitForKernelBefore();
