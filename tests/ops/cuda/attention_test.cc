@@ -6,6 +6,7 @@
 
 #include "ops/attention.h"
 #include "ops/cuda/device_tables.h"
+#include "ops/cuda/rows.h"
 
 namespace litecache::ops::cuda {
 namespace {
@@ -229,6 +230,60 @@ TEST_F(CudaAttention, AgreesWithTheCpu) {
   }
   // Two results of bf16 arithmetic, each within 2^-8 or so.
   EXPECT_LT(std::sqrt(error / norm), std::ldexp(1.0, -7));
+}
+
+// Kernels of a graph may begin before those before them have ended: each link of the chain needs
+// all of the one before, as its queries and as its newest rows.
+TEST_F(CudaAttention, AChainInAGraph) {
+  Random random(57);
+  constexpr int64_t kHeads = 2, kGroup = 4, kDim = 128, kPast = 3000, kPage = 128, kLinks = 6;
+  constexpr int64_t kQHeads = kHeads * kGroup, kColumns = kQHeads * kDim;
+  const RowFormat format{RowEncoding::kBF16, kDim};
+  DeviceTable table(random, kResident, format, kPage, {0, 1}, 1, kPast / kPage + 1);
+  for (int64_t h = 0; h < kHeads; ++h) {
+    for (int64_t t = 0; t < kPast; ++t) FillRow(random, format, table.Row(0, h, t));
+  }
+  Place(table);
+  StepSequence s;
+  s.rows = 1;
+  s.past = static_cast<int32_t>(kPast);
+  const StepView step = Step({s}, {&table});
+  std::vector<MatrixView> links;
+  for (int64_t i = 0; i <= kLinks; ++i) {
+    links.push_back(MatrixView::Of(Poisoned<float>(static_cast<size_t>(kColumns)), 1, kColumns));
+  }
+  std::byte* scratch = Scratch(step, kQHeads, kDim);
+  const auto issue = [&] {
+    for (size_t i = 0; i < kLinks; ++i) {
+      auto* values = links[i].Row<float>(0);
+      const MatrixView k = MatrixView::Of(values, 1, kHeads * kDim);
+      const MatrixView v = MatrixView::Of(values + kHeads * kDim, 1, kHeads * kDim);
+      AppendRows(*stream_, step, kHeads, table.view(), k, v);
+      PagedAttention(*stream_, step, kHeads, table.view(), links[i], kQHeads, 0.3f, links[i + 1],
+                     scratch);
+    }
+  };
+  for (int round = 0; round < 8; ++round) {
+    std::vector<float> q(static_cast<size_t>(kColumns));
+    for (float& x : q) x = random.Normal(3.0f);
+    const auto start = [&] {
+      stream_->Synchronize();
+      gpu_->Copy(links[0].data, q.data(), q.size() * sizeof(float));
+    };
+    start();
+    issue();
+    std::vector<std::vector<float>> want;
+    for (const MatrixView& link : links) {
+      want.push_back(Download(link.Row<const float>(0), static_cast<size_t>(kColumns)));
+      gpu_->Zero(link.data, static_cast<size_t>(kColumns) * sizeof(float));
+    }
+    start();
+    AsCuda(*stream_).Run(1, issue);  // from the second round on a graph
+    for (size_t i = 0; i < links.size(); ++i) {
+      EXPECT_EQ(Download(links[i].Row<const float>(0), static_cast<size_t>(kColumns)), want[i])
+          << "round " << round << ", link " << i;
+    }
+  }
 }
 
 // Scores beyond what exp takes and infinite ones of both signs: the result stays a mean of V.
