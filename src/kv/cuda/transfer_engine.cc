@@ -12,7 +12,7 @@ namespace {
 
 // SMs that a transfer occupies: fewer do not reach the link's rate, more only take time from the
 // rest (docs/benchmarks/gpu.md).
-constexpr int32_t kPullBlocks = 10;
+constexpr int32_t kPullBlocks = 80;
 
 class GpuPull final : public TransferEngine {
  public:

@@ -1,6 +1,7 @@
 #include <cuda_fp16.h>
 
 #include "ops/cuda/lite_encode.cuh"
+#include "ops/cuda/overlap.cuh"
 
 namespace litecache::ops::cuda {
 namespace {
@@ -100,6 +101,8 @@ __global__ void __launch_bounds__(kThreads)
   for (int c = 0; c < kAhead; ++c) {
     ahead[c] = warp < words && c < d ? column[32 * warp + c * bits] : 0;
   }
+  LetNextKernelStart();
+  WaitForKernelBefore();
   EncodeTarget target;
   if (!FindKeys(step, shape, layer, source, blockIdx.y, head, &target)) return;
   const int32_t block_bytes = 32 * (4 * words + (norms ? 2 : 0));
@@ -146,9 +149,8 @@ void HashEncode(Stream& stream, const StepView& step, const LiteShape& shape,
   const KeySource keys = KeysOf(shape, k);
   if (k == nullptr && step.max_rows == 1) {
     const dim3 grid(static_cast<unsigned>(shape.kv_heads), static_cast<unsigned>(step.capacity));
-    HashEncodeOneKernel<<<grid, kThreads, 0, AsCuda(stream).handle()>>>(
-        step, shape, layer, keys, static_cast<int32_t>(format.words()), format.norms, weights);
-    LC_CUDA_LAUNCHED();
+    LaunchOverlapping(AsCuda(stream), HashEncodeOneKernel, grid, kThreads, 0, step, shape, layer,
+                      keys, static_cast<int32_t>(format.words()), format.norms, weights);
     return;
   }
   HashEncodeKernel<<<EncodeGrid(step, shape, keys, kTile), kThreads, 0, AsCuda(stream).handle()>>>(

@@ -4,6 +4,7 @@
 #include "ops/cuda/lite_pair.cuh"
 #include "ops/cuda/litecache.h"
 #include "ops/cuda/move_rows.cuh"
+#include "ops/cuda/overlap.cuh"
 
 namespace litecache::ops::cuda {
 namespace {
@@ -23,6 +24,7 @@ template <bool kPlain>
 __global__ void __launch_bounds__(kPullThreads, 6)
     PullRowsKernel(const __grid_constant__ StepView step, const __grid_constant__ LiteShape shape,
                    const __grid_constant__ LiteLayer layer) {
+  WaitForKernelBefore();
   const int32_t lane = threadIdx.x % 32;
   const int32_t warps = gridDim.x * kPullWarps;
   // Warp w of block b is the (w * blocks + b)-th: small lists spread over the blocks.
@@ -123,8 +125,8 @@ void PullRows(Stream& stream, const StepView& step, const LiteShape& shape, cons
   const RowFormat& from = layer.store.format;
   const bool plain = from.encoding == layer.slots.format.encoding && from.row_bytes() % 16 == 0;
   const auto kernel = plain ? PullRowsKernel<true> : PullRowsKernel<false>;
-  kernel<<<blocks, kPullThreads, 0, AsCuda(stream).handle()>>>(step, shape, layer);
-  LC_CUDA_LAUNCHED();
+  LaunchOverlapping(AsCuda(stream), kernel, static_cast<unsigned>(blocks), kPullThreads, 0, step,
+                    shape, layer);
 }
 
 void MoveKept(Stream& stream, const StepView& step, const LiteShape& shape,

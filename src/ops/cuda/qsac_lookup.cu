@@ -4,6 +4,7 @@
 #include "device/cuda/cuda_device.h"
 #include "ops/cuda/litecache.h"
 #include "ops/cuda/move_rows.cuh"
+#include "ops/cuda/overlap.cuh"
 
 namespace litecache::ops::cuda {
 namespace {
@@ -121,10 +122,12 @@ __global__ void LookupKernel(const __grid_constant__ StepView step,
   __shared__ float similarities[kMaxGroup];
   __shared__ bool take_query, keep_row;
   const int32_t head = blockIdx.x, sequence = blockIdx.y;
-  if (sequence >= *step.count) return;
   const StepSequence& s = step.sequences[sequence];
   const int32_t pair = sequence * shape.kv_heads + head;
-  const int32_t list = layer.slots.list_of_head[head];
+  const int32_t list = layer.slots.list_of_head[head], count = *step.count;
+  LetNextKernelStart();
+  WaitForKernelBefore();
+  if (sequence >= count) return;
   if (threadIdx.x == 0) {
     layer.refresh[pair] = 0;
     layer.moved_count[pair] = 0;
@@ -212,9 +215,8 @@ void Lookup(Stream& stream, const StepView& step, const LiteShape& shape, const 
   LC_CHECK(shape.group >= 1 && shape.group <= kMaxGroup, "a group of {}", shape.group);
   LC_CHECK(aggregation != Aggregation::kImportance || layer.importance != nullptr);
   const int threads = 32 * std::min(shape.group, kMaxWarps);
-  LookupKernel<<<PairGrid(step, shape), threads, 0, AsCuda(stream).handle()>>>(
-      step, shape, layer, aggregation, q.Row<const float>(0), q.stride);
-  LC_CUDA_LAUNCHED();
+  LaunchOverlapping(AsCuda(stream), LookupKernel, PairGrid(step, shape), threads, 0, step, shape,
+                    layer, aggregation, q.Row<const float>(0), q.stride);
 }
 
 void KeepLastQueries(Stream& stream, const StepView& step, const LiteShape& shape,

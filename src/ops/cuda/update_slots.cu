@@ -2,6 +2,7 @@
 #include "device/cuda/cuda_device.h"
 #include "ops/cuda/block_sum.cuh"
 #include "ops/cuda/litecache.h"
+#include "ops/cuda/overlap.cuh"
 
 namespace litecache::ops::cuda {
 namespace {
@@ -21,6 +22,7 @@ __global__ void __launch_bounds__(kTeamThreads, 1)
                       uint32_t* scratch, int32_t max_words) {
   extern __shared__ uint32_t dynamic[];
   __shared__ UpdateShared shared;
+  WaitForKernelBefore();
   const int32_t head = blockIdx.x, sequence = blockIdx.y;
   const int32_t thread = threadIdx.x;
   if (sequence >= *step.count) return;
@@ -158,10 +160,9 @@ void UpdateSlots(Stream& stream, const StepView& step, const LiteShape& shape,
   LC_CUDA(cudaFuncSetAttribute(UpdateSlotsKernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                kSharedPositions / 8));
   const dim3 grid(static_cast<unsigned>(shape.kv_heads), static_cast<unsigned>(step.capacity));
-  UpdateSlotsKernel<<<grid, kTeamThreads, static_cast<size_t>(bytes), AsCuda(stream).handle()>>>(
-      step, shape, layer, delta, fill, in_shared ? nullptr : static_cast<uint32_t*>(scratch),
-      words);
-  LC_CUDA_LAUNCHED();
+  LaunchOverlapping(AsCuda(stream), UpdateSlotsKernel, grid, kTeamThreads,
+                    static_cast<size_t>(bytes), step, shape, layer, delta, fill,
+                    in_shared ? nullptr : static_cast<uint32_t*>(scratch), words);
 }
 
 void BeginFill(Stream& stream, const StepView& step, const LiteShape& shape, const LiteLayer& layer,
