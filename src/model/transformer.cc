@@ -41,16 +41,32 @@ struct Activations {
   // The rows that get logits, above the last attention.
   MatrixView logit_x;          // [L, hidden] f32
   MatrixView logit_attention;  // [L, q_width]
+  // Of steps that predict in one product (kTogether rows): the layer's own rows, then the next
+  // one's.
+  MatrixView both_h;  // [2 T, hidden]
+  MatrixView both_q, both_k, both_v, next_q;
 };
 
+// A GPU's products of so few rows take no longer for twice as many: up to this many decode rows,
+// the next layer's predicted queries are part of the product for this layer's queries, keys and
+// values.
+constexpr int64_t kTogether = 8;
+
 Activations Place(Arena& arena, const ModelConfig& config, DType product, int64_t rows,
-                  int64_t logit_rows) {
+                  int64_t logit_rows, bool on_gpu) {
   Activations a;
   a.rotations = arena.Take(rows, config.head_dim);
   a.x = arena.Take(rows, config.hidden);
   a.h = arena.Take(rows, config.hidden, product);
   a.logit_x = arena.Take(logit_rows, config.hidden);
   a.logit_attention = arena.Take(logit_rows, config.q_width(), product);
+  if (on_gpu && rows <= kTogether) {
+    a.both_h = arena.Take(2 * rows, config.hidden, product);
+    a.both_q = arena.Take(2 * rows, config.q_width());
+    a.both_k = arena.Take(2 * rows, config.kv_width());
+    a.both_v = arena.Take(2 * rows, config.kv_width());
+    a.next_q = arena.Take(2 * rows, config.q_width());
+  }
   const size_t shared = arena.used();
   a.q = arena.Take(rows, config.q_width());
   a.k = arena.Take(rows, config.kv_width());
@@ -105,7 +121,7 @@ class TransformerDecoder final : public DecoderBase, private kv::KeyValueProject
 
   uint64_t WorkspaceBytes(int64_t rows, int64_t logit_rows) const override {
     Arena arena;
-    Place(arena, config(), product_dtype(), rows, logit_rows);
+    Place(arena, config(), product_dtype(), rows, logit_rows, on_gpu());
     return arena.peak();
   }
 
@@ -115,7 +131,7 @@ class TransformerDecoder final : public DecoderBase, private kv::KeyValueProject
     CheckStep(step, tokens, positions, cache, logit_rows, logits);
     const auto count = static_cast<int64_t>(logit_rows.size());
     Arena arena = Workspace(WorkspaceBytes(step.rows, count));
-    const Activations placed = Place(arena, config(), product_dtype(), step.rows, count);
+    const Activations placed = Place(arena, config(), product_dtype(), step.rows, count, on_gpu());
     cache.BeginStep(step);
     Run(stream, step, tokens, positions, cache, logit_rows, logits,
         [&](const Inputs& inputs) { Issue(stream, step, inputs, cache, placed, logits); });
@@ -130,8 +146,12 @@ class TransformerDecoder final : public DecoderBase, private kv::KeyValueProject
                        a.rotations);
     ops::Embedding(stream, embedding_, inputs.tokens, a.x);
     for (int64_t i = 0; i < config().layers; ++i) {
-      Predict(stream, step, i + 1, cache, a);
-      Attend(stream, step, i, cache, a);
+      if (PredictsTogether(step, i + 1, cache)) {
+        AttendAndPredict(stream, step, i, cache, a);
+      } else {
+        Predict(stream, step, i + 1, cache, a);
+        Attend(stream, step, i, cache, a);
+      }
       // Above the last attention only the rows that get logits go on: of a prompt's chunk none, or
       // one.
       if (i + 1 == config().layers && inputs.select) {
@@ -221,6 +241,31 @@ class TransformerDecoder final : public DecoderBase, private kv::KeyValueProject
     Rotate(stream, a.rotations, {Queries(layer, a.q), Keys(layer, a.k)});
     if (cache.WantsInputs()) cache.KeepInputs(stream, index, step, a.h, this);
     cache.Attend(stream, index, step, a.q, a.k, a.v, Scale(), a.attention);
+  }
+
+  bool PredictsTogether(const kv::Step& step, int64_t index, kv::Cache& cache) const {
+    return on_gpu() && product_dtype() == DType::kBF16 && index < config().layers &&
+           step.rows <= kTogether && step.decode_rows == step.rows && cache.WantsPrediction(index);
+  }
+
+  // Attend(index) with Predict(index + 1): weights are read for the rows of both.
+  void AttendAndPredict(Stream& stream, const kv::Step& step, int64_t index, kv::Cache& cache,
+                        const Activations& a) {
+    const Layer& layer = layers_[static_cast<size_t>(index)];
+    const Layer& next = layers_[static_cast<size_t>(index + 1)];
+    const int64_t rows = step.rows;
+    const MatrixView h = a.both_h.Rows(0, rows), q = a.both_q.Rows(0, rows);
+    const MatrixView k = a.both_k.Rows(0, rows), v = a.both_v.Rows(0, rows);
+    const MatrixView next_q = a.next_q.Rows(rows, rows);
+    ops::RmsNorm(stream, a.x, layer.input_norm, Epsilon(), 1, h);
+    ops::RmsNorm(stream, a.x, next.input_norm, Epsilon(), 1, a.both_h.Rows(rows, rows));
+    Multiply(stream, a.both_h,
+             {Part(layer.q, a.both_q), Part(layer.k, a.both_k), Part(layer.v, a.both_v),
+              Part(next.q, a.next_q)});
+    Rotate(stream, a.rotations, {Queries(next, next_q), Queries(layer, q), Keys(layer, k)});
+    cache.Prefetch(stream, index + 1, step, next_q, Scale());
+    if (cache.WantsInputs()) cache.KeepInputs(stream, index, step, h, this);
+    cache.Attend(stream, index, step, q, k, v, Scale(), a.attention);
   }
 
   void Project(Stream& stream, int64_t index, const MatrixView& x,

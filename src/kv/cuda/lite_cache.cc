@@ -87,7 +87,7 @@ CudaLiteCache::CudaLiteCache(CudaDevice& device, const Shape& shape, const HeadP
       prefetch_(prefetch),
       lite_shape_(MakeLiteShape(shape)),
       block_(device),
-      decisions_(device, 0, /*first=*/false),
+      decisions_(device, 0, /*first=*/true),
       link_(device, kMarks, /*first=*/true) {
   if (options.measure_recall) {
     throw Unsupported("measure_recall runs on the CPU only (--device cpu)");
@@ -369,6 +369,7 @@ void CudaLiteCache::BeginStep(const Step& step) {
   for (const StepSequence& part : step.sequences) running_.push_back(part.id);
   if (step.decode_rows > 0) transfer_->BeginStep();
   prepared_.assign(layers_.size(), 0);
+  spilled_.assign(layers_.size(), 0);
   turns_ = 0;
 }
 
@@ -399,6 +400,13 @@ bool CudaLiteCache::ResidentSelect(int64_t layer) const {
   for (int64_t head = 0; head < tiers_.shape.layout.kv_heads; ++head) {
     const HeadSettings& settings = tiers_.plan.at(layer, head);
     if (settings.resident && !settings.dense) return true;
+  }
+  return false;
+}
+
+bool CudaLiteCache::HasResident(int64_t layer) const {
+  for (int64_t head = 0; head < tiers_.shape.layout.kv_heads; ++head) {
+    if (tiers_.plan.at(layer, head).resident) return true;
   }
   return false;
 }
@@ -454,15 +462,23 @@ void CudaLiteCache::Spill(Stream& stream, int64_t index) {
   Mark(stream, Section::kManagement);
 }
 
+void CudaLiteCache::SpillAhead(Stream& stream, int64_t index) {
+  if (!WantsPrediction(index) || std::exchange(spilled_[static_cast<size_t>(index)], 1)) return;
+  Spill(stream, index);
+}
+
 void CudaLiteCache::LookUp(Stream& stream, int64_t index, const MatrixView& q) {
   const LiteLayer& layer = layers_[static_cast<size_t>(index)];
   const StepView step = block_.Decoding(context_);
   ops::cuda::Lookup(stream, step, lite_shape_, layer, aggregation_, q);
-  if (imposed_steps_ > 0) {
-    Mark(stream, Section::kImposed);
-    ops::cuda::ImposeHits(stream, step, lite_shape_, layer, Imposed(index));
-    Mark(stream, Section::kManagement);
-  }
+}
+
+void CudaLiteCache::ImposeHits(Stream& stream, int64_t index) {
+  if (imposed_steps_ == 0) return;
+  Mark(stream, Section::kImposed);
+  ops::cuda::ImposeHits(stream, block_.Decoding(context_), lite_shape_,
+                        layers_[static_cast<size_t>(index)], Imposed(index));
+  Mark(stream, Section::kManagement);
 }
 
 void CudaLiteCache::Choose(Stream& stream, int64_t index, const ops::cuda::SelectQuery& query,
@@ -509,15 +525,16 @@ void CudaLiteCache::Prefetch(Stream& stream, int64_t index, const Step& step_of_
   LookUp(stream, index, q);
   decisions_.Fork(stream);
   Stream& decisions = decisions_.stream();
-  Spill(decisions, index);
-  ops::cuda::MoveKept(decisions, block_.Decoding(context_), lite_shape_,
-                      layers_[static_cast<size_t>(index)]);
+  ImposeHits(decisions, index);
+  SpillAhead(decisions, index);
   // Resident heads select later, with the actual query.
   Choose(decisions, index, {.q = nullptr, .scale = scale}, branch_scratch_.data());
   link_.Fork(decisions);
   Pull(link_.stream(), index);
   link_.Mark(kRefreshed + static_cast<int>(index % 2));
   prepared_[static_cast<size_t>(index)] = 1;
+  // Needs nothing of the next layer's query: nothing of it shall wait for that.
+  if (index + 1 < tiers_.shape.layout.layers) SpillAhead(decisions, index + 1);
 }
 
 void CudaLiteCache::AttendDecoding(Stream& stream, int64_t index, const MatrixView& q,
@@ -536,7 +553,7 @@ void CudaLiteCache::AttendDecoding(Stream& stream, int64_t index, const MatrixVi
     Spill(stream, index);
     if (HasOffloaded(index)) {
       LookUp(stream, index, q);
-      ops::cuda::MoveKept(stream, step, lite_shape_, layer);
+      ImposeHits(stream, index);
       Choose(stream, index, {.q = &q, .scale = scale}, scratch_.data());
       Pull(stream, index);
     } else {
@@ -546,7 +563,7 @@ void CudaLiteCache::AttendDecoding(Stream& stream, int64_t index, const MatrixVi
   if (HasOffloaded(index)) {
     ops::cuda::AppendRows(stream, step, shape.layout.kv_heads, layer.slots, k, v);
   }
-  if (shape.resident > 0) {
+  if (HasResident(index)) {
     ops::cuda::AppendRows(stream, step, shape.layout.kv_heads, layer.resident, k, v);
   }
   ops::cuda::HybridTables tables;

@@ -99,8 +99,12 @@ class CudaLiteCache final : public Cache, public RowStore {
   void Start(Stream& stream, float scale);
   // What leaves the recent window: to the store, its keys into metadata.
   void Spill(Stream& stream, int64_t layer);
+  // The same, once a step, of a layer that is prefetched.
+  void SpillAhead(Stream& stream, int64_t layer);
   // Which heads are to be refreshed.
   void LookUp(Stream& stream, int64_t layer, const MatrixView& q);
+  // Of measurements: the hits that are imposed instead.
+  void ImposeHits(Stream& stream, int64_t layer);
   // Which rows the heads that are to be refreshed want, and the slots for them.
   void Choose(Stream& stream, int64_t layer, const ops::cuda::SelectQuery& query, void* scratch);
   // Those of them that are not there.
@@ -113,6 +117,7 @@ class CudaLiteCache final : public Cache, public RowStore {
   void AttendPrompt(Stream& stream, int64_t layer, int64_t index, const MatrixView& q,
                     const MatrixView& k, const MatrixView& v, float scale, const MatrixView* out);
   bool HasOffloaded(int64_t layer) const;
+  bool HasResident(int64_t layer) const;
   ops::cuda::ImposedLayer Imposed(int64_t layer) const;
   // Whether it has resident heads that select.
   bool ResidentSelect(int64_t layer) const;
@@ -165,6 +170,7 @@ class CudaLiteCache final : public Cache, public RowStore {
   std::vector<StepSequence> fills_;    // its sequences whose slots Start() fills
   bool started_ = false;
   std::vector<uint8_t> prepared_;  // layers that the branches refresh
+  std::vector<uint8_t> spilled_;   // layers that they have spilled
   int64_t turns_ = 0;              // of chunks with the staging pages
   int64_t context_ = 0;
   // Counted on the host, from lengths.

@@ -19,8 +19,8 @@ inline constexpr int kMaxGemvParts = 4;
 void Gemv(Stream& stream, const MatrixView& x, std::span<const LinearPart> parts,
           Epilogue epilogue);
 
-// Counters by which the blocks of a product claim its tiles, a pair a launch, in turns: a kernel may
-// start while some before it still run. Device memory, zero between launches.
+// Counters by which the blocks of a product claim its tiles, a pair a launch, in turns: a kernel
+// may start while some before it still run. Device memory, zero between launches.
 class TileClaims {
  public:
   // Not while a graph is captured. Throws CapacityError.

@@ -36,7 +36,8 @@ constexpr int kLeastStages = 5;  // fewer do not hide the memory's latency
 // Rows of x in shared memory are this much longer: chunks of one step are in different banks.
 constexpr int kPadding = 64;
 
-// The tiles a block knows beyond the one that it multiplies: those that its copies may have come to.
+// The tiles a block knows beyond the one that it multiplies: those that its copies may have come
+// to.
 constexpr int kQueue = 16;
 
 struct RingPlan {
@@ -73,7 +74,8 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int chunk = lane % 16;
   // Copies of a warp are kStages - 1 parts, or this many tiles, before what it multiplies.
   const int32_t ahead = 1 + (kStages - 1) / max(1, parts / kWarps);
-  static_assert(1 + kStages - 1 + 2 < kQueue);  // a slot is not written while the tile before needs it
+  static_assert(1 + kStages - 1 + 2 <
+                kQueue);  // a slot is not written while the tile before needs it
   if (claims) {
     if (threadIdx.x == 0) {
       const auto claimed = static_cast<int32_t>(atomicAdd(plan.claims, ahead + 1u));
@@ -82,9 +84,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     __syncthreads();
   }
   // First unit of this block's tile i; `end` or more: there is none.
-  const auto begin_of = [&](int32_t i) {
-    return claims ? queue[i % kQueue] : first + i * kUnits;
-  };
+  const auto begin_of = [&](int32_t i) { return claims ? queue[i % kQueue] : first + i * kUnits; };
 
   // Where the copies are: the tile, and which of this warp's parts.
   int32_t copy_tile = 0, copy_part = 0, copy_begin = begin_of(0);
@@ -267,7 +267,8 @@ void Launch(CudaStream& stream, const GemvArguments& a, int32_t units, TileClaim
 template <bool kUpper, bool kGated>
 void LaunchLargest(CudaStream& stream, const GemvArguments& a, int32_t units, TileClaims* claims) {
   const size_t stages = (SharedOfABlock() - FixedBytes(a.rows, a.depth)) / (kWarps * kStageBytes);
-  if (stages >= kMostStages) {
+  // An SM that is shared needs memory for the others, too.
+  if (stages >= kMostStages && claims == nullptr) {
     Launch<kMostStages, kUpper, kGated>(stream, a, units, claims);
   } else if (stages >= 8) {
     Launch<8, kUpper, kGated>(stream, a, units, claims);

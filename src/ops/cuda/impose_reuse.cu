@@ -1,7 +1,9 @@
 #include "device/cuda/check.h"
 #include "device/cuda/cuda_device.h"
 #include "ops/cuda/block_sum.cuh"
+#include "ops/cuda/cluster_bitmap.cuh"
 #include "ops/cuda/impose_reuse.h"
+#include "ops/cuda/overlap.cuh"
 
 namespace litecache::ops::cuda {
 namespace {
@@ -28,6 +30,93 @@ __global__ void ImposeHitsKernel(const __grid_constant__ StepView step,
   layer.refresh[pair] = was_hit ? 1 : 0;
   s.heads[list].pending = was_hit ? 1 : 0;
   atomicAdd(&layer.counters[head].hits, was_hit ? ~0ull : 1ull);
+}
+
+// What is taken of one thread's consecutive words [first, last) of a bitmap of the positions that
+// have a slot: word_at(w). cached_before: bits of the words before.
+template <class WordAt>
+__device__ void TakeWords(int32_t first, int32_t last, int32_t begin, int32_t end, int32_t count,
+                          int32_t kept, int32_t cached, int32_t cached_before, int32_t* selected,
+                          const WordAt& word_at) {
+  int32_t others_before = max(begin, min(end, 32 * first)) - begin - cached_before;
+  const int32_t others = end - begin - cached;
+  const int32_t keep = KeptRows(kept, count, cached, end - begin), fresh = count - keep;
+  int32_t kept_before = TakenBefore(cached_before, keep, cached);
+  int32_t fresh_before = TakenBefore(others_before, fresh, others);
+  int32_t* next = selected + kept_before + fresh_before;
+  for (int32_t w = first; w < last; ++w) {
+    const uint32_t has = word_at(w);
+    const uint32_t has_not = CandidateBits(w, begin, end) & ~has;
+    const uint32_t turn = WordTurn(w, end);
+    cached_before += __popc(has);
+    others_before += __popc(has_not);
+    const int32_t kept_now = TakenBefore(cached_before, keep, cached);
+    const int32_t fresh_now = TakenBefore(others_before, fresh, others);
+    uint32_t taken = TakeBits(has, kept_now - kept_before, turn) |
+                     TakeBits(has_not, fresh_now - fresh_before, turn);
+    kept_before = kept_now;
+    fresh_before = fresh_now;
+    for (; taken != 0; taken &= taken - 1) {
+      *next++ = 32 * w + __ffs(static_cast<int>(taken)) - 1;
+    }
+  }
+}
+
+// A cluster a pair, where the GPU has clusters.
+LC_CLUSTER __global__ void __launch_bounds__(kClusterThreads)
+    ClusterOverlapKernel(const __grid_constant__ StepView step,
+                         const __grid_constant__ LiteShape shape,
+                         const __grid_constant__ LiteLayer layer,
+                         const __grid_constant__ ImposedLayer imposed, int shift) {
+  extern __shared__ uint32_t dynamic[];
+  __shared__ int32_t warp_sums[kClusterWarps];
+  __shared__ int32_t cached_of_block;
+  WaitForKernelBefore();
+  const ClusterTeam team;
+  const int32_t pair = static_cast<int32_t>(blockIdx.x) / kClusterBlocks;
+  const int32_t head = pair % shape.kv_heads, sequence = pair / shape.kv_heads;
+  if (sequence >= *step.count) return;
+  const int32_t list = layer.slots.list_of_head[head];
+  if (list < 0 || layer.refresh[pair] != 1) return;
+  const StepSequence& s = step.sequences[sequence];
+  const int32_t kept = Imposed(imposed, s, head).kept;
+  if (kept < 0) return;
+  const int32_t thread = threadIdx.x;
+  const int32_t n = s.past + 1;
+  const int32_t begin = SinkRows(shape, n), end = RecentBegin(shape, n);
+  const int32_t count = layer.selected_count[pair], used = s.heads[list].used;
+  const ClusterBitmap has{dynamic, shift};
+  has.Clear();
+  team.Sync();
+  constexpr int kInFlight = 4;
+  constexpr int32_t kThreads = kClusterBlocks * kClusterThreads;
+  for (int32_t i = team.rank * kClusterThreads + thread; i < used; i += kInFlight * kThreads) {
+    int32_t positions[kInFlight];
+#pragma unroll
+    for (int u = 0; u < kInFlight; ++u) {
+      const int32_t slot = i + u * kThreads;
+      positions[u] =
+          slot < used ? *SlotOf(s, layer.slots, list, shape.cache_begin + slot).position : -1;
+    }
+#pragma unroll
+    for (int u = 0; u < kInFlight; ++u) {
+      if (positions[u] >= begin && positions[u] < end) has.Set(team, positions[u]);
+    }
+  }
+  team.Sync();
+  const int32_t a_thread = has.OwnWords() / kClusterThreads;
+  int32_t bits = 0, of_block;
+  for (int32_t w = 0; w < a_thread; ++w) bits += __popc(dynamic[thread * a_thread + w]);
+  const int32_t before = ClusterBlockSum(bits, warp_sums, &of_block);
+  if (thread == 0) cached_of_block = of_block;
+  team.Sync();
+  const ClusterSums cached = SumOverCluster(team, &cached_of_block);
+  const int32_t first_word = team.rank * has.OwnWords();
+  const int32_t first = first_word + thread * a_thread;
+  TakeWords(first, first + a_thread, begin, end, count, kept, cached.all, cached.before + before,
+            layer.selected + int64_t{pair} * shape.max_rows,
+            [&](int32_t w) { return dynamic[w - first_word]; });
+  team.Sync();  // others have read this block's shared memory
 }
 
 // A block a pair. A bitmap of the positions that have a slot; each thread has consecutive words of
@@ -77,28 +166,9 @@ __global__ void __launch_bounds__(kTeamThreads, 1)
   const int32_t first = min(words, thread * a_thread), last = min(words, first + a_thread);
   int32_t bits = 0, cached;
   for (int32_t w = first; w < last; ++w) bits += __popc(has[w]);
-  int32_t cached_before = BlockExclusiveSum(bits, warp_sums, &cached);
-  int32_t others_before = max(begin, min(end, 32 * first)) - begin - cached_before;
-  const int32_t others = end - begin - cached;
-  const int32_t keep = KeptRows(kept, count, cached, end - begin), fresh = count - keep;
-  int32_t kept_before = TakenBefore(cached_before, keep, cached);
-  int32_t fresh_before = TakenBefore(others_before, fresh, others);
-  int32_t* next = layer.selected + int64_t{pair} * shape.max_rows + kept_before + fresh_before;
-  for (int32_t w = first; w < last; ++w) {
-    const uint32_t has_not = CandidateBits(w, begin, end) & ~has[w];
-    const uint32_t turn = WordTurn(w, end);
-    cached_before += __popc(has[w]);
-    others_before += __popc(has_not);
-    const int32_t kept_now = TakenBefore(cached_before, keep, cached);
-    const int32_t fresh_now = TakenBefore(others_before, fresh, others);
-    uint32_t taken = TakeBits(has[w], kept_now - kept_before, turn) |
-                     TakeBits(has_not, fresh_now - fresh_before, turn);
-    kept_before = kept_now;
-    fresh_before = fresh_now;
-    for (; taken != 0; taken &= taken - 1) {
-      *next++ = 32 * w + __ffs(static_cast<int>(taken)) - 1;
-    }
-  }
+  const int32_t cached_before = BlockExclusiveSum(bits, warp_sums, &cached);
+  TakeWords(first, last, begin, end, count, kept, cached, cached_before,
+            layer.selected + int64_t{pair} * shape.max_rows, [&](int32_t w) { return has[w]; });
 }
 
 }  // namespace
@@ -116,6 +186,13 @@ void ImposeHits(Stream& stream, const StepView& step, const LiteShape& shape,
 void ImposeOverlap(Stream& stream, const StepView& step, const LiteShape& shape,
                    const LiteLayer& layer, const ImposedLayer& imposed, void* scratch) {
   LC_CHECK(imposed.heads != nullptr && imposed.steps >= 1);
+  const int shift = ClusterBitmapShift(step.max_context);
+  if (KernelsKnowHopper() && ClusterBitmapBytes(shift) <= kMaxClusterBytes) {
+    const auto pairs = static_cast<unsigned>(step.capacity * shape.kv_heads);
+    LaunchOverlapping(AsCuda(stream), ClusterOverlapKernel, pairs * kClusterBlocks, kClusterThreads,
+                      ClusterBitmapBytes(shift), step, shape, layer, imposed, shift);
+    return;
+  }
   const bool in_shared = step.max_context <= kSharedPositions;
   LC_CHECK(in_shared || scratch != nullptr, "a context of {} needs scratch", step.max_context);
   const int32_t words = BitmapWords(step.max_context);

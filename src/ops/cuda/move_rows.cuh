@@ -63,7 +63,13 @@ __device__ __forceinline__ void StoreValue(std::byte* row, RowEncoding to, int32
   }
 }
 
-// Up to kInFlight quantized rows, expanded. head_dim a multiple of 16: a lane has 16 codes.
+// Rows of 8-bit codes that the lanes of a warp load at once, 16 codes each.
+__device__ __forceinline__ int32_t CodeRowsABatch(int32_t d) {
+  return d % 16 == 0 && 32 % (d / 8) == 0 ? 32 / (d / 8) : 1;
+}
+
+// Up to kInFlight batches of quantized rows, expanded. head_dim a multiple of 16: a lane has 16
+// codes.
 template <class Source, class Target>
 __device__ __forceinline__ void ExpandRows(int32_t rows, const RowFormat& from, RowEncoding to,
                                            const Source& source, const Target& target) {
@@ -87,20 +93,22 @@ __device__ __forceinline__ void ExpandRows(int32_t rows, const RowFormat& from, 
     }
     return;
   }
-  const bool has_codes = lane < 2 * d / 16;
+  const int32_t batch = CodeRowsABatch(d), lanes = 2 * d / 16;
+  const int32_t own_row = lane / lanes, part = lane - own_row * lanes;
+  const bool has_codes = own_row < batch;
   uint4 codes[kInFlight];
   float2 scales[kInFlight];
 #pragma unroll
   for (int r = 0; r < kInFlight; ++r) {
-    if (r >= rows || !has_codes) continue;
-    const std::byte* row = source(r);
-    codes[r] = __ldcg(reinterpret_cast<const uint4*>(row) + lane);
+    if (r * batch + own_row >= rows || !has_codes) continue;
+    const std::byte* row = source(r * batch + own_row);
+    codes[r] = __ldcg(reinterpret_cast<const uint4*>(row) + part);
     scales[r] = __ldcg(reinterpret_cast<const float2*>(row + 2 * d));
   }
 #pragma unroll
   for (int r = 0; r < kInFlight; ++r) {
-    if (r >= rows || !has_codes) continue;
-    const float scale = 16 * lane < d ? scales[r].x : scales[r].y;
+    if (r * batch + own_row >= rows || !has_codes) continue;
+    const float scale = 16 * part < d ? scales[r].x : scales[r].y;
     const uint32_t words[4] = {codes[r].x, codes[r].y, codes[r].z, codes[r].w};
     float value[16];
 #pragma unroll
@@ -108,7 +116,7 @@ __device__ __forceinline__ void ExpandRows(int32_t rows, const RowFormat& from, 
       value[i] = CodeValue(from.encoding, words[i / 4] >> 8 * (i % 4) & 0xff) * scale;
     }
     if (to == RowEncoding::kF32) {
-      auto* out = reinterpret_cast<float4*>(target(r)) + 4 * lane;
+      auto* out = reinterpret_cast<float4*>(target(r * batch + own_row)) + 4 * part;
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         out[i] = {value[4 * i], value[4 * i + 1], value[4 * i + 2], value[4 * i + 3]};
@@ -122,7 +130,7 @@ __device__ __forceinline__ void ExpandRows(int32_t rows, const RowFormat& from, 
       const uint32_t high = __bfloat16_as_ushort(__float2bfloat16_rn(value[2 * i + 1]));
       packed[i] = low | high << 16;
     }
-    auto* out = reinterpret_cast<uint4*>(target(r)) + 2 * lane;
+    auto* out = reinterpret_cast<uint4*>(target(r * batch + own_row)) + 2 * part;
     out[0] = {packed[0], packed[1], packed[2], packed[3]};
     out[1] = {packed[4], packed[5], packed[6], packed[7]};
   }
@@ -184,7 +192,10 @@ __device__ __forceinline__ void ExpandInt4(int32_t rows, int32_t d, RowEncoding 
 
 // Rows a warp takes at a time: as many as its lanes have loads for.
 __device__ __forceinline__ int32_t RowsAtOnce(const RowFormat& from) {
-  if (IsQuantized(from.encoding)) return kInFlight;
+  if (from.encoding == RowEncoding::kInt4) return kInFlight;
+  if (IsQuantized(from.encoding)) {
+    return kInFlight * CodeRowsABatch(static_cast<int32_t>(from.head_dim));
+  }
   const auto bytes = static_cast<int32_t>(RowBytes(from));
   return max(1, 32 * kInFlight * 16 / bytes);
 }

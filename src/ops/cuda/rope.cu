@@ -75,19 +75,21 @@ __global__ void RopeKernel(float* x, int64_t stride, const float* rotations,
   }
 }
 
-// Heads of up to two matrices: a warp a head of a token, which it has in registers.
+// Heads of up to kRotatedParts matrices: a warp a head of a token, which it has in registers.
 constexpr int kHeadThreads = 128;
 constexpr int kMaxHalf = 128;
+constexpr int kRotatedParts = 3;
 
 struct RotatedPart {
   float* x;
   int64_t stride;
   const float* norm;
+  int32_t heads;
 };
 
 struct RotateArguments {
-  RotatedPart parts[2];
-  int32_t first_heads, heads;  // of part 0, of both
+  RotatedPart parts[kRotatedParts];
+  int32_t heads;  // of all parts
   int32_t half;
   float epsilon;
   const float* rotations;
@@ -101,9 +103,13 @@ __global__ void __launch_bounds__(kHeadThreads) RotateHeadsKernel(const RotateAr
   int32_t head = static_cast<int32_t>(blockIdx.y) * (kHeadThreads / 32) +
                  static_cast<int32_t>(threadIdx.x) / 32;
   if (head >= a.heads) return;
-  const bool second = head >= a.first_heads;
-  if (second) head -= a.first_heads;
-  const RotatedPart part = second ? a.parts[1] : a.parts[0];
+  RotatedPart part = a.parts[0];
+#pragma unroll
+  for (int i = 1; i < kRotatedParts; ++i) {
+    if (head < part.heads) break;
+    head -= part.heads;
+    part = a.parts[i];
+  }
   const int lane = static_cast<int>(threadIdx.x) % 32;
   float* x = part.x + t * part.stride + int64_t{head} * 2 * a.half;
   const float* row = a.rotations + t * a.rotations_stride;
@@ -183,20 +189,22 @@ void RotateHeads(Stream& stream, std::span<const ProjectedHeads> parts, float no
     }
     return;
   }
-  for (size_t first = 0; first < parts.size(); first += 2) {
+  for (size_t first = 0; first < parts.size(); first += kRotatedParts) {
     RotateArguments a{.half = static_cast<int32_t>(half),
                       .epsilon = norm_eps,
                       .rotations = rotations.Row<const float>(0),
                       .rotations_stride = rotations.stride};
-    for (size_t i = 0; i < 2 && first + i < parts.size(); ++i) {
+    for (size_t i = 0; i < kRotatedParts && first + i < parts.size(); ++i) {
       const auto& [x, heads, norm] = parts[first + i];
       LC_CHECK(x.dtype == DType::kF32 && rotations.dtype == DType::kF32);
       LC_CHECK(x.rows == rotations.rows && heads >= 1 && x.cols == heads * rotations.cols &&
                    rotations.cols % 2 == 0,
                "x [{}, {}], rotations [{}, {}], {} heads", x.rows, x.cols, rotations.rows,
                rotations.cols, heads);
-      a.parts[i] = {.x = x.Row<float>(0), .stride = x.stride, .norm = norm};
-      if (i == 0) a.first_heads = static_cast<int32_t>(heads);
+      a.parts[i] = {.x = x.Row<float>(0),
+                    .stride = x.stride,
+                    .norm = norm,
+                    .heads = static_cast<int32_t>(heads)};
       a.heads += static_cast<int32_t>(heads);
     }
     constexpr int kHeadsABlock = kHeadThreads / 32;

@@ -72,8 +72,9 @@ struct Threshold {
 };
 
 // key_at(i), i < count: this block's keys, blocks in the order of their ranks; 1 <= k <= the team's
-// keys. A radix selection, 8 bits a pass. All threads of all blocks call it.
-template <class Team, class KeyAt>
+// keys. A radix selection, 8 bits a pass. All threads of all blocks call it; kThreads of a block,
+// kTopKBins at least.
+template <int kThreads = kTeamThreads, class Team, class KeyAt>
 __device__ Threshold FindThreshold(const Team& team, TopKShared& shared, int32_t count, int32_t k,
                                    const KeyAt& key_at) {
   const int thread = threadIdx.x, lane = thread % 32;
@@ -85,7 +86,7 @@ __device__ Threshold FindThreshold(const Team& team, TopKShared& shared, int32_t
     __syncthreads();  // an earlier call's use of `shared` is over
     if (thread < kTopKBins) histogram[thread] = 0;
     __syncthreads();
-    for (int32_t i = thread; i < count; i += kTeamThreads) {
+    for (int32_t i = thread; i < count; i += kThreads) {
       const uint32_t key = key_at(i);
       // Lanes that add one to the same bin are one addition to the hardware.
       if ((key & mask) == prefix) atomicAdd(histogram + (key >> shift & (kTopKBins - 1)), 1u);
@@ -132,12 +133,12 @@ __device__ Threshold FindThreshold(const Team& team, TopKShared& shared, int32_t
 }
 
 // emit(rank among the taken, i) for the keys of this block that `threshold` takes.
-template <class Team, class KeyAt, class Emit>
+template <int kThreads = kTeamThreads, class Team, class KeyAt, class Emit>
 __device__ void TakeAbove(const Team& team, TopKShared& shared, int32_t count,
                           const Threshold& threshold, const KeyAt& key_at, const Emit& emit) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   // Each warp has consecutive keys.
-  const int32_t a_warp = (count + kTeamThreads - 1) / kTeamThreads * 32;
+  const int32_t a_warp = (count + kThreads - 1) / kThreads * 32;
   const int32_t begin = min(count, warp * a_warp), end = min(count, begin + a_warp);
   int32_t greater = 0, equal = 0;
   for (int32_t base = begin; base < end; base += 32) {
@@ -154,8 +155,11 @@ __device__ void TakeAbove(const Team& team, TopKShared& shared, int32_t count,
   __syncthreads();
   if (warp == 0) {
     int32_t greater_total, equal_total;
-    const int32_t greater_before = WarpExclusiveSum(shared.warp_greater[lane], &greater_total);
-    const int32_t equal_before = WarpExclusiveSum(shared.warp_equal[lane], &equal_total);
+    const bool exists = lane < kThreads / 32;
+    const int32_t greater_before =
+        WarpExclusiveSum(exists ? shared.warp_greater[lane] : 0, &greater_total);
+    const int32_t equal_before =
+        WarpExclusiveSum(exists ? shared.warp_equal[lane] : 0, &equal_total);
     shared.warp_greater[lane] = greater_before;
     shared.warp_equal[lane] = equal_before;
     if (lane == 0) {

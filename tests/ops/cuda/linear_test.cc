@@ -380,6 +380,45 @@ TEST_F(LinearTest, OverlapsNothingButTheKernelBefore) {
   LC_CUDA(cudaEventDestroy(joined));
 }
 
+TEST_F(LinearTest, SharingTheGpuChangesNoBit) {
+  // Tiles that blocks claim instead of even shares, for more launches than there are counters; in a
+  // graph whose kernels overlap, beside a stream that holds SMs now and then.
+  const auto shared = gpu_->CreateStream();
+  const auto beside = gpu_->CreateStream();
+  ShareGpu(*shared);
+  for (int64_t rows : {1, 5, 11}) {
+    SCOPED_TRACE(rows);
+    constexpr int64_t kHidden = 1544, kWide = 4104;
+    const Case up = Make(rows, kWide, kHidden, DType::kBF16, DType::kBF16, false, false, 0);
+    const Case gate = Make(rows, kWide, kHidden, DType::kBF16, DType::kBF16, false, false, 0);
+    const Case down = Make(rows, kHidden, kWide, DType::kBF16, DType::kF32, true, true, 0);
+    const LinearPart to_up = Target(up), to_gate = Target(gate), to_down = Target(down);
+    const MatrixView x = OnDevice(up.x), other = OnDevice(down.x);
+    const MatrixView y_beside = OnDevice(down.y);
+    const auto size = static_cast<size_t>(rows * kHidden);
+    const auto layers = [&](Stream& stream) {
+      LC_CUDA(cudaMemsetAsync(to_down.y.data, 0, size * sizeof(float), AsCuda(stream).handle()));
+      for (int i = 0; i < 16; ++i) {
+        const LinearPart both[] = {to_gate, to_up};
+        ops::Linear(stream, x, both);
+        ops::GatedLinear(stream, x, to_gate, to_up);
+        ops::Linear(stream, to_gate.y, to_down.weight, to_down.bias, to_down.y, Epilogue::kAdd);
+      }
+    };
+    layers(*stream_);
+    const std::vector<float> want = Download(to_down.y.Row<float>(0), size);
+    for (int round = 0; round < 12; ++round) {
+      for (int i = 0; i < 40; ++i) {
+        ops::Linear(*beside, other, to_down.weight, nullptr, y_beside);
+      }
+      AsCuda(*shared).Run(static_cast<uint64_t>(rows), [&] { layers(*shared); });
+      shared->Synchronize();
+      EXPECT_EQ(Download(to_down.y.Row<float>(0), size), want) << "round " << round;
+    }
+    beside->Synchronize();
+  }
+}
+
 TEST_F(LinearTest, IsCapturedIntoAGraph) {
   PrepareLinear(*stream_);
   for (int64_t rows : {4, 48}) {
