@@ -257,8 +257,7 @@ class TransformerDecoder final : public DecoderBase, private kv::KeyValueProject
     const MatrixView h = a.both_h.Rows(0, rows), q = a.both_q.Rows(0, rows);
     const MatrixView k = a.both_k.Rows(0, rows), v = a.both_v.Rows(0, rows);
     const MatrixView next_q = a.next_q.Rows(rows, rows);
-    ops::RmsNorm(stream, a.x, layer.input_norm, Epsilon(), 1, h);
-    ops::RmsNorm(stream, a.x, next.input_norm, Epsilon(), 1, a.both_h.Rows(rows, rows));
+    ops::RmsNormTwice(stream, a.x, layer.input_norm, next.input_norm, Epsilon(), a.both_h);
     Multiply(stream, a.both_h,
              {Part(layer.q, a.both_q), Part(layer.k, a.both_k), Part(layer.v, a.both_v),
               Part(next.q, a.next_q)});

@@ -18,6 +18,16 @@ void RmsNorm(Stream& stream, const MatrixView& x, const float* weight, float eps
   cpu::RmsNorm(AsCpu(stream).pool(), x, weight, eps, groups, y);
 }
 
+void RmsNormTwice(Stream& stream, const MatrixView& x, const float* first, const float* second,
+                  float eps, const MatrixView& y) {
+  if constexpr (cuda::kAvailable) {
+    if (cuda::RunsHere(stream)) return cuda::RmsNormTwice(stream, x, first, second, eps, y);
+  }
+  LC_CHECK(y.rows == 2 * x.rows);
+  RmsNorm(stream, x, first, eps, 1, y.Rows(0, x.rows));
+  RmsNorm(stream, x, second, eps, 1, y.Rows(x.rows, x.rows));
+}
+
 void LayerNorm(Stream& stream, const MatrixView& x, const float* weight, const float* bias,
                float eps, const MatrixView& y) {
   if constexpr (cuda::kAvailable) {

@@ -12,6 +12,11 @@ namespace litecache::ops {
 void RmsNorm(Stream& stream, const MatrixView& x, const float* weight, float eps, int64_t groups,
              const MatrixView& y);
 
+// The same rows with two weights: y [2 T, n], first the rows with `first`, then those with
+// `second`. y does not overlap x.
+void RmsNormTwice(Stream& stream, const MatrixView& x, const float* first, const float* second,
+                  float eps, const MatrixView& y);
+
 // y = (x - mean) / sqrt(var + eps) * weight + bias. x, y [T, n] f32 (may alias); weight, bias [n]
 // f32.
 void LayerNorm(Stream& stream, const MatrixView& x, const float* weight, const float* bias,

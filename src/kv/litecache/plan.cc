@@ -60,9 +60,11 @@ class LitePlan final : public CachePlan {
           "transfer = auto, or a GPU",
           options.transfer);
     }
-    if (device == DeviceType::kCuda && options.host_rows == "int4") {
+    if (device == DeviceType::kCuda && options.host_rows == "int4" && layout.head_dim % 4 != 0) {
       throw Unsupported(
-          "KV options: host_rows = int4 is not built for GPUs yet; use fp8, int8 or auto");
+          "KV options: host_rows = int4 on a GPU wants heads of a multiple of 4 values, not of {}; "
+          "use fp8, int8 or auto",
+          layout.head_dim);
     }
   }
 

@@ -14,9 +14,11 @@ struct NormArguments {
   const float* x;
   int64_t x_stride;
   const float* weight;
-  const float* bias;  // LayerNorm
+  const float* second_weight;  // of the second half of y's rows, whose x are the first half's
+  const float* bias;           // LayerNorm
   float epsilon;
-  uint32_t pieces, groups;  // pieces: rows * groups
+  uint32_t pieces, groups;  // pieces: rows of y * groups
+  uint32_t first_rows;      // with the first weight
   int64_t n;                // of a group
   void* y;
   int64_t y_stride;
@@ -46,7 +48,9 @@ __global__ void __launch_bounds__(kThreads) NormKernel(const NormArguments a) {
   const uint32_t piece = blockIdx.x * (kThreads / kTeam) + threadIdx.x / kTeam;
   const int64_t row = piece / a.groups;
   const int64_t offset = static_cast<int64_t>(piece % a.groups) * a.n;
-  const float* x = a.x + row * a.x_stride + offset;
+  const bool second = row >= a.first_rows;
+  const float* x = a.x + (second ? row - a.first_rows : row) * a.x_stride + offset;
+  const float* all_weights = second && a.second_weight != nullptr ? a.second_weight : a.weight;
   Out* y = static_cast<Out*>(a.y) + row * a.y_stride + offset;
   const int64_t begin = static_cast<int64_t>(threadIdx.x % kTeam) * kWidth;
   constexpr int64_t kStep = int64_t{kTeam} * kWidth;
@@ -56,7 +60,7 @@ __global__ void __launch_bounds__(kThreads) NormKernel(const NormArguments a) {
 #pragma unroll
   for (int k = 0; k < kKept; ++k) {
     const int64_t c = begin + k * kStep;
-    if (c < a.n) weights[k] = Load<kWidth>(a.weight + c);
+    if (c < a.n) weights[k] = Load<kWidth>(all_weights + c);
   }
   WaitForKernelBefore();
   if (piece >= a.pieces) return;  // whole teams leave
@@ -73,7 +77,7 @@ __global__ void __launch_bounds__(kThreads) NormKernel(const NormArguments a) {
       if (c < a.n) body(c, kept[k], weights[k]);
     }
     for (int64_t c = begin + kKept * kStep; c < a.n; c += kStep) {
-      body(c, Load<kWidth>(x + c), Load<kWidth>(a.weight + c));
+      body(c, Load<kWidth>(x + c), Load<kWidth>(all_weights + c));
     }
   };
 
@@ -124,24 +128,28 @@ void Launch(Stream& stream, const NormArguments& a) {
 }
 
 template <bool kCentre>
-void Norm(Stream& stream, const MatrixView& x, const float* weight, const float* bias,
-          float epsilon, int64_t groups, const MatrixView& y) {
+void Norm(Stream& stream, const MatrixView& x, const float* weight, const float* second_weight,
+          const float* bias, float epsilon, int64_t groups, const MatrixView& y) {
+  const int64_t times = second_weight == nullptr ? 1 : 2;
   LC_CHECK(x.dtype == DType::kF32 && (y.dtype == DType::kF32 || y.dtype == DType::kBF16));
-  LC_CHECK(x.rows == y.rows && x.cols == y.cols && groups >= 1 && x.cols % groups == 0,
+  LC_CHECK(times * x.rows == y.rows && x.cols == y.cols && groups >= 1 && x.cols % groups == 0,
            "x [{}, {}], y [{}, {}], {} groups", x.rows, x.cols, y.rows, y.cols, groups);
   if (x.rows == 0 || x.cols == 0) return;
-  LC_CHECK(x.rows * groups < INT32_MAX);
+  LC_CHECK(y.rows * groups < INT32_MAX);
   const NormArguments a{.x = x.Row<const float>(0),
                         .x_stride = x.stride,
                         .weight = weight,
+                        .second_weight = second_weight,
                         .bias = bias,
                         .epsilon = epsilon,
-                        .pieces = static_cast<uint32_t>(x.rows * groups),
+                        .pieces = static_cast<uint32_t>(y.rows * groups),
                         .groups = static_cast<uint32_t>(groups),
+                        .first_rows = static_cast<uint32_t>(x.rows),
                         .n = x.cols / groups,
                         .y = y.data,
                         .y_stride = y.stride};
   const bool wide = a.n % 4 == 0 && Aligned(x, 4) && Aligned(y, 4) && Aligned(weight, 4) &&
+                    (second_weight == nullptr || Aligned(second_weight, 4)) &&
                     (bias == nullptr || Aligned(bias, 4));
   if (y.dtype == DType::kBF16) {
     wide ? Launch<__nv_bfloat16, 4, kCentre>(stream, a)
@@ -155,12 +163,18 @@ void Norm(Stream& stream, const MatrixView& x, const float* weight, const float*
 
 void RmsNorm(Stream& stream, const MatrixView& x, const float* weight, float epsilon,
              int64_t groups, const MatrixView& y) {
-  Norm<false>(stream, x, weight, nullptr, epsilon, groups, y);
+  Norm<false>(stream, x, weight, nullptr, nullptr, epsilon, groups, y);
+}
+
+void RmsNormTwice(Stream& stream, const MatrixView& x, const float* first, const float* second,
+                  float epsilon, const MatrixView& y) {
+  LC_CHECK(second != nullptr);
+  Norm<false>(stream, x, first, second, nullptr, epsilon, 1, y);
 }
 
 void LayerNorm(Stream& stream, const MatrixView& x, const float* weight, const float* bias,
                float epsilon, const MatrixView& y) {
-  Norm<true>(stream, x, weight, bias, epsilon, 1, y);
+  Norm<true>(stream, x, weight, nullptr, bias, epsilon, 1, y);
 }
 
 }  // namespace litecache::ops::cuda

@@ -47,6 +47,25 @@ TEST_F(NormTest, RmsNormOfAnyWidth) {
   }
 }
 
+TEST_F(NormTest, TwoWeightsAreTwoNorms) {
+  for (int64_t n : {5, 512, 4096, 4099}) {
+    for (int64_t rows : {1, 8}) {
+      SCOPED_TRACE(fmt::format("n {}, {} rows", n, rows));
+      const MatrixView x = OnDevice(Matrix::Normal(random_, DType::kF32, rows, n, 4, 2.0f));
+      const float* first = Upload(RandomVector(n));
+      const float* second = Upload(RandomVector(n));
+      const auto size = static_cast<size_t>(2 * rows * n);
+      const auto both = MatrixView::Of(Poisoned<float>(size), 2 * rows, n);
+      const auto single = MatrixView::Of(Poisoned<float>(size), 2 * rows, n);
+      ops::RmsNormTwice(*stream_, x, first, second, 1e-5f, both);
+      ops::RmsNorm(*stream_, x, first, 1e-5f, 1, single.Rows(0, rows));
+      ops::RmsNorm(*stream_, x, second, 1e-5f, 1, single.Rows(rows, rows));
+      EXPECT_EQ(Download(both.Row<const float>(0), size),
+                Download(single.Row<const float>(0), size));
+    }
+  }
+}
+
 TEST_F(NormTest, RmsNormInPlace) {
   const Matrix x = Matrix::Normal(random_, DType::kF32, 130, 3 * 96);
   const std::vector<float> weight = RandomVector(96);

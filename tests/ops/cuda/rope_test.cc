@@ -63,18 +63,21 @@ TEST_F(RopeTest, HeadsAreNormedAndRotatedAtOnce) {
         constexpr float kEpsilon = 1e-3f;
         const int64_t d = 2 * half;
         const Matrix rotations = Matrix::Normal(random_, DType::kF32, rows, d);
-        const Matrix x[] = {Matrix::Normal(random_, DType::kF32, rows, q_heads * d, 5),
-                            Matrix::Normal(random_, DType::kF32, rows, k_heads * d, 3)};
-        const std::vector<float> norms[] = {RandomVector(d), RandomVector(d)};
+        // Parts of one launch, and more than that.
+        const size_t count = half % 3 + 2;
+        std::vector<Matrix> x;
+        std::vector<std::vector<float>> norms;
         std::vector<ProjectedHeads> parts;
-        for (int i = 0; i < 2; ++i) {
-          parts.push_back({.x = OnDevice(x[i]),
-                           .heads = i == 0 ? q_heads : k_heads,
-                           .norm = normed ? Upload(norms[i]) : nullptr});
+        for (size_t i = 0; i < count; ++i) {
+          const int64_t heads = i % 2 == 0 ? q_heads : k_heads;
+          x.push_back(Matrix::Normal(random_, DType::kF32, rows, heads * d, i % 2 == 0 ? 5 : 3));
+          norms.push_back(RandomVector(d));
+          parts.push_back(
+              {.x = OnDevice(x[i]), .heads = heads, .norm = normed ? Upload(norms[i]) : nullptr});
         }
         ops::RotateHeads(*stream_, parts, kEpsilon, OnDevice(rotations));
-        for (size_t i = 0; i < 2; ++i) {
-          SCOPED_TRACE(i == 0 ? "first" : "second");
+        for (size_t i = 0; i < count; ++i) {
+          SCOPED_TRACE(fmt::format("part {} of {}", i, count));
           // Element j of the head that has column c, normed.
           const auto element = [&](int64_t r, int64_t c, int64_t j) {
             const int64_t first = c / d * d;

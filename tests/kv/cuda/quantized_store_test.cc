@@ -1,0 +1,86 @@
+// Policy litecache on a GPU with quantized host rows against exact ones: outputs differ by what the
+// codes round (tests/kv/litecache/policy_test.cc has the CPU's test and where the bounds come
+// from).
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "device/cuda/cuda_devices.h"
+#include "device/machine.h"
+#include "kv/litecache/harness.h"
+#include "test_seed.h"
+
+namespace litecache::kv {
+namespace {
+
+struct Rows {
+  std::string format;
+  double tolerance;
+};
+
+class QuantizedStoreOnGpu : public ::testing::TestWithParam<Rows> {};
+
+TEST_P(QuantizedStoreOnGpu, StaysCloseToExactRows) {
+  if (FindCudaDevices().devices.empty()) {
+    GTEST_SKIP() << "no GPU: " << FindCudaDevices().why_none;
+  }
+  std::mt19937_64 random = testing::TestRandom(67);
+  constexpr Layout kLayout{
+      .layers = 2, .q_heads = 4, .kv_heads = 2, .head_dim = 32, .dtype = DType::kF32};
+  const Machine machine = OpenMachine("cuda", 2);
+  const auto stream = machine.compute().CreateStream();
+  for (const bool prefetch : {false, true}) {
+    KvOptions options;
+    options.policy = "litecache";
+    options.retriever = "exact";
+    options.budget = KvBudget::Parse("100%");
+    options.resident_first_layer = false;
+    options.prefetch = prefetch ? "on" : "off";
+    std::unique_ptr<Cache> caches[2];
+    for (std::unique_ptr<Cache>& cache : caches) {
+      cache = PlanLiteCache(kLayout, options, nullptr, DeviceType::kCuda)
+                  ->Create(machine.compute(), kPlenty);
+      options.host_rows = GetParam().format;
+    }
+    QuerySource source(kLayout, 0.1, random());
+    double worst = 0;
+    const auto step_of = [&](const std::vector<Part>& parts) {
+      const Step step = MakeStep(*caches[0], parts);
+      StepInputs inputs = source.Draw(step);
+      std::vector<std::vector<float>> outs[2];
+      for (int i = 0; i < 2; ++i) {
+        caches[i]->BeginStep(step);
+        outs[i] = RunLayers(*caches[i], machine.compute(), *stream, step, inputs,
+                            1.0f / std::sqrt(32.0f), kLayout.layers);
+        caches[i]->EndStep(step);
+      }
+      double error = 0;
+      for (size_t layer = 0; layer < outs[0].size(); ++layer) {
+        for (size_t i = 0; i < outs[0][layer].size(); ++i) {
+          const double difference = std::abs(static_cast<double>(outs[0][layer][i]) -
+                                             static_cast<double>(outs[1][layer][i]));
+          error = std::isnan(difference) ? HUGE_VAL : std::max(error, difference);
+        }
+      }
+      worst = std::max(worst, error);
+      return error;
+    };
+    const SequenceId a = caches[0]->Create(), b = caches[0]->Create();
+    ASSERT_EQ(caches[1]->Create(), a);
+    ASSERT_EQ(caches[1]->Create(), b);
+    EXPECT_LE(step_of({{a, 333, false}, {b, 50, false}}), 1e-5) << "a chunk sees itself exactly";
+    EXPECT_LE(step_of({{a, 100, false}, {b, 1, true}}), GetParam().tolerance);
+    for (int i = 0; i < 60; ++i) EXPECT_LE(step_of({{a}, {b}}), GetParam().tolerance);
+    EXPECT_LE(step_of({{b, 40, false}, {a}}), GetParam().tolerance);
+    for (int i = 0; i < 20; ++i) EXPECT_LE(step_of({{a}, {b}}), GetParam().tolerance);
+    EXPECT_GT(worst, 1e-4) << "the store does not seem to be quantized";
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, QuantizedStoreOnGpu,
+                         ::testing::Values(Rows{"int8", 0.15}, Rows{"fp8", 0.6}, Rows{"int4", 1.2}),
+                         [](const auto& rows) { return rows.param.format; });
+
+}  // namespace
+}  // namespace litecache::kv
