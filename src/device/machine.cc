@@ -52,14 +52,19 @@ Machine OpenMachine(const std::string& name, int threads) {
   if (name == "cpu") return machine;
   if (name == "auto") {
     const CudaDevices found = FindCudaDevices();
-    if (found.devices.empty()) {
-      if (found.driver) {
-        SPDLOG_WARN("this runs on the CPU: {}", found.why_none);
-      } else {
-        SPDLOG_INFO("this runs on the CPU: {}", found.why_none);
+    std::string why_none = found.why_none;
+    if (!found.devices.empty()) {
+      try {
+        machine.gpu = OpenGpu(0);
+        return machine;
+      } catch (const Error& error) {  // one that is too old, lost, or another's alone
+        why_none = error.what();
       }
+    }
+    if (found.driver) {
+      SPDLOG_WARN("this runs on the CPU: {}", why_none);
     } else {
-      machine.gpu = OpenGpu(0);
+      SPDLOG_INFO("this runs on the CPU: {}", why_none);
     }
     return machine;
   }

@@ -48,6 +48,10 @@ Core::Core(const Backend& backend, const CoreOptions& options)
   LC_CHECK(options.max_batch >= 1 && options.prefill_chunk >= 1 && options.score_rows >= 1);
   logits_ = backend.device->CreateMirror(
       static_cast<size_t>((options.max_batch + options.score_rows) * vocab_) * sizeof(float));
+  if (options.sample_on_device) {
+    device_sampler_ =
+        CreateDeviceSampler(*backend.device, *backend.stream, *logits_, options.max_batch, vocab_);
+  }
   if (options.prefixes && backend.cache->SharesPrefixes()) {
     prefixes_ = std::make_unique<PrefixReuse>(*backend.cache, *options.prefixes,
                                               [doorbell = doorbell_] { doorbell->Ring(); });
@@ -148,14 +152,31 @@ void Core::Prepare() {
   end_cancelled(scheduler_.waiting());
   scheduler_.RemoveEnded();
   for (Group* group : scheduler_.Admit()) {
-    if (prefixes_ != nullptr) {
-      prefixes_->Begin(group, scheduler_.running());
-    } else {
-      group->prompt_sequence = backend_.cache->Create();
+    try {
+      if (prefixes_ != nullptr) {
+        prefixes_->Begin(group, scheduler_.running());
+      } else {
+        group->prompt_sequence = backend_.cache->Create();
+      }
+    } catch (...) {  // of a device that is lost, or full
+      End(group, FinishReason::kError, MessageOf(std::current_exception()));
     }
   }
-  if (prefixes_ != nullptr) prefixes_->Advance(scheduler_.running());
+  scheduler_.RemoveEnded();
+  if (prefixes_ != nullptr) AdvancePrefixes();
   Flush();
+}
+
+void Core::AdvancePrefixes() {
+  try {
+    prefixes_->Advance(scheduler_.running());
+  } catch (...) {  // of a device that is lost: who waits for rows would wait for ever
+    const std::string message = MessageOf(std::current_exception());
+    for (const auto& group : scheduler_.running()) {
+      if (group->prefix_wait != nullptr) End(group.get(), FinishReason::kError, message);
+    }
+    scheduler_.RemoveEnded();
+  }
 }
 
 void Core::RunStep() {
@@ -215,28 +236,113 @@ void Core::ForwardWithRoom(const StepPlan& plan) {
 }
 
 void Core::Forward(const StepPlan& plan) {
-  const MatrixView logits =
-      MatrixView::Of(logits_->device<float>(), static_cast<int64_t>(plan.logit_rows.size()), vocab_);
+  const MatrixView logits = MatrixView::Of(logits_->device<float>(),
+                                           static_cast<int64_t>(plan.logit_rows.size()), vocab_);
   backend_.decoder->Forward(*backend_.stream, plan.step, plan.tokens, plan.positions,
                             *backend_.cache, plan.logit_rows, logits);
-  logits_->Receive(*backend_.stream,
-                   static_cast<size_t>(logits.rows * vocab_) * sizeof(float));
+  if (device_sampler_ != nullptr) {
+    IssueSampling(plan);
+  } else {
+    logits_->Receive(*backend_.stream, static_cast<size_t>(logits.rows * vocab_) * sizeof(float));
+  }
   backend_.stream->Synchronize();
   ++counters_.steps;
 }
 
+// What the constraints of a step's decodes allow: while the device computes the logits.
+void Core::CollectAllowed(const StepPlan& plan) {
+  if (allowed_.size() < plan.decodes.size()) allowed_.resize(plan.decodes.size());
+  const auto collect = [&](int64_t begin, int64_t end, int) {
+    for (int64_t i = begin; i < end; ++i) {
+      const StepPlan::Decode& row = plan.decodes[static_cast<size_t>(i)];
+      Sample& sample = row.group->samples[row.sample];
+      std::vector<uint32_t>& allowed = allowed_[static_cast<size_t>(i)];
+      allowed.clear();
+      if (sample.constraint == nullptr || row.group->request.logprobs > 0) continue;
+      try {
+        AllowedTokens(row.group->stop_ids, &sample, &allowed);
+      } catch (...) {
+        allowed.clear();  // the host asks again, and the request ends with what it throws
+      }
+    }
+  };
+  const auto constrained = std::count_if(
+      plan.decodes.begin(), plan.decodes.end(),
+      [](const StepPlan::Decode& row) { return row.group->request.constraint != nullptr; });
+  const auto count = static_cast<int64_t>(plan.decodes.size());
+  if (constrained > 1 && backend_.pool != nullptr) {
+    backend_.pool->ParallelFor(count, 1, collect);
+  } else {
+    collect(0, count, 0);
+  }
+}
+
+// Lists of log-probabilities need whole rows, and so does the first token under a constraint.
+void Core::IssueSampling(const StepPlan& plan) {
+  Stream& stream = *backend_.stream;
+  device_sampler_->Clear();
+  CollectAllowed(plan);
+  chosen_decodes_.clear();
+  for (size_t i = 0; i < plan.decodes.size(); ++i) {
+    const StepPlan::Decode& row = plan.decodes[i];
+    const Sample& sample = row.group->samples[row.sample];
+    const int logprobs = row.group->request.logprobs;
+    int64_t chosen = -1;
+    if (logprobs <= 0 && (sample.constraint == nullptr || !allowed_[i].empty())) {
+      chosen = device_sampler_->Add(sample.sampler, row.logit_row, logprobs == 0, allowed_[i]);
+    }
+    if (chosen < 0) device_sampler_->Receive(stream, row.logit_row, 1);
+    chosen_decodes_.push_back(chosen);
+  }
+  chosen_prompts_.clear();
+  for (const StepPlan::Prefill& part : plan.prefills) {
+    const int64_t chosen = AddFirstTokens(part);
+    if (chosen < 0 && part.logit_rows > 0) {
+      device_sampler_->Receive(stream, part.logit_row, part.logit_rows);
+    }
+    chosen_prompts_.push_back(chosen);
+  }
+  device_sampler_->Issue(stream);
+}
+
+int64_t Core::AddFirstTokens(const StepPlan::Prefill& part) {
+  Group* group = part.group;
+  const bool ends = part.begin + part.count == group->prompt_size();
+  const Request& request = group->request;
+  if (group->score != nullptr || !ends || request.constraint != nullptr || request.logprobs > 0) {
+    return -1;
+  }
+  MakeSamplers(group);
+  int64_t first = -1;
+  for (const Sampler& sampler : group->samplers) {
+    const int64_t chosen = device_sampler_->Add(sampler, part.logit_row, request.logprobs == 0, {});
+    if (chosen < 0) return -1;
+    if (first < 0) first = chosen;
+  }
+  return first;
+}
+
 void Core::Finish(const StepPlan& plan) {
   sampled_.clear();
-  for (const StepPlan::Decode& row : plan.decodes) {
+  for (size_t i = 0; i < plan.decodes.size(); ++i) {
+    const StepPlan::Decode& row = plan.decodes[i];
     sampled_.push_back({row.group, row.sample, row.logit_row});
+    if (device_sampler_ != nullptr && chosen_decodes_[i] >= 0) {
+      sampled_.back().chosen = device_sampler_->token(chosen_decodes_[i]);
+    }
   }
-  for (const StepPlan::Prefill& part : plan.prefills) {
+  for (size_t p = 0; p < plan.prefills.size(); ++p) {
+    const StepPlan::Prefill& part = plan.prefills[p];
     try {
       FinishPrefill(part);
       if (part.group->score != nullptr || part.group->prefilling()) continue;
       StartSamples(part.group);
       for (size_t i = 0; i < part.group->samples.size(); ++i) {
         sampled_.push_back({part.group, i, part.logit_row});
+        if (device_sampler_ != nullptr && chosen_prompts_[p] >= 0) {
+          sampled_.back().chosen =
+              device_sampler_->token(chosen_prompts_[p] + static_cast<int64_t>(i));
+        }
       }
     } catch (...) {  // of a callback, or of a score's logits
       const std::string message = MessageOf(std::current_exception());
@@ -259,14 +365,23 @@ void Core::FinishPrefill(const StepPlan::Prefill& part) {
   if (group->request.on_prefill) group->request.on_prefill(group->prefilled, group->prompt_size());
 }
 
+void Core::MakeSamplers(Group* group) const {
+  if (!group->samplers.empty()) return;
+  const Request& request = group->request;
+  for (int i = 0; i < request.n; ++i) {
+    group->samplers.emplace_back(request.sampling, group->seed, i, request.prompt);
+  }
+}
+
 void Core::StartSamples(Group* group) {
   const Request& request = group->request;
+  MakeSamplers(group);
   group->samples.reserve(static_cast<size_t>(request.n));
   for (int i = 0; i < request.n; ++i) {
     const kv::SequenceId sequence =
         i == 0 ? group->prompt_sequence : backend_.cache->Fork(group->samples[0].sequence);
     group->samples.push_back({i, sequence, true, 0, 0,
-                              Sampler(request.sampling, group->seed, i, request.prompt),
+                              std::move(group->samplers[static_cast<size_t>(i)]),
                               StopMatcher(request.stop), nullptr, nullptr});
     if (request.constraint != nullptr) {
       group->samples.back().constraint = request.constraint->Clone();
@@ -277,11 +392,32 @@ void Core::StartSamples(Group* group) {
   }
 }
 
+void Core::ReceiveUndecided() {
+  std::vector<Sampled*> rows;
+  for (Sampled& row : sampled_) {
+    if (row.chosen && row.chosen->status == DeviceToken::Status::kUndecided) rows.push_back(&row);
+  }
+  if (rows.empty()) return;
+  std::string error;
+  try {
+    for (const Sampled* row : rows) device_sampler_->Receive(*backend_.stream, row->logit_row, 1);
+    backend_.stream->Synchronize();
+  } catch (...) {
+    error = MessageOf(std::current_exception());
+  }
+  for (Sampled* row : rows) {
+    row->chosen.reset();
+    row->error = error;
+  }
+}
+
 void Core::SampleRows() {
+  ReceiveUndecided();
   const auto count = static_cast<int64_t>(sampled_.size());
   const auto sample = [this](int64_t begin, int64_t end, int worker) {
     for (int64_t i = begin; i < end; ++i) {
       Sampled& row = sampled_[static_cast<size_t>(i)];
+      if (!row.error.empty()) continue;
       try {
         SampleRow(&row, &scratch_[static_cast<size_t>(worker)]);
       } catch (...) {
@@ -291,7 +427,9 @@ void Core::SampleRows() {
   };
   // Waking the pool costs more than the passes over a small vocabulary take.
   constexpr int64_t kParallelValues = 1 << 17;
-  if (backend_.pool != nullptr && count > 1 && count * vocab_ >= kParallelValues) {
+  const auto on_host = std::count_if(sampled_.begin(), sampled_.end(),
+                                     [](const Sampled& row) { return !row.chosen; });
+  if (backend_.pool != nullptr && on_host > 1 && on_host * vocab_ >= kParallelValues) {
     backend_.pool->ParallelFor(count, 1, sample);
   } else {
     sample(0, count, 0);
@@ -300,37 +438,51 @@ void Core::SampleRows() {
 
 void Core::SampleRow(Sampled* row, SamplerScratch* scratch) {
   const std::span<const float> logits = LogitRow(row->logit_row);
-  if (!AllFinite(logits)) throw Error("the model's logits are not finite (NaN or infinity)");
+  const bool finite =
+      row->chosen ? row->chosen->status != DeviceToken::Status::kNotFinite : AllFinite(logits);
+  if (!finite) throw Error("the model's logits are not finite (NaN or infinity)");
   Sample& sample = row->group->samples[row->sample];
-  row->token = sample.constraint == nullptr
-                   ? sample.sampler.Sample(logits, scratch)
-                   : SampleConstrained(row->group->stop_ids, logits, &sample, scratch);
-  row->complete = sample.constraint != nullptr && sample.constraint->Finished();
+  if (row->chosen) {
+    row->token = row->chosen->token;
+    sample.sampler.Accept(row->token);
+  } else if (sample.constraint == nullptr) {
+    row->token = sample.sampler.Sample(logits, scratch);
+  } else {
+    AllowedTokens(row->group->stop_ids, &sample, &scratch->allowed);
+    row->token = sample.sampler.SampleAllowed(logits, scratch);
+  }
+  if (sample.constraint != nullptr) {
+    // A token that ends the answer is none of the constraint's.
+    const std::vector<int32_t>& stop_ids = row->group->stop_ids;
+    if (!std::binary_search(stop_ids.begin(), stop_ids.end(), row->token)) {
+      sample.constraint->Accept(row->token);
+    }
+    row->complete = sample.constraint->Finished();
+  }
   const int logprobs = row->group->request.logprobs;
   if (logprobs < 0) return;
+  if (row->chosen) {
+    row->logprob = {row->token, row->chosen->logprob};
+    return;
+  }
   const double log_sum = LogSumExp(logits);
   row->logprob = LogprobOf(logits, row->token, log_sum);
   row->top_logprobs = TopLogprobs(logits, static_cast<size_t>(logprobs), log_sum);
 }
 
 // Tokens that end an answer may come where the constraint is complete, and only there.
-int32_t Core::SampleConstrained(const std::vector<int32_t>& stop_ids, std::span<const float> logits,
-                                Sample* sample, SamplerScratch* scratch) {
+void Core::AllowedTokens(const std::vector<int32_t>& stop_ids, Sample* sample,
+                         std::vector<uint32_t>* allowed) const {
   TokenConstraint& constraint = *sample->constraint;
   const std::span<const uint32_t> mask = constraint.Mask();
-  scratch->allowed.assign(mask.begin(), mask.end());
-  scratch->allowed.resize((logits.size() + 31) / 32);
+  allowed->assign(mask.begin(), mask.end());
+  allowed->resize(static_cast<size_t>((vocab_ + 31) / 32));
   const bool complete = constraint.Complete();
   for (const int32_t id : stop_ids) {
     const uint32_t bit = 1u << (static_cast<uint32_t>(id) % 32);
-    uint32_t& word = scratch->allowed[static_cast<size_t>(id) / 32];
+    uint32_t& word = (*allowed)[static_cast<size_t>(id) / 32];
     word = complete ? word | bit : word & ~bit;
   }
-  const int32_t token = sample->sampler.SampleAllowed(logits, scratch);
-  if (MaskAllows(mask, token) && !std::binary_search(stop_ids.begin(), stop_ids.end(), token)) {
-    constraint.Accept(token);
-  }
-  return token;
 }
 
 void Core::Deliver(Sampled* row) {
@@ -380,9 +532,14 @@ void Core::Deliver(Sampled* row) {
 
 void Core::ReleaseSequence(Group* group, const Sample* sample, bool keep) {
   const kv::SequenceId sequence = sample != nullptr ? sample->sequence : group->prompt_sequence;
+  if (sequence == 0) return;  // it was never made
   if (keep && prefixes_ != nullptr && group->score == nullptr) {
-    prefixes_->Keep(sequence, group->prompt(),
-                    sample != nullptr ? sample->tokens : std::span<const int32_t>());
+    try {
+      prefixes_->Keep(sequence, group->prompt(),
+                      sample != nullptr ? sample->tokens : std::span<const int32_t>());
+    } catch (...) {
+      SPDLOG_WARN("a prefix is not kept: {}", MessageOf(std::current_exception()));
+    }
   }
   backend_.cache->Release(sequence);
 }

@@ -17,6 +17,7 @@
 #include "base/thread_pool.h"
 #include "device/device.h"
 #include "engine/channel.h"
+#include "engine/device_sampler.h"
 #include "engine/group.h"
 #include "engine/prefix/prefix_reuse.h"
 #include "engine/scheduler.h"
@@ -45,6 +46,7 @@ struct CoreOptions {
   int64_t prefill_chunk_beside_decode = 0;  // 0: prefill_chunk
   int64_t score_rows = 64;                  // rows of a score job in a step
   std::optional<PrefixOptions> prefixes;    // unset: nothing is kept
+  bool sample_on_device = true;             // off: the host chooses all tokens
 };
 
 class Core {
@@ -67,6 +69,7 @@ class Core {
     Group* group = nullptr;
     size_t sample = 0;
     int64_t logit_row = 0;
+    std::optional<DeviceToken> chosen;  // by the device; else the row is on the host
     // Results.
     int32_t token = 0;
     std::optional<TokenLogprob> logprob;
@@ -79,6 +82,8 @@ class Core {
   void Loop();
   // Takes over what was submitted, drops what was cancelled, admits what fits.
   void Prepare();
+  // Goes on with what waits for prefixes.
+  void AdvancePrefixes();
   void RunStep();
   // Runs the plan; throws what the model throws.
   void Forward(const StepPlan& plan);
@@ -86,15 +91,24 @@ class Core {
   void ForwardWithRoom(const StepPlan& plan);
   // Releases the sequence of a sample, or of a prompt in progress (sample: null).
   void ReleaseSequence(Group* group, const Sample* sample, bool keep);
+  // Has the device choose tokens where it can, and fetches the rows of all others.
+  void IssueSampling(const StepPlan& plan);
+  void CollectAllowed(const StepPlan& plan);
+  // Adds the first tokens of a prompt that ends with this step; returns which the first of them is,
+  // or -1.
+  int64_t AddFirstTokens(const StepPlan::Prefill& part);
   // Everything that follows a forward pass.
   void Finish(const StepPlan& plan);
   void FinishPrefill(const StepPlan::Prefill& part);
+  void MakeSamplers(Group* group) const;
   void StartSamples(Group* group);
   void SampleRows();
+  // Fetches the rows that the device has left to the host after all.
+  void ReceiveUndecided();
   void SampleRow(Sampled* row, SamplerScratch* scratch);
-  static int32_t SampleConstrained(const std::vector<int32_t>& stop_ids,
-                                   std::span<const float> logits, Sample* sample,
-                                   SamplerScratch* scratch);
+  // Which tokens may come next, by a sample's constraint: bits, ceil(vocab / 32) words.
+  void AllowedTokens(const std::vector<int32_t>& stop_ids, Sample* sample,
+                     std::vector<uint32_t>* allowed) const;
   void Deliver(Sampled* row);
   void EndSample(Group* group, Sample* sample);
   // Ends a whole request and frees what it holds.
@@ -110,7 +124,8 @@ class Core {
   CoreOptions options_;
   RequestLimits limits_;
   int64_t vocab_;
-  std::unique_ptr<Mirror> logits_;  // [max_batch + score_rows, vocab] f32
+  std::unique_ptr<Mirror> logits_;                 // [max_batch + score_rows, vocab] f32
+  std::unique_ptr<DeviceSampler> device_sampler_;  // null: the host chooses all tokens
 
   KvLimits budget_;
 
@@ -120,6 +135,10 @@ class Core {
   Scheduler scheduler_;
   StepPlan plan_;
   StepPlan retry_plan_;
+  // Which of the device's tokens is whose, or -1: of a step's decodes, and the first of each of its
+  // prompts' samples.
+  std::vector<int64_t> chosen_decodes_, chosen_prompts_;
+  std::vector<std::vector<uint32_t>> allowed_;  // of plan.decodes: by their constraints
   std::vector<Sampled> sampled_;
   std::vector<SamplerScratch> scratch_;  // one a sampling thread
   EngineStats counters_;

@@ -17,6 +17,7 @@
 #include "base/units.h"
 #include "device/machine.h"
 #include "engine/core.h"
+#include "engine/device_sampler.h"
 #include "engine/gpu_speed.h"
 #include "engine/kv_profile.h"
 #include "engine/memory_plan.h"
@@ -214,7 +215,8 @@ class EngineImpl final : public Engine {
       throw Unsupported("prefix_store: KV policy '{}' cannot write its rows to a disk here",
                         options.kv.policy);
     }
-    prefixes.space = fmt::format("{}; {}; {}", parts_.identity(), options.dtype, cache);
+    prefixes.space = fmt::format("{}; {}; {}{}", parts_.identity(), options.dtype, cache,
+                                 parts_.machine.gpu != nullptr ? "; cuda" : "");
     return prefixes;
   }
 
@@ -231,7 +233,9 @@ class EngineImpl final : public Engine {
     request.buffers = parts_.decoder->WorkspaceBytes(rows, logit_rows) +
                       static_cast<uint64_t>(logit_rows + 2 * parts_.machine.cpu->pool().size()) *
                           logit_row_bytes +
-                      ScratchBytes(options, rows);
+                      ScratchBytes(options, rows) +
+                      engine::DeviceSamplerBytes(parts_.machine.compute(), *parts_.stream,
+                                                 options.max_batch, config().vocab);
     request.two_memories = parts_.gpu_budget > 0;
     request.device = parts_.gpu_budget > 0 ? parts_.gpu_budget : options.kv.device_memory;
     request.host = options.kv.host_memory > 0 || parts_.gpu_budget == 0 ? options.kv.host_memory

@@ -64,11 +64,12 @@ struct Group {
   KvCost cost;
   uint64_t turn = 0;  // the scheduler's: when it may start
   bool admitted = false;
-  kv::SequenceId prompt_sequence = 0;  // while the prompt is processed
+  kv::SequenceId prompt_sequence = 0;  // while the prompt is processed; 0: there is none
   int64_t prefilled = 0;               // prompt tokens in the cache
   // While rows of its prompt come from elsewhere: it has no part in a step.
   std::shared_ptr<PrefixWait> prefix_wait;
-  std::vector<Sample> samples;  // filled when the prompt is done
+  std::vector<Sampler> samplers;  // of the samples to come: made for the step that ends the prompt
+  std::vector<Sample> samples;    // filled when the prompt is done
   bool ended = false;
 
   Clock::time_point submitted;

@@ -7,36 +7,16 @@
 #include <limits>
 
 #include "base/error.h"
+#include "ops/exp_weight.h"
 
 namespace litecache::engine {
 namespace {
 
+using ops::ExpOfNonPositive;
+
 // Independent lanes, so that the compiler turns the loops below into vector code without being
 // allowed to reorder floating-point sums.
 constexpr size_t kLanes = 16;
-
-// e^x for x <= 0; 0 below -87, where a float's exponent ends. Comparisons are of integers: those of
-// floats may trap, and the compiler then keeps branches instead of making loops vector code.
-inline float ExpOfNonPositive(float x) {
-  constexpr int32_t kLimit = std::bit_cast<int32_t>(87.0f);
-  const int32_t magnitude = std::bit_cast<int32_t>(x) & 0x7fffffff;
-  const int32_t keep = -static_cast<int32_t>(magnitude < kLimit);
-  const float clamped = -std::bit_cast<float>((magnitude & keep) | (kLimit & ~keep));
-  // x = n ln 2 + r with |r| <= ln 2 / 2; adding 1.5 * 2^23 rounds to an integer.
-  const float shifted = clamped * 1.44269504f + 12582912.0f;
-  const float n = shifted - 12582912.0f;
-  const float r = (clamped - n * 0.693145752f) - n * 1.42860677e-6f;
-  float p = 1.3888889e-3f;  // Taylor's series: its remainder at ln 2 / 2 is 1e-7 relative
-  p = p * r + 8.3333333e-3f;
-  p = p * r + 4.1666667e-2f;
-  p = p * r + 1.6666667e-1f;
-  p = p * r + 0.5f;
-  p = p * r + 1.0f;
-  p = p * r + 1.0f;
-  // 2^n from shifted's low bits, which hold n; all bits cleared where x is too low.
-  const uint32_t exponent = (std::bit_cast<uint32_t>(shifted) + 127u) << 23;
-  return p * std::bit_cast<float>(exponent & static_cast<uint32_t>(keep));
-}
 
 float MaxOf(const float* x, size_t count) {
   std::array<float, kLanes> lanes;

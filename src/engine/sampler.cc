@@ -5,6 +5,7 @@
 #include <bit>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include "base/error.h"
 #include "engine/random.h"
@@ -23,11 +24,33 @@ void TokenHistory::AddPrompt(std::span<const int32_t> prompt) {
 
 void TokenHistory::AddGenerated(int32_t token) { ++Find(token).generated; }
 
+namespace {
+
+// One bias a token: their sum.
+void MergeBiases(std::vector<std::pair<int32_t, float>>* biases) {
+  std::stable_sort(biases->begin(), biases->end(),
+                   [](const auto& a, const auto& b) { return a.first < b.first; });
+  size_t kept = 0;
+  for (size_t i = 0; i < biases->size(); ++i) {
+    if (kept > 0 && (*biases)[kept - 1].first == (*biases)[i].first) {
+      (*biases)[kept - 1].second += (*biases)[i].second;
+    } else {
+      (*biases)[kept++] = (*biases)[i];
+    }
+  }
+  biases->resize(kept);
+}
+
+}  // namespace
+
 Sampler::Sampler(const SamplingParams& params, uint64_t seed, int sample,
                  std::span<const int32_t> prompt)
     : params_(params), seed_(seed), sample_(static_cast<uint32_t>(sample)) {
+  MergeBiases(&params_.logit_bias);
   if (params_.repetition_penalty != 1.0) history_.AddPrompt(prompt);
 }
+
+double Sampler::NextUniform() const { return UniformAt(seed_, sample_, drawn_); }
 
 bool Sampler::HasPenalties() const {
   return params_.repetition_penalty != 1.0 || params_.presence_penalty != 0.0 ||
@@ -66,7 +89,7 @@ int32_t Sampler::SampleAllowed(std::span<const float> logits, SamplerScratch* sc
 }
 
 int32_t Sampler::Choose(std::span<const float> row, SamplerScratch* scratch) const {
-  return params_.temperature < 1e-6 ? ArgMax(row) : Draw(row, scratch);
+  return params_.temperature < kGreedyTemperature ? ArgMax(row) : Draw(row, scratch);
 }
 
 void Sampler::Count(int32_t token) {
@@ -95,7 +118,7 @@ void Sampler::Penalize(std::vector<float>* row) const {
 }
 
 int32_t Sampler::Draw(std::span<const float> row, SamplerScratch* scratch) const {
-  const double uniform = UniformAt(seed_, sample_, drawn_);
+  const double uniform = NextUniform();
   const bool top_k = params_.top_k > 0 && static_cast<size_t>(params_.top_k) < row.size();
   if (!top_k && params_.top_p >= 1.0 && params_.min_p <= 0.0) {
     return DrawFromAll(row, uniform, scratch);

@@ -11,6 +11,9 @@
 
 namespace litecache::engine {
 
+// A temperature below this counts as greedy.
+inline constexpr double kGreedyTemperature = 1e-6;
+
 // Memory a sampling thread keeps between tokens.
 struct SamplerScratch {
   std::vector<float> row;
@@ -45,7 +48,7 @@ class TokenHistory {
 // Repetition penalty looks at prompt and answer, the other two at the answer alone. top-k keeps
 // exactly k tokens, top-p the fewest most likely tokens that reach p of what top-k left, min-p
 // those at least min_p times as likely as the most likely one; of equal logits the lower token
-// comes first. A temperature below 1e-6 counts as greedy.
+// comes first. A token's biases add up.
 class Sampler {
  public:
   // `params` is valid. seed and sample (its index within the request) name the random stream.
@@ -57,6 +60,13 @@ class Sampler {
   // The same among the tokens whose bits scratch->allowed (ceil(vocab / 32) words) has: the others'
   // logits are minus infinity before anything else looks at them. Throws Error where none is left.
   int32_t SampleAllowed(std::span<const float> logits, SamplerScratch* scratch);
+
+  // For who chooses the next token elsewhere with the same arithmetic: what it depends on beside
+  // the logits, and the token chosen.
+  const SamplingParams& params() const { return params_; }  // a token has one bias at most
+  double NextUniform() const;
+  std::span<const TokenHistory::Entry> seen() const { return history_.entries(); }
+  void Accept(int32_t token) { Count(token); }
 
  private:
   bool HasPenalties() const;

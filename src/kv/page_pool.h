@@ -40,6 +40,14 @@ class PagePool {
     device_.CopyWithin(data(to), data(from), bytes);
   }
 
+  // Bytes of pages to the host's memory and back.
+  void Read(std::byte* host, const std::byte* of_page, uint64_t bytes) const {
+    device_.Download(host, of_page, bytes);
+  }
+  void Write(std::byte* of_page, const std::byte* host, uint64_t bytes) {
+    device_.Upload(of_page, host, bytes);
+  }
+
   int64_t references(PageId page) const { return references_[page]; }
   std::byte* data(PageId page) const {
     return slabs_[page >> slab_shift_].as<std::byte>() + (page & slab_mask_) * page_bytes_;

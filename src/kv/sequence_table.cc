@@ -1,7 +1,6 @@
 #include "kv/sequence_table.h"
 
 #include <algorithm>
-#include <cstring>
 #include <unordered_set>
 #include <utility>
 
@@ -202,7 +201,7 @@ void SequenceTable::ForEachRun(SequenceId id, int64_t begin, int64_t tokens, con
 void SequenceTable::Export(SequenceId id, int64_t begin, int64_t tokens, const TableUnit& unit,
                            std::byte* out) const {
   ForEachRun(id, begin, tokens, unit, [&](const std::byte* bytes, uint64_t count) {
-    std::memcpy(out, bytes, count);
+    pool_.Read(out, bytes, count);
     out += count;
   });
 }
@@ -210,7 +209,7 @@ void SequenceTable::Export(SequenceId id, int64_t begin, int64_t tokens, const T
 void SequenceTable::Import(SequenceId id, int64_t begin, int64_t tokens, const TableUnit& unit,
                            const std::byte* in) {
   ForEachRun(id, begin, tokens, unit, [&](std::byte* bytes, uint64_t count) {
-    std::memcpy(bytes, in, count);
+    pool_.Write(bytes, in, count);
     in += count;
   });
 }

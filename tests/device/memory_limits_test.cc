@@ -1,10 +1,14 @@
 #include "device/cpu/memory_limits.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <fstream>
 #include <string>
+
+#include "base/units.h"
 
 namespace litecache {
 namespace {
@@ -83,6 +87,21 @@ TEST_F(MemoryLimitsTest, UnlimitedV1AndGarbageDoNotBind) {
 TEST_F(MemoryLimitsTest, NothingReadableIsZero) {
   EXPECT_EQ(ReadMemoryLimits(root_).total, 0u);
   EXPECT_EQ(ReadMemoryLimits(root_).free, 0u);
+}
+
+TEST(LockedMemoryHint, NamesTheLimitAndTheFix) {
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_MEMLOCK, &before), 0);
+  rlimit lowered = before;
+  lowered.rlim_cur = std::min<rlim_t>(before.rlim_max, 64 << 10);
+  ASSERT_EQ(setrlimit(RLIMIT_MEMLOCK, &lowered), 0);
+  const std::string hint = LockedMemoryHint();
+  setrlimit(RLIMIT_MEMLOCK, &before);
+  EXPECT_NE(hint.find(FormatBytes(lowered.rlim_cur)), std::string::npos) << hint;
+  EXPECT_NE(hint.find("ulimit -l"), std::string::npos) << hint;
+  if (before.rlim_cur == RLIM_INFINITY) {
+    EXPECT_EQ(LockedMemoryHint(), "");
+  }
 }
 
 }  // namespace

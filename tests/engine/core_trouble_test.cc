@@ -1,5 +1,7 @@
 // The engine's core when something is in the way: limits, failures, cancelling, shutting down.
+#include "device/device_error.h"
 #include "engine/core_fixture.h"
+#include "engine/prefix/prefix_reuse.h"
 
 namespace litecache::engine {
 namespace {
@@ -133,6 +135,87 @@ TEST(Core, AFailingRequestEndsAloneWithItsError) {
         << chunk->error;
   }
   EXPECT_EQ(core.Stats().running, 0);
+}
+
+// A cache whose device may be lost: from then on nothing works but giving back what it holds.
+class LostCache final : public kv::Cache {
+ public:
+  explicit LostCache(std::unique_ptr<kv::Cache> cache) : cache_(std::move(cache)) {}
+  std::atomic<bool> lost{false};
+
+  std::string_view policy() const override { return cache_->policy(); }
+  const kv::Layout& layout() const override { return cache_->layout(); }
+  kv::TierBytes BytesFor(int64_t tokens) const override { return cache_->BytesFor(tokens); }
+  kv::TierBytes ForkBytesFor(int64_t shared, int64_t tokens) const override {
+    return cache_->ForkBytesFor(shared, tokens);
+  }
+  kv::SequenceId Create() override {
+    Check();
+    return cache_->Create();
+  }
+  kv::SequenceId Fork(kv::SequenceId parent) override {
+    Check();
+    return cache_->Fork(parent);
+  }
+  void Release(kv::SequenceId id) override { cache_->Release(id); }
+  int64_t Length(kv::SequenceId id) const override { return cache_->Length(id); }
+  bool SharesPrefixes() const override { return true; }
+  int64_t PrefixLength(kv::SequenceId id) const override { return cache_->PrefixLength(id); }
+  kv::SequenceId ForkPrefix(kv::SequenceId parent, int64_t tokens) override {
+    Check();
+    return cache_->ForkPrefix(parent, tokens);
+  }
+  kv::TierBytes BytesHeld(std::span<const kv::SequenceId> ids) const override {
+    return cache_->BytesHeld(ids);
+  }
+  void BeginStep(const kv::Step& step) override {
+    Check();
+    cache_->BeginStep(step);
+  }
+  void Attend(Stream& stream, int64_t layer, const kv::Step& step, const MatrixView& q,
+              const MatrixView& k, const MatrixView& v, float scale,
+              const MatrixView& out) override {
+    Check();
+    cache_->Attend(stream, layer, step, q, k, v, scale, out);
+  }
+  void EndStep(const kv::Step& step) override { cache_->EndStep(step); }
+  kv::Stats GetStats() const override { return cache_->GetStats(); }
+
+ private:
+  void Check() const {
+    if (lost) throw DeviceError("the toy's device is lost");
+  }
+  std::unique_ptr<kv::Cache> cache_;
+};
+
+// Requests that run, that wait for a place, that wait for another's prefix and that come later: all
+// end with the device's error, and what they held is given back.
+TEST(Core, ALostDeviceEndsEveryRequestWithItsError) {
+  for (const bool prefixes : {false, true}) {
+    Fixture fixture({.context = 4000, .max_batch = 3, .prefill_chunk = 48, .score_rows = 8});
+    if (prefixes) fixture.options.prefixes = PrefixOptions{};
+    auto lost_cache = std::make_unique<LostCache>(std::move(fixture.rig.cache));
+    LostCache& cache = *lost_cache;
+    fixture.rig.cache = std::move(lost_cache);
+    fixture.rig.decoder.delay = std::chrono::microseconds(200);
+    Core& core = fixture.Start();
+    const Request request{.prompt = std::vector<int32_t>(300, 5), .max_tokens = 3000};
+    std::vector<std::shared_ptr<RequestHandle>> handles;
+    for (int i = 0; i < 8; ++i) handles.push_back(core.Submit(request));
+    ASSERT_TRUE(handles.front()->Next());
+    cache.lost = true;
+    handles.push_back(core.Submit(request));
+    for (auto& handle : handles) {
+      const Answer answer = ReadAll(*handle)[0];
+      EXPECT_EQ(answer.finish, FinishReason::kError);
+      EXPECT_EQ(answer.error, "the toy's device is lost");
+    }
+    const Answer late = ReadAll(*core.Submit(request))[0];
+    EXPECT_EQ(late.error, "the toy's device is lost");
+    EXPECT_THROW(core.Score({request.prompt, {0}}, {}), Error);
+    EXPECT_EQ(core.Stats().running, 0);
+    EXPECT_EQ(core.Stats().waiting, 0);
+  }
 }
 
 TEST(Core, ACapacityErrorOfAStepLeavesTheOthersAlive) {

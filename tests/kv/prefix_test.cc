@@ -5,9 +5,11 @@
 
 #include <cstring>
 #include <random>
+#include <string>
 #include <vector>
 
-#include "device/cpu/cpu_device.h"
+#include "device/cuda/cuda_devices.h"
+#include "device/machine.h"
 #include "kv/cache_plan.h"
 #include "kv/litecache/harness.h"
 #include "test_seed.h"
@@ -44,8 +46,10 @@ class Text {
     }
   }
 
-  // Runs tokens [Length(id), Length(id) + rows); returns the outputs, layer after layer.
-  std::vector<float> Run(Cache& cache, Stream& stream, SequenceId id, int64_t rows, bool decode) {
+  // Runs tokens [Length(id), Length(id) + rows) on the stream of `device`; returns the outputs,
+  // layer after layer.
+  std::vector<float> Run(Cache& cache, Device& device, Stream& stream, SequenceId id, int64_t rows,
+                         bool decode) {
     const int64_t past = cache.Length(id);
     const Step step{{{id, 0, rows, past, decode}}, rows, decode ? 1 : 0};
     cache.BeginStep(step);
@@ -57,8 +61,7 @@ class Text {
       inputs.v.push_back(Rows(v_, kv_columns(), layer, past, rows));
     }
     std::vector<float> result;
-    CpuDevice memory(1);
-    for (const auto& out : RunLayers(cache, memory, stream, step, inputs, 0.3f, layout_.layers)) {
+    for (const auto& out : RunLayers(cache, device, stream, step, inputs, 0.3f, layout_.layers)) {
       result.insert(result.end(), out.begin(), out.end());
     }
     cache.EndStep(step);
@@ -91,7 +94,7 @@ std::ostream& operator<<(std::ostream& out, const Setting& s) {
              << s.options.recent_tokens << " budget " << s.options.budget.ToString();
 }
 
-Setting RandomSetting(std::mt19937_64& random) {
+Setting RandomSetting(std::mt19937_64& random, DeviceType device = DeviceType::kCpu) {
   Setting s;
   const int64_t kv_heads = 1 + static_cast<int64_t>(random() % 3);
   s.layout = {.layers = 1 + static_cast<int64_t>(random() % 3),
@@ -116,13 +119,19 @@ Setting RandomSetting(std::mt19937_64& random) {
   o.resident_full_attention = random() % 3 == 0;
   o.host_rows = Pick<std::string>(random, {"auto", "auto", "fp8", "int8", "int4"});
   o.prefetch = Pick<std::string>(random, {"on", "off"});
+  if (device == DeviceType::kCuda) {
+    o.policy = "full";  // the others do not share prefixes there
+    o.prefetch = "off";
+    o.hata_group = "sum";
+    if (o.host_rows == "int4") o.host_rows = "int8";
+  }
   return s;
 }
 
 // A cache with its own plan.
 struct Rig {
-  explicit Rig(const Setting& s, CpuDevice& device, const TierBytes& budget = kPlenty)
-      : cache(MakeCachePlan(s.layout, s.options, nullptr)->Create(device, budget)) {}
+  explicit Rig(const Setting& s, Device& device, const TierBytes& budget = kPlenty)
+      : cache(MakeCachePlan(s.layout, s.options, nullptr, device.type())->Create(device, budget)) {}
   std::unique_ptr<Cache> cache;
 };
 
@@ -130,18 +139,25 @@ struct Rig {
 struct Trial {
   Setting setting;
   std::mt19937_64& random;
-  CpuDevice& device;
+  Device& device;
   Stream& stream;
 };
 
 // Runs a test's rounds, each with a random setting, until one fails beyond repair.
 template <class Round>
-void ForRandomSettings(uint64_t seed, int rounds, const Round& round) {
+void ForRandomSettings(uint64_t seed, int rounds, const Round& round,
+                       const std::string& device_name = "cpu") {
+  if (device_name == "cuda" && FindCudaDevices().devices.empty()) {
+    GTEST_SKIP() << "no GPU: " << FindCudaDevices().why_none;
+  }
   std::mt19937_64 random = testing::TestRandom(seed);
-  CpuDevice device(2);
+  const Machine machine = OpenMachine(device_name, 2);
+  Device& device = machine.compute();
   const auto stream = device.CreateStream();
+  // There every layer of a step is waited for: a fraction of the rounds takes as long.
+  if (device.type() == DeviceType::kCuda) rounds = (rounds + 4) / 5;
   for (int i = 0; i < rounds && !::testing::Test::HasFatalFailure(); ++i) {
-    const Trial trial{RandomSetting(random), random, device, *stream};
+    const Trial trial{RandomSetting(random, device.type()), random, device, *stream};
     SCOPED_TRACE(::testing::Message() << "round " << i << ": " << trial.setting);
     round(trial);
   }
@@ -152,8 +168,10 @@ void ExpectSame(const std::vector<float>& a, const std::vector<float>& b, const 
   ASSERT_EQ(std::memcmp(a.data(), b.data(), a.size() * sizeof(float)), 0) << what;
 }
 
-TEST(Prefix, AForkGoesOnLikeASequenceOfItsOwn) {
-  ForRandomSettings(71, 60, [](const Trial& trial) {
+class PrefixSharing : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(PrefixSharing, AForkGoesOnLikeASequenceOfItsOwn) {
+  const auto round = [](const Trial& trial) {
     const auto& [setting, random, device, stream] = trial;
     Rig shared(setting, device), own(setting, device);
     const int64_t prompt = 16 + static_cast<int64_t>(random() % 700);
@@ -167,12 +185,12 @@ TEST(Prefix, AForkGoesOnLikeASequenceOfItsOwn) {
     const int64_t chunk = 1 + static_cast<int64_t>(random() % static_cast<uint64_t>(prompt));
     for (const int64_t rows : {chunk, prompt - chunk}) {
       if (rows == 0) continue;
-      text.Run(*shared.cache, stream, parent, rows, false);
-      text.Run(*own.cache, stream, lonely, rows, false);
+      text.Run(*shared.cache, device, stream, parent, rows, false);
+      text.Run(*own.cache, device, stream, lonely, rows, false);
     }
     for (int64_t i = 0; i < answer; ++i) {
-      text.Run(*shared.cache, stream, parent, 1, true);
-      text.Run(*own.cache, stream, lonely, 1, true);
+      text.Run(*shared.cache, device, stream, parent, 1, true);
+      text.Run(*own.cache, device, stream, lonely, 1, true);
     }
     // Generated rows were rounded before their keys were encoded, a prompt's after.
     const int64_t longest = setting.layout.dtype == DType::kF32
@@ -184,29 +202,30 @@ TEST(Prefix, AForkGoesOnLikeASequenceOfItsOwn) {
     const SequenceId child = shared.cache->ForkPrefix(parent, cut);
     EXPECT_EQ(shared.cache->Length(child), cut);
     const SequenceId fresh = own.cache->Create();
-    text.Run(*own.cache, stream, fresh, cut, false);
+    text.Run(*own.cache, device, stream, fresh, cut, false);
 
     // The parent goes on, or is gone.
     const bool released = random() % 2 == 0;
     if (released) shared.cache->Release(parent);
-    ExpectSame(text.Run(*shared.cache, stream, child, more, false),
-               text.Run(*own.cache, stream, fresh, more, false), "the rest of the prompt");
+    ExpectSame(text.Run(*shared.cache, device, stream, child, more, false),
+               text.Run(*own.cache, device, stream, fresh, more, false), "the rest of the prompt");
     for (int64_t i = 0; i < steps && !::testing::Test::HasFatalFailure(); ++i) {
-      ExpectSame(text.Run(*shared.cache, stream, child, 1, true),
-                 text.Run(*own.cache, stream, fresh, 1, true), "a decode step");
+      ExpectSame(text.Run(*shared.cache, device, stream, child, 1, true),
+                 text.Run(*own.cache, device, stream, fresh, 1, true), "a decode step");
       if (released) continue;
-      ExpectSame(text.Run(*shared.cache, stream, parent, 1, true),
-                 text.Run(*own.cache, stream, lonely, 1, true), "the parent's decode step");
+      ExpectSame(text.Run(*shared.cache, device, stream, parent, 1, true),
+                 text.Run(*own.cache, device, stream, lonely, 1, true), "the parent's decode step");
     }
     if (::testing::Test::HasFatalFailure()) return;
     shared.cache->Release(child);
     if (!released) shared.cache->Release(parent);
     EXPECT_EQ(shared.cache->GetStats().used, TierBytes{});
-  });
+  };
+  ForRandomSettings(71, 60, round, GetParam());
 }
 
-TEST(Prefix, ImportedBlocksAreTheRowsThatWereExported) {
-  ForRandomSettings(72, 40, [](const Trial& trial) {
+TEST_P(PrefixSharing, ImportedBlocksAreTheRowsThatWereExported) {
+  const auto round = [](const Trial& trial) {
     const auto& [setting, random, device, stream] = trial;
     Rig first(setting, device), second(setting, device);
     const int64_t blocks = 1 + static_cast<int64_t>(random() % 4);
@@ -215,7 +234,7 @@ TEST(Prefix, ImportedBlocksAreTheRowsThatWereExported) {
     const int64_t steps = 1 + static_cast<int64_t>(random() % 30);
     Text text(setting.layout, prompt + more + steps, random());
     const SequenceId source = first.cache->Create();
-    text.Run(*first.cache, stream, source, prompt, false);
+    text.Run(*first.cache, device, stream, source, prompt, false);
     const SequenceId fresh = first.cache->ForkPrefix(source, blocks * kBlockTokens);
 
     const SequenceId copy = second.cache->Create();
@@ -229,28 +248,30 @@ TEST(Prefix, ImportedBlocksAreTheRowsThatWereExported) {
       EXPECT_EQ(bytes, again);
     }
     EXPECT_EQ(second.cache->Length(copy), blocks * kBlockTokens);
-    ExpectSame(text.Run(*second.cache, stream, copy, more, false),
-               text.Run(*first.cache, stream, fresh, more, false), "the rest of the prompt");
+    ExpectSame(text.Run(*second.cache, device, stream, copy, more, false),
+               text.Run(*first.cache, device, stream, fresh, more, false),
+               "the rest of the prompt");
     for (int64_t i = 0; i < steps && !::testing::Test::HasFatalFailure(); ++i) {
-      ExpectSame(text.Run(*second.cache, stream, copy, 1, true),
-                 text.Run(*first.cache, stream, fresh, 1, true), "a decode step");
+      ExpectSame(text.Run(*second.cache, device, stream, copy, 1, true),
+                 text.Run(*first.cache, device, stream, fresh, 1, true), "a decode step");
     }
     if (::testing::Test::HasFatalFailure()) return;
     second.cache->Release(copy);
     EXPECT_EQ(second.cache->GetStats().used, TierBytes{});
-  });
+  };
+  ForRandomSettings(72, 40, round, GetParam());
 }
 
-TEST(Prefix, AnImportThatDoesNotFitChangesNothing) {
-  ForRandomSettings(73, 10, [](const Trial& trial) {
+TEST_P(PrefixSharing, AnImportThatDoesNotFitChangesNothing) {
+  const auto round = [](const Trial& trial) {
     const auto& [setting, random, device, stream] = trial;
-    const auto plan = MakeCachePlan(setting.layout, setting.options, nullptr);
+    const auto plan = MakeCachePlan(setting.layout, setting.options, nullptr, device.type());
     Rig roomy(setting, device);
     const TierBytes budget = plan->BytesFor(2 * kBlockTokens);
     Rig tight(setting, device, budget);
     Text text(setting.layout, 2 * kBlockTokens, random());
     const SequenceId source = roomy.cache->Create();
-    text.Run(*roomy.cache, stream, source, 2 * kBlockTokens, false);
+    text.Run(*roomy.cache, device, stream, source, 2 * kBlockTokens, false);
     std::vector<std::byte> bytes(roomy.cache->BlockBytes());
     roomy.cache->ExportBlock(source, 0, bytes);
 
@@ -268,16 +289,17 @@ TEST(Prefix, AnImportThatDoesNotFitChangesNothing) {
     EXPECT_EQ(tight.cache->GetStats().used, used);
     tight.cache->Release(id);
     EXPECT_EQ(tight.cache->GetStats().used, TierBytes{});
-  });
+  };
+  ForRandomSettings(73, 10, round, GetParam());
 }
 
-TEST(Prefix, SharedPagesAreHeldOnce) {
-  ForRandomSettings(74, 10, [](const Trial& trial) {
+TEST_P(PrefixSharing, SharedPagesAreHeldOnce) {
+  const auto round = [](const Trial& trial) {
     const auto& [setting, random, device, stream] = trial;
     Rig rig(setting, device);
     Text text(setting.layout, 2000, random());
     const SequenceId parent = rig.cache->Create();
-    text.Run(*rig.cache, stream, parent, 1000, false);
+    text.Run(*rig.cache, device, stream, parent, 1000, false);
     std::vector<SequenceId> kept;
     for (int i = 0; i < 5; ++i) {
       kept.push_back(
@@ -290,8 +312,12 @@ TEST(Prefix, SharedPagesAreHeldOnce) {
     EXPECT_EQ(rig.cache->BytesHeld(std::vector<SequenceId>{longest}), rig.cache->GetStats().used);
     for (const SequenceId id : kept) rig.cache->Release(id);
     EXPECT_EQ(rig.cache->GetStats().used, TierBytes{});
-  });
+  };
+  ForRandomSettings(74, 10, round, GetParam());
 }
+
+INSTANTIATE_TEST_SUITE_P(Devices, PrefixSharing, ::testing::Values("cpu", "cuda"),
+                         [](const auto& info) { return std::string(info.param); });
 
 TEST(Prefix, IdentityTellsSettingsApart) {
   std::mt19937_64 random = testing::TestRandom(75);

@@ -1,11 +1,14 @@
 #include "device/cpu/memory_limits.h"
 
 #include <fmt/format.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <fstream>
 #include <optional>
 #include <string>
+
+#include "base/units.h"
 
 namespace litecache {
 namespace {
@@ -87,6 +90,13 @@ MemoryLimits ReadMemoryLimits(const fs::path& root) {
   }
   limits.free = std::min(limits.free, limits.total);
   return limits;
+}
+
+std::string LockedMemoryHint() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_MEMLOCK, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return "";
+  return fmt::format("; this process may lock {} (ulimit -l): raise the limit",
+                     FormatBytes(limit.rlim_cur));
 }
 
 }  // namespace litecache

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <string>
 
 namespace litecache {
 
@@ -14,5 +15,9 @@ struct MemoryLimits {
 // Reads proc/meminfo, proc/self/cgroup and sys/fs/cgroup under `root` (cgroup v1 and v2). What
 // cannot be read counts as no limit; without meminfo both are 0.
 MemoryLimits ReadMemoryLimits(const std::filesystem::path& root = "/");
+
+// What an error about memory that could not be locked ends with: this process's limit and how to
+// raise it; empty where there is no limit.
+std::string LockedMemoryHint();
 
 }  // namespace litecache

@@ -5,6 +5,7 @@
 #include <chrono>
 
 #include "base/units.h"
+#include "device/cpu/memory_limits.h"
 #include "device/cuda/check.h"
 #include "device/cuda/cuda_devices.h"
 #include "device/device_error.h"
@@ -141,7 +142,9 @@ CudaDevice::~CudaDevice() = default;
 
 DeviceInfo CudaDevice::Info() const {
   const CudaDevices found = FindCudaDevices();
-  LC_CHECK(index_ < static_cast<int>(found.devices.size()), "the GPU is gone: {}", found.why_none);
+  if (index_ >= static_cast<int>(found.devices.size())) {
+    throw DeviceError(fmt::format("GPU {} is gone: {}", index_, found.why_none));
+  }
   return found.devices[static_cast<size_t>(index_)];
 }
 
@@ -167,7 +170,13 @@ std::unique_ptr<Stream> CudaDevice::CreateStream() {
 std::unique_ptr<Mirror> CudaDevice::CreateMirror(size_t bytes) {
   Buffer device = Allocate(bytes);
   void* host = nullptr;
-  LC_CUDA(cudaHostAlloc(&host, bytes, cudaHostAllocDefault));
+  const cudaError_t error = cudaHostAlloc(&host, bytes, cudaHostAllocDefault);
+  if (error == cudaErrorMemoryAllocation) {
+    cudaGetLastError();
+    throw CapacityError("{} of host memory could not be pinned: {}{}", FormatBytes(bytes),
+                        cudaGetErrorString(error), LockedMemoryHint());
+  }
+  CheckCuda(error, "cudaHostAlloc");
   return std::make_unique<CudaMirror>(
       Buffer(host, bytes, [](void* data, size_t) { cudaFreeHost(data); }), std::move(device));
 }

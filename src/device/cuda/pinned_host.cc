@@ -1,16 +1,14 @@
 // Host memory the GPU can reach: mapped, touched by several threads, then registered.
-#include <fmt/format.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
 
 #include <algorithm>
 #include <cstring>
-#include <string>
 #include <thread>
 #include <vector>
 
 #include "base/units.h"
 #include "device/cpu/cpu_device.h"
+#include "device/cpu/memory_limits.h"
 #include "device/cuda/check.h"
 #include "device/cuda/cuda_device.h"
 #include "device/device_error.h"
@@ -42,13 +40,6 @@ void Touch(std::byte* data, size_t bytes) {
   for (size_t begin = 0; begin < bytes; begin += part) {
     workers.emplace_back(touch, data + begin, data + std::min(begin + part, bytes));
   }
-}
-
-std::string LockedMemoryHint() {
-  rlimit limit{};
-  if (getrlimit(RLIMIT_MEMLOCK, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return "";
-  return fmt::format("; this process may lock {} (ulimit -l): raise the limit",
-                     FormatBytes(limit.rlim_cur));
 }
 
 }  // namespace

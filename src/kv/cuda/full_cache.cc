@@ -1,6 +1,7 @@
 #include "kv/cuda/full_cache.h"
 
 #include <numeric>
+#include <span>
 #include <unordered_map>
 #include <vector>
 
@@ -47,6 +48,26 @@ class CudaFullCache final : public Cache, public RowStore {
 
   SequenceId Create() override { return table_.Create(); }
   SequenceId Fork(SequenceId parent) override { return table_.Fork(parent); }
+  bool SharesPrefixes() const override { return true; }
+  int64_t PrefixLength(SequenceId id) const override { return table_.Length(id); }
+  SequenceId ForkPrefix(SequenceId parent, int64_t tokens) override {
+    return table_.ForkPrefix(parent, tokens);
+  }
+  TierBytes BytesHeld(std::span<const SequenceId> ids) const override {
+    return {.device = static_cast<uint64_t>(table_.PagesHeld(ids)) * pool_.page_bytes()};
+  }
+  uint64_t BlockBytes() const override { return table_.BytesOf(kBlockTokens, RowUnit()); }
+  void ExportBlock(SequenceId id, int64_t begin, std::span<std::byte> out) const override {
+    LC_CHECK(out.size() == BlockBytes() && begin + kBlockTokens <= table_.Length(id));
+    table_.Export(id, begin, kBlockTokens, RowUnit(), out.data());
+  }
+  void ImportBlock(SequenceId id, std::span<const std::byte> bytes) override {
+    LC_CHECK(bytes.size() == BlockBytes());
+    const int64_t begin = table_.Length(id);
+    table_.Grow(std::vector<SequenceTable::Growth>{{id, kBlockTokens}});
+    table_.Import(id, begin, kBlockTokens, RowUnit(), bytes.data());
+    table_.Commit(id, kBlockTokens);
+  }
   void Release(SequenceId id) override {
     table_.Release(id);
     pages_.erase(id);
@@ -139,6 +160,7 @@ class CudaFullCache final : public Cache, public RowStore {
   }
 
  private:
+  TableUnit RowUnit() const { return {1, format_.row_bytes()}; }
   ops::cuda::RowTable Rows(int64_t layer) const {
     return {.table = ops::cuda::kResident,
             .lists = static_cast<int32_t>(page_layout_.pages_per_block),

@@ -183,14 +183,23 @@ CudaLiteCache::CudaLiteCache(CudaDevice& device, const Shape& shape, const HeadP
   }
 }
 
+void CudaLiteCache::StartSequence(SequenceId id) {
+  Sequence& sequence = sequences_[id];
+  try {
+    sequence.heads = device_.Allocate(
+        static_cast<size_t>(std::max<int64_t>(tiers_.shape.offloaded, 1)) * sizeof(HeadState));
+    device_.Zero(sequence.heads.data(), sequence.heads.size());
+  } catch (...) {
+    Release(id);
+    throw;
+  }
+}
+
 SequenceId CudaLiteCache::Create() {
   const SequenceId id = tiers_.resident.Create();
   LC_CHECK(tiers_.store.Create() == id && tiers_.metadata.Create() == id);
   tiers_.slots.Create(id);
-  Sequence& sequence = sequences_[id];
-  sequence.heads = device_.Allocate(
-      static_cast<size_t>(std::max<int64_t>(tiers_.shape.offloaded, 1)) * sizeof(HeadState));
-  device_.Zero(sequence.heads.data(), sequence.heads.size());
+  StartSequence(id);
   return id;
 }
 
@@ -198,10 +207,10 @@ SequenceId CudaLiteCache::Fork(SequenceId parent) {
   const SequenceId id = tiers_.resident.Fork(parent);
   LC_CHECK(tiers_.store.Fork(parent) == id && tiers_.metadata.Fork(parent) == id);
   tiers_.slots.Fork(parent, id);
-  Sequence& sequence = sequences_[id];
+  StartSequence(id);
+  Sequence& sequence = Get(id);
   Sequence& source = Get(parent);
   source.forked = sequence.forked = true;
-  sequence.heads = device_.Allocate(source.heads.size());
   device_.CopyWithin(sequence.heads.data(), source.heads.data(), source.heads.size());
   sequence.filled = source.filled;
   sequence.lost = source.lost;

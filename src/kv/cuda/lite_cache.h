@@ -91,6 +91,9 @@ class CudaLiteCache final : public Cache, public RowStore {
   };
 
   Sequence& Get(SequenceId id) { return sequences_.at(id); }
+  // The device's part of a sequence whose tables are there, without any rows in its slots; releases
+  // the sequence where there is no memory for it.
+  void StartSequence(SequenceId id);
   void UpdatePages(const StepSequence& part, Sequence* sequence);
   void ReserveWork(int64_t sequences, int64_t context);
   // After a stream has been waited for: throws DeviceError where a transfer has failed.

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "kv/litecache/prefix_blocks.h"
 #include "kv/pool_stats.h"
 
 namespace litecache::kv {
@@ -58,49 +59,19 @@ SequenceId LiteCache::ForkPrefix(SequenceId parent, int64_t tokens) {
 }
 
 TierBytes LiteCache::BytesHeld(std::span<const SequenceId> ids) const {
-  const int64_t device =
-      tiers_.resident.PagesHeld(ids) + tiers_.metadata.PagesHeld(ids) + tiers_.slots.PagesHeld(ids);
-  return {.device = static_cast<uint64_t>(device) * tiers_.device.page_bytes(),
-          .host = static_cast<uint64_t>(tiers_.store.PagesHeld(ids)) * tiers_.host.page_bytes()};
+  return kv::BytesHeld(tiers_, ids);
 }
 
 uint64_t LiteCache::BlockBytes() const {
-  return tiers_.store.BytesOf(kBlockTokens, StoreUnit()) +
-         tiers_.resident.BytesOf(kBlockTokens, ResidentUnit()) +
-         tiers_.metadata.BytesOf(kBlockTokens, retriever_->metadata_unit());
+  return kv::BlockBytes(tiers_, retriever_->metadata_unit());
 }
 
 void LiteCache::ExportBlock(SequenceId id, int64_t begin, std::span<std::byte> out) const {
-  LC_CHECK(out.size() == BlockBytes() && begin % kBlockTokens == 0 &&
-           begin + kBlockTokens <= PrefixLength(id));
-  const TableUnit metadata = retriever_->metadata_unit();
-  std::byte* next = out.data();
-  tiers_.store.Export(id, begin, kBlockTokens, StoreUnit(), next);
-  next += tiers_.store.BytesOf(kBlockTokens, StoreUnit());
-  tiers_.resident.Export(id, begin, kBlockTokens, ResidentUnit(), next);
-  next += tiers_.resident.BytesOf(kBlockTokens, ResidentUnit());
-  tiers_.metadata.Export(id, begin, kBlockTokens, metadata, next);
+  kv::ExportBlock(tiers_, retriever_->metadata_unit(), id, begin, out);
 }
 
 void LiteCache::ImportBlock(SequenceId id, std::span<const std::byte> bytes) {
-  const int64_t begin = Length(id);
-  LC_CHECK(bytes.size() == BlockBytes() && begin % kBlockTokens == 0 && begin == PrefixLength(id));
-  const std::vector<SequenceTable::Growth> growth = {{id, kBlockTokens}};
-  tiers_.host.Reserve(tiers_.store.PagesNeeded(growth));
-  tiers_.device.Reserve(tiers_.resident.PagesNeeded(growth) + tiers_.metadata.PagesNeeded(growth));
-  tiers_.store.Grow(growth);
-  tiers_.resident.Grow(growth);
-  tiers_.metadata.Grow(growth);
-  const TableUnit metadata = retriever_->metadata_unit();
-  const std::byte* next = bytes.data();
-  tiers_.store.Import(id, begin, kBlockTokens, StoreUnit(), next);
-  next += tiers_.store.BytesOf(kBlockTokens, StoreUnit());
-  tiers_.resident.Import(id, begin, kBlockTokens, ResidentUnit(), next);
-  next += tiers_.resident.BytesOf(kBlockTokens, ResidentUnit());
-  tiers_.metadata.Import(id, begin, kBlockTokens, metadata, next);
-  tiers_.store.Commit(id, kBlockTokens);
-  tiers_.resident.Commit(id, kBlockTokens);
-  tiers_.metadata.Commit(id, kBlockTokens);
+  kv::ImportBlock(retriever_->metadata_unit(), id, bytes, &tiers_);
 }
 
 void LiteCache::BeginStep(const Step& step) {

@@ -67,9 +67,6 @@ class LiteCache final : public Cache, public RowStore {
   std::span<const float> Label(SequenceId id, int64_t layer, int64_t head);
 
  private:
-  TableUnit StoreUnit() const { return {1, tiers_.shape.store_format.row_bytes()}; }
-  TableUnit ResidentUnit() const { return {1, tiers_.shape.format.row_bytes()}; }
-
   Tiers tiers_;
   TierGrowth growth_;
   std::unique_ptr<Retriever> retriever_;

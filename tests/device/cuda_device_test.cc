@@ -1,0 +1,92 @@
+// Memory of the GPU and memory it can reach, where there is one; refusals leave nothing behind.
+#include "device/cuda/cuda_device.h"
+
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "device/cuda/cuda_devices.h"
+#include "device/device_error.h"
+
+namespace litecache {
+namespace {
+
+class CudaDeviceTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    const CudaDevices found = FindCudaDevices();
+    if (found.devices.empty()) GTEST_SKIP() << "no GPU: " << found.why_none;
+    gpu_ = std::make_unique<CudaDevice>(0);
+  }
+  std::unique_ptr<CudaDevice> gpu_;
+};
+
+TEST_F(CudaDeviceTest, TooLittleMemoryIsSaidWithTheNumbers) {
+  const DeviceInfo before = gpu_->Info();
+  for (int i = 0; i < 3; ++i) {
+    try {
+      gpu_->Allocate(before.total_memory * 2);
+      FAIL() << "memory that is not there was given";
+    } catch (const CapacityError& error) {
+      EXPECT_NE(std::string(error.what()).find(before.name), std::string::npos) << error.what();
+      EXPECT_NE(std::string(error.what()).find("free"), std::string::npos) << error.what();
+    }
+  }
+  const Buffer works = gpu_->Allocate(1 << 20);
+  EXPECT_NE(works.data(), nullptr);
+}
+
+TEST_F(CudaDeviceTest, PinnedMemoryIsGivenBack) {
+  PinnedHost host(*gpu_);
+  for (int i = 0; i < 20; ++i) {
+    // The same bytes on both sides, and unpinned each time: the limit would be met otherwise.
+    const Buffer memory = host.Allocate(size_t{256} << 20);
+    std::memset(memory.data(), i, 4096);
+    std::vector<unsigned char> seen(4096);
+    const Buffer device = gpu_->Allocate(4096);
+    gpu_->Copy(device.data(), memory.data(), 4096);
+    gpu_->Copy(seen.data(), device.data(), 4096);
+    EXPECT_EQ(seen, std::vector<unsigned char>(4096, static_cast<unsigned char>(i)));
+  }
+  const auto mirror = gpu_->CreateMirror(1000);
+  std::memset(mirror->host(), 7, 1000);
+  const auto stream = gpu_->CreateStream();
+  mirror->Send(*stream, 1000);
+  std::memset(mirror->host(), 0, 1000);
+  mirror->Receive(*stream, 1000);
+  stream->Synchronize();
+  EXPECT_EQ(mirror->host<unsigned char>()[999], 7);
+}
+
+TEST_F(CudaDeviceTest, AnAddressSpaceThatIsFullRefusesAndGoesOn) {
+  PinnedHost host(*gpu_);
+  EXPECT_THROW(host.Allocate(size_t{1} << 50), CapacityError);
+  EXPECT_NE(host.Allocate(1 << 20).data(), nullptr);
+}
+
+// Root may lock what it likes: there this finds nothing to refuse.
+TEST_F(CudaDeviceTest, ALimitOnLockedMemoryIsNamed) {
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_MEMLOCK, &before), 0);
+  rlimit lowered = before;
+  lowered.rlim_cur = 1 << 20;
+  ASSERT_EQ(setrlimit(RLIMIT_MEMLOCK, &lowered), 0);
+  PinnedHost host(*gpu_);
+  std::string message;
+  try {
+    host.Allocate(size_t{512} << 20);
+  } catch (const CapacityError& error) {
+    message = error.what();
+  }
+  setrlimit(RLIMIT_MEMLOCK, &before);
+  if (message.empty()) GTEST_SKIP() << "this process may lock memory beyond its limit";
+  EXPECT_NE(message.find("ulimit -l"), std::string::npos) << message;
+}
+
+}  // namespace
+}  // namespace litecache
