@@ -108,14 +108,13 @@ void DecoderBase::Run(Stream& stream, const kv::Step& step, std::span<const int3
   std::optional<uint64_t> key;
   if (identity && step.decode_rows == step.rows) key = cache.ReplayKey(step);
   if (!key) return body();
-  // Everything an operation of the step is given that is not in memory the step writes anew.
-  uint64_t mixed = Fnv1a(std::to_string(*key));
-  for (const void* address :
-       {static_cast<const void*>(&cache), static_cast<const void*>(ids),
-        static_cast<const void*>(workspace_.data()), static_cast<const void*>(logits.data)}) {
-    mixed = (mixed ^ reinterpret_cast<uintptr_t>(address)) * 0x9e3779b97f4a7c15u;
-  }
-  stream.Run(mixed + rows, body);
+  // Everything an operation of the step is given that is not in memory the step writes anew. Of the
+  // inputs both sides: memory that was taken anew may have one of them in common with what it
+  // replaces.
+  const auto address = [](const void* data) { return reinterpret_cast<uintptr_t>(data); };
+  stream.Run(HashOf({*key, address(&cache), address(ids), address(host), address(workspace_.data()),
+                     address(logits.data), rows}),
+             body);
 }
 
 }  // namespace litecache::model

@@ -8,8 +8,8 @@ namespace litecache {
 
 void CheckCuda(cudaError_t error, const char* call) {
   if (error == cudaSuccess) return;
+  cudaGetLastError();  // told here; where it is not sticky, the next launch must not be told again
   if (error == cudaErrorMemoryAllocation) {
-    cudaGetLastError();  // not sticky: the next call may work
     throw CapacityError(
         "{}: the GPU is out of memory: lower the memory budget, the context or the batch", call);
   }

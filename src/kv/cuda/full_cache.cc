@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/hash.h"
 #include "device/sections.h"
 #include "kv/cuda/device_pages.h"
 #include "kv/cuda/step_block.h"
@@ -112,8 +113,8 @@ class CudaFullCache final : public Cache, public RowStore {
 
   std::optional<uint64_t> ReplayKey(const Step&) const override {
     // Addresses and sizes that the operations are given.
-    return block_.key() ^ (reinterpret_cast<uintptr_t>(scratch_.data()) << 1) ^
-           (static_cast<uint64_t>(context_) << 8);
+    return HashOf({block_.key(), reinterpret_cast<uintptr_t>(scratch_.data()),
+                   static_cast<uint64_t>(context_)});
   }
 
   void Attend(Stream& stream, int64_t layer, const Step& step, const MatrixView& q,

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/hash.h"
 #include "device/cuda/check.h"
 #include "device/cuda/cuda_device.h"
 #include "device/sections.h"
@@ -99,7 +100,7 @@ class CudaStreamingCache final : public Cache {
 
   std::optional<uint64_t> ReplayKey(const Step&) const override {
     // Addresses that the operations are given; whatever the context, they are the same.
-    return block_.key() ^ reinterpret_cast<uintptr_t>(scratch_.data());
+    return HashOf({block_.key(), reinterpret_cast<uintptr_t>(scratch_.data())});
   }
 
   void Attend(Stream& stream, int64_t layer, const Step&, const MatrixView& q, const MatrixView& k,
