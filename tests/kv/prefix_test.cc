@@ -119,12 +119,7 @@ Setting RandomSetting(std::mt19937_64& random, DeviceType device = DeviceType::k
   o.resident_full_attention = random() % 3 == 0;
   o.host_rows = Pick<std::string>(random, {"auto", "auto", "fp8", "int8", "int4"});
   o.prefetch = Pick<std::string>(random, {"on", "off"});
-  if (device == DeviceType::kCuda) {
-    o.policy = "full";  // the others do not share prefixes there
-    o.prefetch = "off";
-    o.hata_group = "sum";
-    if (o.host_rows == "int4") o.host_rows = "int8";
-  }
+  if (device == DeviceType::kCuda && o.host_rows == "int4") o.host_rows = "int8";
   return s;
 }
 

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/hash.h"
 #include "base/logging.h"
 #include "device/device_error.h"
 #include "device/sections.h"
@@ -217,6 +218,17 @@ SequenceId CudaLiteCache::Fork(SequenceId parent) {
   return id;
 }
 
+SequenceId CudaLiteCache::ForkPrefix(SequenceId parent, int64_t tokens) {
+  LC_CHECK(tokens % kPrefixTokens == 0 && tokens <= PrefixLength(parent), "{} of {} tokens", tokens,
+           PrefixLength(parent));
+  const SequenceId id = tiers_.resident.ForkPrefix(parent, tokens);
+  LC_CHECK(tiers_.store.ForkPrefix(parent, tokens) == id &&
+           tiers_.metadata.ForkPrefix(parent, tokens) == id);
+  tiers_.slots.Create(id);
+  StartSequence(id);
+  return id;
+}
+
 void CudaLiteCache::Release(SequenceId id) {
   tiers_.resident.Release(id);
   tiers_.store.Release(id);
@@ -384,11 +396,12 @@ void CudaLiteCache::BeginStep(const Step& step) {
 
 std::optional<uint64_t> CudaLiteCache::ReplayKey(const Step&) const {
   if (!fills_.empty() || !transfer_->replayable()) return std::nullopt;
-  return block_.key() ^ (reinterpret_cast<uintptr_t>(work_.data()) << 1) ^
-         (reinterpret_cast<uintptr_t>(scratch_.data()) << 2) ^
-         (reinterpret_cast<uintptr_t>(branch_scratch_.data()) << 3) ^
-         (static_cast<uint64_t>(context_) << 8) ^ (static_cast<uint64_t>(work_sequences_) << 40) ^
-         (static_cast<uint64_t>(work_context_) << 20) ^ (transfer_->key() << 4);
+  const auto address = [](const Buffer& buffer) {
+    return reinterpret_cast<uintptr_t>(buffer.data());
+  };
+  return HashOf({block_.key(), address(work_), address(scratch_), address(branch_scratch_),
+                 static_cast<uint64_t>(context_), static_cast<uint64_t>(work_sequences_),
+                 static_cast<uint64_t>(work_context_), transfer_->key()});
 }
 
 bool CudaLiteCache::HasOffloaded(int64_t layer) const {

@@ -13,6 +13,7 @@
 #include <array>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -26,6 +27,7 @@
 #include "kv/cuda/transfer_engine.h"
 #include "kv/imposed_reuse.h"
 #include "kv/litecache/growth.h"
+#include "kv/litecache/prefix_blocks.h"
 #include "kv/litecache/tiers.h"
 #include "kv/retriever.h"
 #include "kv/row_store.h"
@@ -53,6 +55,22 @@ class CudaLiteCache final : public Cache, public RowStore {
   SequenceId Fork(SequenceId parent) override;
   void Release(SequenceId id) override;
   int64_t Length(SequenceId id) const override { return tiers_.resident.Length(id); }
+  // As LiteCache's: what is stored.
+  bool SharesPrefixes() const override { return true; }
+  int64_t PrefixLength(SequenceId id) const override { return tiers_.store.Length(id); }
+  SequenceId ForkPrefix(SequenceId parent, int64_t tokens) override;
+  TierBytes BytesHeld(std::span<const SequenceId> ids) const override {
+    return kv::BytesHeld(tiers_, ids);
+  }
+  uint64_t BlockBytes() const override {
+    return kv::BlockBytes(tiers_, retriever_->metadata_unit());
+  }
+  void ExportBlock(SequenceId id, int64_t begin, std::span<std::byte> out) const override {
+    kv::ExportBlock(tiers_, retriever_->metadata_unit(), id, begin, out);
+  }
+  void ImportBlock(SequenceId id, std::span<const std::byte> bytes) override {
+    kv::ImportBlock(retriever_->metadata_unit(), id, bytes, &tiers_);
+  }
 
   void BeginStep(const Step& step) override;
   std::optional<uint64_t> ReplayKey(const Step& step) const override;
