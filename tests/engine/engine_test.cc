@@ -33,6 +33,13 @@ EngineOptions Options(const std::string& dtype) {
   return options;
 }
 
+// Where what is tested is one memory's plan, which a machine with a GPU would not have.
+EngineOptions OnCpu(const std::string& dtype) {
+  EngineOptions options = Options(dtype);
+  options.device = "cpu";
+  return options;
+}
+
 std::string Fixture(const std::string& name) {
   return (model::FixturesDirectory() / name).string();
 }
@@ -188,7 +195,7 @@ TEST(Engine, TextOfChunksIsTheDecodedAnswer) {
 }
 
 TEST(Engine, SaysWhatItIsAndWhereTheMemoryGoes) {
-  const auto engine = Engine::Load(Fixture("llama"), Options("auto"));
+  const auto engine = Engine::Load(Fixture("llama"), OnCpu("auto"));
   EXPECT_EQ(engine->Description(),
             fmt::format("llama, {:.0f}K parameters, bf16", engine->config().parameters() / 1e3));
   const MemoryPlan& plan = engine->memory_plan();
@@ -200,12 +207,12 @@ TEST(Engine, SaysWhatItIsAndWhereTheMemoryGoes) {
   EXPECT_LE(plan.weights + plan.buffers + plan.kv.total(), plan.total);
   EXPECT_THROW(engine->tokenizer(), Error);
   EXPECT_THROW(engine->Submit({.prompt = {1}, .stop = {"x"}}), InvalidArgument);
-  EXPECT_FALSE(Engine::Load(Fixture("llama"), Options("f32"))->memory_plan().weights_mapped);
+  EXPECT_FALSE(Engine::Load(Fixture("llama"), OnCpu("f32"))->memory_plan().weights_mapped);
 }
 
 TEST(Engine, RefusesAtLoad) {
   const auto with = [](const std::function<void(EngineOptions&)>& change) {
-    EngineOptions options = Options("auto");
+    EngineOptions options = OnCpu("auto");
     change(options);
     Engine::Load(Fixture("llama"), options);
   };
@@ -219,7 +226,7 @@ TEST(Engine, RefusesAtLoad) {
   EXPECT_THROW(with([](auto& o) { o.memory = 500000; }), CapacityError);
   EXPECT_THROW(Engine::Load(Fixture("no-such-model"), Options("auto")), FileError);
   EXPECT_THROW(Engine::Random("no-such-shape", 1, Options("auto")), InvalidArgument);
-  EngineOptions small = Options("auto");
+  EngineOptions small = OnCpu("auto");
   small.memory = uint64_t{1} << 30;
   EXPECT_THROW(Engine::Random("llama3-8b", 1, small), CapacityError);  // before any weight is made
 }
