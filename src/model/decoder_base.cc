@@ -85,9 +85,10 @@ void DecoderBase::Run(Stream& stream, const kv::Step& step, std::span<const int3
                       const std::function<void(const Inputs&)>& issue) {
   constexpr int64_t kLists = 3;
   if (input_rows_ < step.rows) {
-    inputs_.reset();  // as in Workspace()
-    inputs_ = device_.CreateMirror(static_cast<size_t>(kLists * step.rows) * sizeof(int32_t));
-    input_rows_ = step.rows;
+    // Rarely: recordings of the old memory are of no use any more.
+    const int64_t size = std::max<int64_t>({step.rows, 2 * input_rows_, 1024});
+    inputs_ = device_.CreateMirror(static_cast<size_t>(kLists * size) * sizeof(int32_t));
+    input_rows_ = size;
   }
   const auto rows = static_cast<size_t>(step.rows);
   auto* host = inputs_->host<int32_t>();
@@ -108,12 +109,13 @@ void DecoderBase::Run(Stream& stream, const kv::Step& step, std::span<const int3
   std::optional<uint64_t> key;
   if (identity && step.decode_rows == step.rows) key = cache.ReplayKey(step);
   if (!key) return body();
-  // Everything an operation of the step is given that is not in memory the step writes anew. Of the
-  // inputs both sides: memory that was taken anew may have one of them in common with what it
-  // replaces.
+  // Everything an operation of the step is given that is not in memory the step writes anew. The
+  // inputs are named by their size, which changes whenever they are taken anew: addresses may come
+  // back, but the driver's recording of a copy from pinned memory holds on to the memory itself,
+  // and crashes when that is gone.
   const auto address = [](const void* data) { return reinterpret_cast<uintptr_t>(data); };
-  stream.Run(HashOf({*key, address(&cache), address(ids), address(host), address(workspace_.data()),
-                     address(logits.data), rows}),
+  stream.Run(HashOf({*key, address(&cache), address(ids), static_cast<uint64_t>(input_rows_),
+                     address(workspace_.data()), address(logits.data), rows}),
              body);
 }
 

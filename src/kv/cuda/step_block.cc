@@ -9,11 +9,11 @@ namespace litecache::kv {
 void StepBlock::Begin(int64_t decoding, int64_t prefilling) {
   const int64_t count = decoding + 2 * prefilling;
   if (count > capacity_) {
-    capacity_ = std::max<int64_t>({count, 2 * capacity_, 64});
-    capacity_ = (capacity_ + 15) / 16 * 16;  // sequences stay aligned behind the flags
-    mirror_.reset();
-    mirror_ = device_.CreateMirror(sequences_offset() + static_cast<size_t>(capacity_) *
-                                                            sizeof(ops::cuda::StepSequence));
+    int64_t capacity = std::max<int64_t>({count, 2 * capacity_, 64});
+    capacity = (capacity + 15) / 16 * 16;  // sequences stay aligned behind the flags
+    mirror_ = device_.CreateMirror(SequencesOffset(capacity) +
+                                   static_cast<size_t>(capacity) * sizeof(ops::cuda::StepSequence));
+    capacity_ = capacity;
   }
   decoding_ = decoding;
   prefilling_ = prefilling;

@@ -37,8 +37,9 @@ class StepBlock {
   int64_t decoding() const { return decoding_; }
   int64_t prefilling() const { return prefilling_; }
   int64_t capacity() const { return capacity_; }
-  // Names all that a recording keeps of the block: both sides' addresses, and where the sequences
-  // begin. Memory that was taken anew may have one of them in common with what it replaces.
+  // Names all that a recording keeps of the block: its addresses, and where the sequences begin.
+  // Memory that was taken anew may have both sides' addresses in common with what it replaces, but
+  // a recorded copy needs that very memory: the capacity tells them apart.
   uint64_t key() const {
     return ((reinterpret_cast<uintptr_t>(mirror_->device()) * kMixer) ^
             reinterpret_cast<uintptr_t>(mirror_->host())) *
@@ -51,7 +52,10 @@ class StepBlock {
   static constexpr int64_t kCounts = 16;
   static constexpr uint64_t kMixer = 0x9e3779b97f4a7c15u;
   int64_t ring_index(int64_t index) const { return decoding_ + prefilling_ + index; }
-  size_t sequences_offset() const { return static_cast<size_t>(kCounts + capacity_) * 4; }
+  static size_t SequencesOffset(int64_t capacity) {
+    return static_cast<size_t>(kCounts + capacity) * 4;
+  }
+  size_t sequences_offset() const { return SequencesOffset(capacity_); }
   ops::cuda::StepSequence* sequences() const {
     return reinterpret_cast<ops::cuda::StepSequence*>(mirror_->host() + sequences_offset());
   }
