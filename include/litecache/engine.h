@@ -42,10 +42,11 @@ struct EngineOptions {
           // a GPU: of host memory alone, the GPU's is kv.device_memory
   int64_t max_context =
       0;  // tokens a request may reach; 0: the model's own limit, or what memory allows
-  int64_t max_batch = 64;       // sequences decoded together
-  int64_t prefill_chunk = 512;  // prompt tokens a step processes
+  int64_t max_batch = 64;  // sequences decoded together
+  // Prompt tokens a step processes; 0: 512 on a CPU, on a GPU what its memory is good for.
+  int64_t prefill_chunk = 0;
   // The same where others decode in that step, which wait for it: fewer make their tokens come more
-  // evenly. 0: prefill_chunk.
+  // evenly. 0: prefill_chunk; -1: 128 on a CPU, on a GPU a quarter of prefill_chunk.
   int64_t prefill_chunk_beside_decode = 0;
   KvOptions kv;
   // Keep the KV of requests that have ended for later ones with the same beginning, as long as
@@ -147,8 +148,9 @@ struct MemoryPlan {
   // The weights stay in their files, mapped into memory: they live in the system's page cache,
   // which may drop and read them again under pressure, and other processes share them.
   bool weights_mapped = false;
-  uint64_t buffers = 0;  // activations and logits at the largest step
-  kv::TierBytes kv;      // budgets of the KV cache
+  uint64_t buffers = 0;       // activations and logits at the largest step
+  int64_t prefill_chunk = 0;  // prompt tokens of the largest step
+  kv::TierBytes kv;           // budgets of the KV cache
   // KV of one token over all layers and heads, were all of it kept.
   uint64_t kv_per_token = 0;
   // What a sequence of largest_context tokens takes.

@@ -6,6 +6,7 @@
 #include "base/progress.h"
 #include "base/units.h"
 #include "engine/memory_plan.h"
+#include "engine/prefill_chunk.h"
 #include "io/hub.h"
 #include "kv/tiers.h"
 
@@ -13,7 +14,6 @@ namespace litecache::bench {
 
 Subject::Subject(const Machine& machine, const SubjectOptions& options)
     : machine_(machine), prefill_chunk_(options.prefill_chunk), caps_(options.caps) {
-  Device& device = machine.compute();
   const auto most = [](const Device& d) {
     return static_cast<uint64_t>(0.9 * static_cast<double>(d.Info().free_memory));
   };
@@ -25,6 +25,16 @@ Subject::Subject(const Machine& machine, const SubjectOptions& options)
   }
   if (caps_.device == 0) caps_.device = budget_;
   if (caps_.host == 0) caps_.host = budget_;
+  Load(options);
+  if (prefill_chunk_ == 0) {
+    const uint64_t weights = decoder_->weight_bytes();
+    prefill_chunk_ = engine::DefaultPrefillChunk(
+        *decoder_, machine.compute().type(), caps_.device > weights ? caps_.device - weights : 0);
+  }
+}
+
+void Subject::Load(const SubjectOptions& options) {
+  Device& device = machine_.compute();
   model::LoadOptions load;
   load.compute_f32 = options.compute_f32;
   std::unique_ptr<ProgressBar> bar;

@@ -24,7 +24,7 @@ struct SubjectOptions {
   // 0: nine tenths of what is free. caps: of a tier; 0: the budget.
   uint64_t memory = 0;
   kv::TierBytes caps;
-  int64_t prefill_chunk = 512;
+  int64_t prefill_chunk = 512;  // 0: engine::DefaultPrefillChunk
 };
 
 class Subject {
@@ -38,6 +38,7 @@ class Subject {
   const std::filesystem::path& directory() const { return directory_; }
   model::Decoder& decoder() { return *decoder_; }
   const model::Decoder& decoder() const { return *decoder_; }
+  int64_t prefill_chunk() const { return prefill_chunk_; }
   kv::Layout layout() const { return decoder_->config().kv_layout(decoder_->kv_dtype()); }
 
   // Throws CapacityError, naming the largest context that fits, where `batch` sequences of
@@ -47,6 +48,8 @@ class Subject {
                  int64_t context, int64_t more) const;
 
  private:
+  void Load(const SubjectOptions& options);
+
   const Machine& machine_;
   int64_t prefill_chunk_;
   uint64_t budget_ = 0;  // of both memories

@@ -39,7 +39,7 @@ struct EngineFlags {
   ByteCount memory;
   TokenCount max_context;
   int64_t max_batch = 64;
-  int64_t prefill_chunk = 512;
+  int64_t prefill_chunk = 0;
   std::string prefix_cache = "off";
   std::string prefix_store;
   ByteCount prefix_store_size{uint64_t{20} << 30};

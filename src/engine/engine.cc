@@ -21,11 +21,13 @@
 #include "engine/gpu_speed.h"
 #include "engine/kv_profile.h"
 #include "engine/memory_plan.h"
+#include "engine/prefill_chunk.h"
 #include "io/generation_config.h"
 #include "io/hub.h"
 #include "kv/cache_plan.h"
 #include "model/decoder.h"
 #include "model/fingerprint.h"
+#include "ops/cuda/linear_scratch.h"
 #include "ops/linear.h"
 #include "tokenizer/stream_decoder.h"
 #include "tokenizer/tokenizer.h"
@@ -63,8 +65,8 @@ void CheckOptions(const EngineOptions& options) {
   };
   check("threads", options.threads, 0, 4096);
   check("max_batch", options.max_batch, 1, 1 << 16);
-  check("prefill_chunk", options.prefill_chunk, 1, 1 << 20);
-  check("prefill_chunk_beside_decode", options.prefill_chunk_beside_decode, 0, 1 << 20);
+  check("prefill_chunk", options.prefill_chunk, 0, 1 << 20);
+  check("prefill_chunk_beside_decode", options.prefill_chunk_beside_decode, -1, 1 << 20);
   check("max_context", options.max_context, 0, int64_t{1} << 40);
   if (!options.prefix_store.empty() && !options.prefix_cache) {
     throw InvalidArgument("prefix_store {}: needs prefix_cache", options.prefix_store.string());
@@ -129,6 +131,7 @@ class EngineImpl final : public Engine {
             parts_.machine.compute(), *parts_.stream, *parts_.decoder)),
         cache_plan_(
             kv::MakeCachePlan(Layout(), options.kv, profile_, parts_.machine.compute().type())),
+        prefill_chunk_(PrefillChunk(options)),
         plan_(MakePlan(options)),  // may take resident heads back
         kv_notes_(engine::DescribePlan(*cache_plan_, options.kv, profile_.get())),
         cache_(cache_plan_->Create(parts_.machine.compute(), plan_.kv)) {
@@ -149,9 +152,11 @@ class EngineImpl final : public Engine {
       };
     }
     core_ = std::make_unique<engine::Core>(
-        backend, engine::CoreOptions{plan_.context_limit, options.max_batch, options.prefill_chunk,
-                                     options.prefill_chunk_beside_decode, ScoreRows(options),
-                                     Prefixes(options)});
+        backend, engine::CoreOptions{plan_.context_limit, options.max_batch, prefill_chunk_,
+                                     engine::PrefillChunkBesideDecode(
+                                         options.prefill_chunk_beside_decode,
+                                         parts_.machine.compute().type(), prefill_chunk_),
+                                     ScoreRows(), Prefixes(options)});
   }
 
   const model::ModelConfig& config() const override { return parts_.decoder->config(); }
@@ -190,20 +195,29 @@ class EngineImpl final : public Engine {
  private:
   kv::Layout Layout() const { return config().kv_layout(parts_.decoder->kv_dtype()); }
 
-  int64_t ScoreRows(const EngineOptions& options) const {
-    const int64_t row_bytes = config().vocab * static_cast<int64_t>(sizeof(float));
-    return std::clamp<int64_t>(kScoreLogitBytes / row_bytes, 1, options.prefill_chunk);
+  int64_t PrefillChunk(const EngineOptions& options) const {
+    if (options.prefill_chunk > 0) return options.prefill_chunk;
+    const uint64_t weights = parts_.decoder->weight_bytes();
+    const uint64_t budget = parts_.weights_budget();
+    return engine::DefaultPrefillChunk(*parts_.decoder, parts_.machine.compute().type(),
+                                       budget > weights ? budget - weights : 0);
   }
 
-  // What the operations keep on the threads.
+  int64_t ScoreRows() const {
+    const int64_t row_bytes = config().vocab * static_cast<int64_t>(sizeof(float));
+    return std::clamp<int64_t>(kScoreLogitBytes / row_bytes, 1, prefill_chunk_);
+  }
+
+  // What the operations keep on the threads, or of the GPU's memory.
   uint64_t ScratchBytes(const EngineOptions& options, int64_t rows) const {
     const int threads = parts_.machine.cpu->pool().size();
     const int64_t context = options.max_context > 0
                                 ? std::min(options.max_context, config().max_context)
                                 : config().max_context;
+    const uint64_t cache = cache_plan_->ScratchBytes(options.max_batch, context, threads);
+    if (parts_.machine.gpu != nullptr) return ops::cuda::LinearScratchBytes() + cache;
     const int64_t depth = std::max({config().hidden, config().q_width(), config().intermediate});
-    return ops::LinearScratchBytes(rows, depth, threads) +
-           cache_plan_->ScratchBytes(options.max_batch, context, threads);
+    return ops::LinearScratchBytes(rows, depth, threads) + cache;
   }
 
   std::optional<engine::PrefixOptions> Prefixes(const EngineOptions& options) const {
@@ -221,18 +235,20 @@ class EngineImpl final : public Engine {
   }
 
   MemoryPlan MakePlan(const EngineOptions& options) const {
-    const int64_t rows = options.max_batch + options.prefill_chunk;
-    const int64_t logit_rows = options.max_batch + ScoreRows(options);
+    const int64_t rows = options.max_batch + prefill_chunk_;
+    const int64_t logit_rows = options.max_batch + ScoreRows();
     const auto logit_row_bytes = static_cast<uint64_t>(config().vocab) * sizeof(float);
     engine::MemoryRequest request;
     request.model = parts_.name;
     request.total = parts_.budget + parts_.gpu_budget;
     request.weights = parts_.decoder->weight_bytes();
     request.weights_mapped = parts_.weights_mapped;
-    // A sampling thread keeps two rows of its own: adjusted logits and weights.
+    // A sampling thread keeps two rows of its own: adjusted logits and weights. They are the
+    // host's.
+    const int64_t of_threads =
+        parts_.machine.gpu != nullptr ? 0 : 2 * parts_.machine.cpu->pool().size();
     request.buffers = parts_.decoder->WorkspaceBytes(rows, logit_rows) +
-                      static_cast<uint64_t>(logit_rows + 2 * parts_.machine.cpu->pool().size()) *
-                          logit_row_bytes +
+                      static_cast<uint64_t>(logit_rows + of_threads) * logit_row_bytes +
                       ScratchBytes(options, rows) +
                       engine::DeviceSamplerBytes(parts_.machine.compute(), *parts_.stream,
                                                  options.max_batch, config().vocab);
@@ -246,6 +262,7 @@ class EngineImpl final : public Engine {
     request.wanted_context = options.max_context;
     request.max_batch = options.max_batch;
     MemoryPlan plan = engine::MakeMemoryPlan(request);
+    plan.prefill_chunk = prefill_chunk_;
     plan.retriever = cache_plan_->retriever();
     plan.transfer = cache_plan_->transfer();
     plan.layers = config().layers;
@@ -259,6 +276,7 @@ class EngineImpl final : public Engine {
   Parts parts_;
   std::shared_ptr<const kv::Profile> profile_;  // null without one
   std::unique_ptr<kv::CachePlan> cache_plan_;
+  int64_t prefill_chunk_ = 0;
   MemoryPlan plan_;
   std::vector<std::string> kv_notes_;
   std::unique_ptr<kv::Cache> cache_;

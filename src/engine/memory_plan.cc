@@ -157,7 +157,11 @@ std::string MemoryPlan::ToString() const {
                       FormatBytes(two ? device_total : total));
   line("weights", weights,
        weights_mapped ? "mapped from the files: the system's page cache holds them" : "");
-  line("buffers", buffers, "activations, logits and scratch of the largest step");
+  line("buffers", buffers,
+       prefill_chunk > 0
+           ? fmt::format("activations, logits and scratch of a step of {} prompt tokens",
+                         prefill_chunk)
+           : "activations, logits and scratch of the largest step");
   if (kv.host == 0) {
     line("KV cache", kv.device, kv_device_holds);
   } else {

@@ -22,7 +22,7 @@ std::unique_ptr<CachePlan> MakeCachePlan(const Layout& layout, const KvOptions& 
                                          std::shared_ptr<const Profile> profile,
                                          DeviceType device) {
   options.Validate();  // knows the policies' names
-  if (options.policy == "full") return PlanFullCache(layout);
+  if (options.policy == "full") return PlanFullCache(layout, device);
   if (options.policy == "flexgen") return PlanFlexGenCache(layout, options, device);
   if (options.policy == "kvpr") return PlanKvprCache(layout, options, device);
   if (options.policy == "streaming") return PlanStreamingCache(layout, options, device);

@@ -51,7 +51,8 @@ class CachePlan {
 };
 
 // Policy `full`.
-std::unique_ptr<CachePlan> PlanFullCache(const Layout& layout);
+std::unique_ptr<CachePlan> PlanFullCache(const Layout& layout,
+                                         DeviceType device = DeviceType::kCpu);
 
 // Policy `litecache`.
 std::unique_ptr<CachePlan> PlanLiteCache(const Layout& layout, const KvOptions& options,

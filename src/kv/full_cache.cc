@@ -10,6 +10,7 @@
 #include "device/sections.h"
 #include "kv/cache.h"
 #include "kv/cache_plan.h"
+#include "kv/cuda/attention_scratch.h"
 #include "kv/layout.h"
 #include "kv/page_pool.h"
 #include "kv/pool_stats.h"
@@ -137,13 +138,17 @@ class FullCache final : public Cache, public RowStore {
 
 class FullPlan final : public CachePlan {
  public:
-  explicit FullPlan(const Layout& layout) : layout_(layout), pages_(layout) {}
+  FullPlan(const Layout& layout, DeviceType device)
+      : layout_(layout), pages_(layout), device_(device) {}
   const Layout& layout() const override { return layout_; }
   TierBytes BytesFor(int64_t tokens) const override { return {.device = pages_.BytesFor(tokens)}; }
   TierBytes ForkBytesFor(int64_t shared, int64_t tokens) const override {
     return {.device = pages_.ForkBytesFor(shared, tokens)};
   }
   uint64_t ScratchBytes(int64_t sequences, int64_t, int) const override {
+    if constexpr (ops::cuda::kAvailable) {
+      if (device_ == DeviceType::kCuda) return CudaAttentionScratchBytes(layout_, sequences);
+    }
     return ops::AttentionScratchBytes(layout_.kv_heads, layout_.q_heads / layout_.kv_heads,
                                       layout_.head_dim, sequences);
   }
@@ -158,13 +163,14 @@ class FullPlan final : public CachePlan {
  private:
   Layout layout_;
   PageLayout pages_;
+  DeviceType device_;
 };
 
 }  // namespace
 
-std::unique_ptr<CachePlan> PlanFullCache(const Layout& layout) {
+std::unique_ptr<CachePlan> PlanFullCache(const Layout& layout, DeviceType device) {
   CheckLayout(layout);
-  return std::make_unique<FullPlan>(layout);
+  return std::make_unique<FullPlan>(layout, device);
 }
 
 std::unique_ptr<Cache> CreateFullCache(Device& device, const Layout& layout,

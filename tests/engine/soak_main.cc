@@ -22,6 +22,7 @@
 #include "base/error.h"
 #include "base/logging.h"
 #include "base/units.h"
+#include "device/cuda/allocated.h"
 #include "device/cuda/cuda_devices.h"
 #include "litecache/engine.h"
 #include "model/config.h"
@@ -46,7 +47,8 @@ struct Settings {
 struct Memory {
   int64_t resident = 0;  // bytes of this process
   int64_t pinned = 0;
-  int64_t gpu_free = 0;
+  int64_t gpu = 0;       // bytes that this process has allocated there
+  int64_t gpu_free = 0;  // whatever took it
 };
 
 int64_t StatusBytes(const std::string& key) {
@@ -62,6 +64,7 @@ Memory Measure() {
   Memory memory;
   memory.resident = StatusBytes("VmRSS");
   memory.pinned = StatusBytes("VmPin") + StatusBytes("VmLck");
+  memory.gpu = static_cast<int64_t>(AllocatedGpuMemory());
   const CudaDevices found = FindCudaDevices();
   if (!found.devices.empty()) {
     memory.gpu_free = static_cast<int64_t>(found.devices.front().free_memory);
@@ -74,8 +77,10 @@ uint64_t Unsigned(int64_t bytes) { return static_cast<uint64_t>(std::max<int64_t
 std::string ToString(const Memory& memory) {
   std::string text = fmt::format("resident {}, pinned {}", FormatBytes(Unsigned(memory.resident)),
                                  FormatBytes(Unsigned(memory.pinned)));
-  if (memory.gpu_free > 0)
-    text += fmt::format(", GPU free {}", FormatBytes(Unsigned(memory.gpu_free)));
+  if (memory.gpu_free > 0) {
+    text += fmt::format(", GPU {} taken, {} free", FormatBytes(Unsigned(memory.gpu)),
+                        FormatBytes(Unsigned(memory.gpu_free)));
+  }
   return text;
 }
 
@@ -285,7 +290,7 @@ constexpr int64_t kGpuSlack = int64_t{32} << 20;
 
 bool Compare(const std::string& name, bool shared_gpu, const Memory& before, const Memory& after) {
   const bool same = after.resident - before.resident <= kResidentSlack &&
-                    after.pinned - before.pinned <= 0 &&
+                    after.pinned - before.pinned <= 0 && after.gpu == before.gpu &&
                     (shared_gpu || before.gpu_free - after.gpu_free <= kGpuSlack);
   std::cout << name << ": before " << ToString(before) << "; after " << ToString(after)
             << (same ? "" : ": FAILED: memory is missing") << std::endl;

@@ -134,7 +134,7 @@ class BenchCommand final : public Command {
     if (!gpu) graphs_ = "on";  // there are none: once
     bench::Subject subject(machine, Wanted());
     MakePlans(subject, device.type());
-    options_.prefill_chunk = flags_.prefill_chunk;
+    options_.prefill_chunk = subject.prefill_chunk();
     options_.fill = fill_ == "prefill" ? bench::Fill::kPrefill : bench::Fill::kSynthetic;
     for (const Plan& plan : plans_) CheckFits(subject, plan);
     const bench::MachineRates rates =

@@ -156,9 +156,10 @@ class ServeCommand final : public Command {
         ->group(kHttp);
     app.add_option("--prefill-chunk-beside", prefill_beside_,
                    "Prompt tokens of a step in which others' answers go on: fewer make these come "
-                   "more evenly; 0: --prefill-chunk")
+                   "more evenly; 0: --prefill-chunk, -1: 128 on a CPU, on a GPU a quarter of "
+                   "--prefill-chunk")
         ->type_name("TOKENS")
-        ->check(CLI::Range(0, 1 << 20).description(""))
+        ->check(CLI::Range(-1, 1 << 20).description(""))
         ->capture_default_str()
         ->group(kLimits);
     app.add_option("--sse-ping-interval", ping_seconds_,
@@ -325,8 +326,10 @@ class ServeCommand final : public Command {
   double shutdown_seconds_ = 30;
   double idle_seconds_ = 60;
   // Eight streams beside a prompt of 31K tokens (shipped model, one CPU thread): their tokens come
-  // 161 ms apart at the 99th percentile instead of 630 ms with 512; the prompt takes as long.
-  int64_t prefill_beside_ = 128;
+  // 161 ms apart at the 99th percentile instead of 630 ms with 512; the prompt takes as long. On a
+  // GPU it does not: chunks that small leave most of it idle, and each brings the rows of those
+  // before it from the host.
+  int64_t prefill_beside_ = -1;
   int64_t max_queue_ = 256;
   TokenCount max_tokens_;
   std::optional<TokenCount> default_max_tokens_;

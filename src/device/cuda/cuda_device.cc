@@ -2,10 +2,12 @@
 
 #include <fmt/format.h>
 
+#include <atomic>
 #include <chrono>
 
 #include "base/units.h"
 #include "device/cpu/memory_limits.h"
+#include "device/cuda/allocated.h"
 #include "device/cuda/check.h"
 #include "device/cuda/cuda_devices.h"
 #include "device/device_error.h"
@@ -13,7 +15,12 @@
 namespace litecache {
 namespace {
 
-void FreeDevice(void* data, size_t) { cudaFree(data); }
+std::atomic<int64_t> allocated{0};
+
+void FreeDevice(void* data, size_t bytes) {
+  cudaFree(data);
+  CountGpuMemory(-static_cast<int64_t>(bytes));
+}
 
 // Pinned host memory beside device memory.
 class CudaMirror final : public Mirror {
@@ -36,6 +43,9 @@ class CudaMirror final : public Mirror {
 };
 
 }  // namespace
+
+uint64_t AllocatedGpuMemory() { return static_cast<uint64_t>(allocated.load()); }
+void CountGpuMemory(int64_t bytes) { allocated += bytes; }
 
 CudaStream::CudaStream(int device, int sm_count) : sm_count_(sm_count) {
   LC_CUDA(cudaSetDevice(device));
@@ -160,6 +170,7 @@ Buffer CudaDevice::Allocate(size_t bytes) {
                         FormatBytes(info.free_memory));
   }
   CheckCuda(error, "cudaMalloc");
+  CountGpuMemory(static_cast<int64_t>(bytes));
   return {data, bytes, FreeDevice};
 }
 

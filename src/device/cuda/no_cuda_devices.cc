@@ -1,8 +1,12 @@
 // Stands in where the program is built without CUDA.
+#include "device/cuda/allocated.h"
 #include "device/cuda/cuda_devices.h"
 
 namespace litecache {
 
 CudaDevices FindCudaDevices() { return {{}, "this program was built without CUDA"}; }
+
+uint64_t AllocatedGpuMemory() { return 0; }
+void CountGpuMemory(int64_t) {}
 
 }  // namespace litecache

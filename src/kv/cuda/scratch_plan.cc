@@ -2,27 +2,37 @@
 
 #include <algorithm>
 
+#include "kv/cuda/attention_scratch.h"
 #include "kv/cuda/step_block.h"
+#include "kv/cuda/transfer_engine.h"
 #include "ops/cuda/attention.h"
 #include "ops/cuda/litecache.h"
 
 namespace litecache::kv {
 
-uint64_t CudaLiteScratchBytes(const Shape& shape, bool prefetch, int64_t sequences,
-                              int64_t tokens) {
+uint64_t CudaAttentionScratchBytes(const Layout& layout, int64_t sequences) {
+  return ops::cuda::AttentionScratchBytes(sequences, layout.q_heads, layout.head_dim);
+}
+
+uint64_t CudaLiteScratchBytes(const Shape& shape, bool prefetch, std::string_view transfer,
+                              int64_t sequences, int64_t tokens) {
   const int64_t context = ContextBucket(tokens);
   const ops::cuda::LiteShape lite{.kv_heads = static_cast<int32_t>(shape.layout.kv_heads),
                                   .group = static_cast<int32_t>(shape.group)};
   const uint64_t refresh = std::max(ops::cuda::SelectScratchBytes(lite, sequences, context),
                                     ops::cuda::UpdateSlotsScratchBytes(lite, sequences, context));
-  const uint64_t attention =
-      ops::cuda::AttentionScratchBytes(sequences, shape.layout.q_heads, shape.layout.head_dim);
+  const uint64_t attention = CudaAttentionScratchBytes(shape.layout, sequences);
   // Rows a head wants, rows that move and the slots they go to.
   const int64_t pairs = sequences * shape.layout.kv_heads;
   const int64_t rows = std::min(shape.Rows(context), context);
   const auto lists = static_cast<uint64_t>(pairs * (3 * rows + 4)) * sizeof(int32_t);
   const uint64_t sets = prefetch ? 2 : 1;
-  return sets * lists + (sets - 1) * refresh + std::max(refresh, attention);
+  uint64_t bytes = sets * lists + (sets - 1) * refresh + std::max(refresh, attention);
+  // Where rows that move go to, a list for all heads, and what they arrive in. The ring of cpu-push
+  // is the device's only through a mapping that few machines have.
+  if (transfer != "gpu-pull") bytes += static_cast<uint64_t>(pairs * rows) * sizeof(uint64_t);
+  if (transfer == "copy") bytes += TransferOptions().ring_bytes;
+  return bytes;
 }
 
 }  // namespace litecache::kv

@@ -7,8 +7,10 @@
 #include <string>
 
 #include "kv/cache_plan.h"
+#include "kv/cuda/attention_scratch.h"
 #include "kv/offload/offload_cache.h"
 #include "ops/attention.h"
+#include "ops/cuda/available.h"
 
 namespace litecache::kv {
 namespace {
@@ -24,8 +26,12 @@ class FlexGenPlan final : public CachePlan {
   TierBytes ForkBytesFor(int64_t shared, int64_t tokens) const override {
     return shape_.ForkBytesFor(shared, tokens, 0);
   }
-  uint64_t ScratchBytes(int64_t, int64_t, int) const override {
-    const Layout& layout = shape_.layout;  // sequence after sequence
+  uint64_t ScratchBytes(int64_t sequences, int64_t, int) const override {
+    const Layout& layout = shape_.layout;
+    if constexpr (ops::cuda::kAvailable) {
+      if (shape_.on_gpu) return CudaAttentionScratchBytes(layout, sequences);
+    }
+    // Sequence after sequence.
     return ops::AttentionScratchBytes(layout.kv_heads, layout.q_heads / layout.kv_heads,
                                       layout.head_dim, 1);
   }

@@ -12,10 +12,13 @@
 #include "base/logging.h"
 #include "base/units.h"
 #include "kv/cache_plan.h"
+#include "kv/cuda/attention_scratch.h"
 #include "kv/kvpr/rates.h"
 #include "kv/kvpr/scheduler.h"
 #include "kv/offload/offload_cache.h"
 #include "ops/attention.h"
+#include "ops/cuda/available.h"
+#include "ops/cuda/linear_scratch.h"
 
 namespace litecache::kv {
 namespace {
@@ -47,11 +50,21 @@ class KvprPlan final : public CachePlan {
   TierBytes ForkBytesFor(int64_t shared, int64_t tokens) const override {
     return shape_.ForkBytesFor(shared, tokens, LargestSplit(tokens));
   }
-  uint64_t ScratchBytes(int64_t, int64_t, int) const override {
-    const Layout& layout = shape_.layout;  // sequence after sequence
+  uint64_t ScratchBytes(int64_t sequences, int64_t, int) const override {
+    const Layout& layout = shape_.layout;
+    const uint64_t recompute =
+        recomputes_ ? offload::RecomputeScratchBytes(layout, shape_.on_gpu) : 0;
+    if constexpr (ops::cuda::kAvailable) {
+      if (shape_.on_gpu) {
+        // Recomputation multiplies on a stream of its own.
+        return CudaAttentionScratchBytes(layout, sequences) + recompute +
+               (recomputes_ ? ops::cuda::LinearScratchBytes() : 0);
+      }
+    }
+    // Sequence after sequence.
     return ops::AttentionScratchBytes(layout.kv_heads, layout.q_heads / layout.kv_heads,
                                       layout.head_dim, 1) +
-           (recomputes_ ? offload::RecomputeScratchBytes(layout, shape_.on_gpu) : 0);
+           recompute;
   }
   std::string DeviceHolds() const override {
     return recomputes_ ? "two buffers of a layer's rows and inputs"

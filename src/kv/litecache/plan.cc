@@ -53,7 +53,9 @@ class LitePlan final : public CachePlan {
         prefetch_(options.prefetch == "on"),
         heads_(MakeHeadPlan(layout, options_, profile_.get(), prefetch_, TopkBytes(layout))),
         shape_(layout, options_, heads_, MakeRetriever(layout)->metadata_tokens(), device),
-        scores_per_token_(MakeRetriever(layout)->scores_per_token()) {
+        scores_per_token_(MakeRetriever(layout)->scores_per_token()),
+        weight_bytes_(static_cast<uint64_t>(layout.layers) *
+                      MakeRetriever(layout)->Weights(0).size_bytes()) {
     if (device == DeviceType::kCpu && options.transfer != "auto") {
       throw Unsupported(
           "KV options: transfer = {} brings rows to a GPU, and the model runs on the CPU; use "
@@ -76,7 +78,8 @@ class LitePlan final : public CachePlan {
   uint64_t ScratchBytes(int64_t sequences, int64_t tokens, int threads) const override {
     if constexpr (ops::cuda::kAvailable) {
       if (device_ == DeviceType::kCuda) {
-        return CudaLiteScratchBytes(shape_, prefetch_, sequences, tokens);
+        return CudaLiteScratchBytes(shape_, prefetch_, transfer(), sequences, tokens) +
+               weight_bytes_;
       }
     }
     const Layout& layout = shape_.layout;
@@ -163,6 +166,7 @@ class LitePlan final : public CachePlan {
   HeadPlan heads_;
   Shape shape_;
   double scores_per_token_;
+  uint64_t weight_bytes_;                        // of the retriever
   std::shared_ptr<const ImposedReuse> imposed_;  // null: none
 };
 

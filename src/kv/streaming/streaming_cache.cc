@@ -2,6 +2,7 @@
 
 #include "kv/cuda/streaming_cache.h"
 
+#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <utility>
@@ -10,6 +11,7 @@
 #include "base/error.h"
 #include "kv/cache.h"
 #include "kv/cache_plan.h"
+#include "kv/cuda/attention_scratch.h"
 #include "kv/pool_stats.h"
 #include "kv/step_check.h"
 #include "kv/streaming/page_table.h"
@@ -178,12 +180,17 @@ class StreamingCache final : public Cache {
 
 class StreamingPlan final : public CachePlan {
  public:
-  explicit StreamingPlan(const Shape& shape) : shape_(shape) {}
+  StreamingPlan(const Shape& shape, DeviceType device) : shape_(shape), device_(device) {}
   const Layout& layout() const override { return shape_.layout; }
   TierBytes BytesFor(int64_t tokens) const override { return shape_.BytesFor(tokens); }
   TierBytes ForkBytesFor(int64_t, int64_t tokens) const override { return shape_.BytesFor(tokens); }
   uint64_t ScratchBytes(int64_t sequences, int64_t, int) const override {
     const Layout& layout = shape_.layout;
+    if constexpr (ops::cuda::kAvailable) {
+      if (device_ == DeviceType::kCuda) {  // a block's tokens are sequences of their own
+        return CudaAttentionScratchBytes(layout, std::max(sequences, shape_.block_tokens));
+      }
+    }
     return ops::AttentionScratchBytes(layout.kv_heads, layout.q_heads / layout.kv_heads,
                                       layout.head_dim, sequences + shape_.block_tokens);
   }
@@ -206,13 +213,14 @@ class StreamingPlan final : public CachePlan {
 
  private:
   Shape shape_;
+  DeviceType device_;
 };
 
 }  // namespace
 
 std::unique_ptr<CachePlan> PlanStreamingCache(const Layout& layout, const KvOptions& options,
                                               DeviceType device) {
-  return std::make_unique<StreamingPlan>(Shape(layout, options, device));
+  return std::make_unique<StreamingPlan>(Shape(layout, options, device), device);
 }
 
 }  // namespace litecache::kv

@@ -4,14 +4,16 @@
 
 #include <algorithm>
 
+#include "device/cuda/allocated.h"
 #include "device/cuda/check.h"
 #include "device/device_error.h"
 #include "ops/cuda/cublas_lt.h"
+#include "ops/cuda/linear_scratch.h"
 
 namespace litecache::ops::cuda {
 namespace {
 
-constexpr size_t kWorkspaceBytes = size_t{32} << 20;
+constexpr size_t kWorkspaceBytes = LinearScratchBytes();
 // Prompts' last chunks have any number of rows: what was chosen for them is forgotten at times.
 constexpr size_t kMaxPlans = 4096;
 
@@ -26,7 +28,10 @@ uint32_t AlignmentOf(const MatrixView& m) {
   return static_cast<uint32_t>(std::min<uintptr_t>(address & -address, 256));
 }
 
-void FreeWorkspace(void* data) { cudaFree(data); }
+void FreeWorkspace(void* data) {
+  cudaFree(data);
+  CountGpuMemory(-static_cast<int64_t>(kWorkspaceBytes));
+}
 
 }  // namespace
 
@@ -51,6 +56,7 @@ Gemm::Gemm() : state_(std::make_unique<State>()) {
   void* workspace = nullptr;
   LC_CUDA(cudaMalloc(&workspace, kWorkspaceBytes));
   state_->workspace.reset(workspace);
+  CountGpuMemory(static_cast<int64_t>(kWorkspaceBytes));
 }
 
 Gemm::~Gemm() = default;

@@ -1,0 +1,13 @@
+// Device memory that attention takes on a GPU beside the tiers, for the memory plan.
+#pragma once
+
+#include <cstdint>
+
+#include "kv/layout.h"
+
+namespace litecache::kv {
+
+// What attention of up to `sequences` decode sequences works in, under every policy.
+uint64_t CudaAttentionScratchBytes(const Layout& layout, int64_t sequences);
+
+}  // namespace litecache::kv

@@ -1,0 +1,11 @@
+// What products keep of a GPU's memory, for the memory plan.
+#pragma once
+
+#include <cstdint>
+
+namespace litecache::ops::cuda {
+
+// A stream that has multiplied anything, as long as it lives: the library's workspace.
+constexpr uint64_t LinearScratchBytes() { return uint64_t{32} << 20; }
+
+}  // namespace litecache::ops::cuda

@@ -1,0 +1,94 @@
+// What the memory plan says of a GPU's memory, against what has been taken of it.
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "base/units.h"
+#include "device/cuda/allocated.h"
+#include "device/cuda/cuda_devices.h"
+#include "kv/page_pool.h"
+#include "litecache/engine.h"
+#include "model/config.h"
+#include "test_seed.h"
+
+namespace litecache::engine {
+namespace {
+
+struct Setting {
+  std::string policy, transfer = "auto";
+};
+
+class PlanGpuTest : public ::testing::TestWithParam<Setting> {};
+
+// The largest steps there are: all but one sequence of the batch decode beside a whole chunk of a
+// prompt, and beside as many rows as get logits at once.
+TEST_P(PlanGpuTest, SaysWhatIsTaken) {
+  const CudaDevices found = FindCudaDevices();
+  if (found.devices.empty()) GTEST_SKIP() << "no GPU: " << found.why_none;
+  auto random = testing::TestRandom(91);
+  EngineOptions options;
+  options.device = "cuda";
+  options.max_batch = 8;
+  options.max_context = 1500;
+  options.prefill_chunk = 1000 + static_cast<int64_t>(random() % 400);
+  options.memory = uint64_t{2} << 30;
+  options.kv.device_memory = uint64_t{3} << 30;
+  options.kv.policy = GetParam().policy;
+  options.kv.transfer = GetParam().transfer;
+  const uint64_t before = AllocatedGpuMemory();
+  // 300M parameters: buffers and weights far above what a page is.
+  const auto engine = Engine::Random("qwen2.5-0.5b", 5, options);
+  const MemoryPlan plan = engine->memory_plan();
+  const auto vocab = static_cast<uint64_t>(engine->config().vocab);
+  const auto tokens = [&](int64_t count) {
+    std::vector<int32_t> ids(static_cast<size_t>(count));
+    for (int32_t& id : ids) id = static_cast<int32_t>(random() % vocab);
+    return ids;
+  };
+
+  std::vector<std::shared_ptr<RequestHandle>> handles;
+  for (int64_t i = 0; i + 1 < options.max_batch; ++i) {
+    handles.push_back(engine->Submit({.prompt = tokens(100 + static_cast<int64_t>(random() % 900)),
+                                      .max_tokens = 300,
+                                      .ignore_eos = true}));
+  }
+  for (const auto& handle : handles) ASSERT_TRUE(handle->Next());  // all decode
+  const auto longest = engine->Submit({.prompt = tokens(1450), .max_tokens = 1});
+  ASSERT_TRUE(longest->Next());
+  engine->Score({tokens(500), {}, -1}, {});
+  for (const auto& handle : handles) handle->Cancel();
+  handles.clear();
+
+  const kv::Stats kv = engine->Stats().kv;
+  const uint64_t taken = AllocatedGpuMemory() - before;
+  // Pages are taken in slabs; tables of pages and a step's description are not in the plan.
+  const uint64_t slabs = (kv.peak.device + kv::PagePool::kSlabBytes - 1) /
+                         kv::PagePool::kSlabBytes * kv::PagePool::kSlabBytes;
+  const uint64_t small = uint64_t{4} << 20;
+  SCOPED_TRACE(::testing::Message()
+               << "taken " << FormatBytes(taken) << ", weights " << FormatBytes(plan.weights)
+               << ", buffers " << FormatBytes(plan.buffers) << ", KV at its peak "
+               << FormatBytes(kv.peak.device));
+  EXPECT_LE(taken, plan.weights + plan.buffers + slabs + small);
+  EXPECT_GE(taken + plan.buffers / 10, plan.weights + plan.buffers + kv.peak.device);
+  EXPECT_LE(kv.peak.device, plan.kv.device);
+}
+
+INSTANTIATE_TEST_SUITE_P(Policies, PlanGpuTest,
+                         ::testing::Values(Setting{"full"}, Setting{"streaming"},
+                                           Setting{"litecache", "gpu-pull"},
+                                           Setting{"litecache", "copy"},
+                                           Setting{"litecache", "cpu-push"}),
+                         [](const auto& info) {
+                           std::string name = info.param.policy;
+                           if (info.param.transfer == "copy") name += "Copy";
+                           if (info.param.transfer == "cpu-push") name += "CpuPush";
+                           return name;
+                         });
+
+}  // namespace
+}  // namespace litecache::engine
