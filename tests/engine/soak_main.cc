@@ -40,6 +40,8 @@ struct Settings {
   int clients = 24;
   int64_t context = 4096;
   bool shared_gpu = false;
+  std::string transfer = "auto";
+  std::string prefetch = "auto";
   std::vector<std::string> policies = {"full", "litecache"};
 };
 
@@ -101,6 +103,8 @@ class Soak {
     options.memory = uint64_t{1} << 30;
     options.show_progress = false;
     options.kv.policy = policy;
+    options.kv.transfer = settings.transfer;
+    options.kv.prefetch = settings.prefetch;
     options.kv.device_memory = uint64_t{1} << 30;
     options.prefix_cache = prefixes;
     engine_ = Engine::Load(settings.model, options);
@@ -340,6 +344,8 @@ int main(int argc, char** argv) {
   app.add_option("--context", settings.context, "Longest request")->capture_default_str();
   app.add_flag("--shared-gpu", settings.shared_gpu,
                "Others use the GPU, too: what is free there says nothing");
+  app.add_option("--transfer", settings.transfer, "As litecache's option");
+  app.add_option("--prefetch", settings.prefetch, "As litecache's option");
   app.add_option("--policies", settings.policies, "KV policies")->delimiter(',');
   CLI11_PARSE(app, argc, argv);
   try {

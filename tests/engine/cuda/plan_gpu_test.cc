@@ -19,7 +19,8 @@ namespace litecache::engine {
 namespace {
 
 struct Setting {
-  std::string policy, transfer = "auto";
+  std::string policy, transfer = "auto", shape = "qwen2.5-0.5b";
+  bool exact = true;  // else the plan is a limit: how much is used depends on the link's speed
 };
 
 class PlanGpuTest : public ::testing::TestWithParam<Setting> {};
@@ -40,8 +41,8 @@ TEST_P(PlanGpuTest, SaysWhatIsTaken) {
   options.kv.policy = GetParam().policy;
   options.kv.transfer = GetParam().transfer;
   const uint64_t before = AllocatedGpuMemory();
-  // 300M parameters: buffers and weights far above what a page is.
-  const auto engine = Engine::Random("qwen2.5-0.5b", 5, options);
+  // Some 100M parameters: buffers and weights far above what a page is.
+  const auto engine = Engine::Random(GetParam().shape, 5, options);
   const MemoryPlan plan = engine->memory_plan();
   const auto vocab = static_cast<uint64_t>(engine->config().vocab);
   const auto tokens = [&](int64_t count) {
@@ -74,7 +75,9 @@ TEST_P(PlanGpuTest, SaysWhatIsTaken) {
                << ", buffers " << FormatBytes(plan.buffers) << ", KV at its peak "
                << FormatBytes(kv.peak.device));
   EXPECT_LE(taken, plan.weights + plan.buffers + slabs + small);
-  EXPECT_GE(taken + plan.buffers / 10, plan.weights + plan.buffers + kv.peak.device);
+  if (GetParam().exact) {
+    EXPECT_GE(taken + plan.buffers / 10, plan.weights + plan.buffers + kv.peak.device);
+  }
   EXPECT_LE(kv.peak.device, plan.kv.device);
 }
 
@@ -82,7 +85,9 @@ INSTANTIATE_TEST_SUITE_P(Policies, PlanGpuTest,
                          ::testing::Values(Setting{"full"}, Setting{"streaming"},
                                            Setting{"litecache", "gpu-pull"},
                                            Setting{"litecache", "copy"},
-                                           Setting{"litecache", "cpu-push"}),
+                                           Setting{"litecache", "cpu-push"},
+                                           Setting{"flexgen", "auto", "opt-125m", false},
+                                           Setting{"kvpr", "auto", "opt-125m", false}),
                          [](const auto& info) {
                            std::string name = info.param.policy;
                            if (info.param.transfer == "copy") name += "Copy";
