@@ -1,10 +1,10 @@
 #include "engine/cuda/gpu_sampler.h"
 
 #include <algorithm>
-#include <string>
 
 #include "base/error.h"
 #include "base/hash.h"
+#include "base/serial.h"
 
 namespace litecache::engine {
 namespace {
@@ -57,6 +57,7 @@ GpuSampler::GpuSampler(Device& device, Stream& stream, const Mirror& logits, int
       vocab_(vocab),
       max_rows_(rows),
       max_changes_(MostChanges(vocab)),
+      serial_(NewSerial()),
       input_(device.CreateMirror(InputBytes(rows, vocab))),
       masks_(device.CreateMirror(MaskBytes(rows, vocab))),
       tokens_(device.CreateMirror(static_cast<size_t>(rows) * sizeof(SampledToken))),
@@ -129,9 +130,7 @@ void GpuSampler::Issue(Stream& stream) {
     return;
   }
   // Always the same operations: a recording of them takes a launch instead of three.
-  const std::string name =
-      "sample " + std::to_string(count) + " " + std::to_string(reinterpret_cast<uintptr_t>(this));
-  stream.Run(Fnv1a(name), [&] { issue(count * sizeof(SampleRow)); });
+  stream.Run(HashOf({Fnv1a("sample"), serial_, count}), [&] { issue(count * sizeof(SampleRow)); });
 }
 
 DeviceToken GpuSampler::token(int64_t index) const {

@@ -37,20 +37,13 @@ class StepBlock {
   int64_t decoding() const { return decoding_; }
   int64_t prefilling() const { return prefilling_; }
   int64_t capacity() const { return capacity_; }
-  // Names all that a recording keeps of the block: its addresses, and where the sequences begin.
-  // Memory that was taken anew may have both sides' addresses in common with what it replaces, but
-  // a recorded copy needs that very memory: the capacity tells them apart.
-  uint64_t key() const {
-    return ((reinterpret_cast<uintptr_t>(mirror_->device()) * kMixer) ^
-            reinterpret_cast<uintptr_t>(mirror_->host())) *
-               kMixer +
-           static_cast<uint64_t>(capacity_);
-  }
+  // Names all that a recording keeps of the block, and this block alone. Not by addresses: they
+  // come back, but a recorded copy from pinned memory needs that very memory.
+  uint64_t key() const { return serial_; }
 
  private:
   // Of counts before the flags: decode sequences, and 1.
   static constexpr int64_t kCounts = 16;
-  static constexpr uint64_t kMixer = 0x9e3779b97f4a7c15u;
   int64_t ring_index(int64_t index) const { return decoding_ + prefilling_ + index; }
   static size_t SequencesOffset(int64_t capacity) {
     return static_cast<size_t>(kCounts + capacity) * 4;
@@ -65,6 +58,7 @@ class StepBlock {
 
   Device& device_;
   std::unique_ptr<Mirror> mirror_;
+  uint64_t serial_ = 0;  // of mirror_
   int64_t capacity_ = 0, decoding_ = 0, prefilling_ = 0;
 };
 
