@@ -1,5 +1,5 @@
 # The two commands: `make demo` and `make test`. Each installs what a fresh Debian 12 machine lacks, then builds.
-.PHONY: help setup build demo test bench format lint fuzz asan tsan clean
+.PHONY: help setup build demo test bench bundle format lint fuzz asan tsan clean
 PRESET ?= release
 JOBS ?= $(shell nproc)
 BUILD := build/$(PRESET)
@@ -26,6 +26,9 @@ test: setup  ## build everything and run the whole suite
 
 bench: build  ## prefill and decode speed of the program on this machine
 	@scripts/bench $(BUILD)/litecache
+
+bundle: build  ## the program with all it needs in one folder, for machines without a compiler
+	@scripts/bundle $(BUILD)/litecache
 
 asan:  ## the suite under AddressSanitizer and UndefinedBehaviorSanitizer
 	@$(MAKE) test PRESET=asan

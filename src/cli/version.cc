@@ -9,7 +9,7 @@
 namespace litecache::cli {
 namespace {
 
-// The GPUs found, or why there are none; nothing computes on them yet.
+// The GPUs found, or why there are none.
 std::string GpuText() {
   const CudaDevices found = FindCudaDevices();
   if (found.devices.empty()) return fmt::format("none ({})", found.why_none);
@@ -18,7 +18,7 @@ std::string GpuText() {
     text += fmt::format("{}{}, {}", text.empty() ? "" : "; ", device.name,
                         FormatBytes(device.total_memory));
   }
-  return text + " (found, not used: this version computes on the CPU)";
+  return text;
 }
 
 }  // namespace
