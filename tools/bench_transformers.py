@@ -19,7 +19,7 @@ import time
 
 import torch
 import transformers
-from transformers import AutoModelForCausalLM, DynamicCache, LlamaConfig
+from transformers import AutoModelForCausalLM, DynamicCache, LlamaConfig, OPTConfig
 
 # hidden, intermediate, layers, query heads, KV heads, vocabulary (as src/model/shapes.cc)
 SHAPES = {
@@ -28,6 +28,8 @@ SHAPES = {
     "llama3-8b": (4096, 14336, 32, 32, 8, 128256),
     "llama3.1-8b": (4096, 14336, 32, 32, 8, 128256),
     "llama2-7b": (4096, 11008, 32, 32, 32, 32000),
+    "opt-6.7b": (4096, 16384, 32, 32, 32, 50272),
+    "opt-13b": (5120, 20480, 40, 40, 40, 50272),
 }
 WARM_UP = 2
 
@@ -63,12 +65,17 @@ def parse():
 class Bench:
     def __init__(self, options):
         self.options = options
-        hidden, intermediate, layers, q_heads, kv_heads, vocab = SHAPES[options.shape]
-        self.config = LlamaConfig(
-            hidden_size=hidden, intermediate_size=intermediate, num_hidden_layers=layers,
-            num_attention_heads=q_heads, num_key_value_heads=kv_heads, vocab_size=vocab,
-            max_position_embeddings=max(options.context) + options.steps + WARM_UP + 1,
-            tie_word_embeddings=False)
+        hidden, intermediate, layers, q_heads, self.kv_heads, vocab = SHAPES[options.shape]
+        common = dict(
+            hidden_size=hidden, num_hidden_layers=layers, num_attention_heads=q_heads,
+            vocab_size=vocab,
+            max_position_embeddings=max(options.context) + options.steps + WARM_UP + 1)
+        if options.shape.startswith("opt-"):
+            self.config = OPTConfig(**common, ffn_dim=intermediate, word_embed_proj_dim=hidden,
+                                    dropout=0.0)
+        else:
+            self.config = LlamaConfig(**common, intermediate_size=intermediate,
+                                      num_key_value_heads=self.kv_heads, tie_word_embeddings=False)
         torch.manual_seed(options.seed)
         with torch.device(options.device):
             self.model = AutoModelForCausalLM.from_config(
@@ -85,7 +92,7 @@ class Bench:
         return torch.randint(self.config.vocab_size, (batch, count), device=self.options.device)
 
     def fill(self, cache, batch, count):
-        shape = (batch, self.config.num_key_value_heads, count,
+        shape = (batch, self.kv_heads, count,
                  self.config.hidden_size // self.config.num_attention_heads)
         for layer in range(self.config.num_hidden_layers):
             rows = [torch.randn(shape, dtype=torch.bfloat16, device=self.options.device)

@@ -42,6 +42,9 @@ struct EngineOptions {
           // a GPU: of host memory alone, the GPU's is kv.device_memory
   int64_t max_context =
       0;  // tokens a request may reach; 0: the model's own limit, or what memory allows
+  // Share of the layers whose weights stay in a GPU's memory, in [0, 1]. Those of the others are in
+  // pinned host memory and travel in every step, beside what it computes. On the CPU: 1.
+  double weights_on_device = 1;
   int64_t max_batch = 64;  // sequences decoded together
   // Prompt tokens a step processes; 0: 512 on a CPU, on a GPU what its memory is good for.
   int64_t prefill_chunk = 0;
@@ -145,6 +148,10 @@ struct MemoryPlan {
   uint64_t device_total = 0;
   uint64_t host_total = 0;
   uint64_t weights = 0;
+  // Of offloaded_layers layers: in host memory, beside the places on the GPU (in `weights`) to
+  // which they come in every step (EngineOptions.weights_on_device).
+  uint64_t host_weights = 0;
+  int64_t offloaded_layers = 0;
   // The weights stay in their files, mapped into memory: they live in the system's page cache,
   // which may drop and read them again under pressure, and other processes share them.
   bool weights_mapped = false;

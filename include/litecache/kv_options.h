@@ -87,6 +87,9 @@ struct KvOptions {
   int transfer_threads = 0;  // that gather rows for cpu-push and copy; 0: the cores but one, <= 16
 
   // ---- the systems litecache is compared with ----
+  // flexgen and kvpr on a GPU: a step's sequences pass through each layer in so many groups, whose
+  // rows travel one after another (FlexGen's num_gpu_batches); 1: all together.
+  int64_t batch_groups = 1;
   FlexGenOptions flexgen;
   KvprOptions kvpr;
   InfiniGenOptions infinigen;

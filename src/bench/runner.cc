@@ -189,6 +189,7 @@ Measurement Runner::Prefill(const kv::CachePlan& plan, int64_t context, const Pr
   const int64_t total = context * (options_.prefill_repeats + 1);
   int64_t done = 0;
   std::vector<double> seconds;
+  const uint64_t weights_before = decoder_.moved_weight_bytes();
   for (int64_t repeat = 0; repeat <= options_.prefill_repeats; ++repeat) {
     const kv::SequenceId id = cache->Create();
     const double time = Seconds([&] {
@@ -198,8 +199,10 @@ Measurement Runner::Prefill(const kv::CachePlan& plan, int64_t context, const Pr
     // The first one faults memory in and starts threads.
     if (repeat > 0 || options_.prefill_repeats == 0) seconds.push_back(time);
   }
-  return Finish(1, context, std::move(seconds),
-                PrefillCost(decoder_.config(), context, decoder_.weight_bytes_per_step()));
+  Cost cost = PrefillCost(decoder_.config(), context, decoder_.weight_bytes_per_step());
+  cost.link_bytes = static_cast<double>(decoder_.moved_weight_bytes() - weights_before) /
+                    static_cast<double>(options_.prefill_repeats + 1);
+  return Finish(1, context, std::move(seconds), cost);
 }
 
 kv::TierBytes Runner::DecodeKvBytes(const kv::CachePlan& plan, int64_t batch,
@@ -278,6 +281,7 @@ Measurement Runner::Decode(const kv::CachePlan& plan, int64_t batch, int64_t con
   const Buffer logits = device_.Allocate(rows * static_cast<size_t>(vocab) * sizeof(float));
   std::vector<double> seconds;
   kv::Stats before;
+  uint64_t weights_before = 0;
   double cpu_before = 0;
   litecache::UseGraphs(stream_, options_.graphs);
   std::vector<size_t> cursors(rows);  // of each sequence in the text: its prompt's end
@@ -300,6 +304,7 @@ Measurement Runner::Decode(const kv::CachePlan& plan, int64_t batch, int64_t con
   for (int64_t i = 0; i < steps; ++i) {
     if (i == kWarmUpSteps) {
       before = cache->GetStats();
+      weights_before = decoder_.moved_weight_bytes();
       cpu_before = CpuSeconds();
     }
     const double time = run_step();
@@ -316,7 +321,8 @@ Measurement Runner::Decode(const kv::CachePlan& plan, int64_t batch, int64_t con
   Cost cost = DecodeCost(decoder_.config(), batch, decoder_.weight_bytes_per_step(),
                          used.bytes_read / timed, (used.bytes_scored + sides * moved) / timed,
                          plan.layout().token_bytes());
-  cost.link_bytes = static_cast<double>(moved) / static_cast<double>(timed);
+  const uint64_t weights = decoder_.moved_weight_bytes() - weights_before;
+  cost.link_bytes = static_cast<double>(moved + weights) / static_cast<double>(timed);
   Measurement m = Finish(batch, context, std::move(seconds), cost);
   m.kv = used;
   if (options_.breakdown) m.breakdown = MeasureSections(run_step, m.seconds);

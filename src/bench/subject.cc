@@ -9,6 +9,7 @@
 #include "engine/prefill_chunk.h"
 #include "io/hub.h"
 #include "kv/tiers.h"
+#include "model/weight_placement.h"
 
 namespace litecache::bench {
 
@@ -37,6 +38,7 @@ void Subject::Load(const SubjectOptions& options) {
   Device& device = machine_.compute();
   model::LoadOptions load;
   load.compute_f32 = options.compute_f32;
+  load.weights_on_device = options.weights_on_device;
   std::unique_ptr<ProgressBar> bar;
   load.progress = [&bar](int64_t done, int64_t total) {
     if (bar == nullptr) bar = std::make_unique<ProgressBar>("Loading", total, "B");
@@ -46,16 +48,18 @@ void Subject::Load(const SubjectOptions& options) {
     name_ = options.model;
     directory_ = io::ResolveModelDirectory(options.model);
     decoder_ = model::LoadDecoder(device, directory_, load);
+    caps_.host -= std::min(caps_.host, decoder_->host_weight_bytes());
     return;
   }
   name_ = options.shape;
   auto config = model::ModelConfig::FromShapeName(options.shape);
   config.max_context = std::max(config.max_context, options.longest);
-  engine::CheckWeightsFit(name_,
-                          static_cast<uint64_t>(config.parameters()) *
-                              SizeOf(load.compute_f32 ? DType::kF32 : config.weight_dtype),
-                          caps_.device);
+  const auto weights = model::EstimateWeights(
+      config, load.compute_f32 ? DType::kF32 : config.weight_dtype, load.weights_on_device);
+  engine::CheckWeightsFit(name_, weights.device, caps_.device);
+  if (weights.host > 0) engine::CheckWeightsFit(name_, weights.host, caps_.host);
   decoder_ = model::RandomDecoder(device, config, options.seed, load);
+  caps_.host -= std::min(caps_.host, decoder_->host_weight_bytes());
 }
 
 void Subject::CheckFits(const std::string& policy, const kv::CachePlan& plan, int64_t batch,

@@ -11,6 +11,15 @@ namespace {
 
 double Ratio(const bench::Measurement& m) { return m.seconds / m.floor_seconds; }
 
+std::string WeightsText(const model::Decoder& decoder) {
+  std::string text = FormatBytes(decoder.weight_bytes());
+  if (decoder.host_weight_bytes() > 0) {
+    text += fmt::format(" on the device, {} of {} layers in host memory",
+                        FormatBytes(decoder.host_weight_bytes()), decoder.offloaded_layers());
+  }
+  return text;
+}
+
 }  // namespace
 
 nlohmann::ordered_json BenchReport::HeaderJson() const {
@@ -21,6 +30,7 @@ nlohmann::ordered_json BenchReport::HeaderJson() const {
             {"family", model::Name(config.family)},
             {"parameters", config.parameters()},
             {"weight_bytes", subject.decoder().weight_bytes()},
+            {"host_weight_bytes", subject.decoder().host_weight_bytes()},
             {"kv_heads", config.layers * config.kv_heads},
             {"kv_bytes_per_token", config.kv_layout(dtype).token_bytes()}}},
           {"machine",
@@ -42,7 +52,7 @@ std::string BenchReport::HeaderText() const {
           ? fmt::format("link {:.1f} GB/s, ", rates.link_bytes_per_second / 1e9)
           : "",
       litecache::Name(subject.decoder().kv_dtype()), rates.flops_per_second / 1e9,
-      FormatBytes(subject.decoder().weight_bytes()),
+      WeightsText(subject.decoder()),
       imposed.empty()
           ? ""
           : fmt::format("imposed on policy litecache, not a property of these queries: {}\n",

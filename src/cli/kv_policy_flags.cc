@@ -19,6 +19,17 @@ void DeclareFlexGen(CLI::App& app, FlexGenOptions* o) {
       "Share of the KV heads whose rows stay on the device, 0 to 1", "SHARE");
 }
 
+void DeclareGroups(CLI::App& app, int64_t* groups) {
+  app.add_option(
+         "--batch-groups", *groups,
+         "On a GPU: a step's sequences pass through each layer in so many groups, whose "
+         "rows travel one after another (FlexGen's num_gpu_batches); 1: all together; on the CPU "
+         "every sequence is one")
+      ->type_name("N")
+      ->capture_default_str()
+      ->group("KV policies flexgen and kvpr");
+}
+
 void DeclareKvpr(CLI::App& app, KvprOptions* o) {
   Add(app, "kvpr", "split", o->split,
       "First tokens whose rows are recomputed from activations while the others travel; -1: as "
@@ -76,6 +87,7 @@ void DeclarePqCache(CLI::App& app, PqCacheOptions* o) {
 void DeclareKvPolicyFlags(CLI::App& app, KvOptions* options) {
   DeclareFlexGen(app, &options->flexgen);
   DeclareKvpr(app, &options->kvpr);
+  DeclareGroups(app, &options->batch_groups);
   DeclareRetroInfer(app, &options->retroinfer);
   DeclareInfiniGen(app, &options->infinigen);
   DeclarePqCache(app, &options->pqcache);

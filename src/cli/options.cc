@@ -72,6 +72,11 @@ void EngineFlags::DeclareRun(CLI::App& app) {
                  "memory for the KV store; default: 90% of what is available")
       ->type_name("SIZE")
       ->group(kModel);
+  app.add_option("--weights-on-device", weights_on_device,
+                 "Share of the layers whose weights stay in the GPU's memory; those of the others "
+                 "come from host memory in every step, beside what it computes [100%]")
+      ->type_name("SHARE")
+      ->group(kModel);
   app.add_option("-c,--max-context", max_context,
                  "Tokens a request may reach, e.g. 16k; default: the model's limit, or what the "
                  "memory allows")
@@ -127,6 +132,7 @@ EngineOptions EngineFlags::ToEngineOptions() const {
   options.threads = threads;
   options.memory = memory.value;
   options.max_context = max_context.value;
+  options.weights_on_device = weights_on_device.value;
   options.max_batch = max_batch;
   options.prefill_chunk = prefill_chunk;
   options.prefix_cache = prefix_cache == "on";

@@ -38,6 +38,7 @@ struct EngineFlags {
   int threads = 0;
   ByteCount memory;
   TokenCount max_context;
+  Share weights_on_device{1};
   int64_t max_batch = 64;
   int64_t prefill_chunk = 0;
   std::string prefix_cache = "off";

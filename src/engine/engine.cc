@@ -27,6 +27,7 @@
 #include "kv/cache_plan.h"
 #include "model/decoder.h"
 #include "model/fingerprint.h"
+#include "model/weight_placement.h"
 #include "ops/cuda/linear_scratch.h"
 #include "ops/linear.h"
 #include "tokenizer/stream_decoder.h"
@@ -63,6 +64,10 @@ void CheckOptions(const EngineOptions& options) {
       throw InvalidArgument("{} = {} is not between {} and {}", name, value, low, high);
     }
   };
+  if (!(options.weights_on_device >= 0 && options.weights_on_device <= 1)) {
+    throw InvalidArgument("weights_on_device = {} is not between 0 and 1",
+                          options.weights_on_device);
+  }
   check("threads", options.threads, 0, 4096);
   check("max_batch", options.max_batch, 1, 1 << 16);
   check("prefill_chunk", options.prefill_chunk, 0, 1 << 20);
@@ -96,6 +101,13 @@ Parts Begin(const EngineOptions& options, std::string name) {
   Parts parts;
   parts.name = std::move(name);
   parts.machine = OpenMachine(options.device, options.threads);
+  if (parts.machine.gpu == nullptr && options.weights_on_device < 1) {
+    throw InvalidArgument(
+        "weights_on_device = {}: the model runs on the CPU, whose one memory has all weights; "
+        "leave "
+        "it out, or run on a GPU (device = cuda)",
+        options.weights_on_device);
+  }
   parts.stream = parts.machine.compute().CreateStream();
   // Asked before the weights come: mapped files would otherwise count twice.
   parts.budget =
@@ -117,9 +129,13 @@ Parts Begin(const EngineOptions& options, std::string name) {
   return parts;
 }
 
-uint64_t EstimateWeights(const model::ModelConfig& config, const EngineOptions& options) {
+// Before they are read.
+void CheckWeights(const Parts& parts, const model::ModelConfig& config,
+                  const EngineOptions& options) {
   const DType dtype = options.dtype == "f32" ? DType::kF32 : config.weight_dtype;
-  return static_cast<uint64_t>(config.parameters()) * SizeOf(dtype);
+  const auto weights = model::EstimateWeights(config, dtype, options.weights_on_device);
+  engine::CheckWeightsFit(parts.name, weights.device, parts.weights_budget(), parts.gpu_budget > 0);
+  if (weights.host > 0) engine::CheckWeightsFit(parts.name, weights.host, parts.budget);
 }
 
 class EngineImpl final : public Engine {
@@ -242,6 +258,8 @@ class EngineImpl final : public Engine {
     request.model = parts_.name;
     request.total = parts_.budget + parts_.gpu_budget;
     request.weights = parts_.decoder->weight_bytes();
+    request.host_weights = parts_.decoder->host_weight_bytes();
+    request.offloaded_layers = parts_.decoder->offloaded_layers();
     request.weights_mapped = parts_.weights_mapped;
     // A sampling thread keeps two rows of its own: adjusted logits and weights. They are the
     // host's.
@@ -254,8 +272,12 @@ class EngineImpl final : public Engine {
                                                  options.max_batch, config().vocab);
     request.two_memories = parts_.gpu_budget > 0;
     request.device = parts_.gpu_budget > 0 ? parts_.gpu_budget : options.kv.device_memory;
-    request.host = options.kv.host_memory > 0 || parts_.gpu_budget == 0 ? options.kv.host_memory
-                                                                        : parts_.budget;
+    request.host = options.kv.host_memory;
+    if (parts_.gpu_budget > 0) {
+      const uint64_t left =
+          parts_.budget - std::min(parts_.budget, request.host_weights);  // by the weights
+      request.host = request.host > 0 ? std::min(request.host, left) : left;
+    }
     request.cache = cache_plan_.get();
     request.policy = options.kv.policy;
     request.model_context = config().max_context;
@@ -315,8 +337,7 @@ std::unique_ptr<Engine> Engine::Load(const std::string& model, const EngineOptio
   parts.directory = io::ResolveModelDirectory(model);
   parts.identity = [directory = parts.directory] { return model::Fingerprint(directory); };
   const auto config = model::ModelConfig::FromFile(parts.directory / "config.json");
-  engine::CheckWeightsFit(model, EstimateWeights(config, options), parts.weights_budget(),
-                          parts.gpu_budget > 0);
+  CheckWeights(parts, config, options);
   // The small files first: their errors come at once, not after gigabytes have been read.
   if (std::filesystem::exists(parts.directory / "tokenizer.json")) {
     parts.tokenizer = tokenizer::Tokenizer::FromDirectory(parts.directory);
@@ -328,6 +349,7 @@ std::unique_ptr<Engine> Engine::Load(const std::string& model, const EngineOptio
 
   model::LoadOptions load;
   load.compute_f32 = options.dtype == "f32";
+  load.weights_on_device = options.weights_on_device;
   std::unique_ptr<ProgressBar> bar;
   if (options.show_progress) {
     load.progress = [&bar](int64_t done, int64_t total) {
@@ -347,10 +369,10 @@ std::unique_ptr<Engine> Engine::Random(const std::string& shape, uint64_t seed,
   Parts parts = Begin(options, shape);
   parts.identity = [shape, seed] { return fmt::format("random {} {}", shape, seed); };
   const auto config = model::ModelConfig::FromShapeName(shape);
-  engine::CheckWeightsFit(shape, EstimateWeights(config, options), parts.weights_budget(),
-                          parts.gpu_budget > 0);
+  CheckWeights(parts, config, options);
   model::LoadOptions load;
   load.compute_f32 = options.dtype == "f32";
+  load.weights_on_device = options.weights_on_device;
   parts.decoder = model::RandomDecoder(parts.machine.compute(), config, seed, load);
   parts.eos_ids = config.eos_ids;
   return std::make_unique<EngineImpl>(std::move(parts), options);

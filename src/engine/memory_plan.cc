@@ -123,10 +123,12 @@ MemoryPlan MakeMemoryPlan(const MemoryRequest& request) {
   plan.total = request.total;
   if (request.two_memories) {
     plan.device_total = request.device;
-    plan.host_total = request.host;
+    plan.host_total = request.host + request.host_weights;
   }
   plan.weights = request.weights;
   plan.weights_mapped = request.weights_mapped;
+  plan.host_weights = request.host_weights;
+  plan.offloaded_layers = request.offloaded_layers;
   plan.buffers = request.buffers;
   plan.kv_policy = request.policy;
   plan.kv_device_holds = cache.DeviceHolds();
@@ -156,7 +158,10 @@ std::string MemoryPlan::ToString() const {
   text += fmt::format("{} {}\n", two ? "GPU memory" : "Memory budget",
                       FormatBytes(two ? device_total : total));
   line("weights", weights,
-       weights_mapped ? "mapped from the files: the system's page cache holds them" : "");
+       weights_mapped ? "mapped from the files: the system's page cache holds them"
+       : host_weights > 0
+           ? fmt::format("two layers' places for those of {} layers that travel", offloaded_layers)
+           : "");
   line("buffers", buffers,
        prefill_chunk > 0
            ? fmt::format("activations, logits and scratch of a step of {} prompt tokens",
@@ -185,8 +190,12 @@ std::string MemoryPlan::ToString() const {
   if (two) {
     unused(device_total, weights + buffers + kv.device);
     text += fmt::format("Host memory {}\n", FormatBytes(host_total));
+    if (host_weights > 0) {
+      line("weights", host_weights,
+           fmt::format("of {} layers: they travel in every step", offloaded_layers));
+    }
     if (kv.host > 0) store();
-    unused(host_total, kv.host);
+    unused(host_total, host_weights + kv.host);
   } else {
     if (kv.host > 0) store();
     unused(total, weights + buffers + kv.total());

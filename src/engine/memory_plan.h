@@ -17,7 +17,10 @@ struct MemoryRequest {
   // The tiers are two memories, a GPU's and the host's: device and host are their budgets, total
   // is their sum, and what one of them leaves is of no use to the other.
   bool two_memories = false;
-  uint64_t weights = 0;            // bytes
+  uint64_t weights = 0;  // bytes
+  // Two memories: bytes in the host's beside the store, of so many layers.
+  uint64_t host_weights = 0;
+  int64_t offloaded_layers = 0;
   bool weights_mapped = false;     // files mapped into memory rather than copied
   uint64_t buffers = 0;            // activations, logits, sampling, scratch
   kv::CachePlan* cache = nullptr;  // loses resident heads where they do not fit

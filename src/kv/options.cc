@@ -147,6 +147,7 @@ void KvOptions::Validate() const {
         "1",
         slots);
   }
+  CheckRange("batch_groups", static_cast<double>(batch_groups), 1, 1 << 16);
   CheckRange("flexgen.device_share", flexgen.device_share, 0, 1);
   CheckRange("kvpr.split", static_cast<double>(kvpr.split), -1, kMaxTokens);
   CheckOneOf("transfer", transfer, {"auto", "gpu-pull", "cpu-push", "copy"});

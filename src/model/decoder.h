@@ -18,6 +18,9 @@ struct LoadOptions {
   // Arithmetic: the checkpoint's own dtype, or "f32": weights widened to f32, products and KV in
   // f32.
   bool compute_f32 = false;
+  // Share of the layers whose matrices stay in a GPU's memory, in [0, 1]. Those of the others are
+  // in pinned host memory and travel in every step. On the CPU: 1.
+  double weights_on_device = 1;
   // Called with bytes done and bytes total while weights are read; may throw to cancel.
   std::function<void(int64_t done, int64_t total)> progress;
 };
@@ -31,6 +34,11 @@ class Decoder {
   // compute in f32).
   virtual DType kv_dtype() const = 0;
   virtual uint64_t weight_bytes() const = 0;
+  // Of layers whose matrices travel: bytes in pinned host memory (weight_bytes() has their places
+  // on the device), how many layers, and bytes that have been sent to the device so far.
+  virtual uint64_t host_weight_bytes() const { return 0; }
+  virtual int64_t offloaded_layers() const { return 0; }
+  virtual uint64_t moved_weight_bytes() const { return 0; }
   // Bytes one token's pass reads from the weights (embedding table: one row, unless tied).
   virtual uint64_t weight_bytes_per_step() const = 0;
   // Activation memory a step of `rows` rows and `logit_rows` logits takes, the caller's logits not

@@ -11,6 +11,28 @@
 
 namespace litecache::model {
 
+uint64_t DecoderBase::weight_bytes() const {
+  const WeightStream* stream = weights_->stream();
+  if (stream == nullptr) return weights_->bytes();
+  return weights_->bytes() - stream->host_bytes() + stream->device_bytes();
+}
+
+uint64_t DecoderBase::host_weight_bytes() const {
+  return weights_->stream() == nullptr ? 0 : weights_->stream()->host_bytes();
+}
+
+int64_t DecoderBase::offloaded_layers() const {
+  int64_t count = 0;
+  for (int64_t layer = 0; weights_->stream() != nullptr && layer < config_.layers; ++layer) {
+    count += weights_->stream()->Offloads(layer);
+  }
+  return count;
+}
+
+uint64_t DecoderBase::moved_weight_bytes() const {
+  return weights_->stream() == nullptr ? 0 : weights_->stream()->moved_bytes();
+}
+
 uint64_t DecoderBase::weight_bytes_per_step() const {
   return weights_->bytes() - gathered_bytes_ + gathered_row_bytes_;
 }
@@ -18,6 +40,14 @@ uint64_t DecoderBase::weight_bytes_per_step() const {
 LinearWeights DecoderBase::TakeLinear(const std::string& name, int64_t out, int64_t in, bool bias) {
   LinearWeights linear;
   linear.weight = weights_->Matrix(name + ".weight", out, in);
+  if (bias) linear.bias = weights_->Bias(name + ".bias", out);
+  return linear;
+}
+
+LinearWeights DecoderBase::TakeLinear(const LayerPlace& place, const std::string& name, int64_t out,
+                                      int64_t in, bool bias) {
+  LinearWeights linear;
+  linear.weight = weights_->LayerMatrix(place, name + ".weight", out, in);
   if (bias) linear.bias = weights_->Bias(name + ".bias", out);
   return linear;
 }
@@ -108,6 +138,14 @@ void DecoderBase::Run(Stream& stream, const kv::Step& step, std::span<const int3
     inputs_->Send(stream, kLists * rows * sizeof(int32_t));
     issue(inputs);
   };
+  // The next step's first weights travel while this one ends and its tokens are sampled, which a
+  // recording could not: such steps are issued. A layer's weights take milliseconds.
+  if (WeightStream* weights = weights_->stream()) {
+    weights->Settle(stream);
+    body();
+    weights->Settle(stream);
+    return;
+  }
   std::optional<uint64_t> key;
   if (identity && step.decode_rows == step.rows) key = cache.ReplayKey(step);
   if (!key) return body();

@@ -27,7 +27,10 @@ class DecoderBase : public Decoder {
   DType kv_dtype() const override {
     return config_.weight_dtype == DType::kBF16 ? DType::kBF16 : DType::kF32;
   }
-  uint64_t weight_bytes() const override { return weights_->bytes(); }
+  uint64_t weight_bytes() const override;
+  uint64_t host_weight_bytes() const override;
+  int64_t offloaded_layers() const override;
+  uint64_t moved_weight_bytes() const override;
   uint64_t weight_bytes_per_step() const override;
 
  protected:
@@ -36,6 +39,9 @@ class DecoderBase : public Decoder {
 
   // name + ".weight" [out, in] and, where asked for, name + ".bias".
   LinearWeights TakeLinear(const std::string& name, int64_t out, int64_t in, bool bias);
+  // The same of a layer, whose matrix may travel.
+  LinearWeights TakeLinear(const LayerPlace& place, const std::string& name, int64_t out,
+                           int64_t in, bool bias);
   // The first prefix under which prefix + name exists (a checkpoint of the bare model lacks the
   // head's prefix); the first of all when none does, so that messages show the usual name.
   std::string FindPrefix(std::initializer_list<const char*> prefixes,
@@ -45,6 +51,14 @@ class DecoderBase : public Decoder {
   void FinishWeights(DType dtype, std::initializer_list<MatrixView> gathered);
 
   WeightStore& weights() { return *weights_; }
+
+  // Around the products of a layer whose matrices may travel (weight_stream.h).
+  void AwaitWeights(Stream& stream, int64_t layer, LayerPart part) const {
+    if (weights_->stream() != nullptr) weights_->stream()->Await(stream, layer, part);
+  }
+  void ReleaseWeights(Stream& stream, int64_t layer, LayerPart part) const {
+    if (weights_->stream() != nullptr) weights_->stream()->Release(stream, layer, part);
+  }
 
   // Throws InvalidArgument for tokens and positions out of range; checks what the caller promises.
   void CheckStep(const kv::Step& step, std::span<const int32_t> tokens,

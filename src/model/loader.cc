@@ -5,7 +5,9 @@
 #include "device/cpu/cpu_device.h"
 #include "model/decoder.h"
 #include "model/families.h"
+#include "model/weight_placement.h"
 #include "model/weights.h"
+#include "ops/cuda/available.h"
 
 namespace litecache::model {
 namespace {
@@ -15,14 +17,29 @@ DType DeviceDType(const Device& device, DType dtype) {
   return device.type() == DeviceType::kCuda && dtype == DType::kF16 ? DType::kF32 : dtype;
 }
 
-// Before minutes of work, not after.
-void RequireMemory(const Device& device, const ModelConfig& config, DType dtype, const char* what) {
-  const uint64_t bytes = static_cast<uint64_t>(config.parameters()) * SizeOf(dtype);
+// Before minutes of work, not after. on_device: the share of the layers that is there.
+void RequireMemory(const Device& device, const ModelConfig& config, DType dtype, const char* what,
+                   double on_device) {
+  const uint64_t bytes = EstimateWeights(config, dtype, on_device).device;
   const uint64_t free = device.Info().free_memory;
   if (bytes > free) {
     throw CapacityError("{} of {} parameters take {}, {} of memory are available", what,
                         config.parameters(), FormatBytes(bytes), FormatBytes(free));
   }
+}
+
+// Null where all weights stay on the device.
+std::unique_ptr<WeightStream> MakeStream(Device& device, const ModelConfig& config,
+                                         const LoadOptions& options) {
+  const auto placement = WeightPlacement::Of(config.layers, options.weights_on_device);
+  if (placement.offloaded == 0) return nullptr;
+  if constexpr (ops::cuda::kAvailable) {
+    if (device.type() == DeviceType::kCuda) return CreateCudaWeightStream(device, placement);
+  }
+  throw InvalidArgument(
+      "weights_on_device = {}: on the CPU there is one memory, and all weights are in it; leave "
+      "it at 100% or use a GPU",
+      options.weights_on_device);
 }
 
 }  // namespace
@@ -32,10 +49,12 @@ std::unique_ptr<Decoder> LoadDecoder(Device& device, const std::filesystem::path
   const ModelConfig config = ModelConfig::FromFile(directory / "config.json");
   const bool gpu = device.type() == DeviceType::kCuda;
   if (options.compute_f32 && config.weight_dtype != DType::kF32) {
-    RequireMemory(device, config, DType::kF32, "weights widened to f32");
+    RequireMemory(device, config, DType::kF32, "weights widened to f32", options.weights_on_device);
   } else if (gpu) {
-    RequireMemory(device, config, DeviceDType(device, config.weight_dtype), "weights");
+    RequireMemory(device, config, DeviceDType(device, config.weight_dtype), "weights",
+                  options.weights_on_device);
   }
+  auto stream = MakeStream(device, config, options);
   std::unique_ptr<CpuDevice> host;  // until the weights are uploaded
   if (gpu) host = std::make_unique<CpuDevice>();
   auto store = OpenCheckpointWeights(gpu ? *host : device, directory, options);
@@ -43,7 +62,7 @@ std::unique_ptr<Decoder> LoadDecoder(Device& device, const std::filesystem::path
     const DType dtype = options.compute_f32 ? DType::kF32 : config.weight_dtype;
     const auto total =
         config.parameters() * static_cast<int64_t>(SizeOf(DeviceDType(device, dtype)));
-    store = UploadWeights(device, std::move(store), total, options.progress);
+    store = UploadWeights(device, std::move(store), std::move(stream), total, options.progress);
   }
   WeightStore& weights = *store;  // owned by the decoder from here on
   auto decoder = SpecOf(config.family).build(device, config, std::move(store));
@@ -54,14 +73,16 @@ std::unique_ptr<Decoder> LoadDecoder(Device& device, const std::filesystem::path
 std::unique_ptr<Decoder> RandomDecoder(Device& device, const ModelConfig& config, uint64_t seed,
                                        const LoadOptions& options) {
   const DType dtype = options.compute_f32 ? DType::kF32 : config.weight_dtype;
-  RequireMemory(device, config, dtype, "random weights");
+  RequireMemory(device, config, dtype, "random weights", options.weights_on_device);
+  auto stream = MakeStream(device, config, options);
   const auto total = config.parameters() * static_cast<int64_t>(SizeOf(dtype));
   const auto progress = [&](uint64_t done) {
     if (options.progress) options.progress(std::min(static_cast<int64_t>(done), total), total);
   };
   if (device.type() == DeviceType::kCuda) {
     CpuDevice host;
-    auto store = UploadWeights(device, MakeRandomWeights(host, dtype, seed, progress), total, {});
+    auto store = UploadWeights(device, MakeRandomWeights(host, dtype, seed, progress),
+                               std::move(stream), total, {});
     WeightStore& weights = *store;
     auto decoder = SpecOf(config.family).build(device, config, std::move(store));
     weights.Finish({});

@@ -112,7 +112,7 @@ class OptDecoder final : public DecoderBase, private kv::KeyValueProjection {
       project_out_ = TakeLinear(prefix + "project_out", c.embedding_dim, c.hidden, false);
     }
     for (int64_t i = 0; i < c.layers; ++i) {
-      layers_.push_back(TakeLayer(fmt::format("{}layers.{}.", prefix, i)));
+      layers_.push_back(TakeLayer(i, fmt::format("{}layers.{}.", prefix, i)));
     }
     if (c.final_norm) final_norm_ = TakeNorm(prefix + "final_layer_norm");
     const DType dtype = layers_.front().q.weight.dtype;
@@ -158,7 +158,7 @@ class OptDecoder final : public DecoderBase, private kv::KeyValueProjection {
         if (inputs.logit_rows.empty()) return;
         KeepSelected(stream, inputs.logit_rows, &a);
       }
-      FeedForward(stream, layer, a);
+      FeedForward(stream, layer, i, a);
     }
     Head(stream, a, logits);
   }
@@ -187,17 +187,19 @@ class OptDecoder final : public DecoderBase, private kv::KeyValueProjection {
             weights().Bias(name + ".bias", config().hidden)};
   }
 
-  Layer TakeLayer(const std::string& name) {
+  Layer TakeLayer(int64_t index, const std::string& name) {
     const ModelConfig& c = config();
+    const LayerPlace kv{index, LayerPart::kKeyValue}, query{index, LayerPart::kQuery};
+    const LayerPlace rest{index, LayerPart::kRest};
     Layer layer;
     layer.attention_norm = TakeNorm(name + "self_attn_layer_norm");
-    layer.q = TakeLinear(name + "self_attn.q_proj", c.hidden, c.hidden, true);
-    layer.k = TakeLinear(name + "self_attn.k_proj", c.hidden, c.hidden, true);
-    layer.v = TakeLinear(name + "self_attn.v_proj", c.hidden, c.hidden, true);
-    layer.o = TakeLinear(name + "self_attn.out_proj", c.hidden, c.hidden, true);
+    layer.q = TakeLinear(query, name + "self_attn.q_proj", c.hidden, c.hidden, true);
+    layer.k = TakeLinear(kv, name + "self_attn.k_proj", c.hidden, c.hidden, true);
+    layer.v = TakeLinear(kv, name + "self_attn.v_proj", c.hidden, c.hidden, true);
+    layer.o = TakeLinear(rest, name + "self_attn.out_proj", c.hidden, c.hidden, true);
     layer.feed_forward_norm = TakeNorm(name + "final_layer_norm");
-    layer.up = TakeLinear(name + "fc1", c.intermediate, c.hidden, true);
-    layer.down = TakeLinear(name + "fc2", c.hidden, c.intermediate, true);
+    layer.up = TakeLinear(rest, name + "fc1", c.intermediate, c.hidden, true);
+    layer.down = TakeLinear(rest, name + "fc2", c.hidden, c.intermediate, true);
     return layer;
   }
 
@@ -236,6 +238,7 @@ class OptDecoder final : public DecoderBase, private kv::KeyValueProjection {
     const MatrixView input =
         AttentionInput(stream, layer, a.x.Rows(0, step.decode_rows), a.h.Rows(0, step.decode_rows));
     const MatrixView q = a.q.Rows(0, step.decode_rows);
+    AwaitWeights(stream, index, LayerPart::kQuery);
     ops::Linear(stream, input, layer.q.weight, layer.q.bias, q);
     cache.Prefetch(stream, index, step, q, Scale());
   }
@@ -243,21 +246,26 @@ class OptDecoder final : public DecoderBase, private kv::KeyValueProjection {
   void Attend(Stream& stream, const Layer& layer, const kv::Step& step, int64_t index,
               kv::Cache& cache, const Activations& a) {
     const MatrixView input = AttentionInput(stream, layer, a.x, a.h);
+    AwaitWeights(stream, index, LayerPart::kQuery);
     ops::Linear(stream, input, layer.q.weight, layer.q.bias, a.q);
     ops::Linear(stream, input, layer.k.weight, layer.k.bias, a.k);
     ops::Linear(stream, input, layer.v.weight, layer.v.bias, a.v);
     if (cache.WantsInputs()) cache.KeepInputs(stream, index, step, input, this);
     cache.Attend(stream, index, step, a.q, a.k, a.v, Scale(), a.attention);
+    // As in the other families.
+    ReleaseWeights(stream, index, LayerPart::kQuery);
   }
 
   void Project(Stream& stream, int64_t index, const MatrixView& x, std::span<const int32_t>,
                const MatrixView& k, const MatrixView& v) override {
     const Layer& layer = layers_[static_cast<size_t>(index)];
+    AwaitWeights(stream, index, LayerPart::kKeyValue);
     ops::Linear(stream, x, layer.k.weight, layer.k.bias, k);
     ops::Linear(stream, x, layer.v.weight, layer.v.bias, v);
   }
 
-  void FeedForward(Stream& stream, const Layer& layer, const Activations& a) const {
+  void FeedForward(Stream& stream, const Layer& layer, int64_t index, const Activations& a) const {
+    AwaitWeights(stream, index, LayerPart::kRest);
     const bool before = config().norm_before;
     ops::Linear(stream, a.attention, layer.o.weight, layer.o.bias, a.x, ops::Epilogue::kAdd);
     if (!before) Normalize(stream, a.x, layer.attention_norm, a.x);
@@ -266,6 +274,7 @@ class OptDecoder final : public DecoderBase, private kv::KeyValueProjection {
                 a.up);
     ops::Relu(stream, a.up);
     ops::Linear(stream, a.up, layer.down.weight, layer.down.bias, a.x, ops::Epilogue::kAdd);
+    ReleaseWeights(stream, index, LayerPart::kRest);
     if (!before) Normalize(stream, a.x, layer.feed_forward_norm, a.x);
   }
 

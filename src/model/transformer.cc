@@ -106,7 +106,7 @@ class TransformerDecoder final : public DecoderBase, private kv::KeyValueProject
     const std::string prefix = FindPrefix({"model.", ""}, "embed_tokens.weight");
     embedding_ = weights().Matrix(prefix + "embed_tokens.weight", c.vocab, c.hidden);
     for (int64_t i = 0; i < c.layers; ++i) {
-      layers_.push_back(TakeLayer(fmt::format("{}layers.{}.", prefix, i)));
+      layers_.push_back(TakeLayer(i, fmt::format("{}layers.{}.", prefix, i)));
     }
     final_norm_ = weights().NormWeight(prefix + "norm.weight", c.hidden);
     const DType dtype = layers_.front().q.weight.dtype;
@@ -158,7 +158,7 @@ class TransformerDecoder final : public DecoderBase, private kv::KeyValueProject
         if (inputs.logit_rows.empty()) return;
         KeepSelected(stream, inputs.logit_rows, &a);
       }
-      FeedForward(stream, layers_[static_cast<size_t>(i)], a);
+      FeedForward(stream, i, a);
     }
     ops::RmsNorm(stream, a.x, final_norm_, Epsilon(), 1, a.h);
     ops::Linear(stream, a.h, head_, nullptr, logits);
@@ -174,22 +174,25 @@ class TransformerDecoder final : public DecoderBase, private kv::KeyValueProject
 
   float Epsilon() const { return static_cast<float>(config().norm_eps); }
 
-  Layer TakeLayer(const std::string& name) {
+  Layer TakeLayer(int64_t index, const std::string& name) {
     const ModelConfig& c = config();
+    const LayerPlace kv{index, LayerPart::kKeyValue}, query{index, LayerPart::kQuery};
+    const LayerPlace rest{index, LayerPart::kRest};
     Layer layer;
     layer.input_norm = weights().NormWeight(name + "input_layernorm.weight", c.hidden);
-    layer.q = TakeLinear(name + "self_attn.q_proj", c.q_width(), c.hidden, c.attention_bias);
-    layer.k = TakeLinear(name + "self_attn.k_proj", c.kv_width(), c.hidden, c.attention_bias);
-    layer.v = TakeLinear(name + "self_attn.v_proj", c.kv_width(), c.hidden, c.attention_bias);
-    layer.o = TakeLinear(name + "self_attn.o_proj", c.hidden, c.q_width(), c.attention_output_bias);
+    layer.q = TakeLinear(query, name + "self_attn.q_proj", c.q_width(), c.hidden, c.attention_bias);
+    layer.k = TakeLinear(kv, name + "self_attn.k_proj", c.kv_width(), c.hidden, c.attention_bias);
+    layer.v = TakeLinear(kv, name + "self_attn.v_proj", c.kv_width(), c.hidden, c.attention_bias);
+    layer.o =
+        TakeLinear(rest, name + "self_attn.o_proj", c.hidden, c.q_width(), c.attention_output_bias);
     if (c.qk_norm) {
       layer.q_norm = weights().NormWeight(name + "self_attn.q_norm.weight", c.head_dim);
       layer.k_norm = weights().NormWeight(name + "self_attn.k_norm.weight", c.head_dim);
     }
     layer.post_norm = weights().NormWeight(name + "post_attention_layernorm.weight", c.hidden);
-    layer.gate = TakeLinear(name + "mlp.gate_proj", c.intermediate, c.hidden, c.mlp_bias);
-    layer.up = TakeLinear(name + "mlp.up_proj", c.intermediate, c.hidden, c.mlp_bias);
-    layer.down = TakeLinear(name + "mlp.down_proj", c.hidden, c.intermediate, c.mlp_bias);
+    layer.gate = TakeLinear(rest, name + "mlp.gate_proj", c.intermediate, c.hidden, c.mlp_bias);
+    layer.up = TakeLinear(rest, name + "mlp.up_proj", c.intermediate, c.hidden, c.mlp_bias);
+    layer.down = TakeLinear(rest, name + "mlp.down_proj", c.hidden, c.intermediate, c.mlp_bias);
     return layer;
   }
 
@@ -227,6 +230,7 @@ class TransformerDecoder final : public DecoderBase, private kv::KeyValueProject
     const MatrixView h = a.h.Rows(0, rows);
     const MatrixView q = a.q.Rows(0, rows);
     ops::RmsNorm(stream, a.x.Rows(0, rows), layer.input_norm, Epsilon(), 1, h);
+    AwaitWeights(stream, index, LayerPart::kQuery);
     ops::Linear(stream, h, layer.q.weight, layer.q.bias, q);
     Rotate(stream, a.rotations, {Queries(layer, q)});
     cache.Prefetch(stream, index, step, q, Scale());
@@ -237,10 +241,13 @@ class TransformerDecoder final : public DecoderBase, private kv::KeyValueProject
               const Activations& a) {
     const Layer& layer = layers_[static_cast<size_t>(index)];
     ops::RmsNorm(stream, a.x, layer.input_norm, Epsilon(), 1, a.h);
+    AwaitWeights(stream, index, LayerPart::kQuery);
     Multiply(stream, a.h, {Part(layer.q, a.q), Part(layer.k, a.k), Part(layer.v, a.v)});
     Rotate(stream, a.rotations, {Queries(layer, a.q), Keys(layer, a.k)});
     if (cache.WantsInputs()) cache.KeepInputs(stream, index, step, a.h, this);
     cache.Attend(stream, index, step, a.q, a.k, a.v, Scale(), a.attention);
+    // Not before: until here the cache's streams may project rows of this layer.
+    ReleaseWeights(stream, index, LayerPart::kQuery);
   }
 
   bool PredictsTogether(const kv::Step& step, int64_t index, kv::Cache& cache) const {
@@ -271,6 +278,7 @@ class TransformerDecoder final : public DecoderBase, private kv::KeyValueProject
                std::span<const int32_t> positions, const MatrixView& k,
                const MatrixView& v) override {
     const Layer& layer = layers_[static_cast<size_t>(index)];
+    AwaitWeights(stream, index, LayerPart::kKeyValue);
     Multiply(stream, x, {Part(layer.k, k), Part(layer.v, v)});
     const size_t bytes = static_cast<size_t>(x.rows * config().head_dim) * sizeof(float);
     if (projected_rotations_.size() < bytes) {
@@ -284,11 +292,14 @@ class TransformerDecoder final : public DecoderBase, private kv::KeyValueProject
   }
 
   // x += o(attention); x += down(silu(gate(norm(x))) * up(norm(x))).
-  void FeedForward(Stream& stream, const Layer& layer, const Activations& a) const {
+  void FeedForward(Stream& stream, int64_t index, const Activations& a) const {
+    const Layer& layer = layers_[static_cast<size_t>(index)];
+    AwaitWeights(stream, index, LayerPart::kRest);
     ops::Linear(stream, a.attention, layer.o.weight, layer.o.bias, a.x, ops::Epilogue::kAdd);
     ops::RmsNorm(stream, a.x, layer.post_norm, Epsilon(), 1, a.h);
     ops::GatedLinear(stream, a.h, Part(layer.gate, a.gate), Part(layer.up, a.up));
     ops::Linear(stream, a.gate, layer.down.weight, layer.down.bias, a.x, ops::Epilogue::kAdd);
+    ReleaseWeights(stream, index, LayerPart::kRest);
   }
 
   DeviceRopeTable rope_;

@@ -11,6 +11,7 @@
 #include "device/device.h"
 #include "io/checkpoint.h"
 #include "model/decoder.h"
+#include "model/weight_stream.h"
 
 namespace litecache::model {
 
@@ -23,6 +24,14 @@ class WeightStore {
   // A [rows, cols] matrix in its own dtype (f32 when computing in f32). Throws FileError naming the
   // tensor, what was expected, what was found and the file.
   virtual MatrixView Matrix(const std::string& name, int64_t rows, int64_t cols) = 0;
+  // The same of a layer's matrix, which may stay in host memory: then it is where the view says
+  // only when stream() has been asked for it.
+  virtual MatrixView LayerMatrix(const LayerPlace&, const std::string& name, int64_t rows,
+                                 int64_t cols) {
+    return Matrix(name, rows, cols);
+  }
+  // Null where no matrices stay in host memory.
+  virtual WeightStream* stream() const { return nullptr; }
   // A [n] vector widened to f32: norm weights and biases, a thousandth of a model's bytes.
   virtual const float* NormWeight(const std::string& name, int64_t n) = 0;
   virtual const float* Bias(const std::string& name, int64_t n) = 0;
@@ -48,10 +57,11 @@ std::unique_ptr<WeightStore> OpenCheckpointWeights(Device& device,
                                                    const LoadOptions& options);
 
 // Another store's tensors in the memory of `device`, uploaded as they are asked for; f16 matrices
-// become f32. total: bytes there will be, for progress.
+// become f32. stream: keeps the matrices of its layers instead; null: all are on the device. total:
+// bytes there will be, for progress.
 std::unique_ptr<WeightStore> UploadWeights(
-    Device& device, std::unique_ptr<WeightStore> source, int64_t total,
-    std::function<void(int64_t done, int64_t total)> progress);
+    Device& device, std::unique_ptr<WeightStore> source, std::unique_ptr<WeightStream> stream,
+    int64_t total, std::function<void(int64_t done, int64_t total)> progress);
 
 // Matrices and biases normal(0, 0.02), norm weights 1; every tensor a function of seed and name.
 // progress(bytes made so far) is called after every matrix, while the decoder is built.

@@ -8,7 +8,9 @@
 
 #include "device/cuda/cuda_devices.h"
 #include "device/machine.h"
+#include "expect_error.h"
 #include "kv/cache_plan.h"
+#include "model/weight_placement.h"
 #include "reference.h"
 #include "source_directory.h"
 #include "test_seed.h"
@@ -108,12 +110,16 @@ TEST_P(ExactPoliciesTest, LogitsAreThoseOfFull) {
       SCOPED_TRACE(::testing::Message() << "flexgen " << share << " f32 " << f32);
       ExpectEqual(Run(options), full, /*exactly=*/true, bound);
     }
+    options.flexgen.device_share = 0;
+    options.batch_groups = 2;
+    ExpectEqual(Run(options), full, /*exactly=*/true, bound);
     options.policy = "kvpr";
     const auto heads = static_cast<uint64_t>(layout.layers * layout.kv_heads);
     for (const int64_t split : {int64_t{0}, int64_t{1}, kLong / 2, kLong, int64_t{1} << 20}) {
       for (const bool chunked : {true, false}) {
         options.kvpr.split = split;
         options.kvpr.chunked = chunked;
+        options.batch_groups = split == 1 ? 1 : 2;
         SCOPED_TRACE(::testing::Message()
                      << "split " << split << " chunked " << chunked << " f32 " << f32);
         ExpectEqual(Run(options), full, /*exactly=*/split == 0, bound);
@@ -123,6 +129,59 @@ TEST_P(ExactPoliciesTest, LogitsAreThoseOfFull) {
               static_cast<uint64_t>(std::min(split, kLong + i) + std::min(split, kShort + i));
         }
         EXPECT_EQ(stats_.rows_recomputed, recomputed * heads);
+      }
+    }
+  }
+}
+
+// Weights that travel are the same weights: every policy's logits are what they are when all of
+// them stay, in prefill and decode, however many layers' places are shared.
+TEST_P(ExactPoliciesTest, LogitsWithWeightsInHostMemory) {
+  if (!on_gpu()) {
+    EXPECT_ERROR(
+        LoadDecoder(device(), Directory(std::get<0>(GetParam())), {.weights_on_device = 0.5}),
+        InvalidArgument, "weights_on_device = 0.5");
+    return;
+  }
+  std::vector<std::pair<std::string, KvOptions>> policies(1, {"full", {}});
+  for (const int64_t split : {int64_t{-2}, int64_t{0}, kLong / 2, int64_t{1} << 20}) {
+    KvOptions options;
+    options.policy = split == -2 ? "flexgen" : "kvpr";
+    options.kvpr.split = std::max<int64_t>(split, 0);
+    policies.emplace_back(options.policy + " " + std::to_string(split), options);
+    options.batch_groups = 3;  // of three sequences
+    policies.emplace_back(policies.back().first + " in groups", options);
+    options.kvpr.chunked = false;
+    if (split > 0) policies.emplace_back(policies.back().first + " eq. 11", options);
+  }
+  for (const bool f32 : {true, false}) {
+    const auto load = [&](double on_device) {
+      decoder_ = LoadDecoder(device(), Directory(std::get<0>(GetParam())),
+                             {.compute_f32 = f32, .weights_on_device = on_device});
+    };
+    std::vector<std::vector<std::vector<float>>> expected;
+    load(1);
+    const uint64_t all = decoder_->weight_bytes();
+    for (const auto& [name, options] : policies) expected.push_back(Run(options));
+    const int64_t layers = decoder_->config().layers;
+    for (const double on_device : {0.0, 0.5, 1.0 - 1.0 / static_cast<double>(layers)}) {
+      load(on_device);
+      EXPECT_EQ(decoder_->offloaded_layers(),
+                layers - std::llround(on_device * static_cast<double>(layers)));
+      EXPECT_GT(decoder_->host_weight_bytes(), 0u);
+      EXPECT_GE(decoder_->weight_bytes() + decoder_->host_weight_bytes(), all);
+      for (size_t i = 0; i < policies.size(); ++i) {
+        SCOPED_TRACE(::testing::Message()
+                     << policies[i].first << " on device " << on_device << " f32 " << f32);
+        const uint64_t before = decoder_->moved_weight_bytes();
+        const auto logits = Run(policies[i].second);
+        // Products of a stream of its own may be summed otherwise.
+        ExpectEqual(logits, expected[i], /*exactly=*/true, f32 ? 1e-5 : 5e-3);
+        EXPECT_EQ(logits.front(), expected[i].front()) << "prefill of the first prompt";
+        // Layers that share a place come anew in every step: 9 of these, at least.
+        if (decoder_->offloaded_layers() > kProjectionPlaces) {
+          EXPECT_GE(decoder_->moved_weight_bytes() - before, 8 * decoder_->host_weight_bytes());
+        }
       }
     }
   }

@@ -189,6 +189,7 @@ class BenchCommand final : public Command {
     return {.shape = shape_,
             .model = flags_.model,
             .compute_f32 = flags_.dtype == "f32",
+            .weights_on_device = flags_.weights_on_device.value,
             .seed = options_.seed,
             .longest = *std::max_element(contexts_.begin(), contexts_.end()) + MoreTokens(),
             .memory = flags_.memory.value,

@@ -15,6 +15,7 @@
 #include "engine/memory_plan.h"
 #include "kv/cache_plan.h"
 #include "model/config.h"
+#include "model/weight_placement.h"
 #include "tokenizer/chat_template.h"
 #include "tokenizer/tokenizer.h"
 
@@ -150,6 +151,7 @@ class InspectCommand final : public Command {
         {"device_budget", plan.device_total},
         {"host_budget", plan.host_total},
         {"weights", plan.weights},
+        {"host_weights", plan.host_weights},
         {"weights_mapped", plan.weights_mapped},
         {"buffers", plan.buffers},
         {"kv", {{"policy", plan.kv_policy}, {"device", plan.kv.device}, {"host", plan.kv.host}}},
@@ -215,9 +217,19 @@ class InspectCommand final : public Command {
     const KvOptions options = flags_.kv.ToKvOptions();
     engine::MemoryRequest request;
     request.model = shape_;
-    request.weights = static_cast<uint64_t>(config.parameters()) *
-                      SizeOf(flags_.dtype == "f32" ? DType::kF32 : config.weight_dtype);
     SetBudgets(&request, options);
+    const double on_device = flags_.weights_on_device.value;
+    if (on_device < 1 && !request.two_memories) {
+      throw UsageError(
+          "--weights-on-device: on the CPU there is one memory, and all weights are in it; use it "
+          "with --device cuda");
+    }
+    const auto weights = model::EstimateWeights(
+        config, flags_.dtype == "f32" ? DType::kF32 : config.weight_dtype, on_device);
+    request.weights = weights.device;
+    request.host_weights = weights.host;
+    request.offloaded_layers = model::WeightPlacement::Of(config.layers, on_device).offloaded;
+    if (options.host_memory == 0) request.host -= std::min(request.host, weights.host);
     const auto cache = kv::MakeCachePlan(
         layout, options, nullptr, request.two_memories ? DeviceType::kCuda : DeviceType::kCpu);
     request.cache = cache.get();
@@ -232,6 +244,7 @@ class InspectCommand final : public Command {
     Json& memory = report.json["memory"];
     memory = {{"budget", request.total},
               {"weights", request.weights},
+              {"host_weights", request.host_weights},
               {"kv_per_token", layout.token_bytes()},
               {"largest_context", 0}};
     try {

@@ -1,6 +1,6 @@
 #include "kv/cuda/full_cache.h"
 
-#include <numeric>
+#include <algorithm>
 #include <span>
 #include <unordered_map>
 #include <vector>
@@ -8,7 +8,9 @@
 #include "base/error.h"
 #include "base/hash.h"
 #include "device/sections.h"
+#include "kv/cuda/attention_buffer.h"
 #include "kv/cuda/device_pages.h"
+#include "kv/cuda/every_list.h"
 #include "kv/cuda/step_block.h"
 #include "kv/layout.h"
 #include "kv/page_pool.h"
@@ -31,12 +33,9 @@ class CudaFullCache final : public Cache, public RowStore {
         format_(ops::FormatOf(layout.dtype, layout.head_dim)),
         pool_(device, page_layout_.page_bytes, budget_bytes),
         table_(page_layout_.Table(), pool_),
-        block_(device) {
-    std::vector<int32_t> lists(static_cast<size_t>(layout.layers * layout.kv_heads));
-    std::iota(lists.begin(), lists.end(), 0);
-    lists_ = device.Allocate(lists.size() * sizeof(int32_t));
-    device.Upload(lists_.data(), lists.data(), lists_.size());
-  }
+        block_(device),
+        lists_(EveryList(device, layout)),
+        scratch_(device) {}
 
   std::string_view policy() const override { return "full"; }
   const Layout& layout() const override { return layout_; }
@@ -103,12 +102,7 @@ class CudaFullCache final : public Cache, public RowStore {
       if (i < step.decode_rows) longest = std::max(longest, sequence.past + 1);
     }
     context_ = ContextBucket(longest);
-    const size_t scratch = ops::cuda::AttentionScratchBytes(std::max<int64_t>(step.decode_rows, 1),
-                                                            layout_.q_heads, layout_.head_dim);
-    if (scratch > scratch_.size()) {
-      scratch_ = Buffer();
-      scratch_ = device_.Allocate(scratch);
-    }
+    scratch_.Prepare(step.decode_rows, layout_);
   }
 
   std::optional<uint64_t> ReplayKey(const Step&) const override {
@@ -178,8 +172,8 @@ class CudaFullCache final : public Cache, public RowStore {
   SequenceTable table_;
   std::unordered_map<SequenceId, DevicePages> pages_;
   StepBlock block_;
-  Buffer lists_;    // int32 [layers][kv_heads]: a head's list is its index
-  Buffer scratch_;  // of attention
+  Buffer lists_;  // int32 [layers][kv_heads]: a head's list is its index
+  AttentionBuffer scratch_;
   uint64_t bytes_read_ = 0;
   uint64_t bytes_written_ = 0;
   // Of the step in progress.

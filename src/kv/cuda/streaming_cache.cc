@@ -1,7 +1,6 @@
 #include "kv/cuda/streaming_cache.h"
 
 #include <algorithm>
-#include <numeric>
 #include <unordered_map>
 #include <vector>
 
@@ -10,7 +9,9 @@
 #include "device/cuda/check.h"
 #include "device/cuda/cuda_device.h"
 #include "device/sections.h"
+#include "kv/cuda/attention_buffer.h"
 #include "kv/cuda/device_pages.h"
+#include "kv/cuda/every_list.h"
 #include "kv/cuda/step_block.h"
 #include "kv/page_pool.h"
 #include "kv/pool_stats.h"
@@ -37,16 +38,13 @@ class CudaStreamingCache final : public Cache {
         shape_(shape),
         pool_(device, shape.page_bytes(), budget_bytes, "KV cache, sink and recent rows"),
         table_(pool_),
-        block_(device) {
-    const auto count = static_cast<size_t>(heads());
-    std::vector<int32_t> lists(count);
-    std::iota(lists.begin(), lists.end(), 0);
-    lists_ = device.Allocate(count * sizeof(int32_t));
-    device.Upload(lists_.data(), lists.data(), lists_.size());
+        block_(device),
+        lists_(EveryList(device, shape.layout)),
+        scratch_(device) {
     // No cached rows; the window begins behind the sink.
     const std::vector<HeadState> states(
-        count, HeadState{.window_begin = static_cast<int32_t>(shape.sink)});
-    states_ = device.Allocate(count * sizeof(HeadState));
+        static_cast<size_t>(heads()), HeadState{.window_begin = static_cast<int32_t>(shape.sink)});
+    states_ = device.Allocate(states.size() * sizeof(HeadState));
     device.Upload(states_.data(), states.data(), states_.size());
   }
 
@@ -90,12 +88,7 @@ class CudaStreamingCache final : public Cache {
         most = std::max(most, rows);
       }
     }
-    const size_t scratch =
-        ops::cuda::AttentionScratchBytes(most, shape_.layout.q_heads, shape_.layout.head_dim);
-    if (scratch > scratch_.size()) {
-      scratch_ = Buffer();
-      scratch_ = device_.Allocate(scratch);
-    }
+    scratch_.Prepare(most, shape_.layout);
   }
 
   std::optional<uint64_t> ReplayKey(const Step&) const override {
@@ -210,7 +203,7 @@ class CudaStreamingCache final : public Cache {
   StepBlock block_;  // a sequence a row of the step
   Buffer lists_;     // int32 [layers][kv_heads]: a head's list is its index
   Buffer states_;    // HeadState [layers][kv_heads], of all sequences
-  Buffer scratch_;   // of attention
+  AttentionBuffer scratch_;
   uint64_t bytes_read_ = 0;
   uint64_t bytes_written_ = 0;
   // Of the step in progress.

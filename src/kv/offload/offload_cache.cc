@@ -5,8 +5,7 @@
 #include <utility>
 
 #include "base/error.h"
-#include "kv/cuda/offload_cache.h"
-#include "kv/pool_stats.h"
+#include "kv/cuda/offload/create_offload_cache.h"
 #include "ops/attention.h"
 #include "ops/cuda/available.h"
 
@@ -14,39 +13,17 @@ namespace litecache::kv::offload {
 
 OffloadCache::OffloadCache(Device& device, std::string policy, const Shape& shape,
                            std::optional<Recompute> recompute, const TierBytes& budget)
-    : policy_(std::move(policy)),
-      shape_(shape),
-      recompute_(std::move(recompute)),
-      geometry_(MakeGeometry(shape.layout)),
-      device_pool_(device, shape_.page_bytes, budget.device, "KV cache, device tier"),
-      host_pool_(device, shape_.store_page_bytes, budget.host, "KV cache, host store"),
-      store_(shape_.StoreTable(), host_pool_),
-      resident_(shape_.ResidentTable(), device_pool_),
-      inputs_(shape_.InputTable(), host_pool_) {}
+    : OffloadBase(device, nullptr, std::move(policy), shape, std::move(recompute), budget),
+      geometry_(MakeGeometry(shape.layout)) {}
 
 OffloadCache::~OffloadCache() {
   link_.Stop();
   DropStaging();
 }
 
-SequenceId OffloadCache::Create() {
-  const SequenceId id = store_.Create();
-  LC_CHECK(resident_.Create() == id && inputs_.Create() == id);
-  return id;
-}
-
 void OffloadCache::Release(SequenceId id) {
   link_.Stop();  // of a step that was left half way
-  store_.Release(id);
-  resident_.Release(id);
-  inputs_.Release(id);
-}
-
-SequenceId OffloadCache::ForkPrefix(SequenceId parent, int64_t tokens) {
-  LC_CHECK(tokens >= 0 && tokens <= Length(parent), "{} of {} tokens", tokens, Length(parent));
-  const SequenceId id = store_.ForkPrefix(parent, tokens);
-  LC_CHECK(resident_.ForkPrefix(parent, tokens) == id && inputs_.ForkPrefix(parent, tokens) == id);
-  return id;
+  ReleaseTables(id);
 }
 
 TierBytes OffloadCache::BytesHeld(std::span<const SequenceId> ids) const {
@@ -103,23 +80,13 @@ void OffloadCache::BeginStep(const Step& step) {
   link_.Stop();
   DropStaging();
   parts_.clear();
-  growths_.clear();
   x_layer_ = -1;
   int64_t staging = 0;
   for (const StepSequence& sequence : step.sequences) {
-    const int64_t split = recompute_ && sequence.decode ? recompute_->split(sequence.past) : 0;
-    LC_CHECK(split >= 0 && split <= sequence.past, "{} of {} tokens", split, sequence.past);
-    parts_.push_back({sequence, split});
-    growths_.push_back({sequence.id, sequence.rows});
-    staging = std::max(staging, shape_.StagingPages(parts_.back().n(), split));
+    parts_.push_back({sequence, SplitOf(sequence)});
+    staging = std::max(staging, shape_.StagingPages(parts_.back().n(), parts_.back().split));
   }
-  // Everything that can throw comes first.
-  host_pool_.Reserve(store_.PagesNeeded(growths_) + inputs_.PagesNeeded(growths_));
-  device_pool_.Reserve(resident_.PagesNeeded(growths_) +
-                       static_cast<int64_t>(Link::kBuffers) * staging);
-  store_.Grow(growths_);
-  resident_.Grow(growths_);
-  inputs_.Grow(growths_);
+  Grow(step, static_cast<int64_t>(Link::kBuffers) * staging);  // can throw
   for (auto& pages : staging_) {
     for (int64_t i = 0; i < staging; ++i) {
       staging_ids_.push_back(device_pool_.Take());
@@ -184,11 +151,7 @@ void OffloadCache::Attend(Stream& stream, int64_t layer, const Step& step, const
                           const MatrixView& out) {
   LC_CHECK(layer >= 0 && layer < shape_.layout.layers);
   LC_CHECK(parts_.size() == step.sequences.size(), "Attend() outside of BeginStep/EndStep");
-  if (shape_.keeps_inputs && x_layer_ != layer) {
-    throw InvalidArgument(
-        "KV policy {}: layer {} attends without its inputs; call KeepInputs() first", policy_,
-        layer);
-  }
+  RequireInputs(layer);
   for (size_t i = 0; i < parts_.size(); ++i) AttendOne(stream, layer, i, q, k, v, scale, out);
   x_layer_ = -1;
 }
@@ -217,28 +180,6 @@ void OffloadCache::AttendOne(Stream& stream, int64_t layer, size_t index, const 
   ops::Attention(stream, geometry_, {&view, 1}, q, shape_.layout.q_heads, scale, out);
   StoreRows(stream, layer, part, buffer);
   link_.Release(transfer);
-
-  const auto rows = [&](int64_t tokens) {
-    return static_cast<uint64_t>(tokens * shape_.host_heads());
-  };
-  const uint64_t row_bytes = shape_.store_format.row_bytes();
-  const uint64_t moved = rows(part.sequence.past - part.split);
-  stats_.stream.rows += moved;
-  stats_.stream.bytes += moved * row_bytes;
-  if (part.split > 0) {
-    stats_.activations.rows += static_cast<uint64_t>(part.split);
-    stats_.activations.bytes += static_cast<uint64_t>(part.split) * shape_.input_format.row_bytes();
-    stats_.rows_recomputed += rows(part.split);
-  }
-  Traffic& stored = part.sequence.decode ? stats_.spill : stats_.prefill;
-  stored.rows += rows(part.sequence.rows);
-  stored.bytes += rows(part.sequence.rows) * row_bytes;
-  if (shape_.keeps_inputs) {
-    stored.bytes += static_cast<uint64_t>(part.sequence.rows) * shape_.input_format.row_bytes();
-  }
-  stats_.bytes_read += static_cast<uint64_t>(part.n() * heads) * shape_.format.row_bytes();
-  stats_.bytes_written +=
-      static_cast<uint64_t>(part.sequence.rows * heads) * shape_.format.row_bytes();
 }
 
 void OffloadCache::RecomputeRows(Stream& stream, int64_t layer, const Part& part, size_t transfer) {
@@ -298,21 +239,11 @@ void OffloadCache::StoreRows(Stream& stream, int64_t layer, const Part& part, si
   }
 }
 
-void OffloadCache::EndStep(const Step& step) {
+void OffloadCache::EndStep(const Step&) {
   link_.Stop();
-  for (const StepSequence& sequence : step.sequences) {
-    store_.Commit(sequence.id, sequence.rows);
-    resident_.Commit(sequence.id, sequence.rows);
-    inputs_.Commit(sequence.id, sequence.rows);
-  }
+  for (const Part& part : parts_) Commit(part.sequence, part.split);
   parts_.clear();
   DropStaging();
-}
-
-Stats OffloadCache::GetStats() const {
-  Stats stats = stats_;
-  AddPools(device_pool_, &host_pool_, &stats);
-  return stats;
 }
 
 std::unique_ptr<Cache> CreateOffloadCache(Device& device, const std::string& policy,

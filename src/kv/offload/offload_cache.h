@@ -9,48 +9,35 @@
 #include <string>
 #include <vector>
 
-#include "kv/cache.h"
+#include "kv/offload/groups.h"
 #include "kv/offload/link.h"
-#include "kv/offload/recompute.h"
-#include "kv/offload/shape.h"
-#include "kv/sequence_table.h"
-#include "kv/step_check.h"
+#include "kv/offload/offload_base.h"
 
 namespace litecache::kv::offload {
 
 // The order of a step: layer by layer, and within a layer sequence by sequence. While sequence i
 // attends, the rows of the next one, or of the next layer's first one, travel (FlexGen's zig-zag
 // schedule, the sequences of a step being its block and each of them a GPU batch).
-class OffloadCache final : public Cache {
+class OffloadCache final : public OffloadBase {
  public:
   OffloadCache(Device& device, std::string policy, const Shape& shape,
                std::optional<Recompute> recompute, const TierBytes& budget);
   ~OffloadCache() override;
 
-  std::string_view policy() const override { return policy_; }
-  const Layout& layout() const override { return shape_.layout; }
-  TierBytes BytesFor(int64_t tokens) const override {
-    return shape_.BytesFor(tokens, LargestSplit(tokens));
-  }
-  TierBytes ForkBytesFor(int64_t shared, int64_t tokens) const override {
-    return shape_.ForkBytesFor(shared, tokens, LargestSplit(tokens));
-  }
-
-  SequenceId Create() override;
   SequenceId Fork(SequenceId parent) override { return ForkPrefix(parent, Length(parent)); }
   void Release(SequenceId id) override;
-  int64_t Length(SequenceId id) const override { return store_.Length(id); }
 
   bool SharesPrefixes() const override { return true; }
   int64_t PrefixLength(SequenceId id) const override { return Length(id); }
-  SequenceId ForkPrefix(SequenceId parent, int64_t tokens) override;
+  SequenceId ForkPrefix(SequenceId parent, int64_t tokens) override {
+    return ForkTables(parent, tokens);
+  }
   TierBytes BytesHeld(std::span<const SequenceId> ids) const override;
   uint64_t BlockBytes() const override;
   void ExportBlock(SequenceId id, int64_t begin, std::span<std::byte> out) const override;
   void ImportBlock(SequenceId id, std::span<const std::byte> bytes) override;
 
   void BeginStep(const Step& step) override;
-  bool WantsInputs() const override { return shape_.keeps_inputs; }
   void KeepInputs(Stream& stream, int64_t layer, const Step& step, const MatrixView& x,
                   KeyValueProjection* projection) override;
   void Attend(Stream& stream, int64_t layer, const Step& step, const MatrixView& q,
@@ -58,15 +45,7 @@ class OffloadCache final : public Cache {
               const MatrixView& out) override;
   void EndStep(const Step& step) override;
 
-  Stats GetStats() const override;
-
  private:
-  // One sequence of the step in progress.
-  struct Part {
-    StepSequence sequence;
-    int64_t split = 0;  // tokens that are recomputed
-    int64_t n() const { return sequence.past + sequence.rows; }
-  };
   // Pages of a staging buffer: rows, head after head, then inputs.
   std::byte* const* StagedRows(size_t buffer, const Part& part, int64_t head) const {
     return staging_[buffer].data() +
@@ -79,9 +58,6 @@ class OffloadCache final : public Cache {
   ops::PagedRows Staging(size_t buffer, const Part& part, int64_t head) const;
   ops::PagedRows Inputs(const Part& part, int64_t layer) const;
 
-  int64_t LargestSplit(int64_t tokens) const {
-    return recompute_ ? recompute_->largest_split(tokens) : 0;
-  }
   // Pieces of a transfer that bring inputs.
   static int64_t InputPieces(const Part& part) {
     return (part.split + kRecomputeTokens - 1) / kRecomputeTokens;
@@ -96,24 +72,14 @@ class OffloadCache final : public Cache {
   TableUnit ResidentUnit() const { return {1, shape_.format.row_bytes()}; }
   TableUnit InputUnit() const { return {1, shape_.input_format.row_bytes()}; }
 
-  std::string policy_;
-  Shape shape_;
-  std::optional<Recompute> recompute_;
   ops::KvGeometry geometry_;
-  PagePool device_pool_, host_pool_;
-  SequenceTable store_, resident_, inputs_;
-  Stats stats_;  // without memory
 
   // Of the step in progress; kept, so that a step allocates nothing once they have grown.
   std::vector<Part> parts_;
   std::vector<PageId> staging_ids_;
   std::vector<std::byte*> staging_[Link::kBuffers];
   std::vector<Transfer> transfers_;  // [layer][part]
-  std::vector<SequenceTable::Growth> growths_;
-  StepCheck check_;
-  MatrixView x_;  // of layer x_layer_
-  KeyValueProjection* projection_ = nullptr;
-  int64_t x_layer_ = -1;
+  MatrixView x_;                     // of layer x_layer_
   std::vector<std::byte* const*> lists_;
   std::vector<ops::ConvertWork> converts_;
   // [kRecomputeTokens] inputs, keys and values.

@@ -35,7 +35,8 @@ Shape::Shape(const Layout& model, const KvOptions& options, double device_share,
       on_gpu(device == DeviceType::kCuda),
       format(ops::FormatOf(model.dtype, model.head_dim)),
       store_format(StoreFormat(model, options)),
-      keeps_inputs(inputs) {
+      keeps_inputs(inputs),
+      batch_groups(options.batch_groups) {
   CheckLayout(layout);
   if (on_gpu && store_format.encoding == ops::RowEncoding::kInt4 && layout.head_dim % 4 != 0) {
     throw Unsupported(

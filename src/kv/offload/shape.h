@@ -35,6 +35,7 @@ struct Shape {
   // A token's input of a layer, in the rows' dtype, written as a row: half of it as K, half as V.
   ops::RowFormat input_format;
   bool keeps_inputs = false;
+  int64_t batch_groups = 1;
   int64_t input_page_tokens = 0;  // in a page of the store
 
   int64_t host_heads() const { return layout.kv_heads - device_heads; }

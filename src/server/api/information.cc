@@ -39,6 +39,7 @@ Json PropsJson(const ServedModel& model) {
                  {"device_total", plan.device_total},
                  {"host_total", plan.host_total},
                  {"weights", plan.weights},
+                 {"host_weights", plan.host_weights},
                  {"weights_mapped", plan.weights_mapped},
                  {"buffers", plan.buffers},
                  {"kv", TiersJson(plan.kv)},

@@ -50,10 +50,13 @@ TEST_P(FlexGenLives, AttendEveryRow) {
     // Rows that stay on the device are not rounded: the reference rounds all or none.
     const auto rows = share > 0 ? std::string("auto")
                                 : Pick<std::string>(random, {"auto", "fp8", "int8", "int4"});
+    KvOptions options = Options(share, rows);
+    options.batch_groups = Pick<int64_t>(random, {1, 1, 2, 3, 8});
     SCOPED_TRACE(::testing::Message()
-                 << "share " << share << " rows " << rows << " KV heads " << kv_heads
-                 << " head_dim " << layout.head_dim << " " << Name(layout.dtype));
-    const auto plan = MakeCachePlan(layout, Options(share, rows), nullptr, device_type());
+                 << "groups " << options.batch_groups << " share " << share << " rows " << rows
+                 << " KV heads " << kv_heads << " head_dim " << layout.head_dim << " "
+                 << Name(layout.dtype));
+    const auto plan = MakeCachePlan(layout, options, nullptr, device_type());
     PolicyOracle oracle(*plan, All, random(), kPlenty, stored.at(rows), device());
     // A GPU's pages are longer.
     oracle.RunLife(30, Pick<int64_t>(random, {20, 90, device() == "cuda" ? 500 : 200}));
@@ -144,7 +147,9 @@ TEST_P(FlexGenLives, AbandonedStepsLeaveNothingBehind) {
   std::mt19937_64 random = testing::TestRandom();
   const Layout layout{
       .layers = 4, .q_heads = 2, .kv_heads = 2, .head_dim = 64, .dtype = DType::kF32};
-  const auto plan = MakeCachePlan(layout, Options(0, "int4"), nullptr, device_type());
+  KvOptions options = Options(0, "int4");
+  options.batch_groups = 1 + static_cast<int64_t>(random() % 3);
+  const auto plan = MakeCachePlan(layout, options, nullptr, device_type());
   PolicyOracle oracle(*plan, All, random(), kPlenty, ops::RowEncoding::kInt4, device());
   for (int i = 0; i < 30; ++i) {
     const SequenceId id = oracle.Create();

@@ -143,10 +143,13 @@ TEST_P(KvprLives, AttendEveryRow) {
                         .hidden = Pick<int64_t>(random, {2, 18, kv_heads * head_dim})};
     const int64_t split = Pick<int64_t>(random, {-1, 0, 1, 40, 255, 256, 257, 1 << 20});
     const bool chunked = random() % 2 == 0;
-    SCOPED_TRACE(::testing::Message() << "split " << split << " chunked " << chunked << " KV heads "
-                                      << kv_heads << " group " << group << " head_dim "
-                                      << layout.head_dim << " hidden " << layout.hidden);
-    const auto plan = MakeCachePlan(layout, Options(split, chunked), nullptr, device_type());
+    KvOptions options = Options(split, chunked);
+    options.batch_groups = Pick<int64_t>(random, {1, 1, 2, 3, 8});
+    SCOPED_TRACE(::testing::Message()
+                 << "groups " << options.batch_groups << " split " << split << " chunked "
+                 << chunked << " KV heads " << kv_heads << " group " << group << " head_dim "
+                 << layout.head_dim << " hidden " << layout.hidden);
+    const auto plan = MakeCachePlan(layout, options, nullptr, device_type());
     KvprOracle oracle(*plan, random(), kPlenty, device());
     oracle.RunLife(25, Pick<int64_t>(random, {20, 90, 300}));
     projected += oracle.projected();
@@ -187,10 +190,13 @@ INSTANTIATE_TEST_SUITE_P(Devices, KvprLives, ::testing::Values("cpu", "cuda"),
 
 TEST(KvprTest, SaysWhenRecomputingGainsNothing) {
   Layout layout{.layers = 1, .q_heads = 8, .kv_heads = 2, .head_dim = 16, .hidden = 128};
-  auto plan = MakeCachePlan(layout, Options(-1), nullptr);
-  ASSERT_EQ(plan->Notes().size(), 1u);
-  EXPECT_NE(plan->Notes()[0].find("l = 0"), std::string::npos) << plan->Notes()[0];
-  EXPECT_NE(plan->Notes()[0].find("256 B"), std::string::npos) << plan->Notes()[0];
+  for (const DeviceType type : {DeviceType::kCuda, DeviceType::kCpu}) {
+    const auto notes = MakeCachePlan(layout, Options(-1), nullptr, type)->Notes();
+    ASSERT_EQ(notes.size(), 1u);
+    EXPECT_NE(notes[0].find("l = 0"), std::string::npos) << notes[0];
+    EXPECT_NE(notes[0].find("256 B"), std::string::npos) << notes[0];
+  }
+  const auto plan = MakeCachePlan(layout, Options(-1), nullptr);
   CpuDevice device(1);
   EXPECT_FALSE(plan->Create(device, kPlenty)->WantsInputs());
   // Multi-head: inputs are half of what they make; 4-bit rows are lighter than both.

@@ -9,12 +9,12 @@
 #include "kv/offload/recompute.h"
 #include "kv/offload/shape.h"
 
-namespace litecache::kv {
+namespace litecache::kv::offload {
 
 // device: a CudaDevice; shape: made for one.
 std::unique_ptr<Cache> CreateCudaOffloadCache(Device& device, std::string policy,
-                                              const offload::Shape& shape,
-                                              std::optional<offload::Recompute> recompute,
+                                              const Shape& shape,
+                                              std::optional<Recompute> recompute,
                                               const TierBytes& budget);
 
-}  // namespace litecache::kv
+}  // namespace litecache::kv::offload

@@ -1,0 +1,160 @@
+#include "kv/cuda/offload/host_link.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "ops/cuda/rows.h"
+
+namespace litecache::kv::offload {
+namespace {
+
+// That the reading kernel takes: enough to fill the link alone.
+constexpr int32_t kReadingSms = 8;
+
+int64_t RoundDown(int64_t tokens, int64_t page) { return tokens / page * page; }
+
+// Tokens [begin, end) of a part travel: up to `head_end` and from `tail_begin` in parts of pages,
+// between them in whole ones.
+struct Cut {
+  int64_t begin, head_end, tail_begin, end;
+};
+Cut CutOf(const Part& part, int64_t page) {
+  const int64_t begin = part.split, end = part.sequence.past;
+  const int64_t head_end = std::min(end, RoundDown(begin + page - 1, page));
+  return {begin, head_end, std::max(head_end, RoundDown(end, page)), end};
+}
+
+}  // namespace
+
+HostLink::HostLink(CudaDevice& device, const Shape& shape, const Tables& tables,
+                   const Staging& staging, const SequenceTable& store, const SequenceTable& inputs)
+    : shape_(shape),
+      tables_(tables),
+      staging_(staging),
+      store_(store),
+      inputs_(inputs),
+      ends_(device),
+      copy_(device, PieceMark(kBuffers, 0), /*first=*/false),
+      reading_(device, kBuffers, /*first=*/false) {}
+
+void HostLink::Plan(const std::vector<Part>& parts, const std::vector<Group>& groups,
+                    const std::vector<std::byte* const*>& pages) {
+  const int64_t page = shape_.store_page_tokens;
+  const auto for_each_end = [&](const auto& body) {
+    for (size_t g = 0; g < groups.size(); ++g) {
+      groups[g].ForEach([&](int64_t i) {
+        const Cut cut = CutOf(parts[static_cast<size_t>(i)], page);
+        if (cut.begin < cut.head_end) body(g, i, cut.begin, cut.head_end);
+        if (cut.tail_begin < cut.end) body(g, i, cut.tail_begin, cut.end);
+      });
+    }
+  };
+  groups_.assign(groups.size(), {});
+  int64_t total = 0;
+  for_each_end([&](size_t g, int64_t, int64_t, int64_t) {
+    if (groups_[g].count++ == 0) groups_[g].begin = total;
+    ++total;
+  });
+  ends_.Begin(std::max(total, static_cast<int64_t>(groups.size())), 0);
+  int64_t next = 0;
+  for_each_end([&](size_t, int64_t i, int64_t begin, int64_t end) {
+    ops::cuda::StepSequence& target = ends_.at(next++);
+    target = {.past = static_cast<int32_t>(end), .stored = static_cast<int32_t>(begin)};
+    target.pages[ops::cuda::kStore] = pages[static_cast<size_t>(i)];
+    const Staging::Lane& lane = staging_.lane(parts[static_cast<size_t>(i)]);
+    for (size_t b = 0; b < kBuffers; ++b) {
+      target.pages[kRows[b]] = lane.rows[b].table.device();
+      target.pages[kArrived[b]] = lane.arrived[b].table.device();
+    }
+  });
+  for (size_t g = 0; g < groups.size(); ++g) {
+    ends_.flag(static_cast<int64_t>(g)) = static_cast<int32_t>(groups_[g].count);
+  }
+}
+
+void HostLink::Start(Stream& main) {
+  ends_.Send(main);
+  Fork(main);
+}
+
+void HostLink::Fork(Stream& main) {
+  copy_.Fork(main);
+  reading_.Fork(main);
+}
+
+void HostLink::Wait(CudaBranch& other, int mark) {
+  other.Join(copy_.stream(), mark);
+  other.Join(reading_.stream(), mark);
+}
+
+void HostLink::BringInputs(int64_t layer, size_t buffer, const Part& part, const Segment& segment) {
+  const int64_t page_tokens = shape_.input_page_tokens;  // of both sides: pages have one size
+  const uint64_t token_bytes = shape_.input_format.row_bytes();
+  std::byte* const* from = inputs_.Lists(part.sequence.id)[layer];
+  const Staging::Pages& to = staging_.lane(part).inputs[buffer];
+  const int64_t end = segment.begin + segment.count;
+  for (int64_t t = segment.begin; t < end;) {
+    const int64_t block = t / page_tokens;
+    const int64_t count = std::min(page_tokens - t % page_tokens, end - t);
+    const uint64_t offset = static_cast<uint64_t>(t % page_tokens) * token_bytes;
+    copies_.Add(staging_.data(to, block) + offset, from[block] + offset,
+                static_cast<uint64_t>(count) * token_bytes);
+    t += count;
+  }
+}
+
+void HostLink::EndPiece(size_t buffer, int64_t piece) {
+  copies_.Send(copy_.stream());
+  copy_.Mark(PieceMark(buffer, piece));
+}
+
+void HostLink::BringRows(int64_t layer, size_t buffer, const std::vector<Part>& parts,
+                         const std::vector<Group>& groups, size_t group) {
+  const int64_t page_tokens = shape_.store_page_tokens;
+  const size_t page_bytes =
+      static_cast<size_t>(shape_.host_heads() * page_tokens) * shape_.store_format.row_bytes();
+  const Ends& ends = groups_[group];
+  if (ends.count > 0) {
+    ops::cuda::StepView view = ends_.Decoding(page_tokens);
+    view.sequences += ends.begin;
+    view.count = ends_.device_flags() + group;
+    view.capacity = static_cast<int32_t>(ends.count);
+    ops::cuda::CopyRows(reading_.stream(), view, shape_.layout.kv_heads, tables_.Store(layer),
+                        tables_.Landing(buffer), {.kind = ops::cuda::RowRange::kRing}, kReadingSms);
+  }
+  reading_.Mark(RowsMark(buffer));
+  groups[group].ForEach([&](int64_t i) {
+    const Part& part = parts[static_cast<size_t>(i)];
+    const Cut cut = CutOf(part, page_tokens);
+    std::byte* const* from = store_.Lists(part.sequence.id)[layer];
+    const Staging::Lane& lane = staging_.lane(part);
+    const Staging::Pages& to = (shape_.expands() ? lane.arrived : lane.rows)[buffer];
+    for (int64_t block = cut.head_end / page_tokens; block < cut.tail_begin / page_tokens;
+         ++block) {
+      copies_.Add(staging_.data(to, block), from[block], page_bytes);
+    }
+  });
+  copies_.Send(copy_.stream());
+  copy_.Mark(RowsMark(buffer));
+}
+
+void HostLink::AwaitPiece(Stream& stream, size_t buffer, int64_t piece) {
+  copy_.Join(stream, PieceMark(buffer, piece));
+}
+
+void HostLink::AwaitRows(Stream& stream, size_t buffer) {
+  copy_.Join(stream, RowsMark(buffer));
+  reading_.Join(stream, RowsMark(buffer));
+}
+
+void HostLink::JoinAll(Stream& main) {
+  copy_.JoinAll(main);
+  reading_.JoinAll(main);
+}
+
+void HostLink::Reset() {
+  copy_.Reset();
+  reading_.Reset();
+}
+
+}  // namespace litecache::kv::offload

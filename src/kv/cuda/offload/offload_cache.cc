@@ -1,0 +1,444 @@
+// Policies flexgen and kvpr on a GPU: the order of a step.
+//
+// Streams beside the step's own: rows and inputs that arrive (host_link.h), rows that are
+// recomputed, rows that are stored, inputs that are stored. The step's sequences pass through each
+// layer in groups (offload/groups.h). Unit u of a step is group u % groups of layer u / groups, and
+// its rows come to buffer u % 2: while one unit attends, the next one's rows travel, of the same
+// layer or of the next.
+//
+// A step's copies are issued one by one, not replayed: their sizes change with every token, and a
+// graph of them would be built anew whenever a sequence begins a page. The host issues them a unit
+// ahead of the GPU.
+
+#include <algorithm>
+#include <numeric>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "device/cuda/branch.h"
+#include "device/cuda/cuda_device.h"
+#include "device/sections.h"
+#include "kv/cuda/attention_buffer.h"
+#include "kv/cuda/offload/create_offload_cache.h"
+#include "kv/cuda/offload/host_link.h"
+#include "kv/cuda/offload/staging.h"
+#include "kv/cuda/offload/tables.h"
+#include "kv/cuda/step_block.h"
+#include "kv/offload/groups.h"
+#include "kv/offload/offload_base.h"
+#include "kv/offload/pieces.h"
+#include "ops/cuda/attention.h"
+#include "ops/cuda/inputs.h"
+#include "ops/cuda/rows.h"
+
+namespace litecache::kv::offload {
+namespace {
+
+using ops::cuda::RowRange;
+using ops::cuda::RowTable;
+using ops::cuda::StepView;
+
+// Enough for several threads to touch: the store is gigabytes.
+constexpr uint64_t kHostSlab = uint64_t{64} << 20;
+
+class CudaOffloadCache final : public OffloadBase {
+ public:
+  CudaOffloadCache(CudaDevice& device, std::string policy, const Shape& shape,
+                   std::optional<Recompute> recompute, const TierBytes& budget);
+  ~CudaOffloadCache() override;
+
+  SequenceId Create() override;
+  SequenceId Fork(SequenceId parent) override;
+  void Release(SequenceId id) override;
+
+  void BeginStep(const Step& step) override;
+  void KeepInputs(Stream& stream, int64_t layer, const Step& step, const MatrixView& x,
+                  KeyValueProjection* projection) override;
+  void Attend(Stream& stream, int64_t layer, const Step& step, const MatrixView& q,
+              const MatrixView& k, const MatrixView& v, float scale,
+              const MatrixView& out) override;
+  void EndStep(const Step& step) override;
+
+ private:
+  bool offloads() const { return shape_.host_heads() > 0; }
+  int64_t groups() const { return static_cast<int64_t>(groups_.size()); }
+  int64_t units() const { return shape_.layout.layers * groups(); }
+  static size_t BufferOf(int64_t unit) { return static_cast<size_t>(unit) % kBuffers; }
+  // Waits for a step that was left half way.
+  void Quiesce();
+  void FillBlock(const Step& step);
+  void FillInputsBlock();
+  void PreparePositions();
+  // Enqueues what brings a unit's rows to its buffer.
+  void BringUnit(int64_t unit);
+  void RecomputePiece(int64_t layer, size_t buffer, int64_t index);
+  // body(view) of a group's decode sequences, then of each of its prompts' chunks.
+  template <class Body>
+  void ForEachView(const Group& group, int64_t index, const Body& body);
+  void AttendUnit(Stream& stream, int64_t unit, const MatrixView& q, const MatrixView& k,
+                  const MatrixView& v, float scale, const MatrixView& out);
+
+  CudaDevice& device_;
+  Tables tables_;
+  Staging staging_;
+  std::unordered_map<SequenceId, SequencePages> pages_;
+  StepBlock block_;  // the step's sequences; flags: how many of each group decode
+  // The inputs' sequences: the step's as they are kept, then every segment. Flags: how many of the
+  // former, then those of every piece.
+  StepBlock inputs_block_;
+  std::unique_ptr<Mirror> positions_;
+  int64_t positions_size_ = 0;
+  AttentionBuffer scratch_;
+  Buffer recompute_scratch_;  // a piece's inputs, keys and values
+
+  // Of the step in progress.
+  std::vector<Part> parts_;
+  std::vector<Group> groups_;
+  Pieces pieces_;
+  std::vector<std::byte* const*> store_pages_;  // of the parts
+  int64_t context_ = 0;
+  bool started_ = false;  // operations have been issued
+
+  // Last: what they have been given uses the others.
+  HostLink link_;
+  CudaBranch recomputing_, storing_, storing_inputs_;
+};
+
+CudaOffloadCache::CudaOffloadCache(CudaDevice& device, std::string policy, const Shape& shape,
+                                   std::optional<Recompute> recompute, const TierBytes& budget)
+    : OffloadBase(device, std::make_unique<PinnedHost>(device), std::move(policy), shape,
+                  std::move(recompute), budget, kHostSlab),
+      device_(device),
+      tables_(device, shape),
+      staging_(device, shape, device_pool_),
+      block_(device),
+      inputs_block_(device),
+      scratch_(device),
+      link_(device, shape, tables_, staging_, store_, inputs_),
+      recomputing_(device, kBuffers, /*first=*/false),
+      storing_(device, kBuffers, /*first=*/false),
+      storing_inputs_(device, 0, /*first=*/false) {
+  LC_CHECK(shape.on_gpu);
+}
+
+CudaOffloadCache::~CudaOffloadCache() {
+  Quiesce();
+  staging_.Drop();
+}
+
+SequenceId CudaOffloadCache::Create() {
+  const SequenceId id = OffloadBase::Create();
+  pages_[id];
+  return id;
+}
+
+SequenceId CudaOffloadCache::Fork(SequenceId parent) {
+  Quiesce();
+  const SequenceId id = ForkTables(parent, Length(parent));
+  pages_[id];
+  return id;
+}
+
+void CudaOffloadCache::Release(SequenceId id) {
+  Quiesce();
+  ReleaseTables(id);
+  pages_.erase(id);
+  // It may be the one that the buffers are so large for.
+  staging_.Drop();
+}
+
+void CudaOffloadCache::Quiesce() {
+  if (std::exchange(started_, false)) {
+    link_.Reset();
+    for (CudaBranch* branch : {&recomputing_, &storing_, &storing_inputs_}) branch->Reset();
+  }
+  // The buffers are for more tokens than the sequences have. What takes these pages next is ordered
+  // behind the step's stream.
+  if (!parts_.empty()) staging_.Drop();
+  parts_.clear();
+}
+
+void CudaOffloadCache::BeginStep(const Step& step) {
+  check_(step, store_);
+  Quiesce();
+  x_layer_ = -1;
+  projection_ = nullptr;
+  for (const StepSequence& sequence : step.sequences) {
+    parts_.push_back({sequence, SplitOf(sequence), 0});
+  }
+  groups_ = MakeGroups(&parts_, shape_.batch_groups);
+  Grow(step, staging_.Plan(parts_));  // can throw
+  staging_.Take();
+  store_pages_.clear();
+  for (const Part& part : parts_) {
+    const SequenceId id = part.sequence.id;
+    SequencePages& pages = pages_.at(id);
+    pages.Update(device_, shape_, resident_, store_, inputs_, id, part.sequence.past);
+    store_pages_.push_back(pages.store.device());
+  }
+  pieces_ = MakePieces(parts_, groups_, kGpuRecomputeTokens, HostLink::kMaxPieces);
+  if (!pieces_.empty()) PreparePositions();
+  FillBlock(step);
+  if (shape_.keeps_inputs) FillInputsBlock();
+  if (offloads()) link_.Plan(parts_, groups_, store_pages_);
+  scratch_.Prepare(step.decode_rows, shape_.layout);
+}
+
+void CudaOffloadCache::PreparePositions() {
+  if (positions_size_ < pieces_.total) {
+    positions_.reset();
+    positions_ = device_.CreateMirror(static_cast<size_t>(pieces_.total) * sizeof(int32_t));
+    positions_size_ = pieces_.total;
+  }
+  auto* position = positions_->host<int32_t>();
+  for (const Segment& segment : pieces_.segments) {
+    std::iota(position, position + segment.count, static_cast<int32_t>(segment.begin));
+    position += segment.count;
+  }
+  const Layout& layout = shape_.layout;
+  const size_t bytes = static_cast<size_t>(pieces_.longest) *
+                       (static_cast<size_t>(layout.hidden) * SizeOf(layout.dtype) +
+                        2 * static_cast<size_t>(layout.kv_heads * layout.head_dim) * sizeof(float));
+  if (recompute_scratch_.size() < bytes) {
+    recompute_scratch_ = Buffer();
+    recompute_scratch_ = device_.Allocate(bytes);
+  }
+}
+
+void CudaOffloadCache::FillBlock(const Step& step) {
+  const auto count = static_cast<int64_t>(parts_.size());
+  block_.Begin(step.decode_rows, count - step.decode_rows);
+  for (int64_t g = 0; g < groups(); ++g) {
+    block_.flag(g) = static_cast<int32_t>(groups_[static_cast<size_t>(g)].decoding());
+  }
+  int64_t longest = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    const Part& part = parts_[static_cast<size_t>(i)];
+    const SequencePages& pages = pages_.at(part.sequence.id);
+    ops::cuda::StepSequence& target = block_.at(i);
+    // `stored`: rows before it do not arrive.
+    target = {.first_row = static_cast<int32_t>(part.sequence.first_row),
+              .rows = static_cast<int32_t>(part.sequence.rows),
+              .past = static_cast<int32_t>(part.sequence.past),
+              .stored = static_cast<int32_t>(part.split)};
+    target.pages[ops::cuda::kResident] = pages.resident.device();
+    target.pages[ops::cuda::kStore] = pages.store.device();
+    if (offloads()) {
+      const Staging::Lane& lane = staging_.lane(part);
+      for (size_t b = 0; b < kBuffers; ++b) {
+        target.pages[kRows[b]] = lane.rows[b].table.device();
+        target.pages[kArrived[b]] = lane.arrived[b].table.device();
+      }
+    }
+    if (part.sequence.decode) longest = std::max(longest, part.n());
+  }
+  context_ = ContextBucket(longest);
+}
+
+void CudaOffloadCache::FillInputsBlock() {
+  const auto count = static_cast<int64_t>(parts_.size());
+  inputs_block_.Begin(count + static_cast<int64_t>(pieces_.segments.size()), 0);
+  inputs_block_.flag(0) = static_cast<int32_t>(count);
+  const auto fill = [&](int64_t index, const Part& part, int64_t first_row, int64_t rows,
+                        int64_t past) {
+    ops::cuda::StepSequence& target = inputs_block_.at(index);
+    target = {.first_row = static_cast<int32_t>(first_row),
+              .rows = static_cast<int32_t>(rows),
+              .past = static_cast<int32_t>(past),
+              .stored = static_cast<int32_t>(past)};
+    target.pages[kHostInputs] = pages_.at(part.sequence.id).inputs.device();
+    const Staging::Lane& lane = staging_.lane(part);
+    for (size_t b = 0; b < kBuffers; ++b) {
+      target.pages[kRows[b]] = lane.rows[b].table.device();
+      target.pages[kStagedInputs[b]] = lane.inputs[b].table.device();
+    }
+  };
+  for (int64_t i = 0; i < count; ++i) {
+    const Part& part = parts_[static_cast<size_t>(i)];
+    fill(i, part, part.sequence.first_row, part.sequence.rows, part.sequence.past);
+  }
+  for (size_t s = 0; s < pieces_.segments.size(); ++s) {
+    const Segment& segment = pieces_.segments[s];
+    fill(count + static_cast<int64_t>(s), parts_[static_cast<size_t>(segment.part)],
+         segment.first_row, segment.count, segment.begin);
+  }
+  for (size_t p = 0; p < pieces_.pieces.size(); ++p) {
+    const Piece& piece = pieces_.pieces[p];
+    inputs_block_.flag(static_cast<int64_t>(p) + 1) = static_cast<int32_t>(piece.end - piece.begin);
+  }
+}
+
+void CudaOffloadCache::RecomputePiece(int64_t layer, size_t buffer, int64_t index) {
+  const Piece& piece = pieces_.pieces[static_cast<size_t>(index)];
+  const Layout& layout = shape_.layout;
+  const int64_t width = layout.kv_heads * layout.head_dim;
+  const int64_t room = pieces_.longest * layout.hidden * static_cast<int64_t>(SizeOf(layout.dtype));
+  // f32 behind them: a row's bytes are a multiple of 4, and wide models' of 16.
+  auto* keys = reinterpret_cast<float*>(recompute_scratch_.as<std::byte>() + room);
+  const auto x = MatrixView::Of(recompute_scratch_.data(), layout.dtype, piece.rows, layout.hidden);
+  const auto k = MatrixView::Of(keys, piece.rows, width);
+  const auto v = MatrixView::Of(keys + pieces_.longest * width, piece.rows, width);
+  Stream& stream = recomputing_.stream();
+  StepView view = inputs_block_.Decoding(context_);
+  view.sequences += static_cast<int64_t>(parts_.size()) + piece.begin;
+  view.count = inputs_block_.device_flags() + 1 + index;
+  view.capacity = static_cast<int32_t>(piece.end - piece.begin);
+  view.max_rows = static_cast<int32_t>(piece.rows);
+  ops::cuda::GatherInputs(stream, view, tables_.StagedInputs(buffer), x);
+  const auto* positions = positions_->device<const int32_t>() + piece.first_position;
+  projection_->Project(stream, layer, x, {positions, static_cast<size_t>(piece.rows)}, k, v);
+  ops::cuda::AppendRows(stream, view, layout.kv_heads, tables_.Rows(buffer), k, v);
+}
+
+void CudaOffloadCache::BringUnit(int64_t unit) {
+  if (!offloads() || unit >= units()) return;
+  const int64_t layer = unit / groups();
+  const auto group = static_cast<size_t>(unit % groups());
+  const size_t buffer = BufferOf(unit);
+  const int64_t first = pieces_.first_piece[group], last = pieces_.first_piece[group + 1] - 1;
+  // Inputs first, so that recomputation begins early.
+  for (int64_t p = first; p <= last; ++p) {
+    const Piece& piece = pieces_.pieces[static_cast<size_t>(p)];
+    for (int64_t s = piece.begin; s < piece.end; ++s) {
+      const Segment& segment = pieces_.segments[static_cast<size_t>(s)];
+      link_.BringInputs(layer, buffer, parts_[static_cast<size_t>(segment.part)], segment);
+    }
+    if (recompute_->chunked || p == last) link_.EndPiece(buffer, p - first);
+  }
+  link_.BringRows(layer, buffer, parts_, groups_, group);
+  if (first > last) return;
+  LC_CHECK(projection_ != nullptr, "rows are recomputed without a projection");
+  for (int64_t p = first; p <= last; ++p) {
+    link_.AwaitPiece(recomputing_.stream(), buffer, (recompute_->chunked ? p : last) - first);
+    RecomputePiece(layer, buffer, p);
+  }
+  recomputing_.Mark(static_cast<int>(buffer));
+}
+
+void CudaOffloadCache::KeepInputs(Stream& stream, int64_t layer, const Step& step,
+                                  const MatrixView& x, KeyValueProjection* projection) {
+  if (!shape_.keeps_inputs) return;
+  LC_CHECK(x.dtype == shape_.layout.dtype && x.rows == step.rows && x.cols == shape_.layout.hidden,
+           "inputs are [{}, {}] of {}", x.rows, x.cols, Name(x.dtype));
+  if (layer == 0) inputs_block_.Send(stream);
+  started_ = true;
+  x_layer_ = layer;
+  projection_ = projection;
+  storing_inputs_.Fork(stream);
+  StepView view = inputs_block_.Decoding(context_);
+  view.count = inputs_block_.device_flags();
+  view.capacity = static_cast<int32_t>(parts_.size());
+  ops::cuda::AppendInputs(storing_inputs_.stream(), view, tables_.HostInputs(layer), x);
+}
+
+template <class Body>
+void CudaOffloadCache::ForEachView(const Group& group, int64_t index, const Body& body) {
+  if (group.decoding() > 0) {
+    StepView view = block_.Decoding(context_);
+    view.sequences += group.decode_begin;
+    view.count = block_.device_flags() + index;
+    view.capacity = static_cast<int32_t>(group.decoding());
+    body(view);
+  }
+  for (int64_t i = group.prefill_begin; i < group.prefill_end; ++i) {
+    body(block_.Prefilling(i - block_.decoding()));
+  }
+}
+
+void CudaOffloadCache::AttendUnit(Stream& stream, int64_t unit, const MatrixView& q,
+                                  const MatrixView& k, const MatrixView& v, float scale,
+                                  const MatrixView& out) {
+  const Layout& layout = shape_.layout;
+  const int64_t layer = unit / groups(), index = unit % groups();
+  const Group& group = groups_[static_cast<size_t>(index)];
+  const size_t buffer = BufferOf(unit);
+  const auto attend = [&](const RowTable& table) {
+    ForEachView(group, index, [&](const StepView& view) {
+      Mark(stream, Section::kManagement);
+      ops::cuda::AppendRows(stream, view, layout.kv_heads, table, k, v);
+      const SectionScope section(stream, Section::kAttention);
+      ops::cuda::PagedAttention(stream, view, layout.kv_heads, table, q, layout.q_heads, scale, out,
+                                scratch_.data());
+    });
+  };
+  if (shape_.device_heads > 0) attend(tables_.Resident(layer));
+  if (!offloads()) return;
+  Mark(stream, Section::kTransfer);
+  link_.AwaitRows(stream, buffer);
+  recomputing_.Join(stream, static_cast<int>(buffer));
+  Mark(stream, Section::kManagement);
+  const RowTable rows = tables_.Rows(buffer);
+  if (shape_.expands()) {
+    ForEachView(group, index, [&](const StepView& view) {
+      ops::cuda::CopyRows(stream, view, layout.kv_heads, tables_.Arrived(buffer), rows,
+                          {.kind = RowRange::kRing});
+    });
+  }
+  attend(rows);
+  storing_.Fork(stream);
+  ForEachView(group, index, [&](const StepView& view) {
+    ops::cuda::CopyRows(storing_.stream(), view, layout.kv_heads, rows, tables_.Store(layer),
+                        {.kind = RowRange::kNew});
+  });
+  storing_.Mark(static_cast<int>(buffer));
+  // The buffer has been read: the unit after the next may have it.
+  const int64_t next = unit + static_cast<int64_t>(kBuffers);
+  if (next < units()) {
+    link_.Fork(stream);
+    link_.Wait(storing_, static_cast<int>(buffer));
+    BringUnit(next);
+  }
+}
+
+void CudaOffloadCache::Attend(Stream& stream, int64_t layer, const Step& step, const MatrixView& q,
+                              const MatrixView& k, const MatrixView& v, float scale,
+                              const MatrixView& out) {
+  LC_CHECK(layer >= 0 && layer < shape_.layout.layers);
+  LC_CHECK(parts_.size() == step.sequences.size(), "Attend() outside of BeginStep/EndStep");
+  RequireInputs(layer);
+  started_ = true;
+  if (layer == 0) {
+    block_.Send(stream);
+    if (!pieces_.empty()) {
+      positions_->Send(stream, static_cast<size_t>(pieces_.total) * sizeof(int32_t));
+    }
+    if (offloads()) {
+      // What earlier steps have stored and where, and what their attention has read.
+      link_.Start(stream);
+      recomputing_.Fork(stream);
+      for (int64_t unit = 0; unit < static_cast<int64_t>(kBuffers); ++unit) BringUnit(unit);
+    }
+  }
+  for (int64_t unit = layer * groups(); unit < (layer + 1) * groups(); ++unit) {
+    AttendUnit(stream, unit, q, k, v, scale, out);
+  }
+  // x is the caller's again.
+  if (shape_.keeps_inputs) storing_inputs_.JoinAll(stream);
+  if (layer + 1 == shape_.layout.layers) {
+    storing_.JoinAll(stream);
+    recomputing_.JoinAll(stream);
+    link_.JoinAll(stream);
+  }
+  x_layer_ = -1;
+}
+
+void CudaOffloadCache::EndStep(const Step&) {
+  for (const Part& part : parts_) Commit(part.sequence, part.split);
+  parts_.clear();
+  started_ = false;
+}
+
+}  // namespace
+
+std::unique_ptr<Cache> CreateCudaOffloadCache(Device& device, std::string policy,
+                                              const Shape& shape,
+                                              std::optional<Recompute> recompute,
+                                              const TierBytes& budget) {
+  LC_CHECK(device.type() == DeviceType::kCuda);
+  return std::make_unique<CudaOffloadCache>(static_cast<CudaDevice&>(device), std::move(policy),
+                                            shape, std::move(recompute), budget);
+}
+
+}  // namespace litecache::kv::offload

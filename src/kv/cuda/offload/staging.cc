@@ -1,0 +1,75 @@
+#include "kv/cuda/offload/staging.h"
+
+#include <algorithm>
+
+namespace litecache::kv::offload {
+namespace {
+
+int64_t Size(const Staging::Pages& pages) { return static_cast<int64_t>(pages.ids.size()); }
+
+}  // namespace
+
+// body(pages, lists, bytes of a list's part of a page).
+template <class Body>
+void Staging::ForEach(const Body& body) {
+  for (Lane& lane : lanes_) {
+    for (size_t b = 0; b < kBuffers; ++b) {
+      body(lane.rows[b], shape_.host_heads(),
+           static_cast<uint64_t>(shape_.staging_page_tokens) * shape_.format.row_bytes());
+      body(lane.arrived[b], shape_.host_heads(),
+           static_cast<uint64_t>(shape_.store_page_tokens) * shape_.store_format.row_bytes());
+      body(lane.inputs[b], 1, 0);
+    }
+  }
+}
+
+int64_t Staging::Plan(const std::vector<Part>& parts) {
+  ForEach([](Pages& pages, int64_t, uint64_t) { pages.needed = 0; });
+  if (shape_.host_heads() > 0) {
+    for (const Part& part : parts) {
+      if (part.lane >= static_cast<int64_t>(lanes_.size())) {
+        lanes_.resize(static_cast<size_t>(part.lane) + 1);
+      }
+      Lane& lane = this->lane(part);
+      const auto need = [](Pages& pages, int64_t count) {
+        pages.needed = std::max(pages.needed, count);
+      };
+      for (size_t b = 0; b < kBuffers; ++b) {
+        need(lane.rows[b], Shape::Blocks(part.n(), shape_.staging_page_tokens));
+        if (shape_.expands()) {
+          need(lane.arrived[b], Shape::Blocks(part.n(), shape_.store_page_tokens));
+        }
+        if (part.split > 0) {
+          need(lane.inputs[b], Shape::Blocks(part.split, shape_.input_staging_tokens()));
+        }
+      }
+    }
+  }
+  int64_t missing = 0;
+  ForEach([&](Pages& pages, int64_t, uint64_t) {
+    while (Size(pages) > pages.needed) {
+      pool_.DropReference(pages.ids.back());
+      pages.ids.pop_back();
+    }
+    missing += pages.needed - Size(pages);
+  });
+  return missing;
+}
+
+void Staging::Take() {
+  ForEach([this](Pages& pages, int64_t lists, uint64_t list_bytes) {
+    while (Size(pages) < pages.needed) pages.ids.push_back(pool_.Take());
+    pages.table.Update(device_, lists, Size(pages), 0, [&](int64_t list, int64_t block) {
+      return data(pages, block) + static_cast<uint64_t>(list) * list_bytes;
+    });
+  });
+}
+
+void Staging::Drop() {
+  ForEach([this](Pages& pages, int64_t, uint64_t) {
+    for (const PageId page : pages.ids) pool_.DropReference(page);
+    pages.ids.clear();
+  });
+}
+
+}  // namespace litecache::kv::offload

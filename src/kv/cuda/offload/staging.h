@@ -1,0 +1,56 @@
+// Two buffers on the device, each for the rows and inputs of one layer of one group of a step's
+// sequences.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "kv/cuda/device_pages.h"
+#include "kv/cuda/offload/tables.h"
+#include "kv/offload/groups.h"
+#include "kv/offload/shape.h"
+#include "kv/page_pool.h"
+
+namespace litecache::kv::offload {
+
+class Staging {
+ public:
+  // Pages of one kind in one buffer.
+  struct Pages {
+    std::vector<PageId> ids;
+    DevicePages table;
+    int64_t needed = 0;
+  };
+  // What one part of each group has, one after another.
+  struct Lane {
+    std::array<Pages, kBuffers> rows, arrived, inputs;
+  };
+
+  Staging(Device& device, const Shape& shape, PagePool& pool)
+      : device_(device), shape_(shape), pool_(pool) {}
+
+  // Gives back what a step of these parts does not need; returns how many pages are missing.
+  int64_t Plan(const std::vector<Part>& parts);
+  // Takes the missing pages, which have been promised.
+  void Take();
+  // Gives all back.
+  void Drop();
+
+  Lane& lane(const Part& part) { return lanes_[static_cast<size_t>(part.lane)]; }
+  const Lane& lane(const Part& part) const { return lanes_[static_cast<size_t>(part.lane)]; }
+  std::byte* data(const Pages& pages, int64_t block) const {
+    return pool_.data(pages.ids[static_cast<size_t>(block)]);
+  }
+
+ private:
+  template <class Body>
+  void ForEach(const Body& body);
+
+  Device& device_;
+  Shape shape_;
+  PagePool& pool_;
+  std::vector<Lane> lanes_;
+};
+
+}  // namespace litecache::kv::offload

@@ -1,0 +1,99 @@
+#include "kv/cuda/offload/tables.h"
+
+#include <vector>
+
+namespace litecache::kv::offload {
+
+using ops::cuda::InputTable;
+using ops::cuda::RowTable;
+
+Tables::Tables(Device& device, const Shape& shape) : shape_(shape) {
+  const int64_t heads = shape.layout.kv_heads, own = shape.device_heads;
+  const auto table = static_cast<size_t>(shape.layout.layers * heads);
+  std::vector<int32_t> lists(2 * table + static_cast<size_t>(heads));
+  for (int64_t layer = 0; layer < shape.layout.layers; ++layer) {
+    for (int64_t head = 0; head < heads; ++head) {
+      const auto at = static_cast<size_t>(layer * heads + head);
+      const bool stays = head < own;
+      lists[at] = stays ? static_cast<int32_t>(shape.ResidentList(layer, head)) : -1;
+      lists[table + at] = stays ? -1 : static_cast<int32_t>(shape.StoreList(layer, head));
+    }
+  }
+  for (int64_t head = 0; head < heads; ++head) {
+    lists[2 * table + static_cast<size_t>(head)] =
+        head < own ? -1 : static_cast<int32_t>(head - own);
+  }
+  lists_ = device.Allocate(lists.size() * sizeof(int32_t));
+  device.Upload(lists_.data(), lists.data(), lists_.size());
+}
+
+RowTable Tables::Resident(int64_t layer) const {
+  return {.table = ops::cuda::kResident,
+          .lists = static_cast<int32_t>(shape_.layout.layers * shape_.device_heads),
+          .page_rows = static_cast<int32_t>(shape_.resident_page_tokens),
+          .format = shape_.format,
+          .list_of_head = lists_.as<int32_t>() + layer * shape_.layout.kv_heads};
+}
+
+RowTable Tables::Store(int64_t layer) const {
+  return {.table = ops::cuda::kStore,
+          .lists = static_cast<int32_t>(shape_.layout.layers * shape_.host_heads()),
+          .page_rows = static_cast<int32_t>(shape_.store_page_tokens),
+          .format = shape_.store_format,
+          .list_of_head =
+              lists_.as<int32_t>() + (shape_.layout.layers + layer) * shape_.layout.kv_heads};
+}
+
+RowTable Tables::Rows(size_t buffer) const {
+  return {.table = kRows[buffer],
+          .lists = static_cast<int32_t>(shape_.host_heads()),
+          .page_rows = static_cast<int32_t>(shape_.staging_page_tokens),
+          .format = shape_.format,
+          .list_of_head = lists_.as<int32_t>() + 2 * shape_.layout.layers * shape_.layout.kv_heads};
+}
+
+RowTable Tables::Arrived(size_t buffer) const {
+  RowTable table = Rows(buffer);
+  table.table = kArrived[buffer];
+  table.page_rows = static_cast<int32_t>(shape_.store_page_tokens);
+  table.format = shape_.store_format;
+  return table;
+}
+
+InputTable Tables::HostInputs(int64_t layer) const {
+  return {.table = kHostInputs,
+          .lists = static_cast<int32_t>(shape_.layout.layers),
+          .list = static_cast<int32_t>(layer),
+          .page_rows = static_cast<int32_t>(shape_.input_page_tokens)};
+}
+
+InputTable Tables::StagedInputs(size_t buffer) const {
+  return {.table = kStagedInputs[buffer],
+          .lists = 1,
+          .list = 0,
+          .page_rows = static_cast<int32_t>(shape_.input_page_tokens)};
+}
+
+void SequencePages::Update(Device& device, const Shape& shape, const SequenceTable& resident_table,
+                           const SequenceTable& store_table, const SequenceTable& input_table,
+                           SequenceId id, int64_t past) {
+  const int64_t layers = shape.layout.layers;
+  // A table's page of a layer holds `heads` lists of `page_tokens` rows each.
+  const auto update = [&](DevicePages& pages, const SequenceTable& table, int64_t heads,
+                          int64_t page_tokens, uint64_t row_bytes) {
+    if (heads == 0) return;
+    std::byte* const* const* lists = table.Lists(id);
+    const uint64_t head_bytes = static_cast<uint64_t>(page_tokens) * row_bytes;
+    pages.Update(device, layers * heads, table.Blocks(id), past / page_tokens,
+                 [&](int64_t list, int64_t b) {
+                   return lists[list / heads][b] + static_cast<uint64_t>(list % heads) * head_bytes;
+                 });
+  };
+  update(store, store_table, shape.host_heads(), shape.store_page_tokens,
+         shape.store_format.row_bytes());
+  update(resident, resident_table, shape.device_heads, shape.resident_page_tokens,
+         shape.format.row_bytes());
+  if (shape.keeps_inputs) update(inputs, input_table, 1, shape.input_page_tokens, 0);
+}
+
+}  // namespace litecache::kv::offload

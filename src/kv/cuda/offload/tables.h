@@ -1,0 +1,61 @@
+// Where the operations of a step find rows and inputs: the tables of pages of policies flexgen and
+// kvpr, under the names that a step's sequences have for tables.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "device/device.h"
+#include "kv/cuda/device_pages.h"
+#include "kv/offload/shape.h"
+#include "kv/sequence_table.h"
+#include "ops/cuda/inputs.h"
+#include "ops/cuda/rows.h"
+
+namespace litecache::kv::offload {
+
+inline constexpr size_t kBuffers = 2;
+
+// Of the step's sequences: rows as attention reads them, and as they arrive where that is another
+// format.
+inline constexpr std::array<ops::cuda::TableId, kBuffers> kRows = {ops::cuda::kSlots,
+                                                                   ops::cuda::kLabels};
+inline constexpr std::array<ops::cuda::TableId, kBuffers> kArrived = {ops::cuda::kMetadata,
+                                                                      ops::cuda::kStaging};
+// Of the inputs' sequences: inputs on the device and on the host.
+inline constexpr const auto& kStagedInputs = kArrived;
+inline constexpr ops::cuda::TableId kHostInputs = ops::cuda::kStore;
+
+class Tables {
+ public:
+  Tables(Device& device, const Shape& shape);
+
+  ops::cuda::RowTable Resident(int64_t layer) const;
+  ops::cuda::RowTable Store(int64_t layer) const;
+  // Of a staging buffer.
+  ops::cuda::RowTable Rows(size_t buffer) const;
+  ops::cuda::RowTable Arrived(size_t buffer) const;
+  // Where the store's rows land: Arrived() where they are expanded behind that.
+  ops::cuda::RowTable Landing(size_t buffer) const {
+    return shape_.expands() ? Arrived(buffer) : Rows(buffer);
+  }
+  ops::cuda::InputTable HostInputs(int64_t layer) const;
+  ops::cuda::InputTable StagedInputs(size_t buffer) const;
+
+ private:
+  Shape shape_;
+  Buffer lists_;  // int32: resident [layers][kv_heads], store [layers][kv_heads], staged [kv_heads]
+};
+
+// A sequence's pages, of all its layers.
+struct SequencePages {
+  DevicePages resident, store, inputs;
+
+  // past: tokens that have been in the tables since the last call.
+  void Update(Device& device, const Shape& shape, const SequenceTable& resident_table,
+              const SequenceTable& store_table, const SequenceTable& input_table, SequenceId id,
+              int64_t past);
+};
+
+}  // namespace litecache::kv::offload

@@ -1,0 +1,39 @@
+// How the sequences of a step pass through a layer: in groups, one after another, each with the
+// rows of its own staged (FlexGen's GPU batches, KVPR's column-by-column schedule).
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "kv/cache.h"
+
+namespace litecache::kv::offload {
+
+// One sequence of the step in progress.
+struct Part {
+  StepSequence sequence;
+  int64_t split = 0;  // tokens that are recomputed
+  int64_t lane = 0;   // place in a staging buffer, which it shares with one part of every group
+  int64_t n() const { return sequence.past + sequence.rows; }
+};
+
+// Parts [decode_begin, decode_end) and [prefill_begin, prefill_end).
+struct Group {
+  int64_t decode_begin = 0, decode_end = 0;
+  int64_t prefill_begin = 0, prefill_end = 0;
+  int64_t decoding() const { return decode_end - decode_begin; }
+
+  template <class Body>
+  void ForEach(const Body& body) const {
+    for (int64_t i = decode_begin; i < decode_end; ++i) body(i);
+    for (int64_t i = prefill_begin; i < prefill_end; ++i) body(i);
+  }
+};
+
+// Sorts the parts by group, those that decode first, and gives them lanes. At most `groups` groups,
+// none of them empty. Parts of similar length share a lane: of S pages that all parts need
+// together, lanes that are as large as their largest part take at most S / groups and a largest
+// part's.
+std::vector<Group> MakeGroups(std::vector<Part>* parts, int64_t groups);
+
+}  // namespace litecache::kv::offload

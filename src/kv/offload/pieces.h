@@ -1,0 +1,39 @@
+// What a GPU recomputes together: tokens of several sequences, since a product of few rows leaves
+// most of it idle.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "kv/offload/groups.h"
+
+namespace litecache::kv::offload {
+
+// Tokens [begin, begin + count) of a part: rows [first_row, first_row + count) of their piece.
+struct Segment {
+  int64_t part = 0;
+  int64_t begin = 0, count = 0, first_row = 0;
+};
+
+// Segments [begin, end).
+struct Piece {
+  int64_t begin = 0, end = 0;
+  int64_t first_position = 0;  // rows of the pieces before it
+  int64_t rows = 0;
+};
+
+struct Pieces {
+  std::vector<Segment> segments;
+  std::vector<Piece> pieces;         // group after group
+  std::vector<int64_t> first_piece;  // [groups + 1]: those of group g are [g, g + 1)
+  int64_t longest = 0;               // rows of a piece
+  int64_t total = 0;                 // of all pieces
+
+  bool empty() const { return pieces.empty(); }
+};
+
+// Pieces of `rows` rows, or of more where a group would have more than `most` pieces.
+Pieces MakePieces(const std::vector<Part>& parts, const std::vector<Group>& groups, int64_t rows,
+                  int64_t most);
+
+}  // namespace litecache::kv::offload

@@ -1,0 +1,29 @@
+#include "model/weight_placement.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
+
+namespace litecache::model {
+
+WeightPlacement WeightPlacement::Of(int64_t layers, double on_device) {
+  LC_CHECK(layers > 0 && on_device >= 0 && on_device <= 1, "{} of {} layers", on_device, layers);
+  return {layers, layers - std::llround(on_device * static_cast<double>(layers))};
+}
+
+WeightBytes EstimateWeights(const ModelConfig& c, DType dtype, double on_device) {
+  const int64_t projections = c.hidden * (c.q_width() + 2 * c.kv_width());
+  const int64_t rest =
+      c.hidden * c.q_width() + (c.family == Family::kOpt ? 2 : 3) * c.hidden * c.intermediate;
+  const int64_t offloaded = WeightPlacement::Of(c.layers, on_device).offloaded;
+  const int64_t places = std::min<int64_t>(offloaded, kProjectionPlaces) * projections +
+                         std::min<int64_t>(offloaded, kRestPlaces) * rest;
+  const int64_t host = offloaded * (projections + rest);
+  const auto bytes = [dtype](int64_t count) {
+    return static_cast<uint64_t>(count) * SizeOf(dtype);
+  };
+  return {.device = bytes(c.parameters() - host + places), .host = bytes(host)};
+}
+
+}  // namespace litecache::model

@@ -1,0 +1,45 @@
+// Which layers' matrices stay in host memory and travel in every step, and what that takes.
+#pragma once
+
+#include <cstdint>
+
+#include "base/dtype.h"
+#include "model/config.h"
+
+namespace litecache::model {
+
+// Where in a layer a matrix is needed; what travels comes in this order. Keys and values first:
+// policy kvpr recomputes rows while the rest is under way.
+enum class LayerPart { kKeyValue, kQuery, kRest };
+inline constexpr int kLayerParts = 3;
+
+struct LayerPlace {
+  int64_t layer = 0;
+  LayerPart part = LayerPart::kRest;
+};
+
+// A layer has two places on the device that other layers use after it: that of its projections to
+// queries, keys and values, and that of the rest. Three of the former, because kvpr projects up to
+// two layers ahead of the layer that attends.
+inline constexpr int kProjectionPlaces = 3, kRestPlaces = 2;
+
+struct WeightPlacement {
+  int64_t layers = 0;
+  int64_t offloaded = 0;  // of them, spread evenly: others compute while one of them travels
+
+  // on_device: the share of the layers whose matrices stay on the device, in [0, 1].
+  static WeightPlacement Of(int64_t layers, double on_device);
+  bool Offloads(int64_t layer) const {
+    return (layer + 1) * offloaded / layers > layer * offloaded / layers;
+  }
+};
+
+struct WeightBytes {
+  uint64_t device = 0;
+  uint64_t host = 0;
+};
+// Of a model whose weights have this dtype. Embeddings, logits, norms and biases stay on the
+// device, beside the places of layers that travel.
+WeightBytes EstimateWeights(const ModelConfig& config, DType dtype, double on_device);
+
+}  // namespace litecache::model
