@@ -221,6 +221,7 @@ TEST(Engine, RefusesAtLoad) {
   EXPECT_THROW(with([](auto& o) { o.max_batch = 0; }), InvalidArgument);
   EXPECT_THROW(with([](auto& o) { o.prefill_chunk = -5; }), InvalidArgument);
   EXPECT_THROW(with([](auto& o) { o.threads = -1; }), InvalidArgument);
+  EXPECT_THROW(with([](auto& o) { o.weights_on_device = 1.5; }), InvalidArgument);
   EXPECT_THROW(with([](auto& o) { o.max_context = 1025; }), InvalidArgument);
   EXPECT_THROW(with([](auto& o) { o.memory = 1000; }), CapacityError);
   EXPECT_THROW(with([](auto& o) { o.memory = 500000; }), CapacityError);

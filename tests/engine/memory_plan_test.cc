@@ -40,6 +40,27 @@ TEST(MemoryPlan, TheRestIsForKv) {
   }
 }
 
+// Of a GPU's model: what travels is in the host's memory, beside the store.
+TEST(MemoryPlan, WeightsInHostMemory) {
+  MemoryRequest request = Llama1B();
+  request.weights_mapped = false;
+  request.two_memories = true;
+  request.device = request.total;
+  request.host = uint64_t{10} << 30;
+  request.total = request.device + request.host;
+  request.host_weights = uint64_t{3} << 30;
+  request.offloaded_layers = 12;
+  const MemoryPlan plan = MakeMemoryPlan(request);
+  EXPECT_EQ(plan.host_weights, request.host_weights);
+  EXPECT_EQ(plan.host_total, request.host + request.host_weights);
+  EXPECT_EQ(plan.weights, request.weights);
+  const std::string text = plan.ToString();
+  for (const char* part : {"places for those of 12 layers", "Host memory 13.0 GiB", "3.00 GiB",
+                           "of 12 layers: they travel in every step", "10.0 GiB"}) {
+    EXPECT_NE(text.find(part), std::string::npos) << part << " in\n" << text;
+  }
+}
+
 TEST(MemoryPlan, MemoryLimitsTheContext) {
   MemoryRequest request = Llama1B();
   request.total = request.weights + request.buffers + (uint64_t{100} << 20);

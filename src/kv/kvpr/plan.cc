@@ -124,7 +124,9 @@ class KvprPlan final : public CachePlan {
     const kvpr::Rates rates = kvpr::MeasureRates(device, shape_);
     const kvpr::TokenCosts costs =
         kvpr::CostsOf(work_, rates.link_bytes_per_second, rates.flops_per_second);
-    const int64_t unit = shape_.on_gpu ? shape_.store_page_tokens : 1;
+    // On a GPU parts of pages travel by another way, at nearly the same rate.
+    constexpr int64_t kGpuUnit = 16;
+    const int64_t unit = shape_.on_gpu ? std::min(kGpuUnit, shape_.store_page_tokens) : 1;
     constexpr int64_t kExample = 1000;
     SPDLOG_INFO("KV cache: link {}/s, products {:.1f} GFLOP/s: rows of {} of {} tokens recomputed",
                 FormatBytes(static_cast<uint64_t>(rates.link_bytes_per_second)),

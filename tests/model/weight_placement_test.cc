@@ -1,0 +1,47 @@
+#include "model/weight_placement.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+namespace litecache::model {
+namespace {
+
+TEST(WeightPlacementTest, LayersAreSpreadEvenly) {
+  for (int64_t layers = 1; layers <= 81; ++layers) {
+    for (int64_t stay = 0; stay <= layers; ++stay) {
+      const auto placement =
+          WeightPlacement::Of(layers, static_cast<double>(stay) / static_cast<double>(layers));
+      ASSERT_EQ(placement.offloaded, layers - stay);
+      int64_t count = 0, run = 0, longest = 0;
+      for (int64_t layer = 0; layer < layers; ++layer) {
+        run = placement.Offloads(layer) ? run + 1 : 0;
+        count += placement.Offloads(layer);
+        longest = std::max(longest, run);
+      }
+      EXPECT_EQ(count, layers - stay);
+      // No run is longer than what lies between two of the layers that stay.
+      EXPECT_LE(longest, stay == 0 ? layers : (layers - stay + stay - 1) / stay);
+    }
+  }
+}
+
+TEST(WeightPlacementTest, EstimatesWhatEachMemoryHolds) {
+  const ModelConfig config = ModelConfig::FromShapeName("opt-6.7b");
+  const auto all = static_cast<uint64_t>(config.parameters()) * 2;
+  const WeightBytes resident = EstimateWeights(config, DType::kBF16, 1);
+  EXPECT_EQ(resident.device, all);
+  EXPECT_EQ(resident.host, 0u);
+  // A layer: 4 h x h and 2 h x 4h; places of three layers' projections (3 h x h) and of two layers'
+  // rest (9 h x h).
+  const uint64_t square = uint64_t{4096} * 4096 * 2;
+  const WeightBytes half = EstimateWeights(config, DType::kBF16, 0.5);
+  EXPECT_EQ(half.host, 16 * 12 * square);
+  EXPECT_EQ(half.device, all - half.host + (3 * 3 + 2 * 9) * square);
+  const WeightBytes none = EstimateWeights(config, DType::kF32, 0);
+  EXPECT_EQ(none.host, 2 * 32 * 12 * square);
+  EXPECT_EQ(EstimateWeights(config, DType::kBF16, 31.0 / 32).device, all) << "a place of its own";
+}
+
+}  // namespace
+}  // namespace litecache::model
