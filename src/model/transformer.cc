@@ -265,6 +265,7 @@ class TransformerDecoder final : public DecoderBase, private kv::KeyValueProject
     const MatrixView k = a.both_k.Rows(0, rows), v = a.both_v.Rows(0, rows);
     const MatrixView next_q = a.next_q.Rows(rows, rows);
     ops::RmsNormTwice(stream, a.x, layer.input_norm, next.input_norm, Epsilon(), a.both_h);
+    for (const int64_t i : {index, index + 1}) AwaitWeights(stream, i, LayerPart::kQuery);
     Multiply(stream, a.both_h,
              {Part(layer.q, a.both_q), Part(layer.k, a.both_k), Part(layer.v, a.both_v),
               Part(next.q, a.next_q)});
@@ -272,6 +273,7 @@ class TransformerDecoder final : public DecoderBase, private kv::KeyValueProject
     cache.Prefetch(stream, index + 1, step, next_q, Scale());
     if (cache.WantsInputs()) cache.KeepInputs(stream, index, step, h, this);
     cache.Attend(stream, index, step, q, k, v, Scale(), a.attention);
+    ReleaseWeights(stream, index, LayerPart::kQuery);
   }
 
   void Project(Stream& stream, int64_t index, const MatrixView& x,
