@@ -55,7 +55,7 @@ std::string BenchReport::HeaderText() const {
       WeightsText(subject.decoder()),
       imposed.empty()
           ? ""
-          : fmt::format("imposed on policy litecache, not a property of these queries: {}\n",
+          : fmt::format("imposed on lookups, not a property of these queries: {}\n",
                         imposed));
 }
 

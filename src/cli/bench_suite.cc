@@ -77,6 +77,7 @@ int BenchSuiteFlags::Run(const EngineFlags& flags, const BenchSuiteRequest& requ
   if (request.repeats > 0) lab.prefill_repeats = request.repeats;
   lab.hit_ratio = request.hit_ratio.value_or(lab.hit_ratio);
   lab.overlap = request.overlap.value_or(lab.overlap);
+  lab.trace = request.trace;
   lab.accuracy_tasks = grid.accuracy_tasks;
   for (const auto* lengths : {&grid.lengths, &grid.prefill_lengths, &grid.link_lengths}) {
     for (const int64_t length : *lengths) lab.longest = std::max(lab.longest, length);
@@ -86,9 +87,11 @@ int BenchSuiteFlags::Run(const EngineFlags& flags, const BenchSuiteRequest& requ
   options.seconds = time_limit;
   options.experiments = Split(experiments);
   options.version = VersionText().substr(0, VersionText().find('\n'));
-  options.command = fmt::format("litecache bench --suite {}{}{}{}", suite, quick ? " --quick" : "",
-                                request.shape.empty() ? "" : " --shape " + request.shape,
-                                flags.model.empty() ? "" : " --model " + flags.model);
+  options.command =
+      fmt::format("litecache bench --suite {}{}{}{}{}", suite, quick ? " --quick" : "",
+                  request.shape.empty() ? "" : " --shape " + request.shape,
+                  flags.model.empty() ? "" : " --model " + flags.model,
+                  request.trace_file.empty() ? "" : " --trace " + request.trace_file);
   options.interrupted = [&] { return interrupt.Interrupted(); };
   options.note = [](const std::string& line) {
     // Over the progress bar, which is drawn again below.

@@ -3,11 +3,13 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "cli/options.h"
+#include "kv/trace/trace.h"
 
 namespace litecache::cli {
 
@@ -16,6 +18,8 @@ struct BenchSuiteRequest {
   std::string shape;                       // in the place of the papers'; or --model
   std::vector<int64_t> batches, contexts;  // in the place of the papers'; empty: those
   std::optional<double> hit_ratio, overlap;
+  std::shared_ptr<const kv::Trace> trace;  // null: none
+  std::string trace_file;
   uint64_t seed = 1;
   int64_t steps = 0;    // 0: the suite's
   int64_t repeats = 0;  // of prefills; 0: one

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "device/cpu/cpu_device.h"
+#include "ops/impose_rows.h"
 
 namespace litecache::ops {
 namespace {
@@ -41,13 +42,21 @@ void Impose(const ImposeOverlapWork& work, std::vector<uint32_t>* words) {
   LC_CHECK(next == work.selected + count);
 }
 
+void Check(const ImposeOverlapWork& w) {
+  LC_CHECK(w.kept >= 0 && w.begin >= 0 && w.count >= 0 && w.count <= w.end - w.begin,
+           "{} of [{}, {})", w.count, w.begin, w.end);
+}
+
 }  // namespace
 
+void ImposeRows(const ImposeOverlapWork& work) {
+  static thread_local std::vector<uint32_t> words;
+  Check(work);
+  Impose(work, &words);
+}
+
 void ImposeOverlap(Stream& stream, std::span<const ImposeOverlapWork> work) {
-  for (const ImposeOverlapWork& w : work) {
-    LC_CHECK(w.kept >= 0 && w.begin >= 0 && w.count >= 0 && w.count <= w.end - w.begin,
-             "{} of [{}, {})", w.count, w.begin, w.end);
-  }
+  for (const ImposeOverlapWork& w : work) Check(w);
   AsCpu(stream).pool().ParallelFor(static_cast<int64_t>(work.size()), 1,
                                    [&](int64_t begin, int64_t end, int) {
                                      static thread_local std::vector<uint32_t> words;

@@ -12,6 +12,7 @@ namespace litecache::testing {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 ProgramResult Bench(std::vector<std::string> more) {
   more.insert(more.begin(), {"bench", "--steps", "3", "--repeats", "1"});
@@ -187,6 +188,66 @@ TEST(Bench, TheSuiteIsMeasuredOnceAndWrittenAsAPage) {
   EXPECT_THAT(suite({}).err, HasSubstr("another"));
   std::ofstream(latency) << "{";
   EXPECT_THAT(suite({}).err, HasSubstr(latency.filename().string()));
+}
+
+TEST(Bench, PlaysWhatAModelLookedFor) {
+  const TemporaryDirectory directory;
+  std::string text;
+  for (int i = 0; i < 300; ++i) text += "the quick brown fox number " + std::to_string(i * i) + " ";
+  directory.Write("text.txt", text);
+  const std::string trace = (directory.path() / "a.trace").string();
+  const auto record = RunProgram({"profile", "--model", SharedModel().path(), "--corpus",
+                                  (directory.path() / "text.txt").string(), "--context", "400",
+                                  "--steps", "24", "--windows", "1", "--record", trace});
+  ASSERT_EQ(record.exit_code, 0) << record.err;
+  EXPECT_THAT(record.out, HasSubstr("24 steps at 400 tokens"));
+  // Where the text lies is nobody's business.
+  EXPECT_THAT(Read(trace), Not(HasSubstr(directory.path().string())));
+  EXPECT_FALSE(std::filesystem::exists(std::filesystem::path(SharedModel().path()) /
+                                       "litecache-profile.safetensors"));
+
+  const auto bench = [&](std::vector<std::string> more) {
+    std::vector<std::string> words = {"bench",   "--model", FixtureDirectory("qwen2").string(),
+                                      "--only",  "decode",  "--context",
+                                      "900",     "--steps", "30",
+                                      "--batch", "2",       "--no-resident-first-layer",
+                                      "--sink",  "4",       "--recent",
+                                      "8",       "--carry", "0",
+                                      "--trace", trace};
+    words.insert(words.end(), more.begin(), more.end());
+    return RunProgram(words);
+  };
+  const auto all = bench({"--policies", "full,litecache,infinigen,pqcache,retroinfer",
+                          "--retroinfer-update", "64", "--json"});
+  ASSERT_EQ(all.exit_code, 0) << all.err;
+  const auto json = nlohmann::json::parse(all.out);
+  EXPECT_THAT(json["imposed"]["trace"].get<std::string>(), HasSubstr("24 steps at 400 tokens"));
+  ASSERT_EQ(json["decode"].size(), 5u);
+  // As the text's, other than random rows': some hits, some not, at every one of them.
+  for (const size_t policy : {3, 4}) {  // caches of blocks and of clusters
+    const double hits = json["decode"][policy]["hit_ratio"];
+    EXPECT_GT(hits, 0) << json["decode"][policy];
+    EXPECT_LE(hits, 1) << json["decode"][policy];
+  }
+  // The text's queries wander: lower thresholds hit more.
+  const auto hits = [&](const char* eta) {
+    const auto result = bench({"--policies", "litecache", "--thresholds", "fixed", "--aggregation",
+                               "min", "--eta", eta, "--json"});
+    return nlohmann::json::parse(result.out)["decode"][0]["hit_ratio"].get<double>();
+  };
+  EXPECT_EQ(hits("1"), 0);
+  EXPECT_EQ(hits("-1"), 1);
+  EXPECT_GE(hits("0.5"), hits("0.9"));
+
+  const auto fails = [&](const std::vector<std::string>& more, const std::string& part) {
+    const auto result = bench(more);
+    EXPECT_NE(result.exit_code, 0);
+    EXPECT_THAT(result.err, HasSubstr(part));
+  };
+  fails({"--policies", "full,streaming"}, "--trace");
+  fails({"--hit-ratio", "0.5"}, "--hit-ratio");
+  std::ofstream(trace) << "LCTRACE1";
+  fails({}, "a.trace");
 }
 
 TEST(Bench, ErrorsComeBeforeTheWork) {

@@ -84,9 +84,8 @@ void WriteCache(const Grid& grid, const Results& results, Page* page) {
   }
   page->Heading("Hit ratios (Table 3)");
   page->Paragraph(
-      "Percent: of heads' lookups (litecache), of clusters (retroinfer), of rows (pqcache). They "
-      "are "
-      "the trace's, or those imposed, as the page's beginning says. Published: A40.");
+      "Percent: of heads' lookups (litecache), of clusters (retroinfer), of rows (pqcache); "
+      "the page's beginning says where they come from. Published: A40.");
   for (const std::string& shape : grid.shapes) {
     const PublishedRow llama[] = {{"published RetroInfer", p::kHitsRetroLlama, 32 * 1024},
                                   {"published LiteCache", p::kHitsLiteLlama, 32 * 1024}};

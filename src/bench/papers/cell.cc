@@ -53,6 +53,14 @@ Json Cell::Describe() const {
   return json;
 }
 
+bool Cell::Imposed() const {
+  if (kind != Kind::kDecode) return false;
+  for (const char* policy : {"litecache", "infinigen", "pqcache", "retroinfer"}) {
+    if (system.settings.starts_with(fmt::format("policy={}", policy))) return true;
+  }
+  return false;
+}
+
 Results::Results(std::filesystem::path directory) : directory_(std::move(directory)) {
   std::error_code error;
   std::filesystem::create_directories(directory_, error);
@@ -78,7 +86,7 @@ const Json* Results::Find(const Cell& cell) const {
   if (nlohmann::json::parse(json["cell"].dump()) != nlohmann::json::parse(cell.Describe().dump())) {
     return nullptr;
   }
-  if (json.value("trace", "") != trace_) return nullptr;
+  if (cell.Imposed() && json.value("imposed", "") != trace_) return nullptr;
   return &json;
 }
 
@@ -102,7 +110,8 @@ std::string Results::WhyNot(const Cell& cell) const {
 }
 
 void Results::Keep(const Cell& cell, Json result) {
-  Json json = {{"cell", cell.Describe()}, {"trace", trace_}};
+  Json json = {{"cell", cell.Describe()}};
+  if (cell.Imposed()) json["imposed"] = trace_;
   json.update(result);
   // Text that came from a file or a device may be no UTF-8.
   io::WriteFileAtomically(directory_ / (cell.Id() + ".json"),

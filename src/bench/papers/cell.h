@@ -33,6 +33,8 @@ struct Cell {
   std::string Id() const;
   // What its result depends on beside the machine.
   nlohmann::ordered_json Describe() const;
+  // Whether what is imposed on lookups and selections has to do with it.
+  bool Imposed() const;
 };
 
 // Measured cells: a JSON file each.
@@ -52,7 +54,7 @@ class Results {
   // Throws FileError.
   void Keep(const Cell& cell, nlohmann::ordered_json result);
 
-  // What every result depends on: cells kept under another trace are measured anew.
+  // What results of Imposed() cells depend on: those kept under another trace are measured anew.
   void SetTrace(std::string trace) { trace_ = std::move(trace); }
 
  private:

@@ -13,6 +13,8 @@
 #include "bench/runner.h"
 #include "engine/kv_profile.h"
 #include "kv/imposed_reuse.h"
+#include "kv/trace/replay.h"
+#include "kv/trace/replays_trace.h"
 
 namespace litecache::bench::papers {
 
@@ -72,36 +74,51 @@ Json Lab::Measure(const Cell& cell, const std::function<void(int64_t, int64_t)>&
   }
 }
 
-void Lab::Impose(const Cell& cell, const KvOptions&, kv::CachePlan* plan) const {
+std::string Lab::Impose(const Cell& cell, const std::string& policy, kv::CachePlan* plan) const {
+  if (options_.trace != nullptr && !cell.system.hit_ratio && !cell.system.overlap) {
+    const DeviceType device = machine_.compute().type();
+    return kv::ReplayTrace(plan, policy, device, options_.trace) ? "trace" : "";
+  }
   const kv::HeadPlan* heads = plan->heads();
-  if (heads == nullptr) return;  // nothing is looked up
+  if (heads == nullptr) return "";  // nothing is looked up
   const kv::ReuseShares shares{.hit_ratio = cell.system.hit_ratio.value_or(options_.hit_ratio),
                                .overlap = cell.system.overlap.value_or(options_.overlap),
                                .seed = options_.seed};
   plan->Impose(std::make_shared<const kv::ImposedReuse>(kv::DrawReuse(*heads, shares)));
+  return "shares";
 }
 
 Json Lab::MeasureSpeed(const Cell& cell, const std::function<void(int64_t, int64_t)>& progress) {
   const KvOptions options = OptionsOf(cell.system);
   Subject& subject = Load(cell.shape).subject;
-  const auto profile = engine::LoadProfile(options, subject.directory(), subject.layout());
+  auto profile = engine::LoadProfile(options, subject.directory(), subject.layout());
+  // Thresholds and resident heads, where the model has no profile of its own.
+  if (profile == nullptr && options_.trace != nullptr && options.policy == "litecache") {
+    profile = std::make_shared<const kv::Profile>(kv::ProfileOf(*options_.trace, subject.layout()));
+  }
   const auto plan =
       kv::MakeCachePlan(subject.layout(), options, profile, machine_.compute().type());
-  Impose(cell, options, plan.get());
+  const std::string imposed = Impose(cell, options.policy, plan.get());
   const bool decode = cell.kind == Kind::kDecode;
-  RunOptions run{.prefill_chunk = options_.prefill_chunk,
+  RunOptions run{.prefill_chunk = subject.prefill_chunk(),
                  .prefill_repeats = options_.prefill_repeats,
                  .decode_steps = options_.decode_steps,
                  .seed = options_.seed,
                  .graphs = cell.system.graphs,
                  // Where a layer's time goes is shown for one sequence.
                  .breakdown = decode && cell.batch == 1};
+  // Where nothing is imposed, one token is fed over and over, whose queries differ by their
+  // position alone: the most locality that random weights can have, for caches that would find
+  // none.
+  const bool repeats = imposed.empty() && cell.Imposed();
+  if (repeats) run.tokens = {1};
   Runner runner(machine_.compute(), *stream_, subject.decoder(), *rates_, run);
   const int64_t more = decode ? runner.MoreTokens() : 0;
   subject.CheckFits(cell.system.name, *plan, cell.batch, cell.context, more);
   if (!decode) return PrefillJson(runner.Prefill(*plan, cell.context, progress));
   Json json = DecodeJson(runner.Decode(*plan, cell.batch, cell.context, progress),
                          options_.decode_steps, machine_.gpu != nullptr && cell.system.graphs);
+  if (cell.Imposed()) json["locality"] = repeats ? "one token" : imposed;
   json["layers"] = subject.layout().layers;
   json["kv_device_bytes"] =
       static_cast<uint64_t>(cell.batch) * plan->BytesFor(cell.context + more).device;

@@ -13,6 +13,7 @@
 #include "bench/papers/cell.h"
 #include "bench/subject.h"
 #include "device/machine.h"
+#include "kv/trace/trace.h"
 #include "litecache/engine.h"
 
 namespace litecache::bench::papers {
@@ -30,6 +31,8 @@ struct LabOptions {
   int64_t longest = 0;  // tokens of the longest context of any cell
   // Imposed on policy litecache where a cell does not say.
   double hit_ratio = 0.8, overlap = 0.7;
+  // What lookups and selections find instead, where a cell imposes nothing else; null: none.
+  std::shared_ptr<const kv::Trace> trace;
   std::vector<std::string> accuracy_tasks;
 };
 
@@ -53,7 +56,8 @@ class Lab {
   nlohmann::ordered_json MeasureSpeed(
       const Cell& cell, const std::function<void(int64_t done, int64_t total)>& progress);
   nlohmann::ordered_json MeasureAccuracy(const Cell& cell);
-  void Impose(const Cell& cell, const KvOptions& options, kv::CachePlan* plan) const;
+  // What was imposed on its lookups; empty: nothing.
+  std::string Impose(const Cell& cell, const std::string& policy, kv::CachePlan* plan) const;
 
   LabOptions options_;
   Machine machine_;

@@ -20,6 +20,8 @@
 #include "device/machine.h"
 #include "engine/kv_profile.h"
 #include "kv/imposed_reuse.h"
+#include "kv/trace/replay.h"
+#include "kv/trace/replays_trace.h"
 #include "tokenizer/tokenizer.h"
 
 namespace litecache::cli {
@@ -105,6 +107,10 @@ class BenchCommand final : public Command {
                    "Share of a refreshed head's rows that are on the device already, imposed")
         ->type_name("X")
         ->check(CLI::Range(0.0, 1.0).description(""));
+    app.add_option("--trace", trace_file_,
+                   "Play what a real model's steps looked for (`profile --record`), at this shape: "
+                   "policies litecache, infinigen, pqcache, retroinfer")
+        ->type_name("FILE");
     app.add_option("--graph", graphs_,
                    "Decode steps on a GPU replayed as graphs: on, off, or both, one after the "
                    "other")
@@ -126,6 +132,12 @@ class BenchCommand final : public Command {
   int Run(const std::vector<std::string>&) override {
     batches_ = ParseList(batch_list_, "--batch");
     contexts_ = ParseList(context_list_, "--context");
+    if (!trace_file_.empty()) {
+      if (hit_ratio_ || overlap_) {
+        throw UsageError("--trace says what hits: --hit-ratio and --overlap do not go with it");
+      }
+      trace_ = std::make_shared<const kv::Trace>(kv::Trace::Load(trace_file_));
+    }
     if (suite_.wanted()) return RunSuite();
     const Machine machine = OpenMachine(flags_.device, flags_.threads);
     Device& device = machine.compute();
@@ -177,6 +189,8 @@ class BenchCommand final : public Command {
                                .contexts = given("--context") ? contexts_ : std::vector<int64_t>{},
                                .hit_ratio = hit_ratio_,
                                .overlap = overlap_,
+                               .trace = trace_,
+                               .trace_file = trace_file_,
                                .seed = options_.seed,
                                .steps = given("--steps") ? options_.decode_steps : 0,
                                .repeats = given("--repeats") ? options_.prefill_repeats : 0});
@@ -209,13 +223,18 @@ class BenchCommand final : public Command {
     if (!policies_.empty()) policies = CLI::detail::split(policies_, ',');
     for (const std::string& policy : policies) {
       options.policy = policy;
-      const auto profile = engine::LoadProfile(options, subject.directory(), layout);
+      auto profile = engine::LoadProfile(options, subject.directory(), layout);
+      // Thresholds and resident heads, where the model has no profile of its own.
+      if (trace_ != nullptr && profile == nullptr && policy == "litecache") {
+        profile = std::make_shared<const kv::Profile>(kv::ProfileOf(*trace_, layout));
+      }
       plans_.push_back({policy, kv::MakeCachePlan(layout, options, profile, device)});
       for (const auto& line : engine::DescribePlan(*plans_.back().cache, options, profile.get())) {
         SPDLOG_INFO("{}: {}", policy, line);
       }
     }
     ImposeReuse();
+    ReplayTrace(device);
     if (text_.empty()) return;
     if (subject.directory().empty()) {
       throw UsageError("--text needs a model with a tokenizer: --model DIR");
@@ -242,6 +261,19 @@ class BenchCommand final : public Command {
     }
   }
 
+  void ReplayTrace(DeviceType device) {
+    if (trace_ == nullptr) return;
+    bool replayed = false;
+    for (const Plan& plan : plans_) {
+      replayed |= kv::ReplayTrace(plan.cache.get(), plan.policy, device, trace_);
+    }
+    if (!replayed) {
+      throw UsageError(
+          "--trace: none of the policies replays it here; add litecache to --policies (on the CPU "
+          "infinigen, pqcache and retroinfer replay it, too)");
+    }
+  }
+
   // Tokens a measurement goes past its context.
   int64_t MoreTokens() const {
     if (only_ == "prefill") return 0;
@@ -261,6 +293,7 @@ class BenchCommand final : public Command {
     Json imposed;
     if (hit_ratio_) imposed["hit_ratio"] = *hit_ratio_;
     if (overlap_) imposed["overlap"] = *overlap_;
+    if (trace_ != nullptr) imposed["trace"] = trace_->Describe();
     return imposed;
   }
 
@@ -268,6 +301,7 @@ class BenchCommand final : public Command {
     std::string text;
     if (hit_ratio_) text += fmt::format("hit ratio {:.3g}", *hit_ratio_);
     if (overlap_) text += fmt::format("{}overlap {:.3g}", text.empty() ? "" : ", ", *overlap_);
+    if (trace_ != nullptr) text += fmt::format("trace {} ({})", trace_file_, trace_->Describe());
     return text;
   }
 
@@ -335,6 +369,8 @@ class BenchCommand final : public Command {
   std::string fill_ = "synthetic";
   bool json_ = false;
   std::optional<double> hit_ratio_, overlap_;
+  std::string trace_file_;
+  std::shared_ptr<const kv::Trace> trace_;  // null: none
   std::string graphs_ = "on";
 
   std::vector<int64_t> batches_, contexts_;

@@ -26,11 +26,14 @@
 #include "profile/corpus.h"
 #include "profile/pictures.h"
 #include "profile/profiler.h"
+#include "profile/trace_recorder.h"
 
 namespace litecache::cli {
 namespace {
 
 constexpr const char* kTableName = "head_importance.tsv";
+// Tokens of a trace's text: its file stays below 300 KB for a model of a dozen KV heads.
+constexpr int64_t kTraceContext = 4096;
 
 std::string Today() {
   const std::time_t now = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
@@ -111,7 +114,12 @@ class ProfileCommand final : public Command {
            "Arrays to measure anew, comma-separated: hata, loki, skew; the rest of the file "
            "that is there stays")
         ->type_name("LIST");
+    app.add_option("--record", record_,
+                   "Write no profile but a trace: what the last steps of the texts' last window "
+                   "look for, for `bench --trace` [4k tokens, 48 steps unless said]")
+        ->type_name("FILE");
     app.add_flag("--json", json_, "Print the summary as JSON");
+    app_ = &app;
   }
 
   int Run(const std::vector<std::string>&) override {
@@ -121,6 +129,10 @@ class ProfileCommand final : public Command {
     const std::filesystem::path directory = io::ResolveModelDirectory(flags_.model);
     if (output_.empty()) output_ = (directory / engine::kProfileName).string();
     const auto tokenizer = tokenizer::Tokenizer::FromDirectory(directory);
+    if (!record_.empty()) {
+      if (app_->count("--context") == 0) context_.value = kTraceContext;
+      if (app_->count("--steps") == 0) options_.steps = profile::TraceOptions().steps;
+    }
     CpuDevice device(flags_.threads);
     const auto stream = device.CreateStream();
     const auto decoder = model::LoadDecoder(device, directory, {});
@@ -132,6 +144,10 @@ class ProfileCommand final : public Command {
 
     std::string corpus;
     const auto windows = Windows(tokenizer, context, &corpus);
+
+    if (!record_.empty()) {
+      return Record(device, *stream, *decoder, windows.back(), directory, fingerprint, corpus);
+    }
 
     profile::ProfilerResult result;
     {
@@ -162,6 +178,43 @@ class ProfileCommand final : public Command {
       bits.push_back(std::stol(word));
     }
     return bits;
+  }
+
+  int Record(Device& device, Stream& stream, model::Decoder& decoder,
+             const std::vector<int32_t>& window, const std::filesystem::path& directory,
+             const std::string& fingerprint, const std::string& corpus) const {
+    profile::TraceOptions options;
+    options.steps = options_.steps;
+    options.budget = options_.curves.budget.share;
+    if (options_.curves.budget.tokens > 0) {
+      options.budget =
+          static_cast<double>(options_.curves.budget.tokens) / static_cast<double>(window.size());
+    }
+    options.importance = options_.importance;
+    kv::Trace trace;
+    {
+      ProgressBar bar("Recording", static_cast<int64_t>(window.size()), "tokens");
+      trace = profile::RecordTrace(device, stream, decoder, window, options,
+                                   [&](int64_t done) { bar.Update(done); });
+    }
+    trace.model = std::filesystem::canonical(directory).filename().string();
+    trace.fingerprint = fingerprint;
+    trace.text = corpus_.empty() ? corpus : TextNames();
+    trace.created = Today();
+    trace.Save(record_);
+    Output output;
+    if (!quiet_) output.Write(fmt::format("{}\nwritten: {}\n", trace.Describe(), record_));
+    output.Flush();
+    return kOk;
+  }
+
+  // Files' names, not where they lie.
+  std::string TextNames() const {
+    std::vector<std::string> names;
+    for (const std::string& path : corpus_) {
+      names.push_back(std::filesystem::path(path).filename().string());
+    }
+    return Join(names);
   }
 
   bool Only(const std::string& array) const {
@@ -283,6 +336,8 @@ class ProfileCommand final : public Command {
   std::string importance_source_;
   std::string plots_;
   std::string only_;
+  std::string record_;
+  const CLI::App* app_ = nullptr;
   bool json_ = false;
 };
 

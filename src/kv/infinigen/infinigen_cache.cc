@@ -192,7 +192,14 @@ void InfiniGenCache::Speculate(Stream& stream, int64_t layer, const MatrixView& 
     const auto count = static_cast<int64_t>(item.positions.size());
     buffer.firsts[index] = static_cast<int64_t>(buffer.positions.size());
     buffer.counts[index] = count;
-    buffer.positions.insert(buffer.positions.end(), item.positions.begin(), item.positions.end());
+    std::span<const int32_t> positions = item.positions;
+    if (imposed_ != nullptr) {
+      imposed_rows_.resize(item.positions.size());
+      imposed_->Rows(layer, item.head, item.past, item.sequence, 0, item.past, count,
+                     imposed_rows_.data());
+      positions = imposed_rows_;
+    }
+    buffer.positions.insert(buffer.positions.end(), positions.begin(), positions.end());
     HeadCounters& counters = Head(layer, item.head);
     ++counters.lookups;
     counters.rows_selected += static_cast<uint64_t>(count);
@@ -202,7 +209,7 @@ void InfiniGenCache::Speculate(Stream& stream, int64_t layer, const MatrixView& 
     ++counters.recall_refreshes;
     counters.recall_retrieved += recall_->Measure(
         stream, Stored(decoding_[static_cast<size_t>(item.sequence)].id, layer, item.head), item.q,
-        scale, 0, item.past, count, item.positions);
+        scale, 0, item.past, count, positions);
   }
   Fetch(layer, predicted ? &stats_.prefetch : &stats_.miss);
 }

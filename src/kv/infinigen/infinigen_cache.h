@@ -19,6 +19,7 @@
 #include "kv/step_check.h"
 #include "kv/step_pages.h"
 #include "kv/store_prefill.h"
+#include "kv/trace/imposed_selection.h"
 #include "litecache/kv_options.h"
 #include "ops/move_rows.h"
 #include "ops/row_attention.h"
@@ -54,6 +55,11 @@ class InfiniGenCache final : public Cache {
 
   Stats GetStats() const override;
   std::span<const HeadCounters> Heads() const override { return heads_; }
+
+  // Of measurements: which rows are chosen, as many as were. Null: none.
+  void Impose(std::shared_ptr<const ImposedSelection> selection) {
+    imposed_ = std::move(selection);
+  }
 
   // For diagnosis, of the step in progress: the rows that its i-th decode sequence fetched for the
   // layer that was attended last (ascending), and a sequence's channels of a (layer, KV head).
@@ -115,6 +121,7 @@ class InfiniGenCache final : public Cache {
   Stats stats_;
   std::vector<HeadCounters> heads_;  // [layers][kv_heads]
   StepCheck check_;
+  std::shared_ptr<const ImposedSelection> imposed_;
 
   // Of the step in progress.
   bool in_step_ = false;
@@ -126,6 +133,7 @@ class InfiniGenCache final : public Cache {
   std::vector<SequenceTable::Growth> store_growth_, partial_growth_;
   std::vector<Speculated> speculated_;
   std::vector<float> row_;
+  std::vector<int32_t> imposed_rows_;
   std::vector<ops::RowPart> parts_;
   std::vector<ops::RowAttentionHead> attends_;
 

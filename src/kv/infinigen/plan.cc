@@ -6,6 +6,8 @@
 
 #include "kv/cache_plan.h"
 #include "kv/infinigen/infinigen_cache.h"
+#include "kv/trace/imposed_selection.h"
+#include "kv/trace/replays_trace.h"
 #include "ops/attention.h"
 #include "ops/selection.h"
 
@@ -16,7 +18,7 @@ using infinigen::InfiniGenCache;
 using infinigen::Shape;
 using infinigen::Speculation;
 
-class InfiniGenPlan final : public CachePlan {
+class InfiniGenPlan final : public CachePlan, public ReplaysTrace {
  public:
   InfiniGenPlan(const Layout& layout, const KvOptions& options,
                 std::shared_ptr<const Profile> profile)
@@ -64,13 +66,20 @@ class InfiniGenPlan final : public CachePlan {
     return notes;
   }
   std::unique_ptr<Cache> Create(Device& device, const TierBytes& budget) const override {
-    return std::make_unique<InfiniGenCache>(device, shape_, options_, profile_.get(), budget);
+    auto cache = std::make_unique<InfiniGenCache>(device, shape_, options_, profile_.get(), budget);
+    cache->Impose(imposed_);
+    return cache;
+  }
+  void Replay(std::shared_ptr<const Trace> trace) override {
+    imposed_ = std::make_shared<const ImposedSelection>(std::move(trace), shape_.layout,
+                                                        options_.infinigen.cap);
   }
 
  private:
   KvOptions options_;
   std::shared_ptr<const Profile> profile_;
   Shape shape_;
+  std::shared_ptr<const ImposedSelection> imposed_;  // null: none
 };
 
 }  // namespace

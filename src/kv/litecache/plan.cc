@@ -12,6 +12,8 @@
 #include "kv/litecache/lite_cache.h"
 #include "kv/litecache/shape.h"
 #include "kv/retriever.h"
+#include "kv/trace/replay.h"
+#include "kv/trace/replays_trace.h"
 #include "ops/attention.h"
 #include "ops/cuda/available.h"
 #include "ops/selection.h"
@@ -42,7 +44,7 @@ KvOptions Resolve(const KvOptions& options, const Profile* profile) {
   return resolved;
 }
 
-class LitePlan final : public CachePlan {
+class LitePlan final : public CachePlan, public ReplaysTrace {
  public:
   LitePlan(const Layout& layout, const KvOptions& options, std::shared_ptr<const Profile> profile,
            DeviceType device)
@@ -133,6 +135,10 @@ class LitePlan final : public CachePlan {
   }
 
   void Impose(std::shared_ptr<const ImposedReuse> reuse) override { imposed_ = std::move(reuse); }
+  void Replay(std::shared_ptr<const Trace> trace) override {
+    imposed_ = std::make_shared<const ImposedReuse>(
+        ReplayReuse(*trace, shape_.layout, heads_, AggregationOf(options_)));
+  }
 
   std::unique_ptr<Cache> Create(Device& device, const TierBytes& budget) const override {
     LC_CHECK(device.type() == device_, "the plan was made for another device");

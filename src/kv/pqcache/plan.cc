@@ -4,6 +4,8 @@
 
 #include "kv/cache_plan.h"
 #include "kv/pqcache/pq_cache.h"
+#include "kv/trace/imposed_selection.h"
+#include "kv/trace/replays_trace.h"
 #include "ops/attention.h"
 #include "ops/selection.h"
 
@@ -13,7 +15,7 @@ namespace {
 using pqcache::PqCache;
 using pqcache::Shape;
 
-class PqPlan final : public CachePlan {
+class PqPlan final : public CachePlan, public ReplaysTrace {
  public:
   PqPlan(const Layout& layout, const KvOptions& options)
       : options_(options), shape_(layout, options.pqcache) {}
@@ -62,12 +64,19 @@ class PqPlan final : public CachePlan {
               "speed; set pqcache.iterations for answers that do not"};
   }
   std::unique_ptr<Cache> Create(Device& device, const TierBytes& budget) const override {
-    return std::make_unique<PqCache>(device, shape_, options_, budget);
+    auto cache = std::make_unique<PqCache>(device, shape_, options_, budget);
+    cache->Impose(imposed_);
+    return cache;
+  }
+  void Replay(std::shared_ptr<const Trace> trace) override {
+    imposed_ = std::make_shared<const ImposedSelection>(std::move(trace), shape_.layout,
+                                                        options_.pqcache.share / 2);
   }
 
  private:
   KvOptions options_;
   Shape shape_;
+  std::shared_ptr<const ImposedSelection> imposed_;  // null: none
 };
 
 }  // namespace

@@ -21,6 +21,7 @@
 #include "kv/step_check.h"
 #include "kv/step_pages.h"
 #include "kv/store_prefill.h"
+#include "kv/trace/imposed_selection.h"
 #include "litecache/kv_options.h"
 #include "ops/move_rows.h"
 #include "ops/row_attention.h"
@@ -52,6 +53,11 @@ class PqCache final : public Cache {
 
   Stats GetStats() const override;
   std::span<const HeadCounters> Heads() const override { return heads_; }
+
+  // Of measurements: which rows are selected, as many as were. Null: none.
+  void Impose(std::shared_ptr<const ImposedSelection> selection) {
+    imposed_ = std::move(selection);
+  }
 
   // For diagnosis, right after Attend() of a layer.
   struct Selected {
@@ -135,6 +141,7 @@ class PqCache final : public Cache {
                   Index* index);
   void Fill(Stream& stream, int64_t layer, const StepSequence& sequence, State* state);
   void Select(Stream& stream, int64_t layer, const MatrixView& q, float scale);
+  void ImposeRows(int64_t layer);
   void Gather(Stream& stream, int64_t layer);
   void Append(Stream& stream, int64_t layer, const MatrixView& k, const MatrixView& v);
   void Update(int64_t layer, size_t sequence);
@@ -156,6 +163,7 @@ class PqCache final : public Cache {
   Stats stats_;
   std::vector<HeadCounters> heads_;  // [layers][kv_heads]
   StepCheck check_;
+  std::shared_ptr<const ImposedSelection> imposed_;
 
   // Of the step in progress.
   bool in_step_ = false;

@@ -26,7 +26,7 @@ HeadMatrices MakeWeights(const Layout& layout, const KvOptions& options, const P
   const int64_t bits = options.hata_bits;
   HeadMatrices weights(layout, layout.head_dim, bits);
   const int64_t size = layout.head_dim * bits;
-  if (profile == nullptr) {
+  if (profile == nullptr || profile->hata.empty()) {
     for (int64_t i = 0; i < weights.count(); ++i) {
       FillNormal(static_cast<uint64_t>(i), weights.Of(i), size);
     }

@@ -4,13 +4,15 @@
 #include "kv/cache_plan.h"
 #include "kv/retroinfer/retro_cache.h"
 #include "kv/retroinfer/shape.h"
+#include "kv/trace/imposed_selection.h"
+#include "kv/trace/replays_trace.h"
 #include "ops/attention.h"
 #include "ops/selection.h"
 
 namespace litecache::kv {
 namespace {
 
-class RetroPlan final : public CachePlan {
+class RetroPlan final : public CachePlan, public ReplaysTrace {
  public:
   RetroPlan(const Layout& layout, const KvOptions& options) : shape_(layout, options) {}
 
@@ -51,11 +53,22 @@ class RetroPlan final : public CachePlan {
   }
 
   std::unique_ptr<Cache> Create(Device& device, const TierBytes& budget) const override {
-    return std::make_unique<RetroCache>(device, shape_, budget);
+    auto cache = std::make_unique<RetroCache>(device, shape_, budget);
+    cache->Impose(imposed_);
+    return cache;
+  }
+  void Replay(std::shared_ptr<const Trace> trace) override {
+    if (trace->clusters == 0) {
+      throw InvalidArgument("the trace ({}) has no clusters, which policy retroinfer replays",
+                            trace->Describe());
+    }
+    imposed_ = std::make_shared<const ImposedSelection>(std::move(trace), shape_.layout,
+                                                        shape_.o.retrieval);
   }
 
  private:
   RetroShape shape_;
+  std::shared_ptr<const ImposedSelection> imposed_;  // null: none
 };
 
 }  // namespace

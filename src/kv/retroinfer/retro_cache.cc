@@ -453,7 +453,29 @@ void RetroCache::Select(Stream& stream, int64_t layer, const MatrixView& q, floa
     }
   }
   if (!selects_.empty()) ops::ClusterSelect(stream, shape_.group, selects_);
+  if (imposed_ != nullptr) ImposeClusters(layer);
   stats_.bytes_scored += clusters * (shape_.format.row_bytes() / 2);
+}
+
+void RetroCache::ImposeClusters(int64_t layer) {
+  std::vector<int32_t> order;
+  for (size_t i = 0; i < selects_.size(); ++i) {
+    const ops::ClusterSelectWork& select = selects_[i];
+    const StepSequence& part = decoding_[select_views_[i]].part;
+    // A sequence's heads follow each other.
+    const int64_t head = static_cast<int64_t>(i) % shape_.layout.kv_heads;
+    order.resize(static_cast<size_t>(select.count));
+    imposed_->Clusters(layer, head, part.past, part.first_row, select.count, select.count,
+                       order.data());
+    int32_t* next = select.ids;
+    int32_t* const end = next + select.ranked_count + select.unranked_count;
+    for (const int32_t id : order) {
+      if (next == end) break;
+      if (select.scores[id] >= 0) *next++ = id;  // not an empty one
+    }
+    LC_CHECK(next == end);
+    std::sort(select.ids + select.ranked_count, end);
+  }
 }
 
 void RetroCache::CountAccesses(int64_t layer, std::span<const WaveAccess> accesses) {

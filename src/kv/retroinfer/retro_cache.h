@@ -17,6 +17,7 @@
 #include "kv/retroinfer/wave_sequence.h"
 #include "kv/sequence_table.h"
 #include "kv/step_check.h"
+#include "kv/trace/imposed_selection.h"
 #include "ops/attention.h"
 #include "ops/row_attention.h"
 
@@ -56,6 +57,11 @@ class RetroCache final : public Cache {
 
   Stats GetStats() const override;
   std::span<const HeadCounters> Heads() const override { return heads_; }
+
+  // Of measurements: which clusters are attended, as many as were. Null: none.
+  void Impose(std::shared_ptr<const ImposedSelection> selection) {
+    imposed_ = std::move(selection);
+  }
 
   // ---- for diagnosis ----
   // Sizes of a sequence's index as of its last decode step.
@@ -125,6 +131,7 @@ class RetroCache final : public Cache {
   void Append(int64_t layer, const MatrixView& k, const MatrixView& v);
   // The clusters that the layer's queries want, into selects_.
   void Select(Stream& stream, int64_t layer, const MatrixView& q, float scale);
+  void ImposeClusters(int64_t layer);
   void CountAccesses(int64_t layer, std::span<const WaveAccess> accesses);
   void AttendZones(Stream& stream, int64_t layer, std::span<const WaveAccess> accesses,
                    const MatrixView& q, float scale, const MatrixView& out);
@@ -143,6 +150,7 @@ class RetroCache final : public Cache {
   Stats stats_;
   std::vector<HeadCounters> heads_;
   Choices* choices_ = nullptr;
+  std::shared_ptr<const ImposedSelection> imposed_;
 
   // Of the step in progress.
   std::vector<View> decoding_, prefilling_;
