@@ -1,6 +1,6 @@
 #include <cuda_fp16.h>
 
-#include "ops/cuda/hash_codes.cuh"
+#include "ops/cuda/hash_query.cuh"
 #include "ops/cuda/hash_softmax_select.h"
 #include "ops/cuda/softmax_select.cuh"
 
@@ -32,31 +32,59 @@ __device__ __forceinline__ void CountCommonBits(int32_t (&d)[4], uint32_t a0, ui
       : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
-struct HashSoftmaxShared {
-  SoftmaxShared softmax;
-  float factor[kMaxSoftmaxGroup];  // |q| * scale * log2 e / bits; 0 beyond the group
-  uint32_t codes[1];               // [group, padded][words]
-};
+int32_t PaddedGroup(int32_t group, int32_t heads) { return (group + heads - 1) / heads * heads; }
 
-int64_t PaddedGroup(int64_t group, int64_t heads) { return (group + heads - 1) / heads * heads; }
+// A block's shared memory: [group, padded][words] codes, then [group, padded] each of
+struct SoftmaxParts {
+  uint32_t* codes;
+  float* factor;   // HashQueries
+  float* maximum;  // [1] of all candidates; [kChainWarps] of a warp's
+  float* sum;      // the same: of Exp2(x - maximum); of all: 1 / sum
+};
+constexpr int kSoftmaxWords = 1 + 2 * kChainWarps;  // of a head, beside its code
+
+__device__ __forceinline__ SoftmaxParts PartsOf(uint32_t* shared, int32_t padded, int32_t words) {
+  auto* factor = reinterpret_cast<float*>(shared + padded * words);
+  return {shared, factor, factor + padded, factor + padded + kChainWarps * padded};
+}
 
 // A warp takes a block of 32 tokens at a time: its lane 4 g + c has head c of a quad for tokens 4 g
 // to 4 g + 3. Differing bits H = |key| + |query| - 2 |key and query|, all of them from products of
 // bits: a product's even columns are a quad's queries, the odd ones have all bits set.
 //
+// Two kernels: one counts the H of all candidates and finds the heads' maxima and sums, a block its
+// own ones; the next makes keys of the same tokens' scores.
+//
 // kWords: words of a code, 0: any number. kQuads: quads of heads that share a read of the codes.
 template <int kWords, int kQuads>
-struct HashSoftmaxScorer {
+struct HashSoftmax {
   static constexpr int kHeads = kQuad * kQuads;
-  static constexpr int kParts = kWords > 0 ? kWords / 4 : 1;  // 128 bits each
-  // One quad's H of a token take no more memory than the token's key will: they are kept there
-  // instead of counted twice.
-  static constexpr bool kKeeps = kWords > 0 && kQuads == 1;
+  static constexpr int kParts = kWords > 0 ? kWords / 4 : 1;               // 128 bits each
+  static constexpr int kBlocks = kChainItem / kChainWarps / kSelectBlock;  // of a warp's tokens
 
+  const StepView& step;
+  const LiteShape& shape;
+  const LiteLayer& layer;
+  const Chain& chain;
   int32_t words_of_format;
-  const float* weights;  // [kv_heads][head_dim][bits]
+  SoftmaxParts parts;
+  // The pair that is worked on.
+  int32_t pair = 0, begin = 0, end = 0;
 
+  __device__ int32_t origin() const { return OriginOf(begin); }
   __device__ int32_t words() const { return kWords > 0 ? kWords : words_of_format; }
+  __device__ int32_t padded() const { return (shape.group + kHeads - 1) / kHeads * kHeads; }
+  // Whether the H of the first kernel are kept for the second: instead of being counted twice they
+  // take the memory of the keys, and that of the listed keys where there are two quads.
+  __device__ bool Keeps() const { return kWords > 0 && shape.group <= kHeads; }
+  __device__ uint32_t* KeptOf(int r) const {
+    return chain.Of(pair, r == 0 ? chain.layout.keys : chain.layout.listed);
+  }
+  // First token of block b of this warp's, as an index of keys.
+  __device__ int32_t IndexOf(int32_t item, int b) const {
+    const auto warp = static_cast<int32_t>(threadIdx.x) / 32;
+    return item * kChainItem + (warp * kBlocks + b) * kSelectBlock;
+  }
 
   // What a lane knows of its heads: x = (agree + differ * H) * norm is scale * log2 e times the
   // estimate of q.k.
@@ -68,102 +96,83 @@ struct HashSoftmaxScorer {
 
   // A block's tokens, as far as a lane reads them.
   struct Tokens {
-    const uint4* codes;  // word lane % 4 of its tokens; the next part is 32 further
-    uint4 part[kParts];  // where kWords > 0
-    uint2 norms;         // f16
+    const uint4* codes = nullptr;  // word lane % 4 of its tokens; the next part is 32 further
+    uint4 part[kParts];            // where kWords > 0
+    uint2 norms = {};              // f16
   };
 
-  __device__ void HashQueries(const ClusterTeam& team, const ScoreJob& job,
-                              HashSoftmaxShared* shared) const {
-    const int32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    const int32_t d = job.shape.head_dim, group = job.shape.group;
-    const int32_t padded = (group + kHeads - 1) / kHeads * kHeads;
-    HashOwnWords(team, job, weights, words(), shared->codes);
-    // Finite for any query: |x| stays below the largest score.
-    const float bits = static_cast<float>(32 * words());
-    const float largest = kLargestScore / (65504 * bits);
-    for (int32_t j = warp; j < padded; j += kTeamWarps) {
-      float sum = 0;
-      for (int32_t c = lane; j < group && c < d; c += 32) {
-        const float x = job.target.q[j * d + c];
-        sum = fmaf(x, x, sum);
-      }
-      const float length = sqrtf(WarpSum(sum));
-      if (lane == 0) shared->factor[j] = fminf(length * job.scale * kLog2E / bits, largest);
+  // Into shared memory; by all threads, which have to wait for each other before they read it.
+  __device__ void ReadQueries() const {
+    const HashQueries queries = QueriesOf(chain, shape, pair);
+    for (auto i = static_cast<int32_t>(threadIdx.x); i < padded() * words(); i += kChainThreads) {
+      parts.codes[i] = queries.codes[i];
     }
-    team.Sync();
-    // Every block reads the others' words and writes none of its own, which they read.
-    for (int32_t i = threadIdx.x; i < padded * words(); i += kTeamThreads) {
-      const int32_t owner = i % words() % team.size;
-      if (i >= group * words()) {
-        shared->codes[i] = 0;
-      } else if (owner != team.rank) {
-        shared->codes[i] = team.Of(shared->codes, owner)[i];
-      }
+    for (auto j = static_cast<int32_t>(threadIdx.x); j < padded(); j += kChainThreads) {
+      parts.factor[j] = queries.factors[j];
     }
-    __syncthreads();
   }
 
   // Heads [first_head, first_head + kHeads).
-  __device__ Query QueryOf(const HashSoftmaxShared* shared, int32_t first_head) const {
+  __device__ Query QueryOf(int32_t first_head) const {
     const int32_t lane = threadIdx.x % 32;
     Query query;
 #pragma unroll
     for (int r = 0; r < kQuads; ++r) {
       const int32_t quad = first_head + kQuad * r, own = quad + lane % 4;
-      const float factor = shared->factor[own];
+      const float factor = parts.factor[own];
       query.agree[r] = factor * static_cast<float>(32 * words());
       query.differ[r] = -2 * factor;
       query.set[r] = 0;
-      for (int32_t w = 0; w < words(); ++w) {
-        query.set[r] += __popc(shared->codes[own * words() + w]);
-      }
+      for (int32_t w = 0; w < words(); ++w) query.set[r] += __popc(parts.codes[own * words() + w]);
       if constexpr (kWords > 0) {
 #pragma unroll
-        for (int i = 0; i < kParts; ++i) query.column[r][i] = Column(shared, quad, i);
+        for (int i = 0; i < kParts; ++i) query.column[r][i] = Column(quad, i);
       }
     }
     return query;
   }
 
   // Word 4 part + lane % 4 of column lane / 4.
-  __device__ uint32_t Column(const HashSoftmaxShared* shared, int32_t quad, int32_t part) const {
+  __device__ uint32_t Column(int32_t quad, int32_t part) const {
     const int32_t column = threadIdx.x % 32 / 4, w = 4 * part + threadIdx.x % 4;
     if (kWords == 0 && w >= words()) return 0;
-    return column % 2 == 1 ? ~0u : shared->codes[(quad + column / 2) * words() + w];
+    return column % 2 == 1 ? ~0u : parts.codes[(quad + column / 2) * words() + w];
   }
 
-  __device__ const std::byte* BlockOf(const ScoreJob& job, int32_t t) const {
-    const RowTable& table = job.layer.metadata;
-    const int32_t page = t / table.page_rows, block_bytes = kSelectBlock * (4 * words() + 2);
-    return PageOf(*job.target.sequence, table, table.list_of_head[job.target.head], page) +
-           int64_t{(t - page * table.page_rows) / kSelectBlock} * block_bytes;
+  __device__ const std::byte* BlockOf(int32_t token) const {
+    const int32_t list = __ldcg(layer.metadata.list_of_head + pair % shape.kv_heads);
+    return CodesOf(step.sequences[pair / shape.kv_heads], layer.metadata, list, token,
+                   kSelectBlock * (4 * words() + 2));
   }
-
   __device__ uint2 LoadNorms(const std::byte* block) const {
     const std::byte* norms = block + kSelectBlock * 4 * words();
-    return reinterpret_cast<const uint2*>(norms)[threadIdx.x % 32 / 4];
+    return __ldcg(reinterpret_cast<const uint2*>(norms) + threadIdx.x % 32 / 4);
   }
-
   // Tokens [t, t + 32).
-  __device__ Tokens LoadTokens(const ScoreJob& job, int32_t t) const {
+  __device__ Tokens LoadTokens(int32_t t) const {
     const int32_t lane = threadIdx.x % 32;
-    const std::byte* block = BlockOf(job, t);
+    const std::byte* block = BlockOf(t);
     Tokens tokens;
     tokens.codes = reinterpret_cast<const uint4*>(block) + lane % 4 * 8 + lane / 4;
     if constexpr (kWords > 0) {
 #pragma unroll
-      for (int i = 0; i < kParts; ++i) {
-        tokens.part[i] = kKeeps ? __ldcs(tokens.codes + 32 * i) : tokens.codes[32 * i];
-      }
+      for (int i = 0; i < kParts; ++i) tokens.part[i] = __ldcg(tokens.codes + 32 * i);
     }
     tokens.norms = LoadNorms(block);
     return tokens;
   }
+  // All of a warp's blocks of an item, all loads at once.
+  __device__ void LoadItem(int32_t item, Tokens (&tokens)[kBlocks]) const {
+#pragma unroll
+    for (int b = 0; b < kBlocks; ++b) {
+      const int32_t t = origin() + IndexOf(item, b);
+      if (t < end) tokens[b] = LoadTokens(t);
+    }
+  }
 
   // H of the lane's head of quad r for its four tokens.
-  __device__ void Differing(const HashSoftmaxShared* shared, const Query& query,
-                            const Tokens& tokens, int32_t quad, int r, int32_t (&h)[4]) const {
+  __device__ void Differing(const Query& query, const Tokens& tokens, int32_t quad, int r,
+                            int32_t (&h)[4]) const {
     int32_t low[4] = {}, high[4] = {};  // products of tokens 0 and 1, 2 and 3
     if constexpr (kWords == 8) {
       const uint4 &a = tokens.part[0], &b = tokens.part[kParts - 1];
@@ -179,8 +188,8 @@ struct HashSoftmaxScorer {
     } else {
       for (int32_t i = 0; 4 * i < words(); ++i) {
         const bool exists = 4 * i + static_cast<int32_t>(threadIdx.x % 4) < words();
-        const uint4 part = exists ? tokens.codes[32 * i] : uint4{};
-        const uint32_t column = Column(shared, quad, i);
+        const uint4 part = exists ? __ldcg(tokens.codes + 32 * i) : uint4{};
+        const uint32_t column = Column(quad, i);
         CountCommonBits(low, part.x, part.y, column);
         CountCommonBits(high, part.z, part.w, column);
       }
@@ -221,128 +230,285 @@ struct HashSoftmaxScorer {
     return (second ? b : a) + __shfl_xor_sync(kFullMask, second ? a : b, 2);
   }
 
-  // Maxima and sums of the warp's tokens for heads [first_head, first_head + kHeads).
-  __device__ void SumExponentials(const ScoreJob& job, HashSoftmaxShared* shared, int32_t origin,
-                                  int32_t first_head) const {
+  // Maxima and sums of the items for heads [first_head, first_head + kHeads), a warp's in shared
+  // memory; keeps the H.
+  __device__ void SumExponentials(const ChainWork& work, int32_t first_head, bool loaded,
+                                  Tokens (&tokens)[kBlocks]) const {
     const int32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    const Query query = QueryOf(shared, first_head);
+    const Query query = QueryOf(first_head);
+    const bool keeps = Keeps();
     float maximum[kQuads], sum[kQuads];
 #pragma unroll
     for (int r = 0; r < kQuads; ++r) {
       maximum[r] = -kLargestScore;
       sum[r] = 0;
     }
-    Tokens next = {};
-    if (origin < job.last) next = LoadTokens(job, origin);
-    for (int32_t t = origin; t < job.last; t += kTeamThreads) {
-      const Tokens tokens = next;
-      if (t + kTeamThreads < job.last) next = LoadTokens(job, t + kTeamThreads);
-      const bool whole = t >= job.first && t + kSelectBlock <= job.last;
+    auto* norms = reinterpret_cast<uint2*>(chain.Of(pair, chain.layout.norms));
+    for (int32_t item = work.first; item < work.last; ++item) {
+      if (!loaded) LoadItem(item, tokens);
+      loaded = false;
 #pragma unroll
-      for (int r = 0; r < kQuads; ++r) {
-        int32_t h[4];
-        Differing(shared, query, tokens, first_head + kQuad * r, r, h);
-        if (kKeeps && whole) job.keys[t - job.first + lane] = Pack(h);
-        float x[4];
-        Estimate(query.agree[r], query.differ[r], h, tokens.norms, x);
-        if (!whole) {
+      for (int b = 0; b < kBlocks; ++b) {
+        const int32_t index = IndexOf(item, b), t = origin() + index;
+        if (t >= end) continue;
+        if (keeps && lane % 4 == 0) norms[(index + lane) / 4] = tokens[b].norms;
+        const bool whole = t >= begin && t + kSelectBlock <= end;
 #pragma unroll
-          for (int i = 0; i < 4; ++i) {
-            const int32_t token = t + lane / 4 * 4 + i;
-            if (token < job.first || token >= job.last) x[i] = -INFINITY;
+        for (int r = 0; r < kQuads; ++r) {
+          int32_t h[4];
+          Differing(query, tokens[b], first_head + kQuad * r, r, h);
+          if (keeps) KeptOf(r)[index + lane] = Pack(h);
+          float x[4];
+          Estimate(query.agree[r], query.differ[r], h, tokens[b].norms, x);
+          if (!whole) {
+#pragma unroll
+            for (int i = 0; i < 4; ++i) {
+              const int32_t token = t + lane / 4 * 4 + i;
+              if (token < begin || token >= end) x[i] = -INFINITY;
+            }
           }
+          const float higher = fmaxf(fmaxf(maximum[r], fmaxf(x[0], x[1])), fmaxf(x[2], x[3]));
+          sum[r] =
+              sum[r] * Exp2(maximum[r] - higher) + ((Exp2(x[0] - higher) + Exp2(x[1] - higher)) +
+                                                    (Exp2(x[2] - higher) + Exp2(x[3] - higher)));
+          maximum[r] = higher;
         }
-        const float higher = fmaxf(fmaxf(maximum[r], fmaxf(x[0], x[1])), fmaxf(x[2], x[3]));
-        sum[r] = sum[r] * Exp2(maximum[r] - higher) + ((Exp2(x[0] - higher) + Exp2(x[1] - higher)) +
-                                                       (Exp2(x[2] - higher) + Exp2(x[3] - higher)));
-        maximum[r] = higher;
       }
     }
 #pragma unroll
     for (int r = 0; r < kQuads; ++r) {
       float highest = maximum[r];
 #pragma unroll
-      for (int step = 4; step < 32; step *= 2) {
-        highest = fmaxf(highest, __shfl_xor_sync(kFullMask, highest, step));
+      for (int distance = 4; distance < 32; distance *= 2) {
+        highest = fmaxf(highest, __shfl_xor_sync(kFullMask, highest, distance));
       }
       float total = sum[r] * Exp2(maximum[r] - highest);
 #pragma unroll
-      for (int step = 4; step < 32; step *= 2) {
-        total += __shfl_xor_sync(kFullMask, total, step);
+      for (int distance = 4; distance < 32; distance *= 2) {
+        total += __shfl_xor_sync(kFullMask, total, distance);
       }
-      const int32_t head = first_head + kQuad * r + lane;
-      if (lane < kQuad && head < job.shape.group) {
-        shared->softmax.warp_maximum[warp][head] = highest;
-        shared->softmax.warp_sum[warp][head] = total;
+      if (lane < kQuad) {
+        const int32_t head = first_head + kQuad * r + lane;
+        parts.maximum[warp * padded() + head] = highest;
+        parts.sum[warp * padded() + head] = total;
+      }
+    }
+  }
+
+  // [items] of head j: maximum and sum.
+  __device__ float2* PartialsOf(int32_t j) const {
+    return reinterpret_cast<float2*>(chain.Of(pair, chain.layout.partials)) +
+           j * chain.layout.items;
+  }
+  // All of the items' as the first one's, nothing as the others'.
+  __device__ void LeavePartials(const ChainWork& work) const {
+    const int32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    for (int32_t j = warp; j < shape.group; j += kChainWarps) {
+      const bool exists = lane < kChainWarps;
+      const float of_warp = exists ? parts.maximum[lane * padded() + j] : -kLargestScore;
+      const float highest = WarpMax(of_warp);
+      const float total =
+          WarpSum(exists ? parts.sum[lane * padded() + j] * Exp2(of_warp - highest) : 0.0f);
+      for (int32_t item = work.first + lane; item < work.last; item += 32) {
+        PartialsOf(j)[item] =
+            item == work.first ? float2{highest, total} : float2{-kLargestScore, 0};
+      }
+    }
+  }
+  // All items' into shared memory.
+  __device__ void CombinePartials(int32_t items) const {
+    constexpr int kLoads = 8;
+    const int32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    for (int32_t j = warp; j < padded(); j += kChainWarps) {
+      float highest = -kLargestScore, total = 0;
+      for (int32_t first = lane; j < shape.group && first < items; first += 32 * kLoads) {
+        float2 partial[kLoads];
+        float higher = highest;
+#pragma unroll
+        for (int i = 0; i < kLoads; ++i) {
+          const int32_t item = first + 32 * i;
+          partial[i] = item < items ? __ldcg(PartialsOf(j) + item) : float2{-kLargestScore, 0};
+          higher = fmaxf(higher, partial[i].x);
+        }
+        total *= Exp2(highest - higher);
+#pragma unroll
+        for (int i = 0; i < kLoads; ++i) total += partial[i].y * Exp2(partial[i].x - higher);
+        highest = higher;
+      }
+      const float of_all = WarpMax(highest);
+      total = WarpSum(total * Exp2(highest - of_all));
+      if (lane == 0) {
+        // Heads beyond the group count nothing.
+        parts.maximum[j] = j < shape.group ? of_all : 0;
+        parts.sum[j] = j < shape.group ? 1 / total : 0;
       }
     }
   }
 
   // Adds the shares of the lane's head of quad r to the scores of its four tokens.
-  static __device__ void AddShares(const float (&x)[4], float maximum, float factor,
-                                   float (&score)[4]) {
+  __device__ void AddShares(const float (&x)[4], int32_t head, float (&score)[4]) const {
+    const float maximum = parts.maximum[head], factor = parts.sum[head];
 #pragma unroll
     for (int i = 0; i < 4; ++i) score[i] = fmaf(Exp2(x[i] - maximum), factor, score[i]);
   }
 
-  // A block's scores, its codes read again.
-  __device__ void ScoreBlock(const ScoreJob& job, const HashSoftmaxShared* shared, int32_t t,
-                             float (&score)[4]) const {
-    const Tokens tokens = LoadTokens(job, t);
-    for (int32_t first_head = 0; first_head < job.shape.group; first_head += kHeads) {
-      const Query query = QueryOf(shared, first_head);
+  // Scores of tokens [t, t + 32), their codes read again.
+  __device__ void ScoreAgain(int32_t t, float (&score)[4]) const {
+    const Tokens tokens = LoadTokens(t);
+    for (int32_t first_head = 0; first_head < shape.group; first_head += kHeads) {
+      const Query query = QueryOf(first_head);
 #pragma unroll
       for (int r = 0; r < kQuads; ++r) {
+        const int32_t quad = first_head + kQuad * r;
         int32_t h[4];
-        Differing(shared, query, tokens, first_head + kQuad * r, r, h);
+        Differing(query, tokens, quad, r, h);
         float x[4];
         Estimate(query.agree[r], query.differ[r], h, tokens.norms, x);
-        const int32_t head = first_head + kQuad * r + threadIdx.x % 4;
-        const bool counts = head < job.shape.group;
-        AddShares(x, counts ? shared->softmax.team_maximum[head] : 0,
-                  counts ? shared->softmax.factor[head] : 0, score);
+        AddShares(x, quad + static_cast<int32_t>(threadIdx.x) % 4, score);
       }
     }
   }
-
-  __device__ void Score(const ClusterTeam& team, const ScoreJob& job, std::byte* memory) const {
-    auto* shared = reinterpret_cast<HashSoftmaxShared*>(memory);
-    const int32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    const int32_t group = job.shape.group;
-    HashQueries(team, job, shared);
-    const int32_t origin = job.first / kSelectBlock * kSelectBlock + warp * kSelectBlock;
-    for (int32_t first_head = 0; first_head < group; first_head += kHeads) {
-      SumExponentials(job, shared, origin, first_head);
-    }
-    CombineSoftmax(team, group, &shared->softmax);
-    // Where H are kept, there is one quad.
-    const bool counts = lane % 4 < group;
-    const float factor = counts ? shared->softmax.factor[lane % 4] : 0;
-    const float maximum = counts ? shared->softmax.team_maximum[lane % 4] : 0;
-    const float per_bit = shared->factor[lane % 4];
-    const float agree = per_bit * static_cast<float>(32 * words()), differ = -2 * per_bit;
-    uint2 next = {};
-    if (kKeeps && origin < job.last) next = LoadNorms(BlockOf(job, origin));
-    for (int32_t t = origin; t < job.last; t += kTeamThreads) {
-      float score[4] = {};
-      const uint2 norms = next;
-      if (kKeeps && t + kTeamThreads < job.last) next = LoadNorms(BlockOf(job, t + kTeamThreads));
-      if (kKeeps && t >= job.first && t + kSelectBlock <= job.last) {
-        int32_t h[4];
-        Unpack(job.keys[t - job.first + lane], h);
-        float x[4];
-        Estimate(agree, differ, h, norms, x);
-        AddShares(x, maximum, factor, score);
-      } else {
-        ScoreBlock(job, shared, t, score);
-      }
-      const float sum = SumOfQuad(score);
-      if (t + lane >= job.first && t + lane < job.last) {
-        job.keys[t + lane - job.first] = OrderedKey(sum);
-      }
+  // The same of H that were kept.
+  __device__ void ScoreKept(const uint32_t (&kept)[kQuads], uint2 norms, float (&score)[4]) const {
+#pragma unroll
+    for (int r = 0; r < kQuads; ++r) {
+      const int32_t head = kQuad * r + static_cast<int32_t>(threadIdx.x) % 4;
+      const float factor = parts.factor[head];
+      int32_t h[4];
+      Unpack(kept[r], h);
+      float x[4];
+      Estimate(factor * static_cast<float>(32 * words()), -2 * factor, h, norms, x);
+      AddShares(x, head, score);
     }
   }
 };
+
+template <int kWords, int kQuads>
+__global__ void __launch_bounds__(kChainThreads, 3)
+    ExponentialsKernel(const __grid_constant__ StepView step,
+                       const __grid_constant__ LiteShape shape,
+                       const __grid_constant__ LiteLayer layer,
+                       const __grid_constant__ SelectSource source,
+                       const __grid_constant__ Chain chain, const int32_t words) {
+  using Softmax = HashSoftmax<kWords, kQuads>;
+  extern __shared__ uint32_t softmax_words[];
+  __shared__ WorkShared shared;
+  Softmax softmax{step, shape, layer, chain, words};
+  softmax.parts = PartsOf(softmax_words, softmax.padded(), softmax.words());
+  // The first tokens are on their way while the queries are hashed.
+  typename Softmax::Tokens tokens[Softmax::kBlocks];
+  ChainWork work;
+  SelectTarget target;
+  const bool works = FindWorkEarly(step, shape, layer, source, chain, shared, &work, &target);
+  bool loaded = works;
+  if (works) {
+    softmax.pair = work.pair;
+    softmax.begin = target.begin;
+    softmax.end = target.end;
+    softmax.LoadItem(work.first, tokens);
+  }
+  WaitForKernelBefore();
+  LeaveShare(chain, works, work, target);
+  if (!works) return;
+  do {
+    if (!loaded) {
+      const int4 state = __ldcg(reinterpret_cast<const int4*>(chain.PairOf(work.pair)));
+      softmax.pair = work.pair;
+      softmax.begin = state.y;
+      softmax.end = state.z;
+    }
+    __syncthreads();
+    softmax.ReadQueries();
+    __syncthreads();
+    for (int32_t first_head = 0; first_head < shape.group; first_head += Softmax::kHeads) {
+      softmax.SumExponentials(work, first_head, loaded && first_head == 0, tokens);
+    }
+    loaded = false;
+    if (work.left == work.last - work.first) LetNextKernelStart();
+    __syncthreads();
+    softmax.LeavePartials(work);
+  } while (work.Next(chain));
+}
+
+template <int kWords, int kQuads>
+__global__ void __launch_bounds__(kChainThreads, 3)
+    SharesKernel(const __grid_constant__ StepView step, const __grid_constant__ LiteShape shape,
+                 const __grid_constant__ LiteLayer layer, const __grid_constant__ Chain chain,
+                 const int32_t words) {
+  using Softmax = HashSoftmax<kWords, kQuads>;
+  constexpr int kBlocks = Softmax::kBlocks;
+  extern __shared__ uint32_t softmax_words[];
+  __shared__ CoarseBins bins;
+  const int32_t lane = threadIdx.x % 32;
+  Softmax softmax{step, shape, layer, chain, words};
+  softmax.parts = PartsOf(softmax_words, softmax.padded(), softmax.words());
+  const bool keeps = softmax.Keeps();
+  bins.Clear();
+  WaitForKernelBefore();
+  ChainWork work;
+  int4 state;
+  if (!TakeShare(chain, &work, &state)) return;
+  softmax.pair = work.pair;
+  do {
+    if (work.pair != softmax.pair) {
+      state = __ldcg(reinterpret_cast<const int4*>(chain.PairOf(work.pair)));
+    }
+    softmax.pair = work.pair;
+    softmax.begin = state.y;
+    softmax.end = state.z;
+    const int32_t begin = softmax.begin, end = softmax.end, origin = softmax.origin();
+    const auto* norms_of_all =
+        reinterpret_cast<const uint2*>(chain.Of(work.pair, chain.layout.norms));
+    uint32_t kept[kBlocks][kQuads];
+    uint2 norms[kBlocks];
+    const auto load = [&](int32_t item) {
+#pragma unroll
+      for (int b = 0; b < kBlocks; ++b) {
+        const int32_t index = softmax.IndexOf(item, b);
+        if (origin + index < end) {
+          norms[b] = __ldcg(norms_of_all + (index + lane) / 4);
+#pragma unroll
+          for (int r = 0; r < kQuads; ++r) kept[b][r] = __ldcg(softmax.KeptOf(r) + index + lane);
+        }
+      }
+    };
+    if (keeps) load(work.first);
+    __syncthreads();
+    softmax.ReadQueries();
+    softmax.CombinePartials(state.x);
+    __syncthreads();
+    uint32_t* coarse = chain.Of(work.pair, chain.layout.coarse);
+    uint32_t* keys = chain.Of(work.pair, chain.layout.keys);
+    int added = 0;
+    for (int32_t item = work.first; item < work.last; ++item) {
+      if (keeps && item > work.first) load(item);
+#pragma unroll
+      for (int b = 0; b < kBlocks; ++b) {
+        const int32_t index = softmax.IndexOf(item, b), token = origin + index + lane;
+        if (origin + index >= end) {
+          keys[index + lane] = 0;
+          continue;
+        }
+        float score[4] = {};
+        if (keeps) {
+          softmax.ScoreKept(kept[b], norms[b], score);
+        } else {
+          softmax.ScoreAgain(origin + index, score);
+        }
+        const uint32_t key = ChainKey(Softmax::SumOfQuad(score));
+        const bool is_candidate = token >= begin && token < end;
+        keys[index + lane] = is_candidate ? key : 0;
+        if (is_candidate) bins.Add(chain.map.BinOf(key));
+      }
+      if (++added == CoarseBins::kItems) {
+        bins.Flush(coarse);
+        added = 0;
+      }
+    }
+    if (work.left == work.last - work.first) LetNextKernelStart();
+    bins.Flush(coarse);
+  } while (work.Next(chain));
+}
 
 }  // namespace
 
@@ -357,27 +523,38 @@ void HashSoftmaxSelect(Stream& stream, const StepView& step, const LiteShape& sh
   LC_CHECK(layer.metadata.page_rows % kSelectBlock == 0, "pages of {} tokens",
            layer.metadata.page_rows);
   const auto words = static_cast<int32_t>(format.words());
-  const auto launch = [&](auto fixed, auto quads) {
-    const HashSoftmaxScorer<decltype(fixed)::value, decltype(quads)::value> scorer{words, weights};
-    const size_t bytes = sizeof(HashSoftmaxShared) +
-                         static_cast<size_t>(4 * PaddedGroup(shape.group, scorer.kHeads) * words);
-    LaunchSelect(stream, step, shape, layer, query, scorer, bytes, scratch);
+  CudaStream& cuda = AsCuda(stream);
+  const SelectSource source = SourceOf(shape, query);
+  const Chain chain = MakeChain(step, shape, KeyMap::OfShares(), scratch);
+  const unsigned blocks = ChainBlocks(cuda, step, shape);
+  BeginHashSelect(cuda, step, shape, layer, source, chain, words, weights);
+  const auto score = [&](auto fixed, auto quads) {
+    constexpr int kWords = decltype(fixed)::value, kQuads = decltype(quads)::value;
+    const int32_t padded = PaddedGroup(shape.group, kQuad * kQuads);
+    const auto bytes = static_cast<size_t>(4 * padded * (words + kSoftmaxWords));
+    LaunchOverlapping(cuda, ExponentialsKernel<kWords, kQuads>, blocks, kChainThreads, bytes, step,
+                      shape, layer, source, chain, words);
+    LaunchOverlapping(cuda, SharesKernel<kWords, kQuads>, blocks, kChainThreads, bytes, step, shape,
+                      layer, chain, words);
   };
   const auto with_quads = [&](auto fixed) {
     if (shape.group <= kQuad) {
-      launch(fixed, std::integral_constant<int, 1>());
+      score(fixed, std::integral_constant<int, 1>());
     } else {
-      launch(fixed, std::integral_constant<int, 2>());
+      score(fixed, std::integral_constant<int, 2>());
     }
   };
   switch (words) {
     case 4:
-      return with_quads(std::integral_constant<int, 4>());
+      with_quads(std::integral_constant<int, 4>());
+      break;
     case 8:
-      return with_quads(std::integral_constant<int, 8>());
+      with_quads(std::integral_constant<int, 8>());
+      break;
     default:
-      return with_quads(std::integral_constant<int, 0>());
+      with_quads(std::integral_constant<int, 0>());
   }
+  TakeBest(cuda, blocks, shape, layer, chain);
 }
 
 }  // namespace litecache::ops::cuda

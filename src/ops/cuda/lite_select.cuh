@@ -31,20 +31,24 @@ struct SelectTarget {
   const float* q = nullptr;  // [group][head_dim]
 };
 
-// False where the pair has nothing to select.
+// False where the pair has nothing to select. Loads go past the L1 cache: kernels that overlap
+// others may call this before they wait (top_k_chain.cuh).
 __device__ inline bool FindTarget(const StepView& step, const LiteShape& shape,
                                   const LiteLayer& layer, const SelectSource& source, int32_t pair,
                                   SelectTarget* target) {
   const int32_t sequence = pair / shape.kv_heads, head = pair % shape.kv_heads;
-  if (sequence >= *step.count) return false;
   const StepSequence& s = step.sequences[sequence];
-  const int32_t n = source.fill ? s.past : s.past + 1;
-  const int32_t list = layer.slots.list_of_head[head];
+  // All loads at once: sequences beyond the count have memory, too.
+  const int32_t count = __ldcg(step.count), past = __ldcg(&s.past);
+  const int32_t first_row = __ldcg(&s.first_row), list = __ldcg(layer.slots.list_of_head + head);
+  const int32_t refresh = __ldcg(layer.refresh + pair);
+  if (sequence >= count) return false;
+  const int32_t n = source.fill ? past : past + 1;
   const int32_t candidates = Candidates(shape, n), k = Rows(shape, n);
   if (list >= 0) {
-    if (layer.refresh[pair] != 1 || candidates == 0) return false;
+    if (refresh != 1 || candidates == 0) return false;
   } else {
-    const bool dense = layer.dense != nullptr && layer.dense[head] != 0;
+    const bool dense = layer.dense != nullptr && __ldcg(layer.dense + head) != 0;
     if (source.fill || source.q == nullptr || dense || candidates <= k) return false;
   }
   target->sequence = &s;
@@ -54,7 +58,7 @@ __device__ inline bool FindTarget(const StepView& step, const LiteShape& shape,
   target->end = target->begin + candidates;
   target->k = k;
   target->q = source.q == nullptr ? LabelOf(s, shape, list)
-                                  : source.q + s.first_row * source.stride +
+                                  : source.q + first_row * source.stride +
                                         int64_t{head} * shape.group * shape.head_dim;
   return true;
 }

@@ -61,6 +61,7 @@ struct LiteCase {
   std::vector<int32_t> dense;     // of those
   int32_t growth = 1;             // tokens the sequences may grow by
   int64_t metadata_token_bytes = 0, metadata_page_tokens = 256;
+  bool rows = true;  // false: no rows, for long contexts of metadata alone
 
   std::string Name() const {
     std::string name = "group " + std::to_string(group) + ", head_dim " + std::to_string(head_dim) +
@@ -187,9 +188,11 @@ class LiteTest : public GpuTest {
       add(id, items, table.page_rows,
           static_cast<size_t>(table.page_rows) * (table.format.row_bytes() + extra), on);
     };
-    rows_table(kStore, layer_.store, n, 0, *pinned_);
-    rows_table(kResident, layer_.resident, n, 0, *gpu_);
-    rows_table(kSlots, layer_.slots, shape_.cache_begin + CacheSlots(shape_, n), 12, *gpu_);
+    if (case_.rows) {
+      rows_table(kStore, layer_.store, n, 0, *pinned_);
+      rows_table(kResident, layer_.resident, n, 0, *gpu_);
+      rows_table(kSlots, layer_.slots, shape_.cache_begin + CacheSlots(shape_, n), 12, *gpu_);
+    }
     add(kMetadata, n, case_.metadata_page_tokens,
         static_cast<size_t>(case_.metadata_page_tokens * case_.metadata_token_bytes), *gpu_);
     const int64_t label = int64_t{4} * shape_.group * shape_.head_dim;
@@ -199,7 +202,7 @@ class LiteTest : public GpuTest {
     std::normal_distribution<float> normal;
     const RowFormat f32{RowEncoding::kF32, shape_.head_dim};
     std::vector<float> row(static_cast<size_t>(2 * shape_.head_dim));
-    for (int32_t h = 0; h < shape_.kv_heads; ++h) {
+    for (int32_t h = 0; case_.rows && h < shape_.kv_heads; ++h) {
       const RowTable& table = IsOffloaded(h) ? layer_.store : layer_.resident;
       for (int32_t t = 0; t < n; ++t) {
         for (float& x : row) x = normal(random);

@@ -42,17 +42,19 @@ Buffer HashPages(Bench& bench, const HashFormat& format, int64_t page_tokens, in
   return memory;
 }
 
+// refreshed: KV heads of a sequence and layer that are, in the mean.
 void Hash(Bench& bench, int64_t bits, int32_t group, int32_t context, int32_t batch,
-          HashScore score) {
+          double refreshed, HashScore score) {
   const std::string name =
-      fmt::format("hata select {} bits {} group {} context {} batch {}", bits,
-                  score == HashScore::kSum ? "sum" : "softmax", group, context, batch);
+      fmt::format("hata select {} bits {} group {} context {} batch {} refreshed {:.1f}", bits,
+                  score == HashScore::kSum ? "sum" : "softmax", group, context, batch, refreshed);
   if (!bench.Wants(name)) return;
   const HashFormat format{.bits = bits, .norms = true};
-  const double bytes =
-      static_cast<double>(context) * kKvHeads * batch * static_cast<double>(format.token_bytes());
-  const auto layers =
-      static_cast<int32_t>(std::clamp(static_cast<double>(kSeveralCaches) / bytes + 1, 1.0, 16.0));
+  const double of_heads =
+      static_cast<double>(context) * batch * static_cast<double>(format.token_bytes());
+  const double bytes = of_heads * refreshed;
+  const auto layers = static_cast<int32_t>(
+      std::clamp(static_cast<double>(kSeveralCaches) / (of_heads * kKvHeads) + 1, 5.0, 15.0));
   const auto page_tokens = static_cast<int32_t>(static_cast<int64_t>(kPageBytes) /
                                                 format.block_bytes() * HashFormat::kBlockTokens);
   const int64_t blocks = (context + page_tokens - 1) / page_tokens;
@@ -67,7 +69,26 @@ void Hash(Bench& bench, int64_t bits, int32_t group, int32_t context, int32_t ba
                   .budget_share = 0.1,
                   .max_rows = context / 10 + 1};
   const auto pairs = static_cast<size_t>(batch) * kKvHeads;
-  const Buffer refresh = bench.Upload(std::vector<int32_t>(pairs, 1));
+  std::vector<Buffer> refresh;
+  double owed = 0.5;
+  for (int32_t layer = 0; layer < layers; ++layer) {
+    std::vector<int32_t> heads(pairs, 0);
+    for (int32_t s = 0; s < batch; ++s) {
+      // Some layers and sequences have one more than others.
+      for (owed += refreshed; owed >= 1; --owed) {
+        auto* first = heads.data() + s * kKvHeads;
+        const auto start = (layer * 3 + s * 5) % kKvHeads;
+        for (int32_t h = 0; h < kKvHeads; ++h) {
+          int32_t& head = first[(start + h) % kKvHeads];
+          if (head == 0) {
+            head = 1;
+            break;
+          }
+        }
+      }
+    }
+    refresh.push_back(bench.Upload(heads));
+  }
   const Buffer selected = bench.Zeros(pairs * static_cast<size_t>(shape.max_rows) * 4);
   const Buffer selected_count = bench.Zeros(pairs * 4);
   const Buffer counters = bench.Zeros(kKvHeads * sizeof(DeviceHeadCounters));
@@ -77,7 +98,7 @@ void Hash(Bench& bench, int64_t bits, int32_t group, int32_t context, int32_t ba
     LiteLayer& heads = all.emplace_back();
     heads.metadata = codes.tables[static_cast<size_t>(layer)];
     heads.slots.list_of_head = heads.metadata.list_of_head;
-    heads.refresh = refresh.as<int32_t>();
+    heads.refresh = refresh[static_cast<size_t>(layer)].as<int32_t>();
     heads.selected = selected.as<int32_t>();
     heads.selected_count = selected_count.as<int32_t>();
     heads.counters = counters.as<DeviceHeadCounters>();
@@ -104,11 +125,14 @@ void Hash(Bench& bench, int64_t bits, int32_t group, int32_t context, int32_t ba
 
 void BenchSelect(Bench& bench) {
   for (const HashScore score : {HashScore::kSum, HashScore::kSoftmax}) {
-    Hash(bench, 256, 4, 131072, 1, score);
-    Hash(bench, 256, 4, 131072, 4, score);
-    Hash(bench, 256, 4, 32768, 1, score);
-    Hash(bench, 256, 8, 131072, 1, score);
-    Hash(bench, 128, 4, 131072, 1, score);
+    for (const int32_t context : {32768, 131072, 1000000}) {
+      for (const double refreshed : {0.0, 1.6, 8.0}) {
+        Hash(bench, 256, 4, context, 1, refreshed, score);
+        if (context <= 131072) Hash(bench, 256, 4, context, 6, refreshed, score);
+      }
+    }
+    Hash(bench, 256, 8, 131072, 1, 8, score);
+    Hash(bench, 128, 4, 131072, 1, 8, score);
   }
 }
 

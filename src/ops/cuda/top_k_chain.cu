@@ -1,0 +1,600 @@
+#include "ops/cuda/top_k_chain.cuh"
+
+namespace litecache::ops::cuda {
+namespace {
+
+constexpr int kCoarseAThread = kCoarseBins / kChainThreads;
+constexpr int kFineAThread = kFineBins / kChainThreads;
+constexpr int kFineBits = 9;
+constexpr int kNear = 256;          // keys next to the threshold that fit into shared memory
+constexpr int kSharedItems = 1024;  // a million tokens
+static_assert(1 << kFineBits == kFineBins && kCoarseAThread == 8 && kFineAThread == 2);
+
+struct CountShared {
+  WorkShared work;
+  int32_t warp_sums[2][kChainWarps];
+  int32_t bin, left, inside;
+  bool last;
+  uint32_t fine[kFineBins];  // zeros between its uses
+  // Of a pair's last block.
+  int32_t near;
+  uint32_t near_key[kNear];
+  int32_t near_item[kNear];
+  uint32_t places[kSharedItems];
+};
+
+// The bin that holds the left-th largest: thread t has the counts of kBins bins, the first of them
+// `first`, and higher threads lower bins. Into shared: bin, left of it, inside it.
+template <int kBins>
+__device__ void FindBin(const uint32_t (&counts)[kBins], int32_t first, int32_t left,
+                        CountShared& shared) {
+  int32_t of_thread = 0, total;
+#pragma unroll
+  for (int b = 0; b < kBins; ++b) of_thread += static_cast<int32_t>(counts[b]);
+  __syncthreads();
+  int32_t above = ChainExclusiveSum(of_thread, shared.warp_sums[0], &total);
+  if (above < left && left <= above + of_thread) {
+#pragma unroll
+    for (int b = kBins - 1; b >= 0; --b) {
+      const auto inside = static_cast<int32_t>(counts[b]);
+      if (above < left && left <= above + inside) {
+        shared.bin = first + b;
+        shared.left = left - above;
+        shared.inside = inside;
+      }
+      above += inside;
+    }
+  }
+  __syncthreads();
+}
+
+// What is known of the k-th largest key: it is the left-th of `inside` keys that begin like
+// `prefix`, whose last `bits` bits are not known.
+struct Narrowed {
+  uint32_t prefix;
+  int32_t bits, left, inside;
+
+  // Whether all that begins like this is taken, or nothing is to be found out any more.
+  __device__ bool Known() const { return bits == 0 || left == inside; }
+  __device__ int32_t shift() const { return max(bits - kFineBits, 0); }
+  __device__ int32_t Digit(uint32_t key) const {
+    return static_cast<int32_t>(key >> shift() & (kFineBins - 1));
+  }
+  // From counts of the digits of those keys, two a thread.
+  __device__ void Narrow(const uint32_t (&counts)[kFineAThread], CountShared& shared) {
+    FindBin(counts, kFineBins - kFineAThread * (static_cast<int>(threadIdx.x) + 1), left, shared);
+    prefix |= static_cast<uint32_t>(shared.bin) << shift();
+    left = shared.left;
+    inside = shared.inside;
+    bits = shift();
+  }
+  // From shared.fine, which is emptied.
+  __device__ void Narrow(CountShared& shared) {
+    const int first = kFineBins - kFineAThread * (static_cast<int>(threadIdx.x) + 1);
+    __syncthreads();
+    const uint32_t counts[kFineAThread] = {shared.fine[first], shared.fine[first + 1]};
+    shared.fine[first] = shared.fine[first + 1] = 0;
+    Narrow(counts, shared);
+  }
+};
+
+// each(item, whether the lane has a key, key) for the listed keys of a warp's items, 32 at a time;
+// done(item, counts of the item) after each item. A warp has items 8 i + its index.
+template <class Each, class Done>
+__device__ void ForListed(const uint32_t* counts, const uint32_t* listed, int32_t items,
+                          const Each& each, const Done& done) {
+  constexpr int kAtOnce = 8;
+  const int32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  for (int32_t base = 0; base < items; base += 32 * kChainWarps) {
+    const int32_t own = base + lane * kChainWarps + warp;
+    const uint32_t own_counts = own < items ? __ldcg(counts + own) : 0;
+    for (int u = 0; u < 32 && base + u * kChainWarps + warp < items; u += kAtOnce) {
+      uint32_t of_item[kAtOnce], key[kAtOnce];
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        of_item[i] = __shfl_sync(kFullMask, own_counts, u + i);
+        const int64_t item = base + (u + i) * kChainWarps + warp;
+        key[i] = lane < static_cast<int32_t>(of_item[i] >> 16)
+                     ? __ldcg(listed + item * kChainItem + lane)
+                     : 0;
+      }
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        const int32_t item = base + (u + i) * kChainWarps + warp;
+        if (item < items) {
+          const auto count = static_cast<int32_t>(of_item[i] >> 16);
+          each(item, lane < count, key[i]);
+          for (int32_t j = 32; j < count; j += 32) {
+            const bool exists = j + lane < count;
+            each(item, exists, exists ? __ldcg(listed + int64_t{item} * kChainItem + j + lane) : 0);
+          }
+          done(item, of_item[i]);
+        }
+      }
+    }
+  }
+}
+
+// By the last block of a pair: the exact threshold, and each item's place in the result. least: the
+// least key that may be in the coarse bin.
+__device__ void FindPlaces(const Chain& chain, int32_t pair, Narrowed found, uint32_t least,
+                           int32_t items, CountShared& shared) {
+  ChainPair* state = chain.PairOf(pair);
+  const uint32_t* counts = chain.Of(pair, chain.layout.counts);
+  const uint32_t* listed = chain.Of(pair, chain.layout.listed);
+  // Of each item: keys above the threshold; 2^16 times: keys equal to it.
+  uint32_t* places = items <= kSharedItems ? shared.places : chain.Of(pair, chain.layout.places);
+  const int thread = static_cast<int>(threadIdx.x), lane = thread % 32;
+  if (thread == 0) shared.near = 0;
+  if (!found.Known()) {  // counted by all
+    const auto* fine = reinterpret_cast<const uint2*>(chain.Of(pair, chain.layout.fine));
+    const uint2 two = __ldcg(fine + (kFineBins / kFineAThread - 1 - thread));
+    const uint32_t own[kFineAThread] = {two.x, two.y};
+    found.Narrow(own, shared);
+  }
+  const auto key = [&] { return max(found.prefix, least); };
+  uint32_t greater = 0, equal = 0;
+  bool placed = false;
+  if (!found.Known()) {
+    // Mostly few keys are left: they are kept while the others are counted.
+    __syncthreads();
+    ForListed(
+        counts, listed, items,
+        [&](int32_t item, bool exists, uint32_t candidate) {
+          const uint32_t begins = candidate >> found.bits, as = found.prefix >> found.bits;
+          greater += __popc(__ballot_sync(kFullMask, exists && begins > as));
+          if (exists && begins == as) {
+            atomicAdd(&shared.fine[found.Digit(candidate)], 1u);
+            const int32_t i = atomicAdd(&shared.near, 1);
+            if (i < kNear) {
+              shared.near_key[i] = candidate;
+              shared.near_item[i] = item;
+            }
+          }
+        },
+        [&](int32_t item, uint32_t of_item) {
+          if (lane == 0) places[item] = (of_item & 0xffff) + greater;
+          greater = 0;
+        });
+    found.Narrow(shared);
+    const int32_t near = shared.near;
+    placed = found.Known() && near <= kNear;
+    for (int32_t i = thread; placed && i < near; i += kChainThreads) {
+      const uint32_t candidate = shared.near_key[i];
+      if (candidate >= key()) {
+        atomicAdd(places + shared.near_item[i], candidate > key() ? 1u : 1u << 16);
+      }
+    }
+  }
+  while (!found.Known()) {
+    ForListed(
+        counts, listed, items,
+        [&](int32_t, bool exists, uint32_t candidate) {
+          if (exists && candidate >> found.bits == found.prefix >> found.bits) {
+            atomicAdd(&shared.fine[found.Digit(candidate)], 1u);
+          }
+        },
+        [](int32_t, uint32_t) {});
+    found.Narrow(shared);
+  }
+  if (!placed) {
+    ForListed(
+        counts, listed, items,
+        [&](int32_t, bool exists, uint32_t candidate) {
+          greater += __popc(__ballot_sync(kFullMask, exists && candidate > key()));
+          equal += __popc(__ballot_sync(kFullMask, exists && candidate == key()));
+        },
+        [&](int32_t item, uint32_t of_item) {
+          if (lane == 0) places[item] = (of_item & 0xffff) + greater + (equal << 16);
+          greater = equal = 0;
+        });
+  }
+  __syncthreads();
+  auto* offsets = reinterpret_cast<int2*>(chain.Of(pair, chain.layout.offsets));
+  const int32_t a_thread = (items + kChainThreads - 1) / kChainThreads;
+  const int32_t begin = min(items, thread * a_thread), end = min(items, begin + a_thread);
+  int32_t above = 0, ties = 0, total;
+  for (int32_t i = begin; i < end; ++i) {
+    above += static_cast<int32_t>(places[i] & 0xffff);
+    ties += static_cast<int32_t>(places[i] >> 16);
+  }
+  above = ChainExclusiveSum(above, shared.warp_sums[0], &total);
+  ties = ChainExclusiveSum(ties, shared.warp_sums[1], &total);
+  for (int32_t i = begin; i < end; ++i) {
+    offsets[i] = {above, ties};
+    above += static_cast<int32_t>(places[i] & 0xffff);
+    ties += static_cast<int32_t>(places[i] >> 16);
+  }
+  if (thread == 0) {
+    state->key = key();
+    // All that begins like the prefix is taken: the bits that follow do not matter.
+    state->ties = found.left == found.inside ? INT32_MAX : found.left;
+  }
+}
+
+// Counts the block's items of a pair.
+__device__ void CountItems(const Chain& chain, const ChainWork& work, CountShared& shared) {
+  const auto thread = static_cast<int32_t>(threadIdx.x);
+  const int32_t pair = work.pair;
+  const int4 state = __ldcg(reinterpret_cast<const int4*>(chain.PairOf(pair)));
+  const int32_t items = state.x, begin = state.y, end = state.z, origin = OriginOf(begin);
+  const uint32_t* keys = chain.Of(pair, chain.layout.keys);
+  uint32_t* listed = chain.Of(pair, chain.layout.listed);
+  const auto load = [&](int32_t item) {
+    return __ldcg(reinterpret_cast<const uint4*>(keys + int64_t{item} * kChainItem) + thread);
+  };
+  uint4 next = load(work.first);
+
+  const int32_t first_bin = kCoarseBins - kCoarseAThread * (thread + 1);
+  const auto* coarse =
+      reinterpret_cast<const uint4*>(chain.Of(pair, chain.layout.coarse) + first_bin);
+  const uint4 low = __ldcg(coarse), high = __ldcg(coarse + 1);
+  const uint32_t of_bins[kCoarseAThread] = {low.x,  low.y,  low.z,  low.w,
+                                            high.x, high.y, high.z, high.w};
+  FindBin(of_bins, first_bin, state.w, shared);
+  const int32_t bin = shared.bin;
+  const uint32_t least = chain.map.Least(bin);
+  const bool at_end = chain.map.AtEnd(bin);
+  const Narrowed found = {at_end ? 0 : least, at_end ? 32 : chain.map.shift, shared.left,
+                          shared.inside};
+
+  int turn = 0;
+  for (int32_t item = work.first; item < work.last; ++item) {
+    const uint32_t key[] = {next.x, next.y, next.z, next.w};
+    if (item + 1 < work.last) next = load(item + 1);
+    const int32_t token = origin + item * kChainItem + kTokensAThread * thread;
+    int32_t counted = 0;  // above the bin; 2^16 times: in it
+    unsigned is_listed = 0;
+#pragma unroll
+    for (int i = 0; i < kTokensAThread; ++i) {
+      const int32_t of_key = chain.map.BinOf(key[i]);
+      const bool exists = token + i >= begin && token + i < end;
+      if (exists && of_key > bin) ++counted;
+      if (exists && of_key == bin) {
+        counted += 1 << 16;
+        is_listed |= 1u << i;
+      }
+    }
+    int32_t total;
+    const int32_t before = ChainExclusiveSum(counted, shared.warp_sums[turn], &total);
+    turn ^= 1;  // a sum's words are written again only when all have read the next one's
+    uint32_t* to = listed + int64_t{item} * kChainItem + (before >> 16);
+#pragma unroll
+    for (int i = 0; i < kTokensAThread; ++i) {
+      if ((is_listed >> i & 1) != 0) {
+        *to++ = key[i];
+        if (!found.Known()) atomicAdd(&shared.fine[found.Digit(key[i])], 1u);
+      }
+    }
+    if (thread == 0) chain.Of(pair, chain.layout.counts)[item] = static_cast<uint32_t>(total);
+  }
+  __syncthreads();
+  uint32_t* fine = chain.Of(pair, chain.layout.fine);
+  for (int i = thread; i < kFineBins; i += kChainThreads) {
+    if (shared.fine[i] != 0) {
+      atomicAdd(fine + i, shared.fine[i]);
+      shared.fine[i] = 0;
+    }
+  }
+  __threadfence();
+  __syncthreads();
+  if (thread == 0) {
+    const int32_t own = work.last - work.first;
+    shared.last = atomicAdd(&chain.PairOf(pair)->counted, own) + own == items;
+  }
+  __syncthreads();
+  if (shared.last) {
+    __threadfence();
+    FindPlaces(chain, pair, found, least, items, shared);
+  }
+  __syncthreads();
+}
+
+__global__ void __launch_bounds__(kChainThreads, 4)
+    CountKernel(const __grid_constant__ Chain chain) {
+  __shared__ CountShared shared;
+  for (int i = static_cast<int>(threadIdx.x); i < kFineBins; i += kChainThreads) {
+    shared.fine[i] = 0;
+  }
+  WaitForKernelBefore();
+  LetNextKernelStart();
+  ChainWork work;
+  if (!FindWork(chain, shared.work, &work)) return;
+  do {
+    CountItems(chain, work, shared);
+  } while (work.Next(chain));
+}
+
+__global__ void __launch_bounds__(kChainThreads, 4)
+    WriteKernel(const __grid_constant__ Chain chain, int32_t* const selected_of_all,
+                const int32_t max_rows) {
+  __shared__ WorkShared shared;
+  __shared__ int32_t warp_sums[2][kChainWarps];
+  WaitForKernelBefore();
+  const auto thread = static_cast<int32_t>(threadIdx.x);
+  ChainWork work;
+  if (!FindWork(chain, shared, &work)) return;
+  int turn = 0;
+  do {
+    const auto* state = reinterpret_cast<const int4*>(chain.PairOf(work.pair));
+    const int4 range = __ldcg(state), taken = __ldcg(state + 1);
+    const int32_t begin = range.y, end = range.z, origin = OriginOf(begin);
+    const auto threshold = static_cast<uint32_t>(taken.x);
+    const int32_t ties = taken.y;
+    const uint32_t* keys = chain.Of(work.pair, chain.layout.keys);
+    const auto* offsets = reinterpret_cast<const int2*>(chain.Of(work.pair, chain.layout.offsets));
+    int32_t* selected = selected_of_all + int64_t{work.pair} * max_rows;
+    for (int32_t item = work.first; item < work.last; ++item) {
+      const uint4 four =
+          __ldcg(reinterpret_cast<const uint4*>(keys + int64_t{item} * kChainItem) + thread);
+      const int2 offset = __ldcg(offsets + item);
+      const uint32_t key[] = {four.x, four.y, four.z, four.w};
+      const int32_t token = origin + item * kChainItem + kTokensAThread * thread;
+      int32_t found = 0;  // above; 2^16 times: equal
+#pragma unroll
+      for (int i = 0; i < kTokensAThread; ++i) {
+        if (token + i >= begin && token + i < end) {
+          found += key[i] > threshold ? 1 : key[i] == threshold ? 1 << 16 : 0;
+        }
+      }
+      int32_t total;
+      const int32_t before = ChainExclusiveSum(found, warp_sums[turn], &total);
+      turn ^= 1;
+      int32_t greater = offset.x + (before & 0xffff), equal = offset.y + (before >> 16);
+#pragma unroll
+      for (int i = 0; i < kTokensAThread; ++i) {
+        if (token + i >= begin && token + i < end) {
+          if (key[i] > threshold) {
+            selected[greater++ + min(equal, ties)] = token + i;
+          } else if (key[i] == threshold) {
+            if (equal < ties) selected[greater + equal] = token + i;
+            ++equal;
+          }
+        }
+      }
+    }
+  } while (work.Next(chain));
+}
+
+constexpr int kTakeThreads = 512;
+constexpr int kTakeWarps = kTakeThreads / 32;
+constexpr int kRoundTokens = kTakeThreads * kTokensAThread;
+constexpr int kKeptRounds = 4;  // of keys that stay in registers
+static_assert(kTakeThreads == kFineBins && kTakeThreads * 4 == kCoarseBins);
+
+struct TakeShared {
+  uint32_t fine[2][kFineBins];  // two: others may still read one while the next one is made
+  int32_t sums[2][kTakeWarps];
+  int32_t bin, left, inside;
+  int32_t greater, equal;              // of this block
+  int32_t first_greater, first_equal;  // of the blocks before it
+};
+
+// Sum of the threads before this one. sums: not those of the call before.
+__device__ __forceinline__ int32_t TakeExclusiveSum(int32_t x, int32_t* sums) {
+  int32_t of_warp;
+  const int32_t in_warp = WarpExclusiveSum(x, &of_warp);
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+  if (lane == 0) sums[warp] = of_warp;
+  __syncthreads();
+  const bool before = lane < warp;  // there are fewer warps than lanes
+  return __reduce_add_sync(kFullMask, before ? sums[lane] : 0) + in_warp;
+}
+
+// Thread t has the counts of kBins bins from `first` on, higher threads lower bins: as FindBin.
+template <int kBins>
+__device__ void FindBinOfTeam(const uint32_t (&counts)[kBins], int32_t first, int32_t left,
+                              TakeShared& shared) {
+  int32_t of_thread = 0;
+#pragma unroll
+  for (int b = 0; b < kBins; ++b) of_thread += static_cast<int32_t>(counts[b]);
+  int32_t above = TakeExclusiveSum(of_thread, shared.sums[0]);
+  if (above < left && left <= above + of_thread) {
+#pragma unroll
+    for (int b = kBins - 1; b >= 0; --b) {
+      const auto inside = static_cast<int32_t>(counts[b]);
+      if (above < left && left <= above + inside) {
+        shared.bin = first + b;
+        shared.left = left - above;
+        shared.inside = inside;
+      }
+      above += inside;
+    }
+  }
+  __syncthreads();
+}
+
+// A team of blocks a pair; each has a stretch of its keys.
+__global__ void __launch_bounds__(kTakeThreads, 1)
+    TakeKernel(const __grid_constant__ Chain chain, int32_t* const selected_of_all,
+               const int32_t max_rows) {
+  __shared__ TakeShared shared;
+  const ClusterTeam team;
+  const auto thread = static_cast<int32_t>(threadIdx.x), lane = thread % 32;
+  const int32_t pair = static_cast<int32_t>(blockIdx.x) / team.size;
+  shared.fine[0][thread] = 0;
+  shared.fine[1][thread] = 0;
+  if (thread == 0) shared.greater = shared.equal = 0;
+  WaitForKernelBefore();
+  const int4 state = __ldcg(reinterpret_cast<const int4*>(chain.PairOf(pair)));
+  const int32_t items = state.x;
+  if (items == 0) return;  // the same for the whole team
+  const int32_t a_block = (items + team.size - 1) / team.size;
+  const int32_t first_item = min(items, team.rank * a_block);
+  const int32_t last_item = min(items, first_item + a_block);
+  const int32_t first = first_item * kChainItem, last = last_item * kChainItem;  // keys
+  const int32_t rounds = (last - first + kRoundTokens - 1) / kRoundTokens;
+  const uint32_t* keys = chain.Of(pair, chain.layout.keys);
+  const auto load = [&](int32_t round) {
+    const int32_t at = first + round * kRoundTokens + kTokensAThread * thread;
+    return at < last ? __ldcg(reinterpret_cast<const uint4*>(keys + at)) : uint4{0, 0, 0, 0};
+  };
+  uint4 kept[kKeptRounds];
+#pragma unroll
+  for (int r = 0; r < kKeptRounds; ++r) kept[r] = load(r);
+  const auto for_keys = [&](const auto& each) {
+    const auto for_four = [&](const uint4& four) {
+      each(four.x);
+      each(four.y);
+      each(four.z);
+      each(four.w);
+    };
+#pragma unroll
+    for (int r = 0; r < kKeptRounds; ++r) for_four(kept[r]);
+#pragma unroll 4
+    for (int32_t r = kKeptRounds; r < rounds; ++r) for_four(load(r));
+  };
+
+  // The k-th largest key is the left-th largest of `inside` keys in [least, most].
+  const int first_bin = kCoarseBins - 4 * (thread + 1);
+  const uint4 coarse =
+      __ldcg(reinterpret_cast<const uint4*>(chain.Of(pair, chain.layout.coarse) + first_bin));
+  const uint32_t of_bins[4] = {coarse.x, coarse.y, coarse.z, coarse.w};
+  FindBinOfTeam(of_bins, first_bin, state.w, shared);
+  const int32_t bin = shared.bin;
+  int32_t left = shared.left, inside = shared.inside;
+  uint32_t least = chain.map.Least(bin);
+  uint32_t most = bin + 1 < kCoarseBins ? chain.map.Least(bin + 1) - 1 : UINT32_MAX;
+  for (int pass = 0; least < most && left < inside; ++pass) {
+    const int32_t shift = max(32 - __clz(static_cast<int>(most - least)) - kFineBits, 0);
+    uint32_t* fine = shared.fine[pass & 1];
+    for_keys([&](uint32_t key) {
+      if (key - least <= most - least) atomicAdd(&fine[(key - least) >> shift], 1u);
+    });
+    team.Sync();
+    uint32_t of_digit[1] = {0};
+    const int32_t digit = kFineBins - 1 - thread;
+#pragma unroll
+    for (int block = 0; block < kMaxTeam; ++block) {  // all loads at once
+      if (block < team.size) of_digit[0] += team.Of(fine, block)[digit];
+    }
+    // The other one was read before the barrier.
+    shared.fine[(pass & 1) ^ 1][thread] = 0;
+    FindBinOfTeam(of_digit, digit, left, shared);
+    least += static_cast<uint32_t>(shared.bin) << shift;
+    most = min(most, least + ((1u << shift) - 1));
+    left = shared.left;
+    inside = shared.inside;
+  }
+  // All keys from `least` on are taken where left == inside, else those above it and some ties.
+  const int32_t ties = left == inside ? INT32_MAX : left;
+  int32_t greater = 0, equal = 0;
+  for_keys([&](uint32_t key) {
+    greater += key > least ? 1 : 0;
+    equal += key == least ? 1 : 0;
+  });
+  greater = __reduce_add_sync(kFullMask, greater);
+  equal = __reduce_add_sync(kFullMask, equal);
+  if (lane == 0) {
+    atomicAdd(&shared.greater, greater);
+    atomicAdd(&shared.equal, equal);
+  }
+  team.Sync();
+  if (thread < 32) {
+    const bool before = lane < team.rank;
+    const int32_t greater_before =
+        __reduce_add_sync(kFullMask, before ? *team.Of(&shared.greater, lane) : 0);
+    const int32_t equal_before =
+        __reduce_add_sync(kFullMask, before ? *team.Of(&shared.equal, lane) : 0);
+    if (lane == 0) {
+      shared.first_greater = greater_before;
+      shared.first_equal = equal_before;
+    }
+  }
+  __syncthreads();
+  greater = shared.first_greater;
+  equal = shared.first_equal;
+  int32_t* selected = selected_of_all + int64_t{pair} * max_rows;
+  const int32_t origin = OriginOf(state.y) + first + kTokensAThread * thread;
+  const auto write = [&](int32_t round, const uint4& four) {
+    const uint32_t key[] = {four.x, four.y, four.z, four.w};
+    int32_t found = 0;  // above; 2^16 times: equal
+#pragma unroll
+    for (int i = 0; i < kTokensAThread; ++i) {
+      found += key[i] > least ? 1 : key[i] == least ? 1 << 16 : 0;
+    }
+    int32_t* sums = shared.sums[round & 1];
+    const int32_t before = TakeExclusiveSum(found, sums);
+    const int32_t all = __reduce_add_sync(kFullMask, lane < kTakeWarps ? sums[lane] : 0);
+    int32_t g = greater + (before & 0xffff), e = equal + (before >> 16);
+    const int32_t token = origin + round * kRoundTokens;
+#pragma unroll
+    for (int i = 0; i < kTokensAThread; ++i) {
+      if (key[i] > least) {
+        selected[g++ + min(e, ties)] = token + i;
+      } else if (key[i] == least) {
+        if (e < ties) selected[g + e] = token + i;
+        ++e;
+      }
+    }
+    greater += all & 0xffff;
+    equal += all >> 16;
+  };
+#pragma unroll
+  for (int r = 0; r < kKeptRounds; ++r) {
+    if (r < rounds) write(r, kept[r]);
+  }
+  for (int32_t r = kKeptRounds; r < rounds; ++r) write(r, load(r));
+  team.Sync();  // no block ends while others read its shared memory
+}
+
+// Blocks a cluster that the GPU has room for several times: how many beyond 8 that may be depends
+// on its partitions. 1: it has no clusters.
+int LargestTeam() {
+  if (DeviceAttribute(cudaDevAttrClusterLaunch) == 0 || !KernelsKnowHopper()) return 1;
+  LC_CUDA(cudaFuncSetAttribute(TakeKernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1));
+  for (int team : {kMaxTeam, 8}) {
+    cudaLaunchAttribute attribute = {};
+    attribute.id = cudaLaunchAttributeClusterDimension;
+    attribute.val.clusterDim.x = static_cast<unsigned>(team);
+    attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = dim3(static_cast<unsigned>(team));
+    config.blockDim = dim3(kTakeThreads);
+    config.attrs = &attribute;
+    config.numAttrs = 1;
+    int clusters = 0;
+    if (cudaOccupancyMaxActiveClusters(&clusters, TakeKernel, &config) == cudaSuccess &&
+        clusters >= 4) {
+      return team;
+    }
+    cudaGetLastError();  // the answer is no
+  }
+  return 1;
+}
+
+void LaunchTake(CudaStream& stream, int team, const LiteShape& shape, const LiteLayer& layer,
+                const Chain& chain) {
+  cudaLaunchAttribute attributes[2] = {};
+  attributes[0].id = cudaLaunchAttributeClusterDimension;
+  attributes[0].val.clusterDim.x = static_cast<unsigned>(team);
+  attributes[0].val.clusterDim.y = attributes[0].val.clusterDim.z = 1;
+  attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[1].val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(static_cast<unsigned>(chain.pairs * team));
+  config.blockDim = dim3(kTakeThreads);
+  config.stream = stream.handle();
+  config.attrs = attributes;
+  config.numAttrs = MayOverlap(stream) ? 2 : 1;
+  LC_CUDA(cudaLaunchKernelEx(&config, TakeKernel, chain, layer.selected, shape.max_rows));
+  NoteOverlapping(stream);
+}
+
+}  // namespace
+
+void TakeBest(CudaStream& stream, unsigned blocks, const LiteShape& shape, const LiteLayer& layer,
+              const Chain& chain) {
+  static const int largest = LargestTeam();
+  if (largest > 1) {
+    // Most pairs of a large batch select nothing, but their blocks have to be started.
+    const int team = chain.pairs <= 64 ? largest : chain.pairs <= 256 ? 8 : 4;
+    LaunchTake(stream, team, shape, layer, chain);
+    return;
+  }
+  LaunchOverlapping(stream, CountKernel, blocks, kChainThreads, 0, chain);
+  LaunchOverlapping(stream, WriteKernel, blocks, kChainThreads, 0, chain, layer.selected,
+                    shape.max_rows);
+}
+
+}  // namespace litecache::ops::cuda
