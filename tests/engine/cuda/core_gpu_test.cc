@@ -5,8 +5,10 @@
 #include <cstdint>
 #include <cstdlib>
 #include <memory>
+#include <optional>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "device/cuda/cuda_device.h"
@@ -16,6 +18,7 @@
 #include "litecache/token_constraint.h"
 #include "model/decoder.h"
 #include "ops/cuda/dense.h"
+#include "temporary_directory.h"
 
 namespace litecache::engine {
 namespace {
@@ -38,7 +41,8 @@ model::ModelConfig SmallLlama() {
 
 // A core on random weights on the GPU.
 struct GpuRig {
-  explicit GpuRig(const std::string& policy, bool sample_on_device = true)
+  explicit GpuRig(const std::string& policy, bool sample_on_device = true,
+                  std::optional<PrefixOptions> prefixes = std::nullopt)
       : gpu(0), cpu(2), stream(gpu.CreateStream()) {
     decoder = model::RandomDecoder(gpu, SmallLlama(), 7, {});
     KvOptions options;
@@ -51,6 +55,7 @@ struct GpuRig {
                                                        .max_batch = 8,
                                                        .prefill_chunk = 64,
                                                        .score_rows = 8,
+                                                       .prefixes = std::move(prefixes),
                                                        .sample_on_device = sample_on_device});
   }
 
@@ -163,6 +168,46 @@ TEST_P(CoreGpuTest, MixedBatchesFallBackRowByRow) {
   const kv::Stats stats = rig.core->Stats().kv;
   EXPECT_EQ(stats.used.device, 0u);
   EXPECT_EQ(stats.used.host, 0u);
+}
+
+// Prompts that begin alike, in memory and, for the engine that comes after, on the disk: rows that
+// were computed once. Chunks are cut elsewhere, so that logits differ in rounding.
+TEST_P(CoreGpuTest, PromptsBeginWithKeptPrefixes) {
+  auto random = TestRandom(44);
+  testing::TemporaryDirectory store;
+  const PrefixOptions options{store.path(), uint64_t{1} << 30, "a test's"};
+  std::vector<int32_t> common(700);
+  for (int32_t& token : common) token = static_cast<int32_t>(random() % kVocab);
+  const auto ask = [&](GpuRig& rig, const std::vector<int32_t>& tail) {
+    Request request{.prompt = common, .max_tokens = 20, .ignore_eos = true, .logprobs = 0};
+    request.prompt.insert(request.prompt.end(), tail.begin(), tail.end());
+    const auto handle = rig.core->Submit(request);
+    const Answer answer = ReadAll(*handle).front();
+    EXPECT_EQ(answer.finish, FinishReason::kLength) << answer.error;
+    return std::pair(answer.chunks.front().logprob.value().logprob, handle->Stats().cached_tokens);
+  };
+  std::vector<std::vector<int32_t>> tails(3);
+  for (auto& tail : tails) {
+    tail.resize(1 + random() % 200);
+    for (int32_t& token : tail) token = static_cast<int32_t>(random() % kVocab);
+  }
+  GpuRig plain(GetParam());
+  std::vector<float> want;
+  for (const auto& tail : tails) want.push_back(ask(plain, tail).first);
+  {
+    GpuRig rig(GetParam(), true, options);
+    for (size_t i = 0; i < tails.size(); ++i) {
+      const auto [logprob, cached] = ask(rig, tails[i]);
+      EXPECT_NEAR(logprob, want[i], 0.05) << "request " << i;
+      EXPECT_GE(cached, i == 0 ? 0 : 688) << "request " << i;  // the last multiple of 16
+    }
+    EXPECT_EQ(rig.core->Stats().prefix.hits, 2);
+  }
+  GpuRig later(GetParam(), true, options);
+  const auto [logprob, cached] = ask(later, tails[1]);
+  EXPECT_NEAR(logprob, want[1], 0.05);
+  EXPECT_GE(cached, 512);  // whole blocks of 256
+  EXPECT_GE(later.core->Stats().prefix.tokens_loaded, 512);
 }
 
 // A fault in a kernel takes the whole context with it, for good: every request ends with an error,
