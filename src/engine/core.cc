@@ -601,7 +601,7 @@ void Core::UpdateStats() {
   for (const auto& group : scheduler_.running()) counters_.running += group->width();
   counters_.waiting = static_cast<int64_t>(scheduler_.waiting().size());
   counters_.kv = backend_.cache->GetStats();
-  if (prefixes_ != nullptr) counters_.prefix = prefixes_->Stats();
+  if (prefixes_ != nullptr) counters_.prefix = prefixes_->Stats(scheduler_.running().empty());
   const std::span<const kv::HeadCounters> heads = backend_.cache->Heads();
   counters_.kv_heads.assign(heads.begin(), heads.end());
   std::lock_guard lock(mutex_);

@@ -305,10 +305,10 @@ void PrefixReuse::Close(std::chrono::milliseconds limit) {
   while (const auto oldest = index_.PopOldest()) Forget(*oldest);
 }
 
-PrefixStats PrefixReuse::Stats() {
+PrefixStats PrefixReuse::Stats(bool idle) {
   // Counting touches every kept sequence's blocks: thousands of sequences should not cost a step.
   const Clock::time_point now = Clock::now();
-  if (held_changed_ && (index_.size() < 256 || SecondsBetween(held_at_, now) > 0.5)) {
+  if (held_changed_ && (idle || index_.size() < 256 || SecondsBetween(held_at_, now) > 0.5)) {
     stats_.bytes = cache_.BytesHeld(index_.Sequences());
     held_changed_ = false;
     held_at_ = now;

@@ -180,6 +180,7 @@ TEST_P(CoreGpuTest, PromptsBeginWithKeptPrefixes) {
   for (int32_t& token : common) token = static_cast<int32_t>(random() % kVocab);
   const auto ask = [&](GpuRig& rig, const std::vector<int32_t>& tail) {
     Request request{.prompt = common, .max_tokens = 20, .ignore_eos = true, .logprobs = 0};
+    request.sampling.temperature = 0;
     request.prompt.insert(request.prompt.end(), tail.begin(), tail.end());
     const auto handle = rig.core->Submit(request);
     const Answer answer = ReadAll(*handle).front();
