@@ -18,7 +18,7 @@ struct SubjectOptions {
   std::string model;  // a checkpoint: a directory, or a name in the Hugging Face cache
   bool compute_f32 = false;
   double weights_on_device = 1;  // model::LoadOptions'
-  uint64_t seed = 1;  // of random weights
+  uint64_t seed = 1;             // of random weights
   int64_t longest =
       0;  // tokens of context: random weights know no positions, and are given as many
   // Budgets in bytes. memory: of both tiers together where they are one memory, else the host's;

@@ -55,8 +55,7 @@ std::string BenchReport::HeaderText() const {
       WeightsText(subject.decoder()),
       imposed.empty()
           ? ""
-          : fmt::format("imposed on lookups, not a property of these queries: {}\n",
-                        imposed));
+          : fmt::format("imposed on lookups, not a property of these queries: {}\n", imposed));
 }
 
 std::string BenchReport::PrefillHead() const {

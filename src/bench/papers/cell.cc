@@ -54,7 +54,7 @@ Json Cell::Describe() const {
 }
 
 bool Cell::Imposed() const {
-  if (kind != Kind::kDecode) return false;
+  if (kind != Kind::kDecode || system.hit_ratio || system.overlap) return false;
   for (const char* policy : {"litecache", "infinigen", "pqcache", "retroinfer"}) {
     if (system.settings.starts_with(fmt::format("policy={}", policy))) return true;
   }

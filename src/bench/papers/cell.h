@@ -33,7 +33,7 @@ struct Cell {
   std::string Id() const;
   // What its result depends on beside the machine.
   nlohmann::ordered_json Describe() const;
-  // Whether what is imposed on lookups and selections has to do with it.
+  // Whether what a run imposes on lookups and selections has to do with it.
   bool Imposed() const;
 };
 

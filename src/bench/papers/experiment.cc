@@ -26,10 +26,10 @@ Grid PapersGrid(bool quick) {
   if (quick) {
     return {.shapes = {"llama3-8b"},
             .lengths = {8 * kK, 64 * kK},
-            .batches = {16},
+            .batches = {4},
             .prefill_lengths = {16 * kK},
             .link_lengths = {8 * kK, 64 * kK},
-            .ablation_batches = {16},
+            .ablation_batches = {4},
             .accuracy_lengths = {2 * kK},
             .accuracy_tasks = {"niah_single_1", "niah_multikey_2"},
             .accuracy_count = 4};
