@@ -9,11 +9,8 @@
 #include "base/hash.h"
 #include "base/logging.h"
 #include "device/device_error.h"
-#include "device/sections.h"
 #include "kv/cuda/create_lite_cache.h"
 #include "kv/pool_stats.h"
-#include "ops/cuda/dense.h"
-#include "ops/cuda/rows.h"
 
 namespace litecache::kv {
 namespace {
@@ -21,12 +18,6 @@ namespace {
 using ops::cuda::DeviceHeadCounters;
 using ops::cuda::HeadState;
 using ops::cuda::LiteLayer;
-using ops::cuda::RowRange;
-using ops::cuda::RowTable;
-using ops::cuda::StepView;
-
-// SMs that copies between store and staging pages take beside a prompt's products.
-constexpr int32_t kStagingSms = 6;
 
 ops::cuda::LiteShape MakeLiteShape(const Shape& shape) {
   return {.kv_heads = static_cast<int32_t>(shape.layout.kv_heads),
@@ -411,13 +402,6 @@ bool CudaLiteCache::HasOffloaded(int64_t layer) const {
   return false;
 }
 
-ops::cuda::ImposedLayer CudaLiteCache::Imposed(int64_t layer) const {
-  const Layout& layout = tiers_.shape.layout;
-  return {.heads = imposed_.as<const ops::ImposedHead>() + layer * layout.kv_heads,
-          .steps = static_cast<int32_t>(imposed_steps_),
-          .stride = static_cast<int32_t>(layout.layers * layout.kv_heads)};
-}
-
 bool CudaLiteCache::ResidentSelect(int64_t layer) const {
   for (int64_t head = 0; head < tiers_.shape.layout.kv_heads; ++head) {
     const HeadSettings& settings = tiers_.plan.at(layer, head);
@@ -437,259 +421,10 @@ bool CudaLiteCache::WantsPrediction(int64_t layer) const {
   return prefetch_ && layer > 0 && HasOffloaded(layer);
 }
 
-// The first decode step after a prompt: sink and recent rows, and the top-k of the prompt's last
-// query (litecache section 4, step 0), of all layers.
-void CudaLiteCache::Start(Stream& stream, float scale) {
-  if (std::exchange(started_, true)) return;
-  AsCuda(stream).AddCheck(check_transfers_);
-  if (prefetch_) ops::cuda::ShareGpu(stream);
-  block_.Send(stream);
-  if (fills_.empty()) return;
-  const StepView step = block_.Decoding(context_);
-  for (int64_t i = 0; i < tiers_.shape.layout.layers; ++i) {
-    if (!HasOffloaded(i)) continue;
-    const LiteLayer& layer = layers_[static_cast<size_t>(i)];
-    ops::cuda::BeginFill(stream, step, lite_shape_, layer, block_.device_flags());
-    Choose(stream, i, {.q = nullptr, .scale = scale, .fill = true}, scratch_.data());
-    Pull(stream, i);
-    ops::cuda::FillFixed(stream, step, lite_shape_, layer, block_.device_flags());
-  }
-  // From here on, also where the step fails and is run again: its lookups move the labels, and
-  // what they chose must stay.
-  const Shape& shape = tiers_.shape;
-  for (const StepSequence& part : fills_) {
-    Get(part.id).filled = true;
-    Count(std::min(shape.Candidates(part.past), shape.Rows(part.past)) + shape.SinkRows(part.past) +
-              part.past - shape.RecentBegin(part.past),
-          &stats_.fill);
-  }
-}
-
 void CudaLiteCache::Count(int64_t rows, Traffic* traffic) const {
   const Shape& shape = tiers_.shape;
   traffic->rows += static_cast<uint64_t>(rows * shape.offloaded);
   traffic->bytes += static_cast<uint64_t>(rows * shape.offloaded) * shape.store_format.row_bytes();
-}
-
-void CudaLiteCache::Spill(Stream& stream, int64_t index) {
-  const Shape& shape = tiers_.shape;
-  const LiteLayer& layer = layers_[static_cast<size_t>(index)];
-  const StepView step = block_.Decoding(context_);
-  if (HasOffloaded(index)) {
-    ops::cuda::CopyRows(stream, step, shape.layout.kv_heads, layer.slots, layer.store,
-                        {.kind = RowRange::kLeaving, .recent = static_cast<int32_t>(shape.recent)});
-  }
-  Mark(stream, Section::kRetrieval);
-  scorer_->Encode(stream, index, step, lite_shape_, layer, nullptr);
-  Mark(stream, Section::kManagement);
-}
-
-void CudaLiteCache::SpillAhead(Stream& stream, int64_t index) {
-  if (!WantsPrediction(index) || std::exchange(spilled_[static_cast<size_t>(index)], 1)) return;
-  Spill(stream, index);
-}
-
-void CudaLiteCache::LookUp(Stream& stream, int64_t index, const MatrixView& q) {
-  const LiteLayer& layer = layers_[static_cast<size_t>(index)];
-  const StepView step = block_.Decoding(context_);
-  ops::cuda::Lookup(stream, step, lite_shape_, layer, aggregation_, q);
-}
-
-void CudaLiteCache::ImposeHits(Stream& stream, int64_t index) {
-  if (imposed_steps_ == 0) return;
-  Mark(stream, Section::kImposed);
-  ops::cuda::ImposeHits(stream, block_.Decoding(context_), lite_shape_,
-                        layers_[static_cast<size_t>(index)], Imposed(index));
-  Mark(stream, Section::kManagement);
-}
-
-void CudaLiteCache::Choose(Stream& stream, int64_t index, const ops::cuda::SelectQuery& query,
-                           void* scratch) {
-  const LiteLayer& layer = layers_[static_cast<size_t>(index)];
-  const StepView step = block_.Decoding(context_);
-  Mark(stream, Section::kRetrieval);
-  scorer_->Select(stream, index, step, lite_shape_, layer, query, scratch);
-  if (imposed_steps_ > 0 && !query.fill) {
-    Mark(stream, Section::kImposed);
-    ops::cuda::ImposeOverlap(stream, step, lite_shape_, layer, Imposed(index), scratch);
-  }
-  Mark(stream, Section::kManagement);
-  ops::cuda::UpdateSlots(stream, step, lite_shape_, layer, delta_, query.fill, scratch);
-}
-
-void CudaLiteCache::Pull(Stream& stream, int64_t index) {
-  Mark(stream, Section::kTransfer);
-  transfer_->Move(stream, block_.Decoding(context_), lite_shape_,
-                  layers_[static_cast<size_t>(index)], index);
-  Mark(stream, Section::kManagement);
-}
-
-void CudaLiteCache::SelectResident(Stream& stream, int64_t index, const MatrixView& q,
-                                   float scale) {
-  if (!ResidentSelect(index)) return;
-  Mark(stream, Section::kRetrieval);
-  LiteLayer residents = layers_[static_cast<size_t>(index)];
-  residents.refresh = no_refresh_;
-  scorer_->Select(stream, index, block_.Decoding(context_), lite_shape_, residents,
-                  {.q = &q, .scale = scale}, scratch_.data());
-  Mark(stream, Section::kManagement);
-}
-
-void CudaLiteCache::Prefetch(Stream& stream, int64_t index, const Step& step_of_model,
-                             const MatrixView& q, float scale) {
-  LC_CHECK(index >= 1 && index < tiers_.shape.layout.layers && q.rows >= step_of_model.decode_rows);
-  if (block_.decoding() == 0 || !WantsPrediction(index)) return;
-  running_checked_ = false;
-  Start(stream, scale);
-  const SectionScope section(stream, Section::kManagement);
-  // The lookup leaves the query of every head that is refreshed in its label, where the selection
-  // finds it: q's memory is the next layer's.
-  LookUp(stream, index, q);
-  decisions_.Fork(stream);
-  Stream& decisions = decisions_.stream();
-  ImposeHits(decisions, index);
-  SpillAhead(decisions, index);
-  // Resident heads select later, with the actual query.
-  Choose(decisions, index, {.q = nullptr, .scale = scale}, branch_scratch_.data());
-  link_.Fork(decisions);
-  Pull(link_.stream(), index);
-  link_.Mark(kRefreshed + static_cast<int>(index % 2));
-  prepared_[static_cast<size_t>(index)] = 1;
-  // Needs nothing of the next layer's query: nothing of it shall wait for that.
-  if (index + 1 < tiers_.shape.layout.layers) SpillAhead(decisions, index + 1);
-}
-
-void CudaLiteCache::AttendDecoding(Stream& stream, int64_t index, const MatrixView& q,
-                                   const MatrixView& k, const MatrixView& v, float scale,
-                                   const MatrixView& out) {
-  const Shape& shape = tiers_.shape;
-  const LiteLayer& layer = layers_[static_cast<size_t>(index)];
-  const StepView step = block_.Decoding(context_);
-  Mark(stream, Section::kManagement);
-  if (prepared_[static_cast<size_t>(index)]) {
-    Mark(stream, Section::kTransfer);
-    link_.Join(stream, kRefreshed + static_cast<int>(index % 2));
-    Mark(stream, Section::kManagement);
-    SelectResident(stream, index, q, scale);
-  } else {
-    Spill(stream, index);
-    if (HasOffloaded(index)) {
-      LookUp(stream, index, q);
-      ImposeHits(stream, index);
-      Choose(stream, index, {.q = &q, .scale = scale}, scratch_.data());
-      Pull(stream, index);
-    } else {
-      SelectResident(stream, index, q, scale);
-    }
-  }
-  if (HasOffloaded(index)) {
-    ops::cuda::AppendRows(stream, step, shape.layout.kv_heads, layer.slots, k, v);
-  }
-  if (HasResident(index)) {
-    ops::cuda::AppendRows(stream, step, shape.layout.kv_heads, layer.resident, k, v);
-  }
-  ops::cuda::HybridTables tables;
-  tables.slots = layer.slots;
-  tables.resident = layer.resident;
-  tables.cache_begin = lite_shape_.cache_begin;
-  tables.recent = lite_shape_.recent;
-  tables.carry = lite_shape_.carry;
-  tables.budget_share = lite_shape_.budget_share;
-  tables.budget_tokens = lite_shape_.budget_tokens;
-  tables.dense = layer.dense;
-  tables.selected = layer.selected;
-  tables.selected_count = layer.selected_count;
-  tables.max_selected = lite_shape_.max_rows;
-  const SectionScope section(stream, Section::kAttention);
-  ops::cuda::HybridAttention(stream, step, shape.layout.kv_heads, tables, q, shape.layout.q_heads,
-                             scale, out, scratch_.data());
-}
-
-std::optional<CudaLiteCache::Turn> CudaLiteCache::After(const Turn& turn) const {
-  if (turn.sequence + 1 < block_.prefilling()) return Turn{turn.layer, turn.sequence + 1};
-  for (int64_t layer = turn.layer + 1; layer < tiers_.shape.layout.layers; ++layer) {
-    if (HasOffloaded(layer)) return Turn{layer, 0};
-  }
-  return std::nullopt;
-}
-
-void CudaLiteCache::SpillRing(Stream& stream, const Turn& turn) {
-  const Shape& shape = tiers_.shape;
-  const LiteLayer& layer = layers_[static_cast<size_t>(turn.layer)];
-  const StepView ring = block_.Ring(turn.sequence);
-  if (ring.max_rows == 0) return;
-  ops::cuda::CopyRows(stream, ring, shape.layout.kv_heads, layer.slots, layer.store,
-                      {.kind = RowRange::kLeaving, .recent = static_cast<int32_t>(shape.recent)});
-}
-
-void CudaLiteCache::Fetch(const Turn& turn, int set) {
-  SpillRing(link_.stream(), turn);
-  const StepView step = block_.Prefilling(turn.sequence);
-  if (step.max_context > step.max_rows) {
-    ops::cuda::CopyRows(link_.stream(), step, tiers_.shape.layout.kv_heads,
-                        layers_[static_cast<size_t>(turn.layer)].store, Staging(turn.layer, set),
-                        {.kind = RowRange::kPast}, kStagingSms);
-  }
-  link_.Mark(kFetched + set);
-}
-
-RowTable CudaLiteCache::Staging(int64_t layer, int set) const {
-  const Shape& shape = tiers_.shape;
-  return {.table = ops::cuda::kStaging,
-          .lists = static_cast<int32_t>(shape.staging_sets * shape.max_offloaded_in_layer),
-          .page_rows = static_cast<int32_t>(shape.pages.page_tokens),
-          .format = shape.format,
-          .list_of_head = staging_lists_.at(static_cast<size_t>(set))[static_cast<size_t>(layer)]};
-}
-
-void CudaLiteCache::AttendPrompt(Stream& stream, int64_t index, int64_t sequence,
-                                 const MatrixView& q, const MatrixView& k, const MatrixView& v,
-                                 float scale, const MatrixView* out) {
-  const Shape& shape = tiers_.shape;
-  const int64_t kv_heads = shape.layout.kv_heads;
-  const LiteLayer& layer = layers_[static_cast<size_t>(index)];
-  const StepView step = block_.Prefilling(sequence);
-  const bool offloaded = HasOffloaded(index);
-  const Turn turn{index, sequence};
-  const int set = static_cast<int>(turns_ % 2);
-  if (offloaded && out == nullptr) SpillRing(stream, turn);
-  if (offloaded && out != nullptr && turns_ == 0) {
-    link_.Fork(stream);
-    Fetch(turn, set);
-  }
-  if (const StepView ring = block_.Ring(sequence); ring.max_rows > 0) {
-    scorer_->Encode(stream, index, ring, lite_shape_, layer, nullptr);
-  }
-  scorer_->Encode(stream, index, step, lite_shape_, layer, &k);
-  const auto attend = [&](const RowTable& table) {
-    if (out == nullptr) return;
-    ops::cuda::PagedAttention(stream, step, kv_heads, table, q, shape.layout.q_heads, scale, *out,
-                              scratch_.data());
-  };
-  if (offloaded) {
-    ops::cuda::KeepLastQueries(stream, step, lite_shape_, layer, q);
-    const RowTable staging = Staging(index, set);
-    if (out == nullptr) {
-      // As they are on the device, then as the store has them: what a chunk that attends does.
-      ops::cuda::AppendRows(stream, step, kv_heads, staging, k, v);
-      ops::cuda::CopyRows(stream, step, kv_heads, staging, layer.store, {.kind = RowRange::kNew});
-    } else {
-      link_.Join(stream, kFetched + set);
-      ops::cuda::AppendRows(stream, step, kv_heads, staging, k, v);
-      // The other set is free for the next turn: the last one attended it before this fork, and
-      // what it left for the store was given to the link then.
-      link_.Fork(stream);
-      ++turns_;
-      if (const auto next = After(turn)) Fetch(*next, static_cast<int>(turns_ % 2));
-      ops::cuda::CopyRows(link_.stream(), step, kv_heads, staging, layer.store,
-                          {.kind = RowRange::kNew}, kStagingSms);
-      attend(staging);
-    }
-  }
-  if (shape.resident > 0) {
-    ops::cuda::AppendRows(stream, step, kv_heads, layer.resident, k, v);
-    attend(layer.resident);
-  }
 }
 
 void CudaLiteCache::Attend(Stream& stream, int64_t layer, const Step& step, const MatrixView& q,
@@ -775,44 +510,6 @@ std::span<const HeadCounters> CudaLiteCache::Heads() const {
     heads_[i].similarity = counters[i].similarity;
   }
   return heads_;
-}
-
-std::vector<int32_t> CudaLiteCache::CachedPositions(SequenceId id, int64_t layer, int64_t head) {
-  const Shape& shape = tiers_.shape;
-  const int64_t list = shape.offloaded_list[static_cast<size_t>(shape.Index(layer, head))];
-  LC_CHECK(list >= 0, "layer {} head {} is resident", layer, head);
-  HeadState state;
-  device_.Download(&state, Get(id).heads.as<HeadState>() + list, sizeof(state));
-  const HeadSlots& slots = tiers_.slots.Get(id).heads[static_cast<size_t>(list)];
-  const auto page_slots = static_cast<size_t>(shape.page_slots);
-  std::vector<int32_t> all_positions, positions;
-  std::vector<uint32_t> updates;
-  for (size_t page = 0; page < slots.pages.size(); ++page) {
-    all_positions.resize((page + 1) * page_slots);
-    updates.resize((page + 1) * page_slots);
-    device_.Download(all_positions.data() + page * page_slots,
-                     tiers_.geometry.Positions(slots, static_cast<int64_t>(page)),
-                     page_slots * sizeof(int32_t));
-    device_.Download(updates.data() + page * page_slots,
-                     tiers_.geometry.Updates(slots, static_cast<int64_t>(page)),
-                     page_slots * sizeof(uint32_t));
-  }
-  for (int64_t i = 0; i < state.used; ++i) {
-    const auto slot = static_cast<size_t>(shape.cache_begin() + i);
-    if (updates.at(slot) == state.update) positions.push_back(all_positions[slot]);
-  }
-  std::sort(positions.begin(), positions.end());
-  return positions;
-}
-
-std::vector<float> CudaLiteCache::Label(SequenceId id, int64_t layer, int64_t head) {
-  const Shape& shape = tiers_.shape;
-  const int64_t list = shape.offloaded_list[static_cast<size_t>(shape.Index(layer, head))];
-  LC_CHECK(list >= 0, "layer {} head {} is resident", layer, head);
-  std::vector<float> label(static_cast<size_t>(shape.group * shape.layout.head_dim));
-  device_.Download(label.data(), tiers_.slots.Label(tiers_.slots.Get(id), list),
-                   label.size() * sizeof(float));
-  return label;
 }
 
 std::unique_ptr<Cache> CreateCudaLiteCache(Device& device, const Shape& shape, const HeadPlan& plan,

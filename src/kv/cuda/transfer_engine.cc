@@ -10,9 +10,8 @@
 namespace litecache::kv {
 namespace {
 
-// SMs that a transfer occupies: fewer do not reach the link's rate, more only take time from the
-// rest (docs/benchmarks/gpu.md).
-constexpr int32_t kPullBlocks = 80;
+// Fewer do not reach the link's rate, more only take time from the rest (docs/benchmarks/gpu.md).
+constexpr int32_t kPullBlocks = 48;
 
 class GpuPull final : public TransferEngine {
  public:

@@ -267,8 +267,11 @@ void Launch(CudaStream& stream, const GemvArguments& a, int32_t units, TileClaim
 template <bool kUpper, bool kGated>
 void LaunchLargest(CudaStream& stream, const GemvArguments& a, int32_t units, TileClaims* claims) {
   const size_t stages = (SharedOfABlock() - FixedBytes(a.rows, a.depth)) / (kWarps * kStageBytes);
-  // An SM that is shared needs memory for the others, too.
-  if (stages >= kMostStages && claims == nullptr) {
+  // On a GPU that is shared no more copies than the memory's latency asks for: what all SMs have
+  // under way is how long every load of the others waits, and shared memory is for them as well.
+  if (claims != nullptr) {
+    Launch<kLeastStages, kUpper, kGated>(stream, a, units, claims);
+  } else if (stages >= kMostStages) {
     Launch<kMostStages, kUpper, kGated>(stream, a, units, claims);
   } else if (stages >= 8) {
     Launch<8, kUpper, kGated>(stream, a, units, claims);

@@ -75,16 +75,18 @@ LC_CLUSTER __global__ void __launch_bounds__(kClusterThreads)
   const ClusterTeam team;
   const int32_t pair = static_cast<int32_t>(blockIdx.x) / kClusterBlocks;
   const int32_t head = pair % shape.kv_heads, sequence = pair / shape.kv_heads;
-  if (sequence >= *step.count) return;
-  const int32_t list = layer.slots.list_of_head[head];
-  if (list < 0 || layer.refresh[pair] != 1) return;
+  // Beside products a load takes microseconds: those that need nothing of each other go together.
   const StepSequence& s = step.sequences[sequence];
+  const int32_t sequences = *step.count, list = layer.slots.list_of_head[head];
+  const int32_t refresh = layer.refresh[pair], count = layer.selected_count[pair];
+  const HeadState* const heads = s.heads;
+  const int32_t n = s.past + 1;
+  if (sequence >= sequences || list < 0 || refresh != 1) return;
+  const int32_t used = heads[list].used;
   const int32_t kept = Imposed(imposed, s, head).kept;
   if (kept < 0) return;
   const int32_t thread = threadIdx.x;
-  const int32_t n = s.past + 1;
   const int32_t begin = SinkRows(shape, n), end = RecentBegin(shape, n);
-  const int32_t count = layer.selected_count[pair], used = s.heads[list].used;
   const ClusterBitmap has{dynamic, shift};
   has.Clear();
   team.Sync();

@@ -16,6 +16,10 @@ constexpr int kWarps = kThreads / 32;
 // need not do without the SM (of 65,536 registers an attention takes 55,296).
 constexpr int kPullThreads = 128;
 constexpr int kPullWarps = kPullThreads / 32;
+// A warp's piece. Its lanes find where the rows of the next one lie, each for one row, while those
+// of this one travel: three loads that wait for each other, as long as a row's way over the link.
+constexpr int kPieceRows = 16;
+static_assert(2 * kPieceRows == 32);
 
 // All warps of the grid share one list of pieces, pair after pair, so that the rows of one head are
 // read one after another: scattered reads starve the link and everything else (hardware.md's
@@ -29,7 +33,9 @@ __global__ void __launch_bounds__(kPullThreads, 6)
   const int32_t warps = gridDim.x * kPullWarps;
   // Warp w of block b is the (w * blocks + b)-th: small lists spread over the blocks.
   const int32_t warp = threadIdx.x / 32 * gridDim.x + blockIdx.x;
-  const int32_t at_once = RowsAtOnce(layer.store.format);
+  const int32_t at_once = min(RowsAtOnce(layer.store.format), kPieceRows);
+  __shared__ std::byte* addresses[kPullWarps][2 * kPieceRows];  // sources, targets
+  std::byte** own = addresses[threadIdx.x / 32];
   const int32_t pairs = *step.count * shape.kv_heads;
   int32_t first = warp;  // of this warp's pieces, counted from the pair's first
   for (int32_t base = 0; base < pairs; base += 32) {
@@ -40,7 +46,7 @@ __global__ void __launch_bounds__(kPullThreads, 6)
     for (unsigned busy = __ballot_sync(kFullMask, of_lane > 0); busy != 0; busy &= busy - 1) {
       const int from_lane = __ffs(static_cast<int>(busy)) - 1;
       const int32_t count = __shfl_sync(kFullMask, of_lane, from_lane);
-      const int32_t pieces = (count + at_once - 1) / at_once;
+      const int32_t pieces = (count + kPieceRows - 1) / kPieceRows;
       if (first >= pieces) {
         first -= pieces;
         continue;
@@ -52,20 +58,30 @@ __global__ void __launch_bounds__(kPullThreads, 6)
       const int32_t slots_list = layer.slots.list_of_head[head];
       const int32_t* positions = layer.moved_positions + int64_t{pair} * shape.max_rows;
       const int32_t* slots = layer.moved_slots + int64_t{pair} * shape.max_rows;
+      const auto address_of = [&](int32_t piece) -> std::byte* {
+        const int32_t row = piece * kPieceRows + lane % kPieceRows;
+        if (row >= count) return nullptr;
+        return lane < kPieceRows ? RowOf(s, layer.store, stored_list, positions[row])
+                                 : RowOf(s, layer.slots, slots_list, slots[row]);
+      };
       int32_t piece = first;
+      std::byte* next = address_of(piece);
       for (; piece < pieces; piece += warps) {
-        const int32_t row = piece * at_once, rows = min(at_once, count - row);
-        const auto source = [&](int32_t i) {
-          return RowOf(s, layer.store, stored_list, positions[row + i]);
-        };
-        const auto target = [&](int32_t i) {
-          return RowOf(s, layer.slots, slots_list, slots[row + i]);
-        };
-        if constexpr (kPlain) {
-          CopyPlain<uint4>(rows, static_cast<int32_t>(RowBytes(layer.store.format)) / 16, source,
-                           target);
-        } else {
-          MoveSome(rows, layer.store.format, layer.slots.format, source, target);
+        __syncwarp();  // all have read those of the piece before
+        own[lane] = next;
+        __syncwarp();
+        if (piece + warps < pieces) next = address_of(piece + warps);
+        const int32_t rows = min(kPieceRows, count - piece * kPieceRows);
+        for (int32_t row = 0; row < rows; row += at_once) {
+          const auto source = [&](int32_t i) { return own[row + i]; };
+          const auto target = [&](int32_t i) { return own[kPieceRows + row + i]; };
+          const int32_t some = min(at_once, rows - row);
+          if constexpr (kPlain) {
+            CopyPlain<uint4>(some, static_cast<int32_t>(RowBytes(layer.store.format)) / 16, source,
+                             target);
+          } else {
+            MoveSome(some, layer.store.format, layer.slots.format, source, target);
+          }
         }
       }
       first = piece - pieces;

@@ -34,21 +34,28 @@ LC_CLUSTER __global__ void __launch_bounds__(kClusterThreads)
   const ClusterTeam team;
   const int32_t pair = static_cast<int32_t>(blockIdx.x) / kClusterBlocks;
   const int32_t head = pair % shape.kv_heads, sequence = pair / shape.kv_heads;
-  if (sequence >= *step.count) return;
-  const int32_t list = layer.slots.list_of_head[head];
-  if (list < 0 || layer.refresh[pair] != 1) return;
-  const StepSequence& s = step.sequences[sequence];
-  HeadState& state = s.heads[list];
   const int32_t thread = threadIdx.x, lane = thread % 32;
   const int32_t of_team = team.rank * kClusterThreads + thread;
   constexpr int32_t kThreads = kClusterBlocks * kClusterThreads;
   constexpr int kInFlight = 4;
-  const int32_t n = fill ? s.past : s.past + 1;
-  const int32_t count = layer.selected_count[pair];
-  const int32_t used = state.used;
-  const uint32_t now = state.update + 1;
+  // Beside products a load takes microseconds: those that need nothing of each other go together.
+  const StepSequence& s = step.sequences[sequence];
+  const int32_t sequences = *step.count, list = layer.slots.list_of_head[head];
+  const int32_t refresh = layer.refresh[pair], count = layer.selected_count[pair];
   const int64_t room = int64_t{pair} * shape.max_rows;
   const int32_t* selected = layer.selected + room;
+  int32_t first_selected[kInFlight];
+#pragma unroll
+  for (int u = 0; u < kInFlight; ++u) {
+    const int32_t i = of_team + u * kThreads;
+    first_selected[u] = i < shape.max_rows ? selected[i] : 0;
+  }
+  HeadState* const heads = s.heads;
+  const int32_t n = fill ? s.past : s.past + 1;
+  if (sequence >= sequences || list < 0 || refresh != 1) return;
+  HeadState& state = heads[list];
+  const int32_t used = state.used;
+  const uint32_t now = state.update + 1;
   int32_t* moved_positions = layer.moved_positions + room;
   int32_t* moved_slots = layer.moved_slots + room;
   const auto entry_of = [&](int32_t i) {
@@ -70,7 +77,13 @@ LC_CLUSTER __global__ void __launch_bounds__(kClusterThreads)
     const int32_t positions = kClusterBlocks * 32 * wanted.OwnWords();
     wanted.Clear();
     team.Sync();
-    for (int32_t i = of_team; i < count; i += kThreads) wanted.Set(team, selected[i]);
+#pragma unroll
+    for (int u = 0; u < kInFlight; ++u) {
+      if (of_team + u * kThreads < count) wanted.Set(team, first_selected[u]);
+    }
+    for (int32_t i = of_team + kInFlight * kThreads; i < count; i += kThreads) {
+      wanted.Set(team, selected[i]);
+    }
     team.Sync();
     // This block's slots: [begin, end), whole words of `is_free`. Several loads of a thread at
     // once: each is two, one after the other.
