@@ -128,7 +128,8 @@ class Cache {
   virtual bool WantsPrediction(int64_t layer) const { return false; }
   // Called at the start of layer - 1 with that layer's input: q [decode_rows, q_heads * head_dim]
   // f32 = RoPE(Wq_layer norm_layer(x)), the prediction of what Attend(layer) will get (CLO eq. 5).
-  // Lookup, retrieval and transfer of `layer` happen here, beside the rest of layer - 1.
+  // Lookup, retrieval and transfer of `layer` happen here, beside the rest of layer - 1. On a GPU q
+  // stays as it is until Attend(layer) has been issued.
   virtual void Prefetch(Stream& stream, int64_t layer, const Step& step, const MatrixView& q,
                         float scale) {}
   // Whether KeepInputs() has to be called before every Attend().

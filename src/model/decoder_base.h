@@ -2,6 +2,7 @@
 // a step's input, and the choice of rows that get logits.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -20,6 +21,12 @@ struct LinearWeights {
   MatrixView weight;
   const float* bias = nullptr;
 };
+
+// Room for the predicted queries of a step's rows that decode, which get logits all.
+inline int64_t PredictedRows(int64_t rows, int64_t logit_rows) {
+  constexpr int64_t kWithoutLogits = 64;
+  return std::max(logit_rows, std::min(rows, kWithoutLogits));
+}
 
 class DecoderBase : public Decoder {
  public:

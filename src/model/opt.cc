@@ -77,15 +77,19 @@ struct Activations {
   MatrixView narrow;           // [T, embedding_dim] as products want it
   MatrixView logit_x;          // [L, hidden] f32, of the rows that get logits
   MatrixView logit_attention;  // [L, hidden]
+  MatrixView next_q[2];        // a GPU's predicted queries (transformer.cc)
 };
 
 Activations Place(Arena& arena, const ModelConfig& config, DType product, int64_t rows,
-                  int64_t logit_rows) {
+                  int64_t logit_rows, bool on_gpu) {
   Activations a;
   a.x = arena.Take(rows, config.hidden);
   a.h = arena.Take(rows, config.hidden, product);
   a.logit_x = arena.Take(logit_rows, config.hidden);
   a.logit_attention = arena.Take(logit_rows, config.hidden, product);
+  if (on_gpu) {
+    for (MatrixView& q : a.next_q) q = arena.Take(PredictedRows(rows, logit_rows), config.hidden);
+  }
   const size_t shared = arena.used();
   for (MatrixView* view : {&a.q, &a.k, &a.v}) *view = arena.Take(rows, config.hidden);
   a.attention = arena.Take(rows, config.hidden, product);
@@ -127,7 +131,7 @@ class OptDecoder final : public DecoderBase, private kv::KeyValueProjection {
 
   uint64_t WorkspaceBytes(int64_t rows, int64_t logit_rows) const override {
     Arena arena;
-    Place(arena, config(), product_dtype(), rows, logit_rows);
+    Place(arena, config(), product_dtype(), rows, logit_rows, on_gpu());
     return arena.peak();
   }
 
@@ -137,7 +141,7 @@ class OptDecoder final : public DecoderBase, private kv::KeyValueProjection {
     CheckStep(step, tokens, positions, cache, logit_rows, logits);
     const auto count = static_cast<int64_t>(logit_rows.size());
     Arena arena = Workspace(WorkspaceBytes(step.rows, count));
-    const Activations placed = Place(arena, config(), product_dtype(), step.rows, count);
+    const Activations placed = Place(arena, config(), product_dtype(), step.rows, count, on_gpu());
     cache.BeginStep(step);
     Run(stream, step, tokens, positions, cache, logit_rows, logits,
         [&](const Inputs& inputs) { Issue(stream, step, inputs, cache, placed, logits); });
@@ -237,7 +241,7 @@ class OptDecoder final : public DecoderBase, private kv::KeyValueProjection {
     const Layer& layer = layers_[static_cast<size_t>(index)];
     const MatrixView input =
         AttentionInput(stream, layer, a.x.Rows(0, step.decode_rows), a.h.Rows(0, step.decode_rows));
-    const MatrixView q = a.q.Rows(0, step.decode_rows);
+    const MatrixView q = (on_gpu() ? a.next_q[index % 2] : a.q).Rows(0, step.decode_rows);
     AwaitWeights(stream, index, LayerPart::kQuery);
     ops::Linear(stream, input, layer.q.weight, layer.q.bias, q);
     cache.Prefetch(stream, index, step, q, Scale());

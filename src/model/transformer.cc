@@ -13,6 +13,7 @@
 #include "ops/gather.h"
 #include "ops/linear.h"
 #include "ops/norm.h"
+#include "ops/normed_linear.h"
 #include "ops/rope.h"
 
 namespace litecache::model {
@@ -44,7 +45,10 @@ struct Activations {
   // Of steps that predict in one product (kTogether rows): the layer's own rows, then the next
   // one's.
   MatrixView both_h;  // [2 T, hidden]
-  MatrixView both_q, both_k, both_v, next_q;
+  MatrixView both_q, both_k, both_v;
+  // Predicted queries of the layers by their parity: they stay until the layer has attended. A
+  // GPU's.
+  MatrixView next_q[2];
 };
 
 // A GPU's products of so few rows take no longer for twice as many: up to this many decode rows,
@@ -60,12 +64,16 @@ Activations Place(Arena& arena, const ModelConfig& config, DType product, int64_
   a.h = arena.Take(rows, config.hidden, product);
   a.logit_x = arena.Take(logit_rows, config.hidden);
   a.logit_attention = arena.Take(logit_rows, config.q_width(), product);
+  if (on_gpu) {
+    for (MatrixView& q : a.next_q)
+      q = arena.Take(std::max(2 * std::min(rows, kTogether), PredictedRows(rows, logit_rows)),
+                     config.q_width());
+  }
   if (on_gpu && rows <= kTogether) {
     a.both_h = arena.Take(2 * rows, config.hidden, product);
     a.both_q = arena.Take(2 * rows, config.q_width());
     a.both_k = arena.Take(2 * rows, config.kv_width());
     a.both_v = arena.Take(2 * rows, config.kv_width());
-    a.next_q = arena.Take(2 * rows, config.q_width());
   }
   const size_t shared = arena.used();
   a.q = arena.Take(rows, config.q_width());
@@ -160,8 +168,8 @@ class TransformerDecoder final : public DecoderBase, private kv::KeyValueProject
       }
       FeedForward(stream, i, a);
     }
-    ops::RmsNorm(stream, a.x, final_norm_, Epsilon(), 1, a.h);
-    ops::Linear(stream, a.h, head_, nullptr, logits);
+    const ops::LinearPart part{head_, nullptr, logits};
+    ops::NormedLinear(stream, {a.x, final_norm_, nullptr, Epsilon(), a.h}, {&part, 1});
   }
 
   static void KeepSelected(Stream& stream, std::span<const int32_t> rows, Activations* a) {
@@ -221,14 +229,14 @@ class TransformerDecoder final : public DecoderBase, private kv::KeyValueProject
   }
 
   // Before layer index - 1: what layer `index` will ask for, guessed from the input of the layer
-  // below it (kv/cache.h). Uses h and q, which nobody needs yet.
+  // below it (kv/cache.h). Uses h and q, which nobody needs yet; on a GPU a q of its own.
   void Predict(Stream& stream, const kv::Step& step, int64_t index, kv::Cache& cache,
                const Activations& a) const {
     if (index >= config().layers || step.decode_rows == 0 || !cache.WantsPrediction(index)) return;
     const Layer& layer = layers_[static_cast<size_t>(index)];
     const int64_t rows = step.decode_rows;
     const MatrixView h = a.h.Rows(0, rows);
-    const MatrixView q = a.q.Rows(0, rows);
+    const MatrixView q = (on_gpu() ? a.next_q[index % 2] : a.q).Rows(0, rows);
     ops::RmsNorm(stream, a.x.Rows(0, rows), layer.input_norm, Epsilon(), 1, h);
     AwaitWeights(stream, index, LayerPart::kQuery);
     ops::Linear(stream, h, layer.q.weight, layer.q.bias, q);
@@ -240,9 +248,14 @@ class TransformerDecoder final : public DecoderBase, private kv::KeyValueProject
   void Attend(Stream& stream, const kv::Step& step, int64_t index, kv::Cache& cache,
               const Activations& a) {
     const Layer& layer = layers_[static_cast<size_t>(index)];
-    ops::RmsNorm(stream, a.x, layer.input_norm, Epsilon(), 1, a.h);
+    const ops::LinearPart parts[] = {Part(layer.q, a.q), Part(layer.k, a.k), Part(layer.v, a.v)};
     AwaitWeights(stream, index, LayerPart::kQuery);
-    Multiply(stream, a.h, {Part(layer.q, a.q), Part(layer.k, a.k), Part(layer.v, a.v)});
+    if (cache.WantsInputs()) {
+      ops::RmsNorm(stream, a.x, layer.input_norm, Epsilon(), 1, a.h);
+      ops::Linear(stream, a.h, parts);
+    } else {
+      ops::NormedLinear(stream, {a.x, layer.input_norm, nullptr, Epsilon(), a.h}, parts);
+    }
     Rotate(stream, a.rotations, {Queries(layer, a.q), Keys(layer, a.k)});
     if (cache.WantsInputs()) cache.KeepInputs(stream, index, step, a.h, this);
     cache.Attend(stream, index, step, a.q, a.k, a.v, Scale(), a.attention);
@@ -263,12 +276,18 @@ class TransformerDecoder final : public DecoderBase, private kv::KeyValueProject
     const int64_t rows = step.rows;
     const MatrixView h = a.both_h.Rows(0, rows), q = a.both_q.Rows(0, rows);
     const MatrixView k = a.both_k.Rows(0, rows), v = a.both_v.Rows(0, rows);
-    const MatrixView next_q = a.next_q.Rows(rows, rows);
-    ops::RmsNormTwice(stream, a.x, layer.input_norm, next.input_norm, Epsilon(), a.both_h);
+    const MatrixView both_next_q = a.next_q[(index + 1) % 2].Rows(0, 2 * rows);
+    const MatrixView next_q = both_next_q.Rows(rows, rows);
+    const ops::LinearPart parts[] = {Part(layer.q, a.both_q), Part(layer.k, a.both_k),
+                                     Part(layer.v, a.both_v), Part(next.q, both_next_q)};
     for (const int64_t i : {index, index + 1}) AwaitWeights(stream, i, LayerPart::kQuery);
-    Multiply(stream, a.both_h,
-             {Part(layer.q, a.both_q), Part(layer.k, a.both_k), Part(layer.v, a.both_v),
-              Part(next.q, a.next_q)});
+    if (cache.WantsInputs()) {
+      ops::RmsNormTwice(stream, a.x, layer.input_norm, next.input_norm, Epsilon(), a.both_h);
+      ops::Linear(stream, a.both_h, parts);
+    } else {
+      ops::NormedLinear(stream, {a.x, layer.input_norm, next.input_norm, Epsilon(), a.both_h},
+                        parts);
+    }
     Rotate(stream, a.rotations, {Queries(next, next_q), Queries(layer, q), Keys(layer, k)});
     cache.Prefetch(stream, index + 1, step, next_q, Scale());
     if (cache.WantsInputs()) cache.KeepInputs(stream, index, step, h, this);
@@ -298,8 +317,8 @@ class TransformerDecoder final : public DecoderBase, private kv::KeyValueProject
     const Layer& layer = layers_[static_cast<size_t>(index)];
     AwaitWeights(stream, index, LayerPart::kRest);
     ops::Linear(stream, a.attention, layer.o.weight, layer.o.bias, a.x, ops::Epilogue::kAdd);
-    ops::RmsNorm(stream, a.x, layer.post_norm, Epsilon(), 1, a.h);
-    ops::GatedLinear(stream, a.h, Part(layer.gate, a.gate), Part(layer.up, a.up));
+    ops::NormedGatedLinear(stream, {a.x, layer.post_norm, nullptr, Epsilon(), a.h},
+                           Part(layer.gate, a.gate), Part(layer.up, a.up));
     ops::Linear(stream, a.gate, layer.down.weight, layer.down.bias, a.x, ops::Epilogue::kAdd);
     ReleaseWeights(stream, index, LayerPart::kRest);
   }

@@ -75,7 +75,6 @@ class CudaLiteCache final : public Cache, public RowStore {
   void BeginStep(const Step& step) override;
   std::optional<uint64_t> ReplayKey(const Step& step) const override;
   bool WantsPrediction(int64_t layer) const override;
-  // q is free when the stream comes to what is issued after this.
   void Prefetch(Stream& stream, int64_t layer, const Step& step, const MatrixView& q,
                 float scale) override;
   void Attend(Stream& stream, int64_t layer, const Step& step, const MatrixView& q,

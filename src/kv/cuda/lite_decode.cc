@@ -118,15 +118,13 @@ void CudaLiteCache::Prefetch(Stream& stream, int64_t index, const Step& step_of_
   if (block_.decoding() == 0 || !WantsPrediction(index)) return;
   running_checked_ = false;
   Start(stream, scale);
-  const SectionScope section(stream, Section::kManagement);
-  // The lookup leaves the query of every head that is refreshed in its label, where the selection
-  // finds it: q's memory is the next layer's.
-  LookUp(stream, index, q);
   decisions_.Fork(stream);
   Stream& decisions = decisions_.stream();
+  LookUp(decisions, index, q);
   ImposeHits(decisions, index);
   SpillAhead(decisions, index);
-  // Resident heads select later, with the actual query.
+  // With the query of the label, where the lookup has left it. Resident heads select later, with
+  // the actual query.
   Choose(decisions, index, {.q = nullptr, .scale = scale}, branch_scratch_.data());
   link_.Fork(decisions);
   Pull(link_.stream(), index);
