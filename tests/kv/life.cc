@@ -6,13 +6,15 @@
 
 namespace litecache::kv {
 
-Life::Life(std::unique_ptr<CachePlan> plan, uint64_t seed, const TierBytes& budget)
+Life::Life(std::unique_ptr<CachePlan> plan, uint64_t seed, const TierBytes& budget,
+           const std::string& device)
     : random_(seed),
       plan_(std::move(plan)),
       layout_(plan_->layout()),
       scale_(1.0f / std::sqrt(static_cast<float>(layout_.head_dim))),
-      stream_(device_.CreateStream()),
-      cache_(plan_->Create(device_, budget)) {}
+      machine_(OpenMachine(device, 2)),
+      stream_(machine_.compute().CreateStream()),
+      cache_(plan_->Create(machine_.compute(), budget)) {}
 
 SequenceId Life::Create() {
   const SequenceId id = cache_->Create();
@@ -69,7 +71,7 @@ std::vector<Life::Inputs> Life::Draw(const Step& step) {
 
 void Life::Run(std::vector<Part> parts, int64_t fail_after) {
   const Step step = MakeStep(std::move(parts));
-  std::vector<Inputs> inputs = Draw(step);
+  const std::vector<Inputs> inputs = Draw(step);
   if (fail_after >= 0) {
     cache_->BeginStep(step);
     RunLayers(step, inputs, std::min(fail_after, layout_.layers), false);
@@ -87,20 +89,27 @@ void Life::Run(std::vector<Part> parts, int64_t fail_after) {
   }
 }
 
-void Life::RunLayers(const Step& step, std::vector<Inputs>& inputs, int64_t layers, bool compare) {
-  const auto view = [](std::vector<float>& values, int64_t rows) {
-    return MatrixView::Of(values.data(), rows, static_cast<int64_t>(values.size()) / rows);
+void Life::RunLayers(const Step& step, const std::vector<Inputs>& inputs, int64_t layers,
+                     bool compare) {
+  DeviceInputs memory(machine_.compute());
+  const auto copy = [&](const std::vector<float>& values, int64_t rows) {
+    return memory.Copy(values.data(), DType::kF32, rows,
+                       static_cast<int64_t>(values.size()) / rows);
   };
   for (int64_t layer = 0; layer < layers; ++layer) {
     const auto l = static_cast<size_t>(layer);
     if (layer + 1 < layout_.layers && step.decode_rows > 0 && cache_->WantsPrediction(layer + 1)) {
       cache_->Prefetch(*stream_, layer + 1, step,
-                       view(inputs[l + 1].predicted, step.rows).Rows(0, step.decode_rows), scale_);
+                       copy(inputs[l + 1].predicted, step.rows).Rows(0, step.decode_rows), scale_);
     }
-    Inputs& in = inputs[l];
+    const Inputs& in = inputs[l];
     std::vector<float> out(in.q.size(), NAN);
-    cache_->Attend(*stream_, layer, step, view(in.q, step.rows), view(in.k, step.rows),
-                   view(in.v, step.rows), scale_, view(out, step.rows));
+    const MatrixView result = copy(out, step.rows);
+    cache_->Attend(*stream_, layer, step, copy(in.q, step.rows), copy(in.k, step.rows),
+                   copy(in.v, step.rows), scale_, result);
+    stream_->Synchronize();
+    machine_.compute().Download(out.data(), result.data, out.size() * sizeof(float));
+    memory.Clear();
     if (compare) Compare(step, layer, in, out);
   }
 }

@@ -9,10 +9,12 @@
 #include <map>
 #include <memory>
 #include <random>
+#include <string>
 #include <vector>
 
-#include "device/cpu/cpu_device.h"
+#include "device/machine.h"
 #include "kv/cache_plan.h"
+#include "kv/device_test.h"
 
 namespace litecache::kv {
 
@@ -26,7 +28,9 @@ class Life {
   // Memory for anything a test does.
   static constexpr TierBytes kPlenty{.device = uint64_t{4} << 30, .host = uint64_t{4} << 30};
 
-  Life(std::unique_ptr<CachePlan> plan, uint64_t seed, const TierBytes& budget = kPlenty);
+  // device: what the plan was made for.
+  Life(std::unique_ptr<CachePlan> plan, uint64_t seed, const TierBytes& budget = kPlenty,
+       const std::string& device = "cpu");
   virtual ~Life() = default;
 
   SequenceId Create();
@@ -71,7 +75,7 @@ class Life {
   std::unique_ptr<CachePlan> plan_;
   Layout layout_;
   float scale_;
-  CpuDevice device_{2};
+  Machine machine_;
   std::unique_ptr<Stream> stream_;
   std::unique_ptr<Cache> cache_;
 
@@ -80,7 +84,7 @@ class Life {
     std::vector<float> q, predicted, k, v;
   };
   std::vector<Inputs> Draw(const Step& step);
-  void RunLayers(const Step& step, std::vector<Inputs>& inputs, int64_t layers, bool compare);
+  void RunLayers(const Step& step, const std::vector<Inputs>& inputs, int64_t layers, bool compare);
   void Compare(const Step& step, int64_t layer, const Inputs& inputs,
                const std::vector<float>& out);
   void CheckMemory(const Step& step);

@@ -18,13 +18,6 @@ PolicyOracle::PolicyOracle(const CachePlan& plan, Sees sees, uint64_t seed, cons
       stream_(machine_.compute().CreateStream()),
       cache_(plan.Create(machine_.compute(), budget)) {}
 
-MatrixView PolicyOracle::ToDevice(const void* values, DType dtype, int64_t rows, int64_t cols) {
-  const size_t bytes = static_cast<size_t>(rows * cols) * SizeOf(dtype);
-  layer_memory_.push_back(device().Allocate(bytes));
-  device().Upload(layer_memory_.back().data(), values, bytes);
-  return MatrixView::Of(layer_memory_.back().data(), dtype, rows, cols);
-}
-
 SequenceId PolicyOracle::Create() {
   const SequenceId id = cache_->Create();
   const auto layers = static_cast<size_t>(layout_.layers);
@@ -86,7 +79,7 @@ void PolicyOracle::Layers(const Step& step, std::vector<LayerInputs>& inputs, in
                    scale_, out);
     stream_->Synchronize();
     device().Download(outs->back().data(), out.data, outs->back().size() * sizeof(float));
-    layer_memory_.clear();
+    layer_inputs_.Clear();
   }
 }
 

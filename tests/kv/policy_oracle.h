@@ -14,26 +14,12 @@
 #include <string>
 #include <vector>
 
-#include "device/cuda/cuda_devices.h"
 #include "device/machine.h"
 #include "kv/cache_plan.h"
+#include "kv/device_test.h"
 #include "ops/row_format.h"
 
 namespace litecache::kv {
-
-// A test that runs on both backends, skipped where the machine has no GPU.
-class DeviceTest : public ::testing::TestWithParam<const char*> {
- protected:
-  void SetUp() override {
-    if (device() == "cuda" && FindCudaDevices().devices.empty()) {
-      GTEST_SKIP() << "no GPU: " << FindCudaDevices().why_none;
-    }
-  }
-  static std::string device() { return GetParam(); }
-  static DeviceType device_type() {
-    return device() == "cuda" ? DeviceType::kCuda : DeviceType::kCpu;
-  }
-};
 
 // What one layer of a step is given, [rows][columns].
 struct LayerInputs {
@@ -78,7 +64,9 @@ class PolicyOracle {
   Device& device() { return machine_.compute(); }
   bool on_gpu() { return device().type() == DeviceType::kCuda; }
   // A copy in the device's memory, kept until the layer has run.
-  MatrixView ToDevice(const void* values, DType dtype, int64_t rows, int64_t cols);
+  MatrixView ToDevice(const void* values, DType dtype, int64_t rows, int64_t cols) {
+    return layer_inputs_.Copy(values, dtype, rows, cols);
+  }
 
   std::mt19937_64 random_;
   std::normal_distribution<float> normal_;
@@ -101,7 +89,7 @@ class PolicyOracle {
   std::optional<ops::RowEncoding> stored_;
   float scale_;
   Machine machine_;
-  std::vector<Buffer> layer_memory_;
+  DeviceInputs layer_inputs_{machine_.compute()};
   std::unique_ptr<Stream> stream_;
   std::unique_ptr<Cache> cache_;
   std::map<SequenceId, Sequence> sequences_;

@@ -10,6 +10,7 @@
 #include "base/logging.h"
 #include "device/device_error.h"
 #include "kv/cuda/create_lite_cache.h"
+#include "kv/cuda/head_counters.h"
 #include "kv/pool_stats.h"
 
 namespace litecache::kv {
@@ -32,13 +33,6 @@ ops::cuda::LiteShape MakeLiteShape(const Shape& shape) {
           .slots_factor = shape.slots_factor,
           .max_rows = 0,
           .labels_a_page = static_cast<int32_t>(shape.labels_a_page())};
-}
-
-TransferOptions TransferOptionsOf(const KvOptions& options) {
-  TransferOptions transfer;
-  if (options.transfer != "auto") transfer.engine = options.transfer;
-  transfer.threads = options.transfer_threads;
-  return transfer;
 }
 
 // Appends arrays to one block of device memory.
@@ -501,14 +495,7 @@ Stats CudaLiteCache::GetStats() const {
 }
 
 std::span<const HeadCounters> CudaLiteCache::Heads() const {
-  const auto* counters = counters_->host<const DeviceHeadCounters>();
-  for (size_t i = 0; i < heads_.size(); ++i) {
-    heads_[i].lookups = counters[i].lookups;
-    heads_[i].hits = counters[i].hits;
-    heads_[i].rows_selected = counters[i].rows_selected;
-    heads_[i].rows_moved = counters[i].rows_moved;
-    heads_[i].similarity = counters[i].similarity;
-  }
+  ReadCounters(counters_->host<const DeviceHeadCounters>(), heads_);
   return heads_;
 }
 

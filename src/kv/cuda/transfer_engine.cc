@@ -24,6 +24,13 @@ class GpuPull final : public TransferEngine {
 
 }  // namespace
 
+TransferOptions TransferOptionsOf(const KvOptions& options) {
+  TransferOptions transfer;
+  if (options.transfer != "auto") transfer.engine = options.transfer;
+  transfer.threads = options.transfer_threads;
+  return transfer;
+}
+
 int DefaultTransferThreads() { return std::clamp(AvailableCores() - 1, 1, 16); }
 
 std::unique_ptr<TransferEngine> CreateTransferEngine(CudaDevice& device, PinnedHost& host,

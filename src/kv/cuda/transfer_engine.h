@@ -12,6 +12,7 @@
 #include <string_view>
 
 #include "device/cuda/cuda_device.h"
+#include "litecache/kv_options.h"
 #include "ops/cuda/litecache.h"
 
 namespace litecache::kv {
@@ -55,6 +56,9 @@ struct TransferOptions {
   int32_t drain_blocks = 10;
   bool allow_bar = true;  // cpu-push: write GPU memory through GDRCopy where it is there
 };
+
+// What options.transfer and transfer_threads ask for.
+TransferOptions TransferOptionsOf(const KvOptions& options);
 
 // All cores but the one that drives the device, at most 16 (docs/benchmarks/gpu.md).
 int DefaultTransferThreads();

@@ -344,19 +344,19 @@ void InfiniGenCache::EndStep(const Step& step) {
   in_step_ = false;
 }
 
-std::span<const int32_t> InfiniGenCache::Fetched(int64_t layer, int64_t sequence,
-                                                 int64_t head) const {
+std::vector<int32_t> InfiniGenCache::Fetched(int64_t layer, int64_t sequence, int64_t head) const {
   const Buffer& buffer = buffers_[static_cast<size_t>(layer % Shape::kBuffers)];
   const size_t item = Item(static_cast<size_t>(sequence), head);
-  return {buffer.positions.data() + buffer.firsts[item], static_cast<size_t>(buffer.counts[item])};
+  const auto first = buffer.positions.begin() + buffer.firsts[item];
+  return {first, first + buffer.counts[item]};
 }
 
-std::span<const int32_t> InfiniGenCache::ChosenChannels(SequenceId id, int64_t layer,
-                                                        int64_t head) const {
+std::vector<int32_t> InfiniGenCache::ChosenChannels(SequenceId id, int64_t layer,
+                                                    int64_t head) const {
   const std::vector<int32_t>& chosen = states_.at(id).channels.chosen;
   if (chosen.empty()) return {};
-  return {chosen.data() + shape_.PartialList(layer, head) * shape_.partial.rank,
-          static_cast<size_t>(shape_.partial.rank)};
+  const auto first = chosen.begin() + shape_.PartialList(layer, head) * shape_.partial.rank;
+  return {first, first + shape_.partial.rank};
 }
 
 Stats InfiniGenCache::GetStats() const {

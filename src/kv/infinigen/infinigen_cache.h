@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "kv/cache.h"
+#include "kv/infinigen/diagnosis.h"
 #include "kv/infinigen/shape.h"
 #include "kv/infinigen/speculation.h"
 #include "kv/page_pool.h"
@@ -26,7 +27,7 @@
 
 namespace litecache::kv::infinigen {
 
-class InfiniGenCache final : public Cache {
+class InfiniGenCache final : public Cache, public Diagnosis {
  public:
   InfiniGenCache(Device& device, const Shape& shape, const KvOptions& options,
                  const Profile* profile, const TierBytes& budget);
@@ -61,10 +62,8 @@ class InfiniGenCache final : public Cache {
     imposed_ = std::move(selection);
   }
 
-  // For diagnosis, of the step in progress: the rows that its i-th decode sequence fetched for the
-  // layer that was attended last (ascending), and a sequence's channels of a (layer, KV head).
-  std::span<const int32_t> Fetched(int64_t layer, int64_t sequence, int64_t head) const;
-  std::span<const int32_t> ChosenChannels(SequenceId id, int64_t layer, int64_t head) const;
+  std::vector<int32_t> Fetched(int64_t layer, int64_t sequence, int64_t head) const override;
+  std::vector<int32_t> ChosenChannels(SequenceId id, int64_t layer, int64_t head) const override;
 
  private:
   struct State {

@@ -5,10 +5,12 @@
 #include <utility>
 
 #include "kv/cache_plan.h"
+#include "kv/cuda/create_infinigen_cache.h"
 #include "kv/infinigen/infinigen_cache.h"
 #include "kv/trace/imposed_selection.h"
 #include "kv/trace/replays_trace.h"
 #include "ops/attention.h"
+#include "ops/cuda/available.h"
 #include "ops/selection.h"
 
 namespace litecache::kv {
@@ -21,8 +23,8 @@ using infinigen::Speculation;
 class InfiniGenPlan final : public CachePlan, public ReplaysTrace {
  public:
   InfiniGenPlan(const Layout& layout, const KvOptions& options,
-                std::shared_ptr<const Profile> profile)
-      : options_(options), profile_(std::move(profile)), shape_(layout, options.infinigen) {
+                std::shared_ptr<const Profile> profile, DeviceType device)
+      : options_(options), profile_(std::move(profile)), shape_(layout, options.infinigen, device) {
     Speculation(shape_, options_.infinigen, profile_.get());  // throws what Create() would
   }
 
@@ -32,6 +34,9 @@ class InfiniGenPlan final : public CachePlan, public ReplaysTrace {
     return shape_.ForkBytesFor(shared, tokens);
   }
   uint64_t ScratchBytes(int64_t sequences, int64_t tokens, int threads) const override {
+    if constexpr (ops::cuda::kAvailable) {
+      if (shape_.on_gpu) return infinigen::CudaScratchBytes(shape_, sequences, tokens);
+    }
     const Layout& layout = shape_.layout;
     const auto attention = [&](int64_t decoding) {
       return ops::AttentionScratchBytes(layout.kv_heads, shape_.group, layout.head_dim, decoding);
@@ -48,6 +53,10 @@ class InfiniGenPlan final : public CachePlan, public ReplaysTrace {
                        shape_.layout.head_dim);
   }
   bool prefetches() const override { return true; }
+  std::string transfer() const override {
+    if (!shape_.on_gpu) return "";
+    return options_.transfer == "auto" ? "gpu-pull" : options_.transfer;
+  }
   std::string DeviceHolds() const override {
     return "partial keys, and a layer's rows while it is attended and the next one's arrive";
   }
@@ -66,6 +75,11 @@ class InfiniGenPlan final : public CachePlan, public ReplaysTrace {
     return notes;
   }
   std::unique_ptr<Cache> Create(Device& device, const TierBytes& budget) const override {
+    if constexpr (ops::cuda::kAvailable) {
+      if (shape_.on_gpu) {
+        return infinigen::CreateCudaCache(device, shape_, options_, profile_.get(), budget);
+      }
+    }
     auto cache = std::make_unique<InfiniGenCache>(device, shape_, options_, profile_.get(), budget);
     cache->Impose(imposed_);
     return cache;
@@ -88,8 +102,7 @@ std::unique_ptr<CachePlan> PlanInfiniGenCache(const Layout& layout, const KvOpti
                                               std::shared_ptr<const Profile> profile,
                                               DeviceType device) {
   CheckLayout(layout);
-  CheckBackend("infinigen", device);
-  return std::make_unique<InfiniGenPlan>(layout, options, std::move(profile));
+  return std::make_unique<InfiniGenPlan>(layout, options, std::move(profile), device);
 }
 
 }  // namespace litecache::kv

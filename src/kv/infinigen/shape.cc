@@ -20,7 +20,7 @@ int64_t ShareOf(double share, int64_t count) {
 
 }  // namespace
 
-Shape::Shape(const Layout& model, const InfiniGenOptions& options)
+Shape::Shape(const Layout& model, const InfiniGenOptions& options, DeviceType device)
     : layout(model),
       group(model.q_heads / model.kv_heads),
       pages(model),
@@ -29,7 +29,8 @@ Shape::Shape(const Layout& model, const InfiniGenOptions& options)
       partial_tokens(MetadataTokens("infinigen", pages.page_bytes, partial.block_bytes(),
                                     ops::ProjectionFormat::kBlockTokens)),
       dense_layers(std::min(options.dense_layers, model.layers)),
-      cap(options.cap) {}
+      cap(options.cap),
+      on_gpu(device == DeviceType::kCuda) {}
 
 TableShape Shape::PartialTable() const {
   const int64_t lists = sparse_layers() * layout.kv_heads;
@@ -40,7 +41,7 @@ int64_t Shape::CapRows(int64_t past) const { return past == 0 ? 0 : ShareOf(cap,
 
 int64_t Shape::BufferPages(int64_t buffer, int64_t n) const {
   if (buffer >= layout.layers) return 0;
-  return pages.BlocksFor(buffer < dense_layers ? n : CapRows(n - 1) + 1);
+  return pages.BlocksFor(on_gpu || buffer < dense_layers ? n : CapRows(n - 1) + 1);
 }
 
 TierBytes Shape::ForkBytesFor(int64_t shared, int64_t tokens) const {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "device/device.h"
 #include "kv/layout.h"
 #include "litecache/kv_options.h"
 #include "ops/projection_select.h"
@@ -12,10 +13,12 @@ namespace litecache::kv::infinigen {
 
 // All rows lie in the host store. The device keeps partial keys of the layers that are speculated
 // for, and while a step decodes two staging buffers a sequence, which layers take turns in: one is
-// filled while the other is attended.
+// filled while the other is attended. On a GPU prompts are attended in these buffers as well, so
+// that each has room for a layer's rows, and they are kept between steps.
 struct Shape {
   // Throws InvalidArgument for heads too large for a page of partial keys.
-  Shape(const Layout& layout, const InfiniGenOptions& options);
+  Shape(const Layout& layout, const InfiniGenOptions& options,
+        DeviceType device = DeviceType::kCpu);
 
   Layout layout;
   int64_t group = 0;  // query heads a KV head
@@ -25,6 +28,7 @@ struct Shape {
   int64_t partial_tokens = 0;     // tokens a page of partial keys holds
   int64_t dense_layers = 0;       // at least the first: nothing is computed before it
   double cap = 0;
+  bool on_gpu = false;
 
   static constexpr int64_t kBuffers = 2;
 

@@ -43,6 +43,8 @@ class Speculation {
 
   int64_t width() const { return width_; }  // of a skew's row: head_dim, padded
 
+  const HeadMatrices& skews() const { return skews_; }  // [head_dim][width]
+
   // sums [kv_heads][width] += of the rows [first, first + rows) of q and k (as Cache::Attend).
   void AddSums(Stream& stream, int64_t layer, int64_t first, int64_t rows, const MatrixView& q,
                const MatrixView& k, double* sums);

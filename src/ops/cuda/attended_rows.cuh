@@ -72,7 +72,9 @@ struct AttendedTables {
   HybridTables tables;
   TableAccess slots, resident;
   bool hybrid = false;
-  LiteShape shape;  // hybrid: sink, recent, carry and budget
+  bool listed = false;               // rows [0, leading) of `resident`, then those selected
+  const int32_t* leading = nullptr;  // [pairs]; null: none
+  LiteShape shape;                   // hybrid: sink, recent, carry and budget
   int32_t kv_heads = 0;
 
 #ifdef __CUDACC__
@@ -80,6 +82,17 @@ struct AttendedTables {
   __device__ AttendedRows Of(int32_t index, int32_t head, int32_t n) const {
     const StepSequence& sequence = step.sequences[index];
     AttendedRows rows;
+    if (listed) {
+      const int32_t list = tables.resident.list_of_head[head];
+      if (list < 0) return rows;
+      const int64_t pair = static_cast<int64_t>(index) * kv_heads + head;
+      rows.list = resident.List(sequence, list);
+      if (leading != nullptr) rows.first = leading[pair];
+      if (tables.selected_count != nullptr) rows.middle = tables.selected_count[pair];
+      rows.selected = tables.selected + pair * tables.max_selected;
+      rows.total = rows.first + rows.middle;
+      return rows;
+    }
     if (hybrid) {
       const int32_t slot_list = tables.slots.lists > 0 ? tables.slots.list_of_head[head] : -1;
       const int32_t sink = SinkRows(shape, n);

@@ -2,6 +2,7 @@
 
 #include "base/error.h"
 #include "ops/cuda/attention_kernels.h"
+#include "ops/cuda/listed.h"
 
 namespace litecache::ops::cuda {
 namespace {
@@ -94,6 +95,34 @@ void HybridAttention(Stream& stream, const StepView& step, int64_t kv_heads,
   attended.shape.carry = tables.carry;
   attended.shape.budget_share = tables.budget_share;
   attended.shape.budget_tokens = tables.budget_tokens;
+  attended.kv_heads = static_cast<int32_t>(kv_heads);
+  if (!OnTensorCores(table.format)) {
+    PlainAttention(stream, attended, operands);
+  } else {
+    LC_CHECK(scratch != nullptr);
+    SplitAttention(stream, attended, operands, scratch);
+  }
+}
+
+void ListedAttention(Stream& stream, const StepView& step, int64_t kv_heads, const RowTable& table,
+                     const RowLists& lists, const MatrixView& q, int64_t q_heads, float scale,
+                     const MatrixView& out, float* log_sums, void* scratch) {
+  Check(step, kv_heads, table, q, q_heads, out);
+  LC_CHECK(step.max_rows == 1, "a decode step, not {} rows", step.max_rows);
+  LC_CHECK(lists.count == nullptr || (lists.rows != nullptr && lists.max_rows >= 1));
+  LC_CHECK(table.lists >= 1 && table.ring == 0);
+  if (step.capacity == 0 || q.rows == 0) return;
+  AttentionOperands operands = Operands(q, q_heads, scale, out);
+  operands.log_sums = log_sums;
+  AttendedTables attended;
+  attended.step = step;
+  attended.tables.resident = table;
+  attended.tables.selected = lists.rows;
+  attended.tables.selected_count = lists.count;
+  attended.tables.max_selected = lists.max_rows;
+  attended.resident = TableAccess(table);
+  attended.listed = true;
+  attended.leading = lists.leading;
   attended.kv_heads = static_cast<int32_t>(kv_heads);
   if (!OnTensorCores(table.format)) {
     PlainAttention(stream, attended, operands);

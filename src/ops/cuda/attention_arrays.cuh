@@ -15,7 +15,8 @@ struct AttentionArrays {
   int64_t out_stride = 0;
   bool out_bf16 = false;
   float scale = 0;  // of scores in units of log2 e
-  int32_t head_dim = 0, group = 0;
+  float* log_sums = nullptr;
+  int32_t head_dim = 0, group = 0, q_heads = 0;
 
   AttentionArrays() = default;
   AttentionArrays(const AttentionOperands& operands, int64_t kv_heads, int64_t dim)
@@ -25,8 +26,10 @@ struct AttentionArrays {
         out_stride(operands.out.stride),
         out_bf16(operands.out.dtype == DType::kBF16),
         scale(operands.scale),
+        log_sums(operands.log_sums),
         head_dim(static_cast<int32_t>(dim)),
-        group(operands.q_heads / static_cast<int32_t>(kv_heads)) {}
+        group(operands.q_heads / static_cast<int32_t>(kv_heads)),
+        q_heads(operands.q_heads) {}
 
 #ifdef __CUDACC__
   __device__ void Store(int64_t row, int32_t column, float value) const {
@@ -35,6 +38,14 @@ struct AttentionArrays {
       static_cast<__nv_bfloat16*>(out)[at] = __float2bfloat16_rn(value);
     } else {
       static_cast<float*>(out)[at] = value;
+    }
+  }
+  // Of the query head whose output begins at `column`: maximum and sum of its probabilities, in
+  // units of log2 e.
+  __device__ void StoreLogSum(int64_t row, int32_t column, float maximum, float sum) const {
+    constexpr float kLn2 = 0.693147182f;
+    if (log_sums != nullptr) {
+      log_sums[row * q_heads + column / head_dim] = (maximum + __log2f(sum)) * kLn2;
     }
   }
   // To an even column and the one behind it.

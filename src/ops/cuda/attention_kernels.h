@@ -10,7 +10,8 @@ namespace litecache::ops::cuda {
 struct AttentionOperands {
   MatrixView q, out;
   int32_t q_heads = 0;
-  float scale = 0;  // of scores in units of log2 e
+  float scale = 0;            // of scores in units of log2 e
+  float* log_sums = nullptr;  // [rows][q_heads], or null: not wanted
 };
 
 // Query heads of a group that a block of the split kernel serves at once: a matrix product's rows.

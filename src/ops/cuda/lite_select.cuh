@@ -6,6 +6,7 @@
 
 #include "device/cuda/check.h"
 #include "device/cuda/cuda_device.h"
+#include "ops/cuda/listed.h"
 #include "ops/cuda/litecache.h"
 #include "ops/cuda/select_scratch.h"
 #include "ops/cuda/team_top_k.cuh"
@@ -20,6 +21,8 @@ struct SelectSource {
   int64_t stride = 0;
   float scale = 0;
   bool fill = false;
+  // Every sequence's own range in the place of LiteShape's, for all heads.
+  const SelectRange* ranges = nullptr;
 };
 
 // One pair's selection.
@@ -38,6 +41,21 @@ __device__ inline bool FindTarget(const StepView& step, const LiteShape& shape,
                                   SelectTarget* target) {
   const int32_t sequence = pair / shape.kv_heads, head = pair % shape.kv_heads;
   const StepSequence& s = step.sequences[sequence];
+  if (source.ranges != nullptr) {
+    if (sequence >= *step.count) return false;
+    const SelectRange range = source.ranges[sequence];
+    if (range.end <= range.begin || range.k < 1) return false;
+    target->sequence = &s;
+    target->head = head;
+    target->list = -1;
+    target->begin = range.begin;
+    target->end = range.end;
+    target->k = range.k;
+    target->q = source.q == nullptr ? nullptr
+                                    : source.q + s.first_row * source.stride +
+                                          int64_t{head} * shape.group * shape.head_dim;
+    return true;
+  }
   // All loads at once: sequences beyond the count have memory, too.
   const int32_t count = __ldcg(step.count), past = __ldcg(&s.past);
   const int32_t first_row = __ldcg(&s.first_row), list = __ldcg(layer.slots.list_of_head + head);
@@ -74,6 +92,18 @@ struct ScoreJob {
   uint32_t* keys;
 };
 
+// A block's share of its pair's candidates.
+struct Slice {
+  int32_t first, last;
+};
+__device__ inline Slice SliceOf(const ClusterTeam& team, const SelectTarget& target) {
+  const int32_t origin = target.begin / kSelectBlock * kSelectBlock;
+  const int32_t blocks = (target.end - origin + kSelectBlock - 1) / kSelectBlock;
+  const int32_t a_block = (blocks + team.size - 1) / team.size * kSelectBlock;
+  const int32_t first = min(target.end, max(target.begin, origin + team.rank * a_block));
+  return {first, min(target.end, max(first, origin + (team.rank + 1) * a_block))};
+}
+
 // Tokens that a block of a team of `size` may have to keep.
 __host__ __device__ inline int32_t TokensABlock(int32_t candidates, int32_t size) {
   const int32_t blocks = candidates / kSelectBlock + 2;  // cut at both ends
@@ -108,11 +138,8 @@ __global__ void __launch_bounds__(kTeamThreads, 1)
     if (leads) layer.selected_count[pair] = candidates;
     return;
   }
-  const int32_t origin = target.begin / kSelectBlock * kSelectBlock;
-  const int32_t blocks = (target.end - origin + kSelectBlock - 1) / kSelectBlock;
-  const int32_t a_block = (blocks + team.size - 1) / team.size * kSelectBlock;
-  const int32_t first = min(target.end, max(target.begin, origin + team.rank * a_block));
-  const int32_t last = min(target.end, max(first, origin + (team.rank + 1) * a_block));
+  const Slice slice = SliceOf(team, target);
+  const int32_t first = slice.first, last = slice.last;
   auto* memory = reinterpret_cast<std::byte*>(dynamic);
   uint32_t* keys = scratch == nullptr ? reinterpret_cast<uint32_t*>(memory + scorer_bytes)
                                       : scratch + pair * scratch_words + (first - target.begin);
@@ -124,7 +151,8 @@ __global__ void __launch_bounds__(kTeamThreads, 1)
             [&](int32_t order, int32_t i) { selected[order] = first + i; });
   if (leads) {
     layer.selected_count[pair] = target.k;
-    if (target.list < 0) {  // an offloaded head's are counted where they take their slots
+    if (target.list < 0 &&
+        layer.counters != nullptr) {  // an offloaded head's are counted where they take their slots
       atomicAdd(&layer.counters[target.head].rows_selected,
                 static_cast<unsigned long long>(target.k));
     }
@@ -207,8 +235,10 @@ inline size_t SharedLimit() {
 template <class Scorer>
 void LaunchSelect(Stream& stream, const StepView& step, const LiteShape& shape,
                   const LiteLayer& layer, const SelectQuery& query, const Scorer& scorer,
-                  size_t scorer_bytes, void* scratch) {
-  const SelectSource source = SourceOf(shape, query);
+                  size_t scorer_bytes, void* scratch, const SelectRange* ranges = nullptr) {
+  SelectSource source = SourceOf(shape, query);
+  source.ranges = ranges;
+  LC_CHECK(ranges == nullptr || source.q != nullptr);
   const CudaStream& cuda = AsCuda(stream);
   const int pairs = step.capacity * shape.kv_heads;
   const auto aligned = static_cast<int32_t>((scorer_bytes + 15) / 16 * 16);

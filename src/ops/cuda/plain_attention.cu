@@ -81,6 +81,7 @@ __global__ void __launch_bounds__(kThreads) PlainKernel(const __grid_constant__ 
       value += factor * values[w][c];
     }
     a.Store(row, query_head * a.head_dim + c, value / total);
+    if (c == 0) a.StoreLogSum(row, query_head * a.head_dim, highest, total);
   }
 }
 

@@ -1,3 +1,4 @@
+#include "ops/cuda/component_products.cuh"
 #include "ops/cuda/softmax_select.cuh"
 
 namespace litecache::ops::cuda {
@@ -5,7 +6,7 @@ namespace {
 
 // Components of the keys, two bf16 a word, 32 tokens interleaved; a lane has a token.
 template <int kHeads>
-struct ComponentProducts {
+struct BasisProducts {
   int32_t pairs = 0, basis_stride = 0;
   const float* basis = nullptr;  // [kv_heads][head_dim][basis_stride]
 
@@ -33,28 +34,7 @@ struct ComponentProducts {
 
   __device__ void operator()(const ScoreJob& job, const float* queries, int32_t t,
                              int32_t first_head, float (&s)[kHeads]) const {
-    const RowTable& table = job.layer.metadata;
-    const int32_t list = table.list_of_head[job.target.head];
-    const int32_t page = t / table.page_rows;
-    const auto* words =
-        reinterpret_cast<const uint32_t*>(PageOf(*job.target.sequence, table, list, page)) +
-        int64_t{t - page * table.page_rows} * pairs + threadIdx.x % 32;
-    const float* q = queries + first_head * 2 * pairs;
-    float even[kHeads] = {}, odd[kHeads] = {};
-#pragma unroll 4
-    for (int32_t p = 0; p < pairs; ++p) {
-      const uint32_t pair = words[p * kSelectBlock];
-      const float first = __uint_as_float(pair << 16);
-      const float second = __uint_as_float(pair & 0xffff0000u);
-#pragma unroll
-      for (int j = 0; j < kHeads; ++j) {
-        const float2 factor = *reinterpret_cast<const float2*>(q + 2 * (j * pairs + p));
-        even[j] = fmaf(first, factor.x, even[j]);
-        odd[j] = fmaf(second, factor.y, odd[j]);
-      }
-    }
-#pragma unroll
-    for (int j = 0; j < kHeads; ++j) s[j] = even[j] + odd[j];
+    ComponentProducts<kHeads>(job, queries, pairs, t, first_head, s);
   }
 };
 
@@ -67,7 +47,7 @@ void ProjectionSelect(Stream& stream, const StepView& step, const LiteShape& sha
   LC_CHECK(layer.metadata.page_rows % kSelectBlock == 0, "pages of {} tokens",
            layer.metadata.page_rows);
   LaunchSoftmaxSelect(stream, step, shape, layer, query, scratch, [&](auto heads) {
-    return ComponentProducts<decltype(heads)::value>{
+    return BasisProducts<decltype(heads)::value>{
         static_cast<int32_t>(format.pairs()), static_cast<int32_t>(format.basis_stride()), basis};
   });
 }

@@ -126,7 +126,7 @@ struct SoftmaxScorer {
 template <class Make>
 void LaunchSoftmaxSelect(Stream& stream, const StepView& step, const LiteShape& shape,
                          const LiteLayer& layer, const SelectQuery& query, void* scratch,
-                         const Make& make) {
+                         const Make& make, const SelectRange* ranges = nullptr) {
   LC_CHECK(shape.group >= 1 && shape.group <= kMaxSoftmaxGroup, "a group of {}", shape.group);
   LC_CHECK(query.scale > 0, "scale {}", query.scale);
   const auto launch = [&](auto heads) {
@@ -134,7 +134,7 @@ void LaunchSoftmaxSelect(Stream& stream, const StepView& step, const LiteShape& 
     const size_t bytes = sizeof(SoftmaxShared) + products.SharedBytes(shape.group, shape.head_dim);
     LaunchSelect(stream, step, shape, layer, query,
                  SoftmaxScorer<decltype(heads)::value, decltype(make(heads))>{products}, bytes,
-                 scratch);
+                 scratch, ranges);
   };
   if (shape.group == 1) {
     launch(std::integral_constant<int, 1>());

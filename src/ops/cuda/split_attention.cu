@@ -414,6 +414,10 @@ __device__ void MergeWarps(const SplitProblem& p, const SplitProblem::Queries& q
     if (partial == nullptr) {
       p.arrays.Store(queries.row, queries.column + r * head_dim + c, merged.low / merged.sum,
                      merged.high / merged.sum);
+      if (c == 0) {
+        p.arrays.StoreLogSum(queries.row, queries.column + r * head_dim, merged.maximum,
+                             merged.sum);
+      }
       continue;
     }
     if (c == 0) {
@@ -450,6 +454,9 @@ __device__ void MergeBlocks(const SplitProblem& p, int32_t pair,
     }
     p.arrays.Store(queries.row, queries.column + r * head_dim + c, merged.low / merged.sum,
                    merged.high / merged.sum);
+    if (c == 0) {
+      p.arrays.StoreLogSum(queries.row, queries.column + r * head_dim, merged.maximum, merged.sum);
+    }
   }
 }
 
@@ -495,7 +502,7 @@ __global__ void __launch_bounds__(kMaxWarps * 32, 1)
   const int32_t pairs = p.Pairs();
   // Resident rows are older than the step, but for the newest: what depends on the kernels before
   // this one is that row and the queries, and the copies of the others begin beside those kernels.
-  bool waited = p.tables.hybrid || p.tables.resident.table.table != kResident;
+  bool waited = p.tables.hybrid || p.tables.listed || p.tables.resident.table.table != kResident;
   AskForTables(p, pairs);
   if (threadIdx.x == 0) AskFor(p.arrivals + blockIdx.x);
   if (waited) WaitForKernelBefore();

@@ -16,11 +16,6 @@
 namespace litecache::kv {
 namespace {
 
-template <class T>
-T Pick(std::mt19937_64& random, std::initializer_list<T> values) {
-  return *(values.begin() + random() % values.size());
-}
-
 bool All(int64_t, int64_t) { return true; }
 
 constexpr TierBytes kPlenty{.device = uint64_t{2} << 30, .host = uint64_t{2} << 30};

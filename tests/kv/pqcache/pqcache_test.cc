@@ -18,11 +18,6 @@ namespace {
 
 using pqcache::PqCache;
 
-template <class T>
-T Pick(std::mt19937_64& random, std::initializer_list<T> values) {
-  return *(values.begin() + random() % values.size());
-}
-
 KvOptions Options() {
   KvOptions options;
   options.policy = "pqcache";

@@ -12,11 +12,6 @@
 namespace litecache::kv {
 namespace {
 
-template <class T>
-T Pick(std::mt19937_64& random, std::initializer_list<T> values) {
-  return *(values.begin() + random() % values.size());
-}
-
 KvOptions Options(int64_t sink, int64_t recent) {
   KvOptions options;
   options.policy = "streaming";

@@ -1,0 +1,21 @@
+// Policy `infinigen` on a GPU, without its parts in sight.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "kv/cache.h"
+#include "kv/infinigen/shape.h"
+#include "kv/profile.h"
+
+namespace litecache::kv::infinigen {
+
+// Device memory that up to `sequences` sequences of up to `tokens` tokens take beside the tiers.
+uint64_t CudaScratchBytes(const Shape& shape, int64_t sequences, int64_t tokens);
+
+// device: a CudaDevice. As Speculation about the profile; Unsupported for options that are the
+// CPU's.
+std::unique_ptr<Cache> CreateCudaCache(Device& device, const Shape& shape, const KvOptions& options,
+                                       const Profile* profile, const TierBytes& budget);
+
+}  // namespace litecache::kv::infinigen

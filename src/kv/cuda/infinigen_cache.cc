@@ -1,0 +1,601 @@
+#include "kv/cuda/infinigen_cache.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "base/error.h"
+#include "device/device_error.h"
+#include "device/sections.h"
+#include "kv/cuda/create_infinigen_cache.h"
+#include "kv/cuda/head_counters.h"
+#include "kv/pool_stats.h"
+#include "ops/cuda/attention.h"
+#include "ops/cuda/listed.h"
+#include "ops/cuda/rows.h"
+
+namespace litecache::kv::infinigen {
+namespace {
+
+using ops::cuda::DeviceHeadCounters;
+using ops::cuda::LiteLayer;
+using ops::cuda::LiteShape;
+using ops::cuda::PartialLayer;
+using ops::cuda::RowRange;
+using ops::cuda::RowTable;
+using ops::cuda::SelectRange;
+using ops::cuda::StepView;
+using ops::cuda::TableId;
+
+// Tables of this cache under the names that a step's sequences have for them; partial keys and
+// channels: ops/cuda/infinigen.h.
+constexpr TableId kStaged[] = {ops::cuda::kStaging, ops::cuda::kSlots};
+
+// SMs that bring all rows of a layer: what the link's rate takes (docs/benchmarks/gpu.md).
+constexpr int32_t kLinkSms = 10;
+
+// What ReserveWork() takes, in 32-bit words.
+struct WorkSizes {
+  int64_t pairs = 0, max_rows = 0, components = 0, ranges = 0;
+  size_t work_bytes = 0, scratch_bytes = 0;
+};
+
+WorkSizes SizesOf(const Shape& shape, int64_t width, int64_t sequences, int64_t context) {
+  const Layout& layout = shape.layout;
+  WorkSizes sizes;
+  sizes.pairs = sequences * layout.kv_heads;
+  sizes.max_rows = shape.CapRows(context);
+  sizes.components = sizes.pairs * shape.group * 2 * shape.partial.pairs();
+  sizes.ranges = sequences * static_cast<int64_t>(sizeof(SelectRange) / sizeof(int32_t));
+  const int64_t parity =
+      sizes.components + sizes.ranges + sizes.pairs * 3 + sizes.pairs * sizes.max_rows;
+  const int64_t words = Shape::kBuffers * parity + sizes.pairs * (context + 1 + sizes.max_rows);
+  sizes.work_bytes = static_cast<size_t>(words) * sizeof(int32_t);
+  sizes.scratch_bytes =
+      std::max(ops::cuda::AttentionScratchBytes(sequences, layout.q_heads, layout.head_dim),
+               ops::cuda::ChannelSumsScratchBytes(layout.kv_heads, width));
+  return sizes;
+}
+
+}  // namespace
+
+CudaInfiniGenCache::CudaInfiniGenCache(CudaDevice& device, const Shape& shape,
+                                       const KvOptions& options, const Profile* profile,
+                                       const TierBytes& budget)
+    : device_(device),
+      host_(device),
+      shape_(shape),
+      alpha_(static_cast<float>(options.infinigen.alpha)),
+      device_pool_(device, shape.pages.page_bytes, budget.device, "KV cache, device tier"),
+      host_pool_(host_, shape.pages.page_bytes, budget.host, "KV cache, host store"),
+      store_(shape_.StoreTable(), host_pool_),
+      partial_(shape_.PartialTable(), device_pool_),
+      transfer_(CreateTransferEngine(device, host_, TransferOptionsOf(options))),
+      block_(device),
+      decisions_(device, 0, /*first=*/false),
+      link_(device, kMarks, /*first=*/true),
+      prefill_(
+          shape.layout, [this](int64_t layer) { return Store(layer); },
+          [this](int64_t layer) { return Staging(layer); }, link_, kFetched) {
+  LC_CHECK(shape.on_gpu);
+  if (options.measure_recall) {
+    throw Unsupported("measure_recall runs on the CPU only (--device cpu)");
+  }
+  check_transfers_ = std::make_shared<const std::function<void()>>([this] {
+    if (const std::optional<std::string> failure = transfer_->Check()) throw DeviceError(*failure);
+  });
+  const Layout& layout = shape_.layout;
+  const infinigen::Speculation speculation(shape_, options.infinigen, profile);
+  width_ = speculation.width();
+  const auto of_layer = static_cast<size_t>(layout.kv_heads * layout.head_dim * width_);
+  skews_ = device.Allocate(static_cast<size_t>(shape_.sparse_layers()) * of_layer * sizeof(float));
+  for (int64_t layer = shape_.dense_layers; layer < layout.layers; ++layer) {
+    const std::span<const float> values = speculation.skews().Layer(layer);
+    LC_CHECK(values.size() == of_layer);
+    device.Upload(skews_.as<float>() + static_cast<size_t>(layer - shape_.dense_layers) * of_layer,
+                  values.data(), values.size_bytes());
+  }
+  const auto count = static_cast<size_t>(layout.layers * layout.kv_heads);
+  std::vector<int32_t> lists(count);  // of layers from 0 on: of any table's
+  std::iota(lists.begin(), lists.end(), 0);
+  constants_ = device.Allocate(count * sizeof(int32_t));
+  device.Upload(constants_.data(), lists.data(), constants_.size());
+  counters_ = device.CreateMirror(count * sizeof(DeviceHeadCounters));
+  std::fill_n(counters_->host<DeviceHeadCounters>(), count, DeviceHeadCounters{});
+  device.Zero(counters_->device(), count * sizeof(DeviceHeadCounters));
+  heads_.resize(count);
+}
+
+CudaInfiniGenCache::~CudaInfiniGenCache() {
+  link_.Reset();
+  decisions_.Reset();
+  for (auto& [id, sequence] : sequences_) {
+    for (StagedPages& staged : sequence.staged) staged.Drop(device_pool_);
+  }
+}
+
+RowTable CudaInfiniGenCache::Store(int64_t layer) const {
+  return {.table = ops::cuda::kStore,
+          .lists = static_cast<int32_t>(shape_.layout.layers * shape_.layout.kv_heads),
+          .page_rows = static_cast<int32_t>(shape_.pages.page_tokens),
+          .format = shape_.format,
+          .list_of_head = constants_.as<int32_t>() + layer * shape_.layout.kv_heads};
+}
+
+RowTable CudaInfiniGenCache::Staging(int64_t layer) const {
+  return {.table = kStaged[layer % kBuffers],
+          .lists = static_cast<int32_t>(shape_.layout.kv_heads),
+          .page_rows = static_cast<int32_t>(shape_.pages.page_tokens),
+          .format = shape_.format,
+          .list_of_head = constants_.as<int32_t>()};
+}
+
+RowTable CudaInfiniGenCache::StagedChoice(int64_t layer) const {
+  RowTable table = Staging(layer);
+  table.ring = 1;
+  return table;
+}
+
+PartialLayer CudaInfiniGenCache::Partial(int64_t layer) const {
+  const Layout& layout = shape_.layout;
+  const int64_t index = layer - shape_.dense_layers;
+  PartialLayer partial;
+  partial.format = shape_.partial;
+  partial.keys = {.table = ops::cuda::kPartialKeys,
+                  .lists = static_cast<int32_t>(shape_.PartialTable().lists),
+                  .page_rows = static_cast<int32_t>(shape_.partial_tokens),
+                  .format = shape_.format,
+                  .list_of_head = constants_.as<int32_t>() + index * layout.kv_heads};
+  partial.skew = skews_.as<float>() + index * layout.kv_heads * layout.head_dim * width_;
+  partial.width = static_cast<int32_t>(width_);
+  partial.index = static_cast<int32_t>(index);
+  partial.kv_heads = static_cast<int32_t>(layout.kv_heads);
+  partial.group = static_cast<int32_t>(shape_.group);
+  partial.head_dim = static_cast<int32_t>(layout.head_dim);
+  return partial;
+}
+
+void CudaInfiniGenCache::AllocateState(Sequence* sequence) {
+  const int64_t lists = shape_.sparse_layers() * shape_.layout.kv_heads;
+  if (lists == 0) return;
+  sequence->chosen =
+      device_.Allocate(static_cast<size_t>(lists * shape_.partial.rank) * sizeof(int32_t));
+  for (Buffer& sums : sequence->sums) {
+    sums = device_.Allocate(static_cast<size_t>(lists * width_) * sizeof(double));
+  }
+}
+
+SequenceId CudaInfiniGenCache::Create() {
+  const SequenceId id = store_.Create();
+  Sequence& sequence = sequences_[id];
+  sequence.partial = partial_.Create();
+  AllocateState(&sequence);
+  device_.Zero(sequence.sums[0].data(), sequence.sums[0].size());
+  return id;
+}
+
+SequenceId CudaInfiniGenCache::Fork(SequenceId parent) {
+  const SequenceId id = store_.Fork(parent);
+  Sequence& sequence = sequences_[id];
+  const Sequence& source = Get(parent);
+  sequence.partial = partial_.Fork(source.partial);
+  sequence.has_chosen = source.has_chosen;
+  AllocateState(&sequence);
+  device_.CopyWithin(sequence.chosen.data(), source.chosen.data(), source.chosen.size());
+  const Buffer& sums = source.sums[source.current];
+  device_.CopyWithin(sequence.sums[0].data(), sums.data(), sums.size());
+  return id;
+}
+
+void CudaInfiniGenCache::Release(SequenceId id) {
+  link_.Reset();  // of a step that failed
+  decisions_.Reset();
+  Sequence& sequence = Get(id);
+  for (StagedPages& staged : sequence.staged) staged.Drop(device_pool_);
+  store_.Release(id);
+  partial_.Release(sequence.partial);
+  sequences_.erase(id);
+}
+
+void CudaInfiniGenCache::UpdatePages(const StepSequence& part, Sequence* sequence) {
+  const auto table = [&](DevicePages& pages, const SequenceTable& from, SequenceId id,
+                         int64_t lists, int64_t page_tokens) {
+    std::byte* const* const* source = from.Lists(id);
+    pages.Update(device_, lists, lists > 0 ? from.Blocks(id) : 0, from.Length(id) / page_tokens,
+                 [&](int64_t list, int64_t b) { return source[list][b]; });
+  };
+  const Layout& layout = shape_.layout;
+  table(sequence->store, store_, part.id, layout.layers * layout.kv_heads,
+        shape_.pages.page_tokens);
+  table(sequence->partial_keys, partial_, sequence->partial,
+        shape_.sparse_layers() * layout.kv_heads, shape_.partial_tokens);
+  for (StagedPages& staged : sequence->staged) {
+    staged.Update(device_, device_pool_, layout.kv_heads);
+  }
+  sequence->channels.Update(device_, 1, 1, 0,
+                            [&](int64_t, int64_t) { return sequence->chosen.as<std::byte>(); });
+}
+
+void CudaInfiniGenCache::ReserveWork(int64_t sequences, int64_t context) {
+  if (sequences <= work_sequences_ && context <= work_context_) return;
+  work_sequences_ = std::max(sequences, work_sequences_);
+  work_context_ = std::max(context, work_context_);
+  const WorkSizes sizes = SizesOf(shape_, width_, work_sequences_, work_context_);
+  max_rows_ = sizes.max_rows;
+  work_ = Buffer();
+  scratch_ = Buffer();
+  work_ = device_.Allocate(sizes.work_bytes);
+  scratch_ = device_.Allocate(sizes.scratch_bytes);
+  auto* next = work_.as<int32_t>();
+  const auto take = [&next](int64_t count) { return std::exchange(next, next + count); };
+  for (Work& work : works_) {
+    work.speculation.components = reinterpret_cast<float*>(take(sizes.components));
+    work.speculation.ranges = reinterpret_cast<SelectRange*>(take(sizes.ranges));
+    work.speculation.above = take(sizes.pairs);
+    work.speculation.attended = take(sizes.pairs);
+    work.selected = take(sizes.pairs * max_rows_);
+    work.selected_count = take(sizes.pairs);
+  }
+  keys_ = reinterpret_cast<uint32_t*>(take(sizes.pairs * work_context_));
+  ones_ = take(sizes.pairs);
+  slots_ = take(sizes.pairs * max_rows_);
+  std::vector<int32_t> constant(static_cast<size_t>(sizes.pairs * (max_rows_ + 1)), 1);
+  for (int64_t pair = 0; pair < sizes.pairs; ++pair) {
+    auto* slots = constant.data() + sizes.pairs + pair * max_rows_;
+    std::iota(slots, slots + max_rows_, 1);
+  }
+  device_.Upload(ones_, constant.data(), constant.size() * sizeof(int32_t));
+  transfer_->Reserve(sizes.pairs, max_rows_);
+}
+
+void CudaInfiniGenCache::BeginStep(const Step& step) {
+  check_(step, store_);
+  decisions_.Reset();
+  link_.Reset();
+  store_growth_.clear();
+  partial_growth_.clear();
+  const int64_t kv_heads = shape_.layout.kv_heads;
+  int64_t staging = 0;
+  for (const StepSequence& part : step.sequences) {
+    Sequence& sequence = Get(part.id);
+    const int64_t n = part.past + part.rows;
+    const int64_t encoded = partial_.Length(sequence.partial);
+    store_growth_.push_back({part.id, part.rows});
+    sequence.encodes =
+        !part.decode && part.ends_prompt && encoded == 0 && shape_.sparse_layers() > 0;
+    if (part.decode || sequence.encodes) {
+      partial_growth_.push_back({sequence.partial, n - encoded});
+    }
+    for (int64_t b = 0; b < kBuffers; ++b) {
+      staging +=
+          sequence.staged[static_cast<size_t>(b)].Missing(kv_heads, shape_.BufferPages(b, n));
+    }
+  }
+  // Everything that can throw comes first.
+  host_pool_.Reserve(store_.PagesNeeded(store_growth_));
+  device_pool_.Reserve(partial_.PagesNeeded(partial_growth_) + staging);
+  store_.Grow(store_growth_);
+  partial_.Grow(partial_growth_);
+  const auto count = static_cast<int64_t>(step.sequences.size());
+  block_.Begin(step.decode_rows, count - step.decode_rows);
+  decoding_.clear();
+  prefilling_.clear();
+  choosing_ = false;
+  int64_t longest = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    const StepSequence& part = step.sequences[static_cast<size_t>(i)];
+    Sequence& sequence = Get(part.id);
+    const int64_t n = part.past + part.rows;
+    for (int64_t b = 0; b < kBuffers; ++b) {
+      sequence.staged[static_cast<size_t>(b)].Grow(device_pool_, kv_heads,
+                                                   shape_.BufferPages(b, n));
+    }
+    UpdatePages(part, &sequence);
+    const int64_t encoded = partial_.Length(sequence.partial);
+    (part.decode ? decoding_ : prefilling_).push_back(part);
+    if (part.decode) {
+      longest = std::max(longest, n);
+      choosing_ |= shape_.sparse_layers() > 0 && (!sequence.has_chosen || encoded < part.past);
+    }
+    // `stored`: tokens whose partial keys are there.
+    ops::cuda::StepSequence& target = block_.at(i);
+    target = {.first_row = static_cast<int32_t>(part.first_row),
+              .rows = static_cast<int32_t>(part.rows),
+              .past = static_cast<int32_t>(part.past),
+              .stored = static_cast<int32_t>(encoded)};
+    target.pages[ops::cuda::kStore] = sequence.store.device();
+    target.pages[ops::cuda::kPartialKeys] = sequence.partial_keys.device();
+    target.pages[ops::cuda::kChannels] = sequence.channels.device();
+    for (size_t b = 0; b < static_cast<size_t>(kBuffers); ++b) {
+      target.pages[kStaged[b]] = sequence.staged[b].device();
+    }
+  }
+  context_ = ContextBucket(longest);
+  ReserveWork(std::max<int64_t>(step.decode_rows, 1), context_);
+  started_ = false;
+  fetched_.assign(static_cast<size_t>(shape_.layout.layers), 0);
+  if (!decoding_.empty()) transfer_->BeginStep();
+}
+
+std::optional<uint64_t> CudaInfiniGenCache::ReplayKey(const Step&) const {
+  if (choosing_ || !transfer_->replayable()) return std::nullopt;
+  return block_.key() ^ (reinterpret_cast<uintptr_t>(work_.data()) << 1) ^
+         (reinterpret_cast<uintptr_t>(scratch_.data()) << 2) ^
+         (static_cast<uint64_t>(context_) << 8) ^ (static_cast<uint64_t>(work_sequences_) << 40) ^
+         (static_cast<uint64_t>(work_context_) << 20) ^ (transfer_->key() << 4);
+}
+
+// Channels of the prompts that have ended, and the partial keys of their tokens, of all layers:
+// where no chunk that was announced as the last has done it.
+void CudaInfiniGenCache::ChooseAndEncode(Stream& stream) {
+  const Layout& layout = shape_.layout;
+  for (const StepSequence& part : decoding_) {
+    Sequence& sequence = Get(part.id);
+    if (sequence.has_chosen) continue;
+    ops::cuda::ChooseChannels(stream, sequence.sums[sequence.current].as<double>(),
+                              shape_.sparse_layers() * layout.kv_heads, layout.head_dim, width_,
+                              shape_.partial.rank, sequence.chosen.as<int32_t>());
+  }
+  const StepView step = block_.Decoding(context_);
+  for (int64_t layer = shape_.dense_layers; layer < layout.layers; ++layer) {
+    ops::cuda::CopyRows(stream, step, layout.kv_heads, Store(layer), Staging(layer),
+                        {.kind = RowRange::kRing}, kLinkSms);
+    ops::cuda::EncodePartialKeys(stream, step, Partial(layer), Staging(layer),
+                                 {.kind = RowRange::kRing});
+  }
+}
+
+void CudaInfiniGenCache::Start(Stream& stream) {
+  if (std::exchange(started_, true)) return;
+  AsCuda(stream).AddCheck(check_transfers_);
+  block_.Send(stream);
+  if (decoding_.empty()) return;
+  if (choosing_) ChooseAndEncode(stream);
+  for (int64_t layer = 0; layer < std::min(kBuffers, shape_.dense_layers); ++layer) {
+    FetchAll(stream, layer);
+  }
+}
+
+void CudaInfiniGenCache::FetchAll(Stream& stream, int64_t layer) {
+  link_.Fork(stream);
+  ops::cuda::CopyRows(link_.stream(), block_.Decoding(context_), shape_.layout.kv_heads,
+                      Store(layer), Staging(layer), {.kind = RowRange::kPast}, kLinkSms);
+  link_.Mark(kArrived + static_cast<int>(ParityOf(layer)));
+  fetched_[static_cast<size_t>(layer)] = 1;
+}
+
+void CudaInfiniGenCache::Speculate(Stream& stream, int64_t layer, const MatrixView& q,
+                                   float scale) {
+  const int64_t kv_heads = shape_.layout.kv_heads;
+  const StepView step = block_.Decoding(context_);
+  const PartialLayer partial = Partial(layer);
+  const Work& work = works_[ParityOf(layer)];
+  const SectionScope section(stream, Section::kRetrieval);
+  ops::cuda::ProjectQueries(stream, step, partial, q, work.speculation);
+  decisions_.Fork(stream);
+  Stream& decisions = decisions_.stream();
+  ops::cuda::MarginScore(decisions, step, partial, scale, alpha_, shape_.cap, work.speculation,
+                         keys_, work_context_,
+                         counters_->device<DeviceHeadCounters>() + layer * kv_heads);
+  ops::cuda::SelectTop(decisions, step, kv_heads, work.speculation.ranges, keys_, work_context_,
+                       context_, work.selected, work.selected_count, max_rows_);
+  link_.Fork(decisions);
+  LiteShape shape;
+  shape.kv_heads = static_cast<int32_t>(kv_heads);
+  shape.group = static_cast<int32_t>(shape_.group);
+  shape.head_dim = static_cast<int32_t>(shape_.layout.head_dim);
+  shape.max_rows = static_cast<int32_t>(max_rows_);
+  LiteLayer moves;
+  moves.slots = Staging(layer);
+  moves.store = Store(layer);
+  moves.refresh = ones_;
+  moves.moved_positions = work.selected;
+  moves.moved_slots = slots_;
+  moves.moved_count = work.selected_count;
+  transfer_->Move(link_.stream(), step, shape, moves, layer);
+  link_.Mark(kArrived + static_cast<int>(ParityOf(layer)));
+  fetched_[static_cast<size_t>(layer)] = 1;
+}
+
+void CudaInfiniGenCache::Prefetch(Stream& stream, int64_t layer, const Step& step,
+                                  const MatrixView& q, float scale) {
+  LC_CHECK(layer >= 1 && layer < shape_.layout.layers && q.rows >= step.decode_rows);
+  if (decoding_.empty() || !WantsPrediction(layer)) return;
+  Start(stream);
+  Speculate(stream, layer, q, scale);
+}
+
+void CudaInfiniGenCache::AttendDecoding(Stream& stream, int64_t layer, const MatrixView& q,
+                                        const MatrixView& k, const MatrixView& v, float scale,
+                                        const MatrixView& out) {
+  const Layout& layout = shape_.layout;
+  const bool dense = layer < shape_.dense_layers;
+  const StepView step = block_.Decoding(context_);
+  if (!fetched_[static_cast<size_t>(layer)]) {
+    dense ? FetchAll(stream, layer) : Speculate(stream, layer, q, scale);
+  }
+  Mark(stream, Section::kTransfer);
+  link_.Join(stream, kArrived + static_cast<int>(ParityOf(layer)));
+  Mark(stream, Section::kManagement);
+  const RowTable rows = dense ? Staging(layer) : StagedChoice(layer);
+  ops::cuda::AppendRows(stream, step, layout.kv_heads, rows, k, v);
+  ops::cuda::AppendRows(stream, step, layout.kv_heads, Store(layer), k, v);
+  if (!dense) {
+    Mark(stream, Section::kRetrieval);
+    ops::cuda::EncodePartialKeys(stream, step, Partial(layer), rows, {.kind = RowRange::kNew});
+  }
+  const SectionScope section(stream, Section::kAttention);
+  if (dense) {
+    ops::cuda::PagedAttention(stream, step, layout.kv_heads, rows, q, layout.q_heads, scale, out,
+                              scratch_.data());
+  } else {
+    const ops::cuda::RowLists lists{.leading = works_[ParityOf(layer)].speculation.attended};
+    ops::cuda::ListedAttention(stream, step, layout.kv_heads, Staging(layer), lists, q,
+                               layout.q_heads, scale, out, nullptr, scratch_.data());
+  }
+  if (layer + kBuffers < shape_.dense_layers) FetchAll(stream, layer + kBuffers);
+}
+
+void CudaInfiniGenCache::AddSums(Stream& stream, int64_t layer, const MatrixView& q,
+                                 const MatrixView& k) {
+  if (layer < shape_.dense_layers) return;
+  const SectionScope section(stream, Section::kRetrieval);
+  const int64_t at = shape_.PartialList(layer, 0) * width_;
+  for (const StepSequence& part : prefilling_) {
+    const Sequence& sequence = Get(part.id);
+    ops::cuda::AddChannelSums(
+        stream, Partial(layer), q.Rows(part.first_row, part.rows),
+        k.Rows(part.first_row, part.rows), sequence.sums[sequence.current].as<double>() + at,
+        sequence.sums[1 - sequence.current].as<double>() + at, scratch_.data());
+  }
+}
+
+// Of prompts that end: their rows of this layer are all in the staging pages.
+void CudaInfiniGenCache::EncodePrompts(Stream& stream, int64_t layer) {
+  if (layer < shape_.dense_layers) return;
+  const SectionScope section(stream, Section::kRetrieval);
+  const Layout& layout = shape_.layout;
+  const int64_t list = shape_.PartialList(layer, 0);
+  for (size_t i = 0; i < prefilling_.size(); ++i) {
+    const Sequence& sequence = Get(prefilling_[i].id);
+    if (!sequence.encodes) continue;
+    ops::cuda::ChooseChannels(stream,
+                              sequence.sums[1 - sequence.current].as<double>() + list * width_,
+                              layout.kv_heads, layout.head_dim, width_, shape_.partial.rank,
+                              sequence.chosen.as<int32_t>() + list * shape_.partial.rank);
+    const StepView step = block_.Prefilling(static_cast<int64_t>(i));
+    for (const RowRange::Kind kind : {RowRange::kRing, RowRange::kNew}) {
+      ops::cuda::EncodePartialKeys(stream, step, Partial(layer), Staging(layer), {.kind = kind});
+    }
+  }
+}
+
+void CudaInfiniGenCache::Attend(Stream& stream, int64_t layer, const Step& step,
+                                const MatrixView& q, const MatrixView& k, const MatrixView& v,
+                                float scale, const MatrixView& out) {
+  LC_CHECK(layer >= 0 && layer < shape_.layout.layers);
+  LC_CHECK(decoding_.size() + prefilling_.size() == step.sequences.size(),
+           "Attend() outside of BeginStep/EndStep");
+  Start(stream);
+  if (!decoding_.empty()) AttendDecoding(stream, layer, q, k, v, scale, out);
+  prefill_.Attend(stream, block_, layer, q, k, v, scale, out, scratch_.data());
+  AddSums(stream, layer, q, k);
+  EncodePrompts(stream, layer);
+  if (layer + 1 == shape_.layout.layers) {
+    decisions_.JoinAll(stream);
+    link_.JoinAll(stream);
+    counters_->Receive(stream, heads_.size() * sizeof(DeviceHeadCounters));
+  }
+}
+
+void CudaInfiniGenCache::StoreRows(Stream& stream, int64_t layer, const Step& step,
+                                   const MatrixView& q, const MatrixView& k, const MatrixView& v) {
+  LC_CHECK(layer >= 0 && layer < shape_.layout.layers && step.decode_rows == 0);
+  Start(stream);
+  // Nothing is staged: the first token after the prompt encodes its keys.
+  for (const StepSequence& part : prefilling_) Get(part.id).encodes = false;
+  prefill_.Store(stream, block_, layer, k, v);
+  AddSums(stream, layer, q, k);
+}
+
+void CudaInfiniGenCache::EndStep(const Step& step) {
+  if (!decoding_.empty()) transfer_->EndStep();
+  const auto heads = static_cast<uint64_t>(shape_.layout.kv_heads);
+  const auto layers = static_cast<uint64_t>(shape_.layout.layers);
+  const auto dense = static_cast<uint64_t>(shape_.dense_layers);
+  const uint64_t row_bytes = shape_.format.row_bytes();
+  const auto add = [&](Traffic* traffic, uint64_t rows) {
+    traffic->rows += rows;
+    traffic->bytes += rows * row_bytes;
+  };
+  for (const StepSequence& part : step.sequences) {
+    Sequence& sequence = Get(part.id);
+    const auto past = static_cast<uint64_t>(part.past), rows = static_cast<uint64_t>(part.rows);
+    store_.Commit(part.id, part.rows);
+    stats_.bytes_written += rows * layers * heads * row_bytes;
+    if (part.decode) {
+      partial_.Commit(sequence.partial, part.past + 1 - partial_.Length(sequence.partial));
+      sequence.has_chosen = true;
+      add(&stats_.stream, past * dense * heads);
+      add(&stats_.spill, layers * heads);
+      // What the sparse layers fetch, the device counts.
+      stats_.bytes_read += (past * dense + layers) * heads * row_bytes;
+      stats_.bytes_scored +=
+          past * (layers - dense) * heads * static_cast<uint64_t>(shape_.partial.token_bytes());
+      continue;
+    }
+    add(&stats_.prefill, rows * layers * heads);
+    stats_.bytes_read += (past + rows) * layers * heads * row_bytes;
+    sequence.current = 1 - sequence.current;
+    sequence.has_chosen = sequence.encodes;
+    if (sequence.encodes) {
+      partial_.Commit(sequence.partial, part.past + part.rows);
+    } else {
+      // The next token chooses anew, over all of the prompt.
+      partial_.Release(sequence.partial);
+      sequence.partial = partial_.Create();
+    }
+  }
+  decoding_.clear();
+  prefilling_.clear();
+}
+
+Stats CudaInfiniGenCache::GetStats() const {
+  Stats stats = stats_;
+  AddPools(device_pool_, &host_pool_, &stats);
+  AddLookups(Heads(), &stats);
+  for (const HeadCounters& head : heads_) {
+    const uint64_t bytes = head.rows_moved * shape_.format.row_bytes();
+    stats.prefetch.rows += head.rows_moved;
+    stats.prefetch.bytes += bytes;
+    stats.bytes_read += bytes;
+  }
+  return stats;
+}
+
+std::span<const HeadCounters> CudaInfiniGenCache::Heads() const {
+  ReadCounters(counters_->host<const DeviceHeadCounters>(), heads_);
+  return heads_;
+}
+
+std::vector<int32_t> CudaInfiniGenCache::Fetched(int64_t layer, int64_t sequence,
+                                                 int64_t head) const {
+  const Work& work = works_[ParityOf(layer)];
+  const int64_t pair = sequence * shape_.layout.kv_heads + head;
+  int32_t count = 0;
+  device_.Download(&count, work.selected_count + pair, sizeof(count));
+  std::vector<int32_t> positions(static_cast<size_t>(count));
+  device_.Download(positions.data(), work.selected + pair * max_rows_,
+                   positions.size() * sizeof(int32_t));
+  return positions;
+}
+
+std::vector<int32_t> CudaInfiniGenCache::ChosenChannels(SequenceId id, int64_t layer,
+                                                        int64_t head) const {
+  std::vector<int32_t> channels(static_cast<size_t>(shape_.partial.rank));
+  device_.Download(
+      channels.data(),
+      Get(id).chosen.as<int32_t>() + shape_.PartialList(layer, head) * shape_.partial.rank,
+      channels.size() * sizeof(int32_t));
+  return channels;
+}
+
+uint64_t CudaScratchBytes(const Shape& shape, int64_t sequences, int64_t tokens) {
+  const int64_t width = (shape.layout.head_dim + 15) / 16 * 16;
+  const WorkSizes sizes = SizesOf(shape, width, sequences, ContextBucket(tokens));
+  const auto lists = static_cast<uint64_t>(shape.sparse_layers() * shape.layout.kv_heads);
+  const uint64_t skews =
+      lists * static_cast<uint64_t>(shape.layout.head_dim * width) * sizeof(float);
+  const uint64_t state = lists * (2 * static_cast<uint64_t>(width) * sizeof(double) +
+                                  static_cast<uint64_t>(shape.partial.rank) * sizeof(int32_t));
+  return sizes.work_bytes + sizes.scratch_bytes + skews + static_cast<uint64_t>(sequences) * state;
+}
+
+std::unique_ptr<Cache> CreateCudaCache(Device& device, const Shape& shape, const KvOptions& options,
+                                       const Profile* profile, const TierBytes& budget) {
+  LC_CHECK(device.type() == DeviceType::kCuda);
+  return std::make_unique<CudaInfiniGenCache>(static_cast<CudaDevice&>(device), shape, options,
+                                              profile, budget);
+}
+
+}  // namespace litecache::kv::infinigen

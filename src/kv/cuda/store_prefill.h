@@ -1,0 +1,52 @@
+// The prompt chunks of a step where all rows of all heads lie in one pinned store on the host:
+// earlier rows come to one of two staging buffers, the chunk's are appended there, attended, and
+// taken to the store. While a layer attends, the link brings the next layer's earlier rows into the
+// other buffer.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+
+#include "base/matrix_view.h"
+#include "device/cuda/branch.h"
+#include "kv/cache.h"
+#include "kv/cuda/step_block.h"
+#include "ops/cuda/rows.h"
+
+namespace litecache::kv {
+
+class CudaStorePrefill {
+ public:
+  using Table = std::function<ops::cuda::RowTable(int64_t layer)>;
+
+  // store and staging: of a layer; layers l and l + 1 have staging pages of their own in every
+  // sequence. link: moves rows; must outlive this. first_mark: the first of two marks of it that
+  // are this one's.
+  CudaStorePrefill(const Layout& layout, Table store, Table staging, CudaBranch& link,
+                   int first_mark)
+      : layout_(layout),
+        store_(std::move(store)),
+        staging_(std::move(staging)),
+        link_(link),
+        first_mark_(first_mark) {}
+
+  // As Cache::Attend, for the prompt chunks of `block`, layer after layer from 0 on. The chunks'
+  // rows are in the staging pages when the stream gets here, and in the store when the link does.
+  void Attend(Stream& stream, const StepBlock& block, int64_t layer, const MatrixView& q,
+              const MatrixView& k, const MatrixView& v, float scale, const MatrixView& out,
+              void* scratch);
+  // As RowStore::StoreRows.
+  void Store(Stream& stream, const StepBlock& block, int64_t layer, const MatrixView& k,
+             const MatrixView& v);
+
+ private:
+  void Fetch(const StepBlock& block, int64_t layer);
+  int MarkOf(int64_t layer) const { return first_mark_ + static_cast<int>(layer % 2); }
+
+  Layout layout_;
+  Table store_, staging_;
+  CudaBranch& link_;
+  int first_mark_;
+};
+
+}  // namespace litecache::kv

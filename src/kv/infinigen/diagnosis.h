@@ -1,0 +1,21 @@
+// What tests look at in policy infinigen's caches.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "kv/cache.h"
+
+namespace litecache::kv::infinigen {
+
+class Diagnosis {
+ public:
+  virtual ~Diagnosis() = default;
+  // Of the step in progress: the rows that its i-th decode sequence fetched for the layer that was
+  // attended last, ascending.
+  virtual std::vector<int32_t> Fetched(int64_t layer, int64_t sequence, int64_t head) const = 0;
+  // A sequence's channels of a (layer, KV head); none before they are chosen.
+  virtual std::vector<int32_t> ChosenChannels(SequenceId id, int64_t layer, int64_t head) const = 0;
+};
+
+}  // namespace litecache::kv::infinigen
