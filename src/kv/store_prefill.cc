@@ -4,7 +4,7 @@
 
 namespace litecache::kv {
 
-StorePrefill::StorePrefill(const Layout& layout, SequenceTable& store)
+StorePrefill::StorePrefill(const Layout& layout, const SequenceTable& store)
     : layout_(layout), geometry_(MakeGeometry(layout)), store_(store) {}
 
 void StorePrefill::Attend(Stream& stream, int64_t layer, std::span<const StepSequence> sequences,

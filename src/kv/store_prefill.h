@@ -18,7 +18,7 @@ class StorePrefill {
  public:
   // store: lists [layers][kv_heads], pages of PageLayout's tokens, in the layout's dtype. Must
   // outlive this.
-  StorePrefill(const Layout& layout, SequenceTable& store);
+  StorePrefill(const Layout& layout, const SequenceTable& store);
 
   // As Cache::Attend, for these sequences' rows; their room is taken. Adds to bytes_read,
   // bytes_written and prefill.
@@ -29,7 +29,7 @@ class StorePrefill {
  private:
   Layout layout_;
   ops::KvGeometry geometry_;
-  SequenceTable& store_;
+  const SequenceTable& store_;
   std::vector<ops::KvSequence> views_;  // scratch
 };
 

@@ -25,12 +25,15 @@ class StagedPages {
   void Drop(PagePool& pool) {
     for (const PageId page : ids_) pool.DropReference(page);
     ids_.clear();
+    known_ = 0;
+  }
+  std::byte* At(const PagePool& pool, int64_t lists, int64_t list, int64_t block) const {
+    return pool.data(ids_[static_cast<size_t>(block * lists + list)]);
   }
   // Sends what is new to the device. Page of list i's block b: the (b * lists + i)-th.
   void Update(Device& device, const PagePool& pool, int64_t lists) {
-    pages_.Update(device, lists, blocks(lists), known_, [&](int64_t list, int64_t b) {
-      return pool.data(ids_[static_cast<size_t>(b * lists + list)]);
-    });
+    pages_.Update(device, lists, blocks(lists), known_,
+                  [&](int64_t list, int64_t b) { return At(pool, lists, list, b); });
     known_ = blocks(lists);
   }
   std::byte* const* device() const { return pages_.device(); }

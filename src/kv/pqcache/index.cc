@@ -42,7 +42,7 @@ void Index::WaitAll() {
 }
 
 void Index::Start(BackgroundThreads& threads, int64_t layer, std::span<const ops::PagedRows> rows,
-                  double seconds) {
+                  const Ready& ready) {
   Layer& work = layers_[static_cast<size_t>(layer)];
   LC_CHECK(!work.started);
   work.started = true;
@@ -54,7 +54,8 @@ void Index::Start(BackgroundThreads& threads, int64_t layer, std::span<const ops
     work.pages.emplace_back(source.pages, source.pages + pages);
     source.pages = work.pages.back().data();
     for (int64_t part = 0; part < shape_.codes.subspaces; ++part) {
-      threads.Submit(work.group, [this, source, part, seconds, waves, target = &work.heads[head]] {
+      threads.Submit(work.group, [this, source, part, ready, waves, target = &work.heads[head]] {
+        const double seconds = ready();
         if (!stop_.load(std::memory_order_relaxed)) Cluster(source, part, seconds, waves, target);
       });
     }

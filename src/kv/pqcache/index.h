@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
@@ -25,10 +26,13 @@ class Index {
 
   int64_t tokens() const { return tokens_; }  // of the prompt: [sink, tokens) are clustered
   bool started(int64_t layer) const { return layers_[static_cast<size_t>(layer)].started; }
+  // Returns when a layer's rows are in the store: what the layer's prefill took, in seconds. Called
+  // by every thread that is about to read them.
+  using Ready = std::function<double()>;
   // rows: of the layer's KV heads, in the store; the pages of tokens [sink, tokens) stay while this
-  // runs. seconds: what a layer's prefill takes.
+  // runs.
   void Start(BackgroundThreads& threads, int64_t layer, std::span<const ops::PagedRows> rows,
-             double seconds);
+             const Ready& ready);
   void Wait(int64_t layer) { layers_[static_cast<size_t>(layer)].group->Wait(); }
   void WaitAll();
 

@@ -3,10 +3,12 @@
 #include <fmt/format.h>
 
 #include "kv/cache_plan.h"
+#include "kv/cuda/create_pq_cache.h"
 #include "kv/pqcache/pq_cache.h"
 #include "kv/trace/imposed_selection.h"
 #include "kv/trace/replays_trace.h"
 #include "ops/attention.h"
+#include "ops/cuda/available.h"
 #include "ops/selection.h"
 
 namespace litecache::kv {
@@ -17,8 +19,8 @@ using pqcache::Shape;
 
 class PqPlan final : public CachePlan, public ReplaysTrace {
  public:
-  PqPlan(const Layout& layout, const KvOptions& options)
-      : options_(options), shape_(layout, options.pqcache) {}
+  PqPlan(const Layout& layout, const KvOptions& options, DeviceType device)
+      : options_(options), shape_(layout, options.pqcache, device) {}
 
   const Layout& layout() const override { return shape_.layout; }
   TierBytes BytesFor(int64_t tokens) const override { return shape_.BytesFor(tokens); }
@@ -39,6 +41,10 @@ class PqPlan final : public CachePlan, public ReplaysTrace {
         s * n * static_cast<uint64_t>(shape_.lists() * shape_.codes.subspaces);
     // Lists of what is selected, hit and missed; of one that is not indexed all rows.
     const uint64_t lists = s * n * static_cast<uint64_t>(layout.kv_heads) * 3 * sizeof(int32_t);
+    if constexpr (ops::cuda::kAvailable) {
+      // What clusters is the host's.
+      if (shape_.on_gpu) return pqcache::CudaScratchBytes(shape_, sequences, tokens);
+    }
     return attention(0) + attention(sequences) +
            ops::SelectionScratchBytes(sequences * layout.kv_heads, tokens,
                                       static_cast<double>(shape_.group), threads) +
@@ -47,6 +53,10 @@ class PqPlan final : public CachePlan, public ReplaysTrace {
   std::string retriever() const override {
     return fmt::format("product quantization, {} parts of {} bits", shape_.codes.subspaces,
                        shape_.codes.bits);
+  }
+  std::string transfer() const override {
+    if (!shape_.on_gpu) return "";
+    return options_.transfer == "auto" ? "gpu-pull" : options_.transfer;
   }
   std::string DeviceHolds() const override {
     return "sink and recent rows, the block cache, codes and centroids";
@@ -64,6 +74,9 @@ class PqPlan final : public CachePlan, public ReplaysTrace {
               "speed; set pqcache.iterations for answers that do not"};
   }
   std::unique_ptr<Cache> Create(Device& device, const TierBytes& budget) const override {
+    if constexpr (ops::cuda::kAvailable) {
+      if (shape_.on_gpu) return pqcache::CreateCudaCache(device, shape_, options_, budget);
+    }
     auto cache = std::make_unique<PqCache>(device, shape_, options_, budget);
     cache->Impose(imposed_);
     return cache;
@@ -84,8 +97,7 @@ class PqPlan final : public CachePlan, public ReplaysTrace {
 std::unique_ptr<CachePlan> PlanPqCache(const Layout& layout, const KvOptions& options,
                                        DeviceType device) {
   CheckLayout(layout);
-  CheckBackend("pqcache", device);
-  return std::make_unique<PqPlan>(layout, options);
+  return std::make_unique<PqPlan>(layout, options, device);
 }
 
 }  // namespace litecache::kv

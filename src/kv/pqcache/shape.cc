@@ -15,7 +15,7 @@ ops::PqFormat FormatOf(const Layout& layout, const PqCacheOptions& options) {
 
 }  // namespace
 
-Shape::Shape(const Layout& model, const PqCacheOptions& options)
+Shape::Shape(const Layout& model, const PqCacheOptions& options, DeviceType device)
     : layout(model),
       group(model.q_heads / model.kv_heads),
       pages(model),
@@ -26,7 +26,8 @@ Shape::Shape(const Layout& model, const PqCacheOptions& options)
       sink(options.sink_tokens),
       share(options.share),
       block_tokens(options.block_tokens),
-      blocks(options.cache_tokens / options.block_tokens) {
+      blocks(options.cache_tokens / options.block_tokens),
+      on_gpu(device == DeviceType::kCuda) {
   if (codebooks_a_page() < 1) {
     throw InvalidArgument(
         "KV options: pqcache.bits = {}: the {} centroids of a head take more than a page of {} "
@@ -36,7 +37,8 @@ Shape::Shape(const Layout& model, const PqCacheOptions& options)
 }
 
 TierBytes Shape::ForkBytesFor(int64_t shared, int64_t tokens) const {
-  // What it takes if it is not indexed, and if it is: its prompt may have been as long.
+  // What it takes if it is not indexed, and if it is: its prompt may have been as long. On a GPU a
+  // further prompt's buffers come beside that.
   const int64_t whole = layout.kv_heads * pages.BlocksFor(tokens);
   int64_t device = whole;
   if (Indexed(tokens)) {
@@ -47,6 +49,7 @@ TierBytes Shape::ForkBytesFor(int64_t shared, int64_t tokens) const {
         CodebookPages() + layout.kv_heads * pages.BlocksFor(rows);
     device = std::max(whole, indexed);
   }
+  if (on_gpu) device += 2 * whole;
   return {.device = static_cast<uint64_t>(device) * pages.page_bytes,
           .host = pages.ForkBytesFor(shared, tokens)};
 }

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "device/device.h"
 #include "kv/layout.h"
 #include "litecache/kv_options.h"
 #include "ops/pq_select.h"
@@ -14,10 +15,11 @@ namespace litecache::kv::pqcache {
 // All rows lie in the host store. Of a sequence that is indexed the device keeps, for every (layer,
 // KV head): codes, centroids, a window of rows (sink, recent, the new one) and the block cache's;
 // and one layer's missed rows while it is attended. One that is not indexed, because its prompt has
-// no more tokens than there are centroids, has all rows of one layer there while it is attended.
+// no more tokens than there are centroids, has all rows of one layer there while it is attended. On
+// a GPU a prompt's chunk is attended in two buffers of a layer's rows.
 struct Shape {
   // Throws InvalidArgument for options that the model's heads do not allow.
-  Shape(const Layout& layout, const PqCacheOptions& options);
+  Shape(const Layout& layout, const PqCacheOptions& options, DeviceType device = DeviceType::kCpu);
 
   Layout layout;
   int64_t group = 0;  // query heads a KV head
@@ -29,6 +31,7 @@ struct Shape {
   double share = 0;
   int64_t block_tokens = 0;
   int64_t blocks = 0;  // of a layer's cache
+  bool on_gpu = false;
 
   int64_t part_dim() const { return layout.head_dim / codes.subspaces; }
   int64_t lists() const { return layout.layers * layout.kv_heads; }

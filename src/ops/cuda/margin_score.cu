@@ -7,7 +7,7 @@ namespace {
 
 constexpr int kMaxGroup = 64;
 
-struct MarginShared {
+struct alignas(16) MarginShared {
   float warp_best[kTeamWarps][kMaxGroup];
   float block_best[kMaxGroup], best[kMaxGroup];
   int32_t above;

@@ -10,13 +10,13 @@
 
 #include "base/error.h"
 #include "kv/life.h"
-#include "kv/pqcache/pq_cache.h"
+#include "kv/pqcache/diagnosis.h"
 #include "test_seed.h"
 
 namespace litecache::kv {
 namespace {
 
-using pqcache::PqCache;
+using pqcache::Diagnosis;
 
 KvOptions Options() {
   KvOptions options;
@@ -55,8 +55,9 @@ class PlainLfu {
 class PqLife final : public Life {
  public:
   PqLife(const Layout& layout, const KvOptions& options, uint64_t seed,
-         const TierBytes& budget = kPlenty)
-      : Life(MakeCachePlan(layout, options, nullptr), seed, budget), options_(options.pqcache) {}
+         const TierBytes& budget = kPlenty, const std::string& device = "cpu")
+      : Life(MakeCachePlan(layout, options, nullptr, TypeOf(device)), seed, budget, device),
+        options_(options.pqcache) {}
 
   void CheckCacheContents(bool check) { check_cache_ = check; }
   int64_t indexed() const { return indexed_; }
@@ -72,7 +73,7 @@ class PqLife final : public Life {
     std::set<int64_t> clustered;         // layers whose centroids were looked at
   };
 
-  PqCache& impl() { return dynamic_cast<PqCache&>(*cache_); }
+  Diagnosis& impl() { return dynamic_cast<Diagnosis&>(*cache_); }
   int64_t dim() const { return layout_.head_dim / options_.subspaces; }
   int64_t clusters() const { return int64_t{1} << options_.bits; }
 
@@ -107,7 +108,7 @@ class PqLife final : public Life {
     const int64_t recent = part.past - budget;
     std::map<int64_t, int64_t> counts;  // selected rows of whole blocks
     for (int64_t head = 0; head < layout_.kv_heads; ++head) {
-      const PqCache::Selected selected = impl().SelectedRows(index, head);
+      const Diagnosis::Selected selected = impl().SelectedRows(index, head);
       std::vector<int64_t> tokens;
       for (int64_t t = 0; t < options_.sink_tokens; ++t) tokens.push_back(t);
       std::vector<int64_t> chosen(selected.hits.begin(), selected.hits.end());
@@ -192,7 +193,8 @@ class PqLife final : public Life {
           }
         }
         double expected = 0, actual = 0;
-        const float* centroids = impl().Centroids(part.id, layer, head) + s * clusters() * dim();
+        const std::vector<float> all_centroids = impl().Centroids(part.id, layer, head);
+        const float* centroids = all_centroids.data() + s * clusters() * dim();
         for (int64_t i = 0; i < n; ++i) {
           nearest(i, &distance);
           expected += distance;
@@ -214,14 +216,16 @@ class PqLife final : public Life {
     ASSERT_EQ(static_cast<int64_t>(chosen.size()), k);
     ASSERT_EQ(std::set<int64_t>(chosen.begin(), chosen.end()).size(), chosen.size());
     if (k == 0) return;
-    const float* centroids = impl().Centroids(part.id, layer, head);
+    const std::vector<float> all_centroids = impl().Centroids(part.id, layer, head);
+    const float* centroids = all_centroids.data();
+    const std::vector<uint8_t> codes = impl().Codes(part.id, layer, head, end);
     std::vector<double> scores(static_cast<size_t>(end - begin));
     for (int64_t j = 0; j < group(); ++j) {
       std::vector<double> own;
       for (int64_t t = begin; t < end; ++t) {
         double score = 0;
         for (int64_t s = 0; s < options_.subspaces; ++s) {
-          const int code = impl().CodeOf(part.id, layer, head, t, s);
+          const int code = codes[static_cast<size_t>(t * options_.subspaces + s)];
           const double* key =
               rows.k[static_cast<size_t>(t)].data() + head * layout_.head_dim + s * dim();
           const float* table = centroids + s * clusters() * dim();
@@ -285,7 +289,9 @@ class PqLife final : public Life {
   int64_t indexed_ = 0, dense_ = 0, left_out_ = 0, hits_ = 0, misses_ = 0;
 };
 
-TEST(PqCache, RandomLivesAgreeStepByStep) {
+class PqCacheLives : public DeviceTest {};
+
+TEST_P(PqCacheLives, AgreeStepByStep) {
   std::mt19937_64 random = testing::TestRandom();
   int64_t indexed = 0, dense = 0, left_out = 0, hits = 0, misses = 0;
   for (int round = 0; round < 24 && !HasFailure(); ++round) {
@@ -304,7 +310,7 @@ TEST(PqCache, RandomLivesAgreeStepByStep) {
     options.pqcache.iterations = Pick<int64_t>(random, {0, 3, 5});
     options.pqcache.cache_tokens = Pick<int64_t>(random, {0, 16, 48, 4096});
     options.pqcache.block_tokens = Pick<int64_t>(random, {1, 8, 16});
-    options.measure_recall = random() % 3 == 0;
+    options.measure_recall = device() == "cpu" && random() % 3 == 0;
     const bool fails = random() % 2 == 0;
     SCOPED_TRACE(::testing::Message()
                  << "round " << round << ": sink " << options.pqcache.sink_tokens << " share "
@@ -314,7 +320,7 @@ TEST(PqCache, RandomLivesAgreeStepByStep) {
                  << options.pqcache.block_tokens << " layers " << layout.layers << " KV heads "
                  << kv_heads << " group " << group << " head_dim " << layout.head_dim << " "
                  << Name(layout.dtype) << " fails " << fails);
-    PqLife life(layout, options, random());
+    PqLife life(layout, options, random(), Life::kPlenty, device());
     // A step that is run again finds the blocks that its first try let in.
     life.CheckCacheContents(!fails);
     life.RunRandom(60, 1 + static_cast<int64_t>(random() % 250), 60, fails);
@@ -332,14 +338,14 @@ TEST(PqCache, RandomLivesAgreeStepByStep) {
   EXPECT_GT(misses, hits / 50);
 }
 
-TEST(PqCache, HundredsOfStepsOverManyPages) {
+TEST_P(PqCacheLives, HundredsOfStepsOverManyPages) {
   std::mt19937_64 random = testing::TestRandom(1);
   const Layout layout{
       .layers = 2, .q_heads = 4, .kv_heads = 2, .head_dim = 64, .dtype = DType::kF32};
   KvOptions options = Options();
   options.pqcache.cache_tokens = 256;
   options.pqcache.block_tokens = 32;
-  PqLife life(layout, options, random());
+  PqLife life(layout, options, random(), Life::kPlenty, device());
   const SequenceId a = life.Create(), b = life.Create();
   life.Run({{a, 600, false}});
   life.Run({{b, 333, false}, {a}});
@@ -358,31 +364,34 @@ TEST(PqCache, HundredsOfStepsOverManyPages) {
   EXPECT_EQ(stats.stream.rows, 0u);
 }
 
-TEST(PqCache, ARefusedStepChangesNothing) {
+TEST_P(PqCacheLives, LeaveARefusedStepAsItWas) {
   const Layout layout{
       .layers = 2, .q_heads = 4, .kv_heads = 2, .head_dim = 64, .dtype = DType::kF32};
   std::mt19937_64 random = testing::TestRandom(2);
-  const auto plan = MakeCachePlan(layout, Options(), nullptr);
-  for (const bool device : {false, true}) {
+  const auto plan = MakeCachePlan(layout, Options(), nullptr, device_type());
+  const bool gpu = device() == "cuda";
+  for (const bool device_tier : {false, true}) {
     const TierBytes need = plan->BytesFor(600);
-    const TierBytes budget = {.device = device ? need.device : Life::kPlenty.device,
-                              .host = device ? Life::kPlenty.host : need.host};
-    PqLife life(layout, Options(), random(), budget);
+    const TierBytes budget = {.device = device_tier ? need.device : Life::kPlenty.device,
+                              .host = device_tier ? Life::kPlenty.host : need.host};
+    PqLife life(layout, Options(), random(), budget, device());
     const SequenceId a = life.Create(), b = life.Create();
     life.Run({{a, 400, false}});
-    if (device) life.Run({{b, 300, false}});  // prompts take nothing of the device
+    // There prompts take nothing of the device.
+    if (device_tier && !gpu) life.Run({{b, 300, false}});
     for (int i = 0; i < 30; ++i) life.Run({{a}});
     const TierBytes used = life.cache().GetStats().used;
-    EXPECT_THROW(life.cache().BeginStep(
-                     life.MakeStep(device ? std::vector<Life::Part>{{a}, {b}}
-                                          : std::vector<Life::Part>{{a}, {b, 5000, false}})),
-                 CapacityError);
+    const Life::Part more = device_tier && !gpu ? Life::Part{b} : Life::Part{b, 5000, false};
+    EXPECT_THROW(life.cache().BeginStep(life.MakeStep({{a}, more})), CapacityError);
     EXPECT_EQ(life.cache().GetStats().used, used);
     // What was promised fits.
     while (life.cache().Length(a) < 600) life.Run({{a}});
     EXPECT_LE(life.cache().GetStats().peak.device, budget.device);
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Devices, PqCacheLives, ::testing::Values("cpu", "cuda"),
+                         [](const auto& info) { return std::string(info.param); });
 
 TEST(PqCache, SettingsThatTheHeadsDoNotAllowAreNamed) {
   const Layout layout{

@@ -1,0 +1,20 @@
+// Policy `pqcache` on a GPU, without its parts in sight.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "kv/cache.h"
+#include "kv/pqcache/shape.h"
+#include "litecache/kv_options.h"
+
+namespace litecache::kv::pqcache {
+
+// Device memory that up to `sequences` sequences of up to `tokens` tokens take beside the tiers.
+uint64_t CudaScratchBytes(const Shape& shape, int64_t sequences, int64_t tokens);
+
+// device: a CudaDevice. Throws Unsupported for options that are the CPU's.
+std::unique_ptr<Cache> CreateCudaCache(Device& device, const Shape& shape, const KvOptions& options,
+                                       const TierBytes& budget);
+
+}  // namespace litecache::kv::pqcache
