@@ -10,7 +10,7 @@ void CheckBackend(const std::string& policy, DeviceType device) {
   if (device == DeviceType::kCpu) return;
   throw Unsupported(
       "KV policy '{}' is not built for GPUs yet; use --device cpu, or policy full, litecache, "
-      "streaming, flexgen or kvpr",
+      "streaming, flexgen, kvpr, infinigen or pqcache",
       policy);
 }
 
