@@ -401,7 +401,7 @@ void CudaPqCache::FillBlocks(const Step& step) {
   context_ = ContextBucket(longest);
   ReserveWork(std::max<int64_t>(step.decode_rows, 1), context_, rows);
   block_.Begin(step.decode_rows, count - step.decode_rows);
-  new_rows_.Begin(step.decode_rows, 0);
+  if (step.decode_rows > 0) new_rows_.Begin(step.decode_rows, 0);
   auto* parameters = parameters_->host<PqSequence>();
   auto* ranges = reinterpret_cast<SelectRange*>(parameters + work_sequences_);
   const auto page_tokens = static_cast<int32_t>(shape_.pages.page_tokens);
