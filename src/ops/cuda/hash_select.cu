@@ -124,9 +124,9 @@ __global__ void __launch_bounds__(kChainThreads, 3)
     uint32_t* coarse = chain.Of(pair, chain.layout.coarse);
     auto* keys = reinterpret_cast<uint4*>(chain.Of(pair, chain.layout.keys)) + thread;
     int added = 0;
+    if (!loaded) exists = load(pair, origin, end, work.first, tokens);
+    loaded = false;
     for (int32_t item = work.first; item < work.last; ++item) {
-      if (!loaded) exists = load(pair, origin, end, item, tokens);
-      loaded = false;
       const int32_t token = origin + item * kChainItem + kTokensAThread * thread;
       uint32_t differing[kTokensAThread] = {};
       if constexpr (kWords > 0) {
@@ -160,8 +160,11 @@ __global__ void __launch_bounds__(kChainThreads, 3)
           }
         }
       }
-      const float2 low = __half22float2(*reinterpret_cast<const __half2*>(&tokens.norms.x));
-      const float2 high = __half22float2(*reinterpret_cast<const __half2*>(&tokens.norms.y));
+      const uint2 four = tokens.norms;
+      // The next item's are on their way meanwhile.
+      if (item + 1 < work.last) exists = load(pair, origin, end, item + 1, tokens);
+      const float2 low = __half22float2(*reinterpret_cast<const __half2*>(&four.x));
+      const float2 high = __half22float2(*reinterpret_cast<const __half2*>(&four.y));
       const float norm[kTokensAThread] = {low.x, low.y, high.x, high.y};
       uint32_t key[kTokensAThread];
 #pragma unroll

@@ -244,9 +244,8 @@ struct HashSoftmax {
       sum[r] = 0;
     }
     auto* norms = reinterpret_cast<uint2*>(chain.Of(pair, chain.layout.norms));
+    if (!loaded) LoadItem(work.first, tokens);
     for (int32_t item = work.first; item < work.last; ++item) {
-      if (!loaded) LoadItem(item, tokens);
-      loaded = false;
 #pragma unroll
       for (int b = 0; b < kBlocks; ++b) {
         const int32_t index = IndexOf(item, b), t = origin() + index;
@@ -273,6 +272,9 @@ struct HashSoftmax {
                                                     (Exp2(x[2] - higher) + Exp2(x[3] - higher)));
           maximum[r] = higher;
         }
+        // The next item's are on their way meanwhile.
+        const int32_t next = origin() + IndexOf(item + 1, b);
+        if (item + 1 < work.last && next < end) tokens[b] = LoadTokens(next);
       }
     }
 #pragma unroll
@@ -461,18 +463,18 @@ __global__ void __launch_bounds__(kChainThreads, 3)
         reinterpret_cast<const uint2*>(chain.Of(work.pair, chain.layout.norms));
     uint32_t kept[kBlocks][kQuads];
     uint2 norms[kBlocks];
-    const auto load = [&](int32_t item) {
+    const auto load = [&](int32_t item, int b) {
+      const int32_t index = softmax.IndexOf(item, b);
+      if (origin + index < end) {
+        norms[b] = __ldcg(norms_of_all + (index + lane) / 4);
 #pragma unroll
-      for (int b = 0; b < kBlocks; ++b) {
-        const int32_t index = softmax.IndexOf(item, b);
-        if (origin + index < end) {
-          norms[b] = __ldcg(norms_of_all + (index + lane) / 4);
-#pragma unroll
-          for (int r = 0; r < kQuads; ++r) kept[b][r] = __ldcg(softmax.KeptOf(r) + index + lane);
-        }
+        for (int r = 0; r < kQuads; ++r) kept[b][r] = __ldcg(softmax.KeptOf(r) + index + lane);
       }
     };
-    if (keeps) load(work.first);
+    if (keeps) {
+#pragma unroll
+      for (int b = 0; b < kBlocks; ++b) load(work.first, b);
+    }
     __syncthreads();
     softmax.ReadQueries();
     softmax.CombinePartials(state.x);
@@ -481,7 +483,6 @@ __global__ void __launch_bounds__(kChainThreads, 3)
     uint32_t* keys = chain.Of(work.pair, chain.layout.keys);
     int added = 0;
     for (int32_t item = work.first; item < work.last; ++item) {
-      if (keeps && item > work.first) load(item);
 #pragma unroll
       for (int b = 0; b < kBlocks; ++b) {
         const int32_t index = softmax.IndexOf(item, b), token = origin + index + lane;
@@ -492,6 +493,7 @@ __global__ void __launch_bounds__(kChainThreads, 3)
         float score[4] = {};
         if (keeps) {
           softmax.ScoreKept(kept[b], norms[b], score);
+          if (item + 1 < work.last) load(item + 1, b);
         } else {
           softmax.ScoreAgain(origin + index, score);
         }

@@ -358,19 +358,19 @@ __global__ void __launch_bounds__(kChainThreads, 4)
 
 constexpr int kTakeThreads = 512;
 constexpr int kTakeWarps = kTakeThreads / 32;
-constexpr int kRoundTokens = kTakeThreads * kTokensAThread;
-constexpr int kKeptRounds = 4;  // of keys that stay in registers
+constexpr int kRoundKeys = 32 * kTokensAThread;  // of a warp
+constexpr int kAtOnce = 4;                       // rounds; the first ones' keys stay in registers
 static_assert(kTakeThreads == kFineBins && kTakeThreads * 4 == kCoarseBins);
 
 struct TakeShared {
   uint32_t fine[2][kFineBins];  // two: others may still read one while the next one is made
-  int32_t sums[2][kTakeWarps];
+  int32_t sums[kTakeWarps];
   int32_t bin, left, inside;
-  int32_t greater, equal;              // of this block
-  int32_t first_greater, first_equal;  // of the blocks before it
+  int32_t warp_greater[kTakeWarps], warp_equal[kTakeWarps];
+  int32_t greater, equal;  // of this block
 };
 
-// Sum of the threads before this one. sums: not those of the call before.
+// Sum of the threads before this one.
 __device__ __forceinline__ int32_t TakeExclusiveSum(int32_t x, int32_t* sums) {
   int32_t of_warp;
   const int32_t in_warp = WarpExclusiveSum(x, &of_warp);
@@ -388,7 +388,7 @@ __device__ void FindBinOfTeam(const uint32_t (&counts)[kBins], int32_t first, in
   int32_t of_thread = 0;
 #pragma unroll
   for (int b = 0; b < kBins; ++b) of_thread += static_cast<int32_t>(counts[b]);
-  int32_t above = TakeExclusiveSum(of_thread, shared.sums[0]);
+  int32_t above = TakeExclusiveSum(of_thread, shared.sums);
   if (above < left && left <= above + of_thread) {
 #pragma unroll
     for (int b = kBins - 1; b >= 0; --b) {
@@ -404,17 +404,17 @@ __device__ void FindBinOfTeam(const uint32_t (&counts)[kBins], int32_t first, in
   __syncthreads();
 }
 
-// A team of blocks a pair; each has a stretch of its keys.
-__global__ void __launch_bounds__(kTakeThreads, 1)
+// A team of blocks a pair; each warp has a stretch of its keys.
+__global__ void __launch_bounds__(kTakeThreads, 2)
     TakeKernel(const __grid_constant__ Chain chain, int32_t* const selected_of_all,
                const int32_t max_rows) {
   __shared__ TakeShared shared;
   const ClusterTeam team;
-  const auto thread = static_cast<int32_t>(threadIdx.x), lane = thread % 32;
+  const auto thread = static_cast<int32_t>(threadIdx.x);
+  const int32_t lane = thread % 32, warp = thread / 32;
   const int32_t pair = static_cast<int32_t>(blockIdx.x) / team.size;
   shared.fine[0][thread] = 0;
   shared.fine[1][thread] = 0;
-  if (thread == 0) shared.greater = shared.equal = 0;
   WaitForKernelBefore();
   const int4 state = __ldcg(reinterpret_cast<const int4*>(chain.PairOf(pair)));
   const int32_t items = state.x;
@@ -422,27 +422,42 @@ __global__ void __launch_bounds__(kTakeThreads, 1)
   const int32_t a_block = (items + team.size - 1) / team.size;
   const int32_t first_item = min(items, team.rank * a_block);
   const int32_t last_item = min(items, first_item + a_block);
-  const int32_t first = first_item * kChainItem, last = last_item * kChainItem;  // keys
-  const int32_t rounds = (last - first + kRoundTokens - 1) / kRoundTokens;
+  const int32_t block_keys = (last_item - first_item) * kChainItem;
+  const int32_t rounds = (block_keys + kTakeWarps * kRoundKeys - 1) / (kTakeWarps * kRoundKeys);
+  const int32_t last = last_item * kChainItem;
+  // Of this lane, in the first round.
+  const int32_t first =
+      first_item * kChainItem + warp * rounds * kRoundKeys + lane * kTokensAThread;
   const uint32_t* keys = chain.Of(pair, chain.layout.keys);
-  const auto load = [&](int32_t round) {
-    const int32_t at = first + round * kRoundTokens + kTokensAThread * thread;
-    return at < last ? __ldcg(reinterpret_cast<const uint4*>(keys + at)) : uint4{0, 0, 0, 0};
+  // Where there are none: zeros.
+  const auto load = [&](int32_t round, uint4(&four)[kAtOnce]) {
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const int32_t at = first + (round + i) * kRoundKeys;
+      four[i] = {0, 0, 0, 0};
+      if (round + i < rounds && at < last) {
+        four[i] = __ldcg(reinterpret_cast<const uint4*>(keys + at));
+      }
+    }
   };
-  uint4 kept[kKeptRounds];
-#pragma unroll
-  for (int r = 0; r < kKeptRounds; ++r) kept[r] = load(r);
+  uint4 kept[kAtOnce];
+  load(0, kept);
   const auto for_keys = [&](const auto& each) {
-    const auto for_four = [&](const uint4& four) {
-      each(four.x);
-      each(four.y);
-      each(four.z);
-      each(four.w);
-    };
+    const auto for_loaded = [&](const uint4(&four)[kAtOnce]) {
 #pragma unroll
-    for (int r = 0; r < kKeptRounds; ++r) for_four(kept[r]);
-#pragma unroll 4
-    for (int32_t r = kKeptRounds; r < rounds; ++r) for_four(load(r));
+      for (int i = 0; i < kAtOnce; ++i) {
+        each(four[i].x);
+        each(four[i].y);
+        each(four[i].z);
+        each(four[i].w);
+      }
+    };
+    for_loaded(kept);
+    for (int32_t round = kAtOnce; round < rounds; round += kAtOnce) {
+      uint4 more[kAtOnce];
+      load(round, more);
+      for_loaded(more);
+    }
   };
 
   // The k-th largest key is the left-th largest of `inside` keys in [least, most].
@@ -486,44 +501,45 @@ __global__ void __launch_bounds__(kTakeThreads, 1)
   greater = __reduce_add_sync(kFullMask, greater);
   equal = __reduce_add_sync(kFullMask, equal);
   if (lane == 0) {
-    atomicAdd(&shared.greater, greater);
-    atomicAdd(&shared.equal, equal);
-  }
-  team.Sync();
-  if (thread < 32) {
-    const bool before = lane < team.rank;
-    const int32_t greater_before =
-        __reduce_add_sync(kFullMask, before ? *team.Of(&shared.greater, lane) : 0);
-    const int32_t equal_before =
-        __reduce_add_sync(kFullMask, before ? *team.Of(&shared.equal, lane) : 0);
-    if (lane == 0) {
-      shared.first_greater = greater_before;
-      shared.first_equal = equal_before;
-    }
+    shared.warp_greater[warp] = greater;
+    shared.warp_equal[warp] = equal;
   }
   __syncthreads();
-  greater = shared.first_greater;
-  equal = shared.first_equal;
+  const bool is_warp = lane < kTakeWarps;
+  const int32_t of_warp = is_warp ? shared.warp_greater[lane] : 0;
+  const int32_t ties_of_warp = is_warp ? shared.warp_equal[lane] : 0;
+  if (warp == 0) {
+    const int32_t all = __reduce_add_sync(kFullMask, of_warp);
+    const int32_t all_ties = __reduce_add_sync(kFullMask, ties_of_warp);
+    if (lane == 0) {
+      shared.greater = all;
+      shared.equal = all_ties;
+    }
+  }
+  team.Sync();
+  // Of the blocks and warps before.
+  const bool before = lane < team.rank;
+  greater = __reduce_add_sync(
+      kFullMask, (before ? *team.Of(&shared.greater, lane) : 0) + (lane < warp ? of_warp : 0));
+  equal = __reduce_add_sync(
+      kFullMask, (before ? *team.Of(&shared.equal, lane) : 0) + (lane < warp ? ties_of_warp : 0));
   int32_t* selected = selected_of_all + int64_t{pair} * max_rows;
-  const int32_t origin = OriginOf(state.y) + first + kTokensAThread * thread;
+  const int32_t token = OriginOf(state.y) + first;
   const auto write = [&](int32_t round, const uint4& four) {
     const uint32_t key[] = {four.x, four.y, four.z, four.w};
-    int32_t found = 0;  // above; 2^16 times: equal
+    int32_t found = 0, all;  // above; 2^16 times: equal
 #pragma unroll
     for (int i = 0; i < kTokensAThread; ++i) {
       found += key[i] > least ? 1 : key[i] == least ? 1 << 16 : 0;
     }
-    int32_t* sums = shared.sums[round & 1];
-    const int32_t before = TakeExclusiveSum(found, sums);
-    const int32_t all = __reduce_add_sync(kFullMask, lane < kTakeWarps ? sums[lane] : 0);
-    int32_t g = greater + (before & 0xffff), e = equal + (before >> 16);
-    const int32_t token = origin + round * kRoundTokens;
+    const int32_t of_lanes = WarpExclusiveSum(found, &all);
+    int32_t g = greater + (of_lanes & 0xffff), e = equal + (of_lanes >> 16);
 #pragma unroll
     for (int i = 0; i < kTokensAThread; ++i) {
       if (key[i] > least) {
-        selected[g++ + min(e, ties)] = token + i;
+        selected[g++ + min(e, ties)] = token + round * kRoundKeys + i;
       } else if (key[i] == least) {
-        if (e < ties) selected[g + e] = token + i;
+        if (e < ties) selected[g + e] = token + round * kRoundKeys + i;
         ++e;
       }
     }
@@ -531,10 +547,17 @@ __global__ void __launch_bounds__(kTakeThreads, 1)
     equal += all >> 16;
   };
 #pragma unroll
-  for (int r = 0; r < kKeptRounds; ++r) {
-    if (r < rounds) write(r, kept[r]);
+  for (int i = 0; i < kAtOnce; ++i) {
+    if (i < rounds) write(i, kept[i]);
   }
-  for (int32_t r = kKeptRounds; r < rounds; ++r) write(r, load(r));
+  for (int32_t round = kAtOnce; round < rounds; round += kAtOnce) {
+    uint4 more[kAtOnce];
+    load(round, more);
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      if (round + i < rounds) write(round + i, more[i]);
+    }
+  }
   team.Sync();  // no block ends while others read its shared memory
 }
 

@@ -107,13 +107,12 @@ struct Chain {
   }
 };
 
-// Blocks of the kernels behind the first: two an SM hide the memory's latency, and leave room for
-// others.
+// Blocks of the kernels of items: three an SM hide the memory's latency, and leave room for others.
 inline unsigned ChainBlocks(const CudaStream& stream, const StepView& step,
                             const LiteShape& shape) {
   const int64_t items = ChainItems(step.max_context) * step.capacity * shape.kv_heads;
   return static_cast<unsigned>(
-      std::clamp<int64_t>(items, 1, std::min(2 * stream.sm_count(), kMaxChainBlocks)));
+      std::clamp<int64_t>(items, 1, std::min(3 * stream.sm_count(), kMaxChainBlocks)));
 }
 
 inline Chain MakeChain(const StepView& step, const LiteShape& shape, const KeyMap& map,
