@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/hash.h"
 #include "device/device_error.h"
 #include "device/sections.h"
 #include "kv/cuda/create_infinigen_cache.h"
@@ -319,10 +320,10 @@ void CudaInfiniGenCache::BeginStep(const Step& step) {
 
 std::optional<uint64_t> CudaInfiniGenCache::ReplayKey(const Step&) const {
   if (choosing_ || !transfer_->replayable()) return std::nullopt;
-  return block_.key() ^ (reinterpret_cast<uintptr_t>(work_.data()) << 1) ^
-         (reinterpret_cast<uintptr_t>(scratch_.data()) << 2) ^
-         (static_cast<uint64_t>(context_) << 8) ^ (static_cast<uint64_t>(work_sequences_) << 40) ^
-         (static_cast<uint64_t>(work_context_) << 20) ^ (transfer_->key() << 4);
+  return HashOf({block_.key(), reinterpret_cast<uintptr_t>(work_.data()),
+                 reinterpret_cast<uintptr_t>(scratch_.data()), static_cast<uint64_t>(context_),
+                 static_cast<uint64_t>(work_sequences_), static_cast<uint64_t>(work_context_),
+                 transfer_->key()});
 }
 
 // Channels of the prompts that have ended, and the partial keys of their tokens, of all layers:
