@@ -58,12 +58,15 @@ using ops::cuda::TableId;
 
 // A prompt's two buffers; a sequence that prefills has no use for its other rows.
 constexpr TableId kPrefill[] = {ops::cuda::kStaging, ops::cuda::kPqRows};
-// SMs that bring blocks to the cache beside a layer's products.
-constexpr int32_t kAdmitSms = 6;
 constexpr int64_t kArrays = 4;  // of [pairs][rows] in the work memory
 
 // 32-bit words that a step's lists take.
-int64_t WorkWords(int64_t pairs, int64_t rows) { return pairs * (kArrays * rows + 5); }
+int64_t WorkWords(const Shape& shape, int64_t sequences, int64_t rows) {
+  constexpr auto kWords = static_cast<int64_t>(sizeof(PqAdmission) / sizeof(int32_t));
+  const int64_t layers = shape.layout.layers;
+  return sequences * shape.layout.kv_heads * (kArrays * rows + 5) + layers + 1 +
+         kWords * sequences * layers * shape.blocks;
+}
 
 int64_t BlocksOf(const Shape& shape, int64_t tokens) {
   const int64_t blocks = std::max<int64_t>(tokens - shape.sink, 0) / shape.block_tokens + 1;
@@ -172,6 +175,16 @@ PqChange* CudaPqCache::Changes() const {
   const int64_t admissions = work_sequences_ * shape_.layout.layers * shape_.blocks;
   auto at = reinterpret_cast<uintptr_t>(Admissions() + admissions);
   return reinterpret_cast<PqChange*>((at + 15) / 16 * 16);
+}
+
+ops::cuda::PqUpdates CudaPqCache::Updates() const {
+  return {.begins = Begins(),
+          .admissions = Admissions(),
+          .change_count = ChangeCount(),
+          .changes = Changes(),
+          .layers = static_cast<int32_t>(shape_.layout.layers),
+          .device_begins = device_begins_,
+          .device_admissions = device_admissions_};
 }
 
 SequenceId CudaPqCache::Create() {
@@ -329,7 +342,8 @@ void CudaPqCache::ReserveWork(int64_t sequences, int64_t context, int64_t rows) 
   updates_ = host_.Allocate((static_cast<size_t>(layers) + 2) * sizeof(int32_t) + 32 +
                             entries * (sizeof(PqAdmission) + 2 * sizeof(PqChange)));
   work_ = Buffer();
-  work_ = device_.Allocate(static_cast<size_t>(WorkWords(pairs, work_rows_)) * sizeof(int32_t));
+  work_ = device_.Allocate(static_cast<size_t>(WorkWords(shape_, work_sequences_, work_rows_)) *
+                           sizeof(int32_t));
   auto* next = work_.as<int32_t>();
   const auto take = [&next](int64_t count) { return std::exchange(next, next + count); };
   PqLayer& w = work_arrays_;
@@ -340,6 +354,8 @@ void CudaPqCache::ReserveWork(int64_t sequences, int64_t context, int64_t rows) 
     *list = take(pairs);
   }
   ones_ = take(pairs);
+  device_begins_ = take(layers + 1);
+  device_admissions_ = reinterpret_cast<PqAdmission*>(next);
   const std::vector<int32_t> ones(static_cast<size_t>(pairs), 1);
   device_.Upload(ones_, ones.data(), ones.size() * sizeof(int32_t));
   scratch_ = Buffer();
@@ -560,10 +576,9 @@ void CudaPqCache::Start(Stream& stream) {
       uses_->device(), 0,
       static_cast<size_t>(shape_.layout.layers * work_sequences_ * work_blocks_) * sizeof(int32_t),
       AsCuda(stream).handle()));
-  ops::cuda::PqApply(stream, ChangeCount(), Changes());
+  ops::cuda::PqApply(stream, Updates());
   link_.Fork(stream);
-  ops::cuda::PqAdmit(link_.stream(), block_.Decoding(context_), Layer(0), Begins(), Admissions(),
-                     kAdmitSms);
+  ops::cuda::PqAdmit(link_.stream(), block_.Decoding(context_), Layer(0), Updates());
 }
 
 void CudaPqCache::AttendDecoding(Stream& stream, int64_t index, const MatrixView& q,
@@ -602,8 +617,7 @@ void CudaPqCache::AttendDecoding(Stream& stream, int64_t index, const MatrixView
   transfer_->Move(link_.stream(), step, shape, moves, index);
   link_.Mark(kArrived);
   if (index + 1 < layout.layers) {
-    ops::cuda::PqAdmit(link_.stream(), step, Layer(index + 1), Begins() + index + 1, Admissions(),
-                       kAdmitSms);
+    ops::cuda::PqAdmit(link_.stream(), step, Layer(index + 1), Updates());
   }
   ops::cuda::AppendRows(stream, new_rows_.Decoding(context_), layout.kv_heads, layer.rows, k, v);
   ops::cuda::AppendRows(stream, step, layout.kv_heads, layer.store, k, v);
@@ -806,7 +820,7 @@ uint64_t CudaScratchBytes(const Shape& shape, int64_t sequences, int64_t tokens)
   const int64_t rows =
       RoundedRows(std::max(shape.Rows(tokens), shape.sink + 2 * shape.codes.clusters()));
   const int64_t blocks = BlocksOf(shape, context), layers = shape.layout.layers;
-  return static_cast<uint64_t>(WorkWords(sequences * shape.layout.kv_heads, rows) +
+  return static_cast<uint64_t>(WorkWords(shape, sequences, rows) +
                                2 * layers * sequences * blocks) *
              sizeof(int32_t) +
          WorkScratchBytes(shape, sequences, context);

@@ -101,6 +101,7 @@ class CudaPqCache final : public Cache, public RowStore, public Diagnosis {
   int32_t* ChangeCount() const { return Begins() + shape_.layout.layers + 1; }
   ops::cuda::PqAdmission* Admissions() const;
   ops::cuda::PqChange* Changes() const;
+  ops::cuda::PqUpdates Updates() const;
   int64_t StagingFor(const StepSequence& part) const;
   void ForgetPrompt(Tables* tables);
   void UpdateTables(const StepSequence& part, Tables* tables);
@@ -133,6 +134,8 @@ class CudaPqCache final : public Cache, public RowStore, public Diagnosis {
   Buffer work_;
   ops::cuda::PqLayer work_arrays_;  // its pointers
   int32_t* ones_ = nullptr;         // [pairs]: every head moves its rows
+  int32_t* device_begins_ = nullptr;
+  ops::cuda::PqAdmission* device_admissions_ = nullptr;
   int64_t work_sequences_ = 0, work_context_ = 0, work_rows_ = 0, work_blocks_ = 0;
   Buffer scratch_;  // of selection and attention, one after another
   Buffer packed_;   // pinned: a layer's codes and centroids

@@ -10,6 +10,12 @@ namespace {
 constexpr int kThreads = 1024;
 constexpr int kWarps = kThreads / 32;
 
+// Small blocks, as in pull_rows.cu: they find room beside a layer's products. As many as bring the
+// link to its rate.
+constexpr int kAdmitThreads = 128;
+constexpr int kAdmitWarps = kAdmitThreads / 32;
+constexpr unsigned kAdmitBlocks = 80;
+
 // A block a pair. Missed rows keep their order.
 __global__ void __launch_bounds__(kThreads)
     PqLookupKernel(const __grid_constant__ StepView step, const __grid_constant__ PqLayer layer) {
@@ -107,34 +113,41 @@ __global__ void __launch_bounds__(kThreads, 1)
 
 // All warps of the grid share one list of pieces, block after block and head after head, as in
 // pull_rows.cu.
-__global__ void __launch_bounds__(kThreads, 1)
+__global__ void __launch_bounds__(kAdmitThreads)
     PqAdmitKernel(const __grid_constant__ StepView step, const __grid_constant__ PqLayer layer,
                   const int32_t* begins, const PqAdmission* admissions) {
-  const int32_t begin = __ldcg(begins), end = __ldcg(begins + 1);
+  const int32_t begin = begins[layer.layer], end = begins[layer.layer + 1];
   const int32_t at_once = RowsAtOnce(layer.store.format);
   const int32_t pieces = (layer.block_tokens + at_once - 1) / at_once;
   const int32_t all = (end - begin) * layer.kv_heads * pieces;
-  const int32_t warps = gridDim.x * kWarps;
-  for (int32_t i = threadIdx.x / 32 * gridDim.x + blockIdx.x; i < all; i += warps) {
-    const int32_t head = i / pieces % layer.kv_heads;
-    const int32_t entry = begin + i / pieces / layer.kv_heads, row = i % pieces * at_once;
-    const auto* words = reinterpret_cast<const int32_t*>(admissions + entry);
-    const int32_t sequence = __ldcg(words), block = __ldcg(words + 1), slot = __ldcg(words + 2);
-    if (sequence >= *step.count) continue;
-    const StepSequence& s = step.sequences[sequence];
-    const int32_t from = layer.sink + block * layer.block_tokens + row;
-    const int32_t to = layer.sequences[sequence].cache_begin + slot * layer.block_tokens + row;
+  const auto warps = static_cast<int32_t>(gridDim.x) * kAdmitWarps;
+  for (auto i = static_cast<int32_t>(threadIdx.x / 32 * gridDim.x + blockIdx.x); i < all;
+       i += warps) {
+    const int32_t head = i / pieces % layer.kv_heads, row = i % pieces * at_once;
+    const PqAdmission entry = admissions[begin + i / pieces / layer.kv_heads];
+    const StepSequence& s = step.sequences[entry.sequence];
+    const int32_t from = layer.sink + entry.block * layer.block_tokens + row;
+    const int32_t to =
+        layer.sequences[entry.sequence].cache_begin + entry.slot * layer.block_tokens + row;
+    const int32_t from_list = layer.store.list_of_head[head];
+    const int32_t to_list = layer.rows.list_of_head[head];
     MoveSome(
         min(at_once, layer.block_tokens - row), layer.store.format, layer.rows.format,
-        [&](int32_t r) { return RowOf(s, layer.store, layer.store.list_of_head[head], from + r); },
-        [&](int32_t r) { return RowOf(s, layer.rows, layer.rows.list_of_head[head], to + r); });
+        [&](int32_t r) { return RowOf(s, layer.store, from_list, from + r); },
+        [&](int32_t r) { return RowOf(s, layer.rows, to_list, to + r); });
   }
 }
 
-__global__ void PqApplyKernel(const int32_t* count, const PqChange* changes) {
-  const int32_t all = __ldcg(count);
-  for (int32_t i = threadIdx.x; i < all; i += blockDim.x) {
-    const PqChange change = changes[i];
+__global__ void __launch_bounds__(kThreads) PqApplyKernel(const __grid_constant__ PqUpdates u) {
+  const auto thread = static_cast<int32_t>(threadIdx.x);
+  const int32_t changes = __ldcg(u.change_count), entries = __ldcg(u.begins + u.layers);
+  for (int32_t i = thread; i <= u.layers; i += kThreads) u.device_begins[i] = __ldcg(u.begins + i);
+  constexpr int kWords = sizeof(PqAdmission) / sizeof(int32_t);
+  const auto* from = reinterpret_cast<const int32_t*>(u.admissions);
+  auto* to = reinterpret_cast<int32_t*>(u.device_admissions);
+  for (int32_t i = thread; i < kWords * entries; i += kThreads) to[i] = __ldcg(from + i);
+  for (int32_t i = thread; i < changes; i += kThreads) {
+    const PqChange change = u.changes[i];
     *change.where = change.slot;
   }
 }
@@ -158,17 +171,15 @@ void PqFillWindow(Stream& stream, const StepView& step, const PqLayer& layer) {
   LC_CUDA_LAUNCHED();
 }
 
-void PqAdmit(Stream& stream, const StepView& step, const PqLayer& layer, const int32_t* begins,
-             const PqAdmission* admissions, int32_t blocks) {
-  CheckMove(layer.store.format, layer.rows.format);
-  LC_CHECK(blocks >= 1);
-  PqAdmitKernel<<<static_cast<unsigned>(blocks), kThreads, 0, AsCuda(stream).handle()>>>(
-      step, layer, begins, admissions);
+void PqApply(Stream& stream, const PqUpdates& updates) {
+  PqApplyKernel<<<1, kThreads, 0, AsCuda(stream).handle()>>>(updates);
   LC_CUDA_LAUNCHED();
 }
 
-void PqApply(Stream& stream, const int32_t* count, const PqChange* changes) {
-  PqApplyKernel<<<1, 256, 0, AsCuda(stream).handle()>>>(count, changes);
+void PqAdmit(Stream& stream, const StepView& step, const PqLayer& layer, const PqUpdates& updates) {
+  CheckMove(layer.store.format, layer.rows.format);
+  PqAdmitKernel<<<kAdmitBlocks, kAdmitThreads, 0, AsCuda(stream).handle()>>>(
+      step, layer, updates.device_begins, updates.device_admissions);
   LC_CUDA_LAUNCHED();
 }
 

@@ -80,11 +80,21 @@ void PqLookup(Stream& stream, const StepView& step, const PqLayer& layer);
 // Sink and recent rows of sequences with `fill` from the store into their windows.
 void PqFillWindow(Stream& stream, const StepView& step, const PqLayer& layer);
 
-// admissions [begins[0], begins[1]): whole blocks of all heads from the store into their slots.
-// Both in mapped host memory, read when the stream gets here. blocks: of 1024 threads.
-void PqAdmit(Stream& stream, const StepView& step, const PqLayer& layer, const int32_t* begins,
-             const PqAdmission* admissions, int32_t blocks);
-// *where = slot for all changes; in mapped host memory, too.
-void PqApply(Stream& stream, const int32_t* count, const PqChange* changes);
+// What the host has decided between two steps, in mapped host memory, and where the device keeps
+// it for the step.
+struct PqUpdates {
+  const int32_t* begins = nullptr;  // [layers + 1]: of each layer's admissions
+  const PqAdmission* admissions = nullptr;
+  const int32_t* change_count = nullptr;
+  const PqChange* changes = nullptr;
+  int32_t layers = 0;
+  int32_t* device_begins = nullptr;
+  PqAdmission* device_admissions = nullptr;
+};
+// Changes the tables of slots, and brings the lists of admissions to the device.
+void PqApply(Stream& stream, const PqUpdates& updates);
+
+// The layer's admissions: whole blocks of all heads from the store into their slots.
+void PqAdmit(Stream& stream, const StepView& step, const PqLayer& layer, const PqUpdates& updates);
 
 }  // namespace litecache::ops::cuda
