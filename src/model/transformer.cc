@@ -13,7 +13,6 @@
 #include "ops/gather.h"
 #include "ops/linear.h"
 #include "ops/norm.h"
-#include "ops/normed_linear.h"
 #include "ops/rope.h"
 
 namespace litecache::model {
@@ -168,8 +167,8 @@ class TransformerDecoder final : public DecoderBase, private kv::KeyValueProject
       }
       FeedForward(stream, i, a);
     }
-    const ops::LinearPart part{head_, nullptr, logits};
-    ops::NormedLinear(stream, {a.x, final_norm_, nullptr, Epsilon(), a.h}, {&part, 1});
+    ops::RmsNorm(stream, a.x, final_norm_, Epsilon(), 1, a.h);
+    ops::Linear(stream, a.h, head_, nullptr, logits);
   }
 
   static void KeepSelected(Stream& stream, std::span<const int32_t> rows, Activations* a) {
@@ -248,14 +247,9 @@ class TransformerDecoder final : public DecoderBase, private kv::KeyValueProject
   void Attend(Stream& stream, const kv::Step& step, int64_t index, kv::Cache& cache,
               const Activations& a) {
     const Layer& layer = layers_[static_cast<size_t>(index)];
-    const ops::LinearPart parts[] = {Part(layer.q, a.q), Part(layer.k, a.k), Part(layer.v, a.v)};
+    ops::RmsNorm(stream, a.x, layer.input_norm, Epsilon(), 1, a.h);
     AwaitWeights(stream, index, LayerPart::kQuery);
-    if (cache.WantsInputs()) {
-      ops::RmsNorm(stream, a.x, layer.input_norm, Epsilon(), 1, a.h);
-      ops::Linear(stream, a.h, parts);
-    } else {
-      ops::NormedLinear(stream, {a.x, layer.input_norm, nullptr, Epsilon(), a.h}, parts);
-    }
+    Multiply(stream, a.h, {Part(layer.q, a.q), Part(layer.k, a.k), Part(layer.v, a.v)});
     Rotate(stream, a.rotations, {Queries(layer, a.q), Keys(layer, a.k)});
     if (cache.WantsInputs()) cache.KeepInputs(stream, index, step, a.h, this);
     cache.Attend(stream, index, step, a.q, a.k, a.v, Scale(), a.attention);
@@ -278,16 +272,11 @@ class TransformerDecoder final : public DecoderBase, private kv::KeyValueProject
     const MatrixView k = a.both_k.Rows(0, rows), v = a.both_v.Rows(0, rows);
     const MatrixView both_next_q = a.next_q[(index + 1) % 2].Rows(0, 2 * rows);
     const MatrixView next_q = both_next_q.Rows(rows, rows);
-    const ops::LinearPart parts[] = {Part(layer.q, a.both_q), Part(layer.k, a.both_k),
-                                     Part(layer.v, a.both_v), Part(next.q, both_next_q)};
+    ops::RmsNormTwice(stream, a.x, layer.input_norm, next.input_norm, Epsilon(), a.both_h);
     for (const int64_t i : {index, index + 1}) AwaitWeights(stream, i, LayerPart::kQuery);
-    if (cache.WantsInputs()) {
-      ops::RmsNormTwice(stream, a.x, layer.input_norm, next.input_norm, Epsilon(), a.both_h);
-      ops::Linear(stream, a.both_h, parts);
-    } else {
-      ops::NormedLinear(stream, {a.x, layer.input_norm, next.input_norm, Epsilon(), a.both_h},
-                        parts);
-    }
+    Multiply(stream, a.both_h,
+             {Part(layer.q, a.both_q), Part(layer.k, a.both_k), Part(layer.v, a.both_v),
+              Part(next.q, both_next_q)});
     Rotate(stream, a.rotations, {Queries(next, next_q), Queries(layer, q), Keys(layer, k)});
     cache.Prefetch(stream, index + 1, step, next_q, Scale());
     if (cache.WantsInputs()) cache.KeepInputs(stream, index, step, h, this);
@@ -317,8 +306,8 @@ class TransformerDecoder final : public DecoderBase, private kv::KeyValueProject
     const Layer& layer = layers_[static_cast<size_t>(index)];
     AwaitWeights(stream, index, LayerPart::kRest);
     ops::Linear(stream, a.attention, layer.o.weight, layer.o.bias, a.x, ops::Epilogue::kAdd);
-    ops::NormedGatedLinear(stream, {a.x, layer.post_norm, nullptr, Epsilon(), a.h},
-                           Part(layer.gate, a.gate), Part(layer.up, a.up));
+    ops::RmsNorm(stream, a.x, layer.post_norm, Epsilon(), 1, a.h);
+    ops::GatedLinear(stream, a.h, Part(layer.gate, a.gate), Part(layer.up, a.up));
     ops::Linear(stream, a.gate, layer.down.weight, layer.down.bias, a.x, ops::Epilogue::kAdd);
     ReleaseWeights(stream, index, LayerPart::kRest);
   }

@@ -5,7 +5,6 @@
 
 #include "device/cuda/cuda_device.h"
 #include "ops/cuda/dense.h"
-#include "ops/normed_linear.h"
 
 namespace litecache::ops::cuda {
 
@@ -38,14 +37,12 @@ class TileClaims {
 // The same on sm_90, near the memory's rate at any size, and overlapping
 // the kernel before it (overlap.cuh). Serves: whether it can, by the GPU, by the alignment of x and
 // of the weights (16 bytes) and by x's size, all of which has to fit shared memory. claims: null
-// where every block has an even share. norm: x is its h, which the product computes for itself.
+// where every block has an even share.
 bool RingGemvServes(const MatrixView& x, std::span<const LinearPart> parts);
-bool RingGemvNorms(const NormedRows& norm);
 void RingGemv(CudaStream& stream, const MatrixView& x, std::span<const LinearPart> parts,
-              Epilogue epilogue, TileClaims* claims = nullptr, const NormedRows* norm = nullptr);
+              Epilogue epilogue, TileClaims* claims = nullptr);
 // gate.y = silu(x gate^T) * (x up^T), where RingGemvServes both; up.y is left alone.
 void RingGatedGemv(CudaStream& stream, const MatrixView& x, const LinearPart& gate,
-                   const LinearPart& up, TileClaims* claims = nullptr,
-                   const NormedRows* norm = nullptr);
+                   const LinearPart& up, TileClaims* claims = nullptr);
 
 }  // namespace litecache::ops::cuda

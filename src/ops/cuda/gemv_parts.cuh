@@ -22,13 +22,6 @@ struct GemvTarget {
   bool bf16_y;
 };
 
-// x is the norm of one row of f32, or that row's norms with two weights.
-struct GemvNorm {
-  const float* x = nullptr;  // null: x is what it is
-  const float* weights[2] = {};
-  float epsilon = 0;
-};
-
 struct GemvArguments {
   const __nv_bfloat16* x;
   int64_t x_stride;
@@ -37,7 +30,6 @@ struct GemvArguments {
   bool add;
   int32_t count;
   GemvTarget targets[kMaxGemvParts];
-  GemvNorm norm;
 };
 
 // Parts without outputs are left out.

@@ -35,7 +35,6 @@ constexpr int kMostStages = 12;
 constexpr int kLeastStages = 5;  // fewer do not hide the memory's latency
 // Rows of x in shared memory are this much longer: chunks of one step are in different banks.
 constexpr int kPadding = 64;
-constexpr int kMostNormed = 8192;  // elements of a row that a block norms for itself
 
 // The tiles a block knows beyond the one that it multiplies: those that its copies may have come
 // to.
@@ -48,58 +47,6 @@ struct RingPlan {
 };
 
 __host__ __device__ constexpr int SumsBytes(int rows) { return 2 * kWarps * rows * kTile * 4; }
-
-// x [1 or 2 rows] in shared memory from a row of f32: norm.cu's kernel of 512 threads by half as
-// many, sum for sum, so that a row's bits do not depend on who norms it. Whole block.
-__device__ void NormRow(const GemvArguments& a, uint8_t* x_at, int32_t pitch, float* sums) {
-  constexpr int kStep = 2 * kThreads * 4, kHalf = kThreads * 4;
-  const int32_t begin = static_cast<int32_t>(threadIdx.x) * 4;
-  float squares[2] = {};
-  float4 kept[2][kMostNormed / kStep];
-#pragma unroll
-  for (int h = 0; h < 2; ++h) {
-#pragma unroll
-    for (int k = 0; k < kMostNormed / kStep; ++k) {
-      const int32_t c = begin + h * kHalf + k * kStep;
-      if (c < a.depth) kept[h][k] = *reinterpret_cast<const float4*>(a.norm.x + c);
-    }
-#pragma unroll
-    for (int k = 0; k < kMostNormed / kStep; ++k) {
-      if (begin + h * kHalf + k * kStep >= a.depth) continue;
-      squares[h] = fmaf(kept[h][k].x, kept[h][k].x, squares[h]);
-      squares[h] = fmaf(kept[h][k].y, kept[h][k].y, squares[h]);
-      squares[h] = fmaf(kept[h][k].z, kept[h][k].z, squares[h]);
-      squares[h] = fmaf(kept[h][k].w, kept[h][k].w, squares[h]);
-    }
-    squares[h] = LaneSum(squares[h]);
-    if (threadIdx.x % 32 == 0) sums[h * kWarps + threadIdx.x / 32] = squares[h];
-  }
-  __syncthreads();
-  float total = 0;
-#pragma unroll
-  for (int i = 0; i < 2 * kWarps; ++i) total += sums[i];
-  const float factor = 1.0f / sqrtf(total / static_cast<float>(a.depth) + a.norm.epsilon);
-#pragma unroll
-  for (int h = 0; h < 2; ++h) {
-#pragma unroll
-    for (int k = 0; k < kMostNormed / kStep; ++k) {
-      const int32_t c = begin + h * kHalf + k * kStep;
-      if (c >= a.depth) continue;
-      for (int t = 0; t < a.rows; ++t) {
-        const float4 weight = *reinterpret_cast<const float4*>(a.norm.weights[t] + c);
-        const float4 x = kept[h][k];
-        const __nv_bfloat162 low = {__float2bfloat16(x.x * factor * weight.x),
-                                    __float2bfloat16(x.y * factor * weight.y)};
-        const __nv_bfloat162 high = {__float2bfloat16(x.z * factor * weight.z),
-                                     __float2bfloat16(x.w * factor * weight.w)};
-        auto* to = reinterpret_cast<__nv_bfloat162*>(x_at + t * pitch + c * 2);
-        to[0] = low;
-        to[1] = high;
-      }
-    }
-  }
-  __syncthreads();
-}
 
 // Parts of the depth: warp w has parts w, w + kWarps, ... of each tile. Shared memory: rings
 // [kWarps][kStages], sums [2][kWarps][rows][kTile], x [rows]. kUpper: x has more than 8 rows.
@@ -180,41 +127,15 @@ __global__ void __launch_bounds__(kThreads, 1)
 
 #pragma unroll
   for (int i = 0; i < kStages - 1; ++i) copy();
-  if (a.norm.x != nullptr) {
-    for (int t = 0; t < a.rows; ++t) {
-      for (int32_t c = static_cast<int32_t>(threadIdx.x) * 32; c < a.depth; c += kThreads * 32) {
-        AskFor(a.norm.weights[t] + c);
-      }
-    }
-  }
   WaitForKernelBefore();
-  if (a.norm.x != nullptr) {
-    NormRow(a, x_at, plan.x_pitch, reinterpret_cast<float*>(sums_at));
-  } else {
-    // Not by copies that are waited for: that would be to wait for all of the ring.
-    constexpr int kInFlight = 8;
-    for (int t = 0; t < a.rows; ++t) {
-      for (int j = lane / 16; j < own_parts; j += 2 * kInFlight) {
-        uint4 values[kInFlight];
-#pragma unroll
-        for (int i = 0; i < kInFlight; ++i) {
-          const int32_t k = (warp + (j + 2 * i) * kWarps) * kPart + chunk * 8;
-          values[i] = {0, 0, 0, 0};
-          if (j + 2 * i < own_parts && k < a.depth) {
-            values[i] = *reinterpret_cast<const uint4*>(a.x + t * a.x_stride + k);
-          }
-        }
-#pragma unroll
-        for (int i = 0; i < kInFlight; ++i) {
-          const int32_t k = (warp + (j + 2 * i) * kWarps) * kPart + chunk * 8;
-          if (j + 2 * i < own_parts) {
-            *reinterpret_cast<uint4*>(x_at + t * plan.x_pitch + k * 2) = values[i];
-          }
-        }
-      }
+  for (int t = 0; t < a.rows; ++t) {
+    for (int j = lane / 16; j < own_parts; j += 2) {
+      const int32_t k = (warp + j * kWarps) * kPart + chunk * 8;
+      CopyChunk(SharedAddress(x_at + t * plan.x_pitch + k * 2), a.x + t * a.x_stride + k,
+                k < a.depth);
     }
-    __syncwarp();
   }
+  CommitCopies();
 
   const int g = lane / 4;
   const int q = lane % 4;
@@ -225,6 +146,9 @@ __global__ void __launch_bounds__(kThreads, 1)
   const uint8_t* const x8 = x_at + (has8 ? g + 8 : 0) * plan.x_pitch + q * kChunk * 2;
   const int own_row = static_cast<int>(threadIdx.x) / kUnits;
   const int own_unit = static_cast<int>(threadIdx.x) % kUnits;
+  WaitForCopies<0>();
+  __syncwarp();
+
   int stage = 0;
   for (int32_t tile = 0;; ++tile) {
     const int32_t begin = begin_of(tile);
@@ -362,13 +286,6 @@ void LaunchRing(CudaStream& stream, const GemvArguments& a, int32_t units, TileC
              : LaunchLargest<false, kGated>(stream, a, units, claims);
 }
 
-GemvNorm NormOf(const NormedRows* norm) {
-  if (norm == nullptr) return {};
-  return {.x = norm->x.Row<const float>(0),
-          .weights = {norm->weight, norm->second},
-          .epsilon = norm->eps};
-}
-
 }  // namespace
 
 TileClaims::TileClaims(CudaStream& stream) {
@@ -384,15 +301,6 @@ uint32_t* TileClaims::Next() {
   return counters;
 }
 
-bool RingGemvNorms(const NormedRows& norm) {
-  const auto aligned = [](const float* weight) {
-    return weight == nullptr || reinterpret_cast<uintptr_t>(weight) % 16 == 0;
-  };
-  return norm.x.rows == 1 && norm.x.dtype == DType::kF32 && norm.x.cols > 512 &&
-         norm.x.cols <= kMostNormed && norm.x.cols % kPart == 0 && Aligned(norm.x, 4) &&
-         aligned(norm.weight) && aligned(norm.second);
-}
-
 bool RingGemvServes(const MatrixView& x, std::span<const LinearPart> parts) {
   if (x.dtype != DType::kBF16 || x.rows > kMaxGemvRows || !Aligned(x, kChunk)) return false;
   for (const LinearPart& part : parts) {
@@ -403,9 +311,8 @@ bool RingGemvServes(const MatrixView& x, std::span<const LinearPart> parts) {
 }
 
 void RingGemv(CudaStream& stream, const MatrixView& x, std::span<const LinearPart> parts,
-              Epilogue epilogue, TileClaims* claims, const NormedRows* norm) {
+              Epilogue epilogue, TileClaims* claims) {
   GemvArguments a = MakeGemvArguments(x, parts, epilogue);
-  a.norm = NormOf(norm);
   int32_t outputs = 0;
   for (int i = 0; i < a.count; ++i) {
     a.targets[i].first = outputs;
@@ -415,11 +322,10 @@ void RingGemv(CudaStream& stream, const MatrixView& x, std::span<const LinearPar
 }
 
 void RingGatedGemv(CudaStream& stream, const MatrixView& x, const LinearPart& gate,
-                   const LinearPart& up, TileClaims* claims, const NormedRows* norm) {
+                   const LinearPart& up, TileClaims* claims) {
   LC_CHECK(gate.weight.rows == up.weight.rows && gate.y.rows == x.rows);
   const LinearPart parts[] = {gate, up};
-  GemvArguments a = MakeGemvArguments(x, parts, Epilogue::kStore);
-  a.norm = NormOf(norm);
+  const GemvArguments a = MakeGemvArguments(x, parts, Epilogue::kStore);
   if (a.count == 2) LaunchRing<true>(stream, a, a.targets[0].outputs, claims);
 }
 

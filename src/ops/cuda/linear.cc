@@ -7,7 +7,6 @@
 #include "ops/cuda/dense.h"
 #include "ops/cuda/gemm.h"
 #include "ops/cuda/gemv.h"
-#include "ops/cuda/normed_linear.h"
 
 namespace litecache::ops::cuda {
 namespace {
@@ -93,29 +92,6 @@ void Linear(Stream& stream, const MatrixView& x, std::span<const LinearPart> par
   for (const auto& [weight, bias, y] : parts) {
     if (y.cols > 0) GemmOf(cuda).Run(cuda, x, weight, bias, y, epilogue);
   }
-}
-
-bool NormedLinear(Stream& stream, const NormedRows& rows, std::span<const LinearPart> parts) {
-  const MatrixView& h = rows.h;
-  if (parts.size() > kMaxGemvParts || !RingGemvNorms(rows) || !RingGemvServes(h, parts))
-    return false;
-  for (const auto& [weight, bias, y] : parts) CheckShapes(h, weight, y, Epilogue::kStore);
-  LC_CHECK(h.rows == (rows.second == nullptr ? 1 : 2) && h.cols == rows.x.cols);
-  CudaStream& cuda = AsCuda(stream);
-  RingGemv(cuda, h, parts, Epilogue::kStore, ClaimsOf(cuda), &rows);
-  return true;
-}
-
-bool NormedGatedLinear(Stream& stream, const NormedRows& rows, const LinearPart& gate,
-                       const LinearPart& up) {
-  const LinearPart parts[] = {gate, up};
-  const MatrixView& h = rows.h;
-  if (!RingGemvNorms(rows) || !RingGemvServes(h, parts)) return false;
-  for (const auto& [weight, bias, y] : parts) CheckShapes(h, weight, y, Epilogue::kStore);
-  LC_CHECK(rows.second == nullptr && h.rows == 1 && h.cols == rows.x.cols);
-  CudaStream& cuda = AsCuda(stream);
-  RingGatedGemv(cuda, h, gate, up, ClaimsOf(cuda), &rows);
-  return true;
 }
 
 void GatedLinear(Stream& stream, const MatrixView& x, const LinearPart& gate,

@@ -5,7 +5,6 @@
 #include "device/cuda/check.h"
 #include "ops/cuda/dense_testing.h"
 #include "ops/cuda/gemv.h"
-#include "ops/normed_linear.h"
 
 namespace litecache::ops::cuda {
 namespace {
@@ -379,41 +378,6 @@ TEST_F(LinearTest, OverlapsNothingButTheKernelBefore) {
   LC_CUDA(cudaGraphDestroy(graph));
   LC_CUDA(cudaEventDestroy(forked));
   LC_CUDA(cudaEventDestroy(joined));
-}
-
-TEST_F(LinearTest, NormsItsRowsBitByBit) {
-  for (int64_t hidden : {640, 1024, 2048, 4096, 8192}) {
-    for (const bool twice : {false, true}) {
-      SCOPED_TRACE(fmt::format("hidden {}, twice {}", hidden, twice));
-      const int64_t rows = twice ? 2 : 1;
-      const MatrixView x = OnDevice(Matrix::Normal(random_, DType::kF32, 1, hidden, 0, 3.0f));
-      const Case q = Make(rows, 1544, hidden, DType::kBF16, DType::kF32, true, false, 0);
-      const Case k = Make(rows, 264, hidden, DType::kBF16, DType::kF32, false, false, 0);
-      const Case up = Make(rows, 1544, hidden, DType::kBF16, DType::kBF16, false, false, 0);
-      const MatrixView h = OnDevice(q.x);
-      const float* first = Upload(RandomVector(hidden));
-      const float* second = twice ? Upload(RandomVector(hidden)) : nullptr;
-      const LinearPart parts[] = {Target(q), Target(k)}, gate = Target(up), other = Target(up);
-      const auto results = [&] {
-        std::vector<float> all = Download(parts[0].y.Row<float>(0), size_t(rows * 1544));
-        const auto more = Download(parts[1].y.Row<float>(0), size_t(rows * 264));
-        all.insert(all.end(), more.begin(), more.end());
-        return all;
-      };
-      const NormedRows normed{x, first, second, 1e-5f, h};
-      NormedLinear(*stream_, normed, parts);
-      const std::vector<float> got = results();
-      twice ? RmsNormTwice(*stream_, x, first, second, 1e-5f, h)
-            : RmsNorm(*stream_, x, first, 1e-5f, 1, h);
-      ops::Linear(*stream_, h, parts);
-      EXPECT_EQ(got, results());
-      if (twice) continue;
-      NormedGatedLinear(*stream_, normed, gate, other);
-      const auto gated = Download(gate.y.Row<uint16_t>(0), 1544);
-      ops::GatedLinear(*stream_, h, gate, other);
-      EXPECT_EQ(gated, Download(gate.y.Row<uint16_t>(0), 1544));
-    }
-  }
 }
 
 TEST_F(LinearTest, SharingTheGpuChangesNoBit) {
