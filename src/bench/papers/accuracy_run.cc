@@ -63,7 +63,7 @@ nlohmann::ordered_json RunAccuracy(const AccuracyRun& run) {
   nlohmann::ordered_json json = {{"average", 0.0}, {"tasks", nlohmann::ordered_json::object()}};
   double sum = 0;
   for (const auto& [task, score] : tasks) {
-    const double mean = score.first / static_cast<double>(score.second);
+    const double mean = 100 * score.first / static_cast<double>(score.second);
     json["tasks"][task] = mean;
     sum += mean;
   }
