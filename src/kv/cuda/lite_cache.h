@@ -24,7 +24,7 @@
 #include "kv/cuda/device_pages.h"
 #include "kv/cuda/retrieve.h"
 #include "kv/cuda/step_block.h"
-#include "kv/cuda/transfer_engine.h"
+#include "kv/cuda/transfer/transfer_engine.h"
 #include "kv/imposed_reuse.h"
 #include "kv/litecache/growth.h"
 #include "kv/litecache/prefix_blocks.h"

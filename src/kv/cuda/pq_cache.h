@@ -19,7 +19,7 @@
 #include "kv/cuda/staged_pages.h"
 #include "kv/cuda/step_block.h"
 #include "kv/cuda/store_prefill.h"
-#include "kv/cuda/transfer_engine.h"
+#include "kv/cuda/transfer/transfer_engine.h"
 #include "kv/pqcache/diagnosis.h"
 #include "kv/pqcache/sequences.h"
 #include "kv/pqcache/shape.h"

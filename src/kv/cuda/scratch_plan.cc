@@ -4,7 +4,7 @@
 
 #include "kv/cuda/attention_scratch.h"
 #include "kv/cuda/step_block.h"
-#include "kv/cuda/transfer_engine.h"
+#include "kv/cuda/transfer/transfer_engine.h"
 #include "ops/cuda/attention.h"
 #include "ops/cuda/litecache.h"
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "device/cuda/check.h"
-#include "kv/cuda/transfer_engine.h"
+#include "kv/cuda/transfer/transfer_engine.h"
 #include "ops/cuda/bench.h"
 
 namespace litecache::ops::cuda {

@@ -4,8 +4,8 @@
 
 #include "device/cuda/cuda_devices.h"
 #include "device/device_error.h"
-#include "kv/cuda/cpu_push.h"
 #include "kv/cuda/lite_cache.h"
+#include "kv/cuda/transfer/cpu_push.h"
 #include "kv/litecache/harness.h"
 #include "test_seed.h"
 

@@ -6,8 +6,8 @@
 #include <numeric>
 
 #include "device/device_error.h"
-#include "kv/cuda/cpu_push.h"
-#include "kv/cuda/transfer_engine.h"
+#include "kv/cuda/transfer/cpu_push.h"
+#include "kv/cuda/transfer/transfer_engine.h"
 #include "ops/cuda/lite_testing.h"
 
 namespace litecache::kv {

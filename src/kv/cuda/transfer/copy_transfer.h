@@ -5,8 +5,8 @@
 #include <array>
 
 #include "base/thread_pool.h"
-#include "kv/cuda/transfer_engine.h"
-#include "kv/cuda/transfer_lists.h"
+#include "kv/cuda/transfer/transfer_engine.h"
+#include "kv/cuda/transfer/transfer_lists.h"
 
 namespace litecache::kv {
 

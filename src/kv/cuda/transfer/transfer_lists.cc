@@ -1,4 +1,4 @@
-#include "kv/cuda/transfer_lists.h"
+#include "kv/cuda/transfer/transfer_lists.h"
 
 #include <algorithm>
 #include <new>

@@ -1,4 +1,4 @@
-#include "kv/cuda/copy_transfer.h"
+#include "kv/cuda/transfer/copy_transfer.h"
 
 #include <fmt/format.h>
 

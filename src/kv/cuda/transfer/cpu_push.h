@@ -9,8 +9,8 @@
 #include <string>
 
 #include "device/cuda/bar_mapping.h"
-#include "kv/cuda/transfer_engine.h"
-#include "kv/cuda/transfer_lists.h"
+#include "kv/cuda/transfer/transfer_engine.h"
+#include "kv/cuda/transfer/transfer_lists.h"
 #include "kv/push/row_pusher.h"
 
 namespace litecache::kv {

@@ -1,4 +1,4 @@
-#include "kv/cuda/cpu_push.h"
+#include "kv/cuda/transfer/cpu_push.h"
 
 #include <fmt/format.h>
 

@@ -1,11 +1,11 @@
-#include "kv/cuda/transfer_engine.h"
+#include "kv/cuda/transfer/transfer_engine.h"
 
 #include <algorithm>
 
 #include "base/error.h"
 #include "base/thread_pool.h"
-#include "kv/cuda/copy_transfer.h"
-#include "kv/cuda/cpu_push.h"
+#include "kv/cuda/transfer/copy_transfer.h"
+#include "kv/cuda/transfer/cpu_push.h"
 
 namespace litecache::kv {
 namespace {
