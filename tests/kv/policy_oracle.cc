@@ -57,13 +57,13 @@ std::vector<double> PolicyOracle::RoundRow(const float* x,
   return result;
 }
 
-void PolicyOracle::Draw(const Step&, int64_t, LayerInputs* inputs) {
+void PolicyOracle::Draw(const kv::Step&, int64_t, LayerInputs* inputs) {
   for (auto* values : {&inputs->q, &inputs->k, &inputs->v}) {
     for (float& x : *values) x = normal_(random_);
   }
 }
 
-void PolicyOracle::Layers(const Step& step, std::vector<LayerInputs>& inputs, int64_t layers,
+void PolicyOracle::Layers(const kv::Step& step, std::vector<LayerInputs>& inputs, int64_t layers,
                           std::vector<std::vector<float>>* outs) {
   const int64_t q_cols = layout_.q_heads * layout_.head_dim;
   const int64_t kv_cols = layout_.kv_heads * layout_.head_dim;
@@ -83,15 +83,8 @@ void PolicyOracle::Layers(const Step& step, std::vector<LayerInputs>& inputs, in
   }
 }
 
-void PolicyOracle::Run(std::vector<Part> parts, int64_t fail_after) {
-  std::stable_sort(parts.begin(), parts.end(),
-                   [](const Part& a, const Part& b) { return a.decode > b.decode; });
-  Step step;
-  for (const Part& part : parts) {
-    step.sequences.push_back({part.id, step.rows, part.rows, cache_->Length(part.id), part.decode});
-    step.rows += part.rows;
-    step.decode_rows += part.decode;
-  }
+void PolicyOracle::Step(const std::vector<Part>& parts, int64_t fail_after) {
+  const kv::Step step = MakeStep(*cache_, parts);
   const auto rows = static_cast<size_t>(step.rows);
   const auto d = static_cast<size_t>(layout_.head_dim);
   std::vector<LayerInputs> inputs(static_cast<size_t>(layout_.layers));
@@ -120,7 +113,7 @@ void PolicyOracle::Run(std::vector<Part> parts, int64_t fail_after) {
   CheckMemory();
 }
 
-void PolicyOracle::Compare(const Step& step, int64_t layer, const LayerInputs& inputs,
+void PolicyOracle::Compare(const kv::Step& step, int64_t layer, const LayerInputs& inputs,
                            const std::vector<float>& out) {
   const auto d = static_cast<size_t>(layout_.head_dim);
   const auto kv_cols = static_cast<size_t>(layout_.kv_heads) * d;
@@ -192,30 +185,14 @@ void PolicyOracle::CheckMemory() {
 }
 
 void PolicyOracle::RunLife(int steps, int64_t longest_prompt) {
-  std::vector<SequenceId> ids = {Create(), Create()};
-  const auto prompt = [&] {
-    return 1 + static_cast<int64_t>(random_() % static_cast<uint64_t>(longest_prompt));
-  };
-  Run({{ids[0], prompt(), false}});
-  for (int i = 0; i < steps && !::testing::Test::HasFailure(); ++i) {
-    if (random_() % 20 == 0) ids.push_back(Create());
-    if (random_() % 15 == 0) ids.push_back(Fork(ids[random_() % ids.size()]));
-    if (random_() % 15 == 0 && ids.size() > 2) {
-      const size_t gone = random_() % ids.size();
-      Release(ids[gone]);
-      ids.erase(ids.begin() + static_cast<int64_t>(gone));
-    }
-    std::vector<Part> parts;
-    for (const SequenceId id : ids) {
-      if (random_() % 5 == 0) continue;
-      const bool chunk = random_() % 10 == 0;
-      parts.push_back({id, chunk ? prompt() : 1, !chunk});
-    }
-    if (parts.empty()) continue;
-    const bool fails = random_() % 8 == 0;
-    Run(parts,
-        fails ? static_cast<int64_t>(random_() % static_cast<uint64_t>(layout_.layers + 1)) : -1);
-  }
+  const auto first = static_cast<int64_t>(random_() % static_cast<uint64_t>(longest_prompt));
+  LiveRandomly(*this, random_,
+               {.steps = steps,
+                .layers = layout_.layers,
+                .first_prompt = 1 + first,
+                .longest_prompt = longest_prompt,
+                .prompts = 10,
+                .failures = 8});
 }
 
 }  // namespace litecache::kv

@@ -17,6 +17,7 @@
 #include "device/machine.h"
 #include "kv/cache_plan.h"
 #include "kv/device_test.h"
+#include "kv/random_life.h"
 #include "ops/row_format.h"
 
 namespace litecache::kv {
@@ -42,14 +43,8 @@ class PolicyOracle {
   SequenceId Fork(SequenceId parent);
   void Release(SequenceId id);
 
-  struct Part {
-    SequenceId id = 0;
-    int64_t rows = 1;
-    bool decode = true;
-  };
-  // Runs and compares a step, decode parts first. fail_after >= 0: first a try that stops after so
-  // many layers.
-  void Run(std::vector<Part> parts, int64_t fail_after = -1);
+  // Runs and compares a step. fail_after >= 0: first a try that stops after so many layers.
+  void Step(const std::vector<Part>& parts, int64_t fail_after = -1);
   // Prompts in chunks, decoding, prompts again, forks, releases, steps that are run again.
   void RunLife(int steps, int64_t longest_prompt);
 
@@ -58,9 +53,9 @@ class PolicyOracle {
 
  protected:
   // Fills q, k and v, which have their sizes.
-  virtual void Draw(const Step& step, int64_t layer, LayerInputs* inputs);
+  virtual void Draw(const kv::Step& step, int64_t layer, LayerInputs* inputs);
   // Before a layer's attention.
-  virtual void BeforeAttend(const Step& step, int64_t layer) {}
+  virtual void BeforeAttend(const kv::Step& step, int64_t layer) {}
   Device& device() { return machine_.compute(); }
   bool on_gpu() { return device().type() == DeviceType::kCuda; }
   // A copy in the device's memory, kept until the layer has run.
@@ -79,9 +74,9 @@ class PolicyOracle {
     std::vector<Rows> k, v;  // [layer]
   };
   std::vector<double> RoundRow(const float* x, std::optional<ops::RowEncoding> stored) const;
-  void Layers(const Step& step, std::vector<LayerInputs>& inputs, int64_t layers,
+  void Layers(const kv::Step& step, std::vector<LayerInputs>& inputs, int64_t layers,
               std::vector<std::vector<float>>* outs);
-  void Compare(const Step& step, int64_t layer, const LayerInputs& inputs,
+  void Compare(const kv::Step& step, int64_t layer, const LayerInputs& inputs,
                const std::vector<float>& out);
   void CheckMemory();
 

@@ -96,13 +96,13 @@ TEST(FlexGenTest, TrafficAndMemory) {
   const auto plan = MakeCachePlan(layout, Options(0.25, "auto"), nullptr);
   PolicyOracle oracle(*plan, All, testing::TestSeed(), plan->BytesFor(400));
   const SequenceId id = oracle.Create();
-  oracle.Run({{id, 300, false}});
+  oracle.Step({{id, 300, false}});
   Stats stats = oracle.cache().GetStats();
   EXPECT_EQ(stats.stream.rows, 0u);
   EXPECT_EQ(stats.prefill.rows, 300u * 3 * 3);
   EXPECT_EQ(stats.prefill.bytes, stats.prefill.rows * 256);
-  oracle.Run({{id, 1, true}});
-  oracle.Run({{id, 1, true}});
+  oracle.Step({{id, 1, true}});
+  oracle.Step({{id, 1, true}});
   stats = oracle.cache().GetStats();
   EXPECT_EQ(stats.stream.rows, (300u + 301) * 3 * 3);
   EXPECT_EQ(stats.stream.bytes, stats.stream.rows * 256);
@@ -126,15 +126,15 @@ TEST(FlexGenTest, BudgetsAreHard) {
     (host ? budget.host : budget.device) -= 1;
     PolicyOracle small(*plan, All, testing::TestSeed(), budget);
     const SequenceId id = small.Create();
-    small.Run({{id, 256, false}});
+    small.Step({{id, 256, false}});
     const Step step{{{id, 0, 200, 256, false}}, 200, 0};
     EXPECT_ERROR(small.cache().BeginStep(step), CapacityError, host ? "host store" : "device tier");
     EXPECT_EQ(small.cache().Length(id), 256);
   }
   PolicyOracle oracle(*plan, All, testing::TestSeed(), exact);
   const SequenceId id = oracle.Create();
-  oracle.Run({{id, 511, false}});
-  oracle.Run({{id, 1, true}});
+  oracle.Step({{id, 511, false}});
+  oracle.Step({{id, 1, true}});
 }
 
 // Steps that are begun and left, sequences released meanwhile: the transfers let go.
@@ -148,11 +148,11 @@ TEST_P(FlexGenLives, AbandonedStepsLeaveNothingBehind) {
   PolicyOracle oracle(*plan, All, random(), kPlenty, ops::RowEncoding::kInt4, device());
   for (int i = 0; i < 30; ++i) {
     const SequenceId id = oracle.Create();
-    oracle.Run({{id, 1 + static_cast<int64_t>(random() % 300), false}});
+    oracle.Step({{id, 1 + static_cast<int64_t>(random() % 300), false}});
     const Step step{{{id, 0, 1, oracle.cache().Length(id), true}}, 1, 1};
     oracle.cache().BeginStep(step);
     if (random() % 2 == 0) oracle.cache().BeginStep(step);
-    if (random() % 2 == 0) oracle.Run({{oracle.Fork(id), 1, true}});
+    if (random() % 2 == 0) oracle.Step({{oracle.Fork(id), 1, true}});
     oracle.Release(id);
   }
 }

@@ -36,7 +36,7 @@ class KvprOracle final : public PolicyOracle, private KeyValueProjection {
  private:
   int64_t width() const { return layout_.kv_heads * layout_.head_dim; }
 
-  void Draw(const Step& step, int64_t layer, LayerInputs* inputs) override {
+  void Draw(const kv::Step& step, int64_t layer, LayerInputs* inputs) override {
     for (float& x : inputs->q) x = normal_(random_);
     if (layer == 0) x_.assign(static_cast<size_t>(layout_.layers), {});
     auto& x = x_[static_cast<size_t>(layer)];
@@ -54,7 +54,7 @@ class KvprOracle final : public PolicyOracle, private KeyValueProjection {
                inputs->v.data() + part.first_row * width());
     }
   }
-  void BeforeAttend(const Step& step, int64_t layer) override {
+  void BeforeAttend(const kv::Step& step, int64_t layer) override {
     if (!cache().WantsInputs()) return;
     const std::vector<float>& x = x_[static_cast<size_t>(layer)];
     std::vector<bf16> rounded;
@@ -165,8 +165,8 @@ TEST_P(KvprLives, TrafficOfEverySplit) {
       const auto plan = MakeCachePlan(layout, Options(split, chunked), nullptr, device_type());
       KvprOracle oracle(*plan, testing::TestSeed(), plan->BytesFor(past + 1), device());
       const SequenceId id = oracle.Create();
-      oracle.Run({{id, past, false}});
-      oracle.Run({{id, 1, true}});
+      oracle.Step({{id, past, false}});
+      oracle.Step({{id, 1, true}});
       const Stats stats = oracle.cache().GetStats();
       const auto l = static_cast<uint64_t>(split), rest = static_cast<uint64_t>(past - split);
       EXPECT_EQ(stats.stream.rows, rest * 4 * 2);

@@ -125,18 +125,6 @@ std::vector<std::vector<float>> RunLayers(Cache& cache, Device& device, Stream& 
   return outs;
 }
 
-Step MakeStep(const Cache& cache, std::vector<Part> parts) {
-  std::stable_sort(parts.begin(), parts.end(),
-                   [](const Part& a, const Part& b) { return a.decode > b.decode; });
-  Step step;
-  for (const Part& part : parts) {
-    step.sequences.push_back({part.id, step.rows, part.rows, cache.Length(part.id), part.decode});
-    step.rows += part.rows;
-    step.decode_rows += part.decode;
-  }
-  return step;
-}
-
 Harness::Harness(const Layout& layout, const KvOptions& options,
                  std::shared_ptr<const Profile> profile, double turn, uint64_t seed,
                  const TierBytes& budget, const std::string& device)

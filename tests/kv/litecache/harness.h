@@ -12,6 +12,7 @@
 #include "kv/cache_plan.h"
 #include "kv/litecache/lite_cache.h"
 #include "kv/litecache/reference.h"
+#include "kv/random_life.h"
 
 namespace litecache::kv {
 
@@ -43,14 +44,6 @@ class QuerySource {
 std::vector<std::vector<float>> RunLayers(Cache& cache, Device& device, Stream& stream,
                                           const Step& step, StepInputs& inputs, float scale,
                                           int64_t layers, Buffer* arena = nullptr);
-
-struct Part {
-  SequenceId id = 0;
-  int64_t rows = 1;
-  bool decode = true;
-};
-// Decode parts first.
-Step MakeStep(const Cache& cache, std::vector<Part> parts);
 
 // Memory for anything a test does.
 inline constexpr TierBytes kPlenty{.device = uint64_t{4} << 30, .host = uint64_t{4} << 30};

@@ -45,34 +45,6 @@ std::shared_ptr<Profile> RandomProfile(const Layout& layout, std::mt19937_64& ra
   return profile;
 }
 
-// A life of several sequences: prompts in chunks, decoding, prompts again, forks, releases, steps
-// that fail and are run again.
-void RunLife(Harness& harness, const Layout& layout, std::mt19937_64& random, int steps) {
-  std::vector<SequenceId> ids = {harness.Create(), harness.Create()};
-  harness.Step({{ids[0], 1 + static_cast<int64_t>(random() % 150), false}});
-  for (int i = 0; i < steps && !::testing::Test::HasFailure(); ++i) {
-    if (random() % 20 == 0) ids.push_back(harness.Create());
-    if (random() % 15 == 0) ids.push_back(harness.Fork(ids[random() % ids.size()]));
-    if (random() % 20 == 0 && ids.size() > 2) {
-      const size_t gone = random() % ids.size();
-      harness.Release(ids[gone]);
-      ids.erase(ids.begin() + static_cast<int64_t>(gone));
-    }
-    std::vector<Part> parts;
-    for (const SequenceId id : ids) {
-      if (random() % 5 == 0) continue;
-      const bool prompt = random() % 12 == 0;
-      parts.push_back({id, prompt ? 1 + static_cast<int64_t>(random() % 40) : 1, !prompt});
-    }
-    if (parts.empty()) continue;
-    const int64_t fail_after =
-        random() % 10 == 0
-            ? static_cast<int64_t>(random() % static_cast<uint64_t>(layout.layers + 1))
-            : -1;
-    harness.Step(parts, fail_after);
-  }
-}
-
 struct Backend {
   std::string name, device;
   std::string transfer = "auto";
@@ -132,7 +104,11 @@ TEST_P(LiteCacheReference, RandomLivesAgreeStepByStep) {
                  << " dense " << options.dense_layers);
     Harness harness(layout, options, RandomProfile(layout, random), Pick(random, {0.03, 0.1, 0.3}),
                     random(), kPlenty, device);
-    RunLife(harness, layout, random, 80);
+    LiveRandomly(harness, random,
+                 {.steps = 80,
+                  .layers = layout.layers,
+                  .first_prompt = 1 + static_cast<int64_t>(random() % 150),
+                  .longest_prompt = 40});
     lookups += harness.reference().lookups();
     hits += harness.reference().hits();
     if (HasFailure()) return;

@@ -64,10 +64,10 @@ TEST(StreamingTest, MemoryDoesNotGrowWithTheContext) {
       *plan, [](int64_t token, int64_t seen) { return seen < 4 || seen > token - 32; }, 1, bytes);
   const SequenceId id = oracle.Create();
   for (int i = 0; i < 3; ++i) {
-    oracle.Run({{id, 301, false}});
+    oracle.Step({{id, 301, false}});
     EXPECT_EQ(oracle.cache().GetStats().used.device, bytes.device / 2);
     EXPECT_EQ(oracle.cache().GetStats().peak.device, bytes.device / (i == 0 ? 2 : 1));
-    for (int j = 0; j < 50; ++j) oracle.Run({{id, 1, true}});
+    for (int j = 0; j < 50; ++j) oracle.Step({{id, 1, true}});
   }
   EXPECT_EQ(oracle.cache().Length(id), 3 * 351);
 }
@@ -80,17 +80,17 @@ TEST(StreamingTest, TheBudgetIsHardAndARefusedStepChangesNothing) {
       *plan, [](int64_t token, int64_t seen) { return seen < 4 || seen > token - 32; },
       testing::TestSeed(), plan->BytesFor(1));
   const SequenceId first = oracle.Create();
-  oracle.Run({{first, 100, false}});
+  oracle.Step({{first, 100, false}});
   const SequenceId fork = oracle.Fork(first);
-  oracle.Run({{first, 1, true}});  // the fork keeps the page, this is a copy
+  oracle.Step({{first, 1, true}});  // the fork keeps the page, this is a copy
   const SequenceId third = oracle.Create();
   for (const SequenceId id : {third, first}) {
     const Step step{{{id, 0, 5, oracle.cache().Length(id), false}}, 5, 0};
     EXPECT_ERROR(oracle.cache().BeginStep(step), CapacityError, "sink and recent rows", "0 free");
   }
-  oracle.Run({{first, 1, true}, {fork, 1, true}});
+  oracle.Step({{first, 1, true}, {fork, 1, true}});
   oracle.Release(fork);
-  oracle.Run({{third, 3, false}});
+  oracle.Step({{third, 3, false}});
 }
 
 }  // namespace

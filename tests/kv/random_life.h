@@ -1,0 +1,80 @@
+// Steps of random lives of several sequences, for whatever runs a cache and compares it.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <random>
+#include <vector>
+
+#include "kv/cache.h"
+
+namespace litecache::kv {
+
+// What a sequence does in a step.
+struct Part {
+  SequenceId id = 0;
+  int64_t rows = 1;
+  bool decode = true;
+};
+
+// Decode parts first. Of the prompts' chunks every other one says that it is the last.
+inline Step MakeStep(const Cache& cache, std::vector<Part> parts) {
+  std::stable_sort(parts.begin(), parts.end(),
+                   [](const Part& a, const Part& b) { return a.decode > b.decode; });
+  Step step;
+  for (const Part& part : parts) {
+    step.sequences.push_back({part.id, step.rows, part.rows, cache.Length(part.id), part.decode,
+                              !part.decode && part.rows % 2 == 0});
+    step.rows += part.rows;
+    step.decode_rows += part.decode;
+  }
+  return step;
+}
+
+struct LifeOptions {
+  int steps = 0;
+  int64_t layers = 0;
+  int64_t first_prompt = 1;    // tokens
+  int64_t longest_prompt = 1;  // of a chunk later on
+  int prompts = 12;            // one part of so many is a prompt's chunk
+  int failures = 10;           // one step of so many stops half way and is run again; 0: none
+};
+
+// Prompts in chunks, decoding, prompts again, forks, releases, steps that fail and are run again.
+// Subject: Create(), Fork(id), Release(id), and Step(parts, fail_after) that runs and compares
+// (fail_after >= 0: first a try that stops after so many layers). Returns the sequences that are
+// left.
+template <class Subject>
+std::vector<SequenceId> LiveRandomly(Subject& subject, std::mt19937_64& random,
+                                     const LifeOptions& options) {
+  const auto one_in = [&](int n) { return random() % static_cast<uint64_t>(n) == 0; };
+  const auto below = [&](int64_t n) {
+    return static_cast<int64_t>(random() % static_cast<uint64_t>(n));
+  };
+  std::vector<SequenceId> ids = {subject.Create(), subject.Create()};
+  const auto any = [&] { return static_cast<size_t>(below(static_cast<int64_t>(ids.size()))); };
+  subject.Step({{ids[0], options.first_prompt, false}}, -1);
+  for (int i = 0; i < options.steps && !::testing::Test::HasFailure(); ++i) {
+    if (one_in(20)) ids.push_back(subject.Create());
+    if (one_in(15)) ids.push_back(subject.Fork(ids[any()]));
+    if (one_in(20) && ids.size() > 2) {
+      const size_t gone = any();
+      subject.Release(ids[gone]);
+      ids.erase(ids.begin() + static_cast<int64_t>(gone));
+    }
+    std::vector<Part> parts;
+    for (const SequenceId id : ids) {
+      if (one_in(5)) continue;
+      const bool prompt = one_in(options.prompts);
+      parts.push_back({id, prompt ? 1 + below(options.longest_prompt) : 1, !prompt});
+    }
+    if (parts.empty()) continue;
+    const bool fails = options.failures > 0 && one_in(options.failures);
+    subject.Step(parts, fails ? below(options.layers + 1) : -1);
+  }
+  return ids;
+}
+
+}  // namespace litecache::kv
