@@ -4,17 +4,29 @@
 #include <cmath>
 #include <numeric>
 
+#include "base/error.h"
+#include "kv/trace/replays_trace.h"
+
 namespace litecache::kv {
 
-Life::Life(std::unique_ptr<CachePlan> plan, uint64_t seed, const TierBytes& budget,
-           const std::string& device)
+namespace {
+
+std::unique_ptr<CachePlan> Replaying(std::unique_ptr<CachePlan> plan,
+                                     const std::shared_ptr<const Trace>& trace) {
+  if (trace != nullptr) dynamic_cast<ReplaysTrace&>(*plan).Replay(trace);
+  return plan;
+}
+
+}  // namespace
+
+Life::Life(std::unique_ptr<CachePlan> plan, uint64_t seed, const Settings& settings)
     : random_(seed),
-      plan_(std::move(plan)),
+      plan_(Replaying(std::move(plan), settings.trace)),
       layout_(plan_->layout()),
       scale_(1.0f / std::sqrt(static_cast<float>(layout_.head_dim))),
-      machine_(OpenMachine(device, 2)),
+      machine_(OpenMachine(settings.device, 2)),
       stream_(machine_.compute().CreateStream()),
-      cache_(plan_->Create(machine_.compute(), budget)) {}
+      cache_(plan_->Create(machine_.compute(), settings.budget)) {}
 
 SequenceId Life::Create() {
   const SequenceId id = cache_->Create();
@@ -239,6 +251,29 @@ void Life::RunRandom(int steps, int64_t first_prompt, int64_t longest_prompt, bo
   for (const SequenceId id : ids) Release(id);
   if (::testing::Test::HasFailure()) return;
   EXPECT_EQ(cache_->GetStats().used, TierBytes{});
+}
+
+void Life::ExpectRefusalsLeaveNothing(const CachePlan& plan, const std::string& device,
+                                      const std::vector<int64_t>& other_prompts, const Make& make) {
+  const bool gpu = device == "cuda";
+  for (const bool device_tier : {false, true}) {
+    const TierBytes need = plan.BytesFor(600);
+    const TierBytes budget = {.device = device_tier ? need.device : kPlenty.device,
+                              .host = device_tier ? kPlenty.host : need.host};
+    const std::unique_ptr<Life> life = make({.budget = budget, .device = device});
+    const SequenceId a = life->Create(), b = life->Create();
+    life->Run({{a, 400, false}});
+    if (device_tier && !gpu) {  // there prompts take nothing of the device
+      for (const int64_t rows : other_prompts) life->Run({{b, rows, false}});
+    }
+    for (int i = 0; i < 30; ++i) life->Run({{a}});
+    const TierBytes used = life->cache().GetStats().used;
+    const Part more = device_tier && !gpu ? Part{b} : Part{b, 5000, false};
+    EXPECT_THROW(life->cache().BeginStep(life->MakeStep({{a}, more})), CapacityError);
+    EXPECT_EQ(life->cache().GetStats().used, used);
+    while (life->cache().Length(a) < 600) life->Run({{a}});
+    EXPECT_LE(life->cache().GetStats().peak.device, budget.device);
+  }
 }
 
 }  // namespace litecache::kv

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <random>
@@ -15,6 +16,7 @@
 #include "device/machine.h"
 #include "kv/cache_plan.h"
 #include "kv/device_test.h"
+#include "kv/trace/imposed_selection.h"
 
 namespace litecache::kv {
 
@@ -28,10 +30,22 @@ class Life {
   // Memory for anything a test does.
   static constexpr TierBytes kPlenty{.device = uint64_t{4} << 30, .host = uint64_t{4} << 30};
 
-  // device: what the plan was made for.
-  Life(std::unique_ptr<CachePlan> plan, uint64_t seed, const TierBytes& budget = kPlenty,
-       const std::string& device = "cpu");
+  struct Settings {
+    TierBytes budget = kPlenty;
+    std::string device = "cpu";          // what the plan was made for
+    std::shared_ptr<const Trace> trace;  // that the cache replays, or null
+  };
+
+  Life(std::unique_ptr<CachePlan> plan, uint64_t seed, const Settings& settings);
   virtual ~Life() = default;
+
+  // A step that a tier has no room for leaves the cache as it was, and what was promised fits.
+  // make: a life with this budget, of the policy whose plan this is. other_prompts: of a second
+  // sequence, in the device's memory on a CPU.
+  using Make = std::function<std::unique_ptr<Life>(const Settings& settings)>;
+  static void ExpectRefusalsLeaveNothing(const CachePlan& plan, const std::string& device,
+                                         const std::vector<int64_t>& other_prompts,
+                                         const Make& make);
 
   SequenceId Create();
   SequenceId Fork(SequenceId parent);
@@ -69,6 +83,15 @@ class Life {
   void AttendTo(const std::vector<int64_t>& tokens, int64_t head, const float* q, const Rows& rows,
                 std::vector<double>* out) const;
   int64_t group() const { return layout_.q_heads / layout_.kv_heads; }
+  // Those that the trace has the head select, `count` of [begin, end), in a step's row.
+  std::vector<int32_t> Imposed(const ImposedSelection& selection, const StepSequence& sequence,
+                               int64_t layer, int64_t head, int64_t begin, int64_t end,
+                               size_t count) const {
+    std::vector<int32_t> rows(count);
+    selection.Rows(layer, head, sequence.past, sequence.first_row, begin, end,
+                   static_cast<int64_t>(count), rows.data());
+    return rows;
+  }
 
   std::mt19937_64 random_;
   std::normal_distribution<float> normal_;

@@ -269,8 +269,8 @@ class BenchCommand final : public Command {
     }
     if (!replayed) {
       throw UsageError(
-          "--trace: none of the policies replays it here; add litecache to --policies (on the CPU "
-          "infinigen, pqcache and retroinfer replay it, too)");
+          "--trace: none of the policies replays it; add litecache, infinigen or pqcache to "
+          "--policies (on the CPU retroinfer replays it, too)");
     }
   }
 

@@ -7,15 +7,17 @@
 #include "kv/cache.h"
 #include "kv/infinigen/shape.h"
 #include "kv/profile.h"
+#include "kv/trace/imposed_selection.h"
 
 namespace litecache::kv::infinigen {
 
 // Device memory that up to `sequences` sequences of up to `tokens` tokens take beside the tiers.
 uint64_t CudaScratchBytes(const Shape& shape, int64_t sequences, int64_t tokens);
 
-// device: a CudaDevice. As Speculation about the profile; Unsupported for options that are the
-// CPU's.
+// device: a CudaDevice. imposed: null without. As Speculation about the profile; Unsupported for
+// options that are the CPU's.
 std::unique_ptr<Cache> CreateCudaCache(Device& device, const Shape& shape, const KvOptions& options,
-                                       const Profile* profile, const TierBytes& budget);
+                                       const Profile* profile, const TierBytes& budget,
+                                       const ImposedSelection* imposed);
 
 }  // namespace litecache::kv::infinigen

@@ -6,6 +6,7 @@
 
 #include "kv/cache.h"
 #include "kv/pqcache/shape.h"
+#include "kv/trace/imposed_selection.h"
 #include "litecache/kv_options.h"
 
 namespace litecache::kv::pqcache {
@@ -13,8 +14,8 @@ namespace litecache::kv::pqcache {
 // Device memory that up to `sequences` sequences of up to `tokens` tokens take beside the tiers.
 uint64_t CudaScratchBytes(const Shape& shape, int64_t sequences, int64_t tokens);
 
-// device: a CudaDevice. Throws Unsupported for options that are the CPU's.
+// device: a CudaDevice. imposed: null without. Throws Unsupported for options that are the CPU's.
 std::unique_ptr<Cache> CreateCudaCache(Device& device, const Shape& shape, const KvOptions& options,
-                                       const TierBytes& budget);
+                                       const TierBytes& budget, const ImposedSelection* imposed);
 
 }  // namespace litecache::kv::pqcache

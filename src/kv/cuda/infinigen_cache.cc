@@ -62,7 +62,7 @@ WorkSizes SizesOf(const Shape& shape, int64_t width, int64_t sequences, int64_t 
 
 CudaInfiniGenCache::CudaInfiniGenCache(CudaDevice& device, const Shape& shape,
                                        const KvOptions& options, const Profile* profile,
-                                       const TierBytes& budget)
+                                       const TierBytes& budget, const ImposedSelection* imposed)
     : device_(device),
       host_(device),
       shape_(shape),
@@ -105,6 +105,7 @@ CudaInfiniGenCache::CudaInfiniGenCache(CudaDevice& device, const Shape& shape,
   std::fill_n(counters_->host<DeviceHeadCounters>(), count, DeviceHeadCounters{});
   device.Zero(counters_->device(), count * sizeof(DeviceHeadCounters));
   heads_.resize(count);
+  if (imposed != nullptr) imposed_.emplace(device, layout, *imposed);
 }
 
 CudaInfiniGenCache::~CudaInfiniGenCache() {
@@ -380,6 +381,10 @@ void CudaInfiniGenCache::Speculate(Stream& stream, int64_t layer, const MatrixVi
                          counters_->device<DeviceHeadCounters>() + layer * kv_heads);
   ops::cuda::SelectTop(decisions, step, kv_heads, work.speculation.ranges, keys_, work_context_,
                        context_, work.selected, work.selected_count, max_rows_);
+  if (imposed_) {
+    ops::cuda::ImposeRows(decisions, step, kv_heads, work.speculation.ranges,
+                          imposed_->Layer(layer), work.selected, work.selected_count, max_rows_);
+  }
   link_.Fork(decisions);
   LiteShape shape;
   shape.kv_heads = static_cast<int32_t>(kv_heads);
@@ -593,10 +598,11 @@ uint64_t CudaScratchBytes(const Shape& shape, int64_t sequences, int64_t tokens)
 }
 
 std::unique_ptr<Cache> CreateCudaCache(Device& device, const Shape& shape, const KvOptions& options,
-                                       const Profile* profile, const TierBytes& budget) {
+                                       const Profile* profile, const TierBytes& budget,
+                                       const ImposedSelection* imposed) {
   LC_CHECK(device.type() == DeviceType::kCuda);
   return std::make_unique<CudaInfiniGenCache>(static_cast<CudaDevice&>(device), shape, options,
-                                              profile, budget);
+                                              profile, budget, imposed);
 }
 
 }  // namespace litecache::kv::infinigen

@@ -9,6 +9,7 @@
 
 #include <array>
 #include <memory>
+#include <optional>
 #include <unordered_map>
 #include <vector>
 
@@ -16,6 +17,7 @@
 #include "device/cuda/cuda_device.h"
 #include "kv/cache.h"
 #include "kv/cuda/device_pages.h"
+#include "kv/cuda/imposed_table.h"
 #include "kv/cuda/staged_pages.h"
 #include "kv/cuda/step_block.h"
 #include "kv/cuda/store_prefill.h"
@@ -34,7 +36,8 @@ namespace litecache::kv::infinigen {
 class CudaInfiniGenCache final : public Cache, public RowStore, public Diagnosis {
  public:
   CudaInfiniGenCache(CudaDevice& device, const Shape& shape, const KvOptions& options,
-                     const Profile* profile, const TierBytes& budget);
+                     const Profile* profile, const TierBytes& budget,
+                     const ImposedSelection* imposed);
   ~CudaInfiniGenCache() override;
 
   std::string_view policy() const override { return "infinigen"; }
@@ -125,7 +128,8 @@ class CudaInfiniGenCache final : public Cache, public RowStore, public Diagnosis
   std::shared_ptr<const std::function<void()>> check_transfers_;
   Buffer skews_;      // f32 [sparse layers][kv_heads][head_dim][width]
   Buffer constants_;  // int32: lists of the store, of the partial keys, of the staging pages
-  std::unique_ptr<Mirror> counters_;  // DeviceHeadCounters [layers][kv_heads]
+  std::unique_ptr<Mirror> counters_;        // DeviceHeadCounters [layers][kv_heads]
+  std::optional<ImposedRowTable> imposed_;  // of measurements
   StepBlock block_;
   Buffer work_;
   std::array<Work, kBuffers> works_;

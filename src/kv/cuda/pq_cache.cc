@@ -88,7 +88,7 @@ size_t WorkScratchBytes(const Shape& shape, int64_t sequences, int64_t context) 
 }  // namespace
 
 CudaPqCache::CudaPqCache(CudaDevice& device, const Shape& shape, const KvOptions& options,
-                         const TierBytes& budget)
+                         const TierBytes& budget, const ImposedSelection* imposed)
     : device_(device),
       host_(device),
       shape_(shape),
@@ -116,6 +116,7 @@ CudaPqCache::CudaPqCache(CudaDevice& device, const Shape& shape, const KvOptions
   std::fill_n(counters_->host<DeviceHeadCounters>(), count, DeviceHeadCounters{});
   device.Zero(counters_->device(), count * sizeof(DeviceHeadCounters));
   heads_.resize(count);
+  if (imposed != nullptr) imposed_.emplace(device, shape_.layout, *imposed);
 }
 
 CudaPqCache::~CudaPqCache() {
@@ -599,6 +600,11 @@ void CudaPqCache::AttendDecoding(Stream& stream, int64_t index, const MatrixView
   }
   Mark(stream, Section::kRetrieval);
   ops::cuda::PqSelect(stream, step, layer, q, scale, scratch_.data());
+  if (imposed_) {
+    Mark(stream, Section::kImposed);
+    ops::cuda::ImposeRows(stream, step, layout.kv_heads, layer.ranges, imposed_->Layer(index),
+                          layer.selected, layer.selected_count, layer.max_rows);
+  }
   Mark(stream, Section::kManagement);
   ops::cuda::PqLookup(stream, step, layer);
   link_.Fork(stream);
@@ -827,9 +833,10 @@ uint64_t CudaScratchBytes(const Shape& shape, int64_t sequences, int64_t tokens)
 }
 
 std::unique_ptr<Cache> CreateCudaCache(Device& device, const Shape& shape, const KvOptions& options,
-                                       const TierBytes& budget) {
+                                       const TierBytes& budget, const ImposedSelection* imposed) {
   LC_CHECK(device.type() == DeviceType::kCuda);
-  return std::make_unique<CudaPqCache>(static_cast<CudaDevice&>(device), shape, options, budget);
+  return std::make_unique<CudaPqCache>(static_cast<CudaDevice&>(device), shape, options, budget,
+                                       imposed);
 }
 
 }  // namespace litecache::kv::pqcache

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -16,6 +17,7 @@
 #include "device/cuda/cuda_device.h"
 #include "kv/cache.h"
 #include "kv/cuda/device_pages.h"
+#include "kv/cuda/imposed_table.h"
 #include "kv/cuda/staged_pages.h"
 #include "kv/cuda/step_block.h"
 #include "kv/cuda/store_prefill.h"
@@ -34,7 +36,7 @@ class LayerEvent;
 class CudaPqCache final : public Cache, public RowStore, public Diagnosis {
  public:
   CudaPqCache(CudaDevice& device, const Shape& shape, const KvOptions& options,
-              const TierBytes& budget);
+              const TierBytes& budget, const ImposedSelection* imposed);
   ~CudaPqCache() override;
 
   std::string_view policy() const override { return "pqcache"; }
@@ -124,8 +126,9 @@ class CudaPqCache final : public Cache, public RowStore, public Diagnosis {
   Sequences sequences_;
   std::unique_ptr<TransferEngine> transfer_;
   std::shared_ptr<const std::function<void()>> check_transfers_;
-  Buffer constants_;                  // int32 [layers * kv_heads]: a head's list is its index
-  std::unique_ptr<Mirror> counters_;  // DeviceHeadCounters [layers][kv_heads]
+  Buffer constants_;                        // int32 [layers * kv_heads]: a head's list is its index
+  std::unique_ptr<Mirror> counters_;        // DeviceHeadCounters [layers][kv_heads]
+  std::optional<ImposedRowTable> imposed_;  // of measurements
   StepBlock block_;
   StepBlock new_rows_;                  // the decode sequences, their past the new row's place
   std::unique_ptr<Mirror> parameters_;  // PqSequence [work_sequences_], SelectRange behind them

@@ -77,7 +77,8 @@ class InfiniGenPlan final : public CachePlan, public ReplaysTrace {
   std::unique_ptr<Cache> Create(Device& device, const TierBytes& budget) const override {
     if constexpr (ops::cuda::kAvailable) {
       if (shape_.on_gpu) {
-        return infinigen::CreateCudaCache(device, shape_, options_, profile_.get(), budget);
+        return infinigen::CreateCudaCache(device, shape_, options_, profile_.get(), budget,
+                                          imposed_.get());
       }
     }
     auto cache = std::make_unique<InfiniGenCache>(device, shape_, options_, profile_.get(), budget);

@@ -75,7 +75,8 @@ class PqPlan final : public CachePlan, public ReplaysTrace {
   }
   std::unique_ptr<Cache> Create(Device& device, const TierBytes& budget) const override {
     if constexpr (ops::cuda::kAvailable) {
-      if (shape_.on_gpu) return pqcache::CreateCudaCache(device, shape_, options_, budget);
+      if (shape_.on_gpu)
+        return pqcache::CreateCudaCache(device, shape_, options_, budget, imposed_.get());
     }
     auto cache = std::make_unique<PqCache>(device, shape_, options_, budget);
     cache->Impose(imposed_);

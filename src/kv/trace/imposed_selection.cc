@@ -11,7 +11,8 @@ namespace litecache::kv {
 namespace {
 
 constexpr int64_t kWordBits = 32;
-constexpr int64_t kBlockWords = TraceMap::kBlock / kWordBits;
+constexpr int64_t kBlockWords = ops::kImposedBlockWords;
+static_assert(ops::kImposedBlock == TraceMap::kBlock);
 
 // In which order positions leave a set that is too large.
 uint32_t Order(int32_t position) {
@@ -87,16 +88,15 @@ void ImposedSelection::Rows(int64_t layer, int64_t kv_head, int64_t past, int64_
   LC_CHECK(begin >= 0 && count >= 0 && count <= end - begin, "{} of [{}, {})", count, begin, end);
   if (count == 0) return;
   const uint32_t* bits = BitsOf(layer, kv_head, StepAt(layer, kv_head, past, row));
-  const int64_t recorded = words_ / kBlockWords;
-  const int64_t blocks = std::max<int64_t>(past / TraceMap::kBlock, 1);
+  const auto recorded = static_cast<int32_t>(words_ / kBlockWords);
+  const int32_t blocks = ops::ImposedBlocks(static_cast<int32_t>(past));
   wanted_.clear();
-  for (int64_t word = begin / kWordBits; word * kWordBits < end; ++word) {
-    const int64_t block = std::min(word / kBlockWords, blocks - 1);
-    uint32_t left = bits[BlockOf(block, blocks, recorded) * kBlockWords + word % kBlockWords] &
-                    ops::CandidateBits(static_cast<int32_t>(word), static_cast<int32_t>(begin),
-                                       static_cast<int32_t>(end));
+  for (auto word = static_cast<int32_t>(begin / kWordBits); word * kWordBits < end; ++word) {
+    uint32_t left =
+        bits[ops::ImposedWord(word, blocks, recorded)] &
+        ops::CandidateBits(word, static_cast<int32_t>(begin), static_cast<int32_t>(end));
     for (; left != 0; left &= left - 1) {
-      wanted_.push_back(static_cast<int32_t>(word * kWordBits + std::countr_zero(left)));
+      wanted_.push_back(static_cast<int32_t>(word * kWordBits) + std::countr_zero(left));
     }
   }
   const ops::ImposeOverlapWork work{.kept = ops::ImposedHead::kWhole,

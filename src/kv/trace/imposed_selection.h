@@ -30,8 +30,8 @@ class ImposedSelection {
   bool has_clusters() const { return trace_->clusters > 0; }
 
   // ---- for kernels: the same tables, to be put on a device ----
-  // Bits of the trace's rows, [period() steps][layers][kv_heads][words()] of this shape's heads: of
-  // block b bits [128 b, 128 b + 128).
+  // Bits of the trace's rows, [period() steps][layers][kv_heads][words()] of this shape's heads, as
+  // ops/impose_rows.h has them.
   int64_t words() const { return words_; }
   int64_t period() const { return map_.period(); }
   std::vector<uint32_t> Bits() const;
@@ -39,10 +39,6 @@ class ImposedSelection {
   std::vector<uint16_t> ClusterOrder() const;
   int64_t recorded_clusters() const { return trace_->clusters; }
 
-  // The trace's block of the context's block `block` of `blocks`.
-  static int64_t BlockOf(int64_t block, int64_t blocks, int64_t recorded) {
-    return block * recorded / blocks;
-  }
   // The first of the context's clusters that stand for the trace's cluster `id`.
   static int64_t FirstCluster(int64_t id, int64_t clusters, int64_t recorded) {
     return (id * clusters + recorded - 1) / recorded;

@@ -26,7 +26,7 @@ int64_t Common(const std::vector<int32_t>& a, const std::vector<int32_t>& b) {
 bool ReplayTrace(CachePlan* plan, const std::string& policy, DeviceType device,
                  std::shared_ptr<const Trace> trace) {
   auto* replays = dynamic_cast<ReplaysTrace*>(plan);
-  if (replays == nullptr || (device == DeviceType::kCuda && policy != "litecache")) return false;
+  if (replays == nullptr || (device == DeviceType::kCuda && policy == "retroinfer")) return false;
   replays->Replay(std::move(trace));
   return true;
 }

@@ -19,8 +19,8 @@ class ReplaysTrace {
   virtual void Replay(std::shared_ptr<const Trace> trace) = 0;
 };
 
-// Has the plan replay it. False where its policy selects nothing, and on a GPU for every policy but
-// litecache: the others' kernels choose by their own rows there.
+// Has the plan replay it. False where its policy selects nothing, and for retroinfer on a GPU,
+// whose kernels choose by their own rows there.
 bool ReplayTrace(CachePlan* plan, const std::string& policy, DeviceType device,
                  std::shared_ptr<const Trace> trace);
 

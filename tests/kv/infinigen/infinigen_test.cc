@@ -6,15 +6,18 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <optional>
 
 #include "base/error.h"
 #include "kv/infinigen/diagnosis.h"
 #include "kv/life.h"
+#include "kv/random_trace.h"
 #include "test_seed.h"
 
 namespace litecache::kv {
 namespace {
 
+using ::testing::ElementsAreArray;
 using ::testing::HasSubstr;
 
 KvOptions Options() {
@@ -45,11 +48,12 @@ std::shared_ptr<Profile> RandomProfile(const Layout& layout, std::mt19937_64& ra
 class InfiniGenLife final : public Life {
  public:
   InfiniGenLife(const Layout& layout, const KvOptions& options,
-                std::shared_ptr<const Profile> profile, uint64_t seed,
-                const TierBytes& budget = kPlenty, const std::string& device = "cpu")
-      : Life(MakeCachePlan(layout, options, profile, TypeOf(device)), seed, budget, device),
+                std::shared_ptr<const Profile> profile, uint64_t seed, const Settings& settings)
+      : Life(MakeCachePlan(layout, options, profile, TypeOf(settings.device)), seed, settings),
         options_(options.infinigen),
-        profile_(profile) {}
+        profile_(profile) {
+    if (settings.trace != nullptr) imposed_.emplace(settings.trace, layout, options_.cap);
+  }
 
   int64_t chosen_few() const { return chosen_few_; }
   int64_t capped() const { return capped_; }
@@ -166,9 +170,15 @@ class InfiniGenLife final : public Life {
     }
     *low += static_cast<double>(surely) / static_cast<double>(layout_.kv_heads);
     *high += static_cast<double>(perhaps) / static_cast<double>(layout_.kv_heads);
-    // The rows with the largest margins.
     ASSERT_GE(tokens.size(), 1u);
     EXPECT_TRUE(std::is_sorted(tokens.begin(), tokens.end()));
+    ++checked_;
+    if (imposed_) {
+      EXPECT_THAT(tokens, ElementsAreArray(
+                              Imposed(*imposed_, part, layer, head, 0, part.past, tokens.size())));
+      return;
+    }
+    // The rows with the largest margins.
     std::vector<double> sorted = margins;
     std::sort(sorted.rbegin(), sorted.rend());
     for (const int64_t t : tokens) {
@@ -176,7 +186,6 @@ class InfiniGenLife final : public Life {
       EXPECT_GE(margins[static_cast<size_t>(t)], sorted[tokens.size() - 1] - 2 * tolerance)
           << "token " << t;
     }
-    ++checked_;
   }
 
   void CheckCount(const StepSequence& part, const std::vector<std::vector<int64_t>>& fetched,
@@ -193,6 +202,7 @@ class InfiniGenLife final : public Life {
 
   InfiniGenOptions options_;
   std::shared_ptr<const Profile> profile_;
+  std::optional<ImposedSelection> imposed_;
   std::map<SequenceId, std::map<int64_t, std::vector<double>>> sums_;
   int64_t chosen_few_ = 0, capped_ = 0, checked_ = 0;
 };
@@ -223,7 +233,9 @@ TEST_P(InfiniGenLives, AgreeStepByStep) {
                  << kv_heads << " group " << group << " head_dim " << layout.head_dim << " "
                  << Name(layout.dtype));
     const auto profile = random() % 3 == 0 ? nullptr : RandomProfile(layout, random);
-    InfiniGenLife life(layout, options, profile, random(), Life::kPlenty, device());
+    const auto trace =
+        round % 5 == 0 ? std::make_shared<const Trace>(RandomTrace(random)) : nullptr;
+    InfiniGenLife life(layout, options, profile, random(), {.device = device(), .trace = trace});
     life.RunRandom(60, 1 + static_cast<int64_t>(random() % 200), 40);
     few += life.chosen_few();
     capped += life.capped();
@@ -239,8 +251,8 @@ TEST_P(InfiniGenLives, HundredsOfStepsOverManyPages) {
   std::mt19937_64 random = testing::TestRandom(1);
   const Layout layout{
       .layers = 4, .q_heads = 4, .kv_heads = 2, .head_dim = 64, .dtype = DType::kF32};
-  InfiniGenLife life(layout, Options(), RandomProfile(layout, random), random(), Life::kPlenty,
-                     device());
+  InfiniGenLife life(layout, Options(), RandomProfile(layout, random), random(),
+                     {.device = device()});
   const SequenceId a = life.Create(), b = life.Create();
   life.Run({{a, 500, false}});
   life.Run({{b, 77, false}, {a}});
@@ -261,26 +273,9 @@ TEST_P(InfiniGenLives, LeaveARefusedStepAsItWas) {
       .layers = 3, .q_heads = 4, .kv_heads = 2, .head_dim = 64, .dtype = DType::kF32};
   std::mt19937_64 random = testing::TestRandom(2);
   const auto plan = MakeCachePlan(layout, Options(), nullptr, device_type());
-  const bool gpu = device() == "cuda";
-  for (const bool device_tier : {false, true}) {
-    const TierBytes need = plan->BytesFor(600);
-    const TierBytes budget = {.device = device_tier ? need.device : Life::kPlenty.device,
-                              .host = device_tier ? Life::kPlenty.host : need.host};
-    InfiniGenLife life(layout, Options(), nullptr, random(), budget, device());
-    const SequenceId a = life.Create(), b = life.Create();
-    life.Run({{a, 400, false}});
-    if (device_tier && !gpu) {  // there prompts take nothing of the device
-      for (int i = 0; i < 2; ++i) life.Run({{b, 400, false}});
-    }
-    for (int i = 0; i < 30; ++i) life.Run({{a}});
-    const TierBytes used = life.cache().GetStats().used;
-    const Life::Part more = device_tier && !gpu ? Life::Part{b} : Life::Part{b, 5000, false};
-    EXPECT_THROW(life.cache().BeginStep(life.MakeStep({{a}, more})), CapacityError);
-    EXPECT_EQ(life.cache().GetStats().used, used);
-    // What was promised fits.
-    while (life.cache().Length(a) < 600) life.Run({{a}});
-    EXPECT_LE(life.cache().GetStats().peak.device, budget.device);
-  }
+  Life::ExpectRefusalsLeaveNothing(*plan, device(), {400, 400}, [&](const Life::Settings& s) {
+    return std::make_unique<InfiniGenLife>(layout, Options(), nullptr, random(), s);
+  });
 }
 
 INSTANTIATE_TEST_SUITE_P(Devices, InfiniGenLives, ::testing::Values("cpu", "cuda"),

@@ -1,22 +1,26 @@
 // Policy pqcache against the published algorithm in double precision, step by step: codes,
 // selection, block cache, output; its budgets.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
 #include <map>
 #include <numeric>
+#include <optional>
 #include <set>
 
 #include "base/error.h"
 #include "kv/life.h"
 #include "kv/pqcache/diagnosis.h"
+#include "kv/random_trace.h"
 #include "test_seed.h"
 
 namespace litecache::kv {
 namespace {
 
 using pqcache::Diagnosis;
+using ::testing::UnorderedElementsAreArray;
 
 KvOptions Options() {
   KvOptions options;
@@ -54,10 +58,11 @@ class PlainLfu {
 
 class PqLife final : public Life {
  public:
-  PqLife(const Layout& layout, const KvOptions& options, uint64_t seed,
-         const TierBytes& budget = kPlenty, const std::string& device = "cpu")
-      : Life(MakeCachePlan(layout, options, nullptr, TypeOf(device)), seed, budget, device),
-        options_(options.pqcache) {}
+  PqLife(const Layout& layout, const KvOptions& options, uint64_t seed, const Settings& settings)
+      : Life(MakeCachePlan(layout, options, nullptr, TypeOf(settings.device)), seed, settings),
+        options_(options.pqcache) {
+    if (settings.trace != nullptr) imposed_.emplace(settings.trace, layout, options_.share / 2);
+  }
 
   void CheckCacheContents(bool check) { check_cache_ = check; }
   int64_t indexed() const { return indexed_; }
@@ -216,6 +221,12 @@ class PqLife final : public Life {
     ASSERT_EQ(static_cast<int64_t>(chosen.size()), k);
     ASSERT_EQ(std::set<int64_t>(chosen.begin(), chosen.end()).size(), chosen.size());
     if (k == 0) return;
+    if (imposed_) {
+      EXPECT_THAT(chosen, UnorderedElementsAreArray(
+                              Imposed(*imposed_, part, layer, head, begin, end, chosen.size())));
+      left_out_ += k < end - begin;
+      return;
+    }
     const std::vector<float> all_centroids = impl().Centroids(part.id, layer, head);
     const float* centroids = all_centroids.data();
     const std::vector<uint8_t> codes = impl().Codes(part.id, layer, head, end);
@@ -284,6 +295,7 @@ class PqLife final : public Life {
   }
 
   PqCacheOptions options_;
+  std::optional<ImposedSelection> imposed_;
   bool check_cache_ = true;
   std::map<SequenceId, Known> known_;
   int64_t indexed_ = 0, dense_ = 0, left_out_ = 0, hits_ = 0, misses_ = 0;
@@ -320,7 +332,9 @@ TEST_P(PqCacheLives, AgreeStepByStep) {
                  << options.pqcache.block_tokens << " layers " << layout.layers << " KV heads "
                  << kv_heads << " group " << group << " head_dim " << layout.head_dim << " "
                  << Name(layout.dtype) << " fails " << fails);
-    PqLife life(layout, options, random(), Life::kPlenty, device());
+    const auto trace =
+        round % 5 == 0 ? std::make_shared<const Trace>(RandomTrace(random)) : nullptr;
+    PqLife life(layout, options, random(), {.device = device(), .trace = trace});
     // A step that is run again finds the blocks that its first try let in.
     life.CheckCacheContents(!fails);
     life.RunRandom(60, 1 + static_cast<int64_t>(random() % 250), 60, fails);
@@ -345,7 +359,7 @@ TEST_P(PqCacheLives, HundredsOfStepsOverManyPages) {
   KvOptions options = Options();
   options.pqcache.cache_tokens = 256;
   options.pqcache.block_tokens = 32;
-  PqLife life(layout, options, random(), Life::kPlenty, device());
+  PqLife life(layout, options, random(), {.device = device()});
   const SequenceId a = life.Create(), b = life.Create();
   life.Run({{a, 600, false}});
   life.Run({{b, 333, false}, {a}});
@@ -369,25 +383,9 @@ TEST_P(PqCacheLives, LeaveARefusedStepAsItWas) {
       .layers = 2, .q_heads = 4, .kv_heads = 2, .head_dim = 64, .dtype = DType::kF32};
   std::mt19937_64 random = testing::TestRandom(2);
   const auto plan = MakeCachePlan(layout, Options(), nullptr, device_type());
-  const bool gpu = device() == "cuda";
-  for (const bool device_tier : {false, true}) {
-    const TierBytes need = plan->BytesFor(600);
-    const TierBytes budget = {.device = device_tier ? need.device : Life::kPlenty.device,
-                              .host = device_tier ? Life::kPlenty.host : need.host};
-    PqLife life(layout, Options(), random(), budget, device());
-    const SequenceId a = life.Create(), b = life.Create();
-    life.Run({{a, 400, false}});
-    // There prompts take nothing of the device.
-    if (device_tier && !gpu) life.Run({{b, 300, false}});
-    for (int i = 0; i < 30; ++i) life.Run({{a}});
-    const TierBytes used = life.cache().GetStats().used;
-    const Life::Part more = device_tier && !gpu ? Life::Part{b} : Life::Part{b, 5000, false};
-    EXPECT_THROW(life.cache().BeginStep(life.MakeStep({{a}, more})), CapacityError);
-    EXPECT_EQ(life.cache().GetStats().used, used);
-    // What was promised fits.
-    while (life.cache().Length(a) < 600) life.Run({{a}});
-    EXPECT_LE(life.cache().GetStats().peak.device, budget.device);
-  }
+  Life::ExpectRefusalsLeaveNothing(*plan, device(), {300}, [&](const Life::Settings& s) {
+    return std::make_unique<PqLife>(layout, Options(), random(), s);
+  });
 }
 
 INSTANTIATE_TEST_SUITE_P(Devices, PqCacheLives, ::testing::Values("cpu", "cuda"),
