@@ -57,6 +57,7 @@ TEST_F(CudaDeviceTest, PinnedMemoryIsGivenBack) {
   std::memset(mirror->host(), 7, 1000);
   const auto stream = gpu_->CreateStream();
   mirror->Send(*stream, 1000);
+  stream->Synchronize();  // until then the host's bytes must stay
   std::memset(mirror->host(), 0, 1000);
   mirror->Receive(*stream, 1000);
   stream->Synchronize();
