@@ -6,14 +6,6 @@
 
 namespace litecache::kv {
 
-void CheckBackend(const std::string& policy, DeviceType device) {
-  if (device == DeviceType::kCpu) return;
-  throw Unsupported(
-      "KV policy '{}' is not built for GPUs yet; use --device cpu, or policy full, litecache, "
-      "streaming, flexgen, kvpr, infinigen or pqcache",
-      policy);
-}
-
 void CachePlan::Impose(std::shared_ptr<const ImposedReuse>) {
   throw Unsupported("reuse is imposed on the lookups of policy litecache only");
 }

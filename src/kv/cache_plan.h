@@ -80,10 +80,7 @@ std::unique_ptr<CachePlan> PlanFlexGenCache(const Layout& layout, const KvOption
 std::unique_ptr<CachePlan> PlanKvprCache(const Layout& layout, const KvOptions& options,
                                          DeviceType device);
 
-// Throws Unsupported for a GPU: what the plans of policies ask that run on the CPU only, so far.
-void CheckBackend(const std::string& policy, DeviceType device);
-
-// Policy `retroinfer`. Throws Unsupported for a GPU.
+// Policy `retroinfer`.
 std::unique_ptr<CachePlan> PlanRetroCache(const Layout& layout, const KvOptions& options,
                                           DeviceType device = DeviceType::kCpu);
 

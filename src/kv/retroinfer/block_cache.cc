@@ -43,7 +43,7 @@ void BlockCache::EvictLast() {
 }
 
 int64_t BlockCache::Update(std::span<const int32_t> hits, std::span<const int32_t> misses,
-                           std::span<const int32_t> block_counts) {
+                           std::span<const int32_t> block_counts, std::vector<int32_t>* dropped) {
   for (size_t i = hits.size(); i-- > 0;) {
     Unlink(hits[i]);
     PushFront(hits[i]);
@@ -53,7 +53,10 @@ int64_t BlockCache::Update(std::span<const int32_t> hits, std::span<const int32_
   while (admitted < misses.size() && needed + block_counts[admitted] <= blocks()) {
     needed += block_counts[admitted++];
   }
-  while (static_cast<int64_t>(free_.size()) < needed) EvictLast();
+  while (static_cast<int64_t>(free_.size()) < needed) {
+    if (dropped != nullptr) dropped->push_back(back_);
+    EvictLast();
+  }
   for (size_t i = 0; i < admitted; ++i) {
     int32_t* link = &first_[static_cast<size_t>(misses[i])];
     for (int32_t n = 0; n < block_counts[i]; ++n) {

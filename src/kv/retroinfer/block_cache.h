@@ -30,9 +30,9 @@ class BlockCache {
   // the best in front; then those of `misses` are admitted in their order as long as they all fit
   // together - the first that does not ends it -, in the place of the least recently used ones.
   // block_counts[i]: blocks that misses[i] takes. Returns how many were admitted; each one is in
-  // front of those before it.
+  // front of those before it. dropped: where not null, those that made room are appended.
   int64_t Update(std::span<const int32_t> hits, std::span<const int32_t> misses,
-                 std::span<const int32_t> block_counts);
+                 std::span<const int32_t> block_counts, std::vector<int32_t>* dropped = nullptr);
 
   // Cached clusters, the most recently used first.
   std::vector<int32_t> Contents() const;

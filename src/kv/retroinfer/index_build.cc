@@ -11,9 +11,9 @@
 namespace litecache::kv {
 IndexBuild::IndexBuild(const RetroShape& shape, BackgroundThreads& threads,
                        std::vector<WavePart> parts)
-    : shape_(shape),
+    : WaveBuild(std::move(parts)),
+      shape_(shape),
       threads_(threads),
-      parts_(std::move(parts)),
       lists_(static_cast<size_t>(shape.lists)),
       started_(static_cast<size_t>(shape.layout.layers), false) {
   LC_CHECK(!parts_.empty());

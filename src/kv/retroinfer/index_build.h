@@ -11,17 +11,11 @@
 
 #include "base/background_threads.h"
 #include "kv/retroinfer/shape.h"
+#include "kv/retroinfer/wave_build.h"
 #include "ops/clusters.h"
 #include "ops/row_format.h"
 
 namespace litecache::kv {
-
-// Tokens [begin, end) that are clustered together, into clusters from first_cluster on.
-struct WavePart {
-  int64_t begin = 0, end = 0;
-  int64_t first_cluster = 0;
-  WaveGrowth growth;
-};
 
 // Where one list's rows come from and go to. Pages are named one by one: a table may move its own
 // lists while a build runs.
@@ -36,25 +30,20 @@ struct WaveList {
 // Two halves: clustering reads rows and writes centroids and sizes; storing brings the rows into
 // the order of their clusters and writes the sums of the values. Storing may have to wait until the
 // step that wrote the rows is committed.
-class IndexBuild {
+class IndexBuild final : public WaveBuild {
  public:
   IndexBuild(const RetroShape& shape, BackgroundThreads& threads, std::vector<WavePart> parts);
-  ~IndexBuild() { Cancel(); }
-  IndexBuild(const IndexBuild&) = delete;
-  IndexBuild& operator=(const IndexBuild&) = delete;
-
-  const std::vector<WavePart>& parts() const { return parts_; }
-  int64_t end() const { return parts_.back().end; }
+  ~IndexBuild() override { Cancel(); }
 
   // Once a layer: its lists' rows are there. lists: [kv_heads].
   void Start(int64_t layer, std::vector<WaveList> lists);
   // Rows of started layers may be stored from now on, once each layer was started.
-  void Store();
-  bool storing() const { return storing_; }
+  void Store() override;
+  bool storing() const override { return storing_; }
 
   // Returns when a layer, or all, are clustered and stored; rethrows what a job ended with.
   void Wait(int64_t layer);
-  void WaitAll();
+  void WaitAll() override;
   // Stops as soon as it can; what was written is void.
   void Cancel();
 
@@ -75,7 +64,6 @@ class IndexBuild {
 
   const RetroShape& shape_;
   BackgroundThreads& threads_;
-  std::vector<WavePart> parts_;
   std::vector<List> lists_;                         // [layers * kv_heads]
   std::vector<std::shared_ptr<TaskGroup>> groups_;  // [layers]
   std::vector<bool> started_;

@@ -2,11 +2,13 @@
 
 #include "base/error.h"
 #include "kv/cache_plan.h"
+#include "kv/cuda/create_retro_cache.h"
 #include "kv/retroinfer/retro_cache.h"
 #include "kv/retroinfer/shape.h"
 #include "kv/trace/imposed_selection.h"
 #include "kv/trace/replays_trace.h"
 #include "ops/attention.h"
+#include "ops/cuda/available.h"
 #include "ops/selection.h"
 
 namespace litecache::kv {
@@ -14,7 +16,8 @@ namespace {
 
 class RetroPlan final : public CachePlan, public ReplaysTrace {
  public:
-  RetroPlan(const Layout& layout, const KvOptions& options) : shape_(layout, options) {}
+  RetroPlan(const Layout& layout, const KvOptions& options, DeviceType device)
+      : shape_(layout, options, device) {}
 
   const Layout& layout() const override { return shape_.layout; }
   TierBytes BytesFor(int64_t tokens) const override { return shape_.BytesFor(tokens); }
@@ -22,11 +25,15 @@ class RetroPlan final : public CachePlan, public ReplaysTrace {
     return shape_.ForkBytesFor(shared, tokens);
   }
   std::string retriever() const override { return "wave index"; }
+  std::string transfer() const override { return shape_.on_gpu ? "gpu-pull" : ""; }
   std::string DeviceHolds() const override {
     return "steady zone, index of clusters, cached blocks, execution buffer";
   }
 
   uint64_t ScratchBytes(int64_t sequences, int64_t tokens, int threads) const override {
+    if constexpr (ops::cuda::kAvailable) {
+      if (shape_.on_gpu) return CudaRetroScratchBytes(shape_, sequences, tokens);
+    }
     const Layout& layout = shape_.layout;
     const auto attention = [&](int64_t decoding) {
       return ops::AttentionScratchBytes(layout.kv_heads, shape_.group, layout.head_dim, decoding);
@@ -53,11 +60,15 @@ class RetroPlan final : public CachePlan, public ReplaysTrace {
   }
 
   std::unique_ptr<Cache> Create(Device& device, const TierBytes& budget) const override {
+    if constexpr (ops::cuda::kAvailable) {
+      if (shape_.on_gpu) return CreateCudaRetroCache(device, shape_, budget);
+    }
     auto cache = std::make_unique<RetroCache>(device, shape_, budget);
     cache->Impose(imposed_);
     return cache;
   }
   void Replay(std::shared_ptr<const Trace> trace) override {
+    if (shape_.on_gpu) throw Unsupported("policy retroinfer replays traces on the CPU only");
     if (trace->clusters == 0) {
       throw InvalidArgument("the trace ({}) has no clusters, which policy retroinfer replays",
                             trace->Describe());
@@ -76,13 +87,12 @@ class RetroPlan final : public CachePlan, public ReplaysTrace {
 std::unique_ptr<CachePlan> PlanRetroCache(const Layout& layout, const KvOptions& options,
                                           DeviceType device) {
   CheckLayout(layout);
-  CheckBackend("retroinfer", device);
   if (options.host_rows != "auto") {
     throw Unsupported(
         "KV policy retroinfer keeps host rows as they are; host_rows = '{}' is not built",
         options.host_rows);
   }
-  return std::make_unique<RetroPlan>(layout, options);
+  return std::make_unique<RetroPlan>(layout, options, device);
 }
 
 }  // namespace litecache::kv

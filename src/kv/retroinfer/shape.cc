@@ -21,7 +21,7 @@ int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 }  // namespace
 
-RetroShape::RetroShape(const Layout& layout_of_model, const KvOptions& options)
+RetroShape::RetroShape(const Layout& layout_of_model, const KvOptions& options, DeviceType device)
     : layout(layout_of_model),
       group(layout.q_heads / layout.kv_heads),
       lists(layout.layers * layout.kv_heads),
@@ -33,7 +33,8 @@ RetroShape::RetroShape(const Layout& layout_of_model, const KvOptions& options)
       page_clusters(ops::PagedClusters::PageClusters(pages.page_bytes, format)),
       page_block_rows(pages.page_tokens / o.block_tokens * o.block_tokens),
       cluster_blocks(std::max<int64_t>(
-          Round(static_cast<double>(o.cluster_tokens) / static_cast<double>(o.block_tokens)), 1)) {
+          Round(static_cast<double>(o.cluster_tokens) / static_cast<double>(o.block_tokens)), 1)),
+      on_gpu(device == DeviceType::kCuda) {
   if (page_clusters < 1 || page_block_rows < 1) {
     throw InvalidArgument(
         "KV policy retroinfer: pages of {} rows hold no block of {} rows; use a smaller "
@@ -121,8 +122,9 @@ TierBytes RetroShape::ForkBytesFor(int64_t shared, int64_t tokens) const {
   const int64_t indexed = std::max<int64_t>(shared - ring(), 0);
   const TableShape store = StoreTable();
   const int64_t host = lists * (store.BlocksFor(tokens) - indexed / store.page_tokens);
-  const int64_t device = lists * (SteadyPages(tokens) + IndexPages(tokens) + CachePages(tokens)) +
-                         layout.kv_heads * BufferPages(tokens);
+  const int64_t device =
+      lists * (SteadyPages(tokens) + IndexPages(tokens) + CachePages(tokens)) +
+      layout.kv_heads * (BufferPages(tokens) + kStagingBuffers * StagingPages(tokens));
   return {.device = static_cast<uint64_t>(device) * pages.page_bytes,
           .host = static_cast<uint64_t>(host) * pages.page_bytes};
 }

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "device/device.h"
 #include "kv/layout.h"
 #include "litecache/kv_options.h"
 #include "ops/clusters.h"
@@ -22,7 +23,7 @@ struct WaveGrowth {
 // A sequence of n tokens, i of them indexed: sink = [0, sink), index = [sink, sink + i), the rest
 // is not clustered yet. Sink and rest are the steady zone, at most sink + recent + update rows.
 struct RetroShape {
-  RetroShape(const Layout& layout, const KvOptions& options);
+  RetroShape(const Layout& layout, const KvOptions& options, DeviceType device = DeviceType::kCpu);
 
   Layout layout;
   int64_t group = 0;  // query heads a KV head
@@ -37,6 +38,7 @@ struct RetroShape {
   int64_t page_block_rows = 0;  // rows of whole blocks a page of the block cache holds
   int64_t cluster_blocks = 0;   // blocks of a cluster of cluster_tokens
   WaveGrowth update;            // of update_tokens generated tokens
+  bool on_gpu = false;
 
   int64_t List(int64_t layer, int64_t head) const { return layer * layout.kv_heads + head; }
   TableShape StoreTable() const { return pages.Table(lists); }
@@ -70,7 +72,12 @@ struct RetroShape {
   int64_t CachePages(int64_t n) const;
   int64_t BufferPages(int64_t n) const;
 
-  // Pages of a sequence of n tokens that decodes are these, exactly.
+  // Pages a KV head: a GPU attends a prompt's chunk in two buffers of a layer's rows each.
+  static constexpr int64_t kStagingBuffers = 2;
+  int64_t StagingPages(int64_t n) const { return on_gpu ? pages.BlocksFor(n) : 0; }
+
+  // Pages of a sequence of n tokens that decodes are these, exactly, and on a GPU those of its
+  // prompts beside them.
   TierBytes BytesFor(int64_t tokens) const { return ForkBytesFor(0, tokens); }
   TierBytes ForkBytesFor(int64_t shared, int64_t tokens) const;
 

@@ -10,7 +10,7 @@
 
 #include "kv/page_pool.h"
 #include "kv/retroinfer/block_cache.h"
-#include "kv/retroinfer/index_build.h"
+#include "kv/retroinfer/wave_build.h"
 
 namespace litecache::kv {
 
@@ -69,6 +69,7 @@ struct WaveSequence {
         filled(parent.filled) {
     for (BlockCache& fresh : caches) fresh.Resize(clusters, shape.CacheBlocks(nprobe));
   }
+  virtual ~WaveSequence() = default;
 
   // ---- index ----
   int64_t indexed_end = 0;  // tokens [sink, indexed_end) are clustered
@@ -81,8 +82,15 @@ struct WaveSequence {
   // recent window. Threads may still be at work on them.
   std::vector<WavePart> pending;
   // The last build, which threads may still be at work on.
-  std::unique_ptr<IndexBuild> build;
+  std::unique_ptr<WaveBuild> build;
 
+  // Tokens of a cluster that is used.
+  int32_t Size(int64_t list, int64_t cluster) const {
+    const std::vector<int32_t>& of = begins[static_cast<size_t>(list)];
+    const auto end = cluster + 1 < clusters ? of[static_cast<size_t>(cluster) + 1]
+                                            : static_cast<int32_t>(indexed_end);
+    return end - of[static_cast<size_t>(cluster)];
+  }
   // Ends of what is clustered, used or pending.
   int64_t clustered_end() const { return pending.empty() ? indexed_end : pending.back().end; }
   int64_t all_clusters() const {

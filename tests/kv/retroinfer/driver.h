@@ -13,9 +13,9 @@
 #include <tuple>
 #include <vector>
 
-#include "device/cpu/cpu_device.h"
+#include "device/machine.h"
 #include "kv/cache_plan.h"
-#include "kv/retroinfer/retro_cache.h"
+#include "kv/retroinfer/wave_cache.h"
 
 namespace litecache::kv {
 
@@ -54,14 +54,14 @@ class RetroSource {
   std::map<SequenceId, Stream> streams_;
 };
 
-// The outputs of a step's first `layers` layers.
-std::vector<std::vector<float>> RunRetro(Cache& cache, Stream& stream, const Step& step,
-                                         RetroInputs& inputs, int64_t layers);
+// The outputs of a step's first `layers` layers. device: of the cache.
+std::vector<std::vector<float>> RunRetro(Device& device, Cache& cache, Stream& stream,
+                                         const Step& step, RetroInputs& inputs, int64_t layers);
 
 class RetroDriver {
  public:
   RetroDriver(const Layout& layout, const KvOptions& options, uint64_t seed,
-              const TierBytes& budget = kMuch, int threads = 2);
+              const std::string& device = "cpu", const TierBytes& budget = kMuch, int threads = 2);
 
   SequenceId Create();
   SequenceId Fork(SequenceId parent);
@@ -71,7 +71,7 @@ class RetroDriver {
   // Begins a step, runs some of its layers, and leaves it at that.
   void Abandon(const std::vector<RetroPart>& parts, int64_t layers);
 
-  RetroCache& cache() { return *cache_; }
+  WaveCache& cache() { return *cache_; }
   const RetroShape& shape() const { return shape_; }
   uint64_t overflows() const { return overflows_; }  // selections the buffer had no room for
 
@@ -109,14 +109,14 @@ class RetroDriver {
 
   Layout layout_;
   RetroShape shape_;
-  CpuDevice device_;
+  Machine machine_;
   std::unique_ptr<litecache::Stream> stream_;
   std::unique_ptr<Cache> owned_;
-  RetroCache* cache_;
+  WaveCache* cache_;
   RetroSource source_;
   float scale_;
   std::map<SequenceId, Sequence> sequences_;
-  RetroCache::Choices choices_;
+  WaveCache::Choices choices_;
   struct Charge {
     bool fork = false;
     int64_t shared = 0, tokens = 0;

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "base/error.h"
+#include "kv/device_test.h"
 #include "kv/retroinfer/driver.h"
 #include "test_seed.h"
 
@@ -31,17 +32,28 @@ KvOptions Options() {
   return options;
 }
 
-class Oracle : public ::testing::TestWithParam<std::tuple<DType, int64_t, double, bool>> {};
+class RetroPolicy : public DeviceTest {};
+class RetroBudget : public DeviceTest {};
+class RetroCancel : public DeviceTest {};
+INSTANTIATE_TEST_SUITE_P(Devices, RetroPolicy, ::testing::Values("cpu", "cuda"));
+INSTANTIATE_TEST_SUITE_P(Devices, RetroBudget, ::testing::Values("cpu", "cuda"));
+INSTANTIATE_TEST_SUITE_P(Devices, RetroCancel, ::testing::Values("cpu", "cuda"));
+
+class Oracle
+    : public ::testing::TestWithParam<std::tuple<const char*, DType, int64_t, double, bool>> {};
 
 TEST_P(Oracle, BatchesOfMixedLengthsOverHundredsOfSteps) {
-  const auto& [dtype, head_dim, cache, hints] = GetParam();
+  const auto& [device, dtype, head_dim, cache, hints] = GetParam();
+  if (TypeOf(device) == DeviceType::kCuda && FindCudaDevices().devices.empty()) {
+    GTEST_SKIP() << "no GPU: " << FindCudaDevices().why_none;
+  }
   std::mt19937_64 random = testing::TestRandom();
   Layout layout = kLayout;
   layout.dtype = dtype;
   layout.head_dim = head_dim;
   KvOptions options = Options();
   options.retroinfer.cache = cache;
-  RetroDriver driver(layout, options, random());
+  RetroDriver driver(layout, options, random(), device);
   std::vector<SequenceId> ids;
   // Nothing; below the sink; all steady; just below and at the first index; three segments.
   for (const int64_t length : {0, 2, 50, 80, 81, 200, 470}) {
@@ -72,16 +84,20 @@ TEST_P(Oracle, BatchesOfMixedLengthsOverHundredsOfSteps) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Oracle,
-                         ::testing::Values(std::tuple(DType::kF32, 24, 3.0, true),
-                                           std::tuple(DType::kF32, 17, 0.7, false),
-                                           std::tuple(DType::kBF16, 32, 3.0, true),
-                                           std::tuple(DType::kBF16, 40, 0.0, false)));
+                         ::testing::Values(std::tuple("cpu", DType::kF32, 24, 3.0, true),
+                                           std::tuple("cpu", DType::kF32, 17, 0.7, false),
+                                           std::tuple("cpu", DType::kBF16, 32, 3.0, true),
+                                           std::tuple("cpu", DType::kBF16, 40, 0.0, false),
+                                           std::tuple("cuda", DType::kF32, 24, 3.0, true),
+                                           std::tuple("cuda", DType::kBF16, 64, 0.7, false),
+                                           std::tuple("cuda", DType::kBF16, 32, 3.0, true),
+                                           std::tuple("cuda", DType::kBF16, 40, 0.0, false)));
 
 // Prompts that go on after the cache was told that they end, prompts after decoding, and forks of
 // all of them.
-TEST(RetroPolicy, ForksAndLaterPrompts) {
+TEST_P(RetroPolicy, ForksAndLaterPrompts) {
   std::mt19937_64 random = testing::TestRandom();
-  RetroDriver driver(kLayout, Options(), random());
+  RetroDriver driver(kLayout, Options(), random(), device());
   std::vector<SequenceId> ids;
   for (const int64_t length : {60, 90, 260}) {
     ids.push_back(driver.Create());
@@ -117,10 +133,10 @@ TEST(RetroPolicy, ForksAndLaterPrompts) {
 }
 
 // Fork at once after the prompt, told or not, before anything was decoded.
-TEST(RetroPolicy, ForksOfAFreshPrompt) {
+TEST_P(RetroPolicy, ForksOfAFreshPrompt) {
   for (const bool told : {false, true}) {
     std::mt19937_64 random = testing::TestRandom();
-    RetroDriver driver(kLayout, Options(), random());
+    RetroDriver driver(kLayout, Options(), random(), device());
     const SequenceId id = driver.Create();
     driver.Step({{id, 300, false, told}});
     const SequenceId a = driver.Fork(id), b = driver.Fork(a);
@@ -132,7 +148,7 @@ TEST(RetroPolicy, ForksOfAFreshPrompt) {
 }
 
 // Retrieved clusters that the execution buffer has no room for are estimated.
-TEST(RetroPolicy, WhatTheBufferHasNoRoomForIsEstimated) {
+TEST_P(RetroPolicy, WhatTheBufferHasNoRoomForIsEstimated) {
   KvOptions options = Options();
   options.retroinfer.cluster_tokens = 1;
   options.retroinfer.block_tokens = 1;
@@ -145,7 +161,7 @@ TEST(RetroPolicy, WhatTheBufferHasNoRoomForIsEstimated) {
   // Two lives of three overflow.
   uint64_t overflows = 0;
   for (int life = 0; life < 20 && overflows == 0; ++life) {
-    RetroDriver driver(kLayout, options, random());
+    RetroDriver driver(kLayout, options, random(), device());
     const SequenceId id = driver.Create();
     driver.Step({{id, 3000, false, true}});
     for (int step = 0; step < 20; ++step) {
@@ -170,9 +186,11 @@ double Worst(const std::vector<std::vector<float>>& a, const std::vector<std::ve
 }
 
 // Two caches that are fed the same; the largest difference of their outputs, decode steps alone.
-double Difference(const CachePlan& a, const CachePlan& b, bool hint_a, bool hint_b, int threads_a,
-                  int threads_b, uint64_t seed) {
-  CpuDevice device_a(threads_a), device_b(threads_b);
+double Difference(const std::string& device, const CachePlan& a, const CachePlan& b, bool hint_a,
+                  bool hint_b, int threads_a, int threads_b, uint64_t seed) {
+  const Machine machine_a = OpenMachine(device, threads_a);
+  const Machine machine_b = OpenMachine(device, threads_b);
+  Device &device_a = machine_a.compute(), &device_b = machine_b.compute();
   const auto stream_a = device_a.CreateStream(), stream_b = device_b.CreateStream();
   const auto cache_a = a.Create(device_a, kMuch), cache_b = b.Create(device_b, kMuch);
   RetroSource source(a.layout(), seed);
@@ -184,10 +202,10 @@ double Difference(const CachePlan& a, const CachePlan& b, bool hint_a, bool hint
     for (StepSequence& part : step_b.sequences) part.ends_prompt = part.ends_prompt && hint_b;
     RetroInputs inputs = source.Draw(step_a);
     cache_a->BeginStep(step_a);
-    const auto out_a = RunRetro(*cache_a, *stream_a, step_a, inputs, a.layout().layers);
+    const auto out_a = RunRetro(device_a, *cache_a, *stream_a, step_a, inputs, a.layout().layers);
     cache_a->EndStep(step_a);
     cache_b->BeginStep(step_b);
-    const auto out_b = RunRetro(*cache_b, *stream_b, step_b, inputs, a.layout().layers);
+    const auto out_b = RunRetro(device_b, *cache_b, *stream_b, step_b, inputs, a.layout().layers);
     cache_b->EndStep(step_b);
     if (step_a.decode_rows > 0) worst = std::max(worst, Worst(out_a, out_b));
   };
@@ -206,42 +224,43 @@ double Difference(const CachePlan& a, const CachePlan& b, bool hint_a, bool hint
 
 // Outputs depend neither on what is cached, nor on threads, nor on when the index was begun: bit
 // for bit.
-TEST(RetroPolicy, OutputsDoNotDependOnCachesThreadsAndHints) {
+TEST_P(RetroPolicy, OutputsDoNotDependOnCachesThreadsAndHints) {
   const uint64_t seed = testing::TestRandom()();
   KvOptions small = Options(), large = Options();
   small.retroinfer.cache = 0;
   large.retroinfer.cache = 10;
-  const auto a = PlanRetroCache(kLayout, small), b = PlanRetroCache(kLayout, large);
-  EXPECT_EQ(Difference(*a, *b, true, true, 2, 2, seed), 0);
-  EXPECT_EQ(Difference(*a, *a, true, false, 1, 4, seed), 0);
+  const auto a = PlanRetroCache(kLayout, small, device_type()),
+             b = PlanRetroCache(kLayout, large, device_type());
+  EXPECT_EQ(Difference(device(), *a, *b, true, true, 2, 2, seed), 0);
+  EXPECT_EQ(Difference(device(), *a, *a, true, false, 1, 4, seed), 0);
 }
 
 // Every cluster retrieved: full attention.
-TEST(RetroPolicy, RetrievingEveryClusterIsFullAttention) {
+TEST_P(RetroPolicy, RetrievingEveryClusterIsFullAttention) {
   KvOptions options = Options();
   options.retroinfer.retrieval = 1;
   options.retroinfer.estimation = 0;
-  const auto retro = PlanRetroCache(kLayout, options), full = PlanFullCache(kLayout);
-  EXPECT_LE(Difference(*retro, *full, true, true, 2, 2, testing::TestRandom()()), 5e-5);
+  const auto retro = PlanRetroCache(kLayout, options, device_type()), full = PlanFullCache(kLayout);
+  EXPECT_LE(Difference(device(), *retro, *full, true, true, 2, 2, testing::TestRandom()()), 5e-5);
 }
 
 // ---- budgets ----
 
-TEST(RetroBudget, ARefusedStepChangesNothing) {
-  for (const bool device : {false, true}) {
+TEST_P(RetroBudget, ARefusedStepChangesNothing) {
+  for (const bool on_device : {false, true}) {
     std::mt19937_64 random = testing::TestRandom();
-    const auto plan = PlanRetroCache(kLayout, Options());
+    const auto plan = PlanRetroCache(kLayout, Options(), device_type());
     const TierBytes need = 2 * plan->BytesFor(700);
-    RetroDriver driver(
-        kLayout, Options(), random(),
-        {.device = device ? need.device : kMuch.device, .host = device ? kMuch.host : need.host});
+    RetroDriver driver(kLayout, Options(), random(), device(),
+                       {.device = on_device ? need.device : kMuch.device,
+                        .host = on_device ? kMuch.host : need.host});
     const SequenceId a = driver.Create(), b = driver.Create();
     driver.Step({{a, 500, false, true}});
     driver.Step({{b, 500, false, true}});
     std::string message;
     for (int step = 0; step < 3000 && message.empty(); ++step) {
       const TierBytes used = driver.cache().GetStats().used;
-      const RetroCache::IndexInfo index = driver.cache().Index(a);
+      const WaveCache::IndexInfo index = driver.cache().Index(a);
       try {
         driver.Step({{a}, {b}});
       } catch (const CapacityError& error) {
@@ -251,7 +270,7 @@ TEST(RetroBudget, ARefusedStepChangesNothing) {
       }
       ASSERT_FALSE(HasFatalFailure());
     }
-    EXPECT_NE(message.find(device ? "device tier" : "host store"), std::string::npos) << message;
+    EXPECT_NE(message.find(on_device ? "device tier" : "host store"), std::string::npos) << message;
     EXPECT_GE(driver.cache().Length(a), 700);  // what was promised
     driver.Release(a);
     for (int step = 0; step < 50; ++step) driver.Step({{b}});
@@ -260,24 +279,25 @@ TEST(RetroBudget, ARefusedStepChangesNothing) {
   }
 }
 
-TEST(RetroBudget, ForksFitIntoWhatTheyWerePromised) {
+TEST_P(RetroBudget, ForksFitIntoWhatTheyWerePromised) {
   std::mt19937_64 random = testing::TestRandom();
   for (int round = 0; round < 12; ++round) {
-    const auto plan = PlanRetroCache(kLayout, Options());
+    const auto plan = PlanRetroCache(kLayout, Options(), device_type());
     const int64_t prompt = 1 + static_cast<int64_t>(random() % 400);
     const int64_t decoded = static_cast<int64_t>(random() % 100);
     const int64_t more = 1 + static_cast<int64_t>(random() % 200);
     const int64_t shared = prompt + decoded;
-    CpuDevice device(1);
-    const auto stream = device.CreateStream();
-    const auto cache = plan->Create(
-        device, plan->BytesFor(shared + more) + 3 * plan->ForkBytesFor(shared, shared + more));
+    const Machine machine = OpenMachine(device(), 1);
+    const auto stream = machine.compute().CreateStream();
+    const auto cache =
+        plan->Create(machine.compute(),
+                     plan->BytesFor(shared + more) + 3 * plan->ForkBytesFor(shared, shared + more));
     RetroSource source(kLayout, random());
     const auto step = [&](const std::vector<RetroPart>& parts) {
       const Step s = MakeRetroStep(*cache, parts);
       RetroInputs inputs = source.Draw(s);
       cache->BeginStep(s);
-      RunRetro(*cache, *stream, s, inputs, kLayout.layers);
+      RunRetro(machine.compute(), *cache, *stream, s, inputs, kLayout.layers);
       cache->EndStep(s);
     };
     std::vector<RetroPart> parts = {{cache->Create()}};
@@ -295,9 +315,9 @@ TEST(RetroBudget, ForksFitIntoWhatTheyWerePromised) {
 
 // ---- ends at any moment ----
 
-TEST(RetroCancel, ReleasedWhileThreadsAreAtWork) {
+TEST_P(RetroCancel, ReleasedWhileThreadsAreAtWork) {
   std::mt19937_64 random = testing::TestRandom();
-  RetroDriver driver(kLayout, Options(), random());
+  RetroDriver driver(kLayout, Options(), random(), device());
   const SequenceId other = driver.Create();
   driver.Step({{other, 200, false, true}});
   for (int round = 0; round < 20; ++round) {
@@ -310,10 +330,10 @@ TEST(RetroCancel, ReleasedWhileThreadsAreAtWork) {
   }
 }
 
-TEST(RetroCancel, AnAbandonedStepSpoilsNothing) {
+TEST_P(RetroCancel, AnAbandonedStepSpoilsNothing) {
   for (int64_t layers = 0; layers <= kLayout.layers; ++layers) {
     std::mt19937_64 random = testing::TestRandom();
-    RetroDriver driver(kLayout, Options(), random());
+    RetroDriver driver(kLayout, Options(), random(), device());
     const SequenceId id = driver.Create();
     driver.Abandon({{id, 150, false, true}}, layers);
     driver.Step({{id, 130, false, true}});
@@ -330,10 +350,10 @@ TEST(RetroCancel, AnAbandonedStepSpoilsNothing) {
 }
 
 // The cache goes while an index is built and rows are copied.
-TEST(RetroCancel, TheCacheMayEndAtAnyMoment) {
+TEST_P(RetroCancel, TheCacheMayEndAtAnyMoment) {
   std::mt19937_64 random = testing::TestRandom();
   for (int round = 0; round < 10; ++round) {
-    RetroDriver driver(kLayout, Options(), random());
+    RetroDriver driver(kLayout, Options(), random(), device());
     const SequenceId id = driver.Create();
     driver.Step({{id, 900, false, true}});
     for (int step = 0; step < round % 3; ++step) driver.Step({{id}});
@@ -368,7 +388,6 @@ TEST(RetroOptions, AreChecked) {
   KvOptions options = Options();
   options.retroinfer.block_tokens = 1 << 19;
   EXPECT_THROW(PlanRetroCache(kLayout, options), InvalidArgument);
-  EXPECT_THROW(PlanRetroCache(kLayout, Options(), DeviceType::kCuda), Unsupported);
 }
 
 }  // namespace

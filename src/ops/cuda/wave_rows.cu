@@ -1,0 +1,238 @@
+// Rows of a wave buffer: which of them a step attends, which have to be fetched, which the cache
+// takes over.
+#include "device/cuda/check.h"
+#include "device/cuda/cuda_device.h"
+#include "ops/cuda/move_rows.cuh"
+#include "ops/cuda/system_flags.cuh"
+#include "ops/cuda/wave_pair.cuh"
+
+namespace litecache::ops::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kWarps = kThreads / 32;
+constexpr int kAdmitBlocks = 8;  // a pair
+
+// Of a list's rows the one behind `slot` in the pages that begin with `page`; a slot counts rows of
+// whole blocks.
+__device__ __forceinline__ int32_t BlockRow(const WaveShape& shape, const RowTable& rows,
+                                            int32_t page, int32_t slot) {
+  const int32_t pages = slot / shape.page_block_rows;
+  return (page + pages) * rows.page_rows + slot - pages * shape.page_block_rows;
+}
+
+// Sums over the threads before this one, of three values; totals: of all.
+struct Sums {
+  int32_t rows, fetched, blocks;
+};
+__device__ Sums ExclusiveSums(const Sums& mine, Sums* of_warps, Sums* totals) {
+  const int32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  Sums all, before;
+  before.rows = WarpExclusiveSum(mine.rows, &all.rows);
+  before.fetched = WarpExclusiveSum(mine.fetched, &all.fetched);
+  before.blocks = WarpExclusiveSum(mine.blocks, &all.blocks);
+  __syncthreads();
+  if (lane == 0) of_warps[warp] = all;
+  __syncthreads();
+  *totals = {};
+  for (int w = 0; w < kWarps; ++w) {
+    if (w == warp) {
+      before.rows += totals->rows;
+      before.fetched += totals->fetched;
+      before.blocks += totals->blocks;
+    }
+    totals->rows += of_warps[w].rows;
+    totals->fetched += of_warps[w].fetched;
+    totals->blocks += of_warps[w].blocks;
+  }
+  return before;
+}
+
+// A block a pair.
+__global__ void __launch_bounds__(kThreads)
+    ListRowsKernel(const __grid_constant__ StepView step, const __grid_constant__ WaveShape shape,
+                   const __grid_constant__ WaveLayer layer,
+                   const __grid_constant__ TableAccess access) {
+  __shared__ Sums of_warps[kWarps];
+  // Of the clusters at hand: where their rows go, and where they come from.
+  struct Cluster {
+    int32_t size, row, fetched, block, source;  // block: cached, its first; else in the buffer
+    bool hit;
+  };
+  __shared__ Cluster clusters[kThreads];
+  const int32_t pair = blockIdx.x, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int32_t sequence = pair / shape.kv_heads, head = pair % shape.kv_heads;
+  if (pair == 0 && threadIdx.x == 0 && layer.mailbox != nullptr) {
+    RaiseFlag(&layer.mailbox->chosen, *layer.first_number + layer.number + 1);
+  }
+  if (sequence >= *step.count) {
+    if (threadIdx.x == 0) {
+      layer.leading[pair] = layer.listed_count[pair] = layer.fetched_count[pair] = 0;
+    }
+    return;
+  }
+  const StepSequence& s = step.sequences[sequence];
+  const WaveSequence& wave = layer.sequences[sequence];
+  const int32_t n = s.past + 1, list = layer.rows.list_of_head[head];
+  int32_t* listed = layer.listed + int64_t{pair} * shape.max_rows;
+  int32_t* sources = layer.fetched_sources + int64_t{pair} * shape.max_rows;
+  int32_t* targets = layer.fetched_targets + int64_t{pair} * shape.max_rows;
+  // Of the steady zone what is behind the sink.
+  const int32_t ring = max(0, n - wave.indexed_end);
+  for (int32_t i = threadIdx.x; i < ring; i += kThreads) {
+    listed[i] = shape.sink + (wave.indexed_end + i) % shape.ring;
+  }
+  const int32_t retrieved = wave.clusters > 0 ? layer.choices[pair].retrieved : 0;
+  const int32_t* ids = layer.ids + int64_t{pair} * shape.max_chosen;
+  const RowList index = access.List(s, layer.index.list_of_head[head]);
+  const int64_t of_list = int64_t{list} * wave.cluster_stride;
+  const int32_t* next_block = wave.next_block + int64_t{list} * wave.block_stride;
+  Sums before{ring, 0, 0};
+  for (int32_t base = 0; base < retrieved; base += kThreads) {
+    const int32_t i = base + static_cast<int32_t>(threadIdx.x);
+    Cluster cluster = {};
+    Sums mine = {};
+    if (i < retrieved) {
+      const int32_t id = ids[i];
+      cluster.size = ClusterSize(index, id);
+      cluster.block = wave.first_block[of_list + id];
+      cluster.source = wave.begins[of_list + id];
+      cluster.hit = cluster.block >= 0;
+      mine.rows = cluster.size;
+      if (!cluster.hit) {
+        mine.fetched = cluster.size;
+        mine.blocks = CeilBlocks(cluster.size, shape.block_tokens);
+      }
+    }
+    Sums totals;
+    const Sums at = ExclusiveSums(mine, of_warps, &totals);
+    cluster.row = before.rows + at.rows;
+    cluster.fetched = before.fetched + at.fetched;
+    if (!cluster.hit) cluster.block = before.blocks + at.blocks;
+    clusters[threadIdx.x] = cluster;
+    __syncthreads();
+    const int32_t some = min(kThreads, retrieved - base);
+    for (int32_t c = warp; c < some; c += kWarps) {
+      const Cluster& of = clusters[c];
+      for (int32_t r = lane; r < of.size; r += 32) {
+        if (of.hit) {
+          int32_t block = of.block;
+          for (int32_t b = r / shape.block_tokens; b > 0; --b) block = next_block[block];
+          listed[of.row + r] = BlockRow(shape, layer.rows, wave.cache_page,
+                                        block * shape.block_tokens + r % shape.block_tokens);
+        } else {
+          const int32_t row =
+              BlockRow(shape, layer.rows, wave.buffer_page, of.block * shape.block_tokens + r);
+          listed[of.row + r] = row;
+          sources[of.fetched + r] = of.source + r;
+          targets[of.fetched + r] = row;
+        }
+      }
+    }
+    before.rows += totals.rows;
+    before.fetched += totals.fetched;
+    before.blocks += totals.blocks;
+    __syncthreads();  // `clusters` may be written again
+  }
+  if (threadIdx.x == 0) {
+    layer.leading[pair] = min(n, shape.sink);
+    layer.listed_count[pair] = before.rows;
+    layer.fetched_count[pair] = before.fetched;
+  }
+}
+
+// Links of a cluster that a warp has at hand: what comes from the host is read once.
+constexpr int32_t kLinks = 32;
+
+// kAdmitBlocks blocks a pair, a warp a cluster.
+__global__ void __launch_bounds__(kThreads)
+    AdmitKernel(const __grid_constant__ StepView step, const __grid_constant__ WaveShape shape,
+                const __grid_constant__ WaveLayer layer, const __grid_constant__ TableAccess access,
+                uint64_t deadline_ns) {
+  __shared__ int32_t links[kWarps][kLinks];
+  __shared__ bool answered;
+  const int32_t pair = blockIdx.y, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int32_t sequence = pair / shape.kv_heads, head = pair % shape.kv_heads;
+  if (sequence >= *step.count) return;
+  if (threadIdx.x == 0) {
+    const uint64_t wanted = *layer.first_number + layer.number + 1, begin = Nanoseconds();
+    answered = true;
+    while (PollFlag(&layer.mailbox->admitted) < wanted) {
+      if (PollFlag(&layer.mailbox->fault) != 0 || Nanoseconds() - begin > deadline_ns) {
+        RaiseFlag(&layer.mailbox->fault, wanted);
+        answered = false;
+        break;
+      }
+      __nanosleep(200);
+    }
+    __threadfence_system();
+  }
+  __syncthreads();
+  if (!answered) return;
+  const WaveSequence& wave = layer.sequences[sequence];
+  const int32_t list = layer.rows.list_of_head[head];
+  const RowList rows = access.List(step.sequences[sequence], list);
+  int32_t* first_block = wave.first_block + int64_t{list} * wave.cluster_stride;
+  int32_t* next_block = wave.next_block + int64_t{list} * wave.block_stride;
+  const int32_t at_once = RowsAtOnce(layer.rows.format), block_tokens = shape.block_tokens;
+  const WaveAdmissions& admissions = layer.admissions;
+  const int32_t end = __ldcv(admissions.begins + pair + 1);
+  for (int32_t a =
+           __ldcv(admissions.begins + pair) + static_cast<int32_t>(blockIdx.x * kWarps + warp);
+       a < end; a += kAdmitBlocks * kWarps) {
+    const int4 words = __ldcv(reinterpret_cast<const int4*>(admissions.items + a));
+    const WaveAdmission item{words.x, words.y, words.z, words.w};
+    if (lane == 0) first_block[item.cluster] = item.block;
+    if (item.block == WaveAdmission::kDropped) continue;
+    const int32_t first_link = __ldcv(admissions.links_begin + a);
+    const int32_t blocks = CeilBlocks(item.rows, block_tokens);
+    for (int32_t window = 0; window < blocks; window += kLinks) {
+      const int32_t some = min(kLinks, blocks - window);
+      __syncwarp();  // the window before has been read
+      const int32_t link = lane < some ? __ldcv(admissions.links + first_link + window + lane) : 0;
+      links[warp][lane] = link;
+      const int32_t behind =  // the next window's first, or none
+          window + kLinks < blocks ? __ldcv(admissions.links + first_link + window + kLinks) : -1;
+      __syncwarp();
+      if (lane < some) next_block[link] = lane + 1 < some ? links[warp][lane + 1] : behind;
+      const int32_t begin = window * block_tokens;
+      const int32_t stop = min(item.rows, begin + some * block_tokens);
+      for (int32_t r = begin; r < stop; r += at_once) {
+        MoveSome(
+            min(at_once, stop - r), layer.rows.format, layer.rows.format,
+            [&](int32_t i) {
+              return rows.Row(BlockRow(shape, layer.rows, wave.buffer_page,
+                                       item.source * block_tokens + r + i));
+            },
+            [&](int32_t i) {
+              const int32_t block = links[warp][(r + i) / block_tokens - window];
+              return rows.Row(BlockRow(shape, layer.rows, wave.cache_page,
+                                       block * block_tokens + (r + i) % block_tokens));
+            });
+      }
+    }
+  }
+}
+
+}  // namespace
+
+void ListWaveRows(Stream& stream, const StepView& step, const WaveShape& shape,
+                  const WaveLayer& layer) {
+  const int pairs = step.capacity * shape.kv_heads;
+  if (pairs == 0) return;
+  ListRowsKernel<<<static_cast<unsigned>(pairs), kThreads, 0, AsCuda(stream).handle()>>>(
+      step, shape, layer, TableAccess(layer.index));
+  LC_CUDA_LAUNCHED();
+}
+
+void AdmitClusters(Stream& stream, const StepView& step, const WaveShape& shape,
+                   const WaveLayer& layer, uint64_t deadline_ns) {
+  const int pairs = step.capacity * shape.kv_heads;
+  if (pairs == 0) return;
+  const dim3 grid(kAdmitBlocks, static_cast<unsigned>(pairs));
+  AdmitKernel<<<grid, kThreads, 0, AsCuda(stream).handle()>>>(step, shape, layer,
+                                                              TableAccess(layer.rows), deadline_ns);
+  LC_CUDA_LAUNCHED();
+}
+
+}  // namespace litecache::ops::cuda
