@@ -5,8 +5,10 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <optional>
 
 #include "base/error.h"
+#include "bench/synthetic_rows.h"
 #include "device/machine.h"
 #include "kv/row_store.h"
 
@@ -108,62 +110,47 @@ void Runner::FillByPrefill(kv::Cache& cache, kv::SequenceId id, int64_t tokens,
   }
 }
 
-void Runner::FillSynthetic(kv::Cache& cache, kv::SequenceId id, int64_t tokens,
+void Runner::FillSynthetic(kv::Cache& cache, std::span<const kv::SequenceId> ids, int64_t tokens,
                            const std::function<void(int64_t)>& progress) {
   const kv::Layout& layout = cache.layout();
   const int64_t q_width = layout.q_heads * layout.head_dim;
   const int64_t kv_width = layout.kv_heads * layout.head_dim;
   auto* store = dynamic_cast<kv::RowStore*>(&cache);
   const int64_t rows = std::min(store != nullptr ? kStoreRows : options_.prefill_chunk, tokens);
-  std::normal_distribution<float> normal;
-  std::vector<float> values;
-  const auto random = [&](int64_t width) {
-    values.resize(static_cast<size_t>(rows * width));
-    for (float& value : values) value = normal(random_);
-    Buffer memory = device_.Allocate(values.size() * sizeof(float));
-    device_.Upload(memory.data(), values.data(), memory.size());
-    return memory;
-  };
-  const Buffer q = random(q_width), k = random(kv_width), v = random(kv_width);
-  const Buffer out = device_.Allocate(q.size());
-  Buffer inputs;
-  DType inputs_dtype = DType::kF32;
+  SyntheticRows values(device_, DType::kF32, rows, std::max(q_width, kv_width), options_.seed);
+  const Buffer out = store != nullptr
+                         ? Buffer()
+                         : device_.Allocate(static_cast<size_t>(rows * q_width) * sizeof(float));
+  std::optional<SyntheticRows> inputs;
   if (cache.WantsInputs()) {
-    inputs = random(layout.hidden);
     // As a GPU's products read them.
-    if (device_.type() == DeviceType::kCuda && layout.dtype == DType::kBF16) {
-      std::vector<bf16> rounded(values.size());
-      for (size_t i = 0; i < values.size(); ++i) rounded[i] = bf16(values[i]);
-      device_.Upload(inputs.data(), rounded.data(), rounded.size() * sizeof(bf16));
-      inputs_dtype = DType::kBF16;
-    }
+    const bool bf16s = device_.type() == DeviceType::kCuda && layout.dtype == DType::kBF16;
+    inputs.emplace(device_, bf16s ? DType::kBF16 : DType::kF32, rows, layout.hidden, options_.seed);
   }
   const float scale = 1.0f / std::sqrt(static_cast<float>(layout.head_dim));
-  for (int64_t past = 0; past < tokens;) {
-    const int64_t count = std::min(rows, tokens - past);
-    const kv::Step step = ChunkStep(id, count, past);
-    cache.BeginStep(step);
-    const auto view = [count](const Buffer& values, int64_t width) {
-      return MatrixView::Of(values.as<float>(), count, width);
-    };
-    for (int64_t layer = 0; layer < layout.layers; ++layer) {
-      if (store != nullptr) {
-        store->StoreRows(stream_, layer, step, view(q, q_width), view(k, kv_width),
-                         view(v, kv_width));
-        continue;
+  for (const kv::SequenceId id : ids) {
+    for (int64_t past = 0; past < tokens;) {
+      const int64_t count = std::min(rows, tokens - past);
+      const kv::Step step = ChunkStep(id, count, past);
+      cache.BeginStep(step);
+      for (int64_t layer = 0; layer < layout.layers; ++layer) {
+        const MatrixView q = values.Next(count, q_width), k = values.Next(count, kv_width),
+                         v = values.Next(count, kv_width);
+        if (store != nullptr) {
+          store->StoreRows(stream_, layer, step, q, k, v);
+          continue;
+        }
+        if (inputs) {
+          cache.KeepInputs(stream_, layer, step, inputs->Next(count, layout.hidden), nullptr);
+        }
+        cache.Attend(stream_, layer, step, q, k, v, scale,
+                     MatrixView::Of(out.as<float>(), count, q_width));
       }
-      if (cache.WantsInputs()) {
-        cache.KeepInputs(stream_, layer, step,
-                         MatrixView::Of(inputs.data(), inputs_dtype, count, layout.hidden),
-                         nullptr);
-      }
-      cache.Attend(stream_, layer, step, view(q, q_width), view(k, kv_width), view(v, kv_width),
-                   scale, view(out, q_width));
+      stream_.Synchronize();
+      cache.EndStep(step);
+      past += count;
+      progress(count);
     }
-    stream_.Synchronize();
-    cache.EndStep(step);
-    past += count;
-    progress(count);
   }
 }
 
@@ -263,16 +250,15 @@ Measurement Runner::Decode(const kv::CachePlan& plan, int64_t batch, int64_t con
   kv::Step step;
   step.rows = batch;
   step.decode_rows = batch;
+  std::vector<kv::SequenceId> sequences;
   for (int64_t i = 0; i < batch; ++i) {
     const kv::SequenceId id = cache->Create();
-    if (options_.fill == Fill::kPrefill) {
-      FillByPrefill(*cache, id, context, advance);
-    } else {
-      FillSynthetic(*cache, id, context, advance);
-    }
+    if (options_.fill == Fill::kPrefill) FillByPrefill(*cache, id, context, advance);
+    sequences.push_back(id);
     step.sequences.push_back(
         {.id = id, .first_row = i, .rows = 1, .past = context, .decode = true});
   }
+  if (options_.fill == Fill::kSynthetic) FillSynthetic(*cache, sequences, context, advance);
 
   const auto rows = static_cast<size_t>(batch);
   std::vector<int32_t> ids(rows);

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <random>
+#include <span>
 #include <vector>
 
 #include "bench/cost.h"
@@ -92,7 +93,7 @@ class Runner {
   void CheckContext(int64_t tokens) const;
   void FillByPrefill(kv::Cache& cache, kv::SequenceId id, int64_t tokens,
                      const std::function<void(int64_t rows)>& progress);
-  void FillSynthetic(kv::Cache& cache, kv::SequenceId id, int64_t tokens,
+  void FillSynthetic(kv::Cache& cache, std::span<const kv::SequenceId> ids, int64_t tokens,
                      const std::function<void(int64_t rows)>& progress);
   Measurement Finish(int64_t batch, int64_t context, std::vector<double> seconds,
                      const Cost& cost) const;

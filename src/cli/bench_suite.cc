@@ -45,6 +45,10 @@ void BenchSuiteFlags::Declare(CLI::App& app) {
   app.add_option("--accuracy-model", accuracy_model,
                  "With --suite: checkpoint that accuracy is measured on")
       ->type_name("MODEL");
+  app.add_option("--accuracy-count", accuracy_count,
+                 "With --suite: samples a task that accuracy is measured on; default: the suite's")
+      ->type_name("N")
+      ->check(CLI::Range(1, 100000).description(""));
   app.add_option("--time-limit", time_limit,
                  "With --suite: seconds after which no further measurement begins; 0: write the "
                  "page of what is there")
@@ -66,12 +70,14 @@ int BenchSuiteFlags::Run(const EngineFlags& flags, const BenchSuiteRequest& requ
     grid.accuracy_lengths = {request.contexts.back()};
   }
   grid.accuracy_model = accuracy_model;
+  if (accuracy_count > 0) grid.accuracy_count = accuracy_count;
   bench::papers::LabOptions& lab = options.lab;
   lab.device = flags.device;
   lab.threads = flags.threads;
   lab.memory = flags.memory.value;
   lab.caps = {flags.kv.device_memory.value, flags.kv.host_memory.value};
   lab.prefill_chunk = flags.prefill_chunk;
+  lab.max_batch = flags.max_batch;
   lab.seed = request.seed;
   if (request.steps > 0) lab.decode_steps = request.steps;
   if (request.repeats > 0) lab.prefill_repeats = request.repeats;

@@ -31,6 +31,7 @@ struct BenchSuiteFlags {
   std::string output = "papers";
   std::string experiments;
   std::string accuracy_model;
+  int64_t accuracy_count = 0;
   double time_limit = -1;
 
   void Declare(CLI::App& app);

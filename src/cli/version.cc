@@ -24,7 +24,8 @@ std::string GpuText() {
 }  // namespace
 
 std::string VersionText() {
-  return fmt::format("litecache {}\ncompiler: {}\ndevice: {}\nGPUs: {}\n", LC_VERSION,
+  const std::string commit = GitCommit().empty() ? "" : fmt::format(" ({})", GitCommit());
+  return fmt::format("litecache {}{}\ncompiler: {}\ndevice: {}\nGPUs: {}\n", LC_VERSION, commit,
 #if defined(__clang__)
                      "clang " __clang_version__,
 #else

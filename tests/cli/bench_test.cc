@@ -177,13 +177,27 @@ TEST(Bench, TheSuiteIsMeasuredOnceAndWrittenAsAPage) {
   const auto again = suite({});
   ASSERT_EQ(again.exit_code, 0) << again.err;
   EXPECT_THAT(again.out, HasSubstr(" 0 new, " + std::to_string(measured) + " kept"));
+  EXPECT_THAT(again.err, HasSubstr(std::to_string(measured) + " of "));
+  EXPECT_THAT(again.err, HasSubstr("were not possible before"));
   EXPECT_THAT(Read(directory.path() / "papers.md"), HasSubstr("123000"));
+  // A person's notes stay where the page is written anew, as does what measured each cell.
+  directory.Write("papers/notes.md", "What we make of it.");
+  ASSERT_EQ(suite({"--time-limit", "0"}).exit_code, 0);
+  EXPECT_THAT(Read(directory.path() / "papers.md"), HasSubstr("\n\nWhat we make of it.\n\n"));
+  EXPECT_THAT(Read(directory.path() / "papers.md"),
+              HasSubstr(std::to_string(measured) + " measurements"));
   // Other settings are another measurement.
   json["cell"]["settings"] = "policy=streaming";
   std::ofstream(latency) << json.dump();
   EXPECT_THAT(suite({"--experiments", "latency"}).out, HasSubstr(" 1 new"));
 
   EXPECT_THAT(suite({"--experiments", "figure"}).err, HasSubstr("latency, breakdown"));
+  directory.Write("file", "");
+  EXPECT_THAT(
+      RunProgram({"bench", "--suite", "papers", "--model", FixtureDirectory("llama").string(),
+                  "--device", "cpu", "--output", (directory.path() / "file").string()})
+          .err,
+      HasSubstr("file/papers"));
   std::ofstream(directory.path() / "papers/machine.json") << "{\"machine\": \"another\"}";
   EXPECT_THAT(suite({}).err, HasSubstr("another"));
   std::ofstream(latency) << "{";

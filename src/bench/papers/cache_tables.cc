@@ -24,7 +24,10 @@ std::string At(const PublishedRow& row, int64_t at) {
   return fmt::format("{:g}", row.values[i]);
 }
 
-bool IsQwen(const std::string& shape) { return shape.find("qwen") != std::string::npos; }
+std::span<const PublishedRow> Rows(const std::string& shape, std::span<const PublishedRow> qwen,
+                                   std::span<const PublishedRow> llama) {
+  return shape.find("qwen") != std::string::npos ? qwen : llama;
+}
 
 std::vector<System> Cached() { return {Lite(), LitePaper(), RetroInfer(), PqCache()}; }
 
@@ -80,7 +83,7 @@ void WriteCache(const Grid& grid, const Results& results, Page* page) {
     const PublishedRow qwen[] = {{"published RetroInfer", p::kMemoryRetroQwen, 16 * 1024},
                                  {"published LiteCache", p::kMemoryLiteQwen, 16 * 1024}};
     WriteRows(grid, results, shape, grid.lengths, false, "kv_device_bytes", 1e-9,
-              IsQwen(shape) ? qwen : llama, page);
+              Rows(shape, qwen, llama), page);
   }
   page->Heading("Hit ratios (Table 3)");
   page->Paragraph(
@@ -88,17 +91,19 @@ void WriteCache(const Grid& grid, const Results& results, Page* page) {
       "the page's beginning says where they come from. Published: A40.");
   for (const std::string& shape : grid.shapes) {
     const PublishedRow llama[] = {{"published RetroInfer", p::kHitsRetroLlama, 32 * 1024},
-                                  {"published LiteCache", p::kHitsLiteLlama, 32 * 1024}};
+                                  {"published LiteCache", p::kHitsLiteLlama, 32 * 1024},
+                                  {"published RetroInfer (CLO)", p::kHitsRetroClo, 4 * 1024},
+                                  {"published PQCache (CLO)", p::kHitsPqClo, 4 * 1024}};
     const PublishedRow qwen[] = {{"published RetroInfer", p::kHitsRetroQwen, 16 * 1024},
                                  {"published LiteCache", p::kHitsLiteQwen, 16 * 1024}};
     const PublishedRow llama_batch[] = {{"published RetroInfer", p::kBatchHitsRetroLlama, 4},
                                         {"published LiteCache", p::kBatchHitsLiteLlama, 4}};
     const PublishedRow qwen_batch[] = {{"published RetroInfer", p::kBatchHitsRetroQwen, 2},
                                        {"published LiteCache", p::kBatchHitsLiteQwen, 2}};
-    WriteRows(grid, results, shape, grid.lengths, false, "hit_ratio", 100,
-              IsQwen(shape) ? qwen : llama, page);
+    WriteRows(grid, results, shape, grid.lengths, false, "hit_ratio", 100, Rows(shape, qwen, llama),
+              page);
     WriteRows(grid, results, shape, grid.batches, true, "hit_ratio", 100,
-              IsQwen(shape) ? qwen_batch : llama_batch, page);
+              Rows(shape, qwen_batch, llama_batch), page);
   }
   WriteSkipped(CacheCells(grid), results, page);
 }

@@ -18,6 +18,8 @@ struct System {
   bool graphs = true;    // replay a GPU's decode steps
   // Imposed instead of what the trace says.
   std::optional<double> hit_ratio, overlap;
+  // When it is measured, below others of its shape first; no part of what is measured.
+  int turn = 0;
 };
 
 enum class Kind { kDecode, kPrefill, kAccuracy };

@@ -35,14 +35,14 @@ Grid PapersGrid(bool quick) {
             .accuracy_count = 4};
   }
   return {.shapes = {"llama3-8b", "qwen2.5-14b"},
-          .lengths = {4 * kK, 8 * kK, 16 * kK, 32 * kK, 64 * kK, 128 * kK, 256 * kK, 512 * kK},
-          .batches = {2, 4, 8, 16, 32, 64},
-          .prefill_lengths = {8 * kK, 32 * kK, 128 * kK},
-          .link_lengths = {4 * kK, 8 * kK, 16 * kK, 32 * kK, 64 * kK, 128 * kK},
-          .ablation_batches = {16, 64},
+          .lengths = {8 * kK, 32 * kK, 64 * kK, 128 * kK},
+          .batches = {4, 8, 16},
+          .prefill_lengths = {8 * kK, 32 * kK},
+          .link_lengths = {8 * kK, 32 * kK, 128 * kK},
+          .ablation_batches = {16},
           .accuracy_lengths = {4 * kK, 8 * kK},
           .accuracy_tasks = {"all"},
-          .accuracy_count = 25};
+          .accuracy_count = 10};
 }
 
 }  // namespace litecache::bench::papers

@@ -13,6 +13,7 @@
 #include "bench/runner.h"
 #include "engine/kv_profile.h"
 #include "kv/imposed_reuse.h"
+#include "kv/retrieve/hata_weights.h"
 #include "kv/trace/replay.h"
 #include "kv/trace/replays_trace.h"
 
@@ -20,9 +21,18 @@ namespace litecache::bench::papers {
 
 using Json = nlohmann::ordered_json;
 
+namespace {
+
+constexpr int kHataBits = 256;  // of every system that names them (systems.cc)
+
+}  // namespace
+
 struct Lab::Loaded {
   std::string shape;
   Subject subject;
+  // What stands in for a profile where the model has none: the trace's similarities and random hash
+  // weights, made once: they take seconds for each plan and cache. Null without a trace.
+  std::shared_ptr<const kv::Profile> profile;
 };
 
 Lab::Lab(const LabOptions& options)
@@ -47,6 +57,7 @@ std::string Lab::rates() const {
 Lab::Loaded& Lab::Load(const std::string& shape) {
   if (loaded_ != nullptr && loaded_->shape == shape) return *loaded_;
   loaded_.reset();  // its memory is the next one's
+  KeepPinned::Drop();
   const auto names = model::ModelConfig::ShapeNames();
   const bool published = std::find(names.begin(), names.end(), shape) != names.end();
   SubjectOptions options{
@@ -56,9 +67,17 @@ Lab::Loaded& Lab::Load(const std::string& shape) {
       .caps = options_.caps,
       .prefill_chunk = options_.prefill_chunk};
   (published ? options.shape : options.model) = shape;
-  loaded_.reset(new Loaded{shape, Subject(machine_, options)});
-  rates_ = MeasureMachine(machine_.compute(), *stream_, machine_.cpu->pool(),
-                          loaded_->subject.decoder().kv_dtype());
+  loaded_.reset(new Loaded{shape, Subject(machine_, options), nullptr});
+  if (options_.trace != nullptr) {
+    const kv::Layout layout = loaded_->subject.layout();
+    auto profile = std::make_shared<kv::Profile>(kv::ProfileOf(*options_.trace, layout));
+    profile->hata[kHataBits] = kv::RandomHataWeights(layout, kHataBits);
+    loaded_->profile = std::move(profile);
+  }
+  if (!rates_) {
+    rates_ = MeasureMachine(machine_.compute(), *stream_, machine_.cpu->pool(),
+                            loaded_->subject.decoder().kv_dtype());
+  }
   return *loaded_;
 }
 
@@ -90,12 +109,10 @@ std::string Lab::Impose(const Cell& cell, const std::string& policy, kv::CachePl
 
 Json Lab::MeasureSpeed(const Cell& cell, const std::function<void(int64_t, int64_t)>& progress) {
   const KvOptions options = OptionsOf(cell.system);
-  Subject& subject = Load(cell.shape).subject;
+  Loaded& loaded = Load(cell.shape);
+  Subject& subject = loaded.subject;
   auto profile = engine::LoadProfile(options, subject.directory(), subject.layout());
-  // Thresholds and resident heads, where the model has no profile of its own.
-  if (profile == nullptr && options_.trace != nullptr && options.policy == "litecache") {
-    profile = std::make_shared<const kv::Profile>(kv::ProfileOf(*options_.trace, subject.layout()));
-  }
+  if (profile == nullptr && options.policy == "litecache") profile = loaded.profile;
   const auto plan =
       kv::MakeCachePlan(subject.layout(), options, profile, machine_.compute().type());
   const std::string imposed = Impose(cell, options.policy, plan.get());
@@ -127,6 +144,7 @@ Json Lab::MeasureSpeed(const Cell& cell, const std::function<void(int64_t, int64
 
 Json Lab::MeasureAccuracy(const Cell& cell) {
   loaded_.reset();
+  KeepPinned::Drop();
   AccuracyRun run;
   run.model = cell.shape;
   run.engine.kv = OptionsOf(cell.system);
@@ -136,6 +154,7 @@ Json Lab::MeasureAccuracy(const Cell& cell) {
   run.engine.device = options_.device;
   run.engine.threads = options_.threads;
   run.engine.prefill_chunk = options_.prefill_chunk;
+  run.engine.max_batch = options_.max_batch;
   run.length = cell.context;
   run.tasks = options_.accuracy_tasks;
   run.count = cell.batch;

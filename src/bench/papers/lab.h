@@ -12,6 +12,7 @@
 #include "bench/machine.h"
 #include "bench/papers/cell.h"
 #include "bench/subject.h"
+#include "device/keep_pinned.h"
 #include "device/machine.h"
 #include "kv/trace/trace.h"
 #include "litecache/engine.h"
@@ -34,6 +35,7 @@ struct LabOptions {
   // What lookups and selections find instead, where a cell imposes nothing else; null: none.
   std::shared_ptr<const kv::Trace> trace;
   std::vector<std::string> accuracy_tasks;
+  int64_t max_batch = 64;  // sequences that answer together
 };
 
 class Lab {
@@ -61,6 +63,7 @@ class Lab {
 
   LabOptions options_;
   Machine machine_;
+  KeepPinned keep_pinned_;  // one cell's host store is the next one's
   std::unique_ptr<Stream> stream_;
   std::optional<MachineRates> rates_;
   std::unique_ptr<Loaded> loaded_;

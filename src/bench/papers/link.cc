@@ -5,6 +5,7 @@
 #include "bench/papers/picture.h"
 #include "bench/papers/published.h"
 #include "bench/papers/report_parts.h"
+#include "bench/papers/systems.h"
 
 namespace litecache::bench::papers {
 namespace {
@@ -16,6 +17,7 @@ std::vector<System> Engines() {
   for (const char* engine : {"gpu-pull", "cpu-push", "copy"}) {
     System system{fmt::format("link: {}", engine),
                   fmt::format("policy=litecache,hata_bits=256,prefetch=off,transfer={}", engine)};
+    system.turn = kVariants;
     system.hit_ratio = 0;
     system.overlap = 0;
     engines.push_back(system);

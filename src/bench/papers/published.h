@@ -29,6 +29,10 @@ inline constexpr std::array<double, 5> kBatchHitsLiteLlama = {79.5, 74.7, 76.7, 
 inline constexpr std::array<double, 5> kBatchHitsRetroQwen = {92.7, 91.3, 91.4, 91.3, 91.4};
 inline constexpr std::array<double, 5> kBatchHitsLiteQwen = {80.6, 80.7, 80.7, 81.5, 80.8};
 
+// CLO's Table 2: PQCache's and RetroInfer's hit ratios of Llama3-8B at 4K, 8K, ..., 128K.
+inline constexpr std::array<double, 6> kHitsPqClo = {39, 40, 37, 37, 37, 36};
+inline constexpr std::array<double, 6> kHitsRetroClo = {95, 94, 93, 92, 93, 93};
+
 // Table 4: LongBench, RULER at 16K, 32K, 64K, 128K.
 struct Accuracy {
   const char* model;

@@ -2,7 +2,8 @@
 
 #include <fmt/format.h>
 
-#include <map>
+#include <type_traits>
+#include <utility>
 
 namespace litecache::bench::papers {
 
@@ -17,27 +18,38 @@ std::vector<Cell> DecodeCells(const std::string& shape, const std::vector<System
   return cells;
 }
 
-std::string Describe(const Cell& cell) {
-  return fmt::format(
-      "{} at {}{}{}", cell.system.name, Tokens(cell.context),
-      cell.kind == Kind::kDecode && cell.batch > 1 ? fmt::format(", batch {}", cell.batch) : "",
-      cell.kind == Kind::kPrefill ? " (prefill)" : "");
+std::string Place(const Cell& cell) {
+  const std::string batch = cell.kind == Kind::kDecode && cell.batch > 1
+                                ? fmt::format("{} x ", cell.batch)
+                                : std::string();
+  return batch + Tokens(cell.context) + (cell.kind == Kind::kPrefill ? " (prefill)" : "");
 }
 
+std::string Describe(const Cell& cell) { return cell.system.name + " at " + Place(cell); }
+
 void WriteSkipped(const std::vector<Cell>& cells, const Results& results, Page* page) {
-  std::vector<std::string> order;
-  std::map<std::string, std::string> by_reason;
+  // Reasons, and of each the systems with where they have none, all in the order they come.
+  std::vector<std::pair<std::string, std::vector<std::pair<std::string, std::string>>>> reasons;
+  const auto entry = [](auto& list, const std::string& name) -> auto& {
+    for (auto& [known, value] : list) {
+      if (known == name) return value;
+    }
+    list.emplace_back(name, typename std::decay_t<decltype(list)>::value_type::second_type());
+    return list.back().second;
+  };
   for (const Cell& cell : cells) {
     if (results.Measured(cell) != nullptr) continue;
-    const std::string reason = results.WhyNot(cell);
-    std::string& which = by_reason[reason];
-    if (which.empty()) order.push_back(reason);
-    which += (which.empty() ? "" : "; ") + Describe(cell);
+    std::string& where = entry(entry(reasons, results.WhyNot(cell)), cell.system.name);
+    where += (where.empty() ? "" : ", ") + Place(cell);
   }
-  if (order.empty()) return;
+  if (reasons.empty()) return;
   std::string text = "Without a figure:\n";
-  for (const std::string& reason : order) {
-    text += fmt::format("\n- {}: {}", by_reason[reason], reason);
+  for (const auto& [reason, systems] : reasons) {
+    std::string which;
+    for (const auto& [system, where] : systems) {
+      which += fmt::format("{}{} at {}", which.empty() ? "" : "; ", system, where);
+    }
+    text += fmt::format("\n- {}: {}", which, reason);
   }
   page->Paragraph(text);
 }

@@ -23,7 +23,9 @@ std::string FigureOf(const Results& results, const Cell& cell, const std::string
 // How many times larger the first is: "2.31x", "-" where one is missing.
 std::string Times(std::optional<double> a, std::optional<double> b);
 
-// "litecache at 8K, batch 4".
+// "4 x 8K", "16K (prefill)".
+std::string Place(const Cell& cell);
+// "litecache at 4 x 8K".
 std::string Describe(const Cell& cell);
 
 }  // namespace litecache::bench::papers

@@ -5,13 +5,16 @@
 #include <algorithm>
 #include <chrono>
 #include <ctime>
+#include <map>
 #include <set>
+#include <tuple>
 
 #include "base/error.h"
 #include "base/join.h"
 #include "base/progress.h"
 #include "base/units.h"
 #include "bench/papers/report_parts.h"
+#include "bench/papers/systems.h"
 #include "io/file.h"
 
 namespace litecache::bench::papers {
@@ -37,8 +40,9 @@ std::vector<Experiment> Chosen(const std::vector<std::string>& names) {
   return chosen;
 }
 
-// Each cell once, those of a shape together, so that it is loaded once; of them those that bring
-// all rows to the device in each step last, so that a time limit leaves out what takes longest.
+// Each cell once, those of a shape together, so that it is loaded once, in the order of their
+// systems' turns, shorter ones first: memory that was pinned for one context is part of the next
+// one's.
 std::vector<Cell> CellsOf(const std::vector<Experiment>& experiments, const Grid& grid) {
   std::vector<Cell> cells;
   std::set<std::string> ids;
@@ -51,7 +55,9 @@ std::vector<Cell> CellsOf(const std::vector<Experiment>& experiments, const Grid
     const auto shape = cell.kind == Kind::kAccuracy
                            ? grid.shapes.end()
                            : std::find(grid.shapes.begin(), grid.shapes.end(), cell.shape);
-    return 2 * (shape - grid.shapes.begin()) + (cell.system.settings == "policy=flexgen" ? 1 : 0);
+    // Decode steps are what the papers are about; a prompt takes longer to measure.
+    const int turn = std::max<int>(cell.system.turn, cell.kind == Kind::kPrefill ? kVariants : 0);
+    return std::tuple(shape - grid.shapes.begin(), turn, cell.batch * cell.context);
   };
   std::stable_sort(cells.begin(), cells.end(),
                    [&](const Cell& a, const Cell& b) { return rank(a) < rank(b); });
@@ -78,6 +84,49 @@ std::string MachineOf(const std::filesystem::path& file, const Lab* lab) {
   return lab == nullptr ? "nothing" : lab->machine();
 }
 
+// Systems of which any cell was measured without what a run imposes: their own lookups and
+// selections, of random rows.
+std::vector<std::string> NotImposed(const std::vector<Cell>& cells, const Results& results) {
+  std::vector<std::string> names;
+  for (const Cell& cell : cells) {
+    const Json* json = results.Measured(cell);
+    if (json == nullptr || json->value("locality", "") != "one token") continue;
+    if (std::find(names.begin(), names.end(), cell.system.name) == names.end()) {
+      names.push_back(cell.system.name);
+    }
+  }
+  return names;
+}
+
+// "litecache 0.1.0 (3a3bd7651): 40 measurements; ...".
+std::string Programs(const std::vector<Cell>& cells, const Results& results) {
+  std::map<std::string, int64_t> counts;
+  for (const Cell& cell : cells) {
+    const Json* json = results.Measured(cell);
+    if (json != nullptr) ++counts[json->value("program", "another version")];
+  }
+  std::vector<std::string> programs;
+  for (const auto& [program, count] : counts) {
+    programs.push_back(fmt::format("{}: {} measurements", program, count));
+  }
+  return programs.empty() ? "nothing measured" : Join(programs, "; ");
+}
+
+// Before anything is measured: a directory that cannot be written would lose it.
+void CheckWritable(const std::filesystem::path& folder) {
+  const std::filesystem::path file = folder / ".writable";
+  io::WriteFileAtomically(file, "");
+  std::error_code error;
+  std::filesystem::remove(file, error);
+}
+
+// What a person has to say of the results: it stays where the page is written anew.
+std::string NotesIn(const std::filesystem::path& folder) {
+  std::error_code error;
+  const std::filesystem::path file = folder / "notes.md";
+  return std::filesystem::exists(file, error) ? io::ReadTextFile(file) : "";
+}
+
 std::string Today() {
   const std::time_t now = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
   std::tm utc{};
@@ -99,9 +148,29 @@ SuiteResult RunSuite(const SuiteOptions& options) {
           ? trace->Describe()
           : fmt::format("hit ratio {:g}, overlap {:g}", options.lab.hit_ratio, options.lab.overlap);
   results.SetTrace(imposed);
+  CheckWritable(folder);
   SuiteResult summary;
   const std::vector<Cell> cells = CellsOf(experiments, options.grid);
   summary.cells = static_cast<int64_t>(cells.size());
+  const auto note = [&](const std::string& line) {
+    if (options.note) options.note(line);
+  };
+  {
+    int64_t kept = 0, skipped = 0;
+    for (const Cell& cell : cells) {
+      if (results.Measured(cell) != nullptr) {
+        ++kept;
+      } else if (results.Find(cell) != nullptr) {
+        ++skipped;
+      }
+    }
+    if (kept + skipped > 0) {
+      note(
+          fmt::format("{} of {} measurements are in {} and are kept; {} were not possible before "
+                      "and are tried again",
+                      kept, cells.size(), (folder / "cells").string(), skipped));
+    }
+  }
   const auto over = [&] {
     const double seconds =
         std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -136,6 +205,8 @@ SuiteResult RunSuite(const SuiteOptions& options) {
     const double seconds =
         std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     const bool skipped = result.contains("skipped");
+    result["program"] = options.version;
+    result["measuring_took_s"] = seconds;
     ++(skipped ? summary.skipped : summary.measured);
     const std::string what = skipped ? "skipped: " + result.value("skipped", "")
                              : result.contains("ms_per_step")
@@ -150,23 +221,24 @@ SuiteResult RunSuite(const SuiteOptions& options) {
                                       .dump(1, ' ', false, Json::error_handler_t::replace) +
                                   "\n");
     }
-    if (options.note) {
-      options.note(fmt::format("{}/{} {}: {} ({} s)", index, cells.size(), name, what,
-                               static_cast<int64_t>(seconds)));
-    }
+    note(fmt::format("{}/{} {}: {} ({:.1f} s)", index, cells.size(), name, what, seconds));
   }
 
   summary.page = options.output / "papers.md";
   Page page(summary.page);
   page.Title("The papers' evaluation");
   page.Paragraph(fmt::format("    {}", options.command));
-  page.Paragraph(
-      fmt::format("Measured on {}, {} ({}). Random weights of the shapes named; rows of the "
-                  "context are synthetic. "
-                  "Published figures are of the LiteCache paper (arXiv 2511.14510v2) and of its "
-                  "first version, CLO, "
-                  "on their machines (H100, A40; PCIe 4.0).",
-                  MachineOf(machine_file, nullptr), Today(), options.version));
+  const std::string notes = NotesIn(folder);
+  if (!notes.empty()) page.Paragraph(notes);
+  page.Paragraph(fmt::format(
+      "Measured on {}, page of {}. {}. {} of {} measurements are there, the others say why not. "
+      "Random weights of the shapes named; rows of the context are synthetic. Published figures "
+      "are of the LiteCache paper (arXiv 2511.14510v2) and of its first version, CLO, on their "
+      "machines (H100, A40; PCIe 4.0).",
+      MachineOf(machine_file, nullptr), Today(), Programs(cells, results),
+      std::count_if(cells.begin(), cells.end(),
+                    [&](const Cell& cell) { return results.Measured(cell) != nullptr; }),
+      cells.size()));
   page.Paragraph(
       trace != nullptr
           ? fmt::format(
@@ -180,13 +252,15 @@ SuiteResult RunSuite(const SuiteOptions& options) {
                 "Imposed on policy litecache, where a table does not say otherwise, because "
                 "queries of random weights are like no others: {} of a refreshed head's rows.",
                 imposed));
-  page.Paragraph(
-      "Systems that nothing is imposed on (without a trace, and on a GPU all but litecache) are "
-      "fed "
-      "one token over and over: its queries differ by their position alone. What they select of "
-      "random keys lies scattered all the same, so that a cache of blocks hits less than in a "
-      "text; "
-      "Table 3 has the hit ratios beside the published ones.");
+  const std::vector<std::string> alone = NotImposed(cells, results);
+  if (!alone.empty()) {
+    page.Paragraph(fmt::format(
+        "Nothing is imposed on {}: they are fed one token over and over, so that queries differ by "
+        "their position alone. What they select of random keys lies scattered all the same, so "
+        "that a cache of blocks hits less than in a text; Table 3 has the hit ratios beside the "
+        "published ones.",
+        Join(alone, "; ")));
+  }
   for (const Experiment& experiment : experiments) {
     experiment.write(options.grid, results, &page);
   }

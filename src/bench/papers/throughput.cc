@@ -13,9 +13,11 @@ namespace litecache::bench::papers {
 namespace {
 
 std::vector<System> Decoding() {
-  return {
-      Full(),    Lite(),   RetroInfer(), RetroInferPublished(), InfiniGen(), InfiniGenPublished(),
-      PqCache(), FlexGen()};
+  std::vector<System> systems = {Full(), Lite()};
+  for (const System& other : Others()) systems.push_back(other);
+  for (const System& other : Others()) systems.push_back(AsPublished(other));
+  systems.insert(systems.end(), {RetroInferPublished(), InfiniGenPublished(), Streaming()});
+  return systems;
 }
 
 std::vector<System> Prefilling() { return {Full(), Lite(), RetroInfer(), InfiniGen(), PqCache()}; }
@@ -31,16 +33,67 @@ std::vector<Point> Points(const Grid& grid) {
   return points;
 }
 
+std::optional<double> Rate(const Results& results, const System& system, const std::string& shape,
+                           const Point& point) {
+  return results.Number({Kind::kDecode, system, shape, point.batch, point.context}, "tokens_per_s");
+}
+
 // The best throughput of the systems litecache is compared with at an equal budget.
 std::optional<double> BestOther(const Results& results, const std::string& shape,
-                                const Point& point) {
+                                const Point& point, bool as_published) {
   std::optional<double> best;
-  for (const System& system : {RetroInfer(), InfiniGen(), PqCache()}) {
-    const auto rate =
-        results.Number({Kind::kDecode, system, shape, point.batch, point.context}, "tokens_per_s");
+  for (const System& other : Others()) {
+    const auto rate = Rate(results, as_published ? AsPublished(other) : other, shape, point);
     if (rate && (!best || *rate > *best)) best = rate;
   }
   return best;
+}
+
+std::optional<double> Over(std::optional<double> a, std::optional<double> b) {
+  return a && b && *b > 0 ? std::optional(*a / *b) : std::nullopt;
+}
+
+std::string TimesOf(std::optional<double> ratio) {
+  return ratio ? fmt::format("{:.2f}x", *ratio) : "-";
+}
+
+// Least and most of what there is.
+struct Range {
+  double least = 0, most = 0;
+  int64_t count = 0;
+
+  void Add(std::optional<double> value) {
+    if (!value) return;
+    least = count == 0 ? *value : std::min(least, *value);
+    most = count == 0 ? *value : std::max(most, *value);
+    ++count;
+  }
+  std::string Text() const {
+    return count == 0 ? "-" : fmt::format("{:.2f}x to {:.2f}x", least, most);
+  }
+};
+
+// What litecache comes to over the best of the others, of all points of a shape.
+void WriteMargins(const Grid& grid, const Results& results, Page* page) {
+  std::vector<std::vector<std::string>> rows;
+  for (const std::string& shape : grid.shapes) {
+    Range best, published_best, most, full;
+    for (const Point& point : Points(grid)) {
+      const auto lite = Rate(results, Lite(), shape, point);
+      const auto other = BestOther(results, shape, point, false);
+      best.Add(Over(lite, other));
+      published_best.Add(Over(lite, BestOther(results, shape, point, true)));
+      most.Add(Over(Rate(results, Streaming(), shape, point), other));
+      full.Add(Over(lite, Rate(results, Full(), shape, point)));
+    }
+    const auto& margin = shape.find("qwen") != std::string::npos ? published::kThroughputQwen
+                                                                 : published::kThroughputLlama;
+    rows.push_back({shape, best.Text(), most.Text(), published_best.Text(),
+                    fmt::format("{:.2f}x to {:.2f}x", margin.least, margin.most), full.Text()});
+  }
+  page->Table({"over the grid below", "litecache to the best other", "at most",
+               "to the best as published", "in the paper (H100)", "litecache to full"},
+              rows);
 }
 
 }  // namespace
@@ -61,15 +114,18 @@ void WriteThroughput(const Grid& grid, const Results& results, Page* page) {
   page->Heading("Decode throughput over batch and length (Figure 9)");
   page->Paragraph(fmt::format(
       "Tokens a second, all sequences together. `litecache to best`: over the best of retroinfer, "
-      "infinigen and pqcache at the same budget of 10%; published on H100: {:.2f} to {:.2f} times "
-      "on "
-      "Llama3-8B, {:.2f} to {:.2f} on Qwen2.5-14B.",
+      "infinigen and pqcache at an equal budget; published on H100: {:.2f} to {:.2f} times on "
+      "Llama3-8B, {:.2f} to {:.2f} on Qwen2.5-14B. `at most`: what it would be if litecache's step "
+      "took no longer than one that attends 68 tokens and nothing else (streaming).",
       published::kThroughputLlama.least, published::kThroughputLlama.most,
       published::kThroughputQwen.least, published::kThroughputQwen.most));
+  page->Paragraph(std::string("Equal budget: ") + WhatBudgetIs());
+  page->Paragraph(WhatAsPublishedIs());
+  WriteMargins(grid, results, page);
   for (const std::string& shape : grid.shapes) {
     std::vector<std::string> head = {shape};
     for (const System& system : Decoding()) head.push_back(system.name);
-    head.emplace_back("litecache to best");
+    head.insert(head.end(), {"litecache to best", "at most", "to best as published"});
     std::vector<std::vector<std::string>> rows;
     std::vector<Curve> by_length, by_batch;
     for (const System& system : Decoding()) {
@@ -81,8 +137,7 @@ void WriteThroughput(const Grid& grid, const Results& results, Page* page) {
       rows.push_back({fmt::format("{} x {}", point.batch, Tokens(point.context))});
       size_t i = 0;
       for (const System& system : Decoding()) {
-        const auto rate = results.Number({Kind::kDecode, system, shape, point.batch, point.context},
-                                         "tokens_per_s");
+        const auto rate = Rate(results, system, shape, point);
         rows.back().push_back(Figure(rate));
         if (rate && point.batch == 1) {
           by_length[i].points.emplace_back(static_cast<double>(point.context), *rate);
@@ -95,10 +150,11 @@ void WriteThroughput(const Grid& grid, const Results& results, Page* page) {
       (point.batch == 1 ? lengths : batches)
           .emplace_back(static_cast<double>(point.batch == 1 ? point.context : point.batch),
                         point.batch == 1 ? Tokens(point.context) : std::to_string(point.batch));
-      rows.back().push_back(
-          Times(results.Number({Kind::kDecode, Lite(), shape, point.batch, point.context},
-                               "tokens_per_s"),
-                BestOther(results, shape, point)));
+      const auto lite = Rate(results, Lite(), shape, point);
+      const auto best = BestOther(results, shape, point, false);
+      rows.back().push_back(TimesOf(Over(lite, best)));
+      rows.back().push_back(TimesOf(Over(Rate(results, Streaming(), shape, point), best)));
+      rows.back().push_back(TimesOf(Over(lite, BestOther(results, shape, point, true))));
     }
     page->Table(head, rows);
     for (Curve& curve : by_batch) std::sort(curve.points.begin(), curve.points.end());

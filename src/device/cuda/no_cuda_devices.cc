@@ -1,6 +1,7 @@
 // Stands in where the program is built without CUDA.
 #include "device/cuda/allocated.h"
 #include "device/cuda/cuda_devices.h"
+#include "device/keep_pinned.h"
 
 namespace litecache {
 
@@ -8,5 +9,9 @@ CudaDevices FindCudaDevices() { return {{}, "this program was built without CUDA
 
 uint64_t AllocatedGpuMemory() { return 0; }
 void CountGpuMemory(int64_t) {}
+
+KeepPinned::KeepPinned() = default;
+KeepPinned::~KeepPinned() = default;
+void KeepPinned::Drop() {}
 
 }  // namespace litecache

@@ -12,6 +12,8 @@
 #include "device/cuda/check.h"
 #include "device/cuda/cuda_device.h"
 #include "device/device_error.h"
+#include "device/keep_pinned.h"
+#include "device/pinned_arenas.h"
 
 namespace litecache {
 namespace {
@@ -22,7 +24,7 @@ constexpr size_t kTouchAlone = size_t{64} << 20;
 
 size_t RoundUp(size_t bytes) { return (bytes + kHugePage - 1) / kHugePage * kHugePage; }
 
-void FreePinned(void* data, size_t bytes) {
+void Unpin(void* data, size_t bytes) {
   cudaHostUnregister(data);
   munmap(data, RoundUp(bytes));
 }
@@ -42,12 +44,7 @@ void Touch(std::byte* data, size_t bytes) {
   }
 }
 
-}  // namespace
-
-DeviceInfo PinnedHost::Info() const { return CpuDevice(1).Info(); }
-
-Buffer PinnedHost::Allocate(size_t bytes) {
-  if (bytes == 0) return {};
+void* Pin(size_t bytes) {
   const size_t size = RoundUp(bytes);
   void* data = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (data == MAP_FAILED) {
@@ -67,9 +64,39 @@ Buffer PinnedHost::Allocate(size_t bytes) {
   void* mapped = nullptr;
   const cudaError_t found = cudaHostGetDevicePointer(&mapped, data, 0);
   if (found != cudaSuccess || mapped != data) {
-    FreePinned(data, bytes);
+    Unpin(data, bytes);
     throw DeviceError("pinned host memory has another address on the GPU: this system is not run");
   }
+  return data;
+}
+
+// Left behind at the program's end: buffers in static objects may be freed after it.
+PinnedArenas& Arenas() {
+  constexpr uint64_t kSpare = uint64_t{8} << 30;  // for what is not in arenas
+  static PinnedArenas* const arenas = new PinnedArenas(
+      {.pin = [] { return static_cast<std::byte*>(Pin(PinnedArenas::kArenaBytes)); },
+       .unpin = [](std::byte* arena) { Unpin(arena, PinnedArenas::kArenaBytes); },
+       .room =
+           [] { return CpuDevice(1).Info().free_memory >= PinnedArenas::kArenaBytes + kSpare; }});
+  return *arenas;
+}
+
+void FreePinned(void* data, size_t bytes) {
+  if (!Arenas().Give(data)) Unpin(data, bytes);
+}
+
+}  // namespace
+
+KeepPinned::KeepPinned() { Arenas().Keep(); }
+KeepPinned::~KeepPinned() { Arenas().Forget(); }
+void KeepPinned::Drop() { Arenas().Drop(); }
+
+DeviceInfo PinnedHost::Info() const { return CpuDevice(1).Info(); }
+
+Buffer PinnedHost::Allocate(size_t bytes) {
+  if (bytes == 0) return {};
+  void* data = Arenas().Take(RoundUp(bytes));
+  if (data == nullptr) data = Pin(bytes);
   return {data, bytes, FreePinned};
 }
 

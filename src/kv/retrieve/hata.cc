@@ -5,6 +5,7 @@
 #include <random>
 
 #include "kv/profile.h"
+#include "kv/retrieve/hata_weights.h"
 #include "kv/retrieve/retrievers.h"
 #include "litecache/kv_options.h"
 #include "ops/hash_select.h"
@@ -22,14 +23,26 @@ void FillNormal(uint64_t seed, float* out, int64_t count) {
   }
 }
 
+}  // namespace
+
+std::vector<float> RandomHataWeights(const Layout& layout, int64_t bits) {
+  const int64_t size = layout.head_dim * bits, heads = layout.layers * layout.kv_heads;
+  std::vector<float> weights(static_cast<size_t>(heads * size));
+  for (int64_t i = 0; i < heads; ++i) {
+    FillNormal(static_cast<uint64_t>(i), weights.data() + i * size, size);
+  }
+  return weights;
+}
+
+namespace {
+
 HeadMatrices MakeWeights(const Layout& layout, const KvOptions& options, const Profile* profile) {
   const int64_t bits = options.hata_bits;
   HeadMatrices weights(layout, layout.head_dim, bits);
   const int64_t size = layout.head_dim * bits;
   if (profile == nullptr || profile->hata.empty()) {
-    for (int64_t i = 0; i < weights.count(); ++i) {
-      FillNormal(static_cast<uint64_t>(i), weights.Of(i), size);
-    }
+    const std::vector<float> random = RandomHataWeights(layout, bits);
+    std::copy(random.begin(), random.end(), weights.Of(0));
     return weights;
   }
   const auto found = profile->hata.find(options.hata_bits);
