@@ -40,9 +40,9 @@ Grid PapersGrid(bool quick) {
           .prefill_lengths = {8 * kK, 32 * kK},
           .link_lengths = {8 * kK, 32 * kK, 128 * kK},
           .ablation_batches = {16},
-          .accuracy_lengths = {4 * kK, 8 * kK},
+          .accuracy_lengths = {4 * kK, 8 * kK, 16 * kK},
           .accuracy_tasks = {"all"},
-          .accuracy_count = 10};
+          .accuracy_count = 5};
 }
 
 }  // namespace litecache::bench::papers
