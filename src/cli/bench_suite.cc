@@ -93,11 +93,13 @@ int BenchSuiteFlags::Run(const EngineFlags& flags, const BenchSuiteRequest& requ
   options.seconds = time_limit;
   options.experiments = Split(experiments);
   options.version = VersionText().substr(0, VersionText().find('\n'));
-  options.command =
-      fmt::format("litecache bench --suite {}{}{}{}{}", suite, quick ? " --quick" : "",
-                  request.shape.empty() ? "" : " --shape " + request.shape,
-                  flags.model.empty() ? "" : " --model " + flags.model,
-                  request.trace_file.empty() ? "" : " --trace " + request.trace_file);
+  options.command = fmt::format(
+      "litecache bench --suite {}{} --device {}{}{}{}{}{}", suite, quick ? " --quick" : "",
+      flags.device, request.shape.empty() ? "" : " --shape " + request.shape,
+      flags.model.empty() ? "" : " --model " + flags.model,
+      request.trace_file.empty() ? "" : " --trace " + request.trace_file,
+      request.steps > 0 ? fmt::format(" --steps {}", request.steps) : "",
+      accuracy_model.empty() ? "" : " --accuracy-model " + accuracy_model);
   options.interrupted = [&] { return interrupt.Interrupted(); };
   options.note = [](const std::string& line) {
     // Over the progress bar, which is drawn again below.

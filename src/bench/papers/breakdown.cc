@@ -17,8 +17,8 @@ const std::vector<std::string> kParts = {"products", "attention",  "retrieval",
 std::vector<System> Broken(const Grid& grid, const std::string& shape) {
   std::vector<System> systems = {Full(), Lite()};
   for (const System& other : Others()) systems.push_back(other);
-  for (const System& other : Others()) systems.push_back(AsPublished(other));
   if (shape == grid.shapes.front()) {
+    for (const System& other : Others()) systems.push_back(AsPublished(other));
     systems.push_back(LiteNoPrefetch());
     systems.push_back(LitePaper());
     systems.push_back(FlexGen());

@@ -29,7 +29,7 @@ std::span<const PublishedRow> Rows(const std::string& shape, std::span<const Pub
   return shape.find("qwen") != std::string::npos ? qwen : llama;
 }
 
-std::vector<System> Cached() { return {Lite(), LitePaper(), RetroInfer(), PqCache()}; }
+std::vector<System> Cached() { return {Lite(), RetroInfer(), PqCache()}; }
 
 void WriteRows(const Grid& grid, const Results& results, const std::string& shape,
                const std::vector<int64_t>& along, bool batches, const std::string& path,

@@ -36,8 +36,8 @@ Grid PapersGrid(bool quick) {
   }
   return {.shapes = {"llama3-8b", "qwen2.5-14b"},
           .lengths = {8 * kK, 32 * kK, 64 * kK, 128 * kK},
-          .batches = {4, 8, 16},
-          .prefill_lengths = {8 * kK, 32 * kK},
+          .batches = {4, 16},
+          .prefill_lengths = {16 * kK},
           .link_lengths = {8 * kK, 32 * kK, 128 * kK},
           .ablation_batches = {16},
           .accuracy_lengths = {4 * kK, 8 * kK, 16 * kK},

@@ -39,7 +39,9 @@ void WriteSkipped(const std::vector<Cell>& cells, const Results& results, Page* 
   };
   for (const Cell& cell : cells) {
     if (results.Measured(cell) != nullptr) continue;
-    std::string& where = entry(entry(reasons, results.WhyNot(cell)), cell.system.name);
+    const std::string system =
+        cell.shape == cells.front().shape ? cell.system.name : cell.system.name + ", " + cell.shape;
+    std::string& where = entry(entry(reasons, results.WhyNot(cell)), system);
     where += (where.empty() ? "" : ", ") + Place(cell);
   }
   if (reasons.empty()) return;
