@@ -9,6 +9,8 @@
 #include <string>
 #include <utility>
 
+#include "base/serial.h"
+
 namespace litecache {
 
 enum class DeviceType { kCpu, kCuda };
@@ -86,6 +88,8 @@ class Mirror {
   // must not change before the stream has done so, and may be read after Synchronize().
   virtual void Send(Stream& stream, size_t bytes) {}
   virtual void Receive(Stream& stream, size_t bytes) {}
+  // Names this memory for good, where addresses come back (RecordingKey).
+  uint64_t serial() const { return serial_; }
 
  protected:
   Mirror(void* host, void* device) : host_(host), device_(device) {}
@@ -93,6 +97,7 @@ class Mirror {
  private:
   void* host_;
   void* device_;
+  uint64_t serial_ = NewSerial();
 };
 
 // One memory for both sides.

@@ -66,7 +66,9 @@ struct ModelConfig {
   int64_t q_width() const { return q_heads * head_dim; }
   int64_t kv_width() const { return kv_heads * head_dim; }
   int64_t group() const { return q_heads / kv_heads; }
-  kv::Layout kv_layout(DType dtype) const { return {layers, q_heads, kv_heads, head_dim, dtype, hidden}; }
+  kv::Layout kv_layout(DType dtype) const {
+    return {layers, q_heads, kv_heads, head_dim, dtype, hidden};
+  }
   // Number of weights, embeddings counted once when tied.
   int64_t parameters() const;
 

@@ -6,8 +6,7 @@
 #include <utility>
 
 #include "base/error.h"
-#include "base/hash.h"
-#include "base/serial.h"
+#include "device/recording_key.h"
 
 namespace litecache::model {
 
@@ -120,7 +119,6 @@ void DecoderBase::Run(Stream& stream, const kv::Step& step, std::span<const int3
     const int64_t size = std::max<int64_t>({step.rows, 2 * input_rows_, 1024});
     inputs_ = device_.CreateMirror(static_cast<size_t>(kLists * size) * sizeof(int32_t));
     input_rows_ = size;
-    inputs_serial_ = NewSerial();
   }
   const auto rows = static_cast<size_t>(step.rows);
   auto* host = inputs_->host<int32_t>();
@@ -149,13 +147,9 @@ void DecoderBase::Run(Stream& stream, const kv::Step& step, std::span<const int3
   std::optional<uint64_t> key;
   if (identity && step.decode_rows == step.rows) key = cache.ReplayKey(step);
   if (!key) return body();
-  // Everything an operation of the step is given that is not in memory the step writes anew. The
-  // inputs have a serial number: addresses come back, but the driver's recording of a copy from
-  // pinned memory holds on to the memory itself, and crashes when that is gone.
-  const auto address = [](const void* data) { return reinterpret_cast<uintptr_t>(data); };
-  stream.Run(HashOf({*key, address(&cache), inputs_serial_, address(workspace_.data()),
-                     address(logits.data), rows}),
-             body);
+  RecordingKey of_step;
+  of_step.Add(*key).AddAddress(&cache).Add(*inputs_).Add(workspace_).AddAddress(logits.data);
+  stream.Run(of_step.Add(rows).value(), body);
 }
 
 }  // namespace litecache::model

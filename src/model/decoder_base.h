@@ -107,7 +107,6 @@ class DecoderBase : public Decoder {
   Buffer workspace_;
   std::unique_ptr<Mirror> inputs_;  // [3][input_rows_]: tokens, positions, rows that get logits
   int64_t input_rows_ = 0;
-  uint64_t inputs_serial_ = 0;
 };
 
 }  // namespace litecache::model

@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "device/cuda/cuda_devices.h"
 #include "device/device_error.h"
+#include "device/recording_key.h"
 
 namespace litecache {
 namespace {
@@ -68,6 +69,35 @@ TEST_F(CudaDeviceTest, AnAddressSpaceThatIsFullRefusesAndGoesOn) {
   PinnedHost host(*gpu_);
   EXPECT_THROW(host.Allocate(size_t{1} << 50), CapacityError);
   EXPECT_NE(host.Allocate(1 << 20).data(), nullptr);
+}
+
+// Far more steps than are kept, of memory that is freed as they go; those that come again early are
+// replayed.
+TEST_F(CudaDeviceTest, RecordingsHaveALimit) {
+  const auto stream = gpu_->CreateStream();
+  constexpr int kSteps = 4 * static_cast<int>(CudaStream::kMostSteps);
+  uint64_t free_at_limit = 0;
+  for (int i = 0; i < kSteps; ++i) {
+    const auto mirror = gpu_->CreateMirror(1000);
+    int issued = 0;
+    for (int time = 1; time <= 5; ++time) {
+      std::memset(mirror->host(), i + time, 1000);
+      stream->Run(RecordingKey().Add(*mirror).value(), [&] {
+        ++issued;
+        mirror->Send(*stream, 1000);
+      });
+      stream->Synchronize();
+    }
+    EXPECT_EQ(issued, 2);  // as it is, and into the recording
+    std::vector<unsigned char> seen(1000);
+    gpu_->Download(seen.data(), mirror->device(), 1000);
+    ASSERT_EQ(seen, std::vector<unsigned char>(1000, static_cast<unsigned char>(i + 5))) << i;
+    if (i == kSteps / 2) free_at_limit = gpu_->Info().free_memory;
+  }
+  EXPECT_EQ(AsCuda(*stream).steps(), CudaStream::kMostSteps);
+  // Other programs may use the GPU, too: no more than a hint.
+  RecordProperty("bytes_since_the_limit",
+                 std::to_string(static_cast<int64_t>(free_at_limit - gpu_->Info().free_memory)));
 }
 
 // Root may lock what it likes: there this finds nothing to refuse.

@@ -10,6 +10,7 @@
 #include "device/cuda/allocated.h"
 #include "device/cuda/check.h"
 #include "device/cuda/cuda_devices.h"
+#include "device/cuda/recordings.h"
 #include "device/device_error.h"
 
 namespace litecache {
@@ -47,7 +48,10 @@ class CudaMirror final : public Mirror {
 uint64_t AllocatedGpuMemory() { return static_cast<uint64_t>(allocated.load()); }
 void CountGpuMemory(int64_t bytes) { allocated += bytes; }
 
-CudaStream::CudaStream(int device, int sm_count) : sm_count_(sm_count) {
+CudaStream::CudaStream(int device, int sm_count)
+    : sm_count_(sm_count),
+      recordings_(std::make_unique<Recordings>(
+          kMostSteps, [](CUgraphExec_st* graph) { cudaGraphExecDestroy(graph); })) {
   LC_CUDA(cudaSetDevice(device));
   LC_CUDA(cudaStreamCreateWithFlags(&handle_, cudaStreamNonBlocking));
   constexpr size_t kBytes = kArrivals * sizeof(*arrivals_);
@@ -68,6 +72,7 @@ CudaStream::~CudaStream() {
 void CudaStream::Synchronize() {
   constexpr double kSpinSeconds = 1e-3;
   thread_local double expected = 0;
+  const uint64_t launches = recordings_->launches();
   const auto start = std::chrono::steady_clock::now();
   const auto waited = [start] {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -78,6 +83,7 @@ void CudaStream::Synchronize() {
     cudaGetLastError();  // "not ready" would be taken for the next launch's
   }
   LC_CUDA(cudaStreamSynchronize(handle_));
+  recordings_->Finished(launches);
   expected = 0.5 * (expected + waited());
   for (size_t i = 0; i < checks_.size(); ++i) {
     if (const auto check = checks_[i].lock()) (*check)();
@@ -90,18 +96,15 @@ void CudaStream::AddCheck(const std::shared_ptr<const std::function<void()>>& ch
   checks_.push_back(check);
 }
 
-void CudaStream::DropGraphs() {
-  for (const auto& [key, graph] : graphs_) {
-    if (graph != nullptr) cudaGraphExecDestroy(graph);
-  }
-  graphs_.clear();
-}
+void CudaStream::DropGraphs() { recordings_->Clear(); }
+
+size_t CudaStream::steps() const { return recordings_->size(); }
 
 void CudaStream::Run(uint64_t key, const std::function<void()>& issue) {
   if (!use_graphs_) return issue();
-  const auto [entry, first] = graphs_.try_emplace(key, nullptr);
-  if (first) return issue();
-  if (entry->second == nullptr) {
+  Recordings::Step* const step = recordings_->Use(key);
+  if (step == nullptr) return issue();
+  if (step->graph == nullptr) {
     cudaGraph_t graph = nullptr;
     LC_CUDA(cudaStreamBeginCapture(handle_, cudaStreamCaptureModeThreadLocal));
     try {
@@ -113,11 +116,12 @@ void CudaStream::Run(uint64_t key, const std::function<void()>& issue) {
       throw;
     }
     LC_CUDA(cudaStreamEndCapture(handle_, &graph));
-    const cudaError_t error = cudaGraphInstantiate(&entry->second, graph, 0);
+    const cudaError_t error = cudaGraphInstantiate(&step->graph, graph, 0);
     cudaGraphDestroy(graph);
     CheckCuda(error, "cudaGraphInstantiate");
   }
-  LC_CUDA(cudaGraphLaunch(entry->second, handle_));
+  recordings_->Launch(*step);
+  LC_CUDA(cudaGraphLaunch(step->graph, handle_));
 }
 
 CudaStream& AsCuda(Stream& stream) {

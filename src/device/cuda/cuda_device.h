@@ -5,16 +5,16 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "device/device.h"
 
-struct CUgraphExec_st;
 struct CUstream_st;
 
 namespace litecache {
+
+class Recordings;
 
 // A kernel of a graph that is being captured.
 struct CapturedKernel {
@@ -34,7 +34,7 @@ class CudaStream final : public Stream {
   DeviceType device_type() const override { return DeviceType::kCuda; }
   void Synchronize() override;
   // The first step of a key is issued as it is, the second is captured as a graph, all others
-  // replay it: what is seen once is not worth the capture.
+  // replay it: what is seen once is not worth the capture. At most kMostSteps keys are known.
   void Run(uint64_t key, const std::function<void()>& issue) override;
   // Called by Synchronize() once it has waited, as long as somebody holds the function: what
   // kernels report through memory becomes an exception there.
@@ -43,10 +43,14 @@ class CudaStream final : public Stream {
   void UseGraphs(bool use) { use_graphs_ = use; }
   // Forgets the recordings: after memory that they name has been freed.
   void DropGraphs();
-  int64_t graphs() const { return static_cast<int64_t>(graphs_.size()); }
+  // Keys that are known.
+  size_t steps() const;
 
   CUstream_st* handle() const { return handle_; }
   int sm_count() const { return sm_count_; }
+
+  // Keys, of steps recorded or seen: batches of up to 64 sequences in contexts of a few sizes.
+  static constexpr size_t kMostSteps = 256;
 
   // Device memory [kArrivals] in which the blocks of a kernel count themselves; zeros between the
   // stream's kernels, which leave it so.
@@ -69,7 +73,7 @@ class CudaStream final : public Stream {
   CapturedKernel last_overlapping_;
   bool use_graphs_ = true;
   std::vector<std::weak_ptr<const std::function<void()>>> checks_;
-  std::unordered_map<uint64_t, CUgraphExec_st*> graphs_;  // null: seen once
+  std::unique_ptr<Recordings> recordings_;
 };
 
 // The stream as a CUDA stream; CHECK-fails for another backend's stream.

@@ -3,8 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "base/hash.h"
-#include "base/serial.h"
+#include "device/recording_key.h"
 
 namespace litecache::engine {
 namespace {
@@ -57,7 +56,6 @@ GpuSampler::GpuSampler(Device& device, Stream& stream, const Mirror& logits, int
       vocab_(vocab),
       max_rows_(rows),
       max_changes_(MostChanges(vocab)),
-      serial_(NewSerial()),
       input_(device.CreateMirror(InputBytes(rows, vocab))),
       masks_(device.CreateMirror(MaskBytes(rows, vocab))),
       tokens_(device.CreateMirror(static_cast<size_t>(rows) * sizeof(SampledToken))),
@@ -130,7 +128,9 @@ void GpuSampler::Issue(Stream& stream) {
     return;
   }
   // Always the same operations: a recording of them takes a launch instead of three.
-  stream.Run(HashOf({Fnv1a("sample"), serial_, count}), [&] { issue(count * sizeof(SampleRow)); });
+  RecordingKey key("sample");
+  key.Add(*input_).Add(*tokens_).Add(logits_).Add(count);
+  stream.Run(key.value(), [&] { issue(count * sizeof(SampleRow)); });
 }
 
 DeviceToken GpuSampler::token(int64_t index) const {

@@ -28,7 +28,6 @@ class GpuSampler final : public DeviceSampler {
 
   const Mirror& logits_;
   int64_t vocab_, max_rows_, max_changes_;
-  uint64_t serial_;                 // of its memory, in the keys of recordings
   std::unique_ptr<Mirror> input_;   // SampleRow [max_rows], LogitChange [max_changes]
   std::unique_ptr<Mirror> masks_;   // uint32 [max_rows][mask_words]
   std::unique_ptr<Mirror> tokens_;  // SampledToken [max_rows]

@@ -56,8 +56,8 @@ class PrefixReuse {
   // The end: writes what has not been written yet, for up to `limit`, and keeps nothing more.
   void Close(std::chrono::milliseconds limit);
 
-  // idle: nothing waits for the answer, so that it is exact; else the bytes of hundreds of sequences
-  // may be half a second old.
+  // idle: nothing waits for the answer, so that it is exact; else the bytes of hundreds of
+  // sequences may be half a second old.
   PrefixStats Stats(bool idle);
 
  private:

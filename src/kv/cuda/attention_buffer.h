@@ -22,6 +22,7 @@ class AttentionBuffer {
     memory_ = Buffer();  // never both at once
     memory_ = device_.Allocate(bytes);
   }
+  const Buffer& memory() const { return memory_; }
   void* data() const { return memory_.data(); }
 
  private:

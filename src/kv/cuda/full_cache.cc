@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "base/hash.h"
+#include "device/recording_key.h"
 #include "device/sections.h"
 #include "kv/cuda/attention_buffer.h"
 #include "kv/cuda/device_pages.h"
@@ -106,9 +106,7 @@ class CudaFullCache final : public Cache, public RowStore {
   }
 
   std::optional<uint64_t> ReplayKey(const Step&) const override {
-    // Addresses and sizes that the operations are given.
-    return HashOf({block_.key(), reinterpret_cast<uintptr_t>(scratch_.data()),
-                   static_cast<uint64_t>(context_)});
+    return RecordingKey().Add(block_.memory()).Add(scratch_.memory()).Add(context_).value();
   }
 
   void Attend(Stream& stream, int64_t layer, const Step& step, const MatrixView& q,

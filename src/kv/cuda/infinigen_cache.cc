@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "base/error.h"
-#include "base/hash.h"
 #include "device/device_error.h"
+#include "device/recording_key.h"
 #include "device/sections.h"
 #include "kv/cuda/create_infinigen_cache.h"
 #include "kv/cuda/head_counters.h"
@@ -321,10 +321,9 @@ void CudaInfiniGenCache::BeginStep(const Step& step) {
 
 std::optional<uint64_t> CudaInfiniGenCache::ReplayKey(const Step&) const {
   if (choosing_ || !transfer_->replayable()) return std::nullopt;
-  return HashOf({block_.key(), reinterpret_cast<uintptr_t>(work_.data()),
-                 reinterpret_cast<uintptr_t>(scratch_.data()), static_cast<uint64_t>(context_),
-                 static_cast<uint64_t>(work_sequences_), static_cast<uint64_t>(work_context_),
-                 transfer_->key()});
+  RecordingKey key;
+  key.Add(block_.memory()).Add(work_).Add(scratch_).Add(transfer_->key());
+  return key.Add(context_).Add(work_sequences_).Add(work_context_).value();
 }
 
 // Channels of the prompts that have ended, and the partial keys of their tokens, of all layers:

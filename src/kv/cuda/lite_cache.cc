@@ -6,9 +6,9 @@
 #include <utility>
 
 #include "base/error.h"
-#include "base/hash.h"
 #include "base/logging.h"
 #include "device/device_error.h"
+#include "device/recording_key.h"
 #include "kv/cuda/create_lite_cache.h"
 #include "kv/cuda/head_counters.h"
 #include "kv/pool_stats.h"
@@ -381,12 +381,9 @@ void CudaLiteCache::BeginStep(const Step& step) {
 
 std::optional<uint64_t> CudaLiteCache::ReplayKey(const Step&) const {
   if (!fills_.empty() || !transfer_->replayable()) return std::nullopt;
-  const auto address = [](const Buffer& buffer) {
-    return reinterpret_cast<uintptr_t>(buffer.data());
-  };
-  return HashOf({block_.key(), address(work_), address(scratch_), address(branch_scratch_),
-                 static_cast<uint64_t>(context_), static_cast<uint64_t>(work_sequences_),
-                 static_cast<uint64_t>(work_context_), transfer_->key()});
+  RecordingKey key;
+  key.Add(block_.memory()).Add(work_).Add(scratch_).Add(branch_scratch_).Add(transfer_->key());
+  return key.Add(context_).Add(work_sequences_).Add(work_context_).value();
 }
 
 bool CudaLiteCache::HasOffloaded(int64_t layer) const {

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "device/cuda/check.h"
 #include "device/device_error.h"
+#include "device/recording_key.h"
 #include "device/sections.h"
 #include "kv/cuda/create_pq_cache.h"
 #include "kv/cuda/head_counters.h"
@@ -506,19 +507,13 @@ void CudaPqCache::ListUpdates() {
 
 std::optional<uint64_t> CudaPqCache::ReplayKey(const Step&) const {
   if (filling_ || !transfer_->replayable()) return std::nullopt;
-  constexpr uint64_t kMixer = 0x9e3779b97f4a7c15u;
-  uint64_t key = block_.key() ^ (new_rows_.key() * kMixer) ^ (transfer_->key() << 4);
-  for (const void* address :
-       {static_cast<const void*>(parameters_->host()),
-        static_cast<const void*>(parameters_->device()), static_cast<const void*>(uses_->host()),
-        static_cast<const void*>(uses_->device()), static_cast<const void*>(updates_.data()),
-        static_cast<const void*>(work_.data()), static_cast<const void*>(scratch_.data())}) {
-    key = (key ^ reinterpret_cast<uintptr_t>(address)) * kMixer;
-  }
+  RecordingKey key;
+  key.Add(block_.memory()).Add(new_rows_.memory()).Add(*parameters_).Add(*uses_);
+  key.Add(updates_).Add(work_).Add(scratch_).Add(transfer_->key());
   for (const int64_t size : {context_, work_sequences_, work_context_, work_rows_, work_blocks_}) {
-    key = (key ^ static_cast<uint64_t>(size)) * kMixer;
+    key.Add(size);
   }
-  return key;
+  return key.value();
 }
 
 // Centroids and codes that the prompt's clustering has found.

@@ -11,6 +11,7 @@
 #include "base/serial.h"
 #include "device/cuda/check.h"
 #include "device/device_error.h"
+#include "device/recording_key.h"
 #include "device/sections.h"
 #include "kv/cuda/create_retro_cache.h"
 #include "kv/cuda/transfer/transfer_engine.h"
@@ -479,12 +480,9 @@ void CudaRetroCache::BeginStep(const Step& step) {
 std::optional<uint64_t> CudaRetroCache::ReplayKey(const Step&) const {
   if (decoding_.empty() || !prefilling_.empty() || filling_) return std::nullopt;
   // What the operations are given: `room_` and the memory made for it have one number.
-  uint64_t key = block_.key();
-  const auto mix = [&key](uint64_t value) { key = (key ^ value) * 0x9e3779b97f4a7c15u; };
-  mix(work_serial_);
-  mix(static_cast<uint64_t>(context_));
-  mix((static_cast<uint64_t>(choosing_) << 1) | static_cast<uint64_t>(wave_.tell_all));
-  return key;
+  RecordingKey key;
+  key.Add(block_.memory()).Add(work_serial_).Add(context_);
+  return key.Add(int64_t{choosing_}).Add(int64_t{wave_.tell_all}).value();
 }
 
 // First in a step's operations.

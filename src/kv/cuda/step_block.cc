@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "base/serial.h"
 
 namespace litecache::kv {
 
@@ -14,7 +13,6 @@ void StepBlock::Begin(int64_t decoding, int64_t prefilling) {
     capacity = (capacity + 15) / 16 * 16;  // sequences stay aligned behind the flags
     mirror_ = device_.CreateMirror(SequencesOffset(capacity) +
                                    static_cast<size_t>(capacity) * sizeof(ops::cuda::StepSequence));
-    serial_ = NewSerial();
     capacity_ = capacity;
   }
   decoding_ = decoding;

@@ -12,7 +12,7 @@
 namespace litecache::kv {
 
 // Decode sequences come first, prompt chunks behind them. Views keep their addresses as long as the
-// block does not grow; a recorded step names `address()`.
+// block does not grow; a recorded step names memory().
 class StepBlock {
  public:
   explicit StepBlock(Device& device) : device_(device) {}
@@ -37,9 +37,8 @@ class StepBlock {
   int64_t decoding() const { return decoding_; }
   int64_t prefilling() const { return prefilling_; }
   int64_t capacity() const { return capacity_; }
-  // Names all that a recording keeps of the block, and this block alone. Not by addresses: they
-  // come back, but a recorded copy from pinned memory needs that very memory.
-  uint64_t key() const { return serial_; }
+  // Where it lies: what a recording keeps of it. Once a step has begun.
+  const Mirror& memory() const { return *mirror_; }
 
  private:
   // Of counts before the flags: decode sequences, and 1.
@@ -58,7 +57,6 @@ class StepBlock {
 
   Device& device_;
   std::unique_ptr<Mirror> mirror_;
-  uint64_t serial_ = 0;  // of mirror_
   int64_t capacity_ = 0, decoding_ = 0, prefilling_ = 0;
 };
 

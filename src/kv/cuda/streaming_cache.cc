@@ -5,9 +5,9 @@
 #include <vector>
 
 #include "base/error.h"
-#include "base/hash.h"
 #include "device/cuda/check.h"
 #include "device/cuda/cuda_device.h"
+#include "device/recording_key.h"
 #include "device/sections.h"
 #include "kv/cuda/attention_buffer.h"
 #include "kv/cuda/device_pages.h"
@@ -92,8 +92,8 @@ class CudaStreamingCache final : public Cache {
   }
 
   std::optional<uint64_t> ReplayKey(const Step&) const override {
-    // Addresses that the operations are given; whatever the context, they are the same.
-    return HashOf({block_.key(), reinterpret_cast<uintptr_t>(scratch_.data())});
+    // Whatever the context, the operations are given the same.
+    return RecordingKey().Add(block_.memory()).Add(scratch_.memory()).value();
   }
 
   void Attend(Stream& stream, int64_t layer, const Step&, const MatrixView& q, const MatrixView& k,

@@ -31,8 +31,8 @@ inline bool NeverRecomputes(const TokenWork& work) { return work.input_bytes >= 
 // the inputs' transfer, too; the bound max(recompute, inputs + rows).
 double TransferTime(const TokenCosts& costs, bool chunked, int64_t split, int64_t tokens);
 
-// l* of eq. 12: the split in [0, tokens] of the least TransferTime, the smallest of equals. unit: of
-// its multiples and `tokens` only, where parts of a page are slower to move than whole ones.
+// l* of eq. 12: the split in [0, tokens] of the least TransferTime, the smallest of equals. unit:
+// of its multiples and `tokens` only, where parts of a page are slower to move than whole ones.
 int64_t BestSplit(const TokenCosts& costs, bool chunked, int64_t tokens, int64_t unit = 1);
 
 }  // namespace litecache::kv::kvpr

@@ -21,7 +21,8 @@ struct Recompute {
 // several sequences: a product of few rows leaves most of it idle.
 inline constexpr int64_t kRecomputeTokens = 256, kGpuRecomputeTokens = 2048;
 
-// Bytes of the scratch beside the tiers: inputs, keys and values, on a GPU the keys' rotations, too.
+// Bytes of the scratch beside the tiers: inputs, keys and values, on a GPU the keys' rotations,
+// too.
 inline uint64_t RecomputeScratchBytes(const Layout& layout, bool on_gpu) {
   const auto hidden = static_cast<uint64_t>(layout.hidden);
   const auto width = static_cast<uint64_t>(layout.kv_heads * layout.head_dim);

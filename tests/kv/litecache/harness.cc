@@ -5,6 +5,8 @@
 #include <optional>
 #include <utility>
 
+#include "device/recording_key.h"
+
 #ifdef LITECACHE_CUDA
 #include "kv/cuda/lite_cache.h"
 #endif
@@ -110,9 +112,7 @@ std::vector<std::vector<float>> RunLayers(Cache& cache, Device& device, Stream& 
     key = cache.ReplayKey(step);
   }
   if (key) {
-    stream.Run((*key ^ reinterpret_cast<uintptr_t>(memory.data())) * 0x9e3779b97f4a7c15u +
-                   static_cast<uint64_t>(step.rows),
-               issue);
+    stream.Run(RecordingKey().Add(*key).Add(memory).Add(step.rows).value(), issue);
   } else {
     issue();
   }

@@ -27,7 +27,7 @@ class TransferEngine {
   // Room for transfers of `pairs` heads of at most `max_rows` rows each. Only while the device does
   // nothing; may change what key() says.
   virtual void Reserve(int64_t pairs, int64_t max_rows) {}
-  // Whether transfers can be part of a recording, and a hash of the addresses they name.
+  // Whether transfers can be part of a recording, and what its key has of them.
   virtual bool replayable() const { return true; }
   virtual uint64_t key() const { return 0; }
 

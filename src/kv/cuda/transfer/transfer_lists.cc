@@ -4,6 +4,7 @@
 #include <new>
 
 #include "device/cuda/check.h"
+#include "device/recording_key.h"
 
 namespace litecache::kv {
 
@@ -47,10 +48,7 @@ void TransferLists::ClearFault() {
   mailbox().fault = {};
 }
 
-uint64_t TransferLists::key() const {
-  return reinterpret_cast<uintptr_t>(sources_.data()) ^
-         (reinterpret_cast<uintptr_t>(targets_.data()) << 1);
-}
+uint64_t TransferLists::key() const { return RecordingKey().Add(sources_).Add(targets_).value(); }
 
 void TransferLists::Enter(Stream& stream) {
   CUstream_st* handle = AsCuda(stream).handle();
