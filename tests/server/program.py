@@ -70,7 +70,7 @@ class Server:
 
     def wait_until(self, true, what):
         """Polls /stats until it satisfies a condition, and returns it."""
-        deadline = time.time() + 60
+        deadline = time.time() + 180  # for what hangs, on an overloaded machine, too
         while True:
             stats = self.call("/stats")
             if true(stats):
