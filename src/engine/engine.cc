@@ -152,8 +152,9 @@ class EngineImpl final : public Engine {
         kv_notes_(engine::DescribePlan(*cache_plan_, options.kv, profile_.get())),
         cache_(cache_plan_->Create(parts_.machine.compute(), plan_.kv)) {
     for (const std::string& note : kv_notes_) SPDLOG_INFO("KV cache: {}", note);
-    if (profile_ == nullptr && cache_plan_->heads() != nullptr) {
-      SPDLOG_WARN("KV cache: {}", kv_notes_.front());
+    if (const auto warning = engine::ProfileWarning(*cache_plan_, profile_.get());
+        !warning.empty()) {
+      SPDLOG_WARN("KV cache: {}", warning);
     }
     engine::Backend backend;
     backend.device = &parts_.machine.compute();

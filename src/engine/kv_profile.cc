@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
 #include "base/error.h"
 #include "model/fingerprint.h"
@@ -35,15 +36,33 @@ std::shared_ptr<const kv::Profile> LoadProfile(const KvOptions& options,
   return profile;
 }
 
+std::string ProfileWarning(const kv::CachePlan& plan, const kv::Profile* profile) {
+  if (plan.heads() == nullptr) return "";
+  const bool hashes = plan.retriever() == "hata";
+  if (profile == nullptr) {
+    return std::string(
+               "no profile: `litecache profile --model DIR` measures the model's heads; until then "
+               "every head counts the same") +
+           (hashes ? " and hash codes come from random projections" : "");
+  }
+  if (hashes && profile->hata.empty()) {
+    return "the profile has no hash weights: codes come from random projections, which miss more "
+           "of the top rows; `litecache profile --model DIR --only hata` trains them";
+  }
+  return "";
+}
+
 std::vector<std::string> DescribePlan(const kv::CachePlan& plan, const KvOptions& options,
                                       const kv::Profile* profile) {
   const kv::HeadPlan* heads = plan.heads();
   if (heads == nullptr) return plan.Notes();
   std::vector<std::string> lines;
-  lines.push_back(profile != nullptr
-                      ? fmt::format("profile of {} ({})", profile->corpus, profile->created)
-                      : std::string("no profile: `litecache profile --model DIR` measures the "
-                                    "model's heads; until then every head counts the same"));
+  if (std::string warning = ProfileWarning(plan, profile); !warning.empty()) {
+    lines.push_back(std::move(warning));
+  }
+  if (profile != nullptr) {
+    lines.push_back(fmt::format("profile of {} ({})", profile->corpus, profile->created));
+  }
   float low = 1, high = -1;
   int64_t dense = 0;
   for (const kv::HeadSettings& head : heads->heads) {

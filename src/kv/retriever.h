@@ -72,10 +72,11 @@ class Retriever {
 };
 
 // options.retriever must not be "auto" and options.hata_bits not 0. page_bytes: of the pages the
-// metadata lies in. Weights come from the profile; without it (null) hata hashes with random
-// projections of a fixed seed and loki takes the first components as they are, both worse: callers
-// say so. Throws InvalidArgument for an unknown name or a setting the profile does not have (hata
-// bits).
+// metadata lies in. Weights come from the profile. Without them hata hashes with random projections
+// of a fixed seed, which find as many of the top rows with 256 bits as trained ones with 128; loki,
+// where there is no profile (null), takes the first components as they are. Both are worse: callers
+// say so. Throws InvalidArgument for an unknown name, hash weights of another width than the
+// profile's, and a profile without loki's bases.
 std::unique_ptr<Retriever> CreateRetriever(const Layout& layout, const KvOptions& options,
                                            const Profile* profile, uint64_t page_bytes);
 
