@@ -62,72 +62,37 @@ HeadMatrices MakeWeights(const Layout& layout, const KvOptions& options, const P
   return weights;
 }
 
-class HataRetriever final : public Retriever {
+struct HashOperations {
+  using Format = ops::HashFormat;
+  using EncodeItem = ops::HashEncodeWork;
+  using SelectItem = ops::HashSelectWork;
+  static constexpr auto kEncodeMatrix = &EncodeItem::weight;
+  static constexpr auto kSelectMatrix = &SelectItem::weight;
+};
+
+// Matrices are [head_dim][bits].
+class HataRetriever final : public MatrixRetriever<HashOperations> {
  public:
   HataRetriever(const Layout& layout, const KvOptions& options, const Profile* profile,
                 uint64_t page_bytes)
-      : head_dim_(layout.head_dim),
-        group_(layout.q_heads / layout.kv_heads),
-        format_{.bits = options.hata_bits, .norms = options.hata_norms},
-        score_(HataScore(options)),
-        metadata_tokens_(MetadataTokens("hata", page_bytes, format_.block_bytes(),
-                                        ops::HashFormat::kBlockTokens)),
-        weights_(MakeWeights(layout, options, profile)) {}
+      : MatrixRetriever("hata", layout, {.bits = options.hata_bits, .norms = options.hata_norms},
+                        page_bytes, MakeWeights(layout, options, profile)),
+        score_(HataScore(options)) {}
 
-  std::string_view name() const override { return "hata"; }
-  int64_t metadata_tokens() const override { return metadata_tokens_; }
-  TableUnit metadata_unit() const override {
-    return {ops::HashFormat::kBlockTokens, static_cast<uint64_t>(format_.block_bytes())};
-  }
-  double metadata_bytes_per_token() const override {
-    return static_cast<double>(format_.token_bytes());
-  }
   double scores_per_token() const override {
     return score_ == ops::HashScore::kSum ? 1 : static_cast<double>(group_);
   }
-  uint64_t BytesScored(int64_t candidates) const override {
-    return static_cast<uint64_t>(candidates * format_.token_bytes());
+
+ protected:
+  void EncodeItems(Stream& stream, std::span<const ops::HashEncodeWork> items) override {
+    ops::HashEncode(stream, format_, head_dim_, items);
   }
-
-  std::span<const float> Weights(int64_t layer) const override { return weights_.Layer(layer); }
-
-  void Encode(Stream& stream, std::span<const EncodeWork> work) override {
-    encode_.clear();
-    for (const EncodeWork& w : work) {
-      encode_.push_back({.keys = w.keys,
-                         .key_stride = w.key_stride,
-                         .begin = w.begin,
-                         .count = w.count,
-                         .weight = weights_.Of(w.layer, w.head),
-                         .metadata = {w.metadata, metadata_tokens_}});
-    }
-    ops::HashEncode(stream, format_, head_dim_, encode_);
-  }
-
-  void Select(Stream& stream, std::span<SelectWork> work) override {
-    SelectAs(
-        work, items_,
-        [&](const SelectWork& w) {
-          return ops::HashSelectWork{.q = w.q,
-                                     .scale = w.scale,
-                                     .weight = weights_.Of(w.layer, w.head),
-                                     .metadata = {w.metadata, metadata_tokens_},
-                                     .selection = ToSelection(w)};
-        },
-        [&](std::span<ops::HashSelectWork> items) {
-          ops::HashSelect(stream, format_, score_, group_, head_dim_, items);
-        });
+  void SelectItems(Stream& stream, std::span<ops::HashSelectWork> items) override {
+    ops::HashSelect(stream, format_, score_, group_, head_dim_, items);
   }
 
  private:
-  int64_t head_dim_;
-  int64_t group_;
-  ops::HashFormat format_;
   ops::HashScore score_;
-  int64_t metadata_tokens_;
-  HeadMatrices weights_;  // [head_dim][bits]
-  std::vector<ops::HashEncodeWork> encode_;
-  std::vector<ops::HashSelectWork> items_;
 };
 
 }  // namespace

@@ -43,68 +43,31 @@ HeadMatrices MakeBases(const Layout& layout, const ops::ProjectionFormat& format
   return bases;
 }
 
-class LokiRetriever final : public Retriever {
+struct ProjectionOperations {
+  using Format = ops::ProjectionFormat;
+  using EncodeItem = ops::ProjectionEncodeWork;
+  using SelectItem = ops::ProjectionSelectWork;
+  static constexpr auto kEncodeMatrix = &EncodeItem::basis;
+  static constexpr auto kSelectMatrix = &SelectItem::basis;
+};
+
+// Matrices are [head_dim][basis_stride].
+class LokiRetriever final : public MatrixRetriever<ProjectionOperations> {
  public:
   LokiRetriever(const Layout& layout, const KvOptions& options, const Profile* profile,
                 uint64_t page_bytes)
-      : head_dim_(layout.head_dim),
-        group_(layout.q_heads / layout.kv_heads),
-        format_(LokiFormat(layout, options)),
-        metadata_tokens_(MetadataTokens("loki", page_bytes, format_.block_bytes(),
-                                        ops::ProjectionFormat::kBlockTokens)),
-        bases_(MakeBases(layout, format_, profile)) {}
+      : MatrixRetriever("loki", layout, LokiFormat(layout, options), page_bytes,
+                        MakeBases(layout, LokiFormat(layout, options), profile)) {}
 
-  std::string_view name() const override { return "loki"; }
-  int64_t metadata_tokens() const override { return metadata_tokens_; }
-  TableUnit metadata_unit() const override {
-    return {ops::ProjectionFormat::kBlockTokens, static_cast<uint64_t>(format_.block_bytes())};
-  }
-  double metadata_bytes_per_token() const override {
-    return static_cast<double>(format_.token_bytes());
-  }
   double scores_per_token() const override { return static_cast<double>(group_); }
-  uint64_t BytesScored(int64_t candidates) const override {
-    return static_cast<uint64_t>(candidates * format_.token_bytes());
+
+ protected:
+  void EncodeItems(Stream& stream, std::span<const ops::ProjectionEncodeWork> items) override {
+    ops::ProjectionEncode(stream, format_, head_dim_, items);
   }
-
-  std::span<const float> Weights(int64_t layer) const override { return bases_.Layer(layer); }
-
-  void Encode(Stream& stream, std::span<const EncodeWork> work) override {
-    encode_.clear();
-    for (const EncodeWork& w : work) {
-      encode_.push_back({.keys = w.keys,
-                         .key_stride = w.key_stride,
-                         .begin = w.begin,
-                         .count = w.count,
-                         .basis = bases_.Of(w.layer, w.head),
-                         .metadata = {w.metadata, metadata_tokens_}});
-    }
-    ops::ProjectionEncode(stream, format_, head_dim_, encode_);
+  void SelectItems(Stream& stream, std::span<ops::ProjectionSelectWork> items) override {
+    ops::ProjectionSelect(stream, format_, group_, head_dim_, items);
   }
-
-  void Select(Stream& stream, std::span<SelectWork> work) override {
-    SelectAs(
-        work, items_,
-        [&](const SelectWork& w) {
-          return ops::ProjectionSelectWork{.q = w.q,
-                                           .basis = bases_.Of(w.layer, w.head),
-                                           .scale = w.scale,
-                                           .metadata = {w.metadata, metadata_tokens_},
-                                           .selection = ToSelection(w)};
-        },
-        [&](std::span<ops::ProjectionSelectWork> items) {
-          ops::ProjectionSelect(stream, format_, group_, head_dim_, items);
-        });
-  }
-
- private:
-  int64_t head_dim_;
-  int64_t group_;
-  ops::ProjectionFormat format_;
-  int64_t metadata_tokens_;
-  HeadMatrices bases_;  // [head_dim][basis_stride]
-  std::vector<ops::ProjectionEncodeWork> encode_;
-  std::vector<ops::ProjectionSelectWork> items_;
 };
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <memory>
 #include <span>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
@@ -76,5 +77,82 @@ void SelectAs(std::span<SelectWork> work, std::vector<Item>& items, const Conver
   select(std::span<Item>(items));
   for (size_t i = 0; i < work.size(); ++i) work[i].count = items[i].selection.count;
 }
+
+// What retrievers share whose keys and queries pass through a matrix a head. Operations names the
+// operations' types, Format, EncodeItem and SelectItem, and where the items have the matrix.
+template <class Operations>
+class MatrixRetriever : public Retriever {
+ public:
+  using Format = typename Operations::Format;
+  using EncodeItem = typename Operations::EncodeItem;
+  using SelectItem = typename Operations::SelectItem;
+
+  std::string_view name() const override { return name_; }
+  int64_t metadata_tokens() const override { return metadata_tokens_; }
+  TableUnit metadata_unit() const override {
+    return {Format::kBlockTokens, static_cast<uint64_t>(format_.block_bytes())};
+  }
+  double metadata_bytes_per_token() const override {
+    return static_cast<double>(format_.token_bytes());
+  }
+  uint64_t BytesScored(int64_t candidates) const override {
+    return static_cast<uint64_t>(candidates * format_.token_bytes());
+  }
+  std::span<const float> Weights(int64_t layer) const override { return matrices_.Layer(layer); }
+
+  void Encode(Stream& stream, std::span<const EncodeWork> work) override {
+    encode_.clear();
+    for (const EncodeWork& w : work) {
+      EncodeItem item{.keys = w.keys,
+                      .key_stride = w.key_stride,
+                      .begin = w.begin,
+                      .count = w.count,
+                      .metadata = {w.metadata, metadata_tokens_}};
+      item.*Operations::kEncodeMatrix = matrices_.Of(w.layer, w.head);
+      encode_.push_back(item);
+    }
+    EncodeItems(stream, encode_);
+  }
+
+  void Select(Stream& stream, std::span<SelectWork> work) override {
+    SelectAs(
+        work, select_,
+        [&](const SelectWork& w) {
+          SelectItem item{.q = w.q,
+                          .scale = w.scale,
+                          .metadata = {w.metadata, metadata_tokens_},
+                          .selection = ToSelection(w)};
+          item.*Operations::kSelectMatrix = matrices_.Of(w.layer, w.head);
+          return item;
+        },
+        [&](std::span<SelectItem> items) { SelectItems(stream, items); });
+  }
+
+ protected:
+  // name: a literal.
+  MatrixRetriever(std::string_view name, const Layout& layout, const Format& format,
+                  uint64_t page_bytes, HeadMatrices matrices)
+      : head_dim_(layout.head_dim),
+        group_(layout.q_heads / layout.kv_heads),
+        format_(format),
+        name_(name),
+        metadata_tokens_(
+            MetadataTokens(name, page_bytes, format_.block_bytes(), Format::kBlockTokens)),
+        matrices_(std::move(matrices)) {}
+
+  virtual void EncodeItems(Stream& stream, std::span<const EncodeItem> items) = 0;
+  virtual void SelectItems(Stream& stream, std::span<SelectItem> items) = 0;
+
+  int64_t head_dim_;
+  int64_t group_;  // query heads a KV head
+  Format format_;
+
+ private:
+  std::string_view name_;
+  int64_t metadata_tokens_;
+  HeadMatrices matrices_;
+  std::vector<EncodeItem> encode_;
+  std::vector<SelectItem> select_;
+};
 
 }  // namespace litecache::kv
