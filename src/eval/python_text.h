@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "tokenizer/jinja/unicode.h"
 #include "tokenizer/unicode.h"
 #include "tokenizer/utf8.h"
 
@@ -41,7 +42,7 @@ std::vector<std::string_view> DigitRuns(std::string_view text);
 std::string_view LeadingDigits(std::string_view text);
 
 // \w of re: letters, numbers and the underscore; no marks.
-bool IsWordCharacter(char32_t c);
+using tokenizer::jinja::IsWordCharacter;
 
 // The characters of a text.
 std::u32string ToCodePoints(std::string_view text);

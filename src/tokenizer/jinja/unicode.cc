@@ -57,6 +57,13 @@ utf8proc_category_t Category(char32_t c) {
   return utf8proc_category(static_cast<utf8proc_int32_t>(c));
 }
 
+// The property Cased: letters of two cases, and what else has a case mapping (Roman numerals).
+bool HasCase(char32_t c) {
+  const auto category = Category(c);
+  return category == UTF8PROC_CATEGORY_LU || category == UTF8PROC_CATEGORY_LL || IsCased(c) ||
+         c == 0xAA || c == 0xBA;
+}
+
 // Characters a final sigma's rule looks through: marks, modifiers and apostrophe-like punctuation.
 bool IsCaseIgnorable(char32_t c) {
   switch (Category(c)) {
@@ -83,7 +90,7 @@ bool IsFinalSigma(std::string_view text, size_t position) {
     size_t p = before;
     const char32_t c = NextCodePoint(text, &p);
     if (IsCaseIgnorable(c)) continue;
-    cased_before = IsCased(c);
+    cased_before = HasCase(c);
     break;
   }
   if (!cased_before) return false;
@@ -91,7 +98,7 @@ bool IsFinalSigma(std::string_view text, size_t position) {
   NextCodePoint(text, &after);
   while (after < text.size()) {
     const char32_t c = NextCodePoint(text, &after);
-    if (!IsCaseIgnorable(c)) return !IsCased(c);
+    if (!IsCaseIgnorable(c)) return !HasCase(c);
   }
   return true;
 }
