@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string_view>
 
 #include "kv/cache.h"
 #include "kv/pqcache/shape.h"
@@ -12,7 +13,9 @@
 namespace litecache::kv::pqcache {
 
 // Device memory that up to `sequences` sequences of up to `tokens` tokens take beside the tiers.
-uint64_t CudaScratchBytes(const Shape& shape, int64_t sequences, int64_t tokens);
+// transfer: the engine.
+uint64_t CudaScratchBytes(const Shape& shape, int64_t sequences, int64_t tokens,
+                          std::string_view transfer);
 
 // device: a CudaDevice. imposed: null without. Throws Unsupported for options that are the CPU's.
 std::unique_ptr<Cache> CreateCudaCache(Device& device, const Shape& shape, const KvOptions& options,

@@ -5,32 +5,25 @@
 #include <utility>
 
 #include "base/error.h"
-#include "device/device_error.h"
-#include "device/recording_key.h"
+#include "base/serial.h"
 #include "device/sections.h"
 #include "kv/cuda/create_infinigen_cache.h"
-#include "kv/cuda/head_counters.h"
+#include "kv/cuda/scratch_plan.h"
+#include "kv/infinigen/speculation.h"
 #include "kv/pool_stats.h"
 #include "ops/cuda/attention.h"
+#include "ops/cuda/dense.h"
 #include "ops/cuda/listed.h"
 #include "ops/cuda/rows.h"
 
 namespace litecache::kv::infinigen {
 namespace {
 
-using ops::cuda::DeviceHeadCounters;
-using ops::cuda::LiteLayer;
-using ops::cuda::LiteShape;
 using ops::cuda::PartialLayer;
 using ops::cuda::RowRange;
 using ops::cuda::RowTable;
 using ops::cuda::SelectRange;
 using ops::cuda::StepView;
-using ops::cuda::TableId;
-
-// Tables of this cache under the names that a step's sequences have for them; partial keys and
-// channels: ops/cuda/infinigen.h.
-constexpr TableId kStaged[] = {ops::cuda::kStaging, ops::cuda::kSlots};
 
 // SMs that bring all rows of a layer: what the link's rate takes (docs/benchmarks/gpu.md).
 constexpr int32_t kLinkSms = 10;
@@ -50,7 +43,7 @@ WorkSizes SizesOf(const Shape& shape, int64_t width, int64_t sequences, int64_t 
   sizes.ranges = sequences * static_cast<int64_t>(sizeof(SelectRange) / sizeof(int32_t));
   const int64_t parity =
       sizes.components + sizes.ranges + sizes.pairs * 3 + sizes.pairs * sizes.max_rows;
-  const int64_t words = Shape::kBuffers * parity + sizes.pairs * (context + 1 + sizes.max_rows);
+  const int64_t words = Shape::kBuffers * parity + sizes.pairs * (context + sizes.max_rows);
   sizes.work_bytes = static_cast<size_t>(words) * sizeof(int32_t);
   sizes.scratch_bytes =
       std::max(ops::cuda::AttentionScratchBytes(sequences, layout.q_heads, layout.head_dim),
@@ -63,28 +56,15 @@ WorkSizes SizesOf(const Shape& shape, int64_t width, int64_t sequences, int64_t 
 CudaInfiniGenCache::CudaInfiniGenCache(CudaDevice& device, const Shape& shape,
                                        const KvOptions& options, const Profile* profile,
                                        const TierBytes& budget, const ImposedSelection* imposed)
-    : device_(device),
-      host_(device),
-      shape_(shape),
+    : CudaSelectingCache(device, shape, {ops::cuda::kStaging, ops::cuda::kSlots}, kMarks, options,
+                         imposed),
       alpha_(static_cast<float>(options.infinigen.alpha)),
       device_pool_(device, shape.pages.page_bytes, budget.device, "KV cache, device tier"),
       host_pool_(host_, shape.pages.page_bytes, budget.host, "KV cache, host store"),
       store_(shape_.StoreTable(), host_pool_),
       partial_(shape_.PartialTable(), device_pool_),
-      transfer_(CreateTransferEngine(device, host_, TransferOptionsOf(options))),
-      block_(device),
-      decisions_(device, 0, /*first=*/false),
-      link_(device, kMarks, /*first=*/true),
-      prefill_(
-          shape.layout, [this](int64_t layer) { return Store(layer); },
-          [this](int64_t layer) { return Staging(layer); }, link_, kFetched) {
+      decisions_(device, 0, /*first=*/false) {
   LC_CHECK(shape.on_gpu);
-  if (options.measure_recall) {
-    throw Unsupported("measure_recall runs on the CPU only (--device cpu)");
-  }
-  check_transfers_ = std::make_shared<const std::function<void()>>([this] {
-    if (const std::optional<std::string> failure = transfer_->Check()) throw DeviceError(*failure);
-  });
   const Layout& layout = shape_.layout;
   const infinigen::Speculation speculation(shape_, options.infinigen, profile);
   width_ = speculation.width();
@@ -96,40 +76,14 @@ CudaInfiniGenCache::CudaInfiniGenCache(CudaDevice& device, const Shape& shape,
     device.Upload(skews_.as<float>() + static_cast<size_t>(layer - shape_.dense_layers) * of_layer,
                   values.data(), values.size_bytes());
   }
-  const auto count = static_cast<size_t>(layout.layers * layout.kv_heads);
-  std::vector<int32_t> lists(count);  // of layers from 0 on: of any table's
-  std::iota(lists.begin(), lists.end(), 0);
-  constants_ = device.Allocate(count * sizeof(int32_t));
-  device.Upload(constants_.data(), lists.data(), constants_.size());
-  counters_ = device.CreateMirror(count * sizeof(DeviceHeadCounters));
-  std::fill_n(counters_->host<DeviceHeadCounters>(), count, DeviceHeadCounters{});
-  device.Zero(counters_->device(), count * sizeof(DeviceHeadCounters));
-  heads_.resize(count);
-  if (imposed != nullptr) imposed_.emplace(device, layout, *imposed);
 }
 
 CudaInfiniGenCache::~CudaInfiniGenCache() {
-  link_.Reset();
+  Settle();
   decisions_.Reset();
   for (auto& [id, sequence] : sequences_) {
     for (StagedPages& staged : sequence.staged) staged.Drop(device_pool_);
   }
-}
-
-RowTable CudaInfiniGenCache::Store(int64_t layer) const {
-  return {.table = ops::cuda::kStore,
-          .lists = static_cast<int32_t>(shape_.layout.layers * shape_.layout.kv_heads),
-          .page_rows = static_cast<int32_t>(shape_.pages.page_tokens),
-          .format = shape_.format,
-          .list_of_head = constants_.as<int32_t>() + layer * shape_.layout.kv_heads};
-}
-
-RowTable CudaInfiniGenCache::Staging(int64_t layer) const {
-  return {.table = kStaged[layer % kBuffers],
-          .lists = static_cast<int32_t>(shape_.layout.kv_heads),
-          .page_rows = static_cast<int32_t>(shape_.pages.page_tokens),
-          .format = shape_.format,
-          .list_of_head = constants_.as<int32_t>()};
 }
 
 RowTable CudaInfiniGenCache::StagedChoice(int64_t layer) const {
@@ -147,7 +101,7 @@ PartialLayer CudaInfiniGenCache::Partial(int64_t layer) const {
                   .lists = static_cast<int32_t>(shape_.PartialTable().lists),
                   .page_rows = static_cast<int32_t>(shape_.partial_tokens),
                   .format = shape_.format,
-                  .list_of_head = constants_.as<int32_t>() + index * layout.kv_heads};
+                  .list_of_head = ListsFrom(index * layout.kv_heads)};
   partial.skew = skews_.as<float>() + index * layout.kv_heads * layout.head_dim * width_;
   partial.width = static_cast<int32_t>(width_);
   partial.index = static_cast<int32_t>(index);
@@ -199,18 +153,12 @@ void CudaInfiniGenCache::Release(SequenceId id) {
   sequences_.erase(id);
 }
 
-void CudaInfiniGenCache::UpdatePages(const StepSequence& part, Sequence* sequence) {
-  const auto table = [&](DevicePages& pages, const SequenceTable& from, SequenceId id,
-                         int64_t lists, int64_t page_tokens) {
-    std::byte* const* const* source = from.Lists(id);
-    pages.Update(device_, lists, lists > 0 ? from.Blocks(id) : 0, from.Length(id) / page_tokens,
-                 [&](int64_t list, int64_t b) { return source[list][b]; });
-  };
+void CudaInfiniGenCache::UpdateTables(const StepSequence& part, Sequence* sequence) {
   const Layout& layout = shape_.layout;
-  table(sequence->store, store_, part.id, layout.layers * layout.kv_heads,
-        shape_.pages.page_tokens);
-  table(sequence->partial_keys, partial_, sequence->partial,
-        shape_.sparse_layers() * layout.kv_heads, shape_.partial_tokens);
+  UpdatePages(sequence->store, store_, part.id, layout.layers * layout.kv_heads,
+              shape_.pages.page_tokens);
+  UpdatePages(sequence->partial_keys, partial_, sequence->partial,
+              shape_.sparse_layers() * layout.kv_heads, shape_.partial_tokens);
   for (StagedPages& staged : sequence->staged) {
     staged.Update(device_, device_pool_, layout.kv_heads);
   }
@@ -239,21 +187,18 @@ void CudaInfiniGenCache::ReserveWork(int64_t sequences, int64_t context) {
     work.selected_count = take(sizes.pairs);
   }
   keys_ = reinterpret_cast<uint32_t*>(take(sizes.pairs * work_context_));
-  ones_ = take(sizes.pairs);
   slots_ = take(sizes.pairs * max_rows_);
-  std::vector<int32_t> constant(static_cast<size_t>(sizes.pairs * (max_rows_ + 1)), 1);
+  std::vector<int32_t> slots(static_cast<size_t>(sizes.pairs * max_rows_));
   for (int64_t pair = 0; pair < sizes.pairs; ++pair) {
-    auto* slots = constant.data() + sizes.pairs + pair * max_rows_;
-    std::iota(slots, slots + max_rows_, 1);
+    std::iota(slots.begin() + pair * max_rows_, slots.begin() + (pair + 1) * max_rows_, 1);
   }
-  device_.Upload(ones_, constant.data(), constant.size() * sizeof(int32_t));
-  transfer_->Reserve(sizes.pairs, max_rows_);
+  device_.Upload(slots_, slots.data(), slots.size() * sizeof(int32_t));
+  ReserveMoves(sizes.pairs, max_rows_);
+  work_serial_ = NewSerial();
 }
 
-void CudaInfiniGenCache::BeginStep(const Step& step) {
-  check_(step, store_);
-  decisions_.Reset();
-  link_.Reset();
+// Everything of a step that can throw.
+void CudaInfiniGenCache::Grow(const Step& step) {
   store_growth_.clear();
   partial_growth_.clear();
   const int64_t kv_heads = shape_.layout.kv_heads;
@@ -273,32 +218,34 @@ void CudaInfiniGenCache::BeginStep(const Step& step) {
           sequence.staged[static_cast<size_t>(b)].Missing(kv_heads, shape_.BufferPages(b, n));
     }
   }
-  // Everything that can throw comes first.
   host_pool_.Reserve(store_.PagesNeeded(store_growth_));
   device_pool_.Reserve(partial_.PagesNeeded(partial_growth_) + staging);
   store_.Grow(store_growth_);
   partial_.Grow(partial_growth_);
+  for (const StepSequence& part : step.sequences) {
+    for (int64_t b = 0; b < kBuffers; ++b) {
+      Get(part.id).staged[static_cast<size_t>(b)].Grow(
+          device_pool_, kv_heads, shape_.BufferPages(b, part.past + part.rows));
+    }
+  }
+}
+
+void CudaInfiniGenCache::BeginStep(const Step& step) {
+  check_(step, store_);
+  decisions_.Reset();
+  link_.Reset();
+  Grow(step);
+  context_ = ContextBucket(Sort(step));
   const auto count = static_cast<int64_t>(step.sequences.size());
   block_.Begin(step.decode_rows, count - step.decode_rows);
-  decoding_.clear();
-  prefilling_.clear();
   choosing_ = false;
-  int64_t longest = 0;
   for (int64_t i = 0; i < count; ++i) {
     const StepSequence& part = step.sequences[static_cast<size_t>(i)];
     Sequence& sequence = Get(part.id);
-    const int64_t n = part.past + part.rows;
-    for (int64_t b = 0; b < kBuffers; ++b) {
-      sequence.staged[static_cast<size_t>(b)].Grow(device_pool_, kv_heads,
-                                                   shape_.BufferPages(b, n));
-    }
-    UpdatePages(part, &sequence);
+    UpdateTables(part, &sequence);
     const int64_t encoded = partial_.Length(sequence.partial);
-    (part.decode ? decoding_ : prefilling_).push_back(part);
-    if (part.decode) {
-      longest = std::max(longest, n);
-      choosing_ |= shape_.sparse_layers() > 0 && (!sequence.has_chosen || encoded < part.past);
-    }
+    choosing_ |=
+        part.decode && shape_.sparse_layers() > 0 && (!sequence.has_chosen || encoded < part.past);
     // `stored`: tokens whose partial keys are there.
     ops::cuda::StepSequence& target = block_.at(i);
     target = {.first_row = static_cast<int32_t>(part.first_row),
@@ -309,21 +256,12 @@ void CudaInfiniGenCache::BeginStep(const Step& step) {
     target.pages[ops::cuda::kPartialKeys] = sequence.partial_keys.device();
     target.pages[ops::cuda::kChannels] = sequence.channels.device();
     for (size_t b = 0; b < static_cast<size_t>(kBuffers); ++b) {
-      target.pages[kStaged[b]] = sequence.staged[b].device();
+      target.pages[rows_.staging[b]] = sequence.staged[b].device();
     }
   }
-  context_ = ContextBucket(longest);
   ReserveWork(std::max<int64_t>(step.decode_rows, 1), context_);
-  started_ = false;
   fetched_.assign(static_cast<size_t>(shape_.layout.layers), 0);
   if (!decoding_.empty()) transfer_->BeginStep();
-}
-
-std::optional<uint64_t> CudaInfiniGenCache::ReplayKey(const Step&) const {
-  if (choosing_ || !transfer_->replayable()) return std::nullopt;
-  RecordingKey key;
-  key.Add(block_.memory()).Add(work_).Add(scratch_).Add(transfer_->key());
-  return key.Add(context_).Add(work_sequences_).Add(work_context_).value();
 }
 
 // Channels of the prompts that have ended, and the partial keys of their tokens, of all layers:
@@ -337,7 +275,7 @@ void CudaInfiniGenCache::ChooseAndEncode(Stream& stream) {
                               shape_.sparse_layers() * layout.kv_heads, layout.head_dim, width_,
                               shape_.partial.rank, sequence.chosen.as<int32_t>());
   }
-  const StepView step = block_.Decoding(context_);
+  const StepView step = Decoding();
   for (int64_t layer = shape_.dense_layers; layer < layout.layers; ++layer) {
     ops::cuda::CopyRows(stream, step, layout.kv_heads, Store(layer), Staging(layer),
                         {.kind = RowRange::kRing}, kLinkSms);
@@ -346,11 +284,8 @@ void CudaInfiniGenCache::ChooseAndEncode(Stream& stream) {
   }
 }
 
-void CudaInfiniGenCache::Start(Stream& stream) {
-  if (std::exchange(started_, true)) return;
-  AsCuda(stream).AddCheck(check_transfers_);
-  block_.Send(stream);
-  if (decoding_.empty()) return;
+void CudaInfiniGenCache::BeginDecoding(Stream& stream) {
+  ops::cuda::ShareGpu(stream);
   if (choosing_) ChooseAndEncode(stream);
   for (int64_t layer = 0; layer < std::min(kBuffers, shape_.dense_layers); ++layer) {
     FetchAll(stream, layer);
@@ -359,8 +294,8 @@ void CudaInfiniGenCache::Start(Stream& stream) {
 
 void CudaInfiniGenCache::FetchAll(Stream& stream, int64_t layer) {
   link_.Fork(stream);
-  ops::cuda::CopyRows(link_.stream(), block_.Decoding(context_), shape_.layout.kv_heads,
-                      Store(layer), Staging(layer), {.kind = RowRange::kPast}, kLinkSms);
+  ops::cuda::CopyRows(link_.stream(), Decoding(), shape_.layout.kv_heads, Store(layer),
+                      Staging(layer), {.kind = RowRange::kPast}, kLinkSms);
   link_.Mark(kArrived + static_cast<int>(ParityOf(layer)));
   fetched_[static_cast<size_t>(layer)] = 1;
 }
@@ -368,36 +303,20 @@ void CudaInfiniGenCache::FetchAll(Stream& stream, int64_t layer) {
 void CudaInfiniGenCache::Speculate(Stream& stream, int64_t layer, const MatrixView& q,
                                    float scale) {
   const int64_t kv_heads = shape_.layout.kv_heads;
-  const StepView step = block_.Decoding(context_);
+  const StepView step = Decoding();
   const PartialLayer partial = Partial(layer);
   const Work& work = works_[ParityOf(layer)];
-  const SectionScope section(stream, Section::kRetrieval);
-  ops::cuda::ProjectQueries(stream, step, partial, q, work.speculation);
   decisions_.Fork(stream);
   Stream& decisions = decisions_.stream();
+  ops::cuda::ProjectQueries(decisions, step, partial, q, work.speculation);
   ops::cuda::MarginScore(decisions, step, partial, scale, alpha_, shape_.cap, work.speculation,
-                         keys_, work_context_,
-                         counters_->device<DeviceHeadCounters>() + layer * kv_heads);
+                         keys_, work_context_, CountersOf(layer));
   ops::cuda::SelectTop(decisions, step, kv_heads, work.speculation.ranges, keys_, work_context_,
                        context_, work.selected, work.selected_count, max_rows_);
-  if (imposed_) {
-    ops::cuda::ImposeRows(decisions, step, kv_heads, work.speculation.ranges,
-                          imposed_->Layer(layer), work.selected, work.selected_count, max_rows_);
-  }
+  ImposeRows(decisions, layer, work.speculation.ranges, work.selected, work.selected_count,
+             max_rows_);
   link_.Fork(decisions);
-  LiteShape shape;
-  shape.kv_heads = static_cast<int32_t>(kv_heads);
-  shape.group = static_cast<int32_t>(shape_.group);
-  shape.head_dim = static_cast<int32_t>(shape_.layout.head_dim);
-  shape.max_rows = static_cast<int32_t>(max_rows_);
-  LiteLayer moves;
-  moves.slots = Staging(layer);
-  moves.store = Store(layer);
-  moves.refresh = ones_;
-  moves.moved_positions = work.selected;
-  moves.moved_slots = slots_;
-  moves.moved_count = work.selected_count;
-  transfer_->Move(link_.stream(), step, shape, moves, layer);
+  Move(link_.stream(), layer, Staging(layer), work.selected, slots_, work.selected_count);
   link_.Mark(kArrived + static_cast<int>(ParityOf(layer)));
   fetched_[static_cast<size_t>(layer)] = 1;
 }
@@ -415,7 +334,7 @@ void CudaInfiniGenCache::AttendDecoding(Stream& stream, int64_t layer, const Mat
                                         const MatrixView& out) {
   const Layout& layout = shape_.layout;
   const bool dense = layer < shape_.dense_layers;
-  const StepView step = block_.Decoding(context_);
+  const StepView step = Decoding();
   if (!fetched_[static_cast<size_t>(layer)]) {
     dense ? FetchAll(stream, layer) : Speculate(stream, layer, q, scale);
   }
@@ -424,10 +343,15 @@ void CudaInfiniGenCache::AttendDecoding(Stream& stream, int64_t layer, const Mat
   Mark(stream, Section::kManagement);
   const RowTable rows = dense ? Staging(layer) : StagedChoice(layer);
   ops::cuda::AppendRows(stream, step, layout.kv_heads, rows, k, v);
-  ops::cuda::AppendRows(stream, step, layout.kv_heads, Store(layer), k, v);
-  if (!dense) {
-    Mark(stream, Section::kRetrieval);
-    ops::cuda::EncodePartialKeys(stream, step, Partial(layer), rows, {.kind = RowRange::kNew});
+  if (dense) {
+    ops::cuda::AppendRows(stream, step, layout.kv_heads, Store(layer), k, v);
+  } else {
+    // Of the staged row, which the next but one layer's speculation waits with.
+    decisions_.Fork(stream);
+    Stream& decisions = decisions_.stream();
+    ops::cuda::CopyRows(decisions, step, layout.kv_heads, rows, Store(layer),
+                        {.kind = RowRange::kNew});
+    ops::cuda::EncodePartialKeys(decisions, step, Partial(layer), rows, {.kind = RowRange::kNew});
   }
   const SectionScope section(stream, Section::kAttention);
   if (dense) {
@@ -475,92 +399,63 @@ void CudaInfiniGenCache::EncodePrompts(Stream& stream, int64_t layer) {
   }
 }
 
-void CudaInfiniGenCache::Attend(Stream& stream, int64_t layer, const Step& step,
-                                const MatrixView& q, const MatrixView& k, const MatrixView& v,
-                                float scale, const MatrixView& out) {
-  LC_CHECK(layer >= 0 && layer < shape_.layout.layers);
-  LC_CHECK(decoding_.size() + prefilling_.size() == step.sequences.size(),
-           "Attend() outside of BeginStep/EndStep");
-  Start(stream);
-  if (!decoding_.empty()) AttendDecoding(stream, layer, q, k, v, scale, out);
-  prefill_.Attend(stream, block_, layer, q, k, v, scale, out, scratch_.data());
+void CudaInfiniGenCache::PromptAttended(Stream& stream, int64_t layer, const MatrixView& q,
+                                        const MatrixView& k) {
   AddSums(stream, layer, q, k);
   EncodePrompts(stream, layer);
-  if (layer + 1 == shape_.layout.layers) {
-    decisions_.JoinAll(stream);
-    link_.JoinAll(stream);
-    counters_->Receive(stream, heads_.size() * sizeof(DeviceHeadCounters));
-  }
 }
 
-void CudaInfiniGenCache::StoreRows(Stream& stream, int64_t layer, const Step& step,
-                                   const MatrixView& q, const MatrixView& k, const MatrixView& v) {
-  LC_CHECK(layer >= 0 && layer < shape_.layout.layers && step.decode_rows == 0);
-  Start(stream);
+void CudaInfiniGenCache::PromptStored(Stream& stream, int64_t layer, const MatrixView& q,
+                                      const MatrixView& k) {
   // Nothing is staged: the first token after the prompt encodes its keys.
   for (const StepSequence& part : prefilling_) Get(part.id).encodes = false;
-  prefill_.Store(stream, block_, layer, k, v);
   AddSums(stream, layer, q, k);
 }
 
-void CudaInfiniGenCache::EndStep(const Step& step) {
-  if (!decoding_.empty()) transfer_->EndStep();
+void CudaInfiniGenCache::EndPrompt(size_t index) {
+  const StepSequence& part = prefilling_[index];
+  Sequence& sequence = Get(part.id);
+  store_.Commit(part.id, part.rows);
+  sequence.current = 1 - sequence.current;
+  sequence.has_chosen = sequence.encodes;
+  if (sequence.encodes) {
+    partial_.Commit(sequence.partial, part.past + part.rows);
+    return;
+  }
+  // The next token chooses anew, over all of the prompt.
+  partial_.Release(sequence.partial);
+  sequence.partial = partial_.Create();
+}
+
+void CudaInfiniGenCache::EndDecoding(size_t index) {
+  const StepSequence& part = decoding_[index];
+  Sequence& sequence = Get(part.id);
+  store_.Commit(part.id, 1);
+  partial_.Commit(sequence.partial, part.past + 1 - partial_.Length(sequence.partial));
+  sequence.has_chosen = true;
   const auto heads = static_cast<uint64_t>(shape_.layout.kv_heads);
   const auto layers = static_cast<uint64_t>(shape_.layout.layers);
   const auto dense = static_cast<uint64_t>(shape_.dense_layers);
-  const uint64_t row_bytes = shape_.format.row_bytes();
-  const auto add = [&](Traffic* traffic, uint64_t rows) {
-    traffic->rows += rows;
-    traffic->bytes += rows * row_bytes;
-  };
-  for (const StepSequence& part : step.sequences) {
-    Sequence& sequence = Get(part.id);
-    const auto past = static_cast<uint64_t>(part.past), rows = static_cast<uint64_t>(part.rows);
-    store_.Commit(part.id, part.rows);
-    stats_.bytes_written += rows * layers * heads * row_bytes;
-    if (part.decode) {
-      partial_.Commit(sequence.partial, part.past + 1 - partial_.Length(sequence.partial));
-      sequence.has_chosen = true;
-      add(&stats_.stream, past * dense * heads);
-      add(&stats_.spill, layers * heads);
-      // What the sparse layers fetch, the device counts.
-      stats_.bytes_read += (past * dense + layers) * heads * row_bytes;
-      stats_.bytes_scored +=
-          past * (layers - dense) * heads * static_cast<uint64_t>(shape_.partial.token_bytes());
-      continue;
-    }
-    add(&stats_.prefill, rows * layers * heads);
-    stats_.bytes_read += (past + rows) * layers * heads * row_bytes;
-    sequence.current = 1 - sequence.current;
-    sequence.has_chosen = sequence.encodes;
-    if (sequence.encodes) {
-      partial_.Commit(sequence.partial, part.past + part.rows);
-    } else {
-      // The next token chooses anew, over all of the prompt.
-      partial_.Release(sequence.partial);
-      sequence.partial = partial_.Create();
-    }
-  }
-  decoding_.clear();
-  prefilling_.clear();
+  const auto past = static_cast<uint64_t>(part.past);
+  CountRows(&stats_.stream, past * dense * heads);
+  // What the sparse layers fetch, the device counts.
+  stats_.bytes_read += (past * dense + layers) * heads * shape_.format.row_bytes();
+  stats_.bytes_scored +=
+      past * (layers - dense) * heads * static_cast<uint64_t>(shape_.partial.token_bytes());
 }
 
 Stats CudaInfiniGenCache::GetStats() const {
   Stats stats = stats_;
   AddPools(device_pool_, &host_pool_, &stats);
-  AddLookups(Heads(), &stats);
-  for (const HeadCounters& head : heads_) {
+  const std::span<const HeadCounters> heads = Heads();
+  AddLookups(heads, &stats);
+  for (const HeadCounters& head : heads) {
     const uint64_t bytes = head.rows_moved * shape_.format.row_bytes();
     stats.prefetch.rows += head.rows_moved;
     stats.prefetch.bytes += bytes;
     stats.bytes_read += bytes;
   }
   return stats;
-}
-
-std::span<const HeadCounters> CudaInfiniGenCache::Heads() const {
-  ReadCounters(counters_->host<const DeviceHeadCounters>(), heads_);
-  return heads_;
 }
 
 std::vector<int32_t> CudaInfiniGenCache::Fetched(int64_t layer, int64_t sequence,
@@ -585,7 +480,8 @@ std::vector<int32_t> CudaInfiniGenCache::ChosenChannels(SequenceId id, int64_t l
   return channels;
 }
 
-uint64_t CudaScratchBytes(const Shape& shape, int64_t sequences, int64_t tokens) {
+uint64_t CudaScratchBytes(const Shape& shape, int64_t sequences, int64_t tokens,
+                          std::string_view transfer) {
   const int64_t width = (shape.layout.head_dim + 15) / 16 * 16;
   const WorkSizes sizes = SizesOf(shape, width, sequences, ContextBucket(tokens));
   const auto lists = static_cast<uint64_t>(shape.sparse_layers() * shape.layout.kv_heads);
@@ -593,7 +489,9 @@ uint64_t CudaScratchBytes(const Shape& shape, int64_t sequences, int64_t tokens)
       lists * static_cast<uint64_t>(shape.layout.head_dim * width) * sizeof(float);
   const uint64_t state = lists * (2 * static_cast<uint64_t>(width) * sizeof(double) +
                                   static_cast<uint64_t>(shape.partial.rank) * sizeof(int32_t));
-  return sizes.work_bytes + sizes.scratch_bytes + skews + static_cast<uint64_t>(sequences) * state;
+  return sizes.work_bytes + sizes.scratch_bytes +
+         CudaTransferBytes(transfer, sizes.pairs * sizes.max_rows) + skews +
+         static_cast<uint64_t>(sequences) * state;
 }
 
 std::unique_ptr<Cache> CreateCudaCache(Device& device, const Shape& shape, const KvOptions& options,

@@ -9,31 +9,20 @@
 
 #include <array>
 #include <memory>
-#include <optional>
 #include <unordered_map>
 #include <vector>
 
-#include "device/cuda/branch.h"
-#include "device/cuda/cuda_device.h"
-#include "kv/cache.h"
-#include "kv/cuda/device_pages.h"
-#include "kv/cuda/imposed_table.h"
+#include "kv/cuda/selecting_cache.h"
 #include "kv/cuda/staged_pages.h"
-#include "kv/cuda/step_block.h"
-#include "kv/cuda/store_prefill.h"
-#include "kv/cuda/transfer/transfer_engine.h"
 #include "kv/infinigen/diagnosis.h"
 #include "kv/infinigen/shape.h"
-#include "kv/infinigen/speculation.h"
 #include "kv/page_pool.h"
-#include "kv/row_store.h"
-#include "kv/sequence_table.h"
-#include "kv/step_check.h"
+#include "kv/profile.h"
 #include "ops/cuda/infinigen.h"
 
 namespace litecache::kv::infinigen {
 
-class CudaInfiniGenCache final : public Cache, public RowStore, public Diagnosis {
+class CudaInfiniGenCache final : public CudaSelectingCache<Shape>, public Diagnosis {
  public:
   CudaInfiniGenCache(CudaDevice& device, const Shape& shape, const KvOptions& options,
                      const Profile* profile, const TierBytes& budget,
@@ -41,33 +30,17 @@ class CudaInfiniGenCache final : public Cache, public RowStore, public Diagnosis
   ~CudaInfiniGenCache() override;
 
   std::string_view policy() const override { return "infinigen"; }
-  const Layout& layout() const override { return shape_.layout; }
-  TierBytes BytesFor(int64_t tokens) const override { return shape_.BytesFor(tokens); }
-  TierBytes ForkBytesFor(int64_t shared, int64_t tokens) const override {
-    return shape_.ForkBytesFor(shared, tokens);
-  }
-
   SequenceId Create() override;
   SequenceId Fork(SequenceId parent) override;
   void Release(SequenceId id) override;
   int64_t Length(SequenceId id) const override { return store_.Length(id); }
 
   void BeginStep(const Step& step) override;
-  std::optional<uint64_t> ReplayKey(const Step& step) const override;
   bool WantsPrediction(int64_t layer) const override { return layer >= shape_.dense_layers; }
-  // q is free when the stream comes to what is issued after this.
   void Prefetch(Stream& stream, int64_t layer, const Step& step, const MatrixView& q,
                 float scale) override;
-  void Attend(Stream& stream, int64_t layer, const Step& step, const MatrixView& q,
-              const MatrixView& k, const MatrixView& v, float scale,
-              const MatrixView& out) override;
-  void StoreRows(Stream& stream, int64_t layer, const Step& step, const MatrixView& q,
-                 const MatrixView& k, const MatrixView& v) override;
-  void EndStep(const Step& step) override;
-
   // What the last step that was waited for has counted.
   Stats GetStats() const override;
-  std::span<const HeadCounters> Heads() const override;
 
   // They wait for the device.
   std::vector<int32_t> Fetched(int64_t layer, int64_t sequence, int64_t head) const override;
@@ -96,65 +69,55 @@ class CudaInfiniGenCache final : public Cache, public RowStore, public Diagnosis
   Sequence& Get(SequenceId id) { return sequences_.at(id); }
   const Sequence& Get(SequenceId id) const { return sequences_.at(id); }
   size_t ParityOf(int64_t layer) const { return static_cast<size_t>(layer % kBuffers); }
-  ops::cuda::RowTable Store(int64_t layer) const;
-  ops::cuda::RowTable Staging(int64_t layer) const;
   // The new token's row first, those that are fetched behind it.
   ops::cuda::RowTable StagedChoice(int64_t layer) const;
   ops::cuda::PartialLayer Partial(int64_t layer) const;
 
   void AllocateState(Sequence* sequence);
-  void UpdatePages(const StepSequence& part, Sequence* sequence);
+  // Room for the step's sequences, or CapacityError.
+  void Grow(const Step& step);
+  void UpdateTables(const StepSequence& part, Sequence* sequence);
   void ReserveWork(int64_t sequences, int64_t context);
-  // First in a step's operations.
-  void Start(Stream& stream);
+
+  bool Replayable() const override { return !choosing_; }
+  void BeginDecoding(Stream& stream) override;
+  void AttendDecoding(Stream& stream, int64_t layer, const MatrixView& q, const MatrixView& k,
+                      const MatrixView& v, float scale, const MatrixView& out) override;
+  void PromptAttended(Stream& stream, int64_t layer, const MatrixView& q,
+                      const MatrixView& k) override;
+  void PromptStored(Stream& stream, int64_t layer, const MatrixView& q,
+                    const MatrixView& k) override;
+  void EndLayers(Stream& stream) override { decisions_.JoinAll(stream); }
+  void EndPrompt(size_t index) override;
+  void EndDecoding(size_t index) override;
+
   void ChooseAndEncode(Stream& stream);
   void FetchAll(Stream& stream, int64_t layer);
   void Speculate(Stream& stream, int64_t layer, const MatrixView& q, float scale);
-  void AttendDecoding(Stream& stream, int64_t layer, const MatrixView& q, const MatrixView& k,
-                      const MatrixView& v, float scale, const MatrixView& out);
   void AddSums(Stream& stream, int64_t layer, const MatrixView& q, const MatrixView& k);
   void EncodePrompts(Stream& stream, int64_t layer);
 
-  CudaDevice& device_;
-  PinnedHost host_;
-  const Shape shape_;
   const float alpha_;
   int64_t width_ = 0;
   PagePool device_pool_, host_pool_;
   SequenceTable store_;    // [layers][kv_heads]
   SequenceTable partial_;  // [sparse layers][kv_heads]; lengths: tokens that are encoded
   std::unordered_map<SequenceId, Sequence> sequences_;
-  std::unique_ptr<TransferEngine> transfer_;
-  std::shared_ptr<const std::function<void()>> check_transfers_;
-  Buffer skews_;      // f32 [sparse layers][kv_heads][head_dim][width]
-  Buffer constants_;  // int32: lists of the store, of the partial keys, of the staging pages
-  std::unique_ptr<Mirror> counters_;        // DeviceHeadCounters [layers][kv_heads]
-  std::optional<ImposedRowTable> imposed_;  // of measurements
-  StepBlock block_;
+  Buffer skews_;  // f32 [sparse layers][kv_heads][head_dim][width]
   Buffer work_;
   std::array<Work, kBuffers> works_;
-  int32_t* ones_ = nullptr;   // [pairs]: every head fetches
   int32_t* slots_ = nullptr;  // [pairs][max_rows]: behind the new row, in order
   uint32_t* keys_ = nullptr;  // [pairs][context]
-  int64_t work_sequences_ = 0, work_context_ = 0, max_rows_ = 0;
-  Buffer scratch_;  // of attention and of sums, one after another
+  int64_t max_rows_ = 0;
 
   // Of the step in progress.
-  StepCheck check_;
   std::vector<SequenceTable::Growth> store_growth_, partial_growth_;
-  std::vector<StepSequence> decoding_, prefilling_;
-  bool choosing_ = false;  // sequences decode their first token after a prompt
-  bool started_ = false;
+  bool choosing_ = false;         // sequences decode their first token after a prompt
   std::vector<uint8_t> fetched_;  // layers whose rows have been asked for
-  int64_t context_ = 0;
-  // Counted on the host, from lengths.
-  Stats stats_;
-  mutable std::vector<HeadCounters> heads_;
 
-  // Marks of link_: a layer's buffer has its rows, by its parity; a prompt's earlier rows.
-  static constexpr int kArrived = 0, kFetched = 2, kMarks = 4;
-  CudaBranch decisions_, link_;  // last: they wait before what they use is freed
-  CudaStorePrefill prefill_;
+  // Of link_: a layer's buffer has its rows, by its parity.
+  static constexpr int kArrived = 0, kMarks = 2;
+  CudaBranch decisions_;  // last: it waits before what it uses is freed
 };
 
 }  // namespace litecache::kv::infinigen

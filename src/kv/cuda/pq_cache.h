@@ -5,64 +5,40 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
-#include <optional>
 #include <unordered_map>
-#include <utility>
 #include <vector>
 
-#include "device/cuda/branch.h"
 #include "device/cuda/copy_batch.h"
-#include "device/cuda/cuda_device.h"
-#include "kv/cache.h"
-#include "kv/cuda/device_pages.h"
-#include "kv/cuda/imposed_table.h"
+#include "kv/cuda/selecting_cache.h"
 #include "kv/cuda/staged_pages.h"
-#include "kv/cuda/step_block.h"
-#include "kv/cuda/store_prefill.h"
-#include "kv/cuda/transfer/transfer_engine.h"
 #include "kv/pqcache/diagnosis.h"
 #include "kv/pqcache/sequences.h"
 #include "kv/pqcache/shape.h"
-#include "kv/row_store.h"
-#include "kv/step_check.h"
 #include "ops/cuda/pqcache.h"
 
 namespace litecache::kv::pqcache {
 
 class LayerEvent;
 
-class CudaPqCache final : public Cache, public RowStore, public Diagnosis {
+// Room of a sequence's table of cached blocks, an entry a block; a power of two.
+int64_t BlocksOf(const Shape& shape, int64_t tokens);
+
+class CudaPqCache final : public CudaSelectingCache<Shape>, public Diagnosis {
  public:
   CudaPqCache(CudaDevice& device, const Shape& shape, const KvOptions& options,
               const TierBytes& budget, const ImposedSelection* imposed);
   ~CudaPqCache() override;
 
   std::string_view policy() const override { return "pqcache"; }
-  const Layout& layout() const override { return shape_.layout; }
-  TierBytes BytesFor(int64_t tokens) const override { return shape_.BytesFor(tokens); }
-  TierBytes ForkBytesFor(int64_t shared, int64_t tokens) const override {
-    return shape_.ForkBytesFor(shared, tokens);
-  }
-
   SequenceId Create() override;
   SequenceId Fork(SequenceId parent) override;
   void Release(SequenceId id) override;
   int64_t Length(SequenceId id) const override { return sequences_.store().Length(id); }
 
   void BeginStep(const Step& step) override;
-  std::optional<uint64_t> ReplayKey(const Step& step) const override;
-  void Attend(Stream& stream, int64_t layer, const Step& step, const MatrixView& q,
-              const MatrixView& k, const MatrixView& v, float scale,
-              const MatrixView& out) override;
-  void StoreRows(Stream& stream, int64_t layer, const Step& step, const MatrixView& q,
-                 const MatrixView& k, const MatrixView& v) override;
-  void EndStep(const Step& step) override;
-
   // What the last step that was waited for has counted.
   Stats GetStats() const override;
-  std::span<const HeadCounters> Heads() const override;
 
   // Diagnosis; waits for the device.
   Selected SelectedRows(int64_t sequence, int64_t head) override;
@@ -93,72 +69,68 @@ class CudaPqCache final : public Cache, public RowStore, public Diagnosis {
   };
 
   Tables& TablesOf(SequenceId id) { return tables_.at(id); }
-  int64_t StagedRows(const Sequence& sequence, int64_t n) const {
-    return sequence.index != nullptr ? sequence.rows : n;
-  }
-  ops::cuda::RowTable Store(int64_t layer) const;
-  ops::cuda::RowTable PrefillStaging(int64_t layer) const;
   ops::cuda::PqLayer Layer(int64_t layer) const;
+
+  // ---- pq_cache.cc: sequences, their tables, and a step's plan ----
+  void ForgetPrompt(Tables* tables);
+  int64_t StagingFor(const StepSequence& part) const;
+  void UpdateTables(const StepSequence& part, Tables* tables);
+  void UpdateRows(const Sequence& sequence, Tables* tables);
+  void ReserveWork(int64_t sequences, int64_t context, int64_t rows);
+  void FillBlock(const Step& step);
+  void FillParameters(const StepSequence& part, int64_t index);
+  void EndPrompt(size_t index) override;
+  void EndDecoding(size_t index) override;
+  bool Replayable() const override { return !filling_; }
+  uint64_t OwnKey() const override { return new_rows_.key(); }
+
+  // ---- pq_blocks.cc: the block cache, counted between two steps ----
+  void CountUses(Sequence* sequence, Tables* tables, int64_t layer, int64_t past,
+                 const int32_t* uses);
+  void CountLastStep();
+  void UpdateSlots(const StepSequence& part, Tables* tables);
+  void ListUpdates();
+  void ForgetUpdates(Tables* tables);
+  size_t UsesBytes() const;
   int32_t* Begins() const { return updates_.as<int32_t>(); }
   int32_t* ChangeCount() const { return Begins() + shape_.layout.layers + 1; }
   ops::cuda::PqAdmission* Admissions() const;
   ops::cuda::PqChange* Changes() const;
   ops::cuda::PqUpdates Updates() const;
-  int64_t StagingFor(const StepSequence& part) const;
-  void ForgetPrompt(Tables* tables);
-  void UpdateTables(const StepSequence& part, Tables* tables);
-  void UpdateSlots(const StepSequence& part, Tables* tables);
-  void ReserveWork(int64_t sequences, int64_t context, int64_t rows);
-  void FillBlocks(const Step& step);
-  void Count(Sequence* sequence, Tables* tables, int64_t layer, int64_t past, const int32_t* uses);
-  void CountLastStep();
-  void ListUpdates();
-  void FillCodes(Stream& stream, int64_t layer, const StepSequence& part);
-  void Start(Stream& stream);
-  void AttendDecoding(Stream& stream, int64_t layer, const MatrixView& q, const MatrixView& k,
-                      const MatrixView& v, float scale, const MatrixView& out);
-  void StartClustering(Stream& stream, int64_t layer);
 
-  CudaDevice& device_;
-  PinnedHost host_;
-  const Shape shape_;
+  // ---- pq_decode.cc ----
+  void BeginDecoding(Stream& stream) override;
+  void AttendDecoding(Stream& stream, int64_t layer, const MatrixView& q, const MatrixView& k,
+                      const MatrixView& v, float scale, const MatrixView& out) override;
+  void EndLayers(Stream& stream) override;
+
+  // ---- pq_prompt.cc: what becomes of a prompt ----
+  void PromptAttended(Stream& stream, int64_t layer, const MatrixView&, const MatrixView&) override;
+  void PromptStored(Stream& stream, int64_t layer, const MatrixView&, const MatrixView&) override;
+  void StartClustering(Stream& stream, int64_t layer);
+  void FillCodes(Stream& stream, int64_t layer, const StepSequence& part);
+
   std::unordered_map<SequenceId, Tables> tables_;
   Sequences sequences_;
-  std::unique_ptr<TransferEngine> transfer_;
-  std::shared_ptr<const std::function<void()>> check_transfers_;
-  Buffer constants_;                        // int32 [layers * kv_heads]: a head's list is its index
-  std::unique_ptr<Mirror> counters_;        // DeviceHeadCounters [layers][kv_heads]
-  std::optional<ImposedRowTable> imposed_;  // of measurements
-  StepBlock block_;
   StepBlock new_rows_;                  // the decode sequences, their past the new row's place
   std::unique_ptr<Mirror> parameters_;  // PqSequence [work_sequences_], SelectRange behind them
-  std::unique_ptr<Mirror> uses_;        // int32 [layers][work_sequences_][work_blocks_]
+  std::unique_ptr<Mirror> uses_;        // int32 [layers][sequences][blocks]
   Buffer updates_;                      // pinned: begins, count, admissions, changes
   Buffer work_;
   ops::cuda::PqLayer work_arrays_;  // its pointers
-  int32_t* ones_ = nullptr;         // [pairs]: every head moves its rows
   int32_t* device_begins_ = nullptr;
   ops::cuda::PqAdmission* device_admissions_ = nullptr;
-  int64_t work_sequences_ = 0, work_context_ = 0, work_rows_ = 0, work_blocks_ = 0;
-  Buffer scratch_;  // of selection and attention, one after another
-  Buffer packed_;   // pinned: a layer's codes and centroids
+  int64_t work_rows_ = 0, work_blocks_ = 0;
+  Buffer packed_;  // pinned: a layer's codes and centroids
   CudaCopyBatch copies_;
 
   // Of the step in progress.
-  StepCheck check_;
-  std::vector<StepSequence> decoding_, prefilling_;
   std::vector<std::shared_ptr<Index>> growing_;  // [prefilling]: indices of prompts that end
   std::shared_ptr<LayerEvent> stored_;           // the layer before: its rows are in the store
-  bool filling_ = false, started_ = false;
-  int64_t context_ = 0;
-  // Counted on the host, from lengths.
-  Stats stats_;
-  mutable std::vector<HeadCounters> heads_;
+  bool filling_ = false;
 
-  // Marks of link_: a layer's missed rows are there; a prompt's earlier rows.
-  static constexpr int kArrived = 0, kFetched = 1, kMarks = 3;
-  CudaBranch link_;  // last: it waits before what it uses is freed
-  CudaStorePrefill prefill_;
+  // Of link_: a layer's missed rows are there.
+  static constexpr int kArrived = 0, kMarks = 1;
 };
 
 }  // namespace litecache::kv::pqcache

@@ -14,6 +14,14 @@ uint64_t CudaAttentionScratchBytes(const Layout& layout, int64_t sequences) {
   return ops::cuda::AttentionScratchBytes(sequences, layout.q_heads, layout.head_dim);
 }
 
+// Where rows that move go to, a list for all heads, and what they arrive in. The ring of cpu-push
+// is the device's only through a mapping that few machines have.
+uint64_t CudaTransferBytes(std::string_view transfer, int64_t rows) {
+  if (transfer == "gpu-pull") return 0;
+  const uint64_t ring = transfer == "copy" ? TransferOptions().ring_bytes : 0;
+  return ring + static_cast<uint64_t>(rows) * sizeof(uint64_t);
+}
+
 uint64_t CudaLiteScratchBytes(const Shape& shape, bool prefetch, std::string_view transfer,
                               int64_t sequences, int64_t tokens) {
   const int64_t context = ContextBucket(tokens);
@@ -27,12 +35,8 @@ uint64_t CudaLiteScratchBytes(const Shape& shape, bool prefetch, std::string_vie
   const int64_t rows = std::min(shape.Rows(context), context);
   const auto lists = static_cast<uint64_t>(pairs * (3 * rows + 4)) * sizeof(int32_t);
   const uint64_t sets = prefetch ? 2 : 1;
-  uint64_t bytes = sets * lists + (sets - 1) * refresh + std::max(refresh, attention);
-  // Where rows that move go to, a list for all heads, and what they arrive in. The ring of cpu-push
-  // is the device's only through a mapping that few machines have.
-  if (transfer != "gpu-pull") bytes += static_cast<uint64_t>(pairs * rows) * sizeof(uint64_t);
-  if (transfer == "copy") bytes += TransferOptions().ring_bytes;
-  return bytes;
+  return sets * lists + (sets - 1) * refresh + std::max(refresh, attention) +
+         CudaTransferBytes(transfer, pairs * rows);
 }
 
 }  // namespace litecache::kv

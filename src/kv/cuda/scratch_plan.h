@@ -1,4 +1,4 @@
-// Device memory that steps of policy litecache take on a GPU beside the tiers, for the memory plan.
+// Device memory that steps take on a GPU beside the tiers, for the memory plan.
 #pragma once
 
 #include <cstdint>
@@ -7,6 +7,9 @@
 #include "kv/litecache/shape.h"
 
 namespace litecache::kv {
+
+// What a transfer engine keeps on the device for up to `rows` rows that move at a time.
+uint64_t CudaTransferBytes(std::string_view transfer, int64_t rows);
 
 // What selections, slot updates and attention of up to `sequences` decode
 // sequences of up to `tokens` tokens work in, and the lists and the ring of transfer engine

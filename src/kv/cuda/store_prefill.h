@@ -17,10 +17,11 @@ namespace litecache::kv {
 
 class CudaStorePrefill {
  public:
+  static constexpr int kMarks = 2;
   using Table = std::function<ops::cuda::RowTable(int64_t layer)>;
 
   // store and staging: of a layer; layers l and l + 1 have staging pages of their own in every
-  // sequence. link: moves rows; must outlive this. first_mark: the first of two marks of it that
+  // sequence. link: moves rows; must outlive this. first_mark: the first of kMarks marks of it that
   // are this one's.
   CudaStorePrefill(const Layout& layout, Table store, Table staging, CudaBranch& link,
                    int first_mark)

@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "base/error.h"
+#include "device/sections.h"
 #include "kv/pool_stats.h"
 
 namespace litecache::kv::infinigen {
@@ -164,6 +165,7 @@ void InfiniGenCache::EncodeMissing(Stream& stream, int64_t layer) {
 
 void InfiniGenCache::Speculate(Stream& stream, int64_t layer, const MatrixView& q, float scale,
                                bool predicted) {
+  const SectionScope section(stream, Section::kRetrieval);
   EncodeMissing(stream, layer);
   speculated_.clear();
   for (size_t i = 0; i < decoding_.size(); ++i) {
@@ -182,6 +184,7 @@ void InfiniGenCache::Speculate(Stream& stream, int64_t layer, const MatrixView& 
   }
   if (!speculated_.empty()) speculation_.Select(stream, layer, scale, speculated_);
 
+  Mark(stream, imposed_ == nullptr ? Section::kManagement : Section::kImposed);
   Buffer& buffer = BufferOf(layer);
   buffer.positions.clear();
   const size_t items = decoding_.size() * static_cast<size_t>(shape_.layout.kv_heads);
@@ -211,6 +214,7 @@ void InfiniGenCache::Speculate(Stream& stream, int64_t layer, const MatrixView& 
         stream, Stored(decoding_[static_cast<size_t>(item.sequence)].id, layer, item.head), item.q,
         scale, 0, item.past, count, positions);
   }
+  Mark(stream, Section::kTransfer);
   Fetch(layer, predicted ? &stats_.prefetch : &stats_.miss);
 }
 
@@ -271,9 +275,12 @@ void InfiniGenCache::Decode(Stream& stream, int64_t layer, const MatrixView& q, 
       Speculate(stream, layer, q, scale, /*predicted=*/false);
     }
   }
+  const SectionScope section(stream, Section::kTransfer);
   buffer.arrived->Wait();
+  Mark(stream, Section::kManagement);
   Append(layer, k, v);
   if (recall_ && !dense) MeasureHeld(stream, layer, q, scale);
+  Mark(stream, dense ? Section::kManagement : Section::kRetrieval);  // keys are encoded
   parts_.clear();
   attends_.clear();
   parts_.reserve(decoding_.size() * static_cast<size_t>(shape_.layout.kv_heads));
@@ -296,7 +303,9 @@ void InfiniGenCache::Decode(Stream& stream, int64_t layer, const MatrixView& q, 
                           partial_.Lists(state.partial)[shape_.PartialList(layer, head)]);
     }
   }
+  Mark(stream, Section::kAttention);
   ops::RowAttention(stream, shape_.format, shape_.group, attends_, scale);
+  Mark(stream, Section::kTransfer);
   stats_.bytes_read += rows * shape_.format.row_bytes();
   buffer.layer = -1;
   if (layer + Shape::kBuffers < shape_.dense_layers) FetchAll(layer + Shape::kBuffers);

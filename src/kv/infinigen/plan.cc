@@ -35,7 +35,7 @@ class InfiniGenPlan final : public CachePlan, public ReplaysTrace {
   }
   uint64_t ScratchBytes(int64_t sequences, int64_t tokens, int threads) const override {
     if constexpr (ops::cuda::kAvailable) {
-      if (shape_.on_gpu) return infinigen::CudaScratchBytes(shape_, sequences, tokens);
+      if (shape_.on_gpu) return infinigen::CudaScratchBytes(shape_, sequences, tokens, transfer());
     }
     const Layout& layout = shape_.layout;
     const auto attention = [&](int64_t decoding) {

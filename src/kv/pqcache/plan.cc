@@ -43,7 +43,7 @@ class PqPlan final : public CachePlan, public ReplaysTrace {
     const uint64_t lists = s * n * static_cast<uint64_t>(layout.kv_heads) * 3 * sizeof(int32_t);
     if constexpr (ops::cuda::kAvailable) {
       // What clusters is the host's.
-      if (shape_.on_gpu) return pqcache::CudaScratchBytes(shape_, sequences, tokens);
+      if (shape_.on_gpu) return pqcache::CudaScratchBytes(shape_, sequences, tokens, transfer());
     }
     return attention(0) + attention(sequences) +
            ops::SelectionScratchBytes(sequences * layout.kv_heads, tokens,

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "device/sections.h"
 #include "kv/pool_stats.h"
 
 namespace litecache::kv::pqcache {
@@ -194,7 +195,9 @@ void PqCache::Select(Stream& stream, int64_t layer, const MatrixView& q, float s
   }
   if (!selects_.empty())
     ops::PqSelect(stream, shape_.codes, shape_.group, shape_.layout.head_dim, selects_);
-  if (imposed_ != nullptr) ImposeRows(layer);
+  if (imposed_ == nullptr) return;
+  Mark(stream, Section::kImposed);
+  ImposeRows(layer);
 }
 
 void PqCache::ImposeRows(int64_t layer) {
@@ -261,6 +264,7 @@ void PqCache::Gather(Stream& stream, int64_t layer) {
       counters.rows_moved += choice.misses.size();
     }
   }
+  Mark(stream, Section::kTransfer);
   ops::MoveRows(stream, moves_);
 }
 
@@ -292,6 +296,7 @@ void PqCache::Append(Stream& stream, int64_t layer, const MatrixView& k, const M
                           .metadata = sequences_.CodesOf(state, layer, head)});
     }
   }
+  Mark(stream, Section::kRetrieval);
   if (!encodes_.empty()) ops::PqEncode(stream, shape_.codes, d, encodes_);
   const auto rows = decoding_.size() * static_cast<size_t>(shape_.layout.kv_heads);
   stats_.spill.rows += rows;
@@ -371,15 +376,20 @@ void PqCache::MeasureRecall(Stream& stream, int64_t layer, const MatrixView& q, 
 
 void PqCache::Decode(Stream& stream, int64_t layer, const MatrixView& q, const MatrixView& k,
                      const MatrixView& v, float scale, const MatrixView& out) {
+  const SectionScope section(stream, Section::kManagement);
   for (const StepSequence& sequence : decoding_) {
     Sequence& state = Get(sequence);
     if (state.index != nullptr) Fill(stream, layer, sequence);
   }
+  Mark(stream, Section::kRetrieval);
   Select(stream, layer, q, scale);
+  Mark(stream, Section::kManagement);
   Gather(stream, layer);
+  Mark(stream, Section::kManagement);
   Append(stream, layer, k, v);
   if (recall_) MeasureRecall(stream, layer, q, scale);
 
+  Mark(stream, Section::kAttention);
   parts_.clear();
   attends_.clear();
   constexpr size_t kMostParts = 3;
@@ -422,6 +432,7 @@ void PqCache::Decode(Stream& stream, int64_t layer, const MatrixView& q, const M
     }
   }
   ops::RowAttention(stream, shape_.format, shape_.group, attends_, scale);
+  Mark(stream, Section::kManagement);
   stats_.bytes_read += rows * shape_.format.row_bytes();
   for (size_t i = 0; i < decoding_.size(); ++i) Update(layer, i);
 }

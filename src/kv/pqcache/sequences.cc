@@ -22,10 +22,13 @@ std::vector<int64_t> LayerState::CountUses(int64_t past,
   // Most first, then the lower block.
   const auto listed =
       static_cast<int64_t>(std::min(counts.size(), static_cast<size_t>(blocks.capacity())));
-  std::partial_sort(counts.begin(), counts.begin() + listed, counts.end(),
-                    [](const auto& a, const auto& b) {
-                      return a.first != b.first ? a.first > b.first : a.second < b.second;
-                    });
+  const auto fuller = [](const auto& a, const auto& b) {
+    return a.first != b.first ? a.first > b.first : a.second < b.second;
+  };
+  if (listed < static_cast<int64_t>(counts.size())) {
+    std::nth_element(counts.begin(), counts.begin() + listed, counts.end(), fuller);
+  }
+  std::sort(counts.begin(), counts.begin() + listed, fuller);
   // The fullest block last: of those that are new, the last one is the safest from the others.
   std::vector<int64_t> fresh_blocks;
   for (int64_t i = listed; i > 0; --i) {

@@ -226,12 +226,15 @@ TEST_P(InfiniGenLives, AgreeStepByStep) {
     options.infinigen.cap = Pick(random, {0.05, 0.2, 0.5, 1.0});
     options.infinigen.dense_layers = Pick<int64_t>(random, {1, 1, 2, 3});
     options.measure_recall = device() == "cpu" && random() % 3 == 0;
+    if (device() == "cuda") {
+      options.transfer = Pick<std::string>(random, {"auto", "auto", "cpu-push", "copy"});
+    }
     SCOPED_TRACE(::testing::Message()
                  << "round " << round << ": partial " << options.infinigen.partial << " alpha "
                  << options.infinigen.alpha << " cap " << options.infinigen.cap << " dense "
                  << options.infinigen.dense_layers << " layers " << layout.layers << " KV heads "
                  << kv_heads << " group " << group << " head_dim " << layout.head_dim << " "
-                 << Name(layout.dtype));
+                 << Name(layout.dtype) << " transfer " << options.transfer);
     const auto profile = random() % 3 == 0 ? nullptr : RandomProfile(layout, random);
     const auto trace =
         round % 5 == 0 ? std::make_shared<const Trace>(RandomTrace(random)) : nullptr;

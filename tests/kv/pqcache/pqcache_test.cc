@@ -323,6 +323,9 @@ TEST_P(PqCacheLives, AgreeStepByStep) {
     options.pqcache.cache_tokens = Pick<int64_t>(random, {0, 16, 48, 4096});
     options.pqcache.block_tokens = Pick<int64_t>(random, {1, 8, 16});
     options.measure_recall = device() == "cpu" && random() % 3 == 0;
+    if (device() == "cuda") {
+      options.transfer = Pick<std::string>(random, {"auto", "auto", "cpu-push", "copy"});
+    }
     const bool fails = random() % 2 == 0;
     SCOPED_TRACE(::testing::Message()
                  << "round " << round << ": sink " << options.pqcache.sink_tokens << " share "
@@ -331,7 +334,7 @@ TEST_P(PqCacheLives, AgreeStepByStep) {
                  << " cache " << options.pqcache.cache_tokens << " block "
                  << options.pqcache.block_tokens << " layers " << layout.layers << " KV heads "
                  << kv_heads << " group " << group << " head_dim " << layout.head_dim << " "
-                 << Name(layout.dtype) << " fails " << fails);
+                 << Name(layout.dtype) << " fails " << fails << " transfer " << options.transfer);
     const auto trace =
         round % 5 == 0 ? std::make_shared<const Trace>(RandomTrace(random)) : nullptr;
     PqLife life(layout, options, random(), {.device = device(), .trace = trace});
