@@ -1,3 +1,4 @@
+// Policy infinigen on a GPU: its sequences, their tables of pages, and what a step needs of them.
 #include "kv/cuda/infinigen_cache.h"
 
 #include <algorithm>
@@ -6,27 +7,18 @@
 
 #include "base/error.h"
 #include "base/serial.h"
-#include "device/sections.h"
 #include "kv/cuda/create_infinigen_cache.h"
 #include "kv/cuda/scratch_plan.h"
 #include "kv/infinigen/speculation.h"
 #include "kv/pool_stats.h"
 #include "ops/cuda/attention.h"
-#include "ops/cuda/dense.h"
-#include "ops/cuda/listed.h"
-#include "ops/cuda/rows.h"
 
 namespace litecache::kv::infinigen {
 namespace {
 
 using ops::cuda::PartialLayer;
-using ops::cuda::RowRange;
 using ops::cuda::RowTable;
 using ops::cuda::SelectRange;
-using ops::cuda::StepView;
-
-// SMs that bring all rows of a layer: what the link's rate takes (docs/benchmarks/gpu.md).
-constexpr int32_t kLinkSms = 10;
 
 // What ReserveWork() takes, in 32-bit words.
 struct WorkSizes {
@@ -80,7 +72,6 @@ CudaInfiniGenCache::CudaInfiniGenCache(CudaDevice& device, const Shape& shape,
 
 CudaInfiniGenCache::~CudaInfiniGenCache() {
   Settle();
-  decisions_.Reset();
   for (auto& [id, sequence] : sequences_) {
     for (StagedPages& staged : sequence.staged) staged.Drop(device_pool_);
   }
@@ -122,24 +113,26 @@ void CudaInfiniGenCache::AllocateState(Sequence* sequence) {
 }
 
 SequenceId CudaInfiniGenCache::Create() {
-  const SequenceId id = store_.Create();
-  Sequence& sequence = sequences_[id];
-  sequence.partial = partial_.Create();
+  Sequence sequence;
   AllocateState(&sequence);
   device_.Zero(sequence.sums[0].data(), sequence.sums[0].size());
+  sequence.partial = partial_.Create();
+  const SequenceId id = store_.Create();
+  sequences_.emplace(id, std::move(sequence));
   return id;
 }
 
 SequenceId CudaInfiniGenCache::Fork(SequenceId parent) {
-  const SequenceId id = store_.Fork(parent);
-  Sequence& sequence = sequences_[id];
   const Sequence& source = Get(parent);
-  sequence.partial = partial_.Fork(source.partial);
-  sequence.has_chosen = source.has_chosen;
+  Sequence sequence;
   AllocateState(&sequence);
   device_.CopyWithin(sequence.chosen.data(), source.chosen.data(), source.chosen.size());
   const Buffer& sums = source.sums[source.current];
   device_.CopyWithin(sequence.sums[0].data(), sums.data(), sums.size());
+  sequence.has_chosen = source.has_chosen;
+  sequence.partial = partial_.Fork(source.partial);
+  const SequenceId id = store_.Fork(parent);
+  sequences_.emplace(id, std::move(sequence));
   return id;
 }
 
@@ -262,154 +255,6 @@ void CudaInfiniGenCache::BeginStep(const Step& step) {
   ReserveWork(std::max<int64_t>(step.decode_rows, 1), context_);
   fetched_.assign(static_cast<size_t>(shape_.layout.layers), 0);
   if (!decoding_.empty()) transfer_->BeginStep();
-}
-
-// Channels of the prompts that have ended, and the partial keys of their tokens, of all layers:
-// where no chunk that was announced as the last has done it.
-void CudaInfiniGenCache::ChooseAndEncode(Stream& stream) {
-  const Layout& layout = shape_.layout;
-  for (const StepSequence& part : decoding_) {
-    Sequence& sequence = Get(part.id);
-    if (sequence.has_chosen) continue;
-    ops::cuda::ChooseChannels(stream, sequence.sums[sequence.current].as<double>(),
-                              shape_.sparse_layers() * layout.kv_heads, layout.head_dim, width_,
-                              shape_.partial.rank, sequence.chosen.as<int32_t>());
-  }
-  const StepView step = Decoding();
-  for (int64_t layer = shape_.dense_layers; layer < layout.layers; ++layer) {
-    ops::cuda::CopyRows(stream, step, layout.kv_heads, Store(layer), Staging(layer),
-                        {.kind = RowRange::kRing}, kLinkSms);
-    ops::cuda::EncodePartialKeys(stream, step, Partial(layer), Staging(layer),
-                                 {.kind = RowRange::kRing});
-  }
-}
-
-void CudaInfiniGenCache::BeginDecoding(Stream& stream) {
-  ops::cuda::ShareGpu(stream);
-  if (choosing_) ChooseAndEncode(stream);
-  for (int64_t layer = 0; layer < std::min(kBuffers, shape_.dense_layers); ++layer) {
-    FetchAll(stream, layer);
-  }
-}
-
-void CudaInfiniGenCache::FetchAll(Stream& stream, int64_t layer) {
-  link_.Fork(stream);
-  ops::cuda::CopyRows(link_.stream(), Decoding(), shape_.layout.kv_heads, Store(layer),
-                      Staging(layer), {.kind = RowRange::kPast}, kLinkSms);
-  link_.Mark(kArrived + static_cast<int>(ParityOf(layer)));
-  fetched_[static_cast<size_t>(layer)] = 1;
-}
-
-void CudaInfiniGenCache::Speculate(Stream& stream, int64_t layer, const MatrixView& q,
-                                   float scale) {
-  const int64_t kv_heads = shape_.layout.kv_heads;
-  const StepView step = Decoding();
-  const PartialLayer partial = Partial(layer);
-  const Work& work = works_[ParityOf(layer)];
-  decisions_.Fork(stream);
-  Stream& decisions = decisions_.stream();
-  ops::cuda::ProjectQueries(decisions, step, partial, q, work.speculation);
-  ops::cuda::MarginScore(decisions, step, partial, scale, alpha_, shape_.cap, work.speculation,
-                         keys_, work_context_, CountersOf(layer));
-  ops::cuda::SelectTop(decisions, step, kv_heads, work.speculation.ranges, keys_, work_context_,
-                       context_, work.selected, work.selected_count, max_rows_);
-  ImposeRows(decisions, layer, work.speculation.ranges, work.selected, work.selected_count,
-             max_rows_);
-  link_.Fork(decisions);
-  Move(link_.stream(), layer, Staging(layer), work.selected, slots_, work.selected_count);
-  link_.Mark(kArrived + static_cast<int>(ParityOf(layer)));
-  fetched_[static_cast<size_t>(layer)] = 1;
-}
-
-void CudaInfiniGenCache::Prefetch(Stream& stream, int64_t layer, const Step& step,
-                                  const MatrixView& q, float scale) {
-  LC_CHECK(layer >= 1 && layer < shape_.layout.layers && q.rows >= step.decode_rows);
-  if (decoding_.empty() || !WantsPrediction(layer)) return;
-  Start(stream);
-  Speculate(stream, layer, q, scale);
-}
-
-void CudaInfiniGenCache::AttendDecoding(Stream& stream, int64_t layer, const MatrixView& q,
-                                        const MatrixView& k, const MatrixView& v, float scale,
-                                        const MatrixView& out) {
-  const Layout& layout = shape_.layout;
-  const bool dense = layer < shape_.dense_layers;
-  const StepView step = Decoding();
-  if (!fetched_[static_cast<size_t>(layer)]) {
-    dense ? FetchAll(stream, layer) : Speculate(stream, layer, q, scale);
-  }
-  Mark(stream, Section::kTransfer);
-  link_.Join(stream, kArrived + static_cast<int>(ParityOf(layer)));
-  Mark(stream, Section::kManagement);
-  const RowTable rows = dense ? Staging(layer) : StagedChoice(layer);
-  ops::cuda::AppendRows(stream, step, layout.kv_heads, rows, k, v);
-  if (dense) {
-    ops::cuda::AppendRows(stream, step, layout.kv_heads, Store(layer), k, v);
-  } else {
-    // Of the staged row, which the next but one layer's speculation waits with.
-    decisions_.Fork(stream);
-    Stream& decisions = decisions_.stream();
-    ops::cuda::CopyRows(decisions, step, layout.kv_heads, rows, Store(layer),
-                        {.kind = RowRange::kNew});
-    ops::cuda::EncodePartialKeys(decisions, step, Partial(layer), rows, {.kind = RowRange::kNew});
-  }
-  const SectionScope section(stream, Section::kAttention);
-  if (dense) {
-    ops::cuda::PagedAttention(stream, step, layout.kv_heads, rows, q, layout.q_heads, scale, out,
-                              scratch_.data());
-  } else {
-    const ops::cuda::RowLists lists{.leading = works_[ParityOf(layer)].speculation.attended};
-    ops::cuda::ListedAttention(stream, step, layout.kv_heads, Staging(layer), lists, q,
-                               layout.q_heads, scale, out, nullptr, scratch_.data());
-  }
-  if (layer + kBuffers < shape_.dense_layers) FetchAll(stream, layer + kBuffers);
-}
-
-void CudaInfiniGenCache::AddSums(Stream& stream, int64_t layer, const MatrixView& q,
-                                 const MatrixView& k) {
-  if (layer < shape_.dense_layers) return;
-  const SectionScope section(stream, Section::kRetrieval);
-  const int64_t at = shape_.PartialList(layer, 0) * width_;
-  for (const StepSequence& part : prefilling_) {
-    const Sequence& sequence = Get(part.id);
-    ops::cuda::AddChannelSums(
-        stream, Partial(layer), q.Rows(part.first_row, part.rows),
-        k.Rows(part.first_row, part.rows), sequence.sums[sequence.current].as<double>() + at,
-        sequence.sums[1 - sequence.current].as<double>() + at, scratch_.data());
-  }
-}
-
-// Of prompts that end: their rows of this layer are all in the staging pages.
-void CudaInfiniGenCache::EncodePrompts(Stream& stream, int64_t layer) {
-  if (layer < shape_.dense_layers) return;
-  const SectionScope section(stream, Section::kRetrieval);
-  const Layout& layout = shape_.layout;
-  const int64_t list = shape_.PartialList(layer, 0);
-  for (size_t i = 0; i < prefilling_.size(); ++i) {
-    const Sequence& sequence = Get(prefilling_[i].id);
-    if (!sequence.encodes) continue;
-    ops::cuda::ChooseChannels(stream,
-                              sequence.sums[1 - sequence.current].as<double>() + list * width_,
-                              layout.kv_heads, layout.head_dim, width_, shape_.partial.rank,
-                              sequence.chosen.as<int32_t>() + list * shape_.partial.rank);
-    const StepView step = block_.Prefilling(static_cast<int64_t>(i));
-    for (const RowRange::Kind kind : {RowRange::kRing, RowRange::kNew}) {
-      ops::cuda::EncodePartialKeys(stream, step, Partial(layer), Staging(layer), {.kind = kind});
-    }
-  }
-}
-
-void CudaInfiniGenCache::PromptAttended(Stream& stream, int64_t layer, const MatrixView& q,
-                                        const MatrixView& k) {
-  AddSums(stream, layer, q, k);
-  EncodePrompts(stream, layer);
-}
-
-void CudaInfiniGenCache::PromptStored(Stream& stream, int64_t layer, const MatrixView& q,
-                                      const MatrixView& k) {
-  // Nothing is staged: the first token after the prompt encodes its keys.
-  for (const StepSequence& part : prefilling_) Get(part.id).encodes = false;
-  AddSums(stream, layer, q, k);
 }
 
 void CudaInfiniGenCache::EndPrompt(size_t index) {

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/hash.h"
+#include "device/cuda/check.h"
 #include "device/device_error.h"
 #include "device/sections.h"
 #include "kv/cuda/head_counters.h"
@@ -131,10 +132,7 @@ void CudaSelectingBase::CountRows(Traffic* traffic, uint64_t rows) const {
   traffic->bytes += rows * rows_.format.row_bytes();
 }
 
-void CudaSelectingBase::Settle() {
-  link_.Reset();
-  link_.stream().Synchronize();
-}
+void CudaSelectingBase::Settle() { cudaStreamSynchronize(AsCuda(link_.stream()).handle()); }
 
 std::optional<uint64_t> CudaSelectingBase::ReplayKey(const Step&) const {
   if (!Replayable() || !transfer_->replayable()) return std::nullopt;

@@ -69,7 +69,7 @@ class CudaSelectingBase : public Cache, public RowStore {
                               const MatrixView& k) = 0;
   virtual void PromptStored(Stream& stream, int64_t layer, const MatrixView& q,
                             const MatrixView& k) = 0;
-  // After the last layer; link_ has been joined.
+  // After the last layer, before link_ is joined.
   virtual void EndLayers(Stream& stream) = 0;
   // The rows of the step's index-th prompt, or decode sequence, belong to it. What all rows of all
   // heads take of the store has been counted.
@@ -99,7 +99,7 @@ class CudaSelectingBase : public Cache, public RowStore {
   void ImposeRows(Stream& stream, int64_t layer, const ops::cuda::SelectRange* ranges,
                   int32_t* selected, const int32_t* selected_count, int64_t max_selected);
   void CountRows(Traffic* traffic, uint64_t rows) const;
-  // For destructors: what the branch may still be at has ended.
+  // For destructors: what the branch may still be at has ended, well or not.
   void Settle();
 
   CudaDevice& device_;
