@@ -13,6 +13,7 @@
 #include "base/error.h"
 #include "kv/life.h"
 #include "kv/pqcache/diagnosis.h"
+#include "kv/pqcache/lfu.h"
 #include "kv/random_trace.h"
 #include "test_seed.h"
 
@@ -393,6 +394,34 @@ TEST_P(PqCacheLives, LeaveARefusedStepAsItWas) {
 
 INSTANTIATE_TEST_SUITE_P(Devices, PqCacheLives, ::testing::Values("cpu", "cuda"),
                          [](const auto& info) { return std::string(info.param); });
+
+TEST(PqCache, BlocksGoByTheirUsesAndThenByTheLastOfThem) {
+  std::mt19937_64 random = testing::TestRandom(3);
+  for (int round = 0; round < 50; ++round) {
+    size_t capacity = random() % 20;
+    const uint64_t keys = 1 + random() % 40;
+    pqcache::Lfu lfu;
+    PlainLfu plain;
+    for (int i = 0; i < 1000; ++i) {
+      if (random() % 300 == 0) capacity += random() % 5;
+      lfu.SetCapacity(static_cast<int64_t>(capacity));
+      const auto key = static_cast<int64_t>(random() % keys);
+      const bool had = plain.Has(key);
+      plain.Use(key, capacity);
+      bool fresh = false;
+      const int64_t slot = lfu.Use(key, &fresh);
+      ASSERT_EQ(slot, lfu.SlotOf(key));
+      ASSERT_EQ(fresh, !had && capacity > 0);
+      std::set<int64_t> slots;
+      for (int64_t other = 0; other < static_cast<int64_t>(keys); ++other) {
+        ASSERT_EQ(lfu.SlotOf(other) >= 0, plain.Has(other)) << "key " << other << " after " << key;
+        if (!plain.Has(other)) continue;
+        ASSERT_LT(lfu.SlotOf(other), static_cast<int64_t>(capacity));
+        ASSERT_TRUE(slots.insert(lfu.SlotOf(other)).second);
+      }
+    }
+  }
+}
 
 TEST(PqCache, SettingsThatTheHeadsDoNotAllowAreNamed) {
   const Layout layout{
