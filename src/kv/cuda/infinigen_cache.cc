@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "base/error.h"
-#include "base/serial.h"
 #include "kv/cuda/create_infinigen_cache.h"
 #include "kv/cuda/scratch_plan.h"
 #include "kv/infinigen/speculation.h"
@@ -187,7 +186,6 @@ void CudaInfiniGenCache::ReserveWork(int64_t sequences, int64_t context) {
   }
   device_.Upload(slots_, slots.data(), slots.size() * sizeof(int32_t));
   ReserveMoves(sizes.pairs, max_rows_);
-  work_serial_ = NewSerial();
 }
 
 // Everything of a step that can throw.

@@ -80,6 +80,9 @@ class CudaInfiniGenCache final : public CudaSelectingCache<Shape>, public Diagno
   void ReserveWork(int64_t sequences, int64_t context);
 
   bool Replayable() const override { return !choosing_; }
+  void AddToKey(RecordingKey* key) const override {
+    key->Add(work_).Add(work_sequences_).Add(work_context_);
+  }
   void BeginDecoding(Stream& stream) override;
   void AttendDecoding(Stream& stream, int64_t layer, const MatrixView& q, const MatrixView& k,
                       const MatrixView& v, float scale, const MatrixView& out) override;

@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "base/error.h"
-#include "base/serial.h"
 #include "device/cuda/check.h"
 #include "kv/cuda/create_pq_cache.h"
 #include "kv/cuda/scratch_plan.h"
@@ -206,7 +205,6 @@ void CudaPqCache::ReserveWork(int64_t sequences, int64_t context, int64_t rows) 
   scratch_ = Buffer();
   scratch_ = device_.Allocate(WorkScratchBytes(shape_, work_sequences_, work_context_));
   ReserveMoves(pairs, work_rows_);
-  work_serial_ = NewSerial();
 }
 
 void CudaPqCache::BeginStep(const Step& step) {
@@ -317,6 +315,13 @@ void CudaPqCache::FillParameters(const StepSequence& part, int64_t index) {
   ops::cuda::StepSequence& row = new_rows_.at(index);
   row = target;
   row.past = own.new_row;
+}
+
+void CudaPqCache::AddToKey(RecordingKey* key) const {
+  key->Add(new_rows_.memory()).Add(*parameters_).Add(*uses_).Add(updates_).Add(work_);
+  for (const int64_t size : {work_sequences_, work_context_, work_rows_, work_blocks_}) {
+    key->Add(size);
+  }
 }
 
 void CudaPqCache::EndPrompt(size_t index) {

@@ -82,7 +82,7 @@ class CudaPqCache final : public CudaSelectingCache<Shape>, public Diagnosis {
   void EndPrompt(size_t index) override;
   void EndDecoding(size_t index) override;
   bool Replayable() const override { return !filling_; }
-  uint64_t OwnKey() const override { return new_rows_.key(); }
+  void AddToKey(RecordingKey* key) const override;
 
   // ---- pq_blocks.cc: the block cache, counted between two steps ----
   void CountUses(Sequence* sequence, Tables* tables, int64_t layer, int64_t past,

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "base/error.h"
-#include "base/hash.h"
 #include "device/cuda/check.h"
 #include "device/device_error.h"
 #include "device/sections.h"
@@ -136,8 +135,10 @@ void CudaSelectingBase::Settle() { cudaStreamSynchronize(AsCuda(link_.stream()).
 
 std::optional<uint64_t> CudaSelectingBase::ReplayKey(const Step&) const {
   if (!Replayable() || !transfer_->replayable()) return std::nullopt;
-  return HashOf(
-      {block_.key(), work_serial_, static_cast<uint64_t>(context_), transfer_->key(), OwnKey()});
+  RecordingKey key;
+  key.Add(block_.memory()).Add(scratch_).Add(ones_).Add(context_).Add(transfer_->key());
+  AddToKey(&key);
+  return key.value();
 }
 
 void CudaSelectingBase::Attend(Stream& stream, int64_t layer, const Step& step, const MatrixView& q,

@@ -13,6 +13,7 @@
 
 #include "device/cuda/branch.h"
 #include "device/cuda/cuda_device.h"
+#include "device/recording_key.h"
 #include "kv/cache.h"
 #include "kv/cuda/device_pages.h"
 #include "kv/cuda/imposed_table.h"
@@ -55,9 +56,10 @@ class CudaSelectingBase : public Cache, public RowStore {
                     const ImposedSelection* imposed);
 
   // ---- the policy's parts of a step, in this order ----
-  // Whether all that the step issues follows from OwnKey(), context_ and work_serial_.
+  // Whether the step may be a recording, and what its operations are given beside this class's
+  // memory and context_.
   virtual bool Replayable() const = 0;
-  virtual uint64_t OwnKey() const { return 0; }
+  virtual void AddToKey(RecordingKey* key) const = 0;
   // Before the first layer of a step that decodes; `block_` has been sent.
   virtual void BeginDecoding(Stream& stream) = 0;
   virtual void AttendDecoding(Stream& stream, int64_t layer, const MatrixView& q,
@@ -109,7 +111,6 @@ class CudaSelectingBase : public Cache, public RowStore {
   StepBlock block_;
   Buffer scratch_;  // of attention, and of what else has its turn with it
   int64_t work_sequences_ = 0, work_context_ = 0;
-  uint64_t work_serial_ = 0;  // of all that was allocated for these, scratch_ as well
 
   // Of the step in progress.
   StepCheck check_;
