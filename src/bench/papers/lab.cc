@@ -93,10 +93,9 @@ Json Lab::Measure(const Cell& cell, const std::function<void(int64_t, int64_t)>&
   }
 }
 
-std::string Lab::Impose(const Cell& cell, const std::string& policy, kv::CachePlan* plan) const {
+std::string Lab::Impose(const Cell& cell, kv::CachePlan* plan) const {
   if (options_.trace != nullptr && !cell.system.hit_ratio && !cell.system.overlap) {
-    const DeviceType device = machine_.compute().type();
-    return kv::ReplayTrace(plan, policy, device, options_.trace) ? "trace" : "";
+    return kv::ReplayTrace(plan, options_.trace) ? "trace" : "";
   }
   const kv::HeadPlan* heads = plan->heads();
   if (heads == nullptr) return "";  // nothing is looked up
@@ -115,7 +114,7 @@ Json Lab::MeasureSpeed(const Cell& cell, const std::function<void(int64_t, int64
   if (profile == nullptr && options.policy == "litecache") profile = loaded.profile;
   const auto plan =
       kv::MakeCachePlan(subject.layout(), options, profile, machine_.compute().type());
-  const std::string imposed = Impose(cell, options.policy, plan.get());
+  const std::string imposed = Impose(cell, plan.get());
   const bool decode = cell.kind == Kind::kDecode;
   RunOptions run{.prefill_chunk = subject.prefill_chunk(),
                  .prefill_repeats = options_.prefill_repeats,

@@ -59,7 +59,7 @@ class Lab {
       const Cell& cell, const std::function<void(int64_t done, int64_t total)>& progress);
   nlohmann::ordered_json MeasureAccuracy(const Cell& cell);
   // What was imposed on its lookups; empty: nothing.
-  std::string Impose(const Cell& cell, const std::string& policy, kv::CachePlan* plan) const;
+  std::string Impose(const Cell& cell, kv::CachePlan* plan) const;
 
   LabOptions options_;
   Machine machine_;

@@ -234,7 +234,7 @@ class BenchCommand final : public Command {
       }
     }
     ImposeReuse();
-    ReplayTrace(device);
+    ReplayTrace();
     if (text_.empty()) return;
     if (subject.directory().empty()) {
       throw UsageError("--text needs a model with a tokenizer: --model DIR");
@@ -261,16 +261,16 @@ class BenchCommand final : public Command {
     }
   }
 
-  void ReplayTrace(DeviceType device) {
+  void ReplayTrace() {
     if (trace_ == nullptr) return;
     bool replayed = false;
     for (const Plan& plan : plans_) {
-      replayed |= kv::ReplayTrace(plan.cache.get(), plan.policy, device, trace_);
+      replayed |= kv::ReplayTrace(plan.cache.get(), trace_);
     }
     if (!replayed) {
       throw UsageError(
-          "--trace: none of the policies replays it; add litecache, infinigen or pqcache to "
-          "--policies (on the CPU retroinfer replays it, too)");
+          "--trace: none of the policies replays it; add litecache, infinigen, pqcache or "
+          "retroinfer to --policies");
     }
   }
 

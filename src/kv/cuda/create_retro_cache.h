@@ -6,14 +6,16 @@
 
 #include "kv/cache.h"
 #include "kv/retroinfer/shape.h"
+#include "kv/trace/imposed_selection.h"
 
 namespace litecache::kv {
 
 // Device memory that up to `sequences` sequences of up to `tokens` tokens take beside the tiers.
 uint64_t CudaRetroScratchBytes(const RetroShape& shape, int64_t sequences, int64_t tokens);
 
-// device: a CudaDevice; shape: of one.
+// device: a CudaDevice; shape: of one. imposed: null, or which clusters are chosen.
 std::unique_ptr<Cache> CreateCudaRetroCache(Device& device, const RetroShape& shape,
-                                            const TierBytes& budget);
+                                            const TierBytes& budget,
+                                            const ImposedSelection* imposed);
 
 }  // namespace litecache::kv

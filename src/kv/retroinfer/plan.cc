@@ -61,14 +61,13 @@ class RetroPlan final : public CachePlan, public ReplaysTrace {
 
   std::unique_ptr<Cache> Create(Device& device, const TierBytes& budget) const override {
     if constexpr (ops::cuda::kAvailable) {
-      if (shape_.on_gpu) return CreateCudaRetroCache(device, shape_, budget);
+      if (shape_.on_gpu) return CreateCudaRetroCache(device, shape_, budget, imposed_.get());
     }
     auto cache = std::make_unique<RetroCache>(device, shape_, budget);
     cache->Impose(imposed_);
     return cache;
   }
   void Replay(std::shared_ptr<const Trace> trace) override {
-    if (shape_.on_gpu) throw Unsupported("policy retroinfer replays traces on the CPU only");
     if (trace->clusters == 0) {
       throw InvalidArgument("the trace ({}) has no clusters, which policy retroinfer replays",
                             trace->Describe());

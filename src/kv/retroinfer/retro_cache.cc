@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "device/sections.h"
 
 namespace litecache::kv {
 
@@ -71,9 +72,11 @@ void RetroCache::Decode(Stream& stream, int64_t layer, const MatrixView& q, cons
     WaveSequence& sequence = *view.sequence;
     if (sequence.build != nullptr && sequence.pending.empty()) BuildOf(sequence).Wait(layer);
   }
+  const SectionScope section(stream, Section::kManagement);
   Fill(stream, layer);
   Append(layer, k, v);
   Select(stream, layer, q, scale);
+  Mark(stream, Section::kManagement);
   const std::span<WaveAccess> accesses = buffer_.Begin(selects_.size());
   for (size_t i = 0; i < accesses.size(); ++i) {
     const View& view = decoding_[select_views_[i]];
@@ -109,11 +112,15 @@ void RetroCache::Decode(Stream& stream, int64_t layer, const MatrixView& q, cons
       estimate.states = next;
       next += static_cast<size_t>(ops::EstimateStates(estimate.count)) * size;
     }
+    Mark(stream, Section::kRetrieval);
     ops::ClusterEstimate(stream, shape_.group, estimates_);
     CountAccesses(layer, accesses);
+    Mark(stream, Section::kTransfer);
     buffer_.WaitTransfer();
+    Mark(stream, Section::kManagement);
     buffer_.StartUpdate();
   }
+  Mark(stream, Section::kAttention);
   AttendZones(stream, layer, accesses, q, scale, out);
   if (!accesses.empty()) buffer_.StartAdmission();
 }
@@ -219,8 +226,12 @@ void RetroCache::Select(Stream& stream, int64_t layer, const MatrixView& q, floa
       next += sequence.nprobe + sequence.estimated;
     }
   }
+  Mark(stream, Section::kRetrieval);
   if (!selects_.empty()) ops::ClusterSelect(stream, shape_.group, selects_);
-  if (imposed_ != nullptr) ImposeClusters(layer);
+  if (imposed_ != nullptr) {
+    Mark(stream, Section::kImposed);
+    ImposeClusters(layer);
+  }
   stats_.bytes_scored += clusters * (shape_.format.row_bytes() / 2);
 }
 

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "ops/impose_clusters.h"
 #include "ops/impose_rows.h"
 
 namespace litecache::kv {
@@ -119,10 +120,11 @@ void ImposedSelection::Clusters(int64_t layer, int64_t kv_head, int64_t past, in
   std::vector<bool> used(static_cast<size_t>(recorded));
   const auto take = [&](int64_t id) {
     used[static_cast<size_t>(id)] = true;
-    const int64_t last = FirstCluster(id + 1, clusters, recorded);
-    for (int64_t c = FirstCluster(id, clusters, recorded); c < last && taken < count; ++c) {
-      ids[taken++] = static_cast<int32_t>(c);
-    }
+    const auto first_of = [&](int64_t of) {
+      return ops::FirstCluster(static_cast<int32_t>(of), static_cast<int32_t>(clusters),
+                               static_cast<int32_t>(recorded));
+    };
+    for (int32_t c = first_of(id); c < first_of(id + 1) && taken < count; ++c) ids[taken++] = c;
   };
   for (const uint16_t id : ranked) {
     if (!used[id]) take(id);

@@ -35,14 +35,10 @@ class ImposedSelection {
   int64_t words() const { return words_; }
   int64_t period() const { return map_.period(); }
   std::vector<uint32_t> Bits() const;
-  // Recorded clusters in order, those not ranked behind: [period()][layers][kv_heads][clusters].
+  // Recorded clusters in order, those not ranked behind (ops/impose_clusters.h):
+  // [period()][layers][kv_heads][clusters].
   std::vector<uint16_t> ClusterOrder() const;
   int64_t recorded_clusters() const { return trace_->clusters; }
-
-  // The first of the context's clusters that stand for the trace's cluster `id`.
-  static int64_t FirstCluster(int64_t id, int64_t clusters, int64_t recorded) {
-    return (id * clusters + recorded - 1) / recorded;
-  }
 
  private:
   int64_t StepAt(int64_t layer, int64_t kv_head, int64_t past, int64_t row) const;

@@ -23,10 +23,9 @@ int64_t Common(const std::vector<int32_t>& a, const std::vector<int32_t>& b) {
 
 }  // namespace
 
-bool ReplayTrace(CachePlan* plan, const std::string& policy, DeviceType device,
-                 std::shared_ptr<const Trace> trace) {
+bool ReplayTrace(CachePlan* plan, std::shared_ptr<const Trace> trace) {
   auto* replays = dynamic_cast<ReplaysTrace*>(plan);
-  if (replays == nullptr || (device == DeviceType::kCuda && policy == "retroinfer")) return false;
+  if (replays == nullptr) return false;
   replays->Replay(std::move(trace));
   return true;
 }

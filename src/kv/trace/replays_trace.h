@@ -19,9 +19,7 @@ class ReplaysTrace {
   virtual void Replay(std::shared_ptr<const Trace> trace) = 0;
 };
 
-// Has the plan replay it. False where its policy selects nothing, and for retroinfer on a GPU,
-// whose kernels choose by their own rows there.
-bool ReplayTrace(CachePlan* plan, const std::string& policy, DeviceType device,
-                 std::shared_ptr<const Trace> trace);
+// Has the plan replay it. False where its policy selects nothing.
+bool ReplayTrace(CachePlan* plan, std::shared_ptr<const Trace> trace);
 
 }  // namespace litecache::kv

@@ -35,7 +35,7 @@ struct SelectShared {
   TopKShared top;
   int32_t filled, all_filled;
   uint32_t rank_keys[kTeamThreads];
-  int32_t rank_ids[kTeamThreads];
+  TellShared tell;
 };
 
 // logits[j * stride + c - first] of clusters [first, last), by all warps of a block; bf16 rows of a
@@ -228,36 +228,10 @@ __global__ void __launch_bounds__(kTeamThreads, 1)
     if (mine < ranked) ids[rank] = __ldcg(taken + mine);
   }
   team.Sync();
-  // What the buffer has room for. The first warp of the first block counts blocks in order.
   if (team.rank != 0) return;
-  if (warp == 0) {
-    int32_t retrieved = 0, left = wave.buffer_blocks;
-    while (retrieved < ranked) {
-      const int32_t i = retrieved + lane;
-      const int32_t blocks =
-          i < ranked ? CeilBlocks(size_of(__ldcg(ids + i)), p.shape.block_tokens) : 0;
-      int32_t total;
-      const int32_t with = WarpExclusiveSum(blocks, &total) + blocks;
-      const unsigned fits = __ballot_sync(kFullMask, i < ranked && with <= left);
-      const int32_t some = fits == kFullMask ? 32 : __ffs(static_cast<int>(~fits)) - 1;
-      retrieved += some;
-      left -= total;
-      if (some < 32) break;
-    }
-    if (lane == 0) {
-      const WaveChoice choice{.ranked = ranked, .count = ranked + unranked, .retrieved = retrieved};
-      p.layer.choices[pair] = p.layer.told_choices[pair] = choice;
-    }
-    retrieved = __shfl_sync(kFullMask, retrieved, 0);
-    int32_t* told = p.layer.told_ids + int64_t{pair} * p.shape.max_chosen;
-    const int32_t tell = p.shape.tell_all ? ranked + unranked : retrieved;
-    for (int32_t i = lane; i < tell; i += 32) told[i] = __ldcg(ids + i);
-  }
+  TellChoice(p.shape, p.layer, index, pair, wave.buffer_blocks,
+             {.ranked = ranked, .count = ranked + unranked}, shared.tell);
 }
-
-}  // namespace
-
-namespace {
 
 // The largest team that the last launch had room for.
 struct FittingTeam {
@@ -315,7 +289,7 @@ void SelectClusters(Stream& stream, const StepView& step, const WaveShape& shape
     return LaunchTeams(kernel, cuda, pairs, team, problem.keys == nullptr ? bytes : 0, limit,
                        problem);
   };
-  // What fits is asked of the driver once: these steps are not recorded.
+  // What fits is asked of the driver once, not for every layer.
   static thread_local FittingTeam fitting;
   const FittingTeam wanted{kernel, pairs, shape.max_clusters, 0};
   if (fitting.SameAs(wanted) && launch(fitting.team)) return;

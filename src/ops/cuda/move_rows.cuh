@@ -63,94 +63,19 @@ __device__ __forceinline__ void StoreValue(std::byte* row, RowEncoding to, int32
   }
 }
 
-// Quantized rows lie across the memory's lines of 128 bytes, and every line that a load touches is
-// a request of its own on the link. So 8 lanes take a row, line after line, each the 16 bytes of a
-// line that are its own: no line is asked for twice.
-constexpr int kLineBytes = 128, kUnitBytes = 16, kLineLanes = kLineBytes / kUnitBytes;
-constexpr int kLineRows = 32 / kLineLanes;  // that a warp loads at once
-constexpr int kMostLines = 5;               // of a head_dim of 256
-
-// `codes`, 16 of them, expanded into unit `part` of a row.
-__device__ __forceinline__ void ExpandUnit(const uint4& codes, float scale, RowEncoding from,
-                                           RowEncoding to, int32_t part, std::byte* target) {
-  const uint32_t words[4] = {codes.x, codes.y, codes.z, codes.w};
-  float value[16];
-#pragma unroll
-  for (int i = 0; i < 16; ++i) {
-    value[i] = CodeValue(from, words[i / 4] >> 8 * (i % 4) & 0xff) * scale;
-  }
-  if (to == RowEncoding::kF32) {
-    auto* out = reinterpret_cast<float4*>(target) + 4 * part;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      out[i] = {value[4 * i], value[4 * i + 1], value[4 * i + 2], value[4 * i + 3]};
-    }
-    return;
-  }
-  uint32_t packed[8];
-#pragma unroll
-  for (int i = 0; i < 8; ++i) {
-    const uint32_t low = __bfloat16_as_ushort(__float2bfloat16_rn(value[2 * i]));
-    const uint32_t high = __bfloat16_as_ushort(__float2bfloat16_rn(value[2 * i + 1]));
-    packed[i] = low | high << 16;
-  }
-  auto* out = reinterpret_cast<uint4*>(target) + 2 * part;
-  out[0] = {packed[0], packed[1], packed[2], packed[3]};
-  out[1] = {packed[4], packed[5], packed[6], packed[7]};
+// Rows of 8-bit codes that the lanes of a warp load at once, 16 codes each.
+__device__ __forceinline__ int32_t CodeRowsABatch(int32_t d) {
+  return d % 16 == 0 && 32 % (d / 8) == 0 ? 32 / (d / 8) : 1;
 }
 
-// Up to kLineRows * kBatches rows of at most kLines lines, wherever they begin (3 for a head_dim of
-// 128); head_dim is a multiple of 16. Whole warp.
-template <int kLines, int kBatches, class Source, class Target>
-__device__ __forceinline__ void ExpandLines(int32_t rows, int32_t d, RowEncoding from,
-                                            RowEncoding to, const Source& source,
-                                            const Target& target) {
-  const int32_t lane = threadIdx.x % 32, own = lane % kLineLanes;
-  const int32_t parts = 2 * d / kUnitBytes;  // of codes; the scales are one more
-  uint4 codes[kBatches][kLines];
-  int32_t before[kBatches];  // pieces of the row's first line that are not the row's
-#pragma unroll
-  for (int b = 0; b < kBatches; ++b) {
-    const int32_t i = b * kLineRows + lane / kLineLanes;
-    before[b] = 0;
-    if (i >= rows) continue;
-    const auto* row = reinterpret_cast<const uint4*>(source(i));
-    before[b] = static_cast<int32_t>(reinterpret_cast<uintptr_t>(row) / kUnitBytes % kLineLanes);
-#pragma unroll
-    for (int l = 0; l < kLines; ++l) {
-      const int32_t part = l * kLineLanes + own - before[b];
-      if (part >= 0 && part <= parts) codes[b][l] = __ldcg(row + part);
-    }
-  }
-#pragma unroll
-  for (int b = 0; b < kBatches; ++b) {
-    const int32_t i = b * kLineRows + lane / kLineLanes;
-    uint2 scales = {};
-#pragma unroll
-    for (int l = 0; l < kLines; ++l) {
-      if (l * kLineLanes + own - before[b] == parts) scales = {codes[b][l].x, codes[b][l].y};
-    }
-    const int32_t from_lane = (before[b] + parts) % kLineLanes;
-    const float of_k = __uint_as_float(__shfl_sync(kFullMask, scales.x, from_lane, kLineLanes));
-    const float of_v = __uint_as_float(__shfl_sync(kFullMask, scales.y, from_lane, kLineLanes));
-    if (i >= rows) continue;
-#pragma unroll
-    for (int l = 0; l < kLines; ++l) {
-      const int32_t part = l * kLineLanes + own - before[b];
-      if (part >= 0 && part < parts) {
-        ExpandUnit(codes[b][l], kUnitBytes * part < d ? of_k : of_v, from, to, part, target(i));
-      }
-    }
-  }
-}
-
-// Up to kLineRows rows of 8-bit codes, expanded.
+// Up to kInFlight batches of quantized rows, expanded. head_dim a multiple of 16: a lane has 16
+// codes.
 template <class Source, class Target>
 __device__ __forceinline__ void ExpandRows(int32_t rows, const RowFormat& from, RowEncoding to,
                                            const Source& source, const Target& target) {
   const int32_t lane = threadIdx.x % 32;
   const auto d = static_cast<int32_t>(from.head_dim);
-  if (d % kUnitBytes != 0) {
+  if (d % 16 != 0) {
     for (int32_t r = 0; r < rows; ++r) {
       const std::byte* row = source(r);
       const auto* scales = reinterpret_cast<const unsigned char*>(row) + 2 * d;
@@ -168,7 +93,47 @@ __device__ __forceinline__ void ExpandRows(int32_t rows, const RowFormat& from, 
     }
     return;
   }
-  ExpandLines<kMostLines, 1>(rows, d, from.encoding, to, source, target);
+  const int32_t batch = CodeRowsABatch(d), lanes = 2 * d / 16;
+  const int32_t own_row = lane / lanes, part = lane - own_row * lanes;
+  const bool has_codes = own_row < batch;
+  uint4 codes[kInFlight];
+  float2 scales[kInFlight];
+#pragma unroll
+  for (int r = 0; r < kInFlight; ++r) {
+    if (r * batch + own_row >= rows || !has_codes) continue;
+    const std::byte* row = source(r * batch + own_row);
+    codes[r] = __ldcg(reinterpret_cast<const uint4*>(row) + part);
+    scales[r] = __ldcg(reinterpret_cast<const float2*>(row + 2 * d));
+  }
+#pragma unroll
+  for (int r = 0; r < kInFlight; ++r) {
+    if (r * batch + own_row >= rows || !has_codes) continue;
+    const float scale = 16 * part < d ? scales[r].x : scales[r].y;
+    const uint32_t words[4] = {codes[r].x, codes[r].y, codes[r].z, codes[r].w};
+    float value[16];
+#pragma unroll
+    for (int i = 0; i < 16; ++i) {
+      value[i] = CodeValue(from.encoding, words[i / 4] >> 8 * (i % 4) & 0xff) * scale;
+    }
+    if (to == RowEncoding::kF32) {
+      auto* out = reinterpret_cast<float4*>(target(r * batch + own_row)) + 4 * part;
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        out[i] = {value[4 * i], value[4 * i + 1], value[4 * i + 2], value[4 * i + 3]};
+      }
+      continue;
+    }
+    uint32_t packed[8];
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      const uint32_t low = __bfloat16_as_ushort(__float2bfloat16_rn(value[2 * i]));
+      const uint32_t high = __bfloat16_as_ushort(__float2bfloat16_rn(value[2 * i + 1]));
+      packed[i] = low | high << 16;
+    }
+    auto* out = reinterpret_cast<uint4*>(target(r * batch + own_row)) + 2 * part;
+    out[0] = {packed[0], packed[1], packed[2], packed[3]};
+    out[1] = {packed[4], packed[5], packed[6], packed[7]};
+  }
 }
 
 // Up to kInFlight rows in 4 bits, expanded: a lane has 8 codes, of one group.
@@ -229,7 +194,7 @@ __device__ __forceinline__ void ExpandInt4(int32_t rows, int32_t d, RowEncoding 
 __device__ __forceinline__ int32_t RowsAtOnce(const RowFormat& from) {
   if (from.encoding == RowEncoding::kInt4) return kInFlight;
   if (IsQuantized(from.encoding)) {
-    return kLineRows;
+    return kInFlight * CodeRowsABatch(static_cast<int32_t>(from.head_dim));
   }
   const auto bytes = static_cast<int32_t>(RowBytes(from));
   return max(1, 32 * kInFlight * 16 / bytes);

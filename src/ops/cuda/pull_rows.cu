@@ -21,28 +21,11 @@ constexpr int kPullWarps = kPullThreads / 32;
 constexpr int kPieceRows = 16;
 static_assert(2 * kPieceRows == 32);
 
-// What rows are that have a kernel of their own, of few registers.
-enum class PullKind {
-  kCopied,  // in units of 16 bytes
-  kFp8,     // expanded to bf16, of three lines at most (ExpandLines)
-  kInt8,
-  kAny,
-};
-PullKind KindOf(const RowFormat& from, const RowFormat& to) {
-  if (from.encoding == to.encoding && from.row_bytes() % kUnitBytes == 0) return PullKind::kCopied;
-  const bool short_rows = from.head_dim % kUnitBytes == 0 && from.head_dim <= 128;
-  if (short_rows && to.encoding == RowEncoding::kBF16) {
-    if (from.encoding == RowEncoding::kFp8) return PullKind::kFp8;
-    if (from.encoding == RowEncoding::kInt8) return PullKind::kInt8;
-  }
-  return PullKind::kAny;
-}
-
 // All warps of the grid share one list of pieces, pair after pair, so that the rows of one head are
 // read one after another: scattered reads starve the link and everything else (hardware.md's
-// measure: a third of its rate).
-template <PullKind kKind>
-__global__ void __launch_bounds__(kPullThreads, kKind == PullKind::kAny ? 4 : 6)
+// measure: a third of its rate). kPlain: rows are copied, in units of 16 bytes.
+template <bool kPlain>
+__global__ void __launch_bounds__(kPullThreads, 6)
     PullRowsKernel(const __grid_constant__ StepView step, const __grid_constant__ LiteShape shape,
                    const __grid_constant__ LiteLayer layer) {
   WaitForKernelBefore();
@@ -50,10 +33,7 @@ __global__ void __launch_bounds__(kPullThreads, kKind == PullKind::kAny ? 4 : 6)
   const int32_t warps = gridDim.x * kPullWarps;
   // Warp w of block b is the (w * blocks + b)-th: small lists spread over the blocks.
   const int32_t warp = threadIdx.x / 32 * gridDim.x + blockIdx.x;
-  constexpr bool kCodes = kKind == PullKind::kFp8 || kKind == PullKind::kInt8;
-  constexpr int kBatches = 2;
-  const int32_t at_once =
-      kCodes ? kBatches * kLineRows : min(RowsAtOnce(layer.store.format), kPieceRows);
+  const int32_t at_once = min(RowsAtOnce(layer.store.format), kPieceRows);
   __shared__ std::byte* addresses[kPullWarps][2 * kPieceRows];  // sources, targets
   std::byte** own = addresses[threadIdx.x / 32];
   const int32_t pairs = *step.count * shape.kv_heads;
@@ -96,12 +76,7 @@ __global__ void __launch_bounds__(kPullThreads, kKind == PullKind::kAny ? 4 : 6)
           const auto source = [&](int32_t i) { return own[row + i]; };
           const auto target = [&](int32_t i) { return own[kPieceRows + row + i]; };
           const int32_t some = min(at_once, rows - row);
-          if constexpr (kCodes) {
-            constexpr RowEncoding kFrom =
-                kKind == PullKind::kFp8 ? RowEncoding::kFp8 : RowEncoding::kInt8;
-            ExpandLines<3, kBatches>(some, static_cast<int32_t>(layer.store.format.head_dim), kFrom,
-                                     RowEncoding::kBF16, source, target);
-          } else if constexpr (kKind == PullKind::kCopied) {
+          if constexpr (kPlain) {
             CopyPlain<uint4>(some, static_cast<int32_t>(RowBytes(layer.store.format)) / 16, source,
                              target);
           } else {
@@ -163,19 +138,9 @@ void PullRows(Stream& stream, const StepView& step, const LiteShape& shape, cons
               int32_t blocks) {
   CheckMove(layer.store.format, layer.slots.format);
   LC_CHECK(blocks >= 1, "{} blocks", blocks);
-  const auto kernel_of = [](PullKind kind) {
-    switch (kind) {
-      case PullKind::kCopied:
-        return PullRowsKernel<PullKind::kCopied>;
-      case PullKind::kFp8:
-        return PullRowsKernel<PullKind::kFp8>;
-      case PullKind::kInt8:
-        return PullRowsKernel<PullKind::kInt8>;
-      default:
-        return PullRowsKernel<PullKind::kAny>;
-    }
-  };
-  const auto kernel = kernel_of(KindOf(layer.store.format, layer.slots.format));
+  const RowFormat& from = layer.store.format;
+  const bool plain = from.encoding == layer.slots.format.encoding && from.row_bytes() % 16 == 0;
+  const auto kernel = plain ? PullRowsKernel<true> : PullRowsKernel<false>;
   LaunchOverlapping(AsCuda(stream), kernel, static_cast<unsigned>(blocks), kPullThreads, 0, step,
                     shape, layer);
 }

@@ -92,6 +92,7 @@ struct WaveLayer {
   WaveMailbox* mailbox = nullptr;          // null: nobody is told, nobody answers
   const uint64_t* first_number = nullptr;  // device: of the step's first layer
   int32_t number = 0;                      // of this layer, less that
+  int32_t* answered = nullptr;             // device: AdmitClusters() has not waited in vain
   // Rows to attend: `leading` of the steady zone, then `listed` of them; of those the ones to
   // fetch, from rows of the store to rows of the list.
   int32_t* leading = nullptr;          // [pairs]
@@ -128,7 +129,7 @@ void MergeEstimate(Stream& stream, const StepView& step, const WaveShape& shape,
                    const WaveLayer& layer, const float* log_sums, const MatrixView& out);
 
 // Waits for the host's answer to this layer's choices, at most deadline_ns, and does what it says.
-// After a wait in vain nothing more is waited for.
+// After a wait in vain nothing more is waited for. One thread waits: the GPU is free meanwhile.
 void AdmitClusters(Stream& stream, const StepView& step, const WaveShape& shape,
                    const WaveLayer& layer, uint64_t deadline_ns);
 

@@ -1,8 +1,10 @@
-// What kernels over a wave index share: elements of rows, sizes of clusters.
+// What kernels over a wave index share: elements of rows, sizes of clusters, what becomes of a
+// choice.
 #pragma once
 
 #include <cuda_bf16.h>
 
+#include "ops/cuda/block_sum.cuh"
 #include "ops/cuda/lite_pair.cuh"
 #include "ops/cuda/paged_rows.cuh"
 #include "ops/cuda/wave_index.h"
@@ -28,6 +30,37 @@ __device__ __forceinline__ int32_t ClusterSize(const RowList& index, int32_t clu
 
 __device__ __forceinline__ int32_t CeilBlocks(int32_t rows, int32_t block_tokens) {
   return (rows + block_tokens - 1) / block_tokens;
+}
+
+struct TellShared {
+  int32_t warp_sums[kTeamWarps];
+  int32_t too_many;
+};
+
+// Of a pair's choice what the buffer has room for, and what the host is told. A whole block of
+// kTeamThreads; `ids` are there.
+__device__ inline void TellChoice(const WaveShape& shape, const WaveLayer& layer,
+                                  const RowList& index, int32_t pair, int32_t buffer_blocks,
+                                  const WaveChoice& chosen, TellShared& shared) {
+  const auto thread = static_cast<int32_t>(threadIdx.x);
+  const int32_t* ids = layer.ids + int64_t{pair} * shape.max_chosen;
+  WaveChoice choice = chosen;
+  if (thread == 0) shared.too_many = choice.ranked;
+  for (int32_t base = 0, before = 0; base < choice.ranked; base += kTeamThreads) {
+    const int32_t i = base + thread;
+    const int32_t blocks =
+        i < choice.ranked ? CeilBlocks(ClusterSize(index, __ldcg(ids + i)), shape.block_tokens) : 0;
+    int32_t total;
+    const int32_t with = before + BlockExclusiveSum(blocks, shared.warp_sums, &total) + blocks;
+    if (i < choice.ranked && with > buffer_blocks) atomicMin(&shared.too_many, i);
+    before += total;
+  }
+  __syncthreads();
+  choice.retrieved = shared.too_many;
+  if (thread == 0) layer.choices[pair] = layer.told_choices[pair] = choice;
+  int32_t* told = layer.told_ids + int64_t{pair} * shape.max_chosen;
+  const int32_t tell = shape.tell_all ? choice.count : choice.retrieved;
+  for (int32_t i = thread; i < tell; i += kTeamThreads) told[i] = __ldcg(ids + i);
 }
 
 }  // namespace litecache::ops::cuda

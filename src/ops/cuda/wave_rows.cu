@@ -9,9 +9,12 @@
 namespace litecache::ops::cuda {
 namespace {
 
-constexpr int kThreads = 256;
-constexpr int kWarps = kThreads / 32;
-constexpr int kAdmitBlocks = 8;  // a pair
+constexpr int kListThreads = 1024;  // a warp of them a cluster, whose loads wait for each other
+constexpr int kListWarps = kListThreads / 32;
+// Small blocks, which find room on an SM beside a block of a product.
+constexpr int kAdmitThreads = 128;
+constexpr int kAdmitWarps = kAdmitThreads / 32;
+constexpr int kAdmitBlocks = 16;  // a pair
 
 // Of a list's rows the one behind `slot` in the pages that begin with `page`; a slot counts rows of
 // whole blocks.
@@ -35,7 +38,7 @@ __device__ Sums ExclusiveSums(const Sums& mine, Sums* of_warps, Sums* totals) {
   if (lane == 0) of_warps[warp] = all;
   __syncthreads();
   *totals = {};
-  for (int w = 0; w < kWarps; ++w) {
+  for (int w = 0; w < kListWarps; ++w) {
     if (w == warp) {
       before.rows += totals->rows;
       before.fetched += totals->fetched;
@@ -49,17 +52,17 @@ __device__ Sums ExclusiveSums(const Sums& mine, Sums* of_warps, Sums* totals) {
 }
 
 // A block a pair.
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kListThreads, 1)
     ListRowsKernel(const __grid_constant__ StepView step, const __grid_constant__ WaveShape shape,
                    const __grid_constant__ WaveLayer layer,
                    const __grid_constant__ TableAccess access) {
-  __shared__ Sums of_warps[kWarps];
+  __shared__ Sums of_warps[kListWarps];
   // Of the clusters at hand: where their rows go, and where they come from.
   struct Cluster {
     int32_t size, row, fetched, block, source;  // block: cached, its first; else in the buffer
     bool hit;
   };
-  __shared__ Cluster clusters[kThreads];
+  __shared__ Cluster clusters[kListThreads];
   const int32_t pair = blockIdx.x, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int32_t sequence = pair / shape.kv_heads, head = pair % shape.kv_heads;
   if (pair == 0 && threadIdx.x == 0 && layer.mailbox != nullptr) {
@@ -79,7 +82,7 @@ __global__ void __launch_bounds__(kThreads)
   int32_t* targets = layer.fetched_targets + int64_t{pair} * shape.max_rows;
   // Of the steady zone what is behind the sink.
   const int32_t ring = max(0, n - wave.indexed_end);
-  for (int32_t i = threadIdx.x; i < ring; i += kThreads) {
+  for (int32_t i = threadIdx.x; i < ring; i += kListThreads) {
     listed[i] = shape.sink + (wave.indexed_end + i) % shape.ring;
   }
   const int32_t retrieved = wave.clusters > 0 ? layer.choices[pair].retrieved : 0;
@@ -88,7 +91,7 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t of_list = int64_t{list} * wave.cluster_stride;
   const int32_t* next_block = wave.next_block + int64_t{list} * wave.block_stride;
   Sums before{ring, 0, 0};
-  for (int32_t base = 0; base < retrieved; base += kThreads) {
+  for (int32_t base = 0; base < retrieved; base += kListThreads) {
     const int32_t i = base + static_cast<int32_t>(threadIdx.x);
     Cluster cluster = {};
     Sums mine = {};
@@ -111,8 +114,8 @@ __global__ void __launch_bounds__(kThreads)
     if (!cluster.hit) cluster.block = before.blocks + at.blocks;
     clusters[threadIdx.x] = cluster;
     __syncthreads();
-    const int32_t some = min(kThreads, retrieved - base);
-    for (int32_t c = warp; c < some; c += kWarps) {
+    const int32_t some = min(kListThreads, retrieved - base);
+    for (int32_t c = warp; c < some; c += kListWarps) {
       const Cluster& of = clusters[c];
       for (int32_t r = lane; r < of.size; r += 32) {
         if (of.hit) {
@@ -144,31 +147,30 @@ __global__ void __launch_bounds__(kThreads)
 // Links of a cluster that a warp has at hand: what comes from the host is read once.
 constexpr int32_t kLinks = 32;
 
+__global__ void WaitForAnswerKernel(const __grid_constant__ WaveLayer layer, uint64_t deadline_ns) {
+  const uint64_t wanted = *layer.first_number + layer.number + 1, begin = Nanoseconds();
+  int32_t answered = 1;
+  while (PollFlag(&layer.mailbox->admitted) < wanted) {
+    if (PollFlag(&layer.mailbox->fault) != 0 || Nanoseconds() - begin > deadline_ns) {
+      RaiseFlag(&layer.mailbox->fault, wanted);
+      answered = 0;
+      break;
+    }
+    __nanosleep(100);
+  }
+  __threadfence_system();
+  *layer.answered = answered;
+}
+
 // kAdmitBlocks blocks a pair, a warp a cluster.
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kAdmitThreads, 8)
     AdmitKernel(const __grid_constant__ StepView step, const __grid_constant__ WaveShape shape,
-                const __grid_constant__ WaveLayer layer, const __grid_constant__ TableAccess access,
-                uint64_t deadline_ns) {
-  __shared__ int32_t links[kWarps][kLinks];
-  __shared__ bool answered;
+                const __grid_constant__ WaveLayer layer,
+                const __grid_constant__ TableAccess access) {
+  __shared__ int32_t links[kAdmitWarps][kLinks];
   const int32_t pair = blockIdx.y, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int32_t sequence = pair / shape.kv_heads, head = pair % shape.kv_heads;
-  if (sequence >= *step.count) return;
-  if (threadIdx.x == 0) {
-    const uint64_t wanted = *layer.first_number + layer.number + 1, begin = Nanoseconds();
-    answered = true;
-    while (PollFlag(&layer.mailbox->admitted) < wanted) {
-      if (PollFlag(&layer.mailbox->fault) != 0 || Nanoseconds() - begin > deadline_ns) {
-        RaiseFlag(&layer.mailbox->fault, wanted);
-        answered = false;
-        break;
-      }
-      __nanosleep(200);
-    }
-    __threadfence_system();
-  }
-  __syncthreads();
-  if (!answered) return;
+  if (sequence >= *step.count || *layer.answered == 0) return;
   const WaveSequence& wave = layer.sequences[sequence];
   const int32_t list = layer.rows.list_of_head[head];
   const RowList rows = access.List(step.sequences[sequence], list);
@@ -178,8 +180,8 @@ __global__ void __launch_bounds__(kThreads)
   const WaveAdmissions& admissions = layer.admissions;
   const int32_t end = __ldcv(admissions.begins + pair + 1);
   for (int32_t a =
-           __ldcv(admissions.begins + pair) + static_cast<int32_t>(blockIdx.x * kWarps + warp);
-       a < end; a += kAdmitBlocks * kWarps) {
+           __ldcv(admissions.begins + pair) + static_cast<int32_t>(blockIdx.x * kAdmitWarps + warp);
+       a < end; a += kAdmitBlocks * kAdmitWarps) {
     const int4 words = __ldcv(reinterpret_cast<const int4*>(admissions.items + a));
     const WaveAdmission item{words.x, words.y, words.z, words.w};
     if (lane == 0) first_block[item.cluster] = item.block;
@@ -220,7 +222,7 @@ void ListWaveRows(Stream& stream, const StepView& step, const WaveShape& shape,
                   const WaveLayer& layer) {
   const int pairs = step.capacity * shape.kv_heads;
   if (pairs == 0) return;
-  ListRowsKernel<<<static_cast<unsigned>(pairs), kThreads, 0, AsCuda(stream).handle()>>>(
+  ListRowsKernel<<<static_cast<unsigned>(pairs), kListThreads, 0, AsCuda(stream).handle()>>>(
       step, shape, layer, TableAccess(layer.index));
   LC_CUDA_LAUNCHED();
 }
@@ -229,9 +231,11 @@ void AdmitClusters(Stream& stream, const StepView& step, const WaveShape& shape,
                    const WaveLayer& layer, uint64_t deadline_ns) {
   const int pairs = step.capacity * shape.kv_heads;
   if (pairs == 0) return;
+  CUstream_st* handle = AsCuda(stream).handle();
+  WaitForAnswerKernel<<<1, 1, 0, handle>>>(layer, deadline_ns);
+  LC_CUDA_LAUNCHED();
   const dim3 grid(kAdmitBlocks, static_cast<unsigned>(pairs));
-  AdmitKernel<<<grid, kThreads, 0, AsCuda(stream).handle()>>>(step, shape, layer,
-                                                              TableAccess(layer.rows), deadline_ns);
+  AdmitKernel<<<grid, kAdmitThreads, 0, handle>>>(step, shape, layer, TableAccess(layer.rows));
   LC_CUDA_LAUNCHED();
 }
 

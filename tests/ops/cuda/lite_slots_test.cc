@@ -246,46 +246,6 @@ TEST_F(LiteSlotsTest, UpdatesAndPulls) {
   }
 }
 
-// Rows of 8-bit codes of any head_dim, which lie across the memory's lines in all ways.
-TEST_F(LiteSlotsTest, PullsOfQuantizedRows) {
-  Random random = testing::TestRandom(24);
-  const int32_t head_dims[] = {16, 48, 64, 80, 96, 112, 128, 160, 256, 20, 7};
-  for (const int32_t head_dim : head_dims) {
-    for (const RowEncoding store : {RowEncoding::kFp8, RowEncoding::kInt8}) {
-      LiteCase c;
-      c.kv_heads = 2;
-      c.group = 1;
-      c.head_dim = head_dim;
-      c.share = 0.3;
-      c.store = store;
-      c.encoding = Uniform(random, 0, 3) == 0 ? RowEncoding::kF32 : RowEncoding::kBF16;
-      c.past = {Uniform(random, 300, 900)};
-      Build(random, c);
-      const int32_t n = c.past[0] + 1, count = Rows(shape_, n);
-      std::vector<int32_t> all(static_cast<size_t>(Candidates(shape_, n)));
-      std::iota(all.begin(), all.end(), SinkRows(shape_, n));
-      const std::vector<int32_t> refresh(PairOf(sequences() + 1, 0), 1);
-      gpu_->Copy(layer_.refresh, refresh.data(), refresh.size() * 4);
-      for (int32_t h = 0; h < c.kv_heads; ++h) {
-        std::shuffle(all.begin(), all.end(), random);
-        std::sort(all.begin(), all.begin() + count);
-        gpu_->Copy(layer_.selected_count + h, &count, 4);
-        gpu_->Copy(layer_.selected + h * shape_.max_rows, all.data(),
-                   static_cast<size_t>(count) * 4);
-      }
-      void* scratch = Poisoned<std::byte>(std::max<size_t>(
-          256, UpdateSlotsScratchBytes(shape_, step_.capacity, step_.max_context)));
-      UpdateSlots(*stream_, step_, shape_, layer_, true, false, scratch);
-      PullRows(*stream_, step_, shape_, layer_, Uniform(random, 1, 9));
-      Pull(PagesOf(0, kSlots));
-      for (int32_t h = 0; h < c.kv_heads; ++h) {
-        EXPECT_EQ(Attended(c.Name() + ", store " + std::string(Name(store)), 0, ListOf(h)).size(),
-                  static_cast<size_t>(count));
-      }
-    }
-  }
-}
-
 // The operations of a step as a decode loop runs them: fill, then lookups, selections, updates and
 // transfers of a sequence that grows; the store holds all rows from the beginning.
 TEST_F(LiteSlotsTest, ManyDecodeSteps) {

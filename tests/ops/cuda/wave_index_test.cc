@@ -1,9 +1,12 @@
 #include "ops/cuda/wave_index.h"
 
+#include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <set>
 
 #include "ops/cuda/gpu_testing.h"
+#include "ops/cuda/impose_clusters.h"
 #include "ops/cuda/paged_lists.h"
 #include "test_seed.h"
 
@@ -446,6 +449,7 @@ TEST_P(WaveIndex, AdmittedRowsAndTables) {
   layer_.mailbox = new (mapped.data()) WaveMailbox();
   layer_.first_number = Upload(std::vector<uint64_t>{70});
   layer_.number = 3;
+  layer_.answered = Poisoned<int32_t>(1);
   layer_.mailbox->admitted = 74;
   AdmitClusters(*stream_, step_, shape_, layer_, 1000 * 1000);
   stream_->Synchronize();
@@ -485,6 +489,69 @@ TEST_P(WaveIndex, AdmittedRowsAndTables) {
   for (size_t s = 0; s < 4; ++s) {
     EXPECT_EQ(Download(sequences_[s].device_first, sequences_[s].first.size()),
               sequences_[s].first);
+  }
+}
+
+TEST_P(WaveIndex, ImposedClusters) {
+  auto random = testing::TestRandom(4);
+  Build(random, GetParam());
+  const int32_t recorded = Uniform(random, 1, 1500), steps = Uniform(random, 1, 5);
+  const int32_t stride = kHeads * recorded + Uniform(random, 0, 9);
+  std::vector<uint16_t> order(static_cast<size_t>(steps * stride), 0xCDCD);
+  for (int32_t t = 0; t < steps; ++t) {
+    for (int32_t head = 0; head < kHeads; ++head) {
+      const auto begin = order.begin() + t * stride + head * recorded;
+      std::iota(begin, begin + recorded, uint16_t{0});
+      std::shuffle(begin, begin + recorded, random);
+    }
+  }
+  for (const bool tell_all : {false, true}) {
+    shape_.tell_all = tell_all;
+    layer_.told_ids = Poisoned<int32_t>(ids_.size());
+    ImposeClusters(
+        *stream_, step_, shape_, layer_,
+        {.order = Upload(order), .recorded = recorded, .steps = steps, .stride = stride});
+    const auto choices = Download(layer_.choices, choices_.size());
+    const auto told = Download(layer_.told_choices, choices_.size());
+    const auto ids = Download(layer_.ids, ids_.size());
+    const auto told_ids = Download(layer_.told_ids, ids_.size());
+    for (int32_t pair = 0; pair < 5 * kHeads; ++pair) {
+      SCOPED_TRACE("pair " + std::to_string(pair));
+      const int32_t s = pair / kHeads, head = pair % kHeads;
+      const auto p = static_cast<size_t>(pair);
+      ASSERT_EQ(choices[p].count, choices_[p].count);
+      ASSERT_EQ(choices[p].ranked, choices_[p].ranked);
+      ASSERT_EQ(told[p].retrieved, choices[p].retrieved);
+      if (choices[p].count == 0) continue;
+      const Sequence& of = sequences_[static_cast<size_t>(s)];
+      const auto t = (int64_t{of.past} + int64_t{s + 1} * 37) % steps;
+      // Cluster c stands behind the recorded one that its share of all clusters begins in.
+      std::vector<int32_t> place(static_cast<size_t>(recorded)), want;
+      for (int32_t i = 0; i < recorded; ++i) {
+        place[order[static_cast<size_t>(t * stride + head * recorded + i)]] = i;
+      }
+      std::vector<std::pair<int32_t, int32_t>> all;
+      for (int32_t c = 0; c < of.clusters; ++c) {
+        const auto recorded_as = static_cast<size_t>(int64_t{c} * recorded / of.clusters);
+        if (Size(s, head, c) > 0) all.emplace_back(place[recorded_as], c);
+      }
+      std::sort(all.begin(), all.end());
+      for (int32_t i = 0; i < choices[p].count; ++i) {
+        want.push_back(all[static_cast<size_t>(i)].second);
+      }
+      std::sort(want.begin() + choices[p].ranked, want.end());
+      const auto* got = ids.data() + static_cast<ptrdiff_t>(pair) * shape_.max_chosen;
+      ASSERT_EQ(std::vector<int32_t>(got, got + choices[p].count), want);
+      int32_t retrieved = 0, blocks = 0;
+      for (; retrieved < choices[p].ranked; ++retrieved) {
+        blocks += (Size(s, head, want[static_cast<size_t>(retrieved)]) + 4) / 5;
+        if (blocks > of.buffer_blocks) break;
+      }
+      ASSERT_EQ(choices[p].retrieved, retrieved);
+      const auto* heard = told_ids.data() + static_cast<ptrdiff_t>(pair) * shape_.max_chosen;
+      want.resize(static_cast<size_t>(tell_all ? choices[p].count : retrieved));
+      ASSERT_EQ(std::vector<int32_t>(heard, heard + want.size()), want);
+    }
   }
 }
 

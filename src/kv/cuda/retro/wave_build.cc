@@ -1,4 +1,4 @@
-#include "kv/cuda/wave_build.h"
+#include "kv/cuda/retro/wave_build.h"
 
 #include <algorithm>
 #include <utility>

@@ -1,4 +1,4 @@
-#include "kv/cuda/wave_update.h"
+#include "kv/cuda/retro/wave_update.h"
 
 namespace litecache::kv {
 
@@ -7,6 +7,11 @@ void WaveUpdate::Run(int64_t block_tokens) {
   for (auto* each : {&hits, &misses, &miss_blocks, &links_begin, &links, &dropped_}) each->clear();
   items.clear();
   rows = miss_rows = 0;
+  // Lists of all layers together are no cache's size: loads that need not wait for each other.
+  for (const int32_t cluster : retrieved) {
+    __builtin_prefetch(&sequence->begins[static_cast<size_t>(list)][static_cast<size_t>(cluster)]);
+    cache.Prefetch(cluster);
+  }
   for (const int32_t cluster : retrieved) {
     const int32_t size = sequence->Size(list, cluster);
     rows += static_cast<uint64_t>(size);
