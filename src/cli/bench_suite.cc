@@ -12,6 +12,8 @@
 #include "cli/interrupt.h"
 #include "cli/output.h"
 #include "cli/version.h"
+#include "io/hub.h"
+#include "model/config.h"
 
 namespace litecache::cli {
 namespace {
@@ -58,6 +60,11 @@ void BenchSuiteFlags::Declare(CLI::App& app) {
 
 int BenchSuiteFlags::Run(const EngineFlags& flags, const BenchSuiteRequest& request) const {
   const InterruptScope interrupt;
+  // Found now rather than after minutes of measuring.
+  if (!request.shape.empty()) model::ModelConfig::FromShapeName(request.shape);
+  for (const std::string& model : {flags.model, accuracy_model}) {
+    if (!model.empty()) io::ResolveModelDirectory(model);
+  }
   bench::papers::SuiteOptions options;
   options.grid = bench::papers::PapersGrid(quick);
   bench::papers::Grid& grid = options.grid;

@@ -192,6 +192,11 @@ TEST(Bench, TheSuiteIsMeasuredOnceAndWrittenAsAPage) {
   EXPECT_THAT(suite({"--experiments", "latency"}).out, HasSubstr(" 1 new"));
 
   EXPECT_THAT(suite({"--experiments", "figure"}).err, HasSubstr("latency, breakdown"));
+  EXPECT_THAT(suite({"--accuracy-model", "/nowhere"}).err, HasSubstr("/nowhere"));
+  EXPECT_THAT(RunProgram({"bench", "--suite", "papers", "--shape", "llama9", "--output",
+                          directory.path().string()})
+                  .err,
+              HasSubstr("llama3-8b"));
   directory.Write("file", "");
   EXPECT_THAT(
       RunProgram({"bench", "--suite", "papers", "--model", FixtureDirectory("llama").string(),
