@@ -44,6 +44,12 @@ void BenchSuiteFlags::Declare(CLI::App& app) {
                  "With --suite: only these, comma-separated: latency, breakdown, throughput, "
                  "prefill, cache, ablation, link, accuracy")
       ->type_name("LIST");
+  app.add_option("--system", systems,
+                 "With --suite: measure only this system, named as in the page's tables; may be "
+                 "given several times")
+      ->type_name("NAME")
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   app.add_option("--accuracy-model", accuracy_model,
                  "With --suite: checkpoint that accuracy is measured on")
       ->type_name("MODEL");
@@ -99,6 +105,7 @@ int BenchSuiteFlags::Run(const EngineFlags& flags, const BenchSuiteRequest& requ
   options.output = output;
   options.seconds = time_limit;
   options.experiments = Split(experiments);
+  options.systems = systems;
   options.version = VersionText().substr(0, VersionText().find('\n'));
   options.command = fmt::format(
       "litecache bench --suite {}{} --device {}{}{}{}{}{}", suite, quick ? " --quick" : "",

@@ -30,6 +30,7 @@ struct BenchSuiteFlags {
   bool quick = false;
   std::string output = "papers";
   std::string experiments;
+  std::vector<std::string> systems;
   std::string accuracy_model;
   int64_t accuracy_count = 0;
   double time_limit = -1;

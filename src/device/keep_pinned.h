@@ -17,6 +17,7 @@ class KeepPinned {
 
   // Gives back what is kept and not in use.
   static void Drop();
+  static size_t bytes();  // in arenas, in use or not
 };
 
 }  // namespace litecache

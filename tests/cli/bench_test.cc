@@ -197,6 +197,8 @@ TEST(Bench, TheSuiteIsMeasuredOnceAndWrittenAsAPage) {
                           directory.path().string()})
                   .err,
               HasSubstr("llama3-8b"));
+  EXPECT_THAT(suite({"--system", "litecache, no prefetch", "--system", "lightcache"}).err,
+              HasSubstr("lightcache"));
   directory.Write("file", "");
   EXPECT_THAT(
       RunProgram({"bench", "--suite", "papers", "--model", FixtureDirectory("llama").string(),

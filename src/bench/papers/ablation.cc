@@ -5,7 +5,6 @@
 #include "bench/papers/experiment.h"
 #include "bench/papers/published.h"
 #include "bench/papers/report_parts.h"
-#include "bench/papers/systems.h"
 
 namespace litecache::bench::papers {
 namespace {
@@ -16,14 +15,11 @@ std::vector<System> Steps() {
   const std::string fixed = ",thresholds=fixed,eta=0.8,aggregation=min";
   const std::string adaptive = ",thresholds=importance,eta=0.8,p=3,aggregation=min";
   const std::string weighted = ",thresholds=importance,eta=0.8,p=3,aggregation=importance";
-  std::vector<System> steps = {
-      {"ablation: baseline", base + fixed, /*graphs=*/false},
-      {"ablation: + graph", base + fixed},
-      {"ablation: + thresholds", base + adaptive},
-      {"ablation: + aggregation", base + weighted},
-      {"ablation: + resident heads", base + weighted + ",resident_heads=16"}};
-  for (System& step : steps) step.turn = kVariants;
-  return steps;
+  return {{"ablation: baseline", base + fixed, /*graphs=*/false},
+          {"ablation: + graph", base + fixed},
+          {"ablation: + thresholds", base + adaptive},
+          {"ablation: + aggregation", base + weighted},
+          {"ablation: + resident heads", base + weighted + ",resident_heads=16"}};
 }
 
 }  // namespace

@@ -1,6 +1,9 @@
 // Accuracy by system (Table 4).
 #include <fmt/format.h>
 
+#include <set>
+
+#include "base/join.h"
 #include "bench/papers/experiment.h"
 #include "bench/papers/published.h"
 #include "bench/papers/report_parts.h"
@@ -40,6 +43,16 @@ std::vector<Answering> Systems() {
           {Streaming(), "68 tokens"}};
 }
 
+// Answers hardly depend on the machine, so that it need not be the one of the other experiments.
+std::string MachinesOf(const std::vector<Cell>& cells, const Results& results) {
+  std::set<std::string> machines;
+  for (const Cell& cell : cells) {
+    const auto* json = results.Measured(cell);
+    if (json != nullptr) machines.insert(json->value("machine", "an unknown machine"));
+  }
+  return machines.empty() ? "no machine" : Join(machines, " and ");
+}
+
 }  // namespace
 
 std::vector<Cell> AccuracyCells(const Grid& grid) {
@@ -62,12 +75,13 @@ void WriteAccuracy(const Grid& grid, const Results& results, Page* page) {
   } else {
     page->Paragraph(fmt::format(
         "RULER without the two tasks of questions about paragraphs, percent, average over the "
-        "tasks ({} samples each; cwe needs more than 4K), {}, nothing imposed; the hit ratio and "
+        "tasks ({} samples each; cwe needs more than 4K), {}, on {}, nothing imposed; the hit "
+        "ratio and "
         "what moves over the link a generated token are of the longest. `litecache, prefetch` and "
         "the systems below it have the settings whose speed is measured above; `litecache` alone "
         "is what the program does by default. Published figures below are of models that are "
         "larger by orders of magnitude.",
-        grid.accuracy_count, grid.accuracy_model));
+        grid.accuracy_count, grid.accuracy_model, MachinesOf(AccuracyCells(grid), results)));
     std::vector<std::string> head = {"system", "rows attended"};
     for (const int64_t length : grid.accuracy_lengths) {
       head.push_back(Tokens(length));

@@ -13,9 +13,48 @@
 
 namespace litecache::bench::papers {
 
-nlohmann::ordered_json RunAccuracy(const AccuracyRun& run) {
+struct AccuracyRunner::Prepared {
+  AccuracyRun run;  // what the samples were made for
+  std::shared_ptr<const tokenizer::Tokenizer> tokenizer;
+  std::vector<eval::SampleGroup> groups;
+  std::map<std::string, std::vector<int32_t>> prompts;  // by their text
+};
+
+AccuracyRunner::AccuracyRunner() = default;
+AccuracyRunner::~AccuracyRunner() = default;
+
+const AccuracyRunner::Prepared& AccuracyRunner::Prepare(const AccuracyRun& run) {
+  if (prepared_ != nullptr && prepared_->run.model == run.model &&
+      prepared_->run.length == run.length && prepared_->run.tasks == run.tasks &&
+      prepared_->run.count == run.count) {
+    return *prepared_;
+  }
+  auto prepared = std::make_unique<Prepared>();
+  prepared->run = run;
+  prepared->tokenizer = tokenizer::Tokenizer::FromDirectory(io::ResolveModelDirectory(run.model));
+  eval::SuiteOptions suite;
+  suite.tasks = run.tasks;
+  suite.lengths = {run.length};
+  suite.count = run.count;
+  suite.note = [](const std::string&) {};
+  for (eval::SampleGroup& group : eval::RulerGroups(suite, prepared->tokenizer)) {
+    const auto samples = std::make_shared<const std::vector<eval::Sample>>(group.make());
+    for (const eval::Sample& sample : *samples) {
+      std::string text = sample.input + sample.answer_prefix;
+      auto ids =
+          prepared->tokenizer->Encode(text, {.add_special_tokens = true, .parse_special = false});
+      prepared->prompts.emplace(std::move(text), std::move(ids));
+    }
+    group.make = [samples] { return *samples; };
+    prepared->groups.push_back(std::move(group));
+  }
+  prepared_ = std::move(prepared);
+  return *prepared_;
+}
+
+nlohmann::ordered_json AccuracyRunner::Run(const AccuracyRun& run) {
+  const Prepared& prepared = Prepare(run);
   const std::filesystem::path directory = io::ResolveModelDirectory(run.model);
-  const auto tokenizer = tokenizer::Tokenizer::FromDirectory(directory);
   eval::RunContext context;
   context.model = model::ModelConfig::FromFile(directory / "config.json");
   context.configurations = {{"system", run.engine.kv}};
@@ -34,20 +73,13 @@ nlohmann::ordered_json RunAccuracy(const AccuracyRun& run) {
   context.interrupted = [] { return false; };
   std::string notes;
   context.note = [&](const std::string& line) { notes += line + "\n"; };
-  eval::SuiteOptions suite;
-  suite.tasks = run.tasks;
-  suite.lengths = {run.length};
-  suite.count = run.count;
-  suite.note = [](const std::string&) {};
-  const auto groups = eval::RulerGroups(suite, tokenizer);
   context.info.description = eval::CheckConfigurations(context, run.length);
   eval::Journal journal("");
   journal.Begin(context.info, context.configurations, context.options);
   const int64_t failed = eval::RunGeneration(
-      context, groups,
+      context, prepared.groups,
       [&](const eval::Sample& sample) {
-        return tokenizer->Encode(sample.input + sample.answer_prefix,
-                                 {.add_special_tokens = true, .parse_special = false});
+        return prepared.prompts.at(sample.input + sample.answer_prefix);
       },
       journal);
   if (failed > 0) throw Error(fmt::format("{} samples failed: {}", failed, notes));

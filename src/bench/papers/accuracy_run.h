@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -18,9 +19,23 @@ struct AccuracyRun {
   int64_t count = 0;  // samples a task
 };
 
-// {"average", "tasks": {name: score}, "hit_ratio" where there were lookups, "moved_per_token"},
-// scores in percent. Throws what loading and the samples' generation throw, Error where samples
-// failed.
-nlohmann::ordered_json RunAccuracy(const AccuracyRun& run);
+// Makes a length's samples and encodes their prompts once for all systems: both take longer than a
+// small model's answers on a GPU.
+class AccuracyRunner {
+ public:
+  AccuracyRunner();
+  ~AccuracyRunner();
+
+  // {"average", "tasks": {name: score}, "hit_ratio" where there were lookups, "moved_per_token"},
+  // scores in percent. Throws what loading and the samples' generation throw, Error where samples
+  // failed.
+  nlohmann::ordered_json Run(const AccuracyRun& run);
+
+ private:
+  struct Prepared;
+  const Prepared& Prepare(const AccuracyRun& run);
+
+  std::unique_ptr<Prepared> prepared_;
+};
 
 }  // namespace litecache::bench::papers

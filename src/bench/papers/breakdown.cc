@@ -21,7 +21,8 @@ std::vector<System> Broken(const Grid& grid, const std::string& shape) {
     for (const System& other : Others()) systems.push_back(AsPublished(other));
     systems.push_back(LiteNoPrefetch());
     systems.push_back(LitePaper());
-    systems.push_back(FlexGen());
+    systems.push_back(InfiniGenOneDense());
+    systems.push_back(PqCacheTenth());
   }
   return systems;
 }

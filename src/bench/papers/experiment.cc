@@ -35,14 +35,14 @@ Grid PapersGrid(bool quick) {
             .accuracy_count = 4};
   }
   return {.shapes = {"llama3-8b", "qwen2.5-14b"},
-          .lengths = {8 * kK, 32 * kK, 64 * kK, 128 * kK},
+          .lengths = {8 * kK, 32 * kK, 128 * kK},
           .batches = {4, 16},
           .prefill_lengths = {16 * kK},
-          .link_lengths = {8 * kK, 32 * kK, 128 * kK},
+          .link_lengths = {8 * kK, 64 * kK},
           .ablation_batches = {16},
-          .accuracy_lengths = {4 * kK, 8 * kK, 16 * kK},
+          .accuracy_lengths = {4 * kK, 8 * kK},
           .accuracy_tasks = {"all"},
-          .accuracy_count = 5};
+          .accuracy_count = 4};
 }
 
 }  // namespace litecache::bench::papers

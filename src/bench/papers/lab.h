@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "bench/machine.h"
+#include "bench/papers/accuracy_run.h"
 #include "bench/papers/cell.h"
 #include "bench/subject.h"
 #include "device/keep_pinned.h"
@@ -67,6 +68,7 @@ class Lab {
   std::unique_ptr<Stream> stream_;
   std::optional<MachineRates> rates_;
   std::unique_ptr<Loaded> loaded_;
+  AccuracyRunner accuracy_;
 };
 
 }  // namespace litecache::bench::papers

@@ -40,9 +40,9 @@ std::vector<Experiment> Chosen(const std::vector<std::string>& names) {
   return chosen;
 }
 
-// Each cell once: what the papers' claims are about for all shapes, then the other turns, beginning
-// with the shape that is loaded; shorter contexts first: memory that was pinned for one is part of
-// the next one's.
+// Each cell once: what the papers' claims are about for all shapes, the last one first, then the
+// other turns, beginning with the shape that is loaded; shorter contexts first: memory that was
+// pinned for one is part of the next one's.
 std::vector<Cell> CellsOf(const std::vector<Experiment>& experiments, const Grid& grid) {
   std::vector<Cell> cells;
   std::set<std::string> ids;
@@ -56,9 +56,10 @@ std::vector<Cell> CellsOf(const std::vector<Experiment>& experiments, const Grid
                            ? grid.shapes.end()
                            : std::find(grid.shapes.begin(), grid.shapes.end(), cell.shape);
     // Decode steps are what the papers are about; a prompt takes longer to measure.
-    const int turn = std::max<int>(cell.system.turn, cell.kind == Kind::kPrefill ? kVariants : 0);
+    const int turn =
+        std::max<int>(cell.system.turn, cell.kind == Kind::kPrefill ? kPublishedDefaults : 0);
     const int64_t index = shape - grid.shapes.begin(), last = std::ssize(grid.shapes) - 1;
-    const int64_t place = turn == kCompared || index > last ? index : last - index;
+    const int64_t place = turn == kCompared && index <= last ? last - index : index;
     return std::tuple(index > last        ? 2
                       : turn == kCompared ? 0
                                           : 1,
@@ -67,6 +68,17 @@ std::vector<Cell> CellsOf(const std::vector<Experiment>& experiments, const Grid
   std::stable_sort(cells.begin(), cells.end(),
                    [&](const Cell& a, const Cell& b) { return rank(a) < rank(b); });
   return cells;
+}
+
+void CheckSystems(const std::vector<std::string>& names, const std::vector<Cell>& cells) {
+  std::set<std::string> known;
+  for (const Cell& cell : cells) known.insert(cell.system.name);
+  for (const std::string& name : names) {
+    if (!known.contains(name)) {
+      throw InvalidArgument("'{}' is no system of these experiments; they are {}", name,
+                            Join(known, "; "));
+    }
+  }
 }
 
 // What was measured belongs to one machine.
@@ -157,6 +169,11 @@ SuiteResult RunSuite(const SuiteOptions& options) {
   SuiteResult summary;
   const std::vector<Cell> cells = CellsOf(experiments, options.grid);
   summary.cells = static_cast<int64_t>(cells.size());
+  CheckSystems(options.systems, cells);
+  const auto wanted = [&](const Cell& cell) {
+    const auto& names = options.systems;
+    return names.empty() || std::find(names.begin(), names.end(), cell.system.name) != names.end();
+  };
   const auto note = [&](const std::string& line) {
     if (options.note) options.note(line);
   };
@@ -195,7 +212,7 @@ SuiteResult RunSuite(const SuiteOptions& options) {
       ++summary.kept;
       continue;
     }
-    if (lab == nullptr || over()) {
+    if (lab == nullptr || over() || !wanted(cell)) {
       ++(results.Find(cell) != nullptr ? summary.skipped : summary.left);
       continue;
     }
@@ -249,7 +266,8 @@ SuiteResult RunSuite(const SuiteOptions& options) {
           ? fmt::format(
                 "Queries of random weights are like no others. Lookups and selections do their "
                 "work, and their results are replaced by those of a trace: {} (exact top {:g}% of "
-                "every step, similarities of its queries; from {}). Layers: the nearest in "
+                "every step, similarities of its queries; from {}); what replacing takes on the "
+                "stream that computes is taken off the steps. Layers: the nearest in "
                 "relative depth; KV heads: modulo {}; positions: blocks of 128 tokens at their "
                 "relative place.",
                 imposed, 100 * trace->budget, trace->text, trace->kv_heads)

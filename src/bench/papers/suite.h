@@ -23,6 +23,7 @@ struct SuiteOptions {
   std::string command;                                // as it was given, for the page
   std::string version;                                // of the program, for the page
   std::vector<std::string> experiments;               // names; empty: all
+  std::vector<std::string> systems;                   // that are measured; empty: all
   std::function<void(const std::string& line)> note;  // progress, a line for people
   std::function<bool()> interrupted;
 };
@@ -32,8 +33,8 @@ struct SuiteResult {
   std::filesystem::path page;
 };
 
-// Throws InvalidArgument for an unknown experiment, FileError for the directory, DeviceError where
-// the device fails; what was measured until then is kept.
+// Throws InvalidArgument for an unknown experiment or system, FileError for the directory,
+// DeviceError where the device fails; what was measured until then is kept.
 SuiteResult RunSuite(const SuiteOptions& options);
 
 }  // namespace litecache::bench::papers

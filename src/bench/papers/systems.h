@@ -33,6 +33,8 @@ System InfiniGenPublished();
 // The equal budget again, with the means that their authors' programs have: operations are issued
 // one by one, and infinigen's and pqcache's rows are gathered by the CPU and copied.
 System AsPublished(System system);
+// With as many rows on the device as 10% of 128K tokens, as litecache has; published are 4096.
+System PqCacheTenth();
 // Exact, all rows on the host.
 System FlexGen();
 System Kvpr();

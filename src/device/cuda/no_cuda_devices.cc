@@ -13,5 +13,6 @@ void CountGpuMemory(int64_t) {}
 KeepPinned::KeepPinned() = default;
 KeepPinned::~KeepPinned() = default;
 void KeepPinned::Drop() {}
+size_t KeepPinned::bytes() { return 0; }
 
 }  // namespace litecache

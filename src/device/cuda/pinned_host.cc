@@ -90,6 +90,7 @@ void FreePinned(void* data, size_t bytes) {
 KeepPinned::KeepPinned() { Arenas().Keep(); }
 KeepPinned::~KeepPinned() { Arenas().Forget(); }
 void KeepPinned::Drop() { Arenas().Drop(); }
+size_t KeepPinned::bytes() { return Arenas().pinned(); }
 
 DeviceInfo PinnedHost::Info() const { return CpuDevice(1).Info(); }
 
