@@ -133,7 +133,7 @@ CudaDevice::CudaDevice(int index) : index_(index) {
   const CudaDevices found = FindCudaDevices();
   if (index < 0 || index >= static_cast<int>(found.devices.size())) {
     throw DeviceError(found.devices.empty()
-                          ? fmt::format("no GPU: {}", found.why_none)
+                          ? fmt::format("no GPU: {} (device 'cpu' needs none)", found.why_none)
                           : fmt::format("GPU {} does not exist: this machine has {}", index,
                                         found.devices.size()));
   }

@@ -2,6 +2,9 @@
 
 #include <cuda_runtime.h>
 
+#include <cstdlib>
+#include <string>
+
 namespace litecache {
 
 namespace {
@@ -17,7 +20,11 @@ std::string WhyNone(cudaError_t error) {
   if (cudaDriverGetVersion(&driver) != cudaSuccess || driver == 0) {
     return "no NVIDIA driver is installed";
   }
-  if (error == cudaSuccess || error == cudaErrorNoDevice) return "no NVIDIA GPU";
+  if (error == cudaSuccess || error == cudaErrorNoDevice) {
+    const char* visible = std::getenv("CUDA_VISIBLE_DEVICES");
+    return std::string("NVIDIA's driver shows no GPU") +
+           (visible == nullptr ? "" : std::string("; CUDA_VISIBLE_DEVICES is '") + visible + "'");
+  }
   if (error == cudaErrorInsufficientDriver) {
     return "the NVIDIA driver runs CUDA " + Version(driver) + ", and this program needs " +
            Version(CUDART_VERSION) + ": update the driver";
