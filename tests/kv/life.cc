@@ -31,16 +31,14 @@ Life::Life(std::unique_ptr<CachePlan> plan, uint64_t seed, const Settings& setti
 SequenceId Life::Create() {
   const SequenceId id = cache_->Create();
   sequences_[id].layers.resize(static_cast<size_t>(layout_.layers));
-  charges_[id] = {};
+  charges_.Create(id);
   return id;
 }
 
 SequenceId Life::Fork(SequenceId parent) {
   const SequenceId id = cache_->Fork(parent);
   sequences_[id] = sequences_.at(parent);
-  const int64_t length = cache_->Length(parent);
-  charges_[id] = {.fork = true, .shared = length, .tokens = length};
-  charges_[parent].forked = true;
+  charges_.Fork(parent, id, cache_->Length(parent));
   Forked(parent, id);
   return id;
 }
@@ -48,23 +46,10 @@ SequenceId Life::Fork(SequenceId parent) {
 void Life::Release(SequenceId id) {
   cache_->Release(id);
   sequences_.erase(id);
-  if (!charges_[id].forked) charges_.erase(id);
+  charges_.Release(id);
 }
 
-Step Life::MakeStep(std::vector<Part> parts) const {
-  std::stable_sort(parts.begin(), parts.end(),
-                   [](const Part& a, const Part& b) { return a.decode > b.decode; });
-  Step step;
-  for (const Part& part : parts) {
-    step.sequences.push_back({part.id, step.rows, part.rows, cache_->Length(part.id), part.decode,
-                              !part.decode && part.rows % 2 == 0});
-    step.rows += part.rows;
-    step.decode_rows += part.decode;
-  }
-  return step;
-}
-
-std::vector<Life::Inputs> Life::Draw(const Step& step) {
+std::vector<Life::Inputs> Life::Draw(const kv::Step& step) {
   std::vector<Inputs> all(static_cast<size_t>(layout_.layers));
   const auto fill = [&](std::vector<float>* x, int64_t cols, float size) {
     x->resize(static_cast<size_t>(step.rows * cols));
@@ -81,18 +66,18 @@ std::vector<Life::Inputs> Life::Draw(const Step& step) {
   return all;
 }
 
-void Life::Run(std::vector<Part> parts, int64_t fail_after) {
-  const Step step = MakeStep(std::move(parts));
+void Life::Step(const std::vector<Part>& parts, int64_t fail_after) {
+  const kv::Step step = MakeStep(*cache_, parts);
   const std::vector<Inputs> inputs = Draw(step);
   if (fail_after >= 0) {
     cache_->BeginStep(step);
     RunLayers(step, inputs, std::min(fail_after, layout_.layers), false);
   }
   cache_->BeginStep(step);
-  CheckMemory(step);
+  charges_.Check(*cache_, step);
   RunLayers(step, inputs, layout_.layers, true);
   cache_->EndStep(step);
-  CheckMemory(step);
+  charges_.Check(*cache_, step);
   for (const StepSequence& part : step.sequences) {
     Sequence& sequence = sequences_.at(part.id);
     sequence.length += part.rows;
@@ -101,7 +86,7 @@ void Life::Run(std::vector<Part> parts, int64_t fail_after) {
   }
 }
 
-void Life::RunLayers(const Step& step, const std::vector<Inputs>& inputs, int64_t layers,
+void Life::RunLayers(const kv::Step& step, const std::vector<Inputs>& inputs, int64_t layers,
                      bool compare) {
   DeviceInputs memory(machine_.compute());
   const auto copy = [&](const std::vector<float>& values, int64_t rows) {
@@ -153,7 +138,7 @@ void Life::AttendTo(const std::vector<int64_t>& tokens, int64_t head, const floa
   }
 }
 
-void Life::Compare(const Step& step, int64_t layer, const Inputs& inputs,
+void Life::Compare(const kv::Step& step, int64_t layer, const Inputs& inputs,
                    const std::vector<float>& out) {
   const int64_t q_cols = layout_.q_heads * layout_.head_dim;
   const int64_t kv_cols = layout_.kv_heads * layout_.head_dim;
@@ -211,43 +196,14 @@ void Life::Compare(const Step& step, int64_t layer, const Inputs& inputs,
   }
 }
 
-void Life::CheckMemory(const Step& step) {
-  for (const StepSequence& sequence : step.sequences) {
-    Charge& charge = charges_[sequence.id];
-    charge.tokens = std::max(charge.tokens, sequence.past + sequence.rows);
-  }
-  TierBytes limit;
-  for (const auto& [id, charge] : charges_) {
-    limit += charge.fork ? cache_->ForkBytesFor(charge.shared, charge.tokens)
-                         : cache_->BytesFor(charge.tokens);
-  }
-  const TierBytes used = cache_->GetStats().used;
-  EXPECT_LE(used.device, limit.device);
-  EXPECT_LE(used.host, limit.host);
-}
-
 void Life::RunRandom(int steps, int64_t first_prompt, int64_t longest_prompt, bool fails) {
-  std::vector<SequenceId> ids = {Create(), Create()};
-  Run({{ids[0], first_prompt, false}});
-  for (int i = 0; i < steps && !::testing::Test::HasFailure(); ++i) {
-    if (random_() % 20 == 0) ids.push_back(Create());
-    if (random_() % 15 == 0) ids.push_back(Fork(ids[random_() % ids.size()]));
-    if (random_() % 20 == 0 && ids.size() > 2) {
-      const size_t gone = random_() % ids.size();
-      Release(ids[gone]);
-      ids.erase(ids.begin() + static_cast<int64_t>(gone));
-    }
-    std::vector<Part> parts;
-    for (const SequenceId id : ids) {
-      if (random_() % 5 == 0) continue;
-      const bool prompt = random_() % 20 == 0;
-      const auto rows = static_cast<int64_t>(random_() % static_cast<uint64_t>(longest_prompt)) + 1;
-      parts.push_back({id, prompt ? rows : 1, !prompt});
-    }
-    if (parts.empty()) continue;
-    const auto layers = static_cast<uint64_t>(layout_.layers);
-    Run(parts, fails && random_() % 10 == 0 ? static_cast<int64_t>(random_() % (layers + 1)) : -1);
-  }
+  const std::vector<SequenceId> ids = LiveRandomly(*this, random_,
+                                                   {.steps = steps,
+                                                    .layers = layout_.layers,
+                                                    .first_prompt = first_prompt,
+                                                    .longest_prompt = longest_prompt,
+                                                    .prompts = 20,
+                                                    .failures = fails ? 10 : 0});
   for (const SequenceId id : ids) Release(id);
   if (::testing::Test::HasFailure()) return;
   EXPECT_EQ(cache_->GetStats().used, TierBytes{});
@@ -262,16 +218,16 @@ void Life::ExpectRefusalsLeaveNothing(const CachePlan& plan, const std::string& 
                               .host = device_tier ? kPlenty.host : need.host};
     const std::unique_ptr<Life> life = make({.budget = budget, .device = device});
     const SequenceId a = life->Create(), b = life->Create();
-    life->Run({{a, 400, false}});
+    life->Step({{a, 400, false}});
     if (device_tier && !gpu) {  // there prompts take nothing of the device
-      for (const int64_t rows : other_prompts) life->Run({{b, rows, false}});
+      for (const int64_t rows : other_prompts) life->Step({{b, rows, false}});
     }
-    for (int i = 0; i < 30; ++i) life->Run({{a}});
+    for (int i = 0; i < 30; ++i) life->Step({{a}});
     const TierBytes used = life->cache().GetStats().used;
     const Part more = device_tier && !gpu ? Part{b} : Part{b, 5000, false};
-    EXPECT_THROW(life->cache().BeginStep(life->MakeStep({{a}, more})), CapacityError);
+    EXPECT_THROW(life->cache().BeginStep(MakeStep(life->cache(), {{a}, more})), CapacityError);
     EXPECT_EQ(life->cache().GetStats().used, used);
-    while (life->cache().Length(a) < 600) life->Run({{a}});
+    while (life->cache().Length(a) < 600) life->Step({{a}});
     EXPECT_LE(life->cache().GetStats().peak.device, budget.device);
   }
 }

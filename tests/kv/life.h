@@ -15,18 +15,15 @@
 
 #include "device/machine.h"
 #include "kv/cache_plan.h"
+#include "kv/charges.h"
 #include "kv/device_test.h"
+#include "kv/random_life.h"
 #include "kv/trace/imposed_selection.h"
 
 namespace litecache::kv {
 
 class Life {
  public:
-  struct Part {
-    SequenceId id = 0;
-    int64_t rows = 1;
-    bool decode = true;
-  };
   // Memory for anything a test does.
   static constexpr TierBytes kPlenty{.device = uint64_t{4} << 30, .host = uint64_t{4} << 30};
 
@@ -51,10 +48,9 @@ class Life {
   SequenceId Fork(SequenceId parent);
   void Release(SequenceId id);
   // Runs and compares a step. fail_after >= 0: first a try that stops after so many layers.
-  void Run(std::vector<Part> parts, int64_t fail_after = -1);
+  void Step(const std::vector<Part>& parts, int64_t fail_after = -1);
   void RunRandom(int steps, int64_t first_prompt, int64_t longest_prompt, bool fails = true);
 
-  Step MakeStep(std::vector<Part> parts) const;
   Cache& cache() { return *cache_; }
   const CachePlan& plan() const { return *plan_; }
 
@@ -106,20 +102,14 @@ class Life {
   struct Inputs {
     std::vector<float> q, predicted, k, v;
   };
-  std::vector<Inputs> Draw(const Step& step);
-  void RunLayers(const Step& step, const std::vector<Inputs>& inputs, int64_t layers, bool compare);
-  void Compare(const Step& step, int64_t layer, const Inputs& inputs,
+  std::vector<Inputs> Draw(const kv::Step& step);
+  void RunLayers(const kv::Step& step, const std::vector<Inputs>& inputs, int64_t layers,
+                 bool compare);
+  void Compare(const kv::Step& step, int64_t layer, const Inputs& inputs,
                const std::vector<float>& out);
-  void CheckMemory(const Step& step);
 
   std::map<SequenceId, Sequence> sequences_;
-  // What each sequence may take; kept when it is released, for its pages may live on in its forks.
-  struct Charge {
-    bool fork = false;
-    int64_t shared = 0, tokens = 0;
-    bool forked = false;
-  };
-  std::map<SequenceId, Charge> charges_;
+  Charges charges_;
 };
 
 }  // namespace litecache::kv

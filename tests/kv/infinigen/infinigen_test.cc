@@ -257,9 +257,9 @@ TEST_P(InfiniGenLives, HundredsOfStepsOverManyPages) {
   InfiniGenLife life(layout, Options(), RandomProfile(layout, random), random(),
                      {.device = device()});
   const SequenceId a = life.Create(), b = life.Create();
-  life.Run({{a, 500, false}});
-  life.Run({{b, 77, false}, {a}});
-  for (int i = 0; i < 300 && !HasFailure(); ++i) life.Run({{a}, {b}});
+  life.Step({{a, 500, false}});
+  life.Step({{b, 77, false}, {a}});
+  for (int i = 0; i < 300 && !HasFailure(); ++i) life.Step({{a}, {b}});
   const Stats stats = life.cache().GetStats();
   // No cache: what is chosen moves, in every step.
   uint64_t selected = 0;

@@ -141,7 +141,7 @@ Harness::Harness(const Layout& layout, const KvOptions& options,
 SequenceId Harness::Create() {
   const SequenceId id = cache_->Create();
   reference_.Create(id);
-  charges_[id] = {};
+  charges_.Create(id);
   return id;
 }
 
@@ -149,17 +149,14 @@ SequenceId Harness::Fork(SequenceId parent) {
   const SequenceId id = cache_->Fork(parent);
   reference_.Fork(parent, id);
   source_.Fork(parent, id);
-  const int64_t length = cache_->Length(parent);
-  charges_[id] = {.fork = true, .shared = length, .tokens = length};
-  charges_[parent].forked = true;
+  charges_.Fork(parent, id, cache_->Length(parent));
   return id;
 }
 
 void Harness::Release(SequenceId id) {
   cache_->Release(id);
   reference_.Release(id);
-  charges_[id].released = true;
-  if (!charges_[id].forked) charges_.erase(id);
+  charges_.Release(id);
 }
 
 std::vector<float> Harness::Label(SequenceId id, int64_t layer, int64_t head) {
@@ -179,21 +176,6 @@ std::vector<int32_t> Harness::CachedPositions(SequenceId id, int64_t layer, int6
   return cache().CachedPositions(id, layer, head);
 }
 
-void Harness::CheckMemory(const kv::Step& step) {
-  for (const StepSequence& sequence : step.sequences) {
-    Charge& charge = charges_[sequence.id];
-    charge.tokens = std::max(charge.tokens, sequence.past + sequence.rows);
-  }
-  TierBytes limit;
-  for (const auto& [id, charge] : charges_) {
-    limit += charge.fork ? cache_->ForkBytesFor(charge.shared, charge.tokens)
-                         : cache_->BytesFor(charge.tokens);
-  }
-  const TierBytes used = cache_->GetStats().used;
-  EXPECT_LE(used.device, limit.device);
-  EXPECT_LE(used.host, limit.host);
-}
-
 void Harness::Step(const std::vector<Part>& parts, int64_t fail_after) {
   const kv::Step step = MakeStep(*cache_, parts);
   StepInputs inputs = source_.Draw(step);
@@ -203,14 +185,14 @@ void Harness::Step(const std::vector<Part>& parts, int64_t fail_after) {
               std::min(fail_after, layout_.layers), &arena_);
   }
   cache_->BeginStep(step);
-  CheckMemory(step);
+  charges_.Check(*cache_, step);
   const auto outs = RunLayers(*cache_, machine_.compute(), *stream_, step, inputs, scale_,
                               layout_.layers, &arena_);
   for (int64_t layer = 0; layer < layout_.layers; ++layer) {
     Compare(step, layer, inputs, outs[static_cast<size_t>(layer)]);
   }
   cache_->EndStep(step);
-  CheckMemory(step);
+  charges_.Check(*cache_, step);
   for (const StepSequence& sequence : step.sequences) {
     reference_.Commit(sequence.id, sequence.rows);
     EXPECT_EQ(cache_->Length(sequence.id), reference_.Length(sequence.id));

@@ -10,6 +10,7 @@
 
 #include "device/machine.h"
 #include "kv/cache_plan.h"
+#include "kv/charges.h"
 #include "kv/litecache/lite_cache.h"
 #include "kv/litecache/reference.h"
 #include "kv/random_life.h"
@@ -74,7 +75,6 @@ class Harness {
  private:
   void Compare(const kv::Step& step, int64_t layer, StepInputs& inputs,
                const std::vector<float>& out);
-  void CheckMemory(const kv::Step& step);
 
   std::vector<float> Label(SequenceId id, int64_t layer, int64_t head);
   std::vector<int32_t> CachedPositions(SequenceId id, int64_t layer, int64_t head);
@@ -88,15 +88,7 @@ class Harness {
   Reference reference_;
   QuerySource source_;
   float scale_;
-  // What each sequence may take: shared tokens where it was forked; kept when it is released, for
-  // its pages may live on in its forks.
-  struct Charge {
-    bool fork = false;
-    int64_t shared = 0;
-    int64_t tokens = 0;
-    bool forked = false, released = false;
-  };
-  std::map<SequenceId, Charge> charges_;
+  Charges charges_;
 };
 
 }  // namespace litecache::kv

@@ -365,9 +365,9 @@ TEST_P(PqCacheLives, HundredsOfStepsOverManyPages) {
   options.pqcache.block_tokens = 32;
   PqLife life(layout, options, random(), {.device = device()});
   const SequenceId a = life.Create(), b = life.Create();
-  life.Run({{a, 600, false}});
-  life.Run({{b, 333, false}, {a}});
-  for (int i = 0; i < 300 && !HasFailure(); ++i) life.Run({{a}, {b}});
+  life.Step({{a, 600, false}});
+  life.Step({{b, 333, false}, {a}});
+  for (int i = 0; i < 300 && !HasFailure(); ++i) life.Step({{a}, {b}});
   const Stats stats = life.cache().GetStats();
   uint64_t selected = 0, moved = 0;
   for (const HeadCounters& head : life.cache().Heads()) {

@@ -1,0 +1,52 @@
+// What each sequence of a life may take of the memory.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <map>
+
+#include "kv/cache.h"
+
+namespace litecache::kv {
+
+class Charges {
+ public:
+  void Create(SequenceId id) { charges_[id] = {}; }
+  // length: of the parent, now.
+  void Fork(SequenceId parent, SequenceId id, int64_t length) {
+    charges_[id] = {.fork = true, .shared = length, .tokens = length};
+    charges_[parent].forked = true;
+  }
+  // Kept where it was forked: its pages may live on.
+  void Release(SequenceId id) {
+    if (!charges_[id].forked) charges_.erase(id);
+  }
+
+  // A step's rows count from now on; the cache has taken no more than all may.
+  void Check(const Cache& cache, const Step& step) {
+    for (const StepSequence& sequence : step.sequences) {
+      Charge& charge = charges_[sequence.id];
+      charge.tokens = std::max(charge.tokens, sequence.past + sequence.rows);
+    }
+    TierBytes limit;
+    for (const auto& [id, charge] : charges_) {
+      limit += charge.fork ? cache.ForkBytesFor(charge.shared, charge.tokens)
+                           : cache.BytesFor(charge.tokens);
+    }
+    const TierBytes used = cache.GetStats().used;
+    EXPECT_LE(used.device, limit.device);
+    EXPECT_LE(used.host, limit.host);
+  }
+
+ private:
+  struct Charge {
+    bool fork = false;
+    int64_t shared = 0, tokens = 0;
+    bool forked = false;
+  };
+  std::map<SequenceId, Charge> charges_;
+};
+
+}  // namespace litecache::kv
