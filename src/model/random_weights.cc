@@ -68,12 +68,13 @@ void Fill(const NormalTable& table, uint64_t key, int64_t begin, int64_t end, T*
 class RandomWeights final : public WeightStore {
  public:
   RandomWeights(Device& device, DType dtype, uint64_t seed,
-                std::function<void(uint64_t done)> progress)
+                std::function<void(uint64_t done)> progress, bool passing)
       : device_(device),
         stream_(device.CreateStream()),
         dtype_(dtype),
         seed_(seed),
-        progress_(std::move(progress)) {
+        progress_(std::move(progress)),
+        passing_(passing) {
     LC_CHECK(dtype == DType::kBF16 || dtype == DType::kF16 || dtype == DType::kF32);
   }
 
@@ -81,9 +82,14 @@ class RandomWeights final : public WeightStore {
 
   MatrixView Matrix(const std::string& name, int64_t rows, int64_t cols) override {
     const int64_t count = rows * cols;
-    buffers_.push_back(device_.Allocate(static_cast<size_t>(count) * SizeOf(dtype_)));
+    const size_t bytes = static_cast<size_t>(count) * SizeOf(dtype_);
+    if (!passing_ || buffers_.empty()) {
+      buffers_.push_back(device_.Allocate(bytes));
+    } else if (buffers_.back().size() < bytes) {
+      buffers_.back() = device_.Allocate(bytes);
+    }
     void* out = buffers_.back().data();
-    Count(buffers_.back().size());
+    Count(bytes);
     const uint64_t key = Mix(seed_ ^ Fnv1a(name));
     constexpr int64_t kQuads = int64_t{1} << 16;
     AsCpu(*stream_).pool().ParallelFor((count + 3) / 4, kQuads,
@@ -97,7 +103,7 @@ class RandomWeights final : public WeightStore {
                                          if (dtype_ == DType::kF32)
                                            Fill(table_, key, begin, end, static_cast<float*>(out));
                                        });
-    done_ += buffers_.back().size();
+    done_ += bytes;
     progress_(done_);
     return MatrixView::Of(out, dtype_, rows, cols);
   }
@@ -121,6 +127,7 @@ class RandomWeights final : public WeightStore {
   const uint64_t seed_;
   // Called only while the decoder is built: what it refers to lives that long.
   const std::function<void(uint64_t done)> progress_;
+  const bool passing_;
   uint64_t done_ = 0;
   const NormalTable& table_ = NormalTable::Get();
   std::vector<Buffer> buffers_;
@@ -129,8 +136,9 @@ class RandomWeights final : public WeightStore {
 }  // namespace
 
 std::unique_ptr<WeightStore> MakeRandomWeights(Device& device, DType dtype, uint64_t seed,
-                                               std::function<void(uint64_t done)> progress) {
-  return std::make_unique<RandomWeights>(device, dtype, seed, std::move(progress));
+                                               std::function<void(uint64_t done)> progress,
+                                               bool passing) {
+  return std::make_unique<RandomWeights>(device, dtype, seed, std::move(progress), passing);
 }
 
 }  // namespace litecache::model

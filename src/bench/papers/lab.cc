@@ -38,7 +38,8 @@ struct Lab::Loaded {
 Lab::Lab(const LabOptions& options)
     : options_(options),
       machine_(OpenMachine(options.device, options.threads)),
-      stream_(machine_.compute().CreateStream()) {}
+      stream_(machine_.compute().CreateStream()),
+      rates_(options.rates) {}
 
 Lab::~Lab() = default;
 

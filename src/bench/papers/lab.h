@@ -35,6 +35,8 @@ struct LabOptions {
   double hit_ratio = 0.8, overlap = 0.7;
   // What lookups and selections find instead, where a cell imposes nothing else; null: none.
   std::shared_ptr<const kv::Trace> trace;
+  // Of this machine, where they were measured before.
+  std::optional<MachineRates> rates;
   std::vector<std::string> accuracy_tasks;
   int64_t max_batch = 64;  // sequences that answer together
 };
@@ -47,6 +49,7 @@ class Lab {
   std::string machine() const;  // name of what computes
   // In words: measured rates of the machine. Empty before the first shape was loaded.
   std::string rates() const;
+  const std::optional<MachineRates>& measured_rates() const { return rates_; }
 
   // The measurement, or {"skipped": why} for what this machine, this engine or this memory cannot
   // do. Throws what says that nothing further can be measured (DeviceError).

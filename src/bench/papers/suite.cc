@@ -144,6 +144,25 @@ std::string NotesIn(const std::filesystem::path& folder) {
   return std::filesystem::exists(file, error) ? io::ReadTextFile(file) : "";
 }
 
+// Rates that a run before this one measured: floors of one page are of the same ones.
+std::optional<MachineRates> RatesIn(const std::filesystem::path& file) {
+  std::error_code error;
+  if (!std::filesystem::exists(file, error)) return std::nullopt;
+  const auto json = Json::parse(io::ReadTextFile(file), nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object()) return std::nullopt;  // MachineOf() says so
+  const auto number = [&](const char* name) {
+    return json.contains(name) && json[name].is_number() ? json[name].get<double>() : -1;
+  };
+  const double bytes = number("bytes_per_second"), flops = number("flops_per_second"),
+               link = number("link_bytes_per_second");
+  if (!(bytes > 0) || !(flops > 0) || link < 0) return std::nullopt;
+  MachineRates rates;
+  rates.bytes_per_second = bytes;
+  rates.flops_per_second = flops;
+  rates.link_bytes_per_second = link;
+  return rates;
+}
+
 std::string Today() {
   const std::time_t now = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
   std::tm utc{};
@@ -202,7 +221,9 @@ SuiteResult RunSuite(const SuiteOptions& options) {
   // A machine is opened where there is something to measure: the page can be written anywhere.
   std::unique_ptr<Lab> lab;
   if (!over()) {
-    lab = std::make_unique<Lab>(options.lab);
+    LabOptions lab_options = options.lab;
+    lab_options.rates = RatesIn(machine_file);
+    lab = std::make_unique<Lab>(lab_options);
     MachineOf(machine_file, lab.get());
   }
   int64_t index = 0;
@@ -237,11 +258,14 @@ SuiteResult RunSuite(const SuiteOptions& options) {
                                  ? fmt::format("{:.2f}", result.value("average", 0.0))
                                  : fmt::format("{:.0f} tok/s", result.value("tokens_per_s", 0.0));
     results.Keep(cell, std::move(result));
-    if (lab->rates() != "") {
+    if (const auto& rates = lab->measured_rates()) {
+      const Json machine = {{"machine", lab->machine()},
+                            {"rates", lab->rates()},
+                            {"bytes_per_second", rates->bytes_per_second},
+                            {"link_bytes_per_second", rates->link_bytes_per_second},
+                            {"flops_per_second", rates->flops_per_second}};
       io::WriteFileAtomically(machine_file,
-                              Json({{"machine", lab->machine()}, {"rates", lab->rates()}})
-                                      .dump(1, ' ', false, Json::error_handler_t::replace) +
-                                  "\n");
+                              machine.dump(1, ' ', false, Json::error_handler_t::replace) + "\n");
     }
     note(fmt::format("{}/{} {}: {} ({:.1f} s)", index, cells.size(), name, what, seconds));
   }

@@ -53,7 +53,7 @@ System AsPublished(System system) {
   }
   system.name += ", as published";
   system.graphs = false;
-  system.turn = kVariants;
+  system.turn = kAsPublished;
   return system;
 }
 System PqCacheTenth() {
