@@ -11,10 +11,9 @@
 
 namespace litecache::kv {
 
-// device: a CudaDevice. ahead: layers that prefetches are ahead of theirs, 0: none.
-// imposed: null without.
+// device: a CudaDevice. imposed: null without.
 std::unique_ptr<Cache> CreateCudaLiteCache(Device& device, const Shape& shape, const HeadPlan& plan,
-                                           const KvOptions& options, int64_t ahead,
+                                           const KvOptions& options, bool prefetch,
                                            std::unique_ptr<Retriever> retriever,
                                            const TierBytes& budget, const ImposedReuse* imposed);
 

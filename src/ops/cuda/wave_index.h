@@ -60,9 +60,9 @@ struct WaveAdmission {
 };
 // Admissions [begins[pair], begins[pair + 1]) of every pair: rows from the buffer to the cache, and
 // the tables brought up to date: blocks [links_begin[a], + blocks of a) of `links` are those that
-// admission a takes, in the order of its rows. Mapped host memory.
+// admission a takes, in the order of its rows.
 struct WaveAdmissions {
-  int32_t* begins = nullptr;       // [pairs + 1]
+  int32_t* begins = nullptr;       // [pairs + 2]; the last one: of `links`
   WaveAdmission* items = nullptr;  // [begins[pairs]]
   int32_t* links_begin = nullptr;  // [begins[pairs]]
   int32_t* links = nullptr;
@@ -88,11 +88,13 @@ struct WaveLayer {
   // memory. What it answers.
   WaveChoice* told_choices = nullptr;  // [pairs]
   int32_t* told_ids = nullptr;         // [pairs][max_chosen]
-  WaveAdmissions admissions;
+  WaveAdmissions admissions;  // mapped memory
   WaveMailbox* mailbox = nullptr;          // null: nobody is told, nobody answers
   const uint64_t* first_number = nullptr;  // device: of the step's first layer
   int32_t number = 0;                      // of this layer, less that
   int32_t* answered = nullptr;             // device: AdmitClusters() has not waited in vain
+  // The answer in device memory: of as much room as the host's.
+  WaveAdmissions received;
   // Rows to attend: `leading` of the steady zone, then `listed` of them; of those the ones to
   // fetch, from rows of the store to rows of the list.
   int32_t* leading = nullptr;          // [pairs]

@@ -1,5 +1,7 @@
 // Rows of a wave buffer: which of them a step attends, which have to be fetched, which the cache
 // takes over.
+#include <type_traits>
+
 #include "device/cuda/check.h"
 #include "device/cuda/cuda_device.h"
 #include "ops/cuda/move_rows.cuh"
@@ -144,22 +146,55 @@ __global__ void __launch_bounds__(kListThreads, 1)
   }
 }
 
-// Links of a cluster that a warp has at hand: what comes from the host is read once.
+// Links of a cluster that a warp has at hand.
 constexpr int32_t kLinks = 32;
 
-__global__ void WaitForAnswerKernel(const __grid_constant__ WaveLayer layer, uint64_t deadline_ns) {
-  const uint64_t wanted = *layer.first_number + layer.number + 1, begin = Nanoseconds();
-  int32_t answered = 1;
-  while (PollFlag(&layer.mailbox->admitted) < wanted) {
-    if (PollFlag(&layer.mailbox->fault) != 0 || Nanoseconds() - begin > deadline_ns) {
-      RaiseFlag(&layer.mailbox->fault, wanted);
-      answered = 0;
-      break;
+// One block. What has come lies in the device's memory then: every piece of it would be a way over
+// the link of its own, one after another, for each of many warps.
+__global__ void __launch_bounds__(kAdmitThreads, 8)
+    ReceiveAnswerKernel(const __grid_constant__ WaveLayer layer, int32_t pairs,
+                        uint64_t deadline_ns) {
+  __shared__ int32_t answered;
+  if (threadIdx.x == 0) {
+    const uint64_t wanted = *layer.first_number + layer.number + 1, begin = Nanoseconds();
+    answered = 1;
+    while (PollFlag(&layer.mailbox->admitted) < wanted) {
+      if (PollFlag(&layer.mailbox->fault) != 0 || Nanoseconds() - begin > deadline_ns) {
+        RaiseFlag(&layer.mailbox->fault, wanted);
+        answered = 0;
+        break;
+      }
+      __nanosleep(100);
     }
-    __nanosleep(100);
+    __threadfence_system();
+    *layer.answered = answered;
   }
-  __threadfence_system();
-  *layer.answered = answered;
+  __syncthreads();
+  if (answered == 0) return;
+  const WaveAdmissions &from = layer.admissions, &to = layer.received;
+  const auto thread = static_cast<int32_t>(threadIdx.x);
+  for (int32_t i = thread; i < pairs + 2; i += kAdmitThreads) {
+    to.begins[i] = __ldcv(from.begins + i);
+  }
+  const int32_t items = __ldcv(from.begins + pairs), links = __ldcv(from.begins + pairs + 1);
+  const auto copy = [thread](auto* target, const auto* source, int32_t count) {
+    constexpr int kInFlight = 4;
+    for (int32_t i = thread; i < count; i += kInFlight * kAdmitThreads) {
+      std::remove_cvref_t<decltype(*source)> values[kInFlight];
+#pragma unroll
+      for (int u = 0; u < kInFlight; ++u) {
+        if (i + u * kAdmitThreads < count) values[u] = __ldcv(source + i + u * kAdmitThreads);
+      }
+#pragma unroll
+      for (int u = 0; u < kInFlight; ++u) {
+        if (i + u * kAdmitThreads < count) target[i + u * kAdmitThreads] = values[u];
+      }
+    }
+  };
+  copy(reinterpret_cast<int4*>(to.items), reinterpret_cast<const int4*>(from.items), items);
+  copy(to.links_begin, from.links_begin, items);
+  copy(to.links, from.links, links);
+  __syncthreads();
 }
 
 // kAdmitBlocks blocks a pair, a warp a cluster.
@@ -177,24 +212,22 @@ __global__ void __launch_bounds__(kAdmitThreads, 8)
   int32_t* first_block = wave.first_block + int64_t{list} * wave.cluster_stride;
   int32_t* next_block = wave.next_block + int64_t{list} * wave.block_stride;
   const int32_t at_once = RowsAtOnce(layer.rows.format), block_tokens = shape.block_tokens;
-  const WaveAdmissions& admissions = layer.admissions;
-  const int32_t end = __ldcv(admissions.begins + pair + 1);
-  for (int32_t a =
-           __ldcv(admissions.begins + pair) + static_cast<int32_t>(blockIdx.x * kAdmitWarps + warp);
+  const WaveAdmissions& admissions = layer.received;
+  const int32_t end = admissions.begins[pair + 1];
+  for (int32_t a = admissions.begins[pair] + static_cast<int32_t>(blockIdx.x * kAdmitWarps + warp);
        a < end; a += kAdmitBlocks * kAdmitWarps) {
-    const int4 words = __ldcv(reinterpret_cast<const int4*>(admissions.items + a));
-    const WaveAdmission item{words.x, words.y, words.z, words.w};
+    const WaveAdmission item = admissions.items[a];
     if (lane == 0) first_block[item.cluster] = item.block;
     if (item.block == WaveAdmission::kDropped) continue;
-    const int32_t first_link = __ldcv(admissions.links_begin + a);
+    const int32_t first_link = admissions.links_begin[a];
     const int32_t blocks = CeilBlocks(item.rows, block_tokens);
     for (int32_t window = 0; window < blocks; window += kLinks) {
       const int32_t some = min(kLinks, blocks - window);
       __syncwarp();  // the window before has been read
-      const int32_t link = lane < some ? __ldcv(admissions.links + first_link + window + lane) : 0;
+      const int32_t link = lane < some ? admissions.links[first_link + window + lane] : 0;
       links[warp][lane] = link;
       const int32_t behind =  // the next window's first, or none
-          window + kLinks < blocks ? __ldcv(admissions.links + first_link + window + kLinks) : -1;
+          window + kLinks < blocks ? admissions.links[first_link + window + kLinks] : -1;
       __syncwarp();
       if (lane < some) next_block[link] = lane + 1 < some ? links[warp][lane + 1] : behind;
       const int32_t begin = window * block_tokens;
@@ -232,7 +265,7 @@ void AdmitClusters(Stream& stream, const StepView& step, const WaveShape& shape,
   const int pairs = step.capacity * shape.kv_heads;
   if (pairs == 0) return;
   CUstream_st* handle = AsCuda(stream).handle();
-  WaitForAnswerKernel<<<1, 1, 0, handle>>>(layer, deadline_ns);
+  ReceiveAnswerKernel<<<1, kAdmitThreads, 0, handle>>>(layer, pairs, deadline_ns);
   LC_CUDA_LAUNCHED();
   const dim3 grid(kAdmitBlocks, static_cast<unsigned>(pairs));
   AdmitKernel<<<grid, kAdmitThreads, 0, handle>>>(step, shape, layer, TableAccess(layer.rows));

@@ -441,10 +441,13 @@ TEST_P(WaveIndex, AdmittedRowsAndTables) {
     }
     begins.push_back(static_cast<int32_t>(items.size()));
   }
+  begins.push_back(static_cast<int32_t>(links.size()));
   items.push_back({});
   links_begin.push_back(0);
   links.push_back(0);
   layer_.admissions = {Upload(begins), Upload(items), Upload(links_begin), Upload(links)};
+  layer_.received = {Poisoned<int32_t>(begins.size()), Poisoned<WaveAdmission>(items.size()),
+                     Poisoned<int32_t>(links_begin.size()), Poisoned<int32_t>(links.size())};
   const Buffer mapped = PinnedHost(*gpu_).Allocate(sizeof(WaveMailbox));
   layer_.mailbox = new (mapped.data()) WaveMailbox();
   layer_.first_number = Upload(std::vector<uint64_t>{70});

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <new>
 #include <thread>
 #include <utility>
@@ -15,6 +16,19 @@ namespace {
 
 // Clusters that a thread has to have before another one is woken, which takes as long as hundreds.
 constexpr size_t kClustersAThread = 1000;
+
+using Clock = std::chrono::steady_clock;
+// A layer takes a few hundred microseconds; a thread that sleeps meanwhile is late.
+constexpr std::chrono::milliseconds kSpin{1};
+// Between two looks at whether the device is still at work.
+constexpr std::chrono::milliseconds kAsk{20};
+constexpr uint64_t kPolls = 32;  // between two looks at the clock
+
+void SpinOnce() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
+}
 
 }  // namespace
 
@@ -43,9 +57,15 @@ void WaveAnswers::WaitForChoices(int64_t layer) const {
   const auto chosen = [&] {
     return std::atomic_ref<const uint64_t>(mailbox()->chosen).load(std::memory_order_acquire);
   };
+  const auto begin = Clock::now();
+  Clock::time_point asked = begin;
   for (uint64_t turn = 1; chosen() < number; ++turn) {
-    std::this_thread::yield();
-    if (turn % 4096 != 0) continue;
+    SpinOnce();
+    if (turn % kPolls != 0) continue;
+    const Clock::time_point now = Clock::now();
+    if (now - begin > kSpin) std::this_thread::yield();
+    if (now - asked < kAsk) continue;
+    asked = now;
     const cudaError_t state = cudaStreamQuery(stream_);
     if (state == cudaErrorNotReady) {
       cudaGetLastError();  // would be taken for the next launch's
@@ -98,6 +118,7 @@ void WaveAnswers::Answer(int64_t layer) {
     link += static_cast<int32_t>(update.links.size());
     to.begins[i + 1] = item;
   }
+  to.begins[update_count_ + 1] = link;
   std::atomic_ref<uint64_t>(mailbox()->admitted)
       .store(first_number_ + static_cast<uint64_t>(layer) + 1, std::memory_order_release);
 }

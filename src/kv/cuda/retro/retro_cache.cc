@@ -12,6 +12,7 @@
 #include "kv/cuda/create_retro_cache.h"
 #include "kv/cuda/transfer/transfer_engine.h"
 #include "ops/cuda/attention.h"
+#include "ops/cuda/dense.h"
 #include "ops/cuda/listed.h"
 #include "ops/cuda/litecache.h"
 
@@ -26,8 +27,8 @@ using ops::cuda::WaveLayer;
 
 // Enough for several threads to touch: the store is gigabytes.
 constexpr uint64_t kHostSlab = uint64_t{64} << 20;
-// SMs that bring rows: what the link's rate takes (docs/benchmarks/gpu.md).
-constexpr int32_t kPullBlocks = 10;
+// As transfer engine gpu-pull: 10 brought 25 GB/s (docs/benchmarks/gpu.md).
+constexpr int32_t kPullBlocks = 48;
 // How long the device waits for an answer that takes tens of microseconds.
 constexpr uint64_t kDeadline = uint64_t{5} * 1000 * 1000 * 1000;
 // Of `waves_`, before the sequences: the number of the step's first layer.
@@ -302,6 +303,9 @@ void CudaRetroCache::Start(Stream& stream) {
   AsCuda(stream).AddCheck(check_answers_);
   issued_on_ = AsCuda(stream).handle();
   answers_.set_stream(issued_on_);
+  // What caches take over is copied beside the products. Before anything is recorded: a sequence's
+  // first steps are not.
+  ops::cuda::ShareGpu(stream);
   block_.Send(stream);
   if (!decoding_.empty()) {
     waves_->Send(stream, kWaveHeader + decoding_.size() * sizeof(ops::cuda::WaveSequence));

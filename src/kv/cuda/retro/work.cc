@@ -18,8 +18,10 @@ constexpr int64_t kClusterRoom = 1024, kRankedRoom = 32;
 
 int64_t RoundUp(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
 
+}  // namespace
+
 // Hands out aligned pieces of memory, or counts their bytes.
-class Pieces {
+class RetroWork::Pieces {
  public:
   explicit Pieces(std::byte* memory) : memory_(memory) {}
   template <typename T>
@@ -34,8 +36,6 @@ class Pieces {
   std::byte* memory_;
   size_t bytes_ = 0;
 };
-
-}  // namespace
 
 RetroWork::RetroWork(CudaDevice& gpu, Device& host, const RetroShape& shape)
     : gpu_(gpu), host_(host), shape_(shape), sizes_(SizesOf(shape, {})) {}
@@ -81,6 +81,7 @@ size_t RetroWork::Place(const RetroShape& shape, const Room& room, std::byte* me
   layer->ids = pieces.Take<int32_t>(room.pairs * room.chosen);
   layer->choices = pieces.Take<WaveChoice>(room.pairs);
   layer->answered = pieces.Take<int32_t>(1);
+  PlaceAnswers(room, pieces, &layer->received);
   layer->leading = pieces.Take<int32_t>(room.pairs);
   layer->listed = pieces.Take<int32_t>(room.pairs * room.rows);
   layer->listed_count = pieces.Take<int32_t>(room.pairs);
@@ -92,15 +93,13 @@ size_t RetroWork::Place(const RetroShape& shape, const Room& room, std::byte* me
   return pieces.bytes();
 }
 
-size_t RetroWork::PlaceAnswers(const Room& room, std::byte* memory, ops::cuda::WaveAdmissions* to) {
+void RetroWork::PlaceAnswers(const Room& room, Pieces& pieces, ops::cuda::WaveAdmissions* to) {
   // Every miss may be admitted, and every cached cluster dropped.
   const int64_t items = room.pairs * (room.ranked + room.blocks);
-  Pieces pieces(memory);
-  to->begins = pieces.Take<int32_t>(room.pairs + 1);
+  to->begins = pieces.Take<int32_t>(room.pairs + 2);
   to->items = pieces.Take<WaveAdmission>(items);
   to->links_begin = pieces.Take<int32_t>(items);
   to->links = pieces.Take<int32_t>(room.pairs * room.blocks);
-  return pieces.bytes();
 }
 
 size_t RetroWork::ScratchBytes(const RetroShape& shape, const Room& room) {
@@ -145,8 +144,11 @@ void RetroWork::Reserve(std::span<const WaveSequence* const> decoding) {
     told_[i] = Buffer();
     told_[i] = host_.Allocate(pairs * (sizeof(WaveChoice) + chosen * sizeof(int32_t)));
     answers_[i] = Buffer();
-    answers_[i] = host_.Allocate(PlaceAnswers(room_, nullptr, &admissions_[i]));
-    PlaceAnswers(room_, answers_[i].as<std::byte>(), &admissions_[i]);
+    Pieces count(nullptr);
+    PlaceAnswers(room_, count, &admissions_[i]);
+    answers_[i] = host_.Allocate(count.bytes());
+    Pieces pieces(answers_[i].as<std::byte>());
+    PlaceAnswers(room_, pieces, &admissions_[i]);
   }
 }
 

@@ -48,7 +48,8 @@ class RetroWork {
   static ops::cuda::WaveShape SizesOf(const RetroShape& shape, const Room& room);
   // Where the arrays lie in `memory`; their bytes. Null: counts only.
   static size_t Place(const RetroShape& shape, const Room& room, std::byte* memory, Arrays* arrays);
-  static size_t PlaceAnswers(const Room& room, std::byte* memory, ops::cuda::WaveAdmissions* to);
+  class Pieces;
+  static void PlaceAnswers(const Room& room, Pieces& pieces, ops::cuda::WaveAdmissions* to);
   static size_t ScratchBytes(const RetroShape& shape, const Room& room);
 
   CudaDevice& gpu_;
