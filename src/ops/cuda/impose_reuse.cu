@@ -1,9 +1,8 @@
 #include "device/cuda/check.h"
 #include "device/cuda/cuda_device.h"
-#include "ops/cuda/block_sum.cuh"
-#include "ops/cuda/cluster_bitmap.cuh"
 #include "ops/cuda/impose_reuse.h"
 #include "ops/cuda/overlap.cuh"
+#include "ops/cuda/slot_bits.cuh"
 #include "ops/cuda/take_words.cuh"
 
 namespace litecache::ops::cuda {
@@ -19,6 +18,8 @@ __global__ void ImposeHitsKernel(const __grid_constant__ StepView step,
                                  const __grid_constant__ LiteShape shape,
                                  const __grid_constant__ LiteLayer layer,
                                  const __grid_constant__ ImposedLayer imposed) {
+  WaitForKernelBefore();
+  LetNextKernelStart();
   const int32_t pair = blockIdx.x * blockDim.x + threadIdx.x;
   const int32_t sequence = pair / shape.kv_heads, head = pair % shape.kv_heads;
   if (sequence >= *step.count) return;
@@ -33,115 +34,121 @@ __global__ void ImposeHitsKernel(const __grid_constant__ StepView step,
   atomicAdd(&layer.counters[head].hits, was_hit ? ~0ull : 1ull);
 }
 
-// A cluster a pair, where the GPU has clusters.
-LC_CLUSTER __global__ void __launch_bounds__(kClusterThreads)
-    ClusterOverlapKernel(const __grid_constant__ StepView step,
-                         const __grid_constant__ LiteShape shape,
-                         const __grid_constant__ LiteLayer layer,
-                         const __grid_constant__ ImposedLayer imposed, int shift) {
-  extern __shared__ uint32_t dynamic[];
-  __shared__ int32_t warp_sums[kClusterWarps];
-  __shared__ int32_t cached_of_block;
-  WaitForKernelBefore();
-  const ClusterTeam team;
-  const int32_t pair = static_cast<int32_t>(blockIdx.x) / kClusterBlocks;
-  const int32_t head = pair % shape.kv_heads, sequence = pair / shape.kv_heads;
-  // Beside products a load takes microseconds: those that need nothing of each other go together.
-  const StepSequence& s = step.sequences[sequence];
-  const int32_t sequences = *step.count, list = layer.slots.list_of_head[head];
-  const int32_t refresh = layer.refresh[pair], count = layer.selected_count[pair];
-  const HeadState* const heads = s.heads;
-  const int32_t n = s.past + 1;
-  if (sequence >= sequences || list < 0 || refresh != 1) return;
-  const int32_t used = heads[list].used;
-  const int32_t kept = Imposed(imposed, s, head).kept;
-  if (kept < 0) return;
-  const int32_t thread = threadIdx.x;
-  const int32_t begin = SinkRows(shape, n), end = RecentBegin(shape, n);
-  const ClusterBitmap has{dynamic, shift};
-  has.Clear();
-  team.Sync();
-  constexpr int kInFlight = 4;
-  constexpr int32_t kThreads = kClusterBlocks * kClusterThreads;
-  for (int32_t i = team.rank * kClusterThreads + thread; i < used; i += kInFlight * kThreads) {
-    int32_t positions[kInFlight];
-#pragma unroll
-    for (int u = 0; u < kInFlight; ++u) {
-      const int32_t slot = i + u * kThreads;
-      positions[u] =
-          slot < used ? *SlotOf(s, layer.slots, list, shape.cache_begin + slot).position : -1;
-    }
-#pragma unroll
-    for (int u = 0; u < kInFlight; ++u) {
-      if (positions[u] >= begin && positions[u] < end) has.Set(team, positions[u]);
-    }
+// A pair whose selection is to be another one.
+struct OverlapPair {
+  int32_t pair, list, kept, begin, end;  // candidates
+  const StepSequence* s;
+
+  __device__ bool Find(const StepView& step, const LiteShape& shape, const LiteLayer& layer,
+                       const ImposedLayer& imposed) {
+    // Beside products a load takes microseconds: those that need nothing of each other go together.
+    pair = static_cast<int32_t>(blockIdx.y);
+    const int32_t head = pair % shape.kv_heads, sequence = pair / shape.kv_heads;
+    s = &step.sequences[sequence];
+    list = layer.slots.list_of_head[head];
+    const int32_t sequences = *step.count, refresh = layer.refresh[pair];
+    const int32_t n = s->past + 1;
+    begin = SinkRows(shape, n);
+    end = RecentBegin(shape, n);
+    if (sequence >= sequences || list < 0 || refresh != 1) return false;
+    kept = Imposed(imposed, *s, head).kept;
+    return kept >= 0;
   }
-  team.Sync();
-  const int32_t a_thread = has.OwnWords() / kClusterThreads;
-  int32_t bits = 0, of_block;
-  for (int32_t w = 0; w < a_thread; ++w) bits += __popc(dynamic[thread * a_thread + w]);
-  const int32_t before = ClusterBlockSum(bits, warp_sums, &of_block);
-  if (thread == 0) cached_of_block = of_block;
-  team.Sync();
-  const ClusterSums cached = SumOverCluster(team, &cached_of_block);
-  const int32_t first_word = team.rank * has.OwnWords();
-  const int32_t first = first_word + thread * a_thread;
-  TakeWords(first, first + a_thread, begin, end, count, kept, cached.all, cached.before + before,
-            layer.selected + int64_t{pair} * shape.max_rows,
-            [&](int32_t w) { return dynamic[w - first_word]; });
-  team.Sync();  // others have read this block's shared memory
+};
+
+// Empties the bitmaps: a block kBlockParts parts.
+__global__ void __launch_bounds__(kSlotThreads)
+    ClearKernel(const __grid_constant__ StepView step, const __grid_constant__ LiteShape shape,
+                const __grid_constant__ LiteLayer layer,
+                const __grid_constant__ ImposedLayer imposed,
+                const __grid_constant__ SlotBits bits) {
+  WaitForKernelBefore();
+  LetNextKernelStart();
+  OverlapPair at;
+  if (!at.Find(step, shape, layer, imposed)) return;
+  const auto thread = static_cast<int32_t>(threadIdx.x), block = static_cast<int32_t>(blockIdx.x);
+  auto* words =
+      reinterpret_cast<uint4*>(bits.Of(at.pair, bits.positions()) + int64_t{block} * kBlockWords);
+  for (int32_t i = thread; i < kBlockWords / 4; i += kSlotThreads) words[i] = {0, 0, 0, 0};
+  if (thread < kBlockParts) bits.Of(at.pair, bits.counts())[block * kBlockParts + thread] = 0;
 }
 
-// A block a pair. A bitmap of the positions that have a slot; each thread has consecutive words of
-// it, so that the new selection comes out ascending.
-__global__ void __launch_bounds__(kTeamThreads, 1)
-    ImposeOverlapKernel(const __grid_constant__ StepView step,
-                        const __grid_constant__ LiteShape shape,
-                        const __grid_constant__ LiteLayer layer,
-                        const __grid_constant__ ImposedLayer imposed, uint32_t* scratch,
-                        int32_t max_words) {
-  extern __shared__ uint32_t dynamic[];
-  __shared__ int32_t warp_sums[kTeamWarps];
-  const int32_t head = blockIdx.x, sequence = blockIdx.y;
-  const int32_t thread = threadIdx.x;
-  if (sequence >= *step.count) return;
-  const int32_t pair = sequence * shape.kv_heads + head;
-  const int32_t list = layer.slots.list_of_head[head];
-  if (list < 0 || layer.refresh[pair] != 1) return;
-  const StepSequence& s = step.sequences[sequence];
-  const int32_t kept = Imposed(imposed, s, head).kept;
-  if (kept < 0) return;
-  const int32_t n = s.past + 1;
-  const int32_t begin = SinkRows(shape, n), end = RecentBegin(shape, n);
-  const int32_t count = layer.selected_count[pair], used = s.heads[list].used;
-  uint32_t* has = scratch != nullptr ? scratch + int64_t{pair} * max_words : dynamic;
-  const int32_t words = min((end + 31) / 32, max_words);
-  for (int32_t w = thread; w < words; w += kTeamThreads) has[w] = 0;
+// Which positions have a slot: a block a part of the slots.
+__global__ void __launch_bounds__(kSlotThreads, 4)
+    CachedKernel(const __grid_constant__ StepView step, const __grid_constant__ LiteShape shape,
+                 const __grid_constant__ LiteLayer layer,
+                 const __grid_constant__ ImposedLayer imposed,
+                 const __grid_constant__ SlotBits bits) {
+  extern __shared__ uint32_t of_part[];  // [bits.parts]
+  const auto thread = static_cast<int32_t>(threadIdx.x);
+  for (int32_t p = thread; p < bits.parts; p += kSlotThreads) of_part[p] = 0;
+  WaitForKernelBefore();
+  LetNextKernelStart();
+  OverlapPair at;
+  if (!at.Find(step, shape, layer, imposed)) return;
+  const int32_t used = at.s->heads[at.list].used;
+  const int32_t first = static_cast<int32_t>(blockIdx.x) * kPartBits;
+  if (first >= used) return;
   __syncthreads();
-  // Several loads of a thread at once: each is two, one after the other.
-  constexpr int kInFlight = 8;
-  for (int32_t i = thread; i < used; i += kInFlight * kTeamThreads) {
-    int32_t positions[kInFlight];
+  constexpr int kInFlight = kPartBits / kSlotThreads;
+  int32_t position[kInFlight];
 #pragma unroll
-    for (int u = 0; u < kInFlight; ++u) {
-      const int32_t slot = i + u * kTeamThreads;
-      positions[u] =
-          slot < used ? *SlotOf(s, layer.slots, list, shape.cache_begin + slot).position : -1;
-    }
+  for (int u = 0; u < kInFlight; ++u) {
+    const int32_t i = first + u * kSlotThreads + thread;
+    position[u] =
+        i < used ? *SlotOf(*at.s, layer.slots, at.list, shape.cache_begin + i).position : -1;
+  }
+  uint32_t* cached = bits.Of(at.pair, bits.positions());
+  bool is_new[kInFlight];
 #pragma unroll
-    for (int u = 0; u < kInFlight; ++u) {
-      const int32_t position = positions[u];
-      if (position >= begin && position < end) atomicOr(has + position / 32, 1u << position % 32);
+  for (int u = 0; u < kInFlight; ++u) {
+    is_new[u] = false;
+    if (position[u] >= at.begin && position[u] < at.end) {
+      const uint32_t bit = 1u << position[u] % 32;
+      is_new[u] = (atomicOr(cached + position[u] / 32, bit) & bit) == 0;
     }
   }
+#pragma unroll
+  for (int u = 0; u < kInFlight; ++u) {
+    if (is_new[u]) atomicAdd(of_part + position[u] / kPartBits, 1u);
+  }
   __syncthreads();
-  const int32_t a_thread = (words + kTeamThreads - 1) / kTeamThreads;
-  const int32_t first = min(words, thread * a_thread), last = min(words, first + a_thread);
-  int32_t bits = 0, cached;
-  for (int32_t w = first; w < last; ++w) bits += __popc(has[w]);
-  const int32_t cached_before = BlockExclusiveSum(bits, warp_sums, &cached);
-  TakeWords(first, last, begin, end, count, kept, cached, cached_before,
-            layer.selected + int64_t{pair} * shape.max_rows, [&](int32_t w) { return has[w]; });
+  uint32_t* counts = bits.Of(at.pair, bits.counts());
+  for (int32_t p = thread; p < bits.parts; p += kSlotThreads) {
+    if (of_part[p] != 0) atomicAdd(counts + p, of_part[p]);
+  }
+}
+
+// The new selection: a warp a part of the positions, a lane a word at a time.
+__global__ void __launch_bounds__(kSlotThreads, 4)
+    ChooseKernel(const __grid_constant__ StepView step, const __grid_constant__ LiteShape shape,
+                 const __grid_constant__ LiteLayer layer,
+                 const __grid_constant__ ImposedLayer imposed,
+                 const __grid_constant__ SlotBits bits) {
+  extern __shared__ int32_t befores[];  // [bits.parts + 1]
+  __shared__ int32_t warp_sums[kSlotWarps];
+  WaitForKernelBefore();
+  LetNextKernelStart();
+  OverlapPair at;
+  const bool chooses = at.Find(step, shape, layer, imposed);
+  const int32_t count = layer.selected_count[blockIdx.y];
+  if (!chooses) return;
+  const int32_t lane = static_cast<int32_t>(threadIdx.x) % 32;
+  const int32_t part =
+      static_cast<int32_t>(blockIdx.x) * kBlockParts + static_cast<int32_t>(threadIdx.x) / 32;
+  const uint32_t* words = bits.Of(at.pair, bits.positions()) + int64_t{part} * kPartWords + lane;
+  const uint32_t two[2] = {__ldcg(words), __ldcg(words + 32)};
+  const int32_t cached = SumParts(bits.Of(at.pair, bits.counts()), bits.parts, warp_sums, befores);
+  int32_t before = befores[part];
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const int32_t w = part * kPartWords + 32 * i + lane;
+    int32_t of_warp;
+    const int32_t cached_before = before + WarpExclusiveSum(__popc(two[i]), &of_warp);
+    before += of_warp;
+    TakeWords(w, w + 1, at.begin, at.end, count, at.kept, cached, cached_before,
+              layer.selected + int64_t{at.pair} * shape.max_rows, [&](int32_t) { return two[i]; });
+  }
 }
 
 }  // namespace
@@ -151,31 +158,27 @@ void ImposeHits(Stream& stream, const StepView& step, const LiteShape& shape,
   LC_CHECK(imposed.heads != nullptr && imposed.steps >= 1);
   constexpr int kThreads = 128;
   const int pairs = step.capacity * shape.kv_heads;
-  ImposeHitsKernel<<<(pairs + kThreads - 1) / kThreads, kThreads, 0, AsCuda(stream).handle()>>>(
-      step, shape, layer, imposed);
-  LC_CUDA_LAUNCHED();
+  LaunchOverlapping(AsCuda(stream), ImposeHitsKernel,
+                    static_cast<unsigned>((pairs + kThreads - 1) / kThreads), kThreads, 0, step,
+                    shape, layer, imposed);
 }
 
 void ImposeOverlap(Stream& stream, const StepView& step, const LiteShape& shape,
                    const LiteLayer& layer, const ImposedLayer& imposed, void* scratch) {
   LC_CHECK(imposed.heads != nullptr && imposed.steps >= 1);
-  const int shift = ClusterBitmapShift(step.max_context);
-  if (KernelsKnowHopper() && ClusterBitmapBytes(shift) <= kMaxClusterBytes) {
-    const auto pairs = static_cast<unsigned>(step.capacity * shape.kv_heads);
-    LaunchOverlapping(AsCuda(stream), ClusterOverlapKernel, pairs * kClusterBlocks, kClusterThreads,
-                      ClusterBitmapBytes(shift), step, shape, layer, imposed, shift);
-    return;
-  }
-  const bool in_shared = step.max_context <= kSharedPositions;
-  LC_CHECK(in_shared || scratch != nullptr, "a context of {} needs scratch", step.max_context);
-  const int32_t words = BitmapWords(step.max_context);
-  LC_CUDA(cudaFuncSetAttribute(ImposeOverlapKernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                               kSharedPositions / 8));
-  const dim3 grid(static_cast<unsigned>(shape.kv_heads), static_cast<unsigned>(step.capacity));
-  ImposeOverlapKernel<<<grid, kTeamThreads, in_shared ? 4 * static_cast<size_t>(words) : 0,
-                        AsCuda(stream).handle()>>>(
-      step, shape, layer, imposed, in_shared ? nullptr : static_cast<uint32_t*>(scratch), words);
-  LC_CUDA_LAUNCHED();
+  LC_CHECK(scratch != nullptr);
+  CudaStream& cuda = AsCuda(stream);
+  const SlotBits bits = SlotBitsOf(step.max_context, MostSlots(shape), scratch);
+  const auto pairs = static_cast<unsigned>(step.capacity * shape.kv_heads);
+  const dim3 positions(static_cast<unsigned>(bits.parts / kBlockParts), pairs);
+  const dim3 slots(static_cast<unsigned>(bits.slot_parts), pairs);
+  const size_t counts = 4 * (static_cast<size_t>(bits.parts) + 1);
+  LaunchOverlapping(cuda, ClearKernel, positions, kSlotThreads, 0, step, shape, layer, imposed,
+                    bits);
+  LaunchOverlapping(cuda, CachedKernel, slots, kSlotThreads, counts, step, shape, layer, imposed,
+                    bits);
+  LaunchOverlapping(cuda, ChooseKernel, positions, kSlotThreads, counts, step, shape, layer,
+                    imposed, bits);
 }
 
 }  // namespace litecache::ops::cuda

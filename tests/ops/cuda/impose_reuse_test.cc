@@ -37,6 +37,9 @@ class ImposeReuseTest : public LiteTest {
             .steps = steps,
             .stride = layers * case_.kv_heads};
   }
+  void* Scratch() {
+    return Poisoned<std::byte>(UpdateSlotsScratchBytes(shape_, step_.capacity, step_.max_context));
+  }
   ImposedHead Expected(const std::vector<ImposedHead>& heads, const ImposedLayer& imposed,
                        int32_t s, int32_t h) const {
     const StepSequence& view = views_[static_cast<size_t>(s)];
@@ -134,7 +137,7 @@ TEST_F(ImposeReuseTest, SelectionsAreThoseOfTheCpu) {
     gpu_->Copy(layer_.refresh, refresh.data(), refresh.size() * 4);
     gpu_->Copy(layer_.selected_count, counts.data(), counts.size() * 4);
     gpu_->Copy(layer_.selected, selected.data(), selected.size() * 4);
-    ImposeOverlap(*stream_, step_, shape_, layer_, imposed, nullptr);
+    ImposeOverlap(*stream_, step_, shape_, layer_, imposed, Scratch());
     stream_->Synchronize();
     for (int32_t s = 0; s < sequences(); ++s) {
       for (int32_t h = 0; h < case_.kv_heads; ++h) {
@@ -146,7 +149,6 @@ TEST_F(ImposeReuseTest, SelectionsAreThoseOfTheCpu) {
   }
 }
 
-// A bitmap too large for shared memory lies in scratch.
 TEST_F(ImposeReuseTest, LongContexts) {
   Random random = testing::TestRandom(33);
   LiteCase c;
@@ -179,9 +181,7 @@ TEST_F(ImposeReuseTest, LongContexts) {
                                .selected = want.data(),
                                .count = count};
   ops::ImposeOverlap(*cpu_stream_, {&work, 1});
-  void* scratch =
-      Poisoned<std::byte>(UpdateSlotsScratchBytes(shape_, step_.capacity, step_.max_context));
-  ImposeOverlap(*stream_, step_, shape_, layer_, imposed, scratch);
+  ImposeOverlap(*stream_, step_, shape_, layer_, imposed, Scratch());
   EXPECT_EQ(Selected(0, 0), want);
 }
 
