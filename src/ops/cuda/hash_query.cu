@@ -6,10 +6,10 @@ namespace litecache::ops::cuda {
 namespace {
 
 constexpr int kMaxHeadDim = 256;
-constexpr int kInFlight = 64;  // weights that a lane asks for before it uses the first
+constexpr int kInFlight = 32;  // weights that a lane asks for before it uses the first
 
 // A warp hashes 32 bits of a query head.
-__global__ void __launch_bounds__(kChainThreads)
+__global__ void __launch_bounds__(kChainThreads, 3)
     HashQueryKernel(const __grid_constant__ StepView step, const __grid_constant__ LiteShape shape,
                     const __grid_constant__ LiteLayer layer,
                     const __grid_constant__ SelectSource source,

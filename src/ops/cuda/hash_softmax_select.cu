@@ -148,10 +148,22 @@ struct HashSoftmax {
     const std::byte* norms = block + kSelectBlock * 4 * words();
     return __ldcg(reinterpret_cast<const uint2*>(norms) + threadIdx.x % 32 / 4);
   }
-  // Tokens [t, t + 32).
-  __device__ Tokens LoadTokens(int32_t t) const {
+  // Where the blocks of a warp's next kLocated items lie, in shared memory: three loads that wait
+  // for each other, once for all of them. By whole warps.
+  static constexpr int kLocated = 32 / kBlocks;
+  const std::byte** located = nullptr;  // [32], of the warp
+  __device__ void Locate(int32_t item) const {
     const int32_t lane = threadIdx.x % 32;
-    const std::byte* block = BlockOf(t);
+    const int32_t t = origin() + IndexOf(item + lane / kBlocks, lane % kBlocks);
+    __syncwarp();  // all have read the last ones
+    located[lane] = t < end ? BlockOf(t) : nullptr;
+    __syncwarp();
+  }
+
+  // Tokens [t, t + 32).
+  __device__ Tokens LoadTokens(int32_t t) const { return LoadTokens(BlockOf(t)); }
+  __device__ Tokens LoadTokens(const std::byte* block) const {
+    const int32_t lane = threadIdx.x % 32;
     Tokens tokens;
     tokens.codes = reinterpret_cast<const uint4*>(block) + lane % 4 * 8 + lane / 4;
     if constexpr (kWords > 0) {
@@ -162,11 +174,11 @@ struct HashSoftmax {
     return tokens;
   }
   // All of a warp's blocks of an item, all loads at once.
-  __device__ void LoadItem(int32_t item, Tokens (&tokens)[kBlocks]) const {
+  __device__ void LoadItem(Tokens (&tokens)[kBlocks]) const {
 #pragma unroll
     for (int b = 0; b < kBlocks; ++b) {
-      const int32_t t = origin() + IndexOf(item, b);
-      if (t < end) tokens[b] = LoadTokens(t);
+      const std::byte* block = located[b];
+      if (block != nullptr) tokens[b] = LoadTokens(block);
     }
   }
 
@@ -244,8 +256,13 @@ struct HashSoftmax {
       sum[r] = 0;
     }
     auto* norms = reinterpret_cast<uint2*>(chain.Of(pair, chain.layout.norms));
-    if (!loaded) LoadItem(work.first, tokens);
+    if (!loaded) {
+      Locate(work.first);
+      LoadItem(tokens);
+    }
     for (int32_t item = work.first; item < work.last; ++item) {
+      const int32_t next_located = (item + 1 - work.first) % kLocated * kBlocks;
+      if (next_located == 0 && item + 1 < work.last) Locate(item + 1);
 #pragma unroll
       for (int b = 0; b < kBlocks; ++b) {
         const int32_t index = IndexOf(item, b), t = origin() + index;
@@ -273,8 +290,10 @@ struct HashSoftmax {
           maximum[r] = higher;
         }
         // The next item's are on their way meanwhile.
-        const int32_t next = origin() + IndexOf(item + 1, b);
-        if (item + 1 < work.last && next < end) tokens[b] = LoadTokens(next);
+        if (item + 1 < work.last) {
+          const std::byte* next = located[next_located + b];
+          if (next != nullptr) tokens[b] = LoadTokens(next);
+        }
       }
     }
 #pragma unroll
@@ -395,7 +414,9 @@ __global__ void __launch_bounds__(kChainThreads, 3)
   using Softmax = HashSoftmax<kWords, kQuads>;
   extern __shared__ uint32_t softmax_words[];
   __shared__ WorkShared shared;
+  __shared__ const std::byte* located[kChainWarps][32];
   Softmax softmax{step, shape, layer, chain, words};
+  softmax.located = located[threadIdx.x / 32];
   softmax.parts = PartsOf(softmax_words, softmax.padded(), softmax.words());
   // The first tokens are on their way while the queries are hashed.
   typename Softmax::Tokens tokens[Softmax::kBlocks];
@@ -407,7 +428,8 @@ __global__ void __launch_bounds__(kChainThreads, 3)
     softmax.pair = work.pair;
     softmax.begin = target.begin;
     softmax.end = target.end;
-    softmax.LoadItem(work.first, tokens);
+    softmax.Locate(work.first);
+    softmax.LoadItem(tokens);
   }
   WaitForKernelBefore();
   LeaveShare(chain, works, work, target);
