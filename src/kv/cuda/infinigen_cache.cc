@@ -160,9 +160,10 @@ void CudaInfiniGenCache::UpdateTables(const StepSequence& part, Sequence* sequen
 
 void CudaInfiniGenCache::ReserveWork(int64_t sequences, int64_t context) {
   if (sequences <= work_sequences_ && context <= work_context_) return;
-  work_sequences_ = std::max(sequences, work_sequences_);
-  work_context_ = std::max(context, work_context_);
-  const WorkSizes sizes = SizesOf(shape_, width_, work_sequences_, work_context_);
+  sequences = std::max(sequences, work_sequences_);
+  context = std::max(context, work_context_);
+  work_sequences_ = 0;  // until all of it is there
+  const WorkSizes sizes = SizesOf(shape_, width_, sequences, context);
   max_rows_ = sizes.max_rows;
   work_ = Buffer();
   scratch_ = Buffer();
@@ -178,7 +179,7 @@ void CudaInfiniGenCache::ReserveWork(int64_t sequences, int64_t context) {
     work.selected = take(sizes.pairs * max_rows_);
     work.selected_count = take(sizes.pairs);
   }
-  keys_ = reinterpret_cast<uint32_t*>(take(sizes.pairs * work_context_));
+  keys_ = reinterpret_cast<uint32_t*>(take(sizes.pairs * context));
   slots_ = take(sizes.pairs * max_rows_);
   std::vector<int32_t> slots(static_cast<size_t>(sizes.pairs * max_rows_));
   for (int64_t pair = 0; pair < sizes.pairs; ++pair) {
@@ -186,6 +187,8 @@ void CudaInfiniGenCache::ReserveWork(int64_t sequences, int64_t context) {
   }
   device_.Upload(slots_, slots.data(), slots.size() * sizeof(int32_t));
   ReserveMoves(sizes.pairs, max_rows_);
+  work_sequences_ = sequences;
+  work_context_ = context;
 }
 
 // Everything of a step that can throw.

@@ -165,37 +165,37 @@ void CudaPqCache::UpdateRows(const Sequence& sequence, Tables* tables) {
 }
 
 void CudaPqCache::ReserveWork(int64_t sequences, int64_t context, int64_t rows) {
-  const int64_t blocks = BlocksOf(shape_, context);
+  int64_t blocks = BlocksOf(shape_, context);
   rows = RoundedRows(rows);
   if (sequences <= work_sequences_ && context <= work_context_ && rows <= work_rows_ &&
       blocks <= work_blocks_) {
     return;
   }
-  work_sequences_ = std::max(sequences, work_sequences_);
-  work_context_ = std::max(context, work_context_);
-  work_rows_ = std::max(rows, work_rows_);
-  work_blocks_ = std::max(blocks, work_blocks_);
+  sequences = std::max(sequences, work_sequences_);
+  context = std::max(context, work_context_);
+  rows = std::max(rows, work_rows_);
+  blocks = std::max(blocks, work_blocks_);
+  work_sequences_ = 0;  // until all of it is there
   const int64_t layers = shape_.layout.layers;
-  const int64_t pairs = work_sequences_ * shape_.layout.kv_heads;
+  const int64_t pairs = sequences * shape_.layout.kv_heads;
   parameters_.reset();
-  parameters_ = device_.CreateMirror(static_cast<size_t>(work_sequences_) *
+  parameters_ = device_.CreateMirror(static_cast<size_t>(sequences) *
                                      (sizeof(PqSequence) + sizeof(SelectRange)));
   uses_.reset();
-  uses_ = device_.CreateMirror(static_cast<size_t>(layers * work_sequences_ * work_blocks_) *
-                               sizeof(int32_t));
+  uses_ = device_.CreateMirror(static_cast<size_t>(layers * sequences * blocks) * sizeof(int32_t));
   updates_ = Buffer();
   // Every block that comes in changes two slots at most.
-  const auto entries = static_cast<size_t>(work_sequences_ * layers * shape_.blocks);
+  const auto entries = static_cast<size_t>(sequences * layers * shape_.blocks);
   updates_ = host_.Allocate((static_cast<size_t>(layers) + 2) * sizeof(int32_t) + 32 +
                             entries * (sizeof(PqAdmission) + 2 * sizeof(PqChange)));
   work_ = Buffer();
-  work_ = device_.Allocate(static_cast<size_t>(WorkWords(shape_, work_sequences_, work_rows_)) *
-                           sizeof(int32_t));
+  work_ =
+      device_.Allocate(static_cast<size_t>(WorkWords(shape_, sequences, rows)) * sizeof(int32_t));
   auto* next = work_.as<int32_t>();
   const auto take = [&next](int64_t count) { return std::exchange(next, next + count); };
   PqLayer& w = work_arrays_;
   for (int32_t** list : {&w.selected, &w.listed, &w.moved_positions, &w.moved_slots}) {
-    *list = take(pairs * work_rows_);
+    *list = take(pairs * rows);
   }
   for (int32_t** list : {&w.selected_count, &w.leading, &w.listed_count, &w.moved_count}) {
     *list = take(pairs);
@@ -203,8 +203,12 @@ void CudaPqCache::ReserveWork(int64_t sequences, int64_t context, int64_t rows) 
   device_begins_ = take(layers + 1);
   device_admissions_ = reinterpret_cast<PqAdmission*>(next);
   scratch_ = Buffer();
-  scratch_ = device_.Allocate(WorkScratchBytes(shape_, work_sequences_, work_context_));
-  ReserveMoves(pairs, work_rows_);
+  scratch_ = device_.Allocate(WorkScratchBytes(shape_, sequences, context));
+  ReserveMoves(pairs, rows);
+  work_sequences_ = sequences;
+  work_context_ = context;
+  work_rows_ = rows;
+  work_blocks_ = blocks;
 }
 
 void CudaPqCache::BeginStep(const Step& step) {

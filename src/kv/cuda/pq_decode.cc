@@ -6,6 +6,7 @@
 
 namespace litecache::kv::pqcache {
 
+using ops::cuda::PqKeys;
 using ops::cuda::PqLayer;
 using ops::cuda::PqSequence;
 using ops::cuda::SelectRange;
@@ -35,7 +36,7 @@ void CudaPqCache::AttendDecoding(Stream& stream, int64_t index, const MatrixView
       }
     }
     ops::cuda::PqFillWindow(stream, step, layer);
-    ops::cuda::PqEncode(stream, step, layer, nullptr);
+    ops::cuda::PqEncode(stream, step, layer, PqKeys::kStored);
   }
   Mark(stream, Section::kRetrieval);
   ops::cuda::PqSelect(stream, step, layer, q, scale, scratch_.data());
@@ -51,7 +52,8 @@ void CudaPqCache::AttendDecoding(Stream& stream, int64_t index, const MatrixView
   }
   ops::cuda::AppendRows(stream, new_rows_.Decoding(context_), layout.kv_heads, layer.rows, k, v);
   ops::cuda::AppendRows(stream, step, layout.kv_heads, layer.store, k, v);
-  ops::cuda::PqEncode(stream, step, layer, &k);
+  link_.Fork(stream);
+  ops::cuda::PqEncode(link_.stream(), step, layer, PqKeys::kNew);  // nothing waits for it
   Mark(stream, Section::kTransfer);
   link_.Join(stream, kArrived);
   const SectionScope section(stream, Section::kAttention);

@@ -100,20 +100,17 @@ struct CodeProducts {
 constexpr int kEncodeThreads = 128;
 constexpr int kEncodeWarps = kEncodeThreads / 32;
 
-struct EncodeSource {
-  const float* k = nullptr;  // null: rows of the store
-  int64_t stride = 0;
-};
-
 // Blocks stride over tokens; a warp a part, its lanes take centroids in turn.
 __global__ void __launch_bounds__(kEncodeThreads)
     PqEncodeKernel(const __grid_constant__ StepView step, const __grid_constant__ PqLayer layer,
-                   const EncodeSource source) {
+                   bool fresh) {
   __shared__ __align__(16) float key[kMaxDim];
   const int32_t sequence = blockIdx.z, head = blockIdx.y;
-  if (sequence >= *step.count || layer.sequences[sequence].window == 0) return;
+  if (sequence >= *step.count) return;
+  const PqSequence& own = layer.sequences[sequence];
+  if (own.window == 0) return;
   const StepSequence& s = step.sequences[sequence];
-  const bool fresh = source.k != nullptr;
+  const RowTable& table = fresh ? layer.rows : layer.store;
   const int32_t first = fresh ? s.past : s.stored, end = fresh ? s.past + 1 : s.past;
   const auto subspaces = static_cast<int32_t>(layer.format.subspaces);
   const int32_t clusters = 1 << layer.format.bits, d = layer.head_dim, dim = d / subspaces;
@@ -123,15 +120,10 @@ __global__ void __launch_bounds__(kEncodeThreads)
   for (int32_t t = first + static_cast<int32_t>(blockIdx.x); t < end;
        t += static_cast<int32_t>(gridDim.x)) {
     __syncthreads();
+    const std::byte* row = RowOf(s, table, table.list_of_head[head], fresh ? own.new_row : t);
     for (int32_t c = threadIdx.x; c < d; c += kEncodeThreads) {
-      if (fresh) {
-        const float x = source.k[s.first_row * source.stride + int64_t{head} * d + c];
-        key[c] = is_f32 ? x : __bfloat162float(__float2bfloat16_rn(x));
-      } else {
-        const std::byte* row = RowOf(s, layer.store, layer.store.list_of_head[head], t);
-        key[c] = is_f32 ? reinterpret_cast<const float*>(row)[c]
-                        : __bfloat162float(reinterpret_cast<const __nv_bfloat16*>(row)[c]);
-      }
+      key[c] = is_f32 ? reinterpret_cast<const float*>(row)[c]
+                      : __bfloat162float(reinterpret_cast<const __nv_bfloat16*>(row)[c]);
     }
     __syncthreads();
     for (int32_t part = warp; part < subspaces; part += kEncodeWarps) {
@@ -173,17 +165,13 @@ void CheckLayer(const PqLayer& layer) {
 
 }  // namespace
 
-void PqEncode(Stream& stream, const StepView& step, const PqLayer& layer, const MatrixView* k) {
+void PqEncode(Stream& stream, const StepView& step, const PqLayer& layer, PqKeys keys) {
   CheckLayer(layer);
-  EncodeSource source;
-  if (k != nullptr) {
-    LC_CHECK(k->dtype == DType::kF32 && k->cols == int64_t{layer.kv_heads} * layer.head_dim);
-    source = {k->Row<const float>(0), k->stride};
-  }
   if (step.capacity == 0) return;
-  const dim3 grid(k != nullptr ? 1 : 32, static_cast<unsigned>(layer.kv_heads),
+  const bool fresh = keys == PqKeys::kNew;
+  const dim3 grid(fresh ? 1 : 32, static_cast<unsigned>(layer.kv_heads),
                   static_cast<unsigned>(step.capacity));
-  PqEncodeKernel<<<grid, kEncodeThreads, 0, AsCuda(stream).handle()>>>(step, layer, source);
+  PqEncodeKernel<<<grid, kEncodeThreads, 0, AsCuda(stream).handle()>>>(step, layer, fresh);
   LC_CUDA_LAUNCHED();
 }
 

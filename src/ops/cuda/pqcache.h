@@ -64,10 +64,10 @@ struct PqLayer {
   DeviceHeadCounters* counters = nullptr;  // [kv_heads]; of indexed sequences' rows
 };
 
-// Codes of the tokens [past, past + 1) from their keys k [rows, kv_heads * head_dim] f32, as the
-// store rounds them, or, where k is null, of [stored, past) from the rows of the store. Sequences
-// that are not indexed have none.
-void PqEncode(Stream& stream, const StepView& step, const PqLayer& layer, const MatrixView* k);
+// Codes of the tokens [stored, past) from the rows of the store, or of the new token from its row
+// of the window. Sequences that are not indexed have none.
+enum class PqKeys { kStored, kNew };
+void PqEncode(Stream& stream, const StepView& step, const PqLayer& layer, PqKeys keys);
 
 // Selects of each range by ops/pq_select.h's scores, into selected and selected_count.
 void PqSelect(Stream& stream, const StepView& step, const PqLayer& layer, const MatrixView& q,

@@ -227,7 +227,8 @@ TEST_P(InfiniGenLives, AgreeStepByStep) {
     options.infinigen.dense_layers = Pick<int64_t>(random, {1, 1, 2, 3});
     options.measure_recall = device() == "cpu" && random() % 3 == 0;
     if (device() == "cuda") {
-      options.transfer = Pick<std::string>(random, {"auto", "auto", "cpu-push", "copy"});
+      options.transfer = Pick<std::string>(random, {"auto", "auto", "auto", "cpu-push", "copy"});
+      options.transfer_threads = 1 + static_cast<int>(random() % 4);
     }
     SCOPED_TRACE(::testing::Message()
                  << "round " << round << ": partial " << options.infinigen.partial << " alpha "

@@ -325,7 +325,8 @@ TEST_P(PqCacheLives, AgreeStepByStep) {
     options.pqcache.block_tokens = Pick<int64_t>(random, {1, 8, 16});
     options.measure_recall = device() == "cpu" && random() % 3 == 0;
     if (device() == "cuda") {
-      options.transfer = Pick<std::string>(random, {"auto", "auto", "cpu-push", "copy"});
+      options.transfer = Pick<std::string>(random, {"auto", "auto", "auto", "cpu-push", "copy"});
+      options.transfer_threads = 1 + static_cast<int>(random() % 4);
     }
     const bool fails = random() % 2 == 0;
     SCOPED_TRACE(::testing::Message()
