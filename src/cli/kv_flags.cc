@@ -118,10 +118,10 @@ void KvFlags::Declare(CLI::App& app) {
       ->group(kAdvanced);
   app.add_option(
          "--prefetch", o.prefetch,
-         "Fetch a layer's rows a layer ahead with a predicted query: on, off, auto (off: on "
-         "the CPU nothing runs meanwhile)")
+         "Fetch a layer's rows a layer ahead with a predicted query: on; 2 (layers ahead); off; "
+         "auto (off: on the CPU nothing runs meanwhile)")
       ->type_name("WHEN")
-      ->check(one_of({"auto", "on", "off"}))
+      ->check(one_of({"auto", "on", "2", "off"}))
       ->capture_default_str()
       ->group(kAdvanced);
   app.add_option("--hata-bits", o.hata_bits,

@@ -77,7 +77,7 @@ std::vector<std::string> DescribePlan(const kv::CachePlan& plan, const KvOptions
                               low <= high ? fmt::format(" ({:.2f} to {:.2f})", low, high) : ""));
   const std::string transfer = plan.transfer();
   lines.push_back(fmt::format("budget {}, retriever {}, prefetch {}{}", options.budget.ToString(),
-                              plan.retriever(), plan.prefetches() ? "on" : "off",
+                              plan.retriever(), plan.prefetches() ? options.prefetch : "off",
                               transfer.empty() ? "" : ", transfer " + transfer));
   if (!heads->remark.empty()) lines.push_back(heads->remark);
   return lines;

@@ -126,10 +126,14 @@ class Cache {
   virtual std::optional<uint64_t> ReplayKey(const Step& step) const { return std::nullopt; }
   // Whether Prefetch() of this layer wants predicted queries.
   virtual bool WantsPrediction(int64_t layer) const { return false; }
-  // Called at the start of layer - 1 with that layer's input: q [decode_rows, q_heads * head_dim]
-  // f32 = RoPE(Wq_layer norm_layer(x)), the prediction of what Attend(layer) will get (CLO eq. 5).
-  // Lookup, retrieval and transfer of `layer` happen here, beside the rest of layer - 1. On a GPU q
-  // stays as it is until Attend(layer) has been issued.
+  // How many layers before theirs predictions are made: 1 to kMostAhead.
+  static constexpr int64_t kMostAhead = 2;
+  virtual int64_t PredictsAhead() const { return 1; }
+  // Called at the start of layer - PredictsAhead(), or of layer 0, with that layer's input: q
+  // [decode_rows, q_heads * head_dim] f32 = RoPE(Wq_layer norm_layer(x)), the prediction of what
+  // Attend(layer) will get (CLO eq. 5), for layers in ascending order. Lookup, retrieval and
+  // transfer of `layer` happen here, beside the layers until then. On a GPU q stays as it is until
+  // Attend(layer) has been issued.
   virtual void Prefetch(Stream& stream, int64_t layer, const Step& step, const MatrixView& q,
                         float scale) {}
   // Whether KeepInputs() has to be called before every Attend().

@@ -28,6 +28,9 @@ inline int64_t PredictedRows(int64_t rows, int64_t logit_rows) {
   return std::max(logit_rows, std::min(rows, kWithoutLogits));
 }
 
+// Predicted queries that are kept at a time: of the layers ahead, and of the one that attends.
+inline constexpr int64_t kPredictedQueries = kv::Cache::kMostAhead + 1;
+
 class DecoderBase : public Decoder {
  public:
   const ModelConfig& config() const override { return config_; }

@@ -68,16 +68,16 @@ struct Layer {
 // One step's activations. q, k, v and attention share memory with up, and the embeddings before
 // project_in with them: they are never alive together.
 struct Activations {
-  MatrixView x;                // [T, hidden] f32, residual stream
-  MatrixView h;                // [T, hidden] normed, or x, as products want it
-  MatrixView q, k, v;          // [T, hidden] f32
-  MatrixView attention;        // [T, hidden]
-  MatrixView up;               // [T, intermediate]
-  MatrixView embedded;         // [T, embedding_dim] f32
-  MatrixView narrow;           // [T, embedding_dim] as products want it
-  MatrixView logit_x;          // [L, hidden] f32, of the rows that get logits
-  MatrixView logit_attention;  // [L, hidden]
-  MatrixView next_q[2];        // a GPU's predicted queries (transformer.cc)
+  MatrixView x;                          // [T, hidden] f32, residual stream
+  MatrixView h;                          // [T, hidden] normed, or x, as products want it
+  MatrixView q, k, v;                    // [T, hidden] f32
+  MatrixView attention;                  // [T, hidden]
+  MatrixView up;                         // [T, intermediate]
+  MatrixView embedded;                   // [T, embedding_dim] f32
+  MatrixView narrow;                     // [T, embedding_dim] as products want it
+  MatrixView logit_x;                    // [L, hidden] f32, of the rows that get logits
+  MatrixView logit_attention;            // [L, hidden]
+  MatrixView next_q[kPredictedQueries];  // a GPU's predicted queries (transformer.cc)
 };
 
 Activations Place(Arena& arena, const ModelConfig& config, DType product, int64_t rows,
@@ -155,7 +155,10 @@ class OptDecoder final : public DecoderBase, private kv::KeyValueProjection {
     Embed(stream, inputs.tokens, inputs.positions, a);
     for (int64_t i = 0; i < config().layers; ++i) {
       const Layer& layer = layers_[static_cast<size_t>(i)];
-      Predict(stream, step, i + 1, cache, a);
+      const int64_t ahead = cache.PredictsAhead();
+      for (int64_t next = i == 0 ? 1 : i + ahead; next <= i + ahead; ++next) {
+        Predict(stream, step, next, cache, a);
+      }
       Attend(stream, layer, step, i, cache, a);
       // As in the other families: only rows with logits pass the last feed-forward block.
       if (i + 1 == config().layers && inputs.select) {
@@ -241,7 +244,8 @@ class OptDecoder final : public DecoderBase, private kv::KeyValueProjection {
     const Layer& layer = layers_[static_cast<size_t>(index)];
     const MatrixView input =
         AttentionInput(stream, layer, a.x.Rows(0, step.decode_rows), a.h.Rows(0, step.decode_rows));
-    const MatrixView q = (on_gpu() ? a.next_q[index % 2] : a.q).Rows(0, step.decode_rows);
+    const MatrixView q =
+        (on_gpu() ? a.next_q[index % kPredictedQueries] : a.q).Rows(0, step.decode_rows);
     AwaitWeights(stream, index, LayerPart::kQuery);
     ops::Linear(stream, input, layer.q.weight, layer.q.bias, q);
     cache.Prefetch(stream, index, step, q, Scale());

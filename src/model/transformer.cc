@@ -41,17 +41,16 @@ struct Activations {
   // The rows that get logits, above the last attention.
   MatrixView logit_x;          // [L, hidden] f32
   MatrixView logit_attention;  // [L, q_width]
-  // Of steps that predict in one product (kTogether rows): the layer's own rows, then the next
+  // Of steps that predict in one product (kTogether rows): the layer's own rows, then the later
   // one's.
   MatrixView both_h;  // [2 T, hidden]
   MatrixView both_q, both_k, both_v;
-  // Predicted queries of the layers by their parity: they stay until the layer has attended. A
-  // GPU's.
-  MatrixView next_q[2];
+  // Predicted queries, of layers in turns: they stay until the layer has attended. A GPU's.
+  MatrixView next_q[kPredictedQueries];
 };
 
 // A GPU's products of so few rows take no longer for twice as many: up to this many decode rows,
-// the next layer's predicted queries are part of the product for this layer's queries, keys and
+// a later layer's predicted queries are part of the product for this layer's queries, keys and
 // values.
 constexpr int64_t kTogether = 8;
 
@@ -153,10 +152,15 @@ class TransformerDecoder final : public DecoderBase, private kv::KeyValueProject
                        a.rotations);
     ops::Embedding(stream, embedding_, inputs.tokens, a.x);
     for (int64_t i = 0; i < config().layers; ++i) {
-      if (PredictsTogether(step, i + 1, cache)) {
-        AttendAndPredict(stream, step, i, cache, a);
+      const int64_t ahead = cache.PredictsAhead();
+      // Nothing is known before layer 0.
+      if (i == 0) {
+        for (int64_t next = 1; next < ahead; ++next) Predict(stream, step, next, cache, a);
+      }
+      if (PredictsTogether(step, i + ahead, cache)) {
+        AttendAndPredict(stream, step, i, i + ahead, cache, a);
       } else {
-        Predict(stream, step, i + 1, cache, a);
+        Predict(stream, step, i + ahead, cache, a);
         Attend(stream, step, i, cache, a);
       }
       // Above the last attention only the rows that get logits go on: of a prompt's chunk none, or
@@ -227,15 +231,15 @@ class TransformerDecoder final : public DecoderBase, private kv::KeyValueProject
     return {.x = k, .heads = config().kv_heads, .norm = layer.k_norm};
   }
 
-  // Before layer index - 1: what layer `index` will ask for, guessed from the input of the layer
-  // below it (kv/cache.h). Uses h and q, which nobody needs yet; on a GPU a q of its own.
+  // What layer `index` will ask for, guessed from the input of a layer below it, which comes next
+  // (kv/cache.h). Uses h and q, which nobody needs yet; on a GPU a q of its own.
   void Predict(Stream& stream, const kv::Step& step, int64_t index, kv::Cache& cache,
                const Activations& a) const {
     if (index >= config().layers || step.decode_rows == 0 || !cache.WantsPrediction(index)) return;
     const Layer& layer = layers_[static_cast<size_t>(index)];
     const int64_t rows = step.decode_rows;
     const MatrixView h = a.h.Rows(0, rows);
-    const MatrixView q = (on_gpu() ? a.next_q[index % 2] : a.q).Rows(0, rows);
+    const MatrixView q = (on_gpu() ? a.next_q[index % kPredictedQueries] : a.q).Rows(0, rows);
     ops::RmsNorm(stream, a.x.Rows(0, rows), layer.input_norm, Epsilon(), 1, h);
     AwaitWeights(stream, index, LayerPart::kQuery);
     ops::Linear(stream, h, layer.q.weight, layer.q.bias, q);
@@ -262,23 +266,23 @@ class TransformerDecoder final : public DecoderBase, private kv::KeyValueProject
            step.rows <= kTogether && step.decode_rows == step.rows && cache.WantsPrediction(index);
   }
 
-  // Attend(index) with Predict(index + 1): weights are read for the rows of both.
-  void AttendAndPredict(Stream& stream, const kv::Step& step, int64_t index, kv::Cache& cache,
-                        const Activations& a) {
+  // Attend(index) with Predict(predicted): weights are read for the rows of both.
+  void AttendAndPredict(Stream& stream, const kv::Step& step, int64_t index, int64_t predicted,
+                        kv::Cache& cache, const Activations& a) {
     const Layer& layer = layers_[static_cast<size_t>(index)];
-    const Layer& next = layers_[static_cast<size_t>(index + 1)];
+    const Layer& next = layers_[static_cast<size_t>(predicted)];
     const int64_t rows = step.rows;
     const MatrixView h = a.both_h.Rows(0, rows), q = a.both_q.Rows(0, rows);
     const MatrixView k = a.both_k.Rows(0, rows), v = a.both_v.Rows(0, rows);
-    const MatrixView both_next_q = a.next_q[(index + 1) % 2].Rows(0, 2 * rows);
+    const MatrixView both_next_q = a.next_q[predicted % kPredictedQueries].Rows(0, 2 * rows);
     const MatrixView next_q = both_next_q.Rows(rows, rows);
     ops::RmsNormTwice(stream, a.x, layer.input_norm, next.input_norm, Epsilon(), a.both_h);
-    for (const int64_t i : {index, index + 1}) AwaitWeights(stream, i, LayerPart::kQuery);
+    for (const int64_t i : {index, predicted}) AwaitWeights(stream, i, LayerPart::kQuery);
     Multiply(stream, a.both_h,
              {Part(layer.q, a.both_q), Part(layer.k, a.both_k), Part(layer.v, a.both_v),
               Part(next.q, both_next_q)});
     Rotate(stream, a.rotations, {Queries(next, next_q), Queries(layer, q), Keys(layer, k)});
-    cache.Prefetch(stream, index + 1, step, next_q, Scale());
+    cache.Prefetch(stream, predicted, step, next_q, Scale());
     if (cache.WantsInputs()) cache.KeepInputs(stream, index, step, h, this);
     cache.Attend(stream, index, step, q, k, v, Scale(), a.attention);
     ReleaseWeights(stream, index, LayerPart::kQuery);

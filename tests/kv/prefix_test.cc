@@ -118,7 +118,7 @@ Setting RandomSetting(std::mt19937_64& random) {
   o.dense_layers = random() % 4 == 0;
   o.resident_full_attention = random() % 3 == 0;
   o.host_rows = Pick<std::string>(random, {"auto", "auto", "fp8", "int8", "int4"});
-  o.prefetch = Pick<std::string>(random, {"on", "off"});
+  o.prefetch = Pick<std::string>(random, {"on", "2", "off"});
   return s;
 }
 

@@ -11,9 +11,10 @@
 
 namespace litecache::kv {
 
-// device: a CudaDevice. imposed: null without.
+// device: a CudaDevice. ahead: layers that prefetches are ahead of theirs, 0: none.
+// imposed: null without.
 std::unique_ptr<Cache> CreateCudaLiteCache(Device& device, const Shape& shape, const HeadPlan& plan,
-                                           const KvOptions& options, bool prefetch,
+                                           const KvOptions& options, int64_t ahead,
                                            std::unique_ptr<Retriever> retriever,
                                            const TierBytes& budget, const ImposedReuse* imposed);
 

@@ -58,7 +58,7 @@ class ConstantsBuilder {
 }  // namespace
 
 CudaLiteCache::CudaLiteCache(CudaDevice& device, const Shape& shape, const HeadPlan& plan,
-                             const KvOptions& options, bool prefetch,
+                             const KvOptions& options, int64_t ahead,
                              std::unique_ptr<Retriever> retriever, const TierBytes& budget,
                              const ImposedReuse* imposed)
     : device_(device),
@@ -70,7 +70,7 @@ CudaLiteCache::CudaLiteCache(CudaDevice& device, const Shape& shape, const HeadP
       aggregation_(AggregationOf(options)),
       delta_(options.delta_update),
       transfer_(CreateTransferEngine(device, host_, TransferOptionsOf(options))),
-      prefetch_(prefetch),
+      ahead_(ahead),
       lite_shape_(MakeLiteShape(shape)),
       block_(device),
       decisions_(device, 0, /*first=*/true),
@@ -259,7 +259,7 @@ void CudaLiteCache::ReserveWork(int64_t sequences, int64_t context) {
   lite_shape_.max_rows = static_cast<int32_t>(std::min(shape.Rows(work_context_), work_context_));
   const auto pairs = static_cast<size_t>(work_sequences_ * shape.layout.kv_heads);
   const size_t lists = pairs * static_cast<size_t>(lite_shape_.max_rows);
-  const size_t sets = prefetch_ ? 2 : 1;
+  const auto sets = static_cast<size_t>(ahead_ + 1);
   work_ = Buffer();
   work_ = device_.Allocate((pairs + sets * (3 * pairs + 3 * lists)) * sizeof(int32_t));
   auto* next = work_.as<int32_t>();
@@ -291,7 +291,7 @@ void CudaLiteCache::ReserveWork(int64_t sequences, int64_t context) {
   scratch_ = Buffer();
   scratch_ = device_.Allocate(std::max(refresh_bytes, attention_bytes));
   branch_scratch_ = Buffer();
-  if (prefetch_) branch_scratch_ = device_.Allocate(refresh_bytes);
+  if (ahead_ > 0) branch_scratch_ = device_.Allocate(refresh_bytes);
   transfer_->Reserve(static_cast<int64_t>(pairs), lite_shape_.max_rows);
 }
 
@@ -409,7 +409,7 @@ bool CudaLiteCache::HasResident(int64_t layer) const {
 }
 
 bool CudaLiteCache::WantsPrediction(int64_t layer) const {
-  return prefetch_ && layer > 0 && HasOffloaded(layer);
+  return ahead_ > 0 && layer > 0 && HasOffloaded(layer);
 }
 
 void CudaLiteCache::Count(int64_t rows, Traffic* traffic) const {
@@ -497,12 +497,12 @@ std::span<const HeadCounters> CudaLiteCache::Heads() const {
 }
 
 std::unique_ptr<Cache> CreateCudaLiteCache(Device& device, const Shape& shape, const HeadPlan& plan,
-                                           const KvOptions& options, bool prefetch,
+                                           const KvOptions& options, int64_t ahead,
                                            std::unique_ptr<Retriever> retriever,
                                            const TierBytes& budget, const ImposedReuse* imposed) {
   LC_CHECK(device.type() == DeviceType::kCuda);
   return std::make_unique<CudaLiteCache>(static_cast<CudaDevice&>(device), shape, plan, options,
-                                         prefetch, std::move(retriever), budget, imposed);
+                                         ahead, std::move(retriever), budget, imposed);
 }
 
 }  // namespace litecache::kv

@@ -1,13 +1,13 @@
 // Policy `litecache` on a GPU: every decision is made by kernels (ops/cuda/litecache.h); the host
 // keeps the tables of pages and knows lengths only, so a decode step can be replayed as a graph.
 //
-// Two branches (device/cuda/branch.h) work for a layer while the one before it is computed: with
+// Two branches (device/cuda/branch.h) work for a layer while those before it are computed: with
 // prefetch `decisions` finds the rows that the decode sequences want and `link` brings them, so
 // that the link moves one layer's rows while the next one's are chosen; for a prompt's chunk `link`
-// moves rows between the store and staging pages. What several streams touch exists twice: work
-// arrays by the layer's parity, staging pages by turns, scratch a stream. Everything else of a
-// layer has one user at a time: the branches until Attend() of the layer joins them, then the
-// stream.
+// moves rows between the store and staging pages. What several streams touch exists several times:
+// work arrays for each layer ahead and for the one that attends, staging pages by turns, scratch a
+// stream. Everything else of a layer has one user at a time: the branches until Attend() of the
+// layer joins them, then the stream.
 #pragma once
 
 #include <array>
@@ -41,7 +41,7 @@ namespace litecache::kv {
 class CudaLiteCache final : public Cache, public RowStore {
  public:
   CudaLiteCache(CudaDevice& device, const Shape& shape, const HeadPlan& plan,
-                const KvOptions& options, bool prefetch, std::unique_ptr<Retriever> retriever,
+                const KvOptions& options, int64_t ahead, std::unique_ptr<Retriever> retriever,
                 const TierBytes& budget, const ImposedReuse* imposed = nullptr);
 
   std::string_view policy() const override { return "litecache"; }
@@ -75,6 +75,7 @@ class CudaLiteCache final : public Cache, public RowStore {
   void BeginStep(const Step& step) override;
   std::optional<uint64_t> ReplayKey(const Step& step) const override;
   bool WantsPrediction(int64_t layer) const override;
+  int64_t PredictsAhead() const override { return std::max<int64_t>(ahead_, 1); }
   void Prefetch(Stream& stream, int64_t layer, const Step& step, const MatrixView& q,
                 float scale) override;
   void Attend(Stream& stream, int64_t layer, const Step& step, const MatrixView& q,
@@ -165,7 +166,7 @@ class CudaLiteCache final : public Cache, public RowStore {
   bool delta_;
   std::unique_ptr<TransferEngine> transfer_;
   std::shared_ptr<const std::function<void()>> check_transfers_;
-  bool prefetch_;
+  int64_t ahead_;  // layers that prefetches are ahead of theirs; 0: none
   ops::cuda::LiteShape lite_shape_;
   std::vector<ops::cuda::LiteLayer> layers_;
   Buffer imposed_;  // ImposedHead [steps][layers][kv_heads], of measurements; else empty
@@ -176,7 +177,8 @@ class CudaLiteCache final : public Cache, public RowStore {
   std::unordered_map<SequenceId, Sequence> sequences_;
   StepBlock block_;
   DevicePages staging_;
-  Buffer work_;  // refresh, selected, moved, a set a parity: layers_ point into it
+  // refresh, selected, moved: a set for each of ahead_ + 1 layers in turns; layers_ point into it.
+  Buffer work_;
   int32_t* no_refresh_ = nullptr;  // [pairs] zeros, in work_
   Buffer scratch_;                 // of selections, updates and attention, one after another
   Buffer branch_scratch_;          // of decisions_
@@ -200,9 +202,9 @@ class CudaLiteCache final : public Cache, public RowStore {
   int64_t lookup_candidates_ = 0, lookup_sequences_ = 0;
   mutable std::vector<HeadCounters> heads_;
 
-  // Marks of link_: a layer's slots are refreshed, by its parity; a staging set has the earlier
+  // Marks of link_: a layer's slots are refreshed, in turns; a staging set has the earlier
   // rows.
-  static constexpr int kRefreshed = 0, kFetched = 2, kMarks = 4;
+  static constexpr int kRefreshed = 0, kFetched = kMostAhead + 1, kMarks = kFetched + 2;
   CudaBranch decisions_, link_;  // last: they wait before what they use is freed
 };
 

@@ -18,7 +18,7 @@ using ops::cuda::StepView;
 void CudaLiteCache::Start(Stream& stream, float scale) {
   if (std::exchange(started_, true)) return;
   AsCuda(stream).AddCheck(check_transfers_);
-  if (prefetch_) ops::cuda::ShareGpu(stream);
+  if (ahead_ > 0) ops::cuda::ShareGpu(stream);
   block_.Send(stream);
   if (fills_.empty()) return;
   const StepView step = block_.Decoding(context_);
@@ -128,7 +128,7 @@ void CudaLiteCache::Prefetch(Stream& stream, int64_t index, const Step& step_of_
   Choose(decisions, index, {.q = nullptr, .scale = scale}, branch_scratch_.data());
   link_.Fork(decisions);
   Pull(link_.stream(), index);
-  link_.Mark(kRefreshed + static_cast<int>(index % 2));
+  link_.Mark(kRefreshed + static_cast<int>(index % (kMostAhead + 1)));
   prepared_[static_cast<size_t>(index)] = 1;
   // Needs nothing of the next layer's query: nothing of it shall wait for that.
   if (index + 1 < tiers_.shape.layout.layers) SpillAhead(decisions, index + 1);
@@ -140,10 +140,20 @@ void CudaLiteCache::AttendDecoding(Stream& stream, int64_t index, const MatrixVi
   const Shape& shape = tiers_.shape;
   const LiteLayer& layer = layers_[static_cast<size_t>(index)];
   const StepView step = block_.Decoding(context_);
+  const auto append = [&] {
+    if (HasOffloaded(index)) {
+      ops::cuda::AppendRows(stream, step, shape.layout.kv_heads, layer.slots, k, v);
+    }
+    if (HasResident(index)) {
+      ops::cuda::AppendRows(stream, step, shape.layout.kv_heads, layer.resident, k, v);
+    }
+  };
   Mark(stream, Section::kManagement);
   if (prepared_[static_cast<size_t>(index)]) {
+    // Needs nothing of the branches: the ring has a place beside those of the rows that they read.
+    append();
     Mark(stream, Section::kTransfer);
-    link_.Join(stream, kRefreshed + static_cast<int>(index % 2));
+    link_.Join(stream, kRefreshed + static_cast<int>(index % (kMostAhead + 1)));
     Mark(stream, Section::kManagement);
     SelectResident(stream, index, q, scale);
   } else {
@@ -156,12 +166,7 @@ void CudaLiteCache::AttendDecoding(Stream& stream, int64_t index, const MatrixVi
     } else {
       SelectResident(stream, index, q, scale);
     }
-  }
-  if (HasOffloaded(index)) {
-    ops::cuda::AppendRows(stream, step, shape.layout.kv_heads, layer.slots, k, v);
-  }
-  if (HasResident(index)) {
-    ops::cuda::AppendRows(stream, step, shape.layout.kv_heads, layer.resident, k, v);
+    append();
   }
   ops::cuda::HybridTables tables;
   tables.slots = layer.slots;

@@ -22,7 +22,7 @@ uint64_t CudaTransferBytes(std::string_view transfer, int64_t rows) {
   return ring + static_cast<uint64_t>(rows) * sizeof(uint64_t);
 }
 
-uint64_t CudaLiteScratchBytes(const Shape& shape, bool prefetch, std::string_view transfer,
+uint64_t CudaLiteScratchBytes(const Shape& shape, int64_t ahead, std::string_view transfer,
                               int64_t sequences, int64_t tokens) {
   const int64_t context = ContextBucket(tokens);
   const ops::cuda::LiteShape lite{.kv_heads = static_cast<int32_t>(shape.layout.kv_heads),
@@ -34,9 +34,9 @@ uint64_t CudaLiteScratchBytes(const Shape& shape, bool prefetch, std::string_vie
   const int64_t pairs = sequences * shape.layout.kv_heads;
   const int64_t rows = std::min(shape.Rows(context), context);
   const auto lists = static_cast<uint64_t>(pairs * (3 * rows + 4)) * sizeof(int32_t);
-  const uint64_t sets = prefetch ? 2 : 1;
-  return sets * lists + (sets - 1) * refresh + std::max(refresh, attention) +
-         CudaTransferBytes(transfer, pairs * rows);
+  uint64_t bytes = static_cast<uint64_t>(ahead + 1) * lists + std::max(refresh, attention);
+  if (ahead > 0) bytes += refresh;  // of the branch
+  return bytes + CudaTransferBytes(transfer, pairs * rows);
 }
 
 }  // namespace litecache::kv

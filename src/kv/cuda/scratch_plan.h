@@ -13,8 +13,9 @@ uint64_t CudaTransferBytes(std::string_view transfer, int64_t rows);
 
 // What selections, slot updates and attention of up to `sequences` decode
 // sequences of up to `tokens` tokens work in, and the lists and the ring of transfer engine
-// `transfer`. prefetch: a second set of it, for the branch.
-uint64_t CudaLiteScratchBytes(const Shape& shape, bool prefetch, std::string_view transfer,
+// `transfer`. ahead: layers that prefetches are ahead of theirs, each of which takes a
+// set of lists; 0: none.
+uint64_t CudaLiteScratchBytes(const Shape& shape, int64_t ahead, std::string_view transfer,
                               int64_t sequences, int64_t tokens);
 
 }  // namespace litecache::kv

@@ -10,7 +10,7 @@
 namespace litecache::kv {
 
 LiteCache::LiteCache(Device& device, const Shape& shape, const HeadPlan& plan,
-                     const KvOptions& options, bool prefetch, std::unique_ptr<Retriever> retriever,
+                     const KvOptions& options, int64_t ahead, std::unique_ptr<Retriever> retriever,
                      const TierBytes& budget, std::shared_ptr<const ImposedReuse> imposed)
     : tiers_(device, device, shape, plan, budget),
       growth_(tiers_),
@@ -25,7 +25,7 @@ LiteCache::LiteCache(Device& device, const Shape& shape, const HeadPlan& plan,
       decode_(tiers_, *retriever_, spiller_, recall_ ? &*recall_ : nullptr, counters_, options,
               std::move(imposed)),
       prefill_(tiers_, *retriever_, spiller_, counters_),
-      prefetch_(prefetch) {}
+      ahead_(ahead) {}
 
 SequenceId LiteCache::Create() {
   const SequenceId id = tiers_.resident.Create();
@@ -97,7 +97,7 @@ void LiteCache::BeginStep(const Step& step) {
 }
 
 bool LiteCache::WantsPrediction(int64_t layer) const {
-  if (!prefetch_ || layer == 0) return false;
+  if (ahead_ == 0 || layer == 0) return false;
   for (int64_t head = 0; head < tiers_.shape.layout.kv_heads; ++head) {
     if (tiers_.shape.offloads(layer, head)) return true;
   }

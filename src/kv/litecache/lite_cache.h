@@ -21,8 +21,9 @@ namespace litecache::kv {
 
 class LiteCache final : public Cache, public RowStore {
  public:
+  // ahead: layers that rows are prefetched ahead of theirs; 0: not at all.
   LiteCache(Device& device, const Shape& shape, const HeadPlan& plan, const KvOptions& options,
-            bool prefetch, std::unique_ptr<Retriever> retriever, const TierBytes& budget,
+            int64_t ahead, std::unique_ptr<Retriever> retriever, const TierBytes& budget,
             std::shared_ptr<const ImposedReuse> imposed = nullptr);
 
   std::string_view policy() const override { return "litecache"; }
@@ -49,6 +50,7 @@ class LiteCache final : public Cache, public RowStore {
 
   void BeginStep(const Step& step) override;
   bool WantsPrediction(int64_t layer) const override;
+  int64_t PredictsAhead() const override { return std::max<int64_t>(ahead_, 1); }
   void Prefetch(Stream& stream, int64_t layer, const Step& step, const MatrixView& q,
                 float scale) override;
   void Attend(Stream& stream, int64_t layer, const Step& step, const MatrixView& q,
@@ -75,7 +77,7 @@ class LiteCache final : public Cache, public RowStore {
   Spiller spiller_;
   DecodePath decode_;
   PrefillPath prefill_;
-  bool prefetch_;
+  int64_t ahead_;
 
   // Of the step in progress.
   std::vector<SequenceView> decoding_, prefilling_;

@@ -44,6 +44,12 @@ KvOptions Resolve(const KvOptions& options, const Profile* profile) {
   return resolved;
 }
 
+// Layers that rows are fetched before theirs.
+int64_t LayersAhead(std::string_view prefetch) {
+  if (prefetch == "2") return 2;
+  return prefetch == "on" ? 1 : 0;
+}
+
 class LitePlan final : public CachePlan, public ReplaysTrace {
  public:
   LitePlan(const Layout& layout, const KvOptions& options, std::shared_ptr<const Profile> profile,
@@ -52,8 +58,8 @@ class LitePlan final : public CachePlan, public ReplaysTrace {
         options_(Resolve(options, profile.get())),
         profile_(std::move(profile)),
         // Nothing runs beside a layer on the CPU, where a predicted query only costs accuracy.
-        prefetch_(options.prefetch == "on"),
-        heads_(MakeHeadPlan(layout, options_, profile_.get(), prefetch_, TopkBytes(layout))),
+        ahead_(LayersAhead(options.prefetch)),
+        heads_(MakeHeadPlan(layout, options_, profile_.get(), ahead_ > 0, TopkBytes(layout))),
         shape_(layout, options_, heads_, MakeRetriever(layout)->metadata_tokens(), device),
         scores_per_token_(MakeRetriever(layout)->scores_per_token()),
         weight_bytes_(static_cast<uint64_t>(layout.layers) *
@@ -80,8 +86,7 @@ class LitePlan final : public CachePlan, public ReplaysTrace {
   uint64_t ScratchBytes(int64_t sequences, int64_t tokens, int threads) const override {
     if constexpr (ops::cuda::kAvailable) {
       if (device_ == DeviceType::kCuda) {
-        return CudaLiteScratchBytes(shape_, prefetch_, transfer(), sequences, tokens) +
-               weight_bytes_;
+        return CudaLiteScratchBytes(shape_, ahead_, transfer(), sequences, tokens) + weight_bytes_;
       }
     }
     const Layout& layout = shape_.layout;
@@ -101,7 +106,7 @@ class LitePlan final : public CachePlan, public ReplaysTrace {
     return shape_.DeviceParts(tokens);
   }
   std::string retriever() const override { return options_.retriever; }
-  bool prefetches() const override { return prefetch_; }
+  bool prefetches() const override { return ahead_ > 0; }
   std::string transfer() const override {
     if (device_ == DeviceType::kCpu) return "";
     return options_.transfer == "auto" ? "gpu-pull" : options_.transfer;
@@ -114,7 +119,10 @@ class LitePlan final : public CachePlan, public ReplaysTrace {
         "{} prefetch {}; heads",
         Describe(shape_.layout), o.host_rows, o.retriever, o.hata_bits, o.hata_norms, o.hata_group,
         o.loki_rank, o.budget.ToString(), o.sink_tokens, o.recent_tokens, o.carry_tokens,
-        o.aggregation, prefetch_);
+        o.aggregation,
+        options_.prefetch == "2" ? "2"
+        : ahead_ > 0             ? "true"
+                                 : "false");
     for (const HeadSettings& head : heads_.heads) {
       text += fmt::format(" {}{}{}", head.resident ? "r" : "", head.dense ? "d" : "", head.tau);
     }
@@ -144,11 +152,11 @@ class LitePlan final : public CachePlan, public ReplaysTrace {
     LC_CHECK(device.type() == device_, "the plan was made for another device");
     if constexpr (ops::cuda::kAvailable) {
       if (device_ == DeviceType::kCuda) {
-        return CreateCudaLiteCache(device, shape_, heads_, options_, prefetch_,
+        return CreateCudaLiteCache(device, shape_, heads_, options_, ahead_,
                                    MakeRetriever(shape_.layout), budget, imposed_.get());
       }
     }
-    return std::make_unique<LiteCache>(device, shape_, heads_, options_, prefetch_,
+    return std::make_unique<LiteCache>(device, shape_, heads_, options_, ahead_,
                                        MakeRetriever(shape_.layout), budget, imposed_);
   }
 
@@ -168,7 +176,7 @@ class LitePlan final : public CachePlan, public ReplaysTrace {
   DeviceType device_;
   KvOptions options_;
   std::shared_ptr<const Profile> profile_;
-  bool prefetch_;
+  int64_t ahead_;  // layers that prefetches are ahead of theirs; 0: none
   HeadPlan heads_;
   Shape shape_;
   double scores_per_token_;

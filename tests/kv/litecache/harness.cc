@@ -99,10 +99,11 @@ std::vector<std::vector<float>> RunLayers(Cache& cache, Device& device, Stream& 
   const auto issue = [&] {
     for (int64_t layer = 0; layer < layers; ++layer) {
       const Views& at = views[static_cast<size_t>(layer)];
-      if (layer + 1 < layout.layers && step.decode_rows > 0 && cache.WantsPrediction(layer + 1)) {
-        cache.Prefetch(stream, layer + 1, step,
-                       views[static_cast<size_t>(layer + 1)].predicted.Rows(0, step.decode_rows),
-                       scale);
+      const int64_t last = layer + cache.PredictsAhead();
+      for (int64_t next = layer == 0 ? 1 : last; next <= last && next < layout.layers; ++next) {
+        if (step.decode_rows == 0 || !cache.WantsPrediction(next)) continue;
+        cache.Prefetch(stream, next, step,
+                       views[static_cast<size_t>(next)].predicted.Rows(0, step.decode_rows), scale);
       }
       cache.Attend(stream, layer, step, at.q, at.k, at.v, scale, at.out);
     }
