@@ -19,6 +19,7 @@ std::vector<System> Broken(const Grid& grid, const std::string& shape) {
   for (const System& other : Others()) systems.push_back(other);
   if (shape == grid.shapes.front()) {
     for (const System& other : Others()) systems.push_back(AsPublished(other));
+    systems.push_back(LitePrefetchTwo());
     systems.push_back(LiteNoPrefetch());
     systems.push_back(LitePaper());
     systems.push_back(InfiniGenOneDense());

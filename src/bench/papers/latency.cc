@@ -13,8 +13,8 @@ namespace {
 constexpr int64_t kFirstPublished = 4096;  // then twice as many, to 128K
 
 std::vector<System> Compared() {
-  return {Full(),       FullIssued(), Lite(),    LiteNoPrefetch(), LitePaper(),
-          RetroInfer(), InfiniGen(),  PqCache(), FlexGen(),        Streaming()};
+  return {Full(),       FullIssued(), Lite(),    LitePrefetchTwo(), LiteNoPrefetch(), LitePaper(),
+          RetroInfer(), InfiniGen(),  PqCache(), FlexGen(),         Streaming()};
 }
 
 // What a step waits for on account of its cache, over what it computes.

@@ -23,6 +23,10 @@ System FullIssued() {
   return system;
 }
 System Lite() { return Of("litecache", "policy=litecache,hata_bits=256,prefetch=on"); }
+System LitePrefetchTwo() {
+  return Of("litecache, prefetch of two layers", "policy=litecache,hata_bits=256,prefetch=2",
+            kVariants);
+}
 System LiteNoPrefetch() {
   return Of("litecache, no prefetch", "policy=litecache,hata_bits=256,prefetch=off", kVariants);
 }

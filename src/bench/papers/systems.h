@@ -16,10 +16,11 @@ enum Turn : int { kCompared, kAsPublished, kVariants, kPublishedDefaults, kSlow 
 // Every row on the device, replayed as a graph and issued operation by operation.
 System Full();
 System FullIssued();
-// LiteCache as this engine does it by default, with prefetch and without; and as the paper has it:
-// eta = 0.8, p = 3, no carried tokens, the heads' differing bits summed, all rows of a refresh
-// travel.
+// LiteCache with this engine's defaults and prefetch a layer ahead, as the paper has it, two layers
+// ahead, and without; and with all of the paper's settings: eta = 0.8, p = 3, no carried tokens,
+// the heads' differing bits summed, all rows of a refresh travel.
 System Lite();
+System LitePrefetchTwo();
 System LiteNoPrefetch();
 System LitePaper();
 // The systems it is compared with, at an equal budget (WhatBudgetIs()).
