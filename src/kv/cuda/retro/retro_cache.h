@@ -98,6 +98,9 @@ class CudaRetroCache final : private RetroHost, public WaveCache, public RowStor
   WaveAnswers answers_;
   std::shared_ptr<const std::function<void()>> check_answers_;
 
+  // Of `waves_`, before the sequences: the number of the step's first layer.
+  static constexpr size_t kWaveHeader = 64;
+
   // Of the step in progress.
   StepBlock block_;
   StepBlock fill_;                 // two ranges of tokens of each sequence to be filled
