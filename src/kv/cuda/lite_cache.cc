@@ -12,6 +12,7 @@
 #include "kv/cuda/create_lite_cache.h"
 #include "kv/cuda/head_counters.h"
 #include "kv/pool_stats.h"
+#include "ops/cuda/unshare_gpu.h"
 
 namespace litecache::kv {
 namespace {
@@ -431,6 +432,7 @@ void CudaLiteCache::Attend(Stream& stream, int64_t layer, const Step& step, cons
   if (layer + 1 == tiers_.shape.layout.layers) {
     decisions_.JoinAll(stream);
     link_.JoinAll(stream);
+    ops::cuda::UnshareGpu(stream);  // its last layer's products and the logits'
     counters_->Receive(stream, heads_.size() * sizeof(DeviceHeadCounters));
   }
 }

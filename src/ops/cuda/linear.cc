@@ -7,6 +7,7 @@
 #include "ops/cuda/dense.h"
 #include "ops/cuda/gemm.h"
 #include "ops/cuda/gemv.h"
+#include "ops/cuda/unshare_gpu.h"
 
 namespace litecache::ops::cuda {
 namespace {
@@ -46,7 +47,8 @@ bool GemvServes(const MatrixView& x, std::span<const LinearPart> parts) {
 // What the products of a stream keep beside it.
 struct Products {
   std::optional<Gemm> library;
-  std::optional<TileClaims> claims;  // of streams that share the GPU
+  std::optional<TileClaims> claims;  // of streams that have ever shared the GPU
+  bool shares = false;               // now
 };
 
 Products& ProductsOf(CudaStream& stream) {
@@ -62,7 +64,7 @@ Gemm& GemmOf(CudaStream& stream) {
 
 TileClaims* ClaimsOf(CudaStream& stream) {
   Products& products = ProductsOf(stream);
-  return products.claims ? &*products.claims : nullptr;
+  return products.shares ? &*products.claims : nullptr;
 }
 
 }  // namespace
@@ -73,7 +75,10 @@ void ShareGpu(Stream& stream) {
   CudaStream& cuda = AsCuda(stream);
   Products& products = ProductsOf(cuda);
   if (!products.claims) products.claims.emplace(cuda);
+  products.shares = true;
 }
+
+void UnshareGpu(Stream& stream) { ProductsOf(AsCuda(stream)).shares = false; }
 
 void Linear(Stream& stream, const MatrixView& x, std::span<const LinearPart> parts,
             Epilogue epilogue) {

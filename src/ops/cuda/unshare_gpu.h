@@ -1,0 +1,12 @@
+// The end of ShareGpu() (dense.h).
+#pragma once
+
+#include "device/device.h"
+
+namespace litecache::ops::cuda {
+
+// No other stream's kernels run beside what this stream is given from here on: its products have
+// the GPU to themselves until the next ShareGpu().
+void UnshareGpu(Stream& stream);
+
+}  // namespace litecache::ops::cuda
