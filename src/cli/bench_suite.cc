@@ -57,6 +57,10 @@ void BenchSuiteFlags::Declare(CLI::App& app) {
                  "With --suite: samples a task that accuracy is measured on; default: the suite's")
       ->type_name("N")
       ->check(CLI::Range(1, 100000).description(""));
+  app.add_option("--accuracy-context", accuracy_contexts,
+                 "With --suite: tokens of the samples that accuracy is measured on, "
+                 "comma-separated; default: the suite's")
+      ->type_name("LIST");
   app.add_option("--time-limit", time_limit,
                  "With --suite: seconds after which no further measurement begins; 0: write the "
                  "page of what is there")
@@ -84,6 +88,7 @@ int BenchSuiteFlags::Run(const EngineFlags& flags, const BenchSuiteRequest& requ
   }
   grid.accuracy_model = accuracy_model;
   if (accuracy_count > 0) grid.accuracy_count = accuracy_count;
+  if (!request.accuracy_contexts.empty()) grid.accuracy_lengths = request.accuracy_contexts;
   bench::papers::LabOptions& lab = options.lab;
   lab.device = flags.device;
   lab.threads = flags.threads;
@@ -114,6 +119,8 @@ int BenchSuiteFlags::Run(const EngineFlags& flags, const BenchSuiteRequest& requ
       request.trace_file.empty() ? "" : " --trace " + request.trace_file,
       request.steps > 0 ? fmt::format(" --steps {}", request.steps) : "",
       accuracy_model.empty() ? "" : " --accuracy-model " + accuracy_model);
+  if (accuracy_count > 0) options.command += fmt::format(" --accuracy-count {}", accuracy_count);
+  if (!accuracy_contexts.empty()) options.command += " --accuracy-context " + accuracy_contexts;
   options.interrupted = [&] { return interrupt.Interrupted(); };
   options.note = [](const std::string& line) {
     // Over the progress bar, which is drawn again below.

@@ -17,6 +17,7 @@ namespace litecache::cli {
 struct BenchSuiteRequest {
   std::string shape;                       // in the place of the papers'; or --model
   std::vector<int64_t> batches, contexts;  // in the place of the papers'; empty: those
+  std::vector<int64_t> accuracy_contexts;  // in the place of the suite's or `contexts`' last one
   std::optional<double> hit_ratio, overlap;
   std::shared_ptr<const kv::Trace> trace;  // null: none
   std::string trace_file;
@@ -33,6 +34,7 @@ struct BenchSuiteFlags {
   std::vector<std::string> systems;
   std::string accuracy_model;
   int64_t accuracy_count = 0;
+  std::string accuracy_contexts;
   double time_limit = -1;
 
   void Declare(CLI::App& app);

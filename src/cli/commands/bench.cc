@@ -187,6 +187,10 @@ class BenchCommand final : public Command {
     return suite_.Run(flags_, {.shape = shape_,
                                .batches = given("--batch") ? batches_ : std::vector<int64_t>{},
                                .contexts = given("--context") ? contexts_ : std::vector<int64_t>{},
+                               .accuracy_contexts =
+                                   suite_.accuracy_contexts.empty()
+                                       ? std::vector<int64_t>{}
+                                       : ParseList(suite_.accuracy_contexts, "--accuracy-context"),
                                .hit_ratio = hit_ratio_,
                                .overlap = overlap_,
                                .trace = trace_,
