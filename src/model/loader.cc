@@ -81,8 +81,9 @@ std::unique_ptr<Decoder> RandomDecoder(Device& device, const ModelConfig& config
   };
   if (device.type() == DeviceType::kCuda) {
     CpuDevice host;
-    auto store = UploadWeights(device, MakeRandomWeights(host, dtype, seed, progress, /*passing=*/true),
-                               std::move(stream), total, {});
+    auto store =
+        UploadWeights(device, MakeRandomWeights(host, dtype, seed, progress, /*passing=*/true),
+                      std::move(stream), total, {});
     WeightStore& weights = *store;
     auto decoder = SpecOf(config.family).build(device, config, std::move(store));
     weights.Finish({});
