@@ -15,13 +15,14 @@ namespace {
 using profile::Anchor;
 using profile::Svg;
 
-// Okabe and Ito's, told apart without colour vision, and two greys.
-constexpr const char* kColours[] = {"#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00",
-                                    "#56b4e9", "#000000", "#999999", "#666633"};
+// Okabe and Ito's, told apart without colour vision, and others beside them.
+constexpr const char* kColours[] = {"#0072b2", "#d55e00", "#009e73", "#cc79a7",
+                                    "#e69f00", "#56b4e9", "#000000", "#999999",
+                                    "#666633", "#882255", "#332288", "#b8b000"};
 
 std::string ColourOf(size_t index) { return kColours[index % std::size(kColours)]; }
 
-constexpr double kLeft = 70, kTop = 44, kWidth = 460, kHeight = 300, kNames = 190;
+constexpr double kLeft = 70, kTop = 44, kWidth = 460, kHeight = 300, kNames = 220;
 constexpr double kLine = 18;
 
 void Names(Svg& svg, const std::vector<std::string>& names) {
@@ -78,15 +79,16 @@ std::string DrawLines(const std::string& title, const std::string& x_name,
   svg.Text(kLeft + kWidth / 2, kTop + kHeight + 38, 12, x_name, Anchor::kMiddle);
   svg.Text(18, kTop + kHeight / 2, 12, y_name, Anchor::kMiddle, "#222222", /*turned=*/true);
   std::vector<std::string> names;
-  for (size_t i = 0; i < curves.size(); ++i) {
+  for (const Curve& curve : curves) {
+    const std::string colour = ColourOf(names.size());
     std::vector<std::pair<double, double>> line;
-    for (const auto& [x, y] : curves[i].points) {
+    for (const auto& [x, y] : curve.points) {
       if (!(y > 0)) continue;
       line.emplace_back(at_x(x), at_y(y));
-      svg.Circle(line.back().first, line.back().second, 3.5, ColourOf(i));
+      svg.Circle(line.back().first, line.back().second, 3.5, colour);
     }
-    if (line.size() > 1) svg.Polyline(line, ColourOf(i));
-    names.push_back(curves[i].name);
+    if (line.size() > 1) svg.Polyline(line, colour);
+    if (!line.empty()) names.push_back(curve.name);
   }
   Names(svg, names);
   return svg.Finish();

@@ -194,6 +194,7 @@ void WriteThroughput(const Grid& grid, const Results& results, Page* page) {
       (point.batch == 1 ? lengths : batches)
           .emplace_back(static_cast<double>(point.batch == 1 ? point.context : point.batch),
                         point.batch == 1 ? Tokens(point.context) : std::to_string(point.batch));
+      if (point.batch == 1 && point.context == grid.batch_context) batches.emplace_back(1, "1");
       const auto lite = Rate(results, Lite(), shape, point);
       const auto best = BestOther(results, shape, point, false);
       rows.back().push_back(TimesOf(Over(lite, best)));
