@@ -192,7 +192,8 @@ void PolicyOracle::RunLife(int steps, int64_t longest_prompt) {
                 .first_prompt = 1 + first,
                 .longest_prompt = longest_prompt,
                 .prompts = 10,
-                .failures = 8});
+                .failures = 8,
+                .repeats = 5});
 }
 
 }  // namespace litecache::kv

@@ -40,6 +40,9 @@ struct LifeOptions {
   int64_t longest_prompt = 1;  // of a chunk later on
   int prompts = 12;            // one part of so many is a prompt's chunk
   int failures = 10;           // one step of so many stops half way and is run again; 0: none
+  // A step of decode parts alone may be followed by fewer than so many of the same sequences, for
+  // policies that do work ahead of such; 0: by none.
+  int repeats = 0;
 };
 
 // Prompts in chunks, decoding, prompts again, forks, releases, steps that fail and are run again.
@@ -73,6 +76,11 @@ std::vector<SequenceId> LiveRandomly(Subject& subject, std::mt19937_64& random,
     if (parts.empty()) continue;
     const bool fails = options.failures > 0 && one_in(options.failures);
     subject.Step(parts, fails ? below(options.layers + 1) : -1);
+    if (options.repeats == 0 || one_in(2)) continue;
+    if (!std::all_of(parts.begin(), parts.end(), [](const Part& part) { return part.decode; })) {
+      continue;
+    }
+    for (int64_t more = below(options.repeats); more > 0; --more) subject.Step(parts, -1);
   }
   return ids;
 }

@@ -19,6 +19,7 @@
 #include "cli/output.h"
 #include "device/machine.h"
 #include "engine/kv_profile.h"
+#include "eval/run/configuration.h"
 #include "kv/imposed_reuse.h"
 #include "kv/trace/replay.h"
 #include "kv/trace/replays_trace.h"
@@ -91,6 +92,9 @@ class BenchCommand final : public Command {
                    "KV policies to run side by side, comma-separated, e.g. full,litecache; "
                    "default: --kv-policy")
         ->type_name("LIST");
+    AddRepeated(app, "--config", named_,
+                "One more beside them, NAME:key=value,...: KV options other than the flags', e.g. "
+                "eq11:policy=kvpr,kvpr_chunked=false; can be given several times");
     app.add_option("--text", text_,
                    "Text whose tokens are fed (with --fill prefill); default: random tokens, whose "
                    "queries point anywhere and leave nothing to reuse")
@@ -216,25 +220,37 @@ class BenchCommand final : public Command {
   }
 
   struct Plan {
+    std::string name;  // the policy, or of a --config
     std::string policy;
     std::unique_ptr<kv::CachePlan> cache;
   };
 
   void MakePlans(const bench::Subject& subject, DeviceType device) {
-    KvOptions options = flags_.kv.ToKvOptions();
+    const KvOptions base = flags_.kv.ToKvOptions();
     const kv::Layout layout = subject.layout();
-    std::vector<std::string> policies{options.policy};
+    std::vector<std::string> policies{base.policy};
     if (!policies_.empty()) policies = CLI::detail::split(policies_, ',');
+    std::vector<eval::Configuration> wanted;
     for (const std::string& policy : policies) {
-      options.policy = policy;
+      wanted.push_back({policy, base});
+      wanted.back().kv.policy = policy;
+    }
+    if (!named_.empty()) {
+      for (auto& named : eval::MakeConfigurations(
+               {.base = base, .policies = {}, .retrievers = {}, .budgets = {}, .named = named_})) {
+        wanted.push_back(std::move(named));
+      }
+    }
+    for (const auto& [name, options] : wanted) {
+      const std::string& policy = options.policy;
       auto profile = engine::LoadProfile(options, subject.directory(), layout);
       // Thresholds and resident heads, where the model has no profile of its own.
       if (trace_ != nullptr && profile == nullptr && policy == "litecache") {
         profile = std::make_shared<const kv::Profile>(kv::ProfileOf(*trace_, layout));
       }
-      plans_.push_back({policy, kv::MakeCachePlan(layout, options, profile, device)});
+      plans_.push_back({name, policy, kv::MakeCachePlan(layout, options, profile, device)});
       for (const auto& line : engine::DescribePlan(*plans_.back().cache, options, profile.get())) {
-        SPDLOG_INFO("{}: {}", policy, line);
+        SPDLOG_INFO("{}: {}", name, line);
       }
     }
     ImposeReuse();
@@ -287,7 +303,7 @@ class BenchCommand final : public Command {
 
   // Before minutes are spent on the cells that fit.
   void CheckFits(const bench::Subject& subject, const Plan& plan) const {
-    subject.CheckFits(plan.policy, *plan.cache,
+    subject.CheckFits(plan.name, *plan.cache,
                       only_ == "prefill" ? 1 : *std::max_element(batches_.begin(), batches_.end()),
                       *std::max_element(contexts_.begin(), contexts_.end()), MoreTokens());
   }
@@ -317,15 +333,15 @@ class BenchCommand final : public Command {
       for (const Plan& plan : plans_) {
         bench::Measurement m;
         {
-          ProgressBar bar(fmt::format("Prefill {} {}", context, plan.policy),
+          ProgressBar bar(fmt::format("Prefill {} {}", context, plan.name),
                           context * (options_.prefill_repeats + 1), "tokens");
           m = runner.Prefill(*plan.cache, context,
                              [&](int64_t done, int64_t) { bar.Update(done); });
         }
-        Json entry = {{"policy", plan.policy}};
+        Json entry = {{"policy", plan.name}};
         entry.update(bench::PrefillJson(m));
         (*json)["prefill"].push_back(std::move(entry));
-        if (!json_) output.Write(report.PrefillRow(plan.policy, m));
+        if (!json_) output.Write(report.PrefillRow(plan.name, m));
         output.Flush();
       }
     }
@@ -343,15 +359,15 @@ class BenchCommand final : public Command {
             runner.UseGraphs(graphs);
             bench::Measurement m;
             {
-              ProgressBar bar(fmt::format("Decode {} x {} {}", batch, context, plan.policy),
+              ProgressBar bar(fmt::format("Decode {} x {} {}", batch, context, plan.name),
                               batch * context + MoreTokens(), "tokens");
               m = runner.Decode(*plan.cache, batch, context,
                                 [&](int64_t done, int64_t) { bar.Update(done); });
             }
-            Json entry = {{"policy", plan.policy}};
+            Json entry = {{"policy", plan.name}};
             entry.update(bench::DecodeJson(m, options_.decode_steps, report.gpu && graphs));
             (*json)["decode"].push_back(std::move(entry));
-            if (!json_) output.Write(report.DecodeRow(plan.policy, graphs, m));
+            if (!json_) output.Write(report.DecodeRow(plan.name, graphs, m));
             output.Flush();
           }
         }
@@ -369,6 +385,7 @@ class BenchCommand final : public Command {
   std::string context_list_ = "512";
   std::string only_;
   std::string policies_;
+  std::vector<std::string> named_;
   std::string text_;
   std::string fill_ = "synthetic";
   bool json_ = false;

@@ -50,10 +50,12 @@ class KvprPlan final : public CachePlan {
   TierBytes ForkBytesFor(int64_t shared, int64_t tokens) const override {
     return shape_.ForkBytesFor(shared, tokens, LargestSplit(tokens));
   }
-  uint64_t ScratchBytes(int64_t sequences, int64_t, int) const override {
+  uint64_t ScratchBytes(int64_t sequences, int64_t tokens, int) const override {
     const Layout& layout = shape_.layout;
-    const uint64_t recompute =
-        recomputes_ ? offload::RecomputeScratchBytes(layout, shape_.on_gpu) : 0;
+    const uint64_t recompute = recomputes_
+                                   ? offload::RecomputeScratchBytes(
+                                         layout, sequences * LargestSplit(tokens), shape_.on_gpu)
+                                   : 0;
     if constexpr (ops::cuda::kAvailable) {
       if (shape_.on_gpu) {
         // Recomputation multiplies on a stream of its own.

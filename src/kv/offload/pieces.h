@@ -32,8 +32,7 @@ struct Pieces {
   bool empty() const { return pieces.empty(); }
 };
 
-// Pieces of `rows` rows, or of more where a group would have more than `most` pieces.
-Pieces MakePieces(const std::vector<Part>& parts, const std::vector<Group>& groups, int64_t rows,
-                  int64_t most);
+// Pieces of `rows` rows; a group's last one may have fewer.
+Pieces MakePieces(const std::vector<Part>& parts, const std::vector<Group>& groups, int64_t rows);
 
 }  // namespace litecache::kv::offload

@@ -1,6 +1,7 @@
 // What policy kvpr decides, and how much of it is done at once.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 
@@ -21,15 +22,16 @@ struct Recompute {
 // several sequences: a product of few rows leaves most of it idle.
 inline constexpr int64_t kRecomputeTokens = 256, kGpuRecomputeTokens = 2048;
 
-// Bytes of the scratch beside the tiers: inputs, keys and values, on a GPU the keys' rotations,
-// too.
-inline uint64_t RecomputeScratchBytes(const Layout& layout, bool on_gpu) {
+// Bytes of the scratch beside the tiers: inputs, keys and values of what is recomputed together, on
+// a GPU the keys' rotations, too, and the positions of all `tokens` that a step recomputes.
+inline uint64_t RecomputeScratchBytes(const Layout& layout, int64_t tokens, bool on_gpu) {
   const auto hidden = static_cast<uint64_t>(layout.hidden);
   const auto width = static_cast<uint64_t>(layout.kv_heads * layout.head_dim);
   if (on_gpu) {
-    return static_cast<uint64_t>(kGpuRecomputeTokens) *
-           (hidden * SizeOf(layout.dtype) +
-            (2 * width + static_cast<uint64_t>(layout.head_dim)) * sizeof(float));
+    return static_cast<uint64_t>(tokens) * sizeof(int32_t) +
+           static_cast<uint64_t>(std::min(tokens, kGpuRecomputeTokens)) *
+               (hidden * SizeOf(layout.dtype) +
+                (2 * width + static_cast<uint64_t>(layout.head_dim)) * sizeof(float));
   }
   return static_cast<uint64_t>(kRecomputeTokens) * (hidden + 2 * width) * sizeof(float);
 }

@@ -10,9 +10,10 @@ namespace litecache::kv::offload {
 namespace {
 
 constexpr uint64_t kPageBytes = 64 * 1024;
-// The copy engine reaches the link's rate from 256 KiB on; longer pages are fewer to name, and a
-// loss to short sequences.
-constexpr uint64_t kGpuPageBytes = 1024 * 1024;
+// The copy engine reaches the link's rate from 256 KiB on. Longer pages are fewer to name; but rows
+// that fill a part of a page travel by another way, which waits for the products beside it, and in
+// pages of few tokens few rows do (docs/benchmarks/kvpr.md).
+constexpr uint64_t kGpuPageBytes = 256 * 1024;
 constexpr uint64_t kLeastTokens = 16, kMostTokens = 256;
 constexpr uint64_t kAlignment = 256;  // of a page: kernels move 16 bytes at a time
 // A table without lists has no pages; any page size serves, and few blocks are counted.

@@ -84,15 +84,13 @@ TEST(GroupsTest, PiecesCoverWhatIsRecomputed) {
     std::vector<Part> parts = RandomParts(random);
     const std::vector<Group> groups = MakeGroups(&parts, 1 + static_cast<int64_t>(random() % 5));
     const auto rows = 1 + static_cast<int64_t>(random() % 500);
-    const auto most = 1 + static_cast<int64_t>(random() % 20);
-    const Pieces pieces = MakePieces(parts, groups, rows, most);
+    const Pieces pieces = MakePieces(parts, groups, rows);
     ASSERT_EQ(pieces.first_piece.size(), groups.size() + 1);
     std::vector<int64_t> covered(parts.size());
     int64_t position = 0, segment = 0;
     for (size_t g = 0; g < groups.size(); ++g) {
       std::set<int64_t> own;
       groups[g].ForEach([&](int64_t i) { own.insert(i); });
-      EXPECT_LE(pieces.first_piece[g + 1] - pieces.first_piece[g], most);
       for (int64_t p = pieces.first_piece[g]; p < pieces.first_piece[g + 1]; ++p) {
         const Piece& piece = pieces.pieces[static_cast<size_t>(p)];
         EXPECT_EQ(piece.begin, segment);
@@ -109,6 +107,8 @@ TEST(GroupsTest, PiecesCoverWhatIsRecomputed) {
         }
         EXPECT_EQ(row, piece.rows);
         EXPECT_LE(piece.rows, pieces.longest);
+        EXPECT_LE(piece.rows, rows);
+        if (p + 1 < pieces.first_piece[g + 1]) EXPECT_EQ(piece.rows, rows);
         position += row;
       }
     }

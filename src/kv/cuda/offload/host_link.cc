@@ -1,6 +1,7 @@
 #include "kv/cuda/offload/host_link.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "base/error.h"
 #include "ops/cuda/rows.h"
@@ -33,48 +34,81 @@ HostLink::HostLink(CudaDevice& device, const Shape& shape, const Tables& tables,
       staging_(staging),
       store_(store),
       inputs_(inputs),
-      ends_(device),
+      ends_{StepBlock(device), StepBlock(device)},
       copy_(device, PieceMark(kBuffers, 0), /*first=*/false),
       reading_(device, kBuffers, /*first=*/false) {}
 
-void HostLink::Plan(const std::vector<Part>& parts, const std::vector<Group>& groups,
-                    const std::vector<std::byte* const*>& pages) {
-  const int64_t page = shape_.store_page_tokens;
-  const auto for_each_end = [&](const auto& body) {
-    for (size_t g = 0; g < groups.size(); ++g) {
-      groups[g].ForEach([&](int64_t i) {
-        const Cut cut = CutOf(parts[static_cast<size_t>(i)], page);
-        if (cut.begin < cut.head_end) body(g, i, cut.begin, cut.head_end);
-        if (cut.tail_begin < cut.end) body(g, i, cut.tail_begin, cut.end);
-      });
-    }
-  };
-  groups_.assign(groups.size(), {});
-  int64_t total = 0;
-  for_each_end([&](size_t g, int64_t, int64_t, int64_t) {
-    if (groups_[g].count++ == 0) groups_[g].begin = total;
-    ++total;
-  });
-  ends_.Begin(std::max(total, static_cast<int64_t>(groups.size())), 0);
-  int64_t next = 0;
-  for_each_end([&](size_t, int64_t i, int64_t begin, int64_t end) {
-    ops::cuda::StepSequence& target = ends_.at(next++);
-    target = {.past = static_cast<int32_t>(end), .stored = static_cast<int32_t>(begin)};
-    target.pages[ops::cuda::kStore] = pages[static_cast<size_t>(i)];
-    const Staging::Lane& lane = staging_.lane(parts[static_cast<size_t>(i)]);
-    for (size_t b = 0; b < kBuffers; ++b) {
-      target.pages[kRows[b]] = lane.rows[b].table.device();
-      target.pages[kArrived[b]] = lane.arrived[b].table.device();
-    }
-  });
+template <class Body>
+void HostLink::ForEachEnd(const std::vector<Part>& parts, const std::vector<Group>& groups,
+                          const std::vector<std::byte* const*>& pages, const Body& body) const {
   for (size_t g = 0; g < groups.size(); ++g) {
-    ends_.flag(static_cast<int64_t>(g)) = static_cast<int32_t>(groups_[g].count);
+    groups[g].ForEach([&](int64_t i) {
+      const Part& part = parts[static_cast<size_t>(i)];
+      const Cut cut = CutOf(part, shape_.store_page_tokens);
+      const auto visit = [&](int64_t begin, int64_t end) {
+        if (begin == end) return;
+        ops::cuda::StepSequence target = {.past = static_cast<int32_t>(end),
+                                          .stored = static_cast<int32_t>(begin)};
+        target.pages[ops::cuda::kStore] = pages[static_cast<size_t>(i)];
+        const Staging::Lane& lane = staging_.lane(part);
+        for (size_t b = 0; b < kBuffers; ++b) {
+          target.pages[kRows[b]] = lane.rows[b].table.device();
+          target.pages[kArrived[b]] = lane.arrived[b].table.device();
+        }
+        body(g, target);
+      };
+      visit(cut.begin, cut.head_end);
+      visit(cut.tail_begin, cut.end);
+    });
   }
 }
 
+void HostLink::Plan(const std::vector<Part>& parts, const std::vector<Group>& groups,
+                    const std::vector<std::byte* const*>& pages) {
+  current_ = 1 - current_;
+  groups_.assign(groups.size(), {});
+  int64_t total = 0;
+  ForEachEnd(parts, groups, pages, [&](size_t g, const ops::cuda::StepSequence&) {
+    if (groups_[g].count++ == 0) groups_[g].begin = total;
+    ++total;
+  });
+  ends().Begin(std::max(total, static_cast<int64_t>(groups.size())), 0);
+  int64_t next = 0;
+  ForEachEnd(parts, groups, pages,
+             [&](size_t, const ops::cuda::StepSequence& end) { ends().at(next++) = end; });
+  for (size_t g = 0; g < groups.size(); ++g) {
+    ends().flag(static_cast<int64_t>(g)) = static_cast<int32_t>(groups_[g].count);
+  }
+}
+
+bool HostLink::Holds(const std::vector<Part>& parts, const std::vector<Group>& groups,
+                     const std::vector<std::byte* const*>& pages) {
+  if (groups_.size() != groups.size()) return false;
+  std::vector<Ends> planned(groups.size());
+  int64_t next = 0;
+  bool same = true;
+  ForEachEnd(parts, groups, pages, [&](size_t g, const ops::cuda::StepSequence& end) {
+    if (planned[g].count++ == 0) planned[g].begin = next;
+    same =
+        same && next < ends().capacity() && std::memcmp(&ends().at(next), &end, sizeof(end)) == 0;
+    ++next;
+  });
+  for (size_t g = 0; same && g < groups.size(); ++g) {
+    same = planned[g].count == groups_[g].count && planned[g].begin == groups_[g].begin;
+  }
+  return same;
+}
+
 void HostLink::Start(Stream& main) {
-  ends_.Send(main);
+  ends().Send(main);
   Fork(main);
+}
+
+void HostLink::StartAhead() {
+  ends().Send(reading_.stream());
+  // They have work that nobody has joined.
+  copy_.Fork(copy_.stream());
+  reading_.Fork(reading_.stream());
 }
 
 void HostLink::Fork(Stream& main) {
@@ -113,12 +147,11 @@ void HostLink::BringRows(int64_t layer, size_t buffer, const std::vector<Part>& 
   const int64_t page_tokens = shape_.store_page_tokens;
   const size_t page_bytes =
       static_cast<size_t>(shape_.host_heads() * page_tokens) * shape_.store_format.row_bytes();
-  const Ends& ends = groups_[group];
-  if (ends.count > 0) {
-    ops::cuda::StepView view = ends_.Decoding(page_tokens);
-    view.sequences += ends.begin;
-    view.count = ends_.device_flags() + group;
-    view.capacity = static_cast<int32_t>(ends.count);
+  if (const Ends& own = groups_[group]; own.count > 0) {
+    ops::cuda::StepView view = ends().Decoding(page_tokens);
+    view.sequences += own.begin;
+    view.count = ends().device_flags() + group;
+    view.capacity = static_cast<int32_t>(own.count);
     ops::cuda::CopyRows(reading_.stream(), view, shape_.layout.kv_heads, tables_.Store(layer),
                         tables_.Landing(buffer), {.kind = ops::cuda::RowRange::kRing}, kReadingSms);
   }

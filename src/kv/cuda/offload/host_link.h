@@ -1,6 +1,7 @@
 // Brings rows and inputs from the host to a staging buffer, beside the step's stream.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <vector>
 
@@ -21,7 +22,7 @@ namespace litecache::kv::offload {
 // together (a copy of such parts reaches a third of the link's rate, docs/benchmarks/gpu.md).
 class HostLink {
  public:
-  // The most pieces of inputs of a buffer.
+  // The most pieces of inputs of a buffer that AwaitPiece() tells apart.
   static constexpr int64_t kMaxPieces = 64;
 
   // What it is given must outlive it.
@@ -31,8 +32,13 @@ class HostLink {
   // Of a step. pages: the store's pages of each part, on the device.
   void Plan(const std::vector<Part>& parts, const std::vector<Group>& groups,
             const std::vector<std::byte* const*>& pages);
+  // Whether a plan of these would be the last one.
+  bool Holds(const std::vector<Part>& parts, const std::vector<Group>& groups,
+             const std::vector<std::byte* const*>& pages);
   // Before the first layer: sends the plan, and waits for what `main` has been given.
   void Start(Stream& main);
+  // The same, and waits for nothing: what must be over has to be waited for with Wait().
+  void StartAhead();
   // What is brought from here on waits for what `main` has been given so far.
   void Fork(Stream& main);
   // The same for the work of a mark of another branch.
@@ -54,7 +60,13 @@ class HostLink {
   void Reset();
 
  private:
-  // Of a group: entries [begin, begin + count) of ends_.
+  // body(group, part, end) of all rows that fill parts of pages; `end` as ends_ has them.
+  template <class Body>
+  void ForEachEnd(const std::vector<Part>& parts, const std::vector<Group>& groups,
+                  const std::vector<std::byte* const*>& pages, const Body& body) const;
+  StepBlock& ends() { return ends_[current_]; }
+
+  // Of a group: entries [begin, begin + count) of ends().
   struct Ends {
     int64_t begin = 0, count = 0;
   };
@@ -69,8 +81,9 @@ class HostLink {
   const SequenceTable& store_;
   const SequenceTable& inputs_;
   // Rows in parts of pages, as sequences whose rows [stored, past) travel; flags: how many of each
-  // group.
-  StepBlock ends_;
+  // group. Two: a step's may still have to be sent when the next one's are planned.
+  std::array<StepBlock, 2> ends_;
+  size_t current_ = 0;
   std::vector<Ends> groups_;
   CudaCopyBatch copies_;
   CudaBranch copy_, reading_;

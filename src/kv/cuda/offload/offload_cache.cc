@@ -9,9 +9,15 @@
 // A step's copies are issued one by one, not replayed: their sizes change with every token, and a
 // graph of them would be built anew whenever a sequence begins a page. The host issues them a unit
 // ahead of the GPU.
+//
+// Where two steps in a row had the same sequences, the first two units of the step that comes next
+// are brought before it begins, each when its buffer has been read: the link is busy during the
+// logits, the choice of tokens and the first projections. A step of other sequences, or whatever
+// else happens to them, waits for these copies and drops them.
 
 #include <algorithm>
 #include <numeric>
+#include <tuple>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -43,6 +49,14 @@ using ops::cuda::StepView;
 // Enough for several threads to touch: the store is gigabytes.
 constexpr uint64_t kHostSlab = uint64_t{64} << 20;
 
+bool Same(const std::vector<StepSequence>& a, const std::vector<StepSequence>& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                    [](const StepSequence& x, const StepSequence& y) {
+                      return std::tie(x.id, x.first_row, x.rows, x.past, x.decode) ==
+                             std::tie(y.id, y.first_row, y.rows, y.past, y.decode);
+                    });
+}
+
 class CudaOffloadCache final : public OffloadBase {
  public:
   CudaOffloadCache(CudaDevice& device, std::string policy, const Shape& shape,
@@ -66,13 +80,23 @@ class CudaOffloadCache final : public OffloadBase {
   int64_t groups() const { return static_cast<int64_t>(groups_.size()); }
   int64_t units() const { return shape_.layout.layers * groups(); }
   static size_t BufferOf(int64_t unit) { return static_cast<size_t>(unit) % kBuffers; }
-  // Waits for a step that was left half way.
+  // Waits for a step that was left half way, and for copies ahead of one that does not come.
   void Quiesce();
+  // What is decided about a step before it takes memory.
+  void MakeParts(const Step& step);
+  // Enqueues the first units of a step that is expected.
+  void BringAhead(const Step& step);
   void FillBlock(const Step& step);
   void FillInputsBlock();
   void PreparePositions();
-  // Enqueues what brings a unit's rows to its buffer.
+  // Of a unit's pieces: the mark that says it has arrived. Many pieces share marks.
+  static int64_t ArrivalOf(int64_t piece, int64_t pieces) {
+    constexpr int64_t kMost = HostLink::kMaxPieces;
+    return pieces <= kMost ? piece : piece * kMost / pieces;
+  }
+  // Enqueues what brings a unit's inputs and rows to its buffer, and what makes rows of the inputs.
   void BringUnit(int64_t unit);
+  void RecomputeUnit(int64_t unit);
   void RecomputePiece(int64_t layer, size_t buffer, int64_t index);
   // body(view) of a group's decode sequences, then of each of its prompts' chunks.
   template <class Body>
@@ -101,6 +125,11 @@ class CudaOffloadCache final : public OffloadBase {
   int64_t context_ = 0;
   bool started_ = false;  // operations have been issued
 
+  std::vector<StepSequence> expected_;  // the next step's, if it is like the last one
+  bool steady_ = false;                 // the step in progress was expected
+  bool ahead_ = false;    // expected_'s first units are on their way; the step has not begun
+  bool brought_ = false;  // the first units of the step in progress are on their way
+
   // Last: what they have been given uses the others.
   HostLink link_;
   CudaBranch recomputing_, storing_, storing_inputs_;
@@ -119,7 +148,7 @@ CudaOffloadCache::CudaOffloadCache(CudaDevice& device, std::string policy, const
       link_(device, shape, tables_, staging_, store_, inputs_),
       recomputing_(device, kBuffers, /*first=*/false),
       storing_(device, kBuffers, /*first=*/false),
-      storing_inputs_(device, 0, /*first=*/false) {
+      storing_inputs_(device, static_cast<int>(shape.layout.layers), /*first=*/false) {
   LC_CHECK(shape.on_gpu);
 }
 
@@ -150,6 +179,11 @@ void CudaOffloadCache::Release(SequenceId id) {
 }
 
 void CudaOffloadCache::Quiesce() {
+  if (std::exchange(ahead_, false)) {
+    link_.Reset();
+    parts_.clear();  // of no step that has begun
+  }
+  brought_ = false;
   if (std::exchange(started_, false)) {
     link_.Reset();
     for (CudaBranch* branch : {&recomputing_, &storing_, &storing_inputs_}) branch->Reset();
@@ -162,13 +196,13 @@ void CudaOffloadCache::Quiesce() {
 
 void CudaOffloadCache::BeginStep(const Step& step) {
   check_(step, store_);
-  Quiesce();
+  steady_ = Same(step.sequences, expected_);
+  if (!ahead_ || !steady_) {
+    Quiesce();
+    MakeParts(step);
+  }
   x_layer_ = -1;
   projection_ = nullptr;
-  for (const StepSequence& sequence : step.sequences) {
-    parts_.push_back({sequence, SplitOf(sequence), 0});
-  }
-  groups_ = MakeGroups(&parts_, shape_.batch_groups);
   Grow(step, staging_.Plan(parts_));  // can throw
   staging_.Take();
   store_pages_.clear();
@@ -178,12 +212,52 @@ void CudaOffloadCache::BeginStep(const Step& step) {
     pages.Update(device_, shape_, resident_, store_, inputs_, id, part.sequence.past);
     store_pages_.push_back(pages.store.device());
   }
-  pieces_ = MakePieces(parts_, groups_, kGpuRecomputeTokens, HostLink::kMaxPieces);
   if (!pieces_.empty()) PreparePositions();
   FillBlock(step);
   if (shape_.keeps_inputs) FillInputsBlock();
-  if (offloads()) link_.Plan(parts_, groups_, store_pages_);
+  brought_ = std::exchange(ahead_, false);
+  started_ = brought_;
+  if (brought_ && !link_.Holds(parts_, groups_, store_pages_)) {  // a table has moved
+    link_.Reset();
+    brought_ = false;
+  }
+  if (offloads() && !brought_) link_.Plan(parts_, groups_, store_pages_);
   scratch_.Prepare(step.decode_rows, shape_.layout);
+}
+
+void CudaOffloadCache::MakeParts(const Step& step) {
+  parts_.clear();
+  for (const StepSequence& sequence : step.sequences) {
+    parts_.push_back({sequence, SplitOf(sequence), 0});
+  }
+  groups_ = MakeGroups(&parts_, shape_.batch_groups);
+  pieces_ = MakePieces(parts_, groups_, kGpuRecomputeTokens);
+}
+
+void CudaOffloadCache::BringAhead(const Step& step) {
+  MakeParts(step);
+  if (!staging_.Holds(parts_)) {
+    parts_.clear();
+    return;
+  }
+  store_pages_.clear();
+  for (const Part& part : parts_)
+    store_pages_.push_back(pages_.at(part.sequence.id).store.device());
+  try {
+    link_.Plan(parts_, groups_, store_pages_);
+  } catch (const CapacityError&) {  // the step that has ended is none the worse
+    parts_.clear();
+    return;
+  }
+  link_.StartAhead();
+  ahead_ = true;
+  for (int64_t unit = 0; unit < std::min<int64_t>(kBuffers, units()); ++unit) {
+    // The last unit that had this buffer, and with it all that the step has stored before. The
+    // last layers' inputs are stored earlier than their rows, the first layers' perhaps later.
+    link_.Wait(storing_, static_cast<int>(BufferOf(unit)));
+    if (shape_.keeps_inputs) link_.Wait(storing_inputs_, static_cast<int>(unit / groups()));
+    BringUnit(unit);
+  }
 }
 
 void CudaOffloadCache::PreparePositions() {
@@ -297,22 +371,34 @@ void CudaOffloadCache::BringUnit(int64_t unit) {
   const int64_t layer = unit / groups();
   const auto group = static_cast<size_t>(unit % groups());
   const size_t buffer = BufferOf(unit);
-  const int64_t first = pieces_.first_piece[group], last = pieces_.first_piece[group + 1] - 1;
+  const int64_t first = pieces_.first_piece[group], pieces = pieces_.first_piece[group + 1] - first;
   // Inputs first, so that recomputation begins early.
-  for (int64_t p = first; p <= last; ++p) {
-    const Piece& piece = pieces_.pieces[static_cast<size_t>(p)];
+  for (int64_t p = 0; p < pieces; ++p) {
+    const Piece& piece = pieces_.pieces[static_cast<size_t>(first + p)];
     for (int64_t s = piece.begin; s < piece.end; ++s) {
       const Segment& segment = pieces_.segments[static_cast<size_t>(s)];
       link_.BringInputs(layer, buffer, parts_[static_cast<size_t>(segment.part)], segment);
     }
-    if (recompute_->chunked || p == last) link_.EndPiece(buffer, p - first);
+    const int64_t arrival = ArrivalOf(p, pieces);
+    if (p + 1 == pieces || (recompute_->chunked && ArrivalOf(p + 1, pieces) != arrival)) {
+      link_.EndPiece(buffer, arrival);
+    }
   }
   link_.BringRows(layer, buffer, parts_, groups_, group);
-  if (first > last) return;
+}
+
+void CudaOffloadCache::RecomputeUnit(int64_t unit) {
+  if (!offloads() || unit >= units()) return;
+  const int64_t layer = unit / groups();
+  const auto group = static_cast<size_t>(unit % groups());
+  const size_t buffer = BufferOf(unit);
+  const int64_t first = pieces_.first_piece[group], pieces = pieces_.first_piece[group + 1] - first;
+  if (pieces == 0) return;
   LC_CHECK(projection_ != nullptr, "rows are recomputed without a projection");
-  for (int64_t p = first; p <= last; ++p) {
-    link_.AwaitPiece(recomputing_.stream(), buffer, (recompute_->chunked ? p : last) - first);
-    RecomputePiece(layer, buffer, p);
+  for (int64_t p = 0; p < pieces; ++p) {
+    link_.AwaitPiece(recomputing_.stream(), buffer,
+                     ArrivalOf(recompute_->chunked ? p : pieces - 1, pieces));
+    RecomputePiece(layer, buffer, first + p);
   }
   recomputing_.Mark(static_cast<int>(buffer));
 }
@@ -331,6 +417,7 @@ void CudaOffloadCache::KeepInputs(Stream& stream, int64_t layer, const Step& ste
   view.count = inputs_block_.device_flags();
   view.capacity = static_cast<int32_t>(parts_.size());
   ops::cuda::AppendInputs(storing_inputs_.stream(), view, tables_.HostInputs(layer), x);
+  storing_inputs_.Mark(static_cast<int>(layer));
 }
 
 template <class Body>
@@ -389,6 +476,7 @@ void CudaOffloadCache::AttendUnit(Stream& stream, int64_t unit, const MatrixView
     link_.Fork(stream);
     link_.Wait(storing_, static_cast<int>(buffer));
     BringUnit(next);
+    RecomputeUnit(next);
   }
 }
 
@@ -405,10 +493,13 @@ void CudaOffloadCache::Attend(Stream& stream, int64_t layer, const Step& step, c
       positions_->Send(stream, static_cast<size_t>(pieces_.total) * sizeof(int32_t));
     }
     if (offloads()) {
-      // What earlier steps have stored and where, and what their attention has read.
-      link_.Start(stream);
       recomputing_.Fork(stream);
-      for (int64_t unit = 0; unit < static_cast<int64_t>(kBuffers); ++unit) BringUnit(unit);
+      // What earlier steps have stored and where, and what their attention has read.
+      if (!brought_) link_.Start(stream);
+      for (int64_t unit = 0; unit < static_cast<int64_t>(kBuffers); ++unit) {
+        if (!brought_) BringUnit(unit);
+        RecomputeUnit(unit);
+      }
     }
   }
   for (int64_t unit = layer * groups(); unit < (layer + 1) * groups(); ++unit) {
@@ -424,10 +515,16 @@ void CudaOffloadCache::Attend(Stream& stream, int64_t layer, const Step& step, c
   x_layer_ = -1;
 }
 
-void CudaOffloadCache::EndStep(const Step&) {
+void CudaOffloadCache::EndStep(const Step& step) {
   for (const Part& part : parts_) Commit(part.sequence, part.split);
   parts_.clear();
-  started_ = false;
+  started_ = brought_ = false;
+  expected_.clear();
+  if (!offloads() || step.decode_rows != step.rows) return;
+  Step next = step;
+  for (StepSequence& sequence : next.sequences) sequence.past += sequence.rows;
+  expected_ = next.sequences;
+  if (steady_) BringAhead(next);
 }
 
 }  // namespace

@@ -51,17 +51,37 @@ int64_t Staging::Plan(const std::vector<Part>& parts) {
       pool_.DropReference(pages.ids.back());
       pages.ids.pop_back();
     }
+    pages.listed = std::min(pages.listed, Size(pages));
     missing += pages.needed - Size(pages);
   });
   return missing;
 }
 
+bool Staging::Holds(const std::vector<Part>& parts) const {
+  return std::all_of(parts.begin(), parts.end(), [&](const Part& part) {
+    if (part.lane >= static_cast<int64_t>(lanes_.size())) return false;
+    const Lane& lane = this->lane(part);
+    const int64_t past = part.sequence.past;
+    for (size_t b = 0; b < kBuffers; ++b) {
+      if (Size(lane.rows[b]) < Shape::Blocks(past, shape_.staging_page_tokens) ||
+          (shape_.expands() &&
+           Size(lane.arrived[b]) < Shape::Blocks(past, shape_.store_page_tokens)) ||
+          Size(lane.inputs[b]) < Shape::Blocks(part.split, shape_.input_staging_tokens())) {
+        return false;
+      }
+    }
+    return true;
+  });
+}
+
 void Staging::Take() {
   ForEach([this](Pages& pages, int64_t lists, uint64_t list_bytes) {
     while (Size(pages) < pages.needed) pages.ids.push_back(pool_.Take());
-    pages.table.Update(device_, lists, Size(pages), 0, [&](int64_t list, int64_t block) {
+    if (pages.listed == Size(pages)) return;
+    pages.table.Update(device_, lists, Size(pages), pages.listed, [&](int64_t list, int64_t block) {
       return data(pages, block) + static_cast<uint64_t>(list) * list_bytes;
     });
+    pages.listed = Size(pages);
   });
 }
 
@@ -69,6 +89,7 @@ void Staging::Drop() {
   ForEach([this](Pages& pages, int64_t, uint64_t) {
     for (const PageId page : pages.ids) pool_.DropReference(page);
     pages.ids.clear();
+    pages.listed = 0;
   });
 }
 

@@ -20,6 +20,7 @@ class Staging {
   struct Pages {
     std::vector<PageId> ids;
     DevicePages table;
+    int64_t listed = 0;  // of ids, those that the table has
     int64_t needed = 0;
   };
   // What one part of each group has, one after another.
@@ -32,6 +33,8 @@ class Staging {
 
   // Gives back what a step of these parts does not need; returns how many pages are missing.
   int64_t Plan(const std::vector<Part>& parts);
+  // Whether what arrives for a step of these parts has its pages.
+  bool Holds(const std::vector<Part>& parts) const;
   // Takes the missing pages, which have been promised.
   void Take();
   // Gives all back.

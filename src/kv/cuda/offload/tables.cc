@@ -79,21 +79,26 @@ void SequencePages::Update(Device& device, const Shape& shape, const SequenceTab
                            SequenceId id, int64_t past) {
   const int64_t layers = shape.layout.layers;
   // A table's page of a layer holds `heads` lists of `page_tokens` rows each.
-  const auto update = [&](DevicePages& pages, const SequenceTable& table, int64_t heads,
-                          int64_t page_tokens, uint64_t row_bytes) {
+  const auto update = [&](DevicePages& pages, Known& known, const SequenceTable& table,
+                          int64_t heads, int64_t page_tokens, uint64_t row_bytes) {
     if (heads == 0) return;
     std::byte* const* const* lists = table.Lists(id);
+    // Of the blocks that were there only the one that is written next can have changed, in all
+    // lists together: most steps look at one page rather than at one of every head of every layer.
+    const int64_t blocks = table.Blocks(id);
+    const std::byte* last = blocks > 0 ? lists[0][blocks - 1] : nullptr;
+    if (blocks == known.blocks && last == known.last && blocks - 1 <= past / page_tokens) return;
+    known = {blocks, last};
     const uint64_t head_bytes = static_cast<uint64_t>(page_tokens) * row_bytes;
-    pages.Update(device, layers * heads, table.Blocks(id), past / page_tokens,
-                 [&](int64_t list, int64_t b) {
-                   return lists[list / heads][b] + static_cast<uint64_t>(list % heads) * head_bytes;
-                 });
+    pages.Update(device, layers * heads, blocks, past / page_tokens, [&](int64_t list, int64_t b) {
+      return lists[list / heads][b] + static_cast<uint64_t>(list % heads) * head_bytes;
+    });
   };
-  update(store, store_table, shape.host_heads(), shape.store_page_tokens,
+  update(store, store_, store_table, shape.host_heads(), shape.store_page_tokens,
          shape.store_format.row_bytes());
-  update(resident, resident_table, shape.device_heads, shape.resident_page_tokens,
+  update(resident, resident_, resident_table, shape.device_heads, shape.resident_page_tokens,
          shape.format.row_bytes());
-  if (shape.keeps_inputs) update(inputs, input_table, 1, shape.input_page_tokens, 0);
+  if (shape.keeps_inputs) update(inputs, inputs_, input_table, 1, shape.input_page_tokens, 0);
 }
 
 }  // namespace litecache::kv::offload

@@ -49,13 +49,22 @@ class Tables {
 };
 
 // A sequence's pages, of all its layers.
-struct SequencePages {
+class SequencePages {
+ public:
   DevicePages resident, store, inputs;
 
   // past: tokens that have been in the tables since the last call.
   void Update(Device& device, const Shape& shape, const SequenceTable& resident_table,
               const SequenceTable& store_table, const SequenceTable& input_table, SequenceId id,
               int64_t past);
+
+ private:
+  // Of a table at the last call.
+  struct Known {
+    int64_t blocks = 0;
+    const std::byte* last = nullptr;  // the last block's page of list 0
+  };
+  Known resident_, store_, inputs_;
 };
 
 }  // namespace litecache::kv::offload
