@@ -48,9 +48,10 @@ class ExactPoliciesTest : public ::testing::TestWithParam<Param> {
   Device& device() { return machine_.compute(); }
   bool on_gpu() { return machine_.gpu != nullptr; }
 
-  static constexpr int64_t kLong = 300, kShort = 77, kSteps = 4;
+  static constexpr int64_t kLong = 300, kShort = 77, kSteps = 6;
 
-  // Logits of a step's rows: two prompts in chunks, then both decode beside a third prompt.
+  // Logits of a step's rows: two prompts in chunks, then both decode, at times beside a third
+  // prompt.
   std::vector<std::vector<float>> Run(std::unique_ptr<kv::Cache> cache) {
     Runner runner(device(), *decoder_, std::move(cache));
     std::mt19937_64 random = testing::TestRandom();
@@ -67,9 +68,10 @@ class ExactPoliciesTest : public ::testing::TestWithParam<Param> {
     logits.push_back(runner.Prefill(first, draw(kLong), 128, std::vector<int32_t>{kLong - 1}));
     logits.push_back(runner.Prefill(second, draw(kShort), 50, std::vector<int32_t>{kShort - 1}));
     for (int64_t i = 0; i < kSteps; ++i) {
-      logits.push_back(runner.Step({{first, draw(1), {0}, true},
-                                    {second, draw(1), {0}, true},
-                                    {third, draw(21), {20}, false}}));
+      // Several steps in a row are alike, for what policies do ahead of such.
+      std::vector<Runner::Part> parts = {{first, draw(1), {0}, true}, {second, draw(1), {0}, true}};
+      if (i % 4 == 0) parts.push_back({third, draw(21), {20}, false});
+      logits.push_back(runner.Step(parts));
     }
     stats_ = runner.cache().GetStats();
     return logits;
@@ -178,9 +180,9 @@ class OffloadedWeightsTest : public ExactPoliciesTest {
         const auto logits = Run(policies[i].second);
         EXPECT_EQ(logits.front(), expected[i].front()) << "prefill of the first prompt";
         ExpectEqual(logits, expected[i], /*exactly=*/true, bound);
-        // Layers that share a place come anew in every step: 9 of these.
+        // Layers that share a place come anew in every step: 11 of these.
         if (decoder_->offloaded_layers() >= 2 * kProjectionPlaces) {
-          EXPECT_GE(decoder_->moved_weight_bytes() - before, 8 * decoder_->host_weight_bytes());
+          EXPECT_GE(decoder_->moved_weight_bytes() - before, 10 * decoder_->host_weight_bytes());
         }
       }
     }

@@ -19,6 +19,16 @@ class DevicePages {
   // only ever changes the block it writes to next, and adds blocks).
   template <class At>
   void Update(Device& device, int64_t lists, int64_t blocks, int64_t first_changed, const At& at) {
+    Update(device, lists, blocks, first_changed, at,
+           [&](std::byte** target, std::byte* const* pages, size_t count) {
+             device.Upload(target, pages, count * sizeof(std::byte*));
+           });
+  }
+  // put(target, pages, count): copies `count` pages to the device, perhaps later; they are valid
+  // during the call.
+  template <class At, class Put>
+  void Update(Device& device, int64_t lists, int64_t blocks, int64_t first_changed, const At& at,
+              const Put& put) {
     const auto size = static_cast<size_t>(lists * blocks);
     size_t begin = std::min(static_cast<size_t>(lists * first_changed), host_.size());
     begin = begin / static_cast<size_t>(lists > 0 ? lists : 1) * static_cast<size_t>(lists);
@@ -39,8 +49,8 @@ class DevicePages {
       changed_end = size;
     }
     if (changed_begin < changed_end) {
-      device.Upload(memory_.as<std::byte*>() + changed_begin, host_.data() + changed_begin,
-                    (changed_end - changed_begin) * sizeof(std::byte*));
+      put(memory_.as<std::byte*>() + changed_begin, host_.data() + changed_begin,
+          changed_end - changed_begin);
     }
     uploaded_ = size;
   }

@@ -108,7 +108,8 @@ class CudaOffloadCache final : public OffloadBase {
   Tables tables_;
   Staging staging_;
   std::unordered_map<SequenceId, SequencePages> pages_;
-  StepBlock block_;  // the step's sequences; flags: how many of each group decode
+  TableUploads uploads_;  // of a step that has begun; sent with its first operation
+  StepBlock block_;       // the step's sequences; flags: how many of each group decode
   // The inputs' sequences: the step's as they are kept, then every segment. Flags: how many of the
   // former, then those of every piece.
   StepBlock inputs_block_;
@@ -142,6 +143,7 @@ CudaOffloadCache::CudaOffloadCache(CudaDevice& device, std::string policy, const
       device_(device),
       tables_(device, shape),
       staging_(device, shape, device_pool_),
+      uploads_(device),
       block_(device),
       inputs_block_(device),
       scratch_(device),
@@ -184,6 +186,7 @@ void CudaOffloadCache::Quiesce() {
     parts_.clear();  // of no step that has begun
   }
   brought_ = false;
+  uploads_.Flush();
   if (std::exchange(started_, false)) {
     link_.Reset();
     for (CudaBranch* branch : {&recomputing_, &storing_, &storing_inputs_}) branch->Reset();
@@ -201,15 +204,16 @@ void CudaOffloadCache::BeginStep(const Step& step) {
     Quiesce();
     MakeParts(step);
   }
+  uploads_.Flush();  // of a step that was refused
   x_layer_ = -1;
   projection_ = nullptr;
   Grow(step, staging_.Plan(parts_));  // can throw
-  staging_.Take();
+  staging_.Take(uploads_);
   store_pages_.clear();
   for (const Part& part : parts_) {
     const SequenceId id = part.sequence.id;
     SequencePages& pages = pages_.at(id);
-    pages.Update(device_, shape_, resident_, store_, inputs_, id, part.sequence.past);
+    pages.Update(device_, uploads_, shape_, resident_, store_, inputs_, id, part.sequence.past);
     store_pages_.push_back(pages.store.device());
   }
   if (!pieces_.empty()) PreparePositions();
@@ -408,7 +412,10 @@ void CudaOffloadCache::KeepInputs(Stream& stream, int64_t layer, const Step& ste
   if (!shape_.keeps_inputs) return;
   LC_CHECK(x.dtype == shape_.layout.dtype && x.rows == step.rows && x.cols == shape_.layout.hidden,
            "inputs are [{}, {}] of {}", x.rows, x.cols, Name(x.dtype));
-  if (layer == 0) inputs_block_.Send(stream);
+  if (layer == 0) {
+    uploads_.Send(stream);
+    inputs_block_.Send(stream);
+  }
   started_ = true;
   x_layer_ = layer;
   projection_ = projection;
@@ -488,6 +495,7 @@ void CudaOffloadCache::Attend(Stream& stream, int64_t layer, const Step& step, c
   RequireInputs(layer);
   started_ = true;
   if (layer == 0) {
+    uploads_.Send(stream);
     block_.Send(stream);
     if (!pieces_.empty()) {
       positions_->Send(stream, static_cast<size_t>(pieces_.total) * sizeof(int32_t));

@@ -74,13 +74,18 @@ bool Staging::Holds(const std::vector<Part>& parts) const {
   });
 }
 
-void Staging::Take() {
-  ForEach([this](Pages& pages, int64_t lists, uint64_t list_bytes) {
+void Staging::Take(TableUploads& uploads) {
+  ForEach([&](Pages& pages, int64_t lists, uint64_t list_bytes) {
     while (Size(pages) < pages.needed) pages.ids.push_back(pool_.Take());
     if (pages.listed == Size(pages)) return;
-    pages.table.Update(device_, lists, Size(pages), pages.listed, [&](int64_t list, int64_t block) {
-      return data(pages, block) + static_cast<uint64_t>(list) * list_bytes;
-    });
+    pages.table.Update(
+        device_, lists, Size(pages), pages.listed,
+        [&](int64_t list, int64_t block) {
+          return data(pages, block) + static_cast<uint64_t>(list) * list_bytes;
+        },
+        [&](std::byte** target, std::byte* const* changed, size_t count) {
+          uploads.Add(target, changed, count);
+        });
     pages.listed = Size(pages);
   });
 }

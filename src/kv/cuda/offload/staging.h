@@ -35,8 +35,8 @@ class Staging {
   int64_t Plan(const std::vector<Part>& parts);
   // Whether what arrives for a step of these parts has its pages.
   bool Holds(const std::vector<Part>& parts) const;
-  // Takes the missing pages, which have been promised.
-  void Take();
+  // Takes the missing pages, which have been promised. What changes in tables goes to `uploads`.
+  void Take(TableUploads& uploads);
   // Gives all back.
   void Drop();
 

@@ -74,9 +74,9 @@ InputTable Tables::StagedInputs(size_t buffer) const {
           .page_rows = static_cast<int32_t>(shape_.input_page_tokens)};
 }
 
-void SequencePages::Update(Device& device, const Shape& shape, const SequenceTable& resident_table,
-                           const SequenceTable& store_table, const SequenceTable& input_table,
-                           SequenceId id, int64_t past) {
+void SequencePages::Update(Device& device, TableUploads& uploads, const Shape& shape,
+                           const SequenceTable& resident_table, const SequenceTable& store_table,
+                           const SequenceTable& input_table, SequenceId id, int64_t past) {
   const int64_t layers = shape.layout.layers;
   // A table's page of a layer holds `heads` lists of `page_tokens` rows each.
   const auto update = [&](DevicePages& pages, Known& known, const SequenceTable& table,
@@ -90,9 +90,14 @@ void SequencePages::Update(Device& device, const Shape& shape, const SequenceTab
     if (blocks == known.blocks && last == known.last && blocks - 1 <= past / page_tokens) return;
     known = {blocks, last};
     const uint64_t head_bytes = static_cast<uint64_t>(page_tokens) * row_bytes;
-    pages.Update(device, layers * heads, blocks, past / page_tokens, [&](int64_t list, int64_t b) {
-      return lists[list / heads][b] + static_cast<uint64_t>(list % heads) * head_bytes;
-    });
+    pages.Update(
+        device, layers * heads, blocks, past / page_tokens,
+        [&](int64_t list, int64_t b) {
+          return lists[list / heads][b] + static_cast<uint64_t>(list % heads) * head_bytes;
+        },
+        [&](std::byte** target, std::byte* const* changed, size_t count) {
+          uploads.Add(target, changed, count);
+        });
   };
   update(store, store_, store_table, shape.host_heads(), shape.store_page_tokens,
          shape.store_format.row_bytes());

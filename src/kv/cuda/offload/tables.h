@@ -8,6 +8,7 @@
 
 #include "device/device.h"
 #include "kv/cuda/device_pages.h"
+#include "kv/cuda/offload/table_uploads.h"
 #include "kv/offload/shape.h"
 #include "kv/sequence_table.h"
 #include "ops/cuda/inputs.h"
@@ -54,9 +55,10 @@ class SequencePages {
   DevicePages resident, store, inputs;
 
   // past: tokens that have been in the tables since the last call.
-  void Update(Device& device, const Shape& shape, const SequenceTable& resident_table,
-              const SequenceTable& store_table, const SequenceTable& input_table, SequenceId id,
-              int64_t past);
+  // What changes goes to `uploads`.
+  void Update(Device& device, TableUploads& uploads, const Shape& shape,
+              const SequenceTable& resident_table, const SequenceTable& store_table,
+              const SequenceTable& input_table, SequenceId id, int64_t past);
 
  private:
   // Of a table at the last call.
