@@ -17,6 +17,7 @@
 #include "cli/json_text.h"
 #include "cli/options.h"
 #include "cli/output.h"
+#include "device/keep_pinned.h"
 #include "device/machine.h"
 #include "engine/kv_profile.h"
 #include "eval/run/configuration.h"
@@ -134,6 +135,7 @@ class BenchCommand final : public Command {
   }
 
   int Run(const std::vector<std::string>&) override {
+    const KeepPinned keep;  // cells of a grid have stores of much the same size
     batches_ = ParseList(batch_list_, "--batch");
     contexts_ = ParseList(context_list_, "--context");
     if (!trace_file_.empty()) {

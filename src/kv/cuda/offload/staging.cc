@@ -66,7 +66,8 @@ bool Staging::Holds(const std::vector<Part>& parts) const {
       if (Size(lane.rows[b]) < Shape::Blocks(past, shape_.staging_page_tokens) ||
           (shape_.expands() &&
            Size(lane.arrived[b]) < Shape::Blocks(past, shape_.store_page_tokens)) ||
-          Size(lane.inputs[b]) < Shape::Blocks(part.split, shape_.input_staging_tokens())) {
+          (part.split > 0 &&
+           Size(lane.inputs[b]) < Shape::Blocks(part.split, shape_.input_staging_tokens()))) {
         return false;
       }
     }
