@@ -90,4 +90,24 @@ __device__ __forceinline__ int32_t WarpExclusiveSum(int32_t x, int32_t* total) {
   return sum - x;
 }
 
+// Sum of the threads before this one in a block of kWarps warps; total: of all. warp_sums [kWarps],
+// shared: not those of the call before, which others may still read.
+template <int kWarps>
+__device__ __forceinline__ int32_t SumBefore(int32_t x, int32_t* warp_sums, int32_t* total) {
+  int32_t of_warp;
+  const int32_t in_warp = WarpExclusiveSum(x, &of_warp);
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  if (threadIdx.x % 32 == 0) warp_sums[warp] = of_warp;
+  __syncthreads();
+  int32_t before = 0, all = 0;
+#pragma unroll
+  for (int w = 0; w < kWarps; ++w) {
+    const int32_t sum = warp_sums[w];
+    before += w < warp ? sum : 0;
+    all += sum;
+  }
+  *total = all;
+  return before + in_warp;
+}
+
 }  // namespace litecache::ops::cuda

@@ -60,25 +60,6 @@ inline SlotBits SlotBitsOf(int64_t max_context, int64_t slots, void* scratch) {
 }
 
 #ifdef __CUDACC__
-// Sum of the block's threads before this one; total: of all. warp_sums [kSlotWarps], not those of
-// the call before.
-__device__ __forceinline__ int32_t SlotExclusiveSum(int32_t x, int32_t* warp_sums, int32_t* total) {
-  int32_t of_warp;
-  const int32_t in_warp = WarpExclusiveSum(x, &of_warp);
-  const int warp = static_cast<int>(threadIdx.x) / 32;
-  if (threadIdx.x % 32 == 0) warp_sums[warp] = of_warp;
-  __syncthreads();
-  int32_t before = 0, all = 0;
-#pragma unroll
-  for (int w = 0; w < kSlotWarps; ++w) {
-    const int32_t sum = warp_sums[w];
-    before += w < warp ? sum : 0;
-    all += sum;
-  }
-  *total = all;
-  return before + in_warp;
-}
-
 // befores[0 .. parts]: bits of the parts before. Whole block; returns the number of all, and has
 // been waited for.
 __device__ __forceinline__ int32_t SumParts(const uint32_t* counts, int32_t parts,
@@ -88,7 +69,7 @@ __device__ __forceinline__ int32_t SumParts(const uint32_t* counts, int32_t part
   const int32_t begin = min(parts, thread * a_thread), end = min(parts, begin + a_thread);
   int32_t own = 0, total;
   for (int32_t p = begin; p < end; ++p) own += static_cast<int32_t>(__ldcg(counts + p));
-  int32_t before = SlotExclusiveSum(own, warp_sums, &total);
+  int32_t before = SumBefore<kSlotWarps>(own, warp_sums, &total);
   for (int32_t p = begin; p < end; ++p) {
     befores[p] = before;
     before += static_cast<int32_t>(__ldcg(counts + p));

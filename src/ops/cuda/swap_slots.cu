@@ -64,7 +64,7 @@ __device__ Bounds CountBelow(const int32_t* positions, int32_t count, const Boun
       below += (probes[0][u] < bounds.first ? 1 : 0) + (probes[1][u] < bounds.second ? 1 << 16 : 0);
     }
     int32_t all;
-    SlotExclusiveSum(below, warp_sums[turn], &all);
+    SumBefore<kSlotWarps>(below, warp_sums[turn], &all);
     const Bounds found = {all & 0xffff, all >> 16};
     high.first = min(high.first, low.first + (found.first + 1) * strides.first - 1);
     high.second = min(high.second, low.second + (found.second + 1) * strides.second - 1);

@@ -33,7 +33,7 @@ __device__ void FindBin(const uint32_t (&counts)[kBins], int32_t first, int32_t 
 #pragma unroll
   for (int b = 0; b < kBins; ++b) of_thread += static_cast<int32_t>(counts[b]);
   __syncthreads();
-  int32_t above = ChainExclusiveSum(of_thread, shared.warp_sums[0], &total);
+  int32_t above = SumBefore<kChainWarps>(of_thread, shared.warp_sums[0], &total);
   if (above < left && left <= above + of_thread) {
 #pragma unroll
     for (int b = kBins - 1; b >= 0; --b) {
@@ -199,8 +199,8 @@ __device__ void FindPlaces(const Chain& chain, int32_t pair, Narrowed found, uin
     above += static_cast<int32_t>(places[i] & 0xffff);
     ties += static_cast<int32_t>(places[i] >> 16);
   }
-  above = ChainExclusiveSum(above, shared.warp_sums[0], &total);
-  ties = ChainExclusiveSum(ties, shared.warp_sums[1], &total);
+  above = SumBefore<kChainWarps>(above, shared.warp_sums[0], &total);
+  ties = SumBefore<kChainWarps>(ties, shared.warp_sums[1], &total);
   for (int32_t i = begin; i < end; ++i) {
     offsets[i] = {above, ties};
     above += static_cast<int32_t>(places[i] & 0xffff);
@@ -257,7 +257,7 @@ __device__ void CountItems(const Chain& chain, const ChainWork& work, CountShare
       }
     }
     int32_t total;
-    const int32_t before = ChainExclusiveSum(counted, shared.warp_sums[turn], &total);
+    const int32_t before = SumBefore<kChainWarps>(counted, shared.warp_sums[turn], &total);
     turn ^= 1;  // a sum's words are written again only when all have read the next one's
     uint32_t* to = listed + int64_t{item} * kChainItem + (before >> 16);
 #pragma unroll
@@ -339,7 +339,7 @@ __global__ void __launch_bounds__(kChainThreads, 4)
         }
       }
       int32_t total;
-      const int32_t before = ChainExclusiveSum(found, warp_sums[turn], &total);
+      const int32_t before = SumBefore<kChainWarps>(found, warp_sums[turn], &total);
       turn ^= 1;
       int32_t greater = offset.x + (before & 0xffff), equal = offset.y + (before >> 16);
 #pragma unroll

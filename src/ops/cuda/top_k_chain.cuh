@@ -162,25 +162,6 @@ __device__ inline bool BeginPair(const StepView& step, const LiteShape& shape,
   return true;
 }
 
-// Sum of the threads before this one; total: of all. sums [kChainWarps]: not those of the call
-// before.
-__device__ __forceinline__ int32_t ChainExclusiveSum(int32_t x, int32_t* sums, int32_t* total) {
-  int32_t of_warp;
-  const int32_t in_warp = WarpExclusiveSum(x, &of_warp);
-  const int warp = static_cast<int>(threadIdx.x) / 32;
-  if (threadIdx.x % 32 == 0) sums[warp] = of_warp;
-  __syncthreads();
-  int32_t before = 0, all = 0;
-#pragma unroll
-  for (int w = 0; w < kChainWarps; ++w) {
-    const int32_t sum = sums[w];
-    before += w < warp ? sum : 0;
-    all += sum;
-  }
-  *total = all;
-  return before + in_warp;
-}
-
 // Some items of one pair, all of a block's or the first of them.
 struct ChainWork {
   int32_t pair = 0;
@@ -217,7 +198,7 @@ __device__ bool FindWork(const Chain& chain, WorkShared& shared, const ItemsOfPa
   const int32_t end = min(chain.pairs, begin + a_thread);
   int32_t own = 0, total;
   for (int32_t pair = begin; pair < end; ++pair) own += items_of(pair);
-  int32_t before = ChainExclusiveSum(own, shared.warp_sums, &total);
+  int32_t before = SumBefore<kChainWarps>(own, shared.warp_sums, &total);
   const auto share = [&](int64_t block) {
     return static_cast<int32_t>(total * block / static_cast<int64_t>(gridDim.x));
   };
