@@ -28,7 +28,7 @@
 #include "model/decoder.h"
 #include "model/fingerprint.h"
 #include "model/weight_placement.h"
-#include "ops/cuda/linear_scratch.h"
+#include "ops/cuda/products/linear_scratch.h"
 #include "ops/linear.h"
 #include "tokenizer/stream_decoder.h"
 #include "tokenizer/tokenizer.h"

@@ -4,7 +4,7 @@
 
 #include "ops/cpu/ops.h"
 #include "ops/cuda/available.h"
-#include "ops/cuda/gather.h"
+#include "ops/cuda/step/gather.h"
 
 namespace litecache::ops {
 

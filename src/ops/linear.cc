@@ -4,7 +4,7 @@
 #include "ops/activation.h"
 #include "ops/cpu/ops.h"
 #include "ops/cuda/available.h"
-#include "ops/cuda/dense.h"
+#include "ops/cuda/dense/dense.h"
 
 namespace litecache::ops {
 

@@ -27,10 +27,11 @@ struct LinearPart {
 // CPU has them, take denormal numbers for 0); f16 and f32 weights multiply in f32. On the CPU up to
 // 16 rows (4 without BF16 dot products, and for other weights) run a bandwidth-bound GEMV, more a
 // blocked GEMM, large ones oneDNN where the CPU has AMX (cpu/linear.cc).
-// On a CUDA stream x has the weights' dtype, bf16 or f32, and y may be bf16 (ops/cuda/dense.h).
-// Every element of y is one chain of sums in a fixed order: its bits depend neither on the number
-// of threads nor, below and above the GEMV's limit, on the other rows of the batch (oneDNN: on the
-// threads only not). GEMV and GEMM differ by the rounding of their sums.
+// On a CUDA stream x has the weights' dtype, bf16 or f32, and y may be bf16
+// (ops/cuda/dense/dense.h). Every element of y is one chain of sums in a fixed order: its bits
+// depend neither on the number of threads nor, below and above the GEMV's limit, on the other rows
+// of the batch (oneDNN: on the threads only not). GEMV and GEMM differ by the rounding of their
+// sums.
 void Linear(Stream& stream, const MatrixView& x, const MatrixView& weight, const float* bias,
             const MatrixView& y, Epilogue epilogue = Epilogue::kStore);
 

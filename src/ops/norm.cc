@@ -2,7 +2,7 @@
 
 #include "ops/cpu/ops.h"
 #include "ops/cuda/available.h"
-#include "ops/cuda/dense.h"
+#include "ops/cuda/dense/dense.h"
 
 namespace litecache::ops {
 

@@ -4,7 +4,7 @@
 #include <memory>
 
 #include "engine/device_sampler.h"
-#include "ops/cuda/sample.h"
+#include "ops/cuda/sample/sample.h"
 
 namespace litecache::engine {
 

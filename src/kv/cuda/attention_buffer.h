@@ -6,7 +6,7 @@
 
 #include "device/device.h"
 #include "kv/cache.h"
-#include "ops/cuda/attention.h"
+#include "ops/cuda/attention/attention.h"
 
 namespace litecache::kv {
 

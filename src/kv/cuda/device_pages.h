@@ -10,9 +10,9 @@
 
 namespace litecache::kv {
 
-// Page of block b of list i at [b * lists + i], as kernels read them (ops/cuda/step.h). Follows a
-// table on the host: what has changed there is uploaded, a block at most in most steps and nothing
-// in nearly all.
+// Page of block b of list i at [b * lists + i], as kernels read them (ops/cuda/step/step.h).
+// Follows a table on the host: what has changed there is uploaded, a block at most in most steps
+// and nothing in nearly all.
 class DevicePages {
  public:
   // at(list, block): the page now. Blocks before `first_changed` are as at the last call (a table

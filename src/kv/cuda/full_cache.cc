@@ -11,8 +11,8 @@
 #include "kv/cuda/every_list.h"
 #include "kv/cuda/step_block.h"
 #include "kv/full_cache_base.h"
-#include "ops/cuda/attention.h"
-#include "ops/cuda/rows.h"
+#include "ops/cuda/attention/attention.h"
+#include "ops/cuda/step/rows.h"
 
 namespace litecache::kv {
 namespace {

@@ -4,7 +4,7 @@
 #include <span>
 
 #include "litecache/kv_stats.h"
-#include "ops/cuda/litecache.h"
+#include "ops/cuda/litecache/litecache.h"
 
 namespace litecache::kv {
 

@@ -8,7 +8,7 @@
 #include "device/device.h"
 #include "kv/layout.h"
 #include "kv/trace/imposed_selection.h"
-#include "ops/cuda/impose_rows.h"
+#include "ops/cuda/impose/impose_rows.h"
 
 namespace litecache::kv {
 

@@ -5,8 +5,8 @@
 #include "kv/cuda/attention_scratch.h"
 #include "kv/cuda/step_block.h"
 #include "kv/cuda/transfer/transfer_engine.h"
-#include "ops/cuda/attention.h"
-#include "ops/cuda/litecache.h"
+#include "ops/cuda/attention/attention.h"
+#include "ops/cuda/litecache/litecache.h"
 
 namespace litecache::kv {
 

@@ -9,7 +9,7 @@
 #include "device/device_error.h"
 #include "device/sections.h"
 #include "kv/cuda/head_counters.h"
-#include "ops/cuda/impose_rows.h"
+#include "ops/cuda/impose/impose_rows.h"
 
 namespace litecache::kv {
 

@@ -24,7 +24,7 @@
 #include "kv/sequence_table.h"
 #include "kv/step_check.h"
 #include "litecache/kv_options.h"
-#include "ops/cuda/listed.h"
+#include "ops/cuda/attention/listed.h"
 
 namespace litecache::kv {
 

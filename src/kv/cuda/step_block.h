@@ -7,7 +7,7 @@
 #include <span>
 
 #include "device/device.h"
-#include "ops/cuda/step.h"
+#include "ops/cuda/step/step.h"
 
 namespace litecache::kv {
 

@@ -1,7 +1,7 @@
 #include "kv/cuda/store_prefill.h"
 
 #include "device/sections.h"
-#include "ops/cuda/attention.h"
+#include "ops/cuda/attention/attention.h"
 
 namespace litecache::kv {
 namespace {

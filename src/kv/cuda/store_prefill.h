@@ -11,7 +11,7 @@
 #include "device/cuda/branch.h"
 #include "kv/cache.h"
 #include "kv/cuda/step_block.h"
-#include "ops/cuda/rows.h"
+#include "ops/cuda/step/rows.h"
 
 namespace litecache::kv {
 

@@ -17,8 +17,8 @@
 #include "kv/pool_stats.h"
 #include "kv/step_check.h"
 #include "kv/streaming/page_table.h"
-#include "ops/cuda/attention.h"
-#include "ops/cuda/rows.h"
+#include "ops/cuda/attention/attention.h"
+#include "ops/cuda/step/rows.h"
 
 namespace litecache::kv {
 namespace {

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "kv/cache_plan.h"
-#include "kv/cuda/create_infinigen_cache.h"
+#include "kv/cuda/infinigen/create_infinigen_cache.h"
 #include "kv/infinigen/infinigen_cache.h"
 #include "kv/trace/imposed_selection.h"
 #include "kv/trace/replays_trace.h"

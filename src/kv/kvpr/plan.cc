@@ -18,7 +18,7 @@
 #include "kv/offload/offload_cache.h"
 #include "ops/attention.h"
 #include "ops/cuda/available.h"
-#include "ops/cuda/linear_scratch.h"
+#include "ops/cuda/products/linear_scratch.h"
 
 namespace litecache::kv {
 namespace {

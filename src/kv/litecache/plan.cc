@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "base/hash.h"
 #include "kv/cache_plan.h"
-#include "kv/cuda/create_lite_cache.h"
+#include "kv/cuda/litecache/create_lite_cache.h"
 #include "kv/cuda/scratch_plan.h"
 #include "kv/litecache/lite_cache.h"
 #include "kv/litecache/shape.h"

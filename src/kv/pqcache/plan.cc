@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include "kv/cache_plan.h"
-#include "kv/cuda/create_pq_cache.h"
+#include "kv/cuda/pqcache/create_pq_cache.h"
 #include "kv/pqcache/pq_cache.h"
 #include "kv/trace/imposed_selection.h"
 #include "kv/trace/replays_trace.h"

@@ -1,6 +1,6 @@
 // The host's end of transfer engine cpu-push: threads that see which rows the device asks for,
-// gather them, and tell it (protocol: ops/cuda/transfer.h). Knows no CUDA; a thread can play the
-// device.
+// gather them, and tell it (protocol: ops/cuda/transfer/transfer.h). Knows no CUDA; a thread can
+// play the device.
 #pragma once
 
 #include <atomic>
@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "ops/collect_rows.h"
-#include "ops/cuda/transfer.h"
+#include "ops/cuda/transfer/transfer.h"
 
 namespace litecache::kv {
 

@@ -2,7 +2,7 @@
 
 #include "base/error.h"
 #include "kv/cache_plan.h"
-#include "kv/cuda/create_retro_cache.h"
+#include "kv/cuda/retroinfer/create_retro_cache.h"
 #include "kv/retroinfer/retro_cache.h"
 #include "kv/retroinfer/shape.h"
 #include "kv/trace/imposed_selection.h"

@@ -17,7 +17,7 @@
 #include "kv/cache_plan.h"
 #include "litecache/token_constraint.h"
 #include "model/decoder.h"
-#include "ops/cuda/dense.h"
+#include "ops/cuda/dense/dense.h"
 #include "temporary_directory.h"
 
 namespace litecache::engine {

@@ -4,7 +4,7 @@
 
 #include "device/cuda/cuda_devices.h"
 #include "device/device_error.h"
-#include "kv/cuda/lite_cache.h"
+#include "kv/cuda/litecache/lite_cache.h"
 #include "kv/cuda/transfer/cpu_push.h"
 #include "kv/litecache/harness.h"
 #include "test_seed.h"

@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "kv/litecache/shape.h"
-#include "ops/cuda/lite_shape.cuh"
+#include "ops/cuda/step/lite_shape.cuh"
 #include "test_seed.h"
 
 namespace litecache::kv {

@@ -8,7 +8,7 @@
 #include "device/recording_key.h"
 
 #ifdef LITECACHE_CUDA
-#include "kv/cuda/lite_cache.h"
+#include "kv/cuda/litecache/lite_cache.h"
 #endif
 
 namespace litecache::kv {

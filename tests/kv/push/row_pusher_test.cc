@@ -1,4 +1,5 @@
-// The host's end of cpu-push; a thread plays the device, by the protocol of ops/cuda/transfer.h.
+// The host's end of cpu-push; a thread plays the device, by the protocol of
+// ops/cuda/transfer/transfer.h.
 #include "kv/push/row_pusher.h"
 
 #include <gtest/gtest.h>

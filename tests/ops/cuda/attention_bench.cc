@@ -4,9 +4,9 @@
 #include <random>
 #include <vector>
 
-#include "ops/cuda/attention.h"
+#include "ops/cuda/attention/attention.h"
 #include "ops/cuda/bench_tables.h"
-#include "ops/cuda/rows.h"
+#include "ops/cuda/step/rows.h"
 
 namespace litecache::ops::cuda {
 namespace {

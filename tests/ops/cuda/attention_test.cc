@@ -1,4 +1,4 @@
-#include "ops/cuda/attention.h"
+#include "ops/cuda/attention/attention.h"
 
 #include <fmt/format.h>
 
@@ -6,7 +6,7 @@
 
 #include "ops/attention.h"
 #include "ops/cuda/device_tables.h"
-#include "ops/cuda/rows.h"
+#include "ops/cuda/step/rows.h"
 
 namespace litecache::ops::cuda {
 namespace {

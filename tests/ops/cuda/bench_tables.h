@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "ops/cuda/bench.h"
-#include "ops/cuda/step.h"
+#include "ops/cuda/step/step.h"
 
 namespace litecache::ops::cuda {
 

@@ -1,4 +1,4 @@
-#include "ops/cuda/cluster_build.h"
+#include "ops/cuda/retroinfer/cluster_build.h"
 
 #include <cmath>
 #include <limits>

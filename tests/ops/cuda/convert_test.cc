@@ -1,7 +1,7 @@
 #include <bit>
 #include <random>
 
-#include "ops/cuda/dense.h"
+#include "ops/cuda/dense/dense.h"
 #include "ops/cuda/gpu_testing.h"
 #include "test_seed.h"
 

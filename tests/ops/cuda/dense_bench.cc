@@ -6,9 +6,9 @@
 
 #include "ops/activation.h"
 #include "ops/cuda/bench.h"
-#include "ops/cuda/dense.h"
-#include "ops/cuda/gemm.h"
-#include "ops/cuda/gemv.h"
+#include "ops/cuda/dense/dense.h"
+#include "ops/cuda/products/gemm.h"
+#include "ops/cuda/products/gemv.h"
 #include "ops/norm.h"
 #include "ops/rope.h"
 

@@ -8,7 +8,7 @@
 #include <span>
 #include <vector>
 
-#include "ops/cuda/dense.h"
+#include "ops/cuda/dense/dense.h"
 #include "ops/cuda/gpu_testing.h"
 #include "ops/ops_testing.h"
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "ops/cuda/gpu_testing.h"
-#include "ops/cuda/step.h"
+#include "ops/cuda/step/step.h"
 #include "ops/paged_testing.h"
 
 namespace litecache::ops::cuda {

@@ -1,4 +1,4 @@
-#include "ops/cuda/impose_reuse.h"
+#include "ops/cuda/impose/impose_reuse.h"
 
 #include <algorithm>
 #include <numeric>

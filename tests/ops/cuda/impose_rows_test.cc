@@ -1,4 +1,4 @@
-#include "ops/cuda/impose_rows.h"
+#include "ops/cuda/impose/impose_rows.h"
 
 #include <fmt/format.h>
 

@@ -1,4 +1,4 @@
-#include "ops/cuda/inputs.h"
+#include "ops/cuda/step/inputs.h"
 
 #include <cstring>
 

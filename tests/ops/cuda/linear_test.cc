@@ -4,7 +4,7 @@
 
 #include "device/cuda/check.h"
 #include "ops/cuda/dense_testing.h"
-#include "ops/cuda/gemv.h"
+#include "ops/cuda/products/gemv.h"
 
 namespace litecache::ops::cuda {
 namespace {

@@ -1,12 +1,12 @@
 // Attention over listed rows, and the best of listed candidates.
-#include "ops/cuda/listed.h"
+#include "ops/cuda/attention/listed.h"
 
 #include <fmt/format.h>
 
 #include <numeric>
 #include <string>
 
-#include "ops/cuda/attention.h"
+#include "ops/cuda/attention/attention.h"
 #include "ops/cuda/device_tables.h"
 
 namespace litecache::ops::cuda {

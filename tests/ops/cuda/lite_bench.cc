@@ -9,12 +9,12 @@
 #include <string>
 #include <vector>
 
-#include "ops/cuda/attention.h"
+#include "ops/cuda/attention/attention.h"
 #include "ops/cuda/bench_tables.h"
-#include "ops/cuda/hash_softmax_select.h"
-#include "ops/cuda/lite_shape.cuh"
-#include "ops/cuda/litecache.h"
-#include "ops/cuda/rows.h"
+#include "ops/cuda/litecache/litecache.h"
+#include "ops/cuda/retrieve/hash_softmax_select.h"
+#include "ops/cuda/step/lite_shape.cuh"
+#include "ops/cuda/step/rows.h"
 
 namespace litecache::ops::cuda {
 namespace {

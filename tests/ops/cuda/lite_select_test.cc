@@ -1,7 +1,7 @@
 // Selections and the metadata they read, against their CPU twins.
 #include "ops/bounds_select.h"
-#include "ops/cuda/hash_softmax_select.h"
 #include "ops/cuda/lite_testing.h"
+#include "ops/cuda/retrieve/hash_softmax_select.h"
 #include "ops/exact_select.h"
 #include "ops/hash_select.h"
 #include "ops/projection_select.h"

@@ -12,8 +12,8 @@
 
 #include "device/cpu/cpu_device.h"
 #include "ops/cuda/gpu_testing.h"
-#include "ops/cuda/lite_shape.cuh"
-#include "ops/cuda/litecache.h"
+#include "ops/cuda/litecache/litecache.h"
+#include "ops/cuda/step/lite_shape.cuh"
 #include "ops/hash_select.h"
 #include "test_seed.h"
 

@@ -1,4 +1,4 @@
-#include "ops/cuda/rows.h"
+#include "ops/cuda/step/rows.h"
 
 #include <cmath>
 #include <string>

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "ops/cuda/bench.h"
-#include "ops/cuda/sample.h"
+#include "ops/cuda/sample/sample.h"
 
 namespace litecache::ops::cuda {
 namespace {

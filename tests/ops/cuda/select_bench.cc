@@ -7,8 +7,8 @@
 
 #include "base/dtype.h"
 #include "ops/cuda/bench_tables.h"
-#include "ops/cuda/hash_softmax_select.h"
-#include "ops/cuda/litecache.h"
+#include "ops/cuda/litecache/litecache.h"
+#include "ops/cuda/retrieve/hash_softmax_select.h"
 
 namespace litecache::ops::cuda {
 namespace {

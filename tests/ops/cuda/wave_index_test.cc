@@ -1,4 +1,4 @@
-#include "ops/cuda/wave_index.h"
+#include "ops/cuda/retroinfer/wave_index.h"
 
 #include <algorithm>
 #include <cmath>
@@ -6,7 +6,7 @@
 #include <set>
 
 #include "ops/cuda/gpu_testing.h"
-#include "ops/cuda/impose_clusters.h"
+#include "ops/cuda/impose/impose_clusters.h"
 #include "ops/cuda/paged_lists.h"
 #include "test_seed.h"
 

@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "base/error.h"
-#include "ops/cuda/rows.h"
+#include "ops/cuda/step/rows.h"
 
 namespace litecache::kv::offload {
 namespace {

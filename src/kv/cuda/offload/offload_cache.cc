@@ -35,9 +35,9 @@
 #include "kv/offload/groups.h"
 #include "kv/offload/offload_base.h"
 #include "kv/offload/pieces.h"
-#include "ops/cuda/attention.h"
-#include "ops/cuda/inputs.h"
-#include "ops/cuda/rows.h"
+#include "ops/cuda/attention/attention.h"
+#include "ops/cuda/step/inputs.h"
+#include "ops/cuda/step/rows.h"
 
 namespace litecache::kv::offload {
 namespace {

@@ -11,8 +11,8 @@
 #include "kv/cuda/offload/table_uploads.h"
 #include "kv/offload/shape.h"
 #include "kv/sequence_table.h"
-#include "ops/cuda/inputs.h"
-#include "ops/cuda/rows.h"
+#include "ops/cuda/step/inputs.h"
+#include "ops/cuda/step/rows.h"
 
 namespace litecache::kv::offload {
 

@@ -1,5 +1,5 @@
 // How rows of the host store come into a layer's slots on a GPU. Three ways, one interface:
-//   gpu-pull  kernels read the rows through the link (ops/cuda/litecache.h, PullRows)
+//   gpu-pull  kernels read the rows through the link (ops/cuda/litecache/litecache.h, PullRows)
 //   cpu-push  CPU threads gather what the device asks for through flags, beside the graph
 //   copy      the host waits for the list, gathers, copies: outside any graph
 #pragma once
@@ -13,7 +13,7 @@
 
 #include "device/cuda/cuda_device.h"
 #include "litecache/kv_options.h"
-#include "ops/cuda/litecache.h"
+#include "ops/cuda/litecache/litecache.h"
 
 namespace litecache::kv {
 

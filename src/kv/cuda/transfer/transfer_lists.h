@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "device/cuda/cuda_device.h"
-#include "ops/cuda/transfer.h"
+#include "ops/cuda/transfer/transfer.h"
 
 struct CUevent_st;
 

@@ -1,0 +1,510 @@
+#include "kv/cuda/litecache/lite_cache.h"
+
+#include <algorithm>
+#include <cstring>
+#include <span>
+#include <utility>
+
+#include "base/error.h"
+#include "base/logging.h"
+#include "device/device_error.h"
+#include "device/recording_key.h"
+#include "kv/cuda/head_counters.h"
+#include "kv/cuda/litecache/create_lite_cache.h"
+#include "kv/pool_stats.h"
+#include "ops/cuda/products/unshare_gpu.h"
+
+namespace litecache::kv {
+namespace {
+
+using ops::cuda::DeviceHeadCounters;
+using ops::cuda::HeadState;
+using ops::cuda::LiteLayer;
+
+ops::cuda::LiteShape MakeLiteShape(const Shape& shape) {
+  return {.kv_heads = static_cast<int32_t>(shape.layout.kv_heads),
+          .group = static_cast<int32_t>(shape.group),
+          .head_dim = static_cast<int32_t>(shape.layout.head_dim),
+          .sink = static_cast<int32_t>(shape.sink),
+          .recent = static_cast<int32_t>(shape.recent),
+          .carry = static_cast<int32_t>(shape.carry),
+          .cache_begin = static_cast<int32_t>(shape.cache_begin()),
+          .budget_share = shape.budget.share,
+          .budget_tokens = static_cast<int32_t>(shape.budget.tokens),
+          .slots_factor = shape.slots_factor,
+          .max_rows = 0,
+          .labels_a_page = static_cast<int32_t>(shape.labels_a_page())};
+}
+
+// Appends arrays to one block of device memory.
+class ConstantsBuilder {
+ public:
+  template <typename T>
+  size_t Add(std::span<const T> values) {
+    const size_t at = (bytes_.size() + 15) / 16 * 16;
+    bytes_.resize(at + values.size_bytes());
+    std::memcpy(bytes_.data() + at, values.data(), values.size_bytes());
+    return at;
+  }
+  Buffer Upload(Device& device) const {
+    Buffer memory = device.Allocate(std::max<size_t>(bytes_.size(), 16));
+    device.Upload(memory.data(), bytes_.data(), bytes_.size());
+    return memory;
+  }
+
+ private:
+  std::vector<std::byte> bytes_;
+};
+
+}  // namespace
+
+CudaLiteCache::CudaLiteCache(CudaDevice& device, const Shape& shape, const HeadPlan& plan,
+                             const KvOptions& options, int64_t ahead,
+                             std::unique_ptr<Retriever> retriever, const TierBytes& budget,
+                             const ImposedReuse* imposed)
+    : device_(device),
+      host_(device),
+      tiers_(device, host_, shape, plan, budget),
+      growth_(tiers_),
+      retriever_(std::move(retriever)),
+      scorer_(CreateCudaRetriever(device, shape.layout, options, *retriever_)),
+      aggregation_(AggregationOf(options)),
+      delta_(options.delta_update),
+      transfer_(CreateTransferEngine(device, host_, TransferOptionsOf(options))),
+      ahead_(ahead),
+      lite_shape_(MakeLiteShape(shape)),
+      block_(device),
+      decisions_(device, 0, /*first=*/true),
+      link_(device, kMarks, /*first=*/true) {
+  if (options.measure_recall) {
+    throw Unsupported("measure_recall runs on the CPU only (--device cpu)");
+  }
+  if (imposed != nullptr) {
+    imposed_steps_ = imposed->steps;
+    imposed_ = device.Allocate(imposed->heads.size() * sizeof(ops::ImposedHead));
+    device.Upload(imposed_.data(), imposed->heads.data(), imposed_.size());
+  }
+  check_transfers_ = std::make_shared<const std::function<void()>>([this] { CheckTransfers(); });
+  if (options.transfer != "auto") SPDLOG_INFO("transfers: {}", transfer_->Description());
+  const Layout& layout = shape.layout;
+  const auto heads = static_cast<size_t>(layout.kv_heads);
+  ConstantsBuilder builder;
+  struct Offsets {
+    size_t offloaded, resident, metadata, staging[2], dense, tau, importance;
+  };
+  std::vector<Offsets> offsets;
+  for (int64_t layer = 0; layer < layout.layers; ++layer) {
+    std::vector<int32_t> offloaded(heads), resident(heads), metadata(heads), staging(heads, -1),
+        next_staging(heads, -1), dense(heads);
+    std::vector<float> tau(heads);
+    int32_t staged = 0;
+    for (size_t h = 0; h < heads; ++h) {
+      const auto index = static_cast<size_t>(shape.Index(layer, static_cast<int64_t>(h)));
+      const HeadSettings& settings = plan.at(layer, static_cast<int64_t>(h));
+      offloaded[h] = static_cast<int32_t>(shape.offloaded_list[index]);
+      resident[h] = static_cast<int32_t>(shape.resident_list[index]);
+      metadata[h] = static_cast<int32_t>(shape.metadata_list[index]);
+      if (offloaded[h] >= 0) {
+        staging[h] = staged++;
+        next_staging[h] = staging[h] + static_cast<int32_t>(shape.max_offloaded_in_layer);
+      }
+      resident_selecting_ += offloaded[h] < 0 && !settings.dense;
+      dense[h] = settings.dense;
+      tau[h] = settings.tau;
+    }
+    const std::span<const float> importance(plan.importance.data() + layer * layout.q_heads,
+                                            static_cast<size_t>(layout.q_heads));
+    offsets.push_back({builder.Add<int32_t>(offloaded),
+                       builder.Add<int32_t>(resident),
+                       builder.Add<int32_t>(metadata),
+                       {builder.Add<int32_t>(staging), builder.Add<int32_t>(next_staging)},
+                       builder.Add<int32_t>(dense),
+                       builder.Add<float>(tau),
+                       builder.Add<float>(importance)});
+  }
+  constants_ = builder.Upload(device);
+  const auto ints = [&](size_t offset) {
+    return reinterpret_cast<const int32_t*>(constants_.as<std::byte>() + offset);
+  };
+
+  const auto count = static_cast<size_t>(layout.layers) * heads;
+  counters_ = device.CreateMirror(count * sizeof(DeviceHeadCounters));
+  std::fill_n(counters_->host<DeviceHeadCounters>(), count, DeviceHeadCounters{});
+  device.Zero(counters_->device(), count * sizeof(DeviceHeadCounters));
+  heads_.resize(count);
+
+  for (int64_t layer = 0; layer < layout.layers; ++layer) {
+    const Offsets& at = offsets[static_cast<size_t>(layer)];
+    const auto floats = [&](size_t offset) {
+      return reinterpret_cast<const float*>(constants_.as<std::byte>() + offset);
+    };
+    LiteLayer l;
+    l.slots = {.table = ops::cuda::kSlots,
+               .lists = static_cast<int32_t>(shape.offloaded),
+               .page_rows = static_cast<int32_t>(shape.page_slots),
+               .format = shape.format,
+               .sink = static_cast<int32_t>(shape.sink),
+               .ring = static_cast<int32_t>(shape.ring_slots()),
+               .list_of_head = ints(at.offloaded)};
+    l.store = {.table = ops::cuda::kStore,
+               .lists = static_cast<int32_t>(shape.offloaded),
+               .page_rows = static_cast<int32_t>(shape.store_page_tokens),
+               .format = shape.store_format,
+               .list_of_head = ints(at.offloaded)};
+    l.resident = {.table = ops::cuda::kResident,
+                  .lists = static_cast<int32_t>(shape.resident),
+                  .page_rows = static_cast<int32_t>(shape.pages.page_tokens),
+                  .format = shape.format,
+                  .list_of_head = ints(at.resident)};
+    l.metadata = {.table = ops::cuda::kMetadata,
+                  .lists = static_cast<int32_t>(shape.metadata),
+                  .page_rows = static_cast<int32_t>(std::max<int64_t>(shape.metadata_tokens, 1)),
+                  .format = shape.format,
+                  .list_of_head = ints(at.metadata)};
+    l.importance = floats(at.importance);
+    l.tau = floats(at.tau);
+    l.dense = ints(at.dense);
+    l.counters = counters_->device<DeviceHeadCounters>() + layer * layout.kv_heads;
+    layers_.push_back(l);
+    for (size_t set : {0, 1}) staging_lists_[set].push_back(ints(at.staging[set]));
+  }
+}
+
+void CudaLiteCache::StartSequence(SequenceId id) {
+  Sequence& sequence = sequences_[id];
+  try {
+    sequence.heads = device_.Allocate(
+        static_cast<size_t>(std::max<int64_t>(tiers_.shape.offloaded, 1)) * sizeof(HeadState));
+    device_.Zero(sequence.heads.data(), sequence.heads.size());
+  } catch (...) {
+    Release(id);
+    throw;
+  }
+}
+
+SequenceId CudaLiteCache::Create() {
+  const SequenceId id = tiers_.resident.Create();
+  LC_CHECK(tiers_.store.Create() == id && tiers_.metadata.Create() == id);
+  tiers_.slots.Create(id);
+  StartSequence(id);
+  return id;
+}
+
+SequenceId CudaLiteCache::Fork(SequenceId parent) {
+  const SequenceId id = tiers_.resident.Fork(parent);
+  LC_CHECK(tiers_.store.Fork(parent) == id && tiers_.metadata.Fork(parent) == id);
+  tiers_.slots.Fork(parent, id);
+  StartSequence(id);
+  Sequence& sequence = Get(id);
+  Sequence& source = Get(parent);
+  source.forked = sequence.forked = true;
+  device_.CopyWithin(sequence.heads.data(), source.heads.data(), source.heads.size());
+  sequence.filled = source.filled;
+  sequence.lost = source.lost;
+  return id;
+}
+
+SequenceId CudaLiteCache::ForkPrefix(SequenceId parent, int64_t tokens) {
+  LC_CHECK(tokens % kPrefixTokens == 0 && tokens <= PrefixLength(parent), "{} of {} tokens", tokens,
+           PrefixLength(parent));
+  const SequenceId id = tiers_.resident.ForkPrefix(parent, tokens);
+  LC_CHECK(tiers_.store.ForkPrefix(parent, tokens) == id &&
+           tiers_.metadata.ForkPrefix(parent, tokens) == id);
+  tiers_.slots.Create(id);
+  StartSequence(id);
+  return id;
+}
+
+void CudaLiteCache::Release(SequenceId id) {
+  tiers_.resident.Release(id);
+  tiers_.store.Release(id);
+  tiers_.metadata.Release(id);
+  tiers_.slots.Release(id);
+  sequences_.erase(id);
+}
+
+void CudaLiteCache::UpdatePages(const StepSequence& part, Sequence* sequence) {
+  const Shape& shape = tiers_.shape;
+  const auto table = [&](DevicePages& pages, const SequenceTable& source, int64_t lists,
+                         int64_t page_tokens) {
+    std::byte* const* const* from = source.Lists(part.id);
+    pages.Update(device_, lists, lists > 0 ? source.Blocks(part.id) : 0,
+                 source.Length(part.id) / page_tokens,
+                 [&](int64_t list, int64_t b) { return from[list][b]; });
+  };
+  table(sequence->resident, tiers_.resident, shape.resident, shape.pages.page_tokens);
+  table(sequence->store, tiers_.store, shape.offloaded, shape.store_page_tokens);
+  table(sequence->metadata, tiers_.metadata, shape.metadata,
+        std::max<int64_t>(shape.metadata_tokens, 1));
+  const SequenceSlots& slots = tiers_.slots.Get(part.id);
+  const auto slot_pages =
+      slots.heads.empty() ? 0 : static_cast<int64_t>(slots.heads.front().pages.size());
+  // Slots are written all over: a shared page may have been copied anywhere. There are too many of
+  // them to compare at every step.
+  if (slot_pages != sequence->slot_pages || sequence->forked) {
+    sequence->slots.Update(device_, shape.offloaded, slot_pages, 0, [&](int64_t list, int64_t b) {
+      return slots.heads[static_cast<size_t>(list)].pages[static_cast<size_t>(b)];
+    });
+    sequence->slot_pages = slot_pages;
+    if (part.decode) sequence->forked = false;
+  }
+  sequence->labels.Update(device_, 1, static_cast<int64_t>(slots.labels.size()), 0,
+                          [&](int64_t, int64_t b) { return slots.labels[static_cast<size_t>(b)]; });
+}
+
+void CudaLiteCache::ReserveWork(int64_t sequences, int64_t context) {
+  if (sequences <= work_sequences_ && context <= work_context_) return;
+  work_sequences_ = std::max(sequences, work_sequences_);
+  work_context_ = std::max(context, work_context_);
+  const Shape& shape = tiers_.shape;
+  lite_shape_.max_rows = static_cast<int32_t>(std::min(shape.Rows(work_context_), work_context_));
+  const auto pairs = static_cast<size_t>(work_sequences_ * shape.layout.kv_heads);
+  const size_t lists = pairs * static_cast<size_t>(lite_shape_.max_rows);
+  const auto sets = static_cast<size_t>(ahead_ + 1);
+  work_ = Buffer();
+  work_ = device_.Allocate((pairs + sets * (3 * pairs + 3 * lists)) * sizeof(int32_t));
+  auto* next = work_.as<int32_t>();
+  const auto take = [&next](size_t count) { return std::exchange(next, next + count); };
+  device_.Zero(next, pairs * sizeof(int32_t));
+  no_refresh_ = take(pairs);
+  for (size_t set = 0; set < sets; ++set) {
+    int32_t* refresh = take(pairs);
+    int32_t* selected_count = take(pairs);
+    int32_t* moved_count = take(pairs);
+    int32_t* selected = take(lists);
+    int32_t* moved_positions = take(lists);
+    int32_t* moved_slots = take(lists);
+    for (size_t i = set; i < layers_.size(); i += sets) {
+      layers_[i].refresh = refresh;
+      layers_[i].selected = selected;
+      layers_[i].selected_count = selected_count;
+      layers_[i].moved_positions = moved_positions;
+      layers_[i].moved_slots = moved_slots;
+      layers_[i].moved_count = moved_count;
+    }
+  }
+  // Operations of one stream follow each other: they share what they scribble on.
+  const size_t refresh_bytes =
+      std::max(ops::cuda::SelectScratchBytes(lite_shape_, work_sequences_, work_context_),
+               ops::cuda::UpdateSlotsScratchBytes(lite_shape_, work_sequences_, work_context_));
+  const size_t attention_bytes = ops::cuda::AttentionScratchBytes(
+      work_sequences_, shape.layout.q_heads, shape.layout.head_dim);
+  scratch_ = Buffer();
+  scratch_ = device_.Allocate(std::max(refresh_bytes, attention_bytes));
+  branch_scratch_ = Buffer();
+  if (ahead_ > 0) branch_scratch_ = device_.Allocate(refresh_bytes);
+  transfer_->Reserve(static_cast<int64_t>(pairs), lite_shape_.max_rows);
+}
+
+void CudaLiteCache::CheckTransfers() {
+  const std::optional<std::string> failure = transfer_->Check();
+  if (failure) {
+    unchecked_.insert(unchecked_.end(), running_.begin(), running_.end());
+    for (const SequenceId id : unchecked_) {
+      if (const auto found = sequences_.find(id); found != sequences_.end()) {
+        found->second.lost = *failure;
+      }
+    }
+  }
+  unchecked_.clear();
+  running_checked_ = true;
+  if (failure) throw DeviceError(*failure);
+}
+
+void CudaLiteCache::BeginStep(const Step& step) {
+  for (const StepSequence& part : step.sequences) {
+    if (const std::string& lost = Get(part.id).lost; !lost.empty()) throw DeviceError(lost);
+  }
+  check_(step, tiers_.resident);
+  decisions_.Reset();
+  link_.Reset();
+  growth_.Begin(step);
+  const auto count = static_cast<int64_t>(step.sequences.size());
+  block_.Begin(step.decode_rows, count - step.decode_rows);
+  fills_.clear();
+  int64_t longest = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    const StepSequence& part = step.sequences[static_cast<size_t>(i)];
+    Sequence& sequence = Get(part.id);
+    UpdatePages(part, &sequence);
+    const int64_t stored = tiers_.store.Length(part.id);
+    if (!part.decode) {
+      sequence.filled = false;
+    } else if (!sequence.filled) {
+      block_.flag(i) = 1;
+      fills_.push_back(part);
+    }
+    ops::cuda::StepSequence& target = block_.at(i);
+    target = {.first_row = static_cast<int32_t>(part.first_row),
+              .rows = static_cast<int32_t>(part.rows),
+              .past = static_cast<int32_t>(part.past),
+              .stored = static_cast<int32_t>(stored)};
+    target.pages[ops::cuda::kResident] = sequence.resident.device();
+    target.pages[ops::cuda::kStore] = sequence.store.device();
+    target.pages[ops::cuda::kMetadata] = sequence.metadata.device();
+    target.pages[ops::cuda::kSlots] = sequence.slots.device();
+    target.pages[ops::cuda::kLabels] = sequence.labels.device();
+    target.heads = sequence.heads.as<HeadState>();
+    if (part.decode) longest = std::max(longest, part.past + 1);
+    // What the ring holds and the store does not is a spill of a sequence whose recent window is
+    // empty.
+    if (!part.decode) {
+      ops::cuda::StepSequence& ring = block_.ring(i - step.decode_rows);
+      ring = target;
+      ring.rows = 1;
+      ring.past = target.past + static_cast<int32_t>(tiers_.shape.recent) - 1;
+    }
+  }
+  if (!growth_.staging().empty()) {
+    const std::vector<std::byte*>& pages = growth_.staging();
+    const int64_t lists = tiers_.shape.staging_sets * tiers_.shape.max_offloaded_in_layer;
+    const int64_t blocks = static_cast<int64_t>(pages.size()) / lists;
+    staging_.Update(device_, lists, blocks, 0, [&](int64_t list, int64_t b) {
+      return pages[static_cast<size_t>(list * blocks + b)];
+    });
+    for (int64_t i = step.decode_rows; i < count; ++i) {
+      block_.at(i).pages[ops::cuda::kStaging] = staging_.device();
+    }
+  }
+  context_ = ContextBucket(longest);
+  ReserveWork(std::max<int64_t>(step.decode_rows, 1), context_);
+  started_ = false;
+  // A step that has been waited for since it last issued anything can have no faults any more.
+  if (!running_checked_) unchecked_.insert(unchecked_.end(), running_.begin(), running_.end());
+  running_checked_ = false;
+  running_.clear();
+  for (const StepSequence& part : step.sequences) running_.push_back(part.id);
+  if (step.decode_rows > 0) transfer_->BeginStep();
+  prepared_.assign(layers_.size(), 0);
+  spilled_.assign(layers_.size(), 0);
+  turns_ = 0;
+}
+
+std::optional<uint64_t> CudaLiteCache::ReplayKey(const Step&) const {
+  if (!fills_.empty() || !transfer_->replayable()) return std::nullopt;
+  RecordingKey key;
+  key.Add(block_.memory()).Add(work_).Add(scratch_).Add(branch_scratch_).Add(transfer_->key());
+  return key.Add(context_).Add(work_sequences_).Add(work_context_).value();
+}
+
+bool CudaLiteCache::HasOffloaded(int64_t layer) const {
+  for (int64_t head = 0; head < tiers_.shape.layout.kv_heads; ++head) {
+    if (tiers_.shape.offloads(layer, head)) return true;
+  }
+  return false;
+}
+
+bool CudaLiteCache::ResidentSelect(int64_t layer) const {
+  for (int64_t head = 0; head < tiers_.shape.layout.kv_heads; ++head) {
+    const HeadSettings& settings = tiers_.plan.at(layer, head);
+    if (settings.resident && !settings.dense) return true;
+  }
+  return false;
+}
+
+bool CudaLiteCache::HasResident(int64_t layer) const {
+  for (int64_t head = 0; head < tiers_.shape.layout.kv_heads; ++head) {
+    if (tiers_.plan.at(layer, head).resident) return true;
+  }
+  return false;
+}
+
+bool CudaLiteCache::WantsPrediction(int64_t layer) const {
+  return ahead_ > 0 && layer > 0 && HasOffloaded(layer);
+}
+
+void CudaLiteCache::Count(int64_t rows, Traffic* traffic) const {
+  const Shape& shape = tiers_.shape;
+  traffic->rows += static_cast<uint64_t>(rows * shape.offloaded);
+  traffic->bytes += static_cast<uint64_t>(rows * shape.offloaded) * shape.store_format.row_bytes();
+}
+
+void CudaLiteCache::Attend(Stream& stream, int64_t layer, const Step& step, const MatrixView& q,
+                           const MatrixView& k, const MatrixView& v, float scale,
+                           const MatrixView& out) {
+  LC_CHECK(layer >= 0 && layer < tiers_.shape.layout.layers);
+  running_checked_ = false;
+  Start(stream, scale);
+  if (block_.decoding() > 0) AttendDecoding(stream, layer, q, k, v, scale, out);
+  for (int64_t i = 0; i < block_.prefilling(); ++i) {
+    AttendPrompt(stream, layer, i, q, k, v, scale, &out);
+  }
+  if (layer + 1 == tiers_.shape.layout.layers) {
+    decisions_.JoinAll(stream);
+    link_.JoinAll(stream);
+    ops::cuda::UnshareGpu(stream);  // its last layer's products and the logits'
+    counters_->Receive(stream, heads_.size() * sizeof(DeviceHeadCounters));
+  }
+}
+
+void CudaLiteCache::StoreRows(Stream& stream, int64_t layer, const Step& step, const MatrixView& q,
+                              const MatrixView& k, const MatrixView& v) {
+  LC_CHECK(layer >= 0 && layer < tiers_.shape.layout.layers && step.decode_rows == 0);
+  Start(stream, /*scale=*/1);
+  for (int64_t i = 0; i < block_.prefilling(); ++i) {
+    AttendPrompt(stream, layer, i, q, k, v, /*scale=*/1, /*out=*/nullptr);
+  }
+}
+
+void CudaLiteCache::EndStep(const Step& step) {
+  transfer_->EndStep();
+  const Shape& shape = tiers_.shape;
+  const auto heads = static_cast<uint64_t>(shape.layout.layers * shape.layout.kv_heads);
+  for (const StepSequence& part : step.sequences) {
+    const int64_t n = part.past + part.rows;
+    stats_.bytes_written += static_cast<uint64_t>(part.rows) * heads * shape.format.row_bytes();
+    if (!part.decode) {
+      Count(part.rows, &stats_.prefill);
+      stats_.bytes_read += static_cast<uint64_t>(n) * heads * shape.format.row_bytes();
+      continue;
+    }
+    Count(growth_.StoredAfter(part) - tiers_.store.Length(part.id), &stats_.spill);
+    // What a head keeps at most; heads with a carry of fewer rows read a little less.
+    const int64_t rows = std::min(n, shape.sink + shape.Rows(n) + shape.recent);
+    stats_.bytes_read += static_cast<uint64_t>(rows) * heads * shape.format.row_bytes();
+    if (shape.AllFit(n)) continue;
+    lookup_candidates_ += shape.Candidates(n);
+    ++lookup_sequences_;
+    stats_.bytes_scored +=
+        static_cast<uint64_t>(resident_selecting_) * retriever_->BytesScored(shape.Candidates(n));
+  }
+  growth_.Commit(step);
+}
+
+Stats CudaLiteCache::GetStats() const {
+  Stats stats = stats_;
+  AddPools(tiers_.device, &tiers_.host, &stats);
+  AddLookups(Heads(), &stats);
+  // Which sequence's heads missed only the device knows: counted with the sequences' mean length.
+  if (lookup_sequences_ > 0) {
+    stats.bytes_scored += (stats.lookups - stats.hits) *
+                          retriever_->BytesScored(lookup_candidates_ / lookup_sequences_);
+  }
+  const Shape& shape = tiers_.shape;
+  const std::span<const HeadCounters> heads = Heads();
+  for (int64_t layer = 0; layer < shape.layout.layers; ++layer) {
+    Traffic& traffic = WantsPrediction(layer) ? stats.prefetch : stats.miss;
+    for (int64_t head = 0; head < shape.layout.kv_heads; ++head) {
+      const uint64_t moved = heads[static_cast<size_t>(shape.Index(layer, head))].rows_moved;
+      traffic.rows += moved;
+      traffic.bytes += moved * shape.store_format.row_bytes();
+    }
+  }
+  return stats;
+}
+
+std::span<const HeadCounters> CudaLiteCache::Heads() const {
+  ReadCounters(counters_->host<const DeviceHeadCounters>(), heads_);
+  return heads_;
+}
+
+std::unique_ptr<Cache> CreateCudaLiteCache(Device& device, const Shape& shape, const HeadPlan& plan,
+                                           const KvOptions& options, int64_t ahead,
+                                           std::unique_ptr<Retriever> retriever,
+                                           const TierBytes& budget, const ImposedReuse* imposed) {
+  LC_CHECK(device.type() == DeviceType::kCuda);
+  return std::make_unique<CudaLiteCache>(static_cast<CudaDevice&>(device), shape, plan, options,
+                                         ahead, std::move(retriever), budget, imposed);
+}
+
+}  // namespace litecache::kv

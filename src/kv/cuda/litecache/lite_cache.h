@@ -1,0 +1,212 @@
+// Policy `litecache` on a GPU: every decision is made by kernels (ops/cuda/litecache/litecache.h);
+// the host keeps the tables of pages and knows lengths only, so a decode step can be replayed as a
+// graph.
+//
+// Two branches (device/cuda/branch.h) work for a layer while those before it are computed: with
+// prefetch `decisions` finds the rows that the decode sequences want and `link` brings them, so
+// that the link moves one layer's rows while the next one's are chosen; for a prompt's chunk `link`
+// moves rows between the store and staging pages. What several streams touch exists several times:
+// work arrays for each layer ahead and for the one that attends, staging pages by turns, scratch a
+// stream. Everything else of a layer has one user at a time: the branches until Attend() of the
+// layer joins them, then the stream.
+#pragma once
+
+#include <array>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "device/cuda/branch.h"
+#include "device/cuda/cuda_device.h"
+#include "kv/cache.h"
+#include "kv/cuda/device_pages.h"
+#include "kv/cuda/litecache/retrieve.h"
+#include "kv/cuda/step_block.h"
+#include "kv/cuda/transfer/transfer_engine.h"
+#include "kv/imposed_reuse.h"
+#include "kv/litecache/growth.h"
+#include "kv/litecache/prefix_blocks.h"
+#include "kv/litecache/tiers.h"
+#include "kv/retriever.h"
+#include "kv/row_store.h"
+#include "kv/step_check.h"
+#include "ops/cuda/attention/attention.h"
+#include "ops/cuda/impose/impose_reuse.h"
+#include "ops/cuda/litecache/litecache.h"
+
+namespace litecache::kv {
+
+class CudaLiteCache final : public Cache, public RowStore {
+ public:
+  CudaLiteCache(CudaDevice& device, const Shape& shape, const HeadPlan& plan,
+                const KvOptions& options, int64_t ahead, std::unique_ptr<Retriever> retriever,
+                const TierBytes& budget, const ImposedReuse* imposed = nullptr);
+
+  std::string_view policy() const override { return "litecache"; }
+  const Layout& layout() const override { return tiers_.shape.layout; }
+  TierBytes BytesFor(int64_t tokens) const override { return tiers_.shape.BytesFor(tokens); }
+  TierBytes ForkBytesFor(int64_t shared, int64_t tokens) const override {
+    return tiers_.shape.ForkBytesFor(shared, tokens);
+  }
+
+  SequenceId Create() override;
+  SequenceId Fork(SequenceId parent) override;
+  void Release(SequenceId id) override;
+  int64_t Length(SequenceId id) const override { return tiers_.resident.Length(id); }
+  // As LiteCache's: what is stored.
+  bool SharesPrefixes() const override { return true; }
+  int64_t PrefixLength(SequenceId id) const override { return tiers_.store.Length(id); }
+  SequenceId ForkPrefix(SequenceId parent, int64_t tokens) override;
+  TierBytes BytesHeld(std::span<const SequenceId> ids) const override {
+    return kv::BytesHeld(tiers_, ids);
+  }
+  uint64_t BlockBytes() const override {
+    return kv::BlockBytes(tiers_, retriever_->metadata_unit());
+  }
+  void ExportBlock(SequenceId id, int64_t begin, std::span<std::byte> out) const override {
+    kv::ExportBlock(tiers_, retriever_->metadata_unit(), id, begin, out);
+  }
+  void ImportBlock(SequenceId id, std::span<const std::byte> bytes) override {
+    kv::ImportBlock(retriever_->metadata_unit(), id, bytes, &tiers_);
+  }
+
+  void BeginStep(const Step& step) override;
+  std::optional<uint64_t> ReplayKey(const Step& step) const override;
+  bool WantsPrediction(int64_t layer) const override;
+  int64_t PredictsAhead() const override { return std::max<int64_t>(ahead_, 1); }
+  void Prefetch(Stream& stream, int64_t layer, const Step& step, const MatrixView& q,
+                float scale) override;
+  void Attend(Stream& stream, int64_t layer, const Step& step, const MatrixView& q,
+              const MatrixView& k, const MatrixView& v, float scale,
+              const MatrixView& out) override;
+  void StoreRows(Stream& stream, int64_t layer, const Step& step, const MatrixView& q,
+                 const MatrixView& k, const MatrixView& v) override;
+  void EndStep(const Step& step) override;
+
+  // What the last step that was waited for has counted.
+  Stats GetStats() const override;
+  std::span<const HeadCounters> Heads() const override;
+
+  TransferEngine& transfer() { return *transfer_; }
+
+  // For diagnosis, as LiteCache's; they wait for the device.
+  std::vector<int32_t> CachedPositions(SequenceId id, int64_t layer, int64_t head);
+  std::vector<float> Label(SequenceId id, int64_t layer, int64_t head);
+
+ private:
+  // A sequence's tables and state in device memory.
+  struct Sequence {
+    DevicePages resident, store, metadata, slots, labels;
+    Buffer heads;         // HeadState [offloaded]
+    bool filled = false;  // its slots hold what belongs there
+    // Forked since its last decode step, which copies the slots' pages that it shares.
+    bool forked = false;
+    int64_t slot_pages = 0;  // that the device knows
+    // Why its slots hold what they should not: a transfer failed. It cannot go on.
+    std::string lost;
+  };
+
+  Sequence& Get(SequenceId id) { return sequences_.at(id); }
+  // The device's part of a sequence whose tables are there, without any rows in its slots; releases
+  // the sequence where there is no memory for it.
+  void StartSequence(SequenceId id);
+  void UpdatePages(const StepSequence& part, Sequence* sequence);
+  void ReserveWork(int64_t sequences, int64_t context);
+  // After a stream has been waited for: throws DeviceError where a transfer has failed.
+  void CheckTransfers();
+  // First in a step's operations.
+  void Start(Stream& stream, float scale);
+  // What leaves the recent window: to the store, its keys into metadata.
+  void Spill(Stream& stream, int64_t layer);
+  // The same, once a step, of a layer that is prefetched.
+  void SpillAhead(Stream& stream, int64_t layer);
+  // Which heads are to be refreshed.
+  void LookUp(Stream& stream, int64_t layer, const MatrixView& q);
+  // Of measurements: the hits that are imposed instead.
+  void ImposeHits(Stream& stream, int64_t layer);
+  // Which rows the heads that are to be refreshed want, and the slots for them.
+  void Choose(Stream& stream, int64_t layer, const ops::cuda::SelectQuery& query, void* scratch);
+  // Those of them that are not there.
+  void Pull(Stream& stream, int64_t layer);
+  // What resident heads attend, with the actual query.
+  void SelectResident(Stream& stream, int64_t layer, const MatrixView& q, float scale);
+  void AttendDecoding(Stream& stream, int64_t layer, const MatrixView& q, const MatrixView& k,
+                      const MatrixView& v, float scale, const MatrixView& out);
+  // out: null where nothing is attended.
+  void AttendPrompt(Stream& stream, int64_t layer, int64_t index, const MatrixView& q,
+                    const MatrixView& k, const MatrixView& v, float scale, const MatrixView* out);
+  bool HasOffloaded(int64_t layer) const;
+  bool HasResident(int64_t layer) const;
+  ops::cuda::ImposedLayer Imposed(int64_t layer) const;
+  // Whether it has resident heads that select.
+  bool ResidentSelect(int64_t layer) const;
+
+  // A prompt's chunk at one layer, one of those that take turns with the staging pages.
+  struct Turn {
+    int64_t layer = 0, sequence = 0;
+  };
+  std::optional<Turn> After(const Turn& turn) const;
+  // Rows that were generated since the last prompt and are still recent, to the store.
+  void SpillRing(Stream& stream, const Turn& turn);
+  // On the link: what the store has of the sequence's earlier rows, into staging set `set`.
+  void Fetch(const Turn& turn, int set);
+  // `rows` of every offloaded head.
+  void Count(int64_t rows, Traffic* traffic) const;
+  ops::cuda::RowTable Staging(int64_t layer, int set) const;
+
+  CudaDevice& device_;
+  PinnedHost host_;
+  Tiers tiers_;
+  TierGrowth growth_;
+  std::unique_ptr<Retriever> retriever_;  // sizes and weights; the GPU's twin does the work
+  std::unique_ptr<CudaRetriever> scorer_;
+  ops::Aggregation aggregation_;
+  bool delta_;
+  std::unique_ptr<TransferEngine> transfer_;
+  std::shared_ptr<const std::function<void()>> check_transfers_;
+  int64_t ahead_;  // layers that prefetches are ahead of theirs; 0: none
+  ops::cuda::LiteShape lite_shape_;
+  std::vector<ops::cuda::LiteLayer> layers_;
+  Buffer imposed_;  // ImposedHead [steps][layers][kv_heads], of measurements; else empty
+  int64_t imposed_steps_ = 0;
+  Buffer constants_;  // lists of heads, thresholds, importance
+  std::array<std::vector<const int32_t*>, 2> staging_lists_;  // [sets][layers], in constants_
+  std::unique_ptr<Mirror> counters_;  // DeviceHeadCounters [layers][kv_heads]
+  std::unordered_map<SequenceId, Sequence> sequences_;
+  StepBlock block_;
+  DevicePages staging_;
+  // refresh, selected, moved: a set for each of ahead_ + 1 layers in turns; layers_ point into it.
+  Buffer work_;
+  int32_t* no_refresh_ = nullptr;  // [pairs] zeros, in work_
+  Buffer scratch_;                 // of selections, updates and attention, one after another
+  Buffer branch_scratch_;          // of decisions_
+  int64_t work_sequences_ = 0, work_context_ = 0;
+
+  // Of the step in progress.
+  StepCheck check_;
+  std::vector<SequenceId> running_;    // its sequences
+  bool running_checked_ = true;        // CheckTransfers() after all that it has issued so far
+  std::vector<SequenceId> unchecked_;  // of steps before it, since the last CheckTransfers()
+  std::vector<StepSequence> fills_;    // its sequences whose slots Start() fills
+  bool started_ = false;
+  std::vector<uint8_t> prepared_;  // layers that the branches refresh
+  std::vector<uint8_t> spilled_;   // layers that they have spilled
+  int64_t turns_ = 0;              // of chunks with the staging pages
+  int64_t context_ = 0;
+  // Counted on the host, from lengths.
+  Stats stats_;
+  int64_t resident_selecting_ = 0;  // resident heads that attend a selection
+  // Candidates and number of (sequence, step) whose heads look up.
+  int64_t lookup_candidates_ = 0, lookup_sequences_ = 0;
+  mutable std::vector<HeadCounters> heads_;
+
+  // Marks of link_: a layer's slots are refreshed, in turns; a staging set has the earlier
+  // rows.
+  static constexpr int kRefreshed = 0, kFetched = kMostAhead + 1, kMarks = kFetched + 2;
+  CudaBranch decisions_, link_;  // last: they wait before what they use is freed
+};
+
+}  // namespace litecache::kv

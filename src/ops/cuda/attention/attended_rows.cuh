@@ -1,0 +1,141 @@
+// Which rows a KV head of a sequence attends in a decode step: kv/litecache/decode.cc's
+// DecodePath::Attend for kernels, and all rows of a table as its simplest case.
+#pragma once
+
+#include "ops/cuda/attention/attention.h"
+#include "ops/cuda/step/lite_shape.cuh"
+#include "ops/cuda/step/paged_rows.cuh"
+
+namespace litecache::ops::cuda {
+
+#ifdef __CUDACC__
+// Rows 0 .. total - 1 of a head: a beginning, a part that is chosen, and an end.
+struct AttendedRows {
+  RowList list;
+  int32_t total = 0;
+  int32_t first = 0;   // rows of the beginning: rows [0, first) of the list
+  int32_t middle = 0;  // rows of the part
+  // The part: positions (selected), or cached slots from cache_begin on whose update is `update`.
+  const int32_t* selected = nullptr;
+  bool cached = false;
+  int32_t cache_begin = 0;
+  uint32_t update = 0;
+  // The end: tokens from end_begin on, in a ring of slots where ring > 0.
+  int32_t end_begin = 0;
+  int32_t sink = 0, ring = 0;
+  Divider per_ring;
+
+  // A row's address, and whether it is attended: where `stamp` equals `wanted`. The stamp may still
+  // be on its way from memory, so that who asks early enough does not wait for it.
+  struct Place {
+    const std::byte* row = nullptr;
+    uint32_t stamp = 0, wanted = 0;
+    __device__ bool Attended() const { return row != nullptr && stamp == wanted; }
+  };
+
+  // Of row i < total.
+  __device__ Place At(int32_t i) const {
+    int32_t row = i;
+    if (i >= first) {
+      i -= first;
+      if (i >= middle) {
+        row = end_begin + i - middle;
+        if (ring > 0 && row >= sink) row = sink + row - per_ring.Quotient(row) * ring;
+      } else if (cached) {
+        row = cache_begin + i;
+        const int32_t block = list.per_page.Quotient(row);
+        const std::byte* page = list.pages[static_cast<int64_t>(block) * list.lists];
+        row -= block * list.page_rows;
+        const auto* arrays = reinterpret_cast<const uint32_t*>(
+            page + static_cast<int64_t>(list.page_rows) * list.row_bytes);
+        return {page + static_cast<int64_t>(row) * list.row_bytes, arrays[list.page_rows + row],
+                update};
+      } else {
+        row = selected[i];
+      }
+    }
+    return {list.Row(row), 0, 0};
+  }
+
+  // Its address; null where it is not attended.
+  __device__ const std::byte* Row(int32_t i) const {
+    const Place place = At(i);
+    return place.Attended() ? place.row : nullptr;
+  }
+};
+#endif
+
+// The operands of a decode attention, by value. Without slots every head that `resident` has
+// attends all rows.
+struct AttendedTables {
+  StepView step;
+  HybridTables tables;
+  TableAccess slots, resident;
+  bool hybrid = false;
+  bool listed = false;               // rows [0, leading) of `resident`, then those selected
+  const int32_t* leading = nullptr;  // [pairs]; null: none
+  LiteShape shape;                   // hybrid: sink, recent, carry and budget
+  int32_t kv_heads = 0;
+
+#ifdef __CUDACC__
+  // Of the first `n` tokens of sequence `index`; total is 0 where no table has the head.
+  __device__ AttendedRows Of(int32_t index, int32_t head, int32_t n) const {
+    const StepSequence& sequence = step.sequences[index];
+    AttendedRows rows;
+    if (listed) {
+      const int32_t list = tables.resident.list_of_head[head];
+      if (list < 0) return rows;
+      const int64_t pair = static_cast<int64_t>(index) * kv_heads + head;
+      rows.list = resident.List(sequence, list);
+      if (leading != nullptr) rows.first = leading[pair];
+      if (tables.selected_count != nullptr) rows.middle = tables.selected_count[pair];
+      rows.selected = tables.selected + pair * tables.max_selected;
+      rows.total = rows.first + rows.middle;
+      return rows;
+    }
+    if (hybrid) {
+      const int32_t slot_list = tables.slots.lists > 0 ? tables.slots.list_of_head[head] : -1;
+      const int32_t sink = SinkRows(shape, n);
+      if (slot_list >= 0) {
+        const HeadState& state = sequence.heads[slot_list];
+        rows.list = slots.List(sequence, slot_list);
+        rows.first = sink;
+        rows.middle = state.used;
+        rows.cached = true;
+        rows.cache_begin = tables.cache_begin;
+        rows.update = state.update;
+        rows.end_begin = WindowBegin(shape, n, state.window_begin);
+        rows.sink = tables.slots.sink;
+        rows.ring = tables.slots.ring;
+        rows.per_ring = slots.per_ring;
+        const int32_t end = n > rows.end_begin ? n - rows.end_begin : 0;
+        rows.total = sink + state.used + end;
+        return rows;
+      }
+      const int32_t list = tables.resident.lists > 0 ? tables.resident.list_of_head[head] : -1;
+      if (list < 0) return rows;
+      rows.list = resident.List(sequence, list);
+      const int32_t recent = RecentBegin(shape, n);
+      const bool dense = tables.dense != nullptr && tables.dense[head] != 0;
+      if (dense || tables.selected == nullptr || AllFit(shape, n)) {
+        rows.first = rows.total = n;
+        return rows;
+      }
+      const int64_t pair = static_cast<int64_t>(index) * kv_heads + head;
+      rows.first = sink;
+      rows.middle = tables.selected_count[pair];
+      rows.selected = tables.selected + pair * tables.max_selected;
+      rows.end_begin = recent;
+      rows.total = sink + rows.middle + n - recent;
+      return rows;
+    }
+    const int32_t list = tables.resident.list_of_head[head];
+    if (list < 0) return rows;
+    rows.list = resident.List(sequence, list);
+    rows.first = rows.total = n;
+    return rows;
+  }
+#endif
+};
+
+}  // namespace litecache::ops::cuda

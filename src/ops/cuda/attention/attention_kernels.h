@@ -1,0 +1,35 @@
+// The kernels behind ops/cuda/attention/attention.h; attention.cc chooses.
+#pragma once
+
+#include "base/matrix_view.h"
+#include "device/device.h"
+#include "ops/cuda/attention/attended_rows.cuh"
+
+namespace litecache::ops::cuda {
+
+struct AttentionOperands {
+  MatrixView q, out;
+  int32_t q_heads = 0;
+  float scale = 0;            // of scores in units of log2 e
+  float* log_sums = nullptr;  // [rows][q_heads], or null: not wanted
+};
+
+// Query heads of a group that a block of the split kernel serves at once: a matrix product's rows.
+inline constexpr int64_t kSplitQueries = 16;
+// The most blocks a split kernel is launched with.
+inline constexpr int64_t kMaxSplitBlocks = 512;
+
+// One row a sequence; bf16 rows of a head_dim that is a multiple of 8. The context is split over
+// blocks.
+void SplitAttention(Stream& stream, const AttendedTables& tables, const AttentionOperands& operands,
+                    void* scratch);
+
+// Causal, by tiles of queries; bf16 rows of a head_dim that is a multiple of 8.
+void TiledAttention(Stream& stream, const StepView& step, int64_t kv_heads, const RowTable& table,
+                    const AttentionOperands& operands);
+
+// Rows of any head_dim in bf16 or f32: a block a query.
+void PlainAttention(Stream& stream, const AttendedTables& tables,
+                    const AttentionOperands& operands);
+
+}  // namespace litecache::ops::cuda

@@ -1,0 +1,27 @@
+// ops/impose_reuse.h in a step of policy litecache: one small kernel after a lookup and one after a
+// selection, of measurements only.
+#pragma once
+
+#include "ops/cuda/litecache/litecache.h"
+#include "ops/impose_reuse.h"
+
+namespace litecache::ops::cuda {
+
+// One layer's part of what is imposed, device memory.
+struct ImposedLayer {
+  const ImposedHead* heads = nullptr;  // [kv_heads] of step 0
+  int32_t steps = 0;
+  int32_t stride = 0;  // heads between a step and the next
+};
+
+// After Lookup: refresh, the heads' pending flags and the counters' hits become those that are
+// imposed. Labels stay as the lookup left them. Heads that were not looked up (AllFit) are left.
+void ImposeHits(Stream& stream, const StepView& step, const LiteShape& shape,
+                const LiteLayer& layer, const ImposedLayer& imposed);
+
+// After a selection that is no fill: `selected` of offloaded heads with refresh == 1. scratch: of
+// UpdateSlots.
+void ImposeOverlap(Stream& stream, const StepView& step, const LiteShape& shape,
+                   const LiteLayer& layer, const ImposedLayer& imposed, void* scratch);
+
+}  // namespace litecache::ops::cuda

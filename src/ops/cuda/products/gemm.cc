@@ -1,0 +1,168 @@
+#include "ops/cuda/products/gemm.h"
+
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+
+#include "device/cuda/allocated.h"
+#include "device/cuda/check.h"
+#include "device/device_error.h"
+#include "ops/cuda/products/cublas_lt.h"
+#include "ops/cuda/products/linear_scratch.h"
+
+namespace litecache::ops::cuda {
+namespace {
+
+constexpr size_t kWorkspaceBytes = LinearScratchBytes();
+// Prompts' last chunks have any number of rows: what was chosen for them is forgotten at times.
+constexpr size_t kMaxPlans = 4096;
+
+cudaDataType_t CudaType(DType dtype) {
+  LC_CHECK(dtype == DType::kF32 || dtype == DType::kBF16);
+  return dtype == DType::kF32 ? CUDA_R_32F : CUDA_R_16BF;
+}
+
+// What cuBLASLt may assume: its default is 256 bytes.
+uint32_t AlignmentOf(const MatrixView& m) {
+  const auto address = reinterpret_cast<uintptr_t>(m.data);
+  return static_cast<uint32_t>(std::min<uintptr_t>(address & -address, 256));
+}
+
+void FreeWorkspace(void* data) {
+  cudaFree(data);
+  CountGpuMemory(-static_cast<int64_t>(kWorkspaceBytes));
+}
+
+}  // namespace
+
+struct Gemm::Plan {
+  CublasLtMatmulDesc desc;
+  CublasLtLayout weight, x, y;
+  cublasLtMatmulAlgo_t algo;
+  size_t workspace = 0;
+};
+
+struct Gemm::State {
+  CublasLtHandle handle;
+  std::unique_ptr<void, void (*)(void*)> workspace{nullptr, FreeWorkspace};
+  std::map<Key, std::unique_ptr<Plan>> plans;  // null: no algorithm
+};
+
+Gemm::Gemm() : state_(std::make_unique<State>()) {
+  const CublasLt& lt = CublasLt::Get();
+  cublasLtHandle_t handle = nullptr;
+  lt.Check(lt.Create(&handle), "Create");
+  state_->handle.reset(handle);
+  void* workspace = nullptr;
+  LC_CUDA(cudaMalloc(&workspace, kWorkspaceBytes));
+  state_->workspace.reset(workspace);
+  CountGpuMemory(static_cast<int64_t>(kWorkspaceBytes));
+}
+
+Gemm::~Gemm() = default;
+
+Gemm::Plan* Gemm::PlanFor(const Key& key) {
+  if (const auto found = state_->plans.find(key); found != state_->plans.end()) {
+    return found->second.get();
+  }
+  const auto& [rows, out, in, x_stride, weight_stride, y_stride, x_type, y_type, x_alignment,
+               weight_alignment, y_alignment, add, bias] = key;
+  const CublasLt& lt = CublasLt::Get();
+  auto plan = std::make_unique<Plan>();
+  // Sums in f32 also of f32 elements: TF32 has to be asked for by its own type.
+  cublasLtMatmulDesc_t desc = nullptr;
+  lt.Check(lt.MatmulDescCreate(&desc, CUBLAS_COMPUTE_32F, CUDA_R_32F), "MatmulDescCreate");
+  plan->desc.reset(desc);
+  const auto set = [&](cublasLtMatmulDescAttributes_t attribute, const auto& value) {
+    lt.Check(lt.MatmulDescSetAttribute(desc, attribute, &value, sizeof(value)),
+             "MatmulDescSetAttribute");
+  };
+  // Rows here are columns there: y^T [out, rows] = weight [out, in] x^T [in, rows].
+  set(CUBLASLT_MATMUL_DESC_TRANSA, CUBLAS_OP_T);
+  set(CUBLASLT_MATMUL_DESC_TRANSB, CUBLAS_OP_N);
+  if (bias) {
+    set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
+    set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, CUDA_R_32F);
+  }
+  const auto layout = [&](CublasLtLayout& owner, DType dtype, int64_t height, int64_t width,
+                          int64_t stride) {
+    cublasLtMatrixLayout_t made = nullptr;
+    lt.Check(lt.MatrixLayoutCreate(&made, CudaType(dtype), static_cast<uint64_t>(height),
+                                   static_cast<uint64_t>(width), stride),
+             "MatrixLayoutCreate");
+    owner.reset(made);
+  };
+  layout(plan->weight, x_type, in, out, weight_stride);
+  layout(plan->x, x_type, in, rows, x_stride);
+  layout(plan->y, y_type, out, rows, y_stride);
+
+  cublasLtMatmulPreference_t made = nullptr;
+  lt.Check(lt.MatmulPreferenceCreate(&made), "MatmulPreferenceCreate");
+  const CublasLtPreference preference(made);
+  const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t attribute, const auto& value) {
+    lt.Check(lt.MatmulPreferenceSetAttribute(made, attribute, &value, sizeof(value)),
+             "MatmulPreferenceSetAttribute");
+  };
+  prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, uint64_t{kWorkspaceBytes});
+  // A split depth is added up in f32, never in bf16.
+  prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
+         static_cast<uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
+  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, weight_alignment);
+  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, x_alignment);
+  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, y_alignment);
+  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, y_alignment);
+
+  cublasLtMatmulHeuristicResult_t result{};
+  int count = 0;
+  const cublasStatus_t status =
+      lt.MatmulAlgoGetHeuristic(state_->handle.get(), desc, plan->weight.get(), plan->x.get(),
+                                plan->y.get(), plan->y.get(), made, 1, &result, &count);
+  const bool found = status == CUBLAS_STATUS_SUCCESS && count == 1;
+  if (!found && status != CUBLAS_STATUS_SUCCESS && status != CUBLAS_STATUS_NOT_SUPPORTED) {
+    lt.Check(status, "MatmulAlgoGetHeuristic");
+  }
+  plan->algo = result.algo;
+  plan->workspace = result.workspaceSize;
+  if (state_->plans.size() >= kMaxPlans) state_->plans.clear();
+  return (state_->plans[key] = found ? std::move(plan) : nullptr).get();
+}
+
+void Gemm::Run(CudaStream& stream, const MatrixView& x, const MatrixView& weight, const float* bias,
+               const MatrixView& y, Epilogue epilogue) {
+  const CublasLt& lt = CublasLt::Get();
+  const bool add = epilogue == Epilogue::kAdd;
+  const auto plan_for = [&](bool with_bias) {
+    return PlanFor({x.rows, weight.rows, x.cols, x.stride, weight.stride, y.stride, x.dtype,
+                    y.dtype, AlignmentOf(x), AlignmentOf(weight), AlignmentOf(y), add, with_bias});
+  };
+  // The epilogue takes an f32 bias beside an f32 y only.
+  Plan* plan = nullptr;
+  bool with_bias = bias != nullptr && y.dtype == DType::kF32;
+  if (with_bias) plan = plan_for(true);
+  if (plan == nullptr) {
+    with_bias = false;
+    plan = plan_for(false);
+  }
+  if (plan == nullptr) {
+    throw DeviceError(
+        fmt::format("cuBLASLt has no algorithm for x [{}, {}] of {}, weight [{}, {}], "
+                    "strides {}, {} and {}",
+                    x.rows, x.cols, Name(x.dtype), weight.rows, weight.cols, x.stride,
+                    weight.stride, y.stride));
+  }
+  if (with_bias) {
+    lt.Check(lt.MatmulDescSetAttribute(plan->desc.get(), CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias,
+                                       sizeof(bias)),
+             "MatmulDescSetAttribute");
+  }
+  const float alpha = 1.0f;
+  const float beta = add ? 1.0f : 0.0f;
+  lt.Check(
+      lt.Matmul(state_->handle.get(), plan->desc.get(), &alpha, weight.data, plan->weight.get(),
+                x.data, plan->x.get(), &beta, y.data, plan->y.get(), y.data, plan->y.get(),
+                &plan->algo, state_->workspace.get(), kWorkspaceBytes, stream.handle()),
+      "Matmul");
+  if (bias != nullptr && !with_bias) AddBias(stream, bias, y);
+}
+
+}  // namespace litecache::ops::cuda

@@ -1,0 +1,537 @@
+// A list's rows are copied to scratch memory first. Each iteration assigns every token to a
+// centroid (matrix products of bf16), sorts the tokens by cluster, and sums each cluster's keys in
+// f64, where sums of bf16 are exact: they do not depend on the order in which atomics left the
+// tokens. Only the order of the rows that are stored has to be made the tokens' own.
+#include <algorithm>
+
+#include "device/cuda/check.h"
+#include "device/cuda/cuda_device.h"
+#include "ops/cuda/common/tensor_core.cuh"
+#include "ops/cuda/retroinfer/cluster_build.h"
+#include "ops/cuda/transfer/move_rows.cuh"
+
+namespace litecache::ops::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kWarps = kThreads / 32;
+constexpr int kScanThreads = 1024;
+// Blocks that read the store or write it through the link (hardware.md).
+constexpr int kLinkBlocks = 16;
+constexpr int kLinkThreads = 1024;
+// Clusters of more tokens are put into their order by a pass over all tokens.
+constexpr int32_t kFewTokens = 256;
+
+int32_t PaddedDim(int64_t d) { return d <= 64 ? 64 : d <= 128 ? 128 : 256; }
+
+// One list's part of the scratch.
+struct Scratch {
+  std::byte* rows;         // [count][row_bytes]
+  __nv_bfloat16* points;   // [count][padded]: centred keys
+  __nv_bfloat16* targets;  // [clusters][padded]: centroids, rounded
+  double* sums;            // [d] of all keys
+  float* centroids;        // [clusters][d], centred
+  int32_t* assignment;     // [count]
+  int32_t* order;          // [count] tokens, cluster after cluster
+  int32_t* sorted;         // [count] the same, ascending in each cluster
+  int32_t* counts;         // [clusters]
+  int32_t* offsets;        // [clusters + 1]
+  int32_t* cursors;        // [clusters]
+};
+
+struct Problem {
+  ClusterBuildWork work;
+  int32_t d = 0, padded = 0, row_bytes = 0;
+  int32_t segment_tokens = 0, segment_clusters = 0;
+  int64_t list_bytes = 0;
+
+  __host__ __device__ static int64_t Aligned(int64_t bytes) { return (bytes + 255) / 256 * 256; }
+  // Appends an array; returns where it begins.
+  __host__ __device__ static int64_t Place(int64_t* at, int64_t bytes) {
+    const int64_t begin = *at;
+    *at += Aligned(bytes);
+    return begin;
+  }
+  __host__ __device__ Scratch Of(int32_t list, int64_t* size = nullptr) const {
+    auto* base = static_cast<std::byte*>(work.scratch) + list * list_bytes;
+    const int64_t n = work.count, c = work.clusters;
+    int64_t at = 0;
+    Scratch s;
+    s.rows = base + Place(&at, n * row_bytes);
+    s.points = reinterpret_cast<__nv_bfloat16*>(base + Place(&at, n * padded * 2));
+    s.targets = reinterpret_cast<__nv_bfloat16*>(base + Place(&at, c * padded * 2));
+    s.sums = reinterpret_cast<double*>(base + Place(&at, int64_t{8} * d));
+    s.centroids = reinterpret_cast<float*>(base + Place(&at, 4 * c * d));
+    s.assignment = reinterpret_cast<int32_t*>(base + Place(&at, 4 * n));
+    s.order = reinterpret_cast<int32_t*>(base + Place(&at, 4 * n));
+    s.sorted = reinterpret_cast<int32_t*>(base + Place(&at, 4 * n));
+    s.counts = reinterpret_cast<int32_t*>(base + Place(&at, 4 * c));
+    s.offsets = reinterpret_cast<int32_t*>(base + Place(&at, 4 * (c + 1)));
+    s.cursors = reinterpret_cast<int32_t*>(base + Place(&at, 4 * c));
+    if (size != nullptr) *size = at;
+    return s;
+  }
+};
+
+Problem MakeProblem(const ClusterBuildWork& work) {
+  Problem p;
+  const RowFormat& format = work.store.format;
+  p.work = work;
+  p.d = static_cast<int32_t>(format.head_dim);
+  p.padded = PaddedDim(p.d);
+  p.row_bytes = static_cast<int32_t>(format.row_bytes());
+  p.segment_tokens = work.count / work.segments;
+  p.segment_clusters = work.clusters / work.segments;
+  p.Of(0, &p.list_bytes);
+  return p;
+}
+
+__device__ std::byte* RowAt(const ListPages& table, int32_t list, int32_t row, int32_t row_bytes) {
+  const int32_t block = row / table.page_rows;
+  return table.pages[int64_t{block} * table.lists + list] +
+         int64_t{row - block * table.page_rows} * row_bytes;
+}
+
+// Element i of a row: K first, then V.
+__device__ __forceinline__ float Element(const RowFormat& format, const std::byte* row, int32_t i) {
+  return format.encoding == RowEncoding::kBF16
+             ? __bfloat162float(reinterpret_cast<const __nv_bfloat16*>(row)[i])
+             : reinterpret_cast<const float*>(row)[i];
+}
+
+// List after list, by all warps of the grid: the link likes reads that lie together.
+__global__ void __launch_bounds__(kLinkThreads, 1)
+    LoadRowsKernel(const __grid_constant__ Problem p) {
+  const int32_t warps = gridDim.x * (kLinkThreads / 32);
+  const int32_t warp = threadIdx.x / 32 * gridDim.x + blockIdx.x;
+  const ListPages& source = p.work.source;
+  const int32_t at_once = RowsAtOnce(source.format);
+  for (int32_t list = 0; list < p.work.lists; ++list) {
+    std::byte* rows = p.Of(list).rows;
+    for (int32_t i = warp * at_once; i < p.work.count; i += warps * at_once) {
+      MoveSome(
+          min(at_once, p.work.count - i), source.format, source.format,
+          [&](int32_t r) {
+            const int32_t token = p.work.begin + i + r;
+            const int32_t row =
+                source.ring == 0 || token < source.sink ? token : source.sink + token % source.ring;
+            return RowAt(source, p.work.first_list + list, row, p.row_bytes);
+          },
+          [&](int32_t r) { return rows + int64_t{i + r} * p.row_bytes; });
+    }
+  }
+}
+
+__global__ void __launch_bounds__(kLinkThreads, 1)
+    StoreRowsKernel(const __grid_constant__ Problem p) {
+  const int32_t warps = gridDim.x * (kLinkThreads / 32);
+  const int32_t warp = threadIdx.x / 32 * gridDim.x + blockIdx.x;
+  const RowFormat& format = p.work.store.format;
+  const int32_t at_once = RowsAtOnce(format);
+  for (int32_t list = 0; list < p.work.lists; ++list) {
+    const Scratch s = p.Of(list);
+    for (int32_t i = warp * at_once; i < p.work.count; i += warps * at_once) {
+      MoveSome(
+          min(at_once, p.work.count - i), format, format,
+          [&](int32_t r) { return s.rows + int64_t{s.sorted[i + r]} * p.row_bytes; },
+          [&](int32_t r) {
+            return RowAt(p.work.store, p.work.first_list + list, p.work.begin + i + r, p.row_bytes);
+          });
+    }
+  }
+}
+
+// Sums of all keys. A block a stretch of tokens; threads take channels.
+__global__ void __launch_bounds__(kThreads) SumKeysKernel(const __grid_constant__ Problem p) {
+  const Scratch s = p.Of(blockIdx.y);
+  const int32_t a_block = (p.work.count + gridDim.x - 1) / gridDim.x;
+  const int32_t begin = blockIdx.x * a_block, end = min(p.work.count, begin + a_block);
+  // Of wide heads a thread has one channel, of narrow ones several threads share one.
+  const int32_t lanes = p.d <= 64 ? 64 : p.d <= 128 ? 128 : 256;
+  const int32_t channel = threadIdx.x % lanes, part = threadIdx.x / lanes;
+  const int32_t parts = kThreads / lanes;
+  if (channel >= p.d) return;
+  double sum = 0;
+  for (int32_t i = begin + part; i < end; i += parts) {
+    sum += Element(p.work.store.format, s.rows + int64_t{i} * p.row_bytes, channel);
+  }
+  atomicAdd(s.sums + channel, sum);
+}
+
+__device__ float MeanOf(const Problem& p, const Scratch& s, int32_t channel) {
+  return static_cast<float>(s.sums[channel] / p.work.count);
+}
+
+// Centred keys in bf16. A warp a token.
+__global__ void __launch_bounds__(kThreads) CentreKernel(const __grid_constant__ Problem p) {
+  const Scratch s = p.Of(blockIdx.y);
+  const int32_t lane = threadIdx.x % 32;
+  float mean[8];
+#pragma unroll
+  for (int i = 0; i < 8; ++i) mean[i] = lane + 32 * i < p.d ? MeanOf(p, s, lane + 32 * i) : 0;
+  for (int32_t t = blockIdx.x * kWarps + threadIdx.x / 32; t < p.work.count;
+       t += gridDim.x * kWarps) {
+    const std::byte* row = s.rows + int64_t{t} * p.row_bytes;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      const int32_t c = lane + 32 * i;
+      if (c >= p.padded) break;
+      const float x = c < p.d ? Element(p.work.store.format, row, c) - mean[i] : 0;
+      s.points[int64_t{t} * p.padded + c] = __float2bfloat16_rn(x);
+    }
+  }
+}
+
+// Writes centroid c, of which a lane has channels lane, lane + 32, ...
+__device__ void WriteCentroid(const Problem& p, const Scratch& s, int32_t c,
+                              const float (&value)[8]) {
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    const int32_t channel = threadIdx.x % 32 + 32 * i;
+    if (channel >= p.padded) break;
+    const bool exists = channel < p.d;
+    if (exists) s.centroids[int64_t{c} * p.d + channel] = value[i];
+    s.targets[int64_t{c} * p.padded + channel] = __float2bfloat16_rn(exists ? value[i] : 0);
+  }
+}
+
+// Evenly strided keys. A warp a cluster.
+__global__ void __launch_bounds__(kThreads)
+    BeginCentroidsKernel(const __grid_constant__ Problem p) {
+  const Scratch s = p.Of(blockIdx.y);
+  const int32_t c = blockIdx.x * kWarps + threadIdx.x / 32;
+  if (c >= p.work.clusters) return;
+  const auto token =
+      static_cast<int32_t>((2 * int64_t{c} + 1) * p.work.count / (2 * int64_t{p.work.clusters}));
+  float value[8];
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    const int32_t channel = threadIdx.x % 32 + 32 * i;
+    value[i] = channel < p.d
+                   ? Element(p.work.store.format, s.rows + int64_t{token} * p.row_bytes, channel) -
+                         MeanOf(p, s, channel)
+                   : 0;
+  }
+  WriteCentroid(p, s, c, value);
+  if (threadIdx.x % 32 == 0) s.counts[c] = 0;
+}
+
+// Every token of a segment to the centroid of the segment with the largest product, of equal ones
+// the first. Warps keep their tokens in registers; centroids pass through shared memory. Within 32
+// channels both operands take them in an order in which a lane's are side by side: sums do not
+// mind.
+template <int kDim>
+struct AssignShape {
+  static constexpr int kPointTiles = kDim > 128 ? 1 : 2;  // of 16 tokens, a warp
+  static constexpr int kPoints = kWarps * kPointTiles * 16;
+  static constexpr int kTile = kDim > 128 ? 32 : 64;  // centroids
+  static constexpr int kRow = kDim + 32;              // rows' banks differ
+};
+
+template <int kDim>
+__global__ void __launch_bounds__(kThreads)
+    AssignKernel(const __grid_constant__ Problem p, int32_t tokens, int32_t clusters) {
+  using Shape = AssignShape<kDim>;
+  __shared__ __align__(128) __nv_bfloat16 tiles[2][Shape::kTile * Shape::kRow];
+  const Scratch s = p.Of(blockIdx.z);
+  const int32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int32_t first_token = blockIdx.y * tokens, first_cluster = blockIdx.y * clusters;
+  const __nv_bfloat16* targets = s.targets + int64_t{first_cluster} * kDim;
+  const auto load = [&](int32_t begin, int buffer) {
+    constexpr int kChunks = kDim / 8;
+    for (int i = threadIdx.x; i < Shape::kTile * kChunks; i += kThreads) {
+      const int r = i / kChunks, c = i % kChunks;
+      const bool present = begin + r < clusters;
+      CopyChunk(SharedAddress(&tiles[buffer][r * Shape::kRow + c * 8]),
+                targets + (present ? int64_t{begin + r} * kDim + c * 8 : 0), present);
+    }
+    CommitCopies();
+  };
+  load(0, 0);
+  const int32_t base = blockIdx.x * Shape::kPoints + warp * Shape::kPointTiles * 16;
+  uint32_t a[Shape::kPointTiles][kDim / 16][4];
+#pragma unroll
+  for (int m = 0; m < Shape::kPointTiles; ++m) {
+    const int32_t low = min(base + m * 16 + lane / 4, tokens - 1);
+    const int32_t high = min(base + m * 16 + lane / 4 + 8, tokens - 1);
+    const __nv_bfloat16* points = s.points + int64_t{first_token} * kDim + lane % 4 * 8;
+#pragma unroll
+    for (int j = 0; j < kDim / 32; ++j) {
+      const auto x = *reinterpret_cast<const uint4*>(points + int64_t{low} * kDim + 32 * j);
+      const auto y = *reinterpret_cast<const uint4*>(points + int64_t{high} * kDim + 32 * j);
+      a[m][2 * j][0] = x.x;
+      a[m][2 * j][1] = y.x;
+      a[m][2 * j][2] = x.y;
+      a[m][2 * j][3] = y.y;
+      a[m][2 * j + 1][0] = x.z;
+      a[m][2 * j + 1][1] = y.z;
+      a[m][2 * j + 1][2] = x.w;
+      a[m][2 * j + 1][3] = y.w;
+    }
+  }
+  float best[Shape::kPointTiles][2];
+  int32_t which[Shape::kPointTiles][2];
+#pragma unroll
+  for (int m = 0; m < Shape::kPointTiles; ++m) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      best[m][h] = -INFINITY;
+      which[m][h] = 0;
+    }
+  }
+  for (int32_t begin = 0, buffer = 0; begin < clusters; begin += Shape::kTile, buffer ^= 1) {
+    WaitForCopies<0>();
+    __syncthreads();  // the tile is there, and nobody reads the other buffer any more
+    if (begin + Shape::kTile < clusters) load(begin + Shape::kTile, buffer ^ 1);
+#pragma unroll 2
+    for (int t = 0; t < Shape::kTile / 8; ++t) {
+      const __nv_bfloat16* row = &tiles[buffer][(t * 8 + lane / 4) * Shape::kRow + lane % 4 * 8];
+      float products[Shape::kPointTiles][4] = {};
+#pragma unroll
+      for (int j = 0; j < kDim / 32; ++j) {
+        const auto b = *reinterpret_cast<const uint4*>(row + 32 * j);
+#pragma unroll
+        for (int m = 0; m < Shape::kPointTiles; ++m) {
+          MultiplyAdd(products[m], a[m][2 * j], b.x, b.y);
+          MultiplyAdd(products[m], a[m][2 * j + 1], b.z, b.w);
+        }
+      }
+      const int32_t cluster = begin + t * 8 + lane % 4 * 2;
+#pragma unroll
+      for (int m = 0; m < Shape::kPointTiles; ++m) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          if (products[m][i] > best[m][i / 2] && cluster + i % 2 < clusters) {
+            best[m][i / 2] = products[m][i];
+            which[m][i / 2] = cluster + i % 2;
+          }
+        }
+      }
+    }
+  }
+#pragma unroll
+  for (int m = 0; m < Shape::kPointTiles; ++m) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      for (int step = 1; step < 4; step *= 2) {
+        const float other = __shfl_xor_sync(kFullMask, best[m][h], step);
+        const int32_t index = __shfl_xor_sync(kFullMask, which[m][h], step);
+        if (other > best[m][h] || (other == best[m][h] && index < which[m][h])) {
+          best[m][h] = other;
+          which[m][h] = index;
+        }
+      }
+      const int32_t token = base + m * 16 + h * 8 + lane / 4;
+      if (lane % 4 == 0 && token < tokens) {
+        const int32_t cluster = first_cluster + which[m][h];
+        s.assignment[first_token + token] = cluster;
+        atomicAdd(s.counts + cluster, 1);
+      }
+    }
+  }
+}
+
+// Where each cluster's tokens begin; counts become 0 again. A block a list.
+__global__ void __launch_bounds__(kScanThreads) ScanKernel(const __grid_constant__ Problem p) {
+  __shared__ int32_t of_warps[kScanThreads / 32];
+  const Scratch s = p.Of(blockIdx.x);
+  const int32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  int32_t before = 0;
+  for (int32_t begin = 0; begin < p.work.clusters; begin += kScanThreads) {
+    const int32_t c = begin + static_cast<int32_t>(threadIdx.x);
+    const bool exists = c < p.work.clusters;
+    const int32_t count = exists ? s.counts[c] : 0;
+    int32_t of_warp;
+    const int32_t in_warp = WarpExclusiveSum(count, &of_warp);
+    if (lane == 31) of_warps[warp] = of_warp;
+    __syncthreads();
+    int32_t sum = before;
+    for (int w = 0; w < kScanThreads / 32; ++w) {
+      if (w < warp) sum += of_warps[w];
+      before += of_warps[w];
+    }
+    if (exists) {
+      s.offsets[c] = s.cursors[c] = sum + in_warp;
+      s.counts[c] = 0;
+    }
+    __syncthreads();
+  }
+  if (threadIdx.x == 0) s.offsets[p.work.clusters] = before;
+}
+
+// Tokens [0, tokens) into the order of their clusters.
+__global__ void __launch_bounds__(kThreads)
+    OrderKernel(const __grid_constant__ Problem p, int32_t tokens) {
+  const Scratch s = p.Of(blockIdx.y);
+  for (int32_t t = blockIdx.x * kThreads + threadIdx.x; t < tokens; t += gridDim.x * kThreads) {
+    s.order[atomicAdd(s.cursors + s.assignment[t], 1)] = t;
+  }
+}
+
+// Means of the clusters' keys, centred and of length 1. A warp a cluster.
+__global__ void __launch_bounds__(kThreads) MoveCentroidsKernel(const __grid_constant__ Problem p) {
+  const Scratch s = p.Of(blockIdx.y);
+  const int32_t lane = threadIdx.x % 32;
+  const int32_t c = blockIdx.x * kWarps + threadIdx.x / 32;
+  if (c >= p.work.clusters) return;
+  const int32_t begin = s.offsets[c], end = s.offsets[c + 1];
+  if (begin == end) return;  // it stays where it is
+  double sum[8] = {};
+  for (int32_t i = begin; i < end; ++i) {
+    const std::byte* row = s.rows + int64_t{s.order[i]} * p.row_bytes;
+#pragma unroll
+    for (int k = 0; k < 8; ++k) {
+      if (lane + 32 * k < p.d) sum[k] += Element(p.work.store.format, row, lane + 32 * k);
+    }
+  }
+  float value[8], square = 0;
+#pragma unroll
+  for (int k = 0; k < 8; ++k) {
+    const int32_t channel = lane + 32 * k;
+    value[k] = channel < p.d
+                   ? static_cast<float>(sum[k] / (end - begin) - s.sums[channel] / p.work.count)
+                   : 0;
+    square += value[k] * value[k];
+  }
+  square = WarpSum(square);
+  const float factor = square > 0 ? rsqrtf(square) : 0;
+#pragma unroll
+  for (int k = 0; k < 8; ++k) value[k] *= factor;
+  WriteCentroid(p, s, c, value);
+}
+
+// The order of the tokens within their clusters; centroids, sums of the values and sizes to the
+// index. A block a cluster.
+__global__ void __launch_bounds__(kThreads) FinishKernel(const __grid_constant__ Problem p) {
+  __shared__ int32_t of_warps[kWarps];
+  __shared__ int32_t tokens[kFewTokens];
+  const Scratch s = p.Of(blockIdx.y);
+  const int32_t c = blockIdx.x, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int32_t begin = s.offsets[c], size = s.offsets[c + 1] - begin;
+  if (size <= kFewTokens) {
+    for (int32_t i = threadIdx.x; i < size; i += kThreads) tokens[i] = s.order[begin + i];
+    __syncthreads();
+    for (int32_t i = threadIdx.x; i < size; i += kThreads) {
+      int32_t rank = 0;
+      for (int32_t j = 0; j < size; ++j) rank += tokens[j] < tokens[i];
+      s.sorted[begin + rank] = tokens[i];
+    }
+  } else {
+    int32_t before = begin;
+    for (int32_t first = 0; first < p.work.count; first += kThreads) {
+      const int32_t t = first + static_cast<int32_t>(threadIdx.x);
+      const bool mine = t < p.work.count && s.assignment[t] == c;
+      const unsigned all = __ballot_sync(kFullMask, mine);
+      if (lane == 0) of_warps[warp] = __popc(all);
+      __syncthreads();
+      int32_t at = before + __popc(all & ((1u << lane) - 1));
+      for (int w = 0; w < kWarps; ++w) {
+        if (w < warp) at += of_warps[w];
+        before += of_warps[w];
+      }
+      if (mine) s.sorted[at] = t;
+      __syncthreads();
+    }
+  }
+  const RowFormat& format = p.work.index.format;
+  const int32_t cluster = p.work.first_cluster + c;
+  std::byte* row = RowAt(p.work.index, p.work.first_list + blockIdx.y, cluster, p.row_bytes);
+  for (int32_t i = threadIdx.x; i < 2 * p.d; i += kThreads) {
+    double sum = 0;
+    for (int32_t j = 0; j < size; ++j) {
+      sum += Element(format, s.rows + int64_t{s.order[begin + j]} * p.row_bytes, i);
+    }
+    float value = static_cast<float>(sum);
+    if (i < p.d) {
+      value = size > 0 ? static_cast<float>(sum / size)
+                       : s.centroids[int64_t{c} * p.d + i] + MeanOf(p, s, i);
+    }
+    StoreValue(row, format.encoding, i, value);
+  }
+  if (threadIdx.x == 0) {
+    const int32_t page = cluster / p.work.index.page_rows;
+    auto* sizes = reinterpret_cast<int32_t*>(
+        p.work.index.pages[int64_t{page} * p.work.index.lists + p.work.first_list + blockIdx.y] +
+        int64_t{p.work.index.page_rows} * p.row_bytes);
+    sizes[cluster - page * p.work.index.page_rows] = size;
+    p.work.begins[int64_t{blockIdx.y} * p.work.clusters + c] = p.work.begin + begin;
+  }
+}
+
+template <int kDim>
+void Assign(CUstream_st* stream, const Problem& p, int32_t segments, int32_t tokens,
+            int32_t clusters) {
+  constexpr int kPoints = AssignShape<kDim>::kPoints;
+  const dim3 grid(static_cast<unsigned>((tokens + kPoints - 1) / kPoints),
+                  static_cast<unsigned>(segments), static_cast<unsigned>(p.work.lists));
+  AssignKernel<kDim><<<grid, kThreads, 0, stream>>>(p, tokens, clusters);
+  LC_CUDA_LAUNCHED();
+}
+
+}  // namespace
+
+size_t ClusterBuildScratchBytes(const RowFormat& format, int64_t count, int64_t clusters) {
+  ClusterBuildWork work;
+  work.store.format = format;
+  work.count = static_cast<int32_t>(count);
+  work.clusters = static_cast<int32_t>(clusters);
+  return static_cast<size_t>(MakeProblem(work).list_bytes);
+}
+
+void BuildClusters(Stream& stream, const ClusterBuildWork& work) {
+  const RowFormat& format = work.store.format;
+  LC_CHECK(!format.quantized() && format.head_dim >= 1 && format.head_dim <= 256, "head_dim {}",
+           format.head_dim);
+  LC_CHECK(work.source.format.encoding == format.encoding &&
+           work.index.format.encoding == format.encoding);
+  LC_CHECK(work.clusters >= 1 && work.clusters <= work.count && work.segments >= 1 &&
+               work.clusters % work.segments == 0 && work.iterations >= 1,
+           "{} clusters of {} tokens in {} segments", work.clusters, work.count, work.segments);
+  LC_CHECK(work.lists >= 1 && work.lists <= 65535 && work.segments <= 65535);
+  const Problem p = MakeProblem(work);
+  CUstream_st* handle = AsCuda(stream).handle();
+  const auto lists = static_cast<unsigned>(work.lists);
+  const auto over = [&](int64_t items, int64_t a_block, int64_t most) {
+    return dim3(
+        static_cast<unsigned>(std::clamp<int64_t>((items + a_block - 1) / a_block, 1, most)),
+        lists);
+  };
+  LoadRowsKernel<<<kLinkBlocks, kLinkThreads, 0, handle>>>(p);
+  LC_CUDA_LAUNCHED();
+  for (int32_t list = 0; list < work.lists; ++list) {
+    LC_CUDA(cudaMemsetAsync(p.Of(list).sums, 0, sizeof(double) * static_cast<size_t>(p.d), handle));
+  }
+  SumKeysKernel<<<over(work.count, 512, 256), kThreads, 0, handle>>>(p);
+  LC_CUDA_LAUNCHED();
+  CentreKernel<<<over(work.count, 8 * kWarps, 1024), kThreads, 0, handle>>>(p);
+  LC_CUDA_LAUNCHED();
+  const dim3 by_cluster = over(work.clusters, kWarps, work.clusters);
+  BeginCentroidsKernel<<<by_cluster, kThreads, 0, handle>>>(p);
+  LC_CUDA_LAUNCHED();
+  const auto assign = [&](int32_t segments, int32_t tokens, int32_t clusters) {
+    if (p.padded == 64) {
+      Assign<64>(handle, p, segments, tokens, clusters);
+    } else if (p.padded == 128) {
+      Assign<128>(handle, p, segments, tokens, clusters);
+    } else {
+      Assign<256>(handle, p, segments, tokens, clusters);
+    }
+    ScanKernel<<<lists, kScanThreads, 0, handle>>>(p);
+    LC_CUDA_LAUNCHED();
+    const int32_t all = segments * tokens;
+    OrderKernel<<<over(all, kThreads, 1024), kThreads, 0, handle>>>(p, all);
+    LC_CUDA_LAUNCHED();
+  };
+  for (int32_t i = 0; i + 1 < work.iterations; ++i) {
+    assign(work.segments, p.segment_tokens, p.segment_clusters);
+    MoveCentroidsKernel<<<by_cluster, kThreads, 0, handle>>>(p);
+    LC_CUDA_LAUNCHED();
+  }
+  assign(1, work.count, work.clusters);
+  FinishKernel<<<dim3(static_cast<unsigned>(work.clusters), lists), kThreads, 0, handle>>>(p);
+  LC_CUDA_LAUNCHED();
+  StoreRowsKernel<<<kLinkBlocks, kLinkThreads, 0, handle>>>(p);
+  LC_CUDA_LAUNCHED();
+}
+
+}  // namespace litecache::ops::cuda

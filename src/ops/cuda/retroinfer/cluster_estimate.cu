@@ -1,0 +1,218 @@
+// The estimation zone: every chosen cluster that is not read counts as its centroid, once a token.
+#include "device/cuda/check.h"
+#include "device/cuda/cuda_device.h"
+#include "ops/cuda/common/online_softmax.cuh"
+#include "ops/cuda/common/tensor_core.cuh"
+#include "ops/cuda/retroinfer/wave_pair.cuh"
+
+namespace litecache::ops::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kWarps = kThreads / 32;
+constexpr int kHeads = 4;  // query heads at a time
+constexpr float kLog2E = 1.44269504f;
+
+// A state: maximum (of scores times log2 e), sum, out [head_dim], the latter two relative to it.
+__device__ float* StateOf(const WaveShape& shape, const WaveLayer& layer, int32_t pair,
+                          int32_t part, int32_t query) {
+  const int64_t state = (int64_t{pair} * kEstimateParts + part) * shape.group + query;
+  return layer.states + state * (shape.head_dim + 2);
+}
+
+// Channels c and c + 1 of the sum of a cluster's values, c even; 0 behind head_dim.
+__device__ __forceinline__ float2 SumPair(const RowFormat& format, const std::byte* row, int32_t d,
+                                          int32_t c) {
+  if (c >= d) return make_float2(0, 0);
+  if (d % 2 == 0) {
+    if (format.encoding == RowEncoding::kBF16) {
+      return __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(
+          reinterpret_cast<const __nv_bfloat16*>(row) + d + c));
+    }
+    return *reinterpret_cast<const float2*>(reinterpret_cast<const float*>(row) + d + c);
+  }
+  return make_float2(WaveElement(format, row, d + c),
+                     c + 1 < d ? WaveElement(format, row, d + c + 1) : 0);
+}
+
+// A block a (part, pair): warps take 32 clusters at a time, one a lane for the weights, then all
+// lanes each cluster's values.
+template <int kPairs>
+__global__ void __launch_bounds__(kThreads)
+    EstimateKernel(const __grid_constant__ StepView step, const __grid_constant__ WaveShape shape,
+                   const __grid_constant__ WaveLayer layer,
+                   const __grid_constant__ TableAccess access) {
+  constexpr int kChannels = 64 * kPairs;
+  __shared__ float maxima[kWarps][kHeads], sums[kWarps][kHeads];
+  __shared__ float outs[kWarps][kHeads][kChannels];
+  const int32_t part = blockIdx.x, pair = blockIdx.y;
+  const int32_t sequence = pair / shape.kv_heads, head = pair % shape.kv_heads;
+  if (sequence >= *step.count) return;
+  const int32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, d = shape.head_dim;
+  const WaveChoice choice = layer.choices[pair];
+  const RowList index = access.List(step.sequences[sequence], layer.index.list_of_head[head]);
+  const int32_t count = choice.count - choice.retrieved;
+  const int32_t* ids = layer.ids + int64_t{pair} * shape.max_chosen + choice.retrieved;
+  const auto begin = static_cast<int32_t>(int64_t{count} * part / kEstimateParts);
+  const auto end = static_cast<int32_t>(int64_t{count} * (part + 1) / kEstimateParts);
+  for (int32_t j0 = 0; j0 < shape.group; j0 += kHeads) {
+    const float* logits = layer.logits + (int64_t{pair} * shape.group + j0) * shape.max_clusters;
+    float maximum[kHeads], sum[kHeads];
+    float2 out[kHeads][kPairs];
+#pragma unroll
+    for (int j = 0; j < kHeads; ++j) {
+      maximum[j] = -kLargestScore;
+      sum[j] = 0;
+#pragma unroll
+      for (int i = 0; i < kPairs; ++i) out[j][i] = make_float2(0, 0);
+    }
+    for (int32_t first = begin + warp * 32; first < end; first += kWarps * 32) {
+      const bool mine = first + lane < end;
+      const int32_t id = mine ? ids[first + lane] : 0;
+      const float size = mine ? static_cast<float>(ClusterSize(index, id)) : 0;
+      const auto row = reinterpret_cast<unsigned long long>(index.Row(id));
+      float weight[kHeads];
+#pragma unroll
+      for (int j = 0; j < kHeads; ++j) {
+        float x = -kLargestScore;
+        if (mine && j0 + j < shape.group) {
+          x = fmaxf(fminf(logits[int64_t{j} * shape.max_clusters + id], kLargestScore),
+                    -kLargestScore);
+        }
+        const float highest = fmaxf(maximum[j], WarpMax(x));
+        const float kept = Exp2(maximum[j] - highest);
+        maximum[j] = highest;
+        weight[j] = mine ? Exp2(x - highest) : 0;
+        sum[j] = sum[j] * kept + size * weight[j];
+#pragma unroll
+        for (int i = 0; i < kPairs; ++i) {
+          out[j][i].x *= kept;
+          out[j][i].y *= kept;
+        }
+      }
+      const int32_t some = min(32, end - first);
+#pragma unroll 4
+      for (int32_t c = 0; c < some; ++c) {
+        const auto* of = reinterpret_cast<const std::byte*>(__shfl_sync(kFullMask, row, c));
+        float2 value[kPairs];
+#pragma unroll
+        for (int i = 0; i < kPairs; ++i) {
+          value[i] = SumPair(layer.index.format, of, d, 2 * (lane + 32 * i));
+        }
+#pragma unroll
+        for (int j = 0; j < kHeads; ++j) {
+          const float w = __shfl_sync(kFullMask, weight[j], c);
+#pragma unroll
+          for (int i = 0; i < kPairs; ++i) {
+            out[j][i].x = fmaf(w, value[i].x, out[j][i].x);
+            out[j][i].y = fmaf(w, value[i].y, out[j][i].y);
+          }
+        }
+      }
+    }
+    __syncthreads();  // the heads before are merged
+#pragma unroll
+    for (int j = 0; j < kHeads; ++j) {
+      const float total = WarpSum(sum[j]);
+      if (lane == 0) {
+        maxima[warp][j] = maximum[j];
+        sums[warp][j] = total;
+      }
+#pragma unroll
+      for (int i = 0; i < kPairs; ++i) {
+        outs[warp][j][2 * (lane + 32 * i)] = out[j][i].x;
+        outs[warp][j][2 * (lane + 32 * i) + 1] = out[j][i].y;
+      }
+    }
+    __syncthreads();
+    for (int32_t at = threadIdx.x; at < kHeads * (d + 1); at += kThreads) {
+      const int32_t j = at / (d + 1), c = at - j * (d + 1);  // c == d: the sum
+      if (j0 + j >= shape.group) break;
+      float highest = -kLargestScore;
+      for (int w = 0; w < kWarps; ++w) highest = fmaxf(highest, maxima[w][j]);
+      float value = 0;
+      for (int w = 0; w < kWarps; ++w) {
+        value = fmaf(Exp2(maxima[w][j] - highest), c == d ? sums[w][j] : outs[w][j][c], value);
+      }
+      float* state = StateOf(shape, layer, pair, part, j0 + j);
+      state[c == d ? 1 : 2 + c] = value;
+      if (c == d) state[0] = highest;
+    }
+  }
+}
+
+// A block a query head of a sequence.
+__global__ void MergeKernel(const __grid_constant__ StepView step,
+                            const __grid_constant__ WaveShape shape,
+                            const __grid_constant__ WaveLayer layer, const float* log_sums,
+                            void* out, int64_t stride, bool bf16_out) {
+  const int32_t query = blockIdx.x, sequence = blockIdx.y;
+  if (sequence >= *step.count) return;
+  const int32_t head = query / shape.group, j = query - head * shape.group;
+  const int32_t pair = sequence * shape.kv_heads + head;
+  const WaveChoice choice = layer.choices[pair];
+  if (choice.count == choice.retrieved) return;
+  const int64_t row = step.sequences[sequence].first_row;
+  const float exact = log_sums[row * shape.kv_heads * shape.group + query] * kLog2E;
+  float maximum = exact, maxima[kEstimateParts];
+#pragma unroll
+  for (int part = 0; part < kEstimateParts; ++part) {
+    maxima[part] = StateOf(shape, layer, pair, part, j)[0];
+    maximum = fmaxf(maximum, maxima[part]);
+  }
+  const float exact_weight = Exp2(exact - maximum);
+  float sum = exact_weight;
+#pragma unroll
+  for (int part = 0; part < kEstimateParts; ++part) {
+    maxima[part] = Exp2(maxima[part] - maximum);
+    sum = fmaf(maxima[part], StateOf(shape, layer, pair, part, j)[1], sum);
+  }
+  for (int32_t c = threadIdx.x; c < shape.head_dim; c += blockDim.x) {
+    const int64_t at = row * stride + int64_t{query} * shape.head_dim + c;
+    float value = exact_weight * (bf16_out ? __bfloat162float(static_cast<__nv_bfloat16*>(out)[at])
+                                           : static_cast<float*>(out)[at]);
+#pragma unroll
+    for (int part = 0; part < kEstimateParts; ++part) {
+      value = fmaf(maxima[part], StateOf(shape, layer, pair, part, j)[2 + c], value);
+    }
+    value /= sum;
+    if (bf16_out) {
+      static_cast<__nv_bfloat16*>(out)[at] = __float2bfloat16_rn(value);
+    } else {
+      static_cast<float*>(out)[at] = value;
+    }
+  }
+}
+
+}  // namespace
+
+void EstimateClusters(Stream& stream, const StepView& step, const WaveShape& shape,
+                      const WaveLayer& layer) {
+  LC_CHECK(shape.head_dim >= 1 && shape.head_dim <= 256, "head_dim {}", shape.head_dim);
+  if (step.capacity == 0) return;
+  const dim3 grid(kEstimateParts, static_cast<unsigned>(step.capacity * shape.kv_heads));
+  CUstream_st* handle = AsCuda(stream).handle();
+  const TableAccess access(layer.index);
+  if (shape.head_dim <= 64) {
+    EstimateKernel<1><<<grid, kThreads, 0, handle>>>(step, shape, layer, access);
+  } else if (shape.head_dim <= 128) {
+    EstimateKernel<2><<<grid, kThreads, 0, handle>>>(step, shape, layer, access);
+  } else {
+    EstimateKernel<4><<<grid, kThreads, 0, handle>>>(step, shape, layer, access);
+  }
+  LC_CUDA_LAUNCHED();
+}
+
+void MergeEstimate(Stream& stream, const StepView& step, const WaveShape& shape,
+                   const WaveLayer& layer, const float* log_sums, const MatrixView& out) {
+  LC_CHECK(out.dtype == DType::kF32 || out.dtype == DType::kBF16);
+  if (step.capacity == 0) return;
+  const dim3 grid(static_cast<unsigned>(shape.kv_heads * shape.group),
+                  static_cast<unsigned>(step.capacity));
+  const auto threads = static_cast<unsigned>((shape.head_dim + 31) / 32 * 32);
+  MergeKernel<<<grid, threads, 0, AsCuda(stream).handle()>>>(step, shape, layer, log_sums, out.data,
+                                                             out.stride, out.dtype == DType::kBF16);
+  LC_CUDA_LAUNCHED();
+}
+
+}  // namespace litecache::ops::cuda
