@@ -4,7 +4,7 @@
 
 #include <memory>
 
-#include "kv/profile.h"
+#include "kv/heads/profile.h"
 #include "litecache/kv_options.h"
 #include "model/decoder.h"
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "kv/cache_plan.h"
-#include "kv/profile.h"
+#include "kv/heads/profile.h"
 #include "litecache/kv_options.h"
 
 namespace litecache::engine {

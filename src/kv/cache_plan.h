@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "kv/cache.h"
-#include "kv/head_plan.h"
-#include "kv/imposed_reuse.h"
+#include "kv/heads/head_plan.h"
+#include "kv/trace/imposed_reuse.h"
 #include "litecache/kv_options.h"
 #include "litecache/named_bytes.h"
 

@@ -5,8 +5,8 @@
 #include "base/error.h"
 #include "device/cpu/cpu_device.h"
 #include "kv/cache_plan.h"
+#include "kv/heads/profile.h"
 #include "kv/layout.h"
-#include "kv/profile.h"
 
 namespace litecache {
 namespace {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "kv/cache.h"
-#include "kv/sequence_table.h"
+#include "kv/pages/sequence_table.h"
 
 namespace litecache::kv {
 

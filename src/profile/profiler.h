@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "device/device.h"
-#include "kv/profile.h"
+#include "kv/heads/profile.h"
 #include "model/decoder.h"
 #include "profile/hata_training.h"
 #include "profile/recall.h"

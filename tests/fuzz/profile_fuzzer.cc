@@ -8,7 +8,7 @@
 
 #include "base/error.h"
 #include "io/safetensors_writer.h"
-#include "kv/profile.h"
+#include "kv/heads/profile.h"
 
 namespace {
 

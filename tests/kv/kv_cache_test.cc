@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "kv/profile.h"
+#include "kv/heads/profile.h"
 #include "test_seed.h"
 
 namespace litecache {

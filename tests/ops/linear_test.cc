@@ -6,8 +6,8 @@
 #include <cstring>
 #include <thread>
 
-#include "ops/cpu/gemm_onednn.h"
-#include "ops/cpu/gemv.h"
+#include "ops/cpu/linear/gemm_onednn.h"
+#include "ops/cpu/linear/gemv.h"
 #include "ops/cpu/scratch.h"
 #include "ops/ops_testing.h"
 

@@ -12,7 +12,7 @@
 
 #include "ops/activation.h"
 #include "ops/attention.h"
-#include "ops/cpu/gemm_onednn.h"
+#include "ops/cpu/linear/gemm_onednn.h"
 #include "ops/linear.h"
 #include "ops/norm.h"
 #include "ops/rope.h"

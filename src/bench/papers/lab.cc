@@ -11,8 +11,8 @@
 #include "bench/papers/systems.h"
 #include "bench/runner.h"
 #include "engine/kv_profile.h"
-#include "kv/imposed_reuse.h"
 #include "kv/retrieve/hata_weights.h"
+#include "kv/trace/imposed_reuse.h"
 #include "kv/trace/replay.h"
 #include "kv/trace/replays_trace.h"
 

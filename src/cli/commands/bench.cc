@@ -21,7 +21,7 @@
 #include "device/machine.h"
 #include "engine/kv_profile.h"
 #include "eval/run/configuration.h"
-#include "kv/imposed_reuse.h"
+#include "kv/trace/imposed_reuse.h"
 #include "kv/trace/replay.h"
 #include "kv/trace/replays_trace.h"
 #include "tokenizer/tokenizer.h"

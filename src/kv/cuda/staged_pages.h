@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "kv/cuda/device_pages.h"
-#include "kv/page_pool.h"
+#include "kv/pages/page_pool.h"
 
 namespace litecache::kv {
 

@@ -5,7 +5,7 @@
 
 #include "base/error.h"
 #include "device/sections.h"
-#include "kv/pool_stats.h"
+#include "kv/pages/pool_stats.h"
 
 namespace litecache::kv::infinigen {
 

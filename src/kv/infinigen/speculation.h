@@ -8,8 +8,8 @@
 
 #include "base/matrix_view.h"
 #include "device/device.h"
+#include "kv/heads/profile.h"
 #include "kv/infinigen/shape.h"
-#include "kv/profile.h"
 #include "kv/retrieve/retrievers.h"
 #include "ops/channel_sums.h"
 #include "ops/margin_select.h"

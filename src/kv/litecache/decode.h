@@ -8,12 +8,12 @@
 #include <vector>
 
 #include "base/matrix_view.h"
-#include "kv/imposed_reuse.h"
 #include "kv/litecache/counters.h"
 #include "kv/litecache/refresh.h"
 #include "kv/litecache/spill.h"
 #include "kv/litecache/tiers.h"
-#include "kv/recall_meter.h"
+#include "kv/retrieve/recall_meter.h"
+#include "kv/trace/imposed_reuse.h"
 #include "ops/qsac_lookup.h"
 #include "ops/row_attention.h"
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "device/device.h"
-#include "kv/page_pool.h"
+#include "kv/pages/page_pool.h"
 #include "ops/row_attention.h"
 #include "ops/row_format.h"
 

@@ -5,7 +5,7 @@
 
 #include "base/error.h"
 #include "kv/litecache/prefix_blocks.h"
-#include "kv/pool_stats.h"
+#include "kv/pages/pool_stats.h"
 
 namespace litecache::kv {
 

@@ -6,16 +6,16 @@
 #include <vector>
 
 #include "kv/cache.h"
-#include "kv/imposed_reuse.h"
 #include "kv/litecache/counters.h"
 #include "kv/litecache/decode.h"
 #include "kv/litecache/growth.h"
 #include "kv/litecache/prefill.h"
 #include "kv/litecache/spill.h"
 #include "kv/litecache/tiers.h"
-#include "kv/recall_meter.h"
+#include "kv/retrieve/recall_meter.h"
 #include "kv/row_store.h"
 #include "kv/step_check.h"
+#include "kv/trace/imposed_reuse.h"
 
 namespace litecache::kv {
 

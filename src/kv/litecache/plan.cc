@@ -11,7 +11,7 @@
 #include "kv/cuda/scratch_plan.h"
 #include "kv/litecache/lite_cache.h"
 #include "kv/litecache/shape.h"
-#include "kv/retriever.h"
+#include "kv/retrieve/retriever.h"
 #include "kv/trace/replay.h"
 #include "kv/trace/replays_trace.h"
 #include "ops/attention.h"

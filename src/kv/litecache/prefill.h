@@ -9,7 +9,7 @@
 #include "kv/litecache/counters.h"
 #include "kv/litecache/spill.h"
 #include "kv/litecache/tiers.h"
-#include "kv/retriever.h"
+#include "kv/retrieve/retriever.h"
 #include "ops/attention.h"
 
 namespace litecache::kv {

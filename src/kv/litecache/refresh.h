@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "kv/litecache/tiers.h"
-#include "kv/retriever.h"
+#include "kv/retrieve/retriever.h"
 #include "ops/impose_reuse.h"
 #include "ops/move_rows.h"
 

@@ -5,9 +5,9 @@
 #include <cstdint>
 #include <vector>
 
-#include "kv/head_plan.h"
+#include "kv/heads/head_plan.h"
 #include "kv/layout.h"
-#include "kv/retriever.h"
+#include "kv/retrieve/retriever.h"
 #include "litecache/named_bytes.h"
 #include "ops/qsac_lookup.h"
 #include "ops/row_format.h"

@@ -8,7 +8,7 @@
 
 #include "kv/litecache/head_slots.h"
 #include "kv/litecache/shape.h"
-#include "kv/page_pool.h"
+#include "kv/pages/page_pool.h"
 
 namespace litecache::kv {
 

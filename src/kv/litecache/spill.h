@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "kv/litecache/tiers.h"
-#include "kv/retriever.h"
+#include "kv/retrieve/retriever.h"
 #include "litecache/kv_stats.h"
 #include "ops/move_rows.h"
 

@@ -4,12 +4,12 @@
 
 #include <cstdint>
 
-#include "kv/head_plan.h"
+#include "kv/heads/head_plan.h"
 #include "kv/litecache/head_slots.h"
 #include "kv/litecache/shape.h"
 #include "kv/litecache/slot_table.h"
-#include "kv/page_pool.h"
-#include "kv/sequence_table.h"
+#include "kv/pages/page_pool.h"
+#include "kv/pages/sequence_table.h"
 
 namespace litecache::kv {
 

@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "base/error.h"
-#include "kv/pool_stats.h"
+#include "kv/pages/pool_stats.h"
 
 namespace litecache::kv::offload {
 

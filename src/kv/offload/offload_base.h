@@ -11,8 +11,8 @@
 #include "kv/cache.h"
 #include "kv/offload/recompute.h"
 #include "kv/offload/shape.h"
-#include "kv/page_pool.h"
-#include "kv/sequence_table.h"
+#include "kv/pages/page_pool.h"
+#include "kv/pages/sequence_table.h"
 #include "kv/step_check.h"
 
 namespace litecache::kv::offload {

@@ -11,11 +11,11 @@
 
 #include "base/background_threads.h"
 #include "kv/cache.h"
-#include "kv/page_pool.h"
+#include "kv/pages/page_pool.h"
+#include "kv/pages/sequence_table.h"
 #include "kv/pqcache/index.h"
 #include "kv/pqcache/lfu.h"
 #include "kv/pqcache/shape.h"
-#include "kv/sequence_table.h"
 #include "litecache/kv_options.h"
 #include "ops/row_format.h"
 

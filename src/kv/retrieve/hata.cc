@@ -4,7 +4,7 @@
 #include <numbers>
 #include <random>
 
-#include "kv/profile.h"
+#include "kv/heads/profile.h"
 #include "kv/retrieve/hata_weights.h"
 #include "kv/retrieve/retrievers.h"
 #include "litecache/kv_options.h"

@@ -1,7 +1,7 @@
 // Retriever `loki`: scores in the keys' leading principal components.
 #include <algorithm>
 
-#include "kv/profile.h"
+#include "kv/heads/profile.h"
 #include "kv/retrieve/retrievers.h"
 #include "litecache/kv_options.h"
 #include "ops/projection_select.h"

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "kv/retriever.h"
+#include "kv/retrieve/retriever.h"
 #include "ops/hash_select.h"
 #include "ops/projection_select.h"
 #include "ops/selection.h"

@@ -11,10 +11,10 @@
 #include <vector>
 
 #include "kv/cache.h"
-#include "kv/page_pool.h"
+#include "kv/pages/page_pool.h"
+#include "kv/pages/sequence_table.h"
 #include "kv/retroinfer/shape.h"
 #include "kv/retroinfer/wave_sequence.h"
-#include "kv/sequence_table.h"
 #include "kv/step_check.h"
 
 namespace litecache::kv {

@@ -8,7 +8,7 @@
 #include <span>
 #include <vector>
 
-#include "kv/page_pool.h"
+#include "kv/pages/page_pool.h"
 #include "kv/retroinfer/block_cache.h"
 #include "kv/retroinfer/wave_build.h"
 

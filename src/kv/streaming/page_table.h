@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "kv/cache.h"
-#include "kv/page_pool.h"
+#include "kv/pages/page_pool.h"
 
 namespace litecache::kv::streaming {
 

@@ -1,6 +1,6 @@
 // Policy `streaming`: StreamingLLM, attention over the first and the last tokens.
 
-#include "kv/cuda/streaming_cache.h"
+#include "kv/cuda/streaming/streaming_cache.h"
 
 #include <algorithm>
 #include <cstring>
@@ -12,7 +12,7 @@
 #include "kv/cache.h"
 #include "kv/cache_plan.h"
 #include "kv/cuda/attention_scratch.h"
-#include "kv/pool_stats.h"
+#include "kv/pages/pool_stats.h"
 #include "kv/step_check.h"
 #include "kv/streaming/page_table.h"
 #include "kv/streaming/shape.h"

@@ -12,9 +12,9 @@
 #include <vector>
 
 #include "kv/cache.h"
-#include "kv/head_plan.h"
-#include "kv/imposed_reuse.h"
-#include "kv/profile.h"
+#include "kv/heads/head_plan.h"
+#include "kv/heads/profile.h"
+#include "kv/trace/imposed_reuse.h"
 #include "kv/trace/trace.h"
 #include "ops/qsac_lookup.h"
 

@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "ops/cpu/gemm_kernel.h"
+#include "ops/cpu/linear/gemm_kernel.h"
 
 namespace litecache::ops::cpu {
 

@@ -10,7 +10,7 @@
 #include "base/units.h"
 #include "device/cuda/allocated.h"
 #include "device/cuda/cuda_devices.h"
-#include "kv/page_pool.h"
+#include "kv/pages/page_pool.h"
 #include "litecache/engine.h"
 #include "model/config.h"
 #include "test_seed.h"

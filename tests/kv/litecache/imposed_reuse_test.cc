@@ -1,7 +1,7 @@
 // Reuse that is imposed comes out, on every device; contexts that are stored without being attended
 // are those that are attended.
 
-#include "kv/imposed_reuse.h"
+#include "kv/trace/imposed_reuse.h"
 
 #include <gtest/gtest.h>
 

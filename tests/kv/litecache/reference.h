@@ -10,8 +10,8 @@
 
 #include "device/cpu/cpu_device.h"
 #include "kv/cache.h"
-#include "kv/head_plan.h"
-#include "kv/retriever.h"
+#include "kv/heads/head_plan.h"
+#include "kv/retrieve/retriever.h"
 #include "litecache/kv_options.h"
 
 namespace litecache::kv {

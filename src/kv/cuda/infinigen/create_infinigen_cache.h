@@ -6,8 +6,8 @@
 #include <string_view>
 
 #include "kv/cache.h"
+#include "kv/heads/profile.h"
 #include "kv/infinigen/shape.h"
-#include "kv/profile.h"
 #include "kv/trace/imposed_selection.h"
 
 namespace litecache::kv::infinigen {

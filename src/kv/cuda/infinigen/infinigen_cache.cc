@@ -9,7 +9,7 @@
 #include "kv/cuda/infinigen/create_infinigen_cache.h"
 #include "kv/cuda/scratch_plan.h"
 #include "kv/infinigen/speculation.h"
-#include "kv/pool_stats.h"
+#include "kv/pages/pool_stats.h"
 #include "ops/cuda/attention/attention.h"
 
 namespace litecache::kv::infinigen {

@@ -12,12 +12,12 @@
 #include <unordered_map>
 #include <vector>
 
-#include "kv/cuda/selecting_cache.h"
+#include "kv/cuda/selecting/selecting_cache.h"
 #include "kv/cuda/staged_pages.h"
+#include "kv/heads/profile.h"
 #include "kv/infinigen/diagnosis.h"
 #include "kv/infinigen/shape.h"
-#include "kv/page_pool.h"
-#include "kv/profile.h"
+#include "kv/pages/page_pool.h"
 #include "ops/cuda/infinigen/infinigen.h"
 
 namespace litecache::kv::infinigen {

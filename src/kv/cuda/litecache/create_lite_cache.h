@@ -4,10 +4,10 @@
 #include <memory>
 
 #include "kv/cache.h"
-#include "kv/head_plan.h"
-#include "kv/imposed_reuse.h"
+#include "kv/heads/head_plan.h"
 #include "kv/litecache/shape.h"
-#include "kv/retriever.h"
+#include "kv/retrieve/retriever.h"
+#include "kv/trace/imposed_reuse.h"
 
 namespace litecache::kv {
 

@@ -11,7 +11,7 @@
 #include "device/recording_key.h"
 #include "kv/cuda/head_counters.h"
 #include "kv/cuda/litecache/create_lite_cache.h"
-#include "kv/pool_stats.h"
+#include "kv/pages/pool_stats.h"
 #include "ops/cuda/products/unshare_gpu.h"
 
 namespace litecache::kv {

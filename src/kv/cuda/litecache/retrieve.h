@@ -5,7 +5,7 @@
 
 #include "base/matrix_view.h"
 #include "device/device.h"
-#include "kv/retriever.h"
+#include "kv/retrieve/retriever.h"
 #include "ops/cuda/litecache/litecache.h"
 
 namespace litecache::kv {

@@ -13,7 +13,7 @@
 #include "kv/cuda/step_block.h"
 #include "kv/offload/groups.h"
 #include "kv/offload/pieces.h"
-#include "kv/sequence_table.h"
+#include "kv/pages/sequence_table.h"
 
 namespace litecache::kv::offload {
 

@@ -10,7 +10,7 @@
 #include "kv/cuda/offload/tables.h"
 #include "kv/offload/groups.h"
 #include "kv/offload/shape.h"
-#include "kv/page_pool.h"
+#include "kv/pages/page_pool.h"
 
 namespace litecache::kv::offload {
 

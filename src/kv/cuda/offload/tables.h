@@ -10,7 +10,7 @@
 #include "kv/cuda/device_pages.h"
 #include "kv/cuda/offload/table_uploads.h"
 #include "kv/offload/shape.h"
-#include "kv/sequence_table.h"
+#include "kv/pages/sequence_table.h"
 #include "ops/cuda/step/inputs.h"
 #include "ops/cuda/step/rows.h"
 

@@ -9,7 +9,7 @@
 #include "device/cuda/check.h"
 #include "kv/cuda/pqcache/create_pq_cache.h"
 #include "kv/cuda/scratch_plan.h"
-#include "kv/pool_stats.h"
+#include "kv/pages/pool_stats.h"
 #include "ops/cuda/attention/attention.h"
 
 namespace litecache::kv::pqcache {

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "device/cuda/copy_batch.h"
-#include "kv/cuda/selecting_cache.h"
+#include "kv/cuda/selecting/selecting_cache.h"
 #include "kv/cuda/staged_pages.h"
 #include "kv/pqcache/diagnosis.h"
 #include "kv/pqcache/sequences.h"

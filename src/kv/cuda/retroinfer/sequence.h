@@ -7,9 +7,9 @@
 #include "device/cuda/cuda_device.h"
 #include "kv/cuda/device_pages.h"
 #include "kv/cuda/staged_pages.h"
+#include "kv/pages/sequence_table.h"
 #include "kv/retroinfer/shape.h"
 #include "kv/retroinfer/wave_sequence.h"
-#include "kv/sequence_table.h"
 #include "ops/cuda/retroinfer/wave_index.h"
 #include "ops/cuda/step/step.h"
 

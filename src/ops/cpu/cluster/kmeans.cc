@@ -5,7 +5,7 @@
 
 #include "ops/cpu/cluster/cluster.h"
 #include "ops/cpu/cluster/points.h"
-#include "ops/cpu/gemm_kernel.h"
+#include "ops/cpu/linear/gemm_kernel.h"
 #include "ops/cpu/row_address.h"
 #include "ops/cpu/scratch.h"
 

@@ -1,5 +1,6 @@
-// What all attention kernels do to scores, as ops/cpu/attention_tile.cc does: scores are in units
-// of log2 e, the running maximum stays finite, and a tile whose scores are infinite gives a mean.
+// What all attention kernels do to scores, as ops/cpu/attention/attention_tile.cc does: scores are
+// in units of log2 e, the running maximum stays finite, and a tile whose scores are infinite gives
+// a mean.
 #pragma once
 
 #include "ops/cuda/common/tensor_core.cuh"

@@ -1,0 +1,167 @@
+#include "kv/heads/head_plan.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+#include <numeric>
+
+#include "base/error.h"
+
+namespace litecache::kv {
+namespace {
+
+constexpr const char* kHowToProfile =
+    "run `litecache profile` on the model and pass its file with --profile";
+
+// Where thresholds come from, "auto" resolved.
+std::string ThresholdSource(const KvOptions& options, const Profile* profile, bool prefetch) {
+  const bool fitted = profile != nullptr && !profile->tau_grid.empty() &&
+                      !(prefetch ? profile->kept_predicted : profile->kept).empty();
+  const bool importance = profile != nullptr && !profile->importance.empty();
+  if (options.thresholds == "auto") return importance ? "importance" : fitted ? "fitted" : "fixed";
+  if (options.thresholds == "fitted" && !fitted) {
+    throw InvalidArgument(
+        "KV options: thresholds = fitted needs a profile with threshold curves{}"
+        "; {}",
+        prefetch ? " for predicted queries" : "", kHowToProfile);
+  }
+  if (options.thresholds == "importance" && !importance) {
+    throw InvalidArgument(
+        "KV options: thresholds = importance needs a profile with head importance; {}",
+        kHowToProfile);
+  }
+  return options.thresholds;
+}
+
+// CLO eq. 12-13: in each layer, the heads that are hard to reuse and that the link cannot serve
+// while a layer computes.
+void KeepByFormula(const Profile& profile, uint64_t topk_bytes, HeadPlan* plan) {
+  const auto prefetchable =
+      static_cast<int64_t>(std::floor(profile.link_bytes_per_second * profile.layer_seconds /
+                                      static_cast<double>(std::max<uint64_t>(topk_bytes, 1))));
+  std::vector<HeadSettings*> hard;
+  for (int64_t layer = 0; layer < plan->layers; ++layer) {
+    hard.clear();
+    for (int64_t head = 0; head < plan->kv_heads; ++head) {
+      HeadSettings& settings = plan->heads[static_cast<size_t>(layer * plan->kv_heads + head)];
+      if (settings.difficulty > 0) hard.push_back(&settings);
+    }
+    const auto kept = std::max<int64_t>(static_cast<int64_t>(hard.size()) - prefetchable, 0);
+    std::stable_sort(hard.begin(), hard.end(),
+                     [](const auto* a, const auto* b) { return a->difficulty > b->difficulty; });
+    for (int64_t i = 0; i < kept; ++i) hard[static_cast<size_t>(i)]->resident = true;
+  }
+}
+
+// The `count` hardest heads over all layers that are not resident anyway.
+void KeepHardest(int64_t count, HeadPlan* plan) {
+  std::vector<HeadSettings*> offloaded;
+  for (HeadSettings& settings : plan->heads) {
+    if (!settings.resident) offloaded.push_back(&settings);
+  }
+  std::stable_sort(offloaded.begin(), offloaded.end(),
+                   [](const auto* a, const auto* b) { return a->difficulty > b->difficulty; });
+  count = std::min(count, static_cast<int64_t>(offloaded.size()));
+  for (int64_t i = 0; i < count; ++i) offloaded[static_cast<size_t>(i)]->resident = true;
+}
+
+}  // namespace
+
+int64_t HeadPlan::resident_count() const {
+  return std::count_if(heads.begin(), heads.end(), [](const auto& h) { return h.resident; });
+}
+
+float AdaptiveThreshold(double importance, double eta, double p) {
+  const double lambda = std::pow(std::clamp(importance, 0.0, 1.0), p);
+  const double theta =
+      lambda * std::acos(std::clamp(eta, -1.0, 1.0)) + (1 - lambda) * std::numbers::pi;
+  return static_cast<float>(std::cos(theta));
+}
+
+float GroupImportance(const float* importance, int64_t group) {
+  return *std::max_element(importance, importance + group);
+}
+
+bool OffloadEasiest(int64_t dense_layers, HeadPlan* plan) {
+  HeadSettings* easiest = nullptr;
+  for (auto head = plan->heads.begin() + std::min(dense_layers, plan->layers) * plan->kv_heads;
+       head != plan->heads.end(); ++head) {
+    // Equal ones: the last, so that layer 0, which nothing can be prefetched for, stays.
+    if (head->resident && (easiest == nullptr || head->difficulty <= easiest->difficulty)) {
+      easiest = &*head;
+    }
+  }
+  if (easiest == nullptr) return false;
+  easiest->resident = easiest->dense = false;
+  return true;
+}
+
+HeadPlan MakeHeadPlan(const Layout& layout, const KvOptions& options, const Profile* profile,
+                      bool prefetch, uint64_t topk_bytes) {
+  options.Validate();
+  HeadPlan plan;
+  plan.layers = layout.layers;
+  plan.kv_heads = layout.kv_heads;
+  plan.heads.resize(static_cast<size_t>(layout.layers * layout.kv_heads));
+  plan.thresholds = ThresholdSource(options, profile, prefetch);
+  const bool measured = profile != nullptr && !profile->similarity.empty();
+  plan.importance =
+      profile != nullptr && !profile->importance.empty()
+          ? profile->importance
+          : std::vector<float>(static_cast<size_t>(layout.layers * layout.q_heads), 1.0f);
+
+  const int64_t group = layout.q_heads / layout.kv_heads;
+  for (int64_t layer = 0; layer < layout.layers; ++layer) {
+    for (int64_t head = 0; head < layout.kv_heads; ++head) {
+      const auto index = static_cast<size_t>(layer * layout.kv_heads + head);
+      HeadSettings& settings = plan.heads[index];
+      if (plan.thresholds == "fitted") {
+        settings.tau = profile->FittedThreshold(layer, head, options.keep, prefetch);
+      } else if (plan.thresholds == "importance") {
+        const float* importance = plan.importance.data() + layer * layout.q_heads + head * group;
+        settings.tau =
+            AdaptiveThreshold(GroupImportance(importance, group), options.eta, options.p);
+      } else {
+        settings.tau = static_cast<float>(options.eta);
+      }
+      if (measured) {
+        settings.difficulty =
+            settings.tau - (profile->similarity[index] - static_cast<float>(options.epsilon));
+      }
+      settings.dense = layer < options.dense_layers;
+      settings.resident = settings.dense || (layer == 0 && options.resident_first_layer);
+    }
+  }
+
+  const bool formula = options.resident_heads == "formula";
+  const int64_t count =
+      formula || options.resident_heads == "none" ? 0 : std::stoll(options.resident_heads);
+  if ((formula || count > 0) && !measured) {
+    throw InvalidArgument(
+        "KV options: resident_heads = {} chooses heads by the similarity of their queries, which "
+        "needs a profile; {}",
+        options.resident_heads, kHowToProfile);
+  }
+  if (formula) {
+    if (!(profile->layer_seconds > 0) || !(profile->link_bytes_per_second > 0)) {
+      throw InvalidArgument(
+          "KV options: resident_heads = formula needs a profile with a layer's time and the link's "
+          "bandwidth; {}",
+          kHowToProfile);
+    }
+    KeepByFormula(*profile, topk_bytes, &plan);
+  }
+  KeepHardest(count, &plan);
+  if (options.resident_full_attention) {
+    for (HeadSettings& settings : plan.heads) settings.dense = settings.resident;
+  }
+  if (profile == nullptr) {
+    plan.remark = fmt::format(
+        "no profile: every head reuses its rows above a query similarity of {} and counts as "
+        "equally important; `litecache profile` fits thresholds and retriever to the model",
+        options.eta);
+  }
+  return plan;
+}
+
+}  // namespace litecache::kv

@@ -1,0 +1,51 @@
+// What each KV head does: offloaded or resident, and its reuse threshold. Made once at start.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "kv/cache.h"
+#include "kv/heads/profile.h"
+#include "litecache/kv_options.h"
+
+namespace litecache::kv {
+
+struct HeadSettings {
+  bool resident = false;  // its whole KV stays on the device
+  bool dense = false;     // resident, and attends every row
+  float tau = 0;          // reuse threshold; hit <=> similarity > tau
+  float difficulty = 0;   // D of CLO eq. 11
+};
+
+struct HeadPlan {
+  int64_t layers = 0, kv_heads = 0;
+  std::vector<HeadSettings> heads;  // [layers][kv_heads]
+  std::vector<float> importance;    // [layers][q_heads]
+  std::string thresholds;           // what "auto" came to: fitted, importance, fixed
+  std::string remark;               // for people: what was assumed for want of a profile; or empty
+
+  const HeadSettings& at(int64_t layer, int64_t head) const {
+    return heads[static_cast<size_t>(layer * kv_heads + head)];
+  }
+  int64_t resident_count() const;
+};
+
+// eq. 3-5: tau = cos(s^p acos(eta) + (1 - s^p) pi), s clipped to [0, 1].
+float AdaptiveThreshold(double importance, double eta, double p);
+
+// Importance of a KV head from its query heads': the largest, because one query head that needs its
+// rows is enough.
+float GroupImportance(const float* importance, int64_t group);
+
+// profile may be null: importance 1 for all heads, similarity unknown. `prefetch`: lookups use
+// predicted queries. topk_bytes: one head's cached rows (S_topk of CLO eq. 12). Throws
+// InvalidArgument for settings that need a profile it does not have, naming `litecache profile`.
+HeadPlan MakeHeadPlan(const Layout& layout, const KvOptions& options, const Profile* profile,
+                      bool prefetch, uint64_t topk_bytes);
+
+// Makes the resident head with the lowest reuse difficulty an offloaded one, those of the first
+// dense_layers layers excepted. False where there is none.
+bool OffloadEasiest(int64_t dense_layers, HeadPlan* plan);
+
+}  // namespace litecache::kv

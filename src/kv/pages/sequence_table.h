@@ -1,0 +1,104 @@
+// Which pages hold which tokens of which sequence.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "kv/cache.h"
+#include "kv/layout.h"
+#include "kv/pages/page_pool.h"
+
+namespace litecache::kv {
+
+// A sequence owns `lists` lists of pages, one for every (layer, KV head) the table is made for; all
+// lists have the same length and grow together. Pages may be shared by sequences (Fork); one that
+// is written while shared is copied first. Tables whose Create and Fork are called in the same
+// order give out the same ids. Not thread-safe.
+class SequenceTable {
+ public:
+  // The pool must outlive the table.
+  SequenceTable(const TableShape& shape, PagePool& pool);
+  ~SequenceTable();
+  SequenceTable(const SequenceTable&) = delete;
+  SequenceTable& operator=(const SequenceTable&) = delete;
+
+  // An empty sequence; ids are never reused.
+  SequenceId Create();
+  // A sequence with the rows of `parent`, sharing its pages: takes no page now.
+  SequenceId Fork(SequenceId parent) { return ForkPrefix(parent, Length(parent)); }
+  // The same with the parent's first `tokens` rows only.
+  SequenceId ForkPrefix(SequenceId parent, int64_t tokens);
+  void Release(SequenceId id);
+
+  int64_t Length(SequenceId id) const { return Get(id).length; }
+  int64_t size() const { return static_cast<int64_t>(sequences_.size()); }
+
+  struct Growth {
+    SequenceId id = 0;
+    int64_t rows = 0;   // >= 1, or >= 0 with `from`
+    int64_t from = -1;  // rows [from, Length) are written anew as well; -1: none
+  };
+  // Makes rows [Length, Length + rows) of every sequence named (each at most once) writable, and
+  // those from `from` on: takes pages, and copies a page that another sequence shares. Throws
+  // CapacityError, having changed nothing, when the pool cannot give the pages. Lengths stay:
+  // Commit() moves them when the rows are written. Growing again without Commit (a step that
+  // failed) takes nothing twice.
+  void Grow(std::span<const Growth> growths);
+  // Pages Grow() would take: what a cache of several tables reserves before it grows any of them.
+  int64_t PagesNeeded(std::span<const Growth> growths);
+  void Commit(SequenceId id, int64_t rows);
+
+  // Page i of list `list` is Lists(id)[list][i], i < Blocks(id); valid until the sequence grows or
+  // is released.
+  std::byte* const* const* Lists(SequenceId id) const { return Get(id).heads.data(); }
+  int64_t Blocks(SequenceId id) const { return Get(id).blocks; }
+
+  // Pages these sequences hold, those that several hold counted once.
+  int64_t PagesHeld(std::span<const SequenceId> ids) const;
+  // Bytes of `tokens` tokens in all lists; unit.tokens divides tokens.
+  uint64_t BytesOf(int64_t tokens, const TableUnit& unit) const {
+    return static_cast<uint64_t>(shape_.lists * (tokens / unit.tokens)) * unit.bytes;
+  }
+  // Copies tokens [begin, begin + tokens), list after list, from the pages to `out`, and from `in`
+  // to the pages, which are writable. unit.tokens divides begin, tokens and a page's tokens.
+  void Export(SequenceId id, int64_t begin, int64_t tokens, const TableUnit& unit,
+              std::byte* out) const;
+  void Import(SequenceId id, int64_t begin, int64_t tokens, const TableUnit& unit,
+              const std::byte* in);
+
+ private:
+  struct Sequence {
+    int64_t length = 0;    // tokens committed
+    int64_t blocks = 0;    // pages of every list
+    int64_t capacity = 0;  // room of every list
+    // [lists][capacity]
+    std::vector<std::byte*> pages;
+    std::vector<PageId> ids;
+    std::vector<std::byte* const*> heads;  // [lists]: each list's part of `pages`
+  };
+
+  const Sequence& Get(SequenceId id) const;
+  Sequence& Get(SequenceId id) {
+    return const_cast<Sequence&>(static_cast<const SequenceTable*>(this)->Get(id));
+  }
+  // The blocks that hold rows of now and are written to: [first, second).
+  std::pair<int64_t, int64_t> Rewritten(const Sequence& sequence, const Growth& growth) const;
+  void EnsureCapacity(Sequence* sequence, int64_t blocks);
+  void CopyBlock(Sequence* sequence, int64_t block);
+  // Calls body(first byte in a page, bytes) for the runs that hold the tokens.
+  template <class Body>
+  void ForEachRun(SequenceId id, int64_t begin, int64_t tokens, const TableUnit& unit,
+                  const Body& body) const;
+
+  TableShape shape_;
+  PagePool& pool_;
+  SequenceId next_ = 1;
+  std::unordered_map<SequenceId, Sequence> sequences_;
+  std::vector<PageId> shared_;  // scratch of PagesNeeded
+};
+
+}  // namespace litecache::kv

@@ -1,0 +1,80 @@
+"""Every file that a page of documentation names exists: links, and paths in backquotes.
+
+A path is looked for from the root, beside the page, and as the end of any file's path (`kv/cache.h`, `cache.h`); `*` matches within
+a name. Only what looks like a file of the project is looked for: a source's ending, behind no folder that the project does not have, or
+a folder of the root before a slash.
+"""
+import fnmatch
+import re
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+SKIPPED = {".git", "build"}
+ENDINGS = (".h", ".cc", ".cu", ".cuh", ".py", ".md", ".sh", ".cmake", ".html", ".js", ".css", "CMakeLists.txt")
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+QUOTED = re.compile(r"`([\w./*-]+)`")
+FENCE = re.compile(r"^\s*```.*?^\s*```", re.MULTILINE | re.DOTALL)
+
+
+def project_files():
+    for entry in sorted(ROOT.iterdir()):
+        if entry.name in SKIPPED:
+            continue
+        if entry.is_dir():
+            yield from (p.relative_to(ROOT).as_posix() for p in entry.rglob("*") if p.is_file())
+        else:
+            yield entry.name
+
+
+FILES = sorted(project_files())
+FOLDERS = {parent.as_posix() for f in FILES for parent in Path(f).parents} - {"."}
+TOP = {f.split("/")[0] for f in FILES if "/" in f}
+ENDS = {f[i:] for f in FILES for i in [0, *(m.end() for m in re.finditer("/", f))]}
+NAMES = {name for f in FOLDERS if f.startswith(("src/", "include/", "tools/")) for name in f.split("/")}
+FOLDER_ENDS = {f[i:] for f in FOLDERS for i in [0, *(m.end() for m in re.finditer("/", f))]}
+
+
+def exists(path):
+    path = path.rstrip("/")
+    if "*" in path:
+        return any(fnmatch.fnmatch(end, path) and end.count("/") == path.count("/") for end in ENDS)
+    return path in ENDS or path in FOLDER_ENDS
+
+
+def quoted_paths(text):
+    for match in QUOTED.finditer(FENCE.sub("", text)):
+        path = match[1]
+        first = path.split("/")[0]
+        ours = "/" not in path or first in {"..", "*", *NAMES}
+        if first in TOP or ours and path.endswith(ENDINGS) and not path.startswith("."):
+            yield path.removeprefix("../")
+
+
+def linked_paths(page, text):
+    for match in LINK.finditer(FENCE.sub("", text)):
+        target = match[1].split("#")[0]
+        if target and not re.match(r"[a-z]+:", target):
+            yield (ROOT / page).parent / target
+
+
+def main():
+    pages = [f for f in FILES if f.endswith(".md")]
+    broken, seen = [], 0
+    for page in pages:
+        text = (ROOT / page).read_text(encoding="utf-8")
+        for path in quoted_paths(text):
+            seen += 1
+            if not exists(path):
+                broken.append(f"{page}: `{path}` is no file of the project")
+        for path in linked_paths(page, text):
+            seen += 1
+            if not path.exists():
+                broken.append(f"{page}: the link to {path.resolve().relative_to(ROOT)} leads nowhere")
+    print("\n".join(broken) or f"{seen} paths in {len(pages)} pages")
+    # A search that finds nothing would find nothing wrong, too.
+    return 1 if broken or seen < 100 else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
