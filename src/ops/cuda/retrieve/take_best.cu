@@ -2,6 +2,7 @@
 // positions. A cluster of blocks a pair, each block a stretch of the keys, which it reads once:
 // what lies above the bin of the k-th largest is marked in a bitmap, what lies in the bin is
 // listed, both in shared memory. Blocks are small, so that they find room beside products.
+#include "ops/cuda/retrieve/find_bin.cuh"
 #include "ops/cuda/retrieve/take_best.h"
 
 namespace litecache::ops::cuda {
@@ -53,28 +54,13 @@ __device__ __forceinline__ int32_t TakeExclusiveSum(int32_t x, int32_t* sums) {
   return __reduce_add_sync(kFullMask, before ? sums[lane] : 0) + in_warp;
 }
 
-// The bin that holds the left-th largest: thread t has the counts of kBins bins from `first` on,
-// higher threads lower bins. Into shared: bin, left of it, inside it.
 template <int kBins>
 __device__ void FindBinOfTeam(const uint32_t (&counts)[kBins], int32_t first, int32_t left,
                               TakeShared& shared) {
-  int32_t of_thread = 0;
-#pragma unroll
-  for (int b = 0; b < kBins; ++b) of_thread += static_cast<int32_t>(counts[b]);
-  int32_t above = TakeExclusiveSum(of_thread, shared.sums);
-  if (above < left && left <= above + of_thread) {
-#pragma unroll
-    for (int b = kBins - 1; b >= 0; --b) {
-      const auto inside = static_cast<int32_t>(counts[b]);
-      if (above < left && left <= above + inside) {
-        shared.bin = first + b;
-        shared.left = left - above;
-        shared.inside = inside;
-      }
-      above += inside;
-    }
-  }
-  __syncthreads();
+  const auto sum_before = [&](int32_t of_thread) {
+    return TakeExclusiveSum(of_thread, shared.sums);
+  };
+  FindBin(counts, first, left, sum_before, shared);
 }
 
 // Of the blocks before this one, and of all: `*own` of each; by all lanes of a warp, after a Sync.

@@ -1,3 +1,4 @@
+#include "ops/cuda/retrieve/find_bin.cuh"
 #include "ops/cuda/retrieve/take_best.h"
 #include "ops/cuda/retrieve/top_k_chain.cuh"
 
@@ -24,29 +25,15 @@ struct CountShared {
   uint32_t places[kSharedItems];
 };
 
-// The bin that holds the left-th largest: thread t has the counts of kBins bins, the first of them
-// `first`, and higher threads lower bins. Into shared: bin, left of it, inside it.
 template <int kBins>
-__device__ void FindBin(const uint32_t (&counts)[kBins], int32_t first, int32_t left,
-                        CountShared& shared) {
-  int32_t of_thread = 0, total;
-#pragma unroll
-  for (int b = 0; b < kBins; ++b) of_thread += static_cast<int32_t>(counts[b]);
-  __syncthreads();
-  int32_t above = SumBefore<kChainWarps>(of_thread, shared.warp_sums[0], &total);
-  if (above < left && left <= above + of_thread) {
-#pragma unroll
-    for (int b = kBins - 1; b >= 0; --b) {
-      const auto inside = static_cast<int32_t>(counts[b]);
-      if (above < left && left <= above + inside) {
-        shared.bin = first + b;
-        shared.left = left - above;
-        shared.inside = inside;
-      }
-      above += inside;
-    }
-  }
-  __syncthreads();
+__device__ void FindBinOfBlock(const uint32_t (&counts)[kBins], int32_t first, int32_t left,
+                               CountShared& shared) {
+  const auto sum_before = [&](int32_t of_thread) {
+    int32_t total;
+    __syncthreads();
+    return SumBefore<kChainWarps>(of_thread, shared.warp_sums[0], &total);
+  };
+  FindBin(counts, first, left, sum_before, shared);
 }
 
 // What is known of the k-th largest key: it is the left-th of `inside` keys that begin like
@@ -63,7 +50,8 @@ struct Narrowed {
   }
   // From counts of the digits of those keys, two a thread.
   __device__ void Narrow(const uint32_t (&counts)[kFineAThread], CountShared& shared) {
-    FindBin(counts, kFineBins - kFineAThread * (static_cast<int>(threadIdx.x) + 1), left, shared);
+    FindBinOfBlock(counts, kFineBins - kFineAThread * (static_cast<int>(threadIdx.x) + 1), left,
+                   shared);
     prefix |= static_cast<uint32_t>(shared.bin) << shift();
     left = shared.left;
     inside = shared.inside;
@@ -232,7 +220,7 @@ __device__ void CountItems(const Chain& chain, const ChainWork& work, CountShare
   const uint4 low = __ldcg(coarse), high = __ldcg(coarse + 1);
   const uint32_t of_bins[kCoarseAThread] = {low.x,  low.y,  low.z,  low.w,
                                             high.x, high.y, high.z, high.w};
-  FindBin(of_bins, first_bin, state.w, shared);
+  FindBinOfBlock(of_bins, first_bin, state.w, shared);
   const int32_t bin = shared.bin;
   const uint32_t least = chain.map.Least(bin);
   const bool at_end = chain.map.AtEnd(bin);
