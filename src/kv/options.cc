@@ -83,7 +83,7 @@ KvBudget KvBudget::Parse(const std::string& text) {
     budget.share = share;
     return budget;
   }
-  budget.tokens = ParseTokens(text, kWhat);
+  budget.tokens = ParseTokens(text, "KV budget (a share such as 10%, or rows)");
   if (budget.tokens < 1) {
     throw InvalidArgument("{}: '{}' keeps no row; write e.g. 10% or 2048", kWhat, text);
   }
@@ -127,7 +127,7 @@ void KvOptions::Validate() const {
   }
   CheckRange("epsilon", epsilon, -2, 2);
   CheckRange("dense_layers", static_cast<double>(dense_layers), 0, 1 << 20);
-  CheckOneOf("prefetch", prefetch, {"on", "2", "off", "auto"});
+  CheckOneOf("prefetch", prefetch, {"0", "1", "2", "auto", "off", "on"});
   CheckOneOf("retriever", retriever, {"auto", "exact", "hata", "quest", "loki"});
   if (hata_bits != 0 && hata_bits != 128 && hata_bits != 256) {
     throw InvalidArgument("KV options: hata_bits = {} is not 128 or 256, or 0 to choose",

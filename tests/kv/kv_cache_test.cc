@@ -33,7 +33,7 @@ TEST(KvCache, PoliciesAgreeWhenEverythingFits) {
   std::mt19937_64 random = testing::TestRandom();
   std::normal_distribution<float> normal;
   KvOptions lite_options = Options("litecache");
-  lite_options.prefetch = "on";
+  lite_options.prefetch = "1";
   const auto full = KvCache::Create(kShape, Options("full"), 1);
   const auto lite = KvCache::Create(kShape, lite_options, 2);
   std::vector<int64_t> ids;

@@ -44,10 +44,11 @@ KvOptions Resolve(const KvOptions& options, const Profile* profile) {
   return resolved;
 }
 
-// Layers that rows are fetched before theirs.
+// Layers that rows are fetched before theirs. "auto" is none: nothing runs beside a layer on the
+// CPU, and on a GPU a predicted query costs hits, and some models' answers.
 int64_t LayersAhead(std::string_view prefetch) {
   if (prefetch == "2") return 2;
-  return prefetch == "on" ? 1 : 0;
+  return prefetch == "1" || prefetch == "on" ? 1 : 0;
 }
 
 class LitePlan final : public CachePlan, public ReplaysTrace {
@@ -57,7 +58,6 @@ class LitePlan final : public CachePlan, public ReplaysTrace {
       : device_(device),
         options_(Resolve(options, profile.get())),
         profile_(std::move(profile)),
-        // Nothing runs beside a layer on the CPU, where a predicted query only costs accuracy.
         ahead_(LayersAhead(options.prefetch)),
         heads_(MakeHeadPlan(layout, options_, profile_.get(), ahead_ > 0, TopkBytes(layout))),
         shape_(layout, options_, heads_, MakeRetriever(layout)->metadata_tokens(), device),
@@ -120,9 +120,9 @@ class LitePlan final : public CachePlan, public ReplaysTrace {
         Describe(shape_.layout), o.host_rows, o.retriever, o.hata_bits, o.hata_norms, o.hata_group,
         o.loki_rank, o.budget.ToString(), o.sink_tokens, o.recent_tokens, o.carry_tokens,
         o.aggregation,
-        options_.prefetch == "2" ? "2"
-        : ahead_ > 0             ? "true"
-                                 : "false");
+        ahead_ > 1   ? "2"
+        : ahead_ > 0 ? "true"
+                     : "false");
     for (const HeadSettings& head : heads_.heads) {
       text += fmt::format(" {}{}{}", head.resident ? "r" : "", head.dense ? "d" : "", head.tau);
     }

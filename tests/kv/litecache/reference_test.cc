@@ -84,7 +84,7 @@ TEST_P(LiteCacheReference, RandomLivesAgreeStepByStep) {
     options.resident_full_attention = random() % 4 == 0;
     options.resident_heads = Pick<std::string>(random, {"0", "0", "2"});
     options.dense_layers = random() % 6 == 0;
-    options.prefetch = Pick<std::string>(random, {"on", "2", "off"});
+    options.prefetch = Pick<std::string>(random, {"1", "2", "off"});
     options.transfer = GetParam().transfer;
     options.transfer_threads = options.transfer == "auto" ? 0 : 1 + static_cast<int>(random() % 4);
     options.delta_update = random() % 4 != 0;
