@@ -19,7 +19,8 @@ struct NumberAndSuffix {
   std::string suffix;
 };
 
-NumberAndSuffix Split(std::string_view text, std::string_view what, std::string_view example) {
+// wanted: what the text should have been, with an example.
+NumberAndSuffix Split(std::string_view text, std::string_view what, std::string_view wanted) {
   while (!text.empty() && std::isspace(static_cast<unsigned char>(text.front())))
     text.remove_prefix(1);
   while (!text.empty() && std::isspace(static_cast<unsigned char>(text.back())))
@@ -27,7 +28,7 @@ NumberAndSuffix Split(std::string_view text, std::string_view what, std::string_
   NumberAndSuffix result{0, ""};
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), result.number);
   if (error != std::errc() || !std::isfinite(result.number) || result.number < 0) {
-    throw InvalidArgument("{}: '{}' is not a size; write e.g. {}", what, text, example);
+    throw InvalidArgument("{}: '{}' is not {}", what, text, wanted);
   }
   for (const char* p = end; p != text.data() + text.size(); ++p) {
     if (!std::isspace(static_cast<unsigned char>(*p))) {
@@ -40,7 +41,7 @@ NumberAndSuffix Split(std::string_view text, std::string_view what, std::string_
 }  // namespace
 
 uint64_t ParseBytes(std::string_view text, std::string_view what) {
-  const auto [number, suffix] = Split(text, what, "48GiB or 512MiB");
+  const auto [number, suffix] = Split(text, what, "a size; write e.g. 48GiB or 512MiB");
   static constexpr std::array<std::pair<std::string_view, double>, 15> kUnits = {{
       {"", 1.0},
       {"b", 1.0},
@@ -69,7 +70,7 @@ uint64_t ParseBytes(std::string_view text, std::string_view what) {
 }
 
 int64_t ParseTokens(std::string_view text, std::string_view what) {
-  const auto [number, suffix] = Split(text, what, "16k or 12000");
+  const auto [number, suffix] = Split(text, what, "a number of tokens; write e.g. 16k or 12000");
   const double factor = suffix.empty()  ? 1.0
                         : suffix == "k" ? 0x1p10
                         : suffix == "m" ? 0x1p20
@@ -85,7 +86,8 @@ int64_t ParseTokens(std::string_view text, std::string_view what) {
 
 int64_t ParseShareOrTokens(std::string_view text, int64_t whole, std::string_view what) {
   if (!text.empty() && text.back() == '%') {
-    const auto [number, suffix] = Split(text.substr(0, text.size() - 1), what, "10% or 4096");
+    const auto [number, suffix] =
+        Split(text.substr(0, text.size() - 1), what, "a share; write e.g. 10% or 4096");
     if (!suffix.empty() || number > 100) {
       throw InvalidArgument("{}: '{}' is not a share between 0% and 100%", what, text);
     }

@@ -14,6 +14,7 @@
 #include "cli/exit_codes.h"
 #include "cli/help.h"
 #include "cli/interrupt.h"
+#include "cli/option_errors.h"
 #include "cli/options.h"
 #include "cli/output.h"
 #include "cli/suggest.h"
@@ -106,7 +107,7 @@ int RunCommand(const std::vector<std::string>& arguments) {
     Words(*command, app);  // a misspelt option is the better explanation
     throw UsageError("{}; `litecache {} --help` shows how", error.what(), command->Name());
   } catch (const CLI::ParseError& error) {
-    throw UsageError("{}", error.what());
+    throw UsageError("{}", DescribeOptionError(app, error));
   }
   const auto words = Words(*command, app);
   general.Apply();

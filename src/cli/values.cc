@@ -6,15 +6,27 @@
 #include "base/units.h"
 
 namespace litecache::cli {
+namespace {
+
+// False where `parse` throws: whoever reports it (option_errors.h) knows the option's name.
+template <class Parse>
+bool Read(const Parse& parse) {
+  try {
+    parse();
+    return true;
+  } catch (const InvalidArgument&) {
+    return false;
+  }
+}
+
+}  // namespace
 
 bool lexical_cast(const std::string& text, TokenCount& count) {
-  count.value = ParseTokens(text, "number of tokens");
-  return true;
+  return Read([&] { count.value = ParseTokens(text, ""); });
 }
 
 bool lexical_cast(const std::string& text, ByteCount& count) {
-  count.value = ParseBytes(text, "size");
-  return true;
+  return Read([&] { count.value = ParseBytes(text, ""); });
 }
 
 bool lexical_cast(const std::string& text, Share& share) {
@@ -22,10 +34,7 @@ bool lexical_cast(const std::string& text, Share& share) {
   const std::string number = percent ? text.substr(0, text.size() - 1) : text;
   char* end = nullptr;
   share.value = std::strtod(number.c_str(), &end) / (percent ? 100 : 1);
-  if (number.empty() || *end != '\0' || !(share.value >= 0 && share.value <= 1)) {
-    throw InvalidArgument("'{}' is not a share: 0% to 100%, or 0 to 1", text);
-  }
-  return true;
+  return !number.empty() && *end == '\0' && share.value >= 0 && share.value <= 1;
 }
 
 }  // namespace litecache::cli

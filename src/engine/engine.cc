@@ -179,7 +179,10 @@ class EngineImpl final : public Engine {
   const model::ModelConfig& config() const override { return parts_.decoder->config(); }
   const tokenizer::Tokenizer& tokenizer() const override {
     if (parts_.tokenizer == nullptr) {
-      throw Error(fmt::format("{} has no tokenizer", parts_.name));
+      throw Error(
+          fmt::format("{} has no tokenizer, so that no text can be read or written; Transformers' "
+                      "save_pretrained writes a tokenizer.json",
+                      parts_.name));
     }
     return *parts_.tokenizer;
   }

@@ -60,13 +60,13 @@ kv::TierBytes SplitKv(const kv::TierBytes& caps, uint64_t left, const kv::TierBy
 [[noreturn]] void Refuse(const MemoryRequest& request, const MemoryPlan& plan,
                          const kv::TierBytes& caps, const kv::TierBytes& needed, int64_t largest) {
   const std::string what = request.wanted_context > 0
-                               ? fmt::format("for the context of {} are", request.wanted_context)
-                               : std::string("at least are");
+                               ? fmt::format("the context of {} needs", request.wanted_context)
+                               : std::string("a sequence needs at least");
   const char* hint = request.wanted_context > 0 ? " or lower the context" : "";
   if (!request.two_memories) {
     throw CapacityError(
         "{} does not fit: of the memory budget of {}{} the weights take {} and the buffers {}, "
-        "which leaves {} for KV, {} tokens; {} {} needed: raise the budget{}",
+        "which leaves {} for KV, {} tokens; {} {}: raise the budget{}",
         request.model, FormatBytes(plan.total),
         request.device > 0 ? fmt::format(" ({} on the device)",
                                          FormatBytes(std::min(request.device, request.total)))
@@ -83,7 +83,7 @@ kv::TierBytes SplitKv(const kv::TierBytes& caps, uint64_t left, const kv::TierBy
       "{} does not fit: of {} of GPU memory the weights take {} and the buffers {}, which leaves "
       "{} "
       "for KV; {} of host memory are for the host store; {} tokens fit; {} {} of GPU memory and {} "
-      "of host memory needed: raise {}{}",
+      "of host memory: raise {}{}",
       request.model, FormatBytes(plan.device_total), FormatBytes(plan.weights),
       FormatBytes(plan.buffers), FormatBytes(caps.device), FormatBytes(caps.host), largest, what,
       FormatBytes(needed.device), FormatBytes(needed.host), flags, hint);

@@ -158,7 +158,7 @@ TEST(MemoryPlan, TwoMemories) {
   };
   request.wanted_context = 100000;
   std::string message = refusal();
-  EXPECT_NE(message.find("of host memory needed: raise --memory"), std::string::npos) << message;
+  EXPECT_NE(message.find("of host memory: raise --memory"), std::string::npos) << message;
   EXPECT_NE(message.find(fmt::format("{} tokens fit", plan.largest_context)), std::string::npos)
       << message;
   request.host = uint64_t{40} << 30;

@@ -93,6 +93,12 @@ class GenerateCommand final : public Command {
     if (json_object_ && !schema_file_.empty()) {
       throw UsageError("--json-object and --json-schema exclude each other");
     }
+    if (schema_file_.starts_with('{')) {
+      throw UsageError(
+          "--json-schema names a file with the schema, or - for standard input; '{}' is the schema "
+          "itself",
+          schema_file_);
+    }
     const std::string schema = schema_file_.empty() ? "" : ReadInput(schema_file_);
     prompts_ = CollectPrompts(words, files_, token_files_);
     engine_ = Engine::Load(flags_.model, flags_.ToEngineOptions());
