@@ -32,7 +32,7 @@ TEST(ParseTokenIds, ReadsWhatPeopleAndProgramsWrite) {
 TEST(ShareTest, ReadsWhatPeopleWrite) {
   const auto parse = [](const std::string& text) {
     Share share;
-    lexical_cast(text, share);
+    EXPECT_TRUE(lexical_cast(text, share)) << text;
     return share.value;
   };
   EXPECT_EQ(parse("50%"), 0.5);
@@ -41,7 +41,8 @@ TEST(ShareTest, ReadsWhatPeopleWrite) {
   EXPECT_EQ(parse("100%"), 1);
   EXPECT_EQ(parse("1"), 1);
   for (const char* text : {"", "%", "101%", "1.01", "-1%", "half", "50 %x", "nan", "50%%"}) {
-    EXPECT_ERROR(parse(text), InvalidArgument, std::string("'") + text + "'");
+    Share share;
+    EXPECT_FALSE(lexical_cast(text, share)) << text;
   }
 }
 
