@@ -13,6 +13,7 @@
 #include "kv/life.h"
 #include "kv/random_trace.h"
 #include "test_seed.h"
+#include "test_size.h"
 
 namespace litecache::kv {
 namespace {
@@ -212,7 +213,8 @@ class InfiniGenLives : public DeviceTest {};
 TEST_P(InfiniGenLives, AgreeStepByStep) {
   std::mt19937_64 random = testing::TestRandom();
   int64_t few = 0, capped = 0, checked = 0;
-  for (int round = 0; round < 30 && !HasFailure(); ++round) {
+  const int rounds = testing::Rounds(30);
+  for (int round = 0; round < rounds && !HasFailure(); ++round) {
     const int64_t group = 1 + static_cast<int64_t>(random() % 4);
     const int64_t kv_heads = 1 + static_cast<int64_t>(random() % 3);
     const Layout layout{.layers = 1 + static_cast<int64_t>(random() % 5),
@@ -240,11 +242,13 @@ TEST_P(InfiniGenLives, AgreeStepByStep) {
     const auto trace =
         round % 5 == 0 ? std::make_shared<const Trace>(RandomTrace(random)) : nullptr;
     InfiniGenLife life(layout, options, profile, random(), {.device = device(), .trace = trace});
-    life.RunRandom(60, 1 + static_cast<int64_t>(random() % 200), 40);
+    life.RunRandom(testing::Rounds(60), testing::Tokens(1 + static_cast<int32_t>(random() % 200)),
+                   40);
     few += life.chosen_few();
     capped += life.capped();
     checked += life.checked();
   }
+  if (rounds < 30) return;  // too few for all to happen
   // Rows were left out, by the cap and by their scores.
   EXPECT_GT(few, checked / 20);
   EXPECT_GT(capped, 0);

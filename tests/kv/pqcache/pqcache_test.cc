@@ -16,6 +16,7 @@
 #include "kv/pqcache/lfu.h"
 #include "kv/random_trace.h"
 #include "test_seed.h"
+#include "test_size.h"
 
 namespace litecache::kv {
 namespace {
@@ -307,7 +308,8 @@ class PqCacheLives : public DeviceTest {};
 TEST_P(PqCacheLives, AgreeStepByStep) {
   std::mt19937_64 random = testing::TestRandom();
   int64_t indexed = 0, dense = 0, left_out = 0, hits = 0, misses = 0;
-  for (int round = 0; round < 24 && !HasFailure(); ++round) {
+  const int rounds = testing::Rounds(24);
+  for (int round = 0; round < rounds && !HasFailure(); ++round) {
     const int64_t group = 1 + static_cast<int64_t>(random() % 4);
     const int64_t kv_heads = 1 + static_cast<int64_t>(random() % 3);
     const Layout layout{.layers = 1 + static_cast<int64_t>(random() % 3),
@@ -342,13 +344,15 @@ TEST_P(PqCacheLives, AgreeStepByStep) {
     PqLife life(layout, options, random(), {.device = device(), .trace = trace});
     // A step that is run again finds the blocks that its first try let in.
     life.CheckCacheContents(!fails);
-    life.RunRandom(60, 1 + static_cast<int64_t>(random() % 250), 60, fails);
+    life.RunRandom(testing::Rounds(60), testing::Tokens(1 + static_cast<int32_t>(random() % 250)),
+                   60, fails);
     indexed += life.indexed();
     dense += life.dense();
     left_out += life.left_out();
     hits += life.hits();
     misses += life.misses();
   }
+  if (rounds < 24) return;  // too few for all to happen
   // All ways were taken.
   EXPECT_GT(indexed, dense / 20);
   EXPECT_GT(dense, indexed / 50);

@@ -7,6 +7,7 @@
 #include "ops/attention.h"
 #include "ops/cuda/device_tables.h"
 #include "ops/cuda/step/rows.h"
+#include "test_size.h"
 
 namespace litecache::ops::cuda {
 namespace {
@@ -146,14 +147,20 @@ TEST_F(CudaAttention, DecodeGroupsAndPages) {
 }
 
 TEST_F(CudaAttention, DecodeLongContextsAreSplit) {
-  RunPaged({RowEncoding::kBF16, 128, 2, 4, 128, {{20000, 1}}, DType::kBF16});
-  RunPaged({RowEncoding::kBF16, 64, 2, 2, 256, {{9000, 1}, {3, 1}, {4100, 1}, {700, 1}}});
+  RunPaged({RowEncoding::kBF16, 128, 2, 4, 128, {{testing::Tokens(20000), 1}}, DType::kBF16});
+  RunPaged({RowEncoding::kBF16,
+            64,
+            2,
+            2,
+            256,
+            {{testing::Tokens(9000), 1}, {3, 1}, {testing::Tokens(4100), 1}, {700, 1}}});
 }
 
 TEST_F(CudaAttention, DecodeManySequences) {
   Case c{RowEncoding::kBF16, 64, 4, 2, 32, {}};
   Random random(5);
-  for (int i = 0; i < 70; ++i) c.parts.push_back({static_cast<int32_t>(random.Integer(0, 400)), 1});
+  for (int i = testing::Rounds(70); i > 0; --i)
+    c.parts.push_back({static_cast<int32_t>(random.Integer(0, 400)), 1});
   RunPaged(c);
 }
 
@@ -176,7 +183,8 @@ TEST_F(CudaAttention, PrefillGroupsAndPages) {
 }
 
 TEST_F(CudaAttention, PrefillAfterLongPast) {
-  RunPaged({RowEncoding::kBF16, 128, 1, 2, 128, {{3001, 90}, {64, 64}}, DType::kBF16});
+  RunPaged(
+      {RowEncoding::kBF16, 128, 1, 2, 128, {{testing::Tokens(3001), 90}, {64, 64}}, DType::kBF16});
 }
 
 TEST_F(CudaAttention, SharpSoftmax) {
@@ -461,13 +469,25 @@ TEST_F(CudaHybridAttention, EveryKindOfHead) {
 TEST_F(CudaHybridAttention, ShapesAndBudgets) {
   Run({RowEncoding::kBF16, 64, 1, 100, 64, 0, 1, 0, 0.5, 0, {1, 2, 64, 129}}, 2);
   Run({RowEncoding::kBF16, 64, 8, 13, 64, 3, 5, 40, 0, 30, {2, 4, 9, 48, 500}}, 3);
-  Run({RowEncoding::kBF16, 128, 4, 120, 128, 4, 64, 64, 0.1, 0, {5000, 60, 2000}}, 4);
+  Run({RowEncoding::kBF16,
+       128,
+       4,
+       120,
+       128,
+       4,
+       64,
+       64,
+       0.1,
+       0,
+       {testing::Tokens(5000), 60, testing::Tokens(2000)}},
+      4);
 }
 
 TEST_F(CudaHybridAttention, ManySequences) {
   HybridCase c{RowEncoding::kBF16, 64, 2, 50, 64, 4, 20, 10, 0.2, 0, {}};
   Random random(9);
-  for (int i = 0; i < 40; ++i) c.contexts.push_back(static_cast<int32_t>(random.Integer(1, 250)));
+  for (int i = testing::Rounds(40); i > 0; --i)
+    c.contexts.push_back(static_cast<int32_t>(random.Integer(1, 250)));
   for (uint64_t seed = 0; seed < 3; ++seed) Run(c, 100 + seed);
 }
 

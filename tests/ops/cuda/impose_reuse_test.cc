@@ -19,7 +19,7 @@ class ImposeReuseTest : public LiteTest {
     c.slots_factor = round % 3 == 0 ? 1.7 : 1;
     const int32_t sequences = Uniform(random, 1, 5);
     for (int32_t s = 0; s < sequences; ++s) {
-      c.past.push_back(Uniform(random, 60, round % 4 == 0 ? 40000 : 3000));
+      c.past.push_back(testing::Tokens(Uniform(random, 60, round % 4 == 0 ? 40000 : 3000)));
     }
     if (c.kv_heads > 2) c.resident = {Uniform(random, 0, c.kv_heads - 1)};
     return c;
@@ -50,7 +50,7 @@ class ImposeReuseTest : public LiteTest {
 
 TEST_F(ImposeReuseTest, HitsAreThoseOfTheTable) {
   Random random = testing::TestRandom(31);
-  for (int round = 0; round < 20; ++round) {
+  for (int round = 0; round < testing::Rounds(20); ++round) {
     Build(random, RandomCase(random, round));
     std::vector<ImposedHead> heads;
     const ImposedLayer imposed = RandomTable(random, &heads);
@@ -88,7 +88,7 @@ TEST_F(ImposeReuseTest, HitsAreThoseOfTheTable) {
 
 TEST_F(ImposeReuseTest, SelectionsAreThoseOfTheCpu) {
   Random random = testing::TestRandom(32);
-  for (int round = 0; round < 16; ++round) {
+  for (int round = 0; round < testing::Rounds(16); ++round) {
     Build(random, RandomCase(random, round));
     std::vector<ImposedHead> heads;
     const ImposedLayer imposed = RandomTable(random, &heads);

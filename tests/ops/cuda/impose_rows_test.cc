@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "ops/cuda/device_tables.h"
+#include "test_size.h"
 
 namespace litecache::ops::cuda {
 namespace {
@@ -18,11 +19,12 @@ TEST_F(CudaImposeRows, SelectionsAreThoseOfTheCpu) {
     return static_cast<int32_t>(random.Integer(low, high));
   };
   int64_t changed = 0;
-  for (int round = 0; round < 30; ++round) {
+  const int32_t rounds = testing::Rounds(30);
+  for (int round = 0; round < rounds; ++round) {
     const int32_t kv_heads = uniform(1, 9), count = uniform(1, 5);
     const int32_t words = kImposedBlockWords * uniform(1, 60);
     const int32_t steps = uniform(1, 7), layers = 3;
-    const int32_t longest = round % 5 == 0 ? 140000 : round % 3 == 0 ? 200 : 4000;
+    const int32_t longest = testing::Tokens(round % 5 == 0 ? 140000 : round % 3 == 0 ? 200 : 4000);
     std::vector<uint32_t> bits(static_cast<size_t>(steps * layers * kv_heads * words));
     const int sparse = uniform(0, 4);
     for (uint32_t& word : bits) {
@@ -92,7 +94,7 @@ TEST_F(CudaImposeRows, SelectionsAreThoseOfTheCpu) {
       changed += want[i] != selected[i];
     }
   }
-  EXPECT_GT(changed, 1000);
+  EXPECT_GT(changed, rounds < 30 ? 0 : 1000);
 }
 
 }  // namespace

@@ -25,7 +25,7 @@ class LiteSelectTest : public LiteTest {
     }
     for (int i = Uniform(random, 1, 6); i > 0; --i) {
       c.past.push_back(Uniform(random, 0, 2) == 0 ? Uniform(random, 1, 120)
-                                                  : Uniform(random, 500, 6000));
+                                                  : testing::Tokens(Uniform(random, 500, 6000)));
     }
     if (c.kv_heads > 1) c.resident = {1};
     if (c.kv_heads > 3) {
@@ -162,7 +162,7 @@ class LiteSelectTest : public LiteTest {
 // Small whole numbers: all sums are exact, codes and scores equal the CPU's, ties are many.
 TEST_F(LiteSelectTest, HashCodesAndSelection) {
   Random random = testing::TestRandom(11);
-  for (int round = 0; round < 12; ++round) {
+  for (int round = 0; round < testing::Rounds(12); ++round) {
     LiteCase c = RandomCase(random, round);
     const int64_t bits[] = {128, 256, 32, 96};
     const HashFormat format{.bits = bits[round % 4], .norms = round % 2 == 0};
@@ -328,7 +328,7 @@ TEST_F(LiteSelectTest, HashedSoftmaxSelection) {
   Random random = testing::TestRandom(16);
   const int32_t groups[] = {4, 1, 8, 3, 7, 2, 12, 5};
   const int64_t bits[] = {256, 128, 96, 256, 128, 256, 256, 544};
-  for (int round = 0; round < 17; ++round) {
+  for (int round = 0; round < testing::Rounds(17); ++round) {
     LiteCase c = RandomCase(random, round);
     c.group = groups[round % 8];
     const HashFormat format{.bits = round == 16 ? 256 : bits[(round + round / 8) % 8],
@@ -336,7 +336,7 @@ TEST_F(LiteSelectTest, HashedSoftmaxSelection) {
     c.metadata_token_bytes = format.token_bytes();
     if (round == 16) {
       c.kv_heads = 1;
-      c.past = {70001};
+      c.past = {testing::Tokens(70001)};
       c.resident = c.dense = {};
     }
     Build(random, c);
@@ -488,14 +488,14 @@ class LongHashSelectTest : public LiteSelectTest {
 TEST_F(LongHashSelectTest, AsTheCpu) {
   Random random = testing::TestRandom(17);
   const int32_t longest[] = {40000, 131072, 1000000};
-  for (int round = 0; round < 6; ++round) {
+  for (int round = 0; round < testing::Rounds(6); ++round) {
     LiteCase c;
     c.kv_heads = round < 3 ? 3 : 1;
     c.group = round % 2 == 0 ? 4 : 5;
-    c.past = {longest[round % 3] - Uniform(random, 0, 2000)};
+    c.past = {testing::Tokens(longest[round % 3] - Uniform(random, 0, 2000))};
     if (round < 2) {
       c.past.push_back(Uniform(random, 1, 300));
-      c.past.push_back(Uniform(random, 1000, 30000));
+      c.past.push_back(testing::Tokens(Uniform(random, 1000, 30000)));
     }
     if (round == 1) c.resident = {2};
     format_ = {.bits = 256, .norms = round != 4};
@@ -523,10 +523,10 @@ TEST_F(LongHashSelectTest, AsTheCpu) {
 // Scores of one value, of two, and so far apart that most are in the histogram's first bins.
 TEST_F(LongHashSelectTest, OfFewOrExtremeScores) {
   Random random = testing::TestRandom(18);
-  for (int round = 0; round < 6; ++round) {
+  for (int round = 0; round < testing::Rounds(6); ++round) {
     LiteCase c;
     c.kv_heads = 2;
-    c.past = {Uniform(random, 9000, 20000), Uniform(random, 100, 3000)};
+    c.past = {testing::Tokens(Uniform(random, 9000, 20000)), Uniform(random, 100, 3000)};
     c.share = round % 2 == 0 ? 0.1 : 0.7;
     format_ = {.bits = 128, .norms = true};
     const float norms[][2] = {{0, 0},         {0, 1},         {1e-7f, 60000},
@@ -552,12 +552,12 @@ TEST_F(LongHashSelectTest, ManyInAGraph) {
   Random random = testing::TestRandom(19);
   LiteCase c;
   c.kv_heads = 4;
-  c.past = {30000, 200, 7777};
+  c.past = {testing::Tokens(30000), 200, testing::Tokens(7777)};
   format_ = {.bits = 256, .norms = true};
   BuildCodes(random, c, [&] { return static_cast<float>(Uniform(random, 1, 12)); });
   const float scale = 1.0f / static_cast<float>(c.head_dim);
   for (const HashScore score : {HashScore::kSum, HashScore::kSoftmax}) {
-    for (int round = 0; round < 5; ++round) {
+    for (int round = 0; round < testing::Rounds(5); ++round) {
       // None, some, all.
       std::vector<int32_t> refresh = RandomRefresh(random);
       if (round == 2 || round == 4) std::fill(refresh.begin(), refresh.end(), round == 2 ? 0 : 1);
@@ -575,7 +575,7 @@ TEST_F(LiteSelectTest, ExactSelection) {
   Random random = testing::TestRandom(13);
   const RowEncoding stores[] = {RowEncoding::kBF16, RowEncoding::kFp8, RowEncoding::kInt8,
                                 RowEncoding::kF32, RowEncoding::kInt4};
-  for (int round = 0; round < 10; ++round) {
+  for (int round = 0; round < testing::Rounds(10); ++round) {
     LiteCase c = RandomCase(random, round);
     c.store = stores[round % 5];
     if (c.store == RowEncoding::kF32) c.encoding = RowEncoding::kF32;
@@ -608,7 +608,7 @@ TEST_F(LiteSelectTest, ExactSelection) {
 // Bounds are exact, and scores have the CPU's terms in its order.
 TEST_F(LiteSelectTest, BoundsAndSelection) {
   Random random = testing::TestRandom(14);
-  for (int round = 0; round < 12; ++round) {
+  for (int round = 0; round < testing::Rounds(12); ++round) {
     LiteCase c = RandomCase(random, round);
     const BoundsFormat format{.head_dim = c.head_dim};
     c.metadata_token_bytes = format.group_bytes() / BoundsFormat::kGroupTokens;
@@ -660,7 +660,7 @@ TEST_F(LiteSelectTest, BoundsAndSelection) {
 
 TEST_F(LiteSelectTest, ProjectionAndSelection) {
   Random random = testing::TestRandom(15);
-  for (int round = 0; round < 8; ++round) {
+  for (int round = 0; round < testing::Rounds(8); ++round) {
     LiteCase c = RandomCase(random, round);
     const int64_t ranks[] = {16, 32, 7, 33};
     const ProjectionFormat format{.rank = ranks[round % 4]};

@@ -29,7 +29,7 @@ class LiteSlotsTest : public LiteTest {
     if (c.store == RowEncoding::kBF16) c.store = c.encoding;
     for (int i = Uniform(random, 1, 6); i > 0; --i) {
       c.past.push_back(Uniform(random, 0, 2) == 0 ? Uniform(random, 1, 120)
-                                                  : Uniform(random, 400, 3000));
+                                                  : testing::Tokens(Uniform(random, 400, 3000)));
     }
     if (c.kv_heads > 1) c.resident = {1};
     return c;
@@ -142,7 +142,7 @@ class LiteSlotsTest : public LiteTest {
 // and must stay as they are, byte for byte.
 TEST_F(LiteSlotsTest, UpdatesAndPulls) {
   Random random = testing::TestRandom(21);
-  for (int round = 0; round < 10; ++round) {
+  for (int round = 0; round < testing::Rounds(10); ++round) {
     LiteCase c = RandomCase(random, round);
     c.growth = 12;
     Build(random, c);
@@ -150,7 +150,7 @@ TEST_F(LiteSlotsTest, UpdatesAndPulls) {
     void* scratch = Poisoned<std::byte>(
         std::max<size_t>(256, UpdateSlotsScratchBytes(shape_, step_.capacity, step_.max_context)));
     unsigned long long rows_moved = 0, rows_selected = 0;
-    for (int step = 0; step < 10; ++step) {
+    for (int step = 0; step < testing::Rounds(10); ++step) {
       std::vector<int32_t> refresh(PairOf(sequences() + 1, 0), 0);
       std::vector<std::vector<int32_t>> selections(refresh.size());
       std::vector<Slots> before(refresh.size());
@@ -365,7 +365,7 @@ TEST_F(LiteSlotsTest, ManyDecodeSteps) {
   Random random = testing::TestRandom(22);
   std::normal_distribution<float> normal;
   int hits = 0, misses = 0;  // of all rounds: in some everything fits
-  for (int round = 0; round < 6; ++round) {
+  for (int round = 0; round < testing::Rounds(6); ++round) {
     LiteCase c = RandomCase(random, round);
     c.growth = 16;
     const HashFormat format{.bits = 128, .norms = true};
@@ -458,7 +458,7 @@ TEST_F(LiteSlotsTest, ManyDecodeSteps) {
     FillFixed(*stream_, step_, shape_, layer_, device_fill);
     check(-1, true);
     if (HasFatalFailure()) return;
-    for (int step = 0; step < 14; ++step) {
+    for (int step = 0; step < testing::Rounds(14); ++step) {
       for (float& x : q) x += 0.4f * normal(random);
       const MatrixView queries = Queries(q);
       for (int again = 0; again < 1 + (step == 3); ++again) {  // a step that is run again

@@ -16,6 +16,7 @@
 #include "ops/cuda/step/lite_shape.cuh"
 #include "ops/hash_select.h"
 #include "test_seed.h"
+#include "test_size.h"
 
 namespace litecache::ops::cuda {
 

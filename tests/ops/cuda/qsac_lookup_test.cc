@@ -11,7 +11,7 @@ class QsacLookupCudaTest : public LiteTest {};
 TEST_F(QsacLookupCudaTest, DecidesAsTheCpu) {
   Random random = testing::TestRandom(1);
   std::normal_distribution<float> normal;
-  for (int round = 0; round < 12; ++round) {
+  for (int round = 0; round < testing::Rounds(12); ++round) {
     LiteCase c;
     c.kv_heads = Uniform(random, 1, 5);
     c.group = 1 << Uniform(random, 0, 3);
