@@ -20,7 +20,7 @@ Subject::Subject(const Machine& machine, const SubjectOptions& options)
   };
   budget_ = options.memory > 0 ? options.memory : most(*machine.cpu);
   if (machine.gpu != nullptr) {
-    if (caps_.host == 0) caps_.host = budget_;
+    caps_.host = caps_.host == 0 ? budget_ : engine::HostCap(caps_.host, budget_, options.memory);
     if (caps_.device == 0) caps_.device = most(*machine.gpu);
     budget_ = caps_.total();
   }

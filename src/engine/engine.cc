@@ -277,11 +277,10 @@ class EngineImpl final : public Engine {
     request.two_memories = parts_.gpu_budget > 0;
     request.device = parts_.gpu_budget > 0 ? parts_.gpu_budget : options.kv.device_memory;
     request.host = options.kv.host_memory;
-    if (parts_.gpu_budget > 0) {
-      const uint64_t left =
-          parts_.budget - std::min(parts_.budget, request.host_weights);  // by the weights
-      request.host = request.host > 0 ? std::min(request.host, left) : left;
-    }
+    // By the weights that lie there.
+    const uint64_t left = parts_.budget - std::min(parts_.budget, request.host_weights);
+    if (request.host > 0) request.host = engine::HostCap(request.host, left, options.memory);
+    if (parts_.gpu_budget > 0 && request.host == 0) request.host = left;
     request.cache = cache_plan_.get();
     request.policy = options.kv.policy;
     request.model_context = config().max_context;

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/logging.h"
 #include "base/units.h"
 #include "kv/tiers.h"
 
@@ -16,6 +17,15 @@ void CheckWeightsFit(const std::string& model, uint64_t weights, uint64_t total,
       "the weights of {} take {}, but the {} is {}: raise the budget, or use a smaller model",
       model, FormatBytes(weights), of_gpu ? "budget of GPU memory" : "memory budget",
       FormatBytes(total));
+}
+
+uint64_t HostCap(uint64_t asked, uint64_t left, uint64_t memory) {
+  if (asked <= left) return asked;
+  SPDLOG_WARN("host_memory: {} were asked for, but {} are left {}: the host store will be smaller",
+              FormatBytes(asked), FormatBytes(left),
+              memory > 0 ? fmt::format("of memory = {} (raise it)", FormatBytes(memory))
+                         : "of what this machine has free");
+  return left;
 }
 
 namespace {

@@ -41,4 +41,9 @@ MemoryPlan MakeMemoryPlan(const MemoryRequest& request);
 void CheckWeightsFit(const std::string& model, uint64_t weights, uint64_t total,
                      bool of_gpu = false);
 
+// The cap of the host store where `asked` was asked for and `left` of host memory is left for it:
+// the lower one, with a warning where less is left. memory: the budget that was asked for, 0: nine
+// tenths of what is free.
+uint64_t HostCap(uint64_t asked, uint64_t left, uint64_t memory);
+
 }  // namespace litecache::engine

@@ -1,18 +1,23 @@
 // Memory of the GPU and memory it can reach, where there is one; refusals leave nothing behind.
 #include "device/cuda/cuda_device.h"
 
+#include <cuda_runtime.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "base/error.h"
 #include "device/cuda/cuda_devices.h"
 #include "device/device_error.h"
+#include "device/keep_pinned.h"
 #include "device/recording_key.h"
+#include "device/refuse_pinning.h"
 
 namespace litecache {
 namespace {
@@ -117,6 +122,47 @@ TEST_F(CudaDeviceTest, ALimitOnLockedMemoryIsNamed) {
   setrlimit(RLIMIT_MEMLOCK, &before);
   if (message.empty()) GTEST_SKIP() << "this process may lock memory beyond its limit";
   EXPECT_NE(message.find("ulimit -l"), std::string::npos) << message;
+}
+
+// Whether there is memory at an address.
+bool IsMapped(void* address) {
+  unsigned char in_memory = 0;
+  return mincore(address, 1, &in_memory) == 0;
+}
+
+TEST_F(CudaDeviceTest, PinningThatIsRefusedLeavesNothing) {
+  PinnedHost host(*gpu_);
+  constexpr size_t kBytes = size_t{64} << 20;
+  for (const bool arenas : {false, true}) {
+    SCOPED_TRACE(arenas ? "in arenas" : "by itself");
+    std::optional<KeepPinned> keep;
+    if (arenas) keep.emplace();
+    {
+      const testing::RefusePinning refuse;
+      for (int i = 0; i < 5; ++i) {
+        try {
+          host.Allocate(kBytes);
+          FAIL() << "the driver pinned a page that nobody may access";
+        } catch (const CapacityError& error) {
+          const std::string message = error.what();
+          EXPECT_NE(message.find(arenas ? "256 MiB" : "64.0 MiB"), std::string::npos) << message;
+          EXPECT_NE(message.find("could not be pinned"), std::string::npos) << message;
+          EXPECT_NE(message.find("host_memory"), std::string::npos) << message;
+        }
+        void* const memory = testing::RefusePinning::last();
+        ASSERT_NE(memory, nullptr);
+        EXPECT_FALSE(IsMapped(memory));
+        EXPECT_EQ(cudaHostUnregister(memory), cudaErrorHostMemoryNotRegistered);
+        cudaGetLastError();
+      }
+    }
+    EXPECT_EQ(KeepPinned::bytes(), 0u);
+    // Nothing is in the way of what comes after: neither of memory nor of the driver's errors.
+    const Buffer memory = host.Allocate(kBytes);
+    std::memset(memory.data(), 5, kBytes);
+    const Buffer device = gpu_->Allocate(kBytes);
+    gpu_->Copy(device.data(), memory.data(), kBytes);
+  }
 }
 
 }  // namespace

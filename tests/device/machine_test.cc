@@ -1,34 +1,20 @@
 #include "device/machine.h"
 
 #include <gtest/gtest.h>
-#include <spdlog/sinks/ostream_sink.h>
-#include <spdlog/spdlog.h>
 
 #include <memory>
-#include <sstream>
 #include <string>
 
 #include "base/error.h"
 #include "device/cuda/cuda_devices.h"
+#include "logged.h"
 
 namespace litecache {
 namespace {
 
-// What is logged while `body` runs.
-template <typename Body>
-std::string Logged(const Body& body) {
-  std::ostringstream text;
-  const auto before = spdlog::default_logger();
-  const auto sink = std::make_shared<spdlog::sinks::ostream_sink_mt>(text);
-  spdlog::set_default_logger(std::make_shared<spdlog::logger>("test", sink));
-  body();
-  spdlog::set_default_logger(before);
-  return text.str();
-}
-
 TEST(Machine, AutoTakesAGpuOrSaysWhyNot) {
   Machine machine;
-  const std::string log = Logged([&] { machine = OpenMachine("auto", 1); });
+  const std::string log = testing::Logged([&] { machine = OpenMachine("auto", 1); });
   ASSERT_NE(machine.cpu, nullptr);
   if (machine.gpu != nullptr) {
     EXPECT_EQ(machine.compute().type(), DeviceType::kCuda);

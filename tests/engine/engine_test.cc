@@ -2,6 +2,7 @@
 // refusals at load.
 #include "litecache/engine.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -15,6 +16,7 @@
 #include "base/error.h"
 #include "base/units.h"
 #include "io/file.h"
+#include "logged.h"
 #include "model/config.h"
 #include "model/reference.h"
 #include "source_directory.h"
@@ -230,6 +232,31 @@ TEST(Engine, RefusesAtLoad) {
   EngineOptions small = OnCpu("auto");
   small.memory = uint64_t{1} << 30;
   EXPECT_THROW(Engine::Random("llama3-8b", 1, small), CapacityError);  // before any weight is made
+}
+
+// What the machine or the budget does not have cannot be the cap, and that is said.
+TEST(Engine, WarnsOfMoreHostMemoryThanThereIs) {
+  const auto log = [](uint64_t memory, uint64_t host_memory) {
+    EngineOptions options = Options("auto");
+    options.kv.policy = "litecache";
+    options.memory = memory;
+    options.kv.host_memory = host_memory;
+    return testing::Logged([&] {
+      const auto engine = Engine::Load(Fixture("llama"), options);
+      EXPECT_LE(engine->memory_plan().kv.host, engine->memory_plan().total);
+    });
+  };
+  constexpr uint64_t kMiB = 1 << 20;
+  using ::testing::HasSubstr;
+  using ::testing::Not;
+  EXPECT_THAT(
+      log(256 * kMiB, 300 * kMiB),
+      HasSubstr(
+          "host_memory: 300 MiB were asked for, but 256 MiB are left of memory = 256 MiB (raise "
+          "it)"));
+  EXPECT_THAT(log(0, uint64_t{1} << 60), HasSubstr("host_memory: 1048576 TiB were asked for"));
+  EXPECT_THAT(log(0, uint64_t{1} << 60), HasSubstr("of what this machine has free"));
+  EXPECT_THAT(log(256 * kMiB, 200 * kMiB), Not(HasSubstr("asked for")));
 }
 
 TEST(Engine, MaxContextIsALimitOfRequests) {

@@ -26,10 +26,24 @@ std::string WhyNone(cudaError_t error) {
            (visible == nullptr ? "" : std::string("; CUDA_VISIBLE_DEVICES is '") + visible + "'");
   }
   if (error == cudaErrorInsufficientDriver) {
-    return "the NVIDIA driver runs CUDA " + Version(driver) + ", and this program needs " +
-           Version(CUDART_VERSION) + ": update the driver";
+    // Any minor version's driver will do.
+    return "the NVIDIA driver is too old: it runs CUDA " + Version(driver) +
+           ", and this program needs " + Version(CUDART_VERSION / 1000 * 1000) +
+           " or later: update the driver";
   }
-  return cudaGetErrorString(error);
+  const std::string does_not_start =
+      std::string("NVIDIA's driver does not start: ") + cudaGetErrorString(error);
+  switch (error) {
+    case cudaErrorSystemDriverMismatch:
+      return does_not_start +
+             "; it was updated while it ran, or its library and its kernel module are of different "
+             "releases: restart the machine, or install both from one package";
+    case cudaErrorSystemNotReady:
+      return does_not_start +
+             "; GPUs joined by NVSwitch wait for nvidia-fabricmanager: start that service";
+    default:
+      return does_not_start + "; nvidia-smi and the kernel's log (dmesg) say more";
+  }
 }
 
 }  // namespace

@@ -57,8 +57,10 @@ void* Pin(size_t bytes) {
   if (error != cudaSuccess) {
     cudaGetLastError();
     munmap(data, size);
-    throw CapacityError("{} of host memory could not be pinned: {}{}", FormatBytes(bytes),
-                        cudaGetErrorString(error), LockedMemoryHint());
+    throw CapacityError(
+        "{} of host memory could not be pinned for the GPU: {}{}; keep less there (host_memory, "
+        "memory), or see the kernel's log (dmesg)",
+        FormatBytes(bytes), cudaGetErrorString(error), LockedMemoryHint());
   }
   // Operations address the store by one pointer on both sides.
   void* mapped = nullptr;

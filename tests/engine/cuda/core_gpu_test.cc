@@ -11,8 +11,10 @@
 #include <utility>
 #include <vector>
 
+#include "device/cuda/allocated.h"
 #include "device/cuda/cuda_device.h"
 #include "device/cuda/cuda_devices.h"
+#include "device/refuse_pinning.h"
 #include "engine/core_fixture.h"
 #include "kv/cache_plan.h"
 #include "litecache/token_constraint.h"
@@ -209,6 +211,36 @@ TEST_P(CoreGpuTest, PromptsBeginWithKeptPrefixes) {
   EXPECT_NEAR(logprob, want[1], 0.05);
   EXPECT_GE(cached, 512);  // whole blocks of 256
   EXPECT_GE(later.core->Stats().prefix.tokens_loaded, 512);
+}
+
+// Requests whose rows would go where nothing can be pinned end with the reason, those that come
+// later are answered, and no memory stays behind.
+TEST_P(CoreGpuTest, PinningThatIsRefusedEndsTheRequest) {
+  const uint64_t before = AllocatedGpuMemory();
+  {
+    GpuRig rig(GetParam());
+    Request request{.prompt = std::vector<int32_t>(300, 3), .max_tokens = 20, .ignore_eos = true};
+    request.sampling.temperature = 0;
+    const auto ask = [&] { return ReadAll(*rig.core->Submit(request)).front(); };
+    for (int i = 0; i < 3; ++i) {
+      const testing::RefusePinning refuse;
+      const Answer answer = ask();
+      if (GetParam() == "full") {  // keeps nothing there
+        EXPECT_EQ(answer.finish, FinishReason::kLength) << answer.error;
+        continue;
+      }
+      EXPECT_EQ(answer.finish, FinishReason::kError);
+      EXPECT_NE(answer.error.find("could not be pinned"), std::string::npos) << answer.error;
+    }
+    const Answer answer = ask();
+    EXPECT_EQ(answer.finish, FinishReason::kLength) << answer.error;
+    const Answer alone = ReadAll(*GpuRig(GetParam()).core->Submit(request)).front();
+    EXPECT_EQ(answer.tokens, alone.tokens);
+    const kv::Stats stats = rig.core->Stats().kv;
+    EXPECT_EQ(stats.used.device, 0u);
+    EXPECT_EQ(stats.used.host, 0u);
+  }
+  EXPECT_EQ(AllocatedGpuMemory(), before);
 }
 
 // A fault in a kernel takes the whole context with it, for good: every request ends with an error,
