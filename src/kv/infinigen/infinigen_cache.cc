@@ -11,7 +11,7 @@ namespace litecache::kv::infinigen {
 
 InfiniGenCache::InfiniGenCache(Device& device, const Shape& shape, const KvOptions& options,
                                const Profile* profile, const TierBytes& budget)
-    : shape_(shape),
+    : WithShape(shape),
       device_(device, shape.pages.page_bytes, budget.device, "KV cache, device tier"),
       host_(device, shape.pages.page_bytes, budget.host, "KV cache, host store"),
       store_(shape_.StoreTable(), host_),

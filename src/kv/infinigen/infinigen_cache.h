@@ -21,24 +21,20 @@
 #include "kv/selecting/store_prefill.h"
 #include "kv/step_check.h"
 #include "kv/trace/imposed_selection.h"
+#include "kv/with_shape.h"
 #include "litecache/kv_options.h"
 #include "ops/move_rows.h"
 #include "ops/row_attention.h"
 
 namespace litecache::kv::infinigen {
 
-class InfiniGenCache final : public Cache, public Diagnosis {
+class InfiniGenCache final : public WithShape<Cache, Shape>, public Diagnosis {
  public:
   InfiniGenCache(Device& device, const Shape& shape, const KvOptions& options,
                  const Profile* profile, const TierBytes& budget);
   ~InfiniGenCache() override;
 
   std::string_view policy() const override { return "infinigen"; }
-  const Layout& layout() const override { return shape_.layout; }
-  TierBytes BytesFor(int64_t tokens) const override { return shape_.BytesFor(tokens); }
-  TierBytes ForkBytesFor(int64_t shared, int64_t tokens) const override {
-    return shape_.ForkBytesFor(shared, tokens);
-  }
 
   SequenceId Create() override;
   SequenceId Fork(SequenceId parent) override;
@@ -108,7 +104,6 @@ class InfiniGenCache final : public Cache, public Diagnosis {
               const MatrixView& v, float scale, const MatrixView& out);
   void MeasureHeld(Stream& stream, int64_t layer, const MatrixView& q, float scale);
 
-  const Shape shape_;
   PagePool device_, host_;
   SequenceTable store_;    // [layers][kv_heads]
   SequenceTable partial_;  // [sparse layers][kv_heads]; lengths: tokens that are encoded

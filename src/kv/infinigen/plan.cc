@@ -9,6 +9,7 @@
 #include "kv/infinigen/infinigen_cache.h"
 #include "kv/trace/imposed_selection.h"
 #include "kv/trace/replays_trace.h"
+#include "kv/with_shape.h"
 #include "ops/attention.h"
 #include "ops/cuda/available.h"
 #include "ops/selection.h"
@@ -20,19 +21,16 @@ using infinigen::InfiniGenCache;
 using infinigen::Shape;
 using infinigen::Speculation;
 
-class InfiniGenPlan final : public CachePlan, public ReplaysTrace {
+class InfiniGenPlan final : public WithShape<CachePlan, Shape>, public ReplaysTrace {
  public:
   InfiniGenPlan(const Layout& layout, const KvOptions& options,
                 std::shared_ptr<const Profile> profile, DeviceType device)
-      : options_(options), profile_(std::move(profile)), shape_(layout, options.infinigen, device) {
+      : WithShape(Shape(layout, options.infinigen, device)),
+        options_(options),
+        profile_(std::move(profile)) {
     Speculation(shape_, options_.infinigen, profile_.get());  // throws what Create() would
   }
 
-  const Layout& layout() const override { return shape_.layout; }
-  TierBytes BytesFor(int64_t tokens) const override { return shape_.BytesFor(tokens); }
-  TierBytes ForkBytesFor(int64_t shared, int64_t tokens) const override {
-    return shape_.ForkBytesFor(shared, tokens);
-  }
   uint64_t ScratchBytes(int64_t sequences, int64_t tokens, int threads) const override {
     if constexpr (ops::cuda::kAvailable) {
       if (shape_.on_gpu) return infinigen::CudaScratchBytes(shape_, sequences, tokens, transfer());
@@ -93,7 +91,6 @@ class InfiniGenPlan final : public CachePlan, public ReplaysTrace {
  private:
   KvOptions options_;
   std::shared_ptr<const Profile> profile_;
-  Shape shape_;
   std::shared_ptr<const ImposedSelection> imposed_;  // null: none
 };
 

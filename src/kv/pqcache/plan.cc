@@ -7,6 +7,7 @@
 #include "kv/pqcache/pq_cache.h"
 #include "kv/trace/imposed_selection.h"
 #include "kv/trace/replays_trace.h"
+#include "kv/with_shape.h"
 #include "ops/attention.h"
 #include "ops/cuda/available.h"
 #include "ops/selection.h"
@@ -17,16 +18,11 @@ namespace {
 using pqcache::PqCache;
 using pqcache::Shape;
 
-class PqPlan final : public CachePlan, public ReplaysTrace {
+class PqPlan final : public WithShape<CachePlan, Shape>, public ReplaysTrace {
  public:
   PqPlan(const Layout& layout, const KvOptions& options, DeviceType device)
-      : options_(options), shape_(layout, options.pqcache, device) {}
+      : WithShape(Shape(layout, options.pqcache, device)), options_(options) {}
 
-  const Layout& layout() const override { return shape_.layout; }
-  TierBytes BytesFor(int64_t tokens) const override { return shape_.BytesFor(tokens); }
-  TierBytes ForkBytesFor(int64_t shared, int64_t tokens) const override {
-    return shape_.ForkBytesFor(shared, tokens);
-  }
   uint64_t ScratchBytes(int64_t sequences, int64_t tokens, int threads) const override {
     const Layout& layout = shape_.layout;
     const auto attention = [&](int64_t decoding) {
@@ -89,7 +85,6 @@ class PqPlan final : public CachePlan, public ReplaysTrace {
 
  private:
   KvOptions options_;
-  Shape shape_;
   std::shared_ptr<const ImposedSelection> imposed_;  // null: none
 };
 

@@ -18,7 +18,7 @@ using Clock = std::chrono::steady_clock;
 
 PqCache::PqCache(Device& device, const Shape& shape, const KvOptions& options,
                  const TierBytes& budget)
-    : shape_(shape),
+    : WithShape(shape),
       sequences_(device, device, shape_, options, budget,
                  [this](SequenceId id) {
                    for (Admission& admission : admissions_.at(id)) admission.arrived->Wait();

@@ -20,23 +20,19 @@
 #include "kv/selecting/store_prefill.h"
 #include "kv/step_check.h"
 #include "kv/trace/imposed_selection.h"
+#include "kv/with_shape.h"
 #include "litecache/kv_options.h"
 #include "ops/move_rows.h"
 #include "ops/row_attention.h"
 
 namespace litecache::kv::pqcache {
 
-class PqCache final : public Cache, public Diagnosis {
+class PqCache final : public WithShape<Cache, Shape>, public Diagnosis {
  public:
   PqCache(Device& device, const Shape& shape, const KvOptions& options, const TierBytes& budget);
   ~PqCache() override;
 
   std::string_view policy() const override { return "pqcache"; }
-  const Layout& layout() const override { return shape_.layout; }
-  TierBytes BytesFor(int64_t tokens) const override { return shape_.BytesFor(tokens); }
-  TierBytes ForkBytesFor(int64_t shared, int64_t tokens) const override {
-    return shape_.ForkBytesFor(shared, tokens);
-  }
 
   SequenceId Create() override;
   SequenceId Fork(SequenceId parent) override;
@@ -117,7 +113,6 @@ class PqCache final : public Cache, public Diagnosis {
               const MatrixView& v, float scale, const MatrixView& out);
   void MeasureRecall(Stream& stream, int64_t layer, const MatrixView& q, float scale);
 
-  const Shape shape_;
   std::unordered_map<SequenceId, std::vector<Admission>> admissions_;  // [layers]
   Sequences sequences_;
   StepPages staging_;

@@ -7,6 +7,7 @@
 #include "kv/retroinfer/shape.h"
 #include "kv/trace/imposed_selection.h"
 #include "kv/trace/replays_trace.h"
+#include "kv/with_shape.h"
 #include "ops/attention.h"
 #include "ops/cuda/available.h"
 #include "ops/selection.h"
@@ -14,16 +15,11 @@
 namespace litecache::kv {
 namespace {
 
-class RetroPlan final : public CachePlan, public ReplaysTrace {
+class RetroPlan final : public WithShape<CachePlan, RetroShape>, public ReplaysTrace {
  public:
   RetroPlan(const Layout& layout, const KvOptions& options, DeviceType device)
-      : shape_(layout, options, device) {}
+      : WithShape(RetroShape(layout, options, device)) {}
 
-  const Layout& layout() const override { return shape_.layout; }
-  TierBytes BytesFor(int64_t tokens) const override { return shape_.BytesFor(tokens); }
-  TierBytes ForkBytesFor(int64_t shared, int64_t tokens) const override {
-    return shape_.ForkBytesFor(shared, tokens);
-  }
   std::string retriever() const override { return "wave index"; }
   std::string transfer() const override { return shape_.on_gpu ? "gpu-pull" : ""; }
   std::string DeviceHolds() const override {
@@ -77,7 +73,6 @@ class RetroPlan final : public CachePlan, public ReplaysTrace {
   }
 
  private:
-  RetroShape shape_;
   std::shared_ptr<const ImposedSelection> imposed_;  // null: none
 };
 

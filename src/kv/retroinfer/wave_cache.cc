@@ -16,7 +16,7 @@ constexpr TableShape kNoLists{0, int64_t{1} << 30, 0};
 
 WaveCache::WaveCache(Device& device, Device& host, const RetroShape& shape, const TierBytes& budget,
                      uint64_t host_slab_bytes)
-    : shape_(shape),
+    : WithShape(shape),
       memory_(device),
       device_(device, shape.pages.page_bytes, budget.device, "KV cache, device tier"),
       host_(host, shape.pages.page_bytes, budget.host, "KV cache, host store", host_slab_bytes),

@@ -16,6 +16,7 @@
 #include "kv/retroinfer/shape.h"
 #include "kv/retroinfer/wave_sequence.h"
 #include "kv/step_check.h"
+#include "kv/with_shape.h"
 
 namespace litecache::kv {
 
@@ -26,14 +27,9 @@ struct RetroChoice {
   std::vector<int32_t> hits;  // of the retrieved ones: were cached
 };
 
-class WaveCache : public Cache {
+class WaveCache : public WithShape<Cache, RetroShape> {
  public:
   std::string_view policy() const override { return "retroinfer"; }
-  const Layout& layout() const override { return shape_.layout; }
-  TierBytes BytesFor(int64_t tokens) const override { return shape_.BytesFor(tokens); }
-  TierBytes ForkBytesFor(int64_t shared, int64_t tokens) const override {
-    return shape_.ForkBytesFor(shared, tokens);
-  }
 
   SequenceId Create() override;
   // Waits for the parent's index; throws CapacityError where its prompt had none yet and there is
@@ -129,7 +125,6 @@ class WaveCache : public Cache {
     return {index_.Lists(id)[list], shape_.page_clusters, shape_.format};
   }
 
-  const RetroShape shape_;
   Device& memory_;
   PagePool device_, host_;
   SequenceTable tokens_;  // lengths only

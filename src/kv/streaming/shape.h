@@ -61,6 +61,8 @@ struct Shape {
 
   // A chunk of a prompt writes a second page, so that a step that fails can be run again.
   TierBytes BytesFor(int64_t tokens) const { return {.device = tokens > 0 ? 2 * page_bytes() : 0}; }
+  // The page is copied as soon as one of the two writes.
+  TierBytes ForkBytesFor(int64_t, int64_t tokens) const { return BytesFor(tokens); }
 };
 
 }  // namespace litecache::kv::streaming

@@ -16,6 +16,7 @@
 #include "kv/step_check.h"
 #include "kv/streaming/page_table.h"
 #include "kv/streaming/shape.h"
+#include "kv/with_shape.h"
 #include "ops/attention.h"
 #include "ops/cuda/available.h"
 #include "ops/row_attention.h"
@@ -27,17 +28,14 @@ using streaming::PageTable;
 using streaming::Shape;
 using streaming::SlotRange;
 
-class StreamingCache final : public Cache {
+class StreamingCache final : public WithShape<Cache, Shape> {
  public:
   StreamingCache(Device& device, Shape shape, uint64_t budget_bytes)
-      : shape_(std::move(shape)),
+      : WithShape(std::move(shape)),
         pool_(device, shape_.page_bytes(), budget_bytes, "KV cache, sink and recent rows"),
         table_(pool_) {}
 
   std::string_view policy() const override { return "streaming"; }
-  const Layout& layout() const override { return shape_.layout; }
-  TierBytes BytesFor(int64_t tokens) const override { return shape_.BytesFor(tokens); }
-  TierBytes ForkBytesFor(int64_t, int64_t tokens) const override { return shape_.BytesFor(tokens); }
 
   SequenceId Create() override { return table_.Create(); }
   SequenceId Fork(SequenceId parent) override { return table_.Fork(parent); }
@@ -164,7 +162,6 @@ class StreamingCache final : public Cache {
     ops::RowAttention(stream, shape_.format, group, heads_, scale);
   }
 
-  Shape shape_;
   PagePool pool_;
   PageTable table_;
   StepCheck check_;
@@ -178,12 +175,10 @@ class StreamingCache final : public Cache {
   std::vector<ops::RowAttentionHead> heads_;
 };
 
-class StreamingPlan final : public CachePlan {
+class StreamingPlan final : public WithShape<CachePlan, Shape> {
  public:
-  StreamingPlan(const Shape& shape, DeviceType device) : shape_(shape), device_(device) {}
-  const Layout& layout() const override { return shape_.layout; }
-  TierBytes BytesFor(int64_t tokens) const override { return shape_.BytesFor(tokens); }
-  TierBytes ForkBytesFor(int64_t, int64_t tokens) const override { return shape_.BytesFor(tokens); }
+  StreamingPlan(const Shape& shape, DeviceType device) : WithShape(shape), device_(device) {}
+
   uint64_t ScratchBytes(int64_t sequences, int64_t, int) const override {
     const Layout& layout = shape_.layout;
     if constexpr (ops::cuda::kAvailable) {
@@ -212,7 +207,6 @@ class StreamingPlan final : public CachePlan {
   }
 
  private:
-  Shape shape_;
   DeviceType device_;
 };
 

@@ -23,6 +23,7 @@
 #include "kv/pages/sequence_table.h"
 #include "kv/row_store.h"
 #include "kv/step_check.h"
+#include "kv/with_shape.h"
 #include "litecache/kv_options.h"
 #include "ops/cuda/attention/listed.h"
 
@@ -139,28 +140,23 @@ class CudaSelectingBase : public Cache, public RowStore {
 
 // Shape: of the policy.
 template <class Shape>
-class CudaSelectingCache : public CudaSelectingBase {
- public:
-  const Layout& layout() const final { return shape_.layout; }
-  TierBytes BytesFor(int64_t tokens) const final { return shape_.BytesFor(tokens); }
-  TierBytes ForkBytesFor(int64_t shared, int64_t tokens) const final {
-    return shape_.ForkBytesFor(shared, tokens);
-  }
-
+class CudaSelectingCache : public WithShape<CudaSelectingBase, Shape> {
  protected:
   CudaSelectingCache(CudaDevice& device, const Shape& shape,
                      std::array<ops::cuda::TableId, 2> staging, int marks, const KvOptions& options,
                      const ImposedSelection* imposed)
-      : CudaSelectingBase(device,
-                          {.layout = shape.layout,
-                           .group = shape.group,
-                           .page_rows = shape.pages.page_tokens,
-                           .format = shape.format,
-                           .staging = staging},
-                          marks, options, imposed),
-        shape_(shape) {}
+      : WithShape<CudaSelectingBase, Shape>(shape, device, RowsOf(shape, staging), marks, options,
+                                            imposed) {}
 
-  const Shape shape_;
+ private:
+  static CudaSelectingBase::Rows RowsOf(const Shape& shape,
+                                        std::array<ops::cuda::TableId, 2> staging) {
+    return {.layout = shape.layout,
+            .group = shape.group,
+            .page_rows = shape.pages.page_tokens,
+            .format = shape.format,
+            .staging = staging};
+  }
 };
 
 }  // namespace litecache::kv

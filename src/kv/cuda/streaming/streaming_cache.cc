@@ -17,6 +17,7 @@
 #include "kv/pages/pool_stats.h"
 #include "kv/step_check.h"
 #include "kv/streaming/page_table.h"
+#include "kv/with_shape.h"
 #include "ops/cuda/attention/attention.h"
 #include "ops/cuda/step/rows.h"
 
@@ -31,11 +32,11 @@ using streaming::Shape;
 // A head's page is the slots of policy litecache without cached ones, and a prompt's chunk is
 // attended as its tokens would be if they were generated: a block of them is stored, then each is a
 // sequence of its own to the kernels, with a row and a past.
-class CudaStreamingCache final : public Cache {
+class CudaStreamingCache final : public WithShape<Cache, Shape> {
  public:
   CudaStreamingCache(Device& device, const Shape& shape, uint64_t budget_bytes)
-      : device_(device),
-        shape_(shape),
+      : WithShape(shape),
+        device_(device),
         pool_(device, shape.page_bytes(), budget_bytes, "KV cache, sink and recent rows"),
         table_(pool_),
         block_(device),
@@ -49,9 +50,6 @@ class CudaStreamingCache final : public Cache {
   }
 
   std::string_view policy() const override { return "streaming"; }
-  const Layout& layout() const override { return shape_.layout; }
-  TierBytes BytesFor(int64_t tokens) const override { return shape_.BytesFor(tokens); }
-  TierBytes ForkBytesFor(int64_t, int64_t tokens) const override { return shape_.BytesFor(tokens); }
 
   SequenceId Create() override { return table_.Create(); }
   SequenceId Fork(SequenceId parent) override { return table_.Fork(parent); }
@@ -196,7 +194,6 @@ class CudaStreamingCache final : public Cache {
   }
 
   Device& device_;
-  Shape shape_;
   PagePool pool_;
   PageTable table_;
   std::unordered_map<SequenceId, Pages> pages_;
