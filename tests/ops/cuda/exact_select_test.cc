@@ -1,0 +1,44 @@
+// Selection by the rows' exact attention, against its CPU twin.
+#include "ops/exact_select.h"
+
+#include "ops/cuda/lite_select_testing.h"
+
+namespace litecache::ops::cuda {
+namespace {
+
+TEST_F(LiteSelectTest, ExactSelection) {
+  Random random = testing::TestRandom(13);
+  const RowEncoding stores[] = {RowEncoding::kBF16, RowEncoding::kFp8, RowEncoding::kInt8,
+                                RowEncoding::kF32, RowEncoding::kInt4};
+  for (int round = 0; round < testing::Rounds(10); ++round) {
+    LiteCase c = RandomCase(random, round);
+    c.store = stores[round % 5];
+    if (c.store == RowEncoding::kF32) c.encoding = RowEncoding::kF32;
+    for (int32_t& past : c.past) past = std::min(past, 1500);
+    Build(random, c);
+    const std::vector<int32_t> refresh = RandomRefresh(random);
+    const std::vector<float> q = RandomQueries(random, false);
+    const MatrixView queries = Queries(q);
+    const float scale = 1.0f / std::sqrt(static_cast<float>(c.head_dim));
+    void* scratch =
+        Poisoned<std::byte>(SelectScratchBytes(shape_, step_.capacity, step_.max_context));
+    ExactSelect(*stream_, step_, shape_, layer_, {.q = &queries, .scale = scale}, scratch);
+    ForEachSelection(refresh, false,
+                     [&](const std::string& where, int32_t s, int32_t h,
+                         const std::vector<int32_t>& got, Selection selection) {
+                       const RowTable& table = IsOffloaded(h) ? layer_.store : layer_.resident;
+                       const std::vector<std::byte*> host =
+                           PagesOf(s, table.table).HostList(ListOf(h));
+                       ExactSelectWork work{.q = QueryOf(q, s, h),
+                                            .scale = scale,
+                                            .rows = {host.data(), table.page_rows, table.format},
+                                            .selection = selection};
+                       ops::ExactSelect(*cpu_stream_, c.group, {&work, 1});
+                       ExpectTop(where + ", " + std::string(Name(c.store)), got, work.selection,
+                                 kSoftmaxTolerance);
+                     });
+  }
+}
+
+}  // namespace
+}  // namespace litecache::ops::cuda
