@@ -1,3 +1,4 @@
+// Requests come and go, and steps run. How a step's logits become tokens: core_sampling.cc.
 #include "engine/core.h"
 
 #include <algorithm>
@@ -6,21 +7,11 @@
 
 #include "base/error.h"
 #include "base/logging.h"
-#include "engine/logits.h"
+#include "engine/message_of.h"
 #include "engine/random.h"
 
 namespace litecache::engine {
 namespace {
-
-std::string MessageOf(const std::exception_ptr& error) {
-  try {
-    std::rethrow_exception(error);
-  } catch (const std::exception& e) {
-    return e.what();
-  } catch (...) {
-    return "unknown error";
-  }
-}
 
 // How long the end may take to write what the prefix store has not got yet.
 constexpr std::chrono::seconds kLastWrites{10};
@@ -220,10 +211,6 @@ void Core::RunStep() {
   scheduler_.RemoveEnded();
 }
 
-std::span<const float> Core::LogitRow(int64_t row) const {
-  return {logits_->host<const float>() + row * vocab_, static_cast<size_t>(vocab_)};
-}
-
 void Core::ForwardWithRoom(const StepPlan& plan) {
   while (true) {
     try {
@@ -247,79 +234,6 @@ void Core::Forward(const StepPlan& plan) {
   }
   backend_.stream->Synchronize();
   ++counters_.steps;
-}
-
-// What the constraints of a step's decodes allow: while the device computes the logits.
-void Core::CollectAllowed(const StepPlan& plan) {
-  if (allowed_.size() < plan.decodes.size()) allowed_.resize(plan.decodes.size());
-  const auto collect = [&](int64_t begin, int64_t end, int) {
-    for (int64_t i = begin; i < end; ++i) {
-      const StepPlan::Decode& row = plan.decodes[static_cast<size_t>(i)];
-      Sample& sample = row.group->samples[row.sample];
-      std::vector<uint32_t>& allowed = allowed_[static_cast<size_t>(i)];
-      allowed.clear();
-      if (sample.constraint == nullptr || row.group->request.logprobs > 0) continue;
-      try {
-        AllowedTokens(row.group->stop_ids, &sample, &allowed);
-      } catch (...) {
-        allowed.clear();  // the host asks again, and the request ends with what it throws
-      }
-    }
-  };
-  const auto constrained = std::count_if(
-      plan.decodes.begin(), plan.decodes.end(),
-      [](const StepPlan::Decode& row) { return row.group->request.constraint != nullptr; });
-  const auto count = static_cast<int64_t>(plan.decodes.size());
-  if (constrained > 1 && backend_.pool != nullptr) {
-    backend_.pool->ParallelFor(count, 1, collect);
-  } else {
-    collect(0, count, 0);
-  }
-}
-
-// Lists of log-probabilities need whole rows, and so does the first token under a constraint.
-void Core::IssueSampling(const StepPlan& plan) {
-  Stream& stream = *backend_.stream;
-  device_sampler_->Clear();
-  CollectAllowed(plan);
-  chosen_decodes_.clear();
-  for (size_t i = 0; i < plan.decodes.size(); ++i) {
-    const StepPlan::Decode& row = plan.decodes[i];
-    const Sample& sample = row.group->samples[row.sample];
-    const int logprobs = row.group->request.logprobs;
-    int64_t chosen = -1;
-    if (logprobs <= 0 && (sample.constraint == nullptr || !allowed_[i].empty())) {
-      chosen = device_sampler_->Add(sample.sampler, row.logit_row, logprobs == 0, allowed_[i]);
-    }
-    if (chosen < 0) device_sampler_->Receive(stream, row.logit_row, 1);
-    chosen_decodes_.push_back(chosen);
-  }
-  chosen_prompts_.clear();
-  for (const StepPlan::Prefill& part : plan.prefills) {
-    const int64_t chosen = AddFirstTokens(part);
-    if (chosen < 0 && part.logit_rows > 0) {
-      device_sampler_->Receive(stream, part.logit_row, part.logit_rows);
-    }
-    chosen_prompts_.push_back(chosen);
-  }
-  device_sampler_->Issue(stream);
-}
-
-int64_t Core::AddFirstTokens(const StepPlan::Prefill& part) {
-  Group* group = part.group;
-  const bool ends = part.begin + part.count == group->prompt_size();
-  const Request& request = group->request;
-  if (group->score != nullptr || !ends || request.constraint != nullptr || request.logprobs > 0) {
-    return -1;
-  }
-  MakeSamplers(group);
-  int64_t first = -1;
-  for (const Sampler& sampler : group->samplers) {
-    const int64_t chosen = device_sampler_->Add(sampler, part.logit_row, request.logprobs == 0, {});
-    if (chosen < 0) return -1;
-    if (first < 0) first = chosen;
-  }
-  return first;
 }
 
 void Core::Finish(const StepPlan& plan) {
@@ -365,14 +279,6 @@ void Core::FinishPrefill(const StepPlan::Prefill& part) {
   if (group->request.on_prefill) group->request.on_prefill(group->prefilled, group->prompt_size());
 }
 
-void Core::MakeSamplers(Group* group) const {
-  if (!group->samplers.empty()) return;
-  const Request& request = group->request;
-  for (int i = 0; i < request.n; ++i) {
-    group->samplers.emplace_back(request.sampling, group->seed, i, request.prompt);
-  }
-}
-
 void Core::StartSamples(Group* group) {
   const Request& request = group->request;
   MakeSamplers(group);
@@ -389,99 +295,6 @@ void Core::StartSamples(Group* group) {
     if (backend_.token_text) {
       group->samples.back().text = backend_.token_text(request.skip_special_tokens);
     }
-  }
-}
-
-void Core::ReceiveUndecided() {
-  std::vector<Sampled*> rows;
-  for (Sampled& row : sampled_) {
-    if (row.chosen && row.chosen->status == DeviceToken::Status::kUndecided) rows.push_back(&row);
-  }
-  if (rows.empty()) return;
-  std::string error;
-  try {
-    for (const Sampled* row : rows) device_sampler_->Receive(*backend_.stream, row->logit_row, 1);
-    backend_.stream->Synchronize();
-  } catch (...) {
-    error = MessageOf(std::current_exception());
-  }
-  for (Sampled* row : rows) {
-    row->chosen.reset();
-    row->error = error;
-  }
-}
-
-void Core::SampleRows() {
-  ReceiveUndecided();
-  const auto count = static_cast<int64_t>(sampled_.size());
-  const auto sample = [this](int64_t begin, int64_t end, int worker) {
-    for (int64_t i = begin; i < end; ++i) {
-      Sampled& row = sampled_[static_cast<size_t>(i)];
-      if (!row.error.empty()) continue;
-      try {
-        SampleRow(&row, &scratch_[static_cast<size_t>(worker)]);
-      } catch (...) {
-        row.error = MessageOf(std::current_exception());
-      }
-    }
-  };
-  // Waking the pool costs more than the passes over a small vocabulary take.
-  constexpr int64_t kParallelValues = 1 << 17;
-  const auto on_host = std::count_if(sampled_.begin(), sampled_.end(),
-                                     [](const Sampled& row) { return !row.chosen; });
-  if (backend_.pool != nullptr && on_host > 1 && on_host * vocab_ >= kParallelValues) {
-    backend_.pool->ParallelFor(count, 1, sample);
-  } else {
-    sample(0, count, 0);
-  }
-}
-
-void Core::SampleRow(Sampled* row, SamplerScratch* scratch) {
-  const std::span<const float> logits = LogitRow(row->logit_row);
-  const bool finite =
-      row->chosen ? row->chosen->status != DeviceToken::Status::kNotFinite : AllFinite(logits);
-  if (!finite) throw Error("the model's logits are not finite (NaN or infinity)");
-  Sample& sample = row->group->samples[row->sample];
-  if (row->chosen) {
-    row->token = row->chosen->token;
-    sample.sampler.Accept(row->token);
-  } else if (sample.constraint == nullptr) {
-    row->token = sample.sampler.Sample(logits, scratch);
-  } else {
-    AllowedTokens(row->group->stop_ids, &sample, &scratch->allowed);
-    row->token = sample.sampler.SampleAllowed(logits, scratch);
-  }
-  if (sample.constraint != nullptr) {
-    // A token that ends the answer is none of the constraint's.
-    const std::vector<int32_t>& stop_ids = row->group->stop_ids;
-    if (!std::binary_search(stop_ids.begin(), stop_ids.end(), row->token)) {
-      sample.constraint->Accept(row->token);
-    }
-    row->complete = sample.constraint->Finished();
-  }
-  const int logprobs = row->group->request.logprobs;
-  if (logprobs < 0) return;
-  if (row->chosen) {
-    row->logprob = {row->token, row->chosen->logprob};
-    return;
-  }
-  const double log_sum = LogSumExp(logits);
-  row->logprob = LogprobOf(logits, row->token, log_sum);
-  row->top_logprobs = TopLogprobs(logits, static_cast<size_t>(logprobs), log_sum);
-}
-
-// Tokens that end an answer may come where the constraint is complete, and only there.
-void Core::AllowedTokens(const std::vector<int32_t>& stop_ids, Sample* sample,
-                         std::vector<uint32_t>* allowed) const {
-  TokenConstraint& constraint = *sample->constraint;
-  const std::span<const uint32_t> mask = constraint.Mask();
-  allowed->assign(mask.begin(), mask.end());
-  allowed->resize(static_cast<size_t>((vocab_ + 31) / 32));
-  const bool complete = constraint.Complete();
-  for (const int32_t id : stop_ids) {
-    const uint32_t bit = 1u << (static_cast<uint32_t>(id) % 32);
-    uint32_t& word = (*allowed)[static_cast<size_t>(id) / 32];
-    word = complete ? word | bit : word & ~bit;
   }
 }
 

@@ -1,0 +1,19 @@
+// What a kept exception says.
+#pragma once
+
+#include <exception>
+#include <string>
+
+namespace litecache::engine {
+
+inline std::string MessageOf(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const std::exception& e) {
+    return e.what();
+  } catch (...) {
+    return "unknown error";
+  }
+}
+
+}  // namespace litecache::engine
