@@ -48,5 +48,6 @@ void BenchLite(Bench& bench);
 void BenchSample(Bench& bench);
 void BenchSelect(Bench& bench);
 void BenchTransfer(Bench& bench);
+void BenchWave(Bench& bench);
 
 }  // namespace litecache::ops::cuda

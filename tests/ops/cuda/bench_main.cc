@@ -114,6 +114,7 @@ int Main(int argc, char** argv) {
   BenchSample(bench);
   BenchSelect(bench);
   BenchTransfer(bench);
+  BenchWave(bench);
   return 0;
 }
 

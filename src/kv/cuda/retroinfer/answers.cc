@@ -18,7 +18,9 @@ namespace {
 constexpr size_t kClustersAThread = 1000;
 
 using Clock = std::chrono::steady_clock;
-// A layer takes a few hundred microseconds; a thread that sleeps meanwhile is late.
+// A layer takes hundreds of microseconds. The thread sleeps until this long before the choice is
+// expected, so long that a timer is not late, then spins.
+constexpr std::chrono::microseconds kAwake{100};
 constexpr std::chrono::milliseconds kSpin{1};
 // Between two looks at whether the device is still at work.
 constexpr std::chrono::milliseconds kAsk{20};
@@ -48,16 +50,21 @@ void WaveAnswers::Begin(std::vector<CudaWaveSequence*> sequences, bool choosing)
   first_number_ = next_number_;
   if (choosing_) next_number_ += static_cast<uint64_t>(shape_.layout.layers);
   served_ = 0;
+  expected_ = std::exchange(shortest_, Clock::duration::max());
   update_count_ = sequences_.size() * static_cast<size_t>(shape_.layout.kv_heads);
   if (updates_.size() < update_count_) updates_.resize(update_count_);
 }
 
-void WaveAnswers::WaitForChoices(int64_t layer) const {
+void WaveAnswers::WaitForChoices(int64_t layer) {
   const uint64_t number = first_number_ + static_cast<uint64_t>(layer) + 1;
   const auto chosen = [&] {
     return std::atomic_ref<const uint64_t>(mailbox()->chosen).load(std::memory_order_acquire);
   };
   const auto begin = Clock::now();
+  // The first layer waits for what lies between two steps.
+  const bool sleeps = layer > 0 && expected_ > kAwake && expected_ < Clock::duration::max();
+  if (sleeps) std::this_thread::sleep_for(expected_ - kAwake);
+  const bool late = sleeps && chosen() >= number;
   Clock::time_point asked = begin;
   for (uint64_t turn = 1; chosen() < number; ++turn) {
     SpinOnce();
@@ -74,6 +81,9 @@ void WaveAnswers::WaitForChoices(int64_t layer) const {
     LC_CUDA(state);
     if (chosen() < number) throw DeviceError("KV policy retroinfer: a step has ended unfinished");
   }
+  // Late, it says nothing: sleeping less will.
+  const Clock::duration waited = Clock::now() - begin;
+  if (layer > 0) shortest_ = std::min(shortest_, late ? waited / 2 : waited);
 }
 
 void WaveAnswers::Update(int64_t index) {

@@ -3,6 +3,7 @@
 // chosen, and is told there what the layer's caches take over (ops/cuda/retroinfer/wave_index.h).
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -44,7 +45,7 @@ class WaveAnswers {
   uint64_t TakeFault();
 
  private:
-  void WaitForChoices(int64_t layer) const;
+  void WaitForChoices(int64_t layer);
   void Update(int64_t layer);
   void Answer(int64_t layer);
   void Forget();
@@ -62,6 +63,8 @@ class WaveAnswers {
   uint64_t next_number_ = 0, first_number_ = 0;
   int64_t served_ = 0;
   CUstream_st* stream_ = nullptr;
+  // The shortest wait for a layer's choice: of the step before, and of this one so far.
+  std::chrono::steady_clock::duration expected_{}, shortest_ = expected_.max();
   std::vector<WaveUpdate> updates_;  // of the pairs
   size_t update_count_ = 0;
 };

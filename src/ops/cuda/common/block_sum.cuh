@@ -1,4 +1,4 @@
-// Prefix sums over a block of kTeamThreads threads, and where its bitmap of positions lies.
+// Prefix sums over a block's threads, and where its bitmap of positions lies.
 #pragma once
 
 #include "ops/cuda/retrieve/team_top_k.cuh"
@@ -12,7 +12,8 @@ inline int32_t BitmapWords(int64_t max_context) {
   return static_cast<int32_t>((max_context + 31) / 32);
 }
 
-// Sum of the threads before this one; total: of all. warp_sums [kTeamWarps], shared.
+// Sum of the threads before this one; total: of all. warp_sums [kThreads / 32], shared.
+template <int kThreads = kTeamThreads>
 __device__ inline int32_t BlockExclusiveSum(int32_t x, int32_t* warp_sums, int32_t* total) {
   int32_t of_warp;
   const int32_t in_warp = WarpExclusiveSum(x, &of_warp);
@@ -20,7 +21,7 @@ __device__ inline int32_t BlockExclusiveSum(int32_t x, int32_t* warp_sums, int32
   if (threadIdx.x % 32 == 0) warp_sums[threadIdx.x / 32] = of_warp;
   __syncthreads();
   int32_t before = 0, all = 0;
-  for (int w = 0; w < kTeamWarps; ++w) {
+  for (int w = 0; w < kThreads / 32; ++w) {
     const int32_t sum = warp_sums[w];
     before += w < static_cast<int>(threadIdx.x / 32) ? sum : 0;
     all += sum;

@@ -1,7 +1,10 @@
 // The estimation zone: every chosen cluster that is not read counts as its centroid, once a token.
+#include <algorithm>
+
 #include "device/cuda/check.h"
 #include "device/cuda/cuda_device.h"
 #include "ops/cuda/common/online_softmax.cuh"
+#include "ops/cuda/common/overlap.cuh"
 #include "ops/cuda/common/tensor_core.cuh"
 #include "ops/cuda/retroinfer/wave_pair.cuh"
 
@@ -10,8 +13,16 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / 32;
-constexpr int kHeads = 4;  // query heads at a time
+constexpr int kHeads = 4;               // query heads at a time
+constexpr int kClusters = 32 / kHeads;  // that a warp takes at a time
 constexpr float kLog2E = 1.44269504f;
+
+// Parts of a pair: no more blocks than the GPU has room for at a time.
+unsigned PartsOf(const CudaStream& stream, int pairs) {
+  constexpr int kBlocksAnSm = 4;
+  return static_cast<unsigned>(
+      std::clamp(kBlocksAnSm * stream.sm_count() / pairs, 1, kEstimateParts));
+}
 
 // A state: maximum (of scores times log2 e), sum, out [head_dim], the latter two relative to it.
 __device__ float* StateOf(const WaveShape& shape, const WaveLayer& layer, int32_t pair,
@@ -35,8 +46,8 @@ __device__ __forceinline__ float2 SumPair(const RowFormat& format, const std::by
                      c + 1 < d ? WaveElement(format, row, d + c + 1) : 0);
 }
 
-// A block a (part, pair): warps take 32 clusters at a time, one a lane for the weights, then all
-// lanes each cluster's values.
+// A block a (part, pair): warps take 8 clusters at a time, a lane a cluster and head for the
+// weights, then all lanes each cluster's values.
 template <int kPairs>
 __global__ void __launch_bounds__(kThreads)
     EstimateKernel(const __grid_constant__ StepView step, const __grid_constant__ WaveShape shape,
@@ -45,7 +56,8 @@ __global__ void __launch_bounds__(kThreads)
   constexpr int kChannels = 64 * kPairs;
   __shared__ float maxima[kWarps][kHeads], sums[kWarps][kHeads];
   __shared__ float outs[kWarps][kHeads][kChannels];
-  const int32_t part = blockIdx.x, pair = blockIdx.y;
+  const auto part = static_cast<int32_t>(blockIdx.x), parts = static_cast<int32_t>(gridDim.x);
+  const auto pair = static_cast<int32_t>(blockIdx.y);
   const int32_t sequence = pair / shape.kv_heads, head = pair % shape.kv_heads;
   if (sequence >= *step.count) return;
   const int32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, d = shape.head_dim;
@@ -53,71 +65,79 @@ __global__ void __launch_bounds__(kThreads)
   const RowList index = access.List(step.sequences[sequence], layer.index.list_of_head[head]);
   const int32_t count = choice.count - choice.retrieved;
   const int32_t* ids = layer.ids + int64_t{pair} * shape.max_chosen + choice.retrieved;
-  const auto begin = static_cast<int32_t>(int64_t{count} * part / kEstimateParts);
-  const auto end = static_cast<int32_t>(int64_t{count} * (part + 1) / kEstimateParts);
+  const auto begin = static_cast<int32_t>(int64_t{count} * part / parts);
+  const auto end = static_cast<int32_t>(int64_t{count} * (part + 1) / parts);
+  const int32_t mine = lane / kClusters;  // the lane's head of those at hand
   for (int32_t j0 = 0; j0 < shape.group; j0 += kHeads) {
-    const float* logits = layer.logits + (int64_t{pair} * shape.group + j0) * shape.max_clusters;
-    float maximum[kHeads], sum[kHeads];
+    const bool exists = j0 + mine < shape.group;
+    const float* logits =
+        layer.logits + (int64_t{pair} * shape.group + j0 + mine) * shape.max_clusters;
+    float maximum = -kLargestScore, sum = 0;
     float2 out[kHeads][kPairs];
 #pragma unroll
     for (int j = 0; j < kHeads; ++j) {
-      maximum[j] = -kLargestScore;
-      sum[j] = 0;
 #pragma unroll
       for (int i = 0; i < kPairs; ++i) out[j][i] = make_float2(0, 0);
     }
-    for (int32_t first = begin + warp * 32; first < end; first += kWarps * 32) {
-      const bool mine = first + lane < end;
-      const int32_t id = mine ? ids[first + lane] : 0;
-      const float size = mine ? static_cast<float>(ClusterSize(index, id)) : 0;
+    for (int32_t first = begin + warp * kClusters; first < end; first += kWarps * kClusters) {
+      const int32_t at = first + lane % kClusters;
+      const bool present = at < end;
+      const int32_t id = ids[min(at, end - 1)];
+      const float size = static_cast<float>(ClusterSize(index, id));
       const auto row = reinterpret_cast<unsigned long long>(index.Row(id));
-      float weight[kHeads];
+      float x = -kLargestScore;
+      if (present && exists) x = fmaxf(fminf(logits[id], kLargestScore), -kLargestScore);
+      float highest = fmaxf(maximum, x);
+#pragma unroll
+      for (int offset = 1; offset < kClusters; offset *= 2) {
+        highest = fmaxf(highest, __shfl_xor_sync(kFullMask, highest, offset));
+      }
+      const float kept = Exp2(maximum - highest);
+      maximum = highest;
+      const float weight = present ? Exp2(x - highest) : 0;
+      sum = sum * kept + size * weight;
 #pragma unroll
       for (int j = 0; j < kHeads; ++j) {
-        float x = -kLargestScore;
-        if (mine && j0 + j < shape.group) {
-          x = fmaxf(fminf(logits[int64_t{j} * shape.max_clusters + id], kLargestScore),
-                    -kLargestScore);
-        }
-        const float highest = fmaxf(maximum[j], WarpMax(x));
-        const float kept = Exp2(maximum[j] - highest);
-        maximum[j] = highest;
-        weight[j] = mine ? Exp2(x - highest) : 0;
-        sum[j] = sum[j] * kept + size * weight[j];
+        const float of_head = __shfl_sync(kFullMask, kept, j * kClusters);
 #pragma unroll
         for (int i = 0; i < kPairs; ++i) {
-          out[j][i].x *= kept;
-          out[j][i].y *= kept;
+          out[j][i].x *= of_head;
+          out[j][i].y *= of_head;
         }
       }
-      const int32_t some = min(32, end - first);
-#pragma unroll 4
-      for (int32_t c = 0; c < some; ++c) {
+      float2 values[kClusters][kPairs];
+#pragma unroll
+      for (int c = 0; c < kClusters; ++c) {
         const auto* of = reinterpret_cast<const std::byte*>(__shfl_sync(kFullMask, row, c));
-        float2 value[kPairs];
 #pragma unroll
         for (int i = 0; i < kPairs; ++i) {
-          value[i] = SumPair(layer.index.format, of, d, 2 * (lane + 32 * i));
+          values[c][i] = SumPair(layer.index.format, of, d, 2 * (lane + 32 * i));
         }
+      }
+#pragma unroll
+      for (int c = 0; c < kClusters; ++c) {
 #pragma unroll
         for (int j = 0; j < kHeads; ++j) {
-          const float w = __shfl_sync(kFullMask, weight[j], c);
+          const float w = __shfl_sync(kFullMask, weight, j * kClusters + c);
 #pragma unroll
           for (int i = 0; i < kPairs; ++i) {
-            out[j][i].x = fmaf(w, value[i].x, out[j][i].x);
-            out[j][i].y = fmaf(w, value[i].y, out[j][i].y);
+            out[j][i].x = fmaf(w, values[c][i].x, out[j][i].x);
+            out[j][i].y = fmaf(w, values[c][i].y, out[j][i].y);
           }
         }
       }
     }
+#pragma unroll
+    for (int offset = 1; offset < kClusters; offset *= 2) {
+      sum += __shfl_xor_sync(kFullMask, sum, offset);
+    }
     __syncthreads();  // the heads before are merged
+    if (lane % kClusters == 0) {
+      maxima[warp][mine] = maximum;
+      sums[warp][mine] = sum;
+    }
 #pragma unroll
     for (int j = 0; j < kHeads; ++j) {
-      const float total = WarpSum(sum[j]);
-      if (lane == 0) {
-        maxima[warp][j] = maximum[j];
-        sums[warp][j] = total;
-      }
 #pragma unroll
       for (int i = 0; i < kPairs; ++i) {
         outs[warp][j][2 * (lane + 32 * i)] = out[j][i].x;
@@ -144,9 +164,11 @@ __global__ void __launch_bounds__(kThreads)
 // A block a query head of a sequence.
 __global__ void MergeKernel(const __grid_constant__ StepView step,
                             const __grid_constant__ WaveShape shape,
-                            const __grid_constant__ WaveLayer layer, const float* log_sums,
-                            void* out, int64_t stride, bool bf16_out) {
+                            const __grid_constant__ WaveLayer layer, int32_t parts,
+                            const float* log_sums, void* out, int64_t stride, bool bf16_out) {
   const int32_t query = blockIdx.x, sequence = blockIdx.y;
+  WaitForKernelBefore();
+  LetNextKernelStart();
   if (sequence >= *step.count) return;
   const int32_t head = query / shape.group, j = query - head * shape.group;
   const int32_t pair = sequence * shape.kv_heads + head;
@@ -157,13 +179,14 @@ __global__ void MergeKernel(const __grid_constant__ StepView step,
   float maximum = exact, maxima[kEstimateParts];
 #pragma unroll
   for (int part = 0; part < kEstimateParts; ++part) {
-    maxima[part] = StateOf(shape, layer, pair, part, j)[0];
+    maxima[part] = part < parts ? StateOf(shape, layer, pair, part, j)[0] : -kLargestScore;
     maximum = fmaxf(maximum, maxima[part]);
   }
   const float exact_weight = Exp2(exact - maximum);
   float sum = exact_weight;
 #pragma unroll
   for (int part = 0; part < kEstimateParts; ++part) {
+    if (part >= parts) break;
     maxima[part] = Exp2(maxima[part] - maximum);
     sum = fmaf(maxima[part], StateOf(shape, layer, pair, part, j)[1], sum);
   }
@@ -173,6 +196,7 @@ __global__ void MergeKernel(const __grid_constant__ StepView step,
                                            : static_cast<float*>(out)[at]);
 #pragma unroll
     for (int part = 0; part < kEstimateParts; ++part) {
+      if (part >= parts) break;
       value = fmaf(maxima[part], StateOf(shape, layer, pair, part, j)[2 + c], value);
     }
     value /= sum;
@@ -190,7 +214,8 @@ void EstimateClusters(Stream& stream, const StepView& step, const WaveShape& sha
                       const WaveLayer& layer) {
   LC_CHECK(shape.head_dim >= 1 && shape.head_dim <= 256, "head_dim {}", shape.head_dim);
   if (step.capacity == 0) return;
-  const dim3 grid(kEstimateParts, static_cast<unsigned>(step.capacity * shape.kv_heads));
+  const int pairs = step.capacity * shape.kv_heads;
+  const dim3 grid(PartsOf(AsCuda(stream), pairs), static_cast<unsigned>(pairs));
   CUstream_st* handle = AsCuda(stream).handle();
   const TableAccess access(layer.index);
   if (shape.head_dim <= 64) {
@@ -210,9 +235,10 @@ void MergeEstimate(Stream& stream, const StepView& step, const WaveShape& shape,
   const dim3 grid(static_cast<unsigned>(shape.kv_heads * shape.group),
                   static_cast<unsigned>(step.capacity));
   const auto threads = static_cast<unsigned>((shape.head_dim + 31) / 32 * 32);
-  MergeKernel<<<grid, threads, 0, AsCuda(stream).handle()>>>(step, shape, layer, log_sums, out.data,
-                                                             out.stride, out.dtype == DType::kBF16);
-  LC_CUDA_LAUNCHED();
+  CudaStream& cuda = AsCuda(stream);
+  const auto parts = static_cast<int32_t>(PartsOf(cuda, step.capacity * shape.kv_heads));
+  LaunchOverlapping(cuda, MergeKernel, grid, dim3(threads), 0, step, shape, layer, parts, log_sums,
+                    out.data, out.stride, out.dtype == DType::kBF16);
 }
 
 }  // namespace litecache::ops::cuda

@@ -38,7 +38,8 @@ struct TellShared {
 };
 
 // Of a pair's choice what the buffer has room for, and what the host is told. A whole block of
-// kTeamThreads; `ids` are there.
+// kThreads; `ids` are there.
+template <int kThreads = kTeamThreads>
 __device__ inline void TellChoice(const WaveShape& shape, const WaveLayer& layer,
                                   const RowList& index, int32_t pair, int32_t buffer_blocks,
                                   const WaveChoice& chosen, TellShared& shared) {
@@ -46,12 +47,13 @@ __device__ inline void TellChoice(const WaveShape& shape, const WaveLayer& layer
   const int32_t* ids = layer.ids + int64_t{pair} * shape.max_chosen;
   WaveChoice choice = chosen;
   if (thread == 0) shared.too_many = choice.ranked;
-  for (int32_t base = 0, before = 0; base < choice.ranked; base += kTeamThreads) {
+  for (int32_t base = 0, before = 0; base < choice.ranked; base += kThreads) {
     const int32_t i = base + thread;
     const int32_t blocks =
         i < choice.ranked ? CeilBlocks(ClusterSize(index, __ldcg(ids + i)), shape.block_tokens) : 0;
     int32_t total;
-    const int32_t with = before + BlockExclusiveSum(blocks, shared.warp_sums, &total) + blocks;
+    const int32_t with =
+        before + BlockExclusiveSum<kThreads>(blocks, shared.warp_sums, &total) + blocks;
     if (i < choice.ranked && with > buffer_blocks) atomicMin(&shared.too_many, i);
     before += total;
   }
@@ -60,7 +62,7 @@ __device__ inline void TellChoice(const WaveShape& shape, const WaveLayer& layer
   if (thread == 0) layer.choices[pair] = layer.told_choices[pair] = choice;
   int32_t* told = layer.told_ids + int64_t{pair} * shape.max_chosen;
   const int32_t tell = shape.tell_all ? choice.count : choice.retrieved;
-  for (int32_t i = thread; i < tell; i += kTeamThreads) told[i] = __ldcg(ids + i);
+  for (int32_t i = thread; i < tell; i += kThreads) told[i] = __ldcg(ids + i);
 }
 
 }  // namespace litecache::ops::cuda

@@ -4,6 +4,7 @@
 
 #include "device/cuda/check.h"
 #include "device/cuda/cuda_device.h"
+#include "ops/cuda/common/overlap.cuh"
 #include "ops/cuda/retroinfer/wave_pair.cuh"
 #include "ops/cuda/transfer/move_rows.cuh"
 #include "ops/cuda/transfer/system_flags.cuh"
@@ -67,6 +68,7 @@ __global__ void __launch_bounds__(kListThreads, 1)
   __shared__ Cluster clusters[kListThreads];
   const int32_t pair = blockIdx.x, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int32_t sequence = pair / shape.kv_heads, head = pair % shape.kv_heads;
+  WaitForKernelBefore();
   if (pair == 0 && threadIdx.x == 0 && layer.mailbox != nullptr) {
     RaiseFlag(&layer.mailbox->chosen, *layer.first_number + layer.number + 1);
   }
@@ -255,9 +257,8 @@ void ListWaveRows(Stream& stream, const StepView& step, const WaveShape& shape,
                   const WaveLayer& layer) {
   const int pairs = step.capacity * shape.kv_heads;
   if (pairs == 0) return;
-  ListRowsKernel<<<static_cast<unsigned>(pairs), kListThreads, 0, AsCuda(stream).handle()>>>(
-      step, shape, layer, TableAccess(layer.index));
-  LC_CUDA_LAUNCHED();
+  LaunchOverlapping(AsCuda(stream), ListRowsKernel, dim3(static_cast<unsigned>(pairs)),
+                    dim3(kListThreads), 0, step, shape, layer, TableAccess(layer.index));
 }
 
 void AdmitClusters(Stream& stream, const StepView& step, const WaveShape& shape,
