@@ -35,8 +35,11 @@ double Seconds(const std::function<void()>& work) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-kv::Step ChunkStep(kv::SequenceId id, int64_t rows, int64_t past) {
-  return {.sequences = {{.id = id, .first_row = 0, .rows = rows, .past = past}}, .rows = rows};
+kv::Step ChunkStep(kv::SequenceId id, int64_t rows, int64_t past, bool ends_prompt = false) {
+  kv::Step step{.rows = rows};
+  step.sequences.push_back(
+      {.id = id, .first_row = 0, .rows = rows, .past = past, .ends_prompt = ends_prompt});
+  return step;
 }
 
 kv::Stats Difference(kv::Stats after, const kv::Stats& before) {
@@ -102,7 +105,8 @@ void Runner::FillByPrefill(kv::Cache& cache, kv::SequenceId id, int64_t tokens,
     std::vector<int64_t> logit_rows;
     if (past + rows == tokens) logit_rows.push_back(rows - 1);
     decoder_.Forward(
-        stream_, ChunkStep(id, rows, past), ids, positions, cache, logit_rows,
+        stream_, ChunkStep(id, rows, past, past + rows == tokens), ids, positions, cache,
+        logit_rows,
         MatrixView::Of(logits.as<float>(), static_cast<int64_t>(logit_rows.size()), vocab));
     stream_.Synchronize();
     past += rows;
