@@ -119,7 +119,7 @@ void Runner::FillSynthetic(kv::Cache& cache, std::span<const kv::SequenceId> ids
   const kv::Layout& layout = cache.layout();
   const int64_t q_width = layout.q_heads * layout.head_dim;
   const int64_t kv_width = layout.kv_heads * layout.head_dim;
-  auto* store = dynamic_cast<kv::RowStore*>(&cache);
+  auto* store = cache.WantsInputs() ? nullptr : dynamic_cast<kv::RowStore*>(&cache);
   const int64_t rows = std::min(store != nullptr ? kStoreRows : options_.prefill_chunk, tokens);
   SyntheticRows values(device_, DType::kF32, rows, std::max(q_width, kv_width), options_.seed);
   const Buffer out = store != nullptr

@@ -80,7 +80,11 @@ int BenchSuiteFlags::Run(const EngineFlags& flags, const BenchSuiteRequest& requ
   bench::papers::Grid& grid = options.grid;
   if (!request.shape.empty()) grid.shapes = {request.shape};
   if (!flags.model.empty()) grid.shapes = {flags.model};
-  if (!request.batches.empty()) grid.batches = grid.ablation_batches = request.batches;
+  if (!request.batches.empty()) {
+    grid.batches = grid.ablation_batches = request.batches;
+    grid.batches_of.clear();
+    grid.forms_batch = *std::max_element(request.batches.begin(), request.batches.end());
+  }
   if (!request.contexts.empty()) {
     grid.lengths = grid.prefill_lengths = grid.link_lengths = request.contexts;
     grid.batch_context = request.contexts.front();

@@ -61,7 +61,7 @@ std::vector<Cell> CacheCells(const Grid& grid) {
   std::vector<Cell> cells;
   for (const std::string& shape : grid.shapes) {
     for (const Cell& cell : DecodeCells(shape, Cached(), grid.lengths)) cells.push_back(cell);
-    for (const int64_t batch : grid.batches) {
+    for (const int64_t batch : grid.Batches(shape)) {
       for (const Cell& cell : DecodeCells(shape, Cached(), {grid.batch_context}, batch)) {
         cells.push_back(cell);
       }
@@ -102,7 +102,7 @@ void WriteCache(const Grid& grid, const Results& results, Page* page) {
                                        {"published LiteCache", p::kBatchHitsLiteQwen, 2}};
     WriteRows(grid, results, shape, grid.lengths, false, "hit_ratio", 100, Rows(shape, qwen, llama),
               page);
-    WriteRows(grid, results, shape, grid.batches, true, "hit_ratio", 100,
+    WriteRows(grid, results, shape, grid.Batches(shape), true, "hit_ratio", 100,
               Rows(shape, qwen_batch, llama_batch), page);
   }
   WriteSkipped(CacheCells(grid), results, page);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <span>
 #include <string>
 #include <vector>
@@ -15,7 +16,10 @@ namespace litecache::bench::papers {
 struct Grid {
   std::vector<std::string> shapes;
   std::vector<int64_t> lengths;  // of batch 1
-  std::vector<int64_t> batches;  // at `batch_context` tokens each
+  // At `batch_context` tokens each; `batches_of` says which shapes have others.
+  std::vector<int64_t> batches;
+  std::map<std::string, std::vector<int64_t>> batches_of;
+  int64_t forms_batch = 0;  // at which the other forms of systems are measured; 0: at none
   int64_t batch_context = 8192;
   std::vector<int64_t> prefill_lengths;
   std::vector<int64_t> link_lengths;
@@ -25,6 +29,11 @@ struct Grid {
   std::vector<int64_t> accuracy_lengths;
   std::vector<std::string> accuracy_tasks;
   int64_t accuracy_count = 0;  // samples a task
+
+  const std::vector<int64_t>& Batches(const std::string& shape) const {
+    const auto found = batches_of.find(shape);
+    return found == batches_of.end() ? batches : found->second;
+  }
 };
 
 // The papers' shapes and grids; quick: few points of the first shape.

@@ -135,7 +135,11 @@ Json Lab::MeasureSpeed(const Cell& cell, const std::function<void(int64_t, int64
   Runner runner(machine_.compute(), *stream_, subject.decoder(), *rates_, run);
   const int64_t more = decode ? runner.MoreTokens() : 0;
   subject.CheckFits(cell.system.name, *plan, cell.batch, cell.context, more);
-  if (!decode) return PrefillJson(runner.Prefill(*plan, cell.context, progress));
+  if (!decode) {
+    Json json = PrefillJson(runner.Prefill(*plan, cell.context, progress));
+    json["prefill_chunk"] = run.prefill_chunk;
+    return json;
+  }
   Json json = DecodeJson(runner.Decode(*plan, cell.batch, cell.context, progress), run.decode_steps,
                          machine_.gpu != nullptr && cell.system.graphs);
   // No real step has it.
@@ -147,6 +151,7 @@ Json Lab::MeasureSpeed(const Cell& cell, const std::function<void(int64_t, int64
     json["tokens_per_s"] = static_cast<double>(cell.batch) / ms * 1e3;
   }
   if (cell.Imposed()) json["locality"] = repeats ? "one token" : imposed;
+  json["steps"] = run.decode_steps;
   json["layers"] = subject.layout().layers;
   json["kv_device_bytes"] =
       static_cast<uint64_t>(cell.batch) * plan->BytesFor(cell.context + more).device;

@@ -33,9 +33,9 @@ struct Point {
   int64_t batch, context;
 };
 
-std::vector<Point> Points(const Grid& grid) {
+std::vector<Point> Points(const Grid& grid, const std::string& shape) {
   std::vector<Point> points;
-  for (const int64_t batch : grid.batches) points.push_back({batch, grid.batch_context});
+  for (const int64_t batch : grid.Batches(shape)) points.push_back({batch, grid.batch_context});
   for (const int64_t length : grid.lengths) points.push_back({1, length});
   return points;
 }
@@ -49,10 +49,7 @@ std::vector<Point> Ends(const Grid& grid) {
   const auto [shortest, longest] = std::minmax_element(grid.lengths.begin(), grid.lengths.end());
   std::vector<Point> points = {{1, *shortest}};
   if (*longest != *shortest) points.push_back({1, *longest});
-  if (!grid.batches.empty()) {
-    points.push_back(
-        {*std::max_element(grid.batches.begin(), grid.batches.end()), grid.batch_context});
-  }
+  if (grid.forms_batch > 0) points.push_back({grid.forms_batch, grid.batch_context});
   return points;
 }
 
@@ -96,7 +93,7 @@ void WriteMargins(const Grid& grid, const Results& results, Page* page) {
   std::vector<std::vector<std::string>> rows;
   for (const std::string& shape : grid.shapes) {
     Range best, published_best, most, full;
-    for (const Point& point : Points(grid)) {
+    for (const Point& point : Points(grid, shape)) {
       const auto lite = Rate(results, Lite(), shape, point);
       const auto other = BestOther(results, shape, point, false);
       best.Add(Over(lite, other));
@@ -119,7 +116,7 @@ void WriteMargins(const Grid& grid, const Results& results, Page* page) {
 std::vector<Cell> ThroughputCells(const Grid& grid) {
   std::vector<Cell> cells;
   for (const std::string& shape : grid.shapes) {
-    for (const Point& point : Points(grid)) {
+    for (const Point& point : Points(grid, shape)) {
       for (const System& system : Decoding()) {
         cells.push_back({Kind::kDecode, system, shape, point.batch, point.context});
       }
@@ -177,7 +174,7 @@ void WriteThroughput(const Grid& grid, const Results& results, Page* page) {
       by_batch.push_back({system.name, {}});
     }
     std::vector<std::pair<double, std::string>> lengths, batches;
-    for (const Point& point : Points(grid)) {
+    for (const Point& point : Points(grid, shape)) {
       rows.push_back({fmt::format("{} x {}", point.batch, Tokens(point.context))});
       size_t i = 0;
       for (const System& system : Decoding()) {

@@ -115,13 +115,20 @@ TEST_P(OnDevice, ImposedSharesComeOut) {
 
 TEST_P(OnDevice, RowsStoredAloneAreThoseOfAPrompt) {
   std::mt19937_64 random = testing::TestRandom();
-  for (const std::string policy : {"full", "litecache", "fp8"}) {
+  for (const std::string policy :
+       {"full", "litecache", "fp8", "streaming", "flexgen", "flexgen, half"}) {
     KvOptions options = Options();
     if (policy == "fp8") options.host_rows = "fp8";
-    if (policy == "full") options.policy = "full";
+    if (policy == "full" || policy == "streaming") options.policy = policy;
+    if (policy.starts_with("flexgen")) options.policy = "flexgen";
+    if (policy == "flexgen, half") options.flexgen.device_share = 0.5;
     const auto plan = Plan(options);
     const auto a = plan->Create(machine_.compute(), kPlenty);
     const auto b = plan->Create(machine_.compute(), kPlenty);
+    if (dynamic_cast<RowStore*>(b.get()) == nullptr) {  // only on a GPU are they filled fast
+      EXPECT_EQ(GetParam(), "cpu") << policy;
+      continue;
+    }
     QuerySource source(kLayout, 0.3, random());
     const SequenceId id = a->Create();
     ASSERT_EQ(b->Create(), id);

@@ -35,6 +35,7 @@
 #include "kv/offload/groups.h"
 #include "kv/offload/offload_base.h"
 #include "kv/offload/pieces.h"
+#include "kv/row_store.h"
 #include "ops/cuda/attention/attention.h"
 #include "ops/cuda/step/inputs.h"
 #include "ops/cuda/step/rows.h"
@@ -57,7 +58,7 @@ bool Same(const std::vector<StepSequence>& a, const std::vector<StepSequence>& b
                     });
 }
 
-class CudaOffloadCache final : public OffloadBase {
+class CudaOffloadCache final : public OffloadBase, public RowStore {
  public:
   CudaOffloadCache(CudaDevice& device, std::string policy, const Shape& shape,
                    std::optional<Recompute> recompute, const TierBytes& budget);
@@ -73,6 +74,8 @@ class CudaOffloadCache final : public OffloadBase {
   void Attend(Stream& stream, int64_t layer, const Step& step, const MatrixView& q,
               const MatrixView& k, const MatrixView& v, float scale,
               const MatrixView& out) override;
+  void StoreRows(Stream& stream, int64_t layer, const Step& step, const MatrixView& q,
+                 const MatrixView& k, const MatrixView& v) override;
   void EndStep(const Step& step) override;
 
  private:
@@ -521,6 +524,25 @@ void CudaOffloadCache::Attend(Stream& stream, int64_t layer, const Step& step, c
     link_.JoinAll(stream);
   }
   x_layer_ = -1;
+}
+
+// Nothing travels: what BeginStep() has planned is dropped by the next step.
+void CudaOffloadCache::StoreRows(Stream& stream, int64_t layer, const Step& step, const MatrixView&,
+                                 const MatrixView& k, const MatrixView& v) {
+  LC_CHECK(layer >= 0 && layer < shape_.layout.layers && step.decode_rows == 0);
+  LC_CHECK(!shape_.keeps_inputs, "the rows' inputs are kept as well");
+  started_ = true;
+  if (layer == 0) {
+    uploads_.Send(stream);
+    block_.Send(stream);
+  }
+  const auto append = [&](const StepView& view, const RowTable& table) {
+    ops::cuda::AppendRows(stream, view, shape_.layout.kv_heads, table, k, v);
+  };
+  for (int64_t i = 0; i < block_.prefilling(); ++i) {
+    if (shape_.device_heads > 0) append(block_.Prefilling(i), tables_.Resident(layer));
+    if (offloads()) append(block_.Prefilling(i), tables_.Store(layer));
+  }
 }
 
 void CudaOffloadCache::EndStep(const Step& step) {

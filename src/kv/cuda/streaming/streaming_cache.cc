@@ -15,6 +15,7 @@
 #include "kv/cuda/step_block.h"
 #include "kv/pages/page_pool.h"
 #include "kv/pages/pool_stats.h"
+#include "kv/row_store.h"
 #include "kv/step_check.h"
 #include "kv/streaming/page_table.h"
 #include "kv/with_shape.h"
@@ -32,7 +33,7 @@ using streaming::Shape;
 // A head's page is the slots of policy litecache without cached ones, and a prompt's chunk is
 // attended as its tokens would be if they were generated: a block of them is stored, then each is a
 // sequence of its own to the kernels, with a row and a past.
-class CudaStreamingCache final : public WithShape<Cache, Shape> {
+class CudaStreamingCache final : public WithShape<Cache, Shape>, public RowStore {
  public:
   CudaStreamingCache(Device& device, const Shape& shape, uint64_t budget_bytes)
       : WithShape(shape),
@@ -100,30 +101,24 @@ class CudaStreamingCache final : public WithShape<Cache, Shape> {
     if (layer == 0) block_.Send(stream);
     const int64_t kv_heads = shape_.layout.kv_heads;
     ops::cuda::HybridTables tables;
-    tables.slots = {.table = ops::cuda::kSlots,
-                    .lists = static_cast<int32_t>(heads()),
-                    .page_rows = static_cast<int32_t>(shape_.slots()),
-                    .format = shape_.format,
-                    .sink = static_cast<int32_t>(shape_.sink),
-                    .ring = static_cast<int32_t>(shape_.ring()),
-                    .list_of_head = lists_.as<int32_t>() + layer * kv_heads};
+    tables.slots = Slots(layer);
     tables.cache_begin = static_cast<int32_t>(shape_.slots());
     tables.recent = static_cast<int32_t>(shape_.recent);
     for (size_t i = 0; i < pieces_.size(); ++i) {
       const Piece& piece = pieces_[i];
-      if (piece.source != nullptr) {
-        const uint64_t offset = static_cast<uint64_t>(layer) * shape_.layer_bytes();
-        LC_CUDA(cudaMemcpyAsync(piece.target + offset, piece.source + offset, shape_.layer_bytes(),
-                                cudaMemcpyDeviceToDevice, AsCuda(stream).handle()));
-      }
-      const StepView view = View(i);
+      Append(stream, layer, i, k, v);
       const auto rows = [&](const MatrixView& x) { return x.Rows(piece.first_row, piece.rows); };
-      Mark(stream, Section::kManagement);
-      ops::cuda::AppendRows(stream, view, kv_heads, tables.slots, rows(k), rows(v));
       const SectionScope section(stream, Section::kAttention);
-      ops::cuda::HybridAttention(stream, view, kv_heads, tables, rows(q), shape_.layout.q_heads,
+      ops::cuda::HybridAttention(stream, View(i), kv_heads, tables, rows(q), shape_.layout.q_heads,
                                  scale, rows(out), scratch_.data());
     }
+  }
+
+  void StoreRows(Stream& stream, int64_t layer, const Step& step, const MatrixView&,
+                 const MatrixView& k, const MatrixView& v) override {
+    LC_CHECK(layer >= 0 && layer < shape_.layout.layers && step.decode_rows == 0);
+    if (layer == 0) block_.Send(stream);
+    for (size_t i = 0; i < pieces_.size(); ++i) Append(stream, layer, i, k, v);
   }
 
   void EndStep(const Step& step) override {
@@ -169,6 +164,30 @@ class CudaStreamingCache final : public WithShape<Cache, Shape> {
       piece.target = table_.Target(chunk->id);
     }
     pieces_.push_back(piece);
+  }
+
+  ops::cuda::RowTable Slots(int64_t layer) const {
+    return {.table = ops::cuda::kSlots,
+            .lists = static_cast<int32_t>(heads()),
+            .page_rows = static_cast<int32_t>(shape_.slots()),
+            .format = shape_.format,
+            .sink = static_cast<int32_t>(shape_.sink),
+            .ring = static_cast<int32_t>(shape_.ring()),
+            .list_of_head = lists_.as<int32_t>() + layer * shape_.layout.kv_heads};
+  }
+
+  // Stores a piece's rows.
+  void Append(Stream& stream, int64_t layer, size_t index, const MatrixView& k,
+              const MatrixView& v) {
+    const Piece& piece = pieces_[index];
+    if (piece.source != nullptr) {
+      const uint64_t offset = static_cast<uint64_t>(layer) * shape_.layer_bytes();
+      LC_CUDA(cudaMemcpyAsync(piece.target + offset, piece.source + offset, shape_.layer_bytes(),
+                              cudaMemcpyDeviceToDevice, AsCuda(stream).handle()));
+    }
+    Mark(stream, Section::kManagement);
+    ops::cuda::AppendRows(stream, View(index), shape_.layout.kv_heads, Slots(layer),
+                          k.Rows(piece.first_row, piece.rows), v.Rows(piece.first_row, piece.rows));
   }
 
   // The lists of the page that the step writes, in device memory.
