@@ -59,11 +59,12 @@ void Svg::Line(double x1, double y1, double x2, double y2, const std::string& st
                   x1, y1, x2, y2, stroke);
 }
 
-void Svg::Polyline(const std::vector<std::pair<double, double>>& points,
-                   const std::string& stroke) {
+void Svg::Polyline(const std::vector<std::pair<double, double>>& points, const std::string& stroke,
+                   const std::string& dashes) {
   body_ += "<polyline points=\"";
   for (const auto& [x, y] : points) body_ += fmt::format("{:.1f},{:.1f} ", x, y);
-  body_ += fmt::format("\" fill=\"none\" stroke=\"{}\" stroke-width=\"2\"/>\n", stroke);
+  body_ += fmt::format("\" fill=\"none\" stroke=\"{}\" stroke-width=\"2\"{}/>\n", stroke,
+                       dashes.empty() ? "" : fmt::format(" stroke-dasharray=\"{}\"", dashes));
 }
 
 void Svg::Circle(double x, double y, double radius, const std::string& fill) {

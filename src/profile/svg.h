@@ -26,7 +26,9 @@ class Svg {
                  const std::string& title = {});
   void Frame(double x, double y, double width, double height);
   void Line(double x1, double y1, double x2, double y2, const std::string& stroke);
-  void Polyline(const std::vector<std::pair<double, double>>& points, const std::string& stroke);
+  // dashes: lengths of dashes and gaps in pixels, as "6 3"; empty: none.
+  void Polyline(const std::vector<std::pair<double, double>>& points, const std::string& stroke,
+                const std::string& dashes = {});
   void Circle(double x, double y, double radius, const std::string& fill);
   // size: of the font, in pixels. turned: reads upwards.
   void Text(double x, double y, double size, std::string_view text, Anchor anchor = Anchor::kStart,

@@ -13,8 +13,14 @@ namespace {
 constexpr int64_t kFirstPublished = 4096;  // then twice as many, to 128K
 
 std::vector<System> Compared() {
-  return {Full(),       FullIssued(), Lite(),    LitePrefetchTwo(), LiteNoPrefetch(), LitePaper(),
-          RetroInfer(), InfiniGen(),  PqCache(), FlexGen(),         Streaming()};
+  std::vector<System> systems = {Full(),           FullIssued(), Lite(), LitePrefetchTwo(),
+                                 LiteNoPrefetch(), LitePaper()};
+  for (const System& other : Others()) {
+    systems.push_back(other);
+    systems.push_back(AsPublished(other));
+  }
+  systems.insert(systems.end(), {Streaming(), FlexGen()});
+  return systems;
 }
 
 // What a step waits for on account of its cache, over what it computes.
@@ -87,7 +93,9 @@ void WriteLatency(const Grid& grid, const Results& results, Page* page) {
       "on "
       "H100 / A40.");
   std::vector<std::vector<std::string>> overhead;
-  for (const System& system : Offloading()) {
+  std::vector<System> systems = Offloading();
+  for (const System& other : Others()) systems.push_back(AsPublished(other));
+  for (const System& system : systems) {
     overhead.push_back({system.name});
     for (const int64_t length : grid.lengths) {
       overhead.back().push_back(

@@ -22,15 +22,29 @@ constexpr const char* kColours[] = {"#0072b2", "#d55e00", "#009e73", "#cc79a7",
 
 std::string ColourOf(size_t index) { return kColours[index % std::size(kColours)]; }
 
-constexpr double kLeft = 70, kTop = 44, kWidth = 460, kHeight = 300, kNames = 220;
+constexpr double kLeft = 70, kTop = 44, kWidth = 460, kHeight = 300, kNames = 260;
+constexpr double kBarNames = 110;
 constexpr double kLine = 18;
+constexpr double kLetter = 6;  // of 11 pixels, about
 
-void Names(Svg& svg, const std::vector<std::string>& names) {
-  double y = kTop + 12;
-  for (size_t i = 0; i < names.size(); ++i, y += kLine) {
-    svg.Rectangle(kLeft + kWidth + 14, y - 9, 10, 10, ColourOf(i));
-    svg.Text(kLeft + kWidth + 30, y, 11, names[i]);
+// Forms of one system ("litecache", "litecache, no prefetch") have its colour and dashes of their
+// own.
+struct Look {
+  std::string colour, dashes;
+};
+
+std::vector<Look> LooksOf(const std::vector<Curve>& curves) {
+  constexpr const char* kDashes[] = {"", "8 4", "2 3", "8 3 2 3", "14 4"};
+  std::vector<std::pair<std::string, size_t>> systems;  // and how many forms they have so far
+  std::vector<Look> looks;
+  for (const Curve& curve : curves) {
+    const std::string system = curve.name.substr(0, curve.name.find(','));
+    size_t i = 0;
+    while (i < systems.size() && systems[i].first != system) ++i;
+    if (i == systems.size()) systems.emplace_back(system, 0);
+    looks.push_back({ColourOf(i), kDashes[systems[i].second++ % std::size(kDashes)]});
   }
+  return looks;
 }
 
 }  // namespace
@@ -78,56 +92,76 @@ std::string DrawLines(const std::string& title, const std::string& x_name,
   svg.Frame(kLeft, kTop, kWidth, kHeight);
   svg.Text(kLeft + kWidth / 2, kTop + kHeight + 38, 12, x_name, Anchor::kMiddle);
   svg.Text(18, kTop + kHeight / 2, 12, y_name, Anchor::kMiddle, "#222222", /*turned=*/true);
-  std::vector<std::string> names;
-  for (const Curve& curve : curves) {
-    const std::string colour = ColourOf(names.size());
+  const std::vector<Look> looks = LooksOf(curves);
+  double name_y = kTop + 12;
+  for (size_t i = 0; i < curves.size(); ++i) {
+    const auto& [colour, dashes] = looks[i];
     std::vector<std::pair<double, double>> line;
-    for (const auto& [x, y] : curve.points) {
+    for (const auto& [x, y] : curves[i].points) {
       if (!(y > 0)) continue;
       line.emplace_back(at_x(x), at_y(y));
       svg.Circle(line.back().first, line.back().second, 3.5, colour);
     }
-    if (line.size() > 1) svg.Polyline(line, colour);
-    if (!line.empty()) names.push_back(curve.name);
+    if (line.empty()) continue;
+    if (line.size() > 1) svg.Polyline(line, colour, dashes);
+    constexpr double kName = kLeft + kWidth + 14;
+    svg.Polyline({{kName, name_y - 4}, {kName + 28, name_y - 4}}, colour, dashes);
+    svg.Text(kName + 34, name_y, 11, curves[i].name);
+    name_y += kLine;
   }
-  Names(svg, names);
   return svg.Finish();
 }
 
 std::string DrawBars(const std::string& title, const std::string& x_name,
                      const std::vector<std::string>& rows, const std::vector<std::string>& parts,
                      const std::vector<std::vector<double>>& values) {
-  constexpr double kBar = 22, kGap = 10, kLabels = 150;
-  double most = 0;
+  constexpr double kBar = 22, kGap = 10, kSum = 46;
+  // Beside a bar that is much longer than the others nothing would be seen of them.
+  constexpr double kCutAt = 4;  // medians
+  size_t letters = 0;
+  for (const std::string& row : rows) letters = std::max(letters, row.size());
+  const double labels = std::max(60.0, kLetter * static_cast<double>(letters) + 12);
+  std::vector<double> sums;
   for (const auto& row : values) {
-    double sum = 0;
-    for (const double value : row) sum += value;
-    most = std::max(most, sum);
+    sums.push_back(0);
+    for (const double value : row) sums.back() += value;
   }
-  if (!(most > 0)) return "";
-  const double scale = (kLeft + kWidth - kLabels) / most;
+  const double longest = sums.empty() ? 0 : *std::max_element(sums.begin(), sums.end());
+  if (!(longest > 0)) return "";
+  std::vector<double> sorted = sums;
+  std::sort(sorted.begin(), sorted.end());
+  const double most = std::min(longest, kCutAt * sorted[sorted.size() / 2]);
+  const double scale = kWidth / most;
   const double height = static_cast<double>(rows.size()) * (kBar + kGap);
-  Svg svg(kLeft + kWidth + kNames,
+  const double right = labels + kWidth + kSum;
+  Svg svg(right + kBarNames,
           kTop + std::max(height, static_cast<double>(parts.size()) * kLine) + 52);
-  svg.Text(kLabels, 24, 15, title);
+  svg.Text(labels, 24, 15, title);
   for (size_t r = 0; r < rows.size(); ++r) {
     const double y = kTop + static_cast<double>(r) * (kBar + kGap);
-    svg.Text(kLabels - 8, y + kBar / 2 + 4, 11, rows[r], Anchor::kEnd);
-    double x = kLabels, sum = 0;
+    svg.Text(labels - 8, y + kBar / 2 + 4, 11, rows[r], Anchor::kEnd);
+    double x = labels;
     for (size_t p = 0; p < parts.size(); ++p) {
       const double value = values[r][p];
-      sum += value;
-      if (value <= 0) continue;
-      svg.Rectangle(x, y, value * scale, kBar, ColourOf(p),
+      const double width = std::min(value * scale, labels + kWidth - x);
+      if (width <= 0) continue;
+      svg.Rectangle(x, y, width, kBar, ColourOf(p),
                     fmt::format("{}, {}: {:.4g}", rows[r], parts[p], value));
-      x += value * scale;
+      x += width;
     }
-    // Beside the bar, or in the picture's margin where it is the longest.
-    svg.Text(std::min(x + 4, kLeft + kWidth - 30), y + kBar / 2 + 4, 10,
-             fmt::format("{:.4g}", sum));
+    if (sums[r] > most) {  // cut
+      for (const double gap : {16.0, 10.0}) {
+        svg.Polyline({{x - gap - 3, y + kBar + 1}, {x - gap + 3, y - 1}}, "#ffffff");
+      }
+    }
+    svg.Text(x + 4, y + kBar / 2 + 4, 10, fmt::format("{:.4g}", sums[r]));
   }
-  svg.Text((kLabels + kLeft + kWidth) / 2, kTop + height + 24, 12, x_name, Anchor::kMiddle);
-  Names(svg, parts);
+  svg.Text(labels + kWidth / 2, kTop + height + 24, 12, x_name, Anchor::kMiddle);
+  double y = kTop + 12;
+  for (size_t p = 0; p < parts.size(); ++p, y += kLine) {
+    svg.Rectangle(right + 6, y - 9, 10, 10, ColourOf(p));
+    svg.Text(right + 22, y, 11, parts[p]);
+  }
   return svg.Finish();
 }
 
