@@ -44,12 +44,10 @@ void BenchSuiteFlags::Declare(CLI::App& app) {
                  "With --suite: only these, comma-separated: latency, breakdown, throughput, "
                  "prefill, cache, ablation, link, accuracy")
       ->type_name("LIST");
-  app.add_option("--system", systems,
-                 "With --suite: measure only this system, named as in the page's tables; may be "
-                 "given several times")
-      ->type_name("NAME")
-      ->expected(1)
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  AddRepeated(app, "--system", systems,
+              "With --suite: measure only this system, named as in the page's tables; can be "
+              "given several times")
+      ->type_name("NAME");
   app.add_option("--accuracy-model", accuracy_model,
                  "With --suite: checkpoint that accuracy is measured on")
       ->type_name("MODEL");
