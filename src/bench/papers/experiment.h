@@ -55,6 +55,8 @@ std::vector<Cell> BreakdownCells(const Grid& grid);
 void WriteBreakdown(const Grid& grid, const Results& results, Page* page);
 std::vector<Cell> ThroughputCells(const Grid& grid);
 void WriteThroughput(const Grid& grid, const Results& results, Page* page);
+// What litecache comes to over the others: what the page begins with.
+void WriteMargins(const Grid& grid, const Results& results, Page* page);
 std::vector<Cell> PrefillCells(const Grid& grid);
 void WritePrefill(const Grid& grid, const Results& results, Page* page);
 std::vector<Cell> CacheCells(const Grid& grid);

@@ -274,6 +274,10 @@ SuiteResult RunSuite(const SuiteOptions& options) {
   Page page(summary.page);
   page.Title("The papers' evaluation");
   page.Paragraph(fmt::format("    {}", options.command));
+  const auto throughput = [](const Experiment& e) { return e.cells == ThroughputCells; };
+  if (std::any_of(experiments.begin(), experiments.end(), throughput)) {
+    WriteMargins(options.grid, results, &page);
+  }
   const std::string notes = NotesIn(folder);
   if (!notes.empty()) page.Paragraph(notes);
   page.Paragraph(fmt::format(

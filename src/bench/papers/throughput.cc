@@ -19,11 +19,14 @@ std::vector<System> Decoding() {
   return systems;
 }
 
-// What else the others can be; of the first shape, at the ends of the grid.
-std::vector<System> OtherForms() {
+// What else the others can be, at the ends of the grid; with their published budgets of the first
+// shape.
+std::vector<System> OtherForms(const Grid& grid, const std::string& shape) {
   std::vector<System> systems;
   for (const System& other : Others()) systems.push_back(AsPublished(other));
-  systems.insert(systems.end(), {RetroInferPublished(), InfiniGenPublished()});
+  if (shape == grid.shapes.front()) {
+    systems.insert(systems.end(), {RetroInferPublished(), InfiniGenPublished()});
+  }
   return systems;
 }
 
@@ -88,7 +91,46 @@ struct Range {
   }
 };
 
-// What litecache comes to over the best of the others, of all points of a shape.
+}  // namespace
+
+std::vector<Cell> ThroughputCells(const Grid& grid) {
+  std::vector<Cell> cells;
+  for (const std::string& shape : grid.shapes) {
+    for (const Point& point : Points(grid, shape)) {
+      for (const System& system : Decoding()) {
+        cells.push_back({Kind::kDecode, system, shape, point.batch, point.context});
+      }
+    }
+    for (const Point& point : Ends(grid)) {
+      for (const System& system : OtherForms(grid, shape)) {
+        cells.push_back({Kind::kDecode, system, shape, point.batch, point.context});
+      }
+    }
+  }
+  return cells;
+}
+
+namespace {
+
+void WriteOtherForms(const Grid& grid, const std::string& shape, const Results& results,
+                     Page* page) {
+  std::vector<std::string> head = {shape};
+  for (const System& system : OtherForms(grid, shape)) head.push_back(system.name);
+  head.emplace_back("litecache to best as published");
+  std::vector<std::vector<std::string>> rows;
+  for (const Point& point : Ends(grid)) {
+    rows.push_back({fmt::format("{} x {}", point.batch, Tokens(point.context))});
+    for (const System& system : OtherForms(grid, shape)) {
+      rows.back().push_back(Figure(Rate(results, system, shape, point)));
+    }
+    rows.back().push_back(
+        TimesOf(Over(Rate(results, Lite(), shape, point), BestOther(results, shape, point, true))));
+  }
+  page->Table(head, rows);
+}
+
+}  // namespace
+
 void WriteMargins(const Grid& grid, const Results& results, Page* page) {
   std::vector<std::vector<std::string>> rows;
   for (const std::string& shape : grid.shapes) {
@@ -106,51 +148,13 @@ void WriteMargins(const Grid& grid, const Results& results, Page* page) {
     rows.push_back({shape, best.Text(), most.Text(), published_best.Text(),
                     fmt::format("{:.2f}x to {:.2f}x", margin.least, margin.most), full.Text()});
   }
-  page->Table({"over the grid below", "litecache to the best other", "at most",
-               "to the best as published", "in the paper (H100)", "litecache to full"},
+  page->Paragraph(
+      "Decode throughput at an equal budget of rows, KV on the host, least to most over the "
+      "batches and lengths of Figure 9:");
+  page->Table({"shape", "litecache to the best other", "at most", "to the best as published",
+               "in the paper (H100)", "litecache to full"},
               rows);
 }
-
-}  // namespace
-
-std::vector<Cell> ThroughputCells(const Grid& grid) {
-  std::vector<Cell> cells;
-  for (const std::string& shape : grid.shapes) {
-    for (const Point& point : Points(grid, shape)) {
-      for (const System& system : Decoding()) {
-        cells.push_back({Kind::kDecode, system, shape, point.batch, point.context});
-      }
-    }
-  }
-  for (const Point& point : Ends(grid)) {
-    for (const System& system : OtherForms()) {
-      cells.push_back({Kind::kDecode, system, grid.shapes.front(), point.batch, point.context});
-    }
-  }
-  return cells;
-}
-
-namespace {
-
-void WriteOtherForms(const Grid& grid, const Results& results, Page* page) {
-  const std::string& shape = grid.shapes.front();
-  page->Paragraph(WhatAsPublishedIs());
-  std::vector<std::string> head = {shape};
-  for (const System& system : OtherForms()) head.push_back(system.name);
-  head.emplace_back("litecache to best as published");
-  std::vector<std::vector<std::string>> rows;
-  for (const Point& point : Ends(grid)) {
-    rows.push_back({fmt::format("{} x {}", point.batch, Tokens(point.context))});
-    for (const System& system : OtherForms()) {
-      rows.back().push_back(Figure(Rate(results, system, shape, point)));
-    }
-    rows.back().push_back(
-        TimesOf(Over(Rate(results, Lite(), shape, point), BestOther(results, shape, point, true))));
-  }
-  page->Table(head, rows);
-}
-
-}  // namespace
 
 void WriteThroughput(const Grid& grid, const Results& results, Page* page) {
   page->Heading("Decode throughput over batch and length (Figure 9)");
@@ -162,7 +166,6 @@ void WriteThroughput(const Grid& grid, const Results& results, Page* page) {
       published::kThroughputLlama.least, published::kThroughputLlama.most,
       published::kThroughputQwen.least, published::kThroughputQwen.most));
   page->Paragraph(std::string("Equal budget: ") + WhatBudgetIs());
-  WriteMargins(grid, results, page);
   for (const std::string& shape : grid.shapes) {
     std::vector<std::string> head = {shape};
     for (const System& system : Decoding()) head.push_back(system.name);
@@ -207,7 +210,8 @@ void WriteThroughput(const Grid& grid, const Results& results, Page* page) {
         DrawLines(fmt::format("Sequences of {} tokens, {}", Tokens(grid.batch_context), shape),
                   "sequences", "tokens a second", batches, by_batch));
   }
-  WriteOtherForms(grid, results, page);
+  page->Paragraph(WhatAsPublishedIs());
+  for (const std::string& shape : grid.shapes) WriteOtherForms(grid, shape, results, page);
   WriteSkipped(ThroughputCells(grid), results, page);
 }
 

@@ -71,7 +71,11 @@ void CudaInfiniGenCache::Speculate(Stream& stream, int64_t layer, const MatrixVi
   ImposeRows(decisions, layer, work.speculation.ranges, work.selected, work.selected_count,
              max_rows_);
   link_.Fork(decisions);
-  Move(link_.stream(), layer, Staging(layer), work.selected, slots_, work.selected_count);
+  {
+    // Where the CPU gathers the rows, the host gives `stream` nothing else meanwhile.
+    const SectionScope section(stream, Section::kTransfer);
+    Move(link_.stream(), layer, Staging(layer), work.selected, slots_, work.selected_count);
+  }
   link_.Mark(kArrived + static_cast<int>(ParityOf(layer)));
   fetched_[static_cast<size_t>(layer)] = 1;
 }

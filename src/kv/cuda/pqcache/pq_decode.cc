@@ -44,9 +44,12 @@ void CudaPqCache::AttendDecoding(Stream& stream, int64_t index, const MatrixView
   Mark(stream, Section::kManagement);
   ops::cuda::PqLookup(stream, step, layer);
   link_.Fork(stream);
+  // Where the CPU gathers the rows, the host gives `stream` nothing else meanwhile.
+  Mark(stream, Section::kTransfer);
   Move(link_.stream(), index, layer.rows, layer.moved_positions, layer.moved_slots,
        layer.moved_count);
   link_.Mark(kArrived);
+  Mark(stream, Section::kManagement);
   if (index + 1 < layout.layers) {
     ops::cuda::PqAdmit(link_.stream(), step, Layer(index + 1), Updates());
   }
