@@ -14,9 +14,9 @@ namespace litecache::engine {
 void CheckWeightsFit(const std::string& model, uint64_t weights, uint64_t total, bool of_gpu) {
   if (weights < total) return;
   throw CapacityError(
-      "the weights of {} take {}, but the {} is {}: raise the budget, or use a smaller model",
-      model, FormatBytes(weights), of_gpu ? "budget of GPU memory" : "memory budget",
-      FormatBytes(total));
+      "the weights of {} take {}, but the {} is {}: raise {}, or use a smaller model", model,
+      FormatBytes(weights), of_gpu ? "budget of GPU memory" : "memory budget", FormatBytes(total),
+      of_gpu ? "--device-memory, leave layers on the host (--weights-on-device 50%)" : "--memory");
 }
 
 uint64_t HostCap(uint64_t asked, uint64_t left, uint64_t memory) {
@@ -73,19 +73,23 @@ kv::TierBytes SplitKv(const kv::TierBytes& caps, uint64_t left, const kv::TierBy
                                ? fmt::format("the context of {} needs", request.wanted_context)
                                : std::string("a sequence needs at least");
   const char* hint = request.wanted_context > 0 ? " or lower the context" : "";
+  const bool device_short = needed.device > caps.device, host_short = needed.host > caps.host;
   if (!request.two_memories) {
     throw CapacityError(
         "{} does not fit: of the memory budget of {}{} the weights take {} and the buffers {}, "
-        "which leaves {} for KV, {} tokens; {} {}: raise the budget{}",
+        "which leaves {} for KV, {} tokens; {} {}: raise {}{}",
         request.model, FormatBytes(plan.total),
         request.device > 0 ? fmt::format(" ({} on the device)",
                                          FormatBytes(std::min(request.device, request.total)))
                            : "",
         FormatBytes(plan.weights), FormatBytes(plan.buffers),
         kv::FormatTiers({caps.device, needed.host > 0 ? caps.host : 0}), largest, what,
-        kv::FormatTiers(needed), hint);
+        kv::FormatTiers(needed),
+        device_short && request.device > 0 ? "--device-memory"
+        : host_short && request.host > 0   ? "--host-memory"
+                                           : "--memory",
+        hint);
   }
-  const bool device_short = needed.device > caps.device, host_short = needed.host > caps.host;
   const char* flags = device_short && host_short ? "--device-memory and --memory"
                       : device_short             ? "--device-memory"
                                                  : "--memory (or --host-memory)";

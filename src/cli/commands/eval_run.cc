@@ -210,7 +210,7 @@ class EvalRunCommand final : public Command {
     const bool is_file = suite_ != "ruler" && suite_ != "longbench" && suite_ != "perplexity";
     for (const std::string& word : Split(lengths_)) {
       if (is_file) throw UsageError("--lengths: the samples of a file have the lengths they have");
-      const int64_t length = ParseTokens(word, "--lengths: number of tokens");
+      const int64_t length = ParseTokens(word, "--lengths");
       if (length > context) {
         throw InvalidArgument("--lengths: {} tokens are more than the context of {} tokens", length,
                               context);
