@@ -24,6 +24,21 @@ struct ClusterUpdateShared {
   int32_t missing, free;  // of this block
 };
 
+// By one thread, after all have read the head's state: `missing` of its `count` selected rows come,
+// and `used` slots hold rows then. now: the number of this update. n: of the sequence's tokens.
+__device__ __forceinline__ void EndUpdate(const LiteShape& shape, const LiteLayer& layer,
+                                          int32_t head, int32_t count, int32_t missing,
+                                          int32_t used, uint32_t now, int32_t n, bool fill,
+                                          HeadState& state) {
+  state.used = used;
+  state.update = now;
+  state.window_begin = RecentBegin(shape, n);
+  state.pending = 0;
+  if (fill) return;  // counted with the prompt
+  atomicAdd(&layer.counters[head].rows_selected, static_cast<unsigned long long>(count));
+  atomicAdd(&layer.counters[head].rows_moved, static_cast<unsigned long long>(missing));
+}
+
 // Heads with more slots than rows: the slots that are left are those selected last.
 //
 // A cluster a pair, where the GPU has clusters: what UpdateSlotsKernel does, each block for a part
@@ -164,13 +179,7 @@ LC_CLUSTER __global__ void __launch_bounds__(kClusterThreads)
   team.Sync();  // all have read the state
   if (of_team != 0) return;
   layer.moved_count[pair] = missing;
-  state.used = used_then;
-  state.update = now;
-  state.window_begin = RecentBegin(shape, n);
-  state.pending = 0;
-  if (fill) return;  // counted with the prompt
-  atomicAdd(&layer.counters[head].rows_selected, static_cast<unsigned long long>(count));
-  atomicAdd(&layer.counters[head].rows_moved, static_cast<unsigned long long>(missing));
+  EndUpdate(shape, layer, head, count, missing, used_then, now, n, fill, state);
 }
 
 // Shared memory of a block for which slots are free.
@@ -273,13 +282,7 @@ __global__ void __launch_bounds__(kTeamThreads, 1)
   }
   if (thread != 0) return;
   layer.moved_count[pair] = missing;
-  state.used = used_then;
-  state.update = now;
-  state.window_begin = RecentBegin(shape, n);
-  state.pending = 0;
-  if (fill) return;  // counted with the prompt
-  atomicAdd(&layer.counters[head].rows_selected, static_cast<unsigned long long>(count));
-  atomicAdd(&layer.counters[head].rows_moved, static_cast<unsigned long long>(missing));
+  EndUpdate(shape, layer, head, count, missing, used_then, now, n, fill, state);
 }
 
 __global__ void BeginFillKernel(const __grid_constant__ StepView step,
