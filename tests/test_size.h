@@ -16,7 +16,7 @@ inline int32_t AtMost(const char* variable, int32_t all) {
 
 // Of a test's rounds: LC_TEST_ROUNDS.
 inline int32_t Rounds(int32_t all) { return AtMost("LC_TEST_ROUNDS", all); }
-// Of a sequence's tokens: LC_TEST_TOKENS.
+// Of a sequence's tokens, or a vocabulary's: LC_TEST_TOKENS, 100 or more.
 inline int32_t Tokens(int32_t all) { return AtMost("LC_TEST_TOKENS", all); }
 
 }  // namespace litecache::testing

@@ -14,6 +14,7 @@
 #include "device/cuda/cuda_devices.h"
 #include "engine/logits.h"
 #include "test_seed.h"
+#include "test_size.h"
 
 namespace litecache::engine {
 namespace {
@@ -95,9 +96,11 @@ class GpuSamplerTest : public ::testing::Test {
 // vocabulary does not fit into shared memory.
 TEST_F(GpuSamplerTest, ChoosesWhatTheHostChooses) {
   int64_t compared = 0, undecided = 0;
-  for (const int64_t vocab :
+  for (const int32_t largest :
        {1, 2, 97, 1023, 1025, 8191, 32000, 50257, 128256, 151936, 262144, 400001}) {
-    const int64_t rows = vocab > 200000 ? 5 : 37;
+    const int64_t vocab = testing::Tokens(largest);
+    if (vocab < largest) break;  // the same again
+    const int64_t rows = vocab > 200000 ? 5 : testing::Rounds(37);
     Begin(rows, vocab, 64);
     std::vector<Sampler> samplers;
     for (int64_t row = 0; row < rows; ++row) {
@@ -110,7 +113,7 @@ TEST_F(GpuSamplerTest, ChoosesWhatTheHostChooses) {
     }
     Send(rows);
     SamplerScratch scratch;
-    for (int step = 0; step < 5; ++step) {
+    for (int step = 0; step < testing::Rounds(5); ++step) {
       sampler_->Clear();
       std::vector<std::vector<uint32_t>> masks(static_cast<size_t>(rows));
       for (int64_t row = 0; row < rows; ++row) {
@@ -147,7 +150,7 @@ TEST_F(GpuSamplerTest, ChoosesWhatTheHostChooses) {
     }
   }
   std::cout << compared << " tokens compared, " << undecided << " left to the host\n";
-  EXPECT_LT(undecided, compared / 5);
+  EXPECT_LE(undecided, compared / 5 + 1);
 }
 
 // Draws of one row's tokens have the frequencies of its softmax.

@@ -149,7 +149,7 @@ class TransferEngines : public TransferTest, public ::testing::WithParamInterfac
 
 TEST_P(TransferEngines, MoveWhatGpuPullMoves) {
   Random random = testing::TestRandom(51);
-  for (int round = 0; round < 20; ++round) {
+  for (int round = 0; round < testing::Rounds(20); ++round) {
     const LiteCase c = RandomCase(random, round);
     Build(random, c);
     TransferOptions options;
@@ -160,7 +160,7 @@ TEST_P(TransferEngines, MoveWhatGpuPullMoves) {
     const auto engine = Create(options);
     EXPECT_EQ(engine->name(), GetParam());
     stream_ = gpu_->CreateStream();  // no recording of the round before
-    for (int step = 0; step < 8; ++step) {
+    for (int step = 0; step < testing::Rounds(8); ++step) {
       DrawLists(random);
       const std::string where = engine->Description() + ", round " + std::to_string(round) +
                                 ", step " + std::to_string(step) + ", store " +

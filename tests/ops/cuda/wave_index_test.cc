@@ -9,6 +9,7 @@
 #include "ops/cuda/impose/impose_clusters.h"
 #include "ops/cuda/paged_lists.h"
 #include "test_seed.h"
+#include "test_size.h"
 
 namespace litecache::ops::cuda {
 namespace {
@@ -52,7 +53,7 @@ class WaveIndex : public GpuTest, public ::testing::WithParamInterface<Case> {
     const auto count = 4;
     for (int32_t s = 0; s < count; ++s) {
       Sequence sequence;
-      sequence.past = s == 0 ? 2 : Uniform(random, 60, 5000);
+      sequence.past = s == 0 ? 2 : Uniform(random, 60, testing::Tokens(5000));
       const bool indexed = s != 0 && s != 2;
       sequence.clusters = !indexed ? 0 : s == 1 ? c.most_clusters : Uniform(random, 1, 300);
       sequence.ranked = Uniform(random, 0, 40);
