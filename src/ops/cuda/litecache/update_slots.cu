@@ -5,6 +5,7 @@
 #include "device/cuda/cuda_device.h"
 #include "ops/cuda/common/block_sum.cuh"
 #include "ops/cuda/common/cluster_bitmap.cuh"
+#include "ops/cuda/common/clusters.h"
 #include "ops/cuda/common/overlap.cuh"
 #include "ops/cuda/litecache/litecache.h"
 #include "ops/cuda/litecache/swap_slots.h"
@@ -318,7 +319,7 @@ void UpdateSlots(Stream& stream, const StepView& step, const LiteShape& shape,
   }
   const int shift = ClusterBitmapShift(step.max_context);
   const size_t cluster_bytes = ClusterBitmapBytes(shift) + FreeSlotsBytes(shape);
-  if (KernelsKnowHopper() && cluster_bytes <= kMaxClusterBytes) {
+  if (UseClusters() && cluster_bytes <= kMaxClusterBytes) {
     const auto pairs = static_cast<unsigned>(step.capacity * shape.kv_heads);
     LaunchOverlapping(AsCuda(stream), ClusterUpdateKernel, pairs * kClusterBlocks, kClusterThreads,
                       cluster_bytes, step, shape, layer, fill, shift);

@@ -7,6 +7,7 @@
 #include "device/cuda/check.h"
 #include "device/cuda/cuda_device.h"
 #include "ops/cuda/attention/listed.h"
+#include "ops/cuda/common/clusters.h"
 #include "ops/cuda/litecache/litecache.h"
 #include "ops/cuda/retrieve/select_scratch.h"
 #include "ops/cuda/retrieve/team_top_k.cuh"
@@ -203,14 +204,15 @@ bool LaunchTeams(void (*kernel)(Parameters...), const CudaStream& stream, int pa
 
 // Calls launch(team) with ever smaller teams until one fits: as many blocks a team as the GPU has
 // room for with all pairs at once, so that few pairs still fill it and many do not take turns, each
-// turn waiting for its teams' barriers. How many blocks beyond 8 a cluster can have depends on the
-// GPU's partitions, which are not all of one size.
+// turn waiting for its teams' barriers; teams of up to `least` blocks take turns nevertheless. How
+// many blocks beyond 8 a cluster can have depends on the GPU's partitions, which are not all of one
+// size.
 template <class Launch>
-void WithLargestTeam(const CudaStream& stream, int pairs, const Launch& launch) {
-  const bool clusters = DeviceAttribute(cudaDevAttrClusterLaunch) != 0;
+void WithLargestTeam(const CudaStream& stream, int pairs, const Launch& launch, int least = 1) {
+  const bool clusters = UseClusters();
   const int room = stream.sm_count() / std::max(1, pairs);
   for (int team : {kMaxTeam, 14, 12, 10, 8, 4, 2, 1}) {
-    if (team > 1 && (!clusters || room < team)) continue;
+    if (team > 1 && (!clusters || (room < team && team > least))) continue;
     if (launch(team)) return;
   }
   LC_CHECK(false, "a block of {} threads does not fit this GPU", kTeamThreads);

@@ -290,7 +290,7 @@ __global__ void __launch_bounds__(kTakeThreads, 3)
 // Blocks a cluster that the GPU has room for several times: how many beyond 8 that may be depends
 // on its partitions. 1: it has no clusters.
 int LargestTeam() {
-  if (DeviceAttribute(cudaDevAttrClusterLaunch) == 0 || !KernelsKnowHopper()) return 1;
+  if (!UseClusters()) return 1;
   LC_CUDA(cudaFuncSetAttribute(TakeKernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1));
   LC_CUDA(cudaFuncSetAttribute(TakeKernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                static_cast<int>(kMaxBitmapBytes)));

@@ -2,6 +2,7 @@
 // one from a part (sample_filter.cuh).
 #include <cmath>
 
+#include "ops/cuda/common/clusters.h"
 #include "ops/cuda/sample/sample.h"
 #include "ops/cuda/sample/sample_filter.cuh"
 #include "ops/cuda/sample/sample_row.cuh"
@@ -115,6 +116,8 @@ struct Division {
   bool in_shared = false;  // tokens beside the candidates
 };
 
+// A row of most vocabularies fits into the shared memory of so many blocks.
+constexpr int kLeastTeam = 8;
 constexpr size_t kCandidateBytes = size_t{kMostCandidates} * sizeof(uint64_t);
 
 Division Divide(int team, int64_t vocab, size_t limit) {
@@ -143,9 +146,8 @@ void CheckVocab(int64_t vocab) {
 size_t SampleScratchBytes(Stream& stream, int64_t rows, int64_t vocab) {
   sampling::CheckVocab(vocab);
   // The smallest team that is launched: the largest scratch.
-  const bool clusters = DeviceAttribute(cudaDevAttrClusterLaunch) != 0;
-  const sampling::Division division =
-      sampling::Divide(clusters ? 8 : 1, vocab, sampling::SampleSharedLimit());
+  const sampling::Division division = sampling::Divide(UseClusters() ? sampling::kLeastTeam : 1,
+                                                       vocab, sampling::SampleSharedLimit());
   if (division.in_shared) return 0;
   const int64_t blocks = (vocab + sampling::kWeightBlock - 1) / sampling::kWeightBlock;
   return static_cast<size_t>(rows * (blocks + kMaxTeam) * sampling::kWeightBlock) * sizeof(float);
@@ -159,7 +161,7 @@ void SampleTokens(Stream& stream, const MatrixView& logits, const SampleRow* row
   if (count == 0) return;
   const CudaStream& cuda = AsCuda(stream);
   const size_t limit = sampling::SampleSharedLimit();
-  WithLargestTeam(cuda, static_cast<int>(count), [&](int team) {
+  const auto launch = [&](int team) {
     const sampling::Division division = sampling::Divide(team, logits.cols, limit);
     LC_CHECK(division.in_shared || scratch != nullptr);
     return LaunchTeams(sampling::SampleKernel, cuda, static_cast<int>(count), team,
@@ -167,7 +169,8 @@ void SampleTokens(Stream& stream, const MatrixView& logits, const SampleRow* row
                        static_cast<int32_t>(logits.cols), rows, changes, masks, out, division.slice,
                        static_cast<int32_t>(sampling::kCandidateBytes),
                        division.in_shared ? nullptr : static_cast<float*>(scratch));
-  });
+  };
+  WithLargestTeam(cuda, static_cast<int>(count), launch, sampling::kLeastTeam);
 }
 
 void ReceiveLogits(Stream& stream, const MatrixView& logits, int64_t row, int64_t rows,
