@@ -156,7 +156,7 @@ TEST(PapersPage, ComparesWhatWasMeasured) {
   for (const int64_t batch : {1, 4}) {
     results.Keep({Kind::kDecode, PqCache(), "llama3-8b", batch, 8192}, {{"skipped", "too large"}});
   }
-  EXPECT_THAT(write(), HasSubstr("\n- pqcache at 4 x 8K, 8K: too large\n"));
+  EXPECT_THAT(write(), HasSubstr("\n- pqcache at 8K, 4 x 8K: too large\n"));
 }
 
 struct Box {

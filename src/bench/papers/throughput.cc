@@ -38,8 +38,8 @@ struct Point {
 
 std::vector<Point> Points(const Grid& grid, const std::string& shape) {
   std::vector<Point> points;
-  for (const int64_t batch : grid.Batches(shape)) points.push_back({batch, grid.batch_context});
   for (const int64_t length : grid.lengths) points.push_back({1, length});
+  for (const int64_t batch : grid.Batches(shape)) points.push_back({batch, grid.batch_context});
   return points;
 }
 
@@ -129,6 +129,42 @@ void WriteOtherForms(const Grid& grid, const std::string& shape, const Results& 
   page->Table(head, rows);
 }
 
+void DrawShape(const Grid& grid, const std::string& shape, const Results& results, Page* page) {
+  std::vector<System> systems = Decoding();
+  for (const System& other : Others()) systems.push_back(AsPublished(other));
+  std::vector<Curve> by_length, by_batch;
+  for (const System& system : systems) {
+    by_length.push_back({system.name, {}});
+    by_batch.push_back({system.name, {}});
+    for (const Point& point : Points(grid, shape)) {
+      const auto rate = Rate(results, system, shape, point);
+      if (rate && point.batch == 1) {
+        by_length.back().points.emplace_back(static_cast<double>(point.context), *rate);
+      }
+      if (rate && point.context == grid.batch_context) {
+        by_batch.back().points.emplace_back(static_cast<double>(point.batch), *rate);
+      }
+    }
+    std::sort(by_batch.back().points.begin(), by_batch.back().points.end());
+  }
+  std::vector<std::pair<double, std::string>> lengths, batches;
+  for (const Point& point : Points(grid, shape)) {
+    if (point.batch == 1) {
+      lengths.emplace_back(static_cast<double>(point.context), Tokens(point.context));
+    }
+    if (point.context == grid.batch_context) {
+      batches.emplace_back(static_cast<double>(point.batch), std::to_string(point.batch));
+    }
+  }
+  page->Picture("throughput-length-" + shape, "throughput against length, " + shape,
+                DrawLines("One sequence, " + shape, "tokens of context", "tokens a second", lengths,
+                          by_length));
+  page->Picture(
+      "throughput-batch-" + shape, "throughput against batch, " + shape,
+      DrawLines(fmt::format("Sequences of {} tokens, {}", Tokens(grid.batch_context), shape),
+                "sequences", "tokens a second", batches, by_batch));
+}
+
 }  // namespace
 
 void WriteMargins(const Grid& grid, const Results& results, Page* page) {
@@ -171,44 +207,17 @@ void WriteThroughput(const Grid& grid, const Results& results, Page* page) {
     for (const System& system : Decoding()) head.push_back(system.name);
     head.insert(head.end(), {"litecache to best", "at most"});
     std::vector<std::vector<std::string>> rows;
-    std::vector<Curve> by_length, by_batch;
-    for (const System& system : Decoding()) {
-      by_length.push_back({system.name, {}});
-      by_batch.push_back({system.name, {}});
-    }
-    std::vector<std::pair<double, std::string>> lengths, batches;
     for (const Point& point : Points(grid, shape)) {
       rows.push_back({fmt::format("{} x {}", point.batch, Tokens(point.context))});
-      size_t i = 0;
       for (const System& system : Decoding()) {
-        const auto rate = Rate(results, system, shape, point);
-        rows.back().push_back(Figure(rate));
-        if (rate && point.batch == 1) {
-          by_length[i].points.emplace_back(static_cast<double>(point.context), *rate);
-        }
-        if (rate && point.context == grid.batch_context) {
-          by_batch[i].points.emplace_back(static_cast<double>(point.batch), *rate);
-        }
-        ++i;
+        rows.back().push_back(Figure(Rate(results, system, shape, point)));
       }
-      (point.batch == 1 ? lengths : batches)
-          .emplace_back(static_cast<double>(point.batch == 1 ? point.context : point.batch),
-                        point.batch == 1 ? Tokens(point.context) : std::to_string(point.batch));
-      if (point.batch == 1 && point.context == grid.batch_context) batches.emplace_back(1, "1");
-      const auto lite = Rate(results, Lite(), shape, point);
       const auto best = BestOther(results, shape, point, false);
-      rows.back().push_back(TimesOf(Over(lite, best)));
+      rows.back().push_back(TimesOf(Over(Rate(results, Lite(), shape, point), best)));
       rows.back().push_back(TimesOf(Over(Rate(results, Streaming(), shape, point), best)));
     }
     page->Table(head, rows);
-    for (Curve& curve : by_batch) std::sort(curve.points.begin(), curve.points.end());
-    page->Picture("throughput-length-" + shape, "throughput against length, " + shape,
-                  DrawLines("One sequence, " + shape, "tokens of context", "tokens a second",
-                            lengths, by_length));
-    page->Picture(
-        "throughput-batch-" + shape, "throughput against batch, " + shape,
-        DrawLines(fmt::format("Sequences of {} tokens, {}", Tokens(grid.batch_context), shape),
-                  "sequences", "tokens a second", batches, by_batch));
+    DrawShape(grid, shape, results, page);
   }
   page->Paragraph(WhatAsPublishedIs());
   for (const std::string& shape : grid.shapes) WriteOtherForms(grid, shape, results, page);
