@@ -48,6 +48,8 @@ void Subject::Load(const SubjectOptions& options) {
     name_ = options.model;
     directory_ = io::ResolveModelDirectory(options.model);
     decoder_ = model::LoadDecoder(device, directory_, load);
+    max_context_ = decoder_->config().max_context;
+    layout_ = decoder_->config().kv_layout(decoder_->kv_dtype());
     caps_.host -= std::min(caps_.host, decoder_->host_weight_bytes());
     return;
   }
@@ -58,18 +60,27 @@ void Subject::Load(const SubjectOptions& options) {
       config, load.compute_f32 ? DType::kF32 : config.weight_dtype, load.weights_on_device);
   engine::CheckWeightsFit(name_, weights.device, caps_.device);
   if (weights.host > 0) engine::CheckWeightsFit(name_, weights.host, caps_.host);
+  max_context_ = config.max_context;
+  const bool bf16 = config.weight_dtype == DType::kBF16 && !load.compute_f32;
+  layout_ = config.kv_layout(bf16 ? DType::kBF16 : DType::kF32);
+  weights_ = weights.device;
+  if (options.before_weights) options.before_weights(*this);
   decoder_ = model::RandomDecoder(device, config, options.seed, load);
+  LC_CHECK(layout_.dtype == decoder_->kv_dtype());
   caps_.host -= std::min(caps_.host, decoder_->host_weight_bytes());
 }
 
 void Subject::CheckFits(const std::string& policy, const kv::CachePlan& plan, int64_t batch,
                         int64_t context, int64_t more) const {
-  if (context + more > decoder_->config().max_context) {
+  if (context + more > max_context_) {
     throw InvalidArgument("--context {}: {} tokens are needed, and the model has a context of {}",
-                          context, context + more, decoder_->config().max_context);
+                          context, context + more, max_context_);
   }
-  const uint64_t fixed = decoder_->weight_bytes() + decoder_->WorkspaceBytes(prefill_chunk_, 1) +
-                         plan.ScratchBytes(batch, context + more, machine_.cpu->pool().size());
+  const uint64_t fixed =
+      decoder_ == nullptr
+          ? weights_
+          : decoder_->weight_bytes() + decoder_->WorkspaceBytes(prefill_chunk_, 1) +
+                plan.ScratchBytes(batch, context + more, machine_.cpu->pool().size());
   const auto kv_bytes = [&](int64_t length) {
     return static_cast<uint64_t>(batch) * plan.BytesFor(length + more);
   };

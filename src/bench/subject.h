@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -12,6 +13,8 @@
 #include "model/decoder.h"
 
 namespace litecache::bench {
+
+class Subject;
 
 struct SubjectOptions {
   std::string shape;  // a published shape with random weights, or
@@ -26,6 +29,9 @@ struct SubjectOptions {
   uint64_t memory = 0;
   kv::TierBytes caps;
   int64_t prefill_chunk = 512;  // 0: engine::DefaultPrefillChunk
+  // Called before random weights are made, which takes minutes for a large shape: layout() and
+  // CheckFits() can be asked, which then knows of the weights and the KV only.
+  std::function<void(const Subject&)> before_weights;
 };
 
 class Subject {
@@ -40,7 +46,7 @@ class Subject {
   model::Decoder& decoder() { return *decoder_; }
   const model::Decoder& decoder() const { return *decoder_; }
   int64_t prefill_chunk() const { return prefill_chunk_; }
-  kv::Layout layout() const { return decoder_->config().kv_layout(decoder_->kv_dtype()); }
+  const kv::Layout& layout() const { return layout_; }
 
   // Throws CapacityError, naming the largest context that fits, where `batch` sequences of
   // `context` tokens and `more` generated ones do not; InvalidArgument where the model's context
@@ -57,6 +63,9 @@ class Subject {
   kv::TierBytes caps_;
   std::string name_;
   std::filesystem::path directory_;
+  kv::Layout layout_;
+  int64_t max_context_ = 0;
+  uint64_t weights_ = 0;  // of the device, before they are there
   std::unique_ptr<model::Decoder> decoder_;
 };
 

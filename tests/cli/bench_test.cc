@@ -289,6 +289,9 @@ TEST(Bench, ErrorsComeBeforeTheWork) {
   expect({"--model", model, "--context", ""}, 2, "--context");
   expect({"--model", model, "--batch", "1k", "--context", "900", "--memory", "64MiB"}, 1,
          "64.0 MiB");
+  // Said before 16 GB of weights are made.
+  expect({"--shape", "llama3-8b", "--memory", "20GiB", "--context", "100k", "--batch", "64"}, 1,
+         "tokens of context fit");
   expect({"--model", model, "--batch", "100", "--context", "900", "--memory", "64MiB"}, 1,
          "tokens of context fit");
 }

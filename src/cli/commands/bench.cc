@@ -150,8 +150,13 @@ class BenchCommand final : public Command {
     const auto stream = device.CreateStream();
     const bool gpu = machine.gpu != nullptr;
     if (!gpu) graphs_ = "on";  // there are none: once
-    bench::Subject subject(machine, Wanted());
-    MakePlans(subject, device.type());
+    bench::SubjectOptions wanted = Wanted();
+    wanted.before_weights = [&](const bench::Subject& shape) {
+      MakePlans(shape, device.type());
+      for (const Plan& plan : plans_) CheckFits(shape, plan);
+    };
+    bench::Subject subject(machine, wanted);
+    if (plans_.empty()) MakePlans(subject, device.type());
     options_.prefill_chunk = subject.prefill_chunk();
     options_.fill = fill_ == "prefill" ? bench::Fill::kPrefill : bench::Fill::kSynthetic;
     for (const Plan& plan : plans_) CheckFits(subject, plan);
