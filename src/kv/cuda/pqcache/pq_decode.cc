@@ -54,18 +54,16 @@ void CudaPqCache::AttendDecoding(Stream& stream, int64_t index, const MatrixView
     ops::cuda::PqAdmit(link_.stream(), step, Layer(index + 1), Updates());
   }
   ops::cuda::AppendRows(stream, new_rows_.Decoding(context_), layout.kv_heads, layer.rows, k, v);
-  ops::cuda::AppendRows(stream, step, layout.kv_heads, layer.store, k, v);
+  // Nothing waits for what else becomes of the new row.
   link_.Fork(stream);
-  ops::cuda::PqEncode(link_.stream(), step, layer, PqKeys::kNew);  // nothing waits for it
+  ops::cuda::PqStoreNew(link_.stream(), step, layer);
+  ops::cuda::PqEncode(link_.stream(), step, layer, PqKeys::kNew);
   Mark(stream, Section::kTransfer);
   link_.Join(stream, kArrived);
   const SectionScope section(stream, Section::kAttention);
-  const ops::cuda::RowLists lists{.leading = layer.leading,
-                                  .rows = layer.listed,
-                                  .count = layer.listed_count,
-                                  .max_rows = layer.max_rows};
-  ops::cuda::ListedAttention(stream, step, layout.kv_heads, layer.rows, lists, q, layout.q_heads,
-                             scale, out, nullptr, scratch_.data());
+  ops::cuda::ListedAttention(stream, step, layout.kv_heads, layer.rows,
+                             {layer.leading, layer.listed, layer.listed_count, layer.max_rows}, q,
+                             layout.q_heads, scale, out, nullptr, scratch_.data());
 }
 
 void CudaPqCache::EndLayers(Stream& stream) {

@@ -111,6 +111,21 @@ __global__ void __launch_bounds__(kThreads, 1)
   }
 }
 
+// A warp a pair.
+__global__ void PqStoreNewKernel(const __grid_constant__ StepView step,
+                                 const __grid_constant__ PqLayer layer) {
+  const int32_t head = blockIdx.x, sequence = blockIdx.y;
+  if (sequence >= *step.count) return;
+  const StepSequence& s = step.sequences[sequence];
+  MoveSome(
+      1, layer.rows.format, layer.store.format,
+      [&](int32_t) {
+        return RowOf(s, layer.rows, layer.rows.list_of_head[head],
+                     layer.sequences[sequence].new_row);
+      },
+      [&](int32_t) { return RowOf(s, layer.store, layer.store.list_of_head[head], s.past); });
+}
+
 // All warps of the grid share one list of pieces, block after block and head after head, as in
 // pull_rows.cu.
 __global__ void __launch_bounds__(kAdmitThreads)
@@ -161,6 +176,13 @@ dim3 PairGrid(const StepView& step, const PqLayer& layer) {
 void PqLookup(Stream& stream, const StepView& step, const PqLayer& layer) {
   if (step.capacity == 0) return;
   PqLookupKernel<<<PairGrid(step, layer), kThreads, 0, AsCuda(stream).handle()>>>(step, layer);
+  LC_CUDA_LAUNCHED();
+}
+
+void PqStoreNew(Stream& stream, const StepView& step, const PqLayer& layer) {
+  CheckMove(layer.rows.format, layer.store.format);
+  if (step.capacity == 0) return;
+  PqStoreNewKernel<<<PairGrid(step, layer), 32, 0, AsCuda(stream).handle()>>>(step, layer);
   LC_CUDA_LAUNCHED();
 }
 

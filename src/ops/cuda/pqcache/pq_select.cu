@@ -4,6 +4,7 @@
 
 #include "ops/cuda/pqcache/pqcache.h"
 #include "ops/cuda/retrieve/softmax_select.cuh"
+#include "ops/cuda/step/paged_rows.cuh"
 
 namespace litecache::ops::cuda {
 namespace {
@@ -51,7 +52,9 @@ __device__ __forceinline__ float Product(const float* a, const float* b, int32_t
 // product is a sum of entries. Tables of kHeads heads lie interleaved: one load serves them.
 template <int kHeads>
 struct CodeProducts {
+  static constexpr int kAtOnce = 4;
   PqLayer layer;
+  TableAccess codes;
 
   size_t SharedBytes(int64_t group, int64_t) const {
     const auto padded = static_cast<size_t>((group + kHeads - 1) / kHeads * kHeads);
@@ -82,14 +85,18 @@ struct CodeProducts {
                              int32_t first_head, float (&s)[kHeads]) const {
     const auto subspaces = static_cast<int32_t>(layer.format.subspaces);
     const int32_t clusters = 1 << layer.format.bits;
-    const uint8_t* codes =
-        CodeOf(*job.target.sequence, layer, job.target.head, t, 0) + threadIdx.x % 32;
+    // A lane's part 0; t is the first of a block.
+    const RowList list =
+        codes.List(*job.target.sequence, layer.codes.list_of_head[job.target.head]);
+    const int32_t page = list.per_page.Quotient(t);
+    const auto* of_lane = reinterpret_cast<const uint8_t*>(list.pages[int64_t{page} * list.lists]) +
+                          int64_t{t - page * list.page_rows} * subspaces + threadIdx.x % 32;
     const float* own = tables + first_head * subspaces * clusters;
 #pragma unroll
     for (int j = 0; j < kHeads; ++j) s[j] = 0;
     for (int32_t part = 0; part < subspaces; ++part) {
       // Behind the last token there may be anything.
-      const int32_t code = codes[part * PqFormat::kBlockTokens] & (clusters - 1);
+      const int32_t code = __ldg(of_lane + part * PqFormat::kBlockTokens) & (clusters - 1);
       const float* entry = own + (part * clusters + code) * kHeads;
 #pragma unroll
       for (int j = 0; j < kHeads; ++j) s[j] += entry[j];
@@ -189,7 +196,10 @@ void PqSelect(Stream& stream, const StepView& step, const PqLayer& layer, const 
   lists.selected_count = layer.selected_count;
   LaunchSoftmaxSelect(
       stream, step, shape, lists, {.q = &q, .scale = scale}, scratch,
-      [&](auto heads) { return CodeProducts<decltype(heads)::value>{layer}; }, layer.ranges);
+      [&](auto heads) {
+        return CodeProducts<decltype(heads)::value>{layer, TableAccess(layer.codes)};
+      },
+      layer.ranges);
 }
 
 }  // namespace litecache::ops::cuda

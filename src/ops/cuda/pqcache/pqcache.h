@@ -77,6 +77,9 @@ void PqSelect(Stream& stream, const StepView& step, const PqLayer& layer, const 
 // was asked for.
 void PqLookup(Stream& stream, const StepView& step, const PqLayer& layer);
 
+// The new token's row, from its place among the rows to the store.
+void PqStoreNew(Stream& stream, const StepView& step, const PqLayer& layer);
+
 // Sink and recent rows of sequences with `fill` from the store into their windows.
 void PqFillWindow(Stream& stream, const StepView& step, const PqLayer& layer);
 

@@ -38,6 +38,7 @@ __device__ __forceinline__ float2 KeyPair(RowEncoding encoding, const std::byte*
 // Keys of the store (through the link) or of resident pages; a warp reads a row at a time.
 template <int kHeads>
 struct RowProducts {
+  static constexpr int kAtOnce = 1;
   static size_t Padded(int64_t group) {
     return static_cast<size_t>((group + kHeads - 1) / kHeads * kHeads);
   }

@@ -7,6 +7,7 @@ namespace {
 // Components of the keys, two bf16 a word, 32 tokens interleaved; a lane has a token.
 template <int kHeads>
 struct BasisProducts {
+  static constexpr int kAtOnce = 1;
   int32_t pairs = 0, basis_stride = 0;
   const float* basis = nullptr;  // [kv_heads][head_dim][basis_stride]
 

@@ -50,7 +50,8 @@ __device__ inline void CombineSoftmax(const ClusterTeam& team, int32_t group,
 }
 
 // Products, for kHeads query heads at a time:
-//   size_t SharedBytes(group, head_dim)         of queries, padded to a multiple of kHeads
+//   int kAtOnce                                 turns of a warp whose loads do not wait for each
+//   other size_t SharedBytes(group, head_dim)         of queries, padded to a multiple of kHeads
 //   void Prepare(job, float* queries)           by all threads
 //   void operator()(job, queries, t, first_head, float (&s)[kHeads])
 //     by a warp: q.k of tokens t + lane, t a multiple of 32; tokens outside of the job's are not
@@ -78,6 +79,7 @@ struct SoftmaxScorer {
         maximum[j] = -kLargestScore;
         sum[j] = 0;
       }
+#pragma unroll Products::kAtOnce
       for (int32_t t = origin; t < job.last; t += kTeamThreads) {
         float s[kHeads];
         products(job, queries, t, j0, s);
@@ -102,6 +104,7 @@ struct SoftmaxScorer {
       }
     }
     CombineSoftmax(team, group, shared);
+#pragma unroll Products::kAtOnce
     for (int32_t t = origin; t < job.last; t += kTeamThreads) {
       float score = 0;
       for (int32_t j0 = 0; j0 < group; j0 += kHeads) {
