@@ -161,50 +161,53 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// A block a query head of a sequence.
+// A block a query head of a sequence, a thread a channel.
 __global__ void MergeKernel(const __grid_constant__ StepView step,
                             const __grid_constant__ WaveShape shape,
                             const __grid_constant__ WaveLayer layer, int32_t parts,
                             const float* log_sums, void* out, int64_t stride, bool bf16_out) {
   const int32_t query = blockIdx.x, sequence = blockIdx.y;
+  const auto c = static_cast<int32_t>(threadIdx.x);
   WaitForKernelBefore();
   LetNextKernelStart();
-  if (sequence >= *step.count) return;
+  if (sequence >= *step.count || c >= shape.head_dim) return;
   const int32_t head = query / shape.group, j = query - head * shape.group;
   const int32_t pair = sequence * shape.kv_heads + head;
-  const WaveChoice choice = layer.choices[pair];
-  if (choice.count == choice.retrieved) return;
   const int64_t row = step.sequences[sequence].first_row;
-  const float exact = log_sums[row * shape.kv_heads * shape.group + query] * kLog2E;
-  float maximum = exact, maxima[kEstimateParts];
+  // All loads at once: each takes as long as all of them.
+  float maxima[kEstimateParts], sums[kEstimateParts], values[kEstimateParts];
 #pragma unroll
   for (int part = 0; part < kEstimateParts; ++part) {
-    maxima[part] = part < parts ? StateOf(shape, layer, pair, part, j)[0] : -kLargestScore;
-    maximum = fmaxf(maximum, maxima[part]);
+    maxima[part] = -kLargestScore;
+    if (part >= parts) continue;
+    const float* state = StateOf(shape, layer, pair, part, j);
+    maxima[part] = state[0];
+    sums[part] = state[1];
+    values[part] = state[2 + c];
   }
-  const float exact_weight = Exp2(exact - maximum);
-  float sum = exact_weight;
+  const WaveChoice choice = layer.choices[pair];
+  const float exact = log_sums[row * shape.kv_heads * shape.group + query] * kLog2E;
+  const int64_t at = row * stride + int64_t{query} * shape.head_dim + c;
+  float value = bf16_out ? __bfloat162float(static_cast<__nv_bfloat16*>(out)[at])
+                         : static_cast<float*>(out)[at];
+  if (choice.count == choice.retrieved) return;
+  float maximum = exact;
+#pragma unroll
+  for (int part = 0; part < kEstimateParts; ++part) maximum = fmaxf(maximum, maxima[part]);
+  float sum = Exp2(exact - maximum);
+  value *= sum;
 #pragma unroll
   for (int part = 0; part < kEstimateParts; ++part) {
     if (part >= parts) break;
-    maxima[part] = Exp2(maxima[part] - maximum);
-    sum = fmaf(maxima[part], StateOf(shape, layer, pair, part, j)[1], sum);
+    const float weight = Exp2(maxima[part] - maximum);
+    sum = fmaf(weight, sums[part], sum);
+    value = fmaf(weight, values[part], value);
   }
-  for (int32_t c = threadIdx.x; c < shape.head_dim; c += blockDim.x) {
-    const int64_t at = row * stride + int64_t{query} * shape.head_dim + c;
-    float value = exact_weight * (bf16_out ? __bfloat162float(static_cast<__nv_bfloat16*>(out)[at])
-                                           : static_cast<float*>(out)[at]);
-#pragma unroll
-    for (int part = 0; part < kEstimateParts; ++part) {
-      if (part >= parts) break;
-      value = fmaf(maxima[part], StateOf(shape, layer, pair, part, j)[2 + c], value);
-    }
-    value /= sum;
-    if (bf16_out) {
-      static_cast<__nv_bfloat16*>(out)[at] = __float2bfloat16_rn(value);
-    } else {
-      static_cast<float*>(out)[at] = value;
-    }
+  value /= sum;
+  if (bf16_out) {
+    static_cast<__nv_bfloat16*>(out)[at] = __float2bfloat16_rn(value);
+  } else {
+    static_cast<float*>(out)[at] = value;
   }
 }
 

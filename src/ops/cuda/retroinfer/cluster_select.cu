@@ -202,18 +202,23 @@ __global__ void __launch_bounds__(kThreads)
                        bool keys_shared) {
   extern __shared__ uint64_t dynamic[];
   __shared__ TakeShared shared;
-  WaitForKernelBefore();
-  LetNextKernelStart();
   const auto pair = static_cast<int32_t>(blockIdx.x), thread = static_cast<int32_t>(threadIdx.x);
   const int32_t sequence = pair / p.shape.kv_heads, head = pair % p.shape.kv_heads;
   const int32_t group = p.shape.group, lane = thread % 32, warp = thread / 32;
-  const int32_t clusters = sequence < *p.step.count ? p.layer.sequences[sequence].clusters : 0;
+  // Before the wait: the step was there before the products began, which waited as well.
+  const bool exists = sequence < *p.step.count;
+  const WaveSequence wave = exists ? p.layer.sequences[sequence] : WaveSequence{};
+  const int32_t clusters = wave.clusters;
+  RowList index;
+  if (clusters > 0) {
+    index = p.index.List(p.step.sequences[sequence], p.layer.index.list_of_head[head]);
+  }
+  WaitForKernelBefore();
+  LetNextKernelStart();
   if (clusters == 0) {
     if (thread == 0) p.layer.choices[pair] = p.layer.told_choices[pair] = WaveChoice{};
     return;
   }
-  const WaveSequence& wave = p.layer.sequences[sequence];
-  const RowList index = p.index.List(p.step.sequences[sequence], p.layer.index.list_of_head[head]);
   uint64_t* best = ranked_shared ? dynamic : p.ranked + int64_t{pair} * p.ranked_room;
   uint32_t* keys = keys_shared
                        ? reinterpret_cast<uint32_t*>(dynamic + (ranked_shared ? p.ranked_room : 0))
@@ -292,7 +297,10 @@ __global__ void __launch_bounds__(kThreads)
   }
   __syncthreads();  // the ids are there
   TellChoice<kThreads>(p.shape, p.layer, index, pair, wave.buffer_blocks,
-                       {.ranked = ranked, .count = ranked + unranked}, shared.tell);
+                       {.ranked = ranked, .count = ranked + unranked}, shared.tell, [&](int32_t i) {
+                         return i < ranked ? static_cast<int32_t>(~static_cast<uint32_t>(best[i]))
+                                           : __ldcg(ids + i);
+                       });
 }
 
 int64_t RankedRoom(const WaveShape& shape) {

@@ -38,19 +38,18 @@ struct TellShared {
 };
 
 // Of a pair's choice what the buffer has room for, and what the host is told. A whole block of
-// kThreads; `ids` are there.
-template <int kThreads = kTeamThreads>
+// kThreads; id_at(i): as `ids`, which are there.
+template <int kThreads = kTeamThreads, class IdAt>
 __device__ inline void TellChoice(const WaveShape& shape, const WaveLayer& layer,
                                   const RowList& index, int32_t pair, int32_t buffer_blocks,
-                                  const WaveChoice& chosen, TellShared& shared) {
+                                  const WaveChoice& chosen, TellShared& shared, const IdAt& id_at) {
   const auto thread = static_cast<int32_t>(threadIdx.x);
-  const int32_t* ids = layer.ids + int64_t{pair} * shape.max_chosen;
   WaveChoice choice = chosen;
   if (thread == 0) shared.too_many = choice.ranked;
   for (int32_t base = 0, before = 0; base < choice.ranked; base += kThreads) {
     const int32_t i = base + thread;
     const int32_t blocks =
-        i < choice.ranked ? CeilBlocks(ClusterSize(index, __ldcg(ids + i)), shape.block_tokens) : 0;
+        i < choice.ranked ? CeilBlocks(ClusterSize(index, id_at(i)), shape.block_tokens) : 0;
     int32_t total;
     const int32_t with =
         before + BlockExclusiveSum<kThreads>(blocks, shared.warp_sums, &total) + blocks;
@@ -62,7 +61,7 @@ __device__ inline void TellChoice(const WaveShape& shape, const WaveLayer& layer
   if (thread == 0) layer.choices[pair] = layer.told_choices[pair] = choice;
   int32_t* told = layer.told_ids + int64_t{pair} * shape.max_chosen;
   const int32_t tell = shape.tell_all ? choice.count : choice.retrieved;
-  for (int32_t i = thread; i < tell; i += kThreads) told[i] = __ldcg(ids + i);
+  for (int32_t i = thread; i < tell; i += kThreads) told[i] = id_at(i);
 }
 
 }  // namespace litecache::ops::cuda

@@ -68,19 +68,21 @@ __global__ void __launch_bounds__(kListThreads, 1)
   __shared__ Cluster clusters[kListThreads];
   const int32_t pair = blockIdx.x, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int32_t sequence = pair / shape.kv_heads, head = pair % shape.kv_heads;
+  // Before the wait: the step was there before the kernel before this one began.
+  const bool exists = sequence < *step.count;
+  const WaveSequence wave = exists ? layer.sequences[sequence] : WaveSequence{};
+  const int32_t n = exists ? step.sequences[sequence].past + 1 : 0;
+  const int32_t list = layer.rows.list_of_head[head];
   WaitForKernelBefore();
   if (pair == 0 && threadIdx.x == 0 && layer.mailbox != nullptr) {
     RaiseFlag(&layer.mailbox->chosen, *layer.first_number + layer.number + 1);
   }
-  if (sequence >= *step.count) {
+  if (!exists) {
     if (threadIdx.x == 0) {
       layer.leading[pair] = layer.listed_count[pair] = layer.fetched_count[pair] = 0;
     }
     return;
   }
-  const StepSequence& s = step.sequences[sequence];
-  const WaveSequence& wave = layer.sequences[sequence];
-  const int32_t n = s.past + 1, list = layer.rows.list_of_head[head];
   int32_t* listed = layer.listed + int64_t{pair} * shape.max_rows;
   int32_t* sources = layer.fetched_sources + int64_t{pair} * shape.max_rows;
   int32_t* targets = layer.fetched_targets + int64_t{pair} * shape.max_rows;
@@ -91,7 +93,7 @@ __global__ void __launch_bounds__(kListThreads, 1)
   }
   const int32_t retrieved = wave.clusters > 0 ? layer.choices[pair].retrieved : 0;
   const int32_t* ids = layer.ids + int64_t{pair} * shape.max_chosen;
-  const RowList index = access.List(s, layer.index.list_of_head[head]);
+  const RowList index = access.List(step.sequences[sequence], layer.index.list_of_head[head]);
   const int64_t of_list = int64_t{list} * wave.cluster_stride;
   const int32_t* next_block = wave.next_block + int64_t{list} * wave.block_stride;
   Sums before{ring, 0, 0};
