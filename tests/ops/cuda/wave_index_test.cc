@@ -25,6 +25,7 @@ struct Case {
   int32_t head_dim, group;
   int32_t most_clusters;
   double scale_of_q = 1;
+  int32_t alike = 1;  // so many clusters in turn have the same centroid
 };
 
 // One layer of a few sequences: lists 3 and on of a table.
@@ -86,8 +87,13 @@ class WaveIndex : public GpuTest, public ::testing::WithParamInterface<Case> {
         std::iota(order.begin(), order.end(), 0);
         std::shuffle(order.begin(), order.end(), random);
         for (int32_t k = 0; k < sequence.clusters; ++k) {
+          const int32_t same_as = k / c.alike * c.alike;
           for (int32_t i = 0; i < 2 * c.head_dim; ++i) {
-            sequence.index->Set(list, k, i, normal(random));
+            const float x = normal(random);
+            const bool copied = same_as < k && i < c.head_dim;
+            sequence.index->Set(
+                list, k, i,
+                copied ? static_cast<float>(sequence.index->Value(list, same_as, i)) : x);
           }
           int32_t size = random() % 5 == 0 ? 0 : Uniform(random, 1, 30);
           if (k == 0) size = 3;
@@ -207,6 +213,7 @@ class WaveIndex : public GpuTest, public ::testing::WithParamInterface<Case> {
 TEST_P(WaveIndex, ChosenAsInDouble) {
   auto random = testing::TestRandom();
   Build(random, GetParam());
+  const int32_t alike = GetParam().alike;
   const auto told = Download(layer_.told_choices, choices_.size());
   const auto told_ids =
       Download(layer_.told_ids, choices_.size() * static_cast<size_t>(shape_.max_chosen));
@@ -260,13 +267,24 @@ TEST_P(WaveIndex, ChosenAsInDouble) {
         blocks += (Size(s, head, c) + 4) / 5;
         fits = fits && blocks <= sequence.buffer_blocks;
         retrieved += fits;
+        // Of equal ones the first.
+        for (int32_t other = c / alike * alike; other < c; ++other) {
+          ASSERT_TRUE(chosen.contains(other) || Size(s, head, other) == 0)
+              << "pair " << pair << ": " << c << " before " << other;
+        }
         if (i < choice.retrieved) {
           ASSERT_EQ(told_ids[static_cast<size_t>(pair * shape_.max_chosen + i)], c);
         }
       }
     }
     ASSERT_EQ(choice.retrieved, retrieved) << "pair " << pair;
-    for (const int32_t c : chosen) least = std::min(least, scores[static_cast<size_t>(c)]);
+    for (const int32_t c : chosen) {
+      least = std::min(least, scores[static_cast<size_t>(c)]);
+      for (int32_t other = c / alike * alike; other < c; ++other) {
+        ASSERT_TRUE(chosen.contains(other) || Size(s, head, other) == 0)
+            << "pair " << pair << ": " << c << " instead of " << other;
+      }
+    }
     for (int32_t c = 0; c < sequence.clusters; ++c) {
       if (chosen.contains(c) || Size(s, head, c) == 0) continue;
       ASSERT_LE(scores[static_cast<size_t>(c)], least * 1.001 + 1e-9) << "pair " << pair;
@@ -565,7 +583,9 @@ INSTANTIATE_TEST_SUITE_P(
                       Case{RowEncoding::kBF16, 64, 1, 700, 4}, Case{RowEncoding::kBF16, 96, 7, 333},
                       Case{RowEncoding::kBF16, 64, 12, 1001}, Case{RowEncoding::kF32, 24, 3, 500},
                       Case{RowEncoding::kF32, 17, 2, 90}, Case{RowEncoding::kBF16, 40, 4, 400},
-                      Case{RowEncoding::kBF16, 256, 5, 200}));
+                      Case{RowEncoding::kBF16, 256, 5, 200},
+                      Case{RowEncoding::kBF16, 128, 4, 3000, 1, 50},
+                      Case{RowEncoding::kF32, 40, 2, 600, 1, 7}));
 
 }  // namespace
 }  // namespace litecache::ops::cuda

@@ -19,7 +19,7 @@ constexpr float kLog2E = 1.44269504f;
 
 // Parts of a pair: no more blocks than the GPU has room for at a time.
 unsigned PartsOf(const CudaStream& stream, int pairs) {
-  constexpr int kBlocksAnSm = 4;
+  constexpr int kBlocksAnSm = 2;
   return static_cast<unsigned>(
       std::clamp(kBlocksAnSm * stream.sm_count() / pairs, 1, kEstimateParts));
 }

@@ -7,6 +7,7 @@
 #include "ops/cuda/common/shared_memory.cuh"
 #include "ops/cuda/common/vectors.cuh"
 #include "ops/cuda/retrieve/softmax_select.cuh"
+#include "ops/cuda/retroinfer/best_and_next.cuh"
 #include "ops/cuda/retroinfer/wave_pair.cuh"
 
 namespace litecache::ops::cuda {
@@ -172,7 +173,7 @@ __global__ void __launch_bounds__(kScoreThreads, kBlocksAnSm)
 struct TakeShared {
   float maximum[kMaxSoftmaxGroup], factor[kMaxSoftmaxGroup];
   int32_t filled;
-  TopKShared top;
+  BestAndNextShared take;
   TellShared tell;
 };
 
@@ -272,28 +273,18 @@ __global__ void __launch_bounds__(kThreads)
   const int32_t ranked = min(wave.ranked, shared.filled);
   const int32_t unranked = min(wave.unranked, shared.filled - ranked);
   int32_t* ids = p.layer.ids + int64_t{pair} * p.shape.max_chosen;
-  const BlockTeam team;
-  const auto key_at = [&](int32_t i) { return keys[i]; };
-  if (ranked > 0) {
-    const auto room = static_cast<int32_t>(1u << (32 - __clz(ranked - 1)));
-    for (int32_t i = ranked + thread; i < room; i += kThreads) best[i] = 0;
-    const Threshold threshold = FindThreshold<kThreads>(team, shared.top, clusters, ranked, key_at);
-    TakeAbove<kThreads>(team, shared.top, clusters, threshold, key_at,
-                        [&](int32_t order, int32_t i) {
-                          // Of equal keys the lower cluster is the larger item.
-                          best[order] = uint64_t{keys[i]} << 32 | ~static_cast<uint32_t>(i);
-                          keys[i] = 0;  // no candidate any more; nobody else reads it in this pass
-                        });
-    SortDescending<kThreads>(best, room);
-    for (int32_t i = thread; i < ranked; i += kThreads) {
-      ids[i] = static_cast<int32_t>(~static_cast<uint32_t>(best[i]));
-    }
-  }
-  if (unranked > 0) {
-    const Threshold threshold =
-        FindThreshold<kThreads>(team, shared.top, clusters, unranked, key_at);
-    TakeAbove<kThreads>(team, shared.top, clusters, threshold, key_at,
-                        [&](int32_t order, int32_t i) { ids[ranked + order] = i; });
+  const auto room = static_cast<int32_t>(1u << (32 - __clz(max(ranked, 1) - 1)));
+  for (int32_t i = ranked + thread; i < room; i += kThreads) best[i] = 0;
+  TakeBestAndNext<kThreads>(
+      shared.take, keys, clusters, ranked, unranked,
+      [&](int32_t order, int32_t i) {
+        // Of equal keys the lower cluster is the larger item.
+        best[order] = uint64_t{keys[i]} << 32 | ~static_cast<uint32_t>(i);
+      },
+      [&](int32_t order, int32_t i) { ids[ranked + order] = i; });
+  SortDescending<kThreads>(best, room);
+  for (int32_t i = thread; i < ranked; i += kThreads) {
+    ids[i] = static_cast<int32_t>(~static_cast<uint32_t>(best[i]));
   }
   __syncthreads();  // the ids are there
   TellChoice<kThreads>(p.shape, p.layer, index, pair, wave.buffer_blocks,
