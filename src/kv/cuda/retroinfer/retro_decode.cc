@@ -158,7 +158,6 @@ void CudaRetroCache::Decode(Stream& stream, int64_t index, const MatrixView& q, 
   const WaveLayer layer = Layer(index);
   Mark(stream, Section::kManagement);
   Fill(stream, index);
-  ops::cuda::AppendRows(stream, step, layout.kv_heads, Steady(index), k, v);
   if (choosing_) {
     Mark(stream, Section::kRetrieval);
     Choose(stream, index, q, scale);
@@ -169,6 +168,9 @@ void CudaRetroCache::Decode(Stream& stream, int64_t index, const MatrixView& q, 
     link_.Fork(stream);
     Fetch(layer);
     link_.Mark(kArrived);
+  }
+  ops::cuda::AppendRows(stream, step, layout.kv_heads, Steady(index), k, v);
+  if (choosing_) {
     Mark(stream, Section::kRetrieval);
     ops::cuda::EstimateClusters(stream, step, wave_, layer);
     Mark(stream, Section::kTransfer);
@@ -176,12 +178,10 @@ void CudaRetroCache::Decode(Stream& stream, int64_t index, const MatrixView& q, 
   }
   {
     const SectionScope section(stream, Section::kAttention);
-    const ops::cuda::RowLists lists{.leading = layer.leading,
-                                    .rows = layer.listed,
-                                    .count = layer.listed_count,
-                                    .max_rows = wave_.max_rows};
-    ops::cuda::ListedAttention(stream, step, layout.kv_heads, layer.rows, lists, q, layout.q_heads,
-                               scale, out, choosing_ ? work_.log_sums() : nullptr, work_.scratch());
+    ops::cuda::ListedAttention(stream, step, layout.kv_heads, layer.rows,
+                               {layer.leading, layer.listed, layer.listed_count, wave_.max_rows}, q,
+                               layout.q_heads, scale, out, choosing_ ? work_.log_sums() : nullptr,
+                               work_.scratch());
     if (choosing_) ops::cuda::MergeEstimate(stream, step, wave_, layer, work_.log_sums(), out);
   }
   if (!choosing_) return;
