@@ -186,7 +186,7 @@ Measurement Runner::Prefill(const kv::CachePlan& plan, int64_t context, const Pr
     const kv::SequenceId id = cache->Create();
     const double time = Seconds([&] {
       FillByPrefill(*cache, id, context, [&](int64_t rows) { progress(done += rows, total); });
-      // Waits for what a policy still makes of the prompt, such as an index.
+      // Waits for what the GPU still makes of the prompt: retroinfer's clusters.
       cache->Release(id);
     });
     // The first one faults memory in and starts threads.
