@@ -45,6 +45,7 @@ class Bench {
 void BenchAttention(Bench& bench);
 void BenchDense(Bench& bench);
 void BenchLite(Bench& bench);
+void BenchPq(Bench& bench);
 void BenchSample(Bench& bench);
 void BenchSelect(Bench& bench);
 void BenchTransfer(Bench& bench);

@@ -111,6 +111,7 @@ int Main(int argc, char** argv) {
   BenchAttention(bench);
   BenchDense(bench);
   BenchLite(bench);
+  BenchPq(bench);
   BenchSample(bench);
   BenchSelect(bench);
   BenchTransfer(bench);
