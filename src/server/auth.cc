@@ -26,7 +26,7 @@ ApiKeys::Digest ApiKeys::Hash(std::string_view key) {
 }
 
 void ApiKeys::Add(std::string_view key) {
-  if (key.empty()) throw InvalidArgument("an API key is empty");
+  if (key.empty()) throw InvalidArgument("an API key is empty (--api-key, --api-key-file)");
   const bool printable =
       std::all_of(key.begin(), key.end(), [](char c) { return c > ' ' && c < 127; });
   if (!printable) {

@@ -41,7 +41,7 @@ const TaskSpec& FindTask(std::string_view name) {
   for (const TaskSpec& spec : TaskSpecs()) {
     if (spec.name == name) return spec;
   }
-  throw InvalidArgument("--task: no task '{}'; the tasks are {}", name,
+  throw InvalidArgument("there is no task '{}'; there are {}", name,
                         fmt::join(TaskNames(), ", "));
 }
 
