@@ -56,6 +56,13 @@ void Subject::Load(const SubjectOptions& options) {
   name_ = options.shape;
   auto config = model::ModelConfig::FromShapeName(options.shape);
   config.max_context = std::max(config.max_context, options.longest);
+  if (options.layers > config.layers) {
+    throw InvalidArgument("--layers {}: {} has {}", options.layers, name_, config.layers);
+  }
+  if (options.layers > 0) {
+    name_ = fmt::format("{} ({} of {} layers)", name_, options.layers, config.layers);
+    config.layers = options.layers;
+  }
   const auto weights = model::EstimateWeights(
       config, load.compute_f32 ? DType::kF32 : config.weight_dtype, load.weights_on_device);
   engine::CheckWeightsFit(name_, weights.device, caps_.device);

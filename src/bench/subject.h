@@ -17,8 +17,9 @@ namespace litecache::bench {
 class Subject;
 
 struct SubjectOptions {
-  std::string shape;  // a published shape with random weights, or
-  std::string model;  // a checkpoint: a directory, or a name in the Hugging Face cache
+  std::string shape;   // a published shape with random weights, or
+  int64_t layers = 0;  // of the shape; 0: all
+  std::string model;   // a checkpoint: a directory, or a name in the Hugging Face cache
   bool compute_f32 = false;
   double weights_on_device = 1;  // model::LoadOptions'
   uint64_t seed = 1;             // of random weights

@@ -69,8 +69,8 @@ class KeyValueProjection {
   virtual ~KeyValueProjection() = default;
   // k, v [n, kv_heads * head_dim] f32 of the tokens at `positions` [n] whose inputs are x [n,
   // hidden], in the dtype that KeepInputs() brings: what Cache::Attend gets for them, to rounding,
-  // keys after their rotary embedding. `stream` may be another than the step's, one at a time; all
-  // memory is its device's.
+  // keys after their rotary embedding. `stream` may be another than the step's; two of them may be
+  // at work at a time. All memory is its device's.
   virtual void Project(Stream& stream, int64_t layer, const MatrixView& x,
                        std::span<const int32_t> positions, const MatrixView& k,
                        const MatrixView& v) = 0;

@@ -42,6 +42,7 @@ constexpr Shape kShapes[] = {
     {"opt-125m",     Family::kOpt,  768,  3072, 12, 12, 12, 50272, 2048, 1e4, 1e-5, true},
     {"opt-6.7b",     Family::kOpt, 4096, 16384, 32, 32, 32, 50272, 2048, 1e4, 1e-5, true},
     {"opt-13b",      Family::kOpt, 5120, 20480, 40, 40, 40, 50272, 2048, 1e4, 1e-5, true},
+    {"opt-30b",      Family::kOpt, 7168, 28672, 48, 56, 56, 50272, 2048, 1e4, 1e-5, true},
 };
 // clang-format on
 

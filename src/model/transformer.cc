@@ -102,6 +102,12 @@ class DeviceRopeTable {
   float attention_factor_;
 };
 
+// What Project() takes beside the rows.
+struct StreamRotations {
+  const Stream* stream = nullptr;
+  Buffer rotations;
+};
+
 class TransformerDecoder final : public DecoderBase, private kv::KeyValueProjection {
  public:
   TransformerDecoder(Device& device, const ModelConfig& model_config,
@@ -294,15 +300,25 @@ class TransformerDecoder final : public DecoderBase, private kv::KeyValueProject
     const Layer& layer = layers_[static_cast<size_t>(index)];
     AwaitWeights(stream, index, LayerPart::kKeyValue);
     Multiply(stream, x, {Part(layer.k, k), Part(layer.v, v)});
-    const size_t bytes = static_cast<size_t>(x.rows * config().head_dim) * sizeof(float);
-    if (projected_rotations_.size() < bytes) {
-      projected_rotations_ = Buffer();
-      projected_rotations_ = device().Allocate(bytes);
-    }
-    const auto rotations =
-        MatrixView::Of(projected_rotations_.as<float>(), x.rows, config().head_dim);
+    const auto rotations = MatrixView::Of(ProjectedRotations(stream, x.rows * config().head_dim),
+                                          x.rows, config().head_dim);
     ops::RopeRotations(stream, positions, rope_.inv_freq(), rope_.attention_factor(), rotations);
     Rotate(stream, rotations, {Keys(layer, k)});
+  }
+
+  // Memory of Project(), one for each of the streams that it was called with last.
+  float* ProjectedRotations(const Stream& stream, int64_t floats) {
+    auto& [first, last] = projected_rotations_;
+    if (last.stream != &stream) {
+      std::swap(first, last);
+      if (last.stream != &stream) last = {&stream, Buffer()};
+    }
+    const size_t bytes = static_cast<size_t>(floats) * sizeof(float);
+    if (last.rotations.size() < bytes) {
+      last.rotations = Buffer();
+      last.rotations = device().Allocate(bytes);
+    }
+    return last.rotations.as<float>();
   }
 
   // x += o(attention); x += down(silu(gate(norm(x))) * up(norm(x))).
@@ -317,8 +333,8 @@ class TransformerDecoder final : public DecoderBase, private kv::KeyValueProject
   }
 
   DeviceRopeTable rope_;
-  Buffer projected_rotations_;  // of Project()
-  MatrixView embedding_;        // [vocab, hidden]
+  std::pair<StreamRotations, StreamRotations> projected_rotations_;
+  MatrixView embedding_;  // [vocab, hidden]
   std::vector<Layer> layers_;
   const float* final_norm_ = nullptr;  // [hidden]
   MatrixView head_;                    // [vocab, hidden]

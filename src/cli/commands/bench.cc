@@ -67,6 +67,10 @@ class BenchCommand final : public Command {
     flags_.DeclareModel(app, false);
     app.add_option("--shape", shape_, "A published shape with random weights instead of a model")
         ->type_name("NAME");
+    app.add_option("--layers", layers_,
+                   "Of --shape, only so many: what a layer takes, where a model does not fit")
+        ->type_name("N")
+        ->check(CLI::Range(1, 1 << 20).description(""));
     app.add_option("--weights", weights_, "random: what --shape gets; needs no files")
         ->type_name("KIND")
         ->check(CLI::IsMember({"random"}).description(""))
@@ -215,7 +219,9 @@ class BenchCommand final : public Command {
     if (shape_.empty() && flags_.model.empty()) {
       throw UsageError("bench needs --shape NAME or --model DIR");
     }
+    if (layers_ > 0 && shape_.empty()) throw UsageError("--layers is of --shape");
     return {.shape = shape_,
+            .layers = layers_,
             .model = flags_.model,
             .compute_f32 = flags_.dtype == "f32",
             .weights_on_device = flags_.weights_on_device.value,
@@ -387,6 +393,7 @@ class BenchCommand final : public Command {
   const CLI::App* app_ = nullptr;
   bench::RunOptions options_;
   std::string shape_;
+  int64_t layers_ = 0;
   std::string weights_ = "random";
   std::string batch_list_ = "1";
   std::string context_list_ = "512";

@@ -1,23 +1,40 @@
 #include "kv/cuda/kvpr_rates.h"
 
 #include <algorithm>
+#include <bit>
 #include <chrono>
 #include <cmath>
 #include <functional>
 #include <random>
+#include <span>
 #include <vector>
 
+#include "base/error.h"
+#include "base/logging.h"
 #include "device/cuda/copy_batch.h"
 #include "device/cuda/cuda_device.h"
+#include "kv/cuda/attention_buffer.h"
+#include "kv/cuda/offload/recompute_lanes.h"
+#include "kv/cuda/offload/tables.h"
+#include "kv/cuda/step_block.h"
 #include "kv/offload/recompute.h"
+#include "ops/cuda/attention/attention.h"
 #include "ops/linear.h"
 
 namespace litecache::kv::kvpr {
 namespace {
 
+using offload::kBuffers;
+using offload::kGpuRecomputeTokens;
+using offload::Shape;
+
 constexpr int kPasses = 5;
 // Milliseconds at a link's rate.
 constexpr uint64_t kTransferBytes = 256u << 20;
+// Of the step that is measured: sequences of so many tokens, fewer where their rows in two buffers
+// would take more.
+constexpr int64_t kSequences = 64, kMostTokens = 128, kLeastTokens = 16;
+constexpr uint64_t kMostBytes = 512u << 20;
 
 // Of the fastest pass, after one that chooses algorithms.
 double Seconds(Stream& stream, const std::function<void()>& work) {
@@ -50,45 +67,230 @@ double LinkRate(CudaDevice& device, Stream& stream, uint64_t page_bytes) {
   return static_cast<double>(from.size()) / seconds;
 }
 
-double ProductRate(CudaDevice& device, Stream& stream, const Layout& layout) {
-  const int64_t width = layout.kv_heads * layout.head_dim;
-  constexpr int64_t kRows = offload::kGpuRecomputeTokens;
-  // Random signs and fractions of numbers around 1: zeros would draw less power than a model's
-  // values, and the GPU would run faster.
-  std::mt19937 random(1);
-  std::vector<uint32_t> values(size_t{1} << 18);
-  for (uint32_t& x : values) x = (static_cast<uint32_t>(random()) & 0x807f807fu) | 0x3f803f80u;
-  std::vector<Buffer> memory;
-  const auto matrix = [&](int64_t rows, int64_t cols, DType dtype) {
-    const size_t bytes = static_cast<size_t>(rows * cols) * SizeOf(dtype);
-    memory.push_back(device.Allocate(bytes));
-    auto* data = memory.back().as<std::byte>();
-    size_t done = std::min(bytes, values.size() * sizeof(uint32_t));
-    device.Upload(data, values.data(), done);
-    for (; done < bytes; done += std::min(done, bytes - done)) {
-      device.CopyWithin(data + done, data, std::min(done, bytes - done));
-    }
-    return MatrixView::Of(data, dtype, rows, cols);
-  };
-  const MatrixView x = matrix(kRows, layout.hidden, layout.dtype);
-  std::vector<ops::LinearPart> parts;
-  for (int i = 0; i < 2; ++i) {
-    parts.push_back({.weight = matrix(width, layout.hidden, layout.dtype),
-                     .bias = nullptr,
-                     .y = matrix(kRows, width, DType::kF32)});
+// Device memory with random signs and fractions of numbers around 1: zeros would draw less power
+// than a model's values, and the GPU would run faster.
+class RandomMemory {
+ public:
+  explicit RandomMemory(Device& device) : device_(device), values_(size_t{1} << 18) {
+    std::mt19937 random(1);
+    for (uint32_t& x : values_) x = (static_cast<uint32_t>(random()) & 0x807f807fu) | 0x3f803f80u;
   }
-  const double seconds = Seconds(stream, [&] { ops::Linear(stream, x, parts); });
+  std::byte* Take(size_t bytes) {
+    memory_.push_back(device_.Allocate(bytes));
+    auto* data = memory_.back().as<std::byte>();
+    size_t done = std::min(bytes, values_.size() * sizeof(uint32_t));
+    device_.Upload(data, values_.data(), done);
+    for (; done < bytes; done += std::min(done, bytes - done)) {
+      device_.CopyWithin(data + done, data, std::min(done, bytes - done));
+    }
+    return data;
+  }
+  MatrixView Matrix(int64_t rows, int64_t cols, DType dtype) {
+    return MatrixView::Of(Take(static_cast<size_t>(rows * cols) * SizeOf(dtype)), dtype, rows,
+                          cols);
+  }
+
+ private:
+  Device& device_;
+  std::vector<uint32_t> values_;
+  std::vector<Buffer> memory_;
+};
+
+// Weights of a layer's keys and values.
+class RandomProjection final : public KeyValueProjection {
+ public:
+  RandomProjection(RandomMemory& memory, const Layout& layout) {
+    for (MatrixView& weight : weights_) {
+      weight = memory.Matrix(layout.kv_heads * layout.head_dim, layout.hidden, layout.dtype);
+    }
+  }
+  void Project(Stream& stream, int64_t, const MatrixView& x, std::span<const int32_t>,
+               const MatrixView& k, const MatrixView& v) override {
+    const ops::LinearPart parts[] = {{weights_[0], nullptr, k}, {weights_[1], nullptr, v}};
+    ops::Linear(stream, x, parts);
+  }
+
+ private:
+  MatrixView weights_[2];
+};
+
+// Of the products alone.
+double ProductRate(Device& device, Stream& stream, const Layout& layout) {
+  RandomMemory memory(device);
+  RandomProjection projection(memory, layout);
+  const int64_t width = layout.kv_heads * layout.head_dim;
+  constexpr int64_t kRows = kGpuRecomputeTokens;
+  const MatrixView x = memory.Matrix(kRows, layout.hidden, layout.dtype);
+  const MatrixView k = memory.Matrix(kRows, width, DType::kF32);
+  const MatrixView v = memory.Matrix(kRows, width, DType::kF32);
+  const double seconds = Seconds(stream, [&] { projection.Project(stream, 0, x, {}, k, v); });
   return 4.0 * static_cast<double>(kRows * layout.hidden * width) / seconds;
 }
 
+// Seconds of products with as many weights as a layer's other ones (4 hidden^2 around attention and
+// 8 in the feed-forward block, where it is four times as wide), a step's rows at once.
+double LayerProducts(Device& device, Stream& stream, const Layout& layout) {
+  constexpr int kProducts = 3;
+  RandomMemory memory(device);
+  const MatrixView x = memory.Matrix(kSequences, layout.hidden, layout.dtype);
+  const MatrixView weight = memory.Matrix(4 * layout.hidden, layout.hidden, layout.dtype);
+  const MatrixView y = memory.Matrix(kSequences, 4 * layout.hidden, DType::kF32);
+  return Seconds(stream, [&] {
+    for (int i = 0; i < kProducts; ++i) ops::Linear(stream, x, weight, nullptr, y);
+  });
+}
+
+// Sequences whose rows and inputs are in both staging buffers.
+class StagedStep {
+ public:
+  StagedStep(CudaDevice& device, Stream& stream, const Shape& shape)
+      : layout_(shape.layout),
+        tables_(device, shape),
+        memory_(device),
+        block_(device),
+        scratch_(device),
+        lanes_(device, shape, tables_),
+        projection_(memory_, shape.layout) {
+    const uint64_t row = static_cast<uint64_t>(layout_.kv_heads) * shape.format.row_bytes();
+    const auto fit = std::bit_floor(kMostBytes / (kBuffers * kSequences * row));
+    tokens_ = std::clamp(static_cast<int64_t>(fit), kLeastTokens, kMostTokens);
+    piece_sequences_ = std::min(kSequences, kGpuRecomputeTokens / tokens_);
+    const int64_t rows = piece_rows();
+    positions_ = device.Allocate(static_cast<size_t>(rows) * sizeof(int32_t));
+    std::vector<int32_t> positions(static_cast<size_t>(rows));
+    for (int64_t i = 0; i < rows; ++i) {
+      positions[static_cast<size_t>(i)] = static_cast<int32_t>(i % tokens_);
+    }
+    device.Upload(positions_.data(), positions.data(), positions_.size());
+    FillTables(device, shape);
+    // The sequences that attend, then those whose new rows are a piece's.
+    block_.Begin(kSequences + piece_sequences_, 0);
+    block_.flag(0) = static_cast<int32_t>(kSequences);
+    block_.flag(1) = static_cast<int32_t>(piece_sequences_);
+    for (int64_t i = 0; i < kSequences + piece_sequences_; ++i) {
+      const bool attends = i < kSequences;
+      const int64_t index = attends ? i : i - kSequences;
+      ops::cuda::StepSequence& target = block_.at(i);
+      target = {.first_row = static_cast<int32_t>(attends ? i : index * tokens_),
+                .rows = static_cast<int32_t>(attends ? 1 : tokens_),
+                .past = static_cast<int32_t>(attends ? tokens_ - 1 : 0)};
+      for (size_t b = 0; b < kBuffers; ++b) {
+        target.pages[offload::kRows[b]] = rows_of_[b] + index * rows_entries_;
+        if (!attends) target.pages[offload::kStagedInputs[b]] = inputs_of_[b] + index * blocks_;
+      }
+    }
+    block_.Send(stream);
+    stream.Synchronize();
+    lanes_.Prepare(rows);
+    scratch_.Prepare(kSequences, layout_);
+  }
+
+  // Of a token.
+  double RecomputeSeconds(Stream& stream) {
+    constexpr int kPieces = 8;
+    const int64_t rows = piece_rows();
+    ops::cuda::StepView view = block_.Decoding(tokens_);
+    view.sequences += kSequences;
+    view.count = block_.device_flags() + 1;
+    view.capacity = static_cast<int32_t>(piece_sequences_);
+    view.max_rows = static_cast<int32_t>(rows);
+    const double seconds = Seconds(stream, [&] {
+      lanes_.Fork(stream);
+      for (int i = 0; i < kPieces; ++i) {
+        // One buffer a lane: rows that both wrote would be the same, but not at the same time.
+        lanes_.Recompute(0, static_cast<size_t>(i) % kBuffers, view,
+                         {positions_.as<const int32_t>(), static_cast<size_t>(rows)}, projection_);
+      }
+      lanes_.JoinAll(stream);
+    });
+    return seconds / static_cast<double>(kPieces * rows);
+  }
+
+  // Of a token of a sequence.
+  double AttentionSeconds(Stream& stream) {
+    constexpr int kLayers = 4;
+    const int64_t width = layout_.q_heads * layout_.head_dim;
+    const MatrixView q = memory_.Matrix(kSequences, width, DType::kF32);
+    const MatrixView out = memory_.Matrix(kSequences, width, DType::kF32);
+    ops::cuda::StepView view = block_.Decoding(tokens_);
+    view.count = block_.device_flags();
+    view.capacity = static_cast<int32_t>(kSequences);
+    const double seconds = Seconds(stream, [&] {
+      for (int i = 0; i < kLayers; ++i) {
+        ops::cuda::PagedAttention(stream, view, layout_.kv_heads,
+                                  tables_.Rows(static_cast<size_t>(i) % kBuffers), q,
+                                  layout_.q_heads, 1, out, scratch_.data());
+      }
+    });
+    return seconds / static_cast<double>(kLayers * kSequences * tokens_);
+  }
+
+ private:
+  int64_t piece_rows() const { return piece_sequences_ * tokens_; }
+
+  // Every sequence has the same number of pages, one behind another.
+  void FillTables(CudaDevice& device, const Shape& shape) {
+    const int64_t lists = shape.host_heads();
+    const int64_t row_blocks = Shape::Blocks(tokens_, shape.staging_page_tokens);
+    blocks_ = Shape::Blocks(tokens_, shape.input_page_tokens);
+    rows_entries_ = lists * row_blocks;
+    const uint64_t list_bytes =
+        static_cast<uint64_t>(shape.staging_page_tokens) * shape.format.row_bytes();
+    std::vector<std::byte*> entries;
+    size_t rows_at[kBuffers], inputs_at[kBuffers];
+    for (size_t b = 0; b < kBuffers; ++b) {
+      rows_at[b] = entries.size();
+      std::byte* page = memory_.Take(static_cast<size_t>(kSequences * rows_entries_) * list_bytes);
+      for (int64_t i = 0; i < kSequences * rows_entries_; ++i, page += list_bytes) {
+        entries.push_back(page);
+      }
+      inputs_at[b] = entries.size();
+      page = memory_.Take(static_cast<size_t>(piece_sequences_ * blocks_) * shape.page_bytes);
+      for (int64_t i = 0; i < piece_sequences_ * blocks_; ++i, page += shape.page_bytes) {
+        entries.push_back(page);
+      }
+    }
+    entries_ = device.Allocate(entries.size() * sizeof(std::byte*));
+    device.Upload(entries_.data(), entries.data(), entries_.size());
+    for (size_t b = 0; b < kBuffers; ++b) {
+      rows_of_[b] = entries_.as<std::byte*>() + rows_at[b];
+      inputs_of_[b] = entries_.as<std::byte*>() + inputs_at[b];
+    }
+  }
+
+  Layout layout_;
+  offload::Tables tables_;
+  RandomMemory memory_;
+  StepBlock block_;
+  AttentionBuffer scratch_;
+  Buffer positions_, entries_;
+  std::byte** rows_of_[kBuffers];
+  std::byte** inputs_of_[kBuffers];
+  int64_t tokens_ = 0, piece_sequences_ = 0, blocks_ = 0, rows_entries_ = 0;
+  offload::RecomputeLanes lanes_;
+  RandomProjection projection_;
+};
+
 }  // namespace
 
-Rates MeasureGpuRates(Device& device, const offload::Shape& shape) {
-  LC_CHECK(device.type() == DeviceType::kCuda && shape.on_gpu);
+Rates MeasureGpuRates(Device& device, const Shape& shape) {
+  LC_CHECK(device.type() == DeviceType::kCuda && shape.on_gpu && shape.keeps_inputs);
   auto& gpu = static_cast<CudaDevice&>(device);
   const auto stream = gpu.CreateStream();
-  return {.link_bytes_per_second = LinkRate(gpu, *stream, shape.page_bytes),
-          .flops_per_second = ProductRate(gpu, *stream, shape.layout)};
+  Rates rates{.link_bytes_per_second = LinkRate(gpu, *stream, shape.page_bytes),
+              .flops_per_second = ProductRate(gpu, *stream, shape.layout)};
+  try {
+    const double products = LayerProducts(gpu, *stream, shape.layout);
+    StagedStep step(gpu, *stream, shape);
+    rates.attention = step.AttentionSeconds(*stream);
+    rates.recompute = step.RecomputeSeconds(*stream);
+    rates.products = products;
+  } catch (const CapacityError& error) {  // the cache itself may well fit
+    SPDLOG_WARN("KV policy kvpr: only products were measured, not what goes with them: {}",
+                error.what());
+    rates.attention = 0;
+  }
+  return rates;
 }
 
 }  // namespace litecache::kv::kvpr

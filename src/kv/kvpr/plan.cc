@@ -58,9 +58,9 @@ class KvprPlan final : public CachePlan {
                                    : 0;
     if constexpr (ops::cuda::kAvailable) {
       if (shape_.on_gpu) {
-        // Recomputation multiplies on a stream of its own.
+        // Recomputation multiplies on streams of its own.
         return CudaAttentionScratchBytes(layout, sequences) + recompute +
-               (recomputes_ ? ops::cuda::LinearScratchBytes() : 0);
+               (recomputes_ ? offload::kRecomputeLanes * ops::cuda::LinearScratchBytes() : 0);
       }
     }
     // Sequence after sequence.
@@ -119,24 +119,34 @@ class KvprPlan final : public CachePlan {
     return recomputes_ ? Largest(options_.kvpr.split, tokens) : 0;
   }
 
-  std::function<int64_t(int64_t)> MakeSplit(Device& device) const {
+  std::function<int64_t(int64_t, int64_t)> MakeSplit(Device& device) const {
     if (options_.kvpr.split >= 0) {
-      return [split = options_.kvpr.split](int64_t past) { return std::min(split, past); };
+      return [split = options_.kvpr.split](int64_t past, int64_t) { return std::min(split, past); };
     }
     const kvpr::Rates rates = kvpr::MeasureRates(device, shape_);
-    const kvpr::TokenCosts costs =
+    kvpr::TokenCosts costs =
         kvpr::CostsOf(work_, rates.link_bytes_per_second, rates.flops_per_second);
+    // Eq. 11 is left as it was published.
+    if (options_.kvpr.chunked && rates.recompute > 0) costs.recompute = rates.recompute;
     // On a GPU parts of pages travel by another way, at nearly the same rate.
     constexpr int64_t kGpuUnit = 16;
     const int64_t unit = shape_.on_gpu ? std::min(kGpuUnit, shape_.store_page_tokens) : 1;
-    constexpr int64_t kExample = 1000;
-    SPDLOG_INFO("KV cache: link {}/s, products {:.1f} GFLOP/s: rows of {} of {} tokens recomputed",
-                FormatBytes(static_cast<uint64_t>(rates.link_bytes_per_second)),
-                rates.flops_per_second / 1e9,
-                kvpr::BestSplit(costs, options_.kvpr.chunked, kExample, unit), kExample);
-    return [costs, unit, chunked = options_.kvpr.chunked](int64_t past) {
-      return kvpr::BestSplit(costs, chunked, past, unit);
+    const auto split = [costs, rates, unit, chunked = options_.kvpr.chunked](int64_t past,
+                                                                             int64_t sequences) {
+      kvpr::TokenCosts own = costs;
+      own.other = rates.products / static_cast<double>(sequences) +
+                  rates.attention * static_cast<double>(past);
+      return kvpr::BestSplit(own, chunked, past, unit);
     };
+    constexpr int64_t kExample = 1000, kSequences = 64;
+    SPDLOG_INFO(
+        "KV cache: link {}/s, products {:.1f} GFLOP/s; a layer: {:.3g} ns a token recomputed, "
+        "{:.3g} ns one attended, {:.3g} us its products: rows of {} of {} tokens of {} sequences "
+        "recomputed",
+        FormatBytes(static_cast<uint64_t>(rates.link_bytes_per_second)),
+        rates.flops_per_second / 1e9, costs.recompute * 1e9, rates.attention * 1e9,
+        rates.products * 1e6, split(kExample, kSequences), kExample, kSequences);
+    return split;
   }
 
   KvOptions options_;

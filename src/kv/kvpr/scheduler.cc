@@ -20,7 +20,8 @@ double TransferTime(const TokenCosts& costs, bool chunked, int64_t split, int64_
   const double inputs = l * costs.input;
   const double rows = static_cast<double>(tokens - split) * costs.row;
   const double recompute = l * costs.recompute;
-  return chunked ? std::max(recompute, inputs + rows) : inputs + std::max(recompute, rows);
+  return chunked ? std::max(costs.other + recompute, inputs + rows)
+                 : inputs + std::max(recompute, rows);
 }
 
 int64_t BestSplit(const TokenCosts& costs, bool chunked, int64_t tokens, int64_t unit) {
@@ -29,7 +30,8 @@ int64_t BestSplit(const TokenCosts& costs, bool chunked, int64_t tokens, int64_t
   // input - row. Beyond it recomputation does, and the time grows.
   if (tokens <= 0 || costs.input >= costs.row) return 0;
   const double per_token = costs.recompute + costs.row - (chunked ? costs.input : 0);
-  const double bend = static_cast<double>(tokens) * costs.row / per_token;
+  const double rows = static_cast<double>(tokens) * costs.row - (chunked ? costs.other : 0);
+  const double bend = rows / per_token;
   const auto whole =
       static_cast<int64_t>(std::clamp(std::floor(bend), 0.0, static_cast<double>(tokens)));
   const int64_t below = whole == tokens ? tokens : whole / unit * unit;

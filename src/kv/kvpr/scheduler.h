@@ -1,5 +1,5 @@
 // KVPR's scheduler: how many of the first tokens' rows are recomputed while the others travel
-// (KVPR section 3.3, eq. 9 to 12). Pure functions of what a token costs.
+// (KVPR section 3.3, eq. 9 to 12). Pure functions of costs.
 #pragma once
 
 #include <cstdint>
@@ -13,11 +13,14 @@ struct TokenWork {
   double flops = 0;        // of the products that make keys and values (N / l)
 };
 
-// Seconds of one token in one layer. A batch multiplies all three, and changes no decision.
+// Seconds of one token in one layer. A batch multiplies all of them, and changes no decision.
 struct TokenCosts {
   double input = 0;      // M_X / (l v_com)
   double row = 0;        // M_KV / ((s - l) v_com)
   double recompute = 0;  // N / (l v_gpu)
+  // Not of a token but of a sequence: its share of what the device does for the layer beside
+  // recomputation. Eq. 11 knows none of it.
+  double other = 0;
 };
 
 TokenCosts CostsOf(const TokenWork& work, double link_bytes_per_second, double flops_per_second);
@@ -26,9 +29,10 @@ TokenCosts CostsOf(const TokenWork& work, double link_bytes_per_second, double f
 // that is recomputed lengthens the transfer: l* = 0 at any speeds.
 inline bool NeverRecomputes(const TokenWork& work) { return work.input_bytes >= work.row_bytes; }
 
-// Seconds until the rows of `tokens` tokens are there when the first `split` are recomputed.
+// Seconds that a layer takes when of `tokens` tokens the first `split` are recomputed.
 // Eq. 11: inputs travel, then recomputation runs beside the rows' transfer. chunked: it runs beside
-// the inputs' transfer, too; the bound max(recompute, inputs + rows).
+// the inputs' transfer, too, and the layer's other work beside the next one's transfers: the bound
+// max(other + recompute, inputs + rows).
 double TransferTime(const TokenCosts& costs, bool chunked, int64_t split, int64_t tokens);
 
 // l* of eq. 12: the split in [0, tokens] of the least TransferTime, the smallest of equals. unit:

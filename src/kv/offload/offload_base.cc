@@ -40,8 +40,9 @@ void OffloadBase::ReleaseTables(SequenceId id) {
   inputs_.Release(id);
 }
 
-int64_t OffloadBase::SplitOf(const StepSequence& sequence) const {
-  const int64_t split = recompute_ && sequence.decode ? recompute_->split(sequence.past) : 0;
+int64_t OffloadBase::SplitOf(const Step& step, const StepSequence& sequence) const {
+  const int64_t split =
+      recompute_ && sequence.decode ? recompute_->split(sequence.past, step.decode_rows) : 0;
   LC_CHECK(split >= 0 && split <= sequence.past, "{} of {} tokens", split, sequence.past);
   return split;
 }

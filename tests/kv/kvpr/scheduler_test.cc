@@ -34,7 +34,8 @@ TEST(KvprScheduler, TheBoundIsThePapers) {
     const double expected =
         PaperTime(b, static_cast<double>(tokens), h, p, v_com, v_gpu, static_cast<double>(split));
     EXPECT_NEAR(b * TransferTime(costs, false, split, tokens), expected, 1e-9 * expected);
-    // Chunked: no later than eq. 11, and no sooner than either resource allows.
+    // Chunked, where the device does nothing else: no later than eq. 11, and no sooner than either
+    // resource allows.
     const double chunked = TransferTime(costs, true, split, tokens);
     EXPECT_LE(chunked, TransferTime(costs, false, split, tokens) * (1 + 1e-12));
     EXPECT_GE(chunked, static_cast<double>(split) * costs.recompute);
@@ -54,6 +55,8 @@ TEST(KvprScheduler, ClosedFormEqualsASearch) {
     costs.input = unit(random) < 0.1 ? 0 : costs.row * 1.5 * unit(random);
     costs.recompute = unit(random) < 0.05 ? 0 : costs.row * std::exp(16 * unit(random) - 8);
     const bool chunked = random() % 2 == 0;
+    // From nothing to more than the link takes for all rows.
+    costs.other = unit(random) < 0.3 ? 0 : costs.row * std::exp(12 * unit(random) - 3);
     const auto tokens = static_cast<int64_t>(random() % (i % 10 == 0 ? 2000 : 60));
     double least = HUGE_VAL;
     for (int64_t l = 0; l <= tokens; ++l) {
@@ -64,7 +67,8 @@ TEST(KvprScheduler, ClosedFormEqualsASearch) {
     ASSERT_LE(split, tokens);
     ASSERT_LE(TransferTime(costs, chunked, split, tokens), least * (1 + 1e-12))
         << "input " << costs.input << " row " << costs.row << " recompute " << costs.recompute
-        << " tokens " << tokens << " chunked " << chunked << " split " << split;
+        << " other " << costs.other << " tokens " << tokens << " chunked " << chunked << " split "
+        << split;
     (split == 0 || split == tokens ? ends : inner) += 1;
     // Whole pages only.
     const auto page = static_cast<int64_t>(1 + random() % 70);
@@ -76,10 +80,23 @@ TEST(KvprScheduler, ClosedFormEqualsASearch) {
     ASSERT_TRUE(pages == tokens || pages % page == 0) << pages << " of " << tokens;
     ASSERT_LE(TransferTime(costs, chunked, pages, tokens), least_pages * (1 + 1e-12))
         << "pages of " << page << ", input " << costs.input << " row " << costs.row << " recompute "
-        << costs.recompute << " tokens " << tokens << " chunked " << chunked << " split " << pages;
+        << costs.recompute << " other " << costs.other << " tokens " << tokens << " chunked "
+        << chunked << " split " << pages;
   }
   EXPECT_GT(ends, 2000);
   EXPECT_GT(inner, 2000);
+}
+
+TEST(KvprScheduler, WhatElseTheDeviceDoesCountsWhereItIsBeside) {
+  TokenCosts costs{.input = 1, .row = 2, .recompute = 1.5};
+  EXPECT_EQ(BestSplit(costs, true, 100), 80);  // 120 of recomputation beside 120 of the link
+  EXPECT_EQ(BestSplit(costs, false, 100), 57);
+  costs.other = 50;  // 50 + 90 beside 140
+  EXPECT_EQ(BestSplit(costs, true, 100), 60);
+  EXPECT_EQ(TransferTime(costs, true, 60, 100), 140);
+  EXPECT_EQ(BestSplit(costs, false, 100), 57);  // eq. 11
+  costs.other = 1000;
+  EXPECT_EQ(BestSplit(costs, true, 100), 0);
 }
 
 TEST(KvprScheduler, InputsThatOutweighRowsAreNeverMoved) {

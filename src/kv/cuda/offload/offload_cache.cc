@@ -29,6 +29,7 @@
 #include "kv/cuda/attention_buffer.h"
 #include "kv/cuda/offload/create_offload_cache.h"
 #include "kv/cuda/offload/host_link.h"
+#include "kv/cuda/offload/recompute_lanes.h"
 #include "kv/cuda/offload/staging.h"
 #include "kv/cuda/offload/tables.h"
 #include "kv/cuda/step_block.h"
@@ -119,7 +120,6 @@ class CudaOffloadCache final : public OffloadBase, public RowStore {
   std::unique_ptr<Mirror> positions_;
   int64_t positions_size_ = 0;
   AttentionBuffer scratch_;
-  Buffer recompute_scratch_;  // a piece's inputs, keys and values
 
   // Of the step in progress.
   std::vector<Part> parts_;
@@ -136,7 +136,8 @@ class CudaOffloadCache final : public OffloadBase, public RowStore {
 
   // Last: what they have been given uses the others.
   HostLink link_;
-  CudaBranch recomputing_, storing_, storing_inputs_;
+  RecomputeLanes recomputing_;
+  CudaBranch storing_, storing_inputs_;
 };
 
 CudaOffloadCache::CudaOffloadCache(CudaDevice& device, std::string policy, const Shape& shape,
@@ -151,7 +152,7 @@ CudaOffloadCache::CudaOffloadCache(CudaDevice& device, std::string policy, const
       inputs_block_(device),
       scratch_(device),
       link_(device, shape, tables_, staging_, store_, inputs_),
-      recomputing_(device, kBuffers, /*first=*/false),
+      recomputing_(device, shape, tables_),
       storing_(device, kBuffers, /*first=*/false),
       storing_inputs_(device, static_cast<int>(shape.layout.layers), /*first=*/false) {
   LC_CHECK(shape.on_gpu);
@@ -192,7 +193,8 @@ void CudaOffloadCache::Quiesce() {
   uploads_.Flush();
   if (std::exchange(started_, false)) {
     link_.Reset();
-    for (CudaBranch* branch : {&recomputing_, &storing_, &storing_inputs_}) branch->Reset();
+    recomputing_.Reset();
+    for (CudaBranch* branch : {&storing_, &storing_inputs_}) branch->Reset();
   }
   // The buffers are for more tokens than the sequences have. What takes these pages next is ordered
   // behind the step's stream.
@@ -235,7 +237,7 @@ void CudaOffloadCache::BeginStep(const Step& step) {
 void CudaOffloadCache::MakeParts(const Step& step) {
   parts_.clear();
   for (const StepSequence& sequence : step.sequences) {
-    parts_.push_back({sequence, SplitOf(sequence), 0});
+    parts_.push_back({sequence, SplitOf(step, sequence), 0});
   }
   groups_ = MakeGroups(&parts_, shape_.batch_groups);
   pieces_ = MakePieces(parts_, groups_, kGpuRecomputeTokens);
@@ -278,14 +280,7 @@ void CudaOffloadCache::PreparePositions() {
     std::iota(position, position + segment.count, static_cast<int32_t>(segment.begin));
     position += segment.count;
   }
-  const Layout& layout = shape_.layout;
-  const size_t bytes = static_cast<size_t>(pieces_.longest) *
-                       (static_cast<size_t>(layout.hidden) * SizeOf(layout.dtype) +
-                        2 * static_cast<size_t>(layout.kv_heads * layout.head_dim) * sizeof(float));
-  if (recompute_scratch_.size() < bytes) {
-    recompute_scratch_ = Buffer();
-    recompute_scratch_ = device_.Allocate(bytes);
-  }
+  recomputing_.Prepare(pieces_.longest);
 }
 
 void CudaOffloadCache::FillBlock(const Step& step) {
@@ -353,24 +348,14 @@ void CudaOffloadCache::FillInputsBlock() {
 
 void CudaOffloadCache::RecomputePiece(int64_t layer, size_t buffer, int64_t index) {
   const Piece& piece = pieces_.pieces[static_cast<size_t>(index)];
-  const Layout& layout = shape_.layout;
-  const int64_t width = layout.kv_heads * layout.head_dim;
-  const int64_t room = pieces_.longest * layout.hidden * static_cast<int64_t>(SizeOf(layout.dtype));
-  // f32 behind them: a row's bytes are a multiple of 4, and wide models' of 16.
-  auto* keys = reinterpret_cast<float*>(recompute_scratch_.as<std::byte>() + room);
-  const auto x = MatrixView::Of(recompute_scratch_.data(), layout.dtype, piece.rows, layout.hidden);
-  const auto k = MatrixView::Of(keys, piece.rows, width);
-  const auto v = MatrixView::Of(keys + pieces_.longest * width, piece.rows, width);
-  Stream& stream = recomputing_.stream();
   StepView view = inputs_block_.Decoding(context_);
   view.sequences += static_cast<int64_t>(parts_.size()) + piece.begin;
   view.count = inputs_block_.device_flags() + 1 + index;
   view.capacity = static_cast<int32_t>(piece.end - piece.begin);
   view.max_rows = static_cast<int32_t>(piece.rows);
-  ops::cuda::GatherInputs(stream, view, tables_.StagedInputs(buffer), x);
   const auto* positions = positions_->device<const int32_t>() + piece.first_position;
-  projection_->Project(stream, layer, x, {positions, static_cast<size_t>(piece.rows)}, k, v);
-  ops::cuda::AppendRows(stream, view, layout.kv_heads, tables_.Rows(buffer), k, v);
+  recomputing_.Recompute(layer, buffer, view, {positions, static_cast<size_t>(piece.rows)},
+                         *projection_);
 }
 
 void CudaOffloadCache::BringUnit(int64_t unit) {
@@ -407,7 +392,7 @@ void CudaOffloadCache::RecomputeUnit(int64_t unit) {
                      ArrivalOf(recompute_->chunked ? p : pieces - 1, pieces));
     RecomputePiece(layer, buffer, first + p);
   }
-  recomputing_.Mark(static_cast<int>(buffer));
+  recomputing_.Mark(buffer);
 }
 
 void CudaOffloadCache::KeepInputs(Stream& stream, int64_t layer, const Step& step,
@@ -464,7 +449,7 @@ void CudaOffloadCache::AttendUnit(Stream& stream, int64_t unit, const MatrixView
   if (!offloads()) return;
   Mark(stream, Section::kTransfer);
   link_.AwaitRows(stream, buffer);
-  recomputing_.Join(stream, static_cast<int>(buffer));
+  recomputing_.Join(stream, buffer);
   Mark(stream, Section::kManagement);
   const RowTable rows = tables_.Rows(buffer);
   if (shape_.expands()) {

@@ -1,0 +1,70 @@
+#include "kv/cuda/offload/recompute_lanes.h"
+
+#include "base/matrix_view.h"
+#include "ops/cuda/step/inputs.h"
+#include "ops/cuda/step/rows.h"
+
+namespace litecache::kv::offload {
+
+RecomputeLanes::RecomputeLanes(CudaDevice& device, const Shape& shape, const Tables& tables)
+    : device_(device),
+      shape_(shape),
+      tables_(tables),
+      lanes_{Lane{CudaBranch(device, kBuffers, /*first=*/false), {}},
+             Lane{CudaBranch(device, kBuffers, /*first=*/false), {}}} {}
+
+void RecomputeLanes::Prepare(int64_t rows) {
+  if (rows <= rows_) return;
+  const Layout& layout = shape_.layout;
+  const size_t bytes = static_cast<size_t>(rows) *
+                       (static_cast<size_t>(layout.hidden) * SizeOf(layout.dtype) +
+                        2 * static_cast<size_t>(layout.kv_heads * layout.head_dim) * sizeof(float));
+  rows_ = 0;
+  for (Lane& lane : lanes_) {
+    lane.scratch = Buffer();
+    lane.scratch = device_.Allocate(bytes);
+  }
+  rows_ = rows;
+}
+
+void RecomputeLanes::Fork(Stream& main) {
+  for (Lane& lane : lanes_) lane.branch.Fork(main);
+}
+
+void RecomputeLanes::Recompute(int64_t layer, size_t buffer, const ops::cuda::StepView& view,
+                               std::span<const int32_t> positions, KeyValueProjection& projection) {
+  const auto rows = static_cast<int64_t>(positions.size());
+  LC_CHECK(rows <= rows_);
+  const Layout& layout = shape_.layout;
+  const int64_t width = layout.kv_heads * layout.head_dim;
+  Lane& lane = lanes_[next_];
+  next_ = (next_ + 1) % kLanes;
+  const int64_t room = rows_ * layout.hidden * static_cast<int64_t>(SizeOf(layout.dtype));
+  // f32 behind them: a row's bytes are a multiple of 4, and wide models' of 16.
+  auto* keys = reinterpret_cast<float*>(lane.scratch.as<std::byte>() + room);
+  const auto x = MatrixView::Of(lane.scratch.data(), layout.dtype, rows, layout.hidden);
+  const auto k = MatrixView::Of(keys, rows, width);
+  const auto v = MatrixView::Of(keys + rows_ * width, rows, width);
+  Stream& stream = lane.branch.stream();
+  ops::cuda::GatherInputs(stream, view, tables_.StagedInputs(buffer), x);
+  projection.Project(stream, layer, x, positions, k, v);
+  ops::cuda::AppendRows(stream, view, layout.kv_heads, tables_.Rows(buffer), k, v);
+}
+
+void RecomputeLanes::Mark(size_t buffer) {
+  for (Lane& lane : lanes_) lane.branch.Mark(static_cast<int>(buffer));
+}
+
+void RecomputeLanes::Join(Stream& main, size_t buffer) {
+  for (Lane& lane : lanes_) lane.branch.Join(main, static_cast<int>(buffer));
+}
+
+void RecomputeLanes::JoinAll(Stream& main) {
+  for (Lane& lane : lanes_) lane.branch.JoinAll(main);
+}
+
+void RecomputeLanes::Reset() {
+  for (Lane& lane : lanes_) lane.branch.Reset();
+}
+
+}  // namespace litecache::kv::offload
