@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "ops/cuda/step/send.h"
 
 namespace litecache::kv {
 
@@ -23,9 +24,10 @@ void StepBlock::Begin(int64_t decoding, int64_t prefilling) {
   std::fill_n(counts + kCounts, capacity_, 0);
 }
 
-void StepBlock::Send(Stream& stream) {
-  mirror_->Send(stream, sequences_offset() + static_cast<size_t>(decoding_ + 2 * prefilling_) *
-                                                 sizeof(ops::cuda::StepSequence));
+void StepBlock::Send(Stream& stream) { mirror_->Send(stream, used_bytes()); }
+
+void StepBlock::SendByKernel(Stream& stream) {
+  ops::cuda::SendByKernel(stream, *mirror_, used_bytes());
 }
 
 ops::cuda::StepView StepBlock::Decoding(int64_t max_context) const {

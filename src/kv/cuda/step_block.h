@@ -25,6 +25,8 @@ class StepBlock {
   const int32_t* device_flags() const { return mirror_->device<int32_t>() + kCounts; }
   // Enqueues the copy to the device.
   void Send(Stream& stream);
+  // The same where copies keep the link's engine busy (ops/cuda/step/send.h).
+  void SendByKernel(Stream& stream);
 
   // All decode sequences; one prompt chunk by its index behind them.
   ops::cuda::StepView Decoding(int64_t max_context) const;
@@ -46,6 +48,10 @@ class StepBlock {
   int64_t ring_index(int64_t index) const { return decoding_ + prefilling_ + index; }
   static size_t SequencesOffset(int64_t capacity) {
     return static_cast<size_t>(kCounts + capacity) * 4;
+  }
+  size_t used_bytes() const {
+    return sequences_offset() +
+           static_cast<size_t>(decoding_ + 2 * prefilling_) * sizeof(ops::cuda::StepSequence);
   }
   size_t sequences_offset() const { return SequencesOffset(capacity_); }
   ops::cuda::StepSequence* sequences() const {

@@ -119,24 +119,24 @@ class KvprPlan final : public CachePlan {
     return recomputes_ ? Largest(options_.kvpr.split, tokens) : 0;
   }
 
-  std::function<int64_t(int64_t, int64_t)> MakeSplit(Device& device) const {
+  std::function<offload::Recomputed(int64_t, int64_t)> MakeSplit(Device& device) const {
+    using offload::Recomputed;
     if (options_.kvpr.split >= 0) {
-      return [split = options_.kvpr.split](int64_t past, int64_t) { return std::min(split, past); };
+      return [split = options_.kvpr.split](int64_t past, int64_t) {
+        return Recomputed{.first = std::min(split, past)};
+      };
     }
     const kvpr::Rates rates = kvpr::MeasureRates(device, shape_);
     kvpr::TokenCosts costs =
         kvpr::CostsOf(work_, rates.link_bytes_per_second, rates.flops_per_second);
     // Eq. 11 is left as it was published.
     if (options_.kvpr.chunked && rates.recompute > 0) costs.recompute = rates.recompute;
-    // On a GPU parts of pages travel by another way, at nearly the same rate.
-    constexpr int64_t kGpuUnit = 16;
-    const int64_t unit = shape_.on_gpu ? std::min(kGpuUnit, shape_.store_page_tokens) : 1;
-    const auto split = [costs, rates, unit, chunked = options_.kvpr.chunked](int64_t past,
-                                                                             int64_t sequences) {
+    const auto best = [costs, rates, chunked = options_.kvpr.chunked](int64_t past,
+                                                                      int64_t sequences) {
       kvpr::TokenCosts own = costs;
       own.other = rates.products / static_cast<double>(sequences) +
                   rates.attention * static_cast<double>(past);
-      return kvpr::BestSplit(own, chunked, past, unit);
+      return kvpr::BestSplit(own, chunked, past);
     };
     constexpr int64_t kExample = 1000, kSequences = 64;
     SPDLOG_INFO(
@@ -145,8 +145,16 @@ class KvprPlan final : public CachePlan {
         "recomputed",
         FormatBytes(static_cast<uint64_t>(rates.link_bytes_per_second)),
         rates.flops_per_second / 1e9, costs.recompute * 1e9, rates.attention * 1e9,
-        rates.products * 1e6, split(kExample, kSequences), kExample, kSequences);
-    return split;
+        rates.products * 1e6, best(kExample, kSequences), kExample, kSequences);
+    if (!shape_.on_gpu) {
+      return [best](int64_t past, int64_t sequences) {
+        return Recomputed{.first = best(past, sequences)};
+      };
+    }
+    return [best, page = shape_.store_page_tokens, whole = shape_.expands()](int64_t past,
+                                                                             int64_t sequences) {
+      return kvpr::PlaceSplit(best(past, sequences), past, page, /*first_only=*/whole);
+    };
   }
 
   KvOptions options_;

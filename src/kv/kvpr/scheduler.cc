@@ -24,21 +24,29 @@ double TransferTime(const TokenCosts& costs, bool chunked, int64_t split, int64_
                  : inputs + std::max(recompute, rows);
 }
 
-int64_t BestSplit(const TokenCosts& costs, bool chunked, int64_t tokens, int64_t unit) {
-  LC_CHECK(unit >= 1);
+int64_t BestSplit(const TokenCosts& costs, bool chunked, int64_t tokens) {
   // Both bounds are piecewise linear in l, with one bend. Up to it the link decides: the slope is
   // input - row. Beyond it recomputation does, and the time grows.
   if (tokens <= 0 || costs.input >= costs.row) return 0;
   const double per_token = costs.recompute + costs.row - (chunked ? costs.input : 0);
   const double rows = static_cast<double>(tokens) * costs.row - (chunked ? costs.other : 0);
-  const double bend = rows / per_token;
-  const auto whole =
-      static_cast<int64_t>(std::clamp(std::floor(bend), 0.0, static_cast<double>(tokens)));
-  const int64_t below = whole == tokens ? tokens : whole / unit * unit;
-  const int64_t above = std::min(below + unit, tokens);
+  const auto below = static_cast<int64_t>(
+      std::clamp(std::floor(rows / per_token), 0.0, static_cast<double>(tokens)));
+  const int64_t above = std::min(below + 1, tokens);
   return TransferTime(costs, chunked, above, tokens) < TransferTime(costs, chunked, below, tokens)
              ? above
              : below;
+}
+
+offload::Recomputed PlaceSplit(int64_t split, int64_t tokens, int64_t page, bool first_only) {
+  if (split >= tokens) return {.first = tokens};
+  const int64_t unit = std::min(kSplitUnit, page);
+  const int64_t last = tokens % page;
+  const bool with_last = !first_only && last > 0 && split >= last;
+  const int64_t rest = split - (with_last ? last : 0);
+  // To the nearest, and no more than the whole pages' tokens.
+  const int64_t first = std::min((rest + unit / 2) / unit * unit, tokens - last);
+  return {.first = first, .last = with_last ? last : 0};
 }
 
 }  // namespace litecache::kv::kvpr

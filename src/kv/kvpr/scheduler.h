@@ -4,6 +4,8 @@
 
 #include <cstdint>
 
+#include "kv/offload/recompute.h"
+
 namespace litecache::kv::kvpr {
 
 // Bytes and operations of one token in one layer.
@@ -35,8 +37,15 @@ inline bool NeverRecomputes(const TokenWork& work) { return work.input_bytes >= 
 // max(other + recompute, inputs + rows).
 double TransferTime(const TokenCosts& costs, bool chunked, int64_t split, int64_t tokens);
 
-// l* of eq. 12: the split in [0, tokens] of the least TransferTime, the smallest of equals. unit:
-// of its multiples and `tokens` only, where parts of a page are slower to move than whole ones.
-int64_t BestSplit(const TokenCosts& costs, bool chunked, int64_t tokens, int64_t unit = 1);
+// l* of eq. 12: the split in [0, tokens] of the least TransferTime, the smallest of equals.
+int64_t BestSplit(const TokenCosts& costs, bool chunked, int64_t tokens);
+
+// Which `split` of `tokens` tokens, or nearly as many, are recomputed on a GPU, whose pages hold
+// rows of `page` tokens. Rows that fill parts of pages lie in many places and are slow to move;
+// inputs are not. So they are those that the last page holds, where it is not full, and others from
+// the first one on; of these a multiple of kSplitUnit tokens (of a page, where that is fewer).
+// first_only: none of the last page.
+inline constexpr int64_t kSplitUnit = 16;
+offload::Recomputed PlaceSplit(int64_t split, int64_t tokens, int64_t page, bool first_only);
 
 }  // namespace litecache::kv::kvpr

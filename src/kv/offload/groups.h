@@ -12,9 +12,14 @@ namespace litecache::kv::offload {
 // One sequence of the step in progress.
 struct Part {
   StepSequence sequence;
-  int64_t split = 0;  // tokens that are recomputed
-  int64_t lane = 0;   // place in a staging buffer, which it shares with one part of every group
+  // Tokens that are recomputed: [0, split), and [past - tail, past).
+  int64_t split = 0, tail = 0;
+  int64_t lane = 0;  // place in a staging buffer, which it shares with one part of every group
   int64_t n() const { return sequence.past + sequence.rows; }
+  // Tokens whose rows arrive: [split, arrived_end()).
+  int64_t arrived_end() const { return sequence.past - tail; }
+  // Tokens whose inputs may be staged: before this one.
+  int64_t inputs_end() const { return tail > 0 ? sequence.past : split; }
 };
 
 // Parts [decode_begin, decode_end) and [prefill_begin, prefill_end).

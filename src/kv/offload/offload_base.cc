@@ -40,10 +40,11 @@ void OffloadBase::ReleaseTables(SequenceId id) {
   inputs_.Release(id);
 }
 
-int64_t OffloadBase::SplitOf(const Step& step, const StepSequence& sequence) const {
-  const int64_t split =
-      recompute_ && sequence.decode ? recompute_->split(sequence.past, step.decode_rows) : 0;
-  LC_CHECK(split >= 0 && split <= sequence.past, "{} of {} tokens", split, sequence.past);
+Recomputed OffloadBase::SplitOf(const Step& step, const StepSequence& sequence) const {
+  if (!recompute_ || !sequence.decode) return {};
+  const Recomputed split = recompute_->split(sequence.past, step.decode_rows);
+  LC_CHECK(split.first >= 0 && split.last >= 0 && split.first + split.last <= sequence.past,
+           "{} and {} of {} tokens", split.first, split.last, sequence.past);
   return split;
 }
 

@@ -18,21 +18,26 @@ struct Segment {
 // Segments [begin, end).
 struct Piece {
   int64_t begin = 0, end = 0;
-  int64_t first_position = 0;  // rows of the pieces before it
+  int64_t first_position = 0;  // places of the pieces before it
   int64_t rows = 0;
+  // Rows that are multiplied: a library chooses how for every new number of rows, and loads code
+  // that it has not used before, which takes milliseconds; a step's rows change with every token.
+  int64_t places = 0;
 };
 
 struct Pieces {
   std::vector<Segment> segments;
   std::vector<Piece> pieces;         // group after group
   std::vector<int64_t> first_piece;  // [groups + 1]: those of group g are [g, g + 1)
-  int64_t longest = 0;               // rows of a piece
+  int64_t longest = 0;               // places of a piece
   int64_t total = 0;                 // of all pieces
 
   bool empty() const { return pieces.empty(); }
 };
 
-// Pieces of `rows` rows; a group's last one may have fewer.
-Pieces MakePieces(const std::vector<Part>& parts, const std::vector<Group>& groups, int64_t rows);
+// Pieces of `rows` rows; a group's last one may have fewer, and a multiple of `unit` places. unit
+// divides rows.
+Pieces MakePieces(const std::vector<Part>& parts, const std::vector<Group>& groups, int64_t rows,
+                  int64_t unit);
 
 }  // namespace litecache::kv::offload

@@ -10,11 +10,17 @@
 
 namespace litecache::kv::offload {
 
+// Of a sequence of `past` tokens, those whose rows are recomputed: [0, first), and [past - last,
+// past); together no more than past.
+struct Recomputed {
+  int64_t first = 0, last = 0;
+};
+
 struct Recompute {
-  // Of a sequence of `past` tokens in a decode step of `sequences`: rows of tokens [0, result) are
-  // recomputed, 0 to past.
-  std::function<int64_t(int64_t past, int64_t sequences)> split;
-  // The most that split() answers for sequences of up to `tokens` tokens.
+  // Of a sequence of `past` tokens in a decode step of `sequences`. On the CPU `last` is 0.
+  std::function<Recomputed(int64_t past, int64_t sequences)> split;
+  // The most inputs that split() asks for, counted from the first token, for sequences of up to
+  // `tokens` tokens.
   std::function<int64_t(int64_t tokens)> largest_split;
   // Recomputation begins with the first inputs that arrive, rather than when all are there.
   bool chunked = true;
@@ -25,6 +31,8 @@ struct Recompute {
 inline constexpr int64_t kRecomputeTokens = 256, kGpuRecomputeTokens = 2048;
 // So many times over on a GPU: on streams of their own.
 inline constexpr size_t kRecomputeLanes = 2;
+// Their products have a multiple of so many rows (pieces.h).
+inline constexpr int64_t kGpuRecomputeUnit = 256;
 
 // Bytes of the scratch beside the tiers: inputs, keys and values of what is recomputed together, on
 // a GPU the keys' rotations, too, and the positions of all `tokens` that a step recomputes.
@@ -32,9 +40,12 @@ inline uint64_t RecomputeScratchBytes(const Layout& layout, int64_t tokens, bool
   const auto hidden = static_cast<uint64_t>(layout.hidden);
   const auto width = static_cast<uint64_t>(layout.kv_heads * layout.head_dim);
   if (on_gpu) {
-    return static_cast<uint64_t>(tokens) * sizeof(int32_t) +
-           static_cast<uint64_t>(
-               std::min(tokens, static_cast<int64_t>(kRecomputeLanes) * kGpuRecomputeTokens)) *
+    if (tokens == 0) return 0;
+    const int64_t rows = (std::min(tokens, kGpuRecomputeTokens) + kGpuRecomputeUnit - 1) /
+                         kGpuRecomputeUnit * kGpuRecomputeUnit;
+    // Positions of a step and of the next one.
+    return 2 * static_cast<uint64_t>(tokens + kGpuRecomputeUnit) * sizeof(int32_t) +
+           kRecomputeLanes * static_cast<uint64_t>(rows) *
                (hidden * SizeOf(layout.dtype) +
                 (2 * width + static_cast<uint64_t>(layout.head_dim)) * sizeof(float));
   }

@@ -53,6 +53,11 @@ class PagePool {
     return slabs_[page >> slab_shift_].as<std::byte>() + (page & slab_mask_) * page_bytes_;
   }
 
+  // Whether `next` lies right behind `page`, in the same allocation: one copy can have both.
+  bool Adjoin(PageId page, PageId next) const {
+    return next == page + 1 && (next & slab_mask_) != 0;
+  }
+
   uint64_t page_bytes() const { return page_bytes_; }
   int64_t capacity() const { return capacity_; }  // pages the budget allows
   int64_t used() const { return used_; }          // pages with a reference

@@ -164,6 +164,18 @@ void SequenceTable::Grow(std::span<const Growth> growths) {
   }
 }
 
+int64_t SequenceTable::Run(SequenceId id, int64_t list, int64_t block, int64_t most) const {
+  const Sequence& sequence = Get(id);
+  const PageId* page = sequence.ids.data() + list * sequence.capacity + block;
+  LC_CHECK(block >= 0 && block < sequence.blocks);
+  int64_t count = 1;
+  while (count < most && block + count < sequence.blocks &&
+         pool_.Adjoin(page[count - 1], page[count])) {
+    ++count;
+  }
+  return count;
+}
+
 void SequenceTable::Commit(SequenceId id, int64_t rows) {
   Sequence& sequence = Get(id);
   LC_CHECK(shape_.BlocksFor(sequence.length + rows) <= sequence.blocks);

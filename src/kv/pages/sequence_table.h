@@ -56,6 +56,8 @@ class SequenceTable {
   // is released.
   std::byte* const* const* Lists(SequenceId id) const { return Get(id).heads.data(); }
   int64_t Blocks(SequenceId id) const { return Get(id).blocks; }
+  // How many pages of list `list`, from block `block` on and up to `most`, lie one behind another.
+  int64_t Run(SequenceId id, int64_t list, int64_t block, int64_t most) const;
 
   // Pages these sequences hold, those that several hold counted once.
   int64_t PagesHeld(std::span<const SequenceId> ids) const;

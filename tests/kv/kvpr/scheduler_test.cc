@@ -4,7 +4,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <random>
 
 #include "test_seed.h"
@@ -70,18 +72,6 @@ TEST(KvprScheduler, ClosedFormEqualsASearch) {
         << " other " << costs.other << " tokens " << tokens << " chunked " << chunked << " split "
         << split;
     (split == 0 || split == tokens ? ends : inner) += 1;
-    // Whole pages only.
-    const auto page = static_cast<int64_t>(1 + random() % 70);
-    double least_pages = TransferTime(costs, chunked, tokens, tokens);
-    for (int64_t l = 0; l <= tokens; l += page) {
-      least_pages = std::min(least_pages, TransferTime(costs, chunked, l, tokens));
-    }
-    const int64_t pages = BestSplit(costs, chunked, tokens, page);
-    ASSERT_TRUE(pages == tokens || pages % page == 0) << pages << " of " << tokens;
-    ASSERT_LE(TransferTime(costs, chunked, pages, tokens), least_pages * (1 + 1e-12))
-        << "pages of " << page << ", input " << costs.input << " row " << costs.row << " recompute "
-        << costs.recompute << " other " << costs.other << " tokens " << tokens << " chunked "
-        << chunked << " split " << pages;
   }
   EXPECT_GT(ends, 2000);
   EXPECT_GT(inner, 2000);
@@ -97,6 +87,41 @@ TEST(KvprScheduler, WhatElseTheDeviceDoesCountsWhereItIsBeside) {
   EXPECT_EQ(BestSplit(costs, false, 100), 57);  // eq. 11
   costs.other = 1000;
   EXPECT_EQ(BestSplit(costs, true, 100), 0);
+}
+
+TEST(KvprScheduler, WhatIsRecomputedIsNearlyTheSplitAndLeavesWholePages) {
+  std::mt19937_64 random = testing::TestRandom(2);
+  for (int i = 0; i < 20000; ++i) {
+    const auto tokens = static_cast<int64_t>(random() % 700);
+    const auto split = static_cast<int64_t>(random() % static_cast<uint64_t>(tokens + 1));
+    const auto page = static_cast<int64_t>(1 + random() % 100);
+    const bool first_only = random() % 4 == 0;
+    const offload::Recomputed got = PlaceSplit(split, tokens, page, first_only);
+    SCOPED_TRACE(::testing::Message() << split << " of " << tokens << ", pages of " << page);
+    ASSERT_GE(got.first, 0);
+    ASSERT_GE(got.last, 0);
+    ASSERT_LE(got.first + got.last, tokens);
+    const int64_t unit = std::min(kSplitUnit, page), over = tokens % page;
+    if (first_only) {
+      ASSERT_EQ(got.last, 0);
+    }
+    if (got.last > 0) {
+      ASSERT_EQ(got.last, over);
+    }
+    ASSERT_TRUE(got.first % unit == 0 || got.first == tokens || got.first == tokens - over);
+    // Rows of the last page arrive only where they are too many to recompute, or may not be.
+    if (split >= over && !first_only && split < tokens) {
+      ASSERT_EQ(got.last, over);
+    }
+    if (split == tokens) {
+      ASSERT_EQ(got.first, tokens);
+    }
+    const int64_t all = got.first + got.last;
+    if (all < tokens - over) {
+      ASSERT_LE(std::abs(all - split), unit / 2);
+    }
+    ASSERT_LE(all, split + unit / 2);
+  }
 }
 
 TEST(KvprScheduler, InputsThatOutweighRowsAreNeverMoved) {

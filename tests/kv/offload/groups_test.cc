@@ -83,8 +83,13 @@ TEST(GroupsTest, PiecesCoverWhatIsRecomputed) {
   for (int round = 0; round < 300; ++round) {
     std::vector<Part> parts = RandomParts(random);
     const std::vector<Group> groups = MakeGroups(&parts, 1 + static_cast<int64_t>(random() % 5));
-    const auto rows = 1 + static_cast<int64_t>(random() % 500);
-    const Pieces pieces = MakePieces(parts, groups, rows);
+    for (Part& part : parts) {
+      part.sequence.past = part.split + static_cast<int64_t>(random() % 50);
+      part.tail = static_cast<int64_t>(random() % 3) * (part.sequence.past - part.split) / 2;
+    }
+    const auto unit = 1 + static_cast<int64_t>(random() % 20);
+    const auto rows = unit * (1 + static_cast<int64_t>(random() % 25));
+    const Pieces pieces = MakePieces(parts, groups, rows, unit);
     ASSERT_EQ(pieces.first_piece.size(), groups.size() + 1);
     std::vector<int64_t> covered(parts.size());
     int64_t position = 0, segment = 0;
@@ -100,21 +105,30 @@ TEST(GroupsTest, PiecesCoverWhatIsRecomputed) {
           const Segment& s = pieces.segments[static_cast<size_t>(segment)];
           EXPECT_TRUE(own.contains(s.part)) << "another group's";
           EXPECT_EQ(s.first_row, row);
-          EXPECT_EQ(s.begin, covered[static_cast<size_t>(s.part)]);
+          const Part& part = parts[static_cast<size_t>(s.part)];
+          const int64_t before = covered[static_cast<size_t>(s.part)];
+          EXPECT_EQ(s.begin,
+                    before < part.split ? before : part.arrived_end() + before - part.split);
+          if (before < part.split) {
+            EXPECT_LE(s.begin + s.count, part.split);
+          }
           EXPECT_GT(s.count, 0);
           covered[static_cast<size_t>(s.part)] += s.count;
           row += s.count;
         }
         EXPECT_EQ(row, piece.rows);
-        EXPECT_LE(piece.rows, pieces.longest);
+        EXPECT_LE(piece.places, pieces.longest);
+        EXPECT_GE(piece.places, piece.rows);
+        EXPECT_LT(piece.places, piece.rows + unit);
+        EXPECT_EQ(piece.places % unit, 0);
         EXPECT_LE(piece.rows, rows);
         if (p + 1 < pieces.first_piece[g + 1]) EXPECT_EQ(piece.rows, rows);
-        position += row;
+        position += piece.places;
       }
     }
     EXPECT_EQ(segment, static_cast<int64_t>(pieces.segments.size()));
     EXPECT_EQ(position, pieces.total);
-    for (size_t i = 0; i < parts.size(); ++i) EXPECT_EQ(covered[i], parts[i].split);
+    for (size_t i = 0; i < parts.size(); ++i) EXPECT_EQ(covered[i], parts[i].split + parts[i].tail);
   }
 }
 

@@ -20,7 +20,7 @@ struct Cut {
   int64_t begin, head_end, tail_begin, end;
 };
 Cut CutOf(const Part& part, int64_t page) {
-  const int64_t begin = part.split, end = part.sequence.past;
+  const int64_t begin = part.split, end = part.arrived_end();
   const int64_t head_end = std::min(end, RoundDown(begin + page - 1, page));
   return {begin, head_end, std::max(head_end, RoundDown(end, page)), end};
 }
@@ -100,12 +100,12 @@ bool HostLink::Holds(const std::vector<Part>& parts, const std::vector<Group>& g
 }
 
 void HostLink::Start(Stream& main) {
-  ends().Send(main);
+  ends().SendByKernel(main);
   Fork(main);
 }
 
 void HostLink::StartAhead() {
-  ends().Send(reading_.stream());
+  ends().SendByKernel(reading_.stream());
   // They have work that nobody has joined.
   copy_.Fork(copy_.stream());
   reading_.Fork(reading_.stream());
@@ -129,11 +129,16 @@ void HostLink::BringInputs(int64_t layer, size_t buffer, const Part& part, const
   const int64_t end = segment.begin + segment.count;
   for (int64_t t = segment.begin; t < end;) {
     const int64_t block = t / page_tokens;
-    const int64_t count = std::min(page_tokens - t % page_tokens, end - t);
+    const int64_t pages = (end - 1) / page_tokens - block + 1;
+    const int64_t run = staging_.Run(to, block, inputs_.Run(part.sequence.id, layer, block, pages));
     const uint64_t offset = static_cast<uint64_t>(t % page_tokens) * token_bytes;
-    copies_.Add(staging_.data(to, block) + offset, from[block] + offset,
-                static_cast<uint64_t>(count) * token_bytes);
-    t += count;
+    // A page may end with bytes that no token has: they travel with what lies behind them.
+    const int64_t next = std::min((block + run) * page_tokens, end);
+    const uint64_t bytes =
+        static_cast<uint64_t>(run - 1) * shape_.page_bytes +
+        static_cast<uint64_t>(next - (block + run - 1) * page_tokens) * token_bytes;
+    copies_.Add(staging_.data(to, block) + offset, from[block] + offset, bytes - offset);
+    t = next;
   }
 }
 
@@ -162,9 +167,13 @@ void HostLink::BringRows(int64_t layer, size_t buffer, const std::vector<Part>& 
     std::byte* const* from = store_.Lists(part.sequence.id)[layer];
     const Staging::Lane& lane = staging_.lane(part);
     const Staging::Pages& to = (shape_.expands() ? lane.arrived : lane.rows)[buffer];
-    for (int64_t block = cut.head_end / page_tokens; block < cut.tail_begin / page_tokens;
-         ++block) {
-      copies_.Add(staging_.data(to, block), from[block], page_bytes);
+    const int64_t end = cut.tail_begin / page_tokens;
+    for (int64_t block = cut.head_end / page_tokens; block < end;) {
+      const int64_t run =
+          staging_.Run(to, block, store_.Run(part.sequence.id, layer, block, end - block));
+      copies_.Add(staging_.data(to, block), from[block],
+                  static_cast<uint64_t>(run - 1) * shape_.page_bytes + page_bytes);
+      block += run;
     }
   });
   copies_.Send(copy_.stream());

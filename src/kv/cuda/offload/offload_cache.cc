@@ -11,9 +11,9 @@
 // ahead of the GPU.
 //
 // Where two steps in a row had the same sequences, the first two units of the step that comes next
-// are brought before it begins, each when its buffer has been read: the link is busy during the
-// logits, the choice of tokens and the first projections. A step of other sequences, or whatever
-// else happens to them, waits for these copies and drops them.
+// are brought and recomputed before it begins, each when its buffer has been read: the link and the
+// GPU are busy during the logits, the choice of tokens and the first projections. A step of other
+// sequences, or whatever else happens to them, waits for these copies and drops them.
 
 #include <algorithm>
 #include <numeric>
@@ -29,6 +29,7 @@
 #include "kv/cuda/attention_buffer.h"
 #include "kv/cuda/offload/create_offload_cache.h"
 #include "kv/cuda/offload/host_link.h"
+#include "kv/cuda/offload/piece_views.h"
 #include "kv/cuda/offload/recompute_lanes.h"
 #include "kv/cuda/offload/staging.h"
 #include "kv/cuda/offload/tables.h"
@@ -86,13 +87,15 @@ class CudaOffloadCache final : public OffloadBase, public RowStore {
   static size_t BufferOf(int64_t unit) { return static_cast<size_t>(unit) % kBuffers; }
   // Waits for a step that was left half way, and for copies ahead of one that does not come.
   void Quiesce();
+  // Waits for what is under way to the buffers.
+  void DropAhead();
   // What is decided about a step before it takes memory.
   void MakeParts(const Step& step);
+  void PlanPieces();
   // Enqueues the first units of a step that is expected.
   void BringAhead(const Step& step);
   void FillBlock(const Step& step);
   void FillInputsBlock();
-  void PreparePositions();
   // Of a unit's pieces: the mark that says it has arrived. Many pieces share marks.
   static int64_t ArrivalOf(int64_t piece, int64_t pieces) {
     constexpr int64_t kMost = HostLink::kMaxPieces;
@@ -101,7 +104,6 @@ class CudaOffloadCache final : public OffloadBase, public RowStore {
   // Enqueues what brings a unit's inputs and rows to its buffer, and what makes rows of the inputs.
   void BringUnit(int64_t unit);
   void RecomputeUnit(int64_t unit);
-  void RecomputePiece(int64_t layer, size_t buffer, int64_t index);
   // body(view) of a group's decode sequences, then of each of its prompts' chunks.
   template <class Body>
   void ForEachView(const Group& group, int64_t index, const Body& body);
@@ -112,13 +114,10 @@ class CudaOffloadCache final : public OffloadBase, public RowStore {
   Tables tables_;
   Staging staging_;
   std::unordered_map<SequenceId, SequencePages> pages_;
-  TableUploads uploads_;  // of a step that has begun; sent with its first operation
-  StepBlock block_;       // the step's sequences; flags: how many of each group decode
-  // The inputs' sequences: the step's as they are kept, then every segment. Flags: how many of the
-  // former, then those of every piece.
-  StepBlock inputs_block_;
-  std::unique_ptr<Mirror> positions_;
-  int64_t positions_size_ = 0;
+  TableUploads uploads_;    // of a step that has begun; sent with its first operation
+  StepBlock block_;         // the step's sequences; flags: how many of each group decode
+  StepBlock inputs_block_;  // the same sequences, whose inputs are kept; flag: how many
+  PieceViews views_;
   AttentionBuffer scratch_;
 
   // Of the step in progress.
@@ -150,6 +149,7 @@ CudaOffloadCache::CudaOffloadCache(CudaDevice& device, std::string policy, const
       uploads_(device),
       block_(device),
       inputs_block_(device),
+      views_(device),
       scratch_(device),
       link_(device, shape, tables_, staging_, store_, inputs_),
       recomputing_(device, shape, tables_),
@@ -186,20 +186,24 @@ void CudaOffloadCache::Release(SequenceId id) {
 
 void CudaOffloadCache::Quiesce() {
   if (std::exchange(ahead_, false)) {
-    link_.Reset();
+    DropAhead();
     parts_.clear();  // of no step that has begun
   }
   brought_ = false;
   uploads_.Flush();
   if (std::exchange(started_, false)) {
-    link_.Reset();
-    recomputing_.Reset();
+    DropAhead();
     for (CudaBranch* branch : {&storing_, &storing_inputs_}) branch->Reset();
   }
   // The buffers are for more tokens than the sequences have. What takes these pages next is ordered
   // behind the step's stream.
   if (!parts_.empty()) staging_.Drop();
   parts_.clear();
+}
+
+void CudaOffloadCache::DropAhead() {
+  link_.Reset();
+  recomputing_.Reset();
 }
 
 void CudaOffloadCache::BeginStep(const Step& step) {
@@ -221,26 +225,35 @@ void CudaOffloadCache::BeginStep(const Step& step) {
     pages.Update(device_, uploads_, shape_, resident_, store_, inputs_, id, part.sequence.past);
     store_pages_.push_back(pages.store.device());
   }
-  if (!pieces_.empty()) PreparePositions();
   FillBlock(step);
   if (shape_.keeps_inputs) FillInputsBlock();
   brought_ = std::exchange(ahead_, false);
   started_ = brought_;
   if (brought_ && !link_.Holds(parts_, groups_, store_pages_)) {  // a table has moved
-    link_.Reset();
+    DropAhead();
     brought_ = false;
   }
-  if (offloads() && !brought_) link_.Plan(parts_, groups_, store_pages_);
+  if (offloads() && !brought_) {
+    link_.Plan(parts_, groups_, store_pages_);
+    PlanPieces();
+  }
   scratch_.Prepare(step.decode_rows, shape_.layout);
 }
 
 void CudaOffloadCache::MakeParts(const Step& step) {
   parts_.clear();
   for (const StepSequence& sequence : step.sequences) {
-    parts_.push_back({sequence, SplitOf(step, sequence), 0});
+    const Recomputed split = SplitOf(step, sequence);
+    parts_.push_back({.sequence = sequence, .split = split.first, .tail = split.last});
   }
   groups_ = MakeGroups(&parts_, shape_.batch_groups);
-  pieces_ = MakePieces(parts_, groups_, kGpuRecomputeTokens);
+  pieces_ = MakePieces(parts_, groups_, kGpuRecomputeTokens, kGpuRecomputeUnit);
+}
+
+void CudaOffloadCache::PlanPieces() {
+  if (pieces_.empty()) return;
+  views_.Plan(parts_, pieces_, staging_);
+  recomputing_.Prepare(pieces_.longest);
 }
 
 void CudaOffloadCache::BringAhead(const Step& step) {
@@ -254,6 +267,7 @@ void CudaOffloadCache::BringAhead(const Step& step) {
     store_pages_.push_back(pages_.at(part.sequence.id).store.device());
   try {
     link_.Plan(parts_, groups_, store_pages_);
+    PlanPieces();
   } catch (const CapacityError&) {  // the step that has ended is none the worse
     parts_.clear();
     return;
@@ -267,20 +281,9 @@ void CudaOffloadCache::BringAhead(const Step& step) {
     if (shape_.keeps_inputs) link_.Wait(storing_inputs_, static_cast<int>(unit / groups()));
     BringUnit(unit);
   }
-}
-
-void CudaOffloadCache::PreparePositions() {
-  if (positions_size_ < pieces_.total) {
-    positions_.reset();
-    positions_ = device_.CreateMirror(static_cast<size_t>(pieces_.total) * sizeof(int32_t));
-    positions_size_ = pieces_.total;
-  }
-  auto* position = positions_->host<int32_t>();
-  for (const Segment& segment : pieces_.segments) {
-    std::iota(position, position + segment.count, static_cast<int32_t>(segment.begin));
-    position += segment.count;
-  }
-  recomputing_.Prepare(pieces_.longest);
+  if (pieces_.empty()) return;
+  recomputing_.StartAhead([&](Stream& stream) { views_.Send(stream); });
+  for (int64_t unit = 0; unit < static_cast<int64_t>(kBuffers); ++unit) RecomputeUnit(unit);
 }
 
 void CudaOffloadCache::FillBlock(const Step& step) {
@@ -315,47 +318,17 @@ void CudaOffloadCache::FillBlock(const Step& step) {
 
 void CudaOffloadCache::FillInputsBlock() {
   const auto count = static_cast<int64_t>(parts_.size());
-  inputs_block_.Begin(count + static_cast<int64_t>(pieces_.segments.size()), 0);
+  inputs_block_.Begin(count, 0);
   inputs_block_.flag(0) = static_cast<int32_t>(count);
-  const auto fill = [&](int64_t index, const Part& part, int64_t first_row, int64_t rows,
-                        int64_t past) {
-    ops::cuda::StepSequence& target = inputs_block_.at(index);
-    target = {.first_row = static_cast<int32_t>(first_row),
-              .rows = static_cast<int32_t>(rows),
-              .past = static_cast<int32_t>(past),
-              .stored = static_cast<int32_t>(past)};
-    target.pages[kHostInputs] = pages_.at(part.sequence.id).inputs.device();
-    const Staging::Lane& lane = staging_.lane(part);
-    for (size_t b = 0; b < kBuffers; ++b) {
-      target.pages[kRows[b]] = lane.rows[b].table.device();
-      target.pages[kStagedInputs[b]] = lane.inputs[b].table.device();
-    }
-  };
   for (int64_t i = 0; i < count; ++i) {
     const Part& part = parts_[static_cast<size_t>(i)];
-    fill(i, part, part.sequence.first_row, part.sequence.rows, part.sequence.past);
+    ops::cuda::StepSequence& target = inputs_block_.at(i);
+    target = {.first_row = static_cast<int32_t>(part.sequence.first_row),
+              .rows = static_cast<int32_t>(part.sequence.rows),
+              .past = static_cast<int32_t>(part.sequence.past),
+              .stored = static_cast<int32_t>(part.sequence.past)};
+    target.pages[kHostInputs] = pages_.at(part.sequence.id).inputs.device();
   }
-  for (size_t s = 0; s < pieces_.segments.size(); ++s) {
-    const Segment& segment = pieces_.segments[s];
-    fill(count + static_cast<int64_t>(s), parts_[static_cast<size_t>(segment.part)],
-         segment.first_row, segment.count, segment.begin);
-  }
-  for (size_t p = 0; p < pieces_.pieces.size(); ++p) {
-    const Piece& piece = pieces_.pieces[p];
-    inputs_block_.flag(static_cast<int64_t>(p) + 1) = static_cast<int32_t>(piece.end - piece.begin);
-  }
-}
-
-void CudaOffloadCache::RecomputePiece(int64_t layer, size_t buffer, int64_t index) {
-  const Piece& piece = pieces_.pieces[static_cast<size_t>(index)];
-  StepView view = inputs_block_.Decoding(context_);
-  view.sequences += static_cast<int64_t>(parts_.size()) + piece.begin;
-  view.count = inputs_block_.device_flags() + 1 + index;
-  view.capacity = static_cast<int32_t>(piece.end - piece.begin);
-  view.max_rows = static_cast<int32_t>(piece.rows);
-  const auto* positions = positions_->device<const int32_t>() + piece.first_position;
-  recomputing_.Recompute(layer, buffer, view, {positions, static_cast<size_t>(piece.rows)},
-                         *projection_);
 }
 
 void CudaOffloadCache::BringUnit(int64_t unit) {
@@ -390,7 +363,9 @@ void CudaOffloadCache::RecomputeUnit(int64_t unit) {
   for (int64_t p = 0; p < pieces; ++p) {
     link_.AwaitPiece(recomputing_.stream(), buffer,
                      ArrivalOf(recompute_->chunked ? p : pieces - 1, pieces));
-    RecomputePiece(layer, buffer, first + p);
+    const Piece& piece = pieces_.pieces[static_cast<size_t>(first + p)];
+    recomputing_.Recompute(layer, buffer, views_.View(piece, first + p), views_.Positions(piece),
+                           *projection_);
   }
   recomputing_.Mark(buffer);
 }
@@ -402,7 +377,7 @@ void CudaOffloadCache::KeepInputs(Stream& stream, int64_t layer, const Step& ste
            "inputs are [{}, {}] of {}", x.rows, x.cols, Name(x.dtype));
   if (layer == 0) {
     uploads_.Send(stream);
-    inputs_block_.Send(stream);
+    inputs_block_.SendByKernel(stream);
   }
   started_ = true;
   x_layer_ = layer;
@@ -484,16 +459,14 @@ void CudaOffloadCache::Attend(Stream& stream, int64_t layer, const Step& step, c
   started_ = true;
   if (layer == 0) {
     uploads_.Send(stream);
-    block_.Send(stream);
-    if (!pieces_.empty()) {
-      positions_->Send(stream, static_cast<size_t>(pieces_.total) * sizeof(int32_t));
-    }
-    if (offloads()) {
+    block_.SendByKernel(stream);
+    if (offloads() && !brought_) {
+      if (!pieces_.empty()) views_.Send(stream);
       recomputing_.Fork(stream);
       // What earlier steps have stored and where, and what their attention has read.
-      if (!brought_) link_.Start(stream);
+      link_.Start(stream);
       for (int64_t unit = 0; unit < static_cast<int64_t>(kBuffers); ++unit) {
-        if (!brought_) BringUnit(unit);
+        BringUnit(unit);
         RecomputeUnit(unit);
       }
     }
@@ -531,7 +504,7 @@ void CudaOffloadCache::StoreRows(Stream& stream, int64_t layer, const Step& step
 }
 
 void CudaOffloadCache::EndStep(const Step& step) {
-  for (const Part& part : parts_) Commit(part.sequence, part.split);
+  for (const Part& part : parts_) Commit(part.sequence, part.split + part.tail);
   parts_.clear();
   started_ = brought_ = false;
   expected_.clear();

@@ -29,10 +29,17 @@ class RecomputeLanes {
   void Prepare(int64_t rows);
   // What is recomputed from here on waits for what `main` has been given so far.
   void Fork(Stream& main);
+  // The same, and waits for nothing but what `before` enqueues: where no stream has done so yet.
+  template <class Body>
+  void StartAhead(const Body& before) {
+    Stream& first = lanes_.front().branch.stream();
+    before(first);
+    Fork(first);
+  }
   // Of the piece that Recompute() is called for next: what has to wait for its inputs.
   Stream& stream() { return lanes_[next_].branch.stream(); }
   // One piece of a layer: inputs of the tokens of `view`, sequences whose new rows they are, from
-  // the staging buffer; rows to there. positions: device memory, of its rows.
+  // the staging buffer; rows to there. positions: device memory, of its places (pieces.h).
   void Recompute(int64_t layer, size_t buffer, const ops::cuda::StepView& view,
                  std::span<const int32_t> positions, KeyValueProjection& projection);
   // The end of the buffer.

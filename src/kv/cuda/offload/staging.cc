@@ -1,6 +1,7 @@
 #include "kv/cuda/offload/staging.h"
 
 #include <algorithm>
+#include <functional>
 
 namespace litecache::kv::offload {
 namespace {
@@ -39,8 +40,8 @@ int64_t Staging::Plan(const std::vector<Part>& parts) {
         if (shape_.expands()) {
           need(lane.arrived[b], Shape::Blocks(part.n(), shape_.store_page_tokens));
         }
-        if (part.split > 0) {
-          need(lane.inputs[b], Shape::Blocks(part.split, shape_.input_staging_tokens()));
+        if (part.inputs_end() > 0) {
+          need(lane.inputs[b], Shape::Blocks(part.inputs_end(), shape_.input_staging_tokens()));
         }
       }
     }
@@ -66,8 +67,9 @@ bool Staging::Holds(const std::vector<Part>& parts) const {
       if (Size(lane.rows[b]) < Shape::Blocks(past, shape_.staging_page_tokens) ||
           (shape_.expands() &&
            Size(lane.arrived[b]) < Shape::Blocks(past, shape_.store_page_tokens)) ||
-          (part.split > 0 &&
-           Size(lane.inputs[b]) < Shape::Blocks(part.split, shape_.input_staging_tokens()))) {
+          (part.inputs_end() > 0 &&
+           Size(lane.inputs[b]) <
+               Shape::Blocks(part.inputs_end(), shape_.input_staging_tokens()))) {
         return false;
       }
     }
@@ -92,11 +94,15 @@ void Staging::Take(TableUploads& uploads) {
 }
 
 void Staging::Drop() {
-  ForEach([this](Pages& pages, int64_t, uint64_t) {
-    for (const PageId page : pages.ids) pool_.DropReference(page);
+  // The last dropped are taken first: pages taken one after another then lie so.
+  std::vector<PageId> dropped;
+  ForEach([&](Pages& pages, int64_t, uint64_t) {
+    dropped.insert(dropped.end(), pages.ids.begin(), pages.ids.end());
     pages.ids.clear();
     pages.listed = 0;
   });
+  std::sort(dropped.begin(), dropped.end(), std::greater<>());
+  for (const PageId page : dropped) pool_.DropReference(page);
 }
 
 }  // namespace litecache::kv::offload

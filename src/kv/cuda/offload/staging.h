@@ -45,6 +45,15 @@ class Staging {
   std::byte* data(const Pages& pages, int64_t block) const {
     return pool_.data(pages.ids[static_cast<size_t>(block)]);
   }
+  // How many pages from block `block` on, up to `most`, lie one behind another.
+  int64_t Run(const Pages& pages, int64_t block, int64_t most) const {
+    int64_t count = 1;
+    while (count < most && pool_.Adjoin(pages.ids[static_cast<size_t>(block + count - 1)],
+                                        pages.ids[static_cast<size_t>(block + count)])) {
+      ++count;
+    }
+    return count;
+  }
 
  private:
   template <class Body>
