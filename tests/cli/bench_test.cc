@@ -58,6 +58,9 @@ TEST(Bench, AShapeNeedsNoFiles) {
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(result.out, HasSubstr("opt-125m"));
   EXPECT_THAT(result.out, HasSubstr("x floor"));
+  const auto few = Bench({"--shape", "opt-125m", "--layers", "2", "--context", "16"});
+  EXPECT_EQ(few.exit_code, 0) << few.err;
+  EXPECT_THAT(few.out, HasSubstr("opt-125m (2 of 12 layers)"));
 }
 
 TEST(Bench, ImposesReuse) {
@@ -281,6 +284,8 @@ TEST(Bench, ErrorsComeBeforeTheWork) {
   expect({}, 2, "--shape");
   expect({"--shape", "llama9"}, 2, "llama3.2-1b");
   expect({"--shape", "llama3-8b", "--memory", "1GiB"}, 1, "1.00 GiB");
+  expect({"--shape", "opt-125m", "--layers", "13"}, 2, "--layers 13");
+  expect({"--model", model, "--layers", "1"}, 2, "--shape");
   expect({"--model", model, "--context", "1024"}, 2, "1024");
   expect({"--model", model, "--batch", "0"}, 2, "--batch");
   expect({"--model", model, "--hit-ratio", "0.5"}, 2, "litecache");

@@ -198,6 +198,7 @@ class BenchCommand final : public Command {
   }
 
   int RunSuite() const {
+    if (layers_ > 0) throw UsageError("--layers does not go with --suite");
     const auto given = [this](const char* name) { return app_->count(name) > 0; };
     return suite_.Run(flags_, {.shape = shape_,
                                .batches = given("--batch") ? batches_ : std::vector<int64_t>{},
