@@ -127,30 +127,38 @@ double ProductRate(Device& device, Stream& stream, const Layout& layout) {
   return 4.0 * static_cast<double>(kRows * layout.hidden * width) / seconds;
 }
 
-// Seconds of products with as many weights as a layer's other ones (4 hidden^2 around attention and
-// 8 in the feed-forward block, where it is four times as wide), a step's rows at once.
-double LayerProducts(Device& device, Stream& stream, const Layout& layout) {
-  constexpr int kProducts = 3;
-  RandomMemory memory(device);
-  const MatrixView x = memory.Matrix(kSequences, layout.hidden, layout.dtype);
-  const MatrixView weight = memory.Matrix(4 * layout.hidden, layout.hidden, layout.dtype);
-  const MatrixView y = memory.Matrix(kSequences, 4 * layout.hidden, DType::kF32);
-  return Seconds(stream, [&] {
-    for (int i = 0; i < kProducts; ++i) ops::Linear(stream, x, weight, nullptr, y);
-  });
-}
+// Products with as many weights as a layer's other ones (4 hidden^2 around attention and 8 in the
+// feed-forward block, where it is four times as wide), a step's rows at once.
+class LayerProducts {
+ public:
+  LayerProducts(RandomMemory& memory, const Layout& layout)
+      : x_(memory.Matrix(kSequences, layout.hidden, layout.dtype)),
+        weight_(memory.Matrix(4 * layout.hidden, layout.hidden, layout.dtype)),
+        y_(memory.Matrix(kSequences, 4 * layout.hidden, DType::kF32)) {}
+  void Multiply(Stream& stream) const {
+    constexpr int kProducts = 3;
+    for (int i = 0; i < kProducts; ++i) ops::Linear(stream, x_, weight_, nullptr, y_);
+  }
+
+ private:
+  MatrixView x_, weight_, y_;
+};
 
 // Sequences whose rows and inputs are in both staging buffers.
 class StagedStep {
  public:
   StagedStep(CudaDevice& device, Stream& stream, const Shape& shape)
-      : layout_(shape.layout),
+      : device_(device),
+        layout_(shape.layout),
         tables_(device, shape),
         memory_(device),
         block_(device),
         scratch_(device),
         lanes_(device, shape, tables_),
-        projection_(memory_, shape.layout) {
+        projection_(memory_, shape.layout),
+        products_(memory_, shape.layout) {
+    q_ = memory_.Matrix(kSequences, layout_.q_heads * layout_.head_dim, DType::kF32);
+    out_ = memory_.Matrix(kSequences, layout_.q_heads * layout_.head_dim, DType::kF32);
     const uint64_t row = static_cast<uint64_t>(layout_.kv_heads) * shape.format.row_bytes();
     const auto fit = std::bit_floor(kMostBytes / (kBuffers * kSequences * row));
     tokens_ = std::clamp(static_cast<int64_t>(fit), kLeastTokens, kMostTokens);
@@ -185,48 +193,82 @@ class StagedStep {
     scratch_.Prepare(kSequences, layout_);
   }
 
-  // Of a token.
+  // Of a token, of a token of a sequence, and of a layer: each alone.
   double RecomputeSeconds(Stream& stream) {
     constexpr int kPieces = 8;
+    return Seconds(stream, [&] { Recompute(stream, kPieces); }) /
+           static_cast<double>(kPieces * piece_rows());
+  }
+  double AttentionSeconds(Stream& stream) {
+    constexpr int kLayers = 4;
+    const double seconds = Seconds(stream, [&] {
+      for (int i = 0; i < kLayers; ++i) Attend(stream, i);
+    });
+    return seconds / static_cast<double>(kLayers * kSequences * tokens_);
+  }
+  double ProductSeconds(Stream& stream) {
+    return Seconds(stream, [&] { products_.Multiply(stream); });
+  }
+
+  // How many times longer `layers` layers take where all of that runs at once and copies beside it:
+  // kernels that have to wait for each other's SMs, and memory that is busy.
+  double Contention(Stream& stream, Stream& copying, double recompute, double attention,
+                    double products) {
+    constexpr int kLayers = 4;
+    const auto pieces = static_cast<int>(kSequences * tokens_ / piece_rows());
+    PinnedHost host(device_);
+    const Buffer from = host.Allocate(kTransferBytes), to = device_.Allocate(kTransferBytes);
+    CudaCopyBatch copies;
+    const double seconds = Seconds(stream, [&] {
+      // Longer than the layers take.
+      for (int i = 0; i < 3; ++i) {
+        copies.Add(to.data(), from.data(), from.size());
+        copies.Send(copying);
+      }
+      lanes_.Fork(stream);
+      for (int i = 0; i < kLayers; ++i) {
+        RecomputePieces(pieces);
+        Attend(stream, i);
+        products_.Multiply(stream);
+      }
+      lanes_.JoinAll(stream);
+    });
+    copying.Synchronize();
+    const auto rows = static_cast<double>(pieces * piece_rows());
+    const auto attended = static_cast<double>(kSequences * tokens_);
+    return std::max(1.0,
+                    seconds / (kLayers * (rows * recompute + attended * attention + products)));
+  }
+
+ private:
+  int64_t piece_rows() const { return piece_sequences_ * tokens_; }
+
+  void RecomputePieces(int pieces) {
     const int64_t rows = piece_rows();
     ops::cuda::StepView view = block_.Decoding(tokens_);
     view.sequences += kSequences;
     view.count = block_.device_flags() + 1;
     view.capacity = static_cast<int32_t>(piece_sequences_);
     view.max_rows = static_cast<int32_t>(rows);
-    const double seconds = Seconds(stream, [&] {
-      lanes_.Fork(stream);
-      for (int i = 0; i < kPieces; ++i) {
-        // One buffer a lane: rows that both wrote would be the same, but not at the same time.
-        lanes_.Recompute(0, static_cast<size_t>(i) % kBuffers, view,
-                         {positions_.as<const int32_t>(), static_cast<size_t>(rows)}, projection_);
-      }
-      lanes_.JoinAll(stream);
-    });
-    return seconds / static_cast<double>(kPieces * rows);
+    for (int i = 0; i < pieces; ++i) {
+      // One buffer a lane: rows that both wrote would be the same, but not at the same time.
+      lanes_.Recompute(0, static_cast<size_t>(i) % kBuffers, view,
+                       {positions_.as<const int32_t>(), static_cast<size_t>(rows)}, projection_);
+    }
   }
-
-  // Of a token of a sequence.
-  double AttentionSeconds(Stream& stream) {
-    constexpr int kLayers = 4;
-    const int64_t width = layout_.q_heads * layout_.head_dim;
-    const MatrixView q = memory_.Matrix(kSequences, width, DType::kF32);
-    const MatrixView out = memory_.Matrix(kSequences, width, DType::kF32);
+  void Recompute(Stream& stream, int pieces) {
+    lanes_.Fork(stream);
+    RecomputePieces(pieces);
+    lanes_.JoinAll(stream);
+  }
+  void Attend(Stream& stream, int layer) {
     ops::cuda::StepView view = block_.Decoding(tokens_);
     view.count = block_.device_flags();
     view.capacity = static_cast<int32_t>(kSequences);
-    const double seconds = Seconds(stream, [&] {
-      for (int i = 0; i < kLayers; ++i) {
-        ops::cuda::PagedAttention(stream, view, layout_.kv_heads,
-                                  tables_.Rows(static_cast<size_t>(i) % kBuffers), q,
-                                  layout_.q_heads, 1, out, scratch_.data());
-      }
-    });
-    return seconds / static_cast<double>(kLayers * kSequences * tokens_);
+    ops::cuda::PagedAttention(stream, view, layout_.kv_heads,
+                              tables_.Rows(static_cast<size_t>(layer) % kBuffers), q_,
+                              layout_.q_heads, 1, out_, scratch_.data());
   }
-
- private:
-  int64_t piece_rows() const { return piece_sequences_ * tokens_; }
 
   // Every sequence has the same number of pages, one behind another.
   void FillTables(CudaDevice& device, const Shape& shape) {
@@ -258,6 +300,7 @@ class StagedStep {
     }
   }
 
+  CudaDevice& device_;
   Layout layout_;
   offload::Tables tables_;
   RandomMemory memory_;
@@ -267,8 +310,10 @@ class StagedStep {
   std::byte** rows_of_[kBuffers];
   std::byte** inputs_of_[kBuffers];
   int64_t tokens_ = 0, piece_sequences_ = 0, blocks_ = 0, rows_entries_ = 0;
+  MatrixView q_, out_;
   offload::RecomputeLanes lanes_;
   RandomProjection projection_;
+  LayerProducts products_;
 };
 
 }  // namespace
@@ -280,15 +325,21 @@ Rates MeasureGpuRates(Device& device, const Shape& shape) {
   Rates rates{.link_bytes_per_second = LinkRate(gpu, *stream, shape.page_bytes),
               .flops_per_second = ProductRate(gpu, *stream, shape.layout)};
   try {
-    const double products = LayerProducts(gpu, *stream, shape.layout);
+    const auto copying = gpu.CreateStream();
     StagedStep step(gpu, *stream, shape);
-    rates.attention = step.AttentionSeconds(*stream);
-    rates.recompute = step.RecomputeSeconds(*stream);
-    rates.products = products;
+    const double recompute = step.RecomputeSeconds(*stream);
+    const double attention = step.AttentionSeconds(*stream);
+    const double products = step.ProductSeconds(*stream);
+    const double contention = step.Contention(*stream, *copying, recompute, attention, products);
+    rates.recompute = contention * recompute;
+    rates.attention = contention * attention;
+    rates.products = contention * products;
+    SPDLOG_DEBUG(
+        "KV policy kvpr: {:.3g} ns, {:.3g} ns and {:.3g} us alone, {:.3g} times as long together",
+        recompute * 1e9, attention * 1e9, products * 1e6, contention);
   } catch (const CapacityError& error) {  // the cache itself may well fit
     SPDLOG_WARN("KV policy kvpr: only products were measured, not what goes with them: {}",
                 error.what());
-    rates.attention = 0;
   }
   return rates;
 }
