@@ -1,5 +1,7 @@
 #include "device/cuda/branch.h"
 
+#include <utility>
+
 #include "device/cuda/check.h"
 
 namespace litecache {
@@ -25,8 +27,12 @@ void AskToBeFirst(CudaStream& stream) {
 }  // namespace
 
 CudaBranch::CudaBranch(CudaDevice& device, int marks, bool first)
-    : stream_(device.CreateStream()), marks_(static_cast<size_t>(marks)) {
+    : CudaBranch(std::make_unique<CudaStream>(device.index(), device.sm_count()), marks) {
   if (first) AskToBeFirst(cuda());
+}
+
+CudaBranch::CudaBranch(std::unique_ptr<CudaStream> stream, int marks)
+    : stream_(std::move(stream)), marks_(static_cast<size_t>(marks)) {
   fork_ = CreateEvent();
   end_ = CreateEvent();
   for (Event& mark : marks_) mark.handle = CreateEvent();

@@ -18,6 +18,8 @@ class CudaBranch {
   // marks: how many of Mark()'s. first: its blocks before those of other streams where the GPU has
   // to choose, which is for few blocks that others should not have to wait for.
   CudaBranch(CudaDevice& device, int marks, bool first);
+  // On a stream that has been made for it (sm_split.h).
+  CudaBranch(std::unique_ptr<CudaStream> stream, int marks);
   // Waits for the branch.
   ~CudaBranch();
   CudaBranch(const CudaBranch&) = delete;

@@ -4,6 +4,8 @@
 
 #include <atomic>
 #include <chrono>
+#include <exception>
+#include <utility>
 
 #include "base/units.h"
 #include "device/cpu/memory_limits.h"
@@ -48,12 +50,16 @@ class CudaMirror final : public Mirror {
 uint64_t AllocatedGpuMemory() { return static_cast<uint64_t>(allocated.load()); }
 void CountGpuMemory(int64_t bytes) { allocated += bytes; }
 
-CudaStream::CudaStream(int device, int sm_count)
-    : sm_count_(sm_count),
+CudaStream::CudaStream(int device, int sm_count, CUstream_st* handle)
+    : handle_(handle),
+      sm_count_(sm_count),
       recordings_(std::make_unique<Recordings>(
-          kMostSteps, [](CUgraphExec_st* graph) { cudaGraphExecDestroy(graph); })) {
+          kMostSteps, [](CUgraphExec_st* graph) { cudaGraphExecDestroy(graph); })),
+      own_sm_count_(sm_count) {
   LC_CUDA(cudaSetDevice(device));
-  LC_CUDA(cudaStreamCreateWithFlags(&handle_, cudaStreamNonBlocking));
+  if (handle_ == nullptr) LC_CUDA(cudaStreamCreateWithFlags(&handle_, cudaStreamNonBlocking));
+  own_handle_ = handle_;
+  LC_CUDA(cudaEventCreateWithFlags(&turn_, cudaEventDisableTiming));
   constexpr size_t kBytes = kArrivals * sizeof(*arrivals_);
   void* arrivals = nullptr;
   LC_CUDA(cudaMalloc(&arrivals, kBytes));
@@ -63,7 +69,8 @@ CudaStream::CudaStream(int device, int sm_count)
 
 CudaStream::~CudaStream() {
   DropGraphs();
-  cudaStreamDestroy(handle_);
+  cudaStreamDestroy(own_handle_);
+  cudaEventDestroy(turn_);
   cudaFree(arrivals_);
 }
 
@@ -96,19 +103,53 @@ void CudaStream::AddCheck(const std::shared_ptr<const std::function<void()>>& ch
   checks_.push_back(check);
 }
 
+void CudaStream::Divert(std::shared_ptr<CudaStream> part) {
+  Return();
+  LC_CUDA(cudaEventRecord(turn_, handle_));
+  LC_CUDA(cudaStreamWaitEvent(part->handle(), turn_, 0));
+  part_ = std::move(part);
+  handle_ = part_->handle();
+  sm_count_ = part_->sm_count();
+  last_overlapping_ = {};  // a kernel does not overlap one of other SMs
+}
+
+void CudaStream::Return() {
+  if (!diverted()) return;
+  CUstream_st* const part = std::exchange(handle_, own_handle_);
+  sm_count_ = own_sm_count_;
+  last_overlapping_ = {};
+  LC_CUDA(cudaEventRecord(turn_, part));
+  LC_CUDA(cudaStreamWaitEvent(handle_, turn_, 0));
+}
+
+void CudaStream::Issue(const std::function<void()>& issue) {
+  try {
+    issue();
+  } catch (...) {
+    try {
+      Return();
+    } catch (const std::exception&) {
+      cudaGetLastError();  // a recording that has failed: what issue() threw says why
+    }
+    throw;
+  }
+  Return();
+}
+
 void CudaStream::DropGraphs() { recordings_->Clear(); }
 
 size_t CudaStream::steps() const { return recordings_->size(); }
 
 void CudaStream::Run(uint64_t key, const std::function<void()>& issue) {
-  if (!use_graphs_) return issue();
+  Return();  // from where a step outside of Run() has failed
+  if (!use_graphs_) return Issue(issue);
   Recordings::Step* const step = recordings_->Use(key);
-  if (step == nullptr) return issue();
+  if (step == nullptr) return Issue(issue);
   if (step->graph == nullptr) {
     cudaGraph_t graph = nullptr;
     LC_CUDA(cudaStreamBeginCapture(handle_, cudaStreamCaptureModeThreadLocal));
     try {
-      issue();
+      Issue(issue);
     } catch (...) {
       cudaStreamEndCapture(handle_, &graph);
       if (graph != nullptr) cudaGraphDestroy(graph);

@@ -10,6 +10,7 @@
 
 #include "device/device.h"
 
+struct CUevent_st;
 struct CUstream_st;
 
 namespace litecache {
@@ -26,7 +27,8 @@ struct CapturedKernel {
 // Operations are enqueued; Synchronize() waits and throws DeviceError for what went wrong.
 class CudaStream final : public Stream {
  public:
-  CudaStream(int device, int sm_count);
+  // handle: one of CUDA's streams, which this one destroys; null: a new one.
+  CudaStream(int device, int sm_count, CUstream_st* handle = nullptr);
   ~CudaStream() override;
   CudaStream(const CudaStream&) = delete;
   CudaStream& operator=(const CudaStream&) = delete;
@@ -41,13 +43,21 @@ class CudaStream final : public Stream {
   void AddCheck(const std::shared_ptr<const std::function<void()>>& check);
   // Off: every step is issued (to measure what graphs bring).
   void UseGraphs(bool use) { use_graphs_ = use; }
+  // What this stream is given from here on runs where `part`'s kernels run (sm_split.h), after all
+  // it has been given so far; `part` is given nothing else. The end of Run() is the end of that,
+  // too.
+  void Divert(std::shared_ptr<CudaStream> part);
+  // Comes back; nothing where it is not diverted.
+  void Return();
   // Forgets the recordings: after memory that they name has been freed.
   void DropGraphs();
   // Keys that are known.
   size_t steps() const;
 
   CUstream_st* handle() const { return handle_; }
+  // SMs that its kernels run on.
   int sm_count() const { return sm_count_; }
+  bool diverted() const { return handle_ != own_handle_; }
 
   // Keys, of steps recorded or seen: batches of up to 64 sequences in contexts of a few sizes.
   static constexpr size_t kMostSteps = 256;
@@ -66,7 +76,10 @@ class CudaStream final : public Stream {
   void set_products(std::shared_ptr<void> products) { products_ = std::move(products); }
 
  private:
-  CUstream_st* handle_ = nullptr;
+  // issue(), and back from where it has diverted this stream.
+  void Issue(const std::function<void()>& issue);
+
+  CUstream_st* handle_;  // of a part while it is diverted
   int sm_count_;
   uint32_t* arrivals_ = nullptr;
   std::shared_ptr<void> products_;
@@ -74,6 +87,10 @@ class CudaStream final : public Stream {
   bool use_graphs_ = true;
   std::vector<std::weak_ptr<const std::function<void()>>> checks_;
   std::unique_ptr<Recordings> recordings_;
+  CUstream_st* own_handle_;
+  int own_sm_count_;
+  CUevent_st* turn_ = nullptr;        // where it was diverted, or came back
+  std::shared_ptr<CudaStream> part_;  // where it was diverted to last
 };
 
 // The stream as a CUDA stream; CHECK-fails for another backend's stream.

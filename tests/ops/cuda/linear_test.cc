@@ -2,7 +2,13 @@
 
 #include <cuda_runtime_api.h>
 
+#include <memory>
+#include <stdexcept>
+#include <string>
+
+#include "device/cuda/branch.h"
 #include "device/cuda/check.h"
+#include "device/cuda/sm_split.h"
 #include "ops/cuda/dense_testing.h"
 #include "ops/cuda/products/gemv.h"
 
@@ -416,6 +422,71 @@ TEST_F(LinearTest, SharingTheGpuChangesNoBit) {
       EXPECT_EQ(Download(to_down.y.Row<float>(0), size), want) << "round " << round;
     }
     beside->Synchronize();
+  }
+}
+
+TEST_F(LinearTest, SmsSetApartChangeNoBit) {
+  std::string why_none;
+  const SmSplit* const split = SmSplit::Get(gpu_->index(), 8, &why_none);
+  if (split == nullptr) GTEST_SKIP() << why_none;
+  EXPECT_EQ(split, SmSplit::Get(gpu_->index(), 8, &why_none));
+  EXPECT_GE(split->few(), 8);
+  EXPECT_EQ(split->few() + split->rest(), gpu_->sm_count());
+  const std::shared_ptr<CudaStream> rest = split->StreamOfRest(/*first=*/false);
+  CudaBranch branch(split->StreamOfFew(/*first=*/true), /*marks=*/1);
+  EXPECT_EQ(AsCuda(branch.stream()).sm_count(), split->few());
+  const Case some = Make(3, 4104, 1544, DType::kBF16, DType::kF32, true, true, 0);
+  const Case other = Make(2, 1544, 4104, DType::kBF16, DType::kF32, true, true, 0);
+  const LinearPart part = Target(some), other_part = Target(other);
+  const MatrixView x = OnDevice(some.x), other_x = OnDevice(other.x);
+  // y of both products, each added to what the one before has left; `apart`: the other one on the
+  // few SMs and this one beside it on the rest, but for its last launch.
+  const auto products = [&](Stream& stream, bool apart) {
+    CudaStream& cuda = AsCuda(stream);
+    for (const LinearPart& p : {part, other_part}) {
+      LC_CUDA(cudaMemsetAsync(p.y.data, 0, static_cast<size_t>(p.y.rows * p.y.cols) * 4,
+                              cuda.handle()));
+    }
+    if (apart) branch.Fork(stream);
+    if (apart) cuda.Divert(rest);
+    EXPECT_EQ(cuda.sm_count(), apart ? split->rest() : gpu_->sm_count());
+    Stream& beside = apart ? branch.stream() : stream;
+    for (int i = 0; i < 9; ++i) {
+      if (i == 8 && apart) branch.JoinAll(stream);
+      if (i == 8) cuda.Return();
+      ops::Linear(stream, x, part.weight, part.bias, part.y, Epilogue::kAdd);
+      if (i < 5) {
+        ops::Linear(beside, other_x, other_part.weight, nullptr, other_part.y, Epilogue::kAdd);
+      }
+    }
+  };
+  const auto results = [&] {
+    std::vector<float> y = Download(part.y.Row<float>(0), 3 * 4104);
+    const std::vector<float> more = Download(other_part.y.Row<float>(0), 2 * 1544);
+    y.insert(y.end(), more.begin(), more.end());
+    return y;
+  };
+  products(*stream_, false);
+  const std::vector<float> want = results();
+  for (int step = 0; step < 8; ++step) {  // issued, recorded, replayed
+    stream_->Run(1, [&] { products(*stream_, true); });
+    stream_->Synchronize();
+    EXPECT_EQ(results(), want) << "step " << step;
+    EXPECT_FALSE(AsCuda(*stream_).diverted());
+  }
+  // A step that fails where it is recorded comes back, too.
+  for (int attempt = 0; attempt < 3; ++attempt) {
+    EXPECT_THROW(stream_->Run(2,
+                              [&] {
+                                AsCuda(*stream_).Divert(rest);
+                                ops::Linear(*stream_, x, part.weight, part.bias, part.y);
+                                throw std::runtime_error("a step that fails");
+                              }),
+                 std::runtime_error);
+    EXPECT_FALSE(AsCuda(*stream_).diverted());
+    stream_->Synchronize();
+    products(*stream_, false);
+    EXPECT_EQ(results(), want) << "after failure " << attempt;
   }
 }
 

@@ -1,8 +1,11 @@
 #include "kv/cuda/litecache/lite_cache.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
+#include <memory>
 #include <span>
+#include <string>
 #include <utility>
 
 #include "base/error.h"
@@ -34,6 +37,35 @@ ops::cuda::LiteShape MakeLiteShape(const Shape& shape) {
           .slots_factor = shape.slots_factor,
           .max_rows = 0,
           .labels_a_page = static_cast<int32_t>(shape.labels_a_page())};
+}
+
+// SMs that pulls have for themselves: they reach the link's rate on half as many. At most a share
+// of the GPU's, which products lose.
+constexpr int kPullSms = 8;
+constexpr int kLeastSmsForOne = 12;
+
+// How a step that pulls rows beside its kernels splits the GPU; null: pulls share all SMs. The
+// environment's LITECACHE_PULL_SMS says how many SMs instead, 0: none of their own.
+const SmSplit* SplitFor(const CudaDevice& device, const KvOptions& options, int64_t ahead) {
+  // Other engines' kernels wait for the host's threads more than for the link.
+  if (ahead == 0 || TransferOptionsOf(options).engine != "gpu-pull") return nullptr;
+  const char* value = std::getenv("LITECACHE_PULL_SMS");
+  const int sms =
+      value != nullptr ? std::atoi(value) : std::min(kPullSms, device.sm_count() / kLeastSmsForOne);
+  if (sms <= 0) return nullptr;
+  std::string why_none;
+  const SmSplit* split = SmSplit::Get(device.index(), sms, &why_none);
+  if (split != nullptr) {
+    SPDLOG_INFO("pulls have {} of {} SMs to themselves", split->few(), device.sm_count());
+  } else {
+    SPDLOG_INFO("pulls share SMs with the rest of a step: {}", why_none);
+  }
+  return split;
+}
+
+CudaBranch BranchOn(CudaDevice& device, std::unique_ptr<CudaStream> part, int marks) {
+  if (part == nullptr) return CudaBranch(device, marks, /*first=*/true);
+  return CudaBranch(std::move(part), marks);
 }
 
 // Appends arrays to one block of device memory.
@@ -74,8 +106,13 @@ CudaLiteCache::CudaLiteCache(CudaDevice& device, const Shape& shape, const HeadP
       ahead_(ahead),
       lite_shape_(MakeLiteShape(shape)),
       block_(device),
-      decisions_(device, 0, /*first=*/true),
-      link_(device, kMarks, /*first=*/true) {
+      split_(SplitFor(device, options, ahead)),
+      rest_(split_ != nullptr ? split_->StreamOfRest(/*first=*/false) : nullptr),
+      decisions_(
+          BranchOn(device, split_ != nullptr ? split_->StreamOfRest(/*first=*/true) : nullptr, 0)),
+      pull_(BranchOn(device, split_ != nullptr ? split_->StreamOfFew(/*first=*/true) : nullptr,
+                     kMostAhead + 1)),
+      link_(device, 2, /*first=*/true) {
   if (options.measure_recall) {
     throw Unsupported("measure_recall runs on the CPU only (--device cpu)");
   }
@@ -317,6 +354,7 @@ void CudaLiteCache::BeginStep(const Step& step) {
   }
   check_(step, tiers_.resident);
   decisions_.Reset();
+  pull_.Reset();
   link_.Reset();
   growth_.Begin(step);
   const auto count = static_cast<int64_t>(step.sequences.size());
@@ -431,8 +469,10 @@ void CudaLiteCache::Attend(Stream& stream, int64_t layer, const Step& step, cons
   }
   if (layer + 1 == tiers_.shape.layout.layers) {
     decisions_.JoinAll(stream);
+    pull_.JoinAll(stream);
     link_.JoinAll(stream);
     ops::cuda::UnshareGpu(stream);  // its last layer's products and the logits'
+    AsCuda(stream).Return();
     counters_->Receive(stream, heads_.size() * sizeof(DeviceHeadCounters));
   }
 }

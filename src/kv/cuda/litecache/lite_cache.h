@@ -2,13 +2,14 @@
 // the host keeps the tables of pages and knows lengths only, so a decode step can be replayed as a
 // graph.
 //
-// Two branches (device/cuda/branch.h) work for a layer while those before it are computed: with
-// prefetch `decisions` finds the rows that the decode sequences want and `link` brings them, so
+// Branches (device/cuda/branch.h) work for a layer while those before it are computed: with
+// prefetch `decisions` finds the rows that the decode sequences want and `pull` brings them, so
 // that the link moves one layer's rows while the next one's are chosen; for a prompt's chunk `link`
-// moves rows between the store and staging pages. What several streams touch exists several times:
-// work arrays for each layer ahead and for the one that attends, staging pages by turns, scratch a
-// stream. Everything else of a layer has one user at a time: the branches until Attend() of the
-// layer joins them, then the stream.
+// moves rows between the store and staging pages. A pull has SMs of its own (device/cuda/
+// sm_split.h), and the step all others, as long as rows are pulled beside it. What several streams
+// touch exists several times: work arrays for each layer ahead and for the one that attends,
+// staging pages by turns, scratch a stream. Everything else of a layer has one user at a time: the
+// branches until Attend() of the layer joins them, then the stream.
 #pragma once
 
 #include <array>
@@ -21,6 +22,7 @@
 
 #include "device/cuda/branch.h"
 #include "device/cuda/cuda_device.h"
+#include "device/cuda/sm_split.h"
 #include "kv/cache.h"
 #include "kv/cuda/device_pages.h"
 #include "kv/cuda/litecache/retrieve.h"
@@ -203,10 +205,11 @@ class CudaLiteCache final : public Cache, public RowStore {
   int64_t lookup_candidates_ = 0, lookup_sequences_ = 0;
   mutable std::vector<HeadCounters> heads_;
 
-  // Marks of link_: a layer's slots are refreshed, in turns; a staging set has the earlier
-  // rows.
-  static constexpr int kRefreshed = 0, kFetched = kMostAhead + 1, kMarks = kFetched + 2;
-  CudaBranch decisions_, link_;  // last: they wait before what they use is freed
+  const SmSplit* split_;              // null: pulls share all SMs
+  std::shared_ptr<CudaStream> rest_;  // where a step runs while rows are pulled beside it; or null
+  // Last: they wait before what they use is freed. Marks of pull_: a layer's slots are refreshed,
+  // in turns; of link_: a staging set has the earlier rows.
+  CudaBranch decisions_, pull_, link_;
 };
 
 }  // namespace litecache::kv

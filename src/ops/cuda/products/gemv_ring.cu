@@ -267,9 +267,12 @@ void Launch(CudaStream& stream, const GemvArguments& a, int32_t units, TileClaim
 template <bool kUpper, bool kGated>
 void LaunchLargest(CudaStream& stream, const GemvArguments& a, int32_t units, TileClaims* claims) {
   const size_t stages = (SharedOfABlock() - FixedBytes(a.rows, a.depth)) / (kWarps * kStageBytes);
-  // On a GPU that is shared no more copies than the memory's latency asks for: what all SMs have
-  // under way is how long every load of the others waits, and shared memory is for them as well.
-  if (claims != nullptr) {
+  // On SMs that are shared no more copies than the memory's latency asks for: what all have under
+  // way is how long every load of the others waits, and shared memory is for them as well. Loads
+  // over the link, which wait longest, are not among those where a pull has SMs of its own.
+  if (claims != nullptr && stream.diverted() && stages >= 8) {
+    Launch<8, kUpper, kGated>(stream, a, units, claims);
+  } else if (claims != nullptr) {
     Launch<kLeastStages, kUpper, kGated>(stream, a, units, claims);
   } else if (stages >= kMostStages) {
     Launch<kMostStages, kUpper, kGated>(stream, a, units, claims);

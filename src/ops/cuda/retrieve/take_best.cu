@@ -2,6 +2,9 @@
 // positions. A cluster of blocks a pair, each block a stretch of the keys, which it reads once:
 // what lies above the bin of the k-th largest is marked in a bitmap, what lies in the bin is
 // listed, both in shared memory. Blocks are small, so that they find room beside products.
+#include <map>
+#include <mutex>
+
 #include "ops/cuda/retrieve/find_bin.cuh"
 #include "ops/cuda/retrieve/take_best.h"
 
@@ -287,9 +290,9 @@ __global__ void __launch_bounds__(kTakeThreads, 3)
   team.Sync();  // no block ends while others read its shared memory
 }
 
-// Blocks a cluster that the GPU has room for several times: how many beyond 8 that may be depends
-// on its partitions. 1: it has no clusters.
-int LargestTeam() {
+// Blocks a cluster that the stream's SMs have room for several times: how many beyond 8 that may be
+// depends on the GPU's partitions. 1: it has no clusters.
+int LargestTeam(const CudaStream& stream) {
   if (!UseClusters()) return 1;
   LC_CUDA(cudaFuncSetAttribute(TakeKernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1));
   LC_CUDA(cudaFuncSetAttribute(TakeKernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
@@ -302,6 +305,7 @@ int LargestTeam() {
     cudaLaunchConfig_t config = {};
     config.gridDim = dim3(static_cast<unsigned>(team));
     config.blockDim = dim3(kTakeThreads);
+    config.stream = stream.handle();
     config.attrs = &attribute;
     config.numAttrs = 1;
     int clusters = 0;
@@ -314,11 +318,21 @@ int LargestTeam() {
   return 1;
 }
 
+// The same, asked once for each number of SMs that streams have.
+int KnownLargestTeam(const CudaStream& stream) {
+  static std::mutex mutex;
+  static std::map<int, int> of_sms;
+  const std::lock_guard lock(mutex);
+  const auto [known, is_new] = of_sms.try_emplace(stream.sm_count());
+  if (is_new) known->second = LargestTeam(stream);
+  return known->second;
+}
+
 }  // namespace
 
 bool TakeInClusters(CudaStream& stream, const LiteShape& shape, const LiteLayer& layer,
                     const Chain& chain) {
-  static const int largest = LargestTeam();
+  const int largest = KnownLargestTeam(stream);
   // Most pairs of a large batch select nothing, but their blocks have to be started.
   const int team = std::min(largest, chain.pairs <= 64 ? kMaxTeam : chain.pairs <= 256 ? 8 : 4);
   const size_t bitmap = kItemBytes * static_cast<size_t>((chain.layout.items + team - 1) / team);

@@ -1,4 +1,6 @@
 // Rows from the store, or from other slots, into slots.
+#include <algorithm>
+
 #include "device/cuda/check.h"
 #include "device/cuda/cuda_device.h"
 #include "ops/cuda/common/overlap.cuh"
@@ -25,7 +27,7 @@ static_assert(2 * kPieceRows == 32);
 // read one after another: scattered reads starve the link and everything else (hardware.md's
 // measure: a third of its rate). kPlain: rows are copied, in units of 16 bytes.
 template <bool kPlain>
-__global__ void __launch_bounds__(kPullThreads, 6)
+__global__ void __launch_bounds__(kPullThreads, kPlain ? 10 : 4)
     PullRowsKernel(const __grid_constant__ StepView step, const __grid_constant__ LiteShape shape,
                    const __grid_constant__ LiteLayer layer) {
   WaitForKernelBefore();
@@ -132,6 +134,18 @@ __global__ void __launch_bounds__(kThreads, 1)
   }
 }
 
+// Blocks that an SM has room for.
+template <bool kPlain>
+int MostAtOnce() {
+  static const int most = [] {
+    int blocks = 0;
+    LC_CUDA(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, PullRowsKernel<kPlain>,
+                                                          kPullThreads, 0));
+    return std::max(blocks, 1);
+  }();
+  return most;
+}
+
 }  // namespace
 
 void PullRows(Stream& stream, const StepView& step, const LiteShape& shape, const LiteLayer& layer,
@@ -141,8 +155,10 @@ void PullRows(Stream& stream, const StepView& step, const LiteShape& shape, cons
   const RowFormat& from = layer.store.format;
   const bool plain = from.encoding == layer.slots.format.encoding && from.row_bytes() % 16 == 0;
   const auto kernel = plain ? PullRowsKernel<true> : PullRowsKernel<false>;
-  LaunchOverlapping(AsCuda(stream), kernel, static_cast<unsigned>(blocks), kPullThreads, 0, step,
-                    shape, layer);
+  // Blocks that find no room would begin when others have ended.
+  const int most = (plain ? MostAtOnce<true>() : MostAtOnce<false>()) * AsCuda(stream).sm_count();
+  LaunchOverlapping(AsCuda(stream), kernel, static_cast<unsigned>(std::min(blocks, most)),
+                    kPullThreads, 0, step, shape, layer);
 }
 
 void MoveKept(Stream& stream, const StepView& step, const LiteShape& shape,
