@@ -103,6 +103,7 @@ class KvprPlan final : public CachePlan {
     if (recomputes_) {
       recompute = offload::Recompute{
           .split = MakeSplit(device),
+          .place = MakePlace(),
           .largest_split =
               [split = options_.kvpr.split](int64_t tokens) { return Largest(split, tokens); },
           .chunked = options_.kvpr.chunked};
@@ -119,12 +120,19 @@ class KvprPlan final : public CachePlan {
     return recomputes_ ? Largest(options_.kvpr.split, tokens) : 0;
   }
 
-  std::function<offload::Recomputed(int64_t, int64_t)> MakeSplit(Device& device) const {
-    using offload::Recomputed;
+  std::function<offload::Recomputed(int64_t, int64_t)> MakePlace() const {
+    if (options_.kvpr.split >= 0 || !shape_.on_gpu) {
+      return [](int64_t split, int64_t) { return offload::Recomputed{.first = split}; };
+    }
+    return
+        [page = shape_.store_page_tokens, expands = shape_.expands()](int64_t split, int64_t past) {
+          return kvpr::PlaceSplit(split, past, page, /*first_only=*/expands);
+        };
+  }
+
+  std::function<int64_t(int64_t, int64_t)> MakeSplit(Device& device) const {
     if (options_.kvpr.split >= 0) {
-      return [split = options_.kvpr.split](int64_t past, int64_t) {
-        return Recomputed{.first = std::min(split, past)};
-      };
+      return [split = options_.kvpr.split](int64_t past, int64_t) { return std::min(split, past); };
     }
     const kvpr::Rates rates = kvpr::MeasureRates(device, shape_);
     kvpr::TokenCosts costs =
@@ -146,15 +154,7 @@ class KvprPlan final : public CachePlan {
         FormatBytes(static_cast<uint64_t>(rates.link_bytes_per_second)),
         rates.flops_per_second / 1e9, costs.recompute * 1e9, rates.attention * 1e9,
         rates.products * 1e6, best(kExample, kSequences), kExample, kSequences);
-    if (!shape_.on_gpu) {
-      return [best](int64_t past, int64_t sequences) {
-        return Recomputed{.first = best(past, sequences)};
-      };
-    }
-    return [best, page = shape_.store_page_tokens, whole = shape_.expands()](int64_t past,
-                                                                             int64_t sequences) {
-      return kvpr::PlaceSplit(best(past, sequences), past, page, /*first_only=*/whole);
-    };
+    return best;
   }
 
   KvOptions options_;

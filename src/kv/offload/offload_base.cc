@@ -40,9 +40,10 @@ void OffloadBase::ReleaseTables(SequenceId id) {
   inputs_.Release(id);
 }
 
-Recomputed OffloadBase::SplitOf(const Step& step, const StepSequence& sequence) const {
+Recomputed OffloadBase::SplitOf(const Step& step, const StepSequence& sequence,
+                                int64_t* over) const {
   if (!recompute_ || !sequence.decode) return {};
-  const Recomputed split = recompute_->split(sequence.past, step.decode_rows);
+  const Recomputed split = NextSplit(*recompute_, sequence.past, step.decode_rows, over);
   LC_CHECK(split.first >= 0 && split.last >= 0 && split.first + split.last <= sequence.past,
            "{} and {} of {} tokens", split.first, split.last, sequence.past);
   return split;

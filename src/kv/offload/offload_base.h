@@ -40,8 +40,8 @@ class OffloadBase : public Cache {
 
   SequenceId ForkTables(SequenceId parent, int64_t tokens);
   void ReleaseTables(SequenceId id);
-  // Of a step's sequence.
-  Recomputed SplitOf(const Step& step, const StepSequence& sequence) const;
+  // Of a step's next sequence; over: NextSplit()'s.
+  Recomputed SplitOf(const Step& step, const StepSequence& sequence, int64_t* over) const;
   // Room for a step's rows, and for so many staging pages, which are promised. Throws
   // CapacityError, having changed nothing.
   void Grow(const Step& step, int64_t staging_pages);

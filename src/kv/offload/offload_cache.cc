@@ -82,8 +82,9 @@ void OffloadCache::BeginStep(const Step& step) {
   parts_.clear();
   x_layer_ = -1;
   int64_t staging = 0;
+  int64_t over = 0;
   for (const StepSequence& sequence : step.sequences) {
-    parts_.push_back({sequence, SplitOf(step, sequence).first});
+    parts_.push_back({sequence, SplitOf(step, sequence, &over).first});
     staging = std::max(staging, shape_.StagingPages(parts_.back().n(), parts_.back().split));
   }
   Grow(step, static_cast<int64_t>(Link::kBuffers) * staging);  // can throw

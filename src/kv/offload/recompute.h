@@ -17,14 +17,27 @@ struct Recomputed {
 };
 
 struct Recompute {
-  // Of a sequence of `past` tokens in a decode step of `sequences`. On the CPU `last` is 0.
-  std::function<Recomputed(int64_t past, int64_t sequences)> split;
-  // The most inputs that split() asks for, counted from the first token, for sequences of up to
+  // Of a sequence of `past` tokens in a decode step of `sequences`: how many tokens' rows are best
+  // recomputed, 0 to past.
+  std::function<int64_t(int64_t past, int64_t sequences)> split;
+  // Which: so many or nearly so. On the CPU `last` is 0.
+  std::function<Recomputed(int64_t split, int64_t past)> place;
+  // The most inputs that place() asks for, counted from the first token, for sequences of up to
   // `tokens` tokens.
   std::function<int64_t(int64_t tokens)> largest_split;
   // Recomputation begins with the first inputs that arrive, rather than when all are there.
   bool chunked = true;
 };
+
+// Of the next sequence of a step: what `place` gave too many or too few to the sequences before,
+// `over` (0 before the first), it gets less or more, so that together they have what is best.
+inline Recomputed NextSplit(const Recompute& recompute, int64_t past, int64_t sequences,
+                            int64_t* over) {
+  const int64_t wanted = recompute.split(past, sequences);
+  const Recomputed placed = recompute.place(std::clamp<int64_t>(wanted - *over, 0, past), past);
+  *over += placed.first + placed.last - wanted;
+  return placed;
+}
 
 // Tokens whose inputs travel, and whose rows are recomputed, together. On a GPU they are those of
 // several sequences: a product of few rows leaves most of it idle.

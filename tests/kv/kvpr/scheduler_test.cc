@@ -124,6 +124,30 @@ TEST(KvprScheduler, WhatIsRecomputedIsNearlyTheSplitAndLeavesWholePages) {
   }
 }
 
+TEST(KvprScheduler, SequencesTogetherRecomputeTheSplit) {
+  std::mt19937_64 random = testing::TestRandom(3);
+  for (int round = 0; round < 500; ++round) {
+    const auto page = static_cast<int64_t>(1 + random() % 40);
+    const auto share = static_cast<int64_t>(random() % 101);
+    const offload::Recompute recompute{
+        .split = [share](int64_t past, int64_t) { return past * share / 100; },
+        .place = [page](int64_t split,
+                        int64_t past) { return PlaceSplit(split, past, page, false); }};
+    const auto sequences = static_cast<int64_t>(1 + random() % 100);
+    const auto past = static_cast<int64_t>(2 * page + random() % 300);
+    int64_t over = 0, recomputed = 0;
+    for (int64_t i = 0; i < sequences; ++i) {
+      const offload::Recomputed got = offload::NextSplit(recompute, past, sequences, &over);
+      ASSERT_GE(got.first, 0);
+      ASSERT_LE(got.first + got.last, past);
+      recomputed += got.first + got.last;
+    }
+    // All but what one sequence is off by: half a unit, or the last page.
+    EXPECT_LE(std::abs(recomputed - sequences * (past * share / 100)), page + kSplitUnit)
+        << "page " << page << " share " << share << " past " << past;
+  }
+}
+
 TEST(KvprScheduler, InputsThatOutweighRowsAreNeverMoved) {
   // Llama 3 8B: 4096 values in, 2 x 1024 out.
   const TokenWork gqa{.input_bytes = 8192, .row_bytes = 4096, .flops = 4.0 * 4096 * 1024};

@@ -242,8 +242,9 @@ void CudaOffloadCache::BeginStep(const Step& step) {
 
 void CudaOffloadCache::MakeParts(const Step& step) {
   parts_.clear();
+  int64_t over = 0;
   for (const StepSequence& sequence : step.sequences) {
-    const Recomputed split = SplitOf(step, sequence);
+    const Recomputed split = SplitOf(step, sequence, &over);
     parts_.push_back({.sequence = sequence, .split = split.first, .tail = split.last});
   }
   groups_ = MakeGroups(&parts_, shape_.batch_groups);
