@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "model/config_fields.h"
-#include "model/decoder_base.h"
 #include "model/families.h"
+#include "model/step_decoder.h"
 #include "ops/activation.h"
 #include "ops/convert.h"
 #include "ops/embedding.h"
@@ -101,10 +101,10 @@ Activations Place(Arena& arena, const ModelConfig& config, DType product, int64_
   return a;
 }
 
-class OptDecoder final : public DecoderBase, private kv::KeyValueProjection {
+class OptDecoder final : public StepDecoder<Activations>, private kv::KeyValueProjection {
  public:
   OptDecoder(Device& device, const ModelConfig& model_config, std::unique_ptr<WeightStore> store)
-      : DecoderBase(device, model_config, std::move(store)) {
+      : StepDecoder(device, model_config, std::move(store)) {
     const ModelConfig& c = config();
     const std::string prefix = FindPrefix({"model.decoder.", "decoder."}, "embed_tokens.weight");
     embedding_ = weights().Matrix(prefix + "embed_tokens.weight", c.vocab, c.embedding_dim);
@@ -129,29 +129,13 @@ class OptDecoder final : public DecoderBase, private kv::KeyValueProjection {
     }
   }
 
-  uint64_t WorkspaceBytes(int64_t rows, int64_t logit_rows) const override {
-    Arena arena;
-    Place(arena, config(), product_dtype(), rows, logit_rows, on_gpu());
-    return arena.peak();
-  }
-
-  void Forward(Stream& stream, const kv::Step& step, std::span<const int32_t> tokens,
-               std::span<const int32_t> positions, kv::Cache& cache,
-               std::span<const int64_t> logit_rows, const MatrixView& logits) override {
-    CheckStep(step, tokens, positions, cache, logit_rows, logits);
-    const auto count = static_cast<int64_t>(logit_rows.size());
-    Arena arena = Workspace(WorkspaceBytes(step.rows, count));
-    const Activations placed = Place(arena, config(), product_dtype(), step.rows, count, on_gpu());
-    cache.BeginStep(step);
-    Run(stream, step, tokens, positions, cache, logit_rows, logits,
-        [&](const Inputs& inputs) { Issue(stream, step, inputs, cache, placed, logits); });
-    cache.EndStep(step);
-  }
-
  private:
-  // The operations of a step.
+  Activations PlaceActivations(Arena& arena, int64_t rows, int64_t logit_rows) const override {
+    return Place(arena, config(), product_dtype(), rows, logit_rows, on_gpu());
+  }
+
   void Issue(Stream& stream, const kv::Step& step, const Inputs& inputs, kv::Cache& cache,
-             Activations a, const MatrixView& logits) {
+             Activations a, const MatrixView& logits) override {
     Embed(stream, inputs.tokens, inputs.positions, a);
     for (int64_t i = 0; i < config().layers; ++i) {
       const Layer& layer = layers_[static_cast<size_t>(i)];

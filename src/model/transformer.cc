@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "model/decoder_base.h"
+#include "model/step_decoder.h"
 #include "ops/embedding.h"
 #include "ops/gather.h"
 #include "ops/linear.h"
@@ -108,11 +108,11 @@ struct StreamRotations {
   Buffer rotations;
 };
 
-class TransformerDecoder final : public DecoderBase, private kv::KeyValueProjection {
+class TransformerDecoder final : public StepDecoder<Activations>, private kv::KeyValueProjection {
  public:
   TransformerDecoder(Device& device, const ModelConfig& model_config,
                      std::unique_ptr<WeightStore> store)
-      : DecoderBase(device, model_config, std::move(store)),
+      : StepDecoder(device, model_config, std::move(store)),
         rope_(device, MakeRopeTable(model_config.rope, model_config.head_dim)) {
     const ModelConfig& c = config();
     const std::string prefix = FindPrefix({"model.", ""}, "embed_tokens.weight");
@@ -131,29 +131,13 @@ class TransformerDecoder final : public DecoderBase, private kv::KeyValueProject
     }
   }
 
-  uint64_t WorkspaceBytes(int64_t rows, int64_t logit_rows) const override {
-    Arena arena;
-    Place(arena, config(), product_dtype(), rows, logit_rows, on_gpu());
-    return arena.peak();
-  }
-
-  void Forward(Stream& stream, const kv::Step& step, std::span<const int32_t> tokens,
-               std::span<const int32_t> positions, kv::Cache& cache,
-               std::span<const int64_t> logit_rows, const MatrixView& logits) override {
-    CheckStep(step, tokens, positions, cache, logit_rows, logits);
-    const auto count = static_cast<int64_t>(logit_rows.size());
-    Arena arena = Workspace(WorkspaceBytes(step.rows, count));
-    const Activations placed = Place(arena, config(), product_dtype(), step.rows, count, on_gpu());
-    cache.BeginStep(step);
-    Run(stream, step, tokens, positions, cache, logit_rows, logits,
-        [&](const Inputs& inputs) { Issue(stream, step, inputs, cache, placed, logits); });
-    cache.EndStep(step);
-  }
-
  private:
-  // The operations of a step.
+  Activations PlaceActivations(Arena& arena, int64_t rows, int64_t logit_rows) const override {
+    return Place(arena, config(), product_dtype(), rows, logit_rows, on_gpu());
+  }
+
   void Issue(Stream& stream, const kv::Step& step, const Inputs& inputs, kv::Cache& cache,
-             Activations a, const MatrixView& logits) {
+             Activations a, const MatrixView& logits) override {
     ops::RopeRotations(stream, inputs.positions, rope_.inv_freq(), rope_.attention_factor(),
                        a.rotations);
     ops::Embedding(stream, embedding_, inputs.tokens, a.x);
