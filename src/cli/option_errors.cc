@@ -83,7 +83,7 @@ std::optional<std::string> Validation(const std::string& text) {
 }  // namespace
 
 std::string DescribeOptionError(const CLI::App& app, const CLI::ParseError& error) {
-  const std::string text = error.what();
+  std::string text = error.what();
   if (auto described = Conversion(app, text)) return *described;
   if (auto described = Validation(text)) return *described;
   return text;
