@@ -12,6 +12,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 SKIPPED = {".git", "build"}
 ENDINGS = (".h", ".cc", ".cu", ".cuh", ".py", ".md", ".sh", ".cmake", ".html", ".js", ".css", "CMakeLists.txt")
+# Text that `litecache bench --suite papers` puts into the page above: its links are that page's.
+INCLUDED = {"docs/benchmarks/papers/notes.md": "docs/benchmarks/papers.md"}
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 QUOTED = re.compile(r"`([\w./*-]+)`")
 FENCE = re.compile(r"^\s*```.*?^\s*```", re.MULTILINE | re.DOTALL)
@@ -55,7 +57,7 @@ def linked_paths(page, text):
     for match in LINK.finditer(FENCE.sub("", text)):
         target = match[1].split("#")[0]
         if target and not re.match(r"[a-z]+:", target):
-            yield (ROOT / page).parent / target
+            yield (ROOT / INCLUDED.get(page, page)).parent / target
 
 
 def main():
