@@ -19,14 +19,11 @@ std::vector<System> Decoding() {
   return systems;
 }
 
-// What else the others can be, at the ends of the grid; with their published budgets of the first
-// shape.
-std::vector<System> OtherForms(const Grid& grid, const std::string& shape) {
+// What else the others can be; of the first shape, at the ends of the grid.
+std::vector<System> OtherForms() {
   std::vector<System> systems;
   for (const System& other : Others()) systems.push_back(AsPublished(other));
-  if (shape == grid.shapes.front()) {
-    systems.insert(systems.end(), {RetroInferPublished(), InfiniGenPublished()});
-  }
+  systems.insert(systems.end(), {RetroInferPublished(), InfiniGenPublished()});
   return systems;
 }
 
@@ -101,10 +98,10 @@ std::vector<Cell> ThroughputCells(const Grid& grid) {
         cells.push_back({Kind::kDecode, system, shape, point.batch, point.context});
       }
     }
-    for (const Point& point : Ends(grid)) {
-      for (const System& system : OtherForms(grid, shape)) {
-        cells.push_back({Kind::kDecode, system, shape, point.batch, point.context});
-      }
+  }
+  for (const Point& point : Ends(grid)) {
+    for (const System& system : OtherForms()) {
+      cells.push_back({Kind::kDecode, system, grid.shapes.front(), point.batch, point.context});
     }
   }
   return cells;
@@ -112,15 +109,15 @@ std::vector<Cell> ThroughputCells(const Grid& grid) {
 
 namespace {
 
-void WriteOtherForms(const Grid& grid, const std::string& shape, const Results& results,
-                     Page* page) {
+void WriteOtherForms(const Grid& grid, const Results& results, Page* page) {
+  const std::string& shape = grid.shapes.front();
   std::vector<std::string> head = {shape};
-  for (const System& system : OtherForms(grid, shape)) head.push_back(system.name);
+  for (const System& system : OtherForms()) head.push_back(system.name);
   head.emplace_back("litecache to best as published");
   std::vector<std::vector<std::string>> rows;
   for (const Point& point : Ends(grid)) {
     rows.push_back({fmt::format("{} x {}", point.batch, Tokens(point.context))});
-    for (const System& system : OtherForms(grid, shape)) {
+    for (const System& system : OtherForms()) {
       rows.back().push_back(Figure(Rate(results, system, shape, point)));
     }
     rows.back().push_back(
@@ -220,7 +217,7 @@ void WriteThroughput(const Grid& grid, const Results& results, Page* page) {
     DrawShape(grid, shape, results, page);
   }
   page->Paragraph(WhatAsPublishedIs());
-  for (const std::string& shape : grid.shapes) WriteOtherForms(grid, shape, results, page);
+  WriteOtherForms(grid, results, page);
   WriteSkipped(ThroughputCells(grid), results, page);
 }
 
