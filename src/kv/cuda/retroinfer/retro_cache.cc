@@ -331,9 +331,7 @@ uint64_t CudaRetroScratchBytes(const RetroShape& shape, int64_t sequences, int64
   // Of every list: where clusters begin, what is cached.
   const int64_t words = 2 * clusters + shape.CacheBlocks(shape.NprobeRoom(tokens));
   const auto tables = static_cast<uint64_t>(sequences * shape.lists * words) * sizeof(int32_t);
-  const uint64_t build = clusters == 0 ? 0
-                                       : CudaWaveBuilder::kStreams *
-                                             CudaWaveBuilder::ScratchBytes(shape, tokens, clusters);
+  const uint64_t build = clusters == 0 ? 0 : CudaWaveBuilder::MostBytes(shape, tokens, clusters);
   return RetroWork::Bytes(shape, sequences, tokens) + tables + build;
 }
 

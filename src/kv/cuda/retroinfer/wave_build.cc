@@ -10,7 +10,7 @@ namespace litecache::kv {
 namespace {
 
 // Enough lists at once to keep the GPU busy with short ones; a long one takes more by itself.
-constexpr size_t kScratchBytes = size_t{256} << 20;
+constexpr size_t kScratchBytes = size_t{128} << 20;
 
 }  // namespace
 
@@ -22,15 +22,31 @@ void CudaWaveBuilder::Fork(Stream& stream) {
   for (auto& branch : branches_) branch->Fork(stream);
 }
 
+// Fewer where each takes much memory, and has much to do between its rows' ways.
+size_t CudaWaveBuilder::Streams(const RetroShape& shape, int64_t count, int64_t clusters) {
+  const size_t list = ops::cuda::ClusterBuildScratchBytes(shape.format, count, clusters);
+  return list > kScratchBytes ? 2 : kStreams;
+}
+
 int64_t CudaWaveBuilder::ListsAtOnce(const RetroShape& shape, int64_t count, int64_t clusters) {
   const size_t list = ops::cuda::ClusterBuildScratchBytes(shape.format, count, clusters);
-  // Both streams have something to do.
-  return std::clamp(static_cast<int64_t>(kScratchBytes / list), int64_t{1}, (shape.lists + 1) / 2);
+  // All streams have something to do.
+  constexpr auto kAll = static_cast<int64_t>(kStreams);
+  return std::clamp(static_cast<int64_t>(kScratchBytes / list), int64_t{1},
+                    (shape.lists + kAll - 1) / kAll);
 }
 
 size_t CudaWaveBuilder::ScratchBytes(const RetroShape& shape, int64_t count, int64_t clusters) {
   return static_cast<size_t>(ListsAtOnce(shape, count, clusters)) *
          ops::cuda::ClusterBuildScratchBytes(shape.format, count, clusters);
+}
+
+size_t CudaWaveBuilder::MostBytes(const RetroShape& shape, int64_t count, int64_t clusters) {
+  const size_t list = ops::cuda::ClusterBuildScratchBytes(shape.format, count, clusters);
+  // Of shorter parts more lists are clustered at once.
+  const size_t lists = (static_cast<size_t>(shape.lists) + kStreams - 1) / kStreams;
+  const size_t shorter = kStreams * std::min(kScratchBytes, lists * list);
+  return std::max(Streams(shape, count, clusters) * ScratchBytes(shape, count, clusters), shorter);
 }
 
 void* CudaWaveBuilder::Reserve(size_t bytes, size_t stream) {
@@ -73,8 +89,9 @@ void CudaWaveBuild::Run(bool from_ring) {
     const int64_t tokens = part.end - part.begin, clusters = part.growth.clusters;
     const int64_t at_once = CudaWaveBuilder::ListsAtOnce(shape_, tokens, clusters);
     const size_t scratch = CudaWaveBuilder::ScratchBytes(shape_, tokens, clusters);
+    const size_t streams = CudaWaveBuilder::Streams(shape_, tokens, clusters);
     for (int64_t list = 0; list < shape_.lists; list += at_once, ++turn) {
-      const size_t stream = turn % CudaWaveBuilder::kStreams;
+      const size_t stream = turn % streams;
       ops::cuda::BuildClusters(
           builder_.branch(stream).stream(),
           {.source = from_ring ? tables.ring : tables.store,

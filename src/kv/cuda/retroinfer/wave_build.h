@@ -15,21 +15,24 @@
 
 namespace litecache::kv {
 
-// What builds share: two streams, so that the rows of some lists travel while those of others are
-// clustered, and scratch memory for each.
+// What builds share: streams, so that the rows of some lists come and those of others go while
+// others are clustered, and scratch memory for each.
 class CudaWaveBuilder {
  public:
   explicit CudaWaveBuilder(CudaDevice& device);
 
   // What is begun from here on waits for what `stream` has been given.
   void Fork(Stream& stream);
-  // Of a part of `count` tokens in `clusters` clusters: lists that are clustered together, and the
-  // memory they take, a stream.
+  // Of a part of `count` tokens in `clusters` clusters: streams that work for it, lists that one
+  // clusters together, and the memory they take.
+  static size_t Streams(const RetroShape& shape, int64_t count, int64_t clusters);
   static int64_t ListsAtOnce(const RetroShape& shape, int64_t count, int64_t clusters);
   static size_t ScratchBytes(const RetroShape& shape, int64_t count, int64_t clusters);
+  // Of all streams, for parts of up to `count` tokens.
+  static size_t MostBytes(const RetroShape& shape, int64_t count, int64_t clusters);
   void* Reserve(size_t bytes, size_t stream);
 
-  static constexpr size_t kStreams = 2;
+  static constexpr size_t kStreams = 4;
   CudaBranch& branch(size_t i) { return *branches_[i]; }
   CudaDevice& device() { return device_; }
 

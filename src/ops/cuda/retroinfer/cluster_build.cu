@@ -182,12 +182,30 @@ __global__ void __launch_bounds__(kThreads) CentreKernel(const __grid_constant__
   }
 }
 
-// Writes centroid c, of which a lane has channels lane, lane + 32, ...
+// A warp's lanes have eight channels each, in pairs: the i-th of them.
+__device__ __forceinline__ int32_t ChannelOf(int i) {
+  return static_cast<int32_t>(threadIdx.x % 32) * 2 + i % 2 + 64 * (i / 2);
+}
+
+// Channels c and c + 1 of a row's key, c even.
+__device__ __forceinline__ float2 KeyPair(const RowFormat& format, const std::byte* row, int32_t d,
+                                          int32_t c) {
+  if (d % 2 != 0) {
+    return make_float2(Element(format, row, c), c + 1 < d ? Element(format, row, c + 1) : 0);
+  }
+  if (format.encoding == RowEncoding::kBF16) {
+    return __bfloat1622float2(
+        *reinterpret_cast<const __nv_bfloat162*>(reinterpret_cast<const __nv_bfloat16*>(row) + c));
+  }
+  return *reinterpret_cast<const float2*>(reinterpret_cast<const float*>(row) + c);
+}
+
+// Writes centroid c, of which a lane has its channels.
 __device__ void WriteCentroid(const Problem& p, const Scratch& s, int32_t c,
                               const float (&value)[8]) {
 #pragma unroll
   for (int i = 0; i < 8; ++i) {
-    const int32_t channel = threadIdx.x % 32 + 32 * i;
+    const int32_t channel = ChannelOf(i);
     if (channel >= p.padded) break;
     const bool exists = channel < p.d;
     if (exists) s.centroids[int64_t{c} * p.d + channel] = value[i];
@@ -206,7 +224,7 @@ __global__ void __launch_bounds__(kThreads)
   float value[8];
 #pragma unroll
   for (int i = 0; i < 8; ++i) {
-    const int32_t channel = threadIdx.x % 32 + 32 * i;
+    const int32_t channel = ChannelOf(i);
     value[i] = channel < p.d
                    ? Element(p.work.store.format, s.rows + int64_t{token} * p.row_bytes, channel) -
                          MeanOf(p, s, channel)
@@ -377,17 +395,25 @@ __global__ void __launch_bounds__(kThreads) MoveCentroidsKernel(const __grid_con
   const int32_t begin = s.offsets[c], end = s.offsets[c + 1];
   if (begin == end) return;  // it stays where it is
   double sum[8] = {};
-  for (int32_t i = begin; i < end; ++i) {
-    const std::byte* row = s.rows + int64_t{s.order[i]} * p.row_bytes;
+  for (int32_t first = begin; first < end; first += 32) {
+    const int32_t token = first + lane < end ? s.order[first + lane] : 0;
+    const int32_t some = min(32, end - first);
+#pragma unroll 4
+    for (int32_t i = 0; i < some; ++i) {  // rows whose loads do not wait for each other
+      const std::byte* row = s.rows + int64_t{__shfl_sync(kFullMask, token, i)} * p.row_bytes;
 #pragma unroll
-    for (int k = 0; k < 8; ++k) {
-      if (lane + 32 * k < p.d) sum[k] += Element(p.work.store.format, row, lane + 32 * k);
+      for (int k = 0; k < 8; k += 2) {
+        if (ChannelOf(k) >= p.d) break;
+        const float2 x = KeyPair(p.work.store.format, row, p.d, ChannelOf(k));
+        sum[k] += x.x;
+        sum[k + 1] += x.y;
+      }
     }
   }
   float value[8], square = 0;
 #pragma unroll
   for (int k = 0; k < 8; ++k) {
-    const int32_t channel = lane + 32 * k;
+    const int32_t channel = ChannelOf(k);
     value[k] = channel < p.d
                    ? static_cast<float>(sum[k] / (end - begin) - s.sums[channel] / p.work.count)
                    : 0;
