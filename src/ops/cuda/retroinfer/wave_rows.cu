@@ -1,5 +1,6 @@
 // Rows of a wave buffer: which of them a step attends, which have to be fetched, which the cache
 // takes over.
+#include <algorithm>
 #include <type_traits>
 
 #include "device/cuda/check.h"
@@ -14,6 +15,7 @@ namespace {
 
 constexpr int kListThreads = 1024;  // a warp of them a cluster, whose loads wait for each other
 constexpr int kListWarps = kListThreads / 32;
+constexpr int kListParts = 4;  // blocks a pair at most
 // Small blocks, which find room on an SM beside a block of a product.
 constexpr int kAdmitThreads = 128;
 constexpr int kAdmitWarps = kAdmitThreads / 32;
@@ -54,7 +56,7 @@ __device__ Sums ExclusiveSums(const Sums& mine, Sums* of_warps, Sums* totals) {
   return before;
 }
 
-// A block a pair.
+// Blocks [pairs][parts]: each knows all of a pair's clusters, and lists the rows of its share.
 __global__ void __launch_bounds__(kListThreads, 1)
     ListRowsKernel(const __grid_constant__ StepView step, const __grid_constant__ WaveShape shape,
                    const __grid_constant__ WaveLayer layer,
@@ -67,18 +69,20 @@ __global__ void __launch_bounds__(kListThreads, 1)
   };
   __shared__ Cluster clusters[kListThreads];
   const int32_t pair = blockIdx.x, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const auto part = static_cast<int32_t>(blockIdx.y), parts = static_cast<int32_t>(gridDim.y);
   const int32_t sequence = pair / shape.kv_heads, head = pair % shape.kv_heads;
+  const bool first = part == 0 && threadIdx.x == 0;
   // Before the wait: the step was there before the kernel before this one began.
   const bool exists = sequence < *step.count;
   const WaveSequence wave = exists ? layer.sequences[sequence] : WaveSequence{};
   const int32_t n = exists ? step.sequences[sequence].past + 1 : 0;
   const int32_t list = layer.rows.list_of_head[head];
   WaitForKernelBefore();
-  if (pair == 0 && threadIdx.x == 0 && layer.mailbox != nullptr) {
+  if (pair == 0 && first && layer.mailbox != nullptr) {
     RaiseFlag(&layer.mailbox->chosen, *layer.first_number + layer.number + 1);
   }
   if (!exists) {
-    if (threadIdx.x == 0) {
+    if (first) {
       layer.leading[pair] = layer.listed_count[pair] = layer.fetched_count[pair] = 0;
     }
     return;
@@ -88,7 +92,7 @@ __global__ void __launch_bounds__(kListThreads, 1)
   int32_t* targets = layer.fetched_targets + int64_t{pair} * shape.max_rows;
   // Of the steady zone what is behind the sink.
   const int32_t ring = max(0, n - wave.indexed_end);
-  for (int32_t i = threadIdx.x; i < ring; i += kListThreads) {
+  for (int32_t i = part * kListThreads + threadIdx.x; i < ring; i += parts * kListThreads) {
     listed[i] = shape.sink + (wave.indexed_end + i) % shape.ring;
   }
   const int32_t retrieved = wave.clusters > 0 ? layer.choices[pair].retrieved : 0;
@@ -121,7 +125,7 @@ __global__ void __launch_bounds__(kListThreads, 1)
     clusters[threadIdx.x] = cluster;
     __syncthreads();
     const int32_t some = min(kListThreads, retrieved - base);
-    for (int32_t c = warp; c < some; c += kListWarps) {
+    for (int32_t c = part * kListWarps + warp; c < some; c += parts * kListWarps) {
       const Cluster& of = clusters[c];
       for (int32_t r = lane; r < of.size; r += 32) {
         if (of.hit) {
@@ -143,7 +147,7 @@ __global__ void __launch_bounds__(kListThreads, 1)
     before.blocks += totals.blocks;
     __syncthreads();  // `clusters` may be written again
   }
-  if (threadIdx.x == 0) {
+  if (first) {
     layer.leading[pair] = min(n, shape.sink);
     layer.listed_count[pair] = before.rows;
     layer.fetched_count[pair] = before.fetched;
@@ -259,7 +263,10 @@ void ListWaveRows(Stream& stream, const StepView& step, const WaveShape& shape,
                   const WaveLayer& layer) {
   const int pairs = step.capacity * shape.kv_heads;
   if (pairs == 0) return;
-  LaunchOverlapping(AsCuda(stream), ListRowsKernel, dim3(static_cast<unsigned>(pairs)),
+  CudaStream& cuda = AsCuda(stream);
+  const int parts = std::clamp(cuda.sm_count() / pairs, 1, kListParts);
+  LaunchOverlapping(cuda, ListRowsKernel,
+                    dim3(static_cast<unsigned>(pairs), static_cast<unsigned>(parts)),
                     dim3(kListThreads), 0, step, shape, layer, TableAccess(layer.index));
 }
 
