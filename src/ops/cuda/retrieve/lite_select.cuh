@@ -168,8 +168,8 @@ inline int DeviceAttribute(cudaDeviceAttr attribute) {
   return value;
 }
 
-// Launches `kernel` with teams of `team` blocks, of which at least one fits the GPU at a time; else
-// returns false.
+// Launches `kernel` with teams of `team` blocks, where all of them fit the GPU at a time, or one
+// where they are more than it has SMs; else returns false.
 template <typename... Parameters, typename... Arguments>
 bool LaunchTeams(void (*kernel)(Parameters...), const CudaStream& stream, int pairs, int team,
                  size_t shared_bytes, size_t shared_limit, Arguments... arguments) {
@@ -193,7 +193,9 @@ bool LaunchTeams(void (*kernel)(Parameters...), const CudaStream& stream, int pa
     }
     int clusters = 0;
     const cudaError_t error = cudaOccupancyMaxActiveClusters(&clusters, kernel, &config);
-    if (error != cudaSuccess || clusters < 1 || (team > 8 && clusters < pairs)) {
+    // Partitions of SMs are no multiples of a team: fewer may fit than the SMs would hold.
+    const bool at_once = pairs * team <= stream.sm_count();
+    if (error != cudaSuccess || clusters < (at_once ? pairs : 1)) {
       cudaGetLastError();  // the answer is no
       return false;
     }
