@@ -60,8 +60,8 @@ struct KvOptions {
   bool resident_full_attention = false;  // resident heads attend every row instead of their top-k
   double epsilon = 0.1;                  // tolerance of the reuse difficulty (CLO eq. 11)
   int64_t dense_layers = 0;              // first layers that are resident and attend every row
-  // Layers ahead that a layer is looked up and its rows are fetched, with a query predicted from the
-  // input of the layer before: 0 (off) | 1 (on) | 2 | auto (0: a predicted query costs hits)
+  // How many layers ahead a layer is looked up, and its rows fetched, with a query predicted from
+  // the input of the layer before: 0 (off) | 1 (on) | 2 | auto (0: a predicted query costs hits)
   std::string prefetch = "auto";
 
   // ---- retriever ----

@@ -41,8 +41,7 @@ const TaskSpec& FindTask(std::string_view name) {
   for (const TaskSpec& spec : TaskSpecs()) {
     if (spec.name == name) return spec;
   }
-  throw InvalidArgument("there is no task '{}'; there are {}", name,
-                        fmt::join(TaskNames(), ", "));
+  throw InvalidArgument("there is no task '{}'; there are {}", name, fmt::join(TaskNames(), ", "));
 }
 
 // A unit is a token or more; frequent words lose some of theirs to rounding.
