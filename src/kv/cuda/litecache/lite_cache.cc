@@ -63,11 +63,6 @@ const SmSplit* SplitFor(const CudaDevice& device, const KvOptions& options, int6
   return split;
 }
 
-CudaBranch BranchOn(CudaDevice& device, std::unique_ptr<CudaStream> part, int marks) {
-  if (part == nullptr) return CudaBranch(device, marks, /*first=*/true);
-  return CudaBranch(std::move(part), marks);
-}
-
 // Appends arrays to one block of device memory.
 class ConstantsBuilder {
  public:
@@ -107,12 +102,13 @@ CudaLiteCache::CudaLiteCache(CudaDevice& device, const Shape& shape, const HeadP
       lite_shape_(MakeLiteShape(shape)),
       block_(device),
       split_(SplitFor(device, options, ahead)),
-      rest_(split_ != nullptr ? split_->StreamOfRest(/*first=*/false) : nullptr),
-      decisions_(
-          BranchOn(device, split_ != nullptr ? split_->StreamOfRest(/*first=*/true) : nullptr, 0)),
-      pull_(BranchOn(device, split_ != nullptr ? split_->StreamOfFew(/*first=*/true) : nullptr,
-                     kMostAhead + 1)),
-      link_(device, 2, /*first=*/true) {
+      decisions_(device, 0, /*first=*/true),
+      link_(device, kMarks, /*first=*/true) {
+  if (split_ != nullptr) {
+    rest_ = split_->StreamOfRest(/*first=*/false);
+    apart_decisions_.emplace(split_->StreamOfRest(/*first=*/true), 0);
+    apart_pull_.emplace(split_->StreamOfFew(/*first=*/true), kMarks);
+  }
   if (options.measure_recall) {
     throw Unsupported("measure_recall runs on the CPU only (--device cpu)");
   }
@@ -353,9 +349,7 @@ void CudaLiteCache::BeginStep(const Step& step) {
     if (const std::string& lost = Get(part.id).lost; !lost.empty()) throw DeviceError(lost);
   }
   check_(step, tiers_.resident);
-  decisions_.Reset();
-  pull_.Reset();
-  link_.Reset();
+  for (CudaBranch* branch : Branches()) branch->Reset();
   growth_.Begin(step);
   const auto count = static_cast<int64_t>(step.sequences.size());
   block_.Begin(step.decode_rows, count - step.decode_rows);
@@ -425,6 +419,16 @@ std::optional<uint64_t> CudaLiteCache::ReplayKey(const Step&) const {
   return key.Add(context_).Add(work_sequences_).Add(work_context_).value();
 }
 
+std::vector<CudaBranch*> CudaLiteCache::Branches() {
+  std::vector<CudaBranch*> all = {&decisions_, &link_};
+  if (split_ != nullptr) all.insert(all.end(), {&*apart_decisions_, &*apart_pull_});
+  return all;
+}
+
+bool CudaLiteCache::Apart() const {
+  return split_ != nullptr && block_.decoding() == 1 && block_.prefilling() == 0;
+}
+
 bool CudaLiteCache::HasOffloaded(int64_t layer) const {
   for (int64_t head = 0; head < tiers_.shape.layout.kv_heads; ++head) {
     if (tiers_.shape.offloads(layer, head)) return true;
@@ -468,9 +472,7 @@ void CudaLiteCache::Attend(Stream& stream, int64_t layer, const Step& step, cons
     AttendPrompt(stream, layer, i, q, k, v, scale, &out);
   }
   if (layer + 1 == tiers_.shape.layout.layers) {
-    decisions_.JoinAll(stream);
-    pull_.JoinAll(stream);
-    link_.JoinAll(stream);
+    for (CudaBranch* branch : Branches()) branch->JoinAll(stream);
     ops::cuda::UnshareGpu(stream);  // its last layer's products and the logits'
     AsCuda(stream).Return();
     counters_->Receive(stream, heads_.size() * sizeof(DeviceHeadCounters));

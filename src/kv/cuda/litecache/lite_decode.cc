@@ -19,10 +19,7 @@ void CudaLiteCache::Start(Stream& stream, float scale) {
   if (std::exchange(started_, true)) return;
   AsCuda(stream).AddCheck(check_transfers_);
   if (ahead_ > 0) ops::cuda::ShareGpu(stream);
-  // A prompt's chunk in the same step wants all SMs.
-  if (rest_ != nullptr && block_.decoding() > 0 && block_.prefilling() == 0) {
-    AsCuda(stream).Divert(rest_);
-  }
+  if (Apart()) AsCuda(stream).Divert(rest_);
   block_.Send(stream);
   if (fills_.empty()) return;
   const StepView step = block_.Decoding(context_);
@@ -122,17 +119,17 @@ void CudaLiteCache::Prefetch(Stream& stream, int64_t index, const Step& step_of_
   if (block_.decoding() == 0 || !WantsPrediction(index)) return;
   running_checked_ = false;
   Start(stream, scale);
-  decisions_.Fork(stream);
-  Stream& decisions = decisions_.stream();
+  this->decisions().Fork(stream);
+  Stream& decisions = this->decisions().stream();
   LookUp(decisions, index, q);
   ImposeHits(decisions, index);
   SpillAhead(decisions, index);
   // With the query of the label, where the lookup has left it. Resident heads select later, with
   // the actual query.
   Choose(decisions, index, {.q = nullptr, .scale = scale}, branch_scratch_.data());
-  pull_.Fork(decisions);
-  Pull(pull_.stream(), index);
-  pull_.Mark(static_cast<int>(index % (kMostAhead + 1)));
+  pulls().Fork(decisions);
+  Pull(pulls().stream(), index);
+  pulls().Mark(kRefreshed + static_cast<int>(index % (kMostAhead + 1)));
   prepared_[static_cast<size_t>(index)] = 1;
   // Needs nothing of the next layer's query: nothing of it shall wait for that.
   if (index + 1 < tiers_.shape.layout.layers) SpillAhead(decisions, index + 1);
@@ -157,7 +154,7 @@ void CudaLiteCache::AttendDecoding(Stream& stream, int64_t index, const MatrixVi
     // Needs nothing of the branches: the ring has a place beside those of the rows that they read.
     append();
     Mark(stream, Section::kTransfer);
-    pull_.Join(stream, static_cast<int>(index % (kMostAhead + 1)));
+    pulls().Join(stream, kRefreshed + static_cast<int>(index % (kMostAhead + 1)));
     Mark(stream, Section::kManagement);
     SelectResident(stream, index, q, scale);
   } else {

@@ -42,7 +42,7 @@ void CudaLiteCache::Fetch(const Turn& turn, int set) {
                         layers_[static_cast<size_t>(turn.layer)].store, Staging(turn.layer, set),
                         {.kind = RowRange::kPast}, kStagingSms);
   }
-  link_.Mark(set);
+  link_.Mark(kFetched + set);
 }
 
 RowTable CudaLiteCache::Staging(int64_t layer, int set) const {
@@ -86,7 +86,7 @@ void CudaLiteCache::AttendPrompt(Stream& stream, int64_t index, int64_t sequence
       ops::cuda::AppendRows(stream, step, kv_heads, staging, k, v);
       ops::cuda::CopyRows(stream, step, kv_heads, staging, layer.store, {.kind = RowRange::kNew});
     } else {
-      link_.Join(stream, set);
+      link_.Join(stream, kFetched + set);
       ops::cuda::AppendRows(stream, step, kv_heads, staging, k, v);
       // The other set is free for the next turn: the last one attended it before this fork, and
       // what it left for the store was given to the link then.
