@@ -146,6 +146,7 @@ Value Center(Runtime& rt, const Value& input, CallArgs& args) {
   MarkedString result(std::string(static_cast<size_t>(left), ' '));
   result.Append(text);
   result.Append(std::string(static_cast<size_t>(padding - left), ' '));
+  result.set_markup(text.markup());
   return rt.MakeString(std::move(result));
 }
 
@@ -169,7 +170,9 @@ Value Truncate(Runtime& rt, const Value& input, CallArgs& args) {
     const size_t space = result.text().rfind(' ');
     if (space != std::string::npos) result = result.Sub(0, space);
   }
-  result.Append(end);
+  // What is added to a string marked safe is escaped, and the sum is marked.
+  result.Append(text.markup() && !end.markup() ? EscapeHtml(end) : end);
+  result.set_markup(text.markup());
   return rt.MakeString(std::move(result));
 }
 

@@ -312,7 +312,9 @@ std::optional<Value> Subscript(Runtime& rt, const Value& object, const Value& ke
   const size_t begin = ByteOffset(object.text(), static_cast<size_t>(index));
   size_t end = begin;
   NextCodePoint(object.text(), &end);
-  return rt.MakeString(object.string().Sub(begin, end));
+  MarkedString character = object.string().Sub(begin, end);
+  character.set_markup(object.string().markup());
+  return rt.MakeString(std::move(character));
 }
 
 Value Slice(Runtime& rt, const Value& object, const Value& start, const Value& stop,
