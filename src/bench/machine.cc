@@ -8,7 +8,7 @@
 
 #include "base/error.h"
 #include "base/matrix_view.h"
-#include "ops/linear.h"
+#include "ops/dense/linear.h"
 
 namespace litecache::bench {
 namespace {

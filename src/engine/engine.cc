@@ -29,7 +29,7 @@
 #include "model/fingerprint.h"
 #include "model/weight_placement.h"
 #include "ops/cuda/products/linear_scratch.h"
-#include "ops/linear.h"
+#include "ops/dense/linear.h"
 #include "tokenizer/stream_decoder.h"
 #include "tokenizer/tokenizer.h"
 

@@ -7,7 +7,7 @@
 #include <limits>
 
 #include "base/error.h"
-#include "ops/exp_weight.h"
+#include "ops/sample/exp_weight.h"
 
 namespace litecache::engine {
 namespace {

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "kv/cache.h"
-#include "ops/attention.h"
+#include "ops/attention/attention.h"
 
 namespace litecache::kv {
 

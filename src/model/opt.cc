@@ -10,12 +10,12 @@
 #include "model/config_fields.h"
 #include "model/families.h"
 #include "model/step_decoder.h"
-#include "ops/activation.h"
-#include "ops/convert.h"
-#include "ops/embedding.h"
-#include "ops/gather.h"
-#include "ops/linear.h"
-#include "ops/norm.h"
+#include "ops/dense/activation.h"
+#include "ops/dense/convert.h"
+#include "ops/dense/embedding.h"
+#include "ops/dense/gather.h"
+#include "ops/dense/linear.h"
+#include "ops/dense/norm.h"
 
 namespace litecache::model {
 namespace {

@@ -9,11 +9,11 @@
 #include <vector>
 
 #include "model/step_decoder.h"
-#include "ops/embedding.h"
-#include "ops/gather.h"
-#include "ops/linear.h"
-#include "ops/norm.h"
-#include "ops/rope.h"
+#include "ops/dense/embedding.h"
+#include "ops/dense/gather.h"
+#include "ops/dense/linear.h"
+#include "ops/dense/norm.h"
+#include "ops/dense/rope.h"
 
 namespace litecache::model {
 namespace {

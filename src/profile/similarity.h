@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "ops/qsac_lookup.h"
+#include "ops/reuse/qsac_lookup.h"
 
 namespace litecache::profile {
 

@@ -8,7 +8,7 @@
 
 #include "base/error.h"
 #include "kv/layout.h"
-#include "ops/move_rows.h"
+#include "ops/rows/move_rows.h"
 #include "profile/forwarding_cache.h"
 
 namespace litecache::profile {

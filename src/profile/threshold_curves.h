@@ -8,7 +8,7 @@
 
 #include "device/device.h"
 #include "litecache/kv_options.h"
-#include "ops/qsac_lookup.h"
+#include "ops/reuse/qsac_lookup.h"
 
 namespace litecache::profile {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "ops/row_format.h"
+#include "ops/rows/row_format.h"
 
 namespace litecache::kv {
 

@@ -1,5 +1,5 @@
 // Bounds of blocks and the selection by them.
-#include "ops/bounds_select.h"
+#include "ops/select/bounds_select.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "ops/clusters.h"
+#include "ops/cluster/clusters.h"
 
 #include <gtest/gtest.h>
 
@@ -6,9 +6,9 @@
 #include <cmath>
 #include <set>
 
-#include "ops/kmeans.h"
+#include "ops/attention/row_attention.h"
+#include "ops/cluster/kmeans.h"
 #include "ops/paged_testing.h"
-#include "ops/row_attention.h"
 
 namespace litecache::ops {
 namespace {

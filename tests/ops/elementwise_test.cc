@@ -3,8 +3,8 @@
 #include <cmath>
 #include <cstring>
 
-#include "ops/activation.h"
-#include "ops/embedding.h"
+#include "ops/dense/activation.h"
+#include "ops/dense/embedding.h"
 #include "ops/ops_testing.h"
 
 namespace litecache::ops {

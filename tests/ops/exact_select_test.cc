@@ -1,5 +1,5 @@
 // Selection by the rows' attention.
-#include "ops/exact_select.h"
+#include "ops/select/exact_select.h"
 
 #include <gtest/gtest.h>
 

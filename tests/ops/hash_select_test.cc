@@ -1,5 +1,5 @@
 // Hash codes and the selection by them.
-#include "ops/hash_select.h"
+#include "ops/select/hash_select.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "ops/impose_reuse.h"
+#include "ops/impose/impose_reuse.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "ops/linear.h"
+#include "ops/dense/linear.h"
 
 #include <gtest/gtest.h>
 

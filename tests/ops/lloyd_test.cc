@@ -1,5 +1,5 @@
 // Lloyd's algorithm, step by step against plain loops in double precision.
-#include "ops/lloyd.h"
+#include "ops/cluster/lloyd.h"
 
 #include <gtest/gtest.h>
 

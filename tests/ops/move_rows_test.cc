@@ -1,4 +1,4 @@
-#include "ops/move_rows.h"
+#include "ops/rows/move_rows.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "ops/norm.h"
+#include "ops/dense/norm.h"
 
 #include <gtest/gtest.h>
 

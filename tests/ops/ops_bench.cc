@@ -10,12 +10,12 @@
 #include <cmath>
 #include <vector>
 
-#include "ops/activation.h"
-#include "ops/attention.h"
+#include "ops/attention/attention.h"
 #include "ops/cpu/linear/gemm_onednn.h"
-#include "ops/linear.h"
-#include "ops/norm.h"
-#include "ops/rope.h"
+#include "ops/dense/activation.h"
+#include "ops/dense/linear.h"
+#include "ops/dense/norm.h"
+#include "ops/dense/rope.h"
 
 namespace litecache::ops {
 namespace {

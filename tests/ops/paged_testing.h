@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "ops/ops_testing.h"
-#include "ops/row_format.h"
+#include "ops/rows/row_format.h"
 
 namespace litecache::ops {
 

@@ -1,5 +1,5 @@
 // Components of keys and the selection by them.
-#include "ops/projection_select.h"
+#include "ops/select/projection_select.h"
 
 #include <gtest/gtest.h>
 

@@ -1,11 +1,11 @@
-#include "ops/rope.h"
+#include "ops/dense/rope.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <cstring>
 
-#include "ops/norm.h"
+#include "ops/dense/norm.h"
 #include "ops/ops_testing.h"
 
 namespace litecache::ops {

@@ -1,11 +1,11 @@
-#include "ops/row_attention.h"
+#include "ops/attention/row_attention.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cmath>
 
-#include "ops/attention.h"
+#include "ops/attention/attention.h"
 #include "ops/paged_testing.h"
 
 namespace litecache::ops {

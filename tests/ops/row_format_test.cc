@@ -1,4 +1,4 @@
-#include "ops/row_format.h"
+#include "ops/rows/row_format.h"
 
 #include <gtest/gtest.h>
 

@@ -6,10 +6,10 @@
 #include <random>
 #include <vector>
 
-#include "ops/move_rows.h"
+#include "ops/attention/row_attention.h"
 #include "ops/ops_bench.h"
-#include "ops/qsac_lookup.h"
-#include "ops/row_attention.h"
+#include "ops/reuse/qsac_lookup.h"
+#include "ops/rows/move_rows.h"
 
 namespace litecache::ops {
 namespace {

@@ -13,7 +13,7 @@
 #include <numeric>
 #include <vector>
 
-#include "ops/selection.h"
+#include "ops/select/selection.h"
 #include "ops_testing.h"
 
 namespace litecache::ops {

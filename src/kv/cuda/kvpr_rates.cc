@@ -19,7 +19,7 @@
 #include "kv/cuda/step_block.h"
 #include "kv/offload/recompute.h"
 #include "ops/cuda/attention/attention.h"
-#include "ops/linear.h"
+#include "ops/dense/linear.h"
 
 namespace litecache::kv::kvpr {
 namespace {

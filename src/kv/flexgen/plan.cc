@@ -9,7 +9,7 @@
 #include "kv/cache_plan.h"
 #include "kv/cuda/attention_scratch.h"
 #include "kv/offload/offload_cache.h"
-#include "ops/attention.h"
+#include "ops/attention/attention.h"
 #include "ops/cuda/available.h"
 
 namespace litecache::kv {

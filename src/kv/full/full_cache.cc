@@ -12,7 +12,7 @@
 #include "kv/cuda/attention_scratch.h"
 #include "kv/full/full_cache_base.h"
 #include "kv/layout.h"
-#include "ops/attention.h"
+#include "ops/attention/attention.h"
 #include "ops/cuda/available.h"
 
 namespace litecache::kv {

@@ -6,8 +6,8 @@
 #include "device/device.h"
 #include "kv/layout.h"
 #include "litecache/kv_options.h"
-#include "ops/projection_select.h"
-#include "ops/row_format.h"
+#include "ops/rows/row_format.h"
+#include "ops/select/projection_select.h"
 
 namespace litecache::kv::infinigen {
 

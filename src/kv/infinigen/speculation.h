@@ -11,9 +11,9 @@
 #include "kv/heads/profile.h"
 #include "kv/infinigen/shape.h"
 #include "kv/retrieve/retrievers.h"
-#include "ops/channel_sums.h"
-#include "ops/margin_select.h"
-#include "ops/row_format.h"
+#include "ops/rows/row_format.h"
+#include "ops/select/channel_sums.h"
+#include "ops/select/margin_select.h"
 
 namespace litecache::kv::infinigen {
 

@@ -16,7 +16,7 @@
 #include "kv/kvpr/rates.h"
 #include "kv/kvpr/scheduler.h"
 #include "kv/offload/offload_cache.h"
-#include "ops/attention.h"
+#include "ops/attention/attention.h"
 #include "ops/cuda/available.h"
 #include "ops/cuda/products/linear_scratch.h"
 

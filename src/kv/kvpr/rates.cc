@@ -9,7 +9,7 @@
 #include "kv/cuda/kvpr_rates.h"
 #include "kv/offload/recompute.h"
 #include "ops/cuda/available.h"
-#include "ops/linear.h"
+#include "ops/dense/linear.h"
 
 namespace litecache::kv::kvpr {
 namespace {

@@ -14,8 +14,8 @@
 #include "kv/litecache/tiers.h"
 #include "kv/retrieve/recall_meter.h"
 #include "kv/trace/imposed_reuse.h"
-#include "ops/qsac_lookup.h"
-#include "ops/row_attention.h"
+#include "ops/attention/row_attention.h"
+#include "ops/reuse/qsac_lookup.h"
 
 namespace litecache::kv {
 

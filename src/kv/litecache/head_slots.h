@@ -8,8 +8,8 @@
 
 #include "device/device.h"
 #include "kv/pages/page_pool.h"
-#include "ops/row_attention.h"
-#include "ops/row_format.h"
+#include "ops/attention/row_attention.h"
+#include "ops/rows/row_format.h"
 
 namespace litecache::kv {
 

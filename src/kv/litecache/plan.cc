@@ -14,9 +14,9 @@
 #include "kv/retrieve/retriever.h"
 #include "kv/trace/replay.h"
 #include "kv/trace/replays_trace.h"
-#include "ops/attention.h"
+#include "ops/attention/attention.h"
 #include "ops/cuda/available.h"
-#include "ops/selection.h"
+#include "ops/select/selection.h"
 
 namespace litecache::kv {
 namespace {

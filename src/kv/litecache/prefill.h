@@ -10,7 +10,7 @@
 #include "kv/litecache/spill.h"
 #include "kv/litecache/tiers.h"
 #include "kv/retrieve/retriever.h"
-#include "ops/attention.h"
+#include "ops/attention/attention.h"
 
 namespace litecache::kv {
 

@@ -7,8 +7,8 @@
 
 #include "kv/litecache/tiers.h"
 #include "kv/retrieve/retriever.h"
-#include "ops/impose_reuse.h"
-#include "ops/move_rows.h"
+#include "ops/impose/impose_reuse.h"
+#include "ops/rows/move_rows.h"
 
 namespace litecache::kv {
 

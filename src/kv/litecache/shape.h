@@ -9,8 +9,8 @@
 #include "kv/layout.h"
 #include "kv/retrieve/retriever.h"
 #include "litecache/named_bytes.h"
-#include "ops/qsac_lookup.h"
-#include "ops/row_format.h"
+#include "ops/reuse/qsac_lookup.h"
+#include "ops/rows/row_format.h"
 
 namespace litecache::kv {
 

@@ -9,7 +9,7 @@
 #include "kv/litecache/tiers.h"
 #include "kv/retrieve/retriever.h"
 #include "litecache/kv_stats.h"
-#include "ops/move_rows.h"
+#include "ops/rows/move_rows.h"
 
 namespace litecache::kv {
 

@@ -6,7 +6,7 @@
 
 #include "base/error.h"
 #include "kv/cuda/offload/create_offload_cache.h"
-#include "ops/attention.h"
+#include "ops/attention/attention.h"
 #include "ops/cuda/available.h"
 
 namespace litecache::kv::offload {

@@ -4,7 +4,7 @@
 #include <chrono>
 
 #include "base/error.h"
-#include "ops/lloyd.h"
+#include "ops/cluster/lloyd.h"
 
 namespace litecache::kv::pqcache {
 namespace {

@@ -10,7 +10,7 @@
 
 #include "base/background_threads.h"
 #include "kv/pqcache/shape.h"
-#include "ops/row_format.h"
+#include "ops/rows/row_format.h"
 
 namespace litecache::kv::pqcache {
 

@@ -8,9 +8,9 @@
 #include "kv/trace/imposed_selection.h"
 #include "kv/trace/replays_trace.h"
 #include "kv/with_shape.h"
-#include "ops/attention.h"
+#include "ops/attention/attention.h"
 #include "ops/cuda/available.h"
-#include "ops/selection.h"
+#include "ops/select/selection.h"
 
 namespace litecache::kv {
 namespace {

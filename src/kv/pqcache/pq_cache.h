@@ -22,8 +22,8 @@
 #include "kv/trace/imposed_selection.h"
 #include "kv/with_shape.h"
 #include "litecache/kv_options.h"
-#include "ops/move_rows.h"
-#include "ops/row_attention.h"
+#include "ops/attention/row_attention.h"
+#include "ops/rows/move_rows.h"
 
 namespace litecache::kv::pqcache {
 

@@ -17,7 +17,7 @@
 #include "kv/pqcache/lfu.h"
 #include "kv/pqcache/shape.h"
 #include "litecache/kv_options.h"
-#include "ops/row_format.h"
+#include "ops/rows/row_format.h"
 
 namespace litecache::kv::pqcache {
 

@@ -7,8 +7,8 @@
 #include "device/device.h"
 #include "kv/layout.h"
 #include "litecache/kv_options.h"
-#include "ops/pq_select.h"
-#include "ops/row_format.h"
+#include "ops/rows/row_format.h"
+#include "ops/select/pq_select.h"
 
 namespace litecache::kv::pqcache {
 

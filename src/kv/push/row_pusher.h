@@ -11,8 +11,8 @@
 #include <thread>
 #include <vector>
 
-#include "ops/collect_rows.h"
 #include "ops/cuda/transfer/transfer.h"
+#include "ops/rows/collect_rows.h"
 
 namespace litecache::kv {
 

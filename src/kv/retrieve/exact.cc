@@ -2,7 +2,7 @@
 // the others' recall is measured against.
 #include "kv/retrieve/retrievers.h"
 #include "litecache/kv_options.h"
-#include "ops/exact_select.h"
+#include "ops/select/exact_select.h"
 
 namespace litecache::kv {
 namespace {

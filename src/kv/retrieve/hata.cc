@@ -8,7 +8,7 @@
 #include "kv/retrieve/hata_weights.h"
 #include "kv/retrieve/retrievers.h"
 #include "litecache/kv_options.h"
-#include "ops/hash_select.h"
+#include "ops/select/hash_select.h"
 
 namespace litecache::kv {
 namespace {

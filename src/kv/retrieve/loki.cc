@@ -4,7 +4,7 @@
 #include "kv/heads/profile.h"
 #include "kv/retrieve/retrievers.h"
 #include "litecache/kv_options.h"
-#include "ops/projection_select.h"
+#include "ops/select/projection_select.h"
 
 namespace litecache::kv {
 namespace {

@@ -1,6 +1,6 @@
 // Retriever `quest`: bounds on the keys of 16 tokens, whole blocks selected.
 #include "kv/retrieve/retrievers.h"
-#include "ops/bounds_select.h"
+#include "ops/select/bounds_select.h"
 
 namespace litecache::kv {
 namespace {

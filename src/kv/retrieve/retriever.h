@@ -11,7 +11,7 @@
 #include "kv/cache.h"
 #include "kv/layout.h"
 #include "litecache/kv_options.h"
-#include "ops/row_format.h"
+#include "ops/rows/row_format.h"
 
 namespace litecache::kv {
 
@@ -58,7 +58,7 @@ class Retriever {
   // Bytes a selection over `candidates` reads (metadata, or rows for exact).
   virtual uint64_t BytesScored(int64_t candidates) const = 0;
 
-  // Floats a candidate that scoring keeps at hand (ops/selection.h), for plans.
+  // Floats a candidate that scoring keeps at hand (ops/select/selection.h), for plans.
   virtual double scores_per_token() const = 0;
   // What keys and queries of a layer are multiplied with, [kv_heads][...] f32 as the operations
   // take it; empty where nothing is. For backends that keep their own copy.

@@ -9,9 +9,9 @@
 
 #include "base/error.h"
 #include "kv/retrieve/retriever.h"
-#include "ops/hash_select.h"
-#include "ops/projection_select.h"
-#include "ops/selection.h"
+#include "ops/select/hash_select.h"
+#include "ops/select/projection_select.h"
+#include "ops/select/selection.h"
 
 namespace litecache::kv {
 

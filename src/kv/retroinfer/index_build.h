@@ -12,8 +12,8 @@
 #include "base/background_threads.h"
 #include "kv/retroinfer/shape.h"
 #include "kv/retroinfer/wave_build.h"
-#include "ops/clusters.h"
-#include "ops/row_format.h"
+#include "ops/cluster/clusters.h"
+#include "ops/rows/row_format.h"
 
 namespace litecache::kv {
 

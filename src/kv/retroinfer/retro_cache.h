@@ -11,8 +11,8 @@
 #include "kv/retroinfer/wave_buffer.h"
 #include "kv/retroinfer/wave_cache.h"
 #include "kv/trace/imposed_selection.h"
-#include "ops/attention.h"
-#include "ops/row_attention.h"
+#include "ops/attention/attention.h"
+#include "ops/attention/row_attention.h"
 
 namespace litecache::kv {
 

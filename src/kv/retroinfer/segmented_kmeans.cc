@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "ops/kmeans.h"
+#include "ops/cluster/kmeans.h"
 
 namespace litecache::kv {
 namespace {

@@ -7,8 +7,8 @@
 #include "device/device.h"
 #include "kv/layout.h"
 #include "litecache/kv_options.h"
-#include "ops/clusters.h"
-#include "ops/row_format.h"
+#include "ops/cluster/clusters.h"
+#include "ops/rows/row_format.h"
 
 namespace litecache::kv {
 

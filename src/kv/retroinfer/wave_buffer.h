@@ -11,8 +11,8 @@
 #include "base/background_threads.h"
 #include "kv/retroinfer/shape.h"
 #include "kv/retroinfer/wave_sequence.h"
-#include "ops/clusters.h"
-#include "ops/move_rows.h"
+#include "ops/cluster/clusters.h"
+#include "ops/rows/move_rows.h"
 
 namespace litecache::kv {
 

@@ -9,7 +9,7 @@
 
 #include "base/background_threads.h"
 #include "device/cpu/cpu_device.h"
-#include "ops/move_rows.h"
+#include "ops/rows/move_rows.h"
 
 namespace litecache::kv {
 

@@ -17,9 +17,9 @@
 #include "kv/streaming/page_table.h"
 #include "kv/streaming/shape.h"
 #include "kv/with_shape.h"
-#include "ops/attention.h"
+#include "ops/attention/attention.h"
+#include "ops/attention/row_attention.h"
 #include "ops/cuda/available.h"
-#include "ops/row_attention.h"
 
 namespace litecache::kv {
 namespace {

@@ -1,5 +1,5 @@
-// Reuse that a measurement imposes on policy litecache (ops/impose_reuse.h): a table of what each
-// head does at each step. Drawn from shares, or read from a trace of a model whose queries are
+// Reuse that a measurement imposes on policy litecache (ops/impose/impose_reuse.h): a table of what
+// each head does at each step. Drawn from shares, or read from a trace of a model whose queries are
 // similar.
 #pragma once
 
@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "kv/heads/head_plan.h"
-#include "ops/impose_reuse.h"
+#include "ops/impose/impose_reuse.h"
 
 namespace litecache::kv {
 

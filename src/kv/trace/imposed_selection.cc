@@ -5,8 +5,8 @@
 #include <cmath>
 
 #include "base/error.h"
-#include "ops/impose_clusters.h"
-#include "ops/impose_rows.h"
+#include "ops/impose/impose_clusters.h"
+#include "ops/impose/impose_rows.h"
 
 namespace litecache::kv {
 namespace {

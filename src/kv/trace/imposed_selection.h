@@ -31,11 +31,11 @@ class ImposedSelection {
 
   // ---- for kernels: the same tables, to be put on a device ----
   // Bits of the trace's rows, [period() steps][layers][kv_heads][words()] of this shape's heads, as
-  // ops/impose_rows.h has them.
+  // ops/impose/impose_rows.h has them.
   int64_t words() const { return words_; }
   int64_t period() const { return map_.period(); }
   std::vector<uint32_t> Bits() const;
-  // Recorded clusters in order, those not ranked behind (ops/impose_clusters.h):
+  // Recorded clusters in order, those not ranked behind (ops/impose/impose_clusters.h):
   // [period()][layers][kv_heads][clusters].
   std::vector<uint16_t> ClusterOrder() const;
   int64_t recorded_clusters() const { return trace_->clusters; }

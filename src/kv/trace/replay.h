@@ -16,7 +16,7 @@
 #include "kv/heads/profile.h"
 #include "kv/trace/imposed_reuse.h"
 #include "kv/trace/trace.h"
-#include "ops/qsac_lookup.h"
+#include "ops/reuse/qsac_lookup.h"
 
 namespace litecache::kv {
 

@@ -1,4 +1,4 @@
-#include "ops/collect_rows.h"
+#include "ops/rows/collect_rows.h"
 
 #include <algorithm>
 #include <atomic>

@@ -3,7 +3,7 @@
 
 #include <cstring>
 
-#include "ops/row_format.h"
+#include "ops/rows/row_format.h"
 
 namespace litecache::ops::cpu {
 

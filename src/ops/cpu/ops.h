@@ -2,16 +2,16 @@
 #pragma once
 
 #include "device/cpu/cpu_device.h"
-#include "ops/activation.h"
-#include "ops/attention.h"
+#include "ops/attention/attention.h"
+#include "ops/attention/row_attention.h"
 #include "ops/cpu/convert_rows.h"
-#include "ops/embedding.h"
-#include "ops/linear.h"
-#include "ops/move_rows.h"
-#include "ops/norm.h"
-#include "ops/qsac_lookup.h"
-#include "ops/rope.h"
-#include "ops/row_attention.h"
+#include "ops/dense/activation.h"
+#include "ops/dense/embedding.h"
+#include "ops/dense/linear.h"
+#include "ops/dense/norm.h"
+#include "ops/dense/rope.h"
+#include "ops/reuse/qsac_lookup.h"
+#include "ops/rows/move_rows.h"
 
 namespace litecache::ops::cpu {
 

@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "ops/attention.h"
+#include "ops/attention/attention.h"
 #include "ops/cuda/device_tables.h"
 #include "ops/cuda/step/rows.h"
 #include "test_size.h"

@@ -1,5 +1,5 @@
 // Bounds of blocks and the selection by them, against their CPU twins.
-#include "ops/bounds_select.h"
+#include "ops/select/bounds_select.h"
 
 #include "ops/cuda/lite_select_testing.h"
 

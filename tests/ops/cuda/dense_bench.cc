@@ -4,13 +4,13 @@
 #include <algorithm>
 #include <vector>
 
-#include "ops/activation.h"
 #include "ops/cuda/bench.h"
 #include "ops/cuda/dense/dense.h"
 #include "ops/cuda/products/gemm.h"
 #include "ops/cuda/products/gemv.h"
-#include "ops/norm.h"
-#include "ops/rope.h"
+#include "ops/dense/activation.h"
+#include "ops/dense/norm.h"
+#include "ops/dense/rope.h"
 
 namespace litecache::ops::cuda {
 namespace {

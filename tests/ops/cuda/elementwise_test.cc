@@ -1,8 +1,8 @@
 #include <limits>
 
-#include "ops/activation.h"
 #include "ops/cuda/dense_testing.h"
-#include "ops/embedding.h"
+#include "ops/dense/activation.h"
+#include "ops/dense/embedding.h"
 
 namespace litecache::ops::cuda {
 namespace {

@@ -1,5 +1,5 @@
 // Selection by the rows' exact attention, against its CPU twin.
-#include "ops/exact_select.h"
+#include "ops/select/exact_select.h"
 
 #include "ops/cuda/lite_select_testing.h"
 

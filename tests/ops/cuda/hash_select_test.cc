@@ -1,5 +1,5 @@
 // Hash codes and the selections by them, against their CPU twins.
-#include "ops/hash_select.h"
+#include "ops/select/hash_select.h"
 
 #include "ops/cuda/lite_select_testing.h"
 #include "ops/cuda/retrieve/hash_softmax_select.h"

@@ -1,4 +1,4 @@
-#include "ops/linear.h"
+#include "ops/dense/linear.h"
 
 #include <cuda_runtime_api.h>
 

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "ops/cuda/lite_testing.h"
-#include "ops/hash_select.h"
-#include "ops/selection.h"
+#include "ops/select/hash_select.h"
+#include "ops/select/selection.h"
 
 namespace litecache::ops::cuda {
 

@@ -14,7 +14,7 @@
 #include "ops/cuda/gpu_testing.h"
 #include "ops/cuda/litecache/litecache.h"
 #include "ops/cuda/step/lite_shape.cuh"
-#include "ops/hash_select.h"
+#include "ops/select/hash_select.h"
 #include "test_seed.h"
 #include "test_size.h"
 

@@ -1,5 +1,5 @@
 // Leading components and the selection by them, against their CPU twins.
-#include "ops/projection_select.h"
+#include "ops/select/projection_select.h"
 
 #include "ops/cuda/lite_select_testing.h"
 

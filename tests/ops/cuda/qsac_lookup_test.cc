@@ -1,4 +1,4 @@
-#include "ops/qsac_lookup.h"
+#include "ops/reuse/qsac_lookup.h"
 
 #include "ops/cuda/lite_testing.h"
 

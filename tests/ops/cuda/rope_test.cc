@@ -1,4 +1,4 @@
-#include "ops/rope.h"
+#include "ops/dense/rope.h"
 
 #include "ops/cuda/dense_testing.h"
 

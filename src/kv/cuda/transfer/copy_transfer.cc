@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "device/cuda/check.h"
-#include "ops/collect_rows.h"
+#include "ops/rows/collect_rows.h"
 
 namespace litecache::kv {
 namespace {

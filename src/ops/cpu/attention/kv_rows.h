@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "ops/attention.h"
+#include "ops/attention/attention.h"
 
 namespace litecache::ops::cpu {
 

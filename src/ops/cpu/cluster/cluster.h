@@ -1,10 +1,10 @@
-// CPU implementations behind ops/kmeans.h and ops/clusters.h: same contracts, arguments already
-// checked.
+// CPU implementations behind ops/cluster/kmeans.h and ops/cluster/clusters.h: same contracts,
+// arguments already checked.
 #pragma once
 
 #include "base/thread_pool.h"
-#include "ops/clusters.h"
-#include "ops/kmeans.h"
+#include "ops/cluster/clusters.h"
+#include "ops/cluster/kmeans.h"
 
 namespace litecache::ops::cpu {
 

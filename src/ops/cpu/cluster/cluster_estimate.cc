@@ -2,12 +2,12 @@
 #include <limits>
 #include <vector>
 
+#include "ops/attention/row_attention.h"
 #include "ops/cpu/cluster/cluster.h"
 #include "ops/cpu/cluster/points.h"
 #include "ops/cpu/row_address.h"
 #include "ops/cpu/scratch.h"
 #include "ops/cpu/select/group_softmax.h"
-#include "ops/row_attention.h"
 
 namespace litecache::ops::cpu {
 namespace {

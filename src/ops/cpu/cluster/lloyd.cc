@@ -1,4 +1,4 @@
-#include "ops/lloyd.h"
+#include "ops/cluster/lloyd.h"
 
 #include <algorithm>
 #include <numeric>

@@ -6,7 +6,7 @@
 
 #include "base/matrix_view.h"
 #include "base/thread_pool.h"
-#include "ops/linear.h"
+#include "ops/dense/linear.h"
 
 namespace litecache::ops::cpu {
 

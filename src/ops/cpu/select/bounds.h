@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "ops/bounds_select.h"
+#include "ops/select/bounds_select.h"
 
 namespace litecache::ops::cpu {
 

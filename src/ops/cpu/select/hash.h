@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "ops/hash_select.h"
+#include "ops/select/hash_select.h"
 
 namespace litecache::ops::cpu {
 

@@ -1,10 +1,10 @@
 #include <algorithm>
 #include <vector>
 
+#include "ops/cluster/lloyd.h"
 #include "ops/cpu/scratch.h"
 #include "ops/cpu/select/select.h"
 #include "ops/cpu/select/softmax_jobs.h"
-#include "ops/lloyd.h"
 
 namespace litecache::ops::cpu {
 namespace {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "ops/cpu/select/project.h"
-#include "ops/projection_select.h"
+#include "ops/select/projection_select.h"
 
 namespace litecache::ops::cpu {
 

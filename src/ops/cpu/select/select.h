@@ -2,13 +2,13 @@
 #pragma once
 
 #include "base/thread_pool.h"
-#include "ops/bounds_select.h"
-#include "ops/channel_sums.h"
-#include "ops/exact_select.h"
-#include "ops/hash_select.h"
-#include "ops/margin_select.h"
-#include "ops/pq_select.h"
-#include "ops/projection_select.h"
+#include "ops/select/bounds_select.h"
+#include "ops/select/channel_sums.h"
+#include "ops/select/exact_select.h"
+#include "ops/select/hash_select.h"
+#include "ops/select/margin_select.h"
+#include "ops/select/pq_select.h"
+#include "ops/select/projection_select.h"
 
 namespace litecache::ops::cpu {
 

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "ops/selection.h"
+#include "ops/select/selection.h"
 
 namespace litecache::ops::cpu {
 

@@ -1,6 +1,6 @@
-// Twins of the dense operations (ops/embedding.h, linear.h, norm.h, rope.h, activation.h). All
-// memory is the device's, ids and positions too. Activations are f32 or, where noted, bf16: what
-// feeds a matrix product has the product's dtype already, so nothing converts it on the way.
+// Twins of the dense operations (ops/dense/embedding.h, linear.h, norm.h, rope.h, activation.h).
+// All memory is the device's, ids and positions too. Activations are f32 or, where noted, bf16:
+// what feeds a matrix product has the product's dtype already, so nothing converts it on the way.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +8,8 @@
 
 #include "base/matrix_view.h"
 #include "device/device.h"
-#include "ops/linear.h"
-#include "ops/rope.h"
+#include "ops/dense/linear.h"
+#include "ops/dense/rope.h"
 
 namespace litecache::ops::cuda {
 
@@ -38,7 +38,8 @@ void PrepareLinear(Stream& stream);
 // without). Not while a graph is captured; recordings keep what they have.
 void ShareGpu(Stream& stream);
 
-// Heads of width cols / groups are normed one by one (ops/norm.h). x f32; y f32 (may be x) or bf16.
+// Heads of width cols / groups are normed one by one (ops/dense/norm.h). x f32; y f32 (may be x) or
+// bf16.
 void RmsNorm(Stream& stream, const MatrixView& x, const float* weight, float epsilon,
              int64_t groups, const MatrixView& y);
 void RmsNormTwice(Stream& stream, const MatrixView& x, const float* first, const float* second,
@@ -46,7 +47,7 @@ void RmsNormTwice(Stream& stream, const MatrixView& x, const float* first, const
 void LayerNorm(Stream& stream, const MatrixView& x, const float* weight, const float* bias,
                float epsilon, const MatrixView& y);
 
-// ops/rope.h: once a step, then in place for every x. positions device, [T]; inv_freq device,
+// ops/dense/rope.h: once a step, then in place for every x. positions device, [T]; inv_freq device,
 // [rotations.cols / 2]. f32.
 void RopeRotations(Stream& stream, const int32_t* positions, const float* inv_freq,
                    float attention_factor, const MatrixView& rotations);

@@ -2,7 +2,7 @@
 #include "device/cuda/cuda_device.h"
 #include "ops/cuda/impose/impose_clusters.h"
 #include "ops/cuda/retroinfer/wave_pair.cuh"
-#include "ops/impose_reuse.h"
+#include "ops/impose/impose_reuse.h"
 
 namespace litecache::ops::cuda {
 namespace {

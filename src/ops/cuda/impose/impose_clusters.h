@@ -1,9 +1,9 @@
-// ops/impose_clusters.h in a step of policy retroinfer: one small kernel after the selection, of
-// measurements only.
+// ops/impose/impose_clusters.h in a step of policy retroinfer: one small kernel after the
+// selection, of measurements only.
 #pragma once
 
 #include "ops/cuda/retroinfer/wave_index.h"
-#include "ops/impose_clusters.h"
+#include "ops/impose/impose_clusters.h"
 
 namespace litecache::ops::cuda {
 

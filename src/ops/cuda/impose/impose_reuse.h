@@ -1,9 +1,9 @@
-// ops/impose_reuse.h in a step of policy litecache: one small kernel after a lookup and one after a
-// selection, of measurements only.
+// ops/impose/impose_reuse.h in a step of policy litecache: one small kernel after a lookup and one
+// after a selection, of measurements only.
 #pragma once
 
 #include "ops/cuda/litecache/litecache.h"
-#include "ops/impose_reuse.h"
+#include "ops/impose/impose_reuse.h"
 
 namespace litecache::ops::cuda {
 

@@ -1,9 +1,9 @@
-// ops/impose_rows.h in a step of a policy that selects at every step (listed.h): one small kernel
-// after a selection, of measurements only.
+// ops/impose/impose_rows.h in a step of a policy that selects at every step (listed.h): one small
+// kernel after a selection, of measurements only.
 #pragma once
 
 #include "ops/cuda/attention/listed.h"
-#include "ops/impose_rows.h"
+#include "ops/impose/impose_rows.h"
 
 namespace litecache::ops::cuda {
 

@@ -1,7 +1,7 @@
 // What a measurement imposes on a selection, a thread's words of 32 positions at a time.
 #pragma once
 
-#include "ops/impose_reuse.h"
+#include "ops/impose/impose_reuse.h"
 
 namespace litecache::ops::cuda {
 

@@ -9,7 +9,7 @@
 #include "device/device.h"
 #include "ops/cuda/attention/listed.h"
 #include "ops/cuda/step/rows.h"
-#include "ops/projection_select.h"
+#include "ops/select/projection_select.h"
 
 namespace litecache::ops::cuda {
 
@@ -56,9 +56,9 @@ struct Speculation {
 void ProjectQueries(Stream& stream, const StepView& step, const PartialLayer& layer,
                     const MatrixView& q, const Speculation& work);
 
-// keys [pairs][stride] := the margins (ops/margin_select.h) of all candidates; then k of every
-// range: the mean over its heads of how many are above -alpha, at least 1 and at most int(cap *
-// past). counters [kv_heads]: lookups, rows_selected, rows_moved.
+// keys [pairs][stride] := the margins (ops/select/margin_select.h) of all candidates; then k of
+// every range: the mean over its heads of how many are above -alpha, at least 1 and at most int(cap
+// * past). counters [kv_heads]: lookups, rows_selected, rows_moved.
 void MarginScore(Stream& stream, const StepView& step, const PartialLayer& layer, float scale,
                  float alpha, double cap, const Speculation& work, uint32_t* keys, int64_t stride,
                  DeviceHeadCounters* counters);

@@ -6,11 +6,11 @@
 #include "base/matrix_view.h"
 #include "device/device.h"
 #include "litecache/kv_options.h"
-#include "ops/bounds_select.h"
 #include "ops/cuda/step/step.h"
-#include "ops/hash_select.h"
-#include "ops/projection_select.h"
-#include "ops/qsac_lookup.h"
+#include "ops/reuse/qsac_lookup.h"
+#include "ops/select/bounds_select.h"
+#include "ops/select/hash_select.h"
+#include "ops/select/projection_select.h"
 
 namespace litecache::ops::cuda {
 
@@ -50,9 +50,9 @@ struct LiteLayer {
   int32_t* moved_count = nullptr;      // [pairs]
 };
 
-// ops/qsac_lookup.h for every offloaded head of every sequence. q [capacity rows or more, q_heads *
-// head_dim] f32. Writes refresh, counters; on a miss label := q and pending := 1 (pending heads
-// miss always). Where all candidates of a sequence fit into its rows (kv: Shape::AllFit): no
+// ops/reuse/qsac_lookup.h for every offloaded head of every sequence. q [capacity rows or more,
+// q_heads * head_dim] f32. Writes refresh, counters; on a miss label := q and pending := 1 (pending
+// heads miss always). Where all candidates of a sequence fit into its rows (kv: Shape::AllFit): no
 // lookup; label := q, window_begin := RecentBegin(n), and if the number of candidates has grown,
 // one moved row: the token that left the recent window, from its ring slot into the next cached
 // slot (AppendSlot; idempotent where the step is run again), see MoveKept.
@@ -76,10 +76,10 @@ struct SelectQuery {
 // Scratch a selection needs (scores, histograms), bytes.
 size_t SelectScratchBytes(const LiteShape& shape, int64_t capacity, int64_t max_context);
 
-// Top-k positions (ops/selection.h's order and ties) of every offloaded head with refresh == 1 and,
-// unless fill or q is null, of every resident head that is not dense and whose candidates do not
-// all fit, into selected/selected_count. Where candidates <= k: all of them. Heads with nothing to
-// select: count 0. One a retriever; metadata as its CPU twin lays it out.
+// Top-k positions (ops/select/selection.h's order and ties) of every offloaded head with refresh ==
+// 1 and, unless fill or q is null, of every resident head that is not dense and whose candidates do
+// not all fit, into selected/selected_count. Where candidates <= k: all of them. Heads with nothing
+// to select: count 0. One a retriever; metadata as its CPU twin lays it out.
 void HashSelect(Stream& stream, const StepView& step, const LiteShape& shape,
                 const LiteLayer& layer, const HashFormat& format, const float* weights,
                 const SelectQuery& query, void* scratch);

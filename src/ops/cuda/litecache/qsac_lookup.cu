@@ -61,7 +61,7 @@ __device__ float Cosine(const float* q, const float* label, int32_t n) {
   return static_cast<float>(fmin(fmax(cosine, -1.0), 1.0));
 }
 
-// AggregateSimilarity (ops/qsac_lookup.h).
+// AggregateSimilarity (ops/reuse/qsac_lookup.h).
 __device__ float Aggregate(Aggregation aggregation, const float* similarities, int32_t group,
                            const float* importance) {
   if (aggregation == Aggregation::kMin || aggregation == Aggregation::kMean) {

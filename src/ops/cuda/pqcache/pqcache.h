@@ -8,7 +8,7 @@
 #include "device/device.h"
 #include "ops/cuda/attention/listed.h"
 #include "ops/cuda/step/step.h"
-#include "ops/pq_select.h"
+#include "ops/select/pq_select.h"
 
 namespace litecache::ops::cuda {
 
@@ -69,7 +69,7 @@ struct PqLayer {
 enum class PqKeys { kStored, kNew };
 void PqEncode(Stream& stream, const StepView& step, const PqLayer& layer, PqKeys keys);
 
-// Selects of each range by ops/pq_select.h's scores, into selected and selected_count.
+// Selects of each range by ops/select/pq_select.h's scores, into selected and selected_count.
 void PqSelect(Stream& stream, const StepView& step, const PqLayer& layer, const MatrixView& q,
               float scale, void* scratch);
 

@@ -8,7 +8,7 @@
 
 #include "base/matrix_view.h"
 #include "device/cuda/cuda_device.h"
-#include "ops/linear.h"
+#include "ops/dense/linear.h"
 
 namespace litecache::ops::cuda {
 

@@ -5,9 +5,9 @@
 
 namespace litecache::ops::cuda {
 
-// HashSelect (ops/cuda/litecache/litecache.h) with HashScore::kSoftmax (ops/hash_select.h): the
-// format has norms. A key whose code differs from a query's in all of 256 bits may count as one of
-// 255.
+// HashSelect (ops/cuda/litecache/litecache.h) with HashScore::kSoftmax (ops/select/hash_select.h):
+// the format has norms. A key whose code differs from a query's in all of 256 bits may count as one
+// of 255.
 void HashSoftmaxSelect(Stream& stream, const StepView& step, const LiteShape& shape,
                        const LiteLayer& layer, const HashFormat& format, const float* weights,
                        const SelectQuery& query, void* scratch);

@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "device/device.h"
-#include "ops/row_format.h"
+#include "ops/rows/row_format.h"
 
 namespace litecache::ops::cuda {
 
@@ -25,7 +25,8 @@ struct ClusterBuildWork {
   ListPages source;  // rows of tokens: the store itself, or a ring
   ListPages store;   // rows [begin, begin + count) are written, in cluster order
   // Clusters [first_cluster, first_cluster + clusters): rows [centroid | sum of the values], and
-  // behind a page's rows an int32 each, the number of tokens (ops/clusters.h, PagedClusters).
+  // behind a page's rows an int32 each, the number of tokens (ops/cluster/clusters.h,
+  // PagedClusters).
   ListPages index;
   int32_t first_list = 0, lists = 0;
   int32_t begin = 0, count = 0;

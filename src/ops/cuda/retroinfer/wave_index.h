@@ -77,7 +77,7 @@ struct WaveMailbox {
 };
 
 // One layer's tables and work arrays. Clusters of a list: rows [centroid | sum of the values] of
-// `index` and, behind a page's rows, an int32 each, the number of tokens (ops/clusters.h).
+// `index` and, behind a page's rows, an int32 each, the number of tokens (ops/cluster/clusters.h).
 struct WaveLayer {
   const WaveSequence* sequences = nullptr;  // [capacity], beside the step's
   RowTable index, rows, store;
@@ -120,7 +120,7 @@ void SelectClusters(Stream& stream, const StepView& step, const WaveShape& shape
 void ListWaveRows(Stream& stream, const StepView& step, const WaveShape& shape,
                   const WaveLayer& layer);
 
-// What the chosen clusters that are not retrieved add to the attention (ops/clusters.h,
+// What the chosen clusters that are not retrieved add to the attention (ops/cluster/clusters.h,
 // ClusterEstimate), in parts.
 inline constexpr int32_t kEstimateParts = 16;
 void EstimateClusters(Stream& stream, const StepView& step, const WaveShape& shape,

@@ -6,7 +6,7 @@
 #include "ops/cuda/sample/sample.h"
 #include "ops/cuda/sample/sample_filter.cuh"
 #include "ops/cuda/sample/sample_row.cuh"
-#include "ops/exp_weight.h"
+#include "ops/sample/exp_weight.h"
 
 namespace litecache::ops::cuda {
 namespace sampling {

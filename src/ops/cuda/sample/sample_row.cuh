@@ -6,7 +6,7 @@
 
 #include "ops/cuda/retrieve/lite_select.cuh"
 #include "ops/cuda/sample/sample.h"
-#include "ops/exp_weight.h"
+#include "ops/sample/exp_weight.h"
 
 namespace litecache::ops::cuda::sampling {
 

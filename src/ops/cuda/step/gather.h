@@ -1,4 +1,4 @@
-// Twin of ops/gather.h.
+// Twin of ops/dense/gather.h.
 #pragma once
 
 #include <cstdint>

@@ -9,7 +9,7 @@
 #include "base/error.h"
 #include "ops/cuda/common/int4_rows.cuh"
 #include "ops/cuda/step/lite_pair.cuh"
-#include "ops/row_format.h"
+#include "ops/rows/row_format.h"
 
 namespace litecache::ops::cuda {
 

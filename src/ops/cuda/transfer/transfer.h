@@ -12,7 +12,7 @@
 #include "device/device.h"
 #include "ops/cuda/litecache/litecache.h"
 #include "ops/cuda/step/step.h"
-#include "ops/row_format.h"
+#include "ops/rows/row_format.h"
 
 namespace litecache::ops::cuda {
 

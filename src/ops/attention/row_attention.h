@@ -1,0 +1,45 @@
+// Attention of single tokens over chosen rows, wherever they lie: one hybrid operation over sink,
+// cached, recent and resident rows, without gathering them first (litecache section 5).
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "device/device.h"
+#include "ops/rows/row_format.h"
+
+namespace litecache::ops {
+
+// `count` rows of `rows`: tokens (or slots) indices[0 .. count), or [begin, begin + count) when
+// indices is null.
+struct RowPart {
+  PagedRows rows;
+  const int32_t* indices = nullptr;
+  int64_t begin = 0;
+  int64_t count = 0;
+};
+
+// Floats of a running softmax of m query heads over rows that another operation has attended:
+// maximum [m] of scale * q.K in units of log2 e, then [m] sums of 2^(score - maximum), then
+// [m][head_dim] sums of the values with these weights. An operation may weight its rows.
+inline int64_t StateSize(int64_t m, int64_t head_dim) { return m * (2 + head_dim); }
+
+// The m query heads of one KV head of one sequence's new token. q, out [m][head_dim] f32,
+// contiguous. The parts' rows are all visible, each at most once; at least one row in all. What
+// `states` [state_count][StateSize] have attended is added to it.
+struct RowAttentionHead {
+  const float* q = nullptr;
+  float* out = nullptr;
+  std::span<const RowPart> parts;
+  const float* states = nullptr;
+  int64_t state_count = 0;
+};
+
+// softmax(scale * q.K) V for every head, group = m query heads a KV head. All rows in `format`
+// (bf16 or f32). The same arithmetic as ops/attention/attention.h for a single token; results
+// depend on the rows' order by rounding only, and neither on the number of threads nor on the other
+// heads.
+void RowAttention(Stream& stream, const RowFormat& format, int64_t group,
+                  std::span<const RowAttentionHead> heads, float scale);
+
+}  // namespace litecache::ops

@@ -1,0 +1,31 @@
+#include "ops/dense/activation.h"
+
+#include "ops/cpu/ops.h"
+#include "ops/cuda/available.h"
+#include "ops/cuda/dense/dense.h"
+
+namespace litecache::ops {
+
+void SiluMul(Stream& stream, const MatrixView& gate, const MatrixView& up, const MatrixView& y) {
+  if constexpr (cuda::kAvailable) {
+    if (cuda::RunsHere(stream)) return cuda::SiluMul(stream, gate, up, y);
+  }
+  LC_CHECK(gate.dtype == DType::kF32 && up.dtype == DType::kF32 && y.dtype == DType::kF32);
+  LC_CHECK(
+      gate.rows == up.rows && gate.rows == y.rows && gate.cols == up.cols && gate.cols == y.cols,
+      "gate [{}, {}], up [{}, {}], y [{}, {}]", gate.rows, gate.cols, up.rows, up.cols, y.rows,
+      y.cols);
+  if (y.rows == 0 || y.cols == 0) return;
+  cpu::SiluMul(AsCpu(stream).pool(), gate, up, y);
+}
+
+void Relu(Stream& stream, const MatrixView& x) {
+  if constexpr (cuda::kAvailable) {
+    if (cuda::RunsHere(stream)) return cuda::Relu(stream, x);
+  }
+  LC_CHECK(x.dtype == DType::kF32);
+  if (x.rows == 0 || x.cols == 0) return;
+  cpu::Relu(AsCpu(stream).pool(), x);
+}
+
+}  // namespace litecache::ops

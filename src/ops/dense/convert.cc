@@ -1,0 +1,34 @@
+#include "ops/dense/convert.h"
+
+#include "ops/cpu/ops.h"
+#include "ops/cuda/available.h"
+#include "ops/cuda/dense/dense.h"
+
+namespace litecache::ops {
+namespace {
+
+template <typename From, typename To>
+void ConvertRows(ThreadPool& pool, const MatrixView& x, const MatrixView& y) {
+  pool.ParallelFor(x.rows, cpu::RowGrain(x.cols), [&](int64_t begin, int64_t end, int) {
+    for (int64_t r = begin; r < end; ++r) {
+      const From* from = x.Row<const From>(r);
+      To* to = y.Row<To>(r);
+      for (int64_t c = 0; c < x.cols; ++c) to[c] = To(static_cast<float>(from[c]));
+    }
+  });
+}
+
+}  // namespace
+
+void Convert(Stream& stream, const MatrixView& x, const MatrixView& y) {
+  LC_CHECK(x.rows == y.rows && x.cols == y.cols);
+  const bool narrow = x.dtype == DType::kF32 && y.dtype == DType::kBF16;
+  LC_CHECK(narrow || (x.dtype == DType::kBF16 && y.dtype == DType::kF32));
+  if constexpr (cuda::kAvailable) {
+    if (stream.device_type() == DeviceType::kCuda) return cuda::Convert(stream, x, y);
+  }
+  ThreadPool& pool = AsCpu(stream).pool();
+  narrow ? ConvertRows<float, bf16>(pool, x, y) : ConvertRows<bf16, float>(pool, x, y);
+}
+
+}  // namespace litecache::ops

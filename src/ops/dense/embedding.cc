@@ -1,0 +1,24 @@
+#include "ops/dense/embedding.h"
+
+#include "ops/cpu/ops.h"
+#include "ops/cuda/available.h"
+#include "ops/cuda/dense/dense.h"
+
+namespace litecache::ops {
+
+void Embedding(Stream& stream, const MatrixView& table, std::span<const int32_t> ids,
+               const MatrixView& y, Epilogue epilogue) {
+  LC_CHECK(y.dtype == DType::kF32);
+  LC_CHECK(static_cast<int64_t>(ids.size()) == y.rows && table.cols == y.cols,
+           "table [{}, {}], {} ids, y [{}, {}]", table.rows, table.cols, ids.size(), y.rows,
+           y.cols);
+  if constexpr (cuda::kAvailable) {
+    if (cuda::RunsHere(stream)) return cuda::Embedding(stream, table, ids.data(), y, epilogue);
+  }
+  LC_CHECK(table.dtype == DType::kF32 || table.dtype == DType::kF16 || table.dtype == DType::kBF16);
+  for (int32_t id : ids) LC_CHECK(id >= 0 && id < table.rows, "id {} of {}", id, table.rows);
+  if (y.rows == 0 || y.cols == 0) return;
+  cpu::Embedding(AsCpu(stream).pool(), table, ids, y, epilogue);
+}
+
+}  // namespace litecache::ops

@@ -1,0 +1,34 @@
+#include "ops/dense/gather.h"
+
+#include <cstring>
+
+#include "ops/cpu/ops.h"
+#include "ops/cuda/available.h"
+#include "ops/cuda/step/gather.h"
+
+namespace litecache::ops {
+
+void GatherRows(Stream& stream, const MatrixView& x, std::span<const int32_t> rows,
+                const MatrixView& y) {
+  LC_CHECK(x.dtype == y.dtype && x.cols == y.cols && static_cast<int64_t>(rows.size()) == y.rows);
+  if (y.rows == 0 || y.cols == 0) return;
+  if constexpr (cuda::kAvailable) {
+    if (stream.device_type() == DeviceType::kCuda)
+      return cuda::GatherRows(stream, x, rows.data(), y);
+  }
+  const size_t element = SizeOf(x.dtype);
+  const auto bytes = static_cast<size_t>(x.cols) * element;
+  AsCpu(stream).pool().ParallelFor(
+      y.rows, cpu::RowGrain(y.cols), [&](int64_t begin, int64_t end, int) {
+        for (int64_t i = begin; i < end; ++i) {
+          const int32_t row = rows[static_cast<size_t>(i)];
+          LC_CHECK(row >= 0 && row < x.rows, "row {} of {}", row, x.rows);
+          std::memcpy(
+              static_cast<std::byte*>(y.data) + static_cast<size_t>(i * y.stride) * element,
+              static_cast<const std::byte*>(x.data) + static_cast<size_t>(row * x.stride) * element,
+              bytes);
+        }
+      });
+}
+
+}  // namespace litecache::ops

@@ -1,0 +1,23 @@
+// Selection by the rows' exact attention: what the other selections approximate.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "device/device.h"
+#include "ops/rows/row_format.h"
+#include "ops/select/selection.h"
+
+namespace litecache::ops {
+
+// Score: the sum over the group's query heads of softmax(scale * q.K) over the candidates, products
+// and sums in f32. Rows of any format. selection.scores: [end - begin].
+struct ExactSelectWork {
+  const float* q = nullptr;  // [group][head_dim]
+  float scale = 0;           // > 0
+  PagedRows rows;
+  Selection selection;
+};
+void ExactSelect(Stream& stream, int64_t group, std::span<ExactSelectWork> work);
+
+}  // namespace litecache::ops
