@@ -98,6 +98,22 @@ TEST(Template, KeepsTheOrderOfKeys) {
             "99 0 False 100");
 }
 
+// Lists print such strings as Markup('...'); the texts are Jinja2's.
+TEST(Template, StringsMarkedSafeStayMarked) {
+  const std::pair<const char*, const char*> cases[] = {
+      {"{{ ['ab' | safe | center(6), 'ab' | center(6)] }}", "[Markup('  ab  '), '  ab  ']"},
+      {"{{ ('ab' | safe | center(6)) + '<' }}", "  ab  &lt;"},
+      {"{{ ['abc def ghij' | safe | truncate(9, false, '<>', 0)] }}", "[Markup('abc&lt;&gt;')]"},
+      {"{{ ['abc def ghij' | safe | truncate(9, false, '<>' | safe, 0)] }}", "[Markup('abc<>')]"},
+      {"{{ ['abc def ghij' | truncate(9, false, '<>', 0)] }}", "['abc<>']"},
+      {"{{ ['abc' | safe | truncate(9)] }}", "[Markup('abc')]"},
+      {"{{ [('a<b' | safe)[1], ('a<b' | safe)[-1], 'a<b'[1]] }}",
+       "[Markup('<'), Markup('b'), '<']"},
+      {"{{ [('a<b' | safe)[1] + '<'] }}", "[Markup('<&lt;')]"},
+  };
+  for (const auto& [source, expected] : cases) EXPECT_EQ(Render(source), expected) << source;
+}
+
 TEST(Template, ErrorsNameTheLine) {
   const std::pair<const char*, const char*> cases[] = {
       {"a\n{{ x.y }}", "line 2: 'x' is undefined"},
