@@ -1,5 +1,5 @@
 // Retrievers through their interface: metadata over page boundaries, what they cost, what they
-// find, and their errors. The scores themselves: tests/ops/select_test.cc.
+// find, and their errors. The scores themselves: tests/ops/*_select_test.cc.
 #include "kv/retrieve/retriever.h"
 
 #include <gmock/gmock.h>

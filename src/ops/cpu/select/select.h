@@ -1,4 +1,4 @@
-// CPU implementations behind ops/*_select.h: same contracts, arguments already checked.
+// CPU implementations behind ops/select/: same contracts, arguments already checked.
 #pragma once
 
 #include "base/thread_pool.h"
