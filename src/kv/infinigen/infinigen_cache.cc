@@ -281,22 +281,15 @@ void InfiniGenCache::Decode(Stream& stream, int64_t layer, const MatrixView& q, 
   Append(layer, k, v);
   if (recall_ && !dense) MeasureHeld(stream, layer, q, scale);
   Mark(stream, dense ? Section::kManagement : Section::kRetrieval);  // keys are encoded
-  parts_.clear();
-  attends_.clear();
-  parts_.reserve(decoding_.size() * static_cast<size_t>(shape_.layout.kv_heads));
-  uint64_t rows = 0;
+  attended_.Clear();
   for (size_t i = 0; i < decoding_.size(); ++i) {
     const StepSequence& sequence = decoding_[i];
     const State& state = states_.at(sequence.id);
     for (int64_t head = 0; head < shape_.layout.kv_heads; ++head) {
       const int64_t count = buffer.counts[Item(i, head)] + 1;
-      parts_.push_back(
-          {.rows = Staged(layer, i, head), .indices = nullptr, .begin = 0, .count = count});
-      attends_.push_back(
-          {.q = Query(q, sequence, head),
-           .out = out.Row<float>(sequence.first_row) + head * shape_.group * shape_.layout.head_dim,
-           .parts = {&parts_.back(), 1}});
-      rows += static_cast<uint64_t>(count);
+      attended_.Begin(Query(q, sequence, head), out.Row<float>(sequence.first_row) +
+                                                    head * shape_.group * shape_.layout.head_dim);
+      attended_.Add(Staged(layer, i, head), 0, count);
       if (dense) continue;
       speculation_.Encode(stream, layer, head, state.channels, Stored(sequence.id, layer, head),
                           sequence.past, sequence.past + 1,
@@ -304,7 +297,7 @@ void InfiniGenCache::Decode(Stream& stream, int64_t layer, const MatrixView& q, 
     }
   }
   Mark(stream, Section::kAttention);
-  ops::RowAttention(stream, shape_.format, shape_.group, attends_, scale);
+  const uint64_t rows = attended_.Attend(stream, shape_.format, shape_.group, scale);
   Mark(stream, Section::kTransfer);
   stats_.bytes_read += rows * shape_.format.row_bytes();
   buffer.layer = -1;

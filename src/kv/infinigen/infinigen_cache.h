@@ -9,6 +9,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "kv/attended_rows.h"
 #include "kv/cache.h"
 #include "kv/infinigen/diagnosis.h"
 #include "kv/infinigen/shape.h"
@@ -23,7 +24,6 @@
 #include "kv/trace/imposed_selection.h"
 #include "kv/with_shape.h"
 #include "litecache/kv_options.h"
-#include "ops/attention/row_attention.h"
 #include "ops/rows/move_rows.h"
 
 namespace litecache::kv::infinigen {
@@ -128,8 +128,7 @@ class InfiniGenCache final : public WithShape<Cache, Shape>, public Diagnosis {
   std::vector<Speculated> speculated_;
   std::vector<float> row_;
   std::vector<int32_t> imposed_rows_;
-  std::vector<ops::RowPart> parts_;
-  std::vector<ops::RowAttentionHead> attends_;
+  AttendedRows attended_;
 
   RowMover mover_;  // last: its thread ends before what it reads goes
 };

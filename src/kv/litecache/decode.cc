@@ -312,59 +312,41 @@ void DecodePath::Attend(Stream& stream, int64_t layer, std::span<const SequenceV
   if (recall_ != nullptr) MeasureHeld(stream, layer, sequences, q, scale);
 
   const SectionScope section(stream, Section::kAttention);
-  parts_.clear();
-  part_begins_.clear();
-  attends_.clear();
+  attended_.Clear();
   size_t select = 0;
   for (const SequenceView& sequence : sequences) {
     const int64_t n = sequence.n();
     const int64_t sink = shape.SinkRows(n);
     const int64_t recent = shape.RecentBegin(n);
     for (int64_t head = 0; head < shape.layout.kv_heads; ++head) {
-      part_begins_.push_back(parts_.size());
-      attends_.push_back(
-          {.q = Query(q, sequence, head),
-           .out = out.Row<float>(sequence.row) + head * shape.group * shape.layout.head_dim,
-           .parts = {}});
-      const auto add = [&](const ops::PagedRows& rows, int64_t begin, int64_t count) {
-        if (count > 0) {
-          parts_.push_back({.rows = rows, .indices = nullptr, .begin = begin, .count = count});
-        }
-      };
+      attended_.Begin(Query(q, sequence, head),
+                      out.Row<float>(sequence.row) + head * shape.group * shape.layout.head_dim);
       const int64_t list = shape.offloaded_list[static_cast<size_t>(shape.Index(layer, head))];
       if (list >= 0) {
         const HeadSlots& slots = sequence.slots->heads[static_cast<size_t>(list)];
         const ops::SlotRows rows = tiers_.geometry.Rows(slots);
-        add(rows, 0, sink);
-        AddAttended(tiers_.geometry, slots, &parts_);
+        attended_.Add(rows, 0, sink);
+        AddAttended(tiers_.geometry, slots, &attended_);
         // The ring, from the oldest row to its end, then from its beginning.
         const int64_t begin = shape.WindowBegin(n, slots.window_begin);
         const int64_t first = shape.FixedSlot(begin);
         const int64_t run = std::min(n - begin, shape.cache_begin() - first);
-        add(rows, first, run);
-        add(rows, shape.sink, n - begin - run);
+        attended_.Add(rows, first, run);
+        attended_.Add(rows, shape.sink, n - begin - run);
         continue;
       }
       const ops::PagedRows rows = sequence.Rows(shape, layer, head);
       if (tiers_.plan.at(layer, head).dense || shape.AllFit(n)) {
-        add(rows, 0, n);
+        attended_.Add(rows, 0, n);
         continue;
       }
       const SelectWork& chosen = selects_[select++];
-      add(rows, 0, sink);
-      parts_.push_back(
-          {.rows = rows, .indices = chosen.positions, .begin = 0, .count = chosen.count});
-      add(rows, recent, n - recent);
+      attended_.Add(rows, 0, sink);
+      attended_.Add({.rows = rows, .indices = chosen.positions, .begin = 0, .count = chosen.count});
+      attended_.Add(rows, recent, n - recent);
     }
   }
-  part_begins_.push_back(parts_.size());
-  uint64_t rows = 0;
-  for (size_t i = 0; i < attends_.size(); ++i) {
-    attends_[i].parts = std::span<const ops::RowPart>(parts_).subspan(
-        part_begins_[i], part_begins_[i + 1] - part_begins_[i]);
-  }
-  for (const ops::RowPart& part : parts_) rows += static_cast<uint64_t>(part.count);
-  ops::RowAttention(stream, shape.format, shape.group, attends_, scale);
+  const uint64_t rows = attended_.Attend(stream, shape.format, shape.group, scale);
   counters_.stats.bytes_read += rows * shape.format.row_bytes();
   counters_.stats.bytes_written +=
       static_cast<uint64_t>(static_cast<int64_t>(sequences.size()) * shape.layout.kv_heads) *

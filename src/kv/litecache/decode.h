@@ -8,13 +8,13 @@
 #include <vector>
 
 #include "base/matrix_view.h"
+#include "kv/attended_rows.h"
 #include "kv/litecache/counters.h"
 #include "kv/litecache/refresh.h"
 #include "kv/litecache/spill.h"
 #include "kv/litecache/tiers.h"
 #include "kv/retrieve/recall_meter.h"
 #include "kv/trace/imposed_reuse.h"
-#include "ops/attention/row_attention.h"
 #include "ops/reuse/qsac_lookup.h"
 
 namespace litecache::kv {
@@ -81,9 +81,7 @@ class DecodePath {
   std::vector<float> row_;
   std::vector<SelectWork> selects_;
   std::vector<int32_t> selected_;
-  std::vector<ops::RowPart> parts_;
-  std::vector<size_t> part_begins_;
-  std::vector<ops::RowAttentionHead> attends_;
+  AttendedRows attended_;
 };
 
 }  // namespace litecache::kv

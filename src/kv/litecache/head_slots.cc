@@ -189,13 +189,13 @@ void AttendedPositions(const SlotGeometry& g, const HeadSlots& slots,
   }
 }
 
-void AddAttended(const SlotGeometry& g, const HeadSlots& slots, std::vector<ops::RowPart>* parts) {
+void AddAttended(const SlotGeometry& g, const HeadSlots& slots, AttendedRows* rows) {
   for (size_t page = 0; page < slots.attended.size(); ++page) {
     const int64_t count = slots.attended[page];
     if (count == 0) continue;
     const int32_t* list = g.Attended(slots, static_cast<int64_t>(page));
     const bool run = list[count - 1] - list[0] == count - 1;
-    parts->push_back(
+    rows->Add(
         {.rows = g.Rows(slots), .indices = run ? nullptr : list, .begin = list[0], .count = count});
   }
 }

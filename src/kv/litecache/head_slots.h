@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "device/device.h"
+#include "kv/attended_rows.h"
 #include "kv/pages/page_pool.h"
-#include "ops/attention/row_attention.h"
 #include "ops/rows/row_format.h"
 
 namespace litecache::kv {
@@ -87,8 +87,7 @@ void UpdateSlots(Stream& stream, const SlotGeometry& geometry, bool delta,
 void AttendedPositions(const SlotGeometry& geometry, const HeadSlots& slots,
                        std::vector<int32_t>* positions);
 
-// The attended cached rows as parts of an attention.
-void AddAttended(const SlotGeometry& geometry, const HeadSlots& slots,
-                 std::vector<ops::RowPart>* parts);
+// The attended cached rows, to what is attended.
+void AddAttended(const SlotGeometry& geometry, const HeadSlots& slots, AttendedRows* rows);
 
 }  // namespace litecache::kv

@@ -390,48 +390,34 @@ void PqCache::Decode(Stream& stream, int64_t layer, const MatrixView& q, const M
   if (recall_) MeasureRecall(stream, layer, q, scale);
 
   Mark(stream, Section::kAttention);
-  parts_.clear();
-  attends_.clear();
-  constexpr size_t kMostParts = 3;
-  parts_.reserve(kMostParts * decoding_.size() * static_cast<size_t>(shape_.layout.kv_heads));
-  uint64_t rows = 0;
+  attended_.Clear();
   for (size_t i = 0; i < decoding_.size(); ++i) {
     const StepSequence& sequence = decoding_[i];
     const Sequence& state = Get(sequence);
     for (int64_t head = 0; head < shape_.layout.kv_heads; ++head) {
       const Choice& choice = ChoiceOf(i, head);
-      const size_t first = parts_.size();
-      const auto add = [&](const ops::PagedRows& source, const int32_t* indices, int64_t begin,
-                           size_t count) {
-        if (count == 0) return;
-        parts_.push_back({.rows = source,
-                          .indices = indices,
-                          .begin = begin,
-                          .count = static_cast<int64_t>(count)});
-        rows += count;
-      };
+      attended_.Begin(Query(q, sequence, head), out.Row<float>(sequence.first_row) +
+                                                    head * shape_.group * shape_.layout.head_dim);
       if (state.index != nullptr) {
-        add(RowsOf(sequences_.window(), state.window, layer, head), nullptr, 0,
-            static_cast<size_t>(shape_.WindowSlots(state.rows)));
+        attended_.Add(RowsOf(sequences_.window(), state.window, layer, head), 0,
+                      shape_.WindowSlots(state.rows));
         if (!choice.hits.empty()) {  // a cache of no blocks has no pages
-          add(RowsOf(sequences_.cache(), state.cache, layer, head), choice.hit_slots.data(), 0,
-              choice.hits.size());
+          attended_.Add({.rows = RowsOf(sequences_.cache(), state.cache, layer, head),
+                         .indices = choice.hit_slots.data(),
+                         .begin = 0,
+                         .count = static_cast<int64_t>(choice.hits.size())});
         }
-        add(Staged(i, head), nullptr, 0, choice.misses.size());
+        attended_.Add(Staged(i, head), 0, static_cast<int64_t>(choice.misses.size()));
       } else {
         // The new row behind the others.
         const ops::SlotRows staged = Staged(i, head);
         std::copy_n(RowsOf(sequences_.store(), sequence.id, layer, head).Row(sequence.past),
                     shape_.format.row_bytes(), staged.Row(sequence.past));
-        add(staged, nullptr, 0, static_cast<size_t>(sequence.past + 1));
+        attended_.Add(staged, 0, sequence.past + 1);
       }
-      attends_.push_back(
-          {.q = Query(q, sequence, head),
-           .out = out.Row<float>(sequence.first_row) + head * shape_.group * shape_.layout.head_dim,
-           .parts = {parts_.data() + first, parts_.size() - first}});
     }
   }
-  ops::RowAttention(stream, shape_.format, shape_.group, attends_, scale);
+  const uint64_t rows = attended_.Attend(stream, shape_.format, shape_.group, scale);
   Mark(stream, Section::kManagement);
   stats_.bytes_read += rows * shape_.format.row_bytes();
   for (size_t i = 0; i < decoding_.size(); ++i) Update(layer, i);

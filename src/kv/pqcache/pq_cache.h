@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/background_threads.h"
+#include "kv/attended_rows.h"
 #include "kv/cache.h"
 #include "kv/pages/step_pages.h"
 #include "kv/pqcache/diagnosis.h"
@@ -22,7 +23,6 @@
 #include "kv/trace/imposed_selection.h"
 #include "kv/with_shape.h"
 #include "litecache/kv_options.h"
-#include "ops/attention/row_attention.h"
 #include "ops/rows/move_rows.h"
 
 namespace litecache::kv::pqcache {
@@ -137,8 +137,7 @@ class PqCache final : public WithShape<Cache, Shape>, public Diagnosis {
   std::vector<ops::PqEncodeWork> encodes_;
   std::vector<ops::PqSelectWork> selects_;
   std::vector<float> keys_;
-  std::vector<ops::RowPart> parts_;
-  std::vector<ops::RowAttentionHead> attends_;
+  AttendedRows attended_;
 
   RowMover mover_;
 };

@@ -281,52 +281,38 @@ void RetroCache::CountAccesses(int64_t layer, std::span<const WaveAccess> access
 void RetroCache::AttendZones(Stream& stream, int64_t layer, std::span<const WaveAccess> accesses,
                              const MatrixView& q, float scale, const MatrixView& out) {
   const int64_t d = shape_.layout.head_dim;
-  parts_.clear();
-  part_begins_.clear();
-  attends_.clear();
+  attended_.Clear();
   size_t access = 0;
   for (const View& view : decoding_) {
     const WaveSequence& sequence = *view.sequence;
     for (int64_t head = 0; head < shape_.layout.kv_heads; ++head) {
-      part_begins_.push_back(parts_.size());
       const int64_t row = view.part.first_row, offset = head * shape_.group * d;
-      attends_.push_back({.q = q.Row<float>(row) + offset, .out = out.Row<float>(row) + offset});
+      ops::RowAttentionHead& attends =
+          attended_.Begin(q.Row<float>(row) + offset, out.Row<float>(row) + offset);
       const ops::PagedRows steady = SteadyRows(sequence, shape_.List(layer, head));
-      const auto add = [&](int64_t begin, int64_t count) {
-        if (count > 0) {
-          parts_.push_back({.rows = steady, .indices = nullptr, .begin = begin, .count = count});
-        }
-      };
-      add(0, std::min(shape_.sink, view.n()));
+      attended_.Add(steady, 0, std::min(shape_.sink, view.n()));
       if (sequence.clusters > 0) {
         const WaveAccess& a = accesses[access];
         const ops::ClusterEstimateWork& estimate = estimates_[access++];
-        parts_.push_back({.rows = a.Rows(shape_),
-                          .indices = a.slots.data(),
-                          .begin = 0,
-                          .count = static_cast<int64_t>(a.slots.size())});
-        attends_.back().states = estimate.states;
-        attends_.back().state_count = ops::EstimateStates(estimate.count);
+        attended_.Add({.rows = a.Rows(shape_),
+                       .indices = a.slots.data(),
+                       .begin = 0,
+                       .count = static_cast<int64_t>(a.slots.size())});
+        attends.states = estimate.states;
+        attends.state_count = ops::EstimateStates(estimate.count);
       }
       // The ring, from the oldest row to its end, then from its beginning.
       const int64_t count = view.n() - sequence.indexed_end;
       if (count <= 0) continue;
       const int64_t first = shape_.SteadySlot(sequence.indexed_end);
       const int64_t run = std::min(count, shape_.sink + shape_.ring() - first);
-      add(first, run);
-      add(shape_.sink, count - run);
+      attended_.Add(steady, first, run);
+      attended_.Add(steady, shape_.sink, count - run);
     }
   }
-  part_begins_.push_back(parts_.size());
-  uint64_t rows = 0;
-  for (size_t i = 0; i < attends_.size(); ++i) {
-    attends_[i].parts = std::span<const ops::RowPart>(parts_).subspan(
-        part_begins_[i], part_begins_[i + 1] - part_begins_[i]);
-  }
-  for (const ops::RowPart& part : parts_) rows += static_cast<uint64_t>(part.count);
-  ops::RowAttention(stream, shape_.format, shape_.group, attends_, scale);
+  const uint64_t rows = attended_.Attend(stream, shape_.format, shape_.group, scale);
   stats_.bytes_read += rows * shape_.format.row_bytes();
-  stats_.bytes_written += attends_.size() * shape_.format.row_bytes();
+  stats_.bytes_written += attended_.heads() * shape_.format.row_bytes();
 }
 
 // ---- prompts ----

@@ -7,12 +7,12 @@
 #include <vector>
 
 #include "base/background_threads.h"
+#include "kv/attended_rows.h"
 #include "kv/retroinfer/index_build.h"
 #include "kv/retroinfer/wave_buffer.h"
 #include "kv/retroinfer/wave_cache.h"
 #include "kv/trace/imposed_selection.h"
 #include "ops/attention/attention.h"
-#include "ops/attention/row_attention.h"
 
 namespace litecache::kv {
 
@@ -69,9 +69,7 @@ class RetroCache final : public WaveCache {
   std::vector<float> logits_, scores_, states_;
   std::vector<int32_t> ids_;
   std::vector<ops::ClusterEstimateWork> estimates_;
-  std::vector<ops::RowPart> parts_;
-  std::vector<size_t> part_begins_;
-  std::vector<ops::RowAttentionHead> attends_;
+  AttendedRows attended_;
   std::vector<std::byte* const*> lists_;
   std::vector<ops::KvSequence> views_;
 };

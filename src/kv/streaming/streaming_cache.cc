@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "kv/attended_rows.h"
 #include "kv/cache.h"
 #include "kv/cache_plan.h"
 #include "kv/cuda/attention_scratch.h"
@@ -18,7 +19,6 @@
 #include "kv/streaming/shape.h"
 #include "kv/with_shape.h"
 #include "ops/attention/attention.h"
-#include "ops/attention/row_attention.h"
 #include "ops/cuda/available.h"
 
 namespace litecache::kv {
@@ -137,29 +137,21 @@ class StreamingCache final : public WithShape<Cache, Shape> {
     const int64_t group = layout.q_heads / layout.kv_heads;
     const size_t count = rows_.size() * static_cast<size_t>(layout.kv_heads);
     pages_.resize(count);
-    parts_.clear();
-    parts_.reserve(3 * count);  // spans point into it
-    heads_.clear();
+    attended_.Clear();
     for (const Row& row : rows_) {
       const int64_t at = row.sequence->first_row + row.index;
       const auto visible = shape_.Visible(row.sequence->past + row.index);
       for (int64_t head = 0; head < layout.kv_heads; ++head) {
-        std::byte*& page = pages_[heads_.size()];
+        std::byte*& page = pages_[attended_.heads()];
         page = table_.Target(row.sequence->id) + HeadOffset(layer, head);
-        const size_t first = parts_.size();
+        attended_.Begin(q.Row<float>(at) + head * group * layout.head_dim,
+                        out.Row<float>(at) + head * group * layout.head_dim);
         for (const SlotRange& range : visible) {
-          if (range.count == 0) continue;
-          parts_.push_back({.rows = {&page, shape_.slots(), shape_.format},
-                            .indices = nullptr,
-                            .begin = range.begin,
-                            .count = range.count});
+          attended_.Add({&page, shape_.slots(), shape_.format}, range.begin, range.count);
         }
-        heads_.push_back({.q = q.Row<float>(at) + head * group * layout.head_dim,
-                          .out = out.Row<float>(at) + head * group * layout.head_dim,
-                          .parts = std::span(parts_).subspan(first)});
       }
     }
-    ops::RowAttention(stream, shape_.format, group, heads_, scale);
+    attended_.Attend(stream, shape_.format, group, scale);
   }
 
   PagePool pool_;
@@ -171,8 +163,7 @@ class StreamingCache final : public WithShape<Cache, Shape> {
   std::vector<float> row_;
   std::vector<Row> rows_;
   std::vector<std::byte*> pages_;
-  std::vector<ops::RowPart> parts_;
-  std::vector<ops::RowAttentionHead> heads_;
+  AttendedRows attended_;
 };
 
 class StreamingPlan final : public WithShape<CachePlan, Shape> {

@@ -1,0 +1,55 @@
+// The rows that the heads of a step's tokens attend, collected head by head and attended together.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "ops/attention/row_attention.h"
+
+namespace litecache::kv {
+
+// Keeps its memory, so that a step allocates nothing once it has grown.
+class AttendedRows {
+ public:
+  void Clear() {
+    parts_.clear();
+    begins_.clear();
+    heads_.clear();
+  }
+  // The next head, as ops::RowAttentionHead: rows that are added from here on are its.
+  ops::RowAttentionHead& Begin(const float* q, float* out) {
+    begins_.push_back(parts_.size());
+    return heads_.emplace_back(ops::RowAttentionHead{.q = q, .out = out});
+  }
+  // Rows [begin, begin + count); count 0: nothing.
+  void Add(const ops::PagedRows& rows, int64_t begin, int64_t count) {
+    Add({.rows = rows, .begin = begin, .count = count});
+  }
+  // What the part points to stays until Attend().
+  void Add(const ops::RowPart& part) {
+    if (part.count > 0) parts_.push_back(part);
+  }
+  size_t heads() const { return heads_.size(); }
+
+  // Of all heads (ops::RowAttention). Returns how many rows were attended.
+  uint64_t Attend(Stream& stream, const ops::RowFormat& format, int64_t group, float scale) {
+    begins_.push_back(parts_.size());
+    for (size_t i = 0; i < heads_.size(); ++i) {
+      heads_[i].parts = std::span(parts_).subspan(begins_[i], begins_[i + 1] - begins_[i]);
+    }
+    begins_.pop_back();
+    ops::RowAttention(stream, format, group, heads_, scale);
+    uint64_t rows = 0;
+    for (const ops::RowPart& part : parts_) rows += static_cast<uint64_t>(part.count);
+    return rows;
+  }
+
+ private:
+  std::vector<ops::RowPart> parts_;
+  std::vector<size_t> begins_;  // of a head's parts
+  std::vector<ops::RowAttentionHead> heads_;
+};
+
+}  // namespace litecache::kv
