@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "base/error.h"
-#include "kv/litecache/prefix_blocks.h"
 #include "kv/pages/pool_stats.h"
 
 namespace litecache::kv {
@@ -12,9 +11,7 @@ namespace litecache::kv {
 LiteCache::LiteCache(Device& device, const Shape& shape, const HeadPlan& plan,
                      const KvOptions& options, int64_t ahead, std::unique_ptr<Retriever> retriever,
                      const TierBytes& budget, std::shared_ptr<const ImposedReuse> imposed)
-    : tiers_(device, device, shape, plan, budget),
-      growth_(tiers_),
-      retriever_(std::move(retriever)),
+    : LiteCacheBase(device, nullptr, shape, plan, ahead, std::move(retriever), budget),
       counters_{.stats = {},
                 .heads = std::vector<HeadCounters>(
                     static_cast<size_t>(shape.layout.layers * shape.layout.kv_heads))},
@@ -24,55 +21,7 @@ LiteCache::LiteCache(Device& device, const Shape& shape, const HeadPlan& plan,
       spiller_(tiers_, *retriever_),
       decode_(tiers_, *retriever_, spiller_, recall_ ? &*recall_ : nullptr, counters_, options,
               std::move(imposed)),
-      prefill_(tiers_, *retriever_, spiller_, counters_),
-      ahead_(ahead) {}
-
-SequenceId LiteCache::Create() {
-  const SequenceId id = tiers_.resident.Create();
-  LC_CHECK(tiers_.store.Create() == id && tiers_.metadata.Create() == id);
-  tiers_.slots.Create(id);
-  return id;
-}
-
-SequenceId LiteCache::Fork(SequenceId parent) {
-  const SequenceId id = tiers_.resident.Fork(parent);
-  LC_CHECK(tiers_.store.Fork(parent) == id && tiers_.metadata.Fork(parent) == id);
-  tiers_.slots.Fork(parent, id);
-  return id;
-}
-
-void LiteCache::Release(SequenceId id) {
-  tiers_.resident.Release(id);
-  tiers_.store.Release(id);
-  tiers_.metadata.Release(id);
-  tiers_.slots.Release(id);
-}
-
-SequenceId LiteCache::ForkPrefix(SequenceId parent, int64_t tokens) {
-  LC_CHECK(tokens % kPrefixTokens == 0 && tokens <= PrefixLength(parent), "{} of {} tokens", tokens,
-           PrefixLength(parent));
-  const SequenceId id = tiers_.resident.ForkPrefix(parent, tokens);
-  LC_CHECK(tiers_.store.ForkPrefix(parent, tokens) == id &&
-           tiers_.metadata.ForkPrefix(parent, tokens) == id);
-  tiers_.slots.Create(id);
-  return id;
-}
-
-TierBytes LiteCache::BytesHeld(std::span<const SequenceId> ids) const {
-  return kv::BytesHeld(tiers_, ids);
-}
-
-uint64_t LiteCache::BlockBytes() const {
-  return kv::BlockBytes(tiers_, retriever_->metadata_unit());
-}
-
-void LiteCache::ExportBlock(SequenceId id, int64_t begin, std::span<std::byte> out) const {
-  kv::ExportBlock(tiers_, retriever_->metadata_unit(), id, begin, out);
-}
-
-void LiteCache::ImportBlock(SequenceId id, std::span<const std::byte> bytes) {
-  kv::ImportBlock(retriever_->metadata_unit(), id, bytes, &tiers_);
-}
+      prefill_(tiers_, *retriever_, spiller_, counters_) {}
 
 void LiteCache::BeginStep(const Step& step) {
   check_(step, tiers_.resident);
@@ -94,14 +43,6 @@ void LiteCache::BeginStep(const Step& step) {
                     .metadata = tiers_.metadata.Lists(sequence.id)});
   }
   prepared_.assign(static_cast<size_t>(tiers_.shape.layout.layers), 0);
-}
-
-bool LiteCache::WantsPrediction(int64_t layer) const {
-  if (ahead_ == 0 || layer == 0) return false;
-  for (int64_t head = 0; head < tiers_.shape.layout.kv_heads; ++head) {
-    if (tiers_.shape.offloads(layer, head)) return true;
-  }
-  return false;
 }
 
 void LiteCache::Prefetch(Stream& stream, int64_t layer, const Step& step, const MatrixView& q,

@@ -89,16 +89,14 @@ CudaLiteCache::CudaLiteCache(CudaDevice& device, const Shape& shape, const HeadP
                              const KvOptions& options, int64_t ahead,
                              std::unique_ptr<Retriever> retriever, const TierBytes& budget,
                              const ImposedReuse* imposed)
-    : device_(device),
-      host_(device),
-      tiers_(device, host_, shape, plan, budget),
-      growth_(tiers_),
-      retriever_(std::move(retriever)),
+    : LiteCacheBase(device, std::make_unique<PinnedHost>(device), shape, plan, ahead,
+                    std::move(retriever), budget),
+      device_(device),
       scorer_(CreateCudaRetriever(device, shape.layout, options, *retriever_)),
       aggregation_(AggregationOf(options)),
       delta_(options.delta_update),
-      transfer_(CreateTransferEngine(device, host_, TransferOptionsOf(options))),
-      ahead_(ahead),
+      transfer_(CreateTransferEngine(device, static_cast<PinnedHost&>(*host_),
+                                     TransferOptionsOf(options))),
       lite_shape_(MakeLiteShape(shape)),
       block_(device),
       split_(SplitFor(device, options, ahead)),
@@ -216,17 +214,13 @@ void CudaLiteCache::StartSequence(SequenceId id) {
 }
 
 SequenceId CudaLiteCache::Create() {
-  const SequenceId id = tiers_.resident.Create();
-  LC_CHECK(tiers_.store.Create() == id && tiers_.metadata.Create() == id);
-  tiers_.slots.Create(id);
+  const SequenceId id = LiteCacheBase::Create();
   StartSequence(id);
   return id;
 }
 
 SequenceId CudaLiteCache::Fork(SequenceId parent) {
-  const SequenceId id = tiers_.resident.Fork(parent);
-  LC_CHECK(tiers_.store.Fork(parent) == id && tiers_.metadata.Fork(parent) == id);
-  tiers_.slots.Fork(parent, id);
+  const SequenceId id = LiteCacheBase::Fork(parent);
   StartSequence(id);
   Sequence& sequence = Get(id);
   Sequence& source = Get(parent);
@@ -238,21 +232,13 @@ SequenceId CudaLiteCache::Fork(SequenceId parent) {
 }
 
 SequenceId CudaLiteCache::ForkPrefix(SequenceId parent, int64_t tokens) {
-  LC_CHECK(tokens % kPrefixTokens == 0 && tokens <= PrefixLength(parent), "{} of {} tokens", tokens,
-           PrefixLength(parent));
-  const SequenceId id = tiers_.resident.ForkPrefix(parent, tokens);
-  LC_CHECK(tiers_.store.ForkPrefix(parent, tokens) == id &&
-           tiers_.metadata.ForkPrefix(parent, tokens) == id);
-  tiers_.slots.Create(id);
+  const SequenceId id = LiteCacheBase::ForkPrefix(parent, tokens);
   StartSequence(id);
   return id;
 }
 
 void CudaLiteCache::Release(SequenceId id) {
-  tiers_.resident.Release(id);
-  tiers_.store.Release(id);
-  tiers_.metadata.Release(id);
-  tiers_.slots.Release(id);
+  LiteCacheBase::Release(id);
   sequences_.erase(id);
 }
 
@@ -429,13 +415,6 @@ bool CudaLiteCache::Apart() const {
   return split_ != nullptr && block_.decoding() == 1 && block_.prefilling() == 0;
 }
 
-bool CudaLiteCache::HasOffloaded(int64_t layer) const {
-  for (int64_t head = 0; head < tiers_.shape.layout.kv_heads; ++head) {
-    if (tiers_.shape.offloads(layer, head)) return true;
-  }
-  return false;
-}
-
 bool CudaLiteCache::ResidentSelect(int64_t layer) const {
   for (int64_t head = 0; head < tiers_.shape.layout.kv_heads; ++head) {
     const HeadSettings& settings = tiers_.plan.at(layer, head);
@@ -449,10 +428,6 @@ bool CudaLiteCache::HasResident(int64_t layer) const {
     if (tiers_.plan.at(layer, head).resident) return true;
   }
   return false;
-}
-
-bool CudaLiteCache::WantsPrediction(int64_t layer) const {
-  return ahead_ > 0 && layer > 0 && HasOffloaded(layer);
 }
 
 void CudaLiteCache::Count(int64_t rows, Traffic* traffic) const {

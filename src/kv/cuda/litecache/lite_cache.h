@@ -24,17 +24,11 @@
 #include "device/cuda/branch.h"
 #include "device/cuda/cuda_device.h"
 #include "device/cuda/sm_split.h"
-#include "kv/cache.h"
 #include "kv/cuda/device_pages.h"
 #include "kv/cuda/litecache/retrieve.h"
 #include "kv/cuda/step_block.h"
 #include "kv/cuda/transfer/transfer_engine.h"
-#include "kv/litecache/growth.h"
-#include "kv/litecache/prefix_blocks.h"
-#include "kv/litecache/tiers.h"
-#include "kv/retrieve/retriever.h"
-#include "kv/row_store.h"
-#include "kv/step_check.h"
+#include "kv/litecache/lite_cache_base.h"
 #include "kv/trace/imposed_reuse.h"
 #include "ops/cuda/attention/attention.h"
 #include "ops/cuda/impose/impose_reuse.h"
@@ -42,44 +36,19 @@
 
 namespace litecache::kv {
 
-class CudaLiteCache final : public Cache, public RowStore {
+class CudaLiteCache final : public LiteCacheBase {
  public:
   CudaLiteCache(CudaDevice& device, const Shape& shape, const HeadPlan& plan,
                 const KvOptions& options, int64_t ahead, std::unique_ptr<Retriever> retriever,
                 const TierBytes& budget, const ImposedReuse* imposed = nullptr);
 
-  std::string_view policy() const override { return "litecache"; }
-  const Layout& layout() const override { return tiers_.shape.layout; }
-  TierBytes BytesFor(int64_t tokens) const override { return tiers_.shape.BytesFor(tokens); }
-  TierBytes ForkBytesFor(int64_t shared, int64_t tokens) const override {
-    return tiers_.shape.ForkBytesFor(shared, tokens);
-  }
-
   SequenceId Create() override;
   SequenceId Fork(SequenceId parent) override;
   void Release(SequenceId id) override;
-  int64_t Length(SequenceId id) const override { return tiers_.resident.Length(id); }
-  // As LiteCache's: what is stored.
-  bool SharesPrefixes() const override { return true; }
-  int64_t PrefixLength(SequenceId id) const override { return tiers_.store.Length(id); }
   SequenceId ForkPrefix(SequenceId parent, int64_t tokens) override;
-  TierBytes BytesHeld(std::span<const SequenceId> ids) const override {
-    return kv::BytesHeld(tiers_, ids);
-  }
-  uint64_t BlockBytes() const override {
-    return kv::BlockBytes(tiers_, retriever_->metadata_unit());
-  }
-  void ExportBlock(SequenceId id, int64_t begin, std::span<std::byte> out) const override {
-    kv::ExportBlock(tiers_, retriever_->metadata_unit(), id, begin, out);
-  }
-  void ImportBlock(SequenceId id, std::span<const std::byte> bytes) override {
-    kv::ImportBlock(retriever_->metadata_unit(), id, bytes, &tiers_);
-  }
 
   void BeginStep(const Step& step) override;
   std::optional<uint64_t> ReplayKey(const Step& step) const override;
-  bool WantsPrediction(int64_t layer) const override;
-  int64_t PredictsAhead() const override { return std::max<int64_t>(ahead_, 1); }
   void Prefetch(Stream& stream, int64_t layer, const Step& step, const MatrixView& q,
                 float scale) override;
   void Attend(Stream& stream, int64_t layer, const Step& step, const MatrixView& q,
@@ -148,7 +117,6 @@ class CudaLiteCache final : public Cache, public RowStore {
   bool Apart() const;
   CudaBranch& decisions() { return Apart() ? *apart_decisions_ : decisions_; }
   CudaBranch& pulls() { return Apart() ? *apart_pull_ : link_; }
-  bool HasOffloaded(int64_t layer) const;
   bool HasResident(int64_t layer) const;
   ops::cuda::ImposedLayer Imposed(int64_t layer) const;
   // Whether it has resident heads that select.
@@ -168,16 +136,11 @@ class CudaLiteCache final : public Cache, public RowStore {
   ops::cuda::RowTable Staging(int64_t layer, int set) const;
 
   CudaDevice& device_;
-  PinnedHost host_;
-  Tiers tiers_;
-  TierGrowth growth_;
-  std::unique_ptr<Retriever> retriever_;  // sizes and weights; the GPU's twin does the work
-  std::unique_ptr<CudaRetriever> scorer_;
+  std::unique_ptr<CudaRetriever> scorer_;  // retriever_ has its sizes and weights
   ops::Aggregation aggregation_;
   bool delta_;
   std::unique_ptr<TransferEngine> transfer_;
   std::shared_ptr<const std::function<void()>> check_transfers_;
-  int64_t ahead_;  // layers that prefetches are ahead of theirs; 0: none
   ops::cuda::LiteShape lite_shape_;
   std::vector<ops::cuda::LiteLayer> layers_;
   Buffer imposed_;  // ImposedHead [steps][layers][kv_heads], of measurements; else empty
@@ -196,7 +159,6 @@ class CudaLiteCache final : public Cache, public RowStore {
   int64_t work_sequences_ = 0, work_context_ = 0;
 
   // Of the step in progress.
-  StepCheck check_;
   std::vector<SequenceId> running_;    // its sequences
   bool running_checked_ = true;        // CheckTransfers() after all that it has issued so far
   std::vector<SequenceId> unchecked_;  // of steps before it, since the last CheckTransfers()
