@@ -8,6 +8,7 @@
 #include "device/recording_key.h"
 
 #ifdef LITECACHE_CUDA
+#include "device/cuda/sm_split.h"
 #include "kv/cuda/litecache/lite_cache.h"
 #endif
 
@@ -18,6 +19,15 @@ std::unique_ptr<Retriever> ReferenceRetriever(const Layout& layout, const KvOpti
                                               const Profile* profile) {
   if (options.retriever == "exact") return nullptr;
   return CreateRetriever(layout, options, profile, PageLayout(layout).page_bytes);
+}
+
+// Whether what the stream is given runs on some of the GPU's SMs.
+bool IsDiverted([[maybe_unused]] const Device& device, [[maybe_unused]] Stream& stream) {
+#ifdef LITECACHE_CUDA
+  return device.type() == DeviceType::kCuda && AsCuda(stream).diverted();
+#else
+  return false;
+#endif
 }
 
 }  // namespace
@@ -61,7 +71,7 @@ StepInputs QuerySource::Draw(const Step& step) {
 
 std::vector<std::vector<float>> RunLayers(Cache& cache, Device& device, Stream& stream,
                                           const Step& step, StepInputs& inputs, float scale,
-                                          int64_t layers, Buffer* arena) {
+                                          int64_t layers, Buffer* arena, bool* apart) {
   const Layout& layout = cache.layout();
   const int64_t q_cols = layout.q_heads * layout.head_dim;
   const int64_t kv_cols = layout.kv_heads * layout.head_dim;
@@ -104,6 +114,7 @@ std::vector<std::vector<float>> RunLayers(Cache& cache, Device& device, Stream& 
         if (step.decode_rows == 0 || !cache.WantsPrediction(next)) continue;
         cache.Prefetch(stream, next, step,
                        views[static_cast<size_t>(next)].predicted.Rows(0, step.decode_rows), scale);
+        if (apart != nullptr && IsDiverted(device, stream)) *apart = true;
       }
       cache.Attend(stream, layer, step, at.q, at.k, at.v, scale, at.out);
     }
@@ -187,8 +198,10 @@ void Harness::Step(const std::vector<Part>& parts, int64_t fail_after) {
   }
   cache_->BeginStep(step);
   charges_.Check(*cache_, step);
+  bool apart = false;
   const auto outs = RunLayers(*cache_, machine_.compute(), *stream_, step, inputs, scale_,
-                              layout_.layers, &arena_);
+                              layout_.layers, &arena_, &apart);
+  steps_apart_ += apart;
   for (int64_t layer = 0; layer < layout_.layers; ++layer) {
     Compare(step, layer, inputs, outs[static_cast<size_t>(layer)]);
   }
@@ -198,6 +211,16 @@ void Harness::Step(const std::vector<Part>& parts, int64_t fail_after) {
     reference_.Commit(sequence.id, sequence.rows);
     EXPECT_EQ(cache_->Length(sequence.id), reference_.Length(sequence.id));
   }
+}
+
+bool Harness::CanSetSmsApart([[maybe_unused]] std::string* why_not) {
+#ifdef LITECACHE_CUDA
+  if (auto* gpu = dynamic_cast<CudaDevice*>(&machine_.compute())) {
+    return SmSplit::Get(gpu->index(), 8, why_not) != nullptr;
+  }
+#endif
+  *why_not = "no GPU";
+  return false;
 }
 
 void Harness::Abandon(const std::vector<Part>& parts, int64_t layers) {

@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <random>
+#include <string>
 #include <vector>
 
 #include "device/machine.h"
@@ -41,10 +42,13 @@ class QuerySource {
 
 // Runs a step's layers through a cache, predictions where it wants them. layers: of a step that
 // stops half way; EndStep is the caller's. arena: memory for the arrays, kept between calls so that
-// steps of one ReplayKey() are replayed. Returns [layer][rows * q_heads * head_dim].
+// steps of one ReplayKey() are replayed. *apart: whether operations were issued on some of the
+// GPU's SMs only (device/cuda/sm_split.h), not of a step that is replayed. Returns [layer][rows *
+// q_heads * head_dim].
 std::vector<std::vector<float>> RunLayers(Cache& cache, Device& device, Stream& stream,
                                           const Step& step, StepInputs& inputs, float scale,
-                                          int64_t layers, Buffer* arena = nullptr);
+                                          int64_t layers, Buffer* arena = nullptr,
+                                          bool* apart = nullptr);
 
 // Memory for anything a test does.
 inline constexpr TierBytes kPlenty{.device = uint64_t{4} << 30, .host = uint64_t{4} << 30};
@@ -71,6 +75,10 @@ class Harness {
   Reference& reference() { return reference_; }
   const HeadPlan& plan() const { return *plan_->heads(); }
   float scale() const { return scale_; }
+  // Steps issued on some of the GPU's SMs, while others had the pulls.
+  int steps_apart() const { return steps_apart_; }
+  // Whether this machine's GPU and driver can have such steps; else *why_not.
+  bool CanSetSmsApart(std::string* why_not);
 
  private:
   void Compare(const kv::Step& step, int64_t layer, StepInputs& inputs,
@@ -88,6 +96,7 @@ class Harness {
   Reference reference_;
   QuerySource source_;
   float scale_;
+  int steps_apart_ = 0;
   Charges charges_;
 };
 

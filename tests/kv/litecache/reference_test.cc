@@ -3,11 +3,14 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdlib>
 #include <random>
+#include <string>
 
 #include "device/cuda/cuda_devices.h"
 #include "kv/litecache/harness.h"
 #include "test_seed.h"
+#include "test_size.h"
 
 namespace litecache::kv {
 namespace {
@@ -118,6 +121,60 @@ TEST_P(LiteCacheReference, RandomLivesAgreeStepByStep) {
   EXPECT_GT(lookups - hits, lookups / 10);
   RecordProperty("lookups", std::to_string(lookups));
   RecordProperty("hits", std::to_string(hits));
+}
+
+// One sequence by itself, whose pulls have SMs of their own on a GPU: step after step, so that most
+// of them are replayed, with steps of two in between, whose pulls share all SMs.
+TEST_P(LiteCacheReference, StepsOfOneSequenceAgree) {
+  const Backend& backend = GetParam();
+  if (backend.device == "cuda" && FindCudaDevices().devices.empty()) {
+    GTEST_SKIP() << "no GPU: " << FindCudaDevices().why_none;
+  }
+  std::mt19937_64 random = testing::TestRandom();
+  int round = 0;
+  for (const char* retriever : {"exact", "hata", "quest", "loki"}) {
+    for (const char* prefetch : {"1", "2"}) {
+      if (round++ >= testing::Rounds(8)) return;
+      const Layout layout{.layers = 5,
+                          .q_heads = 4,
+                          .kv_heads = 2,
+                          .head_dim = 64,
+                          .dtype = Pick(random, {DType::kF32, DType::kBF16})};
+      KvOptions options;
+      options.policy = "litecache";
+      options.hata_bits = 128;
+      options.retriever = retriever;
+      options.budget = KvBudget::Parse("20%");
+      options.thresholds = "fixed";
+      options.eta = 0.8;
+      options.prefetch = prefetch;
+      options.transfer = backend.transfer;
+      SCOPED_TRACE(::testing::Message()
+                   << retriever << " prefetch " << prefetch << " " << Name(layout.dtype));
+      Harness harness(layout, options, RandomProfile(layout, random), 0.1, random(), kPlenty,
+                      backend.device);
+      const SequenceId one = harness.Create(), other = harness.Create();
+      const auto decode = [&](const std::vector<Part>& parts, int steps) {
+        for (int i = 0; i < steps && !HasFailure(); ++i) harness.Step(parts);
+      };
+      harness.Step({{one, 150, false}});
+      decode({{one}}, 12);
+      harness.Step({{one}}, 3);  // fails half way, and again
+      harness.Step({{other, 90, false}, {one}});
+      decode({{other}, {one}}, 5);
+      decode({{one}}, 6);
+      decode({{other}}, 6);
+      if (HasFailure()) return;
+      EXPECT_GT(harness.reference().lookups(), harness.reference().hits());
+      std::string why_not;
+      if (backend.device != "cuda" || backend.transfer != "auto") {
+        EXPECT_EQ(harness.steps_apart(), 0);
+      } else if (std::getenv("LITECACHE_PULL_SMS") == nullptr && harness.CanSetSmsApart(&why_not)) {
+        // Those that are not replayed, at least: the first ones, and the one that failed.
+        EXPECT_GE(harness.steps_apart(), 3);
+      }
+    }
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Devices, LiteCacheReference,
