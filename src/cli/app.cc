@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <exception>
+#include <filesystem>
 #include <new>
 
 #include "base/error.h"
@@ -81,8 +82,12 @@ std::vector<std::string> Words(const Command& command, const CLI::App& app) {
     }
   }
   if (!words.empty() && command.Words().empty()) {
-    throw UsageError("'{}': {} takes options only; `litecache {} --help` lists them", words[0],
-                     command.Name(), command.Name());
+    std::error_code ignored;
+    const bool is_model = app.get_option_no_throw("--model") != nullptr &&
+                          std::filesystem::is_directory(words[0], ignored);
+    throw UsageError(
+        "'{}': {} takes options only;{} `litecache {} --help` lists them", words[0], command.Name(),
+        is_model ? fmt::format(" did you mean --model {}?", words[0]) : "", command.Name());
   }
   return words;
 }

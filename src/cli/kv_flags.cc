@@ -1,16 +1,23 @@
 #include "cli/kv_flags.h"
 
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "base/logging.h"
 #include "cli/kv_policy_flags.h"
 
 namespace litecache::cli {
 namespace {
 
 constexpr const char* kCache = "KV cache";
+constexpr const char* kOfPolicy = "KV policy ";  // and its name
 constexpr const char* kAdvanced = "KV policy litecache";
 
 }  // namespace
 
 void KvFlags::Declare(CLI::App& app) {
+  app_ = &app;
   KvOptions& o = options;
   const auto one_of = [](std::initializer_list<std::string> names) {
     return CLI::IsMember(std::vector<std::string>(names)).description("");
@@ -186,6 +193,28 @@ KvOptions KvFlags::ToKvOptions() const {
   result.host_memory = host_memory.value;
   result.Validate();
   return result;
+}
+
+std::vector<std::string> KvFlags::Unused() const {
+  std::vector<std::string> names;
+  for (const CLI::Option* option : app_->get_options()) {
+    if (option->count() == 0) continue;
+    const std::string& group = option->get_group();
+    const std::string name = option->get_name();
+    // Options of litecache are also other policies', except those of one that has none.
+    const bool shared = group == kAdvanced || name == "--kv-budget" || name == "--retriever";
+    const bool of_another = group.starts_with(kOfPolicy) && group != kOfPolicy + options.policy;
+    if (shared ? options.policy == "full" : of_another) names.push_back(name);
+  }
+  return names;
+}
+
+void KvFlags::WarnOfUnused() const {
+  const std::vector<std::string> names = Unused();
+  if (names.empty()) return;
+  SPDLOG_WARN("{} {} nothing with --kv-policy {}{}", fmt::join(names, ", "),
+              names.size() == 1 ? "does" : "do", options.policy,
+              options.policy == "full" ? "; did you mean --kv-policy litecache?" : "");
 }
 
 }  // namespace litecache::cli

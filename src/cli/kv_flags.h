@@ -3,6 +3,7 @@
 
 #include <CLI/CLI.hpp>
 #include <string>
+#include <vector>
 
 #include "cli/values.h"
 #include "litecache/kv_options.h"
@@ -18,6 +19,14 @@ struct KvFlags {
   void Declare(CLI::App& app);
   // Throws InvalidArgument.
   KvOptions ToKvOptions() const;
+  // Of the options that were given, those that the policy does nothing with. For commands that run
+  // one policy.
+  std::vector<std::string> Unused() const;
+  // Says so in the log.
+  void WarnOfUnused() const;
+
+ private:
+  const CLI::App* app_ = nullptr;
 };
 
 }  // namespace litecache::cli

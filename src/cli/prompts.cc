@@ -60,6 +60,11 @@ std::vector<Prompt> CollectPrompts(const std::vector<std::string>& words,
         "no prompt: give it as an argument, with --prompt-file FILE, or through standard input");
   }
   prompts.push_back(FromText(ReadStandardInput()));
+  if (prompts.back().text.empty()) {
+    throw UsageError(
+        "no prompt: standard input is empty; give one as an argument ('' is the empty one), with "
+        "--prompt-file FILE, or through standard input");
+  }
   return prompts;
 }
 

@@ -265,6 +265,7 @@ TEST(Generate, ErrorsComeBeforeTheWork) {
   expect({"--prompt-tokens-file", empty.string()}, 2, "empty");
   expect({"--no-special", ""}, 2, "empty");
   expect({"--no-special"}, 2, "empty", {.input = ""});
+  expect({}, 2, "standard input is empty", {.input = ""});
   expect({"--prompt-tokens-file", high.string()}, 2, "192");
   expect({"--prompt-file", long_text.string()}, 1, "1024");
   expect({"the", "-n", "2000"}, 1, "1024");

@@ -56,6 +56,7 @@ class ChatCommand final : public Command {
   }
 
   int Run(const std::vector<std::string>&) override {
+    flags_.kv.WarnOfUnused();
     engine_ = Engine::Load(flags_.model, flags_.ToEngineOptions());
     params_ = sampling_.Merge(ModelDefaults(*engine_), false);
     const ChatPrompt prompt(*engine_, template_file_);

@@ -101,6 +101,7 @@ class GenerateCommand final : public Command {
     }
     const std::string schema = schema_file_.empty() ? "" : ReadInput(schema_file_);
     prompts_ = CollectPrompts(words, files_, token_files_);
+    flags_.kv.WarnOfUnused();
     engine_ = Engine::Load(flags_.model, flags_.ToEngineOptions());
     SetConstraint(schema);
     Submit();

@@ -273,6 +273,7 @@ class ServeCommand final : public Command {
   }
 
   void Load(server::Server* server) {
+    flags_.kv.WarnOfUnused();
     EngineOptions options = flags_.ToEngineOptions();
     options.prefill_chunk_beside_decode = prefill_beside_;
     auto engine = Engine::Load(flags_.model, options);

@@ -20,8 +20,8 @@ const Json* Fields::Find(std::string_view name) {
 
 void Fields::Fail(std::string_view name, std::string_view why) const {
   const auto found = object_.find(std::string(name));
-  throw BadRequest(Path(name), "'{}' = {}: {}", Path(name),
-                   found == object_.end() ? "(absent)" : Excerpt(*found), why);
+  if (found == object_.end()) throw BadRequest(Path(name), "'{}': {}", Path(name), why);
+  throw BadRequest(Path(name), "'{}' = {}: {}", Path(name), Excerpt(*found), why);
 }
 
 std::optional<bool> Fields::Bool(std::string_view name) {
