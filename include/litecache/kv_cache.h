@@ -81,9 +81,9 @@ class KvCache {
   virtual void BeginStep(std::span<const KvPart> parts) = 0;
   // Whether Prefetch() of a layer helps (options.prefetch).
   virtual bool WantsPrediction(int64_t layer) const = 0;
-  // Before Attend(layer), in ascending order (a layer before it with options.prefetch "on", two
-  // with "2"): what the decode rows' queries of `layer` will be, as far as is known by then; q
-  // [decode rows][q_heads * head_dim]. Looks up and fetches with these.
+  // Before Attend(layer), in ascending order, at the start of the layer that many layers before it
+  // as options.prefetch says: what the decode rows' queries of `layer` will be, as far as is known
+  // by then; q [decode rows][q_heads * head_dim]. Looks up and fetches with these.
   virtual void Prefetch(int64_t layer, const float* q, float scale) = 0;
   // Whether KeepInputs() has to be called before every Attend() (policy kvpr).
   virtual bool WantsInputs() const = 0;

@@ -61,7 +61,7 @@ struct KvOptions {
   double epsilon = 0.1;                  // tolerance of the reuse difficulty (CLO eq. 11)
   int64_t dense_layers = 0;              // first layers that are resident and attend every row
   // How many layers ahead a layer is looked up, and its rows fetched, with a query predicted from
-  // the input of the layer before: 0 (off) | 1 (on) | 2 | auto (0: a predicted query costs hits)
+  // that layer's input: 0 (off) | 1 (on) | 2 | 3 | 4 | auto (0: a predicted query costs hits)
   std::string prefetch = "auto";
 
   // ---- retriever ----

@@ -125,10 +125,10 @@ void KvFlags::Declare(CLI::App& app) {
       ->group(kAdvanced);
   app.add_option(
          "--prefetch", o.prefetch,
-         "Fetch a layer's rows so many layers ahead, with a predicted query: 1 (or on), 2, 0 (or "
+         "Fetch a layer's rows so many layers ahead, with a predicted query: 1 (or on) to 4, 0 (or "
          "off), auto (0: predicted queries cost hits; faster on a GPU, nothing gained on a CPU)")
       ->type_name("LAYERS")
-      ->check(one_of({"auto", "0", "1", "2", "off", "on"}))
+      ->check(one_of({"auto", "0", "1", "2", "3", "4", "off", "on"}))
       ->capture_default_str()
       ->group(kAdvanced);
   app.add_option("--hata-bits", o.hata_bits,

@@ -132,6 +132,10 @@ Parts Begin(const EngineOptions& options, std::string name) {
 // Before they are read.
 void CheckWeights(const Parts& parts, const model::ModelConfig& config,
                   const EngineOptions& options) {
+  if (options.kv.policy == "litecache") {
+    model::CheckLayersAhead(model::WeightPlacement::Of(config.layers, options.weights_on_device),
+                            kv::LayersAhead(options.kv));
+  }
   const DType dtype = options.dtype == "f32" ? DType::kF32 : config.weight_dtype;
   const auto weights = model::EstimateWeights(config, dtype, options.weights_on_device);
   engine::CheckWeightsFit(parts.name, weights.device, parts.weights_budget(), parts.gpu_budget > 0);

@@ -127,7 +127,7 @@ class Cache {
   // Whether Prefetch() of this layer wants predicted queries.
   virtual bool WantsPrediction(int64_t layer) const { return false; }
   // How many layers before theirs predictions are made: 1 to kMostAhead.
-  static constexpr int64_t kMostAhead = 2;
+  static constexpr int64_t kMostAhead = 4;
   virtual int64_t PredictsAhead() const { return 1; }
   // Called at the start of layer - PredictsAhead(), or of layer 0, with that layer's input: q
   // [decode_rows, q_heads * head_dim] f32 = RoPE(Wq_layer norm_layer(x)), the prediction of what

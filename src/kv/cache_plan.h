@@ -1,6 +1,7 @@
 // A KV cache before it exists: what it will cost, so that the memory planner can size it.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -55,6 +56,8 @@ std::unique_ptr<CachePlan> PlanFullCache(const Layout& layout,
                                          DeviceType device = DeviceType::kCpu);
 
 // Policy `litecache`.
+// The layers that options.prefetch names; 0 for auto.
+int64_t LayersAhead(const KvOptions& options);
 std::unique_ptr<CachePlan> PlanLiteCache(const Layout& layout, const KvOptions& options,
                                          std::shared_ptr<const Profile> profile,
                                          DeviceType device = DeviceType::kCpu);

@@ -127,7 +127,7 @@ void KvOptions::Validate() const {
   }
   CheckRange("epsilon", epsilon, -2, 2);
   CheckRange("dense_layers", static_cast<double>(dense_layers), 0, 1 << 20);
-  CheckOneOf("prefetch", prefetch, {"0", "1", "2", "auto", "off", "on"});
+  CheckOneOf("prefetch", prefetch, {"0", "1", "2", "3", "4", "auto", "off", "on"});
   CheckOneOf("retriever", retriever, {"auto", "exact", "hata", "quest", "loki"});
   if (hata_bits != 0 && hata_bits != 128 && hata_bits != 256) {
     throw InvalidArgument("KV options: hata_bits = {} is not 128 or 256, or 0 to choose",

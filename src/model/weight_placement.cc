@@ -12,6 +12,28 @@ WeightPlacement WeightPlacement::Of(int64_t layers, double on_device) {
   return {layers, layers - std::llround(on_device * static_cast<double>(layers))};
 }
 
+int64_t WeightPlacement::LayersAhead() const {
+  int64_t ahead = layers;
+  for (int64_t first = 0; first < layers; ++first) {
+    // The layer after the last that has a place while `first` attends.
+    int64_t end = first, travelling = 0;
+    while (end < layers && travelling + (Offloads(end) ? 1 : 0) <= kProjectionPlaces) {
+      travelling += Offloads(end++) ? 1 : 0;
+    }
+    if (end < layers) ahead = std::min(ahead, end - 1 - first);
+  }
+  return ahead;
+}
+
+void CheckLayersAhead(const WeightPlacement& placement, int64_t ahead) {
+  if (ahead <= placement.LayersAhead()) return;
+  throw Unsupported(
+      "prefetch = {} with {} of {} layers' weights in host memory: projections come {} layers "
+      "ahead of the layer that attends; use prefetch = {}, or raise weights_on_device",
+      ahead, placement.offloaded, placement.layers, placement.LayersAhead(),
+      placement.LayersAhead());
+}
+
 WeightBytes EstimateWeights(const ModelConfig& c, DType dtype, double on_device) {
   const int64_t projections = c.hidden * (c.q_width() + 2 * c.kv_width());
   const int64_t rest =

@@ -20,7 +20,8 @@ struct LayerPlace {
 
 // A layer has two places on the device that other layers use after it: that of its projections to
 // queries, keys and values, and that of the rest. Three of the former, because kvpr projects up to
-// two layers ahead of the layer that attends.
+// two layers ahead of the layer that attends. Queries predicted further ahead would want more of
+// them, and bring nothing: what the link is busy with are weights.
 inline constexpr int kProjectionPlaces = 3, kRestPlaces = 2;
 
 struct WeightPlacement {
@@ -32,7 +33,13 @@ struct WeightPlacement {
   bool Offloads(int64_t layer) const {
     return (layer + 1) * offloaded / layers > layer * offloaded / layers;
   }
+  // Most layers ahead of the one that attends that projections can be asked for: all that travel
+  // among so many layers have a place.
+  int64_t LayersAhead() const;
 };
+
+// Throws Unsupported where `ahead` is more, naming the options.
+void CheckLayersAhead(const WeightPlacement& placement, int64_t ahead);
 
 struct WeightBytes {
   uint64_t device = 0;

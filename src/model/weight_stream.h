@@ -30,8 +30,8 @@ class WeightStream {
   // after a step that was left half way.
   virtual void Settle(Stream& main) = 0;
   // What `stream` is given from here on finds the part, and those that come before it, in place.
-  // Parts kKeyValue and kQuery may be asked for up to two layers ahead. Nothing for a layer that
-  // stays.
+  // Parts kKeyValue and kQuery may be asked for up to WeightPlacement::LayersAhead() layers ahead.
+  // Nothing for a layer that stays.
   virtual void Await(Stream& stream, int64_t layer, LayerPart part) = 0;
   // `main` has been given all that reads the part, and waits for what other streams do with it:
   // another layer may take its place. kQuery: all projections.

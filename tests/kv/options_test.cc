@@ -3,9 +3,12 @@
 #include <functional>
 #include <limits>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "base/error.h"
 #include "expect_error.h"
+#include "kv/cache.h"
 #include "kv/cache_plan.h"
 #include "litecache/kv_options.h"
 
@@ -45,6 +48,18 @@ TEST(KvBudget, RoundsRowsUpButNotPastWholeOnes) {
 
 TEST(KvOptions, DefaultsAreValid) { EXPECT_NO_THROW(KvOptions().Validate()); }
 
+TEST(KvOptions, PrefetchNamesLayersAhead) {
+  const std::vector<std::pair<std::string, int64_t>> texts = {
+      {"auto", 0}, {"off", 0}, {"0", 0}, {"on", 1}, {"1", 1}, {"2", 2}, {"3", 3}, {"4", 4}};
+  for (const auto& [text, layers] : texts) {
+    KvOptions options;
+    options.prefetch = text;
+    EXPECT_NO_THROW(options.Validate()) << text;
+    EXPECT_EQ(kv::LayersAhead(options), layers) << text;
+    EXPECT_LE(layers, kv::Cache::kMostAhead);
+  }
+}
+
 TEST(KvOptions, ErrorsNameFieldAndValue) {
   using Change = std::function<void(KvOptions&)>;
   const std::vector<std::pair<std::string, Change>> bad = {
@@ -66,6 +81,7 @@ TEST(KvOptions, ErrorsNameFieldAndValue) {
       {"epsilon", [](auto& o) { o.epsilon = 9; }},
       {"dense_layers", [](auto& o) { o.dense_layers = -1; }},
       {"prefetch", [](auto& o) { o.prefetch = "maybe"; }},
+      {"prefetch", [](auto& o) { o.prefetch = "5"; }},
       {"retriever", [](auto& o) { o.retriever = "faiss"; }},
       {"hata_bits", [](auto& o) { o.hata_bits = 64; }},
       {"loki_rank", [](auto& o) { o.loki_rank = -1; }},

@@ -97,12 +97,14 @@ std::ostream& operator<<(std::ostream& out, const Setting& s) {
 Setting RandomSetting(std::mt19937_64& random) {
   Setting s;
   const int64_t kv_heads = 1 + static_cast<int64_t>(random() % 3);
-  s.layout = {.layers = 1 + static_cast<int64_t>(random() % 3),
+  KvOptions& o = s.options;
+  o.prefetch = Pick<std::string>(random, {"off", "on", "2", "4"});
+  s.layout = {.layers = 1 + static_cast<int64_t>(random() % 3) +
+                        static_cast<int64_t>(random() % 2) * LayersAhead(o),
               .q_heads = kv_heads * (1 + static_cast<int64_t>(random() % 3)),
               .kv_heads = kv_heads,
               .head_dim = Pick<int64_t>(random, {16, 32, 64, 128}),
               .dtype = Pick(random, {DType::kF32, DType::kBF16})};
-  KvOptions& o = s.options;
   o.policy =
       Pick<std::string>(random, {"full", "litecache", "litecache", "litecache", "litecache"});
   o.retriever = Pick<std::string>(random, {"exact", "hata", "quest", "loki"});
@@ -118,7 +120,6 @@ Setting RandomSetting(std::mt19937_64& random) {
   o.dense_layers = random() % 4 == 0;
   o.resident_full_attention = random() % 3 == 0;
   o.host_rows = Pick<std::string>(random, {"auto", "auto", "fp8", "int8", "int4"});
-  o.prefetch = Pick<std::string>(random, {"on", "2", "off"});
   return s;
 }
 

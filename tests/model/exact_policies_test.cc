@@ -159,8 +159,11 @@ class OffloadedWeightsTest : public ExactPoliciesTest {
     }
     KvOptions options;
     options.policy = "litecache";
-    options.prefetch = "on";  // asks for a layer's queries while the one before it computes
-    policies.emplace_back(options.policy, options);
+    // Ask for a layer's queries while those before it compute.
+    for (const char* prefetch : {"on", "2"}) {
+      options.prefetch = prefetch;
+      policies.emplace_back(options.policy + " " + prefetch, options);
+    }
 
     std::vector<std::vector<std::vector<float>>> expected;
     decoder_ = load(1);

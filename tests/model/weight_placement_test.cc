@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "expect_error.h"
+
 namespace litecache::model {
 namespace {
 
@@ -24,6 +26,34 @@ TEST(WeightPlacementTest, LayersAreSpreadEvenly) {
       EXPECT_LE(longest, stay == 0 ? layers : (layers - stay + stay - 1) / stay);
     }
   }
+}
+
+TEST(WeightPlacementTest, ProjectionsHavePlacesAsFarAheadAsLayersMayBeAskedFor) {
+  for (int64_t layers = 1; layers <= 40; ++layers) {
+    for (int64_t stay = 0; stay <= layers; ++stay) {
+      const auto placement =
+          WeightPlacement::Of(layers, static_cast<double>(stay) / static_cast<double>(layers));
+      const int64_t ahead = placement.LayersAhead();
+      int64_t most = 0, most_beyond = 0;  // travelling layers from one that attends on
+      for (int64_t first = 0; first < layers; ++first) {
+        int64_t count = 0;
+        for (int64_t i = first; i < layers && i <= first + ahead + 1; ++i) {
+          count += placement.Offloads(i);
+          (i <= first + ahead ? most : most_beyond) =
+              std::max(i <= first + ahead ? most : most_beyond, count);
+        }
+      }
+      EXPECT_LE(most, kProjectionPlaces) << stay << " of " << layers;
+      if (ahead < layers) {
+        EXPECT_GT(most_beyond, kProjectionPlaces) << stay << " of " << layers;
+      }
+      EXPECT_NO_THROW(CheckLayersAhead(placement, ahead));
+    }
+  }
+  EXPECT_EQ(WeightPlacement::Of(32, 0).LayersAhead(), 2);
+  EXPECT_EQ(WeightPlacement::Of(32, 0.75).LayersAhead(), 4 * kProjectionPlaces - 1);
+  EXPECT_ERROR(CheckLayersAhead(WeightPlacement::Of(32, 0.5), 6), Unsupported, "prefetch = 6",
+               "16 of 32", "prefetch = 5", "weights_on_device");
 }
 
 TEST(WeightPlacementTest, EstimatesWhatEachMemoryHolds) {

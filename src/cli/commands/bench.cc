@@ -24,6 +24,7 @@
 #include "kv/trace/imposed_reuse.h"
 #include "kv/trace/replay.h"
 #include "kv/trace/replays_trace.h"
+#include "model/weight_placement.h"
 #include "tokenizer/tokenizer.h"
 
 namespace litecache::cli {
@@ -257,6 +258,11 @@ class BenchCommand final : public Command {
     }
     for (const auto& [name, options] : wanted) {
       const std::string& policy = options.policy;
+      if (policy == "litecache") {
+        model::CheckLayersAhead(
+            model::WeightPlacement::Of(layout.layers, flags_.weights_on_device.value),
+            kv::LayersAhead(options));
+      }
       auto profile = engine::LoadProfile(options, subject.directory(), layout);
       // Thresholds and resident heads, where the model has no profile of its own.
       if (trace_ != nullptr && profile == nullptr && policy == "litecache") {

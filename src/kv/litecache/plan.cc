@@ -44,13 +44,6 @@ KvOptions Resolve(const KvOptions& options, const Profile* profile) {
   return resolved;
 }
 
-// Layers that rows are fetched before theirs. "auto" is none: nothing runs beside a layer on the
-// CPU, and on a GPU a predicted query costs hits, and some models' answers.
-int64_t LayersAhead(std::string_view prefetch) {
-  if (prefetch == "2") return 2;
-  return prefetch == "1" || prefetch == "on" ? 1 : 0;
-}
-
 class LitePlan final : public CachePlan, public ReplaysTrace {
  public:
   LitePlan(const Layout& layout, const KvOptions& options, std::shared_ptr<const Profile> profile,
@@ -58,7 +51,7 @@ class LitePlan final : public CachePlan, public ReplaysTrace {
       : device_(device),
         options_(Resolve(options, profile.get())),
         profile_(std::move(profile)),
-        ahead_(LayersAhead(options.prefetch)),
+        ahead_(LayersAhead(options)),
         heads_(MakeHeadPlan(layout, options_, profile_.get(), ahead_ > 0, TopkBytes(layout))),
         shape_(layout, options_, heads_, MakeRetriever(layout)->metadata_tokens(), device),
         scores_per_token_(MakeRetriever(layout)->scores_per_token()),
@@ -120,7 +113,8 @@ class LitePlan final : public CachePlan, public ReplaysTrace {
         Describe(shape_.layout), o.host_rows, o.retriever, o.hata_bits, o.hata_norms, o.hata_group,
         o.loki_rank, o.budget.ToString(), o.sink_tokens, o.recent_tokens, o.carry_tokens,
         o.aggregation,
-        ahead_ > 1   ? "2"
+        // "true", "false": as in prefixes kept on disk before there was more than one layer.
+        ahead_ > 1   ? fmt::format("{}", ahead_)
         : ahead_ > 0 ? "true"
                      : "false");
     for (const HeadSettings& head : heads_.heads) {
@@ -185,6 +179,13 @@ class LitePlan final : public CachePlan, public ReplaysTrace {
 };
 
 }  // namespace
+
+// "auto" is none: nothing runs beside a layer on the CPU, and on a GPU a predicted query costs
+// hits, and some models' answers.
+int64_t LayersAhead(const KvOptions& options) {
+  if (options.prefetch == "on") return 1;
+  return options.prefetch.size() == 1 ? options.prefetch.front() - '0' : 0;
+}
 
 std::unique_ptr<CachePlan> PlanLiteCache(const Layout& layout, const KvOptions& options,
                                          std::shared_ptr<const Profile> profile,

@@ -66,12 +66,15 @@ TEST_P(LiteCacheReference, RandomLivesAgreeStepByStep) {
   for (int round = 0; round < GetParam().rounds; ++round) {
     const int64_t group = 1 + static_cast<int64_t>(random() % 4);
     const int64_t kv_heads = 1 + static_cast<int64_t>(random() % 3);
-    Layout layout{.layers = 1 + static_cast<int64_t>(random() % 3),
+    KvOptions options;
+    options.prefetch = Pick<std::string>(random, {"off", "1", "2", "3", "4"});
+    // Up to two layers more than those whose rows are under way at a time.
+    Layout layout{.layers = 1 + static_cast<int64_t>(random() % 3) +
+                            static_cast<int64_t>(random() % 2) * LayersAhead(options),
                   .q_heads = group * kv_heads,
                   .kv_heads = kv_heads,
                   .head_dim = Pick<int64_t>(random, {16, 24, 32, 64}),
                   .dtype = Pick(random, {DType::kF32, DType::kF32, DType::kBF16})};
-    KvOptions options;
     options.hata_bits = 128;
     options.policy = "litecache";
     options.retriever = Pick<std::string>(random, {"exact", "exact", "hata", "quest", "loki"});
@@ -87,7 +90,6 @@ TEST_P(LiteCacheReference, RandomLivesAgreeStepByStep) {
     options.resident_full_attention = random() % 4 == 0;
     options.resident_heads = Pick<std::string>(random, {"0", "0", "2"});
     options.dense_layers = random() % 6 == 0;
-    options.prefetch = Pick<std::string>(random, {"1", "2", "off"});
     options.transfer = GetParam().transfer;
     options.transfer_threads = options.transfer == "auto" ? 0 : 1 + static_cast<int>(random() % 4);
     options.delta_update = random() % 4 != 0;

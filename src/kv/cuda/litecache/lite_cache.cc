@@ -1,6 +1,7 @@
 #include "kv/cuda/litecache/lite_cache.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <memory>
@@ -44,15 +45,20 @@ ops::cuda::LiteShape MakeLiteShape(const Shape& shape) {
 constexpr int kPullSms = 8;
 constexpr int kLeastSmsForOne = 12;
 
-// How a step that pulls rows beside its kernels splits the GPU; null: pulls share all SMs. The
-// environment's LITECACHE_PULL_SMS says how many SMs instead, 0: none of their own.
+// The environment's LITECACHE_PULL_SMS: how many SMs pulls have, beside any number of sequences; 0:
+// none of their own. Without it: -1.
+int PullSmsAsked() {
+  const char* value = std::getenv("LITECACHE_PULL_SMS");
+  return value != nullptr ? std::max(std::atoi(value), 0) : -1;
+}
+
+// How a step that pulls rows beside its kernels splits the GPU; null: pulls share all SMs.
 const SmSplit* SplitFor(const CudaDevice& device, const KvOptions& options, int64_t ahead) {
   // Other engines' kernels wait for the host's threads more than for the link.
   if (ahead == 0 || TransferOptionsOf(options).engine != "gpu-pull") return nullptr;
-  const char* value = std::getenv("LITECACHE_PULL_SMS");
-  const int sms =
-      value != nullptr ? std::atoi(value) : std::min(kPullSms, device.sm_count() / kLeastSmsForOne);
-  if (sms <= 0) return nullptr;
+  const int asked = PullSmsAsked();
+  const int sms = asked >= 0 ? asked : std::min(kPullSms, device.sm_count() / kLeastSmsForOne);
+  if (sms == 0) return nullptr;
   std::string why_none;
   const SmSplit* split = SmSplit::Get(device.index(), sms, &why_none);
   if (split != nullptr) {
@@ -100,6 +106,7 @@ CudaLiteCache::CudaLiteCache(CudaDevice& device, const Shape& shape, const HeadP
       lite_shape_(MakeLiteShape(shape)),
       block_(device),
       split_(SplitFor(device, options, ahead)),
+      most_apart_(PullSmsAsked() > 0 ? INT64_MAX : 1),
       decisions_(device, 0, /*first=*/true),
       link_(device, kMarks, /*first=*/true) {
   if (split_ != nullptr) {
@@ -112,6 +119,8 @@ CudaLiteCache::CudaLiteCache(CudaDevice& device, const Shape& shape, const HeadP
   }
   if (imposed != nullptr) {
     imposed_steps_ = imposed->steps;
+    overlap_imposed_ = std::ranges::any_of(
+        imposed->heads, [](const ops::ImposedHead& head) { return head.kept >= 0; });
     imposed_ = device.Allocate(imposed->heads.size() * sizeof(ops::ImposedHead));
     device.Upload(imposed_.data(), imposed->heads.data(), imposed_.size());
   }
@@ -412,7 +421,8 @@ std::vector<CudaBranch*> CudaLiteCache::Branches() {
 }
 
 bool CudaLiteCache::Apart() const {
-  return split_ != nullptr && block_.decoding() == 1 && block_.prefilling() == 0;
+  return split_ != nullptr && block_.decoding() >= 1 && block_.decoding() <= most_apart_ &&
+         block_.prefilling() == 0;
 }
 
 bool CudaLiteCache::ResidentSelect(int64_t layer) const {

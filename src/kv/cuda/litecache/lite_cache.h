@@ -111,9 +111,9 @@ class CudaLiteCache final : public LiteCacheBase {
   void AttendPrompt(Stream& stream, int64_t layer, int64_t index, const MatrixView& q,
                     const MatrixView& k, const MatrixView& v, float scale, const MatrixView* out);
   std::vector<CudaBranch*> Branches();
-  // Whether this step's pulls have SMs of their own: where one sequence decodes, by itself. A
-  // prompt's chunk wants all SMs, and so do selections for many sequences (16 of 8K: 8.5 to 9.0 ms
-  // a step instead of 8.0 to 8.4).
+  // Whether this step's pulls have SMs of their own: where one sequence decodes, by itself; with
+  // LITECACHE_PULL_SMS any number of them. A prompt's chunk wants all SMs, and so do selections for
+  // many sequences (16 of 8K: 8.5 to 9.0 ms a step instead of 8.0 to 8.4).
   bool Apart() const;
   CudaBranch& decisions() { return Apart() ? *apart_decisions_ : decisions_; }
   CudaBranch& pulls() { return Apart() ? *apart_pull_ : link_; }
@@ -145,7 +145,8 @@ class CudaLiteCache final : public LiteCacheBase {
   std::vector<ops::cuda::LiteLayer> layers_;
   Buffer imposed_;  // ImposedHead [steps][layers][kv_heads], of measurements; else empty
   int64_t imposed_steps_ = 0;
-  Buffer constants_;  // lists of heads, thresholds, importance
+  bool overlap_imposed_ = false;  // on any head, at any step
+  Buffer constants_;              // lists of heads, thresholds, importance
   std::array<std::vector<const int32_t*>, 2> staging_lists_;  // [sets][layers], in constants_
   std::unique_ptr<Mirror> counters_;  // DeviceHeadCounters [layers][kv_heads]
   std::unordered_map<SequenceId, Sequence> sequences_;
@@ -179,6 +180,7 @@ class CudaLiteCache final : public LiteCacheBase {
   // rows.
   static constexpr int kRefreshed = 0, kFetched = kMostAhead + 1, kMarks = kFetched + 2;
   const SmSplit* split_;              // null: pulls share all SMs
+  int64_t most_apart_;                // sequences of a step whose pulls are apart
   std::shared_ptr<CudaStream> rest_;  // where a step whose pulls are apart runs
   // Last: they wait before what they use is freed. Of steps whose pulls are apart, where there is a
   // split, the second two.

@@ -87,7 +87,7 @@ void CudaLiteCache::Choose(Stream& stream, int64_t index, const ops::cuda::Selec
   const StepView step = block_.Decoding(context_);
   Mark(stream, Section::kRetrieval);
   scorer_->Select(stream, index, step, lite_shape_, layer, query, scratch);
-  if (imposed_steps_ > 0 && !query.fill) {
+  if (overlap_imposed_ && !query.fill) {
     Mark(stream, Section::kImposed);
     ops::cuda::ImposeOverlap(stream, step, lite_shape_, layer, Imposed(index), scratch);
   }
