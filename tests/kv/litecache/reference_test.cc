@@ -63,7 +63,7 @@ TEST_P(LiteCacheReference, RandomLivesAgreeStepByStep) {
   }
   std::mt19937_64 random = testing::TestRandom();
   int64_t lookups = 0, hits = 0;
-  for (int round = 0; round < GetParam().rounds; ++round) {
+  for (int round = 0; round < testing::Rounds(GetParam().rounds); ++round) {
     const int64_t group = 1 + static_cast<int64_t>(random() % 4);
     const int64_t kv_heads = 1 + static_cast<int64_t>(random() % 3);
     KvOptions options;
