@@ -135,9 +135,9 @@ TEST_P(LiteCacheReference, StepsOfOneSequenceAgree) {
   std::mt19937_64 random = testing::TestRandom();
   int round = 0;
   for (const char* retriever : {"exact", "hata", "quest", "loki"}) {
-    for (const char* prefetch : {"1", "2"}) {
-      if (round++ >= testing::Rounds(8)) return;
-      const Layout layout{.layers = 5,
+    for (const char* prefetch : {"1", "2", "4"}) {
+      if (round++ >= testing::Rounds(12)) return;
+      const Layout layout{.layers = 7,
                           .q_heads = 4,
                           .kv_heads = 2,
                           .head_dim = 64,
