@@ -21,6 +21,8 @@ void StepBlock::Begin(int64_t decoding, int64_t prefilling) {
   auto* counts = mirror_->host<int32_t>();
   counts[0] = static_cast<int32_t>(decoding);
   counts[1] = 1;
+  if (++number_ == 0) number_ = 1;
+  mirror_->host<uint32_t>()[kNumber] = number_;
   std::fill_n(counts + kCounts, capacity_, 0);
 }
 

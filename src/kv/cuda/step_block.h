@@ -22,6 +22,8 @@ class StepBlock {
   ops::cuda::StepSequence& at(int64_t index) { return sequences()[index]; }
   // A flag a sequence, for whatever its policy marks.
   int32_t& flag(int64_t index) { return mirror_->host<int32_t>()[kCounts + index]; }
+  // Of the step: another one after each Begin(), never 0.
+  const uint32_t* device_number() const { return mirror_->device<uint32_t>() + kNumber; }
   const int32_t* device_flags() const { return mirror_->device<int32_t>() + kCounts; }
   // Enqueues the copy to the device.
   void Send(Stream& stream);
@@ -43,8 +45,8 @@ class StepBlock {
   const Mirror& memory() const { return *mirror_; }
 
  private:
-  // Of counts before the flags: decode sequences, and 1.
-  static constexpr int64_t kCounts = 16;
+  // Of counts before the flags: decode sequences, 1, the step's number.
+  static constexpr int64_t kCounts = 16, kNumber = 2;
   int64_t ring_index(int64_t index) const { return decoding_ + prefilling_ + index; }
   static size_t SequencesOffset(int64_t capacity) {
     return static_cast<size_t>(kCounts + capacity) * 4;
@@ -64,6 +66,7 @@ class StepBlock {
   Device& device_;
   std::unique_ptr<Mirror> mirror_;
   int64_t capacity_ = 0, decoding_ = 0, prefilling_ = 0;
+  uint32_t number_ = 0;
 };
 
 // What grids and scratch are sized for: steps of one bucket are one recording.

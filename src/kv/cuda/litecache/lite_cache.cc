@@ -208,6 +208,12 @@ CudaLiteCache::CudaLiteCache(CudaDevice& device, const Shape& shape, const HeadP
     layers_.push_back(l);
     for (size_t set : {0, 1}) staging_lists_[set].push_back(ints(at.staging[set]));
   }
+  if (split_ != nullptr) {
+    std::string why_none;
+    step_pull_ = StepPull::Create(device, static_cast<PinnedHost&>(*host_), *split_, layout.layers,
+                                  TransferOptionsOf(options).deadline_ns, &why_none);
+    if (step_pull_ == nullptr) SPDLOG_INFO("every layer has a pull of its own: {}", why_none);
+  }
 }
 
 void CudaLiteCache::StartSequence(SequenceId id) {
@@ -311,6 +317,11 @@ void CudaLiteCache::ReserveWork(int64_t sequences, int64_t context) {
       layers_[i].moved_count = moved_count;
     }
   }
+  if (step_pull_ != nullptr) {
+    std::vector<uint8_t> pulled;
+    for (int64_t i = 0; i < shape.layout.layers; ++i) pulled.push_back(WantsPrediction(i));
+    step_pull_->SetLayers(layers_, pulled);
+  }
   // Operations of one stream follow each other: they share what they scribble on.
   const size_t refresh_bytes =
       std::max(ops::cuda::SelectScratchBytes(lite_shape_, work_sequences_, work_context_),
@@ -325,7 +336,8 @@ void CudaLiteCache::ReserveWork(int64_t sequences, int64_t context) {
 }
 
 void CudaLiteCache::CheckTransfers() {
-  const std::optional<std::string> failure = transfer_->Check();
+  std::optional<std::string> failure = transfer_->Check();
+  if (!failure && step_pull_ != nullptr) failure = step_pull_->Check();
   if (failure) {
     unchecked_.insert(unchecked_.end(), running_.begin(), running_.end());
     for (const SequenceId id : unchecked_) {

@@ -6,10 +6,11 @@
 // prefetch `decisions` finds the rows that the decode sequences want and `link` brings them, so
 // that the link moves one layer's rows while the next one's are chosen; for a prompt's chunk `link`
 // moves rows between the store and staging pages. Beside one sequence's step pulls have SMs of
-// their own (device/cuda/sm_split.h), and the rest of the step all others. What several streams
-// touch exists several times: work arrays for each layer ahead and for the one that attends,
-// staging pages by turns, scratch a stream. Everything else of a layer has one user at a time: the
-// branches until Attend() of the layer joins them, then the stream.
+// their own (device/cuda/sm_split.h), where one kernel makes them all (transfer/step_pull.h), and
+// the rest of the step all others. What several streams touch exists several times: work arrays for
+// each layer ahead and for the one that attends, staging pages by turns, scratch a stream.
+// Everything else of a layer has one user at a time: the branches until Attend() of the layer joins
+// them, then the stream.
 #pragma once
 
 #include <array>
@@ -27,6 +28,7 @@
 #include "kv/cuda/device_pages.h"
 #include "kv/cuda/litecache/retrieve.h"
 #include "kv/cuda/step_block.h"
+#include "kv/cuda/transfer/step_pull.h"
 #include "kv/cuda/transfer/transfer_engine.h"
 #include "kv/litecache/lite_cache_base.h"
 #include "kv/trace/imposed_reuse.h"
@@ -63,6 +65,8 @@ class CudaLiteCache final : public LiteCacheBase {
   std::span<const HeadCounters> Heads() const override;
 
   TransferEngine& transfer() { return *transfer_; }
+  // Null where every layer has a pull of its own.
+  StepPull* step_pull() { return step_pull_.get(); }
 
   // For diagnosis, as LiteCache's; they wait for the device.
   std::vector<int32_t> CachedPositions(SequenceId id, int64_t layer, int64_t head);
@@ -117,6 +121,8 @@ class CudaLiteCache final : public LiteCacheBase {
   bool Apart() const;
   CudaBranch& decisions() { return Apart() ? *apart_decisions_ : decisions_; }
   CudaBranch& pulls() { return Apart() ? *apart_pull_ : link_; }
+  // Whether one kernel pulls the rows of all its layers.
+  bool OnePull() const { return step_pull_ != nullptr && step_pull_->on(); }
   bool HasResident(int64_t layer) const;
   ops::cuda::ImposedLayer Imposed(int64_t layer) const;
   // Whether it has resident heads that select.
@@ -179,9 +185,10 @@ class CudaLiteCache final : public LiteCacheBase {
   // Marks of link_: a layer's slots are refreshed, in turns; a staging set has the earlier
   // rows.
   static constexpr int kRefreshed = 0, kFetched = kMostAhead + 1, kMarks = kFetched + 2;
-  const SmSplit* split_;              // null: pulls share all SMs
-  int64_t most_apart_;                // sequences of a step whose pulls are apart
-  std::shared_ptr<CudaStream> rest_;  // where a step whose pulls are apart runs
+  const SmSplit* split_;                 // null: pulls share all SMs
+  int64_t most_apart_;                   // sequences of a step whose pulls are apart
+  std::shared_ptr<CudaStream> rest_;     // where a step whose pulls are apart runs
+  std::unique_ptr<StepPull> step_pull_;  // of such steps; null: every layer has its own pull
   // Last: they wait before what they use is freed. Of steps whose pulls are apart, where there is a
   // split, the second two.
   CudaBranch decisions_, link_;

@@ -19,6 +19,9 @@ void CudaLiteCache::Start(Stream& stream, float scale) {
   if (std::exchange(started_, true)) return;
   AsCuda(stream).AddCheck(check_transfers_);
   if (ahead_ > 0) ops::cuda::ShareGpu(stream);
+  if (step_pull_ != nullptr) {
+    step_pull_->BeginStep(stream, Apart(), block_.device_number());
+  }
   if (Apart()) AsCuda(stream).Divert(rest_);
   block_.Send(stream);
   if (fills_.empty()) return;
@@ -127,9 +130,13 @@ void CudaLiteCache::Prefetch(Stream& stream, int64_t index, const Step& step_of_
   // With the query of the label, where the lookup has left it. Resident heads select later, with
   // the actual query.
   Choose(decisions, index, {.q = nullptr, .scale = scale}, branch_scratch_.data());
-  pulls().Fork(decisions);
-  Pull(pulls().stream(), index);
-  pulls().Mark(kRefreshed + static_cast<int>(index % (kMostAhead + 1)));
+  if (OnePull()) {
+    step_pull_->Listed(stream, pulls(), decisions, block_.Decoding(context_), lite_shape_, index);
+  } else {
+    pulls().Fork(decisions);
+    Pull(pulls().stream(), index);
+    pulls().Mark(kRefreshed + static_cast<int>(index % (kMostAhead + 1)));
+  }
   prepared_[static_cast<size_t>(index)] = 1;
   // Needs nothing of the next layer's query: nothing of it shall wait for that.
   if (index + 1 < tiers_.shape.layout.layers) SpillAhead(decisions, index + 1);
@@ -154,10 +161,15 @@ void CudaLiteCache::AttendDecoding(Stream& stream, int64_t index, const MatrixVi
     // Needs nothing of the branches: the ring has a place beside those of the rows that they read.
     append();
     Mark(stream, Section::kTransfer);
-    pulls().Join(stream, kRefreshed + static_cast<int>(index % (kMostAhead + 1)));
+    if (OnePull()) {
+      step_pull_->Await(stream, index);
+    } else {
+      pulls().Join(stream, kRefreshed + static_cast<int>(index % (kMostAhead + 1)));
+    }
     Mark(stream, Section::kManagement);
     SelectResident(stream, index, q, scale);
   } else {
+    if (OnePull() && WantsPrediction(index)) step_pull_->Pass(stream, index);
     Spill(stream, index);
     if (HasOffloaded(index)) {
       LookUp(stream, index, q);

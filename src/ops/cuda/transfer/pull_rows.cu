@@ -7,6 +7,7 @@
 #include "ops/cuda/litecache/litecache.h"
 #include "ops/cuda/step/lite_pair.cuh"
 #include "ops/cuda/transfer/move_rows.cuh"
+#include "ops/cuda/transfer/pull_layer.cuh"
 
 namespace litecache::ops::cuda {
 namespace {
@@ -18,77 +19,18 @@ constexpr int kWarps = kThreads / 32;
 // need not do without the SM (of 65,536 registers an attention takes 55,296).
 constexpr int kPullThreads = 128;
 constexpr int kPullWarps = kPullThreads / 32;
-// A warp's piece. Its lanes find where the rows of the next one lie, each for one row, while those
-// of this one travel: three loads that wait for each other, as long as a row's way over the link.
-constexpr int kPieceRows = 16;
-static_assert(2 * kPieceRows == 32);
-
-// All warps of the grid share one list of pieces, pair after pair, so that the rows of one head are
-// read one after another: scattered reads starve the link and everything else (hardware.md's
-// measure: a third of its rate). kPlain: rows are copied, in units of 16 bytes.
 template <bool kPlain>
 __global__ void __launch_bounds__(kPullThreads, kPlain ? 10 : 4)
     PullRowsKernel(const __grid_constant__ StepView step, const __grid_constant__ LiteShape shape,
-                   const __grid_constant__ LiteLayer layer) {
+                   const __grid_constant__ RowTable store, const __grid_constant__ RowTable slots,
+                   const __grid_constant__ PulledLayer layer) {
   WaitForKernelBefore();
-  const int32_t lane = threadIdx.x % 32;
-  const int32_t warps = gridDim.x * kPullWarps;
+  __shared__ PieceAddresses addresses[kPullWarps];
+  const auto warp = static_cast<int32_t>(threadIdx.x) / 32;
   // Warp w of block b is the (w * blocks + b)-th: small lists spread over the blocks.
-  const int32_t warp = threadIdx.x / 32 * gridDim.x + blockIdx.x;
-  const int32_t at_once = min(RowsAtOnce(layer.store.format), kPieceRows);
-  __shared__ std::byte* addresses[kPullWarps][2 * kPieceRows];  // sources, targets
-  std::byte** own = addresses[threadIdx.x / 32];
-  const int32_t pairs = *step.count * shape.kv_heads;
-  int32_t first = warp;  // of this warp's pieces, counted from the pair's first
-  for (int32_t base = 0; base < pairs; base += 32) {
-    int32_t of_lane = 0;
-    if (base + lane < pairs && layer.refresh[base + lane] == 1) {
-      of_lane = layer.moved_count[base + lane];
-    }
-    for (unsigned busy = __ballot_sync(kFullMask, of_lane > 0); busy != 0; busy &= busy - 1) {
-      const int from_lane = __ffs(static_cast<int>(busy)) - 1;
-      const int32_t count = __shfl_sync(kFullMask, of_lane, from_lane);
-      const int32_t pieces = (count + kPieceRows - 1) / kPieceRows;
-      if (first >= pieces) {
-        first -= pieces;
-        continue;
-      }
-      const int32_t pair = base + from_lane;
-      const int32_t head = pair % shape.kv_heads;
-      const StepSequence& s = step.sequences[pair / shape.kv_heads];
-      const int32_t stored_list = layer.store.list_of_head[head];
-      const int32_t slots_list = layer.slots.list_of_head[head];
-      const int32_t* positions = layer.moved_positions + int64_t{pair} * shape.max_rows;
-      const int32_t* slots = layer.moved_slots + int64_t{pair} * shape.max_rows;
-      const auto address_of = [&](int32_t piece) -> std::byte* {
-        const int32_t row = piece * kPieceRows + lane % kPieceRows;
-        if (row >= count) return nullptr;
-        return lane < kPieceRows ? RowOf(s, layer.store, stored_list, positions[row])
-                                 : RowOf(s, layer.slots, slots_list, slots[row]);
-      };
-      int32_t piece = first;
-      std::byte* next = address_of(piece);
-      for (; piece < pieces; piece += warps) {
-        __syncwarp();  // all have read those of the piece before
-        own[lane] = next;
-        __syncwarp();
-        if (piece + warps < pieces) next = address_of(piece + warps);
-        const int32_t rows = min(kPieceRows, count - piece * kPieceRows);
-        for (int32_t row = 0; row < rows; row += at_once) {
-          const auto source = [&](int32_t i) { return own[row + i]; };
-          const auto target = [&](int32_t i) { return own[kPieceRows + row + i]; };
-          const int32_t some = min(at_once, rows - row);
-          if constexpr (kPlain) {
-            CopyPlain<uint4>(some, static_cast<int32_t>(RowBytes(layer.store.format)) / 16, source,
-                             target);
-          } else {
-            MoveSome(some, layer.store.format, layer.slots.format, source, target);
-          }
-        }
-      }
-      first = piece - pieces;
-    }
-  }
+  int32_t first = warp * static_cast<int32_t>(gridDim.x) + static_cast<int32_t>(blockIdx.x);
+  PullLayer<kPlain>(step, shape, store, slots, layer, static_cast<int32_t>(gridDim.x) * kPullWarps,
+                    &first, addresses[warp]);
 }
 
 // A warp a pair.
@@ -152,13 +94,12 @@ void PullRows(Stream& stream, const StepView& step, const LiteShape& shape, cons
               int32_t blocks) {
   CheckMove(layer.store.format, layer.slots.format);
   LC_CHECK(blocks >= 1, "{} blocks", blocks);
-  const RowFormat& from = layer.store.format;
-  const bool plain = from.encoding == layer.slots.format.encoding && from.row_bytes() % 16 == 0;
+  const bool plain = IsPlainPull(layer.store.format, layer.slots.format);
   const auto kernel = plain ? PullRowsKernel<true> : PullRowsKernel<false>;
   // Blocks that find no room would begin when others have ended.
   const int most = (plain ? MostAtOnce<true>() : MostAtOnce<false>()) * AsCuda(stream).sm_count();
   LaunchOverlapping(AsCuda(stream), kernel, static_cast<unsigned>(std::min(blocks, most)),
-                    kPullThreads, 0, step, shape, layer);
+                    kPullThreads, 0, step, shape, layer.store, layer.slots, PulledOf(layer));
 }
 
 void MoveKept(Stream& stream, const StepView& step, const LiteShape& shape,
