@@ -45,6 +45,9 @@ ops::cuda::LiteShape MakeLiteShape(const Shape& shape) {
 constexpr int kPullSms = 8;
 constexpr int kLeastSmsForOne = 12;
 
+// Of steps of several sequences (Apart).
+constexpr int64_t kLongContext = 65536;
+
 // The environment's LITECACHE_PULL_SMS: how many SMs pulls have, beside any number of sequences; 0:
 // none of their own. Without it: -1.
 int PullSmsAsked() {
@@ -106,7 +109,7 @@ CudaLiteCache::CudaLiteCache(CudaDevice& device, const Shape& shape, const HeadP
       lite_shape_(MakeLiteShape(shape)),
       block_(device),
       split_(SplitFor(device, options, ahead)),
-      most_apart_(PullSmsAsked() > 0 ? INT64_MAX : 1),
+      always_apart_(PullSmsAsked() > 0),
       decisions_(device, 0, /*first=*/true),
       link_(device, kMarks, /*first=*/true) {
   if (split_ != nullptr) {
@@ -433,8 +436,8 @@ std::vector<CudaBranch*> CudaLiteCache::Branches() {
 }
 
 bool CudaLiteCache::Apart() const {
-  return split_ != nullptr && block_.decoding() >= 1 && block_.decoding() <= most_apart_ &&
-         block_.prefilling() == 0;
+  if (split_ == nullptr || block_.decoding() == 0 || block_.prefilling() > 0) return false;
+  return always_apart_ || block_.decoding() == 1 || context_ > kLongContext;
 }
 
 bool CudaLiteCache::ResidentSelect(int64_t layer) const {

@@ -115,9 +115,11 @@ class CudaLiteCache final : public LiteCacheBase {
   void AttendPrompt(Stream& stream, int64_t layer, int64_t index, const MatrixView& q,
                     const MatrixView& k, const MatrixView& v, float scale, const MatrixView* out);
   std::vector<CudaBranch*> Branches();
-  // Whether this step's pulls have SMs of their own: where one sequence decodes, by itself; with
-  // LITECACHE_PULL_SMS any number of them. A prompt's chunk wants all SMs, and so do selections for
-  // many sequences (16 of 8K: 8.5 to 9.0 ms a step instead of 8.0 to 8.4).
+  // Whether this step's pulls have SMs of their own: where one sequence decodes, by itself, or
+  // where several long ones do, whose rows keep the link busy most of the time (6 of 131,000
+  // tokens: 13.4 instead of 14.4 ms a step); with LITECACHE_PULL_SMS any. A prompt's chunk wants
+  // all SMs, and so do selections for many short sequences (16 of 8K: 8.5 to 9.0 ms instead of 8.0
+  // to 8.4).
   bool Apart() const;
   CudaBranch& decisions() { return Apart() ? *apart_decisions_ : decisions_; }
   CudaBranch& pulls() { return Apart() ? *apart_pull_ : link_; }
@@ -186,7 +188,7 @@ class CudaLiteCache final : public LiteCacheBase {
   // rows.
   static constexpr int kRefreshed = 0, kFetched = kMostAhead + 1, kMarks = kFetched + 2;
   const SmSplit* split_;                 // null: pulls share all SMs
-  int64_t most_apart_;                   // sequences of a step whose pulls are apart
+  const bool always_apart_;              // also beside several short sequences
   std::shared_ptr<CudaStream> rest_;     // where a step whose pulls are apart runs
   std::unique_ptr<StepPull> step_pull_;  // of such steps; null: every layer has its own pull
   // Last: they wait before what they use is freed. Of steps whose pulls are apart, where there is a
