@@ -26,7 +26,8 @@ void CudaStorePrefill::Fetch(const StepBlock& block, int64_t layer) {
 
 void CudaStorePrefill::Attend(Stream& stream, const StepBlock& block, int64_t layer,
                               const MatrixView& q, const MatrixView& k, const MatrixView& v,
-                              float scale, const MatrixView& out, void* scratch) {
+                              float scale, const MatrixView& out, void* scratch,
+                              ArrangedRows* arranged) {
   if (block.prefilling() == 0) return;
   const ops::cuda::RowTable staging = staging_(layer);
   if (layer == 0) {
@@ -42,10 +43,19 @@ void CudaStorePrefill::Attend(Stream& stream, const StepBlock& block, int64_t la
   // The other buffer is free for the next layer: the last one attended it before this fork, and
   // what it had for the store was given to the link then.
   link_.Fork(stream);
+  arranged_.assign(static_cast<size_t>(block.prefilling()), false);
+  for (int64_t i = 0; arranged != nullptr && i < block.prefilling(); ++i) {
+    arranged_[static_cast<size_t>(i)] = arranged->Arrange(stream, layer, i);
+  }
   if (layer + 1 < layout_.layers) Fetch(block, layer + 1);
   for (int64_t i = 0; i < block.prefilling(); ++i) {
+    if (arranged_[static_cast<size_t>(i)]) continue;
     ops::cuda::CopyRows(link_.stream(), block.Prefilling(i), layout_.kv_heads, staging,
                         store_(layer), {.kind = RowRange::kNew}, kLinkSms);
+  }
+  // Behind all that need not wait for an order.
+  for (int64_t i = 0; i < block.prefilling(); ++i) {
+    if (arranged_[static_cast<size_t>(i)]) arranged->Store(link_, layer, i);
   }
   const SectionScope section(stream, Section::kAttention);
   for (int64_t i = 0; i < block.prefilling(); ++i) {

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <vector>
 
 #include "base/matrix_view.h"
 #include "device/cuda/branch.h"
@@ -14,6 +15,17 @@
 #include "ops/cuda/step/rows.h"
 
 namespace litecache::kv {
+
+// Who brings rows of a prompt's chunk to the store in an order of their own.
+class ArrangedRows {
+ public:
+  virtual ~ArrangedRows() = default;
+  // Rows of the step's `chunk`-th prompt chunk and those before them are in the layer's staging
+  // pages when `stream` gets here, and stay there until `link` of Store() has been given what
+  // reads them. False: this chunk's rows are stored as they are.
+  virtual bool Arrange(Stream& stream, int64_t layer, int64_t chunk) = 0;
+  virtual void Store(CudaBranch& link, int64_t layer, int64_t chunk) = 0;
+};
 
 class CudaStorePrefill {
  public:
@@ -33,9 +45,10 @@ class CudaStorePrefill {
 
   // As Cache::Attend, for the prompt chunks of `block`, layer after layer from 0 on. The chunks'
   // rows are in the staging pages when the stream gets here, and in the store when the link does.
+  // arranged: null, or whose way the rows of some chunks take.
   void Attend(Stream& stream, const StepBlock& block, int64_t layer, const MatrixView& q,
               const MatrixView& k, const MatrixView& v, float scale, const MatrixView& out,
-              void* scratch);
+              void* scratch, ArrangedRows* arranged = nullptr);
   // As RowStore::StoreRows.
   void Store(Stream& stream, const StepBlock& block, int64_t layer, const MatrixView& k,
              const MatrixView& v);
@@ -45,6 +58,7 @@ class CudaStorePrefill {
   int MarkOf(int64_t layer) const { return first_mark_ + static_cast<int>(layer % 2); }
 
   Layout layout_;
+  std::vector<bool> arranged_;  // of the chunks of the layer that attends
   Table store_, staging_;
   CudaBranch& link_;
   int first_mark_;

@@ -31,6 +31,8 @@ class WaveBuild {
   // clusters.
   virtual void Store() = 0;
   virtual bool storing() const = 0;
+  // The step failed, and the build will go: rows that were committed before stand as they did.
+  virtual void Undo() {}
   // Returns when all is clustered and stored; throws what went wrong.
   virtual void WaitAll() = 0;
 

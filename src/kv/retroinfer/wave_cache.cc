@@ -126,7 +126,9 @@ WaveCache::Needs WaveCache::Plan(const StepSequence& part) const {
 }
 
 void WaveCache::DropBuild(WaveSequence* sequence) {
-  if (sequence->build != nullptr && !sequence->build->storing()) sequence->build.reset();
+  if (sequence->build == nullptr || sequence->build->storing()) return;
+  sequence->build->Undo();
+  sequence->build.reset();
 }
 
 void WaveCache::PrepareBuild(SequenceId id, WaveSequence* sequence, std::vector<WavePart> parts) {

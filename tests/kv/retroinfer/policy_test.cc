@@ -349,6 +349,33 @@ TEST_P(RetroCancel, AnAbandonedStepSpoilsNothing) {
   }
 }
 
+// The last chunk of a prompt is abandoned after its rows have taken their places among those of
+// earlier chunks: they are found where they were, by whatever chunk comes instead and whatever
+// others do before it.
+TEST_P(RetroCancel, AnAbandonedLastChunkLeavesEarlierOnesInOrder) {
+  for (int64_t layers = 0; layers <= kLayout.layers; ++layers) {
+    std::mt19937_64 random = testing::TestRandom();
+    RetroDriver driver(kLayout, Options(), random(), device());
+    const SequenceId id = driver.Create(), other = driver.Create();
+    driver.Step({{id, 150, false, false}});
+    driver.Step({{id, 101, false, false}});
+    driver.Step({{other, 120, false, false}});
+    driver.Abandon({{id, 70, false, true}}, layers);
+    driver.Abandon({{other, 70, false, true}, {id, 40, false, true}}, layers);
+    driver.Step({{other, 90, false, true}});
+    driver.Step({{id, 30, false, false}});
+    driver.Abandon({{id, 20, false, true}}, layers);
+    const SequenceId fork = driver.Fork(id);
+    driver.Step({{id, 35, false, true}, {fork, 7, false, true}});
+    for (int i = 0; i < 100; ++i) {
+      driver.Step({{id}, {other}, {fork}});
+      ASSERT_FALSE(HasFatalFailure()) << "step " << i << " layers " << layers;
+    }
+    for (const SequenceId each : {id, other, fork}) driver.Release(each);
+    EXPECT_EQ(driver.cache().GetStats().used, TierBytes{});
+  }
+}
+
 // The cache goes while an index is built and rows are copied.
 TEST_P(RetroCancel, TheCacheMayEndAtAnyMoment) {
   std::mt19937_64 random = testing::TestRandom();

@@ -43,6 +43,7 @@ class Bench {
 
 // One function a topic; bench_main.cc lists them.
 void BenchAttention(Bench& bench);
+void BenchClusters(Bench& bench);
 void BenchDense(Bench& bench);
 void BenchLite(Bench& bench);
 void BenchPq(Bench& bench);

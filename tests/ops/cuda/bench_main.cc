@@ -109,6 +109,7 @@ int Main(int argc, char** argv) {
   }
   Bench bench(filter);
   BenchAttention(bench);
+  BenchClusters(bench);
   BenchDense(bench);
   BenchLite(bench);
   BenchPq(bench);

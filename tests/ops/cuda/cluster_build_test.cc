@@ -1,6 +1,7 @@
 #include "ops/cuda/retroinfer/cluster_build.h"
 
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <map>
 #include <numeric>
@@ -16,7 +17,9 @@ struct Case {
   RowEncoding encoding;
   int64_t head_dim;
   int32_t count, clusters, segments, iterations;
-  bool ring = false;
+  // Where the rows come from: the store itself, a ring, or other pages on the device, which are
+  // read in place.
+  enum Source : int32_t { kStore, kRing, kStaged } source = kStore;
 };
 
 using Point = std::vector<double>;
@@ -96,17 +99,20 @@ TEST_P(ClusterBuild, RowsCentroidsAndSums) {
   const auto d = static_cast<size_t>(c.head_dim);
   constexpr int32_t kLists = 7, kFirst = 2, kCount = 3, kBegin = 5, kFirstCluster = 11;
   const int32_t tokens = kBegin + c.count + 9;
+  const bool in_ring = c.source == Case::kRing, staged = c.source == Case::kStaged;
   // A ring of just the rows, begun anywhere.
   const int32_t sink = 4, ring = c.count + 30;
   PagedLists store(*gpu_, pinned, random, kLists, tokens, 37, format);
   PagedLists rows(*gpu_, *gpu_, random, kLists, sink + ring, 41, format);
   PagedLists index(*gpu_, *gpu_, random, kLists, kFirstCluster + c.clusters, 19, format, 4);
-  const int32_t begin = c.ring ? kBegin + 1000 : kBegin;  // in the ring it wraps
+  const int32_t begin = in_ring ? kBegin + 1000 : kBegin;  // in the ring it wraps
   PagedLists late(*gpu_, pinned, random, kLists, begin + c.count + 9, 37, format);
-  PagedLists& to = c.ring ? late : store;
-  const auto source_row = [&](int32_t token) { return c.ring ? sink + token % ring : token; };
-  PagedLists& from = c.ring ? rows : store;
-  for (int32_t list = kFirst; list < kFirst + kCount; ++list) {
+  PagedLists& to = in_ring ? late : store;
+  const auto source_row = [&](int32_t token) { return in_ring ? sink + token % ring : token; };
+  PagedLists& from = in_ring || staged ? rows : store;
+  // Staged rows have lists of their own.
+  const int32_t source_list = staged ? 1 : kFirst;
+  for (int32_t list = source_list; list < source_list + kCount; ++list) {
     std::vector<Point> centers(10, Point(d));
     for (Point& center : centers) {
       for (double& x : center) x = 1.5 * static_cast<double>(normal(random));
@@ -125,32 +131,54 @@ TEST_P(ClusterBuild, RowsCentroidsAndSums) {
   std::vector<std::vector<std::vector<std::byte>>> given(kCount);
   for (int32_t list = 0; list < kCount; ++list) {
     for (int32_t t = 0; t < c.count; ++t) {
-      const std::byte* row = from.Row(kFirst + list, source_row(begin + t));
+      const std::byte* row = from.Row(source_list + list, source_row(begin + t));
       given[static_cast<size_t>(list)].emplace_back(row, row + format.row_bytes());
     }
   }
 
-  const size_t scratch = ClusterBuildScratchBytes(format, c.count, c.clusters);
+  const auto scratch = [&](bool load) {
+    return Poisoned<std::byte>(kCount *
+                               ClusterBuildScratchBytes(format, c.count, c.clusters, load));
+  };
   auto* begins = Poisoned<int32_t>(static_cast<size_t>(kCount * c.clusters));
   const auto lists = [](const PagedLists& of, int32_t sink_rows, int32_t ring_rows) {
     return ListPages{of.device(), of.lists(), of.page_rows(), of.format(), sink_rows, ring_rows};
   };
-  BuildClusters(*stream_, {.source = c.ring ? lists(rows, sink, ring) : lists(store, 0, 0),
-                           .store = lists(to, 0, 0),
-                           .index = lists(index, 0, 0),
-                           .first_list = kFirst,
-                           .lists = kCount,
-                           .begin = begin,
-                           .count = c.count,
-                           .first_cluster = kFirstCluster,
-                           .clusters = c.clusters,
-                           .segments = c.segments,
-                           .iterations = c.iterations,
-                           .begins = begins,
-                           .scratch = Poisoned<std::byte>(kCount * scratch)});
+  ClusterBuildWork work{.source = in_ring  ? lists(rows, sink, ring)
+                                  : staged ? lists(rows, 0, 0)
+                                           : lists(store, 0, 0),
+                        .source_list = source_list,
+                        .load = !staged,
+                        .store = lists(to, 0, 0),
+                        .index = lists(index, 0, 0),
+                        .first_list = kFirst,
+                        .lists = kCount,
+                        .begin = begin,
+                        .count = c.count,
+                        .first_cluster = kFirstCluster,
+                        .clusters = c.clusters,
+                        .segments = c.segments,
+                        .iterations = c.iterations,
+                        .begins = begins,
+                        .order = Poisoned<int32_t>(static_cast<size_t>(kCount * c.count)),
+                        .scratch = scratch(!staged)};
+  MakeClusters(*stream_, work);
+  if (staged) {
+    StoreClusters(*stream_, work, {.from = begin - 2, .to = begin + c.count + 7}, 3);
+  } else {
+    StoreClusters(*stream_, work);
+  }
   const std::vector<int32_t> found = Download(begins, static_cast<size_t>(kCount * c.clusters));
   to.Pull();
   index.Pull();
+  for (int32_t list = 0; staged && list < kCount; ++list) {
+    for (const int32_t token : {begin - 2, begin - 1, begin + c.count, begin + c.count + 6}) {
+      EXPECT_EQ(std::memcmp(to.Row(kFirst + list, token), rows.Row(source_list + list, token),
+                            format.row_bytes()),
+                0)
+          << "token " << token << ", beside the clusters";
+    }
+  }
   for (int32_t list = 0; list < kCount; ++list) {
     const auto& tokens_of = given[static_cast<size_t>(list)];
     std::map<std::vector<std::byte>, int32_t> token_of;
@@ -211,18 +239,35 @@ TEST_P(ClusterBuild, RowsCentroidsAndSums) {
       EXPECT_GE(same, static_cast<int64_t>(0.97 * c.count));
     }
   }
+  // And back.
+  work.source = work.store;
+  work.source_list = kFirst;
+  work.load = true;
+  work.scratch = scratch(true);
+  RestoreTokenOrder(*stream_, work);
+  stream_->Synchronize();
+  to.Pull();
+  for (int32_t list = 0; list < kCount; ++list) {
+    for (int32_t t = 0; t < c.count; ++t) {
+      const std::vector<std::byte>& want = given[static_cast<size_t>(list)][static_cast<size_t>(t)];
+      ASSERT_EQ(std::memcmp(to.Row(kFirst + list, begin + t), want.data(), want.size()), 0)
+          << "token " << t;
+    }
+  }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, ClusterBuild,
-                         ::testing::Values(Case{RowEncoding::kBF16, 128, 2000, 120, 3, 10},
-                                           Case{RowEncoding::kBF16, 128, 1500, 48, 1, 1},
-                                           Case{RowEncoding::kF32, 24, 700, 40, 1, 4},
-                                           Case{RowEncoding::kF32, 17, 300, 8, 1, 1},
-                                           Case{RowEncoding::kBF16, 40, 555, 72, 9, 3},
-                                           Case{RowEncoding::kBF16, 64, 1024, 64, 1, 10, true},
-                                           Case{RowEncoding::kBF16, 256, 900, 56, 7, 3},
-                                           Case{RowEncoding::kBF16, 64, 8000, 8, 1, 2},
-                                           Case{RowEncoding::kF32, 96, 64, 64, 1, 2}));
+INSTANTIATE_TEST_SUITE_P(
+    All, ClusterBuild,
+    ::testing::Values(
+        Case{RowEncoding::kBF16, 128, 2000, 120, 3, 10},
+        Case{RowEncoding::kBF16, 128, 1500, 48, 1, 1}, Case{RowEncoding::kF32, 24, 700, 40, 1, 4},
+        Case{RowEncoding::kF32, 17, 300, 8, 1, 1}, Case{RowEncoding::kBF16, 40, 555, 72, 9, 3},
+        Case{RowEncoding::kBF16, 64, 1024, 64, 1, 10, Case::kRing},
+        Case{RowEncoding::kBF16, 128, 2100, 128, 2, 10, Case::kStaged},
+        Case{RowEncoding::kF32, 24, 500, 24, 1, 3, Case::kStaged},
+        Case{RowEncoding::kBF16, 128, 3000, 16, 2, 4, Case::kStaged},
+        Case{RowEncoding::kBF16, 256, 900, 56, 7, 3}, Case{RowEncoding::kBF16, 64, 8000, 8, 1, 2},
+        Case{RowEncoding::kF32, 96, 64, 64, 1, 2}));
 
 }  // namespace
 }  // namespace litecache::ops::cuda

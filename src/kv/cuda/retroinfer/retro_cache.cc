@@ -23,6 +23,10 @@ using ops::cuda::WaveLayer;
 // Enough for several threads to touch: the store is gigabytes.
 constexpr uint64_t kHostSlab = uint64_t{64} << 20;
 
+// A later prompt of a sequence is many short parts, of whose kernels a layer has too few rows: of
+// more parts than these, all layers are clustered together behind the step.
+constexpr size_t kMostParts = 8;
+
 }  // namespace
 
 CudaRetroCache::CudaRetroCache(CudaDevice& device, const RetroShape& shape, const TierBytes& budget,
@@ -79,6 +83,7 @@ std::unique_ptr<WaveSequence> CudaRetroCache::NewSequence(const WaveSequence* pa
 }
 
 SequenceId CudaRetroCache::Fork(SequenceId parent) {
+  UndoBuilds();
   const SequenceId id = WaveCache::Fork(parent);
   Of(parent).forked = true;
   return id;
@@ -89,6 +94,7 @@ void CudaRetroCache::Release(SequenceId id) {
   Settle();
   link_.Reset();  // of a step that failed
   for (StagedPages& staged : Of(id).staged) staged.Drop(device_);
+  std::erase(in_step_, static_cast<CudaWaveBuild*>(Of(id).build.get()));
   WaveCache::Release(id);
 }
 
@@ -185,6 +191,7 @@ WaveLayer CudaRetroCache::Layer(int64_t layer) const {
 // ---- steps ----
 
 void CudaRetroCache::BeginStep(const Step& step) {
+  UndoBuilds();
   WaveCache::BeginStep(step);
   link_.Reset();  // of a step that failed
   started_ = false;
@@ -207,6 +214,65 @@ void CudaRetroCache::BeginPrompts() {
     block_.at(block_.decoding() + static_cast<int64_t>(i)) = target;
     block_.ring(static_cast<int64_t>(i)) = target;
   }
+}
+
+// One whose rows are partly in the store already keeps the orders of all layers, until it is known
+// that the step does not fail; another one of the same step is clustered behind it.
+void CudaRetroCache::BeginBuilds() {
+  std::vector<std::pair<CudaWaveBuild*, CudaWaveBuild::Chunk>> builds;
+  bool reorders = false;
+  int64_t orders = 0;
+  for (const View& view : prefilling_) {
+    auto* build = static_cast<CudaWaveBuild*>(view.sequence->build.get());
+    if (build == nullptr || build->storing() || build->parts().size() > kMostParts) continue;
+    const CudaWaveBuild::Chunk chunk{
+        .past = view.part.past, .rows = view.part.rows, .stored = store_.Length(view.part.id)};
+    if (build->Reorders(chunk) && std::exchange(reorders, true)) continue;
+    builds.emplace_back(build, chunk);
+    orders += build->OrderCount(chunk);
+  }
+  if (builds.empty()) return;
+  int32_t* next = builder_.ReserveOrders(orders);
+  for (const auto& [build, chunk] : builds) {
+    build->BeginInStep(chunk, next);
+    in_step_.push_back(build);
+    next += build->OrderCount(chunk);
+  }
+}
+
+// All of them before another step has orders of its own.
+void CudaRetroCache::UndoBuilds() {
+  if (in_step_.empty()) return;
+  Settle();
+  for (CudaWaveBuild* build : std::exchange(in_step_, {})) build->Undo();
+}
+
+CudaWaveBuild* CudaRetroCache::BuildInStep(int64_t chunk) {
+  auto* build =
+      static_cast<CudaWaveBuild*>(prefilling_[static_cast<size_t>(chunk)].sequence->build.get());
+  return build != nullptr && !build->storing() && build->in_step() ? build : nullptr;
+}
+
+ListPages CudaRetroCache::StagedRows(int64_t layer, int64_t chunk) {
+  const CudaWaveSequence& sequence = Of(*prefilling_[static_cast<size_t>(chunk)].sequence);
+  const RowTable table = Staging(layer);
+  return {.pages = sequence.staged[layer % RetroShape::kStagingBuffers].device(),
+          .lists = table.lists,
+          .page_rows = table.page_rows,
+          .format = table.format};
+}
+
+bool CudaRetroCache::Arrange(Stream& stream, int64_t layer, int64_t chunk) {
+  CudaWaveBuild* build = BuildInStep(chunk);
+  if (build == nullptr) return false;
+  builder_.branch(0).Fork(stream);
+  build->Cluster(builder_.branch(0).stream(), layer, StagedRows(layer, chunk));
+  return true;
+}
+
+void CudaRetroCache::Store(CudaBranch& link, int64_t layer, int64_t chunk) {
+  link.Fork(builder_.branch(0).stream());
+  BuildInStep(chunk)->StoreLayer(link.stream(), layer, StagedRows(layer, chunk));
 }
 
 // First in a step's operations.
@@ -245,8 +311,10 @@ void CudaRetroCache::Attend(Stream& stream, int64_t layer, const Step& step, con
   LC_CHECK(decoding_.size() + prefilling_.size() == step.sequences.size(),
            "Attend() outside of BeginStep/EndStep");
   Start(stream);
+  // What takes memory waits for the device, which waits for answers once a layer has decoded.
+  if (layer == 0) BeginBuilds();
   if (!decoding_.empty()) Decode(stream, layer, q, k, v, scale, out);
-  prefill_.Attend(stream, block_, layer, q, k, v, scale, out, work_.scratch());
+  prefill_.Attend(stream, block_, layer, q, k, v, scale, out, work_.scratch(), this);
   if (layer + 1 == shape_.layout.layers) {
     link_.JoinAll(stream);
     // What a prompt's chunk stored is clustered behind it.
@@ -288,6 +356,7 @@ void CudaRetroCache::EndStep(const Step& step) {
     stats_.prefill.bytes += rows * row_bytes;
   }
   WaveCache::EndStep(step);
+  in_step_.clear();
 }
 
 void CudaRetroCache::Note(int64_t layer, std::span<const WaveUpdate> updates,

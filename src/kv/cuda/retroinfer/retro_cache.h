@@ -35,7 +35,10 @@ struct RetroHost {
   PinnedHost host;
 };
 
-class CudaRetroCache final : private RetroHost, public WaveCache, public RowStore {
+class CudaRetroCache final : private RetroHost,
+                             public WaveCache,
+                             public RowStore,
+                             private ArrangedRows {
  public:
   // imposed: null, or which clusters are chosen.
   CudaRetroCache(CudaDevice& device, const RetroShape& shape, const TierBytes& budget,
@@ -79,6 +82,14 @@ class CudaRetroCache final : private RetroHost, public WaveCache, public RowStor
   void BeginDecoding();
   void BeginFilling(size_t decoding, int64_t* next);
   void BeginPrompts();
+  // A prompt's last chunk: its clusters are made in the step, and its rows stored in their order.
+  void BeginBuilds();
+  bool Arrange(Stream& stream, int64_t layer, int64_t chunk) override;
+  void Store(CudaBranch& link, int64_t layer, int64_t chunk) override;
+  CudaWaveBuild* BuildInStep(int64_t chunk);
+  // Of a step that failed.
+  void UndoBuilds();
+  ops::cuda::ListPages StagedRows(int64_t layer, int64_t chunk);
   void Start(Stream& stream);
   void Fill(Stream& stream, int64_t layer);
   void Decode(Stream& stream, int64_t layer, const MatrixView& q, const MatrixView& k,
@@ -115,6 +126,7 @@ class CudaRetroCache final : private RetroHost, public WaveCache, public RowStor
   CUstream_st* issued_on_ = nullptr;
 
   CudaWaveBuilder builder_;
+  std::vector<CudaWaveBuild*> in_step_;  // until the step ends
   static constexpr int kArrived = 0, kFetched = 1;
   static constexpr int kMarks = kFetched + CudaStorePrefill::kMarks;
   CudaBranch link_;  // rows on their way
