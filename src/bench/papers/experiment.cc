@@ -38,7 +38,7 @@ Grid PapersGrid(bool quick) {
   return {.shapes = {"llama3-8b", "qwen2.5-14b"},
           .lengths = {8 * kK, 32 * kK, 128 * kK},
           .batches = {4, 16},
-          .batches_of = {{"llama3-8b", {4, 16, 32}}},
+          .batches_of = {{"llama3-8b", {4, 16, 32, 64}}},
           .forms_batch = 16,
           .prefill_lengths = {16 * kK},
           .link_lengths = {8 * kK, 64 * kK},

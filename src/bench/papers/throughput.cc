@@ -19,11 +19,14 @@ std::vector<System> Decoding() {
   return systems;
 }
 
-// What else the others can be; of the first shape, at the ends of the grid.
-std::vector<System> OtherForms() {
+// What else the others can be, at the ends of the grid; their published defaults on the first shape
+// alone.
+std::vector<System> OtherForms(const Grid& grid, const std::string& shape) {
   std::vector<System> systems;
   for (const System& other : Others()) systems.push_back(AsPublished(other));
-  systems.insert(systems.end(), {RetroInferPublished(), InfiniGenPublished()});
+  if (shape == grid.shapes.front()) {
+    systems.insert(systems.end(), {RetroInferPublished(), InfiniGenPublished()});
+  }
   return systems;
 }
 
@@ -99,9 +102,11 @@ std::vector<Cell> ThroughputCells(const Grid& grid) {
       }
     }
   }
-  for (const Point& point : Ends(grid)) {
-    for (const System& system : OtherForms()) {
-      cells.push_back({Kind::kDecode, system, grid.shapes.front(), point.batch, point.context});
+  for (const std::string& shape : grid.shapes) {
+    for (const Point& point : Ends(grid)) {
+      for (const System& system : OtherForms(grid, shape)) {
+        cells.push_back({Kind::kDecode, system, shape, point.batch, point.context});
+      }
     }
   }
   return cells;
@@ -109,15 +114,16 @@ std::vector<Cell> ThroughputCells(const Grid& grid) {
 
 namespace {
 
-void WriteOtherForms(const Grid& grid, const Results& results, Page* page) {
-  const std::string& shape = grid.shapes.front();
+void WriteOtherForms(const Grid& grid, const std::string& shape, const Results& results,
+                     Page* page) {
+  const std::vector<System> systems = OtherForms(grid, shape);
   std::vector<std::string> head = {shape};
-  for (const System& system : OtherForms()) head.push_back(system.name);
+  for (const System& system : systems) head.push_back(system.name);
   head.emplace_back("litecache to best as published");
   std::vector<std::vector<std::string>> rows;
   for (const Point& point : Ends(grid)) {
     rows.push_back({fmt::format("{} x {}", point.batch, Tokens(point.context))});
-    for (const System& system : OtherForms()) {
+    for (const System& system : systems) {
       rows.back().push_back(Figure(Rate(results, system, shape, point)));
     }
     rows.back().push_back(
@@ -217,7 +223,7 @@ void WriteThroughput(const Grid& grid, const Results& results, Page* page) {
     DrawShape(grid, shape, results, page);
   }
   page->Paragraph(WhatAsPublishedIs());
-  WriteOtherForms(grid, results, page);
+  for (const std::string& shape : grid.shapes) WriteOtherForms(grid, shape, results, page);
   WriteSkipped(ThroughputCells(grid), results, page);
 }
 
