@@ -7,15 +7,25 @@ what `litecache bench` is compared with on the same GPU. Needs torch and transfo
 
 full: every layer's KV on the GPU (DynamicCache). offloaded: in host memory, fetched a layer ahead
 (DynamicCache with offloading). Prints one JSON object a measurement, with the field names of
-`litecache bench --json`. Times are medians; the cache of a decode measurement holds random rows.
+`litecache bench --json`. Times are medians; the cache of a decode measurement holds random rows,
+which are put there by the cache's own update(), without a prompt.
+
+An offloaded cache pins new host memory for every layer whose rows outgrow it, which takes seconds
+for tens of GiB: several threads touch it (PINNED), and --seconds ends a measurement that takes too
+long, with the steps it has.
 """
 
 import argparse
 import json
+import os
 import resource
 import statistics
 import sys
 import time
+
+# torch reads it when it is imported.
+PINNED = "pinned_use_cuda_host_register:True,pinned_num_register_threads:16"
+os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", PINNED)
 
 import torch
 import transformers
@@ -47,6 +57,8 @@ def parse():
     parser.add_argument("--caches", default="full", help="full, offloaded, comma-separated")
     parser.add_argument("--only", choices=["prefill", "decode"])
     parser.add_argument("--steps", type=int, default=16, help="decode steps timed")
+    parser.add_argument("--seconds", type=float, default=1e9,
+                        help="a decode measurement takes no step after so many")
     parser.add_argument("--repeats", type=int, default=2, help="prefills timed")
     parser.add_argument("--prefill-chunk", type=int, default=0,
                         help="tokens a prompt is processed at a time; 0: all")
@@ -91,10 +103,12 @@ class Bench:
     def ids(self, batch, count):
         return torch.randint(self.config.vocab_size, (batch, count), device=self.options.device)
 
-    def fill(self, cache, batch, count):
+    def fill(self, cache, batch, count, deadline):
         shape = (batch, self.kv_heads, count,
                  self.config.hidden_size // self.config.num_attention_heads)
         for layer in range(self.config.num_hidden_layers):
+            if time.perf_counter() > deadline:
+                raise TimeoutError(f"--seconds: {layer} layers' rows are in place")
             rows = [torch.randn(shape, dtype=torch.bfloat16, device=self.options.device)
                     for _ in range(2)]
             cache.update(*rows, layer)
@@ -122,11 +136,17 @@ class Bench:
         self.report(kind, context=context, tokens_per_s=context / seconds, seconds=seconds)
 
     def decode(self, kind, batch, context):
+        begin = time.perf_counter()
+        deadline = begin + self.options.seconds
         cache = self.cache(kind)
-        self.fill(cache, batch, context)
+        self.fill(cache, batch, context, deadline)
+        self.synchronize()
+        fill = time.perf_counter() - begin
         times = []
         cpu = 0.0
         for step in range(self.options.steps + WARM_UP):
+            if step > 0 and time.perf_counter() > deadline:
+                break
             ids = self.ids(batch, 1)
             self.synchronize()
             if step == WARM_UP:
@@ -135,10 +155,12 @@ class Bench:
             self.model(ids, past_key_values=cache, use_cache=True)
             self.synchronize()
             times.append(time.perf_counter() - start)
-        cpu = (cpu_seconds() - cpu) / self.options.steps
-        seconds = statistics.median(times[WARM_UP:])
+        timed = times[WARM_UP:]
+        seconds = statistics.median(timed or times)
         self.report(kind, batch=batch, context=context, ms_per_step=seconds * 1e3,
-                    tokens_per_s=batch / seconds, cpu_seconds_per_step=cpu)
+                    tokens_per_s=batch / seconds,
+                    cpu_seconds_per_step=(cpu_seconds() - cpu) / len(timed) if timed else None,
+                    step_ms=[round(t * 1e3, 1) for t in times], fill_seconds=round(fill, 1))
 
 
 def cpu_seconds():
@@ -158,7 +180,7 @@ def main():
                 for measure, arguments in cells:
                     try:
                         measure(*arguments)
-                    except torch.cuda.OutOfMemoryError as error:
+                    except (torch.cuda.OutOfMemoryError, TimeoutError) as error:
                         print(f"{measure.__name__} {arguments}: {error}", file=sys.stderr)
                     if torch.cuda.is_available():
                         torch.cuda.empty_cache()

@@ -67,10 +67,13 @@ struct Step {
 class KeyValueProjection {
  public:
   virtual ~KeyValueProjection() = default;
-  // k, v [n, kv_heads * head_dim] f32 of the tokens at `positions` [n] whose inputs are x [n,
-  // hidden], in the dtype that KeepInputs() brings: what Cache::Attend gets for them, to rounding,
-  // keys after their rotary embedding. `stream` may be another than the step's; two of them may be
-  // at work at a time. All memory is its device's.
+  // What k and v may be for Project() beside f32: bf16 where products make them and nothing comes
+  // behind, so that rows kept in bf16 need no f32 in between.
+  virtual DType rounds_to() const { return DType::kF32; }
+  // k, v [n, kv_heads * head_dim] f32 or rounds_to() of the tokens at `positions` [n] whose inputs
+  // are x [n, hidden], in the dtype that KeepInputs() brings: what Cache::Attend gets for them, to
+  // rounding, keys after their rotary embedding. `stream` may be another than the step's; two of
+  // them may be at work at a time. All memory is its device's.
   virtual void Project(Stream& stream, int64_t layer, const MatrixView& x,
                        std::span<const int32_t> positions, const MatrixView& k,
                        const MatrixView& v) = 0;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <utility>
 #include <vector>
@@ -21,6 +22,7 @@ namespace litecache::model {
 namespace {
 
 constexpr int64_t kPositionOffset = 2;  // rows 0 and 1 of the position table stand for padding
+constexpr size_t kBiasAlignment = 128;  // values
 constexpr float kEpsilon = 1e-5f;       // torch's LayerNorm default; OPT's config has no field
 
 void ParseOpt(const io::JsonFields& fields, ModelConfig& config) {
@@ -120,6 +122,7 @@ class OptDecoder final : public StepDecoder<Activations>, private kv::KeyValuePr
     }
     if (c.final_norm) final_norm_ = TakeNorm(prefix + "final_layer_norm");
     const DType dtype = layers_.front().q.weight.dtype;
+    if (on_gpu() && dtype == DType::kBF16) RoundBiases();
     if (c.tie_embeddings) {
       head_ = embedding_;
       FinishWeights(dtype, {table});
@@ -248,10 +251,47 @@ class OptDecoder final : public StepDecoder<Activations>, private kv::KeyValuePr
     ReleaseWeights(stream, index, LayerPart::kQuery);
   }
 
+  // The biases of keys and values in bf16, for products that round once. None where a checkpoint
+  // has them in more digits than its matrices.
+  void RoundBiases() {
+    const auto width = static_cast<size_t>(config().hidden);
+    const size_t stride = (width + kBiasAlignment - 1) / kBiasAlignment * kBiasAlignment;
+    std::vector<float> values(width);
+    std::vector<uint16_t> rounded(2 * layers_.size() * stride);
+    auto* next = rounded.data();
+    for (const Layer& layer : layers_) {
+      for (const LinearWeights* linear : {&layer.k, &layer.v}) {
+        device().Download(values.data(), linear->bias, width * sizeof(float));
+        for (size_t i = 0; i < width; ++i) {
+          const auto bits = std::bit_cast<uint32_t>(values[i]);
+          if ((bits & 0xffffu) != 0) return;
+          next[i] = static_cast<uint16_t>(bits >> 16);
+        }
+        next += stride;
+      }
+    }
+    rounded_biases_ = device().Allocate(rounded.size() * sizeof(uint16_t));
+    device().Upload(rounded_biases_.data(), rounded.data(), rounded_biases_.size());
+    rounded_stride_ = stride;
+  }
+
+  DType rounds_to() const override {
+    return rounded_biases_.data() != nullptr ? DType::kBF16 : DType::kF32;
+  }
+
   void Project(Stream& stream, int64_t index, const MatrixView& x, std::span<const int32_t>,
                const MatrixView& k, const MatrixView& v) override {
     const Layer& layer = layers_[static_cast<size_t>(index)];
     AwaitWeights(stream, index, LayerPart::kKeyValue);
+    if (k.dtype == DType::kBF16) {
+      const uint16_t* rounded =
+          rounded_biases_.as<uint16_t>() + 2 * static_cast<size_t>(index) * rounded_stride_;
+      const ops::RoundedPart parts[] = {
+          {{layer.k.weight, layer.k.bias, k}, rounded},
+          {{layer.v.weight, layer.v.bias, v}, rounded + rounded_stride_}};
+      ops::RoundedLinear(stream, x, parts);
+      return;
+    }
     ops::Linear(stream, x, layer.k.weight, layer.k.bias, k);
     ops::Linear(stream, x, layer.v.weight, layer.v.bias, v);
   }
@@ -284,6 +324,8 @@ class OptDecoder final : public StepDecoder<Activations>, private kv::KeyValuePr
   MatrixView positions_;  // [max_context, hidden]
   LinearWeights project_in_, project_out_;
   std::vector<Layer> layers_;
+  Buffer rounded_biases_;  // [layers][k, v], rounded_stride_ values apart; empty: none
+  size_t rounded_stride_ = 0;
   LayerNormWeights final_norm_;
   MatrixView head_;  // [vocab, embedding_dim]
 };

@@ -117,6 +117,10 @@ class RandomWeights final : public WeightStore {
   const float* Bias(const std::string& name, int64_t n) override {
     float* out = NewVector(n);
     Fill(table_, Mix(seed_ ^ Fnv1a(name)), 0, n, out);
+    // As a checkpoint of this type has them.
+    if (dtype_ == DType::kBF16) {
+      std::transform(out, out + n, out, [](float x) { return static_cast<float>(bf16(x)); });
+    }
     return out;
   }
 

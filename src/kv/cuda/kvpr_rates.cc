@@ -102,21 +102,26 @@ class RandomMemory {
   std::vector<Buffer> memory_;
 };
 
-// Weights of a layer's keys and values.
+// Weights of a layer's keys and values, and nothing behind their products (a model with RoPE takes
+// longer for its keys).
 class RandomProjection final : public KeyValueProjection {
  public:
-  RandomProjection(RandomMemory& memory, const Layout& layout) {
+  RandomProjection(RandomMemory& memory, const Layout& layout) : dtype_(layout.dtype) {
     for (MatrixView& weight : weights_) {
       weight = memory.Matrix(layout.kv_heads * layout.head_dim, layout.hidden, layout.dtype);
     }
   }
+  DType rounds_to() const override { return dtype_; }
   void Project(Stream& stream, int64_t, const MatrixView& x, std::span<const int32_t>,
                const MatrixView& k, const MatrixView& v) override {
     const ops::LinearPart parts[] = {{weights_[0], nullptr, k}, {weights_[1], nullptr, v}};
-    ops::Linear(stream, x, parts);
+    if (k.dtype == DType::kF32) return ops::Linear(stream, x, parts);
+    const ops::RoundedPart rounded[] = {{parts[0]}, {parts[1]}};
+    ops::RoundedLinear(stream, x, rounded);
   }
 
  private:
+  DType dtype_;
   MatrixView weights_[2];
 };
 
@@ -127,8 +132,8 @@ double ProductRate(Device& device, Stream& stream, const Layout& layout) {
   const int64_t width = layout.kv_heads * layout.head_dim;
   constexpr int64_t kRows = kGpuRecomputeTokens;
   const MatrixView x = memory.Matrix(kRows, layout.hidden, layout.dtype);
-  const MatrixView k = memory.Matrix(kRows, width, DType::kF32);
-  const MatrixView v = memory.Matrix(kRows, width, DType::kF32);
+  const MatrixView k = memory.Matrix(kRows, width, projection.rounds_to());
+  const MatrixView v = memory.Matrix(kRows, width, projection.rounds_to());
   const double seconds = Seconds(stream, [&] { projection.Project(stream, 0, x, {}, k, v); });
   return 4.0 * static_cast<double>(kRows * layout.hidden * width) / seconds;
 }

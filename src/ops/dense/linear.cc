@@ -34,6 +34,15 @@ void Linear(Stream& stream, const MatrixView& x, const MatrixView& weight, const
   Linear(stream, x, {&part, 1}, epilogue);
 }
 
+void RoundedLinear(Stream& stream, const MatrixView& x, std::span<const RoundedPart> parts) {
+  if constexpr (cuda::kAvailable) {
+    LC_CHECK(cuda::RunsHere(stream));
+    const SectionScope section(stream, Section::kProducts);
+    return cuda::RoundedLinear(stream, x, parts);
+  }
+  LC_CHECK(false, "rounded products are a GPU's");
+}
+
 void GatedLinear(Stream& stream, const MatrixView& x, const LinearPart& gate,
                  const LinearPart& up) {
   if constexpr (cuda::kAvailable) {

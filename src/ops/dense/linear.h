@@ -40,6 +40,16 @@ void Linear(Stream& stream, const MatrixView& x, const MatrixView& weight, const
 void Linear(Stream& stream, const MatrixView& x, std::span<const LinearPart> parts,
             Epilogue epilogue = Epilogue::kStore);
 
+// A product whose y is bf16 and rounded once, bias included: what Linear() gives in f32, rounded.
+// `rounded`: the bias's own values in bf16 [out]; null with the bias.
+struct RoundedPart {
+  LinearPart part;
+  const uint16_t* rounded = nullptr;
+};
+// On a CUDA stream only, for many rows (on few a bias is added to what has been rounded); bf16
+// weights.
+void RoundedLinear(Stream& stream, const MatrixView& x, std::span<const RoundedPart> parts);
+
 // The feed-forward block's gate: gate.y = silu(x gate^T) * (x up^T), biases added before. The two
 // weights have the same shape; up.y is scratch of gate.y's shape and dtype.
 void GatedLinear(Stream& stream, const MatrixView& x, const LinearPart& gate, const LinearPart& up);

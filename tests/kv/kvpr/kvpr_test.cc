@@ -21,7 +21,8 @@ bool All(int64_t, int64_t) { return true; }
 
 constexpr TierBytes kPlenty{.device = uint64_t{2} << 30, .host = uint64_t{2} << 30};
 
-// Draws inputs, and projects them with random matrices and a turn by the position.
+// Draws inputs, and projects them with random matrices and a turn by the position; where rows are
+// bf16 some oracles give a GPU keys and values that are rounded already.
 class KvprOracle final : public PolicyOracle, private KeyValueProjection {
  public:
   KvprOracle(const CachePlan& plan, uint64_t seed, const TierBytes& budget = kPlenty,
@@ -31,6 +32,7 @@ class KvprOracle final : public PolicyOracle, private KeyValueProjection {
     weights_.resize(size);
     const float scale = 1 / std::sqrt(static_cast<float>(layout_.hidden));
     for (float& x : weights_) x = scale * normal_(random_);
+    rounds_ = on_gpu() && layout_.dtype == DType::kBF16 && seed % 2 == 0;
   }
   uint64_t projected() const { return projected_; }
 
@@ -86,9 +88,12 @@ class KvprOracle final : public PolicyOracle, private KeyValueProjection {
       }
     }
   }
+  DType rounds_to() const override { return rounds_ ? DType::kBF16 : DType::kF32; }
+
   void Project(Stream&, int64_t layer, const MatrixView& x, std::span<const int32_t> positions,
                const MatrixView& k, const MatrixView& v) override {
     ASSERT_EQ(positions.size(), static_cast<size_t>(x.rows));
+    ASSERT_TRUE(k.dtype == rounds_to() && v.dtype == rounds_to());
     projected_ += positions.size();
     // Copies wait for what the streams have been given.
     std::vector<int32_t> at(positions.size());
@@ -104,13 +109,23 @@ class KvprOracle final : public PolicyOracle, private KeyValueProjection {
       device().Download(inputs.data(), x.data, count * sizeof(float));
     }
     Multiply(layer, inputs.data(), at, keys.data(), values.data());
-    device().Upload(k.data, keys.data(), keys.size() * sizeof(float));
-    device().Upload(v.data, values.data(), values.size() * sizeof(float));
+    Give(k, keys);
+    Give(v, values);
+  }
+  void Give(const MatrixView& target, const std::vector<float>& values) {
+    if (target.dtype == DType::kF32) {
+      device().Upload(target.data, values.data(), values.size() * sizeof(float));
+      return;
+    }
+    std::vector<bf16> rounded;
+    for (const float value : values) rounded.push_back(bf16(value));
+    device().Upload(target.data, rounded.data(), rounded.size() * sizeof(bf16));
   }
 
   std::vector<float> weights_;         // [layer][K rows, V rows][hidden]
   std::vector<std::vector<float>> x_;  // [layer]
   uint64_t projected_ = 0;
+  bool rounds_ = false;
 };
 
 KvOptions Options(int64_t split, bool chunked = true, const std::string& rows = "auto") {

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <string>
+#include <tuple>
 
 #include "ops/attention/attention.h"
 #include "ops/cuda/device_tables.h"
@@ -162,6 +163,28 @@ TEST_F(CudaAttention, DecodeManySequences) {
   for (int i = testing::Rounds(70); i > 0; --i)
     c.parts.push_back({static_cast<int32_t>(random.Integer(0, 400)), 1});
   RunPaged(c);
+}
+
+// Enough heads for a warp each, on a GPU of up to 160 SMs; the last case has contexts too long for
+// that.
+TEST_F(CudaAttention, DecodeManyHeadsWithRowsOfTheirOwn) {
+  Random random(6);
+  for (const auto& [head_dim, longest, spread] : {std::tuple<int64_t, int64_t, float>{64, 150, 1},
+                                                  {128, 90, 1},
+                                                  {128, 200, 20},
+                                                  {64, 30, 20},
+                                                  {128, 2300, 1}}) {
+    Case c{RowEncoding::kBF16, head_dim, 40, 1, 16, {{0, 1}, {15, 1}, {31, 1}, {32, 1}}};
+    c.spread = spread;
+    c.out = head_dim == 128 ? DType::kBF16 : DType::kF32;
+    c.parts.push_back({static_cast<int32_t>(longest), 1});
+    while (c.parts.size() < 32) {
+      const auto most = std::min<int64_t>(longest, 200);
+      c.parts.push_back({static_cast<int32_t>(random.Integer(0, most)), 1});
+    }
+    RunPaged(c);
+    if (HasFatalFailure()) return;
+  }
 }
 
 TEST_F(CudaAttention, PrefillHeadDimensions) {

@@ -2,9 +2,11 @@
 
 #include <cuda_runtime_api.h>
 
+#include <bit>
 #include <memory>
 #include <stdexcept>
 #include <string>
+#include <tuple>
 
 #include "device/cuda/branch.h"
 #include "device/cuda/check.h"
@@ -175,6 +177,38 @@ TEST_F(LinearTest, ManyRows) {
       Check(Make(rows, out, in, DType::kBF16, DType::kF32, !odd, rows != 64, 8));
       Check(Make(rows, out, in, DType::kBF16, DType::kBF16, true, false, 8));
       Check(Make(rows, out, in, DType::kBF16, DType::kBF16, false, false, 1));
+    }
+  }
+}
+
+// Biases as large as the products: where they cancel, a product that was rounded before its bias
+// came is wrong by the rounding of both, many times that of their sum.
+TEST_F(LinearTest, ABiasIsAddedBeforeTheOnlyRounding) {
+  for (const auto& [rows, out, in] :
+       {std::tuple<int64_t, int64_t, int64_t>{256, 64, 64}, {256, 136, 264}, {512, 768, 1024}}) {
+    for (int64_t padding : {0, 8}) {
+      for (bool bias : {true, false}) {
+        Case c = Make(rows, out, in, DType::kBF16, DType::kBF16, bias, false, padding);
+        std::vector<uint16_t> rounded;
+        for (float& x : c.bias) {
+          x *= 0.7f * std::sqrt(static_cast<float>(in));
+          rounded.push_back(static_cast<uint16_t>(std::bit_cast<uint32_t>(x) >> 16));
+          x = std::bit_cast<float>(static_cast<uint32_t>(rounded.back()) << 16);
+        }
+        SCOPED_TRACE(fmt::format("rows {}, out {}, in {}, padding {}, bias {}", rows, out, in,
+                                 padding, bias));
+        const RoundedPart target{Target(c), bias ? Upload(rounded) : nullptr};
+        ops::RoundedLinear(*stream_, OnDevice(c.x), {&target, 1});
+        ExpectNear(
+            target.part.y, [&](int64_t t, int64_t o) { return c.Want(t, o); },
+            [&](int64_t t, int64_t o) {
+              const double want = c.Want(t, o);
+              // Case's tolerance without what it has for roundings.
+              const double product = bias ? want - c.bias[static_cast<size_t>(o)] : 0;
+              return c.Tolerance(t, o) - 2 * kBf16Rounding * (std::abs(want) + std::abs(product)) +
+                     kBf16Rounding * std::abs(want);
+            });
+      }
     }
   }
 }

@@ -1,5 +1,6 @@
 #include "ops/cuda/step/rows.h"
 
+#include <bit>
 #include <cmath>
 #include <string>
 #include <utility>
@@ -82,6 +83,73 @@ TEST_F(CudaRows, AppendMatchesTheCpu) {
         }
         ExpectTable(table);
         if (HasFatalFailure()) return;
+      }
+    }
+  }
+}
+
+// K and V of f32 and of bf16, as wide as models' and as narrow as one head; few rows and many.
+TEST_F(CudaRows, AppendsKeysAndValuesOfEitherType) {
+  for (int64_t head_dim : {8, 64, 72, 128, 256}) {
+    for (int64_t heads : {1, 5, 40}) {
+      for (int32_t tokens : {1, 3, 1100}) {
+        if (heads * head_dim * tokens > 6000000) continue;
+        for (int types = 0; types < 4; ++types) {
+          const bool k_rounded = types % 2 == 1, v_rounded = types / 2 == 1;
+          SCOPED_TRACE(std::to_string(heads) + " heads of " + std::to_string(head_dim) + ", " +
+                       std::to_string(tokens) + " tokens, in bf16: " + (k_rounded ? "K" : "") +
+                       (v_rounded ? "V" : ""));
+          Random random(static_cast<uint64_t>(head_dim + heads + tokens + types));
+          const RowFormat format{RowEncoding::kBF16, head_dim}, f32{RowEncoding::kF32, head_dim};
+          std::vector<int32_t> lists(static_cast<size_t>(heads));
+          for (int64_t h = 0; h < heads; ++h) {
+            lists[static_cast<size_t>(h)] = static_cast<int32_t>((h * 3 + 1) % heads);
+          }
+          if (heads > 1) lists[1] = -1;
+          // The second sequence has most of the rows, and begins in the middle of a page.
+          const int32_t past[] = {0, 19}, rows[] = {1, tokens};
+          const int64_t blocks = (19 + tokens) / 16 + 1;
+          DeviceTable table(random, kSlots, format, 16, lists, 2, blocks);
+          Place(table);
+          std::vector<StepSequence> sequences(2);
+          for (size_t s = 0; s < 2; ++s) {
+            sequences[s].past = past[s];
+            sequences[s].rows = rows[s];
+            sequences[s].first_row = s == 0 ? tokens + 1 : 1;
+          }
+          const StepView step = Step(sequences, {&table});
+          const int64_t count = tokens + 3, columns = heads * head_dim;  // two rows are nobody's
+          std::vector<float> k(static_cast<size_t>(count * columns)), v(k.size());
+          for (float& x : k) x = random.Normal(3);
+          for (float& x : v) x = random.Normal(0.01f);
+          const auto upload = [&](std::vector<float>& values, bool rounded) {
+            if (!rounded) return MatrixView::Of(Upload(values), count, columns);
+            std::vector<uint16_t> bits(values.size());
+            for (size_t i = 0; i < values.size(); ++i) {
+              bits[i] = static_cast<uint16_t>(std::bit_cast<uint32_t>(values[i]) >> 16);
+              values[i] = std::bit_cast<float>(static_cast<uint32_t>(bits[i]) << 16);
+            }
+            return MatrixView::Of(Upload(bits), DType::kBF16, count, columns);
+          };
+          const MatrixView keys = upload(k, k_rounded), other = upload(v, v_rounded);
+          AppendRows(*stream_, step, heads, table.view(), keys, other);
+          std::vector<float> row(static_cast<size_t>(2 * head_dim));
+          for (int64_t s = 0; s < 2; ++s) {
+            for (int32_t i = 0; i < rows[s]; ++i) {
+              for (int64_t h = 0; h < heads; ++h) {
+                if (table.list(h) < 0) continue;
+                const int64_t first = sequences[static_cast<size_t>(s)].first_row;
+                const int64_t at = (first + i) * columns + h * head_dim;
+                std::copy_n(k.data() + at, head_dim, row.data());
+                std::copy_n(v.data() + at, head_dim, row.data() + head_dim);
+                ConvertRow(f32, reinterpret_cast<const std::byte*>(row.data()), format,
+                           table.Row(s, h, table.RowOf(past[s] + i)));
+              }
+            }
+          }
+          ExpectTable(table);
+          if (HasFatalFailure()) return;
+        }
       }
     }
   }

@@ -1,6 +1,7 @@
 #include "kv/cuda/offload/recompute_lanes.h"
 
 #include "base/matrix_view.h"
+#include "ops/cuda/step/append_rows.h"
 #include "ops/cuda/step/inputs.h"
 #include "ops/cuda/step/rows.h"
 
@@ -40,11 +41,15 @@ void RecomputeLanes::Recompute(int64_t layer, size_t buffer, const ops::cuda::St
   Lane& lane = lanes_[next_];
   next_ = (next_ + 1) % kLanes;
   const int64_t room = rows_ * layout.hidden * static_cast<int64_t>(SizeOf(layout.dtype));
-  // f32 behind them: a row's bytes are a multiple of 4, and wide models' of 16.
-  auto* keys = reinterpret_cast<float*>(lane.scratch.as<std::byte>() + room);
+  // Rows in bf16 are written by the products themselves where nothing comes behind: half the bytes
+  // to write and to read again. Otherwise f32: a row's bytes are a multiple of 4, and wide models'
+  // of 16.
+  const DType dtype = ops::cuda::AppendsBf16(shape_.format) ? projection.rounds_to() : DType::kF32;
+  std::byte* keys = lane.scratch.as<std::byte>() + room;
+  std::byte* values = keys + rows_ * width * static_cast<int64_t>(SizeOf(dtype));
   const auto x = MatrixView::Of(lane.scratch.data(), layout.dtype, rows, layout.hidden);
-  const auto k = MatrixView::Of(keys, rows, width);
-  const auto v = MatrixView::Of(keys + rows_ * width, rows, width);
+  const auto k = MatrixView::Of(keys, dtype, rows, width);
+  const auto v = MatrixView::Of(values, dtype, rows, width);
   Stream& stream = lane.branch.stream();
   ops::cuda::GatherInputs(stream, view, tables_.StagedInputs(buffer), x);
   projection.Project(stream, layer, x, positions, k, v);

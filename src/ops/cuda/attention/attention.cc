@@ -60,6 +60,8 @@ void PagedAttention(Stream& stream, const StepView& step, int64_t kv_heads, cons
   tables.kv_heads = static_cast<int32_t>(kv_heads);
   if (!OnTensorCores(table.format)) {
     PlainAttention(stream, tables, operands);
+  } else if (step.max_rows == 1 && WarpAttentionServes(stream, step, kv_heads, table, q_heads)) {
+    WarpAttention(stream, step, kv_heads, table, operands);
   } else if (step.max_rows == 1) {
     LC_CHECK(scratch != nullptr);
     SplitAttention(stream, tables, operands, scratch);

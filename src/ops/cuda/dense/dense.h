@@ -24,6 +24,9 @@ void Embedding(Stream& stream, const MatrixView& table, const int32_t* ids, cons
 void Linear(Stream& stream, const MatrixView& x, std::span<const LinearPart> parts,
             Epilogue epilogue);
 
+// y bf16, and every bias rounded to bf16 without loss: rounded once (cuBLASLt's epilogue).
+void RoundedLinear(Stream& stream, const MatrixView& x, std::span<const RoundedPart> parts);
+
 // gate.y = silu(gate) * up, of one dtype with up.y, which is scratch. Few rows: one launch, and
 // only the result is rounded.
 void GatedLinear(Stream& stream, const MatrixView& x, const LinearPart& gate, const LinearPart& up);

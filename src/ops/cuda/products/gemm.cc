@@ -82,7 +82,7 @@ Gemm::Plan* Gemm::PlanFor(const Key& key) {
   set(CUBLASLT_MATMUL_DESC_TRANSB, CUBLAS_OP_N);
   if (bias) {
     set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
-    set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, CUDA_R_32F);
+    set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, CudaType(y_type));
   }
   const auto layout = [&](CublasLtLayout& owner, DType dtype, int64_t height, int64_t width,
                           int64_t stride) {
@@ -127,17 +127,18 @@ Gemm::Plan* Gemm::PlanFor(const Key& key) {
   return (state_->plans[key] = found ? std::move(plan) : nullptr).get();
 }
 
-void Gemm::Run(CudaStream& stream, const MatrixView& x, const MatrixView& weight, const float* bias,
-               const MatrixView& y, Epilogue epilogue) {
+void Gemm::Run(CudaStream& stream, const MatrixView& x, const MatrixView& weight,
+               const GemmBias& bias, const MatrixView& y, Epilogue epilogue) {
   const CublasLt& lt = CublasLt::Get();
   const bool add = epilogue == Epilogue::kAdd;
   const auto plan_for = [&](bool with_bias) {
     return PlanFor({x.rows, weight.rows, x.cols, x.stride, weight.stride, y.stride, x.dtype,
                     y.dtype, AlignmentOf(x), AlignmentOf(weight), AlignmentOf(y), add, with_bias});
   };
-  // The epilogue takes an f32 bias beside an f32 y only.
+  // The epilogue takes a bias of y's dtype only.
   Plan* plan = nullptr;
-  bool with_bias = bias != nullptr && y.dtype == DType::kF32;
+  const void* same = y.dtype == DType::kF32 ? static_cast<const void*>(bias.f32) : bias.bf16;
+  bool with_bias = same != nullptr;
   if (with_bias) plan = plan_for(true);
   if (plan == nullptr) {
     with_bias = false;
@@ -151,8 +152,8 @@ void Gemm::Run(CudaStream& stream, const MatrixView& x, const MatrixView& weight
                     weight.stride, y.stride));
   }
   if (with_bias) {
-    lt.Check(lt.MatmulDescSetAttribute(plan->desc.get(), CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias,
-                                       sizeof(bias)),
+    lt.Check(lt.MatmulDescSetAttribute(plan->desc.get(), CUBLASLT_MATMUL_DESC_BIAS_POINTER, &same,
+                                       sizeof(same)),
              "MatmulDescSetAttribute");
   }
   const float alpha = 1.0f;
@@ -162,7 +163,7 @@ void Gemm::Run(CudaStream& stream, const MatrixView& x, const MatrixView& weight
                 x.data, plan->x.get(), &beta, y.data, plan->y.get(), y.data, plan->y.get(),
                 &plan->algo, state_->workspace.get(), kWorkspaceBytes, stream.handle()),
       "Matmul");
-  if (bias != nullptr && !with_bias) AddBias(stream, bias, y);
+  if (bias.f32 != nullptr && !with_bias) AddBias(stream, bias.f32, y);
 }
 
 }  // namespace litecache::ops::cuda

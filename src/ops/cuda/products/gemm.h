@@ -12,6 +12,12 @@
 
 namespace litecache::ops::cuda {
 
+// [out] in f32, and where the caller has it, the same values in bf16; null: none.
+struct GemmBias {
+  const float* f32 = nullptr;
+  const uint16_t* bf16 = nullptr;
+};
+
 // A stream's handle, workspace and chosen algorithms; lives with the stream, used by one thread at
 // a time.
 class Gemm {
@@ -22,7 +28,8 @@ class Gemm {
 
   // Arguments of Linear, checked. A shape's first call chooses its algorithm (some ten
   // microseconds of the host).
-  void Run(CudaStream& stream, const MatrixView& x, const MatrixView& weight, const float* bias,
+  // A bias is added before y is rounded where y is f32 or the bias is there in bf16.
+  void Run(CudaStream& stream, const MatrixView& x, const MatrixView& weight, const GemmBias& bias,
            const MatrixView& y, Epilogue epilogue);
 
  private:

@@ -95,7 +95,18 @@ void Linear(Stream& stream, const MatrixView& x, std::span<const LinearPart> par
     return;
   }
   for (const auto& [weight, bias, y] : parts) {
-    if (y.cols > 0) GemmOf(cuda).Run(cuda, x, weight, bias, y, epilogue);
+    if (y.cols > 0) GemmOf(cuda).Run(cuda, x, weight, {.f32 = bias}, y, epilogue);
+  }
+}
+
+void RoundedLinear(Stream& stream, const MatrixView& x, std::span<const RoundedPart> parts) {
+  CudaStream& cuda = AsCuda(stream);
+  for (const auto& [part, rounded] : parts) {
+    CheckShapes(x, part.weight, part.y, Epilogue::kStore);
+    LC_CHECK(part.y.dtype == DType::kBF16 && (part.bias == nullptr) == (rounded == nullptr));
+    if (x.rows == 0 || part.y.cols == 0) continue;
+    GemmOf(cuda).Run(cuda, x, part.weight, {.f32 = part.bias, .bf16 = rounded}, part.y,
+                     Epilogue::kStore);
   }
 }
 

@@ -6,6 +6,7 @@
 #include "device/cuda/check.h"
 #include "device/cuda/cuda_device.h"
 #include "ops/cuda/common/overlap.cuh"
+#include "ops/cuda/step/append_rows.h"
 #include "ops/cuda/step/paged_rows.cuh"
 #include "ops/cuda/step/rows.h"
 
@@ -374,9 +375,13 @@ bool Serves(const RowTable& table) {
 void AppendRows(Stream& stream, const StepView& step, int64_t kv_heads, const RowTable& table,
                 const MatrixView& k, const MatrixView& v) {
   LC_CHECK(Serves(table), "rows of an even head_dim up to 256 (4 bits: multiples of 4)");
-  LC_CHECK(k.dtype == DType::kF32 && v.dtype == DType::kF32 && k.rows == v.rows);
-  LC_CHECK(k.cols == kv_heads * table.format.head_dim && v.cols == k.cols);
+  LC_CHECK(k.cols == kv_heads * table.format.head_dim && v.cols == k.cols && k.rows == v.rows);
   if (table.lists == 0 || k.rows == 0) return;
+  if (AppendsBf16(table.format) && AppendsFrom(k) && AppendsFrom(v)) {
+    AppendBf16Rows(stream, step, kv_heads, table, k, v);
+    return;
+  }
+  LC_CHECK(k.dtype == DType::kF32 && v.dtype == DType::kF32);
   const int64_t blocks = (k.rows * kv_heads + kWarps - 1) / kWarps;
   LaunchOverlapping(AsCuda(stream), AppendRowsKernel, static_cast<unsigned>(blocks), kThreads, 0,
                     step, static_cast<int32_t>(kv_heads), TableAccess(table), k.Row<const float>(0),
