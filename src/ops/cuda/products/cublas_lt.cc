@@ -60,6 +60,7 @@ CublasLt LoadLibrary() {
   find(lt.MatmulDescSetAttribute, "cublasLtMatmulDescSetAttribute");
   find(lt.MatrixLayoutCreate, "cublasLtMatrixLayoutCreate");
   find(lt.MatrixLayoutDestroy, "cublasLtMatrixLayoutDestroy");
+  find(lt.MatrixLayoutSetAttribute, "cublasLtMatrixLayoutSetAttribute");
   find(lt.MatmulPreferenceCreate, "cublasLtMatmulPreferenceCreate");
   find(lt.MatmulPreferenceDestroy, "cublasLtMatmulPreferenceDestroy");
   find(lt.MatmulPreferenceSetAttribute, "cublasLtMatmulPreferenceSetAttribute");

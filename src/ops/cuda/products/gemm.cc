@@ -66,7 +66,7 @@ Gemm::Plan* Gemm::PlanFor(const Key& key) {
     return found->second.get();
   }
   const auto& [rows, out, in, x_stride, weight_stride, y_stride, x_type, y_type, x_alignment,
-               weight_alignment, y_alignment, add, bias] = key;
+               weight_alignment, y_alignment, add, bias, pair] = key;
   const CublasLt& lt = CublasLt::Get();
   auto plan = std::make_unique<Plan>();
   // Sums in f32 also of f32 elements: TF32 has to be asked for by its own type.
@@ -83,17 +83,28 @@ Gemm::Plan* Gemm::PlanFor(const Key& key) {
   if (bias) {
     set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
     set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, CudaType(y_type));
+    if (pair) set(CUBLASLT_MATMUL_DESC_BIAS_BATCH_STRIDE, int64_t{out});
   }
   const auto layout = [&](CublasLtLayout& owner, DType dtype, int64_t height, int64_t width,
-                          int64_t stride) {
+                          int64_t stride, bool shared = false) {
     cublasLtMatrixLayout_t made = nullptr;
     lt.Check(lt.MatrixLayoutCreate(&made, CudaType(dtype), static_cast<uint64_t>(height),
                                    static_cast<uint64_t>(width), stride),
              "MatrixLayoutCreate");
     owner.reset(made);
+    if (!pair) return;
+    // Matrices one behind the other, until a call says where they are.
+    const int32_t batch = 2;
+    const int64_t apart = shared ? 0 : width * stride;
+    lt.Check(lt.MatrixLayoutSetAttribute(made, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &batch,
+                                         sizeof(batch)),
+             "MatrixLayoutSetAttribute");
+    lt.Check(lt.MatrixLayoutSetAttribute(made, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &apart,
+                                         sizeof(apart)),
+             "MatrixLayoutSetAttribute");
   };
   layout(plan->weight, x_type, in, out, weight_stride);
-  layout(plan->x, x_type, in, rows, x_stride);
+  layout(plan->x, x_type, in, rows, x_stride, /*shared=*/true);
   layout(plan->y, y_type, out, rows, y_stride);
 
   cublasLtMatmulPreference_t made = nullptr;
@@ -133,7 +144,8 @@ void Gemm::Run(CudaStream& stream, const MatrixView& x, const MatrixView& weight
   const bool add = epilogue == Epilogue::kAdd;
   const auto plan_for = [&](bool with_bias) {
     return PlanFor({x.rows, weight.rows, x.cols, x.stride, weight.stride, y.stride, x.dtype,
-                    y.dtype, AlignmentOf(x), AlignmentOf(weight), AlignmentOf(y), add, with_bias});
+                    y.dtype, AlignmentOf(x), AlignmentOf(weight), AlignmentOf(y), add, with_bias,
+                    /*pair=*/false});
   };
   // The epilogue takes a bias of y's dtype only.
   Plan* plan = nullptr;
@@ -164,6 +176,57 @@ void Gemm::Run(CudaStream& stream, const MatrixView& x, const MatrixView& weight
                 &plan->algo, state_->workspace.get(), kWorkspaceBytes, stream.handle()),
       "Matmul");
   if (bias.f32 != nullptr && !with_bias) AddBias(stream, bias.f32, y);
+}
+
+bool Gemm::RunPair(CudaStream& stream, const MatrixView& x, const RoundedPart& first,
+                   const RoundedPart& second) {
+  const auto& [weight, bias, y] = first.part;
+  const auto& [other_weight, other_bias, other_y] = second.part;
+  const bool with_bias = first.rounded != nullptr;
+  if (weight.rows != other_weight.rows || weight.stride != other_weight.stride ||
+      y.stride != other_y.stride || with_bias != (second.rounded != nullptr)) {
+    return false;
+  }
+  const auto between = [](const void* from, const void* to, int64_t* elements) {
+    const int64_t bytes = static_cast<const std::byte*>(to) - static_cast<const std::byte*>(from);
+    *elements = bytes / 2;
+    return bytes > 0 && bytes % 16 == 0;
+  };
+  int64_t weights = 0, biases = 0, outputs = 0;
+  if (!between(weight.data, other_weight.data, &weights) ||
+      !between(y.data, other_y.data, &outputs) ||
+      (with_bias && !between(first.rounded, second.rounded, &biases))) {
+    return false;
+  }
+  Plan* plan =
+      PlanFor({x.rows, weight.rows, x.cols, x.stride, weight.stride, y.stride, x.dtype, y.dtype,
+               AlignmentOf(x), std::min(AlignmentOf(weight), AlignmentOf(other_weight)),
+               std::min(AlignmentOf(y), AlignmentOf(other_y)), /*add=*/false, with_bias,
+               /*pair=*/true});
+  if (plan == nullptr) return false;
+  const CublasLt& lt = CublasLt::Get();
+  const auto apart = [&](cublasLtMatrixLayout_t layout, int64_t elements) {
+    lt.Check(lt.MatrixLayoutSetAttribute(layout, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET,
+                                         &elements, sizeof(elements)),
+             "MatrixLayoutSetAttribute");
+  };
+  apart(plan->weight.get(), weights);
+  apart(plan->y.get(), outputs);
+  if (with_bias) {
+    lt.Check(lt.MatmulDescSetAttribute(plan->desc.get(), CUBLASLT_MATMUL_DESC_BIAS_POINTER,
+                                       &first.rounded, sizeof(first.rounded)),
+             "MatmulDescSetAttribute");
+    lt.Check(lt.MatmulDescSetAttribute(plan->desc.get(), CUBLASLT_MATMUL_DESC_BIAS_BATCH_STRIDE,
+                                       &biases, sizeof(biases)),
+             "MatmulDescSetAttribute");
+  }
+  const float alpha = 1.0f, beta = 0.0f;
+  lt.Check(
+      lt.Matmul(state_->handle.get(), plan->desc.get(), &alpha, weight.data, plan->weight.get(),
+                x.data, plan->x.get(), &beta, y.data, plan->y.get(), y.data, plan->y.get(),
+                &plan->algo, state_->workspace.get(), kWorkspaceBytes, stream.handle()),
+      "Matmul");
+  return true;
 }
 
 }  // namespace litecache::ops::cuda

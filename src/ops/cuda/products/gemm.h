@@ -31,12 +31,17 @@ class Gemm {
   // A bias is added before y is rounded where y is f32 or the bias is there in bf16.
   void Run(CudaStream& stream, const MatrixView& x, const MatrixView& weight, const GemmBias& bias,
            const MatrixView& y, Epilogue epilogue);
+  // Two products of one x and one shape, kStore, as one call: the first one's last tiles leave no
+  // SM idle. Where the library has none, or the second one's matrices do not lie behind the
+  // first's: false, and nothing is done.
+  bool RunPair(CudaStream& stream, const MatrixView& x, const RoundedPart& first,
+               const RoundedPart& second);
 
  private:
   // rows, out, in; strides of x, weight and y; dtypes of x and y; alignments of x, weight and y;
-  // add, bias.
+  // add, bias, pair.
   using Key = std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, DType, DType,
-                         uint32_t, uint32_t, uint32_t, bool, bool>;
+                         uint32_t, uint32_t, uint32_t, bool, bool, bool>;
   struct Plan;
   struct State;
 

@@ -104,7 +104,15 @@ void RoundedLinear(Stream& stream, const MatrixView& x, std::span<const RoundedP
   for (const auto& [part, rounded] : parts) {
     CheckShapes(x, part.weight, part.y, Epilogue::kStore);
     LC_CHECK(part.y.dtype == DType::kBF16 && (part.bias == nullptr) == (rounded == nullptr));
-    if (x.rows == 0 || part.y.cols == 0) continue;
+  }
+  if (x.rows == 0) return;
+  static const bool pairs = std::getenv("LC_PAIR") != nullptr;
+  if (pairs && parts.size() == 2 && parts[0].part.y.cols > 0 &&
+      GemmOf(cuda).RunPair(cuda, x, parts[0], parts[1])) {
+    return;
+  }
+  for (const auto& [part, rounded] : parts) {
+    if (part.y.cols == 0) continue;
     GemmOf(cuda).Run(cuda, x, part.weight, {.f32 = part.bias, .bf16 = rounded}, part.y,
                      Epilogue::kStore);
   }
