@@ -213,6 +213,45 @@ TEST_F(LinearTest, ABiasIsAddedBeforeTheOnlyRounding) {
   }
 }
 
+// One call of the library where the second's matrices lie behind the first's, two where they do
+// not.
+TEST_F(LinearTest, TwoRoundedProductsOfOneX) {
+  for (const auto& [rows, out, in] :
+       {std::tuple<int64_t, int64_t, int64_t>{256, 64, 64}, {512, 264, 520}, {768, 640, 384}}) {
+    for (bool bias : {true, false}) {
+      SCOPED_TRACE(fmt::format("rows {}, out {}, in {}, bias {}", rows, out, in, bias));
+      const Matrix x = Matrix::Normal(random_, DType::kBF16, rows, in);
+      std::vector<Case> cases;
+      std::vector<RoundedPart> parts;
+      for (int i = 0; i < 2; ++i) {
+        Case c = Make(rows, out, in, DType::kBF16, DType::kBF16, bias, false, 0);
+        for (int64_t t = 0; t < rows; ++t) {
+          for (int64_t j = 0; j < in; ++j) c.x.Set(t, j, static_cast<float>(x.At(t, j)));
+        }
+        std::vector<uint16_t> rounded;
+        for (float& value : c.bias) {
+          rounded.push_back(static_cast<uint16_t>(std::bit_cast<uint32_t>(value) >> 16));
+          value = std::bit_cast<float>(static_cast<uint32_t>(rounded.back()) << 16);
+        }
+        parts.push_back({Target(c), bias ? Upload(rounded) : nullptr});
+        cases.push_back(std::move(c));
+      }
+      const MatrixView device_x = OnDevice(x);
+      for (size_t first = 0; first < 2; ++first) {
+        for (const RoundedPart& part : parts) {
+          gpu_->Zero(part.part.y.data, static_cast<size_t>(rows * out) * sizeof(uint16_t));
+        }
+        const RoundedPart in_order[] = {parts[first], parts[1 - first]};
+        ops::RoundedLinear(*stream_, device_x, in_order);
+        for (size_t i = 0; i < 2; ++i) {
+          SCOPED_TRACE(fmt::format("{} first, part {}", first, i));
+          Compare(cases[i], parts[i].part.y);
+        }
+      }
+    }
+  }
+}
+
 TEST_F(LinearTest, F32WeightsMultiplyInF32) {
   for (int64_t rows : {1, 3, 16, 61}) {
     Check(Make(rows, 67, 259, DType::kF32, DType::kF32, rows == 3, false, 0));

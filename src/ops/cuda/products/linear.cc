@@ -106,8 +106,7 @@ void RoundedLinear(Stream& stream, const MatrixView& x, std::span<const RoundedP
     LC_CHECK(part.y.dtype == DType::kBF16 && (part.bias == nullptr) == (rounded == nullptr));
   }
   if (x.rows == 0) return;
-  static const bool pairs = std::getenv("LC_PAIR") != nullptr;
-  if (pairs && parts.size() == 2 && parts[0].part.y.cols > 0 &&
+  if (parts.size() == 2 && parts[0].part.y.cols > 0 &&
       GemmOf(cuda).RunPair(cuda, x, parts[0], parts[1])) {
     return;
   }
