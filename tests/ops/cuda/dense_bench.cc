@@ -61,7 +61,7 @@ void BenchLinear(Bench& bench, const std::string& what, const std::vector<int64_
               if (way == Way::kChosen) return ops::Linear(stream, x_view, parts);
               if (way == Way::kGemv) return Gemv(stream, x_view, parts, Epilogue::kStore);
               for (const LinearPart& part : parts) {
-                library.Run(AsCuda(stream), x_view, part.weight, nullptr, part.y, Epilogue::kStore);
+                library.Run(AsCuda(stream), x_view, part.weight, {}, part.y, Epilogue::kStore);
               }
             });
 }
