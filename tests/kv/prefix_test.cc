@@ -311,6 +311,42 @@ TEST_P(PrefixSharing, SharedPagesAreHeldOnce) {
   ForRandomSettings(74, 10, round, GetParam());
 }
 
+// A block's rows are the same bytes whichever device made them, and each takes the other's: a store
+// on disk serves both. A GPU has the scales of 8-bit rows apart.
+TEST(Prefix, BlocksGoFromDeviceToDevice) {
+  if (FindCudaDevices().devices.empty()) {
+    GTEST_SKIP() << "no GPU: " << FindCudaDevices().why_none;
+  }
+  std::mt19937_64 random = testing::TestRandom(76);
+  const Machine machines[] = {OpenMachine("cpu", 2), OpenMachine("cuda", 2)};
+  for (const char* rows : {"auto", "fp8", "int8", "int4"}) {
+    Setting setting = RandomSetting(random);
+    setting.options.policy = "litecache";
+    setting.options.retriever = "exact";  // no metadata: a block is rows alone
+    setting.options.host_rows = rows;
+    SCOPED_TRACE(::testing::Message() << setting);
+    Text text(setting.layout, 2 * kBlockTokens, random());
+    std::vector<std::vector<std::byte>> blocks;
+    for (const Machine& machine : machines) {
+      Rig rig(setting, machine.compute());
+      const auto stream = machine.compute().CreateStream();
+      const SequenceId id = rig.cache->Create();
+      text.Run(*rig.cache, machine.compute(), *stream, id, 2 * kBlockTokens, false);
+      blocks.emplace_back(rig.cache->BlockBytes());
+      rig.cache->ExportBlock(id, kBlockTokens, blocks.back());
+    }
+    ASSERT_EQ(blocks[0], blocks[1]);
+    for (const Machine& machine : machines) {
+      Rig rig(setting, machine.compute());
+      const SequenceId id = rig.cache->Create();
+      rig.cache->ImportBlock(id, blocks[0]);
+      std::vector<std::byte> again(blocks[0].size());
+      rig.cache->ExportBlock(id, 0, again);
+      EXPECT_EQ(again, blocks[0]);
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Devices, PrefixSharing, ::testing::Values("cpu", "cuda"),
                          [](const auto& info) { return std::string(info.param); });
 

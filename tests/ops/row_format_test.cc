@@ -38,6 +38,7 @@ TEST(RowFormat, SizesAndNames) {
   EXPECT_EQ((RowFormat{RowEncoding::kF32, 64}.row_bytes()), 512u);
   EXPECT_EQ((RowFormat{RowEncoding::kFp8, 64}.row_bytes()), 144u);
   EXPECT_EQ((RowFormat{RowEncoding::kInt8, 128}.row_bytes()), 272u);
+  EXPECT_EQ((RowFormat{RowEncoding::kInt8, 128, true}.row_bytes()), 256u);
   // 36 bytes for 64 values (FlexGen).
   EXPECT_EQ((RowFormat{RowEncoding::kInt4, 64}.row_bytes()), 72u);
   EXPECT_EQ((RowFormat{RowEncoding::kInt4, 128}.row_bytes()), 144u);
@@ -47,6 +48,28 @@ TEST(RowFormat, SizesAndNames) {
   EXPECT_EQ(Name(RowEncoding::kF32), "f32");
   EXPECT_EQ(Name(RowEncoding::kFp8), "fp8");
   EXPECT_EQ(Name(RowEncoding::kInt8), "int8");
+}
+
+TEST(RowFormat, ScalesApart) {
+  for (const RowEncoding encoding : {RowEncoding::kFp8, RowEncoding::kInt8}) {
+    for (const int64_t head_dim : {7, 64, 128}) {
+      const RowFormat format{encoding, head_dim}, apart{encoding, head_dim, true};
+      const RowFormat f32{RowEncoding::kF32, head_dim};
+      ASSERT_EQ(apart.row_bytes(), static_cast<size_t>(2 * head_dim));
+      std::vector<float> values(static_cast<size_t>(2 * head_dim));
+      for (size_t i = 0; i < values.size(); ++i) {
+        values[i] = (i < values.size() / 2 ? 1.0f : 30.0f) * std::sin(static_cast<float>(i));
+      }
+      std::vector<std::byte> row(format.row_bytes());
+      ConvertRow(f32, reinterpret_cast<const std::byte*>(values.data()), format, row.data());
+      std::vector<std::byte> codes(apart.row_bytes());
+      const RowScales scales = SplitScales(format, row.data(), codes.data());
+      EXPECT_LT(scales.k, scales.v);
+      std::vector<std::byte> joined(row.size(), std::byte{0xff});
+      JoinScales(format, codes.data(), scales, joined.data());
+      EXPECT_EQ(joined, row);
+    }
+  }
 }
 
 // Every code of both quantized formats, at every place of a vector, with the value the format

@@ -14,12 +14,12 @@ uint64_t CudaAttentionScratchBytes(const Layout& layout, int64_t sequences) {
   return ops::cuda::AttentionScratchBytes(sequences, layout.q_heads, layout.head_dim);
 }
 
-// Where rows that move go to, a list for all heads, and what they arrive in. The ring of cpu-push
-// is the device's only through a mapping that few machines have.
+// Where rows that move go to and their scales, a list for all heads, and what they arrive in. The
+// ring of cpu-push is the device's only through a mapping that few machines have.
 uint64_t CudaTransferBytes(std::string_view transfer, int64_t rows) {
   if (transfer == "gpu-pull") return 0;
   const uint64_t ring = transfer == "copy" ? TransferOptions().ring_bytes : 0;
-  return ring + static_cast<uint64_t>(rows) * sizeof(uint64_t);
+  return ring + static_cast<uint64_t>(rows) * (sizeof(uint64_t) + sizeof(ops::RowScales));
 }
 
 uint64_t CudaLiteScratchBytes(const Shape& shape, int64_t ahead, std::string_view transfer,

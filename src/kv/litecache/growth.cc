@@ -38,12 +38,13 @@ void TierGrowth::Begin(const Step& step) {
   }
   // Everything that can throw comes first.
   tiers_.host.Reserve(tiers_.store.PagesNeeded(stored_rows_));
-  tiers_.device.Reserve(tiers_.resident.PagesNeeded(all_rows_) +
-                        tiers_.metadata.PagesNeeded(stored_rows_) +
-                        tiers_.slots.PagesNeeded(slot_growth_) + staging);
+  tiers_.device.Reserve(
+      tiers_.resident.PagesNeeded(all_rows_) + tiers_.metadata.PagesNeeded(stored_rows_) +
+      tiers_.scales.PagesNeeded(stored_rows_) + tiers_.slots.PagesNeeded(slot_growth_) + staging);
   tiers_.store.Grow(stored_rows_);
   tiers_.resident.Grow(all_rows_);
   tiers_.metadata.Grow(stored_rows_);
+  tiers_.scales.Grow(stored_rows_);
   tiers_.slots.Grow(slot_growth_);
   for (; staging > 0; --staging) {
     staging_.push_back(tiers_.device.Take());
@@ -57,6 +58,7 @@ void TierGrowth::Commit(const Step& step) {
   for (const auto& growth : stored_rows_) {
     tiers_.store.Commit(growth.id, growth.rows);
     tiers_.metadata.Commit(growth.id, growth.rows);
+    tiers_.scales.Commit(growth.id, growth.rows);
   }
   DropStaging();
 }

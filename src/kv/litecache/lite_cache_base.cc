@@ -18,14 +18,16 @@ LiteCacheBase::LiteCacheBase(Device& device, std::unique_ptr<Device> host, const
 
 SequenceId LiteCacheBase::Create() {
   const SequenceId id = tiers_.resident.Create();
-  LC_CHECK(tiers_.store.Create() == id && tiers_.metadata.Create() == id);
+  LC_CHECK(tiers_.store.Create() == id && tiers_.metadata.Create() == id &&
+           tiers_.scales.Create() == id);
   tiers_.slots.Create(id);
   return id;
 }
 
 SequenceId LiteCacheBase::Fork(SequenceId parent) {
   const SequenceId id = tiers_.resident.Fork(parent);
-  LC_CHECK(tiers_.store.Fork(parent) == id && tiers_.metadata.Fork(parent) == id);
+  LC_CHECK(tiers_.store.Fork(parent) == id && tiers_.metadata.Fork(parent) == id &&
+           tiers_.scales.Fork(parent) == id);
   tiers_.slots.Fork(parent, id);
   return id;
 }
@@ -35,7 +37,8 @@ SequenceId LiteCacheBase::ForkPrefix(SequenceId parent, int64_t tokens) {
            PrefixLength(parent));
   const SequenceId id = tiers_.resident.ForkPrefix(parent, tokens);
   LC_CHECK(tiers_.store.ForkPrefix(parent, tokens) == id &&
-           tiers_.metadata.ForkPrefix(parent, tokens) == id);
+           tiers_.metadata.ForkPrefix(parent, tokens) == id &&
+           tiers_.scales.ForkPrefix(parent, tokens) == id);
   tiers_.slots.Create(id);
   return id;
 }
@@ -44,6 +47,7 @@ void LiteCacheBase::Release(SequenceId id) {
   tiers_.resident.Release(id);
   tiers_.store.Release(id);
   tiers_.metadata.Release(id);
+  tiers_.scales.Release(id);
   tiers_.slots.Release(id);
 }
 

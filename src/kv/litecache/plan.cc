@@ -161,7 +161,7 @@ class LitePlan final : public CachePlan, public ReplaysTrace {
                                 ? profile_->curve_context
                                 : kTypicalContext;
     return static_cast<uint64_t>(options_.budget.RowsFor(context)) *
-           StoreFormat(layout, options_).row_bytes();
+           StoreFormat(layout, options_, device_).row_bytes();
   }
   std::unique_ptr<Retriever> MakeRetriever(const Layout& layout) const {
     return CreateRetriever(layout, options_, profile_.get(), PageLayout(layout).page_bytes);

@@ -26,11 +26,12 @@ ops::Aggregation AggregationOf(const KvOptions& options) {
   return ops::Aggregation::kImportance;
 }
 
-ops::RowFormat StoreFormat(const Layout& layout, const KvOptions& options) {
+ops::RowFormat StoreFormat(const Layout& layout, const KvOptions& options, DeviceType device) {
   ops::RowFormat format = ops::FormatOf(layout.dtype, layout.head_dim);
   if (options.host_rows == "fp8") format.encoding = ops::RowEncoding::kFp8;
   if (options.host_rows == "int8") format.encoding = ops::RowEncoding::kInt8;
   if (options.host_rows == "int4") format.encoding = ops::RowEncoding::kInt4;
+  format.scales_apart = device == DeviceType::kCuda && format.has_scales();
   return format;
 }
 
@@ -45,7 +46,7 @@ Shape::Shape(const Layout& layout_of_model, const KvOptions& options, const Head
       carry(options.carry_tokens),
       pages(layout),
       format(ops::FormatOf(layout.dtype, layout.head_dim)),
-      store_format(StoreFormat(layout, options)),
+      store_format(StoreFormat(layout, options, device)),
       staged(store_format.quantized() || device == DeviceType::kCuda),
       staging_sets(device == DeviceType::kCuda ? 2 : 1),
       store_page_tokens(pages.page_tokens),
@@ -90,6 +91,12 @@ TableShape Shape::MetadataTable() const {
   return {metadata, metadata > 0 ? metadata_tokens : kNoPages, 0};
 }
 
+TableShape Shape::ScalesTable() const {
+  constexpr uint64_t kTokenBytes = sizeof(ops::RowScales);
+  if (!store_format.scales_apart) return {0, kNoPages, 0};
+  return {offloaded, static_cast<int64_t>(pages.page_bytes / kTokenBytes), kTokenBytes};
+}
+
 int64_t Shape::CacheSlots(int64_t n) const {
   const double slots = std::ceil(static_cast<double>(Rows(n)) * slots_factor);
   return std::min(static_cast<int64_t>(slots), Candidates(n));
@@ -104,6 +111,7 @@ std::vector<NamedBytes> Shape::DeviceParts(int64_t tokens) const {
   add("cached rows", offloaded * SlotPages(tokens));
   add("resident heads", resident * ResidentTable().BlocksFor(tokens));
   add("retriever metadata", metadata * MetadataTable().BlocksFor(tokens));
+  add("scales of the host's rows", ScalesTable().lists * ScalesTable().BlocksFor(tokens));
   add("labels", LabelPages());
   add("staging of a prompt", StagingPages(tokens));
   return parts;
@@ -118,8 +126,8 @@ TierBytes Shape::ForkBytesFor(int64_t shared, int64_t tokens) const {
     return table.lists * (table.BlocksFor(all) - shared_tokens / table.page_tokens);
   };
   const int64_t device = own(ResidentTable(), shared, tokens) +
-                         own(MetadataTable(), stored, tokens) + offloaded * SlotPages(tokens) +
-                         LabelPages() + StagingPages(tokens);
+                         own(MetadataTable(), stored, tokens) + own(ScalesTable(), stored, tokens) +
+                         offloaded * SlotPages(tokens) + LabelPages() + StagingPages(tokens);
   return {.device = static_cast<uint64_t>(device) * pages.page_bytes,
           .host = static_cast<uint64_t>(own(StoreTable(), stored, tokens)) * store_page_bytes};
 }

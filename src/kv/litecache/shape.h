@@ -33,9 +33,11 @@ struct Shape {
   int64_t recent = 0;
   int64_t carry = 0;
 
-  PageLayout pages;             // of the device pool; resident rows lie in them
-  ops::RowFormat format;        // rows on the device
-  ops::RowFormat store_format;  // rows in the host store
+  PageLayout pages;       // of the device pool; resident rows lie in them
+  ops::RowFormat format;  // rows on the device
+  // Rows in the host store. Scales that a GPU's store has apart lie on the device, in
+  // ScalesTable(): the link then moves codes alone.
+  ops::RowFormat store_format;
   // A chunk of a prompt cannot attend to rows where the store has them: they are quantized, or in
   // another memory.
   bool staged = false;
@@ -60,6 +62,7 @@ struct Shape {
   TableShape StoreTable() const;
   TableShape ResidentTable() const;
   TableShape MetadataTable() const;
+  TableShape ScalesTable() const;  // without lists where rows have their scales in them
 
   // ---- a sequence of n tokens ----
   int64_t SinkRows(int64_t n) const { return n < sink ? n : sink; }
@@ -110,7 +113,7 @@ struct Shape {
 // What options.aggregation says.
 ops::Aggregation AggregationOf(const KvOptions& options);
 
-// What options.host_rows says. Throws InvalidArgument.
-ops::RowFormat StoreFormat(const Layout& layout, const KvOptions& options);
+// What options.host_rows says, on a device of this type.
+ops::RowFormat StoreFormat(const Layout& layout, const KvOptions& options, DeviceType device);
 
 }  // namespace litecache::kv

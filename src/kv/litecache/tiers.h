@@ -15,8 +15,8 @@ namespace litecache::kv {
 
 // All device memory comes from one pool and all host memory from another, so the budgets hold by
 // construction. The tables give out the same ids. Lengths: resident has all of a sequence's tokens;
-// store and metadata those that are stored: all of a prompt, and of what was generated what has
-// left the recent window.
+// store, metadata and scales those that are stored: all of a prompt, and of what was generated what
+// has left the recent window.
 struct Tiers {
   // d: memory of the device tier; h: of the host store.
   Tiers(Device& d, Device& h, const Shape& s, const HeadPlan& p, const TierBytes& budget)
@@ -29,6 +29,7 @@ struct Tiers {
         store(shape.StoreTable(), host),
         resident(shape.ResidentTable(), device),
         metadata(shape.MetadataTable(), device),
+        scales(shape.ScalesTable(), device),
         slots(shape, device) {}
 
   // Pinning has a price a call; 256 MiB take about 20 ms.
@@ -38,7 +39,7 @@ struct Tiers {
   const HeadPlan plan;
   const SlotGeometry geometry;
   PagePool device, host;
-  SequenceTable store, resident, metadata;
+  SequenceTable store, resident, metadata, scales;
   SlotTable slots;
 };
 

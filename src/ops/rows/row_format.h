@@ -27,12 +27,19 @@ std::string_view Name(RowEncoding encoding);  // "bf16", "f32", "fp8", "int8", "
 struct RowFormat {
   RowEncoding encoding = RowEncoding::kBF16;
   int64_t head_dim = 0;
+  // Of fp8 and int8: a row is its codes alone, and its scales lie elsewhere, as RowScales. What a
+  // store has that a GPU pulls from: a head of 128 is then two lines of the link and not three
+  // (docs/benchmarks/gpu.md). The operations of ops/cuda serve it, those of this folder do not.
+  bool scales_apart = false;
 
   bool quantized() const { return encoding >= RowEncoding::kFp8; }
+  // fp8, int8.
+  bool has_scales() const { return quantized() && encoding != RowEncoding::kInt4; }
   size_t row_bytes() const {
     const auto d = static_cast<size_t>(head_dim);
     if (encoding == RowEncoding::kInt4) return 2 * (int4_codes() + 4 * int4_groups());
-    return quantized() ? 2 * d + 16 : 2 * d * (encoding == RowEncoding::kBF16 ? 2 : 4);
+    if (quantized()) return 2 * d + (scales_apart ? 0 : 16);
+    return 2 * d * (encoding == RowEncoding::kBF16 ? 2 : 4);
   }
   // Of a part: bytes of codes, and groups.
   size_t int4_codes() const { return static_cast<size_t>((head_dim + 1) / 2); }
@@ -40,6 +47,16 @@ struct RowFormat {
     return static_cast<size_t>((head_dim + kInt4Group - 1) / kInt4Group);
   }
 };
+
+// Of one row of fp8 or int8.
+struct RowScales {
+  float k = 0, v = 0;
+};
+
+// A row of format.has_scales() whose scales are in it, from its codes and its scales, and back.
+void JoinScales(const RowFormat& format, const std::byte* codes, const RowScales& scales,
+                std::byte* row);
+RowScales SplitScales(const RowFormat& format, const std::byte* row, std::byte* codes);
 
 inline RowFormat FormatOf(DType dtype, int64_t head_dim) {
   return {dtype == DType::kBF16 ? RowEncoding::kBF16 : RowEncoding::kF32, head_dim};

@@ -1,15 +1,19 @@
 // Rates of the transfer engines against context length (CLO's Figure 13): rows of 512 bytes of 8
-// heads, 10% and 2% of the context.
+// heads, 10% and 2% of the context. And what a million tokens' step pulls: 3% of the rows, of 8-bit
+// codes, on all SMs and on 8 of their own.
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <memory>
 #include <numeric>
 #include <random>
+#include <string>
 #include <vector>
 
 #include "device/cuda/check.h"
+#include "device/cuda/sm_split.h"
 #include "kv/cuda/transfer/transfer_engine.h"
 #include "ops/cuda/bench.h"
 
@@ -18,20 +22,24 @@ namespace {
 
 constexpr int32_t kHeads = 8, kHeadDim = 128, kPageRows = 128;
 constexpr int64_t kStoreTokens = 128 * 1024;  // of all layers together
+constexpr int32_t kScalesRows = 8192;         // a page
+constexpr int kOwnSms = 8;                    // as policy litecache sets apart
 constexpr double kLinkBytesASecond = 55e9;    // the copy engine's, PCIe 5.0 x16
 constexpr int kRepeats = 5;
 
-// Layers of one sequence whose stores fill 512 MiB of pinned memory, so that what is read lies in
-// no cache; every one moves `rows` random rows a head.
+// Layers of one sequence whose stores hold `store_tokens` in pinned memory, so many that what is
+// read lies in no cache; every one moves `rows` random rows a head.
 class TransferCase {
  public:
-  TransferCase(Bench& bench, const Buffer& store, Buffer* slots, int64_t context, int32_t rows) {
-    const int64_t layers = kStoreTokens / context;
-    const int64_t store_blocks = context / kPageRows;
+  TransferCase(Bench& bench, const Buffer& store, Buffer* slots, const RowFormat& stored,
+               int64_t store_tokens, int64_t context, int32_t rows) {
+    const int64_t layers = store_tokens / context;
+    const int64_t store_blocks = (context + kPageRows - 1) / kPageRows;
     const int64_t slot_blocks = (rows + kPageRows - 1) / kPageRows;
     const auto lists = static_cast<int32_t>(layers * kHeads);
     const RowFormat format{RowEncoding::kBF16, kHeadDim};
     const size_t page_bytes = kPageRows * format.row_bytes();
+    const size_t stored_bytes = kPageRows * stored.row_bytes();
     if (slots->size() < static_cast<size_t>(kHeads * slot_blocks) * page_bytes) {
       *slots = bench.Zeros(static_cast<size_t>(kHeads * slot_blocks) * page_bytes);
     }
@@ -39,7 +47,16 @@ class TransferCase {
     for (int64_t b = 0; b < store_blocks; ++b) {
       for (int64_t i = 0; i < lists; ++i) {
         store_pages.push_back(store.as<std::byte>() +
-                              static_cast<size_t>(i * store_blocks + b) * page_bytes);
+                              static_cast<size_t>(i * store_blocks + b) * stored_bytes);
+      }
+    }
+    std::vector<std::byte*> scale_pages;
+    if (stored.scales_apart) {
+      const int64_t pages = (context + kScalesRows - 1) / kScalesRows * lists;
+      buffers_.push_back(bench.Zeros(static_cast<size_t>(pages * kScalesRows) * sizeof(RowScales)));
+      for (int64_t i = 0; i < pages; ++i) {
+        scale_pages.push_back(buffers_.back().as<std::byte>() +
+                              static_cast<size_t>(i * kScalesRows) * sizeof(RowScales));
       }
     }
     for (int64_t b = 0; b < slot_blocks; ++b) {
@@ -53,13 +70,14 @@ class TransferCase {
     sequence.past = sequence.stored = static_cast<int32_t>(context);
     sequence.pages[kStore] = Keep<std::byte*>(bench, store_pages);
     sequence.pages[kSlots] = Keep<std::byte*>(bench, slot_pages);
+    if (stored.scales_apart) sequence.pages[kScales] = Keep<std::byte*>(bench, scale_pages);
     step = {.sequences = Keep<StepSequence>(bench, std::vector<StepSequence>{sequence}),
             .count = Keep<int32_t>(bench, std::vector<int32_t>{1}),
             .capacity = 1,
             .max_rows = 1,
             .max_context = static_cast<int32_t>(context + 1)};
     shape = {.kv_heads = kHeads, .group = 1, .head_dim = kHeadDim, .max_rows = rows};
-    bytes = static_cast<double>(kHeads) * rows * static_cast<double>(format.row_bytes());
+    bytes = static_cast<double>(kHeads) * rows * static_cast<double>(stored.row_bytes());
 
     std::mt19937 random(7);
     std::vector<int32_t> all(static_cast<size_t>(context));
@@ -88,10 +106,12 @@ class TransferCase {
       layer.store = {.table = kStore,
                      .lists = lists,
                      .page_rows = kPageRows,
-                     .format = format,
-                     .list_of_head = of_head};
+                     .format = stored,
+                     .list_of_head = of_head,
+                     .scales_page_rows = kScalesRows};
       layer.slots = layer.store;
       layer.slots.table = kSlots;
+      layer.slots.format = format;
       layer.refresh = const_cast<int32_t*>(ones);
       layer.moved_count = const_cast<int32_t*>(counts);
       layer.moved_slots = const_cast<int32_t*>(slot_list);
@@ -115,8 +135,7 @@ class TransferCase {
 };
 
 // Median seconds of one move.
-double Measure(CudaDevice& gpu, kv::TransferEngine& engine, const TransferCase& c) {
-  const auto stream = gpu.CreateStream();
+double Measure(Stream* stream, kv::TransferEngine& engine, const TransferCase& c) {
   CudaStream& cuda = AsCuda(*stream);
   engine.Reserve(kHeads, c.shape.max_rows);
   const auto issue = [&] {
@@ -141,6 +160,52 @@ double Measure(CudaDevice& gpu, kv::TransferEngine& engine, const TransferCase& 
   }
   std::sort(times.begin(), times.end());
   return times[times.size() / 2];
+}
+
+void Print(const std::string& name, double seconds, double bytes) {
+  fmt::print("{:<52} {:>10.1f} us {:>9.2f} MB {:>8.1f} GB/s {:>5.0f}% of the link\n", name,
+             seconds * 1e6, bytes / 1e6, bytes / seconds / 1e9,
+             100 * bytes / seconds / kLinkBytesASecond);
+  std::fflush(stdout);
+}
+
+// 30,000 rows a head of a million tokens.
+void BenchMillion(Bench& bench, PinnedHost& host) {
+  constexpr int64_t kTokens = 1000 * 1000;
+  constexpr int32_t kRows = 30000;
+  Buffer store, slots;
+  for (const RowEncoding encoding :
+       {RowEncoding::kFp8, RowEncoding::kInt8, RowEncoding::kInt4, RowEncoding::kBF16}) {
+    RowFormat format{encoding, kHeadDim};
+    format.scales_apart = format.has_scales();
+    std::unique_ptr<TransferCase> of_rows;
+    for (const bool apart : {false, true}) {
+      const std::string name =
+          fmt::format("transfer 1M x 3%, {}{}", Name(encoding), apart ? ", 8 SMs" : "");
+      if (!bench.Wants(name)) continue;
+      std::string why_none;
+      const SmSplit* split = SmSplit::Get(bench.gpu().index(), kOwnSms, &why_none);
+      if (apart && split == nullptr) {
+        fmt::print("{}: {}\n", name, why_none);
+        continue;
+      }
+      if (of_rows == nullptr) {
+        store = Buffer();
+        store =
+            host.Allocate(static_cast<size_t>(kTokens + kPageRows) * kHeads * format.row_bytes());
+        of_rows =
+            std::make_unique<TransferCase>(bench, store, &slots, format, kTokens, kTokens, kRows);
+      }
+      const auto engine = kv::CreateTransferEngine(bench.gpu(), host, {.engine = "gpu-pull"});
+      std::unique_ptr<Stream> stream;
+      if (apart) {
+        stream = split->StreamOfFew(/*first=*/true);
+      } else {
+        stream = bench.gpu().CreateStream();
+      }
+      Print(name, Measure(stream.get(), *engine, *of_rows), of_rows->bytes);
+    }
+  }
 }
 
 }  // namespace
@@ -187,17 +252,17 @@ void BenchTransfer(Bench& bench) {
           store = host.Allocate(static_cast<size_t>(kStoreTokens) * kHeads * 2 * kHeadDim * 2);
         }
         if (of_rows == nullptr) {
-          of_rows = std::make_unique<TransferCase>(bench, store, &slots, context * 1024, rows);
+          of_rows = std::make_unique<TransferCase>(bench, store, &slots,
+                                                   RowFormat{RowEncoding::kBF16, kHeadDim},
+                                                   kStoreTokens, context * 1024, rows);
         }
         const auto engine = kv::CreateTransferEngine(bench.gpu(), host, variant.options);
-        const double seconds = Measure(bench.gpu(), *engine, *of_rows);
-        fmt::print("{:<52} {:>10.1f} us {:>9.2f} MB {:>8.1f} GB/s {:>5.0f}% of the link\n", name,
-                   seconds * 1e6, of_rows->bytes / 1e6, of_rows->bytes / seconds / 1e9,
-                   100 * of_rows->bytes / seconds / kLinkBytesASecond);
-        std::fflush(stdout);
+        const auto stream = bench.gpu().CreateStream();
+        Print(name, Measure(stream.get(), *engine, *of_rows), of_rows->bytes);
       }
     }
   }
+  BenchMillion(bench, host);
 }
 
 }  // namespace litecache::ops::cuda

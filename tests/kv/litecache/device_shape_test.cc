@@ -64,5 +64,42 @@ TEST(DeviceShape, EqualsShape) {
   }
 }
 
+// 8-bit rows of a GPU's store are codes alone; their scales are counted on the device.
+TEST(DeviceShape, ScalesOfAGpusStore) {
+  const Layout layout{.layers = 2, .q_heads = 4, .kv_heads = 2, .head_dim = 64};
+  HeadPlan plan;
+  plan.layers = 2;
+  plan.kv_heads = 2;
+  plan.heads.resize(4);
+  plan.heads[1].resident = true;
+  constexpr int64_t kTokens = 20000;
+  for (const char* rows : {"auto", "fp8", "int8", "int4"}) {
+    SCOPED_TRACE(rows);
+    KvOptions options;
+    options.host_rows = rows;
+    const Shape on_cpu(layout, options, plan, 0),
+        on_gpu(layout, options, plan, 0, DeviceType::kCuda);
+    EXPECT_FALSE(on_cpu.store_format.scales_apart);
+    EXPECT_EQ(on_cpu.ScalesTable().lists, 0);
+    const bool apart = on_gpu.store_format.has_scales();
+    EXPECT_EQ(apart, on_gpu.store_format.encoding == ops::RowEncoding::kFp8 ||
+                         on_gpu.store_format.encoding == ops::RowEncoding::kInt8);
+    EXPECT_EQ(on_gpu.store_format.row_bytes(), on_cpu.store_format.row_bytes() - (apart ? 16 : 0));
+    uint64_t parts = 0, scales = 0;
+    for (const NamedBytes& part : on_gpu.DeviceParts(kTokens)) {
+      parts += part.bytes;
+      if (part.name.starts_with("scales")) scales = part.bytes;
+    }
+    EXPECT_EQ(parts, on_gpu.BytesFor(kTokens).device);
+    if (!apart) {
+      EXPECT_EQ(scales, 0u);
+      continue;
+    }
+    // Of three lists, each in whole pages.
+    EXPECT_GE(scales, 3 * kTokens * sizeof(ops::RowScales));
+    EXPECT_LT(scales, 3 * (kTokens * sizeof(ops::RowScales) + on_gpu.pages.page_bytes));
+  }
+}
+
 }  // namespace
 }  // namespace litecache::kv

@@ -27,11 +27,16 @@ TEST_F(LiteSelectTest, ExactSelection) {
                      [&](const std::string& where, int32_t s, int32_t h,
                          const std::vector<int32_t>& got, Selection selection) {
                        const RowTable& table = IsOffloaded(h) ? layer_.store : layer_.resident;
-                       const std::vector<std::byte*> host =
-                           PagesOf(s, table.table).HostList(ListOf(h));
+                       const int32_t n = views_[static_cast<size_t>(s)].past + c.growth;
+                       std::vector<std::byte> rows;
+                       for (int32_t t = 0; t < n; ++t) {
+                         const std::vector<std::byte> row = WholeRow(s, table, ListOf(h), t);
+                         rows.insert(rows.end(), row.begin(), row.end());
+                       }
+                       std::byte* const page = rows.data();
                        ExactSelectWork work{.q = QueryOf(q, s, h),
                                             .scale = scale,
-                                            .rows = {host.data(), table.page_rows, table.format},
+                                            .rows = {&page, n, WholeFormat(table)},
                                             .selection = selection};
                        ops::ExactSelect(*cpu_stream_, c.group, {&work, 1});
                        ExpectTop(where + ", " + std::string(Name(c.store)), got, work.selection,

@@ -51,8 +51,8 @@ class LiteSlotsTest : public LiteTest {
 
   void ExpectRow(const std::string& where, int32_t s, int32_t list, int32_t token, int32_t slot) {
     std::vector<std::byte> want(layer_.slots.format.row_bytes());
-    ConvertRow(layer_.store.format, HostRow(s, layer_.store, list, token), layer_.slots.format,
-               want.data());
+    ConvertRow(WholeFormat(layer_.store), WholeRow(s, layer_.store, list, token).data(),
+               layer_.slots.format, want.data());
     const std::byte* got = HostRow(s, layer_.slots, list, slot);
     const auto a = std::mismatch(want.begin(), want.end(), got).first;
     ASSERT_EQ(a, want.end()) << where << ": row of token " << token << " in slot " << slot
@@ -478,8 +478,8 @@ TEST_F(LiteSlotsTest, ManyDecodeSteps) {
         StepSequence& view = views_[static_cast<size_t>(s)];
         for (int32_t h = 0; h < c.kv_heads; ++h) {
           if (!IsOffloaded(h)) continue;
-          ConvertRow(layer_.store.format, HostRow(s, layer_.store, ListOf(h), view.past),
-                     layer_.slots.format,
+          ConvertRow(WholeFormat(layer_.store),
+                     WholeRow(s, layer_.store, ListOf(h), view.past).data(), layer_.slots.format,
                      HostRow(s, layer_.slots, ListOf(h), FixedSlot(shape_, view.past)));
         }
         Push(PagesOf(s, kSlots));

@@ -112,11 +112,13 @@ class LiteTest : public GpuTest {
       (is_resident ? resident_ : offloaded_)[i] = is_resident ? resident++ : offloaded++;
       if (dense[i] == 0) metadata_[i] = metadata++;
     }
-    lists_[kSlots] = lists_[kStore] = offloaded;
+    lists_[kSlots] = lists_[kStore] = lists_[kScales] = offloaded;
     lists_[kResident] = resident;
     lists_[kMetadata] = metadata;
     lists_[kLabels] = 1;
-    const RowFormat rows{c.encoding, c.head_dim}, store{c.store, c.head_dim};
+    const RowFormat rows{c.encoding, c.head_dim};
+    RowFormat store{c.store, c.head_dim};
+    store.scales_apart = store.has_scales();  // as policy litecache has it
     layer_ = {};
     const auto table = [&](TableId id, const RowFormat& format, int32_t page_rows,
                            const std::vector<int32_t>& list) {
@@ -130,6 +132,7 @@ class LiteTest : public GpuTest {
     layer_.slots.sink = c.sink;
     layer_.slots.ring = RingSlots(shape_);
     layer_.store = table(kStore, store, 64, offloaded_);
+    layer_.store.scales_page_rows = 100;
     layer_.resident = table(kResident, rows, 64, resident_);
     layer_.metadata =
         table(kMetadata, rows, static_cast<int32_t>(c.metadata_page_tokens), metadata_);
@@ -191,6 +194,8 @@ class LiteTest : public GpuTest {
     };
     if (case_.rows) {
       rows_table(kStore, layer_.store, n, 0, *pinned_);
+      const int32_t scales = layer_.store.scales_page_rows;
+      add(kScales, n, scales, static_cast<size_t>(scales) * sizeof(RowScales), *gpu_);
       rows_table(kResident, layer_.resident, n, 0, *gpu_);
       rows_table(kSlots, layer_.slots, shape_.cache_begin + CacheSlots(shape_, n), 12, *gpu_);
     }
@@ -207,8 +212,15 @@ class LiteTest : public GpuTest {
       const RowTable& table = IsOffloaded(h) ? layer_.store : layer_.resident;
       for (int32_t t = 0; t < n; ++t) {
         for (float& x : row) x = normal(random);
-        ConvertRow(f32, reinterpret_cast<std::byte*>(row.data()), table.format,
-                   HostRow(s, table, ListOf(h), t));
+        std::byte* written = HostRow(s, table, ListOf(h), t);
+        const RowFormat format = WholeFormat(table);
+        std::vector<std::byte> whole(format.row_bytes());
+        ConvertRow(f32, reinterpret_cast<std::byte*>(row.data()), format, whole.data());
+        if (table.format.scales_apart) {
+          HostScales(s, ListOf(h), t) = SplitScales(format, whole.data(), written);
+        } else {
+          std::copy(whole.begin(), whole.end(), written);
+        }
       }
     }
     for (TestPages& pages : pages_.back()) Push(pages);
@@ -225,6 +237,27 @@ class LiteTest : public GpuTest {
   std::byte* HostRow(int32_t s, const RowTable& table, int32_t list, int32_t row) {
     return PagesOf(s, table.table).Host(list, row / table.page_rows) +
            static_cast<size_t>(row % table.page_rows) * table.format.row_bytes();
+  }
+  // Of row `row` of the store.
+  RowScales& HostScales(int32_t s, int32_t list, int32_t row) {
+    const int32_t page_rows = layer_.store.scales_page_rows;
+    return reinterpret_cast<RowScales*>(
+        PagesOf(s, kScales).Host(list, row / page_rows))[row % page_rows];
+  }
+  // A table's rows as the CPU's operations have them, with their scales in them.
+  static RowFormat WholeFormat(const RowTable& table) {
+    return {table.format.encoding, table.format.head_dim};
+  }
+  std::vector<std::byte> WholeRow(int32_t s, const RowTable& table, int32_t list, int32_t row) {
+    const RowFormat format = WholeFormat(table);
+    std::vector<std::byte> whole(format.row_bytes());
+    const std::byte* bytes = HostRow(s, table, list, row);
+    if (table.format.scales_apart) {
+      JoinScales(format, bytes, HostScales(s, list, row), whole.data());
+    } else {
+      std::copy_n(bytes, whole.size(), whole.begin());
+    }
+    return whole;
   }
   void Push(TestPages& pages) {
     if (!pages.mirror.empty()) {

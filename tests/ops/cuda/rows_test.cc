@@ -1,9 +1,11 @@
 #include "ops/cuda/step/rows.h"
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "ops/cuda/device_tables.h"
 
@@ -155,26 +157,89 @@ TEST_F(CudaRows, AppendsKeysAndValuesOfEitherType) {
   }
 }
 
+// All formats, those with scales also with the scales apart.
+std::vector<RowFormat> Formats(int64_t head_dim) {
+  std::vector<RowFormat> formats;
+  for (const RowEncoding encoding : kEncodings) {
+    if (!Exists(encoding, head_dim)) continue;
+    formats.push_back({encoding, head_dim});
+    if (!formats.back().has_scales()) continue;
+    formats.push_back({encoding, head_dim, /*scales_apart=*/true});
+  }
+  return formats;
+}
+
+// The same with its scales in its rows.
+RowFormat Whole(const RowFormat& format) { return {format.encoding, format.head_dim}; }
+
+// Rows of a table, and of the table of their scales where they are apart.
+class RowsOf {
+ public:
+  RowsOf(DeviceTable& table, DeviceTable& scales) : table_(table), scales_(scales) {}
+
+  std::vector<std::byte> Read(int64_t sequence, int64_t head, int64_t row) {
+    const RowFormat& format = table_.view().format;
+    const std::byte* bytes = table_.Row(sequence, head, row);
+    std::vector<std::byte> whole(Whole(format).row_bytes());
+    if (format.scales_apart) {
+      JoinScales(Whole(format), bytes, *Scales(sequence, head, row), whole.data());
+    } else {
+      std::copy_n(bytes, whole.size(), whole.begin());
+    }
+    return whole;
+  }
+  void Write(int64_t sequence, int64_t head, int64_t row, const std::vector<std::byte>& whole) {
+    const RowFormat& format = table_.view().format;
+    std::byte* bytes = table_.Row(sequence, head, row);
+    if (format.scales_apart) {
+      *Scales(sequence, head, row) = SplitScales(Whole(format), whole.data(), bytes);
+    } else {
+      std::copy(whole.begin(), whole.end(), bytes);
+    }
+  }
+
+ private:
+  RowScales* Scales(int64_t sequence, int64_t head, int64_t row) {
+    return reinterpret_cast<RowScales*>(scales_.Row(sequence, head, row));
+  }
+  DeviceTable& table_;
+  DeviceTable& scales_;
+};
+
 TEST_F(CudaRows, CopyMatchesTheCpuBetweenAllFormats) {
-  for (RowEncoding from_encoding : kEncodings) {
-    for (RowEncoding to_encoding : kEncodings) {
-      for (int64_t head_dim : {6, 64, 80}) {
+  for (int64_t head_dim : {6, 64, 80}) {
+    for (const RowFormat& from_format : Formats(head_dim)) {
+      for (const RowFormat& to_format : Formats(head_dim)) {
         for (RowRange::Kind kind :
              {RowRange::kPast, RowRange::kLeaving, RowRange::kRing, RowRange::kNew}) {
-          if (!Exists(from_encoding, head_dim) || !Exists(to_encoding, head_dim)) continue;
+          // A step has one table of scales, and rows of one encoding are copied as they are.
+          const bool any_apart = from_format.scales_apart || to_format.scales_apart;
+          if (from_format.scales_apart && to_format.scales_apart) continue;
+          if (any_apart && from_format.encoding == to_format.encoding) continue;
           Random random(static_cast<uint64_t>(head_dim + kind));
           const auto sms = static_cast<int32_t>(random.Integer(0, 1) * random.Integer(1, 3));
-          SCOPED_TRACE(std::string(Name(from_encoding)) + " to " + std::string(Name(to_encoding)) +
-                       ", head_dim " + std::to_string(head_dim) + ", range " +
-                       std::to_string(kind) + ", SMs " + std::to_string(sms));
-          const RowFormat from_format{from_encoding, head_dim}, to_format{to_encoding, head_dim};
+          SCOPED_TRACE(std::string(Name(from_format.encoding)) +
+                       (from_format.scales_apart ? ", scales apart, to " : " to ") +
+                       std::string(Name(to_format.encoding)) +
+                       (to_format.scales_apart ? ", scales apart" : "") + ", head_dim " +
+                       std::to_string(head_dim) + ", range " + std::to_string(kind) + ", SMs " +
+                       std::to_string(sms));
           constexpr int64_t kHeads = 3;
+          constexpr int32_t kScalesRows = 23;
           DeviceTable from(random, kSlots, from_format, 11, {2, 1, -1}, 3, 20);
           DeviceTable to(random, kStore, to_format, 16, {0, -1, 1}, 3, 14);
+          // Two floats a row.
+          DeviceTable scales(random, kScales, {RowEncoding::kF32, 1}, kScalesRows,
+                             from_format.scales_apart ? std::vector<int32_t>{2, 1, -1}
+                                                      : std::vector<int32_t>{0, -1, 1},
+                             3, 10);
+          static_assert(sizeof(RowScales) == 2 * sizeof(float));
+          from.view().scales_page_rows = to.view().scales_page_rows = kScalesRows;
           if (kind == RowRange::kRing) {
             from.view().sink = 4;
             from.view().ring = 50;
           }
+          RowsOf from_rows(from, scales), to_rows(to, scales);
           const RowRange range{kind, 10};
           std::vector<StepSequence> sequences(3);
           const int32_t past[] = {0, 200, 33}, rows[] = {9, 1, 30}, stored[] = {0, 170, 33};
@@ -183,6 +248,7 @@ TEST_F(CudaRows, CopyMatchesTheCpuBetweenAllFormats) {
             if (kind == RowRange::kNew) return {past[s], past[s] + rows[s]};
             return {stored[s], kind == RowRange::kLeaving ? past[s] + rows[s] - 10 : past[s]};
           };
+          std::vector<std::byte> row(Whole(from_format).row_bytes());
           for (size_t s = 0; s < 3; ++s) {
             sequences[s].past = past[s];
             sequences[s].rows = rows[s];
@@ -190,20 +256,26 @@ TEST_F(CudaRows, CopyMatchesTheCpuBetweenAllFormats) {
             const auto [begin, end] = tokens(s);
             const auto sequence = static_cast<int64_t>(s);
             for (int32_t t = begin; t < end; ++t) {
-              FillAny(random, from_format, from.Row(sequence, 0, from.RowOf(t)));
+              FillAny(random, Whole(from_format), row.data());
+              from_rows.Write(sequence, 0, from.RowOf(t), row);
             }
           }
           Place(from);
           Place(to);
-          const StepView step = Step(sequences, {&from, &to});
+          Place(scales);
+          const StepView step = Step(sequences, {&from, &to, &scales});
           CopyRows(*stream_, step, kHeads, from.view(), to.view(), range, sms);
           for (int64_t s = 0; s < 3; ++s) {
             const auto [begin, end] = tokens(static_cast<size_t>(s));
             for (int32_t t = begin; t < end; ++t) {
-              ConvertRow(from_format, from.Row(s, 0, from.RowOf(t)), to_format, to.Row(s, 0, t));
+              std::vector<std::byte> want(Whole(to_format).row_bytes());
+              ConvertRow(Whole(from_format), from_rows.Read(s, 0, from.RowOf(t)).data(),
+                         Whole(to_format), want.data());
+              to_rows.Write(s, 0, t, want);
             }
           }
           ExpectTable(to);
+          ExpectTable(scales);
           if (HasFatalFailure()) return;
         }
       }

@@ -193,7 +193,8 @@ CudaLiteCache::CudaLiteCache(CudaDevice& device, const Shape& shape, const HeadP
                .lists = static_cast<int32_t>(shape.offloaded),
                .page_rows = static_cast<int32_t>(shape.store_page_tokens),
                .format = shape.store_format,
-               .list_of_head = ints(at.offloaded)};
+               .list_of_head = ints(at.offloaded),
+               .scales_page_rows = static_cast<int32_t>(shape.ScalesTable().page_tokens)};
     l.resident = {.table = ops::cuda::kResident,
                   .lists = static_cast<int32_t>(shape.resident),
                   .page_rows = static_cast<int32_t>(shape.pages.page_tokens),
@@ -273,6 +274,8 @@ void CudaLiteCache::UpdatePages(const StepSequence& part, Sequence* sequence) {
   table(sequence->store, tiers_.store, shape.offloaded, shape.store_page_tokens);
   table(sequence->metadata, tiers_.metadata, shape.metadata,
         std::max<int64_t>(shape.metadata_tokens, 1));
+  const TableShape scales = shape.ScalesTable();
+  table(sequence->scales, tiers_.scales, scales.lists, scales.page_tokens);
   const SequenceSlots& slots = tiers_.slots.Get(part.id);
   const auto slot_pages =
       slots.heads.empty() ? 0 : static_cast<int64_t>(slots.heads.front().pages.size());
@@ -384,6 +387,7 @@ void CudaLiteCache::BeginStep(const Step& step) {
     target.pages[ops::cuda::kResident] = sequence.resident.device();
     target.pages[ops::cuda::kStore] = sequence.store.device();
     target.pages[ops::cuda::kMetadata] = sequence.metadata.device();
+    target.pages[ops::cuda::kScales] = sequence.scales.device();
     target.pages[ops::cuda::kSlots] = sequence.slots.device();
     target.pages[ops::cuda::kLabels] = sequence.labels.device();
     target.heads = sequence.heads.as<HeadState>();

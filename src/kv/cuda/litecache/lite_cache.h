@@ -75,7 +75,7 @@ class CudaLiteCache final : public LiteCacheBase {
  private:
   // A sequence's tables and state in device memory.
   struct Sequence {
-    DevicePages resident, store, metadata, slots, labels;
+    DevicePages resident, store, metadata, scales, slots, labels;
     Buffer heads;         // HeadState [offloaded]
     bool filled = false;  // its slots hold what belongs there
     // Forked since its last decode step, which copies the slots' pages that it shares.

@@ -27,15 +27,18 @@ void TransferLists::Reserve(int64_t rows) {
   if (rows <= capacity_) return;
   sources_ = Buffer();
   targets_ = Buffer();
+  scales_ = Buffer();
   capacity_ = 0;
   sources_ = host_.Allocate(static_cast<size_t>(rows) * sizeof(uint64_t));
   targets_ = device_.Allocate(static_cast<size_t>(rows) * sizeof(uint64_t));
+  scales_ = device_.Allocate(static_cast<size_t>(rows) * sizeof(float2));
   capacity_ = rows;
 }
 
 ops::cuda::TransferList TransferLists::List(size_t chunk_bytes, size_t row_bytes) const {
   return {.sources = sources_.as<uint64_t>(),
           .targets = targets_.as<uint64_t>(),
+          .scales = scales_.as<float2>(),
           .capacity = capacity_,
           .chunk_rows = static_cast<int32_t>(std::max<size_t>(chunk_bytes / row_bytes, 1)),
           .state = state_.as<TransferState>(),
@@ -48,7 +51,9 @@ void TransferLists::ClearFault() {
   mailbox().fault = {};
 }
 
-uint64_t TransferLists::key() const { return RecordingKey().Add(sources_).Add(targets_).value(); }
+uint64_t TransferLists::key() const {
+  return RecordingKey().Add(sources_).Add(targets_).Add(scales_).value();
+}
 
 void TransferLists::Enter(Stream& stream) {
   CUstream_st* handle = AsCuda(stream).handle();

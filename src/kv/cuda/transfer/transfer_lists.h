@@ -36,6 +36,7 @@ class TransferLists {
   PinnedHost& host_;
   Buffer sources_;  // host
   Buffer targets_;
+  Buffer scales_;
   int64_t capacity_ = 0;
   Buffer state_;    // TransferState
   Buffer mailbox_;  // host

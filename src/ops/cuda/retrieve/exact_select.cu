@@ -76,8 +76,12 @@ struct RowProducts {
           sum[j] = fmaf(key.x, q.x, fmaf(key.y, q.y, sum[j]));
         }
       }
-      const bool has_scale = encoding == RowEncoding::kFp8 || encoding == RowEncoding::kInt8;
-      const float scale = has_scale ? __ldcg(reinterpret_cast<const float*>(row + 2 * d)) : 1.0f;
+      float scale = 1.0f;
+      if (table.format.scales_apart) {
+        scale = __ldcg(&ScalesOf(*job.target.sequence, table, list, token)->x);
+      } else if (encoding == RowEncoding::kFp8 || encoding == RowEncoding::kInt8) {
+        scale = __ldcg(reinterpret_cast<const float*>(row + 2 * d));
+      }
 #pragma unroll
       for (int j = 0; j < kHeads; ++j) {
         const float total = WarpSum(sum[j]) * scale;

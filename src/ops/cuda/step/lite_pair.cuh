@@ -21,7 +21,7 @@ __device__ __forceinline__ size_t RowBytes(const RowFormat& format) {
   if (format.encoding == RowEncoding::kInt4) {
     return 2 * ((d + 1) / 2 + 4 * ((d + kInt4Group - 1) / kInt4Group));
   }
-  if (IsQuantized(format.encoding)) return 2 * d + 16;
+  if (IsQuantized(format.encoding)) return 2 * d + (format.scales_apart ? 0 : 16);
   return 2 * d * (format.encoding == RowEncoding::kBF16 ? 2 : 4);
 }
 
@@ -36,6 +36,14 @@ __device__ __forceinline__ std::byte* RowOf(const StepSequence& s, const RowTabl
   const int32_t block = row / table.page_rows;
   return PageOf(s, table, list, block) +
          static_cast<size_t>(row - block * table.page_rows) * RowBytes(table.format);
+}
+
+// Scales of a row whose format has them apart.
+__device__ __forceinline__ float2* ScalesOf(const StepSequence& s, const RowTable& table,
+                                            int32_t list, int32_t row) {
+  const int32_t block = row / table.scales_page_rows;
+  return reinterpret_cast<float2*>(s.pages[kScales][int64_t{block} * table.lists + list]) +
+         (row - block * table.scales_page_rows);
 }
 
 // Behind a slot page's rows: positions, then the updates that last selected the slots.

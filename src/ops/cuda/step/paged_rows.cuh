@@ -36,12 +36,23 @@ struct RowList {
   int32_t page_rows = 0;
   int32_t row_bytes = 0;
   Divider per_page;
+  // Where scales are apart; else null.
+  std::byte* const* scale_pages = nullptr;
+  int32_t scales_page_rows = 0;
+  Divider per_scales_page;
 
 #ifdef __CUDACC__
   __device__ std::byte* Row(int32_t row) const {
     const int32_t block = per_page.Quotient(row);
     return pages[static_cast<int64_t>(block) * lists] +
            static_cast<int64_t>(row - block * page_rows) * row_bytes;
+  }
+  // [K, V]; null where they are in the row.
+  __device__ float* Scales(int32_t row) const {
+    if (scale_pages == nullptr) return nullptr;
+    const int32_t block = per_scales_page.Quotient(row);
+    return reinterpret_cast<float*>(scale_pages[static_cast<int64_t>(block) * lists]) +
+           2 * (row - block * scales_page_rows);
   }
 #endif
 };
@@ -50,14 +61,15 @@ struct RowList {
 struct TableAccess {
   RowTable table;
   int32_t row_bytes = 0;
-  Divider per_page, per_ring;
+  Divider per_page, per_ring, per_scales_page;
 
   TableAccess() = default;
   explicit TableAccess(const RowTable& rows)
       : table(rows),
         row_bytes(static_cast<int32_t>(rows.format.row_bytes())),
         per_page(rows.page_rows > 0 ? rows.page_rows : 1),
-        per_ring(rows.ring > 0 ? rows.ring : 1) {}
+        per_ring(rows.ring > 0 ? rows.ring : 1),
+        per_scales_page(rows.scales_page_rows > 0 ? rows.scales_page_rows : 1) {}
 
 #ifdef __CUDACC__
   __device__ RowList List(const StepSequence& sequence, int32_t list) const {
@@ -67,6 +79,11 @@ struct TableAccess {
     rows.page_rows = table.page_rows;
     rows.row_bytes = row_bytes;
     rows.per_page = per_page;
+    if (table.format.scales_apart) {
+      rows.scale_pages = sequence.pages[kScales] + list;
+      rows.scales_page_rows = table.scales_page_rows;
+      rows.per_scales_page = per_scales_page;
+    }
     return rows;
   }
   // Row index of a token.

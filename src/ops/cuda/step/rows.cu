@@ -206,9 +206,10 @@ __device__ void PackInt4(RowEncoding from, const std::byte* row, int d, std::byt
   __syncwarp();
 }
 
-// The row in shared memory to `target`, by a warp.
+// The row in shared memory to `target`, by a warp; its scales too, where they are apart (else
+// null).
 __device__ void WriteRow(RowEncoding from, RowBuffer* buffer, RowEncoding to, int d, int row_bytes,
-                         std::byte* target) {
+                         std::byte* target, float* scales_apart) {
   const std::byte* row = buffer->Mine();
   if (to == RowEncoding::kInt4) {
     PackInt4(from, row, d, buffer->MyPacked());
@@ -222,6 +223,7 @@ __device__ void WriteRow(RowEncoding from, RowBuffer* buffer, RowEncoding to, in
     scales[1] = PartScale(from, row, d, 1, largest);
   }
   const int lane = threadIdx.x % 32;
+  if (scales_apart != nullptr && lane < 2) scales_apart[lane] = lane == 0 ? scales[0] : scales[1];
   if (row_bytes % 16 == 0) {
     for (int i = lane * 16; i < row_bytes; i += 32 * 16) {
       int4 piece;
@@ -259,8 +261,9 @@ __global__ void __launch_bounds__(kThreads)
   }
   __syncwarp();
   const int32_t token = sequence.past + row - sequence.first_row;
+  const RowList target = access.List(sequence, list);
   WriteRow(RowEncoding::kF32, &buffer, access.table.format.encoding, d, access.row_bytes,
-           access.List(sequence, list).Row(access.RowOf(token)));
+           target.Row(access.RowOf(token)), target.Scales(access.RowOf(token)));
 }
 
 struct TokenRange {
@@ -303,8 +306,14 @@ __global__ void __launch_bounds__(kThreads)
       continue;
     }
     CopyBytes(row, buffer.Mine(), from.row_bytes);
+    const float* scales = source.Scales(from.RowOf(t));
+    if (scales != nullptr && threadIdx.x % 32 < 2) {
+      reinterpret_cast<float*>(buffer.Mine() + from.row_bytes)[threadIdx.x % 32] =
+          scales[threadIdx.x % 32];
+    }
     __syncwarp();
-    WriteRow(encoding, &buffer, to.table.format.encoding, d, to.row_bytes, written);
+    WriteRow(encoding, &buffer, to.table.format.encoding, d, to.row_bytes, written,
+             target.Scales(to.RowOf(t)));
     __syncwarp();
   }
 }
@@ -367,7 +376,8 @@ __global__ void __launch_bounds__(kLinkThreads)
 bool Serves(const RowTable& table) {
   return table.page_rows >= 1 && table.format.head_dim >= 2 && table.format.head_dim % 2 == 0 &&
          (table.format.encoding != RowEncoding::kInt4 || table.format.head_dim % 4 == 0) &&
-         table.format.head_dim <= kMaxHeadDim && table.list_of_head != nullptr;
+         table.format.head_dim <= kMaxHeadDim && table.list_of_head != nullptr &&
+         (!table.format.scales_apart || (table.format.has_scales() && table.scales_page_rows >= 1));
 }
 
 }  // namespace
@@ -392,6 +402,9 @@ void CopyRows(Stream& stream, const StepView& step, int64_t kv_heads, const RowT
               const RowTable& to, const RowRange& range, int32_t sms) {
   LC_CHECK(Serves(from) && Serves(to), "rows of an even head_dim up to 256");
   LC_CHECK(from.format.head_dim == to.format.head_dim);
+  LC_CHECK(from.format.encoding != to.format.encoding ||
+               (!from.format.scales_apart && !to.format.scales_apart),
+           "rows whose scales are apart are expanded or made, not copied");
   if (from.lists == 0 || to.lists == 0 || step.capacity == 0) return;
   if (sms > 0 && from.format.encoding == to.format.encoding && from.format.row_bytes() % 4 == 0) {
     const auto kernel =

@@ -25,6 +25,7 @@ enum TableId : int32_t {
   kSlots,     // slots of offloaded heads, device
   kLabels,    // [labels a page][group][head_dim] f32 of offloaded heads, device; one list
   kStaging,   // one layer's rows of offloaded heads while a prompt's chunk attends, device
+  kScales,    // RowScales of the store's rows where they are apart (RowFormat), device
   kTables
 };
 
@@ -58,6 +59,8 @@ struct RowTable {
   RowFormat format;
   int32_t sink = 0, ring = 0;
   const int32_t* list_of_head = nullptr;  // device, [kv_heads]
+  // Where format.scales_apart: table kScales has the scales, in as many lists, this many a page.
+  int32_t scales_page_rows = 0;
 };
 
 }  // namespace litecache::ops::cuda

@@ -28,6 +28,7 @@ __device__ __forceinline__ void PlaceRows(const TransferList& list, int64_t firs
     MoveSome(
         min(at_once, rows - row), from, to,
         [&](int32_t i) { return staged + static_cast<size_t>(row + i) * row_bytes; },
+        [&](int32_t i) { return from.scales_apart ? list.scales[first + row + i] : float2{}; },
         [&](int32_t i) { return TargetOf(list, first + row + i); });
   }
 }

@@ -57,6 +57,10 @@ __global__ void __launch_bounds__(kThreads)
       const std::byte* target = RowOf(s, layer.slots, slots_list, layer.moved_slots[room + i]);
       list.sources[before + i] = reinterpret_cast<uint64_t>(source);
       list.targets[before + i] = reinterpret_cast<uint64_t>(target);
+      if (layer.store.format.scales_apart) {
+        list.scales[before + i] =
+            *ScalesOf(s, layer.store, stored_list, layer.moved_positions[room + i]);
+      }
     }
     __threadfence_system();
   }

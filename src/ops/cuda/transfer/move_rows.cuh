@@ -15,17 +15,16 @@ namespace litecache::ops::cuda {
 
 constexpr int kInFlight = 4;  // loads a lane has under way
 
-// Value of a code, as the CPU's conversion has it.
-__device__ __forceinline__ float Fp8Value(uint32_t code) {
-  const uint32_t magnitude = code & 0x7f;
-  const float normal = __uint_as_float((magnitude << 20) + (120u << 23));
-  const float above_one = normal - 0x1p-7f;
-  const float value = magnitude < 8 ? above_one + above_one : normal;
-  return __uint_as_float(__float_as_uint(value) | (code & 0x80) << 24);
-}
-__device__ __forceinline__ float CodeValue(RowEncoding encoding, uint32_t code) {
-  return encoding == RowEncoding::kFp8 ? Fp8Value(code)
-                                       : static_cast<float>(static_cast<int8_t>(code));
+// Value of code `byte` of four, as the CPU's conversion has it.
+template <RowEncoding kEncoding>
+__device__ __forceinline__ float CodeValue(uint32_t codes, int byte) {
+  if constexpr (kEncoding == RowEncoding::kInt8) {
+    return static_cast<float>(static_cast<int8_t>(codes >> 8 * byte & 0xff));
+  }
+  // Exponent and mantissa in f32's places are the value times 2^-120, exactly: of a code's
+  // subnormals f32's. Four instructions; the pull has 16 codes a lane to expand beside its loads.
+  const auto top = static_cast<int32_t>(codes << (24 - 8 * byte));
+  return __uint_as_float(static_cast<uint32_t>(top >> 4) & 0x87f00000u) * 0x1p120f;
 }
 
 // Loads pass by the L1 cache (ld.global.cg): the rows are read once, and what earlier kernels wrote
@@ -68,27 +67,47 @@ __device__ __forceinline__ int32_t CodeRowsABatch(int32_t d) {
   return d % 16 == 0 && 32 % (d / 8) == 0 ? 32 / (d / 8) : 1;
 }
 
-// Up to kInFlight batches of quantized rows, expanded. head_dim a multiple of 16: a lane has 16
-// codes.
-template <class Source, class Target>
-__device__ __forceinline__ void ExpandRows(int32_t rows, const RowFormat& from, RowEncoding to,
-                                           const Source& source, const Target& target) {
+// 16 codes with a part's scale, to out[0..15].
+template <RowEncoding kEncoding>
+__device__ __forceinline__ void ExpandCodes(const uint4& codes, float scale, RowEncoding to,
+                                            std::byte* row, int32_t part) {
+  const uint32_t words[4] = {codes.x, codes.y, codes.z, codes.w};
+  float value[16];
+#pragma unroll
+  for (int i = 0; i < 16; ++i) value[i] = CodeValue<kEncoding>(words[i / 4], i % 4) * scale;
+  if (to == RowEncoding::kF32) {
+    auto* out = reinterpret_cast<float4*>(row) + 4 * part;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      out[i] = {value[4 * i], value[4 * i + 1], value[4 * i + 2], value[4 * i + 3]};
+    }
+    return;
+  }
+  uint32_t packed[8];
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    const __nv_bfloat162 pair = __floats2bfloat162_rn(value[2 * i], value[2 * i + 1]);
+    packed[i] = *reinterpret_cast<const uint32_t*>(&pair);
+  }
+  auto* out = reinterpret_cast<uint4*>(row) + 2 * part;
+  out[0] = {packed[0], packed[1], packed[2], packed[3]};
+  out[1] = {packed[4], packed[5], packed[6], packed[7]};
+}
+
+// Up to kBatches batches of rows whose scales are apart, expanded: scales(i) are row i's. head_dim
+// a multiple of 16: a lane has 16 codes.
+template <RowEncoding kEncoding, int kBatches, class Source, class Scales, class Target>
+__device__ __forceinline__ void ExpandRows(int32_t rows, int32_t d, RowEncoding to,
+                                           const Source& source, const Scales& scales,
+                                           const Target& target) {
   const int32_t lane = threadIdx.x % 32;
-  const auto d = static_cast<int32_t>(from.head_dim);
   if (d % 16 != 0) {
     for (int32_t r = 0; r < rows; ++r) {
-      const std::byte* row = source(r);
-      const auto* scales = reinterpret_cast<const unsigned char*>(row) + 2 * d;
-      float scale[2];
-      for (int part = 0; part < 2; ++part) {
-        uint32_t bits = 0;  // where head_dim is odd the scales are not aligned
-        for (int b = 0; b < 4; ++b) bits |= uint32_t{__ldcg(scales + 4 * part + b)} << 8 * b;
-        scale[part] = __uint_as_float(bits);
-      }
+      const auto* row = reinterpret_cast<const unsigned char*>(source(r));
+      const float2 scale = scales(r);
       for (int32_t i = lane; i < 2 * d; i += 32) {
-        const uint32_t code = __ldcg(reinterpret_cast<const unsigned char*>(row) + i);
-        StoreValue(target(r), to, i,
-                   CodeValue(from.encoding, code) * (i < d ? scale[0] : scale[1]));
+        const uint32_t code = __ldcg(row + i);
+        StoreValue(target(r), to, i, CodeValue<kEncoding>(code, 0) * (i < d ? scale.x : scale.y));
       }
     }
     return;
@@ -96,43 +115,18 @@ __device__ __forceinline__ void ExpandRows(int32_t rows, const RowFormat& from, 
   const int32_t batch = CodeRowsABatch(d), lanes = 2 * d / 16;
   const int32_t own_row = lane / lanes, part = lane - own_row * lanes;
   const bool has_codes = own_row < batch;
-  uint4 codes[kInFlight];
-  float2 scales[kInFlight];
+  uint4 codes[kBatches];
 #pragma unroll
-  for (int r = 0; r < kInFlight; ++r) {
+  for (int r = 0; r < kBatches; ++r) {
     if (r * batch + own_row >= rows || !has_codes) continue;
-    const std::byte* row = source(r * batch + own_row);
-    codes[r] = __ldcg(reinterpret_cast<const uint4*>(row) + part);
-    scales[r] = __ldcg(reinterpret_cast<const float2*>(row + 2 * d));
+    codes[r] = __ldcg(reinterpret_cast<const uint4*>(source(r * batch + own_row)) + part);
   }
 #pragma unroll
-  for (int r = 0; r < kInFlight; ++r) {
-    if (r * batch + own_row >= rows || !has_codes) continue;
-    const float scale = 16 * part < d ? scales[r].x : scales[r].y;
-    const uint32_t words[4] = {codes[r].x, codes[r].y, codes[r].z, codes[r].w};
-    float value[16];
-#pragma unroll
-    for (int i = 0; i < 16; ++i) {
-      value[i] = CodeValue(from.encoding, words[i / 4] >> 8 * (i % 4) & 0xff) * scale;
-    }
-    if (to == RowEncoding::kF32) {
-      auto* out = reinterpret_cast<float4*>(target(r * batch + own_row)) + 4 * part;
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        out[i] = {value[4 * i], value[4 * i + 1], value[4 * i + 2], value[4 * i + 3]};
-      }
-      continue;
-    }
-    uint32_t packed[8];
-#pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      const uint32_t low = __bfloat16_as_ushort(__float2bfloat16_rn(value[2 * i]));
-      const uint32_t high = __bfloat16_as_ushort(__float2bfloat16_rn(value[2 * i + 1]));
-      packed[i] = low | high << 16;
-    }
-    auto* out = reinterpret_cast<uint4*>(target(r * batch + own_row)) + 2 * part;
-    out[0] = {packed[0], packed[1], packed[2], packed[3]};
-    out[1] = {packed[4], packed[5], packed[6], packed[7]};
+  for (int r = 0; r < kBatches; ++r) {
+    const int32_t row = r * batch + own_row;
+    if (row >= rows || !has_codes) continue;
+    const float2 scale = scales(row);
+    ExpandCodes<kEncoding>(codes[r], 16 * part < d ? scale.x : scale.y, to, target(row), part);
   }
 }
 
@@ -200,16 +194,21 @@ __device__ __forceinline__ int32_t RowsAtOnce(const RowFormat& from) {
   return max(1, 32 * kInFlight * 16 / bytes);
 }
 
-// `rows` <= RowsAtOnce(from) rows, by a warp; formats are equal or `from` is quantized.
-template <class Source, class Target>
+// `rows` <= RowsAtOnce(from) rows, by a warp; formats are equal or `from` is quantized. scales(i):
+// of row i, where they are apart.
+template <class Source, class Scales, class Target>
 __device__ __forceinline__ void MoveSome(int32_t rows, const RowFormat& from, const RowFormat& to,
-                                         const Source& source, const Target& target) {
-  if (from.encoding == RowEncoding::kInt4 && to.encoding != RowEncoding::kInt4) {
-    ExpandInt4(rows, static_cast<int32_t>(from.head_dim), to.encoding, source, target);
-    return;
-  }
+                                         const Source& source, const Scales& scales,
+                                         const Target& target) {
   if (from.encoding != to.encoding) {
-    ExpandRows(rows, from, to.encoding, source, target);
+    const auto d = static_cast<int32_t>(from.head_dim);
+    if (from.encoding == RowEncoding::kInt4) {
+      ExpandInt4(rows, d, to.encoding, source, target);
+    } else if (from.encoding == RowEncoding::kInt8) {
+      ExpandRows<RowEncoding::kInt8, kInFlight>(rows, d, to.encoding, source, scales, target);
+    } else {
+      ExpandRows<RowEncoding::kFp8, kInFlight>(rows, d, to.encoding, source, scales, target);
+    }
     return;
   }
   const auto bytes = static_cast<int32_t>(RowBytes(from));
@@ -222,12 +221,22 @@ __device__ __forceinline__ void MoveSome(int32_t rows, const RowFormat& from, co
   }
 }
 
+// The same for formats without scales.
+template <class Source, class Target>
+__device__ __forceinline__ void MoveSome(int32_t rows, const RowFormat& from, const RowFormat& to,
+                                         const Source& source, const Target& target) {
+  MoveSome(
+      rows, from, to, source, [](int32_t) { return float2{}; }, target);
+}
+
 // Formats a transfer can have.
 inline void CheckMove(const RowFormat& from, const RowFormat& to) {
   LC_CHECK(from.head_dim == to.head_dim && from.head_dim >= 1 && from.head_dim <= 256,
            "head_dim {} and {}", from.head_dim, to.head_dim);
   LC_CHECK(from.encoding == to.encoding || (from.quantized() && !to.quantized()),
            "rows are copied, or expanded from a quantized format");
+  LC_CHECK(from.scales_apart == (from.encoding != to.encoding && from.has_scales()),
+           "rows with scales have them apart and are expanded");
   LC_CHECK(from.encoding != RowEncoding::kInt4 || from.head_dim % 2 == 0,
            "rows in 4 bits of an odd head_dim");
 }

@@ -16,22 +16,34 @@ namespace litecache::ops::cuda {
 // of this one travel: three loads that wait for each other, as long as a row's way over the link.
 constexpr int kPieceRows = 16;
 static_assert(2 * kPieceRows == 32);
-using PieceAddresses = std::byte * [2 * kPieceRows];  // sources, targets
+struct PieceRows {
+  std::byte* addresses[2 * kPieceRows];  // sources, targets
+  float2 scales[kPieceRows];             // of rows that have them apart
+};
+
+// What is done to rows: copied, in units of 16 bytes; expanded from 8-bit codes of a head_dim that
+// is a multiple of 16; anything else.
+enum class Pulled { kPlain, kFp8, kInt8, kOther };
+// Loads of 16 codes that a lane has under way: a piece of rows of 128.
+constexpr int kCodesInFlight = 8;
 
 // All warps share one list of pieces, pair after pair, so that the rows of one head are read one
 // after another: scattered reads starve the link and everything else (hardware.md's measure: a
-// third of its rate). kPlain: rows are copied, in units of 16 bytes. store, slots: of any layer,
-// their list_of_head is not used. first: the warp's first piece, counted from the layer's; after
-// the call from the next one's. own: the warp's, shared memory.
+// third of its rate). store, slots: of any layer, their list_of_head is not used. first: the warp's
+// first piece, counted from the layer's; after the call from the next one's. own: the warp's,
+// shared memory.
 //
 // Lists pass by the L1 cache: other SMs may write them while the kernel runs.
-template <bool kPlain>
+template <Pulled kPulled>
 __device__ __forceinline__ void PullLayer(const StepView& step, const LiteShape& shape,
                                           const RowTable& store, const RowTable& slots,
                                           const PulledLayer& layer, int32_t warps, int32_t* first,
-                                          PieceAddresses& own) {
+                                          PieceRows& own) {
   const int32_t lane = threadIdx.x % 32;
-  const int32_t at_once = min(RowsAtOnce(store.format), kPieceRows);
+  constexpr bool kCodes = kPulled == Pulled::kFp8 || kPulled == Pulled::kInt8;
+  const auto d = static_cast<int32_t>(store.format.head_dim);
+  const int32_t most = kCodes ? kCodesInFlight * CodeRowsABatch(d) : RowsAtOnce(store.format);
+  const int32_t at_once = min(most, kPieceRows);
   const int32_t pairs = *step.count * shape.kv_heads;
   for (int32_t base = 0; base < pairs; base += 32) {
     int32_t of_lane = 0;
@@ -53,29 +65,41 @@ __device__ __forceinline__ void PullLayer(const StepView& step, const LiteShape&
       const int32_t slots_list = layer.list_in_slots[head];
       const int32_t* positions = layer.moved_positions + int64_t{pair} * shape.max_rows;
       const int32_t* places = layer.moved_slots + int64_t{pair} * shape.max_rows;
+      float2 next_scales = {};
       const auto address_of = [&](int32_t piece) -> std::byte* {
         const int32_t row = piece * kPieceRows + lane % kPieceRows;
         if (row >= count) return nullptr;
-        return lane < kPieceRows ? RowOf(s, store, stored_list, __ldcg(positions + row))
-                                 : RowOf(s, slots, slots_list, __ldcg(places + row));
+        if (lane >= kPieceRows) return RowOf(s, slots, slots_list, __ldcg(places + row));
+        const int32_t position = __ldcg(positions + row);
+        if (kPulled != Pulled::kPlain && store.format.scales_apart) {
+          next_scales = __ldcg(ScalesOf(s, store, stored_list, position));
+        }
+        return RowOf(s, store, stored_list, position);
       };
       int32_t piece = *first;
       std::byte* next = address_of(piece);
       for (; piece < pieces; piece += warps) {
         __syncwarp();  // all have read those of the piece before
-        own[lane] = next;
+        own.addresses[lane] = next;
+        if (kPulled != Pulled::kPlain && lane < kPieceRows) own.scales[lane] = next_scales;
         __syncwarp();
         if (piece + warps < pieces) next = address_of(piece + warps);
         const int32_t rows = min(kPieceRows, count - piece * kPieceRows);
         for (int32_t row = 0; row < rows; row += at_once) {
-          const auto source = [&](int32_t i) { return own[row + i]; };
-          const auto target = [&](int32_t i) { return own[kPieceRows + row + i]; };
+          const auto source = [&](int32_t i) { return own.addresses[row + i]; };
+          const auto target = [&](int32_t i) { return own.addresses[kPieceRows + row + i]; };
+          const auto scales = [&](int32_t i) { return own.scales[row + i]; };
           const int32_t some = min(at_once, rows - row);
-          if constexpr (kPlain) {
+          if constexpr (kPulled == Pulled::kPlain) {
             CopyPlain<uint4>(some, static_cast<int32_t>(RowBytes(store.format)) / 16, source,
                              target);
+          } else if constexpr (kCodes) {
+            constexpr RowEncoding kEncoding =
+                kPulled == Pulled::kFp8 ? RowEncoding::kFp8 : RowEncoding::kInt8;
+            ExpandRows<kEncoding, kCodesInFlight>(some, d, slots.format.encoding, source, scales,
+                                                  target);
           } else {
-            MoveSome(some, store.format, slots.format, source, target);
+            MoveSome(some, store.format, slots.format, source, scales, target);
           }
         }
       }
@@ -84,9 +108,20 @@ __device__ __forceinline__ void PullLayer(const StepView& step, const LiteShape&
   }
 }
 
-// Whether PullLayer<true> serves these formats.
-inline bool IsPlainPull(const RowFormat& from, const RowFormat& to) {
-  return from.encoding == to.encoding && from.row_bytes() % 16 == 0;
+// Calls launch.operator()<Pulled>() with what is done to rows of these formats.
+template <class Launch>
+void ForPulled(const RowFormat& from, const RowFormat& to, const Launch& launch) {
+  if (from.encoding == to.encoding && from.row_bytes() % 16 == 0) {
+    launch.template operator()<Pulled::kPlain>();
+  } else if (from.scales_apart && from.head_dim % 16 == 0) {
+    if (from.encoding == RowEncoding::kFp8) {
+      launch.template operator()<Pulled::kFp8>();
+    } else {
+      launch.template operator()<Pulled::kInt8>();
+    }
+  } else {
+    launch.template operator()<Pulled::kOther>();
+  }
 }
 
 }  // namespace litecache::ops::cuda

@@ -19,18 +19,24 @@ constexpr int kWarps = kThreads / 32;
 // need not do without the SM (of 65,536 registers an attention takes 55,296).
 constexpr int kPullThreads = 128;
 constexpr int kPullWarps = kPullThreads / 32;
-template <bool kPlain>
-__global__ void __launch_bounds__(kPullThreads, kPlain ? 10 : 4)
+// That an SM shall have room for.
+constexpr int BlocksAnSm(Pulled pulled) {
+  if (pulled == Pulled::kOther) return 4;
+  return pulled == Pulled::kPlain ? 10 : 5;
+}
+
+template <Pulled kPulled>
+__global__ void __launch_bounds__(kPullThreads, BlocksAnSm(kPulled))
     PullRowsKernel(const __grid_constant__ StepView step, const __grid_constant__ LiteShape shape,
                    const __grid_constant__ RowTable store, const __grid_constant__ RowTable slots,
                    const __grid_constant__ PulledLayer layer) {
   WaitForKernelBefore();
-  __shared__ PieceAddresses addresses[kPullWarps];
+  __shared__ PieceRows rows[kPullWarps];
   const auto warp = static_cast<int32_t>(threadIdx.x) / 32;
   // Warp w of block b is the (w * blocks + b)-th: small lists spread over the blocks.
   int32_t first = warp * static_cast<int32_t>(gridDim.x) + static_cast<int32_t>(blockIdx.x);
-  PullLayer<kPlain>(step, shape, store, slots, layer, static_cast<int32_t>(gridDim.x) * kPullWarps,
-                    &first, addresses[warp]);
+  PullLayer<kPulled>(step, shape, store, slots, layer, static_cast<int32_t>(gridDim.x) * kPullWarps,
+                     &first, rows[warp]);
 }
 
 // A warp a pair.
@@ -72,16 +78,20 @@ __global__ void __launch_bounds__(kThreads, 1)
     MoveSome(
         1, layer.store.format, layer.slots.format,
         [&](int32_t) { return RowOf(s, layer.store, stored_list, token(row)); },
+        [&](int32_t) {
+          const bool apart = layer.store.format.scales_apart;
+          return apart ? __ldcg(ScalesOf(s, layer.store, stored_list, token(row))) : float2{};
+        },
         [&](int32_t) { return RowOf(s, layer.slots, list, FixedSlot(shape, token(row))); });
   }
 }
 
 // Blocks that an SM has room for.
-template <bool kPlain>
+template <Pulled kPulled>
 int MostAtOnce() {
   static const int most = [] {
     int blocks = 0;
-    LC_CUDA(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, PullRowsKernel<kPlain>,
+    LC_CUDA(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, PullRowsKernel<kPulled>,
                                                           kPullThreads, 0));
     return std::max(blocks, 1);
   }();
@@ -94,12 +104,13 @@ void PullRows(Stream& stream, const StepView& step, const LiteShape& shape, cons
               int32_t blocks) {
   CheckMove(layer.store.format, layer.slots.format);
   LC_CHECK(blocks >= 1, "{} blocks", blocks);
-  const bool plain = IsPlainPull(layer.store.format, layer.slots.format);
-  const auto kernel = plain ? PullRowsKernel<true> : PullRowsKernel<false>;
-  // Blocks that find no room would begin when others have ended.
-  const int most = (plain ? MostAtOnce<true>() : MostAtOnce<false>()) * AsCuda(stream).sm_count();
-  LaunchOverlapping(AsCuda(stream), kernel, static_cast<unsigned>(std::min(blocks, most)),
-                    kPullThreads, 0, step, shape, layer.store, layer.slots, PulledOf(layer));
+  ForPulled(layer.store.format, layer.slots.format, [&]<Pulled kPulled>() {
+    // Blocks that find no room would begin when others have ended.
+    const int most = MostAtOnce<kPulled>() * AsCuda(stream).sm_count();
+    LaunchOverlapping(AsCuda(stream), PullRowsKernel<kPulled>,
+                      static_cast<unsigned>(std::min(blocks, most)), kPullThreads, 0, step, shape,
+                      layer.store, layer.slots, PulledOf(layer));
+  });
 }
 
 void MoveKept(Stream& stream, const StepView& step, const LiteShape& shape,

@@ -15,11 +15,11 @@ constexpr unsigned kPollNanoseconds = 32;
 // Warps that pull, of a block that has an SM to itself: as many loads under way as 48 blocks of
 // PullRows have on 8 SMs. Rows that are expanded take more registers. With the one below they fill
 // the SM's four parts evenly, which decides how many registers each has.
-template <bool kPlain>
-constexpr int kPullWarps = kPlain ? 23 : 19;
+template <Pulled kPulled>
+constexpr int kPullWarps = kPulled == Pulled::kPlain ? 23 : 15;
 // One more warp waits for lists, so that those that pull poll no memory that is far away.
-template <bool kPlain>
-constexpr int kStepThreads = 32 * (kPullWarps<kPlain> + 1);
+template <Pulled kPulled>
+constexpr int kStepThreads = 32 * (kPullWarps<kPulled> + 1);
 
 // Of a block: layers [0, kStopped) whose lists are ready; or the step is to end.
 constexpr uint32_t kStopped = 0xffffffff;
@@ -51,21 +51,21 @@ __device__ bool Await(const PullStep& pull, uint32_t* flag, uint32_t number, int
   return true;
 }
 
-template <bool kPlain>
-__global__ void __launch_bounds__(kStepThreads<kPlain>, 1)
+template <Pulled kPulled>
+__global__ void __launch_bounds__(kStepThreads<kPulled>, 1)
     PullStepKernel(const __grid_constant__ StepView step, const __grid_constant__ LiteShape shape,
                    const __grid_constant__ RowTable store, const __grid_constant__ RowTable slots,
                    const __grid_constant__ PullStep pull, int32_t first_layer) {
   extern __shared__ uint32_t finished[];  // [pull.count] warps
   __shared__ uint32_t listed;             // layers before this one are, or kStopped
-  __shared__ PieceAddresses addresses[kPullWarps<kPlain>];
+  __shared__ PieceRows rows[kPullWarps<kPulled>];
   const auto thread = static_cast<int32_t>(threadIdx.x), lane = thread % 32;
-  for (int32_t i = thread; i < pull.count; i += kStepThreads<kPlain>) finished[i] = 0;
+  for (int32_t i = thread; i < pull.count; i += kStepThreads<kPulled>) finished[i] = 0;
   if (thread == 0) listed = 0;
   __syncthreads();
   const uint32_t number = *pull.number;
   const int32_t warp = thread / 32;
-  if (warp == kPullWarps<kPlain>) {
+  if (warp == kPullWarps<kPulled>) {
     if (lane > 0) return;
     for (int32_t i = first_layer; i < pull.count; ++i) {
       if (pull.layers[i].list_in_store == nullptr) continue;
@@ -82,7 +82,7 @@ __global__ void __launch_bounds__(kStepThreads<kPlain>, 1)
   }
   // Warp w of block b is the (w * blocks + b)-th: small lists spread over the SMs.
   const auto blocks = static_cast<int32_t>(gridDim.x), block = static_cast<int32_t>(blockIdx.x);
-  const int32_t warps = blocks * kPullWarps<kPlain>;
+  const int32_t warps = blocks * kPullWarps<kPulled>;
   int32_t first = warp * blocks + block;
   for (int32_t i = first_layer; i < pull.count; ++i) {
     const PulledLayer layer = pull.layers[i];
@@ -98,12 +98,12 @@ __global__ void __launch_bounds__(kStepThreads<kPlain>, 1)
     if (seen == kStopped) return;
     const uint32_t before = lane == 0 ? atomicAdd(finished + i, 0u) : 0;
     if (__shfl_sync(kFullMask, before, 0) == kNoLists) continue;
-    PullLayer<kPlain>(step, shape, store, slots, layer, warps, &first, addresses[warp]);
+    PullLayer<kPulled>(step, shape, store, slots, layer, warps, &first, rows[warp]);
     // On to the next layer: nobody waits for the other warps' last rows.
     __syncwarp();
     if (lane > 0) continue;
     __threadfence();
-    if (atomicAdd(finished + i, 1u) != kPullWarps<kPlain> - 1) continue;
+    if (atomicAdd(finished + i, 1u) != kPullWarps<kPulled> - 1) continue;
     __threadfence();
     *const_cast<volatile uint32_t*>(pull.arrived + int64_t{i} * kLayerFlags + block) = number;
   }
@@ -150,12 +150,12 @@ void PullStepRows(Stream& stream, const StepView& step, const LiteShape& shape,
   CheckMove(any.store.format, any.slots.format);
   LC_CHECK(first >= 0 && first < pull.count && pull.blocks >= 1, "layer {} of {}, {} blocks", first,
            pull.count, pull.blocks);
-  const bool plain = IsPlainPull(any.store.format, any.slots.format);
-  const auto kernel = plain ? PullStepKernel<true> : PullStepKernel<false>;
-  const int threads = plain ? kStepThreads<true> : kStepThreads<false>;
-  kernel<<<static_cast<unsigned>(pull.blocks), threads,
+  ForPulled(any.store.format, any.slots.format, [&]<Pulled kPulled>() {
+    PullStepKernel<kPulled>
+        <<<static_cast<unsigned>(pull.blocks), kStepThreads<kPulled>,
            static_cast<size_t>(pull.count) * sizeof(uint32_t), AsCuda(stream).handle()>>>(
-      step, shape, any.store, any.slots, pull, static_cast<int32_t>(first));
+            step, shape, any.store, any.slots, pull, static_cast<int32_t>(first));
+  });
   LC_CUDA_LAUNCHED();
 }
 

@@ -6,6 +6,8 @@
 // and the other polls are 64-bit words, released and acquired at system scope.
 #pragma once
 
+#include <vector_types.h>
+
 #include <cstddef>
 #include <cstdint>
 
@@ -55,6 +57,7 @@ struct TransferState {
 struct TransferList {
   uint64_t* sources = nullptr;  // [capacity] mapped host memory: where they lie in the store
   uint64_t* targets = nullptr;  // [capacity] device memory: their slots
+  float2* scales = nullptr;     // [capacity] device memory: RowScales, where they are apart
   int64_t capacity = 0;         // pairs * LiteShape.max_rows
   int32_t chunk_rows = 0;
   TransferState* state = nullptr;
