@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <span>
@@ -15,6 +14,7 @@
 #include "device/recording_key.h"
 #include "kv/cuda/head_counters.h"
 #include "kv/cuda/litecache/create_lite_cache.h"
+#include "kv/cuda/litecache/pull_split.h"
 #include "kv/pages/pool_stats.h"
 #include "ops/cuda/products/unshare_gpu.h"
 
@@ -38,38 +38,6 @@ ops::cuda::LiteShape MakeLiteShape(const Shape& shape) {
           .slots_factor = shape.slots_factor,
           .max_rows = 0,
           .labels_a_page = static_cast<int32_t>(shape.labels_a_page())};
-}
-
-// SMs that pulls have for themselves: they reach the link's rate on half as many. At most a share
-// of the GPU's, which products lose.
-constexpr int kPullSms = 8;
-constexpr int kLeastSmsForOne = 12;
-
-// Of steps of several sequences (Apart).
-constexpr int64_t kLongContext = 65536;
-
-// The environment's LITECACHE_PULL_SMS: how many SMs pulls have, beside any number of sequences; 0:
-// none of their own. Without it: -1.
-int PullSmsAsked() {
-  const char* value = std::getenv("LITECACHE_PULL_SMS");
-  return value != nullptr ? std::max(std::atoi(value), 0) : -1;
-}
-
-// How a step that pulls rows beside its kernels splits the GPU; null: pulls share all SMs.
-const SmSplit* SplitFor(const CudaDevice& device, const KvOptions& options, int64_t ahead) {
-  // Other engines' kernels wait for the host's threads more than for the link.
-  if (ahead == 0 || TransferOptionsOf(options).engine != "gpu-pull") return nullptr;
-  const int asked = PullSmsAsked();
-  const int sms = asked >= 0 ? asked : std::min(kPullSms, device.sm_count() / kLeastSmsForOne);
-  if (sms == 0) return nullptr;
-  std::string why_none;
-  const SmSplit* split = SmSplit::Get(device.index(), sms, &why_none);
-  if (split != nullptr) {
-    SPDLOG_INFO("pulls have {} of {} SMs to themselves", split->few(), device.sm_count());
-  } else {
-    SPDLOG_INFO("pulls share SMs with the rest of a step: {}", why_none);
-  }
-  return split;
 }
 
 // Appends arrays to one block of device memory.
@@ -108,8 +76,8 @@ CudaLiteCache::CudaLiteCache(CudaDevice& device, const Shape& shape, const HeadP
                                      TransferOptionsOf(options))),
       lite_shape_(MakeLiteShape(shape)),
       block_(device),
-      split_(SplitFor(device, options, ahead)),
-      always_apart_(PullSmsAsked() > 0),
+      split_(SplitOfPulls(device, options, ahead)),
+      always_apart_(PullsAlwaysApart()),
       decisions_(device, 0, /*first=*/true),
       link_(device, kMarks, /*first=*/true) {
   if (split_ != nullptr) {
