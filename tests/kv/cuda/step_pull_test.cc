@@ -10,8 +10,8 @@
 
 #include "device/cuda/check.h"
 #include "kv/cuda/litecache/lite_cache.h"
+#include "kv/cuda/slots_testing.h"
 #include "kv/litecache/harness.h"
-#include "ops/cuda/lite_testing.h"
 
 namespace litecache::kv {
 namespace {
@@ -24,7 +24,7 @@ using ops::cuda::Uniform;
 
 constexpr int64_t kLayers = 7;
 
-class StepPullTest : public ops::cuda::LiteTest {
+class StepPullTest : public SlotsTest {
  protected:
   void SetUp() override {
     LiteTest::SetUp();
@@ -73,17 +73,12 @@ class StepPullTest : public ops::cuda::LiteTest {
     }
   }
 
-  struct Lists {
-    std::vector<int32_t> refresh, counts, positions, slots;
-  };
   // No slot is of two layers: these write while the others do.
   void DrawLists(Random& random) {
     drawn_.clear();
     const size_t pairs = PairOf(sequences() + 1, 0);
-    const auto room = static_cast<size_t>(shape_.max_rows);
     for (size_t i = 0; i < layers_.size(); ++i) {
-      Lists lists{std::vector<int32_t>(pairs, 0), std::vector<int32_t>(pairs, 0),
-                  std::vector<int32_t>(pairs * room, -1), std::vector<int32_t>(pairs * room, -1)};
+      MoveLists lists(pairs, static_cast<size_t>(shape_.max_rows));
       const int misses = Uniform(random, 0, 4);  // of four heads; of none: no list at all
       for (int32_t s = 0; s < sequences(); ++s) {
         const int32_t n = views_[static_cast<size_t>(s)].past;
@@ -100,45 +95,21 @@ class StepPullTest : public ops::cuda::LiteTest {
           std::vector<int32_t> into(static_cast<size_t>(share));
           std::iota(into.begin(), into.end(), shape_.cache_begin + static_cast<int32_t>(i) * share);
           std::shuffle(into.begin(), into.end(), random);
-          lists.counts[pair] = static_cast<int32_t>(chosen.size());
-          std::copy(chosen.begin(), chosen.end(),
-                    lists.positions.begin() + static_cast<int64_t>(pair * room));
-          std::copy_n(into.begin(), chosen.size(),
-                      lists.slots.begin() + static_cast<int64_t>(pair * room));
+          lists.Set(pair, chosen, into);
         }
       }
-      const LiteLayer& layer = layers_[i];
-      gpu_->Copy(layer.refresh, lists.refresh.data(), lists.refresh.size() * 4);
-      gpu_->Copy(layer.moved_count, lists.counts.data(), lists.counts.size() * 4);
-      gpu_->Copy(layer.moved_positions, lists.positions.data(), lists.positions.size() * 4);
-      gpu_->Copy(layer.moved_slots, lists.slots.data(), lists.slots.size() * 4);
+      lists.CopyTo(*gpu_, layers_[i]);
       drawn_.push_back(std::move(lists));
     }
   }
 
-  std::vector<std::vector<std::byte>> SlotBytes() {
-    std::vector<std::vector<std::byte>> bytes;
-    for (int32_t s = 0; s < sequences(); ++s) {
-      Pull(PagesOf(s, ops::cuda::kSlots));
-      bytes.push_back(PagesOf(s, ops::cuda::kSlots).mirror);
-    }
-    return bytes;
-  }
-  void Poison(Random& random) {
-    const auto poison = static_cast<std::byte>(random());
-    for (int32_t s = 0; s < sequences(); ++s) {
-      auto& pages = PagesOf(s, ops::cuda::kSlots);
-      std::fill(pages.mirror.begin(), pages.mirror.end(), poison);
-      Push(pages);
-    }
-  }
   // The bytes of a layer's rows, one after another, in slots that are `all`.
-  std::vector<std::byte> RowsOf(size_t layer, const std::vector<std::vector<std::byte>>& all) {
+  std::vector<std::byte> RowsOf(size_t layer, const SlotBytes& all) {
     for (int32_t s = 0; s < sequences(); ++s) {
       PagesOf(s, ops::cuda::kSlots).mirror = all[static_cast<size_t>(s)];
     }
     std::vector<std::byte> rows;
-    const Lists& lists = drawn_[layer];
+    const MoveLists& lists = drawn_[layer];
     for (int32_t s = 0; s < sequences(); ++s) {
       for (int32_t h = 0; h < shape_.kv_heads; ++h) {
         const size_t pair = PairOf(s, h);
@@ -159,7 +130,7 @@ class StepPullTest : public ops::cuda::LiteTest {
   std::unique_ptr<CudaBranch> decisions_, pulls_;
   uint32_t* number_ = nullptr;
   std::vector<LiteLayer> layers_;
-  std::vector<Lists> drawn_;
+  std::vector<MoveLists> drawn_;
 };
 
 TEST_F(StepPullTest, BringsWhatPullsOfEachLayerBring) {
@@ -215,25 +186,20 @@ TEST_F(StepPullTest, BringsWhatPullsOfEachLayerBring) {
                                 std::to_string(step) + ", store " + std::string(Name(case_.store)) +
                                 ", " + case_.Name();
       DrawLists(random);
-      Poison(random);
-      const auto before = SlotBytes();
+      const auto before = Poison(random);
       for (int64_t layer = 0; layer < kLayers; ++layer) {
         if (!comes(layer)) continue;
         PullRows(*stream_, step_, shape_, layers_[static_cast<size_t>(layer)], 4);
       }
-      const auto want = SlotBytes();
-      for (int32_t s = 0; s < sequences(); ++s) {
-        auto& pages = PagesOf(s, ops::cuda::kSlots);
-        pages.mirror = before[static_cast<size_t>(s)];
-        Push(pages);
-      }
+      const auto want = GetSlots();
+      SetSlots(before);
       ++number;
       gpu_->Copy(number_, &number, sizeof(number));
       main_->Run(1, issue);
       main_->Synchronize();
       const auto fault = pull->Check();
       ASSERT_FALSE(fault.has_value()) << where << ": " << *fault;
-      ASSERT_EQ(SlotBytes(), want) << where;
+      ASSERT_EQ(GetSlots(), want) << where;
       for (int64_t layer = 0; layer < kLayers; ++layer) {
         if (!comes(layer)) continue;
         auto got = want;

@@ -6,9 +6,9 @@
 #include <numeric>
 
 #include "device/device_error.h"
+#include "kv/cuda/slots_testing.h"
 #include "kv/cuda/transfer/cpu_push.h"
 #include "kv/cuda/transfer/transfer_engine.h"
-#include "ops/cuda/lite_testing.h"
 
 namespace litecache::kv {
 namespace {
@@ -18,7 +18,7 @@ using ops::cuda::LiteCase;
 using ops::cuda::Random;
 using ops::cuda::Uniform;
 
-class TransferTest : public ops::cuda::LiteTest {
+class TransferTest : public SlotsTest {
  protected:
   LiteCase RandomCase(Random& random, int round) {
     LiteCase c;
@@ -47,9 +47,7 @@ class TransferTest : public ops::cuda::LiteTest {
   // head before.
   void DrawLists(Random& random) {
     const size_t pairs = PairOf(sequences() + 1, 0);
-    const auto room = static_cast<size_t>(shape_.max_rows);
-    std::vector<int32_t> refresh(pairs, 0), counts(pairs, 0), positions(pairs * room, -1),
-        slots(pairs * room, -1);
+    MoveLists lists(pairs, static_cast<size_t>(shape_.max_rows));
     const bool all = Uniform(random, 0, 3) == 0;
     for (int32_t s = 0; s < sequences(); ++s) {
       const int32_t n = views_[static_cast<size_t>(s)].past;
@@ -58,7 +56,7 @@ class TransferTest : public ops::cuda::LiteTest {
       for (int32_t h = 0; h < shape_.kv_heads; ++h) {
         const size_t pair = PairOf(s, h);
         if (!IsOffloaded(h)) continue;
-        refresh[pair] = all || Uniform(random, 0, 3) > 0;
+        lists.refresh[pair] = all || Uniform(random, 0, 3) > 0;
         // What a pair that is not refreshed has in its lists is not to be looked at.
         const int32_t most = std::min(capacity, shape_.max_rows);
         const int kind = all ? 2 : Uniform(random, 0, 3);
@@ -75,35 +73,10 @@ class TransferTest : public ops::cuda::LiteTest {
         std::vector<int32_t> into(static_cast<size_t>(capacity));
         std::iota(into.begin(), into.end(), shape_.cache_begin);
         std::shuffle(into.begin(), into.end(), random);
-        counts[pair] = static_cast<int32_t>(chosen.size());
-        std::copy(chosen.begin(), chosen.end(),
-                  positions.begin() + static_cast<int64_t>(pair * room));
-        std::copy_n(into.begin(), chosen.size(), slots.begin() + static_cast<int64_t>(pair * room));
+        lists.Set(pair, chosen, into);
       }
     }
-    gpu_->Copy(layer_.refresh, refresh.data(), refresh.size() * 4);
-    gpu_->Copy(layer_.moved_count, counts.data(), counts.size() * 4);
-    gpu_->Copy(layer_.moved_positions, positions.data(), positions.size() * 4);
-    gpu_->Copy(layer_.moved_slots, slots.data(), slots.size() * 4);
-  }
-
-  std::vector<std::vector<std::byte>> SlotBytes() {
-    std::vector<std::vector<std::byte>> bytes;
-    for (int32_t s = 0; s < sequences(); ++s) {
-      Pull(PagesOf(s, ops::cuda::kSlots));
-      bytes.push_back(PagesOf(s, ops::cuda::kSlots).mirror);
-    }
-    return bytes;
-  }
-  // Bytes that no row has put there.
-  void Poison(Random& random) {
-    stream_->Synchronize();
-    const auto poison = static_cast<std::byte>(random());
-    for (int32_t s = 0; s < sequences(); ++s) {
-      auto& pages = PagesOf(s, ops::cuda::kSlots);
-      std::fill(pages.mirror.begin(), pages.mirror.end(), poison);
-      Push(pages);
-    }
+    lists.CopyTo(*gpu_, layer_);
   }
 
   std::unique_ptr<TransferEngine> Create(const TransferOptions& options) {
@@ -114,15 +87,10 @@ class TransferTest : public ops::cuda::LiteTest {
 
   // What gpu-pull makes of the lists, and then what `engine` does.
   void Compare(Random& random, TransferEngine& engine, const std::string& where, bool replay) {
-    Poison(random);
-    const auto before = SlotBytes();
+    const auto before = Poison(random);
     PullRows(*stream_, step_, shape_, layer_, 4);
-    const auto want = SlotBytes();
-    for (int32_t s = 0; s < sequences(); ++s) {
-      auto& pages = PagesOf(s, ops::cuda::kSlots);
-      pages.mirror = before[static_cast<size_t>(s)];
-      Push(pages);
-    }
+    const auto want = GetSlots();
+    SetSlots(before);
     engine.BeginStep();
     const auto issue = [&] { engine.Move(*stream_, step_, shape_, layer_, 5); };
     if (replay) {
@@ -134,7 +102,7 @@ class TransferTest : public ops::cuda::LiteTest {
     stream_->Synchronize();
     const auto fault = engine.Check();
     ASSERT_FALSE(fault.has_value()) << where << ": " << *fault;
-    const auto got = SlotBytes();
+    const auto got = GetSlots();
     for (size_t s = 0; s < want.size(); ++s) {
       const auto differs = std::mismatch(want[s].begin(), want[s].end(), got[s].begin()).first;
       ASSERT_EQ(differs, want[s].end())
@@ -229,12 +197,10 @@ TEST_F(TransferTest, StreamsTakeTurns) {
     const auto other = gpu_->CreateStream();
     for (int step = 0; step < 10; ++step) {
       DrawLists(random);
-      Poison(random);
-      const auto before = SlotBytes();
+      const auto before = Poison(random);
       PullRows(*stream_, step_, shape_, layer_, 4);
-      const auto want = SlotBytes();
-      PagesOf(0, ops::cuda::kSlots).mirror = before[0];
-      Push(PagesOf(0, ops::cuda::kSlots));
+      const auto want = GetSlots();
+      SetSlots(before);
       engine->BeginStep();
       for (int64_t layer = 0; layer < 4; ++layer) {
         engine->Move(layer % 2 == 0 ? *stream_ : *other, step_, shape_, layer_, layer);
@@ -243,7 +209,7 @@ TEST_F(TransferTest, StreamsTakeTurns) {
       stream_->Synchronize();
       other->Synchronize();
       ASSERT_FALSE(engine->Check().has_value());
-      ASSERT_EQ(SlotBytes(), want) << name << ", step " << step;
+      ASSERT_EQ(GetSlots(), want) << name << ", step " << step;
     }
   }
 }
