@@ -1,4 +1,4 @@
-"""Every file that a page of documentation names exists: links, and paths in backquotes.
+"""What a page of documentation names exists: files (links, and paths in backquotes), and the headings that links lead to.
 
 A path is looked for from the root, beside the page, and as the end of any file's path (`kv/cache.h`, `cache.h`); `*` matches within
 a name. Only what looks like a file of the project is looked for: a source's ending, behind no folder that the project does not have, or
@@ -16,6 +16,8 @@ ENDINGS = (".h", ".cc", ".cu", ".cuh", ".py", ".md", ".sh", ".cmake", ".html", "
 INCLUDED = {"docs/benchmarks/papers/notes.md": "docs/benchmarks/papers.md"}
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 QUOTED = re.compile(r"`([\w./*-]+)`")
+LINK_TEXT = re.compile(r"\[([^\]]*)\]\([^)]*\)")
+HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
 FENCE = re.compile(r"^\s*```.*?^\s*```", re.MULTILINE | re.DOTALL)
 
 
@@ -53,11 +55,20 @@ def quoted_paths(text):
             yield path.removeprefix("../")
 
 
-def linked_paths(page, text):
+def links(page, text):
+    """(file, heading): the heading is empty where a link names none."""
+    here = ROOT / INCLUDED.get(page, page)
     for match in LINK.finditer(FENCE.sub("", text)):
-        target = match[1].split("#")[0]
-        if target and not re.match(r"[a-z]+:", target):
-            yield (ROOT / INCLUDED.get(page, page)).parent / target
+        target, _, heading = match[1].partition("#")
+        if not re.match(r"[a-z]+:", match[1]):
+            yield (here.parent / target if target else here), heading
+
+
+def headings(path):
+    """As GitHub names them in links."""
+    for match in HEADING.finditer(FENCE.sub("", path.read_text(encoding="utf-8"))):
+        text = LINK_TEXT.sub(r"\1", match[1]).strip().lower()
+        yield re.sub(r"[^\w\- ]", "", text).replace(" ", "-")
 
 
 def main():
@@ -69,10 +80,12 @@ def main():
             seen += 1
             if not exists(path):
                 broken.append(f"{page}: `{path}` is no file of the project")
-        for path in linked_paths(page, text):
+        for path, heading in links(page, text):
             seen += 1
             if not path.exists():
                 broken.append(f"{page}: the link to {path.resolve().relative_to(ROOT)} leads nowhere")
+            elif heading and heading not in headings(path):
+                broken.append(f"{page}: {path.resolve().relative_to(ROOT)} has no heading #{heading}")
     print("\n".join(broken) or f"{seen} paths in {len(pages)} pages")
     # A search that finds nothing would find nothing wrong, too.
     return 1 if broken or seen < 100 else 0
