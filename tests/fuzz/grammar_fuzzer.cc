@@ -9,18 +9,12 @@
 #include <vector>
 
 #include "base/error.h"
-#include "grammar/grammar.h"
+#include "grammar/grammar_testing.h"
 
 namespace {
 
 using namespace litecache;           // NOLINT: a program of one file
 using namespace litecache::grammar;  // NOLINT
-
-std::shared_ptr<const Vocabulary> Bytes() {
-  std::vector<std::string> bytes;
-  for (int b = 0; b < 256; ++b) bytes.emplace_back(1, static_cast<char>(b));
-  return std::make_shared<Vocabulary>(std::move(bytes));
-}
 
 // Schemas of a few kilobytes that nest as deep as the server lets them.
 bool TooDeep(std::string_view text) {
@@ -33,7 +27,7 @@ bool TooDeep(std::string_view text) {
 }
 
 void TrySchema(std::string_view text, uint8_t choice) {
-  static const auto vocabulary = Bytes();
+  static const auto vocabulary = ByteVocabulary();
   if (TooDeep(text)) return;
   const Json schema = Json::parse(text, nullptr, false);
   if (schema.is_discarded()) return;

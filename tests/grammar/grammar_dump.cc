@@ -5,28 +5,12 @@
 #include <string>
 
 #include "base/error.h"
-#include "grammar/grammar.h"
+#include "grammar/grammar_testing.h"
 
 namespace {
 
 using namespace litecache;           // NOLINT: a program of one file
 using namespace litecache::grammar;  // NOLINT
-
-std::shared_ptr<const Vocabulary> Bytes() {
-  std::vector<std::string> bytes;
-  for (int b = 0; b < 256; ++b) bytes.emplace_back(1, static_cast<char>(b));
-  return std::make_shared<Vocabulary>(std::move(bytes));
-}
-
-bool Accepts(const Grammar& grammar, const std::string& text) {
-  const auto at = grammar.NewConstraint();
-  for (const char c : text) {
-    const auto byte = static_cast<uint8_t>(c);
-    if (!MaskAllows(at->Mask(), byte)) return false;
-    at->Accept(byte);
-  }
-  return at->Complete();
-}
 
 // A random walk; what closes something is taken more often as the text grows. null: it went on for
 // too long.
@@ -56,7 +40,7 @@ Json Sample(const Grammar& grammar, std::mt19937_64& random) {
 }  // namespace
 
 int main() {
-  const auto vocabulary = Bytes();
+  const auto vocabulary = ByteVocabulary();
   for (std::string line; std::getline(std::cin, line);) {
     const Json input = Json::parse(line);
     Json output = Json::object();

@@ -9,6 +9,7 @@
 #include "expect_error.h"
 #include "grammar/decimal.h"
 #include "grammar/grammar_cache.h"
+#include "grammar/grammar_testing.h"
 #include "grammar/match_cache.h"
 #include "test_seed.h"
 
@@ -18,24 +19,8 @@ namespace {
 using ::testing::HasSubstr;
 using testing::TestRandom;
 
-std::shared_ptr<const Vocabulary> Bytes() {
-  std::vector<std::string> bytes;
-  for (int b = 0; b < 256; ++b) bytes.emplace_back(1, static_cast<char>(b));
-  return std::make_shared<Vocabulary>(std::move(bytes));
-}
-
-bool Accepts(const Grammar& grammar, std::string_view text) {
-  const auto at = grammar.NewConstraint();
-  for (const char c : text) {
-    const auto byte = static_cast<uint8_t>(c);
-    if (!MaskAllows(at->Mask(), byte)) return false;
-    at->Accept(byte);
-  }
-  return at->Complete();
-}
-
 std::shared_ptr<Grammar> Of(const char* schema) {
-  return Grammar::OfSchema(Json::parse(schema), Bytes());
+  return Grammar::OfSchema(Json::parse(schema), ByteVocabulary());
 }
 
 void ExpectRefused(const char* schema, const char* path, const char* what) {
@@ -202,8 +187,8 @@ TEST(Grammar, FramesMayRepeat) {
   const std::string separator = "\n";
   const std::vector<FramedSchema> frames = {{"<a>", number, "</a>"},
                                             {"<b>", {{"const", "x"}}, "</b>"}};
-  const auto one = Grammar::OfFrames(frames, nullptr, Bytes());
-  const auto some = Grammar::OfFrames(frames, &separator, Bytes());
+  const auto one = Grammar::OfFrames(frames, nullptr, ByteVocabulary());
+  const auto some = Grammar::OfFrames(frames, &separator, ByteVocabulary());
   EXPECT_TRUE(Accepts(*one, "<a>12</a>"));
   EXPECT_FALSE(Accepts(*one, "<a>12</a>\n<a>1</a>"));
   EXPECT_TRUE(Accepts(*some, "<a>12</a>\n<b>\"x\"</b>\n<a>1</a>"));
@@ -250,7 +235,7 @@ TEST(Grammar, NumbersKeepTheirBounds) {
     const bool out = random() % 2 == 0;
     const auto grammar = Grammar::OfSchema(
         {{"type", "integer"}, {out ? "exclusiveMinimum" : "minimum", low}, {"maximum", high}},
-        Bytes());
+        ByteVocabulary());
     for (int64_t value = -scale - 20; value < scale + 20; value += 1 + random() % 7) {
       const bool inside = value <= high && (out ? value > low : value >= low);
       ASSERT_EQ(Accepts(*grammar, std::to_string(value)), inside)
@@ -265,7 +250,7 @@ TEST(Grammar, NumbersKeepTheirBounds) {
         Grammar::OfSchema({{"type", "number"},
                            {out ? "exclusiveMinimum" : "minimum", Json::parse(text(low))},
                            {"maximum", Json::parse(text(high))}},
-                          Bytes());
+                          ByteVocabulary());
     for (int64_t value = -scale - 20; value < scale + 20; value += 1 + random() % 7) {
       if (value == 0) continue;
       const bool inside = value <= high && (out ? value > low : value >= low);

@@ -6,11 +6,9 @@
 #include <cmath>
 #include <filesystem>
 #include <functional>
-#include <tuple>
 #include <utility>
 
-#include "device/cuda/cuda_devices.h"
-#include "device/machine.h"
+#include "device_fixture.h"
 #include "expect_error.h"
 #include "kv/cache_plan.h"
 #include "model/weight_placement.h"
@@ -34,20 +32,8 @@ std::filesystem::path Directory(const std::string& name) {
   return std::filesystem::exists(fixture) ? fixture : SourceDirectory() / "models" / name;
 }
 
-using Param = std::tuple<std::string, const char*>;  // model, device
-
-class ExactPoliciesTest : public ::testing::TestWithParam<Param> {
+class ExactPoliciesTest : public OnDevice {
  protected:
-  void SetUp() override {
-    const std::string name = std::get<1>(GetParam());
-    if (name == "cuda" && FindCudaDevices().devices.empty()) {
-      GTEST_SKIP() << "no GPU: " << FindCudaDevices().why_none;
-    }
-    machine_ = OpenMachine(name, 2);
-  }
-  Device& device() { return machine_.compute(); }
-  bool on_gpu() { return machine_.gpu != nullptr; }
-
   static constexpr int64_t kLong = 300, kShort = 77, kSteps = 6;
 
   // Logits of a step's rows: two prompts in chunks, then both decode, at times beside a third
@@ -95,14 +81,13 @@ class ExactPoliciesTest : public ::testing::TestWithParam<Param> {
     }
   }
 
-  Machine machine_;
   std::unique_ptr<Decoder> decoder_;
   kv::Stats stats_;  // of the last run
 };
 
 TEST_P(ExactPoliciesTest, LogitsAreThoseOfFull) {
   for (const bool f32 : {true, false}) {
-    decoder_ = LoadDecoder(device(), Directory(std::get<0>(GetParam())), {.compute_f32 = f32});
+    decoder_ = LoadDecoder(device(), Directory(name()), {.compute_f32 = f32});
     const kv::Layout layout = decoder_->config().kv_layout(decoder_->kv_dtype());
     // A recomputed row is a product of many rows rather than of one, whose sums round otherwise;
     // bf16 rows make that a step of theirs here and there.
@@ -194,7 +179,7 @@ class OffloadedWeightsTest : public ExactPoliciesTest {
 
 TEST_P(OffloadedWeightsTest, LogitsOfModels) {
   const auto load = [&](bool f32, double on_device) {
-    return LoadDecoder(device(), Directory(std::get<0>(GetParam())),
+    return LoadDecoder(device(), Directory(name()),
                        {.compute_f32 = f32, .weights_on_device = on_device});
   };
   if (!on_gpu()) {
@@ -210,18 +195,13 @@ TEST_P(OffloadedWeightsTest, LogitsOfModels) {
 INSTANTIATE_TEST_SUITE_P(Models, OffloadedWeightsTest,
                          ::testing::Combine(::testing::ValuesIn(Models()),
                                             ::testing::Values("cpu", "cuda")),
-                         [](const auto& info) {
-                           std::string name = std::get<0>(info.param) + "_";
-                           name += std::get<1>(info.param);
-                           std::ranges::replace(name, '-', '_');
-                           return name;
-                         });
+                         TestName);
 
 // The fixtures' layers are few.
 class OffloadedShapesTest : public OffloadedWeightsTest {};
 
 TEST_P(OffloadedShapesTest, LogitsOfManyLayers) {
-  const ModelConfig config = ModelConfig::FromShapeName(std::get<0>(GetParam()));
+  const ModelConfig config = ModelConfig::FromShapeName(name());
   const uint64_t seed = testing::TestSeed();
   Compare(
       [&](double on_device) {
@@ -240,12 +220,7 @@ INSTANTIATE_TEST_SUITE_P(Shapes, OffloadedShapesTest,
 INSTANTIATE_TEST_SUITE_P(Models, ExactPoliciesTest,
                          ::testing::Combine(::testing::ValuesIn(Models()),
                                             ::testing::Values("cpu", "cuda")),
-                         [](const auto& info) {
-                           std::string name = std::get<0>(info.param) + "_";
-                           name += std::get<1>(info.param);
-                           std::ranges::replace(name, '-', '_');
-                           return name;
-                         });
+                         TestName);
 
 }  // namespace
 }  // namespace litecache::model

@@ -5,10 +5,8 @@
 #include <gtest/gtest.h>
 
 #include <iostream>
-#include <tuple>
 
-#include "device/cuda/cuda_devices.h"
-#include "device/machine.h"
+#include "device_fixture.h"
 
 namespace litecache::model {
 namespace {
@@ -17,27 +15,16 @@ namespace {
 constexpr double kF32Bound = 1e-4;
 constexpr double kBf16Bound = 2e-2;
 
-using Param = std::tuple<std::string, const char*>;  // fixture, device
-
-class ReferenceTest : public ::testing::TestWithParam<Param> {
+class ReferenceTest : public OnDevice {
  protected:
-  void SetUp() override {
-    const std::string name = std::get<1>(GetParam());
-    if (name == "cuda" && FindCudaDevices().devices.empty()) {
-      GTEST_SKIP() << "no GPU: " << FindCudaDevices().why_none;
-    }
-    machine_ = OpenMachine(name, 2);
-  }
-  const std::string& Fixture() const { return std::get<0>(GetParam()); }
   std::unique_ptr<Decoder> Load(bool compute_f32) {
-    return LoadDecoder(machine_.compute(), FixturesDirectory() / Fixture(),
-                       {.compute_f32 = compute_f32});
+    return LoadDecoder(device(), FixturesDirectory() / name(), {.compute_f32 = compute_f32});
   }
 
   void Compare(Decoder& decoder, double bound) {
-    const Reference reference(Fixture());
+    const Reference reference(name());
     ASSERT_GT(reference.prompt.size(), 512u);
-    Runner runner(machine_.compute(), decoder);
+    Runner runner(device(), decoder);
     const kv::SequenceId sequence = runner.Create();
     const auto logits =
         runner.Prefill(sequence, reference.prompt, static_cast<int64_t>(reference.prompt.size()),
@@ -68,8 +55,6 @@ class ReferenceTest : public ::testing::TestWithParam<Param> {
     }
     EXPECT_GE(compared, 12);
   }
-
-  Machine machine_;
 };
 
 TEST_P(ReferenceTest, F32Arithmetic) {
@@ -88,12 +73,7 @@ TEST_P(ReferenceTest, OwnArithmetic) {
 INSTANTIATE_TEST_SUITE_P(Fixtures, ReferenceTest,
                          ::testing::Combine(::testing::ValuesIn(FixtureNames()),
                                             ::testing::Values("cpu", "cuda")),
-                         [](const auto& info) {
-                           std::string name =
-                               std::get<0>(info.param) + "_" + std::get<1>(info.param);
-                           std::ranges::replace(name, '-', '_');
-                           return name;
-                         });
+                         TestName);
 
 TEST(FixturesTest, CoverEveryFamilyAndDtype) {
   std::vector<Family> families;

@@ -10,9 +10,8 @@
 #include <random>
 #include <vector>
 
-#include "device/cuda/cuda_device.h"
-#include "device/cuda/cuda_devices.h"
 #include "engine/logits.h"
+#include "ops/cuda/gpu_testing.h"
 #include "test_seed.h"
 #include "test_size.h"
 
@@ -21,15 +20,8 @@ namespace {
 
 using Status = DeviceToken::Status;
 
-class GpuSamplerTest : public ::testing::Test {
+class GpuSamplerTest : public ops::cuda::GpuTest {
  protected:
-  void SetUp() override {
-    const CudaDevices found = FindCudaDevices();
-    if (found.devices.empty()) GTEST_SKIP() << "no GPU: " << found.why_none;
-    gpu_ = std::make_unique<CudaDevice>(0);
-    stream_ = gpu_->CreateStream();
-  }
-
   // Logits of `rows` rows on the GPU, and a sampler for them.
   void Begin(int64_t rows, int64_t vocab, int64_t tokens) {
     vocab_ = vocab;
@@ -85,8 +77,6 @@ class GpuSamplerTest : public ::testing::Test {
   int32_t Token() { return static_cast<int32_t>(random_() % static_cast<uint64_t>(vocab_)); }
 
   std::mt19937_64 random_ = testing::TestRandom(41);
-  std::unique_ptr<CudaDevice> gpu_;
-  std::unique_ptr<Stream> stream_;
   std::unique_ptr<Mirror> logits_;
   std::unique_ptr<GpuSampler> sampler_;
   int64_t vocab_ = 0;
