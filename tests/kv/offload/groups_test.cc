@@ -122,7 +122,9 @@ TEST(GroupsTest, PiecesCoverWhatIsRecomputed) {
         EXPECT_LT(piece.places, piece.rows + unit);
         EXPECT_EQ(piece.places % unit, 0);
         EXPECT_LE(piece.rows, rows);
-        if (p + 1 < pieces.first_piece[g + 1]) EXPECT_EQ(piece.rows, rows);
+        if (p + 1 < pieces.first_piece[g + 1]) {
+          EXPECT_EQ(piece.rows, rows);
+        }
         position += piece.places;
       }
     }

@@ -5,6 +5,7 @@
 #include <limits>
 #include <map>
 #include <numeric>
+#include <string_view>
 
 #include "ops/cuda/gpu_testing.h"
 #include "ops/cuda/paged_lists.h"
@@ -181,8 +182,13 @@ TEST_P(ClusterBuild, RowsCentroidsAndSums) {
   }
   for (int32_t list = 0; list < kCount; ++list) {
     const auto& tokens_of = given[static_cast<size_t>(list)];
-    std::map<std::vector<std::byte>, int32_t> token_of;
-    for (int32_t t = 0; t < c.count; ++t) token_of[tokens_of[static_cast<size_t>(t)]] = t;
+    const auto row_bytes = [&](const std::byte* row) {
+      return std::string_view(reinterpret_cast<const char*>(row), format.row_bytes());
+    };
+    std::map<std::string_view, int32_t> token_of;
+    for (int32_t t = 0; t < c.count; ++t) {
+      token_of[row_bytes(tokens_of[static_cast<size_t>(t)].data())] = t;
+    }
     std::vector<size_t> assignment(static_cast<size_t>(c.count), SIZE_MAX);
     int32_t at = begin;
     for (int32_t k = 0; k < c.clusters; ++k) {
@@ -194,7 +200,7 @@ TEST_P(ClusterBuild, RowsCentroidsAndSums) {
       int32_t last = -1;
       for (int32_t i = 0; i < size; ++i, ++at) {
         const std::byte* row = to.Row(kFirst + list, at);
-        const auto token = token_of.find({row, row + format.row_bytes()});
+        const auto token = token_of.find(row_bytes(row));
         ASSERT_NE(token, token_of.end()) << "row " << at << " is no token's";
         ASSERT_GT(token->second, last) << "the order within cluster " << k;
         last = token->second;
