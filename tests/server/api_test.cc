@@ -3,9 +3,13 @@
 
 #include <chrono>
 #include <cmath>
+#include <fstream>
+#include <regex>
+#include <set>
 #include <thread>
 
 #include "server/test_server.h"
+#include "source_directory.h"
 #include "tokenizer/chat_encoder.h"
 
 namespace litecache::testing {
@@ -333,6 +337,31 @@ TEST_F(Api, ModelsPropsAndMetrics) {
         "litecache_http_responses_total{route=\"/v1/completions\",status=\"200\"}"}) {
     EXPECT_THAT(metrics.body, HasSubstr(line));
   }
+}
+
+// docs/server.md has a table of them; `prefix_store_*` stands for several.
+TEST_F(Api, MetricsAreThoseOfTheirPage) {
+  const std::string body = server().Get("/metrics").body;
+  std::set<std::string> given;
+  const std::regex family("# TYPE litecache_([a-z_]+) ");
+  for (std::sregex_iterator at(body.begin(), body.end(), family), end; at != end; ++at) {
+    given.insert((*at)[1]);
+  }
+  ASSERT_GT(given.size(), 20u);
+
+  std::ifstream file(SourceDirectory() / "docs" / "server.md");
+  std::set<std::string> told;
+  bool metrics = false;
+  const std::regex name("`([a-z_]+)(\\{[a-z,]*\\})?`");
+  for (std::string line; std::getline(file, line);) {
+    if (line.starts_with("## ")) metrics = line == "## Metrics";
+    if (!metrics || !line.starts_with("| `")) continue;
+    const std::string cell = line.substr(0, line.find(" | "));
+    for (std::sregex_iterator at(cell.begin(), cell.end(), name), end; at != end; ++at) {
+      told.insert((*at)[1]);
+    }
+  }
+  EXPECT_EQ(given, told);
 }
 
 TEST_F(Api, WhatIsNotSupportedIsRefusedByName) {
