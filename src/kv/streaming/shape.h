@@ -6,6 +6,7 @@
 #include <array>
 #include <cstdint>
 
+#include "kv/cache.h"
 #include "kv/layout.h"
 #include "litecache/kv_options.h"
 #include "ops/rows/row_format.h"
@@ -57,6 +58,12 @@ struct Shape {
     const int64_t first = Slot(begin);
     const int64_t straight = std::min(count, slots() - first);
     return {{{0, std::min(sink, token + 1)}, {first, straight}, {sink, count - straight}}};
+  }
+  // Rows that a layer's attention reads of a head: of a prompt's chunk those before it, and its
+  // own.
+  int64_t RowsRead(const StepSequence& sequence) const {
+    if (sequence.decode) return Seen(sequence.past);
+    return (sequence.past > 0 ? Seen(sequence.past - 1) : 0) + sequence.rows;
   }
 
   // A chunk of a prompt writes a second page, so that a step that fails can be run again.

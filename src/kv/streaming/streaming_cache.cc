@@ -65,9 +65,7 @@ class StreamingCache final : public WithShape<Cache, Shape> {
     const auto heads = static_cast<uint64_t>(shape_.layout.kv_heads);
     uint64_t read = 0;
     for (const StepSequence& sequence : step.sequences) {
-      const int64_t old = sequence.past > 0 ? shape_.Seen(sequence.past - 1) : 0;
-      read +=
-          static_cast<uint64_t>(sequence.decode ? shape_.Seen(sequence.past) : old + sequence.rows);
+      read += static_cast<uint64_t>(shape_.RowsRead(sequence));
     }
     bytes_read_ += read * heads * shape_.format.row_bytes();
     bytes_written_ += static_cast<uint64_t>(step.rows) * heads * shape_.format.row_bytes();

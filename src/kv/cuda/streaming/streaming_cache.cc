@@ -125,8 +125,7 @@ class CudaStreamingCache final : public WithShape<Cache, Shape>, public RowStore
     table_.EndStep(step);
     uint64_t read = 0;
     for (const StepSequence& part : step.sequences) {
-      const int64_t old = part.past > 0 ? shape_.Seen(part.past - 1) : 0;
-      read += static_cast<uint64_t>(part.decode ? shape_.Seen(part.past) : old + part.rows);
+      read += static_cast<uint64_t>(shape_.RowsRead(part));
     }
     const uint64_t row = static_cast<uint64_t>(heads()) * shape_.format.row_bytes();
     bytes_read_ += read * row;
