@@ -6,14 +6,19 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <memory>
 #include <random>
 #include <set>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "base/error.h"
 #include "expect_error.h"
 #include "kv/random_trace.h"
 #include "kv/trace/imposed_selection.h"
 #include "kv/trace/replay.h"
+#include "kv/trace/replays_trace.h"
 #include "temporary_directory.h"
 #include "test_seed.h"
 
@@ -182,6 +187,58 @@ TEST(TraceReplay, OtherShapesTakeTheNearestLayerAndTheHeadModulo) {
         }
       }
     }
+  }
+}
+
+TEST(TraceReplay, SimilaritiesAreMeansOverAdjacentSteps) {
+  std::mt19937_64 random = testing::TestRandom();
+  for (int round = 0; round < 20; ++round) {
+    const Trace t = RandomTrace(random);
+    const int64_t group = t.group();
+    const Profile p = ProfileOf(t, {t.layers, t.q_heads, t.kv_heads, 16});
+    ASSERT_EQ(p.similarity.size(), static_cast<size_t>(t.layers * t.kv_heads));
+    ASSERT_EQ(p.similarity_q.size(), static_cast<size_t>(t.layers * t.q_heads));
+    for (int64_t i = 0; i < t.layers * t.kv_heads; ++i) {
+      const int64_t layer = i / t.kv_heads, head = i % t.kv_heads * group;
+      std::vector<double> sums(static_cast<size_t>(group));
+      double sum = 0;
+      for (int64_t step = 1; step < t.steps; ++step) {
+        std::vector<float> cosines;
+        for (int64_t j = 0; j < group; ++j) {
+          cosines.push_back(t.Cosine(layer, head + j, step - 1, step));
+          sums[static_cast<size_t>(j)] += double{cosines.back()};
+        }
+        sum += double{ops::AggregateSimilarity(ops::Aggregation::kImportance, cosines,
+                                               t.importance.data() + layer * t.q_heads + head)};
+      }
+      const auto count = static_cast<double>(t.steps - 1);
+      EXPECT_NEAR(p.similarity[static_cast<size_t>(i)], sum / count, 1e-6);
+      for (int64_t j = 0; j < group; ++j) {
+        EXPECT_NEAR(p.similarity_q[static_cast<size_t>(i * group + j)],
+                    sums[static_cast<size_t>(j)] / count, 1e-6);
+      }
+    }
+  }
+}
+
+TEST(TraceReplay, IsForPoliciesThatSelect) {
+  std::mt19937_64 random = testing::TestRandom();
+  const auto trace = std::make_shared<const Trace>(RandomTrace(random, true));
+  const Layout layout{
+      .layers = 2, .q_heads = 4, .kv_heads = 2, .head_dim = 64, .dtype = DType::kF32, .hidden = 64};
+  for (const auto& [policy, selects] :
+       std::vector<std::pair<std::string, bool>>{{"full", false},
+                                                 {"streaming", false},
+                                                 {"flexgen", false},
+                                                 {"kvpr", false},
+                                                 {"litecache", true},
+                                                 {"infinigen", true},
+                                                 {"pqcache", true},
+                                                 {"retroinfer", true}}) {
+    KvOptions options;
+    options.policy = policy;
+    const auto plan = MakeCachePlan(layout, options, nullptr);
+    EXPECT_EQ(ReplayTrace(plan.get(), trace), selects) << policy;
   }
 }
 
