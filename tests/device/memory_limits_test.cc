@@ -2,13 +2,12 @@
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <fstream>
 #include <string>
 
 #include "base/units.h"
+#include "temporary_directory.h"
 
 namespace litecache {
 namespace {
@@ -16,26 +15,16 @@ namespace {
 namespace fs = std::filesystem;
 
 // A made-up root directory with the files the kernel would show.
-class MemoryLimitsTest : public testing::Test {
+class MemoryLimitsTest : public ::testing::Test {
  protected:
-  void SetUp() override {
-    const auto* info = testing::UnitTest::GetInstance()->current_test_info();
-    root_ = fs::temp_directory_path() /
-            ("lc_limits_" + std::string(info->name()) + "_" + std::to_string(getpid()));
-    fs::create_directories(root_);
-  }
-  void TearDown() override { fs::remove_all(root_); }
-
-  void Write(const std::string& path, const std::string& text) {
-    fs::create_directories((root_ / path).parent_path());
-    std::ofstream(root_ / path) << text;
-  }
+  void Write(const std::string& path, const std::string& text) { directory_.Write(path, text); }
   void WriteMeminfo() {
     Write("proc/meminfo",
           "MemTotal:       16000 kB\nMemFree:         1000 kB\nMemAvailable:   12000 kB\n");
   }
 
-  fs::path root_;
+  const litecache::testing::TemporaryDirectory directory_;
+  const fs::path root_ = directory_.path();
 };
 
 TEST_F(MemoryLimitsTest, WithoutGroupsTheMachineCounts) {

@@ -3,12 +3,14 @@
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <thread>
 #include <vector>
 
 #include "base/units.h"
 #include "device/cpu/cpu_device.h"
 #include "device/cpu/memory_limits.h"
+#include "device/cpu/numa.h"
 #include "device/cuda/check.h"
 #include "device/cuda/cuda_device.h"
 #include "device/device_error.h"
@@ -29,14 +31,32 @@ void Unpin(void* data, size_t bytes) {
   munmap(data, RoundUp(bytes));
 }
 
-// First touch decides where a page lies and takes most of the time of making it.
+// The node of the thread's GPU, where there is more than one and it is known.
+std::optional<int> NodeOfGpu() {
+  int gpu = 0;
+  char bus_id[32] = {};
+  if (cudaGetDevice(&gpu) != cudaSuccess ||
+      cudaDeviceGetPCIBusId(bus_id, sizeof(bus_id), gpu) != cudaSuccess) {
+    cudaGetLastError();
+    return std::nullopt;
+  }
+  return NumaNodeOfPci(bus_id);
+}
+
+// First touch takes most of the time of making a page, and decides where it lies unless the system
+// has been told. Memory of the other socket's node is read through the link between them, which
+// other programs share.
 void Touch(std::byte* data, size_t bytes) {
-  const auto touch = [](std::byte* begin, std::byte* end) {
+  const std::optional<int> node = NodeOfGpu();
+  std::vector<int> near;  // CPUs; empty: any
+  if (node && !PreferNumaNode(data, bytes, *node)) near = CpusOfNumaNode(*node);
+  const auto touch = [&near](std::byte* begin, std::byte* end) {
+    if (!near.empty()) RunOnCpus(near);
     for (; begin < end; begin += kHugePage) *begin = std::byte{0};
   };
   const size_t threads =
       bytes < kTouchAlone ? 1 : std::clamp<size_t>(std::thread::hardware_concurrency(), 1, 16);
-  if (threads == 1) return touch(data, data + bytes);
+  if (threads == 1 && near.empty()) return touch(data, data + bytes);
   const size_t part = RoundUp(bytes / threads);
   std::vector<std::jthread> workers;
   for (size_t begin = 0; begin < bytes; begin += part) {

@@ -46,6 +46,7 @@ void BenchAttention(Bench& bench);
 void BenchClusters(Bench& bench);
 void BenchDense(Bench& bench);
 void BenchLite(Bench& bench);
+void BenchPinned(Bench& bench);
 void BenchPq(Bench& bench);
 void BenchSample(Bench& bench);
 void BenchSelect(Bench& bench);

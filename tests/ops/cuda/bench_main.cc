@@ -112,6 +112,7 @@ int Main(int argc, char** argv) {
   BenchClusters(bench);
   BenchDense(bench);
   BenchLite(bench);
+  BenchPinned(bench);
   BenchPq(bench);
   BenchSample(bench);
   BenchSelect(bench);

@@ -1,0 +1,48 @@
+// How long pinned host memory takes to be made: as a store takes it, slab after slab, beside
+// cudaHostAlloc of as much.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <vector>
+
+#include "device/cuda/check.h"
+#include "ops/cuda/bench.h"
+
+namespace litecache::ops::cuda {
+namespace {
+
+constexpr size_t kSlab = size_t{256} << 20;  // kv/litecache/tiers.h
+
+template <class Make>
+void Print(const std::string& name, size_t slabs, const Make& make) {
+  const auto begin = std::chrono::steady_clock::now();
+  for (size_t i = 0; i < slabs; ++i) make();
+  const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - begin;
+  const double gib = static_cast<double>(slabs * kSlab) / (1u << 30);
+  fmt::print("{:<50} {:6.2f} s for {:.0f} GiB, {:5.1f} GiB/s\n", name, taken.count(), gib,
+             gib / taken.count());
+}
+
+}  // namespace
+
+void BenchPinned(Bench& bench) {
+  PinnedHost host(bench.gpu());
+  const size_t most = std::min<size_t>(host.Info().free_memory / 2, size_t{64} << 30) / kSlab;
+  const std::string ours = "pinned memory, slabs of 256 MiB";
+  const std::string theirs = "pinned memory, cudaHostAlloc of 256 MiB";
+  if (bench.Wants(ours)) {
+    std::vector<Buffer> slabs;
+    Print(ours, most, [&] { slabs.push_back(host.Allocate(kSlab)); });
+  }
+  if (bench.Wants(theirs)) {
+    std::vector<Buffer> slabs;
+    Print(theirs, std::max<size_t>(most / 8, 1), [&] {
+      void* data = nullptr;
+      LC_CUDA(cudaHostAlloc(&data, kSlab, cudaHostAllocMapped));
+      slabs.emplace_back(data, kSlab, [](void* memory, size_t) { cudaFreeHost(memory); });
+    });
+  }
+}
+
+}  // namespace litecache::ops::cuda
