@@ -172,5 +172,18 @@ TEST(Scheduler, PromptsOfSeveralClientsAreProcessedInTurns) {
   EXPECT_EQ(queue.Step(), Clients({2, 1}));
 }
 
+TEST(Scheduler, PromptsOfTwoClientsAreProcessedInTurns) {
+  Queue queue(10, 8);
+  queue.Add(1, 24);
+  queue.Add(2, 20);
+  queue.scheduler().Admit();
+  using Clients = std::vector<uint64_t>;
+  for (int round = 0; round < 3; ++round) {
+    EXPECT_EQ(queue.Step(), Clients({1}));
+    EXPECT_EQ(queue.Step(), Clients({2}));
+  }
+  EXPECT_EQ(queue.Step(), Clients());
+}
+
 }  // namespace
 }  // namespace litecache::engine
