@@ -1,0 +1,75 @@
+// Floors: what a pass must compute, counted token by token and from published numbers of
+// parameters.
+#include "bench/cost.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+
+#include "model/config.h"
+
+namespace litecache::bench {
+namespace {
+
+using model::ModelConfig;
+
+TEST(Cost, DecodeMultipliesEveryWeightOfAMatrixOnce) {
+  struct Published {
+    const char* shape;
+    double parameters, no_matrix;  // embedding, positions, norms and biases
+  };
+  const Published models[] = {
+      {"llama3.1-8b", 8030261248, 128256.0 * 4096 + (2 * 32 + 1) * 4096},
+      // Its embedding is its logits' matrix, too. Biases: q, k, v, o, both feed-forward matrices.
+      {"opt-6.7b", 6658473984,
+       2050.0 * 4096 + 32 * (4 * 4096 + 16384 + 4096) + 32 * 4 * 4096 + 2 * 4096}};
+  for (const Published& m : models) {
+    const ModelConfig c = ModelConfig::FromShapeName(m.shape);
+    for (const int64_t batch : {1, 5}) {
+      const Cost cost = DecodeCost(c, batch, 1000, 0, 30, 64);
+      EXPECT_EQ(cost.flops, static_cast<double>(batch) * 2 * (m.parameters - m.no_matrix))
+          << m.shape;
+      EXPECT_EQ(cost.bytes, 1030);
+    }
+  }
+}
+
+// 4 operations a key, query head and channel in every layer: two of q.k, two of the sum.
+TEST(Cost, DecodeAttendsItsRows) {
+  const ModelConfig c = ModelConfig::FromShapeName("llama3.1-8b");
+  constexpr uint64_t kTokenBytes = uint64_t{2} * 32 * 8 * 128 * 2;  // K and V, layers, heads, bf16
+  const Cost none = DecodeCost(c, 3, 1000, 0, 0, kTokenBytes);
+  const Cost some = DecodeCost(c, 3, 1000, 700 * kTokenBytes, 0, kTokenBytes);
+  EXPECT_EQ(some.flops - none.flops, 700.0 * 32 * 32 * 128 * 4);
+  EXPECT_EQ(some.bytes - none.bytes, 700.0 * kTokenBytes);
+}
+
+// The last layer makes keys and values of all tokens, and the rest of the last one only.
+TEST(Cost, PrefillTokenByToken) {
+  for (const char* shape : {"llama3.1-8b", "opt-6.7b"}) {
+    const ModelConfig c = ModelConfig::FromShapeName(shape);
+    const auto d = [](int64_t x) { return static_cast<double>(x); };
+    const double q = d(c.hidden) * d(c.q_heads) * d(c.head_dim);
+    const double k = d(c.hidden) * d(c.kv_heads) * d(c.head_dim);
+    const int matrices = c.family == model::Family::kOpt ? 2 : 3;  // up and down; and a gate
+    const double feed_forward = matrices * d(c.hidden) * d(c.intermediate);
+    for (const int64_t tokens : {1, 2, 37}) {
+      double want = 0;
+      for (int64_t layer = 0; layer < c.layers; ++layer) {
+        for (int64_t t = 0; t < tokens; ++t) {
+          want += 2 * (k + k);
+          if (layer + 1 == c.layers && t + 1 < tokens) continue;
+          want += 2 * (q + q + feed_forward);  // q and o
+          want += 4 * d(c.q_heads) * d(c.head_dim) * d(t + 1);
+        }
+      }
+      want += 2 * d(c.vocab) * d(c.hidden);
+      const Cost cost = PrefillCost(c, tokens, 1234);
+      EXPECT_EQ(cost.flops, want) << shape << ", " << tokens << " tokens";
+      EXPECT_EQ(cost.bytes, 1234);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace litecache::bench
