@@ -45,8 +45,6 @@ std::vector<std::string_view> SplitAt(std::string_view text, char separator) {
 }
 
 std::string ToLower(std::string_view text) {
-  constexpr char32_t kSigma = 0x3A3;
-  constexpr char32_t kFinalSigma = 0x3C2;
   std::string lower;
   lower.reserve(text.size());
   for (size_t i = 0; i < text.size(); tokenizer::NextCodePoint(text, &i)) {
