@@ -72,6 +72,26 @@ TEST(PapersCells, SettingsOfEverySystemAreUnderstood) {
     EXPECT_FALSE(published.graphs);
     EXPECT_TRUE(published.settings.starts_with(other.settings));
     EXPECT_NE(published.name, other.name);
+    EXPECT_TRUE(other.graphs);
+  }
+  EXPECT_FALSE(FullIssued().graphs);
+}
+
+// What the comparison says of itself (WhatBudgetIs, WhatAsPublishedIs).
+TEST(PapersCells, SystemsHaveATenthOfTheRows) {
+  EXPECT_EQ(OptionsOf(Lite()).budget.tokens, 0);
+  EXPECT_EQ(OptionsOf(Lite()).budget.share, 0.1);
+  EXPECT_EQ(OptionsOf(RetroInfer()).retroinfer.retrieval, 0.1);
+  EXPECT_EQ(OptionsOf(RetroInferPublished()).retroinfer.retrieval, 0.018);
+  EXPECT_EQ(OptionsOf(InfiniGen()).infinigen.cap, 0.1);
+  EXPECT_EQ(OptionsOf(InfiniGenPublished()).infinigen.cap, 0.2);
+  EXPECT_EQ(OptionsOf(InfiniGenPublished()).infinigen.alpha, 4);
+  EXPECT_EQ(OptionsOf(PqCache()).pqcache.share, 0.1);
+  for (const System& system : Others()) {
+    EXPECT_EQ(OptionsOf(system).transfer, "auto") << system.name;
+    const std::string policy = OptionsOf(system).policy;
+    EXPECT_EQ(OptionsOf(AsPublished(system)).transfer, policy == "retroinfer" ? "auto" : "copy")
+        << policy;
   }
 }
 
