@@ -4,11 +4,15 @@ what `litecache bench` is compared with on the same GPU. Needs torch and transfo
 
     tools/bench_transformers.py --shape llama3.1-8b --context 8k,32k --batch 1
     tools/bench_transformers.py --caches full,offloaded --context 32k --only decode
+    tools/bench_transformers.py --shape opt-6.7b --batch 64 --context 128 --caches offloaded --generate 32
 
 full: every layer's KV on the GPU (DynamicCache). offloaded: in host memory, fetched a layer ahead
 (DynamicCache with offloading). Prints one JSON object a measurement, with the field names of
 `litecache bench --json`. Times are medians; the cache of a decode measurement holds random rows,
 which are put there by the cache's own update(), without a prompt.
+
+--generate N: whole generations instead, as a user runs them: a new cache, the prompts together, then
+N steps; as often as --repeats says, one after another.
 
 An offloaded cache pins new host memory for every layer whose rows outgrow it, which takes seconds
 for tens of GiB: several threads touch it (PINNED), and --seconds ends a measurement that takes too
@@ -59,7 +63,9 @@ def parse():
     parser.add_argument("--steps", type=int, default=16, help="decode steps timed")
     parser.add_argument("--seconds", type=float, default=1e9,
                         help="a decode measurement takes no step after so many")
-    parser.add_argument("--repeats", type=int, default=2, help="prefills timed")
+    parser.add_argument("--repeats", type=int, default=2, help="prefills timed; generations")
+    parser.add_argument("--generate", type=int, default=0, metavar="N",
+                        help="measure generations of a prompt and N new tokens instead")
     parser.add_argument("--prefill-chunk", type=int, default=0,
                         help="tokens a prompt is processed at a time; 0: all")
     parser.add_argument("--device", default="cuda")
@@ -81,7 +87,8 @@ class Bench:
         common = dict(
             hidden_size=hidden, num_hidden_layers=layers, num_attention_heads=q_heads,
             vocab_size=vocab,
-            max_position_embeddings=max(options.context) + options.steps + WARM_UP + 1)
+            max_position_embeddings=max(options.context) + max(options.steps + WARM_UP,
+                                                               options.generate) + 1)
         if options.shape.startswith("opt-"):
             self.config = OPTConfig(**common, ffn_dim=intermediate, word_embed_proj_dim=hidden,
                                     dropout=0.0)
@@ -162,6 +169,32 @@ class Bench:
                     cpu_seconds_per_step=(cpu_seconds() - cpu) / len(timed) if timed else None,
                     step_ms=[round(t * 1e3, 1) for t in times], fill_seconds=round(fill, 1))
 
+    def generate(self, kind, batch, context):
+        deadline = time.perf_counter() + self.options.seconds
+        for repeat in range(self.options.repeats):
+            ids = self.ids(batch, context)
+            cache = self.cache(kind)
+            self.synchronize()
+            times = [time.perf_counter()]
+            for step in range(self.options.generate + 1):
+                self.model(ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
+                self.synchronize()
+                times.append(time.perf_counter())
+                ids = self.ids(batch, 1)
+                if times[-1] > deadline:
+                    break
+            steps = [after - before for before, after in zip(times[1:], times[2:])]
+            if not steps:
+                raise TimeoutError("--seconds: a prompt took longer")
+            self.report(kind, batch=batch, context=context, generation=repeat,
+                        new_tokens=len(steps), prompts_s=times[1] - times[0],
+                        all_steps_s=sum(steps),
+                        tokens_per_s=batch * len(steps) / (times[-1] - times[0]),
+                        ms_per_step=statistics.median(steps) * 1e3,
+                        step_ms=[round(t * 1e3, 1) for t in steps])
+            if times[-1] > deadline:
+                break
+
 
 def cpu_seconds():
     usage = resource.getrusage(resource.RUSAGE_SELF)
@@ -174,8 +207,12 @@ def main():
     with torch.inference_mode():
         for kind in options.caches:
             for context in options.context:
-                cells = [] if options.only == "decode" else [(bench.prefill, (kind, context))]
-                if options.only != "prefill":
+                cells = []
+                if options.generate > 0:
+                    cells = [(bench.generate, (kind, batch, context)) for batch in options.batch]
+                elif options.only != "decode":
+                    cells = [(bench.prefill, (kind, context))]
+                if options.generate == 0 and options.only != "prefill":
                     cells += [(bench.decode, (kind, batch, context)) for batch in options.batch]
                 for measure, arguments in cells:
                     try:

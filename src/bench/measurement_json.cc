@@ -50,6 +50,10 @@ Json DecodeJson(const Measurement& m, int64_t steps, bool graphs) {
     json["rows_recomputed_per_step"] =
         static_cast<double>(m.kv.rows_recomputed) / static_cast<double>(steps);
   }
+  if (m.prompts_seconds > 0) {
+    json["prompts_s"] = m.prompts_seconds;
+    json["all_steps_s"] = m.steps_seconds;
+  }
   if (m.breakdown.marks > 0) json["breakdown"] = BreakdownJson(m.breakdown);
   return json;
 }

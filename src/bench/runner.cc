@@ -255,10 +255,13 @@ Measurement Runner::Decode(const kv::CachePlan& plan, int64_t batch, int64_t con
   kv::Step step;
   step.rows = batch;
   step.decode_rows = batch;
+  double prompts_seconds = 0, steps_seconds = 0;
   std::vector<kv::SequenceId> sequences;
   for (int64_t i = 0; i < batch; ++i) {
     const kv::SequenceId id = cache->Create();
-    if (options_.fill == Fill::kPrefill) FillByPrefill(*cache, id, context, advance);
+    if (options_.fill == Fill::kPrefill) {
+      prompts_seconds += Seconds([&] { FillByPrefill(*cache, id, context, advance); });
+    }
     sequences.push_back(id);
     step.sequences.push_back(
         {.id = id, .first_row = i, .rows = 1, .past = context, .decode = true});
@@ -300,6 +303,7 @@ Measurement Runner::Decode(const kv::CachePlan& plan, int64_t batch, int64_t con
       cpu_before = CpuSeconds();
     }
     const double time = run_step();
+    steps_seconds += time;
     if (i >= kWarmUpSteps) seconds.push_back(time);
   }
   const double cpu_seconds = CpuSeconds() - cpu_before;
@@ -317,6 +321,8 @@ Measurement Runner::Decode(const kv::CachePlan& plan, int64_t batch, int64_t con
   cost.link_bytes = static_cast<double>(moved + weights) / static_cast<double>(timed);
   Measurement m = Finish(batch, context, std::move(seconds), cost);
   m.kv = used;
+  m.prompts_seconds = prompts_seconds;
+  m.steps_seconds = steps_seconds;
   if (options_.breakdown) m.breakdown = MeasureSections(run_step, m.seconds);
   m.cpu_seconds = cpu_seconds / static_cast<double>(timed);
   if (device_.type() == DeviceType::kCuda) {

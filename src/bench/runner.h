@@ -55,6 +55,9 @@ struct Measurement {
   double spread = 0;   // (slowest - fastest) / median
   Cost cost;
   double floor_seconds = 0;  // the machine's rates allow no less
+  // Of a decode measurement whose rows come of prompts: how long those took, and all steps, from
+  // the first on; as many as were timed and kWarmUpSteps.
+  double prompts_seconds = 0, steps_seconds = 0;
   // Of a decode measurement, over its timed steps.
   kv::Stats kv;
   double cpu_seconds = 0;  // a step: of all threads of the process, in user and system

@@ -4,8 +4,12 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "kv/offload/shape.h"
 
 namespace litecache::model {
+
+static_assert(kProjectionPlaces > kv::offload::Shape::kGpuBuffers,
+              "kvpr projects rows for all of its buffers while a layer attends");
 
 WeightPlacement WeightPlacement::Of(int64_t layers, double on_device) {
   LC_CHECK(layers > 0 && on_device >= 0 && on_device <= 1, "{} of {} layers", on_device, layers);

@@ -50,10 +50,10 @@ TEST(WeightPlacementTest, ProjectionsHavePlacesAsFarAheadAsLayersMayBeAskedFor) 
       EXPECT_NO_THROW(CheckLayersAhead(placement, ahead));
     }
   }
-  EXPECT_EQ(WeightPlacement::Of(32, 0).LayersAhead(), 2);
+  EXPECT_EQ(WeightPlacement::Of(32, 0).LayersAhead(), kProjectionPlaces - 1);
   EXPECT_EQ(WeightPlacement::Of(32, 0.75).LayersAhead(), 4 * kProjectionPlaces - 1);
-  EXPECT_ERROR(CheckLayersAhead(WeightPlacement::Of(32, 0.5), 6), Unsupported, "prefetch = 6",
-               "16 of 32", "prefetch = 5", "weights_on_device");
+  EXPECT_ERROR(CheckLayersAhead(WeightPlacement::Of(32, 0.5), 8), Unsupported, "prefetch = 8",
+               "16 of 32", "prefetch = 7", "weights_on_device");
 }
 
 TEST(WeightPlacementTest, EstimatesWhatEachMemoryHolds) {
@@ -67,7 +67,7 @@ TEST(WeightPlacementTest, EstimatesWhatEachMemoryHolds) {
   const uint64_t square = uint64_t{4096} * 4096 * 2;
   const WeightBytes half = EstimateWeights(config, DType::kBF16, 0.5);
   EXPECT_EQ(half.host, 16 * 12 * square);
-  EXPECT_EQ(half.device, all - half.host + (3 * 3 + 2 * 9) * square);
+  EXPECT_EQ(half.device, all - half.host + (4 * 3 + 2 * 9) * square);
   const WeightBytes none = EstimateWeights(config, DType::kF32, 0);
   EXPECT_EQ(none.host, 2 * 32 * 12 * square);
   EXPECT_EQ(EstimateWeights(config, DType::kBF16, 31.0 / 32).device, all) << "a place of its own";

@@ -1,6 +1,7 @@
 #include "kv/cuda/kvpr_rates.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <chrono>
 #include <cmath>
@@ -33,10 +34,10 @@ constexpr int kPasses = 5;
 // for 5 ms of copies, a tenth of what is measured is no copy.
 constexpr uint64_t kTransferBytes = 256u << 20;
 constexpr int kTransfers = 4;
-// Of the step that is measured: sequences of so many tokens, fewer where their rows in two buffers
+// Of the step that is measured: sequences of so many tokens, fewer where their rows in all buffers
 // would take more.
 constexpr int64_t kSequences = 64, kMostTokens = 128, kLeastTokens = 16;
-constexpr uint64_t kMostBytes = 512u << 20;
+constexpr uint64_t kMostBytes = 768u << 20;
 // How many times longer a step's layers take than what is measured of them: smaller kernels between
 // the products, and products that wait for a kernel's last blocks. Where the GPU decides, OPT-13B's
 // layers (l = all of 148 tokens, batch 64) took 1.13 times as long, OPT-30B's (987 of 1040, batch
@@ -197,10 +198,8 @@ class StagedStep {
       target = {.first_row = static_cast<int32_t>(attends ? i : index * tokens_),
                 .rows = static_cast<int32_t>(attends ? 1 : tokens_),
                 .past = static_cast<int32_t>(attends ? tokens_ - 1 : 0)};
-      for (size_t b = 0; b < kBuffers; ++b) {
-        target.pages[offload::kRows[b]] = rows_of_[b] + index * rows_entries_;
-        if (!attends) target.pages[offload::kStagedInputs[b]] = inputs_of_[b] + index * blocks_;
-      }
+      target.pages[offload::kRows] = rows_of_ + index * rows_entries_;
+      if (!attends) target.pages[offload::kStagedInputs] = inputs_of_ + index * inputs_entries_;
     }
     block_.Send(stream);
     stream.Synchronize();
@@ -236,8 +235,9 @@ class StagedStep {
     view.capacity = static_cast<int32_t>(piece_sequences_);
     view.max_rows = static_cast<int32_t>(rows);
     for (int i = 0; i < pieces; ++i) {
-      // One buffer a lane: rows that both wrote would be the same, but not at the same time.
-      lanes_.Recompute(0, static_cast<size_t>(i) % kBuffers, view,
+      // Of a layer whose inputs travel. One buffer a lane: rows that both wrote would be the same,
+      // but not at the same time.
+      lanes_.Recompute(1, static_cast<size_t>(i) % offload::kRecomputeLanes, view,
                        {positions_.as<const int32_t>(), static_cast<size_t>(rows)}, projection_);
     }
   }
@@ -259,30 +259,31 @@ class StagedStep {
   void FillTables(CudaDevice& device, const Shape& shape) {
     const int64_t lists = shape.host_heads();
     const int64_t row_blocks = Shape::Blocks(tokens_, shape.staging_page_tokens);
-    blocks_ = Shape::Blocks(tokens_, shape.input_page_tokens);
-    rows_entries_ = lists * row_blocks;
-    const uint64_t list_bytes =
+    const int64_t input_blocks = Shape::Blocks(tokens_, shape.input_page_tokens);
+    const auto list_bytes =
         static_cast<uint64_t>(shape.staging_page_tokens) * shape.format.row_bytes();
     std::vector<std::byte*> entries;
-    size_t rows_at[kBuffers], inputs_at[kBuffers];
-    for (size_t b = 0; b < kBuffers; ++b) {
-      rows_at[b] = entries.size();
-      std::byte* page = memory_.Take(static_cast<size_t>(kSequences * rows_entries_) * list_bytes);
-      for (int64_t i = 0; i < kSequences * rows_entries_; ++i, page += list_bytes) {
-        entries.push_back(page);
+    // Of each sequence: blocks of `lists` lists of `bytes` each, a buffer's behind another's.
+    const auto fill = [&](int64_t sequences, int64_t blocks, int64_t lists, uint64_t bytes) {
+      std::array<std::byte*, kBuffers> next;
+      for (std::byte*& pages : next) {
+        pages = memory_.Take(static_cast<size_t>(sequences * blocks * lists) * bytes);
       }
-      inputs_at[b] = entries.size();
-      page = memory_.Take(static_cast<size_t>(piece_sequences_ * blocks_) * shape.page_bytes);
-      for (int64_t i = 0; i < piece_sequences_ * blocks_; ++i, page += shape.page_bytes) {
-        entries.push_back(page);
+      for (int64_t i = 0; i < sequences * blocks; ++i) {
+        for (std::byte*& page : next) {
+          for (int64_t list = 0; list < lists; ++list, page += bytes) entries.push_back(page);
+        }
       }
-    }
+    };
+    fill(kSequences, row_blocks, lists, list_bytes);
+    const size_t inputs_at = entries.size();
+    fill(piece_sequences_, input_blocks, 1, shape.page_bytes);
     entries_ = device.Allocate(entries.size() * sizeof(std::byte*));
     device.Upload(entries_.data(), entries.data(), entries_.size());
-    for (size_t b = 0; b < kBuffers; ++b) {
-      rows_of_[b] = entries_.as<std::byte*>() + rows_at[b];
-      inputs_of_[b] = entries_.as<std::byte*>() + inputs_at[b];
-    }
+    rows_of_ = entries_.as<std::byte*>();
+    inputs_of_ = rows_of_ + inputs_at;
+    rows_entries_ = static_cast<int64_t>(kBuffers) * row_blocks * lists;
+    inputs_entries_ = static_cast<int64_t>(kBuffers) * input_blocks;
   }
 
   CudaDevice& device_;
@@ -292,9 +293,11 @@ class StagedStep {
   StepBlock block_;
   AttentionBuffer scratch_;
   Buffer positions_, entries_;
-  std::byte** rows_of_[kBuffers];
-  std::byte** inputs_of_[kBuffers];
-  int64_t tokens_ = 0, piece_sequences_ = 0, blocks_ = 0, rows_entries_ = 0;
+  // Of the first sequence; each has so many entries.
+  std::byte** rows_of_ = nullptr;
+  std::byte** inputs_of_ = nullptr;
+  int64_t rows_entries_ = 0, inputs_entries_ = 0;
+  int64_t tokens_ = 0, piece_sequences_ = 0;
   MatrixView q_, out_;
   offload::RecomputeLanes lanes_;
   RandomProjection projection_;

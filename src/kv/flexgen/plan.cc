@@ -36,7 +36,7 @@ class FlexGenPlan final : public CachePlan {
                                       layout.head_dim, 1);
   }
   std::string DeviceHolds() const override {
-    return fmt::format("two buffers of a layer's rows{}",
+    return fmt::format("{} buffers of a layer's rows{}", shape_.buffers(),
                        shape_.device_heads > 0 ? ", and the rows of heads that stay" : "");
   }
   std::vector<std::string> Notes() const override {

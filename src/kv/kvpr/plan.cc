@@ -69,8 +69,9 @@ class KvprPlan final : public CachePlan {
            recompute;
   }
   std::string DeviceHolds() const override {
-    return recomputes_ ? "two buffers of a layer's rows and inputs"
-                       : "two buffers of a layer's rows";
+    return fmt::format("{} buffers of a layer's rows{}{}", shape_.buffers(),
+                       recomputes_ ? " and inputs" : "",
+                       shape_.FirstInputTable().lists > 0 ? ", and layer 0's inputs" : "");
   }
   std::vector<std::string> Notes() const override {
     const std::string sizes =

@@ -19,18 +19,20 @@ OffloadBase::OffloadBase(Device& device, std::unique_ptr<Device> host, std::stri
                  "KV cache, host store", slab_bytes),
       store_(shape_.StoreTable(), host_pool_),
       resident_(shape_.ResidentTable(), device_pool_),
-      inputs_(shape_.InputTable(), host_pool_) {}
+      inputs_(shape_.InputTable(), host_pool_),
+      first_inputs_(shape_.FirstInputTable(), device_pool_) {}
 
 SequenceId OffloadBase::Create() {
   const SequenceId id = store_.Create();
-  LC_CHECK(resident_.Create() == id && inputs_.Create() == id);
+  LC_CHECK(resident_.Create() == id && inputs_.Create() == id && first_inputs_.Create() == id);
   return id;
 }
 
 SequenceId OffloadBase::ForkTables(SequenceId parent, int64_t tokens) {
   LC_CHECK(tokens >= 0 && tokens <= Length(parent), "{} of {} tokens", tokens, Length(parent));
   const SequenceId id = store_.ForkPrefix(parent, tokens);
-  LC_CHECK(resident_.ForkPrefix(parent, tokens) == id && inputs_.ForkPrefix(parent, tokens) == id);
+  LC_CHECK(resident_.ForkPrefix(parent, tokens) == id && inputs_.ForkPrefix(parent, tokens) == id &&
+           first_inputs_.ForkPrefix(parent, tokens) == id);
   return id;
 }
 
@@ -38,6 +40,7 @@ void OffloadBase::ReleaseTables(SequenceId id) {
   store_.Release(id);
   resident_.Release(id);
   inputs_.Release(id);
+  first_inputs_.Release(id);
 }
 
 Recomputed OffloadBase::SplitOf(const Step& step, const StepSequence& sequence,
@@ -56,10 +59,12 @@ void OffloadBase::Grow(const Step& step, int64_t staging_pages) {
   }
   // Everything that can throw comes first.
   host_pool_.Reserve(store_.PagesNeeded(growths_) + inputs_.PagesNeeded(growths_));
-  device_pool_.Reserve(resident_.PagesNeeded(growths_) + staging_pages);
+  device_pool_.Reserve(resident_.PagesNeeded(growths_) + first_inputs_.PagesNeeded(growths_) +
+                       staging_pages);
   store_.Grow(growths_);
   resident_.Grow(growths_);
   inputs_.Grow(growths_);
+  first_inputs_.Grow(growths_);
 }
 
 void OffloadBase::RequireInputs(int64_t layer) const {
@@ -72,6 +77,7 @@ void OffloadBase::Commit(const StepSequence& sequence, int64_t split) {
   store_.Commit(sequence.id, sequence.rows);
   resident_.Commit(sequence.id, sequence.rows);
   inputs_.Commit(sequence.id, sequence.rows);
+  first_inputs_.Commit(sequence.id, sequence.rows);
 
   const auto layers = static_cast<uint64_t>(shape_.layout.layers);
   const auto all_heads = layers * static_cast<uint64_t>(shape_.layout.kv_heads);
@@ -87,10 +93,11 @@ void OffloadBase::Commit(const StepSequence& sequence, int64_t split) {
   stored.bytes += rows * host_heads * row_bytes;
   if (shape_.keeps_inputs) {
     const uint64_t input_bytes = shape_.input_format.row_bytes();
-    stats_.activations.rows += recomputed * layers;
-    stats_.activations.bytes += recomputed * layers * input_bytes;
+    const auto travelling = static_cast<uint64_t>(shape_.InputTable().lists);
+    stats_.activations.rows += recomputed * travelling;
+    stats_.activations.bytes += recomputed * travelling * input_bytes;
     stats_.rows_recomputed += recomputed * host_heads;
-    stored.bytes += rows * layers * input_bytes;
+    stored.bytes += rows * travelling * input_bytes;
   }
   const auto n = static_cast<uint64_t>(sequence.past + sequence.rows);
   stats_.bytes_read += n * all_heads * shape_.format.row_bytes();

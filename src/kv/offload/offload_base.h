@@ -55,7 +55,7 @@ class OffloadBase : public Cache {
   std::optional<Recompute> recompute_;
   std::unique_ptr<Device> host_;
   PagePool device_pool_, host_pool_;
-  SequenceTable store_, resident_, inputs_;
+  SequenceTable store_, resident_, inputs_, first_inputs_;
   // Of the step in progress.
   StepCheck check_;
   KeyValueProjection* projection_ = nullptr;

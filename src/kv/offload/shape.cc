@@ -104,7 +104,12 @@ TableShape Shape::ResidentTable() const {
 
 TableShape Shape::InputTable() const {
   if (!keeps_inputs) return {0, kNoPages, 0};
-  return {layout.layers, input_page_tokens, input_format.row_bytes()};
+  return {InputList(layout.layers), input_page_tokens, input_format.row_bytes()};
+}
+
+TableShape Shape::FirstInputTable() const {
+  if (!keeps_inputs || !on_gpu) return {0, kNoPages, 0};
+  return {1, input_page_tokens, input_format.row_bytes()};
 }
 
 int64_t Shape::StagingPages(int64_t n, int64_t inputs) const {
@@ -118,7 +123,8 @@ TierBytes Shape::ForkBytesFor(int64_t shared, int64_t tokens, int64_t inputs) co
   const auto own = [&](const TableShape& table) {
     return table.lists * (table.BlocksFor(tokens) - shared / table.page_tokens);
   };
-  const int64_t device = own(ResidentTable()) + 2 * StagingPages(tokens, inputs);
+  const int64_t device =
+      own(ResidentTable()) + own(FirstInputTable()) + buffers() * StagingPages(tokens, inputs);
   const int64_t host = own(StoreTable()) + own(InputTable());
   return {.device = static_cast<uint64_t>(device) * page_bytes,
           .host = static_cast<uint64_t>(host) * store_page_bytes};

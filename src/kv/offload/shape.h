@@ -47,7 +47,11 @@ struct Shape {
 
   TableShape StoreTable() const;
   TableShape ResidentTable() const;
+  // Of the inputs that travel, and of layer 0's where they stay on the device: on a GPU, where they
+  // take a fraction of what the staging buffers do.
   TableShape InputTable() const;
+  TableShape FirstInputTable() const;
+  int64_t InputList(int64_t layer) const { return on_gpu ? layer - 1 : layer; }
   int64_t StoreList(int64_t layer, int64_t head) const {
     return layer * host_heads() + head - device_heads;
   }
@@ -56,10 +60,13 @@ struct Shape {
   static int64_t Blocks(int64_t tokens, int64_t page_tokens) {
     return (tokens + page_tokens - 1) / page_tokens;
   }
-  // Pages of one of the two staging buffers: a layer's rows of a sequence of n tokens (as they
+  // Pages of one of the staging buffers: a layer's rows of a sequence of n tokens (as they
   // travel, too, where they are expanded), and the inputs of the first `inputs` of them.
   int64_t StagingPages(int64_t n, int64_t inputs) const;
 
+  // Staging buffers.
+  static constexpr int64_t kCpuBuffers = 2, kGpuBuffers = 3;
+  int64_t buffers() const { return on_gpu ? kGpuBuffers : kCpuBuffers; }
   // inputs: tokens whose inputs may be staged.
   TierBytes BytesFor(int64_t tokens, int64_t inputs) const {
     return ForkBytesFor(0, tokens, inputs);

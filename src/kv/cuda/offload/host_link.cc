@@ -51,10 +51,8 @@ void HostLink::ForEachEnd(const std::vector<Part>& parts, const std::vector<Grou
                                           .stored = static_cast<int32_t>(begin)};
         target.pages[ops::cuda::kStore] = pages[static_cast<size_t>(i)];
         const Staging::Lane& lane = staging_.lane(part);
-        for (size_t b = 0; b < kBuffers; ++b) {
-          target.pages[kRows[b]] = lane.rows[b].table.device();
-          target.pages[kArrived[b]] = lane.arrived[b].table.device();
-        }
+        target.pages[kRows] = lane.rows.table.device();
+        target.pages[kArrived] = lane.arrived.table.device();
         body(g, target);
       };
       visit(cut.begin, cut.head_end);
@@ -124,20 +122,22 @@ void HostLink::Wait(CudaBranch& other, int mark) {
 void HostLink::BringInputs(int64_t layer, size_t buffer, const Part& part, const Segment& segment) {
   const int64_t page_tokens = shape_.input_page_tokens;  // of both sides: pages have one size
   const uint64_t token_bytes = shape_.input_format.row_bytes();
-  std::byte* const* from = inputs_.Lists(part.sequence.id)[layer];
-  const Staging::Pages& to = staging_.lane(part).inputs[buffer];
+  const int64_t list = shape_.InputList(layer);
+  std::byte* const* from = inputs_.Lists(part.sequence.id)[list];
+  const Staging::Pages& to = staging_.lane(part).inputs;
   const int64_t end = segment.begin + segment.count;
   for (int64_t t = segment.begin; t < end;) {
     const int64_t block = t / page_tokens;
     const int64_t pages = (end - 1) / page_tokens - block + 1;
-    const int64_t run = staging_.Run(to, block, inputs_.Run(part.sequence.id, layer, block, pages));
+    const int64_t run =
+        staging_.Run(to, buffer, block, inputs_.Run(part.sequence.id, list, block, pages));
     const uint64_t offset = static_cast<uint64_t>(t % page_tokens) * token_bytes;
     // A page may end with bytes that no token has: they travel with what lies behind them.
     const int64_t next = std::min((block + run) * page_tokens, end);
     const uint64_t bytes =
         static_cast<uint64_t>(run - 1) * shape_.page_bytes +
         static_cast<uint64_t>(next - (block + run - 1) * page_tokens) * token_bytes;
-    copies_.Add(staging_.data(to, block) + offset, from[block] + offset, bytes - offset);
+    copies_.Add(staging_.data(to, buffer, block) + offset, from[block] + offset, bytes - offset);
     t = next;
   }
 }
@@ -166,12 +166,12 @@ void HostLink::BringRows(int64_t layer, size_t buffer, const std::vector<Part>& 
     const Cut cut = CutOf(part, page_tokens);
     std::byte* const* from = store_.Lists(part.sequence.id)[layer];
     const Staging::Lane& lane = staging_.lane(part);
-    const Staging::Pages& to = (shape_.expands() ? lane.arrived : lane.rows)[buffer];
+    const Staging::Pages& to = shape_.expands() ? lane.arrived : lane.rows;
     const int64_t end = cut.tail_begin / page_tokens;
     for (int64_t block = cut.head_end / page_tokens; block < end;) {
       const int64_t run =
-          staging_.Run(to, block, store_.Run(part.sequence.id, layer, block, end - block));
-      copies_.Add(staging_.data(to, block), from[block],
+          staging_.Run(to, buffer, block, store_.Run(part.sequence.id, layer, block, end - block));
+      copies_.Add(staging_.data(to, buffer, block), from[block],
                   static_cast<uint64_t>(run - 1) * shape_.page_bytes + page_bytes);
       block += run;
     }

@@ -3,8 +3,8 @@
 // Streams beside the step's own: rows and inputs that arrive (host_link.h), rows that are
 // recomputed, rows that are stored, inputs that are stored. The step's sequences pass through each
 // layer in groups (offload/groups.h). Unit u of a step is group u % groups of layer u / groups, and
-// its rows come to buffer u % 2: while one unit attends, the next one's rows travel, of the same
-// layer or of the next.
+// its rows come to the buffer that was read first: while one unit attends, the next ones' rows
+// travel, of the same layer or of the next.
 //
 // A step's copies are issued one by one, not replayed: their sizes change with every token, and a
 // graph of them would be built anew whenever a sequence begins a page. The host issues them a unit
@@ -84,13 +84,16 @@ class CudaOffloadCache final : public OffloadBase, public RowStore {
   bool offloads() const { return shape_.host_heads() > 0; }
   int64_t groups() const { return static_cast<int64_t>(groups_.size()); }
   int64_t units() const { return shape_.layout.layers * groups(); }
-  static size_t BufferOf(int64_t unit) { return static_cast<size_t>(unit) % kBuffers; }
+  size_t BufferOf(int64_t unit) const {
+    return (first_buffer_ + static_cast<size_t>(unit)) % kBuffers;
+  }
   // Waits for a step that was left half way, and for copies ahead of one that does not come.
   void Quiesce();
   // Waits for what is under way to the buffers.
   void DropAhead();
   // What is decided about a step before it takes memory.
   void MakeParts(const Step& step);
+  void ListPages();  // of the parts
   void PlanPieces();
   // Enqueues the first units of a step that is expected.
   void BringAhead(const Step& step);
@@ -124,9 +127,10 @@ class CudaOffloadCache final : public OffloadBase, public RowStore {
   std::vector<Part> parts_;
   std::vector<Group> groups_;
   Pieces pieces_;
-  std::vector<std::byte* const*> store_pages_;  // of the parts
+  std::vector<std::byte*const*> store_pages_, first_input_pages_;  // of the parts
   int64_t context_ = 0;
-  bool started_ = false;  // operations have been issued
+  size_t first_buffer_ = 0;  // unit 0's: the one that was read first
+  bool started_ = false;     // operations have been issued
 
   std::vector<StepSequence> expected_;  // the next step's, if it is like the last one
   bool steady_ = false;                 // the step in progress was expected
@@ -218,18 +222,18 @@ void CudaOffloadCache::BeginStep(const Step& step) {
   projection_ = nullptr;
   Grow(step, staging_.Plan(parts_));  // can throw
   staging_.Take(uploads_);
-  store_pages_.clear();
   for (const Part& part : parts_) {
     const SequenceId id = part.sequence.id;
-    SequencePages& pages = pages_.at(id);
-    pages.Update(device_, uploads_, shape_, resident_, store_, inputs_, id, part.sequence.past);
-    store_pages_.push_back(pages.store.device());
+    pages_.at(id).Update(device_, uploads_, shape_, resident_, store_, inputs_, first_inputs_, id,
+                         part.sequence.past);
   }
+  ListPages();
   FillBlock(step);
   if (shape_.keeps_inputs) FillInputsBlock();
   brought_ = std::exchange(ahead_, false);
   started_ = brought_;
-  if (brought_ && !link_.Holds(parts_, groups_, store_pages_)) {  // a table has moved
+  if (brought_ && (!link_.Holds(parts_, groups_, store_pages_) ||
+                   (!pieces_.empty() && !views_.Holds(first_input_pages_)))) {  // a table has moved
     DropAhead();
     brought_ = false;
   }
@@ -251,9 +255,19 @@ void CudaOffloadCache::MakeParts(const Step& step) {
   pieces_ = MakePieces(parts_, groups_, kGpuRecomputeTokens, kGpuRecomputeUnit);
 }
 
+void CudaOffloadCache::ListPages() {
+  store_pages_.clear();
+  first_input_pages_.clear();
+  for (const Part& part : parts_) {
+    const SequencePages& pages = pages_.at(part.sequence.id);
+    store_pages_.push_back(pages.store.device());
+    first_input_pages_.push_back(pages.first_inputs.device());
+  }
+}
+
 void CudaOffloadCache::PlanPieces() {
   if (pieces_.empty()) return;
-  views_.Plan(parts_, pieces_, staging_);
+  views_.Plan(parts_, pieces_, staging_, first_input_pages_);
   recomputing_.Prepare(pieces_.longest);
 }
 
@@ -263,9 +277,7 @@ void CudaOffloadCache::BringAhead(const Step& step) {
     parts_.clear();
     return;
   }
-  store_pages_.clear();
-  for (const Part& part : parts_)
-    store_pages_.push_back(pages_.at(part.sequence.id).store.device());
+  ListPages();
   try {
     link_.Plan(parts_, groups_, store_pages_);
     PlanPieces();
@@ -307,10 +319,8 @@ void CudaOffloadCache::FillBlock(const Step& step) {
     target.pages[ops::cuda::kStore] = pages.store.device();
     if (offloads()) {
       const Staging::Lane& lane = staging_.lane(part);
-      for (size_t b = 0; b < kBuffers; ++b) {
-        target.pages[kRows[b]] = lane.rows[b].table.device();
-        target.pages[kArrived[b]] = lane.arrived[b].table.device();
-      }
+      target.pages[kRows] = lane.rows.table.device();
+      target.pages[kArrived] = lane.arrived.table.device();
     }
     if (part.sequence.decode) longest = std::max(longest, part.n());
   }
@@ -328,7 +338,9 @@ void CudaOffloadCache::FillInputsBlock() {
               .rows = static_cast<int32_t>(part.sequence.rows),
               .past = static_cast<int32_t>(part.sequence.past),
               .stored = static_cast<int32_t>(part.sequence.past)};
-    target.pages[kHostInputs] = pages_.at(part.sequence.id).inputs.device();
+    const SequencePages& pages = pages_.at(part.sequence.id);
+    target.pages[kHostInputs] = pages.inputs.device();
+    target.pages[kFirstInputs] = pages.first_inputs.device();
   }
 }
 
@@ -341,7 +353,8 @@ void CudaOffloadCache::BringUnit(int64_t unit) {
   // Inputs first, so that recomputation begins early.
   for (int64_t p = 0; p < pieces; ++p) {
     const Piece& piece = pieces_.pieces[static_cast<size_t>(first + p)];
-    for (int64_t s = piece.begin; s < piece.end; ++s) {
+    // Layer 0's are on the device.
+    for (int64_t s = piece.begin; layer > 0 && s < piece.end; ++s) {
       const Segment& segment = pieces_.segments[static_cast<size_t>(s)];
       link_.BringInputs(layer, buffer, parts_[static_cast<size_t>(segment.part)], segment);
     }
@@ -387,7 +400,7 @@ void CudaOffloadCache::KeepInputs(Stream& stream, int64_t layer, const Step& ste
   StepView view = inputs_block_.Decoding(context_);
   view.count = inputs_block_.device_flags();
   view.capacity = static_cast<int32_t>(parts_.size());
-  ops::cuda::AppendInputs(storing_inputs_.stream(), view, tables_.HostInputs(layer), x);
+  ops::cuda::AppendInputs(storing_inputs_.stream(), view, tables_.KeptInputs(layer), x);
   storing_inputs_.Mark(static_cast<int>(layer));
 }
 
@@ -513,6 +526,9 @@ void CudaOffloadCache::EndStep(const Step& step) {
   Step next = step;
   for (StepSequence& sequence : next.sequences) sequence.past += sequence.rows;
   expected_ = next.sequences;
+  // Where a step has fewer units than there are buffers, each comes to the buffer that it had: what
+  // it waits for there is that its own rows have been stored.
+  if (units() >= static_cast<int64_t>(kBuffers)) first_buffer_ = BufferOf(units());
   if (steady_) BringAhead(next);
 }
 

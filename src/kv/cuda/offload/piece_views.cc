@@ -7,8 +7,8 @@
 
 namespace litecache::kv::offload {
 
-void PieceViews::Plan(const std::vector<Part>& parts, const Pieces& pieces,
-                      const Staging& staging) {
+void PieceViews::Plan(const std::vector<Part>& parts, const Pieces& pieces, const Staging& staging,
+                      const std::vector<std::byte* const*>& first_inputs) {
   current_ = 1 - current_;
   Side& side = sides_[current_];
   if (side.room < pieces.total) {
@@ -18,6 +18,7 @@ void PieceViews::Plan(const std::vector<Part>& parts, const Pieces& pieces,
     side.room = pieces.total;
   }
   side.total = pieces.total;
+  side.first_inputs = first_inputs;
   side.longest = 0;
   side.block.Begin(static_cast<int64_t>(pieces.segments.size()), 0);
   auto* positions = side.positions->host<int32_t>();
@@ -37,10 +38,9 @@ void PieceViews::Plan(const std::vector<Part>& parts, const Pieces& pieces,
                 .past = static_cast<int32_t>(segment.begin),
                 .stored = static_cast<int32_t>(segment.begin)};
       const Staging::Lane& lane = staging.lane(part);
-      for (size_t b = 0; b < kBuffers; ++b) {
-        target.pages[kRows[b]] = lane.rows[b].table.device();
-        target.pages[kStagedInputs[b]] = lane.inputs[b].table.device();
-      }
+      target.pages[kRows] = lane.rows.table.device();
+      target.pages[kStagedInputs] = lane.inputs.table.device();
+      target.pages[kFirstInputs] = first_inputs[static_cast<size_t>(segment.part)];
     }
   }
 }

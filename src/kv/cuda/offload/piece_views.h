@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -21,8 +22,14 @@ class PieceViews {
   explicit PieceViews(Device& device)
       : device_(device), sides_{Side{StepBlock(device)}, Side{StepBlock(device)}} {}
 
-  // Of a step, whose staging has its tables. What has been planned before the last call is over.
-  void Plan(const std::vector<Part>& parts, const Pieces& pieces, const Staging& staging);
+  // Of a step, whose staging has its tables; first_inputs: the pages of each part's inputs of layer
+  // 0, on the device. What has been planned before the last call is over.
+  void Plan(const std::vector<Part>& parts, const Pieces& pieces, const Staging& staging,
+            const std::vector<std::byte* const*>& first_inputs);
+  // Whether the last plan's inputs of layer 0 have these pages.
+  bool Holds(const std::vector<std::byte* const*>& first_inputs) const {
+    return side().first_inputs == first_inputs;
+  }
   // Enqueues the copy to the device.
   void Send(Stream& stream);
 
@@ -41,6 +48,7 @@ class PieceViews {
     int64_t room = 0;     // of positions
     int64_t total = 0;    // of the plan's
     int64_t longest = 0;  // tokens of a sequence
+    std::vector<std::byte* const*> first_inputs;
   };
   const Side& side() const { return sides_[current_]; }
 

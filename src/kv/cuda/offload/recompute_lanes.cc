@@ -51,7 +51,8 @@ void RecomputeLanes::Recompute(int64_t layer, size_t buffer, const ops::cuda::St
   const auto k = MatrixView::Of(keys, dtype, rows, width);
   const auto v = MatrixView::Of(values, dtype, rows, width);
   Stream& stream = lane.branch.stream();
-  ops::cuda::GatherInputs(stream, view, tables_.StagedInputs(buffer), x);
+  ops::cuda::GatherInputs(stream, view,
+                          layer == 0 ? tables_.KeptInputs(layer) : tables_.StagedInputs(buffer), x);
   projection.Project(stream, layer, x, positions, k, v);
   ops::cuda::AppendRows(stream, view, layout.kv_heads, tables_.Rows(buffer), k, v);
 }

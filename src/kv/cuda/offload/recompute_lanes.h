@@ -39,7 +39,8 @@ class RecomputeLanes {
   // Of the piece that Recompute() is called for next: what has to wait for its inputs.
   Stream& stream() { return lanes_[next_].branch.stream(); }
   // One piece of a layer: inputs of the tokens of `view`, sequences whose new rows they are, from
-  // the staging buffer; rows to there. positions: device memory, of its places (pieces.h).
+  // the staging buffer, or of layer 0 from where they are kept; rows to there. positions: device
+  // memory, of its places (pieces.h).
   void Recompute(int64_t layer, size_t buffer, const ops::cuda::StepView& view,
                  std::span<const int32_t> positions, KeyValueProjection& projection);
   // The end of the buffer.

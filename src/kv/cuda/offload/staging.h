@@ -1,4 +1,4 @@
-// Two buffers on the device, each for the rows and inputs of one layer of one group of a step's
+// Buffers on the device, each for the rows and inputs of one layer of one group of a step's
 // sequences.
 #pragma once
 
@@ -16,16 +16,16 @@ namespace litecache::kv::offload {
 
 class Staging {
  public:
-  // Pages of one kind in one buffer.
+  // Pages of one kind, as many in each buffer. The table has the buffers' lists one after another.
   struct Pages {
-    std::vector<PageId> ids;
+    std::array<std::vector<PageId>, kBuffers> ids;
     DevicePages table;
-    int64_t listed = 0;  // of ids, those that the table has
-    int64_t needed = 0;
+    int64_t listed = 0;  // of a buffer's ids, those that the table has
+    int64_t needed = 0;  // in each buffer
   };
   // What one part of each group has, one after another.
   struct Lane {
-    std::array<Pages, kBuffers> rows, arrived, inputs;
+    Pages rows, arrived, inputs;
   };
 
   Staging(Device& device, const Shape& shape, PagePool& pool)
@@ -42,14 +42,15 @@ class Staging {
 
   Lane& lane(const Part& part) { return lanes_[static_cast<size_t>(part.lane)]; }
   const Lane& lane(const Part& part) const { return lanes_[static_cast<size_t>(part.lane)]; }
-  std::byte* data(const Pages& pages, int64_t block) const {
-    return pool_.data(pages.ids[static_cast<size_t>(block)]);
+  std::byte* data(const Pages& pages, size_t buffer, int64_t block) const {
+    return pool_.data(pages.ids[buffer][static_cast<size_t>(block)]);
   }
-  // How many pages from block `block` on, up to `most`, lie one behind another.
-  int64_t Run(const Pages& pages, int64_t block, int64_t most) const {
+  // How many pages of a buffer from block `block` on, up to `most`, lie one behind another.
+  int64_t Run(const Pages& pages, size_t buffer, int64_t block, int64_t most) const {
+    const std::vector<PageId>& ids = pages.ids[buffer];
     int64_t count = 1;
-    while (count < most && pool_.Adjoin(pages.ids[static_cast<size_t>(block + count - 1)],
-                                        pages.ids[static_cast<size_t>(block + count)])) {
+    while (count < most && pool_.Adjoin(ids[static_cast<size_t>(block + count - 1)],
+                                        ids[static_cast<size_t>(block + count)])) {
       ++count;
     }
     return count;

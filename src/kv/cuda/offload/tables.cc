@@ -10,7 +10,7 @@ using ops::cuda::RowTable;
 Tables::Tables(Device& device, const Shape& shape) : shape_(shape) {
   const int64_t heads = shape.layout.kv_heads, own = shape.device_heads;
   const auto table = static_cast<size_t>(shape.layout.layers * heads);
-  std::vector<int32_t> lists(2 * table + static_cast<size_t>(heads));
+  std::vector<int32_t> lists(2 * table + kBuffers * static_cast<size_t>(heads));
   for (int64_t layer = 0; layer < shape.layout.layers; ++layer) {
     for (int64_t head = 0; head < heads; ++head) {
       const auto at = static_cast<size_t>(layer * heads + head);
@@ -19,9 +19,12 @@ Tables::Tables(Device& device, const Shape& shape) : shape_(shape) {
       lists[table + at] = stays ? -1 : static_cast<int32_t>(shape.StoreList(layer, head));
     }
   }
-  for (int64_t head = 0; head < heads; ++head) {
-    lists[2 * table + static_cast<size_t>(head)] =
-        head < own ? -1 : static_cast<int32_t>(head - own);
+  for (size_t b = 0; b < kBuffers; ++b) {
+    const int64_t first = static_cast<int64_t>(b) * shape.host_heads() - own;
+    for (int64_t head = 0; head < heads; ++head) {
+      lists[2 * table + b * static_cast<size_t>(heads) + static_cast<size_t>(head)] =
+          head < own ? -1 : static_cast<int32_t>(first + head);
+    }
   }
   lists_ = device.Allocate(lists.size() * sizeof(int32_t));
   device.Upload(lists_.data(), lists.data(), lists_.size());
@@ -45,43 +48,46 @@ RowTable Tables::Store(int64_t layer) const {
 }
 
 RowTable Tables::Rows(size_t buffer) const {
-  return {.table = kRows[buffer],
-          .lists = static_cast<int32_t>(shape_.host_heads()),
+  const int64_t lists = 2 * shape_.layout.layers + static_cast<int64_t>(buffer);
+  return {.table = kRows,
+          .lists = static_cast<int32_t>(static_cast<int64_t>(kBuffers) * shape_.host_heads()),
           .page_rows = static_cast<int32_t>(shape_.staging_page_tokens),
           .format = shape_.format,
-          .list_of_head = lists_.as<int32_t>() + 2 * shape_.layout.layers * shape_.layout.kv_heads};
+          .list_of_head = lists_.as<int32_t>() + lists * shape_.layout.kv_heads};
 }
 
 RowTable Tables::Arrived(size_t buffer) const {
   RowTable table = Rows(buffer);
-  table.table = kArrived[buffer];
+  table.table = kArrived;
   table.page_rows = static_cast<int32_t>(shape_.store_page_tokens);
   table.format = shape_.store_format;
   return table;
 }
 
-InputTable Tables::HostInputs(int64_t layer) const {
-  return {.table = kHostInputs,
-          .lists = static_cast<int32_t>(shape_.layout.layers),
-          .list = static_cast<int32_t>(layer),
-          .page_rows = static_cast<int32_t>(shape_.input_page_tokens)};
+InputTable Tables::KeptInputs(int64_t layer) const {
+  const bool first = layer == 0;
+  const TableShape table = first ? shape_.FirstInputTable() : shape_.InputTable();
+  return {.table = first ? kFirstInputs : kHostInputs,
+          .lists = static_cast<int32_t>(table.lists),
+          .list = static_cast<int32_t>(first ? 0 : shape_.InputList(layer)),
+          .page_rows = static_cast<int32_t>(table.page_tokens)};
 }
 
 InputTable Tables::StagedInputs(size_t buffer) const {
-  return {.table = kStagedInputs[buffer],
-          .lists = 1,
-          .list = 0,
+  return {.table = kStagedInputs,
+          .lists = static_cast<int32_t>(kBuffers),
+          .list = static_cast<int32_t>(buffer),
           .page_rows = static_cast<int32_t>(shape_.input_page_tokens)};
 }
 
 void SequencePages::Update(Device& device, TableUploads& uploads, const Shape& shape,
                            const SequenceTable& resident_table, const SequenceTable& store_table,
-                           const SequenceTable& input_table, SequenceId id, int64_t past) {
-  const int64_t layers = shape.layout.layers;
+                           const SequenceTable& input_table, const SequenceTable& first_input_table,
+                           SequenceId id, int64_t past) {
   // A table's page of a layer holds `heads` lists of `page_tokens` rows each.
   const auto update = [&](DevicePages& pages, Known& known, const SequenceTable& table,
-                          int64_t heads, int64_t page_tokens, uint64_t row_bytes) {
-    if (heads == 0) return;
+                          int64_t layers, int64_t heads, int64_t page_tokens, uint64_t row_bytes) {
+    if (layers * heads == 0) return;
     std::byte* const* const* lists = table.Lists(id);
     // Of the blocks that were there only the one that is written next can have changed, in all
     // lists together: most steps look at one page rather than at one of every head of every layer.
@@ -99,11 +105,17 @@ void SequencePages::Update(Device& device, TableUploads& uploads, const Shape& s
           uploads.Add(target, changed, count);
         });
   };
-  update(store, store_, store_table, shape.host_heads(), shape.store_page_tokens,
+  const int64_t layers = shape.layout.layers;
+  update(store, store_, store_table, layers, shape.host_heads(), shape.store_page_tokens,
          shape.store_format.row_bytes());
-  update(resident, resident_, resident_table, shape.device_heads, shape.resident_page_tokens,
-         shape.format.row_bytes());
-  if (shape.keeps_inputs) update(inputs, inputs_, input_table, 1, shape.input_page_tokens, 0);
+  update(resident, resident_, resident_table, layers, shape.device_heads,
+         shape.resident_page_tokens, shape.format.row_bytes());
+  const auto update_inputs = [&](DevicePages& pages, Known& known, const SequenceTable& table,
+                                 const TableShape& kept) {
+    update(pages, known, table, kept.lists, 1, kept.page_tokens, 0);
+  };
+  update_inputs(inputs, inputs_, input_table, shape.InputTable());
+  update_inputs(first_inputs, first_inputs_, first_input_table, shape.FirstInputTable());
 }
 
 }  // namespace litecache::kv::offload

@@ -2,7 +2,6 @@
 // kvpr, under the names that a step's sequences have for tables.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 
@@ -16,17 +15,16 @@
 
 namespace litecache::kv::offload {
 
-inline constexpr size_t kBuffers = 2;
+inline constexpr size_t kBuffers = Shape::kGpuBuffers;
 
 // Of the step's sequences: rows as attention reads them, and as they arrive where that is another
-// format.
-inline constexpr std::array<ops::cuda::TableId, kBuffers> kRows = {ops::cuda::kSlots,
-                                                                   ops::cuda::kLabels};
-inline constexpr std::array<ops::cuda::TableId, kBuffers> kArrived = {ops::cuda::kMetadata,
-                                                                      ops::cuda::kStaging};
-// Of the inputs' sequences: inputs on the device and on the host.
-inline constexpr const auto& kStagedInputs = kArrived;
+// format; the staging buffers' lists one after another.
+inline constexpr ops::cuda::TableId kRows = ops::cuda::kSlots, kArrived = ops::cuda::kMetadata;
+// Of the inputs' sequences: inputs in the buffers, a list each; those kept on the host; layer 0's,
+// kept on the device.
+inline constexpr ops::cuda::TableId kStagedInputs = kArrived;
 inline constexpr ops::cuda::TableId kHostInputs = ops::cuda::kStore;
+inline constexpr ops::cuda::TableId kFirstInputs = ops::cuda::kResident;
 
 class Tables {
  public:
@@ -41,24 +39,27 @@ class Tables {
   ops::cuda::RowTable Landing(size_t buffer) const {
     return shape_.expands() ? Arrived(buffer) : Rows(buffer);
   }
-  ops::cuda::InputTable HostInputs(int64_t layer) const;
+  // Where a layer's inputs are kept.
+  ops::cuda::InputTable KeptInputs(int64_t layer) const;
   ops::cuda::InputTable StagedInputs(size_t buffer) const;
 
  private:
   Shape shape_;
-  Buffer lists_;  // int32: resident [layers][kv_heads], store [layers][kv_heads], staged [kv_heads]
+  // int32: resident [layers][kv_heads], store [layers][kv_heads], staged [buffers][kv_heads]
+  Buffer lists_;
 };
 
 // A sequence's pages, of all its layers.
 class SequencePages {
  public:
-  DevicePages resident, store, inputs;
+  DevicePages resident, store, inputs, first_inputs;
 
   // past: tokens that have been in the tables since the last call.
   // What changes goes to `uploads`.
   void Update(Device& device, TableUploads& uploads, const Shape& shape,
               const SequenceTable& resident_table, const SequenceTable& store_table,
-              const SequenceTable& input_table, SequenceId id, int64_t past);
+              const SequenceTable& input_table, const SequenceTable& first_input_table,
+              SequenceId id, int64_t past);
 
  private:
   // Of a table at the last call.
@@ -66,7 +67,7 @@ class SequencePages {
     int64_t blocks = 0;
     const std::byte* last = nullptr;  // the last block's page of list 0
   };
-  Known resident_, store_, inputs_;
+  Known resident_, store_, inputs_, first_inputs_;
 };
 
 }  // namespace litecache::kv::offload
