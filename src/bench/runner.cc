@@ -35,10 +35,9 @@ double Seconds(const std::function<void()>& work) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-kv::Step ChunkStep(kv::SequenceId id, int64_t rows, int64_t past, bool ends_prompt = false) {
+kv::Step ChunkStep(kv::SequenceId id, int64_t rows, int64_t past) {
   kv::Step step{.rows = rows};
-  step.sequences.push_back(
-      {.id = id, .first_row = 0, .rows = rows, .past = past, .ends_prompt = ends_prompt});
+  step.sequences.push_back({.id = id, .first_row = 0, .rows = rows, .past = past});
   return step;
 }
 
@@ -90,27 +89,35 @@ int32_t Runner::NextToken() {
   return static_cast<int32_t>(random_() % static_cast<uint64_t>(decoder_.config().vocab));
 }
 
-void Runner::FillByPrefill(kv::Cache& cache, kv::SequenceId id, int64_t tokens,
-                           const std::function<void(int64_t)>& progress) {
-  const int64_t vocab = decoder_.config().vocab;
-  const Buffer logits = device_.Allocate(static_cast<size_t>(vocab) * sizeof(float));
-  for (int64_t past = 0; past < tokens;) {
-    const int64_t rows = std::min(options_.prefill_chunk, tokens - past);
-    std::vector<int32_t> ids(static_cast<size_t>(rows));
-    std::vector<int32_t> positions(static_cast<size_t>(rows));
-    for (int64_t i = 0; i < rows; ++i) {
-      ids[static_cast<size_t>(i)] = NextToken();
-      positions[static_cast<size_t>(i)] = static_cast<int32_t>(past + i);
-    }
+void Runner::FillByPrefill(kv::Cache& cache, std::span<const kv::SequenceId> sequences,
+                           int64_t tokens, const std::function<void(int64_t)>& progress) {
+  const int64_t vocab = decoder_.config().vocab, total = std::ssize(sequences) * tokens;
+  const Buffer logits =
+      device_.Allocate(sequences.size() * static_cast<size_t>(vocab) * sizeof(float));
+  for (int64_t done = 0; done < total;) {
+    kv::Step step{.rows = std::min(options_.prefill_chunk, total - done)};
+    std::vector<int32_t> ids(static_cast<size_t>(step.rows)), positions(ids.size());
     std::vector<int64_t> logit_rows;
-    if (past + rows == tokens) logit_rows.push_back(rows - 1);
+    for (int64_t row = 0; row < step.rows;) {
+      const int64_t past = (done + row) % tokens, rows = std::min(tokens - past, step.rows - row);
+      const bool ends = past + rows == tokens;
+      step.sequences.push_back({.id = sequences[static_cast<size_t>((done + row) / tokens)],
+                                .first_row = row,
+                                .rows = rows,
+                                .past = past,
+                                .ends_prompt = ends});
+      for (int64_t i = 0; i < rows; ++i, ++row) {
+        ids[static_cast<size_t>(row)] = NextToken();
+        positions[static_cast<size_t>(row)] = static_cast<int32_t>(past + i);
+      }
+      if (ends) logit_rows.push_back(row - 1);
+    }
     decoder_.Forward(
-        stream_, ChunkStep(id, rows, past, past + rows == tokens), ids, positions, cache,
-        logit_rows,
+        stream_, step, ids, positions, cache, logit_rows,
         MatrixView::Of(logits.as<float>(), static_cast<int64_t>(logit_rows.size()), vocab));
     stream_.Synchronize();
-    past += rows;
-    progress(rows);
+    done += step.rows;
+    progress(step.rows);
   }
 }
 
@@ -185,7 +192,8 @@ Measurement Runner::Prefill(const kv::CachePlan& plan, int64_t context, const Pr
   for (int64_t repeat = 0; repeat <= options_.prefill_repeats; ++repeat) {
     const kv::SequenceId id = cache->Create();
     const double time = Seconds([&] {
-      FillByPrefill(*cache, id, context, [&](int64_t rows) { progress(done += rows, total); });
+      FillByPrefill(*cache, {&id, 1}, context,
+                    [&](int64_t rows) { progress(done += rows, total); });
       // Waits for what the GPU still makes of the prompt: retroinfer's clusters.
       cache->Release(id);
     });
@@ -259,14 +267,15 @@ Measurement Runner::Decode(const kv::CachePlan& plan, int64_t batch, int64_t con
   std::vector<kv::SequenceId> sequences;
   for (int64_t i = 0; i < batch; ++i) {
     const kv::SequenceId id = cache->Create();
-    if (options_.fill == Fill::kPrefill) {
-      prompts_seconds += Seconds([&] { FillByPrefill(*cache, id, context, advance); });
-    }
     sequences.push_back(id);
     step.sequences.push_back(
         {.id = id, .first_row = i, .rows = 1, .past = context, .decode = true});
   }
-  if (options_.fill == Fill::kSynthetic) FillSynthetic(*cache, sequences, context, advance);
+  if (options_.fill == Fill::kSynthetic) {
+    FillSynthetic(*cache, sequences, context, advance);
+  } else {
+    prompts_seconds = Seconds([&] { FillByPrefill(*cache, sequences, context, advance); });
+  }
 
   const auto rows = static_cast<size_t>(batch);
   std::vector<int32_t> ids(rows);

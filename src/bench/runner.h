@@ -94,7 +94,8 @@ class Runner {
   // step_seconds: of the steps measured before.
   Breakdown MeasureSections(const std::function<double()>& step, double step_seconds);
   void CheckContext(int64_t tokens) const;
-  void FillByPrefill(kv::Cache& cache, kv::SequenceId id, int64_t tokens,
+  // Prompts of so many tokens, a chunk a step, of several sequences as an engine has them.
+  void FillByPrefill(kv::Cache& cache, std::span<const kv::SequenceId> sequences, int64_t tokens,
                      const std::function<void(int64_t rows)>& progress);
   void FillSynthetic(kv::Cache& cache, std::span<const kv::SequenceId> ids, int64_t tokens,
                      const std::function<void(int64_t rows)>& progress);

@@ -58,6 +58,29 @@ TEST_P(FlexGenLives, AttendEveryRow) {
   }
 }
 
+// Steps of the same sequences begin before the one before them has ended, on a GPU: with fewer
+// layers than it has buffers, with as many, with more, in one group and in several.
+TEST_P(FlexGenLives, StepsLikeTheLastOne) {
+  std::mt19937_64 random = testing::TestRandom();
+  for (int64_t layers = 1; layers <= 5; ++layers) {
+    for (const int64_t groups : {1, 2, 3}) {
+      SCOPED_TRACE(::testing::Message() << layers << " layers, groups " << groups);
+      const Layout layout{.layers = layers, .q_heads = 4, .kv_heads = 2, .head_dim = 32};
+      KvOptions options = Options(0, "auto");
+      options.batch_groups = groups;
+      const auto plan = MakeCachePlan(layout, options, nullptr, device_type());
+      PolicyOracle oracle(*plan, All, random(), kPlenty, std::nullopt, device());
+      std::vector<Part> parts;
+      for (const int64_t tokens : {70, 33, 15}) {
+        parts.push_back({oracle.Create(), 1, true});
+        oracle.Step({{parts.back().id, tokens, false}});
+      }
+      // Past the end of a page of 16 tokens.
+      for (int step = 0; step < 20; ++step) oracle.Step(parts);
+    }
+  }
+}
+
 // A GPU's pages hold all heads of a layer: sizes that are no powers of two, tables that share one
 // size, and what a sequence is charged.
 TEST(FlexGenTest, PagesOnAGpu) {

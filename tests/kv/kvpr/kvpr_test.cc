@@ -168,6 +168,33 @@ TEST_P(KvprLives, AttendEveryRow) {
   EXPECT_GT(projected, 1000u);
 }
 
+// As FlexGenLives.StepsLikeTheLastOne: rows of the step to come are recomputed while the last one
+// ends.
+TEST_P(KvprLives, StepsLikeTheLastOne) {
+  std::mt19937_64 random = testing::TestRandom();
+  for (int64_t layers = 1; layers <= 5; ++layers) {
+    for (const int64_t split : {1, 40, 1 << 20}) {
+      SCOPED_TRACE(::testing::Message() << layers << " layers, split " << split);
+      const Layout layout{.layers = layers,
+                          .q_heads = 2,
+                          .kv_heads = 2,
+                          .head_dim = 16,
+                          .dtype = DType::kBF16,
+                          .hidden = 32};
+      KvOptions options = Options(split, /*chunked=*/random() % 2 == 0);
+      options.batch_groups = Pick<int64_t>(random, {1, 2});
+      const auto plan = MakeCachePlan(layout, options, nullptr, device_type());
+      KvprOracle oracle(*plan, random(), kPlenty, device());
+      std::vector<Part> parts;
+      for (const int64_t tokens : {70, 33, 15}) {
+        parts.push_back({oracle.Create(), 1, true});
+        oracle.Step({{parts.back().id, tokens, false}});
+      }
+      for (int step = 0; step < 20; ++step) oracle.Step(parts);
+    }
+  }
+}
+
 TEST_P(KvprLives, TrafficOfEverySplit) {
   const Layout layout{.layers = 2,
                       .q_heads = 4,
