@@ -36,6 +36,14 @@ class DeviceTest : public ::testing::TestWithParam<const char*> {
   static DeviceType device_type() { return TypeOf(device()); }
 };
 
+// Names its forms: scripts choose those of a GPU by them.
+struct DeviceName {
+  template <class T>
+  std::string operator()(const ::testing::TestParamInfo<T>& info) const {
+    return std::string(info.param);
+  }
+};
+
 // Matrices in a device's memory, until Clear().
 class DeviceInputs {
  public:

@@ -347,8 +347,7 @@ TEST(Prefix, BlocksGoFromDeviceToDevice) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Devices, PrefixSharing, ::testing::Values("cpu", "cuda"),
-                         [](const auto& info) { return std::string(info.param); });
+INSTANTIATE_TEST_SUITE_P(Devices, PrefixSharing, ::testing::Values("cpu", "cuda"), DeviceName());
 
 TEST(Prefix, IdentityTellsSettingsApart) {
   std::mt19937_64 random = testing::TestRandom(75);

@@ -180,8 +180,7 @@ TEST_P(FlexGenLives, AbandonedStepsLeaveNothingBehind) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Devices, FlexGenLives, ::testing::Values("cpu", "cuda"),
-                         [](const auto& info) { return std::string(info.param); });
+INSTANTIATE_TEST_SUITE_P(Devices, FlexGenLives, ::testing::Values("cpu", "cuda"), DeviceName());
 
 TEST(FlexGenTest, RefusesWhatItCannotDo) {
   const Layout layout{.layers = 1, .q_heads = 1, .kv_heads = 1, .head_dim = 16};

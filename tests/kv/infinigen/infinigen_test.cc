@@ -286,8 +286,7 @@ TEST_P(InfiniGenLives, LeaveARefusedStepAsItWas) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Devices, InfiniGenLives, ::testing::Values("cpu", "cuda"),
-                         [](const auto& info) { return std::string(info.param); });
+INSTANTIATE_TEST_SUITE_P(Devices, InfiniGenLives, ::testing::Values("cpu", "cuda"), DeviceName());
 
 TEST(InfiniGen, WithoutSkewsItSaysHowToGetThem) {
   const Layout layout{

@@ -227,8 +227,7 @@ TEST_P(KvprLives, TrafficOfEverySplit) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Devices, KvprLives, ::testing::Values("cpu", "cuda"),
-                         [](const auto& info) { return std::string(info.param); });
+INSTANTIATE_TEST_SUITE_P(Devices, KvprLives, ::testing::Values("cpu", "cuda"), DeviceName());
 
 TEST(KvprTest, SaysWhenRecomputingGainsNothing) {
   Layout layout{.layers = 1, .q_heads = 8, .kv_heads = 2, .head_dim = 16, .hidden = 128};

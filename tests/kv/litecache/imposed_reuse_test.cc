@@ -8,7 +8,7 @@
 #include <cmath>
 #include <random>
 
-#include "device/cuda/cuda_devices.h"
+#include "kv/device_test.h"
 #include "kv/litecache/harness.h"
 #include "kv/row_store.h"
 #include "test_seed.h"
@@ -163,7 +163,7 @@ TEST_P(OnDevice, RowsStoredAloneAreThoseOfAPrompt) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Devices, OnDevice, ::testing::Values("cpu", "cuda"));
+INSTANTIATE_TEST_SUITE_P(Devices, OnDevice, ::testing::Values("cpu", "cuda"), DeviceName());
 
 TEST(DrawReuse, EveryStepHasItsShare) {
   std::mt19937_64 random = testing::TestRandom();

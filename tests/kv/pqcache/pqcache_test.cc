@@ -397,8 +397,7 @@ TEST_P(PqCacheLives, LeaveARefusedStepAsItWas) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Devices, PqCacheLives, ::testing::Values("cpu", "cuda"),
-                         [](const auto& info) { return std::string(info.param); });
+INSTANTIATE_TEST_SUITE_P(Devices, PqCacheLives, ::testing::Values("cpu", "cuda"), DeviceName());
 
 TEST(PqCache, BlocksGoByTheirUsesAndThenByTheLastOfThem) {
   std::mt19937_64 random = testing::TestRandom(3);

@@ -35,9 +35,9 @@ KvOptions Options() {
 class RetroPolicy : public DeviceTest {};
 class RetroBudget : public DeviceTest {};
 class RetroCancel : public DeviceTest {};
-INSTANTIATE_TEST_SUITE_P(Devices, RetroPolicy, ::testing::Values("cpu", "cuda"));
-INSTANTIATE_TEST_SUITE_P(Devices, RetroBudget, ::testing::Values("cpu", "cuda"));
-INSTANTIATE_TEST_SUITE_P(Devices, RetroCancel, ::testing::Values("cpu", "cuda"));
+INSTANTIATE_TEST_SUITE_P(Devices, RetroPolicy, ::testing::Values("cpu", "cuda"), DeviceName());
+INSTANTIATE_TEST_SUITE_P(Devices, RetroBudget, ::testing::Values("cpu", "cuda"), DeviceName());
+INSTANTIATE_TEST_SUITE_P(Devices, RetroCancel, ::testing::Values("cpu", "cuda"), DeviceName());
 
 class Oracle
     : public ::testing::TestWithParam<std::tuple<const char*, DType, int64_t, double, bool>> {};
@@ -91,7 +91,11 @@ INSTANTIATE_TEST_SUITE_P(All, Oracle,
                                            std::tuple("cuda", DType::kF32, 24, 3.0, true),
                                            std::tuple("cuda", DType::kBF16, 64, 0.7, false),
                                            std::tuple("cuda", DType::kBF16, 32, 3.0, true),
-                                           std::tuple("cuda", DType::kBF16, 40, 0.0, false)));
+                                           std::tuple("cuda", DType::kBF16, 40, 0.0, false)),
+                         [](const auto& info) {
+                           return std::string(std::get<0>(info.param)) + "_" +
+                                  std::to_string(info.index);
+                         });
 
 // Prompts that go on after the cache was told that they end, prompts after decoding, and forks of
 // all of them.

@@ -47,8 +47,7 @@ TEST_P(StreamingLives, SeeSinkAndWindow) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Devices, StreamingLives, ::testing::Values("cpu", "cuda"),
-                         [](const auto& info) { return std::string(info.param); });
+INSTANTIATE_TEST_SUITE_P(Devices, StreamingLives, ::testing::Values("cpu", "cuda"), DeviceName());
 
 TEST(StreamingTest, MemoryDoesNotGrowWithTheContext) {
   const Layout layout{
