@@ -11,6 +11,7 @@
 #include "device/cuda/cuda_devices.h"
 #include "device/machine.h"
 #include "kv/cache_plan.h"
+#include "kv/device_test.h"
 #include "kv/litecache/harness.h"
 #include "test_seed.h"
 

@@ -97,8 +97,11 @@ TEST_P(OnDevice, ImposedSharesComeOut) {
     EXPECT_EQ(stats.lookups, 60u * 3 * 9);  // layer 0 is resident
     const auto lookups = static_cast<double>(stats.lookups);
     const double hits = static_cast<double>(stats.hits) / lookups;
-    if (hit_ratio) EXPECT_NEAR(hits, *hit_ratio, 0.01);
-    if (!hit_ratio) EXPECT_LT(hits, 0.05);  // queries that turn by a right angle
+    if (hit_ratio) {
+      EXPECT_NEAR(hits, *hit_ratio, 0.01);
+    } else {
+      EXPECT_LT(hits, 0.05);  // queries that turn by a right angle
+    }
     // A head selects 100 to 140 rows.
     const auto selected = static_cast<double>(sum.rows_selected);
     ASSERT_GT(selected, 0);
@@ -108,8 +111,11 @@ TEST_P(OnDevice, ImposedSharesComeOut) {
     for (size_t i = 3; i < cache->Heads().size(); ++i) {
       offloaded += static_cast<double>(cache->Heads()[i].rows_selected);
     }
-    if (overlap) EXPECT_NEAR(1 - moved / offloaded, *overlap, 0.01);
-    if (!overlap) EXPECT_LT(1 - moved / offloaded, 0.4);
+    if (overlap) {
+      EXPECT_NEAR(1 - moved / offloaded, *overlap, 0.01);
+    } else {
+      EXPECT_LT(1 - moved / offloaded, 0.4);
+    }
   }
 }
 
