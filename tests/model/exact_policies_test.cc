@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <functional>
@@ -11,6 +12,7 @@
 #include "device_fixture.h"
 #include "expect_error.h"
 #include "kv/cache_plan.h"
+#include "kv/offload/shape.h"
 #include "model/weight_placement.h"
 #include "reference.h"
 #include "source_directory.h"
@@ -122,6 +124,17 @@ TEST_P(ExactPoliciesTest, LogitsAreThoseOfFull) {
       }
     }
   }
+}
+
+// Where a step has fewer layers than a GPU's cache has buffers, what is brought ahead waits for
+// rows that the step before has only just stored. Nothing but a decoder, which waits for no layer,
+// shows that it does.
+TEST(ExactPoliciesModels, OneHasFewerLayersThanThereAreBuffers) {
+  int64_t least = kv::offload::Shape::kGpuBuffers;
+  for (const std::string& name : Models()) {
+    least = std::min(least, ModelConfig::FromFile(Directory(name) / "config.json").layers);
+  }
+  EXPECT_LT(least, kv::offload::Shape::kGpuBuffers);
 }
 
 // Weights that travel are the same weights: every policy's logits are what they are when all of

@@ -59,7 +59,8 @@ TEST_P(FlexGenLives, AttendEveryRow) {
 }
 
 // Steps of the same sequences begin before the one before them has ended, on a GPU: with fewer
-// layers than it has buffers, with as many, with more, in one group and in several.
+// layers than it has buffers, with as many, with more, in one group and in several. Here every
+// layer is waited for: what is brought before its rows are stored, model/exact_policies_test shows.
 TEST_P(FlexGenLives, StepsLikeTheLastOne) {
   std::mt19937_64 random = testing::TestRandom();
   for (int64_t layers = 1; layers <= 5; ++layers) {
