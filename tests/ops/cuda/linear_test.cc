@@ -13,6 +13,7 @@
 #include "device/cuda/sm_split.h"
 #include "ops/cuda/dense_testing.h"
 #include "ops/cuda/products/gemv.h"
+#include "test_size.h"
 
 namespace litecache::ops::cuda {
 namespace {
@@ -465,16 +466,22 @@ TEST_F(LinearTest, SharingTheGpuChangesNoBit) {
   const auto shared = gpu_->CreateStream();
   const auto beside = gpu_->CreateStream();
   ShareGpu(*shared);
-  for (int64_t rows : {1, 5, 11}) {
-    SCOPED_TRACE(rows);
-    constexpr int64_t kHidden = 1544, kWide = 4104;
-    const Case up = Make(rows, kWide, kHidden, DType::kBF16, DType::kBF16, false, false, 0);
-    const Case gate = Make(rows, kWide, kHidden, DType::kBF16, DType::kBF16, false, false, 0);
-    const Case down = Make(rows, kHidden, kWide, DType::kBF16, DType::kF32, true, true, 0);
+  // Widths of 264 leave warps without a part of the depth, and blocks without a tile.
+  uint64_t key = 0;
+  for (const auto& [rows, hidden, wide] : {std::tuple<int64_t, int64_t, int64_t>{1, 1544, 4104},
+                                           {2, 264, 4104},
+                                           {5, 1544, 4104},
+                                           {1, 4104, 264},
+                                           {11, 1544, 4104}}) {
+    SCOPED_TRACE(fmt::format("{} rows, {} and {}", rows, hidden, wide));
+    ++key;
+    const Case up = Make(rows, wide, hidden, DType::kBF16, DType::kBF16, false, false, 0);
+    const Case gate = Make(rows, wide, hidden, DType::kBF16, DType::kBF16, false, false, 0);
+    const Case down = Make(rows, hidden, wide, DType::kBF16, DType::kF32, true, true, 0);
     const LinearPart to_up = Target(up), to_gate = Target(gate), to_down = Target(down);
     const MatrixView x = OnDevice(up.x), other = OnDevice(down.x);
     const MatrixView y_beside = OnDevice(down.y);
-    const auto size = static_cast<size_t>(rows * kHidden);
+    const auto size = static_cast<size_t>(rows * hidden);
     const auto layers = [&](Stream& stream) {
       LC_CUDA(cudaMemsetAsync(to_down.y.data, 0, size * sizeof(float), AsCuda(stream).handle()));
       for (int i = 0; i < 16; ++i) {
@@ -486,11 +493,11 @@ TEST_F(LinearTest, SharingTheGpuChangesNoBit) {
     };
     layers(*stream_);
     const std::vector<float> want = Download(to_down.y.Row<float>(0), size);
-    for (int round = 0; round < 12; ++round) {
+    for (int round = 0; round < testing::Rounds(12); ++round) {
       for (int i = 0; i < 40; ++i) {
         ops::Linear(*beside, other, to_down.weight, nullptr, y_beside);
       }
-      AsCuda(*shared).Run(static_cast<uint64_t>(rows), [&] { layers(*shared); });
+      AsCuda(*shared).Run(key, [&] { layers(*shared); });
       shared->Synchronize();
       EXPECT_EQ(Download(to_down.y.Row<float>(0), size), want) << "round " << round;
     }
@@ -533,18 +540,25 @@ TEST_F(LinearTest, SmsSetApartChangeNoBit) {
       }
     }
   };
-  const auto results = [&] {
+  const auto results = [&](Stream& stream) {
+    stream.Synchronize();
     std::vector<float> y = Download(part.y.Row<float>(0), 3 * 4104);
     const std::vector<float> more = Download(other_part.y.Row<float>(0), 2 * 1544);
     y.insert(y.end(), more.begin(), more.end());
     return y;
   };
   products(*stream_, false);
-  const std::vector<float> want = results();
+  const std::vector<float> want = results(*stream_);
+  // A stream whose blocks claim tiles, too.
+  const auto shared = gpu_->CreateStream();
+  ShareGpu(*shared);
+  for (int step = 0; step < 8; ++step) {
+    shared->Run(1, [&] { products(*shared, true); });
+    EXPECT_EQ(results(*shared), want) << "shared, step " << step;
+  }
   for (int step = 0; step < 8; ++step) {  // issued, recorded, replayed
     stream_->Run(1, [&] { products(*stream_, true); });
-    stream_->Synchronize();
-    EXPECT_EQ(results(), want) << "step " << step;
+    EXPECT_EQ(results(*stream_), want) << "step " << step;
     EXPECT_FALSE(AsCuda(*stream_).diverted());
   }
   // A step that fails where it is recorded comes back, too.
@@ -559,7 +573,7 @@ TEST_F(LinearTest, SmsSetApartChangeNoBit) {
     EXPECT_FALSE(AsCuda(*stream_).diverted());
     stream_->Synchronize();
     products(*stream_, false);
-    EXPECT_EQ(results(), want) << "after failure " << attempt;
+    EXPECT_EQ(results(*stream_), want) << "after failure " << attempt;
   }
 }
 

@@ -63,6 +63,13 @@ __device__ inline const GemvTarget& TargetOf(const GemvArguments& a, int32_t at)
   return a.targets[index];
 }
 
+// Its index, where the targets behind `count` have first = INT32_MAX.
+__device__ inline int TargetIndex(const GemvArguments& a, int32_t at) {
+  static_assert(kMaxGemvParts == 4);
+  return (at >= a.targets[1].first ? 1 : 0) + (at >= a.targets[2].first ? 1 : 0) +
+         (at >= a.targets[3].first ? 1 : 0);
+}
+
 // sum [16 rows][8 outputs] += x w^T over 16 elements of the depth.
 __device__ inline void GemvMultiply(float (&sum)[4], uint32_t low0, uint32_t high0, uint32_t low8,
                                     uint32_t high8, uint32_t w_low, uint32_t w_high) {
