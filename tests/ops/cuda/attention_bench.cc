@@ -7,6 +7,7 @@
 #include "ops/cuda/attention/attention.h"
 #include "ops/cuda/bench_tables.h"
 #include "ops/cuda/step/rows.h"
+#include "scoped_variable.h"
 
 namespace litecache::ops::cuda {
 namespace {
@@ -43,11 +44,21 @@ void Prefill(Bench& bench, int64_t head_dim, int32_t past, int32_t rows) {
   const BenchStep step(bench, {&table}, past, rows);
   const Activations x(bench, step.view, rows, head_dim);
   const double scores = (static_cast<double>(past) + 0.5 * (rows + 1)) * rows * kQHeads;
-  bench.Run(name, static_cast<double>(past + rows) * kKvHeads * 4 * head_dim, 4 * scores * head_dim,
-            1, [&](Stream& stream, int) {
-              PagedAttention(stream, step.view, kKvHeads, table.tables[0], x.q, kQHeads, 0.1f,
-                             x.out, x.scratch.data());
-            });
+  for (const char* flashinfer : {"1", "0"}) {
+    const testing::ScopedVariable variable("LITECACHE_FLASHINFER", flashinfer);
+    bench.Run(name + (*flashinfer == '0' ? ", of all GPUs" : ""),
+              static_cast<double>(past + rows) * kKvHeads * 4 * static_cast<double>(head_dim),
+              4 * scores * static_cast<double>(head_dim), 1, [&](Stream& stream, int) {
+                PagedAttention(stream, step.view, kKvHeads, table.tables[0], x.q, kQHeads, 0.1f,
+                               x.out, x.scratch.data());
+              });
+  }
+}
+
+void Prefills(Bench& bench, int64_t head_dim) {
+  for (int32_t rows : {64, 2048, 8192, 32768}) Prefill(bench, head_dim, 0, rows);
+  for (int32_t rows : {8, 512, 2048, 8192}) Prefill(bench, head_dim, 24576, rows);
+  Prefill(bench, head_dim, 122880, 8192);
 }
 
 void Decode(Bench& bench, int64_t head_dim, int32_t context, int64_t batch) {
@@ -133,9 +144,9 @@ void Append(Bench& bench, int64_t head_dim, int32_t rows) {
 }  // namespace
 
 void BenchAttention(Bench& bench) {
+  Prefills(bench, 256);
   for (int64_t head_dim : {64, 128}) {
-    for (int32_t rows : {8192, 32768}) Prefill(bench, head_dim, 0, rows);
-    Prefill(bench, head_dim, 30720, 2048);
+    Prefills(bench, head_dim);
     for (int64_t batch : {1, 8, 64}) {
       for (int32_t context : {8192, 131072}) Decode(bench, head_dim, context, batch);
     }

@@ -35,6 +35,12 @@ void WarpAttention(Stream& stream, const StepView& step, int64_t kv_heads, const
 void TiledAttention(Stream& stream, const StepView& step, int64_t kv_heads, const RowTable& table,
                     const AttentionOperands& operands);
 
+// The same on Hopper, where it serves (outputs in bf16, head dimensions of 64, 128 and 256) and is
+// compiled (LITECACHE_FLASHINFER). Scores have to be finite.
+bool HopperAttentionServes(const RowTable& table, const AttentionOperands& operands);
+void HopperAttention(Stream& stream, const StepView& step, int64_t kv_heads, const RowTable& table,
+                     const AttentionOperands& operands);
+
 // Rows of any head_dim in bf16 or f32: a block a query.
 void PlainAttention(Stream& stream, const AttendedTables& tables,
                     const AttentionOperands& operands);
