@@ -21,7 +21,8 @@ class Bench {
 
   // Prints a row of the table: the median time of `run(i)`, i in [0, count), each of which reads
   // and writes `bytes` and multiplies `flops / 2` times. The `count` runs are captured into one
-  // graph; give them memory of their own, in all several times what the L2 cache holds.
+  // graph; give them memory of their own, in all several times what the L2 cache holds. Where
+  // run(0) has diverted its stream (CudaStream::Divert), it comes back behind the last one.
   void Run(const std::string& name, double bytes, double flops, int count,
            const std::function<void(Stream&, int)>& run);
 

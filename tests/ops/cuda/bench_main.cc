@@ -30,11 +30,13 @@ void Bench::Run(const std::string& name, double bytes, double flops, int count,
   const auto stream = gpu_.CreateStream();
   cudaStream_t handle = AsCuda(*stream).handle();
   run(*stream, 0);  // what a first call prepares is prepared outside the graph
+  AsCuda(*stream).Return();
   stream->Synchronize();
   cudaGraph_t graph;
   cudaGraphExec_t executable;
   LC_CUDA(cudaStreamBeginCapture(handle, cudaStreamCaptureModeThreadLocal));
   for (int i = 0; i < count; ++i) run(*stream, i);
+  AsCuda(*stream).Return();
   LC_CUDA(cudaStreamEndCapture(handle, &graph));
   LC_CUDA(cudaGraphInstantiate(&executable, graph, 0));
   cudaEvent_t begin, end;

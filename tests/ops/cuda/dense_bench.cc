@@ -2,8 +2,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <memory>
+#include <string>
 #include <vector>
 
+#include "device/cuda/sm_split.h"
 #include "ops/cuda/bench.h"
 #include "ops/cuda/dense/dense.h"
 #include "ops/cuda/products/gemm.h"
@@ -66,55 +69,87 @@ void BenchLinear(Bench& bench, const std::string& what, const std::vector<int64_
             });
 }
 
+// How a layer's products stand to other streams' kernels: they have the GPU to themselves, claim
+// tiles (ShareGpu), with a later layer's queries predicted, and that on the SMs that a pull leaves.
+enum class Sharing { kNone, kShared, kPredicted, kApart };
+
 // What a layer of Llama-3-8B does beside attention: norm, qkv, RoPE, o, norm, gate and up, down. Of
 // interest: how near it comes to reading its weights, and with LITECACHE_OVERLAP=0 what it gains
 // from kernels that start before the one before them has ended.
-void BenchLayer(Bench& bench, int64_t rows) {
-  const std::string name = fmt::format("linear layer without attention x {} rows", rows);
+void BenchLayer(Bench& bench, int64_t rows, Sharing sharing) {
+  constexpr const char* kNames[] = {"", ", shared", ", shared, queries predicted",
+                                    ", shared, queries predicted, without 8 SMs"};
+  const std::string name = fmt::format("linear layer without attention x {} rows{}", rows,
+                                       kNames[static_cast<int>(sharing)]);
   if (!bench.Wants(name)) return;
+  const bool predicts = sharing == Sharing::kPredicted || sharing == Sharing::kApart;
+  std::shared_ptr<CudaStream> rest;
+  if (sharing == Sharing::kApart) {
+    std::string why_none;
+    const SmSplit* const split = SmSplit::Get(bench.gpu().index(), 8, &why_none);
+    if (split == nullptr) {
+      fmt::print("{:<52} {}\n", name, why_none);
+      return;
+    }
+    rest = split->StreamOfRest(/*first=*/false);
+  }
   constexpr int64_t kHidden = 4096, kKv = 1024, kWide = 14336;
   constexpr int64_t kQkvo = (2 * kHidden + 2 * kKv) * kHidden;
   constexpr int64_t kElements = kQkvo + 3 * kWide * kHidden;
   constexpr int kLayers = 8;
   const Buffer weights = bench.Random(kLayers * kElements * 2);
   const Buffer norm = bench.Random(kHidden * 4);
-  const auto floats = [&](int64_t cols) {
-    return bench.Zeros(static_cast<size_t>(rows * cols * 4));
+  const int64_t projected = predicts ? 2 * rows : rows;
+  const auto floats = [&](int64_t n, int64_t cols) {
+    return bench.Zeros(static_cast<size_t>(n * cols * 4));
   };
-  const Buffer x = floats(kHidden), h = floats(kHidden), q = floats(kHidden), k = floats(kKv),
-               v = floats(kKv), gate = floats(kWide), up = floats(kWide), rotations = floats(128);
-  const auto f32 = [&](const Buffer& b, int64_t cols) {
-    return MatrixView::Of(b.data(), DType::kF32, rows, cols);
+  const Buffer x = floats(rows, kHidden), h = floats(projected, kHidden),
+               q = floats(projected, kHidden), next_q = floats(projected, kHidden),
+               k = floats(projected, kKv), v = floats(projected, kKv), gate = floats(rows, kWide),
+               up = floats(rows, kWide), rotations = floats(rows, 128);
+  const auto f32 = [&](const Buffer& b, int64_t n, int64_t cols) {
+    return MatrixView::Of(b.data(), DType::kF32, n, cols);
   };
-  const auto bf16_rows = [&](const Buffer& b, int64_t cols) {
-    return MatrixView::Of(b.data(), DType::kBF16, rows, cols);
+  const auto bf16_rows = [&](const Buffer& b, int64_t n, int64_t cols) {
+    return MatrixView::Of(b.data(), DType::kBF16, n, cols);
   };
-  bench.Run(name, static_cast<double>(kElements) * 2, 0, kLayers, [&](Stream& stream, int i) {
+  const int64_t read = kElements + (predicts ? kHidden * kHidden : 0);
+  bench.Run(name, static_cast<double>(read) * 2, 0, kLayers, [&](Stream& stream, int i) {
+    if (sharing != Sharing::kNone) ShareGpu(stream);
+    if (rest != nullptr && i == 0) AsCuda(stream).Divert(rest);
     char* at = weights.as<char>() + i * kElements * 2;
     const auto take = [&](int64_t out, int64_t in) {
       const MatrixView weight = MatrixView::Of(at, DType::kBF16, out, in);
       at += out * in * 2;
       return weight;
     };
-    const MatrixView input = bf16_rows(h, kHidden);
-    const auto norm_x = [&] {
-      ops::RmsNorm(stream, f32(x, kHidden), norm.as<float>(), 1e-5f, 1, input);
-    };
+    const MatrixView x_rows = f32(x, rows, kHidden), input = bf16_rows(h, rows, kHidden);
+    const auto norm_x = [&] { ops::RmsNorm(stream, x_rows, norm.as<float>(), 1e-5f, 1, input); };
+    std::vector<LinearPart> parts = {
+        {.weight = take(kHidden, kHidden), .y = f32(q, projected, kHidden)},
+        {.weight = take(kKv, kHidden), .y = f32(k, projected, kKv)},
+        {.weight = take(kKv, kHidden), .y = f32(v, projected, kKv)}};
+    std::vector<ProjectedHeads> heads = {{.x = f32(q, rows, kHidden), .heads = 32},
+                                         {.x = f32(k, rows, kKv), .heads = 8}};
+    if (predicts) {
+      char* const next = weights.as<char>() + (i + 1) % kLayers * kElements * 2;
+      parts.push_back({.weight = MatrixView::Of(next, DType::kBF16, kHidden, kHidden),
+                       .y = f32(next_q, projected, kHidden)});
+      heads.insert(heads.begin(), {.x = f32(next_q, rows, kHidden), .heads = 32});
+      ops::RmsNormTwice(stream, x_rows, norm.as<float>(), norm.as<float>(), 1e-5f,
+                        bf16_rows(h, projected, kHidden));
+    } else {
+      norm_x();
+    }
+    ops::Linear(stream, bf16_rows(h, projected, kHidden), parts);
+    ops::RotateHeads(stream, heads, 1e-5f, f32(rotations, rows, 128));
+    ops::Linear(stream, input, take(kHidden, kHidden), nullptr, x_rows, Epilogue::kAdd);
     norm_x();
-    const std::vector<LinearPart> qkv = {{.weight = take(kHidden, kHidden), .y = f32(q, kHidden)},
-                                         {.weight = take(kKv, kHidden), .y = f32(k, kKv)},
-                                         {.weight = take(kKv, kHidden), .y = f32(v, kKv)}};
-    ops::Linear(stream, input, qkv);
-    const std::vector<ProjectedHeads> heads = {{.x = f32(q, kHidden), .heads = 32},
-                                               {.x = f32(k, kKv), .heads = 8}};
-    ops::RotateHeads(stream, heads, 1e-5f, f32(rotations, 128));
-    ops::Linear(stream, input, take(kHidden, kHidden), nullptr, f32(x, kHidden), Epilogue::kAdd);
-    norm_x();
-    const LinearPart gate_part = {.weight = take(kWide, kHidden), .y = bf16_rows(gate, kWide)};
-    const LinearPart up_part = {.weight = take(kWide, kHidden), .y = bf16_rows(up, kWide)};
+    const MatrixView gate_rows = bf16_rows(gate, rows, kWide);
+    const LinearPart gate_part = {.weight = take(kWide, kHidden), .y = gate_rows};
+    const LinearPart up_part = {.weight = take(kWide, kHidden), .y = bf16_rows(up, rows, kWide)};
     ops::GatedLinear(stream, input, gate_part, up_part);
-    ops::Linear(stream, bf16_rows(gate, kWide), take(kHidden, kWide), nullptr, f32(x, kHidden),
-                Epilogue::kAdd);
+    ops::Linear(stream, gate_rows, take(kHidden, kWide), nullptr, x_rows, Epilogue::kAdd);
   });
 }
 
@@ -173,7 +208,10 @@ void BenchDense(Bench& bench) {
     BenchLinear(bench, "up", {14336}, 4096, rows, DType::kBF16);
     BenchLinear(bench, "down", {4096}, 14336, rows, DType::kF32);
   }
-  for (int64_t rows : {1, 4, 16}) BenchLayer(bench, rows);
+  for (int64_t rows : {1, 4, 16}) BenchLayer(bench, rows, Sharing::kNone);
+  for (const Sharing sharing : {Sharing::kShared, Sharing::kPredicted, Sharing::kApart}) {
+    BenchLayer(bench, 1, sharing);
+  }
   for (int64_t rows : {1, 16, 2048}) BenchElementwise(bench, rows);
   for (int64_t rows : {1, 8, 64}) {
     const std::string name = fmt::format("arg max of 128256 x {} rows", rows);
