@@ -187,13 +187,14 @@ TEST(Security, WebPagesCannotBorrowTheAddress) {
                             host.empty() ? "" : "Host: " + host + "\r\n"));
     return ParseReply(client.ReceiveAll());
   };
-  for (const char* host : {"", "localhost", "LocalHost:80", "localhost.", "127.0.0.1:12345",
+  for (const char* host : {"", "localhost", "LOCALHOST:80", "localhost.", "127.0.0.1:12345",
                            "127.8.0.1", "[::1]", "[::1]:8080", "[0:0::0:1]:1"}) {
     EXPECT_EQ(call(server, "/v1/models", host).status, 200) << host;
   }
   for (const char* host :
        {"evil.example", "evil.example:8080", "localhost.evil.example", "127.0.0.1.evil.example",
-        "evil.example.", "192.168.0.1", "0.0.0.0", "[::2]:80", "localhost:x", "localhost@evil"}) {
+        "evil.example.", "192.168.0.1", "0.0.0.0", "[::2]:80", "localhost:x", "localhost@evil",
+        "[localhostx", "xlocalhost]"}) {
     for (const char* path : {"/v1/models", "/stats", "/", "/nowhere"}) {
       EXPECT_EQ(call(server, path, host).status, 403) << host << " " << path;
     }
