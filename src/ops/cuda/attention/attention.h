@@ -3,6 +3,7 @@
 
 #include "base/matrix_view.h"
 #include "device/device.h"
+#include "ops/cuda/step/code_slots.h"
 #include "ops/cuda/step/step.h"
 
 namespace litecache::ops::cuda {
@@ -26,7 +27,8 @@ void PagedAttention(Stream& stream, const StepView& step, int64_t kv_heads, cons
 // cached slots, and ring slots of tokens [WindowBegin(n, window_begin), n). Resident heads: all
 // rows where dense[h] or all candidates fit, else sink, selected positions and recent rows.
 struct HybridTables {
-  RowTable slots;  // sink, ring; cached rows begin at cache_begin
+  RowTable slots;   // sink, ring; cached rows begin at cache_begin
+  CodeSlots codes;  // of cached rows, where they are codes
   RowTable resident;
   int32_t cache_begin = 0;
   int32_t recent = 0, carry = 0;

@@ -6,6 +6,7 @@
 #include "base/matrix_view.h"
 #include "device/device.h"
 #include "litecache/kv_options.h"
+#include "ops/cuda/step/code_slots.h"
 #include "ops/cuda/step/step.h"
 #include "ops/reuse/qsac_lookup.h"
 #include "ops/select/bounds_select.h"
@@ -36,6 +37,7 @@ struct DeviceHeadCounters {
 // head.
 struct LiteLayer {
   RowTable slots, store, resident;
+  CodeSlots codes;                    // of the slots' cached rows, where they are codes
   RowTable metadata;                  // lists and list_of_head; page_rows: tokens a page covers
   const float* importance = nullptr;  // [q_heads]
   const float* tau = nullptr;         // [kv_heads]
