@@ -14,6 +14,7 @@ namespace {
 
 constexpr size_t kSeveralCaches = size_t{256} << 20;
 constexpr int kLeastLaunches = 8;
+constexpr size_t kMostMemory = size_t{1} << 30;  // beyond it pages serve several times
 
 struct Activations {
   Buffer q_data, out_data, scratch;
@@ -82,26 +83,45 @@ void Decode(Bench& bench, int64_t head_dim, int32_t context, int64_t batch) {
             });
 }
 
-// All heads offloaded, `used` cached rows each, all of them attended.
-void Hybrid(Bench& bench, int64_t head_dim, int32_t context, int32_t used, int64_t batch) {
-  const std::string name = fmt::format("hybrid attention d {} context {} cached {} batch {}",
-                                       head_dim, context, used, batch);
+// All heads offloaded, `used` cached rows each, all of them attended: rows of bf16, or codes.
+void Hybrid(Bench& bench, int64_t head_dim, int32_t context, int32_t used, int64_t batch,
+            RowEncoding encoding) {
+  const std::string name = fmt::format("hybrid attention d {} context {} cached {} {} batch {}",
+                                       head_dim, context, used, Name(encoding), batch);
   if (!bench.Wants(name)) return;
   constexpr int32_t kSink = 4, kRecent = 64, kCarry = 64;
   constexpr int64_t kLayers = 8;
   constexpr int32_t kRing = kRecent + kCarry + 1, kCacheBegin = kSink + kRing;
   const int64_t row_bytes = 4 * head_dim;
   const int64_t page_rows = static_cast<int64_t>(kPageBytes) / (row_bytes + 12);
-  BenchTable table(bench, kSlots, head_dim, page_rows, kLayers, batch, kCacheBegin + used);
+  const auto blocks = [](int64_t rows, int64_t page) { return (rows + page - 1) / page; };
+  CodeSlots codes{.encoding = encoding, .begin = kCacheBegin};
+  int64_t pages = blocks(kCacheBegin + used, page_rows);
+  if (encoding != RowEncoding::kBF16) {
+    codes.page_slots = CodeSlotsIn(static_cast<int64_t>(kPageBytes), head_dim);
+    codes.first_page = static_cast<int32_t>(blocks(kCacheBegin, page_rows));
+    pages = codes.first_page + blocks(used, codes.page_slots);
+  }
+  const auto table_bytes = static_cast<size_t>(batch * kLayers * kKvHeads * pages) * kPageBytes;
+  BenchTable table(bench, kSlots, head_dim, page_rows, kLayers, batch, pages * page_rows,
+                   bench.Random(std::min(table_bytes, kMostMemory)));
   for (RowTable& layer : table.tables) {
     layer.sink = kSink;
     layer.ring = kRing;
   }
-  // The updates of all slots are 0.
+  // The updates of all slots are 0; a page may hold slots of either kind.
   const size_t arrays = static_cast<size_t>(page_rows * row_bytes);
+  const size_t code_arrays = static_cast<size_t>(codes.page_slots * 2 * head_dim);
   const std::vector<char> zeros(static_cast<size_t>(page_rows) * 12);
+  std::vector<float> of_codes(static_cast<size_t>(codes.page_slots) * 4);
+  for (size_t i = of_codes.size() / 2; i < of_codes.size(); ++i) of_codes[i] = 0.01f;
   for (size_t at = 0; at + kPageBytes <= table.memory.size(); at += kPageBytes) {
-    bench.gpu().Copy(table.memory.as<char>() + at + arrays, zeros.data(), zeros.size());
+    auto* page = table.memory.as<char>() + at;
+    if (codes.page_slots == 0) {
+      bench.gpu().Copy(page + arrays, zeros.data(), zeros.size());
+    } else {
+      bench.gpu().Copy(page + code_arrays, of_codes.data(), of_codes.size() * 4);
+    }
   }
   std::vector<HeadState> states(static_cast<size_t>(kLayers * kKvHeads));
   for (HeadState& state : states) {
@@ -112,11 +132,14 @@ void Hybrid(Bench& bench, int64_t head_dim, int32_t context, int32_t used, int64
   const BenchStep step(bench, {&table}, context - 1, 1,
                        std::vector<HeadState*>(static_cast<size_t>(batch), heads.as<HeadState>()));
   const Activations x(bench, step.view, batch, head_dim);
-  const double bytes = static_cast<double>(used + kSink + kRecent) * static_cast<double>(batch) *
-                       kKvHeads * static_cast<double>(row_bytes + 4);
-  bench.Run(name, bytes, bytes / 4 * 4 * kGroup, kLayers, [&](Stream& stream, int layer) {
+  const double cached_bytes = codes.page_slots > 0 ? 2.0 * head_dim + 12 : row_bytes + 4.0;
+  const double bytes = (used * cached_bytes + static_cast<double>((kSink + kRecent) * row_bytes)) *
+                       static_cast<double>(batch) * kKvHeads;
+  const double flops = static_cast<double>(used) * static_cast<double>(batch * kQHeads * head_dim);
+  bench.Run(name, bytes, 4 * flops, kLayers, [&](Stream& stream, int layer) {
     HybridTables tables;
     tables.slots = table.tables[static_cast<size_t>(layer)];
+    tables.codes = codes;
     tables.cache_begin = kCacheBegin;
     tables.recent = kRecent;
     tables.carry = kCarry;
@@ -150,7 +173,12 @@ void BenchAttention(Bench& bench) {
     for (int64_t batch : {1, 8, 64}) {
       for (int32_t context : {8192, 131072}) Decode(bench, head_dim, context, batch);
     }
-    for (int64_t batch : {1, 8}) Hybrid(bench, head_dim, 131072, 13107, batch);
+    for (RowEncoding encoding : {RowEncoding::kBF16, RowEncoding::kFp8, RowEncoding::kInt8}) {
+      for (int64_t batch : {1, 6}) {
+        Hybrid(bench, head_dim, 131072, 13107, batch, encoding);
+        if (head_dim == 128) Hybrid(bench, head_dim, 1000000, 100000, batch, encoding);
+      }
+    }
     for (int32_t rows : {1, 2048}) Append(bench, head_dim, rows);
   }
 }

@@ -394,13 +394,53 @@ struct HybridCase {
   double share;
   int32_t budget_tokens;
   std::vector<int32_t> contexts;
+  RowEncoding codes = RowEncoding::kBF16;  // of cached slots; kBF16: they are rows
+  float spread = 1;                        // of q
 };
+
+constexpr float kPreciseSpread = 100;  // of q; beyond it results have to be finite, no more
+constexpr float kWideScales[] = {0, 1e-30f, 1e-3f, 0.02f, 1e5f};
 
 class CudaHybridAttention : public CudaAttention {
  protected:
+  // Writes cached slot i of codes in the order that attention has them, with its update; returns
+  // the row's values. Most rows are encoded normal numbers, some any codes with any scales.
+  std::vector<double> FillCodes(Random& random, const CodeSlots& codes, DeviceTable& slots,
+                                int64_t s, int64_t h, int32_t i, uint32_t update) {
+    const int64_t d = slots.view().format.head_dim;
+    const RowFormat f32{RowEncoding::kF32, d}, format{codes.encoding, d};
+    std::vector<std::byte> row(format.row_bytes()), plain(f32.row_bytes());
+    FillRow(random, f32, plain.data());
+    ConvertRow(f32, plain.data(), format, row.data());
+    if (random.Integer(0, 7) == 0) {
+      for (int64_t c = 0; c < 2 * d; ++c) {
+        auto code = static_cast<uint8_t>(random.Integer(0, 255));
+        if (codes.encoding == RowEncoding::kFp8 && (code & 0x7f) == 0x7f) code = 0;  // NaN
+        row[static_cast<size_t>(c)] = std::byte{code};
+      }
+      const float scales[] = {kWideScales[random.Integer(0, 3)] / 10,
+                              kWideScales[random.Integer(0, 4)]};
+      std::memcpy(row.data() + 2 * d, scales, sizeof(scales));
+    }
+    std::byte* page = slots.Page(s, h, codes.first_page + i / codes.page_slots);
+    const int32_t slot = i % codes.page_slots;
+    std::vector<std::byte> whole(static_cast<size_t>(2 * d));
+    const RowScales scales = SplitScales(format, row.data(), whole.data());
+    for (int64_t c = 0; c < 2 * d; ++c) {
+      const auto byte = static_cast<int32_t>(c % 16);
+      const int32_t channel = c < d ? KeyChannel(byte) : ValueChannel(byte);
+      page[slot * 2 * d + c] = whole[static_cast<size_t>(c - byte + channel)];
+    }
+    std::byte* arrays = page + codes.page_slots * 2 * d;
+    std::memcpy(arrays + 4 * (codes.page_slots + slot), &update, sizeof(update));
+    std::memcpy(arrays + 8 * (codes.page_slots + slot), &scales, sizeof(scales));
+    return RowValues(format, row.data());
+  }
+
   void Run(const HybridCase& c, uint64_t seed) {
-    SCOPED_TRACE(fmt::format("{} head_dim {}, group {}, sink {}, recent {}, carry {}",
-                             Name(c.encoding), c.head_dim, c.group, c.sink, c.recent, c.carry));
+    SCOPED_TRACE(fmt::format("{} and {} head_dim {}, group {}, sink {}, recent {}, carry {}",
+                             Name(c.encoding), Name(c.codes), c.head_dim, c.group, c.sink, c.recent,
+                             c.carry));
     Random random(seed);
     const RowFormat format{c.encoding, c.head_dim};
     const auto count = static_cast<int64_t>(c.contexts.size());
@@ -409,8 +449,15 @@ class CudaHybridAttention : public CudaAttention {
     const int32_t longest = *std::max_element(c.contexts.begin(), c.contexts.end());
     const int32_t ring = c.recent + c.carry + 1, cache_begin = c.sink + ring;
     const auto blocks = [](int64_t rows, int64_t page) { return (rows + page - 1) / page; };
-    DeviceTable slots(random, kSlots, format, c.page_slots, {1, -1, 2, -1}, count,
-                      blocks(cache_begin + longest, c.page_slots), 12);
+    CodeSlots codes{.encoding = c.codes, .begin = cache_begin};
+    int64_t slot_pages = blocks(cache_begin + longest, c.page_slots);
+    if (c.codes != RowEncoding::kBF16) {
+      codes.page_slots =
+          CodeSlotsIn(c.page_slots * (static_cast<int64_t>(format.row_bytes()) + 12), c.head_dim);
+      codes.first_page = static_cast<int32_t>(blocks(cache_begin, c.page_slots));
+      slot_pages = codes.first_page + blocks(longest, codes.page_slots);
+    }
+    DeviceTable slots(random, kSlots, format, c.page_slots, {1, -1, 2, -1}, count, slot_pages, 12);
     slots.view().sink = c.sink;
     slots.view().ring = ring;
     DeviceTable resident(random, kResident, format, c.page_rows, {-1, 0, -1, 1}, count,
@@ -418,7 +465,7 @@ class CudaHybridAttention : public CudaAttention {
     std::vector<StepSequence> sequences(c.contexts.size());
     std::vector<int32_t> selected(static_cast<size_t>((count + 3) * kHeads * longest), -1);
     std::vector<int32_t> selected_count(static_cast<size_t>((count + 3) * kHeads), -1);
-    std::vector<std::vector<std::vector<const std::byte*>>> attended(c.contexts.size());
+    std::vector<std::vector<std::vector<std::vector<double>>>> attended(c.contexts.size());
     for (int64_t s = 0; s < count; ++s) {
       const int32_t n = c.contexts[static_cast<size_t>(s)];
       StepSequence& sequence = sequences[static_cast<size_t>(s)];
@@ -435,7 +482,7 @@ class CudaHybridAttention : public CudaAttention {
         auto& rows = attended[static_cast<size_t>(s)].emplace_back();
         const auto attend = [&](DeviceTable& table, int64_t row) {
           FillRow(random, format, table.Row(s, h, row));
-          rows.push_back(table.Row(s, h, row));
+          rows.push_back(RowValues(format, table.Row(s, h, row)));
         };
         if (slots.list(h) >= 0) {
           HeadState& state = states[static_cast<size_t>(slots.list(h))];
@@ -448,6 +495,14 @@ class CudaHybridAttention : public CudaAttention {
           for (int32_t i = 0; i < state.used; ++i) {
             const int32_t slot = cache_begin + i;
             const bool mine = kind == 0 || (kind > 1 && random.Integer(0, 2) > 0);
+            if (codes.page_slots > 0) {
+              // What is not attended stays NaN, but for its update, some of it.
+              if (mine || random.Integer(0, 1) == 0) {
+                auto values = FillCodes(random, codes, slots, s, h, i, mine ? 7 : 6);
+                if (mine) rows.push_back(std::move(values));
+              }
+              continue;
+            }
             auto* updates =
                 reinterpret_cast<uint32_t*>(slots.Page(s, h, slot / c.page_slots) +
                                             static_cast<size_t>(c.page_slots) * format.row_bytes());
@@ -481,6 +536,7 @@ class CudaHybridAttention : public CudaAttention {
     const StepView step = Step(sequences, {&slots, &resident});
     HybridTables tables;
     tables.slots = slots.view();
+    tables.codes = codes;
     tables.resident = resident.view();
     tables.cache_begin = cache_begin;
     tables.recent = c.recent;
@@ -493,7 +549,7 @@ class CudaHybridAttention : public CudaAttention {
     tables.max_selected = longest;
     const int64_t q_heads = kHeads * c.group, columns = q_heads * c.head_dim;
     std::vector<float> q(static_cast<size_t>(count * columns));
-    for (float& x : q) x = random.Normal();
+    for (float& x : q) x = random.Normal(c.spread);
     const float scale = 1 / std::sqrt(static_cast<float>(c.head_dim));
     const MatrixView out = Output(DType::kF32, count, columns);
     HybridAttention(*stream_, step, kHeads, tables, MatrixView::Of(Upload(q), count, columns),
@@ -502,9 +558,17 @@ class CudaHybridAttention : public CudaAttention {
     for (int64_t s = 0; s < count; ++s) {
       const auto row = static_cast<size_t>(sequences[static_cast<size_t>(s)].first_row);
       for (int64_t j = 0; j < q_heads; ++j) {
-        ExpectAttention(format, attended[static_cast<size_t>(s)][static_cast<size_t>(j / c.group)],
-                        q.data() + row * static_cast<size_t>(columns) + j * c.head_dim, scale,
-                        DType::kF32, got[row].data() + j * c.head_dim,
+        if (c.spread > kPreciseSpread) {
+          for (int64_t i = 0; i < c.head_dim; ++i) {
+            ASSERT_TRUE(std::isfinite(got[row][static_cast<size_t>(j * c.head_dim + i)]))
+                << "sequence " << s << ", query head " << j << ", element " << i;
+          }
+          continue;
+        }
+        ExpectAttention(c.encoding,
+                        attended[static_cast<size_t>(s)][static_cast<size_t>(j / c.group)],
+                        c.head_dim, q.data() + row * static_cast<size_t>(columns) + j * c.head_dim,
+                        scale, DType::kF32, got[row].data() + j * c.head_dim,
                         fmt::format("sequence {} of {} tokens, query head {}", s,
                                     c.contexts[static_cast<size_t>(s)], j));
         if (HasFatalFailure()) return;
@@ -545,6 +609,75 @@ TEST_F(CudaHybridAttention, ManySequences) {
   for (int i = testing::Rounds(40); i > 0; --i)
     c.contexts.push_back(static_cast<int32_t>(random.Integer(1, 250)));
   for (uint64_t seed = 0; seed < 3; ++seed) Run(c, 100 + seed);
+}
+
+constexpr RowEncoding kCodes[] = {RowEncoding::kFp8, RowEncoding::kInt8};
+
+TEST_F(CudaHybridAttention, CachedCodesOfEveryHeadDimension) {
+  for (RowEncoding codes : kCodes) {
+    for (int64_t head_dim : {16, 48, 64, 80, 128, 144, 256}) {
+      Run({RowEncoding::kBF16,
+           head_dim,
+           4,
+           37,
+           32,
+           4,
+           16,
+           9,
+           0.1,
+           0,
+           {1, 3, 5, 21, 22, 47, 300, 1001},
+           codes},
+          11);
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
+TEST_F(CudaHybridAttention, CachedCodesOfEveryGroup) {
+  for (int64_t group = 1; group <= 17; ++group) {
+    Run({RowEncoding::kBF16, 64, group, 29, 32, 3, 7, 5, 0.2, 0, {2, 40, 333}, kCodes[group % 2]},
+        12);
+    if (HasFatalFailure()) return;
+  }
+}
+
+TEST_F(CudaHybridAttention, CachedCodesOfShapesAndBudgets) {
+  for (RowEncoding codes : kCodes) {
+    Run({RowEncoding::kBF16, 64, 1, 100, 64, 0, 1, 0, 0.5, 0, {1, 2, 64, 129}, codes}, 2);
+    Run({RowEncoding::kBF16, 64, 8, 13, 64, 3, 5, 40, 0, 30, {2, 4, 9, 48, 500}, codes}, 3);
+    Run({RowEncoding::kBF16,
+         128,
+         4,
+         120,
+         128,
+         4,
+         64,
+         64,
+         0.1,
+         0,
+         {testing::Tokens(5000), 60, testing::Tokens(2000)},
+         codes},
+        4);
+  }
+}
+
+// Scores beyond what exp takes: the result stays a mean of V.
+TEST_F(CudaHybridAttention, HugeScoresOverCodesNeverMakeNaN) {
+  for (RowEncoding codes : kCodes) {
+    for (float spread : {1e4f, 1e18f, 1e30f}) {
+      Run({RowEncoding::kBF16, 64, 4, 37, 32, 4, 16, 9, 0.1, 0, {40, 300}, codes, spread}, 13);
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
+TEST_F(CudaHybridAttention, CachedCodesOfManySequences) {
+  HybridCase c{RowEncoding::kBF16, 64, 2, 50, 64, 4, 20, 10, 0.2, 0, {}, RowEncoding::kFp8};
+  Random random(9);
+  for (int i = testing::Rounds(40); i > 0; --i)
+    c.contexts.push_back(static_cast<int32_t>(random.Integer(1, 250)));
+  for (uint64_t seed = 0; seed < 3; ++seed) Run(c, 200 + seed);
 }
 
 }  // namespace

@@ -117,22 +117,29 @@ class DeviceTableTest : public GpuTest {
   }
 };
 
+// A row's elements, K first.
+inline std::vector<double> RowValues(const RowFormat& format, const std::byte* row) {
+  std::vector<double> values;
+  for (int64_t i = 0; i < 2 * format.head_dim; ++i) values.push_back(RowValue(format, row, i));
+  return values;
+}
+
 // Softmax attention of one query over `rows` in double. With bf16 rows, q * scale and the
-// probabilities are rounded to 2^-9 each: an error e_j of score j moves the output by at most sum_j
-// p_j |e_j| |v_j - out|, rounded probabilities add 2^-9 sum_j p_j |v_j|; a hundred times f32's
-// rounding covers sums of some thousand rows and 2^x. A bf16 output is rounded once more.
-inline void ExpectAttention(const RowFormat& format, const std::vector<const std::byte*>& rows,
-                            const float* q, float scale, DType out_dtype, const float* out,
-                            const std::string& where) {
-  const int64_t d = format.head_dim;
+// probabilities are rounded by up to 2^-8 of them each: an error e_j of score j moves the output by
+// at most sum_j p_j |e_j| |v_j - out|, rounded probabilities add 2^-8 sum_j p_j |v_j|, all of it
+// where one row's V is much larger than the others'; a hundred times f32's rounding covers sums of
+// some thousand rows and 2^x. A bf16 output is rounded once more.
+inline void ExpectAttention(RowEncoding encoding, const std::vector<std::vector<double>>& rows,
+                            int64_t d, const float* q, float scale, DType out_dtype,
+                            const float* out, const std::string& where) {
   const double f32 = std::ldexp(1.0, -24) * 100;
-  const double unit = format.encoding == RowEncoding::kBF16 ? std::ldexp(1.0, -9) : f32;
+  const double unit = encoding == RowEncoding::kBF16 ? std::ldexp(1.0, -9) : f32;
   std::vector<double> p, error;
   double highest = -1e300, total = 0;
-  for (const std::byte* row : rows) {
+  for (const std::vector<double>& row : rows) {
     double score = 0, magnitude = 0;
     for (int64_t c = 0; c < d; ++c) {
-      const double product = static_cast<double>(q[c]) * RowValue(format, row, c) * scale;
+      const double product = static_cast<double>(q[c]) * row[static_cast<size_t>(c)] * scale;
       score += product;
       magnitude += std::abs(product);
     }
@@ -144,13 +151,12 @@ inline void ExpectAttention(const RowFormat& format, const std::vector<const std
   for (double& x : p) total += x = std::exp(x - highest);
   double worst = 0;
   for (int64_t c = 0; c < d; ++c) {
+    const auto channel = static_cast<size_t>(d + c);
     double expected = 0, bound = 1e-6;
+    for (size_t r = 0; r < p.size(); ++r) expected += p[r] / total * rows[r][channel];
     for (size_t r = 0; r < p.size(); ++r) {
-      expected += p[r] / total * RowValue(format, rows[r], d + c);
-    }
-    for (size_t r = 0; r < p.size(); ++r) {
-      const double v = RowValue(format, rows[r], d + c);
-      bound += p[r] / total * (error[r] * std::abs(v - expected) + (unit + f32) * std::abs(v));
+      const double v = rows[r][channel];
+      bound += p[r] / total * (error[r] * std::abs(v - expected) + (2 * unit + f32) * std::abs(v));
     }
     if (out_dtype == DType::kBF16) bound += std::ldexp(std::abs(expected), -8);
     const double off = std::abs(out[c] - expected);
@@ -159,6 +165,14 @@ inline void ExpectAttention(const RowFormat& format, const std::vector<const std
                           << " rows: got " << out[c] << ", want " << expected;
   }
   ASSERT_LE(worst, 1) << where;  // NaN
+}
+
+inline void ExpectAttention(const RowFormat& format, const std::vector<const std::byte*>& rows,
+                            const float* q, float scale, DType out_dtype, const float* out,
+                            const std::string& where) {
+  std::vector<std::vector<double>> values;
+  for (const std::byte* row : rows) values.push_back(RowValues(format, row));
+  ExpectAttention(format.encoding, values, format.head_dim, q, scale, out_dtype, out, where);
 }
 
 }  // namespace litecache::ops::cuda

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "ops/cuda/attention/attention.h"
+#include "ops/cuda/step/code_slots.h"
 #include "ops/cuda/step/lite_shape.cuh"
 #include "ops/cuda/step/paged_rows.cuh"
 
@@ -24,16 +25,31 @@ struct AttendedRows {
   int32_t end_begin = 0;
   int32_t sink = 0, ring = 0;
   Divider per_ring;
+  // Where cached slots are codes: their first page, slots a page, and bytes of a row.
+  std::byte* const* code_pages = nullptr;
+  int32_t code_slots = 0, code_bytes = 0;
+  Divider per_code_page;
 
-  // A row's address, and whether it is attended: where `stamp` equals `wanted`. The stamp may still
-  // be on its way from memory, so that who asks early enough does not wait for it.
+  // Where a row lies. One with a stamp is attended where that equals `wanted`.
   struct Place {
     const std::byte* row = nullptr;
-    uint32_t stamp = 0, wanted = 0;
-    __device__ bool Attended() const { return row != nullptr && stamp == wanted; }
+    const uint32_t* stamp = nullptr;
+    uint32_t wanted = 0;
+    int32_t scales = 0;  // of a row of codes: how far behind it its scales are
   };
 
-  // Of row i < total.
+  // Of cached slot i < middle, where these are codes.
+  __device__ Place Cached(int32_t i) const {
+    const int32_t block = per_code_page.Quotient(i);
+    const int32_t slot = i - block * code_slots;
+    const CodePage page{code_pages[static_cast<int64_t>(block) * list.lists], code_slots,
+                        code_bytes};
+    // Scales lie behind codes, positions and updates.
+    return {page.Codes(slot), page.Updates() + slot, update,
+            code_slots * (code_bytes + 8) - slot * (code_bytes - 8)};
+  }
+
+  // Of row i < total; where cached slots are codes, of none of them.
   __device__ Place At(int32_t i) const {
     int32_t row = i;
     if (i >= first) {
@@ -48,19 +64,19 @@ struct AttendedRows {
         row -= block * list.page_rows;
         const auto* arrays = reinterpret_cast<const uint32_t*>(
             page + static_cast<int64_t>(list.page_rows) * list.row_bytes);
-        return {page + static_cast<int64_t>(row) * list.row_bytes, arrays[list.page_rows + row],
+        return {page + static_cast<int64_t>(row) * list.row_bytes, arrays + list.page_rows + row,
                 update};
       } else {
         row = selected[i];
       }
     }
-    return {list.Row(row), 0, 0};
+    return {list.Row(row)};
   }
 
   // Its address; null where it is not attended.
   __device__ const std::byte* Row(int32_t i) const {
     const Place place = At(i);
-    return place.Attended() ? place.row : nullptr;
+    return place.stamp == nullptr || *place.stamp == place.wanted ? place.row : nullptr;
   }
 };
 #endif
@@ -71,6 +87,7 @@ struct AttendedTables {
   StepView step;
   HybridTables tables;
   TableAccess slots, resident;
+  Divider per_code_page;  // of tables.codes
   bool hybrid = false;
   bool listed = false;               // rows [0, leading) of `resident`, then those selected
   const int32_t* leading = nullptr;  // [pairs]; null: none
@@ -108,6 +125,13 @@ struct AttendedTables {
         rows.sink = tables.slots.sink;
         rows.ring = tables.slots.ring;
         rows.per_ring = slots.per_ring;
+        if (tables.codes.page_slots > 0) {
+          rows.code_pages =
+              rows.list.pages + static_cast<int64_t>(tables.codes.first_page) * tables.slots.lists;
+          rows.code_slots = tables.codes.page_slots;
+          rows.code_bytes = 2 * static_cast<int32_t>(tables.slots.format.head_dim);
+          rows.per_code_page = per_code_page;
+        }
         const int32_t end = n > rows.end_begin ? n - rows.end_begin : 0;
         rows.total = sink + state.used + end;
         return rows;

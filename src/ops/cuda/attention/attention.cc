@@ -102,6 +102,15 @@ void HybridAttention(Stream& stream, const StepView& step, int64_t kv_heads,
              tables.slots.format.head_dim == tables.resident.format.head_dim);
   }
   LC_CHECK(!has_slots || tables.slots.ring >= 1, "slots have a ring");
+  const CodeSlots& codes = tables.codes;
+  const bool has_codes = has_slots && codes.page_slots > 0;
+  LC_CHECK(
+      !has_codes || (table.format.encoding == RowEncoding::kBF16 &&
+                     table.format.head_dim % 16 == 0 && codes.begin == tables.cache_begin &&
+                     (codes.encoding == RowEncoding::kFp8 || codes.encoding == RowEncoding::kInt8)),
+      "slots that keep {} codes beside {} rows of head_dim {}: 8-bit codes beside bf16 rows of "
+      "a head_dim that is a multiple of 16 are attended, others have to be expanded",
+      Name(codes.encoding), Name(table.format.encoding), table.format.head_dim);
   if (step.capacity == 0 || q.rows == 0) return;
   const AttentionOperands operands = Operands(q, q_heads, scale, out);
   AttendedTables attended;
@@ -118,8 +127,13 @@ void HybridAttention(Stream& stream, const StepView& step, int64_t kv_heads,
   attended.kv_heads = static_cast<int32_t>(kv_heads);
   if (!OnTensorCores(table.format)) {
     PlainAttention(stream, attended, operands);
+    return;
+  }
+  LC_CHECK(scratch != nullptr);
+  if (has_codes) {
+    attended.per_code_page = Divider(codes.page_slots);
+    SplitCodesAttention(stream, attended, operands, scratch);
   } else {
-    LC_CHECK(scratch != nullptr);
     SplitAttention(stream, attended, operands, scratch);
   }
 }

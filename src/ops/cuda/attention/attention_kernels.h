@@ -24,8 +24,13 @@ inline constexpr int64_t kMaxSplitBlocks = 512;
 void SplitAttention(Stream& stream, const AttendedTables& tables, const AttentionOperands& operands,
                     void* scratch);
 
-// The same for many short contexts and query heads with rows of their own, where it serves them: no
-// context is split. The rows attended are those before the new token and its own.
+// The same where cached slots are codes (tables.tables.codes); head_dim a multiple of 16.
+void SplitCodesAttention(Stream& stream, const AttendedTables& tables,
+                         const AttentionOperands& operands, void* scratch);
+
+// The same as SplitAttention for many short contexts and query heads with rows of their own, where
+// it serves them: no context is split. The rows attended are those before the new token and its
+// own.
 bool WarpAttentionServes(Stream& stream, const StepView& step, int64_t kv_heads,
                          const RowTable& table, int64_t q_heads);
 void WarpAttention(Stream& stream, const StepView& step, int64_t kv_heads, const RowTable& table,

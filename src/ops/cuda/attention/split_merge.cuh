@@ -11,10 +11,11 @@
 namespace litecache::ops::cuda::split {
 
 // What the warps of a block tell each other at the end of a pair.
+template <int kWarps, int kRows>
 struct WarpResults {
-  float maximum[kMaxWarps][kQueries], sum[kMaxWarps][kQueries];
-  int32_t out[kMaxWarps];     // where in shared memory; negative: no tile of the pair
-  uint32_t tiles[kMaxWarps];  // while tiles are counted
+  float maximum[kWarps][kRows], sum[kWarps][kRows];
+  int32_t out[kWarps];     // where in shared memory; negative: no tile of the pair
+  uint32_t tiles[kWarps];  // while tiles are counted
   bool last_to_arrive;
 };
 
@@ -45,9 +46,10 @@ struct Merged {
 
 // The block's result of a pair, to out or, where it is a part, to `partial`. Whole block, after
 // every warp has left its own in `memory`.
-template <int kHeadDim>
+template <int kHeadDim, int kMaxWarps, int kRows>
 __device__ void MergeWarps(const SplitProblem& p, const SplitProblem::Queries& queries,
-                           const WarpResults& shared, const std::byte* memory, float* partial) {
+                           const WarpResults<kMaxWarps, kRows>& shared, const std::byte* memory,
+                           float* partial) {
   const int head_dim = p.arrays.head_dim, halves = head_dim / 2;
   const int warps = blockDim.x / 32;
   for (int i = threadIdx.x; i < queries.count * halves; i += blockDim.x) {
@@ -130,9 +132,10 @@ __device__ inline uint32_t CountArrival(uint32_t* arrivals) {
 
 // The block has written its partial result of the pair; merges them where it is the last. Whole
 // block.
+template <class Results>
 __device__ inline void Arrive(const SplitProblem& p, int32_t pair,
                               const SplitProblem::Queries& queries, uint32_t first, uint32_t last,
-                              WarpResults* shared) {
+                              Results* shared) {
   __syncthreads();
   if (threadIdx.x == 0) {
     // A block begins one pair at most that goes on behind it: the pair's counter is that block's.

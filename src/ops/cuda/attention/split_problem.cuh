@@ -15,17 +15,14 @@
 
 namespace litecache::ops::cuda::split {
 
-inline constexpr int kMaxWarps = 8;
 inline constexpr int kTileRows = 16;
-inline constexpr int kQueries = kTileRows;  // rows of a product
 inline constexpr unsigned kAll = 0xffffffffu;
-static_assert(kQueries == kSplitQueries);
 static_assert(kMaxSplitBlocks <= CudaStream::kArrivals);
 
 struct SplitProblem {
   AttendedTables tables;
   AttentionArrays arrays;
-  int32_t query_blocks = 0;  // of up to kQueries query heads, a group
+  int32_t query_blocks = 0;  // of up to kQueries query heads each, a group
   int32_t queries = 0;       // rows of a partial result: min(group, kQueries)
   uint32_t* arrivals = nullptr;
   float* partials = nullptr;
@@ -48,6 +45,7 @@ struct SplitProblem {
   struct Queries {
     int32_t row, column, count;
   };
+  template <int kQueries>
   __device__ Queries QueriesOf(int32_t pair) const {
     const Pair at = PairOf(pair);
     const int32_t first = at.query_block * kQueries, left = arrays.group - first;
@@ -80,8 +78,9 @@ __device__ inline void AskForTables(const SplitProblem& p, int32_t pairs) {
   }
 }
 
-// Writes ends[0 .. pairs]: the tiles of the pairs before. of_warps [kMaxWarps], shared. Whole
+// Writes ends[0 .. pairs]: the tiles of the pairs before. of_warps: one a warp, shared. Whole
 // block.
+template <class Places>
 __device__ inline void CountTiles(const SplitProblem& p, int32_t pairs, uint32_t* of_warps,
                                   uint32_t* ends) {
   const int32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -96,8 +95,7 @@ __device__ inline void CountTiles(const SplitProblem& p, int32_t pairs, uint32_t
       const StepSequence& sequence = p.tables.step.sequences[at.sequence];
       const int32_t rows = sequence.rows, past = sequence.past;  // beside count, not after it
       if (at.sequence < count && rows > 0) {
-        const int32_t total = p.tables.Of(at.sequence, at.head, past + 1).total;
-        tiles = static_cast<uint32_t>(total + kTileRows - 1) / kTileRows;
+        tiles = Places::Tiles(p.tables.Of(at.sequence, at.head, past + 1));
       }
     }
     uint32_t sum = tiles;  // of this lane and those before
@@ -117,9 +115,9 @@ __device__ inline void CountTiles(const SplitProblem& p, int32_t pairs, uint32_t
 }
 
 // The blocks' runs. Few pairs are dealt so that no block has tiles of two, where that makes the
-// runs little longer: `ends` are then those of pairs filled up to whole runs. Whole block.
-__device__ inline TileSplit DealTiles(int32_t pairs, uint32_t* ends) {
-  constexpr uint32_t kLonger = 6;  // tiles; what the end of a pair costs a block
+// runs longer by at most `longer` tiles, what the end of a pair costs a block: `ends` are then
+// those of pairs filled up to whole runs. Whole block.
+__device__ inline TileSplit DealTiles(int32_t pairs, uint32_t longer, uint32_t* ends) {
   const uint32_t least = 2 * (blockDim.x / 32);
   const TileSplit even(ends[pairs], gridDim.x, least);
   if (pairs > 32) return even;
@@ -130,7 +128,7 @@ __device__ inline TileSplit DealTiles(int32_t pairs, uint32_t* ends) {
   if (busy == 0 || busy > gridDim.x) return even;
   const uint32_t blocks_a_pair = gridDim.x / busy;
   const uint32_t length = max((longest + blocks_a_pair - 1) / blocks_a_pair, least);
-  if (length > max(even.length, least) + kLonger) return even;
+  if (length > max(even.length, least) + longer) return even;
   uint32_t sum = (tiles + length - 1) / length;  // runs of this lane's pair and those before
   for (int step = 1; step < 32; step *= 2) {
     const uint32_t other = __shfl_up_sync(kAll, sum, step);
@@ -143,30 +141,45 @@ __device__ inline TileSplit DealTiles(int32_t pairs, uint32_t* ends) {
   return TileSplit::Runs(blocks, length);
 }
 
+// A lane's row of a tile. Its stamp may still be on its way from memory: Next() loads it at one
+// place and moves it nowhere, and who asks for `Attended` two tiles later does not wait for it.
+// (What one of several paths loads is copied where they meet, and a copy waits: so it was, once in
+// two tiles for as long as memory takes.)
+struct RowOfTile {
+  const std::byte* row = nullptr;  // null: none
+  uint32_t stamp = 0, wanted = 0;
+  bool stamped = false;
+  int32_t scales = 0;  // of a row of codes: how far behind it its scales are
+
+  __device__ bool Attended() const { return row != nullptr && (!stamped || stamp == wanted); }
+};
+
 // A warp's tiles, two at a time: lanes 0 - 15 have the rows of one, lanes 16 - 31 those of the
 // next.
+template <class Places>
 struct TileReader {
   const SplitProblem& p;
   const uint32_t* ends;
   uint32_t tile, end;  // the lane's next tile; the block's end
   int32_t pair;
   uint32_t pair_begin = 0, pair_end = 0;
-  AttendedRows rows;  // of the pair
+  Places places;  // of the pair
 
   // The warp has tiles first, first + warps ... of those before `last`; `first_pair` is not behind
   // the pair of the first.
   __device__ TileReader(const SplitProblem& problem, const uint32_t* tile_ends, uint32_t first,
-                        uint32_t last, int32_t first_pair)
+                        uint32_t last, int32_t first_pair, const Places& at)
       : p(problem),
         ends(tile_ends),
         tile(first + threadIdx.x % 32 / kTileRows * (blockDim.x / 32)),
         end(last),
-        pair(first_pair) {}
+        pair(first_pair),
+        places(at) {}
 
   // The next two tiles; no rows behind the last tile. Loads what says where the rows are, which has
   // time until the result is used. newest: the row is the step's own. ask: for the rows, before it
   // is known whether they are attended.
-  __device__ AttendedRows::Place Next(bool ask, bool* newest) {
+  __device__ void Next(bool ask, RowOfTile* next, bool* newest) {
     AttendedRows::Place place;
     *newest = false;
     if (tile < end) {
@@ -174,18 +187,16 @@ struct TileReader {
         while (tile >= ends[pair + 1]) ++pair;
         pair_begin = ends[pair];
         pair_end = ends[pair + 1];
-        rows = p.RowsOf(pair);
+        places.Of(p.RowsOf(pair));
       }
-      const auto row =
-          static_cast<int32_t>((tile - pair_begin) * kTileRows + threadIdx.x % kTileRows);
-      if (row < rows.total) {
-        place = rows.At(row);
-        if (ask) AskForBytes(place.row, rows.list.row_bytes);
-      }
-      *newest = row + 1 == rows.total;
+      place = places.At(tile - pair_begin, ask, newest);
     }
+    next->row = place.row;
+    next->wanted = place.wanted;
+    next->scales = place.scales;
+    next->stamped = place.stamp != nullptr;
+    if (next->stamped) next->stamp = *place.stamp;
     tile += 2 * (blockDim.x / 32);
-    return place;
   }
 };
 

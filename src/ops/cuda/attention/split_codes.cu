@@ -1,0 +1,44 @@
+// Decode attention where cached slots are 8-bit codes.
+#include <algorithm>
+
+#include "ops/cuda/attention/code_tiles.cuh"
+#include "ops/cuda/attention/split_kernel.cuh"
+
+namespace litecache::ops::cuda {
+namespace {
+
+// Warps rather than stages: expanding codes takes a warp long, and 12 of them leave the registers
+// for it (docs/benchmarks/gpu.md).
+template <RowEncoding kEncoding>
+void LaunchOf(CudaStream& stream, const split::SplitProblem& p) {
+  using split::CodeTiles, split::Launch;
+  if (p.arrays.head_dim <= 64) {
+    Launch<CodeTiles<64, kEncoding, 12, 6>>(stream, p);
+  } else if (p.arrays.head_dim <= 128) {
+    Launch<CodeTiles<128, kEncoding, 12, 4>>(stream, p);
+  } else {
+    Launch<CodeTiles<256, kEncoding, 8, 3>>(stream, p);
+  }
+}
+
+}  // namespace
+
+void SplitCodesAttention(Stream& stream, const AttendedTables& tables,
+                         const AttentionOperands& operands, void* scratch) {
+  constexpr int kQueries = 8;  // CodeTiles::kQueries
+  CudaStream& cuda = AsCuda(stream);
+  split::SplitProblem p;
+  p.tables = tables;
+  p.arrays = AttentionArrays(operands, tables.kv_heads, tables.tables.slots.format.head_dim);
+  p.query_blocks = (p.arrays.group + kQueries - 1) / kQueries;
+  p.queries = std::min(p.arrays.group, kQueries);
+  p.arrivals = cuda.arrivals();
+  p.partials = static_cast<float*>(scratch);
+  if (tables.tables.codes.encoding == RowEncoding::kFp8) {
+    LaunchOf<RowEncoding::kFp8>(cuda, p);
+  } else {
+    LaunchOf<RowEncoding::kInt8>(cuda, p);
+  }
+}
+
+}  // namespace litecache::ops::cuda
