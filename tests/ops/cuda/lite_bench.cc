@@ -111,9 +111,6 @@ class LiteBench {
         [&](Stream& stream, int64_t layer) { Encode(stream, layer); });
     run("lookup, hits", rows * kGroup * kHeadDim * 8,
         [&](Stream& stream, int64_t layer) { LookUp(stream, layer, hits_); });
-    run("rows kept", 0, [&](Stream& stream, int64_t layer) {
-      MoveKept(stream, step_.view, shape_, Layer(layer, hits_));
-    });
     for (int64_t misses : {0, 2, 8}) {
       Refresh(misses);
       const double heads = static_cast<double>(misses * batch_);
@@ -139,7 +136,6 @@ class LiteBench {
           Leave(stream, layer);
           Encode(stream, layer);
           LookUp(stream, layer, hits_);
-          MoveKept(stream, step_.view, shape_, Layer(layer, hits_));
           Select(stream, layer);
           Update(stream, layer);
           PullRows(stream, step_.view, shape_, Layer(layer, hits_), kPullBlocks);

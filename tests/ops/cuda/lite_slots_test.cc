@@ -463,7 +463,6 @@ TEST_F(LiteSlotsTest, ManyDecodeSteps) {
       const MatrixView queries = Queries(q);
       for (int again = 0; again < 1 + (step == 3); ++again) {  // a step that is run again
         Lookup(*stream_, step_, shape_, layer_, Aggregation::kImportance, queries);
-        MoveKept(*stream_, step_, shape_, layer_);
         HashSelect(*stream_, step_, shape_, layer_, format, device_weights,
                    {.q = &queries, .scale = 1}, select_scratch);
         UpdateSlots(*stream_, step_, shape_, layer_, true, false, update_scratch);

@@ -95,8 +95,7 @@ __global__ void __launch_bounds__(kSlotThreads, 4)
 #pragma unroll
   for (int u = 0; u < kInFlight; ++u) {
     const int32_t i = first + u * kSlotThreads + thread;
-    position[u] =
-        i < used ? *SlotOf(*at.s, layer.slots, at.list, shape.cache_begin + i).position : -1;
+    position[u] = i < used ? *SlotOf(*at.s, layer, at.list, shape.cache_begin + i).position : -1;
   }
   uint32_t* cached = bits.Of(at.pair, bits.positions());
   bool is_new[kInFlight];

@@ -56,8 +56,9 @@ struct LiteLayer {
 // q_heads * head_dim] f32. Writes refresh, counters; on a miss label := q and pending := 1 (pending
 // heads miss always). Where all candidates of a sequence fit into its rows (kv: Shape::AllFit): no
 // lookup; label := q, window_begin := RecentBegin(n), and if the number of candidates has grown,
-// one moved row: the token that left the recent window, from its ring slot into the next cached
-// slot (AppendSlot; idempotent where the step is run again), see MoveKept.
+// the row of the token that left the recent window goes from its ring slot into the next cached
+// slot (AppendSlot; idempotent where the step is run again), as codes where that has codes: those
+// that the store has for it (CopyRows).
 void Lookup(Stream& stream, const StepView& step, const LiteShape& shape, const LiteLayer& layer,
             Aggregation aggregation, const MatrixView& q);
 
@@ -117,14 +118,12 @@ void UpdateSlots(Stream& stream, const StepView& step, const LiteShape& shape,
 
 // Transfer engine gpu-pull: rows of moved_positions of the store (mapped host memory) into
 // moved_slots, head after head, on `blocks` blocks of 1024 threads (8 to 12 run at the link's full
-// rate, hardware.md); expands fp8/int8 as rows land. Tokens not stored are in the ring: never
-// asked.
+// rate, hardware.md). Rows of fp8/int8 are expanded as they land, or kept as codes, with the scales
+// from table kScales (`codes`). Tokens not stored are in the ring: never asked.
 void PullRows(Stream& stream, const StepView& step, const LiteShape& shape, const LiteLayer& layer,
               int32_t blocks);
-// Rows that Lookup moved within the slots (all candidates fit), and in a fill the sink and recent
-// rows [0, min(sink, stored)) and [RecentBegin(past), stored) from the store into their fixed
-// slots.
-void MoveKept(Stream& stream, const StepView& step, const LiteShape& shape, const LiteLayer& layer);
+// In a fill the sink and recent rows [0, min(sink, stored)) and [RecentBegin(past), stored) from
+// the store into their fixed slots.
 void FillFixed(Stream& stream, const StepView& step, const LiteShape& shape, const LiteLayer& layer,
                const int32_t* fill);
 

@@ -1,9 +1,12 @@
+#include <cuda_bf16.h>
+
 #include <algorithm>
 
 #include "device/cuda/check.h"
 #include "device/cuda/cuda_device.h"
 #include "ops/cuda/common/overlap.cuh"
 #include "ops/cuda/litecache/litecache.h"
+#include "ops/cuda/step/encode_rows.cuh"
 #include "ops/cuda/transfer/move_rows.cuh"
 
 namespace litecache::ops::cuda {
@@ -91,6 +94,27 @@ __device__ float Aggregate(Aggregation aggregation, const float* similarities, i
   return positive ? static_cast<float>(weights / reciprocals) : smallest;
 }
 
+// A row in bf16 into a cached slot that has codes: those that the store has for the row. A warp.
+__device__ void KeepCodes(const StepSequence& s, const LiteLayer& layer, int32_t list,
+                          const std::byte* row, int32_t slot) {
+  const CodeSlots& codes = layer.codes;
+  const auto d = static_cast<int32_t>(layer.slots.format.head_dim);
+  const auto* values = reinterpret_cast<const __nv_bfloat16*>(row);
+  const auto [page, in_page] = CodesOf(s, layer.slots, codes, list, slot);
+  float scales[2];
+  for (int32_t part = 0; part < 2; ++part) {
+    scales[part] = PartScale(codes.encoding, d,
+                             [&](int32_t i) { return __bfloat162float(values[part * d + i]); });
+  }
+  auto* out = reinterpret_cast<uint8_t*>(page.Codes(in_page));
+  for (int32_t i = threadIdx.x % 32; i < 2 * d; i += 32) {
+    const int32_t channel = i < d ? KeyChannel(i % 16) : ValueChannel(i % 16);
+    out[i] = EncodeCode(codes.encoding, __bfloat162float(values[i / 16 * 16 + channel]),
+                        scales[i < d ? 0 : 1]);
+  }
+  if (threadIdx.x % 32 == 0) page.Scales()[in_page] = {scales[0], scales[1]};
+}
+
 // The token that left the recent window as the next cached row (kv: KeepAll, AppendSlot). One
 // thread. True where there is one.
 __device__ bool KeepLeaving(const StepSequence& s, const LiteShape& shape, const LiteLayer& layer,
@@ -104,7 +128,7 @@ __device__ bool KeepLeaving(const StepSequence& s, const LiteShape& shape, const
   const int32_t position = shape.sink + index;
   if (index >= state.used) {  // else this step has been run before
     state.used = index + 1;
-    const SlotEntry entry = SlotOf(s, layer.slots, list, slot);
+    const SlotEntry entry = SlotOf(s, layer, list, slot);
     *entry.position = position;
     *entry.update = state.update;
   }
@@ -146,10 +170,14 @@ __global__ void LookupKernel(const __grid_constant__ StepView step,
     if (keep_row && threadIdx.x < 32) {
       const int32_t from = FixedSlot(shape, layer.moved_positions[int64_t{pair} * shape.max_rows]);
       const int32_t to = layer.moved_slots[int64_t{pair} * shape.max_rows];
-      MoveSome(
-          1, layer.slots.format, layer.slots.format,
-          [&](int32_t) { return RowOf(s, layer.slots, list, from); },
-          [&](int32_t) { return RowOf(s, layer.slots, list, to); });
+      if (layer.codes.page_slots > 0) {
+        KeepCodes(s, layer, list, RowOf(s, layer.slots, list, from), to);
+      } else {
+        MoveSome(
+            1, layer.slots.format, layer.slots.format,
+            [&](int32_t) { return RowOf(s, layer.slots, list, from); },
+            [&](int32_t) { return RowOf(s, layer.slots, list, to); });
+      }
     }
   } else {
     for (int32_t j = threadIdx.x / 32; j < shape.group; j += blockDim.x / 32) {

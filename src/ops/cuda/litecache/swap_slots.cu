@@ -161,7 +161,7 @@ __global__ void __launch_bounds__(kSlotThreads, 4)
     const int32_t i = first + u * kSlotThreads + thread;
     position[u] = -1;
     if (i < used) {
-      entries[u] = SlotOf(*at.s, layer.slots, at.list, shape.cache_begin + i);
+      entries[u] = SlotOf(*at.s, layer, at.list, shape.cache_begin + i);
       position[u] = *entries[u].position;
     }
   }
@@ -248,7 +248,7 @@ __global__ void __launch_bounds__(kSlotThreads, 4)
       // Those of this update are the youngest, so that they are never among them.
       const BlockTeam team;
       const auto age = [&](int32_t i) {
-        return ~*SlotOf(*at.s, layer.slots, at.list, shape.cache_begin + i).update;
+        return ~*SlotOf(*at.s, layer, at.list, shape.cache_begin + i).update;
       };
       const Threshold threshold = FindThreshold<kSlotThreads>(team, shared.top, used, victims, age);
       TakeAbove<kSlotThreads>(
@@ -279,7 +279,7 @@ __global__ void __launch_bounds__(kSlotThreads, 4)
                : by_age        ? moved_slots[rank]
                                : shape.cache_begin + shared.slots[rank - begin];
       }
-      const SlotEntry entry = SlotOf(*at.s, layer.slots, at.list, slot);
+      const SlotEntry entry = SlotOf(*at.s, layer, at.list, slot);
       moved_positions[rank] = position;
       moved_slots[rank] = slot;
       *entry.position = position;

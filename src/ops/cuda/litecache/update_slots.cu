@@ -78,9 +78,7 @@ LC_CLUSTER __global__ void __launch_bounds__(kClusterThreads)
   const uint32_t now = state.update + 1;
   int32_t* moved_positions = layer.moved_positions + room;
   int32_t* moved_slots = layer.moved_slots + room;
-  const auto entry_of = [&](int32_t i) {
-    return SlotOf(s, layer.slots, list, shape.cache_begin + i);
-  };
+  const auto entry_of = [&](int32_t i) { return SlotOf(s, layer, list, shape.cache_begin + i); };
 
   const ClusterBitmap wanted{dynamic, shift};
   const int32_t positions = kClusterBlocks * 32 * wanted.OwnWords();
@@ -173,7 +171,7 @@ LC_CLUSTER __global__ void __launch_bounds__(kClusterThreads)
   }
   team.Sync();  // what other blocks have written; and they have read this one's shared memory
   for (int32_t i = of_team; i < missing; i += kThreads) {
-    const SlotEntry entry = SlotOf(s, layer.slots, list, __ldcg(moved_slots + i));
+    const SlotEntry entry = SlotOf(s, layer, list, __ldcg(moved_slots + i));
     *entry.position = __ldcg(moved_positions + i);
     *entry.update = now;
   }
@@ -230,7 +228,7 @@ __global__ void __launch_bounds__(kTeamThreads, 1)
   __syncthreads();
   int32_t kept = 0;
   for (int32_t i = thread; i < used; i += kTeamThreads) {
-    const SlotEntry entry = SlotOf(s, layer.slots, list, shape.cache_begin + i);
+    const SlotEntry entry = SlotOf(s, layer, list, shape.cache_begin + i);
     const int32_t position = *entry.position;
     if (position / 32 >= words) continue;
     const uint32_t bit = 1u << position % 32;
@@ -262,7 +260,7 @@ __global__ void __launch_bounds__(kTeamThreads, 1)
   // The slots selected longest ago; of equals the lower ones. Those of this update are the
   // youngest, so that they are never among them.
   const auto age = [&](int32_t i) {
-    return ~*SlotOf(s, layer.slots, list, shape.cache_begin + i).update;
+    return ~*SlotOf(s, layer, list, shape.cache_begin + i).update;
   };
   const auto place = [&](int32_t order, int32_t i) { moved_slots[order] = shape.cache_begin + i; };
   if (victims > 0) {
@@ -277,7 +275,7 @@ __global__ void __launch_bounds__(kTeamThreads, 1)
   }
   __syncthreads();
   for (int32_t i = thread; i < missing; i += kTeamThreads) {
-    const SlotEntry entry = SlotOf(s, layer.slots, list, moved_slots[i]);
+    const SlotEntry entry = SlotOf(s, layer, list, moved_slots[i]);
     *entry.position = moved_positions[i];
     *entry.update = now;
   }

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "ops/cuda/step/code_slots.h"
 #include "ops/cuda/step/lite_shape.cuh"
 #include "ops/cuda/step/step.h"
 
@@ -46,13 +47,32 @@ __device__ __forceinline__ float2* ScalesOf(const StepSequence& s, const RowTabl
          (row - block * table.scales_page_rows);
 }
 
-// Behind a slot page's rows: positions, then the updates that last selected the slots.
+// Where cached slot `slot` lies whose row is codes.
+struct CodePlace {
+  CodePage page;
+  int32_t in_page;
+};
+__device__ __forceinline__ CodePlace CodesOf(const StepSequence& s, const RowTable& slots,
+                                             const CodeSlots& codes, int32_t list, int32_t slot) {
+  const int32_t i = slot - codes.begin, block = i / codes.page_slots;
+  return {{PageOf(s, slots, list, codes.first_page + block), codes.page_slots,
+           2 * static_cast<int32_t>(slots.format.head_dim)},
+          i - block * codes.page_slots};
+}
+
+// Of a cached slot: what lies behind its page's rows, positions, then the updates that last
+// selected the slots.
 struct SlotEntry {
   int32_t* position;
   uint32_t* update;
 };
-__device__ __forceinline__ SlotEntry SlotOf(const StepSequence& s, const RowTable& slots,
+__device__ __forceinline__ SlotEntry SlotOf(const StepSequence& s, const LiteLayer& layer,
                                             int32_t list, int32_t slot) {
+  const RowTable& slots = layer.slots;
+  if (layer.codes.page_slots > 0) {
+    const auto [page, in_page] = CodesOf(s, slots, layer.codes, list, slot);
+    return {page.Positions() + in_page, page.Updates() + in_page};
+  }
   const int32_t block = slot / slots.page_rows;
   auto* positions =
       reinterpret_cast<int32_t*>(PageOf(s, slots, list, block) +

@@ -7,6 +7,7 @@
 #include "device/cuda/cuda_device.h"
 #include "ops/cuda/common/overlap.cuh"
 #include "ops/cuda/step/append_rows.h"
+#include "ops/cuda/step/encode_rows.cuh"
 #include "ops/cuda/step/paged_rows.cuh"
 #include "ops/cuda/step/rows.h"
 
@@ -18,22 +19,6 @@ namespace {
 constexpr int kWarps = 8;
 constexpr int kThreads = kWarps * 32;
 constexpr int kMaxHeadDim = 256;
-constexpr float kLargestFloat = 3.402823466e38f;
-
-// The E4M3 code of a value, to nearest even, saturating: the arithmetic of cpu/convert_rows.cc.
-__device__ uint8_t EncodeFp8(float value) {
-  const uint32_t sign = (__float_as_uint(value) & 0x80000000u) >> 24;
-  const float magnitude = fminf(fabsf(value), 448.0f);
-  const uint32_t u = __float_as_uint(magnitude);
-  uint32_t code;
-  if (magnitude < 0x1p-6f) {
-    // 2^14 has its last bit at 2^-9, the step of the subnormals.
-    code = __float_as_uint(__fadd_rn(magnitude, 0x1p14f)) - 0x46800000u;
-  } else {
-    code = ((u + (((u >> 20) & 1) + 0x7ffff)) >> 20) - (120u << 3);
-  }
-  return static_cast<uint8_t>(code | sign);
-}
 
 __device__ float DecodeFp8(uint8_t code) {
   const uint32_t magnitude = code & 0x7fu;
@@ -43,11 +28,6 @@ __device__ float DecodeFp8(uint8_t code) {
     value = __fadd_rn(value, value);
   }
   return __uint_as_float(__float_as_uint(value) | (code & 0x80u) << 24);
-}
-
-__device__ uint8_t EncodeInt8(float value) {
-  const float clamped = fmaxf(-127.0f, fminf(value, 127.0f));
-  return static_cast<uint8_t>(static_cast<int8_t>(__float2int_rn(clamped)));
 }
 
 // Bytes of a part's codes, and of its groups' minima and steps. d is a multiple of 4.
@@ -78,23 +58,6 @@ __device__ float Element(RowEncoding encoding, const std::byte* row, int d, int 
   return __fmul_rn(encoding == RowEncoding::kFp8 ? DecodeFp8(code)
                                                  : static_cast<float>(static_cast<int8_t>(code)),
                    scale);
-}
-
-// The scale of part `part` of a row, by a warp. Infinities count as the largest float; a NaN makes
-// the scale NaN.
-__device__ float PartScale(RowEncoding from, const std::byte* row, int d, int part, float largest) {
-  float highest = 0;
-  bool nan = false;
-  for (int i = threadIdx.x % 32; i < d; i += 32) {
-    const float value = Element(from, row, d, part * d + i);
-    nan |= isnan(value);
-    highest = fmaxf(highest, fabsf(value));
-  }
-  for (int step = 16; step > 0; step /= 2) {
-    highest = fmaxf(highest, __shfl_xor_sync(0xffffffffu, highest, step));
-  }
-  if (__any_sync(0xffffffffu, nan)) return __uint_as_float(0x7fc00000u);
-  return __fdiv_rn(fminf(highest, kLargestFloat), largest);
 }
 
 // 16 bytes of shared memory's row, or a row's worth of bytes one by one where rows are not whole
@@ -133,14 +96,7 @@ __device__ void EncodePiece(RowEncoding from, const std::byte* row, RowEncoding 
         out[i] = byte < 8 ? __float_as_uint(scales[byte / 4]) >> (byte % 4 * 8) & 0xff : 0;
         continue;
       }
-      const float scale = scales[at < d ? 0 : 1];
-      if (!(scale > 0)) {
-        out[i] = 0;
-        continue;
-      }
-      // A division: the reciprocal of the smallest scales is infinite.
-      const float value = __fdiv_rn(Element(from, row, d, at), scale);
-      out[i] = to == RowEncoding::kFp8 ? EncodeFp8(value) : EncodeInt8(value);
+      out[i] = EncodeCode(to, Element(from, row, d, at), scales[at < d ? 0 : 1]);
     }
   }
 }
@@ -218,9 +174,9 @@ __device__ void WriteRow(RowEncoding from, RowBuffer* buffer, RowEncoding to, in
   }
   float scales[2] = {0, 0};
   if (to == RowEncoding::kFp8 || to == RowEncoding::kInt8) {
-    const float largest = to == RowEncoding::kFp8 ? 448.0f : 127.0f;
-    scales[0] = PartScale(from, row, d, 0, largest);
-    scales[1] = PartScale(from, row, d, 1, largest);
+    for (int part = 0; part < 2; ++part) {
+      scales[part] = PartScale(to, d, [&](int i) { return Element(from, row, d, part * d + i); });
+    }
   }
   const int lane = threadIdx.x % 32;
   if (scales_apart != nullptr && lane < 2) scales_apart[lane] = lane == 0 ? scales[0] : scales[1];

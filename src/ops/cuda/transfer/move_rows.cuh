@@ -130,6 +130,31 @@ __device__ __forceinline__ void ExpandRows(int32_t rows, int32_t d, RowEncoding 
   }
 }
 
+// Up to kBatches batches of rows whose scales are apart, copied in the order that cached slots have
+// codes in (step/code_slots.h). head_dim a multiple of 16: a lane has 16 codes.
+template <int kBatches, class Source, class Target>
+__device__ __forceinline__ void CopyCodes(int32_t rows, int32_t d, const Source& source,
+                                          const Target& target) {
+  const int32_t lane = threadIdx.x % 32;
+  const int32_t batch = CodeRowsABatch(d), lanes = 2 * d / 16;
+  const int32_t own_row = lane / lanes, part = lane - own_row * lanes;
+  if (own_row >= batch) return;
+  uint4 codes[kBatches];
+#pragma unroll
+  for (int r = 0; r < kBatches; ++r) {
+    const int32_t row = r * batch + own_row;
+    if (row < rows) codes[r] = __ldcg(reinterpret_cast<const uint4*>(source(row)) + part);
+  }
+  const bool key = 16 * part < d;
+#pragma unroll
+  for (int r = 0; r < kBatches; ++r) {
+    const int32_t row = r * batch + own_row;
+    if (row >= rows) continue;
+    reinterpret_cast<uint4*>(target(row))[part] =
+        key ? OrderKeyCodes(codes[r]) : OrderValueCodes(codes[r]);
+  }
+}
+
 // Up to kInFlight rows in 4 bits, expanded: a lane has 8 codes, of one group.
 template <class Source, class Target>
 __device__ __forceinline__ void ExpandInt4(int32_t rows, int32_t d, RowEncoding to,

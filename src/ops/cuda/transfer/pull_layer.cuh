@@ -21,28 +21,30 @@ struct PieceRows {
   float2 scales[kPieceRows];             // of rows that have them apart
 };
 
-// What is done to rows: copied, in units of 16 bytes; expanded from 8-bit codes of a head_dim that
-// is a multiple of 16; anything else.
-enum class Pulled { kPlain, kFp8, kInt8, kOther };
+// What is done to rows: copied, in units of 16 bytes; copied as 8-bit codes, with their scales;
+// expanded from 8-bit codes of a head_dim that is a multiple of 16; anything else.
+enum class Pulled { kPlain, kCodes, kFp8, kInt8, kOther };
 // Loads of 16 codes that a lane has under way: a piece of rows of 128.
 constexpr int kCodesInFlight = 8;
 
 // All warps share one list of pieces, pair after pair, so that the rows of one head are read one
 // after another: scattered reads starve the link and everything else (hardware.md's measure: a
-// third of its rate). store, slots: of any layer, their list_of_head is not used. first: the warp's
-// first piece, counted from the layer's; after the call from the next one's. own: the warp's,
-// shared memory.
+// third of its rate). store, slots, codes: of any layer, their list_of_head is not used. first: the
+// warp's first piece, counted from the layer's; after the call from the next one's. own: the
+// warp's, shared memory.
 //
 // Lists pass by the L1 cache: other SMs may write them while the kernel runs.
 template <Pulled kPulled>
 __device__ __forceinline__ void PullLayer(const StepView& step, const LiteShape& shape,
                                           const RowTable& store, const RowTable& slots,
-                                          const PulledLayer& layer, int32_t warps, int32_t* first,
-                                          PieceRows& own) {
+                                          const CodeSlots& codes, const PulledLayer& layer,
+                                          int32_t warps, int32_t* first, PieceRows& own) {
   const int32_t lane = threadIdx.x % 32;
-  constexpr bool kCodes = kPulled == Pulled::kFp8 || kPulled == Pulled::kInt8;
+  constexpr bool kKept = kPulled == Pulled::kCodes;  // as codes
+  constexpr bool kExpanded = kPulled == Pulled::kFp8 || kPulled == Pulled::kInt8;
   const auto d = static_cast<int32_t>(store.format.head_dim);
-  const int32_t most = kCodes ? kCodesInFlight * CodeRowsABatch(d) : RowsAtOnce(store.format);
+  const int32_t most =
+      kKept || kExpanded ? kCodesInFlight * CodeRowsABatch(d) : RowsAtOnce(store.format);
   const int32_t at_once = min(most, kPieceRows);
   const int32_t pairs = *step.count * shape.kv_heads;
   for (int32_t base = 0; base < pairs; base += 32) {
@@ -66,10 +68,20 @@ __device__ __forceinline__ void PullLayer(const StepView& step, const LiteShape&
       const int32_t* positions = layer.moved_positions + int64_t{pair} * shape.max_rows;
       const int32_t* places = layer.moved_slots + int64_t{pair} * shape.max_rows;
       float2 next_scales = {};
+      float2* next_place = nullptr;  // kept codes: where a target's scales go
       const auto address_of = [&](int32_t piece) -> std::byte* {
         const int32_t row = piece * kPieceRows + lane % kPieceRows;
         if (row >= count) return nullptr;
-        if (lane >= kPieceRows) return RowOf(s, slots, slots_list, __ldcg(places + row));
+        if (lane >= kPieceRows) {
+          const int32_t slot = __ldcg(places + row);
+          if constexpr (kKept) {
+            const auto [page, in_page] = CodesOf(s, slots, codes, slots_list, slot);
+            next_place = page.Scales() + in_page;
+            return page.Codes(in_page);
+          } else {
+            return RowOf(s, slots, slots_list, slot);
+          }
+        }
         const int32_t position = __ldcg(positions + row);
         if (kPulled != Pulled::kPlain && store.format.scales_apart) {
           next_scales = __ldcg(ScalesOf(s, store, stored_list, position));
@@ -81,7 +93,14 @@ __device__ __forceinline__ void PullLayer(const StepView& step, const LiteShape&
       for (; piece < pieces; piece += warps) {
         __syncwarp();  // all have read those of the piece before
         own.addresses[lane] = next;
-        if (kPulled != Pulled::kPlain && lane < kPieceRows) own.scales[lane] = next_scales;
+        if constexpr (kKept) {
+          // Lane i has row i's scales, lane kPieceRows + i their place.
+          const float k = __shfl_sync(kFullMask, next_scales.x, lane % kPieceRows);
+          const float v = __shfl_sync(kFullMask, next_scales.y, lane % kPieceRows);
+          if (lane >= kPieceRows && next != nullptr) *next_place = {k, v};
+        } else if constexpr (kPulled != Pulled::kPlain) {
+          if (lane < kPieceRows) own.scales[lane] = next_scales;
+        }
         __syncwarp();
         if (piece + warps < pieces) next = address_of(piece + warps);
         const int32_t rows = min(kPieceRows, count - piece * kPieceRows);
@@ -93,7 +112,9 @@ __device__ __forceinline__ void PullLayer(const StepView& step, const LiteShape&
           if constexpr (kPulled == Pulled::kPlain) {
             CopyPlain<uint4>(some, static_cast<int32_t>(RowBytes(store.format)) / 16, source,
                              target);
-          } else if constexpr (kCodes) {
+          } else if constexpr (kKept) {
+            CopyCodes<kCodesInFlight>(some, d, source, target);
+          } else if constexpr (kExpanded) {
             constexpr RowEncoding kEncoding =
                 kPulled == Pulled::kFp8 ? RowEncoding::kFp8 : RowEncoding::kInt8;
             ExpandRows<kEncoding, kCodesInFlight>(some, d, slots.format.encoding, source, scales,
@@ -108,10 +129,17 @@ __device__ __forceinline__ void PullLayer(const StepView& step, const LiteShape&
   }
 }
 
-// Calls launch.operator()<Pulled>() with what is done to rows of these formats.
+// Calls launch.operator()<Pulled>() with what is done to rows of a layer's formats.
 template <class Launch>
-void ForPulled(const RowFormat& from, const RowFormat& to, const Launch& launch) {
-  if (from.encoding == to.encoding && from.row_bytes() % 16 == 0) {
+void ForPulled(const LiteLayer& layer, const Launch& launch) {
+  const RowFormat &from = layer.store.format, &to = layer.slots.format;
+  CheckMove(from, to);
+  if (layer.codes.page_slots > 0) {
+    LC_CHECK(from.scales_apart && from.encoding == layer.codes.encoding && from.head_dim % 16 == 0,
+             "slots of {} codes, a store of {}, head_dim {}", Name(layer.codes.encoding),
+             Name(from.encoding), from.head_dim);
+    launch.template operator()<Pulled::kCodes>();
+  } else if (from.encoding == to.encoding && from.row_bytes() % 16 == 0) {
     launch.template operator()<Pulled::kPlain>();
   } else if (from.scales_apart && from.head_dim % 16 == 0) {
     if (from.encoding == RowEncoding::kFp8) {

@@ -1,4 +1,4 @@
-// Rows from the store, or from other slots, into slots.
+// Rows from the store into slots.
 #include <algorithm>
 
 #include "device/cuda/check.h"
@@ -22,6 +22,7 @@ constexpr int kPullWarps = kPullThreads / 32;
 // That an SM shall have room for.
 constexpr int BlocksAnSm(Pulled pulled) {
   if (pulled == Pulled::kOther) return 4;
+  if (pulled == Pulled::kCodes) return 7;
   return pulled == Pulled::kPlain ? 10 : 5;
 }
 
@@ -29,34 +30,15 @@ template <Pulled kPulled>
 __global__ void __launch_bounds__(kPullThreads, BlocksAnSm(kPulled))
     PullRowsKernel(const __grid_constant__ StepView step, const __grid_constant__ LiteShape shape,
                    const __grid_constant__ RowTable store, const __grid_constant__ RowTable slots,
+                   const __grid_constant__ CodeSlots codes,
                    const __grid_constant__ PulledLayer layer) {
   WaitForKernelBefore();
   __shared__ PieceRows rows[kPullWarps];
   const auto warp = static_cast<int32_t>(threadIdx.x) / 32;
   // Warp w of block b is the (w * blocks + b)-th: small lists spread over the blocks.
   int32_t first = warp * static_cast<int32_t>(gridDim.x) + static_cast<int32_t>(blockIdx.x);
-  PullLayer<kPulled>(step, shape, store, slots, layer, static_cast<int32_t>(gridDim.x) * kPullWarps,
-                     &first, rows[warp]);
-}
-
-// A warp a pair.
-__global__ void MoveKeptKernel(const __grid_constant__ StepView step,
-                               const __grid_constant__ LiteShape shape,
-                               const __grid_constant__ LiteLayer layer) {
-  const int32_t pair = (blockIdx.x * blockDim.x + threadIdx.x) / 32;
-  const int32_t sequence = pair / shape.kv_heads, head = pair % shape.kv_heads;
-  if (sequence >= *step.count) return;
-  const int32_t list = layer.slots.list_of_head[head];
-  // A head that is refreshed has its rows pulled.
-  if (list < 0 || layer.refresh[pair] != 0 || layer.moved_count[pair] == 0) return;
-  const StepSequence& s = step.sequences[sequence];
-  const int64_t room = int64_t{pair} * shape.max_rows;
-  const int32_t from = FixedSlot(shape, layer.moved_positions[room]);
-  const int32_t to = layer.moved_slots[room];
-  MoveSome(
-      1, layer.slots.format, layer.slots.format,
-      [&](int32_t) { return RowOf(s, layer.slots, list, from); },
-      [&](int32_t) { return RowOf(s, layer.slots, list, to); });
+  PullLayer<kPulled>(step, shape, store, slots, codes, layer,
+                     static_cast<int32_t>(gridDim.x) * kPullWarps, &first, rows[warp]);
 }
 
 // A block a pair.
@@ -102,24 +84,14 @@ int MostAtOnce() {
 
 void PullRows(Stream& stream, const StepView& step, const LiteShape& shape, const LiteLayer& layer,
               int32_t blocks) {
-  CheckMove(layer.store.format, layer.slots.format);
   LC_CHECK(blocks >= 1, "{} blocks", blocks);
-  ForPulled(layer.store.format, layer.slots.format, [&]<Pulled kPulled>() {
+  ForPulled(layer, [&]<Pulled kPulled>() {
     // Blocks that find no room would begin when others have ended.
     const int most = MostAtOnce<kPulled>() * AsCuda(stream).sm_count();
     LaunchOverlapping(AsCuda(stream), PullRowsKernel<kPulled>,
                       static_cast<unsigned>(std::min(blocks, most)), kPullThreads, 0, step, shape,
-                      layer.store, layer.slots, PulledOf(layer));
+                      layer.store, layer.slots, layer.codes, PulledOf(layer));
   });
-}
-
-void MoveKept(Stream& stream, const StepView& step, const LiteShape& shape,
-              const LiteLayer& layer) {
-  constexpr int kPairs = 4;  // a block
-  const int pairs = step.capacity * shape.kv_heads;
-  MoveKeptKernel<<<(pairs + kPairs - 1) / kPairs, 32 * kPairs, 0, AsCuda(stream).handle()>>>(
-      step, shape, layer);
-  LC_CUDA_LAUNCHED();
 }
 
 void FillFixed(Stream& stream, const StepView& step, const LiteShape& shape, const LiteLayer& layer,

@@ -55,7 +55,8 @@ template <Pulled kPulled>
 __global__ void __launch_bounds__(kStepThreads<kPulled>, 1)
     PullStepKernel(const __grid_constant__ StepView step, const __grid_constant__ LiteShape shape,
                    const __grid_constant__ RowTable store, const __grid_constant__ RowTable slots,
-                   const __grid_constant__ PullStep pull, int32_t first_layer) {
+                   const __grid_constant__ CodeSlots codes, const __grid_constant__ PullStep pull,
+                   int32_t first_layer) {
   extern __shared__ uint32_t finished[];  // [pull.count] warps
   __shared__ uint32_t listed;             // layers before this one are, or kStopped
   __shared__ PieceRows rows[kPullWarps<kPulled>];
@@ -98,7 +99,7 @@ __global__ void __launch_bounds__(kStepThreads<kPulled>, 1)
     if (seen == kStopped) return;
     const uint32_t before = lane == 0 ? atomicAdd(finished + i, 0u) : 0;
     if (__shfl_sync(kFullMask, before, 0) == kNoLists) continue;
-    PullLayer<kPulled>(step, shape, store, slots, layer, warps, &first, rows[warp]);
+    PullLayer<kPulled>(step, shape, store, slots, codes, layer, warps, &first, rows[warp]);
     // On to the next layer: nobody waits for the other warps' last rows.
     __syncwarp();
     if (lane > 0) continue;
@@ -147,14 +148,13 @@ int32_t PullStepBlocks(const Stream& stream) {
 
 void PullStepRows(Stream& stream, const StepView& step, const LiteShape& shape,
                   const LiteLayer& any, const PullStep& pull, int64_t first) {
-  CheckMove(any.store.format, any.slots.format);
   LC_CHECK(first >= 0 && first < pull.count && pull.blocks >= 1, "layer {} of {}, {} blocks", first,
            pull.count, pull.blocks);
-  ForPulled(any.store.format, any.slots.format, [&]<Pulled kPulled>() {
+  ForPulled(any, [&]<Pulled kPulled>() {
     PullStepKernel<kPulled>
         <<<static_cast<unsigned>(pull.blocks), kStepThreads<kPulled>,
            static_cast<size_t>(pull.count) * sizeof(uint32_t), AsCuda(stream).handle()>>>(
-            step, shape, any.store, any.slots, pull, static_cast<int32_t>(first));
+            step, shape, any.store, any.slots, any.codes, pull, static_cast<int32_t>(first));
   });
   LC_CUDA_LAUNCHED();
 }
