@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <cstdlib>
+#include <string_view>
 
 #include "base/error.h"
 #include "kv/litecache/head_slots.h"
@@ -14,6 +16,20 @@ constexpr uint64_t kPageBytes = 64 * 1024;
 // Of a store that a GPU pulls from: a head's rows lie together, so that one address translation of
 // the link serves many of them (docs/architecture.md).
 constexpr uint64_t kLinkPageBytes = 512 * 1024;
+// Heads that attention over codes serves (ops/cuda/attention/attention.h).
+constexpr int64_t kMostCodeDim = 256;
+// Whether cached slots keep the store's codes: where kernels pull them and attend them. The host's
+// threads bring rows into slots of rows, as the CPU attends them. The environment's
+// LITECACHE_SLOT_CODES=0 turns it off, to measure what it brings.
+bool KeepsCodes(const Shape& shape, const KvOptions& options, DeviceType device) {
+  const char* asked = std::getenv("LITECACHE_SLOT_CODES");
+  if (asked != nullptr && std::string_view(asked) == "0") return false;
+  return device == DeviceType::kCuda && shape.store_format.scales_apart &&
+         (options.transfer == "auto" || options.transfer == "gpu-pull") &&
+         shape.format.encoding == ops::RowEncoding::kBF16 && shape.layout.head_dim % 16 == 0 &&
+         shape.layout.head_dim <= kMostCodeDim;
+}
+
 // A table without lists has no pages; any page size serves, and few blocks are counted.
 constexpr int64_t kNoPages = int64_t{1} << 30;
 
@@ -64,6 +80,13 @@ Shape::Shape(const Layout& layout_of_model, const KvOptions& options, const Head
         "are too large for its pages of {} bytes",
         layout.head_dim, group, pages.page_bytes);
   }
+  if (KeepsCodes(*this, options, device)) {
+    codes = {.encoding = store_format.encoding,
+             .page_slots =
+                 ops::cuda::CodeSlotsIn(static_cast<int64_t>(pages.page_bytes), layout.head_dim),
+             .begin = static_cast<int32_t>(cache_begin()),
+             .first_page = static_cast<int32_t>((cache_begin() + page_slots - 1) / page_slots)};
+  }
   const auto heads = static_cast<size_t>(layout.layers * layout.kv_heads);
   offloaded_list.assign(heads, -1);
   resident_list.assign(heads, -1);
@@ -102,13 +125,20 @@ int64_t Shape::CacheSlots(int64_t n) const {
   return std::min(static_cast<int64_t>(slots), Candidates(n));
 }
 
+int64_t Shape::SlotPages(int64_t n) const {
+  const auto pages_of = [](int64_t slots, int64_t a_page) { return (slots + a_page - 1) / a_page; };
+  if (codes.page_slots > 0) return codes.first_page + pages_of(CacheSlots(n), codes.page_slots);
+  return pages_of(cache_begin() + CacheSlots(n), page_slots);
+}
+
 std::vector<NamedBytes> Shape::DeviceParts(int64_t tokens) const {
   const auto bytes = [&](int64_t count) { return static_cast<uint64_t>(count) * pages.page_bytes; };
   std::vector<NamedBytes> parts;
   const auto add = [&](std::string_view name, int64_t count) {
     if (count > 0) parts.push_back({name, bytes(count)});
   };
-  add("cached rows", offloaded * SlotPages(tokens));
+  add(codes.page_slots > 0 ? "cached rows, in 8 bits" : "cached rows",
+      offloaded * SlotPages(tokens));
   add("resident heads", resident * ResidentTable().BlocksFor(tokens));
   add("retriever metadata", metadata * MetadataTable().BlocksFor(tokens));
   add("scales of the host's rows", ScalesTable().lists * ScalesTable().BlocksFor(tokens));

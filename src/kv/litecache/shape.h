@@ -9,6 +9,7 @@
 #include "kv/layout.h"
 #include "kv/retrieve/retriever.h"
 #include "litecache/named_bytes.h"
+#include "ops/cuda/step/code_slots.h"
 #include "ops/reuse/qsac_lookup.h"
 #include "ops/rows/row_format.h"
 
@@ -45,7 +46,10 @@ struct Shape {
   int64_t staging_sets = 1;
   int64_t store_page_tokens = 0;
   uint64_t store_page_bytes = 0;
-  int64_t page_slots = 0;       // slots a device page holds
+  int64_t page_slots = 0;  // slots a device page holds
+  // Where rows that are pulled stay the 8-bit codes that the store has: cached slots in pages of
+  // their own, behind those of sink and ring. page_slots 0: they are rows as all others.
+  ops::cuda::CodeSlots codes;
   int64_t metadata_tokens = 0;  // tokens a page of metadata covers; 0: no metadata
 
   // Index of a (layer, KV head) among the lists of its table, -1 where it has none; a layer's
@@ -87,9 +91,7 @@ struct Shape {
   }
   // Slots for cached rows; never falls as n grows.
   int64_t CacheSlots(int64_t n) const;
-  int64_t SlotPages(int64_t n) const {
-    return (cache_begin() + CacheSlots(n) + page_slots - 1) / page_slots;
-  }
+  int64_t SlotPages(int64_t n) const;
 
   // ---- labels: f32 [offloaded][group][head_dim], in device pages ----
   uint64_t label_bytes() const {

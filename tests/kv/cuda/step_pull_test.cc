@@ -58,6 +58,7 @@ class StepPullTest : public SlotsTest {
     if (round % 3 == 2) c.encoding = RowEncoding::kF32;
     if (c.store == RowEncoding::kBF16) c.store = c.encoding;
     c.share = 0.3;
+    c.codes = Uniform(random, 0, 1) == 1;
     for (int i = round % 2 == 0 ? 1 : Uniform(random, 2, 6); i > 0; --i) {
       c.past.push_back(Uniform(random, 400, 2500));
     }
@@ -117,8 +118,11 @@ class StepPullTest : public SlotsTest {
         for (int32_t i = 0; i < lists.counts[pair]; ++i) {
           const int32_t slot =
               lists.slots[pair * static_cast<size_t>(shape_.max_rows) + static_cast<size_t>(i)];
-          const std::byte* row = HostRow(s, layer_.slots, ListOf(h), slot);
-          rows.insert(rows.end(), row, row + layer_.slots.format.row_bytes());
+          const CachedSlot cached = Cached(s, ListOf(h), slot);
+          rows.insert(rows.end(), cached.row, cached.row + cached.row_bytes);
+          if (cached.scales == nullptr) continue;
+          const auto* scales = reinterpret_cast<const std::byte*>(cached.scales);
+          rows.insert(rows.end(), scales, scales + sizeof(ops::RowScales));
         }
       }
     }

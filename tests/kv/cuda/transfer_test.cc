@@ -45,7 +45,7 @@ class TransferTest : public SlotsTest {
 
   // Lists of rows to move: none, a few, as many as there are slots; of some heads the same as the
   // head before.
-  void DrawLists(Random& random) {
+  MoveLists DrawLists(Random& random) {
     const size_t pairs = PairOf(sequences() + 1, 0);
     MoveLists lists(pairs, static_cast<size_t>(shape_.max_rows));
     const bool all = Uniform(random, 0, 3) == 0;
@@ -77,6 +77,7 @@ class TransferTest : public SlotsTest {
       }
     }
     lists.CopyTo(*gpu_, layer_);
+    return lists;
   }
 
   std::unique_ptr<TransferEngine> Create(const TransferOptions& options) {
@@ -145,6 +146,49 @@ INSTANTIATE_TEST_SUITE_P(Engines, TransferEngines,
                            std::replace(name.begin(), name.end(), '-', '_');
                            return name;
                          });
+
+// Slots that keep codes: the store's, in the order that attention has them in, and the scales;
+// nothing else is touched.
+TEST_F(TransferTest, PullsKeepCodes) {
+  Random random = testing::TestRandom(55);
+  const int32_t dims[] = {64, 128, 80, 256, 16, 96};
+  for (int round = 0; round < testing::Rounds(18); ++round) {
+    LiteCase c = RandomCase(random, round);
+    c.encoding = RowEncoding::kBF16;
+    c.store = round % 2 == 0 ? RowEncoding::kFp8 : RowEncoding::kInt8;
+    c.head_dim = dims[round % 6];
+    c.codes = true;
+    Build(random, c);
+    ASSERT_TRUE(HasCodes());
+    for (int step = 0; step < 4; ++step) {
+      const MoveLists lists = DrawLists(random);
+      SlotBytes want = Poison(random);
+      PullRows(*stream_, step_, shape_, layer_, 1 + 5 * step);
+      const SlotBytes got = GetSlots();
+      SetSlots(want);
+      for (int32_t s = 0; s < sequences(); ++s) {
+        for (int32_t h = 0; h < shape_.kv_heads; ++h) {
+          const size_t pair = PairOf(s, h);
+          if (lists.refresh[pair] != 1) continue;
+          for (int32_t i = 0; i < lists.counts[pair]; ++i) {
+            const size_t at = pair * lists.room + static_cast<size_t>(i);
+            const std::byte* codes = HostRow(s, layer_.store, ListOf(h), lists.positions[at]);
+            const CachedSlot cached = Cached(s, ListOf(h), lists.slots[at]);
+            for (int32_t j = 0; j < 2 * c.head_dim; ++j) {
+              const int32_t in_group = j % 16;
+              const int32_t channel = j < c.head_dim ? ops::cuda::KeyChannel(in_group)
+                                                     : ops::cuda::ValueChannel(in_group);
+              cached.row[j] = codes[j - in_group + channel];
+            }
+            *cached.scales = HostScales(s, ListOf(h), lists.positions[at]);
+          }
+        }
+        ASSERT_EQ(PagesOf(s, ops::cuda::kSlots).mirror, got[static_cast<size_t>(s)])
+            << c.Name() << ", store " << Name(c.store) << ", step " << step << ", sequence " << s;
+      }
+    }
+  }
+}
 
 // Threads that do not run: the step ends, the error names layer and flag, and the engine goes on.
 TEST_F(TransferTest, PushPassesItsDeadline) {

@@ -1,6 +1,8 @@
 // The sizes that CUDA kernels compute are those of kv::Shape.
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+
 #include "kv/litecache/shape.h"
 #include "ops/cuda/step/lite_shape.cuh"
 #include "test_seed.h"
@@ -99,6 +101,79 @@ TEST(DeviceShape, ScalesOfAGpusStore) {
     EXPECT_GE(scales, 3 * kTokens * sizeof(ops::RowScales));
     EXPECT_LT(scales, 3 * (kTokens * sizeof(ops::RowScales) + on_gpu.pages.page_bytes));
   }
+}
+
+// Cached slots of a GPU that keep the store's codes: their pages follow those of sink and ring, and
+// hold all slots.
+TEST(DeviceShape, SlotsOfCodes) {
+  std::mt19937_64 random = testing::TestRandom(32);
+  HeadPlan plan;
+  plan.layers = 2;
+  plan.kv_heads = 2;
+  plan.heads.resize(4);
+  const auto shape_of = [&](const Layout& layout, const KvOptions& options) {
+    return Shape(layout, options, plan, 0, DeviceType::kCuda);
+  };
+  KvOptions fp8;
+  fp8.host_rows = "fp8";
+  const Layout layout{
+      .layers = 2, .q_heads = 4, .kv_heads = 2, .head_dim = 128, .dtype = DType::kBF16};
+  for (int i = 0; i < 300; ++i) {
+    KvOptions options = fp8;
+    options.host_rows = i % 2 == 0 ? "fp8" : "int8";
+    options.budget.share = std::uniform_real_distribution<double>(0.01, 1)(random);
+    options.recent_tokens = static_cast<int64_t>(random() % 400);
+    options.carry_tokens = static_cast<int64_t>(random() % 400);
+    options.slots = 1 + static_cast<double>(random() % 3);
+    const Shape shape = shape_of(layout, options);
+    const cuda::CodeSlots& codes = shape.codes;
+    ASSERT_EQ(codes.encoding, shape.store_format.encoding);
+    ASSERT_GT(codes.page_slots, 0);
+    ASSERT_EQ(codes.page_slots % 4, 0);
+    // A row, its position, its update and its scales.
+    ASSERT_LE(codes.page_slots * (256 + 4 + 4 + 8), static_cast<int64_t>(shape.pages.page_bytes));
+    ASSERT_EQ(codes.begin, shape.cache_begin());
+    ASSERT_GE(codes.first_page * shape.page_slots, shape.cache_begin());
+    ASSERT_LT((codes.first_page - 1) * shape.page_slots, shape.cache_begin());
+    const auto n = static_cast<int64_t>(random() % 2000000);
+    const int64_t pages = shape.SlotPages(n) - codes.first_page;
+    ASSERT_GE(pages * codes.page_slots, shape.CacheSlots(n)) << n;
+    ASSERT_LT((pages - 1) * codes.page_slots, shape.CacheSlots(n)) << n;
+    uint64_t parts = 0;
+    for (const NamedBytes& part : shape.DeviceParts(n)) parts += part.bytes;
+    ASSERT_EQ(parts, shape.BytesFor(n).device);
+  }
+  // Half the memory of bf16 rows, of which a page holds 125 instead of 240.
+  const Shape kept = shape_of(layout, fp8);
+  setenv("LITECACHE_SLOT_CODES", "0", /*overwrite=*/1);
+  const Shape expanded = shape_of(layout, fp8);
+  unsetenv("LITECACHE_SLOT_CODES");
+  EXPECT_EQ(expanded.codes.page_slots, 0);
+  // At short contexts a page of their own beside that of sink and ring is one more at most.
+  for (int64_t n = 1; n < 20000; n += 7) {
+    ASSERT_LE(kept.SlotPages(n), expanded.SlotPages(n) + 1) << n;
+    if (n >= 3000) ASSERT_LE(kept.SlotPages(n), expanded.SlotPages(n)) << n;
+  }
+  constexpr int64_t kMillion = 1000000;
+  EXPECT_NEAR(static_cast<double>(kept.SlotPages(kMillion)) /
+                  static_cast<double>(expanded.SlotPages(kMillion)),
+              125.0 / 240, 0.01);
+
+  // Where rows are not kept as codes.
+  const auto differs = [&](const auto& change) {
+    Layout other = layout;
+    KvOptions options = fp8;
+    change(&other, &options);
+    return shape_of(other, options).codes.page_slots;
+  };
+  EXPECT_GT(differs([](Layout*, KvOptions*) {}), 0);
+  EXPECT_EQ(differs([](Layout*, KvOptions* options) { options->host_rows = "auto"; }), 0);
+  EXPECT_EQ(differs([](Layout*, KvOptions* options) { options->host_rows = "int4"; }), 0);
+  EXPECT_EQ(differs([](Layout*, KvOptions* options) { options->transfer = "cpu-push"; }), 0);
+  EXPECT_EQ(differs([](Layout*, KvOptions* options) { options->transfer = "copy"; }), 0);
+  EXPECT_EQ(differs([](Layout* other, KvOptions*) { other->dtype = DType::kF32; }), 0);
+  EXPECT_EQ(differs([](Layout* other, KvOptions*) { other->head_dim = 72; }), 0);
+  EXPECT_EQ(Shape(layout, fp8, plan, 0, DeviceType::kCpu).codes.page_slots, 0);
 }
 
 }  // namespace

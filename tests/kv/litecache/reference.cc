@@ -8,6 +8,8 @@
 #include <set>
 
 #include "kv/layout.h"
+#include "kv/litecache/shape.h"
+#include "ops/rows/row_format.h"
 
 namespace litecache::kv {
 namespace {
@@ -24,6 +26,7 @@ Reference::Reference(const Layout& layout, const KvOptions& options, const HeadP
       options_(options),
       plan_(plan),
       group_(layout.q_heads / layout.kv_heads),
+      store_format_(StoreFormat(layout, options, DeviceType::kCpu)),
       retriever_(std::move(retriever)),
       stream_(device_.CreateStream()) {}
 
@@ -42,6 +45,23 @@ Reference::Vector Reference::Round(const float* row) const {
     result[i] = layout_.dtype == DType::kBF16 ? static_cast<float>(bf16(row[i])) : row[i];
   }
   return result;
+}
+
+void Reference::Append(const float* k, const float* v, Head* state) const {
+  const auto d = static_cast<size_t>(layout_.head_dim);
+  state->keys.emplace_back(k, k + d);
+  state->k.push_back(Round(k));
+  state->v.push_back(Round(v));
+  if (!store_format_.quantized()) return;
+  const ops::RowFormat f32{ops::RowEncoding::kF32, layout_.head_dim};
+  std::vector<float> row(state->k.back().begin(), state->k.back().end());
+  row.insert(row.end(), state->v.back().begin(), state->v.back().end());
+  auto* bytes = reinterpret_cast<std::byte*>(row.data());
+  std::vector<std::byte> codes(store_format_.row_bytes());
+  ops::ConvertRow(f32, bytes, store_format_, codes.data());
+  ops::ConvertRow(store_format_, codes.data(), f32, bytes);
+  state->stored_k.emplace_back(row.data(), row.data() + d);
+  state->stored_v.emplace_back(row.data() + d, row.data() + 2 * d);
 }
 
 void Reference::Encode(int64_t layer, int64_t head, int64_t end, Head* state, bool given) {
@@ -69,8 +89,9 @@ void Reference::Encode(int64_t layer, int64_t head, int64_t end, Head* state, bo
 }
 
 std::vector<int32_t> Reference::TopK(int64_t layer, int64_t head, const Head& state,
-                                     const Vector& q, float scale, int64_t begin, int64_t end,
-                                     int64_t k, const std::vector<int32_t>* observed) {
+                                     const std::vector<Vector>& keys, const Vector& q, float scale,
+                                     int64_t begin, int64_t end, int64_t k,
+                                     const std::vector<int32_t>* observed) {
   std::vector<int32_t> all(static_cast<size_t>(std::max<int64_t>(end - begin, 0)));
   std::iota(all.begin(), all.end(), static_cast<int32_t>(begin));
   if (static_cast<int64_t>(all.size()) <= k) return all;
@@ -102,7 +123,7 @@ std::vector<int32_t> Reference::TopK(int64_t layer, int64_t head, const Head& st
   for (size_t j = 0; j < static_cast<size_t>(group_); ++j) {
     Vector logits(count);
     for (size_t i = 0; i < count; ++i) {
-      const Vector& key = state.k[static_cast<size_t>(all[i])];
+      const Vector& key = keys[static_cast<size_t>(all[i])];
       double dot = 0;
       for (size_t c = 0; c < d; ++c) dot += q[j * d + c] * key[c];
       logits[i] = dot * static_cast<double>(scale);
@@ -174,24 +195,25 @@ double Reference::Similarity(int64_t layer, int64_t head, const Vector& q,
   return positive ? weights / reciprocals : lowest;
 }
 
-void Reference::Attend(const Head& state, const std::vector<int32_t>& positions, const float* q,
-                       float scale, double* out) const {
+void Reference::Attend(const Head& state, const std::vector<int32_t>& positions,
+                       const std::function<bool(int32_t)>& stored, const float* q, float scale,
+                       double* out) const {
   const auto d = static_cast<size_t>(layout_.head_dim);
   for (size_t j = 0; j < static_cast<size_t>(group_); ++j) {
     Vector weights;
     double highest = -HUGE_VAL, sum = 0;
     for (const int32_t t : positions) {
+      const Vector& key = (stored(t) ? state.stored_k : state.k)[static_cast<size_t>(t)];
       double dot = 0;
-      for (size_t c = 0; c < d; ++c) {
-        dot += static_cast<double>(q[j * d + c]) * state.k[static_cast<size_t>(t)][c];
-      }
+      for (size_t c = 0; c < d; ++c) dot += static_cast<double>(q[j * d + c]) * key[c];
       weights.push_back(dot * static_cast<double>(scale));
       highest = std::max(highest, weights.back());
     }
     for (double& w : weights) sum += w = std::exp(w - highest);
     std::fill_n(out + j * d, d, 0.0);
     for (size_t i = 0; i < positions.size(); ++i) {
-      const Vector& value = state.v[static_cast<size_t>(positions[i])];
+      const int32_t t = positions[i];
+      const Vector& value = (stored(t) ? state.stored_v : state.v)[static_cast<size_t>(t)];
       for (size_t c = 0; c < d; ++c) out[j * d + c] += weights[i] / sum * value[c];
     }
   }
@@ -206,17 +228,18 @@ void Reference::Prefill(SequenceId id, int64_t layer, int64_t rows, const float*
     // What was generated since the last prompt is encoded as it is stored.
     Encode(layer, head, sequence.length, &state, /*given=*/false);
     for (int64_t row = 0; row < rows; ++row) {
-      const float* key = k + row * layout_.kv_heads * d + head * d;
-      state.keys.emplace_back(key, key + d);
-      state.k.push_back(Round(key));
-      state.v.push_back(Round(v + row * layout_.kv_heads * d + head * d));
+      const int64_t at = row * layout_.kv_heads * d + head * d;
+      Append(k + at, v + at, &state);
     }
     Encode(layer, head, sequence.length + rows, &state, /*given=*/true);
     for (int64_t row = 0; row < rows; ++row) {
       std::vector<int32_t> all(static_cast<size_t>(sequence.length + row + 1));
       std::iota(all.begin(), all.end(), 0);
       const int64_t at = row * layout_.q_heads * d + head * group_ * d;
-      Attend(state, all, q + at, scale, out + at);
+      // A chunk sees itself exactly, and what was before as the store has it.
+      const int64_t before = Coded(layer, head) ? sequence.length : 0;
+      Attend(
+          state, all, [&](int32_t t) { return t < before; }, q + at, scale, out + at);
     }
     const float* last = q + (rows - 1) * layout_.q_heads * d + head * group_ * d;
     state.label.assign(last, last + group_ * d);
@@ -237,9 +260,9 @@ void Reference::Decode(SequenceId id, int64_t layer, const float* lookup_q, cons
     const HeadSettings& settings = plan_.at(layer, head);
     const Observed& seen = observed[static_cast<size_t>(head)];
     Encode(layer, head, n - recent, &state, /*given=*/false);
-    state.keys.emplace_back(k + head * d, k + (head + 1) * d);
-    state.k.push_back(Round(k + head * d));
-    state.v.push_back(Round(v + head * d));
+    Append(k + head * d, v + head * d, &state);
+    const bool coded = Coded(layer, head);
+    const std::vector<Vector>& keys = coded ? state.stored_k : state.k;
     const float* query = q + head * group_ * d;
     const float* asked = lookup_q + head * group_ * d;
     const Vector exact_query(query, query + group_ * d);
@@ -248,24 +271,26 @@ void Reference::Decode(SequenceId id, int64_t layer, const float* lookup_q, cons
 
     if (settings.resident) {
       const bool all = settings.dense || fits;
-      state.cached = TopK(layer, head, state, exact_query, scale, sink, n - recent,
+      state.cached = TopK(layer, head, state, keys, exact_query, scale, sink, n - recent,
                           all ? n : rows_for(n), nullptr);
     } else {
       if (!state.filled) {
         // Step 0: the prompt's last query.
         if (past - recent > sink) {
-          state.cached = TopK(layer, head, state, state.label, scale, sink, past - recent,
+          state.cached = TopK(layer, head, state, keys, state.label, scale, sink, past - recent,
                               rows_for(past), !fits && seen.hit ? &seen.cached : nullptr);
         } else {
           state.cached.clear();
         }
         state.window_begin = past - recent;
         state.filled = true;
+        state.filled_at = past;
       }
       if (fits) {
         state.window_begin = n - recent;
         state.label = asked_query;
-        state.cached = TopK(layer, head, state, asked_query, scale, sink, n - recent, n, nullptr);
+        state.cached =
+            TopK(layer, head, state, keys, asked_query, scale, sink, n - recent, n, nullptr);
       } else {
         ++lookups_;
         const double similarity = Similarity(layer, head, asked_query, state.label);
@@ -277,8 +302,8 @@ void Reference::Decode(SequenceId id, int64_t layer, const float* lookup_q, cons
         if (hit) {
           ++hits_;
         } else {
-          state.cached = TopK(layer, head, state, asked_query, scale, sink, n - recent, rows_for(n),
-                              &seen.cached);
+          state.cached = TopK(layer, head, state, keys, asked_query, scale, sink, n - recent,
+                              rows_for(n), &seen.cached);
           state.label = asked_query;
           state.window_begin = n - recent;
         }
@@ -296,7 +321,11 @@ void Reference::Decode(SequenceId id, int64_t layer, const float* lookup_q, cons
     for (int64_t t = std::max<int64_t>(window, 0); t < n; ++t) {
       visible.insert(static_cast<int32_t>(t));
     }
-    Attend(state, {visible.begin(), visible.end()}, query, scale, out + head * group_ * d);
+    const std::set<int32_t> cached(state.cached.begin(), state.cached.end());
+    Attend(
+        state, {visible.begin(), visible.end()},
+        [&](int32_t t) { return coded && (t < state.filled_at || cached.count(t) != 0); }, query,
+        scale, out + head * group_ * d);
   }
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -13,6 +14,7 @@
 #include "kv/heads/head_plan.h"
 #include "kv/retrieve/retriever.h"
 #include "litecache/kv_options.h"
+#include "ops/rows/row_format.h"
 
 namespace litecache::kv {
 
@@ -50,11 +52,13 @@ class Reference {
  private:
   using Vector = std::vector<double>;
   struct Head {
-    std::vector<Vector> k, v;              // [token][head_dim], rounded as they are stored
-    std::vector<std::vector<float>> keys;  // as they were given
+    std::vector<Vector> k, v;                // [token][head_dim], rounded as they are on the device
+    std::vector<Vector> stored_k, stored_v;  // as the host's rows have them, where those are codes
+    std::vector<std::vector<float>> keys;    // as they were given
     std::vector<std::vector<std::byte>> metadata;
     int64_t encoded = 0;
     bool filled = false;
+    int64_t filled_at = 0;        // tokens before this one came from the store
     Vector label;                 // [group * head_dim]
     std::vector<int32_t> cached;  // ascending
     int64_t window_begin = 0;     // first token after what the last retrieval could choose
@@ -64,20 +68,33 @@ class Reference {
     std::vector<Head> heads;  // [layers * kv_heads]
   };
 
+  // Whether a head's rows go to the store as codes.
+  bool Coded(int64_t layer, int64_t head) const {
+    return store_format_.quantized() && !plan_.at(layer, head).resident;
+  }
+  // A token's row.
+  void Append(const float* k, const float* v, Head* state) const;
   Vector Round(const float* row) const;
   void Encode(int64_t layer, int64_t head, int64_t end, Head* state, bool given);
   // Top-k of [begin, end) for q, or all of them where there are no more.
-  std::vector<int32_t> TopK(int64_t layer, int64_t head, const Head& state, const Vector& q,
-                            float scale, int64_t begin, int64_t end, int64_t k,
+  // keys: the rows' that an exact retriever reads.
+  std::vector<int32_t> TopK(int64_t layer, int64_t head, const Head& state,
+                            const std::vector<Vector>& keys, const Vector& q, float scale,
+                            int64_t begin, int64_t end, int64_t k,
                             const std::vector<int32_t>* observed);
   double Similarity(int64_t layer, int64_t head, const Vector& q, const Vector& label) const;
-  void Attend(const Head& state, const std::vector<int32_t>& positions, const float* q, float scale,
+  // stored: tokens whose rows are those of the store.
+  void Attend(const Head& state, const std::vector<int32_t>& positions,
+              const std::function<bool(int32_t)>& stored, const float* q, float scale,
               double* out) const;
 
   Layout layout_;
   KvOptions options_;
   HeadPlan plan_;
   int64_t group_;
+  // Of the host's rows. Where they are codes, what is cached is, too: only where the cache under
+  // test keeps codes in its slots. Elsewhere rows that were never away are exact.
+  ops::RowFormat store_format_;
   std::unique_ptr<Retriever> retriever_;
   CpuDevice device_{1};
   std::unique_ptr<Stream> stream_;

@@ -52,6 +52,13 @@ struct Backend {
   std::string name, device;
   std::string transfer = "auto";
   int rounds = 60;
+
+  // Whether slots keep the store's codes.
+  bool KeepsCodes(const Layout& layout) const {
+    const char* asked = std::getenv("LITECACHE_SLOT_CODES");
+    return device == "cuda" && transfer == "auto" && layout.dtype == DType::kBF16 &&
+           layout.head_dim % 16 == 0 && (asked == nullptr || std::string(asked) != "0");
+  }
 };
 
 class LiteCacheReference : public ::testing::TestWithParam<Backend> {};
@@ -90,6 +97,9 @@ TEST_P(LiteCacheReference, RandomLivesAgreeStepByStep) {
     options.resident_full_attention = random() % 4 == 0;
     options.resident_heads = Pick<std::string>(random, {"0", "0", "2"});
     options.dense_layers = random() % 6 == 0;
+    if (GetParam().KeepsCodes(layout)) {
+      options.host_rows = Pick<std::string>(random, {"auto", "fp8", "int8"});
+    }
     options.transfer = GetParam().transfer;
     options.transfer_threads = options.transfer == "auto" ? 0 : 1 + static_cast<int>(random() % 4);
     options.delta_update = random() % 4 != 0;
@@ -103,10 +113,11 @@ TEST_P(LiteCacheReference, RandomLivesAgreeStepByStep) {
                  << options.thresholds << " eta " << options.eta << " " << options.aggregation
                  << " group " << group << " prefetch " << options.prefetch << " delta "
                  << options.delta_update << " slots " << options.slots << " " << Name(layout.dtype)
-                 << " layers " << layout.layers << " KV heads " << kv_heads << " head_dim "
-                 << layout.head_dim << " resident " << options.resident_heads << " first layer "
-                 << options.resident_first_layer << " all rows " << options.resident_full_attention
-                 << " dense " << options.dense_layers);
+                 << " host rows " << options.host_rows << " layers " << layout.layers
+                 << " KV heads " << kv_heads << " head_dim " << layout.head_dim << " resident "
+                 << options.resident_heads << " first layer " << options.resident_first_layer
+                 << " all rows " << options.resident_full_attention << " dense "
+                 << options.dense_layers);
     Harness harness(layout, options, RandomProfile(layout, random), Pick(random, {0.03, 0.1, 0.3}),
                     random(), kPlenty, device);
     LiveRandomly(harness, random,
@@ -151,8 +162,11 @@ TEST_P(LiteCacheReference, StepsOfOneSequenceAgree) {
       options.eta = 0.8;
       options.prefetch = prefetch;
       options.transfer = backend.transfer;
-      SCOPED_TRACE(::testing::Message()
-                   << retriever << " prefetch " << prefetch << " " << Name(layout.dtype));
+      if (backend.KeepsCodes(layout)) {
+        options.host_rows = Pick<std::string>(random, {"fp8", "int8"});
+      }
+      SCOPED_TRACE(::testing::Message() << retriever << " prefetch " << prefetch << " "
+                                        << Name(layout.dtype) << " " << options.host_rows);
       Harness harness(layout, options, RandomProfile(layout, random), 0.1, random(), kPlenty,
                       backend.device);
       const SequenceId one = harness.Create(), other = harness.Create();

@@ -17,6 +17,8 @@ class ImposeReuseTest : public LiteTest {
     c.head_dim = 32;
     c.share = 0.05 * Uniform(random, 1, 8);
     c.slots_factor = round % 3 == 0 ? 1.7 : 1;
+    c.codes = round % 2 == 1;
+    if (c.codes) c.store = RowEncoding::kFp8;
     const int32_t sequences = Uniform(random, 1, 5);
     for (int32_t s = 0; s < sequences; ++s) {
       c.past.push_back(testing::Tokens(Uniform(random, 60, round % 4 == 0 ? 40000 : 3000)));

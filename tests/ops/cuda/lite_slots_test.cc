@@ -32,6 +32,7 @@ class LiteSlotsTest : public LiteTest {
                                                   : testing::Tokens(Uniform(random, 400, 3000)));
     }
     if (c.kv_heads > 1) c.resident = {1};
+    c.codes = Uniform(random, 0, 2) > 0;
     return c;
   }
 
@@ -67,7 +68,8 @@ class LiteSlotsTest : public LiteTest {
       if (static_cast<uint32_t>(slots.updates[i]) != slots.state.update) continue;
       EXPECT_TRUE(attended.insert(slots.positions[i]).second)
           << where << ": token " << slots.positions[i] << " has two slots";
-      ExpectRow(where, s, list, slots.positions[i], shape_.cache_begin + static_cast<int32_t>(i));
+      ExpectCached(where, s, list, slots.positions[i],
+                   shape_.cache_begin + static_cast<int32_t>(i));
     }
     return attended;
   }
@@ -324,14 +326,18 @@ TEST_F(LiteSlotsTest, PullsOfQuantizedRows) {
   Random random = testing::TestRandom(24);
   const int32_t head_dims[] = {16, 48, 64, 80, 96, 112, 128, 160, 256, 20, 7};
   for (const int32_t head_dim : head_dims) {
-    for (const RowEncoding store : {RowEncoding::kFp8, RowEncoding::kInt8}) {
+    for (const auto& [store, codes] : {std::pair{RowEncoding::kFp8, false},
+                                       {RowEncoding::kInt8, false},
+                                       {RowEncoding::kFp8, true},
+                                       {RowEncoding::kInt8, true}}) {
       LiteCase c;
+      c.codes = codes;
       c.kv_heads = 2;
       c.group = 1;
       c.head_dim = head_dim;
       c.share = 0.3;
       c.store = store;
-      c.encoding = Uniform(random, 0, 3) == 0 ? RowEncoding::kF32 : RowEncoding::kBF16;
+      c.encoding = !codes && Uniform(random, 0, 3) == 0 ? RowEncoding::kF32 : RowEncoding::kBF16;
       c.past = {Uniform(random, 300, 900)};
       Build(random, c);
       const int32_t n = c.past[0] + 1, count = Rows(shape_, n);
@@ -444,6 +450,8 @@ TEST_F(LiteSlotsTest, ManyDecodeSteps) {
             ExpectRow(where, s, ListOf(h), t, t);
           }
           for (int32_t t = RecentBegin(shape_, tokens); t < tokens; ++t) {
+            // Those of later tokens are what the store's codes are made of.
+            if (HasCodes() && t >= c.past[static_cast<size_t>(s)]) break;
             ExpectRow(where, s, ListOf(h), t, FixedSlot(shape_, t));
           }
         }
@@ -477,13 +485,23 @@ TEST_F(LiteSlotsTest, ManyDecodeSteps) {
         StepSequence& view = views_[static_cast<size_t>(s)];
         for (int32_t h = 0; h < c.kv_heads; ++h) {
           if (!IsOffloaded(h)) continue;
+          std::byte* ring = HostRow(s, layer_.slots, ListOf(h), FixedSlot(shape_, view.past));
           ConvertRow(WholeFormat(layer_.store),
                      WholeRow(s, layer_.store, ListOf(h), view.past).data(), layer_.slots.format,
-                     HostRow(s, layer_.slots, ListOf(h), FixedSlot(shape_, view.past)));
+                     ring);
+          if (!HasCodes()) continue;
+          // The store's codes are made of the row in the ring.
+          std::vector<std::byte> whole(WholeFormat(layer_.store).row_bytes());
+          ConvertRow(layer_.slots.format, ring, WholeFormat(layer_.store), whole.data());
+          HostScales(s, ListOf(h), view.past) =
+              SplitScales(WholeFormat(layer_.store), whole.data(),
+                          HostRow(s, layer_.store, ListOf(h), view.past));
         }
-        Push(PagesOf(s, kSlots));
+        for (const TableId table : {kSlots, kStore, kScales}) Push(PagesOf(s, table));
         ++view.past;
-        view.stored = view.past;
+        // As policy litecache has it: the lookup of the step in which a row leaves runs before it
+        // is stored.
+        view.stored = std::max(c.past[static_cast<size_t>(s)], view.past - shape_.recent);
       }
       PushViews();
     }

@@ -57,6 +57,7 @@ struct LiteCase {
   int32_t tokens = 0;
   double slots_factor = 1;
   RowEncoding encoding = RowEncoding::kBF16, store = RowEncoding::kBF16;
+  bool codes = false;             // cached slots keep the store's codes, where it has such
   std::vector<int32_t> past;      // of each sequence
   std::vector<int32_t> resident;  // heads
   std::vector<int32_t> dense;     // of those
@@ -67,7 +68,8 @@ struct LiteCase {
   std::string Name() const {
     std::string name = "group " + std::to_string(group) + ", head_dim " + std::to_string(head_dim) +
                        ", share " + std::to_string(share) + ", tokens " + std::to_string(tokens) +
-                       ", slots " + std::to_string(slots_factor) + ", past";
+                       ", slots " + std::to_string(slots_factor) + (codes ? " of codes" : "") +
+                       ", past";
     for (int32_t p : past) name += " " + std::to_string(p);
     return name;
   }
@@ -131,6 +133,16 @@ class LiteTest : public GpuTest {
     layer_.slots = table(kSlots, rows, 37, offloaded_);
     layer_.slots.sink = c.sink;
     layer_.slots.ring = RingSlots(shape_);
+    const bool keeps_codes =
+        c.codes && c.encoding == RowEncoding::kBF16 && store.scales_apart && c.head_dim % 16 == 0;
+    slot_page_bytes_ = static_cast<size_t>(layer_.slots.page_rows) * (rows.row_bytes() + 12);
+    if (keeps_codes) {
+      layer_.codes = {
+          .encoding = c.store,
+          .page_slots = CodeSlotsIn(static_cast<int64_t>(slot_page_bytes_), c.head_dim),
+          .begin = shape_.cache_begin,
+          .first_page = (shape_.cache_begin + layer_.slots.page_rows - 1) / layer_.slots.page_rows};
+    }
     layer_.store = table(kStore, store, 64, offloaded_);
     layer_.store.scales_page_rows = 100;
     layer_.resident = table(kResident, rows, 64, resident_);
@@ -197,7 +209,13 @@ class LiteTest : public GpuTest {
       const int32_t scales = layer_.store.scales_page_rows;
       add(kScales, n, scales, static_cast<size_t>(scales) * sizeof(RowScales), *gpu_);
       rows_table(kResident, layer_.resident, n, 0, *gpu_);
-      rows_table(kSlots, layer_.slots, shape_.cache_begin + CacheSlots(shape_, n), 12, *gpu_);
+      if (HasCodes()) {
+        const int32_t a_page = layer_.codes.page_slots;
+        add(kSlots, int64_t{layer_.codes.first_page} * a_page + CacheSlots(shape_, n), a_page,
+            slot_page_bytes_, *gpu_);
+      } else {
+        rows_table(kSlots, layer_.slots, shape_.cache_begin + CacheSlots(shape_, n), 12, *gpu_);
+      }
     }
     add(kMetadata, n, case_.metadata_page_tokens,
         static_cast<size_t>(case_.metadata_page_tokens * case_.metadata_token_bytes), *gpu_);
@@ -277,17 +295,56 @@ class LiteTest : public GpuTest {
     return reinterpret_cast<float*>(PagesOf(s, kLabels).Host(0, list / shape_.labels_a_page)) +
            int64_t{list % shape_.labels_a_page} * shape_.group * shape_.head_dim;
   }
-  // Behind the rows of a slot's page.
+  bool HasCodes() const { return layer_.codes.page_slots > 0; }
+  // A cached slot: its row, and what lies behind the rows of its page.
+  struct CachedSlot {
+    std::byte* row;
+    size_t row_bytes;
+    int32_t *position, *update;
+    RowScales* scales;  // null where the row is no codes
+  };
+  CachedSlot Cached(int32_t s, int32_t list, int32_t slot) {
+    const CodeSlots& codes = layer_.codes;
+    const int32_t a_page = HasCodes() ? codes.page_slots : layer_.slots.page_rows;
+    const int32_t i = HasCodes() ? slot - codes.begin : slot, in_page = i % a_page;
+    const size_t row_bytes =
+        HasCodes() ? 2 * static_cast<size_t>(shape_.head_dim) : layer_.slots.format.row_bytes();
+    std::byte* page = PagesOf(s, kSlots).Host(list, codes.first_page + i / a_page);
+    auto* arrays = reinterpret_cast<int32_t*>(page + static_cast<size_t>(a_page) * row_bytes);
+    return {.row = page + static_cast<size_t>(in_page) * row_bytes,
+            .row_bytes = row_bytes,
+            .position = arrays + in_page,
+            .update = arrays + a_page + in_page,
+            .scales =
+                HasCodes() ? reinterpret_cast<RowScales*>(arrays + 2 * a_page) + in_page : nullptr};
+  }
   int32_t& HostPosition(int32_t s, int32_t list, int32_t slot) {
-    return SlotArray(s, list, slot)[slot % layer_.slots.page_rows];
+    return *Cached(s, list, slot).position;
   }
   int32_t& HostUpdate(int32_t s, int32_t list, int32_t slot) {
-    return SlotArray(s, list, slot)[layer_.slots.page_rows + slot % layer_.slots.page_rows];
+    return *Cached(s, list, slot).update;
   }
-  int32_t* SlotArray(int32_t s, int32_t list, int32_t slot) {
-    const RowTable& t = layer_.slots;
-    return reinterpret_cast<int32_t*>(PagesOf(s, kSlots).Host(list, slot / t.page_rows) +
-                                      static_cast<size_t>(t.page_rows) * t.format.row_bytes());
+  // What a cached slot has to hold of a token that is in the store.
+  void ExpectCached(const std::string& where, int32_t s, int32_t list, int32_t token,
+                    int32_t slot) {
+    const CachedSlot cached = Cached(s, list, slot);
+    std::vector<std::byte> want(cached.row_bytes);
+    if (HasCodes()) {
+      const std::byte* codes = HostRow(s, layer_.store, list, token);
+      const int32_t d = shape_.head_dim;
+      for (int32_t i = 0; i < 2 * d; ++i) {
+        const int32_t channel = i < d ? KeyChannel(i % 16) : ValueChannel(i % 16);
+        want[static_cast<size_t>(i)] = codes[i / 16 * 16 + channel];
+      }
+      EXPECT_EQ(std::memcmp(cached.scales, &HostScales(s, list, token), sizeof(RowScales)), 0)
+          << where << ": scales of token " << token << " in slot " << slot;
+    } else {
+      ConvertRow(WholeFormat(layer_.store), WholeRow(s, layer_.store, list, token).data(),
+                 layer_.slots.format, want.data());
+    }
+    const auto a = std::mismatch(want.begin(), want.end(), cached.row).first;
+    ASSERT_EQ(a, want.end()) << where << ": row of token " << token << " in slot " << slot
+                             << ", byte " << a - want.begin();
   }
   HeadState State(int32_t s, int32_t list) {
     return Download(views_[static_cast<size_t>(s)].heads + list, 1)[0];
@@ -323,6 +380,7 @@ class LiteTest : public GpuTest {
   LiteLayer layer_;
   StepView step_;
   int32_t max_context_ = 0;
+  size_t slot_page_bytes_ = 0;
   int32_t lists_[kTables] = {};
   std::vector<int32_t> offloaded_, resident_, metadata_;
   DeviceHeadCounters* counters_ = nullptr;

@@ -157,6 +157,7 @@ CudaLiteCache::CudaLiteCache(CudaDevice& device, const Shape& shape, const HeadP
                .sink = static_cast<int32_t>(shape.sink),
                .ring = static_cast<int32_t>(shape.ring_slots()),
                .list_of_head = ints(at.offloaded)};
+    l.codes = shape.codes;
     l.store = {.table = ops::cuda::kStore,
                .lists = static_cast<int32_t>(shape.offloaded),
                .page_rows = static_cast<int32_t>(shape.store_page_tokens),
@@ -475,7 +476,14 @@ void CudaLiteCache::EndStep(const Step& step) {
     Count(growth_.StoredAfter(part) - tiers_.store.Length(part.id), &stats_.spill);
     // What a head keeps at most; heads with a carry of fewer rows read a little less.
     const int64_t rows = std::min(n, shape.sink + shape.Rows(n) + shape.recent);
+    const int64_t coded =
+        shape.codes.page_slots > 0 ? std::min(shape.Candidates(n), shape.Rows(n)) : 0;
     stats_.bytes_read += static_cast<uint64_t>(rows) * heads * shape.format.row_bytes();
+    // As codes and scales instead.
+    const uint64_t code_bytes = shape.store_format.row_bytes() + sizeof(ops::RowScales);
+    stats_.bytes_read -=
+        static_cast<uint64_t>(coded * shape.offloaded) *
+        (shape.format.row_bytes() - std::min(code_bytes, shape.format.row_bytes()));
     if (shape.AllFit(n)) continue;
     lookup_candidates_ += shape.Candidates(n);
     ++lookup_sequences_;

@@ -183,6 +183,7 @@ void CudaLiteCache::AttendDecoding(Stream& stream, int64_t index, const MatrixVi
   }
   ops::cuda::HybridTables tables;
   tables.slots = layer.slots;
+  tables.codes = layer.codes;
   tables.resident = layer.resident;
   tables.cache_begin = lite_shape_.cache_begin;
   tables.recent = lite_shape_.recent;

@@ -15,22 +15,27 @@ std::vector<int32_t> CudaLiteCache::CachedPositions(SequenceId id, int64_t layer
   HeadState state;
   device_.Download(&state, Get(id).heads.as<HeadState>() + list, sizeof(state));
   const HeadSlots& slots = tiers_.slots.Get(id).heads[static_cast<size_t>(list)];
-  const auto page_slots = static_cast<size_t>(shape.page_slots);
-  std::vector<int32_t> all_positions, positions;
-  std::vector<uint32_t> updates;
-  for (size_t page = 0; page < slots.pages.size(); ++page) {
-    all_positions.resize((page + 1) * page_slots);
-    updates.resize((page + 1) * page_slots);
-    device_.Download(all_positions.data() + page * page_slots,
-                     tiers_.geometry.Positions(slots, static_cast<int64_t>(page)),
-                     page_slots * sizeof(int32_t));
-    device_.Download(updates.data() + page * page_slots,
-                     tiers_.geometry.Updates(slots, static_cast<int64_t>(page)),
-                     page_slots * sizeof(uint32_t));
-  }
+  const ops::cuda::CodeSlots& codes = shape.codes;
+  const bool in_codes = codes.page_slots > 0;
+  const int64_t a_page = in_codes ? codes.page_slots : shape.page_slots;
+  const size_t row_bytes =
+      in_codes ? 2 * static_cast<size_t>(shape.layout.head_dim) : shape.format.row_bytes();
+  std::vector<int32_t> positions;
+  // Of a page: positions, then updates.
+  std::vector<int32_t> arrays(2 * static_cast<size_t>(a_page));
+  int64_t last = -1;
   for (int64_t i = 0; i < state.used; ++i) {
-    const auto slot = static_cast<size_t>(shape.cache_begin() + i);
-    if (updates.at(slot) == state.update) positions.push_back(all_positions[slot]);
+    const int64_t slot = in_codes ? i : shape.cache_begin() + i;
+    const int64_t page = codes.first_page + slot / a_page;
+    if (page != last) {
+      const std::byte* bytes = slots.pages.at(static_cast<size_t>(page));
+      device_.Download(arrays.data(), bytes + static_cast<size_t>(a_page) * row_bytes,
+                       arrays.size() * sizeof(int32_t));
+      last = page;
+    }
+    const auto in_page = static_cast<size_t>(slot % a_page);
+    const auto update = static_cast<uint32_t>(arrays[static_cast<size_t>(a_page) + in_page]);
+    if (update == state.update) positions.push_back(arrays[in_page]);
   }
   std::sort(positions.begin(), positions.end());
   return positions;

@@ -94,25 +94,38 @@ __device__ float Aggregate(Aggregation aggregation, const float* similarities, i
   return positive ? static_cast<float>(weights / reciprocals) : smallest;
 }
 
-// A row in bf16 into a cached slot that has codes: those that the store has for the row. A warp.
-__device__ void KeepCodes(const StepSequence& s, const LiteLayer& layer, int32_t list,
-                          const std::byte* row, int32_t slot) {
+// A token that has left the recent window into a cached slot that has codes: those that the store
+// has for it, or will have when this step's spill has run. A warp.
+__device__ void KeepCodes(const StepSequence& s, const LiteShape& shape, const LiteLayer& layer,
+                          int32_t head, int32_t token, int32_t slot) {
   const CodeSlots& codes = layer.codes;
   const auto d = static_cast<int32_t>(layer.slots.format.head_dim);
-  const auto* values = reinterpret_cast<const __nv_bfloat16*>(row);
+  const int32_t list = layer.slots.list_of_head[head];
+  const auto lane = static_cast<int32_t>(threadIdx.x) % 32;
   const auto [page, in_page] = CodesOf(s, layer.slots, codes, list, slot);
+  std::byte* target = page.Codes(in_page);
+  if (token < s.stored) {
+    // The ring may have it rounded twice: as a fill expanded it.
+    const int32_t stored_list = layer.store.list_of_head[head];
+    CopyCodes<1>(
+        1, d, [&](int32_t) { return RowOf(s, layer.store, stored_list, token); },
+        [&](int32_t) { return target; });
+    if (lane == 0) page.Scales()[in_page] = __ldcg(ScalesOf(s, layer.store, stored_list, token));
+    return;
+  }
+  const auto* values =
+      reinterpret_cast<const __nv_bfloat16*>(RowOf(s, layer.slots, list, FixedSlot(shape, token)));
   float scales[2];
   for (int32_t part = 0; part < 2; ++part) {
     scales[part] = PartScale(codes.encoding, d,
                              [&](int32_t i) { return __bfloat162float(values[part * d + i]); });
   }
-  auto* out = reinterpret_cast<uint8_t*>(page.Codes(in_page));
-  for (int32_t i = threadIdx.x % 32; i < 2 * d; i += 32) {
+  for (int32_t i = lane; i < 2 * d; i += 32) {
     const int32_t channel = i < d ? KeyChannel(i % 16) : ValueChannel(i % 16);
-    out[i] = EncodeCode(codes.encoding, __bfloat162float(values[i / 16 * 16 + channel]),
-                        scales[i < d ? 0 : 1]);
+    reinterpret_cast<uint8_t*>(target)[i] = EncodeCode(
+        codes.encoding, __bfloat162float(values[i / 16 * 16 + channel]), scales[i < d ? 0 : 1]);
   }
-  if (threadIdx.x % 32 == 0) page.Scales()[in_page] = {scales[0], scales[1]};
+  if (lane == 0) page.Scales()[in_page] = {scales[0], scales[1]};
 }
 
 // The token that left the recent window as the next cached row (kv: KeepAll, AppendSlot). One
@@ -168,14 +181,14 @@ __global__ void LookupKernel(const __grid_constant__ StepView step,
     }
     __syncthreads();
     if (keep_row && threadIdx.x < 32) {
-      const int32_t from = FixedSlot(shape, layer.moved_positions[int64_t{pair} * shape.max_rows]);
+      const int32_t token = layer.moved_positions[int64_t{pair} * shape.max_rows];
       const int32_t to = layer.moved_slots[int64_t{pair} * shape.max_rows];
       if (layer.codes.page_slots > 0) {
-        KeepCodes(s, layer, list, RowOf(s, layer.slots, list, from), to);
+        KeepCodes(s, shape, layer, head, token, to);
       } else {
         MoveSome(
             1, layer.slots.format, layer.slots.format,
-            [&](int32_t) { return RowOf(s, layer.slots, list, from); },
+            [&](int32_t) { return RowOf(s, layer.slots, list, FixedSlot(shape, token)); },
             [&](int32_t) { return RowOf(s, layer.slots, list, to); });
       }
     }
