@@ -264,7 +264,7 @@ TEST(StepPullOfLiteCache, AgreesWithTheReference) {
     GTEST_SKIP() << "no GPU: " << FindCudaDevices().why_none;
   }
   Random random = testing::TestRandom(56);
-  for (int round = 0; round < testing::Rounds(4); ++round) {
+  for (int round = 0; round < testing::Rounds(6); ++round) {
     const Layout layout{
         .layers = 6, .q_heads = 8, .kv_heads = 4, .head_dim = 64, .dtype = DType::kBF16};
     KvOptions options;
@@ -274,9 +274,12 @@ TEST(StepPullOfLiteCache, AgreesWithTheReference) {
     options.recent_tokens = 8;
     options.thresholds = "fixed";
     options.eta = round % 2 == 0 ? 1 : 0.9;  // 1: every step refreshes
-    options.delta_update = round < 2;
+    options.delta_update = round % 4 < 2;
     options.prefetch = round % 2 == 0 ? "2" : "on";
     options.transfer = "gpu-pull";
+    if (round % 3 > 0 && SlotsKeepCodes(layout, options, "cuda")) {
+      options.host_rows = round % 3 == 1 ? "fp8" : "int8";
+    }
     Harness harness(layout, options, nullptr, 0.1, random(), kPlenty, "cuda");
     auto& cache = dynamic_cast<CudaLiteCache&>(harness.any_cache());
     const SequenceId id = harness.Create(), other = harness.Create();

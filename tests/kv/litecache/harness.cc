@@ -137,6 +137,16 @@ std::vector<std::vector<float>> RunLayers(Cache& cache, Device& device, Stream& 
   return outs;
 }
 
+bool SlotsKeepCodes(const Layout& layout, KvOptions options, const std::string& device) {
+  options.host_rows = "fp8";
+  HeadPlan plan;
+  plan.layers = layout.layers;
+  plan.kv_heads = layout.kv_heads;
+  plan.heads.resize(static_cast<size_t>(layout.layers * layout.kv_heads));
+  const DeviceType type = device == "cuda" ? DeviceType::kCuda : DeviceType::kCpu;
+  return Shape(layout, options, plan, 0, type).codes.page_slots > 0;
+}
+
 Harness::Harness(const Layout& layout, const KvOptions& options,
                  std::shared_ptr<const Profile> profile, double turn, uint64_t seed,
                  const TierBytes& budget, const std::string& device)

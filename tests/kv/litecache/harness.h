@@ -53,6 +53,10 @@ std::vector<std::vector<float>> RunLayers(Cache& cache, Device& device, Stream& 
 // Memory for anything a test does.
 inline constexpr TierBytes kPlenty{.device = uint64_t{4} << 30, .host = uint64_t{4} << 30};
 
+// Whether slots keep the codes of host rows in fp8 or int8, which the reference takes for granted
+// where options ask for such rows.
+bool SlotsKeepCodes(const Layout& layout, KvOptions options, const std::string& device);
+
 // options.retriever is not "auto".
 class Harness {
  public:

@@ -52,13 +52,6 @@ struct Backend {
   std::string name, device;
   std::string transfer = "auto";
   int rounds = 60;
-
-  // Whether slots keep the store's codes.
-  bool KeepsCodes(const Layout& layout) const {
-    const char* asked = std::getenv("LITECACHE_SLOT_CODES");
-    return device == "cuda" && transfer == "auto" && layout.dtype == DType::kBF16 &&
-           layout.head_dim % 16 == 0 && (asked == nullptr || std::string(asked) != "0");
-  }
 };
 
 class LiteCacheReference : public ::testing::TestWithParam<Backend> {};
@@ -97,10 +90,10 @@ TEST_P(LiteCacheReference, RandomLivesAgreeStepByStep) {
     options.resident_full_attention = random() % 4 == 0;
     options.resident_heads = Pick<std::string>(random, {"0", "0", "2"});
     options.dense_layers = random() % 6 == 0;
-    if (GetParam().KeepsCodes(layout)) {
+    options.transfer = GetParam().transfer;
+    if (SlotsKeepCodes(layout, options, device)) {
       options.host_rows = Pick<std::string>(random, {"auto", "fp8", "int8"});
     }
-    options.transfer = GetParam().transfer;
     options.transfer_threads = options.transfer == "auto" ? 0 : 1 + static_cast<int>(random() % 4);
     options.delta_update = random() % 4 != 0;
     options.slots = options.delta_update ? Pick(random, {1.0, 1.0, 1.5, 4.0}) : 1.0;
@@ -162,7 +155,7 @@ TEST_P(LiteCacheReference, StepsOfOneSequenceAgree) {
       options.eta = 0.8;
       options.prefetch = prefetch;
       options.transfer = backend.transfer;
-      if (backend.KeepsCodes(layout)) {
+      if (SlotsKeepCodes(layout, options, backend.device)) {
         options.host_rows = Pick<std::string>(random, {"fp8", "int8"});
       }
       SCOPED_TRACE(::testing::Message() << retriever << " prefetch " << prefetch << " "

@@ -22,7 +22,7 @@ constexpr int kPullWarps = kPullThreads / 32;
 // That an SM shall have room for.
 constexpr int BlocksAnSm(Pulled pulled) {
   if (pulled == Pulled::kOther) return 4;
-  if (pulled == Pulled::kCodes) return 7;
+  if (pulled == Pulled::kCodes) return 6;
   return pulled == Pulled::kPlain ? 10 : 5;
 }
 
