@@ -482,8 +482,7 @@ void CudaLiteCache::EndStep(const Step& step) {
     // As codes and scales instead.
     const uint64_t code_bytes = shape.store_format.row_bytes() + sizeof(ops::RowScales);
     stats_.bytes_read -=
-        static_cast<uint64_t>(coded * shape.offloaded) *
-        (shape.format.row_bytes() - std::min(code_bytes, shape.format.row_bytes()));
+        static_cast<uint64_t>(coded * shape.offloaded) * (shape.format.row_bytes() - code_bytes);
     if (shape.AllFit(n)) continue;
     lookup_candidates_ += shape.Candidates(n);
     ++lookup_sequences_;
