@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
+#include <string>
 
 #include "device/cuda/cuda_devices.h"
 #include "device/machine.h"
@@ -81,6 +83,88 @@ TEST_P(QuantizedStoreOnGpu, StaysCloseToExactRows) {
 INSTANTIATE_TEST_SUITE_P(All, QuantizedStoreOnGpu,
                          ::testing::Values(Rows{"int8", 0.15}, Rows{"fp8", 0.6}, Rows{"int4", 1.2}),
                          [](const auto& rows) { return rows.param.format; });
+
+// Slots that keep codes and slots of expanded rows hold the same values, but for the rounding of
+// the latter to bf16: so do whole steps, with one sequence (whose pulls have SMs of their own) and
+// with several, forked ones among them.
+TEST(SlotsOfCodes, AttendAsExpandedRows) {
+  if (FindCudaDevices().devices.empty()) {
+    GTEST_SKIP() << "no GPU: " << FindCudaDevices().why_none;
+  }
+  std::mt19937_64 random = testing::TestRandom(68);
+  const Machine machine = OpenMachine("cuda", 2);
+  const auto stream = machine.compute().CreateStream();
+  int round = 0;
+  for (const char* rows : {"fp8", "int8"}) {
+    for (const int64_t head_dim : {64, 80, 128}) {
+      const Layout layout{
+          .layers = 4, .q_heads = 8, .kv_heads = 2, .head_dim = head_dim, .dtype = DType::kBF16};
+      KvOptions options;
+      options.policy = "litecache";
+      options.retriever = "exact";
+      options.host_rows = rows;
+      options.budget = KvBudget::Parse("150");
+      options.recent_tokens = 8;
+      options.carry_tokens = 8;
+      options.resident_first_layer = false;
+      options.thresholds = "fixed";
+      options.eta = 0.9;
+      options.prefetch = round % 2 == 0 ? "2" : "off";
+      options.delta_update = round % 3 != 2;
+      options.slots = options.delta_update && round % 2 == 1 ? 1.5 : 1.0;
+      ++round;
+      std::unique_ptr<Cache> caches[2];
+      for (int i = 0; i < 2; ++i) {
+        if (i == 0) setenv("LITECACHE_SLOT_CODES", "0", /*overwrite=*/1);
+        ASSERT_EQ(SlotsKeepCodes(layout, options, "cuda"), i == 1);
+        caches[i] = PlanLiteCache(layout, options, nullptr, DeviceType::kCuda)
+                        ->Create(machine.compute(), kPlenty);
+        unsetenv("LITECACHE_SLOT_CODES");
+      }
+      QuerySource source(layout, 0.1, random());
+      Buffer arenas[2];
+      const auto step_of = [&](const std::vector<Part>& parts, const std::string& where) {
+        const Step step = MakeStep(*caches[0], parts);
+        StepInputs inputs = source.Draw(step);
+        std::vector<std::vector<float>> outs[2];
+        for (int i = 0; i < 2; ++i) {
+          caches[i]->BeginStep(step);
+          outs[i] =
+              RunLayers(*caches[i], machine.compute(), *stream, step, inputs,
+                        1.0f / std::sqrt(static_cast<float>(head_dim)), layout.layers, &arenas[i]);
+          caches[i]->EndStep(step);
+        }
+        double worst = 0;
+        for (size_t layer = 0; layer < outs[0].size(); ++layer) {
+          for (size_t i = 0; i < outs[0][layer].size(); ++i) {
+            const double error = std::abs(static_cast<double>(outs[0][layer][i]) -
+                                          static_cast<double>(outs[1][layer][i]));
+            worst = std::isnan(error) ? HUGE_VAL : std::max(worst, error);
+          }
+        }
+        // Three roundings by up to 2^-8, of the expanded value and of both probabilities, of values
+        // up to 4 in size.
+        EXPECT_LE(worst, 0.05) << rows << ", head_dim " << head_dim << ", " << where;
+      };
+      const auto both = [&](const auto& make) {
+        const SequenceId id = make(*caches[0]);
+        EXPECT_EQ(make(*caches[1]), id);
+        return id;
+      };
+      const SequenceId a = both([](Cache& cache) { return cache.Create(); });
+      const SequenceId b = both([](Cache& cache) { return cache.Create(); });
+      step_of({{a, 700, false}, {b, 400, false}}, "prompts");
+      for (int i = 0; i < 20; ++i) step_of({{a}}, "one sequence, step " + std::to_string(i));
+      for (int i = 0; i < 10; ++i) step_of({{a}, {b}}, "two, step " + std::to_string(i));
+      const SequenceId c = both([&](Cache& cache) { return cache.Fork(a); });
+      for (int i = 0; i < 10; ++i) step_of({{c}, {b}, {a}}, "forked, step " + std::to_string(i));
+      step_of({{b, 40, false}, {a}}, "a chunk");
+      for (int i = 0; i < 10; ++i) step_of({{b}, {a}}, "after a chunk, step " + std::to_string(i));
+      EXPECT_GT(caches[1]->GetStats().lookups, caches[1]->GetStats().hits);
+      if (::testing::Test::HasFailure()) return;
+    }
+  }
+}
 
 }  // namespace
 }  // namespace litecache::kv
