@@ -120,6 +120,16 @@ class TransferCase {
     }
   }
 
+  // Slots keep the store's codes instead of rows in bf16.
+  void KeepCodes() {
+    for (LiteLayer& layer : moves) {
+      const RowFormat& rows = layer.slots.format;
+      layer.codes = {
+          .encoding = layer.store.format.encoding,
+          .page_slots = CodeSlotsIn(static_cast<int64_t>(kPageRows * rows.row_bytes()), kHeadDim)};
+    }
+  }
+
   StepView step;
   LiteShape shape;
   std::vector<LiteLayer> moves;
@@ -174,14 +184,20 @@ void BenchMillion(Bench& bench, PinnedHost& host) {
   constexpr int64_t kTokens = 1000 * 1000;
   constexpr int32_t kRows = 30000;
   Buffer store, slots;
-  for (const RowEncoding encoding :
-       {RowEncoding::kFp8, RowEncoding::kInt8, RowEncoding::kInt4, RowEncoding::kBF16}) {
+  struct Case {
+    RowEncoding encoding;
+    bool kept;  // as codes
+  };
+  for (const auto& [encoding, kept] :
+       {Case{RowEncoding::kFp8, true}, Case{RowEncoding::kFp8, false},
+        Case{RowEncoding::kInt8, false}, Case{RowEncoding::kInt4, false},
+        Case{RowEncoding::kBF16, false}}) {
     RowFormat format{encoding, kHeadDim};
     format.scales_apart = format.has_scales();
     std::unique_ptr<TransferCase> of_rows;
     for (const bool apart : {false, true}) {
-      const std::string name =
-          fmt::format("transfer 1M x 3%, {}{}", Name(encoding), apart ? ", 8 SMs" : "");
+      const std::string name = fmt::format("transfer 1M x 3%, {}{}{}", Name(encoding),
+                                           kept ? " kept" : "", apart ? ", 8 SMs" : "");
       if (!bench.Wants(name)) continue;
       std::string why_none;
       const SmSplit* split = SmSplit::Get(bench.gpu().index(), kOwnSms, &why_none);
@@ -195,6 +211,7 @@ void BenchMillion(Bench& bench, PinnedHost& host) {
             host.Allocate(static_cast<size_t>(kTokens + kPageRows) * kHeads * format.row_bytes());
         of_rows =
             std::make_unique<TransferCase>(bench, store, &slots, format, kTokens, kTokens, kRows);
+        if (kept) of_rows->KeepCodes();
       }
       const auto engine = kv::CreateTransferEngine(bench.gpu(), host, {.engine = "gpu-pull"});
       std::unique_ptr<Stream> stream;
