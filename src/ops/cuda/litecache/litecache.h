@@ -118,8 +118,8 @@ void UpdateSlots(Stream& stream, const StepView& step, const LiteShape& shape,
 
 // Transfer engine gpu-pull: rows of moved_positions of the store (mapped host memory) into
 // moved_slots, head after head, on `blocks` blocks of 1024 threads (8 to 12 run at the link's full
-// rate, hardware.md). Rows of fp8/int8 are expanded as they land, or kept as codes, with the scales
-// from table kScales (`codes`). Tokens not stored are in the ring: never asked.
+// rate, docs/benchmarks/gpu.md). Rows of fp8/int8 are expanded as they land, or kept as codes, with
+// the scales from table kScales (`codes`). Tokens not stored are in the ring: never asked.
 void PullRows(Stream& stream, const StepView& step, const LiteShape& shape, const LiteLayer& layer,
               int32_t blocks);
 // In a fill the sink and recent rows [0, min(sink, stored)) and [RecentBegin(past), stored) from
