@@ -1,4 +1,5 @@
-"""What a page of documentation names exists: files (links, and paths in backquotes), and the headings that links lead to.
+"""What a page of documentation names exists: files (links, and paths in backquotes), and the headings that links lead to. So do the
+files that comments of C++ sources name; and the variables of the environment that the program reads are on the page of the program.
 
 A path is looked for from the root, beside the page, and as the end of any file's path (`kv/cache.h`, `cache.h`); `*` matches within
 a name. Only what looks like a file of the project is looked for: a source's ending, behind no folder that the project does not have, or
@@ -16,6 +17,9 @@ ENDINGS = (".h", ".cc", ".cu", ".cuh", ".py", ".md", ".sh", ".cmake", ".html", "
 INCLUDED = {"docs/benchmarks/papers/notes.md": "docs/benchmarks/papers.md"}
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 QUOTED = re.compile(r"`([\w./*-]+)`")
+COMMENT = re.compile(r"//(.*)$", re.MULTILINE)
+NAMED = re.compile(r"[\w./*-]*\w\.(?:h|cc|cuh?|md|py|sh)\b")
+VARIABLE = re.compile(r'getenv\("(LITECACHE_\w+)"')
 LINK_TEXT = re.compile(r"\[([^\]]*)\]\([^)]*\)")
 HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
 FENCE = re.compile(r"^\s*```.*?^\s*```", re.MULTILINE | re.DOTALL)
@@ -71,6 +75,12 @@ def headings(path):
         yield re.sub(r"[^\w\- ]", "", text).replace(" ", "-")
 
 
+def named_in_comments(text):
+    for comment in COMMENT.finditer(text):
+        for match in NAMED.finditer(comment[1]):
+            yield match[0].removeprefix("./").removeprefix("../")
+
+
 def main():
     pages = [f for f in FILES if f.endswith(".md")]
     broken, seen = [], 0
@@ -86,6 +96,15 @@ def main():
                 broken.append(f"{page}: the link to {path.resolve().relative_to(ROOT)} leads nowhere")
             elif heading and heading not in headings(path):
                 broken.append(f"{page}: {path.resolve().relative_to(ROOT)} has no heading #{heading}")
+    told = (ROOT / "docs/cli.md").read_text(encoding="utf-8")
+    for source in (f for f in FILES if f.endswith((".h", ".cc", ".cu", ".cuh"))):
+        text = (ROOT / source).read_text(encoding="utf-8")
+        if source.startswith("src/"):
+            broken += [f"docs/cli.md: {name} of {source} is missing" for name in VARIABLE.findall(text) if name not in told]
+        for path in named_in_comments(text):
+            seen += 1
+            if not exists(path):
+                broken.append(f"{source}: a comment names {path}, which is no file of the project")
     print("\n".join(broken) or f"{seen} paths in {len(pages)} pages")
     # A search that finds nothing would find nothing wrong, too.
     return 1 if broken or seen < 100 else 0
