@@ -20,8 +20,9 @@ struct LayerPlace {
 
 // A layer has two places on the device that other layers use after it: that of its projections to
 // queries, keys and values, and that of the rest. Four of the former, because kvpr projects up to
-// three layers ahead of the layer that attends, one for each of its staging buffers. Queries predicted further ahead would want more of
-// them, and bring nothing: what the link is busy with are weights.
+// three layers ahead of the layer that attends, one for each of its staging buffers. Queries
+// predicted further ahead would want more of them, and bring nothing: what the link is busy with
+// are weights.
 inline constexpr int kProjectionPlaces = 4, kRestPlaces = 2;
 
 struct WeightPlacement {

@@ -152,7 +152,9 @@ TEST(DeviceShape, SlotsOfCodes) {
   // At short contexts a page of their own beside that of sink and ring is one more at most.
   for (int64_t n = 1; n < 20000; n += 7) {
     ASSERT_LE(kept.SlotPages(n), expanded.SlotPages(n) + 1) << n;
-    if (n >= 3000) ASSERT_LE(kept.SlotPages(n), expanded.SlotPages(n)) << n;
+    if (n >= 3000) {
+      ASSERT_LE(kept.SlotPages(n), expanded.SlotPages(n)) << n;
+    }
   }
   constexpr int64_t kMillion = 1000000;
   EXPECT_NEAR(static_cast<double>(kept.SlotPages(kMillion)) /
