@@ -50,9 +50,9 @@ struct CodePairs<RowEncoding::kInt8> {
     constexpr uint32_t kSelector = kFirst | 4 << 4 | kSecond << 8 | 4 << 12;
     const uint32_t bytes = PermuteBytes<kSelector>(codes);
     const uint32_t low = (bytes & 0x007f007fu) | 0x43004300u;
-    const uint32_t sign = (bytes & 0x00800080u) | 0x43004300u;
-    uint32_t values;
-    asm("sub.rn.bf16x2 %0, %1, %2;" : "=r"(values) : "r"(low), "r"(sign));
+    const uint32_t less = (bytes & 0x00800080u) | 0xc300c300u;
+    uint32_t values;  // a sum alone is an instruction of sm_90 and later
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(values) : "r"(low), "r"(0x3f803f80u), "r"(less));
     return values;
   }
 };
