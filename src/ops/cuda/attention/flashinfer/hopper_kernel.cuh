@@ -18,6 +18,7 @@
 #include "device/cuda/cuda_device.h"
 #include "ops/cuda/attention/attention_kernels.h"
 #include "ops/cuda/common/shared_memory.cuh"
+#include "ops/cuda/common/tensor_core.cuh"
 #include "ops/cuda/step/paged_rows.cuh"
 
 namespace litecache::ops::cuda {
@@ -250,6 +251,38 @@ struct PagedRows {
   }
 };
 
+// Outputs from registers to memory. The library's own way leads through shared memory, past a
+// barrier at which all threads first arrive and then wait: half of them make as many arrivals as it
+// counts, and may read the others' outputs before they are written (seen under compute-sanitizer,
+// which delays warps unevenly).
+template <typename Traits>
+struct DirectOutputs : flashinfer::CollectiveEpilogue<Traits> {
+  using Params = typename flashinfer::CollectiveEpilogue<Traits>::Params;
+
+  template <typename Sums, typename LogSums, typename SharedStorage, typename Product,
+            typename Tile>
+  __device__ void store(const Params& p, const Sums& sums, const LogSums&, SharedStorage&,
+                        Product product, int thread, const Tile& tile) {
+    using cute::get;
+    const auto [query_tile, q_head, kv_head, first_row, unused, rows, context, sequence] = tile;
+    const int first = query_tile * Traits::CTA_Q;
+    const int64_t stride = cute::stride<0>(p.layout_O);
+    Value* const out = p.O_ptr + (first_row + first) * stride + q_head * Traits::HEAD_DIM_VO;
+    const auto shape =
+        cute::make_shape(cute::Int<Traits::CTA_Q>{}, cute::Int<Traits::HEAD_DIM_VO>{});
+    const auto places =
+        product.get_thread_slice(thread).partition_C(cute::make_identity_tensor(shape));
+    // Neighbours in a row: the innermost two of a product's results.
+#pragma unroll
+    for (int i = 0; i < cute::size(sums); i += 2) {
+      const auto place = places(i);
+      if (first + get<0>(place) >= rows) continue;
+      *reinterpret_cast<uint32_t*>(out + get<0>(place) * stride + get<1>(place)) =
+          PackBf16(sums(i), sums(i + 1));
+    }
+  }
+};
+
 inline CUtensorMap MakeMap(void* base, std::initializer_list<uint64_t> sizes,
                            std::initializer_list<uint64_t> strides,
                            std::initializer_list<uint32_t> box) {
@@ -279,7 +312,7 @@ void LaunchHopper(CudaStream& stream, const StepView& step, int64_t kv_heads, co
   using Shape = HopperShape<kHeadDim>;
   using Traits = typename Shape::Traits;
   using Rows = PagedRows<kHeadDim>;
-  using Outputs = flashinfer::CollectiveEpilogue<Traits>;
+  using Outputs = DirectOutputs<Traits>;
   using Tiles = StepTiles<Shape::kQueries>;
   const MatrixView& out = operands.out;
   typename Rows::Params rows;
