@@ -15,17 +15,17 @@ __device__ __forceinline__ void FindBin(const uint32_t (&counts)[kBins], int32_t
 #pragma unroll
   for (int b = 0; b < kBins; ++b) of_thread += static_cast<int32_t>(counts[b]);
   int32_t above = sum_before(of_thread);
-  if (above < left && left <= above + of_thread) {
+  // By all threads, though one has the bin: stores under predicates take as long as a branch of
+  // that one, and no warp is split right before the barrier.
 #pragma unroll
-    for (int b = kBins - 1; b >= 0; --b) {
-      const auto inside = static_cast<int32_t>(counts[b]);
-      if (above < left && left <= above + inside) {
-        shared.bin = first + b;
-        shared.left = left - above;
-        shared.inside = inside;
-      }
-      above += inside;
+  for (int b = kBins - 1; b >= 0; --b) {
+    const auto inside = static_cast<int32_t>(counts[b]);
+    if (above < left && left <= above + inside) {
+      shared.bin = first + b;
+      shared.left = left - above;
+      shared.inside = inside;
     }
+    above += inside;
   }
   __syncthreads();
 }
