@@ -16,6 +16,20 @@
 namespace litecache::kv {
 namespace {
 
+// Of outputs, layer by layer; not a number counts as infinite.
+double LargestDifference(const std::vector<std::vector<float>>& a,
+                         const std::vector<std::vector<float>>& b) {
+  double largest = 0;
+  for (size_t layer = 0; layer < a.size(); ++layer) {
+    for (size_t i = 0; i < a[layer].size(); ++i) {
+      const double difference =
+          std::abs(static_cast<double>(a[layer][i]) - static_cast<double>(b[layer][i]));
+      largest = std::isnan(difference) ? HUGE_VAL : std::max(largest, difference);
+    }
+  }
+  return largest;
+}
+
 struct Rows {
   std::string format;
   double tolerance;
@@ -57,14 +71,7 @@ TEST_P(QuantizedStoreOnGpu, StaysCloseToExactRows) {
                             1.0f / std::sqrt(32.0f), kLayout.layers);
         caches[i]->EndStep(step);
       }
-      double error = 0;
-      for (size_t layer = 0; layer < outs[0].size(); ++layer) {
-        for (size_t i = 0; i < outs[0][layer].size(); ++i) {
-          const double difference = std::abs(static_cast<double>(outs[0][layer][i]) -
-                                             static_cast<double>(outs[1][layer][i]));
-          error = std::isnan(difference) ? HUGE_VAL : std::max(error, difference);
-        }
-      }
+      const double error = LargestDifference(outs[0], outs[1]);
       worst = std::max(worst, error);
       return error;
     };
@@ -134,17 +141,10 @@ TEST(SlotsOfCodes, AttendAsExpandedRows) {
                         1.0f / std::sqrt(static_cast<float>(head_dim)), layout.layers, &arenas[i]);
           caches[i]->EndStep(step);
         }
-        double worst = 0;
-        for (size_t layer = 0; layer < outs[0].size(); ++layer) {
-          for (size_t i = 0; i < outs[0][layer].size(); ++i) {
-            const double error = std::abs(static_cast<double>(outs[0][layer][i]) -
-                                          static_cast<double>(outs[1][layer][i]));
-            worst = std::isnan(error) ? HUGE_VAL : std::max(worst, error);
-          }
-        }
         // Three roundings by up to 2^-8, of the expanded value and of both probabilities, of values
         // up to 4 in size.
-        EXPECT_LE(worst, 0.05) << rows << ", head_dim " << head_dim << ", " << where;
+        EXPECT_LE(LargestDifference(outs[0], outs[1]), 0.05)
+            << rows << ", head_dim " << head_dim << ", " << where;
       };
       const auto both = [&](const auto& make) {
         const SequenceId id = make(*caches[0]);

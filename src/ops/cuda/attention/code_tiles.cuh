@@ -221,24 +221,9 @@ struct CodeTiles {
   };
 
   // A warp's running softmax for 8 queries. Lane l has queries 2 (l % 4) and the next one; of sums
-  // its own rows' part. The maximum follows scores that pass it by much alone.
-  struct State {
-    float maximum[2], sum[2];
-    float out[kHeadDim / 16][4];  // channels l / 4 (of 16) and l / 4 + 8, both queries each
-
-    __device__ void Clear() {
-#pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        maximum[h] = -kLargestScore;
-        sum[h] = 0;
-      }
-#pragma unroll
-      for (int n = 0; n < kHeadDim / 16; ++n) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) out[n][i] = 0;
-      }
-    }
-  };
+  // its own rows' part, of `out` channels l / 4 (of 16) and l / 4 + 8, both queries each. The
+  // maximum follows scores that pass it by much alone.
+  using State = SoftmaxState<kHeadDim / 16>;
 
   __device__ static void Attend(uint32_t stage, unsigned visible, const Queries& queries,
                                 State* state) {

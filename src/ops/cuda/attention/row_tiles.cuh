@@ -86,23 +86,7 @@ struct RowTiles {
 
   // A warp's running softmax over tiles of 16 rows for 16 queries. Lane l holds query rows l / 4
   // and l / 4 + 8 in the layout of a matrix product's result.
-  struct State {
-    float maximum[2], sum[2];
-    float out[kHeadDim / 8][4];
-
-    __device__ void Clear() {
-#pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        maximum[h] = -kLargestScore;
-        sum[h] = 0;
-      }
-#pragma unroll
-      for (int n = 0; n < kHeadDim / 8; ++n) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) out[n][i] = 0;
-      }
-    }
-  };
+  using State = SoftmaxState<kHeadDim / 8>;
 
   __device__ static void Attend(uint32_t stage, unsigned visible, const Queries& queries,
                                 State* state) {

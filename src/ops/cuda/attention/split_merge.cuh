@@ -10,6 +10,27 @@
 
 namespace litecache::ops::cuda::split {
 
+// A warp's running softmax: of a lane's two queries the maximum of the scores, the sum of the
+// probabilities, and kProducts results of matrix products.
+template <int kProducts>
+struct SoftmaxState {
+  float maximum[2], sum[2];
+  float out[kProducts][4];
+
+  __device__ void Clear() {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      maximum[h] = -kLargestScore;
+      sum[h] = 0;
+    }
+#pragma unroll
+    for (int n = 0; n < kProducts; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) out[n][i] = 0;
+    }
+  }
+};
+
 // What the warps of a block tell each other at the end of a pair.
 template <int kWarps, int kRows>
 struct WarpResults {
