@@ -4,6 +4,7 @@
 #include <fstream>
 #include <iterator>
 #include <nlohmann/json.hpp>
+#include <string_view>
 
 #include "cli/fixture_model.h"
 #include "cli/program.h"
@@ -49,6 +50,15 @@ TEST(Bench, NumbersAreConsistent) {
                 row["bytes_per_step"].get<double>() * 0.999);
       EXPECT_NEAR(row["tokens_per_s"].get<double>() * row["ms_per_step"].get<double>() / 1e3, batch,
                   1e-6);
+      // Prompts and steps together are a generation; synthetic rows are none.
+      const bool prompts = std::string_view(fill) == "prefill";
+      ASSERT_EQ(row.contains("prompts_s"), prompts);
+      ASSERT_EQ(row.contains("all_steps_s"), prompts);
+      if (!prompts) continue;
+      EXPECT_GT(row["prompts_s"].get<double>(), 0);
+      // Of three steps the median and the longest.
+      EXPECT_GE(row["all_steps_s"].get<double>() * 1e3,
+                2 * row["ms_per_step"].get<double>() * 0.999);
     }
   }
 }

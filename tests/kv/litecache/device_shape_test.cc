@@ -169,12 +169,17 @@ TEST(DeviceShape, SlotsOfCodes) {
     return shape_of(other, options).codes.page_slots;
   };
   EXPECT_GT(differs([](Layout*, KvOptions*) {}), 0);
+  EXPECT_GT(differs([](Layout*, KvOptions* options) { options->transfer = "gpu-pull"; }), 0);
   EXPECT_EQ(differs([](Layout*, KvOptions* options) { options->host_rows = "auto"; }), 0);
   EXPECT_EQ(differs([](Layout*, KvOptions* options) { options->host_rows = "int4"; }), 0);
   EXPECT_EQ(differs([](Layout*, KvOptions* options) { options->transfer = "cpu-push"; }), 0);
   EXPECT_EQ(differs([](Layout*, KvOptions* options) { options->transfer = "copy"; }), 0);
   EXPECT_EQ(differs([](Layout* other, KvOptions*) { other->dtype = DType::kF32; }), 0);
   EXPECT_EQ(differs([](Layout* other, KvOptions*) { other->head_dim = 72; }), 0);
+  // Heads that attention over codes serves.
+  EXPECT_GT(differs([](Layout* other, KvOptions*) { other->head_dim = 16; }), 0);
+  EXPECT_GT(differs([](Layout* other, KvOptions*) { other->head_dim = 256; }), 0);
+  EXPECT_EQ(differs([](Layout* other, KvOptions*) { other->head_dim = 272; }), 0);
   EXPECT_EQ(Shape(layout, fp8, plan, 0, DeviceType::kCpu).codes.page_slots, 0);
 }
 
