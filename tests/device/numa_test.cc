@@ -10,6 +10,7 @@
 
 #include <cerrno>
 #include <filesystem>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <thread>
@@ -57,6 +58,10 @@ TEST_F(NumaTest, CpusOfANode) {
   EXPECT_TRUE(CpusOfNumaNode(3, root_).empty());
   Write("sys/devices/system/node/node4/cpulist", "1,7-4000000000");
   EXPECT_EQ(CpusOfNumaNode(4, root_), std::vector<int>{1});
+  Write("sys/devices/system/node/node5/cpulist", "1,7-2000000");  // more than there can be
+  EXPECT_EQ(CpusOfNumaNode(5, root_), std::vector<int>{1});
+  Write("sys/devices/system/node/node6/cpulist", "1,5-3,8");
+  EXPECT_EQ(CpusOfNumaNode(6, root_), std::vector<int>{1});
 }
 
 // Every system has node 0. Where a page lies is asked of the kernel.
@@ -82,6 +87,7 @@ TEST(NumaMemoryTest, PagesLieWhereTheyWereWanted) {
             0);
   EXPECT_EQ(node, 0);
   EXPECT_FALSE(PreferNumaNode(data, kBytes, -1));
+  EXPECT_FALSE(PreferNumaNode(data, kBytes, 1024));  // the first that no mask has
   EXPECT_FALSE(PreferNumaNode(data, kBytes, 1 << 20));
   munmap(data, kBytes);
 }
@@ -99,6 +105,11 @@ TEST(NumaMemoryTest, AThreadStaysOnItsCpus) {
     ASSERT_EQ(sched_getaffinity(0, sizeof(now), &now), 0);
     EXPECT_EQ(CPU_COUNT(&now), 1);
     EXPECT_TRUE(CPU_ISSET(last, &now));
+    std::vector<int> all(CPU_SETSIZE);
+    std::iota(all.begin(), all.end(), 0);
+    RunOnCpus(all);  // of these, what it may
+    ASSERT_EQ(sched_getaffinity(0, sizeof(now), &now), 0);
+    EXPECT_EQ(CPU_COUNT(&now), 1);
     RunOnCpus({});  // none that it may run on
     ASSERT_EQ(sched_getaffinity(0, sizeof(now), &now), 0);
     EXPECT_EQ(CPU_COUNT(&now), 1);

@@ -113,6 +113,48 @@ TEST(FlexGenTest, PagesOnAGpu) {
   }
 }
 
+// What a sequence is charged on a GPU, to the page: three staging buffers of a layer's rows, as
+// they travel where they are expanded; of kvpr's inputs layer 0's stay on the device.
+TEST(FlexGenTest, MemoryOnAGpu) {
+  const Layout layout{.layers = 5,
+                      .q_heads = 8,
+                      .kv_heads = 8,
+                      .head_dim = 64,
+                      .dtype = DType::kBF16,
+                      .hidden = 1024};
+  const auto blocks = [](int64_t tokens, int64_t in_page) {
+    return (tokens + in_page - 1) / in_page;
+  };
+  for (const double share : {0.0, 0.25}) {
+    for (const std::string rows : {"auto", "fp8"}) {
+      for (const bool inputs : {false, true}) {
+        for (const int64_t n : {1, 255, 256, 257, 5000}) {
+          SCOPED_TRACE(::testing::Message() << share << " " << rows << " " << inputs << " " << n);
+          const offload::Shape shape(layout, Options(share, rows), share, inputs,
+                                     DeviceType::kCuda);
+          const int64_t recomputed = inputs ? n / 2 : 0;
+          int64_t staged = blocks(n, shape.staging_page_tokens);
+          if (rows == "fp8") staged += blocks(n, shape.store_page_tokens);
+          if (recomputed > 0) {
+            staged += blocks(recomputed, static_cast<int64_t>(shape.page_bytes) / 2048);
+          }
+          int64_t device = 3 * staged, host = 5 * blocks(n, shape.store_page_tokens);
+          if (share > 0) device += 5 * blocks(n, shape.resident_page_tokens);
+          if (inputs) {
+            EXPECT_EQ(shape.InputList(0), -1);
+            EXPECT_EQ(shape.InputList(4), 3);
+            device += blocks(n, shape.input_page_tokens);
+            host += 4 * blocks(n, shape.input_page_tokens);
+          }
+          const TierBytes bytes = shape.BytesFor(n, recomputed);
+          EXPECT_EQ(bytes.device, static_cast<uint64_t>(device) * shape.page_bytes);
+          EXPECT_EQ(bytes.host, static_cast<uint64_t>(host) * shape.page_bytes);
+        }
+      }
+    }
+  }
+}
+
 // What travels, to the byte: per layer and step all earlier rows of the heads on the host.
 TEST(FlexGenTest, TrafficAndMemory) {
   const Layout layout{
@@ -190,6 +232,9 @@ TEST(FlexGenTest, RefusesWhatItCannotDo) {
   EXPECT_ERROR(MakeCachePlan({.layers = 1, .q_heads = 1, .kv_heads = 1, .head_dim = 18},
                              Options(0, "int4"), nullptr, DeviceType::kCuda),
                Unsupported, "int4", "18");
+  EXPECT_NE(MakeCachePlan({.layers = 1, .q_heads = 1, .kv_heads = 1, .head_dim = 20},
+                          Options(0, "int4"), nullptr, DeviceType::kCuda),
+            nullptr);
 }
 
 }  // namespace
