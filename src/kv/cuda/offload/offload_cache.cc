@@ -6,13 +6,13 @@
 // one unit attends, the next ones' rows travel, of the same layer or of the next.
 //
 // A step's copies are issued one by one, not replayed: their sizes change with every token, and a
-// graph of them would be built anew whenever a sequence begins a page. The host issues them a unit
-// ahead of the GPU.
+// graph of them would be built anew whenever a sequence begins a page. The host issues a unit's
+// with the attention that reads its buffer before it, so many units ahead as there are buffers.
 //
-// Where two steps in a row had the same sequences, the first two units of the step that comes next
-// are brought and recomputed before it begins, each when its buffer has been read: the link and the
-// GPU are busy during the logits, the choice of tokens and the first projections. A step of other
-// sequences, or whatever else happens to them, waits for these copies and drops them.
+// Where two steps in a row had the same sequences, the first units of the step that comes next, one
+// a buffer, are brought and recomputed before it begins, each when its buffer has been read: the
+// link and the GPU are busy during the logits, the choice of tokens and the first projections. A
+// step of other sequences, or whatever else happens to them, waits for these copies and drops them.
 
 #include <algorithm>
 #include <tuple>
@@ -301,7 +301,7 @@ void CudaOffloadCache::AttendUnit(Stream& stream, int64_t unit, const MatrixView
                         {.kind = RowRange::kNew});
   });
   storing_.Mark(static_cast<int>(buffer));
-  // The buffer has been read: the unit after the next may have it.
+  // The buffer has been read: the unit whose turn it is next may have it.
   const int64_t next = unit + static_cast<int64_t>(kBuffers);
   if (next < units()) {
     arrivals_.Fork(stream);
