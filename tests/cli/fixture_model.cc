@@ -105,8 +105,8 @@ std::string FixtureTokenizer() {
       .dump();
 }
 
-FixtureModel::FixtureModel(int64_t max_context) {
-  const auto source = FixtureDirectory("llama");
+FixtureModel::FixtureModel(int64_t max_context, const std::string& name) {
+  const auto source = FixtureDirectory(name);
   auto config = Json::parse(ReadFile(source / "config.json"));
   config["max_position_embeddings"] = max_context;
   directory_.Write("config.json", config.dump());

@@ -18,12 +18,12 @@ std::filesystem::path FixtureDirectory(const std::string& name);
 // ten merges.
 std::string FixtureTokenizer();
 
-// The llama fixture with that tokenizer and a template "<s><|role|>content</s>...<|assistant|>".
+// A fixture with that tokenizer and a template "<s><|role|>content</s>...<|assistant|>".
 // max_context: written into config.json, so that a generation can go on for as long as a test
-// needs.
+// needs (not where positions are learned).
 class FixtureModel {
  public:
-  explicit FixtureModel(int64_t max_context = 1024);
+  explicit FixtureModel(int64_t max_context = 1024, const std::string& name = "llama");
   std::string path() const { return directory_.path().string(); }
   const TemporaryDirectory& directory() const { return directory_; }
 

@@ -73,8 +73,8 @@ class EvalRunCommand final : public Command {
         ->required();
     app.add_option(
            "--policies", policies_,
-           "Comma-separated: full, litecache (each with all --retrievers and --budgets); in "
-           "place of --kv-policy")
+           "Comma-separated names of --kv-policy, whose place it takes; litecache with all "
+           "--retrievers and --budgets")
         ->type_name("LIST")
         ->capture_default_str();
     app.add_option("--retrievers", retrievers_,
