@@ -36,8 +36,8 @@ std::shared_ptr<const kv::Profile> LoadProfile(const KvOptions& options,
   return profile;
 }
 
-std::string ProfileWarning(const kv::CachePlan& plan, const kv::Profile* profile) {
-  if (plan.heads() == nullptr) return "";
+std::string PlanWarning(const kv::CachePlan& plan, const kv::Profile* profile) {
+  if (plan.heads() == nullptr) return plan.Warning();
   const bool hashes = plan.retriever() == "hata";
   if (profile == nullptr) {
     return std::string(
@@ -55,10 +55,13 @@ std::string ProfileWarning(const kv::CachePlan& plan, const kv::Profile* profile
 std::vector<std::string> DescribePlan(const kv::CachePlan& plan, const KvOptions& options,
                                       const kv::Profile* profile) {
   const kv::HeadPlan* heads = plan.heads();
-  if (heads == nullptr) return plan.Notes();
   std::vector<std::string> lines;
-  if (std::string warning = ProfileWarning(plan, profile); !warning.empty()) {
+  if (std::string warning = PlanWarning(plan, profile); !warning.empty()) {
     lines.push_back(std::move(warning));
+  }
+  if (heads == nullptr) {
+    for (std::string& note : plan.Notes()) lines.push_back(std::move(note));
+    return lines;
   }
   if (profile != nullptr) {
     lines.push_back(fmt::format("profile of {} ({})", profile->corpus, profile->created));

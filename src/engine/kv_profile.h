@@ -25,9 +25,9 @@ std::shared_ptr<const kv::Profile> LoadProfile(const KvOptions& options,
                                                const std::filesystem::path& directory,
                                                const kv::Layout& layout);
 
-// What the policy goes without, what that costs, and the command that mends it; empty where the
-// profile has all it takes.
-std::string ProfileWarning(const kv::CachePlan& plan, const kv::Profile* profile);
+// What the policy goes without here, what that costs, and what mends it; empty where it goes
+// without nothing.
+std::string PlanWarning(const kv::CachePlan& plan, const kv::Profile* profile);
 
 // What the plan's policy came to: one line a fact, the warning first. Empty for policy full.
 std::vector<std::string> DescribePlan(const kv::CachePlan& plan, const KvOptions& options,

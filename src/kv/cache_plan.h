@@ -45,6 +45,9 @@ class CachePlan {
   virtual std::string DeviceHolds() const { return ""; }
   // The device's part of BytesFor(tokens), by what it is for; empty where DeviceHolds() says it.
   virtual std::vector<NamedBytes> DeviceParts(int64_t tokens) const { return {}; }
+  // Why the policy does less here than it is chosen for, and what can be done; empty where it does
+  // it. Of policies with heads(), engine::PlanWarning() knows.
+  virtual std::string Warning() const { return ""; }
   // What the policy's settings came to, one line a fact; empty where the heads' roles say it.
   virtual std::vector<std::string> Notes() const { return {}; }
   // The plan may go; the cache keeps what it needs. Budgets are hard.

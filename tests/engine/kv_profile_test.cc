@@ -27,7 +27,7 @@ KvOptions LiteOptions(const char* retriever = "auto") {
 
 std::string Warning(const KvOptions& options, const std::shared_ptr<const kv::Profile>& profile) {
   const auto plan = kv::MakeCachePlan(kLayout, options, profile, DeviceType::kCpu);
-  const std::string warning = ProfileWarning(*plan, profile.get());
+  const std::string warning = PlanWarning(*plan, profile.get());
   const auto lines = DescribePlan(*plan, options, profile.get());
   if (warning.empty()) {
     EXPECT_THAT(lines, Not(Contains(HasSubstr("projections"))));

@@ -272,6 +272,10 @@ class BenchCommand final : public Command {
       for (const auto& line : engine::DescribePlan(*plans_.back().cache, options, profile.get())) {
         SPDLOG_INFO("{}: {}", name, line);
       }
+      // Random weights have no profile: what a policy goes without for want of one is told above.
+      if (policy == "kvpr" && !plans_.back().cache->Warning().empty()) {
+        SPDLOG_WARN("{}: {}", name, plans_.back().cache->Warning());
+      }
     }
     ImposeReuse();
     ReplayTrace();

@@ -58,19 +58,18 @@ class InfiniGenPlan final : public WithShape<CachePlan, Shape>, public ReplaysTr
   std::string DeviceHolds() const override {
     return "partial keys, and a layer's rows while it is attended and the next one's arrive";
   }
+  std::string Warning() const override {
+    return profile_ != nullptr
+               ? ""
+               : "no profile: queries and keys are not skewed, which finds fewer of the top rows; "
+                 "measure one with `litecache profile`";
+  }
   std::vector<std::string> Notes() const override {
     const InfiniGenOptions& o = options_.infinigen;
-    std::vector<std::string> notes = {
-        fmt::format("rows within {} of the best score, at most {:g}% of the context; the first {} "
-                    "layers attend "
-                    "all rows",
+    return {
+        fmt::format("rows within {} of the best score, at most {:g}% of the context; the first "
+                    "{} layers attend all rows",
                     o.alpha, 100 * o.cap, shape_.dense_layers)};
-    if (profile_ == nullptr) {
-      notes.push_back(
-          "no profile: queries and keys are not skewed, which finds fewer of the top rows; measure "
-          "one with `litecache profile`");
-    }
-    return notes;
   }
   std::unique_ptr<Cache> Create(Device& device, const TierBytes& budget) const override {
     if constexpr (ops::cuda::kAvailable) {

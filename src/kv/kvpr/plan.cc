@@ -73,26 +73,25 @@ class KvprPlan final : public CachePlan {
                        recomputes_ ? " and inputs" : "",
                        shape_.FirstInputTable().lists > 0 ? ", and layer 0's inputs" : "");
   }
+  std::string Warning() const override {
+    if (options_.kvpr.split >= 0 || recomputes_) return "";
+    constexpr const char* kText = "no rows are recomputed (l = 0): {}; this is policy flexgen then";
+    if (shape_.layout.hidden == 0) {
+      return fmt::format(kText, "the size of the layers' inputs is not known");
+    }
+    return fmt::format(kText, Sizes() + ", so inputs gain nothing");
+  }
   std::vector<std::string> Notes() const override {
-    const std::string sizes =
-        fmt::format("a layer's input takes {} a token on the link, its keys and values {}",
-                    FormatBytes(static_cast<uint64_t>(work_.input_bytes)),
-                    FormatBytes(static_cast<uint64_t>(work_.row_bytes)));
     if (options_.kvpr.split > 0) {
-      return {
-          fmt::format("the first {} tokens' rows are recomputed; {}", options_.kvpr.split, sizes)};
+      return {fmt::format("the first {} tokens' rows are recomputed; {}", options_.kvpr.split,
+                          Sizes())};
     }
     if (options_.kvpr.split == 0) return {"no rows are recomputed (l = 0 was asked for)"};
-    if (shape_.layout.hidden == 0) {
-      return {"no rows are recomputed (l = 0): the size of the layers' inputs is not known"};
-    }
-    if (!recomputes_) {
-      return {fmt::format("no rows are recomputed (l = 0): {}, so inputs gain nothing", sizes)};
-    }
+    if (!recomputes_) return {};  // Warning() says it
     return {fmt::format("the first tokens' rows are recomputed, {}; {}",
                         options_.kvpr.chunked ? "while inputs and rows travel (chunked)"
                                               : "while rows travel (eq. 11)",
-                        sizes)};
+                        Sizes())};
   }
   std::string Identity() const override {
     return fmt::format("kvpr {}; store {}; inputs {}", Describe(shape_.layout),
@@ -114,6 +113,11 @@ class KvprPlan final : public CachePlan {
   }
 
  private:
+  std::string Sizes() const {
+    return fmt::format("a layer's input takes {} a token on the link, its keys and values {}",
+                       FormatBytes(static_cast<uint64_t>(work_.input_bytes)),
+                       FormatBytes(static_cast<uint64_t>(work_.row_bytes)));
+  }
   static int64_t Largest(int64_t split, int64_t tokens) {
     return split < 0 ? tokens : std::min(split, tokens);
   }

@@ -301,7 +301,7 @@ TEST(InfiniGen, WithoutSkewsItSaysHowToGetThem) {
     EXPECT_THAT(error.what(), HasSubstr("litecache profile"));
   }
   const auto plan = MakeCachePlan(layout, Options(), nullptr);
-  EXPECT_THAT(plan->Notes().back(), HasSubstr("litecache profile"));
+  EXPECT_THAT(plan->Warning(), HasSubstr("litecache profile"));
   KvOptions options = Options();
   options.infinigen.dense_layers = 0;
   EXPECT_THROW(MakeCachePlan(layout, options, nullptr), InvalidArgument);

@@ -232,16 +232,18 @@ INSTANTIATE_TEST_SUITE_P(Devices, KvprLives, ::testing::Values("cpu", "cuda"), D
 TEST(KvprTest, SaysWhenRecomputingGainsNothing) {
   Layout layout{.layers = 1, .q_heads = 8, .kv_heads = 2, .head_dim = 16, .hidden = 128};
   for (const DeviceType type : {DeviceType::kCuda, DeviceType::kCpu}) {
-    const auto notes = MakeCachePlan(layout, Options(-1), nullptr, type)->Notes();
-    ASSERT_EQ(notes.size(), 1u);
-    EXPECT_NE(notes[0].find("l = 0"), std::string::npos) << notes[0];
-    EXPECT_NE(notes[0].find("256 B"), std::string::npos) << notes[0];
+    const auto warning = MakeCachePlan(layout, Options(-1), nullptr, type)->Warning();
+    EXPECT_NE(warning.find("l = 0"), std::string::npos) << warning;
+    EXPECT_NE(warning.find("256 B"), std::string::npos) << warning;
+    EXPECT_EQ(MakeCachePlan(layout, Options(0), nullptr, type)->Warning(), "");
+    EXPECT_EQ(MakeCachePlan(layout, Options(5), nullptr, type)->Warning(), "");
   }
   const auto plan = MakeCachePlan(layout, Options(-1), nullptr);
   CpuDevice device(1);
   EXPECT_FALSE(plan->Create(device, kPlenty)->WantsInputs());
   // Multi-head: inputs are half of what they make; 4-bit rows are lighter than both.
   layout.kv_heads = 8;
+  EXPECT_EQ(MakeCachePlan(layout, Options(-1), nullptr)->Warning(), "");
   EXPECT_TRUE(MakeCachePlan(layout, Options(-1), nullptr)->Create(device, kPlenty)->WantsInputs());
   EXPECT_FALSE(MakeCachePlan(layout, Options(-1, true, "int4"), nullptr)
                    ->Create(device, kPlenty)
