@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "base/units.h"
 #include "device/cpu/cpu_device.h"
+#include "device/cuda/cuda_device.h"
 #include "model/decoder.h"
 #include "model/families.h"
 #include "model/weight_placement.h"
@@ -79,15 +80,18 @@ std::unique_ptr<Decoder> RandomDecoder(Device& device, const ModelConfig& config
   const auto progress = [&](uint64_t done) {
     if (options.progress) options.progress(std::min(static_cast<int64_t>(done), total), total);
   };
-  if (device.type() == DeviceType::kCuda) {
-    CpuDevice host;
-    auto store =
-        UploadWeights(device, MakeRandomWeights(host, dtype, seed, progress, /*passing=*/true),
-                      std::move(stream), total, {});
-    WeightStore& weights = *store;
-    auto decoder = SpecOf(config.family).build(device, config, std::move(store));
-    weights.Finish({});
-    return decoder;
+  if constexpr (ops::cuda::kAvailable) {
+    if (device.type() == DeviceType::kCuda) {
+      CpuDevice host;
+      // What is not pinned the driver copies once more, on one core.
+      PinnedHost pinned(static_cast<CudaDevice&>(device));
+      auto store = UploadWeights(device, MakeRandomWeights(host, dtype, seed, progress, &pinned),
+                                 std::move(stream), total, {});
+      WeightStore& weights = *store;
+      auto decoder = SpecOf(config.family).build(device, config, std::move(store));
+      weights.Finish({});
+      return decoder;
+    }
   }
   auto weights = MakeRandomWeights(device, dtype, seed, progress);
   return SpecOf(config.family).build(device, config, std::move(weights));

@@ -68,13 +68,13 @@ void Fill(const NormalTable& table, uint64_t key, int64_t begin, int64_t end, T*
 class RandomWeights final : public WeightStore {
  public:
   RandomWeights(Device& device, DType dtype, uint64_t seed,
-                std::function<void(uint64_t done)> progress, bool passing)
-      : device_(device),
+                std::function<void(uint64_t done)> progress, Device* passing)
+      : memory_(passing != nullptr ? *passing : device),
         stream_(device.CreateStream()),
         dtype_(dtype),
         seed_(seed),
         progress_(std::move(progress)),
-        passing_(passing) {
+        passing_(passing != nullptr) {
     LC_CHECK(dtype == DType::kBF16 || dtype == DType::kF16 || dtype == DType::kF32);
   }
 
@@ -84,9 +84,10 @@ class RandomWeights final : public WeightStore {
     const int64_t count = rows * cols;
     const size_t bytes = static_cast<size_t>(count) * SizeOf(dtype_);
     if (!passing_ || buffers_.empty()) {
-      buffers_.push_back(device_.Allocate(bytes));
+      buffers_.push_back(memory_.Allocate(bytes));
     } else if (buffers_.back().size() < bytes) {
-      buffers_.back() = device_.Allocate(bytes);
+      buffers_.back() = {};
+      buffers_.back() = memory_.Allocate(bytes);
     }
     void* out = buffers_.back().data();
     Count(bytes);
@@ -125,7 +126,7 @@ class RandomWeights final : public WeightStore {
   }
 
  private:
-  Device& device_;
+  Device& memory_;
   std::unique_ptr<Stream> stream_;
   const DType dtype_;
   const uint64_t seed_;
@@ -141,7 +142,7 @@ class RandomWeights final : public WeightStore {
 
 std::unique_ptr<WeightStore> MakeRandomWeights(Device& device, DType dtype, uint64_t seed,
                                                std::function<void(uint64_t done)> progress,
-                                               bool passing) {
+                                               Device* passing) {
   return std::make_unique<RandomWeights>(device, dtype, seed, std::move(progress), passing);
 }
 

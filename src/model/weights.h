@@ -64,11 +64,12 @@ std::unique_ptr<WeightStore> UploadWeights(
     int64_t total, std::function<void(int64_t done, int64_t total)> progress);
 
 // Matrices and biases normal(0, 0.02), norm weights 1; every tensor a function of seed and name.
-// progress(bytes made so far) is called after every matrix, while the decoder is built. passing: a
-// matrix lasts until the next one is asked for, as a store that copies it at once wants it: fresh
-// memory for each takes longer than its numbers.
+// progress(bytes made so far) is called after every matrix, while the decoder is built. passing:
+// has memory for one matrix at a time, which lasts until the next one is asked for, as a store that
+// copies it at once wants it: fresh memory for each takes longer than its numbers. Null: each has
+// its own, of `device`.
 std::unique_ptr<WeightStore> MakeRandomWeights(Device& device, DType dtype, uint64_t seed,
                                                std::function<void(uint64_t done)> progress,
-                                               bool passing = false);
+                                               Device* passing = nullptr);
 
 }  // namespace litecache::model
