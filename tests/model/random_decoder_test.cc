@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include "device_fixture.h"
 #include "expect_error.h"
 #include "reference.h"
 
@@ -41,6 +42,32 @@ TEST(RandomDecoderTest, EveryFamilyRunsAndSeedsDecide) {
     EXPECT_EQ(RandomDecoder(device, config, 1, {.compute_f32 = true})->kv_dtype(), DType::kF32);
   }
 }
+
+class RandomWeightsTest : public OnDevice {};
+
+// Wherever they are: a decoder of the same seed has the same weights.
+TEST_P(RandomWeightsTest, AreTheCpus) {
+  const ModelConfig config = Small(name().c_str());
+  CpuDevice cpu(2);
+  const auto there = RandomDecoder(cpu, config, 3, {.compute_f32 = true});
+  const auto here = RandomDecoder(device(), config, 3, {.compute_f32 = true});
+  const auto logits = [](Device& device, Decoder& decoder) {
+    Runner runner(device, decoder);
+    return runner.Prefill(runner.Create(), std::vector<int32_t>{1, 2, 3, 400, 499}, 5,
+                          std::vector<int32_t>{1, 4});
+  };
+  EXPECT_LT(RelativeError(logits(device(), *here), logits(cpu, *there)), 1e-4);
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes, RandomWeightsTest,
+                         ::testing::Combine(::testing::Values("llama3.2-1b", "qwen2.5-0.5b",
+                                                              "qwen3-8b", "opt-125m"),
+                                            ::testing::Values("cpu", "cuda")),
+                         [](const auto& info) {
+                           std::string name = TestName(info);
+                           std::ranges::replace(name, '.', '_');
+                           return name;
+                         });
 
 TEST(RandomDecoderTest, WeightBytes) {
   CpuDevice device(2);
