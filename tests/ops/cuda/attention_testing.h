@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -104,22 +105,27 @@ class CudaAttention : public DeviceTableTest {
     const float poison = Poison(c.out);
     std::vector<bool> written(static_cast<size_t>(rows));
     for (size_t s = 0; s < sequences.size(); ++s) {
-      for (int32_t i = 0; i < sequences[s].rows; ++i) {
-        const auto row = static_cast<size_t>(sequences[s].first_row + i);
-        written[row] = true;
-        for (int64_t j = 0; j < q_heads; ++j) {
-          const int64_t head = j / c.group;
-          const float* result = got[row].data() + j * c.head_dim;
+      const StepSequence& sequence = sequences[s];
+      for (int32_t i = 0; i < sequence.rows; ++i) {
+        written[static_cast<size_t>(sequence.first_row + i)] = true;
+      }
+      for (int64_t head = 0; head < c.kv_heads; ++head) {
+        std::vector<std::vector<double>> context_rows;
+        for (int32_t t = 0; table.list(head) >= 0 && t < sequence.past + sequence.rows; ++t) {
+          context_rows.push_back(RowValues(format, table.Row(static_cast<int64_t>(s), head, t)));
+        }
+        for (int64_t i = 0; i < sequence.rows * c.group; ++i) {
+          const int64_t query = i / c.group, j = head * c.group + i % c.group;
+          const int64_t row = sequence.first_row + query;
+          const float* result = got[static_cast<size_t>(row)].data() + j * c.head_dim;
           if (table.list(head) < 0) {
             ASSERT_EQ(result[0], poison) << "a head the table does not have";
             continue;
           }
-          std::vector<const std::byte*> seen;
-          for (int32_t t = 0; t <= sequences[s].past + i; ++t) {
-            seen.push_back(table.Row(static_cast<int64_t>(s), head, t));
-          }
-          ExpectAttention(format, seen, q.data() + row * columns + j * c.head_dim, scale, c.out,
-                          result, fmt::format("sequence {}, row {}, query head {}", s, i, j));
+          const auto seen = static_cast<size_t>(sequence.past + query + 1);
+          ExpectAttention(c.encoding, std::span(context_rows).first(seen), c.head_dim,
+                          q.data() + row * columns + j * c.head_dim, scale, c.out, result,
+                          fmt::format("sequence {}, row {}, query head {}", s, query, j));
           if (HasFatalFailure()) return;
         }
       }
