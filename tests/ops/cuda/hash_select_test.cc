@@ -62,6 +62,86 @@ TEST_F(LiteSelectTest, HashCodesAndSelection) {
   }
 }
 
+// Keys and weights of any size, against sums in double precision: a bit may be another one only
+// where its sum is nothing beside its terms. Half of each number would be wrong in a thousand times
+// as many bits as may be ties.
+TEST_F(LiteSelectTest, HashCodesOfAnyKeys) {
+  Random random = testing::TestRandom(14);
+  std::normal_distribution<float> normal;
+  const int32_t dims[] = {128, 64, 256, 80, 200, 128};
+  const int64_t bits[] = {256, 128, 256, 96, 32, 512};
+  for (int round = 0; round < testing::Rounds(6); ++round) {
+    LiteCase c = RandomCase(random, round);
+    c.rows = false;
+    c.head_dim = dims[round % 6];
+    const HashFormat format{.bits = bits[round % 6], .norms = round % 2 == 0};
+    c.metadata_token_bytes = format.token_bytes();
+    Build(random, c);
+    const int64_t d = c.head_dim, cols = c.kv_heads * d;
+    // A column's, and a key's, own size.
+    const auto size_of = [](int64_t i) {
+      return std::ldexp(1.0f, static_cast<int>(i * 37 % 80) - 40);
+    };
+    std::vector<float> weights(static_cast<size_t>(cols * format.bits));
+    for (size_t i = 0; i < weights.size(); ++i) {
+      weights[i] = normal(random) * size_of(static_cast<int64_t>(i) % format.bits);
+    }
+    const float* device_weights = Upload(weights);
+    int64_t given = 0;
+    const auto keys =
+        EncodePrompt([&] { return normal(random) * size_of(given++ / cols); },
+                     [&](const MatrixView& k) {
+                       HashEncode(*stream_, step_, shape_, layer_, format, device_weights, &k);
+                     });
+    int64_t ties = 0, all = 0;
+    for (int32_t s = 0; s < sequences(); ++s) {
+      TestPages& pages = PagesOf(s, kMetadata);
+      Pull(pages);
+      const auto& of_sequence = keys[static_cast<size_t>(s)];
+      for (int32_t h = 0; h < c.kv_heads; ++h) {
+        if (metadata_[static_cast<size_t>(h)] < 0) continue;
+        const std::vector<std::byte*> host = pages.HostList(metadata_[static_cast<size_t>(h)]);
+        const auto tokens = static_cast<int64_t>(of_sequence.size()) / cols;
+        // Some of them: products in double take long.
+        for (int64_t t = 0; t < tokens; t += 1 + (t % 40 < 33 ? 0 : 700)) {
+          const float* key = of_sequence.data() + t * cols + h * d;
+          const int64_t in_page = t % c.metadata_page_tokens;
+          const std::byte* block = host[static_cast<size_t>(t / c.metadata_page_tokens)] +
+                                   in_page / 32 * format.block_bytes();
+          const auto* words = reinterpret_cast<const uint32_t*>(block);
+          double square = 0;
+          for (int64_t i = 0; i < d; ++i) square += double{key[i]} * key[i];
+          if (format.norms) {
+            const float got = static_cast<float>(
+                reinterpret_cast<const f16*>(words + format.words() * 32)[in_page % 32]);
+            const double want = std::min(std::sqrt(square), 65504.0);
+            ASSERT_NEAR(got, want, want * 0x1p-10 + 0x1p-24) << c.Name() << ", token " << t;
+          }
+          for (int64_t bit = 0; bit < format.bits; ++bit) {
+            double sum = 0, terms = 0;
+            for (int64_t i = 0; i < d; ++i) {
+              const double term =
+                  double{key[i]} * weights[static_cast<size_t>((h * d + i) * format.bits + bit)];
+              sum += term;
+              terms += std::abs(term);
+            }
+            ++all;
+            if (std::abs(sum) <= 0x1p-19 * terms) {
+              ++ties;
+              continue;
+            }
+            const uint32_t word = words[bit / 32 * 32 + in_page % 32];
+            ASSERT_EQ((word >> bit % 32 & 1) != 0, sum > 0)
+                << c.Name() << ", sequence " << s << ", head " << h << ", token " << t << ", bit "
+                << bit << " of " << format.bits << ": " << sum << " of " << terms;
+          }
+        }
+      }
+    }
+    ASSERT_LE(ties, 100 + all / 5000);
+  }
+}
+
 // Keys that leave the recent window are encoded from the ring and from resident pages.
 TEST_F(LiteSelectTest, HashCodesOfLeavingKeys) {
   Random random = testing::TestRandom(12);

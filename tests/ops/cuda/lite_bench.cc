@@ -251,9 +251,29 @@ class LiteBench {
   MatrixView q_view_, kv_view_;
 };
 
+// Codes of a prompt's chunk's keys.
+void BenchPromptCodes(Bench& bench, const std::string& name) {
+  constexpr int32_t kRows = 8192;
+  const LiteShape shape{.kv_heads = kKvHeads, .group = kGroup, .head_dim = kHeadDim};
+  const BenchTable codes(bench, kMetadata, kHeadDim, kCodeTokens, 1, 1, kContext);
+  const BenchStep step(bench, {&codes}, kContext - kRows, kRows);
+  const Buffer keys = bench.Random(size_t{kRows} * kKvHeads * kHeadDim * 4);
+  const Buffer weights = bench.Random(static_cast<size_t>(kKvHeads * kHeadDim * kFormat.bits) * 4);
+  const MatrixView k = MatrixView::Of(keys.as<float>(), kRows, kKvHeads * kHeadDim);
+  LiteLayer layer;
+  layer.metadata = codes.tables[0];
+  const double products = 2.0 * kRows * kKvHeads * kHeadDim * static_cast<double>(kFormat.bits);
+  bench.Run(name, static_cast<double>(keys.size()), products, 8, [&](Stream& stream, int) {
+    HashEncode(stream, step.view, shape, layer, kFormat, weights.as<float>(), &k);
+  });
+}
+
 }  // namespace
 
 void BenchLite(Bench& bench) {
+  if (const std::string name = "lite prompt codes of 8192 keys"; bench.WantsSome(name)) {
+    BenchPromptCodes(bench, name);
+  }
   for (int64_t batch : {1, 8}) {
     if (bench.WantsSome(LiteBench::Beginning(batch))) LiteBench(bench, batch).Run();
   }
