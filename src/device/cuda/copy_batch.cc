@@ -27,7 +27,7 @@ void CudaCopyBatch::Send(Stream& stream) {
   }
 #else
   for (size_t i = 0; i < sizes_.size(); ++i) {
-    LC_CUDA(cudaMemcpyAsync(targets_[i], sources_[i], sizes_[i], cudaMemcpyHostToDevice, handle));
+    LC_CUDA(cudaMemcpyAsync(targets_[i], sources_[i], sizes_[i], cudaMemcpyDefault, handle));
   }
 #endif
   targets_.clear();

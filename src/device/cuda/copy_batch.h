@@ -12,7 +12,7 @@ namespace litecache {
 // of their own and at 55 together (docs/benchmarks/gpu.md).
 class CudaCopyBatch {
  public:
-  // Pinned host memory to device memory. Copies of one Send() have no order.
+  // Between pinned host memory and device memory, either way. Copies of one Send() have no order.
   void Add(void* target, const void* source, size_t bytes);
   // Enqueues what was added since the last call.
   void Send(Stream& stream);

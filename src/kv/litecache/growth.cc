@@ -46,10 +46,10 @@ void TierGrowth::Begin(const Step& step) {
   tiers_.metadata.Grow(stored_rows_);
   tiers_.scales.Grow(stored_rows_);
   tiers_.slots.Grow(slot_growth_);
-  for (; staging > 0; --staging) {
-    staging_.push_back(tiers_.device.Take());
-    staging_pages_.push_back(tiers_.device.data(staging_.back()));
-  }
+  for (; staging > 0; --staging) staging_.push_back(tiers_.device.Take());
+  // Neighbours in memory are neighbours here, so that copies to and from them can be long.
+  std::ranges::sort(staging_);
+  for (const PageId page : staging_) staging_pages_.push_back(tiers_.device.data(page));
 }
 
 void TierGrowth::Commit(const Step& step) {

@@ -26,6 +26,10 @@ class TierGrowth {
   // Pages of the device pool for one layer's rows while a prompt's chunk attends; until the next
   // Begin() or Commit().
   const std::vector<std::byte*>& staging() const { return staging_pages_; }
+  // Whether page i of them and the next are one piece of memory.
+  bool StagingGoesOn(size_t i) const {
+    return i + 1 < staging_.size() && tiers_.device.Adjoin(staging_[i], staging_[i + 1]);
+  }
   // Tokens of a sequence that are stored once the step is committed.
   int64_t StoredAfter(const StepSequence& sequence) const;
 

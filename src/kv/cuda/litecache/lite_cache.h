@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "device/cuda/branch.h"
+#include "device/cuda/copy_batch.h"
 #include "device/cuda/cuda_device.h"
 #include "device/cuda/sm_split.h"
 #include "kv/cuda/device_pages.h"
@@ -142,6 +143,10 @@ class CudaLiteCache final : public LiteCacheBase {
   // `rows` of every offloaded head.
   void Count(int64_t rows, Traffic* traffic) const;
   ops::cuda::RowTable Staging(int64_t layer, int set) const;
+  // On the link: the earlier rows of the turn's sequence from the store into staging set `set`, or
+  // its new ones from there to the store.
+  enum class Direction { kToStaging, kToStore };
+  void CopyStaged(const Turn& turn, int set, Direction direction);
 
   CudaDevice& device_;
   std::unique_ptr<CudaRetriever> scorer_;  // retriever_ has its sizes and weights
@@ -160,6 +165,7 @@ class CudaLiteCache final : public LiteCacheBase {
   std::unordered_map<SequenceId, Sequence> sequences_;
   StepBlock block_;
   DevicePages staging_;
+  CudaCopyBatch copies_;
   // refresh, selected, moved: a set for each of ahead_ + 1 layers in turns; layers_ point into it.
   Buffer work_;
   int32_t* no_refresh_ = nullptr;  // [pairs] zeros, in work_

@@ -1,5 +1,7 @@
 // A prompt's chunk under policy litecache on a GPU: earlier rows come from the store into staging
 // pages, new ones go there, beside the layers before and after.
+#include <algorithm>
+
 #include "kv/cuda/litecache/lite_cache.h"
 #include "ops/cuda/step/rows.h"
 
@@ -12,7 +14,8 @@ using ops::cuda::StepView;
 
 namespace {
 
-// SMs that copies between store and staging pages take beside a prompt's products.
+// SMs that copies between store and staging pages take beside a prompt's products, where rows are
+// of another format in each.
 constexpr int32_t kStagingSms = 6;
 
 }  // namespace
@@ -37,11 +40,7 @@ void CudaLiteCache::SpillRing(Stream& stream, const Turn& turn) {
 void CudaLiteCache::Fetch(const Turn& turn, int set) {
   SpillRing(link_.stream(), turn);
   const StepView step = block_.Prefilling(turn.sequence);
-  if (step.max_context > step.max_rows) {
-    ops::cuda::CopyRows(link_.stream(), step, tiers_.shape.layout.kv_heads,
-                        layers_[static_cast<size_t>(turn.layer)].store, Staging(turn.layer, set),
-                        {.kind = RowRange::kPast}, kStagingSms);
-  }
+  if (step.max_context > step.max_rows) CopyStaged(turn, set, Direction::kToStaging);
   link_.Mark(kFetched + set);
 }
 
@@ -52,6 +51,53 @@ RowTable CudaLiteCache::Staging(int64_t layer, int set) const {
           .page_rows = static_cast<int32_t>(shape.pages.page_tokens),
           .format = shape.format,
           .list_of_head = staging_lists_.at(static_cast<size_t>(set))[static_cast<size_t>(layer)]};
+}
+
+void CudaLiteCache::CopyStaged(const Turn& turn, int set, Direction direction) {
+  const Shape& shape = tiers_.shape;
+  const bool to_store = direction == Direction::kToStore;
+  if (shape.store_format.encoding != shape.format.encoding) {
+    const RowTable& store = layers_[static_cast<size_t>(turn.layer)].store;
+    const RowTable staging = Staging(turn.layer, set);
+    ops::cuda::CopyRows(link_.stream(), block_.Prefilling(turn.sequence), shape.layout.kv_heads,
+                        to_store ? staging : store, to_store ? store : staging,
+                        {.kind = to_store ? RowRange::kNew : RowRange::kPast}, kStagingSms);
+    return;
+  }
+  const int64_t index = block_.decoding() + turn.sequence;
+  const ops::cuda::StepSequence& sequence = block_.at(index);
+  const int64_t begin = to_store ? sequence.past : 0;
+  const int64_t end = to_store ? sequence.past + sequence.rows : sequence.past;
+  std::byte* const* const* store = tiers_.store.Lists(running_[static_cast<size_t>(index)]);
+  const std::vector<std::byte*>& staging = growth_.staging();
+  const int64_t lists = shape.staging_sets * shape.max_offloaded_in_layer;
+  const int64_t blocks = static_cast<int64_t>(staging.size()) / lists;
+  const auto row_bytes = static_cast<int64_t>(shape.format.row_bytes());
+  const int64_t far_rows = shape.store_page_tokens, near_rows = shape.pages.page_tokens;
+  int64_t staged = set * shape.max_offloaded_in_layer;  // the next head's list
+  for (int64_t head = 0; head < shape.layout.kv_heads; ++head) {
+    const int64_t list = shape.offloaded_list[static_cast<size_t>(shape.Index(turn.layer, head))];
+    if (list < 0) continue;
+    const int64_t first_page = staged++ * blocks;
+    for (int64_t t = begin; t < end;) {
+      // To the end of the store's page, or of the staging pages that are one piece of memory: a
+      // copy of more than one allocation is an error.
+      const int64_t most = std::min(end - t, far_rows - t % far_rows);
+      auto page = static_cast<size_t>(first_page + t / near_rows);
+      std::byte* near = staging[page] + t % near_rows * row_bytes;
+      std::byte* far = store[list][t / far_rows] + t % far_rows * row_bytes;
+      int64_t rows = near_rows - t % near_rows;
+      while (rows < most && growth_.StagingGoesOn(page)) {
+        rows += near_rows;
+        ++page;
+      }
+      rows = std::min(rows, most);
+      copies_.Add(to_store ? far : near, to_store ? near : far,
+                  static_cast<size_t>(rows * row_bytes));
+      t += rows;
+    }
+  }
+  copies_.Send(link_.stream());
 }
 
 void CudaLiteCache::AttendPrompt(Stream& stream, int64_t index, int64_t sequence,
@@ -93,8 +139,7 @@ void CudaLiteCache::AttendPrompt(Stream& stream, int64_t index, int64_t sequence
       link_.Fork(stream);
       ++turns_;
       if (const auto next = After(turn)) Fetch(*next, static_cast<int>(turns_ % 2));
-      ops::cuda::CopyRows(link_.stream(), step, kv_heads, staging, layer.store,
-                          {.kind = RowRange::kNew}, kStagingSms);
+      CopyStaged(turn, set, Direction::kToStore);
       attend(staging);
     }
   }
