@@ -7,14 +7,13 @@
 #include <sys/resource.h>
 
 #include <cstring>
-#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "base/error.h"
-#include "device/cuda/cuda_devices.h"
 #include "device/device_error.h"
+#include "device/gpu_fixture.h"
 #include "device/keep_pinned.h"
 #include "device/recording_key.h"
 #include "device/refuse_pinning.h"
@@ -22,15 +21,7 @@
 namespace litecache {
 namespace {
 
-class CudaDeviceTest : public ::testing::Test {
- protected:
-  void SetUp() override {
-    const CudaDevices found = FindCudaDevices();
-    if (found.devices.empty()) GTEST_SKIP() << "no GPU: " << found.why_none;
-    gpu_ = std::make_unique<CudaDevice>(0);
-  }
-  std::unique_ptr<CudaDevice> gpu_;
-};
+using CudaDeviceTest = testing::GpuFixture;
 
 TEST_F(CudaDeviceTest, TooLittleMemoryIsSaidWithTheNumbers) {
   const DeviceInfo before = gpu_->Info();

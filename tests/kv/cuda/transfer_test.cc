@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "device/device_error.h"
+#include "device/fake_gdrcopy/fake_gdrcopy.h"
 #include "kv/cuda/slots_testing.h"
 #include "kv/cuda/transfer/cpu_push.h"
 #include "kv/cuda/transfer/transfer_engine.h"
@@ -112,32 +113,38 @@ class TransferTest : public SlotsTest {
           << ", rows of " << layer_.slots.format.row_bytes();
     }
   }
+
+  // `described`: what the engine is to say of itself.
+  void CompareRounds(Random& random, const char* name, int rounds, const std::string& described) {
+    for (int round = 0; round < testing::Rounds(rounds); ++round) {
+      const LiteCase c = RandomCase(random, round);
+      Build(random, c);
+      TransferOptions options;
+      options.engine = name;
+      options.threads = Uniform(random, 1, 6);
+      // Small enough that transfers go round it, or larger than all of them.
+      options.ring_bytes = size_t{32 << 10} << Uniform(random, 0, 5);
+      const auto engine = Create(options);
+      EXPECT_EQ(engine->name(), name);
+      EXPECT_THAT(engine->Description(), ::testing::HasSubstr(described));
+      stream_ = gpu_->CreateStream();  // no recording of the round before
+      for (int step = 0; step < testing::Rounds(8); ++step) {
+        DrawLists(random);
+        const std::string where = engine->Description() + ", round " + std::to_string(round) +
+                                  ", step " + std::to_string(step) + ", store " +
+                                  std::string(Name(c.store)) + ", " + c.Name();
+        Compare(random, *engine, where, engine->replayable() && step > 1);
+        if (HasFatalFailure()) return;
+      }
+    }
+  }
 };
 
 class TransferEngines : public TransferTest, public ::testing::WithParamInterface<const char*> {};
 
 TEST_P(TransferEngines, MoveWhatGpuPullMoves) {
   Random random = testing::TestRandom(51);
-  for (int round = 0; round < testing::Rounds(20); ++round) {
-    const LiteCase c = RandomCase(random, round);
-    Build(random, c);
-    TransferOptions options;
-    options.engine = GetParam();
-    options.threads = Uniform(random, 1, 6);
-    // Small enough that transfers go round it, or larger than all of them.
-    options.ring_bytes = size_t{32 << 10} << Uniform(random, 0, 5);
-    const auto engine = Create(options);
-    EXPECT_EQ(engine->name(), GetParam());
-    stream_ = gpu_->CreateStream();  // no recording of the round before
-    for (int step = 0; step < testing::Rounds(8); ++step) {
-      DrawLists(random);
-      const std::string where = engine->Description() + ", round " + std::to_string(round) +
-                                ", step " + std::to_string(step) + ", store " +
-                                std::string(Name(c.store)) + ", " + c.Name();
-      Compare(random, *engine, where, engine->replayable() && step > 1);
-      if (HasFatalFailure()) return;
-    }
-  }
+  CompareRounds(random, GetParam(), 20, GetParam());
 }
 
 INSTANTIATE_TEST_SUITE_P(Engines, TransferEngines,
@@ -228,6 +235,22 @@ TEST_F(TransferTest, PushPassesItsDeadline) {
     EXPECT_FALSE(engine->Check().has_value());
   }
   Compare(random, *engine, "after the faults", false);
+}
+
+// Where there is GDRCopy (here a fake one) threads write the GPU's memory; where it refuses, pinned
+// memory, and the engine says why.
+TEST_F(TransferTest, PushWritesTheGpusMemory) {
+  testing::FakeGdrCopy gdr;
+  if (!gdr.why_none().empty()) GTEST_SKIP() << gdr.why_none();
+  Random random = testing::TestRandom(56);
+  CompareRounds(random, "cpu-push", 8, "into GPU memory through GDRCopy");
+  if (HasFatalFailure()) return;
+  EXPECT_TRUE(gdr.nothing_is_left());
+  gdr.state().pin_error = 12;
+  CompareRounds(random, "cpu-push", 2, "of pinned memory (GDRCopy cannot pin");
+  gdr.state().pin_error = 0;
+  gdr.state().has_driver = false;
+  CompareRounds(random, "cpu-push", 2, "of pinned memory (GDRCopy's kernel driver (gdrdrv)");
 }
 
 // Transfers of one step on two streams.

@@ -1,0 +1,59 @@
+// GDRCopy for tests, where it is not installed: a library beside the test's program, which is found
+// by GDRCopy's name once it is loaded (libgdrapi.cc).
+#pragma once
+
+#include <dlfcn.h>
+
+#include <filesystem>
+#include <string>
+
+#include "device/fake_gdrcopy/state.h"
+
+namespace litecache::testing {
+
+// While one lives, there is a driver; the library stays.
+class FakeGdrCopy {
+ public:
+  FakeGdrCopy() {
+    if (dlopen("libgdrapi.so.2", RTLD_NOW | RTLD_NOLOAD) == nullptr) {
+      const auto program = std::filesystem::read_symlink("/proc/self/exe");
+      dlopen((program.parent_path() / "fake_gdrcopy.so").c_str(), RTLD_NOW | RTLD_LOCAL);
+    }
+    void* const library = dlopen("libgdrapi.so.2", RTLD_NOW | RTLD_NOLOAD);
+    if (library == nullptr) {
+      const char* const error = dlerror();
+      why_none_ = std::string("fake_gdrcopy.so is not beside the program: ") +
+                  (error != nullptr ? error : "");
+      return;
+    }
+    using State = FakeGdrCopyState*();
+    auto* const state = reinterpret_cast<State*>(dlsym(library, kFakeGdrCopyState));
+    if (state == nullptr) {
+      why_none_ = "GDRCopy itself is loaded: the other tests use it";
+      return;
+    }
+    state_ = state();
+    state_->has_driver = true;
+  }
+  ~FakeGdrCopy() {
+    if (state_ == nullptr) return;
+    state_->has_driver = false;
+    state_->pin_error = 0;
+    state_->map_error = 0;
+  }
+  FakeGdrCopy(const FakeGdrCopy&) = delete;
+  FakeGdrCopy& operator=(const FakeGdrCopy&) = delete;
+
+  // Empty: it is there.
+  const std::string& why_none() const { return why_none_; }
+  FakeGdrCopyState& state() { return *state_; }
+  bool nothing_is_left() const {
+    return state_->opened == 0 && state_->pinned == 0 && state_->mapped == 0;
+  }
+
+ private:
+  FakeGdrCopyState* state_ = nullptr;
+  std::string why_none_;
+};
+
+}  // namespace litecache::testing
