@@ -132,6 +132,8 @@ TEST(DeviceShape, SlotsOfCodes) {
     ASSERT_EQ(codes.page_slots % 4, 0);
     // A row, its position, its update and its scales.
     ASSERT_LE(codes.page_slots * (256 + 4 + 4 + 8), static_cast<int64_t>(shape.pages.page_bytes));
+    ASSERT_GT((codes.page_slots + 4) * (256 + 4 + 4 + 8),
+              static_cast<int64_t>(shape.pages.page_bytes));
     ASSERT_EQ(codes.begin, shape.cache_begin());
     ASSERT_GE(codes.first_page * shape.page_slots, shape.cache_begin());
     ASSERT_LT((codes.first_page - 1) * shape.page_slots, shape.cache_begin());

@@ -1,0 +1,74 @@
+// Decode steps ask the driver for no memory: what they need is there, and pages, which grow with
+// their sequences, come in large pieces.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "device/count_allocations.h"
+#include "device/cuda/cuda_devices.h"
+#include "litecache/engine.h"
+#include "model/config.h"
+#include "test_seed.h"
+
+namespace litecache::engine {
+namespace {
+
+class DecodeMemoryTest : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(DecodeMemoryTest, ComesInLargePieces) {
+  const CudaDevices found = FindCudaDevices();
+  if (found.devices.empty()) GTEST_SKIP() << "no GPU: " << found.why_none;
+  auto random = testing::TestRandom(92);
+  EngineOptions options;
+  options.device = "cuda";
+  options.max_batch = 4;
+  options.max_context = 1024;
+  options.memory = uint64_t{2} << 30;
+  options.kv.device_memory = uint64_t{3} << 30;
+  options.kv.policy = GetParam();
+  const auto engine = Engine::Random("opt-125m", 5, options);
+  const auto vocab = static_cast<uint64_t>(engine->config().vocab);
+
+  // All steps are of contexts that the same buffers serve: these double with the context.
+  constexpr int kPrompt = 600, kFirst = 20, kTokens = 320;
+  std::vector<std::shared_ptr<RequestHandle>> handles;
+  for (int i = 0; i < options.max_batch; ++i) {
+    std::vector<int32_t> prompt(kPrompt + 5 * static_cast<size_t>(i));
+    for (int32_t& id : prompt) id = static_cast<int32_t>(random() % vocab);
+    handles.push_back(
+        engine->Submit({.prompt = prompt, .max_tokens = kTokens, .ignore_eos = true}));
+  }
+  // Until every one has `tokens`; they decode together, one each a step.
+  std::vector<int64_t> counts(handles.size());
+  const auto read = [&](int64_t tokens) {
+    for (size_t i = 0; i < handles.size(); ++i) {
+      while (counts[i] < tokens) {
+        const auto chunk = handles[i]->Next();
+        if (!chunk) return;
+        counts[i] += std::ssize(chunk->tokens);
+      }
+    }
+  };
+  read(kFirst);
+  ASSERT_GE(*std::min_element(counts.begin(), counts.end()), kFirst);
+  const int64_t before = testing::Allocations();
+  EXPECT_GT(before, 0);  // they are counted at all
+  read(kTokens);
+  ASSERT_EQ(*std::min_element(counts.begin(), counts.end()), kTokens);
+  const int64_t asked = testing::Allocations() - before;
+  RecordProperty("allocations", std::to_string(asked));
+  // Slabs of pages, and tables of pages that double; some 300 steps would ask as often at least.
+  EXPECT_LE(asked, 60) << GetParam();
+}
+
+INSTANTIATE_TEST_SUITE_P(Policies, DecodeMemoryTest,
+                         ::testing::Values("full", "streaming", "litecache", "infinigen", "pqcache",
+                                           "retroinfer", "flexgen", "kvpr"),
+                         [](const auto& info) { return std::string(info.param); });
+
+}  // namespace
+}  // namespace litecache::engine
