@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstring>
 #include <memory>
 #include <span>
 #include <string>
@@ -14,6 +13,7 @@
 #include "device/recording_key.h"
 #include "kv/cuda/head_counters.h"
 #include "kv/cuda/litecache/create_lite_cache.h"
+#include "kv/cuda/litecache/lite_tables.h"
 #include "kv/cuda/litecache/pull_split.h"
 #include "kv/pages/pool_stats.h"
 #include "ops/cuda/products/unshare_gpu.h"
@@ -23,7 +23,6 @@ namespace {
 
 using ops::cuda::DeviceHeadCounters;
 using ops::cuda::HeadState;
-using ops::cuda::LiteLayer;
 
 ops::cuda::LiteShape MakeLiteShape(const Shape& shape) {
   return {.kv_heads = static_cast<int32_t>(shape.layout.kv_heads),
@@ -39,26 +38,6 @@ ops::cuda::LiteShape MakeLiteShape(const Shape& shape) {
           .max_rows = 0,
           .labels_a_page = static_cast<int32_t>(shape.labels_a_page())};
 }
-
-// Appends arrays to one block of device memory.
-class ConstantsBuilder {
- public:
-  template <typename T>
-  size_t Add(std::span<const T> values) {
-    const size_t at = (bytes_.size() + 15) / 16 * 16;
-    bytes_.resize(at + values.size_bytes());
-    std::memcpy(bytes_.data() + at, values.data(), values.size_bytes());
-    return at;
-  }
-  Buffer Upload(Device& device) const {
-    Buffer memory = device.Allocate(std::max<size_t>(bytes_.size(), 16));
-    device.Upload(memory.data(), bytes_.data(), bytes_.size());
-    return memory;
-  }
-
- private:
-  std::vector<std::byte> bytes_;
-};
 
 }  // namespace
 
@@ -98,88 +77,24 @@ CudaLiteCache::CudaLiteCache(CudaDevice& device, const Shape& shape, const HeadP
   check_transfers_ = std::make_shared<const std::function<void()>>([this] { CheckTransfers(); });
   if (options.transfer != "auto") SPDLOG_INFO("transfers: {}", transfer_->Description());
   const Layout& layout = shape.layout;
-  const auto heads = static_cast<size_t>(layout.kv_heads);
-  ConstantsBuilder builder;
-  struct Offsets {
-    size_t offloaded, resident, metadata, staging[2], dense, tau, importance;
-  };
-  std::vector<Offsets> offsets;
+  LiteTables tables = MakeLiteTables(device, shape, plan);
+  constants_ = std::move(tables.memory);
+  layers_ = std::move(tables.layers);
+  staging_lists_ = std::move(tables.staging_lists);
   for (int64_t layer = 0; layer < layout.layers; ++layer) {
-    std::vector<int32_t> offloaded(heads), resident(heads), metadata(heads), staging(heads, -1),
-        next_staging(heads, -1), dense(heads);
-    std::vector<float> tau(heads);
-    int32_t staged = 0;
-    for (size_t h = 0; h < heads; ++h) {
-      const auto index = static_cast<size_t>(shape.Index(layer, static_cast<int64_t>(h)));
-      const HeadSettings& settings = plan.at(layer, static_cast<int64_t>(h));
-      offloaded[h] = static_cast<int32_t>(shape.offloaded_list[index]);
-      resident[h] = static_cast<int32_t>(shape.resident_list[index]);
-      metadata[h] = static_cast<int32_t>(shape.metadata_list[index]);
-      if (offloaded[h] >= 0) {
-        staging[h] = staged++;
-        next_staging[h] = staging[h] + static_cast<int32_t>(shape.max_offloaded_in_layer);
-      }
-      resident_selecting_ += offloaded[h] < 0 && !settings.dense;
-      dense[h] = settings.dense;
-      tau[h] = settings.tau;
+    for (int64_t head = 0; head < layout.kv_heads; ++head) {
+      resident_selecting_ += !shape.offloads(layer, head) && !plan.at(layer, head).dense;
     }
-    const std::span<const float> importance(plan.importance.data() + layer * layout.q_heads,
-                                            static_cast<size_t>(layout.q_heads));
-    offsets.push_back({builder.Add<int32_t>(offloaded),
-                       builder.Add<int32_t>(resident),
-                       builder.Add<int32_t>(metadata),
-                       {builder.Add<int32_t>(staging), builder.Add<int32_t>(next_staging)},
-                       builder.Add<int32_t>(dense),
-                       builder.Add<float>(tau),
-                       builder.Add<float>(importance)});
   }
-  constants_ = builder.Upload(device);
-  const auto ints = [&](size_t offset) {
-    return reinterpret_cast<const int32_t*>(constants_.as<std::byte>() + offset);
-  };
 
-  const auto count = static_cast<size_t>(layout.layers) * heads;
+  const auto count = static_cast<size_t>(layout.layers * layout.kv_heads);
   counters_ = device.CreateMirror(count * sizeof(DeviceHeadCounters));
   std::fill_n(counters_->host<DeviceHeadCounters>(), count, DeviceHeadCounters{});
   device.Zero(counters_->device(), count * sizeof(DeviceHeadCounters));
   heads_.resize(count);
-
-  for (int64_t layer = 0; layer < layout.layers; ++layer) {
-    const Offsets& at = offsets[static_cast<size_t>(layer)];
-    const auto floats = [&](size_t offset) {
-      return reinterpret_cast<const float*>(constants_.as<std::byte>() + offset);
-    };
-    LiteLayer l;
-    l.slots = {.table = ops::cuda::kSlots,
-               .lists = static_cast<int32_t>(shape.offloaded),
-               .page_rows = static_cast<int32_t>(shape.page_slots),
-               .format = shape.format,
-               .sink = static_cast<int32_t>(shape.sink),
-               .ring = static_cast<int32_t>(shape.ring_slots()),
-               .list_of_head = ints(at.offloaded)};
-    l.codes = shape.codes;
-    l.store = {.table = ops::cuda::kStore,
-               .lists = static_cast<int32_t>(shape.offloaded),
-               .page_rows = static_cast<int32_t>(shape.store_page_tokens),
-               .format = shape.store_format,
-               .list_of_head = ints(at.offloaded),
-               .scales_page_rows = static_cast<int32_t>(shape.ScalesTable().page_tokens)};
-    l.resident = {.table = ops::cuda::kResident,
-                  .lists = static_cast<int32_t>(shape.resident),
-                  .page_rows = static_cast<int32_t>(shape.pages.page_tokens),
-                  .format = shape.format,
-                  .list_of_head = ints(at.resident)};
-    l.metadata = {.table = ops::cuda::kMetadata,
-                  .lists = static_cast<int32_t>(shape.metadata),
-                  .page_rows = static_cast<int32_t>(std::max<int64_t>(shape.metadata_tokens, 1)),
-                  .format = shape.format,
-                  .list_of_head = ints(at.metadata)};
-    l.importance = floats(at.importance);
-    l.tau = floats(at.tau);
-    l.dense = ints(at.dense);
-    l.counters = counters_->device<DeviceHeadCounters>() + layer * layout.kv_heads;
-    layers_.push_back(l);
-    for (size_t set : {0, 1}) staging_lists_[set].push_back(ints(at.staging[set]));
+  for (size_t i = 0; i < layers_.size(); ++i) {
+    layers_[i].counters =
+        counters_->device<DeviceHeadCounters>() + i * static_cast<size_t>(layout.kv_heads);
   }
   if (split_ != nullptr) {
     std::string why_none;
@@ -326,6 +241,35 @@ void CudaLiteCache::CheckTransfers() {
   if (failure) throw DeviceError(*failure);
 }
 
+void CudaLiteCache::Describe(const StepSequence& part, const Sequence& sequence,
+                             ops::cuda::StepSequence* target) const {
+  *target = {.first_row = static_cast<int32_t>(part.first_row),
+             .rows = static_cast<int32_t>(part.rows),
+             .past = static_cast<int32_t>(part.past),
+             .stored = static_cast<int32_t>(tiers_.store.Length(part.id))};
+  target->pages[ops::cuda::kResident] = sequence.resident.device();
+  target->pages[ops::cuda::kStore] = sequence.store.device();
+  target->pages[ops::cuda::kMetadata] = sequence.metadata.device();
+  target->pages[ops::cuda::kScales] = sequence.scales.device();
+  target->pages[ops::cuda::kSlots] = sequence.slots.device();
+  target->pages[ops::cuda::kLabels] = sequence.labels.device();
+  target->heads = sequence.heads.as<HeadState>();
+}
+
+void CudaLiteCache::SendStaging(const Step& step) {
+  const std::vector<std::byte*>& pages = growth_.staging();
+  if (pages.empty()) return;
+  const int64_t lists = tiers_.shape.staging_sets * tiers_.shape.max_offloaded_in_layer;
+  const int64_t blocks = static_cast<int64_t>(pages.size()) / lists;
+  staging_.Update(device_, lists, blocks, 0, [&](int64_t list, int64_t b) {
+    return pages[static_cast<size_t>(list * blocks + b)];
+  });
+  const auto count = static_cast<int64_t>(step.sequences.size());
+  for (int64_t i = step.decode_rows; i < count; ++i) {
+    block_.at(i).pages[ops::cuda::kStaging] = staging_.device();
+  }
+}
+
 void CudaLiteCache::BeginStep(const Step& step) {
   for (const StepSequence& part : step.sequences) {
     if (const std::string& lost = Get(part.id).lost; !lost.empty()) throw DeviceError(lost);
@@ -341,46 +285,25 @@ void CudaLiteCache::BeginStep(const Step& step) {
     const StepSequence& part = step.sequences[static_cast<size_t>(i)];
     Sequence& sequence = Get(part.id);
     UpdatePages(part, &sequence);
-    const int64_t stored = tiers_.store.Length(part.id);
     if (!part.decode) {
       sequence.filled = false;
     } else if (!sequence.filled) {
       block_.flag(i) = 1;
       fills_.push_back(part);
     }
-    ops::cuda::StepSequence& target = block_.at(i);
-    target = {.first_row = static_cast<int32_t>(part.first_row),
-              .rows = static_cast<int32_t>(part.rows),
-              .past = static_cast<int32_t>(part.past),
-              .stored = static_cast<int32_t>(stored)};
-    target.pages[ops::cuda::kResident] = sequence.resident.device();
-    target.pages[ops::cuda::kStore] = sequence.store.device();
-    target.pages[ops::cuda::kMetadata] = sequence.metadata.device();
-    target.pages[ops::cuda::kScales] = sequence.scales.device();
-    target.pages[ops::cuda::kSlots] = sequence.slots.device();
-    target.pages[ops::cuda::kLabels] = sequence.labels.device();
-    target.heads = sequence.heads.as<HeadState>();
-    if (part.decode) longest = std::max(longest, part.past + 1);
+    Describe(part, sequence, &block_.at(i));
+    if (part.decode) {
+      longest = std::max(longest, part.past + 1);
+      continue;
+    }
     // What the ring holds and the store does not is a spill of a sequence whose recent window is
     // empty.
-    if (!part.decode) {
-      ops::cuda::StepSequence& ring = block_.ring(i - step.decode_rows);
-      ring = target;
-      ring.rows = 1;
-      ring.past = target.past + static_cast<int32_t>(tiers_.shape.recent) - 1;
-    }
+    ops::cuda::StepSequence& ring = block_.ring(i - step.decode_rows);
+    ring = block_.at(i);
+    ring.rows = 1;
+    ring.past = static_cast<int32_t>(part.past + tiers_.shape.recent) - 1;
   }
-  if (!growth_.staging().empty()) {
-    const std::vector<std::byte*>& pages = growth_.staging();
-    const int64_t lists = tiers_.shape.staging_sets * tiers_.shape.max_offloaded_in_layer;
-    const int64_t blocks = static_cast<int64_t>(pages.size()) / lists;
-    staging_.Update(device_, lists, blocks, 0, [&](int64_t list, int64_t b) {
-      return pages[static_cast<size_t>(list * blocks + b)];
-    });
-    for (int64_t i = step.decode_rows; i < count; ++i) {
-      block_.at(i).pages[ops::cuda::kStaging] = staging_.device();
-    }
-  }
+  SendStaging(step);
   context_ = ContextBucket(longest);
   ReserveWork(std::max<int64_t>(step.decode_rows, 1), context_);
   started_ = false;

@@ -91,6 +91,11 @@ class CudaLiteCache final : public LiteCacheBase {
   // the sequence where there is no memory for it.
   void StartSequence(SequenceId id);
   void UpdatePages(const StepSequence& part, Sequence* sequence);
+  // What a step's kernels are told of a sequence.
+  void Describe(const StepSequence& part, const Sequence& sequence,
+                ops::cuda::StepSequence* target) const;
+  // The staging pages that the step's prompts attend from.
+  void SendStaging(const Step& step);
   void ReserveWork(int64_t sequences, int64_t context);
   // After a stream has been waited for: throws DeviceError where a transfer has failed.
   void CheckTransfers();
