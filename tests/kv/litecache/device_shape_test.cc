@@ -1,7 +1,10 @@
 // The sizes that CUDA kernels compute are those of kv::Shape.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
+#include <random>
+#include <string_view>
 
 #include "kv/litecache/shape.h"
 #include "ops/cuda/step/lite_shape.cuh"
@@ -151,6 +154,13 @@ TEST(DeviceShape, SlotsOfCodes) {
   const Shape expanded = shape_of(layout, fp8);
   unsetenv("LITECACHE_SLOT_CODES");
   EXPECT_EQ(expanded.codes.page_slots, 0);
+  // A plan says which.
+  const auto says = [](const Shape& shape, std::string_view name) {
+    return std::ranges::any_of(shape.DeviceParts(5000),
+                               [&](const NamedBytes& part) { return part.name == name; });
+  };
+  EXPECT_TRUE(says(kept, "cached rows, in 8 bits"));
+  EXPECT_TRUE(says(expanded, "cached rows"));
   // At short contexts a page of their own beside that of sink and ring is one more at most.
   for (int64_t n = 1; n < 20000; n += 7) {
     ASSERT_LE(kept.SlotPages(n), expanded.SlotPages(n) + 1) << n;
