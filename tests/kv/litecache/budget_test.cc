@@ -103,6 +103,56 @@ TEST(LiteBudget, ForksFitIntoWhatTheyWerePromised) {
   }
 }
 
+// A byte less than a step takes of a tier refuses it: what each of its tables grows by is counted.
+TEST(LiteBudget, StepsAreRefusedToTheByte) {
+  std::mt19937_64 random = testing::TestRandom();
+  CpuDevice device(1);
+  const auto stream = device.CreateStream();
+  for (int round = 0; round < 4; ++round) {
+    KvOptions options = Options();
+    options.retriever = round % 2 == 0 ? "quest" : "hata";
+    options.host_rows = round % 4 < 2 ? "auto" : "int8";
+    const int64_t prompt = 200 + static_cast<int64_t>(random() % 1500);
+    SCOPED_TRACE(options.retriever + ", rows " + options.host_rows + ", prompt " +
+                 std::to_string(prompt));
+    const auto plan = PlanLiteCache(kLayout, options, nullptr);
+    QuerySource source(kLayout, 0.1, random());
+    // A prompt in one step, then decode steps; how many of them there was room for.
+    Stats stats;
+    const auto steps = [&](const TierBytes& budget, int count) {
+      const auto cache = plan->Create(device, budget);
+      const SequenceId id = cache->Create();
+      int done = 0;
+      for (; done < count; ++done) {
+        const Step s = MakeStep(*cache, {{id, done == 0 ? prompt : 1, done > 0}});
+        StepInputs inputs = source.Draw(s);
+        const TierBytes used = cache->GetStats().used;
+        try {
+          cache->BeginStep(s);
+        } catch (const CapacityError&) {
+          EXPECT_EQ(cache->GetStats().used, used);
+          break;
+        }
+        RunLayers(*cache, device, *stream, s, inputs, 0.125f, kLayout.layers);
+        cache->EndStep(s);
+      }
+      stats = cache->GetStats();
+      return done;
+    };
+    ASSERT_EQ(steps(kPlenty, 1), 1);
+    const TierBytes first = stats.peak;
+    ASSERT_EQ(steps(kPlenty, 2), 2);
+    const TierBytes second = stats.peak;
+    EXPECT_EQ(steps(first, 1), 1);
+    EXPECT_EQ(steps({.device = first.device - 1, .host = kPlenty.host}, 1), 0);
+    EXPECT_EQ(steps({.device = kPlenty.device, .host = first.host - 1}, 1), 0);
+    EXPECT_EQ(steps(second, 2), 2);
+    if (second.device > first.device) {
+      EXPECT_EQ(steps({.device = second.device - 1, .host = kPlenty.host}, 2), 1);
+    }
+  }
+}
+
 TEST(LiteBudget, ARefusedStepChangesNothing) {
   const auto plan = PlanLiteCache(kLayout, Options(), nullptr);
   Harness harness(kLayout, Options(), nullptr, 0.1, testing::TestRandom()(), plan->BytesFor(600));
