@@ -383,7 +383,11 @@ TEST_P(PqCacheLives, HundredsOfStepsOverManyPages) {
   EXPECT_EQ(stats.lookups, selected);
   EXPECT_EQ(stats.hits, selected - moved);
   EXPECT_GT(stats.hits, 0u);
+  // Whole blocks of both heads, at each step of a sequence no more than a layer's cache holds.
   EXPECT_GT(stats.admit.rows, 0u);
+  EXPECT_EQ(stats.admit.rows % (2 * 32), 0u);
+  EXPECT_LE(stats.admit.rows, 601u * 2 * (2 * 256));
+  EXPECT_EQ(stats.admit.bytes, stats.admit.rows * 2 * 64 * sizeof(float));
   EXPECT_EQ(stats.stream.rows, 0u);
 }
 
