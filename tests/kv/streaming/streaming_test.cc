@@ -88,6 +88,12 @@ TEST(StreamingTest, TheBudgetIsHardAndARefusedStepChangesNothing) {
     EXPECT_ERROR(oracle.cache().BeginStep(step), CapacityError, "sink and recent rows", "0 free");
   }
   oracle.Step({{first, 1, true}, {fork, 1, true}});
+  // A page that two have is copied by the first of them that writes: for that there is no room.
+  const SequenceId shares = oracle.Fork(fork);
+  const Step writes{{{shares, 0, 1, oracle.cache().Length(shares), true}}, 1, 1};
+  EXPECT_ERROR(oracle.cache().BeginStep(writes), CapacityError, "sink and recent rows", "0 free");
+  oracle.Release(shares);
+  oracle.Step({{first, 1, true}, {fork, 1, true}});
   oracle.Release(fork);
   oracle.Step({{third, 3, false}});
 }
