@@ -2,9 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <sstream>
 #include <string>
 
 #include "base/error.h"
+#include "base/units.h"
 #include "kv/layout.h"
 
 namespace litecache::engine {
@@ -25,6 +27,27 @@ MemoryRequest Llama1B() {
   request.model_context = 131072;
   request.max_batch = 64;
   return request;
+}
+
+// The number of a line of the plan's text, as it stands there; of the `nth` such line.
+std::string LineOf(const MemoryPlan& plan, const std::string& name, int nth = 0) {
+  std::istringstream text(plan.ToString());
+  for (std::string line; std::getline(text, line);) {
+    std::istringstream words(line);
+    std::string first, number, unit;
+    words >> first >> number >> unit;
+    if (first == name && nth-- == 0) return number + " " + unit;
+  }
+  return "no line";
+}
+
+std::string RefusalOf(const MemoryRequest& request) {
+  try {
+    MakeMemoryPlan(request);
+    return "";
+  } catch (const CapacityError& error) {
+    return error.what();
+  }
 }
 
 TEST(MemoryPlan, TheRestIsForKv) {
@@ -81,29 +104,21 @@ TEST(MemoryPlan, KvIsNoMoreThanTheBatchCanUse) {
 }
 
 TEST(MemoryPlan, RefusesWithTheNumbers) {
-  const auto refusal = [](const MemoryRequest& request) -> std::string {
-    try {
-      MakeMemoryPlan(request);
-      return "";
-    } catch (const CapacityError& error) {
-      return error.what();
-    }
-  };
   MemoryRequest request = Llama1B();
   request.total = uint64_t{2} << 30;
-  std::string message = refusal(request);
+  std::string message = RefusalOf(request);
   EXPECT_NE(message.find("org/llama"), std::string::npos) << message;
   EXPECT_NE(message.find("2.50 GiB"), std::string::npos) << message;
   EXPECT_NE(message.find("2.00 GiB"), std::string::npos) << message;
 
   request.total = request.weights + (uint64_t{100} << 20);  // not even the buffers
-  message = refusal(request);
+  message = RefusalOf(request);
   EXPECT_NE(message.find("256 MiB"), std::string::npos) << message;
   EXPECT_NE(message.find("0 tokens"), std::string::npos) << message;
 
   request.total = request.weights + request.buffers + (uint64_t{100} << 20);
   request.wanted_context = 4096;
-  message = refusal(request);
+  message = RefusalOf(request);
   EXPECT_NE(message.find("3072 tokens"), std::string::npos) << message;
   EXPECT_NE(message.find("4096"), std::string::npos) << message;
 
@@ -148,28 +163,146 @@ TEST(MemoryPlan, TwoMemories) {
   EXPECT_LE(plan.largest_context, 52000);
   EXPECT_LE(plan.kv.host, needed.host);
 
-  const auto refusal = [&]() -> std::string {
-    try {
-      MakeMemoryPlan(request);
-      return "";
-    } catch (const CapacityError& error) {
-      return error.what();
-    }
-  };
   request.wanted_context = 100000;
-  std::string message = refusal();
+  std::string message = RefusalOf(request);
   EXPECT_NE(message.find("of host memory: raise --memory"), std::string::npos) << message;
   EXPECT_NE(message.find(fmt::format("{} tokens fit", plan.largest_context)), std::string::npos)
       << message;
   request.host = uint64_t{40} << 30;
   request.device = request.weights + request.buffers + needed.device;
   request.total = request.device + request.host;
-  message = refusal();
+  message = RefusalOf(request);
   EXPECT_NE(message.find("raise --device-memory"), std::string::npos) << message;
   request.device = request.weights / 2;
   request.total = request.device + request.host;
-  message = refusal();
+  message = RefusalOf(request);
   EXPECT_NE(message.find("GPU memory"), std::string::npos) << message;
+}
+
+// Both tiers in one memory: they share what there is as a sequence needs it, a cap of one of them
+// leaves the rest to the other, and no cap is passed.
+TEST(MemoryPlan, TwoTiersInOneMemory) {
+  KvOptions options;
+  options.policy = "litecache";
+  options.retriever = "quest";
+  const auto cache = kv::MakeCachePlan(kLayout, options, nullptr);
+  const kv::TierBytes needed = cache->BytesFor(20000);
+  MemoryRequest request = Llama1B();
+  request.cache = cache.get();
+  request.policy = "litecache";
+  const uint64_t left = 3 * needed.total() / 2;
+  request.total = request.weights + request.buffers + left;
+
+  MemoryPlan plan = MakeMemoryPlan(request);
+  EXPECT_GE(plan.largest_context, 20000);
+  EXPECT_GT(cache->BytesFor(plan.largest_context + 1000).total(), left);
+  EXPECT_EQ(plan.kv.total(), left);
+  EXPECT_EQ(plan.kv_largest, cache->BytesFor(plan.largest_context));
+  EXPECT_TRUE(plan.kv_largest.FitsIn(plan.kv));
+  EXPECT_NEAR(
+      static_cast<double>(plan.kv.device) / static_cast<double>(plan.kv.host),
+      static_cast<double>(plan.kv_largest.device) / static_cast<double>(plan.kv_largest.host),
+      0.05);
+
+  request.host = needed.host;
+  plan = MakeMemoryPlan(request);
+  EXPECT_EQ(plan.kv.host, needed.host);
+  EXPECT_EQ(plan.kv.device, left - needed.host);
+  EXPECT_GE(plan.largest_context, 20000);
+  EXPECT_LT(plan.largest_context, 21000);
+
+  request.host = 0;
+  request.device = request.weights + request.buffers + needed.device;
+  plan = MakeMemoryPlan(request);
+  EXPECT_EQ(plan.kv.device, needed.device);
+  EXPECT_EQ(plan.kv.host, left - needed.device);
+  EXPECT_GE(plan.largest_context, 20000);
+
+  // More than there is caps nothing.
+  request.device = 0;
+  request.host = uint64_t{100} << 30;
+  EXPECT_EQ(MakeMemoryPlan(request).kv.total(), left);
+}
+
+TEST(MemoryPlan, RefusalsNameTheOptionToRaise) {
+  KvOptions options;
+  options.policy = "litecache";
+  options.retriever = "quest";
+  options.resident_first_layer = false;  // no heads that could go to the host instead
+  const auto cache = kv::MakeCachePlan(kLayout, options, nullptr);
+  const kv::TierBytes needed = cache->BytesFor(20000);
+  MemoryRequest request = Llama1B();
+  request.cache = cache.get();
+  request.policy = "litecache";
+  request.wanted_context = 20000;
+  const uint64_t fixed = request.weights + request.buffers;
+  const auto ends_with = [&](const std::string& end) {
+    const std::string message = RefusalOf(request);
+    EXPECT_TRUE(message.ends_with(end)) << message;
+  };
+  request.total = fixed + needed.total();
+  EXPECT_EQ(RefusalOf(request), "");
+  request.total -= 1;
+  ends_with(": raise --memory or lower the context");
+  request.total = uint64_t{64} << 30;
+  request.device = fixed + needed.device;
+  request.host = needed.host;
+  EXPECT_EQ(RefusalOf(request), "");
+  request.device -= 1;
+  ends_with(": raise --device-memory or lower the context");
+  request.device += 1;
+  request.host -= 1;
+  ends_with(": raise --host-memory or lower the context");
+  // A single token: there is nothing to lower.
+  request.host = cache->BytesFor(1).host - 1;
+  request.wanted_context = 0;
+  ends_with(": raise --host-memory");
+
+  // Two memories: exactly enough is enough.
+  request.two_memories = true;
+  request.wanted_context = 20000;
+  request.device = fixed + needed.device;
+  request.host = needed.host;
+  request.total = request.device + request.host;
+  EXPECT_EQ(RefusalOf(request), "");
+  request.device -= 1;
+  request.total -= 1;
+  ends_with(": raise --device-memory or lower the context");
+  request.device += 1;
+  request.host -= 1;
+  ends_with(": raise --memory (or --host-memory) or lower the context");
+  request.device -= 1;
+  request.total -= 1;
+  ends_with(": raise --device-memory and --memory or lower the context");
+}
+
+TEST(MemoryPlan, SaysWhatIsUnused) {
+  MemoryRequest request = Llama1B();
+  request.wanted_context = 1000;
+  request.max_batch = 2;
+  MemoryPlan plan = MakeMemoryPlan(request);
+  EXPECT_EQ(LineOf(plan, "unused"),
+            FormatBytes(plan.total - plan.weights - plan.buffers - plan.kv.device));
+  EXPECT_NE(plan.ToString().find("of the largest step"), std::string::npos) << plan.ToString();
+  plan.prefill_chunk = 512;
+  EXPECT_NE(plan.ToString().find("a step of 512 prompt tokens"), std::string::npos)
+      << plan.ToString();
+
+  KvOptions options;
+  options.policy = "litecache";
+  options.retriever = "quest";
+  const auto cache = kv::MakeCachePlan(kLayout, options, nullptr, DeviceType::kCuda);
+  request.cache = cache.get();
+  request.weights_mapped = false;
+  request.two_memories = true;
+  request.device = uint64_t{6} << 30;
+  request.host = uint64_t{3} << 30;
+  request.host_weights = uint64_t{1} << 30;
+  request.total = request.device + request.host;
+  plan = MakeMemoryPlan(request);
+  EXPECT_EQ(LineOf(plan, "unused", 0),
+            FormatBytes(request.device - plan.weights - plan.buffers - plan.kv.device));
+  EXPECT_EQ(LineOf(plan, "unused", 1), FormatBytes(request.host - plan.kv.host));
 }
 
 // With a context that has to fit, resident heads go to the host one after the other.
