@@ -6,6 +6,8 @@
 #include <random>
 #include <string_view>
 
+#include "expect_error.h"
+#include "kv/cache_plan.h"
 #include "kv/litecache/shape.h"
 #include "ops/cuda/step/lite_shape.cuh"
 #include "test_seed.h"
@@ -193,6 +195,21 @@ TEST(DeviceShape, SlotsOfCodes) {
   EXPECT_GT(differs([](Layout* other, KvOptions*) { other->head_dim = 256; }), 0);
   EXPECT_EQ(differs([](Layout* other, KvOptions*) { other->head_dim = 272; }), 0);
   EXPECT_EQ(Shape(layout, fp8, plan, 0, DeviceType::kCpu).codes.page_slots, 0);
+}
+
+TEST(DeviceShape, RowsOf4BitsWantHeadsOfFourValues) {
+  KvOptions options;
+  options.policy = "litecache";
+  options.host_rows = "int4";
+  const auto plan = [&](int64_t head_dim, DeviceType device) {
+    const Layout layout{.layers = 1, .q_heads = 1, .kv_heads = 1, .head_dim = head_dim};
+    return PlanLiteCache(layout, options, nullptr, device);
+  };
+  EXPECT_ERROR(plan(18, DeviceType::kCuda), Unsupported, "int4", "18", "fp8");
+  EXPECT_NE(plan(20, DeviceType::kCuda), nullptr);
+  EXPECT_NE(plan(18, DeviceType::kCpu), nullptr);
+  options.host_rows = "auto";
+  EXPECT_NE(plan(18, DeviceType::kCuda), nullptr);
 }
 
 }  // namespace
