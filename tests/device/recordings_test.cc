@@ -3,8 +3,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
+#include <optional>
 #include <random>
 #include <set>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "device/cpu/cpu_device.h"
@@ -50,6 +54,52 @@ TEST(Recordings, TheOneUsedLongestAgoGoes) {
   recordings.Clear();
   EXPECT_TRUE(alive.empty());
   EXPECT_EQ(recordings.size(), 0u);
+}
+
+TEST(Recordings, RemainingIsTheShorterOfTheLastTwoTimes) {
+  using Clock = std::chrono::steady_clock;
+  Recordings recordings(3, Destroy);
+  EXPECT_FALSE(recordings.Remaining().has_value());
+  EXPECT_FALSE(RunStep(recordings, 1));
+  // Milliseconds that a launch is waited for; seconds that it took at least and at most.
+  const auto run = [&](int milliseconds) {
+    const auto before = Clock::now();
+    EXPECT_TRUE(RunStep(recordings, 1));
+    const auto launched = Clock::now();
+    std::this_thread::sleep_for(std::chrono::milliseconds(milliseconds));
+    const auto slept = Clock::now();
+    recordings.Finished(recordings.launches());
+    EXPECT_FALSE(recordings.Remaining().has_value());
+    return std::pair(std::chrono::duration<double>(slept - launched).count(),
+                     std::chrono::duration<double>(Clock::now() - before).count());
+  };
+  run(200);
+  EXPECT_TRUE(RunStep(recordings, 1));
+  EXPECT_FALSE(recordings.Remaining().has_value());  // one time says too little
+  recordings.Finished(recordings.launches());
+  for (const auto& [first, second] : {std::pair(40, 200), std::pair(200, 40)}) {
+    run(200);
+    const auto a = run(first), b = run(second);
+    const auto before = Clock::now();
+    EXPECT_TRUE(RunStep(recordings, 1));
+    const std::optional<double> left = recordings.Remaining();
+    const double since = std::chrono::duration<double>(Clock::now() - before).count();
+    ASSERT_TRUE(left.has_value());
+    EXPECT_LE(*left, std::min(a.second, b.second));
+    EXPECT_GE(*left, std::max(0.0, std::min(a.first, b.first) - since));
+    // What is issued behind it makes the wait another one.
+    RunStep(recordings, 2);
+    EXPECT_FALSE(recordings.Remaining().has_value());
+    recordings.Finished(recordings.launches());
+  }
+  // A time that has passed.
+  run(20);
+  run(20);
+  EXPECT_TRUE(RunStep(recordings, 1));
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  EXPECT_EQ(recordings.Remaining(), 0.0);
+  recordings.Clear();
+  EXPECT_FALSE(recordings.Remaining().has_value());
 }
 
 TEST(Recordings, OneThatMayBeRunningStays) {

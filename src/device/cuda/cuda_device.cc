@@ -2,9 +2,12 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <exception>
+#include <optional>
+#include <thread>
 #include <utility>
 
 #include "base/units.h"
@@ -74,21 +77,32 @@ CudaStream::~CudaStream() {
   cudaFree(arrivals_);
 }
 
-// To wake a thread takes tens of microseconds: waits that are expected to be short, by this
-// thread's last ones, are spun, longer ones are slept.
+// To wake a thread takes tens of microseconds, up to a hundred, in which the GPU has no next step.
+// Waits that are expected to be short, by this thread's last ones, are spun; those for a recorded
+// step are slept until shortly before it should end and then spun (a decode step of 131,000 tokens:
+// the GPU rests for 25 us between two steps instead of 120 to 135). All others are slept.
 void CudaStream::Synchronize() {
   constexpr double kSpinSeconds = 1e-3;
+  // Of what a step takes, before its expected end and behind it: steps differ by so much, and no
+  // more than a tenth of a core shall wait.
+  constexpr double kSpinShare = 0.05;
   thread_local double expected = 0;
   const uint64_t launches = recordings_->launches();
   const auto start = std::chrono::steady_clock::now();
   const auto waited = [start] {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   };
-  if (expected < kSpinSeconds) {
-    while (waited() < kSpinSeconds && cudaStreamQuery(handle_) == cudaErrorNotReady) {
+  double spun_until = expected < kSpinSeconds ? kSpinSeconds : 0;
+  if (const std::optional<double> left = recordings_->Remaining()) {
+    const double margin = std::min(kSpinSeconds, kSpinShare * *left);
+    if (*left > kSpinSeconds) {
+      std::this_thread::sleep_for(std::chrono::duration<double>(*left - margin));
     }
-    cudaGetLastError();  // "not ready" would be taken for the next launch's
+    spun_until = std::max(kSpinSeconds, *left + margin);
   }
+  while (waited() < spun_until && cudaStreamQuery(handle_) == cudaErrorNotReady) {
+  }
+  cudaGetLastError();  // "not ready" would be taken for the next launch's
   LC_CUDA(cudaStreamSynchronize(handle_));
   recordings_->Finished(launches);
   expected = 0.5 * (expected + waited());

@@ -1,8 +1,18 @@
 #include "device/cuda/recordings.h"
 
+#include <algorithm>
+
 namespace litecache {
+namespace {
+
+double SecondsSince(std::chrono::steady_clock::time_point then) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - then).count();
+}
+
+}  // namespace
 
 Recordings::Step* Recordings::Use(uint64_t key) {
+  pending_ = nullptr;
   if (const auto found = of_key_.find(key); found != of_key_.end()) {
     steps_.splice(steps_.begin(), steps_, found->second);
     return &steps_.front();
@@ -11,6 +21,25 @@ Recordings::Step* Recordings::Use(uint64_t key) {
   steps_.push_front({.key = key});
   of_key_[key] = steps_.begin();
   return nullptr;
+}
+
+void Recordings::Launch(Step& step) {
+  step.launch = ++launched_;
+  pending_ = &step;
+  launched_at_ = std::chrono::steady_clock::now();
+}
+
+void Recordings::Finished(uint64_t launches) {
+  finished_ = launches;
+  if (pending_ == nullptr) return;
+  pending_->seconds = {SecondsSince(launched_at_), pending_->seconds[0]};
+  pending_ = nullptr;
+}
+
+std::optional<double> Recordings::Remaining() const {
+  if (pending_ == nullptr || pending_->seconds[1] <= 0) return std::nullopt;
+  return std::max(
+      0.0, std::min(pending_->seconds[0], pending_->seconds[1]) - SecondsSince(launched_at_));
 }
 
 void Recordings::MakeRoom() {
@@ -29,6 +58,7 @@ void Recordings::Drop(std::list<Step>::iterator step) {
 }
 
 void Recordings::Clear() {
+  pending_ = nullptr;
   while (!steps_.empty()) Drop(steps_.begin());
 }
 

@@ -1,9 +1,12 @@
 // The recordings of a stream: as many as were of use last.
 #pragma once
 
+#include <array>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <list>
+#include <optional>
 #include <unordered_map>
 
 struct CUgraphExec_st;
@@ -19,6 +22,8 @@ class Recordings {
     uint64_t key = 0;
     CUgraphExec_st* graph = nullptr;  // null: seen, not recorded
     uint64_t launch = 0;              // the last one's number; 0: none
+    // What its last two launches took until somebody who waited for nothing else knew; 0: unknown.
+    std::array<double, 2> seconds{};
   };
 
   Recordings(size_t limit, Destroy destroy) : limit_(limit), destroy_(destroy) {}
@@ -30,9 +35,12 @@ class Recordings {
   // step may be given a graph, and lives until the next call.
   Step* Use(uint64_t key);
   // The step's graph is about to be launched.
-  void Launch(Step& step) { step.launch = ++launched_; }
+  void Launch(Step& step);
   // launches(), taken before the stream was waited for.
-  void Finished(uint64_t launches) { finished_ = launches; }
+  void Finished(uint64_t launches);
+  // Seconds from now until the step launched last should have ended, by the shorter of its last two
+  // times; none where that is not known, or Use() or Finished() have been called since.
+  std::optional<double> Remaining() const;
   uint64_t launches() const { return launched_; }
 
   // Steps, recorded or seen.
@@ -48,6 +56,8 @@ class Recordings {
   std::list<Step> steps_;  // the one used last first
   std::unordered_map<uint64_t, std::list<Step>::iterator> of_key_;
   uint64_t launched_ = 0, finished_ = 0;
+  Step* pending_ = nullptr;  // launched last
+  std::chrono::steady_clock::time_point launched_at_;
 };
 
 }  // namespace litecache
