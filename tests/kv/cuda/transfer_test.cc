@@ -181,12 +181,8 @@ TEST_F(TransferTest, PullsKeepCodes) {
             const size_t at = pair * lists.room + static_cast<size_t>(i);
             const std::byte* codes = HostRow(s, layer_.store, ListOf(h), lists.positions[at]);
             const CachedSlot cached = Cached(s, ListOf(h), lists.slots[at]);
-            for (int32_t j = 0; j < 2 * c.head_dim; ++j) {
-              const int32_t in_group = j % 16;
-              const int32_t channel = j < c.head_dim ? ops::cuda::KeyChannel(in_group)
-                                                     : ops::cuda::ValueChannel(in_group);
-              cached.row[j] = codes[j - in_group + channel];
-            }
+            const std::vector<std::byte> kept = CodesAsKept(codes, cached.in_page);
+            std::copy(kept.begin(), kept.end(), cached.row);
             *cached.scales = HostScales(s, ListOf(h), lists.positions[at]);
           }
         }

@@ -53,7 +53,9 @@ class CudaHybridAttention : public CudaAttention {
     for (int64_t c = 0; c < 2 * d; ++c) {
       const auto byte = static_cast<int32_t>(c % 16);
       const int32_t channel = c < d ? KeyChannel(byte) : ValueChannel(byte);
-      page[slot * 2 * d + c] = whole[static_cast<size_t>(c - byte + channel)];
+      auto chunk = static_cast<int32_t>(c / 16);
+      if (WholeCodeTiles(d, codes.page_slots)) chunk = TileChunk(slot, chunk);
+      page[slot * 2 * d + chunk * 16 + byte] = whole[static_cast<size_t>(c - byte + channel)];
     }
     std::byte* arrays = page + codes.page_slots * 2 * d;
     std::memcpy(arrays + 4 * (codes.page_slots + slot), &update, sizeof(update));
@@ -247,20 +249,22 @@ constexpr RowEncoding kCodes[] = {RowEncoding::kFp8, RowEncoding::kInt8};
 TEST_F(CudaHybridAttention, CachedCodesOfEveryHeadDimension) {
   for (RowEncoding codes : kCodes) {
     for (int64_t head_dim : {16, 48, 64, 80, 128, 144, 256}) {
-      Run({RowEncoding::kBF16,
-           head_dim,
-           4,
-           37,
-           32,
-           4,
-           16,
-           9,
-           0.1,
-           0,
-           {1, 3, 5, 21, 22, 47, 300, 1001},
-           codes},
-          11);
-      if (HasFatalFailure()) return;
+      for (int64_t page_slots : {37, 5}) {  // whole tiles of some, or none
+        Run({RowEncoding::kBF16,
+             head_dim,
+             4,
+             page_slots,
+             32,
+             4,
+             16,
+             9,
+             0.1,
+             0,
+             {1, 3, 5, 21, 22, 47, 300, 1001},
+             codes},
+            11);
+        if (HasFatalFailure()) return;
+      }
     }
   }
 }

@@ -302,7 +302,21 @@ class LiteTest : public GpuTest {
     size_t row_bytes;
     int32_t *position, *update;
     RowScales* scales;  // null where the row is no codes
+    int32_t in_page;
   };
+  // A row of codes as cached slot `in_page` of a page has them.
+  std::vector<std::byte> CodesAsKept(const std::byte* codes, int32_t in_page) const {
+    const int32_t d = shape_.head_dim;
+    std::vector<std::byte> kept(static_cast<size_t>(2 * d));
+    for (int32_t i = 0; i < 2 * d; ++i) {
+      const int32_t chunk = i / 16, byte = i % 16;
+      const int32_t channel = i < d ? KeyChannel(byte) : ValueChannel(byte);
+      const int32_t place =
+          WholeCodeTiles(d, layer_.codes.page_slots) ? TileChunk(in_page, chunk) : chunk;
+      kept[static_cast<size_t>(16 * place + byte)] = codes[16 * chunk + channel];
+    }
+    return kept;
+  }
   CachedSlot Cached(int32_t s, int32_t list, int32_t slot) {
     const CodeSlots& codes = layer_.codes;
     const int32_t a_page = HasCodes() ? codes.page_slots : layer_.slots.page_rows;
@@ -316,7 +330,8 @@ class LiteTest : public GpuTest {
             .position = arrays + in_page,
             .update = arrays + a_page + in_page,
             .scales =
-                HasCodes() ? reinterpret_cast<RowScales*>(arrays + 2 * a_page) + in_page : nullptr};
+                HasCodes() ? reinterpret_cast<RowScales*>(arrays + 2 * a_page) + in_page : nullptr,
+            .in_page = in_page};
   }
   int32_t& HostPosition(int32_t s, int32_t list, int32_t slot) {
     return *Cached(s, list, slot).position;
@@ -331,11 +346,7 @@ class LiteTest : public GpuTest {
     std::vector<std::byte> want(cached.row_bytes);
     if (HasCodes()) {
       const std::byte* codes = HostRow(s, layer_.store, list, token);
-      const int32_t d = shape_.head_dim;
-      for (int32_t i = 0; i < 2 * d; ++i) {
-        const int32_t channel = i < d ? KeyChannel(i % 16) : ValueChannel(i % 16);
-        want[static_cast<size_t>(i)] = codes[i / 16 * 16 + channel];
-      }
+      want = CodesAsKept(codes, cached.in_page);
       EXPECT_EQ(std::memcmp(cached.scales, &HostScales(s, list, token), sizeof(RowScales)), 0)
           << where << ": scales of token " << token << " in slot " << slot;
     } else {

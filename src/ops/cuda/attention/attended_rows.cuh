@@ -25,9 +25,9 @@ struct AttendedRows {
   int32_t end_begin = 0;
   int32_t sink = 0, ring = 0;
   Divider per_ring;
-  // Where cached slots are codes: their first page, slots a page, and bytes of a row.
+  // Where cached slots are codes: their first page, and slots a page.
   std::byte* const* code_pages = nullptr;
-  int32_t code_slots = 0, code_bytes = 0;
+  int32_t code_slots = 0;
   Divider per_code_page;
 
   // Where a row lies. One with a stamp is attended where that equals `wanted`.
@@ -35,42 +35,28 @@ struct AttendedRows {
     const std::byte* row = nullptr;
     const uint32_t* stamp = nullptr;
     uint32_t wanted = 0;
-    int32_t scales = 0;  // of a row of codes: how far behind it its scales are
   };
 
-  // Of cached slot i < middle, where these are codes.
-  __device__ Place Cached(int32_t i) const {
-    const int32_t block = per_code_page.Quotient(i);
-    const int32_t slot = i - block * code_slots;
-    const CodePage page{code_pages[static_cast<int64_t>(block) * list.lists], code_slots,
-                        code_bytes};
-    // Scales lie behind codes, positions and updates.
-    return {page.Codes(slot), page.Updates() + slot, update,
-            code_slots * (code_bytes + 8) - slot * (code_bytes - 8)};
+  // The list's row that row i < total is; of no cached slot.
+  __device__ int32_t InList(int32_t i) const {
+    if (i < first) return i;
+    i -= first;
+    if (i < middle) return selected[i];
+    const int32_t row = end_begin + i - middle;
+    return ring > 0 && row >= sink ? sink + row - per_ring.Quotient(row) * ring : row;
   }
 
   // Of row i < total; where cached slots are codes, of none of them.
   __device__ Place At(int32_t i) const {
-    int32_t row = i;
-    if (i >= first) {
-      i -= first;
-      if (i >= middle) {
-        row = end_begin + i - middle;
-        if (ring > 0 && row >= sink) row = sink + row - per_ring.Quotient(row) * ring;
-      } else if (cached) {
-        row = cache_begin + i;
-        const int32_t block = list.per_page.Quotient(row);
-        const std::byte* page = list.pages[static_cast<int64_t>(block) * list.lists];
-        row -= block * list.page_rows;
-        const auto* arrays = reinterpret_cast<const uint32_t*>(
-            page + static_cast<int64_t>(list.page_rows) * list.row_bytes);
-        return {page + static_cast<int64_t>(row) * list.row_bytes, arrays + list.page_rows + row,
-                update};
-      } else {
-        row = selected[i];
-      }
-    }
-    return {list.Row(row)};
+    if (!cached || i < first || i >= first + middle) return {list.Row(InList(i))};
+    int32_t row = cache_begin + i - first;
+    const int32_t block = list.per_page.Quotient(row);
+    const std::byte* page = list.pages[static_cast<int64_t>(block) * list.lists];
+    row -= block * list.page_rows;
+    const auto* arrays = reinterpret_cast<const uint32_t*>(
+        page + static_cast<int64_t>(list.page_rows) * list.row_bytes);
+    return {page + static_cast<int64_t>(row) * list.row_bytes, arrays + list.page_rows + row,
+            update};
   }
 
   // Its address; null where it is not attended.
@@ -129,7 +115,6 @@ struct AttendedTables {
           rows.code_pages =
               rows.list.pages + static_cast<int64_t>(tables.codes.first_page) * tables.slots.lists;
           rows.code_slots = tables.codes.page_slots;
-          rows.code_bytes = 2 * static_cast<int32_t>(tables.slots.format.head_dim);
           rows.per_code_page = per_code_page;
         }
         const int32_t end = n > rows.end_begin ? n - rows.end_begin : 0;

@@ -5,6 +5,12 @@
 // takes half the registers of one for 16 queries: codes need theirs on the way to bf16. E4M3 and
 // int8 are exact there. K's scale multiplies the score, V's the probability, both in f32 before
 // anything is rounded.
+//
+// A tile of whole tiles' pages comes as three runs of bytes that one lane asks for: codes, scales,
+// and the updates, so that whether a slot is attended is looked at when its tile is there. Copies
+// of 16 bytes by all lanes took 1.13 times as long over a million tokens' rows
+// (docs/benchmarks/gpu.md); they are for other head dimensions, rows that are no codes, and GPUs
+// before sm_90. Codes and scales of slots that are not attended come, too: any code is a number.
 #pragma once
 
 #include <cstddef>
@@ -85,6 +91,67 @@ __device__ inline uint32_t LoadShared(uint32_t shared) {
   return value;
 }
 
+__device__ inline void StoreShared(uint32_t shared, uint32_t low, uint32_t high) {
+  asm volatile("st.shared.v2.u32 [%0], {%1, %2};" ::"r"(shared), "r"(low), "r"(high) : "memory");
+}
+__device__ inline uint2 LoadSharedWords(uint32_t shared) {
+  uint2 value;
+  asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];"
+               : "=r"(value.x), "=r"(value.y)
+               : "r"(shared)
+               : "memory");
+  return value;
+}
+
+// Copies of whole runs of memory by the copy engine of the SM (sm_90): their barrier completes a
+// phase when the bytes it has been told to expect have come.
+__device__ inline void InitBarrier(uint32_t barrier) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(barrier) : "memory");
+#endif
+}
+__device__ inline void ExpectBytes(uint32_t barrier, uint32_t bytes) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
+               : "memory");
+#endif
+}
+__device__ inline void CopyRun(uint32_t shared, const void* source, uint32_t bytes,
+                               uint32_t barrier) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
+          "r"(shared),
+      "l"(source), "r"(bytes), "r"(barrier)
+      : "memory");
+#endif
+}
+__device__ inline void WaitForRuns(uint32_t barrier, uint32_t parity) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile(
+      "{\n"
+      ".reg .pred there;\n"
+      "again:\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 there, [%0], %1;\n"
+      "@!there bra again;\n"
+      "}" ::"r"(barrier),
+      "r"(parity)
+      : "memory");
+#endif
+}
+// What this thread has read and written of shared memory is done before such copies write there.
+__device__ inline void BeforeRuns() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+#endif
+}
+
+// 4 bytes, or zeros.
+__device__ inline void CopyWord(uint32_t shared, const void* source, bool present) {
+  const int bytes = present ? 4 : 0;
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared), "l"(source), "r"(bytes)
+               : "memory");
+}
 // 8 bytes, or zeros.
 __device__ inline void CopyPair(uint32_t shared, const void* source, bool present) {
   const int bytes = present ? 8 : 0;
@@ -93,19 +160,24 @@ __device__ inline void CopyPair(uint32_t shared, const void* source, bool presen
 }
 
 // What SplitKernel is written over.
-template <int kDim, RowEncoding kEncoding, int kTheWarps, int kTheStages>
+template <int kDim, RowEncoding kEncoding, int kTheWarps, int kTheStages, bool kRuns>
 struct CodeTiles {
   static constexpr int kHeadDim = kDim;
   static constexpr int kWarps = kTheWarps, kStages = kTheStages;
   static constexpr int kQueries = 8;
   static constexpr int kBf16Rows = kTileRows / 2;  // of a tile
   static constexpr int kTileBytes = kTileRows * 2 * kHeadDim;
-  // Behind a tile: the factors of its rows, {of scores, of probabilities}, and which it has.
-  static constexpr int kFactorBytes = kTileRows * 8;
+  // Behind a tile: the factors of its rows, {of scores, of probabilities}; of codes the updates
+  // that last selected them; which rows it has, and the update that they are attended with; and the
+  // barrier of runs copied there.
+  static constexpr int kFactors = kTileBytes, kUpdates = kFactors + kTileRows * 8;
+  static constexpr int kPresent = kUpdates + kTileRows * 4, kBarrier = kPresent + 8;
   // Whole groups of chunks: ChunkBehind.
-  static constexpr int kStageBytes = kTileBytes + kFactorBytes + 128;
+  static constexpr int kStageBytes = kUpdates + 128;
+  static_assert(kBarrier + 8 <= kStageBytes);
   static constexpr int kWarpBytes = kStages * kStageBytes;
-  static constexpr uint32_t kLonger = 12;  // DealTiles; as many bytes as of bf16 rows
+  // DealTiles. Where blocks had tiles of two pairs, attention of 100,000 rows took 70 us, not 63.
+  static constexpr uint32_t kLonger = 40;
   static constexpr bool kSlots = true;
   // A warp's result [kQueries][kHeadDim] f32 lies in a stage that holds no tile.
   static_assert(kTileBytes >= kQueries * kHeadDim * 4);
@@ -124,6 +196,38 @@ struct CodeTiles {
 
   // A pair's rows in tiles of one kind each: its beginning, cached slots and its end begin one.
   struct Places {
+    struct Place {
+      std::byte* const* page = nullptr;  // null: no row
+      int32_t at = 0;                    // the slot within the page, or the row's first byte
+      bool codes = false;
+      uint32_t update = 0;  // that attended slots have
+    };
+    struct Row {
+      const std::byte* row = nullptr;
+      int32_t at = 0;
+      bool present = false, codes = false;
+      uint32_t update = 0;
+    };
+    // A lane's row of a tile, whose page's address may still be on its way from memory: it becomes
+    // the row's when the row is copied, two tiles later.
+    struct Lane {
+      const std::byte* page = nullptr;
+      int32_t at = 0;
+      bool present = false, codes = false;
+      uint32_t update = 0;
+
+      // before: what Arrived made of what this held. The load has to follow that, or the compiler
+      // loads into another register first, and moving it from there waits for memory. Hence the
+      // index, which is zero (addresses are below 2^63), and a load in any case.
+      __device__ void Fetch(const SplitProblem& p, const Place& place, const Row& before) {
+        at = place.at;
+        present = place.page != nullptr;
+        codes = place.codes;
+        update = place.update;
+        const int64_t zero = before.present ? reinterpret_cast<int64_t>(before.row) >> 63 : 0;
+        page = (present ? place.page : reinterpret_cast<std::byte* const*>(p.arrays.q))[zero];
+      }
+    };
     AttendedRows* of_half;
 
     __device__ explicit Places(Results* results)
@@ -140,9 +244,8 @@ struct CodeTiles {
       return static_cast<uint32_t>(Blocks(rows.first, kBf16Rows) + Blocks(rows.middle, kTileRows) +
                                    Blocks(rows.total - rows.first - rows.middle, kBf16Rows));
     }
-    __device__ AttendedRows::Place At(uint32_t tile, bool ask, bool*) const {
+    __device__ Place At(uint32_t tile, bool, bool*) const {
       const AttendedRows& rows = *of_half;
-      AttendedRows::Place place;
       const auto own = static_cast<int32_t>(threadIdx.x % kTileRows);
       auto at = static_cast<int32_t>(tile);
       int32_t first = 0, last = rows.total;
@@ -154,46 +257,58 @@ struct CodeTiles {
           at -= beginning;
           if (at < middle) {
             const int32_t slot = at * kTileRows + own;
-            if (slot < rows.middle) {
-              place = rows.Cached(slot);
-              // Four slots lie one behind the other.
-              if (ask && own % 4 == 0) {
-                AskForBytes(place.row, min(4, rows.middle - slot) * rows.code_bytes);
-              }
-            }
-            return place;
+            if (slot >= rows.middle) return {};
+            const int32_t block = rows.per_code_page.Quotient(slot);
+            return {rows.code_pages + static_cast<int64_t>(block) * rows.list.lists,
+                    slot - block * rows.code_slots, true, rows.update};
           }
           at -= middle;
           first = rows.first + rows.middle;
           last = rows.total;
         }
       }
-      const int32_t row = first + at * kBf16Rows + own;
-      if (own < kBf16Rows && row < last) {
-        place = rows.At(row);
-        if (ask) AskForBytes(place.row, rows.list.row_bytes);
-      }
-      return place;
+      const int32_t i = first + at * kBf16Rows + own;
+      if (own >= kBf16Rows || i >= last) return {};
+      const int32_t row = rows.InList(i), block = rows.list.per_page.Quotient(row);
+      return {rows.list.pages + static_cast<int64_t>(block) * rows.list.lists,
+              (row - block * rows.list.page_rows) * rows.list.row_bytes, false, 0};
     }
   };
 
-  // A lane's row, whether it is attended or not.
-  struct Row {
-    const std::byte* row = nullptr;
-    int32_t scales = 0;
-    bool attended = false;
-  };
-  __device__ static Row Arrived(const RowOfTile& row) {
-    return {row.row, row.scales, row.Attended()};
+  // Makes an address of what has been loaded.
+  using Row = typename Places::Row;
+  __device__ static Row Arrived(const SplitProblem& p, const typename Places::Lane& next) {
+    const int32_t unit = next.codes ? CodeBytes(p) : 1;
+    return {next.page + static_cast<int64_t>(next.at) * unit, next.at, next.present, next.codes,
+            next.update};
+  }
+
+  // Before anything is copied. A warp.
+  __device__ static void Prepare(uint32_t stages) {
+    if constexpr (kRuns) {
+      if (threadIdx.x % 32 < kStages) {
+        InitBarrier(stages + threadIdx.x % 32 * kStageBytes + kBarrier);
+        BeforeRuns();
+      }
+      __syncwarp();
+    }
   }
 
   // Which rows of the tiles under way are attended: in their stages.
   struct Attended {
-    __device__ void Add(unsigned rows, uint32_t stage) {
-      if (threadIdx.x % 32 == 0) StoreShared(stage + kTileBytes + kFactorBytes, rows);
-    }
-    __device__ unsigned Next(uint32_t stage) const {
-      return LoadShared(stage + kTileBytes + kFactorBytes);
+    uint32_t phases = 0;  // of the stages' barriers
+
+    // Waits for the tile, if it is of codes. index: of the stage.
+    __device__ unsigned Next(uint32_t stage, int index) {
+      const uint2 present = LoadSharedWords(stage + kPresent);
+      if ((present.x & kIsCodes) == 0) return present.x;
+      if constexpr (kRuns) {
+        WaitForRuns(stage + kBarrier, phases >> index & 1);
+        phases ^= 1u << index;
+      }
+      const uint32_t update = LoadShared(stage + kUpdates + 4 * (threadIdx.x % kTileRows));
+      const unsigned rows = __ballot_sync(kAll, update == present.y) & present.x & 0xffffu;
+      return rows != 0 ? rows | kIsCodes : 0;
     }
     __device__ void Pass() {}
   };
@@ -270,10 +385,11 @@ struct CodeTiles {
 #pragma unroll
     for (int t = 0; t < 2; ++t) {
       const int row = lane / 4 + 8 * t;
-      factors[t] = LoadSharedPair(stage + kTileBytes + 8 * row);
-      factors[t].x *= kHalfUnit;
-      factors[t].y *= kHalfUnit;
+      factors[t] = LoadSharedPair(stage + kFactors + 8 * row);
       shown[t] = (visible >> row & 1) != 0;
+      factors[t].x *= kHalfUnit;
+      // What lies in a slot that is not attended may be no number, and zero times it is none.
+      factors[t].y = shown[t] ? factors[t].y * kHalfUnit : 0;
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         scores[2 * t + h] *= factors[t].x;
@@ -340,31 +456,46 @@ struct CodeTiles {
           MultiplyAdd(state->out[n + i], a, p[0], p[1]);
         }
       }
+      if constexpr (kRuns) BeforeRuns();  // rows' copies were another kind
     }
   }
 
-  // A tile's rows, known to lanes `half` * 16 and up, into a stage; returns which of them are
-  // attended, and kIsCodes. Whole warp; commits the copies.
-  __device__ static unsigned Copy(const SplitProblem& p, const Row& own, int half, uint32_t stage) {
+  // A tile's rows, known to lanes `half` * 16 and up, into a stage. Whole warp; commits the copies.
+  __device__ static void Copy(const SplitProblem& p, const Row& own, int half, uint32_t stage,
+                              Attended*) {
     const int lane = threadIdx.x % 32, first = half * kTileRows;
-    const unsigned attended = __ballot_sync(kAll, own.attended) >> first & 0xffffu;
-    const bool codes = (__ballot_sync(kAll, own.scales != 0) >> first & 0xffffu) != 0;
-    if (attended != 0) {
-      const uint32_t factors = stage + kTileBytes + 8 * (lane % kTileRows);
-      if (codes) {
-        CopyRows<2 * kHeadDim, 4>(p, own.row, first, attended, stage);
+    const unsigned present = __ballot_sync(kAll, own.present) >> first & 0xffffu;
+    const bool codes = (__ballot_sync(kAll, own.present && own.codes) >> first & 1) != 0;
+    if (lane == first) StoreShared(stage + kPresent, present | (codes ? kIsCodes : 0), own.update);
+    if (present != 0) {
+      // Behind a page's codes and positions lie updates, then scales.
+      const int32_t slots = p.tables.tables.codes.page_slots, row_bytes = CodeBytes(p);
+      const std::byte* updates = own.row + slots * (row_bytes + 4) - own.at * (row_bytes - 4);
+      const std::byte* scales = own.row + slots * (row_bytes + 8) - own.at * (row_bytes - 8);
+      if (codes && kRuns) {
+        if (lane == first) {
+          const uint32_t barrier = stage + kBarrier;
+          ExpectBytes(barrier, kTileBytes + kTileRows * 12);
+          CopyRun(stage, own.row, kTileBytes, barrier);
+          CopyRun(stage + kUpdates, updates, kTileRows * 4, barrier);
+          CopyRun(stage + kFactors, scales, kTileRows * 8, barrier);
+        }
+      } else if (codes) {
+        CopyRows<2 * kHeadDim, 4>(p, own.present ? own.row : Any(p), first, present, stage);
         if (lane / kTileRows == half) {
-          CopyPair(factors, own.attended ? own.row + own.scales : Any(p), own.attended);
+          const int at = lane % kTileRows;
+          CopyWord(stage + kUpdates + 4 * at, own.present ? updates : Any(p), own.present);
+          CopyPair(stage + kFactors + 8 * at, own.present ? scales : Any(p), own.present);
         }
       } else {
-        CopyRows<4 * kHeadDim, 1>(p, own.row, first, attended, stage);
+        CopyRows<4 * kHeadDim, 1>(p, own.present ? own.row : Any(p), first, present, stage);
         if (lane / kTileRows == half) {
-          StoreShared(factors, make_float2(1 / kHalfUnit, 1 / kHalfUnit / kHalfUnit));
+          StoreShared(stage + kFactors + 8 * (lane % kTileRows),
+                      make_float2(1 / kHalfUnit, 1 / kHalfUnit / kHalfUnit));
         }
       }
     }
     CommitCopies();
-    return attended | (codes ? kIsCodes : 0);
   }
 
   // A warp's result for the others: `memory`, at `place` of the shared memory, has room for its
@@ -391,6 +522,7 @@ struct CodeTiles {
         }
       }
     }
+    if constexpr (kRuns) BeforeRuns();
   }
 
  private:
@@ -416,6 +548,11 @@ struct CodeTiles {
     return x;
   }
 
+  // Of a row of codes.
+  __device__ static int32_t CodeBytes(const SplitProblem& p) {
+    return 2 * (kRuns ? kHeadDim : p.arrays.head_dim);
+  }
+
   // What a copy of nothing may name.
   __device__ static const std::byte* Any(const SplitProblem& p) {
     return reinterpret_cast<const std::byte*>(p.arrays.q);
@@ -425,7 +562,7 @@ struct CodeTiles {
   // that are not attended and what lies behind head_dim become zeros: nothing but numbers may be
   // multiplied by zero. Their addresses are not read from, yet have to be some.
   template <int kRowBytes, int kTogether>
-  __device__ static void CopyRows(const SplitProblem& p, const std::byte* own, int first,
+  __device__ static void CopyRows(const SplitProblem& p, const std::byte* row, int first,
                                   unsigned attended, uint32_t stage) {
     constexpr int kChunks = kRowBytes / 16;                   // of a row
     constexpr int kRows = kChunks < 32 ? 32 / kChunks : 1;    // of a copy of the whole warp
@@ -434,8 +571,10 @@ struct CodeTiles {
     const int lane = threadIdx.x % 32;
     const int own_row = kChunks < 32 ? lane / kChunks : 0, own_chunk = lane % kChunks;
     const int row_bytes = p.arrays.head_dim * (kRowBytes / kHeadDim), chunks = row_bytes / 32;
-    const std::byte* row = own != nullptr ? own : Any(p);
     const std::byte* from = nullptr;
+    // Chunks of whole tiles lie as they have to.
+    const bool turned =
+        kTogether > 1 && WholeCodeTiles(p.arrays.head_dim, p.tables.tables.codes.page_slots);
     const unsigned mine =
         kCopies > 1 || own_chunk % (kChunks / 2) < chunks ? attended >> own_row : 0;
 #pragma unroll
@@ -450,7 +589,9 @@ struct CodeTiles {
         const int c = i * 32 + own_chunk, part = c / (kChunks / 2), chunk = c % (kChunks / 2);
         const int behind = kTogether == 1 ? 0 : (r % kTogether + own_row) * row_bytes;
         const bool present = (mine >> r & 1) != 0 && (kCopies == 1 || chunk < chunks);
-        CopyChunk(stage + SwizzledOffset(r + own_row, c, kRowBytes),
+        const int at = r + own_row;
+        CopyChunk(stage + (turned ? static_cast<uint32_t>(at * kRowBytes + c * 16)
+                                  : SwizzledOffset(at, c, kRowBytes)),
                   from + behind + (part * chunks + chunk) * 16, present);
       }
     }

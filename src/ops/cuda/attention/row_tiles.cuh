@@ -29,6 +29,8 @@ struct RowTiles {
 
   // Which row of a pair's rows a lane has of a tile; -1: none.
   struct Places {
+    using Place = AttendedRows::Place;
+    using Lane = RowOfTile;
     AttendedRows rows;
 
     __device__ explicit Places(Results*) {}
@@ -48,17 +50,21 @@ struct RowTiles {
     }
   };
 
+  __device__ static void Prepare(uint32_t) {}
+
   // A lane's row; null where it is not attended.
   using Row = const std::byte*;
-  __device__ static Row Arrived(const RowOfTile& row) { return row.Attended() ? row.row : nullptr; }
+  __device__ static Row Arrived(const SplitProblem&, const RowOfTile& row) {
+    return row.Attended() ? row.row : nullptr;
+  }
 
   // Which rows of the tiles under way are attended, 16 bits a tile, the next one's first.
   struct Attended {
     uint64_t bits = 0;
-    __device__ void Add(unsigned rows, uint32_t) {
+    __device__ void Add(unsigned rows) {
       bits |= static_cast<uint64_t>(rows) << 16 * (kStages - 1);
     }
-    __device__ unsigned Next(uint32_t) const { return static_cast<unsigned>(bits & 0xffffu); }
+    __device__ unsigned Next(uint32_t, int) const { return static_cast<unsigned>(bits & 0xffffu); }
     __device__ void Pass() { bits >>= 16; }
   };
 
@@ -156,9 +162,9 @@ struct RowTiles {
     }
   }
 
-  // A tile's rows, known to lanes `half` * 16 and up, into a stage; returns which of them are
-  // attended. Whole warp; commits the copies.
-  __device__ static unsigned Copy(const SplitProblem& p, Row own, int half, uint32_t stage) {
+  // A tile's rows, known to lanes `half` * 16 and up, into a stage. Whole warp; commits the copies.
+  __device__ static void Copy(const SplitProblem& p, Row own, int half, uint32_t stage,
+                              Attended* tiles) {
     constexpr int kChunks = kHeadDim / 8;  // of K, and of V
     const int lane = threadIdx.x % 32, first = half * kTileRows;
     const unsigned attended = __ballot_sync(kAll, own != nullptr) >> first & 0xffffu;
@@ -180,7 +186,7 @@ struct RowTiles {
       }
     }
     CommitCopies();
-    return attended;
+    tiles->Add(attended);
   }
 
   // A warp's result for the others: `memory`, at `place` of the shared memory, has room for its

@@ -3,21 +3,28 @@
 
 #include "ops/cuda/attention/code_tiles.cuh"
 #include "ops/cuda/attention/split_kernel.cuh"
+#include "ops/cuda/common/clusters.h"
+#include "ops/cuda/step/code_slots.h"
 
 namespace litecache::ops::cuda {
 namespace {
 
 // Warps rather than stages: expanding codes takes a warp long, and 12 of them leave the registers
-// for it (docs/benchmarks/gpu.md).
+// for it; 8 with 6 stages take 1.2 times as long (docs/benchmarks/gpu.md).
 template <RowEncoding kEncoding>
 void LaunchOf(CudaStream& stream, const split::SplitProblem& p) {
   using split::CodeTiles, split::Launch;
+  // Whether a tile is one run of bytes, and the GPU copies such.
+  const bool runs =
+      WholeCodeTiles(p.arrays.head_dim, p.tables.tables.codes.page_slots) && UseClusters();
   if (p.arrays.head_dim <= 64) {
-    Launch<CodeTiles<64, kEncoding, 12, 6>>(stream, p);
+    runs ? Launch<CodeTiles<64, kEncoding, 12, 6, true>>(stream, p)
+         : Launch<CodeTiles<64, kEncoding, 12, 6, false>>(stream, p);
   } else if (p.arrays.head_dim <= 128) {
-    Launch<CodeTiles<128, kEncoding, 12, 4>>(stream, p);
+    runs ? Launch<CodeTiles<128, kEncoding, 12, 4, true>>(stream, p)
+         : Launch<CodeTiles<128, kEncoding, 12, 4, false>>(stream, p);
   } else {
-    Launch<CodeTiles<256, kEncoding, 8, 3>>(stream, p);
+    Launch<CodeTiles<256, kEncoding, 8, 3, false>>(stream, p);
   }
 }
 

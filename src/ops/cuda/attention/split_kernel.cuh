@@ -66,10 +66,11 @@ __global__ void __launch_bounds__(Tiles::kWarps * 32, 1)
   // ones too: its first turns, `lead` of them, attend none. (Code is fetched as slowly as data is,
   // and a short context has time for no instruction twice.)
   const uint32_t own_address = SharedAddress(shared) + warp * Tiles::kWarpBytes;
+  Tiles::Prepare(own_address);
   TileReader<typename Tiles::Places> reader(p, ends, begin + warp, end, pair,
                                             typename Tiles::Places(&results));
-  typename Tiles::Row row;  // of two tiles, a lane's of one of them
-  RowOfTile next_row;       // of the next two
+  typename Tiles::Row row;                // of two tiles, a lane's of one of them
+  typename Tiles::Places::Lane next_row;  // of the next two
   bool newest = false, next_newest = false;
   typename Tiles::Attended attended;
   int half = 0, stage = Tiles::kStages - 1, free_stage = Tiles::kStages - 2;
@@ -88,16 +89,16 @@ __global__ void __launch_bounds__(Tiles::kWarps * 32, 1)
         WaitForCopies<Tiles::kStages - 2>();
         __syncwarp();  // the other lanes' copies; and all have read the stage that is written next
         if (half == 0) {
-          row = Tiles::Arrived(next_row);
+          row = Tiles::Arrived(p, next_row);
           newest = next_newest;
-          reader.Next(p.tables.hybrid && lead > 0, &next_row, &next_newest);
+          reader.Next(p.tables.hybrid && lead > 0, row, &next_row, &next_newest);
         }
         if (!waited && __any_sync(kAll, newest)) {
           WaitForKernelBefore();
           waited = true;
         }
         const uint32_t next = own_address + free_stage * Tiles::kStageBytes;
-        attended.Add(Tiles::Copy(p, row, half, next), next);
+        Tiles::Copy(p, row, half, next, &attended);
         half ^= 1;
         if (!has_queries && lead <= 1) {  // while the first tiles are on their way
           if (!waited) WaitForKernelBefore();
@@ -108,7 +109,7 @@ __global__ void __launch_bounds__(Tiles::kWarps * 32, 1)
           --lead;
         } else {
           const uint32_t own = own_address + stage * Tiles::kStageBytes;
-          const unsigned visible = attended.Next(own);
+          const unsigned visible = attended.Next(own, stage);
           if (visible != 0) Tiles::Attend(own, visible, q, &state);
           tile += warps;
         }

@@ -149,8 +149,13 @@ struct RowOfTile {
   const std::byte* row = nullptr;  // null: none
   uint32_t stamp = 0, wanted = 0;
   bool stamped = false;
-  int32_t scales = 0;  // of a row of codes: how far behind it its scales are
 
+  __device__ void Fetch(const SplitProblem&, const AttendedRows::Place& place, const std::byte*) {
+    row = place.row;
+    wanted = place.wanted;
+    stamped = place.stamp != nullptr;
+    if (stamped) stamp = *place.stamp;
+  }
   __device__ bool Attended() const { return row != nullptr && (!stamped || stamp == wanted); }
 };
 
@@ -178,9 +183,10 @@ struct TileReader {
 
   // The next two tiles; no rows behind the last tile. Loads what says where the rows are, which has
   // time until the result is used. newest: the row is the step's own. ask: for the rows, before it
-  // is known whether they are attended.
-  __device__ void Next(bool ask, RowOfTile* next, bool* newest) {
-    AttendedRows::Place place;
+  // is known whether they are attended. before: what `next` was used for.
+  template <class Row>
+  __device__ void Next(bool ask, const Row& before, typename Places::Lane* next, bool* newest) {
+    typename Places::Place place;
     *newest = false;
     if (tile < end) {
       if (tile >= pair_end) {
@@ -191,11 +197,7 @@ struct TileReader {
       }
       place = places.At(tile - pair_begin, ask, newest);
     }
-    next->row = place.row;
-    next->wanted = place.wanted;
-    next->scales = place.scales;
-    next->stamped = place.stamp != nullptr;
-    if (next->stamped) next->stamp = *place.stamp;
+    next->Fetch(p, place, before);
     tile += 2 * (blockDim.x / 32);
   }
 };

@@ -122,7 +122,7 @@ __device__ void KeepCodes(const StepSequence& s, const LiteShape& shape, const L
   }
   for (int32_t i = lane; i < 2 * d; i += 32) {
     const int32_t channel = i < d ? KeyChannel(i % 16) : ValueChannel(i % 16);
-    reinterpret_cast<uint8_t*>(target)[i] = EncodeCode(
+    reinterpret_cast<uint8_t*>(CodeChunk(target, i / 16))[i % 16] = EncodeCode(
         codes.encoding, __bfloat162float(values[i / 16 * 16 + channel]), scales[i < d ? 0 : 1]);
   }
   if (lane == 0) page.Scales()[in_page] = {scales[0], scales[1]};

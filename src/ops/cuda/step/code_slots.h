@@ -28,9 +28,24 @@ struct CodeSlots {
 
 // Bytes of a slot with what is kept of it.
 constexpr int64_t CodeSlotBytes(int64_t head_dim) { return 2 * head_dim + 4 + 4 + 8; }
+
+// Whole tiles, where pages hold nothing but tiles of kCodeTile slots of such heads: the 16-byte
+// chunks of a slot's codes lie where shared memory wants them, so that attention copies a tile as
+// one run of bytes.
+inline constexpr int32_t kCodeTile = 16;
+LC_CODES_INLINE constexpr bool WholeCodeTiles(int64_t head_dim, int32_t page_slots) {
+  return (head_dim == 64 || head_dim == 128) && page_slots % kCodeTile == 0;
+}
 // Slots a page holds.
 constexpr int32_t CodeSlotsIn(int64_t page_bytes, int64_t head_dim) {
-  return static_cast<int32_t>(page_bytes / CodeSlotBytes(head_dim) / 4 * 4);
+  const auto slots = static_cast<int32_t>(page_bytes / CodeSlotBytes(head_dim));
+  const int32_t tiles = slots / kCodeTile * kCodeTile;
+  return tiles > 0 && WholeCodeTiles(head_dim, tiles) ? tiles : slots / 4 * 4;
+}
+// Which of a slot's chunks lies at place `chunk` of whole tiles, and the other way round: eight
+// slots' chunks of one place lie in different banks (common/tensor_core.cuh, SwizzledOffset).
+LC_CODES_INLINE constexpr int32_t TileChunk(int32_t slot, int32_t chunk) {
+  return chunk ^ (slot & 7);
 }
 
 // The codes of each group of 16 channels lie in the order that the attention's tensor cores take
@@ -53,13 +68,23 @@ __device__ __forceinline__ uint4 OrderValueCodes(const uint4& codes) {
           __byte_perm(codes.y, codes.w, 0x5140), __byte_perm(codes.y, codes.w, 0x7362)};
 }
 
+// Chunk `chunk` of CodePage::Codes.
+__device__ __forceinline__ uint4* CodeChunk(std::byte* codes, int32_t chunk) {
+  const auto turned = reinterpret_cast<uintptr_t>(codes);
+  return reinterpret_cast<uint4*>(turned & ~uintptr_t{7}) +
+         TileChunk(static_cast<int32_t>(turned & 7), chunk);
+}
+
 // A page of them; slots by their place in it.
 struct CodePage {
   std::byte* bytes = nullptr;
   int32_t slots = 0, row_bytes = 0;  // CodeSlots::page_slots; 2 head_dim
 
+  // A slot's codes for CodeChunk: their address, and what their chunks' places are turned by in its
+  // lowest bits, which are free.
   __device__ std::byte* Codes(int32_t slot) const {
-    return bytes + static_cast<int64_t>(slot) * row_bytes;
+    const int32_t turn = WholeCodeTiles(row_bytes / 2, slots) ? slot & 7 : 0;
+    return bytes + static_cast<int64_t>(slot) * row_bytes + turn;
   }
   __device__ int32_t* Positions() const {
     return reinterpret_cast<int32_t*>(bytes + static_cast<int64_t>(slots) * row_bytes);

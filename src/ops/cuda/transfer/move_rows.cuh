@@ -130,8 +130,9 @@ __device__ __forceinline__ void ExpandRows(int32_t rows, int32_t d, RowEncoding 
   }
 }
 
-// Up to kBatches batches of rows whose scales are apart, copied in the order that cached slots have
-// codes in (step/code_slots.h). head_dim a multiple of 16: a lane has 16 codes.
+// Up to kBatches batches of rows whose scales are apart, copied to targets that CodePage::Codes has
+// given, in the order that cached slots have codes in. head_dim a multiple of 16: a lane has 16
+// codes.
 template <int kBatches, class Source, class Target>
 __device__ __forceinline__ void CopyCodes(int32_t rows, int32_t d, const Source& source,
                                           const Target& target) {
@@ -150,8 +151,7 @@ __device__ __forceinline__ void CopyCodes(int32_t rows, int32_t d, const Source&
   for (int r = 0; r < kBatches; ++r) {
     const int32_t row = r * batch + own_row;
     if (row >= rows) continue;
-    reinterpret_cast<uint4*>(target(row))[part] =
-        key ? OrderKeyCodes(codes[r]) : OrderValueCodes(codes[r]);
+    *CodeChunk(target(row), part) = key ? OrderKeyCodes(codes[r]) : OrderValueCodes(codes[r]);
   }
 }
 
