@@ -63,7 +63,8 @@ TEST_P(LiteCacheReference, RandomLivesAgreeStepByStep) {
   }
   std::mt19937_64 random = testing::TestRandom();
   int64_t lookups = 0, hits = 0;
-  for (int round = 0; round < testing::Rounds(GetParam().rounds); ++round) {
+  const int rounds = testing::Rounds(GetParam().rounds);
+  for (int round = 0; round < rounds; ++round) {
     const int64_t group = 1 + static_cast<int64_t>(random() % 4);
     const int64_t kv_heads = 1 + static_cast<int64_t>(random() % 3);
     KvOptions options;
@@ -122,9 +123,11 @@ TEST_P(LiteCacheReference, RandomLivesAgreeStepByStep) {
     hits += harness.reference().hits();
     if (HasFailure()) return;
   }
-  // Both ways were taken.
-  EXPECT_GT(hits, lookups / 10);
-  EXPECT_GT(lookups - hits, lookups / 10);
+  // Both ways were taken; of a few rounds, asked for by LC_TEST_ROUNDS, one may be rare.
+  if (rounds >= 10) {
+    EXPECT_GT(hits, lookups / 10);
+    EXPECT_GT(lookups - hits, lookups / 10);
+  }
   RecordProperty("lookups", std::to_string(lookups));
   RecordProperty("hits", std::to_string(hits));
 }

