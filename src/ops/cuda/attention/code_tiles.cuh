@@ -17,146 +17,21 @@
 #include <cstdint>
 
 #include "ops/cuda/attention/attention_arrays.cuh"
+#include "ops/cuda/attention/code_pairs.cuh"
 #include "ops/cuda/attention/split_merge.cuh"
 #include "ops/cuda/attention/split_problem.cuh"
+#include "ops/cuda/common/bulk_copies.cuh"
 #include "ops/cuda/common/online_softmax.cuh"
+#include "ops/cuda/common/shared_words.cuh"
 #include "ops/cuda/common/tensor_core.cuh"
 
 namespace litecache::ops::cuda::split {
-
-// Bytes of two registers, by the digits of `selector`; a digit beyond 7 is the sign of byte
-// digit - 8, eight times.
-template <uint32_t kSelector>
-__device__ inline uint32_t PermuteBytes(uint32_t a) {
-  uint32_t bytes;
-  asm("prmt.b32 %0, %1, 0, %2;" : "=r"(bytes) : "r"(a), "n"(kSelector));
-  return bytes;
-}
-
-// Codes kFirst and kSecond of four, as bf16 in a register's halves: values times kUnit.
-template <RowEncoding kEncoding>
-struct CodePairs;
-template <>
-struct CodePairs<RowEncoding::kFp8> {
-  static constexpr float kUnit = 0x1p-120f;
-  // Exponent and mantissa in bf16's places are the value times 2^-120, exactly: of a code's
-  // subnormals bf16's.
-  template <int kFirst, int kSecond>
-  __device__ static uint32_t Expand(uint32_t codes) {
-    constexpr uint32_t kSelector = kFirst | (8 + kFirst) << 4 | kSecond << 8 | (8 + kSecond) << 12;
-    return PermuteBytes<kSelector>(codes) << 4 & 0x87f087f0u;
-  }
-};
-template <>
-struct CodePairs<RowEncoding::kInt8> {
-  static constexpr float kUnit = 1;
-  // 128 and the lower seven bits, less 128 or, of a negative code, 256.
-  template <int kFirst, int kSecond>
-  __device__ static uint32_t Expand(uint32_t codes) {
-    constexpr uint32_t kSelector = kFirst | 4 << 4 | kSecond << 8 | 4 << 12;
-    const uint32_t bytes = PermuteBytes<kSelector>(codes);
-    const uint32_t low = (bytes & 0x007f007fu) | 0x43004300u;
-    const uint32_t less = (bytes & 0x00800080u) | 0xc300c300u;
-    uint32_t values;  // a sum alone is an instruction of sm_90 and later
-    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(values) : "r"(low), "r"(0x3f803f80u), "r"(less));
-    return values;
-  }
-};
 
 // An 8x8 matrix of 16-bit elements, transposed; whole warp.
 __device__ inline uint32_t Transposed(uint32_t matrix) {
   uint32_t transposed;
   asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(transposed) : "r"(matrix));
   return transposed;
-}
-
-__device__ inline void StoreShared(uint32_t shared, float2 value) {
-  asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(shared), "f"(value.x), "f"(value.y)
-               : "memory");
-}
-__device__ inline float2 LoadSharedPair(uint32_t shared) {
-  float2 value;
-  asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];"
-               : "=f"(value.x), "=f"(value.y)
-               : "r"(shared)
-               : "memory");
-  return value;
-}
-__device__ inline void StoreShared(uint32_t shared, uint32_t value) {
-  asm volatile("st.shared.u32 [%0], %1;" ::"r"(shared), "r"(value) : "memory");
-}
-__device__ inline uint32_t LoadShared(uint32_t shared) {
-  uint32_t value;
-  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(value) : "r"(shared) : "memory");
-  return value;
-}
-
-__device__ inline void StoreShared(uint32_t shared, uint32_t low, uint32_t high) {
-  asm volatile("st.shared.v2.u32 [%0], {%1, %2};" ::"r"(shared), "r"(low), "r"(high) : "memory");
-}
-__device__ inline uint2 LoadSharedWords(uint32_t shared) {
-  uint2 value;
-  asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];"
-               : "=r"(value.x), "=r"(value.y)
-               : "r"(shared)
-               : "memory");
-  return value;
-}
-
-// Copies of whole runs of memory by the copy engine of the SM (sm_90): their barrier completes a
-// phase when the bytes it has been told to expect have come.
-__device__ inline void InitBarrier(uint32_t barrier) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(barrier) : "memory");
-#endif
-}
-__device__ inline void ExpectBytes(uint32_t barrier, uint32_t bytes) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
-               : "memory");
-#endif
-}
-__device__ inline void CopyRun(uint32_t shared, const void* source, uint32_t bytes,
-                               uint32_t barrier) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
-          "r"(shared),
-      "l"(source), "r"(bytes), "r"(barrier)
-      : "memory");
-#endif
-}
-__device__ inline void WaitForRuns(uint32_t barrier, uint32_t parity) {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  asm volatile(
-      "{\n"
-      ".reg .pred there;\n"
-      "again:\n"
-      "mbarrier.try_wait.parity.shared::cta.b64 there, [%0], %1;\n"
-      "@!there bra again;\n"
-      "}" ::"r"(barrier),
-      "r"(parity)
-      : "memory");
-#endif
-}
-// What this thread has read and written of shared memory is done before such copies write there.
-__device__ inline void BeforeRuns() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-#endif
-}
-
-// 4 bytes, or zeros.
-__device__ inline void CopyWord(uint32_t shared, const void* source, bool present) {
-  const int bytes = present ? 4 : 0;
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared), "l"(source), "r"(bytes)
-               : "memory");
-}
-// 8 bytes, or zeros.
-__device__ inline void CopyPair(uint32_t shared, const void* source, bool present) {
-  const int bytes = present ? 8 : 0;
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(shared), "l"(source), "r"(bytes)
-               : "memory");
 }
 
 // What SplitKernel is written over.
