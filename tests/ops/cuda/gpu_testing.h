@@ -8,18 +8,16 @@
 #include <vector>
 
 #include "device/cuda/cuda_device.h"
-#include "device/cuda/cuda_devices.h"
+#include "device/gpu_fixture.h"
 
 namespace litecache::ops::cuda {
 
 // Skips where the machine has no GPU: those tests run in scripts/gpu-check.
-class GpuTest : public ::testing::Test {
+class GpuTest : public testing::GpuFixture {
  protected:
   void SetUp() override {
-    const CudaDevices found = FindCudaDevices();
-    if (found.devices.empty()) GTEST_SKIP() << "no GPU: " << found.why_none;
-    gpu_ = std::make_unique<CudaDevice>(0);
-    stream_ = gpu_->CreateStream();
+    GpuFixture::SetUp();
+    if (gpu_ != nullptr) stream_ = gpu_->CreateStream();
   }
 
   // Device memory with these values; lives as long as the test.
@@ -48,7 +46,6 @@ class GpuTest : public ::testing::Test {
     return values;
   }
 
-  std::unique_ptr<CudaDevice> gpu_;
   std::unique_ptr<Stream> stream_;
   std::vector<Buffer> buffers_;
 };
