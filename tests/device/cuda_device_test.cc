@@ -6,12 +6,16 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 
+#include <atomic>
+#include <chrono>
 #include <cstring>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "base/error.h"
+#include "device/cuda/check.h"
 #include "device/device_error.h"
 #include "device/gpu_fixture.h"
 #include "device/keep_pinned.h"
@@ -94,6 +98,36 @@ TEST_F(CudaDeviceTest, RecordingsHaveALimit) {
   // Other programs may use the GPU, too: no more than a hint.
   RecordProperty("bytes_since_the_limit",
                  std::to_string(static_cast<int64_t>(free_at_limit - gpu_->Info().free_memory)));
+}
+
+// A recorded step that becomes ten times as short: waits for it follow at once. That they follow
+// slowly would show as 20 waits of which hardly one is shorter than the one before (600 ms).
+TEST_F(CudaDeviceTest, WaitsFollowAStepThatBecomesShorter) {
+  using Clock = std::chrono::steady_clock;
+  const auto stream = gpu_->CreateStream();
+  std::atomic<int> milliseconds{50};
+  const auto run = [&] {
+    stream->Run(1, [&] {
+      LC_CUDA(cudaLaunchHostFunc(
+          AsCuda(*stream).handle(),
+          [](void* data) {
+            const auto* sleeps = static_cast<const std::atomic<int>*>(data);
+            std::this_thread::sleep_for(std::chrono::milliseconds(sleeps->load()));
+          },
+          &milliseconds));
+    });
+    const auto launched = Clock::now();
+    stream->Synchronize();
+    return std::chrono::duration<double>(Clock::now() - launched).count();
+  };
+  for (int i = 0; i < 7; ++i) EXPECT_GE(run(), 0.045) << i;  // a wait ends with its step
+  milliseconds = 5;
+  double seconds = 0;
+  for (int i = 0; i < 20; ++i) seconds += run();
+  EXPECT_GE(seconds, 20 * 0.004);
+  EXPECT_LE(seconds, 0.4);
+  milliseconds = 30;
+  for (int i = 0; i < 7; ++i) EXPECT_GE(run(), 0.025) << i;
 }
 
 // Root may lock what it likes: there this finds nothing to refuse.

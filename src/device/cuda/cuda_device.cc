@@ -80,7 +80,10 @@ CudaStream::~CudaStream() {
 // To wake a thread takes tens of microseconds, up to a hundred, in which the GPU has no next step.
 // Waits that are expected to be short, by this thread's last ones, are spun; those for a recorded
 // step are slept until shortly before it should end and then spun (a decode step of 131,000 tokens:
-// the GPU rests for 25 us between two steps instead of 120 to 135). All others are slept.
+// the GPU rests for 25 us between two steps instead of 120 to 135). All others are slept. A step
+// that had ended when this thread woke says nothing of what it takes but that its last times are
+// too long: taken for its time, the sleep would shrink by a twentieth a step (retroinfer, whose
+// first steps find an empty cache, lost 40% of its speed at 64 x 8K).
 void CudaStream::Synchronize() {
   constexpr double kSpinSeconds = 1e-3;
   // Of what a step takes, before its expected end and behind it: steps differ by so much, and no
@@ -93,10 +96,12 @@ void CudaStream::Synchronize() {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   };
   double spun_until = expected < kSpinSeconds ? kSpinSeconds : 0;
+  bool overslept = false;
   if (const std::optional<double> left = recordings_->Remaining()) {
     const double margin = std::min(kSpinSeconds, kSpinShare * *left);
     if (*left > kSpinSeconds) {
       std::this_thread::sleep_for(std::chrono::duration<double>(*left - margin));
+      overslept = cudaStreamQuery(handle_) != cudaErrorNotReady;
     }
     spun_until = std::max(kSpinSeconds, *left + margin);
   }
@@ -104,7 +109,7 @@ void CudaStream::Synchronize() {
   }
   cudaGetLastError();  // "not ready" would be taken for the next launch's
   LC_CUDA(cudaStreamSynchronize(handle_));
-  recordings_->Finished(launches);
+  recordings_->Finished(launches, overslept);
   expected = 0.5 * (expected + waited());
   for (size_t i = 0; i < checks_.size(); ++i) {
     if (const auto check = checks_[i].lock()) (*check)();

@@ -1,6 +1,7 @@
 #include "device/cuda/recordings.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace litecache {
 namespace {
@@ -29,17 +30,23 @@ void Recordings::Launch(Step& step) {
   launched_at_ = std::chrono::steady_clock::now();
 }
 
-void Recordings::Finished(uint64_t launches) {
+void Recordings::Finished(uint64_t launches, bool overslept) {
   finished_ = launches;
-  if (pending_ == nullptr) return;
-  pending_->seconds = {SecondsSince(launched_at_), pending_->seconds[0]};
-  pending_ = nullptr;
+  Step* const step = std::exchange(pending_, nullptr);
+  if (step == nullptr) return;
+  if (overslept) {
+    step->seconds.fill(0);
+    return;
+  }
+  std::rotate(step->seconds.begin(), step->seconds.end() - 1, step->seconds.end());
+  step->seconds.front() = SecondsSince(launched_at_);
 }
 
 std::optional<double> Recordings::Remaining() const {
-  if (pending_ == nullptr || pending_->seconds[1] <= 0) return std::nullopt;
-  return std::max(
-      0.0, std::min(pending_->seconds[0], pending_->seconds[1]) - SecondsSince(launched_at_));
+  if (pending_ == nullptr) return std::nullopt;
+  const double shortest = *std::min_element(pending_->seconds.begin(), pending_->seconds.end());
+  if (shortest <= 0) return std::nullopt;
+  return std::max(0.0, shortest - SecondsSince(launched_at_));
 }
 
 void Recordings::MakeRoom() {

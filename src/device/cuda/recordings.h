@@ -22,8 +22,9 @@ class Recordings {
     uint64_t key = 0;
     CUgraphExec_st* graph = nullptr;  // null: seen, not recorded
     uint64_t launch = 0;              // the last one's number; 0: none
-    // What its last two launches took until somebody who waited for nothing else knew; 0: unknown.
-    std::array<double, 2> seconds{};
+    // What its last launches took until somebody who waited for nothing else knew, the last one
+    // first; 0: unknown.
+    std::array<double, 4> seconds{};
   };
 
   Recordings(size_t limit, Destroy destroy) : limit_(limit), destroy_(destroy) {}
@@ -36,10 +37,12 @@ class Recordings {
   Step* Use(uint64_t key);
   // The step's graph is about to be launched.
   void Launch(Step& step);
-  // launches(), taken before the stream was waited for.
-  void Finished(uint64_t launches);
-  // Seconds from now until the step launched last should have ended, by the shorter of its last two
-  // times; none where that is not known, or Use() or Finished() have been called since.
+  // `launches`: launches(), taken before the stream was waited for. `overslept`: the step had ended
+  // before anybody looked. What it takes is unknown then, and so is what it took before: it has
+  // become shorter.
+  void Finished(uint64_t launches, bool overslept = false);
+  // Seconds from now until the step launched last should have ended, by the shortest of its last
+  // times; none where one of them is not known, or Use() or Finished() have been called since.
   std::optional<double> Remaining() const;
   uint64_t launches() const { return launched_; }
 
