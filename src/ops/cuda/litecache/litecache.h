@@ -117,9 +117,10 @@ void UpdateSlots(Stream& stream, const StepView& step, const LiteShape& shape,
                  const LiteLayer& layer, bool delta, bool fill, void* scratch);
 
 // Transfer engine gpu-pull: rows of moved_positions of the store (mapped host memory) into
-// moved_slots, head after head, on `blocks` blocks of 1024 threads (8 to 12 run at the link's full
-// rate, docs/benchmarks/gpu.md). Rows of fp8/int8 are expanded as they land, or kept as codes, with
-// the scales from table kScales (`codes`). Tokens not stored are in the ring: never asked.
+// moved_slots, head after head, on `blocks` blocks of 128 threads at most (32 and more run at the
+// link's rate, docs/benchmarks/gpu/transfer.md). Rows of fp8/int8 are expanded as they land, or
+// kept as codes, with the scales from table kScales (`codes`). Tokens not stored are in the ring:
+// never asked.
 void PullRows(Stream& stream, const StepView& step, const LiteShape& shape, const LiteLayer& layer,
               int32_t blocks);
 // In a fill the sink and recent rows [0, min(sink, stored)) and [RecentBegin(past), stored) from

@@ -5,7 +5,8 @@
 
 namespace litecache::ops::cuda::clusters {
 
-// Blocks that read the store through the link (docs/benchmarks/gpu.md: its rate by their number).
+// Blocks that read the store through the link (its rate by their number:
+// docs/benchmarks/gpu/transfer.md).
 constexpr int kLinkBlocks = 16;
 constexpr int kLinkThreads = 1024;
 
