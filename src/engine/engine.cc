@@ -156,8 +156,7 @@ class EngineImpl final : public Engine {
         kv_notes_(engine::DescribePlan(*cache_plan_, options.kv, profile_.get())),
         cache_(cache_plan_->Create(parts_.machine.compute(), plan_.kv)) {
     for (const std::string& note : kv_notes_) SPDLOG_INFO("KV cache: {}", note);
-    if (const auto warning = engine::PlanWarning(*cache_plan_, profile_.get());
-        !warning.empty()) {
+    if (const auto warning = engine::PlanWarning(*cache_plan_, profile_.get()); !warning.empty()) {
       SPDLOG_WARN("KV cache: {}", warning);
     }
     engine::Backend backend;

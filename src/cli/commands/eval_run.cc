@@ -71,10 +71,9 @@ class EvalRunCommand final : public Command {
                    "generate`)")
         ->type_name("NAME|FILE")
         ->required();
-    app.add_option(
-           "--policies", policies_,
-           "Comma-separated names of --kv-policy, whose place it takes; litecache with all "
-           "--retrievers and --budgets")
+    app.add_option("--policies", policies_,
+                   "Comma-separated names of --kv-policy, whose place it takes; litecache with all "
+                   "--retrievers and --budgets")
         ->type_name("LIST")
         ->capture_default_str();
     app.add_option("--retrievers", retrievers_,
