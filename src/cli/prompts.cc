@@ -38,6 +38,7 @@ std::vector<Prompt> CollectPrompts(const std::vector<std::string>& words,
                                    const std::vector<std::string>& files,
                                    const std::vector<std::string>& token_files) {
   std::vector<Prompt> prompts;
+  prompts.reserve(words.size() + files.size() + token_files.size());
   for (const auto& word : words) {
     prompts.push_back(FromText(word == "-" ? ReadStandardInput() : word));
   }

@@ -109,7 +109,7 @@ std::string Results::WhyNot(const Cell& cell) const {
   return json->value("skipped", "");
 }
 
-void Results::Keep(const Cell& cell, Json result) {
+void Results::Keep(const Cell& cell, const Json& result) {
   Json json = {{"cell", cell.Describe()}};
   if (cell.Imposed()) json["imposed"] = trace_;
   json.update(result);

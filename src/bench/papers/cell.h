@@ -54,7 +54,7 @@ class Results {
   // Why a cell has no figure: "not measured", or the reason it was skipped for.
   std::string WhyNot(const Cell& cell) const;
   // Throws FileError.
-  void Keep(const Cell& cell, nlohmann::ordered_json result);
+  void Keep(const Cell& cell, const nlohmann::ordered_json& result);
 
   // What results of Imposed() cells depend on: those kept under another trace are measured anew.
   void SetTrace(std::string trace) { trace_ = std::move(trace); }

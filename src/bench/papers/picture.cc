@@ -79,8 +79,8 @@ std::string DrawLines(const std::string& title, const std::string& x_name,
   const auto at_y = [&](double y) { return kTop + kHeight * (high - std::log2(y)) / (high - low); };
   Svg svg(kLeft + kWidth + kNames, kTop + kHeight + 52);
   svg.Text(kLeft, 24, 15, title);
-  const double step = std::max(1.0, std::ceil((high - low) / 8));
-  for (double power = low; power <= high; power += step) {
+  const int step = std::max(1, static_cast<int>(std::ceil((high - low) / 8)));
+  for (int power = static_cast<int>(low); power <= static_cast<int>(high); power += step) {
     const double value = std::exp2(power);
     svg.Line(kLeft, at_y(value), kLeft + kWidth, at_y(value), "#e4e4e4");
     svg.Text(kLeft - 6, at_y(value) + 4, 11, fmt::format("{:.4g}", value), Anchor::kEnd);

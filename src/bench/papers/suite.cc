@@ -123,6 +123,7 @@ std::string Programs(const std::vector<Cell>& cells, const Results& results) {
     if (json != nullptr) ++counts[json->value("program", "another version")];
   }
   std::vector<std::string> programs;
+  programs.reserve(counts.size());
   for (const auto& [program, count] : counts) {
     programs.push_back(fmt::format("{}: {} measurements", program, count));
   }
@@ -257,7 +258,7 @@ SuiteResult RunSuite(const SuiteOptions& options) {
                              : result.contains("average")
                                  ? fmt::format("{:.2f}", result.value("average", 0.0))
                                  : fmt::format("{:.0f} tok/s", result.value("tokens_per_s", 0.0));
-    results.Keep(cell, std::move(result));
+    results.Keep(cell, result);
     if (const auto& rates = lab->measured_rates()) {
       const Json machine = {{"machine", lab->machine()},
                             {"rates", lab->rates()},
