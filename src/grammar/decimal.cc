@@ -107,8 +107,8 @@ int Compare(const Decimal& a, const Decimal& b) {  // of magnitudes
   return a.fraction.compare(b.fraction);
 }
 
-void WriteMagnitudes(AutomatonBuilder* builder, StateId from, Decimal low, bool low_excluded,
-                     Decimal high, bool high_excluded, int fraction_digits, StateId to) {
+void WriteMagnitudes(AutomatonBuilder* builder, StateId from, const Decimal& low, bool low_excluded,
+                     const Decimal& high, bool high_excluded, int fraction_digits, StateId to) {
   const int order = Compare(low, high);
   if (order > 0 || (order == 0 && (low_excluded || high_excluded))) return;
   MagnitudeWriter(builder, low, low_excluded, high, high_excluded, fraction_digits, to).Write(from);

@@ -144,6 +144,7 @@ StateId ScalarWriter::Key(const std::vector<std::string>& but) {
   }
   // Characters have one spelling here, so that no escape spells one of the names.
   std::vector<std::u32string> texts;
+  texts.reserve(but.size());
   for (const std::string& other : but) texts.push_back(ToCharacters(other));
   const StateId open = builder_.Literal(rule, "\"");
   const StateId close = builder_.Add();

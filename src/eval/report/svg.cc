@@ -173,9 +173,8 @@ std::vector<double> RoundTicks(double low, double high, int count) {
   const double factor = step / power;
   const double round = power * (factor <= 1 ? 1 : factor <= 2 ? 2 : factor <= 5 ? 5 : 10);
   std::vector<double> ticks;
-  for (double i = std::ceil(low / round - 1e-6); i <= high / round + 1e-6; ++i) {
-    ticks.push_back(i * round + 0.0);  // never -0
-  }
+  const double first = std::ceil(low / round - 1e-6), last = high / round + 1e-6;
+  for (int i = 0; first + i <= last; ++i) ticks.push_back((first + i) * round + 0.0);  // never -0
   return ticks;
 }
 

@@ -64,8 +64,8 @@ std::vector<SampleGroup> RulerGroups(const SuiteOptions& options,
   return groups;
 }
 
-std::vector<SampleGroup> LongBenchGroups(const SuiteOptions& options,
-                                         std::shared_ptr<const tokenizer::Tokenizer> tokenizer) {
+std::vector<SampleGroup> LongBenchGroups(
+    const SuiteOptions& options, const std::shared_ptr<const tokenizer::Tokenizer>& tokenizer) {
   std::vector<SampleGroup> groups;
   for (const int64_t length : options.lengths) {
     LongBenchOptions load;

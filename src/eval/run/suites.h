@@ -33,8 +33,8 @@ std::vector<SampleGroup> RulerGroups(const SuiteOptions& options,
                                      std::shared_ptr<const tokenizer::Tokenizer> tokenizer);
 
 // Throws what LoadLongBench throws.
-std::vector<SampleGroup> LongBenchGroups(const SuiteOptions& options,
-                                         std::shared_ptr<const tokenizer::Tokenizer> tokenizer);
+std::vector<SampleGroup> LongBenchGroups(
+    const SuiteOptions& options, const std::shared_ptr<const tokenizer::Tokenizer>& tokenizer);
 
 // Samples of a file, grouped by the next power of two of their length: the one the file names, else
 // that of prompt and answer. Throws what LoadJsonl throws; InvalidArgument for a task that the file
