@@ -146,7 +146,7 @@ fs::path FindSnapshot(const std::string& model, const std::string& name,
 }  // namespace
 
 fs::path HubCacheDirectory() {
-  if (const fs::path cache = PathFromEnvironment("HF_HUB_CACHE"); !cache.empty()) return cache;
+  if (fs::path cache = PathFromEnvironment("HF_HUB_CACHE"); !cache.empty()) return cache;
   if (const fs::path home = PathFromEnvironment("HF_HOME"); !home.empty()) return home / "hub";
   fs::path base = PathFromEnvironment("XDG_CACHE_HOME");
   if (base.empty()) {

@@ -59,6 +59,7 @@ double ProductRate(Device& device, const offload::Shape& shape) {
   std::vector<Buffer> memory;
   const MatrixView x = matrix(offload::kRecomputeTokens, layout.hidden, DType::kF32, &memory);
   std::vector<ops::LinearPart> parts;
+  parts.reserve(2);
   for (int i = 0; i < 2; ++i) {
     parts.push_back({.weight = matrix(width, layout.hidden, layout.dtype, &memory),
                      .bias = nullptr,
