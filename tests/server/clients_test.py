@@ -9,6 +9,7 @@ import pathlib
 import resource
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -16,6 +17,7 @@ import threading
 import time
 import typing
 import unittest
+import urllib.request
 
 try:
     import jsonschema
@@ -397,6 +399,31 @@ class Ends(unittest.TestCase):
         self.assertEqual(server.wait(), 0)
         thread.join()
         self.assertEqual(results, [300])
+
+    def test_sigterm_as_soon_as_it_serves(self):
+        # Whoever has read that it serves, or heard so from /health, may end it as any other.
+        for _ in range(5):
+            self.assertEqual(Server().stop(), 0)
+
+    def test_sigterm_as_soon_as_it_is_healthy(self):
+        for _ in range(5):
+            # The server's port before it writes that it serves.
+            with socket.socket() as taken:
+                taken.bind(("127.0.0.1", 0))
+                port = taken.getsockname()[1]
+            process = subprocess.Popen(
+                [program.PROGRAM, "serve", "--model", program.MODEL, "--port", str(port), "--threads", "1",
+                 "--memory", "2GiB", "--quiet"], stderr=subprocess.DEVNULL)
+            deadline = time.time() + 60
+            while True:
+                self.assertLess(time.time(), deadline)
+                try:
+                    with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=60):
+                        break
+                except OSError:  # not listening, or 503 while it loads
+                    pass
+            process.send_signal(signal.SIGTERM)
+            self.assertEqual(process.wait(timeout=120), 0)
 
     def test_the_timeout_cancels_and_the_exit_code_says_so(self):
         server, results, thread = self.run_and_stop(30000, "--shutdown-timeout", "0.2")

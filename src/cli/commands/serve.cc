@@ -6,8 +6,9 @@
 
 #include <atomic>
 #include <cstdio>
-#include <exception>
 #include <filesystem>
+#include <future>
+#include <memory>
 #include <thread>
 
 #include "base/logging.h"
@@ -112,23 +113,14 @@ class ServeCommand final : public Command {
     server::Server server(std::move(options));
     Note(fmt::format("listening on {}, loading {}\n", server.url(), flags_.model));
 
-    // Loading cannot be interrupted; the signals can still be seen meanwhile.
-    std::atomic<bool> loaded{false};
-    std::exception_ptr error;
-    std::thread loader([&] {
-      try {
-        Load(&server);
-      } catch (...) {
-        error = std::current_exception();
-      }
-      loaded = true;
-    });
-    while (!loaded) {
-      const int signal = signals.Wait(std::chrono::milliseconds(20));
-      if (signal != 0) _exit(128 + signal);
-    }
-    loader.join();
-    if (error) std::rethrow_exception(error);
+    std::unique_ptr<server::ServedModel> model = LoadModel(signals);
+    // What may end the server while it loads waits for it from here on, before anyone is told that
+    // it is ready: a signal that answers that lets requests finish.
+    const std::string ready = fmt::format(
+        "serving {} ({}; context of {} tokens) at {}\n", model->name(),
+        model->engine->Description(), model->engine->memory_plan().largest_context, server.url());
+    server.SetModel(std::move(model));
+    Note(ready);
 
     int signal = 0;
     while (signal == 0) signal = signals.Wait(std::chrono::hours(1));
@@ -272,25 +264,30 @@ class ServeCommand final : public Command {
     return options;
   }
 
-  void Load(server::Server* server) {
+  std::unique_ptr<server::ServedModel> LoadModel() {
     flags_.kv.WarnOfUnused();
     EngineOptions options = flags_.ToEngineOptions();
     options.prefill_chunk_beside_decode = prefill_beside_;
     auto engine = Engine::Load(flags_.model, options);
-    const std::string description = engine->Description();
-    const int64_t context = engine->memory_plan().largest_context;
     // A model of the Hugging Face cache lies in a directory that a hash names.
     if (names_.empty() && !std::filesystem::is_directory(flags_.model)) names_ = {flags_.model};
     auto model = server::MakeServedModel(std::move(engine), names_, template_file_, limits_);
-    const std::string name = model->name();
     if (!model->chat) {
       SPDLOG_WARN(
           "the model has no chat template: /v1/chat/completions refuses requests; "
           "--chat-template FILE gives it one");
     }
-    server->SetModel(std::move(model));
-    Note(fmt::format("serving {} ({}; context of {} tokens) at {}\n", name, description, context,
-                     server->url()));
+    return model;
+  }
+
+  // Loading cannot be interrupted: a signal meanwhile ends the process.
+  std::unique_ptr<server::ServedModel> LoadModel(const EndSignals& signals) {
+    auto loading = std::async(std::launch::async, [this] { return LoadModel(); });
+    while (loading.wait_for(std::chrono::seconds(0)) != std::future_status::ready) {
+      const int signal = signals.Wait(std::chrono::milliseconds(20));
+      if (signal != 0) _exit(128 + signal);
+    }
+    return loading.get();
   }
 
   int Shutdown(server::Server* server, const EndSignals& signals) {
