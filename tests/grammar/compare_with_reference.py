@@ -237,11 +237,14 @@ class Maker:
         return {"$ref": f"#/$defs/{name}"}, make
 
 
-def write(r, value, style):
+def write(value, style):
     if style == "compact":
         return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     if style == "indented":
-        return json.dumps(value, ensure_ascii=False, indent=2)
+        source = json.dumps(value, ensure_ascii=False, indent=2)
+        # A grammar's lines begin with at most 24 spaces; strings have no new lines of their own.
+        if "\n" + " " * 25 not in source:
+            return source
     return json.dumps(value, ensure_ascii=False)
 
 
@@ -294,7 +297,7 @@ def main():
         good, other = [], []
         for _ in range(8):
             value = make(RANDOM)
-            good.append(write(RANDOM, value, RANDOM.choice(styles)))
+            good.append(write(value, RANDOM.choice(styles)))
             assert valid(validator, good[-1]), (schema, good[-1])
             other += [damage(RANDOM, good[-1]) for _ in range(4)]
         other += [json.dumps(Maker(RANDOM).schema(2)[1](RANDOM)) for _ in range(5)]

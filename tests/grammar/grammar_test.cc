@@ -144,7 +144,10 @@ TEST(Grammar, WhiteSpaceHasAnEnd) {
   EXPECT_FALSE(Accepts(*grammar, "[  1]"));
   EXPECT_FALSE(Accepts(*grammar, "[\n\n1]"));
   EXPECT_FALSE(Accepts(*grammar, "[1] "));
-  EXPECT_FALSE(Accepts(*grammar, "[\n" + std::string(25, ' ') + "1]"));
+  for (const auto& [blank, most] : {std::pair(' ', 24), std::pair('\t', 6)}) {
+    EXPECT_TRUE(Accepts(*grammar, "[\n" + std::string(most, blank) + "1]")) << most;
+    EXPECT_FALSE(Accepts(*grammar, "[\n" + std::string(most + 1, blank) + "1]")) << most;
+  }
 }
 
 TEST(Grammar, NestingHasAnEnd) {
