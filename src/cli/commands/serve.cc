@@ -114,8 +114,8 @@ class ServeCommand final : public Command {
     Note(fmt::format("listening on {}, loading {}\n", server.url(), flags_.model));
 
     std::unique_ptr<server::ServedModel> model = LoadModel(signals);
-    // What may end the server while it loads waits for it from here on, before anyone is told that
-    // it is ready: a signal that answers that lets requests finish.
+    // A signal no longer ends the process at once. Only now may anyone hear that the server is
+    // ready: whoever then sends one counts on requests being finished.
     const std::string ready = fmt::format(
         "serving {} ({}; context of {} tokens) at {}\n", model->name(),
         model->engine->Description(), model->engine->memory_plan().largest_context, server.url());
