@@ -104,7 +104,8 @@ class Maker:
             schema[self.r.choice(["minimum", "exclusiveMinimum"])] = low
         if self.r.random() < 0.6:
             schema[self.r.choice(["maximum", "exclusiveMaximum"])] = high
-        return schema, lambda r: round((low + high) / 2 + r.uniform(-0.2, 0.2), 6)
+        # Of four digits: numbers with bounds have no exponent, and smaller ones are written with one.
+        return schema, lambda r: round((low + high) / 2 + r.uniform(-0.2, 0.2), 4)
 
     def make_boolean(self, _):
         return {"type": "boolean"}, lambda r: r.random() < 0.5
