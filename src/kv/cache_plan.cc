@@ -6,6 +6,7 @@
 
 namespace litecache::kv {
 
+// NOLINTNEXTLINE(performance-unnecessary-value-param): who overrides it keeps it
 void CachePlan::Impose(std::shared_ptr<const ImposedReuse>) {
   throw Unsupported("reuse is imposed on the lookups of policy litecache only");
 }

@@ -112,8 +112,9 @@ std::string SimilarityMaps(const std::vector<PictureData::HeatMap>& maps) {
   svg.Text(50, 26, 15, "Cosine of the queries of two decode steps");
   for (size_t i = 0; i < maps.size(); ++i) {
     const auto& map = maps[i];
-    const double x = 50 + static_cast<double>(i % kColumns) * (kSide + kGap);
-    const double y = 64 + static_cast<double>(i / kColumns) * (kSide + kGap);
+    const size_t column = i % kColumns, row = i / kColumns;
+    const double x = 50 + static_cast<double>(column) * (kSide + kGap);
+    const double y = 64 + static_cast<double>(row) * (kSide + kGap);
     std::vector<uint8_t> rgb;
     for (const float cosine : map.cosine) {
       const Colour c = ScaleColour((double{cosine} - floor) / (1 - floor));
@@ -180,6 +181,7 @@ std::string CurvePlot(const kv::Profile& p, bool predicted) {
 template <typename T>
 std::vector<double> Short(const std::vector<T>& values) {
   std::vector<double> rounded;
+  rounded.reserve(values.size());
   for (const T value : values) rounded.push_back(std::round(double{value} * 1e4) / 1e4);
   return rounded;
 }

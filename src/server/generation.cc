@@ -70,7 +70,7 @@ void Generation::Begin() {
   HttpResponse head;
   head.content_type = "text/event-stream; charset=utf-8";
   head.headers = {{"Cache-Control", "no-cache"}, {"X-Accel-Buffering", "no"}};
-  exchange_->BeginStream(std::move(head), ": ping\n\n");
+  exchange_->BeginStream(head, ": ping\n\n");
 }
 
 void Generation::Advance() {
@@ -190,7 +190,7 @@ void Generation::Complete(std::string* out) {
   } else {
     HttpResponse response;
     response.body = Dump(job_.format->Whole(usage));
-    exchange_->Finish(std::move(response));
+    exchange_->Finish(response);
   }
   Leave();
 }

@@ -70,7 +70,7 @@ std::string TagFinalMessage(ordered_json* messages, const std::string& source) {
   if (text == nullptr || !text->is_string()) {
     throw InvalidArgument("continue_final_message: the last message has no text to continue");
   }
-  const std::string original = text->get<std::string>();
+  std::string original = text->get<std::string>();
   *text = original + std::string(kContinueTag);
   return original;
 }

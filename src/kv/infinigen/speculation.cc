@@ -158,9 +158,9 @@ void Speculation::Select(Stream& stream, int64_t layer, float scale, std::span<S
   for (size_t first = 0; first < work.size();) {
     size_t end = first;
     int64_t above = 0;
-    while (end < work.size() && work[end].sequence == work[first].sequence) {
+    do {
       above += scores_[end++].above;
-    }
+    } while (end < work.size() && work[end].sequence == work[first].sequence);
     const int64_t mean = above / static_cast<int64_t>(end - first);
     const int64_t k = std::clamp<int64_t>(mean, 1, shape_.CapRows(work[first].past));
     for (; first < end; ++first) {

@@ -103,8 +103,9 @@ int64_t RetroShape::NprobeRoom(int64_t n) const {
   if (n <= most_steady()) return 0;
   const double excess = std::max(
       static_cast<double>(update.nprobe) - static_cast<double>(update.clusters) * o.retrieval, 0.0);
-  const double room = static_cast<double>(ClusterRoom(n)) * o.retrieval +
-                      static_cast<double>((n + recent) / o.update_tokens) * excess;
+  const int64_t updates = (n + recent) / o.update_tokens;
+  const double room =
+      static_cast<double>(ClusterRoom(n)) * o.retrieval + static_cast<double>(updates) * excess;
   return static_cast<int64_t>(std::ceil(room)) + 1;
 }
 

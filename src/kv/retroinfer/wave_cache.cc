@@ -292,8 +292,10 @@ std::vector<std::vector<float>> WaveCache::ClusterRows(SequenceId id, int64_t la
   if (sequence.build != nullptr) sequence.build->WaitAll();
   const int64_t list = shape_.List(layer, head);
   const int32_t begin = sequence.begins[static_cast<size_t>(list)][static_cast<size_t>(cluster)];
+  const int32_t size = sequence.Size(list, cluster);
   std::vector<std::vector<float>> rows;
-  for (int32_t i = 0; i < sequence.Size(list, cluster); ++i) {
+  rows.reserve(static_cast<size_t>(size));
+  for (int32_t i = 0; i < size; ++i) {
     rows.push_back(StoredRow(StoreRows(id, list).Row(begin + i)));
   }
   return rows;

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cstring>
 #include <memory>
-#include <utility>
 #include <vector>
 
 #include "base/error.h"
@@ -30,8 +29,8 @@ using streaming::SlotRange;
 
 class StreamingCache final : public WithShape<Cache, Shape> {
  public:
-  StreamingCache(Device& device, Shape shape, uint64_t budget_bytes)
-      : WithShape(std::move(shape)),
+  StreamingCache(Device& device, const Shape& shape, uint64_t budget_bytes)
+      : WithShape(shape),
         pool_(device, shape_.page_bytes(), budget_bytes, "KV cache, sink and recent rows"),
         table_(pool_) {}
 

@@ -155,12 +155,12 @@ class ResponsesFormat final : public AnswerFormat {
   }
 
   // In the last item.
-  Json Place(Json fields) const {
+  Json Place(const Json& fields) const {
     Json event = {{"item_id", items_.back().id}, {"output_index", items_.size() - 1}};
     event.update(fields);
     return event;
   }
-  Json PlacePart(Json fields) const {
+  Json PlacePart(const Json& fields) const {
     Json event = Place({{"content_index", 0}});
     event.update(fields);
     return event;
@@ -187,7 +187,7 @@ class ResponsesFormat final : public AnswerFormat {
     return result;
   }
 
-  void Emit(const char* type, Json fields, std::string* out) {
+  void Emit(const char* type, const Json& fields, std::string* out) {
     Json event = {{"type", type}, {"sequence_number", sequence_++}};
     event.update(fields);
     *out += fmt::format("event: {}\n", type);

@@ -189,9 +189,9 @@ void Connection::OnAttach(Exchange& exchange, std::shared_ptr<Producer> producer
   Advance(exchange);
 }
 
-void Connection::OnRespond(Exchange& exchange, HttpResponse response) {
+void Connection::OnRespond(Exchange& exchange, const HttpResponse& response) {
   if (closed_ || exchange_.get() != &exchange) return;
-  SendResponse(exchange, std::move(response));
+  SendResponse(exchange, response);
 }
 
 void Connection::OnWake(Exchange& exchange) {
@@ -215,7 +215,7 @@ void Connection::Advance(Exchange& exchange) {
   WriteMore();
 }
 
-void Connection::SendResponse(Exchange& exchange, HttpResponse response) {
+void Connection::SendResponse(Exchange& exchange, const HttpResponse& response) {
   LC_CHECK(!exchange.head_sent_, "a request is answered twice");
   exchange.head_sent_ = true;
   exchange.done_ = true;
@@ -226,7 +226,7 @@ void Connection::SendResponse(Exchange& exchange, HttpResponse response) {
   WriteMore();
 }
 
-void Connection::BeginStream(Exchange& exchange, HttpResponse head) {
+void Connection::BeginStream(Exchange& exchange, const HttpResponse& head) {
   LC_CHECK(!exchange.head_sent_, "a request is answered twice");
   exchange.head_sent_ = true;
   exchange.streaming_ = true;

@@ -52,13 +52,13 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void RefuseRequest(const HttpResponse& response);
 
   void OnAttach(Exchange& exchange, std::shared_ptr<Producer> producer);
-  void OnRespond(Exchange& exchange, HttpResponse response);
+  void OnRespond(Exchange& exchange, const HttpResponse& response);
   void OnWake(Exchange& exchange);
   // Producer::Advance() with what it throws caught.
   void Advance(Exchange& exchange);
 
-  void SendResponse(Exchange& exchange, HttpResponse response);
-  void BeginStream(Exchange& exchange, HttpResponse head);
+  void SendResponse(Exchange& exchange, const HttpResponse& response);
+  void BeginStream(Exchange& exchange, const HttpResponse& head);
   void Append(std::string_view bytes);
   void AppendChunk(const Exchange& exchange, std::string_view bytes);
   void EndStream(Exchange& exchange);

@@ -10,8 +10,8 @@ Exchange::Exchange(std::shared_ptr<Connection> connection, HttpRequest request)
 Exchange::~Exchange() = default;
 
 void Exchange::Respond(HttpResponse response) {
-  connection_->loop().Post([self = shared_from_this(), response = std::move(response)]() mutable {
-    self->connection_->OnRespond(*self, std::move(response));
+  connection_->loop().Post([self = shared_from_this(), response = std::move(response)] {
+    self->connection_->OnRespond(*self, response);
   });
 }
 
@@ -31,13 +31,11 @@ void Exchange::Wake() {
   });
 }
 
-void Exchange::Finish(HttpResponse response) {
-  connection_->SendResponse(*this, std::move(response));
-}
+void Exchange::Finish(const HttpResponse& response) { connection_->SendResponse(*this, response); }
 
-void Exchange::BeginStream(HttpResponse head, std::string keep_alive) {
+void Exchange::BeginStream(const HttpResponse& head, std::string keep_alive) {
   keep_alive_ = std::move(keep_alive);
-  connection_->BeginStream(*this, std::move(head));
+  connection_->BeginStream(*this, head);
 }
 
 void Exchange::Write(std::string_view bytes) {

@@ -51,9 +51,9 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
     headers_.emplace_back(std::move(name), std::move(value));
   }
   // From within Producer::Advance(): the whole answer, or the beginning of a stream and its parts.
-  void Finish(HttpResponse response);
+  void Finish(const HttpResponse& response);
   // `keep_alive` is sent whenever nothing else was for as long as the server's ping interval.
-  void BeginStream(HttpResponse head, std::string keep_alive);
+  void BeginStream(const HttpResponse& head, std::string keep_alive);
   void Write(std::string_view bytes);
   void EndStream();
   // More may be written; when not, Advance() is called again once it may.

@@ -172,6 +172,7 @@ Value Evaluator::EvalFilter(const Expr& expr, const ScopePtr& scope, const Value
   const auto& filter = static_cast<const FilterExpr&>(expr);
   Value input;
   if (filter.input == nullptr) {
+    LC_CHECK(block_text != nullptr, "a filter without an input stands at a block's head only");
     input = *block_text;
   } else if (block_text != nullptr) {
     input = EvalFilter(*filter.input, scope, block_text);

@@ -90,7 +90,7 @@ std::optional<int64_t> Truncated(double value) {
 Value IntFilter(Runtime& rt, const Value& input, CallArgs& args) {
   const BoundArgs bound(rt, "int", args, {"default", "base"});
   RequireDefined(rt, input);
-  const Value missing = bound.Get(0, Value::Int(0));
+  Value missing = bound.Get(0, Value::Int(0));
   if (input.IsInteger()) return Value::Int(input.int_value());
   if (input.Is(Type::kFloat)) {
     const double value = input.number();

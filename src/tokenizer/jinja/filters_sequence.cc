@@ -135,6 +135,7 @@ Value Sort(Runtime& rt, const Value& input, CallArgs& args) {
   std::vector<Value> keys;
   for (const Value& item : items) {
     std::vector<Value> key;
+    key.reserve(paths.size());
     for (const Value& path : paths) {
       key.push_back(IgnoreCase(rt, GetPath(rt, item, path), case_sensitive));
     }
@@ -196,7 +197,7 @@ Value Sum(Runtime& rt, const Value& input, CallArgs& args) {
 
 Value Batch(Runtime& rt, const Value& input, CallArgs& args) {
   const BoundArgs bound(rt, "batch", args, {"linecount", "fill_with"}, 1);
-  const Value count = bound[0];
+  const Value& count = bound[0];
   const Value fill = bound.Get(1, Value::None());
   auto source = std::make_shared<std::shared_ptr<Iterator>>();
   auto pending = std::make_shared<std::vector<Value>>();
@@ -231,7 +232,7 @@ Value Batch(Runtime& rt, const Value& input, CallArgs& args) {
 Value SliceFilter(Runtime& rt, const Value& input, CallArgs& args) {
   const BoundArgs bound(rt, "slice", args, {"slices", "fill_with"}, 1);
   const Value fill = bound.Get(1, Value::None());
-  const Value slices_value = bound[0];
+  const Value& slices_value = bound[0];
   auto items = std::make_shared<std::optional<std::vector<Value>>>();
   auto at = std::make_shared<int64_t>(0);
   return rt.MakeIterator(

@@ -106,7 +106,7 @@ class Cycler : public Callable, public std::enable_shared_from_this<Cycler> {
                             self->position_ = 0;
                             return Value::None();
                           }
-                          const Value item = self->items_[self->position_];
+                          Value item = self->items_[self->position_];
                           self->position_ = (self->position_ + 1) % self->items_.size();
                           return item;
                         });
@@ -127,7 +127,7 @@ Value MakeJoiner(Runtime& rt, CallArgs& args) {
   const Value separator = bound.Get(0, Value::String(", "));
   return MakeFunction("joiner",
                       [separator, used = std::make_shared<bool>(false)](Runtime&, CallArgs&) {
-                        if (std::exchange(*used, true)) return separator;
+                        if (std::exchange(*used, true)) return Value(separator);
                         return Value::String("");
                       });
 }

@@ -90,7 +90,7 @@ std::string FormatFloat(double value) {
   if (std::isinf(value)) return value < 0 ? "-inf" : "inf";
   char buffer[64];
   auto end = std::to_chars(buffer, buffer + sizeof(buffer), value, std::chars_format::scientific);
-  const std::string text(buffer, end.ptr);
+  std::string text(buffer, end.ptr);
   const size_t e = text.find('e');
   const int exponent = std::stoi(text.substr(e + 1));
   if (exponent < -4 || exponent >= 16) return text;  // already 1.5e-05, 1e+16
