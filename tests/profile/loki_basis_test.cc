@@ -50,7 +50,12 @@ TEST(LokiBasisTest, IsOrthonormalOrderedAndMadeOfEigenvectors) {
     }
     double norm = 0;
     for (const double value : plain) norm = std::max(norm, std::abs(value));
-    for (size_t i = 0; i < plain.size(); ++i) EXPECT_NEAR(covariance[i], plain[i], 1e-9 * norm);
+    // A mean of products less a product of means, each rounded once a key at its own size.
+    double most = norm;
+    for (const double value : average) most = std::max(most, value * value);
+    const double rounding =
+        std::numeric_limits<double>::epsilon() * static_cast<double>(count) * most;
+    for (size_t i = 0; i < plain.size(); ++i) EXPECT_NEAR(covariance[i], plain[i], rounding);
 
     // About zero it has the mean's square more.
     const auto moment = sums.SecondMoment();
