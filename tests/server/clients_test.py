@@ -6,10 +6,10 @@ Exits with 77 (skipped) where the Python packages are missing.
 
 import json
 import pathlib
+import re
 import resource
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -17,6 +17,7 @@ import threading
 import time
 import typing
 import unittest
+import urllib.error
 import urllib.request
 
 try:
@@ -407,23 +408,21 @@ class Ends(unittest.TestCase):
 
     def test_sigterm_as_soon_as_it_is_healthy(self):
         for _ in range(5):
-            # The server's port before it writes that it serves.
-            with socket.socket() as taken:
-                taken.bind(("127.0.0.1", 0))
-                port = taken.getsockname()[1]
             process = subprocess.Popen(
-                [program.PROGRAM, "serve", "--model", program.MODEL, "--port", str(port), "--threads", "1",
-                 "--memory", "2GiB", "--quiet"], stderr=subprocess.DEVNULL)
-            deadline = time.time() + 60
+                [program.PROGRAM, "serve", "--model", program.MODEL, "--port", "0", "--threads", "1",
+                 "--memory", "2GiB"], stderr=subprocess.PIPE, text=True)
+            # It listens while it loads.
+            url = re.search(r"listening on (http[^,]+),", process.stderr.readline()).group(1)
             while True:
-                self.assertLess(time.time(), deadline)
+                self.assertIsNone(process.poll())
                 try:
-                    with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=60):
+                    with urllib.request.urlopen(url + "/health", timeout=60):
                         break
-                except OSError:  # not listening, or 503 while it loads
-                    pass
+                except urllib.error.HTTPError as error:
+                    self.assertEqual(error.code, 503)
             process.send_signal(signal.SIGTERM)
-            self.assertEqual(process.wait(timeout=120), 0)
+            _, log = process.communicate(timeout=120)
+            self.assertEqual(process.returncode, 0, log)
 
     def test_the_timeout_cancels_and_the_exit_code_says_so(self):
         server, results, thread = self.run_and_stop(30000, "--shutdown-timeout", "0.2")
