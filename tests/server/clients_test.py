@@ -6,7 +6,6 @@ Exits with 77 (skipped) where the Python packages are missing.
 
 import json
 import pathlib
-import re
 import resource
 import shutil
 import signal
@@ -18,7 +17,6 @@ import time
 import typing
 import unittest
 import urllib.error
-import urllib.request
 
 try:
     import jsonschema
@@ -408,21 +406,14 @@ class Ends(unittest.TestCase):
 
     def test_sigterm_as_soon_as_it_is_healthy(self):
         for _ in range(5):
-            process = subprocess.Popen(
-                [program.PROGRAM, "serve", "--model", program.MODEL, "--port", "0", "--threads", "1",
-                 "--memory", "2GiB"], stderr=subprocess.PIPE, text=True)
-            # It listens while it loads.
-            url = re.search(r"listening on (http[^,]+),", process.stderr.readline()).group(1)
+            server = Server(until=program.LISTENS)
             while True:
-                self.assertIsNone(process.poll())
                 try:
-                    with urllib.request.urlopen(url + "/health", timeout=60):
-                        break
+                    server.call("/health")
+                    break
                 except urllib.error.HTTPError as error:
                     self.assertEqual(error.code, 503)
-            process.send_signal(signal.SIGTERM)
-            _, log = process.communicate(timeout=120)
-            self.assertEqual(process.returncode, 0, log)
+            self.assertEqual(server.stop(), 0, server.log)
 
     def test_the_timeout_cancels_and_the_exit_code_says_so(self):
         server, results, thread = self.run_and_stop(30000, "--shutdown-timeout", "0.2")

@@ -12,11 +12,17 @@ import urllib.request
 PROGRAM, MODEL = sys.argv[1:3]
 
 
+# What the program writes, with its address.
+LISTENS = r"listening on (http[^,]+),"  # while it loads
+SERVES = r"serving .* at (http\S+)"
+
+
 class Server:
     """`litecache serve` on a port of its own, and what it writes."""
 
-    def __init__(self, *flags, model=MODEL, port="0", key="", preexec=None, before=()):
-        """`before`: a command that runs the rest of its line."""
+    def __init__(self, *flags, model=MODEL, port="0", key="", preexec=None, before=(),
+                 until=SERVES):
+        """`before`: a command that runs the rest of its line. `until`: what is waited for."""
         command = [*before, PROGRAM, "serve", "--model", str(model), "--port", port, "--threads", "1",
                    "--memory", "2GiB", *(["--api-key", key] if key else []), *flags]
         self.key = key
@@ -25,7 +31,7 @@ class Server:
         self.log = []
         for line in self.process.stderr:
             self.log.append(line)
-            found = re.search(r"serving .* at (http\S+)", line)
+            found = re.search(until, line)
             if found:
                 self.url = found.group(1)
                 break

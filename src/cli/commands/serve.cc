@@ -113,7 +113,7 @@ class ServeCommand final : public Command {
     server::Server server(std::move(options));
     Note(fmt::format("listening on {}, loading {}\n", server.url(), flags_.model));
 
-    std::unique_ptr<server::ServedModel> model = LoadModel(signals);
+    std::unique_ptr<server::ServedModel> model = AwaitModel(signals);
     // A signal no longer ends the process at once. Only now may anyone hear that the server is
     // ready: whoever then sends one counts on requests being finished.
     const std::string ready = fmt::format(
@@ -281,7 +281,7 @@ class ServeCommand final : public Command {
   }
 
   // Loading cannot be interrupted: a signal meanwhile ends the process.
-  std::unique_ptr<server::ServedModel> LoadModel(const EndSignals& signals) {
+  std::unique_ptr<server::ServedModel> AwaitModel(const EndSignals& signals) {
     auto loading = std::async(std::launch::async, [this] { return LoadModel(); });
     while (loading.wait_for(std::chrono::seconds(0)) != std::future_status::ready) {
       const int signal = signals.Wait(std::chrono::milliseconds(20));
