@@ -63,6 +63,8 @@ CudaStream::CudaStream(int device, int sm_count, CUstream_st* handle)
   if (handle_ == nullptr) LC_CUDA(cudaStreamCreateWithFlags(&handle_, cudaStreamNonBlocking));
   own_handle_ = handle_;
   LC_CUDA(cudaEventCreateWithFlags(&turn_, cudaEventDisableTiming));
+  LC_CUDA(cudaEventCreate(&step_begin_));
+  LC_CUDA(cudaEventCreate(&step_end_));
   constexpr size_t kBytes = kArrivals * sizeof(*arrivals_);
   void* arrivals = nullptr;
   LC_CUDA(cudaMalloc(&arrivals, kBytes));
@@ -73,47 +75,45 @@ CudaStream::CudaStream(int device, int sm_count, CUstream_st* handle)
 CudaStream::~CudaStream() {
   DropGraphs();
   cudaStreamDestroy(own_handle_);
-  cudaEventDestroy(turn_);
+  for (CUevent_st* const event : {turn_, step_begin_, step_end_}) cudaEventDestroy(event);
   cudaFree(arrivals_);
 }
 
-// To wake a thread takes tens of microseconds, up to a hundred, in which the GPU has no next step.
 // Waits that are expected to be short, by this thread's last ones, are spun; those for a recorded
 // step are slept until shortly before it should end and then spun (a decode step of 131,000 tokens:
-// the GPU rests for 25 us between two steps instead of 120 to 135). All others are slept. A step
-// that had ended when this thread woke says nothing of what it takes but that its last times are
-// too long: taken for its time, the sleep would shrink by a twentieth a step (retroinfer, whose
-// first steps find an empty cache, lost 40% of its speed at 64 x 8K).
+// the GPU rests for 25 us between two steps instead of 120 to 135). All others are slept.
 void CudaStream::Synchronize() {
-  constexpr double kSpinSeconds = 1e-3;
-  // Of what a step takes, before its expected end and behind it: steps differ by so much, and no
-  // more than a tenth of a core shall wait.
-  constexpr double kSpinShare = 0.05;
   thread_local double expected = 0;
   const uint64_t launches = recordings_->launches();
   const auto start = std::chrono::steady_clock::now();
   const auto waited = [start] {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   };
-  double spun_until = expected < kSpinSeconds ? kSpinSeconds : 0;
-  bool overslept = false;
+  double awake_until = expected < StepWait::kSpinSeconds ? StepWait::kSpinSeconds : 0;
   if (const std::optional<double> left = recordings_->Remaining()) {
-    const double margin = std::min(kSpinSeconds, kSpinShare * *left);
-    if (*left > kSpinSeconds) {
-      std::this_thread::sleep_for(std::chrono::duration<double>(*left - margin));
-      overslept = cudaStreamQuery(handle_) != cudaErrorNotReady;
+    const StepWait::Plan plan = step_wait_.For(*left);
+    if (plan.sleep > 0) {
+      std::this_thread::sleep_for(std::chrono::duration<double>(plan.sleep));
+      step_wait_.Woke(waited() - plan.sleep);
     }
-    spun_until = std::max(kSpinSeconds, *left + margin);
+    awake_until = plan.awake_until;
   }
-  while (waited() < spun_until && cudaStreamQuery(handle_) == cudaErrorNotReady) {
+  while (waited() < awake_until && cudaStreamQuery(handle_) == cudaErrorNotReady) {
   }
   cudaGetLastError();  // "not ready" would be taken for the next launch's
   LC_CUDA(cudaStreamSynchronize(handle_));
-  recordings_->Finished(launches, overslept);
+  recordings_->Finished(launches, StepSeconds());
   expected = 0.5 * (expected + waited());
   for (size_t i = 0; i < checks_.size(); ++i) {
     if (const auto check = checks_[i].lock()) (*check)();
   }
+}
+
+std::optional<double> CudaStream::StepSeconds() const {
+  if (recordings_->pending() == nullptr) return std::nullopt;
+  float milliseconds = 0;
+  LC_CUDA(cudaEventElapsedTime(&milliseconds, step_begin_, step_end_));
+  return 1e-3 * static_cast<double>(milliseconds);
 }
 
 void CudaStream::AddCheck(const std::shared_ptr<const std::function<void()>>& check) {
@@ -180,8 +180,11 @@ void CudaStream::Run(uint64_t key, const std::function<void()>& issue) {
     cudaGraphDestroy(graph);
     CheckCuda(error, "cudaGraphInstantiate");
   }
-  recordings_->Launch(*step);
+  const auto begun = std::chrono::steady_clock::now();
+  LC_CUDA(cudaEventRecord(step_begin_, handle_));
   LC_CUDA(cudaGraphLaunch(step->graph, handle_));
+  LC_CUDA(cudaEventRecord(step_end_, handle_));
+  recordings_->Launched(*step, begun);
 }
 
 CudaStream& AsCuda(Stream& stream) {

@@ -5,9 +5,11 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
+#include "device/cuda/step_wait.h"
 #include "device/device.h"
 
 struct CUevent_st;
@@ -78,6 +80,8 @@ class CudaStream final : public Stream {
  private:
   // issue(), and back from where it has diverted this stream.
   void Issue(const std::function<void()>& issue);
+  // What the recorded step took that has been waited for, if nothing was given behind it.
+  std::optional<double> StepSeconds() const;
 
   CUstream_st* handle_;  // of a part while it is diverted
   int sm_count_;
@@ -87,6 +91,8 @@ class CudaStream final : public Stream {
   bool use_graphs_ = true;
   std::vector<std::weak_ptr<const std::function<void()>>> checks_;
   std::unique_ptr<Recordings> recordings_;
+  StepWait step_wait_;
+  CUevent_st *step_begin_ = nullptr, *step_end_ = nullptr;  // of the recorded step launched last
   CUstream_st* own_handle_;
   int own_sm_count_;
   CUevent_st* turn_ = nullptr;        // where it was diverted, or came back

@@ -24,29 +24,28 @@ Recordings::Step* Recordings::Use(uint64_t key) {
   return nullptr;
 }
 
-void Recordings::Launch(Step& step) {
+void Recordings::Launched(Step& step, std::chrono::steady_clock::time_point begun) {
   step.launch = ++launched_;
   pending_ = &step;
-  launched_at_ = std::chrono::steady_clock::now();
+  begun_ = begun;
 }
 
-void Recordings::Finished(uint64_t launches, bool overslept) {
+void Recordings::Finished(uint64_t launches, std::optional<double> seconds) {
   finished_ = launches;
   Step* const step = std::exchange(pending_, nullptr);
-  if (step == nullptr) return;
-  if (overslept) {
-    step->seconds.fill(0);
-    return;
-  }
+  if (step == nullptr || !seconds) return;
   std::rotate(step->seconds.begin(), step->seconds.end() - 1, step->seconds.end());
-  step->seconds.front() = SecondsSince(launched_at_);
+  step->seconds.front() = *seconds;
 }
 
 std::optional<double> Recordings::Remaining() const {
   if (pending_ == nullptr) return std::nullopt;
-  const double shortest = *std::min_element(pending_->seconds.begin(), pending_->seconds.end());
-  if (shortest <= 0) return std::nullopt;
-  return std::max(0.0, shortest - SecondsSince(launched_at_));
+  double shortest = 0;
+  for (const double seconds : pending_->seconds) {
+    if (seconds > 0 && (shortest == 0 || seconds < shortest)) shortest = seconds;
+  }
+  if (shortest == 0) return std::nullopt;
+  return std::max(0.0, shortest - SecondsSince(begun_));
 }
 
 void Recordings::MakeRoom() {

@@ -22,8 +22,7 @@ class Recordings {
     uint64_t key = 0;
     CUgraphExec_st* graph = nullptr;  // null: seen, not recorded
     uint64_t launch = 0;              // the last one's number; 0: none
-    // What its last launches took until somebody who waited for nothing else knew, the last one
-    // first; 0: unknown.
+    // What its last launches took, those that somebody waited for, the last one first; 0: none.
     std::array<double, 4> seconds{};
   };
 
@@ -35,14 +34,17 @@ class Recordings {
   // The step of a key, used last from now on; null: it has not been seen, but is from now on. The
   // step may be given a graph, and lives until the next call.
   Step* Use(uint64_t key);
-  // The step's graph is about to be launched.
-  void Launch(Step& step);
-  // `launches`: launches(), taken before the stream was waited for. `overslept`: the step had ended
-  // before anybody looked. What it takes is unknown then, and so is what it took before: it has
-  // become shorter.
-  void Finished(uint64_t launches, bool overslept = false);
-  // Seconds from now until the step launched last should have ended, by the shortest of its last
-  // times; none where one of them is not known, or Use() or Finished() have been called since.
+  // The step's graph has been launched; the GPU was free for it at `begun`, as far as is known.
+  void Launched(Step& step, std::chrono::steady_clock::time_point begun);
+  // The step launched last; null: Use() or Finished() have been called since.
+  const Step* pending() const { return pending_; }
+  // `launches`: launches(), taken before the stream was waited for. `seconds`: what the pending
+  // step took by the GPU's clock. By that of whoever waited it would be as long as the sleep where
+  // somebody slept too long, and so would be the next sleep: retroinfer, whose first steps find an
+  // empty cache, lost 40% of its speed at 64 x 8K.
+  void Finished(uint64_t launches, std::optional<double> seconds = {});
+  // Seconds from now until the pending step should have ended, by the shortest of its last times;
+  // none where none is known.
   std::optional<double> Remaining() const;
   uint64_t launches() const { return launched_; }
 
@@ -60,7 +62,7 @@ class Recordings {
   std::unordered_map<uint64_t, std::list<Step>::iterator> of_key_;
   uint64_t launched_ = 0, finished_ = 0;
   Step* pending_ = nullptr;  // launched last
-  std::chrono::steady_clock::time_point launched_at_;
+  std::chrono::steady_clock::time_point begun_;
 };
 
 }  // namespace litecache
