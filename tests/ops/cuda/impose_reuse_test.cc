@@ -40,7 +40,7 @@ class ImposeReuseTest : public LiteTest {
             .stride = layers * case_.kv_heads};
   }
   void* Scratch() {
-    return Poisoned<std::byte>(UpdateSlotsScratchBytes(shape_, step_.capacity, step_.max_context));
+    return Poisoned<std::byte>(ImposeScratchBytes(shape_, step_.capacity, step_.max_context));
   }
   ImposedHead Expected(const std::vector<ImposedHead>& heads, const ImposedLayer& imposed,
                        int32_t s, int32_t h) const {
@@ -139,7 +139,9 @@ TEST_F(ImposeReuseTest, SelectionsAreThoseOfTheCpu) {
     gpu_->Copy(layer_.refresh, refresh.data(), refresh.size() * 4);
     gpu_->Copy(layer_.selected_count, counts.data(), counts.size() * 4);
     gpu_->Copy(layer_.selected, selected.data(), selected.size() * 4);
-    ImposeOverlap(*stream_, step_, shape_, layer_, imposed, Scratch());
+    void* const scratch = Scratch();
+    MarkCached(*stream_, step_, shape_, layer_, imposed, scratch);
+    ImposeOverlap(*stream_, step_, shape_, layer_, imposed, scratch);
     stream_->Synchronize();
     for (int32_t s = 0; s < sequences(); ++s) {
       for (int32_t h = 0; h < case_.kv_heads; ++h) {
@@ -183,7 +185,9 @@ TEST_F(ImposeReuseTest, LongContexts) {
                                .selected = want.data(),
                                .count = count};
   ops::ImposeOverlap(*cpu_stream_, {&work, 1});
-  ImposeOverlap(*stream_, step_, shape_, layer_, imposed, Scratch());
+  void* const scratch = Scratch();
+  MarkCached(*stream_, step_, shape_, layer_, imposed, scratch);
+  ImposeOverlap(*stream_, step_, shape_, layer_, imposed, scratch);
   EXPECT_EQ(Selected(0, 0), want);
 }
 

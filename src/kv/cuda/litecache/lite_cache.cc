@@ -57,11 +57,9 @@ CudaLiteCache::CudaLiteCache(CudaDevice& device, const Shape& shape, const HeadP
       block_(device),
       split_(SplitOfPulls(device, options, ahead)),
       always_apart_(PullsAlwaysApart()),
-      decisions_(device, 0, /*first=*/true),
       link_(device, kMarks, /*first=*/true) {
   if (split_ != nullptr) {
     rest_ = split_->StreamOfRest(/*first=*/false);
-    apart_decisions_.emplace(split_->StreamOfRest(/*first=*/true), 0);
     apart_pull_.emplace(split_->StreamOfFew(/*first=*/true), kMarks);
   }
   if (options.measure_recall) {
@@ -74,6 +72,7 @@ CudaLiteCache::CudaLiteCache(CudaDevice& device, const Shape& shape, const HeadP
     imposed_ = device.Allocate(imposed->heads.size() * sizeof(ops::ImposedHead));
     device.Upload(imposed_.data(), imposed->heads.data(), imposed_.size());
   }
+  if (ahead > 0) decisions_.emplace(device, split_, overlap_imposed_);
   check_transfers_ = std::make_shared<const std::function<void()>>([this] { CheckTransfers(); });
   if (options.transfer != "auto") SPDLOG_INFO("transfers: {}", transfer_->Description());
   const Layout& layout = shape.layout;
@@ -220,8 +219,12 @@ void CudaLiteCache::ReserveWork(int64_t sequences, int64_t context) {
       work_sequences_, shape.layout.q_heads, shape.layout.head_dim);
   scratch_ = Buffer();
   scratch_ = device_.Allocate(std::max(refresh_bytes, attention_bytes));
-  branch_scratch_ = Buffer();
-  if (ahead_ > 0) branch_scratch_ = device_.Allocate(refresh_bytes);
+  if (decisions_) {
+    decisions_->Reserve(refresh_bytes, overlap_imposed_
+                                           ? ops::cuda::ImposeScratchBytes(
+                                                 lite_shape_, work_sequences_, work_context_)
+                                           : 0);
+  }
   transfer_->Reserve(static_cast<int64_t>(pairs), lite_shape_.max_rows);
 }
 
@@ -321,13 +324,16 @@ void CudaLiteCache::BeginStep(const Step& step) {
 std::optional<uint64_t> CudaLiteCache::ReplayKey(const Step&) const {
   if (!fills_.empty() || !transfer_->replayable()) return std::nullopt;
   RecordingKey key;
-  key.Add(block_.memory()).Add(work_).Add(scratch_).Add(branch_scratch_).Add(transfer_->key());
+  key.Add(block_.memory()).Add(work_).Add(scratch_).Add(transfer_->key());
+  if (decisions_) key.Add(decisions_->memory());
   return key.Add(context_).Add(work_sequences_).Add(work_context_).value();
 }
 
 std::vector<CudaBranch*> CudaLiteCache::Branches() {
-  std::vector<CudaBranch*> all = {&decisions_, &link_};
-  if (split_ != nullptr) all.insert(all.end(), {&*apart_decisions_, &*apart_pull_});
+  std::vector<CudaBranch*> all;
+  if (decisions_) all = decisions_->Branches();
+  all.push_back(&link_);
+  if (apart_pull_) all.push_back(&*apart_pull_);
   return all;
 }
 

@@ -27,6 +27,7 @@
 #include "device/cuda/cuda_device.h"
 #include "device/cuda/sm_split.h"
 #include "kv/cuda/device_pages.h"
+#include "kv/cuda/litecache/decisions.h"
 #include "kv/cuda/litecache/retrieve.h"
 #include "kv/cuda/step_block.h"
 #include "kv/cuda/transfer/step_pull.h"
@@ -110,7 +111,12 @@ class CudaLiteCache final : public LiteCacheBase {
   // Of measurements: the hits that are imposed instead.
   void ImposeHits(Stream& stream, int64_t layer);
   // Which rows the heads that are to be refreshed want, and the slots for them.
-  void Choose(Stream& stream, int64_t layer, const ops::cuda::SelectQuery& query, void* scratch);
+  void Choose(Stream& stream, int64_t layer, const ops::cuda::SelectQuery& query,
+              const Decisions::Chain& chain);
+  // Of what the step's own stream chooses.
+  Decisions::Chain OwnChain() const {
+    return {.scratch = scratch_.data(), .aside_scratch = scratch_.data()};
+  }
   // Those of them that are not there.
   void Pull(Stream& stream, int64_t layer);
   // What resident heads attend, with the actual query.
@@ -127,7 +133,6 @@ class CudaLiteCache final : public LiteCacheBase {
   // all SMs, and so do selections for many short sequences (16 of 8K: 8.5 to 9.0 ms instead of 8.0
   // to 8.4).
   bool Apart() const;
-  CudaBranch& decisions() { return Apart() ? *apart_decisions_ : decisions_; }
   CudaBranch& pulls() { return Apart() ? *apart_pull_ : link_; }
   // Whether one kernel pulls the rows of all its layers.
   bool OnePull() const { return step_pull_ != nullptr && step_pull_->on(); }
@@ -175,7 +180,6 @@ class CudaLiteCache final : public LiteCacheBase {
   Buffer work_;
   int32_t* no_refresh_ = nullptr;  // [pairs] zeros, in work_
   Buffer scratch_;                 // of selections, updates and attention, one after another
-  Buffer branch_scratch_;          // of decisions_
   int64_t work_sequences_ = 0, work_context_ = 0;
 
   // Of the step in progress.
@@ -202,10 +206,10 @@ class CudaLiteCache final : public LiteCacheBase {
   const bool always_apart_;              // also beside several short sequences
   std::shared_ptr<CudaStream> rest_;     // where a step whose pulls are apart runs
   std::unique_ptr<StepPull> step_pull_;  // of such steps; null: every layer has its own pull
-  // Last: they wait before what they use is freed. Of steps whose pulls are apart, where there is a
-  // split, the second two.
-  CudaBranch decisions_, link_;
-  std::optional<CudaBranch> apart_decisions_, apart_pull_;
+  // Last: they wait before what they use is freed.
+  std::optional<Decisions> decisions_;  // on layers that are prefetched
+  CudaBranch link_;
+  std::optional<CudaBranch> apart_pull_;  // of steps whose pulls are apart, where there is a split
 };
 
 }  // namespace litecache::kv

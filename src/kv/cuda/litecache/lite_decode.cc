@@ -30,7 +30,7 @@ void CudaLiteCache::Start(Stream& stream, float scale) {
     if (!HasOffloaded(i)) continue;
     const LiteLayer& layer = layers_[static_cast<size_t>(i)];
     ops::cuda::BeginFill(stream, step, lite_shape_, layer, block_.device_flags());
-    Choose(stream, i, {.q = nullptr, .scale = scale, .fill = true}, scratch_.data());
+    Choose(stream, i, {.q = nullptr, .scale = scale, .fill = true}, OwnChain());
     Pull(stream, i);
     ops::cuda::FillFixed(stream, step, lite_shape_, layer, block_.device_flags());
   }
@@ -85,17 +85,28 @@ void CudaLiteCache::ImposeHits(Stream& stream, int64_t index) {
 }
 
 void CudaLiteCache::Choose(Stream& stream, int64_t index, const ops::cuda::SelectQuery& query,
-                           void* scratch) {
+                           const Decisions::Chain& chain) {
   const LiteLayer& layer = layers_[static_cast<size_t>(index)];
   const StepView step = block_.Decoding(context_);
+  const bool imposes = overlap_imposed_ && !query.fill;
+  if (imposes && chain.aside != nullptr) {
+    chain.aside->Fork(stream);
+    ops::cuda::MarkCached(chain.aside->stream(), step, lite_shape_, layer, Imposed(index),
+                          chain.aside_scratch);
+  }
   Mark(stream, Section::kRetrieval);
-  scorer_->Select(stream, index, step, lite_shape_, layer, query, scratch);
-  if (overlap_imposed_ && !query.fill) {
+  scorer_->Select(stream, index, step, lite_shape_, layer, query, chain.scratch);
+  if (imposes) {
     Mark(stream, Section::kImposed);
-    ops::cuda::ImposeOverlap(stream, step, lite_shape_, layer, Imposed(index), scratch);
+    if (chain.aside != nullptr) {
+      chain.aside->JoinAll(stream);
+    } else {
+      ops::cuda::MarkCached(stream, step, lite_shape_, layer, Imposed(index), chain.aside_scratch);
+    }
+    ops::cuda::ImposeOverlap(stream, step, lite_shape_, layer, Imposed(index), chain.aside_scratch);
   }
   Mark(stream, Section::kManagement);
-  ops::cuda::UpdateSlots(stream, step, lite_shape_, layer, delta_, query.fill, scratch);
+  ops::cuda::UpdateSlots(stream, step, lite_shape_, layer, delta_, query.fill, chain.scratch);
 }
 
 void CudaLiteCache::Pull(Stream& stream, int64_t index) {
@@ -122,14 +133,15 @@ void CudaLiteCache::Prefetch(Stream& stream, int64_t index, const Step& step_of_
   if (block_.decoding() == 0 || !WantsPrediction(index)) return;
   running_checked_ = false;
   Start(stream, scale);
-  this->decisions().Fork(stream);
-  Stream& decisions = this->decisions().stream();
+  const Decisions::Chain chain = decisions_->Of(Apart());
+  chain.branch->Fork(stream);
+  Stream& decisions = chain.branch->stream();
   LookUp(decisions, index, q);
   ImposeHits(decisions, index);
   SpillAhead(decisions, index);
   // With the query of the label, where the lookup has left it. Resident heads select later, with
   // the actual query.
-  Choose(decisions, index, {.q = nullptr, .scale = scale}, branch_scratch_.data());
+  Choose(decisions, index, {.q = nullptr, .scale = scale}, chain);
   if (OnePull()) {
     step_pull_->Listed(stream, pulls(), decisions, block_.Decoding(context_), lite_shape_, index);
   } else {
@@ -174,7 +186,7 @@ void CudaLiteCache::AttendDecoding(Stream& stream, int64_t index, const MatrixVi
     if (HasOffloaded(index)) {
       LookUp(stream, index, q);
       ImposeHits(stream, index);
-      Choose(stream, index, {.q = &q, .scale = scale}, scratch_.data());
+      Choose(stream, index, {.q = &q, .scale = scale}, OwnChain());
       Pull(stream, index);
     } else {
       SelectResident(stream, index, q, scale);

@@ -150,6 +150,23 @@ __global__ void __launch_bounds__(kSlotThreads, 4)
   }
 }
 
+struct OverlapLaunch {
+  SlotBits bits;
+  dim3 positions, slots;  // blocks
+  size_t counts;          // shared memory for the parts' counts
+
+  OverlapLaunch(const StepView& step, const LiteShape& shape, const ImposedLayer& imposed,
+                void* scratch)
+      : bits(SlotBitsOf(step.max_context, MostSlots(shape), scratch)),
+        counts(4 * (static_cast<size_t>(bits.parts) + 1)) {
+    LC_CHECK(imposed.heads != nullptr && imposed.steps >= 1);
+    LC_CHECK(scratch != nullptr);
+    const auto pairs = static_cast<unsigned>(step.capacity * shape.kv_heads);
+    positions = dim3(static_cast<unsigned>(bits.parts / kBlockParts), pairs);
+    slots = dim3(static_cast<unsigned>(bits.slot_parts), pairs);
+  }
+};
+
 }  // namespace
 
 void ImposeHits(Stream& stream, const StepView& step, const LiteShape& shape,
@@ -162,22 +179,26 @@ void ImposeHits(Stream& stream, const StepView& step, const LiteShape& shape,
                     shape, layer, imposed);
 }
 
+size_t ImposeScratchBytes(const LiteShape& shape, int64_t capacity, int64_t max_context) {
+  const SlotBits bits = SlotBitsOf(max_context, MostSlots(shape), nullptr);
+  return static_cast<size_t>(4 * capacity * shape.kv_heads * bits.pair_words());
+}
+
+void MarkCached(Stream& stream, const StepView& step, const LiteShape& shape,
+                const LiteLayer& layer, const ImposedLayer& imposed, void* scratch) {
+  const OverlapLaunch launch(step, shape, imposed, scratch);
+  CudaStream& cuda = AsCuda(stream);
+  LaunchOverlapping(cuda, ClearKernel, launch.positions, kSlotThreads, 0, step, shape, layer,
+                    imposed, launch.bits);
+  LaunchOverlapping(cuda, CachedKernel, launch.slots, kSlotThreads, launch.counts, step, shape,
+                    layer, imposed, launch.bits);
+}
+
 void ImposeOverlap(Stream& stream, const StepView& step, const LiteShape& shape,
                    const LiteLayer& layer, const ImposedLayer& imposed, void* scratch) {
-  LC_CHECK(imposed.heads != nullptr && imposed.steps >= 1);
-  LC_CHECK(scratch != nullptr);
-  CudaStream& cuda = AsCuda(stream);
-  const SlotBits bits = SlotBitsOf(step.max_context, MostSlots(shape), scratch);
-  const auto pairs = static_cast<unsigned>(step.capacity * shape.kv_heads);
-  const dim3 positions(static_cast<unsigned>(bits.parts / kBlockParts), pairs);
-  const dim3 slots(static_cast<unsigned>(bits.slot_parts), pairs);
-  const size_t counts = 4 * (static_cast<size_t>(bits.parts) + 1);
-  LaunchOverlapping(cuda, ClearKernel, positions, kSlotThreads, 0, step, shape, layer, imposed,
-                    bits);
-  LaunchOverlapping(cuda, CachedKernel, slots, kSlotThreads, counts, step, shape, layer, imposed,
-                    bits);
-  LaunchOverlapping(cuda, ChooseKernel, positions, kSlotThreads, counts, step, shape, layer,
-                    imposed, bits);
+  const OverlapLaunch launch(step, shape, imposed, scratch);
+  LaunchOverlapping(AsCuda(stream), ChooseKernel, launch.positions, kSlotThreads, launch.counts,
+                    step, shape, layer, imposed, launch.bits);
 }
 
 }  // namespace litecache::ops::cuda

@@ -1,5 +1,5 @@
-// ops/impose/impose_reuse.h in a step of policy litecache: one small kernel after a lookup and one
-// after a selection, of measurements only.
+// ops/impose/impose_reuse.h in a step of policy litecache: a small kernel after a lookup, two
+// beside a selection and one after it, of measurements only.
 #pragma once
 
 #include "ops/cuda/litecache/litecache.h"
@@ -19,8 +19,14 @@ struct ImposedLayer {
 void ImposeHits(Stream& stream, const StepView& step, const LiteShape& shape,
                 const LiteLayer& layer, const ImposedLayer& imposed);
 
-// After a selection that is no fill: `selected` of offloaded heads with refresh == 1. scratch: of
-// UpdateSlots.
+// Before ImposeOverlap, whatever is selected: the positions that have a slot, of offloaded heads
+// with refresh == 1, into scratch [ImposeScratchBytes].
+void MarkCached(Stream& stream, const StepView& step, const LiteShape& shape,
+                const LiteLayer& layer, const ImposedLayer& imposed, void* scratch);
+size_t ImposeScratchBytes(const LiteShape& shape, int64_t capacity, int64_t max_context);
+
+// After a selection that is no fill: `selected` of offloaded heads with refresh == 1. scratch: as
+// MarkCached has left it.
 void ImposeOverlap(Stream& stream, const StepView& step, const LiteShape& shape,
                    const LiteLayer& layer, const ImposedLayer& imposed, void* scratch);
 
