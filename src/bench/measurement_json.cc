@@ -22,6 +22,7 @@ Json BreakdownJson(const Breakdown& breakdown) {
     json[std::string(litecache::Name(static_cast<Section>(i))) + "_ms"] =
         breakdown.seconds[i] * 1e3;
   }
+  json["launch_ms"] = breakdown.launch * 1e3;
   json["marks"] = breakdown.marks;
   json["mark_us"] = breakdown.mark_seconds * 1e6;
   return json;

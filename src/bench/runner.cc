@@ -35,6 +35,13 @@ double Seconds(const std::function<void()>& work) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
+// The upper one of two.
+double Median(std::vector<double> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
 kv::Step ChunkStep(kv::SequenceId id, int64_t rows, int64_t past) {
   kv::Step step{.rows = rows};
   step.sequences.push_back({.id = id, .first_row = 0, .rows = rows, .past = past});
@@ -167,12 +174,13 @@ void Runner::FillSynthetic(kv::Cache& cache, std::span<const kv::SequenceId> ids
 
 Measurement Runner::Finish(int64_t batch, int64_t context, std::vector<double> seconds,
                            const Cost& cost) const {
-  std::sort(seconds.begin(), seconds.end());
   Measurement m;
   m.batch = batch;
   m.context = context;
-  m.seconds = seconds[seconds.size() / 2];
-  m.spread = (seconds.back() - seconds.front()) / m.seconds;
+  const auto [fastest, slowest] = std::minmax_element(seconds.begin(), seconds.end());
+  const double range = *slowest - *fastest;
+  m.seconds = Median(std::move(seconds));
+  m.spread = range / m.seconds;
   m.cost = cost;
   m.floor_seconds =
       std::max(cost.bytes / rates_.bytes_per_second, cost.flops / rates_.flops_per_second);
@@ -217,7 +225,7 @@ Breakdown Runner::MeasureSections(const std::function<double()>& step, double st
   Breakdown breakdown;
   {
     SectionTimer timer(stream_);
-    std::vector<double> seconds;
+    std::vector<double> seconds, launches;
     std::array<double, kSections> warm{};
     std::array<int64_t, kSections> warm_counts{};
     for (int64_t i = 0; i < kBreakdownSteps; ++i) {
@@ -228,16 +236,18 @@ Breakdown Runner::MeasureSections(const std::function<double()>& step, double st
       timer.BeginStep();
       const double time = step();
       timer.EndStep();
-      if (i >= kWarmUpSteps) seconds.push_back(time);
+      if (i < kWarmUpSteps) continue;
+      seconds.push_back(time);
+      launches.push_back(time - timer.span());
     }
     const auto steps = static_cast<double>(kBreakdownSteps - kWarmUpSteps);
-    std::sort(seconds.begin(), seconds.end());
     breakdown.marks = timer.marks();
     if (breakdown.marks > 0) {
-      breakdown.mark_seconds = std::max(0.0, seconds[seconds.size() / 2] - step_seconds) /
+      breakdown.mark_seconds = std::max(0.0, Median(std::move(seconds)) - step_seconds) /
                                static_cast<double>(breakdown.marks);
+      breakdown.launch = std::clamp(Median(std::move(launches)), 0.0, step_seconds);
     }
-    double others = 0;
+    double others = breakdown.launch;
     for (size_t i = 1; i < kSections; ++i) {
       const auto marks = static_cast<double>(timer.counts()[i] - warm_counts[i]);
       breakdown.seconds[i] =

@@ -42,8 +42,11 @@ struct RunOptions {
 
 // A decode step by what its operations belong to.
 struct Breakdown {
-  // Seconds a step; all together the measurement's. What no mark covers is kRest.
+  // Seconds a step; with `launch` the measurement's. What no mark covers is kRest.
   std::array<double, kSections> seconds{};
+  // Before a step's first operation and behind its last: the host gives it to the device, and
+  // learns that it has ended.
+  double launch = 0;
   int64_t marks = 0;        // of a step; 0: not measured
   double mark_seconds = 0;  // what one of them costs, taken off
 };

@@ -103,12 +103,15 @@ std::string BenchReport::DecodeRow(const std::string& policy, bool graphs,
 std::string BenchReport::BreakdownText(const bench::Measurement& m) const {
   std::string text = "  a layer:";
   const auto layers = static_cast<double>(subject.decoder().config().layers);
+  const auto add = [&](std::string_view part, double seconds) {
+    if (seconds == 0) return;
+    text += fmt::format(" {} {} ({:.0f}%),", part, FormatSeconds(seconds / layers),
+                        100 * seconds / m.seconds);
+  };
   for (size_t i = kSections; i-- > 0;) {
-    const double seconds = m.breakdown.seconds[i];
-    if (seconds == 0) continue;
-    text += fmt::format(" {} {} ({:.0f}%),", litecache::Name(static_cast<Section>(i)),
-                        FormatSeconds(seconds / layers), 100 * seconds / m.seconds);
+    add(litecache::Name(static_cast<Section>(i)), m.breakdown.seconds[i]);
   }
+  add("launch", m.breakdown.launch);
   return text + fmt::format(" by {} marks a step of {}, taken off\n", m.breakdown.marks,
                             FormatSeconds(m.breakdown.mark_seconds));
 }

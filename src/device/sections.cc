@@ -77,9 +77,12 @@ void SectionTimer::EndStep() {
   ++steps_;
   // What comes before the first mark and after the last is nobody's: the caller has the step's
   // time.
+  span_ = 0;
   for (size_t i = 0; i + 1 < marks_->sections.size(); ++i) {
     const auto section = static_cast<size_t>(marks_->sections[i]);
-    seconds_[section] += marks_->times->SecondsFrom(i);
+    const double seconds = marks_->times->SecondsFrom(i);
+    span_ += seconds;
+    seconds_[section] += seconds;
     ++counts_[section];
   }
 }

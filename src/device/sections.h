@@ -69,6 +69,8 @@ class SectionTimer {
 
   int64_t steps() const { return steps_; }
   int64_t marks() const;  // of a step
+  // Seconds from the first mark of the last step to its last one.
+  double span() const { return span_; }
   // Sums over the steps, seconds and marks, [kSections].
   const std::array<double, kSections>& seconds() const { return seconds_; }
   const std::array<int64_t, kSections>& counts() const { return counts_; }
@@ -80,6 +82,7 @@ class SectionTimer {
   Stream& stream_;
   std::unique_ptr<Marks> marks_;
   int64_t steps_ = 0;
+  double span_ = 0;
   std::array<double, kSections> seconds_{};
   std::array<int64_t, kSections> counts_{};
 };

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "device/recording_key.h"
+#include "device/sections.h"
 
 namespace litecache::model {
 
@@ -133,8 +134,10 @@ void DecoderBase::Run(Stream& stream, const kv::Step& step, std::span<const int3
   const Inputs inputs{
       {ids, rows}, {ids + rows, rows}, {ids + 2 * rows, logit_rows.size()}, !identity};
   const auto body = [&] {
+    Mark(stream, Section::kRest);
     inputs_->Send(stream, kLists * rows * sizeof(int32_t));
     issue(inputs);
+    Mark(stream, Section::kRest);
   };
   // The next step's first weights travel while this one ends and its tokens are sampled, which a
   // recording could not: such steps are issued. A layer's weights take milliseconds.

@@ -23,6 +23,7 @@ TEST(SectionTimer, AddsUpWhatMarksEnclose) {
   Mark(*stream, Section::kTransfer);  // nobody listens
   const auto start = std::chrono::steady_clock::now();
   SectionTimer timer(*stream);
+  double spans = 0;
   constexpr int kSteps = 3;
   for (int step = 0; step < kSteps; ++step) {
     timer.BeginStep();
@@ -37,6 +38,8 @@ TEST(SectionTimer, AddsUpWhatMarksEnclose) {
     Mark(*stream, Section::kRest);
     timer.EndStep();
     EXPECT_EQ(timer.marks(), 4);
+    EXPECT_GE(timer.span(), 7e-3);
+    spans += timer.span();
   }
   const double all =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -48,6 +51,7 @@ TEST(SectionTimer, AddsUpWhatMarksEnclose) {
   double sum = 0;
   for (const double seconds : timer.seconds()) sum += seconds;
   EXPECT_LE(sum, all);
+  EXPECT_NEAR(sum, spans, 1e-9);
   EXPECT_EQ(timer.counts()[Index(Section::kProducts)], kSteps);
   EXPECT_EQ(timer.counts()[Index(Section::kAttention)], kSteps);
   EXPECT_EQ(timer.counts()[Index(Section::kRest)], kSteps);  // the last one has no end

@@ -11,8 +11,8 @@
 namespace litecache::bench::papers {
 namespace {
 
-const std::vector<std::string> kParts = {"products", "attention",  "retrieval",
-                                         "transfer", "management", "rest"};
+const std::vector<std::string> kParts = {"products",   "attention", "retrieval", "transfer",
+                                         "management", "rest",      "launch"};
 
 std::vector<System> Broken(const Grid& grid, const std::string& shape) {
   std::vector<System> systems = {Full(), Lite()};
@@ -40,10 +40,23 @@ std::vector<int64_t> LengthsOf(const Grid& grid) {
   return {length, *shortest};
 }
 
+// Those that there are figures of: cells of earlier versions have launches in the rest.
+std::vector<std::string> PartsOf(const std::vector<Cell>& cells, const Results& results) {
+  std::vector<std::string> parts = kParts;
+  std::erase_if(parts, [&](const std::string& part) {
+    return std::none_of(cells.begin(), cells.end(), [&](const Cell& cell) {
+      return results.Number(cell, fmt::format("breakdown/{}_ms", part)).has_value();
+    });
+  });
+  return parts;
+}
+
 void WriteLayers(const Grid& grid, const std::string& shape, int64_t length, const Results& results,
                  Page* page) {
+  const std::vector<std::string> parts =
+      PartsOf(DecodeCells(shape, Broken(grid, shape), {length}), results);
   std::vector<std::string> head = {fmt::format("{}, {}", shape, Tokens(length))};
-  head.insert(head.end(), kParts.begin(), kParts.end());
+  head.insert(head.end(), parts.begin(), parts.end());
   head.insert(head.end(), {"layer", "to litecache", "over the link, MB a step"});
   std::vector<std::vector<std::string>> rows;
   std::vector<std::string> names;
@@ -52,7 +65,7 @@ void WriteLayers(const Grid& grid, const std::string& shape, int64_t length, con
     const auto layers = results.Number(cell, "layers");
     if (!layers || !results.Number(cell, "breakdown/marks")) return std::nullopt;
     double sum = 0;
-    for (const std::string& part : kParts) {
+    for (const std::string& part : parts) {
       sum += results.Number(cell, fmt::format("breakdown/{}_ms", part)).value_or(0);
     }
     return sum * 1e3 / *layers;
@@ -67,7 +80,7 @@ void WriteLayers(const Grid& grid, const std::string& shape, int64_t length, con
       bars.emplace_back();
     }
     const double layers = results.Number(cell, "layers").value_or(1);
-    for (const std::string& part : kParts) {
+    for (const std::string& part : parts) {
       const std::string path = fmt::format("breakdown/{}_ms", part);
       rows.back().push_back(FigureOf(results, cell, path, 1e3 / layers));
       if (total) bars.back().push_back(results.Number(cell, path).value_or(0) * 1e3 / layers);
@@ -81,7 +94,7 @@ void WriteLayers(const Grid& grid, const std::string& shape, int64_t length, con
       fmt::format("breakdown-{}-{}", shape, Tokens(length)),
       fmt::format("a layer's time by what it is for, {}, {} tokens", shape, Tokens(length)),
       DrawBars(fmt::format("A layer at {} tokens, {}", Tokens(length), shape), "microseconds",
-               names, kParts, bars));
+               names, parts, bars));
 }
 
 }  // namespace

@@ -129,7 +129,7 @@ class BenchCommand final : public Command {
         ->capture_default_str();
     app.add_flag("--breakdown", options_.breakdown,
                  "Where a decode step's time goes: matrix products, cache management, retrieval, "
-                 "transfer, attention, the rest");
+                 "transfer, attention, the rest, launch");
     app.add_option("-s,--seed", options_.seed, "Seed of weights and tokens")
         ->type_name("N")
         ->capture_default_str();
