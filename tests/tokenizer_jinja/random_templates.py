@@ -136,7 +136,7 @@ class Generator:
     def subscript(self, depth):
         return self.pick(
             [
-                lambda: f"[{self.pick(['0', '1', '-1', '5', 'n'])}]",
+                lambda: f"[{self.pick(['0', '1', '-1', '5', 'n', '', '0, 1'])}]",
                 lambda: f"[{self.pick([':2', '1:', '-2:', '::-1', '::2', '1:3', ':-1', 'n:', '3::-1', '::0', ':none'])}]",
                 lambda: f"['{self.pick(KEYS)}']",
                 lambda: f".{self.pick(['a', 'b', 'name', 'items', 'role', '0'])}",

@@ -74,6 +74,13 @@ TEST(Template, Scopes) {
             "[5]");
 }
 
+// Several keys are a tuple, none is an empty one: no list or string has such an item.
+TEST(Template, SubscriptsOfTuples) {
+  EXPECT_EQ(Render("{{ [1, 2][] }}|{{ 'ab'[0, 1] }}|{{ {'a': 1}[] is defined }}"), "||False");
+  // Behind an operator "not" is a name.
+  EXPECT_EQ(Render("{% if false %}{{ 1 < not [] <= 2 }}{% endif %}x"), "x");
+}
+
 TEST(Template, Loops) {
   EXPECT_EQ(Render("{% for c in 'abc' %}{{ loop.index0 }}{{ loop.last }}{{ loop.previtem }}"
                    "{{ loop.nextitem }} {% endfor %}"),

@@ -299,6 +299,12 @@ Expr* Parser::ParseSubscript(Expr* object) {
     item->key = Constant(name.line, Value::Int(name.integer));
     return item;
   }
+  if (SkipOperator("]")) {
+    auto* item = arena_->New<ItemExpr>(token.line);
+    item->object = object;
+    item->key = arena_->New<TupleExpr>(token.line);
+    return item;
+  }
   const auto at_end = [&] { return AtOperator("]") || AtOperator(","); };
   Expr* first = AtOperator(":") ? nullptr : ParseExpression();
   if (AtOperator(":")) {
