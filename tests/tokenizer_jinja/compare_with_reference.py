@@ -41,6 +41,8 @@ def main():
             refused += 1
         elif BY_DESIGN.search(answer.get("error", "")) or opaque.matters(request["template"], request["context"]):
             skipped += 1
+        elif "text" in answer and answer == reference.render_bare(request["template"], request["context"], fold_constants=False):
+            skipped += 1  # Jinja writes a folded -2 without its parentheses: -2 ** n is -(2 ** n) then, which -n ** 2 is not
         else:
             different += 1
             if different <= 40:

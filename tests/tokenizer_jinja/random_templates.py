@@ -125,6 +125,7 @@ class Generator:
             lambda: f"{self.pick(['d', 'rows[0]'])}.{self.pick(['get(%r)', 'get(%r, 5)']) % self.pick(KEYS)}",
             lambda: f"d.{self.pick(['items()', 'keys()', 'values()', 'copy()', 'update(a=1)', 'pop(1)'])}",
             lambda: f"({e()} < {e()} <= {e()})",
+            lambda: f"({self.view()} {self.pick(['<', '<=', '>', '>=', '==', '!='])} {self.view()})",
             lambda: f"{self.pick([repr('%s|%5d|%-4s|%.2f'), repr('%r %s'), repr('%05.1f%%')])} % ({e()}, {e()})",
             lambda: f"'{self.pick(['{}', '{:>6}', '{!r}', '{:.1f}', '{0[0]}', '{:05d}', '{:,}'])}'.format({e()})",
             lambda: self.pick(["loop.index", "loop.index0", "loop.last", "loop.first", "loop.length", "loop.revindex"]),
@@ -132,6 +133,9 @@ class Generator:
             lambda: f"m({self.pick(['', 's', 'n, 2', 'p=t', 's, q=1', 's, 1, 2', 'r=1'])})",
         ]
         return self.pick(choices)()
+
+    def view(self):
+        return f"{self.pick(['d', 'rows[0]'])}.{self.pick(['keys()', 'items()', 'values()'])}"
 
     def subscript(self, depth):
         return self.pick(

@@ -36,10 +36,14 @@ def render_chat(template, request):
         return {"error": f"{type(error).__name__}: {error}"}
 
 
-def render_bare(template, context):
+def render_bare(template, context, fold_constants=True):
     """The bare language, in the environment that Transformers makes for chat templates."""
     try:
-        return {"text": utils._compile_jinja_template(template).render(**context)}
+        compiled = utils._compile_jinja_template(template)
+        if not fold_constants:
+            compiled.environment.optimized = False
+            compiled = compiled.environment.from_string(template)
+        return {"text": compiled.render(**context)}
     except Exception as error:  # noqa: BLE001
         return {"error": f"{type(error).__name__}: {error}"}
 

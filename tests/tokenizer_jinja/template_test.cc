@@ -74,6 +74,19 @@ TEST(Template, Scopes) {
             "[5]");
 }
 
+TEST(Template, KeysAndItemsCompareAsSets) {
+  const std::string dicts =
+      "{% set d = {'a': 1, 'b': 2} %}{% set e = {'b': 2, 'a': 1, 'c': [3]} %}";
+  EXPECT_EQ(Render(dicts + "{{ d.keys() < e.keys() }} {{ d.keys() < d.keys() }} "
+                           "{{ d.keys() <= d.keys() }} {{ e.items() >= d.items() }} "
+                           "{{ e.items() > e.items() }} {{ {'a': 2}.items() < d.items() }}"),
+            "True False True True False False");
+  EXPECT_EQ(Render("{{ {}.keys() == {}.items() }} {{ {'a': 1}.keys() <= {'a': 1}.items() }}"),
+            "True False");
+  EXPECT_THROW(Render(dicts + "{{ d.values() < e.values() }}"), InvalidArgument);
+  EXPECT_THROW(Render(dicts + "{{ d.keys() < ['a', 'b', 'c'] }}"), InvalidArgument);
+}
+
 // Several keys are a tuple, none is an empty one: no list or string has such an item.
 TEST(Template, SubscriptsOfTuples) {
   EXPECT_EQ(Render("{{ [1, 2][] }}|{{ 'ab'[0, 1] }}|{{ {'a': 1}[] is defined }}"), "||False");

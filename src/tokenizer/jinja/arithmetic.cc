@@ -163,11 +163,6 @@ Value Concatenate(Runtime& rt, const Value& a, const Value& b) {
   return a.Is(Type::kList) ? rt.MakeList(std::move(items)) : rt.MakeTuple(std::move(items));
 }
 
-// Keys and items compare and subtract as sets.
-bool IsSetLikeView(const Value& value) {
-  return value.type() == Type::kDictView && value.As<DictViewObject>().kind != ViewKind::kValues;
-}
-
 }  // namespace
 
 void RequireDefined(Runtime& rt, const Value& value) {
@@ -199,7 +194,7 @@ Value Arithmetic(Runtime& rt, Op op, const Value& a, const Value& b) {
   if (op == Op::kMod && a.IsString()) return PercentFormat(rt, a.string(), b);
   RequireDefined(rt, a);
   // The difference of a dict's keys or items and anything iterable, an undefined too, is a set.
-  if (op == Op::kSub && (IsSetLikeView(a) || IsSetLikeView(b))) {
+  if (op == Op::kSub && (IsSetLike(a) || IsSetLike(b))) {
     rt.FailUnsupported("sets are not supported");
   }
   RequireDefined(rt, b);

@@ -187,7 +187,7 @@ std::optional<std::string> HashKey(const Value& value) {
       return fmt::format("o{}", static_cast<const void*>(value.object()));
     case Type::kDictView:
       // Keys and items compare as sets and so have no hash; values compare by identity.
-      if (value.As<DictViewObject>().kind != ViewKind::kValues) return std::nullopt;
+      if (value.As<DictViewObject>().IsSet()) return std::nullopt;
       return fmt::format("o{}", static_cast<const void*>(value.object()));
     case Type::kList:
     case Type::kDict:
@@ -238,8 +238,9 @@ bool Equal(const Value& a, const Value& b) {
     case Type::kDictView: {
       const auto& x = a.As<DictViewObject>();
       const auto& y = b.As<DictViewObject>();
-      if (x.kind != y.kind || x.kind == ViewKind::kValues) return a.object() == b.object();
+      if (!x.IsSet() || !y.IsSet()) return a.object() == b.object();
       if (x.dict->size() != y.dict->size()) return false;
+      if (x.kind != y.kind) return x.dict->size() == 0;
       for (const auto& [key, value] : x.dict->entries()) {
         const Value* other = y.dict->Find(key);
         if (other == nullptr || (x.kind == ViewKind::kItems && !Equal(value, *other))) return false;

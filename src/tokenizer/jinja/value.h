@@ -152,6 +152,7 @@ enum class ViewKind { kKeys, kValues, kItems };
 struct DictViewObject : Container {
   std::shared_ptr<Dict> dict;
   ViewKind kind = ViewKind::kKeys;
+  bool IsSet() const { return kind != ViewKind::kValues; }  // keys and items compare as sets
 };
 
 // What a for loop or filter pulls items from; also the lazy results of map, select and the like.

@@ -60,14 +60,32 @@ int Order(Runtime& rt, Op op, const Value& a, const Value& b) {
           TypeName(b));
 }
 
-bool HasNan(const Value& a, const Value& b) {
-  return a.IsNumber() && b.IsNumber() && (a.number() != a.number() || b.number() != b.number());
-}
-
 Value ViewItem(Runtime& rt, ViewKind kind, const std::pair<Value, Value>& entry) {
   if (kind == ViewKind::kKeys) return entry.first;
   if (kind == ViewKind::kValues) return entry.second;
   return rt.MakePair(entry.first, entry.second);
+}
+
+// Whether all of a view's keys or items are among the other's.
+bool IsSubset(Runtime& rt, const Value& a, const Value& b) {
+  const auto& view = a.As<DictViewObject>();
+  return std::all_of(view.dict->entries().begin(), view.dict->entries().end(),
+                     [&](const std::pair<Value, Value>& entry) {
+                       rt.Step();
+                       return Contains(rt, b, ViewItem(rt, view.kind, entry));
+                     });
+}
+
+bool CompareSets(Runtime& rt, Op op, const Value& a, const Value& b) {
+  if (op == Op::kGt || op == Op::kGe) {
+    return CompareSets(rt, op == Op::kGt ? Op::kLt : Op::kLe, b, a);
+  }
+  const size_t x = a.As<DictViewObject>().dict->size(), y = b.As<DictViewObject>().dict->size();
+  return (op == Op::kLt ? x < y : x <= y) && IsSubset(rt, a, b);
+}
+
+bool HasNan(const Value& a, const Value& b) {
+  return a.IsNumber() && b.IsNumber() && (a.number() != a.number() || b.number() != b.number());
 }
 
 struct SliceBounds {
@@ -130,6 +148,10 @@ int64_t ToIndex(Runtime& rt, const Value& value, const char* what) {
   return value.int_value();
 }
 
+bool IsSetLike(const Value& value) {
+  return value.type() == Type::kDictView && value.As<DictViewObject>().IsSet();
+}
+
 bool Less(Runtime& rt, const Value& a, const Value& b) { return Compare(rt, Op::kLt, a, b); }
 
 bool Compare(Runtime& rt, Op op, const Value& a, const Value& b) {
@@ -146,6 +168,7 @@ bool Compare(Runtime& rt, Op op, const Value& a, const Value& b) {
       break;
   }
   if (HasNan(a, b)) return false;
+  if (IsSetLike(a) && IsSetLike(b)) return CompareSets(rt, op, a, b);
   const int order = Order(rt, op, a, b);
   switch (op) {
     case Op::kLt:

@@ -34,6 +34,9 @@ Value Arithmetic(Runtime& rt, Op op, const Value& a, const Value& b);
 Value Negate(Runtime& rt, const Value& a);
 Value Positive(Runtime& rt, const Value& a);
 
+// Whether it is a dictionary's keys() or items(), which compare and subtract as sets.
+bool IsSetLike(const Value& value);
+
 // == != < <= > >= in not-in.
 bool Compare(Runtime& rt, Op op, const Value& a, const Value& b);
 bool Less(Runtime& rt, const Value& a, const Value& b);
