@@ -42,9 +42,14 @@ char32_t StandIn(char32_t c) {
   return range == nullptr ? c : range->stand_in;
 }
 
+// A vowel of Hangul from which trailing consonants are counted. utf8proc 2.8 composes it as if it
+// were one of them, the empty one: it would be gone.
+constexpr char32_t kBeforeTrailingConsonants = 0x11A7;
+
 bool IsInert(char32_t c) {
   static const std::bitset<0x1101> blocks = TouchedBlocks(NormalizationInertRanges());
-  return blocks[c >> 8] && Find(NormalizationInertRanges(), c) != nullptr;
+  return c == kBeforeTrailingConsonants ||
+         (blocks[c >> 8] && Find(NormalizationInertRanges(), c) != nullptr);
 }
 
 // A class of characters: utf8proc's opinion, except where the package's differs.
