@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "base/error.h"
+#include "base/median.h"
 #include "bench/synthetic_rows.h"
 #include "device/machine.h"
 #include "kv/row_store.h"
@@ -33,13 +34,6 @@ double Seconds(const std::function<void()>& work) {
   const auto start = std::chrono::steady_clock::now();
   work();
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
-
-// The upper one of two.
-double Median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
 }
 
 kv::Step ChunkStep(kv::SequenceId id, int64_t rows, int64_t past) {

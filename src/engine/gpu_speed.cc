@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <chrono>
 #include <numeric>
+#include <utility>
 #include <vector>
 
 #include "base/logging.h"
+#include "base/median.h"
 #include "base/units.h"
 #include "device/machine.h"
 
@@ -62,8 +64,7 @@ double LayerSeconds(Device& device, Stream& stream, model::Decoder& decoder, int
   }
   for (int64_t i = 0; i < kSteps; ++i) forward(prompt + i, 1, true);
   cache->Release(id);
-  std::sort(times.begin(), times.end());
-  return times[times.size() / 2] / static_cast<double>(config.layers);
+  return Median(std::move(times)) / static_cast<double>(config.layers);
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/median.h"
 #include "kv/layout.h"
 #include "ops/rows/move_rows.h"
 #include "profile/forwarding_cache.h"
@@ -18,12 +19,6 @@ using Clock = std::chrono::steady_clock;
 
 double Seconds(Clock::time_point from, Clock::time_point to) {
   return std::chrono::duration<double>(to - from).count();
-}
-
-double Median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
 }
 
 class TimingCache final : public ForwardingCache {

@@ -7,6 +7,7 @@
 #include <iterator>
 #include <limits>
 
+#include "base/median.h"
 #include "profile/svg.h"
 
 namespace litecache::bench::papers {
@@ -128,9 +129,7 @@ std::string DrawBars(const std::string& title, const std::string& x_name,
   }
   const double longest = sums.empty() ? 0 : *std::max_element(sums.begin(), sums.end());
   if (!(longest > 0)) return "";
-  std::vector<double> sorted = sums;
-  std::sort(sorted.begin(), sorted.end());
-  const double most = std::min(longest, kCutAt * sorted[sorted.size() / 2]);
+  const double most = std::min(longest, kCutAt * Median(sums));
   const double scale = kWidth / most;
   const double height = static_cast<double>(rows.size()) * (kBar + kGap);
   const double right = labels + kWidth + kSum;

@@ -299,14 +299,8 @@ Expr* Parser::ParseSubscript(Expr* object) {
     item->key = Constant(name.line, Value::Int(name.integer));
     return item;
   }
-  if (SkipOperator("]")) {
-    auto* item = arena_->New<ItemExpr>(token.line);
-    item->object = object;
-    item->key = arena_->New<TupleExpr>(token.line);
-    return item;
-  }
   const auto at_end = [&] { return AtOperator("]") || AtOperator(","); };
-  Expr* first = AtOperator(":") ? nullptr : ParseExpression();
+  Expr* first = AtOperator(":") || AtOperator("]") ? nullptr : ParseExpression();
   if (AtOperator(":")) {
     auto* slice = arena_->New<SliceExpr>(token.line);
     slice->object = object;
@@ -323,9 +317,9 @@ Expr* Parser::ParseSubscript(Expr* object) {
   auto* item = arena_->New<ItemExpr>(token.line);
   item->object = object;
   item->key = first;
-  if (AtOperator(",")) {
+  if (first == nullptr || AtOperator(",")) {
     auto* tuple = arena_->New<TupleExpr>(token.line);
-    tuple->items.push_back(first);
+    if (first != nullptr) tuple->items.push_back(first);
     while (SkipOperator(",")) tuple->items.push_back(ParseExpression());
     item->key = tuple;
   }
