@@ -180,6 +180,34 @@ TEST(PapersPage, ComparesWhatWasMeasured) {
   EXPECT_THAT(write(), HasSubstr("\n- pqcache at 8K, 4 x 8K: too large\n"));
 }
 
+// Cells of before there was a figure of launches have a page as well.
+TEST(PapersPage, ALayersPartsAreThoseThatWereMeasured) {
+  std::mt19937_64 random = testing::TestRandom();
+  const litecache::testing::TemporaryDirectory directory;
+  const Grid grid = PapersGrid(/*quick=*/true);
+  Results results(directory.path() / "cells");
+  results.SetTrace("a text");
+  const Cell cell = BreakdownCells(grid).front();
+  const auto layer_with = [&](Json breakdown) {
+    breakdown["marks"] = 9;
+    results.Keep(cell, {{"layers", 2}, {"breakdown", breakdown}});
+    Page page(directory.path() / "page.md");
+    WriteBreakdown(grid, results, &page);
+    page.Write();
+    return Read(directory.path() / "page.md");
+  };
+  const int products = std::uniform_int_distribution(1, 4)(random);
+  const int launch = std::uniform_int_distribution(5, 9)(random);
+  const std::string without = layer_with({{"products_ms", 0.2 * products}});
+  EXPECT_THAT(without, HasSubstr(fmt::format("| {} | {} |", 100 * products, 100 * products)));
+  EXPECT_THAT(without, Not(HasSubstr("| launch |")));
+  const std::string with =
+      layer_with({{"products_ms", 0.2 * products}, {"launch_ms", 0.2 * launch}});
+  EXPECT_THAT(with, HasSubstr("| products | launch | layer |"));
+  EXPECT_THAT(with, HasSubstr(fmt::format("| {} | {} | {} |", 100 * products, 100 * launch,
+                                          100 * (products + launch))));
+}
+
 struct Box {
   double x, y, width, height;
 };
