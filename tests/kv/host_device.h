@@ -28,6 +28,7 @@ class HostDevice final : public Device {
   std::unique_ptr<Stream> CreateStream() override { return nullptr; }
 
   static size_t live() { return live_; }
+  void set_limit(size_t limit) { limit_ = limit; }
 
  private:
   size_t limit_;

@@ -39,6 +39,8 @@ SequenceId SequenceTable::ForkPrefix(SequenceId parent, int64_t tokens) {
   EnsureCapacity(&child, blocks);
   child.length = tokens;
   child.blocks = blocks;
+  if (blocks > 0) child.changes = 1;
+  child.changed.assign(static_cast<size_t>(blocks), 1);
   for (int64_t list = 0; list < shape_.lists; ++list) {
     for (int64_t i = 0; i < blocks; ++i) {
       const auto from = static_cast<size_t>(list * source.capacity + i);
@@ -144,10 +146,12 @@ void SequenceTable::Grow(std::span<const Growth> growths) {
 
   for (const Growth& growth : growths) {
     Sequence& sequence = Get(growth.id);
+    const int64_t change = sequence.changes + 1;
     const auto [first, end] = Rewritten(sequence, growth);
     for (int64_t block = first; shape_.lists > 0 && block < end; ++block) {
       if (pool_.references(sequence.ids[static_cast<size_t>(block)]) > 1) {
         CopyBlock(&sequence, block);
+        sequence.changed[static_cast<size_t>(block)] = sequence.changes = change;
       }
     }
     const int64_t blocks = shape_.BlocksFor(sequence.length + growth.rows);
@@ -160,8 +164,18 @@ void SequenceTable::Grow(std::span<const Growth> growths) {
         sequence.pages[slot] = pool_.data(sequence.ids[slot]);
       }
     }
-    sequence.blocks = std::max(sequence.blocks, blocks);
+    if (blocks <= sequence.blocks) continue;
+    sequence.blocks = blocks;
+    sequence.changes = change;
+    sequence.changed.resize(static_cast<size_t>(blocks), change);
   }
+}
+
+int64_t SequenceTable::FirstChanged(SequenceId id, int64_t changes) const {
+  const Sequence& sequence = Get(id);
+  const auto first =
+      std::ranges::find_if(sequence.changed, [&](int64_t change) { return change > changes; });
+  return first - sequence.changed.begin();
 }
 
 int64_t SequenceTable::Run(SequenceId id, int64_t list, int64_t block, int64_t most) const {

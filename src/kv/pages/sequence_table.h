@@ -36,6 +36,7 @@ class SequenceTable {
 
   int64_t Length(SequenceId id) const { return Get(id).length; }
   int64_t size() const { return static_cast<int64_t>(sequences_.size()); }
+  int64_t lists() const { return shape_.lists; }
 
   struct Growth {
     SequenceId id = 0;
@@ -56,6 +57,11 @@ class SequenceTable {
   // is released.
   std::byte* const* const* Lists(SequenceId id) const { return Get(id).heads.data(); }
   int64_t Blocks(SequenceId id) const { return Get(id).blocks; }
+  // How often pages of the lists have come or been replaced: what follows the lists has nothing to
+  // do in most steps, and need not look at a page of every layer and head to know.
+  int64_t Changes(SequenceId id) const { return Get(id).changes; }
+  // The first block of which that is so since Changes() was `changes`; Blocks(id): none.
+  int64_t FirstChanged(SequenceId id, int64_t changes) const;
   // How many pages of list `list`, from block `block` on and up to `most`, lie one behind another.
   int64_t Run(SequenceId id, int64_t list, int64_t block, int64_t most) const;
 
@@ -81,6 +87,8 @@ class SequenceTable {
     std::vector<std::byte*> pages;
     std::vector<PageId> ids;
     std::vector<std::byte* const*> heads;  // [lists]: each list's part of `pages`
+    int64_t changes = 0;
+    std::vector<int64_t> changed;  // [blocks]: the last change of its pages
   };
 
   const Sequence& Get(SequenceId id) const;

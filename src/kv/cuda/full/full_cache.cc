@@ -40,10 +40,7 @@ class CudaFullCache final : public FullCacheBase {
     for (int64_t i = 0; i < count; ++i) {
       const StepSequence& sequence = step.sequences[static_cast<size_t>(i)];
       DevicePages& pages = pages_[sequence.id];
-      std::byte* const* const* lists = table_.Lists(sequence.id);
-      pages.Update(device_, page_layout_.pages_per_block, table_.Blocks(sequence.id),
-                   sequence.past / page_layout_.page_tokens,
-                   [&](int64_t list, int64_t b) { return lists[list][b]; });
+      pages.Follow(device_, table_, sequence.id);
       ops::cuda::StepSequence& target = block_.at(i);
       target = {.first_row = static_cast<int32_t>(sequence.first_row),
                 .rows = static_cast<int32_t>(sequence.rows),

@@ -146,13 +146,10 @@ void CudaInfiniGenCache::Release(SequenceId id) {
 }
 
 void CudaInfiniGenCache::UpdateTables(const StepSequence& part, Sequence* sequence) {
-  const Layout& layout = shape_.layout;
-  UpdatePages(sequence->store, store_, part.id, layout.layers * layout.kv_heads,
-              shape_.pages.page_tokens);
-  UpdatePages(sequence->partial_keys, partial_, sequence->partial,
-              shape_.sparse_layers() * layout.kv_heads, shape_.partial_tokens);
+  sequence->store.Follow(device_, store_, part.id);
+  sequence->partial_keys.Follow(device_, partial_, sequence->partial);
   for (StagedPages& staged : sequence->staged) {
-    staged.Update(device_, device_pool_, layout.kv_heads);
+    staged.Update(device_, device_pool_, shape_.layout.kv_heads);
   }
   sequence->channels.Update(device_, 1, 1, 0,
                             [&](int64_t, int64_t) { return sequence->chosen.as<std::byte>(); });

@@ -146,19 +146,10 @@ void CudaLiteCache::Release(SequenceId id) {
 
 void CudaLiteCache::UpdatePages(const StepSequence& part, Sequence* sequence) {
   const Shape& shape = tiers_.shape;
-  const auto table = [&](DevicePages& pages, const SequenceTable& source, int64_t lists,
-                         int64_t page_tokens) {
-    std::byte* const* const* from = source.Lists(part.id);
-    pages.Update(device_, lists, lists > 0 ? source.Blocks(part.id) : 0,
-                 source.Length(part.id) / page_tokens,
-                 [&](int64_t list, int64_t b) { return from[list][b]; });
-  };
-  table(sequence->resident, tiers_.resident, shape.resident, shape.pages.page_tokens);
-  table(sequence->store, tiers_.store, shape.offloaded, shape.store_page_tokens);
-  table(sequence->metadata, tiers_.metadata, shape.metadata,
-        std::max<int64_t>(shape.metadata_tokens, 1));
-  const TableShape scales = shape.ScalesTable();
-  table(sequence->scales, tiers_.scales, scales.lists, scales.page_tokens);
+  sequence->resident.Follow(device_, tiers_.resident, part.id);
+  sequence->store.Follow(device_, tiers_.store, part.id);
+  sequence->metadata.Follow(device_, tiers_.metadata, part.id);
+  sequence->scales.Follow(device_, tiers_.scales, part.id);
   const SequenceSlots& slots = tiers_.slots.Get(part.id);
   const auto slot_pages =
       slots.heads.empty() ? 0 : static_cast<int64_t>(slots.heads.front().pages.size());

@@ -184,8 +184,7 @@ void CudaOffloadCache::BeginStep(const Step& step) {
   staging_.Take(uploads_);
   for (const Part& part : plan_.parts) {
     const SequenceId id = part.sequence.id;
-    pages_.at(id).Update(device_, uploads_, shape_, resident_, store_, inputs_, first_inputs_, id,
-                         part.sequence.past);
+    pages_.at(id).Update(device_, uploads_, shape_, resident_, store_, inputs_, first_inputs_, id);
   }
   ListPages();
   views_.Fill(plan_, pages_, offloads() ? &staging_ : nullptr);

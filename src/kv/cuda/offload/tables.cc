@@ -83,21 +83,14 @@ InputTable Tables::StagedInputs(size_t buffer) const {
 void SequencePages::Update(Device& device, TableUploads& uploads, const Shape& shape,
                            const SequenceTable& resident_table, const SequenceTable& store_table,
                            const SequenceTable& input_table, const SequenceTable& first_input_table,
-                           SequenceId id, int64_t past) {
+                           SequenceId id) {
   // A table's page of a layer holds `heads` lists of `page_tokens` rows each.
-  const auto update = [&](DevicePages& pages, Known& known, const SequenceTable& table,
-                          int64_t layers, int64_t heads, int64_t page_tokens, uint64_t row_bytes) {
-    if (layers * heads == 0) return;
+  const auto follow = [&](DevicePages& pages, const SequenceTable& table, int64_t heads,
+                          int64_t page_tokens, uint64_t row_bytes) {
     std::byte* const* const* lists = table.Lists(id);
-    // Of the blocks that were there only the one that is written next can have changed, in all
-    // lists together: most steps look at one page rather than at one of every head of every layer.
-    const int64_t blocks = table.Blocks(id);
-    const std::byte* last = blocks > 0 ? lists[0][blocks - 1] : nullptr;
-    if (blocks == known.blocks && last == known.last && blocks - 1 <= past / page_tokens) return;
-    known = {blocks, last};
     const uint64_t head_bytes = static_cast<uint64_t>(page_tokens) * row_bytes;
-    pages.Update(
-        device, layers * heads, blocks, past / page_tokens,
+    pages.Follow(
+        device, table, id, table.lists() * heads,
         [&](int64_t list, int64_t b) {
           return lists[list / heads][b] + static_cast<uint64_t>(list % heads) * head_bytes;
         },
@@ -105,17 +98,12 @@ void SequencePages::Update(Device& device, TableUploads& uploads, const Shape& s
           uploads.Add(target, changed, count);
         });
   };
-  const int64_t layers = shape.layout.layers;
-  update(store, store_, store_table, layers, shape.host_heads(), shape.store_page_tokens,
+  follow(store, store_table, shape.host_heads(), shape.store_page_tokens,
          shape.store_format.row_bytes());
-  update(resident, resident_, resident_table, layers, shape.device_heads,
-         shape.resident_page_tokens, shape.format.row_bytes());
-  const auto update_inputs = [&](DevicePages& pages, Known& known, const SequenceTable& table,
-                                 const TableShape& kept) {
-    update(pages, known, table, kept.lists, 1, kept.page_tokens, 0);
-  };
-  update_inputs(inputs, inputs_, input_table, shape.InputTable());
-  update_inputs(first_inputs, first_inputs_, first_input_table, shape.FirstInputTable());
+  follow(resident, resident_table, shape.device_heads, shape.resident_page_tokens,
+         shape.format.row_bytes());
+  follow(inputs, input_table, 1, shape.InputTable().page_tokens, 0);
+  follow(first_inputs, first_input_table, 1, shape.FirstInputTable().page_tokens, 0);
 }
 
 }  // namespace litecache::kv::offload

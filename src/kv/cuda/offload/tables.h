@@ -54,20 +54,11 @@ class SequencePages {
  public:
   DevicePages resident, store, inputs, first_inputs;
 
-  // past: tokens that have been in the tables since the last call.
   // What changes goes to `uploads`.
   void Update(Device& device, TableUploads& uploads, const Shape& shape,
               const SequenceTable& resident_table, const SequenceTable& store_table,
               const SequenceTable& input_table, const SequenceTable& first_input_table,
-              SequenceId id, int64_t past);
-
- private:
-  // Of a table at the last call.
-  struct Known {
-    int64_t blocks = 0;
-    const std::byte* last = nullptr;  // the last block's page of list 0
-  };
-  Known resident_, store_, inputs_, first_inputs_;
+              SequenceId id);
 };
 
 }  // namespace litecache::kv::offload

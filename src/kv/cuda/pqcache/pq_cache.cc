@@ -126,15 +126,14 @@ int64_t CudaPqCache::StagingFor(const StepSequence& part) const {
 
 void CudaPqCache::UpdateTables(const StepSequence& part, Tables* tables) {
   const Sequence& sequence = sequences_.Get(part.id);
-  const int64_t lists = shape_.lists(), kv_heads = shape_.layout.kv_heads;
-  UpdatePages(tables->store, sequences_.store(), part.id, lists, shape_.pages.page_tokens);
+  tables->store.Follow(device_, sequences_.store(), part.id);
   if (!part.decode) {
     for (StagedPages& staged : tables->staged) {
-      staged.Update(device_, sequences_.device(), kv_heads);
+      staged.Update(device_, sequences_.device(), shape_.layout.kv_heads);
     }
     return;
   }
-  UpdatePages(tables->codes, sequences_.codes(), sequence.codes, lists, shape_.code_tokens);
+  tables->codes.Follow(device_, sequences_.codes(), sequence.codes);
   tables->codebooks.Update(
       device_, 1, static_cast<int64_t>(sequence.codebooks.size()), 0,
       [&](int64_t, int64_t b) { return sequence.codebooks[static_cast<size_t>(b)]; });

@@ -8,16 +8,8 @@ namespace litecache::kv {
 void CudaWaveSequence::SendPages(CudaDevice& gpu, const PagePool& pool, const RetroShape& shape,
                                  const SequenceTable& store_table, const SequenceTable& index_table,
                                  SequenceId id) {
-  const auto send = [&](DevicePages& pages, const SequenceTable& from, int64_t* known) {
-    const int64_t blocks = from.Blocks(id);
-    if (*known == blocks && !forked) return;
-    std::byte* const* const* lists = from.Lists(id);
-    pages.Update(gpu, shape.lists, blocks, forked ? 0 : std::max<int64_t>(*known, 0),
-                 [&](int64_t list, int64_t b) { return lists[list][b]; });
-    *known = blocks;
-  };
-  send(store, store_table, &store_blocks_);
-  send(index_pages, index_table, &index_blocks_);
+  store.Follow(gpu, store_table, id);
+  index_pages.Follow(gpu, index_table, id);
   const int64_t of_steady = steady.length(), of_cache = cache.length(), of_buffer = buffer.length();
   if (of_steady != steady_pages_ || of_cache != cache_pages_ || of_buffer != buffer_pages_ ||
       forked) {

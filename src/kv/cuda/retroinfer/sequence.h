@@ -51,8 +51,7 @@ struct CudaWaveSequence final : WaveSequence {
   Buffer tables_;
   int64_t clusters_ = 0, blocks_ = 0;  // that the tables are of: strides
   // What the pages' lists were made of.
-  int64_t store_blocks_ = -1, index_blocks_ = -1, steady_pages_ = -1, cache_pages_ = -1,
-          buffer_pages_ = -1;
+  int64_t steady_pages_ = -1, cache_pages_ = -1, buffer_pages_ = -1;
 };
 
 }  // namespace litecache::kv

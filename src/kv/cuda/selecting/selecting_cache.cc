@@ -65,13 +65,6 @@ DeviceHeadCounters* CudaSelectingBase::CountersOf(int64_t layer) const {
   return counters_->device<DeviceHeadCounters>() + layer * rows_.layout.kv_heads;
 }
 
-void CudaSelectingBase::UpdatePages(DevicePages& pages, const SequenceTable& table, SequenceId id,
-                                    int64_t lists, int64_t page_tokens) {
-  std::byte* const* const* source = table.Lists(id);
-  pages.Update(device_, lists, lists > 0 ? table.Blocks(id) : 0, table.Length(id) / page_tokens,
-               [&](int64_t list, int64_t b) { return source[list][b]; });
-}
-
 int64_t CudaSelectingBase::Sort(const Step& step) {
   decoding_.clear();
   prefilling_.clear();

@@ -91,8 +91,6 @@ class CudaSelectingBase : public Cache, public RowStore {
   ops::cuda::DeviceHeadCounters* CountersOf(int64_t layer) const;
   // Lists of [0, lists) that are their own indices, from `first` on.
   const int32_t* ListsFrom(int64_t first) const { return constants_.as<int32_t>() + first; }
-  void UpdatePages(DevicePages& pages, const SequenceTable& table, SequenceId id, int64_t lists,
-                   int64_t page_tokens);
   // Rows of the store to where a layer attends them: positions and slots, rows of `to`, [pairs]
   // [max_rows] as reserved, count [pairs]. ReserveMoves: while the device does nothing.
   void ReserveMoves(int64_t pairs, int64_t max_rows);
