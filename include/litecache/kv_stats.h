@@ -59,6 +59,7 @@ struct HeadCounters {
 struct Stats {
   TierBytes peak;           // the most that was in use at once
   TierBytes used;           // pages in use
+  TierBytes provided;       // memory taken for pages, in use or free
   TierBytes capacity;       // budgets
   uint64_t bytes_read = 0;  // KV bytes attention has read since start
   uint64_t bytes_written = 0;

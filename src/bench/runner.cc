@@ -281,6 +281,7 @@ Measurement Runner::Decode(const kv::CachePlan& plan, int64_t batch, int64_t con
     prompts_seconds = Seconds([&] { FillByPrefill(*cache, sequences, context, advance); });
   }
 
+  cache->Provide(DecodeKvBytes(plan, batch, context));
   const auto rows = static_cast<size_t>(batch);
   std::vector<int32_t> ids(rows);
   std::vector<int32_t> positions(rows, static_cast<int32_t>(context));

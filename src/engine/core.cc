@@ -61,8 +61,10 @@ std::shared_ptr<RequestHandle> Core::Submit(Request request) {
   CheckRequest(request, limits_);
   auto group = std::make_unique<Group>();
   group->max_tokens = ResolveMaxTokens(request, limits_, budget_);
-  group->cost =
-      WorstCase(*backend_.cache, static_cast<int64_t>(request.prompt.size()), group->max_tokens);
+  const auto prompt = static_cast<int64_t>(request.prompt.size());
+  group->cost = WorstCase(*backend_.cache, prompt, group->max_tokens);
+  group->provided =
+      WorstCase(*backend_.cache, prompt, std::min(group->max_tokens, kTokensProvided));
   group->seed = request.sampling.seed ? *request.sampling.seed : RandomSeed();
   group->stop_ids = StopIds(request, backend_.eos_ids);
   group->channel =
@@ -87,7 +89,7 @@ ScoreResult Core::Score(ScoreRequest request,
         count, options_.context, largest);
   }
   group->score = job;
-  group->cost = WorstCase(*backend_.cache, count, 0);
+  group->cost = group->provided = WorstCase(*backend_.cache, count, 0);
   Enqueue(std::move(group));
   return job->Wait(progress);
 }
@@ -222,7 +224,22 @@ void Core::ForwardWithRoom(const StepPlan& plan) {
   }
 }
 
+void Core::Provide(const StepPlan& plan) {
+  if (plan.prefills.empty()) return;
+  kv::TierBytes bytes = counters_.prefix.bytes;
+  for (const auto& group : scheduler_.running()) {
+    int64_t prefilled = group->prefilled;
+    for (const StepPlan::Prefill& part : plan.prefills) {
+      if (part.group == group.get()) prefilled += part.count;
+    }
+    bytes += prefilled < group->decodes_from() ? backend_.cache->BytesFor(prefilled)
+                                               : group->provided.Total(group->width());
+  }
+  backend_.cache->Provide(bytes);
+}
+
 void Core::Forward(const StepPlan& plan) {
+  Provide(plan);
   const MatrixView logits = MatrixView::Of(logits_->device<float>(),
                                            static_cast<int64_t>(plan.logit_rows.size()), vocab_);
   backend_.decoder->Forward(*backend_.stream, plan.step, plan.tokens, plan.positions,

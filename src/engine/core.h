@@ -85,6 +85,9 @@ class Core {
   // Goes on with what waits for prefixes.
   void AdvancePrefixes();
   void RunStep();
+  // Before a step with parts of prompts, which takes long anyway: the memory that what runs will
+  // have come to use when those that decode after it are done.
+  void Provide(const StepPlan& plan);
   // Runs the plan; throws what the model throws.
   void Forward(const StepPlan& plan);
   // The same; gives up kept prefixes where their memory is needed.

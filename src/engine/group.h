@@ -62,6 +62,7 @@ struct Group {
   std::shared_ptr<ScoreJob> score;  // instead of the above
 
   KvCost cost;
+  KvCost provided;    // the same with kTokensProvided tokens of an answer at most
   uint64_t turn = 0;  // the scheduler's: when it may start
   bool admitted = false;
   kv::SequenceId prompt_sequence = 0;  // while the prompt is processed; 0: there is none
@@ -82,6 +83,8 @@ struct Group {
   uint64_t client() const { return score != nullptr ? 0 : request.client; }
   int64_t prompt_size() const { return static_cast<int64_t>(prompt().size()); }
   bool prefilling() const { return prefilled < prompt_size(); }
+  // Of its prompt, the tokens that come in chunks.
+  int64_t decodes_from() const { return score != nullptr ? score->decode_from() : prompt_size(); }
   // Sequences it holds or will hold once its prompt is done.
   int64_t width() const {
     if (score != nullptr) return 1;

@@ -91,6 +91,11 @@ class Cache {
   // Bytes that a fork made at `shared` tokens adds at most by the time it has `tokens`.
   virtual TierBytes ForkBytesFor(int64_t shared, int64_t tokens) const = 0;
 
+  // Takes memory now for what would take it while it decodes, for sequences that need no more than
+  // `bytes` together, those there are included, or as much of it as there is: on a GPU 256 MiB of
+  // pinned memory cost 20 ms, several decode steps.
+  virtual void Provide(const TierBytes& bytes) = 0;
+
   // Registers an empty sequence; ids are never reused.
   virtual SequenceId Create() = 0;
   // A new sequence that shares the rows of `parent` (pages are copied when one of them writes into

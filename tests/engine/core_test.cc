@@ -1,6 +1,7 @@
 // The engine's core on a toy decoder with a real KV cache: whatever runs beside a request, it gets
 // the tokens it would get alone.
 #include "engine/core_fixture.h"
+#include "kv/pages/page_pool.h"
 
 namespace litecache::engine {
 namespace {
@@ -288,6 +289,31 @@ TEST(Core, ScoresEqualAPassOverTheWholeText) {
   EXPECT_THROW(core.Score({{1, 2}, {}, 3}, {}), InvalidArgument);
   EXPECT_THROW(core.Score({std::vector<int32_t>(5000, 1), {}}, {}), CapacityError);
   EXPECT_THROW(core.Score({{1, 2, 3}, {}}, [](int64_t, int64_t) { throw Error("enough"); }), Error);
+}
+
+// What answers may come to is there once their prompts are, up to a bound for each.
+TEST(Core, MemoryOfAnswersIsProvidedWithTheirPrompts) {
+  constexpr int64_t kContext = 20000;
+  for (const int64_t max_tokens : {int64_t{3900}, int64_t{15000}, int64_t{0}}) {
+    // 512 bytes a token: one slab would do for what is used while this looks.
+    Fixture fixture({.context = kContext, .max_batch = 12, .prefill_chunk = 48, .score_rows = 8},
+                    100000);
+    Core& core = fixture.Start();
+    std::vector<std::shared_ptr<RequestHandle>> handles;
+    for (int i = 0; i < 6; ++i) {
+      Request request{.prompt = std::vector<int32_t>(100, i), .max_tokens = max_tokens, .n = 2};
+      request.ignore_eos = true;
+      handles.push_back(core.Submit(std::move(request)));
+    }
+    for (const auto& handle : handles) ASSERT_TRUE(handle->Next());
+    const auto bytes = [&](int64_t tokens) { return fixture.rig.cache->BytesFor(tokens).device; };
+    const kv::Stats kv = core.Stats().kv;
+    for (const auto& handle : handles) handle->Cancel();
+    const int64_t answer = max_tokens > 0 ? std::min(max_tokens, kTokensProvided) : kTokensProvided;
+    EXPECT_GE(kv.provided.device, 12 * bytes(answer) + 6 * bytes(100) - 12 * bytes(1));
+    EXPECT_LE(kv.provided.device, 12 * bytes(answer + 100) + kv::PagePool::kSlabBytes);
+    EXPECT_LT(kv.used.device, kv.provided.device / 4);
+  }
 }
 
 }  // namespace

@@ -43,7 +43,9 @@ class DevicePages {
     uploaded_ = std::min(uploaded_, size);
     if (size * sizeof(std::byte*) > memory_.size()) {
       memory_ = Buffer();
-      memory_ = device.Allocate(std::max<size_t>(2 * size, 64) * sizeof(std::byte*));
+      memory_ =
+          device.Allocate(std::max<size_t>(2 * size, kLeastBlocks * static_cast<size_t>(lists)) *
+                          sizeof(std::byte*));
       changed_begin = 0;
       changed_end = size;
     }
@@ -80,6 +82,9 @@ class DevicePages {
   std::byte* const* device() const { return memory_.as<std::byte* const>(); }
 
  private:
+  // Of some thousands of tokens: few sequences pass that and take memory while they decode.
+  static constexpr size_t kLeastBlocks = 32;
+
   static auto Uploading(Device& device) {
     return [&device](std::byte** target, std::byte* const* pages, size_t count) {
       device.Upload(target, pages, count * sizeof(std::byte*));

@@ -36,6 +36,10 @@ class InfiniGenCache final : public WithShape<Cache, Shape>, public Diagnosis {
 
   std::string_view policy() const override { return "infinigen"; }
 
+  void Provide(const TierBytes& bytes) override {
+    device_.Provide(bytes.device);
+    host_.Provide(bytes.host);
+  }
   SequenceId Create() override;
   SequenceId Fork(SequenceId parent) override;
   void Release(SequenceId id) override;

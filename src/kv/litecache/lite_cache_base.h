@@ -26,6 +26,10 @@ class LiteCacheBase : public Cache, public RowStore {
     return tiers_.shape.ForkBytesFor(shared, tokens);
   }
 
+  void Provide(const TierBytes& bytes) override {
+    tiers_.device.Provide(bytes.device);
+    tiers_.host.Provide(bytes.host);
+  }
   SequenceId Create() override;
   SequenceId Fork(SequenceId parent) override;
   void Release(SequenceId id) override;

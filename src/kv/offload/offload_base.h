@@ -27,6 +27,10 @@ class OffloadBase : public Cache {
   TierBytes ForkBytesFor(int64_t shared, int64_t tokens) const override {
     return shape_.ForkBytesFor(shared, tokens, LargestSplit(tokens));
   }
+  void Provide(const TierBytes& bytes) override {
+    device_pool_.Provide(bytes.device);
+    host_pool_.Provide(bytes.host);
+  }
   int64_t Length(SequenceId id) const override { return store_.Length(id); }
   SequenceId Create() override;
   bool WantsInputs() const override { return shape_.keeps_inputs; }

@@ -25,13 +25,24 @@ void PagePool::AddSlab() {
   const int64_t pages = std::min<int64_t>(int64_t{1} << slab_shift_, capacity_ - first);
   slabs_.push_back(device_.Allocate(static_cast<size_t>(pages) * page_bytes_));
   references_.resize(static_cast<size_t>(first + pages), 0);
-  free_.reserve(references_.size());  // a page returned later must not need memory
-  // New pages go below the ones at hand, the first of them on top.
-  std::vector<PageId> fresh(static_cast<size_t>(pages));
-  for (int64_t i = 0; i < pages; ++i) {
-    fresh[static_cast<size_t>(i)] = static_cast<PageId>(first + pages - 1 - i);
+}
+
+void PagePool::AddPages(int64_t count) {
+  const int64_t first = provided();
+  const auto list = [&] {
+    free_.reserve(references_.size());  // a page returned later must not need memory
+    // New pages go below the ones at hand, the first of them on top.
+    std::vector<PageId> fresh;
+    for (int64_t page = provided(); page-- > first;) fresh.push_back(static_cast<PageId>(page));
+    free_.insert(free_.begin(), fresh.begin(), fresh.end());
+  };
+  try {
+    while (provided() < first + count) AddSlab();
+  } catch (...) {
+    list();  // what there is memory for
+    throw;
   }
-  free_.insert(free_.begin(), fresh.begin(), fresh.end());
+  list();
 }
 
 void PagePool::Reserve(int64_t count) {
@@ -43,7 +54,17 @@ void PagePool::Reserve(int64_t count) {
         FormatBytes(static_cast<uint64_t>(capacity_) * page_bytes_), count,
         FormatBytes(page_bytes_), available());
   }
-  while (static_cast<int64_t>(free_.size()) < count) AddSlab();
+  AddPages(count - static_cast<int64_t>(free_.size()));
+}
+
+void PagePool::Provide(uint64_t bytes) {
+  const auto pages = static_cast<int64_t>(std::min<uint64_t>(
+      bytes / page_bytes_ + (bytes % page_bytes_ > 0 ? 1 : 0), static_cast<uint64_t>(capacity_)));
+  try {
+    AddPages(pages - provided());
+  } catch (const CapacityError&) {
+    // Who needs the pages will be told.
+  }
 }
 
 PageId PagePool::Take() {

@@ -13,9 +13,9 @@ namespace litecache::kv {
 
 using PageId = uint32_t;
 
-// Memory is taken from the device in slabs as pages are first needed and kept until the pool dies:
-// memory grows with what is used, and a page that was returned is handed out again without a call
-// to the system. Not thread-safe.
+// Memory is taken from the device in slabs, as pages are first needed or before (Provide), and kept
+// until the pool dies: memory grows with what is used, and a page that was returned is handed out
+// again without a call to the system. Not thread-safe.
 class PagePool {
  public:
   // page_bytes > 0; at most budget_bytes / page_bytes pages will ever exist. `name` is what errors
@@ -29,6 +29,9 @@ class PagePool {
   // numbers, having changed nothing that can be seen, when the budget or the device's memory is too
   // small.
   void Reserve(int64_t count);
+  // Takes memory until there are pages of `bytes` bytes, used and free ones, or as many as the
+  // budget and the device's memory allow: what comes to use no more than that takes none later.
+  void Provide(uint64_t bytes);
   // One page with one reference, contents undefined. Reserve() must have promised it.
   PageId Take();
   void AddReference(PageId page);
@@ -63,8 +66,12 @@ class PagePool {
   int64_t used() const { return used_; }          // pages with a reference
   int64_t peak() const { return peak_; }          // the most that were used at once
   int64_t available() const { return capacity_ - used_; }
+  // Pages that there is memory for.
+  int64_t provided() const { return static_cast<int64_t>(references_.size()); }
 
  private:
+  // Takes memory for `count` pages more, at most those that the budget has.
+  void AddPages(int64_t count);
   void AddSlab();
 
   Device& device_;

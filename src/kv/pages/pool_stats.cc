@@ -11,6 +11,7 @@ void AddPools(const PagePool& device, const PagePool* host, Stats* stats) {
   };
   stats->peak = bytes(&PagePool::peak);
   stats->used = bytes(&PagePool::used);
+  stats->provided = bytes(&PagePool::provided);
   stats->capacity = bytes(&PagePool::capacity);
 }
 

@@ -8,8 +8,8 @@
 
 namespace litecache::kv {
 
-// Fills in bytes used, at most used and allowed of both tiers; host: null for a policy without a
-// host store.
+// Fills in bytes used, at most used, provided and allowed of both tiers; host: null for a policy
+// without a host store.
 void AddPools(const PagePool& device, const PagePool* host, Stats* stats);
 
 // Adds the heads' lookups and hits.

@@ -34,6 +34,7 @@ class PqCache final : public WithShape<Cache, Shape>, public Diagnosis {
 
   std::string_view policy() const override { return "pqcache"; }
 
+  void Provide(const TierBytes& bytes) override { sequences_.Provide(bytes); }
   SequenceId Create() override;
   SequenceId Fork(SequenceId parent) override;
   void Release(SequenceId id) override;

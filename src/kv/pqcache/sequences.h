@@ -90,6 +90,10 @@ class Sequences {
     return token < shape_.sink ? token : shape_.sink + token % (sequence.rows + 1);
   }
 
+  void Provide(const TierBytes& bytes) {
+    device_.Provide(bytes.device);
+    host_.Provide(bytes.host);
+  }
   PagePool& device() { return device_; }
   const PagePool& device() const { return device_; }
   const PagePool& host() const { return host_; }

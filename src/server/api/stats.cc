@@ -44,6 +44,7 @@ Json StatsJson(const ServedModel& model, double seconds, int64_t requests) {
           {"kv",
            {{"used", TiersJson(kv.used)},
             {"peak", TiersJson(kv.peak)},
+            {"provided", TiersJson(kv.provided)},
             {"capacity", TiersJson(kv.capacity)},
             {"lookups", kv.lookups},
             {"hits", kv.hits},

@@ -31,6 +31,8 @@ class Page {
 void AddKv(const kv::Stats& kv, Page* page) {
   page->Tiers("litecache_kv_used_bytes", "KV cache in use.", kv.used);
   page->Tiers("litecache_kv_peak_bytes", "The most KV cache in use at once.", kv.peak);
+  page->Tiers("litecache_kv_provided_bytes", "Memory taken for the KV cache, in use or free.",
+              kv.provided);
   page->Tiers("litecache_kv_capacity_bytes", "Budget of the KV cache.", kv.capacity);
   page->Counter("litecache_kv_lookups_total", "Decode steps of a KV head that had to choose rows.",
                 kv.lookups);

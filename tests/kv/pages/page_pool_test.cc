@@ -46,6 +46,43 @@ TEST(Layout, RefusesImpossibleShapes) {
   EXPECT_NO_THROW(CheckLayout({2, 8, 2, 64, DType::kBF16}));
 }
 
+// What is provided is taken later without the device, in the order in which it lies.
+TEST(PagePool, ProvidedPagesTakeNoMemoryLater) {
+  HostDevice device;
+  PagePool pool(device, 65536, 3000 * 65536);
+  pool.Reserve(2);
+  const PageId first = pool.Take();
+  pool.Provide(1000 * 65536 - 1);
+  EXPECT_GE(pool.provided(), 1000);
+  EXPECT_LE(pool.provided() * 65536, 1000 * 65536 + static_cast<int64_t>(PagePool::kSlabBytes));
+  const size_t live = HostDevice::live();
+  pool.Provide(500 * 65536);  // there already
+  pool.Reserve(999);
+  std::set<PageId> pages = {first};
+  for (int i = 1; i < 1000; ++i) {
+    const PageId page = pool.Take();
+    EXPECT_EQ(page, first + static_cast<PageId>(i));
+    EXPECT_TRUE(pages.insert(page).second);
+    std::memset(pool.data(page), i % 256, 65536);
+  }
+  EXPECT_EQ(HostDevice::live(), live);
+  EXPECT_EQ(pool.used(), 1000);
+  pool.Provide(~uint64_t{0});
+  EXPECT_EQ(pool.provided(), 3000) << "the budget";
+}
+
+TEST(PagePool, ProvidesWhatTheDeviceHas) {
+  HostDevice device(5 * PagePool::kSlabBytes + 1000);
+  PagePool pool(device, 65536, 3000 * 65536);
+  pool.Provide(3000 * 65536);
+  const auto there = static_cast<int64_t>(5 * PagePool::kSlabBytes / 65536);
+  EXPECT_EQ(pool.provided(), there);
+  EXPECT_THROW(pool.Reserve(there + 1), CapacityError);
+  pool.Reserve(there);
+  std::set<PageId> pages;
+  for (int64_t i = 0; i < there; ++i) EXPECT_TRUE(pages.insert(pool.Take()).second);
+}
+
 TEST(PagePool, GrowsWithUseUpToTheBudgetAndNotBeyond) {
   HostDevice device;
   {

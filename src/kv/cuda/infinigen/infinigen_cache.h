@@ -30,6 +30,10 @@ class CudaInfiniGenCache final : public CudaSelectingCache<Shape>, public Diagno
   ~CudaInfiniGenCache() override;
 
   std::string_view policy() const override { return "infinigen"; }
+  void Provide(const TierBytes& bytes) override {
+    device_pool_.Provide(bytes.device);
+    host_pool_.Provide(bytes.host);
+  }
   SequenceId Create() override;
   SequenceId Fork(SequenceId parent) override;
   void Release(SequenceId id) override;

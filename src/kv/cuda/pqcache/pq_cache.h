@@ -31,6 +31,7 @@ class CudaPqCache final : public CudaSelectingCache<Shape>, public Diagnosis {
   ~CudaPqCache() override;
 
   std::string_view policy() const override { return "pqcache"; }
+  void Provide(const TierBytes& bytes) override { sequences_.Provide(bytes); }
   SequenceId Create() override;
   SequenceId Fork(SequenceId parent) override;
   void Release(SequenceId id) override;
