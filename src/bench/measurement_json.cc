@@ -33,6 +33,7 @@ Json DecodeJson(const Measurement& m, int64_t steps, bool graphs) {
                {"context", m.context},
                {"graph", graphs},
                {"ms_per_step", m.seconds * 1e3},
+               {"slowest_ms", m.slowest * 1e3},
                {"spread", m.spread},
                {"tokens_per_s", static_cast<double>(m.batch) / m.seconds},
                {"bytes_per_step", m.cost.bytes},

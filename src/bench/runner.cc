@@ -172,6 +172,7 @@ Measurement Runner::Finish(int64_t batch, int64_t context, std::vector<double> s
   m.batch = batch;
   m.context = context;
   const auto [fastest, slowest] = std::minmax_element(seconds.begin(), seconds.end());
+  m.slowest = *slowest;
   const double range = *slowest - *fastest;
   m.seconds = Median(std::move(seconds));
   m.spread = range / m.seconds;

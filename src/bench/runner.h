@@ -55,7 +55,8 @@ struct Measurement {
   int64_t batch = 0;
   int64_t context = 0;
   double seconds = 0;  // median: of a whole prefill, or of one decode step
-  double spread = 0;   // (slowest - fastest) / median
+  double slowest = 0;
+  double spread = 0;  // (slowest - fastest) / median
   Cost cost;
   double floor_seconds = 0;  // the machine's rates allow no less
   // Of a decode measurement whose rows come of prompts: how long those took, and all steps, from

@@ -71,10 +71,10 @@ std::string BenchReport::PrefillRow(const std::string& policy, const bench::Meas
 
 std::string BenchReport::DecodeHead() const {
   return fmt::format(
-      "\n{:<10}{:>9}{:>7}{:>7}{:>12}{:>11}{:>12}{:>9}{:>11}{:>7}{:>11}{:>9}{:>7}{:>11}{:>10}"
-      "{:>11}   ({} KV rows)\n",
-      "decode", "context", "batch", "graph", "step", "tok/s", "bytes/step", "GB/s", "link/step",
-      "GB/s", "floor", "x floor", "hits", "rows/step", "CPU/step", "GPU mem", fill);
+      "\n{:<10}{:>9}{:>7}{:>7}{:>12}{:>10}{:>11}{:>12}{:>9}{:>11}{:>7}{:>11}{:>9}{:>7}{:>11}"
+      "{:>10}{:>11}   ({} KV rows)\n",
+      "decode", "context", "batch", "graph", "step", "slowest", "tok/s", "bytes/step", "GB/s",
+      "link/step", "GB/s", "floor", "x floor", "hits", "rows/step", "CPU/step", "GPU mem", fill);
 }
 
 std::string BenchReport::DecodeRow(const std::string& policy, bool graphs,
@@ -83,13 +83,13 @@ std::string BenchReport::DecodeRow(const std::string& policy, bool graphs,
       m.kv.lookups > 0 ? fmt::format("{:.0f}%", 100 * bench::HitRatio(m.kv)) : "-";
   const bool link = m.cost.link_bytes > 0 && gpu;
   std::string text = fmt::format(
-      "{:<10}{:>9}{:>7}{:>7}{:>12}{:>11.1f}{:>12}{:>9.1f}{:>11}{:>7}{:>11}{:>9.2f}{:>7}{:>11.0f}"
-      "{:>10}{:>11}\n",
+      "{:<10}{:>9}{:>7}{:>7}{:>12}{:>10}{:>11.1f}{:>12}{:>9.1f}{:>11}{:>7}{:>11}{:>9.2f}{:>7}"
+      "{:>11.0f}{:>10}{:>11}\n",
       policy, m.context, m.batch,
       !gpu     ? "-"
       : graphs ? "on"
                : "off",
-      FormatSeconds(m.seconds), static_cast<double>(m.batch) / m.seconds,
+      FormatSeconds(m.seconds), FormatSeconds(m.slowest), static_cast<double>(m.batch) / m.seconds,
       FormatBytes(static_cast<uint64_t>(m.cost.bytes)), m.cost.bytes / m.seconds / 1e9,
       link ? FormatBytes(static_cast<uint64_t>(m.cost.link_bytes)) : "-",
       link ? fmt::format("{:.1f}", m.cost.link_bytes / m.seconds / 1e9) : "-",

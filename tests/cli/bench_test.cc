@@ -48,6 +48,7 @@ TEST(Bench, NumbersAreConsistent) {
       EXPECT_NEAR(row["bytes_per_step"].get<double>(), weights + kv, 0.15 * weights);
       EXPECT_GE(row["floor_ms"].get<double>() * 1e6 * bandwidth,
                 row["bytes_per_step"].get<double>() * 0.999);
+      EXPECT_GE(row["slowest_ms"], row["ms_per_step"]);
       EXPECT_NEAR(row["tokens_per_s"].get<double>() * row["ms_per_step"].get<double>() / 1e3, batch,
                   1e-6);
       // Prompts and steps together are a generation; synthetic rows are none.
@@ -68,6 +69,7 @@ TEST(Bench, AShapeNeedsNoFiles) {
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(result.out, HasSubstr("opt-125m"));
   EXPECT_THAT(result.out, HasSubstr("x floor"));
+  EXPECT_THAT(result.out, HasSubstr("slowest"));
   const auto few = Bench({"--shape", "opt-125m", "--layers", "2", "--context", "16"});
   EXPECT_EQ(few.exit_code, 0) << few.err;
   EXPECT_THAT(few.out, HasSubstr("opt-125m (2 of 12 layers)"));

@@ -57,8 +57,9 @@ class DevicePages {
   }
 
   // Updates where the sequence's pages in `table`, always the same one, have changed since the last
-  // call. at(list, block): a page of it; `lists`: as many as a list of the table has, or several of
-  // each. 64 sequences' pages of all layers and heads compared at every step took 0.3 ms of it.
+  // call, which may have been for another sequence. at(list, block): a page of it; `lists`: as many
+  // as a list of the table has, or several of each. 64 sequences' pages of all layers and heads
+  // compared at every step took 0.3 ms of it.
   template <class At>
   void Follow(Device& device, const SequenceTable& table, SequenceId id, int64_t lists,
               const At& at) {
@@ -68,9 +69,11 @@ class DevicePages {
   void Follow(Device& device, const SequenceTable& table, SequenceId id, int64_t lists,
               const At& at, const Put& put) {
     const int64_t changes = table.Changes(id);
-    if (changes == followed_ || lists == 0) return;
-    Update(device, lists, table.Blocks(id), table.FirstChanged(id, followed_), at, put);
-    followed_ = changes;
+    const int64_t known = id == followed_ ? followed_changes_ : 0;
+    if (lists == 0 || (id == followed_ && changes == known)) return;
+    Update(device, lists, table.Blocks(id), table.FirstChanged(id, known), at, put);
+    followed_ = id;
+    followed_changes_ = changes;
   }
   // The table's own lists.
   void Follow(Device& device, const SequenceTable& table, SequenceId id) {
@@ -92,8 +95,9 @@ class DevicePages {
   }
 
   std::vector<std::byte*> host_;
-  size_t uploaded_ = 0;   // of host_, entries the device has
-  int64_t followed_ = 0;  // a table's changes at the last call
+  size_t uploaded_ = 0;      // of host_, entries the device has
+  SequenceId followed_ = 0;  // at the last call
+  int64_t followed_changes_ = 0;
   Buffer memory_;
 };
 

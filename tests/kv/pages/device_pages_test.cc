@@ -94,6 +94,22 @@ TEST_F(DevicePagesTest, SendsTheBlockThatWasCopiedForItsWriter) {
   EXPECT_EQ(followers_.at(child)->entries, sent);
 }
 
+TEST_F(DevicePagesTest, TurnsToAnotherSequence) {
+  const SequenceId first = Create(), second = Create();
+  Append(first, 5 * kPageTokens);
+  Append(second, 5 * kPageTokens);
+  Follow(first);
+  followers_.at(second) = std::move(followers_.at(first));
+  Follow(second);  // as many changes
+  Append(second, kPageTokens);
+  Follow(second);
+  const SequenceId empty = Create();
+  followers_.at(empty) = std::move(followers_.at(second));
+  Follow(empty);
+  Append(empty, 1);
+  Follow(empty);
+}
+
 TEST_F(DevicePagesTest, ManyListsOfAPageFollowIt) {
   const SequenceId id = Create();
   for (int64_t rows : {1, 3, 1, 9, 30}) {
