@@ -282,7 +282,6 @@ Measurement Runner::Decode(const kv::CachePlan& plan, int64_t batch, int64_t con
     prompts_seconds = Seconds([&] { FillByPrefill(*cache, sequences, context, advance); });
   }
 
-  cache->Provide(DecodeKvBytes(plan, batch, context));
   const auto rows = static_cast<size_t>(batch);
   std::vector<int32_t> ids(rows);
   std::vector<int32_t> positions(rows, static_cast<int32_t>(context));
@@ -318,6 +317,18 @@ Measurement Runner::Decode(const kv::CachePlan& plan, int64_t batch, int64_t con
       cpu_before = CpuSeconds();
     }
     const double time = run_step();
+    // Pages that the steps to come begin. Not DecodeKvBytes(): a sequence that no prompt has made
+    // has no need of what a prompt is staged in.
+    if (i == 0) {
+      const kv::TierBytes used = cache->GetStats().used;
+      const kv::TierBytes now = plan.BytesFor(context),
+                          then = plan.BytesFor(context + MoreTokens());
+      const auto grown = [batch](uint64_t from, uint64_t to) {
+        return static_cast<uint64_t>(batch) * (std::max(from, to) - from);
+      };
+      cache->Provide({.device = used.device + grown(now.device, then.device),
+                      .host = used.host + grown(now.host, then.host)});
+    }
     steps_seconds += time;
     if (i >= kWarmUpSteps) seconds.push_back(time);
   }
