@@ -18,5 +18,7 @@ inline int32_t AtMost(const char* variable, int32_t all) {
 inline int32_t Rounds(int32_t all) { return AtMost("LC_TEST_ROUNDS", all); }
 // Of a sequence's tokens, or a vocabulary's: LC_TEST_TOKENS, 100 or more.
 inline int32_t Tokens(int32_t all) { return AtMost("LC_TEST_TOKENS", all); }
+// Of a step's sequences: LC_TEST_SEQUENCES.
+inline int32_t Sequences(int32_t all) { return AtMost("LC_TEST_SEQUENCES", all); }
 
 }  // namespace litecache::testing

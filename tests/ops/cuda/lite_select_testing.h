@@ -33,7 +33,7 @@ class LiteSelectTest : public LiteTest {
     } else {
       c.share = round % 3 == 1 ? 0.1 : 0.031;
     }
-    for (int i = Uniform(random, 1, 6); i > 0; --i) {
+    for (int i = testing::Sequences(Uniform(random, 1, 6)); i > 0; --i) {
       c.past.push_back(Uniform(random, 0, 2) == 0 ? Uniform(random, 1, 120)
                                                   : testing::Tokens(Uniform(random, 500, 6000)));
     }
