@@ -214,6 +214,18 @@ kv::TierBytes Runner::DecodeKvBytes(const kv::CachePlan& plan, int64_t batch,
   return static_cast<uint64_t>(batch) * plan.BytesFor(context + MoreTokens());
 }
 
+void Runner::ProvideForSteps(const kv::CachePlan& plan, int64_t batch, int64_t context,
+                             kv::Cache& cache) const {
+  const kv::TierBytes used = cache.GetStats().used;
+  const kv::TierBytes now = plan.BytesFor(context);
+  const kv::TierBytes then = plan.BytesFor(context + MoreTokens());
+  const auto grown = [batch](uint64_t from, uint64_t to) {
+    return static_cast<uint64_t>(batch) * (std::max(from, to) - from);
+  };
+  cache.Provide({.device = used.device + grown(now.device, then.device),
+                 .host = used.host + grown(now.host, then.host)});
+}
+
 Breakdown Runner::MeasureSections(const std::function<double()>& step, double step_seconds) {
   // What has been recorded has no marks in it, and what will be must not stay.
   litecache::UseGraphs(stream_, options_.graphs);
@@ -317,18 +329,7 @@ Measurement Runner::Decode(const kv::CachePlan& plan, int64_t batch, int64_t con
       cpu_before = CpuSeconds();
     }
     const double time = run_step();
-    // Pages that the steps to come begin. Not DecodeKvBytes(): a sequence that no prompt has made
-    // has no need of what a prompt is staged in.
-    if (i == 0) {
-      const kv::TierBytes used = cache->GetStats().used;
-      const kv::TierBytes now = plan.BytesFor(context),
-                          then = plan.BytesFor(context + MoreTokens());
-      const auto grown = [batch](uint64_t from, uint64_t to) {
-        return static_cast<uint64_t>(batch) * (std::max(from, to) - from);
-      };
-      cache->Provide({.device = used.device + grown(now.device, then.device),
-                      .host = used.host + grown(now.host, then.host)});
-    }
+    if (i == 0) ProvideForSteps(plan, batch, context, *cache);
     steps_seconds += time;
     if (i >= kWarmUpSteps) seconds.push_back(time);
   }

@@ -55,8 +55,8 @@ struct Measurement {
   int64_t batch = 0;
   int64_t context = 0;
   double seconds = 0;  // median: of a whole prefill, or of one decode step
-  double slowest = 0;
-  double spread = 0;  // (slowest - fastest) / median
+  double slowest = 0;  // of those
+  double spread = 0;   // (slowest - fastest) / median
   Cost cost;
   double floor_seconds = 0;  // the machine's rates allow no less
   // Of a decode measurement whose rows come of prompts: how long those took, and all steps, from
@@ -103,6 +103,10 @@ class Runner {
                      const std::function<void(int64_t rows)>& progress);
   void FillSynthetic(kv::Cache& cache, std::span<const kv::SequenceId> ids, int64_t tokens,
                      const std::function<void(int64_t rows)>& progress);
+  // After the first step: memory of the pages that the others begin. Not DecodeKvBytes(): sequences
+  // that no prompt has made have no need of what a prompt is staged in.
+  void ProvideForSteps(const kv::CachePlan& plan, int64_t batch, int64_t context,
+                       kv::Cache& cache) const;
   Measurement Finish(int64_t batch, int64_t context, std::vector<double> seconds,
                      const Cost& cost) const;
   int32_t NextToken();

@@ -29,10 +29,12 @@ struct KvCost {
     return samples < 1 ? kv::TierBytes{} : first + static_cast<uint64_t>(samples - 1) * more;
   }
 };
+
 // Tokens of an answer that a request's memory is taken for with its prompt, so that nothing is
 // taken while it decodes; a longer one takes more as it needs it. Not all that a request may ask
 // for: one without max_tokens may go on to the context's end, and few do.
 inline constexpr int64_t kTokensProvided = 4096;
+
 KvCost WorstCase(const kv::Cache& cache, int64_t prompt, int64_t max_tokens);
 
 // The cache's costs, which are constant, and its capacity as it was read once: these functions run
