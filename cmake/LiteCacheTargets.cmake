@@ -1,10 +1,31 @@
-# lc_add_library(NAME SOURCES a.cc ... DEPS target ... [PRIVATE_DEPS target ...])
-# One static library a folder under src/, named litecache_<folder>; includes are written from src/.
+# lc_sources(VARIABLE folder ...): the C++ sources of folders and of the folders below them.
+# A file whose name ends in _cuda belongs to CUDA builds only; so does every .cu file.
+function(lc_sources variable)
+  set(all "")
+  foreach(folder IN LISTS ARGN)
+    file(GLOB_RECURSE found CONFIGURE_DEPENDS ${folder}/*.cc ${folder}/*.cu)
+    list(APPEND all ${found})
+  endforeach()
+  if(NOT LITECACHE_HAVE_CUDA)
+    list(FILTER all EXCLUDE REGEX "_cuda\\.cc$|\\.cu$")
+  endif()
+  set(${variable} ${all} PARENT_SCOPE)
+endfunction()
+
+# lc_add_library(NAME [SOURCES a.cc ...] DEPS target ... [PRIVATE_DEPS target ...])
+# One static library a folder under src/, named litecache_<folder>, of all sources in the folder unless SOURCES
+# names them; includes are written from src/, or from the root for lab/.
 function(lc_add_library name)
   cmake_parse_arguments(ARG "" "" "SOURCES;DEPS;PRIVATE_DEPS" ${ARGN})
+  if(NOT ARG_SOURCES)
+    lc_sources(ARG_SOURCES ${CMAKE_CURRENT_SOURCE_DIR})
+  endif()
   add_library(litecache_${name} STATIC ${ARG_SOURCES})
-  target_include_directories(litecache_${name} PUBLIC ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/include)
+  target_include_directories(litecache_${name} PUBLIC ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR})
   target_link_libraries(litecache_${name} PUBLIC ${ARG_DEPS} PRIVATE ${ARG_PRIVATE_DEPS})
+  if(LITECACHE_HAVE_CUDA)
+    target_compile_definitions(litecache_${name} PRIVATE LITECACHE_CUDA)
+  endif()
 endfunction()
 
 # lc_add_test(NAME SOURCES a.cc ... DEPS target ...)

@@ -8,7 +8,7 @@
 
 #include "base/error.h"
 #include "base/matrix_view.h"
-#include "ops/dense/linear.h"
+#include "ops/linear/linear.h"
 
 namespace litecache::bench {
 namespace {

@@ -1,7 +1,7 @@
 #include "engine/device_sampler.h"
 
 #ifdef LITECACHE_CUDA
-#include "engine/cuda/gpu_sampler.h"
+#include "engine/gpu_sampler_cuda.h"
 #endif
 
 namespace litecache::engine {

@@ -28,8 +28,8 @@
 #include "model/decoder.h"
 #include "model/fingerprint.h"
 #include "model/weight_placement.h"
-#include "ops/cuda/products/linear_scratch.h"
-#include "ops/dense/linear.h"
+#include "ops/linear/linear.h"
+#include "ops/linear/linear_scratch_cuda.h"
 #include "tokenizer/stream_decoder.h"
 #include "tokenizer/tokenizer.h"
 

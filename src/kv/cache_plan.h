@@ -8,7 +8,7 @@
 
 #include "kv/cache.h"
 #include "kv/heads/head_plan.h"
-#include "kv/trace/imposed_reuse.h"
+#include "lab/impose/imposed_reuse.h"
 #include "litecache/kv_options.h"
 #include "litecache/named_bytes.h"
 

@@ -65,7 +65,7 @@ class DeviceWeights final : public WeightStore {
   }
 
  private:
-  // Products of f16 weights are f32 products (ops/dense/linear.h).
+  // Products of f16 weights are f32 products (ops/linear/linear.h).
   static DType DeviceDType(const MatrixView& host) {
     return host.dtype == DType::kF16 ? DType::kF32 : host.dtype;
   }

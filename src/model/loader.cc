@@ -8,7 +8,7 @@
 #include "model/families.h"
 #include "model/weight_placement.h"
 #include "model/weights.h"
-#include "ops/cuda/available.h"
+#include "ops/common/available_cuda.h"
 
 namespace litecache::model {
 namespace {

@@ -15,8 +15,8 @@
 #include "ops/dense/convert.h"
 #include "ops/dense/embedding.h"
 #include "ops/dense/gather.h"
-#include "ops/dense/linear.h"
 #include "ops/dense/norm.h"
+#include "ops/linear/linear.h"
 
 namespace litecache::model {
 namespace {

@@ -11,9 +11,9 @@
 #include "model/step_decoder.h"
 #include "ops/dense/embedding.h"
 #include "ops/dense/gather.h"
-#include "ops/dense/linear.h"
 #include "ops/dense/norm.h"
 #include "ops/dense/rope.h"
+#include "ops/linear/linear.h"
 
 namespace litecache::model {
 namespace {

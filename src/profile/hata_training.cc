@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "base/matrix_view.h"
 #include "device/cpu/cpu_device.h"
-#include "ops/dense/linear.h"
+#include "ops/linear/linear.h"
 
 namespace litecache::profile {
 namespace {

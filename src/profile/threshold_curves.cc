@@ -6,7 +6,7 @@
 #include "base/error.h"
 #include "base/matrix_view.h"
 #include "device/cpu/cpu_device.h"
-#include "ops/dense/linear.h"
+#include "ops/linear/linear.h"
 #include "profile/similarity.h"
 #include "profile/top_rows.h"
 

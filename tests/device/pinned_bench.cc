@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "device/cuda/check.h"
-#include "ops/cuda/bench.h"
+#include "ops/bench_cuda.h"
 
 namespace litecache::ops::cuda {
 namespace {

@@ -5,7 +5,7 @@
 #include <numeric>
 
 #include "base/error.h"
-#include "kv/trace/replays_trace.h"
+#include "lab/trace/replays_trace.h"
 
 namespace litecache::kv {
 

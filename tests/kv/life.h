@@ -18,7 +18,7 @@
 #include "kv/charges.h"
 #include "kv/device_test.h"
 #include "kv/random_life.h"
-#include "kv/trace/imposed_selection.h"
+#include "lab/impose/imposed_selection.h"
 
 namespace litecache::kv {
 

@@ -1,4 +1,4 @@
-#include "ops/dense/linear.h"
+#include "ops/linear/linear.h"
 
 #include <gtest/gtest.h>
 
@@ -6,9 +6,9 @@
 #include <cstring>
 #include <thread>
 
-#include "ops/cpu/linear/gemm_onednn.h"
-#include "ops/cpu/linear/gemv.h"
-#include "ops/cpu/scratch.h"
+#include "ops/common/scratch.h"
+#include "ops/linear/gemm_onednn_cpu.h"
+#include "ops/linear/gemv_cpu.h"
 #include "ops/ops_testing.h"
 
 namespace litecache::ops {

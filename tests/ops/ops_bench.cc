@@ -11,11 +11,11 @@
 #include <vector>
 
 #include "ops/attention/attention.h"
-#include "ops/cpu/linear/gemm_onednn.h"
 #include "ops/dense/activation.h"
-#include "ops/dense/linear.h"
 #include "ops/dense/norm.h"
 #include "ops/dense/rope.h"
+#include "ops/linear/gemm_onednn_cpu.h"
+#include "ops/linear/linear.h"
 
 namespace litecache::ops {
 namespace {

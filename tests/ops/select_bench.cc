@@ -6,12 +6,12 @@
 #include <random>
 #include <vector>
 
-#include "ops/cpu/select/top_k.h"
 #include "ops/ops_bench.h"
 #include "ops/select/bounds_select.h"
 #include "ops/select/exact_select.h"
 #include "ops/select/hash_select.h"
 #include "ops/select/projection_select.h"
+#include "ops/select/top_k_cpu.h"
 
 namespace litecache::ops {
 namespace {

@@ -1,5 +1,3 @@
-#include "ops/cpu/select/top_k.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -7,6 +5,7 @@
 #include <limits>
 #include <numeric>
 
+#include "ops/select/top_k_cpu.h"
 #include "ops_testing.h"
 
 namespace litecache::ops {

@@ -22,11 +22,11 @@
 #include "eval/ruler/run.h"
 #include "eval/ruler/tokens.h"
 #include "io/hub.h"
+#include "lab/trace/trace_recorder.h"
 #include "model/fingerprint.h"
 #include "profile/corpus.h"
 #include "profile/pictures.h"
 #include "profile/profiler.h"
-#include "profile/trace_recorder.h"
 
 namespace litecache::cli {
 namespace {

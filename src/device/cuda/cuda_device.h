@@ -69,11 +69,11 @@ class CudaStream final : public Stream {
   static constexpr int64_t kArrivals = 512;
   uint32_t* arrivals() const { return arrivals_; }
 
-  // The kernel that the next one may overlap, none outside captures (ops/cuda/common/overlap.cuh).
+  // The kernel that the next one may overlap, none outside captures (ops/common/overlap.cuh).
   const CapturedKernel& last_overlapping() const { return last_overlapping_; }
   void set_last_overlapping(const CapturedKernel& kernel) { last_overlapping_ = kernel; }
 
-  // What matrix products keep beside a stream (ops/cuda/products/gemm.h); freed with it.
+  // What matrix products keep beside a stream (ops/linear/gemm_cuda.h); freed with it.
   void* products() const { return products_.get(); }
   void set_products(std::shared_ptr<void> products) { products_ = std::move(products); }
 

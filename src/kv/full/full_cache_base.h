@@ -11,7 +11,7 @@
 #include "kv/pages/page_pool.h"
 #include "kv/pages/sequence_table.h"
 #include "kv/row_store.h"
-#include "kv/step_check.h"
+#include "kv/step/step_check.h"
 
 namespace litecache::kv {
 

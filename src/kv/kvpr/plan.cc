@@ -12,13 +12,13 @@
 #include "base/logging.h"
 #include "base/units.h"
 #include "kv/cache_plan.h"
-#include "kv/cuda/attention_scratch.h"
 #include "kv/kvpr/rates.h"
 #include "kv/kvpr/scheduler.h"
-#include "kv/offload/offload_cache.h"
+#include "kv/offload/offload_cache_cpu.h"
+#include "kv/step/attention_scratch_cuda.h"
 #include "ops/attention/attention.h"
-#include "ops/cuda/available.h"
-#include "ops/cuda/products/linear_scratch.h"
+#include "ops/common/available_cuda.h"
+#include "ops/linear/linear_scratch_cuda.h"
 
 namespace litecache::kv {
 namespace {

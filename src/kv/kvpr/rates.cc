@@ -6,10 +6,10 @@
 #include <functional>
 #include <vector>
 
-#include "kv/cuda/kvpr_rates.h"
+#include "kv/kvpr/rates_cuda.h"
 #include "kv/offload/recompute.h"
-#include "ops/cuda/available.h"
-#include "ops/dense/linear.h"
+#include "ops/common/available_cuda.h"
+#include "ops/linear/linear.h"
 
 namespace litecache::kv::kvpr {
 namespace {

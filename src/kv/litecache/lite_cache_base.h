@@ -13,7 +13,7 @@
 #include "kv/litecache/tiers.h"
 #include "kv/retrieve/retriever.h"
 #include "kv/row_store.h"
-#include "kv/step_check.h"
+#include "kv/step/step_check.h"
 
 namespace litecache::kv {
 

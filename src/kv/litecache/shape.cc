@@ -7,7 +7,7 @@
 #include <string_view>
 
 #include "base/error.h"
-#include "kv/litecache/head_slots.h"
+#include "kv/litecache/head_slots_cpu.h"
 
 namespace litecache::kv {
 namespace {
@@ -16,7 +16,7 @@ constexpr uint64_t kPageBytes = 64 * 1024;
 // Of a store that a GPU pulls from: a head's rows lie together, so that one address translation of
 // the link serves many of them (docs/architecture.md).
 constexpr uint64_t kLinkPageBytes = 512 * 1024;
-// Heads that attention over codes serves (ops/cuda/attention/attention.h).
+// Heads that attention over codes serves (ops/attention/attention_cuda.h).
 constexpr int64_t kMostCodeDim = 256;
 // Whether cached slots keep the store's codes: where kernels pull them and attend them. The host's
 // threads bring rows into slots of rows, as the CPU attends them. The environment's

@@ -9,7 +9,7 @@
 #include "kv/layout.h"
 #include "kv/retrieve/retriever.h"
 #include "litecache/named_bytes.h"
-#include "ops/cuda/step/code_slots.h"
+#include "ops/reuse/code_slots.h"
 #include "ops/reuse/qsac_lookup.h"
 #include "ops/rows/row_format.h"
 

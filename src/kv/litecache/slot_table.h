@@ -6,7 +6,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "kv/litecache/head_slots.h"
+#include "kv/litecache/head_slots_cpu.h"
 #include "kv/litecache/shape.h"
 #include "kv/pages/page_pool.h"
 

@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "kv/heads/head_plan.h"
-#include "kv/litecache/head_slots.h"
+#include "kv/litecache/head_slots_cpu.h"
 #include "kv/litecache/shape.h"
 #include "kv/litecache/slot_table.h"
 #include "kv/pages/page_pool.h"

@@ -13,7 +13,7 @@
 #include "kv/offload/shape.h"
 #include "kv/pages/page_pool.h"
 #include "kv/pages/sequence_table.h"
-#include "kv/step_check.h"
+#include "kv/step/step_check.h"
 
 namespace litecache::kv::offload {
 

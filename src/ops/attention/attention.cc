@@ -1,6 +1,6 @@
 #include "ops/attention/attention.h"
 
-#include "ops/cpu/ops.h"
+#include "ops/common/ops_cpu.h"
 
 namespace litecache::ops {
 namespace {

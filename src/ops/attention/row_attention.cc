@@ -1,7 +1,7 @@
 #include "ops/attention/row_attention.h"
 
 #include "base/error.h"
-#include "ops/cpu/ops.h"
+#include "ops/common/ops_cpu.h"
 
 namespace litecache::ops {
 

@@ -1,8 +1,8 @@
 #include "ops/dense/activation.h"
 
-#include "ops/cpu/ops.h"
-#include "ops/cuda/available.h"
-#include "ops/cuda/dense/dense.h"
+#include "ops/common/available_cuda.h"
+#include "ops/common/ops_cpu.h"
+#include "ops/dense/dense_cuda.h"
 
 namespace litecache::ops {
 

@@ -6,7 +6,7 @@
 
 #include "base/matrix_view.h"
 #include "device/device.h"
-#include "ops/dense/linear.h"
+#include "ops/linear/linear.h"
 
 namespace litecache::ops {
 

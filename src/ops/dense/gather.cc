@@ -2,9 +2,9 @@
 
 #include <cstring>
 
-#include "ops/cpu/ops.h"
-#include "ops/cuda/available.h"
-#include "ops/cuda/step/gather.h"
+#include "ops/common/available_cuda.h"
+#include "ops/common/ops_cpu.h"
+#include "ops/dense/gather_cuda.h"
 
 namespace litecache::ops {
 

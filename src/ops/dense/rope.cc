@@ -1,8 +1,8 @@
 #include "ops/dense/rope.h"
 
-#include "ops/cpu/ops.h"
-#include "ops/cuda/available.h"
-#include "ops/cuda/dense/dense.h"
+#include "ops/common/available_cuda.h"
+#include "ops/common/ops_cpu.h"
+#include "ops/dense/dense_cuda.h"
 #include "ops/dense/norm.h"
 
 namespace litecache::ops {

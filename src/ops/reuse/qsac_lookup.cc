@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "ops/cpu/ops.h"
+#include "ops/common/ops_cpu.h"
 
 namespace litecache::ops {
 namespace {

@@ -1,7 +1,7 @@
 #include "ops/rows/move_rows.h"
 
 #include "base/error.h"
-#include "ops/cpu/ops.h"
+#include "ops/common/ops_cpu.h"
 
 namespace litecache::ops {
 

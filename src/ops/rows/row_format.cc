@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "base/error.h"
-#include "ops/cpu/ops.h"
+#include "ops/common/ops_cpu.h"
 
 namespace litecache::ops {
 

@@ -1,7 +1,7 @@
 #include "ops/select/exact_select.h"
 
 #include "device/cpu/cpu_device.h"
-#include "ops/cpu/select/select.h"
+#include "ops/select/select_cpu.h"
 #include "ops/select/selection_check.h"
 
 namespace litecache::ops {

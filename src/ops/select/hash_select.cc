@@ -1,8 +1,8 @@
 #include "ops/select/hash_select.h"
 
 #include "device/cpu/cpu_device.h"
-#include "ops/cpu/select/hash.h"
-#include "ops/cpu/select/select.h"
+#include "ops/select/hash_cpu.h"
+#include "ops/select/select_cpu.h"
 #include "ops/select/selection_check.h"
 
 namespace litecache::ops {

@@ -9,7 +9,7 @@
 #include "expect_error.h"
 #include "kv/cache_plan.h"
 #include "kv/litecache/shape.h"
-#include "ops/cuda/step/lite_shape.cuh"
+#include "ops/reuse/lite_shape.cuh"
 #include "test_seed.h"
 
 namespace litecache::kv {

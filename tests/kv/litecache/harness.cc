@@ -9,7 +9,7 @@
 
 #ifdef LITECACHE_CUDA
 #include "device/cuda/sm_split.h"
-#include "kv/cuda/litecache/lite_cache.h"
+#include "kv/litecache/lite_cache_cuda.h"
 #endif
 
 namespace litecache::kv {

@@ -12,7 +12,7 @@
 #include "device/machine.h"
 #include "kv/cache_plan.h"
 #include "kv/charges.h"
-#include "kv/litecache/lite_cache.h"
+#include "kv/litecache/lite_cache_cpu.h"
 #include "kv/litecache/reference.h"
 #include "kv/random_life.h"
 

@@ -9,7 +9,7 @@
 #include <thread>
 
 #include "kv/litecache/harness.h"
-#include "ops/cpu/scratch.h"
+#include "ops/common/scratch.h"
 #include "test_seed.h"
 
 namespace litecache::kv {

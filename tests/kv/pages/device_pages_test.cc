@@ -1,5 +1,3 @@
-#include "kv/cuda/device_pages.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -9,6 +7,7 @@
 #include <vector>
 
 #include "kv/host_device.h"
+#include "kv/pages/device_pages_cuda.h"
 #include "test_seed.h"
 
 namespace litecache::kv {

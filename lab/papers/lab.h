@@ -1,0 +1,77 @@
+// Measures the suite's cells on this machine.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "bench/machine.h"
+#include "bench/subject.h"
+#include "device/keep_pinned.h"
+#include "device/machine.h"
+#include "lab/papers/accuracy_run.h"
+#include "lab/papers/cell.h"
+#include "lab/trace/trace.h"
+#include "litecache/engine.h"
+
+namespace litecache::bench::papers {
+
+struct LabOptions {
+  std::string device = "auto";
+  int threads = 0;
+  // Budgets in bytes, as SubjectOptions.
+  uint64_t memory = 0;
+  kv::TierBytes caps;
+  int64_t prefill_chunk = 512;
+  int64_t prefill_repeats = 1;
+  int64_t decode_steps = 16;
+  uint64_t seed = 1;
+  int64_t longest = 0;  // tokens of the longest context of any cell
+  // Imposed on policy litecache where a cell does not say.
+  double hit_ratio = 0.8, overlap = 0.7;
+  // What lookups and selections find instead, where a cell imposes nothing else; null: none.
+  std::shared_ptr<const kv::Trace> trace;
+  // Of this machine, where they were measured before.
+  std::optional<MachineRates> rates;
+  std::vector<std::string> accuracy_tasks;
+  int64_t max_batch = 64;  // sequences that answer together
+};
+
+class Lab {
+ public:
+  explicit Lab(const LabOptions& options);
+  ~Lab();
+
+  std::string machine() const;  // name of what computes
+  // In words: measured rates of the machine. Empty before the first shape was loaded.
+  std::string rates() const;
+  const std::optional<MachineRates>& measured_rates() const { return rates_; }
+
+  // The measurement, or {"skipped": why} for what this machine, this engine or this memory cannot
+  // do. Throws what says that nothing further can be measured (DeviceError).
+  nlohmann::ordered_json Measure(const Cell& cell,
+                                 const std::function<void(int64_t done, int64_t total)>& progress);
+
+ private:
+  struct Loaded;
+  Loaded& Load(const std::string& shape);
+  nlohmann::ordered_json MeasureSpeed(
+      const Cell& cell, const std::function<void(int64_t done, int64_t total)>& progress);
+  nlohmann::ordered_json MeasureAccuracy(const Cell& cell);
+  // What was imposed on its lookups; empty: nothing.
+  std::string Impose(const Cell& cell, kv::CachePlan* plan) const;
+
+  LabOptions options_;
+  Machine machine_;
+  KeepPinned keep_pinned_;  // one cell's host store is the next one's
+  std::unique_ptr<Stream> stream_;
+  std::optional<MachineRates> rates_;
+  std::unique_ptr<Loaded> loaded_;
+  AccuracyRunner accuracy_;
+};
+
+}  // namespace litecache::bench::papers

@@ -1,0 +1,323 @@
+#include "lab/papers/suite.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <ctime>
+#include <map>
+#include <set>
+#include <tuple>
+
+#include "base/error.h"
+#include "base/join.h"
+#include "base/progress.h"
+#include "base/units.h"
+#include "io/file.h"
+#include "lab/papers/report_parts.h"
+#include "lab/papers/systems.h"
+
+namespace litecache::bench::papers {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::vector<Experiment> Chosen(const std::vector<std::string>& names) {
+  std::vector<Experiment> chosen;
+  for (const Experiment& experiment : Experiments()) {
+    if (names.empty() || std::find(names.begin(), names.end(), experiment.name) != names.end()) {
+      chosen.push_back(experiment);
+    }
+  }
+  for (const std::string& name : names) {
+    const auto known = [&](const Experiment& e) { return e.name == name; };
+    if (std::none_of(Experiments().begin(), Experiments().end(), known)) {
+      std::vector<std::string> all;
+      for (const Experiment& e : Experiments()) all.emplace_back(e.name);
+      throw InvalidArgument("'{}' is no experiment of the suite; they are {}", name, Join(all));
+    }
+  }
+  return chosen;
+}
+
+// Each cell once: what the papers' claims are about for all shapes, the last one first, then the
+// other turns, beginning with the shape that is loaded; shorter contexts first: memory that was
+// pinned for one is part of the next one's.
+std::vector<Cell> CellsOf(const std::vector<Experiment>& experiments, const Grid& grid) {
+  std::vector<Cell> cells;
+  std::set<std::string> ids;
+  for (const Experiment& experiment : experiments) {
+    for (Cell& cell : experiment.cells(grid)) {
+      if (ids.insert(cell.Id()).second) cells.push_back(std::move(cell));
+    }
+  }
+  const auto rank = [&](const Cell& cell) {
+    const auto shape = cell.kind == Kind::kAccuracy
+                           ? grid.shapes.end()
+                           : std::find(grid.shapes.begin(), grid.shapes.end(), cell.shape);
+    // Decode steps are what the papers are about; a prompt takes longer to measure.
+    const int turn =
+        std::max<int>(cell.system.turn, cell.kind == Kind::kPrefill ? kPublishedDefaults : 0);
+    const int64_t index = shape - grid.shapes.begin(), last = std::ssize(grid.shapes) - 1;
+    const int64_t place = turn == kCompared && index <= last ? last - index : index;
+    return std::tuple(index > last        ? 2
+                      : turn == kCompared ? 0
+                                          : 1,
+                      place, turn, cell.batch * cell.context);
+  };
+  std::stable_sort(cells.begin(), cells.end(),
+                   [&](const Cell& a, const Cell& b) { return rank(a) < rank(b); });
+  return cells;
+}
+
+void CheckSystems(const std::vector<std::string>& names, const std::vector<Cell>& cells) {
+  std::set<std::string> known;
+  for (const Cell& cell : cells) known.insert(cell.system.name);
+  for (const std::string& name : names) {
+    if (!known.contains(name)) {
+      throw InvalidArgument("'{}' is no system of these experiments; they are {}", name,
+                            Join(known, "; "));
+    }
+  }
+}
+
+// What was measured belongs to one machine.
+std::string MachineOf(const std::filesystem::path& file, const Lab* lab) {
+  std::error_code error;
+  if (std::filesystem::exists(file, error)) {
+    const auto json = Json::parse(io::ReadTextFile(file), nullptr, /*allow_exceptions=*/false);
+    if (!json.is_object() || !json.contains("machine") || !json["machine"].is_string()) {
+      throw FileError("{}: is no description of a machine; remove it, or use another directory",
+                      file.string());
+    }
+    const std::string machine = json["machine"];
+    if (lab != nullptr && machine != lab->machine()) {
+      throw InvalidArgument(
+          "{}: what is there was measured on '{}', and this is '{}'; use another directory",
+          file.string(), machine, lab->machine());
+    }
+    return machine + (json.contains("rates") ? "; " + json.value("rates", "") : "");
+  }
+  return lab == nullptr ? "nothing" : lab->machine();
+}
+
+// Systems of which any cell was measured without what a run imposes: their own lookups and
+// selections, of random rows.
+std::vector<std::string> NotImposed(const std::vector<Cell>& cells, const Results& results) {
+  std::vector<std::string> names;
+  for (const Cell& cell : cells) {
+    const Json* json = results.Measured(cell);
+    if (json == nullptr || json->value("locality", "") != "one token") continue;
+    if (std::find(names.begin(), names.end(), cell.system.name) == names.end()) {
+      names.push_back(cell.system.name);
+    }
+  }
+  return names;
+}
+
+// "litecache 0.1.0 (3a3bd7651): 40 measurements; ...".
+std::string Programs(const std::vector<Cell>& cells, const Results& results) {
+  std::map<std::string, int64_t> counts;
+  for (const Cell& cell : cells) {
+    const Json* json = results.Measured(cell);
+    if (json != nullptr) ++counts[json->value("program", "another version")];
+  }
+  std::vector<std::string> programs;
+  programs.reserve(counts.size());
+  for (const auto& [program, count] : counts) {
+    programs.push_back(fmt::format("{}: {} measurements", program, count));
+  }
+  return programs.empty() ? "nothing measured" : Join(programs, "; ");
+}
+
+// Before anything is measured: a directory that cannot be written would lose it.
+void CheckWritable(const std::filesystem::path& folder) {
+  const std::filesystem::path file = folder / ".writable";
+  io::WriteFileAtomically(file, "");
+  std::error_code error;
+  std::filesystem::remove(file, error);
+}
+
+// What a person has to say of the results: it stays where the page is written anew.
+std::string NotesIn(const std::filesystem::path& folder) {
+  std::error_code error;
+  const std::filesystem::path file = folder / "notes.md";
+  return std::filesystem::exists(file, error) ? io::ReadTextFile(file) : "";
+}
+
+// Rates that a run before this one measured: floors of one page are of the same ones.
+std::optional<MachineRates> RatesIn(const std::filesystem::path& file) {
+  std::error_code error;
+  if (!std::filesystem::exists(file, error)) return std::nullopt;
+  const auto json = Json::parse(io::ReadTextFile(file), nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object()) return std::nullopt;  // MachineOf() says so
+  const auto number = [&](const char* name) {
+    return json.contains(name) && json[name].is_number() ? json[name].get<double>() : -1;
+  };
+  const double bytes = number("bytes_per_second"), flops = number("flops_per_second"),
+               link = number("link_bytes_per_second");
+  if (!(bytes > 0) || !(flops > 0) || link < 0) return std::nullopt;
+  MachineRates rates;
+  rates.bytes_per_second = bytes;
+  rates.flops_per_second = flops;
+  rates.link_bytes_per_second = link;
+  return rates;
+}
+
+std::string Today() {
+  const std::time_t now = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
+  std::tm utc{};
+  gmtime_r(&now, &utc);
+  return fmt::format("{:04}-{:02}-{:02}", utc.tm_year + 1900, utc.tm_mon + 1, utc.tm_mday);
+}
+
+}  // namespace
+
+SuiteResult RunSuite(const SuiteOptions& options) {
+  const auto start = std::chrono::steady_clock::now();
+  const auto experiments = Chosen(options.experiments);
+  const std::filesystem::path folder = options.output / "papers";
+  const std::filesystem::path machine_file = folder / "machine.json";
+  Results results(folder / "cells");
+  const kv::Trace* trace = options.lab.trace.get();
+  const std::string imposed =
+      trace != nullptr
+          ? trace->Describe()
+          : fmt::format("hit ratio {:g}, overlap {:g}", options.lab.hit_ratio, options.lab.overlap);
+  results.SetTrace(imposed);
+  CheckWritable(folder);
+  SuiteResult summary;
+  const std::vector<Cell> cells = CellsOf(experiments, options.grid);
+  summary.cells = static_cast<int64_t>(cells.size());
+  CheckSystems(options.systems, cells);
+  const auto wanted = [&](const Cell& cell) {
+    const auto& names = options.systems;
+    return names.empty() || std::find(names.begin(), names.end(), cell.system.name) != names.end();
+  };
+  const auto note = [&](const std::string& line) {
+    if (options.note) options.note(line);
+  };
+  {
+    int64_t kept = 0, skipped = 0;
+    for (const Cell& cell : cells) {
+      if (results.Measured(cell) != nullptr) {
+        ++kept;
+      } else if (results.Find(cell) != nullptr) {
+        ++skipped;
+      }
+    }
+    if (kept + skipped > 0) {
+      note(
+          fmt::format("{} of {} measurements are in {} and are kept; {} were not possible before "
+                      "and are tried again",
+                      kept, cells.size(), (folder / "cells").string(), skipped));
+    }
+  }
+  const auto over = [&] {
+    const double seconds =
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    return (options.interrupted && options.interrupted()) ||
+           (options.seconds >= 0 && seconds >= options.seconds);
+  };
+  // A machine is opened where there is something to measure: the page can be written anywhere.
+  std::unique_ptr<Lab> lab;
+  if (!over()) {
+    LabOptions lab_options = options.lab;
+    lab_options.rates = RatesIn(machine_file);
+    lab = std::make_unique<Lab>(lab_options);
+    MachineOf(machine_file, lab.get());
+  }
+  int64_t index = 0;
+  for (const Cell& cell : cells) {
+    ++index;
+    if (results.Measured(cell) != nullptr) {
+      ++summary.kept;
+      continue;
+    }
+    if (lab == nullptr || over() || !wanted(cell)) {
+      ++(results.Find(cell) != nullptr ? summary.skipped : summary.left);
+      continue;
+    }
+    const std::string name = fmt::format("{}: {}", cell.shape, Describe(cell));
+    Json result;
+    const auto begin = std::chrono::steady_clock::now();
+    {
+      ProgressBar bar(fmt::format("{}/{} {}", index, cells.size(), name),
+                      std::max<int64_t>(cell.batch * cell.context, 1), "tokens");
+      result = lab->Measure(cell, [&](int64_t done, int64_t) { bar.Update(done); });
+    }
+    const double seconds =
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    const bool skipped = result.contains("skipped");
+    result["program"] = options.version;
+    result["measuring_took_s"] = seconds;
+    ++(skipped ? summary.skipped : summary.measured);
+    const std::string what = skipped ? "skipped: " + result.value("skipped", "")
+                             : result.contains("ms_per_step")
+                                 ? FormatSeconds(result.value("ms_per_step", 0.0) / 1e3)
+                             : result.contains("average")
+                                 ? fmt::format("{:.2f}", result.value("average", 0.0))
+                                 : fmt::format("{:.0f} tok/s", result.value("tokens_per_s", 0.0));
+    results.Keep(cell, result);
+    if (const auto& rates = lab->measured_rates()) {
+      const Json machine = {{"machine", lab->machine()},
+                            {"rates", lab->rates()},
+                            {"bytes_per_second", rates->bytes_per_second},
+                            {"link_bytes_per_second", rates->link_bytes_per_second},
+                            {"flops_per_second", rates->flops_per_second}};
+      io::WriteFileAtomically(machine_file,
+                              machine.dump(1, ' ', false, Json::error_handler_t::replace) + "\n");
+    }
+    note(fmt::format("{}/{} {}: {} ({:.1f} s)", index, cells.size(), name, what, seconds));
+  }
+
+  summary.page = options.output / "papers.md";
+  Page page(summary.page);
+  page.Title("The papers' evaluation");
+  page.Paragraph(fmt::format("    {}", options.command));
+  const auto throughput = [](const Experiment& e) { return e.cells == ThroughputCells; };
+  if (std::any_of(experiments.begin(), experiments.end(), throughput)) {
+    WriteMargins(options.grid, results, &page);
+  }
+  const std::string notes = NotesIn(folder);
+  if (!notes.empty()) page.Paragraph(notes);
+  page.Paragraph(fmt::format(
+      "Measured on {}, page of {}. {}. {} of {} measurements are there, the others say why not. "
+      "Random weights of the shapes named; rows of the context are synthetic. Published figures "
+      "are of the LiteCache paper (arXiv 2511.14510v2) and of its first version, CLO, on their "
+      "machines (H100, A40; PCIe 4.0).",
+      MachineOf(machine_file, nullptr), Today(), Programs(cells, results),
+      std::count_if(cells.begin(), cells.end(),
+                    [&](const Cell& cell) { return results.Measured(cell) != nullptr; }),
+      cells.size()));
+  page.Paragraph(
+      trace != nullptr
+          ? fmt::format(
+                "Queries of random weights are like no others. Lookups and selections do their "
+                "work, and their results are replaced by those of a trace: {} (exact top {:g}% of "
+                "every step, similarities of its queries; from {}); what replacing takes on the "
+                "stream that computes is taken off the steps. Layers: the nearest in "
+                "relative depth; KV heads: modulo {}; positions: blocks of 128 tokens at their "
+                "relative place.",
+                imposed, 100 * trace->budget, trace->text, trace->kv_heads)
+          : fmt::format(
+                "Imposed on policy litecache, where a table does not say otherwise, because "
+                "queries of random weights are like no others: {} of a refreshed head's rows.",
+                imposed));
+  const std::vector<std::string> alone = NotImposed(cells, results);
+  if (!alone.empty()) {
+    page.Paragraph(fmt::format(
+        "Nothing is imposed on some measurements of {}: one token is fed over and over, so that "
+        "queries differ by their position alone. What they select of random keys lies scattered "
+        "all the same, so that a cache of blocks hits less than in a text; Table 3 has the hit "
+        "ratios beside the published ones.",
+        Join(alone, "; ")));
+  }
+  for (const Experiment& experiment : experiments) {
+    experiment.write(options.grid, results, &page);
+  }
+  page.Write();
+  return summary;
+}
+
+}  // namespace litecache::bench::papers

@@ -1,0 +1,40 @@
+// The papers' evaluation: measures what is missing, and writes the page.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "lab/papers/experiment.h"
+#include "lab/papers/lab.h"
+
+namespace litecache::bench::papers {
+
+struct SuiteOptions {
+  Grid grid;
+  LabOptions lab;
+  // papers.md, papers/ (pictures) and papers/cells/ (a JSON file a measurement).
+  std::filesystem::path output;
+  // No measurement is begun after it; below 0: no limit. What is missing is measured by the next
+  // run.
+  double seconds = -1;
+  std::string command;                                // as it was given, for the page
+  std::string version;                                // of the program, for the page
+  std::vector<std::string> experiments;               // names; empty: all
+  std::vector<std::string> systems;                   // that are measured; empty: all
+  std::function<void(const std::string& line)> note;  // progress, a line for people
+  std::function<bool()> interrupted;
+};
+
+struct SuiteResult {
+  int64_t cells = 0, measured = 0, kept = 0, skipped = 0, left = 0;
+  std::filesystem::path page;
+};
+
+// Throws InvalidArgument for an unknown experiment or system, FileError for the directory,
+// DeviceError where the device fails; what was measured until then is kept.
+SuiteResult RunSuite(const SuiteOptions& options);
+
+}  // namespace litecache::bench::papers

@@ -1,0 +1,26 @@
+// Policy `infinigen` on a GPU, without its parts in sight.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string_view>
+
+#include "kv/cache.h"
+#include "kv/heads/profile.h"
+#include "lab/impose/imposed_selection.h"
+#include "lab/policies/infinigen/shape.h"
+
+namespace litecache::kv::infinigen {
+
+// Device memory that up to `sequences` sequences of up to `tokens` tokens take beside the tiers.
+// transfer: the engine.
+uint64_t CudaScratchBytes(const Shape& shape, int64_t sequences, int64_t tokens,
+                          std::string_view transfer);
+
+// device: a CudaDevice. imposed: null without. As Speculation about the profile; Unsupported for
+// options that are the CPU's.
+std::unique_ptr<Cache> CreateCudaCache(Device& device, const Shape& shape, const KvOptions& options,
+                                       const Profile* profile, const TierBytes& budget,
+                                       const ImposedSelection* imposed);
+
+}  // namespace litecache::kv::infinigen

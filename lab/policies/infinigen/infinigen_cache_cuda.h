@@ -1,0 +1,130 @@
+// Policy `infinigen` on a GPU: channels, partial keys and the choice of rows are kernels
+// (lab/policies/infinigen/ops/infinigen_cuda.h), and the chosen rows travel by a transfer engine.
+// The host knows lengths only, so that a decode step can be replayed as a graph.
+//
+// Two branches work for a layer while the one before it is computed: `decisions` scores and
+// chooses, `link` brings the rows into the layer's buffer. What two layers use at a time exists
+// twice, by the layer's parity.
+#pragma once
+
+#include <array>
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+#include "kv/heads/profile.h"
+#include "kv/pages/page_pool.h"
+#include "kv/pages/staged_pages_cuda.h"
+#include "lab/policies/common/selecting_cache_cuda.h"
+#include "lab/policies/infinigen/diagnosis.h"
+#include "lab/policies/infinigen/ops/infinigen_cuda.h"
+#include "lab/policies/infinigen/shape.h"
+
+namespace litecache::kv::infinigen {
+
+class CudaInfiniGenCache final : public CudaSelectingCache<Shape>, public Diagnosis {
+ public:
+  CudaInfiniGenCache(CudaDevice& device, const Shape& shape, const KvOptions& options,
+                     const Profile* profile, const TierBytes& budget,
+                     const ImposedSelection* imposed);
+  ~CudaInfiniGenCache() override;
+
+  std::string_view policy() const override { return "infinigen"; }
+  void Provide(const TierBytes& bytes) override {
+    device_pool_.Provide(bytes.device);
+    host_pool_.Provide(bytes.host);
+  }
+  SequenceId Create() override;
+  SequenceId Fork(SequenceId parent) override;
+  void Release(SequenceId id) override;
+  int64_t Length(SequenceId id) const override { return store_.Length(id); }
+
+  void BeginStep(const Step& step) override;
+  bool WantsPrediction(int64_t layer) const override { return layer >= shape_.dense_layers; }
+  void Prefetch(Stream& stream, int64_t layer, const Step& step, const MatrixView& q,
+                float scale) override;
+  // What the last step that was waited for has counted.
+  Stats GetStats() const override;
+
+  // They wait for the device.
+  std::vector<int32_t> Fetched(int64_t layer, int64_t sequence, int64_t head) const override;
+  std::vector<int32_t> ChosenChannels(SequenceId id, int64_t layer, int64_t head) const override;
+
+ private:
+  static constexpr int64_t kBuffers = Shape::kBuffers;
+  // A sequence's tables in device memory.
+  struct Sequence {
+    SequenceId partial = 0;  // its id in the table of partial keys
+    DevicePages store, partial_keys, channels;
+    std::array<StagedPages, kBuffers> staged;
+    Buffer chosen;               // int32 [sparse layers][kv_heads][rank]
+    bool has_chosen = false;     // and every partial key up to partial_'s length
+    std::array<Buffer, 2> sums;  // double [sparse layers][kv_heads][width]
+    size_t current = 0;          // the sums of the prompt so far; the other: a step's
+    bool encodes = false;        // the step in progress ends its prompt and encodes its keys
+  };
+  // What one layer's speculation works in: layers of one parity share it.
+  struct Work {
+    ops::cuda::Speculation speculation;
+    int32_t* selected = nullptr;        // [pairs][max_rows]
+    int32_t* selected_count = nullptr;  // [pairs]
+  };
+
+  Sequence& Get(SequenceId id) { return sequences_.at(id); }
+  const Sequence& Get(SequenceId id) const { return sequences_.at(id); }
+  size_t ParityOf(int64_t layer) const { return static_cast<size_t>(layer % kBuffers); }
+  // The new token's row first, those that are fetched behind it.
+  ops::cuda::RowTable StagedChoice(int64_t layer) const;
+  ops::cuda::PartialLayer Partial(int64_t layer) const;
+
+  void AllocateState(Sequence* sequence);
+  // Room for the step's sequences, or CapacityError.
+  void Grow(const Step& step);
+  void UpdateTables(const StepSequence& part, Sequence* sequence);
+  void ReserveWork(int64_t sequences, int64_t context);
+
+  bool Replayable() const override { return !choosing_; }
+  void AddToKey(RecordingKey* key) const override {
+    key->Add(work_).Add(work_sequences_).Add(work_context_);
+  }
+  void BeginDecoding(Stream& stream) override;
+  void AttendDecoding(Stream& stream, int64_t layer, const MatrixView& q, const MatrixView& k,
+                      const MatrixView& v, float scale, const MatrixView& out) override;
+  void PromptAttended(Stream& stream, int64_t layer, const MatrixView& q,
+                      const MatrixView& k) override;
+  void PromptStored(Stream& stream, int64_t layer, const MatrixView& q,
+                    const MatrixView& k) override;
+  void EndLayers(Stream& stream) override { decisions_.JoinAll(stream); }
+  void EndPrompt(size_t index) override;
+  void EndDecoding(size_t index) override;
+
+  void ChooseAndEncode(Stream& stream);
+  void FetchAll(Stream& stream, int64_t layer);
+  void Speculate(Stream& stream, int64_t layer, const MatrixView& q, float scale);
+  void AddSums(Stream& stream, int64_t layer, const MatrixView& q, const MatrixView& k);
+  void EncodePrompts(Stream& stream, int64_t layer);
+
+  const float alpha_;
+  int64_t width_ = 0;
+  PagePool device_pool_, host_pool_;
+  SequenceTable store_;    // [layers][kv_heads]
+  SequenceTable partial_;  // [sparse layers][kv_heads]; lengths: tokens that are encoded
+  std::unordered_map<SequenceId, Sequence> sequences_;
+  Buffer skews_;  // f32 [sparse layers][kv_heads][head_dim][width]
+  Buffer work_;
+  std::array<Work, kBuffers> works_;
+  int32_t* slots_ = nullptr;  // [pairs][max_rows]: behind the new row, in order
+  uint32_t* keys_ = nullptr;  // [pairs][context]
+  int64_t max_rows_ = 0;
+
+  // Of the step in progress.
+  std::vector<SequenceTable::Growth> store_growth_, partial_growth_;
+  bool choosing_ = false;         // sequences decode their first token after a prompt
+  std::vector<uint8_t> fetched_;  // layers whose rows have been asked for
+
+  // Of link_: a layer's buffer has its rows, by its parity.
+  static constexpr int kArrived = 0, kMarks = 2;
+  CudaBranch decisions_;  // last: it waits before what it uses is freed
+};
+
+}  // namespace litecache::kv::infinigen

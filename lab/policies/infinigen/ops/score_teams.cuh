@@ -1,0 +1,45 @@
+// Scores of all candidates, kept in global memory: for selections that need to know more than one
+// pair's scores before they select (SelectTop).
+#pragma once
+
+#include "ops/select/lite_select.cuh"
+
+namespace litecache::ops::cuda {
+
+// Scorer as SelectKernel's; keys [pairs][stride] of the candidates from the range's begin on.
+template <class Scorer>
+__global__ void __launch_bounds__(kTeamThreads, 1)
+    ScoreKernel(const __grid_constant__ StepView step, const __grid_constant__ LiteShape shape,
+                const __grid_constant__ LiteLayer layer,
+                const __grid_constant__ SelectSource source, const __grid_constant__ Scorer scorer,
+                uint32_t* keys, int64_t stride) {
+  extern __shared__ uint4 dynamic[];
+  const ClusterTeam team;
+  const int32_t pair = static_cast<int32_t>(blockIdx.x) / team.size;
+  SelectTarget target;
+  if (!FindTarget(step, shape, layer, source, pair, &target)) return;  // all of the team
+  const auto [first, last] = SliceOf(team, target);
+  scorer.Score(team,
+               ScoreJob{step, shape, layer, target, source.scale, first, last,
+                        keys + pair * stride + (first - target.begin)},
+               reinterpret_cast<std::byte*>(dynamic));
+  team.Sync();  // no block ends while others read its shared memory
+}
+
+// q: null where the scorer has its queries from elsewhere.
+template <class Scorer>
+void LaunchScore(Stream& stream, const StepView& step, const LiteShape& shape,
+                 const LiteLayer& layer, const SelectRange* ranges, const Scorer& scorer,
+                 size_t scorer_bytes, uint32_t* keys, int64_t stride) {
+  const CudaStream& cuda = AsCuda(stream);
+  const int pairs = step.capacity * shape.kv_heads;
+  if (pairs == 0) return;
+  SelectSource source;
+  source.ranges = ranges;
+  WithLargestTeam(cuda, pairs, [&](int team) {
+    return LaunchTeams(ScoreKernel<Scorer>, cuda, pairs, team, scorer_bytes, SharedLimit(), step,
+                       shape, layer, source, scorer, keys, stride);
+  });
+}
+
+}  // namespace litecache::ops::cuda

@@ -1,0 +1,70 @@
+// The centroids of a prompt's keys, found on threads beside the one that computes.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "base/background_threads.h"
+#include "lab/policies/pqcache/shape.h"
+#include "ops/rows/row_format.h"
+
+namespace litecache::kv::pqcache {
+
+// One prompt's. Layers are started one by one; each is waited for by itself.
+class Index {
+ public:
+  // iterations: of k-means; 0: as many as fit into the time a layer's prefill takes, 3 to 300.
+  Index(const Shape& shape, int64_t tokens, int64_t iterations);
+  // Stops what still runs.
+  ~Index();
+  Index(const Index&) = delete;
+  Index& operator=(const Index&) = delete;
+
+  int64_t tokens() const { return tokens_; }  // of the prompt: [sink, tokens) are clustered
+  bool started(int64_t layer) const { return layers_[static_cast<size_t>(layer)].started; }
+  // Returns when a layer's rows are in the store: what the layer's prefill took, in seconds. Called
+  // by every thread that is about to read them.
+  using Ready = std::function<double()>;
+  // rows: of the layer's KV heads, in the store; the pages of tokens [sink, tokens) stay while this
+  // runs.
+  void Start(BackgroundThreads& threads, int64_t layer, std::span<const ops::PagedRows> rows,
+             const Ready& ready);
+  void Wait(int64_t layer) { layers_[static_cast<size_t>(layer)].group->Wait(); }
+  void WaitAll();
+
+  // After Wait(): [subspaces][clusters][part_dim], and the codes of a part of tokens [sink,
+  // tokens).
+  const std::vector<float>& Centroids(int64_t layer, int64_t head) const {
+    return layers_[static_cast<size_t>(layer)].heads[static_cast<size_t>(head)].centroids;
+  }
+  const std::vector<uint8_t>& Codes(int64_t layer, int64_t head, int64_t part) const {
+    return layers_[static_cast<size_t>(layer)]
+        .heads[static_cast<size_t>(head)]
+        .codes[static_cast<size_t>(part)];
+  }
+
+ private:
+  struct Head {
+    std::vector<float> centroids;
+    std::vector<std::vector<uint8_t>> codes;  // [subspaces][tokens - sink]
+  };
+  struct Layer {
+    bool started = false;
+    std::shared_ptr<TaskGroup> group = std::make_shared<TaskGroup>();
+    std::vector<std::vector<std::byte*>> pages;  // of each head: a table's lists move as it grows
+    std::vector<Head> heads;
+  };
+  void Cluster(const ops::PagedRows& rows, int64_t part, double seconds, int64_t waves, Head* head);
+
+  const Shape& shape_;
+  const int64_t tokens_;
+  const int64_t iterations_;
+  std::atomic<bool> stop_{false};
+  std::vector<Layer> layers_;
+};
+
+}  // namespace litecache::kv::pqcache

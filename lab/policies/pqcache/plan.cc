@@ -1,0 +1,99 @@
+// Policy pqcache before it exists.
+
+#include <fmt/format.h>
+
+#include "kv/cache_plan.h"
+#include "kv/with_shape.h"
+#include "lab/impose/imposed_selection.h"
+#include "lab/policies/pqcache/create_pq_cache_cuda.h"
+#include "lab/policies/pqcache/pq_cache_cpu.h"
+#include "lab/trace/replays_trace.h"
+#include "ops/attention/attention.h"
+#include "ops/common/available_cuda.h"
+#include "ops/select/selection.h"
+
+namespace litecache::kv {
+namespace {
+
+using pqcache::PqCache;
+using pqcache::Shape;
+
+class PqPlan final : public WithShape<CachePlan, Shape>, public ReplaysTrace {
+ public:
+  PqPlan(const Layout& layout, const KvOptions& options, DeviceType device)
+      : WithShape(Shape(layout, options.pqcache, device)), options_(options) {}
+
+  uint64_t ScratchBytes(int64_t sequences, int64_t tokens, int threads) const override {
+    const Layout& layout = shape_.layout;
+    const auto attention = [&](int64_t decoding) {
+      return ops::AttentionScratchBytes(layout.kv_heads, shape_.group, layout.head_dim, decoding);
+    };
+    const auto n = static_cast<uint64_t>(tokens), s = static_cast<uint64_t>(sequences);
+    // Clustering: a part's values and labels a thread, and the codes it leaves on the host.
+    const uint64_t clustering =
+        n * (static_cast<uint64_t>(layout.kv_heads * layout.head_dim) * sizeof(float) +
+             static_cast<uint64_t>(layout.kv_heads * shape_.codes.subspaces) * 2 *
+                 sizeof(int32_t)) +
+        s * n * static_cast<uint64_t>(shape_.lists() * shape_.codes.subspaces);
+    // Lists of what is selected, hit and missed; of one that is not indexed all rows.
+    const uint64_t lists = s * n * static_cast<uint64_t>(layout.kv_heads) * 3 * sizeof(int32_t);
+    if constexpr (ops::cuda::kAvailable) {
+      // What clusters is the host's.
+      if (shape_.on_gpu) return pqcache::CudaScratchBytes(shape_, sequences, tokens, transfer());
+    }
+    return attention(0) + attention(sequences) +
+           ops::SelectionScratchBytes(sequences * layout.kv_heads, tokens,
+                                      static_cast<double>(shape_.group), threads) +
+           clustering + lists;
+  }
+  std::string retriever() const override {
+    return fmt::format("product quantization, {} parts of {} bits", shape_.codes.subspaces,
+                       shape_.codes.bits);
+  }
+  std::string transfer() const override {
+    if (!shape_.on_gpu) return "";
+    return options_.transfer == "auto" ? "gpu-pull" : options_.transfer;
+  }
+  std::string DeviceHolds() const override {
+    return "sink and recent rows, the block cache, codes and centroids";
+  }
+  std::vector<std::string> Notes() const override {
+    const PqCacheOptions& o = options_.pqcache;
+    return {
+        fmt::format("{} sink tokens, and of the prompt {:g}% as top rows and {:g}% as recent rows",
+                    o.sink_tokens, 50 * o.share, 50 * o.share),
+        fmt::format("block cache of {} blocks of {} tokens a layer", shape_.blocks,
+                    shape_.block_tokens),
+        o.iterations > 0
+            ? fmt::format("{} iterations of k-means", o.iterations)
+            : "3 to 300 iterations of k-means, as time allows: answers vary with the machine's "
+              "speed; set pqcache.iterations for answers that do not"};
+  }
+  std::unique_ptr<Cache> Create(Device& device, const TierBytes& budget) const override {
+    if constexpr (ops::cuda::kAvailable) {
+      if (shape_.on_gpu)
+        return pqcache::CreateCudaCache(device, shape_, options_, budget, imposed_.get());
+    }
+    auto cache = std::make_unique<PqCache>(device, shape_, options_, budget);
+    cache->Impose(imposed_);
+    return cache;
+  }
+  void Replay(std::shared_ptr<const Trace> trace) override {
+    imposed_ = std::make_shared<const ImposedSelection>(std::move(trace), shape_.layout,
+                                                        options_.pqcache.share / 2);
+  }
+
+ private:
+  KvOptions options_;
+  std::shared_ptr<const ImposedSelection> imposed_;  // null: none
+};
+
+}  // namespace
+
+std::unique_ptr<CachePlan> PlanPqCache(const Layout& layout, const KvOptions& options,
+                                       DeviceType device) {
+  CheckLayout(layout);
+  return std::make_unique<PqPlan>(layout, options, device);
+}
+
+}  // namespace litecache::kv

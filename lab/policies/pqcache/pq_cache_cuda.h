@@ -1,0 +1,138 @@
+// Policy `pqcache` on a GPU. Kernels score, select and look the selected rows up in a table of the
+// cached blocks (lab/policies/pqcache/ops/pqcache_cuda.h), and a transfer engine brings the missed
+// ones; the host counts the blocks' uses between two steps, and what it lets in travels at the next
+// step's begin. So the host is waited for in no layer, and a decode step can be replayed as a
+// graph.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+#include "device/cuda/copy_batch.h"
+#include "kv/pages/staged_pages_cuda.h"
+#include "lab/policies/common/selecting_cache_cuda.h"
+#include "lab/policies/pqcache/diagnosis.h"
+#include "lab/policies/pqcache/ops/pqcache_cuda.h"
+#include "lab/policies/pqcache/sequences.h"
+#include "lab/policies/pqcache/shape.h"
+
+namespace litecache::kv::pqcache {
+
+class LayerEvent;
+
+// Room of a sequence's table of cached blocks, an entry a block; a power of two.
+int64_t BlocksOf(const Shape& shape, int64_t tokens);
+
+class CudaPqCache final : public CudaSelectingCache<Shape>, public Diagnosis {
+ public:
+  CudaPqCache(CudaDevice& device, const Shape& shape, const KvOptions& options,
+              const TierBytes& budget, const ImposedSelection* imposed);
+  ~CudaPqCache() override;
+
+  std::string_view policy() const override { return "pqcache"; }
+  void Provide(const TierBytes& bytes) override { sequences_.Provide(bytes); }
+  SequenceId Create() override;
+  SequenceId Fork(SequenceId parent) override;
+  void Release(SequenceId id) override;
+  int64_t Length(SequenceId id) const override { return sequences_.store().Length(id); }
+
+  void BeginStep(const Step& step) override;
+  // What the last step that was waited for has counted.
+  Stats GetStats() const override;
+
+  // Diagnosis; waits for the device.
+  Selected SelectedRows(int64_t sequence, int64_t head) override;
+  int64_t RowBudget(SequenceId id) override { return sequences_.Get(id).rows; }
+  bool indexed(SequenceId id) override { return sequences_.Get(id).index != nullptr; }
+  std::vector<float> Centroids(SequenceId id, int64_t layer, int64_t head) override;
+  std::vector<uint8_t> Codes(SequenceId id, int64_t layer, int64_t head, int64_t tokens) override;
+  int64_t SlotOf(SequenceId id, int64_t layer, int64_t block) override;
+
+ private:
+  // A layer's block cache as the device will know it.
+  struct LayerBlocks {
+    std::vector<int64_t> block_of;           // [slots], -1: none
+    std::vector<int64_t> admitted, changed;  // blocks that came in, and all whose slot changed
+    size_t sending_admitted = 0, sending_changed = 0;  // of those, the first ones: with this step
+  };
+  // What a sequence has beside pqcache::Sequence.
+  struct Tables {
+    DevicePages store, rows, codes, codebooks;
+    StagedPages staged[2];
+    int64_t window_pages = -1, cache_pages = -1, staged_pages = -1;  // that `rows` has
+    bool filled = false;  // windows and codes hold what belongs there
+    Buffer slots;         // int32 [layers][blocks]
+    int64_t blocks = 0;
+    std::vector<LayerBlocks> layers;
+    // Uses of the last step that are not counted yet: its past, and the sequence's place in it.
+    int64_t counting_past = -1, counting_index = 0;
+  };
+
+  Tables& TablesOf(SequenceId id) { return tables_.at(id); }
+  ops::cuda::PqLayer Layer(int64_t layer) const;
+
+  // ---- pq_cache.cc: sequences, their tables, and a step's plan ----
+  void ForgetPrompt(Tables* tables);
+  int64_t StagingFor(const StepSequence& part) const;
+  void UpdateTables(const StepSequence& part, Tables* tables);
+  void UpdateRows(const Sequence& sequence, Tables* tables);
+  void ReserveWork(int64_t sequences, int64_t context, int64_t rows);
+  void FillBlock(const Step& step);
+  void FillParameters(const StepSequence& part, int64_t index);
+  void EndPrompt(size_t index) override;
+  void EndDecoding(size_t index) override;
+  bool Replayable() const override { return !filling_; }
+  void AddToKey(RecordingKey* key) const override;
+
+  // ---- pq_blocks.cc: the block cache, counted between two steps ----
+  void CountUses(Sequence* sequence, Tables* tables, int64_t layer, int64_t past,
+                 const int32_t* uses);
+  void CountLastStep();
+  void UpdateSlots(const StepSequence& part, Tables* tables);
+  void ListUpdates();
+  void ForgetUpdates(Tables* tables);
+  size_t UsesBytes() const;
+  int32_t* Begins() const { return updates_.as<int32_t>(); }
+  int32_t* ChangeCount() const { return Begins() + shape_.layout.layers + 1; }
+  ops::cuda::PqAdmission* Admissions() const;
+  ops::cuda::PqChange* Changes() const;
+  ops::cuda::PqUpdates Updates() const;
+
+  // ---- pq_decode.cc ----
+  void BeginDecoding(Stream& stream) override;
+  void AttendDecoding(Stream& stream, int64_t layer, const MatrixView& q, const MatrixView& k,
+                      const MatrixView& v, float scale, const MatrixView& out) override;
+  void EndLayers(Stream& stream) override;
+
+  // ---- pq_prompt.cc: what becomes of a prompt ----
+  void PromptAttended(Stream& stream, int64_t layer, const MatrixView&, const MatrixView&) override;
+  void PromptStored(Stream& stream, int64_t layer, const MatrixView&, const MatrixView&) override;
+  void StartClustering(Stream& stream, int64_t layer);
+  void FillCodes(Stream& stream, int64_t layer, const StepSequence& part);
+
+  std::unordered_map<SequenceId, Tables> tables_;
+  Sequences sequences_;
+  StepBlock new_rows_;                  // the decode sequences, their past the new row's place
+  std::unique_ptr<Mirror> parameters_;  // PqSequence [work_sequences_], SelectRange behind them
+  std::unique_ptr<Mirror> uses_;        // int32 [layers][sequences][blocks]
+  Buffer updates_;                      // pinned: begins, count, admissions, changes
+  Buffer work_;
+  ops::cuda::PqLayer work_arrays_;  // its pointers
+  int32_t* device_begins_ = nullptr;
+  ops::cuda::PqAdmission* device_admissions_ = nullptr;
+  int64_t work_rows_ = 0, work_blocks_ = 0;
+  Buffer packed_;  // pinned: a layer's codes and centroids
+  CudaCopyBatch copies_;
+
+  // Of the step in progress.
+  std::vector<std::shared_ptr<Index>> growing_;  // [prefilling]: indices of prompts that end
+  std::shared_ptr<LayerEvent> stored_;           // the layer before: its rows are in the store
+  bool filling_ = false;
+
+  // Of link_: a layer's missed rows are there.
+  static constexpr int kArrived = 0, kMarks = 1;
+};
+
+}  // namespace litecache::kv::pqcache

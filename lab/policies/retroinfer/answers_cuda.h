@@ -1,0 +1,73 @@
+// What CPU threads do beside a decode step of policy retroinfer on a GPU: they keep the block
+// caches' order of use, a layer behind. The device tells through mapped memory what a layer has
+// chosen, and is told there what the layer's caches take over
+// (lab/policies/retroinfer/ops/wave_index_cuda.h).
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "base/background_threads.h"
+#include "device/device.h"
+#include "lab/policies/retroinfer/sequence_cuda.h"
+#include "lab/policies/retroinfer/wave_update_cuda.h"
+#include "lab/policies/retroinfer/work_cuda.h"
+
+struct CUstream_st;
+
+namespace litecache::kv {
+
+class WaveAnswers {
+ public:
+  // noted: called with each layer's updates, pair after pair, and what the device has told. host:
+  // pinned memory. All must outlive this.
+  using Noted = std::function<void(int64_t layer, std::span<const WaveUpdate> updates,
+                                   const ops::cuda::WaveLayer& told)>;
+  WaveAnswers(Device& host, const RetroShape& shape, const RetroWork& work, int threads,
+              Noted noted);
+
+  // Before a step. sequences: those that decode; choosing: some of them have clusters.
+  void Begin(std::vector<CudaWaveSequence*> sequences, bool choosing);
+  bool choosing() const { return choosing_; }
+  uint64_t first_number() const { return first_number_; }  // of the step's layers
+  ops::cuda::WaveMailbox* mailbox() const { return mailbox_.as<ops::cuda::WaveMailbox>(); }
+  // The stream whose work tells: where it has ended or failed, nothing more is waited for.
+  void set_stream(CUstream_st* stream) { stream_ = stream; }
+
+  // Answers the layers before `end` that have not been answered, when they have chosen. What goes
+  // wrong on the way is thrown once the device need not wait any more; the caches of the step's
+  // sequences are empty then.
+  void Serve(int64_t end);
+  // The number that the device has waited for in vain, 0: none; once.
+  uint64_t TakeFault();
+
+ private:
+  void WaitForChoices(int64_t layer);
+  void Update(int64_t layer);
+  void Answer(int64_t layer);
+  void Forget();
+
+  const RetroShape& shape_;
+  const RetroWork& work_;
+  Noted noted_;
+  Buffer mailbox_;
+  BackgroundThreads threads_;
+  std::shared_ptr<TaskGroup> updating_ = std::make_shared<TaskGroup>();
+
+  // Of the step in progress.
+  std::vector<CudaWaveSequence*> sequences_;
+  bool choosing_ = false;
+  uint64_t next_number_ = 0, first_number_ = 0;
+  int64_t served_ = 0;
+  CUstream_st* stream_ = nullptr;
+  // The shortest wait for a layer's choice: of the step before, and of this one so far.
+  std::chrono::steady_clock::duration expected_{}, shortest_ = expected_.max();
+  std::vector<WaveUpdate> updates_;  // of the pairs
+  size_t update_count_ = 0;
+};
+
+}  // namespace litecache::kv

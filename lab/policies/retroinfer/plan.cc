@@ -1,0 +1,92 @@
+// Policy retroinfer before it exists.
+
+#include "base/error.h"
+#include "kv/cache_plan.h"
+#include "kv/with_shape.h"
+#include "lab/impose/imposed_selection.h"
+#include "lab/policies/retroinfer/create_retro_cache_cuda.h"
+#include "lab/policies/retroinfer/retro_cache_cpu.h"
+#include "lab/policies/retroinfer/shape.h"
+#include "lab/trace/replays_trace.h"
+#include "ops/attention/attention.h"
+#include "ops/common/available_cuda.h"
+#include "ops/select/selection.h"
+
+namespace litecache::kv {
+namespace {
+
+class RetroPlan final : public WithShape<CachePlan, RetroShape>, public ReplaysTrace {
+ public:
+  RetroPlan(const Layout& layout, const KvOptions& options, DeviceType device)
+      : WithShape(RetroShape(layout, options, device)) {}
+
+  std::string retriever() const override { return "wave index"; }
+  std::string transfer() const override { return shape_.on_gpu ? "gpu-pull" : ""; }
+  std::string DeviceHolds() const override {
+    return "steady zone, index of clusters, cached blocks, execution buffer";
+  }
+
+  uint64_t ScratchBytes(int64_t sequences, int64_t tokens, int threads) const override {
+    if constexpr (ops::cuda::kAvailable) {
+      if (shape_.on_gpu) return CudaRetroScratchBytes(shape_, sequences, tokens);
+    }
+    const Layout& layout = shape_.layout;
+    const auto attention = [&](int64_t decoding) {
+      return ops::AttentionScratchBytes(layout.kv_heads, shape_.group, layout.head_dim, decoding);
+    };
+    const auto bytes = [](int64_t count, uint64_t each) {
+      return static_cast<uint64_t>(count) * each;
+    };
+    const int64_t clusters = shape_.ClusterRoom(tokens), heads = sequences * layout.kv_heads;
+    // Scores of the clusters, and what estimates pass to the attention, which copies it.
+    const int64_t scores = heads * (shape_.group + 1) * clusters;
+    const int64_t states =
+        2 * heads * ops::EstimateStates(clusters) * ops::StateSize(shape_.group, layout.head_dim);
+    // A thread that builds an index has the rows of one list twice and its centroids three times;
+    // of up to two prompts that end together the clusters of all tokens are known before their rows
+    // are moved.
+    const uint64_t build = static_cast<uint64_t>(threads) *
+                               (bytes(tokens, shape_.format.row_bytes() + 2 * sizeof(int32_t)) +
+                                bytes(3 * clusters * layout.head_dim, sizeof(float))) +
+                           bytes(2 * shape_.lists * tokens, sizeof(int32_t));
+    return attention(0) + attention(sequences) +
+           ops::SelectionScratchBytes(heads, clusters, static_cast<double>(shape_.group), threads) +
+           bytes(scores + states, sizeof(float)) + build +
+           bytes(sequences * shape_.lists * clusters, RetroShape::kDescriptorBytes);
+  }
+
+  std::unique_ptr<Cache> Create(Device& device, const TierBytes& budget) const override {
+    if constexpr (ops::cuda::kAvailable) {
+      if (shape_.on_gpu) return CreateCudaRetroCache(device, shape_, budget, imposed_.get());
+    }
+    auto cache = std::make_unique<RetroCache>(device, shape_, budget);
+    cache->Impose(imposed_);
+    return cache;
+  }
+  void Replay(std::shared_ptr<const Trace> trace) override {
+    if (trace->clusters == 0) {
+      throw InvalidArgument("the trace ({}) has no clusters, which policy retroinfer replays",
+                            trace->Describe());
+    }
+    imposed_ = std::make_shared<const ImposedSelection>(std::move(trace), shape_.layout,
+                                                        shape_.o.retrieval);
+  }
+
+ private:
+  std::shared_ptr<const ImposedSelection> imposed_;  // null: none
+};
+
+}  // namespace
+
+std::unique_ptr<CachePlan> PlanRetroCache(const Layout& layout, const KvOptions& options,
+                                          DeviceType device) {
+  CheckLayout(layout);
+  if (options.host_rows != "auto") {
+    throw Unsupported(
+        "KV policy retroinfer keeps host rows as they are; host_rows = '{}' is not built",
+        options.host_rows);
+  }
+  return std::make_unique<RetroPlan>(layout, options, device);
+}
+
+}  // namespace litecache::kv

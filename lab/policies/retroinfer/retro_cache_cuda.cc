@@ -1,0 +1,414 @@
+#include "lab/policies/retroinfer/retro_cache_cuda.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "base/error.h"
+#include "device/cuda/check.h"
+#include "device/device_error.h"
+#include "kv/transfer/transfer_engine_cuda.h"
+#include "lab/policies/retroinfer/create_retro_cache_cuda.h"
+#include "ops/dense/dense_cuda.h"
+
+namespace litecache::kv {
+namespace {
+
+using ops::cuda::ListPages;
+using ops::cuda::RowRange;
+using ops::cuda::RowTable;
+using ops::cuda::StepView;
+using ops::cuda::WaveLayer;
+
+// Enough for several threads to touch: the store is gigabytes.
+constexpr uint64_t kHostSlab = uint64_t{64} << 20;
+
+// A later prompt of a sequence is many short parts, of whose kernels a layer has too few rows: of
+// more parts than these, all layers are clustered together behind the step.
+constexpr size_t kMostParts = 8;
+
+}  // namespace
+
+CudaRetroCache::CudaRetroCache(CudaDevice& device, const RetroShape& shape, const TierBytes& budget,
+                               const ImposedSelection* imposed)
+    : RetroHost(device),
+      WaveCache(device, RetroHost::host, shape, budget, kHostSlab),
+      gpu_(device),
+      work_(device, RetroHost::host, shape_),
+      answers_(RetroHost::host, shape_, work_, DefaultTransferThreads(),
+               [this](int64_t layer, std::span<const WaveUpdate> updates, const WaveLayer& told) {
+                 Note(layer, updates, told);
+               }),
+      check_answers_(std::make_shared<const std::function<void()>>([this] { CheckAnswers(); })),
+      block_(device),
+      fill_(device),
+      builder_(device),
+      link_(device, kMarks, /*first=*/true),
+      prefill_(
+          shape.layout, [this](int64_t layer) { return Store(layer); },
+          [this](int64_t layer) { return Staging(layer); }, link_, kFetched) {
+  LC_CHECK(shape.on_gpu);
+  if (shape.layout.head_dim % 2 != 0) {
+    throw Unsupported("KV policy retroinfer on a GPU: an odd head_dim ({})", shape.layout.head_dim);
+  }
+  std::vector<int32_t> lists(static_cast<size_t>(shape.lists));
+  std::iota(lists.begin(), lists.end(), 0);
+  lists_ = device.Allocate(lists.size() * sizeof(int32_t));
+  device.Upload(lists_.data(), lists.data(), lists_.size());
+  if (imposed != nullptr) {
+    imposed_.emplace(device, shape.layout, imposed->period(), imposed->recorded_clusters(),
+                     imposed->ClusterOrder());
+  }
+}
+
+CudaRetroCache::~CudaRetroCache() {
+  try {
+    Settle();
+  } catch (...) {  // nobody wants the caches any more
+  }
+  link_.Reset();
+  for (auto& [id, sequence] : sequences_) {
+    for (StagedPages& staged : Of(*sequence).staged) staged.Drop(device_);
+  }
+  sequences_.clear();  // their builds end before the pages go
+}
+
+// ---- sequences ----
+
+std::unique_ptr<WaveSequence> CudaRetroCache::NewSequence(const WaveSequence* parent) {
+  if (parent == nullptr) return std::make_unique<CudaWaveSequence>(shape_, device_);
+  auto fork = std::make_unique<CudaWaveSequence>(shape_, device_, *parent);
+  fork->forked = true;
+  return fork;
+}
+
+SequenceId CudaRetroCache::Fork(SequenceId parent) {
+  UndoBuilds();
+  const SequenceId id = WaveCache::Fork(parent);
+  Of(parent).forked = true;
+  return id;
+}
+
+void CudaRetroCache::Release(SequenceId id) {
+  tokens_.Length(id);  // throws for one that does not exist
+  Settle();
+  link_.Reset();  // of a step that failed
+  for (StagedPages& staged : Of(id).staged) staged.Drop(device_);
+  std::erase(in_step_, static_cast<CudaWaveBuild*>(Of(id).build.get()));
+  WaveCache::Release(id);
+}
+
+std::unique_ptr<WaveBuild> CudaRetroCache::NewBuild(SequenceId id, WaveSequence* sequence,
+                                                    std::vector<WavePart> parts) {
+  return std::make_unique<CudaWaveBuild>(
+      builder_, shape_, sequence, std::move(parts), [this, id, sequence] {
+        CudaWaveSequence& of = Of(*sequence);
+        SendPages(id, &of);
+        const auto table = [&](const DevicePages& pages, int64_t page_rows, bool ring) {
+          return ListPages{.pages = pages.device(),
+                           .lists = static_cast<int32_t>(shape_.lists),
+                           .page_rows = static_cast<int32_t>(page_rows),
+                           .format = shape_.format,
+                           .sink = ring ? static_cast<int32_t>(shape_.sink) : 0,
+                           .ring = ring ? static_cast<int32_t>(shape_.ring()) : 0};
+        };
+        return CudaWaveBuild::Tables{.store = table(of.store, shape_.pages.page_tokens, false),
+                                     .ring = table(of.rows, shape_.pages.page_tokens, true),
+                                     .index = table(of.index_pages, shape_.page_clusters, false)};
+      });
+}
+
+void CudaRetroCache::RunBuild(SequenceId, WaveSequence* sequence, bool from_ring) {
+  LC_CUDA(cudaDeviceSynchronize());  // of the steps before, whose rows these are
+  static_cast<CudaWaveBuild&>(*sequence->build).Run(from_ring);
+}
+
+int64_t CudaRetroCache::MissingStaging(const StepSequence& part) const {
+  if (part.decode) return 0;
+  const auto& sequence = static_cast<const CudaWaveSequence&>(*sequences_.at(part.id));
+  int64_t pages = 0;
+  for (const StagedPages& staged : sequence.staged) {
+    pages += staged.Missing(shape_.layout.kv_heads, shape_.StagingPages(part.past + part.rows));
+  }
+  return pages;
+}
+
+void CudaRetroCache::TakeStaging(const StepSequence& part) {
+  for (StagedPages& staged : Of(part.id).staged) {
+    if (part.decode) {
+      staged.Drop(device_);
+      staged = StagedPages();
+    } else {
+      staged.Grow(device_, shape_.layout.kv_heads, shape_.StagingPages(part.past + part.rows));
+    }
+  }
+}
+
+// ---- what kernels are given ----
+
+RowTable CudaRetroCache::Store(int64_t layer) const {
+  return {.table = ops::cuda::kStore,
+          .lists = static_cast<int32_t>(shape_.lists),
+          .page_rows = static_cast<int32_t>(shape_.pages.page_tokens),
+          .format = shape_.format,
+          .list_of_head = lists_.as<int32_t>() + layer * shape_.layout.kv_heads};
+}
+
+RowTable CudaRetroCache::Rows(int64_t layer) const {
+  RowTable table = Store(layer);
+  table.table = kWaveRows;
+  return table;
+}
+
+RowTable CudaRetroCache::Steady(int64_t layer) const {
+  RowTable table = Rows(layer);
+  table.sink = static_cast<int32_t>(shape_.sink);
+  table.ring = static_cast<int32_t>(shape_.ring());
+  return table;
+}
+
+RowTable CudaRetroCache::Staging(int64_t layer) const {
+  RowTable table = Store(0);
+  table.table = kWaveStaging[layer % RetroShape::kStagingBuffers];
+  table.lists = static_cast<int32_t>(shape_.layout.kv_heads);
+  return table;
+}
+
+WaveLayer CudaRetroCache::Layer(int64_t layer) const {
+  WaveLayer of = work_.Layer(layer);
+  of.sequences = reinterpret_cast<const ops::cuda::WaveSequence*>(waves_->device() + kWaveHeader);
+  of.first_number = waves_->device<const uint64_t>();
+  of.number = static_cast<int32_t>(layer);
+  of.mailbox = choosing_ ? answers_.mailbox() : nullptr;
+  of.index = Store(layer);
+  of.index.table = kWaveIndex;
+  of.index.page_rows = static_cast<int32_t>(shape_.page_clusters);
+  of.rows = Rows(layer);
+  of.store = Store(layer);
+  return of;
+}
+
+// ---- steps ----
+
+void CudaRetroCache::BeginStep(const Step& step) {
+  UndoBuilds();
+  WaveCache::BeginStep(step);
+  link_.Reset();  // of a step that failed
+  started_ = false;
+  waiting_ = 0;
+  block_.Begin(step.decode_rows, static_cast<int64_t>(step.sequences.size()) - step.decode_rows);
+  BeginDecoding();
+  BeginPrompts();
+}
+
+void CudaRetroCache::BeginPrompts() {
+  for (size_t i = 0; i < prefilling_.size(); ++i) {
+    const View& view = prefilling_[i];
+    CudaWaveSequence& s = Of(*view.sequence);
+    SendPages(view.part.id, &s);
+    ops::cuda::StepSequence target = {.first_row = static_cast<int32_t>(view.part.first_row),
+                                      .rows = static_cast<int32_t>(view.part.rows),
+                                      .past = static_cast<int32_t>(view.part.past),
+                                      .stored = static_cast<int32_t>(store_.Length(view.part.id))};
+    s.PutPages(&target);
+    block_.at(block_.decoding() + static_cast<int64_t>(i)) = target;
+    block_.ring(static_cast<int64_t>(i)) = target;
+  }
+}
+
+// One whose rows are partly in the store already keeps the orders of all layers, until it is known
+// that the step does not fail; another one of the same step is clustered behind it.
+void CudaRetroCache::BeginBuilds() {
+  std::vector<std::pair<CudaWaveBuild*, CudaWaveBuild::Chunk>> builds;
+  bool reorders = false;
+  int64_t orders = 0;
+  for (const View& view : prefilling_) {
+    auto* build = static_cast<CudaWaveBuild*>(view.sequence->build.get());
+    if (build == nullptr || build->storing() || build->parts().size() > kMostParts) continue;
+    const CudaWaveBuild::Chunk chunk{
+        .past = view.part.past, .rows = view.part.rows, .stored = store_.Length(view.part.id)};
+    if (build->Reorders(chunk) && std::exchange(reorders, true)) continue;
+    builds.emplace_back(build, chunk);
+    orders += build->OrderCount(chunk);
+  }
+  if (builds.empty()) return;
+  int32_t* next = builder_.ReserveOrders(orders);
+  for (const auto& [build, chunk] : builds) {
+    build->BeginInStep(chunk, next);
+    in_step_.push_back(build);
+    next += build->OrderCount(chunk);
+  }
+}
+
+// All of them before another step has orders of its own.
+void CudaRetroCache::UndoBuilds() {
+  if (in_step_.empty()) return;
+  Settle();
+  for (CudaWaveBuild* build : std::exchange(in_step_, {})) build->Undo();
+}
+
+CudaWaveBuild* CudaRetroCache::BuildInStep(int64_t chunk) {
+  auto* build =
+      static_cast<CudaWaveBuild*>(prefilling_[static_cast<size_t>(chunk)].sequence->build.get());
+  return build != nullptr && !build->storing() && build->in_step() ? build : nullptr;
+}
+
+ListPages CudaRetroCache::StagedRows(int64_t layer, int64_t chunk) {
+  const CudaWaveSequence& sequence = Of(*prefilling_[static_cast<size_t>(chunk)].sequence);
+  const RowTable table = Staging(layer);
+  return {.pages = sequence.staged[layer % RetroShape::kStagingBuffers].device(),
+          .lists = table.lists,
+          .page_rows = table.page_rows,
+          .format = table.format};
+}
+
+bool CudaRetroCache::Arrange(Stream& stream, int64_t layer, int64_t chunk) {
+  CudaWaveBuild* build = BuildInStep(chunk);
+  if (build == nullptr) return false;
+  builder_.branch(0).Fork(stream);
+  build->Cluster(builder_.branch(0).stream(), layer, StagedRows(layer, chunk));
+  return true;
+}
+
+void CudaRetroCache::Store(CudaBranch& link, int64_t layer, int64_t chunk) {
+  link.Fork(builder_.branch(0).stream());
+  BuildInStep(chunk)->StoreLayer(link.stream(), layer, StagedRows(layer, chunk));
+}
+
+// First in a step's operations.
+void CudaRetroCache::Start(Stream& stream) {
+  if (std::exchange(started_, true)) return;
+  AsCuda(stream).AddCheck(check_answers_);
+  issued_on_ = AsCuda(stream).handle();
+  answers_.set_stream(issued_on_);
+  // What caches take over is copied beside the products. Before anything is recorded: a sequence's
+  // first steps are not.
+  ops::cuda::ShareGpu(stream);
+  block_.Send(stream);
+  if (!decoding_.empty()) {
+    waves_->Send(stream, kWaveHeader + decoding_.size() * sizeof(ops::cuda::WaveSequence));
+  }
+  if (filling_) fill_.Send(stream);
+  // Generated rows that no cluster has, to the store, where a prompt's chunk finds them.
+  const uint64_t row_bytes = shape_.format.row_bytes();
+  for (int64_t i = 0; i < block_.prefilling(); ++i) {
+    const StepView ring = block_.Ring(i);
+    if (ring.max_rows == 0) continue;
+    for (int64_t layer = 0; layer < shape_.layout.layers; ++layer) {
+      ops::cuda::CopyRows(stream, ring, shape_.layout.kv_heads, Steady(layer), Store(layer),
+                          {.kind = RowRange::kRing});
+    }
+    const auto rows = static_cast<uint64_t>(ring.max_rows * shape_.lists);
+    stats_.spill.rows += rows;
+    stats_.spill.bytes += rows * row_bytes;
+  }
+}
+
+void CudaRetroCache::Attend(Stream& stream, int64_t layer, const Step& step, const MatrixView& q,
+                            const MatrixView& k, const MatrixView& v, float scale,
+                            const MatrixView& out) {
+  LC_CHECK(layer >= 0 && layer < shape_.layout.layers);
+  LC_CHECK(decoding_.size() + prefilling_.size() == step.sequences.size(),
+           "Attend() outside of BeginStep/EndStep");
+  Start(stream);
+  // What takes memory waits for the device, which waits for answers once a layer has decoded.
+  if (layer == 0) BeginBuilds();
+  if (!decoding_.empty()) Decode(stream, layer, q, k, v, scale, out);
+  prefill_.Attend(stream, block_, layer, q, k, v, scale, out, work_.scratch(), this);
+  if (layer + 1 == shape_.layout.layers) {
+    link_.JoinAll(stream);
+    // What a prompt's chunk stored is clustered behind it.
+    if (!prefilling_.empty()) builder_.Fork(stream);
+  }
+  // Of a step that is issued, not replayed: nothing is left that somebody else who waits for the
+  // device would wait for in vain.
+  answers_.Serve(waiting_);
+}
+
+void CudaRetroCache::StoreRows(Stream& stream, int64_t layer, const Step& step, const MatrixView&,
+                               const MatrixView& k, const MatrixView& v) {
+  LC_CHECK(layer >= 0 && layer < shape_.layout.layers && step.decode_rows == 0);
+  Start(stream);
+  prefill_.Store(stream, block_, layer, k, v);
+  if (layer + 1 == shape_.layout.layers) builder_.Fork(stream);
+}
+
+void CudaRetroCache::Settle() { answers_.Serve(waiting_); }
+
+void CudaRetroCache::EndStep(const Step& step) {
+  answers_.Serve(shape_.layout.layers);
+  const uint64_t row_bytes = shape_.format.row_bytes();
+  const auto lists = static_cast<uint64_t>(shape_.lists);
+  for (const View& view : decoding_) {
+    const WaveSequence& s = *view.sequence;
+    // Exact rows beside the retrieved ones; centroids, and the estimated clusters' sums.
+    const int64_t steady =
+        std::min(shape_.sink, view.n()) + std::max<int64_t>(view.n() - s.indexed_end, 0);
+    stats_.bytes_read += static_cast<uint64_t>(steady) * lists * row_bytes;
+    stats_.bytes_written += lists * row_bytes;
+    stats_.bytes_scored += static_cast<uint64_t>(s.clusters + s.estimated) * lists * row_bytes / 2;
+  }
+  for (const View& view : prefilling_) {
+    const auto rows = static_cast<uint64_t>(view.part.rows) * lists;
+    stats_.bytes_read += static_cast<uint64_t>(view.n()) * lists * row_bytes;
+    stats_.bytes_written += rows * row_bytes;
+    stats_.prefill.rows += rows;
+    stats_.prefill.bytes += rows * row_bytes;
+  }
+  WaveCache::EndStep(step);
+  in_step_.clear();
+}
+
+void CudaRetroCache::Note(int64_t layer, std::span<const WaveUpdate> updates,
+                          const WaveLayer& told) {
+  const uint64_t row_bytes = shape_.format.row_bytes();
+  const auto heads = static_cast<size_t>(shape_.layout.kv_heads);
+  for (size_t i = 0; i < updates.size(); ++i) {
+    const WaveUpdate& update = updates[i];
+    HeadCounters& head = heads_[static_cast<size_t>(update.list)];
+    head.lookups += update.retrieved.size();
+    head.hits += update.hits.size();
+    head.rows_selected += update.rows;
+    head.rows_moved += update.miss_rows;
+    stats_.miss.rows += update.miss_rows;
+    stats_.miss.bytes += update.miss_rows * row_bytes;
+    stats_.bytes_read += update.rows * row_bytes;
+    if (choices_ == nullptr || update.sequence->clusters == 0) continue;
+    const ops::cuda::WaveChoice& choice = told.told_choices[i];
+    const int32_t* ids = update.retrieved.data();
+    (*choices_)[{decoding_[i / heads].part.id, layer, static_cast<int64_t>(i % heads)}] = {
+        .retrieved = {ids, ids + choice.retrieved},
+        .estimated = {ids + choice.retrieved, ids + choice.count},
+        .hits = update.hits};
+  }
+}
+
+void CudaRetroCache::CheckAnswers() {
+  if (answers_.TakeFault() == 0) return;
+  // Rows that a cache was to take over are gone.
+  for (auto& [id, sequence] : sequences_) {
+    for (BlockCache& cache : sequence->caches) cache.Clear();
+    Of(*sequence).stale_tables = true;
+  }
+  throw DeviceError(
+      "KV policy retroinfer: the device was not told within 5 s what the block caches take over; "
+      "are the threads that say it kept from running?");
+}
+
+uint64_t CudaRetroScratchBytes(const RetroShape& shape, int64_t sequences, int64_t tokens) {
+  const int64_t clusters = shape.ClusterRoom(tokens);
+  // Of every list: where clusters begin, what is cached.
+  const int64_t words = 2 * clusters + shape.CacheBlocks(shape.NprobeRoom(tokens));
+  const auto tables = static_cast<uint64_t>(sequences * shape.lists * words) * sizeof(int32_t);
+  const uint64_t build = clusters == 0 ? 0 : CudaWaveBuilder::MostBytes(shape, tokens, clusters);
+  return RetroWork::Bytes(shape, sequences, tokens) + tables + build;
+}
+
+std::unique_ptr<Cache> CreateCudaRetroCache(Device& device, const RetroShape& shape,
+                                            const TierBytes& budget,
+                                            const ImposedSelection* imposed) {
+  LC_CHECK(device.type() == DeviceType::kCuda);
+  return std::make_unique<CudaRetroCache>(static_cast<CudaDevice&>(device), shape, budget, imposed);
+}
+
+}  // namespace litecache::kv

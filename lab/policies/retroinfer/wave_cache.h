@@ -1,0 +1,152 @@
+// What policy retroinfer keeps and when it grows, whatever the device: sequences, their tables and
+// pages, the life of an index. How rows are attended, how clusters are made and how blocks come to
+// the device is the derived class's.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <tuple>
+#include <unordered_map>
+#include <vector>
+
+#include "kv/cache.h"
+#include "kv/pages/page_pool.h"
+#include "kv/pages/sequence_table.h"
+#include "kv/step/step_check.h"
+#include "kv/with_shape.h"
+#include "lab/policies/retroinfer/shape.h"
+#include "lab/policies/retroinfer/wave_sequence.h"
+
+namespace litecache::kv {
+
+// What a decode step chose for one (sequence, layer, KV head), for tests.
+struct RetroChoice {
+  std::vector<int32_t> retrieved;  // clusters attended exactly, the best first
+  std::vector<int32_t> estimated;
+  std::vector<int32_t> hits;  // of the retrieved ones: were cached
+};
+
+class WaveCache : public WithShape<Cache, RetroShape> {
+ public:
+  std::string_view policy() const override { return "retroinfer"; }
+
+  void Provide(const TierBytes& bytes) override {
+    device_.Provide(bytes.device);
+    host_.Provide(bytes.host);
+  }
+  SequenceId Create() override;
+  // Waits for the parent's index; throws CapacityError where its prompt had none yet and there is
+  // no room for it.
+  SequenceId Fork(SequenceId parent) override;
+  void Release(SequenceId id) override;
+  int64_t Length(SequenceId id) const override { return tokens_.Length(id); }
+
+  void BeginStep(const Step& step) override;
+  void EndStep(const Step& step) override;
+
+  Stats GetStats() const override;
+  std::span<const HeadCounters> Heads() const override { return heads_; }
+
+  // ---- for diagnosis ----
+  // Sizes of a sequence's index as of its last decode step.
+  struct IndexInfo {
+    int64_t indexed_end, clusters, nprobe, estimated;
+  };
+  IndexInfo Index(SequenceId id) const;
+  // A cluster's centroid and sum of values, and its tokens' rows, as f32 [K | V]. Waits for the
+  // index.
+  std::vector<float> Cluster(SequenceId id, int64_t layer, int64_t head, int64_t cluster);
+  std::vector<std::vector<float>> ClusterRows(SequenceId id, int64_t layer, int64_t head,
+                                              int64_t cluster);
+  // Cached clusters, the most recently used first, and the rows that are cached of each.
+  std::vector<int32_t> Cached(SequenceId id, int64_t layer, int64_t head);
+  std::map<int32_t, std::vector<std::vector<float>>> CachedRows(SequenceId id, int64_t layer,
+                                                                int64_t head);
+  // Returns when nobody is at work on the block caches: they are what the layers that were attended
+  // have made of them.
+  virtual void Settle() = 0;
+  // Where not null: Attend() notes what it chose, until the next Settle().
+  using Choices = std::map<std::tuple<SequenceId, int64_t, int64_t>, RetroChoice>;
+  void set_choices(Choices* choices) { choices_ = choices; }
+
+ protected:
+  // device: of the pages of the device tier and of what is written here into them; host: of the
+  // store's, which the processor reads.
+  WaveCache(Device& device, Device& host, const RetroShape& shape, const TierBytes& budget,
+            uint64_t host_slab_bytes = PagePool::kSlabBytes);
+
+  // A sequence's part of the step in progress.
+  struct View {
+    StepSequence part;
+    WaveSequence* sequence;
+    int64_t n() const { return part.past + part.rows; }
+  };
+  // What a step takes for one sequence.
+  struct Needs {
+    bool adopt = false;                         // pending clusters are used from this step on
+    std::vector<WavePart> parts;                // to be clustered
+    int64_t cluster_room = 0;                   // 0: no pages of the index are asked for
+    int64_t steady = 0, cache = 0, buffer = 0;  // pages a list
+  };
+
+  // parent: null, or of a fork.
+  virtual std::unique_ptr<WaveSequence> NewSequence(const WaveSequence* parent);
+  // A build of a sequence's next clusters, which is not begun: its rows may not be there yet.
+  virtual std::unique_ptr<WaveBuild> NewBuild(SequenceId id, WaveSequence* sequence,
+                                              std::vector<WavePart> parts) = 0;
+  // Begins the sequence's new build, all of whose rows are committed: in the store, or the ring.
+  virtual void RunBuild(SequenceId id, WaveSequence* sequence, bool from_ring) = 0;
+  // Pages that TakeStaging() will take beside the sequence's own.
+  virtual int64_t MissingStaging(const StepSequence&) const { return 0; }
+  virtual void TakeStaging(const StepSequence&) {}
+
+  WaveSequence& Get(SequenceId id) { return *sequences_.at(id); }
+  // Parts of a prompt's rows to cluster, all of them in the store, once there are n tokens.
+  std::vector<WavePart> PromptParts(const WaveSequence& sequence, int64_t clustered_end,
+                                    int64_t clusters, int64_t n) const;
+  Needs Plan(const StepSequence& part) const;
+  // Reserves what is needed; throws CapacityError, having changed nothing.
+  void Reserve(const Step& step);
+  void Take(const StepSequence& part, const Needs& needs);
+  // A build of a step that was never committed.
+  void DropBuild(WaveSequence* sequence);
+  // Begins to cluster `parts`; store: their rows are committed. Start() is called for all layers.
+  void StartBuild(SequenceId id, WaveSequence* sequence, std::vector<WavePart> parts,
+                  bool from_ring);
+  void PrepareBuild(SequenceId id, WaveSequence* sequence, std::vector<WavePart> parts);
+  void Adopt(WaveSequence* sequence);
+  std::vector<float> StoredRow(const std::byte* row) const;
+  std::vector<float> DeviceRow(const std::byte* row) const;
+
+  ops::PagedRows StoreRows(SequenceId id, int64_t list) const {
+    return {store_.Lists(id)[list], shape_.pages.page_tokens, shape_.format};
+  }
+  ops::PagedRows SteadyRows(const WaveSequence& sequence, int64_t list) const {
+    return {sequence.steady.Pages(list).data(), shape_.pages.page_tokens, shape_.format};
+  }
+  ops::PagedClusters Clusters(SequenceId id, int64_t list) const {
+    return {index_.Lists(id)[list], shape_.page_clusters, shape_.format};
+  }
+
+  Device& memory_;
+  PagePool device_, host_;
+  SequenceTable tokens_;  // lengths only
+  SequenceTable store_;   // all of a prompt, and of what was generated what is clustered
+  SequenceTable index_;   // clusters, those to come among them
+  std::unordered_map<SequenceId, std::unique_ptr<WaveSequence>> sequences_;
+  Stats stats_;
+  std::vector<HeadCounters> heads_;
+  Choices* choices_ = nullptr;
+
+  // Of the step in progress.
+  std::vector<View> decoding_, prefilling_;
+  std::vector<Needs> needs_;
+  StepCheck check_;
+
+ private:
+  std::vector<SequenceTable::Growth> token_growth_, store_growth_, index_growth_;
+  std::vector<PageId> shared_;
+};
+
+}  // namespace litecache::kv

@@ -1,0 +1,32 @@
+// What the processor makes of a step's choices on a GPU: the block caches' order of use, and what
+// the device is to copy and to forget. One (sequence, KV head) of a layer.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "lab/policies/retroinfer/ops/wave_index_cuda.h"
+#include "lab/policies/retroinfer/wave_sequence.h"
+
+namespace litecache::kv {
+
+struct WaveUpdate {
+  WaveSequence* sequence = nullptr;
+  int64_t list = 0;
+  std::span<const int32_t> retrieved;  // clusters, the best first
+
+  // ---- results ----
+  std::vector<int32_t> hits, misses, miss_blocks;
+  uint64_t rows = 0, miss_rows = 0;
+  std::vector<ops::cuda::WaveAdmission> items;
+  std::vector<int32_t> links_begin, links;
+
+  // Misses lie in the execution buffer in the order of `retrieved`, each from a new block on.
+  void Run(int64_t block_tokens);
+
+ private:
+  std::vector<int32_t> dropped_;
+};
+
+}  // namespace litecache::kv

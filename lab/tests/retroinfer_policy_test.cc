@@ -1,0 +1,425 @@
+// Policy retroinfer against the oracle of driver.h, and what must hold whatever the inputs are.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <random>
+#include <string>
+
+#include "base/error.h"
+#include "kv/device_test.h"
+#include "lab/tests/retroinfer_driver.h"
+#include "test_seed.h"
+
+namespace litecache::kv {
+namespace {
+
+constexpr Layout kLayout{
+    .layers = 2, .q_heads = 6, .kv_heads = 2, .head_dim = 24, .dtype = DType::kF32};
+
+// Small, so that hundreds of steps pass many boundaries.
+KvOptions Options() {
+  KvOptions options;
+  options.policy = "retroinfer";
+  options.recent_tokens = 13;
+  options.retroinfer.cluster_tokens = 8;
+  options.retroinfer.segment_tokens = 150;
+  options.retroinfer.update_tokens = 64;
+  options.retroinfer.retrieval = 0.08;
+  options.retroinfer.estimation = 0.3;
+  options.retroinfer.block_tokens = 4;
+  return options;
+}
+
+class RetroPolicy : public DeviceTest {};
+class RetroBudget : public DeviceTest {};
+class RetroCancel : public DeviceTest {};
+INSTANTIATE_TEST_SUITE_P(Devices, RetroPolicy, ::testing::Values("cpu", "cuda"), DeviceName());
+INSTANTIATE_TEST_SUITE_P(Devices, RetroBudget, ::testing::Values("cpu", "cuda"), DeviceName());
+INSTANTIATE_TEST_SUITE_P(Devices, RetroCancel, ::testing::Values("cpu", "cuda"), DeviceName());
+
+class Oracle
+    : public ::testing::TestWithParam<std::tuple<const char*, DType, int64_t, double, bool>> {};
+
+TEST_P(Oracle, BatchesOfMixedLengthsOverHundredsOfSteps) {
+  const auto& [device, dtype, head_dim, cache, hints] = GetParam();
+  if (TypeOf(device) == DeviceType::kCuda && FindCudaDevices().devices.empty()) {
+    GTEST_SKIP() << "no GPU: " << FindCudaDevices().why_none;
+  }
+  std::mt19937_64 random = testing::TestRandom();
+  Layout layout = kLayout;
+  layout.dtype = dtype;
+  layout.head_dim = head_dim;
+  KvOptions options = Options();
+  options.retroinfer.cache = cache;
+  RetroDriver driver(layout, options, random(), device);
+  std::vector<SequenceId> ids;
+  // Nothing; below the sink; all steady; just below and at the first index; three segments.
+  for (const int64_t length : {0, 2, 50, 80, 81, 200, 470}) {
+    ids.push_back(driver.Create());
+    for (int64_t done = 0; done < length;) {
+      const int64_t rows =
+          std::min<int64_t>(length - done, 1 + static_cast<int64_t>(random() % 150));
+      done += rows;
+      driver.Step({{ids.back(), rows, false, hints && done == length}});
+      ASSERT_FALSE(HasFatalFailure());
+    }
+  }
+  for (int step = 0; step < 220; ++step) {
+    std::vector<RetroPart> parts;
+    for (const SequenceId id : ids) {
+      if (random() % 8 != 0) parts.push_back({id});
+    }
+    if (parts.empty()) continue;
+    driver.Step(parts, random() % 20 == 0 ? static_cast<int64_t>(random() % 3) : -1);
+    ASSERT_FALSE(HasFatalFailure()) << "step " << step;
+  }
+  const Stats stats = driver.cache().GetStats();
+  EXPECT_GT(stats.lookups, 0u);
+  EXPECT_EQ(stats.hits > 0, cache > 0);
+  EXPECT_GT(stats.spill.rows, 0u);
+  for (const SequenceId id : ids) driver.Release(id);
+  EXPECT_EQ(driver.cache().GetStats().used, TierBytes{});
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Oracle,
+                         ::testing::Values(std::tuple("cpu", DType::kF32, 24, 3.0, true),
+                                           std::tuple("cpu", DType::kF32, 17, 0.7, false),
+                                           std::tuple("cpu", DType::kBF16, 32, 3.0, true),
+                                           std::tuple("cpu", DType::kBF16, 40, 0.0, false),
+                                           std::tuple("cuda", DType::kF32, 24, 3.0, true),
+                                           std::tuple("cuda", DType::kBF16, 64, 0.7, false),
+                                           std::tuple("cuda", DType::kBF16, 32, 3.0, true),
+                                           std::tuple("cuda", DType::kBF16, 40, 0.0, false)),
+                         [](const auto& info) {
+                           return std::string(std::get<0>(info.param)) + "_" +
+                                  std::to_string(info.index);
+                         });
+
+// Prompts that go on after the cache was told that they end, prompts after decoding, and forks of
+// all of them.
+TEST_P(RetroPolicy, ForksAndLaterPrompts) {
+  std::mt19937_64 random = testing::TestRandom();
+  RetroDriver driver(kLayout, Options(), random(), device());
+  std::vector<SequenceId> ids;
+  for (const int64_t length : {60, 90, 260}) {
+    ids.push_back(driver.Create());
+    driver.Step({{ids.back(), length, false, true}});
+    if (length == 90) driver.Step({{ids.back(), 77, false, true}});
+    ASSERT_FALSE(HasFatalFailure());
+  }
+  for (int step = 0; step < 260; ++step) {
+    if (step % 40 == 0) ids.push_back(driver.Fork(ids[random() % ids.size()]));
+    if (step % 60 == 30) {
+      const size_t gone = random() % ids.size();
+      driver.Release(ids[gone]);
+      ids.erase(ids.begin() + static_cast<int64_t>(gone));
+    }
+    if (step % 50 == 20) {
+      const SequenceId id = ids[random() % ids.size()];
+      if (driver.cache().Index(id).clusters > 0) {
+        driver.Step({{id, 1 + static_cast<int64_t>(random() % 200), false, random() % 2 == 0}});
+        if (random() % 2 == 0) ids.push_back(driver.Fork(id));
+      }
+      ASSERT_FALSE(HasFatalFailure()) << "step " << step;
+    }
+    std::vector<RetroPart> parts;
+    for (const SequenceId id : ids) {
+      if (random() % 6 != 0) parts.push_back({id});
+    }
+    if (parts.empty()) continue;
+    driver.Step(parts, random() % 20 == 0 ? static_cast<int64_t>(random() % 3) : -1);
+    ASSERT_FALSE(HasFatalFailure()) << "step " << step;
+  }
+  for (const SequenceId id : ids) driver.Release(id);
+  EXPECT_EQ(driver.cache().GetStats().used, TierBytes{});
+}
+
+// Fork at once after the prompt, told or not, before anything was decoded.
+TEST_P(RetroPolicy, ForksOfAFreshPrompt) {
+  for (const bool told : {false, true}) {
+    std::mt19937_64 random = testing::TestRandom();
+    RetroDriver driver(kLayout, Options(), random(), device());
+    const SequenceId id = driver.Create();
+    driver.Step({{id, 300, false, told}});
+    const SequenceId a = driver.Fork(id), b = driver.Fork(a);
+    for (int step = 0; step < 150; ++step) {
+      driver.Step({{id}, {a}, {b}});
+      ASSERT_FALSE(HasFatalFailure()) << "step " << step;
+    }
+  }
+}
+
+// Retrieved clusters that the execution buffer has no room for are estimated.
+TEST_P(RetroPolicy, WhatTheBufferHasNoRoomForIsEstimated) {
+  KvOptions options = Options();
+  options.retroinfer.cluster_tokens = 1;
+  options.retroinfer.block_tokens = 1;
+  options.retroinfer.update_tokens = 512;
+  options.retroinfer.retrieval = 0.012;
+  options.retroinfer.iterations = 1;
+  // As many clusters as tokens, and every token goes to the long keys of its direction: the few
+  // that are not empty are larger than the buffer is made for, which is 150 rows.
+  std::mt19937_64 random = testing::TestRandom();
+  // Two lives of three overflow.
+  uint64_t overflows = 0;
+  for (int life = 0; life < 20 && overflows == 0; ++life) {
+    RetroDriver driver(kLayout, options, random(), device());
+    const SequenceId id = driver.Create();
+    driver.Step({{id, 3000, false, true}});
+    for (int step = 0; step < 20; ++step) {
+      driver.Step({{id}});
+      ASSERT_FALSE(HasFatalFailure()) << "step " << step;
+    }
+    EXPECT_EQ(driver.shape().BufferBlocks(driver.cache().Index(id).nprobe), 150);
+    overflows += driver.overflows();
+  }
+  EXPECT_GT(overflows, 0u);
+}
+
+double Worst(const std::vector<std::vector<float>>& a, const std::vector<std::vector<float>>& b) {
+  double worst = 0;
+  for (size_t l = 0; l < a.size(); ++l) {
+    for (size_t i = 0; i < a[l].size(); ++i) {
+      const double error = std::abs(static_cast<double>(a[l][i]) - static_cast<double>(b[l][i]));
+      worst = std::isnan(error) ? HUGE_VAL : std::max(worst, error);
+    }
+  }
+  return worst;
+}
+
+// Two caches that are fed the same; the largest difference of their outputs, decode steps alone.
+double Difference(const std::string& device, const CachePlan& a, const CachePlan& b, bool hint_a,
+                  bool hint_b, int threads_a, int threads_b, uint64_t seed) {
+  const Machine machine_a = OpenMachine(device, threads_a);
+  const Machine machine_b = OpenMachine(device, threads_b);
+  Device &device_a = machine_a.compute(), &device_b = machine_b.compute();
+  const auto stream_a = device_a.CreateStream(), stream_b = device_b.CreateStream();
+  const auto cache_a = a.Create(device_a, kMuch), cache_b = b.Create(device_b, kMuch);
+  RetroSource source(a.layout(), seed);
+  std::vector<SequenceId> ids;
+  double worst = 0;
+  const auto run = [&](const std::vector<RetroPart>& parts) {
+    Step step_a = MakeRetroStep(*cache_a, parts), step_b = step_a;
+    for (StepSequence& part : step_a.sequences) part.ends_prompt = part.ends_prompt && hint_a;
+    for (StepSequence& part : step_b.sequences) part.ends_prompt = part.ends_prompt && hint_b;
+    RetroInputs inputs = source.Draw(step_a);
+    cache_a->BeginStep(step_a);
+    const auto out_a = RunRetro(device_a, *cache_a, *stream_a, step_a, inputs, a.layout().layers);
+    cache_a->EndStep(step_a);
+    cache_b->BeginStep(step_b);
+    const auto out_b = RunRetro(device_b, *cache_b, *stream_b, step_b, inputs, a.layout().layers);
+    cache_b->EndStep(step_b);
+    if (step_a.decode_rows > 0) worst = std::max(worst, Worst(out_a, out_b));
+  };
+  for (const int64_t length : {30, 85, 333}) {
+    ids.push_back(cache_a->Create());
+    EXPECT_EQ(cache_b->Create(), ids.back());
+    run({{ids.back(), length, false, true}});
+  }
+  for (int step = 0; step < 150; ++step) {
+    std::vector<RetroPart> parts;
+    for (const SequenceId id : ids) parts.push_back({id});
+    run(parts);
+  }
+  return worst;
+}
+
+// Outputs depend neither on what is cached, nor on threads, nor on when the index was begun: bit
+// for bit.
+TEST_P(RetroPolicy, OutputsDoNotDependOnCachesThreadsAndHints) {
+  const uint64_t seed = testing::TestRandom()();
+  KvOptions small = Options(), large = Options();
+  small.retroinfer.cache = 0;
+  large.retroinfer.cache = 10;
+  const auto a = PlanRetroCache(kLayout, small, device_type()),
+             b = PlanRetroCache(kLayout, large, device_type());
+  EXPECT_EQ(Difference(device(), *a, *b, true, true, 2, 2, seed), 0);
+  EXPECT_EQ(Difference(device(), *a, *a, true, false, 1, 4, seed), 0);
+}
+
+// Every cluster retrieved: full attention.
+TEST_P(RetroPolicy, RetrievingEveryClusterIsFullAttention) {
+  KvOptions options = Options();
+  options.retroinfer.retrieval = 1;
+  options.retroinfer.estimation = 0;
+  const auto retro = PlanRetroCache(kLayout, options, device_type()), full = PlanFullCache(kLayout);
+  EXPECT_LE(Difference(device(), *retro, *full, true, true, 2, 2, testing::TestRandom()()), 5e-5);
+}
+
+// ---- budgets ----
+
+TEST_P(RetroBudget, ARefusedStepChangesNothing) {
+  for (const bool on_device : {false, true}) {
+    std::mt19937_64 random = testing::TestRandom();
+    const auto plan = PlanRetroCache(kLayout, Options(), device_type());
+    const TierBytes need = 2 * plan->BytesFor(700);
+    RetroDriver driver(kLayout, Options(), random(), device(),
+                       {.device = on_device ? need.device : kMuch.device,
+                        .host = on_device ? kMuch.host : need.host});
+    const SequenceId a = driver.Create(), b = driver.Create();
+    driver.Step({{a, 500, false, true}});
+    driver.Step({{b, 500, false, true}});
+    std::string message;
+    for (int step = 0; step < 3000 && message.empty(); ++step) {
+      const TierBytes used = driver.cache().GetStats().used;
+      const WaveCache::IndexInfo index = driver.cache().Index(a);
+      try {
+        driver.Step({{a}, {b}});
+      } catch (const CapacityError& error) {
+        message = error.what();
+        EXPECT_EQ(driver.cache().GetStats().used, used);
+        EXPECT_EQ(driver.cache().Index(a).clusters, index.clusters);
+      }
+      ASSERT_FALSE(HasFatalFailure());
+    }
+    EXPECT_NE(message.find(on_device ? "device tier" : "host store"), std::string::npos) << message;
+    EXPECT_GE(driver.cache().Length(a), 700);  // what was promised
+    driver.Release(a);
+    for (int step = 0; step < 50; ++step) driver.Step({{b}});
+    driver.Release(b);
+    EXPECT_EQ(driver.cache().GetStats().used, TierBytes{});
+  }
+}
+
+TEST_P(RetroBudget, ForksFitIntoWhatTheyWerePromised) {
+  std::mt19937_64 random = testing::TestRandom();
+  for (int round = 0; round < 12; ++round) {
+    const auto plan = PlanRetroCache(kLayout, Options(), device_type());
+    const int64_t prompt = 1 + static_cast<int64_t>(random() % 400);
+    const int64_t decoded = static_cast<int64_t>(random() % 100);
+    const int64_t more = 1 + static_cast<int64_t>(random() % 200);
+    const int64_t shared = prompt + decoded;
+    const Machine machine = OpenMachine(device(), 1);
+    const auto stream = machine.compute().CreateStream();
+    const auto cache =
+        plan->Create(machine.compute(),
+                     plan->BytesFor(shared + more) + 3 * plan->ForkBytesFor(shared, shared + more));
+    RetroSource source(kLayout, random());
+    const auto step = [&](const std::vector<RetroPart>& parts) {
+      const Step s = MakeRetroStep(*cache, parts);
+      RetroInputs inputs = source.Draw(s);
+      cache->BeginStep(s);
+      RunRetro(machine.compute(), *cache, *stream, s, inputs, kLayout.layers);
+      cache->EndStep(s);
+    };
+    std::vector<RetroPart> parts = {{cache->Create()}};
+    step({{parts[0].id, prompt, false, round % 2 == 0}});
+    for (int64_t i = 0; i < decoded; ++i) step(parts);
+    for (int i = 0; i < 3; ++i) parts.push_back({cache->Fork(parts[0].id)});
+    ASSERT_NO_THROW({
+      for (int64_t i = 0; i < more; ++i) step(parts);
+    }) << "prompt "
+       << prompt << " decoded " << decoded << " more " << more;
+    for (const RetroPart& part : parts) cache->Release(part.id);
+    EXPECT_EQ(cache->GetStats().used, TierBytes{});
+  }
+}
+
+// ---- ends at any moment ----
+
+TEST_P(RetroCancel, ReleasedWhileThreadsAreAtWork) {
+  std::mt19937_64 random = testing::TestRandom();
+  RetroDriver driver(kLayout, Options(), random(), device());
+  const SequenceId other = driver.Create();
+  driver.Step({{other, 200, false, true}});
+  for (int round = 0; round < 20; ++round) {
+    const SequenceId id = driver.Create();
+    driver.Step({{id, 300 + static_cast<int64_t>(random() % 500), false, round % 2 == 0}});
+    for (uint64_t steps = random() % 3; steps > 0; --steps) driver.Step({{id}, {other}});
+    driver.Release(id);
+    driver.Step({{other}});
+    ASSERT_FALSE(HasFatalFailure());
+  }
+}
+
+TEST_P(RetroCancel, AnAbandonedStepSpoilsNothing) {
+  for (int64_t layers = 0; layers <= kLayout.layers; ++layers) {
+    std::mt19937_64 random = testing::TestRandom();
+    RetroDriver driver(kLayout, Options(), random(), device());
+    const SequenceId id = driver.Create();
+    driver.Abandon({{id, 150, false, true}}, layers);
+    driver.Step({{id, 130, false, true}});
+    for (int i = 0; i < 60; ++i) driver.Step({{id}});
+    driver.Abandon({{id, 90, false, true}}, layers);
+    for (int i = 0; i < 100; ++i) {
+      driver.Step({{id}});
+      ASSERT_FALSE(HasFatalFailure()) << "step " << i << " layers " << layers;
+    }
+    driver.Abandon({{id, 300, false, true}}, layers);
+    driver.Release(id);
+    EXPECT_EQ(driver.cache().GetStats().used, TierBytes{});
+  }
+}
+
+// The last chunk of a prompt is abandoned after its rows have taken their places among those of
+// earlier chunks: they are found where they were, by whatever chunk comes instead and whatever
+// others do before it.
+TEST_P(RetroCancel, AnAbandonedLastChunkLeavesEarlierOnesInOrder) {
+  for (int64_t layers = 0; layers <= kLayout.layers; ++layers) {
+    std::mt19937_64 random = testing::TestRandom();
+    RetroDriver driver(kLayout, Options(), random(), device());
+    const SequenceId id = driver.Create(), other = driver.Create();
+    driver.Step({{id, 150, false, false}});
+    driver.Step({{id, 101, false, false}});
+    driver.Step({{other, 120, false, false}});
+    driver.Abandon({{id, 70, false, true}}, layers);
+    driver.Abandon({{other, 70, false, true}, {id, 40, false, true}}, layers);
+    driver.Step({{other, 90, false, true}});
+    driver.Step({{id, 30, false, false}});
+    driver.Abandon({{id, 20, false, true}}, layers);
+    const SequenceId fork = driver.Fork(id);
+    driver.Step({{id, 35, false, true}, {fork, 7, false, true}});
+    for (int i = 0; i < 100; ++i) {
+      driver.Step({{id}, {other}, {fork}});
+      ASSERT_FALSE(HasFatalFailure()) << "step " << i << " layers " << layers;
+    }
+    for (const SequenceId each : {id, other, fork}) driver.Release(each);
+    EXPECT_EQ(driver.cache().GetStats().used, TierBytes{});
+  }
+}
+
+// The cache goes while an index is built and rows are copied.
+TEST_P(RetroCancel, TheCacheMayEndAtAnyMoment) {
+  std::mt19937_64 random = testing::TestRandom();
+  for (int round = 0; round < 10; ++round) {
+    RetroDriver driver(kLayout, Options(), random(), device());
+    const SequenceId id = driver.Create();
+    driver.Step({{id, 900, false, true}});
+    for (int step = 0; step < round % 3; ++step) driver.Step({{id}});
+    if (round % 2 == 0) driver.Abandon({{id}}, 1);
+  }
+}
+
+TEST(RetroOptions, AreChecked) {
+  const auto message = [](const auto& change) -> std::string {
+    KvOptions options = Options();
+    change(options);
+    try {
+      options.Validate();
+    } catch (const InvalidArgument& error) {
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_EQ(message([](KvOptions&) {}), "");
+  const auto names = [&](const char* name, const auto& change) {
+    EXPECT_NE(message(change).find(name), std::string::npos) << name;
+  };
+  names("cluster_tokens", [](KvOptions& o) { o.retroinfer.cluster_tokens = 0; });
+  names("segment_tokens", [](KvOptions& o) { o.retroinfer.segment_tokens = 7; });
+  names("update_tokens", [](KvOptions& o) { o.retroinfer.update_tokens = 7; });
+  names("iterations", [](KvOptions& o) { o.retroinfer.iterations = 0; });
+  names("retrieval", [](KvOptions& o) { o.retroinfer.retrieval = 1.5; });
+  names("estimation", [](KvOptions& o) { o.retroinfer.estimation = NAN; });
+  names("block_tokens", [](KvOptions& o) { o.retroinfer.block_tokens = 0; });
+  names("retroinfer.cache", [](KvOptions& o) { o.retroinfer.cache = -1; });
+  names("measure_recall", [](KvOptions& o) { o.measure_recall = true; });
+  KvOptions options = Options();
+  options.retroinfer.block_tokens = 1 << 19;
+  EXPECT_THROW(PlanRetroCache(kLayout, options), InvalidArgument);
+}
+
+}  // namespace
+}  // namespace litecache::kv

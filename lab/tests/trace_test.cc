@@ -1,0 +1,376 @@
+// Traces: the file, and what they become at other shapes.
+#include "lab/trace/trace.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <memory>
+#include <numeric>
+#include <random>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "expect_error.h"
+#include "lab/impose/imposed_selection.h"
+#include "lab/tests/random_trace.h"
+#include "lab/trace/replay.h"
+#include "lab/trace/replays_trace.h"
+#include "temporary_directory.h"
+#include "test_seed.h"
+
+namespace litecache::kv {
+namespace {
+
+using ::litecache::testing::TemporaryDirectory;
+
+Trace Parse(const std::string& bytes) {
+  return Trace::Parse({reinterpret_cast<const std::byte*>(bytes.data()), bytes.size()}, "t.trace");
+}
+
+TEST(Trace, WhatIsWrittenIsReadBack) {
+  std::mt19937_64 random = testing::TestRandom();
+  for (int round = 0; round < 20; ++round) {
+    const Trace t = RandomTrace(random);
+    const TemporaryDirectory directory;
+    t.Save(directory.path() / "a.trace");
+    const Trace read = Trace::Load(directory.path() / "a.trace");
+    EXPECT_EQ(read.layers, t.layers);
+    EXPECT_EQ(read.q_heads, t.q_heads);
+    EXPECT_EQ(read.kv_heads, t.kv_heads);
+    EXPECT_EQ(read.context, t.context);
+    EXPECT_EQ(read.steps, t.steps);
+    EXPECT_EQ(read.budget, t.budget);
+    EXPECT_EQ(read.model, t.model);
+    EXPECT_EQ(read.text_hash, t.text_hash);
+    EXPECT_EQ(read.importance, t.importance);
+    EXPECT_EQ(read.cosines, t.cosines);
+    EXPECT_EQ(read.rows, t.rows);
+    EXPECT_EQ(read.clusters, t.clusters);
+    EXPECT_EQ(read.cluster_ids, t.cluster_ids);
+  }
+}
+
+TEST(Trace, DamagedFilesAreRefusedByName) {
+  std::mt19937_64 random = testing::TestRandom();
+  const Trace t = RandomTrace(random);
+  const std::string bytes = t.Bytes();
+  for (size_t length = 0; length < bytes.size(); length += 1 + random() % 7) {
+    try {
+      Parse(bytes.substr(0, length));
+      FAIL() << length << " of " << bytes.size() << " bytes were read";
+    } catch (const FileError& error) {
+      EXPECT_EQ(std::string(error.what()).find("t.trace"), 0u) << error.what();
+    }
+  }
+  // One byte changed: an error, or a trace that keeps its promises.
+  for (int round = 0; round < 3000; ++round) {
+    std::string changed = bytes;
+    changed[random() % changed.size()] ^= static_cast<char>(1 + random() % 255);
+    try {
+      const Trace read = Parse(changed);
+      for (const auto& rows : read.rows) {
+        EXPECT_TRUE(std::is_sorted(rows.begin(), rows.end()));
+        if (!rows.empty()) {
+          EXPECT_GE(rows.front(), 0);
+          EXPECT_LT(rows.back(), read.context);
+        }
+      }
+      for (const uint16_t id : read.cluster_ids) EXPECT_LT(id, read.clusters);
+    } catch (const FileError&) {
+    }
+  }
+  EXPECT_ERROR(Parse("a file of another kind"), FileError, "--record");
+  EXPECT_ERROR(Parse(bytes + "x"), FileError, "1 bytes follow");
+  std::string version = bytes;
+  version.replace(version.find("\"version\":1"), 11, "\"version\":9");
+  EXPECT_ERROR(Parse(version), FileError, "version");
+  Trace heads = t;
+  heads.importance[0] = 2;
+  EXPECT_ERROR(Parse(heads.Bytes()), FileError, "importance");
+}
+
+// The place of step `t` in 0, 1, .., S - 1, S - 2, .., 1, 0, 1, ...
+std::vector<int64_t> ForthAndBack(int64_t steps) {
+  std::vector<int64_t> order;
+  for (int64_t i = 0; i < steps; ++i) order.push_back(i);
+  for (int64_t i = steps - 2; i > 0; --i) order.push_back(i);
+  return order;
+}
+
+TEST(TraceReplay, IsQsacOnTheRecordedSteps) {
+  std::mt19937_64 random = testing::TestRandom();
+  for (int round = 0; round < 30; ++round) {
+    const Trace t = RandomTrace(random);
+    const int64_t group = t.group();
+    const Layout layout{t.layers, t.q_heads, t.kv_heads, 16};
+    HeadPlan plan;
+    plan.layers = t.layers;
+    plan.kv_heads = t.kv_heads;
+    plan.importance = t.importance;
+    std::uniform_real_distribution<float> tau(-1, 1);
+    for (int64_t i = 0; i < t.layers * t.kv_heads; ++i) {
+      plan.heads.push_back({.resident = random() % 5 == 0, .tau = tau(random)});
+    }
+    const ImposedReuse reuse = ReplayReuse(t, layout, plan, ops::Aggregation::kMin);
+    const auto order = ForthAndBack(t.steps);
+    const auto period = static_cast<int64_t>(order.size());
+    ASSERT_EQ(reuse.steps, period);
+    for (int64_t layer = 0; layer < t.layers; ++layer) {
+      for (int64_t head = 0; head < t.kv_heads; ++head) {
+        const auto imposed = [&](int64_t step) {
+          return reuse.heads[static_cast<size_t>((step % period) * t.layers * t.kv_heads +
+                                                 layer * t.kv_heads + head)];
+        };
+        if (plan.at(layer, head).resident) {
+          for (int64_t step = 0; step < period; ++step) EXPECT_LT(imposed(step).hit, 0);
+          continue;
+        }
+        const int64_t offset = (layer * t.kv_heads + head) * period / (t.layers * t.kv_heads);
+        int64_t label = order[static_cast<size_t>(offset)];
+        for (int64_t step = 0; step < 2 * period; ++step) {
+          const int64_t now = order[static_cast<size_t>((step + offset) % period)];
+          float least = 2;
+          for (int64_t j = 0; j < group; ++j) {
+            least = std::min(least, t.Cosine(layer, head * group + j, now, label));
+          }
+          const bool hit = least > plan.at(layer, head).tau;
+          if (step >= period) {  // the state of the first round's end
+            ASSERT_EQ(imposed(step).hit, hit ? 1 : 0) << "step " << step;
+            const auto &wanted = t.Rows(layer, head, now), &held = t.Rows(layer, head, label);
+            double common = 0;
+            for (const int32_t row : wanted) {
+              common += std::count(held.begin(), held.end(), row) > 0 ? 1 : 0;
+            }
+            EXPECT_NEAR(imposed(step).kept,
+                        common / static_cast<double>(wanted.size()) * ops::ImposedHead::kWhole, 1);
+          }
+          if (!hit) label = now;
+        }
+      }
+    }
+  }
+}
+
+TEST(TraceReplay, OtherShapesTakeTheNearestLayerAndTheHeadModulo) {
+  std::mt19937_64 random = testing::TestRandom();
+  Trace t = RandomTrace(random);
+  for (const int64_t layers : {1, 2, 7, 32}) {
+    const Layout layout{layers, 24, 6, 16};
+    const TraceMap map(t, layout);
+    const Profile p = ProfileOf(t, layout);
+    ASSERT_EQ(p.importance.size(), static_cast<size_t>(layers * 24));
+    ASSERT_EQ(p.similarity.size(), static_cast<size_t>(layers * 6));
+    for (int64_t layer = 0; layer < layers; ++layer) {
+      // Nearest: no other one is nearer.
+      const double depth =
+          layers == 1 ? 0 : static_cast<double>(layer) / static_cast<double>(layers - 1);
+      const auto distance = [&](int64_t l) {
+        return std::abs(depth - (t.layers == 1
+                                     ? 0
+                                     : static_cast<double>(l) / static_cast<double>(t.layers - 1)));
+      };
+      const int64_t mapped = map.Layer(layer);
+      ASSERT_GE(mapped, 0);
+      ASSERT_LT(mapped, t.layers);
+      if (t.layers > 1) {
+        for (int64_t l = 0; l < t.layers; ++l) EXPECT_LE(distance(mapped), distance(l) + 1e-9);
+      }
+      for (int64_t head = 0; head < 6; ++head) {
+        for (int64_t j = 0; j < 4; ++j) {
+          EXPECT_EQ(p.importance[static_cast<size_t>(layer * 24 + head * 4 + j)],
+                    t.importance[static_cast<size_t>(
+                        mapped * t.q_heads + (head % t.kv_heads) * t.group() + j % t.group())]);
+        }
+      }
+    }
+  }
+}
+
+TEST(TraceReplay, SimilaritiesAreMeansOverAdjacentSteps) {
+  std::mt19937_64 random = testing::TestRandom();
+  for (int round = 0; round < 20; ++round) {
+    const Trace t = RandomTrace(random);
+    const int64_t group = t.group();
+    const Profile p = ProfileOf(t, {t.layers, t.q_heads, t.kv_heads, 16});
+    ASSERT_EQ(p.similarity.size(), static_cast<size_t>(t.layers * t.kv_heads));
+    ASSERT_EQ(p.similarity_q.size(), static_cast<size_t>(t.layers * t.q_heads));
+    for (int64_t i = 0; i < t.layers * t.kv_heads; ++i) {
+      const int64_t layer = i / t.kv_heads, head = i % t.kv_heads * group;
+      std::vector<double> sums(static_cast<size_t>(group));
+      double sum = 0;
+      for (int64_t step = 1; step < t.steps; ++step) {
+        std::vector<float> cosines;
+        for (int64_t j = 0; j < group; ++j) {
+          cosines.push_back(t.Cosine(layer, head + j, step - 1, step));
+          sums[static_cast<size_t>(j)] += double{cosines.back()};
+        }
+        sum += double{ops::AggregateSimilarity(ops::Aggregation::kImportance, cosines,
+                                               t.importance.data() + layer * t.q_heads + head)};
+      }
+      const auto count = static_cast<double>(t.steps - 1);
+      EXPECT_NEAR(p.similarity[static_cast<size_t>(i)], sum / count, 1e-6);
+      for (int64_t j = 0; j < group; ++j) {
+        EXPECT_NEAR(p.similarity_q[static_cast<size_t>(i * group + j)],
+                    sums[static_cast<size_t>(j)] / count, 1e-6);
+      }
+    }
+  }
+}
+
+TEST(TraceReplay, IsForPoliciesThatSelect) {
+  std::mt19937_64 random = testing::TestRandom();
+  const auto trace = std::make_shared<const Trace>(RandomTrace(random, true));
+  const Layout layout{
+      .layers = 2, .q_heads = 4, .kv_heads = 2, .head_dim = 64, .dtype = DType::kF32, .hidden = 64};
+  for (const auto& [policy, selects] :
+       std::vector<std::pair<std::string, bool>>{{"full", false},
+                                                 {"streaming", false},
+                                                 {"flexgen", false},
+                                                 {"kvpr", false},
+                                                 {"litecache", true},
+                                                 {"infinigen", true},
+                                                 {"pqcache", true},
+                                                 {"retroinfer", true}}) {
+    KvOptions options;
+    options.policy = policy;
+    const auto plan = MakeCachePlan(layout, options, nullptr);
+    EXPECT_EQ(ReplayTrace(plan.get(), trace), selects) << policy;
+  }
+}
+
+TEST(ImposedSelection, HasTheTracesRowsAtTheirRelativePlace) {
+  std::mt19937_64 random = testing::TestRandom();
+  for (int round = 0; round < 20; ++round) {
+    const auto trace = std::make_shared<const Trace>(RandomTrace(random, /*whole_blocks=*/true));
+    const Trace& t = *trace;
+    const Layout layout{t.layers, t.q_heads, t.kv_heads, 16};
+    // The recorded share leaves the sets as they are.
+    const double share = static_cast<double>(t.rows[0].size()) / static_cast<double>(t.context);
+    const ImposedSelection whole(trace, layout, share);
+    const TraceMap map(t, layout);
+    for (const int64_t times : {1, 3}) {
+      const int64_t past = t.context * times, row = static_cast<int64_t>(random() % 5);
+      const int64_t layer = static_cast<int64_t>(random() % static_cast<uint64_t>(t.layers));
+      const int64_t head = static_cast<int64_t>(random() % static_cast<uint64_t>(t.kv_heads));
+      const int64_t step = map.Step(layer, head, (past + row * 37) % map.period());
+      const auto& wanted = t.Rows(layer, head, step);
+      std::vector<int32_t> expected;
+      for (int64_t p = 0; p < past; ++p) {
+        const int64_t block = p / 128 / times;
+        if (std::binary_search(wanted.begin(), wanted.end(),
+                               static_cast<int32_t>(block * 128 + p % 128))) {
+          expected.push_back(static_cast<int32_t>(p));
+        }
+      }
+      std::vector<int32_t> rows(expected.size());
+      whole.Rows(layer, head, past, row, 0, past, static_cast<int64_t>(rows.size()), rows.data());
+      EXPECT_EQ(rows, expected);
+
+      // Part of the candidates, another count: as many of the trace's as there can be.
+      const int64_t begin = 1 + static_cast<int64_t>(random() % 50), end = past - 77;
+      const auto inside = std::count_if(expected.begin(), expected.end(),
+                                        [&](int32_t p) { return p >= begin && p < end; });
+      for (const int64_t count : {inside / 2, inside + 9}) {
+        rows.resize(static_cast<size_t>(count));
+        whole.Rows(layer, head, past, row, begin, end, count, rows.data());
+        EXPECT_TRUE(std::is_sorted(rows.begin(), rows.end()));
+        EXPECT_EQ(std::set<int32_t>(rows.begin(), rows.end()).size(), rows.size());
+        int64_t theirs = 0;
+        for (const int32_t p : rows) {
+          EXPECT_GE(p, begin);
+          EXPECT_LT(p, end);
+          theirs += std::binary_search(expected.begin(), expected.end(), p) ? 1 : 0;
+        }
+        EXPECT_EQ(theirs, std::min<int64_t>(inside, count));
+      }
+      // The tables for a device are the same.
+      const auto bits = whole.Bits();
+      const int64_t at = ((past + row * 37) % map.period() * t.layers + layer) * t.kv_heads + head;
+      for (int64_t p = 0; p < t.context; ++p) {
+        EXPECT_EQ(
+            bits[static_cast<size_t>(at * whole.words() + p / 32)] >> (p % 32) & 1,
+            std::binary_search(wanted.begin(), wanted.end(), static_cast<int32_t>(p)) ? 1u : 0u);
+      }
+    }
+  }
+}
+
+TEST(ImposedSelection, SetsOfAnotherShareOverlapAsTheRecordedOnesDo) {
+  std::mt19937_64 random = testing::TestRandom();
+  auto trace = std::make_shared<Trace>();
+  Trace& t = *trace;
+  t.layers = t.q_heads = t.kv_heads = 1;
+  t.context = 8192;
+  t.steps = 5;
+  t.importance = {1};
+  t.cosines.resize(t.pairs());
+  // Four fifths stay from a step to the next.
+  std::vector<int32_t> rows(820);
+  for (auto& row : rows) row = static_cast<int32_t>(random() % 8192);
+  for (int64_t step = 0; step < t.steps; ++step) {
+    for (auto& row : rows) {
+      if (random() % 5 == 0) row = static_cast<int32_t>(random() % 8192);
+    }
+    const std::set<int32_t> set(rows.begin(), rows.end());
+    t.rows.emplace_back(set.begin(), set.end());
+  }
+  for (const double share : {0.05, 0.2}) {
+    const ImposedSelection selection(trace, {1, 1, 1, 16}, share);
+    const auto count = static_cast<int64_t>(share * 8192);
+    std::vector<int32_t> a(static_cast<size_t>(count)), b(a);
+    double common = 0;
+    for (int64_t step = 0; step + 1 < t.steps; ++step) {
+      // past moves on by a step.
+      const int64_t past = 8192 + step;
+      selection.Rows(0, 0, past, 0, 0, 8192, count, a.data());
+      selection.Rows(0, 0, past + 1, 0, 0, 8192, count, b.data());
+      std::vector<int32_t> both;
+      std::set_intersection(a.begin(), a.end(), b.begin(), b.end(), std::back_inserter(both));
+      common += static_cast<double>(both.size()) / static_cast<double>(count);
+    }
+    EXPECT_NEAR(common / static_cast<double>(t.steps - 1), 0.8, 0.1) << share;
+  }
+}
+
+TEST(ImposedSelection, RanksEveryClusterOnceTheTracesBestFirst) {
+  std::mt19937_64 random = testing::TestRandom();
+  for (int round = 0; round < 20; ++round) {
+    const auto trace = std::make_shared<const Trace>(RandomTrace(random));
+    const Layout layout{trace->layers, trace->q_heads, trace->kv_heads, 16};
+    const ImposedSelection selection(trace, layout, 0.1);
+    const int64_t clusters = 1 + static_cast<int64_t>(random() % 300);
+    const int64_t past = static_cast<int64_t>(random() % 1000);
+    std::vector<int32_t> ids(static_cast<size_t>(clusters));
+    selection.Clusters(0, 0, past, 0, clusters, clusters, ids.data());
+    const TraceMap map(*trace, layout);
+    const auto ranked = trace->Clusters(0, 0, map.Step(0, 0, past % map.period()));
+    // By the rank of the recorded one that a cluster stands for; those without a rank come last.
+    const auto place = [&](int32_t id) {
+      const auto recorded = static_cast<uint16_t>(id * trace->clusters / clusters);
+      const auto at = std::find(ranked.begin(), ranked.end(), recorded) - ranked.begin();
+      return at < std::ssize(ranked) ? at : std::ssize(ranked) + recorded;
+    };
+    std::vector<int32_t> expected(ids.size());
+    std::iota(expected.begin(), expected.end(), 0);
+    std::stable_sort(expected.begin(), expected.end(),
+                     [&](int32_t x, int32_t y) { return place(x) < place(y); });
+    EXPECT_EQ(ids, expected);
+    // Fewer: the first of them.
+    const int64_t count = 1 + static_cast<int64_t>(random() % static_cast<uint64_t>(clusters));
+    std::vector<int32_t> first(static_cast<size_t>(clusters), -1);
+    selection.Clusters(0, 0, past, 0, clusters, count, first.data());
+    std::fill(expected.begin() + count, expected.end(), -1);
+    EXPECT_EQ(first, expected);
+    EXPECT_EQ(selection.ClusterOrder().size(),
+              static_cast<size_t>(selection.period() * trace->layers * trace->kv_heads *
+                                  trace->clusters));
+  }
+}
+
+}  // namespace
+}  // namespace litecache::kv

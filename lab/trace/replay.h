@@ -1,0 +1,54 @@
+// A trace at another shape: which of its layers, heads and steps stands for which.
+//
+// Layers: the nearest in relative depth. KV heads: head modulo the trace's, and a query head by its
+// place in the group. Steps: the recording forth and back, so that neighbours stay neighbours;
+// heads that share a recorded one play it from different steps on, so that steps cost about the
+// same. Positions: blocks of 128 tokens keep what is wanted within them; a context of more blocks
+// repeats each, one of fewer leaves some out, so that a row stays at its relative place.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "kv/cache.h"
+#include "kv/heads/head_plan.h"
+#include "kv/heads/profile.h"
+#include "lab/impose/imposed_reuse.h"
+#include "lab/trace/trace.h"
+#include "ops/reuse/qsac_lookup.h"
+
+namespace litecache::kv {
+
+class TraceMap {
+ public:
+  static constexpr int64_t kBlock = 128;
+
+  TraceMap(const Trace& trace, const Layout& layout);
+
+  int64_t Layer(int64_t layer) const;
+  int64_t Head(int64_t kv_head) const { return kv_head % trace_kv_heads_; }
+  // The trace's query head of the group's j-th.
+  int64_t QueryHead(int64_t kv_head, int64_t j) const {
+    return Head(kv_head) * trace_group_ + j % trace_group_;
+  }
+  // Steps until all begins again.
+  int64_t period() const { return 2 * trace_steps_ - 2; }
+  // The trace's step of a head at step `t` of the measurement, any t >= 0.
+  int64_t Step(int64_t layer, int64_t kv_head, int64_t t) const;
+
+ private:
+  int64_t layers_, kv_heads_;
+  int64_t trace_layers_, trace_kv_heads_, trace_group_, trace_steps_;
+};
+
+// Head importance and similarities of adjacent steps for this shape: what thresholds, aggregation
+// and the choice of resident heads go by.
+Profile ProfileOf(const Trace& trace, const Layout& layout);
+
+// QSAC played on the recorded similarities with the plan's thresholds and this aggregation: which
+// head hits at which step, and which share of a refresh's rows were among those it had.
+ImposedReuse ReplayReuse(const Trace& trace, const Layout& layout, const HeadPlan& heads,
+                         ops::Aggregation aggregation);
+
+}  // namespace litecache::kv

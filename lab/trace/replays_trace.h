@@ -1,0 +1,25 @@
+// Plans whose caches can play a trace.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "kv/cache_plan.h"
+#include "lab/trace/trace.h"
+
+namespace litecache::kv {
+
+// What a CachePlan may be beside (dynamic_cast): policies that look rows up or select them.
+class ReplaysTrace {
+ public:
+  virtual ~ReplaysTrace() = default;
+  // Caches created from here on look for what the trace's model looked for (lab/trace/replay.h,
+  // lab/impose/imposed_selection.h). Lookups and selections do their work, and their results are
+  // replaced.
+  virtual void Replay(std::shared_ptr<const Trace> trace) = 0;
+};
+
+// Has the plan replay it. False where its policy selects nothing.
+bool ReplayTrace(CachePlan* plan, std::shared_ptr<const Trace> trace);
+
+}  // namespace litecache::kv

@@ -1,0 +1,147 @@
+#include "lab/trace/trace_recorder.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "base/error.h"
+#include "base/hash.h"
+#include "lab/policies/retroinfer/segmented_kmeans.h"
+#include "ops/rows/row_format.h"
+#include "profile/recording.h"
+#include "profile/similarity.h"
+#include "profile/threshold_curves.h"
+
+namespace litecache::profile {
+namespace {
+
+constexpr float kCosineUnit = 127;
+
+void AppendCosines(const std::vector<float>& queries, int64_t group, int64_t d, int64_t steps,
+                   kv::Trace* trace) {
+  for (int64_t j = 0; j < group; ++j) {
+    const auto query = [&](int64_t step) { return queries.data() + (step * group + j) * d; };
+    for (int64_t a = 1; a < steps; ++a) {
+      for (int64_t b = 0; b < a; ++b) {
+        const float cosine = std::clamp(Cosine(query(a), query(b), d), -1.0f, 1.0f);
+        trace->cosines.push_back(static_cast<int8_t>(std::lround(cosine * kCosineUnit)));
+      }
+    }
+  }
+}
+
+// The clusters by the sum of the group's softmaxes over the centroids, the best first.
+std::vector<uint16_t> Rank(const kv::KMeansResult& clusters, int64_t count, const float* queries,
+                           int64_t group, int64_t d, float scale, int64_t ranked) {
+  std::vector<double> weights(static_cast<size_t>(count)), logits(static_cast<size_t>(count));
+  for (int64_t j = 0; j < group; ++j) {
+    const float* q = queries + j * d;
+    for (int64_t c = 0; c < count; ++c) {
+      const float* centroid = clusters.centroids.data() + c * d;
+      logits[static_cast<size_t>(c)] = double{scale} * std::inner_product(q, q + d, centroid, 0.0);
+    }
+    const double most = *std::max_element(logits.begin(), logits.end());
+    double sum = 0;
+    for (double& logit : logits) sum += logit = std::exp(logit - most);
+    for (size_t c = 0; c < weights.size(); ++c) weights[c] += logits[c] / sum;
+  }
+  for (size_t c = 0; c < weights.size(); ++c) {
+    if (clusters.sizes[c] == 0) weights[c] = -1;
+  }
+  std::vector<uint16_t> order(static_cast<size_t>(count));
+  std::iota(order.begin(), order.end(), uint16_t{0});
+  std::partial_sort(order.begin(), order.begin() + ranked, order.end(),
+                    [&](uint16_t a, uint16_t b) {
+                      return weights[a] != weights[b] ? weights[a] > weights[b] : a < b;
+                    });
+  order.resize(static_cast<size_t>(ranked));
+  return order;
+}
+
+}  // namespace
+
+kv::Trace RecordTrace(Device& device, Stream& stream, model::Decoder& decoder,
+                      std::span<const int32_t> tokens, const TraceOptions& options,
+                      const std::function<void(int64_t done)>& progress) {
+  const auto n = static_cast<int64_t>(tokens.size());
+  const int64_t first = n - options.steps;  // the first step's position
+  const int64_t clustered = first - options.sink_tokens - options.recent_tokens;
+  if (options.steps < 2 || clustered < options.cluster_tokens) {
+    throw InvalidArgument(
+        "a text of {} tokens is too short for a trace of {} steps: it needs {} more at least", n,
+        options.steps, std::max<int64_t>(options.cluster_tokens - clustered, 2 - options.steps));
+  }
+  const Recording r = Record(device, stream, decoder, tokens,
+                             {.steps = options.steps, .chunk = options.chunk}, progress);
+  const kv::Layout& layout = r.layout;
+  const int64_t group = layout.q_heads / layout.kv_heads, d = layout.head_dim;
+  kv::Trace trace;
+  trace.layers = layout.layers;
+  trace.q_heads = layout.q_heads;
+  trace.kv_heads = layout.kv_heads;
+  trace.context = n;
+  trace.steps = options.steps;
+  trace.budget = options.budget;
+  trace.retriever = "exact";
+  trace.text_hash = fmt::format(
+      "{:016x}", Fnv1a({reinterpret_cast<const char*>(tokens.data()), tokens.size_bytes()}));
+  trace.importance = options.importance;
+  if (trace.importance.empty()) {
+    trace.importance.assign(static_cast<size_t>(layout.layers * layout.q_heads), 1.0f);
+  }
+  LC_CHECK(trace.importance.size() == static_cast<size_t>(layout.layers * layout.q_heads));
+  constexpr int64_t kMost = int64_t{1} << 16;  // ids are of 16 bits
+  trace.clusters = std::min(clustered / options.cluster_tokens, kMost);
+  trace.ranked = std::clamp<int64_t>(
+      std::llround(options.ranked * static_cast<double>(trace.clusters)), 1, trace.clusters);
+
+  CurveOptions curves;
+  curves.budget.share = options.budget;
+  curves.sink_tokens = options.sink_tokens;
+  curves.recent_tokens = options.recent_tokens;
+  curves.thresholds = {1.0f};  // the sets alone are wanted
+  for (int64_t layer = 0; layer < layout.layers; ++layer) {
+    for (int64_t head = 0; head < layout.kv_heads; ++head) {
+      const std::vector<float> queries = r.StepQueries(layer, head, false);
+      AppendCosines(queries, group, d, r.steps, &trace);
+      HeadRecording work;
+      work.group = group;
+      work.head_dim = d;
+      work.tokens = r.tokens;
+      work.steps = r.steps;
+      work.scale = r.scale;
+      work.keys = r.Keys(layer, head);
+      work.actual = work.lookup = queries.data();
+      work.importance = trace.importance.data() + layer * layout.q_heads + head * group;
+      HeadCurve curve;
+      StepSets sets;
+      AddThresholdCurve(stream, work, curves, &curve, &sets);
+      for (auto& set : sets) trace.rows.push_back(std::move(set));
+
+      // Keys as rows of one page; values are not looked at.
+      std::vector<float> rows(static_cast<size_t>(clustered * 2 * d));
+      for (int64_t i = 0; i < clustered; ++i) {
+        std::copy_n(r.Keys(layer, head) + (options.sink_tokens + i) * d, d,
+                    rows.data() + i * 2 * d);
+      }
+      std::byte* page = reinterpret_cast<std::byte*>(rows.data());
+      kv::KMeansResult clusters;
+      LC_CHECK(kv::SegmentedKMeans(stream,
+                                   {.rows = {&page, clustered, {ops::RowEncoding::kF32, d}},
+                                    .count = clustered,
+                                    .clusters = trace.clusters,
+                                    .iterations = options.cluster_iterations},
+                                   &clusters));
+      for (int64_t step = 0; step < r.steps; ++step) {
+        const auto ranked = Rank(clusters, trace.clusters, queries.data() + step * group * d, group,
+                                 d, r.scale, trace.ranked);
+        trace.cluster_ids.insert(trace.cluster_ids.end(), ranked.begin(), ranked.end());
+      }
+    }
+  }
+  return trace;
+}
+
+}  // namespace litecache::profile

@@ -1,0 +1,36 @@
+// A model's decode steps as a trace (lab/trace/trace.h).
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "device/device.h"
+#include "lab/trace/trace.h"
+#include "litecache/kv_options.h"
+#include "model/decoder.h"
+
+namespace litecache::profile {
+
+struct TraceOptions {
+  int64_t steps = 48;   // last tokens of the text, taken as decode steps
+  double budget = 0.1;  // share of the tokens so far that a step's rows are
+  int64_t sink_tokens = 4;
+  int64_t recent_tokens = 64;
+  std::vector<float> importance;  // [layers][q_heads]; empty: 1 for all
+  int64_t chunk = 512;            // tokens a pass
+  // RetroInfer's clusters: average tokens, iterations, share of the clusters that is ranked.
+  int64_t cluster_tokens = 16;
+  int64_t cluster_iterations = 10;
+  double ranked = 0.1;
+};
+
+// Reads `tokens` with full attention. Rows are the exact top ones of the group's summed softmaxes,
+// neither sink nor recent. The trace's model, fingerprint, text and created are left to the caller.
+// Throws InvalidArgument for a text that is too short.
+kv::Trace RecordTrace(Device& device, Stream& stream, model::Decoder& decoder,
+                      std::span<const int32_t> tokens, const TraceOptions& options,
+                      const std::function<void(int64_t done)>& progress);
+
+}  // namespace litecache::profile

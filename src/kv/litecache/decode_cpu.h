@@ -1,0 +1,87 @@
+// The decode sequences of a step, layer by layer: spill, decide, refresh (Prepare), then append and
+// attend (Attend).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "base/matrix_view.h"
+#include "kv/litecache/counters_cpu.h"
+#include "kv/litecache/refresh_cpu.h"
+#include "kv/litecache/spill_cpu.h"
+#include "kv/litecache/tiers.h"
+#include "kv/retrieve/recall_meter.h"
+#include "kv/step/attended_rows_cpu.h"
+#include "lab/impose/imposed_reuse.h"
+#include "ops/reuse/qsac_lookup.h"
+
+namespace litecache::kv {
+
+class DecodePath {
+ public:
+  // recall, imposed: null unless asked for.
+  DecodePath(Tiers& tiers, Retriever& retriever, Spiller& spiller, RecallMeter* recall,
+             Counters& counters, const KvOptions& options,
+             std::shared_ptr<const ImposedReuse> imposed);
+
+  // Lookups of a layer and the rows they ask for. q [rows of the step or more, q_heads * head_dim]:
+  // what the layer will be asked, predicted or actual. May be repeated.
+  void Prepare(Stream& stream, int64_t layer, std::span<const SequenceView> sequences,
+               const MatrixView& q, float scale, bool predicted);
+  // As Cache::Attend, for these sequences' rows. Prepare() of the layer has run.
+  void Attend(Stream& stream, int64_t layer, std::span<const SequenceView> sequences,
+              const MatrixView& q, const MatrixView& k, const MatrixView& v, float scale,
+              const MatrixView& out);
+
+ private:
+  // Slots of sequences that decode for the first time since their prompt: sink and recent rows, and
+  // the top-k of the prompt's last query (step 0 of litecache section 4).
+  void Fill(Stream& stream, int64_t layer, std::span<const SequenceView> sequences, float scale);
+  // Heads whose candidates all fit: the row that left the recent window stays on the device.
+  void KeepAll(Stream& stream, int64_t layer, std::span<const SequenceView> sequences,
+               const MatrixView& q);
+  void Decide(Stream& stream, int64_t layer, std::span<const SequenceView> sequences,
+              const MatrixView& q, float scale, bool predicted);
+  void Append(int64_t layer, std::span<const SequenceView> sequences, const MatrixView& k,
+              const MatrixView& v);
+  // Top-k of resident heads, into selects_.
+  void SelectResident(Stream& stream, int64_t layer, std::span<const SequenceView> sequences,
+                      const MatrixView& q, float scale);
+  void MeasureHeld(Stream& stream, int64_t layer, std::span<const SequenceView> sequences,
+                   const MatrixView& q, float scale);
+
+  // Calls body(sequence, head, list) for a layer's offloaded heads.
+  template <class Body>
+  void ForEachOffloaded(int64_t layer, std::span<const SequenceView> sequences, const Body& body);
+  HeadCounters& Head(int64_t layer, int64_t head) {
+    return counters_.heads[static_cast<size_t>(tiers_.shape.Index(layer, head))];
+  }
+  ops::ImposedHead Imposed(int64_t layer, int64_t head, const SequenceView& sequence) const;
+  const float* Query(const MatrixView& q, const SequenceView& sequence, int64_t head) const {
+    return q.Row<float>(sequence.row) + head * tiers_.shape.group * tiers_.shape.layout.head_dim;
+  }
+
+  Tiers& tiers_;
+  Retriever& retriever_;
+  Spiller& spiller_;
+  RecallMeter* recall_;
+  Counters& counters_;
+  ops::Aggregation aggregation_;
+  Refresher refresher_;
+  std::shared_ptr<const ImposedReuse> imposed_;
+
+  // Scratch; kept, so that a step allocates nothing once it has grown.
+  std::vector<SpillWork> spills_;
+  std::vector<RefreshWork> refreshes_;
+  std::vector<ops::LookupWork> lookups_;
+  std::vector<ops::MoveWork> moves_;
+  std::vector<int32_t> indices_;
+  std::vector<float> row_;
+  std::vector<SelectWork> selects_;
+  std::vector<int32_t> selected_;
+  AttendedRows attended_;
+};
+
+}  // namespace litecache::kv

@@ -1,0 +1,58 @@
+// The prompt chunks of a step, layer by layer: append, encode, attend all rows.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/matrix_view.h"
+#include "kv/litecache/counters_cpu.h"
+#include "kv/litecache/spill_cpu.h"
+#include "kv/litecache/tiers.h"
+#include "kv/retrieve/retriever.h"
+#include "ops/attention/attention.h"
+
+namespace litecache::kv {
+
+class PrefillPath {
+ public:
+  PrefillPath(Tiers& tiers, Retriever& retriever, Spiller& spiller, Counters& counters)
+      : tiers_(tiers), retriever_(retriever), spiller_(spiller), counters_(counters) {}
+
+  // As Cache::Attend, for these sequences' rows; out null: as RowStore::StoreRows. staging: pages
+  // for the largest of them (Shape::StagingPages), or none where the store's rows are not
+  // quantized.
+  void Attend(Stream& stream, int64_t layer, std::span<const SequenceView> sequences,
+              std::span<std::byte* const> staging, const MatrixView& q, const MatrixView& k,
+              const MatrixView& v, float scale, const MatrixView* out);
+
+ private:
+  // Rows that were generated since the last prompt and are still recent.
+  void SpillRing(Stream& stream, int64_t layer, std::span<const SequenceView> sequences);
+  void Encode(Stream& stream, int64_t layer, std::span<const SequenceView> sequences,
+              const MatrixView& k);
+  void KeepLastQueries(int64_t layer, std::span<const SequenceView> sequences, const MatrixView& q);
+  // Appends and attends where the rows are kept.
+  void AttendInPlace(Stream& stream, int64_t layer, std::span<const SequenceView> sequences,
+                     const MatrixView& q, const MatrixView& k, const MatrixView& v, float scale,
+                     const MatrixView* out);
+  // Quantized store: this chunk's rows are exact and the earlier ones are expanded, in pages on the
+  // device; what is new goes to the store from there.
+  void AttendStaged(Stream& stream, int64_t layer, const SequenceView& sequence,
+                    std::span<std::byte* const> staging, const MatrixView& q, const MatrixView& k,
+                    const MatrixView& v, float scale, const MatrixView* out);
+  ops::KvSequence View(const SequenceView& sequence) const;
+
+  Tiers& tiers_;
+  Retriever& retriever_;
+  Spiller& spiller_;
+  Counters& counters_;
+  // Scratch.
+  std::vector<SpillWork> spills_;
+  std::vector<EncodeWork> encodes_;
+  std::vector<std::byte* const*> lists_;
+  std::vector<ops::KvSequence> views_;
+  std::vector<ops::ConvertWork> converts_;
+};
+
+}  // namespace litecache::kv

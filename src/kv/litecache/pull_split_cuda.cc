@@ -1,0 +1,44 @@
+#include "kv/litecache/pull_split_cuda.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <string>
+
+#include "base/logging.h"
+#include "kv/transfer/transfer_engine_cuda.h"
+
+namespace litecache::kv {
+namespace {
+
+// SMs that pulls have for themselves: they reach the link's rate on half as many. At most a share
+// of the GPU's, which products lose.
+constexpr int kPullSms = 8;
+constexpr int kLeastSmsForOne = 12;
+
+// What LITECACHE_PULL_SMS says; without it: -1.
+int PullSmsAsked() {
+  const char* value = std::getenv("LITECACHE_PULL_SMS");
+  return value != nullptr ? std::max(std::atoi(value), 0) : -1;
+}
+
+}  // namespace
+
+const SmSplit* SplitOfPulls(const CudaDevice& device, const KvOptions& options, int64_t ahead) {
+  // Other engines' kernels wait for the host's threads more than for the link.
+  if (ahead == 0 || TransferOptionsOf(options).engine != "gpu-pull") return nullptr;
+  const int asked = PullSmsAsked();
+  const int sms = asked >= 0 ? asked : std::min(kPullSms, device.sm_count() / kLeastSmsForOne);
+  if (sms == 0) return nullptr;
+  std::string why_none;
+  const SmSplit* split = SmSplit::Get(device.index(), sms, &why_none);
+  if (split != nullptr) {
+    SPDLOG_INFO("pulls have {} of {} SMs to themselves", split->few(), device.sm_count());
+  } else {
+    SPDLOG_INFO("pulls share SMs with the rest of a step: {}", why_none);
+  }
+  return split;
+}
+
+bool PullsAlwaysApart() { return PullSmsAsked() > 0; }
+
+}  // namespace litecache::kv

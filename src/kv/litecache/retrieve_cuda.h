@@ -1,0 +1,31 @@
+// The role "score" on a GPU: a retriever's weights in device memory, its operations by name.
+#pragma once
+
+#include <memory>
+
+#include "base/matrix_view.h"
+#include "device/device.h"
+#include "kv/retrieve/retriever.h"
+#include "ops/reuse/litecache_cuda.h"
+
+namespace litecache::kv {
+
+class CudaRetriever {
+ public:
+  virtual ~CudaRetriever() = default;
+  // Keys of a layer into metadata: of k [T, kv_heads * head_dim], or, where null, of the rows that
+  // leave the recent window (ops/reuse/litecache_cuda.h).
+  virtual void Encode(Stream& stream, int64_t layer, const ops::cuda::StepView& step,
+                      const ops::cuda::LiteShape& shape, const ops::cuda::LiteLayer& heads,
+                      const MatrixView* k) = 0;
+  virtual void Select(Stream& stream, int64_t layer, const ops::cuda::StepView& step,
+                      const ops::cuda::LiteShape& shape, const ops::cuda::LiteLayer& heads,
+                      const ops::cuda::SelectQuery& query, void* scratch) = 0;
+};
+
+// The GPU's side of `retriever`, whose options these are.
+std::unique_ptr<CudaRetriever> CreateCudaRetriever(Device& device, const Layout& layout,
+                                                   const KvOptions& options,
+                                                   const Retriever& retriever);
+
+}  // namespace litecache::kv

@@ -1,0 +1,26 @@
+// What kernels are told of policy litecache's layers once and for all: in which list each head's
+// rows lie, which heads attend all of theirs, thresholds and importance.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "device/device.h"
+#include "kv/heads/head_plan.h"
+#include "kv/litecache/shape.h"
+#include "ops/reuse/litecache_cuda.h"
+
+namespace litecache::kv {
+
+struct LiteTables {
+  Buffer memory;  // of the device; the others point into it
+  // Without counters and work arrays.
+  std::vector<ops::cuda::LiteLayer> layers;
+  // [sets][layers]: each head's list among a layer's staging pages.
+  std::array<std::vector<const int32_t*>, 2> staging_lists;
+};
+
+LiteTables MakeLiteTables(Device& device, const Shape& shape, const HeadPlan& plan);
+
+}  // namespace litecache::kv

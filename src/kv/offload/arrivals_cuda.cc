@@ -1,0 +1,97 @@
+#include "kv/offload/arrivals_cuda.h"
+
+#include "base/error.h"
+
+namespace litecache::kv::offload {
+
+Arrivals::Arrivals(CudaDevice& device, const Shape& shape, const Tables& tables,
+                   const Staging& staging, const SequenceTable& store, const SequenceTable& inputs,
+                   bool chunked)
+    : shape_(shape),
+      chunked_(chunked),
+      staging_(staging),
+      views_(device),
+      link_(device, shape, tables, staging, store, inputs),
+      recomputing_(device, shape, tables) {}
+
+void Arrivals::Plan(const StepPlan& plan) {
+  link_.Plan(plan.parts, plan.groups, plan.store_pages);
+  if (plan.pieces.empty()) return;
+  views_.Plan(plan.parts, plan.pieces, staging_, plan.first_input_pages);
+  recomputing_.Prepare(plan.pieces.longest);
+}
+
+bool Arrivals::Holds(const StepPlan& plan) {
+  return link_.Holds(plan.parts, plan.groups, plan.store_pages) &&
+         (plan.pieces.empty() || views_.Holds(plan.first_input_pages));
+}
+
+void Arrivals::Start(Stream& main, const StepPlan& plan) {
+  if (!plan.pieces.empty()) views_.Send(main);
+  recomputing_.Fork(main);
+  link_.Start(main);
+}
+
+void Arrivals::Bring(const StepPlan& plan, int64_t unit) {
+  if (unit >= plan.Units(shape_.layout.layers)) return;
+  const int64_t layer = plan.LayerOf(unit);
+  const size_t group = plan.GroupOf(unit), buffer = plan.BufferOf(unit);
+  const int64_t first = plan.pieces.first_piece[group];
+  const int64_t pieces = plan.pieces.first_piece[group + 1] - first;
+  // Inputs first, so that recomputation begins early.
+  for (int64_t p = 0; p < pieces; ++p) {
+    const Piece& piece = plan.pieces.pieces[static_cast<size_t>(first + p)];
+    // Layer 0's are on the device.
+    for (int64_t s = piece.begin; layer > 0 && s < piece.end; ++s) {
+      const Segment& segment = plan.pieces.segments[static_cast<size_t>(s)];
+      link_.BringInputs(layer, buffer, plan.parts[static_cast<size_t>(segment.part)], segment);
+    }
+    const int64_t arrival = ArrivalOf(p, pieces);
+    if (p + 1 == pieces || (chunked_ && ArrivalOf(p + 1, pieces) != arrival)) {
+      link_.EndPiece(buffer, arrival);
+    }
+  }
+  link_.BringRows(layer, buffer, plan.parts, plan.groups, group);
+}
+
+void Arrivals::Recompute(const StepPlan& plan, int64_t unit, KeyValueProjection* projection) {
+  if (unit >= plan.Units(shape_.layout.layers)) return;
+  const int64_t layer = plan.LayerOf(unit);
+  const size_t group = plan.GroupOf(unit), buffer = plan.BufferOf(unit);
+  const int64_t first = plan.pieces.first_piece[group];
+  const int64_t pieces = plan.pieces.first_piece[group + 1] - first;
+  if (pieces == 0) return;
+  LC_CHECK(projection != nullptr, "rows are recomputed without a projection");
+  for (int64_t p = 0; p < pieces; ++p) {
+    link_.AwaitPiece(recomputing_.stream(), buffer, ArrivalOf(chunked_ ? p : pieces - 1, pieces));
+    const Piece& piece = plan.pieces.pieces[static_cast<size_t>(first + p)];
+    recomputing_.Recompute(layer, buffer, views_.View(piece, first + p), views_.Positions(piece),
+                           *projection);
+  }
+  recomputing_.Mark(buffer);
+}
+
+void Arrivals::RecomputeAhead(const StepPlan& plan, KeyValueProjection* projection) {
+  if (plan.pieces.empty()) return;
+  recomputing_.StartAhead([&](Stream& stream) { views_.Send(stream); });
+  for (int64_t unit = 0; unit < static_cast<int64_t>(kBuffers); ++unit) {
+    Recompute(plan, unit, projection);
+  }
+}
+
+void Arrivals::Await(Stream& stream, size_t buffer) {
+  link_.AwaitRows(stream, buffer);
+  recomputing_.Join(stream, buffer);
+}
+
+void Arrivals::JoinAll(Stream& main) {
+  recomputing_.JoinAll(main);
+  link_.JoinAll(main);
+}
+
+void Arrivals::Reset() {
+  link_.Reset();
+  recomputing_.Reset();
+}
+
+}  // namespace litecache::kv::offload

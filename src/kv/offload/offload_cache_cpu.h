@@ -1,0 +1,97 @@
+// A cache whose rows are on the host and are brought to the device whole, a layer of a sequence at
+// a time, into two staging buffers: exact attention. Policy flexgen is this; policy kvpr has it
+// recompute the first tokens' rows from their inputs.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "kv/offload/groups.h"
+#include "kv/offload/link_cpu.h"
+#include "kv/offload/offload_base.h"
+
+namespace litecache::kv::offload {
+
+// The order of a step: layer by layer, and within a layer sequence by sequence. While sequence i
+// attends, the rows of the next one, or of the next layer's first one, travel (FlexGen's zig-zag
+// schedule, the sequences of a step being its block and each of them a GPU batch).
+class OffloadCache final : public OffloadBase {
+ public:
+  OffloadCache(Device& device, std::string policy, const Shape& shape,
+               std::optional<Recompute> recompute, const TierBytes& budget);
+  ~OffloadCache() override;
+
+  SequenceId Fork(SequenceId parent) override { return ForkPrefix(parent, Length(parent)); }
+  void Release(SequenceId id) override;
+
+  bool SharesPrefixes() const override { return true; }
+  int64_t PrefixLength(SequenceId id) const override { return Length(id); }
+  SequenceId ForkPrefix(SequenceId parent, int64_t tokens) override {
+    return ForkTables(parent, tokens);
+  }
+  TierBytes BytesHeld(std::span<const SequenceId> ids) const override;
+  uint64_t BlockBytes() const override;
+  void ExportBlock(SequenceId id, int64_t begin, std::span<std::byte> out) const override;
+  void ImportBlock(SequenceId id, std::span<const std::byte> bytes) override;
+
+  void BeginStep(const Step& step) override;
+  void KeepInputs(Stream& stream, int64_t layer, const Step& step, const MatrixView& x,
+                  KeyValueProjection* projection) override;
+  void Attend(Stream& stream, int64_t layer, const Step& step, const MatrixView& q,
+              const MatrixView& k, const MatrixView& v, float scale,
+              const MatrixView& out) override;
+  void EndStep(const Step& step) override;
+
+ private:
+  // Pages of a staging buffer: rows, head after head, then inputs.
+  std::byte* const* StagedRows(size_t buffer, const Part& part, int64_t head) const {
+    return staging_[buffer].data() +
+           (head - shape_.device_heads) * Shape::Blocks(part.n(), shape_.staging_page_tokens);
+  }
+  std::byte* const* StagedInputs(size_t buffer, const Part& part) const {
+    return StagedRows(buffer, part, shape_.layout.kv_heads);
+  }
+  ops::PagedRows Store(const Part& part, int64_t layer, int64_t head) const;
+  ops::PagedRows Staging(size_t buffer, const Part& part, int64_t head) const;
+  ops::PagedRows Inputs(const Part& part, int64_t layer) const;
+
+  // Pieces of a transfer that bring inputs.
+  static int64_t InputPieces(const Part& part) {
+    return (part.split + kRecomputeTokens - 1) / kRecomputeTokens;
+  }
+  void PlanTransfers();
+  void DropStaging();
+  void AttendOne(Stream& stream, int64_t layer, size_t index, const MatrixView& q,
+                 const MatrixView& k, const MatrixView& v, float scale, const MatrixView& out);
+  void RecomputeRows(Stream& stream, int64_t layer, const Part& part, size_t transfer);
+  void StoreRows(Stream& stream, int64_t layer, const Part& part, size_t buffer);
+  TableUnit StoreUnit() const { return {1, shape_.store_format.row_bytes()}; }
+  TableUnit ResidentUnit() const { return {1, shape_.format.row_bytes()}; }
+  TableUnit InputUnit() const { return {1, shape_.input_format.row_bytes()}; }
+
+  ops::KvGeometry geometry_;
+
+  // Of the step in progress; kept, so that a step allocates nothing once they have grown.
+  std::vector<Part> parts_;
+  std::vector<PageId> staging_ids_;
+  std::vector<std::byte*> staging_[Link::kBuffers];
+  std::vector<Transfer> transfers_;  // [layer][part]
+  MatrixView x_;                     // of layer x_layer_
+  std::vector<std::byte* const*> lists_;
+  std::vector<ops::ConvertWork> converts_;
+  // [kRecomputeTokens] inputs, keys and values.
+  std::vector<float> recompute_x_, recompute_k_, recompute_v_;
+  std::vector<int32_t> recompute_positions_;
+  std::vector<std::byte*> recompute_pages_;
+  Link link_;  // last: its thread uses the others
+};
+
+// On the device that the shape was made for: an OffloadCache, or a GPU's.
+std::unique_ptr<Cache> CreateOffloadCache(Device& device, const std::string& policy,
+                                          const Shape& shape, std::optional<Recompute> recompute,
+                                          const TierBytes& budget);
+
+}  // namespace litecache::kv::offload

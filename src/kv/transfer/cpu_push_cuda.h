@@ -1,0 +1,49 @@
+// Transfer engine cpu-push (LiteCache section 5, CLO section 5): the device says through mapped
+// memory which rows it wants, CPU threads gather them and say when they are there, and a kernel of
+// the same graph waits for them. Through GDRCopy the threads write into the GPU's memory, else into
+// a pinned ring that the kernel reads.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "device/cuda/bar_mapping.h"
+#include "kv/transfer/row_pusher.h"
+#include "kv/transfer/transfer_engine_cuda.h"
+#include "kv/transfer/transfer_lists_cuda.h"
+
+namespace litecache::kv {
+
+class CpuPush final : public TransferEngine {
+ public:
+  CpuPush(CudaDevice& device, PinnedHost& host, const TransferOptions& options);
+
+  std::string_view name() const override { return "cpu-push"; }
+  std::string Description() const override;
+  void Reserve(int64_t pairs, int64_t max_rows) override { lists_.Reserve(pairs * max_rows); }
+  uint64_t key() const override { return lists_.key(); }
+  void BeginStep() override;
+  void EndStep() override { ended_ = true; }
+  void Move(Stream& stream, const ops::cuda::StepView& step, const ops::cuda::LiteShape& shape,
+            const ops::cuda::LiteLayer& layer, int64_t layer_index) override;
+  std::optional<std::string> Check() override;
+
+  // For tests of the deadline. Recordings keep theirs.
+  RowPusher& pusher() { return *pusher_; }
+  void set_deadline(uint64_t nanoseconds) { deadline_ns_ = nanoseconds; }
+
+ private:
+  uint64_t deadline_ns_;
+  int32_t drain_blocks_;
+  bool ended_ = true;  // the step: threads may rest once the stream has been waited for
+  TransferLists lists_;
+  std::unique_ptr<BarMapping> bar_;  // null: the ring is pinned
+  std::string why_no_bar_;
+  Buffer pinned_;    // the ring, where there is no mapping
+  Buffer consumed_;  // host
+  ops::cuda::TransferRing ring_;
+  std::unique_ptr<RowPusher> pusher_;  // last: its threads use the others
+};
+
+}  // namespace litecache::kv

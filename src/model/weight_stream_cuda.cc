@@ -1,0 +1,139 @@
+#include <algorithm>
+#include <array>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "device/cuda/branch.h"
+#include "device/cuda/copy_batch.h"
+#include "device/cuda/cuda_device.h"
+#include "model/weight_stream.h"
+
+namespace litecache::model {
+namespace {
+
+// The parts that share a place: projections, and the rest of a layer.
+constexpr int kGroups = 2;
+constexpr int kPlaces[kGroups] = {kProjectionPlaces, kRestPlaces};
+constexpr int kMostPlaces = std::max(kProjectionPlaces, kRestPlaces);
+constexpr int GroupOf(LayerPart part) { return part == LayerPart::kRest ? 1 : 0; }
+constexpr int MarkOf(LayerPart part, int place) {
+  return static_cast<int>(part) * kMostPlaces + place;
+}
+
+class CudaWeightStream final : public WeightStream {
+ public:
+  CudaWeightStream(CudaDevice& device, const WeightPlacement& placement)
+      : device_(device),
+        host_(device),
+        layers_(static_cast<size_t>(placement.offloaded)),
+        copy_(device, kLayerParts * kMostPlaces, /*first=*/false) {
+    int next = 0;
+    for (int64_t layer = 0; layer < placement.layers; ++layer) {
+      ordinals_.push_back(placement.Offloads(layer) ? next++ : -1);
+    }
+    LC_CHECK(next == count());
+  }
+
+  bool Offloads(int64_t layer) const override { return Ordinal(layer) >= 0; }
+
+  Matrix Add(const LayerPlace& where, DType dtype, int64_t rows, int64_t cols) override {
+    const int ordinal = Ordinal(where.layer);
+    LC_CHECK(ordinal >= 0, "layer {} stays on the device", where.layer);
+    const size_t bytes = static_cast<size_t>(rows * cols) * SizeOf(dtype);
+    std::vector<Buffer>& matrices = Matrices(ordinal, where.part);
+    Place& place = PlaceOf(ordinal, GroupOf(where.part));
+    std::vector<Buffer>& targets = place.matrices[static_cast<size_t>(where.part)];
+    if (targets.size() == matrices.size()) {
+      targets.push_back(device_.Allocate(bytes));
+      device_bytes_ += bytes;
+    }
+    const Buffer& target = targets.at(matrices.size());
+    LC_CHECK(target.size() == bytes, "layers differ: {} and {} bytes", target.size(), bytes);
+    matrices.push_back(host_.Allocate(bytes));
+    host_bytes_ += bytes;
+    return {matrices.back().data(), MatrixView::Of(target.data(), dtype, rows, cols)};
+  }
+
+  void Settle(Stream& main) override {
+    copy_.Fork(main);
+    for (int ordinal = 0; ordinal < std::min(count(), kMostPlaces); ++ordinal) {
+      for (int group = 0; group < kGroups; ++group) {
+        if (ordinal < kPlaces[group]) Bring(ordinal, group);
+      }
+    }
+  }
+
+  void Await(Stream& stream, int64_t layer, LayerPart part) override {
+    const int ordinal = Ordinal(layer);
+    if (ordinal < 0) return;
+    const int group = GroupOf(part);
+    LC_CHECK(PlaceOf(ordinal, group).holds == ordinal, "layer {}'s weights are not under way",
+             layer);
+    copy_.Join(stream, MarkOf(part, ordinal % kPlaces[group]));
+  }
+
+  void Release(Stream& main, int64_t layer, LayerPart part) override {
+    const int ordinal = Ordinal(layer);
+    if (ordinal < 0) return;
+    const int group = GroupOf(part), next = ordinal + kPlaces[group];
+    copy_.Fork(main);
+    // Behind the last layers come the next step's first.
+    Bring(next < count() ? next : ordinal % kPlaces[group], group);
+  }
+
+  uint64_t host_bytes() const override { return host_bytes_; }
+  uint64_t device_bytes() const override { return device_bytes_; }
+  uint64_t moved_bytes() const override { return moved_bytes_; }
+
+ private:
+  // Of one group; layers whose ordinals differ by a multiple of kPlaces share one.
+  struct Place {
+    std::array<std::vector<Buffer>, kLayerParts> matrices;  // those of the group's parts
+    int holds = -1;                                         // ordinal that is there, or on its way
+  };
+
+  int count() const { return static_cast<int>(layers_.size()); }
+  int Ordinal(int64_t layer) const { return ordinals_.at(static_cast<size_t>(layer)); }
+  std::vector<Buffer>& Matrices(int ordinal, LayerPart part) {
+    return layers_[static_cast<size_t>(ordinal)][static_cast<size_t>(part)];
+  }
+  Place& PlaceOf(int ordinal, int group) { return places_[group][ordinal % kPlaces[group]]; }
+
+  // Enqueues a layer's matrices of a group, unless they are there.
+  void Bring(int ordinal, int group) {
+    Place& place = PlaceOf(ordinal, group);
+    if (std::exchange(place.holds, ordinal) == ordinal) return;
+    for (int p = 0; p < kLayerParts; ++p) {
+      const auto part = static_cast<LayerPart>(p);
+      if (GroupOf(part) != group) continue;
+      const std::vector<Buffer>& from = Matrices(ordinal, part);
+      for (size_t i = 0; i < from.size(); ++i) {
+        copies_.Add(place.matrices[static_cast<size_t>(p)].at(i).data(), from[i].data(),
+                    from[i].size());
+        moved_bytes_ += from[i].size();
+      }
+      copies_.Send(copy_.stream());
+      copy_.Mark(MarkOf(part, ordinal % kPlaces[group]));
+    }
+  }
+
+  CudaDevice& device_;
+  PinnedHost host_;
+  std::vector<int> ordinals_;  // [layer]: among the offloaded
+  std::vector<std::array<std::vector<Buffer>, kLayerParts>> layers_;  // pinned
+  std::array<std::array<Place, kMostPlaces>, kGroups> places_;
+  uint64_t host_bytes_ = 0, device_bytes_ = 0, moved_bytes_ = 0;
+  CudaCopyBatch copies_;
+  CudaBranch copy_;  // last: what it has been given uses the others
+};
+
+}  // namespace
+
+std::unique_ptr<WeightStream> CreateCudaWeightStream(Device& device,
+                                                     const WeightPlacement& placement) {
+  LC_CHECK(device.type() == DeviceType::kCuda);
+  return std::make_unique<CudaWeightStream>(static_cast<CudaDevice&>(device), placement);
+}
+
+}  // namespace litecache::model

@@ -1,0 +1,63 @@
+// Queries and outputs of an attention, for its kernels.
+#pragma once
+
+#include <cuda_bf16.h>
+
+#include "ops/attention/attention_kernels_cuda.h"
+#include "ops/common/tensor_core.cuh"
+
+namespace litecache::ops::cuda {
+
+struct AttentionArrays {
+  const float* q = nullptr;
+  int64_t q_stride = 0;
+  void* out = nullptr;
+  int64_t out_stride = 0;
+  bool out_bf16 = false;
+  float scale = 0;  // of scores in units of log2 e
+  float* log_sums = nullptr;
+  int32_t head_dim = 0, group = 0, q_heads = 0;
+
+  AttentionArrays() = default;
+  AttentionArrays(const AttentionOperands& operands, int64_t kv_heads, int64_t dim)
+      : q(operands.q.Row<const float>(0)),
+        q_stride(operands.q.stride),
+        out(operands.out.data),
+        out_stride(operands.out.stride),
+        out_bf16(operands.out.dtype == DType::kBF16),
+        scale(operands.scale),
+        log_sums(operands.log_sums),
+        head_dim(static_cast<int32_t>(dim)),
+        group(operands.q_heads / static_cast<int32_t>(kv_heads)),
+        q_heads(operands.q_heads) {}
+
+#ifdef __CUDACC__
+  __device__ void Store(int64_t row, int32_t column, float value) const {
+    const int64_t at = row * out_stride + column;
+    if (out_bf16) {
+      static_cast<__nv_bfloat16*>(out)[at] = __float2bfloat16_rn(value);
+    } else {
+      static_cast<float*>(out)[at] = value;
+    }
+  }
+  // Of the query head whose output begins at `column`: maximum and sum of its probabilities, in
+  // units of log2 e.
+  __device__ void StoreLogSum(int64_t row, int32_t column, float maximum, float sum) const {
+    constexpr float kLn2 = 0.693147182f;
+    if (log_sums != nullptr) {
+      log_sums[row * q_heads + column / head_dim] = (maximum + __log2f(sum)) * kLn2;
+    }
+  }
+  // To an even column and the one behind it.
+  __device__ void Store(int64_t row, int32_t column, float low, float high) const {
+    const int64_t at = row * out_stride + column;
+    if (out_bf16) {
+      *reinterpret_cast<uint32_t*>(static_cast<__nv_bfloat16*>(out) + at) = PackBf16(low, high);
+    } else {
+      *reinterpret_cast<float2*>(static_cast<float*>(out) + at) = make_float2(low, high);
+    }
+  }
+#endif
+};
+
+}  // namespace litecache::ops::cuda

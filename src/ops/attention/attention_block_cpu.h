@@ -1,0 +1,93 @@
+// Softmax attention of a block of queries of one KV head over tiles of rows, wherever the rows lie:
+// what dense and row attention share.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "base/dtype.h"
+#include "ops/common/avx512.h"
+#include "ops/linear/gemm_kernel_cpu.h"
+
+namespace litecache::ops::cpu {
+
+// KV rows a tile of scores holds: its scores (64 queries * 64 rows * 4 bytes) and V rows stay in
+// the L1 and L2 cache.
+inline constexpr int64_t kTileRows = 64;
+static_assert(kTileRows == kDecodeTileRows);
+
+// Addresses of a tile's rows [K | V].
+using TileRows = std::array<const std::byte*, kTileRows>;
+
+// The arithmetic of a call: shapes and the active vector instructions' kernels.
+struct AttentionShape {
+  AttentionShape(DType dtype, int64_t head_dim, float scale);
+
+  DType dtype;
+  int64_t head_dim;
+  float scale;  // of scores in units of log2 e: probabilities are powers of two
+  GemmKernel kernel;
+  bool
+      pairs;  // the kernel multiplies bf16 pairs as they lie in the rows; otherwise bf16 is widened
+
+  int64_t row_bytes() const { return 2 * head_dim * static_cast<int64_t>(SizeOf(dtype)); }
+  int64_t max_queries() const { return kernel.max_width(); }
+  // Floats of the partial result of `queries` queries: maximum [queries], sum [queries], out
+  // [queries][head_dim], out and sum relative to the maximum.
+  int64_t PartialSize(int64_t queries) const { return (2 + head_dim) * queries; }
+};
+
+// A running softmax. One a thread at a time: it lies in memory of the thread.
+class AttentionBlock {
+ public:
+  // queries [count][head_dim] f32, contiguous, count <= shape.max_queries(); the memory is the
+  // block's from here on. one_token: no tile will have limits.
+  AttentionBlock(const AttentionShape& shape, float* queries, int64_t count, bool one_token);
+
+  // `rows`: 1 <= count <= kTileRows rows. limits [lanes of the queries, rounded up to a vector]
+  // (null: no mask): query i sees the tile's rows below limits[i] only. Asks for the rows of the
+  // next tile meanwhile.
+  void Add(const TileRows& rows, int64_t count, const int32_t* limits, const TileRows& next,
+           int64_t next_count);
+
+  // The result of query i, [head_dim].
+  void Write(int64_t i, float* out) const;
+  void WritePartial(float* partial) const;
+
+ private:
+  void AddToPanel(const TileRows& rows, int64_t count, const int32_t* limits);
+
+  const AttentionShape& shape_;
+  int64_t count_;
+  bool decode_;    // Avx512DecodeTile does it
+  int64_t width_;  // lanes: count_ rounded up to vectors
+  void* queries_;  // a panel, or bf16 rows for decode_
+  float* maximum_;
+  float* sum_;
+  float* out_;  // [head_dim][width_], or [count_][head_dim] for decode_
+  float* scores_ = nullptr;
+  float* factor_ = nullptr;
+};
+
+// Runs all tiles of `cursor` through the block. cursor.Next(rows) writes the addresses of up to
+// kTileRows rows and returns their number, 0 at the end; limits(first, count) returns the limits of
+// `count` rows from the first-th of the cursor.
+template <class Cursor, class Limits>
+void AddAll(AttentionBlock& block, Cursor cursor, const Limits& limits) {
+  TileRows tiles[2];
+  int64_t count = cursor.Next(tiles[0]);
+  int current = 0;
+  for (int64_t first = 0; count > 0; current ^= 1) {
+    const int64_t next = cursor.Next(tiles[current ^ 1]);
+    block.Add(tiles[current], count, limits(first, count), tiles[current ^ 1], next);
+    first += count;
+    count = next;
+  }
+}
+
+// out [queries][head_dim] from `count` partial results of the same queries, `stride` floats apart.
+void MergePartials(const AttentionShape& shape, const float* partials, int64_t count,
+                   int64_t queries, int64_t stride, float* out);
+
+}  // namespace litecache::ops::cpu

@@ -1,0 +1,169 @@
+#include "ops/attention/attention_cuda.h"
+
+#include <cstdlib>
+#include <string_view>
+
+#include "base/error.h"
+#include "ops/attention/attention_kernels_cuda.h"
+#include "ops/attention/listed_cuda.h"
+
+namespace litecache::ops::cuda {
+namespace {
+
+constexpr float kLog2E = 1.44269504f;
+constexpr int64_t kMaxHeadDim = 256;
+
+void Check(const StepView& step, int64_t kv_heads, const RowTable& table, const MatrixView& q,
+           int64_t q_heads, const MatrixView& out) {
+  const RowFormat& format = table.format;
+  LC_CHECK(!format.quantized(), "quantized rows have to be expanded first");
+  LC_CHECK(format.head_dim >= 2 && format.head_dim % 2 == 0 && format.head_dim <= kMaxHeadDim,
+           "head_dim {}", format.head_dim);
+  LC_CHECK(table.page_rows >= 1 && step.max_rows >= 1 && step.capacity >= 0);
+  LC_CHECK(kv_heads >= 1 && q_heads >= 1 && q_heads % kv_heads == 0, "{} query heads, {} KV heads",
+           q_heads, kv_heads);
+  LC_CHECK(q.dtype == DType::kF32 && (out.dtype == DType::kF32 || out.dtype == DType::kBF16));
+  LC_CHECK(q.cols == q_heads * format.head_dim && out.cols == q.cols && out.rows == q.rows,
+           "q [{}, {}], out [{}, {}]", q.rows, q.cols, out.rows, out.cols);
+  // Loads and stores of two values.
+  LC_CHECK(q.stride % 2 == 0 && out.stride % 2 == 0, "strides {} and {}", q.stride, out.stride);
+}
+
+// The tensor cores' kernels copy 16-byte pieces of K and of V.
+bool OnTensorCores(const RowFormat& format) {
+  return format.encoding == RowEncoding::kBF16 && format.head_dim % 8 == 0;
+}
+
+AttentionOperands Operands(const MatrixView& q, int64_t q_heads, float scale,
+                           const MatrixView& out) {
+  return {.q = q, .out = out, .q_heads = static_cast<int32_t>(q_heads), .scale = scale * kLog2E};
+}
+
+// Whether a prompt's rows were attended by the kernel for Hopper.
+bool AttendedOnHopper(Stream& stream, const StepView& step, int64_t kv_heads, const RowTable& table,
+                      const AttentionOperands& operands) {
+#ifdef LITECACHE_FLASHINFER
+  // Faster for 8 new rows as for 32K. LITECACHE_FLASHINFER=0: the kernel of all GPUs instead.
+  const char* variable = std::getenv("LITECACHE_FLASHINFER");
+  if (variable != nullptr && std::string_view(variable) == "0") return false;
+  if (!HopperAttentionServes(table, operands)) return false;
+  HopperAttention(stream, step, kv_heads, table, operands);
+  return true;
+#else
+  return false;
+#endif
+}
+
+}  // namespace
+
+size_t AttentionScratchBytes(int64_t sequences, int64_t q_heads, int64_t head_dim) {
+  // Pairs of a sequence and up to kSplitQueries query heads: not more than query heads. A block
+  // leaves a partial result in at most every pair it begins, ends or crosses, and a group that
+  // is no multiple of kSplitQueries fills its last pair to less than half.
+  const int64_t pairs = sequences * q_heads;
+  const int64_t rows = kMaxSplitBlocks * kSplitQueries + 2 * pairs;
+  return static_cast<size_t>(rows * (head_dim + 2) * 4);
+}
+
+void PagedAttention(Stream& stream, const StepView& step, int64_t kv_heads, const RowTable& table,
+                    const MatrixView& q, int64_t q_heads, float scale, const MatrixView& out,
+                    void* scratch) {
+  Check(step, kv_heads, table, q, q_heads, out);
+  if (step.capacity == 0 || table.lists == 0 || q.rows == 0) return;
+  const AttentionOperands operands = Operands(q, q_heads, scale, out);
+  AttendedTables tables;
+  tables.step = step;
+  tables.tables.resident = table;
+  tables.resident = TableAccess(table);
+  tables.kv_heads = static_cast<int32_t>(kv_heads);
+  if (!OnTensorCores(table.format)) {
+    PlainAttention(stream, tables, operands);
+  } else if (step.max_rows == 1 && WarpAttentionServes(stream, step, kv_heads, table, q_heads)) {
+    WarpAttention(stream, step, kv_heads, table, operands);
+  } else if (step.max_rows == 1) {
+    LC_CHECK(scratch != nullptr);
+    SplitAttention(stream, tables, operands, scratch);
+  } else if (!AttendedOnHopper(stream, step, kv_heads, table, operands)) {
+    TiledAttention(stream, step, kv_heads, table, operands);
+  }
+}
+
+void HybridAttention(Stream& stream, const StepView& step, int64_t kv_heads,
+                     const HybridTables& tables, const MatrixView& q, int64_t q_heads, float scale,
+                     const MatrixView& out, void* scratch) {
+  // A layer may have heads of one kind only.
+  const bool has_slots = tables.slots.lists > 0, has_resident = tables.resident.lists > 0;
+  const RowTable& table = has_slots ? tables.slots : tables.resident;
+  Check(step, kv_heads, table, q, q_heads, out);
+  LC_CHECK(step.max_rows == 1, "a decode step, not {} rows", step.max_rows);
+  if (has_slots && has_resident) {
+    Check(step, kv_heads, tables.resident, q, q_heads, out);
+    LC_CHECK(tables.slots.format.encoding == tables.resident.format.encoding &&
+             tables.slots.format.head_dim == tables.resident.format.head_dim);
+  }
+  LC_CHECK(!has_slots || tables.slots.ring >= 1, "slots have a ring");
+  const CodeSlots& codes = tables.codes;
+  const bool has_codes = has_slots && codes.page_slots > 0;
+  LC_CHECK(
+      !has_codes || (table.format.encoding == RowEncoding::kBF16 &&
+                     table.format.head_dim % 16 == 0 && codes.begin == tables.cache_begin &&
+                     (codes.encoding == RowEncoding::kFp8 || codes.encoding == RowEncoding::kInt8)),
+      "slots that keep {} codes beside {} rows of head_dim {}: 8-bit codes beside bf16 rows of "
+      "a head_dim that is a multiple of 16 are attended, others have to be expanded",
+      Name(codes.encoding), Name(table.format.encoding), table.format.head_dim);
+  if (step.capacity == 0 || q.rows == 0) return;
+  const AttentionOperands operands = Operands(q, q_heads, scale, out);
+  AttendedTables attended;
+  attended.step = step;
+  attended.tables = tables;
+  attended.slots = TableAccess(tables.slots);
+  attended.resident = TableAccess(tables.resident);
+  attended.hybrid = true;
+  attended.shape.sink = tables.slots.sink;
+  attended.shape.recent = tables.recent;
+  attended.shape.carry = tables.carry;
+  attended.shape.budget_share = tables.budget_share;
+  attended.shape.budget_tokens = tables.budget_tokens;
+  attended.kv_heads = static_cast<int32_t>(kv_heads);
+  if (!OnTensorCores(table.format)) {
+    PlainAttention(stream, attended, operands);
+    return;
+  }
+  LC_CHECK(scratch != nullptr);
+  if (has_codes) {
+    attended.per_code_page = Divider(codes.page_slots);
+    SplitCodesAttention(stream, attended, operands, scratch);
+  } else {
+    SplitAttention(stream, attended, operands, scratch);
+  }
+}
+
+void ListedAttention(Stream& stream, const StepView& step, int64_t kv_heads, const RowTable& table,
+                     const RowLists& lists, const MatrixView& q, int64_t q_heads, float scale,
+                     const MatrixView& out, float* log_sums, void* scratch) {
+  Check(step, kv_heads, table, q, q_heads, out);
+  LC_CHECK(step.max_rows == 1, "a decode step, not {} rows", step.max_rows);
+  LC_CHECK(lists.count == nullptr || (lists.rows != nullptr && lists.max_rows >= 1));
+  LC_CHECK(table.lists >= 1 && table.ring == 0);
+  if (step.capacity == 0 || q.rows == 0) return;
+  AttentionOperands operands = Operands(q, q_heads, scale, out);
+  operands.log_sums = log_sums;
+  AttendedTables attended;
+  attended.step = step;
+  attended.tables.resident = table;
+  attended.tables.selected = lists.rows;
+  attended.tables.selected_count = lists.count;
+  attended.tables.max_selected = lists.max_rows;
+  attended.resident = TableAccess(table);
+  attended.listed = true;
+  attended.leading = lists.leading;
+  attended.kv_heads = static_cast<int32_t>(kv_heads);
+  if (!OnTensorCores(table.format)) {
+    PlainAttention(stream, attended, operands);
+  } else {
+    LC_CHECK(scratch != nullptr);
+    SplitAttention(stream, attended, operands, scratch);
+  }
+}
+
+}  // namespace litecache::ops::cuda

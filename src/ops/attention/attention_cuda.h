@@ -1,0 +1,47 @@
+// Attention over paged rows on the device: causal over a whole table, and over what a head keeps.
+#pragma once
+
+#include "base/matrix_view.h"
+#include "device/device.h"
+#include "ops/reuse/code_slots.h"
+#include "ops/step/step_cuda.h"
+
+namespace litecache::ops::cuda {
+
+// Bytes of scratch that the attention of a step of at most `sequences` sequences of one row each
+// needs (partial results of the split context).
+size_t AttentionScratchBytes(int64_t sequences, int64_t q_heads, int64_t head_dim);
+
+// Causal attention of every new token over its sequence's rows [0, past + i], for the heads `table`
+// has; other heads' outputs are left alone. Rows of the new tokens are in the table already. q [T,
+// q_heads * head_dim] f32; out the same shape, bf16 or f32. step.max_rows == 1: the context is
+// split over blocks (flash decoding); where `table` is kResident, rows before `past` must not be
+// written in this step, since they may be read while the kernels before still run. Otherwise a
+// tensor-core kernel over tiles of queries (bf16 rows).
+void PagedAttention(Stream& stream, const StepView& step, int64_t kv_heads, const RowTable& table,
+                    const MatrixView& q, int64_t q_heads, float scale, const MatrixView& out,
+                    void* scratch);
+
+// What the heads of a layer attend to in a decode step of policy litecache (one row a sequence, n =
+// past + 1 tokens; the new token's row is in its place). Offloaded heads: sink slots, attended
+// cached slots, and ring slots of tokens [WindowBegin(n, window_begin), n). Resident heads: all
+// rows where dense[h] or all candidates fit, else sink, selected positions and recent rows.
+struct HybridTables {
+  RowTable slots;   // sink, ring; cached rows begin at cache_begin
+  CodeSlots codes;  // of cached rows, where they are codes
+  RowTable resident;
+  int32_t cache_begin = 0;
+  int32_t recent = 0, carry = 0;
+  // Budget of rows: max(1, tokens > 0 ? tokens : ceil(share * n)) (KvBudget::RowsFor).
+  double budget_share = 0;
+  int32_t budget_tokens = 0;
+  const int32_t* dense = nullptr;           // device [kv_heads]: resident heads that attend all
+  const int32_t* selected = nullptr;        // device [capacity][kv_heads][max_selected] positions
+  const int32_t* selected_count = nullptr;  // device [capacity][kv_heads]
+  int32_t max_selected = 0;
+};
+void HybridAttention(Stream& stream, const StepView& step, int64_t kv_heads,
+                     const HybridTables& tables, const MatrixView& q, int64_t q_heads, float scale,
+                     const MatrixView& out, void* scratch);
+
+}  // namespace litecache::ops::cuda

@@ -1,0 +1,354 @@
+// FlashInfer's kernel after FlashAttention-3 (wgmma; one warp copies, two or three warpgroups
+// multiply), from its headers, over paged rows. What is ours is what its templates ask for: which
+// block attends what (StepTiles), and how rows come from their pages (PagedRows). Nothing is
+// gathered and nothing allocated:
+//
+// - Pages lie anywhere, so one tensor map covers all addresses, and a tile's is split over its
+//   coordinates.
+// - Queries in bf16 lie where their outputs will: a block has read its queries before it writes.
+#pragma once
+
+#include <cuda.h>
+
+#include <flashinfer/attention/hopper/prefill_sm90.cuh>
+#include <initializer_list>
+#include <numeric>
+
+#include "device/cuda/check.h"
+#include "device/cuda/cuda_device.h"
+#include "ops/attention/attention_kernels_cuda.h"
+#include "ops/common/shared_memory.cuh"
+#include "ops/common/tensor_core.cuh"
+#include "ops/rows/paged_rows.cuh"
+
+namespace litecache::ops::cuda {
+
+using Value = cutlass::bfloat16_t;
+
+constexpr int kColumns = 64;  // of a box: rows of 128 bytes, as the swizzle wants them
+// Where the map of all addresses begins: not at none.
+constexpr uint64_t kBase = 4096;
+
+struct Scores {
+  float scale = 0;  // in units of log2 e
+};
+
+struct Softmax {
+  float scale;
+
+  template <typename Params, typename Tile>
+  __device__ Softmax(const Params& params, const Tile&) : scale(params.additional_params.scale) {}
+  template <int kRows>
+  __device__ auto GetAttentionUpdater() {
+    return flashinfer::OnlineSoftmax<kRows, true>(scale);
+  }
+  template <typename Params, typename T>
+  __device__ T LogitsTransform(const Params&, T score, uint32_t, uint32_t, uint32_t, uint32_t,
+                               uint32_t) {
+    return score;
+  }
+};
+
+// Tile shapes are FlashInfer's choice for causal attention.
+template <int kHeadDim>
+struct HopperShape {
+  static constexpr int kQueries = kHeadDim == 64 ? 192 : 128;
+  static constexpr int kRows = kHeadDim == 256 ? 64 : 128;
+  using Traits = flashinfer::AttentionKernelTraits<true, kHeadDim, kHeadDim, kQueries, kRows, 2,
+                                                   Value, Value, Value, int32_t, Softmax>;
+};
+
+// A block attends one tile of one query head: heads side by side, tiles that see most first.
+template <int kQueries>
+struct StepTiles {
+  struct Params {
+    StepView step;
+    const int32_t* list_of_head = nullptr;
+    int32_t group = 0;
+  };
+
+  struct WorkTileInfo {
+    int tile = 0, q_head = 0, kv_head = 0, first_row = 0, rows = 0, context = 0;
+    bool valid = false;
+
+    __device__ bool is_valid(const Params&) const { return valid; }
+    __device__ auto get_block_coord(const Params&) const {
+      return cute::tuple{tile,
+                         q_head,
+                         kv_head,
+                         first_row,
+                         /*first row of K and V*/ 0,
+                         rows,
+                         context,
+                         static_cast<int>(blockIdx.z)};
+    }
+  };
+
+  __device__ WorkTileInfo get_initial_work(const Params& p) const {
+    WorkTileInfo work;
+    if (static_cast<int32_t>(blockIdx.z) >= *p.step.count) return work;
+    const StepSequence& sequence = p.step.sequences[blockIdx.z];
+    work.tile = static_cast<int>(gridDim.y - 1 - blockIdx.y);
+    work.q_head = static_cast<int>(blockIdx.x);
+    work.kv_head = work.q_head / p.group;
+    work.first_row = sequence.first_row;
+    work.rows = sequence.rows;
+    work.context = sequence.past + sequence.rows;
+    work.valid = work.tile * kQueries < work.rows && p.list_of_head[work.kv_head] >= 0;
+    return work;
+  }
+  template <bool kProducer = false>
+  __device__ WorkTileInfo get_next_work(const Params&, const WorkTileInfo&) const {
+    return {};
+  }
+  __device__ void init_consumer() const {}
+  __device__ void prefetch_next_work(const Params&, const WorkTileInfo&) const {}
+  __device__ void broadcast_next_work(const WorkTileInfo&) const {}
+};
+
+// Tiles of queries, K and V into shared memory, by one warp: each lane asks for a box of rows that
+// lie in one page.
+template <int kHeadDim>
+struct PagedRows {
+  using Traits = typename HopperShape<kHeadDim>::Traits;
+  using MainloopPipeline = typename Traits::MainloopPipeline;
+  using PipelineState = typename MainloopPipeline::PipelineState;
+  static constexpr bool USE_TMA_LOAD_KV = true;
+  static constexpr int kQueries = Traits::CTA_Q, kRows = Traits::CTA_KV;
+  static constexpr uint32_t kQueryBytes = kQueries * kHeadDim * sizeof(Value);
+  static constexpr uint32_t TmaTransactionBytesK = kRows * kHeadDim * sizeof(Value);
+  static constexpr uint32_t TmaTransactionBytesV = TmaTransactionBytesK;
+  using WarpScheduler = flashinfer::WarpScheduler<Traits, kHeadDim <= 128>;
+
+  struct Params {
+    CUtensorMap queries, rows;
+    const StepSequence* sequences = nullptr;
+    TableAccess access;
+    int32_t boxes = 0, box_rows = 0;  // of a tile
+    int window_left = -1;
+    Scores additional_params;
+  };
+
+  // Where a lane's box begins: coordinates of the map `rows`.
+  struct Box {
+    int32_t low, high;
+  };
+
+  static __device__ void prefetch_tma_descriptors(const Params& p) {
+    cute::prefetch_tma_descriptor(&p.queries);
+    cute::prefetch_tma_descriptor(&p.rows);
+  }
+
+  static __device__ int get_num_kv_tiles(const Params&, int tile, int rows, int context) {
+    const int seen = min((tile + 1) * kQueries, rows) + context - rows;
+    return (seen + kRows - 1) / kRows;
+  }
+
+  // A box beyond the context is the tile's first once more: any rows do that are there, as they are
+  // masked (K) or replaced (V).
+  static __device__ Box BoxOf(const Params& p, const RowList& list, int tile, int lane,
+                              int context) {
+    const int begin = tile * kRows + lane * p.box_rows;
+    const std::byte* row = list.Row(begin < context ? begin : tile * kRows);
+    const uint64_t units = (reinterpret_cast<uint64_t>(row) - kBase) >> 4;
+    return {static_cast<int32_t>(units & 0x7fffffff), static_cast<int32_t>(units >> 31)};
+  }
+
+  // column: the first of K or of V.
+  static __device__ void Copy(const Params& p, const Box& box, int lane, int column, void* barrier,
+                              Value* target) {
+    __syncwarp();  // the barrier expects what comes
+    if (lane >= p.boxes) return;
+#pragma unroll
+    for (int c = 0; c < kHeadDim; c += kColumns) {
+      cute::SM90_TMA_LOAD_4D::copy(&p.rows, static_cast<uint64_t*>(barrier),
+                                   static_cast<uint64_t>(cute::TMA::CacheHintSm90::EVICT_NORMAL),
+                                   target + c * kRows + lane * p.box_rows * kColumns, column + c, 0,
+                                   box.low, box.high);
+    }
+  }
+
+  // V of the tile that ends with the context, `there` rows: nothing but numbers may be multiplied
+  // by zero, so that what lies behind them has to become zeros before the tile is given on. The
+  // kernel's barrier for outputs is free: blocks with one tile do not use it.
+  template <typename SharedStorage>
+  static __device__ void LoadLastV(const Params& p, const Box& box, int lane, int there,
+                                   const PipelineState& write, SharedStorage& shared) {
+    using cutlass::arch::ClusterTransactionBarrier;
+    auto* arrived = reinterpret_cast<uint64_t*>(&shared.barrier_O);
+    Value* target = shared.smem_v.data() + write.index() * kRows * kHeadDim;
+    shared.pipeline_v.empty_barrier_[write.index()].wait(write.phase());
+    if (lane == 0) ClusterTransactionBarrier::arrive_and_expect_tx(arrived, TmaTransactionBytesV);
+    Copy(p, box, lane, kHeadDim, arrived, target);
+    ClusterTransactionBarrier::wait(arrived, 0);
+    constexpr int kChunks = kColumns / 8;
+#pragma unroll 1
+    for (int c = 0; c < kHeadDim; c += kColumns) {
+#pragma unroll 1
+      for (int i = there * kChunks + lane; i < kRows * kChunks; i += 32) {
+        reinterpret_cast<uint4*>(target + c * kRows)[i] = uint4{0, 0, 0, 0};
+      }
+    }
+    cutlass::arch::fence_view_async_shared();  // matrix products read it by another path
+    __syncwarp();
+    if (lane == 0) shared.pipeline_v.full_barrier_[write.index()].arrive();
+  }
+
+  template <bool kSlidingWindow, typename Tile, typename Scheduler, typename SharedStorage>
+  __device__ void load(const Params& p, MainloopPipeline pipeline_k, MainloopPipeline pipeline_v,
+                       PipelineState& write_k, PipelineState& write_v, SharedStorage& shared,
+                       Scheduler&, const typename Scheduler::Params&,
+                       typename Scheduler::WorkTileInfo&, const Tile& tile, int) {
+    const auto [query_tile, q_head, kv_head, first_row, unused, rows, context, sequence] = tile;
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    const RowList list = p.access.List(p.sequences[sequence], p.access.table.list_of_head[kv_head]);
+    const auto load_k = [&](const Box& box) {
+      pipeline_k.producer_acquire(write_k);
+      Copy(p, box, lane, 0, pipeline_k.producer_get_barrier(write_k),
+           shared.smem_k.data() + write_k.index() * kRows * kHeadDim);
+      ++write_k;
+    };
+    const auto load_v = [&](int t, const Box& box) {
+      if ((t + 1) * kRows > context) {
+        LoadLastV(p, box, lane, context - t * kRows, write_v, shared);
+      } else {
+        pipeline_v.producer_acquire(write_v);
+        Copy(p, box, lane, kHeadDim, pipeline_v.producer_get_barrier(write_v),
+             shared.smem_v.data() + write_v.index() * kRows * kHeadDim);
+      }
+      ++write_v;
+    };
+    int t = get_num_kv_tiles(p, query_tile, rows, context) - 1;
+    Box box = BoxOf(p, list, t, lane, context);
+    load_k(box);
+    // Until the warps that multiply are there.
+    cutlass::arch::NamedBarrier::sync(Traits::NUM_MMA_THREADS + Traits::NUM_PRODUCER_THREADS,
+                                      static_cast<int>(flashinfer::NamedBarriers::kQueryEmpty));
+    if (lane == 0) {
+      shared.barrier_Q.arrive_and_expect_tx(kQueryBytes);
+#pragma unroll
+      for (int c = 0; c < kHeadDim; c += kColumns) {
+        cute::SM90_TMA_LOAD_2D::copy(&p.queries, reinterpret_cast<uint64_t*>(&shared.barrier_Q),
+                                     static_cast<uint64_t>(cute::TMA::CacheHintSm90::EVICT_FIRST),
+                                     shared.smem_q.data() + c * kQueries, q_head * kHeadDim + c,
+                                     first_row + query_tile * kQueries);
+      }
+    }
+    for (; t > 0; --t) {
+      const Box next = BoxOf(p, list, t - 1, lane, context);
+      load_k(next);
+      load_v(t, box);
+      box = next;
+    }
+    load_v(0, box);
+  }
+
+  __device__ void load_tail(MainloopPipeline pipeline_k, MainloopPipeline pipeline_v,
+                            PipelineState& write_k, PipelineState& write_v) {
+    if (threadIdx.x != 0) return;
+    pipeline_k.producer_tail(write_k);
+    pipeline_v.producer_tail(write_v);
+  }
+};
+
+// Outputs from registers to memory. The library's own way leads through shared memory, past a
+// barrier at which all threads first arrive and then wait: half of them make as many arrivals as it
+// counts, and may read the others' outputs before they are written (seen under compute-sanitizer,
+// which delays warps unevenly).
+template <typename Traits>
+struct DirectOutputs : flashinfer::CollectiveEpilogue<Traits> {
+  using Params = typename flashinfer::CollectiveEpilogue<Traits>::Params;
+
+  template <typename Sums, typename LogSums, typename SharedStorage, typename Product,
+            typename Tile>
+  __device__ void store(const Params& p, const Sums& sums, const LogSums&, SharedStorage&,
+                        Product product, int thread, const Tile& tile) {
+    using cute::get;
+    const auto [query_tile, q_head, kv_head, first_row, unused, rows, context, sequence] = tile;
+    const int first = query_tile * Traits::CTA_Q;
+    const int64_t stride = cute::stride<0>(p.layout_O);
+    Value* const out = p.O_ptr + (first_row + first) * stride + q_head * Traits::HEAD_DIM_VO;
+    const auto shape =
+        cute::make_shape(cute::Int<Traits::CTA_Q>{}, cute::Int<Traits::HEAD_DIM_VO>{});
+    const auto places =
+        product.get_thread_slice(thread).partition_C(cute::make_identity_tensor(shape));
+    // Neighbours in a row: the innermost two of a product's results.
+#pragma unroll
+    for (int i = 0; i < cute::size(sums); i += 2) {
+      const auto place = places(i);
+      if (first + get<0>(place) >= rows) continue;
+      *reinterpret_cast<uint32_t*>(out + get<0>(place) * stride + get<1>(place)) =
+          PackBf16(sums(i), sums(i + 1));
+    }
+  }
+};
+
+inline CUtensorMap MakeMap(void* base, std::initializer_list<uint64_t> sizes,
+                           std::initializer_list<uint64_t> strides,
+                           std::initializer_list<uint32_t> box) {
+  static const auto encode = [] {
+    void* found = nullptr;
+    cudaDriverEntryPointQueryResult result = cudaDriverEntryPointSymbolNotFound;
+    LC_CUDA(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, 12000,
+                                             cudaEnableDefault, &result));
+    LC_CHECK(result == cudaDriverEntryPointSuccess, "the driver knows no tensor maps");
+    return reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(found);
+  }();
+  const uint32_t steps[4] = {1, 1, 1, 1};
+  CUtensorMap map;
+  const CUresult result =
+      encode(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, static_cast<uint32_t>(sizes.size()), base,
+             sizes.begin(), strides.begin(), box.begin(), steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+             CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+             CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  LC_CHECK(result == CUDA_SUCCESS, "cuTensorMapEncodeTiled: error {}", static_cast<int>(result));
+  return map;
+}
+
+// Queries in bf16 are in operands.out already.
+template <int kHeadDim>
+void LaunchHopper(CudaStream& stream, const StepView& step, int64_t kv_heads, const RowTable& table,
+                  const AttentionOperands& operands) {
+  using Shape = HopperShape<kHeadDim>;
+  using Traits = typename Shape::Traits;
+  using Rows = PagedRows<kHeadDim>;
+  using Outputs = DirectOutputs<Traits>;
+  using Tiles = StepTiles<Shape::kQueries>;
+  const MatrixView& out = operands.out;
+  typename Rows::Params rows;
+  rows.box_rows = std::gcd(table.page_rows, Shape::kRows);
+  rows.boxes = Shape::kRows / rows.box_rows;
+  rows.access = TableAccess(table);
+  rows.sequences = step.sequences;
+  rows.additional_params.scale = operands.scale;
+  rows.queries =
+      MakeMap(out.data, {static_cast<uint64_t>(out.cols), static_cast<uint64_t>(out.rows)},
+              {static_cast<uint64_t>(out.stride) * sizeof(Value)},
+              {kColumns, static_cast<uint32_t>(Shape::kQueries)});
+  // Dimensions: columns of a row; rows of a box; 16-byte units of 32 GiB; 32 GiB of all memory.
+  rows.rows = MakeMap(
+      reinterpret_cast<void*>(kBase),
+      {2 * kHeadDim, static_cast<uint64_t>(rows.box_rows), uint64_t{1} << 31, uint64_t{1} << 22},
+      {static_cast<uint64_t>(rows.access.row_bytes), 16, uint64_t{1} << 35},
+      {kColumns, static_cast<uint32_t>(rows.box_rows), 1, 1});
+  const typename Outputs::Params outputs{
+      static_cast<Value*>(out.data),
+      flashinfer::get_gmem_layout(static_cast<int>(out.rows), operands.q_heads, kHeadDim,
+                                  out.stride, kHeadDim),
+      nullptr, flashinfer::get_lse_gmem_layout(static_cast<int>(out.rows), operands.q_heads)};
+  const typename Tiles::Params tiles{step, table.list_of_head,
+                                     operands.q_heads / static_cast<int32_t>(kv_heads)};
+  const auto kernel =
+      flashinfer::PrefillWithKVCacheKernel<Rows, Outputs, Traits, false, true, Tiles>;
+  static const size_t most = AllowSharedMemory(kernel);
+  constexpr size_t kBytes = sizeof(typename Traits::SharedStorage);
+  LC_CHECK(kBytes <= most, "a GPU with too little shared memory");
+  const dim3 grid(static_cast<unsigned>(operands.q_heads),
+                  static_cast<unsigned>((step.max_rows + Shape::kQueries - 1) / Shape::kQueries),
+                  static_cast<unsigned>(step.capacity));
+  LC_CHECK(grid.y <= 65535 && grid.z <= 65535, "too many queries in one step");
+  kernel<<<grid, Traits::NUM_THREADS, kBytes, stream.handle()>>>(rows, outputs, tiles);
+  LC_CUDA_LAUNCHED();
+}
+
+}  // namespace litecache::ops::cuda

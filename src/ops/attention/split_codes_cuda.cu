@@ -1,0 +1,51 @@
+// Decode attention where cached slots are 8-bit codes.
+#include <algorithm>
+
+#include "ops/attention/code_tiles.cuh"
+#include "ops/attention/split_kernel.cuh"
+#include "ops/common/thread_block_clusters_cuda.h"
+#include "ops/reuse/code_slots.h"
+
+namespace litecache::ops::cuda {
+namespace {
+
+// Warps rather than stages: expanding codes takes a warp long, and 12 of them leave the registers
+// for it; 8 with 6 stages take 1.2 times as long (docs/benchmarks/gpu/kernels.md).
+template <RowEncoding kEncoding>
+void LaunchOf(CudaStream& stream, const split::SplitProblem& p) {
+  using split::CodeTiles, split::Launch;
+  // Whether a tile is one run of bytes, and the GPU copies such.
+  const bool runs =
+      WholeCodeTiles(p.arrays.head_dim, p.tables.tables.codes.page_slots) && UseClusters();
+  if (p.arrays.head_dim <= 64) {
+    runs ? Launch<CodeTiles<64, kEncoding, 12, 6, true>>(stream, p)
+         : Launch<CodeTiles<64, kEncoding, 12, 6, false>>(stream, p);
+  } else if (p.arrays.head_dim <= 128) {
+    runs ? Launch<CodeTiles<128, kEncoding, 12, 4, true>>(stream, p)
+         : Launch<CodeTiles<128, kEncoding, 12, 4, false>>(stream, p);
+  } else {
+    Launch<CodeTiles<256, kEncoding, 8, 3, false>>(stream, p);
+  }
+}
+
+}  // namespace
+
+void SplitCodesAttention(Stream& stream, const AttendedTables& tables,
+                         const AttentionOperands& operands, void* scratch) {
+  constexpr int kQueries = 8;  // CodeTiles::kQueries
+  CudaStream& cuda = AsCuda(stream);
+  split::SplitProblem p;
+  p.tables = tables;
+  p.arrays = AttentionArrays(operands, tables.kv_heads, tables.tables.slots.format.head_dim);
+  p.query_blocks = (p.arrays.group + kQueries - 1) / kQueries;
+  p.queries = std::min(p.arrays.group, kQueries);
+  p.arrivals = cuda.arrivals();
+  p.partials = static_cast<float*>(scratch);
+  if (tables.tables.codes.encoding == RowEncoding::kFp8) {
+    LaunchOf<RowEncoding::kFp8>(cuda, p);
+  } else {
+    LaunchOf<RowEncoding::kInt8>(cuda, p);
+  }
+}
+
+}  // namespace litecache::ops::cuda

@@ -1,0 +1,153 @@
+// Decode attention: one query token a sequence over any number of rows.
+//
+// The rows of all pairs (sequence, KV head, up to as many query heads as a tile's products serve)
+// are cut into tiles and the tiles into equal runs, one a block, so that every SM reads as much as
+// every other whatever the batch. A run may span pairs, and a pair runs; where several blocks share
+// a pair each leaves a partial result (Flash-Decoding), and the one that comes last merges them, in
+// the blocks' order.
+//
+// Within a block each warp attends tiles of its own: it copies them into its own part of shared
+// memory, several under way, and waits for no other warp until the pair ends; the next pair's tiles
+// are under way by then. A group's query heads are the rows of a matrix product, or its columns, so
+// that a row is read once for all of them. What a tile is, and how it is copied and attended, says
+// `Tiles`: row_tiles.cuh or code_tiles.cuh.
+#pragma once
+
+#include <algorithm>
+
+#include "device/cuda/check.h"
+#include "device/cuda/cuda_device.h"
+#include "ops/attention/attention_arrays.cuh"
+#include "ops/attention/attention_kernels_cuda.h"
+#include "ops/attention/split_merge.cuh"
+#include "ops/attention/split_problem.cuh"
+#include "ops/common/overlap.cuh"
+#include "ops/common/shared_memory.cuh"
+#include "ops/common/tensor_core.cuh"
+#include "ops/common/vectors.cuh"
+
+namespace litecache::ops::cuda::split {
+
+template <class Tiles>
+__global__ void __launch_bounds__(Tiles::kWarps * 32, 1)
+    SplitKernel(const __grid_constant__ SplitProblem p) {
+  extern __shared__ __align__(128) std::byte shared[];
+  __shared__ typename Tiles::Results results;
+  const uint32_t warps = blockDim.x / 32;
+  auto* ends = reinterpret_cast<uint32_t*>(shared + warps * Tiles::kWarpBytes);
+  const uint32_t warp = threadIdx.x / 32;
+  const int32_t pairs = p.Pairs();
+  // Resident rows are older than the step, but for the newest: what depends on the kernels before
+  // this one is that row and the queries, and the copies of the others begin beside those kernels.
+  bool waited = Tiles::kSlots || p.tables.hybrid || p.tables.listed ||
+                p.tables.resident.table.table != kResident;
+  AskForTables(p, pairs);
+  if (threadIdx.x == 0) AskFor(p.arrivals + blockIdx.x);
+  if (waited) WaitForKernelBefore();
+  CountTiles<typename Tiles::Places>(p, pairs, results.tiles, ends);
+  const TileSplit split = DealTiles(pairs, Tiles::kLonger, ends);
+  const uint32_t block = blockIdx.x;
+  if (block >= split.blocks) {
+    if (!waited) WaitForKernelBefore();
+    return;
+  }
+  uint32_t begin = split.Begin(block);
+  const uint32_t end = split.Begin(block + 1);
+
+  // The last pair that begins at or before the block's first tile: pairs without tiles are passed.
+  int32_t pair = 0;
+  for (int32_t after = pairs; after - pair > 1;) {
+    const int32_t middle = (pair + after) / 2;
+    (ends[middle] <= begin ? pair : after) = middle;
+  }
+
+  // Tile i of this warp lies in stage i % kStages. All stages but one are under way; that one is
+  // the last that was attended. The loop over tiles is where all of them are asked for, the first
+  // ones too: its first turns, `lead` of them, attend none. (Code is fetched as slowly as data is,
+  // and a short context has time for no instruction twice.)
+  const uint32_t own_address = SharedAddress(shared) + warp * Tiles::kWarpBytes;
+  Tiles::Prepare(own_address);
+  TileReader<typename Tiles::Places> reader(p, ends, begin + warp, end, pair,
+                                            typename Tiles::Places(&results));
+  typename Tiles::Row row;                // of two tiles, a lane's of one of them
+  typename Tiles::Places::Lane next_row;  // of the next two
+  bool newest = false, next_newest = false;
+  typename Tiles::Attended attended;
+  int half = 0, stage = Tiles::kStages - 1, free_stage = Tiles::kStages - 2;
+  int lead = Tiles::kStages + 1;
+  for (uint32_t tile = begin + warp; begin < end; ++pair) {
+    const uint32_t pair_end = ends[pair + 1];
+    const uint32_t stop = pair_end < end ? pair_end : end;
+    if (stop <= begin) continue;
+    const SplitProblem::Queries queries = p.QueriesOf<Tiles::kQueries>(pair);
+    if (tile < stop) {
+      typename Tiles::Queries q;
+      bool has_queries = false;
+      typename Tiles::State state;
+      state.Clear();
+      while (tile < stop) {
+        WaitForCopies<Tiles::kStages - 2>();
+        __syncwarp();  // the other lanes' copies; and all have read the stage that is written next
+        if (half == 0) {
+          row = Tiles::Arrived(p, next_row);
+          newest = next_newest;
+          reader.Next(p.tables.hybrid && lead > 0, row, &next_row, &next_newest);
+        }
+        if (!waited && __any_sync(kAll, newest)) {
+          WaitForKernelBefore();
+          waited = true;
+        }
+        const uint32_t next = own_address + free_stage * Tiles::kStageBytes;
+        Tiles::Copy(p, row, half, next, &attended);
+        half ^= 1;
+        if (!has_queries && lead <= 1) {  // while the first tiles are on their way
+          if (!waited) WaitForKernelBefore();
+          waited = has_queries = true;
+          q.Load(p.arrays, queries);
+        }
+        if (lead > 0) {
+          --lead;
+        } else {
+          const uint32_t own = own_address + stage * Tiles::kStageBytes;
+          const unsigned visible = attended.Next(own, stage);
+          if (visible != 0) Tiles::Attend(own, visible, q, &state);
+          tile += warps;
+        }
+        attended.Pass();
+        free_stage = stage;
+        stage = stage + 1 < Tiles::kStages ? stage + 1 : 0;
+      }
+      __syncwarp();  // all have read the stage that the result is written to
+      const int32_t place = warp * Tiles::kWarpBytes + free_stage * Tiles::kStageBytes;
+      Tiles::Leave(state, queries.count, reinterpret_cast<float*>(shared + place), place, &results);
+    } else if (threadIdx.x % 32 == 0) {
+      results.out[warp] = -1;
+    }
+    if (!waited) WaitForKernelBefore();
+    waited = true;
+    if (stop == end) LetNextKernelStart();  // nothing more is read
+    __syncthreads();
+    const uint32_t first = split.BlockOf(ends[pair]), last = split.BlockOf(pair_end - 1);
+    MergeWarps<Tiles::kHeadDim>(p, queries, results, shared,
+                                first == last ? nullptr : p.Partial(pair, block));
+    if (first == last) {
+      __syncthreads();  // the results' memory may be written to again
+    } else {
+      Arrive(p, pair, queries, first, last, &results);
+    }
+    begin = stop;
+  }
+}
+
+template <class Tiles>
+void Launch(CudaStream& stream, const SplitProblem& problem) {
+  const size_t ends = (static_cast<size_t>(problem.Pairs()) + 1) * 4;
+  static const size_t most = AllowSharedMemory(SplitKernel<Tiles>);
+  LC_CHECK(Tiles::kWarpBytes + ends <= most, "too many sequences and heads for one attention");
+  const size_t warps = std::min<size_t>((most - ends) / Tiles::kWarpBytes, Tiles::kWarps);
+  const int64_t blocks = std::min<int64_t>(stream.sm_count(), kMaxSplitBlocks);
+  LaunchOverlapping(stream, SplitKernel<Tiles>, static_cast<unsigned>(blocks),
+                    static_cast<unsigned>(warps * 32), warps * Tiles::kWarpBytes + ends, problem);
+}
+
+}  // namespace litecache::ops::cuda::split

@@ -1,0 +1,172 @@
+// One result from those that the warps of a block, and the blocks of a pair, have over their own
+// rows (Flash-Decoding).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "ops/attention/split_problem.cuh"
+#include "ops/common/online_softmax.cuh"
+
+namespace litecache::ops::cuda::split {
+
+// A warp's running softmax: of a lane's two queries the maximum of the scores, the sum of the
+// probabilities, and kProducts results of matrix products.
+template <int kProducts>
+struct SoftmaxState {
+  float maximum[2], sum[2];
+  float out[kProducts][4];
+
+  __device__ void Clear() {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      maximum[h] = -kLargestScore;
+      sum[h] = 0;
+    }
+#pragma unroll
+    for (int n = 0; n < kProducts; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) out[n][i] = 0;
+    }
+  }
+};
+
+// What the warps of a block tell each other at the end of a pair.
+template <int kWarps, int kRows>
+struct WarpResults {
+  float maximum[kWarps][kRows], sum[kWarps][kRows];
+  int32_t out[kWarps];     // where in shared memory; negative: no tile of the pair
+  uint32_t tiles[kWarps];  // while tiles are counted
+  bool last_to_arrive;
+};
+
+// Results of the same query over different rows, brought to one maximum.
+struct Merged {
+  float maximum = -kLargestScore, sum = 0, low = 0, high = 0;
+
+  template <int kCount>
+  __device__ void Add(const float (&maxima)[kCount], const float (&sums)[kCount],
+                      const float2 (&values)[kCount]) {
+    float highest = maximum;
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) highest = fmaxf(highest, maxima[i]);
+    const float kept = Exp2(maximum - highest);
+    maximum = highest;
+    sum *= kept;
+    low *= kept;
+    high *= kept;
+#pragma unroll
+    for (int i = 0; i < kCount; ++i) {
+      const float factor = Exp2(maxima[i] - highest);
+      sum += factor * sums[i];
+      low += factor * values[i].x;
+      high += factor * values[i].y;
+    }
+  }
+};
+
+// The block's result of a pair, to out or, where it is a part, to `partial`. Whole block, after
+// every warp has left its own in `memory`.
+template <int kHeadDim, int kMaxWarps, int kRows>
+__device__ void MergeWarps(const SplitProblem& p, const SplitProblem::Queries& queries,
+                           const WarpResults<kMaxWarps, kRows>& shared, const std::byte* memory,
+                           float* partial) {
+  const int head_dim = p.arrays.head_dim, halves = head_dim / 2;
+  const int warps = blockDim.x / 32;
+  for (int i = threadIdx.x; i < queries.count * halves; i += blockDim.x) {
+    const int r = i / halves, c = 2 * (i - r * halves);
+    float maxima[kMaxWarps], sums[kMaxWarps];
+    float2 values[kMaxWarps];
+#pragma unroll
+    for (int w = 0; w < kMaxWarps; ++w) {
+      const int32_t out = w < warps ? shared.out[w] : -1;
+      maxima[w] = out >= 0 ? shared.maximum[w][r] : -kLargestScore;
+      sums[w] = out >= 0 ? shared.sum[w][r] : 0.0f;
+      values[w] = out >= 0 ? *reinterpret_cast<const float2*>(memory + out + (r * kHeadDim + c) * 4)
+                           : make_float2(0, 0);
+    }
+    Merged merged;
+    merged.Add(maxima, sums, values);
+    if (partial == nullptr) {
+      p.arrays.Store(queries.row, queries.column + r * head_dim + c, merged.low / merged.sum,
+                     merged.high / merged.sum);
+      if (c == 0) {
+        p.arrays.StoreLogSum(queries.row, queries.column + r * head_dim, merged.maximum,
+                             merged.sum);
+      }
+      continue;
+    }
+    if (c == 0) {
+      partial[r] = merged.maximum;
+      partial[p.queries + r] = merged.sum;
+    }
+    *reinterpret_cast<float2*>(partial + 2 * p.queries + r * head_dim + c) =
+        make_float2(merged.low, merged.high);
+  }
+}
+
+// The partial results of blocks first .. last to out. Whole block.
+__device__ inline void MergeBlocks(const SplitProblem& p, int32_t pair,
+                                   const SplitProblem::Queries& queries, uint32_t first,
+                                   uint32_t last) {
+  constexpr int kAtOnce = 16;
+  const int head_dim = p.arrays.head_dim, halves = head_dim / 2;
+  for (int i = threadIdx.x; i < queries.count * halves; i += blockDim.x) {
+    const int r = i / halves, c = 2 * (i - r * halves);
+    Merged merged;
+    for (uint32_t begin = first; begin <= last; begin += kAtOnce) {
+      float maxima[kAtOnce], sums[kAtOnce];
+      float2 values[kAtOnce];
+#pragma unroll
+      for (uint32_t b = 0; b < kAtOnce; ++b) {
+        const bool there = begin + b <= last;
+        const float* partial = p.Partial(pair, there ? begin + b : last);
+        maxima[b] = __ldcg(partial + r);
+        sums[b] = __ldcg(partial + p.queries + r);
+        values[b] =
+            __ldcg(reinterpret_cast<const float2*>(partial + 2 * p.queries + r * head_dim + c));
+        if (!there) maxima[b] = -INFINITY;
+      }
+      merged.Add(maxima, sums, values);
+    }
+    p.arrays.Store(queries.row, queries.column + r * head_dim + c, merged.low / merged.sum,
+                   merged.high / merged.sum);
+    if (c == 0) {
+      p.arrays.StoreLogSum(queries.row, queries.column + r * head_dim, merged.maximum, merged.sum);
+    }
+  }
+}
+
+// Adds one; returns what was there.
+__device__ inline uint32_t CountArrival(uint32_t* arrivals) {
+#ifdef __CUDA_ARCH__
+  uint32_t before;
+  asm volatile("atom.add.acq_rel.gpu.global.u32 %0, [%1], 1;"
+               : "=r"(before)
+               : "l"(arrivals)
+               : "memory");
+  return before;
+#else
+  return (*arrivals)++;
+#endif
+}
+
+// The block has written its partial result of the pair; merges them where it is the last. Whole
+// block.
+template <class Results>
+__device__ inline void Arrive(const SplitProblem& p, int32_t pair,
+                              const SplitProblem::Queries& queries, uint32_t first, uint32_t last,
+                              Results* shared) {
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    // A block begins one pair at most that goes on behind it: the pair's counter is that block's.
+    uint32_t* arrivals = p.arrivals + first;
+    // Releases what the block has written, and acquires what those before it have.
+    shared->last_to_arrive = CountArrival(arrivals) == last - first;
+    if (shared->last_to_arrive) *arrivals = 0;  // as the next kernel wants it
+  }
+  __syncthreads();
+  if (shared->last_to_arrive) MergeBlocks(p, pair, queries, first, last);
+}
+
+}  // namespace litecache::ops::cuda::split

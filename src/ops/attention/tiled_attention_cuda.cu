@@ -1,0 +1,355 @@
+// Attention of a prompt's chunk: FlashAttention-2 on mma.sync over paged rows.
+//
+// The query heads of a group are rows of one tile (row i of a sequence's KV head is token i /
+// group, head i % group), so that a tile of KV rows is read once for the group and the causal edge
+// of a tile is as narrow as it can be. Tiles of the last tokens, which see most, go first.
+#include <algorithm>
+
+#include "device/cuda/check.h"
+#include "device/cuda/cuda_device.h"
+#include "ops/attention/attention_arrays.cuh"
+#include "ops/common/online_softmax.cuh"
+#include "ops/common/shared_memory.cuh"
+
+namespace litecache::ops::cuda {
+namespace {
+
+constexpr int kWarps = 4;
+constexpr int kThreads = kWarps * 32;
+constexpr int kKvRows = 64;  // of a tile
+constexpr unsigned kAll = 0xffffffffu;
+
+template <int kHeadDim>
+struct TiledShape {
+  // 16-row products a warp: two share what they load of K and V; registers allow one at 256.
+  static constexpr int kProducts = kHeadDim <= 128 ? 2 : 1;
+  static constexpr int kWarpQueries = kProducts * 16;
+  static constexpr int kQueries = kWarps * kWarpQueries;
+  static constexpr int kQueryBytes = kHeadDim * 2;
+  static constexpr int kRowBytes = kHeadDim * 2 * 2;
+  static constexpr int kStageBytes = kKvRows * kRowBytes;
+  static constexpr int kStages = kHeadDim <= 128 ? 2 : 1;
+  static constexpr int kBytes = kQueries * kQueryBytes + kStages * kStageBytes;
+};
+
+struct TiledProblem {
+  StepView step;
+  TableAccess access;
+  AttentionArrays arrays;
+  int32_t kv_heads = 0;
+};
+
+// A warp's queries. Lane l holds rows l / 4 and l / 4 + 8 of each product.
+template <int kHeadDim>
+struct TiledState {
+  static constexpr int kProducts = TiledShape<kHeadDim>::kProducts;
+  float maximum[kProducts][2], sum[kProducts][2];
+  float out[kProducts][kHeadDim / 8][4];
+};
+
+// limits: how many of the tile's rows each of the lane's query rows sees. kMasked: not all see all.
+template <int kHeadDim, bool kMasked>
+__device__ __forceinline__ void AttendTile(uint32_t queries, uint32_t stage,
+                                           const int32_t (&limits)[2][2],
+                                           TiledState<kHeadDim>* state) {
+  using Shape = TiledShape<kHeadDim>;
+  constexpr int kProducts = Shape::kProducts;
+  const int lane = threadIdx.x % 32;
+  float scores[kProducts][kKvRows / 8][4] = {};
+  {
+    const int row = lane / 16 * 8 + lane % 8;
+#pragma unroll
+    for (int s = 0; s < kHeadDim / 16; ++s) {
+      uint32_t a[kProducts][4];
+#pragma unroll
+      for (int m = 0; m < kProducts; ++m) {
+        LoadMatrices(a[m], queries + SwizzledOffset(m * 16 + lane % 16, 2 * s + lane / 16,
+                                                    Shape::kQueryBytes));
+      }
+#pragma unroll
+      for (int n = 0; n < kKvRows / 16; ++n) {
+        uint32_t k[4];
+        LoadMatrices(k,
+                     stage + SwizzledOffset(n * 16 + row, 2 * s + lane / 8 % 2, Shape::kRowBytes));
+#pragma unroll
+        for (int m = 0; m < kProducts; ++m) {
+          MultiplyAdd(scores[m][2 * n], a[m], k[0], k[1]);
+          MultiplyAdd(scores[m][2 * n + 1], a[m], k[2], k[3]);
+        }
+      }
+    }
+  }
+  const auto shown = [&](int m, int n, int i) {
+    return n * 8 + lane % 4 * 2 + i % 2 < limits[m][i / 2];
+  };
+  if (kMasked) {
+#pragma unroll
+    for (int m = 0; m < kProducts; ++m) {
+#pragma unroll
+      for (int n = 0; n < kKvRows / 8; ++n) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          if (!shown(m, n, i)) scores[m][n][i] = -INFINITY;
+        }
+      }
+    }
+  }
+#pragma unroll
+  for (int m = 0; m < kProducts; ++m) {
+    bool huge = false;
+    float factor[2];
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      float highest = state->maximum[m][h];
+#pragma unroll
+      for (int n = 0; n < kKvRows / 8; ++n) {
+        highest = fmaxf(highest, fmaxf(scores[m][n][2 * h], scores[m][n][2 * h + 1]));
+      }
+      highest = fminf(QuadMax(highest), kLargestScore);
+      factor[h] = Exp2(state->maximum[m][h] - highest);
+      state->maximum[m][h] = highest;
+      huge |= fabsf(highest) > kHugeScore;
+    }
+    float sums[2] = {0, 0};
+    if (huge) {
+#pragma unroll
+      for (int n = 0; n < kKvRows / 8; ++n) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const float p = CarefulExp2(scores[m][n][i] - state->maximum[m][i / 2]);
+          scores[m][n][i] = !kMasked || shown(m, n, i) ? p : 0.0f;
+          sums[i / 2] += scores[m][n][i];
+        }
+      }
+    } else {
+#pragma unroll
+      for (int n = 0; n < kKvRows / 8; ++n) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          scores[m][n][i] = Exp2(scores[m][n][i] - state->maximum[m][i / 2]);
+          sums[i / 2] += scores[m][n][i];
+        }
+      }
+    }
+#pragma unroll
+    for (int h = 0; h < 2; ++h) state->sum[m][h] = state->sum[m][h] * factor[h] + sums[h];
+    // Maxima hardly rise after the first tiles.
+    if (__any_sync(kAll, factor[0] != 1.0f || factor[1] != 1.0f)) {
+#pragma unroll
+      for (int n = 0; n < kHeadDim / 8; ++n) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) state->out[m][n][i] *= factor[i / 2];
+      }
+    }
+  }
+#pragma unroll
+  for (int r = 0; r < kKvRows / 16; ++r) {
+    uint32_t p[kProducts][4];
+#pragma unroll
+    for (int m = 0; m < kProducts; ++m) {
+      const float* low = scores[m][2 * r];
+      const float* high = scores[m][2 * r + 1];
+      p[m][0] = PackBf16(low[0], low[1]);
+      p[m][1] = PackBf16(low[2], low[3]);
+      p[m][2] = PackBf16(high[0], high[1]);
+      p[m][3] = PackBf16(high[2], high[3]);
+    }
+#pragma unroll
+    for (int n = 0; n < kHeadDim / 16; ++n) {
+      uint32_t v[4];
+      LoadTransposed(v, stage + SwizzledOffset(r * 16 + lane % 16, kHeadDim / 8 + 2 * n + lane / 16,
+                                               Shape::kRowBytes));
+#pragma unroll
+      for (int m = 0; m < kProducts; ++m) {
+        MultiplyAdd(state->out[m][2 * n], p[m], v[0], v[1]);
+        MultiplyAdd(state->out[m][2 * n + 1], p[m], v[2], v[3]);
+      }
+    }
+  }
+}
+
+// Rows [begin, begin + kKvRows) into a stage, zeros from `end` on. Whole block. `first`: the first
+// row, where pages hold whole tiles, else null.
+template <int kHeadDim>
+__device__ void CopyTile(const RowList& list, const std::byte* first, int32_t begin, int32_t end,
+                         int head_dim, uint32_t stage) {
+  constexpr int kChunks = kHeadDim / 8;  // of K, and of V
+  constexpr int kStep = kThreads / (2 * kChunks);
+  const int c = threadIdx.x % (2 * kChunks), part = c / kChunks, chunk = c % kChunks;
+  const int chunks = head_dim / 8;
+  if (chunk >= chunks) return;
+  const int64_t offset = (part * chunks + chunk) * 16;
+#pragma unroll
+  for (int i = 0; i < kKvRows / kStep; ++i) {
+    const int r = static_cast<int>(threadIdx.x) / (2 * kChunks) + i * kStep;
+    // Rows that are not there become zeros: nothing but numbers may be multiplied by zero.
+    const int32_t token = begin + r < end ? begin + r : end - 1;
+    const std::byte* row =
+        first != nullptr ? first + (token - begin) * list.row_bytes : list.Row(token);
+    CopyChunk(stage + SwizzledOffset(r, c, TiledShape<kHeadDim>::kRowBytes), row + offset,
+              begin + r < end);
+  }
+}
+
+template <int kHeadDim>
+__global__ void __launch_bounds__(kThreads, kHeadDim <= 128 ? 2 : 1)
+    TiledKernel(const __grid_constant__ TiledProblem p) {
+  using Shape = TiledShape<kHeadDim>;
+  const AttentionArrays& a = p.arrays;
+  constexpr int kProducts = Shape::kProducts;
+  extern __shared__ __align__(128) std::byte shared[];
+  if (static_cast<int32_t>(blockIdx.z) >= *p.step.count) return;
+  const StepSequence& sequence = p.step.sequences[blockIdx.z];
+  const auto head = static_cast<int32_t>(blockIdx.x);
+  const int32_t tile_of_queries = static_cast<int32_t>(gridDim.y - 1 - blockIdx.y);
+  const int32_t first = tile_of_queries * Shape::kQueries;
+  const int32_t queries = sequence.rows * a.group;
+  if (first >= queries) return;
+  const int32_t list_index = p.access.table.list_of_head[head];
+  if (list_index < 0) return;
+  const RowList list = p.access.List(sequence, list_index);
+  const bool whole_tiles = list.page_rows % kKvRows == 0;
+  const int32_t past = sequence.past, first_row = sequence.first_row;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const auto query_tile = shared;
+  const uint32_t stages = SharedAddress(shared + Shape::kQueries * Shape::kQueryBytes);
+
+  if (a.head_dim < kHeadDim) {  // what no copy writes to has to be numbers
+    for (int i = threadIdx.x * 16; i < Shape::kBytes; i += kThreads * 16) {
+      *reinterpret_cast<int4*>(shared + i) = int4{0, 0, 0, 0};
+    }
+    __syncthreads();
+  }
+  // Query i sees rows below past + i / group + 1.
+  const int32_t last = min(first + Shape::kQueries, queries) - 1;
+  const int32_t end = past + last / a.group + 1;
+  const int32_t tiles = (end + kKvRows - 1) / kKvRows;
+  // The address of a tile to come is asked for a tile ahead of its rows.
+  const auto address = [&](int32_t tile) -> const std::byte* {
+    return whole_tiles && tile < tiles ? list.Row(tile * kKvRows) : nullptr;
+  };
+  const std::byte* ahead = address(0);
+  const auto copy = [&](int32_t tile) {
+    CopyTile<kHeadDim>(list, ahead, tile * kKvRows, end, a.head_dim,
+                       stages + tile % Shape::kStages * Shape::kStageBytes);
+    CommitCopies();
+    ahead = address(tile + 1);
+  };
+  copy(0);
+
+  constexpr int kPairs = kHeadDim / 2;
+  for (int i = threadIdx.x; i < Shape::kQueries * kPairs; i += kThreads) {
+    const int r = i / kPairs, c = i % kPairs * 2;
+    uint32_t value = 0;
+    if (first + r < queries && c < a.head_dim) {
+      const int32_t token = (first + r) / a.group;
+      const int32_t column = (head * a.group + first + r - token * a.group) * a.head_dim + c;
+      const auto pair =
+          *reinterpret_cast<const float2*>(a.q + (first_row + token) * a.q_stride + column);
+      value = PackBf16(pair.x * a.scale, pair.y * a.scale);
+    }
+    *reinterpret_cast<uint32_t*>(query_tile + SwizzledOffset(r, c / 8, Shape::kQueryBytes) +
+                                 c % 8 * 2) = value;
+  }
+
+  TiledState<kHeadDim> state;
+  const int32_t warp_first = first + warp * Shape::kWarpQueries;
+#pragma unroll
+  for (int m = 0; m < kProducts; ++m) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      state.maximum[m][h] = -kLargestScore;
+      state.sum[m][h] = 0;
+    }
+#pragma unroll
+    for (int n = 0; n < kHeadDim / 8; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) state.out[m][n][i] = 0;
+    }
+  }
+  // Of the warp: rows that all its queries see, and rows that any sees.
+  const int32_t all_see = past + warp_first / a.group + 1;
+  const int32_t any_sees = past + min(warp_first + Shape::kWarpQueries - 1, last) / a.group + 1;
+  const bool idle = warp_first >= queries;
+  const uint32_t own_queries =
+      SharedAddress(query_tile) + warp * Shape::kWarpQueries * Shape::kQueryBytes;
+  for (int32_t tile = 0; tile < tiles; ++tile) {
+    WaitForCopies<0>();
+    __syncthreads();  // the tile is there, and the one before it is read
+    if (Shape::kStages > 1 && tile + 1 < tiles) copy(tile + 1);
+    const int32_t begin = tile * kKvRows;
+    const uint32_t stage = stages + tile % Shape::kStages * Shape::kStageBytes;
+    if (!idle && begin < any_sees) {
+      int32_t limits[2][2] = {};
+      if (begin + kKvRows <= all_see) {
+        AttendTile<kHeadDim, false>(own_queries, stage, limits, &state);
+      } else {
+#pragma unroll
+        for (int m = 0; m < kProducts; ++m) {
+#pragma unroll
+          for (int h = 0; h < 2; ++h) {
+            const int32_t query = warp_first + m * 16 + h * 8 + lane / 4;
+            limits[m][h] = past + query / a.group + 1 - begin;
+          }
+        }
+        AttendTile<kHeadDim, true>(own_queries, stage, limits, &state);
+      }
+    }
+    if (Shape::kStages == 1 && tile + 1 < tiles) {
+      __syncthreads();
+      copy(tile + 1);
+    }
+  }
+#pragma unroll
+  for (int m = 0; m < kProducts; ++m) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const float inverse = 1.0f / QuadSum(state.sum[m][h]);
+      const int32_t query = warp_first + m * 16 + h * 8 + lane / 4;
+      if (query >= queries) continue;
+      const int32_t token = query / a.group;
+      const int32_t column = (head * a.group + query - token * a.group) * a.head_dim + lane % 4 * 2;
+#pragma unroll
+      for (int n = 0; n < kHeadDim / 8; ++n) {
+        if (n * 8 >= a.head_dim) continue;
+        a.Store(first_row + token, column + n * 8, state.out[m][n][2 * h] * inverse,
+                state.out[m][n][2 * h + 1] * inverse);
+      }
+    }
+  }
+}
+
+template <int kHeadDim>
+void Launch(CudaStream& stream, const TiledProblem& problem) {
+  using Shape = TiledShape<kHeadDim>;
+  static const size_t most = AllowSharedMemory(TiledKernel<kHeadDim>);
+  LC_CHECK(Shape::kBytes <= most, "a GPU with too little shared memory");
+  const int64_t queries = int64_t{problem.step.max_rows} * problem.arrays.group;
+  const dim3 grid(static_cast<unsigned>(problem.kv_heads),
+                  static_cast<unsigned>((queries + Shape::kQueries - 1) / Shape::kQueries),
+                  static_cast<unsigned>(problem.step.capacity));
+  LC_CHECK(grid.y <= 65535 && grid.z <= 65535, "too many queries in one step");
+  TiledKernel<kHeadDim><<<grid, kThreads, Shape::kBytes, stream.handle()>>>(problem);
+  LC_CUDA_LAUNCHED();
+}
+
+}  // namespace
+
+void TiledAttention(Stream& stream, const StepView& step, int64_t kv_heads, const RowTable& table,
+                    const AttentionOperands& operands) {
+  TiledProblem p;
+  p.step = step;
+  p.access = TableAccess(table);
+  p.kv_heads = static_cast<int32_t>(kv_heads);
+  p.arrays = AttentionArrays(operands, kv_heads, table.format.head_dim);
+  CudaStream& cuda = AsCuda(stream);
+  if (p.arrays.head_dim <= 64) {
+    Launch<64>(cuda, p);
+  } else if (p.arrays.head_dim <= 128) {
+    Launch<128>(cuda, p);
+  } else {
+    Launch<256>(cuda, p);
+  }
+}
+
+}  // namespace litecache::ops::cuda

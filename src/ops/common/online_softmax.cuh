@@ -1,0 +1,28 @@
+// What all attention kernels do to scores, as ops/attention/attention_tile_cpu.cc does: scores are
+// in units of log2 e, the running maximum stays finite, and a tile whose scores are infinite gives
+// a mean.
+#pragma once
+
+#include "ops/common/tensor_core.cuh"
+
+namespace litecache::ops::cuda {
+
+inline constexpr float kLog2E = 1.44269504f;
+inline constexpr float kLargestScore = 3.402823466e38f;
+// Beyond this the difference of a score and the maximum needs care.
+inline constexpr float kHugeScore = 1e38f;
+
+// For any scores, infinite ones too; one that is minus infinity counts where all are.
+__device__ inline float CarefulExp2(float x) { return Exp2(fmaxf(fminf(x, 0.0f), -126.0f)); }
+
+// Over the four lanes that hold a row of a matrix product's result.
+__device__ inline float QuadMax(float x) {
+  x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 1));
+  return fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 2));
+}
+__device__ inline float QuadSum(float x) {
+  x += __shfl_xor_sync(0xffffffffu, x, 1);
+  return x + __shfl_xor_sync(0xffffffffu, x, 2);
+}
+
+}  // namespace litecache::ops::cuda

@@ -1,0 +1,77 @@
+#include "ops/common/ops_cpu.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "ops/dense/activation_cpu.cc"
+#include "hwy/foreach_target.h"
+// Highway's header comes after foreach_target.
+#include "hwy/highway.h"
+#include "ops/common/simd-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace litecache::ops::cpu {
+namespace HWY_NAMESPACE {
+
+void SiluMulRow(const float* gate, const float* up, int64_t n, float* y) {
+  ForEachVector(n, [=](auto d, int64_t i) HWY_ATTR {
+    const auto g = hn::LoadU(d, gate + i);
+    const auto one = hn::Set(d, 1.0f);
+    const auto denominator = hn::Add(one, Exp(d, hn::Neg(g)));
+    hn::StoreU(hn::Mul(hn::Div(g, denominator), hn::LoadU(d, up + i)), d, y + i);
+  });
+}
+
+void ReluRow(float* x, int64_t n) {
+  ForEachVector(n, [=](auto d, int64_t i) HWY_ATTR {
+    hn::StoreU(hn::Max(hn::LoadU(d, x + i), hn::Zero(d)), d, x + i);
+  });
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace litecache::ops::cpu
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace litecache::ops::cpu {
+
+HWY_EXPORT(SiluMulRow);
+HWY_EXPORT(ReluRow);
+
+namespace {
+
+// Contiguous rows are one long row: a single token's row is then split over the threads too.
+template <class Body>
+void ForEachPiece(ThreadPool& pool, int64_t rows, int64_t cols, bool contiguous, const Body& body) {
+  constexpr int64_t kPiece = 4096;
+  if (contiguous) {
+    cols *= rows;
+    rows = 1;
+  }
+  const int64_t pieces = (cols + kPiece - 1) / kPiece;
+  pool.ParallelFor(rows * pieces, RowGrain(cols / pieces), [&](int64_t begin, int64_t end, int) {
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t first = i % pieces * kPiece;
+      body(i / pieces, first, std::min(kPiece, cols - first));
+    }
+  });
+}
+
+bool Contiguous(const MatrixView& m) { return m.stride == m.cols || m.rows == 1; }
+
+}  // namespace
+
+void SiluMul(ThreadPool& pool, const MatrixView& gate, const MatrixView& up, const MatrixView& y) {
+  const auto row = HWY_DYNAMIC_DISPATCH(SiluMulRow);
+  ForEachPiece(pool, y.rows, y.cols, Contiguous(gate) && Contiguous(up) && Contiguous(y),
+               [&](int64_t r, int64_t c, int64_t n) {
+                 row(gate.Row<float>(r) + c, up.Row<float>(r) + c, n, y.Row<float>(r) + c);
+               });
+}
+
+void Relu(ThreadPool& pool, const MatrixView& x) {
+  const auto row = HWY_DYNAMIC_DISPATCH(ReluRow);
+  ForEachPiece(pool, x.rows, x.cols, Contiguous(x),
+               [&](int64_t r, int64_t c, int64_t n) { row(x.Row<float>(r) + c, n); });
+}
+
+}  // namespace litecache::ops::cpu
+#endif

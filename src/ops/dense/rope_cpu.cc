@@ -1,0 +1,68 @@
+#include <cmath>
+
+#include "ops/common/ops_cpu.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "ops/dense/rope_cpu.cc"
+#include "hwy/foreach_target.h"
+// Highway's header comes after foreach_target.
+#include "hwy/highway.h"
+#include "ops/common/simd-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace litecache::ops::cpu {
+namespace HWY_NAMESPACE {
+
+void RotateHeads(float* x, int64_t heads, int64_t half, const float* cosines, const float* sines) {
+  for (int64_t h = 0; h < heads; ++h) {
+    float* lower = x + h * 2 * half;
+    float* upper = lower + half;
+    ForEachVector(half, [=](auto d, int64_t i) HWY_ATTR {
+      const auto c = hn::LoadU(d, cosines + i);
+      const auto s = hn::LoadU(d, sines + i);
+      const auto a = hn::LoadU(d, lower + i);
+      const auto b = hn::LoadU(d, upper + i);
+      hn::StoreU(hn::NegMulAdd(b, s, hn::Mul(a, c)), d, lower + i);
+      hn::StoreU(hn::MulAdd(a, s, hn::Mul(b, c)), d, upper + i);
+    });
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace litecache::ops::cpu
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace litecache::ops::cpu {
+
+HWY_EXPORT(RotateHeads);
+
+void RopeRotations(ThreadPool& pool, std::span<const int32_t> positions,
+                   std::span<const float> inv_freq, float scale, const MatrixView& rotations) {
+  const auto half = static_cast<int64_t>(inv_freq.size());
+  pool.ParallelFor(rotations.rows, RowGrain(64 * half), [&](int64_t begin, int64_t end, int) {
+    for (int64_t t = begin; t < end; ++t) {
+      float* cosines = rotations.Row<float>(t);
+      for (int64_t i = 0; i < half; ++i) {
+        const double angle = static_cast<double>(positions[static_cast<size_t>(t)]) *
+                             static_cast<double>(inv_freq[static_cast<size_t>(i)]);
+        cosines[i] = static_cast<float>(scale * std::cos(angle));
+        cosines[half + i] = static_cast<float>(scale * std::sin(angle));
+      }
+    }
+  });
+}
+
+void Rope(ThreadPool& pool, const MatrixView& x, const MatrixView& rotations, int64_t heads) {
+  const auto rotate = HWY_DYNAMIC_DISPATCH(RotateHeads);
+  const int64_t half = rotations.cols / 2;
+  pool.ParallelFor(x.rows, RowGrain(x.cols), [&](int64_t begin, int64_t end, int) {
+    for (int64_t t = begin; t < end; ++t) {
+      const float* cosines = rotations.Row<float>(t);
+      rotate(x.Row<float>(t), heads, half, cosines, cosines + half);
+    }
+  });
+}
+
+}  // namespace litecache::ops::cpu
+#endif

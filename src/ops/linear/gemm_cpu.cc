@@ -1,0 +1,154 @@
+#include "ops/linear/gemm_cpu.h"
+
+#include <algorithm>
+
+#include "ops/common/scratch.h"
+#include "ops/common/widen.h"
+#include "ops/linear/gemm_kernel_cpu.h"
+
+namespace litecache::ops::cpu {
+namespace {
+
+// Tokens whose packed panels exist at one time: bounds the scratch memory (kTokenBlock * in * 4
+// bytes at most). The weights are read from memory again for every block, which costs 1024 tokens'
+// products a few percent.
+constexpr int64_t kTokenBlock = 1024;
+// Tokens whose sums stay in the L2 cache (kTokenTile * kWeightRows * 4 bytes) while the depth is
+// worked off.
+constexpr int64_t kTokenTile = 256;
+constexpr int64_t kWeightRows = 96;
+// Bytes of a panel's piece that stays in the L1 cache.
+constexpr int64_t kPanelBytes = 32 << 10;
+
+int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// Tokens whose sums a thread holds.
+int64_t TileTokens(int64_t width) { return std::max(kTokenTile / width, int64_t{1}) * width; }
+// Elements of the depth that a panel `width` tokens wide takes a pass.
+int64_t DepthBlock(const GemmKernel& kernel, int64_t width) {
+  return kPanelBytes / 4 / width * kernel.step;
+}
+
+struct Product {
+  const GemmKernel& kernel;
+  const MatrixView& x;
+  const MatrixView& weight;
+  const float* bias;
+  const MatrixView& y;
+  Epilogue epilogue;
+  bool widen;           // weights become f32 blocks first
+  int64_t depth_block;  // elements of the depth a pass takes
+  std::byte* panels;    // [panel][steps][width], 32-bit lanes
+
+  int64_t depth() const { return weight.cols; }
+  int64_t PanelBytes() const { return kernel.Steps(depth()) * kernel.max_width() * 4; }
+  int64_t VectorsOf(int64_t rows) const {
+    return std::min(CeilDiv(rows, kernel.lanes), kernel.max_vectors);
+  }
+};
+
+// Packs depth block `block` of panel `panel` of the tokens [first, first + rows).
+void PackPiece(const Product& p, int64_t first, int64_t rows, int64_t panel, int64_t block) {
+  const int64_t row = panel * p.kernel.max_width();
+  const int64_t panel_rows = std::min(rows - row, p.kernel.max_width());
+  const int64_t vectors = p.VectorsOf(panel_rows);
+  const int64_t begin = block * p.depth_block;
+  std::byte* out =
+      p.panels + panel * p.PanelBytes() + begin / p.kernel.step * vectors * p.kernel.lanes * 4;
+  p.kernel.pack(p.x.Row<float>(first + row) + begin, p.x.stride, panel_rows,
+                std::min(p.depth_block, p.depth() - begin), vectors, p.weight.dtype == DType::kBF16,
+                out);
+}
+
+// Outputs [n0, n0 + n) of the packed tokens [first, first + rows).
+void MultiplyBlock(const Product& p, int64_t first, int64_t rows, int64_t n0, int64_t n) {
+  static thread_local Scratch sums_scratch, widened_scratch;
+  const int64_t width = p.kernel.max_width();
+  const int64_t tile = TileTokens(width);
+  auto* sums = sums_scratch.Reserve<float>(static_cast<size_t>(tile * n));
+  const auto element = static_cast<int64_t>(SizeOf(p.weight.dtype));
+  for (int64_t t0 = 0; t0 < rows; t0 += tile) {
+    const int64_t tile_rows = std::min(tile, rows - t0);
+    for (int64_t k0 = 0; k0 < p.depth(); k0 += p.depth_block) {
+      const int64_t depth = std::min(p.depth_block, p.depth() - k0);
+      const auto* b =
+          static_cast<const std::byte*>(p.weight.data) + (n0 * p.weight.stride + k0) * element;
+      int64_t row_bytes = p.weight.stride * element;
+      if (p.widen) {
+        auto* widened = widened_scratch.Reserve<float>(static_cast<size_t>(n * p.depth_block));
+        for (int64_t r = 0; r < n; ++r) {
+          Widen(p.weight.dtype, b + r * row_bytes, depth, widened + r * p.depth_block);
+        }
+        b = reinterpret_cast<const std::byte*>(widened);
+        row_bytes = p.depth_block * 4;
+      }
+      for (int64_t row = 0; row < tile_rows; row += width) {
+        const int64_t vectors = p.VectorsOf(tile_rows - row);
+        const std::byte* panel = p.panels + (t0 + row) / width * p.PanelBytes() +
+                                 k0 / p.kernel.step * vectors * p.kernel.lanes * 4;
+        p.kernel.multiply(panel, vectors, depth, b, row_bytes, 4, n, k0 > 0, sums + row * n);
+      }
+    }
+    for (int64_t row = 0; row < tile_rows; row += width) {
+      const int64_t panel_rows = std::min(width, tile_rows - row);
+      const int64_t panel_width = p.VectorsOf(panel_rows) * p.kernel.lanes;
+      p.kernel.store(sums + row * n, panel_width, panel_rows, n,
+                     p.bias != nullptr ? p.bias + n0 : nullptr, p.epilogue == Epilogue::kAdd,
+                     p.y.Row<float>(first + t0 + row) + n0, p.y.stride);
+    }
+  }
+}
+
+}  // namespace
+
+uint64_t GemmScratchBytes(int64_t rows, int64_t depth, int threads) {
+  // The f32 kernel's panels are the larger ones, and it alone widens weights.
+  const GemmKernel kernel = F32GemmKernel();
+  const int64_t width = kernel.max_width();
+  const int64_t panels = CeilDiv(std::min(rows, kTokenBlock), width) * width * depth;
+  const int64_t widened = kWeightRows * DepthBlock(kernel, kernel.lanes);
+  const int64_t sums = TileTokens(width) * kWeightRows;
+  return static_cast<uint64_t>((panels + threads * (widened + sums)) * 4);
+}
+
+void Gemm(ThreadPool& pool, const MatrixView& x, const MatrixView& weight, const float* bias,
+          const MatrixView& y, Epilogue epilogue) {
+  static thread_local Scratch panel_scratch;
+  std::optional<GemmKernel> bf16_kernel;
+  if (weight.dtype == DType::kBF16) bf16_kernel = Bf16GemmKernel();
+  const GemmKernel kernel = bf16_kernel ? *bf16_kernel : F32GemmKernel();
+  Product p{.kernel = kernel,
+            .x = x,
+            .weight = weight,
+            .bias = bias,
+            .y = y,
+            .epilogue = epilogue,
+            .widen = weight.dtype != DType::kF32 && !bf16_kernel,
+            .depth_block = 0,
+            .panels = nullptr};
+  const int64_t widest = std::min(CeilDiv(x.rows, kernel.lanes) * kernel.lanes, kernel.max_width());
+  p.depth_block = DepthBlock(kernel, widest);
+  const int64_t depth_blocks = std::max(CeilDiv(p.depth(), p.depth_block), int64_t{1});
+  // As many blocks for every thread; the last ones even out what the machine takes from a thread.
+  int64_t blocks = CeilDiv(weight.rows, kWeightRows);
+  blocks = CeilDiv(blocks, pool.size()) * pool.size();
+  const int64_t block_rows = CeilDiv(weight.rows, blocks);
+  for (int64_t first = 0; first < x.rows; first += kTokenBlock) {
+    const int64_t rows = std::min(kTokenBlock, x.rows - first);
+    const int64_t panels = CeilDiv(rows, kernel.max_width());
+    p.panels = panel_scratch.Reserve<std::byte>(static_cast<size_t>(panels * p.PanelBytes()));
+    pool.ParallelFor(panels * depth_blocks, 1, [&](int64_t begin, int64_t end, int) {
+      for (int64_t i = begin; i < end; ++i) {
+        PackPiece(p, first, rows, i / depth_blocks, i % depth_blocks);
+      }
+    });
+    pool.ParallelFor(CeilDiv(weight.rows, block_rows), 1, [&](int64_t begin, int64_t end, int) {
+      for (int64_t i = begin; i < end; ++i) {
+        MultiplyBlock(p, first, rows, i * block_rows,
+                      std::min(block_rows, weight.rows - i * block_rows));
+      }
+    });
+  }
+}
+
+}  // namespace litecache::ops::cpu

@@ -1,0 +1,48 @@
+// Products of a few rows: bound by reading the weights.
+#pragma once
+
+#include <span>
+
+#include "device/cuda/cuda_device.h"
+#include "ops/dense/dense_cuda.h"
+
+namespace litecache::ops::cuda {
+
+// Rows one read of the weights serves: a tensor core multiplies 16 at once.
+inline constexpr int64_t kMaxGemvRows = 16;
+// Products of one launch.
+inline constexpr int kMaxGemvParts = 4;
+
+// Arguments of Linear; bf16 x and weights, 1 to kMaxGemvRows rows, up to
+// kMaxGemvParts parts with any number of outputs each. Every sum has a fixed order, which
+// depends on the parts' sizes only: a row's results are the same bits whatever the other rows.
+void Gemv(Stream& stream, const MatrixView& x, std::span<const LinearPart> parts,
+          Epilogue epilogue);
+
+// Counters by which the blocks of a product claim its tiles, a pair a launch, in turns: a kernel
+// may start while some before it still run. Device memory, zero between launches.
+class TileClaims {
+ public:
+  // Not while a graph is captured. Throws CapacityError.
+  explicit TileClaims(CudaStream& stream);
+  uint32_t* Next();
+
+ private:
+  static constexpr int kCount = 64;
+  static constexpr size_t kBytes = kCount * 2 * sizeof(uint32_t);
+  Buffer memory_;
+  int next_ = 0;
+};
+
+// The same on sm_90, near the memory's rate at any size, and overlapping
+// the kernel before it (overlap.cuh). Serves: whether it can, by the GPU, by the alignment of x and
+// of the weights (16 bytes) and by x's size, all of which has to fit shared memory. claims: null
+// where every block has an even share.
+bool RingGemvServes(const MatrixView& x, std::span<const LinearPart> parts);
+void RingGemv(CudaStream& stream, const MatrixView& x, std::span<const LinearPart> parts,
+              Epilogue epilogue, TileClaims* claims = nullptr);
+// gate.y = silu(x gate^T) * (x up^T), where RingGemvServes both; up.y is left alone.
+void RingGatedGemv(CudaStream& stream, const MatrixView& x, const LinearPart& gate,
+                   const LinearPart& up, TileClaims* claims = nullptr);
+
+}  // namespace litecache::ops::cuda

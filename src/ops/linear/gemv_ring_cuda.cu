@@ -1,0 +1,397 @@
+// Few-row products near the memory's rate at any size (sm_90): one block an SM has an even share of
+// all outputs, in tiles of 8 rows of the weights. The block's warps share a tile's depth, and each
+// keeps a ring of its own full of copies that nobody waits for: no warp waits for another's bytes,
+// and the next tile's are under way while the sums of this one are added up.
+//
+// Weights are read once a step, so their lines are the first that the L2 gives up: products that
+// claim tiles take 1% less of an H200's time, and a step of `full` at 128,900 tokens 8.55 instead
+// of 8.80 ms.
+//
+// Where other streams' kernels hold SMs (ShareGpu), blocks claim their tiles instead, all but the
+// first: an even share of a block that starts late, because its SM is taken, would be what all
+// others wait for.
+//
+// Two warps of a scheduler hide little of each other's latencies, so what a warp does for a part of
+// a tile is kept short: loads first, the next copies while these come; addresses of copies are
+// moved on, not computed; loops instead of one copy behind the other (60 KB of instructions for 12
+// stages); and nobody touches a claim's answer before the tile's end. With all of that a layer's
+// products, shared and with predicted queries, take 115 instead of 132 us.
+//
+// The launch overlaps the kernel before it (overlap.cuh): weights are constant for the life of a
+// stream, so rings fill while that kernel ends. A block takes most of an SM's shared memory: where
+// two fit, an SM that is free first gets two shares and the product waits for it (logits of an
+// H200: 283 us instead of 233).
+//
+// How lanes hold operands: gemv.cu.
+#include <algorithm>
+
+#include "device/cuda/check.h"
+#include "ops/common/overlap.cuh"
+#include "ops/common/shared_memory.cuh"
+#include "ops/common/tensor_core.cuh"
+#include "ops/common/vectors.cuh"
+#include "ops/linear/gemv_parts.cuh"
+
+namespace litecache::ops::cuda {
+namespace {
+
+constexpr int kWarps = 8;
+constexpr int kThreads = kWarps * 32;
+constexpr int kTile = 8;    // rows of the weights: outputs of one tensor core product
+constexpr int kPart = 128;  // elements of their depth in a stage of a ring
+constexpr int kDepth = 32;  // of those, what a warp multiplies in a step
+constexpr int kChunk = 8;   // and a lane: 16 bytes
+constexpr int kStageBytes = kTile * kPart * 2;
+constexpr int kMostStages = 12;
+constexpr int kLeastStages = 5;  // fewer do not hide the memory's latency
+// Rows of x in shared memory are this much longer: chunks of one step are in different banks.
+constexpr int kPadding = 64;
+
+// The tiles that a block has claimed beyond the one that it multiplies: those that its copies may
+// have come to.
+constexpr int kQueue = 32;
+constexpr uint32_t kNoTile = 0x0f000000;
+
+struct RingPlan {
+  int32_t units;        // outputs, or pairs of them (kGated), that the blocks share
+  int32_t share, more;  // even shares: of a block, and how many blocks have one more
+  int32_t x_pitch;      // bytes of a row of x in shared memory
+  uint32_t* claims;     // tiles claimed, blocks done; null: even shares
+};
+
+__host__ __device__ constexpr int SumsBytes(int rows) { return 2 * kWarps * rows * kTile * 4; }
+
+// value = (*counter)++ where wanted, and stays otherwise; nobody waits for it before value is used.
+// An increment with a limit, which is never reached, not an addition: of additions the compiler
+// adds up a warp's, and has the answer waited for at once, to hand it out.
+__device__ inline void Claim(uint32_t* counter, bool wanted, uint32_t& value) {
+  asm volatile(
+      "{\n"
+      ".reg .pred wanted;\n"
+      "setp.ne.u32 wanted, %2, 0;\n"
+      "@wanted atom.relaxed.gpu.global.inc.u32 %0, [%1], 0x7fffffff;\n"
+      "}"
+      : "+r"(value)
+      : "l"(counter), "r"(static_cast<uint32_t>(wanted))
+      : "memory");
+}
+
+// Parts of the depth: warp w has parts w, w + kWarps, ... of each tile. Shared memory: rings
+// [kWarps][kStages], sums [2][kWarps][rows][kTile], x [rows]. kUpper: x has more than 8 rows.
+// kGated: y of target 0 = silu(target 0) * target 1, and a tile has four outputs of each.
+template <int kStages, bool kUpper, bool kGated>
+__global__ void __launch_bounds__(kThreads, 1)
+    RingGemvKernel(const __grid_constant__ GemvArguments a, const RingPlan plan) {
+  constexpr int kUnits = kGated ? kTile / 2 : kTile;  // of a tile
+  extern __shared__ __align__(128) uint8_t shared[];
+  __shared__ int32_t queue[kQueue];
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const uint8_t* const ring = shared + warp * kStages * kStageBytes;
+  uint8_t* const sums_at = shared + kWarps * kStages * kStageBytes;
+  uint8_t* const x_at = sums_at + SumsBytes(a.rows);
+
+  const bool claims = plan.claims != nullptr;
+  const auto block = static_cast<int32_t>(blockIdx.x);
+  const auto blocks = static_cast<int32_t>(gridDim.x);
+  const int32_t first = block * plan.share + min(block, plan.more);
+  const int32_t end = claims ? plan.units : first + plan.share + (block < plan.more ? 1 : 0);
+  const int32_t parts = (a.depth + kPart - 1) / kPart;
+  const int32_t own_parts = (parts - warp + kWarps - 1) / kWarps;  // warp, warp + kWarps, ...
+  const int chunk = lane % 16;
+  // Copies of a warp are kStages - 1 parts, or this many tiles, before what it multiplies.
+  const int32_t ahead =
+      1 + static_cast<int32_t>((kStages - 1u) / static_cast<uint32_t>(max(1, parts / kWarps)));
+  // A slot is not written while a tile before needs it.
+  static_assert(1 + kMostStages - 1 + 2 < kQueue);
+  // First unit of this block's tile i; `end` or more: there is none. A block's first tile is its
+  // own; thread i claims tile 1 + i.
+  uint32_t claimed = kNoTile;
+  Claim(plan.claims, claims && static_cast<int32_t>(threadIdx.x) < ahead, claimed);
+  const auto begin_of = [&](int32_t i) {
+    if (!claims) return first + i * kUnits;
+    return i == 0 ? block * kUnits : queue[i % kQueue];
+  };
+  const auto tile_claimed = [&] { return (static_cast<int32_t>(claimed) + blocks) * kUnits; };
+
+  // Where the copies are: the tile, which of this warp's parts, and that part's place in the depth.
+  int32_t copy_tile = 0, copy_part = 0, copy_k = 0, copy_begin = begin_of(0);
+  const uint32_t ring_begin =
+      SharedAddress(ring) +
+      static_cast<uint32_t>((lane / 16) * kPart * 2 +
+                            // Odd rows have the halves of 128 bytes exchanged: a step's chunks are
+                            // in different banks.
+                            ((chunk ^ ((lane / 16) << 2)) << 4));
+  uint32_t copy_to = ring_begin;
+  const __nv_bfloat16* rows[kTile / 2];  // of this lane: lane / 16, + 2, + 4, + 6
+  const auto begin_tile = [&] {
+    // A lane finds one row and gets the others' from theirs. Past the last output its row is copied
+    // again and the result dropped.
+    const int r = lane % kTile;
+    const int32_t unit = min(copy_begin + r % kUnits, end - 1);
+    const GemvTarget& target = a.targets[kGated ? r / kUnits : TargetIndex(a, unit)];
+    const __nv_bfloat16* const row =
+        target.weight + (kGated ? unit : unit - target.first) * target.stride + warp * kPart;
+#pragma unroll
+    for (int i = 0; i < kTile / 2; ++i) {
+      const auto address = __shfl_sync(~0u, reinterpret_cast<uint64_t>(row), 2 * i + lane / 16);
+      rows[i] = reinterpret_cast<const __nv_bfloat16*>(address) + chunk * kChunk;
+    }
+    copy_k = warp * kPart + chunk * kChunk;
+  };
+  // The next stage, a group of copies even where there is nothing left.
+  const auto copy = [&] {
+    if (copy_begin < end && own_parts > 0) {
+      if (copy_part == 0) begin_tile();
+#pragma unroll
+      for (int i = 0; i < kTile / 2; ++i) {
+        CopyChunkOnce(copy_to + static_cast<uint32_t>(2 * i * kPart * 2), rows[i],
+                      copy_k < a.depth);
+        rows[i] += kWarps * kPart;
+      }
+      copy_k += kWarps * kPart;
+      copy_to += kStageBytes;
+      if (copy_to == ring_begin + kStages * kStageBytes) copy_to = ring_begin;
+      if (++copy_part == own_parts) {
+        copy_part = 0;
+        copy_begin = begin_of(++copy_tile);
+        if (copy_begin >= end) LetNextKernelStart();
+      }
+    }
+    CommitCopies();
+  };
+
+  // The last part of the first tile looks up the second.
+  const int32_t asks = min(kStages - 1, max(0, own_parts - 1));
+#pragma unroll 1
+  for (int32_t i = 0; i < kStages; ++i) {
+    if (i == asks && claims) {
+      if (static_cast<int32_t>(threadIdx.x) < ahead) queue[1 + threadIdx.x] = tile_claimed();
+      __syncthreads();
+    }
+    if (i < kStages - 1) copy();
+  }
+  WaitForKernelBefore();
+#pragma unroll 1
+  for (int t = 0; t < a.rows; ++t) {
+#pragma unroll 1
+    for (int j = lane / 16; j < own_parts; j += 2) {
+      const int32_t k = (warp + j * kWarps) * kPart + chunk * kChunk;
+      CopyChunk(SharedAddress(x_at + t * plan.x_pitch + k * 2), a.x + t * a.x_stride + k,
+                k < a.depth);
+    }
+  }
+  CommitCopies();
+
+  const int g = lane / 4;
+  const int q = lane % 4;
+  const bool has0 = g < a.rows;
+  const bool has8 = kUpper && g + 8 < a.rows;
+  const uint4 zero = {0, 0, 0, 0};
+  const uint8_t* const x0 = x_at + (has0 ? g : 0) * plan.x_pitch + (warp * kPart + q * kChunk) * 2;
+  const uint8_t* const x8 =
+      x_at + (has8 ? g + 8 : 0) * plan.x_pitch + (warp * kPart + q * kChunk) * 2;
+  const int own_row = static_cast<int>(threadIdx.x) / kUnits;
+  const int own_unit = static_cast<int>(threadIdx.x) % kUnits;
+  WaitForCopies<0>();
+  __syncwarp();
+
+  int stage = 0;
+  for (int32_t tile = 0;; ++tile) {
+    const int32_t begin = begin_of(tile);
+    if (begin >= end) break;
+    // The answer has until the end of this tile.
+    if (claims && threadIdx.x == 0) {
+      claimed = kNoTile;
+      Claim(plan.claims, begin_of(tile + ahead) < end, claimed);
+    }
+    const int32_t unit = begin + own_unit;
+    const bool writes = own_row < a.rows && unit < end;
+    int target_index = 0;
+    int32_t output = 0;
+    int64_t at_y = 0;
+    // What the result needs beside the sums is on its way while they are made; second: y before, or
+    // the bias of target 1.
+    float bias = 0, second = 0;
+    if (writes) {
+      if constexpr (!kGated) target_index = TargetIndex(a, unit);
+      const GemvTarget& target = a.targets[target_index];
+      output = kGated ? unit : unit - target.first;
+      at_y = own_row * target.y_stride + output;
+      if (target.bias != nullptr) bias = target.bias[output];
+      if constexpr (kGated) {
+        if (a.targets[1].bias != nullptr) second = a.targets[1].bias[output];
+      } else {
+        if (a.add) second = static_cast<const float*>(target.y)[at_y];
+      }
+    }
+    // Four chains of products: one alone would wait for a tensor core's latency at each.
+    float chains[4][4] = {};
+#pragma unroll 1
+    for (int32_t j = 0; j < own_parts; ++j) {
+      WaitForCopies<kStages - 2>();
+      __syncwarp();  // the other lanes' copies; and all have read the stage that is written next
+      constexpr int kSteps = kPart / kDepth;
+      const uint8_t* const w = ring + stage * kStageBytes + g * kPart * 2;
+      uint4 weights[kSteps], low[kSteps], high[kSteps];
+#pragma unroll
+      for (int u = 0; u < kSteps; ++u) {
+        const int32_t k = j * kWarps * kPart + u * kDepth;
+        weights[u] = *reinterpret_cast<const uint4*>(w + (((u * 4 + q) ^ ((g & 1) << 2)) << 4));
+        low[u] = has0 ? *reinterpret_cast<const uint4*>(x0 + k * 2) : zero;
+        high[u] = has8 ? *reinterpret_cast<const uint4*>(x8 + k * 2) : zero;
+      }
+      copy();  // while these come
+#pragma unroll
+      for (int u = 0; u < kSteps; ++u) {
+        GemvMultiply(chains[u % 2], low[u].x, low[u].y, high[u].x, high[u].y, weights[u].x,
+                     weights[u].y);
+        GemvMultiply(chains[u % 2 + 2], low[u].z, low[u].w, high[u].z, high[u].w, weights[u].z,
+                     weights[u].w);
+      }
+      stage = stage + 1 == kStages ? 0 : stage + 1;
+    }
+    float sum[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      sum[i] = (chains[0][i] + chains[1][i]) + (chains[2][i] + chains[3][i]);
+    }
+    // Two buffers in turn: a warp writes one only when all have passed the barrier after reading
+    // it. Lane 4 g + q has rows g (0, 1) and g + 8 (2, 3), outputs 2q and 2q + 1.
+    float* const sums = reinterpret_cast<float*>(sums_at) + tile % 2 * (kWarps * a.rows * kTile);
+    if (has0) {
+      *reinterpret_cast<float2*>(sums + (warp * a.rows + g) * kTile + 2 * q) = {sum[0], sum[1]};
+    }
+    if (has8) {
+      *reinterpret_cast<float2*>(sums + (warp * a.rows + g + 8) * kTile + 2 * q) = {sum[2], sum[3]};
+    }
+    if (claims && threadIdx.x == 0) queue[(tile + ahead + 1) % kQueue] = tile_claimed();
+    __syncthreads();
+    if (!writes) continue;
+    const auto total = [&](int column) {
+      float value = 0;
+#pragma unroll
+      for (int i = 0; i < kWarps; ++i) value += sums[(i * a.rows + own_row) * kTile + column];
+      return value;
+    };
+    float value = total(own_unit) + bias;
+    if constexpr (kGated) {
+      value = value / (1.0f + expf(-value)) * (total(kUnits + own_unit) + second);
+    }
+    const GemvTarget& target = a.targets[target_index];
+    if (target.bf16_y) {
+      static_cast<__nv_bfloat16*>(target.y)[at_y] = __float2bfloat16(value);
+    } else {
+      static_cast<float*>(target.y)[at_y] = !kGated && a.add ? second + value : value;
+    }
+  }
+  // The last block leaves the counters as it found them: every block has the answers to all of its
+  // claims before it counts itself.
+  if (claims && threadIdx.x == 0 && atomicAdd(plan.claims + 1, 1u) == gridDim.x - 1) {
+    plan.claims[0] = plan.claims[1] = 0;
+  }
+}
+
+int32_t PitchOfX(int64_t depth) {
+  return static_cast<int32_t>((depth + kPart - 1) / kPart * kPart * 2) + kPadding;
+}
+
+size_t FixedBytes(int64_t rows, int64_t depth) {
+  return static_cast<size_t>(rows * PitchOfX(depth) + SumsBytes(static_cast<int>(rows)));
+}
+
+size_t SharedOfABlock() {
+  static const size_t most = AllowSharedMemory(&RingGemvKernel<kLeastStages, false, false>);
+  return most;
+}
+
+template <int kStages, bool kUpper, bool kGated>
+void Launch(CudaStream& stream, const GemvArguments& a, int32_t units, TileClaims* claims) {
+  static const size_t most = AllowSharedMemory(&RingGemvKernel<kStages, kUpper, kGated>);
+  // More than half of an SM's, whatever the stages.
+  const size_t bytes =
+      std::max(FixedBytes(a.rows, a.depth) + kWarps * kStages * kStageBytes, most / 2 + 1024);
+  LC_CHECK(bytes <= most);
+  const int32_t blocks = std::min(units, stream.sm_count());
+  // Fewer blocks than SMs find room anyway. (More than half of an SM each, and as many as there are
+  // SMs: that many launches as there are counters cannot be under way at once.)
+  if (blocks < stream.sm_count()) claims = nullptr;
+  LaunchOverlapping(stream, RingGemvKernel<kStages, kUpper, kGated>, static_cast<unsigned>(blocks),
+                    kThreads, bytes, a,
+                    RingPlan{.units = units,
+                             .share = units / blocks,
+                             .more = units % blocks,
+                             .x_pitch = PitchOfX(a.depth),
+                             .claims = claims != nullptr ? claims->Next() : nullptr});
+}
+
+template <bool kUpper, bool kGated>
+void LaunchLargest(CudaStream& stream, const GemvArguments& a, int32_t units, TileClaims* claims) {
+  const size_t stages = (SharedOfABlock() - FixedBytes(a.rows, a.depth)) / (kWarps * kStageBytes);
+  // On SMs that are shared no more copies than the memory's latency asks for: what all have under
+  // way is how long every load of the others waits, and shared memory is for them as well. Loads
+  // over the link, which wait longest, are not among those where a pull has SMs of its own.
+  if (claims != nullptr && stream.diverted() && stages >= 8) {
+    Launch<8, kUpper, kGated>(stream, a, units, claims);
+  } else if (claims != nullptr) {
+    Launch<kLeastStages, kUpper, kGated>(stream, a, units, claims);
+  } else if (stages >= kMostStages) {
+    Launch<kMostStages, kUpper, kGated>(stream, a, units, claims);
+  } else if (stages >= 8) {
+    Launch<8, kUpper, kGated>(stream, a, units, claims);
+  } else {
+    Launch<kLeastStages, kUpper, kGated>(stream, a, units, claims);
+  }
+}
+
+template <bool kGated>
+void LaunchRing(CudaStream& stream, const GemvArguments& a, int32_t units, TileClaims* claims) {
+  a.rows > 8 ? LaunchLargest<true, kGated>(stream, a, units, claims)
+             : LaunchLargest<false, kGated>(stream, a, units, claims);
+}
+
+}  // namespace
+
+TileClaims::TileClaims(CudaStream& stream) {
+  void* memory = nullptr;
+  LC_CUDA(cudaMalloc(&memory, kBytes));
+  memory_ = Buffer(memory, kBytes, [](void* data, size_t) { cudaFree(data); });
+  LC_CUDA(cudaMemsetAsync(memory, 0, kBytes, stream.handle()));
+}
+
+uint32_t* TileClaims::Next() {
+  uint32_t* counters = memory_.as<uint32_t>() + 2 * next_;
+  next_ = (next_ + 1) % kCount;
+  return counters;
+}
+
+bool RingGemvServes(const MatrixView& x, std::span<const LinearPart> parts) {
+  if (x.dtype != DType::kBF16 || x.rows > kMaxGemvRows || !Aligned(x, kChunk)) return false;
+  for (const LinearPart& part : parts) {
+    if (!Aligned(part.weight, kChunk)) return false;
+  }
+  return KernelsKnowHopper() &&
+         FixedBytes(x.rows, x.cols) + kWarps * kLeastStages * kStageBytes <= SharedOfABlock();
+}
+
+void RingGemv(CudaStream& stream, const MatrixView& x, std::span<const LinearPart> parts,
+              Epilogue epilogue, TileClaims* claims) {
+  GemvArguments a = MakeGemvArguments(x, parts, epilogue);
+  int32_t outputs = 0;
+  for (int i = 0; i < a.count; ++i) {
+    a.targets[i].first = outputs;
+    outputs += a.targets[i].outputs;
+  }
+  for (int i = a.count; i < kMaxGemvParts; ++i) a.targets[i].first = INT32_MAX;
+  if (outputs > 0) LaunchRing<false>(stream, a, outputs, claims);
+}
+
+void RingGatedGemv(CudaStream& stream, const MatrixView& x, const LinearPart& gate,
+                   const LinearPart& up, TileClaims* claims) {
+  LC_CHECK(gate.weight.rows == up.weight.rows && gate.y.rows == x.rows);
+  const LinearPart parts[] = {gate, up};
+  const GemvArguments a = MakeGemvArguments(x, parts, Epilogue::kStore);
+  if (a.count == 2) LaunchRing<true>(stream, a, a.targets[0].outputs, claims);
+}
+
+}  // namespace litecache::ops::cuda

@@ -1,0 +1,63 @@
+#include "ops/linear/linear.h"
+
+#include "device/sections.h"
+#include "ops/common/available_cuda.h"
+#include "ops/common/ops_cpu.h"
+#include "ops/dense/activation.h"
+#include "ops/dense/dense_cuda.h"
+
+namespace litecache::ops {
+
+void Linear(Stream& stream, const MatrixView& x, std::span<const LinearPart> parts,
+            Epilogue epilogue) {
+  const SectionScope section(stream, Section::kProducts);
+  if constexpr (cuda::kAvailable) {
+    if (cuda::RunsHere(stream)) return cuda::Linear(stream, x, parts, epilogue);
+  }
+  LC_CHECK(x.dtype == DType::kF32 && x.stride >= x.cols && x.cols >= 1);
+  for (const auto& [weight, bias, y] : parts) {
+    LC_CHECK(y.dtype == DType::kF32);
+    LC_CHECK(weight.dtype == DType::kF32 || weight.dtype == DType::kF16 ||
+             weight.dtype == DType::kBF16);
+    LC_CHECK(x.rows == y.rows && x.cols == weight.cols && y.cols == weight.rows,
+             "x [{}, {}], weight [{}, {}], y [{}, {}]", x.rows, x.cols, weight.rows, weight.cols,
+             y.rows, y.cols);
+    LC_CHECK(weight.stride >= weight.cols && y.stride >= y.cols);
+  }
+  if (x.rows == 0 || parts.empty()) return;
+  cpu::Linear(AsCpu(stream).pool(), x, parts, epilogue);
+}
+
+void Linear(Stream& stream, const MatrixView& x, const MatrixView& weight, const float* bias,
+            const MatrixView& y, Epilogue epilogue) {
+  const LinearPart part{.weight = weight, .bias = bias, .y = y};
+  Linear(stream, x, {&part, 1}, epilogue);
+}
+
+void RoundedLinear(Stream& stream, const MatrixView& x, std::span<const RoundedPart> parts) {
+  if constexpr (cuda::kAvailable) {
+    LC_CHECK(cuda::RunsHere(stream));
+    const SectionScope section(stream, Section::kProducts);
+    return cuda::RoundedLinear(stream, x, parts);
+  }
+  LC_CHECK(false, "rounded products are a GPU's");
+}
+
+void GatedLinear(Stream& stream, const MatrixView& x, const LinearPart& gate,
+                 const LinearPart& up) {
+  if constexpr (cuda::kAvailable) {
+    if (cuda::RunsHere(stream)) {
+      const SectionScope section(stream, Section::kProducts);
+      return cuda::GatedLinear(stream, x, gate, up);
+    }
+  }
+  const LinearPart parts[] = {gate, up};
+  Linear(stream, x, parts);
+  SiluMul(stream, gate.y, up.y, gate.y);
+}
+
+uint64_t LinearScratchBytes(int64_t rows, int64_t depth, int threads) {
+  return cpu::LinearScratchBytes(rows, depth, threads);
+}
+
+}  // namespace litecache::ops

@@ -1,0 +1,134 @@
+// Which way a product takes: one of the two GEMVs or cuBLASLt.
+#include <algorithm>
+#include <memory>
+#include <optional>
+
+#include "device/cuda/cuda_device.h"
+#include "ops/dense/dense_cuda.h"
+#include "ops/linear/gemm_cuda.h"
+#include "ops/linear/gemv_cuda.h"
+#include "ops/linear/unshare_gpu_cuda.h"
+
+namespace litecache::ops::cuda {
+namespace {
+
+void CheckShapes(const MatrixView& x, const MatrixView& weight, const MatrixView& y,
+                 Epilogue epilogue) {
+  LC_CHECK(weight.dtype == DType::kF32 || weight.dtype == DType::kBF16);
+  LC_CHECK(x.dtype == weight.dtype, "x {}, weight {}", Name(x.dtype), Name(weight.dtype));
+  // cuBLASLt has no product of f32 with a bf16 result.
+  LC_CHECK(y.dtype == DType::kF32 ||
+           (y.dtype == DType::kBF16 && x.dtype == DType::kBF16 && epilogue == Epilogue::kStore));
+  LC_CHECK(x.rows == y.rows && x.cols == weight.cols && y.cols == weight.rows,
+           "x [{}, {}], weight [{}, {}], y [{}, {}]", x.rows, x.cols, weight.rows, weight.cols,
+           y.rows, y.cols);
+  LC_CHECK(x.cols >= 1 && x.stride >= x.cols && weight.stride >= weight.cols && y.stride >= y.cols);
+}
+
+// Before sm_90 (gemv.h): cuBLASLt has a launch a part, the GEMV one for all. From this size
+// of a part on, cuBLASLt is faster with any number of rows. Of an H200, in us with 1 and with 16
+// rows of Llama-3-8B's products (part of MiB; GEMV, cuBLASLt): k (8) 6.7, 7.6 and 6.2, 7.8; q, k
+// and v (16 on average) 20.7, 28.6 and 22.4, 29.3; o (32) 15.4, 12.5 and 14.1, 13.3; down
+// (112) 53.6, 32.2 and 43.8, 33.2; gate and up (112 each) 67.7, 61.6 and 102, 62; logits (1002)
+// 285, 249 and 424, 257.
+constexpr int64_t kLibraryBytes = int64_t{24} << 20;
+
+bool GemvServes(const MatrixView& x, std::span<const LinearPart> parts) {
+  if (x.dtype != DType::kBF16 || x.rows > kMaxGemvRows) return false;
+  int64_t outputs = 0;
+  for (const auto& [weight, bias, y] : parts) {
+    // The library would round a bf16 y before the bias is added.
+    if (bias != nullptr && y.dtype == DType::kBF16) return true;
+    outputs += weight.rows;
+  }
+  return outputs * x.cols * 2 < kLibraryBytes * static_cast<int64_t>(parts.size());
+}
+
+// What the products of a stream keep beside it.
+struct Products {
+  std::optional<Gemm> library;
+  std::optional<TileClaims> claims;  // of streams that have ever shared the GPU
+  bool shares = false;               // now
+};
+
+Products& ProductsOf(CudaStream& stream) {
+  if (stream.products() == nullptr) stream.set_products(std::make_shared<Products>());
+  return *static_cast<Products*>(stream.products());
+}
+
+Gemm& GemmOf(CudaStream& stream) {
+  Products& products = ProductsOf(stream);
+  if (!products.library) products.library.emplace();
+  return *products.library;
+}
+
+TileClaims* ClaimsOf(CudaStream& stream) {
+  Products& products = ProductsOf(stream);
+  return products.shares ? &*products.claims : nullptr;
+}
+
+}  // namespace
+
+void PrepareLinear(Stream& stream) { GemmOf(AsCuda(stream)); }
+
+void ShareGpu(Stream& stream) {
+  CudaStream& cuda = AsCuda(stream);
+  Products& products = ProductsOf(cuda);
+  if (!products.claims) products.claims.emplace(cuda);
+  products.shares = true;
+}
+
+void UnshareGpu(Stream& stream) { ProductsOf(AsCuda(stream)).shares = false; }
+
+void Linear(Stream& stream, const MatrixView& x, std::span<const LinearPart> parts,
+            Epilogue epilogue) {
+  for (const auto& [weight, bias, y] : parts) CheckShapes(x, weight, y, epilogue);
+  if (x.rows == 0) return;
+  CudaStream& cuda = AsCuda(stream);
+  const bool ring = RingGemvServes(x, parts);
+  if (ring || GemvServes(x, parts)) {
+    while (!parts.empty()) {
+      const auto some = parts.first(std::min<size_t>(parts.size(), kMaxGemvParts));
+      ring ? RingGemv(cuda, x, some, epilogue, ClaimsOf(cuda)) : Gemv(stream, x, some, epilogue);
+      parts = parts.subspan(some.size());
+    }
+    return;
+  }
+  for (const auto& [weight, bias, y] : parts) {
+    if (y.cols > 0) GemmOf(cuda).Run(cuda, x, weight, {.f32 = bias}, y, epilogue);
+  }
+}
+
+void RoundedLinear(Stream& stream, const MatrixView& x, std::span<const RoundedPart> parts) {
+  CudaStream& cuda = AsCuda(stream);
+  for (const auto& [part, rounded] : parts) {
+    CheckShapes(x, part.weight, part.y, Epilogue::kStore);
+    LC_CHECK(part.y.dtype == DType::kBF16 && (part.bias == nullptr) == (rounded == nullptr));
+  }
+  if (x.rows == 0) return;
+  if (parts.size() == 2 && parts[0].part.y.cols > 0 &&
+      GemmOf(cuda).RunPair(cuda, x, parts[0], parts[1])) {
+    return;
+  }
+  for (const auto& [part, rounded] : parts) {
+    if (part.y.cols == 0) continue;
+    GemmOf(cuda).Run(cuda, x, part.weight, {.f32 = part.bias, .bf16 = rounded}, part.y,
+                     Epilogue::kStore);
+  }
+}
+
+void GatedLinear(Stream& stream, const MatrixView& x, const LinearPart& gate,
+                 const LinearPart& up) {
+  const LinearPart parts[] = {gate, up};
+  for (const auto& [weight, bias, y] : parts) CheckShapes(x, weight, y, Epilogue::kStore);
+  LC_CHECK(gate.y.cols == up.y.cols);
+  if (x.rows == 0) return;
+  if (RingGemvServes(x, parts)) {
+    CudaStream& cuda = AsCuda(stream);
+    return RingGatedGemv(cuda, x, gate, up, ClaimsOf(cuda));
+  }
+  cuda::Linear(stream, x, parts, Epilogue::kStore);
+  cuda::SiluMul(stream, gate.y, up.y, gate.y);
+}
+
+}  // namespace litecache::ops::cuda

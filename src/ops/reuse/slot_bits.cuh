@@ -1,0 +1,115 @@
+// Bitmaps of a head's positions and slots in global memory, cut into parts whose bits are counted:
+// what kernels share that look at all slots of a head, in many small blocks that know nothing of
+// each other and find room beside products.
+#pragma once
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+
+#include "ops/reuse/lite_pair.cuh"
+
+namespace litecache::ops::cuda {
+
+constexpr int kSlotThreads = 256;  // of each block
+constexpr int kSlotWarps = kSlotThreads / 32;
+constexpr int kPartWords = 64;
+constexpr int kPartBits = 32 * kPartWords;
+// Parts that a block of kernels that go over positions has, one a warp.
+constexpr int kBlockParts = kSlotWarps;
+constexpr int kBlockWords = kBlockParts * kPartWords;
+
+// A pair's scratch, offsets in 32-bit words.
+struct SlotBits {
+  struct Header {
+    int32_t used;
+    uint32_t now;
+  };
+
+  uint32_t* scratch = nullptr;
+  int32_t parts = 0;       // of positions, a multiple of kBlockParts
+  int32_t slot_parts = 0;  // of slots
+
+  __host__ __device__ int64_t positions() const { return 8; }
+  __host__ __device__ int64_t counts() const { return positions() + int64_t{kPartWords} * parts; }
+  __host__ __device__ int64_t free() const { return counts() + parts; }
+  __host__ __device__ int64_t free_counts() const {
+    return free() + int64_t{kPartWords} * slot_parts;
+  }
+  __host__ __device__ int64_t pair_words() const {
+    return (free_counts() + slot_parts + 31) / 32 * 32;
+  }
+
+  __device__ uint32_t* Of(int32_t pair, int64_t offset) const {
+    return scratch + pair * pair_words() + offset;
+  }
+  __device__ Header* HeaderOf(int32_t pair) const { return reinterpret_cast<Header*>(Of(pair, 0)); }
+};
+
+// Of cached rows, of a head.
+inline int64_t MostSlots(const LiteShape& shape) {
+  return static_cast<int64_t>(std::ceil(shape.max_rows * shape.slots_factor));
+}
+
+// slots: MostSlots.
+inline SlotBits SlotBitsOf(int64_t max_context, int64_t slots, void* scratch) {
+  const auto up = [](int64_t n, int64_t of) { return static_cast<int32_t>((n + of - 1) / of); };
+  return {static_cast<uint32_t*>(scratch),
+          kBlockParts * up(max_context + 1, int64_t{kPartBits} * kBlockParts),
+          up(slots < 1 ? 1 : slots, kPartBits)};
+}
+
+#ifdef __CUDACC__
+// befores[0 .. parts]: bits of the parts before. Whole block; returns the number of all, and has
+// been waited for.
+__device__ __forceinline__ int32_t SumParts(const uint32_t* counts, int32_t parts,
+                                            int32_t* warp_sums, int32_t* befores) {
+  const auto thread = static_cast<int32_t>(threadIdx.x);
+  const int32_t a_thread = (parts + kSlotThreads - 1) / kSlotThreads;
+  const int32_t begin = min(parts, thread * a_thread), end = min(parts, begin + a_thread);
+  int32_t own = 0, total;
+  for (int32_t p = begin; p < end; ++p) own += static_cast<int32_t>(__ldcg(counts + p));
+  int32_t before = SumBefore<kSlotWarps>(own, warp_sums, &total);
+  for (int32_t p = begin; p < end; ++p) {
+    befores[p] = before;
+    before += static_cast<int32_t>(__ldcg(counts + p));
+  }
+  if (thread == 0) befores[parts] = total;
+  __syncthreads();
+  return total;
+}
+
+// out[rank - first] := index of the bit of each rank in [first, last). befores: SumParts'. Whole
+// block; not waited for.
+__device__ __forceinline__ void FindRanks(const uint32_t* words, const int32_t* befores,
+                                          int32_t parts, int32_t first, int32_t last,
+                                          int32_t* out) {
+  const auto lane = static_cast<int32_t>(threadIdx.x) % 32;
+  const int32_t warp = static_cast<int32_t>(threadIdx.x) / 32;
+  for (int32_t base = 0; base < parts; base += 32 * kSlotWarps) {
+    // Neighbours to different warps.
+    const int32_t own = base + lane * kSlotWarps + warp;
+    const bool overlaps = own < parts && befores[own] < last && befores[own + 1] > first &&
+                          befores[own] < befores[own + 1];
+    for (unsigned found = __ballot_sync(kFullMask, overlaps); found != 0; found &= found - 1) {
+      const int32_t part = base + (__ffs(static_cast<int>(found)) - 1) * kSlotWarps + warp;
+      const int32_t word = part * kPartWords + lane;
+      const uint32_t two[2] = {__ldcg(words + word), __ldcg(words + word + 32)};
+      int32_t before = befores[part];
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        int32_t of_warp;
+        int32_t rank = before + WarpExclusiveSum(__popc(two[i]), &of_warp);
+        before += of_warp;
+        for (uint32_t left = two[i]; left != 0; left &= left - 1, ++rank) {
+          if (rank >= first && rank < last) {
+            out[rank - first] = 32 * (word + 32 * i) + __ffs(static_cast<int>(left)) - 1;
+          }
+        }
+      }
+    }
+  }
+}
+#endif
+
+}  // namespace litecache::ops::cuda

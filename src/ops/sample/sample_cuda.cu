@@ -1,0 +1,184 @@
+// The next tokens of rows of logits: biases and penalties, then the best token, a draw from all, or
+// one from a part (sample_filter.cuh).
+#include <cmath>
+
+#include "ops/common/thread_block_clusters_cuda.h"
+#include "ops/sample/exp_weight.h"
+#include "ops/sample/sample_cuda.h"
+#include "ops/sample/sample_filter.cuh"
+#include "ops/sample/sample_row.cuh"
+
+namespace litecache::ops::cuda {
+namespace sampling {
+namespace {
+
+// The token of the draw in its block of tokens; -1 on the blocks that do not have it.
+__device__ int32_t DrawInBlock(SampleShared& shared, const Job& job, const Best& best) {
+  const float max = best.value;
+  const int32_t begin = shared.block * kWeightBlock - job.first;
+  if (begin < 0 || begin >= job.count) return -1;
+  if (threadIdx.x == 0) {
+    shared.hit = INT32_MAX;
+    shared.last = begin;
+  }
+  const int32_t i = begin + static_cast<int32_t>(threadIdx.x);
+  const double weight = i < job.count ? static_cast<double>(Weight(job, max, i)) : 0.0;
+  double total;
+  const double before = BlockExclusiveSum(shared, weight, &total);  // has barriers
+  if (weight > 0) {
+    if (before + weight > shared.left) atomicMin(&shared.hit, i);
+    atomicMax(&shared.last, i);  // rounding must not draw an impossible token
+  }
+  __syncthreads();
+  const int32_t chosen = shared.hit != INT32_MAX ? shared.hit : shared.last;
+  return job.x[chosen] == -INFINITY ? best.id : job.first + chosen;
+}
+
+__global__ void __launch_bounds__(kTeamThreads, 1)
+    SampleKernel(const float* logits, int64_t stride, int32_t vocab, const SampleRow* rows,
+                 const LogitChange* changes, const uint32_t* masks, SampledToken* outputs,
+                 int32_t slice, int32_t candidate_bytes, float* scratch) {
+  extern __shared__ uint4 dynamic[];
+  __shared__ SampleShared shared;
+  const ClusterTeam team;
+  const int32_t index = static_cast<int32_t>(blockIdx.x) / team.size;
+  const SampleRow& row = rows[index];
+  const int32_t first = min(vocab, team.rank * slice);
+  const Job job{row,
+                logits + row.logit_row * stride,
+                vocab,
+                scratch == nullptr
+                    ? reinterpret_cast<float*>(dynamic) + candidate_bytes / sizeof(float)
+                    : scratch + (int64_t{index} * team.size + team.rank) * slice,
+                first,
+                min(slice, vocab - first),
+                slice,
+                reinterpret_cast<uint64_t*>(dynamic)};
+  Best best;
+#pragma unroll 8
+  for (int32_t i = threadIdx.x; i < job.count; i += kTeamThreads) {
+    const float x = job.raw[first + i];
+    best.Take(x, first + i);
+    if (!isfinite(x)) best.finite = 0;
+    job.x[i] = x;
+  }
+  best = TeamBest(team, shared, best, 0);
+  SampledToken out{};
+  out.token = -1;
+  if (best.finite == 0) {
+    out.status = SampledToken::kNotFinite;
+    out.token = 0;
+  } else {
+    double log_sum = 0;
+    if (row.logprob != 0) {
+      double sum[1] = {0};
+      float of_thread = 0;
+      for (int32_t i = threadIdx.x; i < job.count; i += kTeamThreads) {
+        of_thread += ExpOfNonPositive(__fsub_rn(job.x[i], best.value));
+      }
+      sum[0] = static_cast<double>(of_thread);
+      TeamSums(team, shared, sum, 0);
+      log_sum = static_cast<double>(best.value) + log(sum[0]);
+    }
+    if (row.mask_begin >= 0 || row.biases + row.seen > 0) {
+      __syncthreads();  // others may still read what changes here
+      if (row.mask_begin >= 0) ApplyMask(job, masks);
+      ApplyChanges(job, changes);
+      best = Best();
+      for (int32_t i = threadIdx.x; i < job.count; i += kTeamThreads) {
+        best.Take(job.x[i], first + i);
+      }
+      best = TeamBest(team, shared, best, 1);
+    }
+    if (row.mode == SampleMode::kGreedy) {
+      out.token = team.rank == 0 ? best.id : -1;
+    } else if (row.mode == SampleMode::kAll) {
+      SumWeights(team, shared, job, best.value);
+      out.token = DrawInBlock(shared, job, best);
+    } else {
+      Filter(team, shared, job, best, &out);
+    }
+    if (row.logprob != 0 && out.token >= 0) {
+      out.logprob = static_cast<float>(static_cast<double>(job.raw[out.token]) - log_sum);
+    }
+  }
+  // One block knows the token; what is no token all of them know.
+  const bool writes = out.status == SampledToken::kOk ? out.token >= 0 : team.rank == 0;
+  if (writes && threadIdx.x == 0) outputs[index] = out;
+  team.Sync();  // no block ends while others read its shared memory
+}
+
+// How a launch divides rows.
+struct Division {
+  int team = 1;
+  int32_t slice = 0;
+  size_t shared_bytes = 0;
+  bool in_shared = false;  // tokens beside the candidates
+};
+
+// A row of most vocabularies fits into the shared memory of so many blocks.
+constexpr int kLeastTeam = 8;
+constexpr size_t kCandidateBytes = size_t{kMostCandidates} * sizeof(uint64_t);
+
+Division Divide(int team, int64_t vocab, size_t limit) {
+  Division division;
+  division.team = team;
+  const int64_t blocks = (vocab + kWeightBlock - 1) / kWeightBlock;
+  division.slice = static_cast<int32_t>((blocks + team - 1) / team * kWeightBlock);
+  const size_t bytes = kCandidateBytes + sizeof(float) * static_cast<size_t>(division.slice);
+  division.in_shared = bytes <= limit;
+  division.shared_bytes = division.in_shared ? bytes : kCandidateBytes;
+  return division;
+}
+
+size_t SampleSharedLimit() {
+  return static_cast<size_t>(DeviceAttribute(cudaDevAttrMaxSharedMemoryPerBlockOptin)) -
+         sizeof(SampleShared) - 1024;
+}
+
+void CheckVocab(int64_t vocab) {
+  LC_CHECK(vocab >= 1 && vocab <= int64_t{kMostBlocks} * kWeightBlock);
+}
+
+}  // namespace
+}  // namespace sampling
+
+size_t SampleScratchBytes(Stream& stream, int64_t rows, int64_t vocab) {
+  sampling::CheckVocab(vocab);
+  // The smallest team that is launched: the largest scratch.
+  const sampling::Division division = sampling::Divide(UseClusters() ? sampling::kLeastTeam : 1,
+                                                       vocab, sampling::SampleSharedLimit());
+  if (division.in_shared) return 0;
+  const int64_t blocks = (vocab + sampling::kWeightBlock - 1) / sampling::kWeightBlock;
+  return static_cast<size_t>(rows * (blocks + kMaxTeam) * sampling::kWeightBlock) * sizeof(float);
+}
+
+void SampleTokens(Stream& stream, const MatrixView& logits, const SampleRow* rows, int64_t count,
+                  const LogitChange* changes, const uint32_t* masks, SampledToken* out,
+                  void* scratch) {
+  sampling::CheckVocab(logits.cols);
+  LC_CHECK(logits.dtype == DType::kF32);
+  if (count == 0) return;
+  const CudaStream& cuda = AsCuda(stream);
+  const size_t limit = sampling::SampleSharedLimit();
+  const auto launch = [&](int team) {
+    const sampling::Division division = sampling::Divide(team, logits.cols, limit);
+    LC_CHECK(division.in_shared || scratch != nullptr);
+    return LaunchTeams(sampling::SampleKernel, cuda, static_cast<int>(count), team,
+                       division.shared_bytes, limit, logits.Row<const float>(0), logits.stride,
+                       static_cast<int32_t>(logits.cols), rows, changes, masks, out, division.slice,
+                       static_cast<int32_t>(sampling::kCandidateBytes),
+                       division.in_shared ? nullptr : static_cast<float*>(scratch));
+  };
+  WithLargestTeam(cuda, static_cast<int>(count), launch, sampling::kLeastTeam);
+}
+
+void ReceiveLogits(Stream& stream, const MatrixView& logits, int64_t row, int64_t rows,
+                   float* host) {
+  LC_CHECK(logits.stride == logits.cols);
+  LC_CUDA(cudaMemcpyAsync(host, logits.Row<const float>(row),
+                          static_cast<size_t>(rows * logits.cols) * sizeof(float),
+                          cudaMemcpyDeviceToHost, AsCuda(stream).handle()));
+}
+
+}  // namespace litecache::ops::cuda

@@ -1,0 +1,38 @@
+// CPU implementations behind ops/select/: same contracts, arguments already checked.
+#pragma once
+
+#include "base/thread_pool.h"
+#include "lab/policies/infinigen/ops/channel_sums.h"
+#include "lab/policies/infinigen/ops/margin_select.h"
+#include "lab/policies/pqcache/ops/pq_select.h"
+#include "ops/select/bounds_select.h"
+#include "ops/select/exact_select.h"
+#include "ops/select/hash_select.h"
+#include "ops/select/projection_select.h"
+
+namespace litecache::ops::cpu {
+
+void HashEncode(ThreadPool& pool, const HashFormat& format, int64_t head_dim,
+                std::span<const HashEncodeWork> work);
+void HashSelect(ThreadPool& pool, const HashFormat& format, HashScore score, int64_t group,
+                int64_t head_dim, std::span<HashSelectWork> work);
+void BoundsEncode(ThreadPool& pool, const BoundsFormat& format,
+                  std::span<const BoundsEncodeWork> work);
+void BoundsSelect(ThreadPool& pool, const BoundsFormat& format, int64_t group,
+                  std::span<BoundsSelectWork> work);
+void ProjectionEncode(ThreadPool& pool, const ProjectionFormat& format, int64_t head_dim,
+                      std::span<const ProjectionEncodeWork> work);
+void ProjectionSelect(ThreadPool& pool, const ProjectionFormat& format, int64_t group,
+                      int64_t head_dim, std::span<ProjectionSelectWork> work);
+void MarginScore(ThreadPool& pool, const ProjectionFormat& format, int64_t group, int64_t head_dim,
+                 std::span<MarginScoreWork> work);
+void SelectTopRows(ThreadPool& pool, std::span<TopRowsWork> work);
+void AddChannelSums(ThreadPool& pool, int64_t head_dim, int64_t width,
+                    std::span<const ChannelSumsWork> work);
+void PqEncode(ThreadPool& pool, const PqFormat& format, int64_t head_dim,
+              std::span<const PqEncodeWork> work);
+void PqSelect(ThreadPool& pool, const PqFormat& format, int64_t group, int64_t head_dim,
+              std::span<PqSelectWork> work);
+void ExactSelect(ThreadPool& pool, int64_t group, std::span<ExactSelectWork> work);
+
+}  // namespace litecache::ops::cpu

@@ -1,0 +1,358 @@
+// The last part of a chain (top_k_chain.cuh) on GPUs with clusters: the k-th largest key and the
+// positions. A cluster of blocks a pair, each block a stretch of the keys, which it reads once:
+// what lies above the bin of the k-th largest is marked in a bitmap, what lies in the bin is
+// listed, both in shared memory. Blocks are small, so that they find room beside products.
+#include <map>
+#include <mutex>
+
+#include "ops/select/find_bin.cuh"
+#include "ops/select/take_best_cuda.h"
+
+namespace litecache::ops::cuda {
+namespace {
+
+constexpr int kTakeThreads = 256;
+constexpr int kTakeWarps = kTakeThreads / 32;
+constexpr int kRoundKeys = 32 * kTokensAThread;  // of a warp
+constexpr int kAtOnce = 8;                       // rounds
+constexpr int kFineBits = 9;
+constexpr int kFineAThread = kFineBins / kTakeThreads;
+constexpr int kCoarseAThread = kCoarseBins / kTakeThreads;
+constexpr int kListed = 2048;
+static_assert(1 << kFineBits == kFineBins && kFineAThread == 2 && kCoarseAThread == 8);
+// A warp's rounds are as many as the block has items.
+static_assert(kTakeWarps * kRoundKeys == kChainItem);
+// Of a block, for the bitmap.
+constexpr size_t kItemBytes = kChainItem / 8;
+constexpr size_t kMaxBitmapBytes = size_t{96} << 10;
+
+struct alignas(16) TakeShared {
+  uint32_t fine[2][kFineBins];  // two: others may still read one while the next one is made
+  int32_t sums[kTakeWarps];
+  int32_t bin, left, inside;
+  int32_t of_warp[kTakeWarps];
+  int32_t taken, equal;  // of this block
+  int32_t listed;        // of this block, of which as many as there is room for are in the list
+  uint32_t keys[kListed];
+  int32_t places[kListed];
+};
+
+// A key's place in the bitmap: bit `lane` of word 4 * (warp * rounds + round) + i, for the i-th key
+// of a lane. Whether place a is that of an earlier token than b.
+__device__ __forceinline__ bool IsBefore(int32_t a, int32_t b) {
+  const auto order = [](int32_t place) {
+    return place / 128 * 128 + place % 32 * 4 + place / 32 % 4;
+  };
+  return order(a) < order(b);
+}
+
+// Sum of the threads before this one.
+__device__ __forceinline__ int32_t TakeExclusiveSum(int32_t x, int32_t* sums) {
+  int32_t of_warp;
+  const int32_t in_warp = WarpExclusiveSum(x, &of_warp);
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+  if (lane == 0) sums[warp] = of_warp;
+  __syncthreads();
+  const bool before = lane < warp;  // there are fewer warps than lanes
+  return __reduce_add_sync(kFullMask, before ? sums[lane] : 0) + in_warp;
+}
+
+template <int kBins>
+__device__ void FindBinOfTeam(const uint32_t (&counts)[kBins], int32_t first, int32_t left,
+                              TakeShared& shared) {
+  const auto sum_before = [&](int32_t of_thread) {
+    return TakeExclusiveSum(of_thread, shared.sums);
+  };
+  FindBin(counts, first, left, sum_before, shared);
+}
+
+// Of the blocks before this one, and of all: `*own` of each; by all lanes of a warp, after a Sync.
+struct OfTeam {
+  int32_t before, all, most;
+};
+__device__ __forceinline__ OfTeam SumTeam(const ClusterTeam& team, const int32_t* own) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int32_t of_block = lane < team.size ? *team.Of(own, lane) : 0;
+  return {__reduce_add_sync(kFullMask, lane < team.rank ? of_block : 0),
+          __reduce_add_sync(kFullMask, of_block), __reduce_max_sync(kFullMask, of_block)};
+}
+
+__global__ void __launch_bounds__(kTakeThreads, 3)
+    TakeKernel(const __grid_constant__ Chain chain, int32_t* const selected_of_all,
+               const int32_t max_rows) {
+  extern __shared__ uint4 bitmap[];  // [warps][rounds]: the words of a round
+  __shared__ TakeShared shared;
+  const ClusterTeam team;
+  const auto thread = static_cast<int32_t>(threadIdx.x);
+  const int32_t lane = thread % 32, warp = thread / 32;
+  const int32_t pair = static_cast<int32_t>(blockIdx.x) / team.size;
+  for (int32_t i = thread; i < kFineBins; i += kTakeThreads) {
+    shared.fine[0][i] = 0;
+    shared.fine[1][i] = 0;
+  }
+  if (thread == 0) shared.listed = 0;
+  WaitForKernelBefore();
+  LetNextKernelStart();
+  const int4 state = __ldcg(reinterpret_cast<const int4*>(chain.PairOf(pair)));
+  const int32_t items = state.x;
+  if (items == 0) return;  // the same for the whole team
+  const int32_t a_block = (items + team.size - 1) / team.size;
+  const int32_t first_item = min(items, team.rank * a_block);
+  const int32_t rounds = min(items, first_item + a_block) - first_item;
+  // Of this lane, in the first round.
+  const int32_t first =
+      (first_item * kTakeWarps + warp * rounds) * kRoundKeys + lane * kTokensAThread;
+  const uint32_t* keys = chain.Of(pair, chain.layout.keys);
+  uint4* own_words = bitmap + warp * rounds;
+  // each(the lane's four keys, round), by whole warps.
+  const auto for_rounds = [&](const auto& each) {
+    for (int32_t base = 0; base < rounds; base += kAtOnce) {
+      uint4 four[kAtOnce];
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        four[i] = {0, 0, 0, 0};
+        if (base + i < rounds) {
+          four[i] = __ldcg(reinterpret_cast<const uint4*>(keys + first + (base + i) * kRoundKeys));
+        }
+      }
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        if (base + i < rounds) {
+          const uint32_t key[kTokensAThread] = {four[i].x, four[i].y, four[i].z, four[i].w};
+          each(key, base + i);
+        }
+      }
+    }
+  };
+  // The bitmap's words of a round: which of its keys are taken.
+  const auto mark = [&](int32_t round, const bool(&taken)[kTokensAThread]) {
+    const uint4 words = {__ballot_sync(kFullMask, taken[0]), __ballot_sync(kFullMask, taken[1]),
+                         __ballot_sync(kFullMask, taken[2]), __ballot_sync(kFullMask, taken[3])};
+    if (lane == 0) own_words[round] = words;
+  };
+
+  // The k-th largest key is the left-th largest of `inside` keys in [least, most].
+  const int first_bin = kCoarseBins - kCoarseAThread * (thread + 1);
+  const auto* coarse =
+      reinterpret_cast<const uint4*>(chain.Of(pair, chain.layout.coarse) + first_bin);
+  const uint4 low = __ldcg(coarse), high = __ldcg(coarse + 1);
+  const uint32_t of_bins[kCoarseAThread] = {low.x,  low.y,  low.z,  low.w,
+                                            high.x, high.y, high.z, high.w};
+  FindBinOfTeam(of_bins, first_bin, state.w, shared);
+  const int32_t bin = shared.bin;
+  int32_t left = shared.left, inside = shared.inside;
+  uint32_t least = chain.map.Least(bin);
+  uint32_t most = bin + 1 < kCoarseBins ? chain.map.Least(bin + 1) - 1 : UINT32_MAX;
+  const bool whole_bin = left == inside;
+  for_rounds([&](const uint32_t(&key)[kTokensAThread], int32_t round) {
+    bool taken[kTokensAThread];
+#pragma unroll
+    for (int i = 0; i < kTokensAThread; ++i) {
+      const bool in_bin = key[i] >= least && key[i] <= most;
+      taken[i] = key[i] > most || (whole_bin && in_bin);
+      if (in_bin && !whole_bin) {
+        const int32_t at = atomicAdd(&shared.listed, 1);
+        if (at < kListed) {
+          shared.keys[at] = key[i];
+          shared.places[at] = 32 * (4 * (warp * rounds + round) + i) + lane;
+        }
+      }
+    }
+    mark(round, taken);
+  });
+  team.Sync();
+  const int32_t listed = shared.listed;
+  const bool is_listed = SumTeam(team, &shared.listed).most <= kListed;
+  // each(key) of those in the bin, and others.
+  const auto for_keys = [&](const auto& each) {
+    if (is_listed) {
+      for (int32_t i = thread; i < listed; i += kTakeThreads) each(shared.keys[i]);
+    } else {
+      for_rounds([&](const uint32_t(&key)[kTokensAThread], int32_t) {
+#pragma unroll
+        for (int i = 0; i < kTokensAThread; ++i) each(key[i]);
+      });
+    }
+  };
+  for (int pass = 0; least < most && left < inside; ++pass) {
+    const int32_t shift = max(32 - __clz(static_cast<int>(most - least)) - kFineBits, 0);
+    uint32_t* fine = shared.fine[pass & 1];
+    for_keys([&](uint32_t key) {
+      if (key - least <= most - least) atomicAdd(&fine[(key - least) >> shift], 1u);
+    });
+    team.Sync();
+    const int32_t digit = kFineBins - kFineAThread * (thread + 1);
+    uint32_t of_digits[kFineAThread] = {};
+#pragma unroll
+    for (int block = 0; block < kMaxTeam; ++block) {  // all loads at once
+      if (block < team.size) {
+        const auto* two = reinterpret_cast<const uint2*>(team.Of(fine, block) + digit);
+        of_digits[0] += two->x;
+        of_digits[1] += two->y;
+      }
+    }
+    // The other one was read before the barrier.
+    for (int32_t i = thread; i < kFineBins; i += kTakeThreads) {
+      shared.fine[(pass & 1) ^ 1][i] = 0;
+    }
+    FindBinOfTeam(of_digits, digit, left, shared);
+    least += static_cast<uint32_t>(shared.bin) << shift;
+    most = min(most, least + ((1u << shift) - 1));
+    left = shared.left;
+    inside = shared.inside;
+  }
+  // All keys from `least` on are taken where left == inside, else those above it and, of those
+  // equal to it, the first `left` ones.
+  const bool has_ties = left < inside;
+  int32_t ties = INT32_MAX;  // of this block
+  if (has_ties) {
+    int32_t equal = 0;
+    for_keys([&](uint32_t key) { equal += key == least ? 1 : 0; });
+    equal = __reduce_add_sync(kFullMask, equal);
+    if (lane == 0) shared.of_warp[warp] = equal;
+    __syncthreads();
+    if (thread == 0) {
+      equal = 0;
+      for (int w = 0; w < kTakeWarps; ++w) equal += shared.of_warp[w];
+      shared.equal = equal;
+    }
+    team.Sync();
+    ties = left - SumTeam(team, &shared.equal).before;
+  }
+  if (is_listed) {
+    auto* words = reinterpret_cast<uint32_t*>(bitmap);
+    for (int32_t i = thread; i < listed; i += kTakeThreads) {
+      const int32_t place = shared.places[i];
+      bool taken = shared.keys[i] > least || (!has_ties && shared.keys[i] == least);
+      if (has_ties && shared.keys[i] == least && ties > 0) {
+        int32_t before = 0;
+        for (int32_t j = 0; ties < shared.equal && j < listed; ++j) {
+          before += shared.keys[j] == least && IsBefore(shared.places[j], place) ? 1 : 0;
+        }
+        taken = before < ties;
+      }
+      if (taken) atomicOr(words + place / 32, 1u << place % 32);
+    }
+  } else {
+    // A warp has a stretch of tokens: those of the warps before come first.
+    int32_t before = 0;
+    for (int w = 0; has_ties && w < warp; ++w) before += shared.of_warp[w];
+    for_rounds([&](const uint32_t(&key)[kTokensAThread], int32_t round) {
+      int32_t equal = 0, all;
+#pragma unroll
+      for (int i = 0; i < kTokensAThread; ++i) equal += key[i] == least ? 1 : 0;
+      int32_t rank = before + WarpExclusiveSum(equal, &all);
+      before += all;
+      bool taken[kTokensAThread];
+#pragma unroll
+      for (int i = 0; i < kTokensAThread; ++i) {
+        taken[i] = key[i] > least || (key[i] == least && rank < ties);
+        rank += key[i] == least ? 1 : 0;
+      }
+      mark(round, taken);
+    });
+  }
+  __syncthreads();
+
+  int32_t of_warp = 0;
+  for (int32_t round = lane; round < rounds; round += 32) {
+    const uint4 words = own_words[round];
+    of_warp += __popc(words.x) + __popc(words.y) + __popc(words.z) + __popc(words.w);
+  }
+  of_warp = __reduce_add_sync(kFullMask, of_warp);
+  if (lane == 0) shared.of_warp[warp] = of_warp;
+  __syncthreads();
+  if (thread == 0) {
+    int32_t taken = 0;
+    for (int w = 0; w < kTakeWarps; ++w) taken += shared.of_warp[w];
+    shared.taken = taken;
+  }
+  team.Sync();
+  int32_t* next = selected_of_all + int64_t{pair} * max_rows + SumTeam(team, &shared.taken).before;
+  for (int w = 0; w < warp; ++w) next += shared.of_warp[w];
+  const int32_t token = OriginOf(state.y) + first;
+  const uint32_t lower = (1u << lane) - 1;
+  for (int32_t round = 0; round < rounds; ++round) {
+    const uint4 four = own_words[round];
+    const uint32_t words[kTokensAThread] = {four.x, four.y, four.z, four.w};
+    int32_t at = 0, all = 0;
+#pragma unroll
+    for (int i = 0; i < kTokensAThread; ++i) {
+      at += __popc(words[i] & lower);
+      all += __popc(words[i]);
+    }
+#pragma unroll
+    for (int i = 0; i < kTokensAThread; ++i) {
+      if ((words[i] >> lane & 1) != 0) next[at++] = token + round * kRoundKeys + i;
+    }
+    next += all;
+  }
+  team.Sync();  // no block ends while others read its shared memory
+}
+
+// Blocks a cluster that the stream's SMs have room for several times: how many beyond 8 that may be
+// depends on the GPU's partitions. 1: it has no clusters.
+int LargestTeam(const CudaStream& stream) {
+  if (!UseClusters()) return 1;
+  LC_CUDA(cudaFuncSetAttribute(TakeKernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1));
+  LC_CUDA(cudaFuncSetAttribute(TakeKernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                               static_cast<int>(kMaxBitmapBytes)));
+  for (int team : {kMaxTeam, 8}) {
+    cudaLaunchAttribute attribute = {};
+    attribute.id = cudaLaunchAttributeClusterDimension;
+    attribute.val.clusterDim.x = static_cast<unsigned>(team);
+    attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = dim3(static_cast<unsigned>(team));
+    config.blockDim = dim3(kTakeThreads);
+    config.stream = stream.handle();
+    config.attrs = &attribute;
+    config.numAttrs = 1;
+    int clusters = 0;
+    if (cudaOccupancyMaxActiveClusters(&clusters, TakeKernel, &config) == cudaSuccess &&
+        clusters >= 4) {
+      return team;
+    }
+    cudaGetLastError();  // the answer is no
+  }
+  return 1;
+}
+
+// The same, asked once for each number of SMs that streams have.
+int KnownLargestTeam(const CudaStream& stream) {
+  static std::mutex mutex;
+  static std::map<int, int> of_sms;
+  const std::lock_guard lock(mutex);
+  const auto [known, is_new] = of_sms.try_emplace(stream.sm_count());
+  if (is_new) known->second = LargestTeam(stream);
+  return known->second;
+}
+
+}  // namespace
+
+bool TakeInClusters(CudaStream& stream, const LiteShape& shape, const LiteLayer& layer,
+                    const Chain& chain) {
+  const int largest = KnownLargestTeam(stream);
+  // Most pairs of a large batch select nothing, but their blocks have to be started.
+  const int team = std::min(largest, chain.pairs <= 64 ? kMaxTeam : chain.pairs <= 256 ? 8 : 4);
+  const size_t bitmap = kItemBytes * static_cast<size_t>((chain.layout.items + team - 1) / team);
+  if (team == 1 || bitmap > kMaxBitmapBytes) return false;
+  cudaLaunchAttribute attributes[2] = {};
+  attributes[0].id = cudaLaunchAttributeClusterDimension;
+  attributes[0].val.clusterDim.x = static_cast<unsigned>(team);
+  attributes[0].val.clusterDim.y = attributes[0].val.clusterDim.z = 1;
+  attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[1].val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(static_cast<unsigned>(chain.pairs * team));
+  config.blockDim = dim3(kTakeThreads);
+  config.dynamicSmemBytes = bitmap;
+  config.stream = stream.handle();
+  config.attrs = attributes;
+  config.numAttrs = MayOverlap(stream) ? 2 : 1;
+  LC_CUDA(cudaLaunchKernelEx(&config, TakeKernel, chain, layer.selected, shape.max_rows));
+  NoteOverlapping(stream);
+  return true;
+}
+
+}  // namespace litecache::ops::cuda

@@ -1,0 +1,12 @@
+// TakeBest on GPUs with clusters.
+#pragma once
+
+#include "ops/select/top_k_chain.cuh"
+
+namespace litecache::ops::cuda {
+
+// False where it cannot: nothing has been launched.
+bool TakeInClusters(CudaStream& stream, const LiteShape& shape, const LiteLayer& layer,
+                    const Chain& chain);
+
+}  // namespace litecache::ops::cuda

@@ -1,0 +1,440 @@
+// Hash codes and the selections by them, against their CPU twins.
+#include "ops/lite_select_testing_cuda.h"
+#include "ops/select/hash_select.h"
+#include "ops/select/hash_softmax_select_cuda.h"
+
+namespace litecache::ops::cuda {
+namespace {
+
+// Small whole numbers: all sums are exact, codes and scores equal the CPU's, ties are many.
+TEST_F(LiteSelectTest, HashCodesAndSelection) {
+  Random random = testing::TestRandom(11);
+  for (int round = 0; round < testing::Rounds(12); ++round) {
+    LiteCase c = RandomCase(random, round);
+    const int64_t bits[] = {128, 256, 32, 96};
+    const HashFormat format{.bits = bits[round % 4], .norms = round % 2 == 0};
+    c.metadata_token_bytes = format.token_bytes();
+    Build(random, c);
+    std::vector<float> weights(static_cast<size_t>(c.kv_heads * c.head_dim * format.bits));
+    for (float& w : weights) w = static_cast<float>(Uniform(random, -3, 3));
+    const float* device_weights = Upload(weights);
+
+    EncodeCodes(random, format, weights, device_weights);
+    if (HasFatalFailure()) return;
+
+    const std::vector<float> q = RandomQueries(random, true);
+    void* scratch =
+        Poisoned<std::byte>(SelectScratchBytes(shape_, step_.capacity, step_.max_context));
+    for (const bool fill : {false, true}) {
+      const std::vector<int32_t> refresh = RandomRefresh(random);
+      for (int32_t s = 0; s < sequences(); ++s) {  // a fill's queries
+        for (int32_t h = 0; h < c.kv_heads; ++h) {
+          if (!IsOffloaded(h)) continue;
+          std::copy_n(QueryOf(q, s, h), c.group * c.head_dim, HostLabel(s, ListOf(h)));
+        }
+        Push(PagesOf(s, kLabels));
+      }
+      const MatrixView queries = Queries(q);
+      HashSelect(*stream_, step_, shape_, layer_, format, device_weights,
+                 {.q = fill ? nullptr : &queries, .scale = 1, .fill = fill}, scratch);
+      ForEachSelection(
+          refresh, fill,
+          [&](const std::string& where, int32_t s, int32_t h, const std::vector<int32_t>& got,
+              Selection selection) {
+            const std::vector<std::byte*> host =
+                PagesOf(s, kMetadata).HostList(metadata_[static_cast<size_t>(h)]);
+            HashSelectWork work{.q = QueryOf(q, s, h),
+                                .weight = weights.data() + int64_t{h} * c.head_dim * format.bits,
+                                .metadata = {host.data(), c.metadata_page_tokens},
+                                .selection = selection};
+            ops::HashSelect(*cpu_stream_, format, HashScore::kSum, c.group, c.head_dim, {&work, 1});
+            const std::vector<int32_t> want(selection.positions,
+                                            selection.positions + work.selection.count);
+            ASSERT_EQ(got.size(), want.size()) << where << ", bits " << format.bits;
+            for (size_t i = 0; i < got.size(); ++i) {
+              ASSERT_EQ(got[i], want[i])
+                  << where << ", bits " << format.bits << ", norms " << format.norms << ", fill "
+                  << fill << ", index " << i << " of " << got.size();
+            }
+          });
+    }
+  }
+}
+
+// Keys and weights of any size, against sums in double precision: a bit may be another one only
+// where its sum is nothing beside its terms. Half of each number would be wrong in a thousand times
+// as many bits as may be ties.
+TEST_F(LiteSelectTest, HashCodesOfAnyKeys) {
+  Random random = testing::TestRandom(14);
+  std::normal_distribution<float> normal;
+  const int32_t dims[] = {128, 64, 256, 80, 200, 128};
+  const int64_t bits[] = {256, 128, 256, 96, 32, 512};
+  for (int round = 0; round < testing::Rounds(6); ++round) {
+    LiteCase c = RandomCase(random, round);
+    c.rows = false;
+    c.head_dim = dims[round % 6];
+    const HashFormat format{.bits = bits[round % 6], .norms = round % 2 == 0};
+    c.metadata_token_bytes = format.token_bytes();
+    Build(random, c);
+    const int64_t d = c.head_dim, cols = c.kv_heads * d;
+    // A column's, and a key's, own size.
+    const auto size_of = [](int64_t i) {
+      return std::ldexp(1.0f, static_cast<int>(i * 37 % 80) - 40);
+    };
+    std::vector<float> weights(static_cast<size_t>(cols * format.bits));
+    for (size_t i = 0; i < weights.size(); ++i) {
+      weights[i] = normal(random) * size_of(static_cast<int64_t>(i) % format.bits);
+    }
+    const float* device_weights = Upload(weights);
+    int64_t given = 0;
+    const auto keys =
+        EncodePrompt([&] { return normal(random) * size_of(given++ / cols); },
+                     [&](const MatrixView& k) {
+                       HashEncode(*stream_, step_, shape_, layer_, format, device_weights, &k);
+                     });
+    int64_t ties = 0, all = 0;
+    for (int32_t s = 0; s < sequences(); ++s) {
+      TestPages& pages = PagesOf(s, kMetadata);
+      Pull(pages);
+      const auto& of_sequence = keys[static_cast<size_t>(s)];
+      for (int32_t h = 0; h < c.kv_heads; ++h) {
+        if (metadata_[static_cast<size_t>(h)] < 0) continue;
+        const std::vector<std::byte*> host = pages.HostList(metadata_[static_cast<size_t>(h)]);
+        const auto tokens = static_cast<int64_t>(of_sequence.size()) / cols;
+        // Some of them: products in double take long.
+        for (int64_t t = 0; t < tokens; t += 1 + (t % 40 < 33 ? 0 : 700)) {
+          const float* key = of_sequence.data() + t * cols + h * d;
+          const int64_t in_page = t % c.metadata_page_tokens;
+          const std::byte* block = host[static_cast<size_t>(t / c.metadata_page_tokens)] +
+                                   in_page / 32 * format.block_bytes();
+          const auto* words = reinterpret_cast<const uint32_t*>(block);
+          double square = 0;
+          for (int64_t i = 0; i < d; ++i) square += double{key[i]} * key[i];
+          if (format.norms) {
+            const float got = static_cast<float>(
+                reinterpret_cast<const f16*>(words + format.words() * 32)[in_page % 32]);
+            const double want = std::min(std::sqrt(square), 65504.0);
+            ASSERT_NEAR(got, want, want * 0x1p-10 + 0x1p-24) << c.Name() << ", token " << t;
+          }
+          for (int64_t bit = 0; bit < format.bits; ++bit) {
+            double sum = 0, terms = 0;
+            for (int64_t i = 0; i < d; ++i) {
+              const double term =
+                  double{key[i]} * weights[static_cast<size_t>((h * d + i) * format.bits + bit)];
+              sum += term;
+              terms += std::abs(term);
+            }
+            ++all;
+            if (std::abs(sum) <= 0x1p-19 * terms) {
+              ++ties;
+              continue;
+            }
+            const uint32_t word = words[bit / 32 * 32 + in_page % 32];
+            ASSERT_EQ((word >> bit % 32 & 1) != 0, sum > 0)
+                << c.Name() << ", sequence " << s << ", head " << h << ", token " << t << ", bit "
+                << bit << " of " << format.bits << ": " << sum << " of " << terms;
+          }
+        }
+      }
+    }
+    ASSERT_LE(ties, 100 + all / 5000);
+  }
+}
+
+// Keys that leave the recent window are encoded from the ring and from resident pages.
+TEST_F(LiteSelectTest, HashCodesOfLeavingKeys) {
+  Random random = testing::TestRandom(12);
+  for (const RowEncoding encoding : {RowEncoding::kBF16, RowEncoding::kF32}) {
+    LiteCase c;
+    c.kv_heads = 3;
+    c.resident = {1};
+    c.encoding = c.store = encoding;
+    c.past = {300, 40, 10};
+    const HashFormat format{.bits = 128, .norms = true};
+    c.metadata_token_bytes = format.token_bytes();
+    Build(random, c);
+    std::vector<float> weights(static_cast<size_t>(c.kv_heads * c.head_dim * format.bits));
+    for (float& w : weights) w = static_cast<float>(Uniform(random, -3, 3));
+    const RowFormat f32{RowEncoding::kF32, c.head_dim};
+    std::vector<std::vector<float>> keys(PairOf(3, 0));
+    for (int32_t s = 0; s < 3; ++s) {
+      StepSequence& view = views_[static_cast<size_t>(s)];
+      view.stored = std::max(0, view.past + 1 - c.recent - 3 * (s + 1));
+      const int32_t end = view.past + 1 - c.recent;
+      std::vector<float> row(static_cast<size_t>(2 * c.head_dim));
+      for (int32_t h = 0; h < c.kv_heads; ++h) {
+        for (int32_t t = view.stored; t < end; ++t) {
+          for (float& x : row) x = static_cast<float>(Uniform(random, -5, 5));
+          keys[PairOf(s, h)].insert(keys[PairOf(s, h)].end(), row.begin(),
+                                    row.begin() + c.head_dim);
+          const RowTable& table = IsOffloaded(h) ? layer_.slots : layer_.resident;
+          ConvertRow(f32, reinterpret_cast<const std::byte*>(row.data()), table.format,
+                     HostRow(s, table, ListOf(h), IsOffloaded(h) ? FixedSlot(shape_, t) : t));
+        }
+      }
+      Push(PagesOf(s, kSlots));
+      Push(PagesOf(s, kResident));
+    }
+    PushViews();
+    HashEncode(*stream_, step_, shape_, layer_, format, Upload(weights), nullptr);
+    for (int32_t s = 0; s < 3; ++s) {
+      const StepSequence& view = views_[static_cast<size_t>(s)];
+      TestPages& pages = PagesOf(s, kMetadata);
+      const std::vector<std::byte> got = (Pull(pages), pages.mirror);
+      std::fill(pages.mirror.begin(), pages.mirror.end(), std::byte{0xCD});
+      for (int32_t h = 0; h < c.kv_heads; ++h) {
+        const int32_t count = view.past + 1 - c.recent - view.stored;
+        if (count <= 0) continue;
+        const std::vector<std::byte*> host = pages.HostList(metadata_[static_cast<size_t>(h)]);
+        const HashEncodeWork work{.keys = keys[PairOf(s, h)].data(),
+                                  .key_stride = c.head_dim,
+                                  .begin = view.stored,
+                                  .count = count,
+                                  .weight = weights.data() + int64_t{h} * c.head_dim * format.bits,
+                                  .metadata = {host.data(), c.metadata_page_tokens}};
+        ops::HashEncode(*cpu_stream_, format, c.head_dim, {&work, 1});
+      }
+      const auto a = std::mismatch(got.begin(), got.end(), pages.mirror.begin()).first;
+      ASSERT_EQ(a, got.end()) << Name(encoding) << ", sequence " << s << ", byte "
+                              << a - got.begin();
+    }
+  }
+}
+
+// Codes equal the CPU's, keys and queries being whole numbers. Several words and no multiple of
+// four of them, groups of one quad, two, and more, padded ones among them; last a context of so
+// many tokens that a warp scores several blocks.
+TEST_F(LiteSelectTest, HashedSoftmaxSelection) {
+  Random random = testing::TestRandom(16);
+  const int32_t groups[] = {4, 1, 8, 3, 7, 2, 12, 5};
+  const int64_t bits[] = {256, 128, 96, 256, 128, 256, 256, 544};
+  for (int round = 0; round < testing::Rounds(17); ++round) {
+    LiteCase c = RandomCase(random, round);
+    c.group = groups[round % 8];
+    const HashFormat format{.bits = round == 16 ? 256 : bits[(round + round / 8) % 8],
+                            .norms = true};
+    c.metadata_token_bytes = format.token_bytes();
+    if (round == 16) {
+      c.kv_heads = 1;
+      c.past = {testing::Tokens(70001)};
+      c.resident = c.dense = {};
+    }
+    Build(random, c);
+    std::vector<float> weights(static_cast<size_t>(c.kv_heads * c.head_dim * format.bits));
+    for (float& w : weights) w = static_cast<float>(Uniform(random, -3, 3));
+    const float* device_weights = Upload(weights);
+    const auto weight_of = [&](int32_t h) {
+      return weights.data() + int64_t{h} * c.head_dim * format.bits;
+    };
+    EncodeCodes(random, format, weights, device_weights);
+    if (HasFatalFailure()) return;
+    const std::vector<int32_t> refresh = RandomRefresh(random);
+    const std::vector<float> q = RandomQueries(random, true);
+    const MatrixView queries = Queries(q);
+    // Keys are about 3 head_dim^0.5 long and queries 4: estimates of a few units.
+    const float scale = 1.0f / static_cast<float>(c.head_dim);
+    void* scratch =
+        Poisoned<std::byte>(SelectScratchBytes(shape_, step_.capacity, step_.max_context));
+    HashSoftmaxSelect(*stream_, step_, shape_, layer_, format, device_weights,
+                      {.q = &queries, .scale = scale}, scratch);
+    ForEachSelection(refresh, false,
+                     [&](const std::string& where, int32_t s, int32_t h,
+                         const std::vector<int32_t>& got, Selection selection) {
+                       const std::vector<std::byte*> host =
+                           PagesOf(s, kMetadata).HostList(metadata_[static_cast<size_t>(h)]);
+                       HashSelectWork work{.q = QueryOf(q, s, h),
+                                           .scale = scale,
+                                           .weight = weight_of(h),
+                                           .metadata = {host.data(), c.metadata_page_tokens},
+                                           .selection = selection};
+                       ops::HashSelect(*cpu_stream_, format, HashScore::kSoftmax, c.group,
+                                       c.head_dim, {&work, 1});
+                       ExpectTop(where + ", bits " + std::to_string(format.bits), got,
+                                 work.selection, kSoftmaxTolerance);
+                     });
+    if (HasFatalFailure()) return;
+  }
+}
+
+// Long contexts of codes that nobody encoded, of several items for a block and of many blocks for a
+// pair, as launches and as a graph of several selections that overlap.
+class LongHashSelectTest : public LiteSelectTest {
+ protected:
+  // norm(): of a key.
+  template <class Norm>
+  void BuildCodes(Random& random, const LiteCase& c, const Norm& norm) {
+    LiteCase of_codes = c;
+    of_codes.rows = false;
+    of_codes.metadata_token_bytes = format_.token_bytes();
+    of_codes.metadata_page_tokens = 2048 + 32 * Uniform(random, 0, 3);
+    Build(random, of_codes);
+    for (int32_t s = 0; s < sequences(); ++s) {
+      TestPages& pages = PagesOf(s, kMetadata);
+      for (int64_t page = 0; page < pages.lists * pages.blocks; ++page) {
+        auto* block = pages.mirror.data() + static_cast<size_t>(page) * pages.page_bytes;
+        for (int64_t t = 0; t < of_codes.metadata_page_tokens; t += HashFormat::kBlockTokens) {
+          auto* words = reinterpret_cast<uint32_t*>(block);
+          const int64_t count = HashFormat::kBlockTokens * format_.words();
+          for (int64_t i = 0; i < count; ++i) words[i] = static_cast<uint32_t>(random());
+          auto* norms = reinterpret_cast<f16*>(words + count);
+          for (int64_t i = 0; format_.norms && i < HashFormat::kBlockTokens; ++i) {
+            norms[i] = f16(norm());
+          }
+          block += format_.block_bytes();
+        }
+      }
+      Push(pages);
+    }
+    weights_.resize(static_cast<size_t>(c.kv_heads * c.head_dim * format_.bits));
+    for (float& w : weights_) w = static_cast<float>(Uniform(random, -3, 3));
+    device_weights_ = Upload(weights_);
+    q_ = RandomQueries(random, true);
+    queries_ = Queries(q_);
+    scratch_ = Poisoned<std::byte>(SelectScratchBytes(shape_, step_.capacity, step_.max_context));
+  }
+
+  void Select(HashScore score, float scale) {
+    const auto select = score == HashScore::kSum ? HashSelect : HashSoftmaxSelect;
+    select(*stream_, step_, shape_, layer_, format_, device_weights_,
+           {.q = &queries_, .scale = scale}, scratch_);
+  }
+
+  // As many different positions as there should be, in order.
+  void CheckSizes(const std::vector<int32_t>& refresh) {
+    ForEachSelection(refresh, false,
+                     [&](const std::string& where, int32_t, int32_t,
+                         const std::vector<int32_t>& got, const Selection& selection) {
+                       ASSERT_EQ(static_cast<int64_t>(got.size()),
+                                 std::min(selection.k, selection.end - selection.begin))
+                           << where;
+                       ASSERT_GE(got.front(), selection.begin) << where;
+                       ASSERT_LT(got.back(), selection.end) << where;
+                       for (size_t i = 1; i < got.size(); ++i) {
+                         ASSERT_LT(got[i - 1], got[i]) << where << ", index " << i;
+                       }
+                     });
+  }
+
+  void Check(const std::string& what, const std::vector<int32_t>& refresh, HashScore score,
+             float scale) {
+    ForEachSelection(
+        refresh, false,
+        [&](const std::string& where, int32_t s, int32_t h, const std::vector<int32_t>& got,
+            Selection selection) {
+          const std::vector<std::byte*> host =
+              PagesOf(s, kMetadata).HostList(metadata_[static_cast<size_t>(h)]);
+          HashSelectWork work{
+              .q = QueryOf(q_, s, h),
+              .scale = scale,
+              .weight = weights_.data() + int64_t{h} * shape_.head_dim * format_.bits,
+              .metadata = {host.data(), case_.metadata_page_tokens},
+              .selection = selection};
+          ops::HashSelect(*cpu_stream_, format_, score, shape_.group, shape_.head_dim, {&work, 1});
+          if (score == HashScore::kSoftmax) {
+            ExpectTop(what + ", " + where, got, work.selection, kSoftmaxTolerance);
+            return;
+          }
+          ASSERT_EQ(static_cast<int64_t>(got.size()), work.selection.count)
+              << what << ", " << where;
+          for (size_t i = 0; i < got.size(); ++i) {
+            ASSERT_EQ(got[i], selection.positions[i])
+                << what << ", " << where << ", index " << i << " of " << got.size();
+          }
+        });
+  }
+
+  HashFormat format_;
+  std::vector<float> weights_, q_;
+  const float* device_weights_ = nullptr;
+  MatrixView queries_;
+  void* scratch_ = nullptr;
+};
+
+TEST_F(LongHashSelectTest, AsTheCpu) {
+  Random random = testing::TestRandom(17);
+  const int32_t longest[] = {40000, 131072, 1000000};
+  for (int round = 0; round < testing::Rounds(6); ++round) {
+    LiteCase c;
+    c.kv_heads = round < 3 ? 3 : 1;
+    c.group = round % 2 == 0 ? 4 : 5;
+    c.past = {testing::Tokens(longest[round % 3] - Uniform(random, 0, 2000))};
+    if (round < 2) {
+      c.past.push_back(Uniform(random, 1, 300));
+      c.past.push_back(testing::Tokens(Uniform(random, 1000, 30000)));
+    }
+    if (round == 1) c.resident = {2};
+    format_ = {.bits = 256, .norms = round != 4};
+    // Few different norms: equal scores. Round 5: of many sizes.
+    const auto norm = [&] {
+      if (round == 5) return std::ldexp(1.0f, Uniform(random, -14, 14));
+      return static_cast<float>(Uniform(random, 1, 12));
+    };
+    BuildCodes(random, c, norm);
+    const float scale = 1.0f / static_cast<float>(c.head_dim);
+    for (const HashScore score : {HashScore::kSum, HashScore::kSoftmax}) {
+      if (score == HashScore::kSoftmax && !format_.norms) continue;
+      const std::vector<int32_t> refresh = RandomRefresh(random);
+      Select(score, scale);
+      if (round == 5 && score == HashScore::kSoftmax) {
+        CheckSizes(refresh);  // most shares are smaller than a float
+      } else {
+        Check("round " + std::to_string(round), refresh, score, scale);
+      }
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
+// Scores of one value, of two, and so far apart that most are in the histogram's first bins.
+TEST_F(LongHashSelectTest, OfFewOrExtremeScores) {
+  Random random = testing::TestRandom(18);
+  for (int round = 0; round < testing::Rounds(6); ++round) {
+    LiteCase c;
+    c.kv_heads = 2;
+    c.past = {testing::Tokens(Uniform(random, 9000, 20000)), Uniform(random, 100, 3000)};
+    c.share = round % 2 == 0 ? 0.1 : 0.7;
+    format_ = {.bits = 128, .norms = true};
+    const float norms[][2] = {{0, 0},         {0, 1},         {1e-7f, 60000},
+                              {1e-6f, 1e-5f}, {60000, 65504}, {0, 60000}};
+    BuildCodes(random, c, [&] { return norms[round][Uniform(random, 0, 9) == 0 ? 1 : 0]; });
+    for (const HashScore score : {HashScore::kSum, HashScore::kSoftmax}) {
+      const std::vector<int32_t> refresh = RandomRefresh(random);
+      // Shares of a peaked softmax come down to the smallest numbers.
+      const float scale = score == HashScore::kSum ? 1 : 0.0005f;
+      Select(score, scale);
+      if (score == HashScore::kSum) {
+        Check("round " + std::to_string(round), refresh, score, scale);
+      } else {
+        CheckSizes(refresh);
+      }
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
+// Kernels of a graph may begin before those before them have ended.
+TEST_F(LongHashSelectTest, ManyInAGraph) {
+  Random random = testing::TestRandom(19);
+  LiteCase c;
+  c.kv_heads = 4;
+  c.past = {testing::Tokens(30000), 200, testing::Tokens(7777)};
+  format_ = {.bits = 256, .norms = true};
+  BuildCodes(random, c, [&] { return static_cast<float>(Uniform(random, 1, 12)); });
+  const float scale = 1.0f / static_cast<float>(c.head_dim);
+  for (const HashScore score : {HashScore::kSum, HashScore::kSoftmax}) {
+    for (int round = 0; round < testing::Rounds(5); ++round) {
+      // None, some, all.
+      std::vector<int32_t> refresh = RandomRefresh(random);
+      if (round == 2 || round == 4) std::fill(refresh.begin(), refresh.end(), round == 2 ? 0 : 1);
+      gpu_->Copy(layer_.refresh, refresh.data(), refresh.size() * 4);
+      AsCuda(*stream_).Run(score == HashScore::kSum ? 1 : 2, [&] {
+        for (int i = 0; i < 3; ++i) Select(score, scale);
+      });
+      Check("round " + std::to_string(round), refresh, score, scale);
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace litecache::ops::cuda

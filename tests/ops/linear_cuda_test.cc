@@ -1,0 +1,219 @@
+#include <cuda_runtime_api.h>
+
+#include <bit>
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <tuple>
+
+#include "device/cuda/branch.h"
+#include "device/cuda/check.h"
+#include "device/cuda/sm_split.h"
+#include "ops/linear/linear.h"
+#include "ops/linear_testing_cuda.h"
+#include "test_size.h"
+
+namespace litecache::ops::cuda {
+namespace {
+
+TEST_F(LinearTest, FewRowsOfAnySize) {
+  // Widths that are no multiple of a step, of a chunk (read element by element), and of one chunk.
+  for (const auto& [out, in] : {std::pair<int64_t, int64_t>{1, 8},
+                                {7, 40},
+                                {9, 37},
+                                {131, 1032},
+                                {64, 4096},
+                                {257, 2048 + 8},
+                                {33, 511}}) {
+    for (int64_t rows : {1, 2, 5, 8, 9, 16}) {
+      const bool odd = (rows + out) % 2 == 1;
+      Check(Make(rows, out, in, DType::kBF16, DType::kF32, odd, rows % 3 == 2, 0));
+      Check(Make(rows, out, in, DType::kBF16, DType::kBF16, !odd, false, 8));
+      if (rows == 5) Check(Make(rows, out, in, DType::kBF16, DType::kF32, odd, true, 3));
+    }
+  }
+}
+
+TEST_F(LinearTest, FewRowsOfManyOutputs) {
+  // Several turns of the warps along the depth.
+  for (int64_t rows : {1, 6, 16}) {
+    Check(
+        Make(rows, 3 * gpu_->sm_count() + 5, 4096 + 136, DType::kBF16, DType::kF32, true, true, 8));
+  }
+  // Enough outputs for the launches of wide products on any GPU: 2 and 16 tiles of 8 an SM.
+  const int64_t sms = gpu_->sm_count();
+  for (int64_t out : {16 * sms + 11, 128 * sms + 13}) {
+    for (int64_t rows : {1, 3, 16}) {
+      Check(Make(rows, out, 72, DType::kBF16, DType::kF32, true, rows == 3, 0));
+    }
+  }
+}
+
+TEST_F(LinearTest, FewRowsOfAnyDepth) {
+  // Rings of whole and of half an SM's shared memory, and x that fits neither; more outputs than
+  // blocks and fewer.
+  for (const auto& [out, in] : {std::pair<int64_t, int64_t>{140, 14336},
+                                {20, 14344},
+                                {1200, 1024},
+                                {300, 4096},
+                                {20, 32768}}) {
+    for (int64_t rows : {1, 6, 16}) {
+      Check(Make(rows, out, in, DType::kBF16, DType::kF32, rows == 6, rows == 1, 0));
+    }
+  }
+}
+
+TEST_F(LinearTest, GatedFewAndManyRows) {
+  for (const auto& [out, in] :
+       {std::pair<int64_t, int64_t>{1, 8}, {7, 40}, {9, 37}, {133, 1032}, {300, 2048}}) {
+    for (int64_t rows : {1, 2, 5, 8, 9, 16, 33}) {
+      CheckGated(rows, out, in, DType::kBF16, rows % 2 == 0, rows == 5 ? 8 : 0);
+      if (rows < 9) CheckGated(rows, out, in, DType::kF32, rows % 2 == 1, 3);
+    }
+  }
+}
+
+TEST_F(LinearTest, ManyRows) {
+  for (const auto& [out, in] :
+       {std::pair<int64_t, int64_t>{64, 128}, {136, 264}, {33, 37}, {7, 1032}}) {
+    for (int64_t rows : {17, 64, 131}) {
+      const bool odd = (rows + out) % 2 == 1;
+      Check(Make(rows, out, in, DType::kBF16, DType::kF32, odd, rows == 64, 0));
+      Check(Make(rows, out, in, DType::kBF16, DType::kF32, !odd, rows != 64, 8));
+      Check(Make(rows, out, in, DType::kBF16, DType::kBF16, true, false, 8));
+      Check(Make(rows, out, in, DType::kBF16, DType::kBF16, false, false, 1));
+    }
+  }
+}
+
+// Biases as large as the products: where they cancel, a product that was rounded before its bias
+// came is wrong by the rounding of both, many times that of their sum.
+TEST_F(LinearTest, ABiasIsAddedBeforeTheOnlyRounding) {
+  for (const auto& [rows, out, in] :
+       {std::tuple<int64_t, int64_t, int64_t>{256, 64, 64}, {256, 136, 264}, {512, 768, 1024}}) {
+    for (int64_t padding : {0, 8}) {
+      for (bool bias : {true, false}) {
+        LinearCase c = Make(rows, out, in, DType::kBF16, DType::kBF16, bias, false, padding);
+        std::vector<uint16_t> rounded;
+        for (float& x : c.bias) {
+          x *= 0.7f * std::sqrt(static_cast<float>(in));
+          rounded.push_back(static_cast<uint16_t>(std::bit_cast<uint32_t>(x) >> 16));
+          x = std::bit_cast<float>(static_cast<uint32_t>(rounded.back()) << 16);
+        }
+        SCOPED_TRACE(fmt::format("rows {}, out {}, in {}, padding {}, bias {}", rows, out, in,
+                                 padding, bias));
+        const RoundedPart target{Target(c), bias ? Upload(rounded) : nullptr};
+        ops::RoundedLinear(*stream_, OnDevice(c.x), {&target, 1});
+        ExpectNear(
+            target.part.y, [&](int64_t t, int64_t o) { return c.Want(t, o); },
+            [&](int64_t t, int64_t o) {
+              const double want = c.Want(t, o);
+              // Case's tolerance without what it has for roundings.
+              const double product = bias ? want - c.bias[static_cast<size_t>(o)] : 0;
+              return c.Tolerance(t, o) - 2 * kBf16Rounding * (std::abs(want) + std::abs(product)) +
+                     kBf16Rounding * std::abs(want);
+            });
+      }
+    }
+  }
+}
+
+// One call of the library where the second's matrices lie behind the first's, two where they do
+// not.
+TEST_F(LinearTest, TwoRoundedProductsOfOneX) {
+  for (const auto& [rows, out, in] :
+       {std::tuple<int64_t, int64_t, int64_t>{256, 64, 64}, {512, 264, 520}, {768, 640, 384}}) {
+    for (bool bias : {true, false}) {
+      SCOPED_TRACE(fmt::format("rows {}, out {}, in {}, bias {}", rows, out, in, bias));
+      const Matrix x = Matrix::Normal(random_, DType::kBF16, rows, in);
+      std::vector<LinearCase> cases;
+      std::vector<RoundedPart> parts;
+      for (int i = 0; i < 2; ++i) {
+        LinearCase c = Make(rows, out, in, DType::kBF16, DType::kBF16, bias, false, 0);
+        for (int64_t t = 0; t < rows; ++t) {
+          for (int64_t j = 0; j < in; ++j) c.x.Set(t, j, static_cast<float>(x.At(t, j)));
+        }
+        std::vector<uint16_t> rounded;
+        for (float& value : c.bias) {
+          rounded.push_back(static_cast<uint16_t>(std::bit_cast<uint32_t>(value) >> 16));
+          value = std::bit_cast<float>(static_cast<uint32_t>(rounded.back()) << 16);
+        }
+        parts.push_back({Target(c), bias ? Upload(rounded) : nullptr});
+        cases.push_back(std::move(c));
+      }
+      const MatrixView device_x = OnDevice(x);
+      for (size_t first = 0; first < 2; ++first) {
+        for (const RoundedPart& part : parts) {
+          gpu_->Zero(part.part.y.data, static_cast<size_t>(rows * out) * sizeof(uint16_t));
+        }
+        const RoundedPart in_order[] = {parts[first], parts[1 - first]};
+        ops::RoundedLinear(*stream_, device_x, in_order);
+        for (size_t i = 0; i < 2; ++i) {
+          SCOPED_TRACE(fmt::format("{} first, part {}", first, i));
+          Compare(cases[i], parts[i].part.y);
+        }
+      }
+    }
+  }
+}
+
+TEST_F(LinearTest, F32WeightsMultiplyInF32) {
+  for (int64_t rows : {1, 3, 16, 61}) {
+    Check(Make(rows, 67, 259, DType::kF32, DType::kF32, rows == 3, false, 0));
+    Check(Make(rows, 128, 256, DType::kF32, DType::kF32, rows != 3, true, 4));
+  }
+}
+
+TEST_F(LinearTest, SeveralProductsOfOneX) {
+  for (int64_t rows : {1, 7, 16, 40}) {
+    SCOPED_TRACE(rows);
+    const Matrix x = Matrix::Normal(random_, DType::kBF16, rows, 264);
+    std::vector<LinearCase> cases;
+    std::vector<LinearPart> targets;
+    for (int64_t out : {136, 1, 24, 515, 9, 8}) {
+      LinearCase c = Make(rows, out, 264, DType::kBF16, out % 2 == 0 ? DType::kF32 : DType::kBF16,
+                          out == 24 || out == 9, false, 8);
+      for (int64_t t = 0; t < rows; ++t) {
+        for (int64_t i = 0; i < 264; ++i) c.x.Set(t, i, static_cast<float>(x.At(t, i)));
+      }
+      targets.push_back(Target(c));
+      cases.push_back(std::move(c));
+    }
+    ops::Linear(*stream_, OnDevice(x), targets);
+    for (size_t i = 0; i < cases.size(); ++i) {
+      SCOPED_TRACE(i);
+      Compare(cases[i], targets[i].y);
+    }
+  }
+}
+
+TEST_F(LinearTest, ARowsBitsDoNotDependOnTheOthers) {
+  const LinearCase c = Make(kMaxGemvRows, 203, 1048, DType::kBF16, DType::kF32, false, false, 0);
+  const LinearPart all = Target(c);
+  const MatrixView x = OnDevice(c.x);
+  const auto product = [&](int64_t first, int64_t rows) {
+    const auto size = static_cast<size_t>(rows * 203);
+    auto* y = Poisoned<float>(size);
+    ops::Linear(*stream_, x.Rows(first, rows), all.weight, nullptr, MatrixView::Of(y, rows, 203));
+    return Download(y, size);
+  };
+  const std::vector<float> want = product(0, kMaxGemvRows);
+  for (const auto& [first, rows] :
+       {std::pair<int64_t, int64_t>{0, 1}, {6, 1}, {15, 1}, {3, 5}, {3, 10}}) {
+    SCOPED_TRACE(fmt::format("rows [{}, {})", first, first + rows));
+    const std::vector<float> got = product(first, rows);
+    for (size_t i = 0; i < got.size(); ++i) {
+      ASSERT_EQ(got[i], want[static_cast<size_t>(first) * 203 + i]) << i;
+    }
+  }
+}
+
+TEST_F(LinearTest, FewRowsOfLargeWeights) {
+  // More than 24 MiB: cuBLASLt's, except for a bf16 y with a bias.
+  Check(Make(1, 3080, 4104, DType::kBF16, DType::kF32, true, true, 0));
+  Check(Make(2, 3080, 4104, DType::kBF16, DType::kBF16, true, false, 0));
+  Check(Make(2, 3080, 4104, DType::kBF16, DType::kBF16, false, false, 8));
+}
+
+}  // namespace
+}  // namespace litecache::ops::cuda

@@ -1,0 +1,111 @@
+#include "ops/dense/rope.h"
+#include "ops/dense_testing_cuda.h"
+
+namespace litecache::ops::cuda {
+namespace {
+
+using RopeTest = DenseTest;
+
+TEST_F(RopeTest, MatchesDoublePrecisionUpToMillionsOfTokens) {
+  for (int64_t half : {1, 32, 40, 48, 64, 128, 300}) {
+    for (const auto& [rows, heads] : {std::pair<int64_t, int64_t>{1, 32}, {7, 3}, {300, 5}}) {
+      SCOPED_TRACE(fmt::format("head_dim {}, rows {}, heads {}", 2 * half, rows, heads));
+      const Matrix x = Matrix::Normal(random_, DType::kF32, rows, heads * 2 * half, 5);
+      std::vector<int32_t> positions(static_cast<size_t>(rows));
+      for (int32_t& position : positions) {
+        position = static_cast<int32_t>(random_.Integer(0, int64_t{1} << random_.Integer(0, 22)));
+      }
+      positions[0] = 1048575;
+      std::vector<float> inv_freq(static_cast<size_t>(half));
+      for (int64_t i = 0; i < half; ++i) {
+        inv_freq[static_cast<size_t>(i)] = static_cast<float>(
+            std::pow(500000.0, -static_cast<double>(i) / static_cast<double>(half)));
+      }
+      constexpr float kScale = 1.25f;
+      const MatrixView got = OnDevice(x);
+      const MatrixView rotations =
+          MatrixView::Of(Poisoned<float>(static_cast<size_t>(rows * 2 * half)), rows, 2 * half);
+      ops::RopeRotations(*stream_, std::span<const int32_t>(Upload(positions), positions.size()),
+                         std::span<const float>(Upload(inv_freq), inv_freq.size()), kScale,
+                         rotations);
+      ops::Rope(*stream_, got, rotations, heads);
+      const auto pair = [&](int64_t r, int64_t c) {
+        const int64_t i = c % half;
+        const int64_t lower = c / (2 * half) * 2 * half + i;
+        return std::pair(x.At(r, lower), x.At(r, lower + half));
+      };
+      ExpectNear(
+          got,
+          [&](int64_t r, int64_t c) {
+            const auto [a, b] = pair(r, c);
+            const double angle = static_cast<double>(positions[static_cast<size_t>(r)]) *
+                                 static_cast<double>(inv_freq[static_cast<size_t>(c % half)]);
+            return c % (2 * half) < half ? kScale * (a * std::cos(angle) - b * std::sin(angle))
+                                         : kScale * (b * std::cos(angle) + a * std::sin(angle));
+          },
+          // A few units of f32: of sine and cosine, their scaling, two products and a sum.
+          [&](int64_t r, int64_t c) {
+            const auto [a, b] = pair(r, c);
+            return std::ldexp(6.0, -24) * kScale * (std::abs(a) + std::abs(b));
+          });
+    }
+  }
+}
+
+TEST_F(RopeTest, HeadsAreNormedAndRotatedAtOnce) {
+  for (int64_t half : {1, 20, 32, 40, 64, 128, 150}) {
+    for (const auto& [rows, q_heads, k_heads] :
+         {std::tuple<int64_t, int64_t, int64_t>{1, 32, 8}, {7, 3, 3}, {130, 5, 1}}) {
+      for (const bool normed : {false, true}) {
+        SCOPED_TRACE(fmt::format("head_dim {}, rows {}, heads {} and {}, normed {}", 2 * half, rows,
+                                 q_heads, k_heads, normed));
+        constexpr float kEpsilon = 1e-3f;
+        const int64_t d = 2 * half;
+        const Matrix rotations = Matrix::Normal(random_, DType::kF32, rows, d);
+        // Parts of one launch, and more than that.
+        const size_t count = half % 3 + 2;
+        std::vector<Matrix> x;
+        std::vector<std::vector<float>> norms;
+        std::vector<ProjectedHeads> parts;
+        for (size_t i = 0; i < count; ++i) {
+          const int64_t heads = i % 2 == 0 ? q_heads : k_heads;
+          x.push_back(Matrix::Normal(random_, DType::kF32, rows, heads * d, i % 2 == 0 ? 5 : 3));
+          norms.push_back(RandomVector(d));
+          parts.push_back(
+              {.x = OnDevice(x[i]), .heads = heads, .norm = normed ? Upload(norms[i]) : nullptr});
+        }
+        ops::RotateHeads(*stream_, parts, kEpsilon, OnDevice(rotations));
+        for (size_t i = 0; i < count; ++i) {
+          SCOPED_TRACE(fmt::format("part {} of {}", i, count));
+          // Element j of the head that has column c, normed.
+          const auto element = [&](int64_t r, int64_t c, int64_t j) {
+            const int64_t first = c / d * d;
+            if (!normed) return x[i].At(r, first + j);
+            double squares = 0;
+            for (int64_t e = 0; e < d; ++e)
+              squares += x[i].At(r, first + e) * x[i].At(r, first + e);
+            return x[i].At(r, first + j) * norms[i][static_cast<size_t>(j)] /
+                   std::sqrt(squares / static_cast<double>(d) + kEpsilon);
+          };
+          ExpectNear(
+              parts[i].x,
+              [&](int64_t r, int64_t c) {
+                const int64_t j = c % d, e = j % half;
+                const double a = element(r, c, e), b = element(r, c, e + half);
+                const double cosine = rotations.At(r, e), sine = rotations.At(r, e + half);
+                return j < half ? a * cosine - b * sine : b * cosine + a * sine;
+              },
+              [&](int64_t r, int64_t c) {
+                const int64_t e = c % d % half;
+                const double a = element(r, c, e), b = element(r, c, e + half);
+                return std::ldexp(normed ? 16.0 : 4.0, -24) * (std::abs(a) + std::abs(b)) *
+                       (std::abs(rotations.At(r, e)) + std::abs(rotations.At(r, e + half)));
+              });
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace litecache::ops::cuda
