@@ -1,5 +1,5 @@
-// lab/impose/impose_rows.h in a step of a policy that selects at every step (listed.h): one small
-// kernel after a selection, of measurements only.
+// lab/impose/impose_rows.h in a step of a policy that selects at every step (listed_cuda.h): one
+// small kernel after a selection, of measurements only.
 #pragma once
 
 #include "lab/impose/impose_rows.h"

@@ -1,4 +1,5 @@
-// Policy retroinfer against the oracle of driver.h, and what must hold whatever the inputs are.
+// Policy retroinfer against the oracle of retroinfer_driver.h, and what must hold whatever the
+// inputs are.
 
 #include <gtest/gtest.h>
 

@@ -42,7 +42,7 @@ class Bench {
   CudaDevice gpu_;
 };
 
-// One function a topic; bench_main.cc lists them.
+// One function a topic; bench_main_cuda.cc lists them.
 void BenchAttention(Bench& bench);
 void BenchClusters(Bench& bench);
 void BenchDense(Bench& bench);

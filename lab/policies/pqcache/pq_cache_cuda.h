@@ -73,7 +73,7 @@ class CudaPqCache final : public CudaSelectingCache<Shape>, public Diagnosis {
   Tables& TablesOf(SequenceId id) { return tables_.at(id); }
   ops::cuda::PqLayer Layer(int64_t layer) const;
 
-  // ---- pq_cache.cc: sequences, their tables, and a step's plan ----
+  // ---- pq_cache_cuda.cc: sequences, their tables, and a step's plan ----
   void ForgetPrompt(Tables* tables);
   int64_t StagingFor(const StepSequence& part) const;
   void UpdateTables(const StepSequence& part, Tables* tables);
@@ -86,7 +86,7 @@ class CudaPqCache final : public CudaSelectingCache<Shape>, public Diagnosis {
   bool Replayable() const override { return !filling_; }
   void AddToKey(RecordingKey* key) const override;
 
-  // ---- pq_blocks.cc: the block cache, counted between two steps ----
+  // ---- pq_blocks_cuda.cc: the block cache, counted between two steps ----
   void CountUses(Sequence* sequence, Tables* tables, int64_t layer, int64_t past,
                  const int32_t* uses);
   void CountLastStep();
@@ -100,13 +100,13 @@ class CudaPqCache final : public CudaSelectingCache<Shape>, public Diagnosis {
   ops::cuda::PqChange* Changes() const;
   ops::cuda::PqUpdates Updates() const;
 
-  // ---- pq_decode.cc ----
+  // ---- pq_decode_cuda.cc ----
   void BeginDecoding(Stream& stream) override;
   void AttendDecoding(Stream& stream, int64_t layer, const MatrixView& q, const MatrixView& k,
                       const MatrixView& v, float scale, const MatrixView& out) override;
   void EndLayers(Stream& stream) override;
 
-  // ---- pq_prompt.cc: what becomes of a prompt ----
+  // ---- pq_prompt_cuda.cc: what becomes of a prompt ----
   void PromptAttended(Stream& stream, int64_t layer, const MatrixView&, const MatrixView&) override;
   void PromptStored(Stream& stream, int64_t layer, const MatrixView&, const MatrixView&) override;
   void StartClustering(Stream& stream, int64_t layer);

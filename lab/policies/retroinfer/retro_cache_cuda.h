@@ -1,8 +1,8 @@
 // Policy `retroinfer` on a GPU (lab/policies/retroinfer/README.md, "On a GPU"). Choosing clusters,
 // looking them up in the block cache, bringing the rows that miss, estimating and attending are
 // kernels (lab/policies/retroinfer/ops/wave_index_cuda.h) that wait for nothing on the host. CPU
-// threads keep the caches' order of use, a layer behind (answers.h): what a layer's caches take
-// over is copied while the next layer begins, before that one's rows come.
+// threads keep the caches' order of use, a layer behind (answers_cuda.h): what a layer's caches
+// take over is copied while the next layer begins, before that one's rows come.
 #pragma once
 
 #include <functional>

@@ -81,7 +81,8 @@ struct RetroShape {
   TierBytes BytesFor(int64_t tokens) const { return ForkBytesFor(0, tokens); }
   TierBytes ForkBytesFor(int64_t shared, int64_t tokens) const;
 
-  // Memory beside the pools: a cluster's descriptor, on the host (block_cache.h, wave_index.h).
+  // Memory beside the pools: a cluster's descriptor, on the host (block_cache.h,
+  // wave_index_cuda.h).
   static constexpr uint64_t kDescriptorBytes = 18;
 };
 

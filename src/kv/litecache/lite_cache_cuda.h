@@ -6,9 +6,9 @@
 // prefetch `decisions` finds the rows that the decode sequences want and `link` brings them, so
 // that the link moves one layer's rows while the next one's are chosen; for a prompt's chunk `link`
 // moves rows between the store and staging pages. Beside one sequence's step pulls have SMs of
-// their own (device/cuda/sm_split.h), where one kernel makes them all (transfer/step_pull.h), and
-// the rest of the step all others. What several streams touch exists several times: work arrays for
-// each layer ahead and for the one that attends, staging pages by turns, scratch a stream.
+// their own (device/cuda/sm_split.h), where one kernel makes them all (transfer/step_pull_cuda.h),
+// and the rest of the step all others. What several streams touch exists several times: work arrays
+// for each layer ahead and for the one that attends, staging pages by turns, scratch a stream.
 // Everything else of a layer has one user at a time: the branches until Attend() of the layer joins
 // them, then the stream.
 #pragma once

@@ -1,9 +1,10 @@
 // Policies flexgen and kvpr on a GPU: the order of a step.
 //
 // Streams beside the step's own: rows and inputs that arrive, rows that are recomputed
-// (arrivals.h), rows that are stored, inputs that are stored. The step's sequences pass through
-// each layer in groups (offload/groups.h), each group of a layer being a unit (step_plan.h): while
-// one unit attends, the next ones' rows travel, of the same layer or of the next.
+// (arrivals_cuda.h), rows that are stored, inputs that are stored. The step's sequences pass
+// through each layer in groups (offload/groups.h), each group of a layer being a unit
+// (step_plan_cuda.h): while one unit attends, the next ones' rows travel, of the same layer or of
+// the next.
 //
 // A step's copies are issued one by one, not replayed: their sizes change with every token, and a
 // graph of them would be built anew whenever a sequence begins a page. The host issues a unit's

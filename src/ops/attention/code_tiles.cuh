@@ -1,5 +1,5 @@
-// A decode attention's tiles over slots that keep 8-bit codes (step/code_slots.h): 16 rows of codes
-// or 8 bf16 rows, the same bytes, for up to 8 queries.
+// A decode attention's tiles over slots that keep 8-bit codes (reuse/code_slots.h): 16 rows of
+// codes or 8 bf16 rows, the same bytes, for up to 8 queries.
 //
 // A tile's rows are the rows of its products and the queries their columns, so that a warp's result
 // takes half the registers of one for 16 queries: codes need theirs on the way to bf16. E4M3 and

@@ -12,7 +12,7 @@
 // __restrict__):
 //   the compiler may move such loads above the wait.
 // - Only constant memory, weights that is, may be read before the wait, and counters that no kernel
-//   under way touches (gemv.h, TileClaims).
+//   under way touches (gemv_cuda.h, TileClaims).
 // - A launch overlaps only the launch before it on its stream, where that was LaunchOverlapping's
 //   and nothing else stands between (MayOverlap): the first kernel after a join, a copy, a
 //   library's or an ordinarily launched kernel starts when all of that has ended, without being

@@ -19,8 +19,8 @@ void Embedding(Stream& stream, const MatrixView& table, const int32_t* ids, cons
                Epilogue epilogue);
 
 // x [T, in] in the weights' dtype, bf16 or f32; y f32, or of bf16 weights bf16 (kAdd: f32). bf16:
-// sums in f32; up to 16 rows a bandwidth-bound GEMV, one launch for four parts (gemv.h), before
-// sm_90 for parts below 24 MiB only; the rest and f32 cuBLASLt (gemm.h).
+// sums in f32; up to 16 rows a bandwidth-bound GEMV, one launch for four parts (gemv_cuda.h),
+// before sm_90 for parts below 24 MiB only; the rest and f32 cuBLASLt (gemm_cuda.h).
 void Linear(Stream& stream, const MatrixView& x, std::span<const LinearPart> parts,
             Epilogue epilogue);
 

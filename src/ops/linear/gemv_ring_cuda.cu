@@ -22,7 +22,7 @@
 // two fit, an SM that is free first gets two shares and the product waits for it (logits of an
 // H200: 283 us instead of 233).
 //
-// How lanes hold operands: gemv.cu.
+// How lanes hold operands: gemv_cuda.cu.
 #include <algorithm>
 
 #include "device/cuda/check.h"

@@ -26,7 +26,7 @@ struct LinearPart {
 // Arithmetic: bf16 weights round x to bf16 and accumulate in f32 (dot products of pairs, where the
 // CPU has them, take denormal numbers for 0); f16 and f32 weights multiply in f32. On the CPU up to
 // 16 rows (4 without BF16 dot products, and for other weights) run a bandwidth-bound GEMV, more a
-// blocked GEMM, large ones oneDNN where the CPU has AMX (cpu/linear/linear.cc).
+// blocked GEMM, large ones oneDNN where the CPU has AMX (ops/linear/linear_cpu.cc).
 // On a CUDA stream x has the weights' dtype, bf16 or f32, and y may be bf16
 // (ops/dense/dense_cuda.h). Every element of y is one chain of sums in a fixed order: its bits
 // depend neither on the number of threads nor, below and above the GEMV's limit, on the other rows

@@ -25,7 +25,7 @@ void CheckShapes(const MatrixView& x, const MatrixView& weight, const MatrixView
   LC_CHECK(x.cols >= 1 && x.stride >= x.cols && weight.stride >= weight.cols && y.stride >= y.cols);
 }
 
-// Before sm_90 (gemv.h): cuBLASLt has a launch a part, the GEMV one for all. From this size
+// Before sm_90 (gemv_cuda.h): cuBLASLt has a launch a part, the GEMV one for all. From this size
 // of a part on, cuBLASLt is faster with any number of rows. Of an H200, in us with 1 and with 16
 // rows of Llama-3-8B's products (part of MiB; GEMV, cuBLASLt): k (8) 6.7, 7.6 and 6.2, 7.8; q, k
 // and v (16 on average) 20.7, 28.6 and 22.4, 29.3; o (32) 15.4, 12.5 and 14.1, 13.3; down

@@ -1,4 +1,4 @@
-// The end of ShareGpu() (dense.h).
+// The end of ShareGpu() (dense_cuda.h).
 #pragma once
 
 #include "device/device.h"

@@ -14,7 +14,7 @@ inline bool AppendsBf16(const RowFormat& format) {
 // Whether it reads such keys or values: f32 or bf16, 8 values at a time.
 bool AppendsFrom(const MatrixView& m);
 
-// AppendRows() (rows.h) of what the two above say.
+// AppendRows() (rows_cuda.h) of what the two above say.
 void AppendBf16Rows(Stream& stream, const StepView& step, int64_t kv_heads, const RowTable& table,
                     const MatrixView& k, const MatrixView& v);
 

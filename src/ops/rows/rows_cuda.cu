@@ -112,7 +112,8 @@ struct RowBuffer {
   }
 };
 
-// The row in 4 bits, by a warp: cpu/convert_rows.cc's arithmetic. A lane has two values of a group.
+// The row in 4 bits, by a warp: rows/convert_rows_cpu.cc's arithmetic. A lane has two values of a
+// group.
 __device__ void PackInt4(RowEncoding from, const std::byte* row, int d, std::byte* packed) {
   constexpr float kMost = 65504;
   constexpr int kGroup = static_cast<int>(kInt4Group);
@@ -275,8 +276,8 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 // Rows between tables of one format by few blocks of many threads: the link wants bytes under way,
-// not SMs. All warps share one list of pieces, head after head, as in pull_rows.cu. Loads pass by
-// the L1 cache, as there.
+// not SMs. All warps share one list of pieces, head after head, as in pull_rows_cuda.cu. Loads pass
+// by the L1 cache, as there.
 constexpr int kLinkThreads = 1024;
 constexpr int kPieceRows = 16;
 constexpr int kInFlight = 4;  // loads a lane has under way

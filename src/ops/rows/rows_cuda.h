@@ -9,8 +9,8 @@ namespace litecache::ops::cuda {
 
 // Row [k | v] of every new token of every sequence into `table` (its device format bf16 or f32, or
 // fp8/int8 with scales in them or apart, or int4), for the heads the table has. k, v [T, kv_heads *
-// head_dim] f32 (k after RoPE), or bf16 where the table is (append_rows.h); device memory. A table
-// in host memory is written through the link: whole rows, coalesced.
+// head_dim] f32 (k after RoPE), or bf16 where the table is (append_rows_cuda.h); device memory. A
+// table in host memory is written through the link: whole rows, coalesced.
 void AppendRows(Stream& stream, const StepView& step, int64_t kv_heads, const RowTable& table,
                 const MatrixView& k, const MatrixView& v);
 

@@ -1,6 +1,6 @@
 // Estimated scores of tokens by their hash codes: differing bits of codes and queries, from
 // products of bits, and each head's share by a softmax over all candidates. Work of a warp; the
-// kernels that call it are hash_softmax_select.cu.
+// kernels that call it are hash_softmax_select_cuda.cu.
 #pragma once
 
 #include <cuda_fp16.h>

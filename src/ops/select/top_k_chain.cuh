@@ -4,7 +4,7 @@
 //   begin   finds what there is to select, empties the histograms (and hashes the queries)
 //   score   makes a key of every candidate and a histogram of all keys (one or two kernels)
 //   take    finds the k-th largest key and writes the positions: a cluster of blocks a pair
-//           (take_best.cu)
+//           (take_best_cuda.cu)
 // On GPUs without clusters in two kernels:
 //   count   counts, item for item, what lies above the bin of the k-th largest key, lists what lies
 //           in it, and finds the k-th largest

@@ -10,8 +10,8 @@ namespace {
 constexpr int kThreads = 1024;
 constexpr int kWarps = kThreads / 32;
 
-// Small blocks, as in pull_rows.cu: they find room beside a layer's products. As many as bring the
-// link to its rate.
+// Small blocks, as in pull_rows_cuda.cu: they find room beside a layer's products. As many as bring
+// the link to its rate.
 constexpr int kAdmitThreads = 128;
 constexpr int kAdmitWarps = kAdmitThreads / 32;
 constexpr unsigned kAdmitBlocks = 80;
@@ -127,7 +127,7 @@ __global__ void PqStoreNewKernel(const __grid_constant__ StepView step,
 }
 
 // All warps of the grid share one list of pieces, block after block and head after head, as in
-// pull_rows.cu.
+// pull_rows_cuda.cu.
 __global__ void __launch_bounds__(kAdmitThreads)
     PqAdmitKernel(const __grid_constant__ StepView step, const __grid_constant__ PqLayer layer,
                   const int32_t* begins, const PqAdmission* admissions) {
