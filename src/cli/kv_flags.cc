@@ -6,6 +6,7 @@
 
 #include "base/logging.h"
 #include "cli/kv_policy_flags.h"
+#include "kv/policy_registry.h"
 
 namespace litecache::cli {
 namespace {
@@ -13,6 +14,15 @@ namespace {
 constexpr const char* kCache = "KV cache";
 constexpr const char* kOfPolicy = "KV policy ";  // and its name
 constexpr const char* kAdvanced = "KV policy litecache";
+
+// "full: every row on the device; litecache: ...", of all policies there are.
+std::string PolicyHelp() {
+  std::string help;
+  for (const kv::Policy& policy : kv::Policies()) {
+    help += fmt::format("{}{}: {}", help.empty() ? "" : "; ", policy.name, policy.summary);
+  }
+  return help;
+}
 
 }  // namespace
 
@@ -22,13 +32,7 @@ void KvFlags::Declare(CLI::App& app) {
   const auto one_of = [](std::initializer_list<std::string> names) {
     return CLI::IsMember(std::vector<std::string>(names)).description("");
   };
-  app.add_option("--kv-policy", o.policy,
-                 "full: every row on the device, all attended; litecache: rows on the host, the "
-                 "device keeps what the last queries needed; flexgen: rows on the host, "
-                 "brought for every layer; kvpr: the same, some of them recomputed; infinigen: "
-                 "rows chosen a layer ahead; pqcache: rows chosen by quantized keys, and a block "
-                 "cache; retroinfer: rows on the host in clusters, the best attended, the next "
-                 "ones estimated; streaming: the first and the last rows only")
+  app.add_option("--kv-policy", o.policy, PolicyHelp())
       ->type_name("NAME")
       ->check(CLI::IsMember(std::vector<std::string>(KvPolicies().begin(), KvPolicies().end()))
                   .description(""))

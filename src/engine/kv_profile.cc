@@ -3,18 +3,16 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <utility>
 
 #include "base/error.h"
+#include "kv/policy_registry.h"
 #include "model/fingerprint.h"
 
 namespace litecache::engine {
 
 bool UsesProfile(const KvOptions& options) {
-  if (options.profile == "none") return false;
-  constexpr std::array kWithout = {"full", "streaming", "flexgen", "kvpr", "pqcache"};
-  return std::find(kWithout.begin(), kWithout.end(), options.policy) == kWithout.end();
+  return options.profile != "none" && kv::FindPolicy(options.policy).uses_profile;
 }
 
 std::shared_ptr<const kv::Profile> LoadProfile(const KvOptions& options,

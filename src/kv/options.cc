@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <initializer_list>
 #include <span>
@@ -7,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/units.h"
+#include "kv/policy_registry.h"
 #include "litecache/kv_options.h"
 
 namespace litecache {
@@ -14,9 +14,6 @@ namespace {
 
 // 0.1 * 30 is a little more than 3: what is meant as a whole number of rows stays one.
 constexpr double kShareRounding = 1e-9;
-
-constexpr std::array kPolicies = std::to_array<std::string_view>(
-    {"full", "litecache", "flexgen", "infinigen", "kvpr", "pqcache", "retroinfer", "streaming"});
 
 void CheckOneOf(std::string_view field, const std::string& value,
                 std::span<const std::string_view> names) {
@@ -60,8 +57,6 @@ void ValidateRetroInfer(const KvOptions& options) {
 
 }  // namespace
 
-std::span<const std::string_view> KvPolicies() { return kPolicies; }
-
 KvBudget KvBudget::Parse(const std::string& text) {
   constexpr std::string_view kWhat = "KV budget";
   KvBudget budget;
@@ -102,7 +97,7 @@ std::string KvBudget::ToString() const {
 
 void KvOptions::Validate() const {
   constexpr double kMaxTokens = 1 << 30;
-  CheckOneOf("policy", policy, KvPolicies());
+  kv::FindPolicy(policy);
   if (budget.tokens == 0 && !(budget.share > 0 && budget.share <= 1)) {
     throw InvalidArgument("KV options: budget = {} is not above 0% and up to 100%",
                           budget.ToString());

@@ -20,6 +20,7 @@
 #include "device/machine.h"
 #include "engine/kv_profile.h"
 #include "eval/run/configuration.h"
+#include "kv/policy_registry.h"
 #include "lab/cli/bench_suite.h"
 #include "lab/impose/imposed_reuse.h"
 #include "lab/trace/replay.h"
@@ -273,8 +274,9 @@ class BenchCommand final : public Command {
         SPDLOG_INFO("{}: {}", name, line);
       }
       // Random weights have no profile: what a policy goes without for want of one is told above.
-      if (policy == "kvpr" && !plans_.back().cache->Warning().empty()) {
-        SPDLOG_WARN("{}: {}", name, plans_.back().cache->Warning());
+      const std::string warning = plans_.back().cache->Warning();
+      if (!warning.empty() && !kv::FindPolicy(policy).uses_profile) {
+        SPDLOG_WARN("{}: {}", name, warning);
       }
     }
     ImposeReuse();
