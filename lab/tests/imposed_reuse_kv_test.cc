@@ -9,7 +9,7 @@
 #include "kv/device_test.h"
 #include "kv/litecache/harness.h"
 #include "kv/row_store.h"
-#include "lab/impose/imposed_reuse.h"
+#include "lab/impose/reuse_override.h"
 #include "test_seed.h"
 
 namespace litecache::kv {
@@ -70,8 +70,9 @@ TEST_P(OnDevice, ImposedSharesComeOut) {
     KvOptions options = Options();
     options.slots = slots;
     const auto plan = Plan(options);
-    plan->Impose(std::make_shared<const ImposedReuse>(
-        DrawReuse(*plan->heads(), {.hit_ratio = hit_ratio, .overlap = overlap, .seed = random()})));
+    ImposeReuse(
+        plan.get(),
+        DrawReuse(*plan->heads(), {.hit_ratio = hit_ratio, .overlap = overlap, .seed = random()}));
     const auto cache = plan->Create(machine_.compute(), kPlenty);
     QuerySource source(kLayout, turn, random());
     std::vector<Part> prompts, rows;

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "lab/impose/reuse_override.h"
 #include "lab/trace/replays_trace.h"
 
 namespace litecache::kv {
@@ -24,9 +25,14 @@ int64_t Common(const std::vector<int32_t>& a, const std::vector<int32_t>& b) {
 }  // namespace
 
 bool ReplayTrace(CachePlan* plan, std::shared_ptr<const Trace> trace) {
-  auto* replays = dynamic_cast<ReplaysTrace*>(plan);
-  if (replays == nullptr) return false;
-  replays->Replay(std::move(trace));
+  if (auto* replays = dynamic_cast<ReplaysTrace*>(plan)) {
+    replays->Replay(std::move(trace));
+    return true;
+  }
+  auto* overridable = dynamic_cast<OverridablePlan*>(plan);
+  if (overridable == nullptr) return false;
+  overridable->SetOverride(std::make_shared<const ReuseOverride>(
+      ReplayReuse(*trace, plan->layout(), *plan->heads(), overridable->aggregation())));
   return true;
 }
 

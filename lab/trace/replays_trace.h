@@ -1,4 +1,5 @@
-// Plans whose caches can play a trace.
+// Which plans' caches can play a trace: those of policies that implement ReplaysTrace, and policy
+// litecache, whose results are overridden (kv/litecache/result_override.h).
 #pragma once
 
 #include <memory>
@@ -9,7 +10,7 @@
 
 namespace litecache::kv {
 
-// What a CachePlan may be beside (dynamic_cast): policies that look rows up or select them.
+// What a CachePlan may be beside (dynamic_cast): policies that select rows at every step.
 class ReplaysTrace {
  public:
   virtual ~ReplaysTrace() = default;

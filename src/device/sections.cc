@@ -46,7 +46,7 @@ struct SectionTimer::Marks {
 
 std::string_view Name(Section section) {
   constexpr std::string_view kNames[kSections] = {
-      "rest", "products", "management", "retrieval", "transfer", "attention", "imposed"};
+      "rest", "products", "management", "retrieval", "transfer", "attention", "override"};
   return kNames[static_cast<size_t>(section)];
 }
 

@@ -18,7 +18,7 @@ enum class Section : int {
   kRetrieval,   // encoding keys, scoring and selecting rows
   kTransfer,    // rows that the stream waits for
   kAttention,
-  kImposed,  // what a measurement does beside (lab/impose/imposed_reuse.h)
+  kOverride,  // replacing what lookups and selections found
 };
 inline constexpr int kSections = 7;
 // "rest", "products", "management", ...

@@ -8,7 +8,6 @@
 
 #include "kv/cache.h"
 #include "kv/heads/head_plan.h"
-#include "lab/impose/imposed_reuse.h"
 #include "litecache/kv_options.h"
 #include "litecache/named_bytes.h"
 
@@ -38,9 +37,6 @@ class CachePlan {
   // One resident head less, the one that is easiest to reuse: what the memory planner asks for
   // where the device's memory is too small (CLO section 4). False where there is none to drop.
   virtual bool DropResidentHead() { return false; }
-  // Caches created from here on do what a measurement imposes on their lookups. Throws Unsupported
-  // for policies without.
-  virtual void Impose(std::shared_ptr<const ImposedReuse> reuse);
   // What the device's part of the KV memory holds, in words.
   virtual std::string DeviceHolds() const { return ""; }
   // The device's part of BytesFor(tokens), by what it is for; empty where DeviceHolds() says it.

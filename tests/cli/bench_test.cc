@@ -115,7 +115,7 @@ TEST(Bench, ImposesReuse) {
     EXPECT_GT(row["cpu_seconds_per_step"].get<double>(), 0);
     double sum = 0;
     for (const char* part : {"attention", "transfer", "retrieval", "management", "products",
-                             "imposed", "rest", "launch"}) {
+                             "override", "rest", "launch"}) {
       const double ms = row["breakdown"][std::string(part) + "_ms"];
       EXPECT_GE(ms, 0) << part;
       sum += ms;

@@ -13,7 +13,7 @@ namespace {
 
 std::unique_ptr<CachePlan> Replaying(std::unique_ptr<CachePlan> plan,
                                      const std::shared_ptr<const Trace>& trace) {
-  if (trace != nullptr) dynamic_cast<ReplaysTrace&>(*plan).Replay(trace);
+  EXPECT_TRUE(trace == nullptr || ReplayTrace(plan.get(), trace));
   return plan;
 }
 

@@ -114,7 +114,7 @@ void CudaSelectingBase::ImposeRows(Stream& stream, int64_t layer,
                                    const ops::cuda::SelectRange* ranges, int32_t* selected,
                                    const int32_t* selected_count, int64_t max_selected) {
   if (!imposed_) return;
-  Mark(stream, Section::kImposed);
+  Mark(stream, Section::kOverride);
   ops::cuda::ImposeRows(stream, Decoding(), rows_.layout.kv_heads, ranges, imposed_->Layer(layer),
                         selected, selected_count, max_selected);
 }

@@ -184,7 +184,7 @@ void InfiniGenCache::Speculate(Stream& stream, int64_t layer, const MatrixView& 
   }
   if (!speculated_.empty()) speculation_.Select(stream, layer, scale, speculated_);
 
-  Mark(stream, imposed_ == nullptr ? Section::kManagement : Section::kImposed);
+  Mark(stream, imposed_ == nullptr ? Section::kManagement : Section::kOverride);
   Buffer& buffer = BufferOf(layer);
   buffer.positions.clear();
   const size_t items = decoding_.size() * static_cast<size_t>(shape_.layout.kv_heads);

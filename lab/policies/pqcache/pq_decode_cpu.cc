@@ -109,7 +109,7 @@ void PqCache::Select(Stream& stream, int64_t layer, const MatrixView& q, float s
   if (!selects_.empty())
     ops::PqSelect(stream, shape_.codes, shape_.group, shape_.layout.head_dim, selects_);
   if (imposed_ == nullptr) return;
-  Mark(stream, Section::kImposed);
+  Mark(stream, Section::kOverride);
   ImposeRows(layer);
 }
 

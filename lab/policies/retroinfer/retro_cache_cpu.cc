@@ -229,7 +229,7 @@ void RetroCache::Select(Stream& stream, int64_t layer, const MatrixView& q, floa
   Mark(stream, Section::kRetrieval);
   if (!selects_.empty()) ops::ClusterSelect(stream, shape_.group, selects_);
   if (imposed_ != nullptr) {
-    Mark(stream, Section::kImposed);
+    Mark(stream, Section::kOverride);
     ImposeClusters(layer);
   }
   stats_.bytes_scored += clusters * (shape_.format.row_bytes() / 2);

@@ -121,7 +121,7 @@ void CudaRetroCache::Choose(Stream& stream, int64_t index, const MatrixView& q, 
   const WaveLayer layer = Layer(index);
   ops::cuda::SelectClusters(stream, step, wave_, layer, q, scale, work_.scratch());
   if (imposed_) {
-    Mark(stream, Section::kImposed);
+    Mark(stream, Section::kOverride);
     ops::cuda::ImposeClusters(stream, step, wave_, layer,
                               {.order = imposed_->Layer(index),
                                .recorded = static_cast<int32_t>(imposed_->of_head()),

@@ -22,7 +22,7 @@
 #include "eval/run/configuration.h"
 #include "kv/policy_registry.h"
 #include "lab/cli/bench_suite.h"
-#include "lab/impose/imposed_reuse.h"
+#include "lab/impose/reuse_override.h"
 #include "lab/trace/replay.h"
 #include "lab/trace/replays_trace.h"
 #include "model/weight_placement.h"
@@ -297,7 +297,7 @@ class BenchCommand final : public Command {
       const kv::HeadPlan* heads = plan.cache->heads();
       if (heads == nullptr) continue;  // nothing is looked up
       kv::ReuseShares shares{.hit_ratio = hit_ratio_, .overlap = overlap_, .seed = options_.seed};
-      plan.cache->Impose(std::make_shared<const kv::ImposedReuse>(kv::DrawReuse(*heads, shares)));
+      kv::ImposeReuse(plan.cache.get(), kv::DrawReuse(*heads, shares));
       imposed = true;
     }
     if (!imposed) {

@@ -5,17 +5,17 @@
 
 #include "kv/cache.h"
 #include "kv/heads/head_plan.h"
+#include "kv/litecache/result_override.h"
 #include "kv/litecache/shape.h"
 #include "kv/retrieve/retriever.h"
-#include "lab/impose/imposed_reuse.h"
 
 namespace litecache::kv {
 
 // device: a CudaDevice. ahead: layers that prefetches are ahead of theirs, 0: none.
-// imposed: null without.
+// results: null without an override.
 std::unique_ptr<Cache> CreateCudaLiteCache(Device& device, const Shape& shape, const HeadPlan& plan,
                                            const KvOptions& options, int64_t ahead,
                                            std::unique_ptr<Retriever> retriever,
-                                           const TierBytes& budget, const ImposedReuse* imposed);
+                                           const TierBytes& budget, const ResultOverride* results);
 
 }  // namespace litecache::kv

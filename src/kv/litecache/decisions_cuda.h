@@ -16,7 +16,7 @@ class Decisions {
   struct Chain {
     CudaBranch* branch = nullptr;
     void* scratch = nullptr;
-    // What measurements impose, beside the selection; null: on the same stream.
+    // Of what replaces a selection, beside it (CudaResultOverride); null: on the same stream.
     CudaBranch* aside = nullptr;
     void* aside_scratch = nullptr;
   };

@@ -18,7 +18,7 @@ constexpr float kAlwaysRefresh = 2;
 
 DecodePath::DecodePath(Tiers& tiers, Retriever& retriever, Spiller& spiller, RecallMeter* recall,
                        Counters& counters, const KvOptions& options,
-                       std::shared_ptr<const ImposedReuse> imposed)
+                       std::shared_ptr<const ResultOverride> results)
     : tiers_(tiers),
       retriever_(retriever),
       spiller_(spiller),
@@ -26,18 +26,7 @@ DecodePath::DecodePath(Tiers& tiers, Retriever& retriever, Spiller& spiller, Rec
       counters_(counters),
       aggregation_(AggregationOf(options)),
       refresher_(tiers, retriever, options.delta_update),
-      imposed_(std::move(imposed)) {}
-
-ops::ImposedHead DecodePath::Imposed(int64_t layer, int64_t head,
-                                     const SequenceView& sequence) const {
-  if (imposed_ == nullptr) return {};
-  const int32_t step =
-      ops::ImposedStep(static_cast<int32_t>(sequence.past), static_cast<int32_t>(sequence.row),
-                       static_cast<int32_t>(imposed_->steps));
-  const Layout& layout = tiers_.shape.layout;
-  return imposed_->heads[static_cast<size_t>(step * layout.layers * layout.kv_heads +
-                                             tiers_.shape.Index(layer, head))];
-}
+      results_(std::move(results)) {}
 
 template <class Body>
 void DecodePath::ForEachOffloaded(int64_t layer, std::span<const SequenceView> sequences,
@@ -91,7 +80,7 @@ void DecodePath::Fill(Stream& stream, int64_t layer, std::span<const SequenceVie
                           .capacity = shape.CacheSlots(past)});
   });
   if (fixed == 0) return;
-  refresher_.Run(stream, layer, scale, refreshes_);
+  refresher_.Run(stream, layer, scale, /*results=*/nullptr, refreshes_);
   uint64_t moved = 0;
   for (const RefreshWork& item : refreshes_) moved += static_cast<uint64_t>(item.moved);
 
@@ -179,8 +168,8 @@ void DecodePath::Decide(Stream& stream, int64_t layer, std::span<const SequenceV
     HeadCounters& counters = Head(layer, head);
     ++counters.lookups;
     counters.similarity += static_cast<double>(lookup.similarity);
-    const ops::ImposedHead imposed = Imposed(layer, head, sequence);
-    if (imposed.hit < 0 ? lookup.hit : imposed.hit == 1) {
+    const HeadAtStep at{shape.Index(layer, head), sequence.past, sequence.row};
+    if (results_ == nullptr ? lookup.hit : results_->Hit(at, lookup.hit)) {
       ++counters.hits;
       return;
     }
@@ -191,10 +180,9 @@ void DecodePath::Decide(Stream& stream, int64_t layer, std::span<const SequenceV
                           .begin = shape.SinkRows(n),
                           .end = shape.RecentBegin(n),
                           .k = shape.Rows(n),
-                          .capacity = shape.CacheSlots(n),
-                          .kept = imposed.kept});
+                          .capacity = shape.CacheSlots(n)});
   });
-  refresher_.Run(stream, layer, scale, refreshes_);
+  refresher_.Run(stream, layer, scale, results_.get(), refreshes_);
   Traffic& traffic = predicted ? counters_.stats.prefetch : counters_.stats.miss;
   for (const RefreshWork& item : refreshes_) {
     HeadCounters& counters = Head(layer, item.head);

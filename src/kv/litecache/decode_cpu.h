@@ -10,21 +10,21 @@
 #include "base/matrix_view.h"
 #include "kv/litecache/counters_cpu.h"
 #include "kv/litecache/refresh_cpu.h"
+#include "kv/litecache/result_override.h"
 #include "kv/litecache/spill_cpu.h"
 #include "kv/litecache/tiers.h"
 #include "kv/retrieve/recall_meter.h"
 #include "kv/step/attended_rows_cpu.h"
-#include "lab/impose/imposed_reuse.h"
 #include "ops/reuse/qsac_lookup.h"
 
 namespace litecache::kv {
 
 class DecodePath {
  public:
-  // recall, imposed: null unless asked for.
+  // recall, results: null unless asked for.
   DecodePath(Tiers& tiers, Retriever& retriever, Spiller& spiller, RecallMeter* recall,
              Counters& counters, const KvOptions& options,
-             std::shared_ptr<const ImposedReuse> imposed);
+             std::shared_ptr<const ResultOverride> results);
 
   // Lookups of a layer and the rows they ask for. q [rows of the step or more, q_heads * head_dim]:
   // what the layer will be asked, predicted or actual. May be repeated.
@@ -58,7 +58,6 @@ class DecodePath {
   HeadCounters& Head(int64_t layer, int64_t head) {
     return counters_.heads[static_cast<size_t>(tiers_.shape.Index(layer, head))];
   }
-  ops::ImposedHead Imposed(int64_t layer, int64_t head, const SequenceView& sequence) const;
   const float* Query(const MatrixView& q, const SequenceView& sequence, int64_t head) const {
     return q.Row<float>(sequence.row) + head * tiers_.shape.group * tiers_.shape.layout.head_dim;
   }
@@ -70,7 +69,7 @@ class DecodePath {
   Counters& counters_;
   ops::Aggregation aggregation_;
   Refresher refresher_;
-  std::shared_ptr<const ImposedReuse> imposed_;
+  std::shared_ptr<const ResultOverride> results_;
 
   // Scratch; kept, so that a step allocates nothing once it has grown.
   std::vector<SpillWork> spills_;

@@ -45,13 +45,6 @@ void CudaLiteCache::Start(Stream& stream, float scale) {
   }
 }
 
-ops::cuda::ImposedLayer CudaLiteCache::Imposed(int64_t layer) const {
-  const Layout& layout = tiers_.shape.layout;
-  return {.heads = imposed_.as<const ops::ImposedHead>() + layer * layout.kv_heads,
-          .steps = static_cast<int32_t>(imposed_steps_),
-          .stride = static_cast<int32_t>(layout.layers * layout.kv_heads)};
-}
-
 void CudaLiteCache::Spill(Stream& stream, int64_t index) {
   const Shape& shape = tiers_.shape;
   const LiteLayer& layer = layers_[static_cast<size_t>(index)];
@@ -74,13 +67,9 @@ void CudaLiteCache::LookUp(Stream& stream, int64_t index, const MatrixView& q) {
   const LiteLayer& layer = layers_[static_cast<size_t>(index)];
   const StepView step = block_.Decoding(context_);
   ops::cuda::Lookup(stream, step, lite_shape_, layer, aggregation_, q);
-}
-
-void CudaLiteCache::ImposeHits(Stream& stream, int64_t index) {
-  if (imposed_steps_ == 0) return;
-  Mark(stream, Section::kImposed);
-  ops::cuda::ImposeHits(stream, block_.Decoding(context_), lite_shape_,
-                        layers_[static_cast<size_t>(index)], Imposed(index));
+  if (results_ == nullptr) return;
+  Mark(stream, Section::kOverride);
+  results_->AfterLookup(stream, {index, step, lite_shape_, layer});
   Mark(stream, Section::kManagement);
 }
 
@@ -88,22 +77,22 @@ void CudaLiteCache::Choose(Stream& stream, int64_t index, const ops::cuda::Selec
                            const Decisions::Chain& chain) {
   const LiteLayer& layer = layers_[static_cast<size_t>(index)];
   const StepView step = block_.Decoding(context_);
-  const bool imposes = overlap_imposed_ && !query.fill;
-  if (imposes && chain.aside != nullptr) {
+  const bool replaces = ReplacesRows() && !query.fill;
+  const CudaResultOverride::Place place{index, step, lite_shape_, layer};
+  if (replaces && chain.aside != nullptr) {
     chain.aside->Fork(stream);
-    ops::cuda::MarkCached(chain.aside->stream(), step, lite_shape_, layer, Imposed(index),
-                          chain.aside_scratch);
+    results_->BesideSelection(chain.aside->stream(), place, chain.aside_scratch);
   }
   Mark(stream, Section::kRetrieval);
   scorer_->Select(stream, index, step, lite_shape_, layer, query, chain.scratch);
-  if (imposes) {
-    Mark(stream, Section::kImposed);
+  if (replaces) {
+    Mark(stream, Section::kOverride);
     if (chain.aside != nullptr) {
       chain.aside->JoinAll(stream);
     } else {
-      ops::cuda::MarkCached(stream, step, lite_shape_, layer, Imposed(index), chain.aside_scratch);
+      results_->BesideSelection(stream, place, chain.aside_scratch);
     }
-    ops::cuda::ImposeOverlap(stream, step, lite_shape_, layer, Imposed(index), chain.aside_scratch);
+    results_->AfterSelection(stream, place, chain.aside_scratch);
   }
   Mark(stream, Section::kManagement);
   ops::cuda::UpdateSlots(stream, step, lite_shape_, layer, delta_, query.fill, chain.scratch);
@@ -137,7 +126,6 @@ void CudaLiteCache::Prefetch(Stream& stream, int64_t index, const Step& step_of_
   chain.branch->Fork(stream);
   Stream& decisions = chain.branch->stream();
   LookUp(decisions, index, q);
-  ImposeHits(decisions, index);
   SpillAhead(decisions, index);
   // With the query of the label, where the lookup has left it. Resident heads select later, with
   // the actual query.
@@ -185,7 +173,6 @@ void CudaLiteCache::AttendDecoding(Stream& stream, int64_t index, const MatrixVi
     Spill(stream, index);
     if (HasOffloaded(index)) {
       LookUp(stream, index, q);
-      ImposeHits(stream, index);
       Choose(stream, index, {.q = &q, .scale = scale}, OwnChain());
       Pull(stream, index);
     } else {

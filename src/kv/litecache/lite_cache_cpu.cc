@@ -10,7 +10,7 @@ namespace litecache::kv {
 
 LiteCache::LiteCache(Device& device, const Shape& shape, const HeadPlan& plan,
                      const KvOptions& options, int64_t ahead, std::unique_ptr<Retriever> retriever,
-                     const TierBytes& budget, std::shared_ptr<const ImposedReuse> imposed)
+                     const TierBytes& budget, std::shared_ptr<const ResultOverride> results)
     : LiteCacheBase(device, nullptr, shape, plan, ahead, std::move(retriever), budget),
       counters_{.stats = {},
                 .heads = std::vector<HeadCounters>(
@@ -20,7 +20,7 @@ LiteCache::LiteCache(Device& device, const Shape& shape, const HeadPlan& plan,
                   : std::nullopt),
       spiller_(tiers_, *retriever_),
       decode_(tiers_, *retriever_, spiller_, recall_ ? &*recall_ : nullptr, counters_, options,
-              std::move(imposed)),
+              std::move(results)),
       prefill_(tiers_, *retriever_, spiller_, counters_) {}
 
 void LiteCache::BeginStep(const Step& step) {

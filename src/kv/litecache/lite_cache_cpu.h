@@ -9,9 +9,9 @@
 #include "kv/litecache/decode_cpu.h"
 #include "kv/litecache/lite_cache_base.h"
 #include "kv/litecache/prefill_cpu.h"
+#include "kv/litecache/result_override.h"
 #include "kv/litecache/spill_cpu.h"
 #include "kv/retrieve/recall_meter.h"
-#include "lab/impose/imposed_reuse.h"
 
 namespace litecache::kv {
 
@@ -19,7 +19,7 @@ class LiteCache final : public LiteCacheBase {
  public:
   LiteCache(Device& device, const Shape& shape, const HeadPlan& plan, const KvOptions& options,
             int64_t ahead, std::unique_ptr<Retriever> retriever, const TierBytes& budget,
-            std::shared_ptr<const ImposedReuse> imposed = nullptr);
+            std::shared_ptr<const ResultOverride> results = nullptr);
 
   void BeginStep(const Step& step) override;
   void Prefetch(Stream& stream, int64_t layer, const Step& step, const MatrixView& q,

@@ -44,7 +44,7 @@ ops::cuda::LiteShape MakeLiteShape(const Shape& shape) {
 CudaLiteCache::CudaLiteCache(CudaDevice& device, const Shape& shape, const HeadPlan& plan,
                              const KvOptions& options, int64_t ahead,
                              std::unique_ptr<Retriever> retriever, const TierBytes& budget,
-                             const ImposedReuse* imposed)
+                             std::unique_ptr<const CudaResultOverride> results)
     : LiteCacheBase(device, std::make_unique<PinnedHost>(device), shape, plan, ahead,
                     std::move(retriever), budget),
       device_(device),
@@ -54,6 +54,7 @@ CudaLiteCache::CudaLiteCache(CudaDevice& device, const Shape& shape, const HeadP
       transfer_(CreateTransferEngine(device, static_cast<PinnedHost&>(*host_),
                                      TransferOptionsOf(options))),
       lite_shape_(MakeLiteShape(shape)),
+      results_(std::move(results)),
       block_(device),
       split_(SplitOfPulls(device, options, ahead)),
       always_apart_(PullsAlwaysApart()),
@@ -65,14 +66,7 @@ CudaLiteCache::CudaLiteCache(CudaDevice& device, const Shape& shape, const HeadP
   if (options.measure_recall) {
     throw Unsupported("measure_recall runs on the CPU only (--device cpu)");
   }
-  if (imposed != nullptr) {
-    imposed_steps_ = imposed->steps;
-    overlap_imposed_ = std::ranges::any_of(
-        imposed->heads, [](const ops::ImposedHead& head) { return head.kept >= 0; });
-    imposed_ = device.Allocate(imposed->heads.size() * sizeof(ops::ImposedHead));
-    device.Upload(imposed_.data(), imposed->heads.data(), imposed_.size());
-  }
-  if (ahead > 0) decisions_.emplace(device, split_, overlap_imposed_);
+  if (ahead > 0) decisions_.emplace(device, split_, ReplacesRows());
   check_transfers_ = std::make_shared<const std::function<void()>>([this] { CheckTransfers(); });
   if (options.transfer != "auto") SPDLOG_INFO("transfers: {}", transfer_->Description());
   const Layout& layout = shape.layout;
@@ -211,10 +205,9 @@ void CudaLiteCache::ReserveWork(int64_t sequences, int64_t context) {
   scratch_ = Buffer();
   scratch_ = device_.Allocate(std::max(refresh_bytes, attention_bytes));
   if (decisions_) {
-    decisions_->Reserve(refresh_bytes, overlap_imposed_
-                                           ? ops::cuda::ImposeScratchBytes(
-                                                 lite_shape_, work_sequences_, work_context_)
-                                           : 0);
+    decisions_->Reserve(
+        refresh_bytes,
+        ReplacesRows() ? results_->ScratchBytes(lite_shape_, work_sequences_, work_context_) : 0);
   }
   transfer_->Reserve(static_cast<int64_t>(pairs), lite_shape_.max_rows);
 }
@@ -442,10 +435,11 @@ std::span<const HeadCounters> CudaLiteCache::Heads() const {
 std::unique_ptr<Cache> CreateCudaLiteCache(Device& device, const Shape& shape, const HeadPlan& plan,
                                            const KvOptions& options, int64_t ahead,
                                            std::unique_ptr<Retriever> retriever,
-                                           const TierBytes& budget, const ImposedReuse* imposed) {
+                                           const TierBytes& budget, const ResultOverride* results) {
   LC_CHECK(device.type() == DeviceType::kCuda);
-  return std::make_unique<CudaLiteCache>(static_cast<CudaDevice&>(device), shape, plan, options,
-                                         ahead, std::move(retriever), budget, imposed);
+  auto& cuda = static_cast<CudaDevice&>(device);
+  return std::make_unique<CudaLiteCache>(cuda, shape, plan, options, ahead, std::move(retriever),
+                                         budget, results ? results->ForCuda(cuda) : nullptr);
 }
 
 }  // namespace litecache::kv

@@ -28,13 +28,12 @@
 #include "device/cuda/sm_split.h"
 #include "kv/litecache/decisions_cuda.h"
 #include "kv/litecache/lite_cache_base.h"
+#include "kv/litecache/result_override_cuda.h"
 #include "kv/litecache/retrieve_cuda.h"
 #include "kv/pages/device_pages_cuda.h"
 #include "kv/step/step_block_cuda.h"
 #include "kv/transfer/step_pull_cuda.h"
 #include "kv/transfer/transfer_engine_cuda.h"
-#include "lab/impose/impose_reuse_cuda.h"
-#include "lab/impose/imposed_reuse.h"
 #include "ops/attention/attention_cuda.h"
 #include "ops/reuse/litecache_cuda.h"
 
@@ -44,7 +43,8 @@ class CudaLiteCache final : public LiteCacheBase {
  public:
   CudaLiteCache(CudaDevice& device, const Shape& shape, const HeadPlan& plan,
                 const KvOptions& options, int64_t ahead, std::unique_ptr<Retriever> retriever,
-                const TierBytes& budget, const ImposedReuse* imposed = nullptr);
+                const TierBytes& budget,
+                std::unique_ptr<const CudaResultOverride> results = nullptr);
 
   SequenceId Create() override;
   SequenceId Fork(SequenceId parent) override;
@@ -108,8 +108,6 @@ class CudaLiteCache final : public LiteCacheBase {
   void SpillAhead(Stream& stream, int64_t layer);
   // Which heads are to be refreshed.
   void LookUp(Stream& stream, int64_t layer, const MatrixView& q);
-  // Of measurements: the hits that are imposed instead.
-  void ImposeHits(Stream& stream, int64_t layer);
   // Which rows the heads that are to be refreshed want, and the slots for them.
   void Choose(Stream& stream, int64_t layer, const ops::cuda::SelectQuery& query,
               const Decisions::Chain& chain);
@@ -137,7 +135,7 @@ class CudaLiteCache final : public LiteCacheBase {
   // Whether one kernel pulls the rows of all its layers.
   bool OnePull() const { return step_pull_ != nullptr && step_pull_->on(); }
   bool HasResident(int64_t layer) const;
-  ops::cuda::ImposedLayer Imposed(int64_t layer) const;
+  bool ReplacesRows() const { return results_ != nullptr && results_->replaces_rows(); }
   // Whether it has resident heads that select.
   bool ResidentSelect(int64_t layer) const;
 
@@ -166,10 +164,8 @@ class CudaLiteCache final : public LiteCacheBase {
   std::shared_ptr<const std::function<void()>> check_transfers_;
   ops::cuda::LiteShape lite_shape_;
   std::vector<ops::cuda::LiteLayer> layers_;
-  Buffer imposed_;  // ImposedHead [steps][layers][kv_heads], of measurements; else empty
-  int64_t imposed_steps_ = 0;
-  bool overlap_imposed_ = false;  // on any head, at any step
-  Buffer constants_;              // lists of heads, thresholds, importance
+  std::unique_ptr<const CudaResultOverride> results_;  // null: as found
+  Buffer constants_;                                   // lists of heads, thresholds, importance
   std::array<std::vector<const int32_t*>, 2> staging_lists_;  // [sets][layers], in constants_
   std::unique_ptr<Mirror> counters_;  // DeviceHeadCounters [layers][kv_heads]
   std::unordered_map<SequenceId, Sequence> sequences_;

@@ -9,11 +9,10 @@
 #include "kv/cache_plan.h"
 #include "kv/litecache/create_lite_cache_cuda.h"
 #include "kv/litecache/lite_cache_cpu.h"
+#include "kv/litecache/result_override.h"
 #include "kv/litecache/shape.h"
 #include "kv/retrieve/retriever.h"
 #include "kv/step/scratch_plan_cuda.h"
-#include "lab/trace/replay.h"
-#include "lab/trace/replays_trace.h"
 #include "ops/attention/attention.h"
 #include "ops/common/available_cuda.h"
 #include "ops/select/selection.h"
@@ -44,7 +43,7 @@ KvOptions Resolve(const KvOptions& options, const Profile* profile) {
   return resolved;
 }
 
-class LitePlan final : public CachePlan, public ReplaysTrace {
+class LitePlan final : public CachePlan, public OverridablePlan {
  public:
   LitePlan(const Layout& layout, const KvOptions& options, std::shared_ptr<const Profile> profile,
            DeviceType device)
@@ -136,10 +135,9 @@ class LitePlan final : public CachePlan, public ReplaysTrace {
     return true;
   }
 
-  void Impose(std::shared_ptr<const ImposedReuse> reuse) override { imposed_ = std::move(reuse); }
-  void Replay(std::shared_ptr<const Trace> trace) override {
-    imposed_ = std::make_shared<const ImposedReuse>(
-        ReplayReuse(*trace, shape_.layout, heads_, AggregationOf(options_)));
+  ops::Aggregation aggregation() const override { return AggregationOf(options_); }
+  void SetOverride(std::shared_ptr<const ResultOverride> results) override {
+    results_ = std::move(results);
   }
 
   std::unique_ptr<Cache> Create(Device& device, const TierBytes& budget) const override {
@@ -147,11 +145,11 @@ class LitePlan final : public CachePlan, public ReplaysTrace {
     if constexpr (ops::cuda::kAvailable) {
       if (device_ == DeviceType::kCuda) {
         return CreateCudaLiteCache(device, shape_, heads_, options_, ahead_,
-                                   MakeRetriever(shape_.layout), budget, imposed_.get());
+                                   MakeRetriever(shape_.layout), budget, results_.get());
       }
     }
     return std::make_unique<LiteCache>(device, shape_, heads_, options_, ahead_,
-                                       MakeRetriever(shape_.layout), budget, imposed_);
+                                       MakeRetriever(shape_.layout), budget, results_);
   }
 
  private:
@@ -174,8 +172,8 @@ class LitePlan final : public CachePlan, public ReplaysTrace {
   HeadPlan heads_;
   Shape shape_;
   double scores_per_token_;
-  uint64_t weight_bytes_;                        // of the retriever
-  std::shared_ptr<const ImposedReuse> imposed_;  // null: none
+  uint64_t weight_bytes_;                          // of the retriever
+  std::shared_ptr<const ResultOverride> results_;  // null: as found
 };
 
 }  // namespace

@@ -7,7 +7,8 @@
 
 namespace litecache::kv {
 
-void Refresher::Run(Stream& stream, int64_t layer, float scale, std::span<RefreshWork> work) {
+void Refresher::Run(Stream& stream, int64_t layer, float scale, const ResultOverride* results,
+                    std::span<RefreshWork> work) {
   if (work.empty()) return;
   const Shape& shape = tiers_.shape;
   size_t room = 0;
@@ -55,8 +56,7 @@ void Refresher::Run(Stream& stream, int64_t layer, float scale, std::span<Refres
   Mark(stream, Section::kRetrieval);
   if (!selects_.empty()) retriever_.Select(stream, selects_);
   for (size_t i = 0; i < selects_.size(); ++i) updates_[selecting_[i]].count = selects_[i].count;
-  Mark(stream, Section::kImposed);
-  ImposeOverlap(stream, work);
+  if (results != nullptr) ReplaceRows(stream, layer, *results, work);
   Mark(stream, Section::kManagement);
   UpdateSlots(stream, tiers_.geometry, delta_, updates_);
   for (size_t i = 0; i < work.size(); ++i) {
@@ -77,28 +77,21 @@ void Refresher::Run(Stream& stream, int64_t layer, float scale, std::span<Refres
   for (const UpdateWork& update : updates_) update.slots->pending = false;
 }
 
-void Refresher::ImposeOverlap(Stream& stream, std::span<const RefreshWork> work) {
-  imposes_.clear();
+void Refresher::ReplaceRows(Stream& stream, int64_t layer, const ResultOverride& results,
+                            std::span<const RefreshWork> work) {
+  Mark(stream, Section::kOverride);
+  found_.clear();
   for (size_t i = 0; i < selects_.size(); ++i) {
     const RefreshWork& item = work[selecting_[i]];
-    if (item.kept < 0) continue;
-    if (cached_.size() <= imposes_.size()) cached_.emplace_back();
-    std::vector<int32_t>& cached = cached_[imposes_.size()];
-    const HeadSlots& slots = *updates_[selecting_[i]].slots;
-    cached.resize(static_cast<size_t>(slots.used));
-    for (int64_t slot = 0; slot < slots.used; ++slot) {
-      cached[static_cast<size_t>(slot)] =
-          tiers_.geometry.Position(slots, tiers_.geometry.begin + slot);
-    }
-    imposes_.push_back({.kept = item.kept,
-                        .cached = cached.data(),
-                        .cached_count = slots.used,
-                        .begin = item.begin,
-                        .end = item.end,
-                        .selected = selects_[i].positions,
-                        .count = selects_[i].count});
+    const SequenceView& sequence = *item.sequence;
+    found_.push_back(
+        {.at = {tiers_.shape.Index(layer, item.head), sequence.past, sequence.row},
+         .begin = item.begin,
+         .end = item.end,
+         .slots = updates_[selecting_[i]].slots,
+         .positions = {selects_[i].positions, static_cast<size_t>(selects_[i].count)}});
   }
-  if (!imposes_.empty()) ops::ImposeOverlap(stream, imposes_);
+  results.ReplaceRows(stream, tiers_.geometry, found_);
 }
 
 }  // namespace litecache::kv

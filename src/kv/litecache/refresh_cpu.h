@@ -5,9 +5,9 @@
 #include <span>
 #include <vector>
 
+#include "kv/litecache/result_override.h"
 #include "kv/litecache/tiers.h"
 #include "kv/retrieve/retriever.h"
-#include "lab/impose/impose_reuse.h"
 #include "ops/rows/move_rows.h"
 
 namespace litecache::kv {
@@ -21,7 +21,6 @@ struct RefreshWork {
   int64_t begin = 0, end = 0;
   int64_t k = 0;
   int64_t capacity = 0;  // slots for cached rows
-  int32_t kept = -1;     // ops::ImposedHead's
   // Results.
   std::span<const int32_t> positions;  // selected, until the next Run()
   int64_t moved = 0;                   // of those: brought from the host store
@@ -31,11 +30,13 @@ class Refresher {
  public:
   Refresher(Tiers& tiers, Retriever& retriever, bool delta)
       : tiers_(tiers), retriever_(retriever), delta_(delta) {}
-  void Run(Stream& stream, int64_t layer, float scale, std::span<RefreshWork> work);
+  // results: null where selections stay as they are found.
+  void Run(Stream& stream, int64_t layer, float scale, const ResultOverride* results,
+           std::span<RefreshWork> work);
 
  private:
-  // Selections of heads whose kept is imposed become those.
-  void ImposeOverlap(Stream& stream, std::span<const RefreshWork> work);
+  void ReplaceRows(Stream& stream, int64_t layer, const ResultOverride& results,
+                   std::span<const RefreshWork> work);
 
   Tiers& tiers_;
   Retriever& retriever_;
@@ -46,8 +47,7 @@ class Refresher {
   std::vector<size_t> selecting_;
   std::vector<UpdateWork> updates_;
   std::vector<ops::MoveWork> moves_;
-  std::vector<ops::ImposeOverlapWork> imposes_;
-  std::vector<std::vector<int32_t>> cached_;
+  std::vector<FoundRows> found_;
 };
 
 }  // namespace litecache::kv

@@ -1,0 +1,38 @@
+// ResultOverride on a GPU: kernels that follow a step's lookups and selections.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "device/device.h"
+#include "ops/reuse/litecache_cuda.h"
+
+namespace litecache::kv {
+
+class CudaResultOverride {
+ public:
+  // One layer of a decode step.
+  struct Place {
+    int64_t index = 0;
+    const ops::cuda::StepView& step;
+    const ops::cuda::LiteShape& shape;
+    const ops::cuda::LiteLayer& layer;
+  };
+
+  virtual ~CudaResultOverride() = default;
+  // After ops::cuda::Lookup: refresh, the heads' pending flags and the counters' hits.
+  virtual void AfterLookup(Stream& stream, const Place& place) const = 0;
+
+  // Whether selections are replaced as well; the functions below are called only then, and not of
+  // a sequence's first fill.
+  virtual bool replaces_rows() const = 0;
+  // Of device memory, for BesideSelection and AfterSelection of a layer, in this order.
+  virtual size_t ScratchBytes(const ops::cuda::LiteShape& shape, int64_t capacity,
+                              int64_t max_context) const = 0;
+  // Depends on the lookup, not on the selection: may run on another stream at the same time.
+  virtual void BesideSelection(Stream& stream, const Place& place, void* scratch) const = 0;
+  // `selected` of offloaded heads whose refresh is 1.
+  virtual void AfterSelection(Stream& stream, const Place& place, void* scratch) const = 0;
+};
+
+}  // namespace litecache::kv
