@@ -6,7 +6,7 @@
 #   scripts/bench-cpu-vs-llama.sh LLAMA_BENCH GGUF [--litecache BIN] [--threads N] [--rounds N]
 #
 # LLAMA_BENCH is an existing llama-bench (native release build), GGUF a bf16 model of that shape:
-# docs/benchmarks/cpu.md says how to make both. Nothing is fetched or built here.
+# lab/notes/cpu.md says how to make both. Nothing is fetched or built here.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 usage() { sed -n '2,10s/^# \{0,1\}//p' "$0" >&2; exit 2; }

@@ -42,7 +42,7 @@ struct KvOptions {
   //   importance  eq. 3-5 from eta, p and the head's importance
   //   fixed       eta for every head
   //   auto        importance where the profile has it, else fitted where it has curves, else fixed:
-  //               at equal accuracy importance reuses most (docs/benchmarks/accuracy.md)
+  //               at equal accuracy importance reuses most (lab/notes/accuracy.md)
   std::string thresholds = "auto";
   double eta = 0.9;    // upper bound of the thresholds (eq. 3); 1: every step refreshes; -1: none
   double p = 3;        // exponent of the importance (eq. 4)
@@ -70,7 +70,7 @@ struct KvOptions {
   bool hata_norms = true;          // weight scores by the keys' norms
   // How a group's query heads come to one score: sum (HATA's: of their differing bits), softmax (of
   // each head's estimated products, then summed: what one head needs is not outvoted by the
-  // others, docs/benchmarks/accuracy.md), auto: softmax where there are norms.
+  // others, lab/notes/accuracy.md), auto: softmax where there are norms.
   std::string hata_group = "auto";
   int loki_rank = 0;  // leading components; 0: head_dim / 4
 
@@ -80,7 +80,7 @@ struct KvOptions {
                              // top-k stay until their slot is needed
   std::string host_rows = "auto";  // auto (as on the device) | fp8 | int8, with a scale a
                                    // row | int4, with a minimum and a step a group of 64 values
-  // How rows come to a GPU (docs/policies.md): gpu-pull (kernels read them) | cpu-push (CPU threads
+  // How rows come to a GPU (policies.md): gpu-pull (kernels read them) | cpu-push (CPU threads
   // write what the GPU asks for) | copy (gathered and copied between kernels) | auto: gpu-pull. On
   // the CPU auto alone.
   std::string transfer = "auto";

@@ -1,5 +1,5 @@
 // Graph, adaptive thresholds, aggregation, resident heads: each added to what is before it
-// (Figure 12a; what they cost in accuracy is in docs/benchmarks/accuracy.md).
+// (Figure 12a; what they cost in accuracy is in lab/notes/accuracy.md).
 #include <fmt/format.h>
 
 #include "lab/papers/experiment.h"

@@ -45,7 +45,7 @@ void WriteLink(const Grid& grid, const Results& results, Page* page) {
                   "refreshed, 10% of the "
                   "rows, {} shape. Published: 4 CPU threads over PCIe 4.0 stay near GDRCopy's peak "
                   "of {} GB/s from "
-                  "4K to 128K tokens. docs/benchmarks/gpu.md has the engines alone, without a "
+                  "4K to 128K tokens. lab/notes/gpu.md has the engines alone, without a "
                   "model around them.",
                   grid.shapes.front(), published::kLinkPeakGbps));
   std::vector<std::string> head = {"engine"};

@@ -17,7 +17,7 @@ std::string ProgramHelp();
 // `litecache COMMAND --help`; `app` has the command's options.
 std::string CommandHelp(const Command& command, const CLI::App& app);
 
-// The option tables of all commands in Markdown (docs/cli.md holds them).
+// The option tables of all commands in Markdown (docs/reference/cli.md holds them).
 std::string OptionTables();
 
 }  // namespace litecache::cli

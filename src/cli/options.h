@@ -1,5 +1,5 @@
 // Options that several commands share, each declared once: name, default, help text. The help and
-// the tables of docs/cli.md are made from these declarations.
+// the tables of docs/reference/cli.md are made from these declarations.
 #pragma once
 
 #include <CLI/CLI.hpp>

@@ -18,7 +18,7 @@ std::string Describe(const Layout& layout);
 
 // Tokens a page of one (sequence, layer, KV head) holds: the power of two that brings the page
 // closest to 64 KiB without passing it, at least 16. 64 KiB is where a head-after-head pull over
-// the link reaches its full rate (docs/architecture.md).
+// the link reaches its full rate (docs/internals/architecture.md).
 int64_t PageTokens(const Layout& layout);
 
 // The attention operation's view of the layout.

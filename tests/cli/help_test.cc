@@ -43,12 +43,12 @@ TEST(Help, EveryOptionSaysWhatItDoes) {
   }
 }
 
-// docs/cli.md ends with the tables of `litecache --help-markdown`.
+// docs/reference/cli.md ends with the tables of `litecache --help-markdown`.
 TEST(Help, TheDocumentHasTheOptionTables) {
-  std::ifstream file(SourceDirectory() / "docs/cli.md");
+  std::ifstream file(SourceDirectory() / "docs/reference/cli.md");
   const std::string text{std::istreambuf_iterator<char>(file), {}};
   EXPECT_THAT(text, ::testing::HasSubstr(OptionTables()))
-      << "docs/cli.md: replace the option tables by the output of `litecache --help-markdown`";
+      << "docs/reference/cli.md: replace the option tables by those of `litecache --help-markdown`";
 }
 
 }  // namespace

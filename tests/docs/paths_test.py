@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SKIPPED = {".git", "build"}
 ENDINGS = (".h", ".cc", ".cu", ".cuh", ".py", ".md", ".sh", ".cmake", ".html", ".js", ".css", "CMakeLists.txt")
 # Text that `litecache bench --suite papers` puts into the page above: its links are that page's.
-INCLUDED = {"docs/benchmarks/papers/notes.md": "docs/benchmarks/papers.md"}
+INCLUDED = {"lab/notes/papers/notes.md": "lab/notes/papers.md"}
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 QUOTED = re.compile(r"`([\w./*-]+)`")
 COMMENT = re.compile(r"//(.*)$", re.MULTILINE)
@@ -96,11 +96,11 @@ def main():
                 broken.append(f"{page}: the link to {path.resolve().relative_to(ROOT)} leads nowhere")
             elif heading and heading not in headings(path):
                 broken.append(f"{page}: {path.resolve().relative_to(ROOT)} has no heading #{heading}")
-    told = (ROOT / "docs/cli.md").read_text(encoding="utf-8")
+    told = (ROOT / "docs/reference/cli.md").read_text(encoding="utf-8")
     for source in (f for f in FILES if f.endswith((".h", ".cc", ".cu", ".cuh"))):
         text = (ROOT / source).read_text(encoding="utf-8")
         if source.startswith("src/"):
-            broken += [f"docs/cli.md: {name} of {source} is missing" for name in VARIABLE.findall(text) if name not in told]
+            broken += [f"docs/reference/cli.md: {name} of {source} is missing" for name in VARIABLE.findall(text) if name not in told]
         for path in named_in_comments(text):
             seen += 1
             if not exists(path):

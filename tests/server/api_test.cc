@@ -339,7 +339,7 @@ TEST_F(Api, ModelsPropsAndMetrics) {
   }
 }
 
-// docs/server.md has a table of them; `prefix_store_*` stands for several.
+// docs/reference/server.md has a table of them; `prefix_store_*` stands for several.
 TEST_F(Api, MetricsAreThoseOfTheirPage) {
   const std::string body = server().Get("/metrics").body;
   std::set<std::string> given;
@@ -349,7 +349,7 @@ TEST_F(Api, MetricsAreThoseOfTheirPage) {
   }
   ASSERT_GT(given.size(), 20u);
 
-  std::ifstream file(SourceDirectory() / "docs" / "server.md");
+  std::ifstream file(SourceDirectory() / "docs/reference/server.md");
   std::set<std::string> told;
   bool metrics = false;
   const std::regex name("`([a-z_]+)(\\{[a-z,]*\\})?`");

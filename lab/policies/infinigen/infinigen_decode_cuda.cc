@@ -16,7 +16,7 @@ using ops::cuda::RowRange;
 using ops::cuda::RowTable;
 using ops::cuda::StepView;
 
-// SMs that bring all rows of a layer: what the link's rate takes (docs/benchmarks/gpu/transfer.md).
+// SMs that bring all rows of a layer: what the link's rate takes (lab/notes/gpu/transfer.md).
 constexpr int32_t kLinkSms = 10;
 
 // Channels of the prompts that have ended, and the partial keys of their tokens, of all layers:

@@ -18,7 +18,7 @@ using ops::cuda::RowRange;
 using ops::cuda::StepView;
 using ops::cuda::WaveLayer;
 
-// As transfer engine gpu-pull: 10 brought 25 GB/s (docs/benchmarks/gpu/other-policies.md).
+// As transfer engine gpu-pull: 10 brought 25 GB/s (lab/notes/gpu/other-policies.md).
 constexpr int32_t kPullBlocks = 48;
 // How long the device waits for an answer that takes tens of microseconds.
 constexpr uint64_t kDeadline = uint64_t{5} * 1000 * 1000 * 1000;

@@ -9,7 +9,7 @@
 namespace litecache {
 
 // One call a copy leaves the link idle between copies: pieces of 256 KiB come at 33 GB/s in calls
-// of their own and at 55 together (docs/benchmarks/gpu/transfer.md).
+// of their own and at 55 together (lab/notes/gpu/transfer.md).
 class CudaCopyBatch {
  public:
   // Between pinned host memory and device memory, either way. Copies of one Send() have no order.

@@ -1,6 +1,6 @@
 // A GPU's SMs in two parts, so that kernels of one never share an SM with those of the other: an SM
 // returns what its kernels load in the order they asked for it, and a load over the link holds up
-// those behind it for microseconds (docs/benchmarks/gpu/litecache.md,
+// those behind it for microseconds (lab/notes/gpu/litecache.md,
 // "What a step waits for beside a pull").
 #pragma once
 

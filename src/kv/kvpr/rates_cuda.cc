@@ -42,7 +42,7 @@ constexpr uint64_t kMostBytes = 768u << 20;
 // the products, and products that wait for a kernel's last blocks. Where the GPU decides, OPT-13B's
 // layers (l = all of 148 tokens, batch 64) took 1.13 times as long, OPT-30B's (987 of 1040, batch
 // 32) 1.09; that products, attention and copies run at once makes none of it
-// (docs/benchmarks/kvpr.md).
+// (lab/notes/kvpr.md).
 constexpr double kTogether = 1.1;
 
 // Of the fastest pass, after one that chooses algorithms.

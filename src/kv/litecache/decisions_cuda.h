@@ -1,5 +1,5 @@
 // Where is decided on layers ahead of time: which rows their heads want, and the slots for them.
-// One layer after another; two chains by turns were as slow (docs/benchmarks/gpu/litecache.md).
+// One layer after another; two chains by turns were as slow (lab/notes/gpu/litecache.md).
 #pragma once
 
 #include <cstddef>

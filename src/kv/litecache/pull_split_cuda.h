@@ -1,7 +1,7 @@
 #pragma once
 
 // Which SMs the pulls of a step have to themselves: kernels that share theirs wait for the link
-// (docs/benchmarks/gpu/litecache.md, "What a step waits for beside a pull").
+// (lab/notes/gpu/litecache.md, "What a step waits for beside a pull").
 #include <cstdint>
 
 #include "device/cuda/cuda_device.h"

@@ -14,7 +14,7 @@ namespace {
 
 constexpr uint64_t kPageBytes = 64 * 1024;
 // Of a store that a GPU pulls from: a head's rows lie together, so that one address translation of
-// the link serves many of them (docs/architecture.md).
+// the link serves many of them (docs/internals/architecture.md).
 constexpr uint64_t kLinkPageBytes = 512 * 1024;
 // Heads that attention over codes serves (ops/attention/attention_cuda.h).
 constexpr int64_t kMostCodeDim = 256;

@@ -20,7 +20,7 @@ namespace litecache::kv::offload {
 // Whole pages travel by the copy engine. Rows at the two ends of what travels fill parts of pages,
 // in every head's place a few: a kernel reads them through the link meanwhile, all sequences'
 // together (a copy of such parts reaches a third of the link's rate,
-// docs/benchmarks/gpu/transfer.md).
+// lab/notes/gpu/transfer.md).
 class HostLink {
  public:
   // The most pieces of inputs of a buffer that AwaitPiece() tells apart.

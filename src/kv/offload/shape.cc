@@ -12,7 +12,7 @@ namespace {
 constexpr uint64_t kPageBytes = 64 * 1024;
 // The copy engine reaches the link's rate from 256 KiB on. Longer pages are fewer to name; but rows
 // that fill a part of a page travel by another way, which waits for the products beside it, and in
-// pages of few tokens few rows do (docs/benchmarks/kvpr.md).
+// pages of few tokens few rows do (lab/notes/kvpr.md).
 constexpr uint64_t kGpuPageBytes = 256 * 1024;
 constexpr uint64_t kLeastTokens = 16, kMostTokens = 256;
 constexpr uint64_t kAlignment = 256;  // of a page: kernels move 16 bytes at a time

@@ -15,7 +15,7 @@ ops::RowFormat StoreFormat(const Layout& layout, const KvOptions& options);
 
 // On the CPU a page holds rows of one KV head. On a GPU it holds those of all KV heads of a layer
 // that its table has, head after head, so that the copy engine is given hundreds of KiB at a time
-// (docs/benchmarks/gpu/transfer.md); the pages of both tiers have one size.
+// (lab/notes/gpu/transfer.md); the pages of both tiers have one size.
 struct Shape {
   // device_share: of each layer's KV heads, the first ones, whose rows stay on the device.
   // keeps_inputs: the layers' inputs are kept beside the rows. Throws InvalidArgument.

@@ -156,7 +156,7 @@ void SequenceTable::Grow(std::span<const Growth> growths) {
     }
     const int64_t blocks = shape_.BlocksFor(sequence.length + growth.rows);
     // A list's new pages lie together: who reads one list out of gigabytes needs few of the address
-    // translations that all of a GPU's reads share (docs/benchmarks/gpu/litecache.md).
+    // translations that all of a GPU's reads share (lab/notes/gpu/litecache.md).
     for (int64_t list = 0; list < shape_.lists; ++list) {
       for (int64_t block = sequence.blocks; block < blocks; ++block) {
         const auto slot = static_cast<size_t>(list * sequence.capacity + block);

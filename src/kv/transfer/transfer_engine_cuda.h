@@ -60,7 +60,7 @@ struct TransferOptions {
 // What options.transfer and transfer_threads ask for.
 TransferOptions TransferOptionsOf(const KvOptions& options);
 
-// All cores but the one that drives the device, at most 16 (docs/benchmarks/gpu/transfer.md).
+// All cores but the one that drives the device, at most 16 (lab/notes/gpu/transfer.md).
 int DefaultTransferThreads();
 
 // Throws InvalidArgument for another engine's name, CapacityError where its memory is not there.

@@ -12,7 +12,7 @@ namespace litecache::ops {
 
 // How KV rows lie in memory. A page holds page_tokens rows of one (sequence, layer, KV head); row t
 // is [K (head_dim) | V (head_dim)] in dtype (bf16 or f32), contiguous: a token's K and V side by
-// side halve the rows a transfer engine has to move (docs/architecture.md).
+// side halve the rows a transfer engine has to move (docs/internals/architecture.md).
 struct KvGeometry {
   int64_t kv_heads = 0;
   int64_t head_dim = 0;

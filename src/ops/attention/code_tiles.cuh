@@ -9,7 +9,7 @@
 // A tile of whole tiles' pages comes as three runs of bytes that one lane asks for: codes, scales,
 // and the updates, so that whether a slot is attended is looked at when its tile is there. Copies
 // of 16 bytes by all lanes took 1.13 times as long over a million tokens' rows
-// (docs/benchmarks/gpu/kernels.md); they are for other head dimensions, rows that are no codes, and
+// (lab/notes/gpu/kernels.md); they are for other head dimensions, rows that are no codes, and
 // GPUs before sm_90. Codes and scales of slots that are not attended come, too: any code is a
 // number.
 #pragma once

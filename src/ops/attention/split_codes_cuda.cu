@@ -10,7 +10,7 @@ namespace litecache::ops::cuda {
 namespace {
 
 // Warps rather than stages: expanding codes takes a warp long, and 12 of them leave the registers
-// for it; 8 with 6 stages take 1.2 times as long (docs/benchmarks/gpu/kernels.md).
+// for it; 8 with 6 stages take 1.2 times as long (lab/notes/gpu/kernels.md).
 template <RowEncoding kEncoding>
 void LaunchOf(CudaStream& stream, const split::SplitProblem& p) {
   using split::CodeTiles, split::Launch;

@@ -8,7 +8,7 @@
 namespace litecache::ops::cpu {
 
 // Whether the product should go through oneDNN: bf16 weights, tiles in the CPU, and enough tokens
-// to fill them. Our own kernel runs at 90% of what vdpbf16ps can do (docs/benchmarks/cpu.md), so
+// to fill them. Our own kernel runs at 90% of what vdpbf16ps can do (lab/notes/cpu.md), so
 // without AMX there is nothing to gain; AMX has eight times that rate.
 bool OneDnnIsFaster(const MatrixView& x, const MatrixView& weight);
 

@@ -118,7 +118,7 @@ void UpdateSlots(Stream& stream, const StepView& step, const LiteShape& shape,
 
 // Transfer engine gpu-pull: rows of moved_positions of the store (mapped host memory) into
 // moved_slots, head after head, on `blocks` blocks of 128 threads at most (32 and more run at the
-// link's rate, docs/benchmarks/gpu/transfer.md). Rows of fp8/int8 are expanded as they land, or
+// link's rate, lab/notes/gpu/transfer.md). Rows of fp8/int8 are expanded as they land, or
 // kept as codes, with the scales from table kScales (`codes`). Tokens not stored are in the ring:
 // never asked.
 void PullRows(Stream& stream, const StepView& step, const LiteShape& shape, const LiteLayer& layer,

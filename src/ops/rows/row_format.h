@@ -29,7 +29,7 @@ struct RowFormat {
   int64_t head_dim = 0;
   // Of fp8 and int8: a row is its codes alone, and its scales lie elsewhere, as RowScales. What a
   // store has that a GPU pulls from: a head of 128 is then two lines of the link and not three
-  // (docs/benchmarks/gpu/litecache.md, "A million tokens"). The operations of ops/ on a GPU serve
+  // (lab/notes/gpu/litecache.md, "A million tokens"). The operations of ops/ on a GPU serve
   // it, those of this folder do not.
   bool scales_apart = false;
 

@@ -29,7 +29,7 @@ constexpr int kCodesInFlight = 8;
 
 // All warps share one list of pieces, pair after pair, so that the rows of one head are read one
 // after another: scattered reads starve the link and everything else (a third of its rate,
-// docs/benchmarks/gpu/litecache.md). store, slots, codes: of any layer, their list_of_head is not
+// lab/notes/gpu/litecache.md). store, slots, codes: of any layer, their list_of_head is not
 // used. first: the warp's first piece, counted from the layer's; after the call from the next
 // one's. own: the warp's, shared memory.
 //

@@ -2,7 +2,7 @@
 // attentions: for SMs that nothing else runs on (device/cuda/sm_split.h). Kernels on other SMs tell
 // it which lists are ready, and it tells them which layers' rows are there, by flags in device
 // memory: the link has no pause between layers, where a kernel a layer has its beginning and end
-// (docs/benchmarks/gpu/litecache.md, "One pull a step").
+// (lab/notes/gpu/litecache.md, "One pull a step").
 //
 // Every flag is the number of a step: nothing is reset between steps or replays of a graph. All
 // kernels of a step have to be issued together, as a recording: the one that pulls waits for others

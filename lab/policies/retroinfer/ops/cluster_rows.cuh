@@ -6,7 +6,7 @@
 namespace litecache::ops::cuda::clusters {
 
 // Blocks that read the store through the link (its rate by their number:
-// docs/benchmarks/gpu/transfer.md).
+// lab/notes/gpu/transfer.md).
 constexpr int kLinkBlocks = 16;
 constexpr int kLinkThreads = 1024;
 
