@@ -75,8 +75,8 @@ class ServeCommand final : public Command {
   std::string Notes() const override {
     return "Endpoints: /v1/chat/completions, /v1/completions, /v1/responses, /v1/models, /health,\n"
            "/metrics, /props, /stats, /tokenize, /detokenize: docs/reference/server.md. The\n"
-           "address itself is a page: a chat, and the engine at work. SIGTERM or Ctrl-C lets running\n"
-           "requests finish (--shutdown-timeout); a second one ends at once.\n\n"
+           "address itself is a page: a chat, and the engine at work. SIGTERM or Ctrl-C lets\n"
+           "running requests finish (--shutdown-timeout); a second one ends at once.\n\n"
            "  litecache serve --model DIR\n"
            "  curl http://127.0.0.1:8080/v1/chat/completions -H 'Content-Type: application/json' "
            "\\\n"
