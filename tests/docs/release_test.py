@@ -1,0 +1,50 @@
+"""What a release promises is kept: the changelog knows the project's version, every library that the build asks for is in
+THIRD_PARTY_LICENSES.md, third-party data has its licence text beside it, and nothing copyleft went into the shipped model."""
+import json
+import re
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+# CMake's names of packages, where the page's are others; None: part of the system.
+NAMES = {"Threads": None, "PkgConfig": None, "CUDAToolkit": "CUDA runtime", "fmt": "{fmt}", "nlohmann_json": "nlohmann-json", "dnnl": "oneDNN",
+         "Eigen3": "Eigen", "HWY": "Highway", "UTF8PROC": "utf8proc", "XXHASH": "xxHash", "GTest": "GoogleTest",
+         "benchmark": "Google Benchmark"}
+ASKED = re.compile(r"^\s*(?:find_package|pkg_check_modules)\((\w+)", re.MULTILINE)
+LICENSED = {"data/words": "LICENSE.*", "data/haystack": "LICENSE.*", "models/litecache-demo-16m/demo": "LICENSE.*"}
+COPYLEFT = re.compile(r"\b(A|L)?GPL|MPL|CC-BY-SA", re.IGNORECASE)
+
+
+def read(path):
+    return (ROOT / path).read_text(encoding="utf-8")
+
+
+def main():
+    wrong = []
+    version = re.search(r"^project\(litecache VERSION ([\d.]+)", read("CMakeLists.txt"), re.MULTILINE)[1]
+    if not re.search(rf"^## {re.escape(version)}\b", read("CHANGELOG.md"), re.MULTILINE):
+        wrong.append(f"CHANGELOG.md has no section for version {version} of CMakeLists.txt")
+
+    asked = {name for path in [*ROOT.glob("cmake/*.cmake"), *ROOT.glob("src/*/CMakeLists.txt")]
+             for name in ASKED.findall(path.read_text(encoding="utf-8"))}
+    listed = read("THIRD_PARTY_LICENSES.md")
+    for name in sorted(asked):
+        shown = NAMES.get(name, name)
+        if shown is not None and shown not in listed:
+            wrong.append(f"THIRD_PARTY_LICENSES.md does not list {shown}, which the build asks for as {name}")
+
+    for folder, pattern in LICENSED.items():
+        if not list((ROOT / folder).glob(pattern)):
+            wrong.append(f"{folder} has no {pattern}")
+    packages = json.loads(read("models/litecache-demo-16m/packages.json"))
+    for package in packages:
+        if COPYLEFT.search(package["licence"]):
+            wrong.append(f"the shipped model was trained on {package['name']}, whose licence is {package['licence']}")
+
+    print("\n".join(wrong) or f"version {version}, {len(asked)} libraries, {len(packages)} packages")
+    # A search that finds nothing would find nothing wrong, too.
+    return 1 if wrong or len(asked) < 10 or len(packages) < 100 else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
