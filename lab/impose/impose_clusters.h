@@ -4,19 +4,13 @@
 
 #include <cstdint>
 
-#ifdef __CUDACC__
-#define LC_CLUSTERS_FUNCTION __host__ __device__ __forceinline__
-#else
-#define LC_CLUSTERS_FUNCTION inline
-#endif
+#include "ops/common/host_device.h"
 
 namespace litecache::ops {
 
 // The first of `clusters` clusters that stand for cluster `id` of the `recorded` ones.
-LC_CLUSTERS_FUNCTION int32_t FirstCluster(int32_t id, int32_t clusters, int32_t recorded) {
+LC_HOST_DEVICE int32_t FirstCluster(int32_t id, int32_t clusters, int32_t recorded) {
   return static_cast<int32_t>((int64_t{id} * clusters + recorded - 1) / recorded);
 }
 
 }  // namespace litecache::ops
-
-#undef LC_CLUSTERS_FUNCTION

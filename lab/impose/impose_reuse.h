@@ -7,12 +7,7 @@
 #include <span>
 
 #include "device/device.h"
-
-#ifdef __CUDACC__
-#define LC_REUSE_FUNCTION __host__ __device__ __forceinline__
-#else
-#define LC_REUSE_FUNCTION inline
-#endif
+#include "ops/common/host_device.h"
 
 namespace litecache::ops {
 
@@ -25,14 +20,13 @@ struct ImposedHead {
 
 // Which of `steps` imposed steps a sequence at `past` tokens is at, in row `row` of the step's
 // activations: those that decode together are not in step with each other.
-LC_REUSE_FUNCTION int32_t ImposedStep(int32_t past, int32_t row, int32_t steps) {
+LC_HOST_DEVICE int32_t ImposedStep(int32_t past, int32_t row, int32_t steps) {
   return static_cast<int32_t>((int64_t{past} + int64_t{row} * 37) % steps);
 }
 
 // Rows of a selection of `count` that are taken from `cached` candidates; the rest comes from the
 // other ones.
-LC_REUSE_FUNCTION int32_t KeptRows(int32_t kept, int32_t count, int32_t cached,
-                                   int32_t candidates) {
+LC_HOST_DEVICE int32_t KeptRows(int32_t kept, int32_t count, int32_t cached, int32_t candidates) {
   const auto wanted =
       static_cast<int32_t>((int64_t{kept} * count + ImposedHead::kWhole / 2) / ImposedHead::kWhole);
   const int32_t most = wanted < cached ? wanted : cached;
@@ -41,12 +35,12 @@ LC_REUSE_FUNCTION int32_t KeptRows(int32_t kept, int32_t count, int32_t cached,
 }
 
 // `take` of `of` items in a row, spread evenly: how many of them come before item i.
-LC_REUSE_FUNCTION int32_t TakenBefore(int32_t i, int32_t take, int32_t of) {
+LC_HOST_DEVICE int32_t TakenBefore(int32_t i, int32_t take, int32_t of) {
   return of == 0 ? 0 : static_cast<int32_t>(int64_t{i} * take / of);
 }
 
 // Positions are taken by words of 32: which of a word's bits are among [begin, end), ...
-LC_REUSE_FUNCTION uint32_t CandidateBits(int32_t word, int32_t begin, int32_t end) {
+LC_HOST_DEVICE uint32_t CandidateBits(int32_t word, int32_t begin, int32_t end) {
   const int32_t first = begin - 32 * word, last = end - 32 * word;
   if (first >= 32 || last <= 0) return 0;
   const uint32_t above = first > 0 ? ~0u << first : ~0u;
@@ -54,7 +48,7 @@ LC_REUSE_FUNCTION uint32_t CandidateBits(int32_t word, int32_t begin, int32_t en
 }
 
 // ... and `count` of `bits`, which are as many at least: the first ones after bit `turn`.
-LC_REUSE_FUNCTION uint32_t TakeBits(uint32_t bits, int32_t count, uint32_t turn) {
+LC_HOST_DEVICE uint32_t TakeBits(uint32_t bits, int32_t count, uint32_t turn) {
   const uint32_t back = (32 - turn) % 32;
   uint32_t left = bits >> turn | bits << back, taken = 0;
   for (; count > 0; --count) {
@@ -66,7 +60,7 @@ LC_REUSE_FUNCTION uint32_t TakeBits(uint32_t bits, int32_t count, uint32_t turn)
 }
 
 // turn of TakeBits, another one for every word and step.
-LC_REUSE_FUNCTION uint32_t WordTurn(int32_t word, int32_t end) {
+LC_HOST_DEVICE uint32_t WordTurn(int32_t word, int32_t end) {
   uint32_t x = static_cast<uint32_t>(word) * 0x9e3779b1u + static_cast<uint32_t>(end) * 0x85ebca77u;
   x ^= x >> 15;
   return x * 0x2c1b3c6du >> 27;
@@ -86,5 +80,3 @@ struct ImposeOverlapWork {
 void ImposeOverlap(Stream& stream, std::span<const ImposeOverlapWork> work);
 
 }  // namespace litecache::ops
-
-#undef LC_REUSE_FUNCTION

@@ -25,7 +25,7 @@ __global__ void ImposeHitsKernel(const __grid_constant__ StepView step,
   if (sequence >= *step.count) return;
   const StepSequence& s = step.sequences[sequence];
   const int32_t list = layer.slots.list_of_head[head];
-  if (list < 0 || AllFit(shape, s.past + 1)) return;
+  if (list < 0 || shape.windows.AllFit(s.past + 1)) return;
   const int32_t hit = Imposed(imposed, s, head).hit;
   const bool was_hit = layer.refresh[pair] == 0;
   if (hit < 0 || (hit == 1) == was_hit) return;
@@ -48,8 +48,8 @@ struct OverlapPair {
     list = layer.slots.list_of_head[head];
     const int32_t sequences = *step.count, refresh = layer.refresh[pair];
     const int32_t n = s->past + 1;
-    begin = SinkRows(shape, n);
-    end = RecentBegin(shape, n);
+    begin = shape.windows.SinkRows(n);
+    end = shape.windows.RecentBegin(n);
     if (sequence >= sequences || list < 0 || refresh != 1) return false;
     kept = Imposed(imposed, *s, head).kept;
     return kept >= 0;

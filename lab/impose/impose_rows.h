@@ -4,12 +4,7 @@
 #pragma once
 
 #include "lab/impose/impose_reuse.h"
-
-#ifdef __CUDACC__
-#define LC_ROWS_FUNCTION __host__ __device__ __forceinline__
-#else
-#define LC_ROWS_FUNCTION inline
-#endif
+#include "ops/common/host_device.h"
 
 namespace litecache::ops {
 
@@ -17,13 +12,13 @@ inline constexpr int32_t kImposedBlock = 128;
 inline constexpr int32_t kImposedBlockWords = kImposedBlock / 32;
 
 // Blocks of a context of `past` tokens; the last one's words stand for those behind it as well.
-LC_ROWS_FUNCTION int32_t ImposedBlocks(int32_t past) {
+LC_HOST_DEVICE int32_t ImposedBlocks(int32_t past) {
   return past < 2 * kImposedBlock ? 1 : past / kImposedBlock;
 }
 
 // Where word `word` of such a context has its bits in a table of `recorded` blocks. blocks *
 // recorded < 2^31.
-LC_ROWS_FUNCTION int32_t ImposedWord(int32_t word, int32_t blocks, int32_t recorded) {
+LC_HOST_DEVICE int32_t ImposedWord(int32_t word, int32_t blocks, int32_t recorded) {
   const int32_t own = word / kImposedBlockWords;
   const int32_t block = own < blocks ? own : blocks - 1;
   return block * recorded / blocks * kImposedBlockWords + word % kImposedBlockWords;
@@ -34,5 +29,3 @@ LC_ROWS_FUNCTION int32_t ImposedWord(int32_t word, int32_t blocks, int32_t recor
 void ImposeRows(const ImposeOverlapWork& work);
 
 }  // namespace litecache::ops
-
-#undef LC_ROWS_FUNCTION

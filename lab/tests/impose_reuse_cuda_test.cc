@@ -73,7 +73,7 @@ TEST_F(ImposeReuseTest, HitsAreThoseOfTheTable) {
                                   std::to_string(h) + ", round " + std::to_string(round);
         const size_t pair = PairOf(s, h);
         const bool looked_up =
-            IsOffloaded(h) && !AllFit(shape_, views_[static_cast<size_t>(s)].past + 1);
+            IsOffloaded(h) && !shape_.windows.AllFit(views_[static_cast<size_t>(s)].past + 1);
         const int32_t hit = Expected(heads, imposed, s, h).hit;
         const int32_t want = looked_up && hit >= 0 ? 1 - hit : refresh[pair];
         EXPECT_EQ(got[pair], want) << where;
@@ -100,13 +100,13 @@ TEST_F(ImposeReuseTest, SelectionsAreThoseOfTheCpu) {
     std::vector<std::vector<int32_t>> cached(pairs), want(pairs);
     for (int32_t s = 0; s < sequences(); ++s) {
       const int32_t n = views_[static_cast<size_t>(s)].past + 1;
-      const int32_t candidates = Candidates(shape_, n), begin = SinkRows(shape_, n);
+      const int32_t candidates = shape_.windows.Candidates(n), begin = shape_.windows.SinkRows(n);
       std::vector<HeadState> states(static_cast<size_t>(lists_[kSlots]));
       for (int32_t h = 0; h < case_.kv_heads; ++h) {
         if (!IsOffloaded(h)) continue;
         const size_t pair = PairOf(s, h);
         refresh[pair] = Uniform(random, 0, 3) > 0;
-        const int32_t used = Uniform(random, 0, 5) == 0 ? 0 : CacheSlots(shape_, n);
+        const int32_t used = Uniform(random, 0, 5) == 0 ? 0 : shape_.windows.CacheSlots(n);
         states[static_cast<size_t>(ListOf(h))].used = used;
         std::vector<int32_t> all(static_cast<size_t>(candidates));
         std::iota(all.begin(), all.end(), begin);
@@ -116,7 +116,7 @@ TEST_F(ImposeReuseTest, SelectionsAreThoseOfTheCpu) {
           HostPosition(s, ListOf(h), shape_.cache_begin + i) = all[static_cast<size_t>(i)];
         }
         std::shuffle(all.begin(), all.end(), random);
-        counts[pair] = std::min(Rows(shape_, n), candidates);
+        counts[pair] = std::min(shape_.windows.Rows(n), candidates);
         want[pair].assign(all.begin(), all.begin() + counts[pair]);
         std::sort(want[pair].begin(), want[pair].end());
         std::copy(want[pair].begin(), want[pair].end(),
@@ -164,7 +164,8 @@ TEST_F(ImposeReuseTest, LongContexts) {
   Build(random, c);
   const std::vector<ImposedHead> heads = {{.hit = 0, .kept = ImposedHead::kWhole / 2}};
   const ImposedLayer imposed{.heads = Upload(heads), .steps = 1, .stride = 1};
-  const int32_t n = c.past[0] + 1, begin = SinkRows(shape_, n), end = RecentBegin(shape_, n);
+  const int32_t n = c.past[0] + 1, begin = shape_.windows.SinkRows(n),
+                end = shape_.windows.RecentBegin(n);
   std::vector<int32_t> cached, want(3000);
   for (int32_t i = 0; i < 3000; ++i) {
     cached.push_back(begin + i * 266);

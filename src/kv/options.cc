@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <cmath>
 #include <initializer_list>
 #include <span>
 #include <string_view>
@@ -8,12 +7,10 @@
 #include "base/units.h"
 #include "kv/policy_registry.h"
 #include "litecache/kv_options.h"
+#include "ops/reuse/slot_windows.h"
 
 namespace litecache {
 namespace {
-
-// 0.1 * 30 is a little more than 3: what is meant as a whole number of rows stays one.
-constexpr double kShareRounding = 1e-9;
 
 void CheckOneOf(std::string_view field, const std::string& value,
                 std::span<const std::string_view> names) {
@@ -85,11 +82,7 @@ KvBudget KvBudget::Parse(const std::string& text) {
   return budget;
 }
 
-int64_t KvBudget::RowsFor(int64_t context) const {
-  if (tokens > 0) return tokens;
-  const double rows = std::ceil(share * static_cast<double>(context) - kShareRounding);
-  return std::max<int64_t>(static_cast<int64_t>(rows), 1);
-}
+int64_t KvBudget::RowsFor(int64_t context) const { return ops::BudgetRows(share, tokens, context); }
 
 std::string KvBudget::ToString() const {
   return tokens > 0 ? fmt::format("{}", tokens) : fmt::format("{}%", share * 100);

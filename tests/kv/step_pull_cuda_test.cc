@@ -83,7 +83,7 @@ class StepPullTest : public SlotsTest {
       const int misses = Uniform(random, 0, 4);  // of four heads; of none: no list at all
       for (int32_t s = 0; s < sequences(); ++s) {
         const int32_t n = views_[static_cast<size_t>(s)].past;
-        const int32_t share = CacheSlots(shape_, n + 1) / static_cast<int32_t>(kLayers);
+        const int32_t share = shape_.windows.CacheSlots(n + 1) / static_cast<int32_t>(kLayers);
         for (int32_t h = 0; h < shape_.kv_heads; ++h) {
           const size_t pair = PairOf(s, h);
           lists.refresh[pair] = Uniform(random, 0, 3) < misses;

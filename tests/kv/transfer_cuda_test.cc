@@ -52,7 +52,7 @@ class TransferTest : public SlotsTest {
     const bool all = Uniform(random, 0, 3) == 0;
     for (int32_t s = 0; s < sequences(); ++s) {
       const int32_t n = views_[static_cast<size_t>(s)].past;
-      const int32_t capacity = CacheSlots(shape_, n + 1);
+      const int32_t capacity = shape_.windows.CacheSlots(n + 1);
       std::vector<int32_t> of_last;
       for (int32_t h = 0; h < shape_.kv_heads; ++h) {
         const size_t pair = PairOf(s, h);

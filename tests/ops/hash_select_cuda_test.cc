@@ -168,8 +168,9 @@ TEST_F(LiteSelectTest, HashCodesOfLeavingKeys) {
           keys[PairOf(s, h)].insert(keys[PairOf(s, h)].end(), row.begin(),
                                     row.begin() + c.head_dim);
           const RowTable& table = IsOffloaded(h) ? layer_.slots : layer_.resident;
-          ConvertRow(f32, reinterpret_cast<const std::byte*>(row.data()), table.format,
-                     HostRow(s, table, ListOf(h), IsOffloaded(h) ? FixedSlot(shape_, t) : t));
+          ConvertRow(
+              f32, reinterpret_cast<const std::byte*>(row.data()), table.format,
+              HostRow(s, table, ListOf(h), IsOffloaded(h) ? shape_.windows.FixedSlot(t) : t));
         }
       }
       Push(PagesOf(s, kSlots));

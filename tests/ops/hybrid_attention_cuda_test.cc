@@ -165,10 +165,10 @@ class CudaHybridAttention : public CudaAttention {
     tables.codes = codes;
     tables.resident = resident.view();
     tables.cache_begin = cache_begin;
-    tables.recent = c.recent;
-    tables.carry = c.carry;
-    tables.budget_share = c.share;
-    tables.budget_tokens = c.budget_tokens;
+    tables.windows = {.recent = c.recent,
+                      .carry = c.carry,
+                      .budget_share = c.share,
+                      .budget_tokens = c.budget_tokens};
     tables.dense = Upload(std::vector<int32_t>{0, 0, 0, 1});
     tables.selected = Upload(selected);
     tables.selected_count = Upload(selected_count);

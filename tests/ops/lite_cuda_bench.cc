@@ -11,7 +11,6 @@
 
 #include "ops/attention/attention_cuda.h"
 #include "ops/bench_tables_cuda.h"
-#include "ops/reuse/lite_shape.cuh"
 #include "ops/reuse/litecache_cuda.h"
 #include "ops/rows/rows_cuda.h"
 #include "ops/select/hash_softmax_select_cuda.h"
@@ -38,11 +37,8 @@ class LiteBench {
         shape_{.kv_heads = kKvHeads,
                .group = kGroup,
                .head_dim = kHeadDim,
-               .sink = kSink,
-               .recent = kRecent,
-               .carry = kCarry,
+               .windows = {.sink = kSink, .recent = kRecent, .carry = kCarry, .budget_share = 0.1},
                .cache_begin = kSink + kRecent + kCarry + 1,
-               .budget_share = 0.1,
                .max_rows = kCached,
                .labels_a_page = static_cast<int32_t>(kPageBytes) / (kGroup * kHeadDim * 4)},
         slots_(bench, kSlots, kHeadDim, kSlotRows, layers_, batch, shape_.cache_begin + kCached),
@@ -163,7 +159,7 @@ class LiteBench {
   void PlaceSlots() {
     for (RowTable& table : slots_.tables) {
       table.sink = kSink;
-      table.ring = RingSlots(shape_);
+      table.ring = shape_.windows.RingSlots();
     }
     const int64_t lists = slots_.tables[0].lists;
     const int64_t blocks = (shape_.cache_begin + kCached + kSlotRows - 1) / kSlotRows;
@@ -230,9 +226,7 @@ class LiteBench {
     HybridTables tables;
     tables.slots = slots_.tables[static_cast<size_t>(layer)];
     tables.cache_begin = shape_.cache_begin;
-    tables.recent = kRecent;
-    tables.carry = kCarry;
-    tables.budget_share = shape_.budget_share;
+    tables.windows = shape_.windows;
     HybridAttention(stream, step_.view, kKvHeads, tables, q_view_, kQHeads, 0.1f,
                     MatrixView::Of(out_.data(), DType::kBF16, batch_, kQHeads * kHeadDim),
                     scratch_.data());

@@ -68,8 +68,8 @@ class LiteSelectTest : public LiteTest {
       for (int32_t h = 0; h < shape_.kv_heads; ++h) {
         const auto i = static_cast<size_t>(h);
         const bool selects = IsOffloaded(h)
-                                 ? refresh[PairOf(s, h)] == 1 && Candidates(shape_, n) > 0
-                                 : !fill && metadata_[i] >= 0 && !AllFit(shape_, n);
+                                 ? refresh[PairOf(s, h)] == 1 && shape_.windows.Candidates(n) > 0
+                                 : !fill && metadata_[i] >= 0 && !shape_.windows.AllFit(n);
         const std::vector<int32_t> got = Selected(s, h);
         const std::string where =
             case_.Name() + ", sequence " + std::to_string(s) + ", head " + std::to_string(h);
@@ -77,12 +77,12 @@ class LiteSelectTest : public LiteTest {
           ASSERT_TRUE(got.empty()) << where;
           continue;
         }
-        std::vector<int32_t> positions(static_cast<size_t>(Candidates(shape_, n)));
+        std::vector<int32_t> positions(static_cast<size_t>(shape_.windows.Candidates(n)));
         std::vector<float> scores(positions.size());
         check(where, s, h, got,
-              Selection{.begin = SinkRows(shape_, n),
-                        .end = RecentBegin(shape_, n),
-                        .k = Rows(shape_, n),
+              Selection{.begin = shape_.windows.SinkRows(n),
+                        .end = shape_.windows.RecentBegin(n),
+                        .k = shape_.windows.Rows(n),
                         .positions = positions.data(),
                         .scores = scores.data()});
         if (HasFatalFailure()) return;

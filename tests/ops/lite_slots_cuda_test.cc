@@ -97,7 +97,7 @@ class LiteSlotsTest : public LiteTest {
     const uint32_t now = before.state.update + 1;
     ASSERT_EQ(after.state.update, now) << where;
     ASSERT_EQ(after.state.pending, 0) << where;
-    ASSERT_EQ(after.state.window_begin, RecentBegin(shape_, n)) << where;
+    ASSERT_EQ(after.state.window_begin, shape_.windows.RecentBegin(n)) << where;
     const std::set<int32_t> wanted(selected.begin(), selected.end());
     const std::set<int32_t> had(before.positions.begin(), before.positions.end());
     std::vector<int32_t> missing;
@@ -115,7 +115,7 @@ class LiteSlotsTest : public LiteTest {
     if (!delta) {
       for (int32_t i = 0; i < count; ++i) expected_slots.insert(shape_.cache_begin + i);
     } else {
-      const int32_t capacity = CacheSlots(shape_, n);
+      const int32_t capacity = shape_.windows.CacheSlots(n);
       const int32_t fresh = std::min(count, capacity - before.state.used);
       used = before.state.used + fresh;
       std::vector<std::pair<uint32_t, int32_t>> stale;
@@ -174,7 +174,7 @@ TEST_F(LiteSlotsTest, UpdatesAndPulls) {
       std::vector<std::vector<std::byte>> old;
       for (int32_t s = 0; s < sequences(); ++s) {
         const int32_t n = views_[static_cast<size_t>(s)].past + 1;
-        const int32_t candidates = Candidates(shape_, n);
+        const int32_t candidates = shape_.windows.Candidates(n);
         Pull(PagesOf(s, kSlots));
         old.push_back(PagesOf(s, kSlots).mirror);
         for (int32_t h = 0; h < c.kv_heads; ++h) {
@@ -185,13 +185,13 @@ TEST_F(LiteSlotsTest, UpdatesAndPulls) {
           if (refresh[pair] == 0) continue;
           // Near the last selection, so that rows come back.
           std::vector<int32_t> all(static_cast<size_t>(candidates));
-          std::iota(all.begin(), all.end(), SinkRows(shape_, n));
+          std::iota(all.begin(), all.end(), shape_.windows.SinkRows(n));
           std::shuffle(all.begin(), all.end(), random);
           std::set<int32_t> cached(before[pair].positions.begin(), before[pair].positions.end());
           std::stable_partition(all.begin(), all.end(), [&](int32_t p) {
             return cached.count(p) != 0 && Uniform(random, 0, 9) > 1;
           });
-          const int32_t most = std::min(Rows(shape_, n), candidates);
+          const int32_t most = std::min(shape_.windows.Rows(n), candidates);
           const int32_t count = Uniform(random, 0, 3) == 0 ? Uniform(random, 0, most) : most;
           all.resize(static_cast<size_t>(count));
           std::sort(all.begin(), all.end());
@@ -287,8 +287,8 @@ TEST_F(LiteSlotsTest, LongContexts) {
       std::vector<Slots> before(refresh.size());
       for (int32_t s = 0; s < sequences(); ++s) {
         const int32_t n = views_[static_cast<size_t>(s)].past + 1;
-        const int32_t begin = SinkRows(shape_, n), candidates = Candidates(shape_, n);
-        const int32_t most = Rows(shape_, n);
+        const int32_t begin = shape_.windows.SinkRows(n), candidates = shape_.windows.Candidates(n);
+        const int32_t most = shape_.windows.Rows(n);
         Pull(PagesOf(s, kSlots));
         for (int32_t h = 0; h < c.kv_heads; ++h) {
           const size_t pair = PairOf(s, h);
@@ -355,9 +355,9 @@ TEST_F(LiteSlotsTest, PullsOfQuantizedRows) {
       c.encoding = !codes && Uniform(random, 0, 3) == 0 ? RowEncoding::kF32 : RowEncoding::kBF16;
       c.past = {Uniform(random, 300, 900)};
       Build(random, c);
-      const int32_t n = c.past[0] + 1, count = Rows(shape_, n);
-      std::vector<int32_t> all(static_cast<size_t>(Candidates(shape_, n)));
-      std::iota(all.begin(), all.end(), SinkRows(shape_, n));
+      const int32_t n = c.past[0] + 1, count = shape_.windows.Rows(n);
+      std::vector<int32_t> all(static_cast<size_t>(shape_.windows.Candidates(n)));
+      std::iota(all.begin(), all.end(), shape_.windows.SinkRows(n));
       const std::vector<int32_t> refresh(PairOf(sequences() + 1, 0), 1);
       gpu_->Copy(layer_.refresh, refresh.data(), refresh.size() * 4);
       for (int32_t h = 0; h < c.kv_heads; ++h) {
@@ -449,32 +449,32 @@ TEST_F(LiteSlotsTest, ManyDecodeSteps) {
             const std::vector<int32_t> selected = Selected(s, h);
             attended[pair] = {selected.begin(), selected.end()};
             ASSERT_EQ(static_cast<int32_t>(selected.size()),
-                      std::min(Rows(shape_, n), Candidates(shape_, n)))
+                      std::min(shape_.windows.Rows(n), shape_.windows.Candidates(n)))
                 << where;
             misses += !filled;
-          } else if (AllFit(shape_, n)) {
+          } else if (shape_.windows.AllFit(n)) {
             attended[pair].clear();
-            for (int32_t t = SinkRows(shape_, n); t < RecentBegin(shape_, n); ++t) {
+            for (int32_t t = shape_.windows.SinkRows(n); t < shape_.windows.RecentBegin(n); ++t) {
               attended[pair].insert(t);
             }
           } else {
             ++hits;
           }
           ASSERT_EQ(got, attended[pair]) << where;
-          ASSERT_LE(State(s, ListOf(h)).used, CacheSlots(shape_, n)) << where;
+          ASSERT_LE(State(s, ListOf(h)).used, shape_.windows.CacheSlots(n)) << where;
           // Sink and recent rows are in their slots; those of tokens since the fill, which the
           // sink takes too where it was not full, are what the store's codes are made of, and what
           // is made of those codes is not always the same row again.
           const auto expect_fixed = [&](int32_t t) {
             if (HasCodes() && t >= c.past[static_cast<size_t>(s)]) {
-              ExpectStored(where, s, ListOf(h), t, FixedSlot(shape_, t));
+              ExpectStored(where, s, ListOf(h), t, shape_.windows.FixedSlot(t));
             } else {
-              ExpectRow(where, s, ListOf(h), t, FixedSlot(shape_, t));
+              ExpectRow(where, s, ListOf(h), t, shape_.windows.FixedSlot(t));
             }
           };
           const int32_t tokens = views_[static_cast<size_t>(s)].past;
-          for (int32_t t = 0; t < SinkRows(shape_, tokens); ++t) expect_fixed(t);
-          for (int32_t t = RecentBegin(shape_, tokens); t < tokens; ++t) expect_fixed(t);
+          for (int32_t t = 0; t < shape_.windows.SinkRows(tokens); ++t) expect_fixed(t);
+          for (int32_t t = shape_.windows.RecentBegin(tokens); t < tokens; ++t) expect_fixed(t);
         }
       }
     };
@@ -506,7 +506,8 @@ TEST_F(LiteSlotsTest, ManyDecodeSteps) {
         StepSequence& view = views_[static_cast<size_t>(s)];
         for (int32_t h = 0; h < c.kv_heads; ++h) {
           if (!IsOffloaded(h)) continue;
-          std::byte* ring = HostRow(s, layer_.slots, ListOf(h), FixedSlot(shape_, view.past));
+          std::byte* ring =
+              HostRow(s, layer_.slots, ListOf(h), shape_.windows.FixedSlot(view.past));
           ConvertRow(WholeFormat(layer_.store),
                      WholeRow(s, layer_.store, ListOf(h), view.past).data(), layer_.slots.format,
                      ring);
@@ -522,7 +523,7 @@ TEST_F(LiteSlotsTest, ManyDecodeSteps) {
         ++view.past;
         // As policy litecache has it: the lookup of the step in which a row leaves runs before it
         // is stored.
-        view.stored = std::max(c.past[static_cast<size_t>(s)], view.past - shape_.recent);
+        view.stored = std::max(c.past[static_cast<size_t>(s)], view.past - shape_.windows.recent);
       }
       PushViews();
     }

@@ -12,7 +12,6 @@
 
 #include "device/cpu/cpu_device.h"
 #include "ops/gpu_testing_cuda.h"
-#include "ops/reuse/lite_shape.cuh"
 #include "ops/reuse/litecache_cuda.h"
 #include "ops/select/hash_select.h"
 #include "test_seed.h"
@@ -91,15 +90,15 @@ class LiteTest : public GpuTest {
     shape_ = {.kv_heads = c.kv_heads,
               .group = c.group,
               .head_dim = c.head_dim,
-              .sink = c.sink,
-              .recent = c.recent,
-              .carry = c.carry,
-              .cache_begin = c.sink + c.recent + c.carry + 1,
-              .budget_share = c.share,
-              .budget_tokens = c.tokens,
-              .slots_factor = c.slots_factor};
+              .windows = {.sink = c.sink,
+                          .recent = c.recent,
+                          .carry = c.carry,
+                          .budget_share = c.share,
+                          .budget_tokens = c.tokens,
+                          .slots_factor = c.slots_factor},
+              .cache_begin = c.sink + c.recent + c.carry + 1};
     max_context_ = *std::max_element(c.past.begin(), c.past.end()) + c.growth + 1;
-    shape_.max_rows = Rows(shape_, max_context_);
+    shape_.max_rows = shape_.windows.Rows(max_context_);
     // Lists of another layer come first: a layer's lists do not begin at 0.
     constexpr int32_t kBefore = 2;
     offloaded_.assign(static_cast<size_t>(c.kv_heads), -1);
@@ -132,7 +131,7 @@ class LiteTest : public GpuTest {
     };
     layer_.slots = table(kSlots, rows, 37, offloaded_);
     layer_.slots.sink = c.sink;
-    layer_.slots.ring = RingSlots(shape_);
+    layer_.slots.ring = shape_.windows.RingSlots();
     const bool keeps_codes =
         c.codes && c.encoding == RowEncoding::kBF16 && store.scales_apart && c.head_dim % 16 == 0;
     slot_page_bytes_ = static_cast<size_t>(layer_.slots.page_rows) * (rows.row_bytes() + 12);
@@ -211,10 +210,11 @@ class LiteTest : public GpuTest {
       rows_table(kResident, layer_.resident, n, 0, *gpu_);
       if (HasCodes()) {
         const int32_t a_page = layer_.codes.page_slots;
-        add(kSlots, int64_t{layer_.codes.first_page} * a_page + CacheSlots(shape_, n), a_page,
-            slot_page_bytes_, *gpu_);
+        add(kSlots, int64_t{layer_.codes.first_page} * a_page + shape_.windows.CacheSlots(n),
+            a_page, slot_page_bytes_, *gpu_);
       } else {
-        rows_table(kSlots, layer_.slots, shape_.cache_begin + CacheSlots(shape_, n), 12, *gpu_);
+        rows_table(kSlots, layer_.slots, shape_.cache_begin + shape_.windows.CacheSlots(n), 12,
+                   *gpu_);
       }
     }
     add(kMetadata, n, case_.metadata_page_tokens,

@@ -31,7 +31,7 @@ TEST_F(QsacLookupCudaTest, DecidesAsTheCpu) {
     std::vector<int32_t> pending(PairOf(sequences(), 0));
     for (int32_t s = 0; s < sequences(); ++s) {
       std::vector<HeadState> states(static_cast<size_t>(lists_[kSlots]));
-      const int32_t candidates = Candidates(shape_, views_[static_cast<size_t>(s)].past);
+      const int32_t candidates = shape_.windows.Candidates(views_[static_cast<size_t>(s)].past);
       for (int32_t h = 0; h < c.kv_heads; ++h) {
         if (!IsOffloaded(h)) continue;
         HeadState& state = states[static_cast<size_t>(ListOf(h))];
@@ -71,12 +71,12 @@ TEST_F(QsacLookupCudaTest, DecidesAsTheCpu) {
         const HeadState state = State(s, list);
         const std::vector<float> label(HostLabel(s, list), HostLabel(s, list) + size);
         const std::vector<float> query(QueryOf(q, s, h), QueryOf(q, s, h) + size);
-        if (AllFit(shape_, n)) {
-          const bool grows = Candidates(shape_, n) > Candidates(shape_, n - 1);
+        if (shape_.windows.AllFit(n)) {
+          const bool grows = shape_.windows.Candidates(n) > shape_.windows.Candidates(n - 1);
           EXPECT_EQ(refresh[pair], 0) << where;
           EXPECT_EQ(moved[pair], grows ? 1 : 0) << where;
-          EXPECT_EQ(state.used, Candidates(shape_, n)) << where;
-          EXPECT_EQ(state.window_begin, RecentBegin(shape_, n)) << where;
+          EXPECT_EQ(state.used, shape_.windows.Candidates(n)) << where;
+          EXPECT_EQ(state.window_begin, shape_.windows.RecentBegin(n)) << where;
           EXPECT_EQ(label, query) << where;
           continue;
         }

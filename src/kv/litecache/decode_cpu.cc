@@ -69,7 +69,7 @@ void DecodePath::Fill(Stream& stream, int64_t layer, std::span<const SequenceVie
     HeadSlots& slots = sequence.slots->heads[static_cast<size_t>(list)];
     ClearSlots(&slots);
     slots.window_begin = shape.RecentBegin(past);
-    fixed += static_cast<size_t>(shape.cache_begin());
+    fixed += static_cast<size_t>(shape.CacheBegin());
     if (shape.Candidates(past) == 0) return;
     refreshes_.push_back({.sequence = &sequence,
                           .head = head,
@@ -318,7 +318,7 @@ void DecodePath::Attend(Stream& stream, int64_t layer, std::span<const SequenceV
         // The ring, from the oldest row to its end, then from its beginning.
         const int64_t begin = shape.WindowBegin(n, slots.window_begin);
         const int64_t first = shape.FixedSlot(begin);
-        const int64_t run = std::min(n - begin, shape.cache_begin() - first);
+        const int64_t run = std::min(n - begin, shape.CacheBegin() - first);
         attended_.Add(rows, first, run);
         attended_.Add(rows, shape.sink, n - begin - run);
         continue;

@@ -185,10 +185,7 @@ void CudaLiteCache::AttendDecoding(Stream& stream, int64_t index, const MatrixVi
   tables.codes = layer.codes;
   tables.resident = layer.resident;
   tables.cache_begin = lite_shape_.cache_begin;
-  tables.recent = lite_shape_.recent;
-  tables.carry = lite_shape_.carry;
-  tables.budget_share = lite_shape_.budget_share;
-  tables.budget_tokens = lite_shape_.budget_tokens;
+  tables.windows = lite_shape_.windows;
   tables.dense = layer.dense;
   tables.selected = layer.selected;
   tables.selected_count = layer.selected_count;

@@ -25,7 +25,7 @@ std::vector<int32_t> CudaLiteCache::CachedPositions(SequenceId id, int64_t layer
   std::vector<int32_t> arrays(2 * static_cast<size_t>(a_page));
   int64_t last = -1;
   for (int64_t i = 0; i < state.used; ++i) {
-    const int64_t slot = in_codes ? i : shape.cache_begin() + i;
+    const int64_t slot = in_codes ? i : shape.CacheBegin() + i;
     const int64_t page = codes.first_page + slot / a_page;
     if (page != last) {
       const std::byte* bytes = slots.pages.at(static_cast<size_t>(page));

@@ -28,13 +28,8 @@ ops::cuda::LiteShape MakeLiteShape(const Shape& shape) {
   return {.kv_heads = static_cast<int32_t>(shape.layout.kv_heads),
           .group = static_cast<int32_t>(shape.group),
           .head_dim = static_cast<int32_t>(shape.layout.head_dim),
-          .sink = static_cast<int32_t>(shape.sink),
-          .recent = static_cast<int32_t>(shape.recent),
-          .carry = static_cast<int32_t>(shape.carry),
-          .cache_begin = static_cast<int32_t>(shape.cache_begin()),
-          .budget_share = shape.budget.share,
-          .budget_tokens = static_cast<int32_t>(shape.budget.tokens),
-          .slots_factor = shape.slots_factor,
+          .windows = shape.As<int32_t>(),
+          .cache_begin = static_cast<int32_t>(shape.CacheBegin()),
           .max_rows = 0,
           .labels_a_page = static_cast<int32_t>(shape.labels_a_page())};
 }

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <cmath>
 #include <cstdlib>
 #include <string_view>
 
@@ -53,13 +52,14 @@ ops::RowFormat StoreFormat(const Layout& layout, const KvOptions& options, Devic
 
 Shape::Shape(const Layout& layout_of_model, const KvOptions& options, const HeadPlan& plan,
              int64_t tokens_a_metadata_page, DeviceType device)
-    : layout(layout_of_model),
+    : SlotWindows{.sink = options.sink_tokens,
+                  .recent = options.recent_tokens,
+                  .carry = options.carry_tokens,
+                  .budget_share = options.budget.share,
+                  .budget_tokens = options.budget.tokens,
+                  .slots_factor = options.slots},
+      layout(layout_of_model),
       group(layout.q_heads / layout.kv_heads),
-      budget(options.budget),
-      slots_factor(options.slots),
-      sink(options.sink_tokens),
-      recent(options.recent_tokens),
-      carry(options.carry_tokens),
       pages(layout),
       format(ops::FormatOf(layout.dtype, layout.head_dim)),
       store_format(StoreFormat(layout, options, device)),
@@ -84,8 +84,8 @@ Shape::Shape(const Layout& layout_of_model, const KvOptions& options, const Head
     codes = {.encoding = store_format.encoding,
              .page_slots =
                  ops::cuda::CodeSlotsIn(static_cast<int64_t>(pages.page_bytes), layout.head_dim),
-             .begin = static_cast<int32_t>(cache_begin()),
-             .first_page = static_cast<int32_t>((cache_begin() + page_slots - 1) / page_slots)};
+             .begin = static_cast<int32_t>(CacheBegin()),
+             .first_page = static_cast<int32_t>((CacheBegin() + page_slots - 1) / page_slots)};
   }
   const auto heads = static_cast<size_t>(layout.layers * layout.kv_heads);
   offloaded_list.assign(heads, -1);
@@ -120,15 +120,10 @@ TableShape Shape::ScalesTable() const {
   return {offloaded, static_cast<int64_t>(pages.page_bytes / kTokenBytes), kTokenBytes};
 }
 
-int64_t Shape::CacheSlots(int64_t n) const {
-  const double slots = std::ceil(static_cast<double>(Rows(n)) * slots_factor);
-  return std::min(static_cast<int64_t>(slots), Candidates(n));
-}
-
 int64_t Shape::SlotPages(int64_t n) const {
   const auto pages_of = [](int64_t slots, int64_t a_page) { return (slots + a_page - 1) / a_page; };
   if (codes.page_slots > 0) return codes.first_page + pages_of(CacheSlots(n), codes.page_slots);
-  return pages_of(cache_begin() + CacheSlots(n), page_slots);
+  return pages_of(CacheBegin() + CacheSlots(n), page_slots);
 }
 
 std::vector<NamedBytes> Shape::DeviceParts(int64_t tokens) const {

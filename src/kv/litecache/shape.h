@@ -11,28 +11,19 @@
 #include "litecache/named_bytes.h"
 #include "ops/reuse/code_slots.h"
 #include "ops/reuse/qsac_lookup.h"
+#include "ops/reuse/slot_windows.h"
 #include "ops/rows/row_format.h"
 
 namespace litecache::kv {
 
-// A sequence of n tokens: sink = [0, sink), recent = [n - recent, n), candidates between them.
-//
-// Slots of an offloaded head: [0, sink) sink rows, [sink, cache_begin()) the ring of the last rows,
-// then cached rows. The ring holds the recent rows and `carry` more, which a head that reuses its
-// rows attends as far back as its last refresh could not reach, and one slot beside: the row that
-// leaves stays until its step is committed, so that a step that failed can be run again.
-struct Shape {
+// ops/reuse/slot_windows.h has what depends on a sequence's length alone.
+struct Shape : ops::SlotWindows<int64_t> {
   // metadata_tokens: Retriever::metadata_tokens(). device: of the device tier.
   Shape(const Layout& layout, const KvOptions& options, const HeadPlan& plan,
         int64_t metadata_tokens, DeviceType device = DeviceType::kCpu);
 
   Layout layout;
   int64_t group = 0;  // query heads a KV head
-  KvBudget budget;
-  double slots_factor = 1;
-  int64_t sink = 0;
-  int64_t recent = 0;
-  int64_t carry = 0;
 
   PageLayout pages;       // of the device pool; resident rows lie in them
   ops::RowFormat format;  // rows on the device
@@ -68,29 +59,7 @@ struct Shape {
   TableShape MetadataTable() const;
   TableShape ScalesTable() const;  // without lists where rows have their scales in them
 
-  // ---- a sequence of n tokens ----
-  int64_t SinkRows(int64_t n) const { return n < sink ? n : sink; }
-  int64_t RecentBegin(int64_t n) const { return n - recent > sink ? n - recent : SinkRows(n); }
-  int64_t Candidates(int64_t n) const { return RecentBegin(n) - SinkRows(n); }
-  // First row of the ring that a head attends which was last refreshed when the recent window
-  // began at `refreshed`.
-  int64_t WindowBegin(int64_t n, int64_t refreshed) const {
-    const int64_t oldest = n - recent - carry;
-    return oldest > refreshed ? oldest : refreshed;
-  }
-  int64_t Rows(int64_t n) const { return budget.RowsFor(n); }
-  // All candidates are cached: there is nothing to look up.
-  bool AllFit(int64_t n) const { return Candidates(n) <= Rows(n); }
-
-  // ---- slots ----
-  int64_t ring_slots() const { return recent + carry + 1; }
-  int64_t cache_begin() const { return sink + ring_slots(); }
-  // Slot of a sink or recent token.
-  int64_t FixedSlot(int64_t token) const {
-    return token < sink ? token : sink + token % ring_slots();
-  }
-  // Slots for cached rows; never falls as n grows.
-  int64_t CacheSlots(int64_t n) const;
+  // Device pages of a head's slots.
   int64_t SlotPages(int64_t n) const;
 
   // ---- labels: f32 [offloaded][group][head_dim], in device pages ----

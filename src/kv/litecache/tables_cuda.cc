@@ -80,7 +80,7 @@ LiteLayer LayerAt(const Shape& shape, const Offsets& at, const std::byte* memory
              .page_rows = static_cast<int32_t>(shape.page_slots),
              .format = shape.format,
              .sink = static_cast<int32_t>(shape.sink),
-             .ring = static_cast<int32_t>(shape.ring_slots()),
+             .ring = static_cast<int32_t>(shape.RingSlots()),
              .list_of_head = ints(at.offloaded)};
   l.codes = shape.codes;
   l.store = {.table = ops::cuda::kStore,

@@ -22,7 +22,7 @@ struct Tiers {
   Tiers(Device& d, Device& h, const Shape& s, const HeadPlan& p, const TierBytes& budget)
       : shape(s),
         plan(p),
-        geometry{s.format, s.page_slots, s.cache_begin()},
+        geometry{s.format, s.page_slots, s.CacheBegin()},
         device(d, s.pages.page_bytes, budget.device, "KV cache, device tier"),
         host(h, s.store_page_bytes, budget.host, "KV cache, host store",
              &h == &d ? PagePool::kSlabBytes : kPinnedSlabBytes),

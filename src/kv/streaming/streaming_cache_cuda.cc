@@ -104,7 +104,7 @@ class CudaStreamingCache final : public WithShape<Cache, Shape>, public RowStore
     ops::cuda::HybridTables tables;
     tables.slots = Slots(layer);
     tables.cache_begin = static_cast<int32_t>(shape_.slots());
-    tables.recent = static_cast<int32_t>(shape_.recent);
+    tables.windows.recent = static_cast<int32_t>(shape_.recent);
     for (size_t i = 0; i < pieces_.size(); ++i) {
       const Piece& piece = pieces_[i];
       Append(stream, layer, i, k, v);

@@ -4,7 +4,6 @@
 
 #include "ops/attention/attention_cuda.h"
 #include "ops/reuse/code_slots.h"
-#include "ops/reuse/lite_shape.cuh"
 #include "ops/rows/paged_rows.cuh"
 
 namespace litecache::ops::cuda {
@@ -77,7 +76,7 @@ struct AttendedTables {
   bool hybrid = false;
   bool listed = false;               // rows [0, leading) of `resident`, then those selected
   const int32_t* leading = nullptr;  // [pairs]; null: none
-  LiteShape shape;                   // hybrid: sink, recent, carry and budget
+  SlotWindows<int32_t> windows;      // hybrid
   int32_t kv_heads = 0;
 
 #ifdef __CUDACC__
@@ -98,7 +97,7 @@ struct AttendedTables {
     }
     if (hybrid) {
       const int32_t slot_list = tables.slots.lists > 0 ? tables.slots.list_of_head[head] : -1;
-      const int32_t sink = SinkRows(shape, n);
+      const int32_t sink = windows.SinkRows(n);
       if (slot_list >= 0) {
         const HeadState& state = sequence.heads[slot_list];
         rows.list = slots.List(sequence, slot_list);
@@ -107,7 +106,7 @@ struct AttendedTables {
         rows.cached = true;
         rows.cache_begin = tables.cache_begin;
         rows.update = state.update;
-        rows.end_begin = WindowBegin(shape, n, state.window_begin);
+        rows.end_begin = windows.WindowBegin(n, state.window_begin);
         rows.sink = tables.slots.sink;
         rows.ring = tables.slots.ring;
         rows.per_ring = slots.per_ring;
@@ -124,9 +123,9 @@ struct AttendedTables {
       const int32_t list = tables.resident.lists > 0 ? tables.resident.list_of_head[head] : -1;
       if (list < 0) return rows;
       rows.list = resident.List(sequence, list);
-      const int32_t recent = RecentBegin(shape, n);
+      const int32_t recent = windows.RecentBegin(n);
       const bool dense = tables.dense != nullptr && tables.dense[head] != 0;
-      if (dense || tables.selected == nullptr || AllFit(shape, n)) {
+      if (dense || tables.selected == nullptr || windows.AllFit(n)) {
         rows.first = rows.total = n;
         return rows;
       }

@@ -119,11 +119,8 @@ void HybridAttention(Stream& stream, const StepView& step, int64_t kv_heads,
   attended.slots = TableAccess(tables.slots);
   attended.resident = TableAccess(tables.resident);
   attended.hybrid = true;
-  attended.shape.sink = tables.slots.sink;
-  attended.shape.recent = tables.recent;
-  attended.shape.carry = tables.carry;
-  attended.shape.budget_share = tables.budget_share;
-  attended.shape.budget_tokens = tables.budget_tokens;
+  attended.windows = tables.windows;
+  attended.windows.sink = tables.slots.sink;
   attended.kv_heads = static_cast<int32_t>(kv_heads);
   if (!OnTensorCores(table.format)) {
     PlainAttention(stream, attended, operands);

@@ -4,6 +4,7 @@
 #include "base/matrix_view.h"
 #include "device/device.h"
 #include "ops/reuse/code_slots.h"
+#include "ops/reuse/slot_windows.h"
 #include "ops/step/step_cuda.h"
 
 namespace litecache::ops::cuda {
@@ -31,10 +32,7 @@ struct HybridTables {
   CodeSlots codes;  // of cached rows, where they are codes
   RowTable resident;
   int32_t cache_begin = 0;
-  int32_t recent = 0, carry = 0;
-  // Budget of rows: max(1, tokens > 0 ? tokens : ceil(share * n)) (KvBudget::RowsFor).
-  double budget_share = 0;
-  int32_t budget_tokens = 0;
+  SlotWindows<int32_t> windows;             // but sink, which `slots` has
   const int32_t* dense = nullptr;           // device [kv_heads]: resident heads that attend all
   const int32_t* selected = nullptr;        // device [capacity][kv_heads][max_selected] positions
   const int32_t* selected_count = nullptr;  // device [capacity][kv_heads]

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "ops/reuse/lite_shape.cuh"
+#include "ops/common/host_device.h"
 
 namespace litecache::ops::cuda {
 

@@ -6,13 +6,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "ops/common/host_device.h"
 #include "ops/rows/row_format.h"
-
-#ifdef __CUDACC__
-#define LC_CODES_INLINE __host__ __device__ __forceinline__
-#else
-#define LC_CODES_INLINE inline
-#endif
 
 namespace litecache::ops::cuda {
 
@@ -33,7 +28,7 @@ constexpr int64_t CodeSlotBytes(int64_t head_dim) { return 2 * head_dim + 4 + 4 
 // chunks of a slot's codes lie where shared memory wants them, so that attention copies a tile as
 // one run of bytes.
 inline constexpr int32_t kCodeTile = 16;
-LC_CODES_INLINE constexpr bool WholeCodeTiles(int64_t head_dim, int32_t page_slots) {
+LC_HOST_DEVICE constexpr bool WholeCodeTiles(int64_t head_dim, int32_t page_slots) {
   return (head_dim == 64 || head_dim == 128) && page_slots % kCodeTile == 0;
 }
 // Slots a page holds.
@@ -44,18 +39,18 @@ constexpr int32_t CodeSlotsIn(int64_t page_bytes, int64_t head_dim) {
 }
 // Which of a slot's chunks lies at place `chunk` of whole tiles, and the other way round: eight
 // slots' chunks of one place lie in different banks (common/tensor_core.cuh, SwizzledOffset).
-LC_CODES_INLINE constexpr int32_t TileChunk(int32_t slot, int32_t chunk) {
+LC_HOST_DEVICE constexpr int32_t TileChunk(int32_t slot, int32_t chunk) {
   return chunk ^ (slot & 7);
 }
 
 // The codes of each group of 16 channels lie in the order that the attention's tensor cores take
 // them from shared memory in (attention/code_tiles.cuh): which channel of the group byte `byte` is.
 // K: word t holds channels 2t, 2t + 1, 8 + 2t and 8 + 2t + 1.
-LC_CODES_INLINE constexpr int32_t KeyChannel(int32_t byte) {
+LC_HOST_DEVICE constexpr int32_t KeyChannel(int32_t byte) {
   return 2 * (byte / 4) + byte % 2 + 8 * (byte % 4 / 2);
 }
 // V: 16-bit unit i holds channels i and 8 + i.
-LC_CODES_INLINE constexpr int32_t ValueChannel(int32_t byte) { return byte / 2 + 8 * (byte % 2); }
+LC_HOST_DEVICE constexpr int32_t ValueChannel(int32_t byte) { return byte / 2 + 8 * (byte % 2); }
 
 #ifdef __CUDACC__
 // 16 codes in the order of their channels, in that order.

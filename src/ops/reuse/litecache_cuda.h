@@ -8,6 +8,7 @@
 #include "litecache/kv_options.h"
 #include "ops/reuse/code_slots.h"
 #include "ops/reuse/qsac_lookup.h"
+#include "ops/reuse/slot_windows.h"
 #include "ops/select/bounds_select.h"
 #include "ops/select/hash_select.h"
 #include "ops/select/projection_select.h"
@@ -18,12 +19,9 @@ namespace litecache::ops::cuda {
 // Sizes of policy litecache (kv/litecache/shape.h), as kernels need them.
 struct LiteShape {
   int32_t kv_heads = 0, group = 0, head_dim = 0;
-  int32_t sink = 0, recent = 0, carry = 0;
+  SlotWindows<int32_t> windows;
   int32_t cache_begin = 0;  // first slot of cached rows
-  double budget_share = 0;
-  int32_t budget_tokens = 0;  // 0: the share
-  double slots_factor = 1;    // slots a head / rows, >= 1
-  int32_t max_rows = 0;       // most rows any head selects: Rows(max_context)
+  int32_t max_rows = 0;     // most rows any head selects: windows.Rows(max_context)
   int32_t labels_a_page = 0;
 };
 

@@ -113,8 +113,8 @@ __device__ void KeepCodes(const StepSequence& s, const LiteShape& shape, const L
     if (lane == 0) page.Scales()[in_page] = __ldcg(ScalesOf(s, layer.store, stored_list, token));
     return;
   }
-  const auto* values =
-      reinterpret_cast<const __nv_bfloat16*>(RowOf(s, layer.slots, list, FixedSlot(shape, token)));
+  const auto* values = reinterpret_cast<const __nv_bfloat16*>(
+      RowOf(s, layer.slots, list, shape.windows.FixedSlot(token)));
   float scales[2];
   for (int32_t part = 0; part < 2; ++part) {
     scales[part] = PartScale(codes.encoding, d,
@@ -134,11 +134,11 @@ __device__ bool KeepLeaving(const StepSequence& s, const LiteShape& shape, const
                             int32_t list, int32_t pair) {
   HeadState& state = s.heads[list];
   const int32_t n = s.past + 1;
-  state.window_begin = RecentBegin(shape, n);
-  const int32_t candidates = Candidates(shape, n);
-  if (candidates == Candidates(shape, s.past)) return false;
+  state.window_begin = shape.windows.RecentBegin(n);
+  const int32_t candidates = shape.windows.Candidates(n);
+  if (candidates == shape.windows.Candidates(s.past)) return false;
   const int32_t index = candidates - 1, slot = shape.cache_begin + index;
-  const int32_t position = shape.sink + index;
+  const int32_t position = shape.windows.sink + index;
   if (index >= state.used) {  // else this step has been run before
     state.used = index + 1;
     const SlotEntry entry = SlotOf(s, layer, list, slot);
@@ -173,7 +173,7 @@ __global__ void LookupKernel(const __grid_constant__ StepView step,
   const int32_t d = shape.head_dim;
   const float* query = q + s.first_row * stride + int64_t{head} * shape.group * d;
   float* label = LabelOf(s, shape, list);
-  if (AllFit(shape, s.past + 1)) {
+  if (shape.windows.AllFit(s.past + 1)) {
     // What is cached is what any query would retrieve, this step's as well.
     if (threadIdx.x == 0) {
       keep_row = KeepLeaving(s, shape, layer, list, pair);
@@ -188,7 +188,7 @@ __global__ void LookupKernel(const __grid_constant__ StepView step,
       } else {
         MoveSome(
             1, layer.slots.format, layer.slots.format,
-            [&](int32_t) { return RowOf(s, layer.slots, list, FixedSlot(shape, token)); },
+            [&](int32_t) { return RowOf(s, layer.slots, list, shape.windows.FixedSlot(token)); },
             [&](int32_t) { return RowOf(s, layer.slots, list, to); });
       }
     }

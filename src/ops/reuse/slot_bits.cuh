@@ -48,7 +48,7 @@ struct SlotBits {
 
 // Of cached rows, of a head.
 inline int64_t MostSlots(const LiteShape& shape) {
-  return static_cast<int64_t>(std::ceil(shape.max_rows * shape.slots_factor));
+  return static_cast<int64_t>(std::ceil(shape.max_rows * shape.windows.slots_factor));
 }
 
 // slots: MostSlots.

@@ -9,7 +9,6 @@
 #include "device/cuda/check.h"
 #include "device/cuda/cuda_device.h"
 #include "ops/common/overlap.cuh"
-#include "ops/reuse/lite_shape.cuh"
 #include "ops/reuse/slot_bits.cuh"
 #include "ops/reuse/swap_slots_cuda.h"
 #include "ops/select/team_top_k.cuh"
@@ -231,7 +230,7 @@ __global__ void __launch_bounds__(kSlotThreads, 4)
     missing = SumParts(bits.Of(at.pair, bits.counts()), bits.parts, shared.warp_sums[0], befores);
     const int32_t is_free = SumParts(bits.Of(at.pair, bits.free_counts()), slot_parts,
                                      shared.warp_sums[1], free_befores);
-    const int32_t fresh = max(0, min(missing, CacheSlots(shape, n) - used));
+    const int32_t fresh = max(0, min(missing, shape.windows.CacheSlots(n) - used));
     victims = missing - fresh;
     used_then = used + fresh;
     by_age = victims < is_free;
@@ -292,7 +291,7 @@ __global__ void __launch_bounds__(kSlotThreads, 4)
   HeadState& state = at.s->heads[at.list];
   state.used = used_then;
   state.update = now;
-  state.window_begin = RecentBegin(shape, n);
+  state.window_begin = shape.windows.RecentBegin(n);
   state.pending = 0;
   if (fill) return;  // counted with the prompt
   DeviceHeadCounters& counters = layer.counters[at.pair % shape.kv_heads];

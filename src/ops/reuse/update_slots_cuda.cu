@@ -33,7 +33,7 @@ __device__ __forceinline__ void EndUpdate(const LiteShape& shape, const LiteLaye
                                           HeadState& state) {
   state.used = used;
   state.update = now;
-  state.window_begin = RecentBegin(shape, n);
+  state.window_begin = shape.windows.RecentBegin(n);
   state.pending = 0;
   if (fill) return;  // counted with the prompt
   atomicAdd(&layer.counters[head].rows_selected, static_cast<unsigned long long>(count));
@@ -146,7 +146,7 @@ LC_CLUSTER __global__ void __launch_bounds__(kClusterThreads)
       moved_positions[next++] = 32 * of_cluster + __ffs(static_cast<int>(word)) - 1;
     }
   }
-  const int32_t fresh = max(0, min(missing, CacheSlots(shape, n) - used));
+  const int32_t fresh = max(0, min(missing, shape.windows.CacheSlots(n) - used));
   const int32_t victims = missing - fresh;
   const int32_t used_then = used + fresh;
   if (victims == of_free.all) {
@@ -183,7 +183,7 @@ LC_CLUSTER __global__ void __launch_bounds__(kClusterThreads)
 
 // Shared memory of a block for which slots are free.
 size_t FreeSlotsBytes(const LiteShape& shape) {
-  const double slots = std::ceil(shape.max_rows * shape.slots_factor);
+  const double slots = std::ceil(shape.max_rows * shape.windows.slots_factor);
   return static_cast<size_t>(slots / (32 * kClusterBlocks) + 2) * 4;
 }
 
@@ -254,7 +254,7 @@ __global__ void __launch_bounds__(kTeamThreads, 1)
     }
   }
 
-  const int32_t capacity = CacheSlots(shape, n);
+  const int32_t capacity = shape.windows.CacheSlots(n);
   const int32_t fresh = max(0, min(missing, capacity - used));
   const int32_t victims = missing - fresh, used_then = used + fresh;
   // The slots selected longest ago; of equals the lower ones. Those of this update are the
@@ -293,13 +293,13 @@ __global__ void BeginFillKernel(const __grid_constant__ StepView step,
   const StepSequence& s = step.sequences[sequence];
   const int32_t list = layer.slots.list_of_head[head];
   const bool fills = list >= 0 && fill[sequence] != 0;
-  layer.refresh[pair] = fills && Candidates(shape, s.past) > 0 ? 1 : 0;
+  layer.refresh[pair] = fills && shape.windows.Candidates(s.past) > 0 ? 1 : 0;
   layer.moved_count[pair] = 0;
   if (!fills) return;
   HeadState& state = s.heads[list];
   state.used = 0;
   state.pending = 0;
-  state.window_begin = RecentBegin(shape, s.past);
+  state.window_begin = shape.windows.RecentBegin(s.past);
 }
 
 }  // namespace
@@ -311,7 +311,7 @@ size_t UpdateSlotsScratchBytes(const LiteShape& shape, int64_t capacity, int64_t
 
 void UpdateSlots(Stream& stream, const StepView& step, const LiteShape& shape,
                  const LiteLayer& layer, bool delta, bool fill, void* scratch) {
-  if (shape.slots_factor <= 1 || !delta) {
+  if (shape.windows.slots_factor <= 1 || !delta) {
     SwapSlots(stream, step, shape, layer, delta, fill, scratch);
     return;
   }

@@ -5,32 +5,28 @@
 #include <cstdint>
 #include <cstring>
 
-#ifdef __CUDACC__
-#define LC_EXP_WEIGHT __host__ __device__ __forceinline__
-#else
-#define LC_EXP_WEIGHT inline
-#endif
+#include "ops/common/host_device.h"
 
 namespace litecache::ops {
 
 namespace exp_weight {
 
 // Each operation rounds by itself, on the device as well, where the compiler would make one of two.
-LC_EXP_WEIGHT float Product(float a, float b) {
+LC_HOST_DEVICE float Product(float a, float b) {
 #ifdef __CUDA_ARCH__
   return __fmul_rn(a, b);
 #else
   return a * b;
 #endif
 }
-LC_EXP_WEIGHT float Sum(float a, float b) {
+LC_HOST_DEVICE float Sum(float a, float b) {
 #ifdef __CUDA_ARCH__
   return __fadd_rn(a, b);
 #else
   return a + b;
 #endif
 }
-LC_EXP_WEIGHT int32_t Bits(float x) {
+LC_HOST_DEVICE int32_t Bits(float x) {
 #ifdef __CUDA_ARCH__
   return __float_as_int(x);
 #else
@@ -39,7 +35,7 @@ LC_EXP_WEIGHT int32_t Bits(float x) {
   return bits;
 #endif
 }
-LC_EXP_WEIGHT float Float(int32_t bits) {
+LC_HOST_DEVICE float Float(int32_t bits) {
 #ifdef __CUDA_ARCH__
   return __int_as_float(bits);
 #else
@@ -54,7 +50,7 @@ LC_EXP_WEIGHT float Float(int32_t bits) {
 // e^x for x <= 0 (-infinity included), relative error below 3e-7; 0 below -87, where a float's
 // exponent ends. Comparisons are of integers: those of floats may trap, and compilers then keep
 // branches instead of making loops vector code.
-LC_EXP_WEIGHT float ExpOfNonPositive(float x) {
+LC_HOST_DEVICE float ExpOfNonPositive(float x) {
   using exp_weight::Bits;
   using exp_weight::Float;
   using exp_weight::Product;

@@ -40,7 +40,7 @@ __device__ inline bool FindKeys(const StepView& step, const LiteShape& shape,
   target->head = head;
   target->list = layer.metadata.list_of_head[head];
   target->begin = keys.k != nullptr ? s.past : s.stored;
-  target->end = keys.k != nullptr ? s.past + s.rows : s.past + 1 - shape.recent;
+  target->end = keys.k != nullptr ? s.past + s.rows : s.past + 1 - shape.windows.recent;
   return target->list >= 0 && target->begin < target->end;
 }
 
@@ -62,7 +62,7 @@ __device__ inline KeyRow KeyOf(const LiteShape& shape, const LiteLayer& layer,
   }
   const int32_t list = layer.slots.list_of_head[target.head];
   const std::byte* row =
-      list >= 0 ? RowOf(s, layer.slots, list, FixedSlot(shape, position))
+      list >= 0 ? RowOf(s, layer.slots, list, shape.windows.FixedSlot(position))
                 : RowOf(s, layer.resident, layer.resident.list_of_head[target.head], position);
   // Rows on the device are bf16 or f32, resident ones as the slots'.
   if (layer.slots.format.encoding == RowEncoding::kF32) {

@@ -63,7 +63,7 @@ __device__ inline bool FindTarget(const StepView& step, const LiteShape& shape,
   const int32_t refresh = __ldcg(layer.refresh + pair);
   if (sequence >= count) return false;
   const int32_t n = source.fill ? past : past + 1;
-  const int32_t candidates = Candidates(shape, n), k = Rows(shape, n);
+  const int32_t candidates = shape.windows.Candidates(n), k = shape.windows.Rows(n);
   if (list >= 0) {
     if (refresh != 1 || candidates == 0) return false;
   } else {
@@ -73,7 +73,7 @@ __device__ inline bool FindTarget(const StepView& step, const LiteShape& shape,
   target->sequence = &s;
   target->head = head;
   target->list = list;
-  target->begin = SinkRows(shape, n);
+  target->begin = shape.windows.SinkRows(n);
   target->end = target->begin + candidates;
   target->k = k;
   target->q = source.q == nullptr ? LabelOf(s, shape, list)

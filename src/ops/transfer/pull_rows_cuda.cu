@@ -52,8 +52,8 @@ __global__ void __launch_bounds__(kThreads, 1)
   const StepSequence& s = step.sequences[sequence];
   const int32_t stored_list = layer.store.list_of_head[head];
   // Rows that are not stored are in their slots.
-  const int32_t sink = max(0, min(SinkRows(shape, s.past), s.stored));
-  const int32_t recent = RecentBegin(shape, s.past);
+  const int32_t sink = max(0, min(shape.windows.SinkRows(s.past), s.stored));
+  const int32_t recent = shape.windows.RecentBegin(s.past);
   const int32_t count = sink + max(0, s.stored - recent);
   const auto token = [&](int32_t i) { return i < sink ? i : recent + i - sink; };
   for (int32_t row = threadIdx.x / 32; row < count; row += kWarps) {
@@ -64,7 +64,7 @@ __global__ void __launch_bounds__(kThreads, 1)
           const bool apart = layer.store.format.scales_apart;
           return apart ? __ldcg(ScalesOf(s, layer.store, stored_list, token(row))) : float2{};
         },
-        [&](int32_t) { return RowOf(s, layer.slots, list, FixedSlot(shape, token(row))); });
+        [&](int32_t) { return RowOf(s, layer.slots, list, shape.windows.FixedSlot(token(row))); });
   }
 }
 

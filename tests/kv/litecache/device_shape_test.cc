@@ -1,4 +1,4 @@
-// The sizes that CUDA kernels compute are those of kv::Shape.
+// What a GPU's tiers of policy litecache hold, and which heads they serve.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -9,67 +9,10 @@
 #include "expect_error.h"
 #include "kv/cache_plan.h"
 #include "kv/litecache/shape.h"
-#include "ops/reuse/lite_shape.cuh"
 #include "test_seed.h"
 
 namespace litecache::kv {
 namespace {
-
-namespace cuda = ops::cuda;
-
-TEST(DeviceShape, EqualsShape) {
-  std::mt19937_64 random = testing::TestRandom(31);
-  const auto uniform = [&](int64_t low, int64_t high) {
-    return std::uniform_int_distribution<int64_t>(low, high)(random);
-  };
-  const Layout layout{.layers = 1, .q_heads = 4, .kv_heads = 2, .head_dim = 64};
-  HeadPlan plan;
-  plan.layers = 1;
-  plan.kv_heads = 2;
-  plan.heads.resize(2);
-  for (int i = 0; i < 3000; ++i) {
-    KvOptions options;
-    options.sink_tokens = uniform(0, 8);
-    options.recent_tokens = uniform(1, 200);
-    options.carry_tokens = uniform(0, 300);
-    options.slots = i % 3 == 0 ? 1.0 : std::uniform_real_distribution<double>(1, 3)(random);
-    if (i % 4 == 0) {
-      options.budget.tokens = uniform(1, 5000);
-    } else {
-      // Shares whose products are whole numbers but for rounding among them.
-      options.budget.share = i % 2 == 0 ? static_cast<double>(uniform(1, 100)) / 100
-                                        : std::uniform_real_distribution<double>(1e-4, 1)(random);
-    }
-    const Shape shape(layout, options, plan, 0);
-    const cuda::LiteShape device{.kv_heads = 2,
-                                 .group = 2,
-                                 .head_dim = 64,
-                                 .sink = static_cast<int32_t>(shape.sink),
-                                 .recent = static_cast<int32_t>(shape.recent),
-                                 .carry = static_cast<int32_t>(shape.carry),
-                                 .cache_begin = static_cast<int32_t>(shape.cache_begin()),
-                                 .budget_share = shape.budget.share,
-                                 .budget_tokens = static_cast<int32_t>(shape.budget.tokens),
-                                 .slots_factor = shape.slots_factor};
-    for (int j = 0; j < 20; ++j) {
-      const auto n = static_cast<int32_t>(j < 10 ? uniform(1, 600) : uniform(1, 1 << 21));
-      const std::string where =
-          "n " + std::to_string(n) + ", sink " + std::to_string(shape.sink) + ", recent " +
-          std::to_string(shape.recent) + ", carry " + std::to_string(shape.carry) + ", budget " +
-          shape.budget.ToString() + ", slots " + std::to_string(shape.slots_factor);
-      ASSERT_EQ(cuda::SinkRows(device, n), shape.SinkRows(n)) << where;
-      ASSERT_EQ(cuda::RecentBegin(device, n), shape.RecentBegin(n)) << where;
-      ASSERT_EQ(cuda::Candidates(device, n), shape.Candidates(n)) << where;
-      ASSERT_EQ(cuda::Rows(device, n), shape.Rows(n)) << where;
-      ASSERT_EQ(cuda::CacheSlots(device, n), shape.CacheSlots(n)) << where;
-      ASSERT_EQ(cuda::AllFit(device, n), shape.AllFit(n)) << where;
-      ASSERT_EQ(cuda::RingSlots(device), shape.ring_slots()) << where;
-      const auto token = static_cast<int32_t>(uniform(0, n - 1));
-      ASSERT_EQ(cuda::FixedSlot(device, token), shape.FixedSlot(token)) << where;
-      ASSERT_EQ(cuda::WindowBegin(device, n, token), shape.WindowBegin(n, token)) << where;
-    }
-  }
-}
 
 // 8-bit rows of a GPU's store are codes alone; their scales are counted on the device.
 TEST(DeviceShape, ScalesOfAGpusStore) {
@@ -131,7 +74,7 @@ TEST(DeviceShape, SlotsOfCodes) {
     options.carry_tokens = static_cast<int64_t>(random() % 400);
     options.slots = 1 + static_cast<double>(random() % 3);
     const Shape shape = shape_of(layout, options);
-    const cuda::CodeSlots& codes = shape.codes;
+    const ops::cuda::CodeSlots& codes = shape.codes;
     ASSERT_EQ(codes.encoding, shape.store_format.encoding);
     ASSERT_GT(codes.page_slots, 0);
     ASSERT_EQ(codes.page_slots % 4, 0);
@@ -139,9 +82,9 @@ TEST(DeviceShape, SlotsOfCodes) {
     ASSERT_LE(codes.page_slots * (256 + 4 + 4 + 8), static_cast<int64_t>(shape.pages.page_bytes));
     ASSERT_GT((codes.page_slots + 4) * (256 + 4 + 4 + 8),
               static_cast<int64_t>(shape.pages.page_bytes));
-    ASSERT_EQ(codes.begin, shape.cache_begin());
-    ASSERT_GE(codes.first_page * shape.page_slots, shape.cache_begin());
-    ASSERT_LT((codes.first_page - 1) * shape.page_slots, shape.cache_begin());
+    ASSERT_EQ(codes.begin, shape.CacheBegin());
+    ASSERT_GE(codes.first_page * shape.page_slots, shape.CacheBegin());
+    ASSERT_LT((codes.first_page - 1) * shape.page_slots, shape.CacheBegin());
     const auto n = static_cast<int64_t>(random() % 2000000);
     const int64_t pages = shape.SlotPages(n) - codes.first_page;
     ASSERT_GE(pages * codes.page_slots, shape.CacheSlots(n)) << n;
