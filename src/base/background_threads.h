@@ -1,4 +1,4 @@
-// Threads that work beside the one that computes: transfers, clustering.
+// Threads for work in the background of a computation: transfers, clustering.
 #pragma once
 
 #include <condition_variable>

@@ -1,4 +1,4 @@
-// The currency of operations: a 2-D view over memory someone else owns.
+// What operations take and return: a 2-D view of memory that its caller owns.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// The middle of measurements.
+// The median of measurements.
 #pragma once
 
 #include <algorithm>

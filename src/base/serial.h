@@ -1,4 +1,4 @@
-// Numbers that tell things of one process apart for good, where addresses come back.
+// Unique numbers for objects of one process: unlike addresses, they are never reused.
 #pragma once
 
 #include <atomic>

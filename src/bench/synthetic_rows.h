@@ -1,4 +1,4 @@
-// Random rows for contexts that nobody reads.
+// Random rows in place of a context that was processed.
 #pragma once
 
 #include <cstdint>

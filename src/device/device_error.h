@@ -1,4 +1,4 @@
-// A backend's own failure: a lost GPU, a driver that does not match, a fault in a kernel.
+// A failure of the device: a lost GPU, a driver that does not match, a fault in a kernel.
 #pragma once
 
 #include "base/error.h"

@@ -1,4 +1,4 @@
-// What a program runs on: the CPU, and the GPU where one was asked for.
+// The devices that a program runs on: the CPU, and a GPU if one was asked for.
 #pragma once
 
 #include <memory>

@@ -1,4 +1,4 @@
-// Where a step's time goes: operations say what they belong to (Mark), and a SectionTimer, where
+// Where a step's time goes: operations name their section (Mark), and a SectionTimer, where
 // one runs, measures how long the stream is at each.
 #pragma once
 

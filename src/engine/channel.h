@@ -1,4 +1,4 @@
-// Between the engine's thread and whoever waits for a request's tokens.
+// A queue from the engine's thread to the reader of a request's tokens.
 #pragma once
 
 #include <atomic>

@@ -1,4 +1,4 @@
-// Choosing tokens where the logits are, for devices whose memory the host does not read.
+// Chooses tokens on the device, so that the logits need not come to the host.
 #pragma once
 
 #include <cstdint>

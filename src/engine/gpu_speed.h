@@ -1,4 +1,4 @@
-// What a GPU and its link do a second, measured at start for the number of resident heads (CLO eq.
+// The rates of a GPU and of its link, measured at start for the number of resident heads (CLO eq.
 // 12): a profile knows the machine it was made on.
 #pragma once
 

@@ -1,4 +1,4 @@
-// The KV policy's profile: where it is found, and what was decided from it, in words.
+// The KV policy's profile: finds the file, and describes what was decided from it.
 #pragma once
 
 #include <filesystem>

@@ -1,4 +1,4 @@
-// What a kept exception says.
+// The message of a stored exception.
 #pragma once
 
 #include <exception>

@@ -1,4 +1,4 @@
-// How many tokens of a prompt a step processes where nobody says.
+// The default number of prompt tokens that a step processes.
 #pragma once
 
 #include <cstdint>

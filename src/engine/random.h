@@ -1,4 +1,4 @@
-// Random numbers that depend on what they are for, not on when they are drawn.
+// Random numbers that depend on their purpose, not on when they are drawn.
 #pragma once
 
 #include <array>

@@ -1,4 +1,4 @@
-// What a Hugging Face config.json says, checked, in our terms.
+// The checked contents of a Hugging Face config.json.
 #pragma once
 
 #include <cstdint>

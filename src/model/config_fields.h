@@ -1,4 +1,4 @@
-// What the families' config parsers share.
+// Shared by the families' config parsers.
 #pragma once
 
 #include <cstdint>

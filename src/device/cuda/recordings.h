@@ -1,4 +1,4 @@
-// The recordings of a stream: as many as were of use last.
+// The recordings of a stream: the most recently used ones.
 #pragma once
 
 #include <array>

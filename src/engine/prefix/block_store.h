@@ -1,5 +1,5 @@
-// Blocks of KV on disk: which are there, which of them were of use last, and two threads that read
-// and write them.
+// Blocks of KV on disk: which exist, in the order of their last use, and two threads that read and
+// write them.
 #pragma once
 
 #include <chrono>

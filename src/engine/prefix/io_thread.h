@@ -1,4 +1,4 @@
-// A thread that does one thing after another: what the engine's thread must not wait for.
+// A thread that runs jobs in order, for work that the engine's thread must not wait for.
 #pragma once
 
 #include <chrono>

@@ -1,5 +1,5 @@
-// Which token sequences are kept, the longest common prefix of a prompt with any of them, and which
-// was of use last. Knows no cache.
+// Which token sequences are kept, the longest common prefix of a prompt with any of them, and the
+// order of their last use. Knows no cache.
 #pragma once
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// The files of a prefix store: names, lock, scan at start, atomic writes. Keeps no state of what is
-// there; block_store.h does.
+// The files of a prefix store: names, lock, scan at start, atomic writes. Keeps no list of the
+// blocks; block_store.h does.
 #pragma once
 
 #include <cstdint>
@@ -46,7 +46,7 @@ class StoreDirectory {
   // damages, the checksum finds.
   void WriteBlock(const BlockKey& key, std::span<const std::byte> bytes) const;
 
-  void Remove(const BlockKey& key) const;  // errors are nobody's business
+  void Remove(const BlockKey& key) const;  // errors are ignored
   void SetUsed(const BlockKey& key, int64_t nanoseconds) const;
 
  private:

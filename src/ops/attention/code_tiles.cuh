@@ -429,7 +429,7 @@ struct CodeTiles {
     return 2 * (kRuns ? kHeadDim : p.arrays.head_dim);
   }
 
-  // What a copy of nothing may name.
+  // A readable address for copies of zero bytes.
   __device__ static const std::byte* Any(const SplitProblem& p) {
     return reinterpret_cast<const std::byte*>(p.arrays.q);
   }

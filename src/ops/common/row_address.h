@@ -1,4 +1,4 @@
-// Where rows lie, without a division a row.
+// Addresses of rows, computed without a division for each row.
 #pragma once
 
 #include <bit>

@@ -1,4 +1,4 @@
-// More shared memory a block than the 48 KiB that need no asking.
+// More shared memory for a block than the 48 KiB that need no attribute.
 #pragma once
 
 #include "device/cuda/check.h"

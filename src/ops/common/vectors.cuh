@@ -1,4 +1,4 @@
-// What kernels share: several elements in one access, and sums over threads in a fixed order.
+// Shared by kernels: several elements in one access, and sums over threads in a fixed order.
 #pragma once
 
 #include <cuda_bf16.h>

@@ -1,4 +1,4 @@
-// What the two kernels of few-row products share (gemv_cuda.cu, gemv_ring_cuda.cu).
+// Shared by the two kernels of few-row products (gemv_cuda.cu, gemv_ring_cuda.cu).
 #pragma once
 
 #include <cuda_bf16.h>

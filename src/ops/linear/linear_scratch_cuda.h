@@ -1,4 +1,4 @@
-// What products keep of a GPU's memory, for the memory plan.
+// The GPU memory that matrix products keep, for the memory plan.
 #pragma once
 
 #include <cstdint>

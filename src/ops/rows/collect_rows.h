@@ -1,4 +1,4 @@
-// Rows from all over memory into one place, on the calling thread: the host's part of a transfer.
+// Gathers scattered rows into one place on the calling thread: the host's part of a transfer.
 #pragma once
 
 #include <cstddef>

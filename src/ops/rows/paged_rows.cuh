@@ -1,5 +1,5 @@
-// Where a row lies, for kernels: pages of a step's sequences, and divisions by what no compiler
-// knows.
+// Where a row lies, for kernels: pages of a step's sequences, and divisions by numbers that
+// are known at run time only.
 #pragma once
 
 #include <cstddef>

@@ -1,4 +1,4 @@
-// A row of logits as the team of blocks that samples it has it, and what its threads add up.
+// A row of logits as the team of blocks that samples it sees it, and sums over its threads.
 #pragma once
 
 #include <cmath>

@@ -1,4 +1,4 @@
-// What the operations that select rows of a cache by a score share.
+// Shared by the operations that select rows of a cache by a score.
 #pragma once
 
 #include <cstddef>

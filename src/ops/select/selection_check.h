@@ -1,4 +1,4 @@
-// What every selection checks of its arguments.
+// The checks of arguments that all selections share.
 #pragma once
 
 #include <limits>
