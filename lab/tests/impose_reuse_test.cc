@@ -51,7 +51,9 @@ TEST(ImposeOverlap, SelectionsKeepTheirShareOfTheCachedRows) {
     for (size_t i = 0; i < selected.size(); ++i) {
       ASSERT_GE(selected[i], begin);
       ASSERT_LT(selected[i], end);
-      if (i > 0) ASSERT_LT(selected[i - 1], selected[i]);
+      if (i > 0) {
+        ASSERT_LT(selected[i - 1], selected[i]);
+      }
       from_cached += static_cast<int64_t>(has.count(selected[i]));
     }
     // As many as asked for, but for what there is.

@@ -11,7 +11,7 @@
 #include "base/error.h"
 #include "expect_error.h"
 #include "profile/recording.h"
-#include "small_model.h"
+#include "profile/small_model.h"
 #include "test_seed.h"
 
 namespace litecache::profile {

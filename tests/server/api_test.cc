@@ -109,8 +109,8 @@ TEST_F(Api, AStreamedChatIsTheSameText) {
     }
   }
   EXPECT_EQ(events[0]["choices"][0]["delta"]["role"], "assistant");
-  EXPECT_EQ(text, whole["choices"][0]["message"]["content"]);
-  EXPECT_EQ(finish, whole["choices"][0]["finish_reason"]);
+  EXPECT_EQ(Json(text), whole["choices"][0]["message"]["content"]);
+  EXPECT_EQ(Json(finish), whole["choices"][0]["finish_reason"]);
   EXPECT_EQ(events.back()["usage"], whole["usage"]);
   EXPECT_TRUE(events[0]["usage"].is_null());
   // Not asked for: no usage.

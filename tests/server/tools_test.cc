@@ -319,7 +319,7 @@ TEST_F(Forms, RequiredCalls) {
     }
     EXPECT_EQ(name, "keep");
     EXPECT_EQ(finish, "tool_calls");
-    EXPECT_EQ(arguments, named["tool_calls"][0]["function"]["arguments"]);
+    EXPECT_EQ(Json(arguments), named["tool_calls"][0]["function"]["arguments"]);
   }
 }
 
