@@ -8,13 +8,10 @@
 #include <limits>
 
 #include "base/median.h"
-#include "profile/svg.h"
+#include "lab/papers/svg.h"
 
 namespace litecache::bench::papers {
 namespace {
-
-using profile::Anchor;
-using profile::Svg;
 
 // Okabe and Ito's, told apart without colour vision, and others beside them.
 constexpr const char* kColours[] = {"#0072b2", "#d55e00", "#009e73", "#cc79a7",

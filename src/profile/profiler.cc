@@ -157,7 +157,7 @@ class Profiler {
     for (int64_t layer = 0; layer < layout_.layers; ++layer) {
       for (int64_t head = 0; head < layout_.kv_heads; ++head) AnalyseHead(r, layer, head, held_out);
     }
-    if (result_.pictures.heat_maps.empty()) KeepHeatMaps(r);
+    if (result_.plots.heat_maps.empty()) KeepHeatMaps(r);
   }
 
   void AnalyseHead(const Recording& r, int64_t layer, int64_t head, bool held_out) {
@@ -303,7 +303,7 @@ class Profiler {
     const int64_t total = layout_.layers * layout_.q_heads;
     const int64_t count = std::min<int64_t>(total, static_cast<int64_t>(kHeatMaps));
     for (int64_t i = 0; i < count; ++i) {
-      PictureData::HeatMap map;
+      Plots::HeatMap map;
       // Spread over layers, and over the heads within them.
       map.layer = i * layout_.layers / count;
       map.q_head = i * layout_.q_heads / count;
@@ -315,7 +315,7 @@ class Profiler {
                                       layout_.head_dim));
         }
       }
-      result_.pictures.heat_maps.push_back(std::move(map));
+      result_.plots.heat_maps.push_back(std::move(map));
     }
   }
 
@@ -328,14 +328,14 @@ class Profiler {
       const auto& first = sets[static_cast<size_t>(a)];
       const auto& second = sets[static_cast<size_t>(a + lag)];
       if (second.empty()) continue;
-      PictureData::Pair pair;
+      Plots::Pair pair;
       pair.similarity = GroupSimilarity(options_.curves.aggregation, group(), layout_.head_dim,
                                         head.actual + (a + lag) * width, head.actual + a * width,
                                         head.importance);
       pair.overlap =
           static_cast<float>(CountCommon(first, second)) / static_cast<float>(second.size());
       pair.layer = layer;
-      result_.pictures.pairs.push_back(pair);
+      result_.plots.pairs.push_back(pair);
     }
   }
 

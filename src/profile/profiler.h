@@ -37,8 +37,8 @@ struct RetrieverRecall {
   double mean() const;
 };
 
-// What the pictures show beside the profile's own arrays.
-struct PictureData {
+// What tools/plot_profile.py shows beside the profile's own arrays.
+struct Plots {
   struct HeatMap {
     int64_t layer = 0, q_head = 0, steps = 0;
     std::vector<float> cosine;  // [steps][steps]
@@ -55,7 +55,7 @@ struct PictureData {
 struct ProfilerResult {
   kv::Profile profile;
   std::vector<RetrieverRecall> recall;
-  PictureData pictures;
+  Plots plots;
   std::vector<std::pair<std::string, double>> phases;  // name, seconds
   int64_t windows = 0;
   int64_t lookups = 0;  // simulated, a head and threshold

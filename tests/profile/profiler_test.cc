@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "base/error.h"
@@ -78,12 +79,16 @@ TEST(ProfilerTest, MeasuresEverything) {
     // Layer 0 has no predictions: its curves are those of the actual queries.
     for (size_t i = 0; i < p.tau_grid.size(); ++i) EXPECT_EQ(p.kept[i], p.kept_predicted[i]);
     ASSERT_EQ(result.recall.size(), 5u);
+    const std::string few = "loki-" + std::to_string(d / 4);
+    EXPECT_EQ(std::ranges::count(result.recall, few, &RetrieverRecall::name), 1);
     for (const RetrieverRecall& recall : result.recall) {
-      EXPECT_GT(recall.mean(), 0.05) << recall.name;  // a tenth is what chance finds
+      // Chance finds 0.14. 30 seeds found 0.32 to 0.45 with a few of Loki's components and 0.49 to
+      // 0.67 else.
+      EXPECT_GT(recall.mean(), recall.name == few ? 0.26 : 0.42) << recall.name;
       EXPECT_LE(recall.mean(), 1) << recall.name;
     }
-    EXPECT_FALSE(result.pictures.heat_maps.empty());
-    EXPECT_FALSE(result.pictures.pairs.empty());
+    EXPECT_FALSE(result.plots.heat_maps.empty());
+    EXPECT_FALSE(result.plots.pairs.empty());
 
     // It is a profile that can be saved and is its model's.
     const testing::TemporaryDirectory directory;

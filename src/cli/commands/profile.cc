@@ -21,11 +21,12 @@
 #include "eval/ruler/data.h"
 #include "eval/ruler/run.h"
 #include "eval/ruler/tokens.h"
+#include "io/file.h"
 #include "io/hub.h"
 #include "lab/trace/trace_recorder.h"
 #include "model/fingerprint.h"
 #include "profile/corpus.h"
-#include "profile/pictures.h"
+#include "profile/plot_data.h"
 #include "profile/profiler.h"
 
 namespace litecache::cli {
@@ -59,7 +60,7 @@ class ProfileCommand final : public Command {
            "the\n"
            "best thresholds. --corpus takes files, directories (all text files below), and .jsonl\n"
            "files (field text, or input and outputs as `eval generate` writes them).\n\n"
-           "  litecache profile --model DIR --corpus ~/notes --plots pictures\n";
+           "  litecache profile --model DIR --corpus ~/notes --plots plots.json\n";
   }
 
   void Declare(CLI::App& app) override {
@@ -106,8 +107,9 @@ class ProfileCommand final : public Command {
         ->type_name("SHARE")
         ->check(CLI::Range(0.0, 1.0).description(""))
         ->capture_default_str();
-    app.add_option("--plots", plots_, "Directory for pictures (SVG) and their data (JSON)")
-        ->type_name("DIR");
+    app.add_option("--plots", plots_,
+                   "Write what tools/plot_profile.py draws pictures of to this file, as JSON")
+        ->type_name("FILE");
     app.add_option("-s,--seed", options_.seed, "Seed")->type_name("N")->capture_default_str();
     app.add_option(
            "--only", only_,
@@ -162,7 +164,9 @@ class ProfileCommand final : public Command {
     result.profile.corpus = corpus;
     result.profile.created = Today();
     (rest ? Merged(*std::move(rest), result.profile) : result.profile).Save(output_);
-    if (!plots_.empty()) profile::WritePictures(result, {.keep = report_.keep}, plots_);
+    if (!plots_.empty()) {
+      io::WriteFileAtomically(plots_, profile::PlotData(result, report_.keep).dump() + "\n");
+    }
     Report(result);
     return kOk;
   }
