@@ -4,7 +4,9 @@
 #include <cmath>
 #include <cstring>
 #include <set>
+#include <span>
 
+#include "kv/attention_error.h"
 #include "kv/device_test.h"
 
 namespace litecache::kv {
@@ -490,13 +492,10 @@ void RetroDriver::CheckDecode(const StepSequence& part, int64_t layer, const flo
         denominator += static_cast<double>(head.clusters[c].size()) * weight;
         for (size_t e = 0; e < d; ++e) numerator[e] += weight * head.sums[c][e];
       }
-      const float* got = out + (kv_head * shape_.group + j) * layout_.head_dim;
-      // bf16 rounds queries and probabilities to 8 bits; scores are a few units.
-      const double tolerance = layout_.dtype == DType::kBF16 ? 0.06 : 2e-4;
-      for (size_t e = 0; e < d; ++e) {
-        ASSERT_NEAR(static_cast<double>(got[e]), numerator[e] / denominator, tolerance)
-            << "sequence " << part.id << " layer " << layer << " past " << part.past;
-      }
+      for (double& x : numerator) x /= denominator;
+      const std::span got(out + (kv_head * shape_.group + j) * layout_.head_dim, d);
+      ASSERT_LE(testing::RelativeError(got, numerator), AttentionTolerance(layout_.dtype))
+          << "sequence " << part.id << " layer " << layer << " past " << part.past;
     }
   }
 }
@@ -519,12 +518,10 @@ void RetroDriver::CheckPrefill(const StepSequence& part, int64_t layer, const fl
         total += weight;
         for (size_t e = 0; e < d; ++e) sum[e] += weight * head.values[at][e];
       }
-      const float* got = out + row * q_cols + h * layout_.head_dim;
-      const double tolerance = layout_.dtype == DType::kBF16 ? 0.06 : 2e-4;
-      for (size_t e = 0; e < d; ++e) {
-        ASSERT_NEAR(static_cast<double>(got[e]), sum[e] / total, tolerance)
-            << "prompt of sequence " << part.id << " layer " << layer << " past " << part.past;
-      }
+      for (double& x : sum) x /= total;
+      const std::span got(out + row * q_cols + h * layout_.head_dim, d);
+      ASSERT_LE(testing::RelativeError(got, sum), AttentionTolerance(layout_.dtype))
+          << "prompt of sequence " << part.id << " layer " << layer << " past " << part.past;
     }
   }
 }

@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <span>
 
 #include "base/error.h"
+#include "kv/attention_error.h"
 #include "lab/trace/replays_trace.h"
 
 namespace litecache::kv {
@@ -148,11 +150,6 @@ void Life::Compare(const kv::Step& step, int64_t layer, const Inputs& inputs,
   const auto round = [&](float x) {
     return static_cast<double>(layout_.dtype == DType::kBF16 ? static_cast<float>(bf16(x)) : x);
   };
-  float largest = 1;
-  for (const float x : inputs.v) largest = std::max(largest, std::abs(x));
-  // bf16 rounds queries and probabilities to 8 bits; scores are a few units.
-  const double tolerance =
-      static_cast<double>(largest) * (layout_.dtype == DType::kBF16 ? 0.04 : 1e-4);
   int64_t index = 0;
   for (const StepSequence& part : step.sequences) {
     Rows& rows = sequences_.at(part.id).layers[static_cast<size_t>(layer)];
@@ -170,15 +167,11 @@ void Life::Compare(const kv::Step& step, int64_t layer, const Inputs& inputs,
     }
     const float* q = inputs.q.data() + part.first_row * q_cols;
     const auto check = [&](const std::vector<double>& expected, int64_t row) {
-      double worst = 0;
-      for (int64_t c = 0; c < q_cols; ++c) {
-        const double error = std::abs(
-            static_cast<double>(out[static_cast<size_t>((part.first_row + row) * q_cols + c)]) -
-            expected[static_cast<size_t>(c)]);
-        worst = std::isnan(error) ? HUGE_VAL : std::max(worst, error);
-      }
-      EXPECT_LE(worst, tolerance) << "sequence " << part.id << " layer " << layer << " past "
-                                  << part.past << (part.decode ? " decode" : " prefill");
+      const auto got = std::span(out).subspan(static_cast<size_t>((part.first_row + row) * q_cols),
+                                              static_cast<size_t>(q_cols));
+      EXPECT_LE(testing::RelativeError(got, expected), AttentionTolerance(layout_.dtype))
+          << "sequence " << part.id << " layer " << layer << " past " << part.past
+          << (part.decode ? " decode" : " prefill");
     };
     if (part.decode) {
       check(

@@ -17,6 +17,7 @@
 #include "io/safetensors.h"
 #include "kv/cache.h"
 #include "model/decoder.h"
+#include "relative_error.h"
 #include "source_directory.h"
 
 namespace litecache::model {
@@ -60,17 +61,7 @@ struct Reference {
   }
 };
 
-// |a - b| / |b| (Euclidean norms).
-inline double RelativeError(std::span<const float> a, std::span<const float> b) {
-  EXPECT_EQ(a.size(), b.size());
-  double difference = 0;
-  double norm = 0;
-  for (size_t i = 0; i < b.size(); ++i) {
-    difference += (static_cast<double>(a[i]) - b[i]) * (static_cast<double>(a[i]) - b[i]);
-    norm += static_cast<double>(b[i]) * b[i];
-  }
-  return std::sqrt(difference / norm);
-}
+using testing::RelativeError;
 
 // A decoder with a cache, run step by step.
 class Runner {

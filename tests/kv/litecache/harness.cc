@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <cmath>
 #include <optional>
+#include <span>
 #include <utility>
 
 #include "device/recording_key.h"
+#include "kv/attention_error.h"
 
 #ifdef LITECACHE_CUDA
 #include "device/cuda/sm_split.h"
@@ -247,11 +249,6 @@ void Harness::Compare(const kv::Step& step, int64_t layer, StepInputs& inputs,
   const int64_t kv_cols = layout_.kv_heads * layout_.head_dim;
   const int64_t head_cols = q_cols / layout_.kv_heads;
   const auto& asked = cache_->WantsPrediction(layer) ? inputs.predicted[l] : inputs.q[l];
-  float largest = 0;
-  for (const float x : inputs.v[l]) largest = std::max(largest, std::abs(x));
-  // bf16 rounds queries and probabilities to 8 bits; scores are a few units.
-  const double tolerance =
-      static_cast<double>(std::max(largest, 1.0f)) * (layout_.dtype == DType::kBF16 ? 0.04 : 1e-4);
   for (const StepSequence& sequence : step.sequences) {
     const auto at = [&](std::vector<float>& values, int64_t cols) {
       return values.data() + sequence.first_row * cols;
@@ -275,15 +272,18 @@ void Harness::Compare(const kv::Step& step, int64_t layer, StepInputs& inputs,
                          at(inputs.k[l], kv_cols), at(inputs.v[l], kv_cols), scale_,
                          expected.data());
     }
-    double worst = 0;
-    for (size_t i = 0; i < expected.size(); ++i) {
-      const double x =
-          static_cast<double>(out[static_cast<size_t>(sequence.first_row * q_cols) + i]);
-      const double error = std::abs(x - expected[i]);
-      worst = std::isnan(error) ? HUGE_VAL : std::max(worst, error);
+    double worst = 0;  // of its rows
+    for (int64_t row = 0; row < sequence.rows; ++row) {
+      const auto columns = static_cast<size_t>(q_cols);
+      worst = std::max(
+          worst, testing::RelativeError(
+                     std::span(out).subspan(static_cast<size_t>(sequence.first_row + row) * columns,
+                                            columns),
+                     std::span(expected).subspan(static_cast<size_t>(row) * columns, columns)));
     }
-    EXPECT_LE(worst, tolerance) << "sequence " << sequence.id << " layer " << layer << " past "
-                                << sequence.past << (sequence.decode ? " decode" : " prefill");
+    EXPECT_LE(worst, AttentionTolerance(layout_.dtype))
+        << "sequence " << sequence.id << " layer " << layer << " past " << sequence.past
+        << (sequence.decode ? " decode" : " prefill");
   }
 }
 
