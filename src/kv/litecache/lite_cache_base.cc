@@ -67,15 +67,8 @@ void LiteCacheBase::ImportBlock(SequenceId id, std::span<const std::byte> bytes)
   kv::ImportBlock(retriever_->metadata_unit(), id, bytes, &tiers_);
 }
 
-bool LiteCacheBase::HasOffloaded(int64_t layer) const {
-  for (int64_t head = 0; head < tiers_.shape.layout.kv_heads; ++head) {
-    if (tiers_.shape.offloads(layer, head)) return true;
-  }
-  return false;
-}
-
 bool LiteCacheBase::WantsPrediction(int64_t layer) const {
-  return ahead_ > 0 && layer > 0 && HasOffloaded(layer);
+  return ahead_ > 0 && layer > 0 && tiers_.shape.offloads(layer);
 }
 
 }  // namespace litecache::kv

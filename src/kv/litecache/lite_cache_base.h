@@ -55,8 +55,6 @@ class LiteCacheBase : public Cache, public RowStore {
                 const HeadPlan& plan, int64_t ahead, std::unique_ptr<Retriever> retriever,
                 const TierBytes& budget);
 
-  bool HasOffloaded(int64_t layer) const;
-
   const std::unique_ptr<Device> host_;
   Tiers tiers_;
   TierGrowth growth_;

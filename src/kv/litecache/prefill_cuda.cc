@@ -1,8 +1,8 @@
-// A prompt's chunk under policy litecache on a GPU: earlier rows come from the store into staging
-// pages, new ones go there, beside the layers before and after.
+#include "kv/litecache/prefill_cuda.h"
+
 #include <algorithm>
 
-#include "kv/litecache/lite_cache_cuda.h"
+#include "ops/attention/attention_cuda.h"
 #include "ops/rows/rows_cuda.h"
 
 namespace litecache::kv {
@@ -20,55 +20,77 @@ constexpr int32_t kStagingSms = 6;
 
 }  // namespace
 
-std::optional<CudaLiteCache::Turn> CudaLiteCache::After(const Turn& turn) const {
-  if (turn.sequence + 1 < block_.prefilling()) return Turn{turn.layer, turn.sequence + 1};
+void CudaPrefillPath::BeginStep(const Step& step) {
+  turns_ = 0;
+  chunks_.clear();
+  const auto count = static_cast<int64_t>(step.sequences.size());
+  for (int64_t i = step.decode_rows; i < count; ++i) {
+    const StepSequence& part = step.sequences[static_cast<size_t>(i)];
+    chunks_.push_back(part.id);
+    // What the ring holds and the store does not is a spill of a sequence whose recent window is
+    // empty.
+    ops::cuda::StepSequence& ring = block_.ring(i - step.decode_rows);
+    ring = block_.at(i);
+    ring.rows = 1;
+    ring.past = static_cast<int32_t>(part.past + tiers_.shape.recent) - 1;
+  }
+  const std::vector<std::byte*>& pages = growth_.staging();
+  if (pages.empty()) return;
+  const int64_t lists = tiers_.shape.staging_sets * tiers_.shape.max_offloaded_in_layer;
+  const int64_t blocks = static_cast<int64_t>(pages.size()) / lists;
+  staging_.Update(device_, lists, blocks, 0, [&](int64_t list, int64_t b) {
+    return pages[static_cast<size_t>(list * blocks + b)];
+  });
+  for (int64_t i = step.decode_rows; i < count; ++i) {
+    block_.at(i).pages[ops::cuda::kStaging] = staging_.device();
+  }
+}
+
+std::optional<CudaPrefillPath::Turn> CudaPrefillPath::After(const Turn& turn) const {
+  if (turn.chunk + 1 < block_.prefilling()) return Turn{turn.layer, turn.chunk + 1};
   for (int64_t layer = turn.layer + 1; layer < tiers_.shape.layout.layers; ++layer) {
-    if (HasOffloaded(layer)) return Turn{layer, 0};
+    if (tiers_.shape.offloads(layer)) return Turn{layer, 0};
   }
   return std::nullopt;
 }
 
-void CudaLiteCache::SpillRing(Stream& stream, const Turn& turn) {
+void CudaPrefillPath::SpillRing(Stream& stream, const Turn& turn) {
   const Shape& shape = tiers_.shape;
-  const LiteLayer& layer = layers_[static_cast<size_t>(turn.layer)];
-  const StepView ring = block_.Ring(turn.sequence);
+  const LiteLayer& layer = layers_.at(turn.layer);
+  const StepView ring = block_.Ring(turn.chunk);
   if (ring.max_rows == 0) return;
   ops::cuda::CopyRows(stream, ring, shape.layout.kv_heads, layer.slots, layer.store,
                       {.kind = RowRange::kLeaving, .recent = static_cast<int32_t>(shape.recent)});
 }
 
-void CudaLiteCache::Fetch(const Turn& turn, int set) {
-  SpillRing(link_.stream(), turn);
-  const StepView step = block_.Prefilling(turn.sequence);
+void CudaPrefillPath::Fetch(const Turn& turn, int set) {
+  SpillRing(pulls_.link().stream(), turn);
+  const StepView step = block_.Prefilling(turn.chunk);
   if (step.max_context > step.max_rows) CopyStaged(turn, set, Direction::kToStaging);
-  link_.Mark(kFetched + set);
+  pulls_.link().Mark(FetchedMark(set));
 }
 
-RowTable CudaLiteCache::Staging(int64_t layer, int set) const {
+void CudaPrefillPath::CopyStaged(const Turn& turn, int set, Direction direction) {
   const Shape& shape = tiers_.shape;
-  return {.table = ops::cuda::kStaging,
-          .lists = static_cast<int32_t>(shape.staging_sets * shape.max_offloaded_in_layer),
-          .page_rows = static_cast<int32_t>(shape.pages.page_tokens),
-          .format = shape.format,
-          .list_of_head = staging_lists_.at(static_cast<size_t>(set))[static_cast<size_t>(layer)]};
-}
-
-void CudaLiteCache::CopyStaged(const Turn& turn, int set, Direction direction) {
-  const Shape& shape = tiers_.shape;
-  const bool to_store = direction == Direction::kToStore;
-  if (shape.store_format.encoding != shape.format.encoding) {
-    const RowTable& store = layers_[static_cast<size_t>(turn.layer)].store;
-    const RowTable staging = Staging(turn.layer, set);
-    ops::cuda::CopyRows(link_.stream(), block_.Prefilling(turn.sequence), shape.layout.kv_heads,
-                        to_store ? staging : store, to_store ? store : staging,
-                        {.kind = to_store ? RowRange::kNew : RowRange::kPast}, kStagingSms);
+  if (shape.store_format.encoding == shape.format.encoding) {
+    CopyBytes(turn, set, direction);
     return;
   }
-  const int64_t index = block_.decoding() + turn.sequence;
-  const ops::cuda::StepSequence& sequence = block_.at(index);
+  const bool to_store = direction == Direction::kToStore;
+  const RowTable& store = layers_.at(turn.layer).store;
+  const RowTable staging = layers_.Staging(turn.layer, set);
+  ops::cuda::CopyRows(pulls_.link().stream(), block_.Prefilling(turn.chunk), shape.layout.kv_heads,
+                      to_store ? staging : store, to_store ? store : staging,
+                      {.kind = to_store ? RowRange::kNew : RowRange::kPast}, kStagingSms);
+}
+
+void CudaPrefillPath::CopyBytes(const Turn& turn, int set, Direction direction) {
+  const Shape& shape = tiers_.shape;
+  const bool to_store = direction == Direction::kToStore;
+  const ops::cuda::StepSequence& sequence = block_.at(block_.decoding() + turn.chunk);
   const int64_t begin = to_store ? sequence.past : 0;
   const int64_t end = to_store ? sequence.past + sequence.rows : sequence.past;
-  std::byte* const* const* store = tiers_.store.Lists(running_[static_cast<size_t>(index)]);
+  std::byte* const* const* store = tiers_.store.Lists(chunks_[static_cast<size_t>(turn.chunk)]);
   const std::vector<std::byte*>& staging = growth_.staging();
   const int64_t lists = shape.staging_sets * shape.max_offloaded_in_layer;
   const int64_t blocks = static_cast<int64_t>(staging.size()) / lists;
@@ -97,55 +119,77 @@ void CudaLiteCache::CopyStaged(const Turn& turn, int set, Direction direction) {
       t += rows;
     }
   }
-  copies_.Send(link_.stream());
+  copies_.Send(pulls_.link().stream());
 }
 
-void CudaLiteCache::AttendPrompt(Stream& stream, int64_t index, int64_t sequence,
-                                 const MatrixView& q, const MatrixView& k, const MatrixView& v,
-                                 float scale, const MatrixView* out) {
+void CudaPrefillPath::Encode(Stream& stream, const Turn& turn, const MatrixView& k) {
+  const LiteLayer& layer = layers_.at(turn.layer);
+  if (const StepView ring = block_.Ring(turn.chunk); ring.max_rows > 0) {
+    retriever_.Encode(stream, turn.layer, ring, layers_.shape(), layer, nullptr);
+  }
+  retriever_.Encode(stream, turn.layer, block_.Prefilling(turn.chunk), layers_.shape(), layer, &k);
+}
+
+void CudaPrefillPath::AttendRows(Stream& stream, const Turn& turn, const RowTable& table,
+                                 const MatrixView& q, float scale, const MatrixView& out) {
+  const Layout& layout = tiers_.shape.layout;
+  ops::cuda::PagedAttention(stream, block_.Prefilling(turn.chunk), layout.kv_heads, table, q,
+                            layout.q_heads, scale, out, layers_.scratch());
+}
+
+void CudaPrefillPath::AttendStaged(Stream& stream, const Turn& turn, const MatrixView& q,
+                                   const MatrixView& k, const MatrixView& v, float scale,
+                                   const MatrixView& out) {
+  const int own_set = set();
+  const RowTable staging = layers_.Staging(turn.layer, own_set);
+  pulls_.link().Join(stream, FetchedMark(own_set));
+  ops::cuda::AppendRows(stream, block_.Prefilling(turn.chunk), tiers_.shape.layout.kv_heads,
+                        staging, k, v);
+  // The other set is free for the next turn: the last one attended it before this fork, and what it
+  // left for the store was given to the link then.
+  pulls_.link().Fork(stream);
+  ++turns_;
+  if (const auto next = After(turn)) Fetch(*next, set());
+  CopyStaged(turn, own_set, Direction::kToStore);
+  AttendRows(stream, turn, staging, q, scale, out);
+}
+
+void CudaPrefillPath::StoreStaged(Stream& stream, const Turn& turn, const MatrixView& k,
+                                  const MatrixView& v) {
+  // As they are on the device, then as the store has them: what a chunk that attends does.
+  const int64_t kv_heads = tiers_.shape.layout.kv_heads;
+  const StepView step = block_.Prefilling(turn.chunk);
+  const RowTable staging = layers_.Staging(turn.layer, set());
+  ops::cuda::AppendRows(stream, step, kv_heads, staging, k, v);
+  ops::cuda::CopyRows(stream, step, kv_heads, staging, layers_.at(turn.layer).store,
+                      {.kind = RowRange::kNew});
+}
+
+void CudaPrefillPath::Attend(Stream& stream, int64_t layer, int64_t index, const MatrixView& q,
+                             const MatrixView& k, const MatrixView& v, float scale,
+                             const MatrixView* out) {
   const Shape& shape = tiers_.shape;
-  const int64_t kv_heads = shape.layout.kv_heads;
-  const LiteLayer& layer = layers_[static_cast<size_t>(index)];
-  const StepView step = block_.Prefilling(sequence);
-  const bool offloaded = HasOffloaded(index);
-  const Turn turn{index, sequence};
-  const int set = static_cast<int>(turns_ % 2);
+  const bool offloaded = shape.offloads(layer);
+  const Turn turn{layer, index};
   if (offloaded && out == nullptr) SpillRing(stream, turn);
   if (offloaded && out != nullptr && turns_ == 0) {
-    link_.Fork(stream);
-    Fetch(turn, set);
+    pulls_.link().Fork(stream);
+    Fetch(turn, set());
   }
-  if (const StepView ring = block_.Ring(sequence); ring.max_rows > 0) {
-    scorer_->Encode(stream, index, ring, lite_shape_, layer, nullptr);
-  }
-  scorer_->Encode(stream, index, step, lite_shape_, layer, &k);
-  const auto attend = [&](const RowTable& table) {
-    if (out == nullptr) return;
-    ops::cuda::PagedAttention(stream, step, kv_heads, table, q, shape.layout.q_heads, scale, *out,
-                              scratch_.data());
-  };
+  Encode(stream, turn, k);
+  const StepView step = block_.Prefilling(index);
   if (offloaded) {
-    ops::cuda::KeepLastQueries(stream, step, lite_shape_, layer, q);
-    const RowTable staging = Staging(index, set);
-    if (out == nullptr) {
-      // As they are on the device, then as the store has them: what a chunk that attends does.
-      ops::cuda::AppendRows(stream, step, kv_heads, staging, k, v);
-      ops::cuda::CopyRows(stream, step, kv_heads, staging, layer.store, {.kind = RowRange::kNew});
+    ops::cuda::KeepLastQueries(stream, step, layers_.shape(), layers_.at(layer), q);
+    if (out != nullptr) {
+      AttendStaged(stream, turn, q, k, v, scale, *out);
     } else {
-      link_.Join(stream, kFetched + set);
-      ops::cuda::AppendRows(stream, step, kv_heads, staging, k, v);
-      // The other set is free for the next turn: the last one attended it before this fork, and
-      // what it left for the store was given to the link then.
-      link_.Fork(stream);
-      ++turns_;
-      if (const auto next = After(turn)) Fetch(*next, static_cast<int>(turns_ % 2));
-      CopyStaged(turn, set, Direction::kToStore);
-      attend(staging);
+      StoreStaged(stream, turn, k, v);
     }
   }
-  if (HasResident(index)) {
-    ops::cuda::AppendRows(stream, step, kv_heads, layer.resident, k, v);
-    attend(layer.resident);
+  if (layers_.HasResident(layer)) {
+    const RowTable& resident = layers_.at(layer).resident;
+    ops::cuda::AppendRows(stream, step, shape.layout.kv_heads, resident, k, v);
+    if (out != nullptr) AttendRows(stream, turn, resident, q, scale, *out);
   }
 }
 

@@ -104,6 +104,13 @@ Shape::Shape(const Layout& layout_of_model, const KvOptions& options, const Head
   }
 }
 
+bool Shape::offloads(int64_t layer) const {
+  for (int64_t head = 0; head < layout.kv_heads; ++head) {
+    if (offloads(layer, head)) return true;
+  }
+  return false;
+}
+
 TableShape Shape::StoreTable() const {
   return {offloaded, store_page_tokens, store_format.row_bytes()};
 }

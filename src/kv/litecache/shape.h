@@ -54,6 +54,9 @@ struct Shape : ops::SlotWindows<int64_t> {
     return offloaded_list[static_cast<size_t>(Index(layer, head))] >= 0;
   }
 
+  // Whether any of the layer's heads is offloaded.
+  bool offloads(int64_t layer) const;
+
   TableShape StoreTable() const;
   TableShape ResidentTable() const;
   TableShape MetadataTable() const;

@@ -40,10 +40,162 @@ __device__ __forceinline__ void EndUpdate(const LiteShape& shape, const LiteLaye
   atomicAdd(&layer.counters[head].rows_moved, static_cast<unsigned long long>(missing));
 }
 
+constexpr int32_t kUpdateThreads = kClusterBlocks * kClusterThreads;  // of a pair
+constexpr int kUpdateInFlight = 4;                                    // loads of a thread
+
+// A thread's view of a pair's update by a cluster: each block has a part of the slots and a part of
+// the positions.
+struct ClusterUpdate {
+  const StepSequence& s;
+  const LiteShape& shape;
+  const LiteLayer& layer;
+  const ClusterTeam& team;
+  ClusterUpdateShared& shared;
+  const ClusterBitmap wanted;  // selected positions, and then those that have no slot
+  uint32_t* is_free;           // a bit a slot of this block
+  int32_t list, used;
+  uint32_t now;                // the number of this update
+  int32_t begin = 0, end = 0;  // this block's slots, whole words of is_free
+
+  __device__ __forceinline__ int32_t of_team() const {
+    return team.rank * kClusterThreads + static_cast<int32_t>(threadIdx.x);
+  }
+  __device__ __forceinline__ SlotEntry EntryOf(int32_t i) const {
+    return SlotOf(s, layer, list, shape.cache_begin + i);
+  }
+
+  // first: the first ones of this thread, loaded already.
+  __device__ __forceinline__ void MarkWanted(const int32_t* selected, int32_t count,
+                                             const int32_t (&first)[kUpdateInFlight]) const {
+    wanted.Clear();
+    team.Sync();
+#pragma unroll
+    for (int u = 0; u < kUpdateInFlight; ++u) {
+      if (of_team() + u * kUpdateThreads < count) wanted.Set(team, first[u]);
+    }
+    for (int32_t i = of_team() + kUpdateInFlight * kUpdateThreads; i < count; i += kUpdateThreads) {
+      wanted.Set(team, selected[i]);
+    }
+    team.Sync();
+  }
+
+  // Slots whose positions are wanted keep them; the others of this block are free. Several loads of
+  // a thread at once: each is two, one after the other.
+  __device__ __forceinline__ void KeepWanted() {
+    const int32_t positions = kClusterBlocks * 32 * wanted.OwnWords();
+    const int32_t a_block = (used + 32 * kClusterBlocks - 1) / (32 * kClusterBlocks) * 32;
+    begin = min(used, team.rank * a_block);
+    end = min(used, begin + a_block);
+    const auto thread = static_cast<int32_t>(threadIdx.x);
+    for (int32_t base = begin; base < end; base += kUpdateInFlight * kClusterThreads) {
+      SlotEntry entries[kUpdateInFlight];
+      int32_t position[kUpdateInFlight];
+#pragma unroll
+      for (int u = 0; u < kUpdateInFlight; ++u) {
+        const int32_t i = base + u * kClusterThreads + thread;
+        position[u] = -1;
+        if (i < end) {
+          entries[u] = EntryOf(i);
+          position[u] = *entries[u].position;
+        }
+      }
+#pragma unroll
+      for (int u = 0; u < kUpdateInFlight; ++u) {
+        const int32_t i = base + u * kClusterThreads + thread;
+        const bool keeps =
+            position[u] >= 0 && position[u] < positions && wanted.TakeAway(team, position[u]);
+        if (keeps) *entries[u].update = now;
+        const unsigned is_victim = __ballot_sync(kFullMask, i < end && !keeps);
+        if (thread % 32 == 0 && i < end) is_free[(i - begin) / 32] = is_victim;
+      }
+    }
+    team.Sync();
+  }
+
+  // Each thread has consecutive words of the bitmaps, so that positions and slots come out
+  // ascending: where its ones come in the pair's lists, and how long these are.
+  struct Lists {
+    int32_t words, first_free, last_free;  // this thread's
+    int32_t next, next_free;               // its places
+    int32_t missing, free;                 // of all threads
+  };
+  __device__ __forceinline__ Lists Count() const {
+    const auto thread = static_cast<int32_t>(threadIdx.x);
+    Lists lists;
+    lists.words = wanted.OwnWords() / kClusterThreads;
+    int32_t bits = 0, of_block;
+    for (int32_t w = 0; w < lists.words; ++w) bits += __popc(wanted.own[thread * lists.words + w]);
+    lists.next = ClusterBlockSum(bits, shared.warp_sums, &of_block);
+    if (thread == 0) shared.missing = of_block;
+    const int32_t free_words = (end - begin + 31) / 32;
+    const int32_t a_thread = (free_words + kClusterThreads - 1) / kClusterThreads;
+    lists.first_free = min(free_words, thread * a_thread);
+    lists.last_free = min(free_words, lists.first_free + a_thread);
+    bits = 0;
+    for (int32_t w = lists.first_free; w < lists.last_free; ++w) bits += __popc(is_free[w]);
+    lists.next_free = ClusterBlockSum(bits, shared.warp_sums, &of_block);
+    if (thread == 0) shared.free = of_block;
+    team.Sync();
+    const ClusterSums of_missing = SumOverCluster(team, &shared.missing);
+    const ClusterSums of_free = SumOverCluster(team, &shared.free);
+    lists.next += of_missing.before;
+    lists.next_free += of_free.before;
+    lists.missing = of_missing.all;
+    lists.free = of_free.all;
+    return lists;
+  }
+
+  // The wanted positions that have no slot.
+  __device__ __forceinline__ void ListMissing(const Lists& lists, int32_t* positions) const {
+    const auto thread = static_cast<int32_t>(threadIdx.x);
+    int32_t next = lists.next;
+    for (int32_t w = 0; w < lists.words; ++w) {
+      const int32_t of_cluster = team.rank * wanted.OwnWords() + thread * lists.words + w;
+      for (uint32_t word = wanted.own[thread * lists.words + w]; word != 0; word &= word - 1) {
+        positions[next++] = 32 * of_cluster + __ffs(static_cast<int>(word)) - 1;
+      }
+    }
+  }
+
+  // Slots for them: `victims` of the free ones, those selected longest ago (of equals the lower
+  // ones), then `fresh` ones that have never been used.
+  __device__ __forceinline__ void ListSlots(const Lists& lists, int32_t victims, int32_t fresh,
+                                            int32_t* slots) const {
+    if (victims == lists.free) {
+      int32_t next = lists.next_free;
+      for (int32_t w = lists.first_free; w < lists.last_free; ++w) {
+        for (uint32_t word = is_free[w]; word != 0; word &= word - 1) {
+          slots[next++] = shape.cache_begin + begin + 32 * w + __ffs(static_cast<int>(word)) - 1;
+        }
+      }
+    } else if (victims > 0) {
+      // Those of this update are the youngest, so that they are never among them.
+      const auto age = [&](int32_t i) { return ~*EntryOf(begin + i).update; };
+      const Threshold threshold =
+          FindThreshold<kClusterThreads>(team, shared.top, end - begin, victims, age);
+      TakeAbove<kClusterThreads>(
+          team, shared.top, end - begin, threshold, age,
+          [&](int32_t order, int32_t i) { slots[order] = shape.cache_begin + begin + i; });
+    }
+    for (int32_t i = of_team(); i < fresh; i += kUpdateThreads) {
+      slots[victims + i] = shape.cache_begin + used + i;
+    }
+  }
+
+  // The slots' new positions. After a Sync.
+  __device__ __forceinline__ void Enter(const int32_t* positions, const int32_t* slots,
+                                        int32_t missing) const {
+    for (int32_t i = of_team(); i < missing; i += kUpdateThreads) {
+      const SlotEntry entry = SlotOf(s, layer, list, __ldcg(slots + i));
+      *entry.position = __ldcg(positions + i);
+      *entry.update = now;
+    }
+  }
+};
+
 // Heads with more slots than rows: the slots that are left are those selected last.
 //
-// A cluster a pair, where the GPU has clusters: what UpdateSlotsKernel does, each block for a part
-// of the slots and a part of the positions.
+// A cluster a pair, where the GPU has clusters: what UpdateSlotsKernel does.
 LC_CLUSTER __global__ void __launch_bounds__(kClusterThreads)
     ClusterUpdateKernel(const __grid_constant__ StepView step,
                         const __grid_constant__ LiteShape shape,
@@ -54,20 +206,17 @@ LC_CLUSTER __global__ void __launch_bounds__(kClusterThreads)
   const ClusterTeam team;
   const int32_t pair = static_cast<int32_t>(blockIdx.x) / kClusterBlocks;
   const int32_t head = pair % shape.kv_heads, sequence = pair / shape.kv_heads;
-  const int32_t thread = threadIdx.x, lane = thread % 32;
-  const int32_t of_team = team.rank * kClusterThreads + thread;
-  constexpr int32_t kThreads = kClusterBlocks * kClusterThreads;
-  constexpr int kInFlight = 4;
+  const int32_t of_team = team.rank * kClusterThreads + static_cast<int32_t>(threadIdx.x);
   // Beside products a load takes microseconds: those that need nothing of each other go together.
   const StepSequence& s = step.sequences[sequence];
   const int32_t sequences = *step.count, list = layer.slots.list_of_head[head];
   const int32_t refresh = layer.refresh[pair], count = layer.selected_count[pair];
   const int64_t room = int64_t{pair} * shape.max_rows;
   const int32_t* selected = layer.selected + room;
-  int32_t first_selected[kInFlight];
+  int32_t first_selected[kUpdateInFlight];
 #pragma unroll
-  for (int u = 0; u < kInFlight; ++u) {
-    const int32_t i = of_team + u * kThreads;
+  for (int u = 0; u < kUpdateInFlight; ++u) {
+    const int32_t i = of_team + u * kUpdateThreads;
     first_selected[u] = i < shape.max_rows ? selected[i] : 0;
   }
   HeadState* const heads = s.heads;
@@ -75,110 +224,26 @@ LC_CLUSTER __global__ void __launch_bounds__(kClusterThreads)
   if (sequence >= sequences || list < 0 || refresh != 1) return;
   HeadState& state = heads[list];
   const int32_t used = state.used;
-  const uint32_t now = state.update + 1;
   int32_t* moved_positions = layer.moved_positions + room;
   int32_t* moved_slots = layer.moved_slots + room;
-  const auto entry_of = [&](int32_t i) { return SlotOf(s, layer, list, shape.cache_begin + i); };
 
   const ClusterBitmap wanted{dynamic, shift};
-  const int32_t positions = kClusterBlocks * 32 * wanted.OwnWords();
-  wanted.Clear();
-  team.Sync();
-#pragma unroll
-  for (int u = 0; u < kInFlight; ++u) {
-    if (of_team + u * kThreads < count) wanted.Set(team, first_selected[u]);
-  }
-  for (int32_t i = of_team + kInFlight * kThreads; i < count; i += kThreads) {
-    wanted.Set(team, selected[i]);
-  }
-  team.Sync();
-  // This block's slots: [begin, end), whole words of `is_free`. Several loads of a thread at
-  // once: each is two, one after the other.
-  const int32_t a_block = (used + 32 * kClusterBlocks - 1) / (32 * kClusterBlocks) * 32;
-  const int32_t begin = min(used, team.rank * a_block), end = min(used, begin + a_block);
-  uint32_t* is_free = dynamic + wanted.OwnWords();
-  for (int32_t base = begin; base < end; base += kInFlight * kClusterThreads) {
-    SlotEntry entries[kInFlight];
-    int32_t position[kInFlight];
-#pragma unroll
-    for (int u = 0; u < kInFlight; ++u) {
-      const int32_t i = base + u * kClusterThreads + thread;
-      position[u] = -1;
-      if (i < end) {
-        entries[u] = entry_of(i);
-        position[u] = *entries[u].position;
-      }
-    }
-#pragma unroll
-    for (int u = 0; u < kInFlight; ++u) {
-      const int32_t i = base + u * kClusterThreads + thread;
-      const bool keeps =
-          position[u] >= 0 && position[u] < positions && wanted.TakeAway(team, position[u]);
-      if (keeps) *entries[u].update = now;
-      const unsigned is_victim = __ballot_sync(kFullMask, i < end && !keeps);
-      if (lane == 0 && i < end) is_free[(i - begin) / 32] = is_victim;
-    }
-  }
-  team.Sync();
-  // Each thread has consecutive words, so that positions and slots come out ascending.
-  const int32_t a_thread = wanted.OwnWords() / kClusterThreads;
-  int32_t bits = 0, of_block;
-  for (int32_t w = 0; w < a_thread; ++w) bits += __popc(dynamic[thread * a_thread + w]);
-  int32_t next = ClusterBlockSum(bits, shared.warp_sums, &of_block);
-  if (thread == 0) shared.missing = of_block;
-  const int32_t free_words = (end - begin + 31) / 32;
-  const int32_t free_a_thread = (free_words + kClusterThreads - 1) / kClusterThreads;
-  const int32_t first_free = min(free_words, thread * free_a_thread);
-  const int32_t last_free = min(free_words, first_free + free_a_thread);
-  bits = 0;
-  for (int32_t w = first_free; w < last_free; ++w) bits += __popc(is_free[w]);
-  int32_t next_free = ClusterBlockSum(bits, shared.warp_sums, &of_block);
-  if (thread == 0) shared.free = of_block;
-  team.Sync();
-  const ClusterSums of_missing = SumOverCluster(team, &shared.missing);
-  const ClusterSums of_free = SumOverCluster(team, &shared.free);
-  const int32_t missing = of_missing.all;
-  next += of_missing.before;
-  next_free += of_free.before;
-  for (int32_t w = 0; w < a_thread; ++w) {
-    const int32_t of_cluster = team.rank * wanted.OwnWords() + thread * a_thread + w;
-    for (uint32_t word = dynamic[thread * a_thread + w]; word != 0; word &= word - 1) {
-      moved_positions[next++] = 32 * of_cluster + __ffs(static_cast<int>(word)) - 1;
-    }
-  }
+  ClusterUpdate update{
+      s,    shape, layer,           team, shared, wanted, dynamic + wanted.OwnWords(),
+      list, used,  state.update + 1};
+  update.MarkWanted(selected, count, first_selected);
+  update.KeepWanted();
+  const ClusterUpdate::Lists lists = update.Count();
+  update.ListMissing(lists, moved_positions);
+  const int32_t missing = lists.missing;
   const int32_t fresh = max(0, min(missing, shape.windows.CacheSlots(n) - used));
-  const int32_t victims = missing - fresh;
-  const int32_t used_then = used + fresh;
-  if (victims == of_free.all) {
-    for (int32_t w = first_free; w < last_free; ++w) {
-      for (uint32_t word = is_free[w]; word != 0; word &= word - 1) {
-        moved_slots[next_free++] =
-            shape.cache_begin + begin + 32 * w + __ffs(static_cast<int>(word)) - 1;
-      }
-    }
-  } else if (victims > 0) {
-    // The slots selected longest ago; of equals the lower ones. Those of this update are the
-    // youngest, so that they are never among them.
-    const auto age = [&](int32_t i) { return ~*entry_of(begin + i).update; };
-    const Threshold threshold =
-        FindThreshold<kClusterThreads>(team, shared.top, end - begin, victims, age);
-    TakeAbove<kClusterThreads>(
-        team, shared.top, end - begin, threshold, age,
-        [&](int32_t order, int32_t i) { moved_slots[order] = shape.cache_begin + begin + i; });
-  }
-  for (int32_t i = of_team; i < fresh; i += kThreads) {
-    moved_slots[victims + i] = shape.cache_begin + used + i;
-  }
+  update.ListSlots(lists, missing - fresh, fresh, moved_slots);
   team.Sync();  // what other blocks have written; and they have read this one's shared memory
-  for (int32_t i = of_team; i < missing; i += kThreads) {
-    const SlotEntry entry = SlotOf(s, layer, list, __ldcg(moved_slots + i));
-    *entry.position = __ldcg(moved_positions + i);
-    *entry.update = now;
-  }
+  update.Enter(moved_positions, moved_slots, missing);
   team.Sync();  // all have read the state
   if (of_team != 0) return;
   layer.moved_count[pair] = missing;
-  EndUpdate(shape, layer, head, count, missing, used_then, now, n, fill, state);
+  EndUpdate(shape, layer, head, count, missing, used + fresh, update.now, n, fill, state);
 }
 
 // Shared memory of a block for which slots are free.

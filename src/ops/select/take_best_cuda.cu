@@ -77,10 +77,240 @@ __device__ __forceinline__ OfTeam SumTeam(const ClusterTeam& team, const int32_t
           __reduce_add_sync(kFullMask, of_block), __reduce_max_sync(kFullMask, of_block)};
 }
 
+// Keys among which the k-th largest is still looked for: the left-th largest of `inside` keys in
+// [least, most].
+struct KeyRange {
+  uint32_t least, most;
+  int32_t left, inside;
+};
+
+// A thread's view of its block's stretch of a pair's keys, and what has been taken of it.
+struct TakeBlock {
+  const ClusterTeam& team;
+  TakeShared& shared;
+  const uint32_t* keys;
+  uint4* bitmap;   // [warps][rounds]: the words of a round
+  int32_t rounds;  // of each warp
+  int32_t first;   // key of this lane in the first round
+  int32_t thread, lane, warp;
+
+  __device__ __forceinline__ uint4* OwnWords() const { return bitmap + warp * rounds; }
+
+  // each(the lane's four keys, round), by whole warps.
+  template <class Each>
+  __device__ __forceinline__ void ForRounds(const Each& each) const {
+    for (int32_t base = 0; base < rounds; base += kAtOnce) {
+      uint4 four[kAtOnce];
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        four[i] = {0, 0, 0, 0};
+        if (base + i < rounds) {
+          four[i] = __ldcg(reinterpret_cast<const uint4*>(keys + first + (base + i) * kRoundKeys));
+        }
+      }
+#pragma unroll
+      for (int i = 0; i < kAtOnce; ++i) {
+        if (base + i < rounds) {
+          const uint32_t key[kTokensAThread] = {four[i].x, four[i].y, four[i].z, four[i].w};
+          each(key, base + i);
+        }
+      }
+    }
+  }
+
+  // The bitmap's words of a round: which of its keys are taken.
+  __device__ __forceinline__ void Mark(int32_t round, const bool (&taken)[kTokensAThread]) const {
+    const uint4 words = {__ballot_sync(kFullMask, taken[0]), __ballot_sync(kFullMask, taken[1]),
+                         __ballot_sync(kFullMask, taken[2]), __ballot_sync(kFullMask, taken[3])};
+    if (lane == 0) OwnWords()[round] = words;
+  }
+
+  // each(key) of those that were listed, or, where there was no room for all, of every key.
+  template <class Each>
+  __device__ __forceinline__ void ForKeys(bool is_listed, int32_t listed, const Each& each) const {
+    if (is_listed) {
+      for (int32_t i = thread; i < listed; i += kTakeThreads) each(shared.keys[i]);
+    } else {
+      ForRounds([&](const uint32_t(&key)[kTokensAThread], int32_t) {
+#pragma unroll
+        for (int i = 0; i < kTokensAThread; ++i) each(key[i]);
+      });
+    }
+  }
+
+  // The coarse bin that has the k-th largest key, from the chain's counts of the pair.
+  __device__ __forceinline__ KeyRange FindCoarse(const Chain& chain, int32_t pair,
+                                                 int32_t k) const {
+    const int first_bin = kCoarseBins - kCoarseAThread * (thread + 1);
+    const auto* coarse =
+        reinterpret_cast<const uint4*>(chain.Of(pair, chain.layout.coarse) + first_bin);
+    const uint4 low = __ldcg(coarse), high = __ldcg(coarse + 1);
+    const uint32_t of_bins[kCoarseAThread] = {low.x,  low.y,  low.z,  low.w,
+                                              high.x, high.y, high.z, high.w};
+    FindBinOfTeam(of_bins, first_bin, k, shared);
+    const int32_t bin = shared.bin;
+    return {chain.map.Least(bin), bin + 1 < kCoarseBins ? chain.map.Least(bin + 1) - 1 : UINT32_MAX,
+            shared.left, shared.inside};
+  }
+
+  // Reads all keys: takes those above the range, and lists those in it unless all are taken.
+  __device__ __forceinline__ void TakeAboveRange(const KeyRange& range) const {
+    const bool whole_bin = range.left == range.inside;
+    ForRounds([&](const uint32_t(&key)[kTokensAThread], int32_t round) {
+      bool taken[kTokensAThread];
+#pragma unroll
+      for (int i = 0; i < kTokensAThread; ++i) {
+        const bool in_bin = key[i] >= range.least && key[i] <= range.most;
+        taken[i] = key[i] > range.most || (whole_bin && in_bin);
+        if (in_bin && !whole_bin) {
+          const int32_t at = atomicAdd(&shared.listed, 1);
+          if (at < kListed) {
+            shared.keys[at] = key[i];
+            shared.places[at] = 32 * (4 * (warp * rounds + round) + i) + lane;
+          }
+        }
+      }
+      Mark(round, taken);
+    });
+  }
+
+  // Fine bins of the range, again and again, until all that is inside is taken or one key is left.
+  __device__ __forceinline__ void Narrow(bool is_listed, int32_t listed, KeyRange* range) const {
+    for (int pass = 0; range->least < range->most && range->left < range->inside; ++pass) {
+      const uint32_t least = range->least, most = range->most;
+      const int32_t shift = max(32 - __clz(static_cast<int>(most - least)) - kFineBits, 0);
+      uint32_t* fine = shared.fine[pass & 1];
+      ForKeys(is_listed, listed, [&](uint32_t key) {
+        if (key - least <= most - least) atomicAdd(&fine[(key - least) >> shift], 1u);
+      });
+      team.Sync();
+      const int32_t digit = kFineBins - kFineAThread * (thread + 1);
+      uint32_t of_digits[kFineAThread] = {};
+#pragma unroll
+      for (int block = 0; block < kMaxTeam; ++block) {  // all loads at once
+        if (block < team.size) {
+          const auto* two = reinterpret_cast<const uint2*>(team.Of(fine, block) + digit);
+          of_digits[0] += two->x;
+          of_digits[1] += two->y;
+        }
+      }
+      // The other one was read before the barrier.
+      for (int32_t i = thread; i < kFineBins; i += kTakeThreads) {
+        shared.fine[(pass & 1) ^ 1][i] = 0;
+      }
+      FindBinOfTeam(of_digits, digit, range->left, shared);
+      range->least = least + (static_cast<uint32_t>(shared.bin) << shift);
+      range->most = min(most, range->least + ((1u << shift) - 1));
+      range->left = shared.left;
+      range->inside = shared.inside;
+    }
+  }
+
+  // How many keys that equal range.least this block may take; of those before it, more are taken
+  // first. Leaves each warp's number of them in shared.of_warp, unless they are all taken.
+  __device__ __forceinline__ int32_t CountTies(bool is_listed, int32_t listed,
+                                               const KeyRange& range) const {
+    if (range.left >= range.inside) return INT32_MAX;
+    int32_t equal = 0;
+    ForKeys(is_listed, listed, [&](uint32_t key) { equal += key == range.least ? 1 : 0; });
+    equal = __reduce_add_sync(kFullMask, equal);
+    if (lane == 0) shared.of_warp[warp] = equal;
+    __syncthreads();
+    if (thread == 0) {
+      equal = 0;
+      for (int w = 0; w < kTakeWarps; ++w) equal += shared.of_warp[w];
+      shared.equal = equal;
+    }
+    team.Sync();
+    return range.left - SumTeam(team, &shared.equal).before;
+  }
+
+  // The listed keys above `least`, and of those equal to it, where they are not all taken
+  // (has_ties), the first `ties` ones.
+  __device__ __forceinline__ void TakeListed(int32_t listed, uint32_t least, bool has_ties,
+                                             int32_t ties) const {
+    auto* words = reinterpret_cast<uint32_t*>(bitmap);
+    for (int32_t i = thread; i < listed; i += kTakeThreads) {
+      const int32_t place = shared.places[i];
+      bool taken = shared.keys[i] > least || (!has_ties && shared.keys[i] == least);
+      if (has_ties && shared.keys[i] == least && ties > 0) {
+        int32_t before = 0;
+        for (int32_t j = 0; ties < shared.equal && j < listed; ++j) {
+          before += shared.keys[j] == least && IsBefore(shared.places[j], place) ? 1 : 0;
+        }
+        taken = before < ties;
+      }
+      if (taken) atomicOr(words + place / 32, 1u << place % 32);
+    }
+  }
+
+  // The same of all keys, which are read once more.
+  __device__ __forceinline__ void TakeAll(uint32_t least, bool has_ties, int32_t ties) const {
+    // A warp has a stretch of tokens: those of the warps before come first.
+    int32_t before = 0;
+    for (int w = 0; has_ties && w < warp; ++w) before += shared.of_warp[w];
+    ForRounds([&](const uint32_t(&key)[kTokensAThread], int32_t round) {
+      int32_t equal = 0, all;
+#pragma unroll
+      for (int i = 0; i < kTokensAThread; ++i) equal += key[i] == least ? 1 : 0;
+      int32_t rank = before + WarpExclusiveSum(equal, &all);
+      before += all;
+      bool taken[kTokensAThread];
+#pragma unroll
+      for (int i = 0; i < kTokensAThread; ++i) {
+        taken[i] = key[i] > least || (key[i] == least && rank < ties);
+        rank += key[i] == least ? 1 : 0;
+      }
+      Mark(round, taken);
+    });
+  }
+
+  // The number of keys that the blocks and warps before this warp have taken.
+  __device__ __forceinline__ int32_t CountTaken() const {
+    int32_t of_warp = 0;
+    for (int32_t round = lane; round < rounds; round += 32) {
+      const uint4 words = OwnWords()[round];
+      of_warp += __popc(words.x) + __popc(words.y) + __popc(words.z) + __popc(words.w);
+    }
+    of_warp = __reduce_add_sync(kFullMask, of_warp);
+    if (lane == 0) shared.of_warp[warp] = of_warp;
+    __syncthreads();
+    if (thread == 0) {
+      int32_t taken = 0;
+      for (int w = 0; w < kTakeWarps; ++w) taken += shared.of_warp[w];
+      shared.taken = taken;
+    }
+    team.Sync();
+    int32_t before = SumTeam(team, &shared.taken).before;
+    for (int w = 0; w < warp; ++w) before += shared.of_warp[w];
+    return before;
+  }
+
+  // The taken keys' tokens to next[], ascending; token: of the lane's first key.
+  __device__ __forceinline__ void Write(int32_t token, int32_t* next) const {
+    const uint32_t lower = (1u << lane) - 1;
+    for (int32_t round = 0; round < rounds; ++round) {
+      const uint4 four = OwnWords()[round];
+      const uint32_t words[kTokensAThread] = {four.x, four.y, four.z, four.w};
+      int32_t at = 0, all = 0;
+#pragma unroll
+      for (int i = 0; i < kTokensAThread; ++i) {
+        at += __popc(words[i] & lower);
+        all += __popc(words[i]);
+      }
+#pragma unroll
+      for (int i = 0; i < kTokensAThread; ++i) {
+        if ((words[i] >> lane & 1) != 0) next[at++] = token + round * kRoundKeys + i;
+      }
+      next += all;
+    }
+  }
+};
+
 __global__ void __launch_bounds__(kTakeThreads, 3)
     TakeKernel(const __grid_constant__ Chain chain, int32_t* const selected_of_all,
                const int32_t max_rows) {
-  extern __shared__ uint4 bitmap[];  // [warps][rounds]: the words of a round
+  extern __shared__ uint4 bitmap[];
   __shared__ TakeShared shared;
   const ClusterTeam team;
   const auto thread = static_cast<int32_t>(threadIdx.x);
@@ -99,194 +329,29 @@ __global__ void __launch_bounds__(kTakeThreads, 3)
   const int32_t a_block = (items + team.size - 1) / team.size;
   const int32_t first_item = min(items, team.rank * a_block);
   const int32_t rounds = min(items, first_item + a_block) - first_item;
-  // Of this lane, in the first round.
   const int32_t first =
       (first_item * kTakeWarps + warp * rounds) * kRoundKeys + lane * kTokensAThread;
-  const uint32_t* keys = chain.Of(pair, chain.layout.keys);
-  uint4* own_words = bitmap + warp * rounds;
-  // each(the lane's four keys, round), by whole warps.
-  const auto for_rounds = [&](const auto& each) {
-    for (int32_t base = 0; base < rounds; base += kAtOnce) {
-      uint4 four[kAtOnce];
-#pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) {
-        four[i] = {0, 0, 0, 0};
-        if (base + i < rounds) {
-          four[i] = __ldcg(reinterpret_cast<const uint4*>(keys + first + (base + i) * kRoundKeys));
-        }
-      }
-#pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) {
-        if (base + i < rounds) {
-          const uint32_t key[kTokensAThread] = {four[i].x, four[i].y, four[i].z, four[i].w};
-          each(key, base + i);
-        }
-      }
-    }
-  };
-  // The bitmap's words of a round: which of its keys are taken.
-  const auto mark = [&](int32_t round, const bool(&taken)[kTokensAThread]) {
-    const uint4 words = {__ballot_sync(kFullMask, taken[0]), __ballot_sync(kFullMask, taken[1]),
-                         __ballot_sync(kFullMask, taken[2]), __ballot_sync(kFullMask, taken[3])};
-    if (lane == 0) own_words[round] = words;
-  };
+  const TakeBlock block{
+      team, shared, chain.Of(pair, chain.layout.keys), bitmap, rounds, first, thread, lane, warp};
 
-  // The k-th largest key is the left-th largest of `inside` keys in [least, most].
-  const int first_bin = kCoarseBins - kCoarseAThread * (thread + 1);
-  const auto* coarse =
-      reinterpret_cast<const uint4*>(chain.Of(pair, chain.layout.coarse) + first_bin);
-  const uint4 low = __ldcg(coarse), high = __ldcg(coarse + 1);
-  const uint32_t of_bins[kCoarseAThread] = {low.x,  low.y,  low.z,  low.w,
-                                            high.x, high.y, high.z, high.w};
-  FindBinOfTeam(of_bins, first_bin, state.w, shared);
-  const int32_t bin = shared.bin;
-  int32_t left = shared.left, inside = shared.inside;
-  uint32_t least = chain.map.Least(bin);
-  uint32_t most = bin + 1 < kCoarseBins ? chain.map.Least(bin + 1) - 1 : UINT32_MAX;
-  const bool whole_bin = left == inside;
-  for_rounds([&](const uint32_t(&key)[kTokensAThread], int32_t round) {
-    bool taken[kTokensAThread];
-#pragma unroll
-    for (int i = 0; i < kTokensAThread; ++i) {
-      const bool in_bin = key[i] >= least && key[i] <= most;
-      taken[i] = key[i] > most || (whole_bin && in_bin);
-      if (in_bin && !whole_bin) {
-        const int32_t at = atomicAdd(&shared.listed, 1);
-        if (at < kListed) {
-          shared.keys[at] = key[i];
-          shared.places[at] = 32 * (4 * (warp * rounds + round) + i) + lane;
-        }
-      }
-    }
-    mark(round, taken);
-  });
+  KeyRange range = block.FindCoarse(chain, pair, state.w);
+  block.TakeAboveRange(range);
   team.Sync();
   const int32_t listed = shared.listed;
   const bool is_listed = SumTeam(team, &shared.listed).most <= kListed;
-  // each(key) of those in the bin, and others.
-  const auto for_keys = [&](const auto& each) {
-    if (is_listed) {
-      for (int32_t i = thread; i < listed; i += kTakeThreads) each(shared.keys[i]);
-    } else {
-      for_rounds([&](const uint32_t(&key)[kTokensAThread], int32_t) {
-#pragma unroll
-        for (int i = 0; i < kTokensAThread; ++i) each(key[i]);
-      });
-    }
-  };
-  for (int pass = 0; least < most && left < inside; ++pass) {
-    const int32_t shift = max(32 - __clz(static_cast<int>(most - least)) - kFineBits, 0);
-    uint32_t* fine = shared.fine[pass & 1];
-    for_keys([&](uint32_t key) {
-      if (key - least <= most - least) atomicAdd(&fine[(key - least) >> shift], 1u);
-    });
-    team.Sync();
-    const int32_t digit = kFineBins - kFineAThread * (thread + 1);
-    uint32_t of_digits[kFineAThread] = {};
-#pragma unroll
-    for (int block = 0; block < kMaxTeam; ++block) {  // all loads at once
-      if (block < team.size) {
-        const auto* two = reinterpret_cast<const uint2*>(team.Of(fine, block) + digit);
-        of_digits[0] += two->x;
-        of_digits[1] += two->y;
-      }
-    }
-    // The other one was read before the barrier.
-    for (int32_t i = thread; i < kFineBins; i += kTakeThreads) {
-      shared.fine[(pass & 1) ^ 1][i] = 0;
-    }
-    FindBinOfTeam(of_digits, digit, left, shared);
-    least += static_cast<uint32_t>(shared.bin) << shift;
-    most = min(most, least + ((1u << shift) - 1));
-    left = shared.left;
-    inside = shared.inside;
-  }
+  block.Narrow(is_listed, listed, &range);
   // All keys from `least` on are taken where left == inside, else those above it and, of those
   // equal to it, the first `left` ones.
-  const bool has_ties = left < inside;
-  int32_t ties = INT32_MAX;  // of this block
-  if (has_ties) {
-    int32_t equal = 0;
-    for_keys([&](uint32_t key) { equal += key == least ? 1 : 0; });
-    equal = __reduce_add_sync(kFullMask, equal);
-    if (lane == 0) shared.of_warp[warp] = equal;
-    __syncthreads();
-    if (thread == 0) {
-      equal = 0;
-      for (int w = 0; w < kTakeWarps; ++w) equal += shared.of_warp[w];
-      shared.equal = equal;
-    }
-    team.Sync();
-    ties = left - SumTeam(team, &shared.equal).before;
-  }
+  const bool has_ties = range.left < range.inside;
+  const int32_t ties = block.CountTies(is_listed, listed, range);
   if (is_listed) {
-    auto* words = reinterpret_cast<uint32_t*>(bitmap);
-    for (int32_t i = thread; i < listed; i += kTakeThreads) {
-      const int32_t place = shared.places[i];
-      bool taken = shared.keys[i] > least || (!has_ties && shared.keys[i] == least);
-      if (has_ties && shared.keys[i] == least && ties > 0) {
-        int32_t before = 0;
-        for (int32_t j = 0; ties < shared.equal && j < listed; ++j) {
-          before += shared.keys[j] == least && IsBefore(shared.places[j], place) ? 1 : 0;
-        }
-        taken = before < ties;
-      }
-      if (taken) atomicOr(words + place / 32, 1u << place % 32);
-    }
+    block.TakeListed(listed, range.least, has_ties, ties);
   } else {
-    // A warp has a stretch of tokens: those of the warps before come first.
-    int32_t before = 0;
-    for (int w = 0; has_ties && w < warp; ++w) before += shared.of_warp[w];
-    for_rounds([&](const uint32_t(&key)[kTokensAThread], int32_t round) {
-      int32_t equal = 0, all;
-#pragma unroll
-      for (int i = 0; i < kTokensAThread; ++i) equal += key[i] == least ? 1 : 0;
-      int32_t rank = before + WarpExclusiveSum(equal, &all);
-      before += all;
-      bool taken[kTokensAThread];
-#pragma unroll
-      for (int i = 0; i < kTokensAThread; ++i) {
-        taken[i] = key[i] > least || (key[i] == least && rank < ties);
-        rank += key[i] == least ? 1 : 0;
-      }
-      mark(round, taken);
-    });
+    block.TakeAll(range.least, has_ties, ties);
   }
   __syncthreads();
-
-  int32_t of_warp = 0;
-  for (int32_t round = lane; round < rounds; round += 32) {
-    const uint4 words = own_words[round];
-    of_warp += __popc(words.x) + __popc(words.y) + __popc(words.z) + __popc(words.w);
-  }
-  of_warp = __reduce_add_sync(kFullMask, of_warp);
-  if (lane == 0) shared.of_warp[warp] = of_warp;
-  __syncthreads();
-  if (thread == 0) {
-    int32_t taken = 0;
-    for (int w = 0; w < kTakeWarps; ++w) taken += shared.of_warp[w];
-    shared.taken = taken;
-  }
-  team.Sync();
-  int32_t* next = selected_of_all + int64_t{pair} * max_rows + SumTeam(team, &shared.taken).before;
-  for (int w = 0; w < warp; ++w) next += shared.of_warp[w];
-  const int32_t token = OriginOf(state.y) + first;
-  const uint32_t lower = (1u << lane) - 1;
-  for (int32_t round = 0; round < rounds; ++round) {
-    const uint4 four = own_words[round];
-    const uint32_t words[kTokensAThread] = {four.x, four.y, four.z, four.w};
-    int32_t at = 0, all = 0;
-#pragma unroll
-    for (int i = 0; i < kTokensAThread; ++i) {
-      at += __popc(words[i] & lower);
-      all += __popc(words[i]);
-    }
-#pragma unroll
-    for (int i = 0; i < kTokensAThread; ++i) {
-      if ((words[i] >> lane & 1) != 0) next[at++] = token + round * kRoundKeys + i;
-    }
-    next += all;
-  }
+  int32_t* next = selected_of_all + int64_t{pair} * max_rows + block.CountTaken();
+  block.Write(OriginOf(state.y) + first, next);
   team.Sync();  // no block ends while others read its shared memory
 }
 

@@ -1,0 +1,87 @@
+// The prompt chunks of a step on a GPU, layer by layer: earlier rows come from the store into
+// staging pages, what is new goes from there to the store, beside the layers before and after.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "base/matrix_view.h"
+#include "device/cuda/copy_batch.h"
+#include "device/cuda/cuda_device.h"
+#include "kv/litecache/growth.h"
+#include "kv/litecache/layers_cuda.h"
+#include "kv/litecache/pulls_cuda.h"
+#include "kv/litecache/retrieve_cuda.h"
+#include "kv/litecache/tiers.h"
+#include "kv/pages/device_pages_cuda.h"
+#include "kv/step/step_block_cuda.h"
+
+namespace litecache::kv {
+
+class CudaPrefillPath {
+ public:
+  // All are kept.
+  CudaPrefillPath(CudaDevice& device, const Tiers& tiers, const TierGrowth& growth,
+                  const CudaLayers& layers, StepBlock& block, CudaRetriever& retriever,
+                  LinkPulls& pulls)
+      : device_(device),
+        tiers_(tiers),
+        growth_(growth),
+        layers_(layers),
+        block_(block),
+        retriever_(retriever),
+        pulls_(pulls) {}
+
+  // The block has the step's sequences: adds what chunks need beside, ring entries and the staging
+  // pages that they attend from.
+  void BeginStep(const Step& step);
+  // As Cache::Attend for one chunk, the index-th of the step; out null: as RowStore::StoreRows,
+  // where nothing is attended.
+  void Attend(Stream& stream, int64_t layer, int64_t index, const MatrixView& q,
+              const MatrixView& k, const MatrixView& v, float scale, const MatrixView* out);
+
+ private:
+  // A chunk at one layer, one of those that take turns with the staging pages.
+  struct Turn {
+    int64_t layer = 0, chunk = 0;
+  };
+  enum class Direction { kToStaging, kToStore };
+
+  std::optional<Turn> After(const Turn& turn) const;
+  // Rows that were generated since the last prompt and are still recent, to the store.
+  void SpillRing(Stream& stream, const Turn& turn);
+  // On the link: the chunk's earlier rows into staging set `set`.
+  void Fetch(const Turn& turn, int set);
+  // On the link: the chunk's earlier rows from the store into staging set `set`, or its new ones
+  // from there to the store.
+  void CopyStaged(const Turn& turn, int set, Direction direction);
+  // The same where rows are bytes that copies move.
+  void CopyBytes(const Turn& turn, int set, Direction direction);
+  void Encode(Stream& stream, const Turn& turn, const MatrixView& k);
+  // The layer's offloaded heads.
+  void AttendStaged(Stream& stream, const Turn& turn, const MatrixView& q, const MatrixView& k,
+                    const MatrixView& v, float scale, const MatrixView& out);
+  void StoreStaged(Stream& stream, const Turn& turn, const MatrixView& k, const MatrixView& v);
+  void AttendRows(Stream& stream, const Turn& turn, const ops::cuda::RowTable& table,
+                  const MatrixView& q, float scale, const MatrixView& out);
+  static int FetchedMark(int set) { return LinkPulls::first_other_mark() + set; }
+  int set() const { return static_cast<int>(turns_ % 2); }
+
+  CudaDevice& device_;
+  const Tiers& tiers_;
+  const TierGrowth& growth_;
+  const CudaLayers& layers_;
+  StepBlock& block_;
+  CudaRetriever& retriever_;
+  LinkPulls& pulls_;
+  DevicePages staging_;
+  CudaCopyBatch copies_;
+
+  // Of the step in progress.
+  std::vector<SequenceId> chunks_;  // their sequences
+  int64_t turns_ = 0;               // that chunks have had with the staging pages
+};
+
+}  // namespace litecache::kv

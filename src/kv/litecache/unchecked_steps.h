@@ -1,0 +1,39 @@
+// Which sequences a failed transfer may have spoiled: those of the steps that have issued
+// operations since the device was last waited for.
+#pragma once
+
+#include <vector>
+
+#include "kv/cache.h"
+
+namespace litecache::kv {
+
+class UncheckedSteps {
+ public:
+  void Begin(const Step& step) {
+    // A step that has been waited for since it last issued anything can have no faults any more.
+    if (!checked_) before_.insert(before_.end(), running_.begin(), running_.end());
+    checked_ = false;
+    running_.clear();
+    for (const StepSequence& part : step.sequences) running_.push_back(part.id);
+  }
+  // The step that has begun issues more operations.
+  void Issue() { checked_ = false; }
+  // Until the next Checked().
+  std::vector<SequenceId> Sequences() const {
+    std::vector<SequenceId> all = before_;
+    all.insert(all.end(), running_.begin(), running_.end());
+    return all;
+  }
+  // All that has been issued was waited for.
+  void Checked() {
+    before_.clear();
+    checked_ = true;
+  }
+
+ private:
+  std::vector<SequenceId> running_, before_;
+  bool checked_ = true;  // of running_
+};
+
+}  // namespace litecache::kv
