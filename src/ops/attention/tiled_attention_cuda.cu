@@ -191,6 +191,71 @@ __device__ void CopyTile(const RowList& list, const std::byte* first, int32_t be
   }
 }
 
+// The block's queries, scaled, from query `first` of a head's `queries` on; zeros behind the last.
+template <int kHeadDim>
+__device__ __forceinline__ void BringQueries(const AttentionArrays& a, int32_t first_row,
+                                             int32_t head, int32_t first, int32_t queries,
+                                             std::byte* tile) {
+  using Shape = TiledShape<kHeadDim>;
+  constexpr int kPairs = kHeadDim / 2;
+  for (int i = threadIdx.x; i < Shape::kQueries * kPairs; i += kThreads) {
+    const int r = i / kPairs, c = i % kPairs * 2;
+    uint32_t value = 0;
+    if (first + r < queries && c < a.head_dim) {
+      const int32_t token = (first + r) / a.group;
+      const int32_t column = (head * a.group + first + r - token * a.group) * a.head_dim + c;
+      const auto pair =
+          *reinterpret_cast<const float2*>(a.q + (first_row + token) * a.q_stride + column);
+      value = PackBf16(pair.x * a.scale, pair.y * a.scale);
+    }
+    *reinterpret_cast<uint32_t*>(tile + SwizzledOffset(r, c / 8, Shape::kQueryBytes) + c % 8 * 2) =
+        value;
+  }
+}
+
+// Of no rows.
+template <int kHeadDim>
+__device__ __forceinline__ void Clear(TiledState<kHeadDim>* state) {
+#pragma unroll
+  for (int m = 0; m < TiledShape<kHeadDim>::kProducts; ++m) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      state->maximum[m][h] = -kLargestScore;
+      state->sum[m][h] = 0;
+    }
+#pragma unroll
+    for (int n = 0; n < kHeadDim / 8; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) state->out[m][n][i] = 0;
+    }
+  }
+}
+
+// The outputs of a warp's queries, from query `warp_first` of a head's `queries` on.
+template <int kHeadDim>
+__device__ __forceinline__ void StoreOutputs(const AttentionArrays& a, int32_t first_row,
+                                             int32_t head, int32_t warp_first, int32_t queries,
+                                             const TiledState<kHeadDim>& state) {
+  const int lane = threadIdx.x % 32;
+#pragma unroll
+  for (int m = 0; m < TiledShape<kHeadDim>::kProducts; ++m) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const float inverse = 1.0f / QuadSum(state.sum[m][h]);
+      const int32_t query = warp_first + m * 16 + h * 8 + lane / 4;
+      if (query >= queries) continue;
+      const int32_t token = query / a.group;
+      const int32_t column = (head * a.group + query - token * a.group) * a.head_dim + lane % 4 * 2;
+#pragma unroll
+      for (int n = 0; n < kHeadDim / 8; ++n) {
+        if (n * 8 >= a.head_dim) continue;
+        a.Store(first_row + token, column + n * 8, state.out[m][n][2 * h] * inverse,
+                state.out[m][n][2 * h + 1] * inverse);
+      }
+    }
+  }
+}
+
 template <int kHeadDim>
 __global__ void __launch_bounds__(kThreads, kHeadDim <= 128 ? 2 : 1)
     TiledKernel(const __grid_constant__ TiledProblem p) {
@@ -237,36 +302,11 @@ __global__ void __launch_bounds__(kThreads, kHeadDim <= 128 ? 2 : 1)
   };
   copy(0);
 
-  constexpr int kPairs = kHeadDim / 2;
-  for (int i = threadIdx.x; i < Shape::kQueries * kPairs; i += kThreads) {
-    const int r = i / kPairs, c = i % kPairs * 2;
-    uint32_t value = 0;
-    if (first + r < queries && c < a.head_dim) {
-      const int32_t token = (first + r) / a.group;
-      const int32_t column = (head * a.group + first + r - token * a.group) * a.head_dim + c;
-      const auto pair =
-          *reinterpret_cast<const float2*>(a.q + (first_row + token) * a.q_stride + column);
-      value = PackBf16(pair.x * a.scale, pair.y * a.scale);
-    }
-    *reinterpret_cast<uint32_t*>(query_tile + SwizzledOffset(r, c / 8, Shape::kQueryBytes) +
-                                 c % 8 * 2) = value;
-  }
+  BringQueries<kHeadDim>(a, first_row, head, first, queries, query_tile);
 
   TiledState<kHeadDim> state;
+  Clear<kHeadDim>(&state);
   const int32_t warp_first = first + warp * Shape::kWarpQueries;
-#pragma unroll
-  for (int m = 0; m < kProducts; ++m) {
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      state.maximum[m][h] = -kLargestScore;
-      state.sum[m][h] = 0;
-    }
-#pragma unroll
-    for (int n = 0; n < kHeadDim / 8; ++n) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) state.out[m][n][i] = 0;
-    }
-  }
   // Of the warp: rows that all its queries see, and rows that any sees.
   const int32_t all_see = past + warp_first / a.group + 1;
   const int32_t any_sees = past + min(warp_first + Shape::kWarpQueries - 1, last) / a.group + 1;
@@ -300,23 +340,7 @@ __global__ void __launch_bounds__(kThreads, kHeadDim <= 128 ? 2 : 1)
       copy(tile + 1);
     }
   }
-#pragma unroll
-  for (int m = 0; m < kProducts; ++m) {
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      const float inverse = 1.0f / QuadSum(state.sum[m][h]);
-      const int32_t query = warp_first + m * 16 + h * 8 + lane / 4;
-      if (query >= queries) continue;
-      const int32_t token = query / a.group;
-      const int32_t column = (head * a.group + query - token * a.group) * a.head_dim + lane % 4 * 2;
-#pragma unroll
-      for (int n = 0; n < kHeadDim / 8; ++n) {
-        if (n * 8 >= a.head_dim) continue;
-        a.Store(first_row + token, column + n * 8, state.out[m][n][2 * h] * inverse,
-                state.out[m][n][2 * h + 1] * inverse);
-      }
-    }
-  }
+  StoreOutputs<kHeadDim>(a, first_row, head, warp_first, queries, state);
 }
 
 template <int kHeadDim>
