@@ -58,7 +58,7 @@ void BackgroundThreads::Loop() {
     } catch (...) {
       error = std::current_exception();
     }
-    item.task = nullptr;  // what it holds goes before anyone is told
+    item.task = nullptr;  // frees what the task holds before waiting threads are told
     const std::lock_guard lock(item.group->mutex_);
     if (error != nullptr && item.group->error_ == nullptr) item.group->error_ = error;
     if (--item.group->pending_ == 0) item.group->idle_.notify_all();

@@ -16,8 +16,8 @@ namespace litecache {
 // Tasks that are waited for together. Thread-safe.
 class TaskGroup {
  public:
-  // Returns when all tasks that were submitted with this group are done; rethrows the first
-  // exception one of them ended with (once).
+  // Returns when all tasks that were submitted with this group are done; rethrows (once) the first
+  // exception that one of them threw.
   void Wait();
   bool done() const;
 
@@ -29,18 +29,18 @@ class TaskGroup {
   std::exception_ptr error_;
 };
 
-// Tasks start in the order they are submitted; one thread finishes them in that order, too. Threads
-// without a task sleep.
+// Tasks start in the order in which they are submitted; with a single thread they also finish in
+// that order. Threads without a task sleep.
 class BackgroundThreads {
  public:
   explicit BackgroundThreads(int threads);
-  // After all tasks.
+  // Waits for all tasks.
   ~BackgroundThreads();
   BackgroundThreads(const BackgroundThreads&) = delete;
   BackgroundThreads& operator=(const BackgroundThreads&) = delete;
 
   int size() const { return static_cast<int>(threads_.size()); }
-  // What a task refers to must live until the group is waited for.
+  // Everything that a task refers to must stay valid until the group has been waited for.
   void Submit(const std::shared_ptr<TaskGroup>& group, std::function<void()> task);
 
  private:

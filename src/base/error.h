@@ -32,7 +32,7 @@ class FileError : public Error {
       : Error(fmt::format(format, std::forward<Args>(args)...)) {}
 };
 
-// A well-formed input asks for something this engine does not do. Names the field and its value.
+// A well-formed input asks for an unsupported thing; the message names the field and its value.
 class Unsupported : public Error {
  public:
   template <typename... Args>
@@ -40,7 +40,7 @@ class Unsupported : public Error {
       : Error(fmt::format(format, std::forward<Args>(args)...)) {}
 };
 
-// A memory budget or context limit would be passed. The message carries the numbers.
+// A memory budget or context limit would be exceeded. The message carries the numbers.
 class CapacityError : public Error {
  public:
   template <typename... Args>

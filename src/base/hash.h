@@ -13,8 +13,8 @@ constexpr uint64_t Fnv1a(std::string_view bytes, uint64_t hash = 0xcbf29ce484222
   return hash;
 }
 
-// Of numbers, in their order: addresses and sizes have few bits of their own, and what a sum or an
-// exclusive or of them says of two lists is soon the same.
+// A hash of numbers that depends on their order. Addresses and sizes differ in few bits, so sums or
+// exclusive ors of different lists would soon collide.
 constexpr uint64_t HashOf(std::initializer_list<uint64_t> values) {
   uint64_t hash = 0xcbf29ce484222325u;
   for (const uint64_t value : values) {

@@ -1,4 +1,4 @@
-// Lists in messages. Not fmt::join: GCC 12 warns inside fmt 9's headers wherever that is inlined.
+// Joins lists for messages. Not fmt::join: GCC 12 warns in fmt 9's headers where that is inlined.
 #pragma once
 
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// Text inside HTML, SVG and XML.
+// Escapes text for HTML, SVG and XML.
 #pragma once
 
 #include <string>
@@ -6,7 +6,7 @@
 
 namespace litecache {
 
-// & < > and " as entities: for text and for attributes in double quotes.
+// Writes & < > and " as entities: for text and for attributes in double quotes.
 std::string EscapeMarkup(std::string_view text);
 
 }  // namespace litecache

@@ -1,4 +1,4 @@
-// Progress of long work, on a terminal only.
+// A progress bar for long work, on terminals only.
 #pragma once
 
 #include <chrono>
@@ -9,7 +9,7 @@
 namespace litecache {
 
 // A one-line bar on standard error: "Prefill  [####----]  4096/16384 tokens  812 tok/s  15 s left".
-// Redrawn at most ten times a second; silent when standard error is no terminal or after
+// Redrawn at most ten times a second; silent when standard error is not a terminal or after
 // Quiet(true).
 class ProgressBar {
  public:
@@ -20,8 +20,8 @@ class ProgressBar {
   ProgressBar& operator=(const ProgressBar&) = delete;
 
   void Update(int64_t done);
-  // For work whose items differ: `share` of the time of all of it has passed, in [0, 1]; bar and
-  // time left follow it.
+  // For work whose items take different times: `share`, in [0, 1], is the fraction of the total
+  // time that has passed; the bar and the time left follow it.
   void Update(int64_t done, double share);
   void SetLabel(std::string label) { label_ = std::move(label); }
   void Add(int64_t amount) { Update(done_ + amount); }

@@ -13,8 +13,8 @@
 namespace litecache {
 namespace {
 
-// About 20 us: longer than the gap between two operations of a decode step, shorter than what a
-// sleeping process would notice.
+// About 20 us: longer than the gap between two operations of a decode step, and too short for other
+// processes to notice that a core is taken.
 constexpr int kSpins = 4000;
 
 void Relax() {
@@ -102,7 +102,7 @@ void ThreadPool::WorkerLoop(int worker) {
 }
 
 void ThreadPool::Start(const std::function<void(int)>& task, bool all) {
-  // Nobody is in the task before: its call waited for that.
+  // No worker is still in the previous task: its call waited for that.
   task_ = &task;
   pending_.store(static_cast<int>(workers_.size()), std::memory_order_relaxed);
   {

@@ -16,7 +16,7 @@ namespace litecache {
 // step is hundreds of loops of tens of microseconds each, then sleep on a condition variable.
 class ThreadPool {
  public:
-  // threads <= 0: one a physical core the process may run on.
+  // threads <= 0: one per core that the process may run on (AvailableCores()).
   explicit ThreadPool(int threads = 0);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
@@ -29,19 +29,19 @@ class ThreadPool {
   void Run(const std::function<void(int worker)>& task);
 
   // Calls body(begin, end, worker) over [0, count) in contiguous pieces of about `grain` items,
-  // handed out dynamically. Runs inline when count <= grain. Waits for the pieces alone: a worker
-  // that comes too late for any (asleep, or its core taken by another process) is not waited for.
+  // handed out dynamically. Runs inline when count <= grain. Waits for the pieces only, not for a
+  // worker that arrives too late to take one (asleep, or its core taken by another process).
   void ParallelFor(int64_t count, int64_t grain,
                    const std::function<void(int64_t begin, int64_t end, int worker)>& body);
 
  private:
   void WorkerLoop(int worker);
   void Execute(int worker);
-  // Runs `task` here and on the workers that come before it is done here; on all of them if `all`.
+  // Runs `task` on this thread and on workers that join before it ends here, or on all if `all`.
   void Start(const std::function<void(int)>& task, bool all);
 
-  // The current task in one word, so that joining it and closing it cannot cross: its number,
-  // whether workers may still join, and how many are in it.
+  // The current task in one word, so that joining and closing it cannot race: its number, whether
+  // workers may still join, and how many are in it.
   static constexpr uint64_t kOpen = uint64_t{1} << 31;
   static constexpr uint64_t kNumber = uint64_t{1} << 32;
   static uint64_t NumberOf(uint64_t state) { return state / kNumber; }

@@ -19,7 +19,7 @@ struct NumberAndSuffix {
   std::string suffix;
 };
 
-// wanted: what the text should have been, with an example.
+// wanted: describes what the text should have been, with an example.
 NumberAndSuffix Split(std::string_view text, std::string_view what, std::string_view wanted) {
   while (!text.empty() && std::isspace(static_cast<unsigned char>(text.front())))
     text.remove_prefix(1);

@@ -12,13 +12,13 @@
 namespace litecache::bench {
 namespace {
 
-// Latency 4 to 5 cycles times two units asks for ten chains; twelve leave registers for operands.
+// A latency of 4 to 5 cycles times two units needs ten chains; twelve leave registers for operands.
 constexpr int kChains = 12;
 constexpr int64_t kIterations = 2'000'000;
 constexpr int kPasses = 3;
 
-// Runs kIterations of kChains multiply-adds; returns their number of operations, and a value that
-// depends on all of them.
+// kIterations of kChains multiply-adds: the number of operations, and a value that depends on all
+// of them.
 struct Work {
   double flops;
   float value;
@@ -112,7 +112,7 @@ double MeasureArithmetic(ThreadPool& pool, DType dtype) {
     pool.Run([&](int worker) {
       const Work done = work();
       flops[static_cast<size_t>(worker)] = done.flops;
-      if (done.value < 0) sink = done.value;  // never: keeps the work
+      if (done.value < 0) sink = done.value;  // never true: keeps the compiler from dropping work
     });
     const double seconds =
         std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();

@@ -3,7 +3,7 @@
 namespace litecache::bench {
 namespace {
 
-// Weights of matrices, by where they stand.
+// Numbers of weights in matrices, by place in the model.
 struct Matrices {
   double kv = 0;     // K and V projections of a layer
   double layer = 0;  // all of a layer, kv included
@@ -22,7 +22,7 @@ Matrices CountMatrices(const model::ModelConfig& c) {
   return m;
 }
 
-// One query row over `keys` keys: q.k and the weighted sum, in one layer.
+// One query row over `keys` keys in one layer: q.k and the weighted sum.
 double AttentionFlops(const model::ModelConfig& c, double keys) {
   return 4 * static_cast<double>(c.q_heads * c.head_dim) * keys;
 }
@@ -45,7 +45,7 @@ Cost DecodeCost(const model::ModelConfig& c, int64_t batch, uint64_t weight_byte
   const Matrices m = CountMatrices(c);
   const auto b = static_cast<double>(batch);
   const auto layers = static_cast<double>(c.layers);
-  // Keys attended by a layer, over all sequences.
+  // Keys that a layer attends, over all sequences.
   const double keys = static_cast<double>(attended_bytes) / static_cast<double>(kv_bytes_per_token);
   Cost cost;
   cost.flops = b * 2 * (m.layer * layers + m.head) + layers * AttentionFlops(c, keys);

@@ -1,4 +1,4 @@
-// What a pass must at least compute and read, from a model's shapes.
+// The least that a pass must compute and read, from a model's shapes.
 #pragma once
 
 #include <cstdint>
@@ -13,12 +13,12 @@ struct Cost {
   double link_bytes = 0;  // of a GPU's cache: between host and device
 };
 
-// Prefill of `tokens` tokens of one sequence with logits for the last one. The last layer's rows
-// that no logits need count with their keys and values only. weight_bytes: of one pass.
+// Prefill of `tokens` tokens of one sequence with logits for the last one. Rows of the last layer
+// without logits count only with their keys and values. weight_bytes: of one pass.
 Cost PrefillCost(const model::ModelConfig& config, int64_t tokens, uint64_t weight_bytes);
 
-// One decode step of `batch` sequences. attended_bytes: KV rows attention reads over all layers and
-// heads, in the layout's dtype; other_bytes: what else the cache reads and writes.
+// One decode step of `batch` sequences. attended_bytes: KV rows that attention reads in all layers
+// and heads, in the layout's dtype; other_bytes: what else the cache reads and writes.
 Cost DecodeCost(const model::ModelConfig& config, int64_t batch, uint64_t weight_bytes,
                 uint64_t attended_bytes, uint64_t other_bytes, uint64_t kv_bytes_per_token);
 

@@ -1,4 +1,4 @@
-// What this machine can do at best, measured: the floor that speeds are compared with.
+// The best rates that this machine reaches, measured: the floor that speeds are compared with.
 #pragma once
 
 #include "base/dtype.h"
@@ -10,7 +10,7 @@ namespace litecache::bench {
 struct MachineRates {
   double bytes_per_second = 0;       // reading memory, all threads
   double flops_per_second = 0;       // products of the dtype measured, all threads
-  double link_bytes_per_second = 0;  // host to device; 0: one memory
+  double link_bytes_per_second = 0;  // host to device; 0: they share one memory
 };
 
 // Reads a buffer much larger than caches with all threads, best of several passes (about 0.3 s).
@@ -20,12 +20,12 @@ double MeasureBandwidth(ThreadPool& pool);
 // bf16 falls back to f32 arithmetic where the processor has no bf16 products.
 double MeasureArithmetic(ThreadPool& pool, DType dtype);
 
-// The rate of a large matrix product through ops::Linear. Matrix units that MeasureArithmetic does
-// not know show up here.
+// The rate of a large matrix product through ops::Linear, which shows matrix units that
+// MeasureArithmetic does not use.
 double MeasureMatrixProduct(Device& device, Stream& stream, DType dtype);
 
-// A GPU's: a large copy within its memory (read and written bytes), a large product, and a large
-// copy from pinned host memory.
+// A GPU's rates: a large copy within its memory (read and written bytes), a large product, and a
+// large copy from pinned host memory.
 MachineRates MeasureGpu(Device& device, Stream& stream, DType dtype);
 
 // Bandwidth, and the better of the two arithmetic rates.

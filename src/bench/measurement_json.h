@@ -7,15 +7,15 @@
 
 namespace litecache::bench {
 
-// Of one decode step; `steps`: those that were timed. graphs: a GPU's, replayed.
+// One decode step; `steps`: how many were timed. graphs: a GPU's steps were replayed as graphs.
 nlohmann::ordered_json DecodeJson(const Measurement& m, int64_t steps, bool graphs);
 nlohmann::ordered_json PrefillJson(const Measurement& m);
-// Milliseconds a section, by name.
+// Milliseconds per section, by name.
 nlohmann::ordered_json BreakdownJson(const Breakdown& breakdown);
 
 // Rows that a decode step brought to the device.
 double RowsMoved(const Measurement& m, int64_t steps);
-// Of lookups; 0 where there were none.
+// The hit ratio of lookups; 0 where there were none.
 double HitRatio(const kv::Stats& stats);
 
 }  // namespace litecache::bench

@@ -16,11 +16,11 @@
 namespace litecache::bench {
 namespace {
 
-// Tokens of a synthetic context that are stored at a time where nothing attends them: so many that
-// a head's pages lie together as they do after a prompt in large chunks.
+// Tokens of a synthetic context stored at a time where no attention runs: so many that a head's
+// pages lie together as they do after a prompt in large chunks.
 constexpr int64_t kStoreRows = 4096;
 
-// Of all threads of this process.
+// CPU time of all threads of this process.
 double CpuSeconds() {
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
@@ -135,7 +135,7 @@ void Runner::FillSynthetic(kv::Cache& cache, std::span<const kv::SequenceId> ids
                          : device_.Allocate(static_cast<size_t>(rows * q_width) * sizeof(float));
   std::optional<SyntheticRows> inputs;
   if (cache.WantsInputs()) {
-    // As a GPU's products read them.
+    // In the dtype that a GPU's products read.
     const bool bf16s = device_.type() == DeviceType::kCuda && layout.dtype == DType::kBF16;
     inputs.emplace(device_, bf16s ? DType::kBF16 : DType::kF32, rows, layout.hidden, options_.seed);
   }
@@ -197,10 +197,10 @@ Measurement Runner::Prefill(const kv::CachePlan& plan, int64_t context, const Pr
     const double time = Seconds([&] {
       FillByPrefill(*cache, {&id, 1}, context,
                     [&](int64_t rows) { progress(done += rows, total); });
-      // Waits for what the GPU still makes of the prompt: retroinfer's clusters.
+      // Waits for work that the GPU still does after the prompt: retroinfer's clusters.
       cache->Release(id);
     });
-    // The first one faults memory in and starts threads.
+    // The first repeat faults memory in and starts threads.
     if (repeat > 0 || options_.prefill_repeats == 0) seconds.push_back(time);
   }
   Cost cost = PrefillCost(decoder_.config(), context, decoder_.weight_bytes_per_step());
@@ -227,7 +227,7 @@ void Runner::ProvideForSteps(const kv::CachePlan& plan, int64_t batch, int64_t c
 }
 
 Breakdown Runner::MeasureSections(const std::function<double()>& step, double step_seconds) {
-  // What has been recorded has no marks in it, and what will be must not stay.
+  // Steps recorded so far have no marks in them, and those recorded here must not stay.
   litecache::UseGraphs(stream_, options_.graphs);
   Breakdown breakdown;
   {
@@ -305,7 +305,7 @@ Measurement Runner::Decode(const kv::CachePlan& plan, int64_t batch, int64_t con
   uint64_t weights_before = 0;
   double cpu_before = 0;
   litecache::UseGraphs(stream_, options_.graphs);
-  std::vector<size_t> cursors(rows);  // of each sequence in the text: its prompt's end
+  std::vector<size_t> cursors(rows);  // each sequence's place in the text: its prompt's end
   for (size_t i = 0; i < rows; ++i) cursors[i] = (i + 1) * static_cast<size_t>(context);
   const auto run_step = [&]() -> double {
     for (size_t row = 0; row < rows; ++row) {
@@ -336,7 +336,7 @@ Measurement Runner::Decode(const kv::CachePlan& plan, int64_t batch, int64_t con
   const double cpu_seconds = CpuSeconds() - cpu_before;
   const kv::Stats used = Difference(cache->GetStats(), before);
   const auto timed = static_cast<uint64_t>(options_.decode_steps);
-  // Rows that move are read on one side and written on the other; of two memories, one of them is
+  // Moved rows are read on one side and written on the other; with two memories, only one side is
   // the device's.
   const uint64_t moved = used.miss.bytes + used.prefetch.bytes + used.admit.bytes +
                          used.stream.bytes + used.activations.bytes + used.spill.bytes;

@@ -1,4 +1,4 @@
-// What a benchmark measures: a model on a machine, and the memory that it may take there.
+// What a benchmark measures: a model on a machine, and the memory that it may use there.
 #pragma once
 
 #include <cstdint>
@@ -17,32 +17,32 @@ namespace litecache::bench {
 class Subject;
 
 struct SubjectOptions {
-  std::string shape;   // a published shape with random weights, or
+  std::string shape;   // a published shape with random weights, unless `model` is given
   int64_t layers = 0;  // of the shape; 0: all
   std::string model;   // a checkpoint: a directory, or a name in the Hugging Face cache
   bool compute_f32 = false;
-  double weights_on_device = 1;  // model::LoadOptions'
+  double weights_on_device = 1;  // as in model::LoadOptions
   uint64_t seed = 1;             // of random weights
   int64_t longest =
-      0;  // tokens of context: random weights know no positions, and are given as many
-  // Budgets in bytes. memory: of both tiers together where they are one memory, else the host's;
-  // 0: nine tenths of what is free. caps: of a tier; 0: the budget.
+      0;  // tokens of context: random weights set no limit of their own and are given this one
+  // Budgets in bytes. memory: of both tiers together where they share one memory, else the host's;
+  // 0: nine tenths of the free memory. caps: of each tier; 0: the budget.
   uint64_t memory = 0;
   kv::TierBytes caps;
   int64_t prefill_chunk = 512;  // 0: engine::DefaultPrefillChunk
-  // Called before random weights are made, which takes minutes for a large shape: layout() and
-  // CheckFits() can be asked, which then knows of the weights and the KV only.
+  // Called before random weights are made, which takes minutes for a large shape. The subject can
+  // then answer layout() and CheckFits(), which counts only the weights and the KV.
   std::function<void(const Subject&)> before_weights;
 };
 
 class Subject {
  public:
-  // Loads the model. `machine` outlives this. Throws InvalidArgument for an unknown shape,
+  // Loads the model. `machine` must outlive this. Throws InvalidArgument for an unknown shape,
   // CapacityError for weights that do not fit, and what reading a checkpoint throws.
   Subject(const Machine& machine, const SubjectOptions& options);
 
   const std::string& name() const { return name_; }
-  // Of a checkpoint; empty for random weights.
+  // The checkpoint's directory; empty for random weights.
   const std::filesystem::path& directory() const { return directory_; }
   model::Decoder& decoder() { return *decoder_; }
   const model::Decoder& decoder() const { return *decoder_; }
@@ -60,13 +60,13 @@ class Subject {
 
   const Machine& machine_;
   int64_t prefill_chunk_;
-  uint64_t budget_ = 0;  // of both memories
+  uint64_t budget_ = 0;  // of both memories together
   kv::TierBytes caps_;
   std::string name_;
   std::filesystem::path directory_;
   kv::Layout layout_;
   int64_t max_context_ = 0;
-  uint64_t weights_ = 0;  // of the device, before they are there
+  uint64_t weights_ = 0;  // bytes on the device, estimated before they are loaded
   std::unique_ptr<model::Decoder> decoder_;
 };
 

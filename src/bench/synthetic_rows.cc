@@ -8,11 +8,11 @@
 namespace litecache::bench {
 namespace {
 
-// Values by which views begin apart at most. Two of them share rows where they begin a multiple of
-// their width apart: one pair in width / kAlign.
+// The views' first values lie within this many values. Two views share rows where their distance is
+// a multiple of their width: one pair in width / kAlign.
 constexpr int64_t kSlack = int64_t{1} << 20;
 constexpr int64_t kAlign = 8;  // 16 bytes of bf16
-// Values are looked up in a table of this many, by bits of a random number.
+// Values come from a table with an index of this many bits, taken from a random number.
 constexpr int kTableBits = 16;
 
 template <typename T>

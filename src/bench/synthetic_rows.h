@@ -1,4 +1,4 @@
-// Random rows in place of a context that was processed.
+// Random rows in place of a processed context.
 #pragma once
 
 #include <cstdint>
@@ -10,14 +10,14 @@
 namespace litecache::bench {
 
 // Normally distributed values in a device's memory. Views of it begin at random places, so that
-// every chunk of a context has rows of its own though the values are drawn once: drawing them takes
-// far longer than storing them.
+// every chunk of a context has different rows although the values are drawn once: drawing them
+// takes far longer than storing them.
 class SyntheticRows {
  public:
   // Views have at most `rows` rows of `width` values. dtype: f32 or bf16.
   SyntheticRows(Device& device, DType dtype, int64_t rows, int64_t width, uint64_t seed);
 
-  // width: at most the constructor's. Aligned to 16 bytes; valid while this lives.
+  // width: at most the constructor's. Aligned to 16 bytes; valid as long as this object exists.
   MatrixView Next(int64_t rows, int64_t width);
 
  private:

@@ -65,14 +65,14 @@ class Stream {
   virtual DeviceType device_type() const = 0;
   // Returns when everything issued so far has finished.
   virtual void Synchronize() = 0;
-  // Issues a step's operations: `issue` issues them on this stream. A step of a key that has been
-  // seen may be replayed from a recording instead: two steps of one key must issue the same
-  // operations with the same arguments, and differ in what memory holds only.
+  // Issues a step's operations: `issue` issues them on this stream. A step whose key has been seen
+  // may be replayed from a recording instead: two steps with one key must issue the same operations
+  // with the same arguments, and may differ only in what memory contains.
   virtual void Run(uint64_t key, const std::function<void()>& issue) { issue(); }
 };
 
-// The same bytes on the host and on the device: what a step reads from and tells the host. On the
-// CPU both are one memory.
+// The same bytes on the host and on the device, by which a step gets input from the host and
+// reports to it. On the CPU both sides are the same memory.
 class Mirror {
  public:
   virtual ~Mirror() = default;
@@ -84,11 +84,11 @@ class Mirror {
   T* device() const {
     return static_cast<T*>(device_);
   }
-  // The first `bytes` to the device, or back to the host, in the stream's order. The host's bytes
-  // must not change before the stream has done so, and may be read after Synchronize().
+  // Copy the first `bytes` to the device, or back to the host, in the stream's order. The host's
+  // bytes must not change before a Send() is done, and may be read after Synchronize().
   virtual void Send(Stream& stream, size_t bytes) {}
   virtual void Receive(Stream& stream, size_t bytes) {}
-  // Names this memory for good, where addresses come back (RecordingKey).
+  // Identifies this memory for good, whereas addresses are reused (RecordingKey).
   uint64_t serial() const { return serial_; }
 
  protected:
@@ -100,7 +100,7 @@ class Mirror {
   uint64_t serial_ = NewSerial();
 };
 
-// One memory for both sides.
+// A mirror whose two sides are the same memory.
 class HostMirror final : public Mirror {
  public:
   explicit HostMirror(Buffer memory)
@@ -115,15 +115,15 @@ class Device {
   virtual ~Device() = default;
   virtual DeviceType type() const = 0;
   virtual DeviceInfo Info() const = 0;
-  // Throws CapacityError with the numbers when the memory is not there.
+  // Throws CapacityError with the numbers when there is not enough memory.
   virtual Buffer Allocate(size_t bytes) = 0;
   virtual std::unique_ptr<Stream> CreateStream() = 0;
   virtual std::unique_ptr<Mirror> CreateMirror(size_t bytes) {
     return std::make_unique<HostMirror>(Allocate(bytes));
   }
 
-  // Blocking copies into, out of and within this device's memory, after all that its streams have
-  // been given.
+  // Blocking copies into, out of and within this device's memory, after all the work that its
+  // streams have been given.
   virtual void Upload(void* target, const void* host, size_t bytes) {
     std::memcpy(target, host, bytes);
   }

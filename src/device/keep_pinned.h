@@ -5,9 +5,9 @@
 
 namespace litecache {
 
-// While one lives, large allocations of pinned host memory are made in arenas (pinned_arenas.h),
-// which stay when they are freed: touching and registering memory takes longer than what a
-// measurement does with it. Without CUDA: nothing.
+// While such an object exists, large allocations of pinned host memory are made in arenas
+// (pinned_arenas.h), which are kept when they are freed: touching and registering memory takes
+// longer than what a measurement does with it. Without CUDA it does nothing.
 class KeepPinned {
  public:
   KeepPinned();
@@ -15,7 +15,7 @@ class KeepPinned {
   KeepPinned(const KeepPinned&) = delete;
   KeepPinned& operator=(const KeepPinned&) = delete;
 
-  // Gives back what is kept and not in use.
+  // Unpins the arenas that are not in use.
   static void Drop();
   static size_t bytes();  // in arenas, in use or not
 };

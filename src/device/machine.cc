@@ -23,7 +23,7 @@ std::unique_ptr<Device> OpenGpu([[maybe_unused]] int index) {
 #endif
 }
 
-// N of "cuda:N", 0 of "cuda".
+// The N of "cuda:N"; 0 for "cuda".
 int GpuIndex(const std::string& name) {
   int index = 0;
   if (name == kCuda) return index;
@@ -57,7 +57,7 @@ Machine OpenMachine(const std::string& name, int threads) {
       try {
         machine.gpu = OpenGpu(0);
         return machine;
-      } catch (const Error& error) {  // one that is too old, lost, or another's alone
+      } catch (const Error& error) {  // too old, lost, or in exclusive use by another process
         why_none = error.what();
       }
     }

@@ -10,19 +10,19 @@
 namespace litecache {
 
 struct Machine {
-  std::unique_ptr<CpuDevice> cpu;  // threads of the host's part of the work
+  std::unique_ptr<CpuDevice> cpu;  // its threads do the host's part of the work
   std::unique_ptr<Device> gpu;     // null: models run on the CPU
 
   Device& compute() const { return gpu != nullptr ? *gpu : *cpu; }
 };
 
 // name: "cpu", "cuda" (the first GPU), "cuda:N", or "auto": a GPU where this build and the machine
-// have one, else the CPU, which the log says. threads as CpuDevice's. Throws InvalidArgument for
-// another name, Unsupported for a build without CUDA, DeviceError where the GPU cannot be used.
+// have one, else the CPU, and the log says so. threads: as for CpuDevice. Throws InvalidArgument
+// for another name, Unsupported in a build without CUDA, DeviceError if the GPU cannot be used.
 Machine OpenMachine(const std::string& name, int threads);
 
-// Whether decode steps of a GPU's stream are replayed as graphs (they are unless this says no).
-// Forgets those recorded so far. Of a CPU's stream: nothing.
+// Sets whether decode steps on a GPU's stream are replayed as CUDA graphs (the default), and
+// forgets the graphs recorded so far. Does nothing for a CPU's stream.
 void UseGraphs(Stream& stream, bool use);
 
 }  // namespace litecache

@@ -31,7 +31,7 @@ void PinnedArenas::DropLocked() {
 void PinnedArenas::Divide(Arenas::value_type& arena, size_t bytes) {
   arena.second.block = bytes;
   arena.second.free.clear();
-  // The first block is the last one in the list, which is taken first.
+  // Blocks are taken from the list's end, so the arena's first block is put there.
   for (size_t end = kArenaBytes; end > 0; end -= bytes) {
     arena.second.free.push_back(arena.first + end - bytes);
   }

@@ -1,4 +1,4 @@
-// Pinned memory in large pieces that outlive what is made in them.
+// Pinned memory in large pieces that outlive the blocks handed out of them.
 #pragma once
 
 #include <cstddef>
@@ -9,31 +9,31 @@
 
 namespace litecache {
 
-// Arenas of kArenaBytes, each divided into blocks of one size while any of them is in use; what is
-// free altogether serves any size. Thread-safe.
+// Arenas of kArenaBytes, each divided into blocks of one size while any block is in use; an arena
+// without blocks in use can serve any size. Thread-safe.
 class PinnedArenas {
  public:
   static constexpr size_t kArenaBytes = size_t{256} << 20;
-  // Smaller blocks are few, and would take an arena for each of their sizes.
+  // Smaller blocks are few, and each of their sizes would take an arena of its own.
   static constexpr size_t kLeastBlock = size_t{4} << 20;
 
   struct Source {
     // kArenaBytes of memory; throws where there is none.
     std::function<std::byte*()> pin;
     std::function<void(std::byte*)> unpin;
-    // Whether an arena can be pinned beside what else needs memory.
+    // Whether there is room to pin another arena beside everything else that needs memory.
     std::function<bool()> room;
   };
   explicit PinnedArenas(Source source) : source_(std::move(source)) {}
 
-  // While somebody keeps, blocks come from arenas, and arenas stay.
+  // Between Keep() and Forget() blocks come from arenas, and arenas stay pinned.
   void Keep();
-  void Forget();  // once for each Keep(); free arenas are unpinned with the last
+  void Forget();  // once for each Keep(); the last one unpins free arenas
   void Drop();    // unpins free arenas
 
-  // Null where nobody keeps, or `bytes` does not divide an arena.
+  // Null outside of Keep() and Forget(), or where `bytes` does not divide an arena.
   void* Take(size_t bytes);
-  // False: it is no block of an arena.
+  // Takes a block back; false where it belongs to no arena.
   bool Give(void* block);
 
   size_t pinned() const;  // bytes of all arenas

@@ -1,4 +1,4 @@
-// The names of recorded steps (Stream::Run).
+// The keys of recorded steps (Stream::Run).
 #pragma once
 
 #include <cstdint>
@@ -9,24 +9,24 @@
 
 namespace litecache {
 
-// Made of everything that a step's operations are given besides what lies in memory, in any fixed
-// order: steps of one key issue the same operations with the same arguments.
+// Built from every argument of a step's operations, but not from what memory contains, in any fixed
+// order: steps with the same key issue the same operations with the same arguments.
 class RecordingKey {
  public:
   RecordingKey() = default;
-  // name: of a step that shares its stream with others.
+  // name: tells this kind of step from others on the same stream.
   explicit RecordingKey(std::string_view name) : hash_(Fnv1a(name)) {}
 
-  // Memory that kernels are given the address of. Where an address comes back for other memory, the
-  // recording does, too: it is as right for that.
+  // Memory whose address kernels are given. Where the address is reused for other memory, the
+  // recording is reused as well: it is just as right for that memory.
   RecordingKey& Add(const Buffer& memory) { return AddAddress(memory.data()); }
   RecordingKey& AddAddress(const void* address) {
     return Add(static_cast<uint64_t>(reinterpret_cast<uintptr_t>(address)));
   }
-  // Memory that the step copies from or to. A recorded copy holds on to pinned memory itself, and
-  // the driver crashes when that is gone: an address that comes back will not do.
+  // Memory that the step copies from or to. A recorded copy refers to the pinned memory itself, and
+  // the driver crashes once that is freed: a reused address must give another key.
   RecordingKey& Add(const Mirror& mirror) { return Add(mirror.serial()); }
-  // Sizes, other keys.
+  // Sizes and other keys.
   RecordingKey& Add(uint64_t number) {
     hash_ = HashOf({hash_, number});
     return *this;

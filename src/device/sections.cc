@@ -13,7 +13,7 @@ namespace {
 
 thread_local SectionTimer* running = nullptr;
 
-// Operations have run when they return.
+// On the CPU, operations have run when they return.
 class HostTimes final : public MarkTimes {
  public:
   void Take(Stream&, size_t index) override {
@@ -40,8 +40,8 @@ std::unique_ptr<MarkTimes> MakeTimes(const Stream& stream) {
 
 struct SectionTimer::Marks {
   std::unique_ptr<MarkTimes> times;
-  std::vector<Section> sections;  // of a step: what each mark begins
-  bool begun = false;             // BeginStep, and no mark since
+  std::vector<Section> sections;  // the section that each mark of a step begins
+  bool begun = false;             // no mark has been set since BeginStep
 };
 
 std::string_view Name(Section section) {
@@ -53,7 +53,7 @@ std::string_view Name(Section section) {
 void Mark(Stream& stream, Section section) {
   if (running == nullptr || &running->stream_ != &stream) return;
   SectionTimer::Marks& marks = *running->marks_;
-  if (marks.begun) {  // the step is issued, and not replayed
+  if (marks.begun) {  // the step is issued rather than replayed
     marks.begun = false;
     marks.sections.clear();
   }
@@ -75,8 +75,8 @@ void SectionTimer::EndStep() {
   stream_.Synchronize();
   marks_->begun = false;
   ++steps_;
-  // What comes before the first mark and after the last is nobody's: the caller has the step's
-  // time.
+  // Time before the first mark and after the last one belongs to no section; the caller measures
+  // the whole step.
   span_ = 0;
   for (size_t i = 0; i + 1 < marks_->sections.size(); ++i) {
     const auto section = static_cast<size_t>(marks_->sections[i]);

@@ -1,5 +1,5 @@
 // Where a step's time goes: operations name their section (Mark), and a SectionTimer, where
-// one runs, measures how long the stream is at each.
+// one runs, measures how long the stream spends in each.
 #pragma once
 
 #include <array>
@@ -24,11 +24,11 @@ inline constexpr int kSections = 7;
 // "rest", "products", "management", ...
 std::string_view Name(Section section);
 
-// What the operations that this stream is given from here on belong to. Nothing unless a timer runs
-// on the calling thread and on this stream.
+// Sets the section of the operations that this stream is given from here on. Does nothing unless a
+// timer runs on the calling thread and for this stream.
 void Mark(Stream& stream, Section section);
 
-// Of the operations in a scope; what follows is kRest.
+// Marks the operations in a scope; those after it belong to kRest.
 class SectionScope {
  public:
   SectionScope(Stream& stream, Section section) : stream_(stream) { Mark(stream, section); }
@@ -40,20 +40,20 @@ class SectionScope {
   Stream& stream_;
 };
 
-// Times at the marks of a stream's steps; implemented a backend.
+// Times at the marks of a stream's steps; implemented by each backend.
 class MarkTimes {
  public:
   virtual ~MarkTimes() = default;
-  // The time when the stream gets here becomes the `index`-th of the step. May be recorded in a
-  // graph: each replay sets it anew.
+  // Stores the time at which the stream gets here as the `index`-th of the step. May be recorded in
+  // a graph; each replay stores a new time.
   virtual void Take(Stream& stream, size_t index) = 0;
-  // Seconds between the index-th and the next, of the last step that was waited for.
+  // Seconds from the index-th time to the next, in the last step that was waited for.
   virtual double SecondsFrom(size_t index) const = 0;
 };
 
 // On a GPU marks are events in the stream and in recorded graphs; each costs the step about a
-// microsecond. One a thread at a time. Graphs that were recorded without must be dropped before,
-// and those recorded with it after.
+// microsecond. One timer per thread at a time. Graphs recorded without a timer must be dropped
+// before it starts, and those recorded with it after it ends.
 class SectionTimer {
  public:
   // The stream must outlive this.
@@ -62,13 +62,13 @@ class SectionTimer {
   SectionTimer(const SectionTimer&) = delete;
   SectionTimer& operator=(const SectionTimer&) = delete;
 
-  // Around each step. EndStep waits for it and adds its times up; a step that is replayed has the
-  // marks it was recorded with.
+  // Called around each step. EndStep waits for the step and adds up its times; a step that is
+  // replayed has the marks it was recorded with.
   void BeginStep();
   void EndStep();
 
   int64_t steps() const { return steps_; }
-  int64_t marks() const;  // of a step
+  int64_t marks() const;  // per step
   // Seconds from the first mark of the last step to its last one.
   double span() const { return span_; }
   // Sums over the steps, seconds and marks, [kSections].

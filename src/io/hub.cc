@@ -39,7 +39,7 @@ bool Exists(const fs::path& path) {
   return fs::exists(path, ignored);
 }
 
-// org/name or name, in the characters the hub allows; never a path out of the cache.
+// org/name or name, in the characters that the hub allows; never a path out of the cache.
 bool IsRepositoryName(const std::string& text) {
   if (text.empty() || text.size() > 200) return false;
   if (std::ranges::count(text, '/') > 1) return false;
@@ -102,7 +102,7 @@ std::string WhatIsThere(const fs::path& cache) {
   return "it holds " + Listed(models);
 }
 
-// The commit that `revision` (a branch, a tag or a commit) means.
+// The commit that `revision` (a branch, a tag or a commit) refers to.
 std::string ResolveRevision(const fs::path& repository, const std::string& revision) {
   const fs::path reference = repository / "refs" / revision;
   if (!Exists(reference)) return revision;
@@ -129,7 +129,7 @@ fs::path FindSnapshot(const std::string& model, const std::string& name,
   }
   const fs::path snapshots = repository / "snapshots";
   if (revision.empty()) {
-    // A cache filled by commit id has snapshots but no refs/main; one snapshot leaves no doubt.
+    // A cache filled by commit id has snapshots but no refs/main; a single snapshot is unambiguous.
     const std::vector<std::string> names = Names(snapshots);
     if (!Exists(repository / "refs" / "main") && names.size() == 1) return snapshots / names[0];
   }

@@ -5,7 +5,7 @@
 namespace litecache::model {
 
 MatrixView Arena::Take(int64_t rows, int64_t cols, DType dtype) {
-  constexpr size_t kAlignment = 256;  // a multiple of cache lines and of what matrix units load
+  constexpr size_t kAlignment = 256;  // a multiple of cache lines and of matrix units' loads
   const size_t bytes = static_cast<size_t>(rows * cols) * SizeOf(dtype);
   std::byte* data = base_ == nullptr ? nullptr : base_ + used_;
   used_ += (bytes + kAlignment - 1) / kAlignment * kAlignment;

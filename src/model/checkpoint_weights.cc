@@ -58,7 +58,7 @@ class CheckpointWeights final : public WeightStore {
     const bool aligned = reinterpret_cast<uintptr_t>(found.data) % SizeOf(found.dtype) == 0;
     Count(static_cast<uint64_t>(rows * cols) * SizeOf(target));
     if (target == found.dtype && aligned) {
-      // Views are mutable by type only; nothing writes through a weight's view.
+      // Views are mutable only by type; nothing writes through a weight's view.
       return MatrixView::Of(const_cast<std::byte*>(found.data), found.dtype, rows, cols);
     }
     return Copy(found, target, rows, cols);
@@ -69,7 +69,7 @@ class CheckpointWeights final : public WeightStore {
 
   void Finish(const std::function<void(int64_t done, int64_t total)>& progress) override {
     const auto total = static_cast<int64_t>(checkpoint_.file_bytes());
-    // Widening has read every matrix already.
+    // Widening has already read every matrix.
     if (!widen_) {
       checkpoint_.Prefault(progress);
     } else if (progress) {
@@ -110,7 +110,7 @@ class CheckpointWeights final : public WeightStore {
     return out;
   }
 
-  // Widened, or (data misaligned in the file) copied as it is.
+  // The matrix widened, or copied as it is where its data is misaligned in the file.
   MatrixView Copy(const Found& found, DType target, int64_t rows, int64_t cols) {
     const int64_t count = rows * cols;
     buffers_.push_back(device_.Allocate(static_cast<size_t>(count) * SizeOf(target)));

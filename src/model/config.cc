@@ -12,7 +12,7 @@
 namespace litecache::model {
 namespace {
 
-// The architecture a config names, in the order Transformers looks for it.
+// The architecture that a config names, found in the order in which Transformers looks.
 const FamilySpec& FindFamily(const io::JsonFields& fields) {
   std::vector<std::string_view> supported;
   for (const FamilySpec& spec : Families()) supported.push_back(spec.architecture);
@@ -45,7 +45,7 @@ DType ParseDType(const io::JsonFields& fields) {
     if (text == "float32") return DType::kF32;
     fields.Refuse(key, "weights are bfloat16, float16 or float32");
   }
-  return DType::kF32;  // what Transformers assumes where the field is missing
+  return DType::kF32;  // as Transformers assumes where the field is missing
 }
 
 }  // namespace
@@ -58,7 +58,7 @@ int64_t ModelConfig::parameters() const {
                                    (qk_norm ? 2 * head_dim : 0);
   const int64_t mlp_matrices = opt ? 2 : 3;
   const int64_t mlp_biases = mlp_bias ? (mlp_matrices - 1) * intermediate + hidden : 0;
-  const int64_t norm = opt ? 2 * hidden : hidden;  // LayerNorm has a bias beside its weight
+  const int64_t norm = opt ? 2 * hidden : hidden;  // LayerNorm has a bias as well as a weight
   int64_t total = layers * (attention_weights + attention_biases +
                             mlp_matrices * hidden * intermediate + mlp_biases + 2 * norm);
   total += vocab * embedding_dim * (tie_embeddings ? 1 : 2);

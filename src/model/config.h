@@ -16,8 +16,8 @@ enum class Family { kLlama, kMistral, kQwen2, kQwen3, kOpt };
 
 enum class RopeScaling { kNone, kLinear, kLlama3, kYarn };
 
-// RoPE parameters, from `rope_scaling` or the newer `rope_parameters`; all resolved, so that
-// nothing else of the config is needed to compute frequencies.
+// RoPE parameters, from `rope_scaling` or the newer `rope_parameters`; all are resolved, so that
+// frequencies can be computed without the rest of the config.
 struct RopeConfig {
   double theta = 10000.0;
   RopeScaling scaling = RopeScaling::kNone;
@@ -48,7 +48,7 @@ struct ModelConfig {
   int64_t max_context = 0;  // max_position_embeddings, stretched by linear and yarn scaling
   double norm_eps = 1e-5;
   RopeConfig rope;
-  // torch_dtype / dtype of the config; a loaded decoder's config says what the tensors are.
+  // torch_dtype / dtype of the config; in a loaded decoder's config, the dtype of the tensors.
   DType weight_dtype = DType::kBF16;
   bool tie_embeddings = false;
   bool attention_bias = false;         // q, k, v

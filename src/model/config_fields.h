@@ -19,7 +19,7 @@ inline constexpr int64_t kMaxHeadDim = int64_t{1} << 10;
 inline constexpr int64_t kMaxContext = int64_t{1} << 30;
 
 // The fields that llama, mistral, qwen2 and qwen3 have in common: widths, heads, context, RoPE.
-// default_head_dim: where the field is missing; 0: hidden_size / num_attention_heads.
+// default_head_dim: the value where the field is missing; 0: hidden_size / num_attention_heads.
 void ParseRmsFamily(const io::JsonFields& fields, ModelConfig& config,
                     int64_t default_head_dim = 0);
 

@@ -14,7 +14,7 @@ double Positive(const io::JsonFields& fields, std::string_view key, double high,
   return fields.Number(key, 1e-6, high).value_or(fallback);
 }
 
-// Where the parameters stand: `rope_scaling` wins, as in Transformers; an empty object is absent.
+// Finds the parameters: `rope_scaling` wins, as in Transformers; an empty object counts as absent.
 std::optional<io::JsonFields> FindParameters(const io::JsonFields& fields) {
   for (const char* key : {"rope_scaling", "rope_parameters"}) {
     const nlohmann::json* value = fields.Find(key);
@@ -31,12 +31,12 @@ void RefusePartialRotary(const io::JsonFields& fields) {
 }
 
 void ParseYarn(const io::JsonFields& parameters, int64_t max_positions, RopeConfig& rope) {
-  // A null factor means the ratio of contexts (DeepSeek's configs).
+  // A null factor means the ratio of the two contexts (DeepSeek's configs).
   rope.factor = Positive(parameters, "factor", kMaxFactor,
                          static_cast<double>(max_positions) / rope.original_context);
   const auto attention_factor = parameters.Number("attention_factor", 1e-6, 1e6);
   rope.attention_factor = attention_factor.value_or(0);
-  // Zero stands for the default here, as Transformers' `or` has it.
+  // Zero means the default here, because Transformers uses `or`.
   const auto or_default = [&](std::string_view key, double fallback) {
     const double value = parameters.Number(key, 0, 1e6).value_or(0);
     return value == 0 ? fallback : value;

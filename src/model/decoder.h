@@ -15,11 +15,11 @@
 namespace litecache::model {
 
 struct LoadOptions {
-  // Arithmetic: the checkpoint's own dtype, or "f32": weights widened to f32, products and KV in
-  // f32.
+  // Computes in f32 instead of the checkpoint's own dtype: weights are widened to f32, products and
+  // KV are f32.
   bool compute_f32 = false;
-  // Share of the layers whose matrices stay in a GPU's memory, in [0, 1]. Those of the others are
-  // in pinned host memory and travel in every step. On the CPU: 1.
+  // Share of the layers whose matrices stay in a GPU's memory, in [0, 1]. The matrices of the other
+  // layers are in pinned host memory and are copied to the GPU in every step. On the CPU: 1.
   double weights_on_device = 1;
   // Called with bytes done and bytes total while weights are read; may throw to cancel.
   std::function<void(int64_t done, int64_t total)> progress;
@@ -30,22 +30,22 @@ class Decoder {
   virtual ~Decoder() = default;
 
   virtual const ModelConfig& config() const = 0;
-  // dtype KV rows are stored in: bf16, or f32 when computing in f32 (f16 and f32 checkpoints
-  // compute in f32).
+  // The dtype that KV rows are stored in: bf16, or f32 when computing in f32 (f16 and f32
+  // checkpoints compute in f32).
   virtual DType kv_dtype() const = 0;
   virtual uint64_t weight_bytes() const = 0;
-  // Of layers whose matrices travel: bytes in pinned host memory (weight_bytes() has their places
-  // on the device), how many layers, and bytes that have been sent to the device so far.
+  // Of offloaded layers: bytes of their matrices in pinned host memory (weight_bytes() counts their
+  // places on the device), how many layers, and bytes that have been sent to the device so far.
   virtual uint64_t host_weight_bytes() const { return 0; }
   virtual int64_t offloaded_layers() const { return 0; }
   virtual uint64_t moved_weight_bytes() const { return 0; }
-  // Bytes one token's pass reads from the weights (embedding table: one row, unless tied).
+  // Weight bytes that a pass of one token reads (embedding table: one row, unless tied).
   virtual uint64_t weight_bytes_per_step() const = 0;
-  // Activation memory a step of `rows` rows and `logit_rows` logits takes, the caller's logits not
-  // counted. Allocated at the first step of that size, then kept.
+  // Activation memory for a step of `rows` rows and `logit_rows` logits; the logits themselves are
+  // the caller's. It is allocated at the first step of that size and then kept.
   virtual uint64_t WorkspaceBytes(int64_t rows, int64_t logit_rows) const = 0;
 
-  // Runs tokens [T] at positions [T] (T = step.rows; sequences as the step says) through all
+  // Runs tokens [T] at positions [T] (T = step.rows; `step` gives their sequences) through all
   // layers, storing and reading KV in `cache`, and writes logits of the rows in `logit_rows`
   // (indices into [0, T)) to logits [logit_rows.size(), vocab] f32. Calls cache.BeginStep/EndStep.
   // logit_rows: any order, at most T. Throws CapacityError from BeginStep unchanged,

@@ -104,7 +104,7 @@ void DecoderBase::CheckStep(const kv::Step& step, std::span<const int32_t> token
 
 Arena DecoderBase::Workspace(size_t bytes) {
   if (workspace_.size() < bytes) {
-    workspace_ = Buffer();  // never both at once: the plan counts one
+    workspace_ = Buffer();  // frees the old one first: the memory plan counts only one
     workspace_ = device_.Allocate(bytes);
   }
   return Arena(workspace_.as<std::byte>());
@@ -116,7 +116,7 @@ void DecoderBase::Run(Stream& stream, const kv::Step& step, std::span<const int3
                       const std::function<void(const Inputs&)>& issue) {
   constexpr int64_t kLists = 3;
   if (input_rows_ < step.rows) {
-    // Rarely: recordings of the old memory are of no use any more.
+    // Happens rarely: recordings that use the old memory become useless.
     const int64_t size = std::max<int64_t>({step.rows, 2 * input_rows_, 1024});
     inputs_ = device_.CreateMirror(static_cast<size_t>(kLists * size) * sizeof(int32_t));
     input_rows_ = size;
@@ -139,8 +139,8 @@ void DecoderBase::Run(Stream& stream, const kv::Step& step, std::span<const int3
     issue(inputs);
     Mark(stream, Section::kRest);
   };
-  // The next step's first weights travel while this one ends and its tokens are sampled, which a
-  // recording could not: such steps are issued. A layer's weights take milliseconds.
+  // The next step's first weights are copied while this one ends and its tokens are sampled. A
+  // recording could not do that, so such steps are issued. A layer's weights take milliseconds.
   if (WeightStream* weights = weights_->stream()) {
     weights->Settle(stream);
     body();

@@ -22,13 +22,13 @@ struct LinearWeights {
   const float* bias = nullptr;
 };
 
-// Room for the predicted queries of a step's rows that decode, which get logits all.
+// Rows of memory for predicted queries: those of a step's decode rows, all of which get logits.
 inline int64_t PredictedRows(int64_t rows, int64_t logit_rows) {
   constexpr int64_t kWithoutLogits = 64;
   return std::max(logit_rows, std::min(rows, kWithoutLogits));
 }
 
-// Predicted queries that are kept at a time: of the layers ahead, and of the one that attends.
+// How many layers' predicted queries are kept: of the layers ahead, and of the one that attends.
 inline constexpr int64_t kPredictedQueries = kv::Cache::kMostAhead + 1;
 
 class DecoderBase : public Decoder {
@@ -47,9 +47,9 @@ class DecoderBase : public Decoder {
   DecoderBase(Device& device, const ModelConfig& config, std::unique_ptr<WeightStore> weights)
       : device_(device), config_(config), weights_(std::move(weights)) {}
 
-  // name + ".weight" [out, in] and, where asked for, name + ".bias".
+  // Takes name + ".weight" [out, in] and, where `bias`, name + ".bias".
   LinearWeights TakeLinear(const std::string& name, int64_t out, int64_t in, bool bias);
-  // The same of a layer, whose matrix may travel.
+  // The same for a layer's matrix, which may be offloaded.
   LinearWeights TakeLinear(const LayerPlace& place, const std::string& name, int64_t out,
                            int64_t in, bool bias);
   // The first prefix under which prefix + name exists (a checkpoint of the bare model lacks the
@@ -57,12 +57,12 @@ class DecoderBase : public Decoder {
   std::string FindPrefix(std::initializer_list<const char*> prefixes,
                          const std::string& name) const;
   // Called last by a family's constructor: notes dtype and bytes. gathered: tables of which a step
-  // reads single rows.
+  // reads only single rows.
   void FinishWeights(DType dtype, std::initializer_list<MatrixView> gathered);
 
   WeightStore& weights() { return *weights_; }
 
-  // Around the products of a layer whose matrices may travel (weight_stream.h).
+  // Called around the products of a layer whose matrices may be offloaded (weight_stream.h).
   void AwaitWeights(Stream& stream, int64_t layer, LayerPart part) const {
     if (weights_->stream() != nullptr) weights_->stream()->Await(stream, layer, part);
   }
@@ -78,19 +78,19 @@ class DecoderBase : public Decoder {
   // An arena over at least `bytes`, grown where needed.
   Arena Workspace(size_t bytes);
 
-  // dtype of what feeds a matrix product. On the CPU products round f32 as they read it; on a GPU
-  // their matrix units want the weights' dtype in memory.
+  // dtype of the inputs of matrix products. On the CPU, products round f32 as they read it; a
+  // GPU's matrix units need the weights' dtype in memory.
   DType product_dtype() const {
     return on_gpu() && config_.weight_dtype == DType::kBF16 ? DType::kBF16 : DType::kF32;
   }
   bool on_gpu() const { return device_.type() == DeviceType::kCuda; }
   Device& device() const { return device_; }
 
-  // A step's ids as its operations read them, in the device's memory.
+  // A step's ids in the device's memory, as its operations read them.
   struct Inputs {
     std::span<const int32_t> tokens, positions;  // [T]
-    // The rows that the layers above attention of the last layer still need: those that get logits.
-    // Only where select: otherwise they are all rows in order, and nothing has to move.
+    // The rows that are still needed after the last layer's attention: those that get logits. Valid
+    // only where `select`: otherwise they are all rows in order, and nothing has to move.
     std::span<const int32_t> logit_rows;
     bool select = false;
   };
@@ -106,7 +106,7 @@ class DecoderBase : public Decoder {
   ModelConfig config_;
   std::unique_ptr<WeightStore> weights_;
   uint64_t gathered_bytes_ = 0;      // of tables that are only gathered from
-  uint64_t gathered_row_bytes_ = 0;  // what one token reads of them
+  uint64_t gathered_row_bytes_ = 0;  // that one token reads of those tables
   Buffer workspace_;
   std::unique_ptr<Mirror> inputs_;  // [3][input_rows_]: tokens, positions, rows that get logits
   int64_t input_rows_ = 0;

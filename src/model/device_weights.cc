@@ -1,5 +1,5 @@
 // Weights in a GPU's memory: another store's tensors, uploaded as the decoder takes them. Matrices
-// of layers that travel go to pinned host memory instead.
+// of offloaded layers go to pinned host memory instead.
 #include <algorithm>
 #include <cstring>
 #include <memory>
@@ -12,7 +12,7 @@
 namespace litecache::model {
 namespace {
 
-// Bytes converted at a time, so that no tensor is on the host twice.
+// Values converted at a time, so that no tensor is on the host twice.
 constexpr int64_t kConvertValues = int64_t{1} << 22;
 
 class DeviceWeights final : public WeightStore {
@@ -58,7 +58,7 @@ class DeviceWeights final : public WeightStore {
   const float* Bias(const std::string& name, int64_t n) override {
     return Copy(source_->Bias(name, n), n);
   }
-  // Everything is uploaded: the host's copies may go.
+  // Everything is uploaded: the host's copies can be freed.
   void Finish(const std::function<void(int64_t, int64_t)>&) override {
     source_.reset();
     widened_ = {};

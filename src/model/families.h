@@ -1,4 +1,4 @@
-// The supported architectures: one entry each, one file a family.
+// The supported architectures: one entry each, one file per family.
 #pragma once
 
 #include <memory>
@@ -16,7 +16,7 @@ namespace litecache::model {
 struct FamilySpec {
   Family family;
   std::string_view architecture;  // in config.json's `architectures`
-  // Fills what the family's config adds to the common fields. Throws FileError and Unsupported.
+  // Fills the fields that only this family has. Throws FileError and Unsupported.
   void (*parse)(const io::JsonFields& fields, ModelConfig& config);
   // Takes the family's tensors out of the store, which checks their shapes.
   std::unique_ptr<Decoder> (*build)(Device& device, const ModelConfig& config,

@@ -16,7 +16,7 @@ namespace {
 constexpr uint64_t kSamples = 16;
 constexpr uint64_t kSampleBytes = 64;
 
-// Fields in a text of their own, so that no two configs run together.
+// The fields as labelled text, so that no two configs give the same text.
 std::string Describe(const ModelConfig& c) {
   std::string text =
       fmt::format("{} layers={} hidden={} ffn={} heads={}/{} head_dim={} vocab={}", Name(c.family),

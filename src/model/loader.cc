@@ -13,12 +13,12 @@
 namespace litecache::model {
 namespace {
 
-// dtype the weights have on the device.
+// The dtype that the weights have on the device.
 DType DeviceDType(const Device& device, DType dtype) {
   return device.type() == DeviceType::kCuda && dtype == DType::kF16 ? DType::kF32 : dtype;
 }
 
-// Before minutes of work, not after. on_device: the share of the layers that is there.
+// Called before minutes of work. on_device: the share of the layers that stay on the device.
 void RequireMemory(const Device& device, const ModelConfig& config, DType dtype, const char* what,
                    double on_device) {
   const uint64_t bytes = EstimateWeights(config, dtype, on_device).device;
@@ -83,7 +83,7 @@ std::unique_ptr<Decoder> RandomDecoder(Device& device, const ModelConfig& config
   if constexpr (ops::cuda::kAvailable) {
     if (device.type() == DeviceType::kCuda) {
       CpuDevice host;
-      // What is not pinned the driver copies once more, on one core.
+      // The driver would copy memory that is not pinned once more, on one core.
       PinnedHost pinned(static_cast<CudaDevice&>(device));
       auto store = UploadWeights(device, MakeRandomWeights(host, dtype, seed, progress, &pinned),
                                  std::move(stream), total, {});

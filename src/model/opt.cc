@@ -67,16 +67,16 @@ struct Layer {
   LinearWeights up, down;
 };
 
-// One step's activations. q, k, v and attention share memory with up, and the embeddings before
-// project_in with them: they are never alive together.
+// One step's activations. q, k, v and attention share memory with up, and so do the embeddings
+// before project_in with them: they are never in use together.
 struct Activations {
   MatrixView x;                          // [T, hidden] f32, residual stream
-  MatrixView h;                          // [T, hidden] normed, or x, as products want it
+  MatrixView h;                          // [T, hidden] normed, or x, in the products' dtype
   MatrixView q, k, v;                    // [T, hidden] f32
   MatrixView attention;                  // [T, hidden]
   MatrixView up;                         // [T, intermediate]
   MatrixView embedded;                   // [T, embedding_dim] f32
-  MatrixView narrow;                     // [T, embedding_dim] as products want it
+  MatrixView narrow;                     // [T, embedding_dim] in the products' dtype
   MatrixView logit_x;                    // [L, hidden] f32, of the rows that get logits
   MatrixView logit_attention;            // [L, hidden]
   MatrixView next_q[kPredictedQueries];  // a GPU's predicted queries (transformer.cc)
@@ -147,7 +147,7 @@ class OptDecoder final : public StepDecoder<Activations>, private kv::KeyValuePr
         Predict(stream, step, next, cache, a);
       }
       Attend(stream, layer, step, i, cache, a);
-      // As in the other families: only rows with logits pass the last feed-forward block.
+      // As in the other families: only rows with logits go through the last feed-forward block.
       if (i + 1 == config().layers && inputs.select) {
         if (inputs.logit_rows.empty()) return;
         KeepSelected(stream, inputs.logit_rows, &a);
@@ -167,7 +167,7 @@ class OptDecoder final : public StepDecoder<Activations>, private kv::KeyValuePr
     }
   }
 
-  // x [T, n] f32 as a product reads it: itself, or rounded into `rounded`.
+  // x [T, n] f32 in the dtype that products read: x itself, or rounded into `rounded`.
   MatrixView ForProduct(Stream& stream, const MatrixView& x, const MatrixView& rounded) const {
     if (product_dtype() == DType::kF32) return x;
     ops::Convert(stream, x, rounded);
@@ -251,8 +251,8 @@ class OptDecoder final : public StepDecoder<Activations>, private kv::KeyValuePr
     ReleaseWeights(stream, index, LayerPart::kQuery);
   }
 
-  // The biases of keys and values in bf16, for products that round once. None where a checkpoint
-  // has them in more digits than its matrices.
+  // Rounds the biases of keys and values to bf16, for products that round once. Skipped where a
+  // checkpoint has them in a more precise dtype than its matrices.
   void RoundBiases() {
     const auto width = static_cast<size_t>(config().hidden);
     const size_t stride = (width + kBiasAlignment - 1) / kBiasAlignment * kBiasAlignment;

@@ -9,7 +9,7 @@ void RefuseQwenWindow(const io::JsonFields& fields, const ModelConfig& config) {
   RefuseSlidingLayers(fields);
   if (!fields.Bool("use_sliding_window").value_or(false)) return;
   const int64_t window = fields.Int("sliding_window", 1, kMaxContext).value_or(config.max_context);
-  // Layers from max_window_layers on have the window.
+  // Layers from max_window_layers on use the window.
   const int64_t full_layers = fields.Int("max_window_layers", 0, kMaxLayers).value_or(28);
   if (window < config.max_context && full_layers < config.layers) {
     fields.Refuse("use_sliding_window",

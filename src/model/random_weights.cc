@@ -15,7 +15,7 @@ namespace {
 constexpr double kDeviation = 0.02;  // initializer_range of every supported family
 
 // Quantiles of normal(0, kDeviation) at (i + 0.5) / 65536: 16 random bits give one weight, so one
-// 64-bit hash gives four. A billion weights take about a second a core; Box-Muller took thirty.
+// 64-bit hash gives four. A billion weights take about a second per core; Box-Muller took thirty.
 class NormalTable {
  public:
   static constexpr int64_t kSize = 65536;
@@ -28,7 +28,7 @@ class NormalTable {
   }
   float operator[](uint64_t bits) const { return values_[bits & (kSize - 1)]; }
 
-  // Made once a process, in 40 ms.
+  // Made once per process, in 40 ms.
   static const NormalTable& Get() {
     static const auto table = std::make_unique<NormalTable>();
     return *table;
@@ -118,7 +118,7 @@ class RandomWeights final : public WeightStore {
   const float* Bias(const std::string& name, int64_t n) override {
     float* out = NewVector(n);
     Fill(table_, Mix(seed_ ^ Fnv1a(name)), 0, n, out);
-    // As a checkpoint of this type has them.
+    // Rounded like those in a checkpoint of this dtype.
     if (dtype_ == DType::kBF16) {
       std::transform(out, out + n, out, [](float x) { return static_cast<float>(bf16(x)); });
     }
@@ -130,7 +130,7 @@ class RandomWeights final : public WeightStore {
   std::unique_ptr<Stream> stream_;
   const DType dtype_;
   const uint64_t seed_;
-  // Called only while the decoder is built: what it refers to lives that long.
+  // Called only while the decoder is built: what it refers to stays valid for that time.
   const std::function<void(uint64_t done)> progress_;
   const bool passing_;
   uint64_t done_ = 0;

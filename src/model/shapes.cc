@@ -1,6 +1,6 @@
-// Published shapes, for benchmarks without files. Each is what ModelConfig::FromJson makes of the
-// model's config.json, but with bf16 weights throughout (Llama 2 and OPT were published in f16), so
-// that one arithmetic is compared.
+// Published shapes, for benchmarks without files. Each equals what ModelConfig::FromJson makes of
+// the model's config.json, but with bf16 weights throughout (Llama 2 and OPT were published in
+// f16), so that comparisons use the same arithmetic.
 #include <string>
 #include <vector>
 
@@ -74,7 +74,7 @@ ModelConfig MakeConfig(const Shape& shape) {
     config.rope.high_freq_factor = 4;
     config.rope.original_context = 8192;
   }
-  // No end-of-sequence ids: what random weights say ends by length.
+  // No end-of-sequence ids: generation with random weights ends by length.
   return config;
 }
 

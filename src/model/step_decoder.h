@@ -1,5 +1,5 @@
-// The frame of a forward pass that all families share: room for the activations, the cache's step
-// around the operations.
+// The part of a forward pass that all families share: memory for the activations, and the cache's
+// step around the operations.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace litecache::model {
 
-// Activations: views into the arena, a family's own.
+// Activations: a family's own struct of views into the arena.
 template <class Activations>
 class StepDecoder : public DecoderBase {
  public:

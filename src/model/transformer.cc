@@ -27,7 +27,7 @@ struct Layer {
   LinearWeights gate, up, down;
 };
 
-// One step's activations: f32, but for what feeds a matrix product (`product`). q, k, v and
+// One step's activations: f32, except for the inputs of matrix products (`product`). q, k, v and
 // attention share memory with gate and up: the first four are dead when the feed-forward block
 // starts.
 struct Activations {
@@ -38,20 +38,20 @@ struct Activations {
   MatrixView k, v;       // [T, kv_width] f32
   MatrixView attention;  // [T, q_width]
   MatrixView gate, up;   // [T, intermediate]
-  // The rows that get logits, above the last attention.
+  // The rows that get logits, after the last layer's attention.
   MatrixView logit_x;          // [L, hidden] f32
   MatrixView logit_attention;  // [L, q_width]
-  // Of steps that predict in one product (kTogether rows): the layer's own rows, then the later
-  // one's.
+  // Of steps that predict in the same product (at most kTogether rows): the layer's own rows, then
+  // those of the later layer.
   MatrixView both_h;  // [2 T, hidden]
   MatrixView both_q, both_k, both_v;
-  // Predicted queries, of layers in turns: they stay until the layer has attended. A GPU's.
+  // Predicted queries on a GPU; layers use them in turns, each until it has attended.
   MatrixView next_q[kPredictedQueries];
 };
 
-// A GPU's products of so few rows take no longer for twice as many: up to this many decode rows,
-// a later layer's predicted queries are part of the product for this layer's queries, keys and
-// values.
+// On a GPU, products of so few rows take no longer for twice as many rows: up to this many decode
+// rows, a later layer's predicted queries are part of the product for this layer's queries, keys
+// and values.
 constexpr int64_t kTogether = 8;
 
 Activations Place(Arena& arena, const ModelConfig& config, DType product, int64_t rows,
@@ -102,7 +102,7 @@ class DeviceRopeTable {
   float attention_factor_;
 };
 
-// What Project() takes beside the rows.
+// The memory that Project() needs for a stream's rotations.
 struct StreamRotations {
   const Stream* stream = nullptr;
   Buffer rotations;
@@ -143,7 +143,7 @@ class TransformerDecoder final : public StepDecoder<Activations>, private kv::Ke
     ops::Embedding(stream, embedding_, inputs.tokens, a.x);
     for (int64_t i = 0; i < config().layers; ++i) {
       const int64_t ahead = cache.PredictsAhead();
-      // Nothing is known before layer 0.
+      // Nothing has been predicted before layer 0.
       if (i == 0) {
         for (int64_t next = 1; next < ahead; ++next) Predict(stream, step, next, cache, a);
       }
@@ -153,8 +153,8 @@ class TransformerDecoder final : public StepDecoder<Activations>, private kv::Ke
         Predict(stream, step, i + ahead, cache, a);
         Attend(stream, step, i, cache, a);
       }
-      // Above the last attention only the rows that get logits go on: of a prompt's chunk none, or
-      // one.
+      // After the last layer's attention only the rows that get logits go on: for a prompt's chunk,
+      // none or one.
       if (i + 1 == config().layers && inputs.select) {
         if (inputs.logit_rows.empty()) return;
         KeepSelected(stream, inputs.logit_rows, &a);
@@ -200,7 +200,7 @@ class TransformerDecoder final : public StepDecoder<Activations>, private kv::Ke
   static ops::LinearPart Part(const LinearWeights& weights, const MatrixView& y) {
     return {.weight = weights.weight, .bias = weights.bias, .y = y};
   }
-  // Products of the same rows, in one operation.
+  // Products of the same rows in one operation.
   static void Multiply(Stream& stream, const MatrixView& x,
                        std::initializer_list<ops::LinearPart> parts) {
     ops::Linear(stream, x, {parts.begin(), parts.size()});
@@ -208,7 +208,7 @@ class TransformerDecoder final : public StepDecoder<Activations>, private kv::Ke
 
   float Scale() const { return 1.0f / std::sqrt(static_cast<float>(config().head_dim)); }
 
-  // What follows the projection to queries and keys: the norm a head, and RoPE.
+  // The steps after the projection to queries and keys: the norm of each head, and RoPE.
   void Rotate(Stream& stream, const MatrixView& rotations,
               std::initializer_list<ops::ProjectedHeads> parts) const {
     ops::RotateHeads(stream, {parts.begin(), parts.size()}, Epsilon(),
@@ -221,8 +221,8 @@ class TransformerDecoder final : public StepDecoder<Activations>, private kv::Ke
     return {.x = k, .heads = config().kv_heads, .norm = layer.k_norm};
   }
 
-  // What layer `index` will ask for, guessed from the input of a layer below it, which comes next
-  // (kv/cache.h). Uses h and q, which nobody needs yet; on a GPU a q of its own.
+  // Tells the cache what layer `index` will ask for, guessed from the input of a layer below it
+  // (kv/cache.h). Overwrites h and q, which are free at this point; on a GPU it has a q of its own.
   void Predict(Stream& stream, const kv::Step& step, int64_t index, kv::Cache& cache,
                const Activations& a) const {
     if (index >= config().layers || step.decode_rows == 0 || !cache.WantsPrediction(index)) return;
@@ -247,7 +247,7 @@ class TransformerDecoder final : public StepDecoder<Activations>, private kv::Ke
     Rotate(stream, a.rotations, {Queries(layer, a.q), Keys(layer, a.k)});
     if (cache.WantsInputs()) cache.KeepInputs(stream, index, step, a.h, this);
     cache.Attend(stream, index, step, a.q, a.k, a.v, Scale(), a.attention);
-    // Not before: until here the cache's streams may project rows of this layer.
+    // Not earlier: until here the cache's streams may project rows of this layer.
     ReleaseWeights(stream, index, LayerPart::kQuery);
   }
 
@@ -256,7 +256,7 @@ class TransformerDecoder final : public StepDecoder<Activations>, private kv::Ke
            step.rows <= kTogether && step.decode_rows == step.rows && cache.WantsPrediction(index);
   }
 
-  // Attend(index) with Predict(predicted): weights are read for the rows of both.
+  // Attend(index) together with Predict(predicted): weights are read once for the rows of both.
   void AttendAndPredict(Stream& stream, const kv::Step& step, int64_t index, int64_t predicted,
                         kv::Cache& cache, const Activations& a) {
     const Layer& layer = layers_[static_cast<size_t>(index)];
@@ -290,7 +290,7 @@ class TransformerDecoder final : public StepDecoder<Activations>, private kv::Ke
     Rotate(stream, rotations, {Keys(layer, k)});
   }
 
-  // Memory of Project(), one for each of the streams that it was called with last.
+  // Memory for Project(), one buffer for each of the two streams that called it last.
   float* ProjectedRotations(const Stream& stream, int64_t floats) {
     auto& [first, last] = projected_rotations_;
     if (last.stream != &stream) {

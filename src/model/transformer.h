@@ -1,5 +1,5 @@
-// The RMSNorm / RoPE / GQA / SwiGLU decoder: llama, mistral, qwen2 and qwen3 are this with
-// different biases and norms.
+// The decoder with RMSNorm, RoPE, GQA and SwiGLU: llama, mistral, qwen2 and qwen3 differ only in
+// biases and norms.
 #pragma once
 
 #include <memory>

@@ -1,4 +1,4 @@
-// Which layers' matrices stay in host memory and travel in every step, and what that takes.
+// Which layers' matrices stay in host memory and are copied in every step, and their memory.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +8,8 @@
 
 namespace litecache::model {
 
-// Where in a layer a matrix is needed; what travels comes in this order. Keys and values first:
-// policy kvpr recomputes rows while the rest is under way.
+// Where in a layer a matrix is needed; the parts are copied in this order. Keys and values come
+// first: policy kvpr recomputes rows while the rest is being copied.
 enum class LayerPart { kKeyValue, kQuery, kRest };
 inline constexpr int kLayerParts = 3;
 
@@ -18,28 +18,28 @@ struct LayerPlace {
   LayerPart part = LayerPart::kRest;
 };
 
-// A layer has two places on the device that other layers use after it: that of its projections to
-// queries, keys and values, and that of the rest. Four of the former, because kvpr projects up to
-// three layers ahead of the layer that attends, one for each of its staging buffers. Queries
-// predicted further ahead would want more of them, and bring nothing: what the link is busy with
-// are weights.
+// Offloaded layers take turns in places on the device, of two kinds: one for the projections to
+// queries, keys and values, and one for the rest of a layer. There are four places for projections,
+// because kvpr projects up to three layers ahead of the layer that attends, one for each of its
+// staging buffers. Predicting queries further ahead would need more places and gain nothing: the
+// link is busy with weights.
 inline constexpr int kProjectionPlaces = 4, kRestPlaces = 2;
 
 struct WeightPlacement {
   int64_t layers = 0;
-  int64_t offloaded = 0;  // of them, spread evenly: others compute while one of them travels
+  int64_t offloaded = 0;  // layers, spread evenly: one is copied while others compute
 
   // on_device: the share of the layers whose matrices stay on the device, in [0, 1].
   static WeightPlacement Of(int64_t layers, double on_device);
   bool Offloads(int64_t layer) const {
     return (layer + 1) * offloaded / layers > layer * offloaded / layers;
   }
-  // Most layers ahead of the one that attends that projections can be asked for: all that travel
-  // among so many layers have a place.
+  // The most layers ahead of the attending one whose projections can be awaited: all offloaded
+  // layers in that span have a place.
   int64_t LayersAhead() const;
 };
 
-// Throws Unsupported where `ahead` is more, naming the options.
+// Throws Unsupported, naming the options, where `ahead` is more than LayersAhead().
 void CheckLayersAhead(const WeightPlacement& placement, int64_t ahead);
 
 struct WeightBytes {
@@ -47,7 +47,7 @@ struct WeightBytes {
   uint64_t host = 0;
 };
 // Of a model whose weights have this dtype. Embeddings, logits, norms and biases stay on the
-// device, beside the places of layers that travel.
+// device, beside the places of offloaded layers.
 WeightBytes EstimateWeights(const ModelConfig& config, DType dtype, double on_device);
 
 }  // namespace litecache::model

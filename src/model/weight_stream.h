@@ -1,5 +1,5 @@
-// Matrices of layers that stay in host memory: a step's layers come to the device one after
-// another, on a stream of their own, while others compute.
+// Matrices of layers that stay in host memory: they are copied to the device layer by layer in
+// every step, on a stream of their own, while other layers compute.
 #pragma once
 
 #include <cstdint>
@@ -20,26 +20,26 @@ class WeightStream {
   // ---- While weights are loaded ----
   struct Matrix {
     void* host = nullptr;  // pinned memory, to be filled
-    MatrixView view;  // where it will be on the device; the address is that of other layers too
+    MatrixView view;       // its place on the device, at an address that other layers use as well
   };
-  // A matrix of a layer that is offloaded. All of them have the same matrices in the same order.
+  // Adds a matrix of an offloaded layer. All layers have the same matrices in the same order.
   virtual Matrix Add(const LayerPlace& place, DType dtype, int64_t rows, int64_t cols) = 0;
 
   // ---- In a step, in the order of the layers ----
-  // Before a step and after it: the first layers come, the next step's while this one ends. Also
-  // after a step that was left half way.
+  // Called before and after a step: starts copying the first layers, so that the next step's are
+  // copied while this one ends. Must also be called after a step that was left half way.
   virtual void Settle(Stream& main) = 0;
-  // What `stream` is given from here on finds the part, and those that come before it, in place.
-  // Parts kKeyValue and kQuery may be asked for up to WeightPlacement::LayersAhead() layers ahead.
-  // Nothing for a layer that stays.
+  // Work given to `stream` from here on finds the part, and those that come before it, in place.
+  // Parts kKeyValue and kQuery may be awaited up to WeightPlacement::LayersAhead() layers ahead.
+  // Does nothing for a layer that stays on the device.
   virtual void Await(Stream& stream, int64_t layer, LayerPart part) = 0;
-  // `main` has been given all that reads the part, and waits for what other streams do with it:
-  // another layer may take its place. kQuery: all projections.
+  // All readers of the part have been given to `main` or are waited for by it: another layer may
+  // take the part's place. kQuery stands for all projections.
   virtual void Release(Stream& main, int64_t layer, LayerPart part) = 0;
 
   virtual uint64_t host_bytes() const = 0;    // of matrices in host memory
-  virtual uint64_t device_bytes() const = 0;  // of their places on the device
-  virtual uint64_t moved_bytes() const = 0;   // that have been sent to the device so far
+  virtual uint64_t device_bytes() const = 0;  // of the places on the device
+  virtual uint64_t moved_bytes() const = 0;   // sent to the device so far
 };
 
 // device: a CudaDevice.

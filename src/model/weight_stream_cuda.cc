@@ -12,7 +12,7 @@
 namespace litecache::model {
 namespace {
 
-// The parts that share a place: projections, and the rest of a layer.
+// Parts of a layer that share a place: its projections, and the rest.
 constexpr int kGroups = 2;
 constexpr int kPlaces[kGroups] = {kProjectionPlaces, kRestPlaces};
 constexpr int kMostPlaces = std::max(kProjectionPlaces, kRestPlaces);
@@ -78,7 +78,7 @@ class CudaWeightStream final : public WeightStream {
     if (ordinal < 0) return;
     const int group = GroupOf(part), next = ordinal + kPlaces[group];
     copy_.Fork(main);
-    // Behind the last layers come the next step's first.
+    // After the last layers come the next step's first ones.
     Bring(next < count() ? next : ordinal % kPlaces[group], group);
   }
 
@@ -87,10 +87,10 @@ class CudaWeightStream final : public WeightStream {
   uint64_t moved_bytes() const override { return moved_bytes_; }
 
  private:
-  // Of one group; layers whose ordinals differ by a multiple of kPlaces share one.
+  // A place of one group; layers whose ordinals differ by a multiple of kPlaces share it.
   struct Place {
     std::array<std::vector<Buffer>, kLayerParts> matrices;  // those of the group's parts
-    int holds = -1;                                         // ordinal that is there, or on its way
+    int holds = -1;                                         // ordinal that it holds or awaits
   };
 
   int count() const { return static_cast<int>(layers_.size()); }
@@ -100,7 +100,7 @@ class CudaWeightStream final : public WeightStream {
   }
   Place& PlaceOf(int ordinal, int group) { return places_[group][ordinal % kPlaces[group]]; }
 
-  // Enqueues a layer's matrices of a group, unless they are there.
+  // Enqueues the copy of a layer's matrices of a group, unless they are in place.
   void Bring(int ordinal, int group) {
     Place& place = PlaceOf(ordinal, group);
     if (std::exchange(place.holds, ordinal) == ordinal) return;
@@ -120,12 +120,12 @@ class CudaWeightStream final : public WeightStream {
 
   CudaDevice& device_;
   PinnedHost host_;
-  std::vector<int> ordinals_;  // [layer]: among the offloaded
+  std::vector<int> ordinals_;  // [layer]: its index among the offloaded layers
   std::vector<std::array<std::vector<Buffer>, kLayerParts>> layers_;  // pinned
   std::array<std::array<Place, kMostPlaces>, kGroups> places_;
   uint64_t host_bytes_ = 0, device_bytes_ = 0, moved_bytes_ = 0;
   CudaCopyBatch copies_;
-  CudaBranch copy_;  // last: what it has been given uses the others
+  CudaBranch copy_;  // declared last: the work given to it uses the other members
 };
 
 }  // namespace

@@ -15,7 +15,7 @@
 
 namespace litecache::model {
 
-// Hands out tensors by name and owns their memory for the decoder's life.
+// Hands out tensors by name and owns their memory as long as the decoder exists.
 class WeightStore {
  public:
   virtual ~WeightStore() = default;
@@ -24,8 +24,8 @@ class WeightStore {
   // A [rows, cols] matrix in its own dtype (f32 when computing in f32). Throws FileError naming the
   // tensor, what was expected, what was found and the file.
   virtual MatrixView Matrix(const std::string& name, int64_t rows, int64_t cols) = 0;
-  // The same of a layer's matrix, which may stay in host memory: then it is where the view says
-  // only when stream() has been asked for it.
+  // The same for a layer's matrix, which may stay in host memory: then the view's memory holds it
+  // only after stream()->Await().
   virtual MatrixView LayerMatrix(const LayerPlace&, const std::string& name, int64_t rows,
                                  int64_t cols) {
     return Matrix(name, rows, cols);
@@ -38,7 +38,7 @@ class WeightStore {
   // Called once, when the decoder has taken everything: reads the weights into memory.
   virtual void Finish(const std::function<void(int64_t done, int64_t total)>& progress) {}
 
-  // Bytes of what has been handed out.
+  // Bytes of all tensors handed out.
   uint64_t bytes() const { return bytes_; }
 
  protected:
@@ -56,18 +56,18 @@ std::unique_ptr<WeightStore> OpenCheckpointWeights(Device& device,
                                                    const std::filesystem::path& directory,
                                                    const LoadOptions& options);
 
-// Another store's tensors in the memory of `device`, uploaded as they are asked for; f16 matrices
-// become f32. stream: keeps the matrices of its layers instead; null: all are on the device. total:
-// bytes there will be, for progress.
+// Another store's tensors in the memory of `device`, uploaded when they are asked for; f16 matrices
+// become f32. stream: keeps its layers' matrices instead; null: all are on the device. total: bytes
+// that there will be, for progress.
 std::unique_ptr<WeightStore> UploadWeights(
     Device& device, std::unique_ptr<WeightStore> source, std::unique_ptr<WeightStream> stream,
     int64_t total, std::function<void(int64_t done, int64_t total)> progress);
 
-// Matrices and biases normal(0, 0.02), norm weights 1; every tensor a function of seed and name.
-// progress(bytes made so far) is called after every matrix, while the decoder is built. passing:
-// has memory for one matrix at a time, which lasts until the next one is asked for, as a store that
-// copies it at once wants it: fresh memory for each takes longer than its numbers. Null: each has
-// its own, of `device`.
+// Matrices and biases from normal(0, 0.02), norm weights 1; every tensor is a function of seed and
+// name. progress(bytes made so far) is called after every matrix, while the decoder is built.
+// passing: a device that holds one matrix at a time, valid until the next is asked for; for a store
+// that copies each at once, since allocating memory takes longer than making its numbers. Null:
+// each matrix has memory of its own on `device`.
 std::unique_ptr<WeightStore> MakeRandomWeights(Device& device, DType dtype, uint64_t seed,
                                                std::function<void(uint64_t done)> progress,
                                                Device* passing = nullptr);

@@ -1,4 +1,4 @@
-// The texts a profile is measured on.
+// The texts that a profile is measured on.
 #pragma once
 
 #include <cstdint>
@@ -16,19 +16,19 @@ struct Document {
   std::string text;
 };
 
-// A document a line: JSON with a field "text", or with "input" followed by "outputs", as
-// `litecache eval generate` writes them. `name` starts messages. Throws FileError.
+// One document per line: JSON with a field "text", or with "input" followed by "outputs", as
+// `litecache eval generate` writes them. Messages start with `name`. Throws FileError.
 std::vector<Document> ParseLines(std::string_view lines, const std::string& name);
 
-// A file is a document; a .jsonl file one a line (ParseLines); a directory one a folder below it,
-// of the folder's UTF-8 text files in the order of their names. Files in directories that are no
-// text, or larger than 4 MB, are passed over. At most 256 MB are read. Throws FileError for what is
-// missing, empty or malformed.
+// A file is one document; a .jsonl file has one per line (ParseLines); a directory has one per
+// folder below it, made of the folder's UTF-8 text files in the order of their names. Files in
+// directories that are not text, or larger than 4 MB, are skipped. At most 256 MB are read. Throws
+// FileError for what is missing, empty or malformed.
 std::vector<Document> ReadDocuments(const std::filesystem::path& path);
 
 // `count` windows of at most `context` tokens, spread evenly over the documents; fewer where the
-// texts do not yield as many. A long document is cut, short ones in a row are joined; each window
-// ends where a document (or its cut) ends, so that answers at a document's end are among the last
+// texts are too short. A long document is cut, consecutive short ones are joined; each window ends
+// where a document (or its cut) ends, so that answers at a document's end are among the last
 // tokens. Windows shorter than `least` tokens are left out. Throws InvalidArgument with the numbers
 // when none remains.
 std::vector<std::vector<int32_t>> CutWindows(const std::vector<Document>& documents,

@@ -1,4 +1,4 @@
-// A cache that hands everything on to another: what the profile's observers are built on.
+// A cache that forwards every call to another one: the base of the profile's observers.
 #pragma once
 
 #include "kv/cache.h"
@@ -7,7 +7,7 @@ namespace litecache::profile {
 
 class ForwardingCache : public kv::Cache {
  public:
-  // `inner` outlives this.
+  // `inner` must outlive this.
   explicit ForwardingCache(kv::Cache& inner) : inner_(inner) {}
 
   std::string_view policy() const override { return inner_.policy(); }

@@ -1,4 +1,4 @@
-// HATA: projections whose signs tell a query's top keys from the others, learned for one KV head.
+// HATA: learned projections, for one KV head, whose signs tell a query's top keys from the others.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace litecache::profile {
 
-// Queries and keys of one text with their labels. nq = positions * query heads of the group.
+// Queries and keys of one text with labels. nq = positions * query heads of the group.
 struct HataChunk {
   int64_t queries = 0;  // nq
   int64_t keys = 0;     // nk
@@ -21,12 +21,12 @@ struct HataChunk {
   std::vector<float> k_t;      // [d][nk]
   std::vector<float> label;    // [nq][nk]: 20..1 for top keys by rank, -1 others, 0 not a candidate
   std::vector<float> label_t;  // [nk][nq]
-  // Sums of labels and numbers of pairs of each query [nq] and key [nk]; all pairs.
+  // Sums of labels and numbers of pairs, of each query [nq] and each key [nk]; items: all pairs.
   std::vector<float> label_q, label_k, pairs_q, pairs_k;
   int64_t items = 0;
 };
 
-// q [nq][d], k [nk][d]; candidates[i]: the first so many keys are query i's. The `top_share` of
+// q [nq][d], k [nk][d]; query i's candidates are the first candidates[i] keys. The `top_share` of
 // them with the largest q.k get labels from 20 down to 1, evenly by rank, the others -1.
 HataChunk MakeHataChunk(Stream& stream, int64_t head_dim, std::vector<float> q,
                         std::vector<float> k, const std::vector<int64_t>& candidates,
@@ -38,9 +38,9 @@ struct HataOptions {
   double learning_rate = 0.1;
   double momentum = 0.9;
   double weight_decay = 1e-6;
-  // Weight of the distances. HATA's 0.01 leaves W where W^T W = I alone brings it: recall at 10% of
-  // the demo model 57.7% then, 62.2% with 0.3, 62.8% with 0.5, 61.2% with 1; random projections
-  // have 53.1% (four heads, 8K tokens, code and retrieval documents).
+  // Weight of the distances. HATA's 0.01 leaves W where W^T W = I alone would bring it: with it the
+  // demo model's recall at 10% is 57.7%, with 0.3 62.2%, with 0.5 62.8%, with 1 61.2%; random
+  // projections have 53.1% (four heads, 8K tokens, code and retrieval documents).
   double epsilon = 0.5;
   double lambda = 1.0;  // weight of the bits' balance
   double eta = 2.0;     // weight of ||W^T W - I||
@@ -51,22 +51,22 @@ struct HataOptions {
 // Projections W [d][bits], normal(0, 1).
 std::vector<float> RandomProjection(int64_t head_dim, int64_t bits, uint64_t seed);
 
-// W by stochastic gradient descent with momentum, a chunk an iteration, z = 2 sigmoid(sigma x W) -
-// 1:
+// Learns W by stochastic gradient descent with momentum, one chunk per iteration; with
+// z = 2 sigmoid(sigma x W) - 1:
 //   L = epsilon / items * sum label |z_q - z_k|^2 + lambda |sum (z_q + z_k) / (items bits)|^2
 //       + eta |W^T W - I|_F
 class HataTrainer {
  public:
   HataTrainer(Stream& stream, int64_t head_dim, const HataOptions& options);
 
-  // The loss of a chunk at the present W, and its gradient where not null, [d][bits].
+  // The loss of a chunk at the present W, and its gradient [d][bits] where not null.
   double Loss(const HataChunk& chunk, std::vector<float>* gradient);
   void Step(const HataChunk& chunk);
   // All iterations, over the chunks in random order. progress(iterations done).
   void Train(const std::vector<HataChunk>& chunks,
              const std::function<void(int64_t done)>& progress);
 
-  // [d][bits]; each column scaled to length 1, which changes no sign.
+  // [d][bits]; each column is scaled to length 1, which changes no sign.
   std::vector<float> Weights() const;
   void SetWeights(const std::vector<float>& weights);  // [d][bits]
 
@@ -79,7 +79,7 @@ class HataTrainer {
   std::vector<float> weights_t_;  // [bits][d]
   std::vector<float> velocity_t_;
   std::vector<float> gradient_t_;
-  // [bits][nk], [bits][nq]: soft codes; what the labels pull them to, then their gradients.
+  // [bits][nk], [bits][nq]: soft codes; what labels pull them towards, and then their gradients.
   std::vector<float> z_k_, z_q_, pull_k_, pull_q_;
 };
 

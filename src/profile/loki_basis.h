@@ -14,8 +14,8 @@ class KeyCovariance {
   // keys [count][head_dim].
   void Add(const float* keys, int64_t count);
   int64_t count() const { return count_; }
-  // [d][d], about the mean. At run time no mean is subtracted: it would add the same to all of a
-  // query's scores.
+  // [d][d], about the mean. At run time no mean is subtracted: it would add the same to all scores
+  // of a query.
   std::vector<double> Covariance() const;
   // [d][d], about zero: the eigenvectors are the rows' right singular vectors.
   std::vector<double> SecondMoment() const;

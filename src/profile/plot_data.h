@@ -1,4 +1,4 @@
-// The figures of a profile for tools/plot_profile.py, as JSON.
+// The data of a profile's figures as JSON, for tools/plot_profile.py.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -7,7 +7,7 @@
 
 namespace litecache::profile {
 
-// keep: the share of the attention mass that the thresholds are fitted to.
+// keep: the share of the attention mass to which the thresholds are fitted.
 //   layers, q_heads, kv_heads, keep
 //   importance [layers][q_heads], similarity, thresholds, hits [layers][kv_heads]
 //   curves: threshold [points]; kept, hits, kept_predicted, hits_predicted

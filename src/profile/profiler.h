@@ -1,4 +1,4 @@
-// Measures a model on texts: all that `litecache profile` writes.
+// Measures a model on texts: everything that `litecache profile` writes.
 #pragma once
 
 #include <cstdint>
@@ -19,18 +19,18 @@ namespace litecache::profile {
 struct ProfilerOptions {
   CurveOptions curves;
   int64_t steps = 512;   // last positions of a window, taken as decode steps
-  int64_t held_out = 2;  // windows that retrievers are measured on, not trained on
+  int64_t held_out = 2;  // windows that retrievers are measured on and not trained on
   std::vector<int64_t> hata_bits = {128, 256};  // empty: no weights
   HataOptions hata;
   double hata_top_share = 0.1;
   int64_t hata_queries = 64;      // random positions of a window's later half
   int64_t hata_keys = 2048;       // random positions of a window
   std::vector<float> importance;  // [layers][q_heads]; empty: 1 for all
-  int64_t chunk = 512;            // tokens a pass
+  int64_t chunk = 512;            // tokens per pass
   uint64_t seed = 1;
 };
 
-// Recall at the curves' budget on held-out windows, of each KV head [layers][kv_heads].
+// Recall at the curves' budget on held-out windows, for each KV head [layers][kv_heads].
 struct RetrieverRecall {
   std::string name;  // "hata-128", "hata-128 random", "loki-16"
   std::vector<double> heads;
@@ -45,7 +45,7 @@ struct Plots {
   };
   struct Pair {
     float similarity = 0;  // of two steps' queries of a KV head's group, aggregated
-    float overlap = 0;     // share of the exact top-k they have in common
+    float overlap = 0;     // share of the exact top-k rows that both have
     int64_t layer = 0;
   };
   std::vector<HeatMap> heat_maps;
@@ -58,12 +58,12 @@ struct ProfilerResult {
   Plots plots;
   std::vector<std::pair<std::string, double>> phases;  // name, seconds
   int64_t windows = 0;
-  int64_t lookups = 0;  // simulated, a head and threshold
+  int64_t lookups = 0;  // simulated, per head and threshold
 };
 
 // windows: token ids, each longer than `steps`; the last `held_out` of them (fewer where there are
-// few: never the only one) are not trained on. progress(share done, what) may throw to cancel.
-// The profile's fingerprint, corpus and created are left to the caller. Throws InvalidArgument for
+// few windows, never the only one) are not trained on. progress(share done, what) may throw to
+// cancel. The caller sets the profile's fingerprint, corpus and created. Throws InvalidArgument for
 // options that cannot be met, and what the decoder throws.
 ProfilerResult MeasureProfile(
     Device& device, Stream& stream, model::Decoder& decoder,

@@ -1,4 +1,4 @@
-// How far a profile is: the phases' work in arithmetic operations, estimated before they start.
+// A profile's progress: the phases' work in arithmetic operations, estimated before they start.
 #pragma once
 
 #include <cstdint>
@@ -18,12 +18,12 @@ class ProgressPlan {
                const ProfilerOptions& options,
                std::function<void(double share, const std::string& what)> progress);
 
-  // `done` of a window's tokens have gone through the model; all of them.
+  // `done` of a window's tokens have gone through the model; EndForward: all of them.
   void Forward(int64_t tokens, int64_t done) { Report(ForwardWork(tokens, done), "reading"); }
   void EndForward(int64_t tokens) { Add(ForwardWork(tokens, tokens), "comparing"); }
   // A head of a window of `tokens` tokens has been simulated.
   void Head(int64_t tokens) { Add(HeadWork(tokens), "comparing"); }
-  // `done` iterations of a head's projections; all of them.
+  // `done` iterations for a head's projections have run; EndHata: all of them.
   void Hata(int64_t bits, int64_t done) {
     Report(HataWork(bits) * static_cast<double>(done) / iterations_, "training");
   }

@@ -10,7 +10,7 @@
 
 namespace litecache::profile {
 
-// Sum over steps of the share of the exact top-k found, and how many steps.
+// Sum over steps of the share of the exact top-k that was found, and the number of steps.
 struct Recall {
   double sum = 0;
   int64_t steps = 0;
@@ -26,7 +26,7 @@ struct RecallWork {
   int64_t stride = 8;
 };
 
-// HATA's score: (m - 2 H / bits) |k|, or without norms -H, H the differing bits over the group.
+// HATA's score: (m - 2 H / bits) |k|, or -H without norms; H: differing bits over the group.
 // weights [d][bits].
 void AddHataRecall(Stream& stream, const RecallWork& work, std::span<const float> weights,
                    int64_t bits, bool norms, Recall* recall);

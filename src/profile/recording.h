@@ -1,4 +1,4 @@
-// What a model's attention sees while it reads a text: all keys, and the queries of chosen
+// What a model's attention reads while it processes a text: all keys, and the queries at chosen
 // positions.
 #pragma once
 
@@ -18,13 +18,13 @@ struct Recording {
   float scale = 0;                 // multiplies q.k
   int64_t tokens = 0;              // n
   std::vector<int64_t> positions;  // of the queries, ascending: P of them
-  int64_t steps = 0;               // the last `steps` positions are the text's last ones, in a row
+  int64_t steps = 0;               // the last `steps` positions are the text's last ones
 
   // [layers][kv_heads][n][head_dim], after RoPE, rounded as the cache stores them.
   std::vector<float> keys;
   // [layers][P][q_heads][head_dim], after RoPE.
   std::vector<float> queries;
-  // [layers][steps][q_heads][head_dim]: predicted from the layer before; layer 0 has none: zeros.
+  // [layers][steps][q_heads][head_dim]: predicted from the layer before; zeros in layer 0.
   std::vector<float> predicted;
 
   const float* Keys(int64_t layer, int64_t kv_head) const {
@@ -39,14 +39,14 @@ struct Recording {
   }
   int64_t first_step() const { return static_cast<int64_t>(positions.size()) - steps; }
 
-  // Queries of one KV head's group: of the last `steps` positions [steps][group][head_dim].
+  // The queries of one KV head's group at the last `steps` positions, [steps][group][head_dim].
   std::vector<float> StepQueries(int64_t layer, int64_t kv_head, bool use_predicted) const;
 };
 
 struct RecordingOptions {
   int64_t steps = 512;          // last positions whose queries and predictions are kept
   std::vector<int64_t> others;  // further positions, ascending, below the last `steps`
-  int64_t chunk = 512;          // tokens a pass
+  int64_t chunk = 512;          // tokens per pass
 };
 
 // Runs `tokens` through the decoder with full attention, in chunks. progress(tokens done) may throw

@@ -1,4 +1,4 @@
-// Cosines of queries.
+// Cosine similarities of queries.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@ namespace litecache::profile {
 // cos(a, b) of n values; 0 where one of them is zero.
 float Cosine(const float* a, const float* b, int64_t n);
 
-// A group's cosines aggregated as a lookup does it: q, label [group][head_dim].
+// A group's cosines aggregated as in a lookup: q, label [group][head_dim].
 float GroupSimilarity(ops::Aggregation aggregation, int64_t group, int64_t head_dim, const float* q,
                       const float* label, const float* importance);
 

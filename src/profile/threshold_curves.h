@@ -33,8 +33,8 @@ struct HeadRecording {
   float scale = 0;                    // multiplies q.k
   const float* keys = nullptr;        // [n][head_dim]
   const float* actual = nullptr;      // queries attended with [steps][m][head_dim]
-  const float* lookup = nullptr;      // queries looked up and retrieved with, the same where not
-                                      // predicted
+  const float* lookup = nullptr;      // queries for lookups and retrieval; equal to actual where
+                                      // they are not predicted
   const float* importance = nullptr;  // [m]
 };
 
@@ -42,7 +42,7 @@ struct HeadRecording {
 struct StepRange {
   int64_t begin = 0, end = 0;  // candidates: neither sink nor recent rows
   int64_t visible = 0;         // rows the query may attend
-  int64_t k = 0;               // rows a retrieval brings
+  int64_t k = 0;               // rows that a retrieval selects
 };
 StepRange RangeOf(const HeadRecording& head, const CurveOptions& options, int64_t step);
 
@@ -54,17 +54,17 @@ struct HeadCurve {
   int64_t lookups = 0;
 };
 
-// What the steps retrieve, for recall and pictures: the exact top-k of the actual queries.
+// The rows that steps should retrieve, for recall and figures: the actual queries' exact top-k.
 using StepSets = std::vector<std::vector<int32_t>>;  // [steps] ascending positions
 
-// Decides alone: for each threshold and step, the step whose rows are held. [thresholds][steps];
-// held[g][t] == t means a refresh. Step 0 fills the cache, as a prompt's end does.
+// The decisions alone: for each threshold and step, the step whose rows are held.
+// [thresholds][steps]; held[g][t] == t means a refresh. Step 0 fills the cache, as a prompt's end
 std::vector<std::vector<int32_t>> SimulateLookups(const HeadRecording& head,
                                                   const CurveOptions& options);
 
-// Adds the head's steps 1.. to the curve. A step attends its sink and recent rows always, beside
-// the rows it holds; candidates and budget at step t are those of its own position, as in the
-// engine. Rows that leave the recent window between two refreshes are attended by nobody.
+// Adds the head's steps from 1 on to the curve. A step always attends its sink and recent rows in
+// addition to the rows it holds; candidates and budget at step t are those of its own position, as
+// in the engine. Rows that leave the recent window between two refreshes are not attended.
 // sets: where not null, the exact top-k of each step.
 void AddThresholdCurve(Stream& stream, const HeadRecording& head, const CurveOptions& options,
                        HeadCurve* curve, StepSets* sets);

@@ -1,4 +1,4 @@
-// The rows an exact retriever picks, and sets of rows.
+// The rows that an exact retriever picks, and sets of rows.
 #pragma once
 
 #include <cstdint>
@@ -6,8 +6,8 @@
 
 namespace litecache::profile {
 
-// Positions begin + i of the k largest of scores[0, count), ascending; equal scores: the lower
-// position first. k <= count. `scratch` is reused memory.
+// Positions begin + i of the k largest of scores[0, count), ascending; among equal scores the lower
+// positions win. k <= count. `scratch` is reused memory.
 void SelectLargest(const float* scores, int64_t count, int64_t k, int64_t begin,
                    std::vector<float>& scratch, std::vector<int32_t>* positions);
 

@@ -25,7 +25,7 @@ CpuStream& AsCpu(Stream& stream);
 
 class CpuDevice final : public Device {
  public:
-  // threads <= 0: one a core the process may run on.
+  // threads <= 0: one per core that the process may run on.
   explicit CpuDevice(int threads = 0);
   DeviceType type() const override { return DeviceType::kCpu; }
   DeviceInfo Info() const override;

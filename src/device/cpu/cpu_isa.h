@@ -20,8 +20,8 @@ std::string_view Name(CpuIsa isa);
 // or LimitCpuIsa allows. Throws InvalidArgument when the variable holds something else.
 CpuIsa ActiveCpuIsa();
 
-// Lowers the level in use (tests and benchmarks); a level the CPU lacks leaves its best one. Not
-// while an operation runs.
+// Lowers the level in use (tests and benchmarks); a level that the CPU lacks leaves its best one.
+// Must not be called while an operation runs.
 void LimitCpuIsa(CpuIsa limit);
 
 // Whether the CPU has AMX tiles for BF16 and the level in use is the highest.

@@ -15,7 +15,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The number in a one-line file; nothing for "max" or when it is not there.
+// The number in a one-line file; nothing for "max" or where the file is missing.
 std::optional<uint64_t> ReadNumber(const fs::path& path) {
   std::ifstream file(path);
   uint64_t value = 0;

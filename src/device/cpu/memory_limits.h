@@ -16,8 +16,8 @@ struct MemoryLimits {
 // cannot be read counts as no limit; without meminfo both are 0.
 MemoryLimits ReadMemoryLimits(const std::filesystem::path& root = "/");
 
-// What an error about memory that could not be locked ends with: this process's limit and how to
-// raise it; empty where there is no limit.
+// The end of an error message about memory that could not be locked: this process's limit and how
+// to raise it; empty where there is no limit.
 std::string LockedMemoryHint();
 
 }  // namespace litecache

@@ -19,7 +19,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The first line of a file; empty when it is not there.
+// The first line of a file; empty where the file is missing.
 std::string ReadLine(const fs::path& path) {
   std::ifstream file(path);
   std::string line;
@@ -27,9 +27,9 @@ std::string ReadLine(const fs::path& path) {
   return line;
 }
 
-constexpr int kMostNumber = 1 << 16;  // of a list: what a damaged file says takes no memory
+constexpr int kMostNumber = 1 << 16;  // in a list: a damaged file must not exhaust the memory
 
-// The numbers of "0-3,8,10-11", ascending; what does not parse ends the list.
+// The numbers in "0-3,8,10-11", ascending; the list ends where the text does not parse.
 std::vector<int> ParseList(std::string_view text) {
   std::vector<int> numbers;
   const char* at = text.data();
@@ -75,7 +75,7 @@ bool PreferNumaNode(void* data, size_t bytes, int node) {
   std::array<unsigned long, 16> nodes{};
   if (node < 0 || node >= kWordBits * static_cast<int>(nodes.size())) return false;
   nodes[static_cast<size_t>(node / kWordBits)] = 1ul << node % kWordBits;
-  // The kernel looks at one bit less than it is told.
+  // The kernel reads one bit fewer than it is told.
   return syscall(SYS_mbind, data, bytes, MPOL_PREFERRED, nodes.data(), nodes.size() * kWordBits + 1,
                  0) == 0;
 }

@@ -1,14 +1,14 @@
-// How much GPU memory this process has taken itself: what a memory plan is compared with. What the
-// driver takes for contexts, kernels and graphs is not among it.
+// How much GPU memory this process has allocated itself, to be compared with a memory plan. What
+// the driver takes for contexts, kernels and graphs is not included.
 #pragma once
 
 #include <cstdint>
 
 namespace litecache {
 
-// Bytes taken and not given back, of all GPUs.
+// Bytes allocated and not freed, on all GPUs.
 uint64_t AllocatedGpuMemory();
-// Of memory that is not CudaDevice::Allocate's: bytes taken, or below zero given back.
+// Counts memory that is not from CudaDevice::Allocate: bytes allocated, or freed if negative.
 void CountGpuMemory(int64_t bytes);
 
 }  // namespace litecache

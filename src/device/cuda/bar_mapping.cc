@@ -25,7 +25,7 @@ struct Library {
   int (*gdr_map)(void* gdr, Handle handle, void** mapped, size_t bytes);
   int (*gdr_unmap)(void* gdr, Handle handle, void* mapped, size_t bytes);
 
-  // Stays loaded once it is.
+  // The library stays loaded.
   bool Load(std::string* why_none) {
     void* library = dlopen("libgdrapi.so.2", RTLD_NOW | RTLD_LOCAL);
     if (library == nullptr) library = dlopen("libgdrapi.so", RTLD_NOW | RTLD_LOCAL);
@@ -57,7 +57,7 @@ class GdrMapping final : public BarMapping {
     library_.gdr_close(gdr_);
   }
 
-  // The memory begins at a page, so that the mapping does, too.
+  // The memory begins at a page boundary, so the mapping does as well.
   bool Map(std::string* why_none) {
     int error = library_.gdr_pin_buffer(gdr_, reinterpret_cast<uintptr_t>(device_), bytes_,
                                         /*p2p_token=*/0, /*va_space=*/0, &handle_);

@@ -13,7 +13,7 @@ CUevent_st* CreateEvent() {
   return event;
 }
 
-// A wish only: a driver that does not grant it changes nothing but time.
+// A hint only: a driver that ignores it changes nothing but the time taken.
 void AskToBeFirst(CudaStream& stream) {
   int least = 0, greatest = 0;
   LC_CUDA(cudaDeviceGetStreamPriorityRange(&least, &greatest));

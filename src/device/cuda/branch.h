@@ -1,5 +1,5 @@
-// A second stream beside a stream: operations that run while the first goes on, of the same
-// recording where the first is being recorded.
+// A second stream beside a main one: its operations run while the main stream goes on, and become
+// part of the same recording where the main stream is being recorded.
 #pragma once
 
 #include <memory>
@@ -11,14 +11,14 @@ struct CUevent_st;
 
 namespace litecache {
 
-// Operations of the branch run in their order. What was forked has to be joined before a recording
-// ends.
+// Operations on the branch run in order. Forked work has to be joined before a recording of the
+// main stream ends.
 class CudaBranch {
  public:
-  // marks: how many of Mark()'s. first: its blocks before those of other streams where the GPU has
-  // to choose, which is for few blocks that others should not have to wait for.
+  // marks: how many marks Mark() can set. first: gives its blocks priority over those of other
+  // streams, for kernels of few blocks that other work should not have to wait for.
   CudaBranch(CudaDevice& device, int marks, bool first);
-  // On a stream that has been made for it (sm_split.h).
+  // Uses a stream that was made for it (sm_split.h).
   CudaBranch(std::unique_ptr<CudaStream> stream, int marks);
   // Waits for the branch.
   ~CudaBranch();
@@ -26,18 +26,18 @@ class CudaBranch {
   CudaBranch& operator=(const CudaBranch&) = delete;
 
   Stream& stream() { return *stream_; }
-  // What the branch is given from here on waits for what `main`, a stream or another branch's, has
-  // been given so far.
+  // Work given to the branch from here on waits for all work given so far to `main`, a stream or
+  // another branch's stream.
   void Fork(Stream& main);
-  // Names what the branch has been given so far; `mark` then means this and nothing before.
+  // Marks the work given to the branch so far; replaces an earlier meaning of `mark`.
   void Mark(int mark);
-  // What `main` is given from here on waits for the work of `mark`. A mark that was never made has
-  // no work.
+  // Work given to `main` from here on waits for the branch's work up to `mark`. A mark that was
+  // never set stands for no work.
   void Join(Stream& main, int mark);
-  // Joins all the branch has been given.
+  // Joins all work that the branch has been given.
   void JoinAll(Stream& main);
-  // Forgets marks and waits, on the host, for what was forked and not joined as a whole: the rest
-  // of a step that has failed.
+  // Forgets the marks and waits, on the host, for work that was forked and not joined as a whole:
+  // the rest of a step that has failed.
   void Reset();
 
  private:
@@ -51,7 +51,7 @@ class CudaBranch {
   CUevent_st* fork_ = nullptr;
   CUevent_st* end_ = nullptr;
   std::vector<Event> marks_;
-  bool open_ = false;  // work may be under way that nobody has joined
+  bool open_ = false;  // forked work may be running that has not been joined
 };
 
 }  // namespace litecache

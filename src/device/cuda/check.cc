@@ -8,7 +8,7 @@ namespace litecache {
 
 void CheckCuda(cudaError_t error, const char* call) {
   if (error == cudaSuccess) return;
-  cudaGetLastError();  // told here; where it is not sticky, the next launch must not be told again
+  cudaGetLastError();  // clears an error that is not sticky: the next launch must not report it
   if (error == cudaErrorMemoryAllocation) {
     throw CapacityError(
         "{}: the GPU is out of memory: lower the memory budget, the context or the batch", call);

@@ -16,10 +16,10 @@ void CudaCopyBatch::Add(void* target, const void* source, size_t bytes) {
 void CudaCopyBatch::Send(Stream& stream) {
   CUstream_st* handle = AsCuda(stream).handle();
 #if CUDART_VERSION >= 13000
-  constexpr size_t kMost = 512;  // of a call
+  constexpr size_t kMost = 512;  // copies per call
   cudaMemcpyAttributes attributes = {};
   attributes.srcAccessOrder = cudaMemcpySrcAccessOrderStream;
-  size_t first = 0;  // of the copies that have these attributes
+  size_t first = 0;  // the index of the first copy with these attributes
   for (size_t i = 0; i < sizes_.size(); i += kMost) {
     LC_CUDA(cudaMemcpyBatchAsync(&targets_[i], &sources_[i], &sizes_[i],
                                  std::min(kMost, sizes_.size() - i), &attributes, &first, 1,

@@ -8,11 +8,11 @@
 
 namespace litecache {
 
-// One call a copy leaves the link idle between copies: pieces of 256 KiB come at 33 GB/s in calls
-// of their own and at 55 together (lab/notes/gpu/transfer.md).
+// One call per copy leaves the link idle between copies: pieces of 256 KiB are copied at 33 GB/s by
+// separate calls and at 55 GB/s as a batch (lab/notes/gpu/transfer.md).
 class CudaCopyBatch {
  public:
-  // Between pinned host memory and device memory, either way. Copies of one Send() have no order.
+  // Between pinned host and device memory, either way. Copies of one Send() are unordered.
   void Add(void* target, const void* source, size_t bytes);
   // Enqueues what was added since the last call.
   void Send(Stream& stream);

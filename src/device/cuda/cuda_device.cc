@@ -79,9 +79,9 @@ CudaStream::~CudaStream() {
   cudaFree(arrivals_);
 }
 
-// Waits that are expected to be short, by this thread's last ones, are spun; those for a recorded
-// step are slept until shortly before it should end and then spun (a decode step of 131,000 tokens:
-// the GPU rests for 25 us between two steps instead of 120 to 135). All others are slept.
+// A wait that should be short, judged by this thread's last ones, spins. A wait for a recorded step
+// sleeps until shortly before the step should end and then spins (decode at 131,000 tokens: the GPU
+// rests for 25 us between two steps instead of 120 to 135). All other waits sleep.
 void CudaStream::Synchronize() {
   thread_local double expected = 0;
   const uint64_t launches = recordings_->launches();
@@ -100,7 +100,7 @@ void CudaStream::Synchronize() {
   }
   while (waited() < awake_until && cudaStreamQuery(handle_) == cudaErrorNotReady) {
   }
-  cudaGetLastError();  // "not ready" would be taken for the next launch's
+  cudaGetLastError();  // "not ready" would be taken for the next launch's error
   LC_CUDA(cudaStreamSynchronize(handle_));
   recordings_->Finished(launches, StepSeconds());
   expected = 0.5 * (expected + waited());
@@ -117,7 +117,7 @@ std::optional<double> CudaStream::StepSeconds() const {
 }
 
 void CudaStream::AddCheck(const std::shared_ptr<const std::function<void()>>& check) {
-  // This one, too: once is enough.
+  // Removes this check as well, so that it is called only once.
   std::erase_if(checks_, [&](const auto& held) { return held.expired() || held.lock() == check; });
   checks_.push_back(check);
 }
@@ -129,7 +129,7 @@ void CudaStream::Divert(std::shared_ptr<CudaStream> part) {
   part_ = std::move(part);
   handle_ = part_->handle();
   sm_count_ = part_->sm_count();
-  last_overlapping_ = {};  // a kernel does not overlap one of other SMs
+  last_overlapping_ = {};  // kernels overlap only on the same SMs
 }
 
 void CudaStream::Return() {
@@ -148,7 +148,7 @@ void CudaStream::Issue(const std::function<void()>& issue) {
     try {
       Return();
     } catch (const std::exception&) {
-      cudaGetLastError();  // a recording that has failed: what issue() threw says why
+      cudaGetLastError();  // the recording has failed; the exception from issue() says why
     }
     throw;
   }
@@ -160,7 +160,7 @@ void CudaStream::DropGraphs() { recordings_->Clear(); }
 size_t CudaStream::steps() const { return recordings_->size(); }
 
 void CudaStream::Run(uint64_t key, const std::function<void()>& issue) {
-  Return();  // from where a step outside of Run() has failed
+  Return();  // ends the diversion of a step that failed outside of Run()
   if (!use_graphs_) return Issue(issue);
   Recordings::Step* const step = recordings_->Use(key);
   if (step == nullptr) return Issue(issue);
@@ -201,8 +201,8 @@ CudaDevice::CudaDevice(int index) : index_(index) {
                                         found.devices.size()));
   }
   LC_CUDA(cudaSetDevice(index));
-  // A thread that waits for the GPU sleeps (Synchronize): the default spins, which is a core for
-  // all of a decode step.
+  // A thread that waits for the GPU sleeps (Synchronize): by default it would spin, which takes a
+  // core for all of a decode step.
   if (cudaSetDeviceFlags(cudaDeviceScheduleBlockingSync) != cudaSuccess) cudaGetLastError();
   LC_CUDA(cudaDeviceGetAttribute(&sm_count_, cudaDevAttrMultiProcessorCount, index));
   int major = 0, minor = 0;
@@ -259,7 +259,7 @@ std::unique_ptr<Mirror> CudaDevice::CreateMirror(size_t bytes) {
       Buffer(host, bytes, [](void* data, size_t) { cudaFreeHost(data); }), std::move(device));
 }
 
-// Streams do not wait for copies of the default stream nor it for them, so both ends wait.
+// Streams and copies of the default stream do not wait for each other, so both ends wait here.
 void CudaDevice::Copy(void* target, const void* source, size_t bytes) {
   if (bytes == 0) return;
   LC_CUDA(cudaDeviceSynchronize());

@@ -29,7 +29,7 @@ struct CapturedKernel {
 // Operations are enqueued; Synchronize() waits and throws DeviceError for what went wrong.
 class CudaStream final : public Stream {
  public:
-  // handle: one of CUDA's streams, which this one destroys; null: a new one.
+  // handle: a CUDA stream, which this object owns and destroys; null: creates one.
   CudaStream(int device, int sm_count, CUstream_st* handle = nullptr);
   ~CudaStream() override;
   CudaStream(const CudaStream&) = delete;
@@ -37,53 +37,53 @@ class CudaStream final : public Stream {
 
   DeviceType device_type() const override { return DeviceType::kCuda; }
   void Synchronize() override;
-  // The first step of a key is issued as it is, the second is captured as a graph, all others
-  // replay it: what is seen once is not worth the capture. At most kMostSteps keys are known.
+  // The first step of a key is issued as it is, the second is captured as a graph, and all others
+  // replay it: a step seen only once is not worth a capture. At most kMostSteps keys are known.
   void Run(uint64_t key, const std::function<void()>& issue) override;
-  // Called by Synchronize() once it has waited, as long as somebody holds the function: what
-  // kernels report through memory becomes an exception there.
+  // Synchronize() calls the function after it has waited, as long as the caller holds the pointer:
+  // the function turns errors that kernels report through memory into exceptions.
   void AddCheck(const std::shared_ptr<const std::function<void()>>& check);
-  // Off: every step is issued (to measure what graphs bring).
+  // Off: every step is issued (to measure what graphs gain).
   void UseGraphs(bool use) { use_graphs_ = use; }
-  // What this stream is given from here on runs where `part`'s kernels run (sm_split.h), after all
-  // it has been given so far; `part` is given nothing else. The end of Run() is the end of that,
-  // too.
+  // From here on this stream's work runs on `part`'s SMs (sm_split.h), after all work that this
+  // stream has been given so far; `part` must be given no other work. Lasts until Return() or the
+  // end of Run().
   void Divert(std::shared_ptr<CudaStream> part);
-  // Comes back; nothing where it is not diverted.
+  // Ends a diversion; does nothing where there is none.
   void Return();
-  // Forgets the recordings: after memory that they name has been freed.
+  // Forgets the recordings; needed after memory that they refer to has been freed.
   void DropGraphs();
-  // Keys that are known.
+  // The number of keys that are known.
   size_t steps() const;
 
   CUstream_st* handle() const { return handle_; }
-  // SMs that its kernels run on.
+  // The number of SMs that its kernels run on.
   int sm_count() const { return sm_count_; }
   bool diverted() const { return handle_ != own_handle_; }
 
-  // Keys, of steps recorded or seen: batches of up to 64 sequences in contexts of a few sizes.
+  // The most keys known: enough for batches of up to 64 sequences in contexts of a few sizes.
   static constexpr size_t kMostSteps = 256;
 
-  // Device memory [kArrivals] in which the blocks of a kernel count themselves; zeros between the
-  // stream's kernels, which leave it so.
+  // Device memory [kArrivals]: counters by which the blocks of a kernel count those that have
+  // arrived. They are zero between kernels, because each kernel resets what it uses.
   static constexpr int64_t kArrivals = 512;
   uint32_t* arrivals() const { return arrivals_; }
 
-  // The kernel that the next one may overlap, none outside captures (ops/common/overlap.cuh).
+  // The captured kernel that the next one may overlap, if any (ops/common/overlap.cuh).
   const CapturedKernel& last_overlapping() const { return last_overlapping_; }
   void set_last_overlapping(const CapturedKernel& kernel) { last_overlapping_ = kernel; }
 
-  // What matrix products keep beside a stream (ops/linear/gemm_cuda.h); freed with it.
+  // What matrix products keep for each stream (ops/linear/gemm_cuda.h); freed with it.
   void* products() const { return products_.get(); }
   void set_products(std::shared_ptr<void> products) { products_ = std::move(products); }
 
  private:
-  // issue(), and back from where it has diverted this stream.
+  // Calls issue() and ends a diversion that it leaves open.
   void Issue(const std::function<void()>& issue);
-  // What the recorded step took that has been waited for, if nothing was given behind it.
+  // Seconds that the recorded step just waited for took, if no work was enqueued behind it.
   std::optional<double> StepSeconds() const;
 
-  CUstream_st* handle_;  // of a part while it is diverted
+  CUstream_st* handle_;  // the part's while diverted
   int sm_count_;
   uint32_t* arrivals_ = nullptr;
   std::shared_ptr<void> products_;
@@ -95,8 +95,8 @@ class CudaStream final : public Stream {
   CUevent_st *step_begin_ = nullptr, *step_end_ = nullptr;  // of the recorded step launched last
   CUstream_st* own_handle_;
   int own_sm_count_;
-  CUevent_st* turn_ = nullptr;        // where it was diverted, or came back
-  std::shared_ptr<CudaStream> part_;  // where it was diverted to last
+  CUevent_st* turn_ = nullptr;        // the point of the last diversion or return
+  std::shared_ptr<CudaStream> part_;  // the target of the last diversion
 };
 
 // The stream as a CUDA stream; CHECK-fails for another backend's stream.
@@ -134,14 +134,14 @@ class CudaDevice final : public Device {
 
 // Host memory that the GPU reads and writes through the link, at the same address: huge pages
 // touched by several threads, then registered (a tenth of cudaHostAlloc's time on large stores).
-// A Device of its own so that a pool of pages can live in it.
+// It is a Device so that a pool of pages can be allocated from it.
 class PinnedHost final : public Device {
  public:
   // gpu: must outlive this.
   explicit PinnedHost(CudaDevice& gpu) : gpu_(gpu) {}
   DeviceType type() const override { return DeviceType::kCpu; }
   DeviceInfo Info() const override;  // the machine's memory
-  // Throws CapacityError, naming the limit on locked memory where that is what refuses.
+  // Throws CapacityError, which names the limit on locked memory where that is the cause.
   Buffer Allocate(size_t bytes) override;
   std::unique_ptr<Stream> CreateStream() override;
   std::unique_ptr<Mirror> CreateMirror(size_t bytes) override;

@@ -12,7 +12,7 @@ struct CudaDevices {
   std::vector<DeviceInfo> devices;
   // Why there are none: "built without CUDA", or what the driver said. Empty when there are some.
   std::string why_none;
-  // This machine has an NVIDIA driver, so that no GPU is a surprise.
+  // Whether this machine has an NVIDIA driver, so that finding no GPU is a surprise.
   bool driver = false;
 };
 

@@ -26,7 +26,7 @@ class MarkEvents final : public MarkTimes {
     CUstream_st* handle = AsCuda(stream).handle();
     cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
     LC_CUDA(cudaStreamIsCapturing(handle, &status));
-    // External: a node of the graph, whose time can be asked for from outside.
+    // External: becomes a node of the graph whose time can be read from outside.
     LC_CUDA(cudaEventRecordWithFlags(
         events_[index], handle,
         status == cudaStreamCaptureStatusNone ? cudaEventRecordDefault : cudaEventRecordExternal));

@@ -1,4 +1,4 @@
-// A SectionTimer's times on a GPU.
+// A SectionTimer's times on a GPU, taken by CUDA events.
 #pragma once
 
 #include <memory>

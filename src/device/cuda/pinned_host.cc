@@ -21,7 +21,7 @@ namespace litecache {
 namespace {
 
 constexpr size_t kHugePage = size_t{2} << 20;
-// Below this one thread touches pages as fast as several start.
+// Below this size one thread touches the pages as fast as several threads start.
 constexpr size_t kTouchAlone = size_t{64} << 20;
 
 size_t RoundUp(size_t bytes) { return (bytes + kHugePage - 1) / kHugePage * kHugePage; }
@@ -31,7 +31,7 @@ void Unpin(void* data, size_t bytes) {
   munmap(data, RoundUp(bytes));
 }
 
-// The node of the thread's GPU, where there is more than one and it is known.
+// The NUMA node of the thread's GPU, where there is more than one node and it is known.
 std::optional<int> NodeOfGpu() {
   int gpu = 0;
   char bus_id[32] = {};
@@ -43,9 +43,9 @@ std::optional<int> NodeOfGpu() {
   return NumaNodeOfPci(bus_id);
 }
 
-// First touch takes most of the time of making a page, and decides where it lies unless the system
-// has been told. Memory of the other socket's node is read through the link between them, which
-// other programs share.
+// The first touch takes most of the time of making a page, and decides which NUMA node holds it
+// unless the system has been told. Memory of the other socket's node is read through the link
+// between the sockets, which other programs share.
 void Touch(std::byte* data, size_t bytes) {
   const std::optional<int> node = NodeOfGpu();
   std::vector<int> near;  // CPUs; empty: any
@@ -82,7 +82,7 @@ void* Pin(size_t bytes) {
         "memory), or see the kernel's log (dmesg)",
         FormatBytes(bytes), cudaGetErrorString(error), LockedMemoryHint());
   }
-  // Operations address the store by one pointer on both sides.
+  // Operations use the same pointer to the store on the host and on the GPU.
   void* mapped = nullptr;
   const cudaError_t found = cudaHostGetDevicePointer(&mapped, data, 0);
   if (found != cudaSuccess || mapped != data) {
@@ -92,9 +92,9 @@ void* Pin(size_t bytes) {
   return data;
 }
 
-// Left behind at the program's end: buffers in static objects may be freed after it.
+// Never destroyed: buffers in static objects may be freed at the program's end.
 PinnedArenas& Arenas() {
-  constexpr uint64_t kSpare = uint64_t{8} << 30;  // for what is not in arenas
+  constexpr uint64_t kSpare = uint64_t{8} << 30;  // for memory outside of arenas
   static PinnedArenas* const arenas = new PinnedArenas(
       {.pin = [] { return static_cast<std::byte*>(Pin(PinnedArenas::kArenaBytes)); },
        .unpin = [](std::byte* arena) { Unpin(arena, PinnedArenas::kArenaBytes); },
@@ -125,7 +125,7 @@ Buffer PinnedHost::Allocate(size_t bytes) {
 
 std::unique_ptr<Mirror> PinnedHost::CreateMirror(size_t bytes) { return gpu_.CreateMirror(bytes); }
 
-// The GPU writes this memory, too.
+// The GPU writes this memory as well, so copies wait for it.
 void PinnedHost::Upload(void* target, const void* host, size_t bytes) {
   CopyWithin(target, host, bytes);
 }

@@ -13,16 +13,16 @@ struct CUgraphExec_st;
 
 namespace litecache {
 
-// Steps by their keys, at most `limit` of them: for more, those go that were used longest ago. One
-// that may be running stays, even beyond the limit.
+// Steps by their keys, at most `limit` of them; the least recently used ones are dropped first. A
+// step that may be running is kept, even beyond the limit.
 class Recordings {
  public:
   using Destroy = void (*)(CUgraphExec_st* graph);
   struct Step {
     uint64_t key = 0;
     CUgraphExec_st* graph = nullptr;  // null: seen, not recorded
-    uint64_t launch = 0;              // the last one's number; 0: none
-    // What its last launches took, those that somebody waited for, the last one first; 0: none.
+    uint64_t launch = 0;              // the number of its last launch; 0: none
+    // Seconds that its last launches took, of those that were waited for, newest first; 0: none.
     std::array<double, 4> seconds{};
   };
 
@@ -31,24 +31,24 @@ class Recordings {
   Recordings(const Recordings&) = delete;
   Recordings& operator=(const Recordings&) = delete;
 
-  // The step of a key, used last from now on; null: it has not been seen, but is from now on. The
-  // step may be given a graph, and lives until the next call.
+  // The step of a key, which becomes the most recently used one; null the first time that a key is
+  // seen. The caller may give the step a graph. The pointer is valid until the next call.
   Step* Use(uint64_t key);
   // The step's graph has been launched; the GPU was free for it at `begun`, as far as is known.
   void Launched(Step& step, std::chrono::steady_clock::time_point begun);
-  // The step launched last; null: Use() or Finished() have been called since.
+  // The step launched last; null if Use() or Finished() has been called since.
   const Step* pending() const { return pending_; }
-  // `launches`: launches(), taken before the stream was waited for. `seconds`: what the pending
-  // step took by the GPU's clock. By that of whoever waited it would be as long as the sleep where
-  // somebody slept too long, and so would be the next sleep: retroinfer, whose first steps find an
+  // `launches`: launches(), read before the wait for the stream. `seconds`: what the pending step
+  // took by the GPU's clock. By the waiting thread's clock a step would seem to take as long as a
+  // sleep that was too long, and so the next sleep would be: retroinfer, whose first steps find an
   // empty cache, lost 40% of its speed at 64 x 8K.
   void Finished(uint64_t launches, std::optional<double> seconds = {});
-  // Seconds from now until the pending step should have ended, by the shortest of its last times;
-  // none where none is known.
+  // Seconds from now until the pending step should end, judged by the shortest of its last times;
+  // none where no time is known.
   std::optional<double> Remaining() const;
   uint64_t launches() const { return launched_; }
 
-  // Steps, recorded or seen.
+  // The number of steps, recorded or only seen.
   size_t size() const { return steps_.size(); }
   void Clear();
 

@@ -13,7 +13,7 @@
 namespace litecache {
 namespace {
 
-// The driver's functions that are used, found at run time: the program links no driver.
+// The driver's functions in use, looked up at run time: the program does not link the driver.
 struct Driver {
   decltype(&cuDeviceGet) device_get = nullptr;
   decltype(&cuDeviceGetDevResource) get_resource = nullptr;
@@ -21,7 +21,7 @@ struct Driver {
   decltype(&cuDevResourceGenerateDesc) describe = nullptr;
   decltype(&cuGreenCtxCreate) create = nullptr;
   decltype(&cuGreenCtxStreamCreate) create_stream = nullptr;
-  std::string missing;  // the first that the driver does not have
+  std::string missing;  // the first function that the driver lacks
 
   Driver() {
     Find("cuDeviceGet", 2000, &device_get);
@@ -33,7 +33,7 @@ struct Driver {
   }
 
  private:
-  // version: of CUDA, that the function came with.
+  // version: the version of CUDA that introduced the function.
   template <typename Function>
   void Find(const char* name, unsigned version, Function* function) {
     void* found = nullptr;
@@ -77,7 +77,7 @@ std::unique_ptr<SmSplit> SmSplit::Create(int device, int few, std::string* why_n
     *why_none = fmt::format("the driver has no {} (it comes with CUDA 12.5)", driver.missing);
     return nullptr;
   }
-  // Green contexts are parts of the primary context, which has to be there.
+  // Green contexts are parts of the primary context, which has to exist.
   LC_CUDA(cudaSetDevice(device));
   LC_CUDA(cudaFree(nullptr));
   const auto ok = [&](const char* function, CUresult result) {
@@ -88,8 +88,8 @@ std::unique_ptr<SmSplit> SmSplit::Create(int device, int few, std::string* why_n
   CUdevice handle = 0;
   CUdevResource all = {}, part = {}, remaining = {};
   unsigned int groups = 1;
-  // SMs by themselves, not in the groups that clusters of blocks need: pulls have none, and a group
-  // is more than they need.
+  // SMs are split one by one, not in the groups that clusters of thread blocks need: pulls use no
+  // clusters, and a group has more SMs than they need.
   if (!ok("cuDeviceGet", driver.device_get(&handle, device)) ||
       !ok("cuDeviceGetDevResource", driver.get_resource(handle, &all, CU_DEV_RESOURCE_TYPE_SM)) ||
       !ok("cuDevSmResourceSplitByCount",

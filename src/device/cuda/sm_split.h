@@ -1,6 +1,6 @@
 // A GPU's SMs in two parts, so that kernels of one never share an SM with those of the other: an SM
-// returns what its kernels load in the order they asked for it, and a load over the link holds up
-// those behind it for microseconds (lab/notes/gpu/litecache.md,
+// returns loads in the order in which they were requested, and a load over the link holds up those
+// behind it for microseconds (lab/notes/gpu/litecache.md,
 // "What a step waits for beside a pull").
 #pragma once
 
@@ -13,19 +13,19 @@ struct CUgreenCtx_st;
 
 namespace litecache {
 
-// Two of the driver's green contexts (CUDA 12.5). Streams of both take part in one recording. It
-// lives as long as the process: recordings name its contexts.
+// Two of the driver's green contexts (CUDA 12.5). Streams of both take part in one recording. A
+// split exists until the process ends, because recordings refer to its contexts.
 class SmSplit {
  public:
-  // The first `few` SMs, rounded up to what the GPU can set apart, and the rest. Null and why in
-  // *why_none where the driver or the GPU cannot, or where less than half of the SMs would be left.
-  // The same split for every call with the same arguments.
+  // The first `few` SMs, rounded up to what the GPU can set apart, and the rest. Null, with the
+  // reason in *why_none, where the driver or the GPU cannot split them, or where less than half of
+  // the SMs would be left. Calls with the same arguments return the same split.
   static const SmSplit* Get(int device, int few, std::string* why_none);
 
   int few() const { return few_.sms; }
   int rest() const { return rest_.sms; }
-  // A stream whose kernels run on the part's SMs; its sm_count() is theirs. first: blocks of its
-  // kernels before those of other streams, where the GPU has to choose.
+  // A stream whose kernels run on the part's SMs; its sm_count() is their number. first: blocks of
+  // its kernels have priority over those of other streams.
   std::unique_ptr<CudaStream> StreamOfFew(bool first) const { return CreateStream(few_, first); }
   std::unique_ptr<CudaStream> StreamOfRest(bool first) const { return CreateStream(rest_, first); }
 
