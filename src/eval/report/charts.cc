@@ -18,7 +18,6 @@ std::string TokensTick(double value) { return FormatTokens(std::llround(value));
 std::string BytesTick(double value) {
   return value < 1 ? "0" : FormatBytes(static_cast<uint64_t>(std::min(value, 1e18)));
 }
-std::string PercentTick(double value) { return fmt::format("{:g}", value); }
 
 // The reference has a colour of its own, the others theirs in every chart.
 size_t ColourOf(const Summary& summary, const std::string& name) {
@@ -31,19 +30,88 @@ size_t ColourOf(const Summary& summary, const std::string& name) {
   return colour;
 }
 
-void AddFigure(std::string title, std::string note, std::string html,
-               std::vector<Figure>* figures) {
-  if (html.empty()) return;
-  figures->push_back({std::move(title), std::move(note), std::move(html)});
+// What configurations are compared by, with its figures of every length.
+struct Measure {
+  struct Value {
+    double value = 0;
+    double bytes_per_token = 0;  // moved
+  };
+  std::string name, unit;
+  std::string note;           // of the chart against length
+  const char* format = "";    // of a value
+  const char* moved_by = "";  // "a token", ...
+  bool higher_is_better = false;
+  std::map<int64_t, std::map<std::string, Value>> values;  // [length][configuration]
+
+  std::string Text(double value) const { return fmt::format(fmt::runtime(format), value); }
+};
+
+Measure MeasureOfScores(const Summary& summary) {
+  Measure scores{.name = "Score",
+                 .unit = "average score, %",
+                 .note = "Mean over the tasks of each length.",
+                 .format = "{:.2f}",
+                 .moved_by = "a generated token",
+                 .higher_is_better = true};
+  for (const LengthSummary& length : summary.lengths) {
+    auto& values = scores.values[length.length];
+    for (const auto& [name, totals] : length.totals) {
+      if (const auto average = length.Average(name)) {
+        values[name] = {100 * *average, totals.kv.MovedPerToken()};
+      }
+    }
+  }
+  return scores;
 }
 
-Axis LengthAxis(const std::vector<double>& lengths) {
-  Axis axis;
-  axis.title = "tokens of context";
-  axis.logarithmic = true;
-  axis.ticks = lengths;
-  axis.format = TokensTick;
-  return axis;
+Measure MeasureOfDivergence(const Summary& summary) {
+  Measure divergence{
+      .name = "Divergence",
+      .unit = "mean KL divergence, nats",
+      .note = "Of the next-token distributions, in the text that perplexity was measured on.",
+      .format = "{:.5f}",
+      .moved_by = "a token"};
+  for (const auto& [length, by_configuration] : summary.windows) {
+    auto& values = divergence.values[length];
+    for (const auto& [name, windows] : by_configuration) {
+      if (!windows.kls.empty()) {
+        values[name] = {windows.MeanKl(), windows.kv.MovedPerToken()};
+      }
+    }
+  }
+  return divergence;
+}
+
+Chart ChartOf(const Measure& measure) {
+  Chart chart;
+  chart.y_title = measure.unit;
+  chart.from_zero = !measure.higher_is_better;
+  if (measure.higher_is_better) chart.last_y_tick = 100;
+  return chart;
+}
+
+Figure ByLength(const Summary& summary, const Measure& measure) {
+  Chart chart = ChartOf(measure);
+  chart.x_title = "tokens of context";
+  chart.logarithmic = true;
+  chart.x_format = TokensTick;
+  for (const auto& [length, values] : measure.values) {
+    chart.x_ticks.push_back(static_cast<double>(length));
+  }
+  for (const std::string& name : summary.configurations) {
+    Series series{name, ColourOf(summary, name), {}};
+    for (const auto& [length, values] : measure.values) {
+      const auto found = values.find(name);
+      if (found == values.end()) continue;
+      const double value = found->second.value;
+      series.points.push_back({static_cast<double>(length), value,
+                               fmt::format("{} at {}", measure.Text(value), FormatTokens(length))});
+    }
+    if (!series.points.empty()) chart.series.push_back(std::move(series));
+  }
+  return {fmt::format("{}{} against length", measure.name,
+                      measure.higher_is_better ? "" : " from full attention"),
+          measure.note, DrawChart(chart)};
 }
 
 // Points that no other one beats in both directions: fewer bytes, better figure.
@@ -60,118 +128,34 @@ std::vector<Point> ParetoFront(std::vector<Point> points, bool higher_is_better)
   return front;
 }
 
-Chart ParetoChart(const std::string& y_title, bool higher_is_better) {
-  Chart chart;
+Figure ByBytes(const Summary& summary, const Measure& measure, int64_t length) {
+  Chart chart = ChartOf(measure);
   chart.lines = false;
-  chart.x.title = "bytes moved a token";
-  chart.x.format = BytesTick;
-  chart.x.least = 0;
-  chart.y.title = y_title;
-  chart.y.format = PercentTick;
-  if (!higher_is_better) chart.y.least = 0;
-  return chart;
-}
-
-void FinishPareto(Chart* chart, bool higher_is_better) {
+  chart.x_title = "bytes moved a token";
+  chart.x_format = BytesTick;
   std::vector<Point> points;
   double most = 0;
-  for (const Series& series : chart->series) {
-    points.insert(points.end(), series.points.begin(), series.points.end());
-    for (const Point& point : series.points) most = std::max(most, point.x);
+  for (const std::string& name : summary.configurations) {
+    const auto& values = measure.values.at(length);
+    const auto found = values.find(name);
+    if (found == values.end()) continue;
+    const auto [value, bytes] = found->second;
+    if (name == kFull) {  // everything is at hand
+      chart.reference = value;
+      continue;
+    }
+    most = std::max(most, bytes);
+    points.push_back({bytes, value, fmt::format("{}, {}", measure.Text(value), BytesTick(bytes))});
+    chart.series.push_back({name, ColourOf(summary, name), {points.back()}});
   }
   // Round in bytes: KiB and MiB.
   const double unit = std::exp2(std::floor(std::log2(std::max(most, 1.0)) / 10) * 10);
-  for (const double tick : RoundTicks(0, most / unit, 5)) chart->x.ticks.push_back(tick * unit);
-  chart->front = ParetoFront(points, higher_is_better);
-}
-
-Figure ScoresByLength(const Summary& summary) {
-  Chart chart;
-  std::vector<double> lengths;
-  for (const LengthSummary& length : summary.lengths) {
-    lengths.push_back(static_cast<double>(length.length));
-  }
-  chart.x = LengthAxis(lengths);
-  chart.y.title = "average score, %";
-  chart.y.format = PercentTick;
-  chart.y.last_tick = 100;
-  for (const std::string& name : summary.configurations) {
-    Series series{name, ColourOf(summary, name), {}};
-    for (const LengthSummary& length : summary.lengths) {
-      if (const auto average = length.Average(name)) {
-        series.points.push_back(
-            {static_cast<double>(length.length), 100 * *average,
-             fmt::format("{:.2f} at {}", 100 * *average, FormatTokens(length.length))});
-      }
-    }
-    if (!series.points.empty()) chart.series.push_back(std::move(series));
-  }
-  return {"Score against length", "Mean over the tasks of each length.", DrawChart(chart)};
-}
-
-Figure ScoresByBytes(const Summary& summary, const LengthSummary& length) {
-  Chart chart = ParetoChart("average score, %", true);
-  chart.y.last_tick = 100;
-  if (const auto full = length.Average(kFull)) {
-    chart.reference = 100 * *full;
-    chart.reference_name = "full attention";
-  }
-  for (const std::string& name : summary.configurations) {
-    const auto totals = length.totals.find(name);
-    const auto average = length.Average(name);
-    if (name == kFull || totals == length.totals.end() || !average) continue;
-    const double moved = totals->second.kv.MovedPerToken();
-    chart.series.push_back(
-        {name,
-         ColourOf(summary, name),
-         {{moved, 100 * *average, fmt::format("{:.2f}, {}", 100 * *average, BytesTick(moved))}}});
-  }
-  FinishPareto(&chart, true);
-  return {
-      fmt::format("Score against bytes moved, {} tokens", FormatTokens(length.length)),
-      "Rows brought from host memory for a generated token. The line joins what nothing beats in "
-      "both.",
-      DrawChart(chart)};
-}
-
-Figure DivergenceByLength(const Summary& summary) {
-  Chart chart;
-  std::vector<double> lengths;
-  for (const auto& [length, by] : summary.windows) lengths.push_back(static_cast<double>(length));
-  chart.x = LengthAxis(lengths);
-  chart.y.title = "mean KL divergence, nats";
-  chart.y.least = 0;
-  for (const std::string& name : summary.configurations) {
-    Series series{name, ColourOf(summary, name), {}};
-    for (const auto& [length, by_configuration] : summary.windows) {
-      const auto found = by_configuration.find(name);
-      if (found == by_configuration.end() || found->second.kls.empty()) continue;
-      const double kl = found->second.MeanKl();
-      series.points.push_back(
-          {static_cast<double>(length), kl, fmt::format("{:.5f} at {}", kl, FormatTokens(length))});
-    }
-    if (!series.points.empty()) chart.series.push_back(std::move(series));
-  }
-  return {"Divergence from full attention against length",
-          "Of the next-token distributions, in the text that perplexity was measured on.",
-          DrawChart(chart)};
-}
-
-Figure DivergenceByBytes(const Summary& summary, int64_t length,
-                         const std::map<std::string, WindowSummary>& by_configuration) {
-  Chart chart = ParetoChart("mean KL divergence, nats", false);
-  for (const std::string& name : summary.configurations) {
-    const auto found = by_configuration.find(name);
-    if (found == by_configuration.end() || found->second.kls.empty()) continue;
-    const double kl = found->second.MeanKl();
-    const double moved = found->second.kv.MovedPerToken();
-    chart.series.push_back({name,
-                            ColourOf(summary, name),
-                            {{moved, kl, fmt::format("{:.5f}, {}", kl, BytesTick(moved))}}});
-  }
-  FinishPareto(&chart, false);
-  return {fmt::format("Divergence against bytes moved, {} tokens", FormatTokens(length)),
-          "Rows brought from host memory for a token. The line joins what nothing beats in both.",
+  for (const double tick : RoundTicks(0, most / unit, 5)) chart.x_ticks.push_back(tick * unit);
+  chart.front = ParetoFront(points, measure.higher_is_better);
+  return {fmt::format("{} against bytes moved, {} tokens", measure.name, FormatTokens(length)),
+          fmt::format("Rows brought from host memory for {}. The line joins what nothing beats in "
+                      "both.",
+                      measure.moved_by),
           DrawChart(chart)};
 }
 
@@ -224,14 +208,17 @@ Figure Needles(const Summary& summary, const Results& results) {
 
 std::vector<Figure> MakeFigures(const Summary& summary, const Results& results) {
   std::vector<Figure> figures;
-  const auto add = [&](Figure figure) {
-    AddFigure(std::move(figure.title), std::move(figure.note), std::move(figure.html), &figures);
-  };
-  add(ScoresByLength(summary));
-  for (const LengthSummary& length : summary.lengths) add(ScoresByBytes(summary, length));
-  add(Needles(summary, results));
-  add(DivergenceByLength(summary));
-  for (const auto& [length, by] : summary.windows) add(DivergenceByBytes(summary, length, by));
+  const Measure scores = MeasureOfScores(summary), divergence = MeasureOfDivergence(summary);
+  figures.push_back(ByLength(summary, scores));
+  for (const auto& [length, values] : scores.values) {
+    figures.push_back(ByBytes(summary, scores, length));
+  }
+  figures.push_back(Needles(summary, results));
+  figures.push_back(ByLength(summary, divergence));
+  for (const auto& [length, values] : divergence.values) {
+    figures.push_back(ByBytes(summary, divergence, length));
+  }
+  std::erase_if(figures, [](const Figure& figure) { return figure.html.empty(); });
   return figures;
 }
 

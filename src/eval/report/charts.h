@@ -1,4 +1,5 @@
-// The charts of a report.
+// The charts of a report: SVG for an HTML page, whose CSS variables give the colours, so that one
+// drawing serves light and dark.
 #pragma once
 
 #include <string>

@@ -25,83 +25,69 @@ std::string Text(double x, double y, const std::string& anchor, const std::strin
                      anchor, cls.empty() ? "" : " class=\"" + cls + "\"", EscapeMarkup(text));
 }
 
+// Reads upwards.
+std::string Turned(double x, double y, const std::string& text) {
+  return fmt::format(
+      "<text class=\"title\" text-anchor=\"middle\" transform=\"translate({} {:.1f}) "
+      "rotate(-90)\">{}</text>\n",
+      x, y, EscapeMarkup(text));
+}
+
 // Values to pixels along one axis.
 class Scale {
  public:
-  Scale(const Axis& axis, double low, double high, double begin, double end)
-      : axis_(axis), begin_(begin), end_(end) {
-    if (axis.least) low = std::min(low, *axis.least);
+  // margin: space between the data and the frame, as a share of the range.
+  Scale(bool logarithmic, double low, double high, double begin, double end, double margin)
+      : logarithmic_(logarithmic), begin_(begin), end_(end) {
     low_ = Value(low);
     high_ = Value(high);
     if (high_ - low_ < 1e-12) {
-      const double margin = std::max(std::abs(low_) * 0.05, 0.5);
-      low_ -= margin;
-      high_ += margin;
+      const double space = std::max(std::abs(low_) * 0.05, 0.5);
+      low_ -= space;
+      high_ += space;
     }
-  }
-  // Space between the data and the frame.
-  void Pad(double below, double above) {
     const double range = high_ - low_;
-    low_ -= below * range;
-    high_ += above * range;
+    low_ -= margin * range;
+    high_ += margin * range;
   }
   double operator()(double value) const {
     return begin_ + (Value(value) - low_) / (high_ - low_) * (end_ - begin_);
   }
-  std::vector<double> Ticks() const {
-    std::vector<double> ticks = axis_.ticks;
-    if (ticks.empty() && axis_.logarithmic) {
-      for (double tick = std::exp2(std::ceil(low_)); std::log2(tick) <= high_; tick *= 2) {
-        ticks.push_back(tick);
-      }
-      while (ticks.size() > 8) {  // every other one
-        for (size_t i = 0; i < ticks.size(); ++i)
-          ticks.erase(ticks.begin() + static_cast<std::ptrdiff_t>(i));
-      }
-    } else if (ticks.empty()) {
-      ticks = RoundTicks(low_, high_, 6);
-    }
-    std::erase_if(ticks, [&](double tick) {
-      return Value(tick) < low_ - 1e-9 || Value(tick) > high_ + 1e-9 ||
-             (axis_.last_tick && tick > *axis_.last_tick + 1e-9) ||
-             (axis_.least && tick < *axis_.least - 1e-9);
-    });
-    return ticks;
+  bool Shows(double value) const {
+    return Value(value) >= low_ - 1e-9 && Value(value) <= high_ + 1e-9;
   }
+  double low() const { return low_; }
+  double high() const { return high_; }
 
  private:
   double Value(double value) const {
-    return axis_.logarithmic ? std::log2(std::max(value, 1e-9)) : value;
+    return logarithmic_ ? std::log2(std::max(value, 1e-9)) : value;
   }
-  const Axis& axis_;
+  bool logarithmic_;
   double begin_, end_, low_ = 0, high_ = 1;
 };
 
-std::string Format(const Axis& axis, double value) {
-  return axis.format != nullptr ? axis.format(value) : fmt::format("{:g}", value);
-}
-
 std::string Frame(const Chart& chart, const Scale& x, const Scale& y) {
   std::string svg;
-  for (const double tick : y.Ticks()) {
+  for (const double tick : RoundTicks(y.low(), y.high(), 6)) {
+    if (tick > chart.last_y_tick.value_or(tick) + 1e-9 || (chart.from_zero && tick < -1e-9)) {
+      continue;
+    }
     svg += fmt::format("<line class=\"grid\" x1=\"{}\" x2=\"{}\" y1=\"{:.1f}\" y2=\"{:.1f}\"/>\n",
                        kLeft, kWidth - kRight, y(tick), y(tick));
-    svg += Text(kLeft - 8, y(tick) + 4, "end", Format(chart.y, tick), "tick");
+    svg += Text(kLeft - 8, y(tick) + 4, "end", fmt::format("{:g}", tick), "tick");
   }
-  for (const double tick : x.Ticks()) {
+  for (const double tick : chart.x_ticks) {
+    if (!x.Shows(tick)) continue;
     svg +=
         fmt::format("<line class=\"axis\" x1=\"{0:.1f}\" x2=\"{0:.1f}\" y1=\"{1}\" y2=\"{2}\"/>\n",
                     x(tick), kHeight - kBottom, kHeight - kBottom + 4);
-    svg += Text(x(tick), kHeight - kBottom + 18, "middle", Format(chart.x, tick), "tick");
+    svg += Text(x(tick), kHeight - kBottom + 18, "middle", chart.x_format(tick), "tick");
   }
   svg += fmt::format("<line class=\"axis\" x1=\"{}\" x2=\"{}\" y1=\"{}\" y2=\"{}\"/>\n", kLeft,
                      kWidth - kRight, kHeight - kBottom, kHeight - kBottom);
-  svg += Text((kLeft + kWidth - kRight) / 2, kHeight - 8, "middle", chart.x.title, "title");
-  svg += fmt::format(
-      "<text class=\"title\" text-anchor=\"middle\" transform=\"translate(14 {:.1f}) "
-      "rotate(-90)\">{}</text>\n",
-      (kTop + kHeight - kBottom) / 2, EscapeMarkup(chart.y.title));
-  return svg;
+  svg += Text((kLeft + kWidth - kRight) / 2, kHeight - 8, "middle", chart.x_title, "title");
+  return svg + Turned(14, (kTop + kHeight - kBottom) / 2, chart.y_title);
 }
 
 std::string Path(const std::vector<Point>& points, const Scale& x, const Scale& y) {
@@ -153,7 +139,7 @@ std::string Labels(const Chart& chart, const Scale& x, const Scale& y) {
 std::string Legend(const Chart& chart) {
   std::string html = "<ul class=\"legend\">";
   if (chart.reference) {
-    html += "<li><span class=\"key dashed\"></span>" + EscapeMarkup(chart.reference_name) + "</li>";
+    html += "<li><span class=\"key dashed\"></span>full attention</li>";
   }
   if (!chart.lines) return html + "</ul>\n";  // points have their names beside them
   for (const Series& series : chart.series) {
@@ -196,13 +182,13 @@ std::string DrawChart(const Chart& chart) {
     low_y = std::min(low_y, *chart.reference);
     high_y = std::max(high_y, *chart.reference);
   }
-  Scale x(chart.x, low_x, high_x, kLeft, kWidth - kRight);
-  Scale y(chart.y, low_y, high_y, kHeight - kBottom, kTop);
-  x.Pad(0.04, 0.04);
-  y.Pad(0.06, 0.06);
+  if (!chart.lines) low_x = std::min(low_x, 0.0);
+  if (chart.from_zero) low_y = std::min(low_y, 0.0);
+  const Scale x(chart.logarithmic, low_x, high_x, kLeft, kWidth - kRight, 0.04);
+  const Scale y(false, low_y, high_y, kHeight - kBottom, kTop, 0.06);
   std::string svg =
       fmt::format("<svg viewBox=\"0 0 {} {}\" role=\"img\" aria-label=\"{}\">\n", kWidth, kHeight,
-                  EscapeMarkup(chart.y.title + " against " + chart.x.title));
+                  EscapeMarkup(chart.y_title + " against " + chart.x_title));
   svg += Frame(chart, x, y);
   if (chart.reference) {
     svg +=
@@ -254,11 +240,7 @@ std::string DrawHeatMap(const HeatMap& map) {
   }
   svg += Text(kLabels + kCellWidth * static_cast<double>(map.columns.size()) / 2, bottom + 34,
               "middle", map.column_title, "title");
-  svg += fmt::format(
-      "<text class=\"title\" text-anchor=\"middle\" transform=\"translate(12 {:.1f}) "
-      "rotate(-90)\">{}</text>\n",
-      (kHead + bottom) / 2, EscapeMarkup(map.row_title));
-  return svg + "</svg>\n";
+  return svg + Turned(12, (kHead + bottom) / 2, map.row_title) + "</svg>\n";
 }
 
 }  // namespace litecache::eval

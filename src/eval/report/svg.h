@@ -1,5 +1,4 @@
-// Charts as SVG for an HTML page: colours are the page's CSS variables, so that one drawing serves
-// light and dark.
+// The SVG of a report's charts.
 #pragma once
 
 #include <optional>
@@ -11,7 +10,7 @@ namespace litecache::eval {
 struct Point {
   double x = 0;
   double y = 0;
-  std::string label;  // shown beside it in a scatter chart, on hovering in a line chart
+  std::string label;  // on hovering
 };
 
 struct Series {
@@ -20,28 +19,21 @@ struct Series {
   std::vector<Point> points;
 };
 
-struct Axis {
-  std::string title;
-  bool logarithmic = false;   // positive values only
-  std::vector<double> ticks;  // empty: round numbers over the data
-  std::string (*format)(double value) = nullptr;
-  std::optional<double> least;      // the range reaches down to it; else to the data
-  std::optional<double> last_tick;  // where the values end, though the frame does not
-};
-
 struct Chart {
-  Axis x, y;
-  std::vector<Series> series;
-  // Lines join a series' points; otherwise each point has its label beside it.
+  std::string x_title, y_title;
+  bool logarithmic = false;  // the x axis, whose values are positive
+  std::vector<double> x_ticks;
+  std::string (*x_format)(double value) = nullptr;
+  // Lines join a series' points; otherwise each point has its series' name beside it.
   bool lines = true;
-  // A line at this height across the chart, with its name.
-  std::optional<double> reference;
-  std::string reference_name;
-  // Joins these points, in this order, by a thin line (a Pareto front).
-  std::vector<Point> front;
+  bool from_zero = false;             // the y axis
+  std::optional<double> last_y_tick;  // where the values end, though the frame does not
+  std::optional<double> reference;    // a line across the chart, "full attention"
+  std::vector<Point> front;           // joined by a thin line
+  std::vector<Series> series;
 };
 
-// An <svg> element of its own; "" for a chart without points.
+// An <svg> element and a legend; "" for a chart without points.
 std::string DrawChart(const Chart& chart);
 
 struct HeatMap {
