@@ -10,8 +10,10 @@
 #include <numeric>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "base/median.h"
 #include "device/cuda/check.h"
 #include "device/cuda/sm_split.h"
 #include "kv/transfer/transfer_engine_cuda.h"
@@ -168,8 +170,7 @@ double Measure(Stream* stream, kv::TransferEngine& engine, const TransferCase& c
     if (const auto fault = engine.Check()) throw Error(*fault);
     if (i >= 2) times.push_back(took.count() / static_cast<double>(c.moves.size()));
   }
-  std::sort(times.begin(), times.end());
-  return times[times.size() / 2];
+  return Median(std::move(times));
 }
 
 void Print(const std::string& name, double seconds, double bytes) {

@@ -5,9 +5,11 @@
 #include <algorithm>
 #include <cstring>
 #include <random>
+#include <utility>
 #include <vector>
 
 #include "base/dtype.h"
+#include "base/median.h"
 #include "device/cuda/check.h"
 #include "device/cuda/cuda_devices.h"
 #include "ops/bench_cuda.h"
@@ -42,7 +44,7 @@ void Bench::Run(const std::string& name, double bytes, double flops, int count,
   cudaEvent_t begin, end;
   LC_CUDA(cudaEventCreate(&begin));
   LC_CUDA(cudaEventCreate(&end));
-  std::vector<float> times;
+  std::vector<double> times;
   // A GPU that did nothing takes its time to raise its clocks.
   float warm = 0;
   for (int i = 0; i < kReplays + 1; ++i) {
@@ -54,14 +56,13 @@ void Bench::Run(const std::string& name, double bytes, double flops, int count,
     LC_CUDA(cudaEventElapsedTime(&ms, begin, end));
     warm += ms;
     if (warm < kWarmMilliseconds) i = 0;
-    if (i > 0) times.push_back(ms);
+    if (i > 0) times.push_back(double{ms});
   }
-  std::sort(times.begin(), times.end());
   LC_CUDA(cudaEventDestroy(begin));
   LC_CUDA(cudaEventDestroy(end));
   LC_CUDA(cudaGraphExecDestroy(executable));
   LC_CUDA(cudaGraphDestroy(graph));
-  const double seconds = times[times.size() / 2] / 1e3 / count;
+  const double seconds = Median(std::move(times)) / 1e3 / count;
   const double floor = std::max(bytes / kBytesASecond, flops / kFlopsASecond);
   fmt::print("{:<52} {:>10.1f} us {:>9.1f} MB {:>8.0f} GB/s {:>7.1f} TFLOP/s {:>5.0f}% of floor\n",
              name, seconds * 1e6, bytes / 1e6, bytes / seconds / 1e9, flops / seconds / 1e12,
