@@ -30,14 +30,14 @@ std::vector<std::string> Split(const std::string& list) {
 
 void BenchSuiteFlags::Declare(CLI::App& app) {
   app.add_option("--suite", suite,
-                 "papers: the figures and tables of the LiteCache paper on this engine, as a page "
-                 "with pictures; --shape or --model, --context and --batch replace its own")
+                 "papers: the figures and tables of the LiteCache paper on this engine, of which "
+                 "lab/tools/papers_page.py makes a page; --shape or --model, --context and --batch "
+                 "replace its own")
       ->type_name("NAME")
       ->check(CLI::IsMember({"papers"}).description(""));
   app.add_flag("--quick", quick, "With --suite: few points of one shape");
   app.add_option("-o,--output", output,
-                 "With --suite: directory of the page and of what was measured; what is there is "
-                 "not measured again")
+                 "With --suite: directory of what is measured; what is there is not measured again")
       ->type_name("DIR")
       ->capture_default_str();
   app.add_option("--experiments", experiments,
@@ -59,9 +59,10 @@ void BenchSuiteFlags::Declare(CLI::App& app) {
                  "With --suite: tokens of the samples that accuracy is measured on, "
                  "comma-separated; default: the suite's")
       ->type_name("LIST");
-  app.add_option("--time-limit", time_limit,
-                 "With --suite: seconds after which no further measurement begins; 0: write the "
-                 "page of what is there")
+  app.add_option(
+         "--time-limit", time_limit,
+         "With --suite: seconds after which no further measurement begins; 0: only write what "
+         "the page needs to know of the suite")
       ->type_name("SECONDS")
       ->check(CLI::Range(0.0, 1e9).description(""));
 }
@@ -133,7 +134,7 @@ int BenchSuiteFlags::Run(const EngineFlags& flags, const BenchSuiteRequest& requ
   Output text;
   text.Write(fmt::format("{} measurements: {} new, {} kept, {} skipped, {} left\nwritten: {}\n",
                          result.cells, result.measured, result.kept, result.skipped, result.left,
-                         result.page.string()));
+                         result.folder.string()));
   text.Close();
   return interrupt.Interrupted() ? kInterrupted : kOk;
 }

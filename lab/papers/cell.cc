@@ -95,20 +95,6 @@ const Json* Results::Measured(const Cell& cell) const {
   return json != nullptr && !json->contains("skipped") ? json : nullptr;
 }
 
-std::optional<double> Results::Number(const Cell& cell, const std::string& path) const {
-  const Json* json = Measured(cell);
-  if (json == nullptr) return std::nullopt;
-  const Json::json_pointer pointer("/" + path);
-  if (!json->contains(pointer) || !json->at(pointer).is_number()) return std::nullopt;
-  return json->at(pointer).get<double>();
-}
-
-std::string Results::WhyNot(const Cell& cell) const {
-  const Json* json = Find(cell);
-  if (json == nullptr) return "not measured";
-  return json->value("skipped", "");
-}
-
 void Results::Keep(const Cell& cell, const Json& result) {
   Json json = {{"cell", cell.Describe()}};
   if (cell.Imposed()) json["imposed"] = trace_;

@@ -49,10 +49,6 @@ class Results {
   const nlohmann::ordered_json* Find(const Cell& cell) const;
   // It was measured.
   const nlohmann::ordered_json* Measured(const Cell& cell) const;
-  // A number of a measured cell; nullopt where there is none. path: "breakdown/products_ms".
-  std::optional<double> Number(const Cell& cell, const std::string& path) const;
-  // Why a cell has no figure: "not measured", or the reason it was skipped for.
-  std::string WhyNot(const Cell& cell) const;
   // Throws FileError.
   void Keep(const Cell& cell, const nlohmann::ordered_json& result);
 

@@ -1,14 +1,14 @@
-// The experiments of the suite: which cells each needs, and what it writes of them.
+// The experiments of the suite, and which cells each needs.
 #pragma once
 
 #include <cstdint>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "lab/papers/cell.h"
-#include "lab/papers/page.h"
 
 namespace litecache::bench::papers {
 
@@ -40,32 +40,15 @@ struct Grid {
 Grid PapersGrid(bool quick);
 
 struct Experiment {
-  const char* name;  // "figure-2"
+  const char* name;  // "latency"
   std::vector<Cell> (*cells)(const Grid& grid);
-  void (*write)(const Grid& grid, const Results& results, Page* page);
 };
 
-// In the order in which they are measured and written.
+// In the order in which they are measured and shown.
 std::span<const Experiment> Experiments();
 
-// One file each.
-std::vector<Cell> LatencyCells(const Grid& grid);
-void WriteLatency(const Grid& grid, const Results& results, Page* page);
-std::vector<Cell> BreakdownCells(const Grid& grid);
-void WriteBreakdown(const Grid& grid, const Results& results, Page* page);
-std::vector<Cell> ThroughputCells(const Grid& grid);
-void WriteThroughput(const Grid& grid, const Results& results, Page* page);
-// What litecache comes to over the others: what the page begins with.
-void WriteMargins(const Grid& grid, const Results& results, Page* page);
-std::vector<Cell> PrefillCells(const Grid& grid);
-void WritePrefill(const Grid& grid, const Results& results, Page* page);
-std::vector<Cell> CacheCells(const Grid& grid);
-void WriteCache(const Grid& grid, const Results& results, Page* page);
-std::vector<Cell> AblationCells(const Grid& grid);
-void WriteAblation(const Grid& grid, const Results& results, Page* page);
-std::vector<Cell> LinkCells(const Grid& grid);
-void WriteLink(const Grid& grid, const Results& results, Page* page);
-std::vector<Cell> AccuracyCells(const Grid& grid);
-void WriteAccuracy(const Grid& grid, const Results& results, Page* page);
+// For the page: "grid", and "experiments" with their cells. A cell has "file" (in cells/), "cell"
+// (Cell::Describe()) and "imposed" (Cell::Imposed()).
+nlohmann::ordered_json Describe(std::span<const Experiment> experiments, const Grid& grid);
 
 }  // namespace litecache::bench::papers

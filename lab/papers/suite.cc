@@ -4,8 +4,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <ctime>
-#include <map>
 #include <set>
 #include <tuple>
 
@@ -14,7 +12,6 @@
 #include "base/progress.h"
 #include "base/units.h"
 #include "io/file.h"
-#include "lab/papers/report_parts.h"
 #include "lab/papers/systems.h"
 
 namespace litecache::bench::papers {
@@ -81,68 +78,21 @@ void CheckSystems(const std::vector<std::string>& names, const std::vector<Cell>
   }
 }
 
-// What was measured belongs to one machine.
-std::string MachineOf(const std::filesystem::path& file, const Lab* lab) {
+// What was measured belongs to one machine. Throws InvalidArgument for another one.
+void CheckMachine(const std::filesystem::path& file, const Lab& lab) {
   std::error_code error;
-  if (std::filesystem::exists(file, error)) {
-    const auto json = Json::parse(io::ReadTextFile(file), nullptr, /*allow_exceptions=*/false);
-    if (!json.is_object() || !json.contains("machine") || !json["machine"].is_string()) {
-      throw FileError("{}: is no description of a machine; remove it, or use another directory",
-                      file.string());
-    }
-    const std::string machine = json["machine"];
-    if (lab != nullptr && machine != lab->machine()) {
-      throw InvalidArgument(
-          "{}: what is there was measured on '{}', and this is '{}'; use another directory",
-          file.string(), machine, lab->machine());
-    }
-    return machine + (json.contains("rates") ? "; " + json.value("rates", "") : "");
+  if (!std::filesystem::exists(file, error)) return;
+  const auto json = Json::parse(io::ReadTextFile(file), nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object() || !json.contains("machine") || !json["machine"].is_string()) {
+    throw FileError("{}: is no description of a machine; remove it, or use another directory",
+                    file.string());
   }
-  return lab == nullptr ? "nothing" : lab->machine();
-}
-
-// Systems of which any cell was measured without what a run imposes: their own lookups and
-// selections, of random rows.
-std::vector<std::string> NotImposed(const std::vector<Cell>& cells, const Results& results) {
-  std::vector<std::string> names;
-  for (const Cell& cell : cells) {
-    const Json* json = results.Measured(cell);
-    if (json == nullptr || json->value("locality", "") != "one token") continue;
-    if (std::find(names.begin(), names.end(), cell.system.name) == names.end()) {
-      names.push_back(cell.system.name);
-    }
+  const std::string machine = json["machine"];
+  if (machine != lab.machine()) {
+    throw InvalidArgument(
+        "{}: what is there was measured on '{}', and this is '{}'; use another directory",
+        file.string(), machine, lab.machine());
   }
-  return names;
-}
-
-// "litecache 0.1.0 (3a3bd7651): 40 measurements; ...".
-std::string Programs(const std::vector<Cell>& cells, const Results& results) {
-  std::map<std::string, int64_t> counts;
-  for (const Cell& cell : cells) {
-    const Json* json = results.Measured(cell);
-    if (json != nullptr) ++counts[json->value("program", "another version")];
-  }
-  std::vector<std::string> programs;
-  programs.reserve(counts.size());
-  for (const auto& [program, count] : counts) {
-    programs.push_back(fmt::format("{}: {} measurements", program, count));
-  }
-  return programs.empty() ? "nothing measured" : Join(programs, "; ");
-}
-
-// Before anything is measured: a directory that cannot be written would lose it.
-void CheckWritable(const std::filesystem::path& folder) {
-  const std::filesystem::path file = folder / ".writable";
-  io::WriteFileAtomically(file, "");
-  std::error_code error;
-  std::filesystem::remove(file, error);
-}
-
-// What a person has to say of the results: it stays where the page is written anew.
-std::string NotesIn(const std::filesystem::path& folder) {
-  std::error_code error;
-  const std::filesystem::path file = folder / "notes.md";
-  return std::filesystem::exists(file, error) ? io::ReadTextFile(file) : "";
 }
 
 // Rates that a run before this one measured: floors of one page are of the same ones.
@@ -150,7 +100,7 @@ std::optional<MachineRates> RatesIn(const std::filesystem::path& file) {
   std::error_code error;
   if (!std::filesystem::exists(file, error)) return std::nullopt;
   const auto json = Json::parse(io::ReadTextFile(file), nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object()) return std::nullopt;  // MachineOf() says so
+  if (!json.is_object()) return std::nullopt;  // CheckMachine() says so
   const auto number = [&](const char* name) {
     return json.contains(name) && json[name].is_number() ? json[name].get<double>() : -1;
   };
@@ -164,11 +114,17 @@ std::optional<MachineRates> RatesIn(const std::filesystem::path& file) {
   return rates;
 }
 
-std::string Today() {
-  const std::time_t now = std::chrono::system_clock::to_time_t(std::chrono::system_clock::now());
-  std::tm utc{};
-  gmtime_r(&now, &utc);
-  return fmt::format("{:04}-{:02}-{:02}", utc.tm_year + 1900, utc.tm_mon + 1, utc.tm_mday);
+// What the page needs to know beside the cells.
+void WriteDescription(const std::filesystem::path& file, const SuiteOptions& options,
+                      const std::vector<Experiment>& experiments, const std::string& imposed) {
+  Json json = {{"command", options.command}, {"imposed", imposed}, {"trace", nullptr}};
+  if (const kv::Trace* trace = options.lab.trace.get()) {
+    json["trace"] = {
+        {"budget", trace->budget}, {"text", trace->text}, {"kv_heads", trace->kv_heads}};
+  }
+  json.update(Describe(experiments, options.grid));
+  // Text that came from a file may be no UTF-8.
+  io::WriteFileAtomically(file, json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n");
 }
 
 }  // namespace
@@ -185,11 +141,13 @@ SuiteResult RunSuite(const SuiteOptions& options) {
           ? trace->Describe()
           : fmt::format("hit ratio {:g}, overlap {:g}", options.lab.hit_ratio, options.lab.overlap);
   results.SetTrace(imposed);
-  CheckWritable(folder);
   SuiteResult summary;
   const std::vector<Cell> cells = CellsOf(experiments, options.grid);
   summary.cells = static_cast<int64_t>(cells.size());
   CheckSystems(options.systems, cells);
+  summary.folder = folder;
+  // Before anything is measured: a directory that cannot be written would lose it.
+  WriteDescription(folder / "suite.json", options, experiments, imposed);
   const auto wanted = [&](const Cell& cell) {
     const auto& names = options.systems;
     return names.empty() || std::find(names.begin(), names.end(), cell.system.name) != names.end();
@@ -219,13 +177,13 @@ SuiteResult RunSuite(const SuiteOptions& options) {
     return (options.interrupted && options.interrupted()) ||
            (options.seconds >= 0 && seconds >= options.seconds);
   };
-  // A machine is opened where there is something to measure: the page can be written anywhere.
+  // A machine is opened where there is something to measure.
   std::unique_ptr<Lab> lab;
   if (!over()) {
     LabOptions lab_options = options.lab;
     lab_options.rates = RatesIn(machine_file);
     lab = std::make_unique<Lab>(lab_options);
-    MachineOf(machine_file, lab.get());
+    CheckMachine(machine_file, *lab);
   }
   int64_t index = 0;
   for (const Cell& cell : cells) {
@@ -238,7 +196,8 @@ SuiteResult RunSuite(const SuiteOptions& options) {
       ++(results.Find(cell) != nullptr ? summary.skipped : summary.left);
       continue;
     }
-    const std::string name = fmt::format("{}: {}", cell.shape, Describe(cell));
+    const std::string name = fmt::format("{}: {} at {} x {} tokens", cell.shape, cell.system.name,
+                                         cell.batch, cell.context);
     Json result;
     const auto begin = std::chrono::steady_clock::now();
     {
@@ -271,52 +230,6 @@ SuiteResult RunSuite(const SuiteOptions& options) {
     note(fmt::format("{}/{} {}: {} ({:.1f} s)", index, cells.size(), name, what, seconds));
   }
 
-  summary.page = options.output / "papers.md";
-  Page page(summary.page);
-  page.Title("The papers' evaluation");
-  page.Paragraph(fmt::format("    {}", options.command));
-  const auto throughput = [](const Experiment& e) { return e.cells == ThroughputCells; };
-  if (std::any_of(experiments.begin(), experiments.end(), throughput)) {
-    WriteMargins(options.grid, results, &page);
-  }
-  const std::string notes = NotesIn(folder);
-  if (!notes.empty()) page.Paragraph(notes);
-  page.Paragraph(fmt::format(
-      "Measured on {}, page of {}. {}. {} of {} measurements are there, the others say why not. "
-      "Random weights of the shapes named; rows of the context are synthetic. Published figures "
-      "are of the LiteCache paper (arXiv 2511.14510v2) and of its first version, CLO, on their "
-      "machines (H100, A40; PCIe 4.0).",
-      MachineOf(machine_file, nullptr), Today(), Programs(cells, results),
-      std::count_if(cells.begin(), cells.end(),
-                    [&](const Cell& cell) { return results.Measured(cell) != nullptr; }),
-      cells.size()));
-  page.Paragraph(
-      trace != nullptr
-          ? fmt::format(
-                "Queries of random weights are like no others. Lookups and selections do their "
-                "work, and their results are replaced by those of a trace: {} (exact top {:g}% of "
-                "every step, similarities of its queries; from {}); what replacing takes on the "
-                "stream that computes is taken off the steps. Layers: the nearest in "
-                "relative depth; KV heads: modulo {}; positions: blocks of 128 tokens at their "
-                "relative place.",
-                imposed, 100 * trace->budget, trace->text, trace->kv_heads)
-          : fmt::format(
-                "Imposed on policy litecache, where a table does not say otherwise, because "
-                "queries of random weights are like no others: {} of a refreshed head's rows.",
-                imposed));
-  const std::vector<std::string> alone = NotImposed(cells, results);
-  if (!alone.empty()) {
-    page.Paragraph(fmt::format(
-        "Nothing is imposed on some measurements of {}: one token is fed over and over, so that "
-        "queries differ by their position alone. What they select of random keys lies scattered "
-        "all the same, so that a cache of blocks hits less than in a text; Table 3 has the hit "
-        "ratios beside the published ones.",
-        Join(alone, "; ")));
-  }
-  for (const Experiment& experiment : experiments) {
-    experiment.write(options.grid, results, &page);
-  }
-  page.Write();
   return summary;
 }
 

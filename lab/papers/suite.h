@@ -1,4 +1,4 @@
-// The papers' evaluation: measures what is missing, and writes the page.
+// The papers' evaluation: measures what is missing. lab/tools/papers_page.py makes the page.
 #pragma once
 
 #include <cstdint>
@@ -15,13 +15,13 @@ namespace litecache::bench::papers {
 struct SuiteOptions {
   Grid grid;
   LabOptions lab;
-  // papers.md, papers/ (pictures) and papers/cells/ (a JSON file a measurement).
+  // papers/: suite.json (what is measured and how), machine.json, cells/ (a file a measurement).
   std::filesystem::path output;
   // No measurement is begun after it; below 0: no limit. What is missing is measured by the next
   // run.
   double seconds = -1;
   std::string command;                                // as it was given, for the page
-  std::string version;                                // of the program, for the page
+  std::string version;                                // of the program, for the cells
   std::vector<std::string> experiments;               // names; empty: all
   std::vector<std::string> systems;                   // that are measured; empty: all
   std::function<void(const std::string& line)> note;  // progress, a line for people
@@ -30,7 +30,7 @@ struct SuiteOptions {
 
 struct SuiteResult {
   int64_t cells = 0, measured = 0, kept = 0, skipped = 0, left = 0;
-  std::filesystem::path page;
+  std::filesystem::path folder;  // output/papers
 };
 
 // Throws InvalidArgument for an unknown experiment or system, FileError for the directory,

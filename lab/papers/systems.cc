@@ -69,30 +69,6 @@ System Streaming() { return Of("streaming", "policy=streaming"); }
 
 std::vector<System> Others() { return {RetroInfer(), InfiniGen(), PqCache()}; }
 
-std::vector<System> Offloading() {
-  std::vector<System> systems = {Lite()};
-  for (const System& other : Others()) systems.push_back(other);
-  return systems;
-}
-
-const char* WhatBudgetIs() {
-  return "10% of the context's rows: litecache's top-k (and 4 first, 64 recent and up to 256 "
-         "carried tokens; all of layer 0 lies on the device), retroinfer's clusters attended "
-         "exactly (beside the 23.2% that it estimates from centroids on the device), infinigen's "
-         "cap (beside its first two layers, which attend all rows; with one such layer, the least "
-         "that it can have, it finds no needle in the shipped model), pqcache's top 5% and recent "
-         "5%. Published defaults: retroinfer 1.8% of the clusters; infinigen a margin of 4 below "
-         "the best score, at most 20%; pqcache's are the equal budget.";
-}
-
-const char* WhatAsPublishedIs() {
-  return "`as published`: the same budget with the means of the authors' programs, which is what "
-         "the papers measured: no graphs, and rows of infinigen and pqcache gathered by the CPU "
-         "and "
-         "copied. All other figures of the systems are of this engine's kernels, graphs and "
-         "transfers, as litecache's are.";
-}
-
 KvOptions OptionsOf(const System& system) {
   eval::ConfigurationRequest request;
   request.policies.clear();

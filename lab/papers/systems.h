@@ -23,7 +23,7 @@ System Lite();
 System LitePrefetchTwo();
 System LiteNoPrefetch();
 System LitePaper();
-// The systems it is compared with, at an equal budget (WhatBudgetIs()).
+// The systems it is compared with, at an equal budget: 10% of the context's rows.
 System RetroInfer();
 System InfiniGen();
 System InfiniGenOneDense();
@@ -42,13 +42,8 @@ System Kvpr();
 // Sink and recent rows alone: the lower bound.
 System Streaming();
 
-// Those that keep rows on the host and select, at an equal budget.
-std::vector<System> Offloading();
-// Of them those that litecache is compared with.
+// Those of them that litecache is compared with.
 std::vector<System> Others();
-// What the budget is to each, for people.
-const char* WhatBudgetIs();
-const char* WhatAsPublishedIs();
 
 // Throws InvalidArgument for settings that cannot be read.
 KvOptions OptionsOf(const System& system);

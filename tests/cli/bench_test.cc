@@ -136,7 +136,7 @@ std::string Read(const std::filesystem::path& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-TEST(Bench, TheSuiteIsMeasuredOnceAndWrittenAsAPage) {
+TEST(Bench, TheSuiteIsMeasuredOnce) {
   const TemporaryDirectory directory;
   const auto suite = [&](std::vector<std::string> more) {
     std::vector<std::string> words = {
@@ -149,33 +149,20 @@ TEST(Bench, TheSuiteIsMeasuredOnceAndWrittenAsAPage) {
   const auto none = suite({"--time-limit", "0"});
   ASSERT_EQ(none.exit_code, 0) << none.err;
   EXPECT_THAT(none.out, HasSubstr(" 0 new, 0 kept"));
-  EXPECT_THAT(Read(directory.path() / "papers.md"), HasSubstr("not measured"));
+  EXPECT_THAT(Read(directory.path() / "papers/suite.json"), HasSubstr("throughput"));
 
   const auto first = suite({});
   ASSERT_EQ(first.exit_code, 0) << first.err;
   EXPECT_THAT(first.out, HasSubstr(" 0 left"));
-  const auto page = Read(directory.path() / "papers.md");
-  for (const char* part :
-       {"(Figure 2)", "(Table 1)", "(Figures 3 and 10)", "(Figure 9)", "(Figure 11)", "(Table 2)",
-        "(Table 3)", "(Figure 12)", "(CLO's Figure 13)", "(Table 4)", "2.08 to 3.24"}) {
-    EXPECT_THAT(page, HasSubstr(part));
-  }
-  EXPECT_THAT(page, HasSubstr("brings rows to a GPU"));  // why link has no figures
-  // Every picture that the page shows is there, and is one.
-  int pictures = 0;
-  for (size_t at = page.find("](papers/"); at != std::string::npos;
-       at = page.find("](papers/", at + 1)) {
-    const auto name = page.substr(at + 2, page.find(')', at) - at - 2);
-    EXPECT_THAT(Read(directory.path() / name), ::testing::StartsWith("<svg")) << name;
-    ++pictures;
-  }
-  EXPECT_GE(pictures, 3);
-  // What the page says is what was measured.
   int measured = 0;
+  std::string reasons;
   std::filesystem::path latency;
   for (const auto& entry : std::filesystem::directory_iterator(directory.path() / "papers/cells")) {
     const auto json = nlohmann::json::parse(Read(entry.path()));
-    if (json.contains("skipped")) continue;
+    if (json.contains("skipped")) {
+      reasons += json["skipped"].get<std::string>();
+      continue;
+    }
     ++measured;
     if (json["cell"]["system"] == "full" && json["cell"]["context"] == 160 &&
         json["cell"]["kind"] == "decode") {
@@ -185,9 +172,10 @@ TEST(Bench, TheSuiteIsMeasuredOnceAndWrittenAsAPage) {
     }
   }
   EXPECT_GT(measured, 30);
+  EXPECT_THAT(reasons, HasSubstr("brings rows to a GPU"));  // why link has no figures
   ASSERT_FALSE(latency.empty());
 
-  // Again: what is there stays as it is, what was skipped is tried, a changed figure is shown.
+  // Again: what is there stays as it is, what was skipped is tried.
   auto json = nlohmann::json::parse(Read(latency));
   json["ms_per_step"] = 123000;
   std::ofstream(latency) << json.dump();
@@ -196,13 +184,7 @@ TEST(Bench, TheSuiteIsMeasuredOnceAndWrittenAsAPage) {
   EXPECT_THAT(again.out, HasSubstr(" 0 new, " + std::to_string(measured) + " kept"));
   EXPECT_THAT(again.err, HasSubstr(std::to_string(measured) + " of "));
   EXPECT_THAT(again.err, HasSubstr("were not possible before"));
-  EXPECT_THAT(Read(directory.path() / "papers.md"), HasSubstr("123000"));
-  // A person's notes stay where the page is written anew, as does what measured each cell.
-  directory.Write("papers/notes.md", "What we make of it.");
-  ASSERT_EQ(suite({"--time-limit", "0"}).exit_code, 0);
-  EXPECT_THAT(Read(directory.path() / "papers.md"), HasSubstr("\n\nWhat we make of it.\n\n"));
-  EXPECT_THAT(Read(directory.path() / "papers.md"),
-              HasSubstr(std::to_string(measured) + " measurements"));
+  EXPECT_THAT(Read(latency), HasSubstr("123000"));
   // Other settings are another measurement.
   json["cell"]["settings"] = "policy=streaming";
   std::ofstream(latency) << json.dump();

@@ -1,0 +1,62 @@
+"""What `litecache-lab papers` wrote: suite.json, which says what is measured and how, and a file of each measured cell."""
+
+import json
+import pathlib
+
+
+class Suite:
+    """A cell is named by (kind, system, shape, batch, context) and belongs to one or more experiments."""
+
+    def __init__(self, directory):
+        directory = pathlib.Path(directory)
+        self.description = json.loads((directory / "suite.json").read_text())
+        self.grid = self.description["grid"]
+        self.imposed = self.description["imposed"]
+        self.experiments = {}  # [name]: keys of cells, in the order of the suite
+        self._cells = {}
+        for experiment in self.description["experiments"]:
+            keys = self.experiments[experiment["name"]] = []
+            for cell in experiment["cells"]:
+                key = tuple(cell["cell"][part] for part in ("kind", "system", "shape", "batch", "context"))
+                keys.append(key)
+                self._cells[key] = self._read(directory / "cells" / cell["file"], cell)
+        machine = directory / "machine.json"
+        self.machine = json.loads(machine.read_text()) if machine.exists() else None
+        notes = directory / "notes.md"
+        self.notes = notes.read_text() if notes.exists() else ""
+
+    def _read(self, path, cell):
+        """The file's content; None where there is none of these settings and, if it matters, of this trace."""
+        if not path.exists():
+            return None
+        result = json.loads(path.read_text())
+        if result["cell"] != cell["cell"] or (cell["imposed"] and result.get("imposed", "") != self.imposed):
+            return None
+        return result
+
+    def measured(self, key):
+        """A measured cell's result, else None."""
+        result = self._cells.get(key)
+        return None if result is None or "skipped" in result else result
+
+    def number(self, key, path):
+        """A number of a measured cell, None where there is none. path: "breakdown/products_ms"."""
+        value = self.measured(key)
+        for part in path.split("/"):
+            value = value.get(part) if isinstance(value, dict) else None
+        return value if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+
+    def why_not(self, key):
+        result = self._cells.get(key)
+        return "not measured" if result is None else result.get("skipped", "")
+
+    def all_cells(self):
+        """Each cell of the experiments once."""
+        return dict.fromkeys(key for keys in self.experiments.values() for key in keys)
+
+    def systems(self, experiment, shape=None):
+        """Names of an experiment's systems, in the order of their first cells."""
+        return list(dict.fromkeys(key[1] for key in self.experiments[experiment] if shape in (None, key[2])))
+
+    def contexts(self, experiment, shape):
+        return list(dict.fromkeys(key[4] for key in self.experiments[experiment] if key[2] == shape))
