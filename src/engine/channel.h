@@ -14,7 +14,7 @@
 
 namespace litecache::engine {
 
-// Wakes the engine's thread. Handles share it, so that they may outlive the engine.
+// Wakes the engine's thread. Handles share ownership, so that they may outlive the engine.
 class Doorbell {
  public:
   void Ring() {
@@ -24,7 +24,7 @@ class Doorbell {
     }
     changed_.notify_one();
   }
-  // Returns at once when it has been rung since the last Wait().
+  // Returns at once when the bell has been rung since the last Wait().
   void Wait() {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [this] { return rung_; });
@@ -37,8 +37,8 @@ class Doorbell {
   bool rung_ = false;
 };
 
-// One request's queue of chunks. Not bounded: max_tokens bounds what it can hold, and a reader that
-// is slow must not hold up the others of its batch.
+// One request's queue of chunks. It is not bounded: max_tokens bounds what it can hold, and a slow
+// reader must not delay the other requests of its batch.
 class Channel {
  public:
   // on_push: called after every Push().
@@ -48,7 +48,7 @@ class Channel {
     stats_.prompt_tokens = prompt_tokens;
   }
 
-  // Engine's side. A chunk with a finish reason ends its sample.
+  // The engine's side. A chunk with a finish reason ends its sample.
   void Push(Chunk chunk);
   template <typename Update>
   void UpdateStats(const Update& update) {
@@ -57,7 +57,7 @@ class Channel {
   }
   bool cancelled() const { return cancelled_.load(std::memory_order_relaxed); }
 
-  // Reader's side. deadline_seconds < 0: none.
+  // The reader's side. deadline_seconds < 0: none.
   std::optional<Chunk> Pop(double deadline_seconds, bool* timed_out);
   void Cancel() { cancelled_.store(true, std::memory_order_relaxed); }
   RequestStats Stats() const;

@@ -1,4 +1,4 @@
-// Requests come and go, and steps run. How a step's logits become tokens: core_sampling.cc.
+// Takes and ends requests, and runs steps. core_sampling.cc turns a step's logits into tokens.
 #include "engine/core.h"
 
 #include <algorithm>
@@ -13,7 +13,7 @@
 namespace litecache::engine {
 namespace {
 
-// How long the end may take to write what the prefix store has not got yet.
+// How long the core's end may take to write what the prefix store does not have yet.
 constexpr std::chrono::seconds kLastWrites{10};
 
 std::vector<int32_t> StopIds(const Request& request, const std::vector<int32_t>& eos_ids) {
@@ -114,14 +114,14 @@ void Core::Loop() {
   while (!stop_) {
     Prepare();
     scheduler_.Plan(&plan_);
-    if (plan_.empty()) {  // nothing runs, or all that runs waits for rows from the disk
+    if (plan_.empty()) {  // nothing runs, or all running requests wait for rows from the disk
       doorbell_->Wait();
       continue;
     }
     RunStep();
     Flush();
   }
-  Prepare();  // what was submitted last ends, too
+  Prepare();  // so that requests submitted last are ended as well
   for (const auto& group : scheduler_.running()) End(group.get(), FinishReason::kCancelled);
   for (const auto& group : scheduler_.waiting()) End(group.get(), FinishReason::kCancelled);
   scheduler_.RemoveEnded();
@@ -151,7 +151,7 @@ void Core::Prepare() {
       } else {
         group->prompt_sequence = backend_.cache->Create();
       }
-    } catch (...) {  // of a device that is lost, or full
+    } catch (...) {  // the device is lost or full
       End(group, FinishReason::kError, MessageOf(std::current_exception()));
     }
   }
@@ -163,7 +163,7 @@ void Core::Prepare() {
 void Core::AdvancePrefixes() {
   try {
     prefixes_->Advance(scheduler_.running());
-  } catch (...) {  // of a device that is lost: who waits for rows would wait for ever
+  } catch (...) {  // the device is lost: requests that wait for rows would wait forever
     const std::string message = MessageOf(std::current_exception());
     for (const auto& group : scheduler_.running()) {
       if (group->prefix_wait != nullptr) End(group.get(), FinishReason::kError, message);
@@ -194,8 +194,8 @@ void Core::RunStep() {
     scheduler_.RemoveEnded();
     return;
   }
-  // Some request's fault, but whose? Each runs its part of the step alone, the oldest first, and
-  // those that fail again end; a step that failed has left the cache as it was.
+  // One request may be at fault, but it is not known which. Each runs its part of the step alone,
+  // oldest first, and those that fail again end; a failed step has left the cache as it was.
   SPDLOG_DEBUG("a step of {} rows failed: {}", plan_.step.rows, MessageOf(error));
   const bool alone = scheduler_.running().size() == 1;
   for (const auto& owned : scheduler_.running()) {
@@ -218,7 +218,7 @@ void Core::ForwardWithRoom(const StepPlan& plan) {
     try {
       return Forward(plan);
     } catch (const CapacityError&) {
-      // What runs fits by admission; what is kept fills the rest.
+      // Admission made sure that running requests fit; kept prefixes fill the rest.
       if (prefixes_ == nullptr || !prefixes_->EvictOne()) throw;
     }
   }
@@ -275,7 +275,7 @@ void Core::Finish(const StepPlan& plan) {
               device_sampler_->token(chosen_prompts_[p] + static_cast<int64_t>(i));
         }
       }
-    } catch (...) {  // of a callback, or of a score's logits
+    } catch (...) {  // from a callback, or from a score's logits
       const std::string message = MessageOf(std::current_exception());
       End(part.group, FinishReason::kError, message);
     }
@@ -317,7 +317,7 @@ void Core::StartSamples(Group* group) {
 
 void Core::Deliver(Sampled* row) {
   Group* group = row->group;
-  if (group->ended) return;  // a sibling's error has ended the request
+  if (group->ended) return;  // a sibling sample's error has ended the request
   if (!row->error.empty()) {
     End(group, FinishReason::kError, row->error);
     return;
@@ -335,7 +335,7 @@ void Core::Deliver(Sampled* row) {
   chunk.top_logprobs = std::move(row->top_logprobs);
   bool stopped = std::binary_search(group->stop_ids.begin(), group->stop_ids.end(), row->token);
   if (sample.text != nullptr) {
-    // A token that ends the answer is no part of its text.
+    // A token that ends the answer is not part of its text.
     if (!stopped) stopped = sample.stops.Add(sample.text->Add(row->token), &chunk.text);
   }
   stopped = stopped || row->complete;
@@ -345,7 +345,7 @@ void Core::Deliver(Sampled* row) {
     chunk.finish = FinishReason::kLength;
   }
   if (chunk.finish != FinishReason::kNone && sample.text != nullptr) {
-    // The end of the text may complete a stop string, too.
+    // The end of the text may also complete a stop string.
     if (sample.stops.Add(sample.text->Flush(), &chunk.text)) chunk.finish = FinishReason::kStop;
     sample.stops.Flush(&chunk.text);
   }
@@ -362,7 +362,7 @@ void Core::Deliver(Sampled* row) {
 
 void Core::ReleaseSequence(Group* group, const Sample* sample, bool keep) {
   const kv::SequenceId sequence = sample != nullptr ? sample->sequence : group->prompt_sequence;
-  if (sequence == 0) return;  // it was never made
+  if (sequence == 0) return;  // it was never created
   if (keep && prefixes_ != nullptr && group->score == nullptr) {
     try {
       prefixes_->Keep(sequence, group->prompt(),
@@ -384,7 +384,7 @@ void Core::End(Group* group, FinishReason reason, const std::string& error) {
   if (group->ended) return;
   group->ended = true;
   if (group->admitted) {
-    // What an error has left behind is nothing to begin with.
+    // Rows that an error has left behind must not be reused.
     const bool keep = reason != FinishReason::kError;
     // The prompt's sequence belongs to the first sample once there is one.
     if (group->samples.empty()) ReleaseSequence(group, nullptr, keep);

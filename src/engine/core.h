@@ -27,8 +27,8 @@
 
 namespace litecache::engine {
 
-// What the core runs on; everything outlives it. Only the core's thread touches decoder, cache,
-// stream and pool while it lives.
+// What the core runs on; everything must outlive the core. As long as the core exists, only its
+// thread touches decoder, cache, stream and pool.
 struct Backend {
   Device* device = nullptr;
   Stream* stream = nullptr;
@@ -36,17 +36,17 @@ struct Backend {
   kv::Cache* cache = nullptr;
   ThreadPool* pool = nullptr;    // samples the rows of a batch in parallel; null: one after another
   TokenTextFactory token_text;   // empty: the model has no tokenizer
-  std::vector<int32_t> eos_ids;  // end every answer
+  std::vector<int32_t> eos_ids;  // each of them ends an answer
 };
 
 struct CoreOptions {
-  int64_t context = 0;  // tokens a sequence may reach
+  int64_t context = 0;  // the most tokens of a sequence
   int64_t max_batch = 64;
   int64_t prefill_chunk = 512;
   int64_t prefill_chunk_beside_decode = 0;  // 0: prefill_chunk
-  int64_t score_rows = 64;                  // rows of a score job in a step
-  std::optional<PrefixOptions> prefixes;    // unset: nothing is kept
-  bool sample_on_device = true;             // off: the host chooses all tokens
+  int64_t score_rows = 64;                  // rows of a score job per step
+  std::optional<PrefixOptions> prefixes;    // unset: no prefixes are kept
+  bool sample_on_device = true;             // false: the host chooses all tokens
 };
 
 class Core {
@@ -69,7 +69,7 @@ class Core {
     Group* group = nullptr;
     size_t sample = 0;
     int64_t logit_row = 0;
-    std::optional<DeviceToken> chosen;  // by the device; else the row is on the host
+    std::optional<DeviceToken> chosen;  // by the device; if unset, the row is on the host
     // Results.
     int32_t token = 0;
     std::optional<TokenLogprob> logprob;
@@ -80,45 +80,45 @@ class Core {
 
   void Enqueue(std::unique_ptr<Group> group);
   void Loop();
-  // Takes over what was submitted, drops what was cancelled, admits what fits.
+  // Takes over submitted requests, drops cancelled ones, admits those that fit.
   void Prepare();
-  // Goes on with what waits for prefixes.
+  // Continues requests that wait for prefixes.
   void AdvancePrefixes();
   void RunStep();
-  // Before a step with parts of prompts, which takes long anyway: the memory that what runs will
-  // have come to use when those that decode after it are done.
+  // Called before a step with prompt tokens, which takes long anyway: reserves the memory that the
+  // running requests will need until those that decode after the step are done.
   void Provide(const StepPlan& plan);
   // Runs the plan; throws what the model throws.
   void Forward(const StepPlan& plan);
-  // The same; gives up kept prefixes where their memory is needed.
+  // Calls Forward(), and evicts kept prefixes where their memory is needed.
   void ForwardWithRoom(const StepPlan& plan);
   // Releases the sequence of a sample, or of a prompt in progress (sample: null).
   void ReleaseSequence(Group* group, const Sample* sample, bool keep);
-  // Has the device choose tokens where it can, and fetches the rows of all others.
+  // Lets the device choose tokens where it can, and fetches the rows of all others.
   void IssueSampling(const StepPlan& plan);
   void CollectAllowed(const StepPlan& plan);
-  // Adds the first tokens of a prompt that ends with this step; returns which the first of them is,
+  // Adds the first tokens of a prompt that ends with this step; returns the index of the first one,
   // or -1.
   int64_t AddFirstTokens(const StepPlan::Prefill& part);
-  // Everything that follows a forward pass.
+  // Does everything that follows a forward pass.
   void Finish(const StepPlan& plan);
   void FinishPrefill(const StepPlan::Prefill& part);
   void MakeSamplers(Group* group) const;
   void StartSamples(Group* group);
   void SampleRows();
-  // Fetches the rows that the device has left to the host after all.
+  // Fetches the rows that the device has left undecided.
   void ReceiveUndecided();
   void SampleRow(Sampled* row, SamplerScratch* scratch);
-  // Which tokens may come next, by a sample's constraint: bits, ceil(vocab / 32) words.
+  // The tokens that a sample's constraint allows next: bits, ceil(vocab / 32) words.
   void AllowedTokens(const std::vector<int32_t>& stop_ids, Sample* sample,
                      std::vector<uint32_t>* allowed) const;
   void Deliver(Sampled* row);
   void EndSample(Group* group, Sample* sample);
-  // Ends a whole request and frees what it holds.
+  // Ends a whole request and frees its memory.
   void End(Group* group, FinishReason reason, const std::string& error = {});
   void UpdateStats();
-  // Hands out what a step has produced, after the statistics: a reader that sees its end and asks
-  // for them finds its memory free.
+  // Hands out the step's results after the statistics: a reader that sees a request's end and asks
+  // for the statistics finds its memory free.
   void Flush();
 
   std::span<const float> LogitRow(int64_t row) const;
@@ -138,17 +138,17 @@ class Core {
   Scheduler scheduler_;
   StepPlan plan_;
   StepPlan retry_plan_;
-  // Which of the device's tokens is whose, or -1: of a step's decodes, and the first of each of its
+  // Indices of the device's tokens, or -1: for a step's decodes, and for the first of each of its
   // prompts' samples.
   std::vector<int64_t> chosen_decodes_, chosen_prompts_;
-  std::vector<std::vector<uint32_t>> allowed_;  // of plan.decodes: by their constraints
+  std::vector<std::vector<uint32_t>> allowed_;  // [plan.decodes], by their constraints
   std::vector<Sampled> sampled_;
-  std::vector<SamplerScratch> scratch_;  // one a sampling thread
+  std::vector<SamplerScratch> scratch_;  // one per sampling thread
   EngineStats counters_;
   std::vector<std::pair<std::shared_ptr<Channel>, Chunk>> outbox_;
   std::vector<std::pair<std::shared_ptr<ScoreJob>, std::exception_ptr>> scored_;
 
-  std::unique_ptr<PrefixReuse> prefixes_;  // null: nothing is kept
+  std::unique_ptr<PrefixReuse> prefixes_;  // null: no prefixes are kept
 
   // Shared.
   std::atomic<bool> stop_{false};

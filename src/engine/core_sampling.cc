@@ -1,4 +1,4 @@
-// How a step's logits become tokens: on the device where it can choose, else on the host.
+// Turns a step's logits into tokens: on the device where it can choose, else on the host.
 #include <algorithm>
 #include <exception>
 
@@ -21,7 +21,7 @@ void Core::MakeSamplers(Group* group) const {
   }
 }
 
-// What the constraints of a step's decodes allow: while the device computes the logits.
+// Collects the tokens that constraints allow in a step's decodes, while the device computes logits.
 void Core::CollectAllowed(const StepPlan& plan) {
   if (allowed_.size() < plan.decodes.size()) allowed_.resize(plan.decodes.size());
   const auto collect = [&](int64_t begin, int64_t end, int) {
@@ -34,7 +34,7 @@ void Core::CollectAllowed(const StepPlan& plan) {
       try {
         AllowedTokens(row.group->stop_ids, &sample, &allowed);
       } catch (...) {
-        allowed.clear();  // the host asks again, and the request ends with what it throws
+        allowed.clear();  // the host asks again, and ends the request with the exception
       }
     }
   };
@@ -49,7 +49,7 @@ void Core::CollectAllowed(const StepPlan& plan) {
   }
 }
 
-// Lists of log-probabilities need whole rows, and so does the first token under a constraint.
+// Lists of log-probabilities need whole rows on the host; so does the first token of a constraint.
 void Core::IssueSampling(const StepPlan& plan) {
   Stream& stream = *backend_.stream;
   device_sampler_->Clear();
@@ -127,7 +127,7 @@ void Core::SampleRows() {
       }
     }
   };
-  // Waking the pool costs more than the passes over a small vocabulary take.
+  // Waking the pool costs more than passing over a small vocabulary.
   constexpr int64_t kParallelValues = 1 << 17;
   const auto on_host = std::count_if(sampled_.begin(), sampled_.end(),
                                      [](const Sampled& row) { return !row.chosen; });
@@ -154,7 +154,7 @@ void Core::SampleRow(Sampled* row, SamplerScratch* scratch) {
     row->token = sample.sampler.SampleAllowed(logits, scratch);
   }
   if (sample.constraint != nullptr) {
-    // A token that ends the answer is none of the constraint's.
+    // A token that ends the answer is not passed to the constraint.
     const std::vector<int32_t>& stop_ids = row->group->stop_ids;
     if (!std::binary_search(stop_ids.begin(), stop_ids.end(), row->token)) {
       sample.constraint->Accept(row->token);
@@ -172,7 +172,7 @@ void Core::SampleRow(Sampled* row, SamplerScratch* scratch) {
   row->top_logprobs = TopLogprobs(logits, static_cast<size_t>(logprobs), log_sum);
 }
 
-// Tokens that end an answer may come where the constraint is complete, and only there.
+// Tokens that end an answer are allowed where the constraint is complete, and only there.
 void Core::AllowedTokens(const std::vector<int32_t>& stop_ids, Sample* sample,
                          std::vector<uint32_t>* allowed) const {
   TokenConstraint& constraint = *sample->constraint;

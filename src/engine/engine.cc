@@ -36,12 +36,12 @@
 namespace litecache {
 namespace {
 
-// Share of the free memory a budget takes by default: the rest is for the program itself, and for
-// what starts after it.
+// Share of the free memory that a budget takes by default: the rest is for the program itself, and
+// for programs that start later.
 constexpr double kDefaultShare = 0.9;
 
-// Logits a score job's step may take. Larger steps run faster, 32 MiB are 64 rows of Llama 3's
-// vocabulary: enough for a matrix product to be bound by arithmetic.
+// Memory for the logits of a score job's step. Larger steps run faster; 32 MiB are 64 rows of Llama
+// 3's vocabulary, enough for a matrix product to be bound by arithmetic.
 constexpr int64_t kScoreLogitBytes = 32 << 20;
 
 class TokenizerText final : public engine::TokenText {
@@ -78,7 +78,7 @@ void CheckOptions(const EngineOptions& options) {
   }
 }
 
-// What the engine stands on, in the order in which it is made.
+// What the engine is built from, in the order in which it is made.
 struct Parts {
   Machine machine;
   std::unique_ptr<Stream> stream;
@@ -86,7 +86,7 @@ struct Parts {
   std::shared_ptr<const tokenizer::Tokenizer> tokenizer;
   std::filesystem::path directory;
   std::string name;                       // for messages
-  std::function<std::string()> identity;  // tells models apart; reads a little of their files
+  std::function<std::string()> identity;  // identifies the model; reads a little of its files
   SamplingParams sampling;
   std::vector<int32_t> eos_ids;
   uint64_t budget = 0;      // of host memory
@@ -109,7 +109,7 @@ Parts Begin(const EngineOptions& options, std::string name) {
         options.weights_on_device);
   }
   parts.stream = parts.machine.compute().CreateStream();
-  // Asked before the weights come: mapped files would otherwise count twice.
+  // Measured before the weights are loaded: mapped files would otherwise count twice.
   parts.budget =
       options.memory > 0
           ? options.memory
@@ -129,7 +129,7 @@ Parts Begin(const EngineOptions& options, std::string name) {
   return parts;
 }
 
-// Before they are read.
+// Called before the weights are read.
 void CheckWeights(const Parts& parts, const model::ModelConfig& config,
                   const EngineOptions& options) {
   if (options.kv.policy == "litecache") {
@@ -152,7 +152,7 @@ class EngineImpl final : public Engine {
         cache_plan_(
             kv::MakeCachePlan(Layout(), options.kv, profile_, parts_.machine.compute().type())),
         prefill_chunk_(PrefillChunk(options)),
-        plan_(MakePlan(options)),  // may take resident heads back
+        plan_(MakePlan(options)),  // may offload resident heads
         kv_notes_(engine::DescribePlan(*cache_plan_, options.kv, profile_.get())),
         cache_(cache_plan_->Create(parts_.machine.compute(), plan_.kv)) {
     for (const std::string& note : kv_notes_) SPDLOG_INFO("KV cache: {}", note);
@@ -231,7 +231,7 @@ class EngineImpl final : public Engine {
     return std::clamp<int64_t>(kScoreLogitBytes / row_bytes, 1, prefill_chunk_);
   }
 
-  // What the operations keep on the threads, or of the GPU's memory.
+  // Scratch memory of the operations: on the CPU's threads, or on the GPU.
   uint64_t ScratchBytes(const EngineOptions& options, int64_t rows) const {
     const int threads = parts_.machine.cpu->pool().size();
     const int64_t context = options.max_context > 0
@@ -268,8 +268,8 @@ class EngineImpl final : public Engine {
     request.host_weights = parts_.decoder->host_weight_bytes();
     request.offloaded_layers = parts_.decoder->offloaded_layers();
     request.weights_mapped = parts_.weights_mapped;
-    // A sampling thread keeps two rows of its own: adjusted logits and weights. They are the
-    // host's.
+    // A sampling thread keeps two rows of its own, adjusted logits and weights, in the host's
+    // memory.
     const int64_t of_threads =
         parts_.machine.gpu != nullptr ? 0 : 2 * parts_.machine.cpu->pool().size();
     request.buffers = parts_.decoder->WorkspaceBytes(rows, logit_rows) +
@@ -280,7 +280,7 @@ class EngineImpl final : public Engine {
     request.two_memories = parts_.gpu_budget > 0;
     request.device = parts_.gpu_budget > 0 ? parts_.gpu_budget : options.kv.device_memory;
     request.host = options.kv.host_memory;
-    // By the weights that lie there.
+    // The host's memory that offloaded weights leave.
     const uint64_t left = parts_.budget - std::min(parts_.budget, request.host_weights);
     if (request.host > 0) request.host = engine::HostCap(request.host, left, options.memory);
     if (parts_.gpu_budget > 0 && request.host == 0) request.host = left;
@@ -308,11 +308,11 @@ class EngineImpl final : public Engine {
   MemoryPlan plan_;
   std::vector<std::string> kv_notes_;
   std::unique_ptr<kv::Cache> cache_;
-  std::unique_ptr<engine::Core> core_;  // last: its thread ends before what it runs on
+  std::unique_ptr<engine::Core> core_;  // last: its thread ends before the other members
 };
 
-// Ids that end an answer: what generation_config.json, config.json and the tokenizer name. They
-// differ in practice: chat models end a turn with a token config.json does not know.
+// The ids that end an answer according to generation_config.json, config.json and the tokenizer.
+// They differ in practice: chat models end a turn with a token that config.json does not name.
 std::vector<int32_t> MergeEosIds(const io::GenerationConfig& generation,
                                  const model::ModelConfig& config,
                                  const tokenizer::Tokenizer* tokenizer) {
@@ -344,7 +344,7 @@ std::unique_ptr<Engine> Engine::Load(const std::string& model, const EngineOptio
   parts.identity = [directory = parts.directory] { return model::Fingerprint(directory); };
   const auto config = model::ModelConfig::FromFile(parts.directory / "config.json");
   CheckWeights(parts, config, options);
-  // The small files first: their errors come at once, not after gigabytes have been read.
+  // Small files come first: their errors appear at once, not after gigabytes have been read.
   if (std::filesystem::exists(parts.directory / "tokenizer.json")) {
     parts.tokenizer = tokenizer::Tokenizer::FromDirectory(parts.directory);
   }

@@ -13,7 +13,7 @@ using ops::cuda::SampledToken;
 using ops::cuda::SampleMode;
 using ops::cuda::SampleRow;
 
-// Changed logits a step: those of one prompt with penalties at least, and then some.
+// The most changed logits per step: at least those of one prompt with penalties, and some more.
 int64_t MostChanges(int64_t vocab) { return std::max<int64_t>(vocab, 1 << 16); }
 
 size_t InputBytes(int64_t rows, int64_t vocab) {
@@ -21,7 +21,7 @@ size_t InputBytes(int64_t rows, int64_t vocab) {
          static_cast<size_t>(MostChanges(vocab)) * sizeof(LogitChange);
 }
 
-// Of one row's mask.
+// Words in one row's mask.
 int64_t MaskWords(int64_t vocab) { return (vocab + 31) / 32; }
 
 size_t MaskBytes(int64_t rows, int64_t vocab) {
@@ -76,7 +76,7 @@ int64_t GpuSampler::Add(const Sampler& sampler, int64_t logit_row, bool logprob,
   const SampleMode mode = ModeOf(params, vocab_);
   if (count_ == max_rows_ || changes_ + changed > max_changes_) return -1;
   if (mode == SampleMode::kTopK && params.top_k > ops::cuda::kMostCandidates) return -1;
-  // The host says what is wrong with a format that allows no token.
+  // The host reports what is wrong with a format that allows no token.
   if (!allowed.empty() && !AllowsSome(allowed, vocab_)) return -1;
   SampleRow& row = rows()[count_];
   row = {.uniform = sampler.NextUniform(),
@@ -127,7 +127,7 @@ void GpuSampler::Issue(Stream& stream) {
           static_cast<size_t>(changes_) * sizeof(LogitChange));
     return;
   }
-  // Always the same operations: a recording of them takes a launch instead of three.
+  // The operations are always the same: a recording of them takes one launch instead of three.
   RecordingKey key("sample");
   key.Add(*input_).Add(*tokens_).Add(logits_).Add(count);
   stream.Run(key.value(), [&] { issue(count * sizeof(SampleRow)); });

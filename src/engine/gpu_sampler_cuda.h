@@ -10,7 +10,7 @@ namespace litecache::engine {
 
 class GpuSampler final : public DeviceSampler {
  public:
-  // Of the device's memory.
+  // Bytes of device memory that it needs.
   static uint64_t Bytes(Stream& stream, int64_t rows, int64_t vocab);
   GpuSampler(Device& device, Stream& stream, const Mirror& logits, int64_t rows, int64_t vocab);
 
@@ -23,7 +23,7 @@ class GpuSampler final : public DeviceSampler {
 
  private:
   ops::cuda::SampleRow* rows() const { return input_->host<ops::cuda::SampleRow>(); }
-  // Behind the rows, on the host or the device.
+  // The changes follow the rows in `input`, an address on the host or the device.
   ops::cuda::LogitChange* changes(std::byte* input) const;
 
   const Mirror& logits_;

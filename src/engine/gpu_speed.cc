@@ -18,7 +18,7 @@ double Since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-// Pinned host memory to the device, large pieces: what a pull of a head's rows comes close to.
+// The rate of large copies from pinned host memory; pulling a head's rows comes close to it.
 double LinkRate(Device& device, Stream& stream) {
   constexpr size_t kBytes = size_t{128} << 20;
   const auto mirror = device.CreateMirror(kBytes);
@@ -32,7 +32,7 @@ double LinkRate(Device& device, Stream& stream) {
   return best;
 }
 
-// A decode step of batch 1 that attends `rows` rows, by its layers; the logits' product among them.
+// Seconds per layer of a decode step of batch 1 that attends `rows` rows, the logits' included.
 double LayerSeconds(Device& device, Stream& stream, model::Decoder& decoder, int64_t rows) {
   constexpr int64_t kChunk = 256, kSteps = 16;
   const model::ModelConfig& config = decoder.config();
@@ -76,14 +76,14 @@ std::shared_ptr<const kv::Profile> WithMeasuredSpeed(std::shared_ptr<const kv::P
       options.resident_heads != "formula") {
     return profile;
   }
-  // Longer contexts than this take longer to fill than their attention adds to a layer.
+  // Filling a longer context takes longer than its attention adds to a layer.
   constexpr int64_t kMostRows = 4096;
   const int64_t rows = options.budget.RowsFor(std::max<int64_t>(profile->curve_context, 1)) +
                        options.sink_tokens + options.recent_tokens;
   auto measured = std::make_shared<kv::Profile>(*profile);
   measured->link_bytes_per_second = LinkRate(device, stream);
   measured->layer_seconds = LayerSeconds(device, stream, decoder, std::min(rows, kMostRows));
-  UseGraphs(stream, true);  // forgets the steps of a cache that is gone
+  UseGraphs(stream, true);  // forgets steps recorded with a cache that has been freed
   SPDLOG_INFO("resident heads by formula: a layer takes {}, the link {}/s",
               FormatSeconds(measured->layer_seconds),
               FormatBytes(static_cast<uint64_t>(measured->link_bytes_per_second)));

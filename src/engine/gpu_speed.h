@@ -1,5 +1,5 @@
 // The rates of a GPU and of its link, measured at start for the number of resident heads (CLO eq.
-// 12): a profile knows the machine it was made on.
+// 12): a profile has only those of the machine that it was made on.
 #pragma once
 
 #include <memory>

@@ -1,5 +1,5 @@
-// A request inside the engine. Touched by the engine's thread only, but for what Channel and
-// ScoreJob guard themselves.
+// A request inside the engine. Only the engine's thread touches it, except for what Channel and
+// ScoreJob protect themselves.
 #pragma once
 
 #include <chrono>
@@ -27,7 +27,7 @@ inline double SecondsBetween(Clock::time_point from, Clock::time_point to) {
   return std::chrono::duration<double>(to - from).count();
 }
 
-// Text of one sample's tokens as it becomes certain: tokenizer::StreamDecoder, or nothing.
+// Turns one sample's tokens into text as it becomes certain (tokenizer::StreamDecoder).
 class TokenText {
  public:
   virtual ~TokenText() = default;
@@ -59,22 +59,22 @@ struct Group {
   uint64_t seed = 0;
   std::vector<int32_t> stop_ids;  // sorted, the model's eos ids included unless ignored
   std::shared_ptr<Channel> channel;
-  std::shared_ptr<ScoreJob> score;  // instead of the above
+  std::shared_ptr<ScoreJob> score;  // of a score job; replaces the fields above
 
   KvCost cost;
-  KvCost provided;    // the same with kTokensProvided tokens of an answer at most
-  uint64_t turn = 0;  // the scheduler's: when it may start
+  KvCost provided;    // the same for at most kTokensProvided tokens of an answer
+  uint64_t turn = 0;  // set by the scheduler: when the request may start
   bool admitted = false;
-  kv::SequenceId prompt_sequence = 0;  // while the prompt is processed; 0: there is none
+  kv::SequenceId prompt_sequence = 0;  // while the prompt is processed; otherwise 0
   int64_t prefilled = 0;               // prompt tokens in the cache
-  // While rows of its prompt come from elsewhere: it has no part in a step.
+  // Set while rows of its prompt are read from elsewhere: it takes no part in steps.
   std::shared_ptr<PrefixWait> prefix_wait;
-  std::vector<Sampler> samplers;  // of the samples to come: made for the step that ends the prompt
+  std::vector<Sampler> samplers;  // of future samples: made for the step that ends the prompt
   std::vector<Sample> samples;    // filled when the prompt is done
   bool ended = false;
 
   Clock::time_point submitted;
-  std::optional<Clock::time_point> started;  // its first step began
+  std::optional<Clock::time_point> started;  // when its first step began
   std::optional<Clock::time_point> first_token;
 
   const std::vector<int32_t>& prompt() const {
@@ -83,9 +83,9 @@ struct Group {
   uint64_t client() const { return score != nullptr ? 0 : request.client; }
   int64_t prompt_size() const { return static_cast<int64_t>(prompt().size()); }
   bool prefilling() const { return prefilled < prompt_size(); }
-  // Of its prompt, the tokens that come in chunks.
+  // The number of prompt tokens that are processed in chunks.
   int64_t decodes_from() const { return score != nullptr ? score->decode_from() : prompt_size(); }
-  // Sequences it holds or will hold once its prompt is done.
+  // The number of sequences that it holds, or will hold once its prompt is done.
   int64_t width() const {
     if (score != nullptr) return 1;
     if (samples.empty()) return request.n;

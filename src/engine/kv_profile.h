@@ -12,24 +12,24 @@
 
 namespace litecache::engine {
 
-// Name of the profile in a model's directory.
+// Name of the profile's file in a model's directory.
 inline constexpr const char* kProfileName = "litecache-profile.safetensors";
 
-// Whether the policy takes anything from a profile.
+// Whether the policy uses a profile.
 bool UsesProfile(const KvOptions& options);
 
 // options.profile: a file, "auto" (kProfileName in `directory`, where it exists) or "none". Null
-// without one, and for policies that need none. directory: empty for a model without files. Throws
-// FileError for a file that is missing, damaged or another model's.
+// without a profile, and for policies that need none. directory: empty for a model without files.
+// Throws FileError for a file that is missing, damaged or another model's.
 std::shared_ptr<const kv::Profile> LoadProfile(const KvOptions& options,
                                                const std::filesystem::path& directory,
                                                const kv::Layout& layout);
 
-// What the policy goes without here, what that costs, and what mends it; empty where it goes
-// without nothing.
+// Tells users what the policy lacks here, what that costs, and how to fix it; empty where it lacks
+// nothing.
 std::string PlanWarning(const kv::CachePlan& plan, const kv::Profile* profile);
 
-// What the plan's policy came to: one line a fact, the warning first. Empty for policy full.
+// The plan's decisions for users: one line per fact, the warning first. Empty for policy full.
 std::vector<std::string> DescribePlan(const kv::CachePlan& plan, const KvOptions& options,
                                       const kv::Profile* profile);
 

@@ -14,8 +14,8 @@ namespace {
 
 using ops::ExpOfNonPositive;
 
-// Independent lanes, so that the compiler turns the loops below into vector code without being
-// allowed to reorder floating-point sums.
+// Independent lanes, so that the compiler can vectorize the loops below without permission to
+// reorder floating-point sums.
 constexpr size_t kLanes = 16;
 
 float MaxOf(const float* x, size_t count) {
@@ -62,7 +62,7 @@ int32_t ArgMax(std::span<const float> row) {
 }
 
 bool AllFinite(std::span<const float> row) {
-  // Of a NaN or an infinity all exponent bits are set.
+  // A NaN or an infinity has all exponent bits set.
   std::array<int32_t, kLanes> lanes{};
   size_t i = 0;
   for (; i + kLanes <= row.size(); i += kLanes) {
@@ -109,8 +109,8 @@ void SelectTop(std::span<const float> row, size_t k, std::vector<Candidate>* out
   out->clear();
   k = std::min(k, row.size());
   if (k == 0) return;
-  // A buffer of candidates above the k-th best so far. Full, it is cut to its k best, which raises
-  // the bar: on average few values pass it, whatever k is.
+  // A buffer of candidates above the k-th best so far. When it is full, it is cut to its k best,
+  // which raises the bar: few values pass it on average, whatever k is.
   const size_t room = std::max<size_t>(2 * k, 64);
   out->reserve(std::min(room, row.size()));
   const auto cut = [&] {
@@ -120,7 +120,7 @@ void SelectTop(std::span<const float> row, size_t k, std::vector<Candidate>* out
     return out->back().logit;
   };
   float bar = -std::numeric_limits<float>::infinity();
-  bool full = false;  // k candidates reach the bar: only values above it are of interest
+  bool full = false;  // k candidates reach the bar: only values above it matter
   for (size_t i = 0; i < row.size(); ++i) {
     if (full && !(row[i] > bar)) continue;
     out->push_back({row[i], static_cast<int32_t>(i)});

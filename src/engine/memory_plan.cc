@@ -32,7 +32,7 @@ namespace {
 
 uint64_t Minus(uint64_t a, uint64_t b) { return a > b ? a - b : 0; }
 
-// The most tokens a sequence can have when its cost fits.
+// The most tokens that a sequence can have so that its cost fits.
 template <class Fits>
 int64_t LargestContext(const kv::CachePlan& cache, int64_t limit, const Fits& fits) {
   int64_t low = 0, high = limit;  // the cost grows with the length
@@ -47,15 +47,15 @@ int64_t LargestContext(const kv::CachePlan& cache, int64_t limit, const Fits& fi
   return low;
 }
 
-// Splits what the tiers have for KV between them as sequences of `context` tokens need it, at most
-// `most` of them.
+// Splits the memory left for KV between the tiers as sequences of `context` tokens need it, for at
+// most `most` of them.
 kv::TierBytes SplitKv(const kv::TierBytes& caps, uint64_t left, const kv::TierBytes& sequence,
                       uint64_t most) {
   const kv::TierBytes useful = most * sequence;
   kv::TierBytes kv{std::min(caps.device, useful.device), std::min(caps.host, useful.host)};
   if (kv.total() > left) {
-    // Too much together: in proportion to a sequence's need, but a tier's cap leaves its rest to
-    // the other.
+    // Together too much: split in proportion to a sequence's need, but what a tier's limit leaves
+    // unused goes to the other tier.
     const double share =
         static_cast<double>(sequence.device) / static_cast<double>(sequence.total());
     const uint64_t device = std::max(static_cast<uint64_t>(share * static_cast<double>(left)),
@@ -66,7 +66,7 @@ kv::TierBytes SplitKv(const kv::TierBytes& caps, uint64_t left, const kv::TierBy
   return kv;
 }
 
-// Why a context of `least` tokens does not fit, in the names of the memories there are.
+// Says why a context of `least` tokens does not fit, naming the memories that exist.
 [[noreturn]] void Refuse(const MemoryRequest& request, const MemoryPlan& plan,
                          const kv::TierBytes& caps, const kv::TierBytes& needed, int64_t largest) {
   const std::string what = request.wanted_context > 0

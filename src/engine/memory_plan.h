@@ -1,4 +1,4 @@
-// Where the memory goes, decided once at start.
+// Divides the memory between weights, buffers and KV, once at start.
 #pragma once
 
 #include <cstdint>
@@ -12,13 +12,13 @@ namespace litecache::engine {
 struct MemoryRequest {
   std::string model;    // for messages
   uint64_t total = 0;   // budget of both tiers together, in bytes
-  uint64_t device = 0;  // cap of weights, buffers and the device's part of KV; 0: total
-  uint64_t host = 0;    // cap of the host store; 0: total
-  // The tiers are two memories, a GPU's and the host's: device and host are their budgets, total
-  // is their sum, and what one of them leaves is of no use to the other.
+  uint64_t device = 0;  // limit for weights, buffers and the device's part of KV; 0: total
+  uint64_t host = 0;    // limit for the host store; 0: total
+  // The tiers are two memories, a GPU's and the host's: device and host are their budgets, total is
+  // the sum, and what one of them does not use cannot serve the other.
   bool two_memories = false;
   uint64_t weights = 0;  // bytes
-  // Two memories: bytes in the host's beside the store, of so many layers.
+  // With two memories: bytes of weights in host memory beside the store, and of how many layers.
   uint64_t host_weights = 0;
   int64_t offloaded_layers = 0;
   bool weights_mapped = false;     // files mapped into memory rather than copied
@@ -30,20 +30,20 @@ struct MemoryRequest {
   int64_t max_batch = 0;
 };
 
-// Weights, then buffers, then KV: what remains, but not more than max_batch sequences of full
-// context can use, split between the tiers as a sequence needs them. Throws CapacityError with the
-// numbers when weights, or weights and buffers, or the wanted context do not fit; InvalidArgument
-// when the wanted context passes the model's.
+// Weights come first, then buffers, then KV with the rest, but no more than max_batch sequences of
+// full context can use, split between the tiers in the proportion that a sequence needs. Throws
+// CapacityError with the numbers when weights, or weights and buffers, or the wanted context do not
+// fit; InvalidArgument when the wanted context exceeds the model's.
 MemoryPlan MakeMemoryPlan(const MemoryRequest& request);
 
-// Throws the CapacityError of MakeMemoryPlan for weights that alone pass the budget: asked before
-// they are read. of_gpu: total is of a GPU's memory.
+// Throws the CapacityError of MakeMemoryPlan for weights that alone exceed the budget; called
+// before they are read. of_gpu: total is a GPU's memory.
 void CheckWeightsFit(const std::string& model, uint64_t weights, uint64_t total,
                      bool of_gpu = false);
 
-// The cap of the host store where `asked` was asked for and `left` of host memory is left for it:
-// the lower one, with a warning where less is left. memory: the budget that was asked for, 0: nine
-// tenths of what is free.
+// The limit of the host store where the user asked for `asked` bytes and `left` bytes of host
+// memory are left: the lower one, with a warning where that is `left`. memory: the budget that the
+// user asked for; 0: nine tenths of the free memory.
 uint64_t HostCap(uint64_t asked, uint64_t left, uint64_t memory);
 
 }  // namespace litecache::engine

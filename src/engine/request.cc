@@ -12,7 +12,7 @@ namespace litecache {
 namespace {
 
 void CheckRange(std::string_view field, double value, double low, double high) {
-  if (!(value >= low && value <= high)) {  // also catches NaN
+  if (!(value >= low && value <= high)) {  // also rejects NaN
     throw InvalidArgument("{} = {} is not between {} and {}", field, value, low, high);
   }
 }

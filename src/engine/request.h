@@ -1,4 +1,4 @@
-// Checks of a request before any work starts, and the memory it may come to need.
+// Checks a request before any work starts, and computes the memory that it may need.
 #pragma once
 
 #include <cstdint>
@@ -8,10 +8,10 @@
 
 namespace litecache::engine {
 
-// What a request is checked against.
+// The limits that a request is checked against.
 struct RequestLimits {
   int64_t vocab = 0;
-  int64_t context = 0;    // tokens a sequence may reach
+  int64_t context = 0;    // the most tokens of a sequence
   int64_t max_batch = 0;  // sequences that run together
   bool has_tokenizer = false;
 };
@@ -20,8 +20,8 @@ struct RequestLimits {
 // strings, sampling parameters.
 void CheckRequest(const Request& request, const RequestLimits& limits);
 
-// KV memory of a request at its worst: every sample runs to its last token. The last token of a
-// sample is never fed back, so `prompt + max_tokens` tokens take one row less.
+// KV memory that a request needs at worst, when every sample runs to its last token. The last token
+// of a sample is never fed back, so `prompt + max_tokens` tokens take one row less.
 struct KvCost {
   kv::TierBytes first;  // one sample, the prompt included
   kv::TierBytes more;   // every further sample
@@ -30,27 +30,27 @@ struct KvCost {
   }
 };
 
-// Tokens of an answer that a request's memory is taken for with its prompt, so that nothing is
-// taken while it decodes; a longer one takes more as it needs it. Not all that a request may ask
-// for: one without max_tokens may go on to the context's end, and few do.
+// Tokens of an answer whose memory is taken together with the prompt's, so that none is taken while
+// the request decodes; a longer answer takes more when it needs it. Not all that a request may ask
+// for: without max_tokens it may go on to the context's end, and few do.
 inline constexpr int64_t kTokensProvided = 4096;
 
 KvCost WorstCase(const kv::Cache& cache, int64_t prompt, int64_t max_tokens);
 
-// The cache's costs, which are constant, and its capacity as it was read once: these functions run
-// on callers' threads, the cache itself belongs to the engine's.
+// The cache's costs, which are constant, and its capacity, read once: these functions run on
+// callers' threads, whereas the cache itself belongs to the engine's thread.
 struct KvLimits {
   const kv::Cache* cache = nullptr;
   kv::TierBytes bytes;
 };
 
-// Tokens each sample of the request may generate: request.max_tokens, or for 0 as many as the
-// context and the KV budget allow. Throws CapacityError with the numbers and the largest context
-// that fits when not even that many (or a single one) do.
+// How many tokens each sample of the request may generate: request.max_tokens, or for 0 as many as
+// the context and the KV budget allow. Throws CapacityError with the numbers and the largest
+// context that fits when that many (or a single one) do not fit.
 int64_t ResolveMaxTokens(const Request& request, const RequestLimits& limits,
                          const KvLimits& budget);
 
-// The most tokens (prompt and answer) n samples of a prompt can reach in the budget, at most
+// The most tokens (prompt and answer) that n samples of a prompt can reach in the budget, at most
 // `context`.
 int64_t LargestContext(const KvLimits& budget, int64_t context, int64_t prompt, int64_t n);
 

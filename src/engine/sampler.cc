@@ -26,7 +26,7 @@ void TokenHistory::AddGenerated(int32_t token) { ++Find(token).generated; }
 
 namespace {
 
-// One bias a token: their sum.
+// Merges the biases of each token into their sum.
 void MergeBiases(std::vector<std::pair<int32_t, float>>* biases) {
   std::stable_sort(biases->begin(), biases->end(),
                    [](const auto& a, const auto& b) { return a.first < b.first; });
@@ -82,7 +82,7 @@ int32_t Sampler::SampleAllowed(std::span<const float> logits, SamplerScratch* sc
   }
   Penalize(&row);
   int32_t token = Choose(row, scratch);
-  // Where rounding has drawn past the last token with a weight.
+  // Rounding may have moved the draw past the last token with a weight.
   if (row[static_cast<size_t>(token)] == kNever) token = ArgMax(row);
   Count(token);
   return token;
@@ -147,7 +147,7 @@ int32_t Sampler::DrawFromAll(std::span<const float> row, double uniform,
     left -= scratch->block_sums[block++];
   }
   const size_t end = std::min((block + 1) * kWeightBlock, row.size());
-  size_t last = block * kWeightBlock;  // with a weight: rounding must not draw an impossible token
+  size_t last = block * kWeightBlock;  // with weight > 0: rounding must not draw another token
   for (size_t i = block * kWeightBlock; i < end; ++i) {
     if (weights[i] <= 0) continue;
     last = i;
@@ -181,7 +181,7 @@ void Sampler::Filter(std::span<const float> row, SamplerScratch* scratch) const 
   } else if (params_.top_p < 1.0) {
     SelectNucleus(row, scratch);
   } else {
-    // min-p alone needs no order: one pass collects what reaches the bar, which is moved down by a
+    // min-p alone needs no order: one pass collects what reaches the bar, which is lowered by a
     // rounding error; the exact comparison follows below.
     const float max = Max(row);
     const double bar = max + params_.temperature * std::log(params_.min_p);
@@ -210,7 +210,7 @@ void Sampler::Filter(std::span<const float> row, SamplerScratch* scratch) const 
 
 void Sampler::SelectNucleus(std::span<const float> row, SamplerScratch* scratch) const {
   // A histogram of the mass by distance from the best logit tells how far down the nucleus reaches,
-  // so that only it has to be sorted: with 128K tokens a tenth of the time a sort of all takes.
+  // so that only the nucleus has to be sorted: with 128K tokens a tenth of the time of a full sort.
   constexpr int kBins = 256;
   constexpr float kBinsPerNat = 8;
   std::vector<double>& weights = scratch->candidate_weights;
@@ -231,7 +231,7 @@ void Sampler::SelectNucleus(std::span<const float> row, SamplerScratch* scratch)
   int last = 0;
   for (double sum = mass[0]; sum < wanted && last < kBins - 1;)
     sum += mass[static_cast<size_t>(++last)];
-  last = std::min(last + 1, kBins - 1);  // one more, for what rounding may have cut off
+  last = std::min(last + 1, kBins - 1);  // one more, because rounding may have cut off a token
 
   candidates.clear();
   for (size_t i = 0; i < row.size(); ++i) {

@@ -14,17 +14,17 @@ namespace litecache::engine {
 // A temperature below this counts as greedy.
 inline constexpr double kGreedyTemperature = 1e-6;
 
-// Memory a sampling thread keeps between tokens.
+// Memory that a sampling thread keeps between tokens.
 struct SamplerScratch {
   std::vector<float> row;
   std::vector<float> weights;
   std::vector<double> block_sums;
   std::vector<Candidate> candidates;
   std::vector<double> candidate_weights;
-  std::vector<uint32_t> allowed;  // bits of tokens, for SampleAllowed
+  std::vector<uint32_t> allowed;  // one bit per token, for SampleAllowed
 };
 
-// Tokens a sample has seen, for penalties.
+// The tokens that a sample has seen, for penalties.
 class TokenHistory {
  public:
   struct Entry {
@@ -45,25 +45,25 @@ class TokenHistory {
 
 // Draws the tokens of one sample. The order is that of vLLM and Transformers:
 //   logit_bias; repetition, frequency and presence penalty; temperature; top-k; top-p; min-p.
-// Repetition penalty looks at prompt and answer, the other two at the answer alone. top-k keeps
-// exactly k tokens, top-p the fewest most likely tokens that reach p of what top-k left, min-p
-// those at least min_p times as likely as the most likely one; of equal logits the lower token
-// comes first. A token's biases add up.
+// The repetition penalty considers prompt and answer, the other two only the answer. top-k keeps
+// exactly k tokens, top-p the fewest most likely tokens that reach p of the mass that top-k left,
+// min-p those at least min_p times as likely as the most likely one. Among equal logits the lower
+// token comes first. Biases of the same token add up.
 class Sampler {
  public:
-  // `params` is valid. seed and sample (its index within the request) name the random stream.
+  // `params` must be valid. seed and sample (its index in the request) select the random stream.
   Sampler(const SamplingParams& params, uint64_t seed, int sample, std::span<const int32_t> prompt);
 
-  // The next token for logits [vocab], which are finite; tokens must be sampled in their order.
-  // The draw depends on (seed, sample, number of tokens before) alone.
+  // The next token for logits [vocab], which must be finite; tokens must be sampled in order. The
+  // draw depends only on (seed, sample, number of tokens before).
   int32_t Sample(std::span<const float> logits, SamplerScratch* scratch);
-  // The same among the tokens whose bits scratch->allowed (ceil(vocab / 32) words) has: the others'
-  // logits are minus infinity before anything else looks at them. Throws Error where none is left.
+  // The same among the tokens whose bits are set in scratch->allowed (ceil(vocab / 32) words): the
+  // others' logits are set to minus infinity first. Throws Error where no token is left.
   int32_t SampleAllowed(std::span<const float> logits, SamplerScratch* scratch);
 
-  // For who chooses the next token elsewhere with the same arithmetic: what it depends on beside
-  // the logits, and the token chosen.
-  const SamplingParams& params() const { return params_; }  // a token has one bias at most
+  // For callers that choose the next token elsewhere with the same arithmetic: what the choice
+  // depends on besides the logits, and Accept() for the token chosen.
+  const SamplingParams& params() const { return params_; }  // at most one bias per token
   double NextUniform() const;
   std::span<const TokenHistory::Entry> seen() const { return history_.entries(); }
   void Accept(int32_t token) { Count(token); }
@@ -76,7 +76,7 @@ class Sampler {
   void Count(int32_t token);
   int32_t Draw(std::span<const float> row, SamplerScratch* scratch) const;
   int32_t DrawFromAll(std::span<const float> row, double uniform, SamplerScratch* scratch) const;
-  // Fills scratch->candidates with what top-k, top-p and min-p leave.
+  // Fills scratch->candidates with the tokens that top-k, top-p and min-p keep.
   void Filter(std::span<const float> row, SamplerScratch* scratch) const;
   void SelectNucleus(std::span<const float> row, SamplerScratch* scratch) const;
 

@@ -17,7 +17,7 @@ void StepPlan::Clear() {
 }
 
 void Scheduler::Enqueue(std::unique_ptr<Group> group) {
-  // Those that wait count, not those that have left the queue: who cancels loses no turn.
+  // Only waiting requests count, not those that have left the queue: cancelling costs no turn.
   const uint64_t client = group->client();
   const auto last = std::find_if(waiting_.rbegin(), waiting_.rend(),
                                  [&](const auto& other) { return other->client() == client; });
@@ -37,7 +37,7 @@ void Scheduler::Enqueue(std::unique_ptr<Group> group) {
 std::vector<Group*> Scheduler::Admit() {
   std::vector<Group*> admitted;
   if (waiting_.empty()) {
-    // Who has something running has had its turn; of the others nothing needs to be known.
+    // Only clients with running requests have used their turn; nothing is kept about the others.
     if (started_turns_.size() > running_.size()) {
       std::erase_if(started_turns_, [this](const auto& started) {
         return std::none_of(running_.begin(), running_.end(),
@@ -77,7 +77,7 @@ void Scheduler::AddDecodes(Group* group, StepPlan* plan) const {
   for (size_t i = 0; i < group->samples.size(); ++i) {
     const Sample& sample = group->samples[i];
     if (!sample.live) continue;
-    // The last token sampled is the one that is not in the cache yet.
+    // The last sampled token is not in the cache yet.
     const int64_t past = group->prompt_size() + sample.generated - 1;
     plan->decodes.push_back({group, i, static_cast<int64_t>(plan->logit_rows.size())});
     plan->logit_rows.push_back(plan->step.rows);
@@ -137,7 +137,7 @@ std::vector<Group*> Scheduler::PrefillOrder() const {
     if (group->prefilling() && group->prefix_wait == nullptr) order.push_back(group.get());
   }
   if (order.size() < 2) return order;
-  // Clients by their oldest request here; a client's requests stay in their order.
+  // Clients in the order of their oldest requests; a client's requests keep their order.
   std::vector<uint64_t> clients;
   for (const Group* group : order) {
     if (std::find(clients.begin(), clients.end(), group->client()) == clients.end()) {

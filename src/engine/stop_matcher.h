@@ -7,16 +7,16 @@
 
 namespace litecache::engine {
 
-// Lets text through up to the first stop string, wherever the pieces are cut: the first to end in
-// the text wins, the longest of those that end at the same place. Text that may be the beginning of
-// a stop string is held back until that is decided.
+// Lets text through up to the first stop string, however the text is cut into pieces: the first
+// stop string to end in the text wins, and the longest of those that end at the same place. Text
+// that may be the beginning of a stop string is held back until that is decided.
 class StopMatcher {
  public:
-  // Stop strings are not empty and valid UTF-8.
+  // Stop strings must be valid UTF-8 and not empty.
   explicit StopMatcher(std::vector<std::string> stops);
 
-  // Appends to *out what has become certain; true when a stop string is complete: nothing of it and
-  // nothing after it is ever let through.
+  // Appends the text that has become certain to *out. True when a stop string is complete: neither
+  // it nor anything after it is let through.
   bool Add(std::string_view text, std::string* out);
   // The text has ended: lets through what was held back.
   void Flush(std::string* out);
