@@ -34,7 +34,7 @@ TEST(F16, EveryValueSurvivesTheRoundTrip) {
   }
 }
 
-// The nearest half, found by search over all of them, is what the conversion must return.
+// The conversion must return the nearest half, found here by searching all of them.
 TEST(F16, RoundsToNearest) {
   auto random = testing::TestRandom();
   std::uniform_real_distribution<float> exponent(-26, 16.1f);

@@ -14,7 +14,7 @@ TEST(Hash, OfTextIsWhatItAlwaysWas) {
   EXPECT_EQ(Fnv1a("bar", Fnv1a("foo")), Fnv1a("foobar"));
 }
 
-// Addresses and sizes as a recording's key is made of: few of their bits differ.
+// Addresses and sizes like those in a recording's key: few of their bits differ.
 TEST(Hash, OfNumbersTellsNeighboursApart) {
   std::unordered_set<uint64_t> hashes;
   size_t count = 0;

@@ -43,14 +43,14 @@ TEST(ThreadPool, RunReachesEveryWorkerAlsoAfterTheyFellAsleep) {
   }
 }
 
-// Loops so short that workers come late for many of them, or for the next one: more threads than
-// cores, both kinds of calls, and pauses in which workers fall asleep.
+// Loops so short that workers come late for many of them, or in time for the next one: more threads
+// than cores, both kinds of calls, and pauses in which workers fall asleep.
 TEST(ThreadPool, LateWorkersJoinNothingThatIsOver) {
   auto random = testing::TestRandom(1);
   ThreadPool pool(9);
   for (int round = 0; round < 20000; ++round) {
     if (round % 4000 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(2));
-    // Dies with the round: a worker that still used it would show under the sanitizers.
+    // Freed with the round: the sanitizers would report a worker that still used it.
     std::vector<int> values(2 + random() % 20);
     if (round % 50 == 0) {
       std::atomic<int> calls{0};

@@ -1,4 +1,4 @@
-// Floors: what a pass must compute, counted token by token and from published numbers of
+// Floors: what a pass must compute at least, counted token by token and from published numbers of
 // parameters.
 #include "bench/cost.h"
 
@@ -20,7 +20,7 @@ TEST(Cost, DecodeMultipliesEveryWeightOfAMatrixOnce) {
   };
   const Published models[] = {
       {"llama3.1-8b", 8030261248, 128256.0 * 4096 + (2 * 32 + 1) * 4096},
-      // Its embedding is its logits' matrix, too. Biases: q, k, v, o, both feed-forward matrices.
+      // Its embedding is also its logits' matrix. Biases: q, k, v, o, both feed-forward matrices.
       {"opt-6.7b", 6658473984,
        2050.0 * 4096 + 32 * (4 * 4096 + 16384 + 4096) + 32 * 4 * 4096 + 2 * 4096}};
   for (const Published& m : models) {
@@ -34,7 +34,7 @@ TEST(Cost, DecodeMultipliesEveryWeightOfAMatrixOnce) {
   }
 }
 
-// 4 operations a key, query head and channel in every layer: two of q.k, two of the sum.
+// 4 operations per key, query head and channel in every layer: two for q.k, two for the sum.
 TEST(Cost, DecodeAttendsItsRows) {
   const ModelConfig c = ModelConfig::FromShapeName("llama3.1-8b");
   constexpr uint64_t kTokenBytes = uint64_t{2} * 32 * 8 * 128 * 2;  // K and V, layers, heads, bf16
@@ -44,14 +44,14 @@ TEST(Cost, DecodeAttendsItsRows) {
   EXPECT_EQ(some.bytes - none.bytes, 700.0 * kTokenBytes);
 }
 
-// The last layer makes keys and values of all tokens, and the rest of the last one only.
+// The last layer computes keys and values of all tokens, and everything else only for the last.
 TEST(Cost, PrefillTokenByToken) {
   for (const char* shape : {"llama3.1-8b", "opt-6.7b"}) {
     const ModelConfig c = ModelConfig::FromShapeName(shape);
     const auto d = [](int64_t x) { return static_cast<double>(x); };
     const double q = d(c.hidden) * d(c.q_heads) * d(c.head_dim);
     const double k = d(c.hidden) * d(c.kv_heads) * d(c.head_dim);
-    const int matrices = c.family == model::Family::kOpt ? 2 : 3;  // up and down; and a gate
+    const int matrices = c.family == model::Family::kOpt ? 2 : 3;  // up, down, and a gate if any
     const double feed_forward = matrices * d(c.hidden) * d(c.intermediate);
     for (const int64_t tokens : {1, 2, 37}) {
       double want = 0;

@@ -33,10 +33,10 @@ TEST(SyntheticRows, AreNormalAndNotTheSameTwice) {
     }
   }
   const double count = static_cast<double>(kChunks * kRows * kWidth);
-  // Six standard errors and more: views may share values.
+  // More than six standard errors, because views may share values.
   EXPECT_NEAR(sum / count, 0, 12 / std::sqrt(count));
   EXPECT_NEAR(squares / count, 1, 12 * std::sqrt(2 / count));
-  // Two chunks of 20 share rows where they begin a multiple of the width apart.
+  // Two chunks of 20 share rows where their distance is a multiple of the width.
   EXPECT_GT(static_cast<int64_t>(rows.size()), kChunks * kRows / 2);
 }
 

@@ -1,4 +1,4 @@
-// GPU memory that the CPU writes through GDRCopy: a fake one, since few machines have it.
+// GPU memory that the CPU writes through GDRCopy: a fake library, since few machines have it.
 #include "device/cuda/bar_mapping.h"
 
 #include <gmock/gmock.h>
@@ -21,7 +21,7 @@ using ::testing::HasSubstr;
 
 using BarMappingTest = testing::GpuFixture;
 
-// First of all: once the fake library is loaded it stays.
+// This test comes first: once the fake library is loaded it stays.
 TEST_F(BarMappingTest, WithoutTheLibraryThereIsNone) {
   if (dlopen("libgdrapi.so.2", RTLD_NOW) != nullptr) GTEST_SKIP() << "GDRCopy is installed";
   std::string why_none;

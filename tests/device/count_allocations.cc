@@ -8,7 +8,7 @@ namespace {
 std::atomic<int64_t> allocations = 0;
 }  // namespace
 
-// The linker's --wrap=NAME calls __wrap_NAME for NAME and has NAME itself as __real_NAME.
+// The linker's --wrap=NAME calls __wrap_NAME for NAME and makes NAME available as __real_NAME.
 extern "C" {
 
 cudaError_t __real_cudaMalloc(void** memory, size_t bytes);

@@ -1,12 +1,12 @@
-// How often a program has asked the driver for memory: of the GPU, or of the host for it.
+// Counts how often a program asks the driver for GPU memory or for pinned host memory.
 #pragma once
 
 #include <cstdint>
 
 namespace litecache::testing {
 
-// Calls so far. Only in programs that are linked with count_allocations.cc in the place of the
-// driver's functions (tests/engine/CMakeLists.txt).
+// Calls so far. Only in programs that are linked with count_allocations.cc in place of the driver's
+// functions (tests/engine/CMakeLists.txt).
 int64_t Allocations();
 
 }  // namespace litecache::testing

@@ -1,4 +1,4 @@
-// Memory of the GPU and memory it can reach, where there is one; refusals leave nothing behind.
+// GPU memory and host memory that the GPU can reach; failures leave nothing behind.
 #include "device/cuda/cuda_device.h"
 
 #include <cuda_runtime.h>
@@ -45,7 +45,7 @@ TEST_F(CudaDeviceTest, TooLittleMemoryIsSaidWithTheNumbers) {
 TEST_F(CudaDeviceTest, PinnedMemoryIsGivenBack) {
   PinnedHost host(*gpu_);
   for (int i = 0; i < 20; ++i) {
-    // The same bytes on both sides, and unpinned each time: the limit would be met otherwise.
+    // GPU and host see the same bytes, and each is unpinned: otherwise a limit would be reached.
     const Buffer memory = host.Allocate(size_t{256} << 20);
     std::memset(memory.data(), i, 4096);
     std::vector<unsigned char> seen(4096);
@@ -58,7 +58,7 @@ TEST_F(CudaDeviceTest, PinnedMemoryIsGivenBack) {
   std::memset(mirror->host(), 7, 1000);
   const auto stream = gpu_->CreateStream();
   mirror->Send(*stream, 1000);
-  stream->Synchronize();  // until then the host's bytes must stay
+  stream->Synchronize();  // until here the host's bytes must not change
   std::memset(mirror->host(), 0, 1000);
   mirror->Receive(*stream, 1000);
   stream->Synchronize();
@@ -71,8 +71,8 @@ TEST_F(CudaDeviceTest, AnAddressSpaceThatIsFullRefusesAndGoesOn) {
   EXPECT_NE(host.Allocate(1 << 20).data(), nullptr);
 }
 
-// Far more steps than are kept, of memory that is freed as they go; those that come again early are
-// replayed.
+// Many more steps than are kept, with memory that is freed in between; those that are repeated
+// early are replayed.
 TEST_F(CudaDeviceTest, RecordingsHaveALimit) {
   const auto stream = gpu_->CreateStream();
   constexpr int kSteps = 4 * static_cast<int>(CudaStream::kMostSteps);
@@ -88,20 +88,20 @@ TEST_F(CudaDeviceTest, RecordingsHaveALimit) {
       });
       stream->Synchronize();
     }
-    EXPECT_EQ(issued, 2);  // as it is, and into the recording
+    EXPECT_EQ(issued, 2);  // once as it is, and once into the recording
     std::vector<unsigned char> seen(1000);
     gpu_->Download(seen.data(), mirror->device(), 1000);
     ASSERT_EQ(seen, std::vector<unsigned char>(1000, static_cast<unsigned char>(i + 5))) << i;
     if (i == kSteps / 2) free_at_limit = gpu_->Info().free_memory;
   }
   EXPECT_EQ(AsCuda(*stream).steps(), CudaStream::kMostSteps);
-  // Other programs may use the GPU, too: no more than a hint.
+  // Other programs may use the GPU as well, so this is only a hint.
   RecordProperty("bytes_since_the_limit",
                  std::to_string(static_cast<int64_t>(free_at_limit - gpu_->Info().free_memory)));
 }
 
-// A recorded step that becomes ten times as short: waits for it follow at once. That they follow
-// slowly would show as 20 waits of which hardly one is shorter than the one before (600 ms).
+// A recorded step becomes ten times as short, and waits for it must adapt at once. Slow adaptation
+// would show as 20 waits of which hardly one is shorter than the one before (600 ms).
 TEST_F(CudaDeviceTest, WaitsFollowAStepThatBecomesShorter) {
   using Clock = std::chrono::steady_clock;
   const auto stream = gpu_->CreateStream();
@@ -120,7 +120,7 @@ TEST_F(CudaDeviceTest, WaitsFollowAStepThatBecomesShorter) {
     stream->Synchronize();
     return std::chrono::duration<double>(Clock::now() - launched).count();
   };
-  for (int i = 0; i < 7; ++i) EXPECT_GE(run(), 0.045) << i;  // a wait ends with its step
+  for (int i = 0; i < 7; ++i) EXPECT_GE(run(), 0.045) << i;  // a wait ends when its step does
   milliseconds = 5;
   double seconds = 0;
   for (int i = 0; i < 20; ++i) seconds += run();
@@ -130,7 +130,7 @@ TEST_F(CudaDeviceTest, WaitsFollowAStepThatBecomesShorter) {
   for (int i = 0; i < 7; ++i) EXPECT_GE(run(), 0.025) << i;
 }
 
-// Root may lock what it likes: there this finds nothing to refuse.
+// Root may lock as much as it likes: then nothing is refused here.
 TEST_F(CudaDeviceTest, ALimitOnLockedMemoryIsNamed) {
   rlimit before{};
   ASSERT_EQ(getrlimit(RLIMIT_MEMLOCK, &before), 0);
@@ -182,7 +182,7 @@ TEST_F(CudaDeviceTest, PinningThatIsRefusedLeavesNothing) {
       }
     }
     EXPECT_EQ(KeepPinned::bytes(), 0u);
-    // Nothing is in the way of what comes after: neither of memory nor of the driver's errors.
+    // Neither leftover memory nor the driver's errors affect what follows.
     const Buffer memory = host.Allocate(kBytes);
     std::memset(memory.data(), 5, kBytes);
     const Buffer device = gpu_->Allocate(kBytes);

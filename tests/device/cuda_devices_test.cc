@@ -5,7 +5,7 @@
 namespace litecache {
 namespace {
 
-// Runs everywhere: either there are GPUs with sane figures, or the reason for none is told.
+// Runs everywhere: either there are GPUs with plausible properties, or a reason why there are none.
 TEST(CudaDevices, GpusOrAReason) {
   const CudaDevices found = FindCudaDevices();
   EXPECT_NE(found.devices.empty(), found.why_none.empty());

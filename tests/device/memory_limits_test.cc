@@ -14,7 +14,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A made-up root directory with the files the kernel would show.
+// A made-up root directory with the files that the kernel would show.
 class MemoryLimitsTest : public ::testing::Test {
  protected:
   void Write(const std::string& path, const std::string& text) { directory_.Write(path, text); }

@@ -1,4 +1,4 @@
-// Which memory is near a device, from files as systems of one and of several sockets have them.
+// Finds the memory near a device from files as they are on systems with one and several sockets.
 #include "device/cpu/numa.h"
 
 #include <gtest/gtest.h>
@@ -52,19 +52,19 @@ TEST_F(NumaTest, CpusOfANode) {
   Write("sys/devices/system/node/node1/cpulist", "0-2,8,10-11\n");
   EXPECT_EQ(CpusOfNumaNode(1, root_), (std::vector<int>{0, 1, 2, 8, 10, 11}));
   EXPECT_TRUE(CpusOfNumaNode(0, root_).empty());
-  Write("sys/devices/system/node/node2/cpulist", "\n");  // memory alone
+  Write("sys/devices/system/node/node2/cpulist", "\n");  // a node with memory only
   EXPECT_TRUE(CpusOfNumaNode(2, root_).empty());
   Write("sys/devices/system/node/node3/cpulist", "3-x,5");
   EXPECT_TRUE(CpusOfNumaNode(3, root_).empty());
   Write("sys/devices/system/node/node4/cpulist", "1,7-4000000000");
   EXPECT_EQ(CpusOfNumaNode(4, root_), std::vector<int>{1});
-  Write("sys/devices/system/node/node5/cpulist", "1,7-2000000");  // more than there can be
+  Write("sys/devices/system/node/node5/cpulist", "1,7-2000000");  // more CPUs than there can be
   EXPECT_EQ(CpusOfNumaNode(5, root_), std::vector<int>{1});
   Write("sys/devices/system/node/node6/cpulist", "1,5-3,8");
   EXPECT_EQ(CpusOfNumaNode(6, root_), std::vector<int>{1});
 }
 
-// Every system has node 0. Where a page lies is asked of the kernel.
+// Every system has node 0. The kernel tells where a page lies.
 TEST(NumaMemoryTest, PagesLieWhereTheyWereWanted) {
   constexpr size_t kBytes = size_t{4} << 20;
   void* data = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -87,7 +87,7 @@ TEST(NumaMemoryTest, PagesLieWhereTheyWereWanted) {
             0);
   EXPECT_EQ(node, 0);
   EXPECT_FALSE(PreferNumaNode(data, kBytes, -1));
-  EXPECT_FALSE(PreferNumaNode(data, kBytes, 1024));  // the first that no mask has
+  EXPECT_FALSE(PreferNumaNode(data, kBytes, 1024));  // the first node that does not fit the mask
   EXPECT_FALSE(PreferNumaNode(data, kBytes, 1 << 20));
   munmap(data, kBytes);
 }
@@ -107,16 +107,16 @@ TEST(NumaMemoryTest, AThreadStaysOnItsCpus) {
     EXPECT_TRUE(CPU_ISSET(last, &now));
     std::vector<int> all(CPU_SETSIZE);
     std::iota(all.begin(), all.end(), 0);
-    RunOnCpus(all);  // of these, what it may
+    RunOnCpus(all);  // restricted to those that the thread may run on
     ASSERT_EQ(sched_getaffinity(0, sizeof(now), &now), 0);
     EXPECT_EQ(CPU_COUNT(&now), 1);
-    RunOnCpus({});  // none that it may run on
+    RunOnCpus({});  // contains no CPU that it may run on
     ASSERT_EQ(sched_getaffinity(0, sizeof(now), &now), 0);
     EXPECT_EQ(CPU_COUNT(&now), 1);
   }).join();
   cpu_set_t after;
   ASSERT_EQ(sched_getaffinity(0, sizeof(after), &after), 0);
-  EXPECT_TRUE(CPU_EQUAL(&before, &after));  // the others are as they were
+  EXPECT_TRUE(CPU_EQUAL(&before, &after));  // this thread is not affected
 }
 
 }  // namespace

@@ -12,7 +12,7 @@
 namespace litecache {
 namespace {
 
-// Address space that nobody touches, in the place of pinned memory.
+// Address space that is never touched, in place of pinned memory.
 struct Memory {
   std::set<std::byte*> arenas;
   int pinned = 0;
@@ -42,11 +42,11 @@ TEST(PinnedArenas, KeepNothingUnlessAsked) {
   int elsewhere = 0;
   EXPECT_FALSE(arenas.Give(&elsewhere));
   arenas.Keep();
-  EXPECT_EQ(arenas.Take(PinnedArenas::kArenaBytes / 3), nullptr);  // no part of an arena
+  EXPECT_EQ(arenas.Take(PinnedArenas::kArenaBytes / 3), nullptr);  // does not divide an arena
   EXPECT_EQ(arenas.Take(2 * PinnedArenas::kArenaBytes), nullptr);
   EXPECT_EQ(arenas.Take(PinnedArenas::kLeastBlock / 2), nullptr);
   EXPECT_EQ(memory.pinned, 0);
-  // A block that is in use outlives the keeper; its arena goes with it.
+  // A block in use outlives the last Forget(); its arena is unpinned with it.
   void* const block = arenas.Take(PinnedArenas::kLeastBlock);
   ASSERT_NE(block, nullptr);
   arenas.Forget();
@@ -69,7 +69,7 @@ TEST(PinnedArenas, ServeOneSizeAfterAnother) {
   }
   EXPECT_EQ(memory.pinned, 3);
   EXPECT_EQ(arenas.pinned(), 3 * PinnedArenas::kArenaBytes);
-  memory.room = false;  // free arenas go before another is pinned
+  memory.room = false;  // free arenas are unpinned before another is pinned
   void* const block = arenas.Take(PinnedArenas::kArenaBytes);
   EXPECT_EQ(memory.pinned, 3);
   void* const small = arenas.Take(PinnedArenas::kLeastBlock);

@@ -1,5 +1,5 @@
-// How long pinned host memory takes to be made: as a store takes it, slab after slab, beside
-// cudaHostAlloc of as much.
+// Times how long pinned host memory takes to make: slab by slab as a store does it, compared with
+// cudaHostAlloc of the same size.
 #include <fmt/format.h>
 
 #include <algorithm>

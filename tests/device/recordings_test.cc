@@ -21,7 +21,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Graphs that only say that they are gone.
+// The fake graphs that have not been destroyed.
 std::multiset<CUgraphExec_st*> alive;
 CUgraphExec_st* NewGraph() {
   static uintptr_t last = 0;
@@ -31,7 +31,7 @@ CUgraphExec_st* NewGraph() {
 }
 void Destroy(CUgraphExec_st* graph) { EXPECT_EQ(alive.erase(graph), 1u); }
 
-// As CudaStream::Run does it: whether the step was replayed.
+// Runs a step as CudaStream::Run does; returns whether it was replayed.
 bool RunStep(Recordings& recordings, uint64_t key, Clock::time_point begun = Clock::now()) {
   Recordings::Step* const step = recordings.Use(key);
   if (step == nullptr) return false;
@@ -49,7 +49,7 @@ TEST(Recordings, TheOneUsedLongestAgoGoes) {
   recordings.Finished(recordings.launches());
   EXPECT_TRUE(RunStep(recordings, 1));
   recordings.Finished(recordings.launches());
-  EXPECT_FALSE(RunStep(recordings, 4));  // 2 goes
+  EXPECT_FALSE(RunStep(recordings, 4));  // drops 2
   EXPECT_EQ(alive.size(), 2u);
   EXPECT_TRUE(RunStep(recordings, 1));
   EXPECT_TRUE(RunStep(recordings, 3));
@@ -59,7 +59,7 @@ TEST(Recordings, TheOneUsedLongestAgoGoes) {
   EXPECT_EQ(recordings.size(), 0u);
 }
 
-// A launch of step 1 that is waited for, which took so long by the GPU's clock.
+// Launches step 1 and waits for it; it took `seconds` by the GPU's clock.
 void Take(Recordings& recordings, double seconds) {
   EXPECT_TRUE(RunStep(recordings, 1));
   EXPECT_NE(recordings.pending(), nullptr);
@@ -68,16 +68,16 @@ void Take(Recordings& recordings, double seconds) {
   EXPECT_FALSE(recordings.Remaining().has_value());
 }
 
-// What a launch of step 1 that begins at once is expected to take; it is not waited for.
+// How long a launch of step 1 that begins at once is expected to take; it is not waited for.
 std::optional<double> Expected(Recordings& recordings) {
   const auto before = Clock::now();
   EXPECT_TRUE(RunStep(recordings, 1));
   std::optional<double> left = recordings.Remaining();
   const double since = std::chrono::duration<double>(Clock::now() - before).count();
-  recordings.Use(2);  // what is issued behind it makes the wait another one
+  recordings.Use(2);  // with more work behind step 1, the wait is not for it alone
   EXPECT_FALSE(recordings.Remaining().has_value());
   recordings.Finished(recordings.launches());
-  if (left) left = std::ceil((*left + since) * 1e-3) * 1e3;  // times of the test are 1000 s
+  if (left) left = std::ceil((*left + since) * 1e-3) * 1e3;  // the test's times are 1000 s apart
   return left;
 }
 
@@ -93,12 +93,12 @@ TEST(Recordings, RemainingIsTheShortestOfTheLastFourTimes) {
     Take(recordings, times.back() - 0.5);
     const auto first = times.end() - std::min<std::ptrdiff_t>(4, std::ssize(times));
     EXPECT_EQ(Expected(recordings), *std::min_element(first, times.end())) << i;
-    if (random() % 3 == 0) {  // somebody waited for more than this step: that says nothing
+    if (random() % 3 == 0) {  // a wait for more than this step says nothing about its time
       EXPECT_TRUE(RunStep(recordings, 1));
       recordings.Finished(recordings.launches());
     }
   }
-  // A time that has passed.
+  // The expected time is over.
   EXPECT_TRUE(RunStep(recordings, 1, Clock::now() - std::chrono::hours(100)));
   EXPECT_EQ(recordings.Remaining(), 0.0);
   recordings.Clear();
@@ -121,12 +121,12 @@ TEST(Recordings, OneThatMayBeRunningStays) {
   EXPECT_TRUE(RunStep(recordings, 5));
 }
 
-// Against a list in the order of use.
+// Compared with a list in the order of use.
 TEST(Recordings, RandomUse) {
   std::mt19937_64 random = testing::TestRandom();
   constexpr size_t kLimit = 7;
   Recordings recordings(kLimit, Destroy);
-  std::vector<uint64_t> known;  // the one used longest ago first
+  std::vector<uint64_t> known;  // the least recently used one first
   for (int i = 0; i < 5000; ++i) {
     const uint64_t key = random() % (1 + random() % 20);
     const auto found = std::find(known.begin(), known.end(), key);
@@ -151,7 +151,7 @@ TEST(RecordingKey, TellsMemoryAndNumbersApart) {
     of_first = key().Add(*mirror).value();
     EXPECT_EQ(key().Add(*mirror).value(), of_first);
   }
-  // Most likely at the same address.
+  // This one is most likely at the same address.
   EXPECT_NE(key().Add(*device.CreateMirror(4096)).value(), of_first);
   const Buffer a = device.Allocate(64), b = device.Allocate(64);
   EXPECT_NE(key().Add(a).Add(b).value(), key().Add(b).Add(a).value());

@@ -12,11 +12,11 @@ std::atomic<bool> refuse = false;
 std::atomic<void*> refused = nullptr;
 }  // namespace
 
-// In the place of the C library's, which does the same for the rest of the program.
+// Replaces the C library's function and does the same for the rest of the program.
 extern "C" int madvise(void* address, size_t length, int advice) noexcept {
   const auto result = static_cast<int>(syscall(SYS_madvise, address, length, advice));
   const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
-  // Not the first, which is touched.
+  // Not the first page, which is touched.
   if (refuse && advice == MADV_HUGEPAGE && length >= 2 * page) {
     mprotect(static_cast<std::byte*>(address) + page, page, PROT_NONE);
     refused = address;

@@ -3,8 +3,8 @@
 
 namespace litecache::testing {
 
-// While one lives, memory that is to be of huge pages, as PinnedHost's is, has a page that nobody
-// may access. The driver cannot pin that.
+// While such an object exists, memory advised as huge pages, like PinnedHost's, gets a page that
+// nobody may access. The driver cannot pin that.
 class RefusePinning {
  public:
   RefusePinning();
@@ -12,7 +12,7 @@ class RefusePinning {
   RefusePinning(const RefusePinning&) = delete;
   RefusePinning& operator=(const RefusePinning&) = delete;
 
-  // Where the last such memory began; null: there was none.
+  // The address of the last such memory; null: there was none.
   static void* last();
 };
 

@@ -20,7 +20,7 @@ size_t Index(Section section) { return static_cast<size_t>(section); }
 TEST(SectionTimer, AddsUpWhatMarksEnclose) {
   CpuDevice device(1);
   const auto stream = device.CreateStream(), other = device.CreateStream();
-  Mark(*stream, Section::kTransfer);  // nobody listens
+  Mark(*stream, Section::kTransfer);  // without a timer
   const auto start = std::chrono::steady_clock::now();
   SectionTimer timer(*stream);
   double spans = 0;
@@ -54,10 +54,10 @@ TEST(SectionTimer, AddsUpWhatMarksEnclose) {
   EXPECT_NEAR(sum, spans, 1e-9);
   EXPECT_EQ(timer.counts()[Index(Section::kProducts)], kSteps);
   EXPECT_EQ(timer.counts()[Index(Section::kAttention)], kSteps);
-  EXPECT_EQ(timer.counts()[Index(Section::kRest)], kSteps);  // the last one has no end
+  EXPECT_EQ(timer.counts()[Index(Section::kRest)], kSteps);  // the last mark has no end
 }
 
-// Marks are part of a recorded graph, whose replays take their own times.
+// Marks are part of a recorded graph, and its replays measure their own times.
 TEST(SectionTimer, TimesReplays) {
   if (FindCudaDevices().devices.empty()) GTEST_SKIP() << FindCudaDevices().why_none;
   const Machine machine = OpenMachine("cuda", 1);

@@ -1,4 +1,4 @@
-// What each sequence of a life may take of the memory.
+// Checks that a cache takes no more memory than its sequences may use.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -14,17 +14,17 @@ namespace litecache::kv {
 class Charges {
  public:
   void Create(SequenceId id) { charges_[id] = {}; }
-  // length: of the parent, now.
+  // length: the parent's present length.
   void Fork(SequenceId parent, SequenceId id, int64_t length) {
     charges_[id] = {.fork = true, .shared = length, .tokens = length};
     charges_[parent].forked = true;
   }
-  // Kept where it was forked: its pages may live on.
+  // A forked sequence still counts: its pages may be in use by its forks.
   void Release(SequenceId id) {
     if (!charges_[id].forked) charges_.erase(id);
   }
 
-  // A step's rows count from now on; the cache has taken no more than all may.
+  // Adds a step's rows and checks that the cache has not taken more than all sequences may.
   void Check(const Cache& cache, const Step& step) {
     for (const StepSequence& sequence : step.sequences) {
       Charge& charge = charges_[sequence.id];

@@ -1,4 +1,4 @@
-// Tests of caches that run on both backends, and what their inputs have in common.
+// The base of cache tests that run on both backends, and helpers for their inputs.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@ T Pick(std::mt19937_64& random, std::initializer_list<T> values) {
   return *(values.begin() + random() % values.size());
 }
 
-// Of what OpenMachine() calls a device.
+// The type of a device by its name, as in OpenMachine().
 inline DeviceType TypeOf(const std::string& device) {
   return device == "cpu" ? DeviceType::kCpu : DeviceType::kCuda;
 }
@@ -36,7 +36,7 @@ class DeviceTest : public ::testing::TestWithParam<const char*> {
   static DeviceType device_type() { return TypeOf(device()); }
 };
 
-// Names its forms: scripts choose those of a GPU by them.
+// Names a test's instances by device: scripts select GPU tests by these names.
 struct DeviceName {
   template <class T>
   std::string operator()(const ::testing::TestParamInfo<T>& info) const {
@@ -44,7 +44,7 @@ struct DeviceName {
   }
 };
 
-// Matrices in a device's memory, until Clear().
+// Matrices in a device's memory, kept until Clear().
 class DeviceInputs {
  public:
   explicit DeviceInputs(Device& device) : device_(device) {}

@@ -1,4 +1,4 @@
-// A device of plain host memory for tests: counts what lives and fails on demand.
+// A device of plain host memory for tests: counts allocated bytes and fails on demand.
 #pragma once
 
 #include <cstdlib>
@@ -11,7 +11,7 @@ namespace litecache::kv {
 
 class HostDevice final : public Device {
  public:
-  // Allocate() fails once this many bytes live.
+  // Allocate() fails where it would exceed `limit` bytes in use.
   explicit HostDevice(size_t limit = SIZE_MAX) : limit_(limit) {}
   ~HostDevice() override { LC_CHECK(live_ == 0, "{} bytes were leaked", live_); }
 
@@ -32,7 +32,7 @@ class HostDevice final : public Device {
 
  private:
   size_t limit_;
-  static inline size_t live_ = 0;  // one at a time; a Buffer's deleter carries no state
+  static inline size_t live_ = 0;  // static because a Buffer's deleter has no state
 };
 
 }  // namespace litecache::kv

@@ -1,6 +1,6 @@
-// Lives of several sequences through a cache beside an oracle in double precision and plain loops:
-// prompts in chunks, decoding, prompts again, forks, releases, steps that fail and are run again.
-// Policies that choose rows by the queries derive from it.
+// Random runs of several sequences through a cache, compared with an oracle in double precision and
+// plain loops: prompts in chunks, decoding, prompts again, forks, releases, and steps that fail and
+// are run again. Tests of policies that choose rows by the queries derive from it.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -24,20 +24,20 @@ namespace litecache::kv {
 
 class Life {
  public:
-  // Memory for anything a test does.
+  // Enough memory for any test.
   static constexpr TierBytes kPlenty{.device = uint64_t{4} << 30, .host = uint64_t{4} << 30};
 
   struct Settings {
     TierBytes budget = kPlenty;
-    std::string device = "cpu";          // what the plan was made for
-    std::shared_ptr<const Trace> trace;  // that the cache replays, or null
+    std::string device = "cpu";          // the device that the plan was made for
+    std::shared_ptr<const Trace> trace;  // replayed by the cache, or null
   };
 
   Life(std::unique_ptr<CachePlan> plan, uint64_t seed, const Settings& settings);
   virtual ~Life() = default;
 
-  // A step that a tier has no room for leaves the cache as it was, and what was promised fits.
-  // make: a life with this budget, of the policy whose plan this is. other_prompts: of a second
+  // A step for which a tier has no room must leave the cache as it was, and reserved memory must
+  // suffice. make: makes a life with this budget and the plan's policy. other_prompts: of a second
   // sequence, in the device's memory on a CPU.
   using Make = std::function<std::unique_ptr<Life>(const Settings& settings)>;
   static void ExpectRefusalsLeaveNothing(const CachePlan& plan, const std::string& device,
@@ -47,7 +47,7 @@ class Life {
   SequenceId Create();
   SequenceId Fork(SequenceId parent);
   void Release(SequenceId id);
-  // Runs and compares a step. fail_after >= 0: first a try that stops after so many layers.
+  // Runs a step and compares it. fail_after >= 0: first fails a try after so many layers.
   void Step(const std::vector<Part>& parts, int64_t fail_after = -1);
   void RunRandom(int steps, int64_t first_prompt, int64_t longest_prompt, bool fails = true);
 
@@ -55,7 +55,7 @@ class Life {
   const CachePlan& plan() const { return *plan_; }
 
  protected:
-  // Rows as they are stored, [kv_heads * head_dim] a token.
+  // Rows as they are stored, [kv_heads * head_dim] per token.
   struct Rows {
     std::vector<std::vector<double>> k, v;
   };
@@ -64,22 +64,22 @@ class Life {
     std::vector<Rows> layers;
   };
 
-  // One sequence's decode step in one layer, right after Attend(): rows holds the new token as its
-  // last. `index`: among the step's decode sequences. Returns what the cache should have given,
-  // [q_heads * head_dim], having checked what it chose.
+  // Checks what one sequence's decode step in one layer selected, right after Attend(), and returns
+  // the output that the cache should have given, [q_heads * head_dim]. rows: the new token is the
+  // last one. `index`: the sequence's index among the step's decode sequences.
   virtual std::vector<double> Decode(const StepSequence& sequence, int64_t index, int64_t layer,
                                      const float* q, const float* predicted, const Rows& rows) = 0;
-  // A prompt's chunk in one layer: q [rows][q_heads * head_dim]; then its end, and a fork.
+  // Called for a prompt's chunk in one layer, q [rows][q_heads * head_dim]; its end; and a fork.
   virtual void Prompt(const StepSequence& sequence, int64_t layer, const float* q,
                       const Rows& rows) {}
   virtual void EndPrompt(const StepSequence& sequence) {}
   virtual void Forked(SequenceId parent, SequenceId child) {}
 
-  // softmax(scale q.K) V over these tokens, for the group of a KV head, into its part of `out`.
+  // Writes softmax(scale q.K) V over these tokens, for a KV head's queries, to its part of `out`.
   void AttendTo(const std::vector<int64_t>& tokens, int64_t head, const float* q, const Rows& rows,
                 std::vector<double>* out) const;
   int64_t group() const { return layout_.q_heads / layout_.kv_heads; }
-  // Those that the trace has the head select, `count` of [begin, end), in a step's row.
+  // The `count` rows of [begin, end) that the trace lets the head select in a step's row.
   std::vector<int32_t> Imposed(const ImposedSelection& selection, const StepSequence& sequence,
                                int64_t layer, int64_t head, int64_t begin, int64_t end,
                                size_t count) const {

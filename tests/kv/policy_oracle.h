@@ -1,6 +1,6 @@
-// Attention over a chosen set of earlier tokens, in double precision and plain loops, beside a
-// cache of any policy whose set does not depend on the queries: lives of several sequences through
-// both, every output compared.
+// Attention over a chosen set of earlier tokens, in double precision and plain loops, compared with
+// a cache of any policy whose set does not depend on the queries: random runs of several sequences
+// through both, with every output compared.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -22,18 +22,18 @@
 
 namespace litecache::kv {
 
-// What one layer of a step is given, [rows][columns].
+// The inputs of one layer in a step, [rows][columns].
 struct LayerInputs {
   std::vector<float> q, k, v;
 };
 
 class PolicyOracle {
  public:
-  // Whether a token sees another, seen <= token.
+  // Whether a token attends another one, seen <= token.
   using Sees = std::function<bool(int64_t token, int64_t seen)>;
 
-  // What a cache of `plan` is compared with. stored: how rows of earlier steps are kept; those of
-  // the step itself are attended in the layout's dtype. device: what the plan was made for.
+  // Compares with a cache of `plan`. stored: how rows of earlier steps are kept; those of the step
+  // itself are attended in the layout's dtype. device: the device that the plan was made for.
   PolicyOracle(const CachePlan& plan, Sees sees, uint64_t seed, const TierBytes& budget,
                std::optional<ops::RowEncoding> stored = std::nullopt,
                const std::string& device = "cpu");
@@ -43,18 +43,18 @@ class PolicyOracle {
   SequenceId Fork(SequenceId parent);
   void Release(SequenceId id);
 
-  // Runs and compares a step. fail_after >= 0: first a try that stops after so many layers.
+  // Runs a step and compares it. fail_after >= 0: first fails a try after so many layers.
   void Step(const std::vector<Part>& parts, int64_t fail_after = -1);
-  // Prompts in chunks, decoding, prompts again, forks, releases, steps that are run again.
+  // Prompts in chunks, decoding, prompts again, forks, releases, and steps that are run again.
   void RunLife(int steps, int64_t longest_prompt);
 
   Cache& cache() { return *cache_; }
   Stream& stream() { return *stream_; }
 
  protected:
-  // Fills q, k and v, which have their sizes.
+  // Fills q, k and v, which already have their sizes.
   virtual void Draw(const kv::Step& step, int64_t layer, LayerInputs* inputs);
-  // Before a layer's attention.
+  // Called before a layer's attention.
   virtual void BeforeAttend(const kv::Step& step, int64_t layer) {}
   Device& device() { return machine_.compute(); }
   bool on_gpu() { return device().type() == DeviceType::kCuda; }

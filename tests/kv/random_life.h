@@ -1,4 +1,4 @@
-// Steps of random lives of several sequences, for whatever runs a cache and compares it.
+// Random steps of several sequences, for any test that runs a cache and compares it.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@ struct Part {
   bool decode = true;
 };
 
-// Decode parts first. Of the prompts' chunks every other one says that it is the last.
+// Puts decode parts first. Every other prompt chunk is marked as the prompt's last.
 inline Step MakeStep(const Cache& cache, std::vector<Part> parts) {
   std::stable_sort(parts.begin(), parts.end(),
                    [](const Part& a, const Part& b) { return a.decode > b.decode; });
@@ -37,18 +37,18 @@ struct LifeOptions {
   int steps = 0;
   int64_t layers = 0;
   int64_t first_prompt = 1;    // tokens
-  int64_t longest_prompt = 1;  // of a chunk later on
-  int prompts = 12;            // one part of so many is a prompt's chunk
-  int failures = 10;           // one step of so many stops half way and is run again; 0: none
-  // A step of decode parts alone may be followed by fewer than so many of the same sequences, for
-  // policies that do work ahead of such; 0: by none.
+  int64_t longest_prompt = 1;  // tokens of a later chunk
+  int prompts = 12;            // one in so many parts is a prompt's chunk
+  int failures = 10;           // one in so many steps stops half way and is run again; 0: none
+  // A step with only decode parts may be repeated fewer than so many times with the same sequences,
+  // for policies that then work ahead; 0: never.
   int repeats = 0;
 };
 
-// Prompts in chunks, decoding, prompts again, forks, releases, steps that fail and are run again.
-// Subject: Create(), Fork(id), Release(id), and Step(parts, fail_after) that runs and compares
-// (fail_after >= 0: first a try that stops after so many layers). Returns the sequences that are
-// left.
+// Prompts in chunks, decoding, prompts again, forks, releases, and steps that fail and are run
+// again. Subject needs Create(), Fork(id), Release(id), and Step(parts, fail_after), which runs and
+// compares a step (fail_after >= 0: first a failing try that stops after so many layers). Returns
+// the sequences that are left.
 template <class Subject>
 std::vector<SequenceId> LiveRandomly(Subject& subject, std::mt19937_64& random,
                                      const LifeOptions& options) {

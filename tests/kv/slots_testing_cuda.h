@@ -1,4 +1,4 @@
-// What tests of transfers share: lists of rows to move, and the bytes that are then in the slots.
+// Shared by tests of transfers: lists of rows to move, and the bytes that are then in the slots.
 #pragma once
 
 #include <algorithm>
@@ -8,7 +8,7 @@
 
 namespace litecache::kv {
 
-// Lists of rows to move of all of a step's pairs, as lookups leave them.
+// The lists of rows to move of all of a step's pairs, as lookups leave them.
 struct MoveLists {
   MoveLists(size_t pairs, size_t room)
       : room(room),
@@ -17,7 +17,7 @@ struct MoveLists {
         positions(pairs * room, -1),
         slots(pairs * room, -1) {}
 
-  // The first `chosen.size()` of `into` get them.
+  // Moves the rows `chosen` into the first slots of `into`.
   void Set(size_t pair, const std::vector<int32_t>& chosen, const std::vector<int32_t>& into) {
     counts[pair] = static_cast<int32_t>(chosen.size());
     std::copy(chosen.begin(), chosen.end(), positions.begin() + static_cast<int64_t>(pair * room));
@@ -36,7 +36,7 @@ struct MoveLists {
 
 class SlotsTest : public ops::cuda::LiteTest {
  protected:
-  // Of every sequence; `stream_` has ended when they are read.
+  // The slots' bytes of every sequence; read after `stream_` has finished.
   using SlotBytes = std::vector<std::vector<std::byte>>;
 
   SlotBytes GetSlots() {
@@ -55,7 +55,7 @@ class SlotsTest : public ops::cuda::LiteTest {
       Push(pages);
     }
   }
-  // Bytes that no row has put there.
+  // Fills the slots with bytes that no row has written.
   SlotBytes Poison(ops::cuda::Random& random) {
     const auto poison = static_cast<std::byte>(random());
     SlotBytes bytes;

@@ -1,4 +1,4 @@
-// How a prompt is cut into chunks, and what else runs in the same step, changes nothing but
+// The way a prompt is cut into chunks, and what else runs in the same step, change nothing but
 // rounding.
 #include <gtest/gtest.h>
 
@@ -9,9 +9,9 @@
 namespace litecache::model {
 namespace {
 
-// Different row counts take different matrix kernels, which add in another order. In f32 that is a
-// few units of 2^-24; with bf16 inputs a sum that ends on the other side of a rounding boundary
-// moves an activation by 2^-8, so the bound is the one against Transformers.
+// Different row counts use different matrix kernels, which add in another order. In f32 that is a
+// few units of 2^-24; with bf16 inputs a sum that falls on the other side of a rounding boundary
+// moves an activation by 2^-8, so the bound is the same as against Transformers.
 double Bound(const Decoder& decoder) { return decoder.kv_dtype() == DType::kBF16 ? 2e-2 : 1e-4; }
 
 struct Case {

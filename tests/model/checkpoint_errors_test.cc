@@ -1,4 +1,4 @@
-// Checkpoints that do not fit their config: a clear error before any work starts.
+// Checkpoints that do not fit their config give a clear error before any work starts.
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -18,7 +18,7 @@ using nlohmann::json;
 
 class CheckpointErrorsTest : public ::testing::Test {
  protected:
-  // A copy of a fixture to damage.
+  // Copies a fixture, to be damaged.
   void Copy(const std::string& fixture) {
     for (const auto& item : fs::directory_iterator(FixturesDirectory() / fixture)) {
       fs::copy_file(item.path(), path() / item.path().filename(),
@@ -30,7 +30,7 @@ class CheckpointErrorsTest : public ::testing::Test {
     edit(config);
     io::WriteFileAtomically(path() / "config.json", config.dump());
   }
-  // Rewrites the header of model.safetensors, keeping its data, padding the header as asked for.
+  // Rewrites the header of model.safetensors and pads it, keeping the data.
   void EditHeader(const std::function<void(json&)>& edit, size_t padding = 0) {
     const std::string bytes = io::ReadTextFile(path() / "model.safetensors");
     uint64_t length = 0;
@@ -109,7 +109,7 @@ TEST_F(CheckpointErrorsTest, MissingShard) {
   EXPECT_ERROR(Load(), FileError, "model-00002-of-00003.safetensors", "No such file");
 }
 
-// Tensors at odd addresses (the header's length decides) are read all the same.
+// Tensors at odd addresses (which depend on the header's length) can be read as well.
 TEST_F(CheckpointErrorsTest, MisalignedTensors) {
   const Reference reference("llama");
   for (const size_t padding : {0, 1, 2, 3}) {

@@ -13,7 +13,7 @@ namespace {
 
 using nlohmann::json;
 
-// Published fields, shortened: Llama 3.1 8B, Mistral 7B v0.3, Qwen 2.5 7B, Qwen 3 8B, OPT 6.7B.
+// Published configs, shortened: Llama 3.1 8B, Mistral 7B v0.3, Qwen 2.5 7B, Qwen 3 8B, OPT 6.7B.
 json Llama() {
   return json::parse(R"({"architectures":["LlamaForCausalLM"],"attention_bias":false,
       "bos_token_id":128000,"eos_token_id":[128001,128008,128009],"hidden_act":"silu",
@@ -115,7 +115,7 @@ TEST(ConfigTest, DefaultsAndSpellings) {
   EXPECT_EQ(Parse(With(Llama(), "hidden_act", "swish")).hidden, 4096);
   EXPECT_TRUE(Parse(With(Llama(), "attention_bias", true)).attention_output_bias);
   EXPECT_TRUE(Parse(With(Llama(), "tie_word_embeddings", true)).tie_embeddings);
-  // Windows that cover the context, or are off.
+  // Windows that cover the context or are off.
   EXPECT_EQ(Parse(With(Mistral(), "sliding_window", 32768)).layers, 32);
   EXPECT_EQ(Parse(With(With(Qwen2(), "use_sliding_window", true), "sliding_window", 4096)).layers,
             28);  // all 28 layers lie below max_window_layers
@@ -182,7 +182,7 @@ TEST(ConfigTest, RefusesMissingFields) {
                FileError, "rope_scaling.low_freq_factor");
 }
 
-// Every size field with every kind of nonsense: an error that names the field and the value.
+// Every size field with every kind of nonsense: the error must name the field and the value.
 TEST(ConfigTest, RefusesAbsurdValues) {
   const std::vector<json> nonsense = {0,
                                       -1,

@@ -29,7 +29,7 @@ class OnDevice : public ::testing::TestWithParam<std::tuple<std::string, const c
   Machine machine_;
 };
 
-// What a test is called: scripts choose those of a GPU by it.
+// A test's name. Scripts select GPU tests by it.
 inline std::string TestName(const ::testing::TestParamInfo<OnDevice::ParamType>& info) {
   std::string name = std::get<0>(info.param) + "_" + std::get<1>(info.param);
   std::ranges::replace(name, '-', '_');

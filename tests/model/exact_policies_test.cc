@@ -1,5 +1,5 @@
-// Policies that attend every row wherever it is kept: their logits are those of policy full, on
-// every family and on the shipped model.
+// Policies that attend every row, wherever it is kept, give the logits of policy full, for every
+// family and the shipped model.
 
 #include <gtest/gtest.h>
 
@@ -38,7 +38,7 @@ class ExactPoliciesTest : public OnDevice {
  protected:
   static constexpr int64_t kLong = 300, kShort = 77, kSteps = 6;
 
-  // Logits of a step's rows: two prompts in chunks, then both decode, at times beside a third
+  // The logits of a step's rows: two prompts in chunks, then both decode, at times beside a third
   // prompt.
   std::vector<std::vector<float>> Run(std::unique_ptr<kv::Cache> cache) {
     Runner runner(device(), *decoder_, std::move(cache));
@@ -56,7 +56,7 @@ class ExactPoliciesTest : public OnDevice {
     logits.push_back(runner.Prefill(first, draw(kLong), 128, std::vector<int32_t>{kLong - 1}));
     logits.push_back(runner.Prefill(second, draw(kShort), 50, std::vector<int32_t>{kShort - 1}));
     for (int64_t i = 0; i < kSteps; ++i) {
-      // Several steps in a row are alike, for what policies do ahead of such.
+      // Several consecutive steps are alike, for policies that then work ahead.
       std::vector<Runner::Part> parts = {{first, draw(1), {0}, true}, {second, draw(1), {0}, true}};
       if (i % 4 == 0) parts.push_back({third, draw(21), {20}, false});
       logits.push_back(runner.Step(parts));
@@ -70,7 +70,7 @@ class ExactPoliciesTest : public OnDevice {
     return Run(plan->Create(device(), {.device = kPlenty, .host = kPlenty}));
   }
 
-  // A GPU attends heads on the device and on the host apart, and cuts their rows otherwise.
+  // On a GPU, heads on the device and on the host are attended separately and split differently.
   void ExpectEqual(const std::vector<std::vector<float>>& logits,
                    const std::vector<std::vector<float>>& full, bool exactly, double bound) {
     if (exactly && !on_gpu()) {
@@ -91,8 +91,8 @@ TEST_P(ExactPoliciesTest, LogitsAreThoseOfFull) {
   for (const bool f32 : {true, false}) {
     decoder_ = LoadDecoder(device(), Directory(name()), {.compute_f32 = f32});
     const kv::Layout layout = decoder_->config().kv_layout(decoder_->kv_dtype());
-    // A recomputed row is a product of many rows rather than of one, whose sums round otherwise;
-    // bf16 rows make that a step of theirs here and there.
+    // A recomputed row is a product of many rows rather than of one, whose sums round differently;
+    // with bf16 rows that is sometimes one bf16 step.
     const double bound = f32 ? 1e-4 : 2e-2;
     const auto full = Run(kv::CreateFullCache(device(), layout, kPlenty));
     KvOptions options;
@@ -126,9 +126,9 @@ TEST_P(ExactPoliciesTest, LogitsAreThoseOfFull) {
   }
 }
 
-// Where a step has fewer layers than a GPU's cache has buffers, what is brought ahead waits for
-// rows that the step before has only just stored. Nothing but a decoder, which waits for no layer,
-// shows that it does.
+// Where a step has fewer layers than a GPU's cache has buffers, a transfer ahead waits for rows
+// that the step before has only just stored. Only a decoder shows this, because it waits for no
+// layer itself.
 TEST(ExactPoliciesModels, OneHasFewerLayersThanThereAreBuffers) {
   int64_t least = kv::offload::Shape::kGpuBuffers;
   for (const std::string& name : Models()) {
@@ -137,11 +137,11 @@ TEST(ExactPoliciesModels, OneHasFewerLayersThanThereAreBuffers) {
   EXPECT_LT(least, kv::offload::Shape::kGpuBuffers);
 }
 
-// Weights that travel are the same weights: every policy's logits are what they are when all of
-// them stay, in prefill and decode, however many layers take turns in one place.
+// Offloaded weights are the same weights: every policy's logits are what they are when all weights
+// stay, in prefill and decode, however many layers take turns in one place.
 class OffloadedWeightsTest : public ExactPoliciesTest {
  protected:
-  // load: the decoder with a share of its layers on the device.
+  // load: makes the decoder with a share of its layers on the device.
   void Compare(const std::function<std::unique_ptr<Decoder>(double on_device)>& load,
                double bound) {
     std::vector<std::pair<std::string, KvOptions>> policies(1, {"full", {}});
@@ -157,7 +157,7 @@ class OffloadedWeightsTest : public ExactPoliciesTest {
     }
     KvOptions options;
     options.policy = "litecache";
-    // Ask for a layer's queries while those before it compute.
+    // Policies that ask for a layer's queries while layers before it compute.
     for (const char* prefetch : {"on", "2"}) {
       options.prefetch = prefetch;
       policies.emplace_back(options.policy + " " + prefetch, options);
@@ -181,7 +181,7 @@ class OffloadedWeightsTest : public ExactPoliciesTest {
         const auto logits = Run(policies[i].second);
         EXPECT_EQ(logits.front(), expected[i].front()) << "prefill of the first prompt";
         ExpectEqual(logits, expected[i], /*exactly=*/true, bound);
-        // Layers that share a place come anew in every step: 11 of these.
+        // Layers that share a place are copied again in every step: 11 steps.
         if (decoder_->offloaded_layers() >= 2 * kProjectionPlaces) {
           EXPECT_GE(decoder_->moved_weight_bytes() - before, 10 * decoder_->host_weight_bytes());
         }
@@ -210,7 +210,7 @@ INSTANTIATE_TEST_SUITE_P(Models, OffloadedWeightsTest,
                                             ::testing::Values("cpu", "cuda")),
                          TestName);
 
-// The fixtures' layers are few.
+// More layers than the fixtures have.
 class OffloadedShapesTest : public OffloadedWeightsTest {};
 
 TEST_P(OffloadedShapesTest, LogitsOfManyLayers) {

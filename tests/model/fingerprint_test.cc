@@ -21,7 +21,7 @@ TEST(FingerprintTest, TellsModelsApart) {
   std::set<std::string> seen;
   size_t models = 0;
   for (const auto& entry : fs::directory_iterator(kModels)) {
-    // llama-sharded holds llama's weights in shards: compared below.
+    // llama-sharded has the same weights as llama, in shards: compared below.
     if (!fs::exists(entry.path() / "model.safetensors")) continue;
     const std::string fingerprint = Fingerprint(entry.path());
     EXPECT_EQ(fingerprint.size(), 16u);

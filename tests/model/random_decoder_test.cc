@@ -45,7 +45,7 @@ TEST(RandomDecoderTest, EveryFamilyRunsAndSeedsDecide) {
 
 class RandomWeightsTest : public OnDevice {};
 
-// Wherever they are: a decoder of the same seed has the same weights.
+// Decoders of the same seed have the same weights on every device.
 TEST_P(RandomWeightsTest, AreTheCpus) {
   const ModelConfig config = Small(name().c_str());
   CpuDevice cpu(2);
@@ -76,15 +76,15 @@ TEST(RandomDecoderTest, WeightBytes) {
   const int64_t norms = (2 * config.layers + 1) * config.hidden;
   EXPECT_EQ(static_cast<int64_t>(decoder->weight_bytes()),
             2 * (config.parameters() - norms) + 4 * norms);
-  // A step reads one row of the embedding table, and all else.
+  // A step reads one row of the embedding table, and all other weights.
   EXPECT_EQ(static_cast<int64_t>(decoder->weight_bytes() - decoder->weight_bytes_per_step()),
             2 * (config.vocab - 1) * config.hidden);
   const auto tied = RandomDecoder(device, Small("llama3.2-1b"), 1, {});
   EXPECT_EQ(tied->weight_bytes(), tied->weight_bytes_per_step());
 }
 
-// With one layer whose blocks add nothing much, the head's rows are what the generator made: their
-// mean and deviation are those of normal(0, 0.02), through logits of a constant input.
+// With one layer whose blocks add next to nothing, the head's rows are what the generator made: the
+// logits of a constant input show the mean and deviation of normal(0, 0.02).
 TEST(RandomDecoderTest, LogitsHaveTheSpreadOfNormalWeights) {
   CpuDevice device(2);
   ModelConfig config = Small("llama3-8b");

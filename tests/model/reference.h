@@ -36,7 +36,7 @@ inline std::vector<std::string> FixtureNames() {
   return names;
 }
 
-// reference.safetensors of a fixture (tools/fixtures/make_model_fixtures.py says what is in it).
+// reference.safetensors of a fixture, written by tools/fixtures/make_model_fixtures.py.
 struct Reference {
   std::vector<int32_t> prompt;
   std::vector<int32_t> positions;
@@ -86,7 +86,7 @@ class Runner {
   kv::SequenceId Create() { return cache_->Create(); }
   kv::Cache& cache() { return *cache_; }
 
-  // One step over several sequences; logits of their logit_rows, one after another.
+  // Runs one step over several sequences; returns the logits of their logit_rows, concatenated.
   std::vector<float> Step(const std::vector<Part>& parts) {
     kv::Step step;
     std::vector<int32_t> tokens;
@@ -120,7 +120,7 @@ class Runner {
     return {logits_->host<float>(), logits_->host<float>() + values};
   }
 
-  // Runs `tokens` in chunks of `chunk`; the last one's logits, or those of `rows`.
+  // Runs `tokens` in chunks of `chunk`; returns the logits of `rows`.
   std::vector<float> Prefill(kv::SequenceId sequence, std::span<const int32_t> tokens,
                              int64_t chunk, std::span<const int32_t> rows) {
     std::vector<float> all;

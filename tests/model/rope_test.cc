@@ -1,4 +1,4 @@
-// Frequencies against Transformers' own rotary embedding, for every parameter set of rope.json.
+// Frequencies compared with Transformers' rotary embedding, for every parameter set of rope.json.
 #include <gtest/gtest.h>
 
 #include "io/json.h"
@@ -22,7 +22,7 @@ TEST(RopeTest, EqualToTransformers) {
     for (size_t i = 0; i < expected.size(); ++i) {
       const double error = std::abs(table.inv_freq[i] / expected[i] - 1);
       worst = std::max(worst, error);
-      // A dozen float operations of half a unit in the last place; torch's pow adds one or two.
+      // A dozen float operations of half an ulp each; torch's pow adds one or two.
       EXPECT_LT(error, 8 * 0x1p-23) << text << " frequency " << i;
     }
     EXPECT_NEAR(table.attention_factor, item["attention_factor"].get<double>(), 1e-6) << text;

@@ -9,8 +9,8 @@
 namespace litecache::model {
 namespace {
 
-// Parameter counts as the model hubs state them for these checkpoints: one wrong width, layer count
-// or bias changes them.
+// Parameter counts as the model hubs state them for these checkpoints: a single wrong width, layer
+// count or bias changes them.
 TEST(ShapesTest, ParameterCountsArePublishedOnes) {
   const std::map<std::string, int64_t> published = {
       {"llama3.2-1b", 1'235'814'400},  {"llama3.2-3b", 3'212'749'824},

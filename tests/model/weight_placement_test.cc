@@ -22,7 +22,7 @@ TEST(WeightPlacementTest, LayersAreSpreadEvenly) {
         longest = std::max(longest, run);
       }
       EXPECT_EQ(count, layers - stay);
-      // No run is longer than what lies between two of the layers that stay.
+      // No run of offloaded layers is longer than the gap between two layers that stay.
       EXPECT_LE(longest, stay == 0 ? layers : (layers - stay + stay - 1) / stay);
     }
   }
@@ -34,7 +34,7 @@ TEST(WeightPlacementTest, ProjectionsHavePlacesAsFarAheadAsLayersMayBeAskedFor) 
       const auto placement =
           WeightPlacement::Of(layers, static_cast<double>(stay) / static_cast<double>(layers));
       const int64_t ahead = placement.LayersAhead();
-      int64_t most = 0, most_beyond = 0;  // travelling layers from one that attends on
+      int64_t most = 0, most_beyond = 0;  // offloaded layers from one that attends on
       for (int64_t first = 0; first < layers; ++first) {
         int64_t count = 0;
         for (int64_t i = first; i < layers && i <= first + ahead + 1; ++i) {
@@ -62,8 +62,8 @@ TEST(WeightPlacementTest, EstimatesWhatEachMemoryHolds) {
   const WeightBytes resident = EstimateWeights(config, DType::kBF16, 1);
   EXPECT_EQ(resident.device, all);
   EXPECT_EQ(resident.host, 0u);
-  // A layer: 4 h x h and 2 h x 4h; places of three layers' projections (3 h x h) and of two layers'
-  // rest (9 h x h).
+  // A layer has 4 h x h and 2 h x 4h; there are places for three layers' projections (3 h x h) and
+  // two layers' rest (9 h x h).
   const uint64_t square = uint64_t{4096} * 4096 * 2;
   const WeightBytes half = EstimateWeights(config, DType::kBF16, 0.5);
   EXPECT_EQ(half.host, 16 * 12 * square);

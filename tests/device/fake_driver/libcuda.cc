@@ -1,6 +1,6 @@
-// A libcuda.so.1 as the CUDA runtime finds it on machines whose driver does not fit or does not
-// start. FAKE_CUDA_DRIVER: the version it reports (12080 is CUDA 12.8); FAKE_CUDA_INIT: what cuInit
-// answers. Nothing else of a driver is there.
+// A libcuda.so.1 like those of machines whose driver does not fit or does not start.
+// FAKE_CUDA_DRIVER: the version it reports (12080 is CUDA 12.8); FAKE_CUDA_INIT: what cuInit
+// returns. It has none of a driver's other functions.
 #include <cstdint>
 #include <cstdlib>
 #include <string_view>

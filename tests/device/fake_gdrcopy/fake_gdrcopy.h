@@ -1,5 +1,5 @@
-// GDRCopy for tests, where it is not installed: a library beside the test's program, which is found
-// by GDRCopy's name once it is loaded (libgdrapi.cc).
+// GDRCopy for tests on machines without it: a library beside the test's program, which is found by
+// GDRCopy's name once it is loaded (libgdrapi.cc).
 #pragma once
 
 #include <dlfcn.h>
@@ -11,7 +11,7 @@
 
 namespace litecache::testing {
 
-// While one lives, there is a driver; the library stays.
+// While such an object exists, the fake driver is there; the library stays loaded.
 class FakeGdrCopy {
  public:
   FakeGdrCopy() {
@@ -44,7 +44,7 @@ class FakeGdrCopy {
   FakeGdrCopy(const FakeGdrCopy&) = delete;
   FakeGdrCopy& operator=(const FakeGdrCopy&) = delete;
 
-  // Empty: it is there.
+  // Why the fake is not available; empty if it is.
   const std::string& why_none() const { return why_none_; }
   FakeGdrCopyState& state() { return *state_; }
   bool nothing_is_left() const {

@@ -1,6 +1,6 @@
-// A libgdrapi.so.2 (GDRCopy 2) for machines whose kernel has no gdrdrv. A mapping is memory of the
-// host, which a thread copies to the GPU again and again: what a program writes there arrives as
-// through the GPU's aperture, in the order it was written in, only later.
+// A libgdrapi.so.2 (GDRCopy 2) for machines whose kernel has no gdrdrv. A mapping is host memory
+// that a thread copies to the GPU again and again: what a program writes there arrives as through
+// the GPU's aperture, in the order in which it was written, only later.
 #include <cuda.h>
 #include <dlfcn.h>
 #include <sys/mman.h>
@@ -19,14 +19,14 @@ namespace {
 
 using litecache::testing::FakeGdrCopyState;
 
-// What is copied together. Bytes of one block arrive in any order, so a flag must not share one
-// with what it stands for.
+// Bytes copied together. Bytes of one block arrive in any order, so a flag must not share a block
+// with the data that it announces.
 constexpr size_t kBlock = size_t{32} << 10;
 constexpr size_t kGpuPage = size_t{64} << 10;
 
 FakeGdrCopyState state;
 
-// The driver's functions that are used. It is loaded: the program has pinned memory of a GPU.
+// The driver's functions in use. It is loaded already: the program has pinned a GPU's memory.
 struct Driver {
   CUresult (*get_context)(CUcontext*);
   CUresult (*set_context)(CUcontext);
@@ -62,7 +62,7 @@ const Driver& TheDriver() {
   return driver;
 }
 
-// GPU memory that a program has pinned, and its mapping. In the context of the thread that pins it.
+// GPU memory that a program has pinned, and its mapping, in the context of the pinning thread.
 class Pinned {
  public:
   Pinned(CUdeviceptr device, size_t bytes) : device_(device), bytes_(bytes) {
@@ -91,7 +91,7 @@ class Pinned {
   }
 
  private:
-  // Until the mapping ends, or the driver fails: then nothing arrives any more, which a test sees.
+  // Runs until the mapping ends or the driver fails: then nothing arrives, which a test notices.
   void Run() {
     CUstream stream = nullptr;
     if (TheDriver().set_context(context_) != CUDA_SUCCESS ||
@@ -103,8 +103,8 @@ class Pinned {
     TheDriver().destroy_stream(stream);
   }
 
-  // Reads from the end to the beginning and copies from the beginning to the end: a flag that lies
-  // behind what it stands for is read before it and arrives after it.
+  // Reads from the end to the beginning and copies from the beginning to the end: a flag behind the
+  // data that it announces is read before the data and arrives after it.
   bool Copy(CUstream stream) {
     std::vector<size_t> changed;
     std::byte* const copied = static_cast<std::byte*>(copied_);
@@ -128,7 +128,7 @@ class Pinned {
   const CUdeviceptr device_;
   const size_t bytes_;
   CUcontext context_ = nullptr;
-  void* copied_ = nullptr;  // pinned; what the GPU has
+  void* copied_ = nullptr;  // pinned; what the GPU has received
   std::byte* host_ = nullptr;
   std::byte block_[kBlock] = {};
   std::atomic<bool> ends_ = false;
@@ -158,7 +158,7 @@ int gdr_close(void*) {
   return 0;
 }
 
-// As the kernel's driver, only of whole pages of the GPU.
+// Like the kernel's driver, accepts only whole pages of the GPU.
 int gdr_pin_buffer(void*, unsigned long address, size_t bytes, uint64_t, uint32_t, Handle* handle) {
   if (state.pin_error != 0) return state.pin_error;
   if (address % kGpuPage != 0 || bytes == 0 || bytes % kGpuPage != 0) return EINVAL;

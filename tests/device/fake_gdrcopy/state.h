@@ -1,4 +1,4 @@
-// What tests ask of the fake GDRCopy (libgdrapi.cc), and what it has seen.
+// What tests set in the fake GDRCopy (libgdrapi.cc), and what it counts.
 #pragma once
 
 #include <atomic>
@@ -6,14 +6,14 @@
 namespace litecache::testing {
 
 struct FakeGdrCopyState {
-  std::atomic<bool> has_driver = false;  // no: gdr_open finds none
+  std::atomic<bool> has_driver = false;  // false: gdr_open finds no driver
   std::atomic<int> pin_error = 0, map_error = 0;
 
-  // Not given back yet.
+  // Handles that have not been given back yet.
   std::atomic<int> opened = 0, pinned = 0, mapped = 0;
 };
 
-// The name of its function that gives the state.
+// The name of the library's function that returns the state.
 inline constexpr char kFakeGdrCopyState[] = "FakeGdrCopyStateOfLibrary";
 
 }  // namespace litecache::testing
