@@ -1,4 +1,4 @@
-// Constraints on what is sampled: applied to every token of every sample, before all else.
+// Constraints on sampling: they apply to every token of every sample, before everything else.
 #include <gmock/gmock.h>
 
 #include <atomic>
@@ -13,7 +13,7 @@ namespace {
 
 using testing::TestRandom;
 
-// Allows tokens by a rule that changes with what came before: token t may follow where
+// Allows tokens by a rule that depends on the previous token: token t may follow where
 // (t + last) % 3 == 0. Complete from the third token on; finished after `length`.
 class EveryThird final : public TokenConstraint {
  public:
@@ -92,7 +92,7 @@ TEST(Constraint, AnEndMayComeWhereItIsComplete) {
     Request request;
     request.prompt = RandomPrompt(random, 30);
     request.max_tokens = 60;
-    // One that the rule allows too: before it is complete it may not come at all.
+    // A stop token that the rule allows as well: it may not come before the constraint is complete.
     request.stop_token_ids = {3};
     request.sampling.logit_bias = {{3, 100.0f}};
     request.constraint = std::make_shared<EveryThird>(50, &alive);
@@ -104,7 +104,7 @@ TEST(Constraint, AnEndMayComeWhereItIsComplete) {
   }
 }
 
-// No token at all.
+// A constraint that allows no token at all.
 class Nothing final : public TokenConstraint {
  public:
   std::unique_ptr<TokenConstraint> Clone() const override { return std::make_unique<Nothing>(); }

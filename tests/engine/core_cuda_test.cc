@@ -1,5 +1,5 @@
-// The engine's core on a GPU: tokens chosen there against tokens chosen on the host, and a GPU that
-// is lost.
+// The engine's core on a GPU: tokens chosen there are compared with tokens chosen on the host, and
+// a lost GPU ends requests, not the program.
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -41,7 +41,7 @@ model::ModelConfig SmallLlama() {
   return config;
 }
 
-// A core on random weights on the GPU.
+// A core with random weights on the GPU.
 struct GpuRig {
   explicit GpuRig(const std::string& policy, bool sample_on_device = true,
                   std::optional<PrefixOptions> prefixes = std::nullopt)
@@ -115,14 +115,14 @@ std::vector<Request> Requests(std::mt19937_64& random) {
       request.sampling.presence_penalty = 0.1;
     }
     if (i % 6 == 5) request.sampling.logit_bias = {{17, 3.0f}, {4000, -2.0f}};
-    request.logprobs = i % 4 - 1;  // none, the token's, lists
+    request.logprobs = i % 4 - 1;  // none, the token's own, or lists
     requests.push_back(std::move(request));
   }
   requests[7].constraint = std::make_shared<BelowHundred>();
   return requests;
 }
 
-// One request after another: the steps of both runs are the same, and so are their logits.
+// Runs one request after another: the steps of both runs are the same, and so are their logits.
 TEST_P(CoreGpuTest, ChoosesTheHostsTokens) {
   auto random = TestRandom(42);
   const std::vector<Request> requests = Requests(random);
@@ -148,7 +148,7 @@ TEST_P(CoreGpuTest, ChoosesTheHostsTokens) {
   }
 }
 
-// Rows that only the host can choose beside rows that the device chooses.
+// Rows for which only the host can choose, beside rows for which the device chooses.
 TEST_P(CoreGpuTest, MixedBatchesFallBackRowByRow) {
   auto random = TestRandom(43);
   GpuRig rig(GetParam());
@@ -172,8 +172,8 @@ TEST_P(CoreGpuTest, MixedBatchesFallBackRowByRow) {
   EXPECT_EQ(stats.used.host, 0u);
 }
 
-// Prompts that begin alike, in memory and, for the engine that comes after, on the disk: rows that
-// were computed once. Chunks are cut elsewhere, so that logits differ in rounding.
+// Prompts with a common beginning, kept in memory and, for the next engine, on disk: its rows are
+// computed once. Chunks are cut at other places, so that logits differ in rounding.
 TEST_P(CoreGpuTest, PromptsBeginWithKeptPrefixes) {
   auto random = TestRandom(44);
   testing::TemporaryDirectory store;
@@ -213,8 +213,8 @@ TEST_P(CoreGpuTest, PromptsBeginWithKeptPrefixes) {
   EXPECT_GE(later.core->Stats().prefix.tokens_loaded, 512);
 }
 
-// Requests whose rows would go where nothing can be pinned end with the reason, those that come
-// later are answered, and no memory stays behind.
+// When memory cannot be pinned, requests that need it end with the reason, later requests are
+// answered, and no memory stays allocated.
 TEST_P(CoreGpuTest, PinningThatIsRefusedEndsTheRequest) {
   const uint64_t before = AllocatedGpuMemory();
   {
@@ -225,7 +225,7 @@ TEST_P(CoreGpuTest, PinningThatIsRefusedEndsTheRequest) {
     for (int i = 0; i < 3; ++i) {
       const testing::RefusePinning refuse;
       const Answer answer = ask();
-      if (GetParam() == "full") {  // keeps nothing there
+      if (GetParam() == "full") {  // needs no pinned memory
         EXPECT_EQ(answer.finish, FinishReason::kLength) << answer.error;
         continue;
       }
@@ -243,8 +243,8 @@ TEST_P(CoreGpuTest, PinningThatIsRefusedEndsTheRequest) {
   EXPECT_EQ(AllocatedGpuMemory(), before);
 }
 
-// A fault in a kernel takes the whole context with it, for good: every request ends with an error,
-// those that come later as well, and the program goes on to its orderly end.
+// A fault in a kernel destroys the whole context for good: every request ends with an error, later
+// ones as well, and the program goes on to its orderly end.
 int LoseTheGpu(const std::string& policy) {
   GpuRig rig(policy);
   const auto text = [](RequestHandle& handle) {
@@ -256,7 +256,7 @@ int LoseTheGpu(const std::string& policy) {
   auto running = rig.core->Submit(request);
   if (!running->Next() || !running->Next()) return 2;
   const auto stream = rig.gpu.CreateStream();
-  // An address that nothing has been mapped to.
+  // An address to which nothing is mapped.
   ops::cuda::ArgMax(*stream, MatrixView::Of(reinterpret_cast<float*>(uintptr_t{64}), 1, 1000),
                     reinterpret_cast<int32_t*>(uintptr_t{64}),
                     reinterpret_cast<int32_t*>(uintptr_t{64}));

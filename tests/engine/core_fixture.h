@@ -1,4 +1,4 @@
-// A core on the toy decoder, and the obvious way to get the same tokens: what its tests share.
+// For tests of the core: a core on the toy decoder, and the simple way to get the same tokens.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -23,7 +23,7 @@ namespace litecache::engine {
 
 using testing::TestRandom;
 
-// Token t is one or two letters, so that stop strings cross tokens.
+// Token t is one or two letters, so that stop strings span tokens.
 inline std::string TextOf(int32_t token) {
   std::string text(1, static_cast<char>('a' + token % 7));
   if (token % 3 == 0) text += static_cast<char>('a' + token % 5);
@@ -96,7 +96,7 @@ inline int32_t PlainArgMax(std::span<const float> row) {
   return static_cast<int32_t>(std::max_element(row.begin(), row.end()) - row.begin());
 }
 
-// What the request's sample would be alone, from a fresh rig.
+// The tokens of the request's sample when it runs alone on a fresh rig.
 inline std::vector<int32_t> Alone(const Request& request, int sample, int64_t count) {
   ToyRig rig;
   Sampler sampler(request.sampling, request.sampling.seed.value_or(0), sample, request.prompt);

@@ -1,5 +1,5 @@
-// The engine's core on a toy decoder with a real KV cache: whatever runs beside a request, it gets
-// the tokens it would get alone.
+// The engine's core on a toy decoder with a real KV cache: a request gets the same tokens whatever
+// runs beside it.
 #include "engine/core_fixture.h"
 #include "kv/pages/page_pool.h"
 
@@ -153,7 +153,7 @@ TEST(Core, StopStringsStopIdsAndEos) {
     std::string text;
     for (int32_t token : tokens) text += TextOf(token);
 
-    {  // A stop string cut out of the text: it ends at its first appearance, wherever that is.
+    {  // A stop string taken from the text: the answer ends where it first appears.
       Fixture fixture;
       Request stopping = request;
       const size_t at = random() % (text.size() - 4);
@@ -169,7 +169,7 @@ TEST(Core, StopStringsStopIdsAndEos) {
         static_cast<size_t>(std::find(tokens.begin(), tokens.end(), stop) - tokens.begin());
     const auto expect_stopped = [&](const Answer& answer) {
       EXPECT_EQ(answer.finish, FinishReason::kStop);
-      ASSERT_EQ(answer.tokens.size(), first + 1);  // the token is reported, its text is not
+      ASSERT_EQ(answer.tokens.size(), first + 1);  // the token is reported, but not its text
       std::string before;
       for (size_t j = 0; j < first; ++j) before += TextOf(tokens[j]);
       EXPECT_EQ(answer.text, before);
@@ -234,7 +234,7 @@ TEST(Core, ScoresEqualAPassOverTheWholeText) {
     const auto count = static_cast<int64_t>(tokens.size());
     const std::vector<int64_t> positions = {count - 1, 0, count / 2, count / 2};
     int64_t last = 0;
-    // A third as one prompt; the others turn to decode steps somewhere.
+    // A third of the texts are one prompt each; the others change to decode steps somewhere.
     const int64_t decode_from =
         i % 3 == 0 ? -1 : 1 + static_cast<int64_t>(random() % static_cast<uint64_t>(count));
     const int64_t decoded_before = decoded;
@@ -245,7 +245,7 @@ TEST(Core, ScoresEqualAPassOverTheWholeText) {
       last = done;
     });
     EXPECT_EQ(last, count);
-    if (i >= 5) {  // by then nothing else runs
+    if (i >= 5) {  // nothing else runs by then
       EXPECT_EQ(decoded - decoded_before, decode_from < 0 ? 0 : count - decode_from);
     }
     ToyRig rig;
@@ -291,11 +291,11 @@ TEST(Core, ScoresEqualAPassOverTheWholeText) {
   EXPECT_THROW(core.Score({{1, 2, 3}, {}}, [](int64_t, int64_t) { throw Error("enough"); }), Error);
 }
 
-// What answers may come to is there once their prompts are, up to a bound for each.
+// Once a prompt has been processed, its answer's memory has been taken too, up to a bound.
 TEST(Core, MemoryOfAnswersIsProvidedWithTheirPrompts) {
   constexpr int64_t kContext = 20000;
   for (const int64_t max_tokens : {int64_t{3900}, int64_t{15000}, int64_t{0}}) {
-    // 512 bytes a token: one slab would do for what is used while this looks.
+    // 512 bytes per token: one slab would be enough for what is used at this point.
     Fixture fixture({.context = kContext, .max_batch = 12, .prefill_chunk = 48, .score_rows = 8},
                     100000);
     Core& core = fixture.Start();

@@ -1,4 +1,4 @@
-// The engine's core when something is in the way: limits, failures, cancelling, shutting down.
+// The engine's core under adverse conditions: limits, failures, cancelling, shutting down.
 #include "device/device_error.h"
 #include "engine/core_fixture.h"
 #include "engine/prefix/prefix_reuse.h"
@@ -24,7 +24,7 @@ TEST(Core, RefusesWhatCannotFitWithTheNumbers) {
   EXPECT_NE(message.find("1000 tokens"), std::string::npos) << message;
   EXPECT_NE(message.find("538"), std::string::npos) << message;
   EXPECT_NE(message.find("at most 1537 tokens of context fit"), std::string::npos) << message;
-  // Two samples share the prompt's full block only: 2 + 1 blocks up to row 1024.
+  // Two samples share only the prompt's full block: 2 + 1 blocks up to row 1024.
   EXPECT_EQ(refusal({.prompt = prompt, .max_tokens = 25, .n = 2}), "");
   message = refusal({.prompt = prompt, .max_tokens = 26, .n = 2});
   EXPECT_NE(message.find("at most 1025 tokens of context fit"), std::string::npos) << message;
@@ -32,7 +32,7 @@ TEST(Core, RefusesWhatCannotFitWithTheNumbers) {
   EXPECT_NE(message.find("4000 tokens"), std::string::npos) << message;
   message = refusal({.prompt = prompt, .max_tokens = 3001});
   EXPECT_NE(message.find("at most 3000 tokens"), std::string::npos) << message;
-  // Up to the end: of the memory, here.
+  // Without max_tokens an answer goes on to the end, here of the memory.
   auto handle = core.Submit({.prompt = prompt});
   EXPECT_EQ(ReadAll(*handle)[0].tokens.size(), 537u);
 }
@@ -137,7 +137,7 @@ TEST(Core, AFailingRequestEndsAloneWithItsError) {
   EXPECT_EQ(core.Stats().running, 0);
 }
 
-// A cache whose device may be lost: from then on nothing works but giving back what it holds.
+// A cache whose device may be lost: then every call fails except those that free memory.
 class LostCache final : public kv::Cache {
  public:
   explicit LostCache(std::unique_ptr<kv::Cache> cache) : cache_(std::move(cache)) {}
@@ -192,8 +192,8 @@ class LostCache final : public kv::Cache {
   std::unique_ptr<kv::Cache> cache_;
 };
 
-// Requests that run, that wait for a place, that wait for another's prefix and that come later: all
-// end with the device's error, and what they held is given back.
+// Running requests, requests that wait for a place or for another's prefix, and later ones all end
+// with the device's error, and their memory is freed.
 TEST(Core, ALostDeviceEndsEveryRequestWithItsError) {
   for (const bool prefixes : {false, true}) {
     Fixture fixture({.context = 4000, .max_batch = 3, .prefill_chunk = 48, .score_rows = 8});
@@ -247,7 +247,7 @@ TEST(Core, PromptsGoInSmallerPiecesBesideDecoding) {
   Core& core = fixture.Start();
   auto decoding = core.Submit({.prompt = {1}, .max_tokens = 3900});
   ASSERT_TRUE(decoding->Next());
-  // The pieces of a prompt, which are reported one after another.
+  // The sizes of a prompt's pieces, each reported when it is done.
   const auto pieces = [&](RequestHandle* cancelled_in_the_middle) {
     std::vector<int64_t> sizes;
     Request request{.prompt = std::vector<int32_t>(1000, 2), .max_tokens = 1};
@@ -296,7 +296,7 @@ TEST(Core, ReadersThatDoNotWaitAreTold) {
     open = timed_out;
   }
   EXPECT_EQ(tokens, (std::vector<int64_t>{40, 40, 40}));
-  // A chunk can be read before its call is made: the last one may still be on its way.
+  // A chunk can be read before its callback is called: the last call may still be on its way.
   std::unique_lock lock(mutex);
   EXPECT_TRUE(told.wait_for(lock, std::chrono::seconds(60), [&] { return calls >= chunks; }));
   EXPECT_EQ(calls, chunks);
@@ -376,7 +376,7 @@ TEST(Core, StressFromSeveralThreads) {
   }
   for (auto& thread : threads) thread.join();
   ReadAll(*core.Submit({.prompt = {1}, .max_tokens = 1}));
-  // The handles are gone: whatever still ran ends at the next step.
+  // The handles have been dropped: whatever still runs ends at the next step.
   for (int i = 0; i < 2000 && core.Stats().kv.used.device > 0; ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
@@ -406,7 +406,7 @@ TEST(Core, ShutdownEndsWhatIsInFlight) {
       for (const Answer& answer : ReadAll(*handles[i], 1 + static_cast<int>(i) % 2)) {
         EXPECT_EQ(answer.finish, FinishReason::kCancelled);
       }
-      handles[i]->Cancel();  // harmless without an engine
+      handles[i]->Cancel();  // harmless after the engine's end
     }
   }
 }

@@ -1,5 +1,5 @@
-// Decode steps ask the driver for no memory: what they need is there, pages that their sequences
-// grow by included.
+// Decode steps ask the driver for no memory: everything that they need has been allocated,
+// including the pages by which their sequences grow.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -32,7 +32,7 @@ TEST_P(DecodeMemoryTest, IsThereBefore) {
   const auto engine = Engine::Random("opt-125m", 5, options);
   const auto vocab = static_cast<uint64_t>(engine->config().vocab);
 
-  // All steps are of contexts that the same buffers serve: these double with the context.
+  // The same buffers serve all these contexts: buffers double with the context.
   constexpr int kPrompt = 600, kFirst = 20, kTokens = 320;
   std::vector<std::shared_ptr<RequestHandle>> handles;
   for (int i = 0; i < options.max_batch; ++i) {
@@ -41,7 +41,7 @@ TEST_P(DecodeMemoryTest, IsThereBefore) {
     handles.push_back(
         engine->Submit({.prompt = prompt, .max_tokens = kTokens, .ignore_eos = true}));
   }
-  // Until every one has `tokens`; they decode together, one each a step.
+  // Reads until every request has `tokens`; they decode together, each one token per step.
   std::vector<int64_t> counts(handles.size());
   const auto read = [&](int64_t tokens) {
     for (size_t i = 0; i < handles.size(); ++i) {
@@ -55,7 +55,7 @@ TEST_P(DecodeMemoryTest, IsThereBefore) {
   read(kFirst);
   ASSERT_GE(*std::min_element(counts.begin(), counts.end()), kFirst);
   const int64_t before = testing::Allocations();
-  EXPECT_GT(before, 0);  // they are counted at all
+  EXPECT_GT(before, 0);  // allocations are counted at all
   read(kTokens);
   ASSERT_EQ(*std::min_element(counts.begin(), counts.end()), kTokens);
   EXPECT_EQ(testing::Allocations() - before, 0);

@@ -1,5 +1,5 @@
-// The whole engine on the fixture models: Transformers' tokens through requests, text, scores,
-// refusals at load.
+// The whole engine on the fixture models: requests get Transformers' tokens; also text, scores, and
+// refusals when loading.
 #include "litecache/engine.h"
 
 #include <gmock/gmock.h>
@@ -35,7 +35,7 @@ EngineOptions Options(const std::string& dtype) {
   return options;
 }
 
-// Where what is tested is one memory's plan, which a machine with a GPU would not have.
+// For tests of a plan with one memory, which a machine with a GPU would not make.
 EngineOptions OnCpu(const std::string& dtype) {
   EngineOptions options = Options(dtype);
   options.device = "cpu";
@@ -64,7 +64,7 @@ Generated ReadAll(RequestHandle& handle) {
 
 class EngineFixtureTest : public ::testing::TestWithParam<std::string> {};
 
-// Several copies of the prompt run at once, cut into odd chunks, beside others.
+// Several copies of the prompt run at once, cut into odd chunks, beside other requests.
 TEST_P(EngineFixtureTest, GreedyTokensEqualTransformers) {
   const model::Reference reference(GetParam());
   for (const std::string dtype : {"f32", "auto"}) {
@@ -89,7 +89,7 @@ TEST_P(EngineFixtureTest, GreedyTokensEqualTransformers) {
       const Generated answer = ReadAll(*handles[i]);
       ASSERT_EQ(answer.tokens.size(), reference.greedy.size());
       for (size_t j = 0; j < answer.tokens.size(); ++j) {
-        // A lead within the arithmetic's error decides nothing, and what follows depends on it.
+        // A lead within the arithmetic's error decides nothing, and later tokens depend on it.
         if (reference.margins[j] <= 8 * bound * reference.scales[j] &&
             answer.tokens[j] != reference.greedy[j]) {
           break;
@@ -111,7 +111,7 @@ TEST_P(EngineFixtureTest, ScoresEqualTransformers) {
   std::vector<float> logits;
   for (const auto& row : result.logits) logits.insert(logits.end(), row.begin(), row.end());
   EXPECT_LT(model::RelativeError(logits, reference.logits), 1e-4);
-  // The nll of the tokens that follow the reference's positions, from the reference's logits.
+  // The NLL of the tokens that follow the reference's positions, from the reference's logits.
   const auto vocab = static_cast<size_t>(engine->config().vocab);
   for (size_t i = 0; i < positions.size(); ++i) {
     const auto next = static_cast<size_t>(positions[i]) + 1;
@@ -133,7 +133,7 @@ INSTANTIATE_TEST_SUITE_P(Fixtures, EngineFixtureTest,
                            return name;
                          });
 
-// A fixture model with a tokenizer beside it, in a directory of its own.
+// A fixture model with a tokenizer, in a directory of its own.
 class TokenizerDirectory {
  public:
   TokenizerDirectory()
@@ -181,7 +181,7 @@ TEST(Engine, TextOfChunksIsTheDecodedAnswer) {
     EXPECT_EQ(answer.text, engine->tokenizer().Decode(visible, request.skip_special_tokens));
     if (answer.text.size() < 12) continue;
 
-    // The same request stopped by a piece of its own text.
+    // The same request, stopped by a piece of its own text.
     size_t at = answer.text.size() / 2;
     while (at > 0 && (static_cast<unsigned char>(answer.text[at]) & 0xC0) == 0x80) --at;
     size_t end = at + 3;
@@ -231,10 +231,10 @@ TEST(Engine, RefusesAtLoad) {
   EXPECT_THROW(Engine::Random("no-such-shape", 1, Options("auto")), InvalidArgument);
   EngineOptions small = OnCpu("auto");
   small.memory = uint64_t{1} << 30;
-  EXPECT_THROW(Engine::Random("llama3-8b", 1, small), CapacityError);  // before any weight is made
+  EXPECT_THROW(Engine::Random("llama3-8b", 1, small), CapacityError);  // before weights are made
 }
 
-// What the machine or the budget does not have cannot be the cap, and that is said.
+// The machine's memory and the budget limit host_memory, and a warning says so.
 TEST(Engine, WarnsOfMoreHostMemoryThanThereIs) {
   const auto log = [](uint64_t memory, uint64_t host_memory) {
     EngineOptions options = Options("auto");

@@ -49,7 +49,7 @@ TEST(KvProfile, WhatIsMissingIsSaidWithTheCommandThatMendsIt) {
   EXPECT_THAT(Warning(LiteOptions(), without),
               AllOf(HasSubstr("no hash weights"), HasSubstr("--only hata")));
   EXPECT_EQ(Warning(LiteOptions("quest"), without), "");
-  // Loki's bases cannot be made up.
+  // Loki's bases cannot be replaced by random ones.
   EXPECT_THROW(Warning(LiteOptions("loki"), without), InvalidArgument);
 
   profile.hata[128].assign(static_cast<size_t>(4 * 64 * 128), 0.5f);

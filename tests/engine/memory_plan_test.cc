@@ -14,7 +14,7 @@ namespace {
 
 constexpr kv::Layout kLayout{16, 32, 8, 64, DType::kBF16};
 
-// Llama 3.2 1B: 32 KiB of KV a token, blocks of 256 tokens (8 MiB).
+// Llama 3.2 1B: 32 KiB of KV per token, blocks of 256 tokens (8 MiB).
 MemoryRequest Llama1B() {
   MemoryRequest request;
   request.model = "org/llama";
@@ -29,7 +29,7 @@ MemoryRequest Llama1B() {
   return request;
 }
 
-// The number of a line of the plan's text, as it stands there; of the `nth` such line.
+// The number in a line of the plan's text, as it is printed; of the `nth` line of that name.
 std::string LineOf(const MemoryPlan& plan, const std::string& name, int nth = 0) {
   std::istringstream text(plan.ToString());
   for (std::string line; std::getline(text, line);) {
@@ -54,7 +54,7 @@ TEST(MemoryPlan, TheRestIsForKv) {
   const MemoryPlan plan = MakeMemoryPlan(Llama1B());
   EXPECT_EQ(plan.kv_per_token, 32768u);
   EXPECT_EQ(plan.kv.device, (uint64_t{8} << 30) - (uint64_t{5} << 29) - (uint64_t{1} << 28));
-  EXPECT_EQ(plan.largest_context, 131072);  // 4 GiB of the 5.25
+  EXPECT_EQ(plan.largest_context, 131072);  // takes 4 GiB of the 5.25
   EXPECT_LE(plan.weights + plan.buffers + plan.kv.total(), plan.total);
   const std::string text = plan.ToString();
   for (const char* part :
@@ -63,7 +63,7 @@ TEST(MemoryPlan, TheRestIsForKv) {
   }
 }
 
-// Of a GPU's model: what travels is in the host's memory, beside the store.
+// On a GPU, offloaded weights are in the host's memory, beside the store.
 TEST(MemoryPlan, WeightsInHostMemory) {
   MemoryRequest request = Llama1B();
   request.weights_mapped = false;
@@ -111,7 +111,7 @@ TEST(MemoryPlan, RefusesWithTheNumbers) {
   EXPECT_NE(message.find("2.50 GiB"), std::string::npos) << message;
   EXPECT_NE(message.find("2.00 GiB"), std::string::npos) << message;
 
-  request.total = request.weights + (uint64_t{100} << 20);  // not even the buffers
+  request.total = request.weights + (uint64_t{100} << 20);  // too little even for the buffers
   message = RefusalOf(request);
   EXPECT_NE(message.find("256 MiB"), std::string::npos) << message;
   EXPECT_NE(message.find("0 tokens"), std::string::npos) << message;
@@ -126,7 +126,7 @@ TEST(MemoryPlan, RefusesWithTheNumbers) {
   EXPECT_THROW(MakeMemoryPlan(request), InvalidArgument);
 }
 
-// A GPU's memory and the host's: what one of them leaves is of no use to the other.
+// A GPU's memory and the host's: what one of them does not use cannot serve the other.
 TEST(MemoryPlan, TwoMemories) {
   KvOptions options;
   options.policy = "litecache";
@@ -146,7 +146,7 @@ TEST(MemoryPlan, TwoMemories) {
   request.device = request.weights + request.buffers + needed.device;
   request.host = uint64_t{40} << 30;
   request.total = request.device + request.host;
-  MemoryPlan plan = MakeMemoryPlan(request);  // the GPU's memory is what is short
+  MemoryPlan plan = MakeMemoryPlan(request);  // limited by the GPU's memory
   EXPECT_GE(plan.largest_context, 50000);
   EXPECT_LE(plan.weights + plan.buffers + plan.kv.device, request.device);
   EXPECT_LT(cache->BytesFor(plan.largest_context + 1000).device, request.device);
@@ -155,7 +155,7 @@ TEST(MemoryPlan, TwoMemories) {
     EXPECT_NE(text.find(part), std::string::npos) << part << " in\n" << text;
   }
 
-  request.device = uint64_t{40} << 30;  // and here the host's
+  request.device = uint64_t{40} << 30;  // so that the host's memory is the limit
   request.host = needed.host;
   request.total = request.device + request.host;
   plan = MakeMemoryPlan(request);
@@ -179,8 +179,8 @@ TEST(MemoryPlan, TwoMemories) {
   EXPECT_NE(message.find("GPU memory"), std::string::npos) << message;
 }
 
-// Both tiers in one memory: they share what there is as a sequence needs it, a cap of one of them
-// leaves the rest to the other, and no cap is passed.
+// Both tiers in one memory: they share it as a sequence needs it, what one tier's limit leaves goes
+// to the other, and no limit is exceeded.
 TEST(MemoryPlan, TwoTiersInOneMemory) {
   KvOptions options;
   options.policy = "litecache";
@@ -218,7 +218,7 @@ TEST(MemoryPlan, TwoTiersInOneMemory) {
   EXPECT_EQ(plan.kv.host, left - needed.device);
   EXPECT_GE(plan.largest_context, 20000);
 
-  // More than there is caps nothing.
+  // A limit above the memory that exists has no effect.
   request.device = 0;
   request.host = uint64_t{100} << 30;
   EXPECT_EQ(MakeMemoryPlan(request).kv.total(), left);
@@ -228,7 +228,7 @@ TEST(MemoryPlan, RefusalsNameTheOptionToRaise) {
   KvOptions options;
   options.policy = "litecache";
   options.retriever = "quest";
-  options.resident_first_layer = false;  // no heads that could go to the host instead
+  options.resident_first_layer = false;  // no heads that could be offloaded instead
   const auto cache = kv::MakeCachePlan(kLayout, options, nullptr);
   const kv::TierBytes needed = cache->BytesFor(20000);
   MemoryRequest request = Llama1B();
@@ -244,7 +244,7 @@ TEST(MemoryPlan, RefusalsNameTheOptionToRaise) {
   EXPECT_EQ(RefusalOf(request), "");
   request.total -= 1;
   ends_with(": raise --memory or lower the context");
-  request.host = needed.host;  // a cap that is not what is short
+  request.host = needed.host;  // a limit that is not the one that binds
   ends_with(": raise --memory or lower the context");
   request.total = uint64_t{64} << 30;
   request.device = fixed + needed.device;
@@ -255,12 +255,12 @@ TEST(MemoryPlan, RefusalsNameTheOptionToRaise) {
   request.device += 1;
   request.host -= 1;
   ends_with(": raise --host-memory or lower the context");
-  // A single token: there is nothing to lower.
+  // A single token does not fit: there is no context to lower.
   request.host = cache->BytesFor(1).host - 1;
   request.wanted_context = 0;
   ends_with(": raise --host-memory");
 
-  // Two memories: exactly enough is enough.
+  // Two memories that are exactly large enough.
   request.two_memories = true;
   request.wanted_context = 20000;
   request.device = fixed + needed.device;
@@ -307,12 +307,12 @@ TEST(MemoryPlan, SaysWhatIsUnused) {
   EXPECT_EQ(LineOf(plan, "unused", 1), FormatBytes(request.host - plan.kv.host));
 }
 
-// With a context that has to fit, resident heads go to the host one after the other.
+// With a context that has to fit, resident heads are offloaded one after another.
 TEST(MemoryPlan, ResidentHeadsThatDoNotFitAreOffloaded) {
   KvOptions options;
   options.policy = "litecache";
   options.retriever = "quest";
-  options.dense_layers = 3;  // stay whatever happens
+  options.dense_layers = 3;  // these stay in any case
   options.resident_first_layer = false;
   kv::Profile profile;
   profile.similarity.assign(static_cast<size_t>(kLayout.layers * kLayout.kv_heads), 0.5f);

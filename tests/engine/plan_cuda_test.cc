@@ -1,4 +1,4 @@
-// What the memory plan says of a GPU's memory, against what has been taken of it.
+// Compares the memory plan for a GPU with the memory that has been allocated there.
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -20,13 +20,13 @@ namespace {
 
 struct Setting {
   std::string policy, transfer = "auto", shape = "qwen2.5-0.5b";
-  bool exact = true;  // else the plan is a limit: how much is used depends on the link's speed
+  bool exact = true;  // false: the plan is only a limit, since usage depends on the link's speed
 };
 
 class PlanGpuTest : public ::testing::TestWithParam<Setting> {};
 
-// The largest steps there are: all but one sequence of the batch decode beside a whole chunk of a
-// prompt, and beside as many rows as get logits at once.
+// The largest possible steps: all but one sequence of the batch decode beside a whole chunk of a
+// prompt, and beside as many score rows as get logits at once.
 TEST_P(PlanGpuTest, SaysWhatIsTaken) {
   const CudaDevices found = FindCudaDevices();
   if (found.devices.empty()) GTEST_SKIP() << "no GPU: " << found.why_none;
@@ -41,7 +41,7 @@ TEST_P(PlanGpuTest, SaysWhatIsTaken) {
   options.kv.policy = GetParam().policy;
   options.kv.transfer = GetParam().transfer;
   const uint64_t before = AllocatedGpuMemory();
-  // Some 100M parameters: buffers and weights far above what a page is.
+  // Some 100M parameters: buffers and weights are far larger than a page.
   const auto engine = Engine::Random(GetParam().shape, 5, options);
   const MemoryPlan plan = engine->memory_plan();
   const auto vocab = static_cast<uint64_t>(engine->config().vocab);
@@ -66,7 +66,7 @@ TEST_P(PlanGpuTest, SaysWhatIsTaken) {
 
   const kv::Stats kv = engine->Stats().kv;
   const uint64_t taken = AllocatedGpuMemory() - before;
-  // Pages are taken in slabs, and before they are needed; tables of pages and a step's description
+  // Pages are allocated in slabs, and before they are needed; page tables and a step's description
   // are not in the plan.
   const uint64_t small = uint64_t{4} << 20;
   SCOPED_TRACE(::testing::Message()

@@ -1,4 +1,4 @@
-// The GPU's choice of tokens against the host's sampler.
+// Compares the tokens that the GPU chooses with those of the host's sampler.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -60,7 +60,7 @@ class GpuSamplerTest : public ops::cuda::GpuTest {
     }
     return params;
   }
-  // At least one token.
+  // A mask that allows at least one token.
   std::vector<uint32_t> RandomMask() {
     std::vector<uint32_t> mask(static_cast<size_t>(vocab_ + 31) / 32);
     const uint64_t one_in = OneOf<uint64_t>({2, 50, 2000});
@@ -81,14 +81,14 @@ class GpuSamplerTest : public ops::cuda::GpuTest {
   int64_t vocab_ = 0;
 };
 
-// Several tokens one after another, so that penalties have something to look at. The largest
+// Samples several tokens one after another, so that penalties have an effect. The largest
 // vocabulary does not fit into shared memory.
 TEST_F(GpuSamplerTest, ChoosesWhatTheHostChooses) {
   int64_t compared = 0, undecided = 0;
   for (const int32_t largest :
        {1, 2, 97, 1023, 1025, 8191, 32000, 50257, 128256, 151936, 262144, 400001}) {
     const int64_t vocab = testing::Tokens(largest);
-    if (vocab < largest) break;  // the same again
+    if (vocab < largest) break;  // the size has been tested already
     const int64_t rows = vocab > 200000 ? 5 : testing::Rounds(37);
     Begin(rows, vocab, 64);
     std::vector<Sampler> samplers;
@@ -142,7 +142,7 @@ TEST_F(GpuSamplerTest, ChoosesWhatTheHostChooses) {
   EXPECT_LE(undecided, compared / 5 + 1);
 }
 
-// Draws of one row's tokens have the frequencies of its softmax.
+// Tokens drawn from one row have the frequencies of its softmax.
 TEST_F(GpuSamplerTest, DrawsHaveTheirProbabilities) {
   constexpr int64_t kVocab = 61, kRows = 512, kSteps = 60;
   Begin(1, kVocab, kRows);
@@ -169,7 +169,7 @@ TEST_F(GpuSamplerTest, DrawsHaveTheirProbabilities) {
         samplers[static_cast<size_t>(row)].Accept(token.token);
       }
     }
-    // The nucleus, the obvious way.
+    // The nucleus, computed the simple way.
     std::vector<size_t> order(kVocab);
     for (size_t i = 0; i < order.size(); ++i) order[i] = i;
     std::sort(order.begin(), order.end(),
@@ -214,7 +214,7 @@ TEST_F(GpuSamplerTest, SaysWhatItCannotDo) {
   const std::vector<int32_t> prompt;
   EXPECT_EQ(sampler_->Add(Sampler(many, 1, 0, prompt), 0, false, {}), -1);
   std::vector<uint32_t> nothing((kVocab + 31) / 32);
-  nothing.back() = ~0u << (kVocab % 32);  // behind the last token
+  nothing.back() = ~0u << (kVocab % 32);  // allows only bits after the last token
   EXPECT_EQ(sampler_->Add(Sampler(greedy, 1, 0, prompt), 0, false, nothing), -1);
   EXPECT_EQ(sampler_->Add(Sampler(greedy, 1, 0, prompt), 1, false, {}), 0);
   EXPECT_EQ(sampler_->Add(Sampler(flat, 1, 0, prompt), 2, false, {}), 1);
@@ -229,7 +229,7 @@ TEST_F(GpuSamplerTest, SaysWhatItCannotDo) {
   EXPECT_EQ(sampler_->token(3).token, ArgMax(Row(4)));
 }
 
-// A row that the host wants comes alone.
+// The host can ask for a single row.
 TEST_F(GpuSamplerTest, ReceivesOneRow) {
   constexpr int64_t kVocab = 1013, kRows = 5;
   Begin(kRows, kVocab, 4);

@@ -1,4 +1,4 @@
-// The sampler against exact probabilities computed in double by a plain reference.
+// Compares the sampler with exact probabilities, computed in double by a plain reference.
 #include "engine/sampler.h"
 
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@ namespace {
 
 using testing::TestRandom;
 
-// What the documentation of Sampler says, written down with full sorts and doubles.
+// What Sampler's documentation says, implemented with full sorts and doubles.
 std::vector<double> ExactProbabilities(const std::vector<float>& logits,
                                        const SamplingParams& params,
                                        const std::vector<int32_t>& prompt,
@@ -70,7 +70,7 @@ std::vector<double> ExactProbabilities(const std::vector<float>& logits,
   return p;
 }
 
-// The chance of a chi-square statistic this large or larger, by Wilson and Hilferty's normal
+// The probability of a chi-square statistic at least this large, by Wilson and Hilferty's normal
 // approximation.
 double ChiSquareTail(double statistic, double degrees) {
   const double z =
@@ -85,7 +85,7 @@ std::vector<float> RandomLogits(std::mt19937_64& random, size_t vocab, float spr
   return logits;
 }
 
-// Draws `draws` first tokens under different seeds and compares their frequencies.
+// Draws `draws` first tokens with different seeds and compares their frequencies.
 void ExpectDistribution(const std::vector<float>& logits, const SamplingParams& params,
                         const std::vector<int32_t>& prompt, std::mt19937_64& random,
                         const char* what) {
@@ -97,7 +97,7 @@ void ExpectDistribution(const std::vector<float>& logits, const SamplingParams& 
     Sampler sampler(params, random(), i % 3, prompt);
     ++counts[static_cast<size_t>(sampler.Sample(logits, &scratch))];
   }
-  // Tokens expected fewer than five times are counted together, as the test demands.
+  // Tokens expected fewer than five times are counted together, as the chi-square test requires.
   double statistic = 0, rare_expected = 0;
   int degrees = -1, rare = 0;
   for (size_t i = 0; i < exact.size(); ++i) {
@@ -118,7 +118,7 @@ void ExpectDistribution(const std::vector<float>& logits, const SamplingParams& 
     ++degrees;
   }
   if (degrees < 1) return;
-  // 12 tests a run: a false alarm once in ten million runs.
+  // 12 tests per run: one false alarm in ten million runs.
   EXPECT_GT(ChiSquareTail(statistic, degrees), 1e-8)
       << what << ": chi-square " << statistic << " with " << degrees << " degrees of freedom";
 }
@@ -150,7 +150,7 @@ TEST(Sampler, DrawsFromTheExactDistribution) {
         .logit_bias = {{5, 3.0f}, {70, -2.0f}, {0, -100.0f}}}},
   };
   for (const auto& [name, params] : kCases) {
-    // 1500 is more than one block of weights; 128 candidates do not hold the nucleus of "hot".
+    // 1500 is more than one block of weights; 128 candidates are too few for the nucleus of "hot".
     const size_t vocab = random() % 2 == 0 ? 150 + random() % 100 : 1500 + random() % 100;
     ExpectDistribution(RandomLogits(random, vocab), params, prompt, random, name);
   }
@@ -200,7 +200,7 @@ TEST(Sampler, EdgesOfTheFilters) {
   EXPECT_TRUE(only_best({.temperature = 5, .top_p = 1e-9}));
   EXPECT_TRUE(only_best({.temperature = 5, .min_p = 1.0}));
   EXPECT_FALSE(only_best({.temperature = 5}));
-  // Equal logits: top-k keeps exactly k, the lower tokens.
+  // Equal logits: top-k keeps exactly k tokens, the lower ones.
   const std::vector<float> flat(300, 1.5f);
   std::set<int32_t> drawn;
   for (int i = 0; i < 500; ++i) {
@@ -208,11 +208,11 @@ TEST(Sampler, EdgesOfTheFilters) {
     drawn.insert(sampler.Sample(flat, &scratch));
   }
   EXPECT_EQ(drawn, (std::set<int32_t>{0, 1, 2, 3}));
-  // A token alone in the world.
+  // A vocabulary of one token.
   const std::vector<float> one = {-7.0f};
   Sampler sampler({.temperature = 0.7, .top_k = 3, .top_p = 0.5, .min_p = 0.1}, 1, 0, {});
   EXPECT_EQ(sampler.Sample(one, &scratch), 0);
-  // Large differences underflow to impossible, never to a crash.
+  // Large differences underflow to zero probability, never to a crash.
   std::vector<float> steep(2000, -3e38f);
   steep[1234] = 3e38f;
   for (int i = 0; i < 100; ++i) {
@@ -234,14 +234,14 @@ TEST(Sampler, SameSeedSameTokensWhateverHappensBeside) {
   };
   SamplerScratch one, two;
   const auto first = run(42, 0, &one);
-  run(7, 3, &one);  // leaves other contents in the scratch
+  run(7, 3, &one);  // changes the contents of the scratch
   EXPECT_EQ(run(42, 0, &one), first);
   EXPECT_EQ(run(42, 0, &two), first);
   EXPECT_NE(run(42, 1, &two), first);
   EXPECT_NE(run(43, 0, &two), first);
 }
 
-// Vectors of the Random123 distribution.
+// Test vectors of the Random123 distribution.
 TEST(Random, PhiloxKnownAnswers) {
   using Words = std::array<uint32_t, 4>;
   EXPECT_EQ(Philox({0, 0, 0, 0}, {0, 0}), (Words{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}));

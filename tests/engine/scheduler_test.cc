@@ -1,4 +1,4 @@
-// Whose turn it is.
+// The order in which clients' requests are started and processed.
 #include "engine/scheduler.h"
 
 #include <gtest/gtest.h>
@@ -14,7 +14,7 @@ namespace {
 
 using testing::TestRandom;
 
-// Requests without KV: what bounds them is the batch.
+// Requests without KV, so that only the batch's size limits them.
 class Queue {
  public:
   explicit Queue(int64_t max_batch, int64_t prefill_chunk = 8)
@@ -32,14 +32,14 @@ class Queue {
     group->ended = true;
     scheduler_.RemoveEnded();
   }
-  // Ends what runs, and tells the client of what starts instead.
+  // Ends the first running request, and returns the client of the request that starts instead.
   uint64_t Next() {
     if (!scheduler_.running().empty()) End(scheduler_.running().front().get());
     const auto admitted = scheduler_.Admit();
     EXPECT_EQ(admitted.size(), 1u);
     return admitted.empty() ? 0 : admitted.front()->client();
   }
-  // The clients whose prompts the next step takes rows of, in their order; the rows are done.
+  // Runs the next step's prompt rows; returns the clients they belong to, in order.
   std::vector<uint64_t> Step() {
     StepPlan plan;
     scheduler_.Plan(&plan);
@@ -82,7 +82,7 @@ TEST(Scheduler, WhoRunsHasHadItsTurn) {
   Queue queue(1);
   queue.Add(1);
   EXPECT_EQ(queue.Next(), 1u);
-  EXPECT_TRUE(queue.scheduler().Admit().empty());  // nobody waits
+  EXPECT_TRUE(queue.scheduler().Admit().empty());  // nothing waits
   queue.Add(1);
   queue.Add(2);
   EXPECT_EQ(queue.Next(), 2u);
@@ -117,8 +117,8 @@ TEST(Scheduler, WhatWasCancelledCostsNoTurn) {
   EXPECT_TRUE(first == 1 || second == 1);
 }
 
-// Whatever comes and goes: a client's order is kept, and while a request waits, every other client
-// starts at most two more than wait ahead of it from its own client.
+// In every random sequence of arrivals and ends a client's requests keep their order, and while one
+// waits, every other client starts at most two more than the requests ahead of it from its client.
 TEST(Scheduler, NobodyIsOvertakenMoreThanItsShare) {
   auto random = TestRandom(1);
   for (int run = 0; run < 20; ++run) {
@@ -166,7 +166,7 @@ TEST(Scheduler, PromptsOfSeveralClientsAreProcessedInTurns) {
   using Clients = std::vector<uint64_t>;
   EXPECT_EQ(queue.Step(), Clients({1}));
   EXPECT_EQ(queue.Step(), Clients({2}));
-  // A prompt's last chunk leaves room, which the next in turn takes.
+  // A prompt's last chunk leaves room, which the next client in turn takes.
   EXPECT_EQ(queue.Step(), Clients({3, 1}));
   EXPECT_EQ(queue.Step(), Clients({1}));
   EXPECT_EQ(queue.Step(), Clients({2, 1}));

@@ -1,6 +1,6 @@
-// A soak: clients that submit short and long requests and cancel some of them in the queue, while
-// their prompt is processed and while they decode. At the end nothing may be left: no page in use,
-// and memory of host and GPU as it was.
+// A soak test: clients submit short and long requests and cancel some of them in the queue, in
+// prefill and in decode. At the end nothing may be left: no page in use, and host and GPU memory as
+// they were.
 //   litecache-soak --model models/litecache-demo-16m [--device cuda] [--seconds 40]
 #include <fmt/format.h>
 #include <malloc.h>
@@ -45,12 +45,12 @@ struct Settings {
   std::vector<std::string> policies = {"full", "litecache"};
 };
 
-// What a leak would show in.
+// The figures in which a leak would show.
 struct Memory {
   int64_t resident = 0;  // bytes of this process
   int64_t pinned = 0;
-  int64_t gpu = 0;       // bytes that this process has allocated there
-  int64_t gpu_free = 0;  // whatever took it
+  int64_t gpu = 0;       // bytes that this process has allocated on GPUs
+  int64_t gpu_free = 0;  // free bytes, whatever process took the rest
 };
 
 int64_t StatusBytes(const std::string& key) {
@@ -98,7 +98,7 @@ class Soak {
     EngineOptions options;
     options.device = settings.device;
     options.max_context = settings.context;
-    options.max_batch = 16;  // fewer than clients: some wait
+    options.max_batch = 16;  // fewer than clients, so that some wait
     options.prefill_chunk = 256;
     options.memory = uint64_t{1} << 30;
     options.show_progress = false;
@@ -109,12 +109,12 @@ class Soak {
     options.prefix_cache = prefixes;
     engine_ = Engine::Load(settings.model, options);
     auto random = testing::TestRandom(1);
-    for (int i = 0; i < 8; ++i) {  // what prompts begin with
+    for (int i = 0; i < 8; ++i) {  // the beginnings of prompts
       texts_.push_back(RandomTokens(random, settings.context));
     }
   }
 
-  // Clients for so many seconds; then all has to be free again.
+  // Runs clients for so many seconds; after that everything has to be free again.
   void Run(double seconds, uint64_t salt) {
     const auto end = Clock::now() + std::chrono::duration<double>(seconds);
     std::vector<std::thread> clients;
@@ -129,7 +129,7 @@ class Soak {
       });
     }
     for (std::thread& client : clients) client.join();
-    // Whatever was cancelled last ends with the step it is in.
+    // Requests cancelled last end with the step that they are in.
     EngineStats stats = engine_->Stats();
     for (int i = 0; i < 5000 && (stats.running > 0 || stats.waiting > 0); ++i) {
       std::this_thread::sleep_for(std::chrono::milliseconds(2));
@@ -164,7 +164,7 @@ class Soak {
 
   const std::string& name() const { return name_; }
   bool failed() const { return failed_; }
-  // Enough requests to see everything, and yet not everything seen.
+  // Whether there were enough requests for everything to happen, and yet something did not.
   bool incomplete() const {
     return counts_.requests > 300 && (counts_.finished == 0 || counts_.cancelled_queued == 0 ||
                                       counts_.cancelled_decode == 0 ||
@@ -209,7 +209,7 @@ class Soak {
   void OneRequest(std::mt19937_64& random) {
     Request request = RandomRequest(random);
     ++counts_.requests;
-    if (random() % 50 == 0) {  // too long for the context: refused before it costs anything
+    if (random() % 50 == 0) {  // too long for the context: refused at no cost
       request.max_tokens = settings_.context;
       try {
         engine_->Submit(request);
@@ -223,7 +223,7 @@ class Soak {
     std::shared_ptr<RequestHandle> handle;
     std::mutex mutex;
     bool cancel_wanted = false;
-    if (fate == 1) {  // in its prompt: after the first chunk of it
+    if (fate == 1) {  // cancelled in prefill, after the first chunk
       const auto longer = static_cast<size_t>(std::min<int64_t>(1000, settings_.context / 2));
       request.prompt.resize(std::max(request.prompt.size(), longer), 1);
       request.on_prefill = [&](int64_t, int64_t) {
@@ -248,7 +248,7 @@ class Soak {
       cancelled = cancelled || chunk->finish == FinishReason::kCancelled;
       if (chunk->finish == FinishReason::kError) Fail("a request failed: " + chunk->error);
       if (tokens >= patience) {
-        if (fate == 2) break;  // the handle goes: that cancels, too
+        if (fate == 2) break;  // dropping the handle cancels as well
         submitted->Cancel();
       }
     }
@@ -265,7 +265,7 @@ class Soak {
     } else {
       ++counts_.cancelled_queued;
     }
-    // The callback names what lives here, and is not called once the request has ended.
+    // The callback refers to local variables, and is not called once the request has ended.
     const std::lock_guard lock(mutex);
     handle.reset();
     submitted.reset();
@@ -283,10 +283,10 @@ class Soak {
   std::atomic<bool> failed_{false};
 };
 
-// What one engine after another may differ in: the allocator's leftovers. A page a request, or a
-// graph a step, is far more after thousands of them.
+// The most by which two engines may differ: the allocator's leftovers. A leak of a page per request
+// or a graph per step is far more after thousands of them.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr int64_t kResidentSlack = int64_t{1} << 40;  // sanitizers keep what was freed
+constexpr int64_t kResidentSlack = int64_t{1} << 40;  // sanitizers keep freed memory
 #else
 constexpr int64_t kResidentSlack = int64_t{64} << 20;
 #endif

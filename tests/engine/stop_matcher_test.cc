@@ -11,7 +11,7 @@
 namespace litecache::engine {
 namespace {
 
-// The first stop string to end in the text, found by looking at every end in turn.
+// The first stop string to end in the text, found by testing every end in turn.
 struct Expected {
   std::string text;
   bool stopped = false;
@@ -29,7 +29,7 @@ Expected Search(const std::string& text, const std::vector<std::string>& stops) 
   return {text, false};
 }
 
-// Feeds the text cut where `cuts` has a bit; checks that no piece is let through too early.
+// Feeds the text cut where `cuts` has a bit; checks that no text is let through too early.
 void CheckSplit(const std::string& text, const std::vector<std::string>& stops, uint64_t cuts) {
   const Expected expected = Search(text, stops);
   StopMatcher matcher(stops);
@@ -43,7 +43,7 @@ void CheckSplit(const std::string& text, const std::vector<std::string>& stops, 
     ASSERT_TRUE(expected.text.starts_with(out))
         << "let through '" << out << "' of '" << text << "'";
     if (stopped) break;
-    // Held back is only what may still become a stop string.
+    // Only text that may still become a stop string is held back.
     const std::string held = text.substr(out.size(), i - out.size());
     if (!held.empty()) {
       ASSERT_TRUE(std::any_of(stops.begin(), stops.end(),

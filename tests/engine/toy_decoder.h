@@ -1,5 +1,5 @@
-// A decoder small enough to run thousands of steps a second, with real attention over a real cache:
-// its logits depend on every token before, so that a wrong page, position or fork shows.
+// A decoder small enough to run thousands of steps per second, with real attention over a real
+// cache: its logits depend on every earlier token, so that a wrong page, position or fork shows.
 #pragma once
 
 #include <atomic>
@@ -39,13 +39,13 @@ class ToyDecoder final : public model::Decoder {
     config_.weight_dtype = DType::kF32;
   }
 
-  // Failures on demand, by token.
-  int32_t poison = -1;   // a step that holds it throws Error after its first layer
-  int32_t spoiled = -1;  // rows of it have NaN logits
+  // Tokens that cause failures.
+  int32_t poison = -1;   // a step with this token throws Error after its first layer
+  int32_t spoiled = -1;  // rows of this token have NaN logits
   // CapacityError before the step when it has more rows than this.
   std::atomic<int64_t> most_rows{std::numeric_limits<int64_t>::max()};
   std::chrono::microseconds delay{0};
-  // Seen by every step that begins.
+  // Called for every step that begins.
   std::function<void(const kv::Step&)> on_step;
 
   const model::ModelConfig& config() const override { return config_; }
@@ -123,7 +123,7 @@ class ToyDecoder final : public model::Decoder {
   model::ModelConfig config_;
 };
 
-// A toy with its own device and cache.
+// A toy decoder with its own device and cache.
 struct ToyRig {
   explicit ToyRig(int64_t blocks = 4096, int threads = 2)
       : device(threads), stream(device.CreateStream()) {
@@ -138,8 +138,8 @@ struct ToyRig {
   std::unique_ptr<kv::Cache> cache;
 };
 
-// The obvious way to generate: one sequence, its prompt in one step, then token by token. pick
-// chooses a token from the logits; generation ends after `count` tokens.
+// Generates the simple way: one sequence, its prompt in one step, then token by token. pick chooses
+// a token from the logits; generation ends after `count` tokens.
 inline std::vector<int32_t> PlainLoop(model::Decoder& decoder, kv::Cache& cache, Stream& stream,
                                       const std::vector<int32_t>& prompt, int64_t count,
                                       const std::function<int32_t(std::span<const float>)>& pick) {

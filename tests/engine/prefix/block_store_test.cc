@@ -1,4 +1,4 @@
-// The prefix store's files: what is written comes back or is refused, whatever happened to it.
+// The prefix store's files: blocks come back as written or are refused, whatever happened to them.
 #include "engine/prefix/block_store.h"
 
 #include <gtest/gtest.h>
@@ -62,7 +62,7 @@ void WriteAll(BlockStore& store, const std::vector<Block>& chain) {
   ASSERT_TRUE(store.WaitForWrites(kLong));
 }
 
-// Regular files of the store, the lock not among them.
+// Regular files of the store, without the lock.
 std::vector<fs::path> Files(const fs::path& directory) {
   std::vector<fs::path> files;
   for (const auto& entry : fs::recursive_directory_iterator(directory)) {
@@ -176,7 +176,7 @@ TEST(BlockStore, NeverPassesItsSizeAndDropsWhatWasUsedLongestAgo) {
     }
     EXPECT_EQ(store.CountChain(Keys(used)), 3);
     EXPECT_EQ(store.CountChain(Keys(fresh)), 4);
-    // A chain loses its end first.
+    // A chain loses its last blocks first.
     EXPECT_EQ(store.CountChain(Keys(unused)), 1);
     EXPECT_EQ(store.Stats().evictions, 2);
     EXPECT_FALSE(ReadBack(store, unused[2].header.key));
@@ -186,7 +186,7 @@ TEST(BlockStore, NeverPassesItsSizeAndDropsWhatWasUsedLongestAgo) {
     EXPECT_EQ(store.CountChain(Keys(large)), 0) << "larger than the store";
     EXPECT_EQ(store.Stats().blocks, 8);
   }
-  // The order outlives the process, and a smaller size holds from the start.
+  // The order of use survives the process, and a smaller limit holds from the start.
   BlockStore store(directory.path(), 4 * file);
   EXPECT_EQ(store.CountChain(Keys(fresh)), 4);
   EXPECT_EQ(store.Stats().blocks, 4);
@@ -213,9 +213,9 @@ TEST(BlockStore, SkipsWhatIsDamagedOrNotItsOwn) {
   fs::resize_file(path(1), 60);                                // within the header
   fs::resize_file(path(2), 300);                               // within the contents
   fs::resize_file(path(3), 0);                                 // empty
-  fs::rename(path(4), fs::path(path(5)));                      // another's name
+  fs::rename(path(4), fs::path(path(5)));                      // under another block's name
   change(6, BlockHeader::kBytes + 3);                          // tokens: found when it is read
-  change(7, static_cast<int64_t>(chain[7].bytes.size()) - 1);  // contents: the same
+  change(7, static_cast<int64_t>(chain[7].bytes.size()) - 1);  // contents: found when it is read
   const std::string digits = chain[0].header.key.ToString();
   directory.Write("notes.txt", "mine");
   directory.Write("ab/readme", "mine, too");
@@ -243,7 +243,7 @@ TEST(BlockStore, SkipsWhatIsDamagedOrNotItsOwn) {
     EXPECT_TRUE(fs::exists(directory.path() / name)) << name;
   }
   EXPECT_TRUE(fs::is_symlink(directory.path() / "ab" / (std::string(32, 'a') + ".kv")));
-  // It works on, and takes the lost blocks again.
+  // The store keeps working, and stores the lost blocks again.
   WriteAll(store, chain);
   EXPECT_EQ(store.CountChain(Keys(chain)), 8);
   for (const Block& block : chain) EXPECT_TRUE(ReadBack(store, block.header.key));
@@ -252,7 +252,7 @@ TEST(BlockStore, SkipsWhatIsDamagedOrNotItsOwn) {
 TEST(BlockStore, ASecondProcessIsRefused) {
   const TemporaryDirectory directory;
   auto store = std::make_unique<BlockStore>(directory.path(), 1 << 20);
-  // A lock of another open file, in this process or another, is the same to the system.
+  // To the system, a lock of another open file in this process is like another process's.
   EXPECT_ERROR(BlockStore(directory.path(), 1 << 20), FileError, "another process uses it");
   const pid_t child = fork();
   if (child == 0) {
@@ -284,7 +284,7 @@ TEST(BlockStore, AFullDiskEndsTheWritingOnly) {
   const auto large = RandomChain(random, 2, 300000);
   BlockStore store(directory.path(), 1 << 24);
   WriteAll(store, small);
-  // A limit on the size of files, which a write passes half way.
+  // A limit on the size of files, which a write reaches half way.
   rlimit before{};
   ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
   rlimit tight = before;

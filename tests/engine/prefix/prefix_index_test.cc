@@ -1,4 +1,4 @@
-// The index of kept sequences against a list that is searched from end to end.
+// Compares the index of kept sequences with a list that is searched from end to end.
 #include "engine/prefix/prefix_index.h"
 
 #include <gtest/gtest.h>
@@ -11,7 +11,7 @@
 namespace litecache::engine {
 namespace {
 
-// Few tokens and short sequences, so that prefixes, equal ones and neighbours are common.
+// Few distinct tokens and short sequences, so that prefixes and equal sequences are common.
 std::vector<int32_t> RandomTokens(std::mt19937_64& random) {
   std::vector<int32_t> tokens(1 + random() % 8);
   for (int32_t& token : tokens) token = static_cast<int32_t>(random() % 3);
@@ -25,7 +25,7 @@ TEST(PrefixIndex, FindsWhatASearchFinds) {
     kv::SequenceId sequence;
   };
   PrefixIndex index;
-  std::list<Kept> kept;  // what was used last at the end
+  std::list<Kept> kept;  // the most recently used one last
   kv::SequenceId next = 1;
   const auto use = [&](std::list<Kept>::iterator item) { kept.splice(kept.end(), kept, item); };
   const auto find = [&](kv::SequenceId sequence) {
@@ -63,7 +63,7 @@ TEST(PrefixIndex, FindsWhatASearchFinds) {
     const bool covers = index.Covers(tokens);
     ASSERT_EQ(covers, covered);
     if (covers) {
-      // Which of those that cover it was touched is the index's choice; make them agree.
+      // The index chooses which of the covering sequences it touches; make the list agree.
       for (auto& item : kept) {
         if (CommonPrefix(item.tokens, tokens) == static_cast<int64_t>(tokens.size())) {
           const auto match = index.Find(item.tokens);

@@ -28,7 +28,7 @@ KvOptions Policy(const std::string& policy, const std::string& retriever = "exac
 // A core over a cache of any policy.
 class Rig {
  public:
-  // What the KV budget holds: so many sequences of so many tokens.
+  // The KV budget holds `sequences` sequences of `tokens` tokens.
   explicit Rig(const KvOptions& kv, std::optional<PrefixOptions> prefixes = PrefixOptions{},
                int64_t tokens = 1 << 16, int64_t chunk = 48, uint64_t sequences = 1)
       : device_(2), stream_(device_.CreateStream()) {
@@ -46,13 +46,13 @@ class Rig {
   ~Rig() {
     if (core_ != nullptr) Close();
   }
-  // Ends the core; nothing may be left.
+  // Ends the core; no pages may be left.
   void Close() {
     core_.reset();
     EXPECT_EQ(cache_->GetStats().used, kv::TierBytes{}) << "pages leaked";
   }
   Core& core() { return *core_; }
-  // Nothing runs: what is used is what is kept.
+  // Nothing runs, so all used memory belongs to kept prefixes.
   void ExpectIdle() {
     const EngineStats stats = core_->Stats();
     EXPECT_EQ(stats.running, 0);
@@ -128,7 +128,7 @@ TEST_P(EveryPolicy, PromptsThatShareAPrefixGetTheTokensOfFreshOnes) {
 
 TEST_P(EveryPolicy, ManyAtOnceFillTheMemoryAndLoseNothing) {
   auto random = TestRandom(102);
-  // Room for three of the longest: kept prefixes have to go again and again.
+  // Room for three of the longest requests: kept prefixes are evicted again and again.
   Rig shared(GetParam(), PrefixOptions{}, 540, 48, 3), fresh(GetParam(), std::nullopt);
   std::vector<std::vector<int32_t>> roots;
   for (int i = 0; i < 4; ++i) roots.push_back(Tokens(random, 300));
@@ -152,7 +152,7 @@ TEST_P(EveryPolicy, ManyAtOnceFillTheMemoryAndLoseNothing) {
     ScoreRequest score;
     score.tokens = roots[0];
     const ScoreResult scored = shared.core().Score(score, {});
-    // Chunks that end elsewhere round elsewhere.
+    // Chunks that end elsewhere are rounded differently.
     const ScoreResult expected_score = fresh.core().Score(score, {});
     ASSERT_EQ(scored.token_nll.size(), expected_score.token_nll.size());
     for (size_t t = 0; t < scored.token_nll.size(); ++t) {
@@ -211,7 +211,7 @@ TEST_P(EveryPolicy, ARestartReadsKnownPrefixesFromTheStore) {
     EXPECT_GE(again.stats.cached_tokens + 16, again.stats.prompt_tokens - 1);
   }
   EXPECT_EQ(second.core().Stats().prefix.tokens_loaded, cached);
-  // Another model's or another policy's rows are not taken.
+  // Rows of another model or another policy are not reused.
   second.Close();
 }
 
@@ -235,7 +235,7 @@ TEST(PrefixReuse, AConversationPaysForWhatIsNew) {
     const Result answer = Answered(shared, request);
     EXPECT_EQ(answer.tokens, Answered(fresh, request).tokens);
     if (turn > 0) {
-      // All but what was said since: the last token of the answer, the new question, and what does
+      // All tokens are reused but the answer's last one, the new question, and the rest that does
       // not fill sixteen tokens.
       EXPECT_GE(answer.stats.cached_tokens, answer.stats.prompt_tokens - 20 - 1 - 15);
     }
@@ -334,7 +334,7 @@ TEST(PrefixReuse, AFullMemoryIsNoReasonToRefuse) {
   auto random = TestRandom(110);
   Rig rig(Policy("full"), PrefixOptions{}, 1000);
   for (int i = 0; i < 30; ++i) {
-    // As large as the budget allows: everything that is kept has to go.
+    // As large as the budget allows: all kept prefixes have to be evicted.
     const Request request = Greedy(Tokens(random, 990), 10);
     EXPECT_EQ(Answered(rig, request).tokens, Alone(request, 0, 10));
   }
@@ -367,7 +367,7 @@ TEST(PrefixReuse, DamagedBlocksAreComputedAgain) {
     EXPECT_LT(answer.stats.cached_tokens, 1280);
     EXPECT_EQ(answer.stats.cached_tokens % 256, 0);
     rig.ExpectIdle();
-    rig.Close();  // writes it again
+    rig.Close();  // writes the damaged block again
   }
   Rig rig(Policy("full"), options);
   EXPECT_EQ(Answered(rig, request).stats.cached_tokens, 1280);
