@@ -1,11 +1,13 @@
 #include "eval/report/report.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 
 #include <algorithm>
 #include <cmath>
 #include <map>
 #include <random>
+#include <regex>
 
 #include "eval/report/summary.h"
 #include "eval/report/svg.h"
@@ -192,6 +194,58 @@ TEST(Report, HtmlIsOneWellFormedPage) {
     EXPECT_EQ(html.find(part), std::string::npos) << part;
   }
   EXPECT_EQ(html.find("nan"), std::string::npos);
+}
+
+TEST(Report, ShowsHowManyNeedlesWereFound) {
+  auto random = testing::TestRandom(19);
+  const Results results = RandomResults(random);
+  const std::string html = std::regex_replace(HtmlReport(results), std::regex("<td[^>]*>"), "<td>");
+  for (const char* name : {"full", "hata-10%", "quest-10%"}) {
+    std::string rows;
+    for (int bin = 0; bin < 10; ++bin) {
+      rows += fmt::format("<tr><th>{}–{}%</th>", 10 * bin, 10 * bin + 10);
+      for (const int64_t length : {4096, 16384}) {
+        double sum = 0;
+        int count = 0;
+        for (const Prediction& p : results.predictions) {
+          if (p.configuration != name || p.length != length || p.depths.size() != 1) continue;
+          if (static_cast<int>(p.depths[0] * 10) != bin) continue;
+          sum += p.score;
+          ++count;
+        }
+        rows += count == 0 ? "<td></td>" : fmt::format("<td>{:.0f}</td>", 100 * (sum / count));
+      }
+      rows += "</tr>\n";
+    }
+    rows.insert(rows.size() - 1, "</table>");
+    EXPECT_THAT(html, HasSubstr(fmt::format("<caption>{}</caption>\n<tr><th>depth</th><th>4K</th>"
+                                            "<th>16K</th></tr>\n{}",
+                                            name, rows)));
+  }
+}
+
+// A point lies where its figures say: the lowest and the highest of a chart's are apart by what the
+// frame leaves of its height.
+TEST(Report, PointsLieWhereTheirFiguresAre) {
+  auto random = testing::TestRandom(20);
+  const Results results = RandomResults(random);
+  const Summary summary = Summarize(results);
+  const std::string html = HtmlReport(results);
+  const size_t begin = html.find("Score against length");
+  const std::string chart = html.substr(begin, html.find("</svg>", begin) - begin);
+  const std::regex dot("cy=\"([0-9.]+)\" r=\"4\"><title>([^:]+): ([0-9.]+) at (4K|16K)<");
+  std::vector<std::pair<double, double>> points;  // height, score
+  for (std::sregex_iterator it(chart.begin(), chart.end(), dot), end; it != end; ++it) {
+    const LengthSummary& length = summary.lengths[(*it)[4] == "4K" ? 0 : 1];
+    EXPECT_EQ((*it)[3], fmt::format("{:.2f}", 100 * *length.Average((*it)[2])));
+    points.emplace_back(std::stod((*it)[1]), 100 * *length.Average((*it)[2]));
+  }
+  ASSERT_EQ(points.size(), 6u);
+  const auto [low, high] = std::ranges::minmax(points, {}, &std::pair<double, double>::second);
+  for (const auto& [y, score] : points) {
+    EXPECT_NEAR((low.first - y) / (low.first - high.first),
+                (score - low.second) / (high.second - low.second), 1e-3);
+  }
 }
 
 TEST(Report, MarkdownEscapesColumns) {

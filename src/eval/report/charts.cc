@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/markup.h"
 #include "base/units.h"
 #include "eval/report/svg.h"
 #include "eval/run/context.h"
@@ -159,7 +160,7 @@ Figure ByBytes(const Summary& summary, const Measure& measure, int64_t length) {
           DrawChart(chart)};
 }
 
-// Scores of the samples with one needle, by its depth.
+// Scores of the samples with one needle, by its depth: tables whose cells are shaded by them.
 Figure Needles(const Summary& summary, const Results& results) {
   constexpr size_t kBins = 10;
   struct Cell {
@@ -180,24 +181,25 @@ Figure Needles(const Summary& summary, const Results& results) {
   for (const std::string& name : summary.configurations) {
     const auto found = cells.find(name);
     if (found == cells.end()) continue;
-    HeatMap map;
-    map.title = name;
-    map.column_title = "tokens of context";
-    map.row_title = "depth of the needle";
-    for (size_t bin = 0; bin < kBins; ++bin) {
-      map.rows.push_back(fmt::format("{}–{}%", 100 * bin / kBins, 100 * (bin + 1) / kBins));
-    }
-    map.cells.assign(kBins, {});
+    html += fmt::format("<table class=\"map\"><caption>{}</caption>\n<tr><th>depth</th>",
+                        EscapeMarkup(name));
     for (const auto& [length, bins] : found->second) {
-      map.columns.push_back(FormatTokens(length));
-      for (size_t bin = 0; bin < kBins; ++bin) {
+      html += fmt::format("<th>{}</th>", FormatTokens(length));
+    }
+    for (size_t bin = 0; bin < kBins; ++bin) {
+      html += fmt::format("</tr>\n<tr><th>{}–{}%</th>", 100 * bin / kBins, 100 * (bin + 1) / kBins);
+      for (const auto& [length, bins] : found->second) {
         const Cell& cell = bins[bin];
-        map.cells[bin].push_back(cell.count > 0
-                                     ? std::optional(cell.score / static_cast<double>(cell.count))
-                                     : std::nullopt);
+        if (cell.count == 0) {
+          html += "<td></td>";
+          continue;
+        }
+        const double share = cell.score / static_cast<double>(cell.count);
+        html += fmt::format("<td{} style=\"--share: {:.2f}\">{:.0f}</td>",
+                            share > 0.7 ? " class=\"on\"" : "", share * share, 100 * share);
       }
     }
-    html += DrawHeatMap(map);
+    html += "</tr></table>\n";
   }
   if (!html.empty()) html = "<div class=\"maps\">" + html + "</div>";
   return {"Needles found, by depth and length",

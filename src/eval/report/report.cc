@@ -43,14 +43,16 @@ figcaption { font-weight: 600; } figcaption span { display: block; font-weight: 
   color: var(--soft); font-size: .9rem; }
 svg { width: 100%; height: auto; display: block; }
 svg text { fill: var(--ink); font: 13px system-ui, "Segoe UI", Roboto, sans-serif; }
-svg .tick, svg .title { fill: var(--soft); } svg .name { font-weight: 600; font-size: 13px; }
+svg .tick, svg .title { fill: var(--soft); }
 svg .grid { stroke: var(--rule); } svg .axis { stroke: var(--soft); }
 svg .reference { stroke: var(--c0); stroke-width: 1.5; stroke-dasharray: 5 4; }
 svg .front { stroke: var(--soft); stroke-width: 1; fill: none; stroke-dasharray: 2 3; }
 svg .line { fill: none; stroke-width: 2; } svg .dot { stroke: var(--paper); stroke-width: 1.5; }
 svg .line.c0 { stroke-dasharray: 5 4; }
-svg .cell { fill: var(--heat); } svg .empty { fill: var(--panel); } svg .on { fill: var(--on); }
-.maps { display: flex; flex-wrap: wrap; gap: 1rem 2rem; } .maps svg { flex: 1 1 20rem; }
+.maps { display: flex; flex-wrap: wrap; gap: 1rem 2rem; } .map caption { font-weight: 600; }
+.map td { text-align: center;
+  background: color-mix(in srgb, var(--heat) calc(100% * var(--share, 0)), var(--panel)); }
+.map .on { color: var(--on); }
 .legend { list-style: none; display: flex; flex-wrap: wrap; gap: .1rem 1rem; padding: 0;
   margin: .25rem 0 0; font-size: .85rem; }
 .key { display: inline-block; width: .8rem; height: .8rem; border-radius: 50%;

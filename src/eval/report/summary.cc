@@ -191,7 +191,6 @@ double WindowSummary::KlQuantile(double share) const {
 Summary Summarize(const Results& results) {
   CheckComparable(results);
   Summary summary;
-  if (!results.runs.empty()) summary.info = results.runs.front();
   AddPredictions(results, &summary);
   AddWindows(results, &summary);
   AddHeads(results, &summary);

@@ -55,7 +55,6 @@ struct WindowSummary {
 };
 
 struct Summary {
-  RunInfo info;
   std::vector<std::string> configurations;  // those with results, in the order of the file
   std::vector<LengthSummary> lengths;       // ascending
   std::map<int64_t, std::map<std::string, WindowSummary>> windows;  // [length][configuration]

@@ -25,14 +25,6 @@ std::string Text(double x, double y, const std::string& anchor, const std::strin
                      anchor, cls.empty() ? "" : " class=\"" + cls + "\"", EscapeMarkup(text));
 }
 
-// Reads upwards.
-std::string Turned(double x, double y, const std::string& text) {
-  return fmt::format(
-      "<text class=\"title\" text-anchor=\"middle\" transform=\"translate({} {:.1f}) "
-      "rotate(-90)\">{}</text>\n",
-      x, y, EscapeMarkup(text));
-}
-
 // Values to pixels along one axis.
 class Scale {
  public:
@@ -87,7 +79,10 @@ std::string Frame(const Chart& chart, const Scale& x, const Scale& y) {
   svg += fmt::format("<line class=\"axis\" x1=\"{}\" x2=\"{}\" y1=\"{}\" y2=\"{}\"/>\n", kLeft,
                      kWidth - kRight, kHeight - kBottom, kHeight - kBottom);
   svg += Text((kLeft + kWidth - kRight) / 2, kHeight - 8, "middle", chart.x_title, "title");
-  return svg + Turned(14, (kTop + kHeight - kBottom) / 2, chart.y_title);
+  return svg + fmt::format(
+                   "<text class=\"title\" text-anchor=\"middle\" transform=\"translate(14 {:.1f}) "
+                   "rotate(-90)\">{}</text>\n",
+                   (kTop + kHeight - kBottom) / 2, EscapeMarkup(chart.y_title));
 }
 
 std::string Path(const std::vector<Point>& points, const Scale& x, const Scale& y) {
@@ -207,40 +202,6 @@ std::string DrawChart(const Chart& chart) {
   }
   if (!chart.lines) svg += Labels(chart, x, y);
   return svg + "</svg>\n" + Legend(chart);
-}
-
-std::string DrawHeatMap(const HeatMap& map) {
-  constexpr double kCellWidth = 58, kCellHeight = 24, kLabels = 96, kHead = 24, kFoot = 44;
-  const double width = kLabels + kCellWidth * static_cast<double>(map.columns.size()) + 6;
-  const double height = kHead + kCellHeight * static_cast<double>(map.rows.size()) + kFoot;
-  std::string svg = fmt::format(
-      "<svg class=\"map\" viewBox=\"0 0 {0} {1}\" style=\"max-width:{0}px\" role=\"img\" "
-      "aria-label=\"{2}\">\n",
-      width, height, EscapeMarkup(map.title));
-  svg += Text(kLabels, 14, "start", map.title, "name");
-  for (size_t r = 0; r < map.rows.size(); ++r) {
-    const double y = kHead + kCellHeight * static_cast<double>(r);
-    svg += Text(kLabels - 8, y + 16, "end", map.rows[r], "tick");
-    for (size_t c = 0; c < map.columns.size(); ++c) {
-      const double x = kLabels + kCellWidth * static_cast<double>(c);
-      const auto value = map.cells[r][c];
-      svg += fmt::format(
-          "<rect class=\"{}\" x=\"{:.1f}\" y=\"{:.1f}\" width=\"{}\" height=\"{}\"{}/>\n",
-          value ? "cell" : "empty", x + 1, y + 1, kCellWidth - 2, kCellHeight - 2,
-          value ? fmt::format(" fill-opacity=\"{:.3f}\"", 0.06 + 0.94 * *value * *value) : "");
-      if (!value) continue;
-      svg += Text(x + kCellWidth / 2, y + 16, "middle", fmt::format("{:.0f}", 100 * *value),
-                  *value > 0.7 ? "on" : "off");
-    }
-  }
-  const double bottom = kHead + kCellHeight * static_cast<double>(map.rows.size());
-  for (size_t c = 0; c < map.columns.size(); ++c) {
-    svg += Text(kLabels + kCellWidth * (static_cast<double>(c) + 0.5), bottom + 16, "middle",
-                map.columns[c], "tick");
-  }
-  svg += Text(kLabels + kCellWidth * static_cast<double>(map.columns.size()) / 2, bottom + 34,
-              "middle", map.column_title, "title");
-  return svg + Turned(12, (kHead + bottom) / 2, map.row_title) + "</svg>\n";
 }
 
 }  // namespace litecache::eval

@@ -36,16 +36,6 @@ struct Chart {
 // An <svg> element and a legend; "" for a chart without points.
 std::string DrawChart(const Chart& chart);
 
-struct HeatMap {
-  std::string title;
-  std::vector<std::string> columns, rows;
-  // [row][column], 0 to 1; nullopt where there is no figure.
-  std::vector<std::vector<std::optional<double>>> cells;
-  std::string column_title, row_title;
-};
-
-std::string DrawHeatMap(const HeatMap& map);
-
 // About `count` round numbers that lie within [low, high].
 std::vector<double> RoundTicks(double low, double high, int count);
 
