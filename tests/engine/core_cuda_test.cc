@@ -19,7 +19,7 @@
 #include "kv/cache_plan.h"
 #include "litecache/token_constraint.h"
 #include "model/decoder.h"
-#include "ops/dense/dense_cuda.h"
+#include "ops/sample/arg_max_cuda.h"
 #include "temporary_directory.h"
 
 namespace litecache::engine {

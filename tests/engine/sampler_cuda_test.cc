@@ -11,6 +11,7 @@
 #include "engine/gpu_sampler_cuda.h"
 #include "engine/logits.h"
 #include "ops/gpu_testing_cuda.h"
+#include "ops/sample/arg_max_cuda.h"
 #include "test_seed.h"
 #include "test_size.h"
 

@@ -12,6 +12,7 @@
 #include "kv/litecache/harness.h"
 #include "kv/litecache/lite_cache_cuda.h"
 #include "kv/slots_testing_cuda.h"
+#include "ops/transfer/pull_rows_cuda.h"
 
 namespace litecache::kv {
 namespace {

@@ -10,6 +10,7 @@
 #include "kv/slots_testing_cuda.h"
 #include "kv/transfer/cpu_push_cuda.h"
 #include "kv/transfer/transfer_engine_cuda.h"
+#include "ops/transfer/pull_rows_cuda.h"
 
 namespace litecache::kv {
 namespace {

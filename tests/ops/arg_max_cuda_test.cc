@@ -1,3 +1,5 @@
+#include "ops/sample/arg_max_cuda.h"
+
 #include <algorithm>
 #include <limits>
 

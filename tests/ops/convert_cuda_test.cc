@@ -1,7 +1,8 @@
+#include "ops/dense/convert_cuda.h"
+
 #include <bit>
 #include <random>
 
-#include "ops/dense/dense_cuda.h"
 #include "ops/gpu_testing_cuda.h"
 #include "test_seed.h"
 

@@ -9,11 +9,15 @@
 #include "device/cuda/sm_split.h"
 #include "ops/bench_cuda.h"
 #include "ops/dense/activation.h"
-#include "ops/dense/dense_cuda.h"
+#include "ops/dense/activation_cuda.h"
 #include "ops/dense/norm.h"
+#include "ops/dense/norm_cuda.h"
 #include "ops/dense/rope.h"
+#include "ops/dense/rope_cuda.h"
 #include "ops/linear/gemm_cuda.h"
 #include "ops/linear/gemv_cuda.h"
+#include "ops/linear/linear_cuda.h"
+#include "ops/sample/arg_max_cuda.h"
 
 namespace litecache::ops::cuda {
 namespace {

@@ -8,7 +8,6 @@
 #include <span>
 #include <vector>
 
-#include "ops/dense/dense_cuda.h"
 #include "ops/gpu_testing_cuda.h"
 #include "ops/ops_testing.h"
 

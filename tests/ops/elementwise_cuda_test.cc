@@ -1,7 +1,9 @@
 #include <limits>
 
 #include "ops/dense/activation.h"
+#include "ops/dense/activation_cuda.h"
 #include "ops/dense/embedding.h"
+#include "ops/dense/embedding_cuda.h"
 #include "ops/dense_testing_cuda.h"
 
 namespace litecache::ops::cuda {

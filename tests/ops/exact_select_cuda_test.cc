@@ -1,6 +1,7 @@
 // Selection by the rows' exact attention, against its CPU twin.
 #include "ops/lite_select_testing_cuda.h"
 #include "ops/select/exact_select.h"
+#include "ops/select/select_cuda.h"
 
 namespace litecache::ops::cuda {
 namespace {

@@ -1,7 +1,9 @@
 // Hash codes and the selections by them, against their CPU twins.
 #include "ops/lite_select_testing_cuda.h"
+#include "ops/select/encode_cuda.h"
 #include "ops/select/hash_select.h"
 #include "ops/select/hash_softmax_select_cuda.h"
+#include "ops/select/select_cuda.h"
 
 namespace litecache::ops::cuda {
 namespace {

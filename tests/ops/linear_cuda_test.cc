@@ -1,3 +1,5 @@
+#include "ops/linear/linear_cuda.h"
+
 #include <cuda_runtime_api.h>
 
 #include <bit>

@@ -10,6 +10,9 @@
 #include "device/cuda/branch.h"
 #include "device/cuda/check.h"
 #include "device/cuda/sm_split.h"
+#include "ops/dense/convert_cuda.h"
+#include "ops/dense/norm_cuda.h"
+#include "ops/linear/linear_cuda.h"
 #include "ops/linear_testing_cuda.h"
 #include "test_size.h"
 

@@ -10,6 +10,7 @@
 #include "ops/dense_testing_cuda.h"
 #include "ops/linear/gemv_cuda.h"
 #include "ops/linear/linear.h"
+#include "ops/linear/linear_cuda.h"
 
 namespace litecache::ops::cuda {
 

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "ops/lite_testing_cuda.h"
+#include "ops/select/encode_cuda.h"
 #include "ops/select/hash_select.h"
 #include "ops/select/selection.h"
 

@@ -2,6 +2,11 @@
 #include <unordered_map>
 
 #include "ops/lite_testing_cuda.h"
+#include "ops/reuse/qsac_lookup_cuda.h"
+#include "ops/reuse/update_slots_cuda.h"
+#include "ops/select/encode_cuda.h"
+#include "ops/select/select_cuda.h"
+#include "ops/transfer/pull_rows_cuda.h"
 
 namespace litecache::ops::cuda {
 namespace {

@@ -10,9 +10,10 @@
 #include <set>
 #include <string>
 
+#include "base/matrix_view.h"
 #include "device/cpu/cpu_device.h"
 #include "ops/gpu_testing_cuda.h"
-#include "ops/reuse/litecache_cuda.h"
+#include "ops/reuse/lite_layer_cuda.h"
 #include "ops/select/hash_select.h"
 #include "test_seed.h"
 #include "test_size.h"

@@ -1,3 +1,5 @@
+#include "ops/dense/norm_cuda.h"
+
 #include "ops/dense/norm.h"
 #include "ops/dense_testing_cuda.h"
 

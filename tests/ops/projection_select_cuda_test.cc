@@ -1,6 +1,8 @@
 // Leading components and the selection by them, against their CPU twins.
 #include "ops/lite_select_testing_cuda.h"
+#include "ops/select/encode_cuda.h"
 #include "ops/select/projection_select.h"
+#include "ops/select/select_cuda.h"
 
 namespace litecache::ops::cuda {
 namespace {

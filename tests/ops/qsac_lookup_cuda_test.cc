@@ -1,3 +1,5 @@
+#include "ops/reuse/qsac_lookup_cuda.h"
+
 #include "ops/lite_testing_cuda.h"
 #include "ops/reuse/qsac_lookup.h"
 

@@ -1,3 +1,5 @@
+#include "ops/dense/rope_cuda.h"
+
 #include "ops/dense/rope.h"
 #include "ops/dense_testing_cuda.h"
 

@@ -6,7 +6,7 @@
 #include "lab/policies/infinigen/infinigen_cache_cuda.h"
 #include "ops/attention/attention_cuda.h"
 #include "ops/attention/listed_cuda.h"
-#include "ops/dense/dense_cuda.h"
+#include "ops/linear/linear_cuda.h"
 #include "ops/rows/rows_cuda.h"
 
 namespace litecache::kv::infinigen {

@@ -11,6 +11,7 @@
 #include "kv/step/scratch_plan_cuda.h"
 #include "lab/policies/pqcache/create_pq_cache_cuda.h"
 #include "ops/attention/attention_cuda.h"
+#include "ops/select/select_cuda.h"
 
 namespace litecache::kv::pqcache {
 namespace {

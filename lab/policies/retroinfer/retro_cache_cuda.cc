@@ -9,7 +9,7 @@
 #include "device/device_error.h"
 #include "kv/transfer/transfer_engine_cuda.h"
 #include "lab/policies/retroinfer/create_retro_cache_cuda.h"
-#include "ops/dense/dense_cuda.h"
+#include "ops/linear/linear_cuda.h"
 
 namespace litecache::kv {
 namespace {

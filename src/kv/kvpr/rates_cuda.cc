@@ -21,6 +21,7 @@
 #include "kv/step/step_block_cuda.h"
 #include "ops/attention/attention_cuda.h"
 #include "ops/linear/linear.h"
+#include "ops/linear/linear_cuda.h"
 
 namespace litecache::kv::kvpr {
 namespace {

@@ -4,7 +4,11 @@
 
 #include "device/sections.h"
 #include "ops/attention/attention_cuda.h"
+#include "ops/reuse/qsac_lookup_cuda.h"
+#include "ops/reuse/update_slots_cuda.h"
 #include "ops/rows/rows_cuda.h"
+#include "ops/select/select_cuda.h"
+#include "ops/transfer/pull_rows_cuda.h"
 
 namespace litecache::kv {
 

@@ -4,6 +4,8 @@
 #include <utility>
 
 #include "ops/attention/attention_cuda.h"
+#include "ops/reuse/update_slots_cuda.h"
+#include "ops/select/select_cuda.h"
 
 namespace litecache::kv {
 namespace {

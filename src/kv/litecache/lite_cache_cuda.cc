@@ -9,8 +9,7 @@
 #include "device/recording_key.h"
 #include "kv/litecache/create_lite_cache_cuda.h"
 #include "kv/pages/pool_stats.h"
-#include "ops/dense/dense_cuda.h"
-#include "ops/linear/unshare_gpu_cuda.h"
+#include "ops/linear/linear_cuda.h"
 
 namespace litecache::kv {
 namespace {

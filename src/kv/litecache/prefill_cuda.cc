@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "ops/attention/attention_cuda.h"
+#include "ops/reuse/qsac_lookup_cuda.h"
 #include "ops/rows/rows_cuda.h"
 
 namespace litecache::kv {

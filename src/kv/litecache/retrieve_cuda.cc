@@ -2,7 +2,9 @@
 
 #include "base/error.h"
 #include "kv/retrieve/retrievers.h"
+#include "ops/select/encode_cuda.h"
 #include "ops/select/hash_softmax_select_cuda.h"
+#include "ops/select/select_cuda.h"
 
 namespace litecache::kv {
 namespace {

@@ -6,7 +6,8 @@
 #include "base/matrix_view.h"
 #include "device/device.h"
 #include "kv/retrieve/retriever.h"
-#include "ops/reuse/litecache_cuda.h"
+#include "ops/reuse/lite_layer_cuda.h"
+#include "ops/select/select_cuda.h"
 
 namespace litecache::kv {
 
@@ -14,7 +15,7 @@ class CudaRetriever {
  public:
   virtual ~CudaRetriever() = default;
   // Keys of a layer into metadata: of k [T, kv_heads * head_dim], or, where null, of the rows that
-  // leave the recent window (ops/reuse/litecache_cuda.h).
+  // leave the recent window (ops/select/encode_cuda.h).
   virtual void Encode(Stream& stream, int64_t layer, const ops::cuda::StepView& step,
                       const ops::cuda::LiteShape& shape, const ops::cuda::LiteLayer& heads,
                       const MatrixView* k) = 0;

@@ -6,7 +6,9 @@
 #include "kv/step/step_block_cuda.h"
 #include "kv/transfer/transfer_engine_cuda.h"
 #include "ops/attention/attention_cuda.h"
-#include "ops/reuse/litecache_cuda.h"
+#include "ops/reuse/lite_layer_cuda.h"
+#include "ops/reuse/update_slots_cuda.h"
+#include "ops/select/select_cuda.h"
 
 namespace litecache::kv {
 

@@ -6,6 +6,7 @@
 #include "base/thread_pool.h"
 #include "kv/transfer/copy_transfer_cuda.h"
 #include "kv/transfer/cpu_push_cuda.h"
+#include "ops/transfer/pull_rows_cuda.h"
 
 namespace litecache::kv {
 namespace {

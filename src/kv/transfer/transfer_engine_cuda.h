@@ -1,5 +1,5 @@
 // How rows of the host store come into a layer's slots on a GPU. Three ways, one interface:
-//   gpu-pull  kernels read the rows through the link (ops/reuse/litecache_cuda.h, PullRows)
+//   gpu-pull  kernels read the rows through the link (ops/transfer/pull_rows_cuda.h)
 //   cpu-push  CPU threads gather what the device asks for through flags, beside the graph
 //   copy      the host waits for the list, gathers, copies: outside any graph
 #pragma once
@@ -13,7 +13,7 @@
 
 #include "device/cuda/cuda_device.h"
 #include "litecache/kv_options.h"
-#include "ops/reuse/litecache_cuda.h"
+#include "ops/reuse/lite_layer_cuda.h"
 
 namespace litecache::kv {
 

@@ -1,7 +1,8 @@
 #include <algorithm>
 
+#include "ops/attention/attention_cpu.h"
 #include "ops/attention/kv_rows_cpu.h"
-#include "ops/common/ops_cpu.h"
+#include "ops/common/row_grain.h"
 #include "ops/common/widen.h"
 
 namespace litecache::ops::cpu {

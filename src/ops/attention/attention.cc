@@ -1,6 +1,7 @@
 #include "ops/attention/attention.h"
 
-#include "ops/common/ops_cpu.h"
+#include "device/cpu/cpu_device.h"
+#include "ops/attention/attention_cpu.h"
 
 namespace litecache::ops {
 namespace {

@@ -1,9 +1,10 @@
+#include "ops/attention/attention_cpu.h"
+
 #include <algorithm>
 #include <vector>
 
 #include "ops/attention/attention_block_cpu.h"
 #include "ops/attention/kv_rows_cpu.h"
-#include "ops/common/ops_cpu.h"
 #include "ops/common/scratch.h"
 
 namespace litecache::ops::cpu {

@@ -8,7 +8,6 @@
 
 #include "base/matrix_view.h"
 #include "device/device.h"
-#include "ops/reuse/litecache_cuda.h"
 #include "ops/step/step_cuda.h"
 
 namespace litecache::ops::cuda {

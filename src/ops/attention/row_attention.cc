@@ -1,7 +1,8 @@
 #include "ops/attention/row_attention.h"
 
 #include "base/error.h"
-#include "ops/common/ops_cpu.h"
+#include "device/cpu/cpu_device.h"
+#include "ops/attention/row_attention_cpu.h"
 
 namespace litecache::ops {
 

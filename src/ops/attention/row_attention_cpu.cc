@@ -1,10 +1,11 @@
+#include "ops/attention/row_attention_cpu.h"
+
 #include <algorithm>
 #include <atomic>
 #include <memory>
 #include <vector>
 
 #include "ops/attention/attention_block_cpu.h"
-#include "ops/common/ops_cpu.h"
 #include "ops/common/row_address.h"
 #include "ops/common/scratch.h"
 

@@ -1,8 +1,9 @@
 #include "ops/dense/activation.h"
 
+#include "device/cpu/cpu_device.h"
 #include "ops/common/available_cuda.h"
-#include "ops/common/ops_cpu.h"
-#include "ops/dense/dense_cuda.h"
+#include "ops/dense/activation_cpu.h"
+#include "ops/dense/activation_cuda.h"
 
 namespace litecache::ops {
 

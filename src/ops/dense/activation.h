@@ -1,5 +1,5 @@
 // Element-wise non-linearities of the feed-forward block. On a CUDA stream they take bf16 too
-// (ops/dense/dense_cuda.h).
+// (ops/dense/activation_cuda.h).
 #pragma once
 
 #include "base/matrix_view.h"

@@ -1,4 +1,6 @@
-#include "ops/common/ops_cpu.h"
+#include "ops/dense/activation_cpu.h"
+
+#include "ops/common/row_grain.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/dense/activation_cpu.cc"

@@ -2,7 +2,7 @@
 #include "device/cuda/cuda_device.h"
 #include "ops/common/overlap.cuh"
 #include "ops/common/vectors.cuh"
-#include "ops/dense/dense_cuda.h"
+#include "ops/dense/activation_cuda.h"
 
 namespace litecache::ops::cuda {
 namespace {

@@ -1,8 +1,10 @@
 #include "ops/dense/convert.h"
 
+#include "device/cpu/cpu_device.h"
 #include "ops/common/available_cuda.h"
-#include "ops/common/ops_cpu.h"
-#include "ops/dense/dense_cuda.h"
+#include "ops/common/row_grain.h"
+#include "ops/dense/convert_cuda.h"
+#include "ops/rows/convert_rows_cpu.h"
 
 namespace litecache::ops {
 namespace {

@@ -3,7 +3,7 @@
 #include "device/cuda/check.h"
 #include "device/cuda/cuda_device.h"
 #include "ops/common/overlap.cuh"
-#include "ops/dense/dense_cuda.h"
+#include "ops/dense/convert_cuda.h"
 
 namespace litecache::ops::cuda {
 namespace {

@@ -1,8 +1,9 @@
 #include "ops/dense/embedding.h"
 
+#include "device/cpu/cpu_device.h"
 #include "ops/common/available_cuda.h"
-#include "ops/common/ops_cpu.h"
-#include "ops/dense/dense_cuda.h"
+#include "ops/dense/embedding_cpu.h"
+#include "ops/dense/embedding_cuda.h"
 
 namespace litecache::ops {
 

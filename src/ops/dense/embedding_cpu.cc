@@ -1,4 +1,6 @@
-#include "ops/common/ops_cpu.h"
+#include "ops/dense/embedding_cpu.h"
+
+#include "ops/common/row_grain.h"
 #include "ops/common/widen.h"
 
 namespace litecache::ops::cpu {

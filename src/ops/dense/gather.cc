@@ -2,8 +2,9 @@
 
 #include <cstring>
 
+#include "device/cpu/cpu_device.h"
 #include "ops/common/available_cuda.h"
-#include "ops/common/ops_cpu.h"
+#include "ops/common/row_grain.h"
 #include "ops/dense/gather_cuda.h"
 
 namespace litecache::ops {

@@ -1,8 +1,9 @@
 #include "ops/dense/norm.h"
 
+#include "device/cpu/cpu_device.h"
 #include "ops/common/available_cuda.h"
-#include "ops/common/ops_cpu.h"
-#include "ops/dense/dense_cuda.h"
+#include "ops/dense/norm_cpu.h"
+#include "ops/dense/norm_cuda.h"
 
 namespace litecache::ops {
 

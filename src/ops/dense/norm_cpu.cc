@@ -1,6 +1,8 @@
+#include "ops/dense/norm_cpu.h"
+
 #include <cmath>
 
-#include "ops/common/ops_cpu.h"
+#include "ops/common/row_grain.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/dense/norm_cpu.cc"

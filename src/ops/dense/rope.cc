@@ -1,9 +1,12 @@
 #include "ops/dense/rope.h"
 
+#include "device/cpu/cpu_device.h"
 #include "ops/common/available_cuda.h"
-#include "ops/common/ops_cpu.h"
-#include "ops/dense/dense_cuda.h"
 #include "ops/dense/norm.h"
+#include "ops/dense/norm_cpu.h"
+#include "ops/dense/norm_cuda.h"
+#include "ops/dense/rope_cpu.h"
+#include "ops/dense/rope_cuda.h"
 
 namespace litecache::ops {
 

@@ -2,7 +2,8 @@
 #include "device/cuda/cuda_device.h"
 #include "ops/common/overlap.cuh"
 #include "ops/common/vectors.cuh"
-#include "ops/dense/dense_cuda.h"
+#include "ops/dense/norm_cuda.h"
+#include "ops/dense/rope_cuda.h"
 
 namespace litecache::ops::cuda {
 namespace {

@@ -4,7 +4,7 @@
 #include <span>
 
 #include "device/cuda/cuda_device.h"
-#include "ops/dense/dense_cuda.h"
+#include "ops/linear/linear.h"
 
 namespace litecache::ops::cuda {
 

@@ -1,10 +1,13 @@
 #include "ops/linear/linear.h"
 
+#include "device/cpu/cpu_device.h"
 #include "device/sections.h"
 #include "ops/common/available_cuda.h"
-#include "ops/common/ops_cpu.h"
 #include "ops/dense/activation.h"
-#include "ops/dense/dense_cuda.h"
+#include "ops/dense/activation_cpu.h"
+#include "ops/dense/activation_cuda.h"
+#include "ops/linear/linear_cpu.h"
+#include "ops/linear/linear_cuda.h"
 
 namespace litecache::ops {
 

@@ -28,7 +28,7 @@ struct LinearPart {
 // 16 rows (4 without BF16 dot products, and for other weights) run a bandwidth-bound GEMV, more a
 // blocked GEMM, large ones oneDNN where the CPU has AMX (ops/linear/linear_cpu.cc).
 // On a CUDA stream x has the weights' dtype, bf16 or f32, and y may be bf16
-// (ops/dense/dense_cuda.h). Every element of y is one chain of sums in a fixed order: its bits
+// (ops/linear/linear_cuda.h). Every element of y is one chain of sums in a fixed order: its bits
 // depend neither on the number of threads nor, below and above the GEMV's limit, on the other rows
 // of the batch (oneDNN: on the threads only not). GEMV and GEMM differ by the rounding of their
 // sums.

@@ -1,6 +1,7 @@
+#include "ops/linear/linear_cpu.h"
+
 #include <algorithm>
 
-#include "ops/common/ops_cpu.h"
 #include "ops/linear/gemm_cpu.h"
 #include "ops/linear/gemm_onednn_cpu.h"
 #include "ops/linear/gemv_cpu.h"

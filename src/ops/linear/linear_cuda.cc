@@ -1,13 +1,14 @@
 // Which way a product takes: one of the two GEMVs or cuBLASLt.
+#include "ops/linear/linear_cuda.h"
+
 #include <algorithm>
 #include <memory>
 #include <optional>
 
 #include "device/cuda/cuda_device.h"
-#include "ops/dense/dense_cuda.h"
+#include "ops/dense/activation_cuda.h"
 #include "ops/linear/gemm_cuda.h"
 #include "ops/linear/gemv_cuda.h"
-#include "ops/linear/unshare_gpu_cuda.h"
 
 namespace litecache::ops::cuda {
 namespace {

@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "ops/reuse/code_slots.h"
-#include "ops/reuse/litecache_cuda.h"
+#include "ops/reuse/lite_layer_cuda.h"
 #include "ops/step/step_cuda.h"
 
 namespace litecache::ops::cuda {

@@ -3,7 +3,8 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "ops/common/ops_cpu.h"
+#include "device/cpu/cpu_device.h"
+#include "ops/reuse/qsac_lookup_cpu.h"
 
 namespace litecache::ops {
 namespace {

@@ -1,7 +1,9 @@
+#include "ops/reuse/qsac_lookup_cpu.h"
+
 #include <algorithm>
 #include <cmath>
 
-#include "ops/common/ops_cpu.h"
+#include "ops/common/row_grain.h"
 #include "ops/common/scratch.h"
 
 #undef HWY_TARGET_INCLUDE

@@ -5,7 +5,8 @@
 #include "device/cuda/check.h"
 #include "device/cuda/cuda_device.h"
 #include "ops/common/overlap.cuh"
-#include "ops/reuse/litecache_cuda.h"
+#include "ops/reuse/lite_layer_cuda.h"
+#include "ops/reuse/qsac_lookup_cuda.h"
 #include "ops/rows/encode_rows.cuh"
 #include "ops/transfer/move_rows.cuh"
 

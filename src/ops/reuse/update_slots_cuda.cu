@@ -7,8 +7,9 @@
 #include "ops/common/cluster_bitmap.cuh"
 #include "ops/common/overlap.cuh"
 #include "ops/common/thread_block_clusters_cuda.h"
-#include "ops/reuse/litecache_cuda.h"
+#include "ops/reuse/lite_layer_cuda.h"
 #include "ops/reuse/swap_slots_cuda.h"
+#include "ops/reuse/update_slots_cuda.h"
 
 namespace litecache::ops::cuda {
 namespace {

@@ -1,10 +1,12 @@
+#include "ops/rows/convert_rows_cpu.h"
+
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <limits>
 
-#include "ops/common/ops_cpu.h"
 #include "ops/common/row_address.h"
+#include "ops/common/row_grain.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/rows/convert_rows_cpu.cc"

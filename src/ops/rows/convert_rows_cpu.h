@@ -1,8 +1,10 @@
-// One row from one format to another.
+// Rows from one format to another on the CPU (ops/rows/row_format.h), arguments already checked.
 #pragma once
 
 #include <cstring>
+#include <span>
 
+#include "base/thread_pool.h"
 #include "ops/rows/row_format.h"
 
 namespace litecache::ops::cpu {
@@ -27,5 +29,8 @@ class RowConverter {
   int64_t head_dim_;
   size_t row_bytes_;
 };
+
+void ConvertRows(ThreadPool& pool, std::span<const ConvertWork> work);
+void CopyRows(const ConvertWork& work);
 
 }  // namespace litecache::ops::cpu

@@ -1,7 +1,8 @@
 #include "ops/rows/move_rows.h"
 
 #include "base/error.h"
-#include "ops/common/ops_cpu.h"
+#include "device/cpu/cpu_device.h"
+#include "ops/rows/move_rows_cpu.h"
 
 namespace litecache::ops {
 

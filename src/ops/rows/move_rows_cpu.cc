@@ -1,8 +1,10 @@
+#include "ops/rows/move_rows_cpu.h"
+
 #include <algorithm>
 #include <vector>
 
-#include "ops/common/ops_cpu.h"
 #include "ops/common/row_address.h"
+#include "ops/rows/convert_rows_cpu.h"
 
 namespace litecache::ops::cpu {
 namespace {

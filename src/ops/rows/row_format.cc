@@ -4,7 +4,8 @@
 #include <cstring>
 
 #include "base/error.h"
-#include "ops/common/ops_cpu.h"
+#include "device/cpu/cpu_device.h"
+#include "ops/rows/convert_rows_cpu.h"
 
 namespace litecache::ops {
 

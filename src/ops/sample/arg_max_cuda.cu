@@ -4,7 +4,7 @@
 #include "device/cuda/cuda_device.h"
 #include "ops/common/overlap.cuh"
 #include "ops/common/vectors.cuh"
-#include "ops/dense/dense_cuda.h"
+#include "ops/sample/arg_max_cuda.h"
 
 namespace litecache::ops::cuda {
 namespace {

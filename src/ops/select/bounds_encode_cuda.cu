@@ -1,3 +1,4 @@
+#include "ops/select/encode_cuda.h"
 #include "ops/select/lite_encode.cuh"
 
 namespace litecache::ops::cuda {

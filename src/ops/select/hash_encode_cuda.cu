@@ -4,6 +4,7 @@
 
 #include "ops/common/overlap.cuh"
 #include "ops/common/tensor_core.cuh"
+#include "ops/select/encode_cuda.h"
 #include "ops/select/lite_encode.cuh"
 
 namespace litecache::ops::cuda {

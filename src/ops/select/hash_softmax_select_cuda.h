@@ -1,11 +1,12 @@
 // Selection by hash codes whose scores pass through a softmax a query head.
 #pragma once
 
-#include "ops/reuse/litecache_cuda.h"
+#include "ops/reuse/lite_layer_cuda.h"
+#include "ops/select/select_cuda.h"
 
 namespace litecache::ops::cuda {
 
-// HashSelect (ops/reuse/litecache_cuda.h) with HashScore::kSoftmax (ops/select/hash_select.h):
+// HashSelect (ops/select/select_cuda.h) with HashScore::kSoftmax (ops/select/hash_select.h):
 // the format has norms. A key whose code differs from a query's in all of 256 bits may count as one
 // of 255.
 void HashSoftmaxSelect(Stream& stream, const StepView& step, const LiteShape& shape,

@@ -5,8 +5,8 @@
 
 #include "device/cuda/check.h"
 #include "device/cuda/cuda_device.h"
+#include "ops/reuse/lite_layer_cuda.h"
 #include "ops/reuse/lite_pair.cuh"
-#include "ops/reuse/litecache_cuda.h"
 
 namespace litecache::ops::cuda {
 

@@ -8,7 +8,8 @@
 #include "device/cuda/cuda_device.h"
 #include "ops/attention/listed_cuda.h"
 #include "ops/common/thread_block_clusters_cuda.h"
-#include "ops/reuse/litecache_cuda.h"
+#include "ops/reuse/lite_layer_cuda.h"
+#include "ops/select/select_cuda.h"
 #include "ops/select/select_scratch_cuda.h"
 #include "ops/select/team_top_k.cuh"
 

@@ -2,7 +2,8 @@
 
 #include <algorithm>
 
-#include "ops/reuse/litecache_cuda.h"
+#include "ops/reuse/lite_layer_cuda.h"
+#include "ops/select/select_cuda.h"
 
 namespace litecache::ops::cuda {
 

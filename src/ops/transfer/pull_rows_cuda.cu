@@ -4,10 +4,11 @@
 #include "device/cuda/check.h"
 #include "device/cuda/cuda_device.h"
 #include "ops/common/overlap.cuh"
+#include "ops/reuse/lite_layer_cuda.h"
 #include "ops/reuse/lite_pair.cuh"
-#include "ops/reuse/litecache_cuda.h"
 #include "ops/transfer/move_rows.cuh"
 #include "ops/transfer/pull_layer.cuh"
+#include "ops/transfer/pull_rows_cuda.h"
 
 namespace litecache::ops::cuda {
 namespace {

@@ -1,0 +1,12 @@
+// Twin of ops/dense/convert.h on a GPU; all memory is the device's.
+#pragma once
+
+#include "base/matrix_view.h"
+#include "device/device.h"
+
+namespace litecache::ops::cuda {
+
+// f32 <-> bf16, [T, n].
+void Convert(Stream& stream, const MatrixView& x, const MatrixView& y);
+
+}  // namespace litecache::ops::cuda

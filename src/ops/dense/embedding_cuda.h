@@ -1,0 +1,17 @@
+// Twin of ops/dense/embedding.h on a GPU; all memory is the device's.
+#pragma once
+
+#include <cstdint>
+
+#include "base/matrix_view.h"
+#include "device/device.h"
+#include "ops/linear/linear.h"
+
+namespace litecache::ops::cuda {
+
+// y [T, hidden] f32 = rows `ids` (device, [T]) of table (bf16 or f32); kAdd adds. An id the table
+// does not have gives NaN: nothing on the device could say so otherwise.
+void Embedding(Stream& stream, const MatrixView& table, const int32_t* ids, const MatrixView& y,
+               Epilogue epilogue);
+
+}  // namespace litecache::ops::cuda

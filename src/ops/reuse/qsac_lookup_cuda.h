@@ -1,0 +1,26 @@
+// ops/reuse/qsac_lookup.h in a step on a GPU, and the labels that it compares with.
+#pragma once
+
+#include "base/matrix_view.h"
+#include "device/device.h"
+#include "ops/reuse/lite_layer_cuda.h"
+#include "ops/reuse/qsac_lookup.h"
+#include "ops/step/step_cuda.h"
+
+namespace litecache::ops::cuda {
+
+// ops/reuse/qsac_lookup.h for every offloaded head of every sequence. q [capacity rows or more,
+// q_heads * head_dim] f32. Writes refresh, counters; on a miss label := q and pending := 1 (pending
+// heads miss always). Where all candidates of a sequence fit into its rows (kv: Shape::AllFit): no
+// lookup; label := q, window_begin := RecentBegin(n), and if the number of candidates has grown,
+// the row of the token that left the recent window goes from its ring slot into the next cached
+// slot (AppendSlot; idempotent where the step is run again), as codes where that has codes: those
+// that the store has for it (CopyRows).
+void Lookup(Stream& stream, const StepView& step, const LiteShape& shape, const LiteLayer& layer,
+            Aggregation aggregation, const MatrixView& q);
+
+// Labels := the last query of every sequence's rows, for offloaded heads (a prompt's chunk).
+void KeepLastQueries(Stream& stream, const StepView& step, const LiteShape& shape,
+                     const LiteLayer& layer, const MatrixView& q);
+
+}  // namespace litecache::ops::cuda

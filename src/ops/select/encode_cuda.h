@@ -1,0 +1,27 @@
+// Keys into what selections read of them (select_cuda.h), on a GPU.
+#pragma once
+
+#include "base/matrix_view.h"
+#include "device/device.h"
+#include "ops/reuse/lite_layer_cuda.h"
+#include "ops/select/bounds_select.h"
+#include "ops/select/hash_select.h"
+#include "ops/select/projection_select.h"
+#include "ops/step/step_cuda.h"
+
+namespace litecache::ops::cuda {
+
+// Keys into metadata, for heads that have a metadata list. Either new keys k [T, kv_heads *
+// head_dim] f32 at positions [past, past + rows) (a prompt's chunk), or the keys of tokens in the
+// ring of the slots or in resident pages at positions [stored, past + 1 - recent) (decode: k null).
+// weights [kv_heads][head_dim][bits], basis [kv_heads][head_dim][basis_stride] of this layer, f32.
+void HashEncode(Stream& stream, const StepView& step, const LiteShape& shape,
+                const LiteLayer& layer, const HashFormat& format, const float* weights,
+                const MatrixView* k);
+void BoundsEncode(Stream& stream, const StepView& step, const LiteShape& shape,
+                  const LiteLayer& layer, const BoundsFormat& format, const MatrixView* k);
+void ProjectionEncode(Stream& stream, const StepView& step, const LiteShape& shape,
+                      const LiteLayer& layer, const ProjectionFormat& format, const float* basis,
+                      const MatrixView* k);
+
+}  // namespace litecache::ops::cuda

@@ -1,0 +1,44 @@
+// Which rows a step's heads want, on a GPU: one function a retriever.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "base/matrix_view.h"
+#include "device/device.h"
+#include "ops/reuse/lite_layer_cuda.h"
+#include "ops/select/bounds_select.h"
+#include "ops/select/hash_select.h"
+#include "ops/select/projection_select.h"
+#include "ops/step/step_cuda.h"
+
+namespace litecache::ops::cuda {
+
+// Where a selection's queries come from.
+struct SelectQuery {
+  const MatrixView* q = nullptr;  // [rows, q_heads * head_dim] f32; null: offloaded heads' labels
+  float scale = 0;
+  // Candidates of n = past + 1 tokens; of a fill n = past.
+  bool fill = false;
+};
+
+// Scratch a selection needs (scores, histograms), bytes.
+size_t SelectScratchBytes(const LiteShape& shape, int64_t capacity, int64_t max_context);
+
+// Top-k positions (ops/select/selection.h's order and ties) of every offloaded head with refresh ==
+// 1 and, unless fill or q is null, of every resident head that is not dense and whose candidates do
+// not all fit, into selected/selected_count. Where candidates <= k: all of them. Heads with nothing
+// to select: count 0. One a retriever; metadata as its CPU twin lays it out.
+void HashSelect(Stream& stream, const StepView& step, const LiteShape& shape,
+                const LiteLayer& layer, const HashFormat& format, const float* weights,
+                const SelectQuery& query, void* scratch);
+void ExactSelect(Stream& stream, const StepView& step, const LiteShape& shape,
+                 const LiteLayer& layer, const SelectQuery& query, void* scratch);
+void BoundsSelect(Stream& stream, const StepView& step, const LiteShape& shape,
+                  const LiteLayer& layer, const BoundsFormat& format, const SelectQuery& query,
+                  void* scratch);
+void ProjectionSelect(Stream& stream, const StepView& step, const LiteShape& shape,
+                      const LiteLayer& layer, const ProjectionFormat& format, const float* basis,
+                      const SelectQuery& query, void* scratch);
+
+}  // namespace litecache::ops::cuda
