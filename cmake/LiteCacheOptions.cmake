@@ -1,6 +1,11 @@
 # Build options and the flags every target shares.
 option(LITECACHE_TESTS "Build the test suite" ON)
 option(LITECACHE_FUZZ "Build the libFuzzer targets (clang only)" OFF)
+set(LITECACHE_LAB "AUTO" CACHE STRING "lab/, the systems that LiteCache is compared with, and litecache-lab: AUTO (with the tests), ON or OFF")
+set(LITECACHE_HAVE_LAB OFF)
+if(LITECACHE_LAB STREQUAL "ON" OR (LITECACHE_LAB STREQUAL "AUTO" AND (LITECACHE_TESTS OR LITECACHE_FUZZ)))
+  set(LITECACHE_HAVE_LAB ON)
+endif()
 set(LITECACHE_CUDA "AUTO" CACHE STRING "CUDA backend: AUTO (where nvcc is found), ON or OFF")
 set(LITECACHE_FLASHINFER "AUTO" CACHE STRING "Attention of prompts on Hopper by FlashInfer's kernel: AUTO (where its headers are or can be fetched), ON or OFF")
 set(LITECACHE_FLASHINFER_DIR "${PROJECT_SOURCE_DIR}/build/flashinfer" CACHE PATH "Its headers, as scripts/setup-flashinfer puts them")

@@ -14,18 +14,40 @@ endfunction()
 
 # lc_add_library(NAME [SOURCES a.cc ...] DEPS target ... [PRIVATE_DEPS target ...])
 # One static library a folder under src/, named litecache_<folder>, of all sources in the folder unless SOURCES
-# names them; includes are written from src/, or from the root for lab/.
+# names them; includes are written from src/.
 function(lc_add_library name)
   cmake_parse_arguments(ARG "" "" "SOURCES;DEPS;PRIVATE_DEPS" ${ARGN})
   if(NOT ARG_SOURCES)
     lc_sources(ARG_SOURCES ${CMAKE_CURRENT_SOURCE_DIR})
   endif()
   add_library(litecache_${name} STATIC ${ARG_SOURCES})
-  target_include_directories(litecache_${name} PUBLIC ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR})
+  target_include_directories(litecache_${name} PUBLIC ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/include)
   target_link_libraries(litecache_${name} PUBLIC ${ARG_DEPS} PRIVATE ${ARG_PRIVATE_DEPS})
   if(LITECACHE_HAVE_CUDA)
     target_compile_definitions(litecache_${name} PRIVATE LITECACHE_CUDA)
   endif()
+endfunction()
+
+# lc_add_cuda_library(NAME SOURCES a.cu ...): a static library of kernels, named litecache_<NAME>. nvcc compiles them, so
+# they stay free of what only the host needs.
+function(lc_add_cuda_library name)
+  cmake_parse_arguments(ARG "" "" "SOURCES" ${ARGN})
+  add_library(litecache_${name} STATIC ${ARG_SOURCES})
+  target_include_directories(litecache_${name} PUBLIC ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/include)
+  # fmt 9 takes nvcc for a compiler without constexpr functions; version 13 has them.
+  target_compile_definitions(litecache_${name} PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:FMT_USE_CONSTEXPR=1>)
+  target_link_libraries(litecache_${name} PUBLIC litecache_device PRIVATE CUDA::cudart_static ${CMAKE_DL_LIBS})
+endfunction()
+
+# Highway compiles each kernel once a target. SSSE3 and SSE4 would add compile time for machines
+# older than 2013: they run the scalar baseline.
+set(LC_HIGHWAY_TARGETS "HWY_DISABLED_TARGETS=(HWY_SSSE3|HWY_SSE4)")
+
+# A bundle (scripts/bundle) has its libraries in lib/ beside the program. RPATH rather than RUNPATH: the
+# libraries' own needs are looked for there, too.
+function(lc_find_libraries_beside program)
+  set_target_properties(${program} PROPERTIES BUILD_RPATH "$ORIGIN/lib" RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR})
+  target_link_options(${program} PRIVATE -Wl,--disable-new-dtags)
 endfunction()
 
 # lc_add_test(NAME SOURCES a.cc ... DEPS target ...)

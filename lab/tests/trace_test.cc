@@ -84,7 +84,7 @@ TEST(Trace, DamagedFilesAreRefusedByName) {
     } catch (const FileError&) {
     }
   }
-  EXPECT_ERROR(Parse("a file of another kind"), FileError, "--record");
+  EXPECT_ERROR(Parse("a file of another kind"), FileError, "litecache-lab record");
   EXPECT_ERROR(Parse(bytes + "x"), FileError, "1 bytes follow");
   std::string version = bytes;
   version.replace(version.find("\"version\":1"), 11, "\"version\":9");

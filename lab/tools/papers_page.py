@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes the page of the papers' evaluation from what `litecache bench --suite papers` measured.
+"""Writes the page of the papers' evaluation from what `litecache-lab papers` measured.
 
 Needs tools/requirements.txt. The directory holds suite.json, machine.json, cells/ and, where there is something to say of the
 results, notes.md, which becomes part of the page.

@@ -176,8 +176,8 @@ Trace Trace::Parse(std::span<const std::byte> file, const std::string& name) {
   if (file.size() < kMagic.size() ||
       std::memcmp(reader.Take(kMagic.size(), "magic").data(), kMagic.data(), kMagic.size()) != 0) {
     throw FileError(
-        "{}: is no trace: it does not begin with '{}'; make one with `litecache "
-        "profile --record`",
+        "{}: is no trace: it does not begin with '{}'; make one with "
+        "`litecache-lab record`",
         name, kMagic);
   }
   uint64_t length = 0;

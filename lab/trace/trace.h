@@ -1,4 +1,4 @@
-// What a real model's decode steps looked for, recorded by `litecache profile --record`: for
+// What a real model's decode steps looked for, recorded by `litecache-lab record`: for
 // measurements at shapes with random weights, whose queries are like no others.
 #pragma once
 

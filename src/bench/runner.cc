@@ -197,7 +197,7 @@ Measurement Runner::Prefill(const kv::CachePlan& plan, int64_t context, const Pr
     const double time = Seconds([&] {
       FillByPrefill(*cache, {&id, 1}, context,
                     [&](int64_t rows) { progress(done += rows, total); });
-      // Waits for work that the GPU still does after the prompt: retroinfer's clusters.
+      // Waits for work that the GPU still does after the prompt, such as an index over its keys.
       cache->Release(id);
     });
     // The first repeat faults memory in and starts threads.

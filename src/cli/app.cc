@@ -36,8 +36,9 @@ std::string DidYouMean(const std::string& word, const std::vector<std::string>& 
 }
 
 // The command that `arguments` start with; *used is the number of words its name takes.
-std::unique_ptr<Command> FindCommand(const std::vector<std::string>& arguments, size_t* used) {
-  auto commands = AllCommands();
+std::unique_ptr<Command> FindCommand(const Program& program,
+                                     const std::vector<std::string>& arguments, size_t* used) {
+  auto commands = program.commands();
   std::vector<std::string> names;
   const std::string& first = arguments[0];
   const std::string both = arguments.size() > 1 ? first + " " + arguments[1] : first;
@@ -52,18 +53,19 @@ std::unique_ptr<Command> FindCommand(const std::vector<std::string>& arguments, 
     names.push_back(name);
   }
   if (first.starts_with("-")) {
-    throw UsageError("{}: options follow the command: litecache COMMAND [OPTIONS]", first);
+    throw UsageError("{}: options follow the command: {} COMMAND [OPTIONS]", first, program.name);
   }
   if (arguments.size() == 1 && !group.empty()) {
     throw UsageError("'{}' is not a command by itself; there are: {}", first, group);
   }
   const std::string& word = group.empty() ? first : both;
-  throw UsageError("'{}' is not a command.{} `litecache --help` lists them", word,
-                   DidYouMean(word, names));
+  throw UsageError("'{}' is not a command.{} `{} --help` lists them", word, DidYouMean(word, names),
+                   program.name);
 }
 
 // What CLI11 did not take: positional words, or an option that does not exist.
-std::vector<std::string> Words(const Command& command, const CLI::App& app) {
+std::vector<std::string> Words(const Program& program, const Command& command,
+                               const CLI::App& app) {
   std::vector<std::string> words;
   bool options_ended = false;
   for (const auto& word : app.remaining()) {
@@ -75,8 +77,8 @@ std::vector<std::string> Words(const Command& command, const CLI::App& app) {
         for (const auto& name : option->get_lnames()) names.push_back("--" + name);
       }
       const std::string name = word.substr(0, word.find('='));
-      throw UsageError("'{}' is not an option of {}.{} `litecache {} --help` lists them", name,
-                       command.Name(), DidYouMean(name, names), command.Name());
+      throw UsageError("'{}' is not an option of {}.{} `{} {} --help` lists them", name,
+                       command.Name(), DidYouMean(name, names), program.name, command.Name());
     } else {
       words.push_back(word);
     }
@@ -85,16 +87,17 @@ std::vector<std::string> Words(const Command& command, const CLI::App& app) {
     std::error_code ignored;
     const bool is_model = app.get_option_no_throw("--model") != nullptr &&
                           std::filesystem::is_directory(words[0], ignored);
-    throw UsageError(
-        "'{}': {} takes options only;{} `litecache {} --help` lists them", words[0], command.Name(),
-        is_model ? fmt::format(" did you mean --model {}?", words[0]) : "", command.Name());
+    throw UsageError("'{}': {} takes options only;{} `{} {} --help` lists them", words[0],
+                     command.Name(),
+                     is_model ? fmt::format(" did you mean --model {}?", words[0]) : "",
+                     program.name, command.Name());
   }
   return words;
 }
 
-int RunCommand(const std::vector<std::string>& arguments) {
+int RunCommand(const Program& program, const std::vector<std::string>& arguments) {
   size_t used = 0;
-  const auto command = FindCommand(arguments, &used);
+  const auto command = FindCommand(program, arguments, &used);
   CLI::App app;
   app.allow_extras();
   app.set_help_flag("-h,--help", "Print this help and exit")->group("General");
@@ -106,41 +109,41 @@ int RunCommand(const std::vector<std::string>& arguments) {
     app.parse(std::vector<std::string>(arguments.rbegin(),
                                        arguments.rend() - static_cast<std::ptrdiff_t>(used)));
   } catch (const CLI::CallForHelp&) {
-    Print(CommandHelp(*command, app));
+    Print(CommandHelp(*command, app, program));
     return kOk;
   } catch (const CLI::RequiredError& error) {
-    Words(*command, app);  // a misspelt option is the better explanation
-    throw UsageError("{}; `litecache {} --help` shows how", error.what(), command->Name());
+    Words(program, *command, app);  // a misspelt option is the better explanation
+    throw UsageError("{}; `{} {} --help` shows how", error.what(), program.name, command->Name());
   } catch (const CLI::ParseError& error) {
     throw UsageError("{}", DescribeOptionError(app, error));
   }
-  const auto words = Words(*command, app);
+  const auto words = Words(program, *command, app);
   general.Apply();
   command->SetQuiet(general.quiet);
   return command->Run(words);
 }
 
-int Dispatch(const std::vector<std::string>& arguments) {
-  if (arguments.empty()) throw UsageError("no command; `litecache --help` lists them");
+int Dispatch(const Program& program, const std::vector<std::string>& arguments) {
+  if (arguments.empty()) throw UsageError("no command; `{} --help` lists them", program.name);
   const std::string& first = arguments[0];
   if (first == "--version" || first == "-V") {
     Print(VersionText());
     return kOk;
   }
   if (first == "--help-markdown") {
-    Print(OptionTables());
+    Print(OptionTables(program));
     return kOk;
   }
   if (first == "--help" || first == "-h" || first == "help") {
     if (arguments.size() == 1) {
-      Print(ProgramHelp());
+      Print(ProgramHelp(program));
       return kOk;
     }
     std::vector<std::string> rest(arguments.begin() + 1, arguments.end());
     rest.push_back("--help");
-    return RunCommand(rest);
+    return RunCommand(program, rest);
   }
-  return RunCommand(arguments);
+  return RunCommand(program, arguments);
 }
 
 // A standard stream the caller closed must not become the descriptor of a file that is opened
@@ -177,12 +180,12 @@ std::vector<std::unique_ptr<Command>> AllCommands() {
   return commands;
 }
 
-int RunProgram(const std::vector<std::string>& arguments) {
+int RunProgram(const std::vector<std::string>& arguments, const Program& program) {
   try {
     OccupyStandardStreams();
     signal(SIGPIPE, SIG_IGN);  // writes report it instead
     InstallInterruptHandler();
-    return Dispatch(arguments);
+    return Dispatch(program, arguments);
   } catch (const OutputClosed&) {
     return kOk;
   } catch (const InvalidArgument& error) {

@@ -52,10 +52,7 @@ std::string BenchReport::HeaderText() const {
           ? fmt::format("link {:.1f} GB/s, ", rates.link_bytes_per_second / 1e9)
           : "",
       litecache::Name(subject.decoder().kv_dtype()), rates.flops_per_second / 1e9,
-      WeightsText(subject.decoder()),
-      imposed.empty()
-          ? ""
-          : fmt::format("imposed on lookups, not a property of these queries: {}\n", imposed));
+      WeightsText(subject.decoder()), remark.empty() ? "" : remark + "\n");
 }
 
 std::string BenchReport::PrefillHead() const {

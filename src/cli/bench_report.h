@@ -14,8 +14,8 @@ struct BenchReport {
   const bench::Subject& subject;
   const Device& device;
   bench::MachineRates rates;
-  std::string fill;     // how decode's rows were made
-  std::string imposed;  // what is imposed on policies, in words; or empty
+  std::string fill;    // how decode's rows were made
+  std::string remark;  // a line below the head, or empty
   bool gpu = false;
   int64_t decode_steps = 1;
 

@@ -54,7 +54,14 @@ std::unique_ptr<Command> MakeEvalGenerateCommand();
 std::unique_ptr<Command> MakeEvalRunCommand();
 std::unique_ptr<Command> MakeEvalReportCommand();
 
-// All commands, in the order of the help.
+// litecache's commands, in the order of the help.
 std::vector<std::unique_ptr<Command>> AllCommands();
+
+// A program made of commands.
+struct Program {
+  std::string name = "litecache";  // in help texts and messages
+  std::string summary = "LiteCache runs language models with long contexts.";
+  std::vector<std::unique_ptr<Command>> (*commands)() = AllCommands;
+};
 
 }  // namespace litecache::cli

@@ -50,9 +50,9 @@ std::vector<std::string> Groups(const CLI::App& app) {
   return groups;
 }
 
-std::string Usage(const Command& command) {
+std::string Usage(const Command& command, const Program& program) {
   const std::string words = command.Words();
-  return "litecache " + command.Name() + " [OPTIONS]" + (words.empty() ? "" : " " + words);
+  return program.name + " " + command.Name() + " [OPTIONS]" + (words.empty() ? "" : " " + words);
 }
 
 std::string Escape(const std::string& text) {
@@ -89,24 +89,25 @@ std::string Wrap(std::string_view text, size_t indent, size_t width) {
   return result;
 }
 
-std::string ProgramHelp() {
-  std::string text =
-      "LiteCache runs language models with long contexts.\n\n"
-      "Usage: litecache COMMAND [OPTIONS]\n\nCommands:\n";
-  for (const auto& command : AllCommands()) {
+std::string ProgramHelp(const Program& program) {
+  std::string text = fmt::format("{}\n\nUsage: {} COMMAND [OPTIONS]\n\nCommands:\n",
+                                 program.summary, program.name);
+  for (const auto& command : program.commands()) {
     text += fmt::format("  {:<16} {}\n", command->Name(), Wrap(command->Summary(), 19, kWidth));
   }
-  text +=
+  text += fmt::format(
       "\nOptions:\n"
-      "  -h, --help       This text; `litecache COMMAND --help` for a command's options\n"
+      "  -h, --help       This text; `{} COMMAND --help` for a command's options\n"
       "  --version        Version and what this build can use\n\n"
       "Results go to standard output, everything else to standard error. Exit codes: 0 done,\n"
-      "1 failed, 2 wrong usage, 130 interrupted; serve has more.\n";
+      "1 failed, 2 wrong usage, 130 interrupted; serve has more.\n",
+      program.name);
   return text;
 }
 
-std::string CommandHelp(const Command& command, const CLI::App& app) {
-  std::string text = Wrap(command.Summary(), 0, kWidth) + "\n\nUsage: " + Usage(command) + "\n";
+std::string CommandHelp(const Command& command, const CLI::App& app, const Program& program) {
+  std::string text =
+      Wrap(command.Summary(), 0, kWidth) + "\n\nUsage: " + Usage(command, program) + "\n";
   for (const auto& group : Groups(app)) {
     text += "\n" + group + ":\n";
     for (const CLI::Option* option : app.get_options()) {
@@ -126,10 +127,10 @@ std::string CommandHelp(const Command& command, const CLI::App& app) {
   return text;
 }
 
-std::string OptionTables() {
+std::string OptionTables(const Program& program) {
   std::string text;
   GeneralOptions general;
-  for (const auto& command : AllCommands()) {
+  for (const auto& command : program.commands()) {
     CLI::App app;
     app.set_help_flag("-h,--help", "Print this help and exit")->group("General");
     command->Declare(app);

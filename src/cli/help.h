@@ -12,12 +12,12 @@ namespace litecache::cli {
 std::string Wrap(std::string_view text, size_t indent, size_t width);
 
 // `litecache --help`.
-std::string ProgramHelp();
+std::string ProgramHelp(const Program& program = {});
 
 // `litecache COMMAND --help`; `app` has the command's options.
-std::string CommandHelp(const Command& command, const CLI::App& app);
+std::string CommandHelp(const Command& command, const CLI::App& app, const Program& program = {});
 
 // The option tables of all commands in Markdown (docs/reference/cli.md holds them).
-std::string OptionTables();
+std::string OptionTables(const Program& program = {});
 
 }  // namespace litecache::cli

@@ -34,8 +34,7 @@ void KvFlags::Declare(CLI::App& app) {
   };
   app.add_option("--kv-policy", o.policy, PolicyHelp())
       ->type_name("NAME")
-      ->check(CLI::IsMember(std::vector<std::string>(KvPolicies().begin(), KvPolicies().end()))
-                  .description(""))
+      ->check(CLI::Validator([](std::string& name) { return kv::WhyNoPolicy(name); }, ""))
       ->capture_default_str()
       ->group(kCache);
   app.add_option("--kv-budget", budget,

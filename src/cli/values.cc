@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "base/units.h"
+#include "cli/command.h"
 
 namespace litecache::cli {
 namespace {
@@ -35,6 +36,16 @@ bool lexical_cast(const std::string& text, Share& share) {
   char* end = nullptr;
   share.value = std::strtod(number.c_str(), &end) / (percent ? 100 : 1);
   return !number.empty() && *end == '\0' && share.value >= 0 && share.value <= 1;
+}
+
+std::vector<int64_t> ParseTokenList(const std::string& text, const std::string& name) {
+  std::vector<int64_t> values;
+  for (const auto& word : CLI::detail::split(text, ',')) {
+    values.push_back(ParseTokens(word, name));
+    if (values.back() < 1) throw UsageError("{}: '{}' is not above 0", name, word);
+  }
+  if (values.empty()) throw UsageError("{}: the list is empty", name);
+  return values;
 }
 
 }  // namespace litecache::cli

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace litecache::cli {
 
@@ -20,5 +21,8 @@ struct Share {
 bool lexical_cast(const std::string& text, TokenCount& count);
 bool lexical_cast(const std::string& text, ByteCount& count);
 bool lexical_cast(const std::string& text, Share& share);
+
+// "512,4k": numbers of tokens, or of anything, above 0. Throws UsageError with the option's name.
+std::vector<int64_t> ParseTokenList(const std::string& text, const std::string& name);
 
 }  // namespace litecache::cli

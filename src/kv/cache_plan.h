@@ -61,30 +61,13 @@ std::unique_ptr<CachePlan> PlanLiteCache(const Layout& layout, const KvOptions& 
                                          std::shared_ptr<const Profile> profile,
                                          DeviceType device = DeviceType::kCpu);
 
-// Policy `infinigen`.
-std::unique_ptr<CachePlan> PlanInfiniGenCache(const Layout& layout, const KvOptions& options,
-                                              std::shared_ptr<const Profile> profile,
-                                              DeviceType device);
-
-// Policy `pqcache`.
-std::unique_ptr<CachePlan> PlanPqCache(const Layout& layout, const KvOptions& options,
-                                       DeviceType device);
-
 // Policy `streaming`.
 std::unique_ptr<CachePlan> PlanStreamingCache(const Layout& layout, const KvOptions& options,
                                               DeviceType device);
 
-// Policy `flexgen`.
-std::unique_ptr<CachePlan> PlanFlexGenCache(const Layout& layout, const KvOptions& options,
-                                            DeviceType device);
-
 // Policy `kvpr`. The link's and the products' speed are measured when a cache is created.
 std::unique_ptr<CachePlan> PlanKvprCache(const Layout& layout, const KvOptions& options,
                                          DeviceType device);
-
-// Policy `retroinfer`.
-std::unique_ptr<CachePlan> PlanRetroCache(const Layout& layout, const KvOptions& options,
-                                          DeviceType device = DeviceType::kCpu);
 
 // profile: null without one. device: what the cache will be created on. Throws InvalidArgument
 // (options), CheckLayout's errors.

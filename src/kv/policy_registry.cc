@@ -1,6 +1,6 @@
 #include "kv/policy_registry.h"
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <utility>
@@ -12,9 +12,13 @@ namespace {
 
 struct Registry {
   std::vector<Policy> policies;
+  size_t of_product = 0;                // the first of `policies`
   std::vector<std::string_view> names;  // of `policies`
 
-  explicit Registry(std::vector<Policy> all) : policies(std::move(all)) { CollectNames(); }
+  explicit Registry(std::vector<Policy> all)
+      : policies(std::move(all)), of_product(policies.size()) {
+    CollectNames();
+  }
 
   void CollectNames() {
     names.clear();
@@ -40,22 +44,6 @@ std::vector<Policy> ProductPolicies() {
        .summary = "the first and the last rows only",
        .plan = [](const Layout& layout, const KvOptions& options, std::shared_ptr<const Profile>,
                   DeviceType device) { return PlanStreamingCache(layout, options, device); }},
-      {.name = "flexgen",
-       .summary = "rows on the host, brought for every layer",
-       .plan = [](const Layout& layout, const KvOptions& options, std::shared_ptr<const Profile>,
-                  DeviceType device) { return PlanFlexGenCache(layout, options, device); }},
-      {.name = "infinigen",
-       .summary = "rows chosen a layer ahead",
-       .uses_profile = true,
-       .plan = PlanInfiniGenCache},
-      {.name = "pqcache",
-       .summary = "rows chosen by quantized keys, and a block cache",
-       .plan = [](const Layout& layout, const KvOptions& options, std::shared_ptr<const Profile>,
-                  DeviceType device) { return PlanPqCache(layout, options, device); }},
-      {.name = "retroinfer",
-       .summary = "rows on the host in clusters, the best attended, the next ones estimated",
-       .plan = [](const Layout& layout, const KvOptions& options, std::shared_ptr<const Profile>,
-                  DeviceType device) { return PlanRetroCache(layout, options, device); }},
   };
 }
 
@@ -64,31 +52,37 @@ Registry& TheRegistry() {
   return registry;
 }
 
+std::vector<Policy>::const_iterator Find(std::string_view name) {
+  const std::vector<Policy>& policies = TheRegistry().policies;
+  return std::find_if(policies.begin(), policies.end(),
+                      [&](const Policy& policy) { return policy.name == name; });
+}
+
 }  // namespace
 
 void RegisterPolicy(Policy policy) {
   LC_CHECK(!policy.name.empty() && policy.plan != nullptr);
   Registry& registry = TheRegistry();
-  const auto known = std::find_if(registry.policies.begin(), registry.policies.end(),
-                                  [&](const Policy& p) { return p.name == policy.name; });
-  if (known != registry.policies.end()) {
-    *known = std::move(policy);
-  } else {
-    registry.policies.push_back(std::move(policy));
-  }
+  LC_CHECK(WhyNoPolicy(policy.name) != "", "policy {} is registered twice", policy.name);
+  registry.policies.push_back(std::move(policy));
   registry.CollectNames();  // the vector's strings may have moved
 }
 
 const std::vector<Policy>& Policies() { return TheRegistry().policies; }
 
 const Policy& FindPolicy(std::string_view name) {
-  const std::vector<Policy>& policies = Policies();
-  const auto found = std::find_if(policies.begin(), policies.end(),
-                                  [&](const Policy& policy) { return policy.name == name; });
-  if (found != policies.end()) return *found;
-  std::string names;
-  for (const Policy& policy : policies) names += (names.empty() ? "" : ", ") + policy.name;
-  throw InvalidArgument("KV options: policy = '{}' is not one of {}", name, names);
+  const auto found = Find(name);
+  if (found != Policies().end()) return *found;
+  throw InvalidArgument("KV options: policy = {}", WhyNoPolicy(name));
+}
+
+std::string WhyNoPolicy(std::string_view name) {
+  if (Find(name) != Policies().end()) return "";
+  const Registry& registry = TheRegistry();
+  const bool more = registry.policies.size() == registry.of_product;
+  return fmt::format(
+      "'{}' is not one of {}{}", name, fmt::join(registry.names, ", "),
+      more ? "; the policies that LiteCache is compared with are in litecache-lab" : "");
 }
 
 std::unique_ptr<CachePlan> MakeCachePlan(const Layout& layout, const KvOptions& options,

@@ -23,7 +23,7 @@ struct Policy {
                                      DeviceType device) = nullptr;
 };
 
-// Adds a policy, or replaces the one of its name. Called before the first use of any policy:
+// Adds a policy of a name that there is none of. Called before the first use of any policy:
 // references and spans of names that were handed out do not survive it.
 void RegisterPolicy(Policy policy);
 
@@ -32,5 +32,9 @@ const std::vector<Policy>& Policies();
 
 // Throws InvalidArgument, with the names there are.
 const Policy& FindPolicy(std::string_view name);
+
+// What is wrong with a name that FindPolicy() does not find, for messages of one's own; empty where
+// it does.
+std::string WhyNoPolicy(std::string_view name);
 
 }  // namespace litecache::kv

@@ -1,4 +1,5 @@
-// Directions of keys and queries: Loki's principal components, InfiniGen's skews.
+// Directions of keys and queries: Loki's principal components, and the skews that gather what keys
+// and queries have in few channels.
 #pragma once
 
 #include <cstdint>

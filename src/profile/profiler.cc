@@ -239,8 +239,7 @@ class Profiler {
       }
     });
     Phase("skewing matrices", [&] {
-      // The right singular vectors of Q. InfiniGen orders them by the product of Q's and K's
-      // singular values, which says nothing to a choice of channels by their sums.
+      // The right singular vectors of Q. Their order says nothing to a choice of channels by sums.
       for (const HeadData& head : data_) {
         const std::vector<float> skew = PrincipalComponents(head.queries->SecondMoment(), d);
         p.skew.insert(p.skew.end(), skew.begin(), skew.end());

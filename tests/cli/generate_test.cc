@@ -4,6 +4,7 @@
 
 #include "base/join.h"
 #include "cli/fixture_model.h"
+#include "cli/lossless.h"
 #include "cli/program.h"
 #include "model/reference.h"
 
@@ -41,46 +42,11 @@ TEST(Generate, GreedyTokensEqualTransformers) {
   EXPECT_EQ(lines[0]["stats"]["prompt_tokens"], reference.prompt.size());
 }
 
-// Policies that lose no row give the same tokens, several prompts at once, and say what they moved.
 TEST(Generate, PoliciesThatLoseNothingAgree) {
-  const auto run = [&](std::vector<std::string> options) {
-    // f32: no rounding decides a token.
-    std::vector<std::string> words = {"--dtype",      "f32",    "--temperature",   "0", "-n", "30",
-                                      "--ignore-eos", "--json", "--prefill-chunk", "16"};
-    words.insert(words.end(), options.begin(), options.end());
-    words.insert(words.end(),
-                 {"--", "the cat sat on the mat and looked at the door", "in the end"});
-    return Lines(Generate(words));
-  };
-  const auto full = run({"--kv-policy", "full"});
-  ASSERT_EQ(full.size(), 2u);
-  const std::vector<std::vector<std::string>> settings = {
-      {"--kv-policy", "flexgen"},
-      {"--kv-policy", "flexgen", "--flexgen-device-share", "0.3"},
-      {"--kv-policy", "kvpr", "--kvpr-split", "7"},
-      {"--kv-policy", "kvpr", "--kvpr-split", "1000", "--no-kvpr-chunked"},
-      {"--kv-policy", "kvpr"},
-      {"--kv-policy", "infinigen", "--infinigen-alpha", "100000", "--infinigen-cap", "1"},
-      {"--kv-policy", "pqcache"},  // prompts this short have no index
-      {"--kv-policy", "streaming", "--sink", "2", "--recent", "500"}};
-  for (const auto& options : settings) {
-    SCOPED_TRACE(litecache::Join(options, " "));
-    const auto lines = run(options);
-    ASSERT_EQ(lines.size(), 2u);
-    for (size_t i = 0; i < 2; ++i) EXPECT_EQ(lines[i]["tokens"], full[i]["tokens"]);
-    const json& kv = lines[1]["stats"]["kv"];
-    EXPECT_EQ(kv["policy"], options[1]);
-    if (options[1] == "streaming") {
-      EXPECT_EQ(kv["host_capacity_bytes"], 0);
-      continue;
-    }
-    EXPECT_GT(kv["host_bytes"], 0);
-    EXPECT_GT(kv["moved"]["spill"]["rows"], 0);
-    EXPECT_GT(kv["moved"]["prefill"]["rows"], 0);
-    // How many rows kvpr recomputes by itself depends on the machine.
-    if (options[1] == "kvpr" && options.size() == 2) continue;
-    EXPECT_EQ(kv["rows_recomputed"] > 0, options[1] == "kvpr");
-  }
+  ExpectTokensOfFull({{"--kv-policy", "kvpr", "--kvpr-split", "7"},
+                      {"--kv-policy", "kvpr", "--kvpr-split", "1000", "--no-kvpr-chunked"},
+                      {"--kv-policy", "kvpr"},
+                      {"--kv-policy", "streaming", "--sink", "2", "--recent", "500"}});
 }
 
 TEST(Generate, OnePromptGivesOneObjectOfThreeKeys) {

@@ -1,6 +1,6 @@
-// Every KV policy with every command that runs a model, for every family: what `generate` says,
-// `serve` says, too; policies that lose nothing say what `full` says, the others say what they left
-// out.
+// Every KV policy of the program with every command that runs a model, for every family: what
+// `generate` says, `serve` says, too; policies that lose nothing say what `full` says, the others
+// say what they left out.
 #include <gmock/gmock.h>
 #include <signal.h>
 
@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "cli/fixture_model.h"
+#include "cli/policy_settings.h"
 #include "cli/program.h"
 #include "model/families.h"
 #include "server/http_client.h"
@@ -22,45 +23,8 @@ namespace {
 
 using Json = nlohmann::json;
 
-// Options small enough for prompts of a few hundred tokens: what is chosen must be less than all
-// there is.
-struct Policy {
-  std::string name;
-  std::vector<std::string> flags = {};
-  std::string settings = "";  // the same, as --config has them
-  bool exact = false;
-
-  std::string Configuration() const {
-    return name + ":policy=" + name + (settings.empty() ? "" : "," + settings);
-  }
-};
-
-const std::vector<Policy>& Policies() {
-  static const std::vector<Policy> policies = {
-      {.name = "full", .exact = true},
-      {.name = "flexgen", .exact = true},
-      {.name = "kvpr",
-       .flags = {"--kvpr-split", "100"},
-       .settings = "kvpr_split=100",
-       .exact = true},
-      {.name = "litecache",
-       .flags = {"--recent", "16", "--carry", "0"},
-       .settings = "recent=16,carry=0"},
-      // One of the families' fixtures has two layers.
-      {.name = "infinigen",
-       .flags = {"--infinigen-dense-layers", "1"},
-       .settings = "infinigen.dense_layers=1"},
-      {.name = "retroinfer",
-       .flags = {"--recent", "16", "--retroinfer-update", "64", "--retroinfer-retrieval", "0.2",
-                 "--retroinfer-estimation", "0.2"},
-       .settings = "recent=16,retroinfer.update_tokens=64,retroinfer.retrieval=0.2,"
-                   "retroinfer.estimation=0.2"},
-      // Otherwise the time that there is decides how good the codes are.
-      {.name = "pqcache",
-       .flags = {"--pqcache-iterations", "4"},
-       .settings = "pqcache.iterations=4"},
-      {.name = "streaming", .flags = {"--recent", "16"}, .settings = "recent=16"},
-  };
+const std::vector<PolicySetting>& Policies() {
+  static const std::vector<PolicySetting> policies = PolicySettings();
   return policies;
 }
 
@@ -94,7 +58,7 @@ TEST_P(PoliciesTest, GenerateAndServeSayTheSame) {
   const std::string prompt = Text();
   std::vector<int32_t> full;
   uint64_t full_read = 0;
-  for (const Policy& policy : Policies()) {
+  for (const PolicySetting& policy : Policies()) {
     SCOPED_TRACE(policy.name);
     // f32: no rounding decides a token.
     std::vector<std::string> common = {"--model",  model_.path(), "--dtype",  "f32",
@@ -160,7 +124,7 @@ TEST_P(PoliciesTest, EvalRunsThemAll) {
       "--text",  text,  "--lengths",       "320",        "--count",  "1",
       "--dtype", "f32", "--decode-tokens", "12",         "--memory", "1GiB",
       "--json",  out,   "--policies",      "full",       "--device", "cpu"};
-  for (const Policy& policy : Policies()) {
+  for (const PolicySetting& policy : Policies()) {
     if (policy.name == "full") continue;
     words.insert(words.end(), {"--config", policy.Configuration()});
   }
@@ -176,7 +140,7 @@ TEST_P(PoliciesTest, EvalRunsThemAll) {
   ASSERT_EQ(losses.size(), Policies().size()) << result.out;
   const auto& full = losses.at("full");
   ASSERT_EQ(full.size(), 12u);
-  for (const Policy& policy : Policies()) {
+  for (const PolicySetting& policy : Policies()) {
     SCOPED_TRACE(policy.name);
     const auto& loss = losses.at(policy.name);
     ASSERT_EQ(loss.size(), full.size());
@@ -195,7 +159,7 @@ TEST_P(PoliciesTest, BenchRunsThemAll) {
                                     "--batch", "2",        "--context",   "300",        "--only",
                                     "decode",  "--steps",  "2",           "--json",     "--memory",
                                     "1GiB",    "--device", "cpu"};
-  for (const Policy& policy : Policies()) {
+  for (const PolicySetting& policy : Policies()) {
     if (policy.name == "full") continue;
     words.insert(words.end(), {"--config", policy.Configuration()});
   }
@@ -205,7 +169,7 @@ TEST_P(PoliciesTest, BenchRunsThemAll) {
   ASSERT_EQ(cells.size(), Policies().size());
   const double full = cells[0]["bytes_per_step"];
   for (size_t i = 0; i < cells.size(); ++i) {
-    const Policy& policy = Policies()[i];
+    const PolicySetting& policy = Policies()[i];
     SCOPED_TRACE(policy.name);
     EXPECT_EQ(cells[i]["policy"], policy.name);
     EXPECT_GT(cells[i]["ms_per_step"], 0);

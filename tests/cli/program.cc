@@ -14,6 +14,10 @@
 #include <stdexcept>
 #include <utility>
 
+#ifndef LC_PROGRAM
+#define LC_PROGRAM "litecache"
+#endif
+
 namespace litecache::testing {
 namespace {
 
@@ -61,7 +65,7 @@ Program::Program(const std::vector<std::string>& arguments, const ProgramOptions
   const Pipe input = options.terminal ? MakeTerminal() : MakePipe();
   const Pipe output = MakePipe();
   const Pipe error = MakePipe();
-  std::vector<std::string> words = {LC_BINARY_DIR "/litecache"};
+  std::vector<std::string> words = {LC_BINARY_DIR "/" LC_PROGRAM};
   words.insert(words.end(), arguments.begin(), arguments.end());
   std::vector<char*> argv;
   for (auto& word : words) argv.push_back(word.data());

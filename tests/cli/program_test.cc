@@ -72,6 +72,7 @@ TEST(Program, WrongUsageSaysWhatWasMeant) {
   expect({"generate", "--model", "x", "--max-context", "1.5", "p"}, "1.5");
   expect({"generate", "--model", "x", "--dtype", "int4", "p"}, "int4");
   expect({"generate", "--model", "x", "--kv-policy", "most", "p"}, "most");
+  expect({"generate", "--model", "x", "--kv-policy", "infinigen", "p"}, "litecache-lab");
   expect({"generate", "--model", "x", "--log-level", "loud", "p"}, "loud");
   expect({"logits", "--model", "x", "--tokens-file", "/dev/null", "word"}, "'word'");
 }

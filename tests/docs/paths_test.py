@@ -13,7 +13,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 SKIPPED = {".git", "build"}
 ENDINGS = (".h", ".cc", ".cu", ".cuh", ".py", ".md", ".sh", ".cmake", ".html", ".js", ".css", "CMakeLists.txt")
-# Text that `litecache bench --suite papers` puts into the page above: its links are that page's.
+# Text that `litecache-lab papers` puts into the page above: its links are that page's.
 INCLUDED = {"lab/notes/papers/notes.md": "lab/notes/papers.md"}
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 QUOTED = re.compile(r"`([\w./*-]+)`")

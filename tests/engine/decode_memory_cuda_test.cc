@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "device/count_allocations.h"
@@ -16,7 +17,7 @@
 namespace litecache::engine {
 namespace {
 
-class DecodeMemoryTest : public ::testing::TestWithParam<const char*> {};
+class DecodeMemoryTest : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(DecodeMemoryTest, IsThereBefore) {
   const CudaDevices found = FindCudaDevices();
@@ -61,10 +62,10 @@ TEST_P(DecodeMemoryTest, IsThereBefore) {
   EXPECT_EQ(testing::Allocations() - before, 0);
 }
 
-INSTANTIATE_TEST_SUITE_P(Policies, DecodeMemoryTest,
-                         ::testing::Values("full", "streaming", "litecache", "infinigen", "pqcache",
-                                           "retroinfer", "flexgen", "kvpr"),
-                         [](const auto& info) { return std::string(info.param); });
+std::vector<std::string> PolicyNames() { return {KvPolicies().begin(), KvPolicies().end()}; }
+
+INSTANTIATE_TEST_SUITE_P(Policies, DecodeMemoryTest, ::testing::ValuesIn(PolicyNames()),
+                         [](const auto& info) { return info.param; });
 
 }  // namespace
 }  // namespace litecache::engine

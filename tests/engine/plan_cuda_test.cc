@@ -10,6 +10,7 @@
 #include "base/units.h"
 #include "device/cuda/allocated.h"
 #include "device/cuda/cuda_devices.h"
+#include "engine/plan_settings.h"
 #include "kv/pages/page_pool.h"
 #include "litecache/engine.h"
 #include "model/config.h"
@@ -18,12 +19,7 @@
 namespace litecache::engine {
 namespace {
 
-struct Setting {
-  std::string policy, transfer = "auto", shape = "qwen2.5-0.5b";
-  bool exact = true;  // false: the plan is only a limit, since usage depends on the link's speed
-};
-
-class PlanGpuTest : public ::testing::TestWithParam<Setting> {};
+class PlanGpuTest : public ::testing::TestWithParam<PlanSetting> {};
 
 // The largest possible steps: all but one sequence of the batch decode beside a whole chunk of a
 // prompt, and beside as many score rows as get logits at once.
@@ -81,13 +77,7 @@ TEST_P(PlanGpuTest, SaysWhatIsTaken) {
   EXPECT_LE(kv.provided.device, plan.kv.device);
 }
 
-INSTANTIATE_TEST_SUITE_P(Policies, PlanGpuTest,
-                         ::testing::Values(Setting{"full"}, Setting{"streaming"},
-                                           Setting{"litecache", "gpu-pull"},
-                                           Setting{"litecache", "copy"},
-                                           Setting{"litecache", "cpu-push"},
-                                           Setting{"flexgen", "auto", "opt-125m", false},
-                                           Setting{"kvpr", "auto", "opt-125m", false}),
+INSTANTIATE_TEST_SUITE_P(Policies, PlanGpuTest, ::testing::ValuesIn(PlanSettings()),
                          [](const auto& info) {
                            std::string name = info.param.policy;
                            if (info.param.transfer == "copy") name += "Copy";

@@ -2,7 +2,7 @@
 
 #include "base/error.h"
 #include "device/cpu/cpu_device.h"
-#include "lab/policies/common/cluster_cpu.h"
+#include "lab/policies/common/kmeans_cpu.h"
 
 namespace litecache::ops {
 namespace {

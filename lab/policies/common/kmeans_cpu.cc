@@ -3,7 +3,7 @@
 #include <limits>
 #include <vector>
 
-#include "lab/policies/common/cluster_cpu.h"
+#include "lab/policies/common/kmeans_cpu.h"
 #include "lab/policies/common/points_cpu.h"
 #include "ops/common/row_address.h"
 #include "ops/common/scratch.h"

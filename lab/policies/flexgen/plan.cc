@@ -9,6 +9,7 @@
 #include "kv/cache_plan.h"
 #include "kv/offload/offload_cache_cpu.h"
 #include "kv/step/attention_scratch_cuda.h"
+#include "lab/policies/flexgen/policy.h"
 #include "ops/attention/attention.h"
 #include "ops/common/available_cuda.h"
 
@@ -58,12 +59,20 @@ class FlexGenPlan final : public CachePlan {
   offload::Shape shape_;
 };
 
-}  // namespace
-
-std::unique_ptr<CachePlan> PlanFlexGenCache(const Layout& layout, const KvOptions& options,
-                                            DeviceType device) {
+std::unique_ptr<CachePlan> Plan(const Layout& layout, const KvOptions& options,
+                                std::shared_ptr<const Profile>, DeviceType device) {
   CheckLayout(layout);
   return std::make_unique<FlexGenPlan>(layout, options, device);
 }
 
+}  // namespace
 }  // namespace litecache::kv
+
+namespace litecache::lab::flexgen {
+
+kv::Policy MakePolicy() {
+  return {
+      .name = "flexgen", .summary = "rows on the host, brought for every layer", .plan = kv::Plan};
+}
+
+}  // namespace litecache::lab::flexgen

@@ -9,6 +9,7 @@
 #include "lab/impose/imposed_selection.h"
 #include "lab/policies/infinigen/create_infinigen_cache_cuda.h"
 #include "lab/policies/infinigen/infinigen_cache_cpu.h"
+#include "lab/policies/infinigen/policy.h"
 #include "lab/trace/replays_trace.h"
 #include "ops/attention/attention.h"
 #include "ops/common/available_cuda.h"
@@ -93,13 +94,22 @@ class InfiniGenPlan final : public WithShape<CachePlan, Shape>, public ReplaysTr
   std::shared_ptr<const ImposedSelection> imposed_;  // null: none
 };
 
-}  // namespace
-
-std::unique_ptr<CachePlan> PlanInfiniGenCache(const Layout& layout, const KvOptions& options,
-                                              std::shared_ptr<const Profile> profile,
-                                              DeviceType device) {
+std::unique_ptr<CachePlan> Plan(const Layout& layout, const KvOptions& options,
+                                std::shared_ptr<const Profile> profile, DeviceType device) {
   CheckLayout(layout);
   return std::make_unique<InfiniGenPlan>(layout, options, std::move(profile), device);
 }
 
+}  // namespace
 }  // namespace litecache::kv
+
+namespace litecache::lab::infinigen {
+
+kv::Policy MakePolicy() {
+  return {.name = "infinigen",
+          .summary = "rows chosen a layer ahead",
+          .uses_profile = true,
+          .plan = kv::Plan};
+}
+
+}  // namespace litecache::lab::infinigen

@@ -6,6 +6,7 @@
 #include "kv/with_shape.h"
 #include "lab/impose/imposed_selection.h"
 #include "lab/policies/pqcache/create_pq_cache_cuda.h"
+#include "lab/policies/pqcache/policy.h"
 #include "lab/policies/pqcache/pq_cache_cpu.h"
 #include "lab/trace/replays_trace.h"
 #include "ops/attention/attention.h"
@@ -88,12 +89,21 @@ class PqPlan final : public WithShape<CachePlan, Shape>, public ReplaysTrace {
   std::shared_ptr<const ImposedSelection> imposed_;  // null: none
 };
 
-}  // namespace
-
-std::unique_ptr<CachePlan> PlanPqCache(const Layout& layout, const KvOptions& options,
-                                       DeviceType device) {
+std::unique_ptr<CachePlan> Plan(const Layout& layout, const KvOptions& options,
+                                std::shared_ptr<const Profile>, DeviceType device) {
   CheckLayout(layout);
   return std::make_unique<PqPlan>(layout, options, device);
 }
 
+}  // namespace
 }  // namespace litecache::kv
+
+namespace litecache::lab::pqcache {
+
+kv::Policy MakePolicy() {
+  return {.name = "pqcache",
+          .summary = "rows chosen by quantized keys, and a block cache",
+          .plan = kv::Plan};
+}
+
+}  // namespace litecache::lab::pqcache

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "base/error.h"
-#include "lab/policies/retroinfer/segmented_kmeans.h"
+#include "lab/policies/common/segmented_kmeans.h"
 #include "lab/policies/retroinfer/this_thread.h"
 
 namespace litecache::kv {

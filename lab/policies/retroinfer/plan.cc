@@ -5,6 +5,7 @@
 #include "kv/with_shape.h"
 #include "lab/impose/imposed_selection.h"
 #include "lab/policies/retroinfer/create_retro_cache_cuda.h"
+#include "lab/policies/retroinfer/policy.h"
 #include "lab/policies/retroinfer/retro_cache_cpu.h"
 #include "lab/policies/retroinfer/shape.h"
 #include "lab/trace/replays_trace.h"
@@ -76,10 +77,8 @@ class RetroPlan final : public WithShape<CachePlan, RetroShape>, public ReplaysT
   std::shared_ptr<const ImposedSelection> imposed_;  // null: none
 };
 
-}  // namespace
-
-std::unique_ptr<CachePlan> PlanRetroCache(const Layout& layout, const KvOptions& options,
-                                          DeviceType device) {
+std::unique_ptr<CachePlan> Plan(const Layout& layout, const KvOptions& options,
+                                std::shared_ptr<const Profile>, DeviceType device) {
   CheckLayout(layout);
   if (options.host_rows != "auto") {
     throw Unsupported(
@@ -89,4 +88,15 @@ std::unique_ptr<CachePlan> PlanRetroCache(const Layout& layout, const KvOptions&
   return std::make_unique<RetroPlan>(layout, options, device);
 }
 
+}  // namespace
 }  // namespace litecache::kv
+
+namespace litecache::lab::retroinfer {
+
+kv::Policy MakePolicy() {
+  return {.name = "retroinfer",
+          .summary = "rows on the host in clusters, the best attended, the next ones estimated",
+          .plan = kv::Plan};
+}
+
+}  // namespace litecache::lab::retroinfer

@@ -15,7 +15,7 @@
 #include "device/cuda/cuda_device.h"
 #include "kv/row_store.h"
 #include "kv/step/step_block_cuda.h"
-#include "lab/impose/impose_clusters_cuda.h"
+#include "lab/policies/retroinfer/ops/impose_clusters_cuda.h"
 #include "lab/impose/imposed_selection.h"
 #include "lab/impose/imposed_table_cuda.h"
 #include "lab/policies/common/store_prefill_cuda.h"

@@ -1,4 +1,5 @@
-// litecache bench: how fast prefill and decode are, and how far from what the machine allows.
+#include "cli/commands/bench.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -7,425 +8,275 @@
 #include "base/progress.h"
 #include "base/units.h"
 #include "bench/measurement_json.h"
-#include "bench/runner.h"
-#include "bench/subject.h"
-#include "cli/bench_report.h"
-#include "cli/command.h"
 #include "cli/exit_codes.h"
 #include "cli/input.h"
 #include "cli/json_text.h"
-#include "cli/options.h"
-#include "cli/output.h"
 #include "device/keep_pinned.h"
 #include "device/machine.h"
 #include "engine/kv_profile.h"
 #include "eval/run/configuration.h"
 #include "kv/policy_registry.h"
-#include "lab/cli/bench_suite.h"
-#include "lab/impose/reuse_override.h"
-#include "lab/trace/replay.h"
-#include "lab/trace/replays_trace.h"
 #include "model/weight_placement.h"
 #include "tokenizer/tokenizer.h"
 
 namespace litecache::cli {
-namespace {
 
 using Json = nlohmann::ordered_json;
 
-class BenchCommand final : public Command {
- public:
-  std::string Name() const override { return "bench"; }
-  std::string Summary() const override {
-    return "Speed of prefill and decode over a grid of batches and contexts.";
-  }
-  std::string Notes() const override {
-    return "Memory bandwidth and arithmetic rate are measured first. The floor of a measurement "
-           "is\n"
-           "the longer of (bytes that must be read / bandwidth) and (operations / rate), and `x "
-           "floor`\n"
-           "says how many times longer it took. Prefill is measured for one sequence of every "
-           "context,\n"
-           "decode for every batch and context; times are medians. --fill tells how the KV cache "
-           "gets\n"
-           "its rows before decode is timed: synthetic stores random rows, prefill runs the "
-           "model.\n"
-           "A model that fits the processor's caches can be faster than the floor.\n"
-           "Queries of random weights or random tokens are like no others, so that policy "
-           "litecache\n"
-           "finds nothing to reuse: --hit-ratio and --overlap impose it. Lookups and selections "
-           "do\n"
-           "their work, and their results are replaced.\n\n"
-           "--suite papers measures what the figures and tables of the LiteCache paper show and "
-           "writes a\n"
-           "page; a run that was stopped goes on where it was.\n\n"
-           "  litecache bench --shape llama3.2-1b --batch 1,4 --context 512,4096\n"
-           "  litecache bench --model DIR --context 16k --only decode --json\n"
-           "  litecache bench --shape llama3-8b --policies full,litecache --context 128000 \\\n"
-           "    --only decode --hit-ratio 0.8 --overlap 0.7\n";
-  }
+std::string BenchCommand::Notes() const {
+  return "Memory bandwidth and arithmetic rate are measured first. The floor of a measurement is\n"
+         "the longer of (bytes that must be read / bandwidth) and (operations / rate), and `x "
+         "floor`\n"
+         "says how many times longer it took. Prefill is measured for one sequence of every "
+         "context,\n"
+         "decode for every batch and context; times are medians. --fill tells how the KV cache "
+         "gets\n"
+         "its rows before decode is timed: synthetic stores random rows, prefill runs the model.\n"
+         "A model that fits the processor's caches can be faster than the floor.\n"
+         "Queries of random weights or random tokens are like no others, so that policy litecache\n"
+         "finds nothing to reuse: --text with --fill prefill measures what a model reuses.\n\n"
+         "  litecache bench --shape llama3.2-1b --batch 1,4 --context 512,4096\n"
+         "  litecache bench --model DIR --context 16k --only decode --json\n"
+         "  litecache bench --model DIR --policies full,litecache --text FILE --fill prefill \\\n"
+         "    --context 32k --only decode\n";
+}
 
-  void Declare(CLI::App& app) override {
-    flags_.DeclareModel(app, false);
-    app.add_option("--shape", shape_, "A published shape with random weights instead of a model")
-        ->type_name("NAME");
-    app.add_option("--layers", layers_,
-                   "Of --shape, only so many: what a layer takes, where a model does not fit")
-        ->type_name("N")
-        ->check(CLI::Range(1, 1 << 20).description(""));
-    app.add_option("--weights", weights_, "random: what --shape gets; needs no files")
-        ->type_name("KIND")
-        ->check(CLI::IsMember({"random"}).description(""))
-        ->capture_default_str();
-    app.add_option("--batch", batch_list_, "Sequences decoded together, comma-separated")
-        ->type_name("LIST")
-        ->capture_default_str();
-    app.add_option("--context", context_list_, "Tokens of context, comma-separated, e.g. 512,4k")
-        ->type_name("LIST")
-        ->capture_default_str();
-    app.add_option("--only", only_, "prefill or decode; default: both")
-        ->type_name("WHAT")
-        ->check(CLI::IsMember({"prefill", "decode"}).description(""));
-    app.add_option("--steps", options_.decode_steps, "Decode steps timed")
-        ->type_name("N")
-        ->check(CLI::Range(1, 1 << 20).description(""))
-        ->capture_default_str();
-    app.add_option("--repeats", options_.prefill_repeats,
-                   "Prefills timed, after one that is not; 0: time the first")
-        ->type_name("N")
-        ->check(CLI::Range(0, 1000).description(""))
-        ->capture_default_str();
-    app.add_option("--policies", policies_,
-                   "KV policies to run side by side, comma-separated, e.g. full,litecache; "
-                   "default: --kv-policy")
-        ->type_name("LIST");
-    AddRepeated(app, "--config", named_,
-                "One more beside them, NAME:key=value,...: KV options other than the flags', e.g. "
-                "eq11:policy=kvpr,kvpr_chunked=false; can be given several times");
-    app.add_option("--text", text_,
-                   "Text whose tokens are fed (with --fill prefill); default: random tokens, whose "
-                   "queries point anywhere and leave nothing to reuse")
-        ->type_name("FILE");
-    app.add_option("--fill,--prefill", fill_, "KV rows before decode: synthetic or prefill")
-        ->type_name("HOW")
-        ->check(CLI::IsMember({"synthetic", "prefill"}).description(""))
-        ->capture_default_str();
-    app.add_option("--hit-ratio", hit_ratio_,
-                   "Share of policy litecache's lookups that hit, imposed (which ones: by --seed)")
-        ->type_name("X")
-        ->check(CLI::Range(0.0, 1.0).description(""));
-    app.add_option("--overlap", overlap_,
-                   "Share of a refreshed head's rows that are on the device already, imposed")
-        ->type_name("X")
-        ->check(CLI::Range(0.0, 1.0).description(""));
-    app.add_option("--trace", trace_file_,
-                   "Play what a real model's steps looked for (`profile --record`), at this shape: "
-                   "policies litecache, infinigen, pqcache, retroinfer")
-        ->type_name("FILE");
-    app.add_option("--graph", graphs_,
-                   "Decode steps on a GPU replayed as graphs: on, off, or both, one after the "
-                   "other")
-        ->type_name("WHEN")
-        ->check(CLI::IsMember({"on", "off", "both"}).description(""))
-        ->capture_default_str();
-    app.add_flag("--breakdown", options_.breakdown,
-                 "Where a decode step's time goes: matrix products, cache management, retrieval, "
-                 "transfer, attention, the rest, launch");
-    app.add_option("-s,--seed", options_.seed, "Seed of weights and tokens")
-        ->type_name("N")
-        ->capture_default_str();
-    app.add_flag("--json", json_, "Print one JSON object");
-    suite_.Declare(app);
-    app_ = &app;
-    flags_.DeclareRun(app);
-  }
+void BenchCommand::Declare(CLI::App& app) {
+  flags_.DeclareModel(app, false);
+  app.add_option("--shape", shape_, "A published shape with random weights instead of a model")
+      ->type_name("NAME");
+  app.add_option("--layers", layers_,
+                 "Of --shape, only so many: what a layer takes, where a model does not fit")
+      ->type_name("N")
+      ->check(CLI::Range(1, 1 << 20).description(""));
+  app.add_option("--weights", weights_, "random: what --shape gets; needs no files")
+      ->type_name("KIND")
+      ->check(CLI::IsMember({"random"}).description(""))
+      ->capture_default_str();
+  app.add_option("--batch", batch_list_, "Sequences decoded together, comma-separated")
+      ->type_name("LIST")
+      ->capture_default_str();
+  app.add_option("--context", context_list_, "Tokens of context, comma-separated, e.g. 512,4k")
+      ->type_name("LIST")
+      ->capture_default_str();
+  app.add_option("--only", only_, "prefill or decode; default: both")
+      ->type_name("WHAT")
+      ->check(CLI::IsMember({"prefill", "decode"}).description(""));
+  app.add_option("--steps", options_.decode_steps, "Decode steps timed")
+      ->type_name("N")
+      ->check(CLI::Range(1, 1 << 20).description(""))
+      ->capture_default_str();
+  app.add_option("--repeats", options_.prefill_repeats,
+                 "Prefills timed, after one that is not; 0: time the first")
+      ->type_name("N")
+      ->check(CLI::Range(0, 1000).description(""))
+      ->capture_default_str();
+  app.add_option("--policies", policies_,
+                 "KV policies to run side by side, comma-separated, e.g. full,litecache; "
+                 "default: --kv-policy")
+      ->type_name("LIST");
+  AddRepeated(app, "--config", named_,
+              "One more beside them, NAME:key=value,...: KV options other than the flags', e.g. "
+              "eq11:policy=kvpr,kvpr_chunked=false; can be given several times");
+  app.add_option("--text", text_,
+                 "Text whose tokens are fed (with --fill prefill); default: random tokens, whose "
+                 "queries point anywhere and leave nothing to reuse")
+      ->type_name("FILE");
+  app.add_option("--fill,--prefill", fill_, "KV rows before decode: synthetic or prefill")
+      ->type_name("HOW")
+      ->check(CLI::IsMember({"synthetic", "prefill"}).description(""))
+      ->capture_default_str();
+  app.add_option("--graph", graphs_,
+                 "Decode steps on a GPU replayed as graphs: on, off, or both, one after the "
+                 "other")
+      ->type_name("WHEN")
+      ->check(CLI::IsMember({"on", "off", "both"}).description(""))
+      ->capture_default_str();
+  app.add_flag("--breakdown", options_.breakdown,
+               "Where a decode step's time goes: matrix products, cache management, retrieval, "
+               "transfer, attention, the rest, launch");
+  app.add_option("-s,--seed", options_.seed, "Seed of weights and tokens")
+      ->type_name("N")
+      ->capture_default_str();
+  app.add_flag("--json", json_, "Print one JSON object");
+  flags_.DeclareRun(app);
+}
 
-  int Run(const std::vector<std::string>&) override {
-    const KeepPinned keep;  // cells of a grid have stores of much the same size
-    batches_ = ParseList(batch_list_, "--batch");
-    contexts_ = ParseList(context_list_, "--context");
-    if (!trace_file_.empty()) {
-      if (hit_ratio_ || overlap_) {
-        throw UsageError("--trace says what hits: --hit-ratio and --overlap do not go with it");
-      }
-      trace_ = std::make_shared<const kv::Trace>(kv::Trace::Load(trace_file_));
-    }
-    if (suite_.wanted()) return RunSuite();
-    const Machine machine = OpenMachine(flags_.device, flags_.threads);
-    Device& device = machine.compute();
-    const auto stream = device.CreateStream();
-    const bool gpu = machine.gpu != nullptr;
-    if (!gpu) graphs_ = "on";  // there are none: once
-    bench::SubjectOptions wanted = Wanted();
-    wanted.before_weights = [&](const bench::Subject& shape) {
-      MakePlans(shape, device.type());
-      for (const Plan& plan : plans_) CheckFits(shape, plan);
-    };
-    bench::Subject subject(machine, wanted);
-    if (plans_.empty()) MakePlans(subject, device.type());
-    options_.prefill_chunk = subject.prefill_chunk();
-    options_.fill = fill_ == "prefill" ? bench::Fill::kPrefill : bench::Fill::kSynthetic;
-    for (const Plan& plan : plans_) CheckFits(subject, plan);
-    const bench::MachineRates rates =
-        bench::MeasureMachine(device, *stream, machine.cpu->pool(), subject.decoder().kv_dtype());
-    bench::Runner runner(device, *stream, subject.decoder(), rates, options_);
-    const BenchReport report{.subject = subject,
-                             .device = device,
-                             .rates = rates,
-                             .fill = fill_,
-                             .imposed = ImposedText(),
-                             .gpu = gpu,
-                             .decode_steps = options_.decode_steps};
-    Output output;
-    Json json = report.HeaderJson();
-    json["imposed"] = Imposed();
-    if (!json_) output.Write(report.HeaderText());
-    output.Flush();
-    if (only_ != "decode") Prefill(runner, report, output, &json);
-    if (only_ != "prefill") Decode(runner, report, output, &json);
-    if (json_) output.Write(ToJsonLine(json) + "\n");
-    output.Flush();
-    return kOk;
-  }
-
- private:
-  static std::vector<int64_t> ParseList(const std::string& text, const std::string& name) {
-    std::vector<int64_t> values;
-    for (const auto& word : CLI::detail::split(text, ',')) {
-      values.push_back(ParseTokens(word, name));
-      if (values.back() < 1) throw UsageError("{}: '{}' is not above 0", name, word);
-    }
-    if (values.empty()) throw UsageError("{}: the list is empty", name);
-    return values;
-  }
-
-  int RunSuite() const {
-    if (layers_ > 0) throw UsageError("--layers does not go with --suite");
-    const auto given = [this](const char* name) { return app_->count(name) > 0; };
-    return suite_.Run(flags_, {.shape = shape_,
-                               .batches = given("--batch") ? batches_ : std::vector<int64_t>{},
-                               .contexts = given("--context") ? contexts_ : std::vector<int64_t>{},
-                               .accuracy_contexts =
-                                   suite_.accuracy_contexts.empty()
-                                       ? std::vector<int64_t>{}
-                                       : ParseList(suite_.accuracy_contexts, "--accuracy-context"),
-                               .hit_ratio = hit_ratio_,
-                               .overlap = overlap_,
-                               .trace = trace_,
-                               .trace_file = trace_file_,
-                               .seed = options_.seed,
-                               .steps = given("--steps") ? options_.decode_steps : 0,
-                               .repeats = given("--repeats") ? options_.prefill_repeats : 0});
-  }
-
-  bench::SubjectOptions Wanted() const {
-    if (shape_.empty() && flags_.model.empty()) {
-      throw UsageError("bench needs --shape NAME or --model DIR");
-    }
-    if (layers_ > 0 && shape_.empty()) throw UsageError("--layers is of --shape");
-    return {.shape = shape_,
-            .layers = layers_,
-            .model = flags_.model,
-            .compute_f32 = flags_.dtype == "f32",
-            .weights_on_device = flags_.weights_on_device.value,
-            .seed = options_.seed,
-            .longest = *std::max_element(contexts_.begin(), contexts_.end()) + MoreTokens(),
-            .memory = flags_.memory.value,
-            .caps = {flags_.kv.device_memory.value, flags_.kv.host_memory.value},
-            .prefill_chunk = flags_.prefill_chunk};
-  }
-
-  struct Plan {
-    std::string name;  // the policy, or of a --config
-    std::string policy;
-    std::unique_ptr<kv::CachePlan> cache;
+int BenchCommand::Run(const std::vector<std::string>&) {
+  const KeepPinned keep;  // cells of a grid have stores of much the same size
+  batches_ = ParseTokenList(batch_list_, "--batch");
+  contexts_ = ParseTokenList(context_list_, "--context");
+  const Machine machine = OpenMachine(flags_.device, flags_.threads);
+  Device& device = machine.compute();
+  const auto stream = device.CreateStream();
+  const bool gpu = machine.gpu != nullptr;
+  if (!gpu) graphs_ = "on";  // there are none: once
+  bench::SubjectOptions wanted = Wanted();
+  wanted.before_weights = [&](const bench::Subject& shape) {
+    MakePlans(shape, device.type());
+    for (const Plan& plan : plans_) CheckFits(shape, plan);
   };
+  bench::Subject subject(machine, wanted);
+  if (plans_.empty()) MakePlans(subject, device.type());
+  options_.prefill_chunk = subject.prefill_chunk();
+  options_.fill = fill_ == "prefill" ? bench::Fill::kPrefill : bench::Fill::kSynthetic;
+  for (const Plan& plan : plans_) CheckFits(subject, plan);
+  const bench::MachineRates rates =
+      bench::MeasureMachine(device, *stream, machine.cpu->pool(), subject.decoder().kv_dtype());
+  bench::Runner runner(device, *stream, subject.decoder(), rates, options_);
+  const BenchReport report{.subject = subject,
+                           .device = device,
+                           .rates = rates,
+                           .fill = fill_,
+                           .remark = Remark(),
+                           .gpu = gpu,
+                           .decode_steps = options_.decode_steps};
+  Output output;
+  Json json = report.HeaderJson();
+  AddToJson(&json);
+  if (!json_) output.Write(report.HeaderText());
+  output.Flush();
+  if (only_ != "decode") Prefill(runner, report, output, &json);
+  if (only_ != "prefill") Decode(runner, report, output, &json);
+  if (json_) output.Write(ToJsonLine(json) + "\n");
+  output.Flush();
+  return kOk;
+}
 
-  void MakePlans(const bench::Subject& subject, DeviceType device) {
-    const KvOptions base = flags_.kv.ToKvOptions();
-    const kv::Layout layout = subject.layout();
-    std::vector<std::string> policies{base.policy};
-    if (!policies_.empty()) policies = CLI::detail::split(policies_, ',');
-    std::vector<eval::Configuration> wanted;
-    for (const std::string& policy : policies) {
-      wanted.push_back({policy, base});
-      wanted.back().kv.policy = policy;
-    }
-    if (!named_.empty()) {
-      for (auto& named : eval::MakeConfigurations(
-               {.base = base, .policies = {}, .retrievers = {}, .budgets = {}, .named = named_})) {
-        wanted.push_back(std::move(named));
-      }
-    }
-    for (const auto& [name, options] : wanted) {
-      const std::string& policy = options.policy;
-      if (policy == "litecache") {
-        model::CheckLayersAhead(
-            model::WeightPlacement::Of(layout.layers, flags_.weights_on_device.value),
-            kv::LayersAhead(options));
-      }
-      auto profile = engine::LoadProfile(options, subject.directory(), layout);
-      // Thresholds and resident heads, where the model has no profile of its own.
-      if (trace_ != nullptr && profile == nullptr && policy == "litecache") {
-        profile = std::make_shared<const kv::Profile>(kv::ProfileOf(*trace_, layout));
-      }
-      plans_.push_back({name, policy, kv::MakeCachePlan(layout, options, profile, device)});
-      for (const auto& line : engine::DescribePlan(*plans_.back().cache, options, profile.get())) {
-        SPDLOG_INFO("{}: {}", name, line);
-      }
-      // Random weights have no profile: what a policy goes without for want of one is told above.
-      const std::string warning = plans_.back().cache->Warning();
-      if (!warning.empty() && !kv::FindPolicy(policy).uses_profile) {
-        SPDLOG_WARN("{}: {}", name, warning);
-      }
-    }
-    ImposeReuse();
-    ReplayTrace();
-    if (text_.empty()) return;
-    if (subject.directory().empty()) {
-      throw UsageError("--text needs a model with a tokenizer: --model DIR");
-    }
-    options_.tokens =
-        tokenizer::Tokenizer::FromDirectory(subject.directory())->Encode(ReadInput(text_));
-    if (options_.tokens.empty()) throw InvalidArgument("--text {}: the file has no tokens", text_);
+bench::SubjectOptions BenchCommand::Wanted() const {
+  if (shape_.empty() && flags_.model.empty()) {
+    throw UsageError("bench needs --shape NAME or --model DIR");
   }
+  if (layers_ > 0 && shape_.empty()) throw UsageError("--layers is of --shape");
+  return {.shape = shape_,
+          .layers = layers_,
+          .model = flags_.model,
+          .compute_f32 = flags_.dtype == "f32",
+          .weights_on_device = flags_.weights_on_device.value,
+          .seed = options_.seed,
+          .longest = *std::max_element(contexts_.begin(), contexts_.end()) + MoreTokens(),
+          .memory = flags_.memory.value,
+          .caps = {flags_.kv.device_memory.value, flags_.kv.host_memory.value},
+          .prefill_chunk = flags_.prefill_chunk};
+}
 
-  void ImposeReuse() {
-    if (!hit_ratio_ && !overlap_) return;
-    bool imposed = false;
+std::shared_ptr<const kv::Profile> BenchCommand::ProfileFor(const KvOptions& options,
+                                                            const bench::Subject& subject) const {
+  return engine::LoadProfile(options, subject.directory(), subject.layout());
+}
+
+void BenchCommand::MakePlans(const bench::Subject& subject, DeviceType device) {
+  const KvOptions base = flags_.kv.ToKvOptions();
+  const kv::Layout layout = subject.layout();
+  std::vector<std::string> policies{base.policy};
+  if (!policies_.empty()) policies = CLI::detail::split(policies_, ',');
+  std::vector<eval::Configuration> wanted;
+  for (const std::string& policy : policies) {
+    wanted.push_back({policy, base});
+    wanted.back().kv.policy = policy;
+  }
+  if (!named_.empty()) {
+    for (auto& named : eval::MakeConfigurations(
+             {.base = base, .policies = {}, .retrievers = {}, .budgets = {}, .named = named_})) {
+      wanted.push_back(std::move(named));
+    }
+  }
+  for (const auto& [name, options] : wanted) {
+    const std::string& policy = options.policy;
+    if (policy == "litecache") {
+      model::CheckLayersAhead(
+          model::WeightPlacement::Of(layout.layers, flags_.weights_on_device.value),
+          kv::LayersAhead(options));
+    }
+    const auto profile = ProfileFor(options, subject);
+    plans_.push_back({name, policy, kv::MakeCachePlan(layout, options, profile, device)});
+    for (const auto& line : engine::DescribePlan(*plans_.back().cache, options, profile.get())) {
+      SPDLOG_INFO("{}: {}", name, line);
+    }
+    // Random weights have no profile: what a policy goes without for want of one is told above.
+    const std::string warning = plans_.back().cache->Warning();
+    if (!warning.empty() && !kv::FindPolicy(policy).uses_profile) {
+      SPDLOG_WARN("{}: {}", name, warning);
+    }
+  }
+  PreparePlans(plans_);
+  ReadText(subject);
+}
+
+void BenchCommand::ReadText(const bench::Subject& subject) {
+  if (text_.empty()) return;
+  if (subject.directory().empty()) {
+    throw UsageError("--text needs a model with a tokenizer: --model DIR");
+  }
+  options_.tokens =
+      tokenizer::Tokenizer::FromDirectory(subject.directory())->Encode(ReadInput(text_));
+  if (options_.tokens.empty()) throw InvalidArgument("--text {}: the file has no tokens", text_);
+}
+
+// Tokens a measurement goes past its context.
+int64_t BenchCommand::MoreTokens() const {
+  if (only_ == "prefill") return 0;
+  return options_.decode_steps + bench::kWarmUpSteps +
+         (options_.breakdown ? bench::kBreakdownSteps : 0);
+}
+
+// Before minutes are spent on the cells that fit.
+void BenchCommand::CheckFits(const bench::Subject& subject, const Plan& plan) const {
+  subject.CheckFits(plan.name, *plan.cache,
+                    only_ == "prefill" ? 1 : *std::max_element(batches_.begin(), batches_.end()),
+                    *std::max_element(contexts_.begin(), contexts_.end()), MoreTokens());
+}
+
+void BenchCommand::Prefill(bench::Runner& runner, const BenchReport& report, Output& output,
+                           Json* json) {
+  (*json)["prefill"] = Json::array();
+  if (!json_) output.Write(report.PrefillHead());
+  output.Flush();
+  for (const int64_t context : contexts_) {
     for (const Plan& plan : plans_) {
-      const kv::HeadPlan* heads = plan.cache->heads();
-      if (heads == nullptr) continue;  // nothing is looked up
-      kv::ReuseShares shares{.hit_ratio = hit_ratio_, .overlap = overlap_, .seed = options_.seed};
-      kv::ImposeReuse(plan.cache.get(), kv::DrawReuse(*heads, shares));
-      imposed = true;
-    }
-    if (!imposed) {
-      throw UsageError(
-          "--hit-ratio and --overlap are of policy litecache: add it to --policies, or pass "
-          "--kv-policy litecache");
-    }
-  }
-
-  void ReplayTrace() {
-    if (trace_ == nullptr) return;
-    bool replayed = false;
-    for (const Plan& plan : plans_) {
-      replayed |= kv::ReplayTrace(plan.cache.get(), trace_);
-    }
-    if (!replayed) {
-      throw UsageError(
-          "--trace: none of the policies replays it; add litecache, infinigen, pqcache or "
-          "retroinfer to --policies");
+      bench::Measurement m;
+      {
+        ProgressBar bar(fmt::format("Prefill {} {}", context, plan.name),
+                        context * (options_.prefill_repeats + 1), "tokens");
+        m = runner.Prefill(*plan.cache, context, [&](int64_t done, int64_t) { bar.Update(done); });
+      }
+      Json entry = {{"policy", plan.name}};
+      entry.update(bench::PrefillJson(m));
+      (*json)["prefill"].push_back(std::move(entry));
+      if (!json_) output.Write(report.PrefillRow(plan.name, m));
+      output.Flush();
     }
   }
+}
 
-  // Tokens a measurement goes past its context.
-  int64_t MoreTokens() const {
-    if (only_ == "prefill") return 0;
-    return options_.decode_steps + bench::kWarmUpSteps +
-           (options_.breakdown ? bench::kBreakdownSteps : 0);
-  }
-
-  // Before minutes are spent on the cells that fit.
-  void CheckFits(const bench::Subject& subject, const Plan& plan) const {
-    subject.CheckFits(plan.name, *plan.cache,
-                      only_ == "prefill" ? 1 : *std::max_element(batches_.begin(), batches_.end()),
-                      *std::max_element(contexts_.begin(), contexts_.end()), MoreTokens());
-  }
-
-  // Null: nothing is.
-  Json Imposed() const {
-    Json imposed;
-    if (hit_ratio_) imposed["hit_ratio"] = *hit_ratio_;
-    if (overlap_) imposed["overlap"] = *overlap_;
-    if (trace_ != nullptr) imposed["trace"] = trace_->Describe();
-    return imposed;
-  }
-
-  std::string ImposedText() const {
-    std::string text;
-    if (hit_ratio_) text += fmt::format("hit ratio {:.3g}", *hit_ratio_);
-    if (overlap_) text += fmt::format("{}overlap {:.3g}", text.empty() ? "" : ", ", *overlap_);
-    if (trace_ != nullptr) text += fmt::format("trace {} ({})", trace_file_, trace_->Describe());
-    return text;
-  }
-
-  void Prefill(bench::Runner& runner, const BenchReport& report, Output& output, Json* json) {
-    (*json)["prefill"] = Json::array();
-    if (!json_) output.Write(report.PrefillHead());
-    output.Flush();
-    for (const int64_t context : contexts_) {
+void BenchCommand::Decode(bench::Runner& runner, const BenchReport& report, Output& output,
+                          Json* json) {
+  (*json)["decode"] = Json::array();
+  if (!json_) output.Write(report.DecodeHead());
+  output.Flush();
+  for (const int64_t context : contexts_) {
+    for (const int64_t batch : batches_) {
       for (const Plan& plan : plans_) {
-        bench::Measurement m;
-        {
-          ProgressBar bar(fmt::format("Prefill {} {}", context, plan.name),
-                          context * (options_.prefill_repeats + 1), "tokens");
-          m = runner.Prefill(*plan.cache, context,
-                             [&](int64_t done, int64_t) { bar.Update(done); });
-        }
-        Json entry = {{"policy", plan.name}};
-        entry.update(bench::PrefillJson(m));
-        (*json)["prefill"].push_back(std::move(entry));
-        if (!json_) output.Write(report.PrefillRow(plan.name, m));
-        output.Flush();
-      }
-    }
-  }
-
-  void Decode(bench::Runner& runner, const BenchReport& report, Output& output, Json* json) {
-    (*json)["decode"] = Json::array();
-    if (!json_) output.Write(report.DecodeHead());
-    output.Flush();
-    for (const int64_t context : contexts_) {
-      for (const int64_t batch : batches_) {
-        for (const Plan& plan : plans_) {
-          for (const bool graphs : {true, false}) {
-            if (graphs_ == (graphs ? "off" : "on")) continue;
-            runner.UseGraphs(graphs);
-            bench::Measurement m;
-            {
-              ProgressBar bar(fmt::format("Decode {} x {} {}", batch, context, plan.name),
-                              batch * context + MoreTokens(), "tokens");
-              m = runner.Decode(*plan.cache, batch, context,
-                                [&](int64_t done, int64_t) { bar.Update(done); });
-            }
-            Json entry = {{"policy", plan.name}};
-            entry.update(bench::DecodeJson(m, options_.decode_steps, report.gpu && graphs));
-            (*json)["decode"].push_back(std::move(entry));
-            if (!json_) output.Write(report.DecodeRow(plan.name, graphs, m));
-            output.Flush();
+        for (const bool graphs : {true, false}) {
+          if (graphs_ == (graphs ? "off" : "on")) continue;
+          runner.UseGraphs(graphs);
+          bench::Measurement m;
+          {
+            ProgressBar bar(fmt::format("Decode {} x {} {}", batch, context, plan.name),
+                            batch * context + MoreTokens(), "tokens");
+            m = runner.Decode(*plan.cache, batch, context,
+                              [&](int64_t done, int64_t) { bar.Update(done); });
           }
+          Json entry = {{"policy", plan.name}};
+          entry.update(bench::DecodeJson(m, options_.decode_steps, report.gpu && graphs));
+          (*json)["decode"].push_back(std::move(entry));
+          if (!json_) output.Write(report.DecodeRow(plan.name, graphs, m));
+          output.Flush();
         }
       }
     }
   }
-
-  EngineFlags flags_;
-  BenchSuiteFlags suite_;
-  const CLI::App* app_ = nullptr;
-  bench::RunOptions options_;
-  std::string shape_;
-  int64_t layers_ = 0;
-  std::string weights_ = "random";
-  std::string batch_list_ = "1";
-  std::string context_list_ = "512";
-  std::string only_;
-  std::string policies_;
-  std::vector<std::string> named_;
-  std::string text_;
-  std::string fill_ = "synthetic";
-  bool json_ = false;
-  std::optional<double> hit_ratio_, overlap_;
-  std::string trace_file_;
-  std::shared_ptr<const kv::Trace> trace_;  // null: none
-  std::string graphs_ = "on";
-
-  std::vector<int64_t> batches_, contexts_;
-  std::vector<Plan> plans_;
-};
-
-}  // namespace
+}
 
 std::unique_ptr<Command> MakeBenchCommand() { return std::make_unique<BenchCommand>(); }
 

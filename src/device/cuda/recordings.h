@@ -40,8 +40,8 @@ class Recordings {
   const Step* pending() const { return pending_; }
   // `launches`: launches(), read before the wait for the stream. `seconds`: what the pending step
   // took by the GPU's clock. By the waiting thread's clock a step would seem to take as long as a
-  // sleep that was too long, and so the next sleep would be: retroinfer, whose first steps find an
-  // empty cache, lost 40% of its speed at 64 x 8K.
+  // sleep that was too long, and so the next sleep would be: a policy whose first steps find an
+  // empty cache lost 40% of its speed at 64 x 8K.
   void Finished(uint64_t launches, std::optional<double> seconds = {});
   // Seconds from now until the pending step should end, judged by the shortest of its last times;
   // none where no time is known.

@@ -34,7 +34,7 @@ struct Profile {
 
   std::map<int, std::vector<float>> hata;  // bits -> [L][Hkv][d][bits]
   std::vector<float> loki;                 // [L][Hkv][d][d]: column c is component c
-  std::vector<float> skew;                 // [L][Hkv][d][d]: InfiniGen's, column c is channel c
+  std::vector<float> skew;                 // [L][Hkv][d][d]: column c is channel c
 
   double layer_seconds = 0;          // a decode step's compute of one layer, batch 1
   double link_bytes_per_second = 0;  // host store to device cache

@@ -75,7 +75,7 @@ class KvprPlan final : public CachePlan {
   }
   std::string Warning() const override {
     if (options_.kvpr.split >= 0 || recomputes_) return "";
-    constexpr const char* kText = "no rows are recomputed (l = 0): {}; this is policy flexgen then";
+    constexpr const char* kText = "no rows are recomputed (l = 0): {}; all rows travel";
     if (shape_.layout.hidden == 0) {
       return fmt::format(kText, "the size of the layers' inputs is not known");
     }

@@ -1,4 +1,4 @@
-// Policies `flexgen` and `kvpr` on a GPU.
+// Whole contexts from the host, as policy `kvpr` has them, on a GPU.
 #pragma once
 
 #include <memory>

@@ -1,6 +1,6 @@
 // A cache whose rows are on the host and are brought to the device whole, a layer of a sequence at
-// a time, into two staging buffers: exact attention. Policy flexgen is this; policy kvpr has it
-// recompute the first tokens' rows from their inputs.
+// a time, into two staging buffers: exact attention. Policy kvpr has it recompute the first tokens'
+// rows from their inputs.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Policies flexgen and kvpr on a GPU: the order of a step.
+// Whole contexts from the host on a GPU: the order of a step.
 //
 // Streams beside the step's own: rows and inputs that arrive, rows that are recomputed
 // (arrivals_cuda.h), rows that are stored, inputs that are stored. The step's sequences pass

@@ -1,5 +1,5 @@
-// Every size of the policies that keep all rows on the host and bring whole contexts to the device
-// for a layer (flexgen, kvpr).
+// Every size of policies that keep all rows on the host and bring whole contexts to the device for
+// a layer, as kvpr does.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// What is decided about a step of policies flexgen and kvpr on a GPU before it takes memory.
+// What is decided about a step on a GPU before it takes memory.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
-// Where the operations of a step find rows and inputs: the tables of pages of policies flexgen and
-// kvpr, under the names that a step's sequences have for tables.
+// Where the operations of a step find rows and inputs: the cache's tables of pages, under the names
+// that a step's sequences have for tables.
 #pragma once
 
 #include <cstddef>

@@ -13,7 +13,7 @@ namespace litecache::ops {
 
 // bf16, f32: [K (head_dim) | V (head_dim)]. fp8 (E4M3), int8: [K codes | V codes | f32 scale of K |
 // f32 scale of V | 8 bytes of padding], value = code * scale; a scale is the part's largest
-// magnitude over the format's largest number (448, 127), 0 for a part of zeros. int4 (FlexGen's):
+// magnitude over the format's largest number (448, 127), 0 for a part of zeros. int4:
 // each part in groups of 64 along head_dim (the last may be shorter), [K codes | V codes | K's
 // groups: f16 minimum, f16 step | V's groups], two codes a byte, the lower one first,
 // value = minimum + code * step; a step is a fifteenth of the group's range. Minimum and step

@@ -2,9 +2,6 @@
 #pragma once
 
 #include "base/thread_pool.h"
-#include "lab/policies/infinigen/ops/channel_sums.h"
-#include "lab/policies/infinigen/ops/margin_select.h"
-#include "lab/policies/pqcache/ops/pq_select.h"
 #include "ops/select/bounds_select.h"
 #include "ops/select/exact_select.h"
 #include "ops/select/hash_select.h"
@@ -24,15 +21,6 @@ void ProjectionEncode(ThreadPool& pool, const ProjectionFormat& format, int64_t 
                       std::span<const ProjectionEncodeWork> work);
 void ProjectionSelect(ThreadPool& pool, const ProjectionFormat& format, int64_t group,
                       int64_t head_dim, std::span<ProjectionSelectWork> work);
-void MarginScore(ThreadPool& pool, const ProjectionFormat& format, int64_t group, int64_t head_dim,
-                 std::span<MarginScoreWork> work);
-void SelectTopRows(ThreadPool& pool, std::span<TopRowsWork> work);
-void AddChannelSums(ThreadPool& pool, int64_t head_dim, int64_t width,
-                    std::span<const ChannelSumsWork> work);
-void PqEncode(ThreadPool& pool, const PqFormat& format, int64_t head_dim,
-              std::span<const PqEncodeWork> work);
-void PqSelect(ThreadPool& pool, const PqFormat& format, int64_t group, int64_t head_dim,
-              std::span<PqSelectWork> work);
 void ExactSelect(ThreadPool& pool, int64_t group, std::span<ExactSelectWork> work);
 
 }  // namespace litecache::ops::cpu

@@ -2,7 +2,7 @@
 
 #include "base/error.h"
 #include "device/cpu/cpu_device.h"
-#include "ops/select/select_cpu.h"
+#include "lab/policies/infinigen/ops/infinigen_cpu.h"
 
 namespace litecache::ops {
 

@@ -2,9 +2,9 @@
 #include <cmath>
 #include <vector>
 
+#include "lab/policies/infinigen/ops/infinigen_cpu.h"
 #include "ops/common/scratch.h"
 #include "ops/select/project_cpu.h"
-#include "ops/select/select_cpu.h"
 
 namespace litecache::ops::cpu {
 namespace {

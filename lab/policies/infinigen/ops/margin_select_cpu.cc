@@ -2,10 +2,10 @@
 #include <limits>
 #include <vector>
 
+#include "lab/policies/infinigen/ops/infinigen_cpu.h"
 #include "ops/select/jobs_cpu.h"
 #include "ops/select/project_cpu.h"
 #include "ops/select/projection_cpu.h"
-#include "ops/select/select_cpu.h"
 #include "ops/select/top_k_cpu.h"
 
 namespace litecache::ops::cpu {

@@ -1,7 +1,7 @@
 #include "lab/policies/pqcache/ops/pq_select.h"
 
 #include "device/cpu/cpu_device.h"
-#include "ops/select/select_cpu.h"
+#include "lab/policies/pqcache/ops/pq_select_cpu.h"
 #include "ops/select/selection_check.h"
 
 namespace litecache::ops {

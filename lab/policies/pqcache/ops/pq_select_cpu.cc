@@ -1,9 +1,10 @@
+#include "lab/policies/pqcache/ops/pq_select_cpu.h"
+
 #include <algorithm>
 #include <vector>
 
 #include "lab/policies/common/lloyd.h"
 #include "ops/common/scratch.h"
-#include "ops/select/select_cpu.h"
 #include "ops/select/softmax_jobs_cpu.h"
 
 namespace litecache::ops::cpu {

@@ -47,7 +47,7 @@ struct ClusterBuildWork {
 size_t ClusterBuildScratchBytes(const RowFormat& format, int64_t count, int64_t clusters,
                                 bool load);
 
-// As lab/policies/retroinfer/segmented_kmeans.h: keys centred by their mean; products and sums of
+// As lab/policies/common/segmented_kmeans.h: keys centred by their mean; products and sums of
 // centred keys in bf16 (the published ones are, too), sums in f64. Results depend on the rows
 // alone. Within a cluster rows keep the order of their tokens.
 void MakeClusters(Stream& stream, const ClusterBuildWork& work);

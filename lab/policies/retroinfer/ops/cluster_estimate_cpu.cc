@@ -2,7 +2,7 @@
 #include <limits>
 #include <vector>
 
-#include "lab/policies/common/cluster_cpu.h"
+#include "lab/policies/retroinfer/ops/clusters_cpu.h"
 #include "lab/policies/common/points_cpu.h"
 #include "ops/attention/row_attention.h"
 #include "ops/common/row_address.h"

@@ -3,7 +3,7 @@
 #include <numeric>
 #include <vector>
 
-#include "lab/policies/common/cluster_cpu.h"
+#include "lab/policies/retroinfer/ops/clusters_cpu.h"
 #include "ops/select/row_scores_cpu.h"
 #include "ops/select/softmax_jobs_cpu.h"
 

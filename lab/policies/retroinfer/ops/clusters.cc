@@ -4,7 +4,7 @@
 
 #include "base/error.h"
 #include "device/cpu/cpu_device.h"
-#include "lab/policies/common/cluster_cpu.h"
+#include "lab/policies/retroinfer/ops/clusters_cpu.h"
 
 namespace litecache::ops {
 namespace {

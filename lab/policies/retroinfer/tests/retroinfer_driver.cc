@@ -1,4 +1,4 @@
-#include "lab/tests/retroinfer_driver.h"
+#include "lab/policies/retroinfer/tests/retroinfer_driver.h"
 
 #include <algorithm>
 #include <cmath>

@@ -9,8 +9,8 @@
 #include <optional>
 
 #include "base/error.h"
-#include "kv/life.h"
 #include "lab/policies/infinigen/diagnosis.h"
+#include "lab/tests/life.h"
 #include "lab/tests/random_trace.h"
 #include "test_seed.h"
 #include "test_size.h"

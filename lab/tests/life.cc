@@ -1,4 +1,4 @@
-#include "kv/life.h"
+#include "lab/tests/life.h"
 
 #include <algorithm>
 #include <cmath>

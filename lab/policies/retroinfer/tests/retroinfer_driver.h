@@ -15,9 +15,16 @@
 
 #include "device/machine.h"
 #include "kv/cache_plan.h"
+#include "lab/policies/retroinfer/policy.h"
 #include "lab/policies/retroinfer/wave_cache.h"
 
 namespace litecache::kv {
+
+// Whatever policy the options name.
+inline std::unique_ptr<CachePlan> PlanRetroCache(const Layout& layout, const KvOptions& options,
+                                                 DeviceType device = DeviceType::kCpu) {
+  return lab::retroinfer::MakePolicy().plan(layout, options, nullptr, device);
+}
 
 inline constexpr TierBytes kMuch{.device = uint64_t{4} << 30, .host = uint64_t{4} << 30};
 

@@ -1,4 +1,4 @@
-#include "lab/policies/retroinfer/segmented_kmeans.h"
+#include "lab/policies/common/segmented_kmeans.h"
 
 #include <algorithm>
 

@@ -10,7 +10,7 @@
 
 #include "base/error.h"
 #include "kv/device_test.h"
-#include "lab/tests/retroinfer_driver.h"
+#include "lab/policies/retroinfer/tests/retroinfer_driver.h"
 #include "test_seed.h"
 
 namespace litecache::kv {

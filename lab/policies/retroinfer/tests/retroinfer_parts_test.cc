@@ -9,8 +9,8 @@
 #include <random>
 
 #include "device/cpu/cpu_device.h"
+#include "lab/policies/common/segmented_kmeans.h"
 #include "lab/policies/retroinfer/block_cache.h"
-#include "lab/policies/retroinfer/segmented_kmeans.h"
 #include "lab/policies/retroinfer/shape.h"
 #include "test_seed.h"
 

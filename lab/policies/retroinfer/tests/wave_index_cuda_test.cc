@@ -5,7 +5,7 @@
 #include <numeric>
 #include <set>
 
-#include "lab/impose/impose_clusters_cuda.h"
+#include "lab/policies/retroinfer/ops/impose_clusters_cuda.h"
 #include "ops/gpu_testing_cuda.h"
 #include "ops/paged_lists_cuda.h"
 #include "test_seed.h"

@@ -11,9 +11,9 @@
 #include <set>
 
 #include "base/error.h"
-#include "kv/life.h"
 #include "lab/policies/pqcache/diagnosis.h"
 #include "lab/policies/pqcache/lfu.h"
+#include "lab/tests/life.h"
 #include "lab/tests/random_trace.h"
 #include "test_seed.h"
 #include "test_size.h"

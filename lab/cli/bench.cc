@@ -1,0 +1,125 @@
+// litecache-lab bench: the product's, with reuse that random weights do not have.
+#include "cli/commands/bench.h"
+
+#include <fmt/format.h>
+
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "lab/cli/commands.h"
+#include "lab/impose/reuse_override.h"
+#include "lab/trace/replay.h"
+#include "lab/trace/replays_trace.h"
+#include "lab/trace/trace.h"
+
+namespace litecache::lab {
+namespace {
+
+using cli::UsageError;
+
+class LabBenchCommand final : public cli::BenchCommand {
+ public:
+  std::string Notes() const override {
+    return BenchCommand::Notes() +
+           "\nlitecache-lab's bench replaces what lookups and selections find, after they have "
+           "done\n"
+           "their work: with shares (--hit-ratio, --overlap) or with a recorded model's "
+           "(--trace).\n\n"
+           "  litecache-lab bench --shape llama3-8b --policies full,litecache --context 128000 \\\n"
+           "    --only decode --hit-ratio 0.8 --overlap 0.7\n";
+  }
+
+  void Declare(CLI::App& app) override {
+    BenchCommand::Declare(app);
+    app.add_option("--hit-ratio", hit_ratio_,
+                   "Share of policy litecache's lookups that hit, whatever the queries are (which "
+                   "ones: by --seed)")
+        ->type_name("X")
+        ->check(CLI::Range(0.0, 1.0).description(""));
+    app.add_option("--overlap", overlap_,
+                   "Share of a refreshed head's rows that are on the device already, whatever was "
+                   "selected")
+        ->type_name("X")
+        ->check(CLI::Range(0.0, 1.0).description(""));
+    app.add_option("--trace", trace_file_,
+                   "Play what a real model's steps looked for (`litecache-lab record`), at this "
+                   "shape: policies that look rows up or select them")
+        ->type_name("FILE");
+  }
+
+  int Run(const std::vector<std::string>& words) override {
+    if (!trace_file_.empty()) {
+      if (hit_ratio_ || overlap_) {
+        throw UsageError("--trace says what hits: --hit-ratio and --overlap do not go with it");
+      }
+      trace_ = std::make_shared<const kv::Trace>(kv::Trace::Load(trace_file_));
+    }
+    return BenchCommand::Run(words);
+  }
+
+ protected:
+  // Thresholds and resident heads, where the model has no profile of its own.
+  std::shared_ptr<const kv::Profile> ProfileFor(const KvOptions& options,
+                                                const bench::Subject& subject) const override {
+    auto profile = BenchCommand::ProfileFor(options, subject);
+    if (trace_ == nullptr || profile != nullptr || options.policy != "litecache") return profile;
+    return std::make_shared<const kv::Profile>(kv::ProfileOf(*trace_, subject.layout()));
+  }
+
+  void PreparePlans(std::span<const Plan> plans) override {
+    if (hit_ratio_ || overlap_) ImposeShares(plans);
+    if (trace_ == nullptr) return;
+    bool replayed = false;
+    for (const Plan& plan : plans) replayed |= kv::ReplayTrace(plan.cache.get(), trace_);
+    if (!replayed) {
+      throw UsageError(
+          "--trace: none of the policies looks rows up or selects them; add litecache "
+          "to --policies");
+    }
+  }
+
+  std::string Remark() const override {
+    std::string text;
+    if (hit_ratio_) text += fmt::format("hit ratio {:.3g}", *hit_ratio_);
+    if (overlap_) text += fmt::format("{}overlap {:.3g}", text.empty() ? "" : ", ", *overlap_);
+    if (trace_ != nullptr) text += fmt::format("trace {} ({})", trace_file_, trace_->Describe());
+    return text.empty() ? "" : "imposed on lookups, not a property of these queries: " + text;
+  }
+
+  // Null: nothing is imposed.
+  void AddToJson(nlohmann::ordered_json* json) const override {
+    nlohmann::ordered_json imposed;
+    if (hit_ratio_) imposed["hit_ratio"] = *hit_ratio_;
+    if (overlap_) imposed["overlap"] = *overlap_;
+    if (trace_ != nullptr) imposed["trace"] = trace_->Describe();
+    (*json)["imposed"] = std::move(imposed);
+  }
+
+ private:
+  void ImposeShares(std::span<const Plan> plans) const {
+    bool imposed = false;
+    for (const Plan& plan : plans) {
+      const kv::HeadPlan* heads = plan.cache->heads();
+      if (heads == nullptr) continue;  // nothing is looked up
+      const kv::ReuseShares shares{.hit_ratio = hit_ratio_, .overlap = overlap_, .seed = seed()};
+      kv::ImposeReuse(plan.cache.get(), kv::DrawReuse(*heads, shares));
+      imposed = true;
+    }
+    if (!imposed) {
+      throw UsageError(
+          "--hit-ratio and --overlap are of policy litecache: add it to --policies, or pass "
+          "--kv-policy litecache");
+    }
+  }
+
+  std::optional<double> hit_ratio_, overlap_;
+  std::string trace_file_;
+  std::shared_ptr<const kv::Trace> trace_;  // null: none
+};
+
+}  // namespace
+
+std::unique_ptr<cli::Command> MakeBenchCommand() { return std::make_unique<LabBenchCommand>(); }
+
+}  // namespace litecache::lab

@@ -1,0 +1,12 @@
+// CPU implementations behind kmeans.h: same contracts, arguments already checked.
+#pragma once
+
+#include "base/thread_pool.h"
+#include "lab/policies/common/kmeans.h"
+
+namespace litecache::ops::cpu {
+
+void AssignToCentroids(ThreadPool& pool, std::span<const AssignWork> work);
+void UpdateCentroids(ThreadPool& pool, std::span<const CentroidWork> work);
+
+}  // namespace litecache::ops::cpu

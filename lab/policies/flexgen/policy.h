@@ -1,0 +1,10 @@
+// Policy `flexgen`: FlexGen: all rows on the host, a share of the heads on the device.
+#pragma once
+
+#include "kv/policy_registry.h"
+
+namespace litecache::lab::flexgen {
+
+kv::Policy MakePolicy();
+
+}  // namespace litecache::lab::flexgen

@@ -1,0 +1,11 @@
+// Policy `infinigen`: InfiniGen: rows that a guessed query asks for, chosen a layer
+// ahead.
+#pragma once
+
+#include "kv/policy_registry.h"
+
+namespace litecache::lab::infinigen {
+
+kv::Policy MakePolicy();
+
+}  // namespace litecache::lab::infinigen

@@ -1,0 +1,11 @@
+// Policy `pqcache`: PQCache: rows chosen by product-quantized keys, and a block
+// cache.
+#pragma once
+
+#include "kv/policy_registry.h"
+
+namespace litecache::lab::pqcache {
+
+kv::Policy MakePolicy();
+
+}  // namespace litecache::lab::pqcache

@@ -1,0 +1,11 @@
+// Policy `retroinfer`: RetroInfer: rows in clusters, the best attended, the next ones
+// estimated.
+#pragma once
+
+#include "kv/policy_registry.h"
+
+namespace litecache::lab::retroinfer {
+
+kv::Policy MakePolicy();
+
+}  // namespace litecache::lab::retroinfer

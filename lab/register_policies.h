@@ -1,0 +1,10 @@
+// The policies of lab/policies/, for a program that wants them beside the product's.
+#pragma once
+
+namespace litecache::lab {
+
+// Makes them known to kv::MakeCachePlan(), the command line and the benchmarks. Called before the
+// first use of any policy, once (kv/policy_registry.h).
+void RegisterPolicies();
+
+}  // namespace litecache::lab

@@ -1,0 +1,31 @@
+#include "cli/policy_settings.h"
+
+#include "kv/policy_registry.h"
+
+namespace litecache::testing {
+
+// Those of lab/policies/ that there are, beside full.
+std::vector<PolicySetting> PolicySettings() {
+  std::vector<PolicySetting> settings = {
+      {.name = "full", .exact = true},
+      {.name = "flexgen", .exact = true},
+      // One of the families' fixtures has two layers.
+      {.name = "infinigen",
+       .flags = {"--infinigen-dense-layers", "1"},
+       .settings = "infinigen.dense_layers=1"},
+      {.name = "retroinfer",
+       .flags = {"--recent", "16", "--retroinfer-update", "64", "--retroinfer-retrieval", "0.2",
+                 "--retroinfer-estimation", "0.2"},
+       .settings = "recent=16,retroinfer.update_tokens=64,retroinfer.retrieval=0.2,"
+                   "retroinfer.estimation=0.2"},
+      // Otherwise the time that there is decides how good the codes are.
+      {.name = "pqcache",
+       .flags = {"--pqcache-iterations", "4"},
+       .settings = "pqcache.iterations=4"}};
+  std::erase_if(settings, [](const PolicySetting& setting) {
+    return !kv::WhyNoPolicy(setting.name).empty();
+  });
+  return settings;
+}
+
+}  // namespace litecache::testing

@@ -1,0 +1,10 @@
+// Tests that know the policies of lab/.
+#include <gtest/gtest.h>
+
+#include "lab/register_policies.h"
+
+int main(int argc, char** argv) {
+  litecache::lab::RegisterPolicies();
+  ::testing::InitGoogleTest(&argc, argv);
+  return RUN_ALL_TESTS();
+}

@@ -1,0 +1,80 @@
+// litecache bench: how fast prefill and decode are, and how far from what the machine allows.
+// litecache-lab's bench derives from it.
+#pragma once
+
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "bench/runner.h"
+#include "bench/subject.h"
+#include "cli/bench_report.h"
+#include "cli/command.h"
+#include "cli/options.h"
+#include "cli/output.h"
+#include "kv/cache_plan.h"
+
+namespace litecache::cli {
+
+class BenchCommand : public Command {
+ public:
+  std::string Name() const override { return "bench"; }
+  std::string Summary() const override {
+    return "Speed of prefill and decode over a grid of batches and contexts.";
+  }
+  std::string Notes() const override;
+  void Declare(CLI::App& app) override;
+  int Run(const std::vector<std::string>& words) override;
+
+ protected:
+  struct Plan {
+    std::string name;  // the policy, or of a --config
+    std::string policy;
+    std::unique_ptr<kv::CachePlan> cache;
+  };
+
+  // What a derived command changes; each is called once a plan or once a run.
+  // The profile that a plan is made with; null without one.
+  virtual std::shared_ptr<const kv::Profile> ProfileFor(const KvOptions& options,
+                                                        const bench::Subject& subject) const;
+  // Called when all plans are made, before weights are.
+  virtual void PreparePlans(std::span<const Plan> plans) {}
+  // A line below the head of the report; empty: none.
+  virtual std::string Remark() const { return ""; }
+  virtual void AddToJson(nlohmann::ordered_json* json) const {}
+
+  uint64_t seed() const { return options_.seed; }
+
+ private:
+  bench::SubjectOptions Wanted() const;
+  void MakePlans(const bench::Subject& subject, DeviceType device);
+  void ReadText(const bench::Subject& subject);
+  int64_t MoreTokens() const;
+  void CheckFits(const bench::Subject& subject, const Plan& plan) const;
+  void Prefill(bench::Runner& runner, const BenchReport& report, Output& output,
+               nlohmann::ordered_json* json);
+  void Decode(bench::Runner& runner, const BenchReport& report, Output& output,
+              nlohmann::ordered_json* json);
+
+  EngineFlags flags_;
+  bench::RunOptions options_;
+  std::string shape_;
+  int64_t layers_ = 0;
+  std::string weights_ = "random";
+  std::string batch_list_ = "1";
+  std::string context_list_ = "512";
+  std::string only_;
+  std::string policies_;
+  std::vector<std::string> named_;
+  std::string text_;
+  std::string fill_ = "synthetic";
+  bool json_ = false;
+  std::string graphs_ = "on";
+
+  std::vector<int64_t> batches_, contexts_;
+  std::vector<Plan> plans_;
+};
+
+}  // namespace litecache::cli

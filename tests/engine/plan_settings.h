@@ -1,0 +1,17 @@
+// The policies whose memory plans plan_cuda_test.cc compares with what is taken.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace litecache::engine {
+
+struct PlanSetting {
+  std::string policy, transfer = "auto", shape = "qwen2.5-0.5b";
+  bool exact = true;  // false: the plan is only a limit, since usage depends on the link's speed
+};
+
+// Of the program under test.
+std::vector<PlanSetting> PlanSettings();
+
+}  // namespace litecache::engine
