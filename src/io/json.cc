@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <set>
 #include <utility>
 
 #include "io/file.h"
@@ -30,34 +29,14 @@ std::string Range(double low, double high) { return fmt::format("{:.6g} to {:.6g
 
 json ParseJson(std::string_view text, const std::string& name, DuplicateKeys duplicates,
                int64_t first_line) {
-  // One set of names for every object that is open.
-  std::vector<std::set<std::string>> open;
-  const json::parser_callback_t watch = [&](int, json::parse_event_t event, json& value) {
-    if (event == json::parse_event_t::object_start) {
-      open.emplace_back();
-    } else if (event == json::parse_event_t::object_end) {
-      open.pop_back();
-    } else if (event == json::parse_event_t::key) {
-      const auto& key = value.get_ref<const std::string&>();
-      if (!open.back().insert(key).second) {
-        throw FileError("{}: the name '{}' occurs twice", name, key);
-      }
-    }
-    return true;
-  };
+  JsonLimits limits;
   try {
-    return json::parse(text.begin(), text.end(),
-                       duplicates == DuplicateKeys::kReject ? watch : nullptr);
-  } catch (const json::parse_error& error) {
-    const size_t offset = error.byte > 0 ? error.byte - 1 : 0;
-    const auto [line, column] = Locate(text, offset);
-    std::string reason = error.what();
-    // "[json.exception.parse_error.101] parse error at line 1, column 2: <reason>"
-    if (const size_t at = reason.find(": "); at != std::string::npos)
-      reason = reason.substr(at + 2);
-    throw FileError("{}:{}:{}: not valid JSON: {}", name, first_line + line - 1, column, reason);
-  } catch (const json::exception& error) {  // a number beyond double's range, e.g. 1e999
-    throw FileError("{}: not valid JSON: {}", name, error.what());
+    return ParseLimitedJson<json>(text, &limits, duplicates);
+  } catch (const JsonError& error) {
+    if (error.offset() == JsonError::kNowhere) throw FileError("{}: {}", name, error.what());
+    const auto [line, column] = Locate(text, error.offset());
+    throw FileError("{}:{}:{}: not valid JSON: {}", name, first_line + line - 1, column,
+                    error.what());
   }
 }
 

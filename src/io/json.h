@@ -11,13 +11,12 @@
 #include <vector>
 
 #include "base/error.h"
+#include "io/json_parser.h"
 
 namespace litecache::io {
 
-enum class DuplicateKeys { kLastWins, kReject };
-
-// Parses text; `name` (a path) starts the message of the FileError for malformed text, whose first
-// line is the file's `first_line`.
+// Parses the text of a file, within JsonLimits' defaults. `name` (a path) begins the message of the
+// FileError for malformed text; the text's first line is the file's line `first_line`.
 nlohmann::json ParseJson(std::string_view text, const std::string& name,
                          DuplicateKeys duplicates = DuplicateKeys::kLastWins,
                          int64_t first_line = 1);

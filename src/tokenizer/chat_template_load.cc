@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "io/file.h"
+#include "io/json.h"
 #include "tokenizer/chat_template.h"
 #include "tokenizer/json_fields.h"
 
@@ -13,7 +14,7 @@ namespace {
 namespace fs = std::filesystem;
 
 Json ReadJson(const fs::path& path) {
-  Json json = Json::parse(io::ReadTextFile(path), nullptr, /*allow_exceptions=*/false);
+  Json json = io::ReadJsonFile(path);
   if (!json.is_object()) throw FileError("{}: not a JSON object", path.string());
   return json;
 }

@@ -1,5 +1,7 @@
 #include "io/json.h"
 
+#include <ctime>
+
 #include "expect_error.h"
 #include "temporary_directory.h"
 
@@ -16,11 +18,61 @@ TEST(JsonTest, SaysWhereASyntaxErrorIs) {
   EXPECT_ERROR(ParseJson("{\"a\": \"\xff\"}", "c.json"), FileError, "UTF-8");
 }
 
-TEST(JsonTest, DeepNestingIsNoStackOverflow) {
+TEST(JsonTest, DeepNestingIsRefused) {
   const std::string deep = std::string(1'000'000, '[');
-  EXPECT_THROW(ParseJson(deep, "deep"), FileError);
-  const nlohmann::json value = ParseJson(deep + std::string(1'000'000, ']'), "deep");
-  EXPECT_EQ(Excerpt(value), "[...]");
+  EXPECT_ERROR(ParseJson(deep, "deep"), FileError, "deep: it nests deeper than 128 levels");
+  EXPECT_ERROR(ParseJson(deep + std::string(1'000'000, ']'), "deep"), FileError, "128 levels");
+  EXPECT_EQ(Excerpt(ParseJson(std::string(128, '[') + std::string(128, ']'), "d")), "[...]");
+}
+
+// A second is a hundred times what it takes; proportional to the square it would be minutes.
+TEST(JsonTest, TimeIsProportionalToTheText) {
+  const auto begun = std::clock();
+  for (const char* element : {"{}", "[]", "0", "\"\""}) {
+    std::string text = "[";
+    for (int i = 0; i < 200'000; ++i) text += std::string(element) + ",";
+    EXPECT_EQ(ParseJson(text + "0]", "wide").size(), 200'001u);
+  }
+  std::string keys = "{";
+  for (int i = 0; i < 100'000; ++i) keys += fmt::format("\"k{}\":{},", i, i);
+  keys += "\"k5\":-1}";
+  JsonLimits limits;
+  const auto value = ParseLimitedJson<nlohmann::ordered_json>(keys, &limits);
+  EXPECT_EQ(value.size(), 100'000u);
+  EXPECT_EQ(value.begin().key(), "k0");
+  EXPECT_EQ(value["k5"], -1);
+  EXPECT_ERROR(ParseJson(keys, "x", DuplicateKeys::kReject), FileError, "'k5' occurs twice");
+  EXPECT_LT(static_cast<double>(std::clock() - begun) / CLOCKS_PER_SEC, 10);
+}
+
+TEST(JsonTest, LimitsOfTextsThatAreParsedOneAfterAnother) {
+  using Json = nlohmann::ordered_json;
+  JsonLimits limits{3, 10, 2};
+  EXPECT_EQ(ParseLimitedJson<Json>("[[[1]]]", &limits).dump(), "[[[1]]]");
+  EXPECT_EQ(limits.values, 6u);
+  EXPECT_THROW(ParseLimitedJson<Json>("[[[[", &limits), JsonError);
+  EXPECT_THROW(ParseLimitedJson<Json>(R"({"a":1,"b":2,"c":3})", &limits), JsonError);
+  limits.values = 3;
+  EXPECT_THROW(ParseLimitedJson<Json>("[1,2,3]", &limits), JsonError);
+  EXPECT_EQ(limits.values, 0u);
+  try {
+    ParseLimitedJson<Json>(std::string(10'000, 'x'), &limits);
+    FAIL();
+  } catch (const JsonError& error) {
+    EXPECT_FALSE(error.is_limit());
+    EXPECT_LT(std::string_view(error.what()).size(), 300u);
+  }
+}
+
+TEST(JsonTest, ValuesAreThoseOfTheLibrary) {
+  for (const char* text :
+       {"null", "true", "-1", "18446744073709551615", "1e-3", "\"a\\u00e9\\n\"", "[]", "{}",
+        R"({"b":[1,{"a":null}],"a":{"z":1,"y":[]},"b2":0})", R"({"a":1,"b":2,"a":{"c":[3]}})"}) {
+    JsonLimits limits;
+    EXPECT_EQ(ParseLimitedJson<nlohmann::json>(text, &limits), nlohmann::json::parse(text));
+    EXPECT_EQ(ParseLimitedJson<nlohmann::ordered_json>(text, &limits).dump(),
+              nlohmann::ordered_json::parse(text).dump());
+  }
 }
 
 TEST(JsonTest, DuplicateNames) {

@@ -447,11 +447,35 @@ TEST_F(Api, BodiesThatAreNoJson) {
     return Json::parse(reply.body)["error"]["message"].get<std::string>();
   };
   EXPECT_THAT(post(""), HasSubstr("no body"));
-  EXPECT_THAT(post("{"), HasSubstr("line 1"));
+  EXPECT_THAT(post("{"), HasSubstr("byte 2"));
   EXPECT_THAT(post("[1]"), HasSubstr("not a JSON object"));
   EXPECT_THAT(post("{\"prompt\": \"\xff\"}"), HasSubstr("not valid JSON"));
   EXPECT_THAT(post("{\"prompt\":" + std::string(100000, '[')), HasSubstr("nests deeper"));
   EXPECT_THAT(post("{\"max_tokens\": 1e999}"), HasSubstr("JSON"));
+}
+
+// What nests in a string of the body is as deep as in the body itself.
+TEST_F(Api, JsonInStringsIsLimited) {
+  const int levels = 200'000;
+  std::string objects, arrays(levels, '[');
+  for (int i = 0; i < levels; ++i) objects += "{\"a\":";
+  objects += "1" + std::string(levels, '}');
+  arrays += std::string(levels, ']');
+  for (const std::string& text : {objects, arrays}) {
+    const Json call = {{"id", "1"}, {"function", {{"name", "f"}, {"arguments", text}}}};
+    const Json turn = {{"role", "assistant"}, {"tool_calls", Json::array({call})}};
+    const Json messages = {{"messages", Json::array({turn})}};
+    server().ExpectError("/v1/chat/completions", messages, 400, "128 levels");
+    server().ExpectError("/tokenize", messages, 400, "128 levels");
+    const Json item = {
+        {"type", "function_call"}, {"call_id", "1"}, {"name", "f"}, {"arguments", text}};
+    server().ExpectError("/v1/responses", {{"input", Json::array({item})}}, 400, "128 levels");
+    server().ExpectError("/v1/completions", {{"prompt", "x"}, {"guided_json", text}}, 400,
+                         "128 levels");
+    server().ExpectError("/v1/completions",
+                         {{"prompt", "x"}, {"structured_outputs", {{"json", text}}}}, 400,
+                         "128 levels");
+  }
 }
 
 TEST_F(Api, RoutesMethodsAndTypes) {

@@ -20,6 +20,7 @@
 #include "cli/prompts.h"
 #include "cli/stats.h"
 #include "grammar/grammar_cache.h"
+#include "io/json_parser.h"
 #include "litecache/token_constraint.h"
 #include "tokenizer/tokenizer.h"
 
@@ -131,10 +132,11 @@ class GenerateCommand final : public Command {
       constraint_ = grammars.OfObject();
       return;
     }
-    const auto parsed = grammar::Json::parse(schema, nullptr, false);
-    if (parsed.is_discarded()) throw FileError("{}: it is not JSON", schema_file_);
     try {
-      constraint_ = grammars.OfSchema(parsed);
+      auto limits = io::JsonLimits::OfRequest();
+      constraint_ = grammars.OfSchema(io::ParseLimitedJson<grammar::Json>(schema, &limits));
+    } catch (const io::JsonError& error) {
+      throw FileError("{}: not a JSON schema: {}", schema_file_, error.what());
     } catch (const Unsupported& error) {
       throw Unsupported("{}: {}", schema_file_, error.what());
     } catch (const InvalidArgument& error) {

@@ -6,31 +6,29 @@
 namespace litecache::server {
 namespace {
 
-constexpr int kMaxDepth = 128;
 constexpr size_t kExcerpt = 80;
 
 }  // namespace
 
 Json ParseBody(std::string_view body) {
   if (body.empty()) throw BadRequest("", "the request has no body: send a JSON object");
-  Json value;
-  try {
-    value = Json::parse(body.begin(), body.end(), [](int depth, Json::parse_event_t, Json&) {
-      if (depth > kMaxDepth) {
-        throw BadRequest("", "the body's JSON nests deeper than {} levels", kMaxDepth);
-      }
-      return true;
-    });
-  } catch (const Json::exception& error) {
-    // "[json.exception.parse_error.101] parse error at line 1, column 2: ..."
-    const std::string_view text = error.what();
-    const size_t end = text.find("] ");
-    throw BadRequest(
-        "", "the body is not valid JSON: {}",
-        tokenizer::RepairUtf8(end == std::string_view::npos ? text : text.substr(end + 2)));
-  }
+  auto limits = io::JsonLimits::OfRequest();
+  Json value = ParseText(body, "", "the body", &limits);
   if (!value.is_object()) throw BadRequest("", "the body is not a JSON object");
   return value;
+}
+
+Json ParseText(std::string_view text, const std::string& field, const std::string& what,
+               io::JsonLimits* limits) {
+  try {
+    return io::ParseLimitedJson<Json>(text, limits);
+  } catch (const io::JsonError& error) {
+    const std::string reason = tokenizer::RepairUtf8(error.what());
+    if (error.offset() == io::JsonError::kNowhere) {
+      throw BadRequest(field, "{} is JSON that is too large: {}", what, reason);
+    }
+    throw BadRequest(field, "{} is not valid JSON: byte {}: {}", what, error.offset() + 1, reason);
+  }
 }
 
 std::string Dump(const Json& value) {

@@ -5,14 +5,20 @@
 #include <string>
 #include <string_view>
 
+#include "io/json_parser.h"
+
 namespace litecache::server {
 
 // Keeps the order of keys: templates print tool schemas as they were written.
 using Json = nlohmann::ordered_json;
 
-// Throws ApiError 400 for what is not JSON, nests deeper than 128 levels (what walks a document
-// recursively must not run out of stack), or is no object.
+// Throws ApiError 400 for what is not JSON, is beyond JsonLimits::OfRequest(), or is no object.
 Json ParseBody(std::string_view body);
+
+// JSON inside a string of the body, such as the arguments of a tool call: the same errors, which
+// name the field and begin with `what`. limits->values is what is left for further strings.
+Json ParseText(std::string_view text, const std::string& field, const std::string& what,
+               io::JsonLimits* limits);
 
 // One line. Invalid UTF-8 becomes U+FFFD.
 std::string Dump(const Json& value);

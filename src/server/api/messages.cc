@@ -11,8 +11,18 @@ namespace {
 constexpr std::array<std::string_view, 5> kRoles = {"system", "developer", "user", "assistant",
                                                     "tool"};
 
-// Clients send arguments as a string of JSON; templates print objects.
-Json ReadToolCalls(const Json& calls, const std::string& where) {
+// Clients send arguments as a string of JSON; templates print objects. What is no JSON stays a
+// string: models write such arguments, and clients send them back.
+Json ReadArguments(const std::string& text, const std::string& field, io::JsonLimits* limits) {
+  try {
+    return io::ParseLimitedJson<Json>(text, limits);
+  } catch (const io::JsonError& error) {
+    if (!error.is_limit()) return text;
+    throw BadRequest(field, "'{}': {}", field, error.what());
+  }
+}
+
+Json ReadToolCalls(const Json& calls, const std::string& where, io::JsonLimits* limits) {
   Json result = Json::array();
   for (size_t i = 0; i < calls.size(); ++i) {
     const std::string path = fmt::format("{}tool_calls[{}].", where, i);
@@ -32,15 +42,15 @@ Json ReadToolCalls(const Json& calls, const std::string& where) {
     const auto arguments = inner.String("arguments").value_or("{}");
     inner.Finish();
     call.Finish();
-    Json parsed = Json::parse(arguments, nullptr, false);
-    rewritten["function"] = {{"name", *name},
-                             {"arguments", parsed.is_discarded() ? Json(arguments) : parsed}};
+    rewritten["function"] = {
+        {"name", *name},
+        {"arguments", ReadArguments(arguments, path + "function.arguments", limits)}};
     result.push_back(std::move(rewritten));
   }
   return result;
 }
 
-Json ReadMessage(const Json& message, const std::string& where) {
+Json ReadMessage(const Json& message, const std::string& where, io::JsonLimits* limits) {
   Fields fields(message, where);
   const auto role = fields.String("role");
   if (!role) throw BadRequest(where + "role", "'{}role' is missing", where);
@@ -59,7 +69,8 @@ Json ReadMessage(const Json& message, const std::string& where) {
   } else {
     result["content"] = "";
   }
-  if (calls != nullptr && !calls->empty()) result["tool_calls"] = ReadToolCalls(*calls, where);
+  if (calls != nullptr && !calls->empty())
+    result["tool_calls"] = ReadToolCalls(*calls, where, limits);
   for (const char* name : {"name", "tool_call_id", "reasoning_content", "reasoning"}) {
     if (auto text = fields.String(name)) result[name] = std::move(*text);
   }
@@ -104,9 +115,10 @@ Json ReadMessages(const Json& messages) {
     throw BadRequest("messages", "'messages' = {}: an array of at least one message is expected",
                      Excerpt(messages));
   }
+  auto limits = io::JsonLimits::OfRequest();  // of all calls' arguments together
   Json result = Json::array();
   for (size_t i = 0; i < messages.size(); ++i) {
-    result.push_back(ReadMessage(messages[i], fmt::format("messages[{}].", i)));
+    result.push_back(ReadMessage(messages[i], fmt::format("messages[{}].", i), &limits));
   }
   return result;
 }

@@ -76,8 +76,9 @@ void ReadGuidedJson(Fields& fields, const ServedModel& model, Request* request) 
     if (schema == nullptr) return;
     Json parsed = *schema;
     if (schema->is_string()) {
-      parsed = Json::parse(schema->get<std::string>(), nullptr, false);
-      if (parsed.is_discarded()) from.Fail(name, "a JSON schema is expected");
+      auto limits = io::JsonLimits::OfRequest();
+      parsed = ParseText(schema->get_ref<const std::string&>(), from.Path(name),
+                         fmt::format("'{}', a JSON schema,", from.Path(name)), &limits);
     }
     if (!parsed.is_object()) from.Fail(name, "a JSON schema is expected");
     SetSchema(from.Path(name), parsed, model, request);

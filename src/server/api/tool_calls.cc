@@ -1,6 +1,7 @@
 #include "server/api/tool_calls.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "server/api/json.h"
@@ -17,6 +18,17 @@ bool IsSpace(char c) { return c == ' ' || c == '\n' || c == '\t' || c == '\r'; }
 size_t SkipSpace(std::string_view text, size_t at = 0) {
   while (at < text.size() && IsSpace(text[at])) ++at;
   return at;
+}
+
+// What a JSON string says; none for other values.
+std::optional<std::string> StringValue(std::string_view json) {
+  if (!json.starts_with('"')) return std::nullopt;
+  try {
+    io::JsonLimits limits;
+    return io::ParseLimitedJson<Json>(json, &limits).get<std::string>();
+  } catch (const io::JsonError&) {
+    return std::nullopt;
+  }
 }
 
 // Where white space and the beginning of a tag at the text's end begin.
@@ -72,15 +84,13 @@ bool ToolCallParser::CallScanner::AddToString(char c) {
 
 bool ToolCallParser::CallScanner::EndValue() {
   phase_ = kCommaOrEnd;
+  auto text = StringValue(value_);
   if (key_ == "name") {
-    const Json name = Json::parse(value_, nullptr, false);
-    if (!name.is_string()) return false;
-    name_ = name.get<std::string>();
+    if (!text) return false;
+    name_ = std::move(*text);
     has_name_ = true;
-  } else if (IsArguments()) {
-    // Some models write the arguments as a text that holds them.
-    const Json text = value_.starts_with('"') ? Json::parse(value_, nullptr, false) : Json();
-    if (text.is_string()) arguments_ = text.get<std::string>();
+  } else if (IsArguments() && text) {
+    arguments_ = std::move(*text);  // some models write the arguments as a text that holds them
   }
   return true;
 }

@@ -1,0 +1,55 @@
+// Bounds on what one request may make a thread compute, wherever the work is done: loops whose
+// length comes from outside call CheckWork(), whoever serves requests sets a WorkLimit around them.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+
+#include "base/error.h"
+
+namespace litecache {
+
+// Thrown by CheckWork().
+class WorkStopped : public Error {
+ public:
+  WorkStopped(const std::string& message, bool cancelled) : Error(message), cancelled_(cancelled) {}
+  // Nobody wants the result any more; otherwise it took too long.
+  bool cancelled() const { return cancelled_; }
+
+ private:
+  bool cancelled_;
+};
+
+// Counts for the thread that made it, until it is destroyed; the innermost one counts.
+class WorkLimit {
+ public:
+  // `cpu`: of this thread's processor time, so that a busy machine refuses nothing. `cancelled` is
+  // asked about every millisecond.
+  WorkLimit(std::chrono::milliseconds cpu, std::function<bool()> cancelled);
+  ~WorkLimit() { current_ = outer_; }
+  WorkLimit(const WorkLimit&) = delete;
+  WorkLimit& operator=(const WorkLimit&) = delete;
+
+ private:
+  friend void CheckWork(int64_t amount);
+  void Look();
+
+  static constexpr int64_t kBetweenLooks = 10'000;  // reading the clock takes 0.3 us
+  static constinit thread_local WorkLimit* current_;
+
+  WorkLimit* const outer_;
+  const std::chrono::nanoseconds limit_;
+  const std::chrono::nanoseconds end_;  // of the thread's processor time
+  const std::function<bool()> cancelled_;
+  int64_t left_ = kBetweenLooks;
+};
+
+// Does nothing without a WorkLimit. `amount`: about what is done until the next call, in units of
+// some 10 to 100 ns: items visited, or bytes touched divided by 64. Throws WorkStopped.
+inline void CheckWork(int64_t amount = 1) {
+  WorkLimit* limit = WorkLimit::current_;
+  if (limit != nullptr && (limit->left_ -= amount) < 0) limit->Look();
+}
+
+}  // namespace litecache
