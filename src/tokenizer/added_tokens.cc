@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/work_limit.h"
 #include "tokenizer/unicode.h"
 #include "tokenizer/utf8.h"
 
@@ -144,6 +145,7 @@ void AddedTokens::SplitPiece(const Trie& trie, bool parse_special, const Piece& 
   };
   size_t done = 0;
   for (size_t at = 0; at < text.size();) {
+    CheckWork();
     size_t match_end = 0;
     int32_t id = -1;
     if (!trie.Match(text, at, &match_end, &id)) {

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/work_limit.h"
 #include "tokenizer/merge_queue.h"
 #include "tokenizer/utf8.h"
 
@@ -49,6 +50,7 @@ Bpe::Bpe(Vocabulary vocabulary, const std::vector<Merge>& merges, BpeOptions opt
   for (const auto& [token, id] : vocabulary_) {
     if (static_cast<size_t>(id) >= tokens_.size()) tokens_.resize(static_cast<size_t>(id) + 1);
     tokens_[static_cast<size_t>(id)] = &token;
+    longest_token_ = std::max(longest_token_, token.size());
     if (token.empty()) continue;
     const auto lead = static_cast<unsigned char>(token[0]);
     if (lead < 0xE0 && SequenceLength(lead) == token.size()) {
@@ -137,6 +139,7 @@ void Bpe::Symbols(std::string_view word, std::vector<int32_t>* symbols) const {
   bool unk_pending = false;
   std::string affixed;
   for (size_t offset = 0; offset < word.size();) {
+    CheckWork();
     const size_t start = offset;
     const char32_t c = NextCodePoint(word, &offset);
     std::string_view character = word.substr(start, offset - start);
@@ -302,6 +305,7 @@ struct Bpe::Encoder::State {
     }
     MergeCandidate top;
     while (queue->Pop(&top)) {
+      CheckWork();
       Symbol& left = symbols[static_cast<size_t>(top.position)];
       if (left.previous == kGone || left.next < 0) continue;
       Symbol& right = symbols[static_cast<size_t>(left.next)];
@@ -323,10 +327,11 @@ struct Bpe::Encoder::State {
 Bpe::Encoder::Encoder(const Bpe& bpe) : state_(std::make_unique<State>(bpe)) {}
 Bpe::Encoder::~Encoder() = default;
 
-void Bpe::Encoder::Encode(std::string_view word, std::vector<int32_t>* ids) {
+void Bpe::Encoder::Encode(std::string_view word, std::vector<int32_t>* ids,
+                          const IsControl& is_control) {
   State& state = *state_;
   const Bpe& bpe = state.bpe;
-  if (bpe.options_.ignore_merges) {
+  if (bpe.options_.ignore_merges && !(is_control && is_control(word))) {
     const int32_t id = bpe.TokenToId(word);
     if (id >= 0) {
       ids->push_back(id);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
@@ -49,7 +50,9 @@ class Bpe {
     Encoder& operator=(const Encoder&) = delete;
     // Appends the tokens of one word (valid UTF-8). O(n log n). Throws InvalidArgument where an
     // unknown character asks for an unk_token that is no token.
-    void Encode(std::string_view word, std::vector<int32_t>* ids);
+    // `is_control`: words that no text may become as a whole (ignore_merges); none: all may.
+    using IsControl = std::function<bool(std::string_view word)>;
+    void Encode(std::string_view word, std::vector<int32_t>* ids, const IsControl& is_control = {});
 
    private:
     struct State;
@@ -61,6 +64,7 @@ class Bpe {
   // nullptr where `id` is not in the vocabulary.
   const std::string* IdToToken(int32_t id) const;
   size_t size() const { return vocabulary_.size(); }
+  size_t longest_token() const { return longest_token_; }  // bytes
   int32_t max_id() const { return static_cast<int32_t>(tokens_.size()) - 1; }
 
  private:
@@ -89,6 +93,7 @@ class Bpe {
   Vocabulary vocabulary_;
   std::vector<const std::string*> tokens_;  // by id, nullptr for gaps; points into vocabulary_
   PairTable merges_;
+  size_t longest_token_ = 0;
   size_t merge_count_ = 0;  // ranks are below
   // Pairs of initial symbols between which some merge can close the gap. Without it
   // (joints_known_ false) every gap may close.

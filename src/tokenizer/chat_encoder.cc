@@ -38,15 +38,18 @@ ChatTemplate ChatEncoder::LoadTemplate(const std::filesystem::path& directory,
 }
 
 std::vector<int32_t> ChatEncoder::Encode(const nlohmann::ordered_json& messages,
-                                         ChatTemplateOptions options) const {
-  return EncodeWith(template_, messages, std::move(options));
+                                         ChatTemplateOptions options,
+                                         const TokenLimit& limit) const {
+  return EncodeWith(template_, messages, std::move(options), limit);
 }
 
 std::vector<int32_t> ChatEncoder::EncodeWith(const ChatTemplate& chat_template,
                                              const nlohmann::ordered_json& messages,
-                                             ChatTemplateOptions options) const {
+                                             ChatTemplateOptions options,
+                                             const TokenLimit& limit) const {
   options.special_tokens.insert(special_tokens_.begin(), special_tokens_.end());
-  return encoder_.Encode(chat_template.ApplyMarked(messages, options));
+  const RenderedPrompt prompt = chat_template.ApplyMarked(messages, options);
+  return limit ? encoder_.Encode(prompt, limit(prompt.text.size())) : encoder_.Encode(prompt);
 }
 
 }  // namespace litecache::tokenizer

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -25,14 +26,18 @@ class ChatEncoder {
   static ChatTemplate LoadTemplate(const std::filesystem::path& directory,
                                    const std::string& template_file);
 
+  // From the bytes of a rendered prompt to EncodeOptions::max_tokens; may throw. None: no limit.
+  using TokenLimit = std::function<size_t(size_t bytes)>;
+
   // Ids of ChatTemplate::ApplyMarked(messages, options); `options` get the tokenizer's beginning
   // and end of text where the checkpoint's files name none.
   std::vector<int32_t> Encode(const nlohmann::ordered_json& messages,
-                              ChatTemplateOptions options = {}) const;
+                              ChatTemplateOptions options = {}, const TokenLimit& limit = {}) const;
   // The same with a template that a request brought along.
   std::vector<int32_t> EncodeWith(const ChatTemplate& chat_template,
                                   const nlohmann::ordered_json& messages,
-                                  ChatTemplateOptions options = {}) const;
+                                  ChatTemplateOptions options = {},
+                                  const TokenLimit& limit = {}) const;
 
   const ChatTemplate& chat_template() const { return template_; }
 

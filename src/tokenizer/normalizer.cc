@@ -4,6 +4,7 @@
 #include <functional>
 #include <vector>
 
+#include "base/work_limit.h"
 #include "tokenizer/byte_alphabet.h"
 #include "tokenizer/json_fields.h"
 #include "tokenizer/pattern.h"
@@ -29,6 +30,7 @@ class SequenceNormalizer : public Normalizer {
   void Apply(NormalizedText* text) const override {
     const size_t before = text->text.size();
     for (const auto& part : parts_) {
+      CheckWork(static_cast<int64_t>(text->text.size() / 16));
       part->Apply(text);
       CheckGrowth(before, text->text.size());
     }

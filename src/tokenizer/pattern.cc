@@ -1,5 +1,6 @@
 #include "tokenizer/pattern.h"
 
+#include "base/work_limit.h"
 #include "tokenizer/json_fields.h"
 
 namespace litecache::tokenizer {
@@ -28,6 +29,7 @@ const std::vector<Span>& Pattern::Splitter::Split(std::string_view text) {
   spans_.clear();
   size_t last = 0;
   const auto add_match = [&](size_t begin, size_t end) {
+    CheckWork();
     if (last != begin) spans_.push_back({last, begin, false});
     spans_.push_back({begin, end, true});
     last = end;

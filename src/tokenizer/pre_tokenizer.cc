@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/work_limit.h"
 #include "tokenizer/byte_alphabet.h"
 #include "tokenizer/json_fields.h"
 #include "tokenizer/metaspace.h"
@@ -74,6 +75,7 @@ void ForEachText(Pieces* pieces, const std::function<void(const Piece&, Pieces*)
   Pieces out;
   out.reserve(pieces->size());
   for (const Piece& piece : *pieces) {
+    CheckWork();
     if (piece.token >= 0) {
       out.push_back(piece);
     } else {
@@ -125,6 +127,7 @@ class CharacterSplit : public PreTokenizer {
       spans.clear();
       size_t last = 0;
       for (size_t offset = 0; offset < piece.text.size();) {
+        CheckWork();
         const size_t start = offset;
         if (!predicate_(NextCodePoint(piece.text, &offset))) continue;
         if (last != start) spans.push_back({last, start, false});

@@ -4,6 +4,8 @@
 #include <string_view>
 #include <utility>
 
+#include "base/work_limit.h"
+
 namespace litecache::tokenizer {
 
 PromptEncoder::PromptEncoder(const Tokenizer& tokenizer) : tokenizer_(tokenizer) {
@@ -24,6 +26,7 @@ std::vector<PromptEncoder::Occurrence> PromptEncoder::FindSpecialTokens(
     const std::string& text) const {
   std::vector<Occurrence> found;
   for (size_t at = 0; at < text.size();) {
+    CheckWork();
     const auto match =
         !starts_[static_cast<unsigned char>(text[at])]
             ? special_.end()
@@ -40,7 +43,7 @@ std::vector<PromptEncoder::Occurrence> PromptEncoder::FindSpecialTokens(
   return found;
 }
 
-std::vector<int32_t> PromptEncoder::Encode(const RenderedPrompt& prompt) const {
+std::vector<int32_t> PromptEncoder::Encode(const RenderedPrompt& prompt, size_t max_tokens) const {
   const auto found = FindSpecialTokens(prompt.text);
   // True where the request wrote the token, or an end of it. What the request wrote between two
   // ends of the template's is the template's intent: many write "<|" + role + "|>".
@@ -49,10 +52,11 @@ std::vector<int32_t> PromptEncoder::Encode(const RenderedPrompt& prompt) const {
            prompt.OverlapsInput(token.end - 1, token.end);
   };
   if (std::none_of(found.begin(), found.end(), is_input)) {
-    return tokenizer_.Encode(prompt.text, {.add_special_tokens = false});
+    return tokenizer_.Encode(prompt.text, {.add_special_tokens = false, .max_tokens = max_tokens});
   }
   // Rare: the text between the template's own special tokens is encoded as text.
-  const EncodeOptions as_text{.add_special_tokens = false, .parse_special = false};
+  const EncodeOptions as_text{
+      .add_special_tokens = false, .parse_special = false, .max_tokens = max_tokens};
   std::vector<int32_t> ids;
   size_t done = 0;
   const auto add_text = [&](size_t end) {

@@ -17,7 +17,8 @@ class PromptEncoder {
   // `tokenizer` must outlive this.
   explicit PromptEncoder(const Tokenizer& tokenizer);
 
-  std::vector<int32_t> Encode(const RenderedPrompt& prompt) const;
+  // Throws what Tokenizer::Encode throws.
+  std::vector<int32_t> Encode(const RenderedPrompt& prompt, size_t max_tokens = SIZE_MAX) const;
 
  private:
   struct SpecialToken {

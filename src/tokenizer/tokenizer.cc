@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/work_limit.h"
 #include "tokenizer/piece.h"
 #include "tokenizer/stream_decoder.h"
 #include "tokenizer/tokenizer_impl.h"
@@ -68,11 +69,21 @@ std::vector<int32_t> Tokenizer::Encode(std::string_view text, EncodeOptions opti
   std::vector<int32_t> ids;
   ids.reserve(text.size() / 3 + 4);
   Bpe::Encoder encoder(*impl_->model);
+  Bpe::Encoder::IsControl control;
+  if (!options.parse_special) {
+    control = [&](std::string_view token) {
+      return impl_->added.IsSpecialContent(std::string(token));
+    };
+  }
   for (const Piece& piece : pieces) {
+    CheckWork();
+    if (ids.size() > options.max_tokens) {
+      throw CapacityError("the text has more than {} tokens", options.max_tokens);
+    }
     if (piece.token >= 0) {
       ids.push_back(piece.token);
     } else {
-      encoder.Encode(piece.text, &ids);
+      encoder.Encode(piece.text, &ids, control);
     }
   }
   return impl_->post_processor.Apply(std::move(ids), options.add_special_tokens);
@@ -91,6 +102,12 @@ int32_t Tokenizer::vocab_size() const {
   int32_t largest = impl_->model->max_id();
   for (const auto& [content, id] : impl_->added.ids()) largest = std::max(largest, id);
   return largest + 1;
+}
+
+size_t Tokenizer::longest_token() const {
+  size_t longest = impl_->model->longest_token();
+  for (const auto& [content, id] : impl_->added.ids()) longest = std::max(longest, content.size());
+  return longest;
 }
 
 std::optional<int32_t> Tokenizer::TokenToId(std::string_view token) const {

@@ -18,6 +18,8 @@ struct EncodeOptions {
   // Special tokens written out in the text become that token. With false they are ordinary text:
   // for text from a source that must not be able to control the model.
   bool parse_special = true;
+  // Gives up beyond this, with CapacityError: a text far too long need not be encoded to its end.
+  size_t max_tokens = SIZE_MAX;
 };
 
 // Equal to the `tokenizers` package, id by id. Immutable: any number of threads may use it at once.
@@ -44,7 +46,7 @@ class Tokenizer {
 
   // Ids of a text. Invalid UTF-8 is read as if every maximal ill-formed sequence were U+FFFD, like
   // Python's errors="replace". Throws InvalidArgument for more than 1 GiB of text, CapacityError
-  // where a normalizer blows the text up.
+  // where a normalizer blows the text up or there are more tokens than options.max_tokens.
   std::vector<int32_t> Encode(std::string_view text, EncodeOptions options = {}) const;
 
   // Text of ids, always valid UTF-8. skip_special leaves special tokens out. Ids that name no token
@@ -65,6 +67,9 @@ class Tokenizer {
   // Beginning and end of text, where tokenizer_config.json or special_tokens_map.json name them.
   std::optional<int32_t> bos_id() const;
   std::optional<int32_t> eos_id() const;
+
+  // Bytes of the longest token, as the vocabulary spells it.
+  size_t longest_token() const;
 
   // True for control tokens such as <|eot_id|>, which Decode can leave out.
   bool IsSpecial(int32_t id) const;

@@ -41,6 +41,7 @@ void FailUnknownFilter(std::string_view name, int line) {
 
 Value ApplyFilter(Runtime& rt, std::string_view name, const Value& input, CallArgs& args) {
   rt.Step();
+  rt.Touch(input);
   const FilterFunction filter = FindFilter(name);
   if (filter == nullptr) FailUnknownFilter(name, rt.line());
   return filter(rt, input, args);

@@ -31,6 +31,7 @@ void Runtime::ChargeBytes(size_t bytes) {
   if (bytes > static_cast<size_t>(limits_.string_bytes)) {
     Fail("a string grows over the limit of {} bytes", limits_.string_bytes);
   }
+  Touch(bytes);
   bytes_ += static_cast<int64_t>(bytes);
   if (bytes_ > limits_.total_bytes) {
     Fail("all strings together grow over the limit of {} bytes", limits_.total_bytes);

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/work_limit.h"
 #include "tokenizer/jinja/value.h"
 
 namespace litecache::tokenizer::jinja {
@@ -18,9 +19,10 @@ namespace litecache::tokenizer::jinja {
 // Bounds on what a template may use, so that a hostile or broken one ends in an error.
 // The defaults are far above real chat templates: the largest seen take under 10^5 steps.
 struct Limits {
-  int64_t steps = 50'000'000;              // nodes evaluated plus items visited
+  // Nodes evaluated, items visited, and strings read, at 8 bytes a step.
+  int64_t steps = 50'000'000;
   int64_t string_bytes = 64 << 20;         // one string, the rendered prompt included
-  int64_t total_bytes = int64_t{4} << 30;  // all strings built
+  int64_t total_bytes = int64_t{1} << 30;  // all strings built
   int64_t list_items = 4 << 20;            // one list
   int eval_depth = 2000;                   // nested evaluations: macros, recursive loops
   // Stack that nested evaluations may take: what a level takes depends on the build, by ten times
@@ -52,8 +54,14 @@ class Runtime {
   [[noreturn]] void FailUnsupported(const std::string& message) const;
 
   void Step(int64_t n = 1) {
+    CheckWork(n);
     steps_ += n;
     if (steps_ > limits_.steps) FailSteps();
+  }
+  // Before something reads that many bytes of strings: it costs steps, too.
+  void Touch(size_t bytes) { Step(static_cast<int64_t>(bytes / kBytesOfAStep)); }
+  void Touch(const Value& value) {
+    if (value.IsString()) Touch(value.text().size());
   }
   // Before a string of `bytes` is built.
   void ChargeBytes(size_t bytes);
@@ -99,6 +107,7 @@ class Runtime {
   };
 
  private:
+  static constexpr size_t kBytesOfAStep = 8;
   friend class DepthGuard;
   Value MakeSequence(Type type, std::vector<Value> items);
   void CheckDepth(int depth) const;

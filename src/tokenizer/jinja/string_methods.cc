@@ -90,7 +90,7 @@ Value Find(Runtime& rt, const MarkedString& self, CallArgs& args) {
   size_t offset = 0;
   const std::string& part = bound.RequireString(0).text();
   if (const auto range = Range(self, bound, &offset)) {
-    const size_t found = FromRight ? range->rfind(part) : range->find(part);
+    const size_t found = FromRight ? FindLastText(*range, part) : FindText(*range, part);
     if (found != std::string_view::npos) {
       return Value::Int(static_cast<int64_t>(
           CountCodePoints(std::string_view(self.text()).substr(0, offset + found))));
@@ -148,7 +148,8 @@ Value Partition(Runtime& rt, const MarkedString& self, CallArgs& args) {
   const BoundArgs bound(rt, "partition", args, {"/sep"}, 1);
   const std::string& separator = bound.RequireString(0).text();
   if (separator.empty()) rt.Fail("empty separator");
-  const size_t found = FromRight ? self.text().rfind(separator) : self.text().find(separator);
+  const size_t found =
+      FromRight ? FindLastText(self.text(), separator) : FindText(self.text(), separator);
   std::vector<Value> parts;
   if (found == std::string::npos) {
     const size_t whole = FromRight ? 2 : 0;
@@ -291,6 +292,8 @@ std::optional<Value> StringMethod(Runtime& rt, const Value& object, const std::s
     });
   }
   return MakeFunction(name, [object, function = method->second](Runtime& rt, CallArgs& args) {
+    rt.Touch(object);
+    for (const Value& argument : args.positional) rt.Touch(argument);
     return function(rt, object.string(), args);
   });
 }

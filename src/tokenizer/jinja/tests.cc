@@ -160,6 +160,7 @@ void FailUnknownTest(std::string_view name, int line) {
 
 bool ApplyTest(Runtime& rt, std::string_view name, const Value& input, CallArgs& args) {
   rt.Step();
+  rt.Touch(input);
   const TestFunction test = FindTest(name);
   if (test == nullptr) FailUnknownTest(name, rt.line());
   return test(rt, input, args);

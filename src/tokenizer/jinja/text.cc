@@ -1,12 +1,15 @@
 #include "tokenizer/jinja/text.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "tokenizer/jinja/unicode.h"
 
 namespace litecache::tokenizer::jinja {
 
 namespace {
+
+std::string Reversed(std::string_view text) { return {text.rbegin(), text.rend()}; }
 
 // Each code point becomes what `map(text, position, &out)` appends, with its mark.
 template <typename Map>
@@ -131,7 +134,7 @@ MarkedString Replace(Runtime& rt, const MarkedString& string, std::string_view f
     }
   } else {
     for (size_t i = 0; i < count; ++i) {
-      const size_t match = text.find(from, done);
+      const size_t match = FindText(text, from, done);
       result.Append(string, done, match);
       result.Append(to);
       done = match + from.size();
@@ -161,11 +164,24 @@ bool HasOnlyLower(std::string_view text) {
   return cased;
 }
 
+size_t FindText(std::string_view text, std::string_view part, size_t from) {
+  if (from > text.size()) return std::string_view::npos;
+  const auto* begin = text.data() + from;
+  const auto* found =
+      static_cast<const char*>(memmem(begin, text.size() - from, part.data(), part.size()));
+  return found == nullptr ? std::string_view::npos : static_cast<size_t>(found - text.data());
+}
+
+size_t FindLastText(std::string_view text, std::string_view part) {
+  const size_t found = FindText(Reversed(text), Reversed(part));
+  return found == std::string_view::npos ? found : text.size() - found - part.size();
+}
+
 size_t CountOccurrences(std::string_view text, std::string_view part) {
   if (part.empty()) return CountCodePoints(text) + 1;
   size_t count = 0;
-  for (size_t at = text.find(part); at != std::string_view::npos;
-       at = text.find(part, at + part.size())) {
+  for (size_t at = FindText(text, part); at != std::string_view::npos;
+       at = FindText(text, part, at + part.size())) {
     ++count;
   }
   return count;
@@ -176,21 +192,22 @@ std::vector<MarkedString> Split(const MarkedString& string, std::string_view sep
   const std::string_view text = string.text();
   std::vector<MarkedString> pieces;
   if (from_right) {
-    size_t end = text.size();
-    while (limit != 0 && end >= separator.size()) {
-      const size_t match = text.rfind(separator, end - separator.size());
-      if (match == std::string_view::npos) break;
-      pieces.push_back(string.Sub(match + separator.size(), end));
-      end = match;
+    const std::string backwards = Reversed(text), mark = Reversed(separator);
+    size_t done = 0;
+    while (limit != 0) {
+      const size_t match = FindText(backwards, mark, done);
+      if (match == std::string::npos) break;
+      pieces.push_back(string.Sub(text.size() - match, text.size() - done));
+      done = match + mark.size();
       --limit;
     }
-    pieces.push_back(string.Sub(0, end));
+    pieces.push_back(string.Sub(0, text.size() - done));
     std::reverse(pieces.begin(), pieces.end());
     return pieces;
   }
   size_t begin = 0;
   while (limit != 0) {
-    const size_t match = text.find(separator, begin);
+    const size_t match = FindText(text, separator, begin);
     if (match == std::string_view::npos) break;
     pieces.push_back(string.Sub(begin, match));
     begin = match + separator.size();

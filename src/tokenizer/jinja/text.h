@@ -35,6 +35,10 @@ std::vector<MarkedString> SplitLines(const MarkedString& string, bool keep_ends)
 bool HasOnlyUpper(std::string_view text);
 bool HasOnlyLower(std::string_view text);
 
+// As std::string_view::find and rfind, in time proportional to the lengths' sum, not their product.
+size_t FindText(std::string_view text, std::string_view part, size_t from = 0);
+size_t FindLastText(std::string_view text, std::string_view part);
+
 size_t CountOccurrences(std::string_view text, std::string_view part);
 
 }  // namespace litecache::tokenizer::jinja

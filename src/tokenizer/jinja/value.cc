@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/work_limit.h"
+
 namespace litecache::tokenizer::jinja {
 
 namespace {
@@ -197,6 +199,7 @@ std::optional<std::string> HashKey(const Value& value) {
 }
 
 bool Equal(const Value& a, const Value& b) {
+  CheckWork();
   if (a.IsNumber() && b.IsNumber()) {
     if (a.IsInteger() && b.IsInteger()) return a.int_value() == b.int_value();
     return a.number() == b.number();

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "tokenizer/jinja/text.h"
 #include "tokenizer/jinja/unicode.h"
 
 namespace litecache::tokenizer::jinja {
@@ -119,6 +120,7 @@ SliceBounds ResolveSlice(Runtime& rt, int64_t size, const Value& start, const Va
 Value SliceString(Runtime& rt, const MarkedString& string, const Value& start, const Value& stop,
                   const Value& step) {
   const std::string& text = string.text();
+  rt.Touch(text.size());
   const auto size = static_cast<int64_t>(CountCodePoints(text));
   const SliceBounds bounds = ResolveSlice(rt, size, start, stop, step);
   MarkedString result;
@@ -155,6 +157,7 @@ bool IsSetLike(const Value& value) {
 bool Less(Runtime& rt, const Value& a, const Value& b) { return Compare(rt, Op::kLt, a, b); }
 
 bool Compare(Runtime& rt, Op op, const Value& a, const Value& b) {
+  if (a.IsString() && b.IsString()) rt.Touch(std::min(a.text().size(), b.text().size()));
   switch (op) {
     case Op::kEq:
       return Equal(a, b);
@@ -189,7 +192,8 @@ bool Contains(Runtime& rt, const Value& container, const Value& item) {
         RequireDefined(rt, item);
         rt.Fail("'in <string>' requires string as left operand, not {}", TypeName(item));
       }
-      return container.text().find(item.text()) != std::string::npos;
+      rt.Touch(container);
+      return FindText(container.text(), item.text()) != std::string::npos;
     case Type::kDict:
       if (!HashKey(item)) rt.Fail("unhashable type: '{}'", TypeName(item));
       return container.As<Dict>().Find(item) != nullptr;
@@ -332,6 +336,7 @@ std::optional<Value> Subscript(Runtime& rt, const Value& object, const Value& ke
     const auto& range = object.As<RangeObject>();
     return Value::Int(range.start + index * range.step);
   }
+  rt.Touch(object);
   const size_t begin = ByteOffset(object.text(), static_cast<size_t>(index));
   size_t end = begin;
   NextCodePoint(object.text(), &end);
