@@ -1,54 +1,64 @@
 #include "grammar/automaton.h"
 
 #include <algorithm>
+#include <functional>
+#include <queue>
 #include <utility>
 
 #include "base/error.h"
+#include "base/work_limit.h"
 
 namespace litecache::grammar {
 namespace {
 
-uint32_t HeightOf(const State& state, const std::vector<State>& states) {
-  if (state.returns) return 0;
-  uint32_t height = kUnlimited;
-  for (const ByteEdge& edge : state.bytes) height = std::min(height, states[edge.target].height);
-  for (const StateId target : state.jumps) height = std::min(height, states[target].height);
-  for (const CallEdge& call : state.calls) {
-    const uint32_t callee = states[call.callee].height;
-    if (callee == kUnlimited) continue;
-    height = std::min(height, std::max(callee + 1, states[call.next].height));
-  }
-  return height;
-}
+// What makes a state's height known once the height of another one is: an edge to it, or a call of
+// it or behind which it comes.
+struct Dependent {
+  StateId state;
+  const CallEdge* call;  // null: an edge
+};
 
-// Heights fall from kUnlimited until nothing changes: each change looks again at what leads there.
+// The lowest heights first, as in Dijkstra's algorithm: a state is settled once, when the first of
+// its ways is.
 void ComputeHeights(std::vector<State>* states) {
-  std::vector<std::vector<StateId>> before(states->size());
-  std::vector<StateId> work;
+  std::vector<std::vector<Dependent>> dependents(states->size());
+  using Candidate = std::pair<uint32_t, StateId>;
+  std::priority_queue<Candidate, std::vector<Candidate>, std::greater<>> open;
   for (StateId i = 0; i < states->size(); ++i) {
     const State& state = (*states)[i];
-    for (const ByteEdge& edge : state.bytes) before[edge.target].push_back(i);
-    for (const StateId target : state.jumps) before[target].push_back(i);
+    for (const ByteEdge& edge : state.bytes) dependents[edge.target].push_back({i, nullptr});
+    for (const StateId target : state.jumps) dependents[target].push_back({i, nullptr});
     for (const CallEdge& call : state.calls) {
-      before[call.callee].push_back(i);
-      before[call.next].push_back(i);
+      dependents[call.callee].push_back({i, &call});
+      if (call.next != call.callee) dependents[call.next].push_back({i, &call});
     }
-    if (state.returns) work.push_back(i);
+    if (state.returns) open.emplace(0, i);
   }
-  while (!work.empty()) {
-    const StateId id = work.back();
-    work.pop_back();
-    State& state = (*states)[id];
-    const uint32_t height = HeightOf(state, *states);
-    if (height >= state.height) continue;
-    state.height = height;
-    work.insert(work.end(), before[id].begin(), before[id].end());
+  while (!open.empty()) {
+    const auto [height, id] = open.top();
+    open.pop();
+    if ((*states)[id].height != kUnlimited) continue;
+    (*states)[id].height = height;
+    for (const auto& [state, call] : dependents[id]) {
+      CheckWork();
+      if ((*states)[state].height != kUnlimited) continue;
+      if (call == nullptr) {
+        open.emplace(height, state);
+        continue;
+      }
+      const uint32_t callee = (*states)[call->callee].height;
+      const uint32_t next = (*states)[call->next].height;
+      if (callee != kUnlimited && next != kUnlimited) {
+        open.emplace(std::max(callee + 1, next), state);
+      }
+    }
   }
 }
 
 }  // namespace
 
 StateId AutomatonBuilder::Add() {
+  CheckWork();
   if (states_.size() >= kMaxStates) {
     throw InvalidArgument(
         "the schema is too large: it needs more than {} states (long maxLength, maxItems and "
@@ -73,6 +83,29 @@ void AutomatonBuilder::Literal(StateId from, std::string_view text, StateId to) 
     from = next;
   }
   Byte(from, text.back(), to);
+}
+
+void AutomatonBuilder::Literals(StateId from, const std::set<std::string>& texts, StateId to) {
+  // Sorted texts share their beginnings with the one before.
+  std::string_view before;
+  std::vector<StateId> states = {from};  // behind each byte of `before`, but the last
+  for (const std::string& text : texts) {
+    const size_t common = static_cast<size_t>(
+        std::mismatch(before.begin(), before.end(), text.begin(), text.end()).first -
+        before.begin());
+    states.resize(std::min(common + 1, states.size()));
+    while (states.size() < text.size()) {
+      const StateId next = Add();
+      Byte(states.back(), text[states.size() - 1], next);
+      states.push_back(next);
+    }
+    if (text.empty()) {
+      Jump(from, to);
+    } else {
+      Byte(states.back(), text.back(), to);
+    }
+    before = text;
+  }
 }
 
 StateId AutomatonBuilder::Literal(StateId from, std::string_view text) {

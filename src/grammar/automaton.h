@@ -3,6 +3,8 @@
 
 #include <cstdint>
 #include <limits>
+#include <set>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -64,6 +66,8 @@ class AutomatonBuilder {
     states_[from].calls.push_back({callee, to});
   }
   void Literal(StateId from, std::string_view text, StateId to);
+  // One of the texts. They share the states of what they have in common at their beginnings.
+  void Literals(StateId from, const std::set<std::string>& texts, StateId to);
   // The state behind the text.
   StateId Literal(StateId from, std::string_view text);
   void SetPlain(StateId state, uint32_t characters) { states_[state].plain = characters; }

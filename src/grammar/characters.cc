@@ -46,6 +46,10 @@ bool NeedsEscape(uint32_t character) {
 CharacterSet CharacterSet::All() { return {{0, kSurrogate - 1}, {kSurrogateEnd, kLast}}; }
 
 void CharacterSet::Add(uint32_t first, uint32_t last) {
+  if (ranges_.empty() || first > ranges_.back().second + 1) {
+    ranges_.emplace_back(first, last);
+    return;
+  }
   std::vector<Range> merged;
   Range added = {first, last};
   for (const Range& range : ranges_) {
@@ -63,12 +67,6 @@ void CharacterSet::Add(uint32_t first, uint32_t last) {
 
 void CharacterSet::Add(const CharacterSet& other) {
   for (const Range& range : other.ranges_) Add(range.first, range.second);
-}
-
-void CharacterSet::Remove(uint32_t character) {
-  CharacterSet others = Complement();
-  others.Add(character, character);
-  *this = others.Complement();
 }
 
 CharacterSet CharacterSet::Complement() const {

@@ -23,7 +23,6 @@ class CharacterSet {
 
   void Add(uint32_t first, uint32_t last);
   void Add(const CharacterSet& other);
-  void Remove(uint32_t character);
   CharacterSet Complement() const;
   const std::vector<Range>& ranges() const { return ranges_; }
   auto operator<=>(const CharacterSet&) const = default;

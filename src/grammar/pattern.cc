@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/work_limit.h"
 #include "tokenizer/utf8.h"
 
 namespace litecache::grammar {
@@ -388,30 +389,37 @@ CharacterAutomaton ParsePattern(std::string_view pattern) {
 }
 
 CharacterAutomaton AllBut(const std::vector<std::u32string>& texts) {
+  // A node for every beginning of a text; a character that goes on with none leads to `other`.
   CharacterAutomaton result;
-  std::map<std::u32string, int> prefixes;  // of the texts
+  result.start = result.Add();
+  std::vector<std::map<uint32_t, int>> next(1);  // by node and character
+  std::vector<int> ends;
   for (const std::u32string& text : texts) {
-    for (size_t size = 0; size <= text.size(); ++size) prefixes.emplace(text.substr(0, size), 0);
+    int node = result.start;
+    for (const uint32_t c : text) {
+      CheckWork();
+      const auto [found, added] = next[static_cast<size_t>(node)].try_emplace(c, 0);
+      node = added ? result.Add() : found->second;
+      found->second = node;
+      if (added) next.emplace_back();
+    }
+    ends.push_back(node);
   }
-  prefixes.emplace(U"", 0);
-  for (auto& [prefix, node] : prefixes) node = result.Add();
-  const int other = result.Add();  // no longer a prefix of any
-  result.start = prefixes.at(U"");
-  std::vector<CharacterSet> left(result.nodes.size(), CharacterSet::All());
-  for (const auto& [prefix, node] : prefixes) {
-    result.nodes[static_cast<size_t>(node)].accepts = true;
-    if (prefix.empty()) continue;
-    const int before = prefixes.at(prefix.substr(0, prefix.size() - 1));
-    const uint32_t last = prefix.back();
-    result.nodes[static_cast<size_t>(before)].edges.push_back({{{last, last}}, node});
-    left[static_cast<size_t>(before)].Remove(last);
+  const int other = result.Add();
+  for (size_t i = 0; i < next.size(); ++i) {
+    auto& node = result.nodes[i];
+    CharacterSet known;
+    for (const auto& [c, target] : next[i]) {
+      node.edges.push_back({{{c, c}}, target});
+      known.Add(c, c);
+    }
+    node.edges.push_back({known.Complement(), other});
+    node.accepts = true;
   }
-  for (const std::u32string& text : texts) {
-    result.nodes[static_cast<size_t>(prefixes.at(text))].accepts = false;
-  }
-  result.nodes[static_cast<size_t>(other)].accepts = true;
-  for (size_t i = 0; i < result.nodes.size(); ++i)
-    result.nodes[i].edges.push_back({left[i], other});
+  for (const int end : ends) result.nodes[static_cast<size_t>(end)].accepts = false;
+  auto& rest = result.nodes[static_cast<size_t>(other)];
+  rest.accepts = true;
+  rest.edges.push_back({CharacterSet::All(), other});
   return result;
 }
 

@@ -52,7 +52,7 @@ void ScalarWriter::String(const Subschema& s, StateId from, StateId to) {
   if (s.schema.contains("pattern")) {
     if (!pattern.empty()) {
       throw Unsupported("{}: 'pattern' beside 'format' = {} is not supported", s.path,
-                        s.schema["format"].dump());
+                        Shown(s.schema["format"]));
     }
     pattern = Expect(s, "pattern", Json::value_t::string, "a text").get<std::string>();
     keyword = "pattern";
@@ -161,13 +161,13 @@ void ScalarWriter::Number(const Subschema& s, bool integer, StateId from, StateI
       const auto found = s.schema.find(keyword);
       if (found == s.schema.end()) return;
       if (!found->is_number()) {
-        throw InvalidArgument("{}/{}: {} is no number", s.path, keyword, found->dump());
+        throw InvalidArgument("{}/{}: {} is no number", s.path, keyword, Shown(*found));
       }
       const auto value = ParseDecimal(found->dump());
       if (!value) {
         // Beyond all numbers that are written.
         if (std::abs(found->get<double>()) > 1 && (found->get<double>() < 0) == low) return;
-        throw Unsupported("{}/{}: {} has too many digits", s.path, keyword, found->dump());
+        throw Unsupported("{}/{}: {} has too many digits", s.path, keyword, Shown(*found));
       }
       auto& bound = low ? bounds.low : bounds.high;
       auto& is_excluded = low ? bounds.low_excluded : bounds.high_excluded;
@@ -196,7 +196,7 @@ void ScalarWriter::Number(const Subschema& s, bool integer, StateId from, StateI
             std::min(bounds.fraction_digits, static_cast<int>(step->fraction.size()));
       } else {
         throw Unsupported("{}/multipleOf: {} is not supported: 1, 0.1, 0.01 and so on are", s.path,
-                          found->dump());
+                          Shown(*found));
       }
       return WriteNumber(&builder_, from, bounds, to);
     }

@@ -20,7 +20,8 @@ constexpr int kTabs = 6;
 }  // namespace
 
 StateId SchemaCompiler::Compile(const Json& root) {
-  const SchemaDocument document(root);
+  const SchemaDocument document(root, &work_left_);
+  document.ChargeFor(root);
   document_ = &document;
   rules_.clear();  // references mean this document's
   rule_bytes_left_ = kRuleBytes + kRuleBytesGrowth * root.dump().size();
@@ -46,6 +47,7 @@ StateId SchemaCompiler::Rule(Subschema subschema) {
     }
     subschema = document_->Resolve(reference.get<std::string>(), subschema.path);
   }
+  document_->ChargeFor(subschema.schema);
   std::string key = subschema.schema.dump();
   const auto found = rules_.find(key);
   if (found != rules_.end()) return found->second;
@@ -101,18 +103,16 @@ void SchemaCompiler::WriteChoices(const Subschema& s, const char* keyword, State
     parts.push_back({choices[i], fmt::format("{}/{}/{}", s.path, keyword, i)});
   }
   if (std::string_view(keyword) == "oneOf") {
-    for (size_t i = 0; i < parts.size(); ++i) {
-      for (size_t j = 0; j < i; ++j) {
-        if (document_->Disjoint(parts[i], parts[j])) continue;
-        throw Unsupported(
-            "{}/oneOf: a value may match both {} and {}; use anyOf, or tell them apart by type, or "
-            "by a required property with different constants",
-            s.path, j, i);
-      }
+    if (const auto both = document_->FindOverlap(parts)) {
+      throw Unsupported(
+          "{}/oneOf: a value may match both {} and {}; use anyOf, or tell them apart by type, or "
+          "by a required property with different constants",
+          s.path, both->first, both->second);
     }
   }
   for (Subschema& part : parts) {
     // The other fields hold for every choice.
+    document_->ChargeFor(rest);
     if (!rest.empty()) part.schema = Json{{"allOf", Json::array({rest, part.schema})}};
     builder_.Call(from, Rule(std::move(part)), to);
   }
@@ -123,7 +123,7 @@ void SchemaCompiler::WriteConstants(const Subschema& s, StateId from, StateId to
     if (IsAnnotation(keyword) || keyword == "type" || keyword == "const" || keyword == "enum") {
       continue;
     }
-    throw Unsupported("{}: '{}' beside const or enum is not supported", s.path, keyword);
+    throw Unsupported("{}: '{}' beside const or enum is not supported", s.path, Shortened(keyword));
   }
   Json values = Json::array();
   if (s.schema.contains("enum")) values = Expect(s, "enum", Json::value_t::array, "an array");
@@ -134,15 +134,16 @@ void SchemaCompiler::WriteConstants(const Subschema& s, StateId from, StateId to
     values = listed ? Json::array({value}) : Json::array();
   }
   const auto types = TypesOf(s);
-  std::set<std::string> written;
+  std::set<std::string> texts;
   for (const Json& value : values) {
     const std::string type = TypeOfValue(value);
     const auto is = [&](const char* name) {
       return std::find(types.begin(), types.end(), name) != types.end();
     };
     if (!is(type.c_str()) && !(type == "integer" && is("number"))) continue;
-    if (written.insert(value.dump()).second) builder_.Literal(from, value.dump(), to);
+    texts.insert(value.dump());
   }
+  builder_.Literals(from, texts, to);
 }
 
 void SchemaCompiler::WriteType(const Subschema& s, const std::string& type, StateId from,
@@ -227,9 +228,15 @@ void SchemaCompiler::WriteMember(StateId from, StateId key, StateId value, State
 
 void SchemaCompiler::WriteObject(const Subschema& s, StateId from, StateId to) {
   if (!s.schema.is_object()) return WriteMap(s, true, from, to);
-  Json properties = Json::object();
+  // In the schema's order.
+  std::vector<std::pair<std::string, Json>> properties;
+  std::set<std::string> names;
   if (s.schema.contains("properties")) {
-    properties = Expect(s, "properties", Json::value_t::object, "an object");
+    for (const auto& [name, schema] :
+         Expect(s, "properties", Json::value_t::object, "an object").items()) {
+      properties.emplace_back(name, schema);
+      names.insert(name);
+    }
   }
   // Properties that a schema does not name are left out where it names some and does not speak of
   // others.
@@ -242,9 +249,10 @@ void SchemaCompiler::WriteObject(const Subschema& s, StateId from, StateId to) {
       if (!name.is_string()) throw InvalidArgument("{}/required: names are texts", s.path);
       required.insert(name.get<std::string>());
       // Required without a schema of its own: it has that of further properties.
-      if (!properties.contains(name.get<std::string>())) {
+      if (names.insert(name.get<std::string>()).second) {
+        document_->ChargeFor(more);
         const bool silent = !s.schema.contains("additionalProperties");
-        properties[name.get<std::string>()] = silent ? Json(true) : more;
+        properties.emplace_back(name.get<std::string>(), silent ? Json(true) : more);
       }
     }
   }
@@ -272,13 +280,13 @@ void SchemaCompiler::WriteObject(const Subschema& s, StateId from, StateId to) {
   };
   behind_comma(next, comma);
   bool may_be_empty = true, begun = false;
-  for (const auto& [name, schema] : properties.items()) {
+  for (const auto& [name, schema] : properties) {
     const StateId member = builder_.Add();
     const StateId after = builder_.Add(), after_comma = builder_.Add();
     const StateId key = builder_.Add(), key_end = builder_.AddEnd();
     builder_.Literal(key, Json(name).dump(), key_end);
-    WriteMember(member, key,
-                Rule({schema, fmt::format("{}/properties/{}", s.path, PointerPart(name))}), after);
+    WriteMember(member, key, Rule({schema, PathOf(s.path + "/properties", PointerPart(name))}),
+                after);
     builder_.Jump(first, member);
     if (begun) builder_.Jump(comma, member);
     behind_comma(after, after_comma);
@@ -304,10 +312,9 @@ void SchemaCompiler::WriteObject(const Subschema& s, StateId from, StateId to) {
     comma = after_comma;
   }
   if (more != false) {
-    std::vector<std::string> names;
-    for (const auto& [name, schema] : properties.items()) names.push_back(name);
     const StateId member = builder_.Add(), after = builder_.Add();
-    WriteMember(member, scalars_.Key(names), Rule({more, s.path + "/additionalProperties"}), after);
+    WriteMember(member, scalars_.Key({names.begin(), names.end()}),
+                Rule({more, s.path + "/additionalProperties"}), after);
     builder_.Jump(first, member);
     builder_.Jump(comma, member);
     behind_comma(after, member);

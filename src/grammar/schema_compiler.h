@@ -57,6 +57,7 @@ class SchemaCompiler {
   const SchemaDocument* document_ = nullptr;
   std::map<std::string, StateId> rules_;  // by the schema's text
   size_t rule_bytes_left_ = 0;
+  size_t work_left_ = kSchemaWork;
   std::deque<Pending> pending_;
   std::map<std::string, StateId> shared_;  // states to call, by what they are
 };

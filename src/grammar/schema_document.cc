@@ -9,6 +9,8 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/work_limit.h"
+#include "tokenizer/utf8.h"
 
 namespace litecache::grammar {
 namespace {
@@ -41,9 +43,6 @@ std::vector<std::string> CommonTypes(const std::vector<std::string>& a,
   return both;
 }
 
-// 1 and 1.0 are equal, and the order of an object's fields means nothing.
-bool Equal(const Json& a, const Json& b) { return nlohmann::json(a) == nlohmann::json(b); }
-
 std::optional<std::vector<Json>> Constants(const Json& schema) {
   if (schema.contains("const")) return std::vector<Json>{schema["const"]};
   if (schema.contains("enum") && schema["enum"].is_array()) {
@@ -52,38 +51,87 @@ std::optional<std::vector<Json>> Constants(const Json& schema) {
   return std::nullopt;
 }
 
-bool Contains(const std::vector<Json>& list, const Json& value) {
-  return std::any_of(list.begin(), list.end(), [&](const Json& v) { return Equal(v, value); });
+std::set<std::string> CanonicalTexts(const Json& list) {
+  std::set<std::string> texts;
+  for (const Json& value : list) texts.insert(CanonicalText(value));
+  return texts;
 }
 
-Json AllOf(const Json& a, const Json& b) {
-  if (a == b) return a;
-  return {{"allOf", Json::array({a, b})}};
+// The text of a schema's $ref.
+const std::string& ReferenceOf(const Subschema& subschema) {
+  const Json& reference = subschema.schema["$ref"];
+  if (!reference.is_string()) {
+    throw InvalidArgument("{}/$ref: a text is expected", subschema.path);
+  }
+  return reference.get_ref<const std::string&>();
 }
 
-// The fields of objects that name properties, merged together: what one forbids or restricts by
-// additionalProperties concerns the other's.
-void MergeProperties(const Json& a, const Json& b, Json* merged) {
-  const Json empty = Json::object();
-  const Json& first = a.contains("properties") ? a["properties"] : empty;
-  const Json& second = b.contains("properties") ? b["properties"] : empty;
-  const auto rest_of = [](const Json& schema) {
-    return schema.contains("additionalProperties") ? schema["additionalProperties"] : Json(true);
-  };
-  Json properties = Json::object();
-  for (const auto& [name, schema] : first.items()) {
-    properties[name] = AllOf(schema, second.contains(name) ? second[name] : rest_of(b));
+// Fields by their names: ordered objects are searched linearly.
+std::map<std::string_view, const Json*> ByName(const Json& object) {
+  std::map<std::string_view, const Json*> fields;
+  for (const auto& [name, value] : object.items()) fields.emplace(name, &value);
+  return fields;
+}
+
+// Of two sorted ranges.
+template <typename Set>
+bool HaveCommon(const Set& a, const Set& b) {
+  const Set& fewer = a.size() < b.size() ? a : b;
+  const Set& more = a.size() < b.size() ? b : a;
+  return std::any_of(fewer.begin(), fewer.end(),
+                     [&](const auto& value) { return more.contains(value); });
+}
+
+size_t WeightOf(const Json& value) {
+  size_t weight = 1;
+  if (value.is_string()) weight += value.get_ref<const std::string&>().size() / 64;
+  if (value.is_array()) {
+    for (const Json& item : value) weight += WeightOf(item);
+  } else if (value.is_object()) {
+    for (const auto& [key, item] : value.items()) weight += 1 + key.size() / 64 + WeightOf(item);
   }
-  for (const auto& [name, schema] : second.items()) {
-    if (!first.contains(name)) properties[name] = AllOf(schema, rest_of(a));
+  return weight;
+}
+
+// Numbers that are whole as integers; objects in the order of their fields' names.
+nlohmann::json Canonical(const Json& value) {
+  if (value.is_number_float()) {
+    const double number = value.get<double>();
+    if (std::floor(number) == number && std::abs(number) < 0x1p63) {
+      return static_cast<int64_t>(number);
+    }
+    return number;
   }
-  if (a.contains("properties") || b.contains("properties")) (*merged)["properties"] = properties;
-  if (a.contains("additionalProperties") || b.contains("additionalProperties")) {
-    (*merged)["additionalProperties"] = AllOf(rest_of(a), rest_of(b));
+  if (value.is_array()) {
+    auto list = nlohmann::json::array();
+    for (const Json& item : value) list.push_back(Canonical(item));
+    return list;
   }
+  if (value.is_object()) {
+    auto object = nlohmann::json::object();
+    for (const auto& [key, item] : value.items()) object[key] = Canonical(item);
+    return object;
+  }
+  return value;
 }
 
 }  // namespace
+
+std::string CanonicalText(const Json& value) { return Canonical(value).dump(); }
+
+std::string PathOf(const std::string& path, std::string_view part) {
+  constexpr size_t kLongestPath = 400;
+  if (path.size() > kLongestPath) return path;
+  return fmt::format("{}/{}", path, Shortened(part));
+}
+
+std::string Shortened(std::string_view text) {
+  constexpr size_t kLongest = 80;
+  if (text.size() <= kLongest) return std::string(text);
+  return std::string(text.substr(0, tokenizer::PreviousCharacter(text, kLongest + 1))) + "...";
+}
+
+std::string Shown(const Json& value) { return Shortened(value.dump()); }
 
 bool IsAnnotation(std::string_view keyword) {
   return keyword.starts_with("x-") ||
@@ -111,9 +159,9 @@ std::vector<std::string> TypesOf(const Subschema& subschema) {
     std::vector<std::string> types;
     for (const Json& name : list) {
       if (!name.is_string() || !Has(kAllTypes, name.get<std::string>())) {
-        throw InvalidArgument("{}/type: {} is no type of JSON", subschema.path, type.dump());
+        throw InvalidArgument("{}/type: {} is no type of JSON", subschema.path, Shown(type));
       }
-      types.push_back(name.get<std::string>());
+      if (!Has(types, name.get<std::string>())) types.push_back(name.get<std::string>());
     }
     return types;
   }
@@ -151,10 +199,22 @@ std::vector<std::string> TypesOf(const Subschema& subschema) {
   return types.empty() ? kAllTypes : types;
 }
 
+void SchemaDocument::Charge(size_t nodes) const {
+  CheckWork(static_cast<int64_t>(nodes));
+  if (nodes > work_left_) {
+    work_left_ = 0;
+    throw InvalidArgument(
+        "the schema is too complex: its references and combinations make too much of it");
+  }
+  work_left_ -= nodes;
+}
+
+void SchemaDocument::ChargeFor(const Json& value) const { Charge(WeightOf(value)); }
+
 Subschema SchemaDocument::Resolve(const std::string& reference, const std::string& path) const {
-  if (reference == "#") return {root_, "#"};
-  if (!reference.starts_with("#/")) {
-    throw Unsupported("{}/$ref: '{}' is not supported: references begin with #/", path, reference);
+  if (reference != "#" && !reference.starts_with("#/")) {
+    throw Unsupported("{}/$ref: '{}' is not supported: references begin with #/", path,
+                      Shortened(reference));
   }
   std::string pointer;  // %XX of URIs
   for (size_t i = 1; i < reference.size(); ++i) {
@@ -172,67 +232,170 @@ Subschema SchemaDocument::Resolve(const std::string& reference, const std::strin
     }
   }
   try {
-    return {root_.at(Json::json_pointer(pointer)), reference};
+    const Json::json_pointer place(pointer);
+    // Each step searches an object's fields one by one.
+    const auto definitions = root_.find("$defs");
+    Charge(1 + (root_.size() + (definitions != root_.end() ? definitions->size() : 0)) / 8);
+    const Json& found = root_.at(place);
+    ChargeFor(found);
+    return {found, Shortened(reference)};
   } catch (const Json::exception&) {
-    throw InvalidArgument("{}/$ref: there is no '{}' in the schema", path, reference);
+    throw InvalidArgument("{}/$ref: there is no '{}' in the schema", path, Shortened(reference));
   }
 }
 
 Subschema SchemaDocument::Flatten(const Subschema& subschema) const {
+  ChargeFor(subschema.schema);
   return Flatten(subschema, 0);
+}
+
+const Subschema& SchemaDocument::FlattenReference(const std::string& reference,
+                                                  const std::string& path, int depth) const {
+  const auto known = flattened_.find(reference);
+  if (known != flattened_.end()) return known->second;
+  if (!open_.insert(reference).second) {
+    throw InvalidArgument("{}: its references and allOf go around in a circle", path);
+  }
+  Subschema target = Flatten(Resolve(reference, path), depth);
+  while (target.schema.is_object() && target.schema.contains("$ref")) {  // a reference alone
+    target = FlattenReference(ReferenceOf(target), target.path, depth + 1);
+  }
+  open_.erase(reference);
+  ChargeFor(target.schema);
+  return flattened_.emplace(reference, std::move(target)).first->second;
 }
 
 Subschema SchemaDocument::Flatten(const Subschema& subschema, int depth) const {
   if (depth > kMaxDepth) {
-    throw InvalidArgument("{}: its references and allOf go around in a circle", subschema.path);
+    throw InvalidArgument("{}: its references and allOf nest too deep", subschema.path);
   }
   const Json& schema = subschema.schema;
   if (!schema.is_object()) return subschema;
   if (schema.contains("$ref")) {
-    if (!schema["$ref"].is_string()) {
-      throw InvalidArgument("{}/$ref: a text is expected", subschema.path);
-    }
+    const std::string& reference = ReferenceOf(subschema);
     Json siblings = Json::object();
     for (const auto& [key, value] : schema.items()) {
       if (key != "$ref" && !IsAnnotation(key)) siblings[key] = value;
     }
     if (siblings.empty()) return subschema;
-    const Subschema target =
-        Flatten(Resolve(schema["$ref"].get<std::string>(), subschema.path), depth + 1);
+    const Subschema& target = FlattenReference(reference, subschema.path, depth + 1);
     return Flatten({Merge(target, {siblings, subschema.path}), subschema.path}, depth + 1);
   }
   if (!schema.contains("allOf")) return subschema;
   if (!schema["allOf"].is_array()) {
     throw InvalidArgument("{}/allOf: an array is expected", subschema.path);
   }
-  Subschema merged = {schema, subschema.path};
-  merged.schema.erase("allOf");
-  for (size_t i = 0; i < schema["allOf"].size(); ++i) {
-    Subschema part =
-        Flatten({schema["allOf"][i], fmt::format("{}/allOf/{}", subschema.path, i)}, depth + 1);
-    // A lone reference need not be merged with nothing.
-    Json rest = Json::object();
-    if (merged.schema.is_object()) {
-      for (const auto& [key, value] : merged.schema.items()) {
-        if (!IsAnnotation(key)) rest[key] = value;
-      }
-      if (rest.empty()) {
-        merged.schema = part.schema;
-        continue;
-      }
-    }
-    while (part.schema.is_object() && part.schema.contains("$ref")) {
-      if (++depth > kMaxDepth) break;
-      part = Flatten(Resolve(part.schema["$ref"].get<std::string>(), part.path), depth + 1);
-    }
-    while (merged.schema.is_object() && merged.schema.contains("$ref")) {
-      if (++depth > kMaxDepth) break;
-      merged = Flatten(Resolve(merged.schema["$ref"].get<std::string>(), part.path), depth + 1);
-    }
-    merged.schema = Merge(merged, part);
-    merged.path = subschema.path;
+  // The fields beside allOf, then its parts one after another. A lone reference stays one: what it
+  // refers to is compiled once.
+  Json rest = Json::object();
+  for (const auto& [key, value] : schema.items()) {
+    if (key != "allOf" && !IsAnnotation(key)) rest[key] = value;
   }
-  return Flatten(merged, depth + 1);
+  std::optional<Subschema> merged;
+  if (!rest.empty()) merged = {std::move(rest), subschema.path};
+  const auto followed = [&](const Subschema& part) {
+    const bool refers = part.schema.is_object() && part.schema.contains("$ref");
+    return refers ? FlattenReference(ReferenceOf(part), part.path, depth + 1) : part;
+  };
+  for (size_t i = 0; i < schema["allOf"].size(); ++i) {
+    const std::string path = fmt::format("{}/allOf/{}", subschema.path, i);
+    const Subschema part = Flatten({schema["allOf"][i], path}, depth + 1);
+    if (!merged) {
+      merged = {part.schema, subschema.path};
+      continue;
+    }
+    merged = {Merge(followed(*merged), followed(part)), subschema.path};
+  }
+  if (!merged) return {true, subschema.path};
+  return Flatten(*merged, depth + 1);
+}
+
+Json SchemaDocument::AllOf(const Json& a, const Json& b) const {
+  ChargeFor(a);
+  ChargeFor(b);
+  if (a == b) return a;
+  return {{"allOf", Json::array({a, b})}};
+}
+
+// The fields of objects that name properties, merged together: what one forbids or restricts by
+// additionalProperties concerns the other's.
+void SchemaDocument::MergeProperties(const Json& a, const Json& b, Json* merged) const {
+  const Json empty = Json::object();
+  const Json& first = a.contains("properties") ? a["properties"] : empty;
+  const Json& second = b.contains("properties") ? b["properties"] : empty;
+  const auto rest_of = [](const Json& schema) {
+    return schema.contains("additionalProperties") ? schema["additionalProperties"] : Json(true);
+  };
+  const auto mine = ByName(first), theirs = ByName(second);
+  std::vector<std::pair<std::string, Json>> fields;
+  for (const auto& [name, schema] : first.items()) {
+    const auto found = theirs.find(name);
+    fields.emplace_back(name, AllOf(schema, found != theirs.end() ? *found->second : rest_of(b)));
+  }
+  for (const auto& [name, schema] : second.items()) {
+    if (!mine.contains(name)) fields.emplace_back(name, AllOf(schema, rest_of(a)));
+  }
+  if (a.contains("properties") || b.contains("properties")) {
+    Json properties = Json::object();
+    auto& made = properties.get_ref<Json::object_t&>();
+    made.reserve(fields.size());
+    for (auto& [name, schema] : fields) made.emplace_back(std::move(name), std::move(schema));
+    (*merged)["properties"] = std::move(properties);
+  }
+  if (a.contains("additionalProperties") || b.contains("additionalProperties")) {
+    (*merged)["additionalProperties"] = AllOf(rest_of(a), rest_of(b));
+  }
+}
+
+// A field that both have, with different values. Json() where nothing satisfies both.
+Json SchemaDocument::MergeField(const std::string& key, const Json& mine, const Json& other,
+                                const Subschema& a, const Subschema& b) const {
+  const bool arrays = mine.is_array() && other.is_array();
+  const bool numbers = mine.is_number() && other.is_number();
+  if (key == "type") {
+    const auto types = CommonTypes(TypesOf(a), TypesOf(b));
+    return types.empty() ? Json() : Json(types);
+  }
+  if (key == "required" && arrays) {
+    Json both = mine;
+    std::set<std::string> known;
+    for (const Json& name : mine) known.insert(name.dump());
+    for (const Json& name : other) {
+      if (known.insert(name.dump()).second) both.push_back(name);
+    }
+    return both;
+  }
+  if ((key == "exclusiveMinimum" || key.starts_with("min")) && numbers)
+    return std::max(mine, other);
+  if ((key == "exclusiveMaximum" || key.starts_with("max")) && numbers)
+    return std::min(mine, other);
+  if (key == "const") return CanonicalText(mine) == CanonicalText(other) ? mine : Json();
+  if (key == "enum" && arrays) {
+    Json both = Json::array();
+    const auto others = CanonicalTexts(other);
+    for (const Json& entry : mine) {
+      if (others.contains(CanonicalText(entry))) both.push_back(entry);
+    }
+    return both.empty() ? Json() : both;
+  }
+  if (key == "items") return AllOf(mine, other);
+  if (key == "allOf" && arrays) {
+    Json both = mine;
+    for (const Json& part : other) both.push_back(part);
+    return both;
+  }
+  if (key == "anyOf" && arrays) {
+    if (mine.size() * other.size() > kMaxChoices) {
+      throw Unsupported("{}: anyOf and the one of {} have too many combinations", b.path, a.path);
+    }
+    Json both = Json::array();
+    for (const Json& x : mine) {
+      for (const Json& y : other) both.push_back(AllOf(x, y));
+    }
+    return both;
+  }
+  throw Unsupported("{}: '{}' = {} and {} of {} cannot be combined", b.path, Shortened(key),
+                    Shown(other), Shown(mine), a.path);
 }
 
 Json SchemaDocument::Merge(const Subschema& a, const Subschema& b) const {
@@ -246,63 +409,26 @@ Json SchemaDocument::Merge(const Subschema& a, const Subschema& b) const {
     if (!s->schema.is_object()) {
       throw InvalidArgument("{}: a schema is an object, true or false", s->path);
     }
+    ChargeFor(s->schema);
   }
   Json merged = a.schema;
   for (const auto& [key, value] : b.schema.items()) {
     if (IsAnnotation(key)) continue;
     if (key == "properties" || key == "additionalProperties") continue;
-    if (!merged.contains(key)) {
+    Charge(1 + merged.size() / 8);
+    const auto found = merged.find(key);
+    if (found == merged.end()) {
       merged[key] = value;
-      continue;
-    }
-    Json& mine = merged[key];
-    if (mine == value) continue;
-    if (key == "type") {
-      const auto types = CommonTypes(TypesOf(a), TypesOf(b));
-      if (types.empty()) return false;
-      mine = types;
-    } else if (key == "required" && mine.is_array() && value.is_array()) {
-      for (const Json& name : value) {
-        if (std::find(mine.begin(), mine.end(), name) == mine.end()) mine.push_back(name);
-      }
-    } else if ((key == "minimum" || key == "exclusiveMinimum" || key.starts_with("min")) &&
-               mine.is_number() && value.is_number()) {
-      if (value > mine) mine = value;
-    } else if ((key == "maximum" || key == "exclusiveMaximum" || key.starts_with("max")) &&
-               mine.is_number() && value.is_number()) {
-      if (value < mine) mine = value;
-    } else if (key == "const") {
-      return false;
-    } else if (key == "enum" && mine.is_array() && value.is_array()) {
-      Json both = Json::array();
-      for (const Json& entry : mine) {
-        if (Contains({value.begin(), value.end()}, entry)) both.push_back(entry);
-      }
-      if (both.empty()) return false;
-      mine = both;
-    } else if (key == "items") {
-      mine = AllOf(mine, value);
-    } else if (key == "allOf" && mine.is_array() && value.is_array()) {
-      for (const Json& part : value) mine.push_back(part);
-    } else if (key == "anyOf" && mine.is_array() && value.is_array()) {
-      if (mine.size() * value.size() > kMaxChoices) {
-        throw Unsupported("{}: anyOf and the one of {} have too many combinations", b.path, a.path);
-      }
-      Json both = Json::array();
-      for (const Json& x : mine) {
-        for (const Json& y : value) both.push_back(AllOf(x, y));
-      }
-      mine = both;
-    } else {
-      throw Unsupported("{}: '{}' = {} and {} of {} cannot be combined", b.path, key, value.dump(),
-                        mine.dump(), a.path);
+    } else if (*found != value) {
+      Json both = MergeField(key, *found, value, a, b);
+      if (both.is_null()) return false;
+      *found = std::move(both);
     }
   }
   MergeProperties(a.schema, b.schema, &merged);
   // Of constants on one side and an enumeration on the other, the constant stays.
   if (merged.contains("const") && merged.contains("enum")) {
-    const std::vector<Json> list(merged["enum"].begin(), merged["enum"].end());
-    if (!Contains(list, merged["const"])) return false;
+    if (!CanonicalTexts(merged["enum"]).contains(CanonicalText(merged["const"]))) return false;
     merged.erase("enum");
   }
   return merged;
@@ -310,46 +436,67 @@ Json SchemaDocument::Merge(const Subschema& a, const Subschema& b) const {
 
 Subschema SchemaDocument::Plain(const Subschema& subschema) const {
   Subschema plain = Flatten(subschema);
-  for (int i = 0; i < kMaxDepth; ++i) {
-    if (!plain.schema.is_object() || !plain.schema.contains("$ref")) break;
-    plain = Flatten(Resolve(plain.schema["$ref"].get<std::string>(), plain.path));
-  }
-  return plain;
+  if (!plain.schema.is_object() || !plain.schema.contains("$ref")) return plain;
+  return FlattenReference(ReferenceOf(plain), plain.path, 0);
 }
 
-bool SchemaDocument::Disjoint(const Subschema& first, const Subschema& second, int depth) const {
+struct SchemaDocument::Traits {
+  bool nothing = false;                            // no value at all
+  std::optional<std::set<std::string>> constants;  // their texts; the only values
+  std::optional<std::vector<std::string>> types;   // that the schema names
+  std::map<std::string, Traits> required;          // properties, where only objects are allowed
+};
+
+SchemaDocument::Traits SchemaDocument::TraitsOf(const Subschema& subschema, int depth) const {
   constexpr int kDeepest = 3;
-  const Subschema a = Plain(first), b = Plain(second);
-  if (a.schema == false || b.schema == false) return true;
-  if (!a.schema.is_object() || !b.schema.is_object()) return false;
-  const auto own = Constants(a.schema), others = Constants(b.schema);
-  if (own && others) {
-    return std::none_of(own->begin(), own->end(),
-                        [&](const Json& value) { return Contains(*others, value); });
-  }
+  const Subschema plain = Plain(subschema);
+  const Json& schema = plain.schema;
+  Traits traits;
+  traits.nothing = schema == false;
+  if (!schema.is_object()) return traits;
+  if (const auto constants = Constants(schema)) traits.constants = CanonicalTexts(*constants);
   // TypesOf() guesses where there is no "type": such a schema allows more.
-  const auto typed = [](const Json& schema) {
-    return schema.contains("type") || schema.contains("const") || schema.contains("enum");
-  };
-  if (!typed(a.schema) || !typed(b.schema)) return false;
-  const auto common = CommonTypes(TypesOf(a), TypesOf(b));
+  if (!schema.contains("type") && !traits.constants) return traits;
+  traits.types = TypesOf(plain);
+  if (depth >= kDeepest || *traits.types != std::vector<std::string>{"object"}) return traits;
+  if (!schema.contains("required") || !schema.contains("properties")) return traits;
+  if (!schema["required"].is_array() || !schema["properties"].is_object()) return traits;
+  const auto properties = ByName(schema["properties"]);
+  for (const Json& name : schema["required"]) {
+    const auto found =
+        name.is_string() ? properties.find(name.get_ref<const std::string&>()) : properties.end();
+    if (found == properties.end()) continue;
+    traits.required.emplace(name.get<std::string>(),
+                            TraitsOf({*found->second, plain.path}, depth + 1));
+  }
+  return traits;
+}
+
+bool SchemaDocument::Disjoint(const Traits& a, const Traits& b) {
+  if (a.nothing || b.nothing) return true;
+  if (a.constants && b.constants) return !HaveCommon(*a.constants, *b.constants);
+  if (!a.types || !b.types) return false;
+  const auto common = CommonTypes(*a.types, *b.types);
   if (common.empty()) return true;
-  if (common != std::vector<std::string>{"object"} || depth >= kDeepest) return false;
-  for (const Subschema* s : {&a, &b}) {
-    if (!s->schema.contains("required") || !s->schema.contains("properties")) return false;
-    if (!s->schema["required"].is_array() || !s->schema["properties"].is_object()) return false;
+  if (common != std::vector<std::string>{"object"}) return false;
+  return std::any_of(a.required.begin(), a.required.end(), [&](const auto& field) {
+    const auto other = b.required.find(field.first);
+    return other != b.required.end() && Disjoint(field.second, other->second);
+  });
+}
+
+std::optional<std::pair<size_t, size_t>> SchemaDocument::FindOverlap(
+    const std::vector<Subschema>& schemas) const {
+  std::vector<Traits> traits;
+  traits.reserve(schemas.size());
+  for (const Subschema& schema : schemas) traits.push_back(TraitsOf(schema, 0));
+  for (size_t i = 0; i < traits.size(); ++i) {
+    for (size_t j = 0; j < i; ++j) {
+      Charge(4);
+      if (!Disjoint(traits[i], traits[j])) return std::pair(j, i);
+    }
   }
-  for (const Json& name : a.schema["required"]) {
-    if (!name.is_string()) continue;
-    const auto& required = b.schema["required"];
-    if (std::find(required.begin(), required.end(), name) == required.end()) continue;
-    const auto key = name.get<std::string>();
-    const auto& mine = a.schema["properties"];
-    const auto& theirs = b.schema["properties"];
-    if (!mine.contains(key) || !theirs.contains(key)) continue;
-    if (Disjoint({mine[key], a.path}, {theirs[key], b.path}, depth + 1)) return true;
-  }
-  return false;
+  return std::nullopt;
 }
 
 }  // namespace litecache::grammar

@@ -44,7 +44,7 @@ void CheckKeywords(const Subschema& s) {
   for (const auto& [keyword, value] : s.schema.items()) {
     if (IsAnnotation(keyword)) continue;
     if (std::find(kKeywords.begin(), kKeywords.end(), keyword) == kKeywords.end()) {
-      throw Unsupported("{}: the keyword '{}' is not supported", s.path, keyword);
+      throw Unsupported("{}: the keyword '{}' is not supported", s.path, Shortened(keyword));
     }
   }
 }
@@ -54,7 +54,7 @@ uint32_t Count(const Subschema& s, const char* keyword, uint32_t fallback) {
   if (found == s.schema.end()) return fallback;
   const bool whole = found->is_number() && found->get<double>() == std::floor(found->get<double>());
   if (!whole || found->get<double>() < 0) {
-    throw InvalidArgument("{}/{}: {} is no count", s.path, keyword, found->dump());
+    throw InvalidArgument("{}/{}: {} is no count", s.path, keyword, Shown(*found));
   }
   if (found->get<double>() >= AutomatonBuilder::kMaxStates) {
     if (std::string_view(keyword).starts_with("max")) return kUnlimited;

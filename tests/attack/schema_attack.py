@@ -1,0 +1,160 @@
+"""Schemas that are small and mean much, or large in one place.
+
+usage: schema_attack.py PROGRAM MODEL_DIRECTORY
+"""
+
+import random
+import time
+
+import victim
+
+
+def ask(schema, **fields):
+    return {"prompt": "x", "max_tokens": 1, "guided_json": schema, **fields}
+
+
+def tool(name, parameters=None):
+    return {"type": "function", "function": {"name": name, "parameters": parameters or {}}}
+
+
+def ref(name):
+    return {"$ref": f"#/$defs/{name}"}
+
+
+class Schemas(victim.Attack):
+    def taken(self, schema):
+        status, answer = self.bounded("/v1/completions", ask(schema))
+        self.assertEqual(status, 200, str(answer)[:300])
+
+    def refused(self, schema, part=""):
+        self.refuse("/v1/completions", ask(schema), part)
+
+    def bounded_schema(self, schema):
+        self.bounded("/v1/completions", ask(schema))
+
+    def test_references_that_double(self):
+        leaf = {"type": "object", "properties": {"a": {"type": "integer"}}}
+        for levels in (20, 40, 60):
+            definitions = {"d0": leaf}
+            for i in range(levels):
+                definitions[f"d{i + 1}"] = {"allOf": [ref(f"d{i}"), ref(f"d{i}")]}
+            self.bounded_schema({"$defs": definitions, **ref(f"d{levels}")})
+            # Two families that combine each other, in either order: nothing is equal.
+            definitions = {"a0": {"properties": {"x": {"minimum": 1}}},
+                           "b0": {"properties": {"x": {"maximum": 9}}}}
+            for i in range(levels):
+                definitions[f"a{i + 1}"] = {"allOf": [ref(f"a{i}"), ref(f"b{i}")]}
+                definitions[f"b{i + 1}"] = {"allOf": [ref(f"b{i}"), ref(f"a{i}")]}
+            self.bounded_schema({"$defs": definitions, **ref(f"a{levels}")})
+            # Beside other fields.
+            definitions = {"d0": leaf}
+            for i in range(levels):
+                definitions[f"d{i + 1}"] = {"allOf": [ref(f"d{i}"), {**ref(f"d{i}"), "minProperties": 0}],
+                                            "type": "object"}
+            self.bounded_schema({"$defs": definitions, **ref(f"d{levels}")})
+
+    def test_values_that_double(self):
+        for keyword in ("properties", "items"):
+            definitions = {"d0": {"type": "integer"}}
+            for i in range(30):
+                inner = {"allOf": [ref(f"d{i}"), {"anyOf": [ref(f"d{i}"), {"type": "null"}]}]}
+                definitions[f"d{i + 1}"] = {"properties": {"x": inner, f"y{i}": inner}} \
+                    if keyword == "properties" else {"items": inner}
+            self.bounded_schema({"$defs": definitions, **ref("d30")})
+
+    def test_circles(self):
+        self.refused({"$defs": {"a": ref("b"), "b": ref("a")}, **ref("a")}, "circle")
+        self.refused({"$defs": {"a": {"allOf": [ref("a"), {"type": "object"}]}}, **ref("a")}, "circle")
+        self.bounded_schema({"allOf": [{"$ref": "#"}]})
+        self.bounded_schema({"properties": {"a": {"allOf": [{"$ref": "#"}, {"required": ["a"]}]}}})
+        self.bounded_schema({"properties": {"a": {"allOf": [{"$ref": "#/properties/b"}, {"minProperties": 1}]},
+                                            "b": {"allOf": [{"$ref": "#/properties/a"}, {"properties": {
+                                                "a": {"$ref": "#"}}}]}}})
+
+    def test_choices(self):
+        self.taken({"oneOf": [{"const": i} for i in range(500)]})
+        self.taken({"oneOf": [{"type": "object", "required": ["kind"], "properties": {
+            "kind": {"const": f"k{i}"}, "value": {"type": "integer"}}} for i in range(150)]})
+        self.bounded_schema({"oneOf": [{"const": i} for i in range(4000)]})
+        self.bounded_schema({"oneOf": [{"enum": [f"{i}-{j}" for j in range(50)]} for i in range(600)]})
+        self.bounded_schema({"anyOf": [{"const": i} for i in range(9000)]})
+        self.bounded_schema({"allOf": [{"anyOf": [{"const": i} for i in range(31)]}] * 40})
+
+    def test_enumerations(self):
+        self.taken({"enum": [f"value number {i}" for i in range(5000)]})
+        self.bounded_schema({"enum": [f"v{i}" for i in range(60_000)]})
+        self.bounded_schema({"enum": list(range(100_000))})
+        big = [f"v{i}" for i in range(20_000)]
+        self.bounded_schema({"allOf": [{"enum": big}, {"enum": big[::-1]}]})
+        self.bounded_schema({"allOf": [{"enum": big}, {"enum": [float(i) for i in range(20_000)]}]})
+
+    def test_names(self):
+        names = [f"name{i}" for i in range(9000)]
+        self.bounded_schema({"required": names})
+        self.bounded_schema({"allOf": [{"required": names}, {"required": names[::-1] + ["z"]}]})
+        self.bounded_schema({"properties": {name: {} for name in names}, "required": names,
+                             "additionalProperties": True})
+        self.bounded_schema({"allOf": [{"properties": {n: {"type": "integer"} for n in names}},
+                                       {"properties": {n: {"minimum": 1} for n in names}}]})
+        self.bounded_schema({"properties": {"x" * 100_000: {}}, "additionalProperties": {}})
+        self.bounded_schema({"properties": {"p" * 1_000_000: {"properties": {n: {} for n in names}}}})
+        self.bounded_schema({"type": ["null"] * 100_000})
+        self.bounded_schema({"$ref": "#/" + "x" * 1_000_000})
+        self.bounded_schema({"x" * 1_000_000: 1})
+        self.bounded_schema({"const": "x" * 1_000_000})
+
+    def test_counts_and_patterns(self):
+        self.bounded_schema({"minLength": 199_000})
+        self.bounded_schema({"items": {"minItems": 1000, "items": {"minItems": 1000}}, "minItems": 1000})
+        for pattern in ("(a{1,100}){1,100}", "(((a*)*)*)*b", "(a|a|aa)*$" * 20, "[^a]" * 15_000,
+                        "(" * 99 + "a" + ")" * 99, "(x+x+)+y", "^" + "(a|b|ab)*" * 100 + "$",
+                        "[a-z]{10000}", "\\w{1,9999}" * 9):
+            self.bounded_schema({"pattern": pattern})
+        self.bounded_schema({"pattern": "(a|b)*", "minLength": 10_000, "maxLength": 20_000})
+
+    def test_tools(self):
+        body = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 1,
+                "tool_choice": "required"}
+        self.bounded("/v1/chat/completions", {**body, "tools": [tool(f"f{i}") for i in range(9000)]})
+        self.bounded("/v1/chat/completions", {**body, "tools": [
+            tool(f"f{i}", {"properties": {"a": {"type": "string"}}}) for i in range(100)]})
+
+    def test_random_schemas(self):
+        seed = int(time.time())
+        print("seed", seed)
+        chance = random.Random(seed)
+
+        def make(depth):
+            if depth == 0 or chance.random() < 0.2:
+                return chance.choice(({"type": "integer"}, {"const": 1}, {"enum": [1, "a", None]}, True,
+                                      False, {"$ref": "#"}, ref("a"), ref("b"), {"pattern": "a+"},
+                                      {"type": "string", "maxLength": 5}))
+            schema = {}
+            for _ in range(chance.randrange(1, 4)):
+                keyword = chance.choice(("allOf", "anyOf", "oneOf", "properties", "items", "prefixItems",
+                                         "additionalProperties", "$ref", "required", "minItems"))
+                if keyword in ("allOf", "anyOf", "oneOf", "prefixItems"):
+                    schema[keyword] = [make(depth - 1) for _ in range(chance.randrange(1, 5))]
+                elif keyword == "properties":
+                    schema[keyword] = {chance.choice("abcd"): make(depth - 1)
+                                       for _ in range(chance.randrange(1, 4))}
+                elif keyword == "required":
+                    schema[keyword] = ["a"]
+                elif keyword == "$ref":
+                    schema[keyword] = chance.choice(("#", "#/$defs/a", "#/$defs/b"))
+                elif keyword == "minItems":
+                    schema[keyword] = chance.randrange(9)
+                else:
+                    schema[keyword] = make(depth - 1)
+            return schema
+
+        statuses = {}
+        for _ in range(int(150 * victim.SCALE)):
+            status, _ = self.bounded("/v1/completions", ask(
+                {"$defs": {"a": make(3), "b": make(3)}, "allOf": [make(4)]}))
+            statuses[status] = statuses.get(status, 0) + 1
+        print("answers by status:", statuses)
+
+
+if __name__ == "__main__":
+    victim.main()
