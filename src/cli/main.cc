@@ -1,3 +1,30 @@
+#include <pthread.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+
 #include "cli/app.h"
 
-int main(int argc, char** argv) { return litecache::cli::RunProgram({argv + 1, argv + argc}); }
+namespace {
+
+// What recurses has limits that suppose the usual stack; `ulimit -s` may leave less.
+void EnsureStack() {
+  constexpr rlim_t kStack = rlim_t{8} << 20;
+  rlimit limit{};
+  if (getrlimit(RLIMIT_STACK, &limit) != 0 || limit.rlim_cur >= kStack) return;
+  limit.rlim_cur = std::min(kStack, limit.rlim_max);
+  setrlimit(RLIMIT_STACK, &limit);  // this thread's: it grows up to the limit of the moment
+  pthread_attr_t attributes;
+  if (pthread_attr_init(&attributes) != 0) return;
+  if (pthread_attr_setstacksize(&attributes, kStack) == 0) {
+    pthread_setattr_default_np(&attributes);
+  }
+  pthread_attr_destroy(&attributes);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  EnsureStack();
+  return litecache::cli::RunProgram({argv + 1, argv + argc});
+}

@@ -15,6 +15,20 @@ namespace {
 // For answers that say they were cancelled to leave.
 constexpr std::chrono::milliseconds kLastWords(2000);
 
+// For a line of a log: a client must not begin lines of its own, nor command a terminal.
+std::string Printable(std::string_view text) {
+  constexpr size_t kLongest = 200;
+  std::string result;
+  for (const char c : text.substr(0, kLongest)) {
+    if (c > ' ' && c < 127 && c != '\\') {
+      result += c;
+    } else {
+      result += fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
+    }
+  }
+  return text.size() > kLongest ? result + "..." : result;
+}
+
 }  // namespace
 
 std::unique_ptr<ServedModel> MakeServedModel(std::unique_ptr<Engine> engine,
@@ -56,8 +70,8 @@ Server::Server(ServerOptions options) : tls_(!options.http.tls_certificate.empty
       [this](const Exchange& exchange) {
         const std::chrono::duration<double> took =
             std::chrono::steady_clock::now() - exchange.started();
-        SPDLOG_INFO("{} {} {} {:.3f} s", exchange.request().method, exchange.request().path,
-                    exchange.status(), took.count());
+        SPDLOG_INFO("{} {} {} {:.3f} s", Printable(exchange.request().method),
+                    Printable(exchange.request().path), exchange.status(), took.count());
         service_->OnFinished(exchange);
       });
   service_->SetCounters(&http_->counters());
@@ -89,7 +103,7 @@ bool Server::Shutdown(std::chrono::milliseconds limit) {
   service_->SetDraining();
   http_->Drain();
   if (http_->WaitUntilEmpty(limit)) return true;
-  const bool cancelled = service_->generating() > 0;
+  const bool cancelled = service_->generating() > 0 || service_->preparing() > 0;
   service_->CancelAll();
   http_->WaitUntilEmpty(kLastWords);
   http_->Abort();

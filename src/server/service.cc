@@ -1,12 +1,16 @@
 #include "server/service.h"
 
 #include <fmt/format.h>
+#include <malloc.h>
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <utility>
 
 #include "base/error.h"
+#include "base/units.h"
+#include "base/work_limit.h"
 #include "server/api/error.h"
 #include "server/api/information.h"
 #include "server/api/json.h"
@@ -18,6 +22,9 @@ namespace litecache::server {
 namespace {
 
 constexpr std::string_view kModelPrefix = "/v1/models/";
+constexpr const char* kEnding = "the server is shutting down";
+// Takes a worker 50 ms and more to prepare; the usual conversation is far below.
+constexpr size_t kHeavyBody = 256 << 10;
 
 void Reply(Exchange& exchange, const Json& body, int status = 200) {
   HttpResponse response;
@@ -52,6 +59,7 @@ struct OpenRequest {
       : count(counter), client(std::move(of_client)) {}
   Count count;
   std::shared_ptr<void> client;
+  MemoryBudget::Share answer;
 };
 
 }  // namespace
@@ -59,6 +67,7 @@ struct OpenRequest {
 Service::Service(ServiceOptions options, IoLoop& loop)
     : options_(std::move(options)),
       loop_(loop),
+      answers_(options_.answer_bytes),
       workers_(std::make_unique<WorkerPool>(options_.workers)) {}
 
 Service::~Service() = default;
@@ -70,13 +79,17 @@ void Service::SetModel(std::unique_ptr<ServedModel> model) {
 }
 
 void Service::CancelAll() {
+  ending_ = true;
   loop_.Post([this] {
     cancelling_ = true;
     for (Generation* generation : generations_) generation->Cancel();
   });
 }
 
-void Service::StopWorkers() { workers_.reset(); }
+void Service::StopWorkers() {
+  ending_ = true;
+  workers_->Stop();
+}
 
 void Service::Register(Generation* generation) {
   generations_.insert(generation);
@@ -216,15 +229,29 @@ void Service::Answer(const std::shared_ptr<Exchange>& exchange,
   const uint64_t client = ClientOf(exchange->request());
   CheckQueue(client);
   auto count = std::make_shared<Count>(&preparing_);
-  workers_->Post([exchange, count, body = std::move(body), model = model_.get()] {
-    if (exchange->abandoned()) return;
+  Prepare(exchange, client, [exchange, count, body = std::move(body), model = model_.get()] {
     HttpResponse response;
-    try {
-      response.body = Dump(body(ParseBody(exchange->TakeBody()), *model));
-    } catch (...) {
-      response = ToApiError(std::current_exception()).Response();
-    }
+    response.body = Dump(body(ParseBody(exchange->TakeBody()), *model));
     exchange->Respond(std::move(response));
+  });
+}
+
+void Service::Prepare(const std::shared_ptr<Exchange>& exchange, uint64_t client,
+                      std::function<void()> task) {
+  const bool heavy = exchange->request().body.size() > kHeavyBody;
+  workers_->Post(client, heavy, [this, exchange, heavy, task = std::move(task)] {
+    const auto cancelled = [&] { return exchange->abandoned() || ending_; };
+    if (cancelled()) return exchange->Respond(StatusError(503, kEnding).Response());
+    try {
+      const WorkLimit limit(options_.prepare_limit, cancelled);
+      task();
+    } catch (...) {
+      exchange->Respond(ToApiError(std::current_exception()).Response());
+    }
+#ifdef __GLIBC__
+    // What large values leave free stays with the process otherwise: 120 MiB were seen.
+    if (heavy) malloc_trim(0);
+#endif
   });
 }
 
@@ -256,23 +283,41 @@ void Service::CheckQueue(uint64_t client) {
 void Service::Generate(const std::shared_ptr<Exchange>& exchange, ReadJob read) {
   const uint64_t client = ClientOf(exchange->request());
   CheckQueue(client);
-  auto preparing = std::make_shared<Count>(&preparing_);
+  // std::function copies its tasks; what counts the request as being prepared must go when told.
+  auto preparing = std::make_shared<std::optional<Count>>(std::in_place, &preparing_);
   auto generating = std::make_shared<OpenRequest>(&generating_, clients_.Enter(client));
-  workers_->Post([this, exchange, client, preparing = std::move(preparing), generating, read,
-                  model = model_.get()]() mutable {
-    if (exchange->abandoned()) return;
-    try {
-      auto job = read(ParseBody(exchange->TakeBody()), *model);
-      for (Request& request : job.requests) request.client = client;
-      if (exchange->abandoned()) return;
-      auto generation = std::make_shared<Generation>(exchange, *this, std::move(job), generating);
-      preparing.reset();  // from here on the engine counts it: twice would fill the queue too early
-      generation->Submit(*model->engine);
-      exchange->Attach(std::move(generation));
-    } catch (...) {
-      exchange->Respond(ToApiError(std::current_exception()).Response());
-    }
-  });
+  Prepare(
+      exchange, client,
+      [this, exchange, client, preparing, generating, read, model = model_.get()] {
+        auto job = read(ParseBody(exchange->TakeBody()), *model);
+        for (Request& request : job.requests) request.client = client;
+        generating->answer = ShareFor(job);
+        auto generation = std::make_shared<Generation>(exchange, *this, std::move(job), generating);
+        preparing
+            ->reset();  // from here on the engine counts it: twice would fill the queue too early
+        generation->Submit(*model->engine);
+        exchange->Attach(std::move(generation));
+      });
+}
+
+MemoryBudget::Share Service::ShareFor(const GenerationJob& job) {
+  const int64_t bytes = AnswerBytes(job);
+  if (bytes > answers_.limit()) {
+    throw BadRequest("",
+                     "the answer may take {}, and this server sets aside {} for all answers: ask "
+                     "for fewer tokens, samples or log-probabilities{}",
+                     FormatBytes(static_cast<uint64_t>(bytes)),
+                     FormatBytes(static_cast<uint64_t>(answers_.limit())),
+                     job.stream.stream ? "" : ", or for a stream");
+  }
+  MemoryBudget::Share share(&answers_);
+  if (!share.Grow(bytes)) {
+    throw ApiError(429, "rate_limit_error", "queue_full", "",
+                   "the answers to other requests take the memory set aside for them: try again "
+                   "later")
+        .RetryAfter(1);
+  }
+  return share;
 }
 
 void Service::Health(const std::shared_ptr<Exchange>& exchange) {

@@ -19,7 +19,9 @@
 #include "server/host_check.h"
 #include "server/http/exchange.h"
 #include "server/http/io_loop.h"
+#include "server/memory_budget.h"
 #include "server/metrics/metrics.h"
+#include "server/worker_pool.h"
 
 namespace litecache::server {
 
@@ -34,6 +36,10 @@ struct ServiceOptions {
   std::vector<std::string> allowed_hosts;
   int64_t max_queue = 256;  // requests that wait for the engine
   int workers = 2;          // threads that read and tokenize requests
+  // Bytes that answers may take outside of the engine, all of them together.
+  int64_t answer_bytes = int64_t{512} << 20;
+  // Processor time that a worker spends on one request before it is refused.
+  std::chrono::milliseconds prepare_limit{10'000};
 };
 
 // Functions without another word are called on the loop's thread.
@@ -50,9 +56,11 @@ class Service {
   void SetDraining() { draining_ = true; }
   // Any thread: requests that generate, or are about to.
   int64_t generating() const { return generating_; }
+  // Any thread: requests that workers have, or will have.
+  int64_t preparing() const { return preparing_; }
   // Any thread. Ends what is generated; each answer says so.
   void CancelAll();
-  // The loop has stopped. Workers end after what they do now.
+  // The loop has stopped. Workers end what they do now.
   void StopWorkers();
   // No thread runs any more.
   void DropModel() { model_.reset(); }
@@ -89,8 +97,13 @@ class Service {
   void Answer(const std::shared_ptr<Exchange>& exchange,
               std::function<Json(const Json& request, const ServedModel& model)> body);
   void Generate(const std::shared_ptr<Exchange>& exchange, ReadJob read);
+  // Runs `task` on a worker, within the limits of a request; answers with the error it throws.
+  void Prepare(const std::shared_ptr<Exchange>& exchange, uint64_t client,
+               std::function<void()> task);
   // Whose request it is: of which key, or from which address where no key is asked for.
   uint64_t ClientOf(const HttpRequest& request) const;
+  // The memory that a job's answer may take. Throws ApiError 400, 429.
+  MemoryBudget::Share ShareFor(const GenerationJob& job);
   // Throws ApiError 429.
   void CheckQueue(uint64_t client);
 
@@ -112,10 +125,12 @@ class Service {
   const HttpCounters* counters_ = nullptr;
   std::unique_ptr<ServedModel> model_;
   std::atomic<bool> draining_{false};
+  std::atomic<bool> ending_{false};
   bool cancelling_ = false;
   const std::chrono::steady_clock::time_point started_ = std::chrono::steady_clock::now();
   Metrics metrics_;
   Clients clients_;
+  MemoryBudget answers_;
   std::unordered_set<Generation*> generations_;
   std::atomic<int64_t> preparing_{0};   // requests that workers have, or will have
   std::atomic<int64_t> generating_{0};  // these, and those that generate

@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <future>
 #include <memory>
@@ -23,6 +24,9 @@ namespace {
 constexpr const char* kHttp = "HTTP";
 constexpr const char* kLimits = "Limits";
 constexpr const char* kSecurity = "Security";
+constexpr const char* kKeyVariable = "LITECACHE_API_KEY";
+// Once the last answer has left or was cut off: the prefix store takes up to 10 s of it.
+constexpr std::chrono::seconds kLongestEnd(15);
 
 // SIGINT and SIGTERM as something to wait for. Made before any other thread, which inherit the
 // mask: none of them is interrupted.
@@ -110,21 +114,21 @@ class ServeCommand final : public Command {
           "key",
           http_.host);
     }
-    server::Server server(std::move(options));
-    Note(fmt::format("listening on {}, loading {}\n", server.url(), flags_.model));
+    auto server = std::make_unique<server::Server>(std::move(options));
+    Note(fmt::format("listening on {}, loading {}\n", server->url(), flags_.model));
 
     std::unique_ptr<server::ServedModel> model = AwaitModel(signals);
     // A signal no longer ends the process at once. Only now may anyone hear that the server is
     // ready: whoever then sends one counts on requests being finished.
     const std::string ready = fmt::format(
         "serving {} ({}; context of {} tokens) at {}\n", model->name(),
-        model->engine->Description(), model->engine->memory_plan().largest_context, server.url());
-    server.SetModel(std::move(model));
+        model->engine->Description(), model->engine->memory_plan().largest_context, server->url());
+    server->SetModel(std::move(model));
     Note(ready);
 
     int signal = 0;
     while (signal == 0) signal = signals.Wait(std::chrono::hours(1));
-    return Shutdown(&server, signals);
+    return Shutdown(std::move(server), signals);
   }
 
  private:
@@ -221,7 +225,7 @@ class ServeCommand final : public Command {
     AddRepeated(app, "--api-key", keys_,
                 "Ask for this key (Authorization: Bearer KEY) everywhere but at /health; can be "
                 "given several times")
-        ->envname("LITECACHE_API_KEY")
+        ->envname(kKeyVariable)
         ->group(kSecurity);
     app.add_option("--api-key-file", key_files_,
                    "Keys of a file, one a line; can be given several times")
@@ -256,6 +260,11 @@ class ServeCommand final : public Command {
     options.service.max_queue = max_queue_;
     options.service.cors_origins = origins_;
     options.service.allowed_hosts = hosts_;
+    const char* environment = std::getenv(kKeyVariable);
+    if (environment != nullptr && *environment == '\0' && keys_.empty()) {
+      throw UsageError("{} is set, but empty: give it a key, or unset it to serve everybody",
+                       kKeyVariable);
+    }
     for (const auto& key : keys_) options.service.keys.Add(key);
     for (const auto& file : key_files_) options.service.keys.AddFile(file);
     limits_.max_tokens = max_tokens_.value;
@@ -290,23 +299,34 @@ class ServeCommand final : public Command {
     return loading.get();
   }
 
-  int Shutdown(server::Server* server, const EndSignals& signals) {
+  int Shutdown(std::unique_ptr<server::Server> server, const EndSignals& signals) {
     if (server->generating() > 0) {
       Note(fmt::format("finishing {} requests for up to {} s; a second signal ends at once\n",
                        server->generating(), shutdown_seconds_));
     }
-    std::atomic<bool> done{false};
-    bool complete = false;
-    std::thread drain([&] {
-      complete = server->Shutdown(Milliseconds(shutdown_seconds_));
+    // Ending is left to a thread of its own, which nothing waits for: neither a second signal, nor
+    // what should not take long and does.
+    std::atomic<bool> drained{false}, done{false};
+    std::atomic<int> code{kOk};
+    std::thread ending([&] {
+      if (!server->Shutdown(Milliseconds(shutdown_seconds_))) code = kCutShort;
+      drained = true;
+      server.reset();
       done = true;
     });
+    auto give_up = std::chrono::steady_clock::time_point::max();
     while (!done) {
       const int signal = signals.Wait(std::chrono::milliseconds(20));
       if (signal != 0) _exit(128 + signal);
+      const auto now = std::chrono::steady_clock::now();
+      if (drained && give_up == give_up.max()) give_up = now + kLongestEnd;
+      if (now > give_up) {
+        SPDLOG_ERROR("server: some of it did not end within {} s", kLongestEnd.count());
+        _exit(code);
+      }
     }
-    drain.join();
-    return complete ? kOk : kCutShort;
+    ending.join();
+    return code;
   }
 
   void Note(const std::string& text) const {

@@ -29,11 +29,11 @@ constexpr size_t kDigits = 32;
 
 std::string ErrorText() { return std::error_code(errno, std::generic_category()).message(); }
 
-// A file that is closed when it goes out of scope.
+// A file that is closed when it goes out of scope. No link is followed, and no FIFO waited for.
 class File {
  public:
   File(const std::string& path, int flags, mode_t mode = 0)
-      : descriptor_(open(path.c_str(), flags | O_CLOEXEC, mode)) {}
+      : descriptor_(open(path.c_str(), flags | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, mode)) {}
   ~File() {
     if (descriptor_ >= 0) close(descriptor_);
   }
@@ -41,12 +41,36 @@ class File {
   File& operator=(const File&) = delete;
   bool ok() const { return descriptor_ >= 0; }
   int get() const { return descriptor_; }
+  int Release() { return std::exchange(descriptor_, -1); }
   // Errors of a delayed write come with close.
   bool Close() { return close(std::exchange(descriptor_, -1)) == 0; }
 
  private:
   int descriptor_;
 };
+
+// Of a regular file. Throws FileError for others, and where it could not be opened.
+struct stat StatusOf(const File& file, const std::string& path) {
+  struct stat status {};
+  if (!file.ok() || fstat(file.get(), &status) != 0) throw FileError("{}: {}", path, ErrorText());
+  if (!S_ISREG(status.st_mode)) throw FileError("{}: is not a regular file", path);
+  return status;
+}
+
+// The KV of a model is what it answers by: whoever may write the files chooses the answers.
+void CheckOwner(const std::string& directory) {
+  struct stat status {};
+  if (stat(directory.c_str(), &status) != 0) {
+    throw FileError("prefix store {}: {}", directory, ErrorText());
+  }
+  if (status.st_uid != geteuid() && status.st_uid != 0) {
+    throw FileError("prefix store {}: it belongs to another user (uid {})", directory,
+                    status.st_uid);
+  }
+  if ((status.st_mode & (S_IWGRP | S_IWOTH)) != 0) {
+    throw FileError("prefix store {}: other users may write into it: chmod 700 it", directory);
+  }
+}
 
 // Reads up to bytes.size(); -1 with errno on errors.
 ssize_t ReadFully(int file, std::span<std::byte> bytes) {
@@ -96,11 +120,8 @@ int64_t Nanoseconds(const timespec& time) {
 
 // Throws FileError when the file is no block that was written whole.
 StoreDirectory::Found Inspect(const std::string& path, const BlockKey& key) {
-  const File file(path, O_RDONLY | O_NOFOLLOW);
-  struct stat status {};
-  if (!file.ok() || fstat(file.get(), &status) != 0) {
-    throw FileError("{}: {}", path, ErrorText());
-  }
+  const File file(path, O_RDONLY);
+  const struct stat status = StatusOf(file, path);
   std::array<std::byte, BlockHeader::kBytes> bytes;
   const ssize_t count = ReadFully(file.get(), bytes);
   if (count < 0) throw FileError("{}: {}", path, ErrorText());
@@ -121,8 +142,10 @@ StoreDirectory::StoreDirectory(fs::path directory) : directory_(std::move(direct
   if (error) throw FileError("prefix store {}: {}", directory_.string(), error.message());
   if (made) fs::permissions(directory_, fs::perms::owner_all, error);
   const std::string name = (directory_ / ".lock").string();
-  lock_ = open(name.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-  if (lock_ < 0) throw FileError("{}: {}", name, ErrorText());
+  CheckOwner(directory_.string());
+  File lock(name, O_RDWR | O_CREAT, 0600);
+  StatusOf(lock, name);
+  lock_ = lock.Release();
   if (flock(lock_, LOCK_EX | LOCK_NB) != 0) {
     const bool taken = errno == EWOULDBLOCK;
     const std::string reason = ErrorText();
@@ -183,9 +206,8 @@ StoreDirectory::Scan StoreDirectory::Read() const {
 
 std::vector<std::byte> StoreDirectory::ReadBlock(const BlockKey& key) const {
   const std::string path = PathOf(key);
-  const File file(path, O_RDONLY | O_NOFOLLOW);
-  struct stat status {};
-  if (!file.ok() || fstat(file.get(), &status) != 0) throw FileError("{}: {}", path, ErrorText());
+  const File file(path, O_RDONLY);
+  const struct stat status = StatusOf(file, path);
   std::vector<std::byte> bytes(static_cast<size_t>(status.st_size));
   const ssize_t count = ReadFully(file.get(), bytes);
   if (count < 0) throw FileError("{}: {}", path, ErrorText());
@@ -200,7 +222,7 @@ void StoreDirectory::WriteBlock(const BlockKey& key, std::span<const std::byte> 
   if (mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) {
     throw FileError("{}: {}", folder, ErrorText());
   }
-  File file(unfinished, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW, 0600);
+  File file(unfinished, O_WRONLY | O_CREAT | O_TRUNC, 0600);
   if (!file.ok()) throw FileError("{}: {}", unfinished, ErrorText());
   if (!WriteFully(file.get(), bytes) || !file.Close() ||
       rename(unfinished.c_str(), path.c_str()) != 0) {

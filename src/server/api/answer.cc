@@ -44,6 +44,34 @@ void CheckPromptSize(size_t tokens, const ServedModel& model) {
   }
 }
 
+size_t MostPromptTokens(size_t bytes, const ServedModel& model) {
+  int64_t limit = model.engine->memory_plan().largest_context;
+  if (model.limits.max_prompt > 0) limit = std::min(limit, model.limits.max_prompt);
+  const auto most = static_cast<size_t>(limit);
+  // Normalizers may shorten a text, but not to a fourth.
+  const size_t longest = 4 * std::max<size_t>(model.tokenizer().longest_token(), 16);
+  if (bytes / longest > most) {
+    throw ApiError(400, "invalid_request_error", "context_length_exceeded", "",
+                   fmt::format("the prompt has {} bytes, which cannot be less than {} tokens, the "
+                               "most that this server takes",
+                               bytes, most));
+  }
+  return 4 * most + 1024;
+}
+
+int64_t AnswerBytes(const GenerationJob& job) {
+  // Tokens wait in the engine until the client has taken those before. An answer in one piece is
+  // made of JSON: an object, its fields' names and an array of bytes for each log-probability.
+  constexpr int64_t kToken = 64, kLogprob = 16, kJsonLogprob = 600;
+  int64_t bytes = 0;
+  for (const Request& request : job.requests) {
+    const int64_t listed = request.logprobs < 0 ? 0 : 1 + request.logprobs;
+    const int64_t each = kToken + listed * (job.stream.stream ? kLogprob : kJsonLogprob);
+    bytes += request.n * std::min<int64_t>(request.max_tokens, int64_t{1} << 31) * each;
+  }
+  return bytes;
+}
+
 void SetMaxTokens(std::optional<int64_t> wanted, int64_t fallback, const ServedModel& model,
                   GenerationJob* job) {
   job->explicit_max_tokens = wanted.has_value();

@@ -66,6 +66,12 @@ void AppendEvent(const Json& data, std::string* out);
 
 // Checks an encoded prompt against --max-prompt.
 void CheckPromptSize(size_t tokens, const ServedModel& model);
+// Refuses a text that cannot be a prompt of the model, however it falls into tokens; returns after
+// how many tokens encoding it is given up: four times what fits, so that errors mostly have the
+// number. Throws ApiError.
+size_t MostPromptTokens(size_t bytes, const ServedModel& model);
+// Bytes that an answer may take outside of the engine before it has left, at most.
+int64_t AnswerBytes(const GenerationJob& job);
 // Sets max_tokens of every request of the job: what was asked for, or `fallback` (0: no bound) as
 // far as the server's limit and the context allow.
 void SetMaxTokens(std::optional<int64_t> wanted, int64_t fallback, const ServedModel& model,

@@ -62,10 +62,11 @@ std::vector<int32_t> EncodeChatPrompt(const ChatPromptFields& prompt, const Serv
                        model.name());
   }
   std::vector<int32_t> ids;
+  const auto most = [&](size_t bytes) { return MostPromptTokens(bytes, model); };
   try {
     ids = prompt.chat_template
-              ? model.chat->EncodeWith(*prompt.chat_template, prompt.messages, prompt.options)
-              : model.chat->Encode(prompt.messages, prompt.options);
+              ? model.chat->EncodeWith(*prompt.chat_template, prompt.messages, prompt.options, most)
+              : model.chat->Encode(prompt.messages, prompt.options, most);
   } catch (const InvalidArgument& error) {
     throw BadRequest(field, "{}", error.what());
   } catch (const Unsupported& error) {

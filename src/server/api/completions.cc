@@ -78,9 +78,11 @@ std::vector<std::vector<int32_t>> ReadPrompts(Fields& fields, const ServedModel&
   const Json* prompt = fields.Find("prompt");
   if (prompt == nullptr) throw BadRequest("prompt", "'prompt' is missing");
   const auto encode = [&](const Json& text) {
+    const auto& prompt_text = text.get_ref<const std::string&>();
     // Whoever sends a raw prompt writes control tokens into it on purpose.
-    return model.tokenizer().Encode(text.get_ref<const std::string&>(),
-                                    {.add_special_tokens = add_special_tokens});
+    return model.tokenizer().Encode(prompt_text,
+                                    {.add_special_tokens = add_special_tokens,
+                                     .max_tokens = MostPromptTokens(prompt_text.size(), model)});
   };
   const auto bad = [&] {
     fields.Fail("prompt",

@@ -6,7 +6,9 @@
 
 #include "base/error.h"
 #include "base/logging.h"
+#include "base/work_limit.h"
 #include "server/api/json.h"
+#include "tokenizer/utf8.h"
 
 namespace litecache::server {
 namespace {
@@ -25,6 +27,15 @@ std::string FieldOf(std::string_view message) {
 }
 
 }  // namespace
+
+std::string ApiError::Shortened(std::string text) {
+  constexpr size_t kLongest = 1000;
+  if (text.size() > kLongest) {
+    text.resize(tokenizer::PreviousCharacter(text, kLongest + 1));
+    text += "...";
+  }
+  return text;
+}
 
 std::string ApiError::Body() const {
   return Dump({{"error",
@@ -79,6 +90,9 @@ ApiError ToApiError(std::exception_ptr error) {
     std::rethrow_exception(std::move(error));
   } catch (const ApiError& e) {
     return e;
+  } catch (const WorkStopped& e) {
+    if (e.cancelled()) return StatusError(503, "the server is shutting down");
+    return {400, "invalid_request_error", "request_too_complex", "", e.what()};
   } catch (const CapacityError& e) {
     return {400, "invalid_request_error", "context_length_exceeded", "", e.what()};
   } catch (const InvalidArgument& e) {

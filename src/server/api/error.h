@@ -17,8 +17,8 @@ class ApiError : public std::exception {
       : status_(status),
         type_(std::move(type)),
         code_(std::move(code)),
-        param_(std::move(param)),
-        message_(std::move(message)) {}
+        param_(Shortened(std::move(param))),
+        message_(Shortened(std::move(message))) {}
 
   const char* what() const noexcept override { return message_.c_str(); }
   int status() const { return status_; }
@@ -33,6 +33,9 @@ class ApiError : public std::exception {
   HttpResponse Response() const;
 
  private:
+  // Errors quote what clients send, names of a megabyte included.
+  static std::string Shortened(std::string text);
+
   int status_;
   std::string type_;
   std::string code_;   // "": null

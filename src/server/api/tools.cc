@@ -98,6 +98,7 @@ ToolCallParser ToolUse::Parser() const {
 
 ToolUse ReadTools(Fields& fields, bool flat) {
   ToolUse use;
+  std::set<std::string> names;
   if (const Json* tools = fields.Array("tools")) {
     for (size_t i = 0; i < tools->size(); ++i) {
       Fields tool((*tools)[i], fmt::format("{}[{}].", fields.Path("tools"), i));
@@ -113,9 +114,9 @@ ToolUse ReadTools(Fields& fields, bool flat) {
         inner.Finish();
       }
       tool.Finish();
-      if (use.Names().contains(function["name"].get<std::string>())) {
-        fields.Fail("tools", fmt::format("there are two functions '{}'",
-                                         function["name"].get<std::string>()));
+      const auto name = function["name"].get<std::string>();
+      if (!names.insert(name).second) {
+        fields.Fail("tools", fmt::format("there are two functions '{}'", name));
       }
       use.tools.push_back({{"type", "function"}, {"function", std::move(function)}});
     }

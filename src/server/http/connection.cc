@@ -18,6 +18,7 @@ constexpr size_t kReadAhead = 64 << 10;
 // A producer is asked to wait beyond this; what it then finds is sent in one piece.
 constexpr size_t kMaxUnsent = 64 << 10;
 constexpr size_t kMaxDiscarded = 64 << 20;
+constexpr size_t kSmallRequest = 64 << 10;
 constexpr std::chrono::seconds kLingerTime(2);
 constexpr double kSlowestBytesPerSecond = 16 << 10;
 
@@ -27,6 +28,7 @@ Connection::Connection(HttpServer* server, std::unique_ptr<Transport> transport)
     : server_(server),
       loop_(&server->loop_),
       transport_(std::move(transport)),
+      body_share_(&server->bodies_),
       waiting_since_(Clock::now()),
       last_write_(waiting_since_) {}
 
@@ -127,10 +129,18 @@ void Connection::OnRead(bool ok, size_t bytes) {
   if (exchange_ == nullptr && !reader_ && input_.empty()) waiting_since_ = Clock::now();
   input_.append(buffer_.data(), bytes);
   if (exchange_ == nullptr) {
-    request_bytes_ += bytes;
+    if (!Admit(bytes)) return;
     Parse();
   }
   ReadMore();
+}
+
+bool Connection::Admit(size_t bytes) {
+  request_bytes_ += bytes;
+  // Small requests always come in: connections are bounded.
+  if (request_bytes_ <= kSmallRequest || body_share_.Grow(static_cast<int64_t>(bytes))) return true;
+  RefuseRequest(503, "large requests fill the memory that is set aside for them: try again later");
+  return false;
 }
 
 void Connection::Parse() {
@@ -164,7 +174,9 @@ void Connection::BeginExchange() {
   said_continue_ = false;
   request_bytes_ = 0;
   keep_alive_ = request.keep_alive && !draining_;
-  exchange_ = std::make_shared<Exchange>(shared_from_this(), std::move(request));
+  exchange_ = std::make_shared<Exchange>(
+      shared_from_this(), std::move(request),
+      std::exchange(body_share_, MemoryBudget::Share(&server_->bodies_)));
   ++server_->counters_.exchanges;
   server_->handler_(exchange_);
 }
@@ -175,7 +187,8 @@ void Connection::RefuseRequest(int status, const std::string& message) {
 
 void Connection::RefuseRequest(const HttpResponse& response) {
   reader_.reset();
-  input_.clear();
+  input_ = {};
+  body_share_ = {};
   closing_after_write_ = true;
   Append(ResponseHead(response, {}, true, false, static_cast<long long>(response.body.size())));
   Append(response.body);
@@ -296,7 +309,8 @@ void Connection::FinishExchange() {
   server_->finished_(*exchange);
   if (!keep_alive_) return Linger();
   waiting_since_ = Clock::now();
-  request_bytes_ = input_.size();
+  request_bytes_ = 0;
+  if (!Admit(input_.size())) return;
   Parse();
   ReadMore();
 }

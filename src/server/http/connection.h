@@ -45,6 +45,8 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   void ReadMore();
   void OnRead(bool ok, size_t bytes);
+  // Counts what has arrived of a request against what all may have here. False: it was refused.
+  bool Admit(size_t bytes);
   void Parse();
   void BeginExchange();
   // An answer of the HTTP layer's own, after which the connection ends.
@@ -84,6 +86,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   bool header_checked_ = false;
   bool said_continue_ = false;
   size_t request_bytes_ = 0;  // received of the request that is being read
+  MemoryBudget::Share body_share_;
   Clock::time_point waiting_since_;
 
   // Answering.

@@ -5,8 +5,11 @@
 
 namespace litecache::server {
 
-Exchange::Exchange(std::shared_ptr<Connection> connection, HttpRequest request)
-    : request_(std::move(request)), connection_(std::move(connection)) {}
+Exchange::Exchange(std::shared_ptr<Connection> connection, HttpRequest request,
+                   MemoryBudget::Share body_share)
+    : request_(std::move(request)),
+      body_share_(std::move(body_share)),
+      connection_(std::move(connection)) {}
 Exchange::~Exchange() = default;
 
 void Exchange::Respond(HttpResponse response) {

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "server/http/message.h"
+#include "server/memory_budget.h"
 
 namespace litecache::server {
 
@@ -27,14 +28,18 @@ class Producer {
 
 class Exchange : public std::enable_shared_from_this<Exchange> {
  public:
-  Exchange(std::shared_ptr<Connection> connection, HttpRequest request);
+  Exchange(std::shared_ptr<Connection> connection, HttpRequest request,
+           MemoryBudget::Share body_share);
   ~Exchange();
   Exchange(const Exchange&) = delete;
   Exchange& operator=(const Exchange&) = delete;
 
   const HttpRequest& request() const { return request_; }
-  // Frees the request's body, which may be large, once it has been read.
-  std::string TakeBody() { return std::move(request_.body); }
+  // Frees the request's body, which may be large, once it has been read. One thread calls it.
+  std::string TakeBody() {
+    const MemoryBudget::Share given_back = std::move(body_share_);
+    return std::move(request_.body);
+  }
 
   // ---- any thread ----
   // The whole answer. Exactly one of Respond() and Attach() is called.
@@ -68,6 +73,7 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   friend class Connection;
 
   HttpRequest request_;
+  MemoryBudget::Share body_share_;
   HttpHeaders headers_;
   std::shared_ptr<Connection> connection_;
   std::shared_ptr<Producer> producer_;

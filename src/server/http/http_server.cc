@@ -21,7 +21,9 @@ HttpServer::HttpServer(IoLoop& loop, HttpOptions options, Handler handler, Check
       handler_(std::move(handler)),
       check_header_(std::move(check_header)),
       error_body_(std::move(error_body)),
-      finished_(std::move(finished)) {
+      finished_(std::move(finished)),
+      bodies_(options_.pending_bytes > 0 ? options_.pending_bytes
+                                         : 8 * static_cast<int64_t>(options_.limits.body_bytes)) {
   if (options_.tls_certificate.empty() != options_.tls_key.empty()) {
     throw InvalidArgument("--tls-cert and --tls-key go together: one of them is missing");
   }

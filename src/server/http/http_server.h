@@ -17,6 +17,7 @@
 #include "server/http/io_loop.h"
 #include "server/http/request_reader.h"
 #include "server/http/transport.h"
+#include "server/memory_budget.h"
 
 namespace litecache::server {
 
@@ -28,6 +29,9 @@ struct HttpOptions {
   std::string tls_key;
   RequestReader::Limits limits;
   int64_t max_connections = 1024;
+  // Of all requests that are being received or wait for a worker, beside small ones; 0: eight times
+  // the largest body.
+  int64_t pending_bytes = 0;
   // Without a byte from or to the client where one is due: between requests, and in a stalled
   // answer. A request must arrive within this and a second for every 16 KiB of it.
   std::chrono::milliseconds idle_timeout{60000};
@@ -93,6 +97,7 @@ class HttpServer {
   Finished finished_;
   std::unique_ptr<TlsContext> tls_;
   HttpCounters counters_;
+  MemoryBudget bodies_;
   std::unordered_set<std::shared_ptr<Connection>> connections_;  // loop's thread
   bool draining_ = false;                                        // loop's thread
   std::mutex mutex_;

@@ -4,7 +4,6 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
-#include <boost/asio/thread_pool.hpp>
 #include <exception>
 #include <list>
 #include <thread>
@@ -68,18 +67,5 @@ void IoLoop::Stop() {
 }
 
 asio::io_context& IoLoop::context() { return impl_->context; }
-
-struct WorkerPool::Impl {
-  explicit Impl(int threads) : pool(static_cast<size_t>(threads)) {}
-  asio::thread_pool pool;
-};
-
-WorkerPool::WorkerPool(int threads) : impl_(std::make_unique<Impl>(threads)) {}
-WorkerPool::~WorkerPool() {
-  impl_->pool.stop();
-  impl_->pool.join();
-}
-
-void WorkerPool::Post(std::function<void()> task) { asio::post(impl_->pool, std::move(task)); }
 
 }  // namespace litecache::server

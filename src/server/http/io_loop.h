@@ -1,4 +1,4 @@
-// The thread that moves bytes, and the threads that prepare requests.
+// The thread that moves bytes.
 #pragma once
 
 #include <chrono>
@@ -32,23 +32,6 @@ class IoLoop {
   void Stop();
 
   boost::asio::io_context& context();
-
- private:
-  struct Impl;
-  std::unique_ptr<Impl> impl_;
-};
-
-// Runs tasks on a few threads in their order.
-class WorkerPool {
- public:
-  explicit WorkerPool(int threads);
-  // Tasks that have not begun are dropped; those that run are waited for.
-  ~WorkerPool();
-  WorkerPool(const WorkerPool&) = delete;
-  WorkerPool& operator=(const WorkerPool&) = delete;
-
-  // `task` must not throw.
-  void Post(std::function<void()> task);
 
  private:
   struct Impl;

@@ -6,6 +6,7 @@
 #include <boost/asio/buffer.hpp>
 #include <boost/beast/http/parser.hpp>
 #include <boost/beast/http/string_body.hpp>
+#include <iterator>
 #include <utility>
 
 #include "base/units.h"
@@ -49,11 +50,41 @@ std::string PercentDecode(std::string_view text) {
   return result;
 }
 
+// What proxies and servers may read differently: where one sees the end of a request, the other
+// must not see the rest of it as a request of its own. "" where all is clear, else what is not.
+template <typename Message>
+std::string Ambiguity(const Message& message) {
+  const auto count = [&](http::field name) {
+    const auto [begin, end] = message.equal_range(name);
+    return std::distance(begin, end);
+  };
+  if (count(http::field::host) > 1) return "it has more than one Host header";
+  if (count(http::field::content_length) > 1) return "it has more than one Content-Length header";
+  const auto codings = count(http::field::transfer_encoding);
+  if (codings == 0) return "";
+  if (codings > 1 || Lower(message[http::field::transfer_encoding]) != "chunked") {
+    return "the only Transfer-Encoding that is understood is 'chunked', once";
+  }
+  if (count(http::field::content_length) > 0) {
+    return "it has both Content-Length and Transfer-Encoding";
+  }
+  return message.version() < 11 ? "HTTP/1.0 has no Transfer-Encoding" : "";
+}
+
 }  // namespace
 
 struct RequestReader::Impl {
   http::request_parser<http::string_body> parser;
   Limits limits;
+  bool header_checked = false;
+  size_t used = 0;  // bytes of the request, as they were sent
+
+  // Chunks of 1 KiB take 6 bytes more each; what else there is beside header and body (extensions
+  // of chunks, trailers) nobody needs.
+  size_t most_bytes() const {
+    return limits.header_bytes + limits.body_bytes + limits.body_bytes / 64 + kFraming;
+  }
+  static constexpr size_t kFraming = 16 << 10;
 };
 
 RequestReader::RequestReader(const Limits& limits) : impl_(std::make_unique<Impl>()) {
@@ -80,6 +111,22 @@ size_t RequestReader::Feed(std::string_view bytes) {
     const size_t count =
         parser.put(boost::asio::buffer(bytes.data() + used, bytes.size() - used), error);
     used += count;
+    impl_->used += count;
+    if (parser.is_header_done() && !std::exchange(impl_->header_checked, true)) {
+      if (const auto what = Ambiguity(parser.get()); !what.empty()) {
+        Fail(400, fmt::format("this request is ambiguous: {}", what));
+        return used;
+      }
+    }
+    const size_t waiting = bytes.size() - used;
+    const bool framing = error == http::error::need_more && parser.is_header_done();
+    if (impl_->used + waiting > impl_->most_bytes() ||
+        (framing && waiting > impl_->limits.header_bytes)) {
+      Fail(413,
+           "the request is larger than its body may be: too many or too large chunk extensions "
+           "or trailers");
+      return used;
+    }
     if (error == http::error::need_more) return used;
     if (error == http::error::bad_version) {
       Fail(505, "only HTTP/1.1 and HTTP/1.0 are spoken here");

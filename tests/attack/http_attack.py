@@ -1,0 +1,185 @@
+"""Raw HTTP that is endless, ambiguous or slow; and signals while the server is busy.
+
+usage: http_attack.py PROGRAM MODEL_DIRECTORY
+"""
+
+import http.client
+import io
+import random
+import signal
+import threading
+import time
+
+import victim
+
+
+def read_all(connection):
+    data = b""
+    try:
+        while piece := connection.recv(65536):
+            data += piece
+    except ConnectionError:
+        pass
+    return data
+
+
+CHUNKED = b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n" \
+          b"Transfer-Encoding: chunked\r\n\r\n"
+
+
+class Framing(victim.Attack):
+    FLAGS = ("--max-body", "1MiB", "--max-header", "16KiB", "--idle-timeout", "20")
+
+    def exchange(self, data):
+        with self.victim.connect() as connection:
+            connection.sendall(data)
+            connection.settimeout(30)
+            return read_all(connection)
+
+    def endless(self, head, piece, most=580 << 20):
+        """Sends pieces until the server stops reading; returns the bytes it took. It goes on reading
+        for a while after it has refused a request, so that the client gets to see that."""
+        with self.victim.connect() as connection:
+            connection.sendall(head)
+            sent = 0
+            try:
+                while sent < most:
+                    connection.sendall(piece)
+                    sent += len(piece)
+            except OSError:
+                pass
+        return sent
+
+    def test_what_is_endless(self):
+        for piece in (b"1;" + b"e" * 8000 + b"\r\nx\r\n",  # extensions of chunks
+                      b"1;" + b"e=f;" * 200 + b"\r\nx\r\n"):
+            before = self.victim.resident()
+            self.assertLess(self.endless(CHUNKED, piece), 80 << 20)
+            self.assertLess(self.victim.resident() - before, 32 << 20)
+        for head in (CHUNKED + b"1;", CHUNKED + b"0\r\nX: ", CHUNKED + b"0\r\n"):  # one line; trailers
+            piece = b"a: b\r\n" * 1000 if head.endswith(b"0\r\n") else b"x" * 8000
+            before = self.victim.cpu()
+            self.assertLess(self.endless(head, piece), 80 << 20)
+            self.assertLess(self.victim.cpu() - before, victim.CPU_SECONDS)
+
+    def test_extensions_are_taken(self):
+        answer = self.exchange(CHUNKED.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n") +
+                               b'5;a=b\r\n{"pro\r\nc\r\nmpt": "abc"}\r\n0\r\nT: v\r\n\r\n')
+        self.assertTrue(answer.startswith(b"HTTP/1.1 200"), answer[:300])
+
+    def test_what_is_ambiguous(self):
+        body = b'{"prompt": "x"}'
+        length = b"Content-Length: %d" % len(body)
+        chunked = b"f\r\n" + body + b"\r\n0\r\n\r\n"
+        host = b"Host: localhost"
+        for headers, data in (
+                ((host, b"Transfer-Encoding: xchunked"), chunked),
+                ((host, b"Transfer-Encoding: chunked, x"), chunked),
+                ((host, b"Transfer-Encoding: x, chunked"), chunked),
+                ((host, b"Transfer-Encoding: gzip, chunked"), chunked),
+                ((host, b"Transfer-Encoding: chunked", b"Transfer-Encoding: chunked"), chunked),
+                ((host, b"Transfer-Encoding: identity", length), body),
+                ((host, b"Transfer-Encoding: chunked", length), chunked),
+                ((host, length, b"Transfer-Encoding: chunked"), chunked),
+                ((host, length, length), body),
+                ((host, length, b"Content-Length: 5"), body),
+                ((host, b"Content-Length: 1, 15"), body),
+                ((host, b"Content-Length: +15"), body),
+                ((host, b"Content-Length : 15"), body),
+                ((host, b"Host: example.org", length), body),
+                ((host, host, length), body)):
+            head = b"\r\n".join((b"POST /tokenize HTTP/1.1", *headers,
+                                 b"Content-Type: application/json"))
+            smuggled = b"GET /stats HTTP/1.1\r\nHost: localhost\r\n\r\n"
+            answer = self.exchange(head + b"\r\n\r\n" + data + smuggled)
+            self.assertTrue(answer.startswith(b"HTTP/1.1 400"), (headers, answer[:200]))
+            self.assertIn(b"Connection: close", answer)
+            self.assertEqual(answer.count(b"HTTP/1.1"), 1, headers)
+
+    def test_random_heads(self):
+        """Pieces of heads in random order: each is answered or closed, none stops the server."""
+        seed = int(time.time())
+        print("seed", seed)
+        chance = random.Random(seed)
+        pieces = [b"GET ", b"POST ", b"/tokenize", b"/%2e%2e/%00", b" HTTP/1.1\r\n", b" HTTP/9.9\r\n",
+                  b"\r\n", b"\n", b"\r\n\r\n", b"Host: localhost\r\n", b"Host: \r\n", b"\x00", b"\xff" * 9,
+                  b"Content-Length: 3\r\n", b"Content-Length: 99999999999999999999\r\n",
+                  b"Transfer-Encoding: chunked\r\n", b"Expect: 100-continue\r\n", b"fffffffffffffffff\r\n",
+                  b"Connection: close\r\n", b" folded: x\r\n", b": \r\n", b"{}", b"0\r\n\r\n", b"A" * 9000]
+        counts = {}
+        for _ in range(int(140 * victim.SCALE)):
+            data = b"".join(chance.choice(pieces) for _ in range(chance.randrange(1, 12)))
+            with self.victim.connect() as connection:
+                try:
+                    connection.sendall(data)
+                    connection.shutdown(1)
+                except OSError:
+                    pass
+                answer = read_all(connection)
+            if answer:
+                response = http.client.HTTPResponse(FakeSocket(answer))
+                response.begin()
+                counts[response.status] = counts.get(response.status, 0) + 1
+            else:
+                counts["closed"] = counts.get("closed", 0) + 1
+        print("answers by status:", counts)
+
+
+class FakeSocket:
+    def __init__(self, data):
+        self.data = data
+
+    def makefile(self, *_):
+        return io.BytesIO(self.data)
+
+
+class Signals(victim.unittest.TestCase):
+    """While workers are busy, a signal ends the server all the same."""
+
+    connections = ()
+
+    def start(self, *flags):
+        server = victim.Victim(*flags)
+        # Some seconds of tokenizing on both workers; the first bytes tell that it has begun.
+        body = victim.request_bytes("/tokenize", b'{"prompt": "' + b"ab cd\\u1234 " * 2_500_000 + b'"}')
+        self.tearDown()
+        self.connections = [server.connect() for _ in range(4)]
+        for connection in self.connections:
+            connection.sendall(body)
+        before = server.cpu()
+        self.assertTrue(victim.wait_for(lambda: server.cpu() - before > 0.3))
+        return server
+
+    def tearDown(self):
+        for connection in self.connections:
+            connection.close()
+
+    def test_one_signal_ends_it_in_time(self):
+        for number in (signal.SIGTERM, signal.SIGINT):
+            server = self.start("--shutdown-timeout", "0.5")
+            begun = time.time()
+            self.assertEqual(server.stop(number), 3)
+            self.assertLess(time.time() - begun, 7)
+
+    def test_a_second_signal_ends_it_at_once(self):
+        for first, second in ((signal.SIGTERM, signal.SIGTERM), (signal.SIGTERM, signal.SIGINT)):
+            server = self.start("--shutdown-timeout", "60")
+            server.process.send_signal(first)
+            time.sleep(0.3)
+            begun = time.time()
+            self.assertEqual(server.stop(second), 128 + second)
+            self.assertLess(time.time() - begun, 2)
+
+    def test_work_ends_with_its_client(self):
+        server = self.start()
+        for connection in self.connections:
+            connection.close()
+        time.sleep(0.5)
+        before = server.cpu()
+        time.sleep(1)
+        self.assertLess(server.cpu() - before, 0.3, "it computes for clients that have left")
+        self.assertEqual(server.stop(), 0)
+
+
+if __name__ == "__main__":
+    victim.main()

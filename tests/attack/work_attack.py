@@ -1,0 +1,140 @@
+"""Requests that are much work or much memory: others are served meanwhile, and memory is given back.
+
+usage: work_attack.py PROGRAM MODEL_DIRECTORY
+"""
+
+import json
+import threading
+import time
+import urllib.error
+import urllib.request
+
+import victim
+
+MIB = 1 << 20
+
+
+class Fairness(victim.Attack):
+    FLAGS = ("--api-key", "one", "--api-key", "two")
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.victim.key = "two"  # what calls of the test's own carry
+
+    def ask(self, key, body):
+        request = urllib.request.Request(
+            self.victim.url + "/tokenize", data=body,
+            headers={"Content-Type": "application/json", "Authorization": "Bearer " + key})
+        with urllib.request.urlopen(request, timeout=120) as answer:
+            return json.load(answer)["count"]
+
+    def test_small_requests_do_not_wait_for_large_ones(self):
+        large = json.dumps({"prompt": "def f(a, b): return a + b\n" * 200_000}).encode()
+        threads = [threading.Thread(target=self.try_ask, args=(large,)) for _ in range(6)]
+        for thread in threads:
+            thread.start()
+        before = self.victim.cpu()
+        self.assertTrue(victim.wait_for(lambda: self.victim.cpu() - before > 0.5))
+        longest = 0
+        for key in ("one", "two") * 3:  # a client's own large requests do not hold it up, either
+            begun = time.time()
+            self.assertGreater(self.ask(key, b'{"prompt": "x"}'), 0)
+            longest = max(longest, time.time() - begun)
+        print(f"longest wait of a small request: {longest:.2f} s")
+        self.assertLess(longest, 3)
+        for thread in threads:
+            thread.join()
+
+    def try_ask(self, body):
+        try:
+            self.ask("one", body)
+        except urllib.error.HTTPError as error:  # the memory set aside for bodies is taken
+            error.close()
+
+
+class Memory(victim.Attack):
+    def test_hopeless_prompts_are_refused_by_their_size(self):
+        text = "word " * 6_000_000
+        self.refuse("/v1/completions", {"prompt": text, "max_tokens": 1}, "bytes")
+        self.refuse("/v1/chat/completions", {"messages": [{"role": "user", "content": text}]}, "bytes")
+
+    def test_long_prompts_are_not_encoded_to_their_end(self):
+        limit = self.victim.call("/props")["memory"]["largest_context"]
+        text = "a1 " * (limit * 8)
+        self.refuse("/v1/completions", {"prompt": text, "max_tokens": 1}, "tokens")
+
+    def test_answers_larger_than_what_is_set_aside(self):
+        body = {"prompt": "x", "max_tokens": 30_000, "n": 64, "logprobs": 20, "temperature": 1}
+        self.refuse("/v1/completions", body, "fewer")
+        self.refuse("/v1/completions", {**body, "prompt": ["x"] * 64, "n": 1}, "fewer")
+
+    def test_many_bodies(self):
+        before = self.victim.resident()
+        body = b'{"prompt": "' + b"x" * (30 * MIB)  # never comes to its end
+        head = victim.request_bytes("/tokenize", b"", f"Content-Length: {31 * MIB}", length=False)
+        held = []
+        for _ in range(16):
+            connection = self.victim.connect()
+            try:
+                connection.sendall(head + body)
+            except OSError:  # refused
+                pass
+            held.append(connection)
+        self.assertEqual(self.victim.post("/tokenize", {"prompt": "x"})[0], 200)
+        grown = self.victim.resident() - before
+        print(f"16 bodies of 30 MiB: {grown / MIB:.0f} MiB more")
+        self.assertLess(grown, 600 * MIB)  # 256 MiB of bodies, in strings that grow by doubling
+        for connection in held:
+            connection.close()
+        self.assertTrue(victim.wait_for(lambda: self.victim.resident() - before < 100 * MIB),
+                        f"{(self.victim.resident() - before) / MIB:.0f} MiB are not given back")
+
+    def test_memory_is_given_back(self):
+        small = {"prompt": "x"}
+        self.victim.post("/tokenize", small)
+        before = self.victim.resident()
+        for _ in range(3):
+            self.victim.post("/tokenize", {"prompt": "a b " * 2_000_000})
+            self.victim.post("/detokenize", b'{"tokens": [' + b"1," * 1_900_000 + b"1]}")
+            self.victim.post("/v1/completions", b'{"x": [' + b"[]," * 1_900_000 + b"0]}")
+        self.assertTrue(victim.wait_for(lambda: self.victim.resident() - before < 100 * MIB),
+                        f"{(self.victim.resident() - before) / MIB:.0f} MiB are not given back")
+
+
+class Templates(victim.Attack):
+    FLAGS = ("--trust-chat-template",)
+
+    def render(self, template, content="x", part=""):
+        before = self.victim.resident()
+        self.refuse("/tokenize", {"messages": [{"role": "user", "content": content}],
+                                  "chat_template": template}, part)
+        return self.victim.resident() - before
+
+    def test_steps_are_charged_by_what_they_read(self):
+        text = "ab" * (5 * MIB)
+        for body in ("'zzz' in s", "s.find('zzz') > 0", "s.rfind('zzz') > 0", "s == s ~ ''",
+                     "s|length > 5", "s.count('zz') > 1", "s.isalpha()", "s[-1] == 'b'", "s < s ~ 'a'",
+                     "s.startswith(s)", "s.split('zz')", "s|upper", "s|replace('zz', '')"):
+            self.render("{% set s = messages[0].content %}{% for i in range(100000) %}"
+                        "{% if " + body + " %}{% endif %}{% endfor %}", text, "template")
+
+    def test_searches_take_the_sum_of_the_lengths(self):
+        template = ("{% set s = messages[0].content %}{% set t = s[:1000000] ~ 'b' %}"
+                    "{{ 1 if BODY else 0 }}{{ raise_exception('done') }}")
+        for body in ("t in s", "s.find(t) < 0", "s.rfind('b' ~ t) < 0", "s.count(t)", "s.rsplit(t)"):
+            self.render(template.replace("BODY", body), "a" * (4 * MIB), "done")
+
+    def test_values_that_share(self):
+        grow = "{% set n = namespace(x=[1], y=[1]) %}{% for i in range(60) %}{% set n.x = [n.x, n.x] %}" \
+               "{% set n.y = [n.y, n.y] %}{% endfor %}"
+        self.bounded("/tokenize", {"messages": [{"role": "user", "content": "x"}],
+                                   "chat_template": grow + "{{ n.x == n.y }}"},
+                     seconds=victim.CPU_SECONDS + 12)  # the limit of a request, not the template's
+        grown = self.render("{% set n = namespace(l=[]) %}{% for i in range(10000) %}"
+                            "{% set n.l = n.l + [messages[0].content ~ i] %}{% endfor %}", "x" * (4 * MIB))
+        self.assertLess(grown, 1400 * MIB)
+
+
+if __name__ == "__main__":
+    victim.main()
