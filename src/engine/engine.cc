@@ -22,6 +22,7 @@
 #include "engine/kv_profile.h"
 #include "engine/memory_plan.h"
 #include "engine/prefill_chunk.h"
+#include "io/checkpoint.h"
 #include "io/generation_config.h"
 #include "io/hub.h"
 #include "kv/cache_plan.h"
@@ -341,7 +342,10 @@ SamplingParams DefaultSampling(const io::GenerationConfig& generation) {
 std::unique_ptr<Engine> Engine::Load(const std::string& model, const EngineOptions& options) {
   Parts parts = Begin(options, model);
   parts.directory = io::ResolveModelDirectory(model);
-  parts.identity = [directory = parts.directory] { return model::Fingerprint(directory); };
+  parts.identity = [directory = parts.directory] {
+    // The fingerprint samples the weights; a change between the samples makes files newer.
+    return model::Fingerprint(directory) + " " + io::Checkpoint(directory).FileVersions();
+  };
   const auto config = model::ModelConfig::FromFile(parts.directory / "config.json");
   CheckWeights(parts, config, options);
   // Small files come first: their errors appear at once, not after gigabytes have been read.

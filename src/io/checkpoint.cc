@@ -116,6 +116,19 @@ std::vector<std::string> Checkpoint::TensorNames() const {
   return names;
 }
 
+std::string Checkpoint::FileVersions() const {
+  std::string versions;
+  for (const Safetensors& file : files_) {
+    const fs::path& path = file.file().path();
+    std::error_code error;
+    const auto time = fs::last_write_time(path, error).time_since_epoch();
+    if (error) throw FileError("{}: {}", path.string(), error.message());
+    versions += fmt::format("{}{}:{}:{}", versions.empty() ? "" : " ", path.filename().string(),
+                            file.file().size(), static_cast<int64_t>(time.count()));
+  }
+  return versions;
+}
+
 void Checkpoint::Prefault(const std::function<void(int64_t done, int64_t total)>& progress) const {
   const auto total = static_cast<int64_t>(file_bytes_);
   int64_t done = 0;

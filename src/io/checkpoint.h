@@ -30,6 +30,10 @@ class Checkpoint {
   size_t tensor_count() const { return tensors_.size(); }
   // Ascending, whatever shards they lie in.
   std::vector<std::string> TensorNames() const;
+
+  // Names, sizes and times of its files, in one line: a file that is written again differs, however
+  // small the change. Throws FileError.
+  std::string FileVersions() const;
   uint64_t file_bytes() const { return file_bytes_; }
   const std::filesystem::path& directory() const { return directory_; }
 

@@ -5,12 +5,15 @@ usage: http_attack.py PROGRAM MODEL_DIRECTORY
 
 import http.client
 import io
+import os
 import random
+import resource
 import signal
-import threading
+import subprocess
 import time
 
 import victim
+from victim import program
 
 
 def read_all(connection):
@@ -178,6 +181,42 @@ class Signals(victim.unittest.TestCase):
         before = server.cpu()
         time.sleep(1)
         self.assertLess(server.cpu() - before, 0.3, "it computes for clients that have left")
+        self.assertEqual(server.stop(), 0)
+
+
+class Program(victim.unittest.TestCase):
+    def test_an_empty_key_is_no_key(self):
+        done = subprocess.run([program.PROGRAM, "serve", "--model", program.MODEL, "--port", "0"],
+                              env={**os.environ, "LITECACHE_API_KEY": ""}, capture_output=True, text=True,
+                              timeout=60)
+        self.assertGreater(done.returncode, 0)
+        self.assertIn("LITECACHE_API_KEY", done.stderr)
+
+    def test_paths_in_the_log_are_one_line(self):
+        server = victim.Victim("--log-level", "info")
+        with server.connect() as connection:
+            connection.sendall(b"GET /%0a%0dfake%1b[2Jline HTTP/1.1\r\nHost: localhost\r\n"
+                               b"Connection: close\r\n\r\n")
+            self.assertTrue(read_all(connection).startswith(b"HTTP/1.1 404"))
+        self.assertEqual(server.stop(), 0)
+        log = "".join(server.log)
+        self.assertIn("\\x0a\\x0dfake\\x1b[2Jline", log)
+        self.assertNotIn("\x1b", log)
+
+    def test_a_small_stack(self):
+        """What nests as deep as it may is taken with a stack that is smaller than usual, too."""
+        limit = 256 << 10
+        server = victim.Victim(preexec=lambda: resource.setrlimit(
+            resource.RLIMIT_STACK, (limit, resource.getrlimit(resource.RLIMIT_STACK)[1])))
+        deep = '{"a":' * 126 + "1" + "}" * 126
+        call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": deep}}
+        messages = [{"role": "user", "content": "x"}, {"role": "assistant", "tool_calls": [call]}]
+        self.assertEqual(server.post("/tokenize", {"messages": messages})[0], 200)
+        schema = {"type": "integer"}
+        for _ in range(100):
+            schema = {"items": schema}
+        body = {"prompt": "x", "max_tokens": 1, "guided_json": schema}
+        self.assertEqual(server.post("/v1/completions", body)[0], 200)
         self.assertEqual(server.stop(), 0)
 
 

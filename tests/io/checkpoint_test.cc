@@ -1,6 +1,8 @@
 #include "io/checkpoint.h"
 
+#include <chrono>
 #include <cstring>
+#include <filesystem>
 
 #include "expect_error.h"
 #include "safetensors_bytes.h"
@@ -54,6 +56,17 @@ TEST(CheckpointTest, ReadsShardsAndReportsProgress) {
   EXPECT_EQ(seen.back(), static_cast<int64_t>(checkpoint.file_bytes()));
   EXPECT_THROW(checkpoint.Prefault([](int64_t, int64_t) { throw InvalidArgument("cancelled"); }),
                InvalidArgument);
+}
+
+TEST(CheckpointTest, FilesThatAreWrittenAgainDiffer) {
+  const TemporaryDirectory directory;
+  const auto path = directory.Write("model.safetensors", One("x", "abc"));
+  const std::string before = Checkpoint(directory.path()).FileVersions();
+  EXPECT_EQ(Checkpoint(directory.path()).FileVersions(), before);
+  const auto time = std::filesystem::last_write_time(path);
+  directory.Write("model.safetensors", One("x", "abd"));
+  std::filesystem::last_write_time(path, time + std::chrono::milliseconds(1));
+  EXPECT_NE(Checkpoint(directory.path()).FileVersions(), before);
 }
 
 TEST(CheckpointTest, SaysWhatIsMissing) {

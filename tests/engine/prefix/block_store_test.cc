@@ -270,6 +270,38 @@ TEST(BlockStore, ASecondProcessIsRefused) {
   BlockStore again(directory.path(), 1 << 20);
 }
 
+TEST(BlockStore, RefusesWhatOthersMayChange) {
+  const TemporaryDirectory directory;
+  for (const fs::perms others : {fs::perms::others_write, fs::perms::group_write}) {
+    fs::permissions(directory.path(), fs::perms::owner_all | others);
+    EXPECT_ERROR(BlockStore(directory.path(), 1 << 20), FileError, "chmod 700");
+  }
+  fs::permissions(directory.path(), fs::perms::owner_all);
+  const TemporaryDirectory elsewhere;
+  fs::create_symlink(elsewhere.path() / "target", directory.path() / ".lock");
+  EXPECT_ERROR(BlockStore(directory.path(), 1 << 20), FileError, ".lock");
+  EXPECT_FALSE(fs::exists(elsewhere.path() / "target"));
+  fs::remove(directory.path() / ".lock");
+  ASSERT_EQ(mkfifo((directory.path() / ".lock").c_str(), 0600), 0);
+  EXPECT_ERROR(BlockStore(directory.path(), 1 << 20), FileError, "not a regular file");
+  fs::remove(directory.path() / ".lock");
+  BlockStore store(directory.path(), 1 << 20);
+}
+
+// A FIFO where a block is written first: the block is not stored, and nothing hangs.
+TEST(BlockStore, WaitsForNoFifo) {
+  auto random = TestRandom(97);
+  const TemporaryDirectory directory;
+  const auto chain = RandomChain(random, 1, 100);
+  const std::string name = chain[0].header.key.ToString();
+  fs::create_directory(directory.path() / name.substr(0, 2));
+  BlockStore store(directory.path(), 1 << 20);
+  const auto fifo = directory.path() / name.substr(0, 2) / (name + ".kv.tmp");
+  ASSERT_EQ(mkfifo(fifo.c_str(), 0600), 0);
+  WriteAll(store, chain);
+  EXPECT_FALSE(store.Stats().writing);
+}
+
 TEST(BlockStore, RefusesAPlaceThatIsNone) {
   const TemporaryDirectory directory;
   const auto file = directory.Write("file", "x");
