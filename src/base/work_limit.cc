@@ -24,6 +24,7 @@ WorkLimit::WorkLimit(std::chrono::milliseconds cpu, std::function<bool()> cancel
 
 void WorkLimit::Look() {
   left_ = kBetweenLooks;
+  if (outer_ != nullptr) outer_->Look();
   if (cancelled_ && cancelled_()) throw WorkStopped("the work was cancelled", true);
   if (ThreadTime() > end_) {
     const double seconds = std::chrono::duration<double>(limit_).count();

@@ -21,7 +21,7 @@ class WorkStopped : public Error {
   bool cancelled_;
 };
 
-// Counts for the thread that made it, until it is destroyed; the innermost one counts.
+// Counts for the thread that made it, until it is destroyed; those around it go on to count.
 class WorkLimit {
  public:
   // `cpu`: of this thread's processor time, so that a busy machine refuses nothing. `cancelled` is

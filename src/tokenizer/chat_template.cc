@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/work_limit.h"
 #include "tokenizer/jinja/json_values.h"
 #include "tokenizer/jinja/template.h"
 #include "tokenizer/jinja/unicode.h"
@@ -18,6 +19,9 @@ struct ChatTemplate::Compiled {
 };
 
 namespace {
+
+// Of processor time.
+constexpr std::chrono::seconds kLongestRun(20);
 
 // What Transformers appends to the last message to find its end again in the rendered text.
 constexpr std::string_view kContinueTag = "CONTINUE_FINAL_MESSAGE_TAG ";
@@ -138,6 +142,8 @@ std::string ChatTemplate::Apply(const ordered_json& messages,
 RenderedPrompt ChatTemplate::ApplyMarked(const ordered_json& messages,
                                          const ChatTemplateOptions& options) const {
   const Compiled& chosen = Choose(!options.tools.is_null());
+  // What the interpreter's own limits do not see, such as comparing values that share their parts.
+  const WorkLimit limit(kLongestRun, {});
   ordered_json prepared = PrepareMessages(messages);
   std::string final_text;
   if (options.continue_final_message) final_text = TagFinalMessage(&prepared, chosen.source);

@@ -1,0 +1,90 @@
+// A whole model directory: files behind lines "=== NAME". Whatever they hold, everything that reads
+// a directory ends in a result or an Error, and in bounded work.
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <string_view>
+
+#include "base/error.h"
+#include "base/logging.h"
+#include "base/work_limit.h"
+#include "io/checkpoint.h"
+#include "io/generation_config.h"
+#include "io/json.h"
+#include "model/config.h"
+#include "model/fingerprint.h"
+#include "temporary_directory.h"
+#include "tokenizer/chat_encoder.h"
+#include "tokenizer/tokenizer.h"
+
+namespace {
+
+using namespace litecache;  // NOLINT: a program of one file
+
+constexpr std::string_view kMark = "=== ";
+
+// Nothing outside of the directory is named.
+bool IsFileName(std::string_view name) {
+  return !name.empty() && name.size() < 100 && name != "." && name != ".." &&
+         name.find_first_of(std::string_view("/\0", 2)) == std::string_view::npos;
+}
+
+void WriteFiles(std::string_view input, const std::filesystem::path& directory) {
+  for (int files = 0; input.starts_with(kMark) && files < 8; ++files) {
+    input.remove_prefix(kMark.size());
+    const size_t line = std::min(input.find('\n'), input.size());
+    const std::string name(input.substr(0, line));
+    input.remove_prefix(std::min(line + 1, input.size()));
+    const size_t end = input.find("\n=== ");
+    const std::string_view contents = input.substr(0, end);
+    if (IsFileName(name)) {
+      std::ofstream(directory / name, std::ios::binary)
+          .write(contents.data(), static_cast<std::streamsize>(contents.size()));
+    }
+    if (end == std::string_view::npos) return;
+    input.remove_prefix(end + 1);
+  }
+}
+
+template <typename Body>
+void Try(const Body& body) {
+  try {
+    const WorkLimit limit(std::chrono::seconds(5), {});
+    body();
+  } catch (const WorkStopped& error) {
+    LC_CHECK(false, "{}", error.what());
+  } catch (const Error&) {
+  }
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  static const bool quiet = (InitLogging("off"), true);
+  (void)quiet;
+  static const testing::TemporaryDirectory directory;
+  const std::filesystem::path path = directory.path() / "model";
+  std::filesystem::remove_all(path);
+  std::filesystem::create_directory(path);
+  WriteFiles({reinterpret_cast<const char*>(data), size}, path);
+  Try([&] { io::GenerationConfig::FromDirectory(path); });
+  Try([&] {
+    const io::Checkpoint checkpoint(path);
+    LC_CHECK(!checkpoint.FileVersions().empty());
+    for (const std::string& name : checkpoint.TensorNames()) checkpoint.Find(name);
+  });
+  Try([&] { model::Fingerprint(path); });
+  Try([&] {
+    const auto tokenizer = tokenizer::Tokenizer::FromDirectory(path);
+    const auto ids = tokenizer->Encode("def add(a, b):\n  return a + b <|x|>");
+    tokenizer->Decode(ids, true);
+    auto found = tokenizer::ChatTemplate::FindIn(path);
+    if (!found) return;
+    const tokenizer::ChatEncoder encoder(*tokenizer, std::move(*found));
+    encoder.Encode({{{"role", "user"}, {"content", "x"}}});
+  });
+  return 0;
+}
