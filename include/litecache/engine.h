@@ -60,6 +60,9 @@ struct EngineOptions {
   std::filesystem::path prefix_store;
   uint64_t prefix_store_bytes = uint64_t{20} << 30;
   bool show_progress = true;  // bars on a terminal while loading
+
+  // Throws InvalidArgument naming the option, its value and what it may be.
+  void Validate(OptionNames names = OptionNames::kMembers) const;
 };
 
 struct SamplingParams {

@@ -2,12 +2,15 @@
 // the command line and programs that drive the KV subsystem alone (litecache/kv_cache.h).
 #pragma once
 
+#include <any>
 #include <cstdint>
+#include <map>
 #include <span>
 #include <string>
 #include <string_view>
+#include <typeindex>
 
-#include "litecache/kv_policy_options.h"
+#include "litecache/options.h"
 
 namespace litecache {
 
@@ -17,8 +20,8 @@ struct KvBudget {
   double share = 0.10;  // used when tokens == 0; in (0, 1]
   int64_t tokens = 0;   // rows, whatever the context
 
-  // "10%", "0.1" (a share), "2048", "4k" (tokens). Throws InvalidArgument.
-  static KvBudget Parse(const std::string& text);
+  // "10%", "0.1" (a share), "2048", "4k" (tokens). Throws InvalidArgument, which names `who`.
+  static KvBudget Parse(const std::string& text, std::string_view who = "KV budget");
   // Rows for a sequence of `context` tokens, at least 1: ceil(share * context), or `tokens`.
   int64_t RowsFor(int64_t context) const;
   std::string ToString() const;  // what Parse reads
@@ -26,6 +29,34 @@ struct KvBudget {
 
 // What KvOptions.policy may be.
 std::span<const std::string_view> KvPolicies();
+
+// Policy kvpr: keys and values of the first tokens are recomputed from activations while the others
+// travel.
+struct KvprOptions {
+  int64_t split = -1;   // tokens to recompute (l of KVPR eq. 12); -1: the scheduler's l*
+  bool chunked = true;  // recomputation also overlaps the activations' own transfer (false: eq. 11)
+};
+
+// Settings of policies that are no part of LiteCache, by their type.
+class PolicySettings {
+ public:
+  // T's defaults until something else is written.
+  template <class T>
+  T& Of() {
+    std::any& settings = all_[typeid(T)];
+    if (!settings.has_value()) settings = T();
+    return *std::any_cast<T>(&settings);
+  }
+  template <class T>
+  const T& Of() const {
+    static const T defaults;
+    const auto found = all_.find(typeid(T));
+    return found == all_.end() ? defaults : *std::any_cast<T>(&found->second);
+  }
+
+ private:
+  std::map<std::type_index, std::any> all_;
+};
 
 struct KvOptions {
   std::string policy = "full";  // one of KvPolicies()
@@ -86,15 +117,12 @@ struct KvOptions {
   std::string transfer = "auto";
   int transfer_threads = 0;  // that gather rows for cpu-push and copy; 0: the cores but one, <= 16
 
-  // ---- the systems litecache is compared with ----
-  // flexgen and kvpr on a GPU: a step's sequences pass through each layer in so many groups, whose
-  // rows travel one after another (FlexGen's num_gpu_batches); 1: all together.
+  // ---- other policies ----
+  // Policies that bring whole layers, on a GPU: a step's sequences pass through each layer in this
+  // many groups, whose rows travel one after another (FlexGen's num_gpu_batches); 1: all together.
   int64_t batch_groups = 1;
-  FlexGenOptions flexgen;
   KvprOptions kvpr;
-  InfiniGenOptions infinigen;
-  RetroInferOptions retroinfer;
-  PqCacheOptions pqcache;
+  PolicySettings settings;
 
   bool measure_recall = false;  // compare what is attended with the exact top-k, each step (slow)
 
@@ -107,8 +135,8 @@ struct KvOptions {
   uint64_t device_memory = 0;
   uint64_t host_memory = 0;
 
-  // Throws InvalidArgument naming the field, its value and the valid range.
-  void Validate() const;
+  // Throws InvalidArgument naming the option, its value and what it may be.
+  void Validate(OptionNames names = OptionNames::kMembers) const;
 };
 
 }  // namespace litecache

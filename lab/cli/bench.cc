@@ -23,11 +23,19 @@ class LabBenchCommand final : public cli::BenchCommand {
   std::string Notes() const override {
     return BenchCommand::Notes() +
            "\nlitecache-lab's bench replaces what lookups and selections find, after they have "
-           "done\n"
-           "their work: with shares (--hit-ratio, --overlap) or with a recorded model's "
-           "(--trace).\n\n"
-           "  litecache-lab bench --shape llama3-8b --policies full,litecache --context 128000 \\\n"
-           "    --only decode --hit-ratio 0.8 --overlap 0.7\n";
+           "done "
+           "their work: with shares (--hit-ratio, --overlap) or with a recorded model's (--trace).";
+  }
+  std::vector<std::string> Examples() const override {
+    return {
+        "litecache-lab bench --shape llama3-8b --policies full,litecache --context 128000 "
+        "--only decode \\",
+        "    --hit-ratio 0.8 --overlap 0.7"};
+  }
+  std::vector<std::string> CommonOptions() const override {
+    auto flags = BenchCommand::CommonOptions();
+    flags.insert(flags.end(), {"--hit-ratio", "--overlap", "--trace"});
+    return flags;
   }
 
   void Declare(CLI::App& app) override {

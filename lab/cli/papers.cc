@@ -39,11 +39,14 @@ class PapersCommand final : public cli::Command {
   }
   std::string Notes() const override {
     return "lab/tools/papers_page.py makes a page of what is measured, beside the published "
-           "figures. A\n"
-           "run that was stopped goes on where it was. --shape or --model, --context and --batch\n"
-           "replace the papers' own.\n\n"
-           "  litecache-lab papers --device cuda --accuracy-model DIR -o results\n"
-           "  litecache-lab papers --quick --device cuda --time-limit 100 -o results\n";
+           "figures. "
+           "A run that was stopped continues where it was. --shape or --model, --context and "
+           "--batch "
+           "replace the papers' own.";
+  }
+  std::vector<std::string> Examples() const override {
+    return {"litecache-lab papers --device cuda --accuracy-model DIR -o results",
+            "litecache-lab papers --quick --device cuda --time-limit 100 -o results"};
   }
 
   void Declare(CLI::App& app) override {
@@ -122,26 +125,8 @@ class PapersCommand final : public cli::Command {
   // How, and on what.
   void DeclareMachine(CLI::App& app) {
     papers::LabOptions& lab = options_.lab;
-    flags_.DeclareThreads(app);
-    app.add_option("--device", lab.device,
-                   "What runs the models: cpu, cuda, cuda:N, or auto: a GPU where there is one")
-        ->type_name("NAME")
-        ->capture_default_str();
-    app.add_option("--memory", flags_.memory, "Memory for weights, KV cache and buffers together")
-        ->type_name("SIZE");
-    app.add_option("--device-memory", flags_.kv.device_memory, "Hard cap of the device tier")
-        ->type_name("SIZE");
-    app.add_option("--host-memory", flags_.kv.host_memory, "Hard cap of the host store")
-        ->type_name("SIZE");
-    app.add_option("--prefill-chunk", lab.prefill_chunk,
-                   "Prompt tokens processed in one step; 0: by the device")
-        ->type_name("TOKENS")
-        ->check(CLI::Range(0, 1 << 20).description(""))
-        ->default_str("0");
-    app.add_option("--max-batch", lab.max_batch, "Sequences that answer together for accuracy")
-        ->type_name("N")
-        ->check(CLI::Range(1, 65536).description(""))
-        ->capture_default_str();
+    flags_.DeclareSome(app, {"device", "threads", "memory", "device_memory", "host_memory",
+                             "prefill_chunk", "max_batch"});
     app.add_option("--steps", lab.decode_steps, "Decode steps timed")
         ->type_name("N")
         ->check(CLI::Range(1, 1 << 20).description(""))
@@ -196,9 +181,12 @@ class PapersCommand final : public cli::Command {
   void SetLab() {
     const papers::Grid& grid = options_.grid;
     papers::LabOptions& lab = options_.lab;
-    lab.threads = flags_.threads;
-    lab.memory = flags_.memory.value;
-    lab.caps = {flags_.kv.device_memory.value, flags_.kv.host_memory.value};
+    lab.device = flags_.options.device;
+    lab.threads = flags_.options.threads;
+    lab.prefill_chunk = flags_.options.prefill_chunk;
+    lab.max_batch = flags_.options.max_batch;
+    lab.memory = flags_.options.memory;
+    lab.caps = {flags_.options.kv.device_memory, flags_.options.kv.host_memory};
     if (!trace_file_.empty()) {
       if (app_->count("--hit-ratio") + app_->count("--overlap") > 0) {
         throw cli::UsageError(
@@ -217,7 +205,7 @@ class PapersCommand final : public cli::Command {
   std::string CommandText() const {
     std::string text = "litecache-lab papers";
     if (quick_) text += " --quick";
-    text += " --device " + options_.lab.device;
+    text += " --device " + flags_.options.device;
     const auto add = [&](const char* name, const std::string& value) {
       if (app_->count(name) > 0) text += fmt::format(" {} {}", name, value);
     };
@@ -244,7 +232,6 @@ class PapersCommand final : public cli::Command {
   static papers::SuiteOptions Defaults() {
     papers::SuiteOptions options;
     options.output = "papers";
-    options.lab.prefill_chunk = 0;
     return options;
   }
 };

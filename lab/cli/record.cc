@@ -25,15 +25,17 @@ class RecordCommand final : public cli::Command {
     return "Record what a model's decode steps look for, for `bench --trace`.";
   }
   std::string Notes() const override {
-    return "Runs the texts' last window through the model and writes what its last tokens, taken "
-           "as\n"
-           "decode steps, look for: similarities of queries, top rows, ranked clusters.\n\n"
-           "  litecache-lab record --model DIR --corpus ~/notes -o notes.trace\n";
+    return "The last window of the texts runs through the model, and what its last tokens look "
+           "for as decode steps is written: similarities of queries, top rows, ranked "
+           "clusters.";
+  }
+  std::vector<std::string> Examples() const override {
+    return {"litecache-lab record --model DIR --corpus ~/notes -o notes.trace"};
   }
 
   void Declare(CLI::App& app) override {
     flags_.DeclareModel(app, true);
-    flags_.DeclareThreads(app);
+    flags_.DeclareSome(app, {"threads"});
     // At 4k tokens a file stays below 300 KB for a model of a dozen KV heads.
     inputs_.Declare(app, "4k");
     app.add_option("--steps", options_.steps,
@@ -48,12 +50,12 @@ class RecordCommand final : public cli::Command {
     const KvBudget budget = KvBudget::Parse(inputs_.budget);
     const std::filesystem::path directory = io::ResolveModelDirectory(flags_.model);
     const auto tokenizer = tokenizer::Tokenizer::FromDirectory(directory);
-    CpuDevice device(flags_.threads);
+    CpuDevice device(flags_.options.threads);
     const auto stream = device.CreateStream();
     const auto decoder = model::LoadDecoder(device, directory, {});
     options_.importance = inputs_.ReadImportance(directory, *decoder).heads;
-    const auto windows =
-        inputs_.Read(tokenizer, decoder->config().max_context, options_.steps, flags_.threads);
+    const auto windows = inputs_.Read(tokenizer, decoder->config().max_context, options_.steps,
+                                      flags_.options.threads);
     const std::vector<int32_t>& window = windows.tokens.back();
     options_.budget = budget.tokens > 0
                           ? static_cast<double>(budget.tokens) / static_cast<double>(window.size())

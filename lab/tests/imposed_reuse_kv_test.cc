@@ -10,6 +10,7 @@
 #include "kv/litecache/harness.h"
 #include "kv/row_store.h"
 #include "lab/impose/reuse_override.h"
+#include "lab/policies/flexgen/options.h"
 #include "test_seed.h"
 
 namespace litecache::kv {
@@ -127,7 +128,7 @@ TEST_P(OnDevice, RowsStoredAloneAreThoseOfAPrompt) {
     if (policy == "fp8") options.host_rows = "fp8";
     if (policy == "full" || policy == "streaming") options.policy = policy;
     if (policy.starts_with("flexgen")) options.policy = "flexgen";
-    if (policy == "flexgen, half") options.flexgen.device_share = 0.5;
+    if (policy == "flexgen, half") options.settings.Of<FlexGenOptions>().device_share = 0.5;
     const auto plan = Plan(options);
     const auto a = plan->Create(machine_.compute(), kPlenty);
     const auto b = plan->Create(machine_.compute(), kPlenty);

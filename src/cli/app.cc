@@ -18,6 +18,7 @@
 #include "cli/option_errors.h"
 #include "cli/options.h"
 #include "cli/output.h"
+#include "cli/reference.h"
 #include "cli/suggest.h"
 #include "cli/version.h"
 
@@ -77,7 +78,7 @@ std::vector<std::string> Words(const Program& program, const Command& command,
         for (const auto& name : option->get_lnames()) names.push_back("--" + name);
       }
       const std::string name = word.substr(0, word.find('='));
-      throw UsageError("'{}' is not an option of {}.{} `{} {} --help` lists them", name,
+      throw UsageError("'{}' is not an option of {}.{} `{} {} --help-all` lists them", name,
                        command.Name(), DidYouMean(name, names), program.name, command.Name());
     } else {
       words.push_back(word);
@@ -100,16 +101,17 @@ int RunCommand(const Program& program, const std::vector<std::string>& arguments
   const auto command = FindCommand(program, arguments, &used);
   CLI::App app;
   app.allow_extras();
-  app.set_help_flag("-h,--help", "Print this help and exit")->group("General");
   GeneralOptions general;
-  command->Declare(app);
-  general.Declare(app);
+  DeclareAll(*command, general, app);
   try {
     // CLI11 takes them from the back.
     app.parse(std::vector<std::string>(arguments.rbegin(),
                                        arguments.rend() - static_cast<std::ptrdiff_t>(used)));
   } catch (const CLI::CallForHelp&) {
-    Print(CommandHelp(*command, app, program));
+    Print(ShortHelp(*command, app, program));
+    return kOk;
+  } catch (const CLI::CallForAllHelp&) {
+    Print(FullHelp(*command, app, program));
     return kOk;
   } catch (const CLI::RequiredError& error) {
     Words(program, *command, app);  // a misspelt option is the better explanation
@@ -131,7 +133,7 @@ int Dispatch(const Program& program, const std::vector<std::string>& arguments) 
     return kOk;
   }
   if (first == "--help-markdown") {
-    Print(OptionTables(program));
+    Print(OptionReference(program));
     return kOk;
   }
   if (first == "--help" || first == "-h" || first == "help") {

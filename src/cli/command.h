@@ -24,8 +24,13 @@ class Command {
   virtual std::string Name() const = 0;
   // One line for the list of commands.
   virtual std::string Summary() const = 0;
-  // Further help below the options: examples, output formats.
+  // What --help-all says below the options: what is read, output formats.
   virtual std::string Notes() const { return ""; }
+  // Command lines, below the options of --help and --help-all.
+  virtual std::vector<std::string> Examples() const { return {}; }
+  // Flags that --help shows beside --model and the common ones of the option tables; empty: those
+  // that are the command's own.
+  virtual std::vector<std::string> CommonOptions() const { return {}; }
   // Name of the positional arguments in the usage line, empty when the command takes none.
   virtual std::string Words() const { return ""; }
   // Adds the command's options; they are written into members before Run().

@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <sstream>
 
+#include "cli/help_entries.h"
 #include "cli/options.h"
 
 namespace litecache::cli {
@@ -12,42 +14,21 @@ namespace {
 constexpr size_t kWidth = 98;
 constexpr size_t kColumn = 30;
 
-// "-t,--threads N"
-std::string OptionName(const CLI::Option& option) {
-  std::string name;
-  for (const auto& s : option.get_snames()) name += (name.empty() ? "-" : ", -") + s;
-  for (const auto& l : option.get_lnames()) name += (name.empty() ? "--" : ", --") + l;
-  if (option.get_items_expected_max() > 0 && !option.get_type_name().empty()) {
-    name += " " + option.get_type_name();
-  }
-  return name;
+std::string Line(const Entry& entry, const std::string& text) {
+  const std::string gap = entry.name.size() + 4 > kColumn
+                              ? "\n" + std::string(kColumn, ' ')
+                              : std::string(kColumn - 2 - entry.name.size(), ' ');
+  return "  " + entry.name + gap + Wrap(text, kColumn, kWidth) + "\n";
 }
 
-// The help text with what follows from the declaration.
-std::string OptionText(const CLI::Option& option) {
-  std::string text = option.get_description();
-  if (option.get_required()) text += " (required)";
-  if (!option.get_default_str().empty()) text += " [" + option.get_default_str() + "]";
-  if (!option.get_envname().empty()) text += " (or environment " + option.get_envname() + ")";
-  return text;
-}
-
-std::vector<std::string> Groups(const CLI::App& app) {
-  std::vector<std::string> groups;
-  for (const CLI::Option* option : app.get_options()) {
-    const std::string& group = option->get_group();
-    if (!group.empty() && std::find(groups.begin(), groups.end(), group) == groups.end()) {
-      groups.push_back(group);
-    }
-  }
-  // What is special to the command first, what all commands share last.
-  std::stable_sort(groups.begin(), groups.end(), [](const auto& a, const auto& b) {
-    const auto rank = [](const std::string& g) {
-      return g == "Options" ? 0 : g == "General" ? 2 : 1;
-    };
-    return rank(a) < rank(b);
-  });
-  return groups;
+// Whether the short help has it.
+bool IsCommon(const Entry& entry, const std::vector<std::string>& chosen) {
+  if (std::find(chosen.begin(), chosen.end(), entry.flag) != chosen.end()) return true;
+  if (entry.group == kOwnGroup) return chosen.empty();
+  if (entry.group == kGeneralGroup) return entry.flag.starts_with("--help");
+  if (entry.flag == "--model") return true;
+  const OptionInfo* row = RowOf(entry);
+  return row != nullptr && row->common;
 }
 
 std::string Usage(const Command& command, const Program& program) {
@@ -55,13 +36,22 @@ std::string Usage(const Command& command, const Program& program) {
   return program.name + " " + command.Name() + " [OPTIONS]" + (words.empty() ? "" : " " + words);
 }
 
-std::string Escape(const std::string& text) {
+std::string Beginning(const Command& command, const Program& program) {
+  return Wrap(command.Summary(), 0, kWidth) + "\n\nUsage: " + Usage(command, program) + "\n";
+}
+
+// Lines that are too long broken, the others as they are.
+std::string Paragraphs(const std::string& text) {
   std::string result;
-  for (const char c : text) {
-    if (c == '|') result += '\\';
-    result += c;
-  }
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) result += Wrap(line, 0, kWidth) + "\n";
   return result;
+}
+
+std::string Examples(const Command& command) {
+  std::string text;
+  for (const std::string& example : command.Examples()) text += "  " + example + "\n";
+  return text.empty() ? "" : "\nExamples:\n" + text;
 }
 
 }  // namespace
@@ -105,46 +95,42 @@ std::string ProgramHelp(const Program& program) {
   return text;
 }
 
-std::string CommandHelp(const Command& command, const CLI::App& app, const Program& program) {
-  std::string text =
-      Wrap(command.Summary(), 0, kWidth) + "\n\nUsage: " + Usage(command, program) + "\n";
-  for (const auto& group : Groups(app)) {
+std::string ShortHelp(const Command& command, const CLI::App& app, const Program& program) {
+  std::string text = Beginning(command, program) + "\nCommon options:\n";
+  size_t others = 0;
+  for (const Entry& entry : Entries(app)) {
+    if (IsCommon(entry, command.CommonOptions())) {
+      text += Line(entry, entry.ShortText());
+    } else {
+      ++others;
+    }
+  }
+  if (others > 0) {
+    text +=
+        fmt::format("\n{} more options: {} {} --help-all\n", others, program.name, command.Name());
+  }
+  return text + Examples(command);
+}
+
+std::string FullHelp(const Command& command, const CLI::App& app, const Program& program) {
+  std::string text = Beginning(command, program);
+  const auto entries = Entries(app);
+  for (const auto& group : Groups(entries)) {
     text += "\n" + group + ":\n";
-    for (const CLI::Option* option : app.get_options()) {
-      if (option->get_group() != group) continue;
-      const std::string name = OptionName(*option);
-      text += "  " + name;
-      if (name.size() + 4 > kColumn) {
-        text += "\n" + std::string(kColumn, ' ');
-      } else {
-        text += std::string(kColumn - 2 - name.size(), ' ');
-      }
-      text += Wrap(OptionText(*option), kColumn, kWidth) + "\n";
+    for (const Entry& entry : entries) {
+      if (entry.group == group) text += Line(entry, entry.Text());
     }
   }
   const std::string notes = command.Notes();
-  if (!notes.empty()) text += "\n" + notes;
-  return text;
+  if (!notes.empty()) text += "\n" + Paragraphs(notes);
+  return text + Examples(command);
 }
 
-std::string OptionTables(const Program& program) {
-  std::string text;
-  GeneralOptions general;
-  for (const auto& command : program.commands()) {
-    CLI::App app;
-    app.set_help_flag("-h,--help", "Print this help and exit")->group("General");
-    command->Declare(app);
-    general.Declare(app);
-    text += "### " + command->Name() + "\n\n| option | meaning |\n| --- | --- |\n";
-    for (const auto& group : Groups(app)) {
-      for (const CLI::Option* option : app.get_options()) {
-        if (option->get_group() != group) continue;
-        text += "| `" + Escape(OptionName(*option)) + "` | " + Escape(OptionText(*option)) + " |\n";
-      }
-    }
-    text += "\n";
-  }
-  return text;
+void DeclareAll(Command& command, GeneralOptions& general, CLI::App& app) {
+  app.set_help_flag("-h,--help", "Print the common options and exit")->group("General");
+  app.set_help_all_flag("--help-all", "Print all options and exit")->group("General");
+  command.Declare(app);
+  general.Declare(app);
 }
 
 }  // namespace litecache::cli

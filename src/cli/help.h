@@ -14,10 +14,15 @@ std::string Wrap(std::string_view text, size_t indent, size_t width);
 // `litecache --help`.
 std::string ProgramHelp(const Program& program = {});
 
-// `litecache COMMAND --help`; `app` has the command's options.
-std::string CommandHelp(const Command& command, const CLI::App& app, const Program& program = {});
+// `litecache COMMAND --help`: usage, common options and examples, on one screen. `app` has the
+// command's options.
+std::string ShortHelp(const Command& command, const CLI::App& app, const Program& program = {});
 
-// The option tables of all commands in Markdown (docs/reference/cli.md holds them).
-std::string OptionTables(const Program& program = {});
+// `litecache COMMAND --help-all`: every option.
+std::string FullHelp(const Command& command, const CLI::App& app, const Program& program = {});
+
+// Adds --help, --help-all and the options that every command has.
+struct GeneralOptions;
+void DeclareAll(Command& command, GeneralOptions& general, CLI::App& app);
 
 }  // namespace litecache::cli

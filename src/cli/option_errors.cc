@@ -13,7 +13,7 @@ namespace {
 
 // What a value that could not be read has to be, by the option's type_name.
 std::string Wanted(std::string_view type) {
-  static constexpr std::array<std::pair<std::string_view, std::string_view>, 8> kTypes = {{
+  static constexpr std::array<std::pair<std::string_view, std::string_view>, 7> kTypes = {{
       {"N", "a whole number that fits"},
       {"X", "a number"},
       {"P", "a number"},
@@ -21,7 +21,6 @@ std::string Wanted(std::string_view type) {
       {"PORT", "a port, 0 to 65535"},
       {"SIZE", "a size; write e.g. 48GiB or 512MiB"},
       {"TOKENS", "a number of tokens; write e.g. 16k or 12000"},
-      {"SHARE", "a share: 0% to 100%, or 0 to 1"},
   }};
   for (const auto& [name, text] : kTypes) {
     if (type == name) return std::string(text);

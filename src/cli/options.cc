@@ -1,8 +1,11 @@
 #include "cli/options.h"
 
+#include <fmt/ranges.h>
+
 #include "base/logging.h"
 #include "base/progress.h"
 #include "cli/command.h"
+#include "cli/option_flags.h"
 #include "io/generation_config.h"
 
 namespace litecache::cli {
@@ -10,7 +13,6 @@ namespace {
 
 constexpr const char* kGeneral = "General";
 constexpr const char* kModel = "Model";
-constexpr const char* kPrefix = "Prefixes";
 constexpr const char* kSampling = "Sampling";
 
 }  // namespace
@@ -49,100 +51,51 @@ void EngineFlags::DeclareModel(CLI::App& app, bool required) {
   if (required) option->required();
 }
 
-void EngineFlags::DeclareThreads(CLI::App& app) {
-  app.add_option("-t,--threads", threads, "CPU threads; 0: one a core")
-      ->envname("LITECACHE_THREADS")
-      ->type_name("N")
-      ->check(CLI::Range(0, 4096).description(""))
-      ->capture_default_str()
-      ->group(kModel);
+void EngineFlags::DeclareGroup(CLI::App& app, std::string_view group) {
+  for (const auto& option : EngineOptionTable()) {
+    if (option.group == group && !option.programs_only) DeclareFlag(app, option, &options);
+  }
+}
+
+void EngineFlags::DeclareSome(CLI::App& app, std::initializer_list<std::string_view> names) {
+  for (const std::string_view name : names) {
+    DeclareFlag(app, FindOption(EngineOptionTable(), name), &options);
+  }
 }
 
 void EngineFlags::DeclareRun(CLI::App& app) {
-  DeclareThreads(app);
-  app.add_option("--device", device,
-                 "What runs the model: cpu, cuda (the first GPU), cuda:N, or auto: a GPU where "
-                 "there is one, else the CPU")
-      ->envname("LITECACHE_DEVICE")
-      ->type_name("NAME")
-      ->capture_default_str()
-      ->group(kModel);
-  app.add_option("--memory", memory,
-                 "Memory for weights, KV cache and buffers together, e.g. 48GiB; with a GPU: host "
-                 "memory for the KV store; default: 90% of what is available")
-      ->type_name("SIZE")
-      ->group(kModel);
-  app.add_option("--weights-on-device", weights_on_device,
-                 "Share of the layers whose weights stay in the GPU's memory; those of the others "
-                 "come from host memory in every step, beside what it computes [100%]")
-      ->type_name("SHARE")
-      ->group(kModel);
-  app.add_option("-c,--max-context", max_context,
-                 "Tokens a request may reach, e.g. 16k; default: the model's limit, or what the "
-                 "memory allows")
-      ->type_name("TOKENS")
-      ->group(kModel);
-  app.add_option("--dtype", dtype,
-                 "Arithmetic: auto (the checkpoint's own type) or f32 (weights widened, products "
-                 "and KV cache in f32)")
-      ->type_name("TYPE")
-      ->check(CLI::IsMember({"auto", "f32"}).description(""))
-      ->capture_default_str()
-      ->group(kModel);
-  app.add_option("--max-batch", max_batch, "Sequences decoded together at most")
-      ->type_name("N")
-      ->check(CLI::Range(1, 65536).description(""))
-      ->capture_default_str()
-      ->group(kModel);
-  app.add_option(
-         "--prefill-chunk", prefill_chunk,
-         "Prompt tokens processed in one step; more is faster and takes more memory; 0: 512 "
-         "on a CPU, on a GPU up to 8192, by its memory")
-      ->type_name("TOKENS")
-      ->check(CLI::Range(0, 1 << 20).description(""))
-      ->capture_default_str()
-      ->group(kModel);
-  kv.Declare(app);
+  app_ = &app;
+  DeclareGroup(app, "Engine");
+  for (const auto& option : KvOptionTable()) DeclareFlag(app, option, &options.kv);
 }
 
-void EngineFlags::DeclarePrefix(CLI::App& app, const std::string& cache) {
-  prefix_cache = cache;
-  app.add_option("--prefix-cache", prefix_cache,
-                 "on: requests that begin like an earlier one reuse its KV, which stays until "
-                 "another needs the memory; off")
-      ->type_name("on|off")
-      ->check(CLI::IsMember({"on", "off"}).description(""))
-      ->capture_default_str()
-      ->group(kPrefix);
-  app.add_option("--prefix-store", prefix_store,
-                 "Keep that KV in this directory as well, for after a restart; one process a "
-                 "directory")
-      ->type_name("DIR")
-      ->group(kPrefix);
-  app.add_option("--prefix-store-size", prefix_store_size,
-                 "The most --prefix-store may hold; what was used longest ago goes first [20GiB]")
-      ->type_name("SIZE")
-      ->group(kPrefix);
+void EngineFlags::DeclarePrefix(CLI::App& app, bool on) {
+  options.prefix_cache = on;
+  DeclareGroup(app, "Prefixes");
 }
 
 EngineOptions EngineFlags::ToEngineOptions() const {
-  EngineOptions options;
-  options.dtype = dtype;
-  options.device = device;
-  options.threads = threads;
-  options.memory = memory.value;
-  options.max_context = max_context.value;
-  options.weights_on_device = weights_on_device.value;
-  options.max_batch = max_batch;
-  options.prefill_chunk = prefill_chunk;
-  options.prefix_cache = prefix_cache == "on";
-  if (!options.prefix_cache && !prefix_store.empty()) {
-    throw UsageError("--prefix-store needs --prefix-cache on");
-  }
-  options.prefix_store = prefix_store;
-  options.prefix_store_bytes = prefix_store_size.value;
-  options.kv = kv.ToKvOptions();
+  options.Validate(OptionNames::kFlags);
   return options;
+}
+
+std::vector<std::string> EngineFlags::Unused() const {
+  std::vector<std::string> names;
+  for (const auto& option : KvOptionTable()) {
+    const CLI::Option* flag = app_->get_option(option.LongFlag());
+    if (flag->count() > 0 && !option.AppliesTo(options.kv.policy)) {
+      names.push_back(option.LongFlag());
+    }
+  }
+  return names;
+}
+
+void EngineFlags::WarnOfUnused() const {
+  const std::vector<std::string> names = Unused();
+  if (names.empty()) return;
+  SPDLOG_WARN("{} {} nothing with --kv-policy {}{}", fmt::join(names, ", "),
+              names.size() == 1 ? "does" : "do", options.kv.policy,
+              options.kv.policy == "full" ? "; did you mean --kv-policy litecache?" : "");
 }
 
 SamplingParams ModelDefaults(const Engine& engine) {
@@ -152,13 +105,16 @@ SamplingParams ModelDefaults(const Engine& engine) {
   return params;
 }
 
-void SamplingFlags::Declare(CLI::App& app, const std::string& max_tokens_help) {
-  app.add_option("-n,--max-tokens", max_tokens, max_tokens_help)
+void SamplingFlags::Declare(CLI::App& app, int64_t default_max_tokens) {
+  app.add_option("-n,--max-tokens", max_tokens,
+                 "Tokens to generate at most; 0: until the context is full")
       ->type_name("TOKENS")
+      ->default_str(fmt::format("{}", default_max_tokens))
       ->group(kSampling);
   app.add_option("--temperature,--temp", temperature,
-                 "0: greedy; default: the model's generation_config.json, else greedy (1 when "
-                 "--top-k, --top-p, --min-p or --samples ask for sampling)")
+                 "How random the choice of tokens is; 0: greedy; default: as the model's "
+                 "generation_config.json says, else greedy (1 where --top-k, --top-p, --min-p or "
+                 "--samples ask for sampling)")
       ->type_name("X")
       ->group(kSampling);
   app.add_option("--top-k", top_k, "Sample from the K most likely tokens; 0: off")

@@ -4,11 +4,12 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdint>
+#include <initializer_list>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
-#include "cli/kv_flags.h"
 #include "cli/values.h"
 #include "litecache/engine.h"
 
@@ -30,29 +31,30 @@ struct GeneralOptions {
   void Apply() const;
 };
 
-// --model and how to run it.
+// --model and how to run it: flags of the engine's option table.
 struct EngineFlags {
   std::string model;
-  std::string dtype = "auto";
-  std::string device = "auto";
-  int threads = 0;
-  ByteCount memory;
-  TokenCount max_context;
-  Share weights_on_device{1};
-  int64_t max_batch = 64;
-  int64_t prefill_chunk = 0;
-  std::string prefix_cache = "off";
-  std::string prefix_store;
-  ByteCount prefix_store_size{uint64_t{20} << 30};
-  KvFlags kv;
+  EngineOptions options;
 
   void DeclareModel(CLI::App& app, bool required);
-  void DeclareThreads(CLI::App& app);
+  // The options under a heading of the table.
+  void DeclareGroup(CLI::App& app, std::string_view group);
+  // Options of these names.
+  void DeclareSome(CLI::App& app, std::initializer_list<std::string_view> names);
+  // The engine's options and the KV cache's.
   void DeclareRun(CLI::App& app);
   // --prefix-cache and where else to keep prefixes: for commands that run more than one request.
-  void DeclarePrefix(CLI::App& app, const std::string& cache);
-  // Throws UsageError when --model is missing.
+  void DeclarePrefix(CLI::App& app, bool on);
+  // Throws InvalidArgument for options that do not go together.
   EngineOptions ToEngineOptions() const;
+  // Of the KV cache's options that were given, those that the policy does nothing with. For
+  // commands that run one policy.
+  std::vector<std::string> Unused() const;
+  // Says so in the log.
+  void WarnOfUnused() const;
+
+ private:
+  const CLI::App* app_ = nullptr;
 };
 
 // What the checkpoint's generation_config.json asks for, as Transformers reads it: sampling where
@@ -74,7 +76,8 @@ struct SamplingFlags {
   std::vector<int32_t> stop_tokens;
   bool ignore_eos = false;
 
-  void Declare(CLI::App& app, const std::string& max_tokens_help);
+  // default_max_tokens: what the command takes where --max-tokens is not given.
+  void Declare(CLI::App& app, int64_t default_max_tokens);
   // The model's defaults with what was given on the command line. `wants_sampling`: several
   // different samples are asked for.
   SamplingParams Merge(const SamplingParams& defaults, bool wants_sampling) const;

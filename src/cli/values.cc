@@ -1,7 +1,5 @@
 #include "cli/values.h"
 
-#include <cstdlib>
-
 #include "base/error.h"
 #include "base/units.h"
 #include "cli/command.h"
@@ -28,14 +26,6 @@ bool lexical_cast(const std::string& text, TokenCount& count) {
 
 bool lexical_cast(const std::string& text, ByteCount& count) {
   return Read([&] { count.value = ParseBytes(text, ""); });
-}
-
-bool lexical_cast(const std::string& text, Share& share) {
-  const bool percent = !text.empty() && text.back() == '%';
-  const std::string number = percent ? text.substr(0, text.size() - 1) : text;
-  char* end = nullptr;
-  share.value = std::strtod(number.c_str(), &end) / (percent ? 100 : 1);
-  return !number.empty() && *end == '\0' && share.value >= 0 && share.value <= 1;
 }
 
 std::vector<int64_t> ParseTokenList(const std::string& text, const std::string& name) {

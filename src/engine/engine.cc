@@ -56,29 +56,6 @@ class TokenizerText final : public engine::TokenText {
   tokenizer::StreamDecoder stream_;
 };
 
-void CheckOptions(const EngineOptions& options) {
-  if (options.dtype != "auto" && options.dtype != "f32") {
-    throw InvalidArgument("dtype '{}' is not 'auto' or 'f32'", options.dtype);
-  }
-  const auto check = [](const char* name, int64_t value, int64_t low, int64_t high) {
-    if (value < low || value > high) {
-      throw InvalidArgument("{} = {} is not between {} and {}", name, value, low, high);
-    }
-  };
-  if (!(options.weights_on_device >= 0 && options.weights_on_device <= 1)) {
-    throw InvalidArgument("weights_on_device = {} is not between 0 and 1",
-                          options.weights_on_device);
-  }
-  check("threads", options.threads, 0, 4096);
-  check("max_batch", options.max_batch, 1, 1 << 16);
-  check("prefill_chunk", options.prefill_chunk, 0, 1 << 20);
-  check("prefill_chunk_beside_decode", options.prefill_chunk_beside_decode, -1, 1 << 20);
-  check("max_context", options.max_context, 0, int64_t{1} << 40);
-  if (!options.prefix_store.empty() && !options.prefix_cache) {
-    throw InvalidArgument("prefix_store {}: needs prefix_cache", options.prefix_store.string());
-  }
-}
-
 // What the engine is built from, in the order in which it is made.
 struct Parts {
   Machine machine;
@@ -98,7 +75,7 @@ struct Parts {
 };
 
 Parts Begin(const EngineOptions& options, std::string name) {
-  CheckOptions(options);
+  options.Validate();
   Parts parts;
   parts.name = std::move(name);
   parts.machine = OpenMachine(options.device, options.threads);

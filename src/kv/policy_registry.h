@@ -16,6 +16,11 @@ struct Policy {
   std::string name;           // the value of --kv-policy and of KvOptions::policy
   std::string summary;        // what it does, a line for the help
   bool uses_profile = false;  // whether `plan` reads the profile
+  // What it reads of the KV options that policies share (litecache/options.h), by name. Those that
+  // the product's policies read are written in src/kv/option_table.cc.
+  std::vector<std::string> options = {};
+  // The rows of its own settings: SettingsOf() (kv/policy_settings.h).
+  std::vector<Option<KvOptions>> settings = {};
   // The options are valid. profile: null without one. device: what the cache will be created on.
   // Throws InvalidArgument or Unsupported for what the policy cannot do.
   std::unique_ptr<CachePlan> (*plan)(const Layout& layout, const KvOptions& options,
@@ -23,8 +28,8 @@ struct Policy {
                                      DeviceType device) = nullptr;
 };
 
-// Adds a policy of a name that there is none of. Called before the first use of any policy:
-// references and spans of names that were handed out do not survive it.
+// Adds a policy of a name that there is none of. Called before the first use of any policy and of
+// KvOptionTable(): references and spans that were handed out do not survive it.
 void RegisterPolicy(Policy policy);
 
 // All policies, the product's first, the others in the order in which they were registered.

@@ -9,7 +9,6 @@
 
 #include "cli/fixture_model.h"
 #include "cli/json_text.h"
-#include "cli/values.h"
 #include "expect_error.h"
 #include "test_seed.h"
 
@@ -27,23 +26,6 @@ TEST(ParseTokenIds, ReadsWhatPeopleAndProgramsWrite) {
             (Ids{6, 7}));
   EXPECT_EQ(ParseTokenIds("", "f"), Ids{});
   EXPECT_EQ(ParseTokenIds("{\"ids\": []}", "f"), Ids{});
-}
-
-TEST(ShareTest, ReadsWhatPeopleWrite) {
-  const auto parse = [](const std::string& text) {
-    Share share;
-    EXPECT_TRUE(lexical_cast(text, share)) << text;
-    return share.value;
-  };
-  EXPECT_EQ(parse("50%"), 0.5);
-  EXPECT_EQ(parse("0.25"), 0.25);
-  EXPECT_EQ(parse("0"), 0);
-  EXPECT_EQ(parse("100%"), 1);
-  EXPECT_EQ(parse("1"), 1);
-  for (const char* text : {"", "%", "101%", "1.01", "-1%", "half", "50 %x", "nan", "50%%"}) {
-    Share share;
-    EXPECT_FALSE(lexical_cast(text, share)) << text;
-  }
 }
 
 TEST(ParseTokenIds, NamesWhatIsWrong) {

@@ -41,14 +41,6 @@ TEST(OptionErrors, SayWhatAValueHasToBe) {
               std::string("--memory: '") + wrong + "' is not a size; write e.g. 48GiB or 512MiB");
   }
 
-  Share share;
-  const auto declare_share = [&](CLI::App& app) {
-    app.add_option("--part", share, "")->type_name("SHARE");
-  };
-  EXPECT_EQ(ErrorOf(declare_share, "--part 50%"), "no error");
-  EXPECT_EQ(ErrorOf(declare_share, "--part 50"),
-            "--part: '50' is not a share: 0% to 100%, or 0 to 1");
-
   TokenCount tokens;
   const auto declare_tokens = [&](CLI::App& app) {
     app.add_option("--context", tokens, "")->type_name("LENGTH");

@@ -1,9 +1,6 @@
 #include <gmock/gmock.h>
 
-#include <set>
-
 #include "eval/run/configuration.h"
-#include "eval/run/kv_fields.h"
 #include "expect_error.h"
 
 namespace litecache::eval {
@@ -80,8 +77,17 @@ TEST(Configurations, Errors) {
                                         __LINE__);
 }
 
-// What `get` prints, `set` reads, for every field and for values that are not the defaults.
-TEST(KvFields, TextRoundTrip) {
+TEST(Configurations, EveryOptionByNameAndByFlag) {
+  ConfigurationRequest request;
+  request.policies = {};
+  request.named = {"groups:policy=kvpr,batch_groups=2", "flags:batch-groups=3,kv-budget=4k"};
+  const auto all = MakeConfigurations(request);
+  EXPECT_EQ(all[0].kv.batch_groups, 2);
+  EXPECT_EQ(all[1].kv.batch_groups, 3);
+  EXPECT_EQ(all[1].kv.budget.tokens, 4096);
+}
+
+TEST(OptionsJson, HasEveryValueAsTextThatSetsIt) {
   KvOptions options;
   options.budget = KvBudget::Parse("3k");
   options.eta = 0.123456789012345;
@@ -91,16 +97,16 @@ TEST(KvFields, TextRoundTrip) {
   options.host_memory = (uint64_t{5} << 30) + 3;
   options.recent_tokens = 129;
   options.resident_heads = "formula";
+  options.batch_groups = 2;
+  const auto json = OptionsJson(options);
+  EXPECT_EQ(json.size(), KvOptionTable().size());
+  EXPECT_EQ(json["batch_groups"], "2");
   KvOptions copy;
-  std::set<std::string_view> names;
-  for (const KvField& field : KvFields()) {
-    EXPECT_TRUE(names.insert(field.name).second) << field.name;
-    field.set(copy, field.get(options));
-    EXPECT_EQ(field.get(copy), field.get(options)) << field.name;
-    EXPECT_EQ(FindKvField(field.name).name, field.name);
+  for (const auto& [name, value] : json.items()) {
+    FindOption(KvOptionTable(), name).set(copy, value.get<std::string>(), name);
   }
-  EXPECT_EQ(OptionsJson(copy), OptionsJson(options));
-  EXPECT_NE(OptionsJson(KvOptions()), OptionsJson(options));
+  EXPECT_EQ(OptionsJson(copy), json);
+  EXPECT_NE(OptionsJson(KvOptions()), json);
   EXPECT_EQ(copy.eta, options.eta);
   EXPECT_EQ(copy.host_memory, options.host_memory);
   EXPECT_EQ(copy.budget.tokens, 3072);

@@ -1,3 +1,4 @@
+
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -10,7 +11,9 @@
 #include "expect_error.h"
 #include "kv/cache.h"
 #include "kv/cache_plan.h"
+#include "kv/policy_registry.h"
 #include "litecache/kv_options.h"
+#include "option_table_checks.h"
 
 namespace litecache {
 namespace {
@@ -46,6 +49,61 @@ TEST(KvBudget, RoundsRowsUpButNotPastWholeOnes) {
   EXPECT_EQ(KvBudget::Parse("100").RowsFor(5), 100);
 }
 
+struct SomeSettings {
+  int value = 3;
+};
+
+TEST(PolicySettings, KeepDefaultsUntilTheyAreWrittenAndAreCopied) {
+  KvOptions options;
+  const KvOptions before = options;
+  EXPECT_EQ(before.settings.Of<SomeSettings>().value, 3);
+  options.settings.Of<SomeSettings>().value = 5;
+  const KvOptions copy = options;
+  options.settings.Of<SomeSettings>().value = 6;
+  EXPECT_EQ(before.settings.Of<SomeSettings>().value, 3);
+  EXPECT_EQ(copy.settings.Of<SomeSettings>().value, 5);
+}
+
+TEST(KvOptionTable, HasARowForEveryMember) {
+  testing::ExpectSoundTable(KvOptionTable());
+  size_t members = 2;  // kvpr and settings, which have rows of their own
+  size_t of_kvpr = 0;
+  for (const auto& option : KvOptionTable()) {
+    members += option.name.find('.') == std::string::npos ? 1 : 0;
+    of_kvpr += option.name.starts_with("kvpr.") ? 1 : 0;
+  }
+  EXPECT_EQ(members, testing::CountFields<KvOptions>());
+  EXPECT_EQ(of_kvpr, testing::CountFields<KvprOptions>());
+}
+
+TEST(KvOptionTable, SaysWhichPoliciesReadAnOption) {
+  const auto table = KvOptionTable();
+  const auto applies = [&](const char* name, const char* policy) {
+    return FindOption(table, name).AppliesTo(policy);
+  };
+  EXPECT_TRUE(applies("policy", "full"));
+  EXPECT_TRUE(applies("device_memory", "streaming"));
+  EXPECT_FALSE(applies("host_memory", "full"));
+  EXPECT_TRUE(applies("eta", "litecache"));
+  EXPECT_FALSE(applies("eta", "kvpr"));
+  EXPECT_TRUE(applies("kvpr.split", "kvpr"));
+  EXPECT_FALSE(applies("kvpr.split", "litecache"));
+  for (const auto& option : table) {
+    for (const std::string& policy : option.policies) {
+      EXPECT_NO_THROW(kv::FindPolicy(policy)) << option.name;
+    }
+  }
+}
+
+TEST(KvOptionTable, OptionsAreFoundByNameAndByFlag) {
+  const auto table = KvOptionTable();
+  EXPECT_EQ(FindOption(table, "sink_tokens").name, "sink_tokens");
+  EXPECT_EQ(FindOption(table, "sink").name, "sink_tokens");
+  EXPECT_EQ(FindOption(table, "kv-budget").name, "budget");
+  EXPECT_EQ(FindOption(table, "kvpr_split").name, "kvpr.split");
+  EXPECT_ERROR(FindOption(table, "sinks"), InvalidArgument, "sinks", "sink_tokens", "eta");
+}
+
 TEST(KvOptions, DefaultsAreValid) { EXPECT_NO_THROW(KvOptions().Validate()); }
 
 TEST(KvOptions, PrefetchNamesLayersAhead) {
@@ -72,7 +130,7 @@ TEST(KvOptions, ErrorsNameFieldAndValue) {
       {"thresholds", [](auto& o) { o.thresholds = "magic"; }},
       {"eta", [](auto& o) { o.eta = 1.01; }},
       {"eta", [](auto& o) { o.eta = std::numeric_limits<double>::quiet_NaN(); }},
-      {"p =", [](auto& o) { o.p = -1; }},
+      {"option p:", [](auto& o) { o.p = -1; }},
       {"keep", [](auto& o) { o.keep = 1.1; }},
       {"aggregation", [](auto& o) { o.aggregation = "max"; }},
       {"resident_heads", [](auto& o) { o.resident_heads = "some"; }},
@@ -94,8 +152,12 @@ TEST(KvOptions, ErrorsNameFieldAndValue) {
       {"host_rows", [](auto& o) { o.host_rows = "int3"; }},
       {"transfer", [](auto& o) { o.transfer = "dma"; }},
       {"transfer_threads", [](auto& o) { o.transfer_threads = -1; }},
-      {"flexgen.device_share", [](auto& o) { o.flexgen.device_share = 1.01; }},
-      {"flexgen.device_share", [](auto& o) { o.flexgen.device_share = -0.1; }},
+      {"batch_groups", [](auto& o) { o.batch_groups = 0; }},
+      {"hata_norms",
+       [](auto& o) {
+         o.hata_group = "softmax";
+         o.hata_norms = false;
+       }},
       {"kvpr.split", [](auto& o) { o.kvpr.split = -2; }},
   };
   for (const auto& [field, change] : bad) {

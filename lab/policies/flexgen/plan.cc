@@ -8,7 +8,9 @@
 
 #include "kv/cache_plan.h"
 #include "kv/offload/offload_cache_cpu.h"
+#include "kv/policy_settings.h"
 #include "kv/step/attention_scratch_cuda.h"
+#include "lab/policies/flexgen/options.h"
 #include "lab/policies/flexgen/policy.h"
 #include "ops/attention/attention.h"
 #include "ops/common/available_cuda.h"
@@ -20,7 +22,8 @@ class FlexGenPlan final : public CachePlan {
  public:
   FlexGenPlan(const Layout& layout, const KvOptions& options, DeviceType device)
       : options_(options),
-        shape_(layout, options, options.flexgen.device_share, /*keeps_inputs=*/false, device) {}
+        shape_(layout, options, options.settings.Of<FlexGenOptions>().device_share,
+               /*keeps_inputs=*/false, device) {}
 
   const Layout& layout() const override { return shape_.layout; }
   TierBytes BytesFor(int64_t tokens) const override { return shape_.BytesFor(tokens, 0); }
@@ -71,8 +74,11 @@ std::unique_ptr<CachePlan> Plan(const Layout& layout, const KvOptions& options,
 namespace litecache::lab::flexgen {
 
 kv::Policy MakePolicy() {
-  return {
-      .name = "flexgen", .summary = "rows on the host, brought for every layer", .plan = kv::Plan};
+  return {.name = "flexgen",
+          .summary = "rows on the host, brought for every layer",
+          .options = {"host_memory", "host_rows", "batch_groups"},
+          .settings = kv::SettingsOf("flexgen", FlexGenOptionTable()),
+          .plan = kv::Plan};
 }
 
 }  // namespace litecache::lab::flexgen

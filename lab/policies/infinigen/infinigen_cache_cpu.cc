@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "device/sections.h"
 #include "kv/pages/pool_stats.h"
+#include "lab/policies/infinigen/options.h"
 
 namespace litecache::kv::infinigen {
 
@@ -17,7 +18,7 @@ InfiniGenCache::InfiniGenCache(Device& device, const Shape& shape, const KvOptio
       store_(shape_.StoreTable(), host_),
       partial_(shape_.PartialTable(), device_),
       staging_(device_),
-      speculation_(shape_, options.infinigen, profile),
+      speculation_(shape_, options.settings.Of<InfiniGenOptions>(), profile),
       prefill_(shape.layout, store_),
       recall_(options.measure_recall
                   ? std::make_optional<RecallMeter>(shape.layout, options, shape.pages.page_bytes)

@@ -9,6 +9,7 @@
 #include "kv/pages/pool_stats.h"
 #include "kv/step/scratch_plan_cuda.h"
 #include "lab/policies/infinigen/create_infinigen_cache_cuda.h"
+#include "lab/policies/infinigen/options.h"
 #include "lab/policies/infinigen/speculation.h"
 #include "ops/attention/attention_cuda.h"
 
@@ -49,7 +50,7 @@ CudaInfiniGenCache::CudaInfiniGenCache(CudaDevice& device, const Shape& shape,
                                        const TierBytes& budget, const ImposedSelection* imposed)
     : CudaSelectingCache(device, shape, {ops::cuda::kStaging, ops::cuda::kSlots}, kMarks, options,
                          imposed),
-      alpha_(static_cast<float>(options.infinigen.alpha)),
+      alpha_(static_cast<float>(options.settings.Of<InfiniGenOptions>().alpha)),
       device_pool_(device, shape.pages.page_bytes, budget.device, "KV cache, device tier"),
       host_pool_(host_, shape.pages.page_bytes, budget.host, "KV cache, host store"),
       store_(shape_.StoreTable(), host_pool_),
@@ -57,7 +58,8 @@ CudaInfiniGenCache::CudaInfiniGenCache(CudaDevice& device, const Shape& shape,
       decisions_(device, 0, /*first=*/false) {
   LC_CHECK(shape.on_gpu);
   const Layout& layout = shape_.layout;
-  const infinigen::Speculation speculation(shape_, options.infinigen, profile);
+  const infinigen::Speculation speculation(shape_, options.settings.Of<InfiniGenOptions>(),
+                                           profile);
   width_ = speculation.width();
   const auto of_layer = static_cast<size_t>(layout.kv_heads * layout.head_dim * width_);
   skews_ = device.Allocate(static_cast<size_t>(shape_.sparse_layers()) * of_layer * sizeof(float));

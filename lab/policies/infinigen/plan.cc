@@ -5,10 +5,12 @@
 #include <utility>
 
 #include "kv/cache_plan.h"
+#include "kv/policy_settings.h"
 #include "kv/with_shape.h"
 #include "lab/impose/imposed_selection.h"
 #include "lab/policies/infinigen/create_infinigen_cache_cuda.h"
 #include "lab/policies/infinigen/infinigen_cache_cpu.h"
+#include "lab/policies/infinigen/options.h"
 #include "lab/policies/infinigen/policy.h"
 #include "lab/trace/replays_trace.h"
 #include "ops/attention/attention.h"
@@ -26,10 +28,11 @@ class InfiniGenPlan final : public WithShape<CachePlan, Shape>, public ReplaysTr
  public:
   InfiniGenPlan(const Layout& layout, const KvOptions& options,
                 std::shared_ptr<const Profile> profile, DeviceType device)
-      : WithShape(Shape(layout, options.infinigen, device)),
+      : WithShape(Shape(layout, options.settings.Of<InfiniGenOptions>(), device)),
         options_(options),
         profile_(std::move(profile)) {
-    Speculation(shape_, options_.infinigen, profile_.get());  // throws what Create() would
+    Speculation(shape_, options_.settings.Of<InfiniGenOptions>(),
+                profile_.get());  // throws what Create() would
   }
 
   uint64_t ScratchBytes(int64_t sequences, int64_t tokens, int threads) const override {
@@ -66,7 +69,7 @@ class InfiniGenPlan final : public WithShape<CachePlan, Shape>, public ReplaysTr
                  "measure one with `litecache profile`";
   }
   std::vector<std::string> Notes() const override {
-    const InfiniGenOptions& o = options_.infinigen;
+    const InfiniGenOptions& o = options_.settings.Of<InfiniGenOptions>();
     return {
         fmt::format("rows within {} of the best score, at most {:g}% of the context; the first "
                     "{} layers attend all rows",
@@ -84,8 +87,8 @@ class InfiniGenPlan final : public WithShape<CachePlan, Shape>, public ReplaysTr
     return cache;
   }
   void Replay(std::shared_ptr<const Trace> trace) override {
-    imposed_ = std::make_shared<const ImposedSelection>(std::move(trace), shape_.layout,
-                                                        options_.infinigen.cap);
+    imposed_ = std::make_shared<const ImposedSelection>(
+        std::move(trace), shape_.layout, options_.settings.Of<InfiniGenOptions>().cap);
   }
 
  private:
@@ -109,6 +112,8 @@ kv::Policy MakePolicy() {
   return {.name = "infinigen",
           .summary = "rows chosen a layer ahead",
           .uses_profile = true,
+          .options = {"host_memory", "profile", "transfer", "transfer_threads", "measure_recall"},
+          .settings = kv::SettingsOf("infinigen", InfiniGenOptionTable()),
           .plan = kv::Plan};
 }
 

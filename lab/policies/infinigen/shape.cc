@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kv/retrieve/retrievers.h"
+#include "lab/policies/infinigen/options.h"
 
 namespace litecache::kv::infinigen {
 namespace {

@@ -5,6 +5,7 @@
 
 #include "device/device.h"
 #include "kv/layout.h"
+#include "lab/policies/infinigen/options.h"
 #include "litecache/kv_options.h"
 #include "ops/rows/row_format.h"
 #include "ops/select/projection_select.h"

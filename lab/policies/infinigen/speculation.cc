@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "base/error.h"
+#include "lab/policies/infinigen/options.h"
 
 namespace litecache::kv::infinigen {
 namespace {

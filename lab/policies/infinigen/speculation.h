@@ -12,6 +12,7 @@
 #include "kv/retrieve/retrievers.h"
 #include "lab/policies/infinigen/ops/channel_sums.h"
 #include "lab/policies/infinigen/ops/margin_select.h"
+#include "lab/policies/infinigen/options.h"
 #include "lab/policies/infinigen/shape.h"
 #include "ops/rows/row_format.h"
 

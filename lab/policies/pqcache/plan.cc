@@ -3,9 +3,11 @@
 #include <fmt/format.h>
 
 #include "kv/cache_plan.h"
+#include "kv/policy_settings.h"
 #include "kv/with_shape.h"
 #include "lab/impose/imposed_selection.h"
 #include "lab/policies/pqcache/create_pq_cache_cuda.h"
+#include "lab/policies/pqcache/options.h"
 #include "lab/policies/pqcache/policy.h"
 #include "lab/policies/pqcache/pq_cache_cpu.h"
 #include "lab/trace/replays_trace.h"
@@ -22,7 +24,8 @@ using pqcache::Shape;
 class PqPlan final : public WithShape<CachePlan, Shape>, public ReplaysTrace {
  public:
   PqPlan(const Layout& layout, const KvOptions& options, DeviceType device)
-      : WithShape(Shape(layout, options.pqcache, device)), options_(options) {}
+      : WithShape(Shape(layout, options.settings.Of<PqCacheOptions>(), device)),
+        options_(options) {}
 
   uint64_t ScratchBytes(int64_t sequences, int64_t tokens, int threads) const override {
     const Layout& layout = shape_.layout;
@@ -59,7 +62,7 @@ class PqPlan final : public WithShape<CachePlan, Shape>, public ReplaysTrace {
     return "sink and recent rows, the block cache, codes and centroids";
   }
   std::vector<std::string> Notes() const override {
-    const PqCacheOptions& o = options_.pqcache;
+    const PqCacheOptions& o = options_.settings.Of<PqCacheOptions>();
     return {
         fmt::format("{} sink tokens, and of the prompt {:g}% as top rows and {:g}% as recent rows",
                     o.sink_tokens, 50 * o.share, 50 * o.share),
@@ -80,8 +83,8 @@ class PqPlan final : public WithShape<CachePlan, Shape>, public ReplaysTrace {
     return cache;
   }
   void Replay(std::shared_ptr<const Trace> trace) override {
-    imposed_ = std::make_shared<const ImposedSelection>(std::move(trace), shape_.layout,
-                                                        options_.pqcache.share / 2);
+    imposed_ = std::make_shared<const ImposedSelection>(
+        std::move(trace), shape_.layout, options_.settings.Of<PqCacheOptions>().share / 2);
   }
 
  private:
@@ -103,6 +106,8 @@ namespace litecache::lab::pqcache {
 kv::Policy MakePolicy() {
   return {.name = "pqcache",
           .summary = "rows chosen by quantized keys, and a block cache",
+          .options = {"host_memory", "transfer", "transfer_threads", "measure_recall"},
+          .settings = kv::SettingsOf("pqcache", PqCacheOptionTable()),
           .plan = kv::Plan};
 }
 

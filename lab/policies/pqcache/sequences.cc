@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "base/thread_pool.h"
+#include "lab/policies/pqcache/options.h"
 
 namespace litecache::kv::pqcache {
 namespace {
@@ -45,7 +46,7 @@ std::vector<int64_t> LayerState::CountUses(int64_t past,
 Sequences::Sequences(Device& device, Device& host, const Shape& shape, const KvOptions& options,
                      const TierBytes& budget, std::function<void(SequenceId)> settle)
     : shape_(shape),
-      iterations_(options.pqcache.iterations),
+      iterations_(options.settings.Of<PqCacheOptions>().iterations),
       settle_(std::move(settle)),
       device_(device, shape.pages.page_bytes, budget.device, "KV cache, device tier"),
       host_(host, shape.pages.page_bytes, budget.host, "KV cache, host store"),

@@ -1,6 +1,7 @@
 #include "lab/policies/pqcache/shape.h"
 
 #include "kv/retrieve/retrievers.h"
+#include "lab/policies/pqcache/options.h"
 
 namespace litecache::kv::pqcache {
 namespace {

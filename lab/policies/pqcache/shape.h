@@ -7,6 +7,7 @@
 #include "device/device.h"
 #include "kv/layout.h"
 #include "lab/policies/pqcache/ops/pq_select.h"
+#include "lab/policies/pqcache/options.h"
 #include "litecache/kv_options.h"
 #include "ops/rows/row_format.h"
 

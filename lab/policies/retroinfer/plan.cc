@@ -2,6 +2,7 @@
 
 #include "base/error.h"
 #include "kv/cache_plan.h"
+#include "kv/policy_settings.h"
 #include "kv/with_shape.h"
 #include "lab/impose/imposed_selection.h"
 #include "lab/policies/retroinfer/create_retro_cache_cuda.h"
@@ -80,6 +81,11 @@ class RetroPlan final : public WithShape<CachePlan, RetroShape>, public ReplaysT
 std::unique_ptr<CachePlan> Plan(const Layout& layout, const KvOptions& options,
                                 std::shared_ptr<const Profile>, DeviceType device) {
   CheckLayout(layout);
+  if (options.measure_recall) {
+    throw InvalidArgument(
+        "KV options: measure_recall compares rows that a retriever selects, and policy retroinfer "
+        "selects clusters; turn it off");
+  }
   if (options.host_rows != "auto") {
     throw Unsupported(
         "KV policy retroinfer keeps host rows as they are; host_rows = '{}' is not built",
@@ -96,6 +102,8 @@ namespace litecache::lab::retroinfer {
 kv::Policy MakePolicy() {
   return {.name = "retroinfer",
           .summary = "rows on the host in clusters, the best attended, the next ones estimated",
+          .options = {"host_memory", "sink_tokens", "recent_tokens"},
+          .settings = kv::SettingsOf("retroinfer", RetroInferOptionTable()),
           .plan = kv::Plan};
 }
 

@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "base/error.h"
+#include "lab/policies/retroinfer/options.h"
 
 namespace litecache::kv {
 namespace {
@@ -25,7 +26,7 @@ RetroShape::RetroShape(const Layout& layout_of_model, const KvOptions& options, 
     : layout(layout_of_model),
       group(layout.q_heads / layout.kv_heads),
       lists(layout.layers * layout.kv_heads),
-      o(options.retroinfer),
+      o(options.settings.Of<RetroInferOptions>()),
       sink(options.sink_tokens),
       recent(options.recent_tokens),
       pages(layout),

@@ -24,21 +24,26 @@ namespace litecache::cli {
 using Json = nlohmann::ordered_json;
 
 std::string BenchCommand::Notes() const {
-  return "Memory bandwidth and arithmetic rate are measured first. The floor of a measurement is\n"
-         "the longer of (bytes that must be read / bandwidth) and (operations / rate), and `x "
-         "floor`\n"
-         "says how many times longer it took. Prefill is measured for one sequence of every "
-         "context,\n"
-         "decode for every batch and context; times are medians. --fill tells how the KV cache "
-         "gets\n"
-         "its rows before decode is timed: synthetic stores random rows, prefill runs the model.\n"
-         "A model that fits the processor's caches can be faster than the floor.\n"
-         "Queries of random weights or random tokens are like no others, so that policy litecache\n"
-         "finds nothing to reuse: --text with --fill prefill measures what a model reuses.\n\n"
-         "  litecache bench --shape llama3.2-1b --batch 1,4 --context 512,4096\n"
-         "  litecache bench --model DIR --context 16k --only decode --json\n"
-         "  litecache bench --model DIR --policies full,litecache --text FILE --fill prefill \\\n"
-         "    --context 32k --only decode\n";
+  return "Memory bandwidth and arithmetic rate are measured first. The floor of a measurement "
+         "is the longer of (bytes that must be read / bandwidth) and (operations / rate), and "
+         "`x floor` says how many times longer it took. Prefill is measured for one sequence "
+         "of every context, decode for every batch and context; times are medians. --fill says "
+         "how the KV cache gets its rows before decode is timed: synthetic stores random rows, "
+         "prefill runs the model. A model that fits the processor's caches can be faster than "
+         "the floor.\n"
+         "Queries of random weights or random tokens resemble no others, so policy litecache "
+         "finds nothing to reuse; --text with --fill prefill measures what a model reuses.";
+}
+
+std::vector<std::string> BenchCommand::Examples() const {
+  return {"litecache bench --shape llama3.2-1b --batch 1,4 --context 512,4096",
+          "litecache bench --model DIR --context 16k --only decode --json",
+          "litecache bench --model DIR --policies full,litecache --text FILE --fill prefill"};
+}
+
+std::vector<std::string> BenchCommand::CommonOptions() const {
+  return {"--shape",  "--batch", "--context", "--only",      "--steps", "--policies",
+          "--config", "--text",  "--fill",    "--breakdown", "--json"};
 }
 
 void BenchCommand::Declare(CLI::App& app) {
@@ -106,7 +111,7 @@ int BenchCommand::Run(const std::vector<std::string>&) {
   const KeepPinned keep;  // cells of a grid have stores of much the same size
   batches_ = ParseTokenList(batch_list_, "--batch");
   contexts_ = ParseTokenList(context_list_, "--context");
-  const Machine machine = OpenMachine(flags_.device, flags_.threads);
+  const Machine machine = OpenMachine(flags_.options.device, flags_.options.threads);
   Device& device = machine.compute();
   const auto stream = device.CreateStream();
   const bool gpu = machine.gpu != nullptr;
@@ -151,13 +156,13 @@ bench::SubjectOptions BenchCommand::Wanted() const {
   return {.shape = shape_,
           .layers = layers_,
           .model = flags_.model,
-          .compute_f32 = flags_.dtype == "f32",
-          .weights_on_device = flags_.weights_on_device.value,
+          .compute_f32 = flags_.options.dtype == "f32",
+          .weights_on_device = flags_.options.weights_on_device,
           .seed = options_.seed,
           .longest = *std::max_element(contexts_.begin(), contexts_.end()) + MoreTokens(),
-          .memory = flags_.memory.value,
-          .caps = {flags_.kv.device_memory.value, flags_.kv.host_memory.value},
-          .prefill_chunk = flags_.prefill_chunk};
+          .memory = flags_.options.memory,
+          .caps = {flags_.options.kv.device_memory, flags_.options.kv.host_memory},
+          .prefill_chunk = flags_.options.prefill_chunk};
 }
 
 std::shared_ptr<const kv::Profile> BenchCommand::ProfileFor(const KvOptions& options,
@@ -166,7 +171,7 @@ std::shared_ptr<const kv::Profile> BenchCommand::ProfileFor(const KvOptions& opt
 }
 
 void BenchCommand::MakePlans(const bench::Subject& subject, DeviceType device) {
-  const KvOptions base = flags_.kv.ToKvOptions();
+  const KvOptions base = flags_.ToEngineOptions().kv;
   const kv::Layout layout = subject.layout();
   std::vector<std::string> policies{base.policy};
   if (!policies_.empty()) policies = CLI::detail::split(policies_, ',');
@@ -185,7 +190,7 @@ void BenchCommand::MakePlans(const bench::Subject& subject, DeviceType device) {
     const std::string& policy = options.policy;
     if (policy == "litecache") {
       model::CheckLayersAhead(
-          model::WeightPlacement::Of(layout.layers, flags_.weights_on_device.value),
+          model::WeightPlacement::Of(layout.layers, flags_.options.weights_on_device),
           kv::LayersAhead(options));
     }
     const auto profile = ProfileFor(options, subject);

@@ -25,6 +25,8 @@ class BenchCommand : public Command {
     return "Speed of prefill and decode over a grid of batches and contexts.";
   }
   std::string Notes() const override;
+  std::vector<std::string> Examples() const override;
+  std::vector<std::string> CommonOptions() const override;
   void Declare(CLI::App& app) override;
   int Run(const std::vector<std::string>& words) override;
 

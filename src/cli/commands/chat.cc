@@ -35,13 +35,18 @@ class ChatCommand final : public Command {
   std::string Name() const override { return "chat"; }
   std::string Summary() const override { return "Talk with a model."; }
   std::string Notes() const override {
-    return "Ctrl-C stops the answer, not the program; at the prompt twice, it leaves. Special "
-           "tokens\n"
-           "typed into a message are ordinary text. Lines of standard input are messages too when "
-           "it\n"
-           "is no terminal. In the conversation:\n\n" +
-           std::string(kCommands) +
-           "\n  litecache chat --model DIR --system 'Answer in one sentence.'\n";
+    return "Ctrl-C stops the answer, not the program; pressed twice at the prompt, it leaves. "
+           "Special "
+           "tokens typed into a message are ordinary text. Where standard input is no terminal, "
+           "its "
+           "lines are the messages. In the conversation:\n\n" +
+           std::string(kCommands);
+  }
+  std::vector<std::string> Examples() const override {
+    return {"litecache chat --model DIR --system 'Answer in one sentence.'"};
+  }
+  std::vector<std::string> CommonOptions() const override {
+    return {"--system", "--max-tokens", "--temperature", "--seed"};
   }
 
   void Declare(CLI::App& app) override {
@@ -50,13 +55,13 @@ class ChatCommand final : public Command {
     app.add_option("--chat-template", template_file_, "Use this template instead of the model's")
         ->type_name("FILE");
     app.add_flag("--show-special", show_special_, "Keep special tokens in the text");
-    sampling_.Declare(app, "Tokens an answer may have; 0: until the context is full [0]");
     flags_.DeclareRun(app);
-    flags_.DeclarePrefix(app, "on");
+    flags_.DeclarePrefix(app, true);
+    sampling_.Declare(app, 0);
   }
 
   int Run(const std::vector<std::string>&) override {
-    flags_.kv.WarnOfUnused();
+    flags_.WarnOfUnused();
     engine_ = Engine::Load(flags_.model, flags_.ToEngineOptions());
     params_ = sampling_.Merge(ModelDefaults(*engine_), false);
     const ChatPrompt prompt(*engine_, template_file_);

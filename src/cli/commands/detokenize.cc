@@ -22,11 +22,13 @@ class DetokenizeCommand final : public Command {
   std::string Summary() const override { return "Text of token ids."; }
   std::string Words() const override { return "[ID...]"; }
   std::string Notes() const override {
-    return "Without IDs they are read from standard input: separated by white space or commas, or\n"
-           "JSON as `tokenize --json` and `generate --json` print it. The text is printed as it "
-           "is,\n"
-           "without a newline of its own; with --json as {\"text\": \"...\"}.\n\n"
-           "  litecache detokenize --model DIR 791 6864 315\n";
+    return "Without IDs they are read from standard input: numbers separated by white space or "
+           "commas, or JSON as `tokenize --json` and `generate --json` print it. The text is "
+           "printed as it is, without a newline of its own; with --json as {\"text\": "
+           "\"...\"}.";
+  }
+  std::vector<std::string> Examples() const override {
+    return {"litecache detokenize --model DIR 791 6864 315"};
   }
 
   void Declare(CLI::App& app) override {

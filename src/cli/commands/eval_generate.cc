@@ -1,5 +1,6 @@
 // litecache eval generate: RULER's long-context tasks as JSON lines.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <ostream>
 
@@ -24,16 +25,14 @@ class EvalGenerateCommand final : public Command {
     return "Make long-context test samples (RULER's tasks) of an exact length.";
   }
   std::string Notes() const override {
-    std::string names;
-    for (const auto name : eval::TaskNames())
-      names += (names.empty() ? "" : ", ") + std::string(name);
-    return "One JSON object a line: input, outputs, max_new_tokens, metric, and where it came\n"
-           "from. A sample depends only on task, length, split, seed, its index, the haystack and\n"
-           "the tokenizer. Words and numbers of the splits train and test are disjoint. Tasks:\n "
-           " " +
-           Wrap(names, 2, 90) +
-           "\n\n  litecache eval generate --model DIR --task niah_single_1 --length 16k --count "
-           "100\n";
+    return fmt::format(
+        "One JSON object a line: input, outputs, max_new_tokens, metric, and where it came from. A "
+        "sample depends only on task, length, split, seed, its index, the haystack and the "
+        "tokenizer. Words and numbers of the splits train and test are disjoint. Tasks: {}.",
+        fmt::join(eval::TaskNames(), ", "));
+  }
+  std::vector<std::string> Examples() const override {
+    return {"litecache eval generate --model DIR --task niah_single_1 --length 16k --count 100"};
   }
 
   void Declare(CLI::App& app) override {
@@ -78,13 +77,13 @@ class EvalGenerateCommand final : public Command {
     app.add_option("-o,--output", output_, "File to write; default: standard output")
         ->type_name("FILE");
     flags_.DeclareModel(app, false);
-    flags_.DeclareThreads(app);
+    flags_.DeclareSome(app, {"threads"});
   }
 
   int Run(const std::vector<std::string>&) override {
     options_.tasks = CLI::detail::split(tasks_, ',');
     options_.length = length_.value;
-    options_.threads = flags_.threads;
+    options_.threads = flags_.options.threads;
     options_.split = eval::ParseSplit(split_);
     if (!haystack_.empty()) options_.haystack = eval::Haystack::FromPath(haystack_, pieces_);
     Output output(output_);

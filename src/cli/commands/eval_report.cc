@@ -16,8 +16,10 @@ class EvalReportCommand final : public Command {
   }
   std::string Words() const override { return "FILE..."; }
   std::string Notes() const override {
-    return "Markdown goes to standard output. Several files of one model make one report.\n\n"
-           "  litecache eval report ruler.jsonl perplexity.jsonl --html report.html > report.md\n";
+    return "The report is Markdown. Several files of one model make one report.";
+  }
+  std::vector<std::string> Examples() const override {
+    return {"litecache eval report ruler.jsonl perplexity.jsonl --html report.html > report.md"};
   }
 
   void Declare(CLI::App& app) override {

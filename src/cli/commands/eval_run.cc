@@ -51,18 +51,22 @@ class EvalRunCommand final : public Command {
     return "Compare KV cache policies on RULER, LongBench, own samples, or perplexity.";
   }
   std::string Notes() const override {
-    return "Runs every configuration: `full` once, `litecache` with each of --retrievers and\n"
-           "--budgets, and each --config. With --json every result is one line of the file, and "
-           "the\n"
-           "same command goes on where it stopped. Prints tables; `litecache eval report` makes\n"
-           "Markdown and HTML of the file.\n\n"
-           "  litecache eval run --suite ruler --model DIR --retrievers hata,quest --budgets "
-           "5%,10% "
-           "\\\n      --lengths 4k,16k --count 25 --json ruler.jsonl\n"
-           "  litecache eval run --suite perplexity --model DIR --lengths 32k --json ppl.jsonl\n"
-           "  litecache eval run --suite mine.jsonl --model DIR --policies full \\\n"
-           "      --config fixed:thresholds=fixed,eta=0.8 --config always:eta=1 --json "
-           "mine-out.jsonl\n";
+    return "Every configuration is run: `full` once, `litecache` with each of --retrievers and "
+           "--budgets, and each --config. With --json every result is a line of the file, and "
+           "the same command continues where it stopped. The command prints tables; `litecache "
+           "eval report` makes Markdown and HTML from the file.";
+  }
+  std::vector<std::string> Examples() const override {
+    return {
+        "litecache eval run --suite ruler --model DIR --retrievers hata,quest --budgets "
+        "5%,10% --json r.jsonl",
+        "litecache eval run --suite perplexity --model DIR --lengths 32k --json ppl.jsonl",
+        "litecache eval run --suite ruler --model DIR --config "
+        "fixed:thresholds=fixed,eta=0.8"};
+  }
+  std::vector<std::string> CommonOptions() const override {
+    return {"--suite",   "--policies", "--retrievers", "--budgets", "--config",
+            "--lengths", "--tasks",    "--count",      "--json"};
   }
 
   void Declare(CLI::App& app) override {
@@ -202,8 +206,8 @@ class EvalRunCommand final : public Command {
   }
 
   void ParseLengths() {
-    const int64_t context = flags_.max_context.value > 0
-                                ? std::min(flags_.max_context.value, context_.model.max_context)
+    const int64_t context = flags_.options.max_context > 0
+                                ? std::min(flags_.options.max_context, context_.model.max_context)
                                 : context_.model.max_context;
     context_.model.max_context = context;
     const bool is_file = suite_ != "ruler" && suite_ != "longbench" && suite_ != "perplexity";
@@ -296,7 +300,7 @@ class EvalRunCommand final : public Command {
     context_.info.suite = suite_;
     context_.info.model = flags_.model;
     context_.info.fingerprint = model::Fingerprint(directory_);
-    context_.info.dtype = flags_.dtype;
+    context_.info.dtype = flags_.options.dtype;
     context_.info.chat = chat_prompt_ != nullptr;
     context_.info.description = eval::CheckConfigurations(
         context_, *std::max_element(suite_options_.lengths.begin(), suite_options_.lengths.end()));

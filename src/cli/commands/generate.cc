@@ -35,19 +35,24 @@ class GenerateCommand final : public Command {
   std::string Summary() const override { return "Continue one prompt, or several together."; }
   std::string Words() const override { return "[PROMPT...]"; }
   std::string Notes() const override {
-    return "Prompts come from the arguments (- reads standard input), then --prompt-file, then\n"
-           "--prompt-tokens-file; without any of them, from standard input. Several prompts are\n"
-           "generated together and printed in order, each under its label. A prompt that begins "
-           "with\n"
-           "a dash follows `--`.\n\n"
-           "The text is printed as it comes, the summary afterwards on standard error. --json "
-           "prints\n"
-           "one object {\"tokens\", \"text\", \"stats\"} instead; for several prompts or samples "
-           "one\n"
-           "object a line, with \"prompt\" and \"sample\" (both count from 0). Ctrl-C ends the\n"
-           "generation, prints what there is and the summary, and exits with 130.\n\n"
-           "  litecache generate --model DIR 'The capital of France is'\n"
-           "  litecache generate --model DIR --chat --prompt-file question.txt -n 500 --temp 0.7\n";
+    return "Prompts are the arguments (- reads standard input), then the files of "
+           "--prompt-file, then those of --prompt-tokens-file; without any of these, standard "
+           "input. Several prompts are generated together and printed in order, each under its "
+           "label. Put -- before a prompt that begins with a dash.\n"
+           "The text is printed as it is generated, and the summary follows on standard error. "
+           "With --json one object {\"tokens\", \"text\", \"stats\"} is printed instead; for "
+           "several prompts or samples, one object a line, with \"prompt\" and \"sample\" "
+           "(both count from 0). Ctrl-C ends the generation, prints what there is and the "
+           "summary, and exits with 130.";
+  }
+  std::vector<std::string> Examples() const override {
+    return {"litecache generate --model DIR 'The capital of France is'",
+            "litecache generate --model DIR --chat --prompt-file question.txt -n 500 --temp "
+            "0.7"};
+  }
+  std::vector<std::string> CommonOptions() const override {
+    return {"--prompt-file", "--chat",       "--system",      "--samples", "--json",
+            "--json-schema", "--max-tokens", "--temperature", "--seed"};
   }
 
   void Declare(CLI::App& app) override {
@@ -79,11 +84,9 @@ class GenerateCommand final : public Command {
                    "Answers are JSON that this schema allows; - reads standard input")
         ->type_name("FILE");
     app.add_flag("--json-object", json_object_, "Answers are JSON objects");
-    sampling_.Declare(app, fmt::format("Tokens to generate at most; 0: until the context is full "
-                                       "[{}, or less where the context ends]",
-                                       kDefaultMaxTokens));
     flags_.DeclareRun(app);
-    flags_.DeclarePrefix(app, "off");
+    flags_.DeclarePrefix(app, false);
+    sampling_.Declare(app, kDefaultMaxTokens);
   }
 
   int Run(const std::vector<std::string>& words) override {
@@ -102,7 +105,7 @@ class GenerateCommand final : public Command {
     }
     const std::string schema = schema_file_.empty() ? "" : ReadInput(schema_file_);
     prompts_ = CollectPrompts(words, files_, token_files_);
-    flags_.kv.WarnOfUnused();
+    flags_.WarnOfUnused();
     engine_ = Engine::Load(flags_.model, flags_.ToEngineOptions());
     SetConstraint(schema);
     Submit();

@@ -100,13 +100,14 @@ class InspectCommand final : public Command {
   std::string Summary() const override { return "What a model is, and where its memory would go."; }
   std::string Notes() const override {
     return "A model's weights are mapped, not read. For --shape nothing is allocated, and the "
-           "plan\n"
-           "leaves the activations out; with --device cuda and --device-memory it says what a GPU\n"
-           "would hold, on any machine.\n\n"
-           "  litecache inspect --model DIR\n"
-           "  litecache inspect --shape llama3-8b --memory 24GiB --json\n"
-           "  litecache inspect --shape llama3.1-8b --device cuda --device-memory 24GiB \\\n"
-           "    --memory 64GiB --kv-policy litecache\n";
+           "plan leaves the activations out; with --device cuda and --device-memory it says "
+           "what a GPU would hold, on any machine.";
+  }
+  std::vector<std::string> Examples() const override {
+    return {"litecache inspect --model DIR",
+            "litecache inspect --shape llama3-8b --memory 24GiB --json",
+            "litecache inspect --shape llama3.1-8b --device cuda --device-memory 24GiB "
+            "--kv-policy litecache"};
   }
 
   void Declare(CLI::App& app) override {
@@ -189,11 +190,12 @@ class InspectCommand final : public Command {
     const auto most = [](uint64_t free) {
       return static_cast<uint64_t>(0.9 * static_cast<double>(free));
     };
-    request->host = flags_.memory.value > 0 ? flags_.memory.value
-                                            : most(CpuDevice(flags_.threads).Info().free_memory);
+    request->host = flags_.options.memory > 0
+                        ? flags_.options.memory
+                        : most(CpuDevice(flags_.options.threads).Info().free_memory);
     const CudaDevices found = FindCudaDevices();
-    request->two_memories =
-        flags_.device.starts_with("cuda") || (flags_.device == "auto" && !found.devices.empty());
+    request->two_memories = flags_.options.device.starts_with("cuda") ||
+                            (flags_.options.device == "auto" && !found.devices.empty());
     request->device = options.device_memory;
     if (!request->two_memories) {
       request->total = std::exchange(request->host, options.host_memory);
@@ -202,8 +204,8 @@ class InspectCommand final : public Command {
     if (options.host_memory > 0) request->host = options.host_memory;
     if (request->device == 0) {
       if (found.devices.empty()) {
-        throw UsageError("--device {} without a GPU ({}) needs --device-memory", flags_.device,
-                         found.why_none);
+        throw UsageError("--device {} without a GPU ({}) needs --device-memory",
+                         flags_.options.device, found.why_none);
       }
       request->device = most(found.devices.front().free_memory);
     }
@@ -212,20 +214,20 @@ class InspectCommand final : public Command {
 
   Report ShapeReport() const {
     const auto config = ModelConfig::FromShapeName(shape_);
-    const bool f32 = flags_.dtype == "f32" || config.weight_dtype != DType::kBF16;
+    const bool f32 = flags_.options.dtype == "f32" || config.weight_dtype != DType::kBF16;
     const kv::Layout layout = config.kv_layout(f32 ? DType::kF32 : DType::kBF16);
-    const KvOptions options = flags_.kv.ToKvOptions();
+    const KvOptions options = flags_.ToEngineOptions().kv;
     engine::MemoryRequest request;
     request.model = shape_;
     SetBudgets(&request, options);
-    const double on_device = flags_.weights_on_device.value;
+    const double on_device = flags_.options.weights_on_device;
     if (on_device < 1 && !request.two_memories) {
       throw UsageError(
           "--weights-on-device: on the CPU there is one memory, and all weights are in it; use it "
           "with --device cuda");
     }
     const auto weights = model::EstimateWeights(
-        config, flags_.dtype == "f32" ? DType::kF32 : config.weight_dtype, on_device);
+        config, flags_.options.dtype == "f32" ? DType::kF32 : config.weight_dtype, on_device);
     request.weights = weights.device;
     request.host_weights = weights.host;
     request.offloaded_layers = model::WeightPlacement::Of(config.layers, on_device).offloaded;
@@ -235,8 +237,8 @@ class InspectCommand final : public Command {
     request.cache = cache.get();
     request.policy = options.policy;
     request.model_context = config.max_context;
-    request.wanted_context = flags_.max_context.value;
-    request.max_batch = flags_.max_batch;
+    request.wanted_context = flags_.options.max_context;
+    request.max_batch = flags_.options.max_batch;
     Report report;
     report.text = shape_ + "\n" + ConfigText(config);
     report.json = ConfigJson(config);

@@ -28,11 +28,14 @@ class LogitsCommand final : public Command {
     return "Logits at positions of given tokens, and the tokens' mean negative log-likelihood.";
   }
   std::string Notes() const override {
-    return "Position p holds the logits for the token that follows tokens 0..p. --json prints one\n"
-           "object: {\"positions\": [...], \"logits\": [[...], ...], \"nll\": x}, a row of\n"
-           "vocabulary size for every position; nll is the mean over all tokens but the first, in\n"
-           "nats (null for a single token). Without --json: the likeliest tokens.\n\n"
-           "  litecache logits --model DIR --tokens-file ids.txt --positions 0,5,99 --json\n";
+    return "Position p has the logits for the token that follows tokens 0 to p. --json prints "
+           "one object: {\"positions\": [...], \"logits\": [[...], ...], \"nll\": x}, with a "
+           "row of vocabulary size for every position; nll is the mean over all tokens but the "
+           "first, in nats (null for a single token). Without --json the likeliest tokens are "
+           "printed.";
+  }
+  std::vector<std::string> Examples() const override {
+    return {"litecache logits --model DIR --tokens-file ids.txt --positions 0,5,99 --json"};
   }
 
   void Declare(CLI::App& app) override {

@@ -31,22 +31,21 @@ class ProfileCommand final : public Command {
     return "Measure a model on your texts for the KV policy litecache.";
   }
   std::string Notes() const override {
-    return "Reads windows of the texts and writes one file, which generate, chat and bench find "
-           "by\n"
-           "itself in the model's directory: how fast each head's queries turn, the reuse "
-           "threshold\n"
-           "that keeps a wanted share of the attention, HATA's trained hash weights, Loki's "
-           "bases,\n"
-           "head importance, and the machine's speed. Texts like those the model will read give "
-           "the\n"
-           "best thresholds. --corpus takes files, directories (all text files below), and .jsonl\n"
-           "files (field text, or input and outputs as `eval generate` writes them).\n\n"
-           "  litecache profile --model DIR --corpus ~/notes --plots plots.json\n";
+    return "The command reads windows of the texts and writes one file, which the other "
+           "commands find in the model's directory: how fast each head's queries turn, the "
+           "reuse thresholds, HATA's trained hash weights, Loki's bases, the importance of "
+           "heads, and the machine's speed. Texts like those that the model will read give the "
+           "best thresholds. --corpus takes files, directories (all text files below them) and "
+           ".jsonl files (the field text, or input and outputs as `eval generate` writes "
+           "them).";
+  }
+  std::vector<std::string> Examples() const override {
+    return {"litecache profile --model DIR --corpus ~/notes --plots plots.json"};
   }
 
   void Declare(CLI::App& app) override {
     flags_.DeclareModel(app, true);
-    flags_.DeclareThreads(app);
+    flags_.DeclareSome(app, {"threads"});
     inputs_.Declare(app, "16k");
     app.add_option("-o,--output", output_,
                    "File to write; default: litecache-profile.safetensors in the model's directory")
@@ -88,7 +87,7 @@ class ProfileCommand final : public Command {
     const std::filesystem::path directory = io::ResolveModelDirectory(flags_.model);
     if (output_.empty()) output_ = (directory / engine::kProfileName).string();
     const auto tokenizer = tokenizer::Tokenizer::FromDirectory(directory);
-    CpuDevice device(flags_.threads);
+    CpuDevice device(flags_.options.threads);
     const auto stream = device.CreateStream();
     const auto decoder = model::LoadDecoder(device, directory, {});
     const ProfileInputs::Importance importance = inputs_.ReadImportance(directory, *decoder);
@@ -97,8 +96,8 @@ class ProfileCommand final : public Command {
     std::optional<kv::Profile> rest;
     if (!only_.empty()) rest = Rest(*decoder, fingerprint);
 
-    const ProfileInputs::Windows windows =
-        inputs_.Read(tokenizer, decoder->config().max_context, options_.steps, flags_.threads);
+    const ProfileInputs::Windows windows = inputs_.Read(tokenizer, decoder->config().max_context,
+                                                        options_.steps, flags_.options.threads);
     profile::ProfilerResult result;
     {
       constexpr int64_t kParts = 1000;

@@ -77,14 +77,20 @@ class ServeCommand final : public Command {
   std::string Name() const override { return "serve"; }
   std::string Summary() const override { return "Serve a model over HTTP, in OpenAI's API."; }
   std::string Notes() const override {
-    return "Endpoints: /v1/chat/completions, /v1/completions, /v1/responses, /v1/models, /health,\n"
-           "/metrics, /props, /stats, /tokenize, /detokenize: docs/reference/server.md. The\n"
-           "address itself is a page: a chat, and the engine at work. SIGTERM or Ctrl-C lets\n"
-           "running requests finish (--shutdown-timeout); a second one ends at once.\n\n"
-           "  litecache serve --model DIR\n"
-           "  curl http://127.0.0.1:8080/v1/chat/completions -H 'Content-Type: application/json' "
-           "\\\n"
-           "    -d '{\"messages\": [{\"role\": \"user\", \"content\": \"Hello\"}]}'\n";
+    return "Endpoints: /v1/chat/completions, /v1/completions, /v1/responses, /v1/models, "
+           "/health, /metrics, /props, /stats, /tokenize, /detokenize; "
+           "docs/reference/server.md describes them. The address itself is a page with a chat "
+           "and the state of the engine. SIGTERM or Ctrl-C lets running requests finish "
+           "(--shutdown-timeout); a second one ends at once.";
+  }
+  std::vector<std::string> Examples() const override {
+    return {"litecache serve --model DIR --port 8080",
+            "curl http://127.0.0.1:8080/v1/chat/completions -H 'Content-Type: "
+            "application/json' \\",
+            "    -d '{\"messages\": [{\"role\": \"user\", \"content\": \"Hello\"}]}'"};
+  }
+  std::vector<std::string> CommonOptions() const override {
+    return {"--host", "--port", "--api-key", "--served-model-name", "--max-tokens", "--max-queue"};
   }
 
   void Declare(CLI::App& app) override {
@@ -100,7 +106,9 @@ class ServeCommand final : public Command {
     DeclareLimits(app);
     DeclareSecurity(app);
     flags_.DeclareRun(app);
-    flags_.DeclarePrefix(app, "on");
+    flags_.options.prefill_chunk_beside_decode = -1;  // by the machine
+    flags_.DeclareGroup(app, "Scheduling");
+    flags_.DeclarePrefix(app, true);
   }
 
   int Run(const std::vector<std::string>&) override {
@@ -150,14 +158,6 @@ class ServeCommand final : public Command {
     app.add_option("--tls-key", http_.tls_key, "Private key of --tls-cert (PEM)")
         ->type_name("FILE")
         ->group(kHttp);
-    app.add_option("--prefill-chunk-beside", prefill_beside_,
-                   "Prompt tokens of a step in which others' answers go on: fewer make these come "
-                   "more evenly; 0: --prefill-chunk, -1: 128 on a CPU, on a GPU a quarter of "
-                   "--prefill-chunk")
-        ->type_name("TOKENS")
-        ->check(CLI::Range(-1, 1 << 20).description(""))
-        ->capture_default_str()
-        ->group(kLimits);
     app.add_option("--sse-ping-interval", ping_seconds_,
                    "Seconds after which a silent stream gets a comment, so that proxies keep it")
         ->type_name("SECONDS")
@@ -274,9 +274,8 @@ class ServeCommand final : public Command {
   }
 
   std::unique_ptr<server::ServedModel> LoadModel() {
-    flags_.kv.WarnOfUnused();
+    flags_.WarnOfUnused();
     EngineOptions options = flags_.ToEngineOptions();
-    options.prefill_chunk_beside_decode = prefill_beside_;
     auto engine = Engine::Load(flags_.model, options);
     // A model of the Hugging Face cache lies in a directory that a hash names.
     if (names_.empty() && !std::filesystem::is_directory(flags_.model)) names_ = {flags_.model};
@@ -347,7 +346,6 @@ class ServeCommand final : public Command {
   // 161 ms apart at the 99th percentile instead of 630 ms with 512; the prompt takes as long. On a
   // GPU it does not: chunks that small leave most of it idle, and each brings the rows of those
   // before it from the host.
-  int64_t prefill_beside_ = -1;
   int64_t max_queue_ = 256;
   TokenCount max_tokens_;
   std::optional<TokenCount> default_max_tokens_;

@@ -21,11 +21,12 @@ class TokenizeCommand final : public Command {
   std::string Summary() const override { return "Token ids of a text."; }
   std::string Words() const override { return "[TEXT]"; }
   std::string Notes() const override {
-    return "Without TEXT the text is read from standard input, byte by byte as it is: a newline "
-           "at\n"
-           "its end is part of it. Ids are printed separated by spaces; with --json as\n"
-           "{\"ids\": [...]}.\n\n"
-           "  printf 'Hello' | litecache tokenize --model DIR --json\n";
+    return "Without TEXT the text is read from standard input, byte by byte: a newline at its "
+           "end is part of it. Ids are printed separated by spaces; with --json as {\"ids\": "
+           "[...]}.";
+  }
+  std::vector<std::string> Examples() const override {
+    return {"printf 'Hello' | litecache tokenize --model DIR --json"};
   }
 
   void Declare(CLI::App& app) override {

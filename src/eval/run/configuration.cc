@@ -5,7 +5,6 @@
 #include <sstream>
 
 #include "base/error.h"
-#include "eval/run/kv_fields.h"
 
 namespace litecache::eval {
 namespace {
@@ -34,7 +33,8 @@ Configuration ParseNamed(const std::string& text, const KvOptions& base) {
       throw InvalidArgument("--config '{}': '{}' is not key=value", text, field);
     }
     try {
-      FindKvField(field.substr(0, equals)).set(configuration.kv, field.substr(equals + 1));
+      const std::string key = field.substr(0, equals);
+      FindOption(KvOptionTable(), key).set(configuration.kv, field.substr(equals + 1), key);
     } catch (const InvalidArgument& error) {
       throw InvalidArgument("--config '{}': {}", text, error.what());
     }
@@ -91,7 +91,7 @@ std::vector<Configuration> MakeConfigurations(const ConfigurationRequest& reques
 
 nlohmann::ordered_json OptionsJson(const KvOptions& options) {
   auto json = nlohmann::ordered_json::object();
-  for (const KvField& field : KvFields()) json[std::string(field.name)] = field.get(options);
+  for (const auto& option : KvOptionTable()) json[option.name] = option.get(options);
   return json;
 }
 

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "lab/policies/flexgen/options.h"
 #include "model/exact_policies.h"
 
 namespace litecache::model {
@@ -19,11 +20,11 @@ TEST_P(ExactPoliciesTest, FlexGenIsFull) {
     KvOptions options;
     options.policy = "flexgen";
     for (const double share : {0.0, 0.5}) {
-      options.flexgen.device_share = share;
+      options.settings.Of<FlexGenOptions>().device_share = share;
       SCOPED_TRACE(::testing::Message() << "share " << share << " f32 " << f32);
       ExpectEqual(Run(options), full, /*exactly=*/true, bound);
     }
-    options.flexgen.device_share = 0;
+    options.settings.Of<FlexGenOptions>().device_share = 0;
     options.batch_groups = 2;
     ExpectEqual(Run(options), full, /*exactly=*/true, bound);
   }

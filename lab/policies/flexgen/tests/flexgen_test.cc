@@ -8,6 +8,7 @@
 #include "kv/layout.h"
 #include "kv/offload/shape.h"
 #include "kv/policy_oracle.h"
+#include "lab/policies/flexgen/options.h"
 #include "test_seed.h"
 
 namespace litecache::kv {
@@ -20,7 +21,7 @@ constexpr TierBytes kPlenty{.device = uint64_t{2} << 30, .host = uint64_t{2} << 
 KvOptions Options(double share, const std::string& rows) {
   KvOptions options;
   options.policy = "flexgen";
-  options.flexgen.device_share = share;
+  options.settings.Of<FlexGenOptions>().device_share = share;
   options.host_rows = rows;
   return options;
 }

@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "lab/policies/infinigen/diagnosis.h"
+#include "lab/policies/infinigen/options.h"
 #include "lab/tests/life.h"
 #include "lab/tests/random_trace.h"
 #include "test_seed.h"
@@ -51,7 +52,7 @@ class InfiniGenLife final : public Life {
   InfiniGenLife(const Layout& layout, const KvOptions& options,
                 std::shared_ptr<const Profile> profile, uint64_t seed, const Settings& settings)
       : Life(MakeCachePlan(layout, options, profile, TypeOf(settings.device)), seed, settings),
-        options_(options.infinigen),
+        options_(options.settings.Of<InfiniGenOptions>()),
         profile_(profile) {
     if (settings.trace != nullptr) imposed_.emplace(settings.trace, layout, options_.cap);
   }
@@ -223,21 +224,22 @@ TEST_P(InfiniGenLives, AgreeStepByStep) {
                         .head_dim = Pick<int64_t>(random, {16, 24, 40, 64}),
                         .dtype = Pick(random, {DType::kF32, DType::kF32, DType::kBF16})};
     KvOptions options = Options();
-    options.infinigen.partial = Pick(random, {0.2, 0.5, 1.0, 0.01});
-    options.infinigen.alpha = Pick(random, {0.0, 0.5, 2.0, 4.0, 20.0});
-    options.infinigen.cap = Pick(random, {0.05, 0.2, 0.5, 1.0});
-    options.infinigen.dense_layers = Pick<int64_t>(random, {1, 1, 2, 3});
+    InfiniGenOptions& o = options.settings.Of<InfiniGenOptions>();
+    o.partial = Pick(random, {0.2, 0.5, 1.0, 0.01});
+    o.alpha = Pick(random, {0.0, 0.5, 2.0, 4.0, 20.0});
+    o.cap = Pick(random, {0.05, 0.2, 0.5, 1.0});
+    o.dense_layers = Pick<int64_t>(random, {1, 1, 2, 3});
     options.measure_recall = device() == "cpu" && random() % 3 == 0;
     if (device() == "cuda") {
       options.transfer = Pick<std::string>(random, {"auto", "auto", "auto", "cpu-push", "copy"});
       options.transfer_threads = 1 + static_cast<int>(random() % 4);
     }
     SCOPED_TRACE(::testing::Message()
-                 << "round " << round << ": partial " << options.infinigen.partial << " alpha "
-                 << options.infinigen.alpha << " cap " << options.infinigen.cap << " dense "
-                 << options.infinigen.dense_layers << " layers " << layout.layers << " KV heads "
-                 << kv_heads << " group " << group << " head_dim " << layout.head_dim << " "
-                 << Name(layout.dtype) << " transfer " << options.transfer);
+                 << "round " << round << ": partial " << o.partial << " alpha " << o.alpha
+                 << " cap " << o.cap << " dense " << o.dense_layers << " layers " << layout.layers
+                 << " KV heads " << kv_heads << " group " << group << " head_dim "
+                 << layout.head_dim << " " << Name(layout.dtype) << " transfer "
+                 << options.transfer);
     const auto profile = random() % 3 == 0 ? nullptr : RandomProfile(layout, random);
     const auto trace =
         round % 5 == 0 ? std::make_shared<const Trace>(RandomTrace(random)) : nullptr;
@@ -303,7 +305,7 @@ TEST(InfiniGen, WithoutSkewsItSaysHowToGetThem) {
   const auto plan = MakeCachePlan(layout, Options(), nullptr);
   EXPECT_THAT(plan->Warning(), HasSubstr("litecache profile"));
   KvOptions options = Options();
-  options.infinigen.dense_layers = 0;
+  options.settings.Of<InfiniGenOptions>().dense_layers = 0;
   EXPECT_THROW(MakeCachePlan(layout, options, nullptr), InvalidArgument);
 }
 

@@ -13,6 +13,7 @@
 #include "base/error.h"
 #include "lab/policies/pqcache/diagnosis.h"
 #include "lab/policies/pqcache/lfu.h"
+#include "lab/policies/pqcache/options.h"
 #include "lab/tests/life.h"
 #include "lab/tests/random_trace.h"
 #include "test_seed.h"
@@ -27,7 +28,7 @@ using ::testing::UnorderedElementsAreArray;
 KvOptions Options() {
   KvOptions options;
   options.policy = "pqcache";
-  options.pqcache.iterations = 4;
+  options.settings.Of<PqCacheOptions>().iterations = 4;
   return options;
 }
 
@@ -62,7 +63,7 @@ class PqLife final : public Life {
  public:
   PqLife(const Layout& layout, const KvOptions& options, uint64_t seed, const Settings& settings)
       : Life(MakeCachePlan(layout, options, nullptr, TypeOf(settings.device)), seed, settings),
-        options_(options.pqcache) {
+        options_(options.settings.Of<PqCacheOptions>()) {
     if (settings.trace != nullptr) imposed_.emplace(settings.trace, layout, options_.share / 2);
   }
 
@@ -318,13 +319,14 @@ TEST_P(PqCacheLives, AgreeStepByStep) {
                         .head_dim = Pick<int64_t>(random, {16, 24, 40, 64}),
                         .dtype = Pick(random, {DType::kF32, DType::kF32, DType::kBF16})};
     KvOptions options = Options();
-    options.pqcache.sink_tokens = Pick<int64_t>(random, {0, 5, 32});
-    options.pqcache.share = Pick(random, {0.1, 0.3, 1.0, 0.001});
-    options.pqcache.subspaces = Pick<int64_t>(random, {1, 2, 2, 4});
-    options.pqcache.bits = Pick(random, {1, 3, 5, 6});
-    options.pqcache.iterations = Pick<int64_t>(random, {0, 3, 5});
-    options.pqcache.cache_tokens = Pick<int64_t>(random, {0, 16, 48, 4096});
-    options.pqcache.block_tokens = Pick<int64_t>(random, {1, 8, 16});
+    PqCacheOptions& o = options.settings.Of<PqCacheOptions>();
+    o.sink_tokens = Pick<int64_t>(random, {0, 5, 32});
+    o.share = Pick(random, {0.1, 0.3, 1.0, 0.001});
+    o.subspaces = Pick<int64_t>(random, {1, 2, 2, 4});
+    o.bits = Pick(random, {1, 3, 5, 6});
+    o.iterations = Pick<int64_t>(random, {0, 3, 5});
+    o.cache_tokens = Pick<int64_t>(random, {0, 16, 48, 4096});
+    o.block_tokens = Pick<int64_t>(random, {1, 8, 16});
     options.measure_recall = device() == "cpu" && random() % 3 == 0;
     if (device() == "cuda") {
       options.transfer = Pick<std::string>(random, {"auto", "auto", "auto", "cpu-push", "copy"});
@@ -332,13 +334,12 @@ TEST_P(PqCacheLives, AgreeStepByStep) {
     }
     const bool fails = random() % 2 == 0;
     SCOPED_TRACE(::testing::Message()
-                 << "round " << round << ": sink " << options.pqcache.sink_tokens << " share "
-                 << options.pqcache.share << " subspaces " << options.pqcache.subspaces << " bits "
-                 << options.pqcache.bits << " iterations " << options.pqcache.iterations
-                 << " cache " << options.pqcache.cache_tokens << " block "
-                 << options.pqcache.block_tokens << " layers " << layout.layers << " KV heads "
-                 << kv_heads << " group " << group << " head_dim " << layout.head_dim << " "
-                 << Name(layout.dtype) << " fails " << fails << " transfer " << options.transfer);
+                 << "round " << round << ": sink " << o.sink_tokens << " share " << o.share
+                 << " subspaces " << o.subspaces << " bits " << o.bits << " iterations "
+                 << o.iterations << " cache " << o.cache_tokens << " block " << o.block_tokens
+                 << " layers " << layout.layers << " KV heads " << kv_heads << " group " << group
+                 << " head_dim " << layout.head_dim << " " << Name(layout.dtype) << " fails "
+                 << fails << " transfer " << options.transfer);
     const auto trace =
         round % 5 == 0 ? std::make_shared<const Trace>(RandomTrace(random)) : nullptr;
     PqLife life(layout, options, random(), {.device = device(), .trace = trace});
@@ -366,8 +367,8 @@ TEST_P(PqCacheLives, HundredsOfStepsOverManyPages) {
   const Layout layout{
       .layers = 2, .q_heads = 4, .kv_heads = 2, .head_dim = 64, .dtype = DType::kF32};
   KvOptions options = Options();
-  options.pqcache.cache_tokens = 256;
-  options.pqcache.block_tokens = 32;
+  options.settings.Of<PqCacheOptions>().cache_tokens = 256;
+  options.settings.Of<PqCacheOptions>().block_tokens = 32;
   PqLife life(layout, options, random(), {.device = device()});
   const SequenceId a = life.Create(), b = life.Create();
   life.Step({{a, 600, false}});
@@ -436,7 +437,7 @@ TEST(PqCache, SettingsThatTheHeadsDoNotAllowAreNamed) {
       .layers = 2, .q_heads = 4, .kv_heads = 2, .head_dim = 64, .dtype = DType::kF32};
   const auto error = [&](const PqCacheOptions& changed) -> std::string {
     KvOptions options = Options();
-    options.pqcache = changed;
+    options.settings.Of<PqCacheOptions>() = changed;
     try {
       MakeCachePlan(layout, options, nullptr);
     } catch (const InvalidArgument& e) {

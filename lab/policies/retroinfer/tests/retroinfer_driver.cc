@@ -8,6 +8,7 @@
 
 #include "kv/attention_error.h"
 #include "kv/device_test.h"
+#include "lab/policies/retroinfer/options.h"
 
 namespace litecache::kv {
 namespace {

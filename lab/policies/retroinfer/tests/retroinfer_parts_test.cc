@@ -11,6 +11,7 @@
 #include "device/cpu/cpu_device.h"
 #include "lab/policies/common/segmented_kmeans.h"
 #include "lab/policies/retroinfer/block_cache.h"
+#include "lab/policies/retroinfer/options.h"
 #include "lab/policies/retroinfer/shape.h"
 #include "test_seed.h"
 
@@ -296,7 +297,7 @@ TEST(RetroShape, RoomIsEnoughForAnyPrompt) {
   std::mt19937_64 random = testing::TestRandom();
   for (int round = 0; round < 60; ++round) {
     KvOptions options;
-    RetroInferOptions& o = options.retroinfer;
+    RetroInferOptions& o = options.settings.Of<RetroInferOptions>();
     options.sink_tokens = static_cast<int64_t>(random() % 6);
     options.recent_tokens = 1 + static_cast<int64_t>(random() % 90);
     o.cluster_tokens = 1 + static_cast<int64_t>(random() % 40);

@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "kv/device_test.h"
+#include "lab/policies/retroinfer/options.h"
 #include "lab/policies/retroinfer/tests/retroinfer_driver.h"
 #include "test_seed.h"
 
@@ -24,12 +25,13 @@ KvOptions Options() {
   KvOptions options;
   options.policy = "retroinfer";
   options.recent_tokens = 13;
-  options.retroinfer.cluster_tokens = 8;
-  options.retroinfer.segment_tokens = 150;
-  options.retroinfer.update_tokens = 64;
-  options.retroinfer.retrieval = 0.08;
-  options.retroinfer.estimation = 0.3;
-  options.retroinfer.block_tokens = 4;
+  RetroInferOptions& o = options.settings.Of<RetroInferOptions>();
+  o.cluster_tokens = 8;
+  o.segment_tokens = 150;
+  o.update_tokens = 64;
+  o.retrieval = 0.08;
+  o.estimation = 0.3;
+  o.block_tokens = 4;
   return options;
 }
 
@@ -53,7 +55,7 @@ TEST_P(Oracle, BatchesOfMixedLengthsOverHundredsOfSteps) {
   layout.dtype = dtype;
   layout.head_dim = head_dim;
   KvOptions options = Options();
-  options.retroinfer.cache = cache;
+  options.settings.Of<RetroInferOptions>().cache = cache;
   RetroDriver driver(layout, options, random(), device);
   std::vector<SequenceId> ids;
   // Nothing; below the sink; all steady; just below and at the first index; three segments.
@@ -155,11 +157,12 @@ TEST_P(RetroPolicy, ForksOfAFreshPrompt) {
 // Retrieved clusters that the execution buffer has no room for are estimated.
 TEST_P(RetroPolicy, WhatTheBufferHasNoRoomForIsEstimated) {
   KvOptions options = Options();
-  options.retroinfer.cluster_tokens = 1;
-  options.retroinfer.block_tokens = 1;
-  options.retroinfer.update_tokens = 512;
-  options.retroinfer.retrieval = 0.012;
-  options.retroinfer.iterations = 1;
+  RetroInferOptions& o = options.settings.Of<RetroInferOptions>();
+  o.cluster_tokens = 1;
+  o.block_tokens = 1;
+  o.update_tokens = 512;
+  o.retrieval = 0.012;
+  o.iterations = 1;
   // As many clusters as tokens, and every token goes to the long keys of its direction: the few
   // that are not empty are larger than the buffer is made for, which is 150 rows.
   std::mt19937_64 random = testing::TestRandom();
@@ -232,8 +235,8 @@ double Difference(const std::string& device, const CachePlan& a, const CachePlan
 TEST_P(RetroPolicy, OutputsDoNotDependOnCachesThreadsAndHints) {
   const uint64_t seed = testing::TestRandom()();
   KvOptions small = Options(), large = Options();
-  small.retroinfer.cache = 0;
-  large.retroinfer.cache = 10;
+  small.settings.Of<RetroInferOptions>().cache = 0;
+  large.settings.Of<RetroInferOptions>().cache = 10;
   const auto a = PlanRetroCache(kLayout, small, device_type()),
              b = PlanRetroCache(kLayout, large, device_type());
   EXPECT_EQ(Difference(device(), *a, *b, true, true, 2, 2, seed), 0);
@@ -243,8 +246,8 @@ TEST_P(RetroPolicy, OutputsDoNotDependOnCachesThreadsAndHints) {
 // Every cluster retrieved: full attention.
 TEST_P(RetroPolicy, RetrievingEveryClusterIsFullAttention) {
   KvOptions options = Options();
-  options.retroinfer.retrieval = 1;
-  options.retroinfer.estimation = 0;
+  options.settings.Of<RetroInferOptions>().retrieval = 1;
+  options.settings.Of<RetroInferOptions>().estimation = 0;
   const auto retro = PlanRetroCache(kLayout, options, device_type()), full = PlanFullCache(kLayout);
   EXPECT_LE(Difference(device(), *retro, *full, true, true, 2, 2, testing::TestRandom()()), 5e-5);
 }
@@ -396,7 +399,7 @@ TEST_P(RetroCancel, TheCacheMayEndAtAnyMoment) {
 TEST(RetroOptions, AreChecked) {
   const auto message = [](const auto& change) -> std::string {
     KvOptions options = Options();
-    change(options);
+    change(options.settings.Of<RetroInferOptions>());
     try {
       options.Validate();
     } catch (const InvalidArgument& error) {
@@ -404,21 +407,23 @@ TEST(RetroOptions, AreChecked) {
     }
     return "";
   };
-  EXPECT_EQ(message([](KvOptions&) {}), "");
+  EXPECT_EQ(message([](RetroInferOptions&) {}), "");
   const auto names = [&](const char* name, const auto& change) {
     EXPECT_NE(message(change).find(name), std::string::npos) << name;
   };
-  names("cluster_tokens", [](KvOptions& o) { o.retroinfer.cluster_tokens = 0; });
-  names("segment_tokens", [](KvOptions& o) { o.retroinfer.segment_tokens = 7; });
-  names("update_tokens", [](KvOptions& o) { o.retroinfer.update_tokens = 7; });
-  names("iterations", [](KvOptions& o) { o.retroinfer.iterations = 0; });
-  names("retrieval", [](KvOptions& o) { o.retroinfer.retrieval = 1.5; });
-  names("estimation", [](KvOptions& o) { o.retroinfer.estimation = NAN; });
-  names("block_tokens", [](KvOptions& o) { o.retroinfer.block_tokens = 0; });
-  names("retroinfer.cache", [](KvOptions& o) { o.retroinfer.cache = -1; });
-  names("measure_recall", [](KvOptions& o) { o.measure_recall = true; });
+  names("cluster_tokens", [](RetroInferOptions& o) { o.cluster_tokens = 0; });
+  names("segment_tokens", [](RetroInferOptions& o) { o.segment_tokens = 7; });
+  names("update_tokens", [](RetroInferOptions& o) { o.update_tokens = 7; });
+  names("iterations", [](RetroInferOptions& o) { o.iterations = 0; });
+  names("retrieval", [](RetroInferOptions& o) { o.retrieval = 1.5; });
+  names("estimation", [](RetroInferOptions& o) { o.estimation = NAN; });
+  names("block_tokens", [](RetroInferOptions& o) { o.block_tokens = 0; });
+  names("retroinfer.cache", [](RetroInferOptions& o) { o.cache = -1; });
   KvOptions options = Options();
-  options.retroinfer.block_tokens = 1 << 19;
+  options.measure_recall = true;
+  EXPECT_ERROR(PlanRetroCache(kLayout, options), InvalidArgument, "measure_recall");
+  options = Options();
+  options.settings.Of<RetroInferOptions>().block_tokens = 1 << 19;
   EXPECT_THROW(PlanRetroCache(kLayout, options), InvalidArgument);
 }
 

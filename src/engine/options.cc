@@ -1,0 +1,101 @@
+// The engine's options, a row each.
+#include "base/error.h"
+#include "base/option_makers.h"
+#include "litecache/engine.h"
+
+namespace litecache {
+namespace {
+
+using namespace option_rows;  // NOLINT(google-build-using-namespace): the makers of rows
+using O = EngineOptions;
+using Rows = std::vector<Option<EngineOptions>>;
+
+Rows EngineRows() {
+  return {
+      Row("device", &O::device, Text("NAME"),
+          "What runs the model. cuda: the first GPU; cuda:N: another one; auto: a GPU where there "
+          "is one, else the CPU",
+          {.values = "auto, cpu, cuda, cuda:N", .environment = "LITECACHE_DEVICE", .common = true}),
+      Row("threads", &O::threads, Whole(0, 4096), "CPU threads; 0: one a core",
+          {.flag = "-t,--threads", .environment = "LITECACHE_THREADS"}),
+      Row("memory", &O::memory, Bytes(),
+          "Memory for weights, KV cache and buffers together; with a GPU, the host's memory alone; "
+          "0: 90% of what is free",
+          {.common = true}),
+      Row("max_context", &O::max_context, Tokens(0, 1LL << 40),
+          "Tokens that a request may reach; 0: the model's limit, or what the memory allows",
+          {.flag = "-c,--max-context", .common = true}),
+      Row("weights_on_device", &O::weights_on_device, Share(),
+          "Share of the layers whose weights stay in the GPU's memory; the weights of the others "
+          "come from the host in every step"),
+      Row("dtype", &O::dtype, Choice({"auto", "f32"}, "TYPE"),
+          "Arithmetic; auto: the checkpoint's own type; f32: weights, products and KV cache in "
+          "f32"),
+      Row("max_batch", &O::max_batch, Whole(1, 1 << 16),
+          "Sequences that are decoded together, at most"),
+      Row("prefill_chunk", &O::prefill_chunk, Tokens(0, 1 << 20),
+          "Prompt tokens that a step processes; more are faster and take more memory; 0: 512 on a "
+          "CPU, up to 8192 on a GPU, by its memory"),
+  };
+}
+
+Rows ServingRows() {
+  return {
+      Row("prefill_chunk_beside_decode", &O::prefill_chunk_beside_decode, Tokens(-1, 1 << 20),
+          "Prompt tokens that a step processes while other answers go on; fewer let these come "
+          "more evenly; 0: --prefill-chunk; -1: 128 on a CPU, a quarter of --prefill-chunk on a "
+          "GPU",
+          {.flag = "--prefill-chunk-beside"}),
+  };
+}
+
+Rows PrefixRows() {
+  return {
+      Row("prefix_cache", &O::prefix_cache, Switch(),
+          "Reuse the KV of earlier requests for requests that begin like them; it is kept until "
+          "the memory is needed",
+          {.common = true}),
+      Row("prefix_store", &O::prefix_store, Text("DIR"),
+          "Keep that KV in this directory as well, for after a restart; one process a directory"),
+      Row("prefix_store_bytes", &O::prefix_store_bytes, Bytes(),
+          "The most that --prefix-store may hold; what was used longest ago goes first",
+          {.flag = "--prefix-store-size"}),
+  };
+}
+
+Rows MakeTable() {
+  Rows table;
+  Add(&table, "Engine", EngineRows());
+  Add(&table, "Scheduling", ServingRows());
+  Add(&table, "Prefixes", PrefixRows());
+  Add(&table, "Engine",
+      {Row("show_progress", &O::show_progress, Flag(),
+           "Draw progress bars on a terminal while loading", {.programs_only = true})});
+  for (Option<O>& row : Part<O, KvOptions>(
+           KvOptionTable(), "", [](auto& o) -> auto& { return o.kv; })) {
+    table.push_back(std::move(row));
+  }
+  return table;
+}
+
+}  // namespace
+
+std::span<const Option<EngineOptions>> EngineOptionTable() {
+  static const Rows table = MakeTable();
+  return table;
+}
+
+void EngineOptions::Validate(OptionNames names) const {
+  const auto table = EngineOptionTable();
+  CheckOptions(table, *this, names);
+  const auto name = [&](std::string_view member) {
+    return FindOption(table, member).NameIn(names);
+  };
+  if (!prefix_store.empty() && !prefix_cache) {
+    throw InvalidArgument("{} {}: it needs {} on", name("prefix_store"), prefix_store.string(),
+                          name("prefix_cache"));
+  }
+  kv.Validate(names);
+}
+
+}  // namespace litecache
