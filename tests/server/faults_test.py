@@ -270,7 +270,7 @@ class FullDisk(unittest.TestCase):
         # A file system of 2 MiB, for the server alone: two blocks of this model fit, and not three.
         private = ["unshare", "--mount"] if os.getuid() == 0 else ["unshare", "-Urm"]
         with tempfile.TemporaryDirectory() as folder:
-            before = [*private, "sh", "-c", 'mount -t tmpfs -o size=2m none "$0" && exec "$@"', folder]
+            before = [*private, "sh", "-c", 'mount -t tmpfs -o size=2m,mode=700 none "$0" && exec "$@"', folder]
             try:
                 subprocess.run([*before, "true"], check=True, capture_output=True)
             except (OSError, subprocess.CalledProcessError):
