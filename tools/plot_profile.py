@@ -100,6 +100,8 @@ def head_map(title, columns, values, layers, low, high):
                 axes.text(head, layer, f"{value:.2f}", ha="center", va="center", fontsize=7,
                           color="white" if value < low + 0.6 * (high - low) else "black")
     figure.colorbar(image, ax=axes)
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.get_major_locator().set_params(integer=True)
     axes.set(title=title, xlabel=columns, ylabel="layer")
     return figure
 
