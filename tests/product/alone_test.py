@@ -1,4 +1,4 @@
-"""The product is complete without lab/: nothing under src/ and include/ names it, nothing of it goes into the program, and a build
+"""The product is complete without lab/: nothing under src/ and include/ names it or its policies, nothing of it goes into the program, and a build
 without it has no part of it. Argument: a build folder of Ninja's.
 """
 import re
@@ -11,7 +11,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = Path(sys.argv.pop(1)) if len(sys.argv) > 1 else ROOT / "build/release"
 SOURCES = (".h", ".cc", ".cu", ".cuh", ".txt", ".cmake", ".in")
-# A path of the laboratory, or one of its targets.
+# A path of the laboratory (but for its notes on measurements), or one of its targets.
 LAB = re.compile(r"(^|[\s\"(/{}])lab/(?!notes/)|litecache_lab|\blab::")
 
 
@@ -30,6 +30,14 @@ class ProductAlone(unittest.TestCase):
         named = [f"{path.relative_to(ROOT)}:{number}: {line.strip()}"
                  for path in product_files()
                  for number, line in enumerate(path.read_text().splitlines(), 1) if LAB.search(line)]
+        self.assertEqual(named, [])
+
+    def test_no_source_names_a_policy_of_it(self):
+        policies = [path.parent.name for path in (ROOT / "lab/policies").glob("*/policy.h")]
+        name = re.compile("|".join(policies) or "(?!)", re.IGNORECASE)
+        # FlexGen's schedule is prior work of policy kvpr.
+        named = [f"{path.relative_to(ROOT)}: {match[0]}"
+                 for path in product_files() for match in name.finditer(path.read_text().replace("FlexGen's", ""))]
         self.assertEqual(named, [])
 
     def test_the_program_has_nothing_of_it(self):

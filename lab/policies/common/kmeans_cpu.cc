@@ -1,9 +1,10 @@
+#include "lab/policies/common/kmeans_cpu.h"
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
 #include <vector>
 
-#include "lab/policies/common/kmeans_cpu.h"
 #include "lab/policies/common/points_cpu.h"
 #include "ops/common/row_address.h"
 #include "ops/common/scratch.h"

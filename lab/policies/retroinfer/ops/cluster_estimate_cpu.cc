@@ -2,8 +2,8 @@
 #include <limits>
 #include <vector>
 
-#include "lab/policies/retroinfer/ops/clusters_cpu.h"
 #include "lab/policies/common/points_cpu.h"
+#include "lab/policies/retroinfer/ops/clusters_cpu.h"
 #include "ops/attention/row_attention.h"
 #include "ops/common/row_address.h"
 #include "ops/common/scratch.h"

@@ -1,7 +1,7 @@
 #include "device/cuda/check.h"
 #include "device/cuda/cuda_device.h"
-#include "lab/policies/retroinfer/ops/impose_clusters_cuda.h"
 #include "lab/impose/impose_reuse.h"
+#include "lab/policies/retroinfer/ops/impose_clusters_cuda.h"
 #include "lab/policies/retroinfer/ops/wave_pair.cuh"
 
 namespace litecache::ops::cuda {
