@@ -51,7 +51,7 @@ SequenceId CudaLiteCache::Started(SequenceId id, const std::function<void()>& st
   try {
     start();
   } catch (...) {
-    LiteCacheBase::Release(id);
+    Release(id);
     throw;
   }
   return id;
