@@ -4,7 +4,7 @@
 namespace litecache::lab {
 
 // Makes them known to kv::MakeCachePlan(), the command line and the benchmarks. Called before the
-// first use of any policy, once (kv/policy_registry.h).
+// first use of any policy, once (kv/api/policy_registry.h).
 void RegisterPolicies();
 
 }  // namespace litecache::lab

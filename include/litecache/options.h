@@ -48,7 +48,7 @@ struct Option : OptionInfo {
 };
 
 // A row for every member, with the rows of the KV policies that are registered
-// (kv/policy_registry.h).
+// (kv/api/policy_registry.h).
 std::span<const Option<KvOptions>> KvOptionTable();
 // The engine's own, then those of EngineOptions.kv.
 std::span<const Option<EngineOptions>> EngineOptionTable();

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "lab/impose/impose_reuse.h"
-#include "ops/reuse/lite_layer_cuda.h"
+#include "ops/slots/lite_layer_cuda.h"
 
 namespace litecache::ops::cuda {
 

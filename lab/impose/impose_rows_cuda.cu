@@ -2,7 +2,7 @@
 #include "device/cuda/cuda_device.h"
 #include "lab/impose/impose_rows_cuda.h"
 #include "lab/impose/take_words.cuh"
-#include "ops/common/cluster_bitmap.cuh"
+#include "ops/select/cluster_bitmap.cuh"
 
 namespace litecache::ops::cuda {
 namespace {

@@ -9,7 +9,7 @@
 #include "base/error.h"
 #include "base/hash.h"
 #include "lab/policies/common/segmented_kmeans.h"
-#include "ops/rows/row_format.h"
+#include "ops/common/row_format.h"
 #include "profile/recording.h"
 #include "profile/similarity.h"
 #include "profile/threshold_curves.h"

@@ -26,6 +26,8 @@
 #include "io/generation_config.h"
 #include "io/hub.h"
 #include "kv/cache_plan.h"
+#include "kv/heads/head_plan.h"
+#include "kv/heads/profile.h"
 #include "model/decoder.h"
 #include "model/fingerprint.h"
 #include "model/weight_placement.h"

@@ -6,7 +6,9 @@
 #include <utility>
 
 #include "base/error.h"
-#include "kv/policy_registry.h"
+#include "kv/api/policy_registry.h"
+#include "kv/heads/head_plan.h"
+#include "kv/heads/profile.h"
 #include "model/fingerprint.h"
 
 namespace litecache::engine {

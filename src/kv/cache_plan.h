@@ -7,11 +7,13 @@
 #include <vector>
 
 #include "kv/cache.h"
-#include "kv/heads/head_plan.h"
 #include "litecache/kv_options.h"
 #include "litecache/named_bytes.h"
 
 namespace litecache::kv {
+
+struct HeadPlan;  // kv/heads/head_plan.h
+struct Profile;   // kv/heads/profile.h
 
 class CachePlan {
  public:

@@ -9,9 +9,9 @@
 
 #include "base/error.h"
 #include "expect_error.h"
+#include "kv/api/policy_registry.h"
 #include "kv/cache.h"
 #include "kv/cache_plan.h"
-#include "kv/policy_registry.h"
 #include "litecache/kv_options.h"
 #include "option_table_checks.h"
 

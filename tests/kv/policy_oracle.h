@@ -18,7 +18,7 @@
 #include "kv/cache_plan.h"
 #include "kv/device_test.h"
 #include "kv/random_life.h"
-#include "ops/rows/row_format.h"
+#include "ops/common/row_format.h"
 
 namespace litecache::kv {
 

@@ -1,8 +1,9 @@
-#include "kv/policy_registry.h"
+#include "kv/api/policy_registry.h"
 
 #include <gmock/gmock.h>
 
 #include "expect_error.h"
+#include "kv/heads/profile.h"
 
 namespace litecache::kv {
 namespace {

@@ -1,4 +1,4 @@
-#include "ops/step/inputs_cuda.h"
+#include "ops/rows/inputs_cuda.h"
 
 #include <cstring>
 

@@ -11,13 +11,13 @@
 
 #include "ops/attention/attention_cuda.h"
 #include "ops/bench_tables_cuda.h"
-#include "ops/reuse/lite_layer_cuda.h"
 #include "ops/reuse/qsac_lookup_cuda.h"
 #include "ops/reuse/update_slots_cuda.h"
 #include "ops/rows/rows_cuda.h"
 #include "ops/select/encode_cuda.h"
 #include "ops/select/hash_softmax_select_cuda.h"
 #include "ops/select/select_cuda.h"
+#include "ops/slots/lite_layer_cuda.h"
 #include "ops/transfer/pull_rows_cuda.h"
 
 namespace litecache::ops::cuda {

@@ -13,8 +13,8 @@
 #include "base/matrix_view.h"
 #include "device/cpu/cpu_device.h"
 #include "ops/gpu_testing_cuda.h"
-#include "ops/reuse/lite_layer_cuda.h"
 #include "ops/select/hash_select.h"
+#include "ops/slots/lite_layer_cuda.h"
 #include "test_seed.h"
 #include "test_size.h"
 

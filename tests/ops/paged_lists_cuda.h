@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "device/cuda/cuda_device.h"
-#include "ops/rows/row_format.h"
+#include "ops/common/row_format.h"
 
 namespace litecache::ops::cuda {
 

@@ -6,8 +6,8 @@
 #include <numeric>
 #include <vector>
 
+#include "ops/common/row_format.h"
 #include "ops/ops_testing.h"
-#include "ops/rows/row_format.h"
 
 namespace litecache::ops {
 

@@ -1,4 +1,4 @@
-#include "ops/rows/row_format.h"
+#include "ops/common/row_format.h"
 
 #include <gtest/gtest.h>
 

@@ -11,9 +11,9 @@
 
 #include "base/dtype.h"
 #include "ops/bench_tables_cuda.h"
-#include "ops/reuse/lite_layer_cuda.h"
 #include "ops/select/hash_softmax_select_cuda.h"
 #include "ops/select/select_cuda.h"
+#include "ops/slots/lite_layer_cuda.h"
 
 namespace litecache::ops::cuda {
 namespace {

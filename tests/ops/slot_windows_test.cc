@@ -1,5 +1,5 @@
 // Windows and slots beside sequences that are walked through token by token.
-#include "ops/reuse/slot_windows.h"
+#include "ops/slots/slot_windows.h"
 
 #include <gtest/gtest.h>
 

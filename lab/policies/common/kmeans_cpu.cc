@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "lab/policies/common/points_cpu.h"
+#include "ops/common/gemm_kernel_cpu.h"
 #include "ops/common/row_address.h"
 #include "ops/common/scratch.h"
-#include "ops/linear/gemm_kernel_cpu.h"
 
 namespace litecache::ops::cpu {
 namespace {

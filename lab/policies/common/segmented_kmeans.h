@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "device/device.h"
-#include "ops/rows/row_format.h"
+#include "ops/common/row_format.h"
 
 namespace litecache::kv {
 

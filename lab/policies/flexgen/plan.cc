@@ -6,9 +6,10 @@
 #include <optional>
 #include <string>
 
+#include "kv/api/policy_settings.h"
 #include "kv/cache_plan.h"
+#include "kv/heads/profile.h"
 #include "kv/offload/offload_cache_cpu.h"
-#include "kv/policy_settings.h"
 #include "kv/step/attention_scratch_cuda.h"
 #include "lab/policies/flexgen/options.h"
 #include "lab/policies/flexgen/policy.h"

@@ -1,7 +1,7 @@
 // Policy `flexgen`: FlexGen: all rows on the host, a share of the heads on the device.
 #pragma once
 
-#include "kv/policy_registry.h"
+#include "kv/api/policy_registry.h"
 
 namespace litecache::lab::flexgen {
 

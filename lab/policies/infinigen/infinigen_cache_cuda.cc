@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "base/error.h"
+#include "kv/litecache/scratch_plan_cuda.h"
 #include "kv/pages/pool_stats.h"
-#include "kv/step/scratch_plan_cuda.h"
 #include "lab/policies/infinigen/create_infinigen_cache_cuda.h"
 #include "lab/policies/infinigen/options.h"
 #include "lab/policies/infinigen/speculation.h"

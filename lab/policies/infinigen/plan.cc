@@ -4,8 +4,9 @@
 
 #include <utility>
 
+#include "kv/api/policy_settings.h"
 #include "kv/cache_plan.h"
-#include "kv/policy_settings.h"
+#include "kv/heads/profile.h"
 #include "kv/with_shape.h"
 #include "lab/impose/imposed_selection.h"
 #include "lab/policies/infinigen/create_infinigen_cache_cuda.h"

@@ -7,7 +7,7 @@
 #include "kv/layout.h"
 #include "lab/policies/infinigen/options.h"
 #include "litecache/kv_options.h"
-#include "ops/rows/row_format.h"
+#include "ops/common/row_format.h"
 #include "ops/select/projection_select.h"
 
 namespace litecache::kv::infinigen {

@@ -14,7 +14,7 @@
 #include "lab/policies/infinigen/ops/margin_select.h"
 #include "lab/policies/infinigen/options.h"
 #include "lab/policies/infinigen/shape.h"
-#include "ops/rows/row_format.h"
+#include "ops/common/row_format.h"
 
 namespace litecache::kv::infinigen {
 

@@ -10,7 +10,7 @@
 
 #include "base/background_threads.h"
 #include "lab/policies/pqcache/shape.h"
-#include "ops/rows/row_format.h"
+#include "ops/common/row_format.h"
 
 namespace litecache::kv::pqcache {
 

@@ -2,8 +2,9 @@
 
 #include <fmt/format.h>
 
+#include "kv/api/policy_settings.h"
 #include "kv/cache_plan.h"
-#include "kv/policy_settings.h"
+#include "kv/heads/profile.h"
 #include "kv/with_shape.h"
 #include "lab/impose/imposed_selection.h"
 #include "lab/policies/pqcache/create_pq_cache_cuda.h"

@@ -7,8 +7,8 @@
 
 #include "base/error.h"
 #include "device/cuda/check.h"
+#include "kv/litecache/scratch_plan_cuda.h"
 #include "kv/pages/pool_stats.h"
-#include "kv/step/scratch_plan_cuda.h"
 #include "lab/policies/pqcache/create_pq_cache_cuda.h"
 #include "ops/attention/attention_cuda.h"
 #include "ops/select/select_cuda.h"

@@ -17,7 +17,7 @@
 #include "lab/policies/pqcache/lfu.h"
 #include "lab/policies/pqcache/shape.h"
 #include "litecache/kv_options.h"
-#include "ops/rows/row_format.h"
+#include "ops/common/row_format.h"
 
 namespace litecache::kv::pqcache {
 

@@ -9,7 +9,7 @@
 #include "lab/policies/pqcache/ops/pq_select.h"
 #include "lab/policies/pqcache/options.h"
 #include "litecache/kv_options.h"
-#include "ops/rows/row_format.h"
+#include "ops/common/row_format.h"
 
 namespace litecache::kv::pqcache {
 

@@ -13,7 +13,7 @@
 #include "lab/policies/retroinfer/ops/clusters.h"
 #include "lab/policies/retroinfer/shape.h"
 #include "lab/policies/retroinfer/wave_build_cpu.h"
-#include "ops/rows/row_format.h"
+#include "ops/common/row_format.h"
 
 namespace litecache::kv {
 

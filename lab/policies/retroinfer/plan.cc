@@ -1,8 +1,9 @@
 // Policy retroinfer before it exists.
 
 #include "base/error.h"
+#include "kv/api/policy_settings.h"
 #include "kv/cache_plan.h"
-#include "kv/policy_settings.h"
+#include "kv/heads/profile.h"
 #include "kv/with_shape.h"
 #include "lab/impose/imposed_selection.h"
 #include "lab/policies/retroinfer/create_retro_cache_cuda.h"

@@ -2,7 +2,7 @@
 // estimated.
 #pragma once
 
-#include "kv/policy_registry.h"
+#include "kv/api/policy_registry.h"
 
 namespace litecache::lab::retroinfer {
 

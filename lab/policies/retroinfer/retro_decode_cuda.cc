@@ -9,7 +9,7 @@
 #include "lab/policies/retroinfer/retro_cache_cuda.h"
 #include "ops/attention/attention_cuda.h"
 #include "ops/attention/listed_cuda.h"
-#include "ops/reuse/lite_layer_cuda.h"
+#include "ops/slots/lite_layer_cuda.h"
 #include "ops/transfer/pull_rows_cuda.h"
 
 namespace litecache::kv {

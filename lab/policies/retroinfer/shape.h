@@ -9,7 +9,7 @@
 #include "lab/policies/retroinfer/ops/clusters.h"
 #include "lab/policies/retroinfer/options.h"
 #include "litecache/kv_options.h"
-#include "ops/rows/row_format.h"
+#include "ops/common/row_format.h"
 
 namespace litecache::kv {
 

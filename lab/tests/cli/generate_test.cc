@@ -2,7 +2,7 @@
 
 #include "cli/lossless.h"
 #include "cli/program.h"
-#include "kv/policy_registry.h"
+#include "kv/api/policy_registry.h"
 
 namespace litecache::testing {
 namespace {

@@ -1,6 +1,6 @@
 #include "cli/policy_settings.h"
 
-#include "kv/policy_registry.h"
+#include "kv/api/policy_registry.h"
 
 namespace litecache::testing {
 

@@ -15,7 +15,8 @@
 #include "device/machine.h"
 #include "engine/kv_profile.h"
 #include "eval/run/configuration.h"
-#include "kv/policy_registry.h"
+#include "kv/api/policy_registry.h"
+#include "kv/heads/profile.h"
 #include "model/weight_placement.h"
 #include "tokenizer/tokenizer.h"
 

@@ -15,6 +15,7 @@
 #include "cli/options.h"
 #include "cli/output.h"
 #include "kv/cache_plan.h"
+#include "kv/heads/profile.h"
 
 namespace litecache::cli {
 

@@ -9,7 +9,7 @@
 #include "device/device.h"
 #include "kv/pages/page_pool.h"
 #include "kv/step/attended_rows_cpu.h"
-#include "ops/rows/row_format.h"
+#include "ops/common/row_format.h"
 
 namespace litecache::kv {
 

@@ -6,8 +6,8 @@
 #include "base/matrix_view.h"
 #include "device/device.h"
 #include "kv/retrieve/retriever.h"
-#include "ops/reuse/lite_layer_cuda.h"
 #include "ops/select/select_cuda.h"
+#include "ops/slots/lite_layer_cuda.h"
 
 namespace litecache::kv {
 

@@ -9,14 +9,14 @@
 #include "kv/layout.h"
 #include "kv/retrieve/retriever.h"
 #include "litecache/named_bytes.h"
-#include "ops/reuse/code_slots.h"
+#include "ops/common/row_format.h"
 #include "ops/reuse/qsac_lookup.h"
-#include "ops/reuse/slot_windows.h"
-#include "ops/rows/row_format.h"
+#include "ops/slots/code_slots.h"
+#include "ops/slots/slot_windows.h"
 
 namespace litecache::kv {
 
-// ops/reuse/slot_windows.h has what depends on a sequence's length alone.
+// ops/slots/slot_windows.h has what depends on a sequence's length alone.
 struct Shape : ops::SlotWindows<int64_t> {
   // metadata_tokens: Retriever::metadata_tokens(). device: of the device tier.
   Shape(const Layout& layout, const KvOptions& options, const HeadPlan& plan,

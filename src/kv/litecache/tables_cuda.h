@@ -9,7 +9,7 @@
 #include "device/device.h"
 #include "kv/heads/head_plan.h"
 #include "kv/litecache/shape.h"
-#include "ops/reuse/lite_layer_cuda.h"
+#include "ops/slots/lite_layer_cuda.h"
 
 namespace litecache::kv {
 

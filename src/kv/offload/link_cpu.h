@@ -8,7 +8,7 @@
 #include <thread>
 #include <vector>
 
-#include "ops/rows/row_format.h"
+#include "ops/common/row_format.h"
 
 namespace litecache::kv::offload {
 

@@ -35,8 +35,8 @@
 #include "kv/row_store.h"
 #include "kv/step/attention_buffer_cuda.h"
 #include "ops/attention/attention_cuda.h"
+#include "ops/rows/inputs_cuda.h"
 #include "ops/rows/rows_cuda.h"
-#include "ops/step/inputs_cuda.h"
 
 namespace litecache::kv::offload {
 namespace {

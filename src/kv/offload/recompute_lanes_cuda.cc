@@ -2,8 +2,8 @@
 
 #include "base/matrix_view.h"
 #include "ops/rows/append_rows_cuda.h"
+#include "ops/rows/inputs_cuda.h"
 #include "ops/rows/rows_cuda.h"
-#include "ops/step/inputs_cuda.h"
 
 namespace litecache::kv::offload {
 

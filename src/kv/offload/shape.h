@@ -6,7 +6,7 @@
 
 #include "kv/layout.h"
 #include "litecache/kv_options.h"
-#include "ops/rows/row_format.h"
+#include "ops/common/row_format.h"
 
 namespace litecache::kv::offload {
 

@@ -10,8 +10,8 @@
 #include "kv/offload/table_uploads_cuda.h"
 #include "kv/pages/device_pages_cuda.h"
 #include "kv/pages/sequence_table.h"
+#include "ops/rows/inputs_cuda.h"
 #include "ops/rows/rows_cuda.h"
-#include "ops/step/inputs_cuda.h"
 
 namespace litecache::kv::offload {
 

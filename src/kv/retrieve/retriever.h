@@ -11,7 +11,7 @@
 #include "kv/cache.h"
 #include "kv/layout.h"
 #include "litecache/kv_options.h"
-#include "ops/rows/row_format.h"
+#include "ops/common/row_format.h"
 
 namespace litecache::kv {
 

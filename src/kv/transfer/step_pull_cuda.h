@@ -11,7 +11,7 @@
 #include "device/cuda/branch.h"
 #include "device/cuda/cuda_device.h"
 #include "device/cuda/sm_split.h"
-#include "ops/reuse/lite_layer_cuda.h"
+#include "ops/slots/lite_layer_cuda.h"
 #include "ops/step/step_cuda.h"
 #include "ops/transfer/pull_step_cuda.h"
 

@@ -13,7 +13,7 @@
 
 #include "device/cuda/cuda_device.h"
 #include "litecache/kv_options.h"
-#include "ops/reuse/lite_layer_cuda.h"
+#include "ops/slots/lite_layer_cuda.h"
 
 namespace litecache::kv {
 

@@ -3,8 +3,8 @@
 #pragma once
 
 #include "ops/attention/attention_cuda.h"
-#include "ops/reuse/code_slots.h"
 #include "ops/rows/paged_rows.cuh"
+#include "ops/slots/code_slots.h"
 
 namespace litecache::ops::cuda {
 

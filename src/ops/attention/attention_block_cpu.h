@@ -8,7 +8,7 @@
 
 #include "base/dtype.h"
 #include "ops/common/avx512.h"
-#include "ops/linear/gemm_kernel_cpu.h"
+#include "ops/common/gemm_kernel_cpu.h"
 
 namespace litecache::ops::cpu {
 

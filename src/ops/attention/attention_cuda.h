@@ -3,8 +3,8 @@
 
 #include "base/matrix_view.h"
 #include "device/device.h"
-#include "ops/reuse/code_slots.h"
-#include "ops/reuse/slot_windows.h"
+#include "ops/slots/code_slots.h"
+#include "ops/slots/slot_windows.h"
 #include "ops/step/step_cuda.h"
 
 namespace litecache::ops::cuda {

@@ -4,7 +4,7 @@
 #include "ops/attention/code_tiles.cuh"
 #include "ops/attention/split_kernel.cuh"
 #include "ops/common/thread_block_clusters_cuda.h"
-#include "ops/reuse/code_slots.h"
+#include "ops/slots/code_slots.h"
 
 namespace litecache::ops::cuda {
 namespace {

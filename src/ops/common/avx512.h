@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "ops/linear/gemm_kernel_cpu.h"
+#include "ops/common/gemm_kernel_cpu.h"
 
 namespace litecache::ops::cpu {
 

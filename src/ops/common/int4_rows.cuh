@@ -1,4 +1,4 @@
-// Rows in 4 bits (ops/rows/row_format.h) of an even head_dim: a byte's two codes are of one part.
+// Rows in 4 bits (ops/common/row_format.h) of an even head_dim: a byte's two codes are of one part.
 #pragma once
 
 #include <cuda_fp16.h>
@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "ops/rows/row_format.h"
+#include "ops/common/row_format.h"
 
 namespace litecache::ops::cuda {
 

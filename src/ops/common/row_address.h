@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "ops/rows/row_format.h"
+#include "ops/common/row_format.h"
 
 namespace litecache::ops::cpu {
 

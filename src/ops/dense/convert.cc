@@ -2,9 +2,9 @@
 
 #include "device/cpu/cpu_device.h"
 #include "ops/common/available_cuda.h"
+#include "ops/common/convert_rows_cpu.h"
 #include "ops/common/row_grain.h"
 #include "ops/dense/convert_cuda.h"
-#include "ops/rows/convert_rows_cpu.h"
 
 namespace litecache::ops {
 namespace {

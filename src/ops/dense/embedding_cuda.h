@@ -5,7 +5,7 @@
 
 #include "base/matrix_view.h"
 #include "device/device.h"
-#include "ops/linear/linear.h"
+#include "ops/common/epilogue.h"
 
 namespace litecache::ops::cuda {
 

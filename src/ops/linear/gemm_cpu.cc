@@ -2,9 +2,9 @@
 
 #include <algorithm>
 
+#include "ops/common/gemm_kernel_cpu.h"
 #include "ops/common/scratch.h"
 #include "ops/common/widen.h"
-#include "ops/linear/gemm_kernel_cpu.h"
 
 namespace litecache::ops::cpu {
 namespace {

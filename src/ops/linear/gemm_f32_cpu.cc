@@ -1,6 +1,6 @@
 #include "device/cpu/cpu_isa.h"
 #include "ops/common/avx512.h"
-#include "ops/linear/gemm_kernel_cpu.h"
+#include "ops/common/gemm_kernel_cpu.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/linear/gemm_f32_cpu.cc"

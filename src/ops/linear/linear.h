@@ -6,13 +6,9 @@
 
 #include "base/matrix_view.h"
 #include "device/device.h"
+#include "ops/common/epilogue.h"
 
 namespace litecache::ops {
-
-enum class Epilogue {
-  kStore,  // y  = x W^T + b
-  kAdd,    // y += x W^T + b (residual stream)
-};
 
 // One product of x [T, in]: weight [out, in] bf16, f16 or f32; bias [out] f32 or null; y [T, out]
 // f32, not overlapping x.

@@ -5,9 +5,9 @@
 #include "device/cuda/check.h"
 #include "device/cuda/cuda_device.h"
 #include "ops/common/overlap.cuh"
-#include "ops/reuse/lite_layer_cuda.h"
 #include "ops/reuse/qsac_lookup_cuda.h"
 #include "ops/rows/encode_rows.cuh"
+#include "ops/slots/lite_layer_cuda.h"
 #include "ops/transfer/move_rows.cuh"
 
 namespace litecache::ops::cuda {

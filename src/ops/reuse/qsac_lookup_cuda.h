@@ -3,8 +3,8 @@
 
 #include "base/matrix_view.h"
 #include "device/device.h"
-#include "ops/reuse/lite_layer_cuda.h"
 #include "ops/reuse/qsac_lookup.h"
+#include "ops/slots/lite_layer_cuda.h"
 #include "ops/step/step_cuda.h"
 
 namespace litecache::ops::cuda {

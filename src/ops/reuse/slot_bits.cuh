@@ -7,7 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "ops/reuse/lite_pair.cuh"
+#include "ops/slots/lite_pair.cuh"
 
 namespace litecache::ops::cuda {
 

@@ -1,7 +1,7 @@
 // UpdateSlots where a head has no more slots than rows: whatever is not selected again makes room.
 #pragma once
 
-#include "ops/reuse/lite_layer_cuda.h"
+#include "ops/slots/lite_layer_cuda.h"
 
 namespace litecache::ops::cuda {
 

@@ -3,13 +3,13 @@
 
 #include "device/cuda/check.h"
 #include "device/cuda/cuda_device.h"
-#include "ops/common/block_sum.cuh"
-#include "ops/common/cluster_bitmap.cuh"
 #include "ops/common/overlap.cuh"
 #include "ops/common/thread_block_clusters_cuda.h"
-#include "ops/reuse/lite_layer_cuda.h"
 #include "ops/reuse/swap_slots_cuda.h"
 #include "ops/reuse/update_slots_cuda.h"
+#include "ops/select/block_sum.cuh"
+#include "ops/select/cluster_bitmap.cuh"
+#include "ops/slots/lite_layer_cuda.h"
 
 namespace litecache::ops::cuda {
 namespace {

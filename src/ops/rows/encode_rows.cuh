@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "ops/rows/row_format.h"
+#include "ops/common/row_format.h"
 
 namespace litecache::ops::cuda {
 

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <vector>
 
+#include "ops/common/convert_rows_cpu.h"
 #include "ops/common/row_address.h"
-#include "ops/rows/convert_rows_cpu.h"
 
 namespace litecache::ops::cpu {
 namespace {

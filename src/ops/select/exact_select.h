@@ -5,7 +5,7 @@
 #include <span>
 
 #include "device/device.h"
-#include "ops/rows/row_format.h"
+#include "ops/common/row_format.h"
 #include "ops/select/selection.h"
 
 namespace litecache::ops {

@@ -1,8 +1,8 @@
 // Selection by hash codes whose scores pass through a softmax a query head.
 #pragma once
 
-#include "ops/reuse/lite_layer_cuda.h"
 #include "ops/select/select_cuda.h"
+#include "ops/slots/lite_layer_cuda.h"
 
 namespace litecache::ops::cuda {
 

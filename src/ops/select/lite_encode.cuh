@@ -5,8 +5,8 @@
 
 #include "device/cuda/check.h"
 #include "device/cuda/cuda_device.h"
-#include "ops/reuse/lite_layer_cuda.h"
-#include "ops/reuse/lite_pair.cuh"
+#include "ops/slots/lite_layer_cuda.h"
+#include "ops/slots/lite_pair.cuh"
 
 namespace litecache::ops::cuda {
 

@@ -8,10 +8,10 @@
 #include "device/cuda/cuda_device.h"
 #include "ops/attention/listed_cuda.h"
 #include "ops/common/thread_block_clusters_cuda.h"
-#include "ops/reuse/lite_layer_cuda.h"
 #include "ops/select/select_cuda.h"
 #include "ops/select/select_scratch_cuda.h"
 #include "ops/select/team_top_k.cuh"
+#include "ops/slots/lite_layer_cuda.h"
 
 namespace litecache::ops::cuda {
 

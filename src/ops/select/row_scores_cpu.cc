@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
+#include "ops/common/convert_rows_cpu.h"
 #include "ops/common/scratch.h"
-#include "ops/rows/convert_rows_cpu.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/select/row_scores_cpu.cc"

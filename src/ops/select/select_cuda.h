@@ -6,10 +6,10 @@
 
 #include "base/matrix_view.h"
 #include "device/device.h"
-#include "ops/reuse/lite_layer_cuda.h"
 #include "ops/select/bounds_select.h"
 #include "ops/select/hash_select.h"
 #include "ops/select/projection_select.h"
+#include "ops/slots/lite_layer_cuda.h"
 #include "ops/step/step_cuda.h"
 
 namespace litecache::ops::cuda {

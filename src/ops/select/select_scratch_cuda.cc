@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "ops/reuse/lite_layer_cuda.h"
 #include "ops/select/select_cuda.h"
+#include "ops/slots/lite_layer_cuda.h"
 
 namespace litecache::ops::cuda {
 

@@ -1,7 +1,7 @@
 // The rows that a transfer wants, in one list that the host can read.
 #include "device/cuda/check.h"
 #include "device/cuda/cuda_device.h"
-#include "ops/reuse/lite_pair.cuh"
+#include "ops/slots/lite_pair.cuh"
 #include "ops/transfer/system_flags.cuh"
 #include "ops/transfer/transfer_cuda.h"
 

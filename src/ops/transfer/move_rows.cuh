@@ -8,8 +8,8 @@
 
 #include "base/error.h"
 #include "ops/common/int4_rows.cuh"
-#include "ops/reuse/lite_pair.cuh"
-#include "ops/rows/row_format.h"
+#include "ops/common/row_format.h"
+#include "ops/slots/lite_pair.cuh"
 
 namespace litecache::ops::cuda {
 

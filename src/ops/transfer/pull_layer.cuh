@@ -5,8 +5,8 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "ops/reuse/lite_layer_cuda.h"
-#include "ops/reuse/lite_pair.cuh"
+#include "ops/slots/lite_layer_cuda.h"
+#include "ops/slots/lite_pair.cuh"
 #include "ops/transfer/move_rows.cuh"
 #include "ops/transfer/pull_step_cuda.h"
 

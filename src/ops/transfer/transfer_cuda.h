@@ -12,8 +12,8 @@
 #include <cstdint>
 
 #include "device/device.h"
-#include "ops/reuse/lite_layer_cuda.h"
-#include "ops/rows/row_format.h"
+#include "ops/common/row_format.h"
+#include "ops/slots/lite_layer_cuda.h"
 #include "ops/step/step_cuda.h"
 
 namespace litecache::ops::cuda {

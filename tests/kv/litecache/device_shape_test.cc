@@ -8,6 +8,7 @@
 
 #include "expect_error.h"
 #include "kv/cache_plan.h"
+#include "kv/heads/head_plan.h"
 #include "kv/litecache/shape.h"
 #include "test_seed.h"
 

@@ -9,7 +9,7 @@
 
 #include "kv/layout.h"
 #include "kv/litecache/shape.h"
-#include "ops/rows/row_format.h"
+#include "ops/common/row_format.h"
 
 namespace litecache::kv {
 namespace {

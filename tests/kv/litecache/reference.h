@@ -14,7 +14,7 @@
 #include "kv/heads/head_plan.h"
 #include "kv/retrieve/retriever.h"
 #include "litecache/kv_options.h"
-#include "ops/rows/row_format.h"
+#include "ops/common/row_format.h"
 
 namespace litecache::kv {
 

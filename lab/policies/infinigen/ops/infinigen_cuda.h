@@ -9,9 +9,9 @@
 #include "base/matrix_view.h"
 #include "device/device.h"
 #include "ops/attention/listed_cuda.h"
-#include "ops/reuse/lite_layer_cuda.h"
 #include "ops/rows/rows_cuda.h"
 #include "ops/select/projection_select.h"
+#include "ops/slots/lite_layer_cuda.h"
 
 namespace litecache::ops::cuda {
 

@@ -5,9 +5,9 @@
 #include <cuda_bf16.h>
 
 #include "lab/policies/retroinfer/ops/wave_index_cuda.h"
-#include "ops/common/block_sum.cuh"
-#include "ops/reuse/lite_pair.cuh"
 #include "ops/rows/paged_rows.cuh"
+#include "ops/select/block_sum.cuh"
+#include "ops/slots/lite_pair.cuh"
 
 namespace litecache::ops::cuda {
 

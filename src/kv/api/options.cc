@@ -3,7 +3,7 @@
 #include "base/error.h"
 #include "base/units.h"
 #include "litecache/kv_options.h"
-#include "ops/reuse/slot_windows.h"
+#include "ops/slots/slot_windows.h"
 
 namespace litecache {
 KvBudget KvBudget::Parse(const std::string& text, std::string_view who) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "kv/cache_plan.h"
+#include "kv/heads/profile.h"
 #include "litecache/kv_options.h"
 
 namespace litecache::kv {
@@ -17,9 +18,9 @@ struct Policy {
   std::string summary;        // what it does, a line for the help
   bool uses_profile = false;  // whether `plan` reads the profile
   // What it reads of the KV options that policies share (litecache/options.h), by name. Those that
-  // the product's policies read are written in src/kv/option_table.cc.
+  // the product's policies read are written in src/kv/api/option_table.cc.
   std::vector<std::string> options = {};
-  // The rows of its own settings: SettingsOf() (kv/policy_settings.h).
+  // The rows of its own settings: SettingsOf() (kv/api/policy_settings.h).
   std::vector<Option<KvOptions>> settings = {};
   // The options are valid. profile: null without one. device: what the cache will be created on.
   // Throws InvalidArgument or Unsupported for what the policy cannot do.

@@ -1,11 +1,11 @@
-#include "ops/rows/row_format.h"
+#include "ops/common/row_format.h"
 
 #include <array>
 #include <cstring>
 
 #include "base/error.h"
 #include "device/cpu/cpu_device.h"
-#include "ops/rows/convert_rows_cpu.h"
+#include "ops/common/convert_rows_cpu.h"
 
 namespace litecache::ops {
 

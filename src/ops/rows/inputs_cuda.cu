@@ -1,7 +1,7 @@
 #include "device/cuda/check.h"
 #include "device/cuda/cuda_device.h"
+#include "ops/rows/inputs_cuda.h"
 #include "ops/rows/paged_rows.cuh"
-#include "ops/step/inputs_cuda.h"
 
 namespace litecache::ops::cuda {
 namespace {

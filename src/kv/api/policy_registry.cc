@@ -1,4 +1,4 @@
-#include "kv/policy_registry.h"
+#include "kv/api/policy_registry.h"
 
 #include <fmt/ranges.h>
 
@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "kv/heads/profile.h"
 
 namespace litecache::kv {
 namespace {

@@ -1,11 +1,11 @@
-// Rows from one format to another on the CPU (ops/rows/row_format.h), arguments already checked.
+// Rows from one format to another on the CPU (ops/common/row_format.h), arguments already checked.
 #pragma once
 
 #include <cstring>
 #include <span>
 
 #include "base/thread_pool.h"
-#include "ops/rows/row_format.h"
+#include "ops/common/row_format.h"
 
 namespace litecache::ops::cpu {
 

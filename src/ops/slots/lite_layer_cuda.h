@@ -5,8 +5,8 @@
 
 #include <cstdint>
 
-#include "ops/reuse/code_slots.h"
-#include "ops/reuse/slot_windows.h"
+#include "ops/slots/code_slots.h"
+#include "ops/slots/slot_windows.h"
 #include "ops/step/step_cuda.h"
 
 namespace litecache::ops::cuda {

@@ -4,8 +4,8 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "ops/reuse/code_slots.h"
-#include "ops/reuse/lite_layer_cuda.h"
+#include "ops/slots/code_slots.h"
+#include "ops/slots/lite_layer_cuda.h"
 #include "ops/step/step_cuda.h"
 
 namespace litecache::ops::cuda {

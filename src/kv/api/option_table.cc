@@ -6,7 +6,7 @@
 
 #include "base/error.h"
 #include "base/option_makers.h"
-#include "kv/policy_registry.h"
+#include "kv/api/policy_registry.h"
 #include "litecache/kv_options.h"
 
 namespace litecache {

@@ -7,7 +7,7 @@
 #include <cstdint>
 
 #include "ops/common/host_device.h"
-#include "ops/rows/row_format.h"
+#include "ops/common/row_format.h"
 
 namespace litecache::ops::cuda {
 

@@ -1,4 +1,4 @@
-#include "ops/rows/convert_rows_cpu.h"
+#include "ops/common/convert_rows_cpu.h"
 
 #include <algorithm>
 #include <cmath>
@@ -9,7 +9,7 @@
 #include "ops/common/row_grain.h"
 
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "ops/rows/convert_rows_cpu.cc"
+#define HWY_TARGET_INCLUDE "ops/common/convert_rows_cpu.cc"
 #include "hwy/foreach_target.h"
 // Highway's header comes after foreach_target.
 #include "hwy/highway.h"

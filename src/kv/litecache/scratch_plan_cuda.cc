@@ -1,4 +1,4 @@
-#include "kv/step/scratch_plan_cuda.h"
+#include "kv/litecache/scratch_plan_cuda.h"
 
 #include <algorithm>
 
@@ -6,9 +6,9 @@
 #include "kv/step/step_block_cuda.h"
 #include "kv/transfer/transfer_engine_cuda.h"
 #include "ops/attention/attention_cuda.h"
-#include "ops/reuse/lite_layer_cuda.h"
 #include "ops/reuse/update_slots_cuda.h"
 #include "ops/select/select_cuda.h"
+#include "ops/slots/lite_layer_cuda.h"
 
 namespace litecache::kv {
 
