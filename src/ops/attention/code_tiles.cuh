@@ -1,4 +1,4 @@
-// A decode attention's tiles over slots that keep 8-bit codes (reuse/code_slots.h): 16 rows of
+// A decode attention's tiles over slots that keep 8-bit codes (slots/code_slots.h): 16 rows of
 // codes or 8 bf16 rows, the same bytes, for up to 8 queries.
 //
 // A tile's rows are the rows of its products and the queries their columns, so that a warp's result

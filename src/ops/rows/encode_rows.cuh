@@ -1,4 +1,4 @@
-// Values to 8-bit codes: the arithmetic of rows/convert_rows_cpu.cc.
+// Values to 8-bit codes: the arithmetic of common/convert_rows_cpu.cc.
 #pragma once
 
 #include <cstdint>

@@ -112,7 +112,7 @@ struct RowBuffer {
   }
 };
 
-// The row in 4 bits, by a warp: rows/convert_rows_cpu.cc's arithmetic. A lane has two values of a
+// The row in 4 bits, by a warp: common/convert_rows_cpu.cc's arithmetic. A lane has two values of a
 // group.
 __device__ void PackInt4(RowEncoding from, const std::byte* row, int d, std::byte* packed) {
   constexpr float kMost = 65504;
