@@ -13,7 +13,6 @@
 #include "kv/retrieve/hata_weights.h"
 #include "lab/impose/reuse_override.h"
 #include "lab/papers/systems.h"
-#include "lab/policies/pqcache/options.h"
 #include "lab/trace/replay.h"
 #include "lab/trace/replays_trace.h"
 
@@ -112,8 +111,9 @@ std::string Lab::Impose(const Cell& cell, kv::CachePlan* plan) const {
 Json Lab::MeasureSpeed(const Cell& cell, const std::function<void(int64_t, int64_t)>& progress) {
   KvOptions options = OptionsOf(cell.system);
   // The rows are random, and what is chosen of them is the trace's: centroids need not be good.
-  if (options.policy == "pqcache" && cell.kind == Kind::kDecode)
-    options.settings.Of<PqCacheOptions>().iterations = 1;
+  if (options.policy == "pqcache" && cell.kind == Kind::kDecode) {
+    FindOption(KvOptionTable(), "pqcache.iterations").set(options, "1", cell.system.name);
+  }
   Loaded& loaded = Load(cell.shape);
   Subject& subject = loaded.subject;
   auto profile = engine::LoadProfile(options, subject.directory(), subject.layout());

@@ -10,7 +10,6 @@
 #include "kv/litecache/harness.h"
 #include "kv/row_store.h"
 #include "lab/impose/reuse_override.h"
-#include "lab/policies/flexgen/options.h"
 #include "test_seed.h"
 
 namespace litecache::kv {
@@ -128,7 +127,9 @@ TEST_P(OnDevice, RowsStoredAloneAreThoseOfAPrompt) {
     if (policy == "fp8") options.host_rows = "fp8";
     if (policy == "full" || policy == "streaming") options.policy = policy;
     if (policy.starts_with("flexgen")) options.policy = "flexgen";
-    if (policy == "flexgen, half") options.settings.Of<FlexGenOptions>().device_share = 0.5;
+    if (policy == "flexgen, half") {
+      FindOption(KvOptionTable(), "flexgen.device_share").set(options, "0.5", policy);
+    }
     const auto plan = Plan(options);
     const auto a = plan->Create(machine_.compute(), kPlenty);
     const auto b = plan->Create(machine_.compute(), kPlenty);

@@ -8,6 +8,8 @@
 
 namespace litecache::cli {
 
+struct GeneralOptions;
+
 // `text` broken at spaces into lines of at most `width` characters, all but the first indented.
 std::string Wrap(std::string_view text, size_t indent, size_t width);
 
@@ -21,8 +23,7 @@ std::string ShortHelp(const Command& command, const CLI::App& app, const Program
 // `litecache COMMAND --help-all`: every option.
 std::string FullHelp(const Command& command, const CLI::App& app, const Program& program = {});
 
-// Adds --help, --help-all and the options that every command has.
-struct GeneralOptions;
+// Declares a command's options, --help, --help-all and the options that every command has.
 void DeclareAll(Command& command, GeneralOptions& general, CLI::App& app);
 
 }  // namespace litecache::cli

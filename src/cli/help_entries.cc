@@ -15,8 +15,12 @@ std::string Entry::Text() const {
 std::string Entry::ShortText() const {
   const OptionInfo* row = RowOf(*this);
   const bool is_choice = row != nullptr && row->type == "NAME";
-  return help.substr(0, std::min(help.find(". "), help.find("; "))) +
-         (is_choice ? ": " + row->values : "") + (initial.empty() ? "" : " [" + initial + "]");
+  size_t end = help.find(". ");
+  while (end != std::string::npos && help.substr(0, end).ends_with("e.g")) {
+    end = help.find(". ", end + 1);
+  }
+  return help.substr(0, std::min(end, help.find("; "))) + (is_choice ? ": " + row->values : "") +
+         (initial.empty() ? "" : " [" + initial + "]");
 }
 
 std::vector<Entry> Entries(const CLI::App& app) {

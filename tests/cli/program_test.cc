@@ -37,7 +37,12 @@ TEST(Program, EveryCommandHasHelp) {
     const auto help = RunProgram(words);
     EXPECT_EQ(help.exit_code, 0) << command;
     EXPECT_THAT(help.out, HasSubstr("Usage: litecache " + command));
-    EXPECT_THAT(help.out, HasSubstr("--log-level"));
+    EXPECT_THAT(help.out, HasSubstr("--help-all"));
+    words.back() = "--help-all";
+    const auto all = RunProgram(words);
+    EXPECT_EQ(all.exit_code, 0) << command;
+    EXPECT_THAT(all.out, HasSubstr("Usage: litecache " + command));
+    EXPECT_THAT(all.out, HasSubstr("--log-level"));
   }
   EXPECT_EQ(RunProgram({"help", "generate"}).out, RunProgram({"generate", "--help"}).out);
 }

@@ -7,7 +7,6 @@
 #include "base/units.h"
 #include "cli/command.h"
 #include "cli/exit_codes.h"
-#include "cli/help.h"
 #include "cli/options.h"
 #include "cli/output.h"
 #include "eval/ruler/run.h"
