@@ -1,22 +1,22 @@
 #!/usr/bin/env python3
-"""Speed of Hugging Face Transformers on a published shape with random weights, in bf16 with SDPA:
-what `litecache bench` is compared with on the same GPU. Needs torch and transformers (5 or newer).
+"""Measures the speed of Hugging Face Transformers on a published shape with random weights, in bf16 with
+SDPA, to compare `litecache bench` with on the same GPU. Needs torch and transformers (5 or newer).
 
     tools/bench_transformers.py --shape llama3.1-8b --context 8k,32k --batch 1
     tools/bench_transformers.py --caches full,offloaded --context 32k --only decode
     tools/bench_transformers.py --shape opt-6.7b --batch 64 --context 128 --caches offloaded --generate 32
 
-full: every layer's KV on the GPU (DynamicCache). offloaded: in host memory, fetched a layer ahead
-(DynamicCache with offloading). Prints one JSON object a measurement, with the field names of
+full: every layer's KV is on the GPU (DynamicCache). offloaded: in host memory, fetched one layer ahead
+(DynamicCache with offloading). Prints one JSON object per measurement, with the field names of
 `litecache bench --json`. Times are medians; the cache of a decode measurement holds random rows,
-which are put there by the cache's own update(), without a prompt.
+which the cache's own update() stores, without a prompt.
 
---generate N: whole generations instead, as a user runs them: a new cache, the prompts together, then
-N steps; as often as --repeats says, one after another.
+--generate N: measures whole generations instead, as a user runs them: a new cache, the prompts together,
+then N steps; --repeats says how often, one after another.
 
 An offloaded cache pins new host memory for every layer whose rows outgrow it, which takes seconds
 for tens of GiB: several threads touch it (PINNED), and --seconds ends a measurement that takes too
-long, with the steps it has.
+long, with the steps done until then.
 """
 
 import argparse

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""How two results files of `litecache eval run` differ, sample by sample: one engine on two devices, say.
+"""Compares two results files of `litecache eval run` sample by sample, for example one engine on two devices.
 
     tools/compare_answers.py A.jsonl B.jsonl [--tolerance POINTS]
 

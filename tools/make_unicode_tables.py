@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Writes src/tokenizer/unicode_tables.cc: where the Unicode versions of our libraries differ from
-those of the `tokenizers` package, measured by asking both about every code point.
+"""Writes src/tokenizer/unicode_tables.cc: where the Unicode versions of the program's libraries differ from
+that of the `tokenizers` package, measured by asking both about every code point.
 
 Run with a Python that has `tokenizers` (scripts/setup-test-python), and `cc`, libpcre2-dev and
 libutf8proc-dev installed:
@@ -19,7 +19,7 @@ CATEGORIES = (
 ).split()
 CODE_POINTS = [c for c in range(0x110000) if not 0xD800 <= c < 0xE000]
 
-# One line a code point: its category for PCRE2; its category, lower case, combining class and four
+# One line per code point: its category for PCRE2; its category, lower case, combining class and four
 # normal forms for utf8proc.
 PROBE = r"""
 #define PCRE2_CODE_UNIT_WIDTH 8
@@ -84,7 +84,7 @@ def probe():
 
 
 def matched_by_package(pattern):
-    """Code points the package's regular expressions match with `pattern`."""
+    """Code points that match `pattern` in the package's regular expressions."""
     remove = normalizers.Replace(Regex(pattern), "")
     found = set()
     for i in range(0, len(CODE_POINTS), 4096):

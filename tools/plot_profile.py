@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Draws what `litecache profile --plots FILE` wrote: what a model's queries and heads are like.
+"""Draws the output of `litecache profile --plots FILE`: properties of a model's queries and heads.
 
 Needs tools/requirements.txt. Writes into the directory:
   similarity.svg   cosines between the queries of all pairs of decode steps, for some heads
-  overlap.svg      similarity of two steps' queries against what their top rows have in common
-  curves.svg       attention mass kept against hit ratio as the threshold moves, a line a layer
-  importance.svg   a query head's importance
-  thresholds.svg   a KV head's fitted threshold
+  overlap.svg      similarity of two steps' queries against the share of top rows that they have in common
+  curves.svg       attention mass kept against hit ratio as the threshold moves, one line per layer
+  importance.svg   each query head's importance
+  thresholds.svg   each KV head's fitted threshold
   hits.svg         the hit ratio that the threshold promises
 """
 
@@ -107,7 +107,7 @@ def head_map(title, columns, values, layers, low, high):
 
 
 def figures(data):
-    """[(name, figure)] of all that there are figures for."""
+    """[(name, figure)] of all figures for which there is data."""
     layers, kept = data["layers"], f"{100 * data['keep']:.4g}% of the mass"
     thresholds = data["thresholds"]
     drawn = [

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Load on a server of OpenAI's API: throughput and latencies of concurrent streams.
+"""Puts load on a server of OpenAI's API and measures throughput and latencies of concurrent streams.
 
 Works against any server whose /v1/completions streams, takes token ids as the prompt and knows
 `ignore_eos`; needs nothing but Python. Every request has a prompt of its own (random ids from a
-seed), so that no server answers from what it has kept.
+seed), so that no server can answer from a kept prefix.
 
     tools/serve_load.py http://127.0.0.1:8080 --streams 1,8,64,256
     tools/serve_load.py http://127.0.0.1:8080 --streams 8 --long-prompt 31000
 
-With --long-prompt, the gaps between tokens are those while that prompt is processed.
+With --long-prompt, only gaps between tokens while that prompt is processed are reported.
 """
 
 import argparse
@@ -46,7 +46,7 @@ class Load:
         return head.encode() + b"\r\n" + data
 
     async def chunks(self, reader):
-        """Pieces of the answer's body as they come."""
+        """Pieces of the answer's body as they arrive."""
         status = await reader.readline()
         headers = {}
         while (line := (await reader.readline()).strip()):
@@ -62,7 +62,7 @@ class Load:
             yield (await reader.readexactly(size + 2))[:-2]
 
     async def stream(self, data):
-        """One request: times of its events that hold a token, and the tokens by its usage."""
+        """One request: the times of its events with tokens, and the number of tokens in its usage."""
         reader, writer = await asyncio.open_connection(self.host, self.port)
         start, times, tokens, rest = time.perf_counter(), [], 0, b""
         try:

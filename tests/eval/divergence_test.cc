@@ -19,7 +19,7 @@ std::vector<float> Logits(std::mt19937_64& random, size_t count, double spread) 
   return logits;
 }
 
-// The definition, with probabilities spelled out in long double.
+// The definition, with probabilities in long double.
 long double Kl(const std::vector<float>& p, const std::vector<float>& q) {
   const auto log_softmax = [](const std::vector<float>& logits) {
     long double sum = 0;
@@ -56,7 +56,7 @@ TEST(Divergence, NothingBetweenEqualsWhateverTheOffset) {
   EXPECT_EQ(Compare(p, p).kl, 0);
   EXPECT_TRUE(Compare(p, p).same_top);
   auto shifted = p;
-  for (float& x : shifted) x += 1024;  // softmax does not see it; f32 keeps 13 bits of fraction
+  for (float& x : shifted) x += 1024;  // leaves softmax as it is; f32 keeps 13 bits of fraction
   EXPECT_NEAR(Compare(p, shifted).kl, 0, 1e-7);
   // Far from overflow with large logits.
   auto large = p;

@@ -110,7 +110,7 @@ TEST_F(LongBench, KeepsBothEndsOfLongPrompts) {
       const int64_t budget = length - 32 - reserved;
       EXPECT_LE(tokens, budget);
       EXPECT_GE(tokens, budget - 8);
-      // What is left are the two ends of the whole prompt, hardly shorter than half of it each.
+      // The rest is the two ends of the whole prompt, each hardly shorter than half of the rest.
       const std::string whole =
           "Read {this}:\n" + context + "\nQuestion: Where is the {key}?\nAnswer:";
       size_t first = 0;
@@ -168,7 +168,7 @@ TEST_F(LongBench, ErrorsSayWhereToGetWhatIsMissing) {
   EXPECT_ERROR(Load("hotpotqa"), FileError, File("hotpotqa.jsonl"), "data.zip",
                "huggingface.co/datasets/THUDM/LongBench");
   EXPECT_ERROR(Load("qasper2"), InvalidArgument, "qasper2", "narrativeqa", "repobench-p");
-  EXPECT_ERROR(Load("musique_e"), InvalidArgument, "musique_e");  // LongBench-E has none
+  EXPECT_ERROR(Load("musique_e"), InvalidArgument, "musique_e");  // not part of LongBench-E
   Write("lcc.jsonl", Record("x").dump());
   EXPECT_ERROR(Load("lcc"), FileError, "dataset2prompt.json: field 'lcc' is missing");
   Write("dataset2prompt.json", R"({"lcc": "{context} {answer}"})");

@@ -1,4 +1,4 @@
-// Every metric against the values that the Python packages give (tools/fixtures).
+// Compares every metric with the values that the Python packages give (tools/fixtures).
 #include <gtest/gtest.h>
 
 #include <cstdlib>

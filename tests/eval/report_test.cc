@@ -118,8 +118,8 @@ TEST(Summary, FiguresFollowFromTheLines) {
   EXPECT_EQ(summary.prompt.at(1024).tokens, 6 * 1023);
 }
 
-// The difference is over shared samples only, so that a run that stopped half-way compares like
-// with like.
+// The difference is taken over shared samples only, so that an unfinished run is compared on equal
+// terms.
 TEST(Summary, UnfinishedConfigurationsAreComparedOnWhatTheyHave) {
   auto random = testing::TestRandom(12);
   Results results = RandomResults(random);
@@ -159,7 +159,8 @@ TEST(Report, RefusesWhatCannotBeCompared) {
   EXPECT_ERROR(MarkdownReport({}), InvalidArgument, "no results");
 }
 
-// Every element that opens is closed, in order: enough to catch a page that browsers must guess at.
+// Every element that opens is closed, in order: this finds pages that browsers would have to
+// repair.
 void ExpectBalanced(const std::string& html) {
   std::vector<std::string> open;
   for (size_t at = html.find('<'); at != std::string::npos; at = html.find('<', at + 1)) {
@@ -189,7 +190,7 @@ TEST(Report, HtmlIsOneWellFormedPage) {
         "Divergence from full attention", "prefers-color-scheme", "Perplexity at 16K tokens"}) {
     EXPECT_THAT(html, HasSubstr(part));
   }
-  // Nothing is fetched from anywhere.
+  // The page loads nothing from elsewhere.
   for (const char* part : {"http", "src=", "@import", "url("}) {
     EXPECT_EQ(html.find(part), std::string::npos) << part;
   }

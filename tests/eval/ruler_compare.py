@@ -3,12 +3,12 @@
 
 Runs the scripts of a checkout of NVIDIA/RULER (not part of this repository) beside our program, with the same tokenizer, haystack and
 lengths, and checks that nothing but the random draws differs: the text around the context is equal once words and numbers are masked, the
-context has the same lines, the numbers of needles, answers and repeats agree, needle depths have the same distribution, both keep the length,
-and ours leaves no more of it unused (to a unit of haystack).
+context has the same lines, the numbers of needles, answers and repeats agree, needle depths have the same distribution, neither exceeds the
+length, and ours leaves no more of it unused (to a unit of haystack).
 
     ruler_compare.py --checkout RULER --program build/litecache-ruler --tokenizer tokenizer.json --essays essays.json
 
-SQuAD and HotpotQA are taken from --qa-data, or, without it, files in their form are made up.
+SQuAD and HotpotQA are read from --qa-data; without it, files in their format are made up.
 
 Needs the packages tokenizers, numpy, scipy and wonderwords. nltk's sentence model is replaced by a simple splitter, so sentence borders are
 not compared, and english_words.json (a large-file pointer in the checkout) by a list of made-up words.
@@ -63,7 +63,7 @@ def check(ok, task, what):
 
 
 def made_up_questions(folder):
-    """Files in the forms of SQuAD and HotpotQA: 12 articles of 9 paragraphs, 60 questions with ten paragraphs each."""
+    """Files in the formats of SQuAD and HotpotQA: 12 articles of 9 paragraphs, 60 questions with ten paragraphs each."""
     rng = random.Random(5)
     text = lambda mark: mark + " ".join(rng.choice("stone bird sea of the under 12 é漢 green old".split()) for _ in range(rng.randint(10, 50))) + "."
     qas = lambda mark: [{"question": f"Where is {mark}{q}?", "is_impossible": q == 1, "answers": [{"text": f"at {mark}"}] * (0 if q == 1 else q + 1)}
@@ -110,7 +110,7 @@ def run_original(task, options, synthetic, folder):
     environment = dict(os.environ, PYTHONPATH=str(folder / "data"))
     subprocess.run([str(c) for c in command], check=True, env=environment, stderr=subprocess.PIPE)
     rows = [json.loads(line) for line in open(out / task / "validation.jsonl")]
-    for row in rows:  # the two parts that prepare.py's users join again
+    for row in rows:  # the two parts that users of prepare.py join again
         row["input"] += row["answer_prefix"]
         row["max_new_tokens"] = texts[script]["tokens_to_generate"]
     return rows
@@ -139,7 +139,7 @@ def counts(numbered):
 
 
 def documents_of(dataset, folder):
-    """All documents, and for every question its own ones and those of its article, as the original makes them of the files."""
+    """All documents, and for every question its own ones and those of its article, as the original reads them from the files."""
     data = json.loads((folder / QA_FILES[dataset]).read_text())
     questions = []
     if dataset == "squad":
@@ -168,7 +168,7 @@ def qa_shape(row, number, questions, known):
 
 
 def shape(task, row, essay):
-    """What samples of a task must agree in."""
+    """The properties in which samples of a task must agree."""
     script, text = TASKS[task][0], row["input"]
     if script == "niah":
         head, *body, tail = text.split("\n")
@@ -243,7 +243,7 @@ def compare(task, options, synthetic, folder, essay):
                 check(got[key] == value, task, f"{name} {key}: {got[key]!r}\n   instead of {value!r}")
             check(row["length"] <= options.length, task, f"{name} is longer than {options.length}: {row['length']}")
     spare = lambda rows: sum(options.length - r["length"] for r in rows) / len(rows)
-    # The original gives up ten documents at once where a sample is too long; ours fits every sample to a document.
+    # The original drops ten documents at once where a sample is too long; ours fits every sample to a document.
     check(spare(ours) <= spare(theirs) + 30, task, f"ours leaves {spare(ours):.1f} tokens unused, the original {spare(theirs):.1f}")
     check([r["answer_prefix"] for r in theirs][0].strip()[:7] == ours[0]["answer_prefix"].strip()[:7], task, "answer prefix")
     check(theirs[0]["max_new_tokens"] == ours[0]["max_new_tokens"], task, "max_new_tokens")

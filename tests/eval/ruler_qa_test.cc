@@ -1,4 +1,4 @@
-// RULER's question-answering tasks on question files made here.
+// RULER's question-answering tasks on question files that are made here.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -23,7 +23,7 @@ namespace {
 using nlohmann::json;
 using ::testing::HasSubstr;
 
-// Words that no template has, and one that tells documents apart.
+// Words that no template contains, and a mark that tells documents apart.
 std::string RandomText(std::mt19937_64& random, const std::string& mark) {
   std::string text = mark;
   const auto words = 5 + random() % 60;
@@ -31,8 +31,8 @@ std::string RandomText(std::mt19937_64& random, const std::string& mark) {
   return text + ".";
 }
 
-// Articles of paragraphs; every third question has no answer. The answer "answer A-P-Q" stands in
-// the paragraph P of the article A.
+// Articles of paragraphs; every third question has no answer. The answer "answer A-P-Q" is in
+// paragraph P of article A.
 json Squad(int articles, int paragraphs) {
   auto random = testing::TestRandom(7);
   json root = {{"version", "v2.0"}, {"data", json::array()}};
@@ -102,7 +102,7 @@ Generator Make(const std::string& task, int64_t length,
                    CountPieces);
 }
 
-// The documents of a prompt, by the original's template; fails the test where it has another form.
+// The documents of a prompt in the original's template; fails the test where its form differs.
 std::vector<std::string> Documents(const RulerSample& sample, const std::string& question) {
   const std::string instruction =
       "Answer the question based on the given documents. Only give me the answer and do not output "
@@ -135,13 +135,13 @@ void ExpectForm(const RulerSample& sample, const QuestionSet& set, int64_t index
   for (const int64_t number : question.documents) {
     EXPECT_GE(all.count(set.documents[static_cast<size_t>(number)]), 1u);
   }
-  // Every document once before any is there twice.
+  // Every document occurs once before any occurs twice.
   const std::set<std::string> distinct(documents.begin(), documents.end());
   EXPECT_EQ(distinct.size(), std::min(documents.size(), set.documents.size()));
   for (const std::string& document : distinct) {
     EXPECT_TRUE(std::binary_search(set.documents.begin(), set.documents.end(), document));
   }
-  // Nothing more would have fitted: the longest document has 66 words of up to two pieces.
+  // No further document would have fitted: the longest has 66 words of up to two pieces.
   if (documents.size() < set.documents.size()) {
     EXPECT_GT(sample.length, length - 200);
   }
@@ -176,7 +176,7 @@ TEST(RulerQa, SquadAsksItsAnswerableQuestionsInOrder) {
   }
 }
 
-// As in the original: the documents of the question's article come before those of others.
+// As in the original, the documents of the question's article come before those of other articles.
 TEST(RulerQa, SquadTakesTheArticleFirst) {
   const auto set = SquadSet();
   for (const int64_t length : {353, 2003}) {

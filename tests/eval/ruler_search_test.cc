@@ -8,8 +8,8 @@
 namespace litecache::eval {
 namespace {
 
-// Against a scan, on curves with random steps (flat stretches included) and guesses that are right
-// or far off.
+// Compared with a scan, on curves with random steps (flat stretches included) and with guesses that
+// are right or far off.
 TEST(LargestFit, FindsWhatAScanFinds) {
   std::mt19937_64 random = testing::TestRandom();
   for (int round = 0; round < 500; ++round) {
@@ -33,7 +33,7 @@ TEST(LargestFit, FindsWhatAScanFinds) {
       EXPECT_LE(size, high);
       return curve[static_cast<size_t>(std::clamp(size, low, high))];
     });
-    // A slack of 0 ends the search early: sizes of equal count are equally good.
+    // A slack of 0 ends the search early: sizes with equal counts are equally good.
     const int64_t reached = found < low ? 0 : curve[static_cast<size_t>(found)];
     if (found < low) {
       EXPECT_EQ(expected, low - 1);

@@ -1,4 +1,4 @@
-// Invariants of every task that is generated alone, for random seeds and odd lengths.
+// Invariants of every task when generated alone, for random seeds and odd lengths.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -19,7 +19,7 @@ using ::testing::HasSubstr;
 
 constexpr int64_t kLengths[] = {1531, 4093, 8209};
 
-// The words and other strings of a sample that the splits must not share.
+// The words and other strings of a sample that the two splits must not share.
 std::set<std::string> DrawnStrings(const RulerSample& sample) {
   std::set<std::string> drawn(sample.outputs.begin(), sample.outputs.end());
   static const std::regex needle("for ([a-z0-9-]+) is: ([a-z0-9-]+)\\.");
@@ -41,8 +41,8 @@ class EveryTask : public ::testing::TestWithParam<std::string> {
 };
 
 TEST_P(EveryTask, MeetsTheLengthWithinAUnit) {
-  // A unit of haystack in tokens of CountPieces, from above: a line of noise or of two uuids; three
-  // numbered words; the words that one more step of frequencies adds.
+  // An upper bound on a unit of haystack in tokens of CountPieces: a line of noise or of two uuids;
+  // three numbered words; the words that one more step of frequencies adds.
   const int64_t unit = GetParam() == "fwe" ? 60 : GetParam() == "cwe" ? 36 : 30;
   for (const int64_t length : kLengths) {
     const Generator generator = Make(length);
@@ -114,7 +114,7 @@ TEST_P(EveryTask, ATooShortLengthNamesTheShortest) {
   const std::regex form("--length: " + GetParam() + " needs at least ([0-9]+) tokens, 50 given");
   ASSERT_TRUE(std::regex_match(message, match, form)) << message;
   const int64_t least = std::stoll(match[1]);
-  // Samples differ by the lengths of their words; a little above the least there is room for all.
+  // Samples differ by the lengths of their words; slightly above the least, all of them fit.
   const int64_t enough = least + least / 4 + 40;
   EXPECT_LE(Make(enough).Make(7).length, enough);
 }
@@ -145,7 +145,7 @@ TEST(Ruler, HasThirteenTasks) {
                     HasSubstr(", fwe, qa_1, qa_2")));
 }
 
-// Numbers of needles and answers, and their kinds, as RULER's task table has them.
+// Numbers of needles and answers, and their kinds, as in RULER's task table.
 TEST(Ruler, NeedleTasksHaveTheirParameters) {
   const std::string words = "[a-z-]+", number = "[0-9]{7}", uuid = "[0-9a-f-]{36}";
   const auto form = [](const std::string& kind, const std::string& key, const std::string& value) {
@@ -175,7 +175,7 @@ TEST(Ruler, NeedleTasksHaveTheirParameters) {
   }
 }
 
-// The asked key's values, read out of the text, are the answers.
+// The answers are the asked key's values as read from the text.
 TEST(Ruler, NeedleAnswersFollowFromTheText) {
   for (const TaskSpec& spec : TaskSpecs()) {
     if (spec.family != Family::kNeedle) continue;
@@ -209,7 +209,7 @@ TEST(Ruler, EssayWithoutNeedlesIsTheHaystack) {
   const RulerSample sample = MakeSample("niah_multikey_1", 4096, 1, haystack);
   std::string context = sample.input;
   for (auto it = sample.needles.rbegin(); it != sample.needles.rend(); ++it) {
-    // With the joint before it.
+    // The joint before the needle is removed as well.
     context.erase(static_cast<size_t>(it->begin) - 1, static_cast<size_t>(it->end - it->begin) + 1);
   }
   const size_t begin = context.find('\n') + 1;
@@ -248,7 +248,7 @@ TEST(Ruler, VariableChainsResolve) {
     for (const std::string& name : sample.outputs) {
       EXPECT_THAT(sample.answer_prefix, HasSubstr("the value " + value[name] + ","));
     }
-    // The example: three-letter names, solved.
+    // The example has three-letter names and its solution.
     EXPECT_TRUE(std::regex_search(
         sample.input, std::regex("they are:  [A-Z]{3}( [A-Z]{3}){4}\n\nMemorize and track")));
   }
@@ -285,7 +285,7 @@ TEST(Ruler, FrequentWordsFollowTheZetaDistribution) {
   const std::string list = line.substr(line.find("coded words. ") + 13);
   std::map<std::string, int> counts;
   for (const std::string& word : SplitText(list, " ")) ++counts[word];
-  // Rank 1 are the dots; n/k^2 with the same n for the answers at ranks 2 to 4.
+  // Rank 1 is the dots; n/k^2 with the same n for the answers at ranks 2 to 4.
   const int dots = counts["..."];
   ASSERT_GT(dots, 100);
   for (size_t i = 0; i < 3; ++i) {

@@ -1,4 +1,4 @@
-// What the tests of the generator share.
+// Shared by the tests of the generator.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -11,8 +11,8 @@
 
 namespace litecache::eval {
 
-// Stands in for a tokenizer: a word with the space before it in pieces of five bytes, which makes
-// counts that are not additive over cuts, as real ones are.
+// Stands in for a tokenizer: counts a word with the space before it in pieces of five bytes, so
+// that counts are not additive over cuts, like real ones.
 inline int64_t CountPieces(std::string_view text) {
   int64_t tokens = 0;
   for (size_t i = 0; i < text.size();) {
@@ -42,7 +42,7 @@ inline std::vector<std::string> SplitText(std::string_view text, std::string_vie
   }
 }
 
-// The first needle of samples lies anywhere: from the first tenth to behind `most` of the text.
+// The first needle of samples can be anywhere: from the first tenth to beyond `most` of the text.
 template <typename Generator>
 void ExpectAllDepths(const Generator& generator, double most) {
   double low = 1, high = 0, sum = 0;
@@ -55,7 +55,7 @@ void ExpectAllDepths(const Generator& generator, double most) {
   }
   EXPECT_LT(low, 0.1);
   EXPECT_GT(high, most);
-  // A uniform depth has deviation 0.29; the mean of 200 has 0.02: six of them.
+  // A uniform depth has deviation 0.29, the mean of 200 has 0.02; the bound is six of them.
   EXPECT_NEAR(sum / kSamples, 0.5, 0.13);
 }
 

@@ -29,7 +29,7 @@ Parsed Parse(const std::string& bytes) {
   return parsed;
 }
 
-// Tokens of one class decode to the texts of the spans of that class, border tokens aside.
+// Tokens of one class decode to the texts of that class's spans, except for tokens at borders.
 TEST(TokenFormat, ClassesMarkTheAnswers) {
   const auto tokenizer = ShippedTokenizer();
   BulkOptions options;
@@ -68,7 +68,7 @@ TEST(TokenFormat, ClassesMarkTheAnswers) {
 
 TEST(TokenFormat, TextThatTheNormalizerChangesIsRefused) {
   TrainingDocument document;
-  document.text = "cafe\xcc\x81";  // e + combining acute: NFC makes one character of them
+  document.text = "cafe\xcc\x81";  // e + combining acute, which NFC makes one character
   EXPECT_THROW(TokenFormat{ShippedTokenizer()}(document), Unsupported);
 }
 

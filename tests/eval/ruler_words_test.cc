@@ -21,7 +21,7 @@ TEST(Words, SplitsShareNoWord) {
   const std::set<std::string_view> seen(train.english.begin(), train.english.end());
   EXPECT_EQ(seen.size(), train.english.size());
   for (const std::string_view word : test.english) EXPECT_EQ(seen.count(word), 0u) << word;
-  // Neither split starves: within a tenth of half of each list.
+  // Neither split is too small: each is within a tenth of half of each list.
   const auto balanced = [](size_t a, size_t b) {
     return std::abs(static_cast<double>(a) - static_cast<double>(b)) <
            0.1 * static_cast<double>(a + b);
@@ -91,7 +91,7 @@ TEST(Random, SamplesAreDistinctAndUniform) {
   EXPECT_EQ(random.Sample(5, 5).size(), 5u);
 }
 
-// Fixed values: splits and seeds of published data sets rest on them.
+// Fixed values: splits and seeds of published data sets depend on them.
 TEST(Random, IsTheSameOnEveryPlatform) {
   EXPECT_EQ(HashText(""), MixBits(0xcbf29ce484222325ull));
   // SplitMix64 from state 0: the first output of the reference implementation.

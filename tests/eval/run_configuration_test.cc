@@ -64,7 +64,7 @@ TEST(Configurations, Errors) {
   testing::ExpectError<InvalidArgument>(with(":eta=1"), {"NAME"}, __FILE__, __LINE__);
   testing::ExpectError<InvalidArgument>(with("full:eta=1"), {"two configurations 'full'"}, __FILE__,
                                         __LINE__);
-  // What KvOptions refuses is refused for the configuration by name.
+  // Options that KvOptions rejects are rejected with the configuration's name.
   testing::ExpectError<InvalidArgument>(with("odd:retriever=oracle"), {"odd", "oracle"}, __FILE__,
                                         __LINE__);
   ConfigurationRequest none;

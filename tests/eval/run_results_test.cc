@@ -137,7 +137,7 @@ TEST_F(JournalTest, GoesOnWhereAKilledProcessStopped) {
     journal.Add(first);
   }
   const std::string complete = io::ReadTextFile(path_);
-  // Whatever of the next line had been written.
+  // Any part of the next line may have been written.
   const std::string line = Line(ToJson(second));
   for (size_t bytes = 0; bytes < line.size(); bytes += 1 + random_() % 37) {
     directory_.Write("out.jsonl", complete + line.substr(0, bytes));
@@ -176,7 +176,7 @@ TEST_F(JournalTest, NoticesWhatHasChanged) {
   ExpectError<InvalidArgument>([&] { journal.CheckName(Journal::Name(prediction), "otherkey"); },
                                {prediction.id}, __FILE__, __LINE__);
   journal.CheckName(Journal::Name(prediction), prediction.key);
-  // More configurations, and another suite, may join.
+  // Further configurations and another suite may be added.
   configurations_.push_back({"quest-10%", {}});
   options_.push_back(OptionsJson({}));
   other = info_;

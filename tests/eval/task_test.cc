@@ -1,4 +1,4 @@
-// JSON lines of samples: what is read, what is refused and how.
+// JSON lines of samples: what is read, what is rejected, and with which message.
 #include "eval/task.h"
 
 #include <gmock/gmock.h>

@@ -18,7 +18,7 @@ except ImportError as error:
     print(f"skipped: {error}")
     sys.exit(77)
 
-# Two choices closer than this are as good as equal: rounding of f32 sums over thousands of tokens decides.
+# Two choices closer than this count as equal: the rounding of f32 sums over thousands of tokens decides between them.
 TIE = 2e-3
 
 

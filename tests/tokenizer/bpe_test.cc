@@ -29,7 +29,7 @@ std::vector<int32_t> Encode(const Bpe& bpe, std::string_view word) {
   return ids;
 }
 
-// The definition: merge the leftmost pair of lowest rank until none is left. Quadratic.
+// The definition: merge the leftmost pair of lowest rank until there is none. Quadratic.
 std::vector<int32_t> EncodeByDefinition(
     const std::map<std::string, int32_t>& vocab,
     const std::vector<std::pair<std::string, std::string>>& merges, std::string_view word) {
@@ -78,7 +78,7 @@ TEST(Bpe, EqualsTheDefinitionOnRandomVocabularies) {
       tokens.push_back(left + right);
       merges.emplace_back(left, right);
     }
-    // Real files list a merge anywhere; shuffling also makes parts come after their merges.
+    // Real files list merges in any order; shuffling also puts a token's parts after its own merge.
     if (round % 3 == 0) std::shuffle(merges.begin(), merges.end(), random);
     Json json = {{"type", "BPE"}, {"vocab", vocab}, {"merges", merges}};
     const auto bpe = LoadBpe(json, "test");
@@ -86,14 +86,14 @@ TEST(Bpe, EqualsTheDefinitionOnRandomVocabularies) {
     for (int word_index = 0; word_index < 40; ++word_index) {
       std::string word;
       const size_t kinds = 1 + random() % letters.size();
-      // Beyond 512 symbols the other queue is used.
+      // Words of more than 512 symbols use the other queue.
       const size_t length = word_index == 0 ? 520 + random() % 300 : random() % 40;
       for (size_t i = 0; i < length; ++i) word += letters[random() % kinds];
       std::vector<int32_t> ids;
       encoder.Encode(word, &ids);
       ASSERT_EQ(ids, EncodeByDefinition(vocab, merges, word)) << json.dump() << " " << word;
       ids.clear();
-      encoder.Encode(word, &ids);  // now remembered
+      encoder.Encode(word, &ids);  // answered from the encoder's memory
       ASSERT_EQ(ids, EncodeByDefinition(vocab, merges, word));
     }
   }
@@ -139,7 +139,7 @@ TEST(Bpe, Affixes) {
   EXPECT_THAT(Encode(*bpe, "a"), ElementsAre(4));
 }
 
-// What each malformed model is told.
+// The error for each malformed model.
 TEST(Bpe, RefusesMalformedModels) {
   const auto error = [](const std::string& text) -> std::string {
     try {

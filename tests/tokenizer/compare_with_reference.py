@@ -50,7 +50,7 @@ class Records:
 
 
 def reference(tokenizer, batch):
-    """The package's five results for each text."""
+    """The package's five results for each text (as tokenizer_dump writes them)."""
     full = tokenizer.encode_batch_fast(batch)
     plain = tokenizer.encode_batch_fast(batch, add_special_tokens=False)
     tokenizer.encode_special_tokens = True

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Writes the tokenizers of tests/tokenizer/fixtures, trained on a few sentences of our own, and
-what the `tokenizers` package makes of some texts with them.
+"""Writes the tokenizers of tests/tokenizer/fixtures, trained on a few sentences written for it, and
+the `tokenizers` package's results for some texts with them.
 
     build/test-python/bin/python tests/tokenizer/make_fixtures.py
 """

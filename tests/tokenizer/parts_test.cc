@@ -1,4 +1,4 @@
-// Normalizers, pre-tokenizers, post-processors and decoders one by one, and what each refuses.
+// Normalizers, pre-tokenizers, post-processors and decoders one by one, and what each rejects.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -60,10 +60,10 @@ TEST(Normalizer, Forms) {
   EXPECT_EQ(Normalized(R"({"type":"NFD"})", "\u00e9\uAC00"), "e\u0301\u1100\u1161");
   EXPECT_EQ(Normalized(R"({"type":"NFKC"})", "\uFB01\u2460e\u0301"), "fi1\u00e9");
   EXPECT_EQ(Normalized(R"({"type":"NFKD"})", "\uFB01\u00e9"), "fie\u0301");
-  // Before the trailing consonants of Hangul, and none of them.
+  // U+11A7 comes just before the trailing consonants of Hangul and is not one of them.
   EXPECT_EQ(Normalized(R"({"type":"NFC"})", "\u1107\u1163\u11A7\u11A8"), "\uBC4C\u11A7\u11A8");
   EXPECT_EQ(Normalized(R"({"type":"NFKC"})", "\uBC4C\u11A8\u11A7"), "\uBC4D\u11A7");
-  // Newer than the package's data: left alone, marks around it are still put in order.
+  // Characters newer than the package's data are left alone; marks around them are still sorted.
   EXPECT_EQ(Normalized(R"({"type":"NFKC"})", "e\u0301\U00010781e\u0301"), "\u00e9\U00010781\u00e9");
 }
 

@@ -1,4 +1,4 @@
-"""Small tokenizers that use every part of tokenizer.json we support, one or a few at a time."""
+"""Small tokenizers that use every supported part of tokenizer.json, one or a few at a time."""
 
 import itertools
 import json
@@ -30,7 +30,7 @@ NORMALIZERS = {
     "bytes": lambda: normalizers.ByteLevel(),
 }
 
-# Constructs in which Oniguruma and PCRE2 differ, or might.
+# Constructs in which Oniguruma and PCRE2 differ or might differ.
 PATTERNS = [
     r"\w+",
     r"\W",
@@ -174,7 +174,7 @@ def build(folder):
         size = len(data["model"]["vocab"])
         extra = ["[UNK]", "▁"]
         if name == "fallback":
-            # One byte is missing: characters with it are unknown.
+            # One byte is missing, so characters with it are unknown.
             extra += [f"<0x{b:02X}>" for b in range(256) if b != 0xE2]
         for token in extra:
             if token not in data["model"]["vocab"]:

@@ -5,7 +5,7 @@ import glob
 import os
 import sysconfig
 
-# (first, last) code points; the often used ones first.
+# (first, last) code points; frequently used ones come first.
 SCRIPTS = [
     (0x20, 0x7E),
     (0xA0, 0x24F),  # Latin
@@ -43,7 +43,7 @@ WORDS = (
 
 
 def code_lines():
-    """Lines of Python's own standard library, indented as they stand."""
+    """Lines of Python's standard library with their indentation."""
     files = sorted(glob.glob(os.path.join(sysconfig.get_paths()["stdlib"], "*.py")))
     lines = []
     for path in files:
@@ -67,14 +67,14 @@ class Texts:
             begin = random.randrange(len(self.code))
             return "\n".join(self.code[begin : begin + random.randint(1, 12)])
         if kind < 0.30:
-            # Most of these bytes are no UTF-8.
+            # Most of these bytes are not UTF-8.
             return self.bytes(random.randint(1, 60)).decode("utf-8", errors="replace")
         if kind < 0.35:
             return self.bytes(random.randint(1, 60)).decode("latin-1")
         if kind < 0.37:
             return random.choice([*SPACES, "a", "=", "的", "😀", "ab"]) * random.randint(1, 200)
         if kind < 0.38:
-            # One long word, beyond what is remembered or merged in one heap.
+            # One long word, longer than words that are remembered or merged in one heap.
             letters = random.choice(["a", "ab", "abc", " ", "_-", "etaoinshr", "的是了"])
             return "".join(random.choice(letters) for _ in range(random.randint(500, 4000)))
         return "".join(self.fragment() for _ in range(random.randint(0, 14)))
@@ -91,7 +91,7 @@ class Texts:
             first, last = random.choice(SCRIPTS)
             return "".join(chr(random.randint(first, last)) for _ in range(random.randint(1, 8)))
         if kind < 0.62:
-            # Any assigned or unassigned code point but surrogates.
+            # Any code point, assigned or not, except surrogates.
             points = (random.randrange(0x110000 - 0x800) for _ in range(random.randint(1, 4)))
             return "".join(chr(p if p < 0xD800 else p + 0x800) for p in points)
         if kind < 0.75:

@@ -48,7 +48,7 @@ std::string Streamed(const std::shared_ptr<const Tokenizer>& tokenizer,
 
 class Golden : public ::testing::TestWithParam<std::string> {};
 
-// The files hold what the `tokenizers` package gives.
+// The golden files hold the results of the `tokenizers` package.
 TEST_P(Golden, EqualsThePackage) {
   const auto tokenizer = Tokenizer::FromFile(Fixture(GetParam() + ".json"));
   for (const Json& c : Json::parse(Read(Fixture(GetParam() + ".golden.json")))) {
@@ -82,7 +82,7 @@ TEST_P(Golden, StreamsAnyIds) {
   }
 }
 
-// Where text is not normalized, decoding gives it back.
+// Decoding gives back text that is not normalized.
 TEST_P(Golden, RoundTripsRandomText) {
   Json json = Json::parse(Read(Fixture(GetParam() + ".json")));
   if (json["normalizer"]["type"] == "NFC") json["normalizer"] = nullptr;
@@ -93,7 +93,7 @@ TEST_P(Golden, RoundTripsRandomText) {
     for (size_t i = random() % 40; i > 0; --i) {
       const char32_t limits[] = {0x80, 0x800, 0x10000, 0x110000};
       const char32_t c = random() % limits[random() % 4];
-      // U+2581 is how one of them spells a space.
+      // In one of the vocabularies U+2581 stands for a space.
       if ((c >= 0xD800 && c < 0xE000) || c == 0x2581) continue;
       AppendUtf8(c, &text);
     }
@@ -157,14 +157,14 @@ TEST(Tokenizer, AddedTokens) {
   EXPECT_THAT(Tokenizer::FromJson(json.dump())->Encode("abxabaab"), ElementsAre(6, 5, 0, 5));
 
   json["added_tokens"][0]["single_word"] = true;
-  // The longest token is found first; where it is turned down, its text is ordinary.
+  // The longest token is found first; where it is rejected, its text is ordinary.
   EXPECT_THAT(Tokenizer::FromJson(json.dump())->Encode("ab xab"), ElementsAre(5, 2, 3, 0, 1));
 
   json["added_tokens"] = Json::array({Added(5, "x")});
   json["added_tokens"][0].update({{"lstrip", true}, {"rstrip", true}});
   EXPECT_THAT(Tokenizer::FromJson(json.dump())->Encode("a  x  x a"), ElementsAre(0, 3, 3, 0));
 
-  // A token that the model has keeps its id there, whatever the file says.
+  // A token that the model already has keeps its id, whatever the file says.
   json["added_tokens"] = Json::array({Added(77, "b"), Added(5, "yy")});
   EXPECT_EQ(Tokenizer::FromJson(json.dump())->TokenToId("b"), 1);
   EXPECT_EQ(Tokenizer::FromJson(json.dump())->TokenToId("yy"), 5);
@@ -248,7 +248,7 @@ TEST(Tokenizer, RefusesMalformedFiles) {
   EXPECT_THAT(with("added_tokens", {{{"id", -5}, {"content", "y"}}}), HasSubstr("outside"));
   EXPECT_THAT(with("added_tokens", {{{"id", 5}, {"content", std::string(5000, 'y')}}}),
               HasSubstr("5000 bytes"));
-  // Nesting as deep as a file can have it must not exhaust the stack.
+  // The deepest nesting that a file can have must not exhaust the stack.
   const std::string deep(200000, '[');
   EXPECT_THAT(error(deep), HasSubstr("deeper than 128 levels"));
   EXPECT_THAT(error("{\"model\":" + deep + std::string(200000, ']') + "}"),

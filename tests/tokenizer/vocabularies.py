@@ -1,6 +1,6 @@
 """Real vocabularies as tokenizer.json files, converted from packages of model vendors.
 
-The packages named in vocabularies.txt are downloaded (not installed, nothing in them runs); their
+The packages named in vocabularies.txt are downloaded (not installed, and none of their code runs); their
 vocabularies come in three formats: tiktoken ranks, SentencePiece models, tokenizer.json.
 """
 
@@ -36,7 +36,7 @@ O200K = "|".join(
         SPACES,
     ]
 )
-# As tiktoken writes it, with possessive repeats.
+# As tiktoken writes it, with possessive quantifiers.
 CL100K = (
     r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+"
     r"|\s++$|\s*[\r\n]|\s+(?!\S)|\s"
