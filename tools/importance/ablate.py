@@ -19,7 +19,7 @@ PERPLEXITY_TOKENS = 2048
 
 
 def orders(alpha, draws: int, seed: int) -> dict:
-    """Flat head numbers in the order in which they are given to streaming attention."""
+    """Flat head numbers in the order in which they are switched to streaming attention."""
     rng = random.Random(f"order {seed}")
     least = sorted(range(alpha.numel()), key=lambda i: alpha.flatten()[i].item())
     named = {"least": [least], "most": [least[::-1]], "random": []}

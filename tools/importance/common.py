@@ -1,4 +1,4 @@
-"""What training and ablation share: the model with mixed heads, the documents, the loss's positions."""
+"""Shared by training and ablation: the model with mixed heads, the documents, the positions of the loss."""
 
 import concurrent.futures
 import hashlib
@@ -54,7 +54,7 @@ def make_maker(args) -> Maker:
 
 
 def documents(maker: Maker, lengths, seed: int, threads: int = 4):
-    """Yields a document for each length, made ahead by threads; the same for the same seed."""
+    """Yields a document for each length, made ahead by threads; the same documents for the same seed."""
     def make(index, length):
         return maker.make(length, random.Random(f"{seed} {index}"))
 
@@ -69,21 +69,21 @@ def documents(maker: Maker, lengths, seed: int, threads: int = 4):
 
 
 def predicting(document, device):
-    """(positions, tokens): where the answers' tokens are predicted, and these tokens."""
+    """(positions, tokens): the positions that predict the answers' tokens, and these tokens."""
     at = [t for begin, end in document.answers for t in range(begin, end)]
     return torch.tensor(at, device=device) - 1, torch.tensor([document.ids[t] for t in at], device=device)
 
 
 def hidden_states(model, document):
-    """Last hidden states [n, width], behind the final norm."""
+    """Last hidden states [n, width], after the final norm."""
     ids = torch.tensor([document.ids], device=model.device)
     return model.model(input_ids=ids, use_cache=False).last_hidden_state[0]
 
 
 def right_answers(model, document, hidden) -> list[bool]:
-    """Whether each answer's tokens are all the likeliest ones, given the right ones before them.
+    """Whether each answer's tokens are all the likeliest ones, given the right tokens before them.
 
-    That is what greedy generation gives, but for the other answers, which it would have written itself.
+    Greedy generation gives the same, except that it would itself have written the earlier answers.
     """
     positions, tokens = predicting(document, hidden.device)
     right = (model.lm_head(hidden[positions]).argmax(-1) == tokens).tolist()
@@ -103,7 +103,7 @@ def fingerprint(folder: pathlib.Path) -> dict:
 
 
 def write_table(path: pathlib.Path, alpha):
-    """A row a layer, a column a query head, tabs between."""
+    """Writes one row per layer and one column per query head, separated by tabs."""
     path.write_text("".join("\t".join(f"{a:.6f}" for a in row) + "\n" for row in alpha.tolist()))
 
 
@@ -112,7 +112,7 @@ def read_table(path: pathlib.Path):
 
 
 def write_json(path: pathlib.Path, value):
-    """A line for every field, and for every row of a list of objects."""
+    """Writes one line for every field, and one for every row of a list of objects."""
     rows = lambda v: "[\n  " + ",\n  ".join(map(json.dumps, v)) + "]"
     lines = [f" {json.dumps(k)}: " + (rows(v) if isinstance(v, list) and v and isinstance(v[0], dict) else json.dumps(v))
              for k, v in value.items()]

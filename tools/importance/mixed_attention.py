@@ -1,7 +1,7 @@
-"""Attention whose heads are mixed of full and streaming attention: a * full + (1 - a) * streaming.
+"""Attention whose heads mix full and streaming attention: a * full + (1 - a) * streaming.
 
 CLO's equation 15: every query head has its own a. Streaming attention sees the first `sink` tokens
-and the last `recent` ones, the query's own among them.
+and the last `recent` ones, including the query's own.
 """
 
 import torch
@@ -10,10 +10,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from transformers import AttentionInterface
 from transformers.masking_utils import AttentionMaskInterface
 
-# Fewer keys than this a block would leave the GPU's matrix units idle.
+# Fewer keys per block than this would leave the GPU's matrix units idle.
 LEAST_BLOCK = 128
-# Not cuDNN: a step of 32K tokens takes it 106 ms on an H200 and flash attention 144 ms, but a length
-# that it has not met costs it 0.2 s more, and nearly every document has its own.
+# Not cuDNN: a step of 32K tokens takes it 106 ms on an H200 and flash attention 144 ms, but cuDNN needs
+# 0.2 s more for every new length, and nearly every document has its own.
 BACKENDS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 
 
@@ -28,13 +28,13 @@ def streaming_mask(length: int, group: int, sink: int, recent: int, device):
     A block of queries sees the sink's keys, then its own and the `lead` keys before it.
     """
     block = max(recent, LEAST_BLOCK)
-    lead = recent + -(sink + recent + block) % 16  # kernels want the mask's rows aligned
+    lead = recent + -(sink + recent + block) % 16  # kernels want aligned rows of the mask
     blocks = -(-length // block)
     starts = torch.arange(blocks, device=device)[:, None, None] * block
     query = starts + torch.arange(block, device=device)[None, :, None]
     local = starts - lead + torch.arange(lead + block, device=device)[None, None]
     near = (local >= 0) & (local <= query) & (local > query - recent)
-    # A sink key inside the window stands there already.
+    # A sink key inside the window is already there.
     first = torch.arange(sink, device=device)[None, None].expand(blocks, 1, sink) <= query - recent
     mask = torch.cat([first, near], -1)
     return block, lead, mask.repeat(1, group, 1)[:, None]
@@ -59,7 +59,7 @@ def streaming_attention(q, k, v, scaling: float, sink: int, recent: int, geometr
         first = x[0, :, None, :sink].expand(-1, blocks, -1, -1)
         return torch.cat([first, local.mT], 2).transpose(0, 1)  # [blocks, Hkv, sink + keys, d]
 
-    # The query heads of a group share the keys: they stand one after another as rows.
+    # The query heads of a group share the keys: they become consecutive rows.
     queries = F.pad(q[0], (0, 0, 0, tail)).view(kv_heads, group, blocks, block, dim)
     queries = queries.permute(2, 0, 1, 3, 4).reshape(blocks, kv_heads, group * block, dim)
     out = F.scaled_dot_product_attention(queries, blocked(k), blocked(v), attn_mask=mask, scale=scaling)
@@ -83,11 +83,11 @@ class HeadMix:
         self.sink, self.recent, self.mixing = sink, recent, False
         self.geometry = (None, None)
         AttentionInterface.register(self.NAME, self.attention)
-        # One document at a time, nothing padded: causal is all there is to mask.
+        # One document at a time, without padding: the causal mask is the only one needed.
         AttentionMaskInterface.register(self.NAME, lambda *args, **kwargs: None)
 
     def attention(self, module, query, key, value, attention_mask, scaling, dropout=0.0, **kwargs):
-        """What Transformers calls: [1, n, Hq, d]."""
+        """Called by Transformers; returns [1, n, Hq, d]."""
         length = query.shape[2]
         window = kwargs.get("sliding_window")
         if window is not None and window < length:

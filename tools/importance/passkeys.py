@@ -17,7 +17,7 @@ HEADER = ("A special magic {kind} is hidden within the following text. Make sure
 QUESTION = ("What is the special magic {kind} for {key} mentioned in the provided text? "
             "The special magic {kind} for {key} mentioned in the provided text is ")
 KINDS = ("number", "uuid")
-# What needles and questions may fill of a document; the rest is what to search in.
+# The share of a document that needles and questions may fill; the rest is the haystack.
 PASSKEY_SHARE = 0.6
 SHALLOWEST, DEEPEST, DEPTH_STEPS = 0.05, 0.95, 1000
 
@@ -43,7 +43,7 @@ class Haystack:
         if len(text) > 400 * len(lines):
             lines = [s + " " for s in text.replace(".\n", ". ").split(". ")]
             lines = [s if s.rstrip().endswith(".") else s.rstrip() + ". " for s in lines]
-        # Empty lines stay with the line before them: some tokenizers have tokens of several newlines.
+        # Empty lines stay with the line before them, because some tokenizers have tokens of several newlines.
         self.pieces = []
         for line in lines:
             if line.strip() or not self.pieces:
@@ -99,11 +99,11 @@ class Maker:
         self.each = {kind: (sizes[kind, 5] - sizes[kind, 1]) / 4 for kind in kinds}
 
     def shortest(self) -> int:
-        """The least length, in tokens, that every kind of document fits in."""
+        """The least length in tokens at which every kind of document fits."""
         return int(max(self.fixed.values()) / PASSKEY_SHARE) + 1
 
     def make(self, length: int, rng: random.Random) -> Document:
-        """A document of at most `length` tokens, and hardly fewer."""
+        """A document of at most `length` tokens, and only slightly fewer."""
         if length < self.shortest():
             raise ValueError(f"a document needs at least {self.shortest()} tokens, {length} were asked for")
         kind = rng.choice(self.kinds)

@@ -2,7 +2,7 @@
 
 Each head's attention output is a * full + (1 - a) * streaming; the model is frozen, the a are trained
 so that the last hidden states that predict passkeys stay those of the full model while the mean a is
-pressed down. Writes OUTPUT (a row a layer, a column a query head) and a JSON of the recipe beside it.
+reduced. Writes OUTPUT (one row per layer, one column per query head) and a JSON of the recipe beside it.
 """
 
 import argparse
@@ -19,7 +19,7 @@ LOG_EVERY = 50
 
 
 def rate_factor(step: int, steps: int) -> float:
-    """DuoAttention's schedule: up over the first fifth, down over the last, never under a tenth."""
+    """DuoAttention's schedule: rises over the first fifth, falls over the last, at least a tenth."""
     fifth = max(steps // 5, 1)
     return min(1.0, max((step + 1) / fifth, 0.1), max((steps - step) / fifth, 0.1))
 
@@ -48,7 +48,7 @@ def progress(step: int, steps: int, begin: float, row: dict):
 
 
 def train(args, model, mix, maker, lengths) -> list[dict]:
-    """Trains mix.alpha; the log, a row for every LOG_EVERY steps."""
+    """Trains mix.alpha; returns the log, one row for every LOG_EVERY steps."""
     optimizer = torch.optim.AdamW([mix.alpha], lr=args.rate, weight_decay=0.0)
     begin, log, sums, count = time.time(), [], 0.0, 0
     for step, document in enumerate(common.documents(maker, lengths, args.seed)):

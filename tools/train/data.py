@@ -1,4 +1,4 @@
-"""Batches for training: everything lies in device memory, so no loader can starve the GPU."""
+"""Batches for training: all data is in device memory, so that no loader can keep the GPU waiting."""
 
 import pathlib
 import time

@@ -1,14 +1,14 @@
 """Turns the retrieval generator's token documents into training rows.
 
 The generator gives each token a class: 0 document, 1 question, 2 answer. Here answers get an end
-token (so that generation stops), some documents become chats, some lose their opening line, and
-documents are packed into rows; what is left of a row is filled with code.
+token (so that generation stops), some documents become chats, some lose their first line, and
+documents are packed into rows; the rest of a row is filled with code.
 """
 
 import numpy as np
 
 DOCUMENT, QUESTION, ANSWER = 0, 1, 2
-# Loss weights in sixteenths. A haystack of noise or random needles teaches next to nothing; code does.
+# Loss weights in sixteenths. A haystack of noise or random needles teaches next to nothing, unlike code.
 WEIGHT_CODE, WEIGHT_NOISE, WEIGHT_QUESTION, WEIGHT_ANSWER = 16, 2, 8, 64
 
 

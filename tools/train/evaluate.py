@@ -22,7 +22,7 @@ CACHE_TOKENS = 2_500_000  # of one batch of prompts
 
 
 def score(prediction: str, outputs: list[str]) -> float:
-    """The share of the references that the prediction holds (RULER's string_match_all)."""
+    """The share of the references that the prediction contains (RULER's string_match_all)."""
     return sum(o.lower() in prediction.lower() for o in outputs) / len(outputs)
 
 
@@ -52,7 +52,7 @@ def retrieval_scores(model, tokenizer, folder: pathlib.Path, lengths, tasks, dev
 
 @torch.no_grad()
 def token_losses(model, ids, tables, device, dtype, last=None):
-    """NLL of every token of ids [length] but the first (or of the last `last`), float32 on the CPU."""
+    """NLL of every token of ids [length] except the first (or of the last `last`), float32 on the CPU."""
     with torch.autocast(device.type, dtype):
         hidden = model.hidden(ids[None, :-1], tables[0][:len(ids) - 1], tables[1][:len(ids) - 1])[0]
     targets = ids[1:]

@@ -16,7 +16,7 @@ class Cache:
 
 @torch.no_grad()
 def prefill(model: Llama, ids, tables, cache: Cache, row: int):
-    """Fills one row of the cache; the logits [vocabulary] after the last token."""
+    """Fills one row of the cache; returns the logits [vocabulary] after the last token."""
     length = ids.shape[0]
     cos, sin = tables[0][:length], tables[1][:length]
     x = model.embed_tokens(ids[None]).to(cache.data.dtype)

@@ -107,7 +107,7 @@ class Llama(nn.Module):
     def initialise(self):
         nn.init.normal_(self.embed_tokens.weight, std=0.02)
         for name, weight in self.named_parameters():
-            # Layers begin as the identity, so that depth costs no stability at high rates.
+            # Layers start as the identity, so that depth does not cost stability at high rates.
             if name.endswith(("o_proj.weight", "down_proj.weight")):
                 nn.init.zeros_(weight)
             elif name.endswith("proj.weight"):

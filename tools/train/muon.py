@@ -5,7 +5,7 @@ import torch
 
 @torch.compile(dynamic=False)
 def orthogonal(g: torch.Tensor) -> torch.Tensor:
-    """The nearest semi-orthogonal matrices, roughly: g [n, rows, columns], five quintic steps in bf16."""
+    """Approximates the nearest semi-orthogonal matrices: g [n, rows, columns], five quintic steps in bf16."""
     x = g.bfloat16()
     flip = x.size(-2) > x.size(-1)
     if flip:
@@ -18,7 +18,7 @@ def orthogonal(g: torch.Tensor) -> torch.Tensor:
 
 
 class Muon(torch.optim.Optimizer):
-    """Weights of one shape are stacked and stepped together."""
+    """Weights of the same shape are stacked and updated together."""
 
     def __init__(self, weights, rate: float, momentum: float = 0.95, decay: float = 0.01):
         super().__init__(list(weights), {"lr": rate, "momentum": momentum, "decay": decay})

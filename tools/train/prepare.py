@@ -1,4 +1,4 @@
-"""Makes everything the training and the evaluation read: code tokens, retrieval rows, test prompts.
+"""Makes everything that training and evaluation read: code tokens, retrieval rows, test prompts.
 
 Runs in worker processes and writes each part when it is done, so that training can begin on the
 first stage while later ones are still being made.
@@ -27,7 +27,7 @@ def setup(args):
 
 
 def encode_code(texts):
-    """Tokens of documents, each with the end token behind it."""
+    """Tokens of documents, each followed by the end token."""
     eos = STATE["vocabulary"].eos
     parts = []
     for text in texts:

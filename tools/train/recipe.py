@@ -1,11 +1,11 @@
-"""What is trained on, for how long: stages by length, tasks by weight."""
+"""What the model is trained on and for how long: stages by length, tasks by weight."""
 
 import dataclasses
 
 CODE_TASKS = {"niah_single_2": 2, "niah_single_3": 4, "niah_multikey_1": 2, "niah_multivalue": 2, "niah_multiquery": 2}
 # The first training had 3, 2 and 2 for vt, cwe and fwe.
 NOISE_TASKS = {"niah_single_1": 2, "niah_multikey_2": 3, "niah_multikey_3": 4, "vt": 4, "cwe": 4, "fwe": 3}
-# Shorter documents than this do not hold the task; cwe has a smaller form below 4096 tokens.
+# Documents shorter than this cannot hold the task; cwe has a smaller form below 4096 tokens.
 LEAST_TOKENS = {"vt": 850, "cwe": 1100}
 CWE_LARGE_FORM, CWE_LARGE_LEAST = 4096, 4500
 ALL_TASKS = ["niah_single_1", "niah_single_2", "niah_single_3", "niah_multikey_1", "niah_multikey_2",
@@ -27,7 +27,7 @@ FIRST = [
     Stage(16384, 0.35, 130, 2500, 12),
     Stage(32768, 0.30, 80, 5000, 16),
 ]
-# Goes on from the first one's model, with more code; what the first answered least well counts more.
+# Continues from the first recipe's model, with more code; tasks that it answered worst count more.
 SECOND = [
     Stage(4096, 0.35, 200, 1100, 8),
     Stage(16384, 0.30, 130, 2500, 12),

@@ -1,7 +1,7 @@
 """Trains the model: stages of growing length, a fixed time, one GPU.
 
-The rate falls linearly over the last part of the time; all matrices inside the layers go by Muon,
-the embedding and the norms by AdamW. Writes the weights (bf16) and a log, now and then and at the end.
+The rate falls linearly over the last part of the time; Muon trains all matrices inside the layers,
+AdamW the embedding and the norms. Writes the weights (bf16) and a log, at intervals and at the end.
 """
 
 import argparse
@@ -61,7 +61,7 @@ def loss_of(model, ids, weights, cos, sin):
 
 
 class Schedule:
-    """Where the training stands, by its own clock: compilation and the wait for data don't count."""
+    """Where the training is by its own clock, which does not count compilation and waits for data."""
 
     def __init__(self, stages, seconds: float, decay_share: float):
         self.stages, self.seconds, self.decay_share = stages, seconds, decay_share
