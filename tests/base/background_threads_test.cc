@@ -42,7 +42,7 @@ TEST(BackgroundThreads, OneThreadKeepsTheOrderAndTheCallerGoesOn) {
   for (int i = 0; i < 10; ++i) EXPECT_EQ(order[static_cast<size_t>(i)], i);
 }
 
-TEST(BackgroundThreads, AnExceptionReachesWhoWaits) {
+TEST(BackgroundThreads, AnExceptionReachesTheWaiter) {
   BackgroundThreads background(2);
   const auto good = std::make_shared<TaskGroup>(), bad = std::make_shared<TaskGroup>();
   background.Submit(bad, [] { throw std::runtime_error("task"); });

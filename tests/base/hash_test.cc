@@ -8,7 +8,7 @@
 namespace litecache {
 namespace {
 
-TEST(Hash, OfTextIsWhatItAlwaysWas) {
+TEST(Hash, OfTextNeverChanges) {
   EXPECT_EQ(Fnv1a(""), 0xcbf29ce484222325u);
   EXPECT_EQ(Fnv1a("foobar"), 0x85944171f73967e8u);
   EXPECT_EQ(Fnv1a("bar", Fnv1a("foo")), Fnv1a("foobar"));

@@ -33,7 +33,7 @@ TEST(ThreadPool, EveryItemExactlyOnce) {
   }
 }
 
-TEST(ThreadPool, RunReachesEveryWorkerAlsoAfterTheyFellAsleep) {
+TEST(ThreadPool, RunReachesSleepingWorkers) {
   ThreadPool pool(4);
   for (int round = 0; round < 20; ++round) {
     if (round % 5 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(5));
@@ -45,7 +45,7 @@ TEST(ThreadPool, RunReachesEveryWorkerAlsoAfterTheyFellAsleep) {
 
 // Loops so short that workers come late for many of them, or in time for the next one: more threads
 // than cores, both kinds of calls, and pauses in which workers fall asleep.
-TEST(ThreadPool, LateWorkersJoinNothingThatIsOver) {
+TEST(ThreadPool, LateWorkersDoNotJoinFinishedTasks) {
   auto random = testing::TestRandom(1);
   ThreadPool pool(9);
   for (int round = 0; round < 20000; ++round) {

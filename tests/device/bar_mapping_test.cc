@@ -22,7 +22,7 @@ using ::testing::HasSubstr;
 using BarMappingTest = testing::GpuFixture;
 
 // This test comes first: once the fake library is loaded it stays.
-TEST_F(BarMappingTest, WithoutTheLibraryThereIsNone) {
+TEST_F(BarMappingTest, NeedsTheLibrary) {
   if (dlopen("libgdrapi.so.2", RTLD_NOW) != nullptr) GTEST_SKIP() << "GDRCopy is installed";
   std::string why_none;
   EXPECT_EQ(CreateBarMapping(*gpu_, 1000, &why_none), nullptr);
@@ -54,7 +54,7 @@ TEST_F(BarMappingTest, RefusalsAreNamedAndLeaveNothing) {
   EXPECT_NE(CreateBarMapping(*gpu_, 100000, &why_none), nullptr) << why_none;
 }
 
-TEST_F(BarMappingTest, WhatTheCpuWritesTheGpuHas) {
+TEST_F(BarMappingTest, TheGpuReadsWhatTheCpuWrites) {
   testing::FakeGdrCopy gdr;
   if (!gdr.why_none().empty()) GTEST_SKIP() << gdr.why_none();
   const uint64_t before = AllocatedGpuMemory();

@@ -27,7 +27,7 @@ namespace {
 
 using CudaDeviceTest = testing::GpuFixture;
 
-TEST_F(CudaDeviceTest, TooLittleMemoryIsSaidWithTheNumbers) {
+TEST_F(CudaDeviceTest, TooLittleMemoryIsAnErrorWithNumbers) {
   const DeviceInfo before = gpu_->Info();
   for (int i = 0; i < 3; ++i) {
     try {

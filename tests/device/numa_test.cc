@@ -65,7 +65,7 @@ TEST_F(NumaTest, CpusOfANode) {
 }
 
 // Every system has node 0. The kernel tells where a page lies.
-TEST(NumaMemoryTest, PagesLieWhereTheyWereWanted) {
+TEST(NumaMemoryTest, PagesAreOnTheRequestedNode) {
   constexpr size_t kBytes = size_t{4} << 20;
   void* data = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   ASSERT_NE(data, MAP_FAILED);

@@ -42,7 +42,7 @@ bool RunStep(Recordings& recordings, uint64_t key, Clock::time_point begun = Clo
   return true;
 }
 
-TEST(Recordings, TheOneUsedLongestAgoGoes) {
+TEST(Recordings, DropsTheLeastRecentlyUsed) {
   Recordings recordings(3, Destroy);
   for (const uint64_t key : {1, 2, 3}) EXPECT_FALSE(RunStep(recordings, key));
   for (const uint64_t key : {1, 2, 3}) EXPECT_TRUE(RunStep(recordings, key));
@@ -105,7 +105,7 @@ TEST(Recordings, RemainingIsTheShortestOfTheLastFourTimes) {
   EXPECT_FALSE(recordings.Remaining().has_value());
 }
 
-TEST(Recordings, OneThatMayBeRunningStays) {
+TEST(Recordings, KeepsStepsThatMayBeRunning) {
   Recordings recordings(2, Destroy);
   for (uint64_t key = 0; key < 6; ++key) {
     RunStep(recordings, key);

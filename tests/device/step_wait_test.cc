@@ -11,7 +11,7 @@
 namespace litecache {
 namespace {
 
-TEST(StepWait, ShortWaitsAreNotSlept) {
+TEST(StepWait, ShortWaitsOnlySpin) {
   const StepWait wait;
   for (const double left : {0.0, 1e-4, 9.9e-4}) {
     EXPECT_EQ(wait.For(left).sleep, 0) << left;

@@ -51,7 +51,7 @@ class EveryThird final : public TokenConstraint {
   std::vector<uint32_t> mask_;
 };
 
-TEST(Constraint, EverySampleKeepsItsOwn) {
+TEST(Constraint, EverySampleHasItsOwn) {
   auto random = TestRandom(31);
   std::atomic<int> alive{0};
   {
@@ -83,7 +83,7 @@ TEST(Constraint, EverySampleKeepsItsOwn) {
   EXPECT_EQ(alive, 0);
 }
 
-TEST(Constraint, AnEndMayComeWhereItIsComplete) {
+TEST(Constraint, AnAnswerEndsOnlyWhereItIsComplete) {
   auto random = TestRandom(32);
   std::atomic<int> alive{0};
   Fixture fixture;
@@ -131,7 +131,7 @@ TEST(Constraint, WhereNothingIsLeftTheRequestEndsAlone) {
   EXPECT_EQ(ReadAll(*good)[0].tokens.size(), 30u);
 }
 
-TEST(Constraint, CancellingLetsItGo) {
+TEST(Constraint, CancellingReleasesIt) {
   auto random = TestRandom(34);
   std::atomic<int> alive{0};
   {

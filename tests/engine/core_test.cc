@@ -292,7 +292,7 @@ TEST(Core, ScoresEqualAPassOverTheWholeText) {
 }
 
 // Once a prompt has been processed, its answer's memory has been taken too, up to a bound.
-TEST(Core, MemoryOfAnswersIsProvidedWithTheirPrompts) {
+TEST(Core, MemoryOfAnswersIsTakenWithTheirPrompts) {
   constexpr int64_t kContext = 20000;
   for (const int64_t max_tokens : {int64_t{3900}, int64_t{15000}, int64_t{0}}) {
     // 512 bytes per token: one slab would be enough for what is used at this point.

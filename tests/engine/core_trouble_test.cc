@@ -266,7 +266,7 @@ TEST(Core, PromptsGoInSmallerPiecesBesideDecoding) {
   EXPECT_EQ(sizes.at(sizes.size() - 2), 48);
 }
 
-TEST(Core, ReadersThatDoNotWaitAreTold) {
+TEST(Core, ReadersThatDoNotWaitAreNotified) {
   Fixture fixture;
   Core& core = fixture.Start();
   std::mutex mutex;

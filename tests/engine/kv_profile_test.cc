@@ -37,7 +37,7 @@ std::string Warning(const KvOptions& options, const std::shared_ptr<const kv::Pr
   return warning;
 }
 
-TEST(KvProfile, WhatIsMissingIsSaidWithTheCommandThatMendsIt) {
+TEST(KvProfile, WarningsNameTheCommandThatHelps) {
   EXPECT_THAT(Warning(LiteOptions(), nullptr),
               AllOf(HasSubstr("litecache profile --model DIR`"), HasSubstr("random projections")));
   EXPECT_THAT(Warning(LiteOptions("quest"), nullptr),

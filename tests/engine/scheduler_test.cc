@@ -78,7 +78,7 @@ TEST(Scheduler, AFloodDoesNotHoldUpOthers) {
   for (const uint64_t client : expected) EXPECT_EQ(queue.Next(), client);
 }
 
-TEST(Scheduler, WhoRunsHasHadItsTurn) {
+TEST(Scheduler, ARunningClientHasHadItsTurn) {
   Queue queue(1);
   queue.Add(1);
   EXPECT_EQ(queue.Next(), 1u);
@@ -89,7 +89,7 @@ TEST(Scheduler, WhoRunsHasHadItsTurn) {
   EXPECT_EQ(queue.Next(), 1u);
 }
 
-TEST(Scheduler, WhoAlwaysHasOneMoreWaitingStillTakesTurns) {
+TEST(Scheduler, AClientThatAlwaysWaitsStillTakesTurns) {
   Queue queue(1);
   queue.Add(1);
   queue.Add(1);
@@ -104,7 +104,7 @@ TEST(Scheduler, WhoAlwaysHasOneMoreWaitingStillTakesTurns) {
   EXPECT_EQ(started[2], 20);
 }
 
-TEST(Scheduler, WhatWasCancelledCostsNoTurn) {
+TEST(Scheduler, CancelledRequestsCostNoTurn) {
   Queue queue(1);
   queue.Add(2);
   EXPECT_EQ(queue.Next(), 2u);
@@ -119,7 +119,7 @@ TEST(Scheduler, WhatWasCancelledCostsNoTurn) {
 
 // In every random sequence of arrivals and ends a client's requests keep their order, and while one
 // waits, every other client starts at most two more than the requests ahead of it from its client.
-TEST(Scheduler, NobodyIsOvertakenMoreThanItsShare) {
+TEST(Scheduler, NoRequestIsOvertakenTooOften) {
   auto random = TestRandom(1);
   for (int run = 0; run < 20; ++run) {
     const int64_t slots = 1 + static_cast<int64_t>(random() % 3);

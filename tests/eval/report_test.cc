@@ -159,8 +159,7 @@ TEST(Report, RefusesWhatCannotBeCompared) {
   EXPECT_ERROR(MarkdownReport({}), InvalidArgument, "no results");
 }
 
-// Every element that opens is closed, in order: this finds pages that browsers would have to
-// repair.
+// Every element that opens is closed, in order: this finds pages that browsers would repair.
 void ExpectBalanced(const std::string& html) {
   std::vector<std::string> open;
   for (size_t at = html.find('<'); at != std::string::npos; at = html.find('<', at + 1)) {

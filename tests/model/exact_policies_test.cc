@@ -47,7 +47,7 @@ TEST_P(ExactPoliciesTest, LogitsAreThoseOfFull) {
 // Where a step has fewer layers than a GPU's cache has buffers, a transfer ahead waits for rows
 // that the step before has only just stored. Only a decoder shows this, because it waits for no
 // layer itself.
-TEST(ExactPoliciesModels, OneHasFewerLayersThanThereAreBuffers) {
+TEST(ExactPoliciesModels, OneHasFewerLayersThanBuffers) {
   int64_t least = kv::offload::Shape::kGpuBuffers;
   for (const std::string& name : Models()) {
     least = std::min(least, ModelConfig::FromFile(Directory(name) / "config.json").layers);

@@ -28,7 +28,7 @@ TEST(WeightPlacementTest, LayersAreSpreadEvenly) {
   }
 }
 
-TEST(WeightPlacementTest, ProjectionsHavePlacesAsFarAheadAsLayersMayBeAskedFor) {
+TEST(WeightPlacementTest, ProjectionsHavePlacesForTheLayersAhead) {
   for (int64_t layers = 1; layers <= 40; ++layers) {
     for (int64_t stay = 0; stay <= layers; ++stay) {
       const auto placement =

@@ -126,7 +126,7 @@ TEST(BlockKeys, NameAllThatCameBefore) {
   }
 }
 
-TEST(BlockStore, KeepsBlocksBeyondItsEnd) {
+TEST(BlockStore, KeepsBlocksForTheNextProcess) {
   auto random = TestRandom(93);
   const TemporaryDirectory directory;
   const fs::path path = directory.path() / "made" / "here";
@@ -158,7 +158,7 @@ TEST(BlockStore, KeepsBlocksBeyondItsEnd) {
   EXPECT_EQ(store.Stats().damaged, 0);
 }
 
-TEST(BlockStore, NeverPassesItsSizeAndDropsWhatWasUsedLongestAgo) {
+TEST(BlockStore, NeverExceedsItsSizeAndDropsTheLeastRecentlyUsed) {
   auto random = TestRandom(94);
   const TemporaryDirectory directory;
   const auto used = RandomChain(random, 3, 1000);
@@ -302,7 +302,7 @@ TEST(BlockStore, WaitsForNoFifo) {
   EXPECT_FALSE(store.Stats().writing);
 }
 
-TEST(BlockStore, RefusesAPlaceThatIsNone) {
+TEST(BlockStore, RefusesAnUnusablePath) {
   const TemporaryDirectory directory;
   const auto file = directory.Write("file", "x");
   EXPECT_ERROR(BlockStore(file, 1 << 20), FileError, file.string());

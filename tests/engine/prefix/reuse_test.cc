@@ -226,7 +226,7 @@ INSTANTIATE_TEST_SUITE_P(Policies, EveryPolicy,
                                            Policy("litecache", "loki")),
                          NameOf);
 
-TEST(PrefixReuse, AConversationPaysForWhatIsNew) {
+TEST(PrefixReuse, AConversationComputesOnlyNewTokens) {
   auto random = TestRandom(104);
   Rig shared(Policy("full")), fresh(Policy("full"), std::nullopt);
   std::vector<int32_t> prompt = Tokens(random, 333);
@@ -262,7 +262,7 @@ TEST(PrefixReuse, AConversationUnderLiteCacheKeepsWhatLeftTheRecentWindow) {
   }
 }
 
-TEST(PrefixReuse, ThoseThatComeTogetherComputeTheirPrefixOnce) {
+TEST(PrefixReuse, ConcurrentRequestsComputeTheirPrefixOnce) {
   auto random = TestRandom(106);
   Rig rig(Policy("full"), PrefixOptions{}, 1 << 16, 32);
   const auto common = Tokens(random, 1000);
@@ -283,7 +283,7 @@ TEST(PrefixReuse, ThoseThatComeTogetherComputeTheirPrefixOnce) {
   EXPECT_LT(rig.rows, 1000 + 8 * (18 + 5));
 }
 
-TEST(PrefixReuse, WhoeverWaitsGoesOnWhenTheOtherIsCancelled) {
+TEST(PrefixReuse, AWaitingRequestGoesOnWhenTheOtherIsCancelled) {
   auto random = TestRandom(107);
   for (int round = 0; round < 20; ++round) {
     Rig rig(Policy("full"), PrefixOptions{}, 1 << 16, 16);
@@ -317,7 +317,7 @@ TEST(PrefixReuse, ShortPromptsAndTheSamePromptTwice) {
   }
 }
 
-TEST(PrefixReuse, AnErrorLeavesNothingToBeginWith) {
+TEST(PrefixReuse, AnErrorLeavesNothingToReuse) {
   auto random = TestRandom(109);
   Rig rig(Policy("full"));
   auto prompt = Tokens(random, 100);
