@@ -66,7 +66,7 @@ struct Measurement {
   kv::Stats kv;
   double cpu_seconds = 0;  // per step: all threads of the process, user and system time
   Breakdown breakdown;
-  uint64_t device_memory = 0;  // in use on a GPU by all processes; 0: no memory of its own
+  uint64_t device_memory = 0;  // in use on a GPU by all processes; 0: on a CPU
 };
 
 // Called with how much of a measurement has been done; for progress bars.

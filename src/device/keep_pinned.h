@@ -6,8 +6,8 @@
 namespace litecache {
 
 // While such an object exists, large allocations of pinned host memory are made in arenas
-// (pinned_arenas.h), which are kept when they are freed: touching and registering memory takes
-// longer than what a measurement does with it. Without CUDA it does nothing.
+// (pinned_arenas.h), which are kept when the allocations are freed: touching and registering memory
+// takes longer than what a measurement does with it. Without CUDA it does nothing.
 class KeepPinned {
  public:
   KeepPinned();

@@ -31,7 +31,7 @@ class PinnedArenas {
   void Forget();  // once for each Keep(); the last one unpins free arenas
   void Drop();    // unpins free arenas
 
-  // Null outside of Keep() and Forget(), or where `bytes` does not divide an arena.
+  // Null unless between Keep() and Forget(), or where `bytes` does not divide an arena.
   void* Take(size_t bytes);
   // Takes a block back; false where it belongs to no arena.
   bool Give(void* block);

@@ -49,7 +49,7 @@ void Core::CollectAllowed(const StepPlan& plan) {
   }
 }
 
-// Lists of log-probabilities need whole rows on the host; so does the first token of a constraint.
+// Lists of log-probabilities need whole rows on the host; so does a constraint's first token.
 void Core::IssueSampling(const StepPlan& plan) {
   Stream& stream = *backend_.stream;
   device_sampler_->Clear();

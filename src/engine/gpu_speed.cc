@@ -32,7 +32,7 @@ double LinkRate(Device& device, Stream& stream) {
   return best;
 }
 
-// Seconds per layer of a decode step of batch 1 that attends `rows` rows, the logits' included.
+// Seconds per layer of a decode step of batch 1 that attends `rows` rows, including the logits.
 double LayerSeconds(Device& device, Stream& stream, model::Decoder& decoder, int64_t rows) {
   constexpr int64_t kChunk = 256, kSteps = 16;
   const model::ModelConfig& config = decoder.config();

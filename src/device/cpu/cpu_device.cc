@@ -80,7 +80,7 @@ Buffer CpuDevice::Allocate(size_t bytes) {
     if (data == nullptr) ThrowOutOfMemory(bytes, ReadMemoryLimits());
     return Buffer(data, bytes, FreeSmall);
   }
-  // The kernel promises more memory than it has and kills the process later, so free memory is
+  // Linux promises more memory than it has and kills the process later, so free memory is
   // checked first. Where /proc is not readable (total 0) only the mapping itself can fail.
   const MemoryLimits limits = ReadMemoryLimits();
   if (limits.total > 0 && bytes > limits.free) ThrowOutOfMemory(bytes, limits);

@@ -1,5 +1,5 @@
-// Decides when a thread that waits for a recorded step sleeps and when it spins. Waking a thread
-// takes tens to hundreds of microseconds, by machine, in which the GPU has no next step.
+// Decides when a thread that waits for a recorded step sleeps and when it spins. Waking up takes
+// tens to hundreds of microseconds, depending on the machine, in which the GPU has no next step.
 #pragma once
 
 #include <algorithm>
@@ -13,7 +13,7 @@ class StepWait {
 
   struct Plan {
     double sleep = 0;        // seconds from now; 0: not at all
-    double awake_until = 0;  // seconds from now; a step that ends later is slept for
+    double awake_until = 0;  // seconds from now; after this it sleeps to the end
   };
 
   // The plan for a step that should end in `left` seconds: awake from 5% of that before its end to
