@@ -80,7 +80,7 @@ void Subject::Load(const SubjectOptions& options) {
 void Subject::CheckFits(const std::string& policy, const kv::CachePlan& plan, int64_t batch,
                         int64_t context, int64_t more) const {
   if (context + more > max_context_) {
-    throw InvalidArgument("--context {}: {} tokens are needed, and the model has a context of {}",
+    throw InvalidArgument("--context {}: {} tokens are needed, but the model has a context of {}",
                           context, context + more, max_context_);
   }
   const uint64_t fixed =
@@ -103,7 +103,7 @@ void Subject::CheckFits(const std::string& policy, const kv::CachePlan& plan, in
     (fits(middle) ? low : high) = middle;
   }
   throw CapacityError(
-      "{}, batch {} at context {}: {} for weights and buffers and {} for KV are needed, and the "
+      "{}, batch {} at context {}: {} for weights and buffers and {} for KV are needed, but the "
       "memory budget is {} ({} on the device, {} for the host store): {}",
       policy, batch, context, FormatBytes(fixed), kv::FormatTiers(kv_bytes(context)),
       FormatBytes(budget_), FormatBytes(caps_.device), FormatBytes(caps_.host),

@@ -31,7 +31,7 @@ int GpuIndex(const std::string& name) {
   const char* end = digits.data() + digits.size();
   const auto [stop, error] = std::from_chars(digits.data(), end, index);
   if (digits.empty() || error != std::errc() || stop != end || index < 0) {
-    throw InvalidArgument("device '{}': the number of a GPU follows 'cuda:'", name);
+    throw InvalidArgument("device '{}': write the GPU's number after 'cuda:', e.g. cuda:0", name);
   }
   return index;
 }
@@ -62,9 +62,9 @@ Machine OpenMachine(const std::string& name, int threads) {
       }
     }
     if (found.driver) {
-      SPDLOG_WARN("this runs on the CPU: {}", why_none);
+      SPDLOG_WARN("running on the CPU: {}", why_none);
     } else {
-      SPDLOG_INFO("this runs on the CPU: {}", why_none);
+      SPDLOG_INFO("running on the CPU: {}", why_none);
     }
     return machine;
   }

@@ -83,9 +83,8 @@ Parts Begin(const EngineOptions& options, std::string name) {
   parts.machine = OpenMachine(options.device, options.threads);
   if (parts.machine.gpu == nullptr && options.weights_on_device < 1) {
     throw InvalidArgument(
-        "weights_on_device = {}: the model runs on the CPU, whose one memory has all weights; "
-        "leave "
-        "it out, or run on a GPU (device = cuda)",
+        "weights_on_device = {}: on the CPU all weights are in the host's memory; leave it out, "
+        "or run on a GPU (device = cuda)",
         options.weights_on_device);
   }
   parts.stream = parts.machine.compute().CreateStream();
@@ -98,7 +97,7 @@ Parts Begin(const EngineOptions& options, std::string name) {
   if (parts.machine.gpu != nullptr) {
     const uint64_t free = parts.machine.gpu->Info().free_memory;
     if (options.kv.device_memory > free) {
-      throw CapacityError("{} of device memory were asked for, but {} has {} free",
+      throw CapacityError("device_memory = {}: {} has only {} free",
                           FormatBytes(options.kv.device_memory), parts.machine.gpu->Info().name,
                           FormatBytes(free));
     }
@@ -163,7 +162,7 @@ class EngineImpl final : public Engine {
   const tokenizer::Tokenizer& tokenizer() const override {
     if (parts_.tokenizer == nullptr) {
       throw Error(
-          fmt::format("{} has no tokenizer, so that no text can be read or written; Transformers' "
+          fmt::format("{} has no tokenizer, so text can be neither read nor written; Transformers' "
                       "save_pretrained writes a tokenizer.json",
                       parts_.name));
     }
@@ -260,7 +259,7 @@ class EngineImpl final : public Engine {
     request.two_memories = parts_.gpu_budget > 0;
     request.device = parts_.gpu_budget > 0 ? parts_.gpu_budget : options.kv.device_memory;
     request.host = options.kv.host_memory;
-    // The host's memory that offloaded weights leave.
+    // What offloaded weights leave of the host's memory.
     const uint64_t left = parts_.budget - std::min(parts_.budget, request.host_weights);
     if (request.host > 0) request.host = engine::HostCap(request.host, left, options.memory);
     if (parts_.gpu_budget > 0 && request.host == 0) request.host = left;

@@ -107,7 +107,7 @@ kv::TierBytes SplitKv(const kv::TierBytes& caps, uint64_t left, const kv::TierBy
 
 MemoryPlan MakeMemoryPlan(const MemoryRequest& request) {
   if (request.wanted_context < 0 || request.wanted_context > request.model_context) {
-    throw InvalidArgument("max_context = {} is not between 1 and the {} tokens {} can reach",
+    throw InvalidArgument("max_context = {} is not between 1 and {} tokens, the context of {}",
                           request.wanted_context, request.model_context, request.model);
   }
   CheckWeightsFit(request.model, request.weights,
@@ -174,7 +174,7 @@ std::string MemoryPlan::ToString() const {
   line("weights", weights,
        weights_mapped ? "mapped from the files: the system's page cache holds them"
        : host_weights > 0
-           ? fmt::format("two layers' places for those of {} layers that travel", offloaded_layers)
+           ? fmt::format("including buffers that {} offloaded layers share", offloaded_layers)
            : "");
   line("buffers", buffers,
        prefill_chunk > 0
@@ -206,7 +206,7 @@ std::string MemoryPlan::ToString() const {
     text += fmt::format("Host memory {}\n", FormatBytes(host_total));
     if (host_weights > 0) {
       line("weights", host_weights,
-           fmt::format("of {} layers: they travel in every step", offloaded_layers));
+           fmt::format("of {} offloaded layers: copied in every step", offloaded_layers));
     }
     if (kv.host > 0) store();
     unused(host_total, host_weights + kv.host);

@@ -103,14 +103,14 @@ int64_t ResolveMaxTokens(const Request& request, const RequestLimits& limits,
   const auto prompt = static_cast<int64_t>(request.prompt.size());
   if (prompt >= limits.context) {
     throw CapacityError(
-        "the prompt has {} tokens, but a sequence can reach {} tokens, the answer included: "
+        "the prompt has {} tokens, but prompt and answer together can have at most {} tokens: "
         "shorten the prompt to {} tokens or less",
         prompt, limits.context, limits.context - 1);
   }
   if (request.max_tokens > limits.context - prompt) {
     throw CapacityError(
-        "prompt ({} tokens) and max_tokens ({}) together pass the context of {} tokens: ask for at "
-        "most {} tokens",
+        "prompt ({} tokens) and max_tokens ({}) together exceed the context of {} tokens: ask "
+        "for at most {} tokens",
         prompt, request.max_tokens, limits.context, limits.context - prompt);
   }
   const int64_t largest = LargestContext(budget, limits.context, prompt, request.n);

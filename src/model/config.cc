@@ -125,7 +125,7 @@ void ParseRmsFamily(const io::JsonFields& fields, ModelConfig& config, int64_t d
   config.tie_embeddings = fields.Bool("tie_word_embeddings").value_or(false);
   const std::string activation = fields.String("hidden_act").value_or("silu");
   if (activation != "silu" && activation != "swish") {
-    fields.Refuse("hidden_act", "this family is run with silu");
+    fields.Refuse("hidden_act", "this family is supported only with silu");
   }
   config.rope = ParseRope(fields, config.max_context);
   config.max_context = StretchedContext(config.rope, config.max_context);
@@ -137,8 +137,10 @@ void RefuseSlidingLayers(const io::JsonFields& fields) {
   if (!types->is_array()) fields.Fail("layer_types", "must be a list");
   for (const nlohmann::json& type : *types) {
     if (type != "full_attention") {
-      fields.Refuse("layer_types", fmt::format("{} layers; every layer attends the whole context",
-                                               io::Excerpt(type)));
+      fields.Refuse(
+          "layer_types",
+          fmt::format("{} layers; only layers that attend the whole context are supported",
+                      io::Excerpt(type)));
     }
   }
 }

@@ -26,7 +26,7 @@ std::optional<io::JsonFields> FindParameters(const io::JsonFields& fields) {
 void RefusePartialRotary(const io::JsonFields& fields) {
   const auto share = fields.Number("partial_rotary_factor", 0, 1e3);
   if (share && *share != 1.0) {
-    fields.Refuse("partial_rotary_factor", "the whole head is rotated (1.0)");
+    fields.Refuse("partial_rotary_factor", "only 1.0 is supported, which rotates whole heads");
   }
 }
 
@@ -98,7 +98,7 @@ RopeConfig ParseRope(const io::JsonFields& fields, int64_t max_positions) {
     rope.scaling = RopeScaling::kYarn;
     ParseYarn(*parameters, max_positions, rope);
   } else {
-    parameters->Refuse(type_key, "supported are default, linear, llama3, yarn");
+    parameters->Refuse(type_key, "default, linear, llama3 and yarn are supported");
   }
   return rope;
 }

@@ -18,13 +18,13 @@ DType DeviceDType(const Device& device, DType dtype) {
   return device.type() == DeviceType::kCuda && dtype == DType::kF16 ? DType::kF32 : dtype;
 }
 
-// Called before minutes of work. on_device: the share of the layers that stay on the device.
+// Fails before minutes of work, not after. on_device: the share of the layers that stay on the device.
 void RequireMemory(const Device& device, const ModelConfig& config, DType dtype, const char* what,
                    double on_device) {
   const uint64_t bytes = EstimateWeights(config, dtype, on_device).device;
   const uint64_t free = device.Info().free_memory;
   if (bytes > free) {
-    throw CapacityError("{} of {} parameters take {}, {} of memory are available", what,
+    throw CapacityError("{} of {} parameters take {}, but only {} of memory are available", what,
                         config.parameters(), FormatBytes(bytes), FormatBytes(free));
   }
 }
@@ -38,7 +38,7 @@ std::unique_ptr<WeightStream> MakeStream(Device& device, const ModelConfig& conf
     if (device.type() == DeviceType::kCuda) return CreateCudaWeightStream(device, placement);
   }
   throw InvalidArgument(
-      "weights_on_device = {}: on the CPU there is one memory, and all weights are in it; leave "
+      "weights_on_device = {}: on the CPU all weights are in the host's memory; leave "
       "it at 100% or use a GPU",
       options.weights_on_device);
 }

@@ -34,8 +34,9 @@ void ParseOpt(const io::JsonFields& fields, ModelConfig& config) {
   }
   config.head_dim = config.hidden / config.q_heads;
   if (config.head_dim % 2 != 0 || config.head_dim > kMaxHeadDim) {
-    fields.Refuse("num_attention_heads", fmt::format("head_dim = {}; even ones up to {} are run",
-                                                     config.head_dim, kMaxHeadDim));
+    fields.Refuse(
+        "num_attention_heads",
+        fmt::format("head_dim = {}; it must be even and at most {}", config.head_dim, kMaxHeadDim));
   }
   config.max_context = fields.RequiredInt("max_position_embeddings", 1, kMaxContext);
   config.norm_eps = kEpsilon;
@@ -48,10 +49,10 @@ void ParseOpt(const io::JsonFields& fields, ModelConfig& config) {
   config.attention_output_bias = true;
   config.mlp_bias = true;
   if (fields.String("activation_function").value_or("relu") != "relu") {
-    fields.Refuse("activation_function", "OPT is run with relu");
+    fields.Refuse("activation_function", "OPT is supported only with relu");
   }
   for (const char* key : {"enable_bias", "layer_norm_elementwise_affine"}) {
-    if (!fields.Bool(key).value_or(true)) fields.Refuse(key, "OPT is run with it (true)");
+    if (!fields.Bool(key).value_or(true)) fields.Refuse(key, "OPT is supported only with true");
   }
 }
 

@@ -32,8 +32,9 @@ int64_t WeightPlacement::LayersAhead() const {
 void CheckLayersAhead(const WeightPlacement& placement, int64_t ahead) {
   if (ahead <= placement.LayersAhead()) return;
   throw Unsupported(
-      "prefetch = {} with {} of {} layers' weights in host memory: projections come {} layers "
-      "ahead of the layer that attends; use prefetch = {}, or raise weights_on_device",
+      "prefetch = {} with {} of {} layers' weights in host memory: projections are available "
+      "at most {} layers ahead of the layer that attends; use prefetch = {}, or raise "
+      "weights_on_device",
       ahead, placement.offloaded, placement.layers, placement.LayersAhead(),
       placement.LayersAhead());
 }

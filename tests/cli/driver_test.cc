@@ -48,7 +48,7 @@ TEST_P(DriverTest, CudaEndsWithTheReasonAndWhatToDo) {
 TEST_P(DriverTest, AutoRunsOnTheCpuAndWarns) {
   const ProgramResult result = Generate("auto");
   EXPECT_EQ(result.exit_code, 0) << result.err;
-  EXPECT_THAT(result.err, HasSubstr("this runs on the CPU: " + GetParam().message));
+  EXPECT_THAT(result.err, HasSubstr("running on the CPU: " + GetParam().message));
   EXPECT_THAT(result.err, HasSubstr("warn"));
   const ProgramResult cpu = Generate("cpu");
   EXPECT_EQ(result.out, cpu.out);
@@ -68,16 +68,15 @@ INSTANTIATE_TEST_SUITE_P(
             "Old", 11040, 0,
             "the NVIDIA driver is too old: it runs CUDA 11.4, and this program needs " LC_CUDA_MAJOR
             ".0 or later: update the driver"},
-        Driver{"WithoutDevices", 99000, 100, "NVIDIA's driver shows no GPU"},
+        Driver{"WithoutDevices", 99000, 100, "NVIDIA's driver finds no GPU"},
         Driver{
             "LibraryOfAnotherRelease", 99000, 803,
             "NVIDIA's driver does not start: system has unsupported display driver / cuda driver "
             "combination; it was updated while it ran, or its library and its kernel module are "
             "of different releases: restart the machine, or install both from one package"},
-        Driver{
-            "NotReady", 99000, 802,
-            "NVIDIA's driver does not start: system not yet initialized; GPUs joined by NVSwitch "
-            "wait for nvidia-fabricmanager: start that service"},
+        Driver{"NotReady", 99000, 802,
+               "NVIDIA's driver does not start: system not yet initialized; GPUs connected by "
+               "NVSwitch need nvidia-fabricmanager: start that service"},
         Driver{"Unknown", 99000, 999,
                "NVIDIA's driver does not start: unknown error; nvidia-smi and the kernel's log "
                "(dmesg) say more"}),

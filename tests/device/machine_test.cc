@@ -21,7 +21,7 @@ TEST(Machine, AutoTakesAGpuOrSaysWhyNot) {
     return;
   }
   EXPECT_EQ(&machine.compute(), machine.cpu.get());
-  EXPECT_NE(log.find("this runs on the CPU: "), std::string::npos) << log;
+  EXPECT_NE(log.find("running on the CPU: "), std::string::npos) << log;
   const CudaDevices found = FindCudaDevices();
   if (found.devices.empty()) {
     EXPECT_NE(log.find(found.why_none), std::string::npos) << log;
@@ -35,7 +35,7 @@ TEST(Machine, CpuLeavesTheGpuAlone) {
 }
 
 // A GPU that was asked for by name is not replaced by the CPU.
-TEST(Machine, AGpuThatIsNotThereIsAnErrorWithItsReason) {
+TEST(Machine, AMissingGpuIsAnErrorWithItsReason) {
   const CudaDevices found = FindCudaDevices();
   for (const std::string name : {"cuda", "cuda:0", "cuda:99"}) {
     if (name != "cuda:99" && !found.devices.empty()) continue;

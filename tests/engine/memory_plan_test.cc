@@ -78,8 +78,9 @@ TEST(MemoryPlan, WeightsInHostMemory) {
   EXPECT_EQ(plan.host_total, request.host + request.host_weights);
   EXPECT_EQ(plan.weights, request.weights);
   const std::string text = plan.ToString();
-  for (const char* part : {"places for those of 12 layers", "Host memory 13.0 GiB", "3.00 GiB",
-                           "of 12 layers: they travel in every step", "10.0 GiB"}) {
+  for (const char* part :
+       {"buffers that 12 offloaded layers share", "Host memory 13.0 GiB", "3.00 GiB",
+        "of 12 offloaded layers: copied in every step", "10.0 GiB"}) {
     EXPECT_NE(text.find(part), std::string::npos) << part << " in\n" << text;
   }
 }

@@ -210,7 +210,7 @@ CudaDevice::CudaDevice(int index) : index_(index) {
   LC_CUDA(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, index));
   capability_ = 10 * major + minor;
   if (capability_ < 80) {
-    throw DeviceError(fmt::format("{} is too old: sm_80 (Ampere) is the least that is run",
+    throw DeviceError(fmt::format("{} is too old: LiteCache needs sm_80 (Ampere) or later",
                                   found.devices[static_cast<size_t>(index)].name));
   }
 }
@@ -233,7 +233,7 @@ Buffer CudaDevice::Allocate(size_t bytes) {
   if (error == cudaErrorMemoryAllocation) {
     cudaGetLastError();
     const DeviceInfo info = Info();
-    throw CapacityError("{} on {} were asked for, {} are free", FormatBytes(bytes), info.name,
+    throw CapacityError("cannot allocate {} on {}: {} are free", FormatBytes(bytes), info.name,
                         FormatBytes(info.free_memory));
   }
   CheckCuda(error, "cudaMalloc");

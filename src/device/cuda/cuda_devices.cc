@@ -22,7 +22,7 @@ std::string WhyNone(cudaError_t error) {
   }
   if (error == cudaSuccess || error == cudaErrorNoDevice) {
     const char* visible = std::getenv("CUDA_VISIBLE_DEVICES");
-    return std::string("NVIDIA's driver shows no GPU") +
+    return std::string("NVIDIA's driver finds no GPU") +
            (visible == nullptr ? "" : std::string("; CUDA_VISIBLE_DEVICES is '") + visible + "'");
   }
   if (error == cudaErrorInsufficientDriver) {
@@ -40,7 +40,7 @@ std::string WhyNone(cudaError_t error) {
              "releases: restart the machine, or install both from one package";
     case cudaErrorSystemNotReady:
       return does_not_start +
-             "; GPUs joined by NVSwitch wait for nvidia-fabricmanager: start that service";
+             "; GPUs connected by NVSwitch need nvidia-fabricmanager: start that service";
     default:
       return does_not_start + "; nvidia-smi and the kernel's log (dmesg) say more";
   }

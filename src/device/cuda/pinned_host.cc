@@ -68,7 +68,7 @@ void* Pin(size_t bytes) {
   const size_t size = RoundUp(bytes);
   void* data = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (data == MAP_FAILED) {
-    throw CapacityError("{} of host memory were asked for: {}", FormatBytes(bytes),
+    throw CapacityError("cannot allocate {} of host memory: {}", FormatBytes(bytes),
                         std::strerror(errno));
   }
   madvise(data, size, MADV_HUGEPAGE);
@@ -78,8 +78,8 @@ void* Pin(size_t bytes) {
     cudaGetLastError();
     munmap(data, size);
     throw CapacityError(
-        "{} of host memory could not be pinned for the GPU: {}{}; keep less there (host_memory, "
-        "memory), or see the kernel's log (dmesg)",
+        "{} of host memory could not be pinned for the GPU: {}{}; lower host_memory or "
+        "memory, or see the kernel's log (dmesg)",
         FormatBytes(bytes), cudaGetErrorString(error), LockedMemoryHint());
   }
   // Operations use the same pointer to the store on the host and on the GPU.
@@ -87,7 +87,8 @@ void* Pin(size_t bytes) {
   const cudaError_t found = cudaHostGetDevicePointer(&mapped, data, 0);
   if (found != cudaSuccess || mapped != data) {
     Unpin(data, bytes);
-    throw DeviceError("pinned host memory has another address on the GPU: this system is not run");
+    throw DeviceError(
+        "pinned host memory has another address on the GPU: this system is not supported");
   }
   return data;
 }
