@@ -81,7 +81,7 @@ double BytesPerToken(const std::vector<Document>& documents,
   return std::max(tokens > 0 ? bytes / tokens : 1, 0.1);
 }
 
-// Pieces of about `bytes`: short documents in a row joined, long ones cut in equal parts.
+// Pieces of about `bytes`: consecutive short documents are joined, long ones cut in equal parts.
 std::vector<std::string> CutPieces(const std::vector<Document>& documents, double bytes) {
   std::vector<std::string> pieces;
   std::string joined;
@@ -146,7 +146,7 @@ std::vector<std::vector<int32_t>> CutWindows(const std::vector<Document>& docume
                                              const tokenizer::Tokenizer& tokenizer, int64_t context,
                                              int64_t count, int64_t least) {
   LC_CHECK(context >= least && least > 0 && count > 0);
-  // A tenth more than a window takes, because the ratio varies; what is too much is cut at the
+  // A tenth more than a window takes, because the ratio varies; the excess is cut off at the
   // front.
   const double bytes = 1.1 * static_cast<double>(context) * BytesPerToken(documents, tokenizer);
   const std::vector<std::string> pieces = CutPieces(documents, bytes);
@@ -154,7 +154,7 @@ std::vector<std::vector<int32_t>> CutWindows(const std::vector<Document>& docume
   int64_t longest = 0;
   const auto total = static_cast<int64_t>(pieces.size());
   const int64_t wanted = std::min(count, total);
-  // Evenly spaced first; where those are too short, the others in order.
+  // Evenly spaced pieces first; where those are too short, the others in order.
   std::vector<int64_t> order;
   for (int64_t i = 0; i < wanted; ++i) order.push_back(i * total / wanted);
   std::vector<bool> taken(pieces.size());
@@ -165,7 +165,7 @@ std::vector<std::vector<int32_t>> CutWindows(const std::vector<Document>& docume
   for (const int64_t i : order) {
     if (static_cast<int64_t>(windows.size()) == count) break;
     const std::string& piece = pieces[static_cast<size_t>(i)];
-    // Hopeless ones are not tokenized: a token is a byte at least.
+    // Pieces that cannot be long enough are not tokenized: a token is at least a byte.
     if (static_cast<int64_t>(piece.size()) < least) continue;
     std::vector<int32_t> tokens = tokenizer.Encode(piece);
     const auto size = static_cast<int64_t>(tokens.size());

@@ -32,7 +32,7 @@ std::vector<float> Transposed(const std::vector<float>& x, int64_t rows, int64_t
   return y;
 }
 
-// Labels of one query: `scores` of its candidates become labels.
+// Turns `scores` of one query's candidates into labels.
 void LabelRow(float* row, int64_t candidates, int64_t keys, double top_share,
               std::vector<int32_t>& order) {
   constexpr double kFirst = 20, kLast = 1;
@@ -144,7 +144,7 @@ double HataTrainer::LossT(const HataChunk& chunk, float* gradient_t) {
   z_q_.resize(static_cast<size_t>(r * nq));
   pull_q_.resize(z_q_.size());
 
-  // Everything lies transposed, [bits][...], so that each product is of the kind ops::Linear does.
+  // Everything is transposed, [bits][...], so that ops::Linear can do each product.
   Product(stream_, weights_t_, chunk.k, r, nk, d, z_k_.data());
   Product(stream_, weights_t_, chunk.q, r, nq, d, z_q_.data());
   const auto half_sigma = static_cast<float>(options_.sigma / 2);
@@ -163,13 +163,13 @@ double HataTrainer::LossT(const HataChunk& chunk, float* gradient_t) {
   const double balance_scale =
       options_.lambda / (items * static_cast<double>(r)) / (items * static_cast<double>(r));
   std::vector<double> losses(static_cast<size_t>(r));
-  // d loss / d (x W), in place of the pulls.
+  // d loss / d (x W), written over the pulls.
   const auto backward = [&](float* z, float* pull, const std::vector<float>& labels,
                             const std::vector<float>& pairs, double total) {
     double loss = 0;
     for (size_t i = 0; i < labels.size(); ++i) {
       const double code = double{z[i]};
-      // Each product z_q z_k is met from both sides, each time with half its weight of 2.
+      // Each product z_q z_k is counted from both sides, each time with half its weight of 2.
       loss += code * (double{labels[i]} * code - double{pull[i]});
       const double slope = 2 * distance_scale * (double{labels[i]} * code - double{pull[i]}) +
                            2 * balance_scale * total * double{pairs[i]};

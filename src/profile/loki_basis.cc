@@ -18,7 +18,7 @@ void KeyCovariance::Add(const float* keys, int64_t count) {
   using Square = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
   Eigen::Map<Square> products(products_.data(), dim_, dim_);
   Eigen::Map<Eigen::VectorXd> sum(sum_.data(), dim_);
-  // Pieces small enough for their copy in double to stay in a cache.
+  // Pieces small enough for their copies in double to stay in a cache.
   constexpr int64_t kPiece = 512;
   for (int64_t begin = 0; begin < count; begin += kPiece) {
     const int64_t rows = std::min(kPiece, count - begin);
@@ -65,7 +65,7 @@ std::vector<float> PrincipalComponents(const std::vector<double>& covariance, in
   LC_CHECK(solver.info() == Eigen::Success);
   std::vector<float> basis(static_cast<size_t>(dim * dim));
   for (int64_t c = 0; c < dim; ++c) {
-    // Eigen's order is ascending.
+    // Eigen sorts in ascending order.
     const Eigen::VectorXd vector = solver.eigenvectors().col(dim - 1 - c);
     Eigen::Index largest = 0;
     vector.cwiseAbs().maxCoeff(&largest);

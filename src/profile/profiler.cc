@@ -26,7 +26,7 @@ using Clock = std::chrono::steady_clock;
 constexpr int64_t kRecallStride = 8;
 constexpr int64_t kHeatMapSteps = 192;
 constexpr size_t kHeatMaps = 6;
-// A few points of each head are enough to see the relation.
+// A few points per head are enough to show the relation.
 constexpr int64_t kPairsAHead = 96;
 
 // Positions drawn without repetition from [begin, end), ascending.
@@ -195,11 +195,11 @@ class Profiler {
     plan_.Head(r.tokens);
   }
 
-  // What training and the covariance need of a window.
+  // Collects what training and the covariance need from a window.
   void CollectHead(const Recording& r, int64_t layer, int64_t head, HeadData* data) {
     Phase("training data", [&] {
       data->covariance->Add(r.Keys(layer, head), r.tokens);
-      // A position's query heads lie together.
+      // A position's query heads are adjacent.
       for (size_t i = 0; i < r.positions.size(); ++i) {
         data->queries->Add(r.Query(layer, static_cast<int64_t>(i), head * group()), group());
       }
@@ -215,7 +215,7 @@ class Profiler {
       }
       std::vector<int64_t> candidates;
       for (int64_t i = 0; i < r.first_step(); ++i) {
-        // A run-time selection never sees the recent rows.
+        // Selection at run time never includes the recent rows.
         const int64_t end = r.positions[static_cast<size_t>(i)] + 1 - options_.curves.recent_tokens;
         const auto count = std::lower_bound(sampled_.begin(), sampled_.end(), end);
         for (int64_t j = 0; j < group(); ++j) {
@@ -239,7 +239,7 @@ class Profiler {
       }
     });
     Phase("skewing matrices", [&] {
-      // The right singular vectors of Q. Their order says nothing to a choice of channels by sums.
+      // The right singular vectors of Q. Their order does not matter for choosing channels by sums.
       for (const HeadData& head : data_) {
         const std::vector<float> skew = PrincipalComponents(head.queries->SecondMoment(), d);
         p.skew.insert(p.skew.end(), skew.begin(), skew.end());
@@ -303,7 +303,7 @@ class Profiler {
     const int64_t count = std::min<int64_t>(total, static_cast<int64_t>(kHeatMaps));
     for (int64_t i = 0; i < count; ++i) {
       Plots::HeatMap map;
-      // Spread over layers, and over the heads within them.
+      // Spread over the layers, and over the heads within them.
       map.layer = i * layout_.layers / count;
       map.q_head = i * layout_.q_heads / count;
       map.steps = steps;
@@ -390,7 +390,7 @@ class Profiler {
   ProgressPlan plan_;
   std::mt19937_64 random_;
   std::vector<HeadData> data_;
-  std::vector<int64_t> sampled_;  // key positions of the window at hand
+  std::vector<int64_t> sampled_;  // key positions of the current window
   std::map<std::string, std::vector<Recall>> recalls_;
   ProfilerResult result_;
 };

@@ -32,7 +32,7 @@ std::vector<float> Project(Stream& stream, const float* x, int64_t count, int64_
 
 using Words = std::vector<uint64_t>;
 
-// Signs of x [count][bits], 64 a word.
+// Signs of x [count][bits], 64 per word.
 Words Pack(const std::vector<float>& x, int64_t bits) {
   const int64_t words = (bits + 63) / 64;
   const int64_t count = static_cast<int64_t>(x.size()) / bits;

@@ -13,17 +13,17 @@
 namespace litecache::profile {
 namespace {
 
-// Steps whose scores are in memory at a time: 32 steps of 4 heads at 16K tokens are 8 MiB, of which
-// the exact scores make up half.
+// Steps whose scores are in memory at a time: 32 steps of 4 heads at 16K tokens are 8 MiB, half of
+// which are exact scores.
 constexpr int64_t kBlockSteps = 32;
 
-// Scores of a block of steps: exact ones turned into exponentials, and what is selected by them.
+// Scores of a block of steps: exact scores turned into exponentials, and the rows selected by them.
 class Block {
  public:
   Block(Stream& stream, const HeadRecording& head, const CurveOptions& options)
       : stream_(stream), head_(head), options_(options) {}
 
-  // Row (t - first) * m + j: query head j of step t against all keys the block's steps may see.
+  // Row (t - first) * m + j: query head j of step t against all keys that the block's steps see.
   void Score(const float* queries, int64_t first, int64_t count) {
     first_ = first;
     columns_ = head_.tokens - head_.steps + first + count;
@@ -41,9 +41,9 @@ class Block {
     return scores_.data() + ((step - first_) * head_.group + head) * columns_;
   }
 
-  // Selects as the exact retriever does: the sum over the group of softmax over the candidates.
-  // Leaves exp(scale * (q.k - largest candidate's)) in the candidates' places, and in fixed[j] the
-  // sum of the same over the sink and recent rows.
+  // Selects as the exact retriever does: by the sum over the group of softmax over the candidates.
+  // Leaves exp(scale * (q.k - largest candidate's)) in the candidates' places, and the sum of the
+  // same over the sink and recent rows in fixed[j].
   void Select(int64_t step, std::vector<float>& totals, std::vector<float>& scratch,
               std::vector<int32_t>* positions, double* fixed) {
     const StepRange range = RangeOf(head_, options_, step);
@@ -87,7 +87,7 @@ double SumAt(const float* row, const std::vector<int32_t>& positions) {
   return sum;
 }
 
-// (fixed + held) / (fixed + fresh); 1 where the sink and recent rows have all that can be counted.
+// (fixed + held) / (fixed + fresh); 1 where the sink and recent rows hold all countable mass.
 double Ratio(double fixed, double held, double fresh) {
   if (!std::isfinite(fixed) || fixed + fresh <= 0) return 1;
   return (fixed + held) / (fixed + fresh);
@@ -105,7 +105,7 @@ StepRange RangeOf(const HeadRecording& head, const CurveOptions& options, int64_
 }
 
 std::vector<float> DefaultThresholds() {
-  // Steps of the angle: a cosine moves little near 1.
+  // Even steps of the angle, since a cosine changes little near 1.
   std::vector<float> thresholds = {-1,    -0.5f, -0.2f, 0,     0.1f,   0.2f,  0.3f,  0.4f,
                                    0.45f, 0.5f,  0.55f, 0.6f,  0.65f,  0.7f,  0.75f, 0.8f,
                                    0.84f, 0.88f, 0.91f, 0.94f, 0.965f, 0.98f, 0.99f, 1};
@@ -118,7 +118,7 @@ std::vector<std::vector<int32_t>> SimulateLookups(const HeadRecording& head,
   const auto steps = static_cast<size_t>(head.steps);
   std::vector<std::vector<int32_t>> held(grid, std::vector<int32_t>(steps, 0));
   const int64_t width = head.group * head.head_dim;
-  // Thresholds mostly hold the same steps' rows: one similarity serves them all.
+  // Most thresholds hold the same steps' rows, so that one similarity serves all of them.
   std::vector<float> similarity(steps);
   std::vector<int32_t> known(steps, -1);
   for (size_t t = 1; t < steps; ++t) {
@@ -167,7 +167,7 @@ void AddThresholdCurve(Stream& stream, const HeadRecording& head, const CurveOpt
         if (predicted) lookup.Select(t, totals, scratch, &looked_up[at], ignored.data());
       }
     });
-    // Held rows may be those of an earlier step of the same block: a second pass.
+    // A second pass, because held rows may be those of an earlier step of the same block.
     pool.ParallelFor(count, 1, [&](int64_t begin, int64_t end, int) {
       std::vector<double> ratio(steps, -1);
       for (int64_t t = first + begin; t < first + end; ++t) {

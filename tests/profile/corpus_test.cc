@@ -72,13 +72,13 @@ TEST(CorpusTest, CutsWindows) {
     EXPECT_NE(text.find(tokenizer->Decode(window, false)), std::string::npos);
   }
 
-  // A document that fits is kept to its end: that is where its answers are.
+  // A document that fits is kept up to its end, which is where its answers are.
   const std::string document = text.substr(0, 1500) + "THE ANSWER";
   const auto one = CutWindows({{"d", document}}, *tokenizer, 500, 3, 100);
   ASSERT_EQ(one.size(), 1u);
   EXPECT_TRUE(tokenizer->Decode(one[0], false).ends_with("THE ANSWER"));
 
-  // Short ones are joined, in order.
+  // Short documents are joined, in order.
   std::vector<Document> many;
   for (int i = 0; i < 50; ++i) many.push_back({"d", "Line number " + std::to_string(i) + ".\n"});
   const auto joined = CutWindows(many, *tokenizer, 200, 1, 100);

@@ -50,14 +50,14 @@ TEST(LokiBasisTest, IsOrthonormalOrderedAndMadeOfEigenvectors) {
     }
     double norm = 0;
     for (const double value : plain) norm = std::max(norm, std::abs(value));
-    // A mean of products less a product of means, each rounded once a key at its own size.
+    // A mean of products minus a product of means, each rounded once per key at its own size.
     double most = norm;
     for (const double value : average) most = std::max(most, value * value);
     const double rounding =
         std::numeric_limits<double>::epsilon() * static_cast<double>(count) * most;
     for (size_t i = 0; i < plain.size(); ++i) EXPECT_NEAR(covariance[i], plain[i], rounding);
 
-    // About zero it has the mean's square more.
+    // The moment about zero is larger by the square of the mean.
     const auto moment = sums.SecondMoment();
     for (size_t i = 0; i < plain.size(); ++i) {
       const double square = average[i / size] * average[i % size];

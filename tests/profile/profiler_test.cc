@@ -1,4 +1,4 @@
-// The whole measurement on a small random model.
+// Runs the whole measurement on a small random model.
 #include "profile/profiler.h"
 
 #include <gtest/gtest.h>
@@ -82,21 +82,21 @@ TEST(ProfilerTest, MeasuresEverything) {
     const std::string few = "loki-" + std::to_string(d / 4);
     EXPECT_EQ(std::ranges::count(result.recall, few, &RetrieverRecall::name), 1);
     for (const RetrieverRecall& recall : result.recall) {
-      // Chance finds 0.14. 30 seeds found 0.32 to 0.45 with a few of Loki's components and 0.49 to
-      // 0.67 else.
+      // Chance finds 0.14. 30 seeds found 0.32 to 0.45 with few of Loki's components, and 0.49 to
+      // 0.67 with the others.
       EXPECT_GT(recall.mean(), recall.name == few ? 0.26 : 0.42) << recall.name;
       EXPECT_LE(recall.mean(), 1) << recall.name;
     }
     EXPECT_FALSE(result.plots.heat_maps.empty());
     EXPECT_FALSE(result.plots.pairs.empty());
 
-    // It is a profile that can be saved and is its model's.
+    // The profile can be saved, and fits its model.
     const testing::TemporaryDirectory directory;
     p.Save(directory.path() / "p.safetensors");
     kv::Profile::Load(directory.path() / "p.safetensors")
         .CheckModel(config.kv_layout(decoder->kv_dtype()), "", "p");
 
-    // The same seed gives the same measurements; only the clock's differ.
+    // The same seed gives the same measurements, except those of the clock.
     const ProfilerResult again =
         MeasureProfile(device, *stream, *decoder, windows, SmallOptions(), {});
     EXPECT_EQ(again.profile.kept, p.kept);

@@ -78,12 +78,12 @@ TEST(RecallTest, HataCountsBits) {
         }
       }
       for (int64_t i = 0; i < kD; ++i) norm += double{key[i]} * double{key[i]};
-      // As f32, so that equal scores are equal.
+      // Rounded to f32, so that equal scores are equal.
       return norms ? double{static_cast<float>((kGroup - 2 * differ / kBits) *
                                                double{static_cast<float>(std::sqrt(norm))})}
                    : -differ;
     });
-    // A row whose product with a projection rounds to the other sign moves a set by one.
+    // A row whose product with a projection rounds to the other sign changes a set by one.
     EXPECT_NEAR(recall.mean(), plain, 0.02);
   }
 }

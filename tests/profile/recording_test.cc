@@ -1,4 +1,4 @@
-// A recording made in chunks against what a cache sees when tokens are decoded one by one.
+// Compares a recording made in chunks with what a cache sees when tokens are decoded one by one.
 #include "profile/recording.h"
 
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@ namespace {
 using testing::RandomTokens;
 using testing::SmallConfig;
 
-// What passes by, layer by layer, a row a token.
+// Records all inputs layer by layer, one row per token.
 class Witness final : public ForwardingCache {
  public:
   Witness(kv::Cache& full, int64_t layers)
@@ -80,7 +80,7 @@ TEST(RecordingTest, ChunksSeeWhatSingleStepsSee) {
                        std::vector<int32_t>{p}, witness, {}, {});
     }
     EXPECT_EQ(r.scale, witness.last_scale);
-    // f32 throughout; a chunk's products sum in another order.
+    // All values are f32; a chunk's products are summed in another order.
     double error = 0, size = 0;
     const auto compare = [&](const float* a, const float* b, int64_t count) {
       for (int64_t i = 0; i < count; ++i) {

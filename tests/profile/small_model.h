@@ -1,4 +1,4 @@
-// A decoder of random weights, small enough to read thousands of tokens a second.
+// A decoder with random weights, small enough to read thousands of tokens per second.
 #pragma once
 
 #include <memory>

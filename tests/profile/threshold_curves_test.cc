@@ -1,4 +1,4 @@
-// The simulation against the whole QSAC step written down plainly in double precision.
+// Compares the simulation with a plain implementation of the whole QSAC step in double precision.
 #include "profile/threshold_curves.h"
 
 #include <gtest/gtest.h>
@@ -35,11 +35,11 @@ struct Case {
   }
 };
 
-// Queries that turn slowly, with leaps.
+// Queries that turn slowly, with occasional leaps.
 Case RandomCase(std::mt19937_64& random) {
   Case c;
   c.group = 1 + static_cast<int64_t>(random() % 4);
-  c.steps = 5 + static_cast<int64_t>(random() % 60);  // more than a block of scores, and less
+  c.steps = 5 + static_cast<int64_t>(random() % 60);  // sometimes more than a block of scores
   c.n = c.steps + 1 + static_cast<int64_t>(random() % 70);
   c.keys = testing::Normal(random, static_cast<size_t>(c.n * c.d), 1.5f);
   const auto width = static_cast<size_t>(c.group * c.d);
@@ -90,7 +90,7 @@ std::set<int64_t> Retrieve(const Case& c, const float* q, int64_t t) {
   return rows;
 }
 
-// Mass of sink, recent and `rows` under the step's actual query head.
+// The mass of sink, recent and `rows` under the step's actual query head.
 double Mass(const Case& c, int64_t j, int64_t t, std::set<int64_t> rows) {
   const int64_t context = c.n - c.steps + t + 1;
   for (int64_t i = 0; i < context; ++i) {
@@ -137,7 +137,7 @@ TEST(ThresholdCurvesTest, AgreesWithThePlainStep) {
         const double tau = double{c.options.thresholds[g]};
         double kept = 0;
         int64_t hits = 0, label = 0;
-        bool close = false;  // a similarity at the threshold: rounding decides
+        bool close = false;  // a similarity is at the threshold, where rounding decides
         std::set<int64_t> rows = Retrieve(c, lookup, 0);
         for (int64_t t = 1; t < c.steps; ++t) {
           const double similarity = Similarity(c, lookup + t * width, lookup + label * width);
@@ -173,7 +173,7 @@ TEST(ThresholdCurvesTest, EndsOfTheScaleAndOrder) {
   const auto stream = device.CreateStream();
   for (int round = 0; round < 8; ++round) {
     Case c = RandomCase(random);
-    // Cosines of the same sign, so that -1 really hits always.
+    // Cosines of the same sign, so that -1 always hits.
     for (float& x : c.actual) x = std::abs(x);
     HeadCurve curve;
     AddThresholdCurve(*stream, c.Head(false), c.options, &curve, nullptr);
@@ -185,7 +185,7 @@ TEST(ThresholdCurvesTest, EndsOfTheScaleAndOrder) {
     EXPECT_NEAR(curve.kept.back(), lookups, 1e-9 * lookups);
     for (const double kept : curve.kept) {
       EXPECT_GE(kept, 0);
-      // Exact rows hold the most mass a head; of a group they may hold a little less than others.
+      // Exact rows hold the most mass per head, but for a group others may hold slightly more.
       EXPECT_LE(kept, lookups * 1.01);
     }
     // A higher threshold refreshes at the first step whenever a lower one does.
