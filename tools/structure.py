@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""What the tree is made of, and whether its folders keep their order.
+"""Reports the size and structure of the tree, and whether its folders keep their order.
 
-    tools/structure.py            lines by part, large files, long functions, public symbols, includes against the order
-    tools/structure.py --check    includes against the order alone; exit status 1 where there are any (a test runs this)
+    tools/structure.py            lines by part, large files, long functions, public symbols, includes that break the order
+    tools/structure.py --check    only includes that break the order; exit status 1 if there are any (a test runs this)
 
 A folder of src/ includes only what stands before it in ORDER, and so do the folders of src/ops and src/kv. Nothing in src/ or
 include/ includes lab/. Sources are read as text; functions are found by the layout that clang-format gives them.
@@ -23,7 +23,7 @@ INSIDE = {
 SOURCES = (".h", ".cc", ".cu", ".cuh")
 LARGE, LONG = 400, 120
 INCLUDE = re.compile(r'^#include "([^"]+)"', re.MULTILINE)
-# Comments, strings and characters, whose braces are none.
+# Comments, strings and characters: braces in them do not count.
 TEXT = re.compile(r'//[^\n]*|/\*.*?\*/|R"(\w*)\(.*?\)\1"|"(?:\\.|[^"\\\n])*"|(?<!\w)\'(?:\\.|[^\'\\\n])*\'', re.DOTALL)
 NO_FUNCTION = re.compile(r"\b(?:namespace|class|struct|enum|union)\b[^()]*$|=\s*$")
 
@@ -80,7 +80,7 @@ def long_functions(path):
 
 
 def public_symbols(files):
-    """Types and functions that include/ declares in a namespace, members not counted."""
+    """Types and functions that include/ declares in a namespace, without members."""
     declared = re.compile(r"^(?:struct|class|enum class) \w+ *[:{]|^(?!using|namespace|template|#|//|\s|})\S.*\w\(", re.MULTILINE)
     return sum(len(declared.findall((ROOT / f).read_text(encoding="utf-8"))) for f in files if f.startswith("include/") and f.endswith(".h"))
 
@@ -114,7 +114,7 @@ def main():
         broken = list(against_order(files))
         checked = sum(1 for f in files if f.startswith("src/") and f.endswith(SOURCES))
         print("\n".join(broken) or f"{checked} sources keep the order")
-        # A search that reads nothing would find nothing wrong, too.
+        # A search that reads nothing would find nothing wrong either.
         return 1 if broken or checked < 100 else 0
     report(files)
     return 0

@@ -45,10 +45,10 @@ void ThrowUnknownOption(std::string_view name, const std::vector<std::string>& n
 namespace option_rows {
 namespace {
 
-// Ranges whose end is at least this are those of numbers without a natural end.
+// A range whose end is at least this stands for numbers without a natural end.
 constexpr double kOpenEnd = 1 << 20;
 
-// The number that `text` is; nothing may follow it but `unit`.
+// The number in `text`; nothing may follow it except `unit`.
 template <class T>
 T ReadNumber(const std::string& text, std::string_view who, std::string_view wanted,
              std::string_view unit = "") {
@@ -61,7 +61,7 @@ T ReadNumber(const std::string& text, std::string_view who, std::string_view wan
   return value;
 }
 
-// A kind of numbers. NaN is in no range.
+// A kind of number with a range, which NaN is never in.
 template <class T, class Read>
 Kind<T> Number(std::string type, double low, double high, Read read) {
   return {std::move(type),

@@ -1,5 +1,5 @@
-// Rows of option tables (litecache/options.h) for the members of a struct, by the kind of their
-// values.
+// Makes rows of option tables (litecache/options.h) for the members of a struct, by the kind of
+// their values.
 #pragma once
 
 #include <cstdint>
@@ -13,29 +13,29 @@
 
 namespace litecache::option_rows {
 
-// Values of type T as text.
+// How values of type T are written as text.
 template <class T>
 struct Kind {
   std::string type;    // OptionInfo.type
   std::string values;  // OptionInfo.values
-  // Throws InvalidArgument, which names `who` and the text, for what is out of range, too.
+  // Throws InvalidArgument, which names `who` and the text; also for values out of range.
   std::function<T(const std::string& text, std::string_view who)> read;
   std::function<std::string(const T& value)> write;
 };
 
 Kind<int64_t> Whole(double low, double high);
-Kind<int64_t> Tokens(double low, double high);  // "16k", "12000"; -1 where the range has it
+Kind<int64_t> Tokens(double low, double high);  // "16k", "12000"; also -1 if the range includes it
 Kind<double> Real(double low, double high);
 Kind<double> Share();    // "50%", "0.5"
 Kind<uint64_t> Bytes();  // "48GiB"
-Kind<bool> Flag();       // a flag without a value; --no-NAME, too, where it is on by default
-Kind<bool> Switch();     // a flag that takes on or off
+Kind<bool> Flag();       // a flag without a value; also --no-NAME where it is on by default
+Kind<bool> Switch();     // a flag with the value on or off
 Kind<std::string> Text(std::string type);
 Kind<std::string> Choice(std::vector<std::string> choices, std::string type = "NAME");
 
 std::string FlagOf(const std::string& name);  // "--sink-tokens"
 
-// The row of a member. `more`: what else is to be said of it.
+// The row of a member. `more`: further properties of the option.
 template <class S, class T, class V>
 Option<S> Row(std::string name, T S::*member, const Kind<V>& kind, std::string help,
               OptionInfo more = {}) {
@@ -52,8 +52,8 @@ Option<S> Row(std::string name, T S::*member, const Kind<V>& kind, std::string h
           }};
 }
 
-// The rows of a struct P that is a part of S, which `part` finds: [](auto& s) -> auto& { return
-// s.p; }. A prefix, where there is one, comes before the rows' names and flags: "kvpr.split",
+// The rows of a struct P that is a part of S; `part` finds it: [](auto& s) -> auto& { return
+// s.p; }. A prefix, unless empty, is put before the rows' names and flags: "kvpr.split",
 // "--kvpr-split".
 template <class S, class P, class Find>
 std::vector<Option<S>> Part(std::span<const Option<P>> rows, const std::string& prefix, Find part) {
@@ -72,7 +72,7 @@ std::vector<Option<S>> Part(std::span<const Option<P>> rows, const std::string& 
   return result;
 }
 
-// Adds rows under a heading of the help. `policies`: of rows that name none.
+// Adds rows under a heading of the help. `policies`: for rows that name none themselves.
 template <class S>
 void Add(std::vector<Option<S>>* table, const std::string& group, std::vector<Option<S>> rows,
          const std::vector<std::string>& policies = {}) {

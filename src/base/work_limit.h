@@ -1,5 +1,5 @@
-// Bounds on what one request may make a thread compute, wherever the work is done: loops whose
-// length comes from outside call CheckWork(), whoever serves requests sets a WorkLimit around them.
+// Bounds on the work that one request may cause in a thread: loops whose length comes from outside
+// call CheckWork(), and code that serves requests sets a WorkLimit around them.
 #pragma once
 
 #include <chrono>
@@ -14,7 +14,7 @@ namespace litecache {
 class WorkStopped : public Error {
  public:
   WorkStopped(const std::string& message, bool cancelled) : Error(message), cancelled_(cancelled) {}
-  // Nobody wants the result any more; otherwise it took too long.
+  // True: the result is no longer wanted; false: the work took too long.
   bool cancelled() const { return cancelled_; }
 
  private:
@@ -24,8 +24,8 @@ class WorkStopped : public Error {
 // Counts for the thread that made it, until it is destroyed; those around it go on to count.
 class WorkLimit {
  public:
-  // `cpu`: of this thread's processor time, so that a busy machine refuses nothing. `cancelled` is
-  // asked about every millisecond.
+  // `cpu`: limit on this thread's processor time, so that a busy machine does not cause errors.
+  // `cancelled` is called about every millisecond.
   WorkLimit(std::chrono::milliseconds cpu, std::function<bool()> cancelled);
   ~WorkLimit() { current_ = outer_; }
   WorkLimit(const WorkLimit&) = delete;
@@ -45,8 +45,8 @@ class WorkLimit {
   int64_t left_ = kBetweenLooks;
 };
 
-// Does nothing without a WorkLimit. `amount`: about what is done until the next call, in units of
-// some 10 to 100 ns: items visited, or bytes touched divided by 64. Throws WorkStopped.
+// Does nothing without a WorkLimit. `amount`: about how much is done until the next call, in units
+// of some 10 to 100 ns: items visited, or bytes touched divided by 64. Throws WorkStopped.
 inline void CheckWork(int64_t amount = 1) {
   WorkLimit* limit = WorkLimit::current_;
   if (limit != nullptr && (limit->left_ -= amount) < 0) limit->Look();

@@ -321,7 +321,7 @@ std::unique_ptr<Engine> Engine::Load(const std::string& model, const EngineOptio
   Parts parts = Begin(options, model);
   parts.directory = io::ResolveModelDirectory(model);
   parts.identity = [directory = parts.directory] {
-    // The fingerprint samples the weights; a change between the samples makes files newer.
+    // The fingerprint only samples the weights; file times show a change between the samples.
     return model::Fingerprint(directory) + " " + io::Checkpoint(directory).FileVersions();
   };
   const auto config = model::ModelConfig::FromFile(parts.directory / "config.json");

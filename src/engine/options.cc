@@ -1,4 +1,4 @@
-// The engine's options, a row each.
+// The table of the engine's options, one row each.
 #include "base/error.h"
 #include "base/option_makers.h"
 #include "litecache/engine.h"

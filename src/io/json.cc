@@ -45,7 +45,7 @@ json ReadJsonFile(const std::filesystem::path& path) {
 }
 
 std::string Excerpt(const json& value) {
-  // Containers are summed up, never dumped: dump() recurses, and a hostile file nests deeply.
+  // Containers are summarized, never dumped: dump() recurses, and a hostile file nests deeply.
   if (value.is_object()) return fmt::format("an object of {} fields", value.size());
   if (value.is_array()) {
     std::string text = "[";

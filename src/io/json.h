@@ -1,5 +1,5 @@
-// JSON files with errors that say where: the file, line and column of a syntax error; the field,
-// its value and what was expected of a wrong one.
+// JSON files with errors that say where: the file, line and column of a syntax error; or the field,
+// its value and what was expected instead.
 #pragma once
 
 #include <cstdint>
@@ -16,21 +16,21 @@
 namespace litecache::io {
 
 // Parses the text of a file, within JsonLimits' defaults. `name` (a path) begins the message of the
-// FileError for malformed text; the text's first line is the file's line `first_line`.
+// FileError for malformed text; `first_line`: the line of the file at which the text begins.
 nlohmann::json ParseJson(std::string_view text, const std::string& name,
                          DuplicateKeys duplicates = DuplicateKeys::kLastWins,
                          int64_t first_line = 1);
-// Throws FileError: missing, unreadable, malformed.
+// Throws FileError for a file that is missing, unreadable or malformed.
 nlohmann::json ReadJsonFile(const std::filesystem::path& path);
 
-// A JSON value for a message, shortened: `"abc"`, `[1, 2, 3...`.
+// A JSON value shortened for a message: `"abc"`, `[1, 2, 3...`.
 std::string Excerpt(const nlohmann::json& value);
 
 // A JSON object whose fields are read with their type and range checked. A null field counts as
-// absent, as Hugging Face configs write it. All errors are FileError "path: field 'a.b' ...".
+// absent, as in Hugging Face configs. All errors are FileError "path: field 'a.b' ...".
 class JsonFields {
  public:
-  // Throws FileError when `object` is no JSON object. `object` and `name` must outlive this.
+  // Throws FileError when `object` is not a JSON object. `object` must outlive this.
   JsonFields(const nlohmann::json& object, std::string name, std::string prefix = "");
 
   // Present and not null.
@@ -54,7 +54,7 @@ class JsonFields {
   std::vector<std::string> RequiredStrings(std::string_view key) const;
 
   const std::string& name() const { return name_; }
-  // "rope_scaling.factor": the field as messages name it.
+  // "rope_scaling.factor": the field's name in messages.
   std::string Path(std::string_view key) const;
   // Throws FileError "name: field 'path' = value: reason".
   [[noreturn]] void Fail(std::string_view key, const std::string& reason) const;

@@ -10,11 +10,11 @@
 namespace litecache::io {
 namespace {
 
-// A token may be as long as the text; a message is not.
+// A token in a message may be as long as the text, so messages are cut to this length.
 constexpr size_t kLongestReason = 200;
 
-// Builds a value from nlohmann's events. Containers are made when they end, in one piece: a vector
-// of ordered_json's fields copies all of them, recursively, each time it grows.
+// Builds a value from nlohmann's events. A container is made in one piece when it ends, because a
+// vector of ordered_json's fields copies all of them, recursively, each time it grows.
 template <typename Json>
 class Builder {
  public:
@@ -72,7 +72,7 @@ class Builder {
   struct Frame {
     bool is_object;
     typename Json::array_t items;
-    Fields fields;  // the last one's value is yet to come, or being built
+    Fields fields;  // the last field's value is still to come, or being built
   };
 
   [[noreturn]] void Refuse(const std::string& reason) { throw JsonError(reason, true); }
@@ -109,7 +109,7 @@ class Builder {
   }
 
   Json MakeObject(Fields fields) {
-    // Equal names side by side, in the order of the text.
+    // Sorts equal names next to each other, in the order of the text.
     std::vector<uint32_t> order(fields.size());
     std::iota(order.begin(), order.end(), 0u);
     std::sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) {

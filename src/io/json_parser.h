@@ -1,5 +1,5 @@
-// Turns JSON text from outside (requests, files, strings inside of either) into values. The only
-// place that does.
+// Turns JSON text from outside (requests, files, strings in either) into values. All such text is
+// parsed here.
 #pragma once
 
 #include <cstddef>
@@ -14,25 +14,25 @@ namespace litecache::io {
 
 enum class DuplicateKeys { kLastWins, kReject };
 
-// What a text may hold. Copying, comparing and writing a value recurse once a level, and a value
-// takes up to 25 times its text: [[],[],...] 48 bytes for 3.
+// Limits on a text. Copying, comparing and writing a value recurse once per level, and a value
+// takes up to 25 times as much memory as its text: [[],[],...] takes 48 bytes for 3.
 struct JsonLimits {
-  int depth = 128;            // arrays and objects inside one another
-  size_t values = 8'000'000;  // of the whole text, objects and arrays included
-  size_t keys = 4'000'000;    // of one object
-  // Of a request: a prompt of a million token ids fits. Ordered objects are searched linearly.
+  int depth = 128;            // nested arrays and objects
+  size_t values = 8'000'000;  // in the whole text, objects and arrays included
+  size_t keys = 4'000'000;    // in one object
+  // For requests: a prompt of a million token ids fits. Ordered objects are searched linearly.
   static constexpr JsonLimits OfRequest() { return {128, 2'000'000, 10'000}; }
 };
 
-// Why a text is no JSON that can be taken.
+// Why a text is not JSON or cannot be accepted.
 class JsonError : public Error {
  public:
   static constexpr size_t kNowhere = static_cast<size_t>(-1);
   JsonError(const std::string& reason, bool is_limit, size_t offset = kNowhere)
       : Error(reason), is_limit_(is_limit), offset_(offset) {}
-  // It may be JSON, but is beyond a limit.
+  // Whether a limit was exceeded; the text may be valid JSON.
   bool is_limit() const { return is_limit_; }
-  // The byte where a syntax error is, or kNowhere.
+  // The byte offset of a syntax error, or kNowhere.
   size_t offset() const { return offset_; }
 
  private:
@@ -40,9 +40,9 @@ class JsonError : public Error {
   size_t offset_;
 };
 
-// Takes time proportional to the text (times the logarithm of an object's size), and no stack that
-// depends on it. `Json` is nlohmann::json or nlohmann::ordered_json. limits->values is what is left
-// afterwards, for texts that are parsed one after another. Throws JsonError.
+// Takes time proportional to the text (times the logarithm of an object's size), and a bounded
+// amount of stack. `Json` is nlohmann::json or nlohmann::ordered_json. Subtracts the text's values
+// from limits->values, for texts that are parsed one after another. Throws JsonError.
 template <typename Json>
 Json ParseLimitedJson(std::string_view text, JsonLimits* limits,
                       DuplicateKeys duplicates = DuplicateKeys::kLastWins);

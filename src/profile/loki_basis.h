@@ -1,5 +1,5 @@
-// Directions of keys and queries: Loki's principal components, and the skews that gather what keys
-// and queries have in few channels.
+// Directions of keys and queries: Loki's principal components, and the skews that concentrate keys
+// and queries in few channels.
 #pragma once
 
 #include <cstdint>

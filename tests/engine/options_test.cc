@@ -12,7 +12,7 @@ namespace {
 
 TEST(EngineOptionTable, HasARowForEveryMember) {
   testing::ExpectSoundTable(EngineOptionTable());
-  // The KV cache's rows follow for the member kv.
+  // The rows of the KV cache's options follow, for the member kv.
   const size_t own = EngineOptionTable().size() - KvOptionTable().size();
   EXPECT_EQ(own + 1, testing::CountFields<EngineOptions>());
 }

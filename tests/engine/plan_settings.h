@@ -1,4 +1,4 @@
-// The policies whose memory plans plan_cuda_test.cc compares with what is taken.
+// The policies whose memory plans plan_cuda_test.cc compares with the memory allocated.
 #pragma once
 
 #include <string>
@@ -11,7 +11,7 @@ struct PlanSetting {
   bool exact = true;  // false: the plan is only a limit, since usage depends on the link's speed
 };
 
-// Of the program under test.
+// The settings of the program under test.
 std::vector<PlanSetting> PlanSettings();
 
 }  // namespace litecache::engine

@@ -1,4 +1,4 @@
-// A model's logits with policies that attend every row, wherever it is kept.
+// Compares a model's logits under policies that attend every row, wherever it is kept.
 #pragma once
 
 #include <gtest/gtest.h>

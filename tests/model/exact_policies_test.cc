@@ -55,7 +55,7 @@ TEST(ExactPoliciesModels, OneHasFewerLayersThanBuffers) {
   EXPECT_LT(least, kv::offload::Shape::kGpuBuffers);
 }
 
-// Those that move rows beside the weights, and full.
+// Policies that copy rows while weights are copied, and policy full.
 std::vector<std::pair<std::string, KvOptions>> MovingPolicies() {
   std::vector<std::pair<std::string, KvOptions>> policies(1, {"full", {}});
   for (const int64_t split : {int64_t{0}, ExactPoliciesTest::kLong / 2, int64_t{1} << 20}) {
