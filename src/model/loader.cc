@@ -18,7 +18,7 @@ DType DeviceDType(const Device& device, DType dtype) {
   return device.type() == DeviceType::kCuda && dtype == DType::kF16 ? DType::kF32 : dtype;
 }
 
-// Fails before minutes of work, not after. on_device: the share of the layers that stay on the device.
+// Fails before minutes of work, not after. on_device: share of the layers that stay on the device.
 void RequireMemory(const Device& device, const ModelConfig& config, DType dtype, const char* what,
                    double on_device) {
   const uint64_t bytes = EstimateWeights(config, dtype, on_device).device;
