@@ -24,8 +24,6 @@ void Print(const std::string& name, size_t slabs, const Make& make) {
              gib / taken.count());
 }
 
-}  // namespace
-
 void BenchPinned(Bench& bench) {
   PinnedHost host(bench.gpu());
   const size_t most = std::min<size_t>(host.Info().free_memory / 2, size_t{64} << 30) / kSlab;
@@ -45,4 +43,7 @@ void BenchPinned(Bench& bench) {
   }
 }
 
+const BenchTopic kPinned("pinned", BenchPinned);
+
+}  // namespace
 }  // namespace litecache::ops::cuda

@@ -226,8 +226,6 @@ void BenchMillion(Bench& bench, PinnedHost& host) {
   }
 }
 
-}  // namespace
-
 void BenchTransfer(Bench& bench) {
   struct Variant {
     std::string name;
@@ -283,4 +281,7 @@ void BenchTransfer(Bench& bench) {
   BenchMillion(bench, host);
 }
 
+const BenchTopic kTransfer("transfer", BenchTransfer);
+
+}  // namespace
 }  // namespace litecache::ops::cuda

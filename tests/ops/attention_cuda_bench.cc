@@ -162,8 +162,6 @@ void Append(Bench& bench, int64_t head_dim, int32_t rows) {
             });
 }
 
-}  // namespace
-
 void BenchAttention(Bench& bench) {
   Prefills(bench, 256);
   for (int64_t head_dim : {64, 128}) {
@@ -181,4 +179,7 @@ void BenchAttention(Bench& bench) {
   }
 }
 
+const BenchTopic kAttention("attention", BenchAttention);
+
+}  // namespace
 }  // namespace litecache::ops::cuda

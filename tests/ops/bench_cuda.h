@@ -42,16 +42,10 @@ class Bench {
   CudaDevice gpu_;
 };
 
-// One function a topic; bench_main_cuda.cc lists them.
-void BenchAttention(Bench& bench);
-void BenchClusters(Bench& bench);
-void BenchDense(Bench& bench);
-void BenchLite(Bench& bench);
-void BenchPinned(Bench& bench);
-void BenchPq(Bench& bench);
-void BenchSample(Bench& bench);
-void BenchSelect(Bench& bench);
-void BenchTransfer(Bench& bench);
-void BenchWave(Bench& bench);
+// A topic's benchmarks: a file of them declares one of these behind its function, and the program
+// that it is linked into runs it, in the order of the names.
+struct BenchTopic {
+  BenchTopic(const char* name, void (*run)(Bench&));
+};
 
 }  // namespace litecache::ops::cuda

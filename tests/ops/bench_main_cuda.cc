@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <cstring>
+#include <map>
 #include <random>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -97,6 +99,11 @@ Buffer Bench::Zeros(size_t bytes) {
 
 namespace {
 
+std::map<std::string, void (*)(Bench&)>& Topics() {
+  static std::map<std::string, void (*)(Bench&)> topics;
+  return topics;
+}
+
 int Main(int argc, char** argv) {
   std::string filter;
   if (argc == 3 && std::strcmp(argv[1], "--filter") == 0) {
@@ -111,20 +118,14 @@ int Main(int argc, char** argv) {
     return 1;
   }
   Bench bench(filter);
-  BenchAttention(bench);
-  BenchClusters(bench);
-  BenchDense(bench);
-  BenchLite(bench);
-  BenchPinned(bench);
-  BenchPq(bench);
-  BenchSample(bench);
-  BenchSelect(bench);
-  BenchTransfer(bench);
-  BenchWave(bench);
+  for (const auto& [name, run] : Topics()) run(bench);
   return 0;
 }
 
 }  // namespace
+
+BenchTopic::BenchTopic(const char* name, void (*run)(Bench&)) { Topics().emplace(name, run); }
+
 }  // namespace litecache::ops::cuda
 
 int main(int argc, char** argv) {

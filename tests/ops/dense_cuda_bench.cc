@@ -188,8 +188,6 @@ void BenchElementwise(Bench& bench, int64_t rows) {
   });
 }
 
-}  // namespace
-
 void BenchDense(Bench& bench) {
   for (int64_t rows : {1, 2, 4, 8, 16}) {
     const auto all = [&](const std::string& what, const std::vector<int64_t>& outs, int64_t in,
@@ -232,4 +230,7 @@ void BenchDense(Bench& bench) {
   }
 }
 
+const BenchTopic kDense("dense", BenchDense);
+
+}  // namespace
 }  // namespace litecache::ops::cuda

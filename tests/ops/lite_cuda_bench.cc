@@ -267,8 +267,6 @@ void BenchPromptCodes(Bench& bench, const std::string& name) {
   });
 }
 
-}  // namespace
-
 void BenchLite(Bench& bench) {
   if (const std::string name = "lite prompt codes of 8192 keys"; bench.WantsSome(name)) {
     BenchPromptCodes(bench, name);
@@ -278,4 +276,7 @@ void BenchLite(Bench& bench) {
   }
 }
 
+const BenchTopic kLite("lite", BenchLite);
+
+}  // namespace
 }  // namespace litecache::ops::cuda

@@ -40,8 +40,6 @@ void BenchMode(Bench& bench, const char* mode, int64_t rows, const SampleRow& ro
   });
 }
 
-}  // namespace
-
 void BenchSample(Bench& bench) {
   for (const int64_t rows : {1, 8, 64}) {
     SampleRow row;
@@ -65,4 +63,7 @@ void BenchSample(Bench& bench) {
   }
 }
 
+const BenchTopic kSample("sample", BenchSample);
+
+}  // namespace
 }  // namespace litecache::ops::cuda

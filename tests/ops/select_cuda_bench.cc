@@ -219,8 +219,6 @@ Selecting Exact(PinnedHost& host) {
           }};
 }
 
-}  // namespace
-
 void BenchSelect(Bench& bench) {
   PinnedHost host(bench.gpu());
   for (const HashScore score : {HashScore::kSum, HashScore::kSoftmax}) {
@@ -241,4 +239,7 @@ void BenchSelect(Bench& bench) {
   }
 }
 
+const BenchTopic kSelect("select", BenchSelect);
+
+}  // namespace
 }  // namespace litecache::ops::cuda

@@ -352,7 +352,7 @@ TEST_F(Forms, CallsOfResponses) {
     }
     if (event["type"] == "response.function_call_arguments.done") done = event["arguments"];
   }
-  EXPECT_EQ(arguments, call["arguments"]);
+  EXPECT_EQ(Json(arguments), call["arguments"]);
   EXPECT_EQ(done, arguments);
   // What came of it goes into the next turn.
   body["tool_choice"] = "none";

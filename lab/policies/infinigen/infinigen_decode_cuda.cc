@@ -4,6 +4,7 @@
 #include "base/error.h"
 #include "device/sections.h"
 #include "lab/policies/infinigen/infinigen_cache_cuda.h"
+#include "lab/policies/infinigen/ops/select_top_cuda.h"
 #include "ops/attention/attention_cuda.h"
 #include "ops/attention/listed_cuda.h"
 #include "ops/linear/linear_cuda.h"

@@ -1,6 +1,6 @@
-// Rows that a policy lists: the best of each sequence's own candidates, and attention over what was
-// found. Pairs are sequence * kv_heads + head; all arrays are device memory whose addresses are the
-// same in every replay of a recording.
+// Attention over rows that a policy lists, and the ranges that it chooses them from. Pairs are
+// sequence * kv_heads + head; all arrays are device memory whose addresses are the same in every
+// replay of a recording.
 #pragma once
 
 #include <cstddef>
@@ -34,13 +34,5 @@ struct RowLists {
 void ListedAttention(Stream& stream, const StepView& step, int64_t kv_heads, const RowTable& table,
                      const RowLists& lists, const MatrixView& q, int64_t q_heads, float scale,
                      const MatrixView& out, float* log_sums, void* scratch);
-
-// The best of each pair's range, ascending (equal keys: the lower first), into selected
-// [pairs][max_selected] and selected_count [pairs]. keys [pairs][stride]: of the candidates from
-// `begin` on, larger is better (OrderedKey); not read where all are wanted. max_candidates: no
-// range has more.
-void SelectTop(Stream& stream, const StepView& step, int64_t kv_heads, const SelectRange* ranges,
-               const uint32_t* keys, int64_t stride, int64_t max_candidates, int32_t* selected,
-               int32_t* selected_count, int64_t max_selected);
 
 }  // namespace litecache::ops::cuda

@@ -1,3 +1,4 @@
+#include "lab/policies/infinigen/ops/select_top_cuda.h"
 #include "ops/select/lite_select.cuh"
 
 namespace litecache::ops::cuda {

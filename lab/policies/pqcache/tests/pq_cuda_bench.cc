@@ -91,8 +91,6 @@ void Pq(Bench& bench, int32_t context, int32_t batch) {
   });
 }
 
-}  // namespace
-
 void BenchPq(Bench& bench) {
   for (const int32_t context : {8192, 32768, 131072}) {
     for (const int32_t batch : {1, 4, 16}) {
@@ -101,4 +99,7 @@ void BenchPq(Bench& bench) {
   }
 }
 
+const BenchTopic kPq("pq", BenchPq);
+
+}  // namespace
 }  // namespace litecache::ops::cuda

@@ -54,10 +54,11 @@ void Clusters(Bench& bench, int32_t context) {
             [&](Stream& stream, int) { MakeClusters(stream, work); });
 }
 
-}  // namespace
-
 void BenchClusters(Bench& bench) {
   for (const int32_t context : {2048, 8192, 32768, 131072}) Clusters(bench, context);
 }
 
+const BenchTopic kClusters("clusters", BenchClusters);
+
+}  // namespace
 }  // namespace litecache::ops::cuda

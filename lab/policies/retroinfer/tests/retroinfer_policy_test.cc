@@ -9,6 +9,7 @@
 #include <string>
 
 #include "base/error.h"
+#include "expect_error.h"
 #include "kv/device_test.h"
 #include "lab/policies/retroinfer/options.h"
 #include "lab/policies/retroinfer/tests/retroinfer_driver.h"

@@ -135,8 +135,6 @@ void Wave(Bench& bench, int32_t context, int32_t batch, double attended) {
   });
 }
 
-}  // namespace
-
 void BenchWave(Bench& bench) {
   for (const double attended : {0.018, 0.1}) {
     for (const int32_t context : {8192, 32768, 131072}) {
@@ -147,4 +145,7 @@ void BenchWave(Bench& bench) {
   }
 }
 
+const BenchTopic kWave("wave", BenchWave);
+
+}  // namespace
 }  // namespace litecache::ops::cuda

@@ -1,0 +1,21 @@
+// The best of each sequence's own candidates. Pairs are sequence * kv_heads + head; all arrays are
+// device memory.
+#pragma once
+
+#include <cstdint>
+
+#include "device/device.h"
+#include "ops/attention/listed_cuda.h"
+#include "ops/step/step_cuda.h"
+
+namespace litecache::ops::cuda {
+
+// The best of each pair's range, ascending (equal keys: the lower first), into selected
+// [pairs][max_selected] and selected_count [pairs]. keys [pairs][stride]: of the candidates from
+// `begin` on, larger is better (OrderedKey); not read where all are wanted. max_candidates: no
+// range has more.
+void SelectTop(Stream& stream, const StepView& step, int64_t kv_heads, const SelectRange* ranges,
+               const uint32_t* keys, int64_t stride, int64_t max_candidates, int32_t* selected,
+               int32_t* selected_count, int64_t max_selected);
+
+}  // namespace litecache::ops::cuda
