@@ -3,38 +3,37 @@
 
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <utility>
 
 namespace litecache::server {
 
-// Thread-safe; outlives its shares.
+// Thread-safe. Shares may outlive it: requests end later than the server that took them.
 class MemoryBudget {
  public:
   explicit MemoryBudget(int64_t limit) : limit_(limit) {}
-  MemoryBudget(const MemoryBudget&) = delete;
-  MemoryBudget& operator=(const MemoryBudget&) = delete;
   int64_t limit() const { return limit_; }
-  int64_t used() const { return used_; }
+  int64_t used() const { return *used_; }
 
-  // Bytes of one holder, given back when it is destroyed. An empty one holds none.
+  // Bytes of one holder, given back when it is destroyed.
   class Share {
    public:
     Share() = default;
-    explicit Share(MemoryBudget* budget) : budget_(budget) {}
+    explicit Share(const MemoryBudget& budget) : limit_(budget.limit_), used_(budget.used_) {}
     ~Share() {
-      if (budget_ != nullptr) budget_->used_ -= bytes_;
+      if (used_ != nullptr) *used_ -= bytes_;
     }
-    Share(Share&& other) noexcept
-        : budget_(std::exchange(other.budget_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
+    Share(Share&& other) noexcept { Swap(other); }
     Share& operator=(Share&& other) noexcept {
-      std::swap(budget_, other.budget_);
-      std::swap(bytes_, other.bytes_);
+      Share moved(std::move(other));
+      Swap(moved);
       return *this;
     }
-    // False, and nothing has changed, where the budget does not hold that much more.
+    // False, and nothing has changed, where the budget does not hold that much more. Not of an
+    // empty share.
     [[nodiscard]] bool Grow(int64_t bytes) {
-      if ((budget_->used_ += bytes) > budget_->limit_) {
-        budget_->used_ -= bytes;
+      if ((*used_ += bytes) > limit_) {
+        *used_ -= bytes;
         return false;
       }
       bytes_ += bytes;
@@ -42,13 +41,19 @@ class MemoryBudget {
     }
 
    private:
-    MemoryBudget* budget_ = nullptr;
+    void Swap(Share& other) noexcept {
+      std::swap(limit_, other.limit_);
+      std::swap(used_, other.used_);
+      std::swap(bytes_, other.bytes_);
+    }
+    int64_t limit_ = 0;
+    std::shared_ptr<std::atomic<int64_t>> used_;  // null: empty
     int64_t bytes_ = 0;
   };
 
  private:
-  const int64_t limit_;
-  std::atomic<int64_t> used_{0};
+  int64_t limit_;
+  std::shared_ptr<std::atomic<int64_t>> used_ = std::make_shared<std::atomic<int64_t>>(0);
 };
 
 }  // namespace litecache::server

@@ -310,7 +310,7 @@ MemoryBudget::Share Service::ShareFor(const GenerationJob& job) {
                      FormatBytes(static_cast<uint64_t>(answers_.limit())),
                      job.stream.stream ? "" : ", or for a stream");
   }
-  MemoryBudget::Share share(&answers_);
+  MemoryBudget::Share share(answers_);
   if (!share.Grow(bytes)) {
     throw ApiError(429, "rate_limit_error", "queue_full", "",
                    "the answers to other requests take the memory set aside for them: try again "

@@ -30,8 +30,8 @@ class Fairness(victim.Attack):
             return json.load(answer)["count"]
 
     def test_small_requests_do_not_wait_for_large_ones(self):
-        large = json.dumps({"prompt": "def f(a, b): return a + b\n" * 200_000}).encode()
-        threads = [threading.Thread(target=self.try_ask, args=(large,)) for _ in range(6)]
+        large = json.dumps({"prompt": "def f(a, b): return a + b\n" * 150_000}).encode()
+        threads = [threading.Thread(target=self.try_ask, args=(large,)) for _ in range(4)]
         for thread in threads:
             thread.start()
         before = self.victim.cpu()

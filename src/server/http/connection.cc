@@ -28,7 +28,7 @@ Connection::Connection(HttpServer* server, std::unique_ptr<Transport> transport)
     : server_(server),
       loop_(&server->loop_),
       transport_(std::move(transport)),
-      body_share_(&server->bodies_),
+      body_share_(server->bodies_),
       waiting_since_(Clock::now()),
       last_write_(waiting_since_) {}
 
@@ -176,7 +176,7 @@ void Connection::BeginExchange() {
   keep_alive_ = request.keep_alive && !draining_;
   exchange_ = std::make_shared<Exchange>(
       shared_from_this(), std::move(request),
-      std::exchange(body_share_, MemoryBudget::Share(&server_->bodies_)));
+      std::exchange(body_share_, MemoryBudget::Share(server_->bodies_)));
   ++server_->counters_.exchanges;
   server_->handler_(exchange_);
 }
