@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/units.h"
+#include "kv/heads/head_plan.h"
 #include "kv/heads/profile.h"
 #include "kv/layout.h"
 
