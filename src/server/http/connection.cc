@@ -174,9 +174,9 @@ void Connection::BeginExchange() {
   said_continue_ = false;
   request_bytes_ = 0;
   keep_alive_ = request.keep_alive && !draining_;
-  exchange_ = std::make_shared<Exchange>(
-      shared_from_this(), std::move(request),
-      std::exchange(body_share_, MemoryBudget::Share(server_->bodies_)));
+  exchange_ =
+      std::make_shared<Exchange>(shared_from_this(), std::move(request),
+                                 std::exchange(body_share_, MemoryBudget::Share(server_->bodies_)));
   ++server_->counters_.exchanges;
   server_->handler_(exchange_);
 }
