@@ -447,7 +447,7 @@ TEST(PqCache, SettingsThatTheHeadsDoNotAllowAreNamed) {
   };
   EXPECT_EQ(error({}), "");
   EXPECT_NE(error({.subspaces = 3}).find("pqcache.subspaces = 3"), std::string::npos);
-  EXPECT_NE(error({.bits = 9}).find("pqcache.bits = 9"), std::string::npos);
+  EXPECT_NE(error({.bits = 9}).find("pqcache.bits: '9'"), std::string::npos);
   EXPECT_NE(error({.share = 1.5}).find("pqcache.share"), std::string::npos);
   EXPECT_NE(error({.block_tokens = 0}).find("pqcache.block_tokens"), std::string::npos);
 }
