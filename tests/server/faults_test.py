@@ -10,6 +10,7 @@ import http.client
 import json
 import os
 import pathlib
+import queue
 import random
 import signal
 import socket
@@ -234,12 +235,14 @@ class Kill(unittest.TestCase):
             text = server.call("/v1/completions", self.BODY)["choices"][0]["text"]
             cut = 0
             for _ in range(3):
-                results = []
-                threads = [threading.Thread(target=self.stream, args=(server, i, results))
+                results, lines = [], queue.SimpleQueue()
+                threads = [threading.Thread(target=self.stream, args=(server, i, results, lines))
                            for i in range(4)]
                 for thread in threads:
                     thread.start()
-                time.sleep(chance.random() * 1.5)
+                # Counted in lines of the answers: four answers of 200 tokens have more than these, however fast the machine is.
+                for _ in range(chance.randrange(500)):
+                    lines.get(timeout=60)
                 self.assertEqual(server.stop(signal.SIGKILL), -signal.SIGKILL)
                 for thread in threads:
                     thread.join()
@@ -252,14 +255,16 @@ class Kill(unittest.TestCase):
             self.assertEqual(server.stop(), 0)
             self.assertGreater(cut, 0)
 
-    def stream(self, server, number, results):
-        """Adds whether the answer came to its end."""
+    def stream(self, server, number, results, lines):
+        """Puts every line of an answer into `lines`, and adds to `results` whether it came to its end."""
         done = False
         try:
             body = {**self.BODY, "prompt": f"# {number}\n" + self.BODY["prompt"], "stream": True}
             with server.open("/v1/completions", body) as answer:
                 for line in answer:
                     done = done or line == b"data: [DONE]\n"
+                    if line.strip():
+                        lines.put(line)
         except (OSError, http.client.HTTPException):
             pass
         results.append(done)
