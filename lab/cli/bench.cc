@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "lab/cli/commands.h"
-#include "lab/impose/reuse_override.h"
+#include "lab/forced/reuse_override.h"
 #include "lab/trace/replay.h"
 #include "lab/trace/replays_trace.h"
 #include "lab/trace/trace.h"
@@ -76,7 +76,7 @@ class LabBenchCommand final : public cli::BenchCommand {
   }
 
   void PreparePlans(std::span<const Plan> plans) override {
-    if (hit_ratio_ || overlap_) ImposeShares(plans);
+    if (hit_ratio_ || overlap_) ForceShares(plans);
     if (trace_ == nullptr) return;
     bool replayed = false;
     for (const Plan& plan : plans) replayed |= kv::ReplayTrace(plan.cache.get(), trace_);
@@ -92,29 +92,29 @@ class LabBenchCommand final : public cli::BenchCommand {
     if (hit_ratio_) text += fmt::format("hit ratio {:.3g}", *hit_ratio_);
     if (overlap_) text += fmt::format("{}overlap {:.3g}", text.empty() ? "" : ", ", *overlap_);
     if (trace_ != nullptr) text += fmt::format("trace {} ({})", trace_file_, trace_->Describe());
-    return text.empty() ? "" : "imposed on lookups, not a property of these queries: " + text;
+    return text.empty() ? "" : "forced on lookups, not a property of these queries: " + text;
   }
 
-  // Null: nothing is imposed.
+  // Null: nothing is forced.
   void AddToJson(nlohmann::ordered_json* json) const override {
-    nlohmann::ordered_json imposed;
-    if (hit_ratio_) imposed["hit_ratio"] = *hit_ratio_;
-    if (overlap_) imposed["overlap"] = *overlap_;
-    if (trace_ != nullptr) imposed["trace"] = trace_->Describe();
-    (*json)["imposed"] = std::move(imposed);
+    nlohmann::ordered_json forced;
+    if (hit_ratio_) forced["hit_ratio"] = *hit_ratio_;
+    if (overlap_) forced["overlap"] = *overlap_;
+    if (trace_ != nullptr) forced["trace"] = trace_->Describe();
+    (*json)["forced"] = std::move(forced);
   }
 
  private:
-  void ImposeShares(std::span<const Plan> plans) const {
-    bool imposed = false;
+  void ForceShares(std::span<const Plan> plans) const {
+    bool forced = false;
     for (const Plan& plan : plans) {
       const kv::HeadPlan* heads = plan.cache->heads();
       if (heads == nullptr) continue;  // nothing is looked up
       const kv::ReuseShares shares{.hit_ratio = hit_ratio_, .overlap = overlap_, .seed = seed()};
-      kv::ImposeReuse(plan.cache.get(), kv::DrawReuse(*heads, shares));
-      imposed = true;
+      kv::ForceReuse(plan.cache.get(), kv::DrawReuse(*heads, shares));
+      forced = true;
     }
-    if (!imposed) {
+    if (!forced) {
       throw UsageError(
           "--hit-ratio and --overlap are of policy litecache: add it to --policies, or pass "
           "--kv-policy litecache");

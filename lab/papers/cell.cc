@@ -53,7 +53,7 @@ Json Cell::Describe() const {
   return json;
 }
 
-bool Cell::Imposed() const {
+bool Cell::Forced() const {
   if (kind != Kind::kDecode || system.hit_ratio || system.overlap) return false;
   for (const char* policy : {"litecache", "infinigen", "pqcache", "retroinfer"}) {
     if (system.settings.starts_with(fmt::format("policy={}", policy))) return true;
@@ -86,7 +86,7 @@ const Json* Results::Find(const Cell& cell) const {
   if (nlohmann::json::parse(json["cell"].dump()) != nlohmann::json::parse(cell.Describe().dump())) {
     return nullptr;
   }
-  if (cell.Imposed() && json.value("imposed", "") != trace_) return nullptr;
+  if (cell.Forced() && json.value("forced", "") != trace_) return nullptr;
   return &json;
 }
 
@@ -97,7 +97,7 @@ const Json* Results::Measured(const Cell& cell) const {
 
 void Results::Keep(const Cell& cell, const Json& result) {
   Json json = {{"cell", cell.Describe()}};
-  if (cell.Imposed()) json["imposed"] = trace_;
+  if (cell.Forced()) json["forced"] = trace_;
   json.update(result);
   // Text that came from a file or a device may be no UTF-8.
   io::WriteFileAtomically(directory_ / (cell.Id() + ".json"),

@@ -16,7 +16,7 @@ struct System {
   std::string name;      // "litecache", "retroinfer, 10%"
   std::string settings;  // KvOptions as "policy=retroinfer,retroinfer.retrieval=0.1"
   bool graphs = true;    // replay a GPU's decode steps
-  // Imposed instead of what the trace says.
+  // Forced instead of what the trace says.
   std::optional<double> hit_ratio, overlap;
   // When it is measured, below others of its shape first; no part of what is measured.
   int turn = 0;
@@ -35,8 +35,8 @@ struct Cell {
   std::string Id() const;
   // What its result depends on beside the machine.
   nlohmann::ordered_json Describe() const;
-  // Whether what a run imposes on lookups and selections has to do with it.
-  bool Imposed() const;
+  // Whether what a run forces on lookups and selections has to do with it.
+  bool Forced() const;
 };
 
 // Measured cells: a JSON file each.
@@ -52,7 +52,7 @@ class Results {
   // Throws FileError.
   void Keep(const Cell& cell, const nlohmann::ordered_json& result);
 
-  // What results of Imposed() cells depend on: those kept under another trace are measured anew.
+  // What results of Forced() cells depend on: those kept under another trace are measured anew.
   void SetTrace(std::string trace) { trace_ = std::move(trace); }
 
  private:

@@ -43,8 +43,9 @@ std::vector<System> OthersAsPublished() {
 
 // Step latency against length (Figure 2), and the cache's overhead that is not hidden (Table 1).
 std::vector<Cell> LatencyCells(const Grid& grid) {
-  std::vector<System> systems = {Full(),           FullIssued(), Lite(), LitePrefetchTwo(),
-                                 LiteNoPrefetch(), LitePaper()};
+  std::vector<System> systems = {
+      Full(),          FullIssued(), Lite(), LiteCachePrefetchTwo(), LiteCacheNoPrefetch(),
+      LiteCachePaper()};
   for (const System& other : Others()) {
     systems.push_back(other);
     systems.push_back(AsPublished(other));
@@ -66,9 +67,9 @@ std::vector<Cell> BreakdownCells(const Grid& grid) {
   for (const std::string& shape : grid.shapes) {
     std::vector<System> systems = Then({Full(), Lite()}, Others());
     if (shape == grid.shapes.front()) {
-      systems = Then(
-          Then(systems, OthersAsPublished()),
-          {LitePrefetchTwo(), LiteNoPrefetch(), LitePaper(), InfiniGenOneDense(), PqCacheTenth()});
+      systems = Then(Then(systems, OthersAsPublished()),
+                     {LiteCachePrefetchTwo(), LiteCacheNoPrefetch(), LiteCachePaper(),
+                      InfiniGenOneDense(), PqCacheTenth()});
     }
     Append(DecodeCells(shape, systems, lengths), &cells);
   }
@@ -164,7 +165,7 @@ std::vector<Cell> LinkCells(const Grid& grid) {
 }
 
 // Accuracy by system (Table 4), with what the checkpoint's profile and real texts give: nothing is
-// imposed. Where speed is measured with the same settings the name is the same.
+// forced. Where speed is measured with the same settings the name is the same.
 std::vector<Cell> AccuracyCells(const Grid& grid) {
   std::vector<Cell> cells;
   if (grid.accuracy_model.empty()) return cells;
@@ -178,7 +179,7 @@ std::vector<Cell> AccuracyCells(const Grid& grid) {
       lite,
       {"litecache, prefetch, 4 resident heads",
        "policy=litecache,hata_bits=256,prefetch=on,resident_heads=4"},
-      LitePaper(),
+      LiteCachePaper(),
       RetroInfer(),
       InfiniGen(),
       {"infinigen, all channels",
@@ -240,7 +241,7 @@ Json Describe(std::span<const Experiment> experiments, const Grid& grid) {
     Json cells = Json::array();
     for (const Cell& cell : experiment.cells(grid)) {
       cells.push_back(
-          {{"file", cell.Id() + ".json"}, {"imposed", cell.Imposed()}, {"cell", cell.Describe()}});
+          {{"file", cell.Id() + ".json"}, {"forced", cell.Forced()}, {"cell", cell.Describe()}});
     }
     all.push_back({{"name", experiment.name}, {"cells", std::move(cells)}});
   }

@@ -48,7 +48,7 @@ struct Experiment {
 std::span<const Experiment> Experiments();
 
 // For the page: "grid", and "experiments" with their cells. A cell has "file" (in cells/), "cell"
-// (Cell::Describe()) and "imposed" (Cell::Imposed()).
+// (Cell::Describe()) and "forced" (Cell::Forced()).
 nlohmann::ordered_json Describe(std::span<const Experiment> experiments, const Grid& grid);
 
 }  // namespace litecache::bench::papers

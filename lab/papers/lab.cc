@@ -11,7 +11,7 @@
 #include "bench/runner.h"
 #include "engine/kv_profile.h"
 #include "kv/retrieve/hata_weights.h"
-#include "lab/impose/reuse_override.h"
+#include "lab/forced/reuse_override.h"
 #include "lab/papers/systems.h"
 #include "lab/trace/replay.h"
 #include "lab/trace/replays_trace.h"
@@ -95,7 +95,7 @@ Json Lab::Measure(const Cell& cell, const std::function<void(int64_t, int64_t)>&
   }
 }
 
-std::string Lab::Impose(const Cell& cell, kv::CachePlan* plan) const {
+std::string Lab::Force(const Cell& cell, kv::CachePlan* plan) const {
   if (options_.trace != nullptr && !cell.system.hit_ratio && !cell.system.overlap) {
     return kv::ReplayTrace(plan, options_.trace) ? "trace" : "";
   }
@@ -104,7 +104,7 @@ std::string Lab::Impose(const Cell& cell, kv::CachePlan* plan) const {
   const kv::ReuseShares shares{.hit_ratio = cell.system.hit_ratio.value_or(options_.hit_ratio),
                                .overlap = cell.system.overlap.value_or(options_.overlap),
                                .seed = options_.seed};
-  kv::ImposeReuse(plan, kv::DrawReuse(*heads, shares));
+  kv::ForceReuse(plan, kv::DrawReuse(*heads, shares));
   return "shares";
 }
 
@@ -120,7 +120,7 @@ Json Lab::MeasureSpeed(const Cell& cell, const std::function<void(int64_t, int64
   if (profile == nullptr && options.policy == "litecache") profile = loaded.profile;
   const auto plan =
       kv::MakeCachePlan(subject.layout(), options, profile, machine_.compute().type());
-  const std::string imposed = Impose(cell, plan.get());
+  const std::string forced = Force(cell, plan.get());
   const bool decode = cell.kind == Kind::kDecode, slow = cell.system.turn == kSlow;
   RunOptions run{.prefill_chunk = subject.prefill_chunk(),
                  .prefill_repeats = options_.prefill_repeats,
@@ -129,10 +129,10 @@ Json Lab::MeasureSpeed(const Cell& cell, const std::function<void(int64_t, int64
                  .seed = options_.seed,
                  .graphs = cell.system.graphs,
                  .breakdown = decode && !slow};
-  // Where nothing is imposed, one token is fed over and over, whose queries differ by their
+  // Where nothing is forced, one token is fed over and over, whose queries differ by their
   // position alone: the most locality that random weights can have, for caches that would find
   // none.
-  const bool repeats = imposed.empty() && cell.Imposed();
+  const bool repeats = forced.empty() && cell.Forced();
   if (repeats) run.tokens = {1};
   Runner runner(machine_.compute(), *stream_, subject.decoder(), *rates_, run);
   const int64_t more = decode ? runner.MoreTokens() : 0;
@@ -146,13 +146,13 @@ Json Lab::MeasureSpeed(const Cell& cell, const std::function<void(int64_t, int64
                          machine_.gpu != nullptr && cell.system.graphs);
   // No real step has it.
   if (json.contains("breakdown")) {
-    const double imposing = json["breakdown"].value("override_ms", 0.0);
-    const double ms = json.value("ms_per_step", 0.0) - imposing;
-    json["ms_per_step_with_imposing"] = json["ms_per_step"];
+    const double forcing = json["breakdown"].value("override_ms", 0.0);
+    const double ms = json.value("ms_per_step", 0.0) - forcing;
+    json["ms_per_step_with_forcing"] = json["ms_per_step"];
     json["ms_per_step"] = ms;
     json["tokens_per_s"] = static_cast<double>(cell.batch) / ms * 1e3;
   }
-  if (cell.Imposed()) json["locality"] = repeats ? "one token" : imposed;
+  if (cell.Forced()) json["locality"] = repeats ? "one token" : forced;
   json["steps"] = run.decode_steps;
   json["layers"] = subject.layout().layers;
   json["kv_device_bytes"] =

@@ -31,9 +31,9 @@ struct LabOptions {
   int64_t decode_steps = 16;
   uint64_t seed = 1;
   int64_t longest = 0;  // tokens of the longest context of any cell
-  // Imposed on policy litecache where a cell does not say.
+  // Forced on policy litecache where a cell does not say.
   double hit_ratio = 0.8, overlap = 0.7;
-  // What lookups and selections find instead, where a cell imposes nothing else; null: none.
+  // What lookups and selections find instead, where a cell forces nothing else; null: none.
   std::shared_ptr<const kv::Trace> trace;
   // Of this machine, where they were measured before.
   std::optional<MachineRates> rates;
@@ -62,8 +62,8 @@ class Lab {
   nlohmann::ordered_json MeasureSpeed(
       const Cell& cell, const std::function<void(int64_t done, int64_t total)>& progress);
   nlohmann::ordered_json MeasureAccuracy(const Cell& cell);
-  // What was imposed on its lookups; empty: nothing.
-  std::string Impose(const Cell& cell, kv::CachePlan* plan) const;
+  // What was forced on its lookups; empty: nothing.
+  std::string Force(const Cell& cell, kv::CachePlan* plan) const;
 
   LabOptions options_;
   Machine machine_;

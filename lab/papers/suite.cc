@@ -116,8 +116,8 @@ std::optional<MachineRates> RatesIn(const std::filesystem::path& file) {
 
 // What the page needs to know beside the cells.
 void WriteDescription(const std::filesystem::path& file, const SuiteOptions& options,
-                      const std::vector<Experiment>& experiments, const std::string& imposed) {
-  Json json = {{"command", options.command}, {"imposed", imposed}, {"trace", nullptr}};
+                      const std::vector<Experiment>& experiments, const std::string& forced) {
+  Json json = {{"command", options.command}, {"forced", forced}, {"trace", nullptr}};
   if (const kv::Trace* trace = options.lab.trace.get()) {
     json["trace"] = {
         {"budget", trace->budget}, {"text", trace->text}, {"kv_heads", trace->kv_heads}};
@@ -136,18 +136,18 @@ SuiteResult RunSuite(const SuiteOptions& options) {
   const std::filesystem::path machine_file = folder / "machine.json";
   Results results(folder / "cells");
   const kv::Trace* trace = options.lab.trace.get();
-  const std::string imposed =
+  const std::string forced =
       trace != nullptr
           ? trace->Describe()
           : fmt::format("hit ratio {:g}, overlap {:g}", options.lab.hit_ratio, options.lab.overlap);
-  results.SetTrace(imposed);
+  results.SetTrace(forced);
   SuiteResult summary;
   const std::vector<Cell> cells = CellsOf(experiments, options.grid);
   summary.cells = static_cast<int64_t>(cells.size());
   CheckSystems(options.systems, cells);
   summary.folder = folder;
   // Before anything is measured: a directory that cannot be written would lose it.
-  WriteDescription(folder / "suite.json", options, experiments, imposed);
+  WriteDescription(folder / "suite.json", options, experiments, forced);
   const auto wanted = [&](const Cell& cell) {
     const auto& names = options.systems;
     return names.empty() || std::find(names.begin(), names.end(), cell.system.name) != names.end();

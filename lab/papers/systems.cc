@@ -23,14 +23,14 @@ System FullIssued() {
   return system;
 }
 System Lite() { return Of("litecache", "policy=litecache,hata_bits=256,prefetch=on"); }
-System LitePrefetchTwo() {
+System LiteCachePrefetchTwo() {
   return Of("litecache, prefetch of two layers", "policy=litecache,hata_bits=256,prefetch=2",
             kVariants);
 }
-System LiteNoPrefetch() {
+System LiteCacheNoPrefetch() {
   return Of("litecache, no prefetch", "policy=litecache,hata_bits=256,prefetch=off", kVariants);
 }
-System LitePaper() {
+System LiteCachePaper() {
   return Of("litecache, paper's settings",
             "policy=litecache,hata_bits=256,prefetch=on,eta=0.8,p=3,carry=0,hata_group=sum,"
             "delta=off",

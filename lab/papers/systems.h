@@ -20,9 +20,9 @@ System FullIssued();
 // ahead, and without; and with all of the paper's settings: eta = 0.8, p = 3, no carried tokens,
 // the heads' differing bits summed, all rows of a refresh travel.
 System Lite();
-System LitePrefetchTwo();
-System LiteNoPrefetch();
-System LitePaper();
+System LiteCachePrefetchTwo();
+System LiteCacheNoPrefetch();
+System LiteCachePaper();
 // The systems it is compared with, at an equal budget: 10% of the context's rows.
 System RetroInfer();
 System InfiniGen();

@@ -18,7 +18,7 @@
 #include "kv/charges.h"
 #include "kv/device_test.h"
 #include "kv/random_life.h"
-#include "lab/impose/imposed_selection.h"
+#include "lab/forced/forced_selection.h"
 
 namespace litecache::kv {
 
@@ -80,9 +80,9 @@ class Life {
                 std::vector<double>* out) const;
   int64_t group() const { return layout_.q_heads / layout_.kv_heads; }
   // The `count` rows of [begin, end) that the trace lets the head select in a step's row.
-  std::vector<int32_t> Imposed(const ImposedSelection& selection, const StepSequence& sequence,
-                               int64_t layer, int64_t head, int64_t begin, int64_t end,
-                               size_t count) const {
+  std::vector<int32_t> Forced(const ForcedSelection& selection, const StepSequence& sequence,
+                              int64_t layer, int64_t head, int64_t begin, int64_t end,
+                              size_t count) const {
     std::vector<int32_t> rows(count);
     selection.Rows(layer, head, sequence.past, sequence.first_row, begin, end,
                    static_cast<int64_t>(count), rows.data());

@@ -69,8 +69,8 @@ class PageTest(unittest.TestCase):
                   "kv_device_bytes": some(1e8, 1e10), "hit_ratio": some(0, 1), "link_bytes_per_step": some(1e6, 1e9),
                   "breakdown": {"marks": 9, **{f"{part}_ms": some(0.1, 3) for part in PARTS}}, "average": some(0, 100),
                   "moved_per_token": some(1e5, 1e8), "program": "a program", "machine": "a GPU, 4 threads"}
-        if entry["imposed"]:
-            result["imposed"] = self.description["imposed"]
+        if entry["forced"]:
+            result["forced"] = self.description["forced"]
         return result
 
     def write(self, key):
@@ -200,10 +200,10 @@ class PageTest(unittest.TestCase):
         shape = self.description["grid"]["shapes"][0]
         for batch in (1, 4):
             key = ("decode", "pqcache", shape, batch, 8192)
-            self.results[key] = {"cell": self.results[key]["cell"], "skipped": "too large", "imposed": self.description["imposed"]}
+            self.results[key] = {"cell": self.results[key]["cell"], "skipped": "too large", "forced": self.description["forced"]}
             self.write(key)
         # Of other settings, of another trace.
-        for system, change in (("full", {"cell": {}}), ("litecache", {"imposed": "another text"})):
+        for system, change in (("full", {"cell": {}}), ("litecache", {"forced": "another text"})):
             key = ("decode", system, shape, 4, 8192)
             self.results[key].update(change)
             self.write(key)

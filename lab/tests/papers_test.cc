@@ -137,7 +137,7 @@ TEST(PapersSuite, DescribesItsCells) {
   for (const Experiment& experiment : Experiments()) {
     for (const Cell& cell : experiment.cells(grid)) {
       expected.push_back(
-          {{"file", cell.Id() + ".json"}, {"imposed", cell.Imposed()}, {"cell", cell.Describe()}});
+          {{"file", cell.Id() + ".json"}, {"forced", cell.Forced()}, {"cell", cell.Describe()}});
     }
   }
   for (const Json& experiment : json["experiments"]) {

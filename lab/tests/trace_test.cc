@@ -16,7 +16,7 @@
 
 #include "base/error.h"
 #include "expect_error.h"
-#include "lab/impose/imposed_selection.h"
+#include "lab/forced/forced_selection.h"
 #include "lab/tests/random_trace.h"
 #include "lab/trace/replay.h"
 #include "lab/trace/replays_trace.h"
@@ -116,18 +116,18 @@ TEST(TraceReplay, IsQsacOnTheRecordedSteps) {
     for (int64_t i = 0; i < t.layers * t.kv_heads; ++i) {
       plan.heads.push_back({.resident = random() % 5 == 0, .tau = tau(random)});
     }
-    const ImposedReuse reuse = ReplayReuse(t, layout, plan, ops::Aggregation::kMin);
+    const ForcedReuse reuse = ReplayReuse(t, layout, plan, ops::Aggregation::kMin);
     const auto order = ForthAndBack(t.steps);
     const auto period = static_cast<int64_t>(order.size());
     ASSERT_EQ(reuse.steps, period);
     for (int64_t layer = 0; layer < t.layers; ++layer) {
       for (int64_t head = 0; head < t.kv_heads; ++head) {
-        const auto imposed = [&](int64_t step) {
+        const auto forced = [&](int64_t step) {
           return reuse.heads[static_cast<size_t>((step % period) * t.layers * t.kv_heads +
                                                  layer * t.kv_heads + head)];
         };
         if (plan.at(layer, head).resident) {
-          for (int64_t step = 0; step < period; ++step) EXPECT_LT(imposed(step).hit, 0);
+          for (int64_t step = 0; step < period; ++step) EXPECT_LT(forced(step).hit, 0);
           continue;
         }
         const int64_t offset = (layer * t.kv_heads + head) * period / (t.layers * t.kv_heads);
@@ -140,14 +140,14 @@ TEST(TraceReplay, IsQsacOnTheRecordedSteps) {
           }
           const bool hit = least > plan.at(layer, head).tau;
           if (step >= period) {  // the state of the first round's end
-            ASSERT_EQ(imposed(step).hit, hit ? 1 : 0) << "step " << step;
+            ASSERT_EQ(forced(step).hit, hit ? 1 : 0) << "step " << step;
             const auto &wanted = t.Rows(layer, head, now), &held = t.Rows(layer, head, label);
             double common = 0;
             for (const int32_t row : wanted) {
               common += std::count(held.begin(), held.end(), row) > 0 ? 1 : 0;
             }
-            EXPECT_NEAR(imposed(step).kept,
-                        common / static_cast<double>(wanted.size()) * ops::ImposedHead::kWhole, 1);
+            EXPECT_NEAR(forced(step).kept,
+                        common / static_cast<double>(wanted.size()) * ops::ForcedHead::kWhole, 1);
           }
           if (!hit) label = now;
         }
@@ -243,7 +243,7 @@ TEST(TraceReplay, IsForPoliciesThatSelect) {
   }
 }
 
-TEST(ImposedSelection, HasTheTracesRowsAtTheirRelativePlace) {
+TEST(ForcedSelection, HasTheTracesRowsAtTheirRelativePlace) {
   std::mt19937_64 random = testing::TestRandom();
   for (int round = 0; round < 20; ++round) {
     const auto trace = std::make_shared<const Trace>(RandomTrace(random, /*whole_blocks=*/true));
@@ -251,7 +251,7 @@ TEST(ImposedSelection, HasTheTracesRowsAtTheirRelativePlace) {
     const Layout layout{t.layers, t.q_heads, t.kv_heads, 16};
     // The recorded share leaves the sets as they are.
     const double share = static_cast<double>(t.rows[0].size()) / static_cast<double>(t.context);
-    const ImposedSelection whole(trace, layout, share);
+    const ForcedSelection whole(trace, layout, share);
     const TraceMap map(t, layout);
     for (const int64_t times : {1, 3}) {
       const int64_t past = t.context * times, row = static_cast<int64_t>(random() % 5);
@@ -300,7 +300,7 @@ TEST(ImposedSelection, HasTheTracesRowsAtTheirRelativePlace) {
   }
 }
 
-TEST(ImposedSelection, SetsOfAnotherShareOverlapAsTheRecordedOnesDo) {
+TEST(ForcedSelection, SetsOfAnotherShareOverlapAsTheRecordedOnesDo) {
   std::mt19937_64 random = testing::TestRandom();
   auto trace = std::make_shared<Trace>();
   Trace& t = *trace;
@@ -320,7 +320,7 @@ TEST(ImposedSelection, SetsOfAnotherShareOverlapAsTheRecordedOnesDo) {
     t.rows.emplace_back(set.begin(), set.end());
   }
   for (const double share : {0.05, 0.2}) {
-    const ImposedSelection selection(trace, {1, 1, 1, 16}, share);
+    const ForcedSelection selection(trace, {1, 1, 1, 16}, share);
     const auto count = static_cast<int64_t>(share * 8192);
     std::vector<int32_t> a(static_cast<size_t>(count)), b(a);
     double common = 0;
@@ -337,12 +337,12 @@ TEST(ImposedSelection, SetsOfAnotherShareOverlapAsTheRecordedOnesDo) {
   }
 }
 
-TEST(ImposedSelection, RanksEveryClusterOnceTheTracesBestFirst) {
+TEST(ForcedSelection, RanksEveryClusterOnceTheTracesBestFirst) {
   std::mt19937_64 random = testing::TestRandom();
   for (int round = 0; round < 20; ++round) {
     const auto trace = std::make_shared<const Trace>(RandomTrace(random));
     const Layout layout{trace->layers, trace->q_heads, trace->kv_heads, 16};
-    const ImposedSelection selection(trace, layout, 0.1);
+    const ForcedSelection selection(trace, layout, 0.1);
     const int64_t clusters = 1 + static_cast<int64_t>(random() % 300);
     const int64_t past = static_cast<int64_t>(random() % 1000);
     std::vector<int32_t> ids(static_cast<size_t>(clusters));

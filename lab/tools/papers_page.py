@@ -36,14 +36,14 @@ def sources(suite, today):
             "the LiteCache paper (arXiv 2511.14510v2) and of its first version, CLO, on their machines (H100, A40; PCIe 4.0).")
 
 
-def imposed(suite):
+def forced(suite):
     """What stands in the place of lookups and selections of random weights."""
     trace = suite.description["trace"]
     if trace is None:
-        return ("Imposed on policy litecache, where a table does not say otherwise, because queries of random weights are like no "
-                f"others: {suite.imposed} of a refreshed head's rows.")
+        return ("Forced on policy litecache, where a table does not say otherwise, because queries of random weights are like no "
+                f"others: {suite.forced} of a refreshed head's rows.")
     return (f"Queries of random weights are like no others. Lookups and selections do their work, and their results are replaced by "
-            f"those of a trace: {suite.imposed} (exact top {100 * trace['budget']:g}% of every step, similarities of its queries; "
+            f"those of a trace: {suite.forced} (exact top {100 * trace['budget']:g}% of every step, similarities of its queries; "
             f"from {trace['text']}); what replacing takes on the stream that computes is taken off the steps. Layers: the nearest "
             f"in relative depth; KV heads: modulo {trace['kv_heads']}; positions: blocks of 128 tokens at their relative place.")
 
@@ -56,12 +56,12 @@ def write_page(suite, page, today):
     if suite.notes:
         page.paragraph(suite.notes)
     page.paragraph(sources(suite, today))
-    page.paragraph(imposed(suite))
+    page.paragraph(forced(suite))
     alone = dict.fromkeys(key[1] for key in suite.all_cells()
                           if (suite.measured(key) or {}).get("locality") == "one token")
     if alone:
         page.paragraph(
-            f"Nothing is imposed on some measurements of {'; '.join(alone)}: one token is fed over and over, so that queries differ "
+            f"Nothing is forced on some measurements of {'; '.join(alone)}: one token is fed over and over, so that queries differ "
             "by their position alone. What they select of random keys lies scattered all the same, so that a cache of blocks hits "
             "less than in a text; Table 3 has the hit ratios beside the published ones.")
     for name in suite.experiments:

@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "base/error.h"
-#include "lab/impose/reuse_override.h"
+#include "lab/forced/reuse_override.h"
 #include "lab/trace/replays_trace.h"
 
 namespace litecache::kv {
@@ -93,13 +93,13 @@ Profile ProfileOf(const Trace& trace, const Layout& layout) {
   return p;
 }
 
-ImposedReuse ReplayReuse(const Trace& trace, const Layout& layout, const HeadPlan& heads,
-                         ops::Aggregation aggregation) {
+ForcedReuse ReplayReuse(const Trace& trace, const Layout& layout, const HeadPlan& heads,
+                        ops::Aggregation aggregation) {
   const TraceMap map(trace, layout);
   const int64_t group = layout.q_heads / layout.kv_heads;
   const int64_t steps = map.period();
   const int64_t a_step = layout.layers * layout.kv_heads;
-  ImposedReuse reuse;
+  ForcedReuse reuse;
   reuse.steps = steps;
   reuse.heads.resize(static_cast<size_t>(steps * a_step));
   std::vector<float> cosines(static_cast<size_t>(group));
@@ -116,19 +116,19 @@ ImposedReuse ReplayReuse(const Trace& trace, const Layout& layout, const HeadPla
         for (int64_t j = 0; j < group; ++j) {
           cosines[static_cast<size_t>(j)] = trace.Cosine(from, map.QueryHead(head, j), now, label);
         }
-        ops::ImposedHead imposed;
-        imposed.hit =
+        ops::ForcedHead forced;
+        forced.hit =
             ops::AggregateSimilarity(aggregation, cosines, importance) > settings.tau ? 1 : 0;
         const auto& wanted = trace.Rows(from, map.Head(head), now);
         const auto& held = trace.Rows(from, map.Head(head), label);
         // For a head that has nothing yet all the same: it is filled, not refreshed.
-        imposed.kept = wanted.empty()
-                           ? 0
-                           : static_cast<int32_t>(Common(wanted, held) * ops::ImposedHead::kWhole /
-                                                  static_cast<int64_t>(wanted.size()));
-        if (imposed.hit == 0) label = now;
+        forced.kept = wanted.empty()
+                          ? 0
+                          : static_cast<int32_t>(Common(wanted, held) * ops::ForcedHead::kWhole /
+                                                 static_cast<int64_t>(wanted.size()));
+        if (forced.hit == 0) label = now;
         reuse.heads[static_cast<size_t>((t % steps) * a_step + layer * layout.kv_heads + head)] =
-            imposed;
+            forced;
       }
     }
   }

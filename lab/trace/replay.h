@@ -14,7 +14,7 @@
 #include "kv/cache.h"
 #include "kv/heads/head_plan.h"
 #include "kv/heads/profile.h"
-#include "lab/impose/imposed_reuse.h"
+#include "lab/forced/forced_reuse.h"
 #include "lab/trace/trace.h"
 #include "ops/reuse/qsac_lookup.h"
 
@@ -48,7 +48,7 @@ Profile ProfileOf(const Trace& trace, const Layout& layout);
 
 // QSAC played on the recorded similarities with the plan's thresholds and this aggregation: which
 // head hits at which step, and which share of a refresh's rows were among those it had.
-ImposedReuse ReplayReuse(const Trace& trace, const Layout& layout, const HeadPlan& heads,
-                         ops::Aggregation aggregation);
+ForcedReuse ReplayReuse(const Trace& trace, const Layout& layout, const HeadPlan& heads,
+                        ops::Aggregation aggregation);
 
 }  // namespace litecache::kv

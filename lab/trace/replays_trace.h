@@ -15,7 +15,7 @@ class ReplaysTrace {
  public:
   virtual ~ReplaysTrace() = default;
   // Caches created from here on look for what the trace's model looked for (lab/trace/replay.h,
-  // lab/impose/imposed_selection.h). Lookups and selections do their work, and their results are
+  // lab/forced/forced_selection.h). Lookups and selections do their work, and their results are
   // replaced.
   virtual void Replay(std::shared_ptr<const Trace> trace) = 0;
 };

@@ -214,16 +214,16 @@ kv::TierBytes Runner::DecodeKvBytes(const kv::CachePlan& plan, int64_t batch,
   return static_cast<uint64_t>(batch) * plan.BytesFor(context + MoreTokens());
 }
 
-void Runner::ProvideForSteps(const kv::CachePlan& plan, int64_t batch, int64_t context,
-                             kv::Cache& cache) const {
+void Runner::AllocateForSteps(const kv::CachePlan& plan, int64_t batch, int64_t context,
+                              kv::Cache& cache) const {
   const kv::TierBytes used = cache.GetStats().used;
   const kv::TierBytes now = plan.BytesFor(context);
   const kv::TierBytes then = plan.BytesFor(context + MoreTokens());
   const auto grown = [batch](uint64_t from, uint64_t to) {
     return static_cast<uint64_t>(batch) * (std::max(from, to) - from);
   };
-  cache.Provide({.device = used.device + grown(now.device, then.device),
-                 .host = used.host + grown(now.host, then.host)});
+  cache.AllocateAhead({.device = used.device + grown(now.device, then.device),
+                       .host = used.host + grown(now.host, then.host)});
 }
 
 Breakdown Runner::MeasureSections(const std::function<double()>& step, double step_seconds) {
@@ -329,7 +329,7 @@ Measurement Runner::Decode(const kv::CachePlan& plan, int64_t batch, int64_t con
       cpu_before = CpuSeconds();
     }
     const double time = run_step();
-    if (i == 0) ProvideForSteps(plan, batch, context, *cache);
+    if (i == 0) AllocateForSteps(plan, batch, context, *cache);
     steps_seconds += time;
     if (i >= kWarmUpSteps) seconds.push_back(time);
   }

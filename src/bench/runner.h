@@ -105,8 +105,8 @@ class Runner {
                      const std::function<void(int64_t rows)>& progress);
   // Called after the first step: reserves the pages that the other steps begin. Less than
   // DecodeKvBytes(): sequences made without a prompt do not need a prompt's staging memory.
-  void ProvideForSteps(const kv::CachePlan& plan, int64_t batch, int64_t context,
-                       kv::Cache& cache) const;
+  void AllocateForSteps(const kv::CachePlan& plan, int64_t batch, int64_t context,
+                        kv::Cache& cache) const;
   Measurement Finish(int64_t batch, int64_t context, std::vector<double> seconds,
                      const Cost& cost) const;
   int32_t NextToken();

@@ -224,7 +224,7 @@ void Core::ForwardWithRoom(const StepPlan& plan) {
   }
 }
 
-void Core::Provide(const StepPlan& plan) {
+void Core::AllocateAhead(const StepPlan& plan) {
   if (plan.prefills.empty()) return;
   kv::TierBytes bytes = counters_.prefix.bytes;
   for (const auto& group : scheduler_.running()) {
@@ -235,11 +235,11 @@ void Core::Provide(const StepPlan& plan) {
     bytes += prefilled < group->decodes_from() ? backend_.cache->BytesFor(prefilled)
                                                : group->provided.Total(group->width());
   }
-  backend_.cache->Provide(bytes);
+  backend_.cache->AllocateAhead(bytes);
 }
 
 void Core::Forward(const StepPlan& plan) {
-  Provide(plan);
+  AllocateAhead(plan);
   const MatrixView logits = MatrixView::Of(logits_->device<float>(),
                                            static_cast<int64_t>(plan.logit_rows.size()), vocab_);
   backend_.decoder->Forward(*backend_.stream, plan.step, plan.tokens, plan.positions,

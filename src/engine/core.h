@@ -87,7 +87,7 @@ class Core {
   void RunStep();
   // Called before a step with prompt tokens, which takes long anyway: reserves the memory that the
   // running requests will need until those that decode after the step are done.
-  void Provide(const StepPlan& plan);
+  void AllocateAhead(const StepPlan& plan);
   // Runs the plan; throws what the model throws.
   void Forward(const StepPlan& plan);
   // Calls Forward(), and evicts kept prefixes where their memory is needed.

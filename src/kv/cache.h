@@ -94,7 +94,7 @@ class Cache {
   // Takes memory now for what would take it while it decodes, for sequences that need no more than
   // `bytes` together, those there are included, or as much of it as there is: on a GPU 256 MiB of
   // pinned memory cost 20 ms, several decode steps.
-  virtual void Provide(const TierBytes& bytes) = 0;
+  virtual void AllocateAhead(const TierBytes& bytes) = 0;
 
   // Registers an empty sequence; ids are never reused.
   virtual SequenceId Create() = 0;

@@ -16,7 +16,7 @@ class ForwardingCache : public kv::Cache {
   kv::TierBytes ForkBytesFor(int64_t shared, int64_t tokens) const override {
     return inner_.ForkBytesFor(shared, tokens);
   }
-  void Provide(const kv::TierBytes& bytes) override { inner_.Provide(bytes); }
+  void AllocateAhead(const kv::TierBytes& bytes) override { inner_.AllocateAhead(bytes); }
   kv::SequenceId Create() override { return inner_.Create(); }
   kv::SequenceId Fork(kv::SequenceId parent) override { return inner_.Fork(parent); }
   void Release(kv::SequenceId id) override { inner_.Release(id); }

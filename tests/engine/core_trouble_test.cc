@@ -149,9 +149,9 @@ class LostCache final : public kv::Cache {
   kv::TierBytes ForkBytesFor(int64_t shared, int64_t tokens) const override {
     return cache_->ForkBytesFor(shared, tokens);
   }
-  void Provide(const kv::TierBytes& bytes) override {
+  void AllocateAhead(const kv::TierBytes& bytes) override {
     Check();
-    cache_->Provide(bytes);
+    cache_->AllocateAhead(bytes);
   }
   kv::SequenceId Create() override {
     Check();

@@ -18,7 +18,7 @@ using ::testing::Not;
 constexpr kv::Layout kLayout{
     .layers = 2, .q_heads = 8, .kv_heads = 2, .head_dim = 64, .dtype = DType::kF32};
 
-KvOptions LiteOptions(const char* retriever = "auto") {
+KvOptions LiteCacheOptions(const char* retriever = "auto") {
   KvOptions options;
   options.policy = "litecache";
   options.retriever = retriever;
@@ -38,24 +38,24 @@ std::string Warning(const KvOptions& options, const std::shared_ptr<const kv::Pr
 }
 
 TEST(KvProfile, WarningsNameTheCommandThatHelps) {
-  EXPECT_THAT(Warning(LiteOptions(), nullptr),
+  EXPECT_THAT(Warning(LiteCacheOptions(), nullptr),
               AllOf(HasSubstr("litecache profile --model DIR`"), HasSubstr("random projections")));
-  EXPECT_THAT(Warning(LiteOptions("quest"), nullptr),
+  EXPECT_THAT(Warning(LiteCacheOptions("quest"), nullptr),
               AllOf(HasSubstr("litecache profile --model DIR`"), Not(HasSubstr("projections"))));
 
   kv::Profile profile;
   profile.similarity.assign(static_cast<size_t>(kLayout.layers * kLayout.kv_heads), 0.5f);
   const auto without = std::make_shared<const kv::Profile>(profile);
-  EXPECT_THAT(Warning(LiteOptions(), without),
+  EXPECT_THAT(Warning(LiteCacheOptions(), without),
               AllOf(HasSubstr("no hash weights"), HasSubstr("--only hata")));
-  EXPECT_EQ(Warning(LiteOptions("quest"), without), "");
+  EXPECT_EQ(Warning(LiteCacheOptions("quest"), without), "");
   // Loki's bases cannot be replaced by random ones.
-  EXPECT_THROW(Warning(LiteOptions("loki"), without), InvalidArgument);
+  EXPECT_THROW(Warning(LiteCacheOptions("loki"), without), InvalidArgument);
 
   profile.hata[128].assign(static_cast<size_t>(4 * 64 * 128), 0.5f);
   const auto with = std::make_shared<const kv::Profile>(profile);
-  EXPECT_EQ(Warning(LiteOptions(), with), "");
-  KvOptions wider = LiteOptions();
+  EXPECT_EQ(Warning(LiteCacheOptions(), with), "");
+  KvOptions wider = LiteCacheOptions();
   wider.hata_bits = 256;
   EXPECT_THROW(Warning(wider, with), InvalidArgument);
 }

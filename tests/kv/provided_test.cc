@@ -30,13 +30,13 @@ TEST_P(Provided, EveryPolicyTakesWhatItIsTold) {
     const auto cache = plan->Create(machine.compute(), budget);
     EXPECT_EQ(cache->GetStats().provided, TierBytes{});
     const TierBytes wanted = plan->BytesFor(50000);
-    cache->Provide(wanted);
+    cache->AllocateAhead(wanted);
     const TierBytes provided = cache->GetStats().provided;
     EXPECT_GE(provided.device, wanted.device);
     EXPECT_GE(provided.host, wanted.host);
     EXPECT_LE(provided.device, budget.device);
     EXPECT_LE(provided.host, budget.host);
-    cache->Provide(plan->BytesFor(1000));
+    cache->AllocateAhead(plan->BytesFor(1000));
     EXPECT_EQ(cache->GetStats().provided, provided) << "it was there";
     EXPECT_EQ(cache->GetStats().used, TierBytes{});
   }

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "ops/lite_testing_cuda.h"
+#include "ops/litecache_testing_cuda.h"
 
 namespace litecache::kv {
 
@@ -23,7 +23,7 @@ struct MoveLists {
     std::copy(chosen.begin(), chosen.end(), positions.begin() + static_cast<int64_t>(pair * room));
     std::copy_n(into.begin(), chosen.size(), slots.begin() + static_cast<int64_t>(pair * room));
   }
-  void CopyTo(CudaDevice& gpu, const ops::cuda::LiteLayer& layer) const {
+  void CopyTo(CudaDevice& gpu, const ops::cuda::LiteCacheLayer& layer) const {
     gpu.Copy(layer.refresh, refresh.data(), refresh.size() * 4);
     gpu.Copy(layer.moved_count, counts.data(), counts.size() * 4);
     gpu.Copy(layer.moved_positions, positions.data(), positions.size() * 4);
@@ -34,7 +34,7 @@ struct MoveLists {
   std::vector<int32_t> refresh, counts, positions, slots;
 };
 
-class SlotsTest : public ops::cuda::LiteTest {
+class SlotsTest : public ops::cuda::LiteCacheTest {
  protected:
   // The slots' bytes of every sequence; read after `stream_` has finished.
   using SlotBytes = std::vector<std::vector<std::byte>>;

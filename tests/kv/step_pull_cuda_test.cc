@@ -9,8 +9,8 @@
 #include <numeric>
 
 #include "device/cuda/check.h"
+#include "kv/litecache/cache_cuda.h"
 #include "kv/litecache/harness.h"
-#include "kv/litecache/lite_cache_cuda.h"
 #include "kv/slots_testing_cuda.h"
 #include "ops/transfer/pull_rows_cuda.h"
 
@@ -18,8 +18,8 @@ namespace litecache::kv {
 namespace {
 
 using ops::RowEncoding;
-using ops::cuda::LiteCase;
-using ops::cuda::LiteLayer;
+using ops::cuda::LiteCacheCase;
+using ops::cuda::LiteCacheLayer;
 using ops::cuda::Random;
 using ops::cuda::Uniform;
 
@@ -28,7 +28,7 @@ constexpr int64_t kLayers = 7;
 class StepPullTest : public SlotsTest {
  protected:
   void SetUp() override {
-    LiteTest::SetUp();
+    LiteCacheTest::SetUp();
     if (IsSkipped()) return;
     std::string why_none;
     split_ = SmSplit::Get(gpu_->index(), 8, &why_none);
@@ -48,7 +48,7 @@ class StepPullTest : public SlotsTest {
 
   // A case of sequences with formats that take turns; layers with lists of their own.
   void BuildLayers(Random& random, int round) {
-    LiteCase c;
+    LiteCacheCase c;
     c.kv_heads = Uniform(random, 1, 8);
     c.group = 1;
     const int32_t dims[] = {128, 64, 80, 24};
@@ -67,7 +67,7 @@ class StepPullTest : public SlotsTest {
     const size_t pairs = PairOf(sequences() + 1, 0);
     const size_t room = pairs * static_cast<size_t>(shape_.max_rows);
     layers_.assign(kLayers, layer_);
-    for (LiteLayer& layer : layers_) {
+    for (LiteCacheLayer& layer : layers_) {
       layer.refresh = Upload(std::vector<int32_t>(pairs, 0));
       layer.moved_count = Upload(std::vector<int32_t>(pairs, 0));
       layer.moved_positions = Upload(std::vector<int32_t>(room, -1));
@@ -134,7 +134,7 @@ class StepPullTest : public SlotsTest {
   std::unique_ptr<CudaStream> main_;
   std::unique_ptr<CudaBranch> decisions_, pulls_;
   uint32_t* number_ = nullptr;
-  std::vector<LiteLayer> layers_;
+  std::vector<LiteCacheLayer> layers_;
   std::vector<MoveLists> drawn_;
 };
 

@@ -104,7 +104,7 @@ class TransferCase {
         list_of_head.push_back(static_cast<int32_t>(n % layers * kHeads + h));
       }
       const int32_t* of_head = Keep<int32_t>(bench, list_of_head);
-      LiteLayer layer;
+      LiteCacheLayer layer;
       layer.store = {.table = kStore,
                      .lists = lists,
                      .page_rows = kPageRows,
@@ -124,7 +124,7 @@ class TransferCase {
 
   // Slots keep the store's codes instead of rows in bf16.
   void KeepCodes() {
-    for (LiteLayer& layer : moves) {
+    for (LiteCacheLayer& layer : moves) {
       const RowFormat& rows = layer.slots.format;
       layer.codes = {
           .encoding = layer.store.format.encoding,
@@ -133,8 +133,8 @@ class TransferCase {
   }
 
   StepView step;
-  LiteShape shape;
-  std::vector<LiteLayer> moves;
+  LiteCacheShape shape;
+  std::vector<LiteCacheLayer> moves;
   double bytes = 0;  // of one
 
  private:

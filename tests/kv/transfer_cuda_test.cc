@@ -16,14 +16,14 @@ namespace litecache::kv {
 namespace {
 
 using ops::RowEncoding;
-using ops::cuda::LiteCase;
+using ops::cuda::LiteCacheCase;
 using ops::cuda::Random;
 using ops::cuda::Uniform;
 
 class TransferTest : public SlotsTest {
  protected:
-  LiteCase RandomCase(Random& random, int round) {
-    LiteCase c;
+  LiteCacheCase RandomCase(Random& random, int round) {
+    LiteCacheCase c;
     c.kv_heads = Uniform(random, 1, 5);
     c.group = 1;
     const int32_t dims[] = {64, 128, 80, 24, 50};
@@ -118,7 +118,7 @@ class TransferTest : public SlotsTest {
   // `described`: what the engine is to say of itself.
   void CompareRounds(Random& random, const char* name, int rounds, const std::string& described) {
     for (int round = 0; round < testing::Rounds(rounds); ++round) {
-      const LiteCase c = RandomCase(random, round);
+      const LiteCacheCase c = RandomCase(random, round);
       Build(random, c);
       TransferOptions options;
       options.engine = name;
@@ -161,7 +161,7 @@ TEST_F(TransferTest, PullsKeepCodes) {
   Random random = testing::TestRandom(55);
   const int32_t dims[] = {64, 128, 80, 256, 16, 96};
   for (int round = 0; round < testing::Rounds(18); ++round) {
-    LiteCase c = RandomCase(random, round);
+    LiteCacheCase c = RandomCase(random, round);
     c.encoding = RowEncoding::kBF16;
     c.store = round % 2 == 0 ? RowEncoding::kFp8 : RowEncoding::kInt8;
     c.head_dim = dims[round % 6];
@@ -197,7 +197,7 @@ TEST_F(TransferTest, PullsKeepCodes) {
 // Threads that do not run: the step ends, the error names layer and flag, and the engine goes on.
 TEST_F(TransferTest, PushPassesItsDeadline) {
   Random random = testing::TestRandom(52);
-  LiteCase c = RandomCase(random, 0);
+  LiteCacheCase c = RandomCase(random, 0);
   c.past = {2000, 1500};
   Build(random, c);
   TransferOptions options;
@@ -254,7 +254,7 @@ TEST_F(TransferTest, PushWritesTheGpusMemory) {
 TEST_F(TransferTest, StreamsTakeTurns) {
   Random random = testing::TestRandom(53);
   for (const char* name : {"cpu-push", "copy"}) {
-    LiteCase c = RandomCase(random, 0);
+    LiteCacheCase c = RandomCase(random, 0);
     c.past = {2400};
     Build(random, c);
     const auto engine = Create({.engine = name, .threads = 2});

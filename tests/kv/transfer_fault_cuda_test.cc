@@ -4,8 +4,8 @@
 
 #include "device/cuda/cuda_devices.h"
 #include "device/device_error.h"
+#include "kv/litecache/cache_cuda.h"
 #include "kv/litecache/harness.h"
-#include "kv/litecache/lite_cache_cuda.h"
 #include "kv/transfer/cpu_push_cuda.h"
 #include "test_seed.h"
 

@@ -1,5 +1,5 @@
 // Bounds of blocks and the selection by them, against their CPU twins.
-#include "ops/lite_select_testing_cuda.h"
+#include "ops/litecache_select_testing_cuda.h"
 #include "ops/select/bounds_select.h"
 #include "ops/select/encode_cuda.h"
 #include "ops/select/select_cuda.h"
@@ -8,10 +8,10 @@ namespace litecache::ops::cuda {
 namespace {
 
 // Bounds are exact, and scores have the CPU's terms in its order.
-TEST_F(LiteSelectTest, BoundsAndSelection) {
+TEST_F(LiteCacheSelectTest, BoundsAndSelection) {
   Random random = testing::TestRandom(14);
   for (int round = 0; round < testing::Rounds(12); ++round) {
-    LiteCase c = RandomCase(random, round);
+    LiteCacheCase c = RandomCase(random, round);
     const BoundsFormat format{.head_dim = c.head_dim};
     c.metadata_token_bytes = format.group_bytes() / BoundsFormat::kGroupTokens;
     c.metadata_page_tokens = 2 * BoundsFormat::kGroupTokens;

@@ -1,17 +1,17 @@
 // Selection by the rows' exact attention, against its CPU twin.
-#include "ops/lite_select_testing_cuda.h"
+#include "ops/litecache_select_testing_cuda.h"
 #include "ops/select/exact_select.h"
 #include "ops/select/select_cuda.h"
 
 namespace litecache::ops::cuda {
 namespace {
 
-TEST_F(LiteSelectTest, ExactSelection) {
+TEST_F(LiteCacheSelectTest, ExactSelection) {
   Random random = testing::TestRandom(13);
   const RowEncoding stores[] = {RowEncoding::kBF16, RowEncoding::kFp8, RowEncoding::kInt8,
                                 RowEncoding::kF32, RowEncoding::kInt4};
   for (int round = 0; round < testing::Rounds(10); ++round) {
-    LiteCase c = RandomCase(random, round);
+    LiteCacheCase c = RandomCase(random, round);
     c.store = stores[round % 5];
     if (c.store == RowEncoding::kF32) c.encoding = RowEncoding::kF32;
     for (int32_t& past : c.past) past = std::min(past, 1500);

@@ -1,5 +1,5 @@
 // Hash codes and the selections by them, against their CPU twins.
-#include "ops/lite_select_testing_cuda.h"
+#include "ops/litecache_select_testing_cuda.h"
 #include "ops/select/encode_cuda.h"
 #include "ops/select/hash_select.h"
 #include "ops/select/hash_softmax_select_cuda.h"
@@ -9,10 +9,10 @@ namespace litecache::ops::cuda {
 namespace {
 
 // Small whole numbers: all sums are exact, codes and scores equal the CPU's, ties are many.
-TEST_F(LiteSelectTest, HashCodesAndSelection) {
+TEST_F(LiteCacheSelectTest, HashCodesAndSelection) {
   Random random = testing::TestRandom(11);
   for (int round = 0; round < testing::Rounds(12); ++round) {
-    LiteCase c = RandomCase(random, round);
+    LiteCacheCase c = RandomCase(random, round);
     const int64_t bits[] = {128, 256, 32, 96};
     const HashFormat format{.bits = bits[round % 4], .norms = round % 2 == 0};
     c.metadata_token_bytes = format.token_bytes();
@@ -66,13 +66,13 @@ TEST_F(LiteSelectTest, HashCodesAndSelection) {
 // Keys and weights of any size, against sums in double precision: a bit may be another one only
 // where its sum is nothing beside its terms. Half of each number would be wrong in a thousand times
 // as many bits as may be ties.
-TEST_F(LiteSelectTest, HashCodesOfAnyKeys) {
+TEST_F(LiteCacheSelectTest, HashCodesOfAnyKeys) {
   Random random = testing::TestRandom(14);
   std::normal_distribution<float> normal;
   const int32_t dims[] = {128, 64, 256, 80, 200, 128};
   const int64_t bits[] = {256, 128, 256, 96, 32, 512};
   for (int round = 0; round < testing::Rounds(6); ++round) {
-    LiteCase c = RandomCase(random, round);
+    LiteCacheCase c = RandomCase(random, round);
     c.rows = false;
     c.head_dim = dims[round % 6];
     const HashFormat format{.bits = bits[round % 6], .norms = round % 2 == 0};
@@ -144,10 +144,10 @@ TEST_F(LiteSelectTest, HashCodesOfAnyKeys) {
 }
 
 // Keys that leave the recent window are encoded from the ring and from resident pages.
-TEST_F(LiteSelectTest, HashCodesOfLeavingKeys) {
+TEST_F(LiteCacheSelectTest, HashCodesOfLeavingKeys) {
   Random random = testing::TestRandom(12);
   for (const RowEncoding encoding : {RowEncoding::kBF16, RowEncoding::kF32}) {
-    LiteCase c;
+    LiteCacheCase c;
     c.kv_heads = 3;
     c.resident = {1};
     c.encoding = c.store = encoding;
@@ -207,12 +207,12 @@ TEST_F(LiteSelectTest, HashCodesOfLeavingKeys) {
 // Codes equal the CPU's, keys and queries being whole numbers. Several words and no multiple of
 // four of them, groups of one quad, two, and more, padded ones among them; last a context of so
 // many tokens that a warp scores several blocks.
-TEST_F(LiteSelectTest, HashedSoftmaxSelection) {
+TEST_F(LiteCacheSelectTest, HashedSoftmaxSelection) {
   Random random = testing::TestRandom(16);
   const int32_t groups[] = {4, 1, 8, 3, 7, 2, 12, 5};
   const int64_t bits[] = {256, 128, 96, 256, 128, 256, 256, 544};
   for (int round = 0; round < testing::Rounds(17); ++round) {
-    LiteCase c = RandomCase(random, round);
+    LiteCacheCase c = RandomCase(random, round);
     c.group = groups[round % 8];
     const HashFormat format{.bits = round == 16 ? 256 : bits[(round + round / 8) % 8],
                             .norms = true};
@@ -261,12 +261,12 @@ TEST_F(LiteSelectTest, HashedSoftmaxSelection) {
 
 // Long contexts of codes that nobody encoded, of several items for a block and of many blocks for a
 // pair, as launches and as a graph of several selections that overlap.
-class LongHashSelectTest : public LiteSelectTest {
+class LongHashSelectTest : public LiteCacheSelectTest {
  protected:
   // norm(): of a key.
   template <class Norm>
-  void BuildCodes(Random& random, const LiteCase& c, const Norm& norm) {
-    LiteCase of_codes = c;
+  void BuildCodes(Random& random, const LiteCacheCase& c, const Norm& norm) {
+    LiteCacheCase of_codes = c;
     of_codes.rows = false;
     of_codes.metadata_token_bytes = format_.token_bytes();
     of_codes.metadata_page_tokens = 2048 + 32 * Uniform(random, 0, 3);
@@ -357,7 +357,7 @@ TEST_F(LongHashSelectTest, AsTheCpu) {
   Random random = testing::TestRandom(17);
   const int32_t longest[] = {40000, 131072, 1000000};
   for (int round = 0; round < testing::Rounds(6); ++round) {
-    LiteCase c;
+    LiteCacheCase c;
     c.kv_heads = round < 3 ? 3 : 1;
     c.group = round % 2 == 0 ? 4 : 5;
     c.past = {testing::Tokens(longest[round % 3] - Uniform(random, 0, 2000))};
@@ -392,7 +392,7 @@ TEST_F(LongHashSelectTest, AsTheCpu) {
 TEST_F(LongHashSelectTest, OfFewOrExtremeScores) {
   Random random = testing::TestRandom(18);
   for (int round = 0; round < testing::Rounds(6); ++round) {
-    LiteCase c;
+    LiteCacheCase c;
     c.kv_heads = 2;
     c.past = {testing::Tokens(Uniform(random, 9000, 20000)), Uniform(random, 100, 3000)};
     c.share = round % 2 == 0 ? 0.1 : 0.7;
@@ -418,7 +418,7 @@ TEST_F(LongHashSelectTest, OfFewOrExtremeScores) {
 // Kernels of a graph may begin before those before them have ended.
 TEST_F(LongHashSelectTest, ManyInAGraph) {
   Random random = testing::TestRandom(19);
-  LiteCase c;
+  LiteCacheCase c;
   c.kv_heads = 4;
   c.past = {testing::Tokens(30000), 200, testing::Tokens(7777)};
   format_ = {.bits = 256, .norms = true};

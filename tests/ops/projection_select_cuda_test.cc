@@ -1,5 +1,5 @@
 // Leading components and the selection by them, against their CPU twins.
-#include "ops/lite_select_testing_cuda.h"
+#include "ops/litecache_select_testing_cuda.h"
 #include "ops/select/encode_cuda.h"
 #include "ops/select/projection_select.h"
 #include "ops/select/select_cuda.h"
@@ -7,10 +7,10 @@
 namespace litecache::ops::cuda {
 namespace {
 
-TEST_F(LiteSelectTest, ProjectionAndSelection) {
+TEST_F(LiteCacheSelectTest, ProjectionAndSelection) {
   Random random = testing::TestRandom(15);
   for (int round = 0; round < testing::Rounds(8); ++round) {
-    LiteCase c = RandomCase(random, round);
+    LiteCacheCase c = RandomCase(random, round);
     const int64_t ranks[] = {16, 32, 7, 33};
     const ProjectionFormat format{.rank = ranks[round % 4]};
     c.metadata_token_bytes = format.token_bytes();

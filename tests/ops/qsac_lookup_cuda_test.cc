@@ -1,19 +1,19 @@
 #include "ops/reuse/qsac_lookup_cuda.h"
 
-#include "ops/lite_testing_cuda.h"
+#include "ops/litecache_testing_cuda.h"
 #include "ops/reuse/qsac_lookup.h"
 
 namespace litecache::ops::cuda {
 namespace {
 
-class QsacLookupCudaTest : public LiteTest {};
+class QsacLookupCudaTest : public LiteCacheTest {};
 
 // Labels as near to the queries as a random share says; tau where both outcomes are common.
 TEST_F(QsacLookupCudaTest, DecidesAsTheCpu) {
   Random random = testing::TestRandom(1);
   std::normal_distribution<float> normal;
   for (int round = 0; round < testing::Rounds(12); ++round) {
-    LiteCase c;
+    LiteCacheCase c;
     c.kv_heads = Uniform(random, 1, 5);
     c.group = 1 << Uniform(random, 0, 3);
     c.head_dim = round % 3 == 0 ? 64 : round % 3 == 1 ? 128 : 2 * Uniform(random, 1, 50);
@@ -116,7 +116,7 @@ TEST_F(QsacLookupCudaTest, DecidesAsTheCpu) {
 
 TEST_F(QsacLookupCudaTest, KeepsTheLastQueryOfAChunk) {
   Random random = testing::TestRandom(2);
-  LiteCase c;
+  LiteCacheCase c;
   c.kv_heads = 3;
   c.resident = {1};
   c.past = {90, 5};

@@ -13,7 +13,7 @@
 #include "ops/bench_tables_cuda.h"
 #include "ops/select/hash_softmax_select_cuda.h"
 #include "ops/select/select_cuda.h"
-#include "ops/slots/lite_layer_cuda.h"
+#include "ops/slots/litecache_layer_cuda.h"
 
 namespace litecache::ops::cuda {
 namespace {
@@ -57,8 +57,9 @@ Buffer HashPages(Bench& bench, const HashFormat& format, int64_t page_tokens, in
 
 // A retriever's selection: what it reads of a KV head's tokens, and where that lies.
 struct Selecting {
-  using Run = std::function<void(Stream& stream, const StepView& step, const LiteShape& shape,
-                                 const LiteLayer& layer, const SelectQuery& query, void* scratch)>;
+  using Run =
+      std::function<void(Stream& stream, const StepView& step, const LiteCacheShape& shape,
+                         const LiteCacheLayer& layer, const SelectQuery& query, void* scratch)>;
 
   std::string name;
   int32_t group = static_cast<int32_t>(kGroup);
@@ -84,11 +85,11 @@ void Measure(Bench& bench, const Selecting& selecting, int32_t context, int32_t 
       bench, selecting.table, kHeadDim, selecting.page_tokens, layers, batch, context,
       selecting.pages ? selecting.pages(blocks, layers * batch * kKvHeads) : Buffer());
   const BenchStep step(bench, {&table}, context - 1, 1);
-  LiteShape shape{.kv_heads = kKvHeads,
-                  .group = selecting.group,
-                  .head_dim = kHeadDim,
-                  .windows = {.sink = kSink, .recent = kRecent, .budget_share = 0.1},
-                  .max_rows = context / 10 + 1};
+  LiteCacheShape shape{.kv_heads = kKvHeads,
+                       .group = selecting.group,
+                       .head_dim = kHeadDim,
+                       .windows = {.sink = kSink, .recent = kRecent, .budget_share = 0.1},
+                       .max_rows = context / 10 + 1};
   const auto pairs = static_cast<size_t>(batch) * kKvHeads;
   std::vector<Buffer> refresh;
   double owed = 0.5;
@@ -114,9 +115,9 @@ void Measure(Bench& bench, const Selecting& selecting, int32_t context, int32_t 
   const Buffer selected_count = bench.Zeros(pairs * 4);
   const Buffer counters = bench.Zeros(kKvHeads * sizeof(DeviceHeadCounters));
   const Buffer scratch = bench.Zeros(SelectScratchBytes(shape, batch, context));
-  std::vector<LiteLayer> all;
+  std::vector<LiteCacheLayer> all;
   for (int32_t layer = 0; layer < layers; ++layer) {
-    LiteLayer& heads = all.emplace_back();
+    LiteCacheLayer& heads = all.emplace_back();
     heads.metadata = heads.store = table.tables[static_cast<size_t>(layer)];
     heads.slots.list_of_head = heads.metadata.list_of_head;
     heads.refresh = refresh[static_cast<size_t>(layer)].as<int32_t>();
@@ -156,8 +157,8 @@ Selecting Hash(Bench& bench, int64_t bits, int32_t group, HashScore score) {
           .make = [=, &bench]() -> Selecting::Run {
             const auto weights = Weights(bench, kKvHeads * kHeadDim * bits);
             const auto select = score == HashScore::kSum ? HashSelect : HashSoftmaxSelect;
-            return [=](Stream& stream, const StepView& step, const LiteShape& shape,
-                       const LiteLayer& layer, const SelectQuery& query, void* scratch) {
+            return [=](Stream& stream, const StepView& step, const LiteCacheShape& shape,
+                       const LiteCacheLayer& layer, const SelectQuery& query, void* scratch) {
               select(stream, step, shape, layer, format, weights->as<float>(), query, scratch);
             };
           }};
@@ -170,8 +171,8 @@ Selecting Bounds() {
           .page_tokens =
               static_cast<int64_t>(kPageBytes) / format.group_bytes() * BoundsFormat::kGroupTokens,
           .make = [=]() -> Selecting::Run {
-            return [=](Stream& stream, const StepView& step, const LiteShape& shape,
-                       const LiteLayer& layer, const SelectQuery& query, void* scratch) {
+            return [=](Stream& stream, const StepView& step, const LiteCacheShape& shape,
+                       const LiteCacheLayer& layer, const SelectQuery& query, void* scratch) {
               BoundsSelect(stream, step, shape, layer, format, query, scratch);
             };
           }};
@@ -186,8 +187,8 @@ Selecting Projection(Bench& bench, int64_t rank) {
           static_cast<int64_t>(kPageBytes) / format.block_bytes() * ProjectionFormat::kBlockTokens,
       .make = [=, &bench]() -> Selecting::Run {
         const auto basis = Weights(bench, kKvHeads * kHeadDim * format.basis_stride());
-        return [=](Stream& stream, const StepView& step, const LiteShape& shape,
-                   const LiteLayer& layer, const SelectQuery& query, void* scratch) {
+        return [=](Stream& stream, const StepView& step, const LiteCacheShape& shape,
+                   const LiteCacheLayer& layer, const SelectQuery& query, void* scratch) {
           ProjectionSelect(stream, step, shape, layer, format, basis->as<float>(), query, scratch);
         };
       }};
@@ -213,8 +214,8 @@ Selecting Exact(PinnedHost& host) {
                 return memory;
               },
           .make = []() -> Selecting::Run {
-            return [](Stream& stream, const StepView& step, const LiteShape& shape,
-                      const LiteLayer& layer, const SelectQuery& query,
+            return [](Stream& stream, const StepView& step, const LiteCacheShape& shape,
+                      const LiteCacheLayer& layer, const SelectQuery& query,
                       void* scratch) { ExactSelect(stream, step, shape, layer, query, scratch); };
           }};
 }

@@ -9,7 +9,7 @@
 #include "device/device_error.h"
 #include "device/sections.h"
 #include "kv/step/head_counters_cuda.h"
-#include "lab/impose/impose_rows_cuda.h"
+#include "lab/forced/force_rows_cuda.h"
 
 namespace litecache::kv {
 
@@ -17,7 +17,7 @@ using ops::cuda::DeviceHeadCounters;
 using ops::cuda::RowTable;
 
 CudaSelectingBase::CudaSelectingBase(CudaDevice& device, const Rows& rows, int marks,
-                                     const KvOptions& options, const ImposedSelection* imposed)
+                                     const KvOptions& options, const ForcedSelection* forced)
     : device_(device),
       host_(device),
       rows_(rows),
@@ -42,7 +42,7 @@ CudaSelectingBase::CudaSelectingBase(CudaDevice& device, const Rows& rows, int m
   std::fill_n(counters_->host<DeviceHeadCounters>(), count, DeviceHeadCounters{});
   device.Zero(counters_->device(), count * sizeof(DeviceHeadCounters));
   heads_.resize(count);
-  if (imposed != nullptr) imposed_.emplace(device, rows_.layout, *imposed);
+  if (forced != nullptr) forced_.emplace(device, rows_.layout, *forced);
 }
 
 RowTable CudaSelectingBase::Store(int64_t layer) const {
@@ -95,12 +95,12 @@ void CudaSelectingBase::ReserveMoves(int64_t pairs, int64_t max_rows) {
 
 void CudaSelectingBase::Move(Stream& stream, int64_t layer, const RowTable& to,
                              const int32_t* positions, const int32_t* slots, const int32_t* count) {
-  ops::cuda::LiteShape shape;
+  ops::cuda::LiteCacheShape shape;
   shape.kv_heads = static_cast<int32_t>(rows_.layout.kv_heads);
   shape.group = static_cast<int32_t>(rows_.group);
   shape.head_dim = static_cast<int32_t>(rows_.layout.head_dim);
   shape.max_rows = static_cast<int32_t>(max_moved_);
-  ops::cuda::LiteLayer moves;
+  ops::cuda::LiteCacheLayer moves;
   moves.slots = to;
   moves.store = Store(layer);
   moves.refresh = ones_.as<int32_t>();
@@ -110,13 +110,13 @@ void CudaSelectingBase::Move(Stream& stream, int64_t layer, const RowTable& to,
   transfer_->Move(stream, Decoding(), shape, moves, layer);
 }
 
-void CudaSelectingBase::ImposeRows(Stream& stream, int64_t layer,
-                                   const ops::cuda::SelectRange* ranges, int32_t* selected,
-                                   const int32_t* selected_count, int64_t max_selected) {
-  if (!imposed_) return;
+void CudaSelectingBase::ForceRows(Stream& stream, int64_t layer,
+                                  const ops::cuda::SelectRange* ranges, int32_t* selected,
+                                  const int32_t* selected_count, int64_t max_selected) {
+  if (!forced_) return;
   Mark(stream, Section::kOverride);
-  ops::cuda::ImposeRows(stream, Decoding(), rows_.layout.kv_heads, ranges, imposed_->Layer(layer),
-                        selected, selected_count, max_selected);
+  ops::cuda::ForceRows(stream, Decoding(), rows_.layout.kv_heads, ranges, forced_->Layer(layer),
+                       selected, selected_count, max_selected);
 }
 
 void CudaSelectingBase::CountRows(Traffic* traffic, uint64_t rows) const {

@@ -22,7 +22,7 @@
 #include "kv/step/step_check.h"
 #include "kv/transfer/transfer_engine_cuda.h"
 #include "kv/with_shape.h"
-#include "lab/impose/imposed_table_cuda.h"
+#include "lab/forced/forced_table_cuda.h"
 #include "lab/policies/common/store_prefill_cuda.h"
 #include "litecache/kv_options.h"
 #include "ops/attention/listed_cuda.h"
@@ -51,10 +51,10 @@ class CudaSelectingBase : public Cache, public RowStore {
 
     int64_t lists() const { return layout.layers * layout.kv_heads; }
   };
-  // marks: of link_, beside those of prompts. imposed: of measurements, or null. Throws Unsupported
+  // marks: of link_, beside those of prompts. forced: of measurements, or null. Throws Unsupported
   // for options that are the CPU's.
   CudaSelectingBase(CudaDevice& device, const Rows& rows, int marks, const KvOptions& options,
-                    const ImposedSelection* imposed);
+                    const ForcedSelection* forced);
 
   // ---- the policy's parts of a step, in this order ----
   // Whether the step may be a recording, and what its operations are given beside this class's
@@ -96,9 +96,9 @@ class CudaSelectingBase : public Cache, public RowStore {
   void ReserveMoves(int64_t pairs, int64_t max_rows);
   void Move(Stream& stream, int64_t layer, const ops::cuda::RowTable& to, const int32_t* positions,
             const int32_t* slots, const int32_t* count);
-  // Of measurements: what was selected becomes what is imposed.
-  void ImposeRows(Stream& stream, int64_t layer, const ops::cuda::SelectRange* ranges,
-                  int32_t* selected, const int32_t* selected_count, int64_t max_selected);
+  // Of measurements: what was selected becomes what is forced.
+  void ForceRows(Stream& stream, int64_t layer, const ops::cuda::SelectRange* ranges,
+                 int32_t* selected, const int32_t* selected_count, int64_t max_selected);
   void CountRows(Traffic* traffic, uint64_t rows) const;
   // For destructors: what the branch may still be at has ended, well or not.
   void Settle();
@@ -123,7 +123,7 @@ class CudaSelectingBase : public Cache, public RowStore {
   std::shared_ptr<const std::function<void()>> check_transfers_;
   Buffer constants_;                  // int32 [lists]: 0, 1, ...
   std::unique_ptr<Mirror> counters_;  // DeviceHeadCounters [layers][kv_heads]
-  std::optional<ImposedRowTable> imposed_;
+  std::optional<ForcedRowTable> forced_;
   Buffer ones_;  // int32 [pairs]: every head moves its rows
   int64_t max_moved_ = 0;
   mutable std::vector<HeadCounters> heads_;
@@ -142,9 +142,9 @@ class CudaSelectingCache : public WithShape<CudaSelectingBase, Shape> {
  protected:
   CudaSelectingCache(CudaDevice& device, const Shape& shape,
                      std::array<ops::cuda::TableId, 2> staging, int marks, const KvOptions& options,
-                     const ImposedSelection* imposed)
+                     const ForcedSelection* forced)
       : WithShape<CudaSelectingBase, Shape>(shape, device, RowsOf(shape, staging), marks, options,
-                                            imposed) {}
+                                            forced) {}
 
  private:
   static CudaSelectingBase::Rows RowsOf(const Shape& shape,

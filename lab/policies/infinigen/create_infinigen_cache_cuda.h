@@ -7,7 +7,7 @@
 
 #include "kv/cache.h"
 #include "kv/heads/profile.h"
-#include "lab/impose/imposed_selection.h"
+#include "lab/forced/forced_selection.h"
 #include "lab/policies/infinigen/shape.h"
 
 namespace litecache::kv::infinigen {
@@ -17,10 +17,10 @@ namespace litecache::kv::infinigen {
 uint64_t CudaScratchBytes(const Shape& shape, int64_t sequences, int64_t tokens,
                           std::string_view transfer);
 
-// device: a CudaDevice. imposed: null without. As Speculation about the profile; Unsupported for
+// device: a CudaDevice. forced: null without. As Speculation about the profile; Unsupported for
 // options that are the CPU's.
 std::unique_ptr<Cache> CreateCudaCache(Device& device, const Shape& shape, const KvOptions& options,
                                        const Profile* profile, const TierBytes& budget,
-                                       const ImposedSelection* imposed);
+                                       const ForcedSelection* forced);
 
 }  // namespace litecache::kv::infinigen

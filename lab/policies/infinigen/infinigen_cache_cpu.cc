@@ -185,7 +185,7 @@ void InfiniGenCache::Speculate(Stream& stream, int64_t layer, const MatrixView& 
   }
   if (!speculated_.empty()) speculation_.Select(stream, layer, scale, speculated_);
 
-  Mark(stream, imposed_ == nullptr ? Section::kManagement : Section::kOverride);
+  Mark(stream, forced_ == nullptr ? Section::kManagement : Section::kOverride);
   Buffer& buffer = BufferOf(layer);
   buffer.positions.clear();
   const size_t items = decoding_.size() * static_cast<size_t>(shape_.layout.kv_heads);
@@ -197,11 +197,11 @@ void InfiniGenCache::Speculate(Stream& stream, int64_t layer, const MatrixView& 
     buffer.firsts[index] = static_cast<int64_t>(buffer.positions.size());
     buffer.counts[index] = count;
     std::span<const int32_t> positions = item.positions;
-    if (imposed_ != nullptr) {
-      imposed_rows_.resize(item.positions.size());
-      imposed_->Rows(layer, item.head, item.past, item.sequence, 0, item.past, count,
-                     imposed_rows_.data());
-      positions = imposed_rows_;
+    if (forced_ != nullptr) {
+      forced_rows_.resize(item.positions.size());
+      forced_->Rows(layer, item.head, item.past, item.sequence, 0, item.past, count,
+                    forced_rows_.data());
+      positions = forced_rows_;
     }
     buffer.positions.insert(buffer.positions.end(), positions.begin(), positions.end());
     HeadCounters& counters = Head(layer, item.head);

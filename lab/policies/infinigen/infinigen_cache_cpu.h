@@ -17,7 +17,7 @@
 #include "kv/step/attended_rows_cpu.h"
 #include "kv/step/step_check.h"
 #include "kv/with_shape.h"
-#include "lab/impose/imposed_selection.h"
+#include "lab/forced/forced_selection.h"
 #include "lab/policies/common/row_mover.h"
 #include "lab/policies/common/store_prefill_cpu.h"
 #include "lab/policies/infinigen/diagnosis.h"
@@ -36,9 +36,9 @@ class InfiniGenCache final : public WithShape<Cache, Shape>, public Diagnosis {
 
   std::string_view policy() const override { return "infinigen"; }
 
-  void Provide(const TierBytes& bytes) override {
-    device_.Provide(bytes.device);
-    host_.Provide(bytes.host);
+  void AllocateAhead(const TierBytes& bytes) override {
+    device_.AllocateAhead(bytes.device);
+    host_.AllocateAhead(bytes.host);
   }
   SequenceId Create() override;
   SequenceId Fork(SequenceId parent) override;
@@ -58,9 +58,7 @@ class InfiniGenCache final : public WithShape<Cache, Shape>, public Diagnosis {
   std::span<const HeadCounters> Heads() const override { return heads_; }
 
   // Of measurements: which rows are chosen, as many as were. Null: none.
-  void Impose(std::shared_ptr<const ImposedSelection> selection) {
-    imposed_ = std::move(selection);
-  }
+  void Force(std::shared_ptr<const ForcedSelection> selection) { forced_ = std::move(selection); }
 
   std::vector<int32_t> Fetched(int64_t layer, int64_t sequence, int64_t head) const override;
   std::vector<int32_t> ChosenChannels(SequenceId id, int64_t layer, int64_t head) const override;
@@ -119,7 +117,7 @@ class InfiniGenCache final : public WithShape<Cache, Shape>, public Diagnosis {
   Stats stats_;
   std::vector<HeadCounters> heads_;  // [layers][kv_heads]
   StepCheck check_;
-  std::shared_ptr<const ImposedSelection> imposed_;
+  std::shared_ptr<const ForcedSelection> forced_;
 
   // Of the step in progress.
   bool in_step_ = false;
@@ -131,7 +129,7 @@ class InfiniGenCache final : public WithShape<Cache, Shape>, public Diagnosis {
   std::vector<SequenceTable::Growth> store_growth_, partial_growth_;
   std::vector<Speculated> speculated_;
   std::vector<float> row_;
-  std::vector<int32_t> imposed_rows_;
+  std::vector<int32_t> forced_rows_;
   AttendedRows attended_;
 
   RowMover mover_;  // last: its thread ends before what it reads goes

@@ -47,9 +47,9 @@ WorkSizes SizesOf(const Shape& shape, int64_t width, int64_t sequences, int64_t 
 
 CudaInfiniGenCache::CudaInfiniGenCache(CudaDevice& device, const Shape& shape,
                                        const KvOptions& options, const Profile* profile,
-                                       const TierBytes& budget, const ImposedSelection* imposed)
+                                       const TierBytes& budget, const ForcedSelection* forced)
     : CudaSelectingCache(device, shape, {ops::cuda::kStaging, ops::cuda::kSlots}, kMarks, options,
-                         imposed),
+                         forced),
       alpha_(static_cast<float>(options.settings.Of<InfiniGenOptions>().alpha)),
       device_pool_(device, shape.pages.page_bytes, budget.device, "KV cache, device tier"),
       host_pool_(host_, shape.pages.page_bytes, budget.host, "KV cache, host store"),
@@ -341,10 +341,10 @@ uint64_t CudaScratchBytes(const Shape& shape, int64_t sequences, int64_t tokens,
 
 std::unique_ptr<Cache> CreateCudaCache(Device& device, const Shape& shape, const KvOptions& options,
                                        const Profile* profile, const TierBytes& budget,
-                                       const ImposedSelection* imposed) {
+                                       const ForcedSelection* forced) {
   LC_CHECK(device.type() == DeviceType::kCuda);
   return std::make_unique<CudaInfiniGenCache>(static_cast<CudaDevice&>(device), shape, options,
-                                              profile, budget, imposed);
+                                              profile, budget, forced);
 }
 
 }  // namespace litecache::kv::infinigen

@@ -26,13 +26,13 @@ class CudaInfiniGenCache final : public CudaSelectingCache<Shape>, public Diagno
  public:
   CudaInfiniGenCache(CudaDevice& device, const Shape& shape, const KvOptions& options,
                      const Profile* profile, const TierBytes& budget,
-                     const ImposedSelection* imposed);
+                     const ForcedSelection* forced);
   ~CudaInfiniGenCache() override;
 
   std::string_view policy() const override { return "infinigen"; }
-  void Provide(const TierBytes& bytes) override {
-    device_pool_.Provide(bytes.device);
-    host_pool_.Provide(bytes.host);
+  void AllocateAhead(const TierBytes& bytes) override {
+    device_pool_.AllocateAhead(bytes.device);
+    host_pool_.AllocateAhead(bytes.host);
   }
   SequenceId Create() override;
   SequenceId Fork(SequenceId parent) override;

@@ -69,8 +69,8 @@ void CudaInfiniGenCache::Speculate(Stream& stream, int64_t layer, const MatrixVi
                          keys_, work_context_, CountersOf(layer));
   ops::cuda::SelectTop(decisions, step, kv_heads, work.speculation.ranges, keys_, work_context_,
                        context_, work.selected, work.selected_count, max_rows_);
-  ImposeRows(decisions, layer, work.speculation.ranges, work.selected, work.selected_count,
-             max_rows_);
+  ForceRows(decisions, layer, work.speculation.ranges, work.selected, work.selected_count,
+            max_rows_);
   link_.Fork(decisions);
   {
     // Where the CPU gathers the rows, the host gives `stream` nothing else meanwhile.

@@ -8,7 +8,7 @@
 #include "kv/cache_plan.h"
 #include "kv/heads/profile.h"
 #include "kv/with_shape.h"
-#include "lab/impose/imposed_selection.h"
+#include "lab/forced/forced_selection.h"
 #include "lab/policies/infinigen/create_infinigen_cache_cuda.h"
 #include "lab/policies/infinigen/infinigen_cache_cpu.h"
 #include "lab/policies/infinigen/options.h"
@@ -80,22 +80,22 @@ class InfiniGenPlan final : public WithShape<CachePlan, Shape>, public ReplaysTr
     if constexpr (ops::cuda::kAvailable) {
       if (shape_.on_gpu) {
         return infinigen::CreateCudaCache(device, shape_, options_, profile_.get(), budget,
-                                          imposed_.get());
+                                          forced_.get());
       }
     }
     auto cache = std::make_unique<InfiniGenCache>(device, shape_, options_, profile_.get(), budget);
-    cache->Impose(imposed_);
+    cache->Force(forced_);
     return cache;
   }
   void Replay(std::shared_ptr<const Trace> trace) override {
-    imposed_ = std::make_shared<const ImposedSelection>(
-        std::move(trace), shape_.layout, options_.settings.Of<InfiniGenOptions>().cap);
+    forced_ = std::make_shared<const ForcedSelection>(std::move(trace), shape_.layout,
+                                                      options_.settings.Of<InfiniGenOptions>().cap);
   }
 
  private:
   KvOptions options_;
   std::shared_ptr<const Profile> profile_;
-  std::shared_ptr<const ImposedSelection> imposed_;  // null: none
+  std::shared_ptr<const ForcedSelection> forced_;  // null: none
 };
 
 std::unique_ptr<CachePlan> Plan(const Layout& layout, const KvOptions& options,

@@ -6,7 +6,7 @@
 #include <string_view>
 
 #include "kv/cache.h"
-#include "lab/impose/imposed_selection.h"
+#include "lab/forced/forced_selection.h"
 #include "lab/policies/pqcache/shape.h"
 #include "litecache/kv_options.h"
 
@@ -17,8 +17,8 @@ namespace litecache::kv::pqcache {
 uint64_t CudaScratchBytes(const Shape& shape, int64_t sequences, int64_t tokens,
                           std::string_view transfer);
 
-// device: a CudaDevice. imposed: null without. Throws Unsupported for options that are the CPU's.
+// device: a CudaDevice. forced: null without. Throws Unsupported for options that are the CPU's.
 std::unique_ptr<Cache> CreateCudaCache(Device& device, const Shape& shape, const KvOptions& options,
-                                       const TierBytes& budget, const ImposedSelection* imposed);
+                                       const TierBytes& budget, const ForcedSelection* forced);
 
 }  // namespace litecache::kv::pqcache

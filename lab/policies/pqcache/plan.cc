@@ -6,7 +6,7 @@
 #include "kv/cache_plan.h"
 #include "kv/heads/profile.h"
 #include "kv/with_shape.h"
-#include "lab/impose/imposed_selection.h"
+#include "lab/forced/forced_selection.h"
 #include "lab/policies/pqcache/create_pq_cache_cuda.h"
 #include "lab/policies/pqcache/options.h"
 #include "lab/policies/pqcache/policy.h"
@@ -77,20 +77,20 @@ class PqPlan final : public WithShape<CachePlan, Shape>, public ReplaysTrace {
   std::unique_ptr<Cache> Create(Device& device, const TierBytes& budget) const override {
     if constexpr (ops::cuda::kAvailable) {
       if (shape_.on_gpu)
-        return pqcache::CreateCudaCache(device, shape_, options_, budget, imposed_.get());
+        return pqcache::CreateCudaCache(device, shape_, options_, budget, forced_.get());
     }
     auto cache = std::make_unique<PqCache>(device, shape_, options_, budget);
-    cache->Impose(imposed_);
+    cache->Force(forced_);
     return cache;
   }
   void Replay(std::shared_ptr<const Trace> trace) override {
-    imposed_ = std::make_shared<const ImposedSelection>(
+    forced_ = std::make_shared<const ForcedSelection>(
         std::move(trace), shape_.layout, options_.settings.Of<PqCacheOptions>().share / 2);
   }
 
  private:
   KvOptions options_;
-  std::shared_ptr<const ImposedSelection> imposed_;  // null: none
+  std::shared_ptr<const ForcedSelection> forced_;  // null: none
 };
 
 std::unique_ptr<CachePlan> Plan(const Layout& layout, const KvOptions& options,

@@ -16,7 +16,7 @@
 #include "kv/step/attended_rows_cpu.h"
 #include "kv/step/step_check.h"
 #include "kv/with_shape.h"
-#include "lab/impose/imposed_selection.h"
+#include "lab/forced/forced_selection.h"
 #include "lab/policies/common/row_mover.h"
 #include "lab/policies/common/store_prefill_cpu.h"
 #include "lab/policies/pqcache/diagnosis.h"
@@ -34,7 +34,7 @@ class PqCache final : public WithShape<Cache, Shape>, public Diagnosis {
 
   std::string_view policy() const override { return "pqcache"; }
 
-  void Provide(const TierBytes& bytes) override { sequences_.Provide(bytes); }
+  void AllocateAhead(const TierBytes& bytes) override { sequences_.AllocateAhead(bytes); }
   SequenceId Create() override;
   SequenceId Fork(SequenceId parent) override;
   void Release(SequenceId id) override;
@@ -50,9 +50,7 @@ class PqCache final : public WithShape<Cache, Shape>, public Diagnosis {
   std::span<const HeadCounters> Heads() const override { return heads_; }
 
   // Of measurements: which rows are selected, as many as were. Null: none.
-  void Impose(std::shared_ptr<const ImposedSelection> selection) {
-    imposed_ = std::move(selection);
-  }
+  void Force(std::shared_ptr<const ForcedSelection> selection) { forced_ = std::move(selection); }
 
   // Diagnosis.
   Selected SelectedRows(int64_t sequence, int64_t head) override;
@@ -106,7 +104,7 @@ class PqCache final : public WithShape<Cache, Shape>, public Diagnosis {
                       std::vector<std::vector<std::byte*>>* pages) const;
   void Fill(Stream& stream, int64_t layer, const StepSequence& step);
   void Select(Stream& stream, int64_t layer, const MatrixView& q, float scale);
-  void ImposeRows(int64_t layer);
+  void ForceRows(int64_t layer);
   void Gather(Stream& stream, int64_t layer);
   void Append(Stream& stream, int64_t layer, const MatrixView& k, const MatrixView& v);
   void Update(int64_t layer, size_t sequence);
@@ -122,7 +120,7 @@ class PqCache final : public WithShape<Cache, Shape>, public Diagnosis {
   Stats stats_;
   std::vector<HeadCounters> heads_;  // [layers][kv_heads]
   StepCheck check_;
-  std::shared_ptr<const ImposedSelection> imposed_;
+  std::shared_ptr<const ForcedSelection> forced_;
 
   // Of the step in progress.
   bool in_step_ = false;

@@ -16,7 +16,7 @@
 namespace litecache::kv::pqcache {
 namespace {
 
-using ops::cuda::LiteShape;
+using ops::cuda::LiteCacheShape;
 using ops::cuda::PqAdmission;
 using ops::cuda::PqChange;
 using ops::cuda::PqLayer;
@@ -36,8 +36,8 @@ int64_t RoundedRows(int64_t rows) {
 }
 
 size_t WorkScratchBytes(const Shape& shape, int64_t sequences, int64_t context) {
-  const LiteShape lite{.kv_heads = static_cast<int32_t>(shape.layout.kv_heads),
-                       .group = static_cast<int32_t>(shape.group)};
+  const LiteCacheShape lite{.kv_heads = static_cast<int32_t>(shape.layout.kv_heads),
+                            .group = static_cast<int32_t>(shape.group)};
   return std::max(
       ops::cuda::SelectScratchBytes(lite, sequences, context),
       ops::cuda::AttentionScratchBytes(sequences, shape.layout.q_heads, shape.layout.head_dim));
@@ -46,10 +46,10 @@ size_t WorkScratchBytes(const Shape& shape, int64_t sequences, int64_t context) 
 }  // namespace
 
 CudaPqCache::CudaPqCache(CudaDevice& device, const Shape& shape, const KvOptions& options,
-                         const TierBytes& budget, const ImposedSelection* imposed)
+                         const TierBytes& budget, const ForcedSelection* forced)
     // A sequence that prefills has no use for its other rows.
     : CudaSelectingCache(device, shape, {ops::cuda::kStaging, ops::cuda::kPqRows}, kMarks, options,
-                         imposed),
+                         forced),
       sequences_(device, host_, shape_, options, budget, [](SequenceId) {}),
       new_rows_(device) {
   LC_CHECK(shape.on_gpu);
@@ -389,10 +389,10 @@ uint64_t CudaScratchBytes(const Shape& shape, int64_t sequences, int64_t tokens,
 }
 
 std::unique_ptr<Cache> CreateCudaCache(Device& device, const Shape& shape, const KvOptions& options,
-                                       const TierBytes& budget, const ImposedSelection* imposed) {
+                                       const TierBytes& budget, const ForcedSelection* forced) {
   LC_CHECK(device.type() == DeviceType::kCuda);
   return std::make_unique<CudaPqCache>(static_cast<CudaDevice&>(device), shape, options, budget,
-                                       imposed);
+                                       forced);
 }
 
 }  // namespace litecache::kv::pqcache

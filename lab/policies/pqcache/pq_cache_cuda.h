@@ -28,11 +28,11 @@ int64_t BlocksOf(const Shape& shape, int64_t tokens);
 class CudaPqCache final : public CudaSelectingCache<Shape>, public Diagnosis {
  public:
   CudaPqCache(CudaDevice& device, const Shape& shape, const KvOptions& options,
-              const TierBytes& budget, const ImposedSelection* imposed);
+              const TierBytes& budget, const ForcedSelection* forced);
   ~CudaPqCache() override;
 
   std::string_view policy() const override { return "pqcache"; }
-  void Provide(const TierBytes& bytes) override { sequences_.Provide(bytes); }
+  void AllocateAhead(const TierBytes& bytes) override { sequences_.AllocateAhead(bytes); }
   SequenceId Create() override;
   SequenceId Fork(SequenceId parent) override;
   void Release(SequenceId id) override;

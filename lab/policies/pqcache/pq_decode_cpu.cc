@@ -108,21 +108,21 @@ void PqCache::Select(Stream& stream, int64_t layer, const MatrixView& q, float s
   }
   if (!selects_.empty())
     ops::PqSelect(stream, shape_.codes, shape_.group, shape_.layout.head_dim, selects_);
-  if (imposed_ == nullptr) return;
+  if (forced_ == nullptr) return;
   Mark(stream, Section::kOverride);
-  ImposeRows(layer);
+  ForceRows(layer);
 }
 
-void PqCache::ImposeRows(int64_t layer) {
+void PqCache::ForceRows(int64_t layer) {
   for (size_t i = 0; i < decoding_.size(); ++i) {
     const StepSequence& sequence = decoding_[i];
     const Sequence& state = Get(sequence);
     if (state.index == nullptr) continue;  // every row
     for (int64_t head = 0; head < shape_.layout.kv_heads; ++head) {
       Choice& choice = ChoiceOf(i, head);
-      imposed_->Rows(layer, head, sequence.past, sequence.first_row, shape_.sink,
-                     sequence.past - state.rows, static_cast<int64_t>(choice.positions.size()),
-                     choice.positions.data());
+      forced_->Rows(layer, head, sequence.past, sequence.first_row, shape_.sink,
+                    sequence.past - state.rows, static_cast<int64_t>(choice.positions.size()),
+                    choice.positions.data());
     }
   }
 }

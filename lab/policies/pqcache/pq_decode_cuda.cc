@@ -40,7 +40,7 @@ void CudaPqCache::AttendDecoding(Stream& stream, int64_t index, const MatrixView
   }
   Mark(stream, Section::kRetrieval);
   ops::cuda::PqSelect(stream, step, layer, q, scale, scratch_.data());
-  ImposeRows(stream, index, layer.ranges, layer.selected, layer.selected_count, layer.max_rows);
+  ForceRows(stream, index, layer.ranges, layer.selected, layer.selected_count, layer.max_rows);
   Mark(stream, Section::kManagement);
   ops::cuda::PqLookup(stream, step, layer);
   link_.Fork(stream);

@@ -90,9 +90,9 @@ class Sequences {
     return token < shape_.sink ? token : shape_.sink + token % (sequence.rows + 1);
   }
 
-  void Provide(const TierBytes& bytes) {
-    device_.Provide(bytes.device);
-    host_.Provide(bytes.host);
+  void AllocateAhead(const TierBytes& bytes) {
+    device_.AllocateAhead(bytes.device);
+    host_.AllocateAhead(bytes.host);
   }
   PagePool& device() { return device_; }
   const PagePool& device() const { return device_; }

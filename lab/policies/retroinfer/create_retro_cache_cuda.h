@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "kv/cache.h"
-#include "lab/impose/imposed_selection.h"
+#include "lab/forced/forced_selection.h"
 #include "lab/policies/retroinfer/shape.h"
 
 namespace litecache::kv {
@@ -13,9 +13,8 @@ namespace litecache::kv {
 // Device memory that up to `sequences` sequences of up to `tokens` tokens take beside the tiers.
 uint64_t CudaRetroScratchBytes(const RetroShape& shape, int64_t sequences, int64_t tokens);
 
-// device: a CudaDevice; shape: of one. imposed: null, or which clusters are chosen.
+// device: a CudaDevice; shape: of one. forced: null, or which clusters are chosen.
 std::unique_ptr<Cache> CreateCudaRetroCache(Device& device, const RetroShape& shape,
-                                            const TierBytes& budget,
-                                            const ImposedSelection* imposed);
+                                            const TierBytes& budget, const ForcedSelection* forced);
 
 }  // namespace litecache::kv

@@ -5,7 +5,7 @@
 #include "kv/cache_plan.h"
 #include "kv/heads/profile.h"
 #include "kv/with_shape.h"
-#include "lab/impose/imposed_selection.h"
+#include "lab/forced/forced_selection.h"
 #include "lab/policies/retroinfer/create_retro_cache_cuda.h"
 #include "lab/policies/retroinfer/policy.h"
 #include "lab/policies/retroinfer/retro_cache_cpu.h"
@@ -60,10 +60,10 @@ class RetroPlan final : public WithShape<CachePlan, RetroShape>, public ReplaysT
 
   std::unique_ptr<Cache> Create(Device& device, const TierBytes& budget) const override {
     if constexpr (ops::cuda::kAvailable) {
-      if (shape_.on_gpu) return CreateCudaRetroCache(device, shape_, budget, imposed_.get());
+      if (shape_.on_gpu) return CreateCudaRetroCache(device, shape_, budget, forced_.get());
     }
     auto cache = std::make_unique<RetroCache>(device, shape_, budget);
-    cache->Impose(imposed_);
+    cache->Force(forced_);
     return cache;
   }
   void Replay(std::shared_ptr<const Trace> trace) override {
@@ -71,12 +71,12 @@ class RetroPlan final : public WithShape<CachePlan, RetroShape>, public ReplaysT
       throw InvalidArgument("the trace ({}) has no clusters, which policy retroinfer replays",
                             trace->Describe());
     }
-    imposed_ = std::make_shared<const ImposedSelection>(std::move(trace), shape_.layout,
-                                                        shape_.o.retrieval);
+    forced_ = std::make_shared<const ForcedSelection>(std::move(trace), shape_.layout,
+                                                      shape_.o.retrieval);
   }
 
  private:
-  std::shared_ptr<const ImposedSelection> imposed_;  // null: none
+  std::shared_ptr<const ForcedSelection> forced_;  // null: none
 };
 
 std::unique_ptr<CachePlan> Plan(const Layout& layout, const KvOptions& options,

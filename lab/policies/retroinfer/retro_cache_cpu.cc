@@ -228,14 +228,14 @@ void RetroCache::Select(Stream& stream, int64_t layer, const MatrixView& q, floa
   }
   Mark(stream, Section::kRetrieval);
   if (!selects_.empty()) ops::ClusterSelect(stream, shape_.group, selects_);
-  if (imposed_ != nullptr) {
+  if (forced_ != nullptr) {
     Mark(stream, Section::kOverride);
-    ImposeClusters(layer);
+    ForceClusters(layer);
   }
   stats_.bytes_scored += clusters * (shape_.format.row_bytes() / 2);
 }
 
-void RetroCache::ImposeClusters(int64_t layer) {
+void RetroCache::ForceClusters(int64_t layer) {
   std::vector<int32_t> order;
   for (size_t i = 0; i < selects_.size(); ++i) {
     const ops::ClusterSelectWork& select = selects_[i];
@@ -243,8 +243,8 @@ void RetroCache::ImposeClusters(int64_t layer) {
     // A sequence's heads follow each other.
     const int64_t head = static_cast<int64_t>(i) % shape_.layout.kv_heads;
     order.resize(static_cast<size_t>(select.count));
-    imposed_->Clusters(layer, head, part.past, part.first_row, select.count, select.count,
-                       order.data());
+    forced_->Clusters(layer, head, part.past, part.first_row, select.count, select.count,
+                      order.data());
     int32_t* next = select.ids;
     int32_t* const end = next + select.ranked_count + select.unranked_count;
     for (const int32_t id : order) {

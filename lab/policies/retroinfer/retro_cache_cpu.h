@@ -8,7 +8,7 @@
 
 #include "base/background_threads.h"
 #include "kv/step/attended_rows_cpu.h"
-#include "lab/impose/imposed_selection.h"
+#include "lab/forced/forced_selection.h"
 #include "lab/policies/retroinfer/index_build.h"
 #include "lab/policies/retroinfer/wave_buffer.h"
 #include "lab/policies/retroinfer/wave_cache.h"
@@ -27,9 +27,7 @@ class RetroCache final : public WaveCache {
   void Settle() override { buffer_.Settle(); }
 
   // Of measurements: which clusters are attended, as many as were. Null: none.
-  void Impose(std::shared_ptr<const ImposedSelection> selection) {
-    imposed_ = std::move(selection);
-  }
+  void Force(std::shared_ptr<const ForcedSelection> selection) { forced_ = std::move(selection); }
 
  private:
   std::unique_ptr<WaveBuild> NewBuild(SequenceId id, WaveSequence* sequence,
@@ -48,7 +46,7 @@ class RetroCache final : public WaveCache {
   void Append(int64_t layer, const MatrixView& k, const MatrixView& v);
   // The clusters that the layer's queries want, into selects_.
   void Select(Stream& stream, int64_t layer, const MatrixView& q, float scale);
-  void ImposeClusters(int64_t layer);
+  void ForceClusters(int64_t layer);
   void CountAccesses(int64_t layer, std::span<const WaveAccess> accesses);
   void AttendZones(Stream& stream, int64_t layer, std::span<const WaveAccess> accesses,
                    const MatrixView& q, float scale, const MatrixView& out);
@@ -58,7 +56,7 @@ class RetroCache final : public WaveCache {
 
   BackgroundThreads index_threads_;
   WaveBuffer buffer_;
-  std::shared_ptr<const ImposedSelection> imposed_;
+  std::shared_ptr<const ForcedSelection> forced_;
 
   // Scratch; kept, so that a step allocates little once it has grown.
   std::vector<ops::MoveWork> moves_;

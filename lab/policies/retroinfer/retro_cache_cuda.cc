@@ -30,7 +30,7 @@ constexpr size_t kMostParts = 8;
 }  // namespace
 
 CudaRetroCache::CudaRetroCache(CudaDevice& device, const RetroShape& shape, const TierBytes& budget,
-                               const ImposedSelection* imposed)
+                               const ForcedSelection* forced)
     : RetroHost(device),
       WaveCache(device, RetroHost::host, shape, budget, kHostSlab),
       gpu_(device),
@@ -55,9 +55,9 @@ CudaRetroCache::CudaRetroCache(CudaDevice& device, const RetroShape& shape, cons
   std::iota(lists.begin(), lists.end(), 0);
   lists_ = device.Allocate(lists.size() * sizeof(int32_t));
   device.Upload(lists_.data(), lists.data(), lists_.size());
-  if (imposed != nullptr) {
-    imposed_.emplace(device, shape.layout, imposed->period(), imposed->recorded_clusters(),
-                     imposed->ClusterOrder());
+  if (forced != nullptr) {
+    forced_.emplace(device, shape.layout, forced->period(), forced->recorded_clusters(),
+                    forced->ClusterOrder());
   }
 }
 
@@ -406,9 +406,9 @@ uint64_t CudaRetroScratchBytes(const RetroShape& shape, int64_t sequences, int64
 
 std::unique_ptr<Cache> CreateCudaRetroCache(Device& device, const RetroShape& shape,
                                             const TierBytes& budget,
-                                            const ImposedSelection* imposed) {
+                                            const ForcedSelection* forced) {
   LC_CHECK(device.type() == DeviceType::kCuda);
-  return std::make_unique<CudaRetroCache>(static_cast<CudaDevice&>(device), shape, budget, imposed);
+  return std::make_unique<CudaRetroCache>(static_cast<CudaDevice&>(device), shape, budget, forced);
 }
 
 }  // namespace litecache::kv

@@ -15,11 +15,11 @@
 #include "device/cuda/cuda_device.h"
 #include "kv/row_store.h"
 #include "kv/step/step_block_cuda.h"
-#include "lab/impose/imposed_selection.h"
-#include "lab/impose/imposed_table_cuda.h"
+#include "lab/forced/forced_selection.h"
+#include "lab/forced/forced_table_cuda.h"
 #include "lab/policies/common/store_prefill_cuda.h"
 #include "lab/policies/retroinfer/answers_cuda.h"
-#include "lab/policies/retroinfer/ops/impose_clusters_cuda.h"
+#include "lab/policies/retroinfer/ops/force_clusters_cuda.h"
 #include "lab/policies/retroinfer/ops/wave_index_cuda.h"
 #include "lab/policies/retroinfer/sequence_cuda.h"
 #include "lab/policies/retroinfer/wave_build_cuda.h"
@@ -40,9 +40,9 @@ class CudaRetroCache final : private RetroHost,
                              public RowStore,
                              private ArrangedRows {
  public:
-  // imposed: null, or which clusters are chosen.
+  // forced: null, or which clusters are chosen.
   CudaRetroCache(CudaDevice& device, const RetroShape& shape, const TierBytes& budget,
-                 const ImposedSelection* imposed);
+                 const ForcedSelection* forced);
   ~CudaRetroCache() override;
 
   SequenceId Fork(SequenceId parent) override;
@@ -104,7 +104,7 @@ class CudaRetroCache final : private RetroHost,
 
   CudaDevice& gpu_;
   Buffer lists_;  // int32 [layers][kv_heads]: a head's list is its index
-  std::optional<ImposedTable<uint16_t>> imposed_;
+  std::optional<ForcedTable<uint16_t>> forced_;
   RetroWork work_;
   WaveAnswers answers_;
   std::shared_ptr<const std::function<void()>> check_answers_;

@@ -9,7 +9,7 @@
 #include "lab/policies/retroinfer/retro_cache_cuda.h"
 #include "ops/attention/attention_cuda.h"
 #include "ops/attention/listed_cuda.h"
-#include "ops/slots/lite_layer_cuda.h"
+#include "ops/slots/litecache_layer_cuda.h"
 #include "ops/transfer/pull_rows_cuda.h"
 
 namespace litecache::kv {
@@ -121,22 +121,22 @@ void CudaRetroCache::Choose(Stream& stream, int64_t index, const MatrixView& q, 
   const StepView step = block_.Decoding(context_);
   const WaveLayer layer = Layer(index);
   ops::cuda::SelectClusters(stream, step, wave_, layer, q, scale, work_.scratch());
-  if (imposed_) {
+  if (forced_) {
     Mark(stream, Section::kOverride);
-    ops::cuda::ImposeClusters(stream, step, wave_, layer,
-                              {.order = imposed_->Layer(index),
-                               .recorded = static_cast<int32_t>(imposed_->of_head()),
-                               .steps = static_cast<int32_t>(imposed_->steps()),
-                               .stride = imposed_->stride()});
+    ops::cuda::ForceClusters(stream, step, wave_, layer,
+                             {.order = forced_->Layer(index),
+                              .recorded = static_cast<int32_t>(forced_->of_head()),
+                              .steps = static_cast<int32_t>(forced_->steps()),
+                              .stride = forced_->stride()});
   }
 }
 
 void CudaRetroCache::Fetch(const WaveLayer& layer) {
-  const ops::cuda::LiteShape shape{.kv_heads = wave_.kv_heads,
-                                   .group = wave_.group,
-                                   .head_dim = wave_.head_dim,
-                                   .max_rows = wave_.max_rows};
-  ops::cuda::LiteLayer moves;
+  const ops::cuda::LiteCacheShape shape{.kv_heads = wave_.kv_heads,
+                                        .group = wave_.group,
+                                        .head_dim = wave_.head_dim,
+                                        .max_rows = wave_.max_rows};
+  ops::cuda::LiteCacheLayer moves;
   moves.slots = layer.rows;
   moves.store = layer.store;
   moves.refresh = const_cast<int32_t*>(work_.ones());

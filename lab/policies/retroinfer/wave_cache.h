@@ -31,9 +31,9 @@ class WaveCache : public WithShape<Cache, RetroShape> {
  public:
   std::string_view policy() const override { return "retroinfer"; }
 
-  void Provide(const TierBytes& bytes) override {
-    device_.Provide(bytes.device);
-    host_.Provide(bytes.host);
+  void AllocateAhead(const TierBytes& bytes) override {
+    device_.AllocateAhead(bytes.device);
+    host_.AllocateAhead(bytes.host);
   }
   SequenceId Create() override;
   // Waits for the parent's index; throws CapacityError where its prompt had none yet and there is

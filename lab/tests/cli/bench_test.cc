@@ -17,7 +17,7 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-TEST(LabBench, ImposesReuse) {
+TEST(LabBench, ForcesReuse) {
   const auto result = RunProgram({"bench",
                                   "--model",
                                   FixtureDirectory("llama").string(),
@@ -44,8 +44,8 @@ TEST(LabBench, ImposesReuse) {
                                   "--json"});
   ASSERT_EQ(result.exit_code, 0) << result.err;
   const auto json = nlohmann::json::parse(result.out);
-  EXPECT_EQ(json["imposed"]["hit_ratio"], 0.6);
-  EXPECT_EQ(json["imposed"]["overlap"], 0.75);
+  EXPECT_EQ(json["forced"]["hit_ratio"], 0.6);
+  EXPECT_EQ(json["forced"]["overlap"], 0.75);
   ASSERT_EQ(json["decode"].size(), 2u);
   const auto &full = json["decode"][0], &lite = json["decode"][1];
   EXPECT_FALSE(full.contains("hit_ratio"));
@@ -190,7 +190,7 @@ TEST(LabBench, PlaysWhatAModelLookedFor) {
                           "--retroinfer-update", "64", "--json"});
   ASSERT_EQ(all.exit_code, 0) << all.err;
   const auto json = nlohmann::json::parse(all.out);
-  EXPECT_THAT(json["imposed"]["trace"].get<std::string>(), HasSubstr("24 steps at 400 tokens"));
+  EXPECT_THAT(json["forced"]["trace"].get<std::string>(), HasSubstr("24 steps at 400 tokens"));
   ASSERT_EQ(json["decode"].size(), 5u);
   // As the text's, other than random rows': some hits, some not, at every one of them.
   for (const size_t policy : {3, 4}) {  // caches of blocks and of clusters

@@ -286,7 +286,7 @@ def ablation(suite, page):
         f"A decode step at {tokens(grid['batch_context'])} tokens, {shape} shape, milliseconds, hit ratio, and what each step "
         "takes off the one before it. Baseline: prefetch and QSAC with one threshold (0.8) and the least similar head of a group. "
         f"Published (Qwen2.5-14B, H100), taken off: {', '.join(taken)}. Thresholds, aggregation and resident heads need a trace: without one "
-        "all have the hits that are imposed.")
+        "all have the hits that are forced.")
     head, rows = ["step"], []
     for batch in grid["ablation_batches"]:
         head += [f"batch {batch}, ms", "hits", "taken off"]
@@ -353,7 +353,7 @@ def accuracy(suite, page):
         page.paragraph(
             "RULER without the two tasks of questions about paragraphs, percent, average over the tasks "
             f"({grid['accuracy_count']} samples each; cwe needs more than 4K), {grid['accuracy_model']}, on "
-            f"{' and '.join(machines) or 'no machine'}, nothing imposed; the hit ratio and what moves over the link a generated "
+            f"{' and '.join(machines) or 'no machine'}, nothing forced; the hit ratio and what moves over the link a generated "
             "token are of the longest. `litecache, prefetch` and the systems below it have the settings whose speed is measured "
             "above; `litecache` alone is what the program does by default. Published figures below are of models that are larger "
             "by orders of magnitude.")

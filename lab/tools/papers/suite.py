@@ -11,7 +11,7 @@ class Suite:
         directory = pathlib.Path(directory)
         self.description = json.loads((directory / "suite.json").read_text())
         self.grid = self.description["grid"]
-        self.imposed = self.description["imposed"]
+        self.forced = self.description["forced"]
         self.experiments = {}  # [name]: keys of cells, in the order of the suite
         self._cells = {}
         for experiment in self.description["experiments"]:
@@ -30,7 +30,7 @@ class Suite:
         if not path.exists():
             return None
         result = json.loads(path.read_text())
-        if result["cell"] != cell["cell"] or (cell["imposed"] and result.get("imposed", "") != self.imposed):
+        if result["cell"] != cell["cell"] or (cell["forced"] and result.get("forced", "") != self.forced):
             return None
         return result
 

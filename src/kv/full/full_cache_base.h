@@ -26,7 +26,7 @@ class FullCacheBase : public Cache, public RowStore {
     return {.device = page_layout_.ForkBytesFor(shared, tokens)};
   }
 
-  void Provide(const TierBytes& bytes) override { pool_.Provide(bytes.device); }
+  void AllocateAhead(const TierBytes& bytes) override { pool_.AllocateAhead(bytes.device); }
   SequenceId Create() override { return table_.Create(); }
   SequenceId Fork(SequenceId parent) override { return table_.Fork(parent); }
   void Release(SequenceId id) override { table_.Release(id); }

@@ -12,7 +12,7 @@
 #include "kv/heads/head_plan.h"
 #include "kv/litecache/shape.h"
 #include "kv/retrieve/retriever.h"
-#include "ops/slots/lite_layer_cuda.h"
+#include "ops/slots/litecache_layer_cuda.h"
 
 namespace litecache::kv {
 

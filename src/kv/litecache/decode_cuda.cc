@@ -12,7 +12,7 @@
 
 namespace litecache::kv {
 
-using ops::cuda::LiteLayer;
+using ops::cuda::LiteCacheLayer;
 using ops::cuda::RowRange;
 
 CudaDecodePath::CudaDecodePath(CudaDevice& device, const Shape& shape, const CudaLayers& layers,
@@ -55,7 +55,7 @@ void CudaDecodePath::Fill(Stream& stream, const int32_t* fill, float scale) {
 }
 
 void CudaDecodePath::Spill(Stream& stream, int64_t index) {
-  const LiteLayer& layer = layers_.at(index);
+  const LiteCacheLayer& layer = layers_.at(index);
   if (shape_.offloads(index)) {
     ops::cuda::CopyRows(
         stream, step_, shape_.layout.kv_heads, layer.slots, layer.store,
@@ -72,7 +72,7 @@ void CudaDecodePath::SpillAhead(Stream& stream, int64_t index) {
 }
 
 void CudaDecodePath::LookUp(Stream& stream, int64_t index, const MatrixView& q) {
-  const LiteLayer& layer = layers_.at(index);
+  const LiteCacheLayer& layer = layers_.at(index);
   ops::cuda::Lookup(stream, step_, layers_.shape(), layer, aggregation_, q);
   if (results_ == nullptr) return;
   Mark(stream, Section::kOverride);
@@ -82,7 +82,7 @@ void CudaDecodePath::LookUp(Stream& stream, int64_t index, const MatrixView& q) 
 
 void CudaDecodePath::Choose(Stream& stream, int64_t index, const ops::cuda::SelectQuery& query,
                             const Decisions::Chain& chain) {
-  const LiteLayer& layer = layers_.at(index);
+  const LiteCacheLayer& layer = layers_.at(index);
   const bool replaces = ReplacesRows() && !query.fill;
   const CudaResultOverride::Place place{index, step_, layers_.shape(), layer};
   if (replaces && chain.aside != nullptr) {
@@ -131,7 +131,7 @@ void CudaDecodePath::Prefetch(Stream& stream, int64_t index, const MatrixView& q
 void CudaDecodePath::Append(Stream& stream, int64_t index, const MatrixView& k,
                             const MatrixView& v) {
   const int64_t kv_heads = shape_.layout.kv_heads;
-  const LiteLayer& layer = layers_.at(index);
+  const LiteCacheLayer& layer = layers_.at(index);
   if (shape_.offloads(index)) ops::cuda::AppendRows(stream, step_, kv_heads, layer.slots, k, v);
   if (layers_.HasResident(index)) {
     ops::cuda::AppendRows(stream, step_, kv_heads, layer.resident, k, v);
@@ -165,8 +165,8 @@ void CudaDecodePath::Attend(Stream& stream, int64_t index, const MatrixView& q, 
 
 void CudaDecodePath::AttendKept(Stream& stream, int64_t index, const MatrixView& q, float scale,
                                 const MatrixView& out) {
-  const LiteLayer& layer = layers_.at(index);
-  const ops::cuda::LiteShape& shape = layers_.shape();
+  const LiteCacheLayer& layer = layers_.at(index);
+  const ops::cuda::LiteCacheShape& shape = layers_.shape();
   ops::cuda::HybridTables tables;
   tables.slots = layer.slots;
   tables.codes = layer.codes;

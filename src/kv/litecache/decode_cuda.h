@@ -1,8 +1,9 @@
 // The decode sequences of a step on a GPU, layer by layer: spill, decide, refresh, append, attend.
 //
-// Every decision is made by kernels (ops/slots/lite_layer_cuda.h); the host knows lengths only, so
-// a step can be replayed as a graph. With prefetch a layer's decisions are made while those before
-// it are computed: on a stream of their own (decisions_cuda.h), whose lists the link follows.
+// Every decision is made by kernels (ops/slots/litecache_layer_cuda.h); the host knows lengths
+// only, so a step can be replayed as a graph. With prefetch a layer's decisions are made while
+// those before it are computed: on a stream of their own (decisions_cuda.h), whose lists the link
+// follows.
 #pragma once
 
 #include <cstdint>

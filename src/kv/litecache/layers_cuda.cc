@@ -10,10 +10,10 @@
 namespace litecache::kv {
 namespace {
 
-using ops::cuda::LiteLayer;
-using ops::cuda::LiteShape;
+using ops::cuda::LiteCacheLayer;
+using ops::cuda::LiteCacheShape;
 
-LiteShape MakeLiteShape(const Shape& shape) {
+LiteCacheShape MakeLiteShape(const Shape& shape) {
   return {.kv_heads = static_cast<int32_t>(shape.layout.kv_heads),
           .group = static_cast<int32_t>(shape.group),
           .head_dim = static_cast<int32_t>(shape.layout.head_dim),
@@ -33,8 +33,8 @@ CudaLayers::CudaLayers(CudaDevice& device, const Shape& shape, const HeadPlan& p
       lite_shape_(MakeLiteShape(shape)),
       tables_(MakeLiteTables(device, shape, plan)) {}
 
-LiteLayer CudaLayers::Residents(int64_t layer) const {
-  LiteLayer residents = at(layer);
+LiteCacheLayer CudaLayers::Residents(int64_t layer) const {
+  LiteCacheLayer residents = at(layer);
   residents.refresh = no_refresh_;
   return residents;
 }
@@ -96,7 +96,7 @@ bool CudaLayers::Reserve(int64_t sequences, int64_t context) {
     int32_t* moved_positions = take(lists);
     int32_t* moved_slots = take(lists);
     for (size_t i = set; i < tables_.layers.size(); i += sets) {
-      LiteLayer& layer = tables_.layers[i];
+      LiteCacheLayer& layer = tables_.layers[i];
       layer.refresh = refresh;
       layer.selected = selected;
       layer.selected_count = selected_count;

@@ -15,7 +15,7 @@
 #include "kv/heads/head_plan.h"
 #include "kv/litecache/shape.h"
 #include "kv/litecache/tables_cuda.h"
-#include "ops/slots/lite_layer_cuda.h"
+#include "ops/slots/litecache_layer_cuda.h"
 
 namespace litecache::kv {
 
@@ -24,13 +24,13 @@ class CudaLayers {
   // shape, plan: kept. ahead: layers that decisions are ahead of theirs.
   CudaLayers(CudaDevice& device, const Shape& shape, const HeadPlan& plan, int64_t ahead);
 
-  const ops::cuda::LiteShape& shape() const { return lite_shape_; }
-  const ops::cuda::LiteLayer& at(int64_t layer) const {
+  const ops::cuda::LiteCacheShape& shape() const { return lite_shape_; }
+  const ops::cuda::LiteCacheLayer& at(int64_t layer) const {
     return tables_.layers[static_cast<size_t>(layer)];
   }
-  std::span<const ops::cuda::LiteLayer> all() const { return tables_.layers; }
+  std::span<const ops::cuda::LiteCacheLayer> all() const { return tables_.layers; }
   // The layer for a selection of its resident heads alone.
-  ops::cuda::LiteLayer Residents(int64_t layer) const;
+  ops::cuda::LiteCacheLayer Residents(int64_t layer) const;
   // Whether it has resident heads; whether some of them select.
   bool HasResident(int64_t layer) const;
   bool ResidentsSelect(int64_t layer) const;
@@ -60,8 +60,8 @@ class CudaLayers {
   const Shape& shape_;
   const HeadPlan& plan_;
   const int64_t sets_;  // of work arrays
-  ops::cuda::LiteShape lite_shape_;
-  LiteTables tables_;
+  ops::cuda::LiteCacheShape lite_shape_;
+  LiteCacheTables tables_;
   // refresh, selected, moved: a set for each of sets_ layers by turns.
   Buffer work_;
   int32_t* no_refresh_ = nullptr;  // [pairs] zeros, in work_

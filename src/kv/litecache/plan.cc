@@ -9,8 +9,8 @@
 #include "kv/cache_plan.h"
 #include "kv/heads/head_plan.h"
 #include "kv/heads/profile.h"
-#include "kv/litecache/create_lite_cache_cuda.h"
-#include "kv/litecache/lite_cache_cpu.h"
+#include "kv/litecache/cache_cpu.h"
+#include "kv/litecache/create_cache_cuda.h"
 #include "kv/litecache/result_override.h"
 #include "kv/litecache/scratch_plan_cuda.h"
 #include "kv/litecache/shape.h"
@@ -45,10 +45,10 @@ KvOptions Resolve(const KvOptions& options, const Profile* profile) {
   return resolved;
 }
 
-class LitePlan final : public CachePlan, public OverridablePlan {
+class LiteCachePlan final : public CachePlan, public OverridablePlan {
  public:
-  LitePlan(const Layout& layout, const KvOptions& options, std::shared_ptr<const Profile> profile,
-           DeviceType device)
+  LiteCachePlan(const Layout& layout, const KvOptions& options,
+                std::shared_ptr<const Profile> profile, DeviceType device)
       : device_(device),
         options_(Resolve(options, profile.get())),
         profile_(std::move(profile)),
@@ -191,7 +191,7 @@ std::unique_ptr<CachePlan> PlanLiteCache(const Layout& layout, const KvOptions& 
                                          std::shared_ptr<const Profile> profile,
                                          DeviceType device) {
   CheckLayout(layout);
-  return std::make_unique<LitePlan>(layout, options, std::move(profile), device);
+  return std::make_unique<LiteCachePlan>(layout, options, std::move(profile), device);
 }
 
 }  // namespace litecache::kv

@@ -8,7 +8,7 @@
 
 namespace litecache::kv {
 
-using ops::cuda::LiteLayer;
+using ops::cuda::LiteCacheLayer;
 using ops::cuda::RowRange;
 using ops::cuda::RowTable;
 using ops::cuda::StepView;
@@ -57,7 +57,7 @@ std::optional<CudaPrefillPath::Turn> CudaPrefillPath::After(const Turn& turn) co
 
 void CudaPrefillPath::SpillRing(Stream& stream, const Turn& turn) {
   const Shape& shape = tiers_.shape;
-  const LiteLayer& layer = layers_.at(turn.layer);
+  const LiteCacheLayer& layer = layers_.at(turn.layer);
   const StepView ring = block_.Ring(turn.chunk);
   if (ring.max_rows == 0) return;
   ops::cuda::CopyRows(stream, ring, shape.layout.kv_heads, layer.slots, layer.store,
@@ -124,7 +124,7 @@ void CudaPrefillPath::CopyBytes(const Turn& turn, int set, Direction direction) 
 }
 
 void CudaPrefillPath::Encode(Stream& stream, const Turn& turn, const MatrixView& k) {
-  const LiteLayer& layer = layers_.at(turn.layer);
+  const LiteCacheLayer& layer = layers_.at(turn.layer);
   if (const StepView ring = block_.Ring(turn.chunk); ring.max_rows > 0) {
     retriever_.Encode(stream, turn.layer, ring, layers_.shape(), layer, nullptr);
   }

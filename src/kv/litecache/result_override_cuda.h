@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "device/device.h"
-#include "ops/slots/lite_layer_cuda.h"
+#include "ops/slots/litecache_layer_cuda.h"
 
 namespace litecache::kv {
 
@@ -15,8 +15,8 @@ class CudaResultOverride {
   struct Place {
     int64_t index = 0;
     const ops::cuda::StepView& step;
-    const ops::cuda::LiteShape& shape;
-    const ops::cuda::LiteLayer& layer;
+    const ops::cuda::LiteCacheShape& shape;
+    const ops::cuda::LiteCacheLayer& layer;
   };
 
   virtual ~CudaResultOverride() = default;
@@ -27,7 +27,7 @@ class CudaResultOverride {
   // a sequence's first fill.
   virtual bool replaces_rows() const = 0;
   // Of device memory, for BesideSelection and AfterSelection of a layer, in this order.
-  virtual size_t ScratchBytes(const ops::cuda::LiteShape& shape, int64_t capacity,
+  virtual size_t ScratchBytes(const ops::cuda::LiteCacheShape& shape, int64_t capacity,
                               int64_t max_context) const = 0;
   // Depends on the lookup, not on the selection: may run on another stream at the same time.
   virtual void BesideSelection(Stream& stream, const Place& place, void* scratch) const = 0;

@@ -9,8 +9,8 @@
 namespace litecache::kv {
 namespace {
 
-using ops::cuda::LiteLayer;
-using ops::cuda::LiteShape;
+using ops::cuda::LiteCacheLayer;
+using ops::cuda::LiteCacheShape;
 using ops::cuda::SelectQuery;
 using ops::cuda::StepView;
 
@@ -38,10 +38,10 @@ class DeviceMatrices {
 
 class CudaExact final : public CudaRetriever {
  public:
-  void Encode(Stream&, int64_t, const StepView&, const LiteShape&, const LiteLayer&,
+  void Encode(Stream&, int64_t, const StepView&, const LiteCacheShape&, const LiteCacheLayer&,
               const MatrixView*) override {}
-  void Select(Stream& stream, int64_t, const StepView& step, const LiteShape& shape,
-              const LiteLayer& heads, const SelectQuery& query, void* scratch) override {
+  void Select(Stream& stream, int64_t, const StepView& step, const LiteCacheShape& shape,
+              const LiteCacheLayer& heads, const SelectQuery& query, void* scratch) override {
     ops::cuda::ExactSelect(stream, step, shape, heads, query, scratch);
   }
 };
@@ -53,12 +53,12 @@ class CudaHata final : public CudaRetriever {
       : format_{.bits = options.hata_bits, .norms = options.hata_norms},
         score_(HataScore(options)),
         weights_(device, layout, retriever) {}
-  void Encode(Stream& stream, int64_t layer, const StepView& step, const LiteShape& shape,
-              const LiteLayer& heads, const MatrixView* k) override {
+  void Encode(Stream& stream, int64_t layer, const StepView& step, const LiteCacheShape& shape,
+              const LiteCacheLayer& heads, const MatrixView* k) override {
     ops::cuda::HashEncode(stream, step, shape, heads, format_, weights_.Of(layer), k);
   }
-  void Select(Stream& stream, int64_t layer, const StepView& step, const LiteShape& shape,
-              const LiteLayer& heads, const SelectQuery& query, void* scratch) override {
+  void Select(Stream& stream, int64_t layer, const StepView& step, const LiteCacheShape& shape,
+              const LiteCacheLayer& heads, const SelectQuery& query, void* scratch) override {
     const auto select =
         score_ == ops::HashScore::kSum ? ops::cuda::HashSelect : ops::cuda::HashSoftmaxSelect;
     select(stream, step, shape, heads, format_, weights_.Of(layer), query, scratch);
@@ -73,12 +73,12 @@ class CudaHata final : public CudaRetriever {
 class CudaQuest final : public CudaRetriever {
  public:
   explicit CudaQuest(const Layout& layout) : format_{.head_dim = layout.head_dim} {}
-  void Encode(Stream& stream, int64_t, const StepView& step, const LiteShape& shape,
-              const LiteLayer& heads, const MatrixView* k) override {
+  void Encode(Stream& stream, int64_t, const StepView& step, const LiteCacheShape& shape,
+              const LiteCacheLayer& heads, const MatrixView* k) override {
     ops::cuda::BoundsEncode(stream, step, shape, heads, format_, k);
   }
-  void Select(Stream& stream, int64_t, const StepView& step, const LiteShape& shape,
-              const LiteLayer& heads, const SelectQuery& query, void* scratch) override {
+  void Select(Stream& stream, int64_t, const StepView& step, const LiteCacheShape& shape,
+              const LiteCacheLayer& heads, const SelectQuery& query, void* scratch) override {
     ops::cuda::BoundsSelect(stream, step, shape, heads, format_, query, scratch);
   }
 
@@ -91,12 +91,12 @@ class CudaLoki final : public CudaRetriever {
   CudaLoki(Device& device, const Layout& layout, const KvOptions& options,
            const Retriever& retriever)
       : format_(LokiFormat(layout, options)), bases_(device, layout, retriever) {}
-  void Encode(Stream& stream, int64_t layer, const StepView& step, const LiteShape& shape,
-              const LiteLayer& heads, const MatrixView* k) override {
+  void Encode(Stream& stream, int64_t layer, const StepView& step, const LiteCacheShape& shape,
+              const LiteCacheLayer& heads, const MatrixView* k) override {
     ops::cuda::ProjectionEncode(stream, step, shape, heads, format_, bases_.Of(layer), k);
   }
-  void Select(Stream& stream, int64_t layer, const StepView& step, const LiteShape& shape,
-              const LiteLayer& heads, const SelectQuery& query, void* scratch) override {
+  void Select(Stream& stream, int64_t layer, const StepView& step, const LiteCacheShape& shape,
+              const LiteCacheLayer& heads, const SelectQuery& query, void* scratch) override {
     ops::cuda::ProjectionSelect(stream, step, shape, heads, format_, bases_.Of(layer), query,
                                 scratch);
   }

@@ -7,7 +7,7 @@
 #include "device/device.h"
 #include "kv/retrieve/retriever.h"
 #include "ops/select/select_cuda.h"
-#include "ops/slots/lite_layer_cuda.h"
+#include "ops/slots/litecache_layer_cuda.h"
 
 namespace litecache::kv {
 
@@ -17,11 +17,12 @@ class CudaRetriever {
   // Keys of a layer into metadata: of k [T, kv_heads * head_dim], or, where null, of the rows that
   // leave the recent window (ops/select/encode_cuda.h).
   virtual void Encode(Stream& stream, int64_t layer, const ops::cuda::StepView& step,
-                      const ops::cuda::LiteShape& shape, const ops::cuda::LiteLayer& heads,
-                      const MatrixView* k) = 0;
+                      const ops::cuda::LiteCacheShape& shape,
+                      const ops::cuda::LiteCacheLayer& heads, const MatrixView* k) = 0;
   virtual void Select(Stream& stream, int64_t layer, const ops::cuda::StepView& step,
-                      const ops::cuda::LiteShape& shape, const ops::cuda::LiteLayer& heads,
-                      const ops::cuda::SelectQuery& query, void* scratch) = 0;
+                      const ops::cuda::LiteCacheShape& shape,
+                      const ops::cuda::LiteCacheLayer& heads, const ops::cuda::SelectQuery& query,
+                      void* scratch) = 0;
 };
 
 // The GPU's side of `retriever`, whose options these are.

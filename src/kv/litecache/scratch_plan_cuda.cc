@@ -8,7 +8,7 @@
 #include "ops/attention/attention_cuda.h"
 #include "ops/reuse/update_slots_cuda.h"
 #include "ops/select/select_cuda.h"
-#include "ops/slots/lite_layer_cuda.h"
+#include "ops/slots/litecache_layer_cuda.h"
 
 namespace litecache::kv {
 
@@ -27,8 +27,8 @@ uint64_t CudaTransferBytes(std::string_view transfer, int64_t rows) {
 uint64_t CudaLiteScratchBytes(const Shape& shape, int64_t ahead, std::string_view transfer,
                               int64_t sequences, int64_t tokens) {
   const int64_t context = ContextBucket(tokens);
-  const ops::cuda::LiteShape lite{.kv_heads = static_cast<int32_t>(shape.layout.kv_heads),
-                                  .group = static_cast<int32_t>(shape.group)};
+  const ops::cuda::LiteCacheShape lite{.kv_heads = static_cast<int32_t>(shape.layout.kv_heads),
+                                       .group = static_cast<int32_t>(shape.group)};
   const uint64_t refresh = std::max(ops::cuda::SelectScratchBytes(lite, sequences, context),
                                     ops::cuda::UpdateSlotsScratchBytes(lite, sequences, context));
   const uint64_t attention = CudaAttentionScratchBytes(shape.layout, sequences);

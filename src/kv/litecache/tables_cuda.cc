@@ -8,7 +8,7 @@
 namespace litecache::kv {
 namespace {
 
-using ops::cuda::LiteLayer;
+using ops::cuda::LiteCacheLayer;
 
 // Appends arrays to one block of device memory.
 class ConstantsBuilder {
@@ -67,14 +67,14 @@ Offsets AddLayer(const Shape& shape, const HeadPlan& plan, int64_t layer,
           builder->Add<float>(importance)};
 }
 
-LiteLayer LayerAt(const Shape& shape, const Offsets& at, const std::byte* memory) {
+LiteCacheLayer LayerAt(const Shape& shape, const Offsets& at, const std::byte* memory) {
   const auto ints = [&](size_t offset) {
     return reinterpret_cast<const int32_t*>(memory + offset);
   };
   const auto floats = [&](size_t offset) {
     return reinterpret_cast<const float*>(memory + offset);
   };
-  LiteLayer l;
+  LiteCacheLayer l;
   l.slots = {.table = ops::cuda::kSlots,
              .lists = static_cast<int32_t>(shape.offloaded),
              .page_rows = static_cast<int32_t>(shape.page_slots),
@@ -107,13 +107,13 @@ LiteLayer LayerAt(const Shape& shape, const Offsets& at, const std::byte* memory
 
 }  // namespace
 
-LiteTables MakeLiteTables(Device& device, const Shape& shape, const HeadPlan& plan) {
+LiteCacheTables MakeLiteTables(Device& device, const Shape& shape, const HeadPlan& plan) {
   ConstantsBuilder builder;
   std::vector<Offsets> offsets;
   for (int64_t layer = 0; layer < shape.layout.layers; ++layer) {
     offsets.push_back(AddLayer(shape, plan, layer, &builder));
   }
-  LiteTables tables{.memory = builder.Upload(device), .layers = {}, .staging_lists = {}};
+  LiteCacheTables tables{.memory = builder.Upload(device), .layers = {}, .staging_lists = {}};
   const auto* memory = tables.memory.as<const std::byte>();
   for (const Offsets& at : offsets) {
     tables.layers.push_back(LayerAt(shape, at, memory));

@@ -9,18 +9,18 @@
 #include "device/device.h"
 #include "kv/heads/head_plan.h"
 #include "kv/litecache/shape.h"
-#include "ops/slots/lite_layer_cuda.h"
+#include "ops/slots/litecache_layer_cuda.h"
 
 namespace litecache::kv {
 
-struct LiteTables {
+struct LiteCacheTables {
   Buffer memory;  // of the device; the others point into it
   // Without counters and work arrays.
-  std::vector<ops::cuda::LiteLayer> layers;
+  std::vector<ops::cuda::LiteCacheLayer> layers;
   // [sets][layers]: each head's list among a layer's staging pages.
   std::array<std::vector<const int32_t*>, 2> staging_lists;
 };
 
-LiteTables MakeLiteTables(Device& device, const Shape& shape, const HeadPlan& plan);
+LiteCacheTables MakeLiteTables(Device& device, const Shape& shape, const HeadPlan& plan);
 
 }  // namespace litecache::kv

@@ -27,9 +27,9 @@ class OffloadBase : public Cache {
   TierBytes ForkBytesFor(int64_t shared, int64_t tokens) const override {
     return shape_.ForkBytesFor(shared, tokens, LargestSplit(tokens));
   }
-  void Provide(const TierBytes& bytes) override {
-    device_pool_.Provide(bytes.device);
-    host_pool_.Provide(bytes.host);
+  void AllocateAhead(const TierBytes& bytes) override {
+    device_pool_.AllocateAhead(bytes.device);
+    host_pool_.AllocateAhead(bytes.host);
   }
   int64_t Length(SequenceId id) const override { return store_.Length(id); }
   SequenceId Create() override;

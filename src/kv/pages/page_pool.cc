@@ -57,7 +57,7 @@ void PagePool::Reserve(int64_t count) {
   AddPages(count - static_cast<int64_t>(free_.size()));
 }
 
-void PagePool::Provide(uint64_t bytes) {
+void PagePool::AllocateAhead(uint64_t bytes) {
   const auto pages = static_cast<int64_t>(std::min<uint64_t>(
       bytes / page_bytes_ + (bytes % page_bytes_ > 0 ? 1 : 0), static_cast<uint64_t>(capacity_)));
   try {

@@ -13,9 +13,9 @@ namespace litecache::kv {
 
 using PageId = uint32_t;
 
-// Memory is taken from the device in slabs, as pages are first needed or before (Provide), and kept
-// until the pool dies: memory grows with what is used, and a page that was returned is handed out
-// again without a call to the system. Not thread-safe.
+// Memory is taken from the device in slabs, as pages are first needed or before (AllocateAhead),
+// and kept until the pool dies: memory grows with what is used, and a page that was returned is
+// handed out again without a call to the system. Not thread-safe.
 class PagePool {
  public:
   // page_bytes > 0; at most budget_bytes / page_bytes pages will ever exist. `name` is what errors
@@ -31,7 +31,7 @@ class PagePool {
   void Reserve(int64_t count);
   // Takes memory until there are pages of `bytes` bytes, used and free ones, or as many as the
   // budget and the device's memory allow: what comes to use no more than that takes none later.
-  void Provide(uint64_t bytes);
+  void AllocateAhead(uint64_t bytes);
   // One page with one reference, contents undefined. Reserve() must have promised it.
   PageId Take();
   void AddReference(PageId page);

@@ -4,7 +4,7 @@
 #include <span>
 
 #include "litecache/kv_stats.h"
-#include "ops/slots/lite_layer_cuda.h"
+#include "ops/slots/litecache_layer_cuda.h"
 
 namespace litecache::kv {
 

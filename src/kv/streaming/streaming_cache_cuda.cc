@@ -52,7 +52,7 @@ class CudaStreamingCache final : public WithShape<Cache, Shape>, public RowStore
 
   std::string_view policy() const override { return "streaming"; }
 
-  void Provide(const TierBytes& bytes) override { pool_.Provide(bytes.device); }
+  void AllocateAhead(const TierBytes& bytes) override { pool_.AllocateAhead(bytes.device); }
   SequenceId Create() override { return table_.Create(); }
   SequenceId Fork(SequenceId parent) override { return table_.Fork(parent); }
   void Release(SequenceId id) override {

@@ -37,8 +37,8 @@ std::string CopyTransfer::Description() const {
 }
 
 void CopyTransfer::Move(Stream& stream, const ops::cuda::StepView& step,
-                        const ops::cuda::LiteShape& shape, const ops::cuda::LiteLayer& layer,
-                        int64_t) {
+                        const ops::cuda::LiteCacheShape& shape,
+                        const ops::cuda::LiteCacheLayer& layer, int64_t) {
   CUstream_st* handle = AsCuda(stream).handle();
   const size_t row_bytes = layer.store.format.row_bytes();
   const ops::cuda::TransferList list = lists_.List(half_bytes_, row_bytes);

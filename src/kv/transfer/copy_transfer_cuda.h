@@ -20,8 +20,8 @@ class CopyTransfer final : public TransferEngine {
   void Reserve(int64_t pairs, int64_t max_rows) override { lists_.Reserve(pairs * max_rows); }
   bool replayable() const override { return false; }
   void BeginStep() override { lists_.BeginStep(); }
-  void Move(Stream& stream, const ops::cuda::StepView& step, const ops::cuda::LiteShape& shape,
-            const ops::cuda::LiteLayer& layer, int64_t layer_index) override;
+  void Move(Stream& stream, const ops::cuda::StepView& step, const ops::cuda::LiteCacheShape& shape,
+            const ops::cuda::LiteCacheLayer& layer, int64_t layer_index) override;
 
  private:
   // Halves of the buffers: one is gathered into while the other travels.

@@ -64,7 +64,7 @@ void CpuPush::BeginStep() {
 }
 
 void CpuPush::Move(Stream& stream, const ops::cuda::StepView& step,
-                   const ops::cuda::LiteShape& shape, const ops::cuda::LiteLayer& layer,
+                   const ops::cuda::LiteCacheShape& shape, const ops::cuda::LiteCacheLayer& layer,
                    int64_t layer_index) {
   const ops::cuda::TransferList list =
       lists_.List(ring_.chunk_bytes, layer.store.format.row_bytes());

@@ -25,8 +25,8 @@ class CpuPush final : public TransferEngine {
   uint64_t key() const override { return lists_.key(); }
   void BeginStep() override;
   void EndStep() override { ended_ = true; }
-  void Move(Stream& stream, const ops::cuda::StepView& step, const ops::cuda::LiteShape& shape,
-            const ops::cuda::LiteLayer& layer, int64_t layer_index) override;
+  void Move(Stream& stream, const ops::cuda::StepView& step, const ops::cuda::LiteCacheShape& shape,
+            const ops::cuda::LiteCacheLayer& layer, int64_t layer_index) override;
   std::optional<std::string> Check() override;
 
   // For tests of the deadline. Recordings keep theirs.

@@ -94,7 +94,7 @@ bool StepPull::RunsBeside(const SmSplit& split) {
   return beside;
 }
 
-void StepPull::SetLayers(std::span<const ops::cuda::LiteLayer> layers,
+void StepPull::SetLayers(std::span<const ops::cuda::LiteCacheLayer> layers,
                          std::span<const uint8_t> pulled) {
   LC_CHECK(layers.size() == pulled.size() && layers.size() == static_cast<size_t>(pull_.count));
   std::vector<PulledLayer> all(layers.size());
@@ -115,7 +115,7 @@ void StepPull::BeginStep(Stream& main, bool wanted, const uint32_t* number) {
 }
 
 void StepPull::Listed(Stream& main, CudaBranch& pulls, Stream& decisions,
-                      const ops::cuda::StepView& step, const ops::cuda::LiteShape& shape,
+                      const ops::cuda::StepView& step, const ops::cuda::LiteCacheShape& shape,
                       int64_t layer) {
   LC_CHECK(on_);
   if (!std::exchange(running_, true)) {

@@ -11,7 +11,7 @@
 #include "device/cuda/branch.h"
 #include "device/cuda/cuda_device.h"
 #include "device/cuda/sm_split.h"
-#include "ops/slots/lite_layer_cuda.h"
+#include "ops/slots/litecache_layer_cuda.h"
 #include "ops/step/step_cuda.h"
 #include "ops/transfer/pull_step_cuda.h"
 
@@ -27,7 +27,8 @@ class StepPull {
                                           uint64_t deadline_ns, std::string* why_none);
 
   // What the layers' lists are, those that pull[layer] has. While the device does nothing.
-  void SetLayers(std::span<const ops::cuda::LiteLayer> layers, std::span<const uint8_t> pulled);
+  void SetLayers(std::span<const ops::cuda::LiteCacheLayer> layers,
+                 std::span<const uint8_t> pulled);
 
   // A step begins on `main`. Its rows come this way where that is `wanted` and all of the step is
   // being recorded: of what is issued one by one the rest might never come. number: device memory,
@@ -37,7 +38,7 @@ class StepPull {
   // The lists of `layer` are what `decisions` has been given so far. The first call forks `pulls`
   // from `main`, for as long as the step; ascending layers.
   void Listed(Stream& main, CudaBranch& pulls, Stream& decisions, const ops::cuda::StepView& step,
-              const ops::cuda::LiteShape& shape, int64_t layer);
+              const ops::cuda::LiteCacheShape& shape, int64_t layer);
   // The same of a layer that has no lists.
   void Pass(Stream& stream, int64_t layer);
   // What `stream` is given from here on finds the layer's rows.
@@ -57,7 +58,7 @@ class StepPull {
   Buffer flags_;
   Buffer fault_;  // PullFault, host
   ops::cuda::PullStep pull_;
-  ops::cuda::LiteLayer any_;  // one of those that are pulled
+  ops::cuda::LiteCacheLayer any_;  // one of those that are pulled
   bool on_ = false, running_ = false;
 };
 

@@ -13,7 +13,7 @@
 
 #include "device/cuda/cuda_device.h"
 #include "litecache/kv_options.h"
-#include "ops/slots/lite_layer_cuda.h"
+#include "ops/slots/litecache_layer_cuda.h"
 
 namespace litecache::kv {
 
@@ -38,7 +38,7 @@ class TransferEngine {
   // does. layer_index: what an error names. One after another, also from different streams of a
   // step.
   virtual void Move(Stream& stream, const ops::cuda::StepView& step,
-                    const ops::cuda::LiteShape& shape, const ops::cuda::LiteLayer& layer,
+                    const ops::cuda::LiteCacheShape& shape, const ops::cuda::LiteCacheLayer& layer,
                     int64_t layer_index) = 0;
   // After the streams have been waited for: what went wrong since the last call, if anything. The
   // slots of the steps since then are not to be trusted; the engine can go on.

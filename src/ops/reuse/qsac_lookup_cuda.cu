@@ -7,7 +7,7 @@
 #include "ops/common/overlap.cuh"
 #include "ops/reuse/qsac_lookup_cuda.h"
 #include "ops/rows/encode_rows.cuh"
-#include "ops/slots/lite_layer_cuda.h"
+#include "ops/slots/litecache_layer_cuda.h"
 #include "ops/transfer/move_rows.cuh"
 
 namespace litecache::ops::cuda {
@@ -97,8 +97,8 @@ __device__ float Aggregate(Aggregation aggregation, const float* similarities, i
 
 // A token that has left the recent window into a cached slot that has codes: those that the store
 // has for it, or will have when this step's spill has run. A warp.
-__device__ void KeepCodes(const StepSequence& s, const LiteShape& shape, const LiteLayer& layer,
-                          int32_t head, int32_t token, int32_t slot) {
+__device__ void KeepCodes(const StepSequence& s, const LiteCacheShape& shape,
+                          const LiteCacheLayer& layer, int32_t head, int32_t token, int32_t slot) {
   const CodeSlots& codes = layer.codes;
   const auto d = static_cast<int32_t>(layer.slots.format.head_dim);
   const int32_t list = layer.slots.list_of_head[head];
@@ -131,8 +131,8 @@ __device__ void KeepCodes(const StepSequence& s, const LiteShape& shape, const L
 
 // The token that left the recent window as the next cached row (kv: KeepAll, AppendSlot). One
 // thread. True where there is one.
-__device__ bool KeepLeaving(const StepSequence& s, const LiteShape& shape, const LiteLayer& layer,
-                            int32_t list, int32_t pair) {
+__device__ bool KeepLeaving(const StepSequence& s, const LiteCacheShape& shape,
+                            const LiteCacheLayer& layer, int32_t list, int32_t pair) {
   HeadState& state = s.heads[list];
   const int32_t n = s.past + 1;
   state.window_begin = shape.windows.RecentBegin(n);
@@ -154,8 +154,8 @@ __device__ bool KeepLeaving(const StepSequence& s, const LiteShape& shape, const
 
 // A block a pair, a warp a query head.
 __global__ void LookupKernel(const __grid_constant__ StepView step,
-                             const __grid_constant__ LiteShape shape,
-                             const __grid_constant__ LiteLayer layer, Aggregation aggregation,
+                             const __grid_constant__ LiteCacheShape shape,
+                             const __grid_constant__ LiteCacheLayer layer, Aggregation aggregation,
                              const float* q, int64_t stride) {
   __shared__ float similarities[kMaxGroup];
   __shared__ bool take_query, keep_row;
@@ -224,8 +224,8 @@ __global__ void LookupKernel(const __grid_constant__ StepView step,
 }
 
 __global__ void KeepLastQueriesKernel(const __grid_constant__ StepView step,
-                                      const __grid_constant__ LiteShape shape,
-                                      const __grid_constant__ LiteLayer layer, const float* q,
+                                      const __grid_constant__ LiteCacheShape shape,
+                                      const __grid_constant__ LiteCacheLayer layer, const float* q,
                                       int64_t stride) {
   const int32_t head = blockIdx.x, sequence = blockIdx.y;
   if (sequence >= *step.count) return;
@@ -238,11 +238,11 @@ __global__ void KeepLastQueriesKernel(const __grid_constant__ StepView step,
   for (int32_t i = threadIdx.x; i < size; i += blockDim.x) label[i] = query[i];
 }
 
-dim3 PairGrid(const StepView& step, const LiteShape& shape) {
+dim3 PairGrid(const StepView& step, const LiteCacheShape& shape) {
   return {static_cast<unsigned>(shape.kv_heads), static_cast<unsigned>(step.capacity)};
 }
 
-void CheckQueries(const LiteShape& shape, const MatrixView& q) {
+void CheckQueries(const LiteCacheShape& shape, const MatrixView& q) {
   LC_CHECK(
       q.dtype == DType::kF32 && q.cols == int64_t{shape.kv_heads} * shape.group * shape.head_dim,
       "queries of {} columns, {} KV heads, groups of {}, head_dim {}", q.cols, shape.kv_heads,
@@ -251,8 +251,8 @@ void CheckQueries(const LiteShape& shape, const MatrixView& q) {
 
 }  // namespace
 
-void Lookup(Stream& stream, const StepView& step, const LiteShape& shape, const LiteLayer& layer,
-            Aggregation aggregation, const MatrixView& q) {
+void Lookup(Stream& stream, const StepView& step, const LiteCacheShape& shape,
+            const LiteCacheLayer& layer, Aggregation aggregation, const MatrixView& q) {
   CheckQueries(shape, q);
   LC_CHECK(shape.group >= 1 && shape.group <= kMaxGroup, "a group of {}", shape.group);
   LC_CHECK(aggregation != Aggregation::kImportance || layer.importance != nullptr);
@@ -261,8 +261,8 @@ void Lookup(Stream& stream, const StepView& step, const LiteShape& shape, const 
                     layer, aggregation, q.Row<const float>(0), q.stride);
 }
 
-void KeepLastQueries(Stream& stream, const StepView& step, const LiteShape& shape,
-                     const LiteLayer& layer, const MatrixView& q) {
+void KeepLastQueries(Stream& stream, const StepView& step, const LiteCacheShape& shape,
+                     const LiteCacheLayer& layer, const MatrixView& q) {
   CheckQueries(shape, q);
   KeepLastQueriesKernel<<<PairGrid(step, shape), 256, 0, AsCuda(stream).handle()>>>(
       step, shape, layer, q.Row<const float>(0), q.stride);

@@ -4,7 +4,7 @@
 #include "base/matrix_view.h"
 #include "device/device.h"
 #include "ops/reuse/qsac_lookup.h"
-#include "ops/slots/lite_layer_cuda.h"
+#include "ops/slots/litecache_layer_cuda.h"
 #include "ops/step/step_cuda.h"
 
 namespace litecache::ops::cuda {
@@ -16,11 +16,11 @@ namespace litecache::ops::cuda {
 // the row of the token that left the recent window goes from its ring slot into the next cached
 // slot (AppendSlot; idempotent where the step is run again), as codes where that has codes: those
 // that the store has for it (CopyRows).
-void Lookup(Stream& stream, const StepView& step, const LiteShape& shape, const LiteLayer& layer,
-            Aggregation aggregation, const MatrixView& q);
+void Lookup(Stream& stream, const StepView& step, const LiteCacheShape& shape,
+            const LiteCacheLayer& layer, Aggregation aggregation, const MatrixView& q);
 
 // Labels := the last query of every sequence's rows, for offloaded heads (a prompt's chunk).
-void KeepLastQueries(Stream& stream, const StepView& step, const LiteShape& shape,
-                     const LiteLayer& layer, const MatrixView& q);
+void KeepLastQueries(Stream& stream, const StepView& step, const LiteCacheShape& shape,
+                     const LiteCacheLayer& layer, const MatrixView& q);
 
 }  // namespace litecache::ops::cuda

@@ -7,7 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "ops/slots/lite_pair.cuh"
+#include "ops/slots/litecache_pair.cuh"
 
 namespace litecache::ops::cuda {
 
@@ -47,7 +47,7 @@ struct SlotBits {
 };
 
 // Of cached rows, of a head.
-inline int64_t MostSlots(const LiteShape& shape) {
+inline int64_t MostSlots(const LiteCacheShape& shape) {
   return static_cast<int64_t>(std::ceil(shape.max_rows * shape.windows.slots_factor));
 }
 

@@ -25,7 +25,8 @@ struct SwapPair {
   const StepSequence* s;
 
   // False where the pair is not refreshed.
-  __device__ bool Find(const StepView& step, const LiteShape& shape, const LiteLayer& layer) {
+  __device__ bool Find(const StepView& step, const LiteCacheShape& shape,
+                       const LiteCacheLayer& layer) {
     pair = static_cast<int32_t>(blockIdx.y);
     const int32_t sequence = pair / shape.kv_heads;
     s = &step.sequences[sequence];
@@ -78,8 +79,8 @@ __device__ Bounds CountBelow(const int32_t* positions, int32_t count, const Boun
 
 // A block has kBlockParts parts of the positions.
 __global__ void __launch_bounds__(kSlotThreads, 4)
-    MarkKernel(const __grid_constant__ StepView step, const __grid_constant__ LiteShape shape,
-               const __grid_constant__ LiteLayer layer, const __grid_constant__ SlotBits bits,
+    MarkKernel(const __grid_constant__ StepView step, const __grid_constant__ LiteCacheShape shape,
+               const __grid_constant__ LiteCacheLayer layer, const __grid_constant__ SlotBits bits,
                bool delta) {
   __shared__ uint4 own[kBlockWords / 4];
   __shared__ int32_t warp_sums[2][kSlotWarps];
@@ -134,8 +135,9 @@ __global__ void __launch_bounds__(kSlotThreads, 4)
 
 // A block has a part of the slots.
 __global__ void __launch_bounds__(kSlotThreads, 4)
-    SweepKernel(const __grid_constant__ StepView step, const __grid_constant__ LiteShape shape,
-                const __grid_constant__ LiteLayer layer, const __grid_constant__ SlotBits bits) {
+    SweepKernel(const __grid_constant__ StepView step, const __grid_constant__ LiteCacheShape shape,
+                const __grid_constant__ LiteCacheLayer layer,
+                const __grid_constant__ SlotBits bits) {
   extern __shared__ uint32_t kept_of_part[];  // [bits.parts]
   __shared__ int32_t free_slots;
   const auto thread = static_cast<int32_t>(threadIdx.x), part = static_cast<int32_t>(blockIdx.x);
@@ -203,8 +205,8 @@ struct PlaceShared {
 };
 
 __global__ void __launch_bounds__(kSlotThreads, 4)
-    PlaceKernel(const __grid_constant__ StepView step, const __grid_constant__ LiteShape shape,
-                const __grid_constant__ LiteLayer layer, const __grid_constant__ SlotBits bits,
+    PlaceKernel(const __grid_constant__ StepView step, const __grid_constant__ LiteCacheShape shape,
+                const __grid_constant__ LiteCacheLayer layer, const __grid_constant__ SlotBits bits,
                 bool delta, bool fill) {
   extern __shared__ int32_t befores[];  // [bits.parts + 1], [bits.slot_parts + 1]
   __shared__ PlaceShared shared;
@@ -301,13 +303,13 @@ __global__ void __launch_bounds__(kSlotThreads, 4)
 
 }  // namespace
 
-size_t SwapSlotsScratchBytes(const LiteShape& shape, int64_t capacity, int64_t max_context) {
+size_t SwapSlotsScratchBytes(const LiteCacheShape& shape, int64_t capacity, int64_t max_context) {
   const SlotBits bits = SlotBitsOf(max_context, MostSlots(shape), nullptr);
   return static_cast<size_t>(4 * capacity * shape.kv_heads * bits.pair_words());
 }
 
-void SwapSlots(Stream& stream, const StepView& step, const LiteShape& shape, const LiteLayer& layer,
-               bool delta, bool fill, void* scratch) {
+void SwapSlots(Stream& stream, const StepView& step, const LiteCacheShape& shape,
+               const LiteCacheLayer& layer, bool delta, bool fill, void* scratch) {
   LC_CHECK(scratch != nullptr);
   CudaStream& cuda = AsCuda(stream);
   const SlotBits bits = SlotBitsOf(step.max_context, MostSlots(shape), scratch);

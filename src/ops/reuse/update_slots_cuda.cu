@@ -9,7 +9,7 @@
 #include "ops/reuse/update_slots_cuda.h"
 #include "ops/select/block_sum.cuh"
 #include "ops/select/cluster_bitmap.cuh"
-#include "ops/slots/lite_layer_cuda.h"
+#include "ops/slots/litecache_layer_cuda.h"
 
 namespace litecache::ops::cuda {
 namespace {
@@ -28,7 +28,7 @@ struct ClusterUpdateShared {
 
 // By one thread, after all have read the head's state: `missing` of its `count` selected rows come,
 // and `used` slots hold rows then. now: the number of this update. n: of the sequence's tokens.
-__device__ __forceinline__ void EndUpdate(const LiteShape& shape, const LiteLayer& layer,
+__device__ __forceinline__ void EndUpdate(const LiteCacheShape& shape, const LiteCacheLayer& layer,
                                           int32_t head, int32_t count, int32_t missing,
                                           int32_t used, uint32_t now, int32_t n, bool fill,
                                           HeadState& state) {
@@ -48,8 +48,8 @@ constexpr int kUpdateInFlight = 4;                                    // loads o
 // the positions.
 struct ClusterUpdate {
   const StepSequence& s;
-  const LiteShape& shape;
-  const LiteLayer& layer;
+  const LiteCacheShape& shape;
+  const LiteCacheLayer& layer;
   const ClusterTeam& team;
   ClusterUpdateShared& shared;
   const ClusterBitmap wanted;  // selected positions, and then those that have no slot
@@ -199,8 +199,8 @@ struct ClusterUpdate {
 // A cluster a pair, where the GPU has clusters: what UpdateSlotsKernel does.
 LC_CLUSTER __global__ void __launch_bounds__(kClusterThreads)
     ClusterUpdateKernel(const __grid_constant__ StepView step,
-                        const __grid_constant__ LiteShape shape,
-                        const __grid_constant__ LiteLayer layer, bool fill, int shift) {
+                        const __grid_constant__ LiteCacheShape shape,
+                        const __grid_constant__ LiteCacheLayer layer, bool fill, int shift) {
   extern __shared__ uint32_t dynamic[];
   __shared__ ClusterUpdateShared shared;
   WaitForKernelBefore();
@@ -248,7 +248,7 @@ LC_CLUSTER __global__ void __launch_bounds__(kClusterThreads)
 }
 
 // Shared memory of a block for which slots are free.
-size_t FreeSlotsBytes(const LiteShape& shape) {
+size_t FreeSlotsBytes(const LiteCacheShape& shape) {
   const double slots = std::ceil(shape.max_rows * shape.windows.slots_factor);
   return static_cast<size_t>(slots / (32 * kClusterBlocks) + 2) * 4;
 }
@@ -257,8 +257,8 @@ size_t FreeSlotsBytes(const LiteShape& shape) {
 // which those that have a slot are taken away, leaves those that have to travel.
 __global__ void __launch_bounds__(kTeamThreads, 1)
     UpdateSlotsKernel(const __grid_constant__ StepView step,
-                      const __grid_constant__ LiteShape shape,
-                      const __grid_constant__ LiteLayer layer, bool fill, uint32_t* scratch,
+                      const __grid_constant__ LiteCacheShape shape,
+                      const __grid_constant__ LiteCacheLayer layer, bool fill, uint32_t* scratch,
                       int32_t max_words) {
   extern __shared__ uint32_t dynamic[];
   __shared__ UpdateShared shared;
@@ -351,8 +351,8 @@ __global__ void __launch_bounds__(kTeamThreads, 1)
 }
 
 __global__ void BeginFillKernel(const __grid_constant__ StepView step,
-                                const __grid_constant__ LiteShape shape,
-                                const __grid_constant__ LiteLayer layer, const int32_t* fill) {
+                                const __grid_constant__ LiteCacheShape shape,
+                                const __grid_constant__ LiteCacheLayer layer, const int32_t* fill) {
   const int32_t pair = blockIdx.x * blockDim.x + threadIdx.x;
   const int32_t sequence = pair / shape.kv_heads, head = pair % shape.kv_heads;
   if (sequence >= *step.count) return;
@@ -370,13 +370,13 @@ __global__ void BeginFillKernel(const __grid_constant__ StepView step,
 
 }  // namespace
 
-size_t UpdateSlotsScratchBytes(const LiteShape& shape, int64_t capacity, int64_t max_context) {
+size_t UpdateSlotsScratchBytes(const LiteCacheShape& shape, int64_t capacity, int64_t max_context) {
   return std::max(SwapSlotsScratchBytes(shape, capacity, max_context),
                   static_cast<size_t>(capacity * shape.kv_heads * BitmapWords(max_context)) * 4);
 }
 
-void UpdateSlots(Stream& stream, const StepView& step, const LiteShape& shape,
-                 const LiteLayer& layer, bool delta, bool fill, void* scratch) {
+void UpdateSlots(Stream& stream, const StepView& step, const LiteCacheShape& shape,
+                 const LiteCacheLayer& layer, bool delta, bool fill, void* scratch) {
   if (shape.windows.slots_factor <= 1 || !delta) {
     SwapSlots(stream, step, shape, layer, delta, fill, scratch);
     return;
@@ -401,8 +401,8 @@ void UpdateSlots(Stream& stream, const StepView& step, const LiteShape& shape,
                     in_shared ? nullptr : static_cast<uint32_t*>(scratch), words);
 }
 
-void BeginFill(Stream& stream, const StepView& step, const LiteShape& shape, const LiteLayer& layer,
-               const int32_t* fill) {
+void BeginFill(Stream& stream, const StepView& step, const LiteCacheShape& shape,
+               const LiteCacheLayer& layer, const int32_t* fill) {
   constexpr int kThreads = 128;
   const int pairs = step.capacity * shape.kv_heads;
   BeginFillKernel<<<(pairs + kThreads - 1) / kThreads, kThreads, 0, AsCuda(stream).handle()>>>(

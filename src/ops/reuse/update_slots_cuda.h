@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "device/device.h"
-#include "ops/slots/lite_layer_cuda.h"
+#include "ops/slots/litecache_layer_cuda.h"
 #include "ops/step/step_cuda.h"
 
 namespace litecache::ops::cuda {
@@ -14,15 +14,15 @@ namespace litecache::ops::cuda {
 // The first decode step after a prompt: refresh := 1 for every offloaded head of sequences whose
 // fill[sequence] is set (0 for others), slots emptied, window_begin := RecentBegin(past); q is read
 // from the labels by the selection that follows (labels hold the prompt's last queries).
-void BeginFill(Stream& stream, const StepView& step, const LiteShape& shape, const LiteLayer& layer,
-               const int32_t* fill);
+void BeginFill(Stream& stream, const StepView& step, const LiteCacheShape& shape,
+               const LiteCacheLayer& layer, const int32_t* fill);
 
 // kv::UpdateSlots for every head with refresh == 1: positions in `selected` become the attended
 // rows; writes moved_*, HeadState (used, update, window_begin := RecentBegin of the selection's n,
 // pending := 0), slots' positions and updates, counters (rows_selected, rows_moved). delta as
 // there.
-size_t UpdateSlotsScratchBytes(const LiteShape& shape, int64_t capacity, int64_t max_context);
-void UpdateSlots(Stream& stream, const StepView& step, const LiteShape& shape,
-                 const LiteLayer& layer, bool delta, bool fill, void* scratch);
+size_t UpdateSlotsScratchBytes(const LiteCacheShape& shape, int64_t capacity, int64_t max_context);
+void UpdateSlots(Stream& stream, const StepView& step, const LiteCacheShape& shape,
+                 const LiteCacheLayer& layer, bool delta, bool fill, void* scratch);
 
 }  // namespace litecache::ops::cuda

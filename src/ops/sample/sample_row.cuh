@@ -6,7 +6,7 @@
 
 #include "ops/sample/exp_weight.h"
 #include "ops/sample/sample_cuda.h"
-#include "ops/select/lite_select.cuh"
+#include "ops/select/litecache_select.cuh"
 
 namespace litecache::ops::cuda::sampling {
 

@@ -1,5 +1,5 @@
 #include "ops/select/encode_cuda.h"
-#include "ops/select/lite_encode.cuh"
+#include "ops/select/litecache_encode.cuh"
 
 namespace litecache::ops::cuda {
 namespace {
@@ -21,8 +21,8 @@ __device__ __forceinline__ uint32_t RoundDown(float x) {
 // A thread a channel of a block of tokens.
 __global__ void __launch_bounds__(kThreads)
     BoundsEncodeKernel(const __grid_constant__ StepView step,
-                       const __grid_constant__ LiteShape shape,
-                       const __grid_constant__ LiteLayer layer, const KeySource source) {
+                       const __grid_constant__ LiteCacheShape shape,
+                       const __grid_constant__ LiteCacheLayer layer, const KeySource source) {
   EncodeTarget target;
   if (!FindKeys(step, shape, layer, source, blockIdx.z, blockIdx.y, &target)) return;
   const int32_t d = shape.head_dim, page_tokens = layer.metadata.page_rows;
@@ -54,8 +54,8 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-void BoundsEncode(Stream& stream, const StepView& step, const LiteShape& shape,
-                  const LiteLayer& layer, const BoundsFormat& format, const MatrixView* k) {
+void BoundsEncode(Stream& stream, const StepView& step, const LiteCacheShape& shape,
+                  const LiteCacheLayer& layer, const BoundsFormat& format, const MatrixView* k) {
   LC_CHECK(format.head_dim == shape.head_dim, "head_dim {} and {}", format.head_dim,
            shape.head_dim);
   LC_CHECK(layer.metadata.page_rows % BoundsFormat::kGroupTokens == 0, "pages of {} tokens",

@@ -1,4 +1,4 @@
-#include "ops/select/lite_select.cuh"
+#include "ops/select/litecache_select.cuh"
 
 namespace litecache::ops::cuda {
 namespace {
@@ -30,8 +30,8 @@ __device__ void Sort(uint64_t* entries, int32_t count) {
 // stride] entries to sort, [stride] best ranks, [stride] selected blocks.
 __global__ void __launch_bounds__(kTeamThreads, 1)
     BoundsSelectKernel(const __grid_constant__ StepView step,
-                       const __grid_constant__ LiteShape shape,
-                       const __grid_constant__ LiteLayer layer,
+                       const __grid_constant__ LiteCacheShape shape,
+                       const __grid_constant__ LiteCacheLayer layer,
                        const __grid_constant__ SelectSource source, uint32_t* scratch,
                        int64_t scratch_words, int32_t stride) {
   extern __shared__ uint4 dynamic[];
@@ -154,8 +154,8 @@ __global__ void __launch_bounds__(kTeamThreads, 1)
 
 }  // namespace
 
-void BoundsSelect(Stream& stream, const StepView& step, const LiteShape& shape,
-                  const LiteLayer& layer, const BoundsFormat& format, const SelectQuery& query,
+void BoundsSelect(Stream& stream, const StepView& step, const LiteCacheShape& shape,
+                  const LiteCacheLayer& layer, const BoundsFormat& format, const SelectQuery& query,
                   void* scratch) {
   LC_CHECK(format.head_dim == shape.head_dim, "head_dim {} and {}", format.head_dim,
            shape.head_dim);

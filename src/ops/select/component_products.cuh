@@ -1,7 +1,7 @@
 // Products of queries with keys of which a few components are kept (ProjectionFormat).
 #pragma once
 
-#include "ops/select/lite_select.cuh"
+#include "ops/select/litecache_select.cuh"
 
 namespace litecache::ops::cuda {
 

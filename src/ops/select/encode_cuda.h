@@ -6,7 +6,7 @@
 #include "ops/select/bounds_select.h"
 #include "ops/select/hash_select.h"
 #include "ops/select/projection_select.h"
-#include "ops/slots/lite_layer_cuda.h"
+#include "ops/slots/litecache_layer_cuda.h"
 #include "ops/step/step_cuda.h"
 
 namespace litecache::ops::cuda {
@@ -15,13 +15,13 @@ namespace litecache::ops::cuda {
 // head_dim] f32 at positions [past, past + rows) (a prompt's chunk), or the keys of tokens in the
 // ring of the slots or in resident pages at positions [stored, past + 1 - recent) (decode: k null).
 // weights [kv_heads][head_dim][bits], basis [kv_heads][head_dim][basis_stride] of this layer, f32.
-void HashEncode(Stream& stream, const StepView& step, const LiteShape& shape,
-                const LiteLayer& layer, const HashFormat& format, const float* weights,
+void HashEncode(Stream& stream, const StepView& step, const LiteCacheShape& shape,
+                const LiteCacheLayer& layer, const HashFormat& format, const float* weights,
                 const MatrixView* k);
-void BoundsEncode(Stream& stream, const StepView& step, const LiteShape& shape,
-                  const LiteLayer& layer, const BoundsFormat& format, const MatrixView* k);
-void ProjectionEncode(Stream& stream, const StepView& step, const LiteShape& shape,
-                      const LiteLayer& layer, const ProjectionFormat& format, const float* basis,
-                      const MatrixView* k);
+void BoundsEncode(Stream& stream, const StepView& step, const LiteCacheShape& shape,
+                  const LiteCacheLayer& layer, const BoundsFormat& format, const MatrixView* k);
+void ProjectionEncode(Stream& stream, const StepView& step, const LiteCacheShape& shape,
+                      const LiteCacheLayer& layer, const ProjectionFormat& format,
+                      const float* basis, const MatrixView* k);
 
 }  // namespace litecache::ops::cuda

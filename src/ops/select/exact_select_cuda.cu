@@ -93,8 +93,8 @@ struct RowProducts {
 
 }  // namespace
 
-void ExactSelect(Stream& stream, const StepView& step, const LiteShape& shape,
-                 const LiteLayer& layer, const SelectQuery& query, void* scratch) {
+void ExactSelect(Stream& stream, const StepView& step, const LiteCacheShape& shape,
+                 const LiteCacheLayer& layer, const SelectQuery& query, void* scratch) {
   LC_CHECK(shape.head_dim % 2 == 0, "head_dim {} is not even", shape.head_dim);
   LaunchSoftmaxSelect(stream, step, shape, layer, query, scratch,
                       [](auto heads) { return RowProducts<decltype(heads)::value>(); });

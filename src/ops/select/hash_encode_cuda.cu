@@ -5,7 +5,7 @@
 #include "ops/common/overlap.cuh"
 #include "ops/common/tensor_core.cuh"
 #include "ops/select/encode_cuda.h"
-#include "ops/select/lite_encode.cuh"
+#include "ops/select/litecache_encode.cuh"
 
 namespace litecache::ops::cuda {
 namespace {
@@ -53,9 +53,10 @@ __device__ inline void Split(float x, float y, uint32_t* high, uint32_t* low) {
 // keys.
 template <int kDepths, int kColumns>
 __global__ void __launch_bounds__(kThreads, 1)
-    HashEncodeKernel(const __grid_constant__ StepView step, const __grid_constant__ LiteShape shape,
-                     const __grid_constant__ LiteLayer layer, const KeySource source, int32_t words,
-                     bool norms, const float* weights) {
+    HashEncodeKernel(const __grid_constant__ StepView step,
+                     const __grid_constant__ LiteCacheShape shape,
+                     const __grid_constant__ LiteCacheLayer layer, const KeySource source,
+                     int32_t words, bool norms, const float* weights) {
   constexpr int kBits = 8 * kColumns;             // of a warp
   constexpr int kKeys = 256 / kDepths;            // of a tile: 64, 32 or 16
   constexpr int kWarpKeys = kKeys / kWarps;       // that a warp brings
@@ -220,8 +221,8 @@ __global__ void __launch_bounds__(kThreads, 1)
 }
 
 template <int kDepths, int kColumns>
-void EncodeMany(CudaStream& stream, const StepView& step, const LiteShape& shape,
-                const LiteLayer& layer, const KeySource& keys, const HashFormat& format,
+void EncodeMany(CudaStream& stream, const StepView& step, const LiteCacheShape& shape,
+                const LiteCacheLayer& layer, const KeySource& keys, const HashFormat& format,
                 const float* weights) {
   constexpr int kKeys = 256 / kDepths;
   const auto groups = static_cast<int>(format.bits / (8 * kColumns));
@@ -239,8 +240,8 @@ void EncodeMany(CudaStream& stream, const StepView& step, const LiteShape& shape
 // One key a head, as in decode: a lane has a bit, and asks for its weights before the key has come.
 __global__ void __launch_bounds__(kThreads)
     HashEncodeOneKernel(const __grid_constant__ StepView step,
-                        const __grid_constant__ LiteShape shape,
-                        const __grid_constant__ LiteLayer layer, const KeySource source,
+                        const __grid_constant__ LiteCacheShape shape,
+                        const __grid_constant__ LiteCacheLayer layer, const KeySource source,
                         int32_t words, bool norms, const float* weights) {
   constexpr int kAhead = 64;
   __shared__ float key[kMaxDim];
@@ -293,8 +294,8 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-void HashEncode(Stream& stream, const StepView& step, const LiteShape& shape,
-                const LiteLayer& layer, const HashFormat& format, const float* weights,
+void HashEncode(Stream& stream, const StepView& step, const LiteCacheShape& shape,
+                const LiteCacheLayer& layer, const HashFormat& format, const float* weights,
                 const MatrixView* k) {
   LC_CHECK(shape.head_dim >= 1 && shape.head_dim <= kMaxDim, "head_dim {}", shape.head_dim);
   LC_CHECK(layer.metadata.page_rows % HashFormat::kBlockTokens == 0, "pages of {} tokens",

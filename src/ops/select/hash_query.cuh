@@ -12,7 +12,8 @@ struct HashQueries {
   uint32_t* codes;  // [group, padded][words], 0 beyond the group
   float* factors;   // [group, padded]: |q| * scale * log2 e / bits, 0 beyond the group
 };
-__device__ inline HashQueries QueriesOf(const Chain& chain, const LiteShape& shape, int32_t pair) {
+__device__ inline HashQueries QueriesOf(const Chain& chain, const LiteCacheShape& shape,
+                                        int32_t pair) {
   uint32_t* codes = chain.Of(pair, chain.layout.query);
   const int32_t padded = (shape.group + 7) / 8 * 8;
   return {codes, reinterpret_cast<float*>(codes + padded * kChainWords)};
@@ -36,10 +37,11 @@ __device__ __forceinline__ const std::byte* CodesOf(const StepSequence& s, const
 
 // FindWork before the first kernel has left what there is to do; target: the first pair's. To be
 // followed by LeaveShare.
-__device__ __forceinline__ bool FindWorkEarly(const StepView& step, const LiteShape& shape,
-                                              const LiteLayer& layer, const SelectSource& source,
-                                              const Chain& chain, WorkShared& shared,
-                                              ChainWork* work, SelectTarget* target) {
+__device__ __forceinline__ bool FindWorkEarly(const StepView& step, const LiteCacheShape& shape,
+                                              const LiteCacheLayer& layer,
+                                              const SelectSource& source, const Chain& chain,
+                                              WorkShared& shared, ChainWork* work,
+                                              SelectTarget* target) {
   const auto items_of = [&](int32_t pair) {
     SelectTarget found;
     if (!FindTarget(step, shape, layer, source, pair, &found)) return 0;
@@ -65,8 +67,8 @@ __device__ __forceinline__ void LeaveShare(const Chain& chain, bool works, const
 // The first kernel: codes of the queries of every pair that selects, in HashQueries. weights
 // [kv_heads][head_dim][32 words]; code bit = (sum over c of q[c] * weight[c][bit] > 0), terms in
 // the CPU's order.
-void BeginHashSelect(CudaStream& stream, const StepView& step, const LiteShape& shape,
-                     const LiteLayer& layer, const SelectSource& source, const Chain& chain,
+void BeginHashSelect(CudaStream& stream, const StepView& step, const LiteCacheShape& shape,
+                     const LiteCacheLayer& layer, const SelectSource& source, const Chain& chain,
                      int32_t words, const float* weights);
 
 }  // namespace litecache::ops::cuda

@@ -9,12 +9,10 @@ constexpr int kMaxHeadDim = 256;
 constexpr int kInFlight = 32;  // weights that a lane asks for before it uses the first
 
 // A warp hashes 32 bits of a query head.
-__global__ void __launch_bounds__(kChainThreads, 3)
-    HashQueryKernel(const __grid_constant__ StepView step, const __grid_constant__ LiteShape shape,
-                    const __grid_constant__ LiteLayer layer,
-                    const __grid_constant__ SelectSource source,
-                    const __grid_constant__ Chain chain, const int32_t words,
-                    const float* const weights) {
+__global__ void __launch_bounds__(kChainThreads, 3) HashQueryKernel(
+    const __grid_constant__ StepView step, const __grid_constant__ LiteCacheShape shape,
+    const __grid_constant__ LiteCacheLayer layer, const __grid_constant__ SelectSource source,
+    const __grid_constant__ Chain chain, const int32_t words, const float* const weights) {
   __shared__ float4 queries_of_warps[kChainWarps][kMaxHeadDim / 4];
   const auto pair = static_cast<int32_t>(blockIdx.y);
   const int32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -95,8 +93,8 @@ __global__ void __launch_bounds__(kChainThreads, 3)
 
 }  // namespace
 
-void BeginHashSelect(CudaStream& stream, const StepView& step, const LiteShape& shape,
-                     const LiteLayer& layer, const SelectSource& source, const Chain& chain,
+void BeginHashSelect(CudaStream& stream, const StepView& step, const LiteCacheShape& shape,
+                     const LiteCacheLayer& layer, const SelectSource& source, const Chain& chain,
                      int32_t words, const float* weights) {
   LC_CHECK(shape.head_dim <= kMaxHeadDim, "head_dim {}", shape.head_dim);
   const int64_t items = words * ChainGroup(shape.group);

@@ -73,8 +73,9 @@ __device__ void SplitQueries(const HashQueries& queries, int32_t group, int32_t 
 
 template <int kWords>
 __global__ void __launch_bounds__(kChainThreads, 3)
-    HashSumKernel(const __grid_constant__ StepView step, const __grid_constant__ LiteShape shape,
-                  const __grid_constant__ LiteLayer layer,
+    HashSumKernel(const __grid_constant__ StepView step,
+                  const __grid_constant__ LiteCacheShape shape,
+                  const __grid_constant__ LiteCacheLayer layer,
                   const __grid_constant__ SelectSource source, const __grid_constant__ Chain chain,
                   const int32_t words_of_format, const bool norms) {
   __shared__ WorkShared of_work;
@@ -191,8 +192,8 @@ __global__ void __launch_bounds__(kChainThreads, 3)
 
 }  // namespace
 
-void HashSelect(Stream& stream, const StepView& step, const LiteShape& shape,
-                const LiteLayer& layer, const HashFormat& format, const float* weights,
+void HashSelect(Stream& stream, const StepView& step, const LiteCacheShape& shape,
+                const LiteCacheLayer& layer, const HashFormat& format, const float* weights,
                 const SelectQuery& query, void* scratch) {
   LC_CHECK(format.bits >= 32 && format.bits % 32 == 0 && format.words() <= kMaxHashWords, "{} bits",
            format.bits);

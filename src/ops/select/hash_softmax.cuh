@@ -68,8 +68,8 @@ struct HashSoftmax {
   static constexpr int kBlocks = kChainItem / kChainWarps / kSelectBlock;  // of a warp's tokens
 
   const StepView& step;
-  const LiteShape& shape;
-  const LiteLayer& layer;
+  const LiteCacheShape& shape;
+  const LiteCacheLayer& layer;
   const Chain& chain;
   int32_t words_of_format;
   SoftmaxParts parts;

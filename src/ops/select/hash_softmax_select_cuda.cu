@@ -9,8 +9,8 @@ namespace {
 template <int kWords, int kQuads>
 __global__ void __launch_bounds__(kChainThreads, 3)
     ExponentialsKernel(const __grid_constant__ StepView step,
-                       const __grid_constant__ LiteShape shape,
-                       const __grid_constant__ LiteLayer layer,
+                       const __grid_constant__ LiteCacheShape shape,
+                       const __grid_constant__ LiteCacheLayer layer,
                        const __grid_constant__ SelectSource source,
                        const __grid_constant__ Chain chain, const int32_t words) {
   using Softmax = HashSoftmax<kWords, kQuads>;
@@ -58,8 +58,9 @@ __global__ void __launch_bounds__(kChainThreads, 3)
 
 template <int kWords, int kQuads>
 __global__ void __launch_bounds__(kChainThreads, 3)
-    SharesKernel(const __grid_constant__ StepView step, const __grid_constant__ LiteShape shape,
-                 const __grid_constant__ LiteLayer layer, const __grid_constant__ Chain chain,
+    SharesKernel(const __grid_constant__ StepView step,
+                 const __grid_constant__ LiteCacheShape shape,
+                 const __grid_constant__ LiteCacheLayer layer, const __grid_constant__ Chain chain,
                  const int32_t words) {
   using Softmax = HashSoftmax<kWords, kQuads>;
   constexpr int kBlocks = Softmax::kBlocks;
@@ -138,8 +139,8 @@ __global__ void __launch_bounds__(kChainThreads, 3)
 
 }  // namespace
 
-void HashSoftmaxSelect(Stream& stream, const StepView& step, const LiteShape& shape,
-                       const LiteLayer& layer, const HashFormat& format, const float* weights,
+void HashSoftmaxSelect(Stream& stream, const StepView& step, const LiteCacheShape& shape,
+                       const LiteCacheLayer& layer, const HashFormat& format, const float* weights,
                        const SelectQuery& query, void* scratch) {
   LC_CHECK(format.bits >= 32 && format.bits % 32 == 0 && format.words() <= kMaxHashWords, "{} bits",
            format.bits);

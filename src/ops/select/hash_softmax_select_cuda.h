@@ -2,15 +2,15 @@
 #pragma once
 
 #include "ops/select/select_cuda.h"
-#include "ops/slots/lite_layer_cuda.h"
+#include "ops/slots/litecache_layer_cuda.h"
 
 namespace litecache::ops::cuda {
 
 // HashSelect (ops/select/select_cuda.h) with HashScore::kSoftmax (ops/select/hash_select.h):
 // the format has norms. A key whose code differs from a query's in all of 256 bits may count as one
 // of 255.
-void HashSoftmaxSelect(Stream& stream, const StepView& step, const LiteShape& shape,
-                       const LiteLayer& layer, const HashFormat& format, const float* weights,
+void HashSoftmaxSelect(Stream& stream, const StepView& step, const LiteCacheShape& shape,
+                       const LiteCacheLayer& layer, const HashFormat& format, const float* weights,
                        const SelectQuery& query, void* scratch);
 
 }  // namespace litecache::ops::cuda

@@ -1,5 +1,5 @@
 #include "ops/select/encode_cuda.h"
-#include "ops/select/lite_encode.cuh"
+#include "ops/select/litecache_encode.cuh"
 
 namespace litecache::ops::cuda {
 namespace {
@@ -16,8 +16,8 @@ __device__ __forceinline__ uint32_t Bf16Bits(float x) {
 // A lane has a component of kTile keys; terms in the CPU's order.
 __global__ void __launch_bounds__(kThreads)
     ProjectionEncodeKernel(const __grid_constant__ StepView step,
-                           const __grid_constant__ LiteShape shape,
-                           const __grid_constant__ LiteLayer layer, const KeySource source,
+                           const __grid_constant__ LiteCacheShape shape,
+                           const __grid_constant__ LiteCacheLayer layer, const KeySource source,
                            int32_t pairs, int32_t basis_stride, const float* basis) {
   __shared__ float keys[kTile][kMaxDim];
   EncodeTarget target;
@@ -60,9 +60,9 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-void ProjectionEncode(Stream& stream, const StepView& step, const LiteShape& shape,
-                      const LiteLayer& layer, const ProjectionFormat& format, const float* basis,
-                      const MatrixView* k) {
+void ProjectionEncode(Stream& stream, const StepView& step, const LiteCacheShape& shape,
+                      const LiteCacheLayer& layer, const ProjectionFormat& format,
+                      const float* basis, const MatrixView* k) {
   LC_CHECK(shape.head_dim >= 1 && shape.head_dim <= kMaxDim, "head_dim {}", shape.head_dim);
   LC_CHECK(layer.metadata.page_rows % ProjectionFormat::kBlockTokens == 0, "pages of {} tokens",
            layer.metadata.page_rows);

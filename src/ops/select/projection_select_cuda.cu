@@ -41,9 +41,9 @@ struct BasisProducts {
 
 }  // namespace
 
-void ProjectionSelect(Stream& stream, const StepView& step, const LiteShape& shape,
-                      const LiteLayer& layer, const ProjectionFormat& format, const float* basis,
-                      const SelectQuery& query, void* scratch) {
+void ProjectionSelect(Stream& stream, const StepView& step, const LiteCacheShape& shape,
+                      const LiteCacheLayer& layer, const ProjectionFormat& format,
+                      const float* basis, const SelectQuery& query, void* scratch) {
   LC_CHECK(format.rank >= 1 && format.rank <= 256, "rank {}", format.rank);
   LC_CHECK(layer.metadata.page_rows % kSelectBlock == 0, "pages of {} tokens",
            layer.metadata.page_rows);

@@ -9,7 +9,7 @@
 #include "ops/select/bounds_select.h"
 #include "ops/select/hash_select.h"
 #include "ops/select/projection_select.h"
-#include "ops/slots/lite_layer_cuda.h"
+#include "ops/slots/litecache_layer_cuda.h"
 #include "ops/step/step_cuda.h"
 
 namespace litecache::ops::cuda {
@@ -23,22 +23,22 @@ struct SelectQuery {
 };
 
 // Scratch a selection needs (scores, histograms), bytes.
-size_t SelectScratchBytes(const LiteShape& shape, int64_t capacity, int64_t max_context);
+size_t SelectScratchBytes(const LiteCacheShape& shape, int64_t capacity, int64_t max_context);
 
 // Top-k positions (ops/select/selection.h's order and ties) of every offloaded head with refresh ==
 // 1 and, unless fill or q is null, of every resident head that is not dense and whose candidates do
 // not all fit, into selected/selected_count. Where candidates <= k: all of them. Heads with nothing
 // to select: count 0. One a retriever; metadata as its CPU twin lays it out.
-void HashSelect(Stream& stream, const StepView& step, const LiteShape& shape,
-                const LiteLayer& layer, const HashFormat& format, const float* weights,
+void HashSelect(Stream& stream, const StepView& step, const LiteCacheShape& shape,
+                const LiteCacheLayer& layer, const HashFormat& format, const float* weights,
                 const SelectQuery& query, void* scratch);
-void ExactSelect(Stream& stream, const StepView& step, const LiteShape& shape,
-                 const LiteLayer& layer, const SelectQuery& query, void* scratch);
-void BoundsSelect(Stream& stream, const StepView& step, const LiteShape& shape,
-                  const LiteLayer& layer, const BoundsFormat& format, const SelectQuery& query,
+void ExactSelect(Stream& stream, const StepView& step, const LiteCacheShape& shape,
+                 const LiteCacheLayer& layer, const SelectQuery& query, void* scratch);
+void BoundsSelect(Stream& stream, const StepView& step, const LiteCacheShape& shape,
+                  const LiteCacheLayer& layer, const BoundsFormat& format, const SelectQuery& query,
                   void* scratch);
-void ProjectionSelect(Stream& stream, const StepView& step, const LiteShape& shape,
-                      const LiteLayer& layer, const ProjectionFormat& format, const float* basis,
-                      const SelectQuery& query, void* scratch);
+void ProjectionSelect(Stream& stream, const StepView& step, const LiteCacheShape& shape,
+                      const LiteCacheLayer& layer, const ProjectionFormat& format,
+                      const float* basis, const SelectQuery& query, void* scratch);
 
 }  // namespace litecache::ops::cuda

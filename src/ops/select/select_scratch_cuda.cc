@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "ops/select/select_cuda.h"
-#include "ops/slots/lite_layer_cuda.h"
+#include "ops/slots/litecache_layer_cuda.h"
 
 namespace litecache::ops::cuda {
 
@@ -52,7 +52,7 @@ ChainLayout ChainLayoutOf(int64_t pairs, int64_t group, int64_t max_context) {
   return layout;
 }
 
-size_t SelectScratchBytes(const LiteShape& shape, int64_t capacity, int64_t max_context) {
+size_t SelectScratchBytes(const LiteCacheShape& shape, int64_t capacity, int64_t max_context) {
   const int64_t pairs = capacity * shape.kv_heads;
   const int64_t words =
       std::max(KeyWords(max_context), BoundsScratchWords(shape.group, max_context));

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "ops/common/tensor_core.cuh"
-#include "ops/select/lite_select.cuh"
+#include "ops/select/litecache_select.cuh"
 
 namespace litecache::ops::cuda {
 
@@ -127,8 +127,8 @@ struct SoftmaxScorer {
 // Picks kHeads for the group and launches; make(std::integral_constant<int, kHeads>) makes the
 // products.
 template <class Make>
-void LaunchSoftmaxSelect(Stream& stream, const StepView& step, const LiteShape& shape,
-                         const LiteLayer& layer, const SelectQuery& query, void* scratch,
+void LaunchSoftmaxSelect(Stream& stream, const StepView& step, const LiteCacheShape& shape,
+                         const LiteCacheLayer& layer, const SelectQuery& query, void* scratch,
                          const Make& make, const SelectRange* ranges = nullptr) {
   LC_CHECK(shape.group >= 1 && shape.group <= kMaxSoftmaxGroup, "a group of {}", shape.group);
   LC_CHECK(query.scale > 0, "scale {}", query.scale);

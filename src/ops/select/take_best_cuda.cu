@@ -395,7 +395,7 @@ int KnownLargestTeam(const CudaStream& stream) {
 
 }  // namespace
 
-bool TakeInClusters(CudaStream& stream, const LiteShape& shape, const LiteLayer& layer,
+bool TakeInClusters(CudaStream& stream, const LiteCacheShape& shape, const LiteCacheLayer& layer,
                     const Chain& chain) {
   const int largest = KnownLargestTeam(stream);
   // Most pairs of a large batch select nothing, but their blocks have to be started.

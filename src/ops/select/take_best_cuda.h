@@ -6,7 +6,7 @@
 namespace litecache::ops::cuda {
 
 // False where it cannot: nothing has been launched.
-bool TakeInClusters(CudaStream& stream, const LiteShape& shape, const LiteLayer& layer,
+bool TakeInClusters(CudaStream& stream, const LiteCacheShape& shape, const LiteCacheLayer& layer,
                     const Chain& chain);
 
 }  // namespace litecache::ops::cuda

@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-#include "ops/slots/lite_pair.cuh"
+#include "ops/slots/litecache_pair.cuh"
 
 namespace litecache::ops::cuda {
 

@@ -13,7 +13,7 @@
 #pragma once
 
 #include "ops/common/overlap.cuh"
-#include "ops/select/lite_select.cuh"
+#include "ops/select/litecache_select.cuh"
 
 namespace litecache::ops::cuda {
 
@@ -110,13 +110,13 @@ struct Chain {
 
 // Blocks of the kernels of items: three an SM hide the memory's latency, and leave room for others.
 inline unsigned ChainBlocks(const CudaStream& stream, const StepView& step,
-                            const LiteShape& shape) {
+                            const LiteCacheShape& shape) {
   const int64_t items = ChainItems(step.max_context) * step.capacity * shape.kv_heads;
   return static_cast<unsigned>(
       std::clamp<int64_t>(items, 1, std::min(3 * stream.sm_count(), kMaxChainBlocks)));
 }
 
-inline Chain MakeChain(const StepView& step, const LiteShape& shape, const KeyMap& map,
+inline Chain MakeChain(const StepView& step, const LiteCacheShape& shape, const KeyMap& map,
                        void* scratch) {
   const int32_t pairs = step.capacity * shape.kv_heads;
   return {static_cast<uint32_t*>(scratch), pairs,
@@ -125,8 +125,8 @@ inline Chain MakeChain(const StepView& step, const LiteShape& shape, const KeyMa
 
 // What the first kernel does for its pair, by all threads of `parts` blocks; false: nothing else is
 // to be done for it.
-__device__ inline bool BeginPair(const StepView& step, const LiteShape& shape,
-                                 const LiteLayer& layer, const SelectSource& source,
+__device__ inline bool BeginPair(const StepView& step, const LiteCacheShape& shape,
+                                 const LiteCacheLayer& layer, const SelectSource& source,
                                  const Chain& chain, int32_t pair, int32_t part, int32_t parts,
                                  SelectTarget* target) {
   const bool leads = part == 0 && threadIdx.x == 0;
@@ -273,7 +273,7 @@ struct CoarseBins {
 };
 
 // Launches what follows the scores. blocks: of the kernels of items.
-void TakeBest(CudaStream& stream, unsigned blocks, const LiteShape& shape, const LiteLayer& layer,
-              const Chain& chain);
+void TakeBest(CudaStream& stream, unsigned blocks, const LiteCacheShape& shape,
+              const LiteCacheLayer& layer, const Chain& chain);
 
 }  // namespace litecache::ops::cuda

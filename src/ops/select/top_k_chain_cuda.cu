@@ -347,8 +347,8 @@ __global__ void __launch_bounds__(kChainThreads, 4)
 
 }  // namespace
 
-void TakeBest(CudaStream& stream, unsigned blocks, const LiteShape& shape, const LiteLayer& layer,
-              const Chain& chain) {
+void TakeBest(CudaStream& stream, unsigned blocks, const LiteCacheShape& shape,
+              const LiteCacheLayer& layer, const Chain& chain) {
   if (TakeInClusters(stream, shape, layer, chain)) return;
   LaunchOverlapping(stream, CountKernel, blocks, kChainThreads, 0, chain);
   LaunchOverlapping(stream, WriteKernel, blocks, kChainThreads, 0, chain, layer.selected,

@@ -1,7 +1,7 @@
 // The rows that a transfer wants, in one list that the host can read.
 #include "device/cuda/check.h"
 #include "device/cuda/cuda_device.h"
-#include "ops/slots/lite_pair.cuh"
+#include "ops/slots/litecache_pair.cuh"
 #include "ops/transfer/system_flags.cuh"
 #include "ops/transfer/transfer_cuda.h"
 
@@ -12,15 +12,15 @@ constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / 32;
 
 // Rows that travel for a pair.
-__device__ __forceinline__ int32_t CountOf(const LiteShape& shape, const LiteLayer& layer,
+__device__ __forceinline__ int32_t CountOf(const LiteCacheShape& shape, const LiteCacheLayer& layer,
                                            int32_t pair) {
   if (layer.slots.list_of_head[pair % shape.kv_heads] < 0 || layer.refresh[pair] != 1) return 0;
   return layer.moved_count[pair];
 }
 
 // Rows of all pairs before `pairs`; the same in every thread.
-__device__ int64_t RowsBefore(const LiteShape& shape, const LiteLayer& layer, int32_t pairs,
-                              int64_t* warp_sums) {
+__device__ int64_t RowsBefore(const LiteCacheShape& shape, const LiteCacheLayer& layer,
+                              int32_t pairs, int64_t* warp_sums) {
   int64_t sum = 0;
   for (int32_t i = threadIdx.x; i < pairs; i += kThreads) sum += CountOf(shape, layer, i);
   for (int offset = 16; offset > 0; offset /= 2) sum += __shfl_xor_sync(kFullMask, sum, offset);
@@ -34,8 +34,9 @@ __device__ int64_t RowsBefore(const LiteShape& shape, const LiteLayer& layer, in
 
 // A block a pair; the last one to finish tells the host.
 __global__ void __launch_bounds__(kThreads)
-    ListRowsKernel(const __grid_constant__ StepView step, const __grid_constant__ LiteShape shape,
-                   const __grid_constant__ LiteLayer layer,
+    ListRowsKernel(const __grid_constant__ StepView step,
+                   const __grid_constant__ LiteCacheShape shape,
+                   const __grid_constant__ LiteCacheLayer layer,
                    const __grid_constant__ TransferList list) {
   __shared__ int64_t warp_sums[kWarps];
   __shared__ bool is_last;
@@ -93,8 +94,8 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-void ListRows(Stream& stream, const StepView& step, const LiteShape& shape, const LiteLayer& layer,
-              const TransferList& list) {
+void ListRows(Stream& stream, const StepView& step, const LiteCacheShape& shape,
+              const LiteCacheLayer& layer, const TransferList& list) {
   LC_CHECK(list.capacity >= int64_t{step.capacity} * shape.kv_heads * shape.max_rows,
            "{} rows listed of {} pairs of {}", list.capacity, step.capacity * shape.kv_heads,
            shape.max_rows);

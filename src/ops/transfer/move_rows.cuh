@@ -9,7 +9,7 @@
 #include "base/error.h"
 #include "ops/common/int4_rows.cuh"
 #include "ops/common/row_format.h"
-#include "ops/slots/lite_pair.cuh"
+#include "ops/slots/litecache_pair.cuh"
 
 namespace litecache::ops::cuda {
 

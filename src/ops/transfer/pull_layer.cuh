@@ -5,8 +5,8 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "ops/slots/lite_layer_cuda.h"
-#include "ops/slots/lite_pair.cuh"
+#include "ops/slots/litecache_layer_cuda.h"
+#include "ops/slots/litecache_pair.cuh"
 #include "ops/transfer/move_rows.cuh"
 #include "ops/transfer/pull_step_cuda.h"
 
@@ -35,7 +35,7 @@ constexpr int kCodesInFlight = 8;
 //
 // Lists pass by the L1 cache: other SMs may write them while the kernel runs.
 template <Pulled kPulled>
-__device__ __forceinline__ void PullLayer(const StepView& step, const LiteShape& shape,
+__device__ __forceinline__ void PullLayer(const StepView& step, const LiteCacheShape& shape,
                                           const RowTable& store, const RowTable& slots,
                                           const CodeSlots& codes, const PulledLayer& layer,
                                           int32_t warps, int32_t* first, PieceRows& own) {
@@ -131,7 +131,7 @@ __device__ __forceinline__ void PullLayer(const StepView& step, const LiteShape&
 
 // Calls launch.operator()<Pulled>() with what is done to rows of a layer's formats.
 template <class Launch>
-void ForPulled(const LiteLayer& layer, const Launch& launch) {
+void ForPulled(const LiteCacheLayer& layer, const Launch& launch) {
   const RowFormat &from = layer.store.format, &to = layer.slots.format;
   CheckMove(from, to);
   if (layer.codes.page_slots > 0) {

@@ -4,8 +4,8 @@
 #include "device/cuda/check.h"
 #include "device/cuda/cuda_device.h"
 #include "ops/common/overlap.cuh"
-#include "ops/slots/lite_layer_cuda.h"
-#include "ops/slots/lite_pair.cuh"
+#include "ops/slots/litecache_layer_cuda.h"
+#include "ops/slots/litecache_pair.cuh"
 #include "ops/transfer/move_rows.cuh"
 #include "ops/transfer/pull_layer.cuh"
 #include "ops/transfer/pull_rows_cuda.h"
@@ -29,7 +29,8 @@ constexpr int BlocksAnSm(Pulled pulled) {
 
 template <Pulled kPulled>
 __global__ void __launch_bounds__(kPullThreads, BlocksAnSm(kPulled))
-    PullRowsKernel(const __grid_constant__ StepView step, const __grid_constant__ LiteShape shape,
+    PullRowsKernel(const __grid_constant__ StepView step,
+                   const __grid_constant__ LiteCacheShape shape,
                    const __grid_constant__ RowTable store, const __grid_constant__ RowTable slots,
                    const __grid_constant__ CodeSlots codes,
                    const __grid_constant__ PulledLayer layer) {
@@ -44,8 +45,9 @@ __global__ void __launch_bounds__(kPullThreads, BlocksAnSm(kPulled))
 
 // A block a pair.
 __global__ void __launch_bounds__(kThreads, 1)
-    FillFixedKernel(const __grid_constant__ StepView step, const __grid_constant__ LiteShape shape,
-                    const __grid_constant__ LiteLayer layer, const int32_t* fill) {
+    FillFixedKernel(const __grid_constant__ StepView step,
+                    const __grid_constant__ LiteCacheShape shape,
+                    const __grid_constant__ LiteCacheLayer layer, const int32_t* fill) {
   const int32_t head = blockIdx.x, sequence = blockIdx.y;
   if (sequence >= *step.count || fill[sequence] == 0) return;
   const int32_t list = layer.slots.list_of_head[head];
@@ -83,8 +85,8 @@ int MostAtOnce() {
 
 }  // namespace
 
-void PullRows(Stream& stream, const StepView& step, const LiteShape& shape, const LiteLayer& layer,
-              int32_t blocks) {
+void PullRows(Stream& stream, const StepView& step, const LiteCacheShape& shape,
+              const LiteCacheLayer& layer, int32_t blocks) {
   LC_CHECK(blocks >= 1, "{} blocks", blocks);
   ForPulled(layer, [&]<Pulled kPulled>() {
     // Blocks that find no room would begin when others have ended.
@@ -95,8 +97,8 @@ void PullRows(Stream& stream, const StepView& step, const LiteShape& shape, cons
   });
 }
 
-void FillFixed(Stream& stream, const StepView& step, const LiteShape& shape, const LiteLayer& layer,
-               const int32_t* fill) {
+void FillFixed(Stream& stream, const StepView& step, const LiteCacheShape& shape,
+               const LiteCacheLayer& layer, const int32_t* fill) {
   CheckMove(layer.store.format, layer.slots.format);
   const dim3 grid(static_cast<unsigned>(shape.kv_heads), static_cast<unsigned>(step.capacity));
   FillFixedKernel<<<grid, kThreads, 0, AsCuda(stream).handle()>>>(step, shape, layer, fill);

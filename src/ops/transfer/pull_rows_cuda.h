@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "device/device.h"
-#include "ops/slots/lite_layer_cuda.h"
+#include "ops/slots/litecache_layer_cuda.h"
 #include "ops/step/step_cuda.h"
 
 namespace litecache::ops::cuda {
@@ -14,11 +14,11 @@ namespace litecache::ops::cuda {
 // link's rate, lab/notes/gpu/transfer.md). Rows of fp8/int8 are expanded as they land, or
 // kept as codes, with the scales from table kScales (`codes`). Tokens not stored are in the ring:
 // never asked.
-void PullRows(Stream& stream, const StepView& step, const LiteShape& shape, const LiteLayer& layer,
-              int32_t blocks);
+void PullRows(Stream& stream, const StepView& step, const LiteCacheShape& shape,
+              const LiteCacheLayer& layer, int32_t blocks);
 // In a fill the sink and recent rows [0, min(sink, stored)) and [RecentBegin(past), stored) from
 // the store into their fixed slots.
-void FillFixed(Stream& stream, const StepView& step, const LiteShape& shape, const LiteLayer& layer,
-               const int32_t* fill);
+void FillFixed(Stream& stream, const StepView& step, const LiteCacheShape& shape,
+               const LiteCacheLayer& layer, const int32_t* fill);
 
 }  // namespace litecache::ops::cuda

@@ -53,7 +53,8 @@ __device__ bool Await(const PullStep& pull, uint32_t* flag, uint32_t number, int
 
 template <Pulled kPulled>
 __global__ void __launch_bounds__(kStepThreads<kPulled>, 1)
-    PullStepKernel(const __grid_constant__ StepView step, const __grid_constant__ LiteShape shape,
+    PullStepKernel(const __grid_constant__ StepView step,
+                   const __grid_constant__ LiteCacheShape shape,
                    const __grid_constant__ RowTable store, const __grid_constant__ RowTable slots,
                    const __grid_constant__ CodeSlots codes, const __grid_constant__ PullStep pull,
                    int32_t first_layer) {
@@ -133,7 +134,7 @@ __global__ void AwaitArrivalKernel(const __grid_constant__ PullStep pull, int32_
 
 }  // namespace
 
-PulledLayer PulledOf(const LiteLayer& layer) {
+PulledLayer PulledOf(const LiteCacheLayer& layer) {
   return {.list_in_store = layer.store.list_of_head,
           .list_in_slots = layer.slots.list_of_head,
           .refresh = layer.refresh,
@@ -146,8 +147,8 @@ int32_t PullStepBlocks(const Stream& stream) {
   return std::min(static_cast<const CudaStream&>(stream).sm_count(), kLayerFlags);
 }
 
-void PullStepRows(Stream& stream, const StepView& step, const LiteShape& shape,
-                  const LiteLayer& any, const PullStep& pull, int64_t first) {
+void PullStepRows(Stream& stream, const StepView& step, const LiteCacheShape& shape,
+                  const LiteCacheLayer& any, const PullStep& pull, int64_t first) {
   LC_CHECK(first >= 0 && first < pull.count && pull.blocks >= 1, "layer {} of {}, {} blocks", first,
            pull.count, pull.blocks);
   ForPulled(any, [&]<Pulled kPulled>() {

@@ -12,12 +12,12 @@
 #include <cstdint>
 
 #include "device/device.h"
-#include "ops/slots/lite_layer_cuda.h"
+#include "ops/slots/litecache_layer_cuda.h"
 #include "ops/step/step_cuda.h"
 
 namespace litecache::ops::cuda {
 
-// What a pull reads of a layer (LiteLayer has what it is).
+// What a pull reads of a layer (LiteCacheLayer has what it is).
 struct PulledLayer {
   const int32_t* list_in_store = nullptr;  // store.list_of_head; null: the layer is not pulled
   const int32_t* list_in_slots = nullptr;
@@ -26,7 +26,7 @@ struct PulledLayer {
   const int32_t* moved_positions = nullptr;
   const int32_t* moved_slots = nullptr;
 };
-PulledLayer PulledOf(const LiteLayer& layer);
+PulledLayer PulledOf(const LiteCacheLayer& layer);
 
 // A wait that passed its deadline.
 struct PullFault {
@@ -57,8 +57,8 @@ struct PullStep {
 // Blocks that pull on a stream with so many SMs.
 int32_t PullStepBlocks(const Stream& stream);
 // As PullRows, of all layers from `first` on, each once it has been listed. any: one of the layers.
-void PullStepRows(Stream& stream, const StepView& step, const LiteShape& shape,
-                  const LiteLayer& any, const PullStep& pull, int64_t first);
+void PullStepRows(Stream& stream, const StepView& step, const LiteCacheShape& shape,
+                  const LiteCacheLayer& any, const PullStep& pull, int64_t first);
 // The layer's lists are what the stream's kernels have left; none: nothing is to be pulled.
 void TellListed(Stream& stream, const PullStep& pull, int64_t layer, bool none);
 // What the stream is given from here on finds the layer's rows in their slots.

@@ -13,7 +13,7 @@
 
 #include "device/device.h"
 #include "ops/common/row_format.h"
-#include "ops/slots/lite_layer_cuda.h"
+#include "ops/slots/litecache_layer_cuda.h"
 #include "ops/step/step_cuda.h"
 
 namespace litecache::ops::cuda {
@@ -58,7 +58,7 @@ struct TransferList {
   uint64_t* sources = nullptr;  // [capacity] mapped host memory: where they lie in the store
   uint64_t* targets = nullptr;  // [capacity] device memory: their slots
   float2* scales = nullptr;     // [capacity] device memory: RowScales, where they are apart
-  int64_t capacity = 0;         // pairs * LiteShape.max_rows
+  int64_t capacity = 0;         // pairs * LiteCacheShape.max_rows
   int32_t chunk_rows = 0;
   TransferState* state = nullptr;
   TransferMailbox* mailbox = nullptr;
@@ -80,8 +80,8 @@ struct TransferRing {
 // Lists the rows of moved_positions and moved_slots of all heads with refresh == 1, pair after
 // pair, counts their chunks, and tells the host (TransferMailbox.request, then asked; no rows: a
 // request of 0 rows). After a fault: no rows.
-void ListRows(Stream& stream, const StepView& step, const LiteShape& shape, const LiteLayer& layer,
-              const TransferList& list);
+void ListRows(Stream& stream, const StepView& step, const LiteCacheShape& shape,
+              const LiteCacheLayer& layer, const TransferList& list);
 
 // Waits for every chunk of the list and puts its rows into their slots, on `blocks` blocks of 1024
 // threads; expands quantized rows. A chunk that does not come within `deadline_ns` of being waited

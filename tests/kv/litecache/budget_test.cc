@@ -66,7 +66,7 @@ TEST_P(TightTier, EndsWithAnErrorThatNamesItAndLeavesOthersUntouched) {
 INSTANTIATE_TEST_SUITE_P(All, TightTier, ::testing::Values("device", "host"));
 
 // Forks share until they write; the promise for them holds at any moment of forking.
-TEST(LiteBudget, ForksFitIntoWhatTheyWerePromised) {
+TEST(LiteCacheBudget, ForksFitIntoWhatTheyWerePromised) {
   std::mt19937_64 random = testing::TestRandom();
   for (int round = 0; round < 12; ++round) {
     KvOptions options = Options();
@@ -104,7 +104,7 @@ TEST(LiteBudget, ForksFitIntoWhatTheyWerePromised) {
 }
 
 // A byte less than a step takes of a tier refuses it: what each of its tables grows by is counted.
-TEST(LiteBudget, StepsAreRefusedToTheByte) {
+TEST(LiteCacheBudget, StepsAreRefusedToTheByte) {
   std::mt19937_64 random = testing::TestRandom();
   CpuDevice device(1);
   const auto stream = device.CreateStream();
@@ -153,7 +153,7 @@ TEST(LiteBudget, StepsAreRefusedToTheByte) {
   }
 }
 
-TEST(LiteBudget, ARefusedStepChangesNothing) {
+TEST(LiteCacheBudget, ARefusedStepChangesNothing) {
   const auto plan = PlanLiteCache(kLayout, Options(), nullptr);
   Harness harness(kLayout, Options(), nullptr, 0.1, testing::TestRandom()(), plan->BytesFor(600));
   const SequenceId a = harness.Create(), b = harness.Create();
@@ -168,7 +168,7 @@ TEST(LiteBudget, ARefusedStepChangesNothing) {
 
 // A prompt's chunk that is begun and given up, then the sequence decodes on: rows that were only in
 // the ring are still there.
-TEST(LiteBudget, AnAbandonedPromptDoesNotSpoilDecoding) {
+TEST(LiteCacheBudget, AnAbandonedPromptDoesNotSpoilDecoding) {
   KvOptions options = Options();
   options.budget = KvBudget::Parse("100%");
   for (int64_t layers = 0; layers <= kLayout.layers; ++layers) {

@@ -11,7 +11,7 @@
 
 #ifdef LITECACHE_CUDA
 #include "device/cuda/sm_split.h"
-#include "kv/litecache/lite_cache_cuda.h"
+#include "kv/litecache/cache_cuda.h"
 #endif
 
 namespace litecache::kv {

@@ -14,7 +14,7 @@
 #include "kv/charges.h"
 #include "kv/heads/head_plan.h"
 #include "kv/heads/profile.h"
-#include "kv/litecache/lite_cache_cpu.h"
+#include "kv/litecache/cache_cpu.h"
 #include "kv/litecache/reference.h"
 #include "kv/random_life.h"
 

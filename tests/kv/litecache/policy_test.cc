@@ -126,7 +126,7 @@ INSTANTIATE_TEST_SUITE_P(All, BudgetOfAll,
                                            std::tuple("hata", DType::kBF16, "on"),
                                            std::tuple("quest", DType::kBF16, "off")));
 
-TEST(LitePolicy, EtaOfOneAlwaysRefreshesAndEtaOfMinusOneNever) {
+TEST(LiteCachePolicy, EtaOfOneAlwaysRefreshesAndEtaOfMinusOneNever) {
   for (const double eta : {1.0, -1.0}) {
     KvOptions options = Options("10%");
     options.eta = eta;
@@ -142,7 +142,7 @@ TEST(LitePolicy, EtaOfOneAlwaysRefreshesAndEtaOfMinusOneNever) {
   }
 }
 
-TEST(LitePolicy, AHitLeavesRowsPositionsAndLabelUntouched) {
+TEST(LiteCachePolicy, AHitLeavesRowsPositionsAndLabelUntouched) {
   KvOptions options = Options("10%");
   options.eta = 0.8;
   Harness harness(kLayout, options, nullptr, 0.05, testing::TestRandom()());
@@ -190,7 +190,7 @@ TEST(LitePolicy, AHitLeavesRowsPositionsAndLabelUntouched) {
 
 // Every combination of window sizes with prompts around their boundaries, decoded until the ring
 // has wrapped twice.
-TEST(LitePolicy, TheRecentRingWrapsRightlyAtEveryBoundary) {
+TEST(LiteCachePolicy, TheRecentRingWrapsRightlyAtEveryBoundary) {
   std::mt19937_64 random = testing::TestRandom();
   const Layout layout{
       .layers = 1, .q_heads = 2, .kv_heads = 1, .head_dim = 16, .dtype = DType::kF32};
@@ -216,7 +216,7 @@ TEST(LitePolicy, TheRecentRingWrapsRightlyAtEveryBoundary) {
   }
 }
 
-TEST(LitePolicy, DeltaUpdateAndFullReplacementHoldTheSameRows) {
+TEST(LiteCachePolicy, DeltaUpdateAndFullReplacementHoldTheSameRows) {
   std::mt19937_64 random = testing::TestRandom();
   for (const char* retriever : {"exact", "quest", "hata", "loki"}) {
     for (const double slots : {1.0, 1.7}) {
@@ -249,7 +249,7 @@ TEST(LitePolicy, DeltaUpdateAndFullReplacementHoldTheSameRows) {
   }
 }
 
-TEST(LitePolicy, MoreSlotsMoveFewerRows) {
+TEST(LiteCachePolicy, MoreSlotsMoveFewerRows) {
   const uint64_t seed = testing::TestRandom()();
   uint64_t before = UINT64_MAX;
   for (const double slots : {1.0, 2.0, 4.0}) {
@@ -310,7 +310,7 @@ TEST_P(QuantizedStore, StaysCloseToExactRows) {
 INSTANTIATE_TEST_SUITE_P(All, QuantizedStore, ::testing::ValuesIn(kCodeRoundings),
                          [](const auto& rows) { return rows.param.format; });
 
-TEST(LitePolicy, RecallOfTheExactRetrieverIsOne) {
+TEST(LiteCachePolicy, RecallOfTheExactRetrieverIsOne) {
   KvOptions options = Options("10%");
   options.measure_recall = true;
   options.eta = 0.8;
@@ -329,7 +329,7 @@ TEST(LitePolicy, RecallOfTheExactRetrieverIsOne) {
 
 // What steps keep on the threads is what memory plans count. On a thread of its own, whose scratch
 // is new, as is the pool's.
-TEST(LitePolicy, ScratchStaysWithinWhatPlansCount) {
+TEST(LiteCachePolicy, ScratchStaysWithinWhatPlansCount) {
   constexpr int64_t kTokens = 3000;
   for (const char* retriever : {"exact", "hata", "quest", "loki"}) {
     for (const int64_t sequences : {1, 5}) {

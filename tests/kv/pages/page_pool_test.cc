@@ -47,16 +47,16 @@ TEST(Layout, RefusesImpossibleShapes) {
 }
 
 // What is provided is taken later without the device, in the order in which it lies.
-TEST(PagePool, ProvidedPagesTakeNoMemoryLater) {
+TEST(PagePool, PagesAllocatedAheadTakeNoMemoryLater) {
   HostDevice device;
   PagePool pool(device, 65536, 3000 * 65536);
   pool.Reserve(2);
   const PageId first = pool.Take();
-  pool.Provide(1000 * 65536 - 1);
+  pool.AllocateAhead(1000 * 65536 - 1);
   EXPECT_GE(pool.provided(), 1000);
   EXPECT_LE(pool.provided() * 65536, 1000 * 65536 + static_cast<int64_t>(PagePool::kSlabBytes));
   const size_t live = HostDevice::live();
-  pool.Provide(500 * 65536);  // there already
+  pool.AllocateAhead(500 * 65536);  // there already
   pool.Reserve(999);
   std::set<PageId> pages = {first};
   for (int i = 1; i < 1000; ++i) {
@@ -67,14 +67,14 @@ TEST(PagePool, ProvidedPagesTakeNoMemoryLater) {
   }
   EXPECT_EQ(HostDevice::live(), live);
   EXPECT_EQ(pool.used(), 1000);
-  pool.Provide(~uint64_t{0});
+  pool.AllocateAhead(~uint64_t{0});
   EXPECT_EQ(pool.provided(), 3000) << "the budget";
 }
 
-TEST(PagePool, ProvidesWhatTheDeviceHas) {
+TEST(PagePool, AllocatesAheadWhatTheDeviceHas) {
   HostDevice device(5 * PagePool::kSlabBytes + 1000);
   PagePool pool(device, 65536, 3000 * 65536);
-  pool.Provide(3000 * 65536);
+  pool.AllocateAhead(3000 * 65536);
   const auto there = static_cast<int64_t>(5 * PagePool::kSlabBytes / 65536);
   EXPECT_EQ(pool.provided(), there);
   EXPECT_THROW(pool.Reserve(there + 1), CapacityError);

@@ -11,7 +11,7 @@
 #include "ops/attention/listed_cuda.h"
 #include "ops/rows/rows_cuda.h"
 #include "ops/select/projection_select.h"
-#include "ops/slots/lite_layer_cuda.h"
+#include "ops/slots/litecache_layer_cuda.h"
 
 namespace litecache::ops::cuda {
 

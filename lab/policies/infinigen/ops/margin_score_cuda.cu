@@ -133,11 +133,11 @@ void MarginScore(Stream& stream, const StepView& step, const PartialLayer& layer
   LC_CHECK(layer.group >= 1 && layer.group <= kMaxGroup, "a group of {}", layer.group);
   LC_CHECK(scale > 0 && stride >= step.max_context, "scale {}, stride {}", scale, stride);
   if (step.capacity == 0) return;
-  LiteShape shape;
+  LiteCacheShape shape;
   shape.kv_heads = layer.kv_heads;
   shape.group = layer.group;
   shape.head_dim = layer.head_dim;
-  LiteLayer tables;
+  LiteCacheLayer tables;
   tables.metadata = layer.keys;
   const auto launch = [&](auto heads) {
     const MarginScorer<decltype(heads)::value> scorer{static_cast<int32_t>(layer.format.pairs()),

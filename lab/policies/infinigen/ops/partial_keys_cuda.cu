@@ -6,7 +6,7 @@
 #include "device/cuda/cuda_device.h"
 #include "lab/policies/infinigen/ops/infinigen_cuda.h"
 #include "ops/rows/paged_rows.cuh"
-#include "ops/slots/lite_pair.cuh"
+#include "ops/slots/litecache_pair.cuh"
 
 namespace litecache::ops::cuda {
 namespace {

@@ -2,15 +2,15 @@
 // pair's scores before they select (SelectTop).
 #pragma once
 
-#include "ops/select/lite_select.cuh"
+#include "ops/select/litecache_select.cuh"
 
 namespace litecache::ops::cuda {
 
 // Scorer as SelectKernel's; keys [pairs][stride] of the candidates from the range's begin on.
 template <class Scorer>
 __global__ void __launch_bounds__(kTeamThreads, 1)
-    ScoreKernel(const __grid_constant__ StepView step, const __grid_constant__ LiteShape shape,
-                const __grid_constant__ LiteLayer layer,
+    ScoreKernel(const __grid_constant__ StepView step, const __grid_constant__ LiteCacheShape shape,
+                const __grid_constant__ LiteCacheLayer layer,
                 const __grid_constant__ SelectSource source, const __grid_constant__ Scorer scorer,
                 uint32_t* keys, int64_t stride) {
   extern __shared__ uint4 dynamic[];
@@ -28,8 +28,8 @@ __global__ void __launch_bounds__(kTeamThreads, 1)
 
 // q: null where the scorer has its queries from elsewhere.
 template <class Scorer>
-void LaunchScore(Stream& stream, const StepView& step, const LiteShape& shape,
-                 const LiteLayer& layer, const SelectRange* ranges, const Scorer& scorer,
+void LaunchScore(Stream& stream, const StepView& step, const LiteCacheShape& shape,
+                 const LiteCacheLayer& layer, const SelectRange* ranges, const Scorer& scorer,
                  size_t scorer_bytes, uint32_t* keys, int64_t stride) {
   const CudaStream& cuda = AsCuda(stream);
   const int pairs = step.capacity * shape.kv_heads;

@@ -1,5 +1,5 @@
 #include "lab/policies/infinigen/ops/select_top_cuda.h"
-#include "ops/select/lite_select.cuh"
+#include "ops/select/litecache_select.cuh"
 
 namespace litecache::ops::cuda {
 namespace {

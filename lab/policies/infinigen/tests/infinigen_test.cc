@@ -54,7 +54,7 @@ class InfiniGenLife final : public Life {
       : Life(MakeCachePlan(layout, options, profile, TypeOf(settings.device)), seed, settings),
         options_(options.settings.Of<InfiniGenOptions>()),
         profile_(profile) {
-    if (settings.trace != nullptr) imposed_.emplace(settings.trace, layout, options_.cap);
+    if (settings.trace != nullptr) forced_.emplace(settings.trace, layout, options_.cap);
   }
 
   int64_t chosen_few() const { return chosen_few_; }
@@ -175,9 +175,9 @@ class InfiniGenLife final : public Life {
     ASSERT_GE(tokens.size(), 1u);
     EXPECT_TRUE(std::is_sorted(tokens.begin(), tokens.end()));
     ++checked_;
-    if (imposed_) {
+    if (forced_) {
       EXPECT_THAT(tokens, ElementsAreArray(
-                              Imposed(*imposed_, part, layer, head, 0, part.past, tokens.size())));
+                              Forced(*forced_, part, layer, head, 0, part.past, tokens.size())));
       return;
     }
     // The rows with the largest margins.
@@ -204,7 +204,7 @@ class InfiniGenLife final : public Life {
 
   InfiniGenOptions options_;
   std::shared_ptr<const Profile> profile_;
-  std::optional<ImposedSelection> imposed_;
+  std::optional<ForcedSelection> forced_;
   std::map<SequenceId, std::map<int64_t, std::vector<double>>> sums_;
   int64_t chosen_few_ = 0, capped_ = 0, checked_ = 0;
 };

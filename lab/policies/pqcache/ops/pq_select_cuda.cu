@@ -186,12 +186,12 @@ void PqSelect(Stream& stream, const StepView& step, const PqLayer& layer, const 
               float scale, void* scratch) {
   CheckLayer(layer);
   if (step.capacity == 0) return;
-  LiteShape shape;
+  LiteCacheShape shape;
   shape.kv_heads = layer.kv_heads;
   shape.group = layer.group;
   shape.head_dim = layer.head_dim;
   shape.max_rows = layer.max_rows;
-  LiteLayer lists;
+  LiteCacheLayer lists;
   lists.selected = layer.selected;
   lists.selected_count = layer.selected_count;
   LaunchSoftmaxSelect(

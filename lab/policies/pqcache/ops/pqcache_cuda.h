@@ -8,7 +8,7 @@
 #include "device/device.h"
 #include "lab/policies/pqcache/ops/pq_select.h"
 #include "ops/attention/listed_cuda.h"
-#include "ops/slots/lite_layer_cuda.h"
+#include "ops/slots/litecache_layer_cuda.h"
 #include "ops/step/step_cuda.h"
 
 namespace litecache::ops::cuda {

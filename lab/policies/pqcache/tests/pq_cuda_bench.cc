@@ -8,7 +8,7 @@
 #include "lab/policies/pqcache/ops/pqcache_cuda.h"
 #include "ops/bench_tables_cuda.h"
 #include "ops/select/select_cuda.h"
-#include "ops/slots/lite_layer_cuda.h"
+#include "ops/slots/litecache_layer_cuda.h"
 
 namespace litecache::ops::cuda {
 namespace {

@@ -64,7 +64,7 @@ class PqLife final : public Life {
   PqLife(const Layout& layout, const KvOptions& options, uint64_t seed, const Settings& settings)
       : Life(MakeCachePlan(layout, options, nullptr, TypeOf(settings.device)), seed, settings),
         options_(options.settings.Of<PqCacheOptions>()) {
-    if (settings.trace != nullptr) imposed_.emplace(settings.trace, layout, options_.share / 2);
+    if (settings.trace != nullptr) forced_.emplace(settings.trace, layout, options_.share / 2);
   }
 
   void CheckCacheContents(bool check) { check_cache_ = check; }
@@ -224,9 +224,9 @@ class PqLife final : public Life {
     ASSERT_EQ(static_cast<int64_t>(chosen.size()), k);
     ASSERT_EQ(std::set<int64_t>(chosen.begin(), chosen.end()).size(), chosen.size());
     if (k == 0) return;
-    if (imposed_) {
+    if (forced_) {
       EXPECT_THAT(chosen, UnorderedElementsAreArray(
-                              Imposed(*imposed_, part, layer, head, begin, end, chosen.size())));
+                              Forced(*forced_, part, layer, head, begin, end, chosen.size())));
       left_out_ += k < end - begin;
       return;
     }
@@ -298,7 +298,7 @@ class PqLife final : public Life {
   }
 
   PqCacheOptions options_;
-  std::optional<ImposedSelection> imposed_;
+  std::optional<ForcedSelection> forced_;
   bool check_cache_ = true;
   std::map<SequenceId, Known> known_;
   int64_t indexed_ = 0, dense_ = 0, left_out_ = 0, hits_ = 0, misses_ = 0;

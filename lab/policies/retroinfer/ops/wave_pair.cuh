@@ -7,7 +7,7 @@
 #include "lab/policies/retroinfer/ops/wave_index_cuda.h"
 #include "ops/rows/paged_rows.cuh"
 #include "ops/select/block_sum.cuh"
-#include "ops/slots/lite_pair.cuh"
+#include "ops/slots/litecache_pair.cuh"
 
 namespace litecache::ops::cuda {
 

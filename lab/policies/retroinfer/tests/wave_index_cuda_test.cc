@@ -5,7 +5,7 @@
 #include <numeric>
 #include <set>
 
-#include "lab/policies/retroinfer/ops/impose_clusters_cuda.h"
+#include "lab/policies/retroinfer/ops/force_clusters_cuda.h"
 #include "ops/gpu_testing_cuda.h"
 #include "ops/paged_lists_cuda.h"
 #include "test_seed.h"
@@ -514,7 +514,7 @@ TEST_P(WaveIndex, AdmittedRowsAndTables) {
   }
 }
 
-TEST_P(WaveIndex, ImposedClusters) {
+TEST_P(WaveIndex, ForcedClusters) {
   auto random = testing::TestRandom(4);
   Build(random, GetParam());
   const int32_t recorded = Uniform(random, 1, 1500), steps = Uniform(random, 1, 5);
@@ -530,9 +530,8 @@ TEST_P(WaveIndex, ImposedClusters) {
   for (const bool tell_all : {false, true}) {
     shape_.tell_all = tell_all;
     layer_.told_ids = Poisoned<int32_t>(ids_.size());
-    ImposeClusters(
-        *stream_, step_, shape_, layer_,
-        {.order = Upload(order), .recorded = recorded, .steps = steps, .stride = stride});
+    ForceClusters(*stream_, step_, shape_, layer_,
+                  {.order = Upload(order), .recorded = recorded, .steps = steps, .stride = stride});
     const auto choices = Download(layer_.choices, choices_.size());
     const auto told = Download(layer_.told_choices, choices_.size());
     const auto ids = Download(layer_.ids, ids_.size());

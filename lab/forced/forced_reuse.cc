@@ -1,0 +1,56 @@
+#include "lab/forced/forced_reuse.h"
+
+#include <algorithm>
+#include <cmath>
+#include <random>
+
+#include "base/error.h"
+
+namespace litecache::kv {
+namespace {
+
+void CheckShare(const char* name, const std::optional<double>& share) {
+  if (share && !(*share >= 0 && *share <= 1)) {
+    throw InvalidArgument("{} = {} is not between 0 and 1", name, *share);
+  }
+}
+
+}  // namespace
+
+ForcedReuse DrawReuse(const HeadPlan& plan, const ReuseShares& shares) {
+  CheckShare("hit ratio", shares.hit_ratio);
+  CheckShare("overlap", shares.overlap);
+  LC_CHECK(shares.steps >= 1);
+  const size_t a_step = plan.heads.size();
+  std::vector<size_t> offloaded;
+  for (size_t i = 0; i < a_step; ++i) {
+    if (!plan.heads[i].resident) offloaded.push_back(i);
+  }
+  ForcedReuse reuse;
+  reuse.steps = shares.steps;
+  ops::ForcedHead every;
+  if (shares.hit_ratio) every.hit = 0;
+  if (shares.overlap) {
+    every.kept = static_cast<int32_t>(std::lround(*shares.overlap * ops::ForcedHead::kWhole));
+  }
+  reuse.heads.assign(static_cast<size_t>(shares.steps) * a_step, every);
+  if (!shares.hit_ratio) return reuse;
+  std::mt19937_64 random(shares.seed);
+  const auto hits_by = [&](int64_t step) {
+    return std::llround(*shares.hit_ratio * static_cast<double>(offloaded.size()) *
+                        static_cast<double>(step));
+  };
+  for (int64_t step = 0; step < shares.steps; ++step) {
+    // Fisher-Yates by hand: std::shuffle is not the same everywhere.
+    for (size_t i = offloaded.size(); i > 1; --i) {
+      std::swap(offloaded[i - 1], offloaded[random() % i]);
+    }
+    const auto hits = static_cast<size_t>(hits_by(step + 1) - hits_by(step));
+    for (size_t i = 0; i < hits; ++i) {
+      reuse.heads[static_cast<size_t>(step) * a_step + offloaded[i]].hit = 1;
+    }
+  }
+  return reuse;
+}
+
+}  // namespace litecache::kv

@@ -1,0 +1,34 @@
+// Reuse that a measurement forces on policy litecache (lab/forced/forced_reuse.h), in the place
+// of what its lookups and selections find.
+#pragma once
+
+#include <memory>
+#include <span>
+
+#include "kv/cache_plan.h"
+#include "kv/litecache/result_override.h"
+#include "lab/forced/forced_reuse.h"
+
+namespace litecache::kv {
+
+class ReuseOverride final : public ResultOverride {
+ public:
+  explicit ReuseOverride(ForcedReuse reuse);
+
+  bool Hit(const HeadAtStep& at, bool found) const override;
+  void ReplaceRows(Stream& stream, const SlotGeometry& geometry,
+                   std::span<const FoundRows> found) const override;
+  // Throws Unsupported where this build has no CUDA.
+  std::unique_ptr<const CudaResultOverride> ForCuda(CudaDevice& device) const override;
+
+ private:
+  const ops::ForcedHead& At(const HeadAtStep& at) const;
+
+  ForcedReuse reuse_;
+};
+
+// On the caches that the plan creates from here on. Throws Unsupported for every policy but
+// litecache.
+void ForceReuse(CachePlan* plan, ForcedReuse reuse);
+
+}  // namespace litecache::kv

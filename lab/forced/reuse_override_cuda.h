@@ -1,0 +1,18 @@
+// ReuseOverride on a GPU (lab/forced/force_reuse_cuda.h has its kernels).
+#pragma once
+
+#include <memory>
+
+#include "kv/litecache/result_override_cuda.h"
+#include "lab/forced/forced_reuse.h"
+
+namespace litecache {
+class CudaDevice;
+}
+
+namespace litecache::kv {
+
+std::unique_ptr<const CudaResultOverride> CreateCudaReuseOverride(CudaDevice& device,
+                                                                  const ForcedReuse& reuse);
+
+}  // namespace litecache::kv

@@ -1,0 +1,23 @@
+// lab/forced/force_clusters.h in a step of policy retroinfer: one small kernel after the
+// selection, of measurements only.
+#pragma once
+
+#include "lab/forced/force_clusters.h"
+#include "lab/policies/retroinfer/ops/wave_index_cuda.h"
+
+namespace litecache::ops::cuda {
+
+// One layer's part of what is forced, device memory.
+struct ForcedClusters {
+  const uint16_t* order = nullptr;  // of step 0: [kv_heads][recorded], each cluster once
+  int32_t recorded = 0;
+  int32_t steps = 0;
+  int64_t stride = 0;  // ids between a step and the next
+};
+
+// After SelectClusters: as many clusters as each pair chose, of those that are not empty the first
+// in the forced order.
+void ForceClusters(Stream& stream, const StepView& step, const WaveShape& shape,
+                   const WaveLayer& layer, const ForcedClusters& forced);
+
+}  // namespace litecache::ops::cuda

@@ -1,0 +1,74 @@
+#include "kv/litecache/cache_base.h"
+
+#include <utility>
+
+#include "base/error.h"
+#include "kv/litecache/prefix_blocks.h"
+
+namespace litecache::kv {
+
+LiteCacheBase::LiteCacheBase(Device& device, std::unique_ptr<Device> host, const Shape& shape,
+                             const HeadPlan& plan, int64_t ahead,
+                             std::unique_ptr<Retriever> retriever, const TierBytes& budget)
+    : host_(std::move(host)),
+      tiers_(device, host_ != nullptr ? *host_ : device, shape, plan, budget),
+      growth_(tiers_),
+      retriever_(std::move(retriever)),
+      ahead_(ahead) {}
+
+SequenceId LiteCacheBase::Create() {
+  const SequenceId id = tiers_.resident.Create();
+  LC_CHECK(tiers_.store.Create() == id && tiers_.metadata.Create() == id &&
+           tiers_.scales.Create() == id);
+  tiers_.slots.Create(id);
+  return id;
+}
+
+SequenceId LiteCacheBase::Fork(SequenceId parent) {
+  const SequenceId id = tiers_.resident.Fork(parent);
+  LC_CHECK(tiers_.store.Fork(parent) == id && tiers_.metadata.Fork(parent) == id &&
+           tiers_.scales.Fork(parent) == id);
+  tiers_.slots.Fork(parent, id);
+  return id;
+}
+
+SequenceId LiteCacheBase::ForkPrefix(SequenceId parent, int64_t tokens) {
+  LC_CHECK(tokens % kPrefixTokens == 0 && tokens <= PrefixLength(parent), "{} of {} tokens", tokens,
+           PrefixLength(parent));
+  const SequenceId id = tiers_.resident.ForkPrefix(parent, tokens);
+  LC_CHECK(tiers_.store.ForkPrefix(parent, tokens) == id &&
+           tiers_.metadata.ForkPrefix(parent, tokens) == id &&
+           tiers_.scales.ForkPrefix(parent, tokens) == id);
+  tiers_.slots.Create(id);
+  return id;
+}
+
+void LiteCacheBase::Release(SequenceId id) {
+  tiers_.resident.Release(id);
+  tiers_.store.Release(id);
+  tiers_.metadata.Release(id);
+  tiers_.scales.Release(id);
+  tiers_.slots.Release(id);
+}
+
+TierBytes LiteCacheBase::BytesHeld(std::span<const SequenceId> ids) const {
+  return kv::BytesHeld(tiers_, ids);
+}
+
+uint64_t LiteCacheBase::BlockBytes() const {
+  return kv::BlockBytes(tiers_, retriever_->metadata_unit());
+}
+
+void LiteCacheBase::ExportBlock(SequenceId id, int64_t begin, std::span<std::byte> out) const {
+  kv::ExportBlock(tiers_, retriever_->metadata_unit(), id, begin, out);
+}
+
+void LiteCacheBase::ImportBlock(SequenceId id, std::span<const std::byte> bytes) {
+  kv::ImportBlock(retriever_->metadata_unit(), id, bytes, &tiers_);
+}
+
+bool LiteCacheBase::WantsPrediction(int64_t layer) const {
+  return ahead_ > 0 && layer > 0 && tiers_.shape.offloads(layer);
+}
+
+}  // namespace litecache::kv

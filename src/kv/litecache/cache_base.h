@@ -1,0 +1,66 @@
+// What policy litecache's caches have in common, on the CPU and on a GPU: the two tiers, which
+// sequence owns which pages of them, and prefixes.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string_view>
+
+#include "kv/cache.h"
+#include "kv/litecache/growth.h"
+#include "kv/litecache/tiers.h"
+#include "kv/retrieve/retriever.h"
+#include "kv/row_store.h"
+#include "kv/step/step_check.h"
+
+namespace litecache::kv {
+
+class LiteCacheBase : public Cache, public RowStore {
+ public:
+  std::string_view policy() const override { return "litecache"; }
+  const Layout& layout() const override { return tiers_.shape.layout; }
+  TierBytes BytesFor(int64_t tokens) const override { return tiers_.shape.BytesFor(tokens); }
+  TierBytes ForkBytesFor(int64_t shared, int64_t tokens) const override {
+    return tiers_.shape.ForkBytesFor(shared, tokens);
+  }
+
+  void AllocateAhead(const TierBytes& bytes) override {
+    tiers_.device.AllocateAhead(bytes.device);
+    tiers_.host.AllocateAhead(bytes.host);
+  }
+  SequenceId Create() override;
+  SequenceId Fork(SequenceId parent) override;
+  void Release(SequenceId id) override;
+  int64_t Length(SequenceId id) const override { return tiers_.resident.Length(id); }
+
+  // Prefixes are what is stored: generated rows in the recent window, slots and labels stay with
+  // their sequence.
+  bool SharesPrefixes() const override { return true; }
+  int64_t PrefixLength(SequenceId id) const override { return tiers_.store.Length(id); }
+  SequenceId ForkPrefix(SequenceId parent, int64_t tokens) override;
+  TierBytes BytesHeld(std::span<const SequenceId> ids) const override;
+  uint64_t BlockBytes() const override;
+  void ExportBlock(SequenceId id, int64_t begin, std::span<std::byte> out) const override;
+  void ImportBlock(SequenceId id, std::span<const std::byte> bytes) override;
+
+  bool WantsPrediction(int64_t layer) const override;
+  int64_t PredictsAhead() const override { return std::max<int64_t>(ahead_, 1); }
+
+ protected:
+  // host: where the store is; null: in the device's memory. ahead: layers that rows are prefetched
+  // ahead of theirs; 0: not at all.
+  LiteCacheBase(Device& device, std::unique_ptr<Device> host, const Shape& shape,
+                const HeadPlan& plan, int64_t ahead, std::unique_ptr<Retriever> retriever,
+                const TierBytes& budget);
+
+  const std::unique_ptr<Device> host_;
+  Tiers tiers_;
+  TierGrowth growth_;
+  const std::unique_ptr<Retriever> retriever_;
+  const int64_t ahead_;
+  StepCheck check_;
+};
+
+}  // namespace litecache::kv

@@ -1,0 +1,54 @@
+// Policy litecache: query-similarity approximate caching over two tiers.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "kv/litecache/cache_base.h"
+#include "kv/litecache/counters_cpu.h"
+#include "kv/litecache/decode_cpu.h"
+#include "kv/litecache/prefill_cpu.h"
+#include "kv/litecache/result_override.h"
+#include "kv/litecache/spill_cpu.h"
+#include "kv/retrieve/recall_meter.h"
+
+namespace litecache::kv {
+
+class LiteCache final : public LiteCacheBase {
+ public:
+  LiteCache(Device& device, const Shape& shape, const HeadPlan& plan, const KvOptions& options,
+            int64_t ahead, std::unique_ptr<Retriever> retriever, const TierBytes& budget,
+            std::shared_ptr<const ResultOverride> results = nullptr);
+
+  void BeginStep(const Step& step) override;
+  void Prefetch(Stream& stream, int64_t layer, const Step& step, const MatrixView& q,
+                float scale) override;
+  void Attend(Stream& stream, int64_t layer, const Step& step, const MatrixView& q,
+              const MatrixView& k, const MatrixView& v, float scale,
+              const MatrixView& out) override;
+  void StoreRows(Stream& stream, int64_t layer, const Step& step, const MatrixView& q,
+                 const MatrixView& k, const MatrixView& v) override;
+  void EndStep(const Step& step) override;
+
+  Stats GetStats() const override;
+  std::span<const HeadCounters> Heads() const override { return counters_.heads; }
+
+  // For diagnosis, of an offloaded head: the positions of its cached rows (sink and recent tokens
+  // not among them; as of the last decode step), ascending, and the label [group][head_dim].
+  std::vector<int32_t> CachedPositions(SequenceId id, int64_t layer, int64_t head);
+  std::span<const float> Label(SequenceId id, int64_t layer, int64_t head);
+
+ private:
+  Counters counters_;
+  std::optional<RecallMeter> recall_;
+  Spiller spiller_;
+  DecodePath decode_;
+  PrefillPath prefill_;
+
+  // Of the step in progress.
+  std::vector<SequenceView> decoding_, prefilling_;
+  std::vector<uint8_t> prepared_;  // layers whose lookups a predicted query has done
+};
+
+}  // namespace litecache::kv

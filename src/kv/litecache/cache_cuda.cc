@@ -1,0 +1,219 @@
+#include "kv/litecache/cache_cuda.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "base/error.h"
+#include "device/device_error.h"
+#include "device/recording_key.h"
+#include "kv/litecache/create_cache_cuda.h"
+#include "kv/pages/pool_stats.h"
+#include "ops/linear/linear_cuda.h"
+
+namespace litecache::kv {
+namespace {
+
+std::vector<uint8_t> Prefetched(const Shape& shape, int64_t ahead) {
+  std::vector<uint8_t> layers(static_cast<size_t>(shape.layout.layers), 0);
+  for (int64_t i = 1; ahead > 0 && i < shape.layout.layers; ++i) {
+    layers[static_cast<size_t>(i)] = shape.offloads(i);
+  }
+  return layers;
+}
+
+}  // namespace
+
+CudaLiteCache::CudaLiteCache(CudaDevice& device, const Shape& shape, const HeadPlan& plan,
+                             const KvOptions& options, int64_t ahead,
+                             std::unique_ptr<Retriever> retriever, const TierBytes& budget,
+                             std::unique_ptr<const CudaResultOverride> results)
+    : LiteCacheBase(device, std::make_unique<PinnedHost>(device), shape, plan, ahead,
+                    std::move(retriever), budget),
+      prefetched_(Prefetched(shape, ahead)),
+      on_device_(CreateCudaRetriever(device, shape.layout, options, *retriever_)),
+      check_transfers_(std::make_shared<const std::function<void()>>([this] { CheckTransfers(); })),
+      layers_(device, tiers_.shape, tiers_.plan, ahead),
+      counters_(device, tiers_.shape, tiers_.plan, *retriever_),
+      sequences_(device, tiers_),
+      block_(device),
+      prefill_(device, tiers_, growth_, layers_, block_, *on_device_, pulls_),
+      pulls_(device, static_cast<PinnedHost&>(*host_), options, prefetched_, ahead),
+      decode_(device, tiers_.shape, layers_, *on_device_, pulls_, options, prefetched_, ahead,
+              std::move(results)) {
+  if (options.measure_recall) {
+    throw Unsupported("measure_recall runs on the CPU only (--device cpu)");
+  }
+  layers_.SetCounters(counters_.device());
+}
+
+SequenceId CudaLiteCache::Started(SequenceId id, const std::function<void()>& start) {
+  try {
+    start();
+  } catch (...) {
+    Release(id);
+    throw;
+  }
+  return id;
+}
+
+SequenceId CudaLiteCache::Create() {
+  const SequenceId id = LiteCacheBase::Create();
+  return Started(id, [&] { sequences_.Create(id); });
+}
+
+SequenceId CudaLiteCache::Fork(SequenceId parent) {
+  const SequenceId id = LiteCacheBase::Fork(parent);
+  return Started(id, [&] { sequences_.Fork(parent, id); });
+}
+
+SequenceId CudaLiteCache::ForkPrefix(SequenceId parent, int64_t tokens) {
+  const SequenceId id = LiteCacheBase::ForkPrefix(parent, tokens);
+  return Started(id, [&] { sequences_.Create(id); });
+}
+
+void CudaLiteCache::Release(SequenceId id) {
+  LiteCacheBase::Release(id);
+  sequences_.Release(id);
+}
+
+int64_t CudaLiteCache::Describe(const Step& step) {
+  const auto count = static_cast<int64_t>(step.sequences.size());
+  block_.Begin(step.decode_rows, count - step.decode_rows);
+  fills_.clear();
+  int64_t longest = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    const StepSequence& part = step.sequences[static_cast<size_t>(i)];
+    block_.at(i) = sequences_.Follow(part);
+    if (!part.decode) {
+      sequences_.set_filled(part.id, false);
+      continue;
+    }
+    longest = std::max(longest, part.past + 1);
+    if (sequences_.filled(part.id)) continue;
+    block_.flag(i) = 1;
+    fills_.push_back(part);
+  }
+  return longest;
+}
+
+void CudaLiteCache::BeginStep(const Step& step) {
+  sequences_.CheckNoneLost(step);
+  check_(step, tiers_.resident);
+  for (CudaBranch* branch : Branches()) branch->Reset();
+  growth_.Begin(step);
+  context_ = ContextBucket(Describe(step));
+  prefill_.BeginStep(step);
+  if (layers_.Reserve(std::max<int64_t>(step.decode_rows, 1), context_)) {
+    decode_.Reserve();
+    pulls_.Reserve(layers_);
+  }
+  started_ = false;
+  unchecked_.Begin(step);
+  pulls_.BeginStep(block_.decoding(), block_.prefilling(), context_);
+  decode_.BeginStep(block_.Decoding(context_));
+}
+
+std::optional<uint64_t> CudaLiteCache::ReplayKey(const Step&) const {
+  if (!fills_.empty() || !pulls_.replayable()) return std::nullopt;
+  RecordingKey key;
+  key.Add(block_.memory()).Add(pulls_.key()).Add(context_);
+  layers_.AddTo(&key);
+  decode_.AddTo(&key);
+  return key.value();
+}
+
+void CudaLiteCache::Start(Stream& stream, float scale) {
+  if (std::exchange(started_, true)) return;
+  AsCuda(stream).AddCheck(check_transfers_);
+  if (ahead_ > 0) ops::cuda::ShareGpu(stream);
+  pulls_.Start(stream, block_.device_number());
+  block_.Send(stream);
+  if (fills_.empty()) return;
+  decode_.Fill(stream, block_.device_flags(), scale);
+  // From here on, also where the step fails and is run again: its lookups move the labels, and
+  // what they chose must stay.
+  for (const StepSequence& part : fills_) {
+    sequences_.set_filled(part.id, true);
+    counters_.CountFill(part.past);
+  }
+}
+
+void CudaLiteCache::CheckTransfers() {
+  const std::optional<std::string> failure = pulls_.Check();
+  if (failure) sequences_.Lose(unchecked_.Sequences(), *failure);
+  unchecked_.Checked();
+  if (failure) throw DeviceError(*failure);
+}
+
+std::vector<CudaBranch*> CudaLiteCache::Branches() {
+  std::vector<CudaBranch*> all = decode_.Branches();
+  for (CudaBranch* branch : pulls_.Branches()) all.push_back(branch);
+  return all;
+}
+
+void CudaLiteCache::Prefetch(Stream& stream, int64_t layer, const Step& step, const MatrixView& q,
+                             float scale) {
+  LC_CHECK(layer >= 1 && layer < tiers_.shape.layout.layers && q.rows >= step.decode_rows);
+  if (block_.decoding() == 0 || !WantsPrediction(layer)) return;
+  unchecked_.Issue();
+  Start(stream, scale);
+  decode_.Prefetch(stream, layer, q, scale);
+}
+
+void CudaLiteCache::Attend(Stream& stream, int64_t layer, const Step& step, const MatrixView& q,
+                           const MatrixView& k, const MatrixView& v, float scale,
+                           const MatrixView& out) {
+  LC_CHECK(layer >= 0 && layer < tiers_.shape.layout.layers);
+  unchecked_.Issue();
+  Start(stream, scale);
+  if (block_.decoding() > 0) decode_.Attend(stream, layer, q, k, v, scale, out);
+  for (int64_t i = 0; i < block_.prefilling(); ++i) {
+    prefill_.Attend(stream, layer, i, q, k, v, scale, &out);
+  }
+  if (layer + 1 == tiers_.shape.layout.layers) {
+    for (CudaBranch* branch : Branches()) branch->JoinAll(stream);
+    ops::cuda::UnshareGpu(stream);  // its last layer's products and the logits'
+    AsCuda(stream).Return();
+    counters_.Receive(stream);
+  }
+}
+
+void CudaLiteCache::StoreRows(Stream& stream, int64_t layer, const Step& step, const MatrixView& q,
+                              const MatrixView& k, const MatrixView& v) {
+  LC_CHECK(layer >= 0 && layer < tiers_.shape.layout.layers && step.decode_rows == 0);
+  Start(stream, /*scale=*/1);
+  for (int64_t i = 0; i < block_.prefilling(); ++i) {
+    prefill_.Attend(stream, layer, i, q, k, v, /*scale=*/1, /*out=*/nullptr);
+  }
+}
+
+void CudaLiteCache::EndStep(const Step& step) {
+  pulls_.EndStep();
+  for (const StepSequence& part : step.sequences) {
+    if (part.decode) {
+      counters_.CountDecode(part, growth_.StoredAfter(part) - tiers_.store.Length(part.id));
+    } else {
+      counters_.CountPrompt(part);
+    }
+  }
+  growth_.Commit(step);
+}
+
+Stats CudaLiteCache::GetStats() const {
+  Stats stats = counters_.Get(prefetched_);
+  AddPools(tiers_.device, &tiers_.host, &stats);
+  return stats;
+}
+
+std::unique_ptr<Cache> CreateCudaLiteCache(Device& device, const Shape& shape, const HeadPlan& plan,
+                                           const KvOptions& options, int64_t ahead,
+                                           std::unique_ptr<Retriever> retriever,
+                                           const TierBytes& budget, const ResultOverride* results) {
+  LC_CHECK(device.type() == DeviceType::kCuda);
+  auto& cuda = static_cast<CudaDevice&>(device);
+  return std::make_unique<CudaLiteCache>(cuda, shape, plan, options, ahead, std::move(retriever),
+                                         budget, results ? results->ForCuda(cuda) : nullptr);
+}
+
+}  // namespace litecache::kv

@@ -1,0 +1,99 @@
+// Policy `litecache` on a GPU: puts its parts into the order of a step.
+//
+// CudaSequences and CudaLayers are what kernels read, CudaDecodePath and CudaPrefillPath issue a
+// layer's operations, LinkPulls brings rows, CudaCounters counts.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "device/cuda/cuda_device.h"
+#include "kv/litecache/cache_base.h"
+#include "kv/litecache/counters_cuda.h"
+#include "kv/litecache/decode_cuda.h"
+#include "kv/litecache/layers_cuda.h"
+#include "kv/litecache/prefill_cuda.h"
+#include "kv/litecache/pulls_cuda.h"
+#include "kv/litecache/result_override_cuda.h"
+#include "kv/litecache/retrieve_cuda.h"
+#include "kv/litecache/sequences_cuda.h"
+#include "kv/litecache/unchecked_steps.h"
+#include "kv/step/step_block_cuda.h"
+
+namespace litecache::kv {
+
+class CudaLiteCache final : public LiteCacheBase {
+ public:
+  CudaLiteCache(CudaDevice& device, const Shape& shape, const HeadPlan& plan,
+                const KvOptions& options, int64_t ahead, std::unique_ptr<Retriever> retriever,
+                const TierBytes& budget,
+                std::unique_ptr<const CudaResultOverride> results = nullptr);
+
+  SequenceId Create() override;
+  SequenceId Fork(SequenceId parent) override;
+  void Release(SequenceId id) override;
+  SequenceId ForkPrefix(SequenceId parent, int64_t tokens) override;
+
+  void BeginStep(const Step& step) override;
+  std::optional<uint64_t> ReplayKey(const Step& step) const override;
+  void Prefetch(Stream& stream, int64_t layer, const Step& step, const MatrixView& q,
+                float scale) override;
+  void Attend(Stream& stream, int64_t layer, const Step& step, const MatrixView& q,
+              const MatrixView& k, const MatrixView& v, float scale,
+              const MatrixView& out) override;
+  void StoreRows(Stream& stream, int64_t layer, const Step& step, const MatrixView& q,
+                 const MatrixView& k, const MatrixView& v) override;
+  void EndStep(const Step& step) override;
+
+  // What the last step that was waited for has counted.
+  Stats GetStats() const override;
+  std::span<const HeadCounters> Heads() const override { return counters_.Heads(); }
+
+  TransferEngine& transfer() { return pulls_.engine(); }
+  // Null where every layer has a pull of its own.
+  StepPull* step_pull() { return pulls_.step_pull(); }
+
+  // For diagnosis, as LiteCache's; they wait for the device.
+  std::vector<int32_t> CachedPositions(SequenceId id, int64_t layer, int64_t head) {
+    return sequences_.CachedPositions(id, layer, head);
+  }
+  std::vector<float> Label(SequenceId id, int64_t layer, int64_t head) {
+    return sequences_.Label(id, layer, head);
+  }
+
+ private:
+  // The device's part of a sequence that the tiers have; without memory for it they lose it again.
+  SequenceId Started(SequenceId id, const std::function<void()>& start);
+  // The step's sequences, for kernels; the longest one's tokens of those that decode.
+  int64_t Describe(const Step& step);
+  // First in a step's operations.
+  void Start(Stream& stream, float scale);
+  // After a stream has been waited for: throws DeviceError where a transfer has failed.
+  void CheckTransfers();
+  std::vector<CudaBranch*> Branches();
+
+  const std::vector<uint8_t> prefetched_;     // [layers]: rows are brought ahead of time
+  std::unique_ptr<CudaRetriever> on_device_;  // retriever_ has its sizes and weights
+  std::shared_ptr<const std::function<void()>> check_transfers_;
+  CudaLayers layers_;
+  CudaCounters counters_;
+  CudaSequences sequences_;
+  StepBlock block_;
+  UncheckedSteps unchecked_;
+  // In this order: the streams of the later ones use the memory of those before, and wait before
+  // that is freed.
+  CudaPrefillPath prefill_;
+  LinkPulls pulls_;
+  CudaDecodePath decode_;
+
+  // Of the step in progress.
+  std::vector<StepSequence> fills_;  // its sequences whose slots Start() fills
+  bool started_ = false;
+  int64_t context_ = 0;  // bucket of the longest sequence that decodes
+};
+
+}  // namespace litecache::kv
