@@ -36,7 +36,7 @@ std::string DidYouMean(const std::string& word, const std::vector<std::string>& 
   return nearest.empty() ? "" : fmt::format(" Did you mean '{}'?", nearest);
 }
 
-// The command that `arguments` start with; *used is the number of words its name takes.
+// The command that `arguments` start with; *used receives the number of words in its name.
 std::unique_ptr<Command> FindCommand(const Program& program,
                                      const std::vector<std::string>& arguments, size_t* used) {
   auto commands = program.commands();
@@ -64,7 +64,7 @@ std::unique_ptr<Command> FindCommand(const Program& program,
                    program.name);
 }
 
-// What CLI11 did not take: positional words, or an option that does not exist.
+// The arguments that CLI11 did not parse: positional words, or an unknown option.
 std::vector<std::string> Words(const Program& program, const Command& command,
                                const CLI::App& app) {
   std::vector<std::string> words;
@@ -104,7 +104,7 @@ int RunCommand(const Program& program, const std::vector<std::string>& arguments
   GeneralOptions general;
   DeclareAll(*command, general, app);
   try {
-    // CLI11 takes them from the back.
+    // CLI11 expects them in reverse order.
     app.parse(std::vector<std::string>(arguments.rbegin(),
                                        arguments.rend() - static_cast<std::ptrdiff_t>(used)));
   } catch (const CLI::CallForHelp&) {
@@ -114,7 +114,7 @@ int RunCommand(const Program& program, const std::vector<std::string>& arguments
     Print(FullHelp(*command, app, program));
     return kOk;
   } catch (const CLI::RequiredError& error) {
-    Words(program, *command, app);  // a misspelt option is the better explanation
+    Words(program, *command, app);  // reports a misspelt option, which is the better explanation
     throw UsageError("{}; `{} {} --help` shows how", error.what(), program.name, command->Name());
   } catch (const CLI::ParseError& error) {
     throw UsageError("{}", DescribeOptionError(app, error));
@@ -148,8 +148,8 @@ int Dispatch(const Program& program, const std::vector<std::string>& arguments) 
   return RunCommand(program, arguments);
 }
 
-// A standard stream the caller closed must not become the descriptor of a file that is opened
-// later. What takes its place refuses to be read or written, as the closed one would.
+// A standard stream that the caller closed must not become the descriptor of a file that is opened
+// later. The replacement refuses to be read or written, as the closed one would.
 void OccupyStandardStreams() {
   for (int descriptor = 0; descriptor < 3; ++descriptor) {
     if (fcntl(descriptor, F_GETFD) >= 0) continue;
@@ -158,7 +158,7 @@ void OccupyStandardStreams() {
 }
 
 int Report(const std::string& message, int code) {
-  // A bar that is still drawn would share the line.
+  // A progress bar would otherwise share the line.
   std::fputs(("error: " + message + "\n").c_str(), stderr);
   return code;
 }
@@ -185,7 +185,7 @@ std::vector<std::unique_ptr<Command>> AllCommands() {
 int RunProgram(const std::vector<std::string>& arguments, const Program& program) {
   try {
     OccupyStandardStreams();
-    signal(SIGPIPE, SIG_IGN);  // writes report it instead
+    signal(SIGPIPE, SIG_IGN);  // failed writes report it instead
     InstallInterruptHandler();
     return Dispatch(program, arguments);
   } catch (const OutputClosed&) {

@@ -24,7 +24,7 @@ std::string WeightsText(const model::Decoder& decoder) {
 
 nlohmann::ordered_json BenchReport::HeaderJson() const {
   const auto& config = subject.decoder().config();
-  const DType dtype = subject.decoder().kv_dtype();  // of the arithmetic, too
+  const DType dtype = subject.decoder().kv_dtype();  // also the type of the arithmetic
   return {{"model",
            {{"name", subject.name()},
             {"family", model::Name(config.family)},
@@ -96,7 +96,7 @@ std::string BenchReport::DecodeRow(const std::string& policy, bool graphs,
   return text;
 }
 
-// A line: of the step, and of a layer (whose products and rest include the logits').
+// One line with the times of the step and of a layer (whose products and rest include the logits').
 std::string BenchReport::BreakdownText(const bench::Measurement& m) const {
   std::string text = "  a layer:";
   const auto layers = static_cast<double>(subject.decoder().config().layers);

@@ -1,4 +1,4 @@
-// What `litecache bench` prints of its measurements.
+// The output of `litecache bench`.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -14,7 +14,7 @@ struct BenchReport {
   const bench::Subject& subject;
   const Device& device;
   bench::MachineRates rates;
-  std::string fill;    // how decode's rows were made
+  std::string fill;    // how the KV rows of decode were made
   std::string remark;  // a line below the head, or empty
   bool gpu = false;
   int64_t decode_steps = 1;
@@ -24,7 +24,7 @@ struct BenchReport {
   std::string PrefillHead() const;
   std::string PrefillRow(const std::string& policy, const bench::Measurement& m) const;
   std::string DecodeHead() const;
-  // With its breakdown where it was measured.
+  // Includes the breakdown if it was measured.
   std::string DecodeRow(const std::string& policy, bool graphs, const bench::Measurement& m) const;
 
  private:

@@ -1,4 +1,4 @@
-// Conversations to prompts.
+// Turns conversations into prompts.
 #pragma once
 
 #include <cstdint>
@@ -19,9 +19,8 @@ struct ChatTurn {
 
 class ChatPrompt {
  public:
-  // The template in `template_file`, or the one in `directory`, the model's, when that is "".
-  // Throws FileError and, for a model without a template, Unsupported. `tokenizer` must outlive
-  // this.
+  // Reads the template in `template_file`, or the model's own in `directory` if that is "". Throws
+  // FileError and, for a model without a template, Unsupported. `tokenizer` must outlive this.
   ChatPrompt(const tokenizer::Tokenizer& tokenizer, const std::filesystem::path& directory,
              const std::string& template_file)
       : encoder_(tokenizer, tokenizer::ChatEncoder::LoadTemplate(directory, template_file)) {}

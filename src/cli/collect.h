@@ -1,4 +1,4 @@
-// Reads the tokens of submitted requests as they come.
+// Reads the tokens of submitted requests as they arrive.
 #pragma once
 
 #include <functional>
@@ -10,11 +10,11 @@
 
 namespace litecache::cli {
 
-// What one sample has become.
+// The output of one sample.
 struct SampleResult {
   std::vector<int32_t> tokens;
   std::string text;
-  std::vector<TokenLogprob> logprobs;                   // one a token, when asked for
+  std::vector<TokenLogprob> logprobs;                   // one per token, if requested
   std::vector<std::vector<TokenLogprob>> top_logprobs;  // likewise
   FinishReason finish = FinishReason::kNone;
 };
@@ -24,8 +24,8 @@ struct RequestResult {
   RequestStats stats;
 };
 
-// Reads `handle` to its end. `on_text` gets the new text of a sample as it comes. `on_wait` is
-// called at least ten times a second, and may cancel the request. Throws Error when the engine
+// Reads `handle` to its end. `on_text` receives the new text of a sample as it arrives. `on_wait`
+// is called at least ten times a second, and may cancel the request. Throws Error when the engine
 // reports one.
 RequestResult Collect(RequestHandle& handle, int samples,
                       const std::function<void(int sample, const std::string& text)>& on_text,

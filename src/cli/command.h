@@ -1,4 +1,4 @@
-// A command of the program: what it declares on its command line, and what it does.
+// A command of the program: its options and its implementation.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -10,7 +10,7 @@
 
 namespace litecache::cli {
 
-// The command line cannot mean anything: exit code 2.
+// An invalid command line: exit code 2.
 class UsageError : public InvalidArgument {
  public:
   using InvalidArgument::InvalidArgument;
@@ -24,28 +24,28 @@ class Command {
   virtual std::string Name() const = 0;
   // One line for the list of commands.
   virtual std::string Summary() const = 0;
-  // What --help-all says below the options: what is read, output formats.
+  // Notes that --help-all prints below the options: input and output formats.
   virtual std::string Notes() const { return ""; }
-  // Command lines, below the options of --help and --help-all.
+  // Example command lines, shown below the options by --help and --help-all.
   virtual std::vector<std::string> Examples() const { return {}; }
-  // Flags that --help shows beside --model and the common ones of the option tables; empty: those
-  // that are the command's own.
+  // Flags that --help shows besides --model and the common ones of the option tables; empty: the
+  // command's own flags.
   virtual std::vector<std::string> CommonOptions() const { return {}; }
-  // Name of the positional arguments in the usage line, empty when the command takes none.
+  // Name of the positional arguments in the usage line; empty if the command takes none.
   virtual std::string Words() const { return ""; }
-  // Adds the command's options; they are written into members before Run().
+  // Adds the command's options; they are stored in members before Run().
   virtual void Declare(CLI::App& app) = 0;
   // --quiet: no summary. Called before Run().
   void SetQuiet(bool quiet) { quiet_ = quiet; }
-  // Returns the exit code; throws what goes wrong. `words` are the positional arguments. They do
-  // not pass through CLI11, which would split a prompt such as "[a, b]" at its commas.
+  // Returns the exit code; throws on errors. `words` are the positional arguments. They bypass
+  // CLI11, which would split a prompt such as "[a, b]" at its commas.
   virtual int Run(const std::vector<std::string>& words) = 0;
 
  protected:
   bool quiet_ = false;
 };
 
-// One function a file in commands/.
+// One factory function per file in commands/.
 std::unique_ptr<Command> MakeGenerateCommand();
 std::unique_ptr<Command> MakeChatCommand();
 std::unique_ptr<Command> MakeServeCommand();
@@ -62,7 +62,7 @@ std::unique_ptr<Command> MakeEvalReportCommand();
 // litecache's commands, in the order of the help.
 std::vector<std::unique_ptr<Command>> AllCommands();
 
-// A program made of commands.
+// A program: a name and its commands.
 struct Program {
   std::string name = "litecache";  // in help texts and messages
   std::string summary = "LiteCache runs language models with long contexts.";

@@ -21,7 +21,7 @@ std::string Line(const Entry& entry, const std::string& text) {
   return "  " + entry.name + gap + Wrap(text, kColumn, kWidth) + "\n";
 }
 
-// Whether the short help has it.
+// Whether the short help shows it.
 bool IsCommon(const Entry& entry, const std::vector<std::string>& chosen) {
   if (std::find(chosen.begin(), chosen.end(), entry.flag) != chosen.end()) return true;
   if (entry.group == kOwnGroup) return chosen.empty();
@@ -40,7 +40,7 @@ std::string Beginning(const Command& command, const Program& program) {
   return Wrap(command.Summary(), 0, kWidth) + "\n\nUsage: " + Usage(command, program) + "\n";
 }
 
-// Lines that are too long broken, the others as they are.
+// Wraps lines that are too long and leaves the others as they are.
 std::string Paragraphs(const std::string& text) {
   std::string result;
   std::istringstream lines(text);

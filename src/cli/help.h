@@ -1,4 +1,4 @@
-// Help texts, made from the declarations of commands and options.
+// Help texts, generated from the declarations of commands and options.
 #pragma once
 
 #include <string>
@@ -10,13 +10,13 @@ namespace litecache::cli {
 
 struct GeneralOptions;
 
-// `text` broken at spaces into lines of at most `width` characters, all but the first indented.
+// Wraps `text` at spaces to lines of at most `width` characters; all but the first are indented.
 std::string Wrap(std::string_view text, size_t indent, size_t width);
 
 // `litecache --help`.
 std::string ProgramHelp(const Program& program = {});
 
-// `litecache COMMAND --help`: usage, common options and examples, on one screen. `app` has the
+// `litecache COMMAND --help`: usage, common options and examples, on one screen. `app` contains the
 // command's options.
 std::string ShortHelp(const Command& command, const CLI::App& app, const Program& program = {});
 

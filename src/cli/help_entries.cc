@@ -39,7 +39,7 @@ std::vector<Entry> Entries(const CLI::App& app) {
                        .initial = option->get_required() ? "required" : option->get_default_str(),
                        .environment = option->get_envname()});
   }
-  // What is special to the command first, what all commands share last.
+  // Options of the command first, shared options last.
   std::stable_sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) {
     const auto rank = [](const std::string& g) {
       return g == kOwnGroup ? 0 : g == kGeneralGroup ? 2 : 1;

@@ -10,7 +10,7 @@
 
 namespace litecache::cli {
 
-inline constexpr std::string_view kOwnGroup = "Options";  // CLI11's for options that are given none
+inline constexpr std::string_view kOwnGroup = "Options";  // CLI11's default group
 inline constexpr std::string_view kGeneralGroup = "General";
 
 // An option as the help shows it.
@@ -19,22 +19,22 @@ struct Entry {
   std::string name;  // "-t, --threads N"
   std::string flag;  // "--threads"
   std::string help;
-  std::string initial;      // its value where it is not given, or "required"
-  std::string environment;  // variable that stands for it
+  std::string initial;      // its default, or "required"
+  std::string environment;  // environment variable that sets it
 
-  // The help with what follows from the declaration.
+  // The help text with additions derived from the declaration.
   std::string Text() const;
-  // The first sentence of the help, or the first part of one, with the names to choose from.
+  // The first sentence of the help or its first part, with the accepted names.
   std::string ShortText() const;
 };
 
-// All options of a command: first its own, last those that every command has.
+// All options of a command: its own first, those of every command last.
 std::vector<Entry> Entries(const CLI::App& app);
 
 // The headings, in the order of the entries.
 std::vector<std::string> Groups(const std::vector<Entry>& entries);
 
-// The row of the option tables that it is made from; null for an option that is in none.
+// The row of the option tables that defines it; null if none does.
 const OptionInfo* RowOf(const Entry& entry);
 
 }  // namespace litecache::cli

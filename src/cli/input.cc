@@ -31,7 +31,7 @@ std::vector<int32_t> IdsFromJson(std::string_view text, const std::string& name)
   std::vector<int32_t> ids;
   ids.reserve(value.size());
   for (const auto& item : value) {
-    // A non-negative integer that fits; nlohmann marks these unsigned.
+    // A non-negative integer in range; nlohmann marks these as unsigned.
     if (!item.is_number_unsigned() || item.get<uint64_t>() > INT32_MAX) {
       throw InvalidArgument("{}: item {} ({}) is not a token id", name, ids.size() + 1,
                             io::Excerpt(item));
@@ -69,7 +69,7 @@ std::string ReadInput(const std::string& path) {
   if (type != std::filesystem::file_type::fifo && type != std::filesystem::file_type::character) {
     return io::ReadTextFile(path);
   }
-  // `<(command)` and /dev/stdin have no size to read by.
+  // `<(command)` and /dev/stdin do not report a size.
   const int descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC);
   if (descriptor < 0) throw FileError("{}: cannot open: {}", path, std::strerror(errno));
   const std::unique_ptr<const int, void (*)(const int*)> closer(&descriptor,

@@ -30,7 +30,7 @@ void InstallInterruptHandler() {
   struct sigaction action = {};
   action.sa_handler = OnInterrupt;
   sigemptyset(&action.sa_mask);
-  action.sa_flags = 0;  // no SA_RESTART: a chat waiting for a line must notice
+  action.sa_flags = 0;  // no SA_RESTART: a chat waiting for a line has to notice it
   LC_CHECK(sigaction(SIGINT, &action, nullptr) == 0);
 }
 

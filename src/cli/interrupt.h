@@ -1,4 +1,4 @@
-// Ctrl-C.
+// Handling of Ctrl-C.
 #pragma once
 
 namespace litecache::cli {
@@ -7,7 +7,7 @@ namespace litecache::cli {
 // the program with exit code 130.
 void InstallInterruptHandler();
 
-// While one exists, the first Ctrl-C only sets a flag, so that what there is can be printed; the
+// While one exists, the first Ctrl-C only sets a flag, so that partial results can be printed; the
 // second ends the program as above. System calls that wait for input return with EINTR.
 class InterruptScope {
  public:
@@ -17,7 +17,7 @@ class InterruptScope {
   InterruptScope& operator=(const InterruptScope&) = delete;
 
   bool Interrupted() const;
-  // Forgets the Ctrl-C that was seen.
+  // Clears the flag.
   void Reset() const;
 };
 

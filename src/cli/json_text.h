@@ -1,4 +1,4 @@
-// JSON as the program prints it: always valid UTF-8, never NaN or Infinity.
+// The program's JSON output: always valid UTF-8, never NaN or Infinity.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -6,7 +6,7 @@
 
 namespace litecache::cli {
 
-// One line without the newline. Invalid UTF-8 becomes U+FFFD, numbers that JSON does not have
+// One line without the newline. Invalid UTF-8 becomes U+FFFD; numbers that JSON cannot represent
 // become null.
 std::string ToJsonLine(const nlohmann::ordered_json& value);
 

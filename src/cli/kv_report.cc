@@ -13,7 +13,7 @@ using nlohmann::ordered_json;
 
 std::string Percent(double share) { return fmt::format("{:.1f}%", 100 * share); }
 
-// "1,234 rows (5.6 MiB) missed"
+// For example "missed 1234 rows (5.6 MiB)".
 std::string Moved(const kv::Traffic& traffic, const char* kind) {
   return fmt::format("{} {} rows ({})", kind, traffic.rows, FormatBytes(traffic.bytes));
 }

@@ -1,4 +1,4 @@
-// What the KV cache held and moved, for people and as JSON.
+// What the KV cache held and transferred, as text and as JSON.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,8 @@ struct KvReport {
   MemoryPlan plan;
   EngineStats stats;
 
-  // Lines without colour: tiers; for policies with lookups hit ratio, rows moved, resident heads.
+  // Lines without colour: tiers; for policies with lookups also the hit ratio, rows moved and
+  // resident heads.
   std::string Text() const;
   nlohmann::ordered_json Json() const;
 };

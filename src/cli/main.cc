@@ -7,13 +7,13 @@
 
 namespace {
 
-// What recurses has limits that suppose the usual stack; `ulimit -s` may leave less.
+// The limits of recursive functions assume the usual stack; `ulimit -s` may set a smaller one.
 void EnsureStack() {
   constexpr rlim_t kStack = rlim_t{8} << 20;
   rlimit limit{};
   if (getrlimit(RLIMIT_STACK, &limit) != 0 || limit.rlim_cur >= kStack) return;
   limit.rlim_cur = std::min(kStack, limit.rlim_max);
-  setrlimit(RLIMIT_STACK, &limit);  // this thread's: it grows up to the limit of the moment
+  setrlimit(RLIMIT_STACK, &limit);  // for this thread, whose stack grows up to the current limit
   pthread_attr_t attributes;
   if (pthread_attr_init(&attributes) != 0) return;
   if (pthread_attr_setstacksize(&attributes, kStack) == 0) {

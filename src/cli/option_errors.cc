@@ -11,7 +11,7 @@
 namespace litecache::cli {
 namespace {
 
-// What a value that could not be read has to be, by the option's type_name.
+// The expected form of a value, by the option's type_name.
 std::string Wanted(std::string_view type) {
   static constexpr std::array<std::pair<std::string_view, std::string_view>, 7> kTypes = {{
       {"N", "a whole number that fits"},
@@ -28,7 +28,7 @@ std::string Wanted(std::string_view type) {
   return fmt::format("a value for {}", type);
 }
 
-// `text` up to `separator`, and what is behind it.
+// `text` before `separator`, and the part after it.
 std::optional<std::pair<std::string, std::string>> Cut(const std::string& text,
                                                        std::string_view separator) {
   const size_t at = text.find(separator);
@@ -36,7 +36,7 @@ std::optional<std::pair<std::string, std::string>> Cut(const std::string& text,
   return std::pair{text.substr(0, at), text.substr(at + separator.size())};
 }
 
-// "0.500000" as "0.5".
+// Removes trailing zeros: "0.500000" to "0.5".
 std::string Shortest(const std::string& number) {
   double value = 0;
   const char* end = number.data() + number.size();
@@ -44,7 +44,7 @@ std::string Shortest(const std::string& number) {
   return fmt::format("{}", value);
 }
 
-// "Could not convert: --port = 99999"
+// Rewrites "Could not convert: --port = 99999".
 std::optional<std::string> Conversion(const CLI::App& app, const std::string& text) {
   constexpr std::string_view kStart = "Could not convert: ";
   if (!text.starts_with(kStart)) return std::nullopt;
@@ -56,7 +56,7 @@ std::optional<std::string> Conversion(const CLI::App& app, const std::string& te
                      Wanted(option->get_type_name()));
 }
 
-// "--steps: Value 0 not in range 1 to 4096", "--kv-policy: ful not in {full,litecache}"
+// Rewrites "--steps: Value 0 not in range 1 to 4096", "--kv-policy: ful not in {full,litecache}".
 std::optional<std::string> Validation(const std::string& text) {
   const auto named = Cut(text, ": ");
   if (!named) return std::nullopt;

@@ -1,5 +1,4 @@
-// What CLI11 objects to in an option's value, in this program's words: the option, the value, and
-// what it has to be.
+// Rewrites CLI11's errors about option values: the option, the value, and the expected form.
 #pragma once
 
 #include <CLI/CLI.hpp>

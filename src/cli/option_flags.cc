@@ -11,7 +11,7 @@ void DeclareFlag(CLI::App& app, const OptionInfo& option, const std::string& val
     const bool on = value == "on";
     const std::string names =
         on ? option.flag + ",!--no-" + option.LongFlag().substr(2) : option.flag;
-    // CLI11 counts a flag that is negated downwards.
+    // CLI11 counts a negated flag as -1.
     declared = app.add_flag_function(
         names, [set](int64_t count) { set(count > 0 ? "on" : "off"); }, option.help);
     if (on) declared->default_str(value);

@@ -1,4 +1,4 @@
-// Flags of the command line, made from the rows of option tables (litecache/options.h).
+// Command-line flags made from the rows of option tables (litecache/options.h).
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -9,13 +9,13 @@
 
 namespace litecache::cli {
 
-// The flag of a row. `value` is its default as text; `set` takes what is given.
+// Declares the flag of a row. `value` is its default as text; `set` receives the given value.
 void DeclareFlag(CLI::App& app, const OptionInfo& option, const std::string& value,
                  const std::function<void(const std::string& text)>& set);
 
-// What is given is written to *options while the command line is parsed, which throws
-// InvalidArgument naming the flag. The row and *options outlive `app`; what *options holds is the
-// default.
+// Values are written to *options while the command line is parsed; errors throw an InvalidArgument
+// that names the flag. The row and *options must outlive `app`; the values in *options are the
+// defaults.
 template <class S>
 void DeclareFlag(CLI::App& app, const Option<S>& option, S* options) {
   DeclareFlag(app, option, option.get(*options), [&option, options](const std::string& text) {

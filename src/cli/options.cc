@@ -19,7 +19,7 @@ constexpr const char* kSampling = "Sampling";
 
 CLI::Option* AddRepeated(CLI::App& app, const std::string& name, std::vector<std::string>& values,
                          const std::string& help) {
-  // CLI11 lets a list option take all words that follow, and would split "[a,b]".
+  // CLI11 makes a list option take all following words, and would split "[a,b]".
   return app.add_option(name, values, help)->allow_extra_args(false)->type_name("TEXT");
 }
 

@@ -1,5 +1,5 @@
 // Options that several commands share, each declared once: name, default, help text. The help and
-// the tables of docs/reference/cli.md are made from these declarations.
+// the tables of docs/reference/cli.md are generated from these declarations.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -20,7 +20,7 @@ namespace litecache::cli {
 CLI::Option* AddRepeated(CLI::App& app, const std::string& name, std::vector<std::string>& values,
                          const std::string& help);
 
-// --log-level, --quiet, --no-progress: every command has them.
+// --log-level, --quiet and --no-progress, which every command has.
 struct GeneralOptions {
   std::string log_level = "warn";
   bool quiet = false;
@@ -31,37 +31,37 @@ struct GeneralOptions {
   void Apply() const;
 };
 
-// --model and how to run it: flags of the engine's option table.
+// --model and the flags of the engine's option table.
 struct EngineFlags {
   std::string model;
   EngineOptions options;
 
   void DeclareModel(CLI::App& app, bool required);
-  // The options under a heading of the table.
+  // Declares the options under a heading of the table.
   void DeclareGroup(CLI::App& app, std::string_view group);
-  // Options of these names.
+  // Declares the options with these names.
   void DeclareSome(CLI::App& app, std::initializer_list<std::string_view> names);
-  // The engine's options and the KV cache's.
+  // Declares the engine's options and the KV cache's.
   void DeclareRun(CLI::App& app);
-  // --prefix-cache and where else to keep prefixes: for commands that run more than one request.
+  // Declares --prefix-cache and related options, for commands that run more than one request.
   void DeclarePrefix(CLI::App& app, bool on);
-  // Throws InvalidArgument for options that do not go together.
+  // Throws InvalidArgument for options that cannot be combined.
   EngineOptions ToEngineOptions() const;
-  // Of the KV cache's options that were given, those that the policy does nothing with. For
-  // commands that run one policy.
+  // Options of the KV cache that were given but have no effect on the policy. For commands that run
+  // one policy.
   std::vector<std::string> Unused() const;
-  // Says so in the log.
+  // Logs a warning about them.
   void WarnOfUnused() const;
 
  private:
   const CLI::App* app_ = nullptr;
 };
 
-// What the checkpoint's generation_config.json asks for, as Transformers reads it: sampling where
-// do_sample is true, else greedy.
+// The sampling parameters in the checkpoint's generation_config.json, interpreted as in
+// Transformers: sampling if do_sample is true, else greedy.
 SamplingParams ModelDefaults(const Engine& engine);
 
-// Sampling and when to stop.
+// Sampling and stop conditions.
 struct SamplingFlags {
   std::optional<double> temperature;
   std::optional<int> top_k;
@@ -76,12 +76,12 @@ struct SamplingFlags {
   std::vector<int32_t> stop_tokens;
   bool ignore_eos = false;
 
-  // default_max_tokens: what the command takes where --max-tokens is not given.
+  // default_max_tokens: the value if --max-tokens is not given.
   void Declare(CLI::App& app, int64_t default_max_tokens);
-  // The model's defaults with what was given on the command line. `wants_sampling`: several
-  // different samples are asked for.
+  // The model's defaults, overridden by the command line. `wants_sampling`: several different
+  // samples are requested.
   SamplingParams Merge(const SamplingParams& defaults, bool wants_sampling) const;
-  // Stop strings, stop tokens and ignore_eos.
+  // Sets stop strings, stop tokens and ignore_eos.
   void ApplyStops(Request* request) const;
 };
 

@@ -1,4 +1,4 @@
-// Results on standard output, every write checked.
+// Results on standard output; every write is checked.
 #pragma once
 
 #include <stdexcept>
@@ -8,16 +8,16 @@
 
 namespace litecache::cli {
 
-// The reader of standard output went away (`litecache ... | head`): no error, but no reason to go
-// on either.
+// The reader of standard output has closed it (`litecache ... | head`): not an error, but no reason
+// to continue.
 class OutputClosed : public std::runtime_error {
  public:
   OutputClosed() : std::runtime_error("standard output was closed") {}
 };
 
-// Buffered. Write() and Flush() throw OutputClosed for a closed pipe and FileError for everything
-// else (a full disk). The destructor writes nothing: what was not flushed is lost, as after an
-// error it should be.
+// Buffered. Write() and Flush() throw OutputClosed for a closed pipe and FileError for other
+// failures (a full disk). The destructor writes nothing: after an error, unflushed output is
+// dropped on purpose.
 class Output {
  public:
   // Standard output.
@@ -30,7 +30,7 @@ class Output {
 
   void Write(std::string_view text);
   void Flush();
-  // Flush() and, for a file, close: the last chance of a full disk to be reported.
+  // Calls Flush() and, for a file, close: the last point at which a full disk can be reported.
   void Close();
 
  private:
@@ -41,8 +41,8 @@ class Output {
   std::string buffer_;
 };
 
-// An Output as the buffer of a std::ostream. Set the stream's exceptions(badbit), and what the
-// Output throws comes out of the stream's functions.
+// An Output as the buffer of a std::ostream. With exceptions(badbit) set, the stream's functions
+// pass on what the Output throws.
 class OutputStreamBuffer : public std::streambuf {
  public:
   explicit OutputStreamBuffer(Output& output) : output_(output) {}

@@ -23,7 +23,7 @@ namespace {
 
 constexpr const char* kTableName = "head_importance.tsv";
 
-// Texts of one kind; each kind gives as many windows as the others.
+// Texts by kind; each kind contributes the same number of windows.
 using Kinds = std::vector<std::vector<profile::Document>>;
 
 // Half code, half retrieval documents with questions and answers at their end.
@@ -86,7 +86,7 @@ ProfileInputs::Windows ProfileInputs::Read(
     for (const std::string& path : corpus) kinds.push_back(profile::ReadDocuments(path));
     result.description = Join(corpus);
   }
-  // Below that a window would be decode steps and little else.
+  // A shorter window would consist almost entirely of decode steps.
   const int64_t least = std::min(tokens, 2 * steps + 256);
   const auto share =
       (windows + static_cast<int64_t>(kinds.size()) - 1) / static_cast<int64_t>(kinds.size());

@@ -13,7 +13,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 using kv::Profile;
 
-// The shares of the attention mass that a profile is asked for most.
+// The shares of attention mass requested most often.
 constexpr double kKeeps[] = {0.9, 0.95, 0.99, 0.999};
 
 // Mean over the heads of layers [begin, end).
@@ -52,8 +52,7 @@ std::string Range(const Profile& p, int64_t layer, double keep) {
 
 std::string LayerTable(const profile::ProfilerResult& result, double keep) {
   const Profile& p = result.profile;
-  // One trained and one untrained column a width, and Loki's default rank: the others are in
-  // --json.
+  // One trained and one untrained column per width, and Loki's default rank; --json has the others.
   std::vector<const profile::RetrieverRecall*> columns;
   for (const auto& recall : result.recall) {
     if (recall.name.find(' ') == std::string::npos) columns.push_back(&recall);

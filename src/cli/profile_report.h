@@ -1,4 +1,4 @@
-// What `litecache profile` tells of a profile.
+// The output of `litecache profile`.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -12,7 +12,7 @@ struct ProfileReportOptions {
   double keep = 0.99;  // share of the attention mass that thresholds are fitted to
 };
 
-// Tables: a row a layer; what thresholds promise; recall; phases.
+// Tables: one row per layer; expected results of the thresholds; recall; phases.
 std::string ProfileText(const profile::ProfilerResult& result, const ProfileReportOptions& options);
 nlohmann::ordered_json ProfileJson(const profile::ProfilerResult& result,
                                    const ProfileReportOptions& options);

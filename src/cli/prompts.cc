@@ -28,7 +28,7 @@ std::string Beginning(std::string_view text, size_t characters) {
     if (count == characters) return result + "...";
     const size_t start = at;
     const char32_t c = tokenizer::NextCodePoint(line, &at);
-    // Control characters would move the cursor of a terminal.
+    // Control characters could move the terminal's cursor.
     result += c < 0x20 || c == 0x7f ? " " : line.substr(start, at - start);
   }
   return result + (line.size() < text.size() && text.find('\n') + 1 < text.size() ? "..." : "");

@@ -1,4 +1,4 @@
-// Where prompts come from: arguments, files, standard input, lists of token ids.
+// Sources of prompts: arguments, files, standard input, lists of token ids.
 #pragma once
 
 #include <cstdint>
@@ -9,15 +9,15 @@
 namespace litecache::cli {
 
 struct Prompt {
-  std::string label;         // what a reader recognizes it by: its beginning, or its file
-  std::string text;          // empty when the prompt is given as ids
-  std::vector<int32_t> ids;  // when is_ids
+  std::string label;         // identifies it for a reader: its beginning, or its file
+  std::string text;          // empty if the prompt is given as ids
+  std::vector<int32_t> ids;  // if is_ids
   bool is_ids = false;
 };
 
 // Prompts in this order: words ("-" reads standard input), text files, token files; standard input
-// when there are none of them. Texts are kept as they are, a newline at the end included. Throws
-// UsageError when there is no prompt and standard input is a terminal, FileError, InvalidArgument.
+// if there are none of them. Texts are kept unchanged, including a newline at the end. Throws
+// UsageError if there is no prompt and standard input is a terminal, FileError, InvalidArgument.
 std::vector<Prompt> CollectPrompts(const std::vector<std::string>& words,
                                    const std::vector<std::string>& files,
                                    const std::vector<std::string>& token_files);

@@ -19,16 +19,16 @@ namespace {
 
 using Names = std::vector<std::string>;
 
-// What the reference says of a command.
+// One command in the reference.
 struct Page {
   std::unique_ptr<Command> command;
   std::vector<Entry> entries;
 };
 
-// An option that several commands have.
+// An option that several commands share.
 struct Shared {
   Entry entry;
-  std::vector<std::pair<std::string, Names>> initial;  // value, and the commands that begin with it
+  std::vector<std::pair<std::string, Names>> initial;  // default, and the commands that use it
 };
 
 std::vector<Page> Pages(const Program& program) {
@@ -42,7 +42,7 @@ std::vector<Page> Pages(const Program& program) {
   return pages;
 }
 
-// Options under one heading in several commands.
+// Options that appear under the same heading in several commands.
 std::vector<Shared> SharedOptions(const std::vector<Page>& pages) {
   std::vector<Shared> all;
   for (const Page& page : pages) {
@@ -86,7 +86,7 @@ std::string Code(const std::string& text) {
   return text.empty() || text == "required" ? text : "`" + text + "`";
 }
 
-// The value of most commands first, then the others' with their names.
+// The default of most commands first, then the others with the names of their commands.
 std::string Initial(const Shared& shared) {
   auto values = shared.initial;
   std::stable_sort(values.begin(), values.end(),
@@ -115,7 +115,8 @@ std::string Table(const std::vector<std::pair<Entry, std::string>>& rows) {
   return text + "\n";
 }
 
-// "Model, KV cache, --threads": the headings a command has all options of, and the other options.
+// "Model, KV cache, --threads": headings whose options the command has completely, and single
+// options.
 std::string SharedBy(const Page& page, const std::vector<Shared>& shared) {
   std::map<std::string, size_t> wanted;
   for (const Shared& option : shared) ++wanted[option.entry.group];

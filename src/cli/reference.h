@@ -7,8 +7,8 @@
 
 namespace litecache::cli {
 
-// Tables of the options that several commands share, a heading each, then every command with its
-// own.
+// Tables of the options that several commands share, one per heading, then every command with its
+// own options.
 std::string OptionReference(const Program& program = {});
 
 }  // namespace litecache::cli

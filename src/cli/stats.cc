@@ -8,12 +8,12 @@
 namespace litecache::cli {
 namespace {
 
-// Tokens a second, or 0 where there was nothing to time.
+// Tokens per second, or 0 if no time was measured.
 double Rate(int64_t tokens, double seconds) {
   return tokens > 0 && seconds > 0 ? static_cast<double>(tokens) / seconds : 0;
 }
 
-// The first token of every sample belongs to the prefill.
+// The first token of every sample counts as prefill.
 int64_t DecodedTokens(const RequestResult& result) {
   int64_t tokens = 0;
   for (const auto& sample : result.samples) {
@@ -26,7 +26,7 @@ std::string WithRate(double rate) {
   return rate > 0 ? fmt::format(" at {:.{}f} tok/s", rate, rate < 100 ? 1 : 0) : "";
 }
 
-// Of tokens that were computed.
+// Counts only the tokens that were computed.
 double PrefillRate(const RequestStats& stats) {
   return Rate(stats.prompt_tokens - stats.cached_tokens, stats.prefill_seconds);
 }

@@ -1,4 +1,4 @@
-// The numbers at the end: one compact summary for people, the same as JSON.
+// The statistics at the end of a run: a compact summary as text, and the same as JSON.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ namespace litecache::cli {
 // Memory of a run.
 struct MemoryUse {
   KvReport kv;
-  uint64_t peak_bytes = 0;  // the whole process
+  uint64_t peak_bytes = 0;  // of the whole process
 };
 
 // Largest resident memory of this process so far, in bytes.

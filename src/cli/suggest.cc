@@ -23,7 +23,7 @@ int EditDistance(std::string_view a, std::string_view b) {
 }
 
 std::string Nearest(std::string_view word, const std::vector<std::string>& candidates) {
-  // A typing slip in a short word, two in a long one; or the beginning of exactly one candidate.
+  // One typing error in a short word, two in a long one; or a prefix of exactly one candidate.
   const int limit = word.size() >= 6 ? 2 : 1;
   std::string best;
   int best_distance = limit + 1;

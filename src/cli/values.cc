@@ -7,7 +7,8 @@
 namespace litecache::cli {
 namespace {
 
-// False where `parse` throws: whoever reports it (option_errors.h) knows the option's name.
+// Returns false if `parse` throws: the caller that reports the error (option_errors.h) has the
+// option's name.
 template <class Parse>
 bool Read(const Parse& parse) {
   try {

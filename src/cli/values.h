@@ -1,4 +1,4 @@
-// Values of options as people write them.
+// Option values in human-readable notation.
 #pragma once
 
 #include <cstdint>
@@ -7,18 +7,19 @@
 
 namespace litecache::cli {
 
-// Values as people write them, parsed while the command line is: "16k", "48GiB".
+// Values such as "16k" and "48GiB", parsed together with the command line.
 struct TokenCount {
   int64_t value = 0;
 };
 struct ByteCount {
   uint64_t value = 0;
 };
-// Finds these by argument-dependent lookup: CLI11's hooks for own types.
+// CLI11's hooks for custom types, found by argument-dependent lookup.
 bool lexical_cast(const std::string& text, TokenCount& count);
 bool lexical_cast(const std::string& text, ByteCount& count);
 
-// "512,4k": numbers of tokens, or of anything, above 0. Throws UsageError with the option's name.
+// "512,4k": positive numbers, of tokens or of anything else. Throws a UsageError that names the
+// option.
 std::vector<int64_t> ParseTokenList(const std::string& text, const std::string& name);
 
 }  // namespace litecache::cli

@@ -1,4 +1,4 @@
-// What this build is.
+// Version and build information.
 #pragma once
 
 #include <string>
@@ -6,11 +6,10 @@
 
 namespace litecache::cli {
 
-// The commit it was built from, "3a3bd7651"; "3a3bd7651+" where files differed from it; empty:
-// unknown.
+// The commit of the build, "3a3bd7651"; "3a3bd7651+" if files differed from it; empty if unknown.
 std::string_view GitCommit();
 
-// Version, commit, compiler and backends, one fact a line.
+// Version, commit, compiler and backends, one fact per line.
 std::string VersionText();
 
 }  // namespace litecache::cli

@@ -13,14 +13,14 @@ namespace litecache::server {
 
 class ApiKeys {
  public:
-  // Throws InvalidArgument for an empty key, or one that no header can carry.
+  // Throws InvalidArgument for an empty key or one that no header can carry.
   void Add(std::string_view key);
-  // One key a line; empty lines and those that begin with '#' are none. Throws FileError.
+  // One key per line; empty lines and lines that begin with '#' are skipped. Throws FileError.
   void AddFile(const std::filesystem::path& path);
   bool empty() const { return digests_.empty(); }
 
-  // The number of the key in an Authorization header's value, "Bearer KEY"; none where there is no
-  // such key. How long it takes tells nothing about the keys: digests are compared, all of them and
+  // The index of the key in the value of an Authorization header, "Bearer KEY"; none if there is no
+  // such key. The time taken reveals nothing about the keys: the digests of all keys are compared
   // in full.
   std::optional<size_t> Find(std::string_view authorization) const;
   bool Allows(std::string_view authorization) const { return Find(authorization).has_value(); }

@@ -1,4 +1,4 @@
-// Who has how many requests here that are not answered.
+// How many open requests each client has.
 #pragma once
 
 #include <cstdint>
@@ -8,10 +8,10 @@
 
 namespace litecache::server {
 
-// Thread-safe; outlives what Enter() returns.
+// Thread-safe; must outlive what Enter() returns.
 class Clients {
  public:
-  // Counts a request of this client for as long as the result lives.
+  // Counts a request of this client until the result is destroyed.
   std::shared_ptr<void> Enter(uint64_t client) {
     const std::lock_guard lock(mutex_);
     ++open_[client];
@@ -23,7 +23,7 @@ class Clients {
     const auto found = open_.find(client);
     return found == open_.end() ? 0 : found->second;
   }
-  // Clients that have some.
+  // Number of clients with open requests.
   int64_t count() const {
     const std::lock_guard lock(mutex_);
     return static_cast<int64_t>(open_.size());

@@ -34,7 +34,7 @@ Generation::~Generation() { LC_CHECK(!registered_); }
 
 void Generation::Submit(Engine& engine) {
   for (Request& request : job_.requests) {
-    // Not the exchange itself: the engine may keep the request a little longer than its answer.
+    // A weak pointer: the engine may keep the request a little longer than its answer exists.
     request.on_chunks = [exchange = std::weak_ptr(exchange_)] {
       if (auto alive = exchange.lock()) alive->Wake();
     };
@@ -55,7 +55,7 @@ std::shared_ptr<RequestHandle> Generation::SubmitOne(Engine& engine, Request req
   try {
     return engine.Submit(request);
   } catch (const CapacityError&) {
-    // The default length is no wish: what the memory holds will do.
+    // The default length was not requested: what the memory holds is enough.
     request.max_tokens = 0;
     return engine.Submit(std::move(request));
   }
@@ -112,7 +112,8 @@ bool Generation::TakeChunks(std::string* out) {
         continue;
       }
       some = true;
-      // The prompt may have ended since Advance() looked: its progress goes before its tokens.
+      // The prompt may have been completed since Advance() checked: its progress goes before its
+      // tokens.
       ReportProgress(out);
       if (!TakeChunk(i, *chunk, out)) return false;
     }

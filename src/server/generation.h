@@ -1,4 +1,4 @@
-// One request that generates: between the engine's chunks and the client.
+// One generating request: connects the engine's chunks with the client.
 #pragma once
 
 #include <atomic>
@@ -17,8 +17,8 @@ namespace litecache::server {
 
 class Service;
 
-// Reads chunks only as fast as the client takes them; what a slow one leaves waits in the engine's
-// queue of its request, which max_tokens bounds.
+// Takes chunks only as fast as the client reads them; for a slow client the rest waits in the
+// request's queue in the engine, which max_tokens bounds.
 class Generation final : public Producer {
  public:
   // `counted` is kept until the answer has ended.
@@ -26,13 +26,13 @@ class Generation final : public Producer {
              std::shared_ptr<void> counted);
   ~Generation() override;
 
-  // Submits the job's requests. A worker's thread, before Exchange::Attach(). Throws what
-  // Engine::Submit throws; what was submitted until then is cancelled.
+  // Submits the job's requests. Called on a worker's thread, before Exchange::Attach(). Throws what
+  // Engine::Submit throws; the requests submitted before the error are cancelled.
   void Submit(Engine& engine);
 
   void Advance() override;
   void Abandon() override;
-  // The server ends.
+  // Called when the server shuts down.
   void Cancel();
 
  private:
@@ -50,7 +50,8 @@ class Generation final : public Producer {
   std::shared_ptr<RequestHandle> SubmitOne(Engine& engine, Request request);
   void Begin();
   void ReportProgress(std::string* out);
-  // Takes chunks as long as there are some and the client keeps up. False: the answer has failed.
+  // Takes chunks while there are some and the client keeps up. Returns false if the answer has
+  // failed.
   bool TakeChunks(std::string* out);
   bool TakeChunk(size_t part, const Chunk& chunk, std::string* out);
   void Measure(int choice, const Chunk& chunk);
@@ -65,11 +66,11 @@ class Generation final : public Producer {
   std::shared_ptr<void> counted_;
   int samples_;
   int64_t prompt_tokens_ = 0;
-  std::vector<Part> parts_;  // one a prompt
+  std::vector<Part> parts_;  // one per prompt
   std::shared_ptr<PrefillState> prefill_;
   int64_t reported_ = -1;
 
-  std::vector<Clock::time_point> last_token_;  // by choice; the epoch before the first
+  std::vector<Clock::time_point> last_token_;  // by choice; the epoch before the first token
   bool begun_ = false;
   bool registered_ = false;
   bool finished_ = false;

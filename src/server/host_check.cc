@@ -9,7 +9,7 @@
 namespace litecache::server {
 namespace {
 
-// Lower case, without brackets and the root's dot; IPv6 in its shortest form.
+// Lower case, without brackets and the trailing dot; IPv6 in its shortest form.
 std::string Canonical(std::string_view name) {
   if (name.starts_with('[') && name.ends_with(']')) name = name.substr(1, name.size() - 2);
   std::string text(name);

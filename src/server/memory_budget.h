@@ -1,4 +1,4 @@
-// Memory that requests share beside the engine's: bodies on their way in, answers on their way out.
+// Memory that requests share outside the engine: bodies being received, answers being sent.
 #pragma once
 
 #include <atomic>
@@ -8,14 +8,14 @@
 
 namespace litecache::server {
 
-// Thread-safe. Shares may outlive it: requests end later than the server that took them.
+// Thread-safe. Shares may outlive it: requests may end later than the server that accepted them.
 class MemoryBudget {
  public:
   explicit MemoryBudget(int64_t limit) : limit_(limit) {}
   int64_t limit() const { return limit_; }
   int64_t used() const { return *used_; }
 
-  // Bytes of one holder, given back when it is destroyed.
+  // Bytes of one holder, returned when it is destroyed.
   class Share {
    public:
     Share() = default;
@@ -29,8 +29,8 @@ class MemoryBudget {
       Swap(moved);
       return *this;
     }
-    // False, and nothing has changed, where the budget does not hold that much more. Not of an
-    // empty share.
+    // Returns false and changes nothing if the budget does not have that much left. Not callable on
+    // an empty share.
     [[nodiscard]] bool Grow(int64_t bytes) {
       if ((*used_ += bytes) > limit_) {
         *used_ -= bytes;

@@ -12,10 +12,11 @@
 namespace litecache::server {
 namespace {
 
-// For answers that say they were cancelled to leave.
+// Time for answers to report that they were cancelled.
 constexpr std::chrono::milliseconds kLastWords(2000);
 
-// For a line of a log: a client must not begin lines of its own, nor command a terminal.
+// For a log line: a client must not be able to start lines of its own or send control codes to a
+// terminal.
 std::string Printable(std::string_view text) {
   constexpr size_t kLongest = 200;
   std::string result;
@@ -58,7 +59,8 @@ std::unique_ptr<ServedModel> MakeServedModel(std::unique_ptr<Engine> engine,
 Server::Server(ServerOptions options) : tls_(!options.http.tls_certificate.empty()) {
   const bool open = !tls_ && options.service.keys.empty();
   const bool listed = !options.service.allowed_hosts.empty();
-  HostCheck check(options.service.allowed_hosts);  // its error comes before the port is taken
+  // before the port is taken, so that its error comes first
+  HostCheck check(options.service.allowed_hosts);
   service_ = std::make_unique<Service>(std::move(options.service), loop_);
   http_ = std::make_unique<HttpServer>(
       loop_, std::move(options.http),
@@ -80,8 +82,8 @@ Server::Server(ServerOptions options) : tls_(!options.http.tls_certificate.empty
 }
 
 Server::~Server() {
-  // The loop first, which gives work to the workers; then these, then what they used; the engine
-  // before the loop's memory, because its thread wakes exchanges.
+  // Order of destruction: the loop, which gives work to the workers; the workers; then what they
+  // used. The engine goes before the loop's memory, because its thread wakes exchanges.
   loop_.Stop();
   service_->StopWorkers();
   http_.reset();

@@ -1,4 +1,4 @@
-// An HTTP server in OpenAI's API over an Engine.
+// An HTTP server for an Engine with OpenAI's API.
 //
 //   Server server(options);             // listens; /health answers 503
 //   server.SetModel(std::move(model));  // serves
@@ -21,9 +21,9 @@ struct ServerOptions {
   ServiceOptions service;
 };
 
-// A model for requests: the engine, its chat template (`template_file`, or the model's own, or none
-// where it has none). `names`: what requests call it; empty: the directory's name. Throws what
-// reading the template throws.
+// A model ready for requests: the engine and its chat template (`template_file`, else the model's
+// own, else none). `names`: the names that requests may use; empty: the directory's name. Throws
+// what reading the template throws.
 std::unique_ptr<ServedModel> MakeServedModel(std::unique_ptr<Engine> engine,
                                              std::vector<std::string> names,
                                              const std::string& template_file,
@@ -31,9 +31,9 @@ std::unique_ptr<ServedModel> MakeServedModel(std::unique_ptr<Engine> engine,
 
 class Server {
  public:
-  // Binds and begins to answer. Throws Error, FileError, InvalidArgument.
+  // Binds and starts to answer. Throws Error, FileError, InvalidArgument.
   explicit Server(ServerOptions options);
-  // Ends everything at once.
+  // Ends all requests at once.
   ~Server();
   Server(const Server&) = delete;
   Server& operator=(const Server&) = delete;
@@ -44,18 +44,18 @@ class Server {
   std::string url() const;
   uint16_t port() const;
 
-  // Stops accepting, lets what runs go on for `limit`, then cancels it and gives the answers a
-  // moment to leave. True: nothing had to be cancelled. Blocks.
+  // Stops accepting, lets running requests continue for `limit`, then cancels them and gives the
+  // answers a moment to be sent. Returns true if nothing had to be cancelled. Blocks.
   bool Shutdown(std::chrono::milliseconds limit);
 
-  // For tests and logs; any thread.
+  // For tests and logs; callable from any thread.
   const HttpCounters& http_counters() const;
   int64_t generating() const;
 
  private:
   bool tls_;
-  // Outlives the loop: what was posted to it and never ran refers to the service until it is
-  // dropped.
+  // Outlives the loop: tasks that were posted and never ran refer to the service until they are
+  // destroyed.
   std::unique_ptr<Service> service_;
   IoLoop loop_;
   std::unique_ptr<HttpServer> http_;

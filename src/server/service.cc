@@ -23,7 +23,7 @@ namespace {
 
 constexpr std::string_view kModelPrefix = "/v1/models/";
 constexpr const char* kEnding = "the server is shutting down";
-// Takes a worker 50 ms and more to prepare; the usual conversation is far below.
+// Takes a worker 50 ms or more to prepare; the usual conversation is far smaller.
 constexpr size_t kHeavyBody = 256 << 10;
 
 void Reply(Exchange& exchange, const Json& body, int status = 200) {
@@ -33,7 +33,7 @@ void Reply(Exchange& exchange, const Json& body, int status = 200) {
   exchange.Respond(std::move(response));
 }
 
-// "application/json; charset=utf-8"
+// Accepts parameters, as in "application/json; charset=utf-8".
 bool IsJson(std::string_view type) {
   std::string lower(type.substr(0, type.find(';')));
   while (lower.ends_with(' ')) lower.pop_back();
@@ -42,7 +42,7 @@ bool IsJson(std::string_view type) {
   return lower == "application/json" || lower.ends_with("+json");
 }
 
-// Counts a request for as long as this lives.
+// Counts a request until this is destroyed.
 class Count {
  public:
   explicit Count(std::atomic<int64_t>* counter) : counter_(counter) { ++*counter_; }
@@ -73,7 +73,7 @@ Service::Service(ServiceOptions options, IoLoop& loop)
 Service::~Service() = default;
 
 void Service::SetModel(std::unique_ptr<ServedModel> model) {
-  // Tasks are copied around by std::function; the model is not.
+  // std::function copies its tasks; the model cannot be copied.
   auto shared = std::make_shared<std::unique_ptr<ServedModel>>(std::move(model));
   loop_.Post([this, shared] { model_ = std::move(*shared); });
 }
@@ -176,7 +176,7 @@ void Service::Dispatch(const std::shared_ptr<Exchange>& exchange) {
   const HttpRequest& request = exchange->request();
   CheckHost(request);
   const std::string method = request.method == "HEAD" ? "GET" : request.method;
-  // A preflight carries no key, and tells nothing.
+  // A preflight request carries no key, and its answer reveals nothing.
   if (method == "OPTIONS" && OriginAllowed(request.Header("origin"))) {
     HttpResponse response;
     response.status = 204;
@@ -204,7 +204,8 @@ void Service::Dispatch(const std::shared_ptr<Exchange>& exchange) {
                       fmt::format("{} takes {}, not {}", request.path, allowed, request.method));
   }
   if (method == "POST" && !IsJson(request.Header("content-type"))) {
-    // Also what keeps web pages of other origins out, which may send plain text unasked.
+    // This also keeps out web pages of other origins, which may send plain text without a
+    // preflight.
     throw StatusError(415, "the body must be sent as 'Content-Type: application/json'");
   }
   if (request.path != "/health" && model_ == nullptr) {
@@ -219,7 +220,7 @@ void Service::OnFinished(const Exchange& exchange) {
   const auto& routes = Routes();
   const bool known = std::any_of(routes.begin(), routes.end(),
                                  [&](const Route& route) { return route.path == path; });
-  // Paths of all kinds must not grow the table without bound.
+  // Arbitrary paths must not grow the table without bound.
   const char* other = IsPage(path) ? "page" : "other";
   ++metrics_.answers[{known ? path : other, exchange.status()}];
 }
@@ -249,7 +250,7 @@ void Service::Prepare(const std::shared_ptr<Exchange>& exchange, uint64_t client
       exchange->Respond(ToApiError(std::current_exception()).Response());
     }
 #ifdef __GLIBC__
-    // What large values leave free stays with the process otherwise: 120 MiB were seen.
+    // Otherwise the process keeps the memory that large values have freed: 120 MiB were measured.
     if (heavy) malloc_trim(0);
 #endif
   });
@@ -263,13 +264,13 @@ uint64_t Service::ClientOf(const HttpRequest& request) const {
 void Service::CheckQueue(uint64_t client) {
   const int64_t waiting = preparing_ + model_->engine->Stats().waiting;
   if (waiting < options_.max_queue) return;
-  // A client cannot fill the queue for the others: who has less here than its share of the places
-  // may still come, up to twice as many in all.
+  // One client cannot fill the queue for the others: a client with fewer requests than its share of
+  // the places is still admitted, up to twice as many in all.
   const int64_t open = clients_.Open(client);
   const int64_t sharing = clients_.count() + (open == 0 ? 1 : 0);
   if (open < options_.max_queue / sharing && waiting < 2 * options_.max_queue) return;
   ++metrics_.rejected;
-  // The time the requests ahead will take, if they are like those that were served.
+  // Estimate of the time that the requests ahead will take, from the requests served so far.
   const Histogram& served = metrics_.duration;
   const double mean = served.count() == 0 ? 1 : served.sum() / static_cast<double>(served.count());
   const double running =
@@ -283,7 +284,7 @@ void Service::CheckQueue(uint64_t client) {
 void Service::Generate(const std::shared_ptr<Exchange>& exchange, ReadJob read) {
   const uint64_t client = ClientOf(exchange->request());
   CheckQueue(client);
-  // std::function copies its tasks; what counts the request as being prepared must go when told.
+  // Shared, because std::function copies its tasks, and the count must end at a defined moment.
   auto preparing = std::make_shared<std::optional<Count>>(std::in_place, &preparing_);
   auto generating = std::make_shared<OpenRequest>(&generating_, clients_.Enter(client));
   Prepare(
@@ -294,7 +295,8 @@ void Service::Generate(const std::shared_ptr<Exchange>& exchange, ReadJob read) 
         generating->answer = ShareFor(job);
         auto generation = std::make_shared<Generation>(exchange, *this, std::move(job), generating);
         preparing
-            ->reset();  // from here on the engine counts it: twice would fill the queue too early
+            // the engine counts it from here on: counting it twice would fill the queue too early
+            ->reset();
         generation->Submit(*model->engine);
         exchange->Attach(std::move(generation));
       });

@@ -1,4 +1,4 @@
-// What is served: routes, who may call them, and how much at once.
+// The service: routes, access, and how many requests are admitted at once.
 #pragma once
 
 #include <atomic>
@@ -28,21 +28,22 @@ namespace litecache::server {
 class Generation;
 
 struct ServiceOptions {
-  ApiKeys keys;  // none: everybody may
-  // Origins of web pages that may call, "*" for any; none: browsers keep pages out.
+  ApiKeys keys;  // empty: no key is required
+  // Origins of web pages that may call, "*" for any; empty: browsers block other pages.
   std::vector<std::string> cors_origins;
-  // What requests may call this machine, beside its loopback names. None, and everything is taken
-  // where keys or TLS protect the server, or where it listens at another address than loopback.
+  // Host names that requests may use for this machine, besides its loopback names. If empty, any
+  // name is accepted when keys or TLS protect the server or when it listens on a non-loopback
+  // address.
   std::vector<std::string> allowed_hosts;
   int64_t max_queue = 256;  // requests that wait for the engine
   int workers = 2;          // threads that read and tokenize requests
-  // Bytes that answers may take outside of the engine, all of them together.
+  // Bytes that all answers together may occupy outside the engine.
   int64_t answer_bytes = int64_t{512} << 20;
-  // Processor time that a worker spends on one request before it is refused.
+  // Processor time that a worker may spend on one request before the request is refused.
   std::chrono::milliseconds prepare_limit{10'000};
 };
 
-// Functions without another word are called on the loop's thread.
+// Functions without a remark are called on the loop's thread.
 class Service {
  public:
   Service(ServiceOptions options, IoLoop& loop);
@@ -50,25 +51,25 @@ class Service {
   Service(const Service&) = delete;
   Service& operator=(const Service&) = delete;
 
-  // Any thread; until then everything but /health answers 503.
+  // Any thread. Until it is called, everything except /health answers 503.
   void SetModel(std::unique_ptr<ServedModel> model);
-  // Any thread: /health answers 503 from now on.
+  // Any thread. /health answers 503 from then on.
   void SetDraining() { draining_ = true; }
-  // Any thread: requests that generate, or are about to.
+  // Any thread: requests that are generating or about to.
   int64_t generating() const { return generating_; }
-  // Any thread: requests that workers have, or will have.
+  // Any thread: requests with a worker or waiting for one.
   int64_t preparing() const { return preparing_; }
-  // Any thread. Ends what is generated; each answer says so.
+  // Any thread. Cancels all generation; each answer reports it.
   void CancelAll();
-  // The loop has stopped. Workers end what they do now.
+  // Called after the loop has stopped. Workers finish their current task.
   void StopWorkers();
-  // No thread runs any more.
+  // Called when no thread runs any more.
   void DropModel() { model_.reset(); }
 
   void SetCounters(const HttpCounters* counters) { counters_ = counters; }
   void Handle(const std::shared_ptr<Exchange>& exchange);
   void SetHostCheck(HostCheck check) { hosts_ = std::move(check); }
-  // What refuses a request by its header alone.
+  // Refuses a request by its header alone, or returns nullopt.
   std::optional<HttpResponse> CheckHeader(const HttpRequest& request) const;
   void OnFinished(const Exchange& exchange);
 
@@ -97,12 +98,12 @@ class Service {
   void Answer(const std::shared_ptr<Exchange>& exchange,
               std::function<Json(const Json& request, const ServedModel& model)> body);
   void Generate(const std::shared_ptr<Exchange>& exchange, ReadJob read);
-  // Runs `task` on a worker, within the limits of a request; answers with the error it throws.
+  // Runs `task` on a worker within the limits of a request; answers with the error that it throws.
   void Prepare(const std::shared_ptr<Exchange>& exchange, uint64_t client,
                std::function<void()> task);
-  // Whose request it is: of which key, or from which address where no key is asked for.
+  // The client of a request: its key, or its address if no key is required.
   uint64_t ClientOf(const HttpRequest& request) const;
-  // The memory that a job's answer may take. Throws ApiError 400, 429.
+  // Reserves the memory that a job's answer may take. Throws ApiError 400, 429.
   MemoryBudget::Share ShareFor(const GenerationJob& job);
   // Throws ApiError 429.
   void CheckQueue(uint64_t client);
@@ -132,8 +133,8 @@ class Service {
   Clients clients_;
   MemoryBudget answers_;
   std::unordered_set<Generation*> generations_;
-  std::atomic<int64_t> preparing_{0};   // requests that workers have, or will have
-  std::atomic<int64_t> generating_{0};  // these, and those that generate
+  std::atomic<int64_t> preparing_{0};   // requests with a worker or waiting for one
+  std::atomic<int64_t> generating_{0};  // these, and generating requests
   std::unique_ptr<WorkerPool> workers_;
 };
 

@@ -50,14 +50,15 @@ struct WorkerPool::Impl {
     while (true) {
       changed.wait(lock, [&] { return stopping || !light.empty() || MayTakeHeavy(); });
       if (stopping) return;
-      // In turns, too: a stream of small requests does not keep large ones waiting.
+      // Heavy and light tasks alternate: a stream of small requests does not keep large ones
+      // waiting.
       const bool take_heavy = MayTakeHeavy() && (light.empty() || !last_was_heavy);
       last_was_heavy = take_heavy;
       Task task = (take_heavy ? heavy : light).Pop();
       heavy_running += take_heavy ? 1 : 0;
       lock.unlock();
       task();
-      task = nullptr;  // what it holds is released outside of the lock
+      task = nullptr;  // what it captures is released outside the lock
       lock.lock();
       heavy_running -= take_heavy ? 1 : 0;
       if (take_heavy) changed.notify_one();

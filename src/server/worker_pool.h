@@ -1,4 +1,4 @@
-// Threads that prepare requests: parse, render, tokenize, compile.
+// Threads that prepare requests: parsing, rendering, tokenizing, compiling.
 #pragma once
 
 #include <chrono>
@@ -8,21 +8,20 @@
 
 namespace litecache::server {
 
-// Clients take turns, and what is heavy never has all threads: a small request does not wait for
+// Clients take turns, and heavy tasks never occupy all threads: a small request does not wait for
 // large ones, whoever sent them. Thread-safe.
 class WorkerPool {
  public:
   explicit WorkerPool(int threads);
-  // Stop(), without a limit of time.
+  // Calls Stop(); waits without a time limit.
   ~WorkerPool();
   WorkerPool(const WorkerPool&) = delete;
   WorkerPool& operator=(const WorkerPool&) = delete;
 
-  // A client's tasks begin in their order, the heavy ones and the others apart. `task` must not
-  // throw.
+  // Tasks of a client start in order, separately for heavy and other tasks. `task` must not throw.
   void Post(uint64_t client, bool heavy, std::function<void()> task);
 
-  // Drops what has not begun, and waits for what runs.
+  // Drops tasks that have not started, and waits for those that run.
   void Stop();
 
  private:

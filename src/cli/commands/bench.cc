@@ -109,14 +109,14 @@ void BenchCommand::Declare(CLI::App& app) {
 }
 
 int BenchCommand::Run(const std::vector<std::string>&) {
-  const KeepPinned keep;  // cells of a grid have stores of much the same size
+  const KeepPinned keep;  // cells of the grid need stores of similar size
   batches_ = ParseTokenList(batch_list_, "--batch");
   contexts_ = ParseTokenList(context_list_, "--context");
   const Machine machine = OpenMachine(flags_.options.device, flags_.options.threads);
   Device& device = machine.compute();
   const auto stream = device.CreateStream();
   const bool gpu = machine.gpu != nullptr;
-  if (!gpu) graphs_ = "on";  // there are none: once
+  if (!gpu) graphs_ = "on";  // the CPU has no graphs: measure once
   bench::SubjectOptions wanted = Wanted();
   wanted.before_weights = [&](const bench::Subject& shape) {
     MakePlans(shape, device.type());
@@ -199,7 +199,7 @@ void BenchCommand::MakePlans(const bench::Subject& subject, DeviceType device) {
     for (const auto& line : engine::DescribePlan(*plans_.back().cache, options, profile.get())) {
       SPDLOG_INFO("{}: {}", name, line);
     }
-    // Random weights have no profile: what a policy goes without for want of one is told above.
+    // Random weights have no profile: the message above says what a policy does without one.
     const std::string warning = plans_.back().cache->Warning();
     if (!warning.empty() && !kv::FindPolicy(policy).uses_profile) {
       SPDLOG_WARN("{}: {}", name, warning);
@@ -219,14 +219,14 @@ void BenchCommand::ReadText(const bench::Subject& subject) {
   if (options_.tokens.empty()) throw InvalidArgument("--text {}: the file has no tokens", text_);
 }
 
-// Tokens a measurement goes past its context.
+// Number of tokens that a measurement adds to its context.
 int64_t BenchCommand::MoreTokens() const {
   if (only_ == "prefill") return 0;
   return options_.decode_steps + bench::kWarmUpSteps +
          (options_.breakdown ? bench::kBreakdownSteps : 0);
 }
 
-// Before minutes are spent on the cells that fit.
+// Checked before minutes are spent on the cells that fit.
 void BenchCommand::CheckFits(const bench::Subject& subject, const Plan& plan) const {
   subject.CheckFits(plan.name, *plan.cache,
                     only_ == "prefill" ? 1 : *std::max_element(batches_.begin(), batches_.end()),

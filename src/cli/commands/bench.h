@@ -1,4 +1,4 @@
-// litecache bench: how fast prefill and decode are, and how far from what the machine allows.
+// litecache bench: the speed of prefill and decode, and how close it is to the machine's limits.
 // litecache-lab's bench derives from it.
 #pragma once
 
@@ -33,16 +33,16 @@ class BenchCommand : public Command {
 
  protected:
   struct Plan {
-    std::string name;  // the policy, or of a --config
+    std::string name;  // of the policy or of a --config
     std::string policy;
     std::unique_ptr<kv::CachePlan> cache;
   };
 
-  // What a derived command changes; each is called once a plan or once a run.
-  // The profile that a plan is made with; null without one.
+  // Hooks for derived commands; each is called once per plan or once per run.
+  // The profile for a plan; null if there is none.
   virtual std::shared_ptr<const kv::Profile> ProfileFor(const KvOptions& options,
                                                         const bench::Subject& subject) const;
-  // Called when all plans are made, before weights are.
+  // Called when all plans are made, before the weights.
   virtual void PreparePlans(std::span<const Plan> plans) {}
   // A line below the head of the report; empty: none.
   virtual std::string Remark() const { return ""; }

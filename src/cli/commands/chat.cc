@@ -110,7 +110,7 @@ class ChatCommand final : public Command {
     }
   }
 
-  // A message; several lines when they end with a backslash.
+  // Reads a message; it continues on the next line after a backslash.
   bool ReadMessage(std::string* message, bool* interrupted) {
     std::string line;
     message->clear();
@@ -126,7 +126,7 @@ class ChatCommand final : public Command {
     return true;
   }
 
-  // Carries out a /command; *answer: the model is to answer now. Returns false to leave.
+  // Carries out a /command; *answer: whether the model is to answer next. Returns false to leave.
   bool Obey(const std::string& line, bool* answer) {
     const size_t space = line.find(' ');
     const std::string command = line.substr(0, space);
@@ -162,8 +162,8 @@ class ChatCommand final : public Command {
     if (!system_.empty()) turns_.push_back({"system", system_});
   }
 
-  // Answers the conversation. What the model or the engine refuse is reported, and the message
-  // taken back: the conversation goes on.
+  // Answers the conversation. If the model or the engine reports an error, it is shown and the
+  // message is withdrawn: the conversation continues.
   void Answer(const ChatPrompt& prompt, const InterruptScope& interrupt) {
     try {
       Generate(prompt, interrupt);
@@ -211,7 +211,7 @@ class ChatCommand final : public Command {
     bar.Finish();
     if (!ends_line) output.Write("\n");
     output.Flush();
-    // A stopped answer stays part of the conversation: that is what was said.
+    // A stopped answer stays part of the conversation.
     turns_.push_back({"assistant", result.samples[0].text});
     memory.kv.stats = engine_->Stats();
     memory.peak_bytes = PeakMemory();
@@ -226,7 +226,7 @@ class ChatCommand final : public Command {
     }
   }
 
-  // What is not the model's: to standard error.
+  // Program messages go to standard error.
   static void Note(const std::string& text) {
     std::fputs(text.c_str(), stderr);
     std::fflush(stderr);

@@ -44,7 +44,7 @@ class DetokenizeCommand final : public Command {
                                    : ParseTokenIds(given, "arguments");
     const auto directory = io::ResolveModelDirectory(flags_.model);
     const auto tokenizer = tokenizer::Tokenizer::FromDirectory(directory);
-    // Models pad their vocabulary: they can say ids that are no text.
+    // Models pad their vocabulary, so they can generate ids that have no text.
     const int64_t size = std::max<int64_t>(
         tokenizer->vocab_size(), model::ModelConfig::FromFile(directory / "config.json").vocab);
     for (const int32_t id : ids) {

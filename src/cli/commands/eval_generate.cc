@@ -88,7 +88,7 @@ class EvalGenerateCommand final : public Command {
     Output output(output_);
     OutputStreamBuffer buffer(output);
     std::ostream stream(&buffer);
-    stream.exceptions(std::ios::badbit);  // let a full disk or a closed pipe through as they are
+    stream.exceptions(std::ios::badbit);  // passes on errors of a full disk or a closed pipe
     eval::RunGenerate(options_, Counter(), stream);
     output.Close();
     return kOk;

@@ -1,4 +1,4 @@
-// litecache eval report: tables and charts of what `eval run` has measured.
+// litecache eval report: tables and charts from the results of `eval run`.
 #include "cli/command.h"
 #include "cli/exit_codes.h"
 #include "cli/output.h"

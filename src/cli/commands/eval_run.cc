@@ -1,4 +1,4 @@
-// litecache eval run: what an approximate KV cache costs in accuracy.
+// litecache eval run: the accuracy cost of an approximate KV cache.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -36,7 +36,7 @@ std::vector<std::string> Split(const std::string& list) {
   return words;
 }
 
-// Ids that the tokenizer puts before a text.
+// The ids that the tokenizer puts before a text.
 std::vector<int32_t> TextPrefix(const tokenizer::Tokenizer& tokenizer) {
   const auto with = tokenizer.Encode("a", {.add_special_tokens = true});
   const auto without = tokenizer.Encode("a", {.add_special_tokens = false});
@@ -159,7 +159,7 @@ class EvalRunCommand final : public Command {
   }
 
  private:
-  // Everything that can be known to fail before a model is loaded.
+  // Detects errors that can be found before a model is loaded.
   void Prepare() {
     if (json_ == "-") throw UsageError("--json: results go on where they stopped: name a file");
     directory_ = io::ResolveModelDirectory(flags_.model);
@@ -194,7 +194,7 @@ class EvalRunCommand final : public Command {
     ParseLengths();
   }
 
-  // Divergence needs something to diverge from.
+  // Divergence is measured against a reference.
   void AddReference() {
     auto& all = context_.configurations;
     const bool there = std::any_of(all.begin(), all.end(), [](const auto& configuration) {
@@ -273,7 +273,7 @@ class EvalRunCommand final : public Command {
     return options;
   }
 
-  // Tokens that the chat template adds to those of a plain prompt.
+  // Number of tokens that the chat template adds to a plain prompt.
   int64_t ChatOverhead() const {
     if (chat_prompt_ == nullptr) return 0;
     eval::Sample sample;
@@ -309,7 +309,7 @@ class EvalRunCommand final : public Command {
 
   void Note(const std::string& line) const {
     if (quiet_) return;
-    // Over the progress bar, which is drawn again below.
+    // Overwrites the progress bar, which is drawn again below.
     std::fputs(((isatty(STDERR_FILENO) ? "\r\033[K" : "") + line + "\n").c_str(), stderr);
     std::fflush(stderr);
   }

@@ -149,7 +149,7 @@ class GenerateCommand final : public Command {
 
   int64_t MaxTokens(size_t prompt_tokens) const {
     if (sampling_.max_tokens) return sampling_.max_tokens->value;
-    // The default must not be what makes a prompt too long.
+    // The default length must not make a prompt too long.
     const int64_t left =
         engine_->memory_plan().largest_context - static_cast<int64_t>(prompt_tokens);
     return std::clamp(left, int64_t{1}, kDefaultMaxTokens);
@@ -201,7 +201,7 @@ class GenerateCommand final : public Command {
   int Print() {
     const InterruptScope interrupt;
     memory_.kv.plan = engine_->memory_plan();
-    // Below some hundred tokens a bar would only flicker.
+    // With fewer than some hundred tokens a bar would only flicker.
     ProgressBar bar("Prefill", prompt_tokens_, "tokens");
     Output output;
     std::vector<RequestResult> results;

@@ -1,4 +1,4 @@
-// litecache inspect: what a model is, and where its memory would go.
+// litecache inspect: the shape of a model, and how its memory would be used.
 #include <fmt/format.h>
 
 #include <filesystem>
@@ -122,7 +122,7 @@ class InspectCommand final : public Command {
 
   int Run(const std::vector<std::string>&) override {
     if (!shape_.empty()) {
-      // --model may come from the environment; the option on the command line wins.
+      // --model may come from the environment; the command line takes precedence.
       Emit(ShapeReport());
     } else if (!flags_.model.empty()) {
       Emit(ModelReport());
@@ -185,7 +185,7 @@ class InspectCommand final : public Command {
     report->json["chat_template"] = has_template;
   }
 
-  // The budgets of the engine, which a machine without the GPU can be asked about as well.
+  // Sets the budgets as the engine would, also on a machine without the GPU in question.
   void SetBudgets(engine::MemoryRequest* request, const KvOptions& options) const {
     const auto most = [](uint64_t free) {
       return static_cast<uint64_t>(0.9 * static_cast<double>(free));

@@ -1,4 +1,4 @@
-// litecache logits: what a model predicts at positions of given tokens.
+// litecache logits: a model's predictions at the positions of given tokens.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -136,7 +136,7 @@ class ProfileCommand final : public Command {
     return std::find(words.begin(), words.end(), array) != words.end();
   }
 
-  // The file that --only leaves the rest of.
+  // The existing profile that supplies the arrays not named by --only.
   kv::Profile Rest(const model::Decoder& decoder, const std::string& fingerprint) {
     for (const std::string& word : CLI::detail::split(only_, ',')) {
       if (word != "hata" && word != "loki" && word != "skew") {

@@ -25,11 +25,12 @@ constexpr const char* kHttp = "HTTP";
 constexpr const char* kLimits = "Limits";
 constexpr const char* kSecurity = "Security";
 constexpr const char* kKeyVariable = "LITECACHE_API_KEY";
-// Once the last answer has left or was cut off: the prefix store takes up to 10 s of it.
+// The limit after the last answer has been sent or cut off: the prefix store takes up to 10 s of
+// it.
 constexpr std::chrono::seconds kLongestEnd(15);
 
-// SIGINT and SIGTERM as something to wait for. Made before any other thread, which inherit the
-// mask: none of them is interrupted.
+// Turns SIGINT and SIGTERM into events to wait for. Made before any other thread: threads inherit
+// the signal mask, so none of them is interrupted.
 class EndSignals {
  public:
   EndSignals() {
@@ -42,7 +43,7 @@ class EndSignals {
   EndSignals(const EndSignals&) = delete;
   EndSignals& operator=(const EndSignals&) = delete;
 
-  // The signal, or 0 when none came within the time.
+  // The signal, or 0 if none arrived within the limit.
   int Wait(std::chrono::milliseconds limit) const {
     const timespec time{limit.count() / 1000, limit.count() % 1000 * 1000000};
     const int signal = sigtimedwait(&set_, nullptr, &time);
@@ -54,7 +55,8 @@ class EndSignals {
   sigset_t before_;
 };
 
-// Every connection is a file descriptor; the default of 1024 would be fewer than --max-connections.
+// Every connection uses a file descriptor; the default limit of 1024 may be below
+// --max-connections.
 void RaiseDescriptorLimit(int64_t connections) {
   rlimit limit{};
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
@@ -106,7 +108,12 @@ class ServeCommand final : public Command {
     DeclareLimits(app);
     DeclareSecurity(app);
     flags_.DeclareRun(app);
-    flags_.options.prefill_chunk_beside_decode = -1;  // by the machine
+    // -1: at most 128 on a CPU, a quarter of prefill_chunk on a GPU. Eight streams beside a prompt
+    // of 31K tokens (shipped model, one CPU thread): the 99th percentile of the time between their
+    // tokens is 161 ms instead of 630 ms with 512, and the prompt takes no longer. On a GPU it
+    // would: chunks that small leave most of the GPU idle, and each one transfers the rows of those
+    // before it from the host.
+    flags_.options.prefill_chunk_beside_decode = -1;
     flags_.DeclareGroup(app, "Scheduling");
     flags_.DeclarePrefix(app, true);
   }
@@ -126,8 +133,8 @@ class ServeCommand final : public Command {
     Note(fmt::format("listening on {}, loading {}\n", server->url(), flags_.model));
 
     std::unique_ptr<server::ServedModel> model = AwaitModel(signals);
-    // A signal no longer ends the process at once. Only now may anyone hear that the server is
-    // ready: whoever then sends one counts on requests being finished.
+    // From here on a signal no longer ends the process at once. The server is announced as ready
+    // only afterwards: a client that then sends a signal expects requests to be finished.
     const std::string ready = fmt::format(
         "serving {} ({}; context of {} tokens) at {}\n", model->name(),
         model->engine->Description(), model->engine->memory_plan().largest_context, server->url());
@@ -277,7 +284,7 @@ class ServeCommand final : public Command {
     flags_.WarnOfUnused();
     EngineOptions options = flags_.ToEngineOptions();
     auto engine = Engine::Load(flags_.model, options);
-    // A model of the Hugging Face cache lies in a directory that a hash names.
+    // A model in the Hugging Face cache is in a directory named by a hash.
     if (names_.empty() && !std::filesystem::is_directory(flags_.model)) names_ = {flags_.model};
     auto model = server::MakeServedModel(std::move(engine), names_, template_file_, limits_);
     if (!model->chat) {
@@ -288,7 +295,7 @@ class ServeCommand final : public Command {
     return model;
   }
 
-  // Loading cannot be interrupted: a signal meanwhile ends the process.
+  // Loading cannot be interrupted: a signal during it ends the process.
   std::unique_ptr<server::ServedModel> AwaitModel(const EndSignals& signals) {
     auto loading = std::async(std::launch::async, [this] { return LoadModel(); });
     while (loading.wait_for(std::chrono::seconds(0)) != std::future_status::ready) {
@@ -303,8 +310,8 @@ class ServeCommand final : public Command {
       Note(fmt::format("finishing {} requests for up to {} s; a second signal ends at once\n",
                        server->generating(), shutdown_seconds_));
     }
-    // Ending is left to a thread of its own, which nothing waits for: neither a second signal, nor
-    // what should not take long and does.
+    // A separate thread shuts the server down and nothing joins it: neither a second signal nor an
+    // unexpectedly slow shutdown has to wait for it.
     std::atomic<bool> drained{false}, done{false};
     std::atomic<int> code{kOk};
     std::thread ending([&] {
@@ -342,10 +349,6 @@ class ServeCommand final : public Command {
   double ping_seconds_ = 15;
   double shutdown_seconds_ = 30;
   double idle_seconds_ = 60;
-  // Eight streams beside a prompt of 31K tokens (shipped model, one CPU thread): their tokens come
-  // 161 ms apart at the 99th percentile instead of 630 ms with 512; the prompt takes as long. On a
-  // GPU it does not: chunks that small leave most of it idle, and each brings the rows of those
-  // before it from the host.
   int64_t max_queue_ = 256;
   TokenCount max_tokens_;
   std::optional<TokenCount> default_max_tokens_;

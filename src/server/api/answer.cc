@@ -6,7 +6,7 @@
 namespace litecache::server {
 
 std::string NewId(std::string_view prefix) {
-  // Ids are names in logs, no secrets.
+  // Ids identify answers in logs; they are not secrets.
   thread_local std::mt19937_64 random{std::random_device{}()};
   return fmt::format("{}{:016x}{:08x}", prefix, random(), random() & 0xffffffffu);
 }
@@ -48,7 +48,7 @@ size_t MostPromptTokens(size_t bytes, const ServedModel& model) {
   int64_t limit = model.engine->memory_plan().largest_context;
   if (model.limits.max_prompt > 0) limit = std::min(limit, model.limits.max_prompt);
   const auto most = static_cast<size_t>(limit);
-  // Normalizers may shorten a text, but not to a fourth.
+  // Normalizers may shorten a text, but never to less than a quarter.
   const size_t longest = 4 * std::max<size_t>(model.tokenizer().longest_token(), 16);
   if (bytes / longest > most) {
     throw ApiError(400, "invalid_request_error", "context_length_exceeded", "",
@@ -60,8 +60,8 @@ size_t MostPromptTokens(size_t bytes, const ServedModel& model) {
 }
 
 int64_t AnswerBytes(const GenerationJob& job) {
-  // Tokens wait in the engine until the client has taken those before. An answer in one piece is
-  // made of JSON: an object, its fields' names and an array of bytes for each log-probability.
+  // Tokens wait in the engine until the client has taken the earlier ones. An answer sent in one
+  // piece is built as JSON: an object, its field names and an array of bytes per log-probability.
   constexpr int64_t kToken = 64, kLogprob = 16, kJsonLogprob = 600;
   int64_t bytes = 0;
   for (const Request& request : job.requests) {
@@ -80,7 +80,7 @@ void SetMaxTokens(std::optional<int64_t> wanted, int64_t fallback, const ServedM
   const int64_t context = model.engine->memory_plan().largest_context;
   for (Request& request : job->requests) {
     const int64_t left = context - static_cast<int64_t>(request.prompt.size());
-    // A prompt that fills the context is the engine's to refuse, with its numbers.
+    // The engine rejects a prompt that fills the context; its error gives the numbers.
     const int64_t most = left <= 0 ? 1 : fallback == 0 ? left : std::min(fallback, left);
     request.max_tokens = wanted ? *wanted : most;
   }

@@ -1,4 +1,4 @@
-// A request to generate, read and checked, and how its answer is written.
+// A parsed and validated request to generate, and the format of its answer.
 #pragma once
 
 #include <cstdint>
@@ -28,14 +28,14 @@ struct Progress {
   double seconds = 0;
 };
 
-// Writes one answer; used by one thread. Choices count the samples of all prompts: prompt * n +
-// sample. For a stream: Begin, any of Delta and Progress, then End or Failed. For a whole answer:
-// Delta for every chunk, with what it appends thrown away, then Whole.
+// Writes one answer; used by one thread. Choices number the samples of all prompts: prompt * n +
+// sample. Order of calls for a stream: Begin, any number of Delta and Progress, then End or Failed.
+// For a whole answer: Delta for every chunk, discarding what it appends, then Whole.
 class AnswerFormat {
  public:
   virtual ~AnswerFormat() = default;
   virtual void Begin(std::string* out) = 0;
-  // One chunk of the engine's. Appends nothing where it changes nothing.
+  // Takes one chunk from the engine. Appends nothing if the chunk changes nothing.
   virtual void Delta(int choice, const Chunk& chunk, std::string* out) = 0;
   virtual void OnProgress(const Progress& progress, std::string* out) = 0;
   virtual void End(const Usage& usage, std::string* out) = 0;
@@ -44,19 +44,20 @@ class AnswerFormat {
 };
 
 struct GenerationJob {
-  std::vector<Request> requests;  // one a prompt
-  // False: max_tokens is the server's default, to be cut to what the context leaves.
+  std::vector<Request> requests;  // one per prompt
+  // False: max_tokens is the server's default, which is reduced to what the context leaves.
   bool explicit_max_tokens = false;
   StreamOptions stream;
   std::unique_ptr<AnswerFormat> format;
 };
 
-// Read a body and encode its prompts. They throw ApiError and what tokenizer and template throw.
+// Parse a body and encode its prompts. They throw ApiError and whatever tokenizer and template
+// throw.
 GenerationJob ReadChat(const Json& body, const ServedModel& model);
 GenerationJob ReadCompletion(const Json& body, const ServedModel& model);
 GenerationJob ReadResponses(const Json& body, const ServedModel& model);
 
-// Parts of answers.
+// Helpers for building answers.
 std::string NewId(std::string_view prefix);   // "chatcmpl-" and 24 hexadecimal digits
 const char* FinishName(FinishReason reason);  // "stop", "length"
 Json UsageJson(const Usage& usage);
@@ -66,13 +67,13 @@ void AppendEvent(const Json& data, std::string* out);
 
 // Checks an encoded prompt against --max-prompt.
 void CheckPromptSize(size_t tokens, const ServedModel& model);
-// Refuses a text that cannot be a prompt of the model, however it falls into tokens; returns after
-// how many tokens encoding it is given up: four times what fits, so that errors mostly have the
-// number. Throws ApiError.
+// Rejects a text too long to be a prompt of the model however it is tokenized. Returns the number
+// of tokens after which encoding stops: four times what fits, so that most errors can report the
+// exact count. Throws ApiError.
 size_t MostPromptTokens(size_t bytes, const ServedModel& model);
-// Bytes that an answer may take outside of the engine before it has left, at most.
+// Upper bound on the bytes an answer may occupy outside the engine before it is sent.
 int64_t AnswerBytes(const GenerationJob& job);
-// Sets max_tokens of every request of the job: what was asked for, or `fallback` (0: no bound) as
+// Sets max_tokens of every request of the job: the requested value, or `fallback` (0: no bound) as
 // far as the server's limit and the context allow.
 void SetMaxTokens(std::optional<int64_t> wanted, int64_t fallback, const ServedModel& model,
                   GenerationJob* job);

@@ -93,10 +93,10 @@ class ChatFormat final : public ChoicesFormat {
     std::string text;
     Json logprobs = Json::array();
     FinishReason finish = FinishReason::kNone;
-    std::optional<ToolCallParser> parser;  // where there are tools
+    std::optional<ToolCallParser> parser;  // set if the request offers tools
     Json calls = Json::array();
 
-    // Adds what was said or called; returns what a stream says of it.
+    // Adds text or a tool call; returns the delta that a stream sends for it.
     Json Take(const ToolEvent& event) {
       if (event.kind == ToolEvent::kText) {
         text += event.text;

@@ -16,20 +16,20 @@ namespace litecache::server {
 struct ChatPromptFields {
   Json messages;
   tokenizer::ChatTemplateOptions options;
-  std::optional<tokenizer::ChatTemplate> chat_template;  // the request's own
+  std::optional<tokenizer::ChatTemplate> chat_template;  // sent with the request
 };
 
-// messages, add_generation_prompt, continue_final_message, chat_template, chat_template_kwargs,
-// documents, reasoning_effort. Throws ApiError.
+// Reads messages, add_generation_prompt, continue_final_message, chat_template,
+// chat_template_kwargs, documents and reasoning_effort. Throws ApiError.
 ChatPromptFields ReadChatPrompt(Fields& fields, const ServedModel& model);
 
-// reasoning_effort, which only a template can act on. Throws ApiError that names `field` where it
-// does not know it.
+// Sets reasoning_effort, which only a template can act on. Throws an ApiError that names `field` if
+// the template does not support it.
 void SetReasoningEffort(const std::string& effort, const std::string& field,
                         const ServedModel& model, ChatPromptFields* prompt);
 
-// Throws ApiError that blames `field`, also for what the template refuses, and where the model has
-// no template.
+// Throws an ApiError that names `field`, also for errors raised by the template and for a model
+// without a template.
 std::vector<int32_t> EncodeChatPrompt(const ChatPromptFields& prompt, const ServedModel& model,
                                       const char* field = "messages");
 

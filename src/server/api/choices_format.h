@@ -1,4 +1,4 @@
-// What the answers of both completion APIs have in common: an array of choices, whole or in the
+// The part of the answer that both completion APIs share: an array of choices, whole or as the
 // events of a stream.
 #pragma once
 
@@ -16,13 +16,13 @@ class ChoicesFormat : public AnswerFormat {
   void Failed(const ApiError& error, std::string* out) final;
 
  protected:
-  // How one API names things.
+  // The names that one API uses.
   struct Names {
     const char* id;       // prefix of an answer's id
-    const char* object;   // a whole answer's "object"
-    const char* event;    // an event's "object"
-    const char* content;  // a whole choice's field
-    const char* delta;    // and that of an event's
+    const char* object;   // "object" of a whole answer
+    const char* event;    // "object" of an event
+    const char* content;  // field of a whole choice
+    const char* delta;    // field of an event's choice
   };
   ChoicesFormat(const ServedModel& model, const StreamOptions& stream, const Names& names)
       : model_(model), stream_(stream), names_(names), id_(NewId(names.id)) {}
@@ -30,7 +30,7 @@ class ChoicesFormat : public AnswerFormat {
   const ServedModel& model() const { return model_; }
   bool streams() const { return stream_.stream; }
 
-  // One event, of one choice.
+  // Appends one event with one choice.
   void Append(size_t index, Json delta, Json logprobs, Json finish, std::string* out) const;
   // One choice of a whole answer, and that answer.
   Json Choice(size_t index, Json content, Json logprobs, const char* finish) const;

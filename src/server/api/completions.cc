@@ -8,12 +8,12 @@
 namespace litecache::server {
 namespace {
 
-// What the API's documents promise.
+// The default documented by the API.
 constexpr int64_t kDefaultMaxTokens = 16;
 
 class CompletionFormat final : public ChoicesFormat {
  public:
-  // `echoes`: what stands before each choice's text; "" mostly.
+  // `echoes`: the text before each choice's own text; usually "".
   CompletionFormat(const ServedModel& model, const StreamOptions& stream, bool logprobs,
                    std::vector<std::string> echoes)
       : ChoicesFormat(model, stream,
@@ -79,7 +79,7 @@ std::vector<std::vector<int32_t>> ReadPrompts(Fields& fields, const ServedModel&
   if (prompt == nullptr) throw BadRequest("prompt", "'prompt' is missing");
   const auto encode = [&](const Json& text) {
     const auto& prompt_text = text.get_ref<const std::string&>();
-    // Whoever sends a raw prompt writes control tokens into it on purpose.
+    // Control tokens in a raw prompt are intentional.
     return model.tokenizer().Encode(prompt_text,
                                     {.add_special_tokens = add_special_tokens,
                                      .max_tokens = MostPromptTokens(prompt_text.size(), model)});

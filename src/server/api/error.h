@@ -1,4 +1,4 @@
-// Errors in OpenAI's shape.
+// Errors in the format of OpenAI's API.
 #pragma once
 
 #include <fmt/format.h>
@@ -33,7 +33,7 @@ class ApiError : public std::exception {
   HttpResponse Response() const;
 
  private:
-  // Errors quote what clients send, names of a megabyte included.
+  // Errors quote the client's input, which may contain names of a megabyte.
   static std::string Shortened(std::string text);
 
   int status_;
@@ -44,24 +44,24 @@ class ApiError : public std::exception {
   int retry_after_ = 0;
 };
 
-// 400 for a field's value; param "": the body as a whole.
+// 400 for the value of a field; param "": the body as a whole.
 template <typename... Args>
 ApiError BadRequest(std::string param, fmt::format_string<Args...> format, Args&&... args) {
   return {400, "invalid_request_error", "invalid_value", std::move(param),
           fmt::format(format, std::forward<Args>(args)...)};
 }
 
-// 400 for what the API knows and this server does not do.
+// 400 for features of the API that this server does not support.
 template <typename... Args>
 ApiError NotSupported(std::string param, fmt::format_string<Args...> format, Args&&... args) {
   return {400, "invalid_request_error", "unsupported_parameter", std::move(param),
           fmt::format(format, std::forward<Args>(args)...)};
 }
 
-// The error of an HTTP status that has no better name.
+// The generic error for an HTTP status.
 ApiError StatusError(int status, std::string message);
 
-// What was thrown, as an ApiError: the errors of engine and tokenizer by their class.
+// Converts an exception to an ApiError; errors of the engine and the tokenizer by their class.
 ApiError ToApiError(std::exception_ptr error);
 
 }  // namespace litecache::server

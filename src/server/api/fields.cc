@@ -35,7 +35,7 @@ std::optional<int64_t> Fields::Int(std::string_view name, int64_t low, int64_t h
   const Json* value = Find(name);
   if (value == nullptr) return std::nullopt;
   if (!value->is_number_integer()) Fail(name, "an integer is expected");
-  // Unsigned numbers above int64's end would wrap to negative ones.
+  // Unsigned numbers above the maximum of int64 would wrap to negative ones.
   const bool huge = value->is_number_unsigned() &&
                     value->get<uint64_t>() > uint64_t{std::numeric_limits<int64_t>::max()};
   const int64_t number = huge ? std::numeric_limits<int64_t>::max() : value->get<int64_t>();

@@ -14,12 +14,12 @@
 
 namespace litecache::server {
 
-// Every field is asked for by name, its type and range checked; Finish() refuses those nobody asked
-// for, so that nothing a client sends is dropped silently. A null field counts as absent, as
-// clients write unset ones. All errors are ApiErrors that name the field.
+// Each field is read by name and its type and range are checked; Finish() rejects fields that were
+// never read, so that nothing a client sends is ignored silently. A null field counts as absent,
+// since clients write unset fields that way. All errors are ApiErrors that name the field.
 class Fields {
  public:
-  // `object` must outlive this. `prefix` stands before the names in messages: "stream_options.".
+  // `object` must outlive this. `prefix` precedes the names in messages: "stream_options.".
   explicit Fields(const Json& object, std::string prefix = "");
 
   // Null when absent.
@@ -31,13 +31,13 @@ class Fields {
   std::optional<double> Number(std::string_view name);
   std::optional<std::string> String(std::string_view name);
   std::optional<std::vector<int32_t>> Ids(std::string_view name);
-  // An object, whose fields are the caller's to read and Finish().
+  // An object; the caller reads its fields and calls Finish().
   const Json* Object(std::string_view name);
   const Json* Array(std::string_view name);
 
-  // Fields that change nothing whatever their value: hints, labels.
+  // Accepts fields that change nothing whatever their value: hints, labels.
   void Ignore(std::initializer_list<std::string_view> names);
-  // Refuses the field where it has another value than one of those that ask for nothing.
+  // Rejects the field unless it is absent or has one of the `harmless` values.
   void RefuseUnless(std::string_view name, std::initializer_list<Json> harmless,
                     std::string_view why = "it is not supported");
   void Refuse(std::string_view name, std::string_view why = "it is not supported") {

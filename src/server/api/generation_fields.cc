@@ -46,7 +46,7 @@ std::vector<std::string> ReadStops(Fields& fields) {
   return stops;
 }
 
-// What vLLM and OpenAI know and this engine does not do.
+// Fields that vLLM and OpenAI support and this engine does not.
 void RefuseUnsupported(Fields& fields) {
   fields.RefuseUnless("min_tokens", {0});
   fields.RefuseUnless("include_stop_str_in_output", {false});
@@ -61,7 +61,7 @@ void RefuseUnsupported(Fields& fields) {
         "guided_grammar", "kv_transfer_params", "cache_salt", "logits_processors"}) {
     fields.Refuse(name);
   }
-  // Labels for whoever runs a service; nothing here depends on them.
+  // Labels for the operator of a service; nothing here depends on them.
   fields.Ignore({"user", "safety_identifier", "prompt_cache_key", "metadata"});
 }
 
@@ -123,7 +123,7 @@ StreamOptions ReadStreamFields(Fields& fields) {
     if (!options.stream) fields.Fail("stream_options", "it is for streams: set 'stream' too");
     Fields inner(*object, "stream_options.");
     options.include_usage = inner.Bool("include_usage").value_or(false);
-    // Padding against guessing tokens from the sizes of encrypted packets.
+    // Padding that hides token lengths from an observer of encrypted packets.
     inner.RefuseUnless("include_obfuscation", {false});
     inner.RefuseUnless("continuous_usage_stats", {false});
     inner.Finish();

@@ -17,21 +17,21 @@ struct StreamOptions {
   bool progress = false;  // events while the prompt is processed
 };
 
-// temperature, top_p, top_k, min_p, the penalties, seed, logit_bias, n, stop, stop_token_ids,
-// ignore_eos, skip_special_tokens, guided_json, and the refusal of related fields this server
-// lacks. What is not given comes from the model's generation_config.json; a request that asks for
+// Reads temperature, top_p, top_k, min_p, the penalties, seed, logit_bias, n, stop, stop_token_ids,
+// ignore_eos, skip_special_tokens and guided_json, and rejects related fields that this server does
+// not support. Defaults come from the model's generation_config.json; a request that asks for
 // sampling (top_k, top_p, min_p, several samples) of a model whose default is greedy gets
 // temperature 1.
 Request ReadGenerationFields(Fields& fields, const ServedModel& model);
 
-// An answer's length from the field `name`: checked against the server's limit; nullopt when the
-// request does not say.
+// The answer's length from the field `name`, checked against the server's limit; nullopt if the
+// request does not set it.
 std::optional<int64_t> ReadMaxTokens(Fields& fields, std::string_view name,
                                      const ServedModel& model);
 
 StreamOptions ReadStreamFields(Fields& fields);
 
-// "model": 404 for another one than is served.
+// Reads "model"; 404 for a model that is not served.
 void ReadModelField(Fields& fields, const ServedModel& model);
 
 }  // namespace litecache::server

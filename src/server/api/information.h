@@ -1,4 +1,4 @@
-// Endpoints that tell, and the tokenizer's.
+// Endpoints that report information, and those of the tokenizer.
 #pragma once
 
 #include <string>
@@ -13,7 +13,7 @@ Json ModelJson(const ServedModel& model, const std::string& name);
 // /props: model, KV policy, memory plan, limits.
 Json PropsJson(const ServedModel& model);
 
-// Bodies of /tokenize and /detokenize to their answers. They throw ApiError.
+// Answer the bodies of /tokenize and /detokenize. They throw ApiError.
 Json TokenizeJson(const Json& body, const ServedModel& model);
 Json DetokenizeJson(const Json& body, const ServedModel& model);
 

@@ -12,18 +12,20 @@ namespace litecache::server {
 // Keeps the order of keys: templates print tool schemas as they were written.
 using Json = nlohmann::ordered_json;
 
-// Throws ApiError 400 for what is not JSON, is beyond JsonLimits::OfRequest(), or is no object.
+// Throws ApiError 400 if the body is not JSON, exceeds JsonLimits::OfRequest(), or is not an
+// object.
 Json ParseBody(std::string_view body);
 
-// JSON inside a string of the body, such as the arguments of a tool call: the same errors, which
-// name the field and begin with `what`. limits->values is what is left for further strings.
+// Parses JSON inside a string of the body, such as the arguments of a tool call: the same errors,
+// which name the field and begin with `what`. limits->values is reduced to what is left for further
+// strings.
 Json ParseText(std::string_view text, const std::string& field, const std::string& what,
                io::JsonLimits* limits);
 
 // One line. Invalid UTF-8 becomes U+FFFD.
 std::string Dump(const Json& value);
 
-// A value for a message, shortened.
+// A value shortened for a message.
 std::string Excerpt(const Json& value);
 
 }  // namespace litecache::server

@@ -8,7 +8,7 @@
 namespace litecache::server {
 namespace {
 
-// null where the token is a part of a character: its bytes cannot be told from its text.
+// null if the token is part of a character: its text does not determine its bytes.
 Json BytesOf(const std::string& text) {
   if (text.find(tokenizer::kReplacementCharacter) != std::string::npos) return nullptr;
   Json bytes = Json::array();

@@ -13,14 +13,14 @@ namespace litecache::server {
 // Chat: {"token", "logprob", "bytes", "top_logprobs": [...]} of a chunk's token.
 Json ChatLogprob(const tokenizer::Tokenizer& tokenizer, const Chunk& chunk);
 
-// Completions: {"tokens", "token_logprobs", "top_logprobs", "text_offset"}, grown token by token.
+// Completions: {"tokens", "token_logprobs", "top_logprobs", "text_offset"}, built token by token.
 class CompletionLogprobs {
  public:
   explicit CompletionLogprobs(const tokenizer::Tokenizer& tokenizer) : tokenizer_(&tokenizer) {}
 
   void Add(const Chunk& chunk);
   bool empty() const { return tokens_.empty(); }
-  // What was added since the last call.
+  // Returns what was added since the last call.
   Json Take();
 
  private:

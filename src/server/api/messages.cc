@@ -11,8 +11,8 @@ namespace {
 constexpr std::array<std::string_view, 5> kRoles = {"system", "developer", "user", "assistant",
                                                     "tool"};
 
-// Clients send arguments as a string of JSON; templates print objects. What is no JSON stays a
-// string: models write such arguments, and clients send them back.
+// Clients send arguments as a string of JSON; templates print objects. Invalid JSON stays a string:
+// models produce such arguments, and clients send them back.
 Json ReadArguments(const std::string& text, const std::string& field, io::JsonLimits* limits) {
   try {
     return io::ParseLimitedJson<Json>(text, limits);
@@ -115,7 +115,7 @@ Json ReadMessages(const Json& messages) {
     throw BadRequest("messages", "'messages' = {}: an array of at least one message is expected",
                      Excerpt(messages));
   }
-  auto limits = io::JsonLimits::OfRequest();  // of all calls' arguments together
+  auto limits = io::JsonLimits::OfRequest();  // shared by the arguments of all calls
   Json result = Json::array();
   for (size_t i = 0; i < messages.size(); ++i) {
     result.push_back(ReadMessage(messages[i], fmt::format("messages[{}].", i), &limits));

@@ -1,4 +1,4 @@
-// Conversations as clients send them, as chat templates read them.
+// Conversations: from the clients' format to that of chat templates.
 #pragma once
 
 #include <string>
@@ -9,12 +9,12 @@
 
 namespace litecache::server {
 
-// Checks the array `messages` of a chat request and rewrites it for a template: "developer" becomes
-// "system", text parts are joined with newlines, arguments of tool calls become objects. Throws
-// ApiError naming messages[i] and the field; parts that are no text are refused.
+// Checks the array `messages` of a chat request and converts it for a template: "developer" becomes
+// "system", text parts are joined with newlines, arguments of tool calls become objects. Parts that
+// are not text are rejected. Throws an ApiError that names messages[i] and the field.
 Json ReadMessages(const Json& messages);
 
-// Whose a message may be: system, developer, user, assistant, tool.
+// Whether `role` is one of system, developer, user, assistant, tool.
 bool IsRole(std::string_view role);
 
 // The text of a "content": a string, or parts of type "text" ("input_text", "output_text" in the

@@ -1,4 +1,4 @@
-// The model that is served, and what requests are read against.
+// The served model and the limits that requests are checked against.
 #pragma once
 
 #include <cstdint>
@@ -17,16 +17,16 @@ namespace litecache::server {
 
 struct RequestLimits {
   int64_t max_tokens = 0;             // of an answer; 0: what the context leaves
-  int64_t default_max_tokens = 4096;  // where a request does not say; 0: what the context leaves
+  int64_t default_max_tokens = 4096;  // if the request sets none; 0: what the context leaves
   int64_t max_prompt = 0;             // tokens; 0: what the context leaves
-  int64_t max_samples = 64;           // answers of one request, over all its prompts
-  bool trust_chat_template = false;   // requests may bring their own
+  int64_t max_samples = 64;           // answers per request, over all its prompts
+  bool trust_chat_template = false;   // requests may send their own
 };
 
 // Immutable once made; any thread may read it.
 struct ServedModel {
   std::unique_ptr<Engine> engine;
-  std::vector<std::string> names;  // what requests may call it; the first is reported
+  std::vector<std::string> names;  // names that requests may use; the first one is reported
   std::unique_ptr<grammar::GrammarCache> grammars;  // over the engine's tokenizer
   std::optional<tokenizer::ChatEncoder> chat;       // none: the model has no chat template
   RequestLimits limits;
@@ -36,8 +36,8 @@ struct ServedModel {
   const tokenizer::Tokenizer& tokenizer() const { return engine->tokenizer(); }
 };
 
-// A token alone, as it stands inside a text: with the space some tokenizers drop at the beginning
-// of one. Bytes that are no character become U+FFFD.
+// The text of a single token as it appears inside a text: with the space that some tokenizers drop
+// at the beginning of a text. Bytes that do not form a character become U+FFFD.
 std::string TokenString(const tokenizer::Tokenizer& tokenizer, int32_t token);
 
 }  // namespace litecache::server

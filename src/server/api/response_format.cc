@@ -13,12 +13,12 @@ void SetSchema(const std::string& field, const Json& schema, const ServedModel& 
   request->constraint = MakeGrammar(field, [&] { return model.grammars->OfSchema(schema); });
 }
 
-// {"name", "description", "strict", "schema"}: the schema.
+// {"name", "description", "strict", "schema"}; takes the schema.
 void ReadNamedSchema(Fields& fields, const ServedModel& model, Request* request) {
   const auto name = fields.String("name");
   if (!name || name->empty()) fields.Fail("name", "it is missing");
   fields.String("description");
-  // Answers follow the schema either way.
+  // Answers follow the schema in either case.
   fields.Bool("strict");
   const Json* schema = fields.Object("schema");
   if (schema == nullptr) fields.Fail("schema", "it is missing");

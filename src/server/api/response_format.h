@@ -1,4 +1,4 @@
-// Fields that say which form an answer has.
+// Fields that set the format of an answer.
 #pragma once
 
 #include <string>
@@ -10,17 +10,18 @@
 namespace litecache::server {
 
 // "response_format" of chats and completions: text, json_object, or json_schema with its schema.
-// Sets request->constraint. Throws ApiError; what a schema may not say is named with its place.
+// Sets request->constraint. Throws an ApiError that names the place of an unsupported part of a
+// schema.
 void ReadResponseFormat(Fields& fields, const ServedModel& model, Request* request);
 
-// "text.format" of responses: the same, with the schema's fields beside "type". Returns what the
-// response repeats of it.
+// "text.format" of responses: the same, with the schema's fields next to "type". Returns the part
+// that the response repeats.
 Json ReadTextFormat(Fields& text, const ServedModel& model, Request* request);
 
 // vLLM's "guided_json" and "structured_outputs": {"json": ...}.
 void ReadGuidedJson(Fields& fields, const ServedModel& model, Request* request);
 
-// A function that makes a grammar, with its errors as those of a field.
+// Calls a function that builds a grammar; its errors are reported for a field.
 template <typename Make>
 std::shared_ptr<const TokenConstraint> MakeGrammar(const std::string& field, const Make& make) {
   try {

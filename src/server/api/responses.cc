@@ -1,5 +1,5 @@
-// /v1/responses: text in, text out. Answers are not kept: "store" and "previous_response_id" are
-// refused, and what is reported says so.
+// /v1/responses: text in, text out. Answers are not stored: "store" and "previous_response_id" are
+// rejected, and the response reports "store": false.
 #include <ctime>
 #include <optional>
 #include <utility>
@@ -14,8 +14,8 @@
 namespace litecache::server {
 namespace {
 
-// Events of a stream are named and numbered. The output is a list of items: messages, and calls of
-// functions.
+// Events of a stream are named and numbered. The output is a list of items: messages and function
+// calls.
 class ResponsesFormat final : public AnswerFormat {
  public:
   ResponsesFormat(const ServedModel& model, const StreamOptions& stream, Json echo,
@@ -27,7 +27,7 @@ class ResponsesFormat final : public AnswerFormat {
   void Begin(std::string* out) override {
     Emit("response.created", {{"response", State("in_progress", Json::array(), nullptr)}}, out);
     Emit("response.in_progress", {{"response", State("in_progress", Json::array(), nullptr)}}, out);
-    // Where there are tools the answer may be a call alone.
+    // With tools, the answer may consist of a call alone.
     if (!parser_) Open(false, "", out);
   }
 
@@ -82,7 +82,7 @@ class ResponsesFormat final : public AnswerFormat {
     std::string id;
     std::string call_id;
     std::string name;
-    std::string text;  // of the message, or the call's arguments
+    std::string text;  // text of the message, or arguments of the call
   };
 
   bool complete() const { return finish_ != FinishReason::kLength; }
@@ -117,7 +117,7 @@ class ResponsesFormat final : public AnswerFormat {
     if (!call) Emit("response.content_part.added", PlacePart({{"part", Part("")}}), out);
   }
 
-  // The last item, if there is one.
+  // Closes the last item, if there is one.
   void Close(std::string* out) {
     if (items_.empty() || !stream_.stream) return;
     const Item& item = items_.back();
@@ -154,7 +154,7 @@ class ResponsesFormat final : public AnswerFormat {
             {"content", Json::array({Part(item.text)})}};
   }
 
-  // In the last item.
+  // Adds the position of the last item.
   Json Place(const Json& fields) const {
     Json event = {{"item_id", items_.back().id}, {"output_index", items_.size() - 1}};
     event.update(fields);
@@ -205,7 +205,7 @@ class ResponsesFormat final : public AnswerFormat {
   FinishReason finish_ = FinishReason::kNone;
 };
 
-// A call of the assistant's, or what came of it, as a chat has them.
+// Converts a call by the assistant, or the result of one, to a chat message.
 Json ReadCallItem(Fields& item, bool call) {
   const auto id = item.String("call_id");
   if (!id) item.Fail("call_id", "it is missing");
@@ -225,7 +225,7 @@ Json ReadCallItem(Fields& item, bool call) {
            Json::array({Json{{"id", *id}, {"type", "function"}, {"function", function}}})}};
 }
 
-// Calls of one turn are one message of a chat, together with what was said before them.
+// Calls of one turn form one chat message, together with the text before them.
 void MergeCalls(Json* messages) {
   Json merged = Json::array();
   for (Json& message : *messages) {
@@ -242,7 +242,7 @@ void MergeCalls(Json* messages) {
   *messages = std::move(merged);
 }
 
-// `input`: a text, or a list of messages, to those of a chat.
+// Converts `input`, a text or a list of messages, to chat messages.
 Json ReadInput(Fields& fields, std::optional<std::string> instructions) {
   Json messages = Json::array();
   if (instructions) messages.push_back({{"role", "system"}, {"content", *instructions}});
@@ -311,7 +311,7 @@ GenerationJob ReadResponses(const Json& body, const ServedModel& model) {
   const Json text_format = ReadRest(fields, model, &request);
   ToolUse tools = ReadTools(fields, true);
   const auto instructions = fields.String("instructions");
-  // The rest of a conversation's fields are those of a chat.
+  // The remaining fields of a conversation are those of a chat.
   Json chat = {{"messages", ReadInput(fields, instructions)}};
   std::optional<std::string> effort;
   if (const Json* reasoning = fields.Object("reasoning")) {

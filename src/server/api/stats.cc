@@ -13,7 +13,7 @@ Json TrafficJson(const kv::Traffic& traffic) {
   return {{"rows", traffic.rows}, {"bytes", traffic.bytes}};
 }
 
-// One array a counter, [layers * kv_heads]: a fifth of the bytes of an object a head.
+// One array of [layers * kv_heads] per counter: a fifth of the bytes of one object per head.
 Json HeadsJson(const std::vector<kv::HeadCounters>& heads, int64_t layers) {
   const auto column = [&](uint64_t kv::HeadCounters::*counter) {
     Json values = Json::array();

@@ -1,4 +1,4 @@
-// /stats: what the engine does, in numbers for a page that draws them.
+// /stats: the state of the engine in numbers, for a page that draws them.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +8,8 @@
 
 namespace litecache::server {
 
-// seconds: since the server's start. requests: those that generate and are not answered, waiting
-// ones included.
+// seconds: since the server started. requests: generating requests without an answer so far,
+// including waiting ones.
 Json StatsJson(const ServedModel& model, double seconds, int64_t requests);
 
 }  // namespace litecache::server

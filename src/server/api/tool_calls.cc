@@ -20,7 +20,7 @@ size_t SkipSpace(std::string_view text, size_t at = 0) {
   return at;
 }
 
-// What a JSON string says; none for other values.
+// The content of a JSON string; none for other values.
 std::optional<std::string> StringValue(std::string_view json) {
   if (!json.starts_with('"')) return std::nullopt;
   try {
@@ -31,7 +31,7 @@ std::optional<std::string> StringValue(std::string_view json) {
   }
 }
 
-// Where white space and the beginning of a tag at the text's end begin.
+// Start of the trailing white space and partial tag at the end of `text`.
 size_t HeldFrom(std::string_view text, std::string_view tag) {
   size_t tag_begin = text.size();
   for (size_t size = std::min(tag.size() - 1, text.size()); size > 0; --size) {
@@ -90,7 +90,7 @@ bool ToolCallParser::CallScanner::EndValue() {
     name_ = std::move(*text);
     has_name_ = true;
   } else if (IsArguments() && text) {
-    arguments_ = std::move(*text);  // some models write the arguments as a text that holds them
+    arguments_ = std::move(*text);  // some models write the arguments as a string of JSON
   }
   return true;
 }
@@ -196,7 +196,7 @@ bool ToolCallParser::Text(std::vector<ToolEvent>* events, bool last) {
   if (format_ == ToolFormat::kHermes) {
     const size_t tag = pending_.find(kOpenTag);
     if (tag != std::string::npos) {
-      // White space before a call separates, and is no part of what is said.
+      // White space before a call is a separator, not part of the text.
       const size_t end = HeldFrom(std::string_view(pending_).substr(0, tag), kOpenTag);
       Say(pending_.substr(0, end), events);
       raw_ = kOpenTag;
@@ -212,7 +212,7 @@ bool ToolCallParser::Text(std::vector<ToolEvent>* events, bool last) {
     pending_.erase(0, last ? pending_.size() : end);
     return false;
   }
-  // The whole answer is a call, or text.
+  // The whole answer is either a call or text.
   size_t at = SkipSpace(pending_);
   while (calls_ > 0 && at < pending_.size() && (pending_[at] == ';' || pending_[at] == ',')) {
     at = SkipSpace(pending_, at + 1);
@@ -246,7 +246,7 @@ bool ToolCallParser::Call(std::vector<ToolEvent>* events, bool last) {
   while (used < pending_.size() && status == CallScanner::kMore) {
     status = scanner_.Add(pending_[used++]);
     if (scanner_.has_name() && !begun_) {
-      // Of an answer that is JSON anyway only the name tells whether it is a call.
+      // If the answer is JSON in any case, only the name shows whether it is a call.
       if (format_ != ToolFormat::kHermes && !names_.contains(scanner_.name())) {
         status = CallScanner::kFailed;
         break;

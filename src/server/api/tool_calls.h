@@ -1,4 +1,4 @@
-// Calls of functions inside of what a model says.
+// Function calls inside the text of a model.
 #pragma once
 
 #include <cstdint>
@@ -9,18 +9,19 @@
 
 namespace litecache::server {
 
-// How a model writes a call; its chat template tells which.
+// How a model writes a call, derived from its chat template.
 enum class ToolFormat {
-  kNone,    // the template knows no tools
-  kHermes,  // <tool_call>\n{"name": NAME, "arguments": {...}}\n</tool_call>, as Qwen does, any
-            // number
-  kLlama,   // {"name": NAME, "parameters": {...}}, maybe behind <|python_tag|>, as the whole answer
-  kPlain,   // {"name": NAME, "arguments": {...}} as the whole answer
+  kNone,  // the template does not support tools
+  // Any number of <tool_call>\n{"name": NAME, "arguments": {...}}\n</tool_call>, as in Qwen.
+  kHermes,
+  // {"name": NAME, "parameters": {...}}, optionally after <|python_tag|>, as the whole answer.
+  kLlama,
+  kPlain,  // {"name": NAME, "arguments": {...}} as the whole answer
 };
 
 ToolFormat DetectToolFormat(std::string_view chat_template);
 
-// What stands around the arguments of a call.
+// The text before the arguments of a call.
 std::string BeforeArguments(ToolFormat format, const std::string& name);
 std::string AfterArguments(ToolFormat format);
 // Between two calls; null where a model makes one call at a time.
@@ -31,12 +32,12 @@ struct ToolEvent {
   std::string text;  // of the answer; the function's name; a piece of the arguments
 };
 
-// Splits text that arrives in pieces into what is said and what is called. Text comes out as soon
-// as it cannot be the beginning of a call; arguments as soon as the function's name is known, as
-// they are written. What begins like a call and turns out to be none is text.
+// Splits text that arrives in pieces into plain text and calls. Text is emitted as soon as it
+// cannot be the beginning of a call; arguments are emitted as they are written once the function's
+// name is known. What begins like a call but is not one is emitted as text.
 class ToolCallParser {
  public:
-  // `names`: the functions there are. Calls beyond `most` are dropped.
+  // `names`: the functions offered. Calls beyond `most` are dropped.
   ToolCallParser(ToolFormat format, std::set<std::string> names, int most);
 
   void Add(std::string_view piece, std::vector<ToolEvent>* events);
@@ -51,7 +52,7 @@ class ToolCallParser {
     Status Add(char c);
     const std::string& name() const { return name_; }
     bool has_name() const { return has_name_; }
-    // Arguments so far that were not taken yet.
+    // Returns the arguments received since the last call.
     std::string TakeArguments();
 
    private:
@@ -67,7 +68,7 @@ class ToolCallParser {
     std::string key_, value_, name_, arguments_;
     bool has_name_ = false;
     bool has_arguments_ = false;
-    bool streamed_ = false;  // the arguments come out as they are written
+    bool streamed_ = false;  // arguments are emitted as they are written
   };
 
   bool Text(std::vector<ToolEvent>* events, bool last);
@@ -78,14 +79,14 @@ class ToolCallParser {
   ToolFormat format_;
   std::set<std::string> names_;
   enum { kText, kCall, kAfter } state_ = kText;
-  std::string pending_;  // not yet given out
-  std::string raw_;      // of the call so far
+  std::string pending_;  // not emitted so far
+  std::string raw_;      // the current call so far
   CallScanner scanner_;
-  bool begun_ = false;          // the call's name has been given out
-  bool has_arguments_ = false;  // some of its arguments have been
+  bool begun_ = false;          // the call's name has been emitted
+  bool has_arguments_ = false;  // some of its arguments have been emitted
   int calls_ = 0;
   int most_;
-  bool only_text_ = false;  // what is left is text
+  bool only_text_ = false;  // the rest is text
 };
 
 }  // namespace litecache::server

@@ -15,7 +15,7 @@ bool IsName(const std::string& name) {
   });
 }
 
-// name, description, parameters, strict.
+// Reads name, description, parameters, strict.
 Json ReadFunction(Fields& function) {
   Json result = Json::object();
   const auto name = function.String("name");
@@ -25,7 +25,7 @@ Json ReadFunction(Fields& function) {
   result["name"] = *name;
   if (const auto text = function.String("description")) result["description"] = *text;
   if (const Json* parameters = function.Object("parameters")) result["parameters"] = *parameters;
-  // Required calls follow the parameters either way; others are the model's own.
+  // Required calls follow the parameters in either case; the model writes other calls freely.
   function.Bool("strict");
   return result;
 }
@@ -135,7 +135,7 @@ void ApplyTools(const ServedModel& model, ChatPromptFields* prompt, ToolUse* use
   if (use->format != ToolFormat::kNone) {
     prompt->options.tools = use->tools;
   } else if (use->choice == ToolUse::kRequired) {
-    use->format = ToolFormat::kPlain;  // the grammar says it all
+    use->format = ToolFormat::kPlain;  // the grammar defines the whole form
   } else {
     throw NotSupported(
         "tools",

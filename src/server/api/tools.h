@@ -1,4 +1,4 @@
-// The functions a request offers to the model.
+// The functions that a request offers to the model.
 #pragma once
 
 #include <optional>
@@ -14,25 +14,26 @@
 namespace litecache::server {
 
 struct ToolUse {
-  Json tools = Json::array();  // as a chat template reads them: {"type", "function": {...}}
+  Json tools = Json::array();  // in the form that chat templates read: {"type", "function": {...}}
   enum Choice { kNone, kAuto, kRequired } choice = kNone;
   std::string named;  // the only function that may be called, with kRequired; "": any
   bool parallel = true;
-  Json choice_field = "none";  // as the request gave it
+  Json choice_field = "none";  // as sent in the request
   ToolFormat format = ToolFormat::kNone;
 
-  // Answers are to be searched for calls.
+  // Whether answers are searched for calls.
   bool active() const { return choice != kNone && !tools.empty(); }
   std::set<std::string> Names() const;
   ToolCallParser Parser() const;
 };
 
-// tools, tool_choice, parallel_tool_calls. `flat`: the function's fields stand beside "type", as in
-// the responses API.
+// Reads tools, tool_choice, parallel_tool_calls. `flat`: the function's fields are next to "type",
+// as in the responses API.
 ToolUse ReadTools(Fields& fields, bool flat);
 
-// Gives the functions to the prompt's template, finds the form of calls, and for a required call
-// sets request->constraint. Throws ApiError where the template knows no tools and none is required.
+// Passes the functions to the prompt's template, determines the form of calls, and sets
+// request->constraint for a required call. Throws ApiError if the template does not support tools
+// and no call is required.
 void ApplyTools(const ServedModel& model, ChatPromptFields* prompt, ToolUse* use, Request* request);
 
 }  // namespace litecache::server

@@ -13,9 +13,9 @@
 namespace litecache::server {
 namespace {
 
-// What a client may send ahead of an answer before it is no longer read.
+// How much a client may send ahead of an answer before reading pauses.
 constexpr size_t kReadAhead = 64 << 10;
-// A producer is asked to wait beyond this; what it then finds is sent in one piece.
+// Above this a producer has to wait; what has accumulated by then is sent in one piece.
 constexpr size_t kMaxUnsent = 64 << 10;
 constexpr size_t kMaxDiscarded = 64 << 20;
 constexpr size_t kSmallRequest = 64 << 10;
@@ -96,7 +96,8 @@ void Connection::CheckTime(Clock::time_point now) {
     }
     return;
   }
-  // Slow on purpose or not: a request takes a connection for a bounded time.
+  // A request may occupy a connection only for a bounded time, whether it is slow on purpose or
+  // not.
   const double more = static_cast<double>(request_bytes_) / kSlowestBytesPerSecond;
   const std::chrono::duration<double> waited = now - waiting_since_;
   const std::chrono::duration<double> limit = options.idle_timeout;
@@ -137,7 +138,7 @@ void Connection::OnRead(bool ok, size_t bytes) {
 
 bool Connection::Admit(size_t bytes) {
   request_bytes_ += bytes;
-  // Small requests always come in: connections are bounded.
+  // Small requests are always admitted: the number of connections is bounded.
   if (request_bytes_ <= kSmallRequest || body_share_.Grow(static_cast<int64_t>(bytes))) return true;
   RefuseRequest(503, "large requests fill the memory that is set aside for them: try again later");
   return false;
@@ -216,7 +217,7 @@ void Connection::Advance(Exchange& exchange) {
   if (exchange.producer_ == nullptr || exchange.done_ || advancing_) return;
   advancing_ = true;
   try {
-    // A copy: the end of the answer drops the producer.
+    // A copy, because the end of the answer resets exchange.producer_.
     const std::shared_ptr<Producer> producer = exchange.producer_;
     producer->Advance();
   } catch (const std::exception& error) {
@@ -245,7 +246,7 @@ void Connection::BeginStream(Exchange& exchange, const HttpResponse& head) {
   exchange.streaming_ = true;
   exchange.status_ = head.status;
   exchange.chunked_ = exchange.request_.http11;
-  // HTTP/1.0 knows no other end of a body of unknown length.
+  // In HTTP/1.0 only closing the connection ends a body of unknown length.
   if (!exchange.chunked_) keep_alive_ = false;
   Append(ResponseHead(head, exchange.headers_, exchange.request_.http11, keep_alive_, -1));
 }

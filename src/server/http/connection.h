@@ -1,4 +1,4 @@
-// One client's connection: requests one after another, each answered before the next is begun.
+// One client's connection: requests in sequence, each answered before the next one starts.
 #pragma once
 
 #include <array>
@@ -17,9 +17,9 @@ namespace litecache::server {
 
 class HttpServer;
 
-// Used by the loop's thread only. It reads even while a request is being answered: the end of the
-// stream is how a client's leaving is seen before there is anything to send. What a client sends
-// ahead (pipelining) waits, up to a bound.
+// Used by the loop's thread only. It keeps reading while a request is being answered: the end of
+// the stream reveals that a client has disconnected before there is anything to send. What a client
+// sends ahead (pipelining) is buffered, up to a bound.
 class Connection : public std::enable_shared_from_this<Connection> {
  public:
   Connection(HttpServer* server, std::unique_ptr<Transport> transport);
@@ -28,13 +28,13 @@ class Connection : public std::enable_shared_from_this<Connection> {
   Connection& operator=(const Connection&) = delete;
 
   void Start();
-  // The server is full: says so and closes.
+  // The server is full: answers with an error and closes.
   void Refuse();
-  // No further request; closes at once where none is under way.
+  // Accepts no further request; closes at once if none is in progress.
   void Drain();
-  // Ends everything now.
+  // Closes at once.
   void Close();
-  // Limits of time, and keep-alives of streams.
+  // Enforces time limits and sends keep-alives of streams.
   void CheckTime(std::chrono::steady_clock::time_point now);
 
   IoLoop& loop() { return *loop_; }
@@ -45,18 +45,19 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   void ReadMore();
   void OnRead(bool ok, size_t bytes);
-  // Counts what has arrived of a request against what all may have here. False: it was refused.
+  // Charges received bytes of a request to the budget of all requests. False: the request was
+  // refused.
   bool Admit(size_t bytes);
   void Parse();
   void BeginExchange();
-  // An answer of the HTTP layer's own, after which the connection ends.
+  // Answers with an error of the HTTP layer, then closes the connection.
   void RefuseRequest(int status, const std::string& message);
   void RefuseRequest(const HttpResponse& response);
 
   void OnAttach(Exchange& exchange, std::shared_ptr<Producer> producer);
   void OnRespond(Exchange& exchange, const HttpResponse& response);
   void OnWake(Exchange& exchange);
-  // Producer::Advance() with what it throws caught.
+  // Calls Producer::Advance() and catches its exceptions.
   void Advance(Exchange& exchange);
 
   void SendResponse(Exchange& exchange, const HttpResponse& response);
@@ -68,17 +69,17 @@ class Connection : public std::enable_shared_from_this<Connection> {
   size_t unsent() const { return output_.size() - sent_ + queued_.size(); }
   void WriteMore();
   void OnWrite(bool ok, size_t bytes);
-  // All of an answer has left.
+  // Called when the whole answer has been sent.
   void FinishExchange();
-  // Sends nothing more; reads on for a moment, so that the client gets to read the answer before
-  // the system resets a connection with unread bytes.
+  // Sends nothing more but keeps reading briefly, so that the client can read the answer before the
+  // system resets a connection with unread bytes.
   void Linger();
 
   HttpServer* server_;  // null once closed
   IoLoop* loop_;
   std::unique_ptr<Transport> transport_;
 
-  // Reading.
+  // State of reading.
   std::array<char, 16 << 10> buffer_;
   bool reading_ = false;
   std::string input_;
@@ -89,11 +90,11 @@ class Connection : public std::enable_shared_from_this<Connection> {
   MemoryBudget::Share body_share_;
   Clock::time_point waiting_since_;
 
-  // Answering.
+  // State of answering.
   std::shared_ptr<Exchange> exchange_;
   std::string output_;  // being written
-  size_t sent_ = 0;     // of it
-  std::string queued_;  // after it
+  size_t sent_ = 0;     // bytes of output_ that were sent
+  std::string queued_;  // to be sent after output_
   bool writing_ = false;
   Clock::time_point last_write_;
   bool keep_alive_ = true;

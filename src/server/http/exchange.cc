@@ -25,8 +25,8 @@ void Exchange::Attach(std::shared_ptr<Producer> producer) {
 }
 
 void Exchange::Wake() {
-  // A step of the engine may produce for many readers, and a reader be behind: one call in the
-  // queue is enough.
+  // One step of the engine may produce chunks many times before a slow loop reads them: one pending
+  // wake-up is enough.
   if (woken_.exchange(true)) return;
   connection_->loop().Post([self = shared_from_this()] {
     self->woken_.store(false);

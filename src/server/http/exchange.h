@@ -15,14 +15,14 @@ namespace litecache::server {
 
 class Connection;
 
-// Makes an answer over time. Its functions are called on the loop's thread.
+// Produces an answer over time. Its functions are called on the loop's thread.
 class Producer {
  public:
   virtual ~Producer() = default;
-  // Something may have changed: Exchange::Wake() was called, or bytes have left. Does what can be
-  // done now, and returns.
+  // Called when something may have changed: Exchange::Wake() was called, or bytes were sent. Does
+  // what can be done at once, and returns.
   virtual void Advance() = 0;
-  // The client has gone away, or the server ends. Nothing is called after this.
+  // The client has disconnected, or the server shuts down. Nothing is called after this.
   virtual void Abandon() = 0;
 };
 
@@ -35,37 +35,37 @@ class Exchange : public std::enable_shared_from_this<Exchange> {
   Exchange& operator=(const Exchange&) = delete;
 
   const HttpRequest& request() const { return request_; }
-  // Frees the request's body, which may be large, once it has been read. One thread calls it.
+  // Moves the request's body, which may be large, out of the exchange. Called by one thread.
   std::string TakeBody() {
     const MemoryBudget::Share given_back = std::move(body_share_);
     return std::move(request_.body);
   }
 
   // ---- any thread ----
-  // The whole answer. Exactly one of Respond() and Attach() is called.
+  // Sends the whole answer. Exactly one of Respond() and Attach() is called.
   void Respond(HttpResponse response);
-  // `producer` makes the answer; it is kept until the end of it.
+  // `producer` produces the answer; it is kept until the answer ends.
   void Attach(std::shared_ptr<Producer> producer);
   void Wake();
-  // The client has gone away: there is nobody to answer.
+  // The client has disconnected: the answer has no receiver.
   bool abandoned() const { return abandoned_.load(std::memory_order_relaxed); }
 
   // ---- loop's thread ----
-  // A header for the answer, whoever makes it. Before the request is handed on.
+  // Adds a header to the answer, whoever produces it. Call before the request is handed on.
   void AddHeader(std::string name, std::string value) {
     headers_.emplace_back(std::move(name), std::move(value));
   }
   // From within Producer::Advance(): the whole answer, or the beginning of a stream and its parts.
   void Finish(const HttpResponse& response);
-  // `keep_alive` is sent whenever nothing else was for as long as the server's ping interval.
+  // `keep_alive` is sent after each ping interval of the server in which nothing else was sent.
   void BeginStream(const HttpResponse& head, std::string keep_alive);
   void Write(std::string_view bytes);
   void EndStream();
-  // More may be written; when not, Advance() is called again once it may.
+  // Whether more may be written; if not, Advance() is called again as soon as it may.
   bool Writable() const;
   bool streaming() const { return streaming_; }
 
-  // When the request had arrived.
+  // When the request arrived.
   std::chrono::steady_clock::time_point started() const { return started_; }
   int status() const { return status_; }
 

@@ -9,7 +9,7 @@
 namespace litecache::server {
 namespace {
 
-// Connections beyond the limit that are told so; those beyond these are closed without a word.
+// Connections beyond the limit that receive an error; those beyond these are closed without one.
 constexpr int64_t kRefused = 64;
 
 }  // namespace
@@ -40,7 +40,7 @@ HttpServer::HttpServer(IoLoop& loop, HttpOptions options, Handler handler, Check
 }
 
 HttpServer::~HttpServer() {
-  // Nothing runs on the loop any more: its thread has been joined.
+  // The loop's thread has been joined, so nothing else uses the connections.
   while (!connections_.empty()) (*connections_.begin())->Close();
 }
 
@@ -65,7 +65,7 @@ void HttpServer::Remove(const std::shared_ptr<Connection>& connection) {
 
 void HttpServer::Sweep() {
   const auto now = std::chrono::steady_clock::now();
-  // Those that are closed leave the set meanwhile.
+  // A copy: connections that close remove themselves from the set.
   const std::vector<std::shared_ptr<Connection>> all(connections_.begin(), connections_.end());
   for (const auto& connection : all) connection->CheckTime(now);
 }

@@ -47,7 +47,7 @@ void IoLoop::Start() {
         impl_->context.run();
         return;
       } catch (const std::exception& error) {
-        // Of one connection's handler; the others go on.
+        // An exception in the handler of one connection; the others continue.
         SPDLOG_ERROR("server: {}", error.what());
       }
     }

@@ -1,4 +1,4 @@
-// The thread that moves bytes.
+// The thread that performs all network I/O.
 #pragma once
 
 #include <chrono>
@@ -11,23 +11,23 @@ class io_context;
 
 namespace litecache::server {
 
-// One thread runs all connections: nothing that they own needs a lock. A streamed token costs it
-// 25 us, sending included, so that it is not what limits an engine; work that takes longer
-// (tokenizing a prompt) goes to a WorkerPool.
+// One thread runs all connections, so nothing that they own needs a lock. A streamed token costs it
+// 25 us including sending, so it does not limit the engine; longer work (tokenizing a prompt) goes
+// to a WorkerPool.
 class IoLoop {
  public:
   IoLoop();
-  // Stops first.
+  // Calls Stop().
   ~IoLoop();
   IoLoop(const IoLoop&) = delete;
   IoLoop& operator=(const IoLoop&) = delete;
 
   void Start();
-  // Runs `task` on the loop's thread, later; any thread may call it. After Stop() it never runs.
+  // Runs `task` on the loop's thread later; any thread may call this. After Stop() it never runs.
   void Post(std::function<void()> task);
-  // Calls `task` on the loop's thread again and again. Before Start().
+  // Calls `task` on the loop's thread at every interval. Call before Start().
   void Every(std::chrono::milliseconds interval, std::function<void()> task);
-  // Ends the thread; what was posted and has not run does not run any more. Not from its own
+  // Ends the thread; posted tasks that have not run are dropped. Not callable from the loop's own
   // thread.
   void Stop();
 

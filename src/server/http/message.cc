@@ -8,7 +8,7 @@
 namespace litecache::server {
 namespace {
 
-// "Sat, 21 Nov 2026 08:30:00 GMT", whatever the locale.
+// "Sat, 21 Nov 2026 08:30:00 GMT", independent of the locale.
 std::string Date() {
   static constexpr const char* kDays[] = {"Sun", "Mon", "Tue", "Wed", "Thu", "Fri", "Sat"};
   static constexpr const char* kMonths[] = {"Jan", "Feb", "Mar", "Apr", "May", "Jun",
@@ -76,7 +76,7 @@ std::string ResponseHead(const HttpResponse& response, const HttpHeaders& more, 
   for (const auto* headers : {&response.headers, &more}) {
     for (const auto& [name, value] : *headers) fmt::format_to(to, "{}: {}\r\n", name, value);
   }
-  // HTTP/1.0 closes unless told otherwise, HTTP/1.1 the other way round: both are always told.
+  // HTTP/1.0 closes by default and HTTP/1.1 keeps the connection: the header is sent in both cases.
   head += keep_alive ? "Connection: keep-alive\r\n\r\n" : "Connection: close\r\n\r\n";
   return head;
 }

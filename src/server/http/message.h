@@ -1,4 +1,4 @@
-// HTTP requests and responses as the rest of the server sees them.
+// HTTP requests and responses as the rest of the server uses them.
 #pragma once
 
 #include <string>
@@ -20,7 +20,7 @@ struct HttpRequest {
   bool http11 = true;
   bool keep_alive = true;
 
-  // The first header of that name (lower case), or "".
+  // The first header with that name (lower case), or "".
   std::string_view Header(std::string_view name) const {
     for (const auto& [key, value] : headers) {
       if (key == name) return value;
@@ -36,11 +36,12 @@ struct HttpResponse {
   HttpHeaders headers;
 };
 
-// "Not Found".
+// For example "Not Found".
 std::string_view ReasonPhrase(int status);
 
-// Status line and headers with the empty line that ends them. body_bytes < 0: the length is not
-// known, the body is sent in chunks to an HTTP/1.1 client and up to the connection's end to others.
+// Status line and headers, including the empty line that ends them. body_bytes < 0: the length is
+// unknown; the body is sent in chunks to an HTTP/1.1 client, otherwise up to the end of the
+// connection.
 std::string ResponseHead(const HttpResponse& response, const HttpHeaders& more, bool http11,
                          bool keep_alive, long long body_bytes);
 

@@ -32,7 +32,7 @@ int HexValue(char c) {
   return -1;
 }
 
-// What is no valid escape stays as it is: no route has a '%'.
+// An invalid escape is kept as it is: no route contains a '%'.
 std::string PercentDecode(std::string_view text) {
   std::string result;
   result.reserve(text.size());
@@ -50,8 +50,9 @@ std::string PercentDecode(std::string_view text) {
   return result;
 }
 
-// What proxies and servers may read differently: where one sees the end of a request, the other
-// must not see the rest of it as a request of its own. "" where all is clear, else what is not.
+// Detects what proxies and servers may interpret differently (request smuggling): where one of them
+// ends the request, the other must not read the rest as a second request. Returns "" if the request
+// is unambiguous, else what is wrong.
 template <typename Message>
 std::string Ambiguity(const Message& message) {
   const auto count = [&](http::field name) {
@@ -77,10 +78,10 @@ struct RequestReader::Impl {
   http::request_parser<http::string_body> parser;
   Limits limits;
   bool header_checked = false;
-  size_t used = 0;  // bytes of the request, as they were sent
+  size_t used = 0;  // bytes of the request as sent
 
-  // Chunks of 1 KiB take 6 bytes more each; what else there is beside header and body (extensions
-  // of chunks, trailers) nobody needs.
+  // Chunks of 1 KiB add 6 bytes each; clients need nothing else beyond header and body (chunk
+  // extensions, trailers).
   size_t most_bytes() const {
     return limits.header_bytes + limits.body_bytes + limits.body_bytes / 64 + kFraming;
   }

@@ -1,4 +1,4 @@
-// Bytes to an HTTP request. The only place that knows Beast.
+// Parses bytes to an HTTP request. The only part that uses Beast.
 #pragma once
 
 #include <cstddef>
@@ -24,23 +24,23 @@ class RequestReader {
   RequestReader(RequestReader&&) noexcept;
   RequestReader& operator=(RequestReader&&) noexcept;
 
-  // Takes bytes from the front of `bytes` and returns how many. What it leaves while it is still
-  // reading is to be given again, with what came after it.
+  // Consumes bytes from the front of `bytes` and returns their number. While the reader is not
+  // finished, the caller passes the rest again, followed by newer bytes.
   size_t Feed(std::string_view bytes);
 
   State state() const { return state_; }
   // The header is complete, the body is not.
   bool HasHeader() const;
-  // Of a request that HasHeader(): without its body.
+  // The request without its body, once HasHeader() is true.
   HttpRequest Header() const;
   // The client sent "Expect: 100-continue" and waits for an answer before it sends the body.
   bool WantsContinue() const;
 
-  // kFailed: what to answer.
+  // In state kFailed: the status to answer with.
   int error_status() const { return error_status_; }
   const std::string& error() const { return error_; }
 
-  // kDone: the request. Once.
+  // In state kDone: the request. Call once.
   HttpRequest Take();
 
  private:

@@ -132,7 +132,8 @@ struct Listener::Impl : std::enable_shared_from_this<Listener::Impl> {
         self->Accept();
         return;
       }
-      // Out of file descriptors, mostly: the connection stays in the queue. Later.
+      // Usually out of file descriptors: the connection stays in the queue, and accepting is
+      // retried later.
       SPDLOG_WARN("server: accepting a connection failed: {}", error.message());
       self->retry.expires_after(std::chrono::milliseconds(100));
       self->retry.async_wait([self](const error_code& cancelled) {
@@ -143,7 +144,8 @@ struct Listener::Impl : std::enable_shared_from_this<Listener::Impl> {
 
   void Hand(tcp::socket socket) {
     error_code ignored;
-    // A token's event must not wait for the acknowledgement of the one before.
+    // The event of a token must not wait for the acknowledgement of the one before (Nagle's
+    // algorithm).
     socket.set_option(tcp::no_delay(true), ignored);
     if (tls != nullptr) {
       on_accept(std::make_unique<TlsTransport>(std::move(socket), tls->impl().context));
@@ -185,7 +187,7 @@ Listener::Listener(asio::io_context& context, const std::string& host, uint16_t 
   impl_->port = acceptor.local_endpoint().port();
 }
 Listener::~Listener() {
-  // The callback's owner may be gone before the loop drops the pending operation.
+  // The callback's owner may be destroyed before the loop drops the pending operation.
   error_code ignored;
   impl_->acceptor.close(ignored);
 }

@@ -1,4 +1,4 @@
-// A client's byte stream: TCP, or TLS over it.
+// A client's byte stream: TCP, or TLS over TCP.
 #pragma once
 
 #include <cstddef>
@@ -16,8 +16,8 @@ class io_context;
 namespace litecache::server {
 
 // Used by the loop's thread only; handlers are called on it, never from inside the call that
-// started them. At most one read and one write at a time. A handler keeps alive what it captures
-// until it has run: Close() makes all of them run, with ok = false.
+// started them. At most one read and one write at a time. A handler keeps what it captures alive
+// until it has run: Close() makes all handlers run with ok = false.
 class Transport {
  public:
   using Handler = std::function<void(bool ok, size_t bytes)>;
@@ -25,13 +25,13 @@ class Transport {
   explicit Transport(std::string peer) : peer_(std::move(peer)) {}
   virtual ~Transport() = default;
   const std::string& peer() const { return peer_; }
-  // Before anything else.
+  // Called before anything else.
   virtual void Handshake(std::function<void(bool ok)> done) = 0;
-  // Some bytes; not ok at the end of the stream, too.
+  // Reads some bytes; not ok also at the end of the stream.
   virtual void Read(char* data, size_t size, Handler done) = 0;
-  // Some of the bytes.
+  // Writes some of the bytes.
   virtual void Write(const char* data, size_t size, Handler done) = 0;
-  // Says that nothing more will be sent.
+  // Tells the client that nothing more will be sent.
   virtual void ShutdownSend() = 0;
   virtual void Close() = 0;
 
@@ -39,7 +39,7 @@ class Transport {
   std::string peer_;
 };
 
-// Certificates for TLS.
+// The certificate and key for TLS.
 class TlsContext {
  public:
   // PEM files: the certificate with its chain, and its private key. Throws FileError.
@@ -58,18 +58,18 @@ class Listener {
   // Called on the loop's thread.
   using OnAccept = std::function<void(std::unique_ptr<Transport>)>;
 
-  // Binds and listens at once: throws Error naming the address and what to do. port 0: any free
-  // one. `tls` may be null, and must outlive all connections.
+  // Binds and listens at once; throws an Error that names the address and what to do. port 0: any
+  // free one. `tls` may be null, and must outlive all connections.
   Listener(boost::asio::io_context& context, const std::string& host, uint16_t port,
            TlsContext* tls, OnAccept on_accept);
   ~Listener();
 
-  // "127.0.0.1" (numeric) and the actual port.
+  // The numeric address, such as "127.0.0.1", and the actual port.
   const std::string& address() const;
   uint16_t port() const;
-  // Loop's thread, or before it runs.
+  // Called on the loop's thread, or before it runs.
   void Start();
-  // Loop's thread.
+  // Called on the loop's thread.
   void Close();
 
  private:

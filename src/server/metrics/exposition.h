@@ -1,5 +1,5 @@
-// Prometheus's text format. Written by hand: the four kinds of lines below are all that is needed,
-// and prometheus-cpp would bring a second HTTP server with it.
+// Prometheus's text format. Hand-written: only the four kinds of lines below are needed, and
+// prometheus-cpp would add a second HTTP server.
 #pragma once
 
 #include <cstdint>
@@ -13,10 +13,10 @@ namespace litecache::server {
 
 using Labels = std::initializer_list<std::pair<std::string_view, std::string>>;
 
-// Counts of observations by size.
+// Counts observations by size.
 class Histogram {
  public:
-  // Upper bounds, ascending; what is above the last is counted, too.
+  // `bounds`: upper bounds, ascending; values above the last are counted too.
   explicit Histogram(std::vector<double> bounds)
       : bounds_(std::move(bounds)), counts_(bounds_.size() + 1) {}
   void Observe(double value);
@@ -33,11 +33,12 @@ class Histogram {
 
 class Exposition {
  public:
-  // A family's head; its samples follow. type: "counter", "gauge" or "histogram".
+  // Writes the head of a metric family; its samples follow. type: "counter", "gauge" or
+  // "histogram".
   void Family(std::string_view name, std::string_view type, std::string_view help);
   void Sample(std::string_view name, Labels labels, double value);
   void Sample(std::string_view name, double value) { Sample(name, {}, value); }
-  // Family and samples.
+  // Writes a family with its samples.
   void Add(std::string_view name, const Histogram& histogram, std::string_view help);
 
   std::string text() const { return text_; }

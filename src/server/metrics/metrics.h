@@ -1,4 +1,4 @@
-// What the server counts, and /metrics.
+// The counters of the server, and the text of /metrics.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +28,7 @@ struct Metrics {
   Histogram prompt_tokens{{16, 64, 256, 1024, 4096, 16384, 65536, 262144, 1048576}};
 };
 
-// requests: those that generate and are not answered; waiting ones included.
+// requests: generating requests without an answer so far, including waiting ones.
 std::string MetricsText(const Metrics& metrics, const HttpCounters& http, const EngineStats& engine,
                         int64_t requests);
 

@@ -1,8 +1,8 @@
-// The server's API as the page uses it.
+// Client of the server's API.
 
 const KEY = 'litecache-key';
 
-// What the server answered instead of what was asked for.
+// An error answer of the server.
 export class ApiError extends Error {
   constructor(status, message, code, retryAfter) {
     super(message);
@@ -27,18 +27,18 @@ async function check(response) {
   try {
     error = (await response.json()).error ?? {};
   } catch {
-    // A proxy's page, or nothing: the status has to do.
+    // A proxy's page, or an empty body: only the status is known.
   }
   throw new ApiError(response.status, error.message ?? `HTTP status ${response.status}`, error.code,
                      Number(response.headers.get('Retry-After')) || 0);
 }
 
-// Paths are relative, so that the page also works below a prefix of a proxy's.
+// Paths are relative, so that the page also works below a proxy's path prefix.
 export async function get(path, signal) {
   return (await check(await fetch(path, {headers: headers(), cache: 'no-store', signal}))).json();
 }
 
-// Posts and yields the JSON of each event of the answer's stream.
+// Posts `body` and yields the JSON of each event of the streamed answer.
 export async function* stream(path, body, signal) {
   const response = await check(await fetch(path, {
     method: 'POST',
@@ -70,7 +70,7 @@ export async function* stream(path, body, signal) {
   if (!ended) throw new ApiError(0, 'the connection ended before the answer did', null, 0);
 }
 
-// An error as a sentence for whoever reads the page.
+// An error as a sentence for the user.
 export function explain(error) {
   if (!(error instanceof ApiError)) {
     return error instanceof TypeError ? 'The server does not answer. Is it running?' : `${error}`;

@@ -1,13 +1,13 @@
-// The conversation: what is sent, and the answer as it comes.
+// The conversation: sends messages and shows the answer as it arrives.
 
 import {ApiError, explain, setKey, stream} from './api.js';
 
 const $ = (id) => document.getElementById(id);
-const TEXT_TOKENS = 256;  // where none are set; the API's own default is 16
+const TEXT_TOKENS = 256;  // if the user sets none; the API's own default is 16
 const SETTINGS = ['mode', 'temperature', 'max-tokens', 'system'];
 
-let messages = [];  // the conversation as the API wants it
-let running = null;  // AbortController of the answer that comes
+let messages = [];  // the conversation in the API's format
+let running = null;  // AbortController of the answer in progress
 let onKey = () => {};
 let defaultTokens = '';
 
@@ -29,7 +29,7 @@ export function askForKey(onGiven) {
   $('key').focus();
 }
 
-// At the end of the log unless the reader has scrolled away from it.
+// Keeps the log scrolled to its end unless the reader has scrolled up.
 function keepEnd(change) {
   const log = $('log');
   const atEnd = log.scrollHeight - log.scrollTop - log.clientHeight < 40;
@@ -49,7 +49,7 @@ function addMessage(role, name, text) {
   return {box, body, note};
 }
 
-// Text between ``` lines becomes blocks; all of it is set as text, never as markup.
+// Text between ``` lines becomes code blocks; all of it is inserted as text, never as markup.
 function format(body, text) {
   const parts = text.split(/^```[^\n]*\n?/m);
   if (parts.length < 2) return;

@@ -1,11 +1,11 @@
-// Hit ratios by layer and KV head: a table, so that it can be read as well as seen.
+// Hit ratios by layer and KV head: a table, so that screen readers can read it.
 
 const table = document.getElementById('heat');
 const detail = document.getElementById('heat-detail');
 const count = new Intl.NumberFormat('en');
 
 let cells = [];  // [layer][head]
-let shown = null;  // what the cells stand for
+let shown = null;  // the data that the cells show
 let focus = {layer: 0, head: 0};
 
 function build(layers, heads) {

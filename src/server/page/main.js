@@ -1,4 +1,4 @@
-// Begins: asks what is served, waits for it where it must.
+// Entry point: finds out what is served, and waits for the model if necessary.
 
 import {ApiError, explain, get} from './api.js';
 import {askForKey, showError, start} from './chat.js';
@@ -15,7 +15,7 @@ function pause(milliseconds) {
   return new Promise((resolve) => setTimeout(resolve, milliseconds));
 }
 
-// True: nothing goes on without a key.
+// Returns true if the page cannot continue without a key.
 function lost(error) {
   if (error instanceof ApiError && error.status === 401) {
     setState('no key', 'away');

@@ -1,13 +1,13 @@
-// The engine as it works: /stats twice a second, and what changed between two answers.
+// Live view of the engine: polls /stats twice a second and shows the change between two answers.
 
 import {get} from './api.js';
 import {draw} from './heatmap.js';
 
 const $ = (id) => document.getElementById(id);
 const INTERVAL = 500;  // ms
-const RATE = 2;  // s that rates are taken over
-const RECENT = 10;  // s of the heat map
-const MINUTE = 120;  // points of the line
+const RATE = 2;  // s over which rates are computed
+const RECENT = 10;  // s covered by the heat map
+const MINUTE = 120;  // points of the line chart
 
 const count = new Intl.NumberFormat('en', {maximumFractionDigits: 0});
 const WHY = {
@@ -39,7 +39,7 @@ function before(seconds) {
   return past.find((stats) => now - stats.time <= seconds);
 }
 
-// Growth of a counter a second.
+// Growth of a counter per second.
 function rate(read) {
   const now = past.at(-1);
   const then = before(RATE);
@@ -49,7 +49,7 @@ function rate(read) {
 function drawTier(name, used, capacity) {
   const percent = capacity > 0 ? 100 * used / capacity : 0;
   const bar = $(`${name}-bar`);
-  // A little of a large budget is still to be seen.
+  // A small share of a large budget stays visible.
   bar.firstElementChild.style.width = used > 0 ? `max(3px, ${Math.min(percent, 100)}%)` : '0';
   bar.setAttribute('aria-valuenow', percent.toFixed(1));
   set(`${name}-bytes`, `${bytes(used)} of ${bytes(capacity)}`);
@@ -95,7 +95,7 @@ function drawHeat(stats) {
 }
 
 function show(stats) {
-  // A server that was started again counts anew.
+  // After a restart the server's counters begin again at zero.
   if (past.length > 0 && stats.time <= past.at(-1).time) past = [];
   past.push(stats);
   while (stats.time - past[0].time > RECENT) past.shift();
@@ -124,7 +124,7 @@ function showPolicy(kv) {
           'heads resident.';
 }
 
-// Polls until `failed` takes an error as final (returns true).
+// Polls until `failed` treats an error as final (returns true).
 export async function watch(props, failed) {
   showPolicy(props.kv);
   for (;;) {

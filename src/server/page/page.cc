@@ -33,14 +33,15 @@ HttpResponse PageFile(std::string_view path) {
   response.content_type = ContentType(name);
   response.body = std::string(file->contents);
   response.headers = {
-      // Nothing but these files and this server: what a model writes can load and run nothing.
+      // Only these files and this server: text written by a model can neither load nor run
+      // anything.
       {"Content-Security-Policy",
        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
        "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"},
       {"X-Content-Type-Options", "nosniff"},
       {"Referrer-Policy", "no-referrer"},
       {"Cross-Origin-Opener-Policy", "same-origin"},
-      // Another version of the program has other files.
+      // Other versions of the program have other files.
       {"Cache-Control", "no-cache"},
   };
   return response;

@@ -1,4 +1,4 @@
-// The web page at /: files of this folder, which the program carries (cmake/embed.cmake).
+// The web page at /: the files of this folder, embedded in the program (cmake/embed.cmake).
 #pragma once
 
 #include <optional>
@@ -15,9 +15,9 @@ struct EmbeddedFile {
 };
 const std::vector<EmbeddedFile>& EmbeddedFiles();
 
-// "/" and "/page/NAME". They hold nothing of the model's: no key is asked for.
+// "/" and "/page/NAME". The files contain no model data, so they need no key.
 bool IsPage(std::string_view path);
-// The file at such a path; 404 where there is none.
+// The file at such a path; 404 if there is none.
 HttpResponse PageFile(std::string_view path);
 
 }  // namespace litecache::server
