@@ -8,6 +8,7 @@
 #include <set>
 
 #include "kv/layout.h"
+#include "kv/litecache/near_ties.h"
 #include "kv/litecache/shape.h"
 #include "ops/common/row_format.h"
 
@@ -75,6 +76,7 @@ void Reference::Encode(int64_t layer, int64_t head, int64_t end, Head* state, bo
     const auto token = static_cast<size_t>(state->encoded);
     std::vector<float> key = state->keys[token];
     if (!given) key.assign(state->k[token].begin(), state->k[token].end());
+    state->encoded_keys.push_back(key);
     std::vector<std::byte*> pages;
     for (auto& bytes : state->metadata) pages.push_back(bytes.data());
     EncodeWork work{.layer = layer,
@@ -113,7 +115,17 @@ std::vector<int32_t> Reference::TopK(int64_t layer, int64_t head, const Head& st
                     .positions = positions.data()};
     retriever_->Select(*stream_, {&work, 1});
     positions.resize(static_cast<size_t>(work.count));
-    return positions;
+    if (observed == nullptr || *observed == positions) return positions;
+    // Another set is as good where rounding alone decides between the two.
+    const std::span<const float> weights = retriever_->Weights(layer);
+    const size_t of_head = weights.size() / static_cast<size_t>(layout_.kv_heads);
+    const std::vector<Interval> intervals = ScoreIntervals(
+        layout_, options_, weights.subspan(static_cast<size_t>(head) * of_head, of_head),
+        std::span(state.encoded_keys)
+            .subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin)),
+        q, static_cast<double>(scale));
+    const bool tie = !intervals.empty() && CanBeBest(intervals, begin, k, *observed);
+    return tie ? *observed : positions;
   }
 
   // The attention mass of each candidate, summed over the group.

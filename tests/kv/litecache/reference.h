@@ -56,6 +56,7 @@ class Reference {
     std::vector<Vector> stored_k, stored_v;  // as the host's rows have them, where those are codes
     std::vector<std::vector<float>> keys;    // as they were given
     std::vector<std::vector<std::byte>> metadata;
+    std::vector<std::vector<float>> encoded_keys;  // what the metadata was made of
     int64_t encoded = 0;
     bool filled = false;
     int64_t filled_at = 0;        // tokens before this one came from the store
