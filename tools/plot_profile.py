@@ -114,7 +114,8 @@ def figures(data):
         ("similarity", similarity(data)),
         ("overlap", overlap(data)),
         ("curves", curves(data)),
-        ("importance", head_map("Importance of the query heads", "query head", data["importance"], layers, 0, 1)),
+        ("importance", head_map("Importance of the query heads", "query head", data["importance"], layers, 0, 1)
+         if data["importance"] else None),
         ("thresholds", head_map(f"Threshold that keeps {kept}", "KV head", thresholds, layers, min(0, *thresholds), 1)),
         ("hits", head_map(f"Hit ratio at {kept}", "KV head", data["hits"], layers, 0, 1)),
     ]

@@ -72,8 +72,8 @@ struct KvOptions {
   //   fitted      the lowest threshold that keeps `keep` of the attention mass, from the profile
   //   importance  eq. 3-5 from eta, p and the head's importance
   //   fixed       eta for every head
-  //   auto        importance where the profile has it, else fitted where it has curves, else fixed:
-  //               at equal accuracy importance reuses most (lab/notes/accuracy.md)
+  //   auto        importance where heads differ in it, else fitted where there are curves, else
+  //               fixed: at equal accuracy importance reuses most (lab/notes/accuracy.md)
   std::string thresholds = "auto";
   double eta = 0.9;    // upper bound of the thresholds (eq. 3); 1: every step refreshes; -1: none
   double p = 3;        // exponent of the importance (eq. 4)

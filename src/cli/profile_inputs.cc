@@ -66,7 +66,7 @@ void ProfileInputs::Declare(CLI::App& app, const std::string& context_default) {
       ->capture_default_str();
   app.add_option("--importance", importance,
                  "Table of head importance: a row a layer, a column a KV or query head; default: "
-                 "head_importance.tsv in the model's directory where it exists; none: 1 for all")
+                 "head_importance.tsv in the model's directory where it exists; none: no table")
       ->type_name("TSV");
   app.add_option("-s,--seed", seed, "Seed")->type_name("N")->capture_default_str();
 }

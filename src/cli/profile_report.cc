@@ -57,13 +57,15 @@ std::string LayerTable(const profile::ProfilerResult& result, double keep) {
   for (const auto& recall : result.recall) {
     if (recall.name.find(' ') == std::string::npos) columns.push_back(&recall);
   }
-  std::string text = fmt::format("layer  similarity  importance  {:<16}  hits", "threshold");
+  const bool importance = !p.importance.empty();
+  std::string text = fmt::format("layer  similarity  {}{:<16}  hits",
+                                 importance ? "importance  " : "", "threshold");
   for (const auto* column : columns) text += fmt::format("  {:>8}", column->name);
   text += '\n';
   for (int64_t layer = 0; layer < p.layers; ++layer) {
-    text += fmt::format("{:>5}  {:>10.3f}  {:>10.3f}  {:<16}  {:>3.0f}%", layer,
-                        LayerMean(p.similarity, layer, p.kv_heads),
-                        LayerMean(p.importance, layer, p.q_heads), Range(p, layer, keep),
+    text += fmt::format("{:>5}  {:>10.3f}  ", layer, LayerMean(p.similarity, layer, p.kv_heads));
+    if (importance) text += fmt::format("{:>10.3f}  ", LayerMean(p.importance, layer, p.q_heads));
+    text += fmt::format("{:<16}  {:>3.0f}%", Range(p, layer, keep),
                         100 * MeanFit(p, layer, layer + 1, keep, false).hits);
     for (const auto* column : columns) {
       text += fmt::format("  {:>7.1f}%", 100 * LayerMean(column->heads, layer, p.kv_heads));
@@ -125,17 +127,19 @@ Json ProfileJson(const profile::ProfilerResult& result, const ProfileReportOptio
     for (int64_t head = 0; head < p.kv_heads; ++head) {
       const auto index = static_cast<size_t>(layer * p.kv_heads + head);
       const int64_t group = p.q_heads / p.kv_heads;
-      const auto q = p.importance.begin() + layer * p.q_heads + head * group;
       const Profile::Fit actual = p.FitThreshold(layer, head, options.keep, false);
       const Profile::Fit ahead = p.FitThreshold(layer, head, options.keep, true);
       Json entry = {{"layer", layer},
                     {"head", head},
                     {"similarity", p.similarity[index]},
-                    {"importance", std::vector<float>(q, q + group)},
                     {"threshold", actual.tau},
                     {"hit_ratio", actual.hits},
                     {"threshold_predicted", ahead.tau},
                     {"hit_ratio_predicted", ahead.hits}};
+      if (!p.importance.empty()) {
+        const auto q = p.importance.begin() + layer * p.q_heads + head * group;
+        entry["importance"] = std::vector<float>(q, q + group);
+      }
       for (const auto& recall : result.recall) entry["recall"][recall.name] = recall.heads[index];
       heads.push_back(std::move(entry));
     }

@@ -9,7 +9,7 @@ namespace litecache::profile {
 
 // keep: the share of the attention mass to which the thresholds are fitted.
 //   layers, q_heads, kv_heads, keep
-//   importance [layers][q_heads], similarity, thresholds, hits [layers][kv_heads]
+//   importance [layers][q_heads] or empty, similarity, thresholds, hits [layers][kv_heads]
 //   curves: threshold [points]; kept, hits, kept_predicted, hits_predicted
 //     [layers][kv_heads][points]
 //   similarity_maps: layer, q_head, steps, cosine [steps][steps] of each

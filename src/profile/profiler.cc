@@ -83,7 +83,7 @@ class Profiler {
     return data_[static_cast<size_t>(layer * layout_.kv_heads + head)];
   }
   const float* Importance(int64_t layer, int64_t head) const {
-    return result_.profile.importance.data() + layer * layout_.q_heads + head * group();
+    return importance_.data() + layer * layout_.q_heads + head * group();
   }
   size_t HeldOut() const {
     return std::min<size_t>(static_cast<size_t>(options_.held_out), windows_.size() - 1);
@@ -109,11 +109,10 @@ class Profiler {
     p.q_heads = layout_.q_heads;
     p.kv_heads = layout_.kv_heads;
     p.head_dim = layout_.head_dim;
-    p.importance = options_.importance;
-    if (p.importance.empty()) {
-      p.importance.assign(static_cast<size_t>(layout_.layers * layout_.q_heads), 1);
-    }
-    LC_CHECK(p.importance.size() == static_cast<size_t>(layout_.layers * layout_.q_heads));
+    p.importance = importance_ = options_.importance;
+    const auto q_heads = static_cast<size_t>(layout_.layers * layout_.q_heads);
+    if (importance_.empty()) importance_.assign(q_heads, 1);
+    LC_CHECK(importance_.size() == q_heads);
     p.tau_grid = options_.curves.thresholds;
     p.curve_budget = options_.curves.budget.share;
     data_.resize(heads());
@@ -389,6 +388,7 @@ class Profiler {
   const kv::Layout layout_;
   ProgressPlan plan_;
   std::mt19937_64 random_;
+  std::vector<float> importance_;  // of query heads, as lookups weigh them
   std::vector<HeadData> data_;
   std::vector<int64_t> sampled_;  // key positions of the current window
   std::map<std::string, std::vector<Recall>> recalls_;

@@ -23,10 +23,12 @@ struct ProfilerOptions {
   std::vector<int64_t> hata_bits = {128, 256};  // empty: no weights
   HataOptions hata;
   double hata_top_share = 0.1;
-  int64_t hata_queries = 64;      // random positions of a window's later half
-  int64_t hata_keys = 2048;       // random positions of a window
-  std::vector<float> importance;  // [layers][q_heads]; empty: 1 for all
-  int64_t chunk = 512;            // tokens per pass
+  int64_t hata_queries = 64;  // random positions of a window's later half
+  int64_t hata_keys = 2048;   // random positions of a window
+  // [layers][q_heads]; empty: not measured. Lookups then weigh all heads alike, and the profile
+  // stores none.
+  std::vector<float> importance;
+  int64_t chunk = 512;  // tokens per pass
   uint64_t seed = 1;
 };
 

@@ -69,6 +69,7 @@ TEST(ProfilerTest, MeasuresEverything) {
         }
       }
     }
+    EXPECT_TRUE(p.importance.empty());  // none was given
     EXPECT_GT(p.layer_seconds, 0);
     EXPECT_GT(p.link_bytes_per_second, 0);
     for (const float kept : p.kept) EXPECT_TRUE(kept > 0 && kept <= 1.001f) << kept;
@@ -104,6 +105,21 @@ TEST(ProfilerTest, MeasuresEverything) {
     EXPECT_EQ(again.profile.loki, p.loki);
     EXPECT_EQ(again.profile.skew, p.skew);
   }
+}
+
+TEST(ProfilerTest, KeepsImportanceThatWasMeasured) {
+  std::mt19937_64 random = testing::TestRandom(2);
+  CpuDevice device(2);
+  const auto stream = device.CreateStream();
+  const model::ModelConfig config = testing::SmallConfig();
+  const auto decoder = model::RandomDecoder(device, config, random(), {});
+  ProfilerOptions options = SmallOptions();
+  options.hata_bits = {};
+  options.importance.assign(static_cast<size_t>(config.layers * config.q_heads), 0.25f);
+  options.importance[1] = 1;
+  const auto result = MeasureProfile(device, *stream, *decoder,
+                                     {testing::RandomTokens(random, 100, 211)}, options, {});
+  EXPECT_EQ(result.profile.importance, options.importance);
 }
 
 TEST(ProfilerTest, OneWindowAndWrongInput) {

@@ -82,6 +82,10 @@ class PlotProfileTest(unittest.TestCase):
         self.data["similarity_maps"] = []
         self.assertNotIn("similarity", dict(plot_profile.figures(self.data)))
 
+    def test_without_importance_the_others_are_drawn(self):
+        self.data["importance"] = []
+        self.assertEqual(set(self.figures) - set(dict(plot_profile.figures(self.data))), {"importance"})
+
 
 if __name__ == "__main__":
     print(f"LC_TEST_SEED={SEED}")

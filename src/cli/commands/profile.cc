@@ -164,7 +164,7 @@ class ProfileCommand final : public Command {
       output.Write(ToJsonLine(json) + "\n");
     } else if (!quiet_) {
       output.Write(ProfileText(result, report_));
-      output.Write(importance.empty() ? "importance: no table, 1 for every head\n"
+      output.Write(importance.empty() ? "importance: no table; thresholds are fitted to each head\n"
                                       : fmt::format("importance: {}\n", importance));
       output.Write(fmt::format("written: {}\n", output_));
     }

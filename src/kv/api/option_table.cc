@@ -104,7 +104,7 @@ Rows ReuseRows() {
       Row("thresholds", &O::thresholds, Choice({"auto", "fitted", "importance", "fixed"}),
           "Where the similarity comes from above which a head reuses its rows. importance: from "
           "--eta, --p and the profile; fitted: from --keep and the profile; fixed: --eta for all "
-          "heads; auto: the first of these that the profile allows"),
+          "heads; auto: importance where heads differ in it, else fitted, else fixed"),
       Row("keep", &O::keep, Share(),
           "With fitted thresholds: the share of the attention mass of a fresh selection that "
           "reused rows have to keep"),

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <numbers>
 #include <numeric>
 
@@ -13,12 +14,20 @@ namespace {
 constexpr const char* kHowToProfile =
     "run `litecache profile` on the model and pass its file with --profile";
 
+// Importance that is equal everywhere was not measured.
+bool TellsHeadsApart(const std::vector<float>& importance) {
+  return std::ranges::adjacent_find(importance, std::not_equal_to<>()) != importance.end();
+}
+
 // Where thresholds come from, "auto" resolved.
 std::string ThresholdSource(const KvOptions& options, const Profile* profile, bool prefetch) {
   const bool fitted = profile != nullptr && !profile->tau_grid.empty() &&
                       !(prefetch ? profile->kept_predicted : profile->kept).empty();
   const bool importance = profile != nullptr && !profile->importance.empty();
-  if (options.thresholds == "auto") return importance ? "importance" : fitted ? "fitted" : "fixed";
+  if (options.thresholds == "auto") {
+    if (importance && (!fitted || TellsHeadsApart(profile->importance))) return "importance";
+    return fitted ? "fitted" : "fixed";
+  }
   if (options.thresholds == "fitted" && !fitted) {
     throw InvalidArgument(
         "KV options: thresholds = fitted needs a profile with threshold curves{}"

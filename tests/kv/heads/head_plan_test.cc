@@ -91,6 +91,15 @@ TEST(HeadPlan, FittedThresholdsUseTheCurvesOfTheRightQueries) {
   EXPECT_EQ(actual.thresholds, "fitted");  // auto: nothing better
   EXPECT_FLOAT_EQ(actual.at(0, 0).tau, 0.5f);
   EXPECT_FLOAT_EQ(MakeHeadPlan(kLayout, Options(), &profile, true, 1).at(0, 0).tau, 0.9f);
+
+  // Heads that all count the same were not measured.
+  profile.importance.assign(12, 1);
+  const HeadPlan alike = MakeHeadPlan(kLayout, Options(), &profile, false, 1);
+  EXPECT_EQ(alike.thresholds, "fitted");
+  EXPECT_FLOAT_EQ(alike.at(0, 0).tau, 0.5f);
+  KvOptions chosen = Options();
+  chosen.thresholds = "importance";
+  EXPECT_FLOAT_EQ(MakeHeadPlan(kLayout, chosen, &profile, false, 1).at(0, 0).tau, 0.8f);
 }
 
 TEST(HeadPlan, ResidentHeadsByNumberAreTheHardestOfAllLayers) {
