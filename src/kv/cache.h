@@ -18,10 +18,10 @@ namespace litecache::kv {
 
 using SequenceId = int64_t;
 
-// Prefixes are cut at multiples of this: the tokens that retriever quest keeps common bounds of,
-// which cannot be taken back for some of them.
+// Prefixes are cut at multiples of this. Retriever quest keeps bounds over the keys of 16 tokens;
+// bounds cannot be undone for some of them.
 inline constexpr int64_t kPrefixTokens = 16;
-// Tokens that are exported and imported together: whole entries of every retriever's metadata.
+// Tokens of one exported block. A multiple of every retriever's metadata unit.
 inline constexpr int64_t kBlockTokens = 256;
 
 // Shapes of a model's KV.
@@ -31,7 +31,7 @@ struct Layout {
   int64_t kv_heads = 0;
   int64_t head_dim = 0;
   DType dtype = DType::kBF16;  // bf16 or f32
-  int64_t hidden = 0;          // values of a layer's input (KeepInputs); 0: not known
+  int64_t hidden = 0;          // size of a layer's input vector (for KeepInputs); 0: unknown
 
   // Bytes of one token's K and V over all layers and heads.
   uint64_t token_bytes() const {
@@ -39,19 +39,19 @@ struct Layout {
   }
 };
 
-// One sequence's part of a step: `rows` new tokens, which start at row `first_row` of the step's
+// One sequence's part of a step: `rows` new tokens, starting at row `first_row` of the step's
 // activations.
 struct StepSequence {
   SequenceId id = 0;
   int64_t first_row = 0;
   int64_t rows = 0;
   int64_t past = 0;  // tokens already in the cache
-  // A generated (or teacher-forced) token, rows = 1: policies may attend to a part of the rows. A
-  // prompt's chunk, of one row too, attends to all of them.
+  // One generated (or teacher-forced) token, rows = 1; policies may attend a subset of the rows. A
+  // prompt chunk attends all rows, also when it has one row.
   bool decode = false;
-  // The prompt's last chunk, as far as the caller knows: decode rows follow. Policies that index a
-  // prompt begin with a layer as soon as it has attended this chunk, beside the layers after it; it
-  // is a hint, and everything holds without it and where another chunk follows after all.
+  // The prompt's last chunk, as far as the caller can tell: decode rows follow. A hint: policies
+  // that index prompts then start on a layer as soon as it has attended this chunk, in parallel
+  // with later layers. Results are correct without it, and also if another chunk follows.
   bool ends_prompt = false;
 };
 
@@ -62,18 +62,18 @@ struct Step {
   int64_t decode_rows = 0;  // rows [0, decode_rows) of the step belong to decode sequences
 };
 
-// A layer's keys and values from its inputs, for policies that keep inputs to compute rows again
-// (KVPR); who computes the rows implements it.
+// Computes a layer's keys and values from its input, for policies that keep inputs and recompute
+// rows (KVPR). The model implements it.
 class KeyValueProjection {
  public:
   virtual ~KeyValueProjection() = default;
-  // What k and v may be for Project() beside f32: bf16 where products make them and nothing comes
-  // behind, so that rows kept in bf16 need no f32 in between.
+  // A dtype that Project() accepts for k and v beside f32: bf16 if nothing follows the matrix
+  // products, so that rows kept in bf16 need no f32 intermediate.
   virtual DType rounds_to() const { return DType::kF32; }
-  // k, v [n, kv_heads * head_dim] f32 or rounds_to() of the tokens at `positions` [n] whose inputs
-  // are x [n, hidden], in the dtype that KeepInputs() brings: what Cache::Attend gets for them, to
-  // rounding, keys after their rotary embedding. `stream` may be another than the step's; two of
-  // them may be at work at a time. All memory is its device's.
+  // Computes k, v [n, kv_heads * head_dim], f32 or rounds_to(), of the tokens at `positions` [n]
+  // from their inputs x [n, hidden], in the dtype of KeepInputs(): up to rounding the same values
+  // as Cache::Attend receives, keys after RoPE. `stream` may differ from the step's stream; up to
+  // two such streams run at a time. All pointers are memory of the stream's device.
   virtual void Project(Stream& stream, int64_t layer, const MatrixView& x,
                        std::span<const int32_t> positions, const MatrixView& k,
                        const MatrixView& v) = 0;
@@ -86,85 +86,85 @@ class Cache {
   virtual std::string_view policy() const = 0;
   virtual const Layout& layout() const = 0;
 
-  // Bytes a sequence of `tokens` tokens takes, page rounding included.
+  // Bytes of a sequence of `tokens` tokens, rounded up to whole pages.
   virtual TierBytes BytesFor(int64_t tokens) const = 0;
-  // Bytes that a fork made at `shared` tokens adds at most by the time it has `tokens`.
+  // Upper bound of the bytes that a fork made at `shared` tokens adds by the time it has `tokens`.
   virtual TierBytes ForkBytesFor(int64_t shared, int64_t tokens) const = 0;
 
-  // Takes memory now for what would take it while it decodes, for sequences that need no more than
-  // `bytes` together, those there are included, or as much of it as there is: on a GPU 256 MiB of
-  // pinned memory cost 20 ms, several decode steps.
+  // Allocates ahead what sequences would otherwise allocate while they decode, up to `bytes` in
+  // total including existing sequences, or as much as is available: on a GPU 256 MiB of pinned
+  // memory cost 20 ms, several decode steps.
   virtual void AllocateAhead(const TierBytes& bytes) = 0;
 
-  // Registers an empty sequence; ids are never reused.
+  // Adds an empty sequence; ids are never reused.
   virtual SequenceId Create() = 0;
-  // A new sequence that shares the rows of `parent` (pages are copied when one of them writes into
-  // a shared page).
+  // Returns a new sequence that shares the rows of `parent`; a shared page is copied when one of
+  // them writes to it.
   virtual SequenceId Fork(SequenceId parent) = 0;
-  // Frees a sequence's pages. Legal at any time between steps.
+  // Frees a sequence's pages. Allowed at any time between steps.
   virtual void Release(SequenceId id) = 0;
   virtual int64_t Length(SequenceId id) const = 0;
 
-  // ---- Prefixes: what a sequence leaves to others with the same beginning. A policy that does not
-  // share them says so, and the calls below throw Unsupported. ----
+  // ---- Prefixes: rows that later sequences with the same beginning can share. If SharesPrefixes()
+  // is false, the calls below throw Unsupported. ----
   virtual bool SharesPrefixes() const { return false; }
-  // Tokens of a sequence, from its first on, that ForkPrefix and ExportBlock can be asked for.
+  // Number of leading tokens of a sequence that ForkPrefix and ExportBlock accept.
   virtual int64_t PrefixLength(SequenceId id) const;
-  // A new sequence of the parent's first `tokens` tokens, a multiple of kPrefixTokens and at most
-  // PrefixLength(parent). It shares the parent's pages, as Fork does, and nothing else: it goes on
-  // like a sequence whose prompt's first chunks were these tokens, with a prompt's chunk.
+  // Returns a new sequence with the parent's first `tokens` tokens, a multiple of kPrefixTokens and
+  // at most PrefixLength(parent). It shares the parent's pages, as Fork does, and nothing else: it
+  // continues with a prompt chunk, as if these tokens had been its prompt's first chunks.
   virtual SequenceId ForkPrefix(SequenceId parent, int64_t tokens);
-  // Bytes of the pages these sequences hold, those that several hold counted once.
+  // Bytes of the pages that these sequences hold; shared pages count once.
   virtual TierBytes BytesHeld(std::span<const SequenceId> ids) const;
-  // Bytes of ExportBlock.
+  // Bytes of a block that ExportBlock writes.
   virtual uint64_t BlockBytes() const;
-  // Copies rows and metadata of tokens [begin, begin + kBlockTokens), of all layers and heads, to
-  // `out` and back: begin is a multiple of kBlockTokens, and an import appends to a sequence of
-  // `begin` tokens. The bytes mean something to caches of the same CachePlan::Identity() only.
-  // ImportBlock throws CapacityError, having changed nothing.
+  // Copy rows and metadata of tokens [begin, begin + kBlockTokens), all layers and heads, to `out`
+  // and back. begin is a multiple of kBlockTokens; an import appends to a sequence of `begin`
+  // tokens. Blocks can be exchanged only by caches of equal CachePlan::Identity(). ImportBlock
+  // throws CapacityError, with the cache unchanged.
   virtual void ExportBlock(SequenceId id, int64_t begin, std::span<std::byte> out) const;
   virtual void ImportBlock(SequenceId id, std::span<const std::byte> bytes);
 
-  // Makes room for the step's new tokens. Throws CapacityError, having changed nothing, when the
-  // budget would be passed. Call before the first layer. A step that fails before EndStep may be
-  // begun again, whole or in parts: its rows are written anew and no memory is taken twice.
+  // Allocates room for the step's new tokens; call before the first layer. Throws CapacityError,
+  // with the cache unchanged, if the budget would be exceeded. A step that fails before EndStep may
+  // be begun again, whole or in parts: its rows are overwritten and no memory is taken twice.
   virtual void BeginStep(const Step& step) = 0;
-  // Steps begun with one key issue the same operations with the same arguments from here to
-  // EndStep (Stream::Run); none: this step must be issued.
+  // Steps with equal keys issue the same operations with the same arguments from here to EndStep
+  // (Stream::Run). No value: the step cannot be replayed.
   virtual std::optional<uint64_t> ReplayKey(const Step& step) const { return std::nullopt; }
-  // Whether Prefetch() of this layer wants predicted queries.
+  // Whether Prefetch() of this layer expects predicted queries.
   virtual bool WantsPrediction(int64_t layer) const { return false; }
-  // How many layers before theirs predictions are made: 1 to kMostAhead.
+  // How many layers ahead queries are predicted: 1 to kMostAhead.
   static constexpr int64_t kMostAhead = 4;
   virtual int64_t PredictsAhead() const { return 1; }
-  // Called at the start of layer - PredictsAhead(), or of layer 0, with that layer's input: q
-  // [decode_rows, q_heads * head_dim] f32 = RoPE(Wq_layer norm_layer(x)), the prediction of what
-  // Attend(layer) will get (CLO eq. 5), for layers in ascending order. Lookup, retrieval and
-  // transfer of `layer` happen here, beside the layers until then. On a GPU q stays as it is until
-  // Attend(layer) has been issued.
+  // Called at the start of layer - PredictsAhead(), or of layer 0, with that layer's input, for
+  // layers in ascending order. q [decode_rows, q_heads * head_dim] f32 = RoPE(Wq_layer
+  // norm_layer(x)) predicts the query of Attend(layer) (CLO eq. 5). Lookup, retrieval and transfer
+  // of `layer` start here and overlap with the layers in between. On a GPU q must stay unchanged
+  // until Attend(layer) has been issued.
   virtual void Prefetch(Stream& stream, int64_t layer, const Step& step, const MatrixView& q,
                         float scale) {}
-  // Whether KeepInputs() has to be called before every Attend().
+  // Whether KeepInputs() must be called before every Attend().
   virtual bool WantsInputs() const { return false; }
-  // x [T, hidden] f32, or on a GPU in the weights' dtype: what the layer's queries, keys and values
-  // are products of; used until Attend(layer) returns. projection: used until EndStep(); may be
-  // null where no rows are recomputed (a step without decode rows).
+  // x [T, hidden], f32 or on a GPU the weights' dtype: the input from which the layer's queries,
+  // keys and values are computed; read until Attend(layer) returns. projection: used until
+  // EndStep(); may be null if nothing is recomputed (a step without decode rows).
   virtual void KeepInputs(Stream& stream, int64_t layer, const Step& step, const MatrixView& x,
                           KeyValueProjection* projection) {}
-  // Layer `layer`: stores k, v [T, kv_heads * head_dim] f32 and attends with q [T, q_heads *
+  // Stores k, v [T, kv_heads * head_dim] f32 of layer `layer` and attends with q [T, q_heads *
   // head_dim] f32 into out [T, q_heads * head_dim] f32; scale multiplies q.k.
   virtual void Attend(Stream& stream, int64_t layer, const Step& step, const MatrixView& q,
                       const MatrixView& k, const MatrixView& v, float scale,
                       const MatrixView& out) = 0;
-  // The step's tokens now belong to their sequences. Call after the last layer.
+  // Commits the step's tokens to their sequences. Call after the last layer.
   virtual void EndStep(const Step& step) = 0;
 
   virtual Stats GetStats() const = 0;
-  // [layers][kv_heads]; empty for policies without lookups. Constant address.
+  // [layers][kv_heads]; empty for policies without lookups. The address never changes.
   virtual std::span<const HeadCounters> Heads() const { return {}; }
 };
 
-// Policy `full`: every row kept in `budget_bytes` of the device's memory and attended.
+// Policy `full`: every row stays in device memory (at most `budget_bytes`) and is attended.
 std::unique_ptr<Cache> CreateFullCache(Device& device, const Layout& layout, uint64_t budget_bytes);
 
 }  // namespace litecache::kv

@@ -10,7 +10,7 @@ namespace {
 constexpr int64_t kPageBytes = 64 * 1024;
 constexpr int64_t kMinPageTokens = 16;
 
-// Far above any model, low enough that products of them stay within 63 bits.
+// Far above any model, and low enough that products of dimensions fit in 63 bits.
 constexpr int64_t kMaxDimension = 1 << 20;
 
 }  // namespace

@@ -1,4 +1,4 @@
-// From a model's KV shapes to pages: how many tokens a page holds and what a sequence costs.
+// Page sizes and sequence costs, computed from a model's KV shapes.
 #pragma once
 
 #include <cstdint>
@@ -9,37 +9,37 @@
 
 namespace litecache::kv {
 
-// Throws InvalidArgument for shapes that cannot be a model's (zero, negative, heads that do not
-// divide, a dtype other than bf16 and f32).
+// Throws InvalidArgument for impossible shapes: zero or negative, heads that do not divide, a dtype
+// other than bf16 and f32.
 void CheckLayout(const Layout& layout);
 
-// "16 layers, 32/8 heads of 64, bf16".
+// Text such as "16 layers, 32/8 heads of 64, bf16".
 std::string Describe(const Layout& layout);
 
-// Tokens a page of one (sequence, layer, KV head) holds: the power of two that brings the page
-// closest to 64 KiB without passing it, at least 16. 64 KiB is where a head-after-head pull over
-// the link reaches its full rate (docs/internals/architecture.md).
+// Tokens in a page of one (sequence, layer, KV head): the power of two that brings the page closest
+// to 64 KiB without exceeding it, at least 16. At 64 KiB a head-by-head pull over the link reaches
+// its full rate (docs/internals/architecture.md).
 int64_t PageTokens(const Layout& layout);
 
-// The attention operation's view of the layout.
+// The layout as the attention operations take it.
 ops::KvGeometry MakeGeometry(const Layout& layout);
 
-// What a table's pages hold.
+// The contents of a table's pages.
 struct TableShape {
-  int64_t lists = 0;         // lists of pages a sequence has: one a (layer, KV head) of the table
+  int64_t lists = 0;         // page lists per sequence: one per (layer, KV head) of the table
   int64_t page_tokens = 0;   // tokens a page holds
-  uint64_t token_bytes = 0;  // a page's bytes a token, in order; 0: a page's tokens are interleaved
-                             // (retriever metadata), and a copy copies it whole
+  uint64_t token_bytes = 0;  // a page's bytes per token, in order; 0: tokens are interleaved
+                             // (retriever metadata), so copies move whole pages
   int64_t BlocksFor(int64_t tokens) const { return (tokens + page_tokens - 1) / page_tokens; }
 };
 
-// What a page is a run of: one token's bytes, or the interleaved bytes of several tokens.
+// The repeating unit of a page: one token's bytes, or the interleaved bytes of several tokens.
 struct TableUnit {
   int64_t tokens = 1;
   uint64_t bytes = 0;
 };
 
-// Page sizes of a layout. A block is the pages of one stretch of page_tokens tokens over all layers
+// Page sizes of a layout. A block is the pages of page_tokens consecutive tokens over all layers
 // and KV heads: policy `full` grows sequences block by block.
 struct PageLayout {
   int64_t page_tokens = 0;
@@ -48,7 +48,7 @@ struct PageLayout {
 
   explicit PageLayout(const Layout& layout);
 
-  // A sequence table over all heads, and one over `lists` of them.
+  // Shape of a sequence table over all heads, or over `lists` of them.
   TableShape Table(int64_t lists) const {
     return {lists, page_tokens, page_bytes / static_cast<uint64_t>(page_tokens)};
   }
@@ -60,8 +60,8 @@ struct PageLayout {
   uint64_t BytesFor(int64_t tokens) const {
     return static_cast<uint64_t>(BlocksFor(tokens)) * block_bytes();
   }
-  // What a fork made at `shared` tokens adds by the time it has `tokens`: full blocks stay shared
-  // for good; a partial one is copied when it is written to.
+  // Bytes that a fork made at `shared` tokens adds by the time it has `tokens`: full blocks stay
+  // shared; a partial one is copied when it is written to.
   uint64_t ForkBytesFor(int64_t shared, int64_t tokens) const {
     return BytesFor(tokens) - BytesFor(shared - shared % page_tokens);
   }

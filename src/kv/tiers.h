@@ -1,4 +1,4 @@
-// Bytes of the two tiers in words.
+// Formats the bytes of the two tiers.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace litecache::kv {
 
-// "1.5 GiB", or "1.5 GiB on the device and 3.0 GiB on the host".
+// Text such as "1.5 GiB" or "1.5 GiB on the device and 3.0 GiB on the host".
 std::string FormatTiers(const TierBytes& bytes);
 
 }  // namespace litecache::kv

@@ -1,4 +1,4 @@
-// What every policy's cache and its plan answer in the same way: from the policy's Shape.
+// Methods that every policy's cache and plan implement alike, from the policy's Shape.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +8,8 @@
 
 namespace litecache::kv {
 
-// Base: Cache, CachePlan or a class of theirs. Shape: a policy's sizes, with `layout`, BytesFor()
-// and ForkBytesFor().
+// Base: Cache, CachePlan or a class derived from them. Shape: a policy's sizes, with `layout`,
+// BytesFor() and ForkBytesFor().
 template <class Base, class Shape>
 class WithShape : public Base {
  public:

@@ -27,7 +27,7 @@ std::shared_ptr<const kv::Profile> LoadProfile(const KvOptions& options, const k
     return nullptr;
   }
   auto profile = std::make_shared<const kv::Profile>(kv::Profile::Load(options.profile));
-  // The model's files are not known here: its shapes are all that can be checked.
+  // The model's files are unknown here, so only the shapes can be checked.
   profile->CheckModel(layout, profile->fingerprint, options.profile);
   return profile;
 }
@@ -37,7 +37,7 @@ class FunctionProjection final : public kv::KeyValueProjection {
   const KvProjection* function = nullptr;
   void Project(Stream&, int64_t layer, const MatrixView& x, std::span<const int32_t> positions,
                const MatrixView& k, const MatrixView& v) override {
-    // On the CPU they are one sequence's, one after another.
+    // On the CPU a call covers one sequence, so the positions are consecutive.
     LC_CHECK(!positions.empty() &&
              positions.back() - positions.front() == static_cast<int32_t>(positions.size()) - 1);
     (*function)(layer, x.Row<float>(0), x.rows, positions.front(), k.Row<float>(0),

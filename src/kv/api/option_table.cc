@@ -1,4 +1,4 @@
-// The KV cache's options, a row each.
+// The KV cache's options, one row each.
 #include <fmt/ranges.h>
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 namespace litecache {
 namespace {
 
-using namespace option_rows;  // NOLINT(google-build-using-namespace): the makers of rows
+using namespace option_rows;  // NOLINT(google-build-using-namespace): the functions that make rows
 using O = KvOptions;
 using Rows = std::vector<Option<KvOptions>>;
 
@@ -56,7 +56,7 @@ Kind<int64_t> HataBits() {
           [](int64_t bits) { return fmt::format("{}", bits); }};
 }
 
-// "full: every row on the device; litecache: ...".
+// Text such as "full: every row on the device; litecache: ...".
 std::string PolicySummaries() {
   std::string text;
   for (const kv::Policy& policy : kv::Policies()) {

@@ -13,8 +13,8 @@ namespace {
 
 struct Registry {
   std::vector<Policy> policies;
-  size_t of_product = 0;                // the first of `policies`
-  std::vector<std::string_view> names;  // of `policies`
+  size_t of_product = 0;                // count; they come first in `policies`
+  std::vector<std::string_view> names;  // names of `policies`
 
   explicit Registry(std::vector<Policy> all)
       : policies(std::move(all)), of_product(policies.size()) {
@@ -66,7 +66,7 @@ void RegisterPolicy(Policy policy) {
   Registry& registry = TheRegistry();
   LC_CHECK(WhyNoPolicy(policy.name) != "", "policy {} is registered twice", policy.name);
   registry.policies.push_back(std::move(policy));
-  registry.CollectNames();  // the vector's strings may have moved
+  registry.CollectNames();  // the push_back may have moved the strings
 }
 
 const std::vector<Policy>& Policies() { return TheRegistry().policies; }

@@ -1,5 +1,5 @@
-// The KV policies that a program knows, by name: the product's from the start, and those that it
-// registers (litecache-lab: the systems that LiteCache is compared with).
+// The KV policies of a program, by name: the product's are always registered; a program may add its
+// own (litecache-lab adds the systems that LiteCache is compared with).
 #pragma once
 
 #include <memory>
@@ -15,32 +15,32 @@ namespace litecache::kv {
 
 struct Policy {
   std::string name;           // the value of --kv-policy and of KvOptions::policy
-  std::string summary;        // what it does, a line for the help
+  std::string summary;        // what it does: one line of the help
   bool uses_profile = false;  // whether `plan` reads the profile
-  // What it reads of the KV options that policies share (litecache/options.h), by name. Those that
-  // the product's policies read are written in src/kv/api/option_table.cc.
+  // Names of the shared KV options (litecache/options.h) that this policy reads. For the product's
+  // policies src/kv/api/option_table.cc lists them instead.
   std::vector<std::string> options = {};
-  // The rows of its own settings: SettingsOf() (kv/api/policy_settings.h).
+  // Options of this policy alone, made by SettingsOf() (kv/api/policy_settings.h).
   std::vector<Option<KvOptions>> settings = {};
-  // The options are valid. profile: null without one. device: what the cache will be created on.
-  // Throws InvalidArgument or Unsupported for what the policy cannot do.
+  // Plans a cache from valid options. profile: null if there is none. device: where the cache will
+  // be created. Throws InvalidArgument or Unsupported for what the policy cannot do.
   std::unique_ptr<CachePlan> (*plan)(const Layout& layout, const KvOptions& options,
                                      std::shared_ptr<const Profile> profile,
                                      DeviceType device) = nullptr;
 };
 
-// Adds a policy of a name that there is none of. Called before the first use of any policy and of
-// KvOptionTable(): references and spans that were handed out do not survive it.
+// Adds a policy under a new name. Must be called before the first use of any policy and of
+// KvOptionTable(): it invalidates references and spans returned earlier.
 void RegisterPolicy(Policy policy);
 
-// All policies, the product's first, the others in the order in which they were registered.
+// All policies: the product's first, then the others in the order of their registration.
 const std::vector<Policy>& Policies();
 
-// Throws InvalidArgument, with the names there are.
+// Throws InvalidArgument for an unknown name; the message lists the known ones.
 const Policy& FindPolicy(std::string_view name);
 
-// What is wrong with a name that FindPolicy() does not find, for messages of one's own; empty where
-// it does.
+// The error text of FindPolicy() for an unknown name, for callers that write their own message;
+// empty for a known name.
 std::string WhyNoPolicy(std::string_view name);
 
 }  // namespace litecache::kv

@@ -1,4 +1,4 @@
-// The settings of a policy that is no part of LiteCache, as rows of the KV options.
+// The settings of a policy outside the product, as rows of the KV options.
 #pragma once
 
 #include <span>
@@ -10,7 +10,7 @@
 
 namespace litecache::kv {
 
-// Of the struct P in KvOptions.settings, each named "policy.member" and "--policy-member".
+// Settings in struct P of KvOptions.settings, each named "policy.member" and "--policy-member".
 template <class P>
 std::vector<Option<KvOptions>> SettingsOf(const std::string& policy,
                                           std::span<const Option<P>> rows) {

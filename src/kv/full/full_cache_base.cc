@@ -44,7 +44,7 @@ void FullCacheBase::Grow(const Step& step) {
 
 void FullCacheBase::EndStep(const Step& step) {
   for (const StepSequence& sequence : step.sequences) table_.Commit(sequence.id, sequence.rows);
-  // Counted here and not where they are issued: a replayed step issues nothing.
+  // Counted here, not where operations are issued, because a replayed step issues none.
   const uint64_t row = static_cast<uint64_t>(layout_.kv_heads * layout_.layers) * row_bytes_;
   bytes_read_ += static_cast<uint64_t>(visible_rows_) * row;
   bytes_written_ += static_cast<uint64_t>(step.rows) * row;

@@ -1,4 +1,4 @@
-// What policy `full` is on the CPU and on a GPU alike: its pages, who shares them, what is counted.
+// What the CPU and GPU caches of policy `full` share: pages, forks and counters.
 #pragma once
 
 #include <cstdint>
@@ -48,22 +48,22 @@ class FullCacheBase : public Cache, public RowStore {
  protected:
   FullCacheBase(Device& device, const Layout& layout, uint64_t budget_bytes);
 
-  // Room for the step's rows. Throws CapacityError, having changed nothing.
+  // Takes pages for the step's rows. Throws CapacityError, with nothing changed.
   void Grow(const Step& step);
 
   Layout layout_;
   PageLayout page_layout_;
   PagePool pool_;
   SequenceTable table_;
-  // Of the step in progress: KV rows a head that its sequences attend, each read once.
+  // KV rows per head that the sequences of the current step attend; shared rows count once.
   int64_t visible_rows_ = 0;
 
  private:
   TableUnit RowUnit() const { return {1, row_bytes_}; }
 
-  uint64_t row_bytes_;  // of one head
+  uint64_t row_bytes_;  // of one head's row
   uint64_t bytes_read_ = 0, bytes_written_ = 0;
-  // Kept so that a step allocates nothing once it has grown.
+  // A member so that its memory is reused by every step.
   std::vector<SequenceTable::Growth> growths_;
   StepCheck check_;
 };

@@ -64,7 +64,7 @@ class FullCache final : public FullCacheBase {
   }
 
   ops::KvGeometry geometry_;
-  std::vector<ops::KvSequence> views_;  // of the step in progress
+  std::vector<ops::KvSequence> views_;  // sequences of the current step
 };
 
 class FullPlan final : public CachePlan {

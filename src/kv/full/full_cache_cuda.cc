@@ -99,7 +99,7 @@ class CudaFullCache final : public FullCacheBase {
   StepBlock block_;
   Buffer lists_;  // int32 [layers][kv_heads]: a head's list is its index
   AttentionBuffer scratch_;
-  int64_t context_ = 0;  // of the step in progress
+  int64_t context_ = 0;  // context bucket of the current step, tokens
 };
 
 }  // namespace

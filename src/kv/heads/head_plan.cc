@@ -14,12 +14,12 @@ namespace {
 constexpr const char* kHowToProfile =
     "run `litecache profile` on the model and pass its file with --profile";
 
-// Importance that is equal everywhere was not measured.
+// Whether importance differs between heads; equal values everywhere mean that it was not measured.
 bool TellsHeadsApart(const std::vector<float>& importance) {
   return std::ranges::adjacent_find(importance, std::not_equal_to<>()) != importance.end();
 }
 
-// Where thresholds come from, "auto" resolved.
+// The source of the thresholds, with "auto" resolved.
 std::string ThresholdSource(const KvOptions& options, const Profile* profile, bool prefetch) {
   const bool fitted = profile != nullptr && !profile->tau_grid.empty() &&
                       !(prefetch ? profile->kept_predicted : profile->kept).empty();
@@ -42,8 +42,8 @@ std::string ThresholdSource(const KvOptions& options, const Profile* profile, bo
   return options.thresholds;
 }
 
-// CLO eq. 12-13: in each layer, the heads that are hard to reuse and that the link cannot serve
-// while a layer computes.
+// CLO eq. 12-13: in each layer, the heads that are hard to reuse and whose rows the link cannot
+// transfer while a layer computes.
 void KeepByFormula(const Profile& profile, uint64_t topk_bytes, HeadPlan* plan) {
   const auto prefetchable =
       static_cast<int64_t>(std::floor(profile.link_bytes_per_second * profile.layer_seconds /
@@ -62,7 +62,7 @@ void KeepByFormula(const Profile& profile, uint64_t topk_bytes, HeadPlan* plan) 
   }
 }
 
-// The `count` hardest heads over all layers that are not resident anyway.
+// Makes the `count` hardest heads of all layers resident, beyond those that already are.
 void KeepHardest(int64_t count, HeadPlan* plan) {
   std::vector<HeadSettings*> offloaded;
   for (HeadSettings& settings : plan->heads) {
@@ -95,7 +95,7 @@ bool OffloadEasiest(int64_t dense_layers, HeadPlan* plan) {
   HeadSettings* easiest = nullptr;
   for (auto head = plan->heads.begin() + std::min(dense_layers, plan->layers) * plan->kv_heads;
        head != plan->heads.end(); ++head) {
-    // Equal ones: the last, so that layer 0, which nothing can be prefetched for, stays.
+    // Among equals the last one, so that layer 0, for which nothing can be prefetched, stays.
     if (head->resident && (easiest == nullptr || head->difficulty <= easiest->difficulty)) {
       easiest = &*head;
     }

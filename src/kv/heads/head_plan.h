@@ -1,4 +1,4 @@
-// What each KV head does: offloaded or resident, and its reuse threshold. Made once at start.
+// Each KV head's role (offloaded or resident) and reuse threshold, decided once at start.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 namespace litecache::kv {
 
 struct HeadSettings {
-  bool resident = false;  // its whole KV stays on the device
+  bool resident = false;  // all its KV rows stay on the device
   bool dense = false;     // resident, and attends every row
   float tau = 0;          // reuse threshold; hit <=> similarity > tau
   float difficulty = 0;   // D of CLO eq. 11
@@ -22,8 +22,8 @@ struct HeadPlan {
   int64_t layers = 0, kv_heads = 0;
   std::vector<HeadSettings> heads;  // [layers][kv_heads]
   std::vector<float> importance;    // [layers][q_heads]
-  std::string thresholds;           // what "auto" came to: fitted, importance, fixed
-  std::string remark;               // for people: what was assumed for want of a profile; or empty
+  std::string thresholds;           // the source, with "auto" resolved: fitted, importance, fixed
+  std::string remark;               // for the user: assumptions made without a profile; or empty
 
   const HeadSettings& at(int64_t layer, int64_t head) const {
     return heads[static_cast<size_t>(layer * kv_heads + head)];
@@ -31,21 +31,22 @@ struct HeadPlan {
   int64_t resident_count() const;
 };
 
-// eq. 3-5: tau = cos(s^p acos(eta) + (1 - s^p) pi), s clipped to [0, 1].
+// CLO eq. 3-5: tau = cos(s^p acos(eta) + (1 - s^p) pi), s clipped to [0, 1].
 float AdaptiveThreshold(double importance, double eta, double p);
 
-// Importance of a KV head from its query heads': the largest, because one query head that needs its
-// rows is enough.
+// Importance of a KV head: the largest of its query heads', because rows that one query head needs
+// must be right.
 float GroupImportance(const float* importance, int64_t group);
 
-// profile may be null: importance 1 for all heads, similarity unknown. `prefetch`: lookups use
-// predicted queries. topk_bytes: one head's cached rows (S_topk of CLO eq. 12). Throws
-// InvalidArgument for settings that need a profile it does not have, naming `litecache profile`.
+// profile may be null: then importance is 1 for all heads and similarity unknown. prefetch: lookups
+// use predicted queries. topk_bytes: bytes of one head's cached rows (S_topk of CLO eq. 12). Throws
+// InvalidArgument for settings that need a profile if there is none; the message names `litecache
+// profile`.
 HeadPlan MakeHeadPlan(const Layout& layout, const KvOptions& options, const Profile* profile,
                       bool prefetch, uint64_t topk_bytes);
 
-// Makes the resident head with the lowest reuse difficulty an offloaded one, those of the first
-// dense_layers layers excepted. False where there is none.
+// Offloads the resident head with the lowest reuse difficulty, except heads of the first
+// dense_layers layers. False if there is none.
 bool OffloadEasiest(int64_t dense_layers, HeadPlan* plan);
 
 }  // namespace litecache::kv

@@ -13,12 +13,12 @@
 namespace litecache::kv {
 namespace {
 
-// The largest model's table (1,024 layers of 4,096 heads, 25 characters a number).
+// Size of the largest table accepted: 1,024 layers of 4,096 heads, 25 characters a number.
 constexpr uint64_t kMaxTableBytes = uint64_t{128} << 20;
 
 bool IsBlank(char c) { return c == ' ' || c == '\t' || c == '\r'; }
 
-// Cuts the next word off the front of `line`; empty at its end.
+// Removes and returns the next word of `line`; empty at the end of the line.
 std::string_view NextWord(std::string_view* line) {
   size_t begin = 0;
   while (begin < line->size() && IsBlank((*line)[begin])) ++begin;

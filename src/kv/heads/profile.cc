@@ -20,18 +20,18 @@ constexpr const char* kFormat = "litecache-profile";
 constexpr int64_t kVersion = 1;
 constexpr std::string_view kHata = "hata.";
 
-// Far above any model; products of them fit 64 bits.
+// Far above any model, and products of such numbers fit in 64 bits.
 constexpr int64_t kMaxLayers = int64_t{1} << 10;
 constexpr int64_t kMaxHeads = int64_t{1} << 12;
 constexpr int64_t kMaxHeadDim = int64_t{1} << 10;
 constexpr int64_t kMaxBits = int64_t{1} << 12;
 
-// Sums of many rounded shares may pass their bound by this much.
+// Sums of many rounded shares may exceed their bound by this much.
 constexpr float kSlack = 1e-3f;
 
 using Shape = std::vector<int64_t>;
 
-// One tensor of the file and the array it fills or is written from.
+// A tensor of the file and the array that is read from it or written to it.
 template <typename Values>
 struct Field {
   std::string name;
@@ -41,8 +41,7 @@ struct Field {
   DType dtype = DType::kF32;
 };
 
-// Every array but hata's, of a profile to read into or a const one. `grid`: thresholds in the
-// curves.
+// Every array except hata's, of a profile being read or a const one. `grid`: thresholds per curve.
 template <typename AnyProfile>
 auto FieldsOf(AnyProfile& p, int64_t grid) {
   using Values = std::remove_reference_t<decltype((p.similarity))>;
@@ -172,7 +171,7 @@ Profile::Fit Profile::FitThreshold(int64_t layer, int64_t head, double keep, boo
   Fit fit;
   if (kept_curve.empty()) return fit;
   const size_t offset = static_cast<size_t>(layer * kv_heads + head) * grid;
-  const auto wanted = static_cast<float>(keep);  // as the curve was rounded
+  const auto wanted = static_cast<float>(keep);  // rounded like the curve
   for (size_t g = grid; g > 0 && kept_curve[offset + g - 1] >= wanted; --g) {
     fit.tau = tau_grid[g - 1];
     fit.kept = double{kept_curve[offset + g - 1]};

@@ -1,4 +1,4 @@
-// Policy `kvpr` before it exists: what a token costs, and whether recomputing it can gain.
+// The plan of policy `kvpr`: what a token costs, and whether recomputing it can gain time.
 
 #include <fmt/format.h>
 
@@ -58,12 +58,12 @@ class KvprPlan final : public CachePlan {
                                    : 0;
     if constexpr (ops::cuda::kAvailable) {
       if (shape_.on_gpu) {
-        // Recomputation multiplies on streams of its own.
+        // Recomputation runs its products on separate streams.
         return CudaAttentionScratchBytes(layout, sequences) + recompute +
                (recomputes_ ? offload::kRecomputeLanes * ops::cuda::LinearScratchBytes() : 0);
       }
     }
-    // Sequence after sequence.
+    // Sequences run one after another.
     return ops::AttentionScratchBytes(layout.kv_heads, layout.q_heads / layout.kv_heads,
                                       layout.head_dim, 1) +
            recompute;
@@ -87,7 +87,7 @@ class KvprPlan final : public CachePlan {
                           Sizes())};
     }
     if (options_.kvpr.split == 0) return {"no rows are recomputed (l = 0 was asked for)"};
-    if (!recomputes_) return {};  // Warning() says it
+    if (!recomputes_) return {};  // Warning() reports it
     return {fmt::format("the first tokens' rows are recomputed, {}; {}",
                         options_.kvpr.chunked ? "while inputs and rows travel (chunked)"
                                               : "while rows travel (eq. 11)",
@@ -142,7 +142,7 @@ class KvprPlan final : public CachePlan {
     const kvpr::Rates rates = kvpr::MeasureRates(device, shape_);
     kvpr::TokenCosts costs =
         kvpr::CostsOf(work_, rates.link_bytes_per_second, rates.flops_per_second);
-    // Eq. 11 is left as it was published.
+    // Without `chunked`, eq. 11 stays as published.
     if (options_.kvpr.chunked && rates.recompute > 0) costs.recompute = rates.recompute;
     const auto best = [costs, rates, chunked = options_.kvpr.chunked](int64_t past,
                                                                       int64_t sequences) {

@@ -15,10 +15,10 @@ namespace litecache::kv::kvpr {
 namespace {
 
 constexpr int kPasses = 3;
-// More than the caches near a core hold: rows come from memory.
+// More than a core's caches hold, so that rows come from memory.
 constexpr uint64_t kTransferBytes = 32u << 20;
 
-// Of the fastest pass, after one that faults memory in.
+// Time of the fastest pass, after a warm-up that faults the memory in.
 double Seconds(const std::function<void()>& work) {
   using Clock = std::chrono::steady_clock;
   work();

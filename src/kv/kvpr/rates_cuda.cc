@@ -31,22 +31,22 @@ using offload::kGpuRecomputeTokens;
 using offload::Shape;
 
 constexpr int kPasses = 5;
-// Pinned memory, and how many times it is copied: some 20 ms at a link's rate. Where the host waits
-// for 5 ms of copies, a tenth of what is measured is no copy.
+// Bytes of pinned memory and number of copies of it: some 20 ms at a link's rate. In a
+// measurement of only 5 ms, overhead on the host would be a tenth of the time.
 constexpr uint64_t kTransferBytes = 256u << 20;
 constexpr int kTransfers = 4;
-// Of the step that is measured: sequences of so many tokens, fewer where their rows in all buffers
-// would take more.
+// The measured step: number of sequences and tokens of each, fewer if their rows in all buffers
+// would take more memory.
 constexpr int64_t kSequences = 64, kMostTokens = 128, kLeastTokens = 16;
 constexpr uint64_t kMostBytes = 768u << 20;
-// How many times longer a step's layers take than what is measured of them: smaller kernels between
-// the products, and products that wait for a kernel's last blocks. Where the GPU decides, OPT-13B's
-// layers (l = all of 148 tokens, batch 64) took 1.13 times as long, OPT-30B's (987 of 1040, batch
-// 32) 1.09; that products, attention and copies run at once makes none of it
+// A step's layers take this many times longer than their measured parts: there are smaller kernels
+// between the products, and products that wait for a kernel's last blocks. Where the GPU is the
+// bottleneck, OPT-13B's layers (l = all of 148 tokens, batch 64) took 1.13 times as long, OPT-30B's
+// (987 of 1040, batch 32) 1.09; running products, attention and copies at once adds nothing
 // (lab/notes/kvpr.md).
 constexpr double kTogether = 1.1;
 
-// Of the fastest pass, after one that chooses algorithms.
+// Time of the fastest pass, after a warm-up in which libraries choose algorithms.
 double Seconds(Stream& stream, const std::function<void()>& work) {
   using Clock = std::chrono::steady_clock;
   double best = HUGE_VAL;
@@ -61,7 +61,7 @@ double Seconds(Stream& stream, const std::function<void()>& work) {
   return std::max(best, 1e-9);
 }
 
-// Pages one after another, as the cache copies them.
+// Copies pages one after another, as the cache does.
 double LinkRate(CudaDevice& device, Stream& stream, uint64_t page_bytes) {
   PinnedHost host(device);
   const uint64_t pages = std::max<uint64_t>(1, kTransferBytes / page_bytes);
@@ -79,8 +79,8 @@ double LinkRate(CudaDevice& device, Stream& stream, uint64_t page_bytes) {
   return kTransfers * static_cast<double>(from.size()) / seconds;
 }
 
-// Device memory with random signs and fractions of numbers around 1: zeros would draw less power
-// than a model's values, and the GPU would run faster.
+// Device memory filled with numbers of random sign and fraction around 1: zeros would draw less
+// power than a model's values, and the GPU would run faster.
 class RandomMemory {
  public:
   explicit RandomMemory(Device& device) : device_(device), values_(size_t{1} << 18) {
@@ -108,8 +108,7 @@ class RandomMemory {
   std::vector<Buffer> memory_;
 };
 
-// Weights of a layer's keys and values, and nothing behind their products (a model with RoPE takes
-// longer for its keys).
+// A layer's key and value weights without RoPE (with RoPE, keys take longer).
 class RandomProjection final : public KeyValueProjection {
  public:
   RandomProjection(RandomMemory& memory, const Layout& layout) : dtype_(layout.dtype) {
@@ -131,7 +130,7 @@ class RandomProjection final : public KeyValueProjection {
   MatrixView weights_[2];
 };
 
-// Of the products alone.
+// Rate of the products alone.
 double ProductRate(Device& device, Stream& stream, const Layout& layout) {
   RandomMemory memory(device);
   RandomProjection projection(memory, layout);
@@ -144,8 +143,8 @@ double ProductRate(Device& device, Stream& stream, const Layout& layout) {
   return 4.0 * static_cast<double>(kRows * layout.hidden * width) / seconds;
 }
 
-// Products with as many weights as a layer's other ones (4 hidden^2 around attention and 8 in the
-// feed-forward block, where it is four times as wide), a step's rows at once.
+// Products with as many weights as the rest of a layer (4 hidden^2 around attention and 8 in the
+// feed-forward block, where it is four times as wide), for all rows of a step at once.
 class LayerProducts {
  public:
   LayerProducts(RandomMemory& memory, const Layout& layout)
@@ -188,7 +187,7 @@ class StagedStep {
     }
     device.Upload(positions_.data(), positions.data(), positions_.size());
     FillTables(device, shape);
-    // The sequences that attend, then those whose new rows are a piece's.
+    // First the sequences that attend, then those whose new rows belong to a piece.
     block_.Begin(kSequences + piece_sequences_, 0);
     block_.flag(0) = static_cast<int32_t>(kSequences);
     block_.flag(1) = static_cast<int32_t>(piece_sequences_);
@@ -208,7 +207,8 @@ class StagedStep {
     scratch_.Prepare(kSequences, layout_);
   }
 
-  // Of a token, of a token of a sequence, and of a layer: each alone.
+  // Seconds per recomputed token, per attended token of a sequence, and per layer, each measured
+  // alone.
   double RecomputeSeconds(Stream& stream) {
     constexpr int kPieces = 8;
     return Seconds(stream, [&] { Recompute(stream, kPieces); }) /
@@ -236,8 +236,8 @@ class StagedStep {
     view.capacity = static_cast<int32_t>(piece_sequences_);
     view.max_rows = static_cast<int32_t>(rows);
     for (int i = 0; i < pieces; ++i) {
-      // Of a layer whose inputs travel. One buffer a lane: rows that both wrote would be the same,
-      // but not at the same time.
+      // A layer whose inputs are transferred. Each lane has its own buffer: both would write the
+      // same rows, but not at the same time.
       lanes_.Recompute(1, static_cast<size_t>(i) % offload::kRecomputeLanes, view,
                        {positions_.as<const int32_t>(), static_cast<size_t>(rows)}, projection_);
     }
@@ -256,7 +256,7 @@ class StagedStep {
                               layout_.q_heads, 1, out_, scratch_.data());
   }
 
-  // Every sequence has the same number of pages, one behind another.
+  // All sequences have the same number of consecutive pages.
   void FillTables(CudaDevice& device, const Shape& shape) {
     const int64_t lists = shape.host_heads();
     const int64_t row_blocks = Shape::Blocks(tokens_, shape.staging_page_tokens);
@@ -264,7 +264,8 @@ class StagedStep {
     const auto list_bytes =
         static_cast<uint64_t>(shape.staging_page_tokens) * shape.format.row_bytes();
     std::vector<std::byte*> entries;
-    // Of each sequence: blocks of `lists` lists of `bytes` each, a buffer's behind another's.
+    // Fills, for each sequence, blocks of `lists` lists of `bytes` each; buffers follow one
+    // another.
     const auto fill = [&](int64_t sequences, int64_t blocks, int64_t lists, uint64_t bytes) {
       std::array<std::byte*, kBuffers> next;
       for (std::byte*& pages : next) {
@@ -294,7 +295,7 @@ class StagedStep {
   StepBlock block_;
   AttentionBuffer scratch_;
   Buffer positions_, entries_;
-  // Of the first sequence; each has so many entries.
+  // Entries of the first sequence; every sequence has the same number.
   std::byte** rows_of_ = nullptr;
   std::byte** inputs_of_ = nullptr;
   int64_t rows_entries_ = 0, inputs_entries_ = 0;
@@ -318,7 +319,7 @@ Rates MeasureGpuRates(Device& device, const Shape& shape) {
     rates.recompute = kTogether * step.RecomputeSeconds(*stream);
     rates.attention = kTogether * step.AttentionSeconds(*stream);
     rates.products = kTogether * step.ProductSeconds(*stream);
-  } catch (const CapacityError& error) {  // the cache itself may well fit
+  } catch (const CapacityError& error) {  // the cache itself may still fit
     SPDLOG_WARN("KV policy kvpr: only products were measured, not what goes with them: {}",
                 error.what());
   }

@@ -5,7 +5,7 @@
 
 namespace litecache::kv::kvpr {
 
-// As MeasureRates; device: a CudaDevice, shape: made for one.
+// MeasureRates on a GPU. device: a CudaDevice; shape: made for one.
 Rates MeasureGpuRates(Device& device, const offload::Shape& shape);
 
 }  // namespace litecache::kv::kvpr

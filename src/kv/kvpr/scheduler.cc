@@ -25,8 +25,8 @@ double TransferTime(const TokenCosts& costs, bool chunked, int64_t split, int64_
 }
 
 int64_t BestSplit(const TokenCosts& costs, bool chunked, int64_t tokens) {
-  // Both bounds are piecewise linear in l, with one bend. Up to it the link decides: the slope is
-  // input - row. Beyond it recomputation does, and the time grows.
+  // Both bounds are piecewise linear in l with one bend. Below it the link is the bottleneck and
+  // the slope is input - row; above it recomputation is, and the time grows.
   if (tokens <= 0 || costs.input >= costs.row) return 0;
   const double per_token = costs.recompute + costs.row - (chunked ? costs.input : 0);
   const double rows = static_cast<double>(tokens) * costs.row - (chunked ? costs.other : 0);
@@ -44,7 +44,7 @@ offload::Recomputed PlaceSplit(int64_t split, int64_t tokens, int64_t page, bool
   const int64_t last = tokens % page;
   const bool with_last = !first_only && last > 0 && split >= last;
   const int64_t rest = split - (with_last ? last : 0);
-  // To the nearest, and no more than the whole pages' tokens.
+  // Rounded to the nearest unit, but at most the tokens of whole pages.
   const int64_t first = std::min((rest + unit / 2) / unit * unit, tokens - last);
   return {.first = first, .last = with_last ? last : 0};
 }

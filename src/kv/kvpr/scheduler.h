@@ -1,5 +1,5 @@
-// KVPR's scheduler: how many of the first tokens' rows are recomputed while the others travel
-// (KVPR section 3.3, eq. 9 to 12). Pure functions of costs.
+// KVPR's scheduler: for how many leading tokens rows are recomputed while the others are
+// transferred (KVPR section 3.3, eq. 9 to 12). Pure functions of costs.
 #pragma once
 
 #include <cstdint>
@@ -8,43 +8,42 @@
 
 namespace litecache::kv::kvpr {
 
-// Bytes and operations of one token in one layer.
+// Bytes and operations for one token in one layer.
 struct TokenWork {
-  double input_bytes = 0;  // the layer's input, on the link (M_X / l)
-  double row_bytes = 0;    // keys and values of all KV heads, on the link (M_KV / (s - l))
-  double flops = 0;        // of the products that make keys and values (N / l)
+  double input_bytes = 0;  // the layer's input, over the link (M_X / l)
+  double row_bytes = 0;    // keys and values of all KV heads, over the link (M_KV / (s - l))
+  double flops = 0;        // of the products that compute keys and values (N / l)
 };
 
-// Seconds of one token in one layer. A batch multiplies all of them, and changes no decision.
+// Seconds for one token in one layer. A batch multiplies all of them, which changes no decision.
 struct TokenCosts {
   double input = 0;      // M_X / (l v_com)
   double row = 0;        // M_KV / ((s - l) v_com)
   double recompute = 0;  // N / (l v_gpu)
-  // Not of a token but of a sequence: its share of what the device does for the layer beside
-  // recomputation. Eq. 11 knows none of it.
+  // Seconds per sequence rather than per token: its share of the device's other work for the layer.
+  // Not part of eq. 11.
   double other = 0;
 };
 
 TokenCosts CostsOf(const TokenWork& work, double link_bytes_per_second, double flops_per_second);
 
-// With inputs no smaller than the rows they make (grouped queries, rows in few bits), every token
-// that is recomputed lengthens the transfer: l* = 0 at any speeds.
+// If inputs are no smaller than the rows they produce (grouped queries, low-bit rows), every
+// recomputed token lengthens the transfer: l* = 0 at any speed.
 inline bool NeverRecomputes(const TokenWork& work) { return work.input_bytes >= work.row_bytes; }
 
-// Seconds that a layer takes when of `tokens` tokens the first `split` are recomputed.
-// Eq. 11: inputs travel, then recomputation runs beside the rows' transfer. chunked: it runs beside
-// the inputs' transfer, too, and the layer's other work beside the next one's transfers: the bound
-// max(other + recompute, inputs + rows).
+// Seconds for a layer if the first `split` of `tokens` tokens are recomputed. Eq. 11: inputs are
+// transferred, then recomputation overlaps with the transfer of rows. chunked: recomputation also
+// overlaps with the inputs' transfer, and the layer's other work with the next layer's transfers:
+// the bound max(other + recompute, inputs + rows).
 double TransferTime(const TokenCosts& costs, bool chunked, int64_t split, int64_t tokens);
 
-// l* of eq. 12: the split in [0, tokens] of the least TransferTime, the smallest of equals.
+// l* of eq. 12: the split in [0, tokens] with the least TransferTime, the smallest of equals.
 int64_t BestSplit(const TokenCosts& costs, bool chunked, int64_t tokens);
 
-// Which `split` of `tokens` tokens, or nearly as many, are recomputed on a GPU, whose pages hold
-// rows of `page` tokens. Rows that fill parts of pages lie in many places and are slow to move;
-// inputs are not. So they are those that the last page holds, where it is not full, and others from
-// the first one on; of these a multiple of kSplitUnit tokens (of a page, where that is fewer).
-// first_only: none of the last page.
+// Places about `split` recomputed tokens of `tokens` on a GPU whose pages hold rows of `page`
+// tokens. Rows that fill parts of pages are scattered and slow to transfer; inputs are not. So a
+// partly filled last page is recomputed, and the rest starts at the first token and is a multiple
+// of kSplitUnit tokens (of a page, if smaller). first_only: nothing from the last page.
 inline constexpr int64_t kSplitUnit = 16;
 offload::Recomputed PlaceSplit(int64_t split, int64_t tokens, int64_t page, bool first_only);
 

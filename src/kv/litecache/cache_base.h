@@ -1,5 +1,5 @@
-// What policy litecache's caches have in common, on the CPU and on a GPU: the two tiers, which
-// sequence owns which pages of them, and prefixes.
+// What the CPU and GPU caches of policy litecache share: the two tiers, the page tables of every
+// sequence, and prefixes.
 #pragma once
 
 #include <algorithm>
@@ -35,8 +35,8 @@ class LiteCacheBase : public Cache, public RowStore {
   void Release(SequenceId id) override;
   int64_t Length(SequenceId id) const override { return tiers_.resident.Length(id); }
 
-  // Prefixes are what is stored: generated rows in the recent window, slots and labels stay with
-  // their sequence.
+  // Prefixes consist of stored rows; generated rows in the recent window, slots and labels stay
+  // with their sequence.
   bool SharesPrefixes() const override { return true; }
   int64_t PrefixLength(SequenceId id) const override { return tiers_.store.Length(id); }
   SequenceId ForkPrefix(SequenceId parent, int64_t tokens) override;
@@ -49,8 +49,8 @@ class LiteCacheBase : public Cache, public RowStore {
   int64_t PredictsAhead() const override { return std::max<int64_t>(ahead_, 1); }
 
  protected:
-  // host: where the store is; null: in the device's memory. ahead: layers that rows are prefetched
-  // ahead of theirs; 0: not at all.
+  // host: the store's memory; null: the store is in device memory. ahead: how many layers ahead
+  // rows are prefetched; 0: no prefetch.
   LiteCacheBase(Device& device, std::unique_ptr<Device> host, const Shape& shape,
                 const HeadPlan& plan, int64_t ahead, std::unique_ptr<Retriever> retriever,
                 const TierBytes& budget);

@@ -34,8 +34,8 @@ class LiteCache final : public LiteCacheBase {
   Stats GetStats() const override;
   std::span<const HeadCounters> Heads() const override { return counters_.heads; }
 
-  // For diagnosis, of an offloaded head: the positions of its cached rows (sink and recent tokens
-  // not among them; as of the last decode step), ascending, and the label [group][head_dim].
+  // For diagnosis, for an offloaded head: the positions of its cached rows after the last decode
+  // step, ascending, without sink and recent tokens; and the label [group][head_dim].
   std::vector<int32_t> CachedPositions(SequenceId id, int64_t layer, int64_t head);
   std::span<const float> Label(SequenceId id, int64_t layer, int64_t head);
 
@@ -46,9 +46,9 @@ class LiteCache final : public LiteCacheBase {
   DecodePath decode_;
   PrefillPath prefill_;
 
-  // Of the step in progress.
+  // Sequences of the current step.
   std::vector<SequenceView> decoding_, prefilling_;
-  std::vector<uint8_t> prepared_;  // layers whose lookups a predicted query has done
+  std::vector<uint8_t> prepared_;  // layers whose lookups have run with a predicted query
 };
 
 }  // namespace litecache::kv

@@ -131,8 +131,8 @@ void CudaLiteCache::Start(Stream& stream, float scale) {
   block_.Send(stream);
   if (fills_.empty()) return;
   decode_.Fill(stream, block_.device_flags(), scale);
-  // From here on, also where the step fails and is run again: its lookups move the labels, and
-  // what they chose must stay.
+  // Set here even if the step fails and is run again: its lookups have moved the labels, and the
+  // rows that they chose must stay.
   for (const StepSequence& part : fills_) {
     sequences_.set_filled(part.id, true);
     counters_.CountFill(part.past);
@@ -173,7 +173,8 @@ void CudaLiteCache::Attend(Stream& stream, int64_t layer, const Step& step, cons
   }
   if (layer + 1 == tiers_.shape.layout.layers) {
     for (CudaBranch* branch : Branches()) branch->JoinAll(stream);
-    ops::cuda::UnshareGpu(stream);  // its last layer's products and the logits'
+    ops::cuda::UnshareGpu(stream);  // ends the sharing after the last layer's products and the
+                                    // logits'
     AsCuda(stream).Return();
     counters_.Receive(stream);
   }

@@ -1,7 +1,7 @@
-// Policy `litecache` on a GPU: puts its parts into the order of a step.
+// Policy `litecache` on a GPU: runs the parts of a step in order.
 //
-// CudaSequences and CudaLayers are what kernels read, CudaDecodePath and CudaPrefillPath issue a
-// layer's operations, LinkPulls brings rows, CudaCounters counts.
+// CudaSequences and CudaLayers hold what kernels read, CudaDecodePath and CudaPrefillPath issue a
+// layer's operations, LinkPulls transfers rows, CudaCounters counts.
 #pragma once
 
 #include <cstdint>
@@ -49,15 +49,15 @@ class CudaLiteCache final : public LiteCacheBase {
                  const MatrixView& k, const MatrixView& v) override;
   void EndStep(const Step& step) override;
 
-  // What the last step that was waited for has counted.
+  // The counters as of the last step that was waited for.
   Stats GetStats() const override;
   std::span<const HeadCounters> Heads() const override { return counters_.Heads(); }
 
   TransferEngine& transfer() { return pulls_.engine(); }
-  // Null where every layer has a pull of its own.
+  // Null if every layer has a pull kernel of its own.
   StepPull* step_pull() { return pulls_.step_pull(); }
 
-  // For diagnosis, as LiteCache's; they wait for the device.
+  // For diagnosis, as LiteCache's functions; both synchronize with the device.
   std::vector<int32_t> CachedPositions(SequenceId id, int64_t layer, int64_t head) {
     return sequences_.CachedPositions(id, layer, head);
   }
@@ -66,34 +66,35 @@ class CudaLiteCache final : public LiteCacheBase {
   }
 
  private:
-  // The device's part of a sequence that the tiers have; without memory for it they lose it again.
+  // Runs `start`, which creates the device's part of a sequence; if it throws, the sequence is
+  // removed from the tiers again.
   SequenceId Started(SequenceId id, const std::function<void()>& start);
-  // The step's sequences, for kernels; the longest one's tokens of those that decode.
+  // Writes the step's sequences for kernels; returns the length of the longest decode sequence.
   int64_t Describe(const Step& step);
-  // First in a step's operations.
+  // Issues the step's first operations, once a step.
   void Start(Stream& stream, float scale);
-  // After a stream has been waited for: throws DeviceError where a transfer has failed.
+  // Call after waiting for a stream: throws DeviceError if a transfer has failed.
   void CheckTransfers();
   std::vector<CudaBranch*> Branches();
 
-  const std::vector<uint8_t> prefetched_;     // [layers]: rows are brought ahead of time
-  std::unique_ptr<CudaRetriever> on_device_;  // retriever_ has its sizes and weights
+  const std::vector<uint8_t> prefetched_;     // [layers]: whether rows are prefetched
+  std::unique_ptr<CudaRetriever> on_device_;  // retriever_ provides sizes and weights
   std::shared_ptr<const std::function<void()>> check_transfers_;
   CudaLayers layers_;
   CudaCounters counters_;
   CudaSequences sequences_;
   StepBlock block_;
   UncheckedSteps unchecked_;
-  // In this order: the streams of the later ones use the memory of those before, and wait before
-  // that is freed.
+  // The order matters: later members' streams use the memory of earlier ones and are waited for
+  // before it is freed.
   CudaPrefillPath prefill_;
   LinkPulls pulls_;
   CudaDecodePath decode_;
 
-  // Of the step in progress.
-  std::vector<StepSequence> fills_;  // its sequences whose slots Start() fills
+  // State of the current step.
+  std::vector<StepSequence> fills_;  // sequences whose slots Start() fills
   bool started_ = false;
-  int64_t context_ = 0;  // bucket of the longest sequence that decodes
+  int64_t context_ = 0;  // context bucket of the longest decode sequence
 };
 
 }  // namespace litecache::kv

@@ -1,4 +1,4 @@
-// What policy litecache counts.
+// The counters of policy litecache.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 namespace litecache::kv {
 
 struct Counters {
-  Stats stats;                      // without memory
+  Stats stats;                      // without memory figures
   std::vector<HeadCounters> heads;  // [layers][kv_heads]
 };
 

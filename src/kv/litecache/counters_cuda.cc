@@ -53,12 +53,12 @@ void CudaCounters::CountDecode(const StepSequence& part, int64_t spilled) {
   const uint64_t row_bytes = shape_.format.row_bytes();
   stats_.bytes_written += static_cast<uint64_t>(part.rows) * heads() * row_bytes;
   Add(spilled, &stats_.spill);
-  // What a head keeps at most; heads with a carry of fewer rows read a little less.
+  // An upper bound of a head's cached rows; heads with a carry of fewer rows read a little less.
   const int64_t rows = std::min(n, shape_.sink + shape_.Rows(n) + shape_.recent);
   const int64_t coded =
       shape_.codes.page_slots > 0 ? std::min(shape_.Candidates(n), shape_.Rows(n)) : 0;
   stats_.bytes_read += static_cast<uint64_t>(rows) * heads() * row_bytes;
-  // As codes and scales instead.
+  // Slots of codes are read as codes and scales.
   const uint64_t code_bytes = shape_.store_format.row_bytes() + sizeof(ops::RowScales);
   stats_.bytes_read -= static_cast<uint64_t>(coded * shape_.offloaded) * (row_bytes - code_bytes);
   if (shape_.AllFit(n)) return;
@@ -72,7 +72,7 @@ Stats CudaCounters::Get(std::span<const uint8_t> prefetched) const {
   Stats stats = stats_;
   const std::span<const HeadCounters> heads = Heads();
   AddLookups(heads, &stats);
-  // Which sequence's heads missed only the device knows: counted with the sequences' mean length.
+  // Only the device knows which sequence's heads missed, so the sequences' mean length is used.
   if (lookup_sequences_ > 0) {
     stats.bytes_scored += (stats.lookups - stats.hits) *
                           retriever_.BytesScored(lookup_candidates_ / lookup_sequences_);

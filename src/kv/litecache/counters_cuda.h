@@ -1,5 +1,5 @@
-// What policy litecache counts on a GPU: lookups and rows that kernels count a head, and traffic
-// that follows from lengths, which the host counts.
+// The counters of policy litecache on a GPU: kernels count lookups and rows per head; the host
+// counts traffic, which follows from lengths.
 #pragma once
 
 #include <cstdint>
@@ -18,30 +18,30 @@ namespace litecache::kv {
 
 class CudaCounters {
  public:
-  // shape, retriever: kept.
+  // Keeps references to shape and retriever.
   CudaCounters(CudaDevice& device, const Shape& shape, const HeadPlan& plan,
                const Retriever& retriever);
 
-  // [layers][kv_heads], for kernels.
+  // [layers][kv_heads], in device memory, for kernels.
   ops::cuda::DeviceHeadCounters* device() const {
     return mirror_->device<ops::cuda::DeviceHeadCounters>();
   }
-  // Last in a step: what kernels have counted, to the host.
+  // The step's last operation: copies the kernels' counts to the host.
   void Receive(Stream& stream);
 
-  // A sequence's slots are filled at its first decode step; a step's part is over, after which
-  // `spilled` rows of a decode sequence are stored that were not before.
+  // CountFill: a sequence's first decode step fills its slots. CountPrompt, CountDecode: at the end
+  // of a step; `spilled` rows of the decode sequence have been moved to the store.
   void CountFill(int64_t past);
   void CountPrompt(const StepSequence& part);
   void CountDecode(const StepSequence& part, int64_t spilled);
 
-  // As of the last step that was waited for, without memory. prefetched: the layers whose rows are
-  // brought ahead of time, [layers].
+  // The counts as of the last step that was waited for, without memory figures. prefetched:
+  // [layers].
   Stats Get(std::span<const uint8_t> prefetched) const;
   std::span<const HeadCounters> Heads() const;
 
  private:
-  // `rows` of every offloaded head.
+  // Adds `rows` for every offloaded head.
   void Add(int64_t rows, Traffic* traffic) const;
   uint64_t heads() const { return heads_.size(); }
 
@@ -50,7 +50,7 @@ class CudaCounters {
   std::unique_ptr<Mirror> mirror_;  // DeviceHeadCounters [layers][kv_heads]
   Stats stats_;
   int64_t resident_selecting_ = 0;  // resident heads that attend a selection
-  // Candidates and number of (sequence, step) whose heads look up.
+  // Sums over (sequence, step) pairs whose heads look up: their candidates, and their number.
   int64_t lookup_candidates_ = 0, lookup_sequences_ = 0;
   mutable std::vector<HeadCounters> heads_;
 };

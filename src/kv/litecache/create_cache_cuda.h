@@ -1,4 +1,4 @@
-// Policy `litecache` on a GPU, without its parts in sight.
+// Creates policy `litecache` on a GPU, without including its parts.
 #pragma once
 
 #include <memory>
@@ -11,8 +11,8 @@
 
 namespace litecache::kv {
 
-// device: a CudaDevice. ahead: layers that prefetches are ahead of theirs, 0: none.
-// results: null without an override.
+// device: a CudaDevice. ahead: how many layers ahead rows are prefetched, 0: no prefetch. results:
+// null without an override.
 std::unique_ptr<Cache> CreateCudaLiteCache(Device& device, const Shape& shape, const HeadPlan& plan,
                                            const KvOptions& options, int64_t ahead,
                                            std::unique_ptr<Retriever> retriever,

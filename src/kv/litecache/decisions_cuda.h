@@ -1,5 +1,6 @@
-// Where is decided on layers ahead of time: which rows their heads want, and the slots for them.
-// One layer after another; two chains by turns were as slow (lab/notes/gpu/litecache.md).
+// The streams on which layers are decided ahead of time: which rows their heads need, and the slots
+// for them. One layer after another; two alternating chains were as slow
+// (lab/notes/gpu/litecache.md).
 #pragma once
 
 #include <cstddef>
@@ -16,18 +17,18 @@ class Decisions {
   struct Chain {
     CudaBranch* branch = nullptr;
     void* scratch = nullptr;
-    // Of what replaces a selection, beside it (CudaResultOverride); null: on the same stream.
+    // The branch that prepares a selection's replacement (CudaResultOverride); null: same stream.
     CudaBranch* aside = nullptr;
     void* aside_scratch = nullptr;
   };
 
-  // split: has the SMs of steps whose pulls have SMs of their own; null: no step has. aside:
-  // whether there is a second branch.
+  // split: the partition of the SMs for steps whose pulls have separate SMs; null: no step's have.
+  // aside: whether there is a second branch.
   Decisions(CudaDevice& device, const SmSplit* split, bool aside);
 
-  // Bytes of scratch; no recording may know the old ones.
+  // Sizes in bytes; recorded graphs must not refer to the old scratch.
   void Reserve(size_t scratch_bytes, size_t aside_bytes);
-  // apart: of a step whose pulls have SMs of their own.
+  // apart: whether the step's pulls have separate SMs.
   Chain Of(bool apart);
   const Buffer& memory() const { return memory_; }
   std::vector<CudaBranch*> Branches();
@@ -35,15 +36,15 @@ class Decisions {
  private:
   struct Streams {
     Streams(CudaDevice& device, bool has_aside);    // on all SMs
-    Streams(const SmSplit& split, bool has_aside);  // on those that pulls leave
+    Streams(const SmSplit& split, bool has_aside);  // on the SMs that pulls leave
     CudaBranch decisions;
     std::optional<CudaBranch> aside;
   };
 
   CudaDevice& device_;
-  Buffer memory_;             // scratch, aside's scratch
-  size_t scratch_bytes_ = 0;  // of the first
-  // Last: they wait before what they use is freed.
+  Buffer memory_;             // scratch, then aside's scratch
+  size_t scratch_bytes_ = 0;  // size of the first part
+  // Declared last: their destructors wait before the memory is freed.
   Streams shared_;
   std::optional<Streams> apart_;
 };

@@ -11,7 +11,7 @@
 namespace litecache::kv {
 namespace {
 
-// Above every cosine: always a miss.
+// Above every cosine, so that every lookup misses.
 constexpr float kAlwaysRefresh = 2;
 
 }  // namespace
@@ -46,7 +46,7 @@ void DecodePath::Prepare(Stream& stream, int64_t layer, std::span<const Sequence
   Fill(stream, layer, sequences, scale);
   spills_.clear();
   for (const SequenceView& sequence : sequences) {
-    const int64_t leaving = sequence.n() - tiers_.shape.recent;  // the first of the new window
+    const int64_t leaving = sequence.n() - tiers_.shape.recent;  // the first row of the new window
     if (leaving > sequence.stored) spills_.push_back({&sequence, sequence.stored, leaving});
   }
   spiller_.Run(stream, layer, spills_, &counters_.stats.spill);
@@ -84,7 +84,7 @@ void DecodePath::Fill(Stream& stream, int64_t layer, std::span<const SequenceVie
   uint64_t moved = 0;
   for (const RefreshWork& item : refreshes_) moved += static_cast<uint64_t>(item.moved);
 
-  // Rows that are not stored are in their slots.
+  // Rows that are not in the store yet are in their slots.
   indices_.resize(2 * fixed);
   int32_t* next = indices_.data();
   ForEachOffloaded(layer, sequences, [&](const SequenceView& sequence, int64_t head, int64_t list) {
@@ -125,7 +125,7 @@ void DecodePath::KeepAll(Stream& stream, int64_t layer, std::span<const Sequence
   int32_t* next = indices_.data();
   ForEachOffloaded(layer, sequences, [&](const SequenceView& sequence, int64_t head, int64_t list) {
     if (!shape.AllFit(sequence.n())) return;
-    // What is cached is what any query would retrieve, this step's as well.
+    // All candidates are cached, so the label may be any query: this step's.
     std::memcpy(tiers_.slots.Label(*sequence.slots, list), Query(q, sequence, head),
                 shape.label_bytes());
     HeadSlots& slots = sequence.slots->heads[static_cast<size_t>(list)];
@@ -315,7 +315,7 @@ void DecodePath::Attend(Stream& stream, int64_t layer, std::span<const SequenceV
         const ops::SlotRows rows = tiers_.geometry.Rows(slots);
         attended_.Add(rows, 0, sink);
         AddAttended(tiers_.geometry, slots, &attended_);
-        // The ring, from the oldest row to its end, then from its beginning.
+        // The recent ring: from the oldest row to the ring's end, then from its beginning.
         const int64_t begin = shape.WindowBegin(n, slots.window_begin);
         const int64_t first = shape.FixedSlot(begin);
         const int64_t run = std::min(n - begin, shape.CacheBegin() - first);

@@ -21,32 +21,32 @@ namespace litecache::kv {
 
 class DecodePath {
  public:
-  // recall, results: null unless asked for.
+  // recall and results may be null.
   DecodePath(Tiers& tiers, Retriever& retriever, Spiller& spiller, RecallMeter* recall,
              Counters& counters, const KvOptions& options,
              std::shared_ptr<const ResultOverride> results);
 
-  // Lookups of a layer and the rows they ask for. q [rows of the step or more, q_heads * head_dim]:
-  // what the layer will be asked, predicted or actual. May be repeated.
+  // A layer's lookups, and the transfer of the rows they select. q [at least the step's rows,
+  // q_heads * head_dim]: the layer's query, predicted or actual. May be repeated.
   void Prepare(Stream& stream, int64_t layer, std::span<const SequenceView> sequences,
                const MatrixView& q, float scale, bool predicted);
-  // As Cache::Attend, for these sequences' rows. Prepare() of the layer has run.
+  // As Cache::Attend, for these sequences' rows. Call after Prepare() of the layer.
   void Attend(Stream& stream, int64_t layer, std::span<const SequenceView> sequences,
               const MatrixView& q, const MatrixView& k, const MatrixView& v, float scale,
               const MatrixView& out);
 
  private:
-  // Slots of sequences that decode for the first time since their prompt: sink and recent rows, and
-  // the top-k of the prompt's last query (step 0 of litecache section 4).
+  // Fills the slots of sequences that decode for the first time since their prompt: sink and recent
+  // rows, and the top-k of the prompt's last query (step 0 of LiteCache section 4).
   void Fill(Stream& stream, int64_t layer, std::span<const SequenceView> sequences, float scale);
-  // Heads whose candidates all fit: the row that left the recent window stays on the device.
+  // For heads whose candidates all fit: the row that left the recent window stays on the device.
   void KeepAll(Stream& stream, int64_t layer, std::span<const SequenceView> sequences,
                const MatrixView& q);
   void Decide(Stream& stream, int64_t layer, std::span<const SequenceView> sequences,
               const MatrixView& q, float scale, bool predicted);
   void Append(int64_t layer, std::span<const SequenceView> sequences, const MatrixView& k,
               const MatrixView& v);
-  // Top-k of resident heads, into selects_.
+  // Selects the top-k of resident heads into selects_.
   void SelectResident(Stream& stream, int64_t layer, std::span<const SequenceView> sequences,
                       const MatrixView& q, float scale);
   void MeasureHeld(Stream& stream, int64_t layer, std::span<const SequenceView> sequences,
@@ -71,7 +71,7 @@ class DecodePath {
   Refresher refresher_;
   std::shared_ptr<const ResultOverride> results_;
 
-  // Scratch; kept, so that a step allocates nothing once it has grown.
+  // Scratch, members so that its memory is reused by every step.
   std::vector<SpillWork> spills_;
   std::vector<RefreshWork> refreshes_;
   std::vector<ops::LookupWork> lookups_;

@@ -119,12 +119,12 @@ void CudaDecodePath::Prefetch(Stream& stream, int64_t index, const MatrixView& q
   Stream& decisions = chain.branch->stream();
   LookUp(decisions, index, q);
   SpillAhead(decisions, index);
-  // With the query of the label, where the lookup has left it. Resident heads select later, with
+  // The query is the one that the lookup has stored as the label. Resident heads select later, with
   // the actual query.
   Choose(decisions, index, {.q = nullptr, .scale = scale}, chain);
   pulls_.PullAhead(stream, decisions, step_, layers_, index);
   decided_[static_cast<size_t>(index)] = 1;
-  // Needs nothing of the next layer's query: nothing of it shall wait for that.
+  // The spill does not depend on the next layer's query, so it is issued before waiting for that.
   if (index + 1 < shape_.layout.layers) SpillAhead(decisions, index + 1);
 }
 
@@ -142,7 +142,7 @@ void CudaDecodePath::Attend(Stream& stream, int64_t index, const MatrixView& q, 
                             const MatrixView& v, float scale, const MatrixView& out) {
   Mark(stream, Section::kManagement);
   if (decided_[static_cast<size_t>(index)]) {
-    // Needs nothing of the branches: the ring has a place beside those of the rows that they read.
+    // Appending need not wait for the branches: the ring slot is none of the slots that they touch.
     Append(stream, index, k, v);
     Mark(stream, Section::kTransfer);
     pulls_.Await(stream, index);

@@ -1,9 +1,8 @@
 // The decode sequences of a step on a GPU, layer by layer: spill, decide, refresh, append, attend.
 //
-// Every decision is made by kernels (ops/slots/litecache_layer_cuda.h); the host knows lengths
-// only, so a step can be replayed as a graph. With prefetch a layer's decisions are made while
-// those before it are computed: on a stream of their own (decisions_cuda.h), whose lists the link
-// follows.
+// Kernels make every decision (ops/slots/litecache_layer_cuda.h); the host needs only lengths, so a
+// step can be replayed as a graph. With prefetch a layer is decided while earlier layers are
+// computed, on a separate stream (decisions_cuda.h), followed by the transfers over the link.
 #pragma once
 
 #include <cstdint>
@@ -25,22 +24,24 @@ namespace litecache::kv {
 
 class CudaDecodePath {
  public:
-  // All but options are kept. prefetched: the layers that are decided ahead of time, [layers]; none
-  // where ahead is 0. results: null where lookups and selections stay as they are found.
+  // Keeps references to everything but options. prefetched: whether each layer is decided ahead of
+  // time, [layers]; all 0 if ahead is 0. results: null without an override.
   CudaDecodePath(CudaDevice& device, const Shape& shape, const CudaLayers& layers,
                  CudaRetriever& retriever, LinkPulls& pulls, const KvOptions& options,
                  std::span<const uint8_t> prefetched, int64_t ahead,
                  std::unique_ptr<const CudaResultOverride> results);
 
-  // The layers' work arrays have changed; no recording may know the old ones.
+  // Call after the layers' work arrays have been reallocated; recorded graphs must not refer to the
+  // old scratch.
   void Reserve();
   // step: its decode sequences.
   void BeginStep(const ops::cuda::StepView& step);
 
-  // First in a step: sequences whose fill[sequence] is set get sink and recent rows and the top-k
-  // of their prompt's last query, in all layers (litecache section 4, step 0).
+  // The step's first operation: fills the slots of sequences with fill[sequence] != 0, in all
+  // layers, with sink and recent rows and the top-k of their prompt's last query (LiteCache section
+  // 4, step 0).
   void Fill(Stream& stream, const int32_t* fill, float scale);
-  // As Cache's, for these sequences; Prefetch of a layer that is prefetched.
+  // As the functions of Cache, for these sequences; Prefetch only for layers that are prefetched.
   void Prefetch(Stream& stream, int64_t layer, const MatrixView& q, float scale);
   void Attend(Stream& stream, int64_t layer, const MatrixView& q, const MatrixView& k,
               const MatrixView& v, float scale, const MatrixView& out);
@@ -50,23 +51,23 @@ class CudaDecodePath {
 
  private:
   bool ReplacesRows() const { return results_ != nullptr && results_->replaces_rows(); }
-  // What leaves the recent window: to the store, its keys into metadata.
+  // Moves rows that leave the recent window to the store and encodes their keys into metadata.
   void Spill(Stream& stream, int64_t layer);
-  // The same, once a step, of a layer that is prefetched.
+  // The same for a prefetched layer, once a step.
   void SpillAhead(Stream& stream, int64_t layer);
-  // Which heads are to be refreshed.
+  // Decides which heads to refresh.
   void LookUp(Stream& stream, int64_t layer, const MatrixView& q);
-  // Which rows the heads that are to be refreshed want, and the slots for them.
+  // Selects the rows of the heads to refresh, and the slots for them.
   void Choose(Stream& stream, int64_t layer, const ops::cuda::SelectQuery& query,
               const Decisions::Chain& chain);
-  // Of what the step's own stream chooses.
+  // The decision's stream and scratch if the step's own stream decides.
   Decisions::Chain OwnChain() const {
     return {.scratch = layers_.scratch(), .aside_scratch = layers_.scratch()};
   }
-  // What resident heads attend, with the actual query.
+  // Selects the rows that resident heads attend, with the actual query.
   void SelectResident(Stream& stream, int64_t layer, const MatrixView& q, float scale);
   void Append(Stream& stream, int64_t layer, const MatrixView& k, const MatrixView& v);
-  // Over all that the layer's heads keep.
+  // Attends all rows that the layer's heads keep.
   void AttendKept(Stream& stream, int64_t layer, const MatrixView& q, float scale,
                   const MatrixView& out);
 
@@ -79,11 +80,11 @@ class CudaDecodePath {
   const std::vector<uint8_t> prefetched_;
   const std::unique_ptr<const CudaResultOverride> results_;
 
-  // Of the step in progress.
+  // State of the current step.
   ops::cuda::StepView step_;
-  std::vector<uint8_t> decided_;  // layers that have been decided ahead of time
-  std::vector<uint8_t> spilled_;  // layers that have been spilled ahead of time
-  // Last: it waits before what it uses is freed.
+  std::vector<uint8_t> decided_;  // layers decided ahead of time
+  std::vector<uint8_t> spilled_;  // layers spilled ahead of time
+  // Declared last: its destructor waits before what it uses is freed.
   std::optional<Decisions> decisions_;
 };
 

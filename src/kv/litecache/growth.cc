@@ -36,7 +36,7 @@ void TierGrowth::Begin(const Step& step) {
     if (sequence.decode) continue;
     staging = std::max(staging, tiers_.shape.StagingPages(sequence.past + sequence.rows));
   }
-  // Everything that can throw comes first.
+  // All calls that can throw come first.
   tiers_.host.Reserve(tiers_.store.PagesNeeded(stored_rows_));
   tiers_.device.Reserve(
       tiers_.resident.PagesNeeded(all_rows_) + tiers_.metadata.PagesNeeded(stored_rows_) +
@@ -47,7 +47,7 @@ void TierGrowth::Begin(const Step& step) {
   tiers_.scales.Grow(stored_rows_);
   tiers_.slots.Grow(slot_growth_);
   for (; staging > 0; --staging) staging_.push_back(tiers_.device.Take());
-  // Neighbours in memory are neighbours here, so that copies to and from them can be long.
+  // Sorted by address, so that copies can span neighbouring pages.
   std::ranges::sort(staging_);
   for (const PageId page : staging_) staging_pages_.push_back(tiers_.device.data(page));
 }

@@ -1,4 +1,4 @@
-// The room a step needs in both tiers: planned, reserved, taken, and committed when its rows are
+// Memory that a step needs in both tiers: planned, reserved, taken, and committed once its rows are
 // written.
 #pragma once
 
@@ -17,20 +17,20 @@ class TierGrowth {
   TierGrowth(const TierGrowth&) = delete;
   TierGrowth& operator=(const TierGrowth&) = delete;
 
-  // Takes what the step needs. Throws CapacityError, having changed nothing, when a budget would be
-  // passed.
+  // Takes the pages that the step needs. Throws CapacityError, with nothing changed, if a budget
+  // would be exceeded.
   void Begin(const Step& step);
-  // The step's tokens belong to their sequences.
+  // Commits the step's tokens to their sequences.
   void Commit(const Step& step);
 
-  // Pages of the device pool for one layer's rows while a prompt's chunk attends; until the next
-  // Begin() or Commit().
+  // Pages of the device pool that hold one layer's rows while a prompt chunk attends; valid until
+  // the next Begin() or Commit().
   const std::vector<std::byte*>& staging() const { return staging_pages_; }
-  // Whether page i of them and the next are one piece of memory.
+  // Whether staging pages i and i + 1 are adjacent in memory.
   bool StagingGoesOn(size_t i) const {
     return i + 1 < staging_.size() && tiers_.device.Adjoin(staging_[i], staging_[i + 1]);
   }
-  // Tokens of a sequence that are stored once the step is committed.
+  // Tokens of the sequence that are in the store once the step is committed.
   int64_t StoredAfter(const StepSequence& sequence) const;
 
  private:

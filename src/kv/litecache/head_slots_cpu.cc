@@ -12,8 +12,8 @@ namespace {
 constexpr int64_t kArrays = 3;  // position, update, attended
 
 // Calls body(page, first slot within it, count, index of the first) for the pages that hold cached
-// slots [0, count), counted from the first cached one. Page by page, because a page's slots are no
-// power of two: a division for every slot took longer than all the rest of an update.
+// slots [0, count), counted from the first cached one. Page by page, because the number of slots in
+// a page is no power of two: a division per slot took longer than the rest of an update.
 template <class Body>
 void ForEachPage(const SlotGeometry& g, int64_t count, const Body& body) {
   for (int64_t index = 0; index < count;) {
@@ -25,16 +25,16 @@ void ForEachPage(const SlotGeometry& g, int64_t count, const Body& body) {
   }
 }
 
-// What an update works on, kept between calls; indices count cached slots.
+// Scratch of an update, kept between calls; indices count cached slots.
 struct Workspace {
-  std::vector<int32_t> index_of;                    // of every position, -1 where it has no slot
+  std::vector<int32_t> index_of;                    // for every position, -1 if it has no slot
   std::vector<int32_t> positions;                   // [used]
   std::vector<uint32_t> updates;                    // [used]
   std::vector<std::pair<uint32_t, int32_t>> stale;  // (update, index)
 };
 
-// Makes the attended lists those of the slots that the last update selected, and all slots'
-// updates what `updates` says.
+// Rebuilds the attended lists from the slots that the last update selected, and sets all slots'
+// update numbers to `updates`.
 void ListAttended(const SlotGeometry& g, const std::vector<uint32_t>& updates, HeadSlots* slots) {
   slots->attended.assign(slots->pages.size(), 0);
   const uint32_t now = slots->update;
@@ -87,8 +87,8 @@ void ReplaceMissing(const SlotGeometry& g, Workspace* space, UpdateWork* work) {
   for (int64_t i = 0; i < used; ++i) {
     index_of[space->positions[static_cast<size_t>(i)]] = static_cast<int32_t>(i);
   }
-  // Without branches, here and below: which rows stay is as good as random, and a wrong guess costs
-  // more than all else a row takes. What is missing marks the element behind the last slot.
+  // Branch-free, here and below: which rows stay is unpredictable, and a mispredicted branch costs
+  // more than the rest of a row's work. A missing row writes to the element behind the last slot.
   int64_t missing = 0;
   space->updates.resize(static_cast<size_t>(used) + 1);
   uint32_t* updates = space->updates.data();
@@ -115,7 +115,7 @@ void ReplaceMissing(const SlotGeometry& g, Workspace* space, UpdateWork* work) {
     space->stale.resize(stale);
     LC_CHECK(victims <= static_cast<int64_t>(space->stale.size()), "{} rows, {} slots", work->count,
              work->capacity);
-    // Where all of them go, their order does not matter.
+    // If all of them are evicted, their order does not matter.
     if (victims < static_cast<int64_t>(space->stale.size())) {
       std::nth_element(space->stale.begin(), space->stale.begin() + (victims - 1),
                        space->stale.end());

@@ -1,4 +1,4 @@
-// Which rows an offloaded head of a sequence has in its slots, and how that changes on a miss.
+// Which rows an offloaded head of a sequence has in its slots, and how they change on a miss.
 #pragma once
 
 #include <cstddef>
@@ -13,33 +13,34 @@
 
 namespace litecache::kv {
 
-// Slots a page holds: rows first, then for each slot its token position, the update that last
-// selected it, and the page's list of attended slots (three int32 a slot).
+// Slots in a page. A page holds the rows first, then three int32 per slot: the token position, the
+// update that last selected the slot, and the page's list of attended slots.
 int64_t SlotsIn(uint64_t page_bytes, const ops::RowFormat& format);
 
 // The slots of one (sequence, layer, KV head); pages belong to the sequence's SlotTable. Cached
-// rows lie in slots [begin, begin + used); those that the last update selected are attended, the
-// others (more slots than k) only wait to be selected again.
+// rows are in slots [begin, begin + used). Those that the last update selected are attended; the
+// others, if there are more slots than k, are kept in case they are selected again.
 struct HeadSlots {
   std::vector<PageId> ids;
   std::vector<std::byte*> pages;
   int64_t used = 0;
   uint32_t update = 0;            // number of the last update
   int64_t window_begin = 0;       // where the recent window began at the last update
-  bool pending = false;           // a lookup missed, its rows have not arrived: the label is ahead
-  std::vector<int32_t> attended;  // attended slots a page
+  bool pending = false;           // a lookup missed and its rows have not been transferred: the
+                                  // label is ahead of the rows
+  std::vector<int32_t> attended;  // [pages]: attended slots in each page
 };
 
 // Geometry that all heads share.
 struct SlotGeometry {
   ops::RowFormat format;
   int64_t page_slots = 0;
-  int64_t begin = 0;  // first slot of cached rows
+  int64_t begin = 0;  // the first slot of cached rows
 
   ops::SlotRows Rows(const HeadSlots& slots) const {
     return {slots.pages.data(), page_slots, format};
   }
-  // Of a page's slots.
+  // Arrays of a page's slots.
   int32_t* Positions(const HeadSlots& slots, int64_t page) const { return Array(slots, page, 0); }
   uint32_t* Updates(const HeadSlots& slots, int64_t page) const {
     return reinterpret_cast<uint32_t*>(Array(slots, page, 1));
@@ -47,7 +48,7 @@ struct SlotGeometry {
   int32_t& Position(const HeadSlots& slots, int64_t slot) const {
     return Positions(slots, slot / page_slots)[slot % page_slots];
   }
-  // Absolute slots, slots.attended[page] of them, ascending.
+  // Absolute slot numbers, slots.attended[page] of them, ascending.
   int32_t* Attended(const HeadSlots& slots, int64_t page) const { return Array(slots, page, 2); }
 
  private:
@@ -58,36 +59,36 @@ struct SlotGeometry {
   }
 };
 
-// Forgets the cached rows.
+// Drops the cached rows.
 void ClearSlots(HeadSlots* slots);
 
-// Appends the row of token `position` as the next cached one, attended; where it is the last one
-// already (a step that is run again) nothing changes. Returns its slot.
+// Appends the row of token `position` to the cached ones, attended; if it already is the last one
+// (a step that is run again) nothing changes. Returns its slot.
 int64_t AppendSlot(const SlotGeometry& geometry, int64_t index, int64_t position, HeadSlots* slots);
 
-// One head whose rows become those of `positions` (ascending).
+// A head whose cached rows shall become those of `positions` (ascending).
 struct UpdateWork {
   HeadSlots* slots = nullptr;
   const int32_t* positions = nullptr;
   int64_t count = 0;
-  int64_t capacity = 0;  // slots for cached rows, >= count; never falls from one update to the next
-  // Results, room for count: rows that have to travel, and the slots they go to.
+  int64_t capacity = 0;  // slots for cached rows, >= count; must not shrink between updates
+  // Results, with room for `count`: rows to transfer, and their target slots.
   int32_t* moved_positions = nullptr;
   int32_t* moved_slots = nullptr;
   int64_t moved = 0;
 };
 
-// delta: rows that have a slot keep it; the others take free slots, then those of the rows that
-// were selected longest ago. Otherwise every row takes a slot and travels. The set of attended rows
-// is the same.
+// delta: rows that have a slot keep it; the others take free slots, then the slots of the rows that
+// were selected longest ago. Without delta every row gets a new slot and is transferred. Both give
+// the same set of attended rows.
 void UpdateSlots(Stream& stream, const SlotGeometry& geometry, bool delta,
                  std::span<UpdateWork> work);
 
-// Positions of the attended cached rows, in the order of their slots.
+// Positions of the attended cached rows, in slot order.
 void AttendedPositions(const SlotGeometry& geometry, const HeadSlots& slots,
                        std::vector<int32_t>* positions);
 
-// The attended cached rows, to what is attended.
+// Adds the attended cached rows to `rows`.
 void AddAttended(const SlotGeometry& geometry, const HeadSlots& slots, AttendedRows* rows);
 
 }  // namespace litecache::kv

@@ -1,9 +1,9 @@
-// What kernels are told of policy litecache's layers, in device memory: constants, and the arrays
-// and scratch that a step's operations work in.
+// What kernels read about policy litecache's layers, in device memory: constants, and the work
+// arrays and scratch of a step's operations.
 //
-// What several streams touch exists several times: work arrays for each layer ahead and for the one
-// that attends. Everything else of a layer has one user at a time: the streams of its decisions
-// and of its pull until it attends, then the step's stream.
+// Memory that several streams use at once exists several times: one set of work arrays for each
+// layer ahead and one for the layer that attends. Everything else of a layer has one user at a
+// time: the streams of its decisions and of its pull until it attends, then the step's stream.
 #pragma once
 
 #include <cstddef>
@@ -21,7 +21,7 @@ namespace litecache::kv {
 
 class CudaLayers {
  public:
-  // shape, plan: kept. ahead: layers that decisions are ahead of theirs.
+  // Keeps references to shape and plan. ahead: how many layers ahead decisions are made.
   CudaLayers(CudaDevice& device, const Shape& shape, const HeadPlan& plan, int64_t ahead);
 
   const ops::cuda::LiteCacheShape& shape() const { return lite_shape_; }
@@ -29,26 +29,26 @@ class CudaLayers {
     return tables_.layers[static_cast<size_t>(layer)];
   }
   std::span<const ops::cuda::LiteCacheLayer> all() const { return tables_.layers; }
-  // The layer for a selection of its resident heads alone.
+  // The layer restricted to its resident heads, for their selection.
   ops::cuda::LiteCacheLayer Residents(int64_t layer) const;
-  // Whether it has resident heads; whether some of them select.
+  // Whether the layer has resident heads, and whether any of them attends a selection.
   bool HasResident(int64_t layer) const;
   bool ResidentsSelect(int64_t layer) const;
-  // One layer's rows of offloaded heads in staging pages, of which there are two sets.
+  // The table of one layer's offloaded heads' rows in staging pages; there are two sets.
   ops::cuda::RowTable Staging(int64_t layer, int set) const;
 
-  // counters: [layers][kv_heads].
+  // counters: [layers][kv_heads], device memory.
   void SetCounters(ops::cuda::DeviceHeadCounters* counters);
 
-  // Room for steps of so many sequences that decode at up to `context` tokens. Returns false where
-  // there is room already; else what was there is gone, recordings must not use it, and the device
-  // must do nothing.
+  // Room for steps of `sequences` sequences that decode at up to `context` tokens. Returns false if
+  // there is room already. Otherwise the arrays are reallocated: recorded graphs must not use the
+  // old ones, and the device must be idle.
   bool Reserve(int64_t sequences, int64_t context);
   int64_t sequences() const { return sequences_; }
   int64_t context() const { return context_; }
-  // Of selections, updates and attention, one after another.
+  // Shared by selections, updates and attention, which run one after another.
   void* scratch() const { return scratch_.data(); }
-  // That a selection and an update need.
+  // Bytes that a selection and an update need.
   size_t decision_scratch_bytes() const;
 
   void AddTo(RecordingKey* key) const {
@@ -59,10 +59,10 @@ class CudaLayers {
   CudaDevice& device_;
   const Shape& shape_;
   const HeadPlan& plan_;
-  const int64_t sets_;  // of work arrays
+  const int64_t sets_;  // number of sets of work arrays
   ops::cuda::LiteCacheShape lite_shape_;
   LiteCacheTables tables_;
-  // refresh, selected, moved: a set for each of sets_ layers by turns.
+  // refresh, selected, moved: sets_ sets, used by the layers in turn.
   Buffer work_;
   int32_t* no_refresh_ = nullptr;  // [pairs] zeros, in work_
   Buffer scratch_;

@@ -1,4 +1,4 @@
-// Policy litecache before it exists.
+// The plan of policy litecache.
 
 #include <fmt/format.h>
 
@@ -22,8 +22,8 @@
 namespace litecache::kv {
 namespace {
 
-// The context that S_topk of CLO eq. 12 is taken at where the budget is a share and the profile
-// does not say.
+// The context at which S_topk of CLO eq. 12 is computed if the budget is a share and the profile
+// gives no context.
 constexpr int64_t kTypicalContext = 32768;
 
 uint64_t HashOf(const std::vector<float>& values) {
@@ -32,8 +32,8 @@ uint64_t HashOf(const std::vector<float>& values) {
 
 KvOptions Resolve(const KvOptions& options, const Profile* profile) {
   KvOptions resolved = options;
-  // Random projections of 256 bits find as many of the top rows as trained ones of 128 (64% on the
-  // shipped model), so codes are the choice without a profile, too.
+  // Random projections of 256 bits find as many of the top rows as trained ones of 128 bits (64% on
+  // the shipped model), so hata is the default without a profile, too.
   if (options.retriever == "auto") resolved.retriever = "hata";
   if (options.hata_bits == 0) {
     const bool trained = profile != nullptr && !profile->hata.empty();
@@ -84,7 +84,7 @@ class LiteCachePlan final : public CachePlan, public OverridablePlan {
       }
     }
     const Layout& layout = shape_.layout;
-    // Prompts attend densely, sequences that decode over chosen rows.
+    // Prompts attend densely; decode sequences attend selected rows.
     const auto attention = [&](int64_t decoding) {
       return ops::AttentionScratchBytes(layout.kv_heads, shape_.group, layout.head_dim, decoding);
     };
@@ -114,7 +114,8 @@ class LiteCachePlan final : public CachePlan, public OverridablePlan {
         Describe(shape_.layout), o.host_rows, o.retriever, o.hata_bits, o.hata_norms, o.hata_group,
         o.loki_rank, o.budget.ToString(), o.sink_tokens, o.recent_tokens, o.carry_tokens,
         o.aggregation,
-        // "true", "false": as in prefixes kept on disk before there was more than one layer.
+        // "true" and "false": the text of prefixes on disk from versions with one layer ahead at
+        // most.
         ahead_ > 1   ? fmt::format("{}", ahead_)
         : ahead_ > 0 ? "true"
                      : "false");
@@ -155,7 +156,7 @@ class LiteCachePlan final : public CachePlan, public OverridablePlan {
   }
 
  private:
-  // S_topk of CLO eq. 12.
+  // S_topk of CLO eq. 12, in bytes.
   uint64_t TopkBytes(const Layout& layout) const {
     const int64_t context = profile_ != nullptr && profile_->curve_context > 0
                                 ? profile_->curve_context
@@ -170,18 +171,18 @@ class LiteCachePlan final : public CachePlan, public OverridablePlan {
   DeviceType device_;
   KvOptions options_;
   std::shared_ptr<const Profile> profile_;
-  int64_t ahead_;  // layers that prefetches are ahead of theirs; 0: none
+  int64_t ahead_;  // how many layers ahead rows are prefetched; 0: no prefetch
   HeadPlan heads_;
   Shape shape_;
   double scores_per_token_;
   uint64_t weight_bytes_;                          // of the retriever
-  std::shared_ptr<const ResultOverride> results_;  // null: as found
+  std::shared_ptr<const ResultOverride> results_;  // null: no override
 };
 
 }  // namespace
 
-// "auto" is none: nothing runs beside a layer on the CPU, and on a GPU a predicted query costs
-// hits, and some models' answers.
+// "auto" means none: nothing overlaps with a layer on the CPU, and on a GPU a predicted query costs
+// hits, and with some models changes the answers.
 int64_t LayersAhead(const KvOptions& options) {
   if (options.prefetch == "on") return 1;
   return options.prefetch.size() == 1 ? options.prefetch.front() - '0' : 0;

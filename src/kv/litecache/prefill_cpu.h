@@ -19,25 +19,25 @@ class PrefillPath {
   PrefillPath(Tiers& tiers, Retriever& retriever, Spiller& spiller, Counters& counters)
       : tiers_(tiers), retriever_(retriever), spiller_(spiller), counters_(counters) {}
 
-  // As Cache::Attend, for these sequences' rows; out null: as RowStore::StoreRows. staging: pages
-  // for the largest of them (Shape::StagingPages), or none where the store's rows are not
+  // As Cache::Attend, for these sequences' rows; with out null as RowStore::StoreRows. staging:
+  // pages for the largest of the sequences (Shape::StagingPages); empty if the store's rows are not
   // quantized.
   void Attend(Stream& stream, int64_t layer, std::span<const SequenceView> sequences,
               std::span<std::byte* const> staging, const MatrixView& q, const MatrixView& k,
               const MatrixView& v, float scale, const MatrixView* out);
 
  private:
-  // Rows that were generated since the last prompt and are still recent.
+  // Stores rows generated since the last prompt that are still recent.
   void SpillRing(Stream& stream, int64_t layer, std::span<const SequenceView> sequences);
   void Encode(Stream& stream, int64_t layer, std::span<const SequenceView> sequences,
               const MatrixView& k);
   void KeepLastQueries(int64_t layer, std::span<const SequenceView> sequences, const MatrixView& q);
-  // Appends and attends where the rows are kept.
+  // Appends and attends rows where they are kept.
   void AttendInPlace(Stream& stream, int64_t layer, std::span<const SequenceView> sequences,
                      const MatrixView& q, const MatrixView& k, const MatrixView& v, float scale,
                      const MatrixView* out);
-  // Quantized store: this chunk's rows are exact and the earlier ones are expanded, in pages on the
-  // device; what is new goes to the store from there.
+  // For a quantized store: this chunk's rows, unquantized, and the earlier ones, dequantized, are
+  // put into device pages and attended; the new rows are stored from there.
   void AttendStaged(Stream& stream, int64_t layer, const SequenceView& sequence,
                     std::span<std::byte* const> staging, const MatrixView& q, const MatrixView& k,
                     const MatrixView& v, float scale, const MatrixView* out);

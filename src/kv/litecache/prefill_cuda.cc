@@ -15,8 +15,8 @@ using ops::cuda::StepView;
 
 namespace {
 
-// SMs that copies between store and staging pages take beside a prompt's products, where rows are
-// of another format in each.
+// SMs for the kernels that copy between store and staging pages, beside a prompt's products, if the
+// two hold rows in different formats.
 constexpr int32_t kStagingSms = 6;
 
 }  // namespace
@@ -28,8 +28,8 @@ void CudaPrefillPath::BeginStep(const Step& step) {
   for (int64_t i = step.decode_rows; i < count; ++i) {
     const StepSequence& part = step.sequences[static_cast<size_t>(i)];
     chunks_.push_back(part.id);
-    // What the ring holds and the store does not is a spill of a sequence whose recent window is
-    // empty.
+    // Rows that are in the ring but not in the store are spilled as those of a sequence whose
+    // recent window is empty.
     ops::cuda::StepSequence& ring = block_.ring(i - step.decode_rows);
     ring = block_.at(i);
     ring.rows = 1;
@@ -97,14 +97,14 @@ void CudaPrefillPath::CopyBytes(const Turn& turn, int set, Direction direction) 
   const int64_t blocks = static_cast<int64_t>(staging.size()) / lists;
   const auto row_bytes = static_cast<int64_t>(shape.format.row_bytes());
   const int64_t far_rows = shape.store_page_tokens, near_rows = shape.pages.page_tokens;
-  int64_t staged = set * shape.max_offloaded_in_layer;  // the next head's list
+  int64_t staged = set * shape.max_offloaded_in_layer;  // list of the next offloaded head
   for (int64_t head = 0; head < shape.layout.kv_heads; ++head) {
     const int64_t list = shape.offloaded_list[static_cast<size_t>(shape.Index(turn.layer, head))];
     if (list < 0) continue;
     const int64_t first_page = staged++ * blocks;
     for (int64_t t = begin; t < end;) {
-      // To the end of the store's page, or of the staging pages that are one piece of memory: a
-      // copy of more than one allocation is an error.
+      // Up to the end of the store's page, or of adjacent staging pages: a copy must not span
+      // allocations.
       const int64_t most = std::min(end - t, far_rows - t % far_rows);
       auto page = static_cast<size_t>(first_page + t / near_rows);
       std::byte* near = staging[page] + t % near_rows * row_bytes;
@@ -146,8 +146,8 @@ void CudaPrefillPath::AttendStaged(Stream& stream, const Turn& turn, const Matri
   pulls_.link().Join(stream, FetchedMark(own_set));
   ops::cuda::AppendRows(stream, block_.Prefilling(turn.chunk), tiers_.shape.layout.kv_heads,
                         staging, k, v);
-  // The other set is free for the next turn: the last one attended it before this fork, and what it
-  // left for the store was given to the link then.
+  // The other set is free for the next turn: the attention that read it was issued before this
+  // fork, and the copy of its new rows to the store was issued on the link then.
   pulls_.link().Fork(stream);
   ++turns_;
   if (const auto next = After(turn)) Fetch(*next, set());
@@ -157,7 +157,7 @@ void CudaPrefillPath::AttendStaged(Stream& stream, const Turn& turn, const Matri
 
 void CudaPrefillPath::StoreStaged(Stream& stream, const Turn& turn, const MatrixView& k,
                                   const MatrixView& v) {
-  // As they are on the device, then as the store has them: what a chunk that attends does.
+  // As for a chunk that attends: append in the device's format, then copy in the store's.
   const int64_t kv_heads = tiers_.shape.layout.kv_heads;
   const StepView step = block_.Prefilling(turn.chunk);
   const RowTable staging = layers_.Staging(turn.layer, set());

@@ -1,5 +1,5 @@
-// The prompt chunks of a step on a GPU, layer by layer: earlier rows come from the store into
-// staging pages, what is new goes from there to the store, beside the layers before and after.
+// The prompt chunks of a step on a GPU, layer by layer: earlier rows are copied from the store into
+// staging pages and new ones from there to the store, in parallel with neighbouring layers.
 #pragma once
 
 #include <cstddef>
@@ -22,7 +22,7 @@ namespace litecache::kv {
 
 class CudaPrefillPath {
  public:
-  // All are kept.
+  // Keeps references to all arguments.
   CudaPrefillPath(CudaDevice& device, const Tiers& tiers, const TierGrowth& growth,
                   const CudaLayers& layers, StepBlock& block, CudaRetriever& retriever,
                   LinkPulls& pulls)
@@ -34,33 +34,31 @@ class CudaPrefillPath {
         retriever_(retriever),
         pulls_(pulls) {}
 
-  // The block has the step's sequences: adds what chunks need beside, ring entries and the staging
-  // pages that they attend from.
+  // `block` must hold the step's sequences; adds ring entries and the chunks' staging pages to it.
   void BeginStep(const Step& step);
-  // As Cache::Attend for one chunk, the index-th of the step; out null: as RowStore::StoreRows,
-  // where nothing is attended.
+  // As Cache::Attend for chunk `index` of the step; with out null as RowStore::StoreRows.
   void Attend(Stream& stream, int64_t layer, int64_t index, const MatrixView& q,
               const MatrixView& k, const MatrixView& v, float scale, const MatrixView* out);
 
  private:
-  // A chunk at one layer, one of those that take turns with the staging pages.
+  // A chunk at one layer. Turns alternate between the two sets of staging pages.
   struct Turn {
     int64_t layer = 0, chunk = 0;
   };
   enum class Direction { kToStaging, kToStore };
 
   std::optional<Turn> After(const Turn& turn) const;
-  // Rows that were generated since the last prompt and are still recent, to the store.
+  // Stores rows generated since the last prompt that are still recent.
   void SpillRing(Stream& stream, const Turn& turn);
-  // On the link: the chunk's earlier rows into staging set `set`.
+  // Copies the chunk's earlier rows into staging set `set`, on the link's stream.
   void Fetch(const Turn& turn, int set);
-  // On the link: the chunk's earlier rows from the store into staging set `set`, or its new ones
-  // from there to the store.
+  // On the link's stream: copies the chunk's earlier rows from the store into staging set `set`, or
+  // its new ones from there to the store.
   void CopyStaged(const Turn& turn, int set, Direction direction);
-  // The same where rows are bytes that copies move.
+  // The same by plain copies, if store and staging pages have one format.
   void CopyBytes(const Turn& turn, int set, Direction direction);
   void Encode(Stream& stream, const Turn& turn, const MatrixView& k);
-  // The layer's offloaded heads.
+  // Attends the layer's offloaded heads.
   void AttendStaged(Stream& stream, const Turn& turn, const MatrixView& q, const MatrixView& k,
                     const MatrixView& v, float scale, const MatrixView& out);
   void StoreStaged(Stream& stream, const Turn& turn, const MatrixView& k, const MatrixView& v);
@@ -79,9 +77,9 @@ class CudaPrefillPath {
   DevicePages staging_;
   CudaCopyBatch copies_;
 
-  // Of the step in progress.
-  std::vector<SequenceId> chunks_;  // their sequences
-  int64_t turns_ = 0;               // that chunks have had with the staging pages
+  // State of the current step.
+  std::vector<SequenceId> chunks_;  // the sequences of its chunks
+  int64_t turns_ = 0;               // number of turns so far
 };
 
 }  // namespace litecache::kv

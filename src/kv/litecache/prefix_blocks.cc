@@ -7,7 +7,7 @@
 namespace litecache::kv {
 namespace {
 
-// Rows in a block, which have their scales in them wherever the store's lie.
+// The format of rows in a block: scales are with the rows, even if the store keeps them apart.
 ops::RowFormat BlockFormat(const Tiers& tiers) {
   ops::RowFormat format = tiers.shape.store_format;
   format.scales_apart = false;
@@ -19,7 +19,7 @@ uint64_t StoreBytes(const Tiers& tiers) {
 }
 constexpr TableUnit kScalesUnit{1, sizeof(ops::RowScales)};
 
-// A block's rows of the store: their codes and scales, list after list.
+// A block's rows in the store's format: codes and scales apart, list after list.
 struct ApartRows {
   explicit ApartRows(const Tiers& tiers)
       : format(BlockFormat(tiers)),

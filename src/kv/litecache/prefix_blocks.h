@@ -1,5 +1,5 @@
-// What sequences of policy litecache leave to others, on either backend: what is stored, which is
-// rows, resident rows and metadata (kv/cache.h, "Prefixes").
+// What sequences of policy litecache share with others, on either backend: stored rows, resident
+// rows and metadata (kv/cache.h, "Prefixes").
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,7 @@
 
 namespace litecache::kv {
 
-// Cache's functions of the same names. metadata: the retriever's unit.
+// The functions of Cache with the same names. metadata: the retriever's unit.
 TierBytes BytesHeld(const Tiers& tiers, std::span<const SequenceId> ids);
 uint64_t BlockBytes(const Tiers& tiers, const TableUnit& metadata);
 void ExportBlock(const Tiers& tiers, const TableUnit& metadata, SequenceId id, int64_t begin,

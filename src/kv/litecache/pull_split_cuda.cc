@@ -10,12 +10,12 @@
 namespace litecache::kv {
 namespace {
 
-// SMs that pulls have for themselves: they reach the link's rate on half as many. At most a share
-// of the GPU's, which products lose.
+// SMs reserved for pulls, which reach the link's rate on half as many; at most one in
+// kLeastSmsForOne of the GPU's, since products lose them.
 constexpr int kPullSms = 8;
 constexpr int kLeastSmsForOne = 12;
 
-// What LITECACHE_PULL_SMS says; without it: -1.
+// The value of LITECACHE_PULL_SMS; -1 if it is not set.
 int PullSmsAsked() {
   const char* value = std::getenv("LITECACHE_PULL_SMS");
   return value != nullptr ? std::max(std::atoi(value), 0) : -1;
@@ -24,7 +24,7 @@ int PullSmsAsked() {
 }  // namespace
 
 const SmSplit* SplitOfPulls(const CudaDevice& device, const KvOptions& options, int64_t ahead) {
-  // Other engines' kernels wait for the host's threads more than for the link.
+  // Other engines' kernels wait more for the host's threads than for the link.
   if (ahead == 0 || TransferOptionsOf(options).engine != "gpu-pull") return nullptr;
   const int asked = PullSmsAsked();
   const int sms = asked >= 0 ? asked : std::min(kPullSms, device.sm_count() / kLeastSmsForOne);

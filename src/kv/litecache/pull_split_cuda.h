@@ -1,7 +1,7 @@
 #pragma once
 
-// Which SMs the pulls of a step have to themselves: kernels that share theirs wait for the link
-// (lab/notes/gpu/litecache.md, "What a step waits for beside a pull").
+// Which SMs are reserved for the pulls of a step: kernels that share an SM with a pull wait for the
+// link (lab/notes/gpu/litecache.md, "What a step waits for beside a pull").
 #include <cstdint>
 
 #include "device/cuda/cuda_device.h"
@@ -10,15 +10,15 @@
 
 namespace litecache::kv {
 
-// Steps of several sequences split the GPU where their contexts are longer than this (tokens):
-// 16 of 8K lose 5 to 10% by it, 6 of 131,000 gain 7%; between these nothing has been measured.
+// Steps of several sequences split the GPU if their contexts are longer than this (tokens): 16 of
+// 8K lose 5 to 10% by it, 6 of 131,000 gain 7%; nothing in between has been measured.
 inline constexpr int64_t kLongContext = 65536;
 
-// How a step that asks for rows `ahead` layers ahead splits the GPU; null: pulls share all SMs.
-// The environment's LITECACHE_PULL_SMS says how many SMs pulls have; 0: none of their own.
+// How a step that prefetches `ahead` layers ahead splits the GPU; null: pulls share all SMs. The
+// environment variable LITECACHE_PULL_SMS sets the number of SMs for pulls; 0: no split.
 const SmSplit* SplitOfPulls(const CudaDevice& device, const KvOptions& options, int64_t ahead);
 
-// Whether LITECACHE_PULL_SMS asks for the split beside any number of sequences.
+// Whether LITECACHE_PULL_SMS demands the split for any number of sequences.
 bool PullsAlwaysApart();
 
 }  // namespace litecache::kv

@@ -29,10 +29,10 @@ void LinkPulls::Reserve(const CudaLayers& layers) {
 }
 
 void LinkPulls::BeginStep(int64_t decoding, int64_t prefilling, int64_t context) {
-  // Where one sequence decodes, by itself, or where several long ones do, whose rows keep the link
-  // busy most of the time (6 of 131,000 tokens: 13.4 instead of 14.4 ms a step); with
-  // LITECACHE_PULL_SMS any. A prompt's chunk wants all SMs, and so do selections for many short
-  // sequences (16 of 8K: 8.5 to 9.0 ms instead of 8.0 to 8.4).
+  // Split if one sequence decodes alone, or several long ones, whose rows keep the link busy most
+  // of the time (6 of 131,000 tokens: 13.4 instead of 14.4 ms a step); with LITECACHE_PULL_SMS
+  // always. Prompt chunks need all SMs, and so do selections for many short sequences (16 of 8K:
+  // 8.5 to 9.0 ms with the split instead of 8.0 to 8.4).
   apart_ = split_ != nullptr && decoding > 0 && prefilling == 0 &&
            (always_apart_ || decoding == 1 || context > kLongContext);
   if (decoding > 0) engine_->BeginStep();

@@ -1,4 +1,4 @@
-// A head's cached rows become the top-k of a query: select, place, move.
+// Replaces a head's cached rows by the top-k of a query: select, place, move.
 #pragma once
 
 #include <cstdint>
@@ -17,20 +17,20 @@ struct RefreshWork {
   const SequenceView* sequence = nullptr;
   int64_t head = 0;
   const float* q = nullptr;  // [group][head_dim]
-  // Candidates [begin, end); k of them, or all where there are no more.
+  // Candidates are positions [begin, end); selects k of them, or all if there are at most k.
   int64_t begin = 0, end = 0;
   int64_t k = 0;
   int64_t capacity = 0;  // slots for cached rows
   // Results.
-  std::span<const int32_t> positions;  // selected, until the next Run()
-  int64_t moved = 0;                   // of those: brought from the host store
+  std::span<const int32_t> positions;  // selected; valid until the next Run()
+  int64_t moved = 0;                   // how many of them were transferred from the host store
 };
 
 class Refresher {
  public:
   Refresher(Tiers& tiers, Retriever& retriever, bool delta)
       : tiers_(tiers), retriever_(retriever), delta_(delta) {}
-  // results: null where selections stay as they are found.
+  // results: null without an override.
   void Run(Stream& stream, int64_t layer, float scale, const ResultOverride* results,
            std::span<RefreshWork> work);
 

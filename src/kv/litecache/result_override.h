@@ -1,6 +1,6 @@
-// What may replace the results of a cache's lookups and selections: whoever measures policy
-// litecache under another reuse than that of its queries sets an override on the plan. Lookups and
-// selections do their work all the same; a cache without an override pays nothing.
+// Replaces the results of a cache's lookups and selections, to measure policy litecache under
+// another reuse than that of its queries. An override is set on the plan. Lookups and selections
+// still do their work; a cache without an override pays nothing.
 #pragma once
 
 #include <cstdint>
@@ -22,37 +22,37 @@ class CudaResultOverride;  // kv/litecache/result_override_cuda.h
 // An offloaded head of a sequence at a decode step.
 struct HeadAtStep {
   int64_t index = 0;  // layer * KV heads + head
-  int64_t past = 0;   // tokens before this step's
+  int64_t past = 0;   // tokens before this step
   int64_t row = 0;    // the sequence's row of the step's activations
 };
 
-// What a selection found for a head that missed: positions of [begin, end), ascending.
+// The selection for a head that missed: positions of [begin, end), ascending.
 struct FoundRows {
   HeadAtStep at;
   int64_t begin = 0, end = 0;        // candidates
-  const HeadSlots* slots = nullptr;  // with the rows that the head has so far
+  const HeadSlots* slots = nullptr;  // with the head's cached rows before the refresh
   std::span<int32_t> positions;
 };
 
 class ResultOverride {
  public:
   virtual ~ResultOverride() = default;
-  // Whether the head hits, in the place of `found`.
+  // Whether the head hits; `found`: the lookup's result.
   virtual bool Hit(const HeadAtStep& at, bool found) const = 0;
-  // Replaces positions by as many others, ascending, or leaves them. Not of a sequence's first
-  // fill.
+  // Replaces positions by as many others, ascending, or leaves them. Not called for a sequence's
+  // first fill.
   virtual void ReplaceRows(Stream& stream, const SlotGeometry& geometry,
                            std::span<const FoundRows> found) const = 0;
-  // The same for a cache on this GPU; the cache keeps it.
+  // The same override for a cache on this GPU; the cache keeps it.
   virtual std::unique_ptr<const CudaResultOverride> ForCuda(CudaDevice& device) const = 0;
 };
 
-// What policy litecache's CachePlan is beside (dynamic_cast).
+// An optional interface of policy litecache's CachePlan (dynamic_cast).
 class OverridablePlan {
  public:
   virtual ~OverridablePlan() = default;
   virtual ops::Aggregation aggregation() const = 0;
-  // Of the caches that are created from here on. Null: none.
+  // Applies to caches created afterwards. Null: no override.
   virtual void SetOverride(std::shared_ptr<const ResultOverride> results) = 0;
 };
 

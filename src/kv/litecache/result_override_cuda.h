@@ -1,4 +1,4 @@
-// ResultOverride on a GPU: kernels that follow a step's lookups and selections.
+// ResultOverride on a GPU: kernels that run after a step's lookups and selections.
 #pragma once
 
 #include <cstddef>
@@ -20,18 +20,20 @@ class CudaResultOverride {
   };
 
   virtual ~CudaResultOverride() = default;
-  // After ops::cuda::Lookup: refresh, the heads' pending flags and the counters' hits.
+  // Runs after ops::cuda::Lookup; may change refresh, the heads' pending flags and the counters'
+  // hits.
   virtual void AfterLookup(Stream& stream, const Place& place) const = 0;
 
-  // Whether selections are replaced as well; the functions below are called only then, and not of
-  // a sequence's first fill.
+  // Whether selections are replaced, too; otherwise the functions below are not called. They are
+  // never called for a sequence's first fill.
   virtual bool replaces_rows() const = 0;
-  // Of device memory, for BesideSelection and AfterSelection of a layer, in this order.
+  // Bytes of device memory for BesideSelection and AfterSelection of a layer, which run in this
+  // order.
   virtual size_t ScratchBytes(const ops::cuda::LiteCacheShape& shape, int64_t capacity,
                               int64_t max_context) const = 0;
-  // Depends on the lookup, not on the selection: may run on another stream at the same time.
+  // Depends on the lookup but not on the selection: may run on another stream at the same time.
   virtual void BesideSelection(Stream& stream, const Place& place, void* scratch) const = 0;
-  // `selected` of offloaded heads whose refresh is 1.
+  // Replaces `selected` of offloaded heads whose refresh is 1.
   virtual void AfterSelection(Stream& stream, const Place& place, void* scratch) const = 0;
 };
 

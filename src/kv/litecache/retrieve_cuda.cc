@@ -14,7 +14,7 @@ using ops::cuda::LiteCacheShape;
 using ops::cuda::SelectQuery;
 using ops::cuda::StepView;
 
-// The matrices of a retriever, [layers][kv_heads][...] f32.
+// A retriever's matrices in device memory, [layers][kv_heads][...] f32.
 class DeviceMatrices {
  public:
   DeviceMatrices(Device& device, const Layout& layout, const Retriever& retriever)

@@ -1,4 +1,4 @@
-// The role "score" on a GPU: a retriever's weights in device memory, its operations by name.
+// The role "score" on a GPU: a retriever's weights in device memory, and its operations.
 #pragma once
 
 #include <memory>
@@ -14,8 +14,8 @@ namespace litecache::kv {
 class CudaRetriever {
  public:
   virtual ~CudaRetriever() = default;
-  // Keys of a layer into metadata: of k [T, kv_heads * head_dim], or, where null, of the rows that
-  // leave the recent window (ops/select/encode_cuda.h).
+  // Encodes keys of a layer into metadata: those of k [T, kv_heads * head_dim], or, if k is null,
+  // those of the rows that leave the recent window (ops/select/encode_cuda.h).
   virtual void Encode(Stream& stream, int64_t layer, const ops::cuda::StepView& step,
                       const ops::cuda::LiteCacheShape& shape,
                       const ops::cuda::LiteCacheLayer& heads, const MatrixView* k) = 0;
@@ -25,7 +25,7 @@ class CudaRetriever {
                       void* scratch) = 0;
 };
 
-// The GPU's side of `retriever`, whose options these are.
+// Creates the GPU counterpart of `retriever`; options: the ones it was created with.
 std::unique_ptr<CudaRetriever> CreateCudaRetriever(Device& device, const Layout& layout,
                                                    const KvOptions& options,
                                                    const Retriever& retriever);

@@ -16,8 +16,8 @@ uint64_t CudaAttentionScratchBytes(const Layout& layout, int64_t sequences) {
   return ops::cuda::AttentionScratchBytes(sequences, layout.q_heads, layout.head_dim);
 }
 
-// Where rows that move go to and their scales, a list for all heads, and what they arrive in. The
-// ring of cpu-push is the device's only through a mapping that few machines have.
+// Source addresses and scales of moved rows, one list for all heads, and the buffer they arrive in.
+// The ring of cpu-push is in device memory only through a mapping that few machines have.
 uint64_t CudaTransferBytes(std::string_view transfer, int64_t rows) {
   if (transfer == "gpu-pull") return 0;
   const uint64_t ring = transfer == "copy" ? TransferOptions().ring_bytes : 0;
@@ -32,12 +32,12 @@ uint64_t CudaLiteScratchBytes(const Shape& shape, int64_t ahead, std::string_vie
   const uint64_t refresh = std::max(ops::cuda::SelectScratchBytes(lite, sequences, context),
                                     ops::cuda::UpdateSlotsScratchBytes(lite, sequences, context));
   const uint64_t attention = CudaAttentionScratchBytes(shape.layout, sequences);
-  // Rows a head wants, rows that move and the slots they go to.
+  // Lists of selected rows, moved rows and their target slots.
   const int64_t pairs = sequences * shape.layout.kv_heads;
   const int64_t rows = std::min(shape.Rows(context), context);
   const auto lists = static_cast<uint64_t>(pairs * (3 * rows + 4)) * sizeof(int32_t);
   uint64_t bytes = static_cast<uint64_t>(ahead + 1) * lists + std::max(refresh, attention);
-  if (ahead > 0) bytes += refresh;  // of the branch
+  if (ahead > 0) bytes += refresh;  // for the decisions' stream
   return bytes + CudaTransferBytes(transfer, pairs * rows);
 }
 

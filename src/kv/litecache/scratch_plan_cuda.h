@@ -1,4 +1,4 @@
-// Device memory that steps take on a GPU beside the tiers, for the memory plan.
+// Device memory that steps take on a GPU outside the tiers, for the memory plan.
 #pragma once
 
 #include <cstdint>
@@ -8,13 +8,12 @@
 
 namespace litecache::kv {
 
-// What a transfer engine keeps on the device for up to `rows` rows that move at a time.
+// Bytes that a transfer engine keeps on the device for up to `rows` moved rows at a time.
 uint64_t CudaTransferBytes(std::string_view transfer, int64_t rows);
 
-// What selections, slot updates and attention of up to `sequences` decode
-// sequences of up to `tokens` tokens work in, and the lists and the ring of transfer engine
-// `transfer`. ahead: layers that prefetches are ahead of theirs, each of which takes a
-// set of lists; 0: none.
+// Bytes of scratch of selections, slot updates and attention for up to `sequences` decode sequences
+// of up to `tokens` tokens, and of the lists and the ring of transfer engine `transfer`. ahead: how
+// many layers ahead rows are prefetched, each of which takes a set of lists; 0: no prefetch.
 uint64_t CudaLiteScratchBytes(const Shape& shape, int64_t ahead, std::string_view transfer,
                               int64_t sequences, int64_t tokens);
 

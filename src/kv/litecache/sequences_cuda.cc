@@ -34,8 +34,8 @@ void CudaSequences::Upload(const StepSequence& part, Sequence* sequence) {
   const SequenceSlots& slots = tiers_.slots.Get(part.id);
   const auto slot_pages =
       slots.heads.empty() ? 0 : static_cast<int64_t>(slots.heads.front().pages.size());
-  // Slots are written all over: a shared page may have been copied anywhere. There are too many of
-  // them to compare at every step.
+  // Any slot may be written, so any shared page may have been copied, and there are too many pages
+  // to compare them at every step.
   if (slot_pages != sequence->slot_pages || sequence->forked) {
     sequence->slots.Update(
         device_, tiers_.shape.offloaded, slot_pages, 0, [&](int64_t list, int64_t b) {
@@ -99,7 +99,7 @@ std::vector<int32_t> CudaSequences::CachedPositions(SequenceId id, int64_t layer
   const size_t row_bytes =
       in_codes ? 2 * static_cast<size_t>(shape.layout.head_dim) : shape.format.row_bytes();
   std::vector<int32_t> positions;
-  // Of a page: positions, then updates.
+  // A page's arrays: positions, then updates.
   std::vector<int32_t> arrays(2 * static_cast<size_t>(a_page));
   int64_t last = -1;
   for (int64_t i = 0; i < state.used; ++i) {

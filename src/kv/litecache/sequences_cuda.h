@@ -1,5 +1,5 @@
-// Policy litecache's sequences on a GPU: what kernels read of each, which follows the host's tables
-// of pages.
+// Policy litecache's sequences on a GPU: what kernels read about each, kept in step with the host's
+// page tables.
 #pragma once
 
 #include <cstdint>
@@ -18,30 +18,31 @@ namespace litecache::kv {
 
 class CudaSequences {
  public:
-  // tiers: kept.
+  // Keeps a reference to tiers.
   CudaSequences(CudaDevice& device, Tiers& tiers) : device_(device), tiers_(tiers) {}
 
-  // The device's part of a sequence that the tiers have, without any rows in its slots. Throws
-  // DeviceError or CapacityError, having left nothing, where there is no memory for it.
+  // Creates the device's part of a sequence of the tiers, with empty slots. Throws DeviceError or
+  // CapacityError, with nothing changed, if there is no memory for it.
   void Create(SequenceId id);
-  // With its parent's slots.
+  // Copies the parent's slots.
   void Fork(SequenceId parent, SequenceId id);
   void Release(SequenceId id) { sequences_.erase(id); }
 
-  // Of a step: uploads the pages that are new to the device, and says what kernels are to be told.
+  // Uploads pages that are new to the device; returns the sequence as kernels read it.
   ops::cuda::StepSequence Follow(const StepSequence& part);
 
-  // Whether the slots hold what belongs there: not after a prompt, until they are filled.
+  // Whether the slots are filled: not after a prompt, until its first decode step.
   bool filled(SequenceId id) const { return sequences_.at(id).filled; }
   void set_filled(SequenceId id, bool filled) { sequences_.at(id).filled = filled; }
 
-  // A transfer of theirs has failed: their slots hold what they should not. Those that are gone
-  // already do not matter.
+  // Marks sequences as lost because a transfer has failed: their slots may hold wrong rows. Ignores
+  // released sequences.
   void Lose(std::span<const SequenceId> ids, const std::string& why);
-  // Throws DeviceError where a sequence of the step has been lost.
+  // Throws DeviceError if a sequence of the step is lost.
   void CheckNoneLost(const Step& step) const;
 
-  // For diagnosis, of an offloaded head; they wait for the device. As LiteCache's.
+  // For diagnosis, for an offloaded head, as LiteCache's functions; both synchronize with the
+  // device.
   std::vector<int32_t> CachedPositions(SequenceId id, int64_t layer, int64_t head) const;
   std::vector<float> Label(SequenceId id, int64_t layer, int64_t head) const;
 
@@ -50,10 +51,10 @@ class CudaSequences {
     DevicePages resident, store, metadata, scales, slots, labels;
     Buffer heads;  // HeadState [offloaded]
     bool filled = false;
-    // Forked since its last decode step, which copies the slots' pages that it shares.
+    // Forked since its last decode step, which copies the shared pages of its slots.
     bool forked = false;
-    int64_t slot_pages = 0;  // that the device knows
-    std::string lost;        // why it cannot go on
+    int64_t slot_pages = 0;  // slot pages a head that the device has
+    std::string lost;        // the error, if it cannot continue
   };
 
   void Upload(const StepSequence& part, Sequence* sequence);

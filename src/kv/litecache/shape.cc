@@ -12,14 +12,14 @@ namespace litecache::kv {
 namespace {
 
 constexpr uint64_t kPageBytes = 64 * 1024;
-// Of a store that a GPU pulls from: a head's rows lie together, so that one address translation of
-// the link serves many of them (docs/internals/architecture.md).
+// Page size of a store that a GPU pulls from: a head's rows are adjacent, so that one address
+// translation of the link serves many of them (docs/internals/architecture.md).
 constexpr uint64_t kLinkPageBytes = 512 * 1024;
-// Heads that attention over codes serves (ops/attention/attention_cuda.h).
+// The largest head_dim that attention over codes supports (ops/attention/attention_cuda.h).
 constexpr int64_t kMostCodeDim = 256;
-// Whether cached slots keep the store's codes: where kernels pull them and attend them. The host's
-// threads bring rows into slots of rows, as the CPU attends them. The environment's
-// LITECACHE_SLOT_CODES=0 turns it off, to measure what it brings.
+// Whether cached slots keep the store's codes: if kernels pull and attend them. Transfers by the
+// host's threads, and the CPU, use slots of unquantized rows. The environment variable
+// LITECACHE_SLOT_CODES=0 turns codes off, to measure their effect.
 bool KeepsCodes(const Shape& shape, const KvOptions& options, DeviceType device) {
   const char* asked = std::getenv("LITECACHE_SLOT_CODES");
   if (asked != nullptr && std::string_view(asked) == "0") return false;
@@ -29,7 +29,8 @@ bool KeepsCodes(const Shape& shape, const KvOptions& options, DeviceType device)
          shape.layout.head_dim <= kMostCodeDim;
 }
 
-// A table without lists has no pages; any page size serves, and few blocks are counted.
+// A table without lists has no pages, so any page size works; a large one keeps the block count
+// low.
 constexpr int64_t kNoPages = int64_t{1} << 30;
 
 }  // namespace
@@ -152,7 +153,7 @@ std::vector<NamedBytes> Shape::DeviceParts(int64_t tokens) const {
 TierBytes Shape::BytesFor(int64_t tokens) const { return ForkBytesFor(0, tokens); }
 
 TierBytes Shape::ForkBytesFor(int64_t shared, int64_t tokens) const {
-  // Rows that the parent has not stored yet, because they are recent, are stored by each fork.
+  // Recent rows that the parent has not stored yet are stored by each fork.
   const int64_t stored = std::max<int64_t>(shared - recent, 0);
   const auto own = [](const TableShape& table, int64_t shared_tokens, int64_t all) {
     return table.lists * (table.BlocksFor(all) - shared_tokens / table.page_tokens);

@@ -1,5 +1,5 @@
-// Every size of policy litecache, from the layout and the options: which heads lie where, how many
-// rows a head keeps, what a sequence costs.
+// All sizes of policy litecache, from the layout and the options: where each head's rows are, how
+// many rows a head keeps, what a sequence costs.
 #pragma once
 
 #include <cstdint>
@@ -16,35 +16,36 @@
 
 namespace litecache::kv {
 
-// ops/slots/slot_windows.h has what depends on a sequence's length alone.
+// Sizes that depend only on a sequence's length are in ops/slots/slot_windows.h.
 struct Shape : ops::SlotWindows<int64_t> {
-  // metadata_tokens: Retriever::metadata_tokens(). device: of the device tier.
+  // metadata_tokens: Retriever::metadata_tokens(). device: the type of the device tier.
   Shape(const Layout& layout, const KvOptions& options, const HeadPlan& plan,
         int64_t metadata_tokens, DeviceType device = DeviceType::kCpu);
 
   Layout layout;
   int64_t group = 0;  // query heads a KV head
 
-  PageLayout pages;       // of the device pool; resident rows lie in them
+  PageLayout pages;       // of the device pool; resident rows use them
   ops::RowFormat format;  // rows on the device
-  // Rows in the host store. Scales that a GPU's store has apart lie on the device, in
-  // ScalesTable(): the link then moves codes alone.
+  // Rows in the host store. If a GPU's store keeps scales apart, they are on the device, in
+  // ScalesTable(), so that the link moves codes only.
   ops::RowFormat store_format;
-  // A chunk of a prompt cannot attend to rows where the store has them: they are quantized, or in
-  // another memory.
+  // A prompt chunk cannot attend rows in the store directly: they are quantized, or in another
+  // memory.
   bool staged = false;
-  // A GPU attends one set of staging pages while the other is on its way to and from the store.
+  // On a GPU attention reads one set of staging pages while the other is being copied to or from
+  // the store.
   int64_t staging_sets = 1;
   int64_t store_page_tokens = 0;
   uint64_t store_page_bytes = 0;
-  int64_t page_slots = 0;  // slots a device page holds
-  // Where rows that are pulled stay the 8-bit codes that the store has: cached slots in pages of
-  // their own, behind those of sink and ring. page_slots 0: they are rows as all others.
+  int64_t page_slots = 0;  // slots in a device page
+  // If pulled rows stay the 8-bit codes of the store: cached slots in separate pages behind those
+  // of sink and ring. page_slots 0: cached slots hold rows like all others.
   ops::cuda::CodeSlots codes;
-  int64_t metadata_tokens = 0;  // tokens a page of metadata covers; 0: no metadata
+  int64_t metadata_tokens = 0;  // tokens that a page of metadata covers; 0: no metadata
 
-  // Index of a (layer, KV head) among the lists of its table, -1 where it has none; a layer's
-  // lists follow each other in the order of its heads.
+  // Index of a (layer, KV head) among the lists of its table, -1 if it is not in the table; a
+  // layer's lists are adjacent, in head order.
   std::vector<int64_t> offloaded_list, resident_list, metadata_list;
   int64_t offloaded = 0, resident = 0, metadata = 0;  // lists
   int64_t max_offloaded_in_layer = 0;
@@ -54,40 +55,40 @@ struct Shape : ops::SlotWindows<int64_t> {
     return offloaded_list[static_cast<size_t>(Index(layer, head))] >= 0;
   }
 
-  // Whether any of the layer's heads is offloaded.
+  // Whether any head of the layer is offloaded.
   bool offloads(int64_t layer) const;
 
   TableShape StoreTable() const;
   TableShape ResidentTable() const;
   TableShape MetadataTable() const;
-  TableShape ScalesTable() const;  // without lists where rows have their scales in them
+  TableShape ScalesTable() const;  // without lists if rows have their scales in them
 
-  // Device pages of a head's slots.
+  // Device pages of a head's slots, for a sequence of n tokens.
   int64_t SlotPages(int64_t n) const;
 
-  // ---- labels: f32 [offloaded][group][head_dim], in device pages ----
+  // ---- Labels: f32 [offloaded][group][head_dim], in device pages ----
   uint64_t label_bytes() const {
     return static_cast<uint64_t>(group * layout.head_dim) * sizeof(float);
   }
   int64_t labels_a_page() const { return static_cast<int64_t>(pages.page_bytes / label_bytes()); }
   int64_t LabelPages() const { return (offloaded + labels_a_page() - 1) / labels_a_page(); }
 
-  // Pages that a prefill chunk ending at token n attends from where the store's rows will not do:
-  // staging_sets times one layer's rows as they are on the device.
+  // Staging pages for a prefill chunk that ends at token n, if the store's rows cannot be attended
+  // directly: staging_sets times one layer's rows in the device's format.
   int64_t StagingPages(int64_t n) const {
     return staged ? staging_sets * max_offloaded_in_layer * pages.BlocksFor(n) : 0;
   }
 
   TierBytes BytesFor(int64_t tokens) const;
-  // BytesFor(tokens).device, by what it is for.
+  // BytesFor(tokens).device by purpose.
   std::vector<NamedBytes> DeviceParts(int64_t tokens) const;
   TierBytes ForkBytesFor(int64_t shared, int64_t tokens) const;
 };
 
-// What options.aggregation says.
+// The value of options.aggregation.
 ops::Aggregation AggregationOf(const KvOptions& options);
 
-// What options.host_rows says, on a device of this type.
+// The store's format by options.host_rows, for a device of this type.
 ops::RowFormat StoreFormat(const Layout& layout, const KvOptions& options, DeviceType device);
 
 }  // namespace litecache::kv

@@ -66,7 +66,7 @@ int64_t SlotTable::PagesNeeded(std::span<const Growth> growths) {
 }
 
 bool SlotTable::HasRoom(const SequenceSlots& slots, const Growth& growth) const {
-  // All heads have grown together.
+  // All heads have equally many pages.
   const auto pages = slots.heads.empty() ? growth.slot_pages
                                          : static_cast<int64_t>(slots.heads.front().ids.size());
   return !slots.shares && pages >= growth.slot_pages &&

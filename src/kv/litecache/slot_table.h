@@ -16,19 +16,19 @@ struct SequenceSlots {
   std::vector<HeadSlots> heads;  // [offloaded]
   std::vector<PageId> label_ids;
   std::vector<std::byte*> labels;
-  // Pages may have other owners: it was forked, or is a fork, and has not grown since. Without, a
-  // step need not look at every page.
+  // Pages may be shared: the sequence was forked or is a fork, and has not grown since. If false, a
+  // step need not check every page.
   bool shares = false;
-  // Layers whose slots hold what belongs there. Not after a prompt's chunk: the next decode step
-  // fills them (chunks of a prompt and forks of it carry no slots around).
+  // Layers whose slots are filled. A prompt chunk empties them and the next decode step fills them,
+  // so that prompt chunks and forks of prompts do not carry slots around.
   std::vector<uint8_t> filled;  // [layers]
 };
 
-// Pages are shared by forks until one of them writes; then it copies all that it writes to. Not
+// Pages are shared by forks until one of them writes; it then copies the pages it writes to. Not
 // thread-safe.
 class SlotTable {
  public:
-  // Both must outlive the table.
+  // shape and pool must outlive the table.
   SlotTable(const Shape& shape, PagePool& pool) : shape_(shape), pool_(pool) {}
   ~SlotTable();
   SlotTable(const SlotTable&) = delete;
@@ -40,19 +40,19 @@ class SlotTable {
 
   struct Growth {
     SequenceId id = 0;
-    // Pages of every head; 0: slots are not written to (a prompt's chunk), labels are.
+    // Pages of every head; 0: only labels are written, not slots (a prompt chunk).
     int64_t slot_pages = 0;
   };
-  // Pages Grow() would take.
+  // Number of pages that Grow() would take.
   int64_t PagesNeeded(std::span<const Growth> growths);
-  // Makes labels, and slots where asked, writable. The pool must have the pages in reserve.
+  // Makes labels, and slots if requested, writable. The pool must have the pages in reserve.
   void Grow(std::span<const Growth> growths);
 
-  // Pages these sequences hold, those that several hold counted once.
+  // Number of pages these sequences hold; shared pages count once.
   int64_t PagesHeld(std::span<const SequenceId> ids) const;
 
   SequenceSlots& Get(SequenceId id) { return sequences_.at(id); }
-  // [group][head_dim] of offloaded list `list`.
+  // Label [group][head_dim] of offloaded list `list`.
   float* Label(const SequenceSlots& slots, int64_t list) const {
     const int64_t a_page = shape_.labels_a_page();
     return reinterpret_cast<float*>(slots.labels[static_cast<size_t>(list / a_page)] +
@@ -60,7 +60,7 @@ class SlotTable {
   }
 
  private:
-  // Nothing is to be taken or copied.
+  // Whether Grow() needs to take or copy nothing.
   bool HasRoom(const SequenceSlots& slots, const Growth& growth) const;
   void Extend(int64_t count, std::vector<PageId>* ids, std::vector<std::byte*>* pages);
   void MakeOwn(std::vector<PageId>* ids, std::vector<std::byte*>* pages);

@@ -1,5 +1,5 @@
-// Rows that leave the recent window: from their slots to the host store, their keys into the
-// retriever's metadata.
+// Moves rows that leave the recent window from their slots to the host store, and encodes their
+// keys into the retriever's metadata.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ struct SpillWork {
 class Spiller {
  public:
   Spiller(Tiers& tiers, Retriever& retriever) : tiers_(tiers), retriever_(retriever) {}
-  // All heads of a layer. May be repeated.
+  // Spills for all heads of a layer. May be repeated.
   void Run(Stream& stream, int64_t layer, std::span<const SpillWork> work, Traffic* traffic);
 
  private:

@@ -30,7 +30,7 @@ class ConstantsBuilder {
   std::vector<std::byte> bytes_;
 };
 
-// Where a layer's arrays lie in the block.
+// Offsets of a layer's arrays in the block.
 struct Offsets {
   size_t offloaded, resident, metadata, staging[2], dense, tau, importance;
 };

@@ -1,5 +1,5 @@
-// What kernels are told of policy litecache's layers once and for all: in which list each head's
-// rows lie, which heads attend all of theirs, thresholds and importance.
+// Constants that kernels read about policy litecache's layers: the list of each head's rows, which
+// heads attend all of theirs, thresholds and importance.
 #pragma once
 
 #include <array>
@@ -14,7 +14,7 @@
 namespace litecache::kv {
 
 struct LiteCacheTables {
-  Buffer memory;  // of the device; the others point into it
+  Buffer memory;  // device memory that the others point into
   // Without counters and work arrays.
   std::vector<ops::cuda::LiteCacheLayer> layers;
   // [sets][layers]: each head's list among a layer's staging pages.

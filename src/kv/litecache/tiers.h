@@ -1,5 +1,5 @@
-// The two tiers of policy litecache and who owns which page of them, and a step's sequences as the
-// operations of a layer see them.
+// The two tiers of policy litecache with their page tables, and a step's sequences as a layer's
+// operations see them.
 #pragma once
 
 #include <cstdint>
@@ -13,12 +13,12 @@
 
 namespace litecache::kv {
 
-// All device memory comes from one pool and all host memory from another, so the budgets hold by
+// All device memory comes from one pool and all host memory from another, so budgets hold by
 // construction. The tables give out the same ids. Lengths: resident has all of a sequence's tokens;
-// store, metadata and scales those that are stored: all of a prompt, and of what was generated what
-// has left the recent window.
+// store, metadata and scales have the stored ones: all of a prompt, and generated tokens once they
+// have left the recent window.
 struct Tiers {
-  // d: memory of the device tier; h: of the host store.
+  // d: the device tier's memory; h: the host store's.
   Tiers(Device& d, Device& h, const Shape& s, const HeadPlan& p, const TierBytes& budget)
       : shape(s),
         plan(p),
@@ -32,7 +32,7 @@ struct Tiers {
         scales(shape.ScalesTable(), device),
         slots(shape, device) {}
 
-  // Pinning has a price a call; 256 MiB take about 20 ms.
+  // Pinning has a cost per call; 256 MiB take about 20 ms.
   static constexpr uint64_t kPinnedSlabBytes = 256u << 20;
 
   const Shape shape;
@@ -43,15 +43,15 @@ struct Tiers {
   SlotTable slots;
 };
 
-// A sequence's part of the step in progress.
+// A sequence's part of the current step.
 struct SequenceView {
   SequenceId id = 0;
-  int64_t row = 0;  // its first row of the step's activations
+  int64_t row = 0;  // its first row in the step's activations
   int64_t rows = 0;
   int64_t past = 0;    // tokens before this step
-  int64_t stored = 0;  // of those, in the host store
+  int64_t stored = 0;  // how many of them are in the host store
   SequenceSlots* slots = nullptr;
-  // Lists of pages by the tables' list indices.
+  // Lists of pages, by the tables' list indices.
   std::byte* const* const* store = nullptr;
   std::byte* const* const* resident = nullptr;
   std::byte* const* const* metadata = nullptr;
@@ -63,7 +63,7 @@ struct SequenceView {
     const int64_t list = shape.metadata_list[static_cast<size_t>(shape.Index(layer, head))];
     return list < 0 ? nullptr : metadata[list];
   }
-  // Rows of an offloaded head in the host store, of a resident head on the device.
+  // Rows of an offloaded head in the host store, or of a resident head on the device.
   ops::PagedRows Rows(const Shape& shape, int64_t layer, int64_t head) const {
     const auto index = static_cast<size_t>(shape.Index(layer, head));
     const int64_t list = shape.offloaded_list[index];

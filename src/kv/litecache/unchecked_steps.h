@@ -1,4 +1,4 @@
-// Which sequences a failed transfer may have spoiled: those of the steps that have issued
+// Which sequences a failed transfer may have corrupted: those of the steps that have issued
 // operations since the device was last waited for.
 #pragma once
 
@@ -11,21 +11,21 @@ namespace litecache::kv {
 class UncheckedSteps {
  public:
   void Begin(const Step& step) {
-    // A step that has been waited for since it last issued anything can have no faults any more.
+    // A step that has been waited for since it last issued operations had no fault.
     if (!checked_) before_.insert(before_.end(), running_.begin(), running_.end());
     checked_ = false;
     running_.clear();
     for (const StepSequence& part : step.sequences) running_.push_back(part.id);
   }
-  // The step that has begun issues more operations.
+  // Call when the current step issues more operations.
   void Issue() { checked_ = false; }
-  // Until the next Checked().
+  // The sequences of all unchecked steps.
   std::vector<SequenceId> Sequences() const {
     std::vector<SequenceId> all = before_;
     all.insert(all.end(), running_.begin(), running_.end());
     return all;
   }
-  // All that has been issued was waited for.
+  // Call after waiting for everything that was issued.
   void Checked() {
     before_.clear();
     checked_ = true;
@@ -33,7 +33,7 @@ class UncheckedSteps {
 
  private:
   std::vector<SequenceId> running_, before_;
-  bool checked_ = true;  // of running_
+  bool checked_ = true;  // whether running_ has been waited for
 };
 
 }  // namespace litecache::kv

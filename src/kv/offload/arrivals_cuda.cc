@@ -38,10 +38,10 @@ void Arrivals::Bring(const StepPlan& plan, int64_t unit) {
   const size_t group = plan.GroupOf(unit), buffer = plan.BufferOf(unit);
   const int64_t first = plan.pieces.first_piece[group];
   const int64_t pieces = plan.pieces.first_piece[group + 1] - first;
-  // Inputs first, so that recomputation begins early.
+  // Inputs first, so that recomputation starts early.
   for (int64_t p = 0; p < pieces; ++p) {
     const Piece& piece = plan.pieces.pieces[static_cast<size_t>(first + p)];
-    // Layer 0's are on the device.
+    // Layer 0's inputs are on the device already.
     for (int64_t s = piece.begin; layer > 0 && s < piece.end; ++s) {
       const Segment& segment = plan.pieces.segments[static_cast<size_t>(s)];
       link_.BringInputs(layer, buffer, plan.parts[static_cast<size_t>(segment.part)], segment);

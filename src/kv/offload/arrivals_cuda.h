@@ -1,5 +1,5 @@
-// A step's units on their way to the buffers: what comes from the host, and rows recomputed of
-// the inputs among it.
+// Fills the staging buffers for a step's units: transfers rows and inputs from the host, and
+// recomputes rows from those inputs.
 #pragma once
 
 #include <cstddef>
@@ -21,40 +21,40 @@ namespace litecache::kv::offload {
 
 class Arrivals {
  public:
-  // chunked: Recompute::chunked. What is given as a reference must outlive it, as must a plan that
-  // is at work.
+  // chunked: Recompute::chunked. Reference arguments must outlive this object, and a plan must
+  // outlive its transfers.
   Arrivals(CudaDevice& device, const Shape& shape, const Tables& tables, const Staging& staging,
            const SequenceTable& store, const SequenceTable& inputs, bool chunked);
 
-  // Of a step, whose staging has its tables. Throws CapacityError.
+  // Plans the transfers of a step; the staging must have its tables. Throws CapacityError.
   void Plan(const StepPlan& plan);
-  // Whether it would be as the last one: no table has moved.
+  // Whether the last plan still fits: no table has moved.
   bool Holds(const StepPlan& plan);
 
-  // Before the first layer: what is brought and recomputed from here on waits for what `main` has
-  // been given so far.
+  // Call before the first layer: transfers and recomputation from here on wait for the operations
+  // enqueued on `main` so far.
   void Start(Stream& main, const StepPlan& plan);
-  // The same for a step that has not begun, which waits for what Wait() names.
+  // The same for a step that has not begun; its transfers wait only for what Wait() names.
   void StartAhead() { link_.StartAhead(); }
-  // What is brought from here on waits for `main`; for a mark of another branch.
+  // Transfers from here on wait for `main`, or for a mark of another branch.
   void Fork(Stream& main) { link_.Fork(main); }
   void Wait(CudaBranch& other, int mark) { link_.Wait(other, mark); }
 
-  // Enqueues what brings a unit's inputs and rows to its buffer, and what makes rows of the inputs.
-  // Nothing where the step does not have the unit.
+  // Enqueue the transfer of a unit's inputs and rows to its buffer, and the recomputation of rows
+  // from the inputs. They do nothing if the step does not have the unit.
   void Bring(const StepPlan& plan, int64_t unit);
   void Recompute(const StepPlan& plan, int64_t unit, KeyValueProjection* projection);
-  // Of the first units, after StartAhead() and Bring().
+  // Recomputes the first units; call after StartAhead() and Bring().
   void RecomputeAhead(const StepPlan& plan, KeyValueProjection* projection);
 
-  // What `stream` is given from here on finds the buffer's rows in place.
+  // Operations enqueued on `stream` from here on see the buffer's rows.
   void Await(Stream& stream, size_t buffer);
   void JoinAll(Stream& main);
-  // Waits for the rest of a step that has failed, or that does not come.
+  // Waits for the remaining operations of a step that has failed or been dropped.
   void Reset();
 
  private:
-  // Of a unit's pieces: the mark that says it has arrived. Many pieces share marks.
+  // The mark that a piece of a unit has arrived. Pieces may share marks.
   static int64_t ArrivalOf(int64_t piece, int64_t pieces) {
     constexpr int64_t kMost = HostLink::kMaxPieces;
     return pieces <= kMost ? piece : piece * kMost / pieces;

@@ -1,4 +1,4 @@
-// Whole contexts from the host, as policy `kvpr` has them, on a GPU.
+// Caches that bring whole contexts from the host (policy `kvpr`), on a GPU.
 #pragma once
 
 #include <memory>
@@ -11,7 +11,7 @@
 
 namespace litecache::kv::offload {
 
-// device: a CudaDevice; shape: made for one.
+// device: a CudaDevice; shape: made for a GPU.
 std::unique_ptr<Cache> CreateCudaOffloadCache(Device& device, std::string policy,
                                               const Shape& shape,
                                               std::optional<Recompute> recompute,

@@ -11,7 +11,7 @@ std::vector<Group> MakeGroups(std::vector<Part>* parts, int64_t groups) {
   const auto count = static_cast<int64_t>(parts->size());
   LC_CHECK(groups >= 1);
   groups = std::min(groups, count);
-  // One group keeps the step's order: its lanes change as little as the step's sequences do.
+  // A single group keeps the step's order, so that lanes change as rarely as the step's sequences.
   if (groups > 1) {
     std::stable_sort(parts->begin(), parts->end(),
                      [](const Part& a, const Part& b) { return a.n() > b.n(); });

@@ -1,5 +1,5 @@
-// How the sequences of a step pass through a layer: in groups, one after another, each with the
-// rows of its own staged (FlexGen's GPU batches, KVPR's column-by-column schedule).
+// Divides the sequences of a step into groups that pass through a layer one after another, each
+// with its own staged rows (FlexGen's GPU batches, KVPR's column-by-column schedule).
 #pragma once
 
 #include <cstdint>
@@ -9,16 +9,16 @@
 
 namespace litecache::kv::offload {
 
-// One sequence of the step in progress.
+// One sequence of the current step.
 struct Part {
   StepSequence sequence;
-  // Tokens that are recomputed: [0, split), and [past - tail, past).
+  // Tokens to recompute: [0, split), and [past - tail, past).
   int64_t split = 0, tail = 0;
-  int64_t lane = 0;  // place in a staging buffer, which it shares with one part of every group
+  int64_t lane = 0;  // its share of a staging buffer, used by one part of every group
   int64_t n() const { return sequence.past + sequence.rows; }
-  // Tokens whose rows arrive: [split, arrived_end()).
+  // Tokens whose rows are transferred: [split, arrived_end()).
   int64_t arrived_end() const { return sequence.past - tail; }
-  // Tokens whose inputs may be staged: before this one.
+  // Inputs of tokens before this one may be staged.
   int64_t inputs_end() const { return tail > 0 ? sequence.past : split; }
 };
 
@@ -35,10 +35,9 @@ struct Group {
   }
 };
 
-// Sorts the parts by group, those that decode first, and gives them lanes. At most `groups` groups,
-// none of them empty. Parts of similar length share a lane: of S pages that all parts need
-// together, lanes that are as large as their largest part take at most S / groups and a largest
-// part's.
+// Sorts the parts by group, decode sequences first, and assigns lanes. At most `groups` groups,
+// none empty. Parts of similar length share a lane. If all parts together need S pages, lanes as
+// large as their largest part take at most S / groups pages plus one largest part's.
 std::vector<Group> MakeGroups(std::vector<Part>* parts, int64_t groups);
 
 }  // namespace litecache::kv::offload

@@ -9,13 +9,13 @@
 namespace litecache::kv::offload {
 namespace {
 
-// That the reading kernel takes: enough to fill the link alone.
+// SMs for the kernel that reads through the link: enough to fill the link alone.
 constexpr int32_t kReadingSms = 8;
 
 int64_t RoundDown(int64_t tokens, int64_t page) { return tokens / page * page; }
 
-// Tokens [begin, end) of a part travel: up to `head_end` and from `tail_begin` in parts of pages,
-// between them in whole ones.
+// The transferred tokens [begin, end) of a part: those up to `head_end` and from `tail_begin` on
+// fill parts of pages, those between fill whole pages.
 struct Cut {
   int64_t begin, head_end, tail_begin, end;
 };
@@ -104,7 +104,7 @@ void HostLink::Start(Stream& main) {
 
 void HostLink::StartAhead() {
   ends().SendByKernel(reading_.stream());
-  // They have work that nobody has joined.
+  // A fork without other work: both branches have operations that no stream has joined.
   copy_.Fork(copy_.stream());
   reading_.Fork(reading_.stream());
 }
@@ -120,7 +120,7 @@ void HostLink::Wait(CudaBranch& other, int mark) {
 }
 
 void HostLink::BringInputs(int64_t layer, size_t buffer, const Part& part, const Segment& segment) {
-  const int64_t page_tokens = shape_.input_page_tokens;  // of both sides: pages have one size
+  const int64_t page_tokens = shape_.input_page_tokens;  // on both sides: pages have one size
   const uint64_t token_bytes = shape_.input_format.row_bytes();
   const int64_t list = shape_.InputList(layer);
   std::byte* const* from = inputs_.Lists(part.sequence.id)[list];
@@ -132,7 +132,7 @@ void HostLink::BringInputs(int64_t layer, size_t buffer, const Part& part, const
     const int64_t run =
         staging_.Run(to, buffer, block, inputs_.Run(part.sequence.id, list, block, pages));
     const uint64_t offset = static_cast<uint64_t>(t % page_tokens) * token_bytes;
-    // A page may end with bytes that no token has: they travel with what lies behind them.
+    // Unused bytes at a page's end are copied along with the next page.
     const int64_t next = std::min((block + run) * page_tokens, end);
     const uint64_t bytes =
         static_cast<uint64_t>(run - 1) * shape_.page_bytes +

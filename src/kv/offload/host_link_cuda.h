@@ -1,4 +1,4 @@
-// Brings rows and inputs from the host to a staging buffer, beside the step's stream.
+// Transfers rows and inputs from the host to a staging buffer, in parallel with the step's stream.
 #pragma once
 
 #include <array>
@@ -17,57 +17,57 @@
 
 namespace litecache::kv::offload {
 
-// Whole pages travel by the copy engine. Rows at the two ends of what travels fill parts of pages,
-// in every head's place a few: a kernel reads them through the link meanwhile, all sequences'
-// together (a copy of such parts reaches a third of the link's rate,
-// lab/notes/gpu/transfer.md).
+// The copy engine transfers whole pages. At both ends of the token range, rows fill parts of pages,
+// a few rows per head: a kernel reads those through the link at the same time, for all sequences at
+// once (copying them would reach a third of the link's rate, lab/notes/gpu/transfer.md).
 class HostLink {
  public:
-  // The most pieces of inputs of a buffer that AwaitPiece() tells apart.
+  // The largest number of input pieces per buffer that AwaitPiece() distinguishes.
   static constexpr int64_t kMaxPieces = 64;
 
-  // What it is given must outlive it.
+  // All arguments must outlive this object.
   HostLink(CudaDevice& device, const Shape& shape, const Tables& tables, const Staging& staging,
            const SequenceTable& store, const SequenceTable& inputs);
 
-  // Of a step. pages: the store's pages of each part, on the device.
+  // Plans a step. pages: the store's pages of each part, in device memory.
   void Plan(const std::vector<Part>& parts, const std::vector<Group>& groups,
             const std::vector<std::byte* const*>& pages);
-  // Whether a plan of these would be the last one.
+  // Whether a plan from these arguments would equal the last one.
   bool Holds(const std::vector<Part>& parts, const std::vector<Group>& groups,
              const std::vector<std::byte* const*>& pages);
-  // Before the first layer: sends the plan, and waits for what `main` has been given.
+  // Call before the first layer: sends the plan, and waits for the operations enqueued on `main` so
+  // far.
   void Start(Stream& main);
-  // The same, and waits for nothing: what must be over has to be waited for with Wait().
+  // The same without waiting for `main`; use Wait() for what must be over.
   void StartAhead();
-  // What is brought from here on waits for what `main` has been given so far.
+  // Transfers from here on wait for the operations enqueued on `main` so far.
   void Fork(Stream& main);
-  // The same for the work of a mark of another branch.
+  // Transfers from here on wait for a mark of another branch.
   void Wait(CudaBranch& other, int mark);
 
-  // Inputs of a segment, and the end of a piece of them.
+  // Transfers a segment's inputs; marks the end of a piece of inputs.
   void BringInputs(int64_t layer, size_t buffer, const Part& part, const Segment& segment);
   void EndPiece(size_t buffer, int64_t piece);
-  // The rows of a group that are not recomputed, and the end of the buffer.
+  // Transfers the rows of a group that are not recomputed, and marks the end of the buffer.
   void BringRows(int64_t layer, size_t buffer, const std::vector<Part>& parts,
                  const std::vector<Group>& groups, size_t group);
 
-  // What `stream` is given from here on finds the piece, or the buffer's rows, in place.
+  // Operations enqueued on `stream` from here on see the piece, or the buffer's rows.
   void AwaitPiece(Stream& stream, size_t buffer, int64_t piece);
   void AwaitRows(Stream& stream, size_t buffer);
-  // All that has been brought.
+  // `main` waits for all transfers.
   void JoinAll(Stream& main);
-  // Waits for the rest of a step that has failed.
+  // Waits for the remaining operations of a step that has failed.
   void Reset();
 
  private:
-  // body(group, part, end) of all rows that fill parts of pages; `end` as ends_ has them.
+  // Calls body(group, part, end) for all rows that fill parts of pages; `end` as in ends_.
   template <class Body>
   void ForEachEnd(const std::vector<Part>& parts, const std::vector<Group>& groups,
                   const std::vector<std::byte* const*>& pages, const Body& body) const;
   StepBlock& ends() { return ends_[current_]; }
 
-  // Of a group: entries [begin, begin + count) of ends().
+  // The entries [begin, begin + count) of ends() that belong to a group.
   struct Ends {
     int64_t begin = 0, count = 0;
   };
@@ -81,8 +81,9 @@ class HostLink {
   const Staging& staging_;
   const SequenceTable& store_;
   const SequenceTable& inputs_;
-  // Rows in parts of pages, as sequences whose rows [stored, past) travel; flags: how many of each
-  // group. Two: a step's may still have to be sent when the next one's are planned.
+  // Rows in parts of pages, described as sequences whose rows [stored, past) are transferred;
+  // flags: the number for each group. Two blocks, because one step's may not be sent yet when the
+  // next is planned.
   std::array<StepBlock, 2> ends_;
   size_t current_ = 0;
   std::vector<Ends> groups_;

@@ -7,7 +7,7 @@
 namespace litecache::kv::offload {
 namespace {
 
-// A piece is a head's rows of a sequence at most: fractions of a second on any machine.
+// A piece is at most one head's rows of a sequence: fractions of a second on any machine.
 constexpr std::chrono::seconds kDeadline{300};
 
 }  // namespace
@@ -75,7 +75,7 @@ void Link::Run() {
       ops::CopyRows(piece);
       lock.lock();
       busy_ = false;
-      // Stopped, and perhaps begun anew? Stop() waits for this piece, so nothing was begun.
+      // Stop() may have ended this step, but it waits for this piece, so no other step has begun.
       if (transfers_ != nullptr) ++pieces_;
     }
     if (transfers_ != nullptr && pieces_ == (*transfers_)[next_].pieces.size()) {

@@ -57,7 +57,7 @@ void OffloadBase::Grow(const Step& step, int64_t staging_pages) {
   for (const StepSequence& sequence : step.sequences) {
     growths_.push_back({sequence.id, sequence.rows});
   }
-  // Everything that can throw comes first.
+  // All calls that can throw come first.
   host_pool_.Reserve(store_.PagesNeeded(growths_) + inputs_.PagesNeeded(growths_));
   device_pool_.Reserve(resident_.PagesNeeded(growths_) + first_inputs_.PagesNeeded(growths_) +
                        staging_pages);

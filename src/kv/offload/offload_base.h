@@ -1,5 +1,5 @@
-// What caches whose rows are on the host have in common, on the CPU and on a GPU: their tables, who
-// is charged what, and what is counted.
+// What caches with their rows on the host share, on the CPU and on a GPU: tables, memory accounting
+// and counters.
 #pragma once
 
 #include <cstdint>
@@ -37,21 +37,22 @@ class OffloadBase : public Cache {
   Stats GetStats() const override;
 
  protected:
-  // host: where the store is; null: in the device's memory. slab_bytes: taken for it at a time.
+  // host: the store's memory; null: the store is in device memory. slab_bytes: allocation unit of
+  // the store.
   OffloadBase(Device& device, std::unique_ptr<Device> host, std::string policy, const Shape& shape,
               std::optional<Recompute> recompute, const TierBytes& budget,
               uint64_t slab_bytes = PagePool::kSlabBytes);
 
   SequenceId ForkTables(SequenceId parent, int64_t tokens);
   void ReleaseTables(SequenceId id);
-  // Of a step's next sequence; over: NextSplit()'s.
+  // The recomputed tokens of the step's next sequence; over: as for NextSplit().
   Recomputed SplitOf(const Step& step, const StepSequence& sequence, int64_t* over) const;
-  // Room for a step's rows, and for so many staging pages, which are promised. Throws
-  // CapacityError, having changed nothing.
+  // Takes pages for a step's rows and reserves `staging_pages` more. Throws CapacityError, with
+  // nothing changed.
   void Grow(const Step& step, int64_t staging_pages);
-  // Throws InvalidArgument where this layer's inputs are kept and have not come.
+  // Throws InvalidArgument if this layer's inputs are kept but KeepInputs() was not called.
   void RequireInputs(int64_t layer) const;
-  // The rows of a step's sequence belong to it.
+  // Commits a sequence's rows of the step.
   void Commit(const StepSequence& sequence, int64_t split);
 
   std::string policy_;
@@ -60,17 +61,17 @@ class OffloadBase : public Cache {
   std::unique_ptr<Device> host_;
   PagePool device_pool_, host_pool_;
   SequenceTable store_, resident_, inputs_, first_inputs_;
-  // Of the step in progress.
+  // State of the current step.
   StepCheck check_;
   KeyValueProjection* projection_ = nullptr;
-  int64_t x_layer_ = -1;  // whose inputs have come
+  int64_t x_layer_ = -1;  // the layer whose inputs were passed last
 
  private:
   int64_t LargestSplit(int64_t tokens) const {
     return recompute_ ? recompute_->largest_split(tokens) : 0;
   }
 
-  Stats stats_;  // without memory
+  Stats stats_;  // without memory figures
   std::vector<SequenceTable::Growth> growths_;
 };
 

@@ -22,7 +22,7 @@ OffloadCache::~OffloadCache() {
 }
 
 void OffloadCache::Release(SequenceId id) {
-  link_.Stop();  // of a step that was left half way
+  link_.Stop();  // for a step that was abandoned
   ReleaseTables(id);
 }
 
@@ -191,7 +191,7 @@ void OffloadCache::RecomputeRows(Stream& stream, int64_t layer, const Part& part
   recompute_x_.resize(room(layout.hidden));
   recompute_k_.resize(room(width));
   recompute_v_.resize(room(width));
-  // Every chunk of inputs is expanded to the same place.
+  // Every chunk of inputs is dequantized into the same buffer.
   recompute_pages_.assign(static_cast<size_t>(InputPieces(part)),
                           reinterpret_cast<std::byte*>(recompute_x_.data()));
   const ops::PagedRows staged{StagedInputs(transfer % Link::kBuffers, part),

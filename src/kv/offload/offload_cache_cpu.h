@@ -1,6 +1,6 @@
-// A cache whose rows are on the host and are brought to the device whole, a layer of a sequence at
-// a time, into two staging buffers: exact attention. Policy kvpr has it recompute the first tokens'
-// rows from their inputs.
+// A cache with its rows on the host. They are transferred to the device completely, one layer of a
+// sequence at a time, into two staging buffers: exact attention. Policy kvpr recomputes the first
+// tokens' rows from their inputs.
 #pragma once
 
 #include <cstdint>
@@ -15,9 +15,9 @@
 
 namespace litecache::kv::offload {
 
-// The order of a step: layer by layer, and within a layer sequence by sequence. While sequence i
-// attends, the rows of the next one, or of the next layer's first one, travel (FlexGen's zig-zag
-// schedule, the sequences of a step being its block and each of them a GPU batch).
+// A step runs layer by layer, and within a layer sequence by sequence. While sequence i attends,
+// the rows of the next one, or of the next layer's first one, are transferred (FlexGen's zig-zag
+// schedule, with the step's sequences as its block and each sequence as a GPU batch).
 class OffloadCache final : public OffloadBase {
  public:
   OffloadCache(Device& device, std::string policy, const Shape& shape,
@@ -58,7 +58,7 @@ class OffloadCache final : public OffloadBase {
   ops::PagedRows Staging(size_t buffer, const Part& part, int64_t head) const;
   ops::PagedRows Inputs(const Part& part, int64_t layer) const;
 
-  // Pieces of a transfer that bring inputs.
+  // Number of a transfer's pieces that bring inputs.
   static int64_t InputPieces(const Part& part) {
     return (part.split + kRecomputeTokens - 1) / kRecomputeTokens;
   }
@@ -74,22 +74,22 @@ class OffloadCache final : public OffloadBase {
 
   ops::KvGeometry geometry_;
 
-  // Of the step in progress; kept, so that a step allocates nothing once they have grown.
+  // State of the current step; members, so that their memory is reused by every step.
   std::vector<Part> parts_;
   std::vector<PageId> staging_ids_;
   std::vector<std::byte*> staging_[Link::kBuffers];
   std::vector<Transfer> transfers_;  // [layer][part]
-  MatrixView x_;                     // of layer x_layer_
+  MatrixView x_;                     // inputs of layer x_layer_
   std::vector<std::byte* const*> lists_;
   std::vector<ops::ConvertWork> converts_;
-  // [kRecomputeTokens] inputs, keys and values.
+  // Inputs, keys and values of kRecomputeTokens tokens.
   std::vector<float> recompute_x_, recompute_k_, recompute_v_;
   std::vector<int32_t> recompute_positions_;
   std::vector<std::byte*> recompute_pages_;
-  Link link_;  // last: its thread uses the others
+  Link link_;  // declared last: its thread uses the other members
 };
 
-// On the device that the shape was made for: an OffloadCache, or a GPU's.
+// Creates the cache for the device that the shape was made for: an OffloadCache, or one on a GPU.
 std::unique_ptr<Cache> CreateOffloadCache(Device& device, const std::string& policy,
                                           const Shape& shape, std::optional<Recompute> recompute,
                                           const TierBytes& budget);

@@ -1,19 +1,20 @@
 // Whole contexts from the host on a GPU: the order of a step.
 //
-// Streams beside the step's own: rows and inputs that arrive, rows that are recomputed
-// (arrivals_cuda.h), rows that are stored, inputs that are stored. The step's sequences pass
-// through each layer in groups (offload/groups.h), each group of a layer being a unit
-// (step_plan_cuda.h): while one unit attends, the next ones' rows travel, of the same layer or of
-// the next.
+// Besides the step's own stream, separate streams transfer rows and inputs, recompute rows
+// (arrivals_cuda.h), store rows, and store inputs. The step's sequences pass through each layer in
+// groups (offload/groups.h); a group at a layer is a unit (step_plan_cuda.h). While one unit
+// attends, the rows of the next ones, of the same layer or of the next, are transferred.
 //
 // A step's copies are issued one by one, not replayed: their sizes change with every token, and a
-// graph of them would be built anew whenever a sequence begins a page. The host issues a unit's
-// with the attention that reads its buffer before it, so many units ahead as there are buffers.
+// graph of them would be rebuilt whenever a sequence begins a page. The host issues a unit's copies
+// together with the attention that reads its buffer before it, as many units ahead as there are
+// buffers.
 //
-// Where two steps in a row had the same sequences, the first units of the step that comes next, one
-// a buffer, are brought and recomputed before it begins, each when its buffer has been read: the
-// link and the GPU are busy during the logits, the choice of tokens and the first projections. A
-// step of other sequences, or whatever else happens to them, waits for these copies and drops them.
+// If two steps in a row had the same sequences, the first units of the expected next step, one for
+// each buffer, are transferred and recomputed before it begins, as soon as the buffer has been
+// read: this keeps link and GPU busy during the logits, sampling and the first projections. If the
+// next step differs, or a sequence changes otherwise, the cache waits for these copies and drops
+// them.
 
 #include <algorithm>
 #include <tuple>
@@ -45,7 +46,7 @@ using ops::cuda::RowRange;
 using ops::cuda::RowTable;
 using ops::cuda::StepView;
 
-// Enough for several threads to touch: the store is gigabytes.
+// Large enough for several threads to fault in; the store is gigabytes.
 constexpr uint64_t kHostSlab = uint64_t{64} << 20;
 
 bool Same(const std::vector<StepSequence>& a, const std::vector<StepSequence>& b) {
@@ -80,11 +81,11 @@ class CudaOffloadCache final : public OffloadBase, public RowStore {
   bool offloads() const { return shape_.host_heads() > 0; }
   int64_t groups() const { return static_cast<int64_t>(plan_.groups.size()); }
   int64_t units() const { return plan_.Units(shape_.layout.layers); }
-  // Waits for a step that was left half way, and for copies ahead of one that does not come.
+  // Waits for a step that was abandoned, and for copies ahead of a step that does not come.
   void Quiesce();
   void MakePlan(const Step& step);
-  void ListPages();  // of the plan's parts
-  // Enqueues the first units of a step that is expected.
+  void ListPages();  // those of the plan's parts
+  // Enqueues the first units of the expected step.
   void BringAhead(const Step& step);
   void AttendUnit(Stream& stream, int64_t unit, const MatrixView& q, const MatrixView& k,
                   const MatrixView& v, float scale, const MatrixView& out);
@@ -93,20 +94,21 @@ class CudaOffloadCache final : public OffloadBase, public RowStore {
   Tables tables_;
   Staging staging_;
   std::unordered_map<SequenceId, SequencePages> pages_;
-  TableUploads uploads_;  // of a step that has begun; sent with its first operation
+  TableUploads uploads_;  // of the current step; sent with its first operation
   StepViews views_;
   AttentionBuffer scratch_;
 
-  // Of the step in progress.
+  // State of the current step.
   StepPlan plan_;
   bool started_ = false;  // operations have been issued
 
-  std::vector<StepSequence> expected_;  // the next step's, if it is like the last one
-  bool steady_ = false;                 // the step in progress was expected
-  bool ahead_ = false;    // expected_'s first units are on their way; the step has not begun
-  bool brought_ = false;  // the first units of the step in progress are on their way
+  std::vector<StepSequence> expected_;  // the sequences of the next step if it continues this one
+  bool steady_ = false;                 // the current step was expected
+  bool ahead_ = false;    // expected_'s first units are being transferred, and the step has not
+                          // begun
+  bool brought_ = false;  // the first units of the current step are being transferred
 
-  // Last: what they have been given uses the others.
+  // Declared last: its operations use the other members.
   Arrivals arrivals_;
   CudaBranch storing_, storing_inputs_;
 };
@@ -150,14 +152,14 @@ void CudaOffloadCache::Release(SequenceId id) {
   Quiesce();
   ReleaseTables(id);
   pages_.erase(id);
-  // It may be the one that the buffers are so large for.
+  // The released sequence may be the one that determined the buffers' size.
   staging_.Drop();
 }
 
 void CudaOffloadCache::Quiesce() {
   if (std::exchange(ahead_, false)) {
     arrivals_.Reset();
-    plan_.parts.clear();  // of no step that has begun
+    plan_.parts.clear();  // they belong to no step that has begun
   }
   brought_ = false;
   uploads_.Flush();
@@ -165,8 +167,8 @@ void CudaOffloadCache::Quiesce() {
     arrivals_.Reset();
     for (CudaBranch* branch : {&storing_, &storing_inputs_}) branch->Reset();
   }
-  // The buffers are for more tokens than the sequences have. What takes these pages next is ordered
-  // behind the step's stream.
+  // The buffers may be larger than the remaining sequences need. Later uses of their pages are
+  // ordered behind the step's stream.
   if (!plan_.parts.empty()) staging_.Drop();
   plan_.parts.clear();
 }
@@ -178,7 +180,7 @@ void CudaOffloadCache::BeginStep(const Step& step) {
     Quiesce();
     MakePlan(step);
   }
-  uploads_.Flush();  // of a step that was refused
+  uploads_.Flush();  // left from a step that was refused
   x_layer_ = -1;
   projection_ = nullptr;
   Grow(step, staging_.Plan(plan_.parts));  // can throw
@@ -200,7 +202,7 @@ void CudaOffloadCache::BeginStep(const Step& step) {
   scratch_.Prepare(step.decode_rows, shape_.layout);
 }
 
-// What is decided about a step before it takes memory.
+// The decisions about a step, made before it takes memory.
 void CudaOffloadCache::MakePlan(const Step& step) {
   plan_.parts.clear();
   int64_t over = 0;
@@ -231,15 +233,16 @@ void CudaOffloadCache::BringAhead(const Step& step) {
   ListPages();
   try {
     arrivals_.Plan(plan_);
-  } catch (const CapacityError&) {  // the step that has ended is none the worse
+  } catch (const CapacityError&) {  // only this prefetch fails, not the step that has ended
     plan_.parts.clear();
     return;
   }
   arrivals_.StartAhead();
   ahead_ = true;
   for (int64_t unit = 0; unit < std::min<int64_t>(kBuffers, units()); ++unit) {
-    // The last unit that had this buffer, and with it all that the step has stored before. The
-    // last layers' inputs are stored earlier than their rows, the first layers' perhaps later.
+    // Wait for the buffer's last unit, and with it for everything the step stored before. Inputs
+    // have their own stream: the last layers' are stored earlier than their rows, the first layers'
+    // may be later.
     arrivals_.Wait(storing_, static_cast<int>(plan_.BufferOf(unit)));
     if (shape_.keeps_inputs) {
       arrivals_.Wait(storing_inputs_, static_cast<int>(plan_.LayerOf(unit)));
@@ -301,7 +304,7 @@ void CudaOffloadCache::AttendUnit(Stream& stream, int64_t unit, const MatrixView
                         {.kind = RowRange::kNew});
   });
   storing_.Mark(static_cast<int>(buffer));
-  // The buffer has been read: the unit whose turn it is next may have it.
+  // The buffer has been read, so the next unit that uses it can be transferred.
   const int64_t next = unit + static_cast<int64_t>(kBuffers);
   if (next < units()) {
     arrivals_.Fork(stream);
@@ -322,7 +325,7 @@ void CudaOffloadCache::Attend(Stream& stream, int64_t layer, const Step& step, c
     uploads_.Send(stream);
     views_.SendByKernel(stream);
     if (offloads() && !brought_) {
-      // What earlier steps have stored and where, and what their attention has read.
+      // Transfers wait for what earlier steps store, and for attention that reads the buffers.
       arrivals_.Start(stream, plan_);
       for (int64_t unit = 0; unit < static_cast<int64_t>(kBuffers); ++unit) {
         arrivals_.Bring(plan_, unit);
@@ -333,7 +336,7 @@ void CudaOffloadCache::Attend(Stream& stream, int64_t layer, const Step& step, c
   for (int64_t unit = layer * groups(); unit < (layer + 1) * groups(); ++unit) {
     AttendUnit(stream, unit, q, k, v, scale, out);
   }
-  // x is the caller's again.
+  // The caller may overwrite x after this call.
   if (shape_.keeps_inputs) storing_inputs_.JoinAll(stream);
   if (layer + 1 == shape_.layout.layers) {
     storing_.JoinAll(stream);
@@ -342,7 +345,7 @@ void CudaOffloadCache::Attend(Stream& stream, int64_t layer, const Step& step, c
   x_layer_ = -1;
 }
 
-// Nothing travels: what BeginStep() has planned is dropped by the next step.
+// Transfers nothing; the next step drops what BeginStep() has planned.
 void CudaOffloadCache::StoreRows(Stream& stream, int64_t layer, const Step& step, const MatrixView&,
                                  const MatrixView& k, const MatrixView& v) {
   LC_CHECK(layer >= 0 && layer < shape_.layout.layers && step.decode_rows == 0);
@@ -370,8 +373,8 @@ void CudaOffloadCache::EndStep(const Step& step) {
   Step next = step;
   for (StepSequence& sequence : next.sequences) sequence.past += sequence.rows;
   expected_ = next.sequences;
-  // Where a step has fewer units than there are buffers, each comes to the buffer that it had: what
-  // it waits for there is that its own rows have been stored.
+  // In a step with fewer units than buffers each unit keeps its buffer, so that it waits only until
+  // its own rows have been stored.
   if (units() >= static_cast<int64_t>(kBuffers)) plan_.first_buffer = plan_.BufferOf(units());
   if (steady_) BringAhead(next);
 }

@@ -22,8 +22,8 @@ class PieceViews {
   explicit PieceViews(Device& device)
       : device_(device), sides_{Side{StepBlock(device)}, Side{StepBlock(device)}} {}
 
-  // Of a step, whose staging has its tables; first_inputs: the pages of each part's inputs of layer
-  // 0, on the device. What has been planned before the last call is over.
+  // Plans a step; the staging must have its tables. first_inputs: pages of each part's inputs of
+  // layer 0, in device memory. Operations of the plan before the last one must be over.
   void Plan(const std::vector<Part>& parts, const Pieces& pieces, const Staging& staging,
             const std::vector<std::byte* const*>& first_inputs);
   // Whether the last plan's inputs of layer 0 have these pages.
@@ -33,9 +33,9 @@ class PieceViews {
   // Enqueues the copy to the device.
   void Send(Stream& stream);
 
-  // Segments as sequences whose new rows they are.
+  // The segments, described as sequences whose new rows they are.
   ops::cuda::StepView View(const Piece& piece, int64_t index) const;
-  // Of its places; 0 where they have no token.
+  // Positions of the piece's places; 0 for places without a token.
   std::span<const int32_t> Positions(const Piece& piece) const {
     return {side().positions->device<const int32_t>() + piece.first_position,
             static_cast<size_t>(piece.places)};
@@ -43,17 +43,17 @@ class PieceViews {
 
  private:
   struct Side {
-    StepBlock block;  // flags: how many segments each piece has
+    StepBlock block;  // flags: the number of segments in each piece
     std::unique_ptr<Mirror> positions;
-    int64_t room = 0;     // of positions
-    int64_t total = 0;    // of the plan's
-    int64_t longest = 0;  // tokens of a sequence
+    int64_t room = 0;     // capacity of positions
+    int64_t total = 0;    // number of positions in the plan
+    int64_t longest = 0;  // tokens of the longest sequence
     std::vector<std::byte* const*> first_inputs;
   };
   const Side& side() const { return sides_[current_]; }
 
   Device& device_;
-  // Two: what was planned last may still be at work when the next step is planned.
+  // Two, because the last plan may still be in use when the next step is planned.
   std::array<Side, 2> sides_;
   size_t current_ = 0;
 };

@@ -1,5 +1,5 @@
-// What a GPU recomputes together: tokens of several sequences, since a product of few rows leaves
-// most of it idle.
+// What a GPU recomputes together: tokens of several sequences, since a matrix product of few rows
+// would leave most of it idle.
 #pragma once
 
 #include <cstdint>
@@ -15,28 +15,29 @@ struct Segment {
   int64_t begin = 0, count = 0, first_row = 0;
 };
 
-// Segments [begin, end).
+// Segments [begin, end), recomputed together.
 struct Piece {
   int64_t begin = 0, end = 0;
-  int64_t first_position = 0;  // places of the pieces before it
+  int64_t first_position = 0;  // sum of the places of earlier pieces
   int64_t rows = 0;
-  // Rows that are multiplied: a library chooses how for every new number of rows, and loads code
-  // that it has not used before, which takes milliseconds; a step's rows change with every token.
+  // Rows to multiply, rounded up: for each new number of rows the library selects an algorithm and
+  // may load code, which takes milliseconds, and a step's rows change with every token.
   int64_t places = 0;
 };
 
 struct Pieces {
   std::vector<Segment> segments;
   std::vector<Piece> pieces;         // group after group
-  std::vector<int64_t> first_piece;  // [groups + 1]: those of group g are [g, g + 1)
-  int64_t longest = 0;               // places of a piece
-  int64_t total = 0;                 // of all pieces
+  std::vector<int64_t> first_piece;  // [groups + 1]: group g has pieces [first_piece[g],
+                                     // first_piece[g + 1])
+  int64_t longest = 0;               // the most places of a piece
+  int64_t total = 0;                 // places of all pieces
 
   bool empty() const { return pieces.empty(); }
 };
 
-// Pieces of `rows` rows; a group's last one may have fewer, and a multiple of `unit` places. unit
-// divides rows.
+// Makes pieces of `rows` rows; a group's last piece may have fewer, a multiple of `unit` places.
+// unit divides rows.
 Pieces MakePieces(const std::vector<Part>& parts, const std::vector<Group>& groups, int64_t rows,
                   int64_t unit);
 

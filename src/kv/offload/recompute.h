@@ -1,4 +1,4 @@
-// What policy kvpr decides, and how much of it is done at once.
+// The decisions of policy kvpr, and the sizes of its recomputation.
 #pragma once
 
 #include <algorithm>
@@ -10,27 +10,28 @@
 
 namespace litecache::kv::offload {
 
-// Of a sequence of `past` tokens, those whose rows are recomputed: [0, first), and [past - last,
-// past); together no more than past.
+// Recomputed tokens of a sequence of `past` tokens: [0, first) and [past - last, past); at most
+// past in total.
 struct Recomputed {
   int64_t first = 0, last = 0;
 };
 
 struct Recompute {
-  // Of a sequence of `past` tokens in a decode step of `sequences`: how many tokens' rows are best
-  // recomputed, 0 to past.
+  // The optimal number of recomputed tokens, 0 to past, for a sequence of `past` tokens in a step
+  // of `sequences` decode sequences.
   std::function<int64_t(int64_t past, int64_t sequences)> split;
-  // Which: so many or nearly so. On the CPU `last` is 0.
+  // Places about `split` recomputed tokens. On the CPU `last` is 0.
   std::function<Recomputed(int64_t split, int64_t past)> place;
-  // The most inputs that place() asks for, counted from the first token, for sequences of up to
-  // `tokens` tokens.
+  // Upper bound of the inputs that place() uses, counted from the first token, for sequences of up
+  // to `tokens` tokens.
   std::function<int64_t(int64_t tokens)> largest_split;
-  // Recomputation begins with the first inputs that arrive, rather than when all are there.
+  // Start recomputing when the first inputs arrive rather than when all have.
   bool chunked = true;
 };
 
-// Of the next sequence of a step: what `place` gave too many or too few to the sequences before,
-// `over` (0 before the first), it gets less or more, so that together they have what is best.
+// The split of the step's next sequence. `over` (0 before the first one) is by how much `place` has
+// exceeded the optimum so far; this sequence compensates for it, so that the step's total is
+// optimal.
 inline Recomputed NextSplit(const Recompute& recompute, int64_t past, int64_t sequences,
                             int64_t* over) {
   const int64_t wanted = recompute.split(past, sequences);
@@ -39,16 +40,17 @@ inline Recomputed NextSplit(const Recompute& recompute, int64_t past, int64_t se
   return placed;
 }
 
-// Tokens whose inputs travel, and whose rows are recomputed, together. On a GPU they are those of
-// several sequences: a product of few rows leaves most of it idle.
+// Tokens whose inputs are transferred and whose rows are recomputed together. On a GPU they are
+// tokens of several sequences: a product of few rows leaves most of it idle.
 inline constexpr int64_t kRecomputeTokens = 256, kGpuRecomputeTokens = 2048;
-// So many times over on a GPU: on streams of their own.
+// Number of streams that recompute at the same time on a GPU.
 inline constexpr size_t kRecomputeLanes = 2;
-// Their products have a multiple of so many rows (pieces.h).
+// The products have a multiple of this many rows (pieces.h).
 inline constexpr int64_t kGpuRecomputeUnit = 256;
 
-// Bytes of the scratch beside the tiers: inputs, keys and values of what is recomputed together, on
-// a GPU the keys' rotations, too, and the positions of all `tokens` that a step recomputes.
+// Bytes of scratch outside the tiers: inputs, keys and values of the tokens that are recomputed
+// together, on a GPU also the keys' rotations and the positions of all `tokens` that a step
+// recomputes.
 inline uint64_t RecomputeScratchBytes(const Layout& layout, int64_t tokens, bool on_gpu) {
   const auto hidden = static_cast<uint64_t>(layout.hidden);
   const auto width = static_cast<uint64_t>(layout.kv_heads * layout.head_dim);
@@ -56,7 +58,7 @@ inline uint64_t RecomputeScratchBytes(const Layout& layout, int64_t tokens, bool
     if (tokens == 0) return 0;
     const int64_t rows = (std::min(tokens, kGpuRecomputeTokens) + kGpuRecomputeUnit - 1) /
                          kGpuRecomputeUnit * kGpuRecomputeUnit;
-    // Positions of a step and of the next one.
+    // Positions of the current step and the next one.
     return 2 * static_cast<uint64_t>(tokens + kGpuRecomputeUnit) * sizeof(int32_t) +
            kRecomputeLanes * static_cast<uint64_t>(rows) *
                (hidden * SizeOf(layout.dtype) +

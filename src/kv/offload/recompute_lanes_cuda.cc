@@ -41,9 +41,8 @@ void RecomputeLanes::Recompute(int64_t layer, size_t buffer, const ops::cuda::St
   Lane& lane = lanes_[next_];
   next_ = (next_ + 1) % kLanes;
   const int64_t room = rows_ * layout.hidden * static_cast<int64_t>(SizeOf(layout.dtype));
-  // Rows in bf16 are written by the products themselves where nothing comes behind: half the bytes
-  // to write and to read again. Otherwise f32: a row's bytes are a multiple of 4, and wide models'
-  // of 16.
+  // If nothing follows the products, they write bf16 rows themselves: half the bytes to write and
+  // read. Otherwise f32: a row's bytes are a multiple of 4, and in wide models of 16.
   const DType dtype = ops::cuda::AppendsBf16(shape_.format) ? projection.rounds_to() : DType::kF32;
   std::byte* keys = lane.scratch.as<std::byte>() + room;
   std::byte* values = keys + rows_ * width * static_cast<int64_t>(SizeOf(dtype));

@@ -1,4 +1,4 @@
-// Computes rows anew from inputs that have arrived, beside the step's stream.
+// Recomputes rows from transferred inputs, in parallel with the step's stream.
 #pragma once
 
 #include <array>
@@ -16,39 +16,39 @@
 
 namespace litecache::kv::offload {
 
-// Pieces go to two streams in turn: while one gathers inputs or writes rows, and while its
-// product's last tiles leave most of the GPU idle, the other one multiplies.
+// Pieces alternate between two streams: while one gathers inputs or writes rows, or its product's
+// last tiles leave most of the GPU idle, the other one multiplies.
 class RecomputeLanes {
  public:
   static constexpr size_t kLanes = kRecomputeLanes;
 
-  // tables outlive this.
+  // tables must outlive this object.
   RecomputeLanes(CudaDevice& device, const Shape& shape, const Tables& tables);
 
-  // Before a step: memory for pieces of up to `rows` rows.
+  // Call before a step: allocates memory for pieces of up to `rows` rows.
   void Prepare(int64_t rows);
-  // What is recomputed from here on waits for what `main` has been given so far.
+  // Recomputation from here on waits for the operations enqueued on `main` so far.
   void Fork(Stream& main);
-  // The same, and waits for nothing but what `before` enqueues: where no stream has done so yet.
+  // The same without waiting for a stream: `before` enqueues what each lane waits for.
   template <class Body>
   void StartAhead(const Body& before) {
     Stream& first = lanes_.front().branch.stream();
     before(first);
     Fork(first);
   }
-  // Of the piece that Recompute() is called for next: what has to wait for its inputs.
+  // The stream of the next piece; make it wait for the piece's inputs before Recompute().
   Stream& stream() { return lanes_[next_].branch.stream(); }
-  // One piece of a layer: inputs of the tokens of `view`, sequences whose new rows they are, from
-  // the staging buffer, or of layer 0 from where they are kept; rows to there. positions: device
-  // memory, of its places (pieces.h).
+  // Recomputes one piece of a layer. `view` describes its tokens as sequences whose new rows they
+  // are. Inputs come from the staging buffer, for layer 0 from where they are kept; rows go to the
+  // buffer. positions: device memory, one per place (pieces.h).
   void Recompute(int64_t layer, size_t buffer, const ops::cuda::StepView& view,
                  std::span<const int32_t> positions, KeyValueProjection& projection);
-  // The end of the buffer.
+  // Marks the end of the buffer's recomputation.
   void Mark(size_t buffer);
-  // What `main` is given from here on finds the rows in the buffer.
+  // Operations enqueued on `main` from here on see the rows in the buffer.
   void Join(Stream& main, size_t buffer);
   void JoinAll(Stream& main);
-  // Waits for the rest of a step that has failed.
+  // Waits for the remaining operations of a step that has failed.
   void Reset();
 
  private:
@@ -60,7 +60,7 @@ class RecomputeLanes {
   CudaDevice& device_;
   Shape shape_;
   const Tables& tables_;
-  int64_t rows_ = 0;  // that the scratch has room for
+  int64_t rows_ = 0;  // capacity of the scratch, in rows
   size_t next_ = 0;
   std::array<Lane, kLanes> lanes_;
 };

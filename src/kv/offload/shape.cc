@@ -10,13 +10,14 @@ namespace litecache::kv::offload {
 namespace {
 
 constexpr uint64_t kPageBytes = 64 * 1024;
-// The copy engine reaches the link's rate from 256 KiB on. Longer pages are fewer to name; but rows
-// that fill a part of a page travel by another way, which waits for the products beside it, and in
-// pages of few tokens few rows do (lab/notes/kvpr.md).
+// The copy engine reaches the link's rate from 256 KiB on. Longer pages mean fewer copies, but rows
+// in partly filled pages are transferred by a kernel, which waits for concurrent products, and
+// small pages have fewer such rows (lab/notes/kvpr.md).
 constexpr uint64_t kGpuPageBytes = 256 * 1024;
 constexpr uint64_t kLeastTokens = 16, kMostTokens = 256;
-constexpr uint64_t kAlignment = 256;  // of a page: kernels move 16 bytes at a time
-// A table without lists has no pages; any page size serves, and few blocks are counted.
+constexpr uint64_t kAlignment = 256;  // alignment of pages: kernels move 16 bytes at a time
+// A table without lists has no pages, so any page size works; a large one keeps the block count
+// low.
 constexpr int64_t kNoPages = int64_t{1} << 30;
 
 }  // namespace
@@ -76,7 +77,7 @@ void Shape::PlaceOnGpu() {
   const auto rows = [](int64_t heads, const ops::RowFormat& f) {
     return static_cast<uint64_t>(heads) * f.row_bytes();
   };
-  // Bytes of a token in every table.
+  // Bytes of a token in each table.
   const uint64_t store = rows(host_heads(), store_format), resident = rows(device_heads, format);
   const uint64_t staging = rows(host_heads(), format);
   const uint64_t input = keeps_inputs ? input_format.row_bytes() : 0;

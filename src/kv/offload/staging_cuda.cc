@@ -7,12 +7,12 @@
 namespace litecache::kv::offload {
 namespace {
 
-// Of each buffer.
+// Number of pages in each buffer.
 int64_t Size(const Staging::Pages& pages) { return std::ssize(pages.ids.front()); }
 
 }  // namespace
 
-// body(pages, lists, bytes of a list's part of a page).
+// Calls body(pages, lists, bytes of a list's part of a page).
 template <class Body>
 void Staging::ForEach(const Body& body) {
   for (Lane& lane : lanes_) {
@@ -89,7 +89,7 @@ void Staging::Take(TableUploads& uploads) {
 }
 
 void Staging::Drop() {
-  // The last dropped are taken first: pages taken one after another then lie so.
+  // Pages dropped last are taken first, and pages taken one after another are adjacent.
   std::vector<PageId> dropped;
   ForEach([&](Pages& pages, int64_t, uint64_t) {
     for (std::vector<PageId>& ids : pages.ids) {

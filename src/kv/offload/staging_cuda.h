@@ -1,4 +1,4 @@
-// Buffers on the device, each for the rows and inputs of one layer of one group of a step's
+// Staging buffers on the device, each for the rows and inputs of one layer of one group of a step's
 // sequences.
 #pragma once
 
@@ -16,14 +16,15 @@ namespace litecache::kv::offload {
 
 class Staging {
  public:
-  // Pages of one kind, as many in each buffer. The table has the buffers' lists one after another.
+  // Pages of one kind, equally many in each buffer. The table has the buffers' lists one after
+  // another.
   struct Pages {
     std::array<std::vector<PageId>, kBuffers> ids;
     DevicePages table;
-    int64_t listed = 0;  // of a buffer's ids, those that the table has
+    int64_t listed = 0;  // how many of a buffer's ids are in the table
     int64_t needed = 0;  // in each buffer
   };
-  // What one part of each group has, one after another.
+  // The memory that one part of each group uses in turn.
   struct Lane {
     Pages rows, arrived, inputs;
   };
@@ -31,13 +32,13 @@ class Staging {
   Staging(Device& device, const Shape& shape, PagePool& pool)
       : device_(device), shape_(shape), pool_(pool) {}
 
-  // Gives back what a step of these parts does not need; returns how many pages are missing.
+  // Returns surplus pages to the pool; returns how many pages a step of these parts lacks.
   int64_t Plan(const std::vector<Part>& parts);
-  // Whether what arrives for a step of these parts has its pages.
+  // Whether the buffers have pages for everything that a step of these parts transfers.
   bool Holds(const std::vector<Part>& parts) const;
-  // Takes the missing pages, which have been promised. What changes in tables goes to `uploads`.
+  // Takes the missing pages, which must be reserved. Changes of tables are added to `uploads`.
   void Take(TableUploads& uploads);
-  // Gives all back.
+  // Returns all pages to the pool.
   void Drop();
 
   Lane& lane(const Part& part) { return lanes_[static_cast<size_t>(part.lane)]; }
@@ -45,7 +46,7 @@ class Staging {
   std::byte* data(const Pages& pages, size_t buffer, int64_t block) const {
     return pool_.data(pages.ids[buffer][static_cast<size_t>(block)]);
   }
-  // How many pages of a buffer from block `block` on, up to `most`, lie one behind another.
+  // How many pages of a buffer are adjacent in memory, from block `block` on, up to `most`.
   int64_t Run(const Pages& pages, size_t buffer, int64_t block, int64_t most) const {
     const std::vector<PageId>& ids = pages.ids[buffer];
     int64_t count = 1;

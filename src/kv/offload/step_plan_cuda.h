@@ -1,4 +1,4 @@
-// What is decided about a step on a GPU before it takes memory.
+// The decisions about a step on a GPU, made before it takes memory.
 #pragma once
 
 #include <cstddef>
@@ -12,12 +12,13 @@
 namespace litecache::kv::offload {
 
 // The step's sequences pass through each layer in groups. Unit u of a step is group u % groups of
-// layer u / groups, and its rows come to the buffer that was read first.
+// layer u / groups. Units use the buffers in turn.
 struct StepPlan {
   std::vector<Part> parts;
   std::vector<Group> groups;
   Pieces pieces;
-  std::vector<std::byte*const*> store_pages, first_input_pages;  // of the parts
+  std::vector<std::byte*const*> store_pages, first_input_pages;  // pages of each part, in device
+                                                                 // memory
   size_t first_buffer = 0;                                       // unit 0's
 
   int64_t LayerOf(int64_t unit) const { return unit / static_cast<int64_t>(groups.size()); }

@@ -5,7 +5,7 @@
 namespace litecache::kv::offload {
 namespace {
 
-// `stored`: rows before it do not arrive.
+// stored: rows before it are not transferred.
 ops::cuda::StepSequence Sequence(const Part& part, int64_t stored) {
   return {.first_row = static_cast<int32_t>(part.sequence.first_row),
           .rows = static_cast<int32_t>(part.sequence.rows),

@@ -1,5 +1,5 @@
-// A step's sequences as its kernels see them: where each one's rows are, in the store, on the
-// device and in the buffers, and where its inputs go.
+// A step's sequences as its kernels see them: where each one's rows are (in the store, on the
+// device and in the buffers), and where its inputs go.
 #pragma once
 
 #include <cstdint>
@@ -22,9 +22,9 @@ class StepViews {
 
   explicit StepViews(Device& device) : block_(device), inputs_block_(device) {}
 
-  // Of a step with all its pages. staging: null where nothing is offloaded.
+  // Describes a step that has all its pages. staging: null if nothing is offloaded.
   void Fill(const StepPlan& plan, const PagesOf& pages, const Staging* staging);
-  // The same sequences, whose inputs are kept.
+  // Describes the same sequences for storing inputs.
   void FillInputs(const StepPlan& plan, const PagesOf& pages);
 
   // Enqueue the copies to the device.
@@ -32,8 +32,8 @@ class StepViews {
   void SendByKernel(Stream& stream) { block_.SendByKernel(stream); }
   void SendInputs(Stream& stream) { inputs_block_.SendByKernel(stream); }
 
-  // body(view) of a group's decode sequences, then of each of its prompts' chunks. index: of the
-  // group.
+  // Calls body(view) for a group's decode sequences, then for each of its prompt chunks. index: the
+  // group's.
   template <class Body>
   void ForEach(const Group& group, size_t index, const Body& body) const {
     if (group.decoding() > 0) {
@@ -47,18 +47,18 @@ class StepViews {
       body(block_.Prefilling(i - block_.decoding()));
     }
   }
-  // body(view) of each prompt's chunk.
+  // Calls body(view) for each prompt chunk.
   template <class Body>
   void ForEachPrompt(const Body& body) const {
     for (int64_t i = 0; i < block_.prefilling(); ++i) body(block_.Prefilling(i));
   }
-  // All of them, by their inputs.
+  // All sequences, for storing inputs.
   ops::cuda::StepView Inputs() const;
 
  private:
-  StepBlock block_;         // flags: how many of each group decode
-  StepBlock inputs_block_;  // flag: how many
-  int64_t context_ = 0;     // bucket of the longest that decodes
+  StepBlock block_;         // flags: number of decode sequences in each group
+  StepBlock inputs_block_;  // flag: number of sequences
+  int64_t context_ = 0;     // context bucket of the longest decode sequence
 };
 
 }  // namespace litecache::kv::offload

@@ -1,5 +1,5 @@
-// Changes of a step's tables of pages, sent to the device together: a blocking copy for each would
-// wait for all that the GPU does, once for every sequence that begins a page.
+// Changes of a step's page tables, sent to the device together: a blocking copy for each would wait
+// for all of the GPU's work, once for every sequence that begins a page.
 #pragma once
 
 #include <cstddef>
@@ -14,18 +14,18 @@ class TableUploads {
  public:
   explicit TableUploads(CudaDevice& device) : device_(device), host_(device) {}
 
-  // Keeps a copy of `count` pages for `target`, device memory.
+  // Keeps a copy of `count` pages to write to `target`, device memory.
   void Add(std::byte** target, std::byte* const* pages, size_t count);
   bool empty() const { return changes_.empty(); }
-  // Enqueues all that was added. What an earlier call enqueued has to be over.
+  // Enqueues everything added so far. The operations of an earlier call must be over.
   void Send(Stream& stream);
-  // Copies all that was added, blocking: before targets are freed.
+  // Copies everything added so far, blocking; call before targets are freed.
   void Flush();
 
  private:
   struct Change {
     std::byte** target;
-    size_t first, count;  // of pages_
+    size_t first, count;  // index into pages_, and number
   };
   void Clear();
 
@@ -33,7 +33,7 @@ class TableUploads {
   PinnedHost host_;
   std::vector<Change> changes_;
   std::vector<std::byte*> pages_;
-  Buffer pinned_;  // pages_ where the copy engine reads them
+  Buffer pinned_;  // pages_ in pinned memory, for the copy engine
   CudaCopyBatch copies_;
 };
 

@@ -84,7 +84,7 @@ void SequencePages::Update(Device& device, TableUploads& uploads, const Shape& s
                            const SequenceTable& resident_table, const SequenceTable& store_table,
                            const SequenceTable& input_table, const SequenceTable& first_input_table,
                            SequenceId id) {
-  // A table's page of a layer holds `heads` lists of `page_tokens` rows each.
+  // A page for a layer holds `heads` lists of `page_tokens` rows each.
   const auto follow = [&](DevicePages& pages, const SequenceTable& table, int64_t heads,
                           int64_t page_tokens, uint64_t row_bytes) {
     std::byte* const* const* lists = table.Lists(id);

@@ -1,5 +1,5 @@
-// Where the operations of a step find rows and inputs: the cache's tables of pages, under the names
-// that a step's sequences have for tables.
+// Where the operations of a step find rows and inputs: the cache's page tables, under the table ids
+// of a step's sequences.
 #pragma once
 
 #include <cstddef>
@@ -17,11 +17,11 @@ namespace litecache::kv::offload {
 
 inline constexpr size_t kBuffers = Shape::kGpuBuffers;
 
-// Of the step's sequences: rows as attention reads them, and as they arrive where that is another
-// format; the staging buffers' lists one after another.
+// Tables of the step's sequences: rows as attention reads them, and rows in the store's format if
+// that differs; the staging buffers' lists one after another.
 inline constexpr ops::cuda::TableId kRows = ops::cuda::kSlots, kArrived = ops::cuda::kMetadata;
-// Of the inputs' sequences: inputs in the buffers, a list each; those kept on the host; layer 0's,
-// kept on the device.
+// Tables of the sequences for inputs: inputs in the buffers, one list each; those kept on the host;
+// layer 0's, kept on the device.
 inline constexpr ops::cuda::TableId kStagedInputs = kArrived;
 inline constexpr ops::cuda::TableId kHostInputs = ops::cuda::kStore;
 inline constexpr ops::cuda::TableId kFirstInputs = ops::cuda::kResident;
@@ -32,10 +32,10 @@ class Tables {
 
   ops::cuda::RowTable Resident(int64_t layer) const;
   ops::cuda::RowTable Store(int64_t layer) const;
-  // Of a staging buffer.
+  // Rows in a staging buffer.
   ops::cuda::RowTable Rows(size_t buffer) const;
   ops::cuda::RowTable Arrived(size_t buffer) const;
-  // Where the store's rows land: Arrived() where they are expanded behind that.
+  // Where the store's rows are transferred to: Arrived() if they are dequantized afterwards.
   ops::cuda::RowTable Landing(size_t buffer) const {
     return shape_.expands() ? Arrived(buffer) : Rows(buffer);
   }
@@ -54,7 +54,7 @@ class SequencePages {
  public:
   DevicePages resident, store, inputs, first_inputs;
 
-  // What changes goes to `uploads`.
+  // Adds changed pages to `uploads`.
   void Update(Device& device, TableUploads& uploads, const Shape& shape,
               const SequenceTable& resident_table, const SequenceTable& store_table,
               const SequenceTable& input_table, const SequenceTable& first_input_table,

@@ -11,18 +11,19 @@
 
 namespace litecache::kv {
 
-// Page of block b of list i at [b * lists + i], as kernels read them (ops/step/step_cuda.h).
-// Follows lists on the host: what has changed there is uploaded, a block at most in most steps and
-// nothing in nearly all.
+// The page of block b of list i is at [b * lists + i], as kernels read them (ops/step/step_cuda.h).
+// A copy of lists on the host: changes are uploaded, in most steps at most a block and in nearly
+// all nothing.
 class DevicePages {
  public:
-  // at(list, block): the page now. Blocks before `first_changed` are as at the last call.
+  // at(list, block): the current page. Blocks before `first_changed` must be unchanged since the
+  // last call.
   template <class At>
   void Update(Device& device, int64_t lists, int64_t blocks, int64_t first_changed, const At& at) {
     Update(device, lists, blocks, first_changed, at, Uploading(device));
   }
-  // put(target, pages, count): copies `count` pages to the device, perhaps later; they are valid
-  // during the call.
+  // put(target, pages, count) copies `count` pages to the device, possibly later; `pages` is valid
+  // during the call only.
   template <class At, class Put>
   void Update(Device& device, int64_t lists, int64_t blocks, int64_t first_changed, const At& at,
               const Put& put) {
@@ -56,10 +57,10 @@ class DevicePages {
     uploaded_ = size;
   }
 
-  // Updates where the sequence's pages in `table`, always the same one, have changed since the last
-  // call, which may have been for another sequence. at(list, block): a page of it; `lists`: as many
-  // as a list of the table has, or several of each. 64 sequences' pages of all layers and heads
-  // compared at every step took 0.3 ms of it.
+  // Updates if the sequence's pages in `table` (always the same table) have changed since the last
+  // call, or the last call was for another sequence. at(list, block): a page of it; `lists`: the
+  // number of lists in the table, or a multiple. Comparing 64 sequences' pages of all layers and
+  // heads at every step took 0.3 ms of the step.
   template <class At>
   void Follow(Device& device, const SequenceTable& table, SequenceId id, int64_t lists,
               const At& at) {
@@ -75,7 +76,7 @@ class DevicePages {
     followed_ = id;
     followed_changes_ = changes;
   }
-  // The table's own lists.
+  // Follows the table's own lists.
   void Follow(Device& device, const SequenceTable& table, SequenceId id) {
     std::byte* const* const* from = table.Lists(id);
     Follow(device, table, id, table.lists(),
@@ -85,7 +86,7 @@ class DevicePages {
   std::byte* const* device() const { return memory_.as<std::byte* const>(); }
 
  private:
-  // Of some thousands of tokens: few sequences pass that and take memory while they decode.
+  // Blocks for some thousands of tokens: few sequences exceed that and allocate while they decode.
   static constexpr size_t kLeastBlocks = 32;
 
   static auto Uploading(Device& device) {
@@ -95,8 +96,8 @@ class DevicePages {
   }
 
   std::vector<std::byte*> host_;
-  size_t uploaded_ = 0;      // of host_, entries the device has
-  SequenceId followed_ = 0;  // at the last call
+  size_t uploaded_ = 0;      // number of host_'s entries that the device has
+  SequenceId followed_ = 0;  // the sequence of the last call
   int64_t followed_changes_ = 0;
   Buffer memory_;
 };

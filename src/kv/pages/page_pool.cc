@@ -31,7 +31,7 @@ void PagePool::AddPages(int64_t count) {
   const int64_t first = provided();
   const auto list = [&] {
     free_.reserve(references_.size());  // a page returned later must not need memory
-    // New pages go below the ones at hand, the first of them on top.
+    // New pages are pushed below the free ones, with the first of them on top.
     std::vector<PageId> fresh;
     for (int64_t page = provided(); page-- > first;) fresh.push_back(static_cast<PageId>(page));
     free_.insert(free_.begin(), fresh.begin(), fresh.end());
@@ -39,7 +39,7 @@ void PagePool::AddPages(int64_t count) {
   try {
     while (provided() < first + count) AddSlab();
   } catch (...) {
-    list();  // what there is memory for
+    list();  // the pages that there is memory for
     throw;
   }
   list();
@@ -63,7 +63,7 @@ void PagePool::AllocateAhead(uint64_t bytes) {
   try {
     AddPages(pages - provided());
   } catch (const CapacityError&) {
-    // Who needs the pages will be told.
+    // Callers that need the pages get the error.
   }
 }
 

@@ -1,4 +1,4 @@
-// What the pools and heads of any policy add to its statistics.
+// The statistics that pools and heads contribute under any policy.
 #pragma once
 
 #include <span>
@@ -8,7 +8,7 @@
 
 namespace litecache::kv {
 
-// Fills in bytes used, at most used, provided and allowed of both tiers; host: null for a policy
+// Fills in the used, peak, allocated and allowed bytes of both tiers; host: null for a policy
 // without a host store.
 void AddPools(const PagePool& device, const PagePool* host, Stats* stats);
 

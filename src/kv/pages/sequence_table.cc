@@ -34,7 +34,7 @@ SequenceId SequenceTable::ForkPrefix(SequenceId parent, int64_t tokens) {
   const Sequence& source = Get(parent);
   LC_CHECK(tokens >= 0 && tokens <= source.length, "{} of {} tokens", tokens, source.length);
   Sequence child;
-  // Blocks beyond the rows, of a prefix or of a failed step, stay the parent's alone.
+  // Blocks beyond these rows (of a longer parent or a failed step) are not shared.
   const int64_t blocks = shape_.BlocksFor(tokens);
   EnsureCapacity(&child, blocks);
   child.length = tokens;
@@ -85,7 +85,7 @@ int64_t SequenceTable::PagesNeeded(std::span<const Growth> growths) {
     if (shape_.lists == 0) continue;
     const auto [first, end] = Rewritten(sequence, growth);
     for (int64_t block = first; block < end; ++block) {
-      // A block's pages are shared together, so its first page speaks for all of them.
+      // A block's pages are shared together, so checking its first page is enough.
       const PageId page = sequence.ids[static_cast<size_t>(block)];
       if (pool_.references(page) > 1) shared_.push_back(page);
     }
@@ -133,7 +133,7 @@ void SequenceTable::CopyBlock(Sequence* sequence, int64_t block) {
 }
 
 void SequenceTable::Grow(std::span<const Growth> growths) {
-  // Everything that can throw comes first.
+  // All calls that can throw come first.
   for (const Growth& growth : growths) {
     LC_CHECK(growth.rows >= (growth.from < 0 ? 1 : 0));
     Get(growth.id);
@@ -155,8 +155,8 @@ void SequenceTable::Grow(std::span<const Growth> growths) {
       }
     }
     const int64_t blocks = shape_.BlocksFor(sequence.length + growth.rows);
-    // A list's new pages lie together: who reads one list out of gigabytes needs few of the address
-    // translations that all of a GPU's reads share (lab/notes/gpu/litecache.md).
+    // A list's new pages are adjacent: reading one list out of gigabytes then needs few of the
+    // address translations that all of a GPU's reads share (lab/notes/gpu/litecache.md).
     for (int64_t list = 0; list < shape_.lists; ++list) {
       for (int64_t block = sequence.blocks; block < blocks; ++block) {
         const auto slot = static_cast<size_t>(list * sequence.capacity + block);
@@ -198,7 +198,7 @@ void SequenceTable::Commit(SequenceId id, int64_t rows) {
 
 int64_t SequenceTable::PagesHeld(std::span<const SequenceId> ids) const {
   if (shape_.lists == 0) return 0;
-  // A block's pages are shared together, so its first page speaks for all of them.
+  // A block's pages are shared together, so checking its first page is enough.
   std::unordered_set<PageId> first;
   for (const SequenceId id : ids) {
     const Sequence& sequence = Get(id);

@@ -1,4 +1,4 @@
-// Which pages hold which tokens of which sequence.
+// Page tables: which pages hold which tokens of which sequence.
 #pragma once
 
 #include <cstddef>
@@ -14,10 +14,10 @@
 
 namespace litecache::kv {
 
-// A sequence owns `lists` lists of pages, one for every (layer, KV head) the table is made for; all
-// lists have the same length and grow together. Pages may be shared by sequences (Fork); one that
-// is written while shared is copied first. Tables whose Create and Fork are called in the same
-// order give out the same ids. Not thread-safe.
+// A sequence has `lists` lists of pages, one for every (layer, KV head) of the table; all lists
+// have the same length and grow together. Sequences may share pages (Fork); a shared page is copied
+// before it is written. Tables whose Create and Fork are called in the same order give out the same
+// ids. Not thread-safe.
 class SequenceTable {
  public:
   // The pool must outlive the table.
@@ -26,9 +26,9 @@ class SequenceTable {
   SequenceTable(const SequenceTable&) = delete;
   SequenceTable& operator=(const SequenceTable&) = delete;
 
-  // An empty sequence; ids are never reused.
+  // Adds an empty sequence; ids are never reused.
   SequenceId Create();
-  // A sequence with the rows of `parent`, sharing its pages: takes no page now.
+  // Adds a sequence with the rows of `parent`, sharing its pages; takes no page yet.
   SequenceId Fork(SequenceId parent) { return ForkPrefix(parent, Length(parent)); }
   // The same with the parent's first `tokens` rows only.
   SequenceId ForkPrefix(SequenceId parent, int64_t tokens);
@@ -41,15 +41,15 @@ class SequenceTable {
   struct Growth {
     SequenceId id = 0;
     int64_t rows = 0;   // >= 1, or >= 0 with `from`
-    int64_t from = -1;  // rows [from, Length) are written anew as well; -1: none
+    int64_t from = -1;  // rows [from, Length) are rewritten, too; -1: none
   };
-  // Makes rows [Length, Length + rows) of every sequence named (each at most once) writable, and
-  // those from `from` on: takes pages, and copies a page that another sequence shares. Throws
-  // CapacityError, having changed nothing, when the pool cannot give the pages. Lengths stay:
-  // Commit() moves them when the rows are written. Growing again without Commit (a step that
-  // failed) takes nothing twice.
+  // Makes rows [Length, Length + rows), and those from `from` on, of each given sequence (at most
+  // once each) writable: takes pages, and copies pages that other sequences share. Throws
+  // CapacityError, with nothing changed, if the pool has too few pages. Commit() changes the
+  // lengths once the rows are written. Growing again without Commit (after a failed step) takes
+  // nothing twice.
   void Grow(std::span<const Growth> growths);
-  // Pages Grow() would take: what a cache of several tables reserves before it grows any of them.
+  // Number of pages that Grow() would take, so that a cache with several tables can reserve first.
   int64_t PagesNeeded(std::span<const Growth> growths);
   void Commit(SequenceId id, int64_t rows);
 
@@ -57,22 +57,22 @@ class SequenceTable {
   // is released.
   std::byte* const* const* Lists(SequenceId id) const { return Get(id).heads.data(); }
   int64_t Blocks(SequenceId id) const { return Get(id).blocks; }
-  // How often pages of the lists have come or been replaced: what follows the lists has nothing to
-  // do in most steps, and need not look at a page of every layer and head to know.
+  // How often pages of the lists were added or replaced. Copies of the lists compare this number
+  // instead of every page; in most steps it is unchanged.
   int64_t Changes(SequenceId id) const { return Get(id).changes; }
-  // The first block of which that is so since Changes() was `changes`; Blocks(id): none.
+  // The first block that changed since Changes() was `changes`; Blocks(id) if none did.
   int64_t FirstChanged(SequenceId id, int64_t changes) const;
-  // How many pages of list `list`, from block `block` on and up to `most`, lie one behind another.
+  // How many pages of list `list` are adjacent in memory, from block `block` on, up to `most`.
   int64_t Run(SequenceId id, int64_t list, int64_t block, int64_t most) const;
 
-  // Pages these sequences hold, those that several hold counted once.
+  // Number of pages these sequences hold; shared pages count once.
   int64_t PagesHeld(std::span<const SequenceId> ids) const;
   // Bytes of `tokens` tokens in all lists; unit.tokens divides tokens.
   uint64_t BytesOf(int64_t tokens, const TableUnit& unit) const {
     return static_cast<uint64_t>(shape_.lists * (tokens / unit.tokens)) * unit.bytes;
   }
-  // Copies tokens [begin, begin + tokens), list after list, from the pages to `out`, and from `in`
-  // to the pages, which are writable. unit.tokens divides begin, tokens and a page's tokens.
+  // Copy tokens [begin, begin + tokens), list after list, from the pages to `out`, and from `in` to
+  // the pages, which must be writable. unit.tokens divides begin, tokens and a page's tokens.
   void Export(SequenceId id, int64_t begin, int64_t tokens, const TableUnit& unit,
               std::byte* out) const;
   void Import(SequenceId id, int64_t begin, int64_t tokens, const TableUnit& unit,
@@ -80,26 +80,27 @@ class SequenceTable {
 
  private:
   struct Sequence {
-    int64_t length = 0;    // tokens committed
-    int64_t blocks = 0;    // pages of every list
-    int64_t capacity = 0;  // room of every list
+    int64_t length = 0;    // committed tokens
+    int64_t blocks = 0;    // pages in every list
+    int64_t capacity = 0;  // capacity of every list
     // [lists][capacity]
     std::vector<std::byte*> pages;
     std::vector<PageId> ids;
     std::vector<std::byte* const*> heads;  // [lists]: each list's part of `pages`
     int64_t changes = 0;
-    std::vector<int64_t> changed;  // [blocks]: the last change of its pages
+    std::vector<int64_t> changed;  // [blocks]: value of `changes` when the block's pages changed
+                                   // last
   };
 
   const Sequence& Get(SequenceId id) const;
   Sequence& Get(SequenceId id) {
     return const_cast<Sequence&>(static_cast<const SequenceTable*>(this)->Get(id));
   }
-  // The blocks that hold rows of now and are written to: [first, second).
+  // The existing blocks that will be written to: [first, second).
   std::pair<int64_t, int64_t> Rewritten(const Sequence& sequence, const Growth& growth) const;
   void EnsureCapacity(Sequence* sequence, int64_t blocks);
   void CopyBlock(Sequence* sequence, int64_t block);
-  // Calls body(first byte in a page, bytes) for the runs that hold the tokens.
+  // Calls body(first byte in a page, bytes) for the runs of bytes that hold the tokens.
   template <class Body>
   void ForEachRun(SequenceId id, int64_t begin, int64_t tokens, const TableUnit& unit,
                   const Body& body) const;

@@ -1,5 +1,5 @@
-// Pages of the device pool that a sequence stages a layer's rows in, kept from step to step so that
-// their addresses stay, and the lists of them that kernels read.
+// Pages of the device pool in which a sequence stages a layer's rows, kept across steps so that
+// their addresses do not change, and their lists for kernels.
 #pragma once
 
 #include <cstdint>
@@ -13,12 +13,12 @@ namespace litecache::kv {
 class StagedPages {
  public:
   int64_t blocks(int64_t lists) const { return static_cast<int64_t>(ids_.size()) / lists; }
-  // Pages that Grow() takes for `blocks` blocks of `lists` lists.
+  // Number of pages that Grow() takes for `blocks` blocks of `lists` lists.
   int64_t Missing(int64_t lists, int64_t blocks) const {
     const int64_t missing = lists * blocks - static_cast<int64_t>(ids_.size());
     return missing > 0 ? missing : 0;
   }
-  // Of pages that the pool has in reserve; never takes fewer than there are.
+  // Takes pages that the pool has in reserve; never shrinks.
   void Grow(PagePool& pool, int64_t lists, int64_t blocks) {
     for (int64_t count = Missing(lists, blocks); count > 0; --count) ids_.push_back(pool.Take());
   }
@@ -30,7 +30,7 @@ class StagedPages {
   std::byte* At(const PagePool& pool, int64_t lists, int64_t list, int64_t block) const {
     return pool.data(ids_[static_cast<size_t>(block * lists + list)]);
   }
-  // Sends what is new to the device. Page of list i's block b: the (b * lists + i)-th.
+  // Uploads new pages. The page of list i's block b is the (b * lists + i)-th.
   void Update(Device& device, const PagePool& pool, int64_t lists) {
     pages_.Update(device, lists, blocks(lists), known_,
                   [&](int64_t list, int64_t b) { return At(pool, lists, list, b); });
@@ -41,7 +41,7 @@ class StagedPages {
  private:
   std::vector<PageId> ids_;
   DevicePages pages_;
-  int64_t known_ = 0;  // blocks that the device has
+  int64_t known_ = 0;  // number of blocks that the device has
 };
 
 }  // namespace litecache::kv

@@ -1,4 +1,4 @@
-// Pages of a pool that a step takes and gives back: staging.
+// Staging pages that a step takes from a pool and returns.
 #pragma once
 
 #include <cstddef>
@@ -11,13 +11,13 @@ namespace litecache::kv {
 
 class StepPages {
  public:
-  // The pool must outlive this.
+  // The pool must outlive this object.
   explicit StepPages(PagePool& pool) : pool_(pool) {}
   ~StepPages() { Drop(); }
   StepPages(const StepPages&) = delete;
   StepPages& operator=(const StepPages&) = delete;
 
-  // `count` pages that the pool has in reserve; those taken before go back.
+  // Takes `count` pages that the pool has in reserve, after returning the earlier ones.
   void Take(int64_t count) {
     Drop();
     for (; count > 0; --count) {

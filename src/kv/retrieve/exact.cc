@@ -1,5 +1,5 @@
-// Retriever `exact`: every candidate's attention. It keeps no metadata and reads every key; what
-// the others' recall is measured against.
+// Retriever `exact`: computes every candidate's attention score. It has no metadata and reads every
+// key; the other retrievers' recall is measured against it.
 #include "kv/retrieve/retrievers.h"
 #include "litecache/kv_options.h"
 #include "ops/select/exact_select.h"
@@ -42,7 +42,7 @@ class ExactRetriever final : public Retriever {
 
  private:
   int64_t group_;
-  int64_t key_bytes_;  // of a row
+  int64_t key_bytes_;  // of one row
   std::vector<ops::ExactSelectWork> items_;
 };
 

@@ -1,4 +1,4 @@
-// Retriever `hata`: hash codes of learned projections, a few bytes a token.
+// Retriever `hata`: hash codes of learned projections, a few bytes per token.
 #include <algorithm>
 #include <cmath>
 #include <numbers>
@@ -13,7 +13,8 @@
 namespace litecache::kv {
 namespace {
 
-// Standard normal numbers, the same wherever this is compiled (std::normal_distribution is not).
+// Normally distributed numbers that are the same with every compiler (std::normal_distribution's
+// are not).
 void FillNormal(uint64_t seed, float* out, int64_t count) {
   std::mt19937_64 random(seed);
   const auto uniform = [&] { return (static_cast<double>(random() >> 11) + 0.5) * 0x1p-53; };

@@ -1,4 +1,4 @@
-// What `hata` hashes with where a profile has no trained projections.
+// The projections of `hata` for profiles without trained ones.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace litecache::kv {
 
-// Standard normal numbers, f32 [layers][kv_heads][head_dim][bits]; always the same.
+// Standard normal numbers of a fixed seed, f32 [layers][kv_heads][head_dim][bits].
 std::vector<float> RandomHataWeights(const Layout& layout, int64_t bits);
 
 }  // namespace litecache::kv

@@ -18,7 +18,7 @@ int64_t RankOf(const Layout& layout, const KvOptions& options) {
   return std::max<int64_t>(1, layout.head_dim / 4);
 }
 
-// The bases' leading columns, each row padded with zeros.
+// The first columns of the bases, with each row padded with zeros.
 HeadMatrices MakeBases(const Layout& layout, const ops::ProjectionFormat& format,
                        const Profile* profile) {
   const int64_t d = layout.head_dim;

@@ -1,4 +1,4 @@
-// Retriever `quest`: bounds on the keys of 16 tokens, whole blocks selected.
+// Retriever `quest`: bounds on the keys of 16 tokens; selects whole blocks.
 #include "kv/retrieve/retrievers.h"
 #include "ops/select/bounds_select.h"
 

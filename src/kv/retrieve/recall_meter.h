@@ -1,4 +1,4 @@
-// How much of the exact top-k a selection holds (KvOptions.measure_recall).
+// Measures how much of the exact top-k a selection contains (KvOptions.measure_recall).
 #pragma once
 
 #include <cstdint>
@@ -12,10 +12,10 @@ namespace litecache::kv {
 
 class RecallMeter {
  public:
-  // page_bytes: of the device's pages.
+  // page_bytes: size of the device's pages.
   RecallMeter(const Layout& layout, const KvOptions& options, uint64_t page_bytes);
-  // Share of the exact top-k of [begin, end) for q [group][head_dim] that `positions` (any order)
-  // holds. rows: of the (sequence, layer, KV head), read where they are kept.
+  // Returns the share of the exact top-k of [begin, end) for q [group][head_dim] that `positions`
+  // (any order) contains. rows: those of the (sequence, layer, KV head), in either tier.
   double Measure(Stream& stream, const ops::PagedRows& rows, const float* q, float scale,
                  int64_t begin, int64_t end, int64_t k, std::span<const int32_t> positions);
 

@@ -22,13 +22,13 @@ std::unique_ptr<Retriever> CreateQuestRetriever(const Layout& layout, uint64_t p
 std::unique_ptr<Retriever> CreateLokiRetriever(const Layout& layout, const KvOptions& options,
                                                const Profile* profile, uint64_t page_bytes);
 
-// What hata_group asks for.
+// The scoring that options.hata_group selects.
 ops::HashScore HataScore(const KvOptions& options);
-// Throws InvalidArgument for a rank the heads do not have.
+// Throws InvalidArgument for a rank that does not fit head_dim.
 ops::ProjectionFormat LokiFormat(const Layout& layout, const KvOptions& options);
 
-// Tokens of metadata a page holds in whole blocks. Throws InvalidArgument for a page that holds
-// none.
+// Tokens of metadata in a page, in whole blocks. Throws InvalidArgument for a page smaller than one
+// block.
 inline int64_t MetadataTokens(std::string_view retriever, uint64_t page_bytes, int64_t block_bytes,
                               int64_t block_tokens) {
   const auto blocks = static_cast<int64_t>(page_bytes / static_cast<uint64_t>(block_bytes));
@@ -44,7 +44,7 @@ inline ops::Selection ToSelection(const SelectWork& w) {
   return {.begin = w.begin, .end = w.end, .k = w.k, .positions = w.positions};
 }
 
-// A matrix a (layer, KV head), copied from the profile so that it need not outlive the retriever.
+// One matrix per (layer, KV head), copied from the profile, which need not outlive the retriever.
 class HeadMatrices {
  public:
   HeadMatrices(const Layout& layout, int64_t rows, int64_t cols)
@@ -67,8 +67,8 @@ class HeadMatrices {
   std::vector<float> values_;
 };
 
-// Runs select over `work` as operations' work items and brings their counts back. items is kept by
-// the caller, so that nothing is allocated once it has grown.
+// Converts `work` to the operation's items, runs `select`, and copies the counts back. The caller
+// keeps items, so that its memory is reused.
 template <class Item, class Convert, class Select>
 void SelectAs(std::span<SelectWork> work, std::vector<Item>& items, const Convert& convert,
               const Select& select) {
@@ -78,8 +78,8 @@ void SelectAs(std::span<SelectWork> work, std::vector<Item>& items, const Conver
   for (size_t i = 0; i < work.size(); ++i) work[i].count = items[i].selection.count;
 }
 
-// What retrievers share whose keys and queries pass through a matrix a head. Operations names the
-// operations' types, Format, EncodeItem and SelectItem, and where the items have the matrix.
+// Base of retrievers that multiply keys and queries by one matrix per head. Operations names the
+// operations' types (Format, EncodeItem, SelectItem) and the items' matrix member.
 template <class Operations>
 class MatrixRetriever : public Retriever {
  public:
@@ -129,7 +129,7 @@ class MatrixRetriever : public Retriever {
   }
 
  protected:
-  // name: a literal.
+  // name: a string literal.
   MatrixRetriever(std::string_view name, const Layout& layout, const Format& format,
                   uint64_t page_bytes, HeadMatrices matrices)
       : head_dim_(layout.head_dim),

@@ -1,4 +1,5 @@
-// The rows that the heads of a step's tokens attend, collected head by head and attended together.
+// Collects the rows that the heads of a step's tokens attend, head by head, and attends them
+// together.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +11,7 @@
 
 namespace litecache::kv {
 
-// Keeps its memory, so that a step allocates nothing once it has grown.
+// Keeps its memory, so that steps allocate nothing once it has grown.
 class AttendedRows {
  public:
   void Clear() {
@@ -18,22 +19,22 @@ class AttendedRows {
     begins_.clear();
     heads_.clear();
   }
-  // The next head, as ops::RowAttentionHead: rows that are added from here on are its.
+  // Begins the next head (see ops::RowAttentionHead): rows added from here on are attended by it.
   ops::RowAttentionHead& Begin(const float* q, float* out) {
     begins_.push_back(parts_.size());
     return heads_.emplace_back(ops::RowAttentionHead{.q = q, .out = out});
   }
-  // Rows [begin, begin + count); count 0: nothing.
+  // Adds rows [begin, begin + count); count may be 0.
   void Add(const ops::PagedRows& rows, int64_t begin, int64_t count) {
     Add({.rows = rows, .begin = begin, .count = count});
   }
-  // What the part points to stays until Attend().
+  // Memory that the part points to must stay valid until Attend().
   void Add(const ops::RowPart& part) {
     if (part.count > 0) parts_.push_back(part);
   }
   size_t heads() const { return heads_.size(); }
 
-  // Of all heads (ops::RowAttention). Returns how many rows were attended.
+  // Attends for all heads (ops::RowAttention). Returns the number of attended rows.
   uint64_t Attend(Stream& stream, const ops::RowFormat& format, int64_t group, float scale) {
     begins_.push_back(parts_.size());
     for (size_t i = 0; i < heads_.size(); ++i) {
@@ -48,7 +49,7 @@ class AttendedRows {
 
  private:
   std::vector<ops::RowPart> parts_;
-  std::vector<size_t> begins_;  // of a head's parts
+  std::vector<size_t> begins_;  // index of a head's first part
   std::vector<ops::RowAttentionHead> heads_;
 };
 

@@ -1,4 +1,4 @@
-// What a step's decode attention writes between its kernels.
+// Scratch that a step's decode attention writes between its kernels.
 #pragma once
 
 #include <algorithm>
@@ -14,12 +14,12 @@ class AttentionBuffer {
  public:
   explicit AttentionBuffer(Device& device) : device_(device) {}
 
-  // Before a step of so many rows that decode; grows where it has to.
+  // Call before a step of `decode_rows` decode rows; grows if necessary.
   void Prepare(int64_t decode_rows, const Layout& layout) {
     const size_t bytes = ops::cuda::AttentionScratchBytes(std::max<int64_t>(decode_rows, 1),
                                                           layout.q_heads, layout.head_dim);
     if (bytes <= memory_.size()) return;
-    memory_ = Buffer();  // never both at once
+    memory_ = Buffer();  // free first: the old and the new buffer need not fit together
     memory_ = device_.Allocate(bytes);
   }
   const Buffer& memory() const { return memory_; }

@@ -1,4 +1,4 @@
-// Device memory that attention takes on a GPU beside the tiers, for the memory plan.
+// Device memory that attention takes on a GPU outside the tiers, for the memory plan.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 
 namespace litecache::kv {
 
-// What attention of up to `sequences` decode sequences works in, under every policy.
+// Bytes of scratch for attention of up to `sequences` decode sequences, under every policy.
 uint64_t CudaAttentionScratchBytes(const Layout& layout, int64_t sequences);
 
 }  // namespace litecache::kv

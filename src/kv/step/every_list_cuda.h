@@ -1,4 +1,4 @@
-// Tables in which a head's list of pages is its index.
+// The list table of caches in which a head's list of pages has the head's index.
 #pragma once
 
 #include <cstdint>

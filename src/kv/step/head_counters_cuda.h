@@ -1,4 +1,4 @@
-// What kernels have counted, for Cache::Heads().
+// Converts the kernels' counters for Cache::Heads().
 #pragma once
 
 #include <span>
@@ -8,7 +8,7 @@
 
 namespace litecache::kv {
 
-// counters: as many as `heads`.
+// counters: one for each of `heads`.
 inline void ReadCounters(const ops::cuda::DeviceHeadCounters* counters,
                          std::span<HeadCounters> heads) {
   for (size_t i = 0; i < heads.size(); ++i) {

@@ -11,7 +11,7 @@ void StepBlock::Begin(int64_t decoding, int64_t prefilling) {
   const int64_t count = decoding + 2 * prefilling;
   if (count > capacity_) {
     int64_t capacity = std::max<int64_t>({count, 2 * capacity_, 64});
-    capacity = (capacity + 15) / 16 * 16;  // sequences stay aligned behind the flags
+    capacity = (capacity + 15) / 16 * 16;  // keeps the sequences behind the flags aligned
     mirror_ = device_.CreateMirror(SequencesOffset(capacity) +
                                    static_cast<size_t>(capacity) * sizeof(ops::cuda::StepSequence));
     capacity_ = capacity;

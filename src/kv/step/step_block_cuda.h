@@ -1,4 +1,5 @@
-// What the kernels of a step read about its sequences: written on the host, sent once a step.
+// What a step's kernels read about its sequences: written on the host, sent to the device once a
+// step.
 #pragma once
 
 #include <bit>
@@ -11,41 +12,41 @@
 
 namespace litecache::kv {
 
-// Decode sequences come first, prompt chunks behind them. Views keep their addresses as long as the
-// block does not grow; a recorded step names memory().
+// Decode sequences come first, then prompt chunks. Views keep their addresses as long as the block
+// does not grow; the key of a recorded step includes memory().
 class StepBlock {
  public:
   explicit StepBlock(Device& device) : device_(device) {}
 
-  // Before a step: room for its sequences.
+  // Call before a step: makes room for its sequences.
   void Begin(int64_t decoding, int64_t prefilling);
   ops::cuda::StepSequence& at(int64_t index) { return sequences()[index]; }
-  // A flag a sequence, for whatever its policy marks.
+  // One flag per sequence; its meaning is up to the policy.
   int32_t& flag(int64_t index) { return mirror_->host<int32_t>()[kCounts + index]; }
-  // Of the step: another one after each Begin(), never 0.
+  // The step's number in device memory: different after each Begin(), never 0.
   const uint32_t* device_number() const { return mirror_->device<uint32_t>() + kNumber; }
   const int32_t* device_flags() const { return mirror_->device<int32_t>() + kCounts; }
   // Enqueues the copy to the device.
   void Send(Stream& stream);
-  // The same where copies keep the link's engine busy (ops/step/send_cuda.h).
+  // The same by a kernel, for when copies keep the copy engine busy (ops/step/send_cuda.h).
   void SendByKernel(Stream& stream);
 
-  // All decode sequences; one prompt chunk by its index behind them.
+  // A view of all decode sequences, or of one prompt chunk by its index.
   ops::cuda::StepView Decoding(int64_t max_context) const;
   ops::cuda::StepView Prefilling(int64_t index) const;
-  // A second entry of a prompt chunk, for operations that see it otherwise; max_rows: rows of the
-  // sequence that are not stored.
+  // A second entry of a prompt chunk, for operations that spill its recent rows; max_rows: rows of
+  // the sequence that are not stored.
   ops::cuda::StepSequence& ring(int64_t index) { return sequences()[ring_index(index)]; }
   ops::cuda::StepView Ring(int64_t index) const;
 
   int64_t decoding() const { return decoding_; }
   int64_t prefilling() const { return prefilling_; }
   int64_t capacity() const { return capacity_; }
-  // Where it lies: what a recording keeps of it. Once a step has begun.
+  // The block's memory, for the key of a recording. Valid once a step has begun.
   const Mirror& memory() const { return *mirror_; }
 
  private:
-  // Of counts before the flags: decode sequences, 1, the step's number.
+  // Before the flags: the number of decode sequences, 1, the step's number.
   static constexpr int64_t kCounts = 16, kNumber = 2;
   int64_t ring_index(int64_t index) const { return decoding_ + prefilling_ + index; }
   static size_t SequencesOffset(int64_t capacity) {
@@ -69,7 +70,7 @@ class StepBlock {
   uint32_t number_ = 0;
 };
 
-// What grids and scratch are sized for: steps of one bucket are one recording.
+// Grids and scratch are sized for the bucket, so that steps of one bucket share a recording.
 inline int64_t ContextBucket(int64_t tokens) {
   return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(tokens < 1024 ? 1024 : tokens)));
 }

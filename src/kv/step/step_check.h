@@ -1,4 +1,4 @@
-// What every policy asks of a step before it touches anything.
+// Checks that every policy makes on a step before it changes anything.
 #pragma once
 
 #include <cstdint>
@@ -10,15 +10,15 @@
 
 namespace litecache::kv {
 
-// Keeps its scratch, so that a step allocates nothing once it has grown.
+// Keeps its scratch, so that steps allocate nothing once it has grown.
 class StepCheck {
  public:
-  // Throws InvalidArgument for rows that do not add up, a sequence named twice, a past that is not
-  // the sequence's length, decode sequences of several rows or behind prefill ones.
+  // Throws InvalidArgument for rows that do not add up, a sequence that is named twice, a past that
+  // is not the sequence's length, and decode sequences with several rows or behind prefill ones.
   void operator()(const Step& step, const SequenceTable& table) {
     (*this)(step, [&table](SequenceId id) { return table.Length(id); });
   }
-  // length: of a sequence.
+  // length: returns a sequence's length in tokens.
   void operator()(const Step& step, const std::function<int64_t(SequenceId)>& length);
 
  private:

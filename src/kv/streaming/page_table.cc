@@ -47,7 +47,7 @@ void PageTable::BeginStep(const Step& step) {
       if (!sequence.next) sequence.next = pool_.Take();
       continue;
     }
-    // Of a chunk that failed.
+    // The page of a chunk that failed.
     if (sequence.next) pool_.DropReference(*sequence.next);
     sequence.next.reset();
     if (!sequence.page) {

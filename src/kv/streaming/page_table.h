@@ -1,4 +1,4 @@
-// One page a sequence: shared by forks until one of them writes, and replaced by a prompt's chunk.
+// One page per sequence: shared by forks until one of them writes, and replaced by a prompt chunk.
 #pragma once
 
 #include <cstdint>
@@ -19,27 +19,27 @@ class PageTable {
   PageTable(const PageTable&) = delete;
   PageTable& operator=(const PageTable&) = delete;
 
-  // An empty sequence; ids are never reused.
+  // Adds an empty sequence; ids are never reused.
   SequenceId Create();
   SequenceId Fork(SequenceId parent);
   void Release(SequenceId id);
   int64_t Length(SequenceId id) const { return sequences_.at(id).length; }
 
-  // A decode sequence's page becomes its own; one that takes a prompt's chunk gets another page
-  // beside the one it has. Throws CapacityError, having changed nothing, when the pool cannot give
-  // them. A step may be begun again: nothing is taken twice.
+  // Gives a decode sequence a page that it does not share, and a sequence with a prompt chunk a
+  // second page beside its current one. Throws CapacityError, with nothing changed, if the pool has
+  // too few pages. A step may be begun again: nothing is taken twice.
   void BeginStep(const Step& step);
-  // Where a step in progress writes, and what was there before it (null: nothing was).
+  // The page that the current step writes, and the one before it (null if there is none).
   std::byte* Target(SequenceId id) const;
   const std::byte* Source(SequenceId id) const;
-  // The step's tokens belong to their sequences; pages that a chunk has replaced are given back.
+  // Commits the step's tokens; returns pages that chunks have replaced.
   void EndStep(const Step& step);
 
  private:
   struct Sequence {
     int64_t length = 0;
-    std::optional<PageId> page;  // none: it has no tokens
-    std::optional<PageId> next;  // what a chunk of a prompt writes, until the step is ended
+    std::optional<PageId> page;  // none: the sequence has no tokens
+    std::optional<PageId> next;  // written by a prompt chunk until the step ends
   };
 
   PagePool& pool_;

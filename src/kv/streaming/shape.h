@@ -1,5 +1,5 @@
-// Every size of policy streaming: which slot a token has, which slots a token sees, what a sequence
-// costs.
+// All sizes of policy streaming: which slot a token has, which slots a token attends, what a
+// sequence costs.
 #pragma once
 
 #include <algorithm>
@@ -19,8 +19,9 @@ struct SlotRange {
 };
 
 // A sequence has one page with the slots of all layers and heads, whatever its length: [layer][KV
-// head][sink rows, then a ring of the last rows]. The ring has room for a block of a prompt beside
-// the window of the block's first token, so that a chunk of any length passes through it.
+// head][sink rows, then a ring of recent rows]. The ring has room for a block of a prompt beside
+// the window of the block's first token, so that chunks of any length can be processed block by
+// block.
 struct Shape {
   Shape(const Layout& model, const KvOptions& options, DeviceType device = DeviceType::kCpu)
       : layout(model),
@@ -31,17 +32,17 @@ struct Shape {
     CheckLayout(layout);
   }
 
-  // A GPU wants work for all of its multiprocessors.
+  // A GPU needs work for all of its SMs.
   static constexpr int64_t kCpuBlockTokens = 16, kGpuBlockTokens = 128;
 
   Layout layout;
   ops::RowFormat format;
   int64_t sink = 0;
   int64_t recent = 0;
-  int64_t block_tokens = 0;  // tokens of a prompt that are stored, then attended, together
+  int64_t block_tokens = 0;  // prompt tokens that are stored, then attended, together
 
   int64_t ring() const { return recent + block_tokens - 1; }
-  int64_t slots() const { return sink + ring(); }  // a head
+  int64_t slots() const { return sink + ring(); }  // slots of one head
   uint64_t head_bytes() const { return static_cast<uint64_t>(slots()) * format.row_bytes(); }
   uint64_t layer_bytes() const { return static_cast<uint64_t>(layout.kv_heads) * head_bytes(); }
   uint64_t page_bytes() const { return static_cast<uint64_t>(layout.layers) * layer_bytes(); }
@@ -49,9 +50,9 @@ struct Shape {
   int64_t Slot(int64_t token) const {
     return token < sink ? token : sink + (token - sink) % ring();
   }
-  // Tokens that token `token` attends, itself included.
+  // Number of tokens that token `token` attends, itself included.
   int64_t Seen(int64_t token) const { return std::min(token + 1, sink + recent); }
-  // The same as slots: the sink, and the window in one piece or two.
+  // The same tokens as slots: the sink, and the window in one range or two.
   std::array<SlotRange, 3> Visible(int64_t token) const {
     const int64_t begin = std::max(sink, token + 1 - recent);
     const int64_t count = std::max<int64_t>(token + 1 - begin, 0);
@@ -59,16 +60,15 @@ struct Shape {
     const int64_t straight = std::min(count, slots() - first);
     return {{{0, std::min(sink, token + 1)}, {first, straight}, {sink, count - straight}}};
   }
-  // Rows that a layer's attention reads of a head: of a prompt's chunk those before it, and its
-  // own.
+  // Rows of a head that a layer's attention reads: for a prompt chunk those before it and its own.
   int64_t RowsRead(const StepSequence& sequence) const {
     if (sequence.decode) return Seen(sequence.past);
     return (sequence.past > 0 ? Seen(sequence.past - 1) : 0) + sequence.rows;
   }
 
-  // A chunk of a prompt writes a second page, so that a step that fails can be run again.
+  // A prompt chunk writes a second page, so that a failed step can be run again.
   TierBytes BytesFor(int64_t tokens) const { return {.device = tokens > 0 ? 2 * page_bytes() : 0}; }
-  // The page is copied as soon as one of the two writes.
+  // The page is copied as soon as one of the two sequences writes.
   TierBytes ForkBytesFor(int64_t, int64_t tokens) const { return BytesFor(tokens); }
 };
 

@@ -56,7 +56,7 @@ class StreamingCache final : public WithShape<Cache, Shape> {
       Append(layer, sequence, 0, 1, k, v);
       rows_.push_back({&sequence, 0});
     }
-    // All sequences' decode rows together, then the prompts' chunks block by block.
+    // First all sequences' decode rows together, then prompt chunks block by block.
     AttendRows(stream, layer, q, scale, out);
     for (const StepSequence& sequence : step.sequences) {
       if (!sequence.decode) AttendChunk(stream, layer, sequence, q, k, v, scale, out);
@@ -83,10 +83,10 @@ class StreamingCache final : public WithShape<Cache, Shape> {
  private:
   struct Row {
     const StepSequence* sequence = nullptr;
-    int64_t index = 0;  // of the sequence's rows
+    int64_t index = 0;  // among the sequence's rows of the step
   };
 
-  // A head's slots, as one page.
+  // Offset of a head's slots in the page; they are used as a page of their own.
   uint64_t HeadOffset(int64_t layer, int64_t head) const {
     return static_cast<uint64_t>(layer) * shape_.layer_bytes() +
            static_cast<uint64_t>(head) * shape_.head_bytes();
@@ -126,7 +126,7 @@ class StreamingCache final : public WithShape<Cache, Shape> {
     }
   }
 
-  // The queries of rows_, each over what it sees.
+  // Attends the queries of rows_, each over its visible rows.
   void AttendRows(Stream& stream, int64_t layer, const MatrixView& q, float scale,
                   const MatrixView& out) {
     if (rows_.empty()) return;
@@ -156,7 +156,7 @@ class StreamingCache final : public WithShape<Cache, Shape> {
   StepCheck check_;
   uint64_t bytes_read_ = 0;
   uint64_t bytes_written_ = 0;
-  // Scratch; kept, so that a step allocates nothing once it has grown.
+  // Scratch, members so that its memory is reused by every step.
   std::vector<float> row_;
   std::vector<Row> rows_;
   std::vector<std::byte*> pages_;
@@ -170,7 +170,7 @@ class StreamingPlan final : public WithShape<CachePlan, Shape> {
   uint64_t ScratchBytes(int64_t sequences, int64_t, int) const override {
     const Layout& layout = shape_.layout;
     if constexpr (ops::cuda::kAvailable) {
-      if (device_ == DeviceType::kCuda) {  // a block's tokens are sequences of their own
+      if (device_ == DeviceType::kCuda) {  // each token of a block is a sequence to the kernels
         return CudaAttentionScratchBytes(layout, std::max(sequences, shape_.block_tokens));
       }
     }

@@ -30,9 +30,9 @@ using ops::cuda::StepView;
 using streaming::PageTable;
 using streaming::Shape;
 
-// A head's page is the slots of policy litecache without cached ones, and a prompt's chunk is
-// attended as its tokens would be if they were generated: a block of them is stored, then each is a
-// sequence of its own to the kernels, with a row and a past.
+// A head's page has the slots of policy litecache without cached ones. A prompt chunk is attended
+// as if its tokens were generated: a block of them is stored, then each is a separate sequence to
+// the kernels, with one row and its own past.
 class CudaStreamingCache final : public WithShape<Cache, Shape>, public RowStore {
  public:
   CudaStreamingCache(Device& device, const Shape& shape, uint64_t budget_bytes)
@@ -72,7 +72,7 @@ class CudaStreamingCache final : public WithShape<Cache, Shape>, public RowStore
       std::byte* const* pages = UpdatePages(part.id);
       for (int64_t begin = 0; begin < part.rows; begin += shape_.block_tokens) {
         const int64_t rows = std::min(shape_.block_tokens, part.rows - begin);
-        // Rows of a piece are counted from its first.
+        // A chunk's rows are counted from the piece's first row.
         const int64_t first = part.decode ? part.first_row : 0;
         for (int64_t i = 0; i < rows; ++i) {
           ops::cuda::StepSequence& entry = block_.at(part.first_row + begin + i);
@@ -92,7 +92,7 @@ class CudaStreamingCache final : public WithShape<Cache, Shape>, public RowStore
   }
 
   std::optional<uint64_t> ReplayKey(const Step&) const override {
-    // Whatever the context, the operations are given the same.
+    // The operations' arguments do not depend on the context.
     return RecordingKey().Add(block_.memory()).Add(scratch_.memory()).value();
   }
 
@@ -145,7 +145,7 @@ class CudaStreamingCache final : public WithShape<Cache, Shape>, public RowStore
   // Rows of the step that are stored, then attended, together.
   struct Piece {
     int64_t first_row = 0, rows = 0;
-    // Of a chunk's first piece: what the chunk's page takes over before.
+    // For a chunk's first piece: the page whose contents are copied to the chunk's page first.
     const std::byte* source = nullptr;
     std::byte* target = nullptr;
   };
@@ -190,7 +190,7 @@ class CudaStreamingCache final : public WithShape<Cache, Shape>, public RowStore
                           k.Rows(piece.first_row, piece.rows), v.Rows(piece.first_row, piece.rows));
   }
 
-  // The lists of the page that the step writes, in device memory.
+  // The page that the step writes, as lists in device memory.
   std::byte* const* UpdatePages(SequenceId id) {
     Pages& pages = pages_[id];
     std::byte* page = table_.Target(id);
@@ -216,13 +216,13 @@ class CudaStreamingCache final : public WithShape<Cache, Shape>, public RowStore
   PagePool pool_;
   PageTable table_;
   std::unordered_map<SequenceId, Pages> pages_;
-  StepBlock block_;  // a sequence a row of the step
+  StepBlock block_;  // one sequence per row of the step
   Buffer lists_;     // int32 [layers][kv_heads]: a head's list is its index
-  Buffer states_;    // HeadState [layers][kv_heads], of all sequences
+  Buffer states_;    // HeadState [layers][kv_heads], shared by all sequences
   AttentionBuffer scratch_;
   uint64_t bytes_read_ = 0;
   uint64_t bytes_written_ = 0;
-  // Of the step in progress.
+  // State of the current step.
   std::vector<Piece> pieces_;
   StepCheck check_;
 };

@@ -1,5 +1,6 @@
-// Transfer engine copy, what older systems do: the host waits until a layer's rows are known,
-// gathers them with its threads, copies them, and a kernel spreads them. No graph can hold it.
+// Transfer engine copy, the method of older systems: the host waits until a layer's rows are known,
+// gathers them with its threads, copies them, and a kernel scatters them. It cannot be part of a
+// graph.
 #pragma once
 
 #include <array>
@@ -24,11 +25,11 @@ class CopyTransfer final : public TransferEngine {
             const ops::cuda::LiteCacheLayer& layer, int64_t layer_index) override;
 
  private:
-  // Halves of the buffers: one is gathered into while the other travels.
+  // Halves of the buffers: one is filled while the other is copied.
   struct Half {
     std::byte* host = nullptr;
     std::byte* device = nullptr;
-    CUevent_st* copied = nullptr;  // its last copy has left the host's half
+    CUevent_st* copied = nullptr;  // recorded when the last copy from the host's half is done
   };
 
   TransferLists lists_;

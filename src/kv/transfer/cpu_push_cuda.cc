@@ -12,8 +12,9 @@ namespace {
 
 using ops::cuda::kFlagStride;
 
-// What a thread gathers at a time: twice as much and half as much are as fast. Many of them keep
-// all threads busy for a head's rows, and a flag's way over the link does not count.
+// Bytes that a thread gathers at a time; half and twice as much are as fast. There are enough
+// chunks to keep all threads busy with one head's rows, and a flag's latency over the link is
+// negligible.
 constexpr size_t kChunkBytes = size_t{32} << 10;
 
 }  // namespace
@@ -79,7 +80,7 @@ std::optional<std::string> CpuPush::Check() {
   if (ended_) pusher_->Rest();
   const ops::cuda::TransferFault fault = lists_.mailbox().fault;
   if (fault.set == 0) return std::nullopt;
-  // No thread may still write what it was asked for before.
+  // No thread may still be writing what earlier transfers requested.
   pusher_->Stop();
   lists_.ClearFault();
   pusher_->Restart();

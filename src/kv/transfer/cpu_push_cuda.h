@@ -1,7 +1,7 @@
-// Transfer engine cpu-push (LiteCache section 5, CLO section 5): the device says through mapped
-// memory which rows it wants, CPU threads gather them and say when they are there, and a kernel of
-// the same graph waits for them. Through GDRCopy the threads write into the GPU's memory, else into
-// a pinned ring that the kernel reads.
+// Transfer engine cpu-push (LiteCache section 5, CLO section 5): the device lists the rows it needs
+// in mapped memory, CPU threads gather them and set flags, and a kernel of the same graph waits for
+// the flags. With GDRCopy the threads write into GPU memory, otherwise into a pinned ring that the
+// kernel reads.
 #pragma once
 
 #include <memory>
@@ -29,21 +29,21 @@ class CpuPush final : public TransferEngine {
             const ops::cuda::LiteCacheLayer& layer, int64_t layer_index) override;
   std::optional<std::string> Check() override;
 
-  // For tests of the deadline. Recordings keep theirs.
+  // For tests of the deadline. Recorded graphs keep their own.
   RowPusher& pusher() { return *pusher_; }
   void set_deadline(uint64_t nanoseconds) { deadline_ns_ = nanoseconds; }
 
  private:
   uint64_t deadline_ns_;
   int32_t drain_blocks_;
-  bool ended_ = true;  // the step: threads may rest once the stream has been waited for
+  bool ended_ = true;  // the step has ended: threads may sleep once the stream has been waited for
   TransferLists lists_;
-  std::unique_ptr<BarMapping> bar_;  // null: the ring is pinned
+  std::unique_ptr<BarMapping> bar_;  // null: the ring is in pinned memory
   std::string why_no_bar_;
-  Buffer pinned_;    // the ring, where there is no mapping
+  Buffer pinned_;    // the ring, without a mapping
   Buffer consumed_;  // host
   ops::cuda::TransferRing ring_;
-  std::unique_ptr<RowPusher> pusher_;  // last: its threads use the others
+  std::unique_ptr<RowPusher> pusher_;  // declared last: its threads use the other members
 };
 
 }  // namespace litecache::kv

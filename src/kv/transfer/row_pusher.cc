@@ -11,10 +11,10 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using ops::cuda::kFlagStride;
 
-// A layer's kernels take a few hundred microseconds: threads that pause sooner are late for nearly
-// every transfer.
+// A layer's kernels take a few hundred microseconds: threads that stop spinning earlier are late
+// for nearly every transfer.
 constexpr std::chrono::microseconds kSpin{1000};
-// Beyond that something else is running: a long prompt, steps that hit only.
+// After that, something else is running: a long prompt, or steps with hits only.
 constexpr std::chrono::microseconds kPause{50};
 constexpr std::chrono::milliseconds kLongAfter{100};
 constexpr std::chrono::milliseconds kLongPause{1};
@@ -29,17 +29,17 @@ void SpinOnce() {
 #endif
 }
 
-// How long a thread has been waiting, and what it does meanwhile.
+// Waits by spinning, then by pausing.
 class Wait {
  public:
-  // True once the spinning is over and the thread may as well sleep.
+  // True once spinning has lasted long enough that the thread may sleep.
   bool Idle() {
-    constexpr int kPolls = 32;  // between two looks at the clock
+    constexpr int kPolls = 32;  // polls between two reads of the clock
     if (++polls_ % kPolls != 0) {
       SpinOnce();
       return false;
     }
-    // Where there are more threads than cores, whoever has a chunk to gather comes first.
+    // With more threads than cores, threads that have a chunk to gather should run first.
     std::this_thread::yield();
     return Clock::now() - begin_ > kSpin;
   }
@@ -118,7 +118,7 @@ bool RowPusher::Await(uint64_t chunk) {
   const bool is_first = chunk < base_.load(std::memory_order_relaxed) + count;
   Wait wait;
   while (working()) {
-    // Flags hold a chunk's number plus one.
+    // Flags hold the chunk's number plus one.
     if (Load(memory_.mailbox->asked) > chunk && (is_first || Load(consumed) + count > chunk)) {
       return true;
     }
@@ -130,7 +130,7 @@ bool RowPusher::Await(uint64_t chunk) {
 }
 
 void RowPusher::Push(uint64_t chunk) {
-  // The device asks for nothing new before it has all chunks of this request, this one among them.
+  // The device issues no new request before it has all chunks of this one, including this chunk.
   const ops::cuda::TransferRequest request = memory_.mailbox->request;
   const uint64_t first = (chunk - request.first_chunk) * request.chunk_rows;
   const uint64_t rows = std::min(request.chunk_rows, request.rows - first);
@@ -142,7 +142,7 @@ void RowPusher::Push(uint64_t chunk) {
   if (streaming) ops::FlushStores();
   std::atomic_ref<uint64_t>(memory_.ready[place * kFlagStride])
       .store(chunk + 1, std::memory_order_release);
-  if (streaming) ops::FlushStores();  // the flag does not wait in a buffer
+  if (streaming) ops::FlushStores();  // the flag must not wait in a write buffer
 }
 
 void RowPusher::Loop() {

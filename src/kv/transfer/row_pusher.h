@@ -1,6 +1,6 @@
-// The host's end of transfer engine cpu-push: threads that see which rows the device asks for,
-// gather them, and tell it (protocol: ops/transfer/transfer_cuda.h). Knows no CUDA; a thread can
-// play the device.
+// The host's side of transfer engine cpu-push: threads that read which rows the device requests,
+// gather them, and signal completion (protocol: ops/transfer/transfer_cuda.h). Free of CUDA, so a
+// test thread can act as the device.
 #pragma once
 
 #include <atomic>
@@ -16,22 +16,21 @@
 
 namespace litecache::kv {
 
-// What threads and device share; outlives the threads.
+// Memory that threads and device share; it must outlive the threads.
 struct PushMemory {
   ops::cuda::TransferMailbox* mailbox = nullptr;
-  // The ring as the host addresses it.
+  // The ring at its host address.
   std::byte* chunks = nullptr;
   uint64_t* ready = nullptr;
   uint64_t* consumed = nullptr;
   int64_t count = 0;
   size_t chunk_bytes = 0;
-  // kStreaming where the ring is the device's memory behind a write-combining mapping.
+  // kStreaming if the ring is device memory behind a write-combining mapping.
   ops::CollectStores stores = ops::CollectStores::kCached;
 };
 
-// Every thread takes the number of the next chunk that nobody has, waits until the device has asked
-// for it, and gathers it. While a step runs they poll, with pauses after a while; between steps
-// they sleep.
+// Each thread takes the number of the next free chunk, waits until the device requests it, and
+// gathers it. During a step the threads poll, after a while with pauses; between steps they sleep.
 class RowPusher {
  public:
   RowPusher(const PushMemory& memory, int threads);
@@ -41,22 +40,22 @@ class RowPusher {
 
   int threads() const { return static_cast<int>(threads_.size()); }
 
-  // The device may ask from here on: wakes the threads.
+  // Wakes the threads: the device may make requests from here on.
   void Expect();
-  // The device asks for nothing until Expect(): threads without work go to sleep soon.
+  // The device makes no requests until Expect(): idle threads go to sleep soon.
   void Rest();
 
-  // Returns when no thread touches the memory or the rows any more.
+  // Returns when no thread accesses the memory or the rows.
   void Stop();
-  // After Stop(), while the device does nothing: forgets what it has asked for so far.
+  // Call after Stop(), while the device is idle: drops all earlier requests.
   void Restart();
 
  private:
   enum class Mode : uint32_t { kResting, kExpecting, kStopped, kEnding };
 
   void Loop();
-  // Whether the device has asked for `chunk` and its place in the ring is free; false when the mode
-  // says that it is not to be waited for now.
+  // Waits until the device has requested `chunk` and its place in the ring is free; false if the
+  // current mode says not to wait.
   bool Await(uint64_t chunk);
   void Push(uint64_t chunk);
   // Blocks while there is nothing to wait for; false at the end.
@@ -66,15 +65,15 @@ class RowPusher {
 
   const PushMemory memory_;
   std::atomic<Mode> mode_{Mode::kResting};
-  std::atomic<uint64_t> next_{0};  // chunk that nobody has taken
-  std::atomic<uint64_t> base_{0};  // chunks before it were asked for before the last Restart()
+  std::atomic<uint64_t> next_{0};  // the next chunk to take
+  std::atomic<uint64_t> base_{0};  // chunks before it were requested before the last Restart()
   std::atomic<uint64_t> restarts_{0};
 
   std::mutex mutex_;
-  std::condition_variable wake_;    // the threads
-  std::condition_variable parked_;  // Stop()
+  std::condition_variable wake_;    // for the threads
+  std::condition_variable parked_;  // for Stop()
   int sleeping_ = 0;
-  std::vector<std::thread> threads_;  // last: they use the others
+  std::vector<std::thread> threads_;  // declared last: they use the other members
 };
 
 }  // namespace litecache::kv

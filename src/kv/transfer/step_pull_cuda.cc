@@ -19,7 +19,7 @@ using ops::cuda::PullFault;
 
 namespace {
 
-// For kernels that wait for nothing but each other's start.
+// Deadline for kernels that wait only for each other to start.
 constexpr uint64_t kProbeNanoseconds = 50 * 1000 * 1000;
 
 bool TurnedOff() {
@@ -47,7 +47,7 @@ std::unique_ptr<StepPull> StepPull::Create(CudaDevice& device, PinnedHost& host,
 StepPull::StepPull(CudaDevice& device, PinnedHost& host, int64_t layers, uint64_t deadline_ns)
     : device_(device),
       layers_(device.Allocate(static_cast<size_t>(layers) * sizeof(PulledLayer))),
-      // Two kinds of flags of a layer, the fault's word, the probe's number.
+      // Two kinds of flags for each layer, one word for the fault, one for the probe's number.
       flags_(
           device.Allocate((2 * static_cast<size_t>(layers) + 2) * kLayerFlags * sizeof(uint32_t))),
       fault_(host.Allocate(sizeof(PullFault))) {
@@ -63,8 +63,7 @@ StepPull::StepPull(CudaDevice& device, PinnedHost& host, int64_t layers, uint64_
   pull_.deadline_ns = deadline_ns;
 }
 
-// In a recording, as steps are. The arrival that is waited for is the flag that says "listed": any
-// flag will do.
+// Recorded, as steps are. The probe waits for the flag that says "listed"; any flag would do.
 bool StepPull::RunsBeside(const SmSplit& split) {
   ops::cuda::PullStep probe = pull_;
   uint32_t* number = pull_.stopped + kLayerFlags;
@@ -77,7 +76,7 @@ bool StepPull::RunsBeside(const SmSplit& split) {
   const std::unique_ptr<CudaStream> rest = split.StreamOfRest(/*first=*/false);
   CudaBranch few(split.StreamOfFew(/*first=*/true), 0);
   bool beside = false;
-  for (int run = 0; run < 2; ++run) {  // the second one is recorded
+  for (int run = 0; run < 2; ++run) {  // the second run is recorded
     device_.Zero(flags_.data(), flags_.size());
     device_.Copy(number, &one, sizeof(one));
     rest->Run(1, [&] {

@@ -11,7 +11,7 @@
 namespace litecache::kv {
 namespace {
 
-// Fewer do not reach the link's rate, more only take time from the rest
+// Fewer blocks do not reach the link's rate; more only take SMs from other kernels
 // (lab/notes/gpu/litecache.md, "What a step waits for beside a pull").
 constexpr int32_t kPullBlocks = 48;
 

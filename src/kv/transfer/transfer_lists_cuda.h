@@ -17,16 +17,16 @@ class TransferLists {
   TransferLists(const TransferLists&) = delete;
   TransferLists& operator=(const TransferLists&) = delete;
 
-  // Room for `rows` rows. Only while the device does nothing.
+  // Makes room for `rows` rows. Call while the device is idle.
   void Reserve(int64_t rows);
-  // Chunks of as many rows as `chunk_bytes` hold.
+  // A list with chunks of as many rows as fit in `chunk_bytes`.
   ops::cuda::TransferList List(size_t chunk_bytes, size_t row_bytes) const;
   ops::cuda::TransferMailbox& mailbox() const { return *mailbox_.as<ops::cuda::TransferMailbox>(); }
-  // Forgets a fault; while the device does nothing.
+  // Clears a fault; call while the device is idle.
   void ClearFault();
   uint64_t key() const;
 
-  // There is one list: transfers of a step that lie on different streams wait for each other.
+  // There is one list: transfers of a step on different streams wait for each other.
   void BeginStep() { last_ = nullptr; }
   void Enter(Stream& stream);
   void Leave(Stream& stream);
