@@ -1,19 +1,19 @@
 // The KV cache on its own: paged KV rows of many sequences under hard memory budgets, attended in
 // full or through policy litecache, for any program that computes queries, keys and values itself.
 //
-// A decoder calls it once a layer, where it would call attention:
+// A decoder calls it once per layer in place of its attention:
 //
 //   auto cache = KvCache::Create(shape, options);
 //   const int64_t id = cache->CreateSequence();
 //   cache->BeginStep({{{.sequence = id, .rows = 512}}});            // a chunk of a prompt
 //   for (layer ...) cache->Attend(layer, q, k, v, scale, out);
 //   cache->EndStep();
-//   cache->BeginStep({{{.sequence = id, .decode = true}}});         // then a token at a time
+//   cache->BeginStep({{{.sequence = id, .decode = true}}});         // then one token at a time
 //   ...
 //
 // examples/kv_cache.cc is a complete program. Errors are exceptions derived from std::runtime_error
-// with a message that names the cause: an option or argument that cannot work, a budget that would
-// be passed, a profile of another model.
+// whose message names the cause: an invalid option or argument, an exceeded budget, a profile of
+// another model.
 #pragma once
 
 #include <cstdint>
@@ -32,12 +32,12 @@ struct KvShape {
   int64_t q_heads = 0;
   int64_t kv_heads = 0;
   int64_t head_dim = 0;
-  bool f32_rows = false;  // keep rows in f32 instead of bf16
-  int64_t hidden = 0;     // values of a layer's input, for policy kvpr
+  bool f32_rows = false;  // store rows in f32 instead of bf16
+  int64_t hidden = 0;     // size of a layer's input vector, for policy kvpr
 };
 
-// Keys and values (k, v [rows][kv_heads * head_dim], keys after their rotary embedding) of tokens
-// at positions first_position on, from the inputs x [rows][hidden] that were given for them.
+// Computes keys and values (k, v [rows][kv_heads * head_dim], f32, keys after RoPE) of tokens at
+// consecutive positions from first_position on, from their inputs x [rows][hidden] f32.
 using KvProjection = std::function<void(int64_t layer, const float* x, int64_t rows,
                                         int64_t first_position, float* k, float* v)>;
 
@@ -45,56 +45,56 @@ using KvProjection = std::function<void(int64_t layer, const float* x, int64_t r
 struct KvPart {
   int64_t sequence = 0;
   int64_t rows = 1;
-  // A generated token (rows = 1), which may attend to a part of the rows, as the policy decides. A
-  // prompt's chunk, of one row too, attends to all of them.
+  // A generated token (rows = 1), for which the policy may attend a subset of the rows. A prompt
+  // chunk attends all rows, also when it has one row.
   bool decode = false;
 };
 
 // Not thread-safe. Runs on the CPU, on its own threads. All arrays are f32, row-major, contiguous:
 // q and out [rows of the step][q_heads * head_dim], k and v [rows of the step][kv_heads *
-// head_dim], keys and queries after their rotary embedding. A step's rows are those of its parts,
-// one part after the other.
+// head_dim], keys and queries after RoPE. A step's rows are those of its parts, one part after the
+// other.
 class KvCache {
  public:
-  // options.device_memory (policy full, too) and options.host_memory (policy litecache) are the
-  // budgets in bytes and have to be set; device memory here is the cache's alone. options.profile:
-  // a file that `litecache profile` wrote for the model with these shapes; "auto" is none.
-  // threads = 0: one a core.
+  // options.device_memory (policies full and litecache) and options.host_memory (policy litecache)
+  // are the budgets in bytes and must be set; device memory is here used by the cache alone.
+  // options.profile: a file that `litecache profile` wrote for the model with these shapes; "auto"
+  // means none. threads = 0: one per core. Throws InvalidArgument, FileError or CapacityError.
   static std::unique_ptr<KvCache> Create(const KvShape& shape, const KvOptions& options,
                                          int threads = 0);
   virtual ~KvCache() = default;
 
-  // Bytes a sequence of `tokens` tokens takes at most, in each tier.
+  // Upper bound of the bytes that a sequence of `tokens` tokens takes in each tier.
   virtual kv::TierBytes BytesFor(int64_t tokens) const = 0;
 
-  // An empty sequence; ids are never reused.
+  // Adds an empty sequence; ids are never reused.
   virtual int64_t CreateSequence() = 0;
-  // A sequence with the rows of `parent`; memory is shared until one of them writes.
+  // Adds a sequence with the rows of `parent`; they share memory until one of them writes.
   virtual int64_t ForkSequence(int64_t parent) = 0;
-  // Frees a sequence's memory. Between steps.
+  // Frees a sequence's memory. Call between steps.
   virtual void ReleaseSequence(int64_t sequence) = 0;
-  // Tokens in a sequence, those of a step in progress not counted.
+  // Tokens in a sequence, without those of the current step.
   virtual int64_t Length(int64_t sequence) const = 0;
 
-  // Makes room for the parts' rows; decode parts first. Throws, having changed nothing, when a
-  // budget would be passed. A step that is not ended may be begun again, whole or in parts.
+  // Allocates room for the parts' rows; decode parts come first. Throws, with the cache unchanged,
+  // if a budget would be exceeded. A step that was not ended may be begun again, whole or in parts.
   virtual void BeginStep(std::span<const KvPart> parts) = 0;
-  // Whether Prefetch() of a layer helps (options.prefetch).
+  // Whether the policy uses Prefetch() of this layer (options.prefetch).
   virtual bool WantsPrediction(int64_t layer) const = 0;
-  // Before Attend(layer), in ascending order, at the start of the layer that many layers before it
-  // as options.prefetch says: what the decode rows' queries of `layer` will be, as far as is known
-  // by then; q [decode rows][q_heads * head_dim]. Looks up and fetches with these.
+  // Looks up and fetches rows of `layer` with predicted queries of the decode rows, q [decode
+  // rows][q_heads * head_dim]. Call it before Attend(layer), for layers in ascending order, at the
+  // start of the layer that is options.prefetch layers earlier.
   virtual void Prefetch(int64_t layer, const float* q, float scale) = 0;
-  // Whether KeepInputs() has to be called before every Attend() (policy kvpr).
+  // Whether KeepInputs() must be called before every Attend() (policy kvpr).
   virtual bool WantsInputs() const = 0;
-  // x [rows of the step][hidden]: what the layer's keys and values are computed from. Both
-  // arguments are used until Attend(layer) returns.
+  // x [rows of the step][hidden] f32: the inputs from which the layer's keys and values are
+  // computed. Both arguments are used until Attend(layer) returns.
   virtual void KeepInputs(int64_t layer, const float* x, const KvProjection& projection) = 0;
-  // Layer by layer, in order: stores the rows' keys and values, and
-  // out = softmax(scale * q.K) V over the rows each query sees.
+  // Stores the rows' keys and values and computes out = softmax(scale * q.K) V over the rows that
+  // each query attends. Call for all layers in order.
   virtual void Attend(int64_t layer, const float* q, const float* k, const float* v, float scale,
                       float* out) = 0;
-  // The step's rows now belong to their sequences.
+  // Commits the step's rows to their sequences.
   virtual void EndStep() = 0;
 
   virtual kv::Stats GetStats() const = 0;

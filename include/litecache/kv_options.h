@@ -1,5 +1,5 @@
-// How the KV cache is kept: policy, budgets, retriever, thresholds. One declaration for the engine,
-// the command line and programs that drive the KV subsystem alone (litecache/kv_cache.h).
+// Options of the KV cache: policy, budgets, retriever, thresholds. Used by the engine, the command
+// line and programs that use the KV cache alone (litecache/kv_cache.h).
 #pragma once
 
 #include <any>
@@ -14,33 +14,34 @@
 
 namespace litecache {
 
-// Rows a KV head keeps beside its sink and recent tokens: a share of the tokens so far, or a
-// number.
+// Rows that a KV head keeps beside its sink and recent tokens: a share of the tokens so far, or a
+// fixed number.
 struct KvBudget {
   double share = 0.10;  // used when tokens == 0; in (0, 1]
-  int64_t tokens = 0;   // rows, whatever the context
+  int64_t tokens = 0;   // rows, independent of the context
 
-  // "10%", "0.1" (a share), "2048", "4k" (tokens). Throws InvalidArgument, which names `who`.
+  // Parses "10%", "0.1" (a share), "2048" or "4k" (tokens). Throws InvalidArgument, which names
+  // `who`.
   static KvBudget Parse(const std::string& text, std::string_view who = "KV budget");
   // Rows for a sequence of `context` tokens, at least 1: ceil(share * context), or `tokens`.
   int64_t RowsFor(int64_t context) const;
-  std::string ToString() const;  // what Parse reads
+  std::string ToString() const;  // in the form that Parse reads
 };
 
-// What KvOptions.policy may be.
+// The possible values of KvOptions.policy.
 std::span<const std::string_view> KvPolicies();
 
 // Policy kvpr: keys and values of the first tokens are recomputed from activations while the others
-// travel.
+// are transferred.
 struct KvprOptions {
   int64_t split = -1;   // tokens to recompute (l of KVPR eq. 12); -1: the scheduler's l*
   bool chunked = true;  // recomputation also overlaps the activations' own transfer (false: eq. 11)
 };
 
-// Settings of policies that are no part of LiteCache, by their type.
+// Settings of policies outside LiteCache, by type.
 class PolicySettings {
  public:
-  // T's defaults until something else is written.
+  // The settings of type T, default-constructed until they are set.
   template <class T>
   T& Of() {
     std::any& settings = all_[typeid(T)];
@@ -61,81 +62,84 @@ class PolicySettings {
 struct KvOptions {
   std::string policy = "full";  // one of KvPolicies()
 
-  // ---- policy litecache: QSAC (litecache section 4) ----
-  KvBudget budget;             // top-k rows a head
+  // ---- policy litecache: QSAC (LiteCache section 4) ----
+  KvBudget budget;             // top-k rows per head
   int64_t sink_tokens = 4;     // first tokens, always attended
-  int64_t recent_tokens = 64;  // last tokens, the newest included, always attended
-  // Tokens that leave the recent window after a head's last refresh stay attended until its next
-  // one, at most this many: a retrieval could have chosen them, reused rows cannot. 0: the papers'.
+  int64_t recent_tokens = 64;  // last tokens, including the newest, always attended
+  // Tokens that have left the recent window since a head's last refresh stay attended until its
+  // next one, at most this many: a retrieval could select them, reused rows cannot contain them. 0:
+  // none, as in the papers.
   int64_t carry_tokens = 256;
-  // Where a head's reuse threshold comes from:
+  // How a head's reuse threshold is determined:
   //   fitted      the lowest threshold that keeps `keep` of the attention mass, from the profile
   //   importance  eq. 3-5 from eta, p and the head's importance
   //   fixed       eta for every head
-  //   auto        importance where heads differ in it, else fitted where there are curves, else
+  //   auto        importance if heads differ in it, otherwise fitted if there are curves, otherwise
   //               fixed: at equal accuracy importance reuses most (lab/notes/accuracy.md)
   std::string thresholds = "auto";
   double eta = 0.9;    // upper bound of the thresholds (eq. 3); 1: every step refreshes; -1: none
   double p = 3;        // exponent of the importance (eq. 4)
-  double keep = 0.99;  // for fitted: share of the attention mass a fresh retrieval would have held
-  // How similarities of a group's query heads become one (eq. 2):
+  double keep = 0.99;  // for fitted: share of the attention mass of a fresh retrieval
+  // How the similarities of a group's query heads are combined (eq. 2):
   //   importance (weighted harmonic mean) | harmonic | mean | min
   std::string aggregation = "importance";
 
-  // ---- resident heads ----
-  // Heads whose whole KV stays on the device: "formula" (CLO eq. 12-13, from the profile's link and
-  // layer time), "none", or a number of heads, the hardest to reuse first. Layer 0 comes on top of
-  // it: nothing can be prefetched for it.
+  // ---- resident heads ---- Heads with all their KV on the device: "formula" (CLO eq. 12-13, from
+  // the profile's link rate and layer time), "none", or a number of heads, hardest to reuse first.
+  // Layer 0 is resident in addition, since nothing can be prefetched for it.
   std::string resident_heads = "0";
   bool resident_first_layer = true;
   bool resident_full_attention = false;  // resident heads attend every row instead of their top-k
   double epsilon = 0.1;                  // tolerance of the reuse difficulty (CLO eq. 11)
-  int64_t dense_layers = 0;              // first layers that are resident and attend every row
-  // How many layers ahead a layer is looked up, and its rows fetched, with a query predicted from
-  // that layer's input: 0 (off) | 1 (on) | 2 | 3 | 4 | auto (0: a predicted query costs hits)
+  int64_t dense_layers = 0;              // number of first layers that are resident and attend
+                                         // every row
+  // How many layers ahead rows are looked up and fetched, with a query predicted from the input of
+  // the earlier layer: 0 (off) | 1 (on) | 2 | 3 | 4 | auto (0: a predicted query costs hits)
   std::string prefetch = "auto";
 
   // ---- retriever ----
   std::string retriever = "auto";  // exact | hata | quest | loki | auto: hata
-  int hata_bits = 0;               // 128 | 256 | 0: 256, or what the profile has
+  int hata_bits = 0;               // 128 | 256 | 0: 256, or the profile's width
   bool hata_norms = true;          // weight scores by the keys' norms
-  // How a group's query heads come to one score: sum (HATA's: of their differing bits), softmax (of
-  // each head's estimated products, then summed: what one head needs is not outvoted by the
-  // others, lab/notes/accuracy.md), auto: softmax where there are norms.
+  // How the scores of a group's query heads are combined: sum (HATA's, of their differing bits),
+  // softmax (of each head's estimated products, then summed, so that rows that one head needs are
+  // not outvoted by the others, lab/notes/accuracy.md), auto: softmax if hata_norms is on.
   std::string hata_group = "auto";
-  int loki_rank = 0;  // leading components; 0: head_dim / 4
+  int loki_rank = 0;  // leading principal components; 0: head_dim / 4
 
   // ---- beyond the papers ----
-  bool delta_update = true;  // only rows that are not cached yet travel
-  double slots = 1.0;        // slots a head as a multiple of its budget, >= 1: rows that left the
-                             // top-k stay until their slot is needed
-  std::string host_rows = "auto";  // auto (as on the device) | fp8 | int8, with a scale a
-                                   // row | int4, with a minimum and a step a group of 64 values
-  // How rows come to a GPU (policies.md): gpu-pull (kernels read them) | cpu-push (CPU threads
-  // write what the GPU asks for) | copy (gathered and copied between kernels) | auto: gpu-pull. On
-  // the CPU auto alone.
+  bool delta_update = true;  // transfer only rows that are not cached yet
+  double slots = 1.0;        // slots per head as a multiple of its budget, >= 1: deselected rows
+                             // stay until their slot is needed
+  std::string host_rows = "auto";  // auto (as on the device) | fp8 | int8, with a scale per row |
+                                   // int4, with a minimum and a step per group of 64 values
+  // How rows are transferred to a GPU (policies.md): gpu-pull (kernels read them) | cpu-push (CPU
+  // threads write the rows that the GPU requests) | copy (gathered and copied between kernels) |
+  // auto: gpu-pull. On the CPU only auto.
   std::string transfer = "auto";
-  int transfer_threads = 0;  // that gather rows for cpu-push and copy; 0: the cores but one, <= 16
+  int transfer_threads = 0;  // threads that gather rows for cpu-push and copy; 0: all cores but
+                             // one, at most 16
 
-  // ---- other policies ----
-  // Policies that bring whole layers, on a GPU: a step's sequences pass through each layer in this
-  // many groups, whose rows travel one after another (FlexGen's num_gpu_batches); 1: all together.
+  // ---- other policies ---- For policies that transfer whole layers, on a GPU: a step's sequences
+  // pass through each layer in this many groups, whose rows are transferred one after another
+  // (FlexGen's num_gpu_batches); 1: all together.
   int64_t batch_groups = 1;
   KvprOptions kvpr;
   PolicySettings settings;
 
-  bool measure_recall = false;  // compare what is attended with the exact top-k, each step (slow)
+  bool measure_recall = false;  // compare the attended rows with the exact top-k at each step
+                                // (slow)
 
-  // Profile file; "auto": litecache-profile.safetensors in the model's directory where it exists;
+  // A profile file; "auto": litecache-profile.safetensors in the model's directory if it exists;
   // "none".
   std::string profile = "auto";
 
-  // Hard caps in bytes; 0: from the engine's memory budget. Device: weights, buffers, resident
+  // Hard limits in bytes; 0: from the engine's memory budget. Device: weights, buffers, resident
   // rows, cached rows, retriever metadata. Host: the host store.
   uint64_t device_memory = 0;
   uint64_t host_memory = 0;
 
-  // Throws InvalidArgument naming the option, its value and what it may be.
+  // Throws InvalidArgument naming the option, its value and the valid values.
   void Validate(OptionNames names = OptionNames::kMembers) const;
 };
 

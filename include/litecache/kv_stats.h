@@ -1,11 +1,12 @@
-// What a KV cache holds and has moved.
+// Statistics of a KV cache: memory, traffic, hits.
 #pragma once
 
 #include <cstdint>
 
 namespace litecache::kv {
 
-// Bytes in the two tiers. On the CPU both are RAM; budgets and traffic are counted all the same.
+// Bytes in the two tiers. On the CPU both are RAM; budgets and traffic are still counted
+// separately.
 struct TierBytes {
   uint64_t device = 0;
   uint64_t host = 0;
@@ -24,23 +25,24 @@ struct TierBytes {
   friend bool operator==(const TierBytes&, const TierBytes&) = default;
 };
 
-// Rows and bytes over the link since start. Bytes are as they travel (host row format).
+// Rows and bytes transferred since start. Bytes are those of the host row format.
 struct Traffic {
   uint64_t rows = 0;
   uint64_t bytes = 0;
 };
 
-// One (layer, KV head) since start.
+// Counters of one (layer, KV head) since start.
 struct HeadCounters {
-  // Decode steps with more candidates than the head may keep; of a block cache: rows looked up.
+  // Decode steps with more candidates than the head may keep; for a block cache: rows looked up.
   uint64_t lookups = 0;
   uint64_t hits = 0;
-  uint64_t rows_selected = 0;  // by its retriever
-  uint64_t rows_moved = 0;     // of those: not cached yet, brought from the host store
-  double similarity = 0;       // sum over lookups
-  // With KvOptions.measure_recall: sums over lookups of the share of the exact top-k that
-  double recall_retrieved = 0;  // ... the retriever finds with the same query (refreshes only)
-  double recall_held = 0;       // ... is attended, stale rows of hits included
+  uint64_t rows_selected = 0;  // rows that the retriever selected
+  uint64_t rows_moved = 0;     // selected rows that were not cached and were transferred from the
+                               // host store
+  double similarity = 0;       // cosine similarity, summed over lookups
+  // With KvOptions.measure_recall: the share of the exact top-k, summed over lookups, ...
+  double recall_retrieved = 0;  // ... that the retriever finds with the same query (refreshes only)
+  double recall_held = 0;       // ... that is attended, stale rows of hits included
   uint64_t recall_refreshes = 0;
 
   HeadCounters& operator+=(const HeadCounters& other) {
@@ -57,22 +59,23 @@ struct HeadCounters {
 };
 
 struct Stats {
-  TierBytes peak;           // the most that was in use at once
+  TierBytes peak;           // the largest value of `used`
   TierBytes used;           // pages in use
-  TierBytes provided;       // memory taken for pages, in use or free
+  TierBytes provided;       // memory allocated for pages, used or free
   TierBytes capacity;       // budgets
-  uint64_t bytes_read = 0;  // KV bytes attention has read since start
+  uint64_t bytes_read = 0;  // KV bytes that attention has read since start
   uint64_t bytes_written = 0;
-  uint64_t bytes_scored = 0;       // retriever metadata (exact: rows) that selections have read
-  Traffic miss;                    // rows a lookup with the actual query brought
-  Traffic prefetch;                // rows a lookup with a predicted query brought
+  uint64_t bytes_scored = 0;       // retriever metadata (exact: rows) that selections have read, in
+                                   // bytes
+  Traffic miss;                    // rows transferred after a lookup with the actual query
+  Traffic prefetch;                // rows transferred after a lookup with a predicted query
   Traffic fill;                    // rows that filled the slots after a prompt: sink, recent, top-k
   Traffic spill;                   // rows that left the recent window, device to host
   Traffic prefill;                 // rows of prompts, device to host
   Traffic admit;                   // rows of whole blocks that entered a block cache
-  Traffic stream;                  // rows of whole contexts, brought for a layer
-  Traffic activations;             // a layer's inputs, brought to recompute rows: one a token
-  uint64_t rows_recomputed = 0;    // from activations, rows of all heads counted
+  Traffic stream;                  // rows of whole contexts, transferred for a layer
+  Traffic activations;             // layers' inputs, transferred to recompute rows: one per token
+  uint64_t rows_recomputed = 0;    // rows of all heads that were recomputed from activations
   uint64_t lookups = 0, hits = 0;  // sums over heads
 };
 

@@ -1,4 +1,4 @@
-// Bytes and what they are for.
+// A number of bytes with its purpose.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 namespace litecache {
 
 struct NamedBytes {
-  std::string_view name;  // a literal
+  std::string_view name;  // a string literal
   uint64_t bytes = 0;
 };
 

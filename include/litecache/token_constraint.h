@@ -1,4 +1,4 @@
-// What an answer may consist of, asked token by token while it is sampled.
+// Restricts an answer's tokens while it is sampled.
 #pragma once
 
 #include <cstdint>
@@ -12,18 +12,18 @@ class TokenConstraint {
  public:
   virtual ~TokenConstraint() = default;
 
-  // A copy at the same place. Thread-safe on an object that nobody changes.
+  // A copy in the same state. Thread-safe as long as nobody modifies the object.
   virtual std::unique_ptr<TokenConstraint> Clone() const = 0;
 
-  // Bit i % 32 of word i / 32 is set where token i may come next; tokens behind the last word may
-  // not. Valid until the next call of this object. Tokens that end an answer are not the
-  // constraint's concern: they may come where Complete() says so.
+  // The allowed next tokens: bit i % 32 of word i / 32 is set if token i is allowed; tokens beyond
+  // the last word are not. Valid until the next call on this object. Tokens that end an answer are
+  // not part of it: they are allowed if Complete().
   virtual std::span<const uint32_t> Mask() = 0;
-  // Takes one of the tokens that Mask() allows.
+  // Appends one of the tokens that Mask() allows.
   virtual void Accept(int32_t token) = 0;
-  // The answer may end here.
+  // Whether the answer may end here.
   virtual bool Complete() const = 0;
-  // Nothing can follow: the answer has ended.
+  // Whether nothing can follow: the answer has ended.
   virtual bool Finished() const = 0;
 };
 

@@ -29,7 +29,7 @@ std::optional<Chunk> Channel::Pop(double deadline_seconds, bool* timed_out) {
   if (deadline_seconds < 0) {
     changed_.wait(lock, ready);
   } else {
-    // A day is as good as forever, and does not overflow the clock.
+    // Limited to a day, so that the clock's type does not overflow.
     const std::chrono::duration<double> limit(std::min(deadline_seconds, 86400.0));
     in_time =
         changed_.wait_for(lock, std::chrono::duration_cast<std::chrono::nanoseconds>(limit), ready);

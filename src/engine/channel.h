@@ -14,7 +14,7 @@
 
 namespace litecache::engine {
 
-// Wakes the engine's thread. Handles share ownership, so that they may outlive the engine.
+// Wakes the engine's thread. Handles share ownership, since they may outlive the engine.
 class Doorbell {
  public:
   void Ring() {
@@ -24,7 +24,7 @@ class Doorbell {
     }
     changed_.notify_one();
   }
-  // Returns at once when the bell has been rung since the last Wait().
+  // Returns at once if the bell has been rung since the last Wait().
   void Wait() {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [this] { return rung_; });
@@ -48,7 +48,7 @@ class Channel {
     stats_.prompt_tokens = prompt_tokens;
   }
 
-  // The engine's side. A chunk with a finish reason ends its sample.
+  // For the engine. A chunk with a finish reason ends its sample.
   void Push(Chunk chunk);
   template <typename Update>
   void UpdateStats(const Update& update) {
@@ -57,7 +57,7 @@ class Channel {
   }
   bool cancelled() const { return cancelled_.load(std::memory_order_relaxed); }
 
-  // The reader's side. deadline_seconds < 0: none.
+  // For the reader. deadline_seconds < 0: no deadline.
   std::optional<Chunk> Pop(double deadline_seconds, bool* timed_out);
   void Cancel() { cancelled_.store(true, std::memory_order_relaxed); }
   RequestStats Stats() const;

@@ -1,4 +1,4 @@
-// Takes and ends requests, and runs steps. core_sampling.cc turns a step's logits into tokens.
+// Accepts and ends requests, and runs steps. core_sampling.cc turns a step's logits into tokens.
 #include "engine/core.h"
 
 #include <algorithm>
@@ -13,7 +13,7 @@
 namespace litecache::engine {
 namespace {
 
-// How long the core's end may take to write what the prefix store does not have yet.
+// Time that shutdown may spend on writing blocks to the prefix store.
 constexpr std::chrono::seconds kLastWrites{10};
 
 std::vector<int32_t> StopIds(const Request& request, const std::vector<int32_t>& eos_ids) {
@@ -114,14 +114,14 @@ void Core::Loop() {
   while (!stop_) {
     Prepare();
     scheduler_.Plan(&plan_);
-    if (plan_.empty()) {  // nothing runs, or all running requests wait for rows from the disk
+    if (plan_.empty()) {  // no request runs, or all of them wait for rows from disk
       doorbell_->Wait();
       continue;
     }
     RunStep();
     Flush();
   }
-  Prepare();  // so that requests submitted last are ended as well
+  Prepare();  // also ends requests that were submitted last
   for (const auto& group : scheduler_.running()) End(group.get(), FinishReason::kCancelled);
   for (const auto& group : scheduler_.waiting()) End(group.get(), FinishReason::kCancelled);
   scheduler_.RemoveEnded();
@@ -151,7 +151,7 @@ void Core::Prepare() {
       } else {
         group->prompt_sequence = backend_.cache->Create();
       }
-    } catch (...) {  // the device is lost or full
+    } catch (...) {  // the device is lost or out of memory
       End(group, FinishReason::kError, MessageOf(std::current_exception()));
     }
   }
@@ -194,8 +194,8 @@ void Core::RunStep() {
     scheduler_.RemoveEnded();
     return;
   }
-  // One request may be at fault, but it is not known which. Each runs its part of the step alone,
-  // oldest first, and those that fail again end; a failed step has left the cache as it was.
+  // One of the requests may be the cause, but it is not known which. Each runs its part of the step
+  // alone, oldest first, and ends if that fails, too; a failed step leaves the cache unchanged.
   SPDLOG_DEBUG("a step of {} rows failed: {}", plan_.step.rows, MessageOf(error));
   const bool alone = scheduler_.running().size() == 1;
   for (const auto& owned : scheduler_.running()) {
@@ -218,7 +218,7 @@ void Core::ForwardWithRoom(const StepPlan& plan) {
     try {
       return Forward(plan);
     } catch (const CapacityError&) {
-      // Admission made sure that running requests fit; kept prefixes fill the rest.
+      // Admission ensures that running requests fit; kept prefixes may fill the rest.
       if (prefixes_ == nullptr || !prefixes_->EvictOne()) throw;
     }
   }
@@ -384,9 +384,9 @@ void Core::End(Group* group, FinishReason reason, const std::string& error) {
   if (group->ended) return;
   group->ended = true;
   if (group->admitted) {
-    // Rows that an error has left behind must not be reused.
+    // Rows of a failed request must not be reused.
     const bool keep = reason != FinishReason::kError;
-    // The prompt's sequence belongs to the first sample once there is one.
+    // The prompt's sequence becomes the first sample's.
     if (group->samples.empty()) ReleaseSequence(group, nullptr, keep);
     for (const Sample& sample : group->samples) {
       if (sample.live) ReleaseSequence(group, &sample, keep);

@@ -27,8 +27,8 @@
 
 namespace litecache::engine {
 
-// What the core runs on; everything must outlive the core. As long as the core exists, only its
-// thread touches decoder, cache, stream and pool.
+// The parts that the core runs on; they must outlive it. While the core exists, only its thread may
+// use decoder, cache, stream and pool.
 struct Backend {
   Device* device = nullptr;
   Stream* stream = nullptr;
@@ -40,11 +40,11 @@ struct Backend {
 };
 
 struct CoreOptions {
-  int64_t context = 0;  // the most tokens of a sequence
+  int64_t context = 0;  // most tokens of a sequence
   int64_t max_batch = 64;
   int64_t prefill_chunk = 512;
   int64_t prefill_chunk_beside_decode = 0;  // 0: prefill_chunk
-  int64_t score_rows = 64;                  // rows of a score job per step
+  int64_t score_rows = 64;                  // rows of a score job in one step
   std::optional<PrefixOptions> prefixes;    // unset: no prefixes are kept
   bool sample_on_device = true;             // false: the host chooses all tokens
 };
@@ -69,7 +69,7 @@ class Core {
     Group* group = nullptr;
     size_t sample = 0;
     int64_t logit_row = 0;
-    std::optional<DeviceToken> chosen;  // by the device; if unset, the row is on the host
+    std::optional<DeviceToken> chosen;  // chosen by the device; if unset, the row is on the host
     // Results.
     int32_t token = 0;
     std::optional<TokenLogprob> logprob;
@@ -80,7 +80,7 @@ class Core {
 
   void Enqueue(std::unique_ptr<Group> group);
   void Loop();
-  // Takes over submitted requests, drops cancelled ones, admits those that fit.
+  // Accepts submitted requests, drops cancelled ones, admits those that fit.
   void Prepare();
   // Continues requests that wait for prefixes.
   void AdvancePrefixes();
@@ -90,11 +90,11 @@ class Core {
   void AllocateAhead(const StepPlan& plan);
   // Runs the plan; throws what the model throws.
   void Forward(const StepPlan& plan);
-  // Calls Forward(), and evicts kept prefixes where their memory is needed.
+  // Calls Forward(), and evicts kept prefixes if it runs out of memory.
   void ForwardWithRoom(const StepPlan& plan);
   // Releases the sequence of a sample, or of a prompt in progress (sample: null).
   void ReleaseSequence(Group* group, const Sample* sample, bool keep);
-  // Lets the device choose tokens where it can, and fetches the rows of all others.
+  // Lets the device choose tokens if it can, and fetches the rows of all others.
   void IssueSampling(const StepPlan& plan);
   void CollectAllowed(const StepPlan& plan);
   // Adds the first tokens of a prompt that ends with this step; returns the index of the first one,
@@ -109,7 +109,7 @@ class Core {
   // Fetches the rows that the device has left undecided.
   void ReceiveUndecided();
   void SampleRow(Sampled* row, SamplerScratch* scratch);
-  // The tokens that a sample's constraint allows next: bits, ceil(vocab / 32) words.
+  // Writes the tokens that a sample's constraint allows next: bits, ceil(vocab / 32) words.
   void AllowedTokens(const std::vector<int32_t>& stop_ids, Sample* sample,
                      std::vector<uint32_t>* allowed) const;
   void Deliver(Sampled* row);
@@ -117,8 +117,8 @@ class Core {
   // Ends a whole request and frees its memory.
   void End(Group* group, FinishReason reason, const std::string& error = {});
   void UpdateStats();
-  // Hands out the step's results after the statistics: a reader that sees a request's end and asks
-  // for the statistics finds its memory free.
+  // Delivers the step's results after updating the statistics, so that a reader that has seen a
+  // request end finds its memory free in the statistics.
   void Flush();
 
   std::span<const float> LogitRow(int64_t row) const;
@@ -134,7 +134,7 @@ class Core {
 
   std::shared_ptr<Doorbell> doorbell_ = std::make_shared<Doorbell>();
 
-  // Owned by the thread.
+  // Used by the engine's thread only.
   Scheduler scheduler_;
   StepPlan plan_;
   StepPlan retry_plan_;
@@ -150,7 +150,7 @@ class Core {
 
   std::unique_ptr<PrefixReuse> prefixes_;  // null: no prefixes are kept
 
-  // Shared.
+  // Shared between threads.
   std::atomic<bool> stop_{false};
   mutable std::mutex mutex_;
   std::vector<std::unique_ptr<Group>> incoming_;

@@ -1,4 +1,4 @@
-// Turns a step's logits into tokens: on the device where it can choose, else on the host.
+// Turns a step's logits into tokens: on the device if it can choose, otherwise on the host.
 #include <algorithm>
 #include <exception>
 
@@ -21,7 +21,7 @@ void Core::MakeSamplers(Group* group) const {
   }
 }
 
-// Collects the tokens that constraints allow in a step's decodes, while the device computes logits.
+// Collects the tokens that constraints allow in a step's decodes while the device computes logits.
 void Core::CollectAllowed(const StepPlan& plan) {
   if (allowed_.size() < plan.decodes.size()) allowed_.resize(plan.decodes.size());
   const auto collect = [&](int64_t begin, int64_t end, int) {
@@ -34,7 +34,8 @@ void Core::CollectAllowed(const StepPlan& plan) {
       try {
         AllowedTokens(row.group->stop_ids, &sample, &allowed);
       } catch (...) {
-        allowed.clear();  // the host asks again, and ends the request with the exception
+        allowed.clear();  // the host calls the constraint again and ends the request with the
+                          // exception
       }
     }
   };
@@ -127,7 +128,7 @@ void Core::SampleRows() {
       }
     }
   };
-  // Waking the pool costs more than passing over a small vocabulary.
+  // For a small vocabulary, waking the pool costs more than a pass over the row.
   constexpr int64_t kParallelValues = 1 << 17;
   const auto on_host = std::count_if(sampled_.begin(), sampled_.end(),
                                      [](const Sampled& row) { return !row.chosen; });
@@ -172,7 +173,7 @@ void Core::SampleRow(Sampled* row, SamplerScratch* scratch) {
   row->top_logprobs = TopLogprobs(logits, static_cast<size_t>(logprobs), log_sum);
 }
 
-// Tokens that end an answer are allowed where the constraint is complete, and only there.
+// Tokens that end an answer are allowed only if the constraint is complete.
 void Core::AllowedTokens(const std::vector<int32_t>& stop_ids, Sample* sample,
                          std::vector<uint32_t>* allowed) const {
   TokenConstraint& constraint = *sample->constraint;

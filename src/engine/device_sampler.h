@@ -16,35 +16,36 @@ struct DeviceToken {
   enum class Status {
     kChosen,
     kNotFinite,  // a logit is NaN or infinite
-    kUndecided,  // too many tokens are left to choose from: the host has to choose
+    kUndecided,  // too many tokens remain: the host has to choose
   };
   Status status = Status::kChosen;
   int32_t token = 0;
-  float logprob = 0;  // if it was asked for
+  float logprob = 0;  // if it was requested
 };
 
-// For a step's rows of logits, returns the next token of some and the whole rows of others.
+// For a step's rows of logits, returns the next token of some rows and the complete row of others.
 class DeviceSampler {
  public:
   virtual ~DeviceSampler() = default;
 
   virtual void Clear() = 0;
-  // Asks for the sampler's next token from row logit_row; the caller passes it to Sampler::Accept
-  // later. Returns the token's index in this step, or -1, without effect, where the device cannot
-  // choose it. allowed: the tokens to choose from, as bits of Sampler::SampleAllowed; empty: all.
+  // Requests the sampler's next token from row logit_row; the caller later passes it to
+  // Sampler::Accept. Returns the token's index in this step, or -1, without effect, if the device
+  // cannot choose it. allowed: the tokens to choose from, as bits of Sampler::SampleAllowed; empty:
+  // all.
   virtual int64_t Add(const Sampler& sampler, int64_t logit_row, bool logprob,
                       std::span<const uint32_t> allowed) = 0;
   // Enqueues the choice of all added tokens; token() returns them after Synchronize().
   virtual void Issue(Stream& stream) = 0;
   virtual DeviceToken token(int64_t index) const = 0;
-  // Enqueues the copy of `rows` rows to the host.
+  // Enqueues the copy of `rows` rows, from logit_row on, to the host.
   virtual void Receive(Stream& stream, int64_t logit_row, int64_t rows) = 0;
 };
 
-// Device memory that a sampler takes; 0 where the device has none.
+// Bytes of device memory that a sampler takes; 0 if the device has no sampler.
 uint64_t DeviceSamplerBytes(Device& device, Stream& stream, int64_t rows, int64_t vocab);
-// For logits [.., vocab] f32 in a mirror, which must outlive the sampler, and at most `rows` tokens
-// per step. Null where the host reads the device's memory directly.
+// logits: [.., vocab] f32 in a mirror, which must outlive the sampler; at most `rows` tokens per
+// step. Null if the host can read the device's memory directly.
 std::unique_ptr<DeviceSampler> CreateDeviceSampler(Device& device, Stream& stream,
                                                    const Mirror& logits, int64_t rows,
                                                    int64_t vocab);

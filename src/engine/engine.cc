@@ -39,12 +39,12 @@
 namespace litecache {
 namespace {
 
-// Share of the free memory that a budget takes by default: the rest is for the program itself, and
-// for programs that start later.
+// Share of the free memory that a budget takes by default; the rest is for the program itself and
+// for programs started later.
 constexpr double kDefaultShare = 0.9;
 
-// Memory for the logits of a score job's step. Larger steps run faster; 32 MiB are 64 rows of Llama
-// 3's vocabulary, enough for a matrix product to be bound by arithmetic.
+// Bytes of the logits of a score job's step. Larger steps run faster; 32 MiB are 64 rows of Llama
+// 3's vocabulary, enough for a matrix product to be compute-bound.
 constexpr int64_t kScoreLogitBytes = 32 << 20;
 
 class TokenizerText final : public engine::TokenText {
@@ -58,7 +58,7 @@ class TokenizerText final : public engine::TokenText {
   tokenizer::StreamDecoder stream_;
 };
 
-// What the engine is built from, in the order in which it is made.
+// What the engine is built from, in the order of creation.
 struct Parts {
   Machine machine;
   std::unique_ptr<Stream> stream;
@@ -70,7 +70,7 @@ struct Parts {
   SamplingParams sampling;
   std::vector<int32_t> eos_ids;
   uint64_t budget = 0;      // of host memory
-  uint64_t gpu_budget = 0;  // of a GPU's memory, where there is one
+  uint64_t gpu_budget = 0;  // of a GPU's memory, if there is one
   bool weights_mapped = false;
 
   uint64_t weights_budget() const { return gpu_budget > 0 ? gpu_budget : budget; }
@@ -88,7 +88,7 @@ Parts Begin(const EngineOptions& options, std::string name) {
         options.weights_on_device);
   }
   parts.stream = parts.machine.compute().CreateStream();
-  // Measured before the weights are loaded: mapped files would otherwise count twice.
+  // Measured before the weights are loaded; otherwise mapped files would count twice.
   parts.budget =
       options.memory > 0
           ? options.memory
@@ -210,7 +210,7 @@ class EngineImpl final : public Engine {
     return std::clamp<int64_t>(kScoreLogitBytes / row_bytes, 1, prefill_chunk_);
   }
 
-  // Scratch memory of the operations: on the CPU's threads, or on the GPU.
+  // Bytes of the operations' scratch: on the CPU's threads, or on the GPU.
   uint64_t ScratchBytes(const EngineOptions& options, int64_t rows) const {
     const int threads = parts_.machine.cpu->pool().size();
     const int64_t context = options.max_context > 0
@@ -247,8 +247,7 @@ class EngineImpl final : public Engine {
     request.host_weights = parts_.decoder->host_weight_bytes();
     request.offloaded_layers = parts_.decoder->offloaded_layers();
     request.weights_mapped = parts_.weights_mapped;
-    // A sampling thread keeps two rows of its own, adjusted logits and weights, in the host's
-    // memory.
+    // A sampling thread keeps two rows in host memory: adjusted logits and weights.
     const int64_t of_threads =
         parts_.machine.gpu != nullptr ? 0 : 2 * parts_.machine.cpu->pool().size();
     request.buffers = parts_.decoder->WorkspaceBytes(rows, logit_rows) +
@@ -259,7 +258,7 @@ class EngineImpl final : public Engine {
     request.two_memories = parts_.gpu_budget > 0;
     request.device = parts_.gpu_budget > 0 ? parts_.gpu_budget : options.kv.device_memory;
     request.host = options.kv.host_memory;
-    // What offloaded weights leave of the host's memory.
+    // Host memory left by offloaded weights.
     const uint64_t left = parts_.budget - std::min(parts_.budget, request.host_weights);
     if (request.host > 0) request.host = engine::HostCap(request.host, left, options.memory);
     if (parts_.gpu_budget > 0 && request.host == 0) request.host = left;
@@ -287,11 +286,11 @@ class EngineImpl final : public Engine {
   MemoryPlan plan_;
   std::vector<std::string> kv_notes_;
   std::unique_ptr<kv::Cache> cache_;
-  std::unique_ptr<engine::Core> core_;  // last: its thread ends before the other members
+  std::unique_ptr<engine::Core> core_;  // declared last: its thread ends before the other members
 };
 
 // The ids that end an answer according to generation_config.json, config.json and the tokenizer.
-// They differ in practice: chat models end a turn with a token that config.json does not name.
+// They differ in practice: chat models end a turn with a token that config.json does not list.
 std::vector<int32_t> MergeEosIds(const io::GenerationConfig& generation,
                                  const model::ModelConfig& config,
                                  const tokenizer::Tokenizer* tokenizer) {
@@ -321,7 +320,7 @@ std::unique_ptr<Engine> Engine::Load(const std::string& model, const EngineOptio
   Parts parts = Begin(options, model);
   parts.directory = io::ResolveModelDirectory(model);
   parts.identity = [directory = parts.directory] {
-    // The fingerprint only samples the weights; file times show a change between the samples.
+    // The fingerprint only samples the weights; file times reveal changes between the samples.
     return model::Fingerprint(directory) + " " + io::Checkpoint(directory).FileVersions();
   };
   const auto config = model::ModelConfig::FromFile(parts.directory / "config.json");

@@ -76,7 +76,7 @@ int64_t GpuSampler::Add(const Sampler& sampler, int64_t logit_row, bool logprob,
   const SampleMode mode = ModeOf(params, vocab_);
   if (count_ == max_rows_ || changes_ + changed > max_changes_) return -1;
   if (mode == SampleMode::kTopK && params.top_k > ops::cuda::kMostCandidates) return -1;
-  // The host reports what is wrong with a format that allows no token.
+  // The host reports the error of a constraint that allows no token.
   if (!allowed.empty() && !AllowsSome(allowed, vocab_)) return -1;
   SampleRow& row = rows()[count_];
   row = {.uniform = sampler.NextUniform(),
@@ -127,7 +127,7 @@ void GpuSampler::Issue(Stream& stream) {
           static_cast<size_t>(changes_) * sizeof(LogitChange));
     return;
   }
-  // The operations are always the same: a recording of them takes one launch instead of three.
+  // The operations are the same in each step: a recorded graph takes one launch instead of three.
   RecordingKey key("sample");
   key.Add(*input_).Add(*tokens_).Add(logits_).Add(count);
   stream.Run(key.value(), [&] { issue(count * sizeof(SampleRow)); });

@@ -10,7 +10,7 @@ namespace litecache::engine {
 
 class GpuSampler final : public DeviceSampler {
  public:
-  // Bytes of device memory that it needs.
+  // Bytes of device memory that the sampler takes.
   static uint64_t Bytes(Stream& stream, int64_t rows, int64_t vocab);
   GpuSampler(Device& device, Stream& stream, const Mirror& logits, int64_t rows, int64_t vocab);
 

@@ -76,14 +76,14 @@ std::shared_ptr<const kv::Profile> WithMeasuredSpeed(std::shared_ptr<const kv::P
       options.resident_heads != "formula") {
     return profile;
   }
-  // Filling a longer context takes longer than its attention adds to a layer.
+  // With a longer context, filling it would take longer than its attention adds to a layer.
   constexpr int64_t kMostRows = 4096;
   const int64_t rows = options.budget.RowsFor(std::max<int64_t>(profile->curve_context, 1)) +
                        options.sink_tokens + options.recent_tokens;
   auto measured = std::make_shared<kv::Profile>(*profile);
   measured->link_bytes_per_second = LinkRate(device, stream);
   measured->layer_seconds = LayerSeconds(device, stream, decoder, std::min(rows, kMostRows));
-  UseGraphs(stream, true);  // forgets steps recorded with a cache that has been freed
+  UseGraphs(stream, true);  // drops graphs recorded with a cache that has been freed
   SPDLOG_INFO("resident heads by formula: a layer takes {}, the link {}/s",
               FormatSeconds(measured->layer_seconds),
               FormatBytes(static_cast<uint64_t>(measured->link_bytes_per_second)));

@@ -1,5 +1,5 @@
-// The rates of a GPU and of its link, measured at start for the number of resident heads (CLO eq.
-// 12): a profile has only those of the machine that it was made on.
+// Measures the rates of a GPU and its link at start, for the number of resident heads (CLO eq. 12):
+// a profile only has those of the machine that it was made on.
 #pragma once
 
 #include <memory>
@@ -10,8 +10,8 @@
 
 namespace litecache::engine {
 
-// The profile with layer_seconds and link_bytes_per_second of this device, where the options ask
-// for the formula and the device is a GPU; else the profile as it is. Takes about a second.
+// The profile with layer_seconds and link_bytes_per_second of this device, if the options use the
+// formula and the device is a GPU; otherwise the unchanged profile. Takes about a second.
 std::shared_ptr<const kv::Profile> WithMeasuredSpeed(std::shared_ptr<const kv::Profile> profile,
                                                      const KvOptions& options, Device& device,
                                                      Stream& stream, model::Decoder& decoder);

@@ -1,5 +1,5 @@
-// A request inside the engine. Only the engine's thread touches it, except for what Channel and
-// ScoreJob protect themselves.
+// A request inside the engine. Only the engine's thread accesses it, except for Channel and
+// ScoreJob, which have locks of their own.
 #pragma once
 
 #include <chrono>
@@ -27,7 +27,7 @@ inline double SecondsBetween(Clock::time_point from, Clock::time_point to) {
   return std::chrono::duration<double>(to - from).count();
 }
 
-// Turns one sample's tokens into text as it becomes certain (tokenizer::StreamDecoder).
+// Turns one sample's tokens into text once it is final (tokenizer::StreamDecoder).
 class TokenText {
  public:
   virtual ~TokenText() = default;
@@ -47,7 +47,7 @@ struct Sample {
   StopMatcher stops;
   std::unique_ptr<TokenText> text;              // null without a tokenizer
   std::unique_ptr<TokenConstraint> constraint;  // null without one
-  std::vector<int32_t> tokens;                  // generated ones, where prefixes are kept
+  std::vector<int32_t> tokens;                  // generated ones, if prefixes are kept
 };
 
 struct PrefixWait;  // prefix/prefix_reuse.h
@@ -55,19 +55,20 @@ struct PrefixWait;  // prefix/prefix_reuse.h
 // n samples of one prompt, which share its pages; or a score job, which has no samples.
 struct Group {
   Request request;
-  int64_t max_tokens = 0;  // resolved
+  int64_t max_tokens = 0;  // with 0 resolved
   uint64_t seed = 0;
   std::vector<int32_t> stop_ids;  // sorted, the model's eos ids included unless ignored
   std::shared_ptr<Channel> channel;
-  std::shared_ptr<ScoreJob> score;  // of a score job; replaces the fields above
+  std::shared_ptr<ScoreJob> score;  // null unless a score job; replaces the fields above
 
   KvCost cost;
   KvCost provided;    // the same for at most kTokensProvided tokens of an answer
-  uint64_t turn = 0;  // set by the scheduler: when the request may start
+  uint64_t turn = 0;  // its place in the scheduler's order
   bool admitted = false;
   kv::SequenceId prompt_sequence = 0;  // while the prompt is processed; otherwise 0
   int64_t prefilled = 0;               // prompt tokens in the cache
-  // Set while rows of its prompt are read from elsewhere: it takes no part in steps.
+  // Set while rows of its prompt are read from disk or computed by another request; the request
+  // takes no part in steps until then.
   std::shared_ptr<PrefixWait> prefix_wait;
   std::vector<Sampler> samplers;  // of future samples: made for the step that ends the prompt
   std::vector<Sample> samples;    // filled when the prompt is done

@@ -1,4 +1,4 @@
-// The KV policy's profile: finds the file, and describes what was decided from it.
+// The KV policy's profile: finds the file, and describes the decisions made from it.
 #pragma once
 
 #include <filesystem>
@@ -18,18 +18,18 @@ inline constexpr const char* kProfileName = "litecache-profile.safetensors";
 // Whether the policy uses a profile.
 bool UsesProfile(const KvOptions& options);
 
-// options.profile: a file, "auto" (kProfileName in `directory`, where it exists) or "none". Null
-// without a profile, and for policies that need none. directory: empty for a model without files.
-// Throws FileError for a file that is missing, damaged or another model's.
+// options.profile: a file, "auto" (kProfileName in `directory`, if it exists) or "none". Returns
+// null without a profile, and for policies that need none. directory: empty for a model without
+// files. Throws FileError for a file that is missing, damaged or another model's.
 std::shared_ptr<const kv::Profile> LoadProfile(const KvOptions& options,
                                                const std::filesystem::path& directory,
                                                const kv::Layout& layout);
 
-// Tells users what the policy lacks here, what that costs, and how to fix it; empty where it lacks
+// Tells users what the policy lacks here, what that costs, and how to fix it; empty if it lacks
 // nothing.
 std::string PlanWarning(const kv::CachePlan& plan, const kv::Profile* profile);
 
-// The plan's decisions for users: one line per fact, the warning first. Empty for policy full.
+// The plan's decisions for users: one fact a line, the warning first. Empty for policy full.
 std::vector<std::string> DescribePlan(const kv::CachePlan& plan, const KvOptions& options,
                                       const kv::Profile* profile);
 

@@ -109,8 +109,9 @@ void SelectTop(std::span<const float> row, size_t k, std::vector<Candidate>* out
   out->clear();
   k = std::min(k, row.size());
   if (k == 0) return;
-  // A buffer of candidates above the k-th best so far. When it is full, it is cut to its k best,
-  // which raises the bar: few values pass it on average, whatever k is.
+  // A buffer of candidates above a bar, which starts below all values. When the buffer is full, it
+  // is cut to its k best and the k-th becomes the bar: few values pass it on average, whatever k
+  // is.
   const size_t room = std::max<size_t>(2 * k, 64);
   out->reserve(std::min(room, row.size()));
   const auto cut = [&] {
@@ -120,7 +121,7 @@ void SelectTop(std::span<const float> row, size_t k, std::vector<Candidate>* out
     return out->back().logit;
   };
   float bar = -std::numeric_limits<float>::infinity();
-  bool full = false;  // k candidates reach the bar: only values above it matter
+  bool full = false;  // k candidates reach the bar, so only values above it matter
   for (size_t i = 0; i < row.size(); ++i) {
     if (full && !(row[i] > bar)) continue;
     out->push_back({row[i], static_cast<int32_t>(i)});

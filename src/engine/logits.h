@@ -1,4 +1,4 @@
-// Passes over one row of logits [vocab].
+// Functions over one row of logits [vocab].
 #pragma once
 
 #include <cstddef>

@@ -54,8 +54,8 @@ kv::TierBytes SplitKv(const kv::TierBytes& caps, uint64_t left, const kv::TierBy
   const kv::TierBytes useful = most * sequence;
   kv::TierBytes kv{std::min(caps.device, useful.device), std::min(caps.host, useful.host)};
   if (kv.total() > left) {
-    // Together too much: split in proportion to a sequence's need, but what a tier's limit leaves
-    // unused goes to the other tier.
+    // Together they need too much: split in proportion to a sequence's need; what a tier's limit
+    // leaves unused goes to the other tier.
     const double share =
         static_cast<double>(sequence.device) / static_cast<double>(sequence.total());
     const uint64_t device = std::max(static_cast<uint64_t>(share * static_cast<double>(left)),
@@ -66,7 +66,7 @@ kv::TierBytes SplitKv(const kv::TierBytes& caps, uint64_t left, const kv::TierBy
   return kv;
 }
 
-// Says why a context of `least` tokens does not fit, naming the memories that exist.
+// Reports why a context of `least` tokens does not fit, naming the memories in use.
 [[noreturn]] void Refuse(const MemoryRequest& request, const MemoryPlan& plan,
                          const kv::TierBytes& caps, const kv::TierBytes& needed, int64_t largest) {
   const std::string what = request.wanted_context > 0
@@ -127,7 +127,7 @@ MemoryPlan MakeMemoryPlan(const MemoryRequest& request) {
   };
   const int64_t least = request.wanted_context > 0 ? request.wanted_context : 1;
   int64_t largest = LargestContext(cache, context, fits);
-  // An offloaded head takes less of the device and more of the host.
+  // An offloaded head takes less device memory and more host memory.
   while (largest < least && cache.BytesFor(least).device > caps.device &&
          cache.DropResidentHead()) {
     largest = LargestContext(cache, context, fits);

@@ -147,7 +147,7 @@ int32_t Sampler::DrawFromAll(std::span<const float> row, double uniform,
     left -= scratch->block_sums[block++];
   }
   const size_t end = std::min((block + 1) * kWeightBlock, row.size());
-  size_t last = block * kWeightBlock;  // with weight > 0: rounding must not draw another token
+  size_t last = block * kWeightBlock;  // with weight > 0: rounding must not select another token
   for (size_t i = block * kWeightBlock; i < end; ++i) {
     if (weights[i] <= 0) continue;
     last = i;
@@ -181,7 +181,7 @@ void Sampler::Filter(std::span<const float> row, SamplerScratch* scratch) const 
   } else if (params_.top_p < 1.0) {
     SelectNucleus(row, scratch);
   } else {
-    // min-p alone needs no order: one pass collects what reaches the bar, which is lowered by a
+    // min-p alone needs no sorting: one pass collects the tokens that reach the bar, lowered by a
     // rounding error; the exact comparison follows below.
     const float max = Max(row);
     const double bar = max + params_.temperature * std::log(params_.min_p);
@@ -209,8 +209,8 @@ void Sampler::Filter(std::span<const float> row, SamplerScratch* scratch) const 
 }
 
 void Sampler::SelectNucleus(std::span<const float> row, SamplerScratch* scratch) const {
-  // A histogram of the mass by distance from the best logit tells how far down the nucleus reaches,
-  // so that only the nucleus has to be sorted: with 128K tokens a tenth of the time of a full sort.
+  // A histogram of the mass by distance from the best logit gives the nucleus's lower end, so that
+  // only the nucleus is sorted: with 128K tokens this takes a tenth of the time of a full sort.
   constexpr int kBins = 256;
   constexpr float kBinsPerNat = 8;
   std::vector<double>& weights = scratch->candidate_weights;

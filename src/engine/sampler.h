@@ -1,4 +1,4 @@
-// From logits to a token.
+// Chooses tokens from logits.
 #pragma once
 
 #include <cstdint>
@@ -58,11 +58,11 @@ class Sampler {
   // draw depends only on (seed, sample, number of tokens before).
   int32_t Sample(std::span<const float> logits, SamplerScratch* scratch);
   // The same among the tokens whose bits are set in scratch->allowed (ceil(vocab / 32) words): the
-  // others' logits are set to minus infinity first. Throws Error where no token is left.
+  // other tokens' logits are set to minus infinity first. Throws Error if no token is left.
   int32_t SampleAllowed(std::span<const float> logits, SamplerScratch* scratch);
 
-  // For callers that choose the next token elsewhere with the same arithmetic: what the choice
-  // depends on besides the logits, and Accept() for the token chosen.
+  // For callers that choose the next token elsewhere with the same arithmetic: the inputs of the
+  // choice besides the logits, and Accept() for the chosen token.
   const SamplingParams& params() const { return params_; }  // at most one bias per token
   double NextUniform() const;
   std::span<const TokenHistory::Entry> seen() const { return history_.entries(); }

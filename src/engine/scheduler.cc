@@ -17,7 +17,7 @@ void StepPlan::Clear() {
 }
 
 void Scheduler::Enqueue(std::unique_ptr<Group> group) {
-  // Only waiting requests count, not those that have left the queue: cancelling costs no turn.
+  // Only waiting requests count, not those that have left the queue, so cancelling costs no turn.
   const uint64_t client = group->client();
   const auto last = std::find_if(waiting_.rbegin(), waiting_.rend(),
                                  [&](const auto& other) { return other->client() == client; });
@@ -37,7 +37,7 @@ void Scheduler::Enqueue(std::unique_ptr<Group> group) {
 std::vector<Group*> Scheduler::Admit() {
   std::vector<Group*> admitted;
   if (waiting_.empty()) {
-    // Only clients with running requests have used their turn; nothing is kept about the others.
+    // Only clients with running requests have used their turn; nothing is stored about the others.
     if (started_turns_.size() > running_.size()) {
       std::erase_if(started_turns_, [this](const auto& started) {
         return std::none_of(running_.begin(), running_.end(),

@@ -16,12 +16,12 @@ namespace litecache::engine {
 
 struct SchedulerLimits {
   kv::TierBytes kv_bytes;     // the cache's capacity
-  int64_t max_batch = 0;      // sequences that run together
+  int64_t max_batch = 0;      // most sequences that run together
   int64_t prefill_chunk = 0;  // prompt tokens per step
-  // The same in steps where samples decode, at most prefill_chunk; 0: prefill_chunk.
+  // The same for steps in which samples decode, at most prefill_chunk; 0: prefill_chunk.
   int64_t prefill_chunk_beside_decode = 0;
-  // Rows of a score job per step; each needs logits, so this is less than a chunk where the
-  // vocabulary is large. A step has at most max_batch + score_rows rows of logits.
+  // Rows of a score job per step; each needs logits, so this is less than a chunk if the vocabulary
+  // is large. A step has at most max_batch + score_rows rows of logits.
   int64_t score_rows = 0;
 };
 
@@ -52,15 +52,16 @@ struct StepPlan {
 };
 
 // Continuous batching: every step processes one row of every sample that decodes, together with up
-// to prefill_chunk prompt tokens. A request is admitted only when its worst case fits beside the
-// worst cases of all running ones: an admitted request never waits for memory again.
+// to prefill_chunk prompt tokens. A request is admitted only if its worst case fits beside the
+// worst cases of all running ones, so an admitted request never waits for memory.
 //
 // Clients take turns, both in starting requests and in having prompts processed; one client's
 // requests keep their order. Starting: fair queueing in rounds (Demers, Keshav and Shenker, 1989,
 // with a request as the unit). A client's next request belongs to the round after that of its last
-// one, or to the current round where that is later. Requests start by round, and by arrival within
-// a round. So each request of a client waits for at most one request of every other client, and no
-// request is overtaken forever, even when memory is short. Not thread-safe; knows no model.
+// one, or to the current round if that is later. Requests start by round, and by arrival within a
+// round. So each request of a client waits for at most one request of every other client, and no
+// request is overtaken forever, even when memory is short. Not thread-safe; independent of the
+// model.
 class Scheduler {
  public:
   explicit Scheduler(const SchedulerLimits& limits) : limits_(limits) {}
@@ -96,10 +97,10 @@ class Scheduler {
 
   SchedulerLimits limits_;
   std::deque<std::unique_ptr<Group>> waiting_;  // by turn, then by arrival
-  uint64_t turn_ = 0;                           // of the last request admitted
+  uint64_t turn_ = 0;                           // of the last admitted request
   // client -> the turn of its last admitted request, while that is the current turn.
   std::unordered_map<uint64_t, uint64_t> started_turns_;
-  uint64_t prefilled_client_ = 0;              // got the first rows of the last step
+  uint64_t prefilled_client_ = 0;              // its prompts got the first rows of the last step
   std::list<std::unique_ptr<Group>> running_;  // in the order of admission
 };
 

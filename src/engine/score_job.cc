@@ -117,7 +117,7 @@ ScoreResult ScoreJob::Wait(const std::function<void(int64_t, int64_t)>& progress
     }
     break;
   }
-  // Rethrown only here, when the engine's thread no longer touches the job.
+  // Rethrown only here, because the engine's thread must be done with the job.
   if (callers_error) std::rethrow_exception(callers_error);
   if (error_) std::rethrow_exception(error_);
   return std::move(result_);

@@ -1,5 +1,5 @@
-// Teacher forcing: a prompt of which every row gets logits, processed on the engine's thread
-// between the other requests' steps.
+// Teacher forcing: a prompt for which every row gets logits, processed on the engine's thread
+// together with other requests' steps.
 #pragma once
 
 #include <atomic>
@@ -22,21 +22,21 @@ namespace litecache::engine {
 class ScoreJob {
  public:
   // positions may be in any order and repeat; each must be in [0, tokens.size()). Throws
-  // InvalidArgument for one that is not, for an empty list of tokens, and for a decode_from without
-  // a prompt before it.
+  // InvalidArgument for a position outside, for an empty list of tokens, and for a decode_from
+  // without a prompt before it.
   ScoreJob(ScoreRequest request, int64_t vocab);
 
   const std::vector<int32_t>& tokens() const { return tokens_; }
-  // Tokens before this one are the prompt; those from it on are processed in decode steps.
+  // Tokens before this one are the prompt; the others are processed in decode steps.
   int64_t decode_from() const { return decode_from_; }
 
-  // The engine's side. Rows [begin, begin + rows) of the tokens have logits [rows, vocab].
-  // Throws Error when they are not finite.
+  // For the engine: rows [begin, begin + rows) of the tokens have logits [rows, vocab]. Throws
+  // Error if they are not finite.
   void Add(int64_t begin, int64_t rows, const float* logits, ThreadPool* pool);
   // Ends the job: all rows have been added, or `error` is set.
   void Finish(std::exception_ptr error);
 
-  // The caller's side: waits for the end; `progress` is called on the caller's thread. Rethrows the
+  // For the caller: waits for the end; `progress` is called on the caller's thread. Rethrows the
   // job's error; an exception from `progress` cancels the job.
   ScoreResult Wait(const std::function<void(int64_t done, int64_t total)>& progress);
   bool cancelled() const { return cancelled_.load(std::memory_order_relaxed); }

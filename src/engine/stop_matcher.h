@@ -1,4 +1,4 @@
-// Stop strings in text that arrives in pieces.
+// Finds stop strings in text that arrives in parts.
 #pragma once
 
 #include <string>
@@ -7,18 +7,18 @@
 
 namespace litecache::engine {
 
-// Lets text through up to the first stop string, however the text is cut into pieces: the first
-// stop string to end in the text wins, and the longest of those that end at the same place. Text
-// that may be the beginning of a stop string is held back until that is decided.
+// Passes text through up to the first stop string, however the text is divided into parts: the
+// first stop string to end in the text wins, and the longest of those that end at the same place.
+// Text that may begin a stop string is held back until that is decided.
 class StopMatcher {
  public:
   // Stop strings must be valid UTF-8 and not empty.
   explicit StopMatcher(std::vector<std::string> stops);
 
-  // Appends the text that has become certain to *out. True when a stop string is complete: neither
-  // it nor anything after it is let through.
+  // Appends the text that is final to *out. Returns true when a stop string is complete: neither it
+  // nor anything after it is passed through.
   bool Add(std::string_view text, std::string* out);
-  // The text has ended: lets through what was held back.
+  // The text has ended: passes through what was held back.
   void Flush(std::string* out);
 
  private:

@@ -15,7 +15,7 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "files are little-endian");
 
-// As it lies in the file.
+// The header's layout in the file.
 struct RawHeader {
   char magic[8];
   uint64_t key[2], parent[2], space[2];

@@ -2,8 +2,8 @@
 //
 //   header   112 bytes, little-endian: magic, the block's name, its parent's name, the space's
 //            name, depth, numbers of tokens and of KV bytes, two checksums (XXH3, 64 bits)
-//   tokens   int32, as many as the header says
-//   payload  what kv::Cache::ExportBlock wrote
+//   tokens   int32, as many as the header gives
+//   payload  written by kv::Cache::ExportBlock
 #pragma once
 
 #include <cstddef>
@@ -20,7 +20,7 @@ struct BlockHeader {
   BlockKey key;
   BlockKey parent;
   BlockKey space;      // RootKey of the store's space
-  uint32_t depth = 0;  // blocks before it
+  uint32_t depth = 0;  // number of blocks before it
   uint32_t tokens = 0;
   uint64_t payload_bytes = 0;
 
@@ -28,11 +28,11 @@ struct BlockHeader {
   uint64_t file_bytes() const { return kBytes + tokens * sizeof(int32_t) + payload_bytes; }
 };
 
-// A block in memory: what is written, and what was read.
+// A block in memory, to write or as read.
 struct Block {
   BlockHeader header;
   std::vector<int32_t> tokens;
-  // header.kBytes and the tokens' bytes, then the payload: the whole file in one piece.
+  // The whole file in one array: header.kBytes bytes, the tokens, the payload.
   std::vector<std::byte> bytes;
 
   std::span<std::byte> payload() {
@@ -43,16 +43,16 @@ struct Block {
   }
 };
 
-// A block with room for its payload, which the caller fills; Seal() then makes it a file's bytes.
+// Makes a block with room for its payload, which the caller fills; Seal() then completes the bytes.
 Block MakeBlock(const BlockKey& space, const BlockKey& parent, uint32_t depth,
                 std::span<const int32_t> tokens, uint64_t payload_bytes);
 // Writes header and checksums.
 void Seal(Block* block);
 
-// `bytes`: at least the first BlockHeader::kBytes of a file. Throws FileError, which begins with
-// `name`, for anything that Seal() did not write.
+// Parses at least the first BlockHeader::kBytes bytes of a file. Throws FileError, which begins
+// with `name`, for anything that Seal() did not write.
 BlockHeader ParseHeader(std::span<const std::byte> bytes, const std::string& name);
-// A whole file. Throws FileError also for a wrong length or checksum.
+// Parses a whole file. Throws FileError also for a wrong length or checksum.
 Block ParseBlock(std::vector<std::byte> bytes, const std::string& name);
 
 }  // namespace litecache::engine

@@ -11,7 +11,7 @@
 
 namespace litecache::engine {
 
-// 128 bits of XXH3. Two blocks of one name are told apart by what is stored with them (their tokens
+// 128 bits of XXH3. Blocks with the same name are told apart by data stored with them (their tokens
 // and their parent's name), so a collision costs a hit and never gives wrong rows.
 struct BlockKey {
   uint64_t high = 0;
@@ -26,13 +26,13 @@ struct BlockKeyHash {
   size_t operator()(const BlockKey& key) const { return key.low; }
 };
 
-// The name that stands before a sequence's first block. `space`: all that the blocks' bytes depend
-// on beside their tokens, so that blocks of different models or settings have different names.
+// The parent name of a sequence's first block. space: everything besides the tokens that determines
+// the blocks' bytes, so that blocks of different models or settings have different names.
 BlockKey RootKey(std::string_view space);
 
 BlockKey NextKey(const BlockKey& parent, std::span<const int32_t> tokens);
 
-// The names of the whole blocks of block_tokens tokens in `tokens`.
+// The names of the complete blocks of block_tokens tokens in `tokens`.
 std::vector<BlockKey> ChainKeys(const BlockKey& root, std::span<const int32_t> tokens,
                                 int64_t block_tokens);
 

@@ -9,11 +9,11 @@
 namespace litecache::engine {
 namespace {
 
-// Bytes that wait for the disk at most, but for one block: copies of rows that a sequence still
-// holds, so there is no gain in more than keeps the disk busy.
+// Most bytes, plus one block, that wait for the disk. They are copies of rows that a sequence still
+// holds, so more than what keeps the disk busy gains nothing.
 constexpr uint64_t kQueueBytes = 64 << 20;
 
-// A chain's blocks are a microsecond apart, so that their order is seen in the files' times, too.
+// A chain's blocks are a microsecond apart, so that their order shows in the files' times, too.
 int64_t UsedAt(int64_t now, uint64_t depth) { return now - static_cast<int64_t>(depth) * 1000; }
 
 }  // namespace
@@ -100,7 +100,7 @@ void BlockStore::Touch(std::span<const BlockKey> chain) {
       touched.emplace_back(chain[i], found->second.used);
     }
   }
-  // The order has to outlive the process.
+  // Written to the files, so that the order outlives the process.
   reader_.Post([this, touched = std::move(touched)] {
     for (const auto& [key, used] : touched) directory_.SetUsed(key, used);
   });
@@ -112,7 +112,7 @@ void BlockStore::Read(const BlockKey& key, std::function<void(std::optional<Bloc
 
 void BlockStore::ReadNow(const BlockKey& key,
                          const std::function<void(std::optional<Block>)>& done) {
-  if (CountChain(std::span(&key, 1)) == 0) return done(std::nullopt);  // evicted since it was asked
+  if (CountChain(std::span(&key, 1)) == 0) return done(std::nullopt);  // evicted since the request
   try {
     Block block = ParseBlock(directory_.ReadBlock(key), directory_.PathOf(key));
     if (block.header.key != key) {
@@ -126,7 +126,7 @@ void BlockStore::ReadNow(const BlockKey& key,
   } catch (const std::exception& error) {
     {
       const std::lock_guard lock(mutex_);
-      // Evicted in the meantime: nothing is wrong.
+      // If the block was evicted in the meantime, nothing is wrong.
       if (files_.contains(key)) {
         SPDLOG_WARN("prefix store: removed {}", error.what());
         directory_.Remove(key);
@@ -149,7 +149,7 @@ void BlockStore::Write(Block block, int64_t used, std::function<void()> done) {
     if (!queued_.insert(block.header.key).second) return;
     queued_bytes_ += block.bytes.size();
   }
-  // std::function wants to be copyable.
+  // std::function requires a copyable callable.
   auto shared = std::make_shared<Block>(std::move(block));
   writer_.Post([this, shared, used, done = std::move(done)] {
     WriteNow(shared.get(), UsedAt(used, shared->header.depth));

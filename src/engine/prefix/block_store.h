@@ -1,5 +1,5 @@
-// Blocks of KV on disk: which exist, in the order of their last use, and two threads that read and
-// write them.
+// Blocks of KV on disk: an index in the order of last use, and two threads that read and write the
+// blocks.
 #pragma once
 
 #include <chrono>
@@ -26,39 +26,38 @@ struct BlockStoreStats {
   uint64_t bytes_read = 0;
   uint64_t bytes_written = 0;
   int64_t evictions = 0;
-  int64_t damaged = 0;   // blocks found unusable, at start or later
-  bool writing = false;  // false after a write has failed: nothing is written any more
+  int64_t damaged = 0;   // unusable blocks, found at start or later
+  bool writing = false;  // false after a write has failed: nothing more is written
 };
 
-// Thread-safe. Files of other models and settings count against the size as well and are evicted in
+// Thread-safe. Files of other models and settings count towards the size, too, and are evicted in
 // their turn.
 class BlockStore {
  public:
-  // Takes the directory's lock and reads what is there; evicts what is beyond max_bytes. Throws
-  // FileError.
+  // Locks the directory and reads its contents; evicts blocks beyond max_bytes. Throws FileError.
   BlockStore(std::filesystem::path directory, uint64_t max_bytes);
 
-  // How many blocks of the chain are there, from the first one on.
+  // How many leading blocks of the chain are in the store.
   int64_t CountChain(std::span<const BlockKey> chain) const;
-  // There, or on its way to the disk.
+  // Whether the block is in the store or queued to be written.
   bool Has(const BlockKey& key) const;
-  // Marks blocks of a chain as used now, the first ones latest: without its beginning a chain is of
-  // no use, so that must go last.
+  // Marks blocks of a chain as used at present, the first ones latest: without its beginning a
+  // chain is useless, so the beginning must be evicted last.
   void Touch(std::span<const BlockKey> chain);
 
-  // Calls `done` on the reading thread: with the block as it was written, or with nothing where it
-  // is gone or damaged (then it is removed, with a warning).
+  // Calls `done` on the reading thread: with the block, or with nothing if it is gone or damaged (a
+  // damaged block is removed, with a warning).
   void Read(const BlockKey& key, std::function<void(std::optional<Block>)> done);
 
-  // Whether the queue to the disk has room; false also when writing has failed.
+  // Whether the write queue has room; false also after a write has failed.
   bool WantsBlocks() const;
-  // Queues the block, whose payload is complete. `used`: Now() of when its chain was, the same for
-  // all of it, so that its beginning goes last here, too. `done`, where there is one, is called on
-  // the writing thread afterwards. A write that fails is reported once, as a warning, and is the
-  // last one.
+  // Queues a block with a complete payload. used: Now() at the time of the chain's use, the same
+  // for the whole chain, so that its beginning is evicted last here, too. done: if set, called on
+  // the writing thread afterwards. After a failed write, which is reported once as a warning,
+  // nothing more is written.
   void Write(Block block, int64_t used, std::function<void()> done);
   static int64_t Now();  // nanoseconds since 1970
-  // Waits until all that is queued has been written; false: not within the time.
+  // Waits until everything queued has been written; false if that takes longer than `limit`.
   bool WaitForWrites(std::chrono::milliseconds limit) { return writer_.WaitUntilIdle(limit); }
 
   BlockStoreStats Stats() const;
@@ -69,7 +68,7 @@ class BlockStore {
     int64_t used = 0;  // nanoseconds since 1970
   };
 
-  // With the lock held.
+  // Call with the lock held.
   void Insert(const BlockKey& key, const File& file);
   void Erase(const BlockKey& key);
   void MakeRoom(uint64_t bytes);
@@ -87,7 +86,7 @@ class BlockStore {
   uint64_t queued_bytes_ = 0;
   BlockStoreStats stats_;
 
-  // Last: their jobs use all of the above.
+  // Declared last: their jobs use all of the above.
   IoThread reader_;
   IoThread writer_;
 };

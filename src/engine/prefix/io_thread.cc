@@ -31,8 +31,9 @@ bool IoThread::WaitUntilIdle(std::chrono::milliseconds limit) {
 }
 
 void IoThread::Loop() {
-  // Signals are for others. A write beyond the process's file size limit raises one as well, which
-  // would end the program; blocked, the write fails with an error like any other.
+  // Signals are for other threads. A write beyond the process's file size limit also raises one,
+  // which would end the program; with the signal blocked, the write fails with an error like any
+  // other.
   sigset_t all;
   sigfillset(&all);
   pthread_sigmask(SIG_BLOCK, &all, nullptr);

@@ -1,4 +1,4 @@
-// A thread that runs jobs in order, for work that the engine's thread must not wait for.
+// A thread that runs jobs in order, for work that must not block the engine's thread.
 #pragma once
 
 #include <chrono>
@@ -20,7 +20,7 @@ class IoThread {
 
   // Jobs must not throw.
   void Post(std::function<void()> job);
-  // Whether all that was posted is done; waits for it up to `limit`.
+  // Waits up to `limit` for all posted jobs; returns whether they are done.
   bool WaitUntilIdle(std::chrono::milliseconds limit);
 
  private:

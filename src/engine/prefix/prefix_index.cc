@@ -48,7 +48,7 @@ std::optional<kv::SequenceId> PrefixIndex::Add(std::vector<int32_t> tokens,
   const auto [added, fresh] = entries_.emplace(std::move(tokens), Entry{sequence, 0});
   LC_CHECK(fresh, "the sequence is kept already");
   by_use_.emplace(added->second.used = ++uses_, added);
-  // A sequence that is a prefix of this one stands right before it: what stood between would begin
+  // A sequence that is a prefix of this one is right before it: anything in between would begin
   // with it, too.
   if (added == entries_.begin()) return std::nullopt;
   const auto before = std::prev(added);

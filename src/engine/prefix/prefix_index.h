@@ -1,5 +1,5 @@
-// Which token sequences are kept, the longest common prefix of a prompt with any of them, and the
-// order of their last use. Knows no cache.
+// The kept token sequences: the longest common prefix of a prompt with any of them, and the order
+// of their last use. Independent of the cache.
 #pragma once
 
 #include <algorithm>
@@ -14,22 +14,22 @@
 
 namespace litecache::engine {
 
-// An ordered set of token sequences, none a prefix of another. In lexicographic order the one that
-// shares most with a prompt stands next to where the prompt would stand, on one side or the other:
-// two comparisons of tokens find it, exactly, without hashes.
+// An ordered set of token sequences, none a prefix of another. In lexicographic order the sequence
+// that shares most with a prompt is adjacent to the prompt's place, on one side or the other: two
+// comparisons of tokens find it, exactly, without hashes.
 class PrefixIndex {
  public:
   struct Match {
     kv::SequenceId sequence = 0;
-    int64_t tokens = 0;  // the longest common prefix
+    int64_t tokens = 0;  // length of the longest common prefix
   };
-  // nullopt: nothing begins with the prompt's first token. Finding is use.
+  // nullopt: no sequence begins with the prompt's first token. Counts as a use.
   std::optional<Match> Find(std::span<const int32_t> prompt);
-  // Whether a sequence that is kept begins with all of `tokens`. That is use, too.
+  // Whether a kept sequence begins with all of `tokens`. Counts as a use.
   bool Covers(std::span<const int32_t> tokens);
-  // Adds a sequence that is not covered; returns the one that this covers, if any, which is gone.
+  // Adds a sequence that is not covered. If it covers a kept one, removes and returns that.
   std::optional<kv::SequenceId> Add(std::vector<int32_t> tokens, kv::SequenceId sequence);
-  // Takes out what was used longest ago.
+  // Removes and returns the least recently used sequence.
   std::optional<kv::SequenceId> PopOldest();
 
   size_t size() const { return entries_.size(); }
@@ -55,7 +55,7 @@ class PrefixIndex {
   uint64_t uses_ = 0;
 };
 
-// Tokens that both begin with.
+// The number of leading tokens that a and b share.
 int64_t CommonPrefix(std::span<const int32_t> a, std::span<const int32_t> b);
 
 }  // namespace litecache::engine

@@ -10,18 +10,18 @@
 
 namespace litecache::engine {
 
-// Blocks that the reading thread has brought, by their place in the chain.
+// Blocks from the reading thread, by their place in the chain.
 struct Arrivals {
   std::mutex mutex;
   std::map<int64_t, std::optional<Block>> blocks;
 };
 
-// What a group waits for: a running one whose prompt begins with the same tokens, or the disk.
+// What a group waits for: a running group whose prompt begins with the same tokens, or the disk.
 struct PrefixWait {
   const Group* leader = nullptr;
-  int64_t common = 0;  // tokens the leader has to have in the cache
+  int64_t common = 0;  // tokens that the leader must have in the cache
 
-  std::vector<BlockKey> chain;  // loading: blocks [next, end) of it are still to come
+  std::vector<BlockKey> chain;  // loading: blocks [next, end) of it have not arrived yet
   int64_t next = 0;
   int64_t requested = 0;
   int64_t end = 0;
@@ -30,14 +30,14 @@ struct PrefixWait {
 
 namespace {
 
-// What the engine's thread copies between two steps, but for one block: a few milliseconds.
+// Bytes, plus one block, that the engine's thread copies between two steps: a few milliseconds.
 constexpr uint64_t kCopyBytes = 16 << 20;
-// Blocks the reading thread may be ahead.
+// How many blocks the reading thread may be ahead.
 constexpr int64_t kReadAhead = 4;
 
 int64_t Cut(int64_t tokens) { return tokens - tokens % kv::kPrefixTokens; }
 
-// Rows of the prompt that can be shared while the group runs, and where they are.
+// The group's sequence and the number of its prompt rows that can be shared while it runs.
 std::pair<kv::SequenceId, int64_t> Shareable(const Group& group) {
   if (group.prefilling()) return {group.prompt_sequence, group.prefilled};
   for (const Sample& sample : group.samples) {
@@ -83,7 +83,9 @@ void PrefixReuse::Resolve(Group* group, const Groups& running) {
   const Group* leader = nullptr;
   int64_t coming = 0;
   for (const auto& other : running) {
-    if (other.get() == group) break;  // those behind it wait for it, if anything
+    if (other.get() == group)
+      break;  // later groups may wait for this one, but it does not wait
+              // for them
     if (other->score != nullptr || other->ended) continue;
     const int64_t common = Cut(CommonPrefix(prompt, other->prompt()));
     const auto [sequence, ready] = Shareable(*other);
@@ -101,7 +103,7 @@ void PrefixReuse::Resolve(Group* group, const Groups& running) {
   if (store_ != nullptr) {
     chain = ChainKeys(root_, prompt, kv::kBlockTokens);
     on_disk = store_->CountChain(chain);
-    // Also where memory has it all: what is of use stays on the disk.
+    // Also if memory has all of them: blocks in use stay on the disk.
     store_->Touch(std::span(chain).first(static_cast<size_t>(on_disk)));
   }
   if (leader != nullptr && coming > std::max(tokens, on_disk * kv::kBlockTokens)) {
@@ -144,7 +146,7 @@ void PrefixReuse::StartLoading(Group* group, std::vector<BlockKey> chain, int64_
   wait.end = end;
   wait.arrivals = std::make_shared<Arrivals>();
   RequestBlocks(&wait);
-  // Reading takes the place of processing the prompt, in the statistics as well.
+  // Reading replaces processing the prompt, in the statistics as well.
   group->started = Clock::now();
   group->channel->UpdateStats([&](RequestStats& stats) {
     stats.queue_seconds = SecondsBetween(group->submitted, *group->started);
@@ -179,7 +181,7 @@ bool PrefixReuse::Import(Group* group, uint64_t* budget) {
     const BlockKey parent = wait.next == 0 ? root_ : wait.chain[static_cast<size_t>(wait.next - 1)];
     const auto begin = static_cast<size_t>(wait.next * kv::kBlockTokens);
     const auto tokens = std::span(group->prompt()).subspan(begin, kv::kBlockTokens);
-    // What is not exactly these tokens behind exactly those before them is another's.
+    // The block must have exactly these tokens after exactly these predecessors.
     if (!block || block->header.parent != parent || block->header.space != root_ ||
         !std::ranges::equal(block->tokens, tokens) ||
         block->header.payload_bytes != block_bytes()) {
@@ -213,12 +215,12 @@ void PrefixReuse::Advance(const Groups& running) {
       if (Import(group.get(), &budget)) Ready(group.get());
       continue;
     }
-    // Looked for among those before it only: a later group may have the address of one that ended.
+    // Only earlier groups are searched: a later group may have the address of one that has ended.
     const auto leads = [&](const auto& other) {
       return other.get() == wait.leader || other.get() == group.get();
     };
     const Group& leader = **std::find_if(running.begin(), running.end(), leads);
-    // A leader that has come far enough, or that ended: either way there is now what there will be.
+    // The leader has come far enough or has ended: there is nothing more to wait for.
     if (&leader == group.get() || leader.ended || leader.prefilled >= wait.common) {
       Resolve(group.get(), running);
     }
@@ -226,7 +228,7 @@ void PrefixReuse::Advance(const Groups& running) {
   while (budget > 0 && store_ != nullptr && store_->WantsBlocks() && ExportOne()) {
     budget -= std::min(budget, block_bytes());
   }
-  if (budget == 0) wake_();  // there may be more to do, and nobody else to say so
+  if (budget == 0) wake_();  // there may be more to do, and nothing else will wake the engine
 }
 
 void PrefixReuse::Keep(kv::SequenceId sequence, std::span<const int32_t> prompt,
@@ -306,7 +308,8 @@ void PrefixReuse::Close(std::chrono::milliseconds limit) {
 }
 
 PrefixStats PrefixReuse::Stats(bool idle) {
-  // Counting touches every kept sequence's blocks: thousands of sequences should not cost a step.
+  // Counting visits every kept sequence's blocks, too slow for each step with thousands of
+  // sequences.
   const Clock::time_point now = Clock::now();
   if (held_changed_ && (idle || index_.size() < 256 || SecondsBetween(held_at_, now) > 0.5)) {
     stats_.bytes = cache_.BytesHeld(index_.Sequences());

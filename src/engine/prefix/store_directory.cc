@@ -29,7 +29,7 @@ constexpr size_t kDigits = 32;
 
 std::string ErrorText() { return std::error_code(errno, std::generic_category()).message(); }
 
-// A file that is closed when it goes out of scope. No link is followed, and no FIFO waited for.
+// A file that is closed when it goes out of scope. Links are not followed, and FIFOs do not block.
 class File {
  public:
   File(const std::string& path, int flags, mode_t mode = 0)
@@ -42,14 +42,14 @@ class File {
   bool ok() const { return descriptor_ >= 0; }
   int get() const { return descriptor_; }
   int Release() { return std::exchange(descriptor_, -1); }
-  // Errors of a delayed write come with close.
+  // A delayed write's error is reported by close.
   bool Close() { return close(std::exchange(descriptor_, -1)) == 0; }
 
  private:
   int descriptor_;
 };
 
-// Of a regular file. Throws FileError for others, and where it could not be opened.
+// Throws FileError if the file could not be opened or is not a regular file.
 struct stat StatusOf(const File& file, const std::string& path) {
   struct stat status {};
   if (!file.ok() || fstat(file.get(), &status) != 0) throw FileError("{}: {}", path, ErrorText());
@@ -57,7 +57,7 @@ struct stat StatusOf(const File& file, const std::string& path) {
   return status;
 }
 
-// The KV of a model is what it answers by: whoever may write the files chooses the answers.
+// The stored KV determines the model's answers, so only the user may be able to write the files.
 void CheckOwner(const std::string& directory) {
   struct stat status {};
   if (stat(directory.c_str(), &status) != 0) {
@@ -118,7 +118,7 @@ int64_t Nanoseconds(const timespec& time) {
   return static_cast<int64_t>(time.tv_sec) * 1'000'000'000 + time.tv_nsec;
 }
 
-// Throws FileError when the file is no block that was written whole.
+// Throws FileError if the file is not a completely written block.
 StoreDirectory::Found Inspect(const std::string& path, const BlockKey& key) {
   const File file(path, O_RDONLY);
   const struct stat status = StatusOf(file, path);
@@ -192,7 +192,7 @@ StoreDirectory::Scan StoreDirectory::Read() const {
         try {
           scan.blocks.push_back(Inspect(entry.path().string(), *key));
         } catch (const FileError& damage) {
-          // A disk that is gone bad may have thousands.
+          // A failing disk may have thousands.
           if (++scan.damaged <= 5) SPDLOG_WARN("prefix store: removed {}", damage.what());
           fs::remove(entry.path(), ignored);
         }

@@ -1,5 +1,5 @@
-// The files of a prefix store: names, lock, scan at start, atomic writes. Keeps no list of the
-// blocks; block_store.h does.
+// The files of a prefix store: names, lock, scan at start, atomic writes. block_store.h keeps the
+// index of blocks.
 #pragma once
 
 #include <cstdint>
@@ -12,12 +12,12 @@
 
 namespace litecache::engine {
 
-// DIR/.lock, and DIR/ab/ab...(32 digits).kv for every block. The contents come from prompts:
-// directories and files are their owner's alone (0700, 0600).
+// DIR/.lock, and DIR/ab/ab...(32 digits).kv for every block. The contents come from prompts, so
+// only the owner can access directories and files (0700, 0600).
 class StoreDirectory {
  public:
-  // Makes the directory and takes its lock, which ends with the process. Throws FileError where
-  // that fails, and names the case that another process has it.
+  // Creates the directory and locks it until the process ends. Throws FileError if that fails; the
+  // message says so if another process holds the lock.
   explicit StoreDirectory(std::filesystem::path directory);
   ~StoreDirectory();
   StoreDirectory(const StoreDirectory&) = delete;
@@ -34,16 +34,16 @@ class StoreDirectory {
   struct Scan {
     std::vector<Found> blocks;
     int64_t damaged = 0;  // removed
-    int64_t foreign = 0;  // left alone
+    int64_t foreign = 0;  // left unchanged
     std::string first_foreign;
   };
-  // Reads every file's header. Removes damaged blocks, and what a write that was cut short left.
+  // Reads every file's header. Removes damaged blocks and leftovers of interrupted writes.
   Scan Read() const;
 
   // Throw FileError.
   std::vector<std::byte> ReadBlock(const BlockKey& key) const;
-  // Whole or not at all: under another name first. Not flushed to the disk: what a power failure
-  // damages, the checksum finds.
+  // Atomic: writes under another name first. Not flushed to disk: damage by a power failure is
+  // found by the checksum.
   void WriteBlock(const BlockKey& key, std::span<const std::byte> bytes) const;
 
   void Remove(const BlockKey& key) const;  // errors are ignored
