@@ -1,5 +1,5 @@
-// Which rows a KV head of a sequence attends in a decode step: kv/litecache/decode_cpu.cc's
-// DecodePath::Attend for kernels, and all rows of a table as its simplest case.
+// Which rows a KV head of a sequence attends in a decode step: for kernels, the counterpart of
+// DecodePath::Attend (kv/litecache/decode_cpu.cc); attending all rows of a table is a special case.
 #pragma once
 
 #include "ops/attention/attention_cuda.h"
@@ -9,34 +9,34 @@
 namespace litecache::ops::cuda {
 
 #ifdef __CUDACC__
-// Rows 0 .. total - 1 of a head: a beginning, a part that is chosen, and an end.
+// The attended rows 0 .. total - 1 of a head, in three parts: beginning, middle (selected), end.
 struct AttendedRows {
   RowList list;
   int32_t total = 0;
-  int32_t first = 0;   // rows of the beginning: rows [0, first) of the list
-  int32_t middle = 0;  // rows of the part
-  // The part: positions (selected), or cached slots from cache_begin on whose update is `update`.
+  int32_t first = 0;   // number of rows of the beginning: rows [0, first) of the list
+  int32_t middle = 0;  // number of rows of the middle part
+  // The middle: positions (selected), or cached slots from cache_begin on whose update is `update`.
   const int32_t* selected = nullptr;
   bool cached = false;
   int32_t cache_begin = 0;
   uint32_t update = 0;
-  // The end: tokens from end_begin on, in a ring of slots where ring > 0.
+  // The end: tokens from end_begin on, in a ring of slots if ring > 0.
   int32_t end_begin = 0;
   int32_t sink = 0, ring = 0;
   Divider per_ring;
-  // Where cached slots are codes: their first page, and slots a page.
+  // If cached slots are codes: their first page, and the slots in a page.
   std::byte* const* code_pages = nullptr;
   int32_t code_slots = 0;
   Divider per_code_page;
 
-  // Where a row lies. One with a stamp is attended where that equals `wanted`.
+  // Where a row is. A row with a stamp is attended only if the stamp equals `wanted`.
   struct Place {
     const std::byte* row = nullptr;
     const uint32_t* stamp = nullptr;
     uint32_t wanted = 0;
   };
 
-  // The list's row that row i < total is; of no cached slot.
+  // Row i < total as an index into the list; not for cached slots.
   __device__ int32_t InList(int32_t i) const {
     if (i < first) return i;
     i -= first;
@@ -45,7 +45,7 @@ struct AttendedRows {
     return ring > 0 && row >= sink ? sink + row - per_ring.Quotient(row) * ring : row;
   }
 
-  // Of row i < total; where cached slots are codes, of none of them.
+  // The place of row i < total; not for cached slots that are codes.
   __device__ Place At(int32_t i) const {
     if (!cached || i < first || i >= first + middle) return {list.Row(InList(i))};
     int32_t row = cache_begin + i - first;
@@ -58,7 +58,7 @@ struct AttendedRows {
             update};
   }
 
-  // Its address; null where it is not attended.
+  // The row's address; null if it is not attended.
   __device__ const std::byte* Row(int32_t i) const {
     const Place place = At(i);
     return place.stamp == nullptr || *place.stamp == place.wanted ? place.row : nullptr;
@@ -66,7 +66,7 @@ struct AttendedRows {
 };
 #endif
 
-// The operands of a decode attention, by value. Without slots every head that `resident` has
+// The operands of a decode attention, passed by value. Without slots, every head in `resident`
 // attends all rows.
 struct AttendedTables {
   StepView step;
@@ -74,13 +74,15 @@ struct AttendedTables {
   TableAccess slots, resident;
   Divider per_code_page;  // of tables.codes
   bool hybrid = false;
-  bool listed = false;               // rows [0, leading) of `resident`, then those selected
+  bool listed = false;               // attend rows [0, leading) of `resident`, then the selected
+                                     // ones
   const int32_t* leading = nullptr;  // [pairs]; null: none
   SlotWindows<int32_t> windows;      // hybrid
   int32_t kv_heads = 0;
 
 #ifdef __CUDACC__
-  // Of the first `n` tokens of sequence `index`; total is 0 where no table has the head.
+  // The rows attended over the first `n` tokens of sequence `index`; total is 0 if no table has the
+  // head.
   __device__ AttendedRows Of(int32_t index, int32_t head, int32_t n) const {
     const StepSequence& sequence = step.sequences[index];
     AttendedRows rows;

@@ -10,9 +10,10 @@
 
 namespace litecache::ops {
 
-// How KV rows lie in memory. A page holds page_tokens rows of one (sequence, layer, KV head); row t
-// is [K (head_dim) | V (head_dim)] in dtype (bf16 or f32), contiguous: a token's K and V side by
-// side halve the rows a transfer engine has to move (docs/internals/architecture.md).
+// The memory layout of KV rows. A page holds page_tokens rows of one (sequence, layer, KV head);
+// row t is [K (head_dim) | V (head_dim)] in dtype (bf16 or f32), contiguous: storing a token's K
+// and V side by side halves the number of rows that a transfer moves
+// (docs/internals/architecture.md).
 struct KvGeometry {
   int64_t kv_heads = 0;
   int64_t head_dim = 0;
@@ -25,31 +26,31 @@ struct KvGeometry {
 
 // One sequence's part of a step, for one layer.
 struct KvSequence {
-  int64_t first_row = 0;  // its first new token's row in q, k, v, out
+  int64_t first_row = 0;  // row of its first new token in q, k, v, out
   int64_t rows = 0;       // new tokens in this step, >= 1
-  int64_t past = 0;       // tokens before them already in the pages
-  // Page i of KV head h is pages[h][i]; token t lies in page t / page_tokens. A list of pages a
-  // head: heads of one layer may live in different memories.
+  int64_t past = 0;       // tokens that are in the pages already
+  // Page i of KV head h is pages[h][i]; token t is in page t / page_tokens. Each head has its own
+  // list of pages, because heads of one layer may be in different memories.
   std::byte* const* const* pages = nullptr;
   int64_t pages_per_head = 0;
 };
 
-// Writes the new tokens' K and V rows into the pages, converting to the geometry's dtype.
-// k, v [T, kv_heads * head_dim] f32 (k after RoPE).
+// Writes the new tokens' K and V rows into the pages, converting to the geometry's dtype. k, v [T,
+// kv_heads * head_dim] f32 (k after RoPE).
 void AppendKv(Stream& stream, const KvGeometry& geometry, std::span<const KvSequence> sequences,
               const MatrixView& k, const MatrixView& v);
 
 // Causal attention by online softmax (memory does not grow with the context): row i of a sequence
-// sees its tokens [0, past + i]. q, out [T, q_heads * head_dim] f32, q_heads a multiple of kv_heads
-// (GQA: query head j reads KV head j / (q_heads / kv_heads)). scale multiplies q.k. bf16 rows: q
-// and probabilities are rounded to bf16 where a matrix unit multiplies them; sums are f32.
-// A sequence's results depend neither on the number of threads nor on the other sequences. Scores
-// of any size, infinite ones too, give finite results.
+// attends its tokens [0, past + i]. q, out [T, q_heads * head_dim] f32, q_heads a multiple of
+// kv_heads (GQA: query head j reads KV head j / (q_heads / kv_heads)). scale multiplies q.k. bf16
+// rows: q and probabilities are rounded to bf16 if a matrix unit multiplies them; sums are f32. A
+// sequence's results depend neither on the number of threads nor on the other sequences. Scores of
+// any size, including infinite ones, give finite results.
 void Attention(Stream& stream, const KvGeometry& geometry, std::span<const KvSequence> sequences,
                const MatrixView& q, int64_t q_heads, float scale, const MatrixView& out);
 
-// Memory that partial results of `sequences` decoding sequences and a prompt's chunk take on the
-// CPU, in Attention() or in RowAttention() (row_attention.h): contexts are cut into pieces.
+// Bytes that partial results of `sequences` decode sequences and a prompt chunk take on the CPU, in
+// Attention() or RowAttention() (row_attention.h), which split contexts into pieces.
 uint64_t AttentionScratchBytes(int64_t kv_heads, int64_t group, int64_t head_dim,
                                int64_t sequences);
 

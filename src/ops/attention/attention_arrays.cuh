@@ -1,4 +1,4 @@
-// Queries and outputs of an attention, for its kernels.
+// Queries and outputs of an attention, as its kernels take them.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -14,7 +14,7 @@ struct AttentionArrays {
   void* out = nullptr;
   int64_t out_stride = 0;
   bool out_bf16 = false;
-  float scale = 0;  // of scores in units of log2 e
+  float scale = 0;  // for scores in units of log2 e
   float* log_sums = nullptr;
   int32_t head_dim = 0, group = 0, q_heads = 0;
 
@@ -40,15 +40,15 @@ struct AttentionArrays {
       static_cast<float*>(out)[at] = value;
     }
   }
-  // Of the query head whose output begins at `column`: maximum and sum of its probabilities, in
-  // units of log2 e.
+  // Stores, for the query head whose output begins at `column`, the log-sum of its probabilities.
+  // maximum is in units of log2 e.
   __device__ void StoreLogSum(int64_t row, int32_t column, float maximum, float sum) const {
     constexpr float kLn2 = 0.693147182f;
     if (log_sums != nullptr) {
       log_sums[row * q_heads + column / head_dim] = (maximum + __log2f(sum)) * kLn2;
     }
   }
-  // To an even column and the one behind it.
+  // Stores to an even column and the next one.
   __device__ void Store(int64_t row, int32_t column, float low, float high) const {
     const int64_t at = row * out_stride + column;
     if (out_bf16) {

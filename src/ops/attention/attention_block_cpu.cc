@@ -13,13 +13,13 @@
 namespace litecache::ops::cpu {
 namespace {
 
-// Rows that lie one behind the other are multiplied at once, 12 of them in registers. A tile of
-// more runs than this is copied together first.
+// Adjacent rows are multiplied together, 12 of them in registers. A tile with more runs of adjacent
+// rows than this is first copied into one.
 constexpr int64_t kMaxRuns = 8;
 
 size_t Size(int64_t n) { return static_cast<size_t>(n); }
 
-// Calls body(address, first, count) for the runs of rows that follow each other in memory.
+// Calls body(address, first, count) for the runs of rows that are adjacent in memory.
 template <class Body>
 void ForEachRun(const TileRows& rows, int64_t count, int64_t row_bytes, const Body& body) {
   for (int64_t first = 0; first < count;) {
@@ -30,9 +30,9 @@ void ForEachRun(const TileRows& rows, int64_t count, int64_t row_bytes, const Bo
   }
 }
 
-// A tile's rows in the form the kernel multiplies: `stride` bytes apart within a run.
+// A tile's rows in the form that the kernel multiplies: `stride` bytes apart within a run.
 struct Tile {
-  TileRows rows;            // where they are now
+  TileRows rows;            // their addresses
   const float* widened;     // [count][K | V], or null
   const uint32_t* v_pairs;  // [count / 2][head_dim] interleaved V rows, or null
 };
@@ -93,7 +93,7 @@ void Accumulate(const AttentionShape& shape, const float* probabilities, int64_t
   if (tile.v_pairs != nullptr) {
     auto* panel = scratch.Reserve<uint32_t>(Size(kTileRows / 2 * width));
     Avx512PackPairs(probabilities, count, width, panel);
-    // An odd last row has a zero beside it in both operands.
+    // With an odd number of rows, the last one is paired with zeros in both operands.
     shape.kernel.multiply(panel, vectors, (count + 1) / 2 * 2, tile.v_pairs, 4, d * 4, d, true,
                           out);
     return;
@@ -154,7 +154,7 @@ void AttentionBlock::Add(const TileRows& rows, int64_t count, const int32_t* lim
                      maximum_, sum_, out_);
     return;
   }
-  // Rows lie anywhere, so the hardware's prefetchers lose the thread at every page's end.
+  // Rows may be anywhere, and hardware prefetchers stop at page boundaries.
   for (int64_t i = 0; i < next_count; ++i) {
     PrefetchRow(next[Size(i)], Size(shape_.row_bytes()));
   }

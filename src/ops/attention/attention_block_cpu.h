@@ -1,5 +1,5 @@
-// Softmax attention of a block of queries of one KV head over tiles of rows, wherever the rows lie:
-// what dense and row attention share.
+// Softmax attention of a block of queries of one KV head over tiles of rows at arbitrary addresses:
+// shared by dense and row attention.
 #pragma once
 
 #include <array>
@@ -12,24 +12,23 @@
 
 namespace litecache::ops::cpu {
 
-// KV rows a tile of scores holds: its scores (64 queries * 64 rows * 4 bytes) and V rows stay in
-// the L1 and L2 cache.
+// KV rows in a tile of scores: its scores (64 queries * 64 rows * 4 bytes) and V rows fit in the L1
+// and L2 cache.
 inline constexpr int64_t kTileRows = 64;
 static_assert(kTileRows == kDecodeTileRows);
 
 // Addresses of a tile's rows [K | V].
 using TileRows = std::array<const std::byte*, kTileRows>;
 
-// The arithmetic of a call: shapes and the active vector instructions' kernels.
+// The parameters of a call: shapes and the kernels for the active vector instructions.
 struct AttentionShape {
   AttentionShape(DType dtype, int64_t head_dim, float scale);
 
   DType dtype;
   int64_t head_dim;
-  float scale;  // of scores in units of log2 e: probabilities are powers of two
+  float scale;  // for scores in units of log2 e: probabilities are powers of two
   GemmKernel kernel;
-  bool
-      pairs;  // the kernel multiplies bf16 pairs as they lie in the rows; otherwise bf16 is widened
+  bool pairs;  // the kernel multiplies bf16 pairs directly from the rows; otherwise bf16 is widened
 
   int64_t row_bytes() const { return 2 * head_dim * static_cast<int64_t>(SizeOf(dtype)); }
   int64_t max_queries() const { return kernel.max_width(); }
@@ -38,20 +37,20 @@ struct AttentionShape {
   int64_t PartialSize(int64_t queries) const { return (2 + head_dim) * queries; }
 };
 
-// A running softmax. One a thread at a time: it lies in memory of the thread.
+// A running softmax. At most one per thread at a time: it uses the thread's scratch memory.
 class AttentionBlock {
  public:
-  // queries [count][head_dim] f32, contiguous, count <= shape.max_queries(); the memory is the
-  // block's from here on. one_token: no tile will have limits.
+  // queries [count][head_dim] f32, contiguous, count <= shape.max_queries(); the block overwrites
+  // them. one_token: no tile will have limits.
   AttentionBlock(const AttentionShape& shape, float* queries, int64_t count, bool one_token);
 
-  // `rows`: 1 <= count <= kTileRows rows. limits [lanes of the queries, rounded up to a vector]
-  // (null: no mask): query i sees the tile's rows below limits[i] only. Asks for the rows of the
-  // next tile meanwhile.
+  // Adds a tile of 1 <= count <= kTileRows rows. limits [lanes of the queries, rounded up to a
+  // vector] (null: no mask): query i attends only the tile's rows below limits[i]. Prefetches the
+  // rows of the next tile.
   void Add(const TileRows& rows, int64_t count, const int32_t* limits, const TileRows& next,
            int64_t next_count);
 
-  // The result of query i, [head_dim].
+  // Writes the result of query i, [head_dim].
   void Write(int64_t i, float* out) const;
   void WritePartial(float* partial) const;
 
@@ -60,19 +59,19 @@ class AttentionBlock {
 
   const AttentionShape& shape_;
   int64_t count_;
-  bool decode_;    // Avx512DecodeTile does it
+  bool decode_;    // use Avx512DecodeTile
   int64_t width_;  // lanes: count_ rounded up to vectors
-  void* queries_;  // a panel, or bf16 rows for decode_
+  void* queries_;  // a panel, or bf16 rows if decode_
   float* maximum_;
   float* sum_;
-  float* out_;  // [head_dim][width_], or [count_][head_dim] for decode_
+  float* out_;  // [head_dim][width_], or [count_][head_dim] if decode_
   float* scores_ = nullptr;
   float* factor_ = nullptr;
 };
 
-// Runs all tiles of `cursor` through the block. cursor.Next(rows) writes the addresses of up to
-// kTileRows rows and returns their number, 0 at the end; limits(first, count) returns the limits of
-// `count` rows from the first-th of the cursor.
+// Attends all tiles of `cursor`. cursor.Next(rows) writes the addresses of up to kTileRows rows and
+// returns their number, 0 at the end; limits(first, count) returns the limits for `count` rows,
+// starting at the cursor's row `first`.
 template <class Cursor, class Limits>
 void AddAll(AttentionBlock& block, Cursor cursor, const Limits& limits) {
   TileRows tiles[2];
@@ -86,7 +85,8 @@ void AddAll(AttentionBlock& block, Cursor cursor, const Limits& limits) {
   }
 }
 
-// out [queries][head_dim] from `count` partial results of the same queries, `stride` floats apart.
+// Computes out [queries][head_dim] from `count` partial results of the same queries, `stride`
+// floats apart.
 void MergePartials(const AttentionShape& shape, const float* partials, int64_t count,
                    int64_t queries, int64_t stride, float* out);
 

@@ -11,8 +11,8 @@ namespace litecache::ops::cpu {
 namespace {
 
 // A single block of queries (decode) is split along the context, so that one long sequence keeps
-// all threads busy. Pieces depend on the context's length only, never on the number of threads:
-// results are the same for any. At most kMaxSplits of them: their partial results are bounded.
+// all threads busy. The splits depend only on the context's length, never on the number of threads,
+// so neither do the results. There are at most kMaxSplits, which bounds the partial results.
 constexpr int64_t kMinSplitRows = 512;
 constexpr int64_t kMaxSplits = 16;
 
@@ -25,7 +25,7 @@ struct Task {
   int64_t head;
   int64_t first_query, queries;
   int64_t begin, end;  // KV rows
-  int64_t partial;     // where its partial result begins, or -1: it writes the output itself
+  int64_t partial;     // offset of its partial result, or -1: the task writes the output itself
 };
 
 struct Problem {
@@ -34,7 +34,7 @@ struct Problem {
   MatrixView q, out;
   int64_t group;
 
-  // Query `i` of a sequence's KV head in `matrix`, q or out.
+  // Query `i` of a sequence's KV head in `matrix`, which is q or out.
   float* Query(const MatrixView& matrix, const Task& task, int64_t i) const {
     return matrix.Row<float>(task.sequence->first_row + i / group) +
            (task.head * group + i % group) * geometry.head_dim;
@@ -79,8 +79,8 @@ AttentionBlock Attend(const Problem& p, const Task& task) {
   AttentionBlock block(p.shape, queries, task.queries, task.sequence->rows == 1);
   AddAll(block, PageCursor(p, task), [&](int64_t first, int64_t count) -> const int32_t* {
     static thread_local std::vector<int32_t> limits;
-    // Query i of the block sees rows up to its own token; only tiles that reach past the first
-    // query's need the mask.
+    // Query i of the block attends rows up to its own token; only tiles that extend beyond the
+    // first query's token need the mask.
     const int64_t begin = task.begin + first;
     if (begin + count <= past + task.first_query / p.group + 1) return nullptr;
     limits.resize(static_cast<size_t>(p.shape.max_queries()));
@@ -137,7 +137,8 @@ Plan MakePlan(const Problem& p, std::span<const KvSequence> sequences) {
 
 uint64_t AttentionScratchBytes(int64_t kv_heads, int64_t group, int64_t head_dim,
                                int64_t sequences) {
-  // A decoding sequence has `group` queries a head, a chunk's last piece at most a block of them.
+  // A decode sequence has `group` queries per KV head; the last part of a chunk has at most a block
+  // of them.
   const int64_t block = F32GemmKernel().max_width();
   return static_cast<uint64_t>(kv_heads * kMaxSplits * (2 + head_dim) *
                                (sequences * group + block) * 4);
@@ -155,7 +156,7 @@ void Attention(ThreadPool& pool, const KvGeometry& geometry, std::span<const KvS
   const int64_t d = geometry.head_dim;
   auto* partials = partial_scratch.Reserve<float>(static_cast<size_t>(plan.partials));
   const auto count = static_cast<int64_t>(plan.tasks.size());
-  // Backwards: causal blocks grow towards the end of a sequence, and the longest go first.
+  // In reverse order: causal blocks grow towards the end of a sequence, and the longest go first.
   pool.ParallelFor(count, 1, [&](int64_t begin, int64_t end, int) {
     for (int64_t i = begin; i < end; ++i) {
       const Task& task = plan.tasks[static_cast<size_t>(count - 1 - i)];
@@ -169,7 +170,7 @@ void Attention(ThreadPool& pool, const KvGeometry& geometry, std::span<const KvS
       }
     }
   });
-  // The splits of one block follow each other; they are merged in that order.
+  // The splits of one block are adjacent; they are merged in order.
   for (size_t i = 0; i < plan.tasks.size();) {
     const Task& task = plan.tasks[i];
     size_t next = i + 1;

@@ -25,11 +25,11 @@ void Check(const StepView& step, int64_t kv_heads, const RowTable& table, const 
   LC_CHECK(q.dtype == DType::kF32 && (out.dtype == DType::kF32 || out.dtype == DType::kBF16));
   LC_CHECK(q.cols == q_heads * format.head_dim && out.cols == q.cols && out.rows == q.rows,
            "q [{}, {}], out [{}, {}]", q.rows, q.cols, out.rows, out.cols);
-  // Loads and stores of two values.
+  // Kernels load and store two values at a time.
   LC_CHECK(q.stride % 2 == 0 && out.stride % 2 == 0, "strides {} and {}", q.stride, out.stride);
 }
 
-// The tensor cores' kernels copy 16-byte pieces of K and of V.
+// The tensor core kernels copy K and V in 16-byte pieces.
 bool OnTensorCores(const RowFormat& format) {
   return format.encoding == RowEncoding::kBF16 && format.head_dim % 8 == 0;
 }
@@ -39,11 +39,12 @@ AttentionOperands Operands(const MatrixView& q, int64_t q_heads, float scale,
   return {.q = q, .out = out, .q_heads = static_cast<int32_t>(q_heads), .scale = scale * kLog2E};
 }
 
-// Whether a prompt's rows were attended by the kernel for Hopper.
+// Attends a prompt's rows with the Hopper kernel if possible; returns whether it did.
 bool AttendedOnHopper(Stream& stream, const StepView& step, int64_t kv_heads, const RowTable& table,
                       const AttentionOperands& operands) {
 #ifdef LITECACHE_FLASHINFER
-  // Faster for 8 new rows as for 32K. LITECACHE_FLASHINFER=0: the kernel of all GPUs instead.
+  // It is faster for 8 new rows as well as for 32K. LITECACHE_FLASHINFER=0 selects the generic
+  // kernel.
   const char* variable = std::getenv("LITECACHE_FLASHINFER");
   if (variable != nullptr && std::string_view(variable) == "0") return false;
   if (!HopperAttentionServes(table, operands)) return false;
@@ -57,9 +58,10 @@ bool AttendedOnHopper(Stream& stream, const StepView& step, int64_t kv_heads, co
 }  // namespace
 
 size_t AttentionScratchBytes(int64_t sequences, int64_t q_heads, int64_t head_dim) {
-  // Pairs of a sequence and up to kSplitQueries query heads: not more than query heads. A block
-  // leaves a partial result in at most every pair it begins, ends or crosses, and a group that
-  // is no multiple of kSplitQueries fills its last pair to less than half.
+  // The number of (sequence, up to kSplitQueries query heads) pairs is at most `sequences *
+  // q_heads`. A block leaves at most one partial result in each pair that it begins, ends or
+  // crosses, and a group that is no multiple of kSplitQueries fills its last pair to less than
+  // half.
   const int64_t pairs = sequences * q_heads;
   const int64_t rows = kMaxSplitBlocks * kSplitQueries + 2 * pairs;
   return static_cast<size_t>(rows * (head_dim + 2) * 4);
@@ -91,7 +93,7 @@ void PagedAttention(Stream& stream, const StepView& step, int64_t kv_heads, cons
 void HybridAttention(Stream& stream, const StepView& step, int64_t kv_heads,
                      const HybridTables& tables, const MatrixView& q, int64_t q_heads, float scale,
                      const MatrixView& out, void* scratch) {
-  // A layer may have heads of one kind only.
+  // A layer may have only offloaded or only resident heads.
   const bool has_slots = tables.slots.lists > 0, has_resident = tables.resident.lists > 0;
   const RowTable& table = has_slots ? tables.slots : tables.resident;
   Check(step, kv_heads, table, q, q_heads, out);

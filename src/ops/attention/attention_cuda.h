@@ -1,4 +1,5 @@
-// Attention over paged rows on the device: causal over a whole table, and over what a head keeps.
+// Attention over paged rows on a GPU: causal over a whole table, and hybrid over the rows that a
+// head keeps.
 #pragma once
 
 #include "base/matrix_view.h"
@@ -9,30 +10,31 @@
 
 namespace litecache::ops::cuda {
 
-// Bytes of scratch that the attention of a step of at most `sequences` sequences of one row each
-// needs (partial results of the split context).
+// Bytes of scratch for the attention of a step of at most `sequences` sequences of one row each
+// (partial results of the split context).
 size_t AttentionScratchBytes(int64_t sequences, int64_t q_heads, int64_t head_dim);
 
-// Causal attention of every new token over its sequence's rows [0, past + i], for the heads `table`
-// has; other heads' outputs are left alone. Rows of the new tokens are in the table already. q [T,
-// q_heads * head_dim] f32; out the same shape, bf16 or f32. step.max_rows == 1: the context is
-// split over blocks (flash decoding); where `table` is kResident, rows before `past` must not be
-// written in this step, since they may be read while the kernels before still run. Otherwise a
-// tensor-core kernel over tiles of queries (bf16 rows).
+// Causal attention of every new token over its sequence's rows [0, past + i], for the heads in
+// `table`; outputs of other heads are unchanged. Rows of the new tokens must be in the table
+// already. q [T, q_heads * head_dim] f32; out has the same shape, bf16 or f32. step.max_rows == 1:
+// the context is split over blocks (flash decoding); if `table` is kResident, rows before `past`
+// must not be written in this step, since they may be read while earlier kernels still run.
+// Otherwise a tensor core kernel processes tiles of queries (bf16 rows).
 void PagedAttention(Stream& stream, const StepView& step, int64_t kv_heads, const RowTable& table,
                     const MatrixView& q, int64_t q_heads, float scale, const MatrixView& out,
                     void* scratch);
 
-// What the heads of a layer attend to in a decode step of policy litecache (one row a sequence, n =
-// past + 1 tokens; the new token's row is in its place). Offloaded heads: sink slots, attended
-// cached slots, and ring slots of tokens [WindowBegin(n, window_begin), n). Resident heads: all
-// rows where dense[h] or all candidates fit, else sink, selected positions and recent rows.
+// The rows that the heads of a layer attend in a decode step of policy litecache (one row per
+// sequence, n = past + 1 tokens; the new token's row is in place). Offloaded heads: sink slots,
+// attended cached slots, and ring slots of tokens [WindowBegin(n, window_begin), n). Resident
+// heads: all rows if dense[h] or all candidates fit, otherwise sink, selected positions and recent
+// rows.
 struct HybridTables {
   RowTable slots;   // sink, ring; cached rows begin at cache_begin
-  CodeSlots codes;  // of cached rows, where they are codes
+  CodeSlots codes;  // of cached rows, if they are codes
   RowTable resident;
   int32_t cache_begin = 0;
-  SlotWindows<int32_t> windows;             // but sink, which `slots` has
+  SlotWindows<int32_t> windows;             // without the sink's, which is in `slots`
   const int32_t* dense = nullptr;           // device [kv_heads]: resident heads that attend all
   const int32_t* selected = nullptr;        // device [capacity][kv_heads][max_selected] positions
   const int32_t* selected_count = nullptr;  // device [capacity][kv_heads]

@@ -5,7 +5,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/attention/attention_tile_cpu.cc"
 #include "hwy/foreach_target.h"
-// Highway's header comes after foreach_target.
+// Must come after foreach_target.h.
 #include "hwy/highway.h"
 #include "ops/common/exp2-inl.h"
 #include "ops/common/simd-inl.h"
@@ -17,7 +17,7 @@ namespace HWY_NAMESPACE {
 // The maximum stays finite, so that two infinities never meet in a difference.
 constexpr float kLargest = std::numeric_limits<float>::max();
 
-// One vector of queries. Four chains of maxima and sums hide their latency.
+// One vector of queries. Four independent chains of maxima and sums hide their latency.
 template <bool kMasked>
 HWY_INLINE bool SoftmaxLanes(float* scores, int64_t rows, int64_t width, const int32_t* limits,
                              float* maximum, float* sum, float* factor) {
@@ -61,7 +61,7 @@ HWY_INLINE bool SoftmaxLanes(float* scores, int64_t rows, int64_t width, const i
   for (; r < rows; ++r) s0 = hn::Add(s0, probability(r));
   const auto total = hn::Add(hn::Add(s0, s1), hn::Add(s2, s3));
 
-  // Before the first visible row the maximum is -kLargest and the sums are 0: any factor does.
+  // Before the first visible row the maximum is -kLargest and the sums are 0, so any factor works.
   const auto scale = Exp2(d, hn::Sub(old, highest));
   hn::Store(highest, d, maximum);
   hn::Store(scale, d, factor);

@@ -1,4 +1,4 @@
-// Vector steps of attention on one tile of scores. Lanes are queries; every array is
+// Vectorized steps of attention on one tile of scores. Lanes are queries; every array is
 // [..][width] with width a multiple of a vector, 64-byte aligned.
 #pragma once
 
@@ -7,10 +7,10 @@
 
 namespace litecache::ops::cpu {
 
-// Online softmax over a tile: scores [rows][width] become 2^(score - maximum), where `maximum`
-// [width] is raised to the tile's; `sum` [width] is scaled to it and the tile's added; factor
-// [width] receives what earlier sums have to be multiplied by. limits [width] (null: no mask): lane
-// l sees the tile's rows below limits[l] only. Returns whether any factor is not 1.
+// Online softmax over a tile: scores [rows][width] become 2^(score - maximum), with `maximum`
+// [width] raised to the tile's maximum; `sum` [width] is rescaled and the tile's sum is added;
+// factor [width] receives the factors for earlier sums. limits [width] (null: no mask): lane l
+// attends only the tile's rows below limits[l]. Returns whether any factor differs from 1.
 bool SoftmaxTile(float* scores, int64_t rows, int64_t width, const int32_t* limits, float* maximum,
                  float* sum, float* factor);
 

@@ -1,6 +1,6 @@
-// Attention of one token's query heads over BF16 rows. The panels of avx512.cc would use as many of
-// their 16 lanes as a group has heads (often 4); here lanes are the head's elements, which takes a
-// quarter of the instructions a row and leaves reading the rows as the bound.
+// Attention of one token's query heads over bf16 rows. The panels of avx512.cc would fill only as
+// many of their 16 lanes as a group has heads (often 4); here lanes are the head's elements, which
+// takes a quarter of the instructions per row, so that reading the rows is the bottleneck.
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -32,8 +32,8 @@ inline __m512bh LoadPairs(const std::byte* p) {
   return reinterpret_cast<__m512bh>(_mm512_loadu_si512(p));
 }
 
-// Online softmax of one head's scores of a tile; probabilities rounded to bf16, zero behind the
-// tile's end.
+// Online softmax of one head's scores of a tile; probabilities are rounded to bf16 and zero behind
+// the tile's end.
 void Softmax(const float* scores, int64_t count, int64_t head_dim, float* maximum, float* sum,
              float* out, uint16_t* probabilities) {
   constexpr float kLargest = std::numeric_limits<float>::max();
@@ -45,7 +45,7 @@ void Softmax(const float* scores, int64_t count, int64_t head_dim, float* maximu
   for (int64_t i = 0; i < kDecodeTileRows; i += 16) {
     highest = _mm512_mask_max_ps(highest, mask_of(i), highest, _mm512_load_ps(scores + i));
   }
-  // Finite, so that two infinities never meet in a difference.
+  // Kept finite, so that infinities are never subtracted.
   const float next = std::min(std::max(*maximum, _mm512_reduce_max_ps(highest)), kLargest);
   const __m512 shift = _mm512_set1_ps(next);
   __m512 total = _mm512_setzero_ps();
@@ -66,9 +66,9 @@ void Softmax(const float* scores, int64_t count, int64_t head_dim, float* maximu
   }
 }
 
-// Asks for the rows of the next tile, a few at a time between the arithmetic: a burst of a whole
-// tile's would wait for itself. Whole rows: their lines lie in one page of the memory, which takes
-// as long to open for a half.
+// Prefetches the rows of the next tile, a few at a time between the arithmetic: a burst for a whole
+// tile would stall. Prefetches whole rows: a row's lines are in one DRAM page, which takes as long
+// to open for half a row.
 class Ahead {
  public:
   Ahead(const std::byte* const* rows, int64_t count, int64_t row_bytes)
@@ -126,8 +126,8 @@ void ScoreHeads(const std::byte* const* rows, int64_t count, Ahead& ahead, const
   }
 }
 
-// 32 columns of sums as unpacking two rows orders them: the lower halves of all 128-bit lanes, then
-// the upper halves. Unpacking takes one step where interleaving whole vectors takes up to three.
+// The order of 32 columns after unpacking two rows: the lower halves of all 128-bit lanes, then the
+// upper halves. Unpacking takes one step; interleaving whole vectors takes up to three.
 struct alignas(64) Columns : std::array<int32_t, 32> {};
 constexpr Columns MakeColumns(bool to_unpacked) {
   Columns columns{};
@@ -164,7 +164,7 @@ void AccumulateColumns(const std::byte* const* rows, int64_t offset, int64_t cou
   }
   for (int64_t r = 0; r < count; r += 2) {
     ahead.Ask(1);
-    // Behind an odd last row is a row again, with probability 0.
+    // An odd last row is followed by another row with probability 0.
     const std::byte* first = rows[r] + offset;
     const std::byte* second = rows[r + 1] + offset;
     __m512bh pairs[2 * kChunks];
@@ -192,7 +192,7 @@ void AccumulateColumns(const std::byte* const* rows, int64_t offset, int64_t cou
   }
 }
 
-// kHeads heads through a tile.
+// Attends a tile with kHeads heads.
 template <int kHeads>
 void Heads(const std::byte* const* rows, int64_t count, Ahead& ahead, int64_t head_dim,
            const std::byte* q, float* maximum, float* sum, float* out) {
@@ -205,7 +205,7 @@ void Heads(const std::byte* const* rows, int64_t count, Ahead& ahead, int64_t he
   for (int h = 0; h < kHeads; ++h) {
     Softmax(scores[h], count, head_dim, maximum + h, sum + h, out + h * head_dim, probabilities[h]);
   }
-  // K comes first in a row.
+  // V follows K in a row.
   const int64_t v = head_dim * 2;
   int64_t c = 0;
   for (; c + 64 <= head_dim; c += 64) {
@@ -216,7 +216,7 @@ void Heads(const std::byte* const* rows, int64_t count, Ahead& ahead, int64_t he
     AccumulateColumns<kHeads, 1>(rows, v + c * 2, count, ahead, probabilities[0], head_dim,
                                  out + c);
   }
-  ahead.Ask(kDecodeTileRows);  // what a shorter tile than the next one has left
+  ahead.Ask(kDecodeTileRows);  // the rest, if the next tile is longer than this one
 }
 
 }  // namespace
@@ -224,7 +224,7 @@ void Heads(const std::byte* const* rows, int64_t count, Ahead& ahead, int64_t he
 void Avx512DecodeTile(const std::byte* const* rows, int64_t count, const std::byte* const* next,
                       int64_t next_count, int64_t head_dim, const void* queries, int64_t heads,
                       float* maximum, float* sum, float* out) {
-  // Whole vectors of rows: the last one stands behind the end.
+  // Padded to whole vectors of rows by repeating the last one.
   const std::byte* padded[kDecodeTileRows];
   if (count < kDecodeTileRows) {
     std::copy(rows, rows + count, padded);

@@ -1,17 +1,17 @@
-// A decode attention's tiles over slots that keep 8-bit codes (slots/code_slots.h): 16 rows of
-// codes or 8 bf16 rows, the same bytes, for up to 8 queries.
+// The tiles of a decode attention over slots that keep 8-bit codes (slots/code_slots.h): 16 rows of
+// codes or 8 bf16 rows, which take the same bytes, for up to 8 queries.
 //
-// A tile's rows are the rows of its products and the queries their columns, so that a warp's result
-// takes half the registers of one for 16 queries: codes need theirs on the way to bf16. E4M3 and
-// int8 are exact there. K's scale multiplies the score, V's the probability, both in f32 before
-// anything is rounded.
+// A tile's rows are the rows of its matrix products and the queries their columns, so that a warp's
+// result takes half the registers of one for 16 queries: codes need registers for their conversion
+// to bf16. E4M3 and int8 are exact in bf16. K's scale multiplies the score, V's the probability,
+// both in f32 before any rounding.
 //
-// A tile of whole tiles' pages comes as three runs of bytes that one lane asks for: codes, scales,
-// and the updates, so that whether a slot is attended is looked at when its tile is there. Copies
-// of 16 bytes by all lanes took 1.13 times as long over a million tokens' rows
-// (lab/notes/gpu/kernels.md); they are for other head dimensions, rows that are no codes, and
-// GPUs before sm_90. Codes and scales of slots that are not attended come, too: any code is a
-// number.
+// A tile within pages of whole tiles is copied as three runs of bytes, issued by one lane: codes,
+// scales and updates; whether a slot is attended is checked after its tile has arrived. Copies of
+// 16 bytes by all lanes took 1.13 times as long over a million tokens' rows
+// (lab/notes/gpu/kernels.md); they are used for other head dimensions, rows that are not codes, and
+// GPUs before sm_90. Codes and scales of slots that are not attended are copied, too: any code is a
+// finite number.
 #pragma once
 
 #include <cstddef>
@@ -28,55 +28,57 @@
 
 namespace litecache::ops::cuda::split {
 
-// An 8x8 matrix of 16-bit elements, transposed; whole warp.
+// Transposes an 8x8 matrix of 16-bit elements; called by a whole warp.
 __device__ inline uint32_t Transposed(uint32_t matrix) {
   uint32_t transposed;
   asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(transposed) : "r"(matrix));
   return transposed;
 }
 
-// What SplitKernel is written over.
+// The template argument of SplitKernel.
 template <int kDim, RowEncoding kEncoding, int kTheWarps, int kTheStages, bool kRuns>
 struct CodeTiles {
   static constexpr int kHeadDim = kDim;
   static constexpr int kWarps = kTheWarps, kStages = kTheStages;
   static constexpr int kQueries = 8;
-  static constexpr int kBf16Rows = kTileRows / 2;  // of a tile
+  static constexpr int kBf16Rows = kTileRows / 2;  // in a tile
   static constexpr int kTileBytes = kTileRows * 2 * kHeadDim;
-  // Behind a tile: the factors of its rows, {of scores, of probabilities}; of codes the updates
-  // that last selected them; which rows it has, and the update that they are attended with; and the
-  // barrier of runs copied there.
+  // Behind a tile: its rows' factors {for scores, for probabilities}; for codes the updates that
+  // last selected them; which rows are present, and the update that marks attended slots; and the
+  // barrier of the runs copied there.
   static constexpr int kFactors = kTileBytes, kUpdates = kFactors + kTileRows * 8;
   static constexpr int kPresent = kUpdates + kTileRows * 4, kBarrier = kPresent + 8;
-  // Whole groups of chunks: ChunkBehind.
+  // Rounded up to whole groups of chunks, as ChunkBehind requires.
   static constexpr int kStageBytes = kUpdates + 128;
   static_assert(kBarrier + 8 <= kStageBytes);
   static constexpr int kWarpBytes = kStages * kStageBytes;
-  // DealTiles. Where blocks had tiles of two pairs, attention of 100,000 rows took 70 us, not 63.
+  // Argument of DealTiles. If blocks have tiles of two pairs, attention of 100,000 rows takes 70 us
+  // instead of 63.
   static constexpr uint32_t kLonger = 40;
   static constexpr bool kSlots = true;
-  // A warp's result [kQueries][kHeadDim] f32 lies in a stage that holds no tile.
+  // A warp's result [kQueries][kHeadDim] f32 is put into a stage that holds no tile.
   static_assert(kTileBytes >= kQueries * kHeadDim * 4);
-  // With the rows of the pairs that a warp's halves have tiles of: a lane has no registers for
-  // them.
+  // Also holds the row counts of the pairs whose tiles a warp's halves read: a lane has no
+  // registers for them.
   struct Results : WarpResults<kWarps, kQueries> {
     alignas(AttendedRows) std::byte rows[2 * kWarps][sizeof(AttendedRows)];
   };
   using Codes = CodePairs<kEncoding>;
-  // Of E4M3 a value's 2^-120 is taken back in two steps that overflow nowhere: half of it is a
-  // factor of the row's, half is that of all scores, and of all results.
+  // For E4M3, the factor 2^-120 of a value is undone in two steps that cannot overflow: one half is
+  // in the row's factor, the other in the factor of all scores and of all results.
   static constexpr float kHalfUnit = kEncoding == RowEncoding::kFp8 ? 0x1p60f : 1;
   static_assert(kHalfUnit * kHalfUnit * Codes::kUnit == 1);
 
-  static constexpr unsigned kIsCodes = 1u << 16;  // beside the rows attended
+  static constexpr unsigned kIsCodes = 1u << 16;  // flag next to the bits of the attended rows
 
-  // A pair's rows in tiles of one kind each: its beginning, cached slots and its end begin one.
+  // A pair's rows in tiles of one kind each: its beginning, its cached slots and its end each start
+  // a new tile.
   struct Places {
     struct Place {
       std::byte* const* page = nullptr;  // null: no row
       int32_t at = 0;                    // the slot within the page, or the row's first byte
       bool codes = false;
-      uint32_t update = 0;  // that attended slots have
+      uint32_t update = 0;  // the update of attended slots
     };
     struct Row {
       const std::byte* row = nullptr;
@@ -84,17 +86,18 @@ struct CodeTiles {
       bool present = false, codes = false;
       uint32_t update = 0;
     };
-    // A lane's row of a tile, whose page's address may still be on its way from memory: it becomes
-    // the row's when the row is copied, two tiles later.
+    // A lane's row of a tile. The address of its page may still be in flight; it is combined into
+    // the row's address when the row is copied, two tiles later.
     struct Lane {
       const std::byte* page = nullptr;
       int32_t at = 0;
       bool present = false, codes = false;
       uint32_t update = 0;
 
-      // before: what Arrived made of what this held. The load has to follow that, or the compiler
-      // loads into another register first, and moving it from there waits for memory. Hence the
-      // index, which is zero (addresses are below 2^63), and a load in any case.
+      // before: the result of Arrived on the previous content. The load must depend on it;
+      // otherwise the compiler loads into another register first, and the move from there waits for
+      // memory. Hence the index, which is zero (addresses are below 2^63), and the unconditional
+      // load.
       __device__ void Fetch(const SplitProblem& p, const Place& place, const Row& before) {
         at = place.at;
         present = place.page != nullptr;
@@ -110,7 +113,7 @@ struct CodeTiles {
         : of_half(reinterpret_cast<AttendedRows*>(results->rows[threadIdx.x / kTileRows])) {}
     __device__ void Of(const AttendedRows& rows) {
       const unsigned half = 0xffffu << threadIdx.x % 32 / kTileRows * kTileRows;
-      __syncwarp(half);  // all have read those before
+      __syncwarp(half);  // all lanes have read the previous ones
       if (threadIdx.x % kTileRows == 0) *of_half = rows;
       __syncwarp(half);
     }
@@ -151,7 +154,7 @@ struct CodeTiles {
     }
   };
 
-  // Makes an address of what has been loaded.
+  // Computes an address from what has been loaded.
   using Row = typename Places::Row;
   __device__ static Row Arrived(const SplitProblem& p, const typename Places::Lane& next) {
     const int32_t unit = next.codes ? CodeBytes(p) : 1;
@@ -159,7 +162,7 @@ struct CodeTiles {
             next.update};
   }
 
-  // Before anything is copied. A warp.
+  // Call before copying anything, by a whole warp.
   __device__ static void Prepare(uint32_t stages) {
     if constexpr (kRuns) {
       if (threadIdx.x % 32 < kStages) {
@@ -170,11 +173,11 @@ struct CodeTiles {
     }
   }
 
-  // Which rows of the tiles under way are attended: in their stages.
+  // Tracks which rows of the tiles in flight are attended; that information is in their stages.
   struct Attended {
     uint32_t phases = 0;  // of the stages' barriers
 
-    // Waits for the tile, if it is of codes. index: of the stage.
+    // Waits for the tile if it holds codes. index: the stage's.
     __device__ unsigned Next(uint32_t stage, int index) {
       const uint2 present = LoadSharedWords(stage + kPresent);
       if ((present.x & kIsCodes) == 0) return present.x;
@@ -189,7 +192,7 @@ struct CodeTiles {
     __device__ void Pass() {}
   };
 
-  // A lane's part of the queries as the second operand of the products.
+  // A lane's part of the queries, as the second operand of the products.
   struct Queries {
     uint32_t q[kHeadDim / 16][2] = {};
 
@@ -211,9 +214,9 @@ struct CodeTiles {
     }
   };
 
-  // A warp's running softmax for 8 queries. Lane l has queries 2 (l % 4) and the next one; of sums
-  // its own rows' part, of `out` channels l / 4 (of 16) and l / 4 + 8, both queries each. The
-  // maximum follows scores that pass it by much alone.
+  // A warp's running softmax for 8 queries. Lane l holds queries 2 (l % 4) and the next one: of the
+  // sums its own rows' part, of `out` channels l / 4 (of 16) and l / 4 + 8, for both queries. The
+  // maximum is only raised when scores exceed it by a margin.
   using State = SoftmaxState<kHeadDim / 16>;
 
   __device__ static void Attend(uint32_t stage, unsigned visible, const Queries& queries,
@@ -221,7 +224,7 @@ struct CodeTiles {
     const auto& q = queries.q;
     const int lane = threadIdx.x % 32;
     const bool codes = (visible & kIsCodes) != 0;
-    // Two sums: a product waits for the one before it that has the same.
+    // Two accumulators, because a product waits for the previous one with the same accumulator.
     float scores[4] = {}, more[4] = {};
     if (codes) {
       const uint32_t own = stage + SwizzledOffset(lane % 16, lane / 16, 2 * kHeadDim);
@@ -255,7 +258,7 @@ struct CodeTiles {
 #pragma unroll
       for (int i = 0; i < 4; ++i) scores[i] += more[i];
     }
-    // Rows l / 4 and l / 4 + 8.
+    // Factors of rows l / 4 and l / 4 + 8.
     float2 factors[2];
     bool shown[2], passed = false;
 #pragma unroll
@@ -264,7 +267,7 @@ struct CodeTiles {
       factors[t] = LoadSharedPair(stage + kFactors + 8 * row);
       shown[t] = (visible >> row & 1) != 0;
       factors[t].x *= kHalfUnit;
-      // What lies in a slot that is not attended may be no number, and zero times it is none.
+      // A slot that is not attended may hold a NaN, which stays NaN when multiplied by zero.
       factors[t].y = shown[t] ? factors[t].y * kHalfUnit : 0;
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
@@ -297,7 +300,7 @@ struct CodeTiles {
       float probability[2];
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        // As CarefulExp2, but for what the maximum has not followed.
+        // Like CarefulExp2, except that scores may exceed the maximum by kSlack.
         const float x = fminf(scores[2 * t + h] - state->maximum[h], kSlack);
         probability[h] = shown[t] ? Exp2(fmaxf(x, -126.0f)) : 0.0f;
         state->sum[h] += probability[h];
@@ -332,11 +335,12 @@ struct CodeTiles {
           MultiplyAdd(state->out[n + i], a, p[0], p[1]);
         }
       }
-      if constexpr (kRuns) BeforeRuns();  // rows' copies were another kind
+      if constexpr (kRuns) BeforeRuns();  // rows were copied by another mechanism before
     }
   }
 
-  // A tile's rows, known to lanes `half` * 16 and up, into a stage. Whole warp; commits the copies.
+  // Copies a tile's rows, held by lanes `half` * 16 and up, into a stage. Called by a whole warp;
+  // commits the copies.
   __device__ static void Copy(const SplitProblem& p, const Row& own, int half, uint32_t stage,
                               Attended*) {
     const int lane = threadIdx.x % 32, first = half * kTileRows;
@@ -344,7 +348,7 @@ struct CodeTiles {
     const bool codes = (__ballot_sync(kAll, own.present && own.codes) >> first & 1) != 0;
     if (lane == first) StoreShared(stage + kPresent, present | (codes ? kIsCodes : 0), own.update);
     if (present != 0) {
-      // Behind a page's codes and positions lie updates, then scales.
+      // In a page, codes and positions are followed by updates, then scales.
       const int32_t slots = p.tables.tables.codes.page_slots, row_bytes = CodeBytes(p);
       const std::byte* updates = own.row + slots * (row_bytes + 4) - own.at * (row_bytes - 4);
       const std::byte* scales = own.row + slots * (row_bytes + 8) - own.at * (row_bytes - 8);
@@ -374,8 +378,8 @@ struct CodeTiles {
     CommitCopies();
   }
 
-  // A warp's result for the others: `memory`, at `place` of the shared memory, has room for its
-  // out.
+  // Writes a warp's result for the other warps to `memory`, which is at `place` in shared memory
+  // and has room for its out.
   __device__ static void Leave(const State& state, int queries, float* memory, int32_t place,
                                Results* shared) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -402,17 +406,17 @@ struct CodeTiles {
   }
 
  private:
-  // Scores may pass the maximum by as many powers of two before it follows.
+  // Scores may exceed the maximum by this many powers of two before it is raised.
   static constexpr float kSlack = 8;
 
-  // The address of the chunk `behind` that of a row's first group whose address is `chunk`:
-  // swizzling is an exclusive or of what lies below a stage's alignment.
+  // The address of the chunk that is `behind` chunks after a row's first group, whose address is
+  // `chunk`: swizzling is an exclusive or with bits below a stage's alignment.
   __device__ static uint32_t ChunkBehind(uint32_t chunk, int behind) {
     return (chunk ^ static_cast<uint32_t>(behind % 8 * 16)) +
            static_cast<uint32_t>(behind / 8 * 128);
   }
 
-  // Over the lanes of a query.
+  // The maximum over the lanes that share a query.
   __device__ static float MaxOverRows(float x) {
 #pragma unroll
     for (int step = 4; step < 32; step *= 2) x = fmaxf(x, __shfl_xor_sync(kAll, x, step));
@@ -424,31 +428,31 @@ struct CodeTiles {
     return x;
   }
 
-  // Of a row of codes.
+  // Bytes of a row of codes.
   __device__ static int32_t CodeBytes(const SplitProblem& p) {
     return 2 * (kRuns ? kHeadDim : p.arrays.head_dim);
   }
 
-  // A readable address for copies of zero bytes.
+  // A readable address, for copies of zero bytes.
   __device__ static const std::byte* Any(const SplitProblem& p) {
     return reinterpret_cast<const std::byte*>(p.arrays.q);
   }
 
-  // As many rows of kRowBytes as a stage holds; kTogether of them lie one behind the other. Rows
-  // that are not attended and what lies behind head_dim become zeros: nothing but numbers may be
-  // multiplied by zero. Their addresses are not read from, yet have to be some.
+  // Copies as many rows of kRowBytes as fit in a stage; runs of kTogether rows are adjacent. Rows
+  // that are not attended and columns beyond head_dim become zeros, since anything multiplied by
+  // zero must be a finite number. The addresses of such rows are not read, but must be valid.
   template <int kRowBytes, int kTogether>
   __device__ static void CopyRows(const SplitProblem& p, const std::byte* row, int first,
                                   unsigned attended, uint32_t stage) {
     constexpr int kChunks = kRowBytes / 16;                   // of a row
-    constexpr int kRows = kChunks < 32 ? 32 / kChunks : 1;    // of a copy of the whole warp
-    constexpr int kCopies = kChunks > 32 ? kChunks / 32 : 1;  // of a row
+    constexpr int kRows = kChunks < 32 ? 32 / kChunks : 1;    // in one copy by the whole warp
+    constexpr int kCopies = kChunks > 32 ? kChunks / 32 : 1;  // for one row
     static_assert(kTogether == 1 || kTogether % kRows == 0);
     const int lane = threadIdx.x % 32;
     const int own_row = kChunks < 32 ? lane / kChunks : 0, own_chunk = lane % kChunks;
     const int row_bytes = p.arrays.head_dim * (kRowBytes / kHeadDim), chunks = row_bytes / 32;
     const std::byte* from = nullptr;
-    // Chunks of whole tiles lie as they have to.
+    // Chunks of whole tiles are in the right order already.
     const bool turned =
         kTogether > 1 && WholeCodeTiles(p.arrays.head_dim, p.tables.tables.codes.page_slots);
     const unsigned mine =

@@ -1,5 +1,5 @@
-// Attention of a prompt's chunk on Hopper with FlashInfer's kernel: queries are rounded, then a
-// launch of flashinfer/hopper_kernel.cuh, compiled once a head dimension.
+// Attention of a prompt chunk on Hopper with FlashInfer's kernel: rounds the queries, then launches
+// flashinfer/hopper_kernel.cuh, compiled for each head dimension.
 #include "device/cuda/check.h"
 #include "device/cuda/cuda_device.h"
 #include "ops/attention/attention_arrays.cuh"
@@ -10,7 +10,7 @@ namespace {
 
 constexpr int kMostThreads = 512;
 
-// Queries in bf16 to where their outputs will be, for the heads the table has.
+// Writes bf16 queries to the place of their outputs, for the heads in the table.
 __global__ void RoundQueriesKernel(const StepView step, const AttentionArrays a,
                                    const int32_t* list_of_head) {
   if (static_cast<int32_t>(blockIdx.y) >= *step.count) return;
@@ -30,7 +30,7 @@ __global__ void RoundQueriesKernel(const StepView step, const AttentionArrays a,
   }
 }
 
-// The kernels use what sm_90 has and no other.
+// The kernels use instructions that only sm_90 has.
 bool OnHopper() {
   int device = 0, major = 0, minor = 0;
   LC_CUDA(cudaGetDevice(&device));

@@ -1,4 +1,4 @@
-// Where KV rows lie in a sequence's pages.
+// Iterates over KV rows in a sequence's pages.
 #pragma once
 
 #include <algorithm>
@@ -15,8 +15,8 @@ inline std::byte* RowAddress(const KvGeometry& geometry, const KvSequence& seque
   return page + row % geometry.page_tokens * static_cast<int64_t>(geometry.row_bytes());
 }
 
-// Calls body(address, first, count) for the runs of rows in [begin, end) that share a page; first
-// counts from begin.
+// Calls body(address, first, count) for the runs of rows in [begin, end) within one page; first is
+// relative to begin.
 template <class Body>
 void ForEachRun(const KvGeometry& geometry, const KvSequence& sequence, int64_t head, int64_t begin,
                 int64_t end, const Body& body) {

@@ -1,6 +1,7 @@
-// Attention of any head_dim in bf16 or f32, arithmetic in f32: a block a query head of a row, its
-// warps take rows in turn, a lane's share is every 32nd element. Right before it is fast: models
-// served on a GPU have bf16 rows and a head_dim for the tensor cores.
+// Attention of any head_dim in bf16 or f32, with f32 arithmetic: one block per query head of a row;
+// its warps take rows in turn, and a lane handles every 32nd element. Written for correctness
+// rather than speed: models served on a GPU have bf16 rows and a head_dim that tensor cores
+// support.
 #include <cuda_bf16.h>
 
 #include "device/cuda/check.h"

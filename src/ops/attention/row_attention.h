@@ -1,5 +1,5 @@
-// Attention of single tokens over chosen rows, wherever they lie: one hybrid operation over sink,
-// cached, recent and resident rows, without gathering them first (litecache section 5).
+// Attention of single tokens over selected rows at arbitrary addresses: one hybrid operation over
+// sink, cached, recent and resident rows, without gathering them first (LiteCache section 5).
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace litecache::ops {
 
-// `count` rows of `rows`: tokens (or slots) indices[0 .. count), or [begin, begin + count) when
+// `count` rows of `rows`: tokens (or slots) indices[0 .. count), or [begin, begin + count) if
 // indices is null.
 struct RowPart {
   PagedRows rows;
@@ -25,8 +25,8 @@ struct RowPart {
 inline int64_t StateSize(int64_t m, int64_t head_dim) { return m * (2 + head_dim); }
 
 // The m query heads of one KV head of one sequence's new token. q, out [m][head_dim] f32,
-// contiguous. The parts' rows are all visible, each at most once; at least one row in all. What
-// `states` [state_count][StateSize] have attended is added to it.
+// contiguous. All rows of the parts are visible, each at most once; at least one row in total. The
+// partial results in `states` [state_count][StateSize] are merged in.
 struct RowAttentionHead {
   const float* q = nullptr;
   float* out = nullptr;
@@ -35,10 +35,10 @@ struct RowAttentionHead {
   int64_t state_count = 0;
 };
 
-// softmax(scale * q.K) V for every head, group = m query heads a KV head. All rows in `format`
-// (bf16 or f32). The same arithmetic as ops/attention/attention.h for a single token; results
-// depend on the rows' order by rounding only, and neither on the number of threads nor on the other
-// heads.
+// Computes softmax(scale * q.K) V for every head, group = m query heads per KV head. All rows are
+// in `format` (bf16 or f32). The same arithmetic as ops/attention/attention.h for a single token;
+// the order of the rows affects results only by rounding, and neither the number of threads nor
+// other heads affect them.
 void RowAttention(Stream& stream, const RowFormat& format, int64_t group,
                   std::span<const RowAttentionHead> heads, float scale);
 

@@ -12,9 +12,9 @@
 namespace litecache::ops::cpu {
 namespace {
 
-// Heads are cut into pieces of this many rows at least, at most kMaxPieces of them: two heads keep
-// many threads busy, and a piece of 256 rows (4 us) is worth its merge. Pieces depend on the number
-// of the head's rows alone, and so do its results.
+// Heads are split into pieces of at least this many rows, at most kMaxPieces of them: this way two
+// heads keep many threads busy, and a piece of 256 rows (4 us) is worth its merge. The split
+// depends only on the head's number of rows, and so do its results.
 constexpr int64_t kMinPieceRows = 256;
 constexpr int64_t kMaxPieces = 16;
 
@@ -23,17 +23,17 @@ struct Task {
   const RowAttentionHead* head;
   int64_t first_query, queries;
   int64_t begin, end;
-  int64_t merge;    // index of its Merge, or -1: it writes the output itself
+  int64_t merge;    // index of its Merge, or -1: the task writes the output itself
   int64_t partial;  // index of its partial result
 };
 
-// The pieces of one block of queries, and behind them the states that come with the head; whoever
-// finishes the last piece puts them together.
+// The pieces of one block of queries, followed by the states passed in with the head; the thread
+// that finishes the last piece merges them.
 struct Merge {
   int64_t first_partial, pieces;
 };
 
-// The queries [first, first + count) of a state of `group` of them, as a partial result.
+// Converts queries [first, first + count) of a state of `group` queries to a partial result.
 void CopyState(const float* state, int64_t group, int64_t d, int64_t first, int64_t count,
                float* partial) {
   std::copy_n(state + first, count, partial);
@@ -41,7 +41,7 @@ void CopyState(const float* state, int64_t group, int64_t d, int64_t first, int6
   std::copy_n(state + 2 * group + first * d, count * d, partial + 2 * count);
 }
 
-// Pieces that are not finished yet, a Merge each; only grows.
+// Numbers of unfinished pieces, one for each Merge; only grows.
 class PieceCounters {
  public:
   std::atomic<int64_t>& operator[](int64_t i) { return counters_[static_cast<size_t>(i)]; }
@@ -88,7 +88,7 @@ class PartCursor {
 
  private:
   const RowPart* part_;
-  int64_t skip_;  // rows of *part_ already passed
+  int64_t skip_;  // rows of *part_ already consumed
   int64_t left_;
 };
 
@@ -109,7 +109,7 @@ void RowAttention(ThreadPool& pool, const RowFormat& format, int64_t group,
                              format.head_dim, scale);
   const int64_t d = format.head_dim;
   const int64_t block = std::min(group, shape.max_queries());
-  // References: the workers' own thread_local objects are others.
+  // References, because the worker threads' own thread_local objects are different ones.
   std::vector<Task>& tasks = task_scratch;
   std::vector<Merge>& merges = merge_scratch;
   PieceCounters& left = left_scratch;

@@ -1,4 +1,5 @@
-// A decode attention's tiles of 16 bf16 rows, for up to 16 queries: copied, and attended by a warp.
+// The tiles of a decode attention over bf16 rows: 16 rows for up to 16 queries, copied and attended
+// by a warp.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +13,7 @@
 
 namespace litecache::ops::cuda::split {
 
-// What SplitKernel is written over.
+// The template argument of SplitKernel.
 template <int kDim>
 struct RowTiles {
   static constexpr int kHeadDim = kDim;
@@ -21,13 +22,13 @@ struct RowTiles {
   static constexpr int kRowBytes = kHeadDim * 2 * 2;
   static constexpr int kStageBytes = kTileRows * kRowBytes;
   static constexpr int kWarpBytes = kStages * kStageBytes;
-  static constexpr uint32_t kLonger = 6;  // DealTiles
-  static constexpr bool kSlots = false;   // whether there are slots in any case
-  // A warp's result [kQueries][kHeadDim] f32 lies in a stage that holds no tile.
+  static constexpr uint32_t kLonger = 6;  // argument of DealTiles
+  static constexpr bool kSlots = false;   // whether slots are always present
+  // A warp's result [kQueries][kHeadDim] f32 is put into a stage that holds no tile.
   static_assert(kStageBytes >= kQueries * kHeadDim * 4);
   using Results = WarpResults<kWarps, kQueries>;
 
-  // Which row of a pair's rows a lane has of a tile; -1: none.
+  // Index of a lane's row in a tile among the pair's rows; -1: none.
   struct Places {
     using Place = AttendedRows::Place;
     using Lane = RowOfTile;
@@ -52,13 +53,13 @@ struct RowTiles {
 
   __device__ static void Prepare(uint32_t) {}
 
-  // A lane's row; null where it is not attended.
+  // A lane's row; null if it is not attended.
   using Row = const std::byte*;
   __device__ static Row Arrived(const SplitProblem&, const RowOfTile& row) {
     return row.Attended() ? row.row : nullptr;
   }
 
-  // Which rows of the tiles under way are attended, 16 bits a tile, the next one's first.
+  // Which rows of the tiles in flight are attended, 16 bits per tile, the next tile's first.
   struct Attended {
     uint64_t bits = 0;
     __device__ void Add(unsigned rows) {
@@ -68,7 +69,7 @@ struct RowTiles {
     __device__ void Pass() { bits >>= 16; }
   };
 
-  // A lane's part of the queries as the first operand of the products.
+  // A lane's part of the queries, as the first operand of the products.
   struct Queries {
     uint32_t q[kHeadDim / 16][4] = {};
 
@@ -162,15 +163,17 @@ struct RowTiles {
     }
   }
 
-  // A tile's rows, known to lanes `half` * 16 and up, into a stage. Whole warp; commits the copies.
+  // Copies a tile's rows, held by lanes `half` * 16 and up, into a stage. Called by a whole warp;
+  // commits the copies.
   __device__ static void Copy(const SplitProblem& p, Row own, int half, uint32_t stage,
                               Attended* tiles) {
     constexpr int kChunks = kHeadDim / 8;  // of K, and of V
     const int lane = threadIdx.x % 32, first = half * kTileRows;
     const unsigned attended = __ballot_sync(kAll, own != nullptr) >> first & 0xffffu;
     if (attended != 0) {
-      // Rows that are not attended and what lies behind head_dim become zeros: nothing but numbers
-      // may be multiplied by zero. Their addresses are not read from, yet have to be some.
+      // Rows that are not attended and columns beyond head_dim become zeros, since anything
+      // multiplied by zero must be a finite number. The addresses of such rows are not read, but
+      // must be valid.
       const auto* any = reinterpret_cast<const std::byte*>(p.arrays.q);
       const int chunks = p.arrays.head_dim / 8;
 #pragma unroll
@@ -189,8 +192,8 @@ struct RowTiles {
     tiles->Add(attended);
   }
 
-  // A warp's result for the others: `memory`, at `place` of the shared memory, has room for its
-  // out.
+  // Writes a warp's result for the other warps to `memory`, which is at `place` in shared memory
+  // and has room for its out.
   __device__ static void Leave(const State& state, int queries, float* memory, int32_t place,
                                Results* shared) {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;

@@ -1,4 +1,4 @@
-// Decode attention where cached slots are 8-bit codes.
+// Decode attention over cached slots of 8-bit codes.
 #include <algorithm>
 
 #include "ops/attention/code_tiles.cuh"
@@ -9,12 +9,12 @@
 namespace litecache::ops::cuda {
 namespace {
 
-// Warps rather than stages: expanding codes takes a warp long, and 12 of them leave the registers
-// for it; 8 with 6 stages take 1.2 times as long (lab/notes/gpu/kernels.md).
+// More warps rather than more stages: converting codes keeps a warp busy, and 12 warps leave enough
+// registers for it; 8 warps with 6 stages take 1.2 times as long (lab/notes/gpu/kernels.md).
 template <RowEncoding kEncoding>
 void LaunchOf(CudaStream& stream, const split::SplitProblem& p) {
   using split::CodeTiles, split::Launch;
-  // Whether a tile is one run of bytes, and the GPU copies such.
+  // Whether a tile is one run of bytes that the GPU can copy as such.
   const bool runs =
       WholeCodeTiles(p.arrays.head_dim, p.tables.tables.codes.page_slots) && UseClusters();
   if (p.arrays.head_dim <= 64) {

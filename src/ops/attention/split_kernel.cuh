@@ -1,16 +1,16 @@
-// Decode attention: one query token a sequence over any number of rows.
+// Decode attention: one query token per sequence over any number of rows.
 //
-// The rows of all pairs (sequence, KV head, up to as many query heads as a tile's products serve)
-// are cut into tiles and the tiles into equal runs, one a block, so that every SM reads as much as
-// every other whatever the batch. A run may span pairs, and a pair runs; where several blocks share
-// a pair each leaves a partial result (Flash-Decoding), and the one that comes last merges them, in
-// the blocks' order.
+// The rows of all pairs (sequence, KV head, up to as many query heads as a tile's products support)
+// are divided into tiles and the tiles into equal runs, one for each block, so that every SM reads
+// the same amount for any batch. A run may span several pairs, and a pair several runs; if several
+// blocks share a pair, each writes a partial result (Flash-Decoding), and the last one to finish
+// merges them, in the blocks' order.
 //
-// Within a block each warp attends tiles of its own: it copies them into its own part of shared
-// memory, several under way, and waits for no other warp until the pair ends; the next pair's tiles
-// are under way by then. A group's query heads are the rows of a matrix product, or its columns, so
-// that a row is read once for all of them. What a tile is, and how it is copied and attended, says
-// `Tiles`: row_tiles.cuh or code_tiles.cuh.
+// Within a block each warp attends its own tiles: it copies them into its own part of shared
+// memory, several in flight, and waits for no other warp until the pair ends; by then the next
+// pair's tiles are in flight. A group's query heads are the rows of a matrix product, or its
+// columns, so that a KV row is read once for all of them. `Tiles` defines a tile and how it is
+// copied and attended: row_tiles.cuh or code_tiles.cuh.
 #pragma once
 
 #include <algorithm>
@@ -37,8 +37,8 @@ __global__ void __launch_bounds__(Tiles::kWarps * 32, 1)
   auto* ends = reinterpret_cast<uint32_t*>(shared + warps * Tiles::kWarpBytes);
   const uint32_t warp = threadIdx.x / 32;
   const int32_t pairs = p.Pairs();
-  // Resident rows are older than the step, but for the newest: what depends on the kernels before
-  // this one is that row and the queries, and the copies of the others begin beside those kernels.
+  // Resident rows were written by earlier steps, except the newest: only that row and the queries
+  // depend on the preceding kernels, and the copies of the others start while those kernels run.
   bool waited = Tiles::kSlots || p.tables.hybrid || p.tables.listed ||
                 p.tables.resident.table.table != kResident;
   AskForTables(p, pairs);
@@ -54,22 +54,22 @@ __global__ void __launch_bounds__(Tiles::kWarps * 32, 1)
   uint32_t begin = split.Begin(block);
   const uint32_t end = split.Begin(block + 1);
 
-  // The last pair that begins at or before the block's first tile: pairs without tiles are passed.
+  // The last pair that begins at or before the block's first tile; pairs without tiles are skipped.
   int32_t pair = 0;
   for (int32_t after = pairs; after - pair > 1;) {
     const int32_t middle = (pair + after) / 2;
     (ends[middle] <= begin ? pair : after) = middle;
   }
 
-  // Tile i of this warp lies in stage i % kStages. All stages but one are under way; that one is
-  // the last that was attended. The loop over tiles is where all of them are asked for, the first
-  // ones too: its first turns, `lead` of them, attend none. (Code is fetched as slowly as data is,
-  // and a short context has time for no instruction twice.)
+  // Tile i of this warp is in stage i % kStages. All stages but one are in flight; that one is the
+  // last that was attended. The loop over tiles also issues the first copies: its first `lead`
+  // iterations attend nothing. (Code is fetched as slowly as data, and a short context has no time
+  // to fetch two copies of it.)
   const uint32_t own_address = SharedAddress(shared) + warp * Tiles::kWarpBytes;
   Tiles::Prepare(own_address);
   TileReader<typename Tiles::Places> reader(p, ends, begin + warp, end, pair,
                                             typename Tiles::Places(&results));
-  typename Tiles::Row row;                // of two tiles, a lane's of one of them
+  typename Tiles::Row row;                // of two tiles; each lane holds a row of one of them
   typename Tiles::Places::Lane next_row;  // of the next two
   bool newest = false, next_newest = false;
   typename Tiles::Attended attended;
@@ -87,7 +87,8 @@ __global__ void __launch_bounds__(Tiles::kWarps * 32, 1)
       state.Clear();
       while (tile < stop) {
         WaitForCopies<Tiles::kStages - 2>();
-        __syncwarp();  // the other lanes' copies; and all have read the stage that is written next
+        __syncwarp();  // the other lanes' copies are done; all lanes have read the stage that is
+                       // written next
         if (half == 0) {
           row = Tiles::Arrived(p, next_row);
           newest = next_newest;
@@ -100,7 +101,7 @@ __global__ void __launch_bounds__(Tiles::kWarps * 32, 1)
         const uint32_t next = own_address + free_stage * Tiles::kStageBytes;
         Tiles::Copy(p, row, half, next, &attended);
         half ^= 1;
-        if (!has_queries && lead <= 1) {  // while the first tiles are on their way
+        if (!has_queries && lead <= 1) {  // while the first tiles are in flight
           if (!waited) WaitForKernelBefore();
           waited = has_queries = true;
           q.Load(p.arrays, queries);
@@ -117,7 +118,7 @@ __global__ void __launch_bounds__(Tiles::kWarps * 32, 1)
         free_stage = stage;
         stage = stage + 1 < Tiles::kStages ? stage + 1 : 0;
       }
-      __syncwarp();  // all have read the stage that the result is written to
+      __syncwarp();  // all lanes have read the stage that the result is written to
       const int32_t place = warp * Tiles::kWarpBytes + free_stage * Tiles::kStageBytes;
       Tiles::Leave(state, queries.count, reinterpret_cast<float*>(shared + place), place, &results);
     } else if (threadIdx.x % 32 == 0) {
@@ -125,13 +126,13 @@ __global__ void __launch_bounds__(Tiles::kWarps * 32, 1)
     }
     if (!waited) WaitForKernelBefore();
     waited = true;
-    if (stop == end) LetNextKernelStart();  // nothing more is read
+    if (stop == end) LetNextKernelStart();  // this block reads no more
     __syncthreads();
     const uint32_t first = split.BlockOf(ends[pair]), last = split.BlockOf(pair_end - 1);
     MergeWarps<Tiles::kHeadDim>(p, queries, results, shared,
                                 first == last ? nullptr : p.Partial(pair, block));
     if (first == last) {
-      __syncthreads();  // the results' memory may be written to again
+      __syncthreads();  // the memory of the results may be overwritten
     } else {
       Arrive(p, pair, queries, first, last, &results);
     }

@@ -1,5 +1,5 @@
-// One result from those that the warps of a block, and the blocks of a pair, have over their own
-// rows (Flash-Decoding).
+// Merges the results that the warps of a block, and the blocks of a pair, have over different rows
+// (Flash-Decoding).
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,7 @@
 
 namespace litecache::ops::cuda::split {
 
-// A warp's running softmax: of a lane's two queries the maximum of the scores, the sum of the
+// A warp's running softmax: for a lane's two queries the maximum of the scores, the sum of the
 // probabilities, and kProducts results of matrix products.
 template <int kProducts>
 struct SoftmaxState {
@@ -31,16 +31,16 @@ struct SoftmaxState {
   }
 };
 
-// What the warps of a block tell each other at the end of a pair.
+// What the warps of a block exchange at the end of a pair.
 template <int kWarps, int kRows>
 struct WarpResults {
   float maximum[kWarps][kRows], sum[kWarps][kRows];
-  int32_t out[kWarps];     // where in shared memory; negative: no tile of the pair
+  int32_t out[kWarps];     // offset in shared memory; negative: the warp had no tile of the pair
   uint32_t tiles[kWarps];  // while tiles are counted
   bool last_to_arrive;
 };
 
-// Results of the same query over different rows, brought to one maximum.
+// Results of the same query over different rows, rescaled to one maximum.
 struct Merged {
   float maximum = -kLargestScore, sum = 0, low = 0, high = 0;
 
@@ -65,8 +65,8 @@ struct Merged {
   }
 };
 
-// The block's result of a pair, to out or, where it is a part, to `partial`. Whole block, after
-// every warp has left its own in `memory`.
+// Writes the block's result of a pair to out, or to `partial` if it is only a part. Called by the
+// whole block, after every warp has left its own result in `memory`.
 template <int kHeadDim, int kMaxWarps, int kRows>
 __device__ void MergeWarps(const SplitProblem& p, const SplitProblem::Queries& queries,
                            const WarpResults<kMaxWarps, kRows>& shared, const std::byte* memory,
@@ -105,7 +105,7 @@ __device__ void MergeWarps(const SplitProblem& p, const SplitProblem::Queries& q
   }
 }
 
-// The partial results of blocks first .. last to out. Whole block.
+// Merges the partial results of blocks first .. last into out. Called by the whole block.
 __device__ inline void MergeBlocks(const SplitProblem& p, int32_t pair,
                                    const SplitProblem::Queries& queries, uint32_t first,
                                    uint32_t last) {
@@ -137,7 +137,7 @@ __device__ inline void MergeBlocks(const SplitProblem& p, int32_t pair,
   }
 }
 
-// Adds one; returns what was there.
+// Adds one; returns the previous value.
 __device__ inline uint32_t CountArrival(uint32_t* arrivals) {
 #ifdef __CUDA_ARCH__
   uint32_t before;
@@ -151,19 +151,20 @@ __device__ inline uint32_t CountArrival(uint32_t* arrivals) {
 #endif
 }
 
-// The block has written its partial result of the pair; merges them where it is the last. Whole
-// block.
+// Call after the block has written its partial result of the pair; merges the results if this block
+// is the last. Called by the whole block.
 template <class Results>
 __device__ inline void Arrive(const SplitProblem& p, int32_t pair,
                               const SplitProblem::Queries& queries, uint32_t first, uint32_t last,
                               Results* shared) {
   __syncthreads();
   if (threadIdx.x == 0) {
-    // A block begins one pair at most that goes on behind it: the pair's counter is that block's.
+    // A block begins at most one pair that continues in later blocks: the pair uses that block's
+    // counter.
     uint32_t* arrivals = p.arrivals + first;
-    // Releases what the block has written, and acquires what those before it have.
+    // Releases this block's writes, and acquires those of the blocks before.
     shared->last_to_arrive = CountArrival(arrivals) == last - first;
-    if (shared->last_to_arrive) *arrivals = 0;  // as the next kernel wants it
+    if (shared->last_to_arrive) *arrivals = 0;  // reset for the next kernel
   }
   __syncthreads();
   if (shared->last_to_arrive) MergeBlocks(p, pair, queries, first, last);

@@ -1,4 +1,4 @@
-// What a split attention is asked for, as its blocks see it: pairs (sequence, KV head, up to 16
+// The arguments of a split attention as its blocks see them: pairs (sequence, KV head, up to 16
 // query heads), the tiles of their rows, the run of tiles that each block has (split_tiles.cuh),
 // and where those rows are.
 #pragma once
@@ -22,7 +22,7 @@ static_assert(kMaxSplitBlocks <= CudaStream::kArrivals);
 struct SplitProblem {
   AttendedTables tables;
   AttentionArrays arrays;
-  int32_t query_blocks = 0;  // of up to kQueries query heads each, a group
+  int32_t query_blocks = 0;  // in a group, of up to kQueries query heads each
   int32_t queries = 0;       // rows of a partial result: min(group, kQueries)
   uint32_t* arrivals = nullptr;
   float* partials = nullptr;
@@ -30,7 +30,7 @@ struct SplitProblem {
   struct Pair {
     int32_t sequence, head, query_block;
   };
-  __host__ __device__ int32_t Pairs() const {  // of the sequences there may be
+  __host__ __device__ int32_t Pairs() const {  // for the largest number of sequences
     return tables.step.capacity * tables.kv_heads * query_blocks;
   }
   __device__ Pair PairOf(int32_t pair) const {
@@ -41,7 +41,7 @@ struct SplitProblem {
     const Pair at = PairOf(pair);
     return tables.Of(at.sequence, at.head, tables.step.sequences[at.sequence].past + 1);
   }
-  // A pair's queries: their row of q and of out, their first column, their number.
+  // A pair's queries: their row of q and of out, their first column, and their number.
   struct Queries {
     int32_t row, column, count;
   };
@@ -53,14 +53,14 @@ struct SplitProblem {
             (at.head * arrays.group + first) * arrays.head_dim, left < queries ? left : queries};
   }
   // Partial results: maximum [queries], sum [queries], out [queries][head_dim], the latter two
-  // relative to the maximum. As blocks go up so do pairs: the sum of both names one.
+  // relative to the maximum. Pair and block indices rise together, so their sum is unique.
   __device__ float* Partial(int32_t pair, uint32_t block) const {
     return partials + (static_cast<int64_t>(pair) + block) * queries * (arrays.head_dim + 2);
   }
 };
 
-// Asks for what will be read of the sequences' tables, and of the state of their slots: the tables
-// stay as they are for a whole step. Whole block.
+// Prefetches what will be read of the sequences' tables and of their slots' state; the tables do
+// not change within a step. Called by the whole block.
 __device__ inline void AskForTables(const SplitProblem& p, int32_t pairs) {
   const AttendedTables& t = p.tables;
   const int32_t count = *t.step.count;
@@ -78,8 +78,8 @@ __device__ inline void AskForTables(const SplitProblem& p, int32_t pairs) {
   }
 }
 
-// Writes ends[0 .. pairs]: the tiles of the pairs before. of_warps: one a warp, shared. Whole
-// block.
+// Writes ends[0 .. pairs]: the number of tiles in the preceding pairs. of_warps: one per warp,
+// shared. Called by the whole block.
 template <class Places>
 __device__ inline void CountTiles(const SplitProblem& p, int32_t pairs, uint32_t* of_warps,
                                   uint32_t* ends) {
@@ -93,12 +93,13 @@ __device__ inline void CountTiles(const SplitProblem& p, int32_t pairs, uint32_t
     if (pair < pairs) {
       const auto at = p.PairOf(pair);
       const StepSequence& sequence = p.tables.step.sequences[at.sequence];
-      const int32_t rows = sequence.rows, past = sequence.past;  // beside count, not after it
+      const int32_t rows = sequence.rows, past = sequence.past;  // loaded together with count, not
+                                                                 // after it
       if (at.sequence < count && rows > 0) {
         tiles = Places::Tiles(p.tables.Of(at.sequence, at.head, past + 1));
       }
     }
-    uint32_t sum = tiles;  // of this lane and those before
+    uint32_t sum = tiles;  // inclusive prefix sum over the lanes
     for (int step = 1; step < 32; step *= 2) {
       const uint32_t other = __shfl_up_sync(kAll, sum, step);
       if (lane >= step) sum += other;
@@ -114,9 +115,9 @@ __device__ inline void CountTiles(const SplitProblem& p, int32_t pairs, uint32_t
   __syncthreads();
 }
 
-// The blocks' runs. Few pairs are dealt so that no block has tiles of two, where that makes the
-// runs longer by at most `longer` tiles, what the end of a pair costs a block: `ends` are then
-// those of pairs filled up to whole runs. Whole block.
+// Divides the tiles among blocks. With few pairs, no block gets tiles of two pairs if that
+// lengthens the runs by at most `longer` tiles, the cost of a pair's end to a block: `ends` then
+// describes pairs padded to whole runs. Called by the whole block.
 __device__ inline TileSplit DealTiles(int32_t pairs, uint32_t longer, uint32_t* ends) {
   const uint32_t least = 2 * (blockDim.x / 32);
   const TileSplit even(ends[pairs], gridDim.x, least);
@@ -129,7 +130,7 @@ __device__ inline TileSplit DealTiles(int32_t pairs, uint32_t longer, uint32_t* 
   const uint32_t blocks_a_pair = gridDim.x / busy;
   const uint32_t length = max((longest + blocks_a_pair - 1) / blocks_a_pair, least);
   if (length > max(even.length, least) + longer) return even;
-  uint32_t sum = (tiles + length - 1) / length;  // runs of this lane's pair and those before
+  uint32_t sum = (tiles + length - 1) / length;  // inclusive prefix sum of the pairs' runs
   for (int step = 1; step < 32; step *= 2) {
     const uint32_t other = __shfl_up_sync(kAll, sum, step);
     if (lane >= step) sum += other;
@@ -141,10 +142,10 @@ __device__ inline TileSplit DealTiles(int32_t pairs, uint32_t longer, uint32_t* 
   return TileSplit::Runs(blocks, length);
 }
 
-// A lane's row of a tile. Its stamp may still be on its way from memory: Next() loads it at one
-// place and moves it nowhere, and who asks for `Attended` two tiles later does not wait for it.
-// (What one of several paths loads is copied where they meet, and a copy waits: so it was, once in
-// two tiles for as long as memory takes.)
+// A lane's row of a tile. Its stamp may still be in flight: Next() loads it in one place and never
+// moves it, so that reading `Attended` two tiles later does not wait. (A value loaded on one of
+// several paths is copied where they join, and the copy waits: that cost a memory latency for every
+// second tile.)
 struct RowOfTile {
   const std::byte* row = nullptr;  // null: none
   uint32_t stamp = 0, wanted = 0;
@@ -159,7 +160,7 @@ struct RowOfTile {
   __device__ bool Attended() const { return row != nullptr && (!stamped || stamp == wanted); }
 };
 
-// A warp's tiles, two at a time: lanes 0 - 15 have the rows of one, lanes 16 - 31 those of the
+// A warp's tiles, two at a time: lanes 0 - 15 hold the rows of one, lanes 16 - 31 those of the
 // next.
 template <class Places>
 struct TileReader {
@@ -168,10 +169,10 @@ struct TileReader {
   uint32_t tile, end;  // the lane's next tile; the block's end
   int32_t pair;
   uint32_t pair_begin = 0, pair_end = 0;
-  Places places;  // of the pair
+  Places places;  // of the current pair
 
-  // The warp has tiles first, first + warps ... of those before `last`; `first_pair` is not behind
-  // the pair of the first.
+  // The warp handles tiles first, first + warps ... before `last`; `first_pair` must not be after
+  // the pair of the first tile.
   __device__ TileReader(const SplitProblem& problem, const uint32_t* tile_ends, uint32_t first,
                         uint32_t last, int32_t first_pair, const Places& at)
       : p(problem),
@@ -181,9 +182,10 @@ struct TileReader {
         pair(first_pair),
         places(at) {}
 
-  // The next two tiles; no rows behind the last tile. Loads what says where the rows are, which has
-  // time until the result is used. newest: the row is the step's own. ask: for the rows, before it
-  // is known whether they are attended. before: what `next` was used for.
+  // Advances to the next two tiles; there are no rows behind the last tile. Starts loading the
+  // rows' locations, which need not arrive before the result is used. newest: the row is the step's
+  // own. ask: prefetch the rows before it is known whether they are attended. before: the previous
+  // use of `next`.
   template <class Row>
   __device__ void Next(bool ask, const Row& before, typename Places::Lane* next, bool* newest) {
     typename Places::Place place;

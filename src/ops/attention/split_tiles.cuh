@@ -1,5 +1,5 @@
-// How decode attention deals its work: the rows of all pairs (sequence, KV head, block of query
-// heads) are cut into tiles, and all tiles into runs of equal length, one a block.
+// How decode attention divides its work: the rows of all pairs (sequence, KV head, block of query
+// heads) are divided into tiles, and all tiles into runs of equal length, one for each block.
 #pragma once
 
 #include <cstdint>
@@ -10,11 +10,11 @@ namespace litecache::ops::cuda {
 
 // Block b has tiles [Begin(b), Begin(b + 1)); the lengths of two blocks differ by at most one.
 struct TileSplit {
-  uint32_t blocks = 0;  // that have tiles, of those launched
+  uint32_t blocks = 0;  // launched blocks that have tiles
   uint32_t length = 0, longer = 0;
 
   TileSplit() = default;
-  // least: of a block's tiles, unless there are fewer in all.
+  // least: the minimum number of tiles of a block, unless there are fewer in total.
   LC_HOST_DEVICE TileSplit(uint32_t tiles, uint32_t launched, uint32_t least) {
     const uint32_t most = (tiles + least - 1) / least;
     blocks = most < launched ? most : launched;

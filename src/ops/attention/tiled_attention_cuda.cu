@@ -1,8 +1,9 @@
-// Attention of a prompt's chunk: FlashAttention-2 on mma.sync over paged rows.
+// Attention of a prompt chunk: FlashAttention-2 on mma.sync over paged rows.
 //
 // The query heads of a group are rows of one tile (row i of a sequence's KV head is token i /
 // group, head i % group), so that a tile of KV rows is read once for the group and the causal edge
-// of a tile is as narrow as it can be. Tiles of the last tokens, which see most, go first.
+// of a tile is as narrow as possible. Tiles of the last tokens, which attend the most rows, go
+// first.
 #include <algorithm>
 
 #include "device/cuda/check.h"
@@ -16,12 +17,13 @@ namespace {
 
 constexpr int kWarps = 4;
 constexpr int kThreads = kWarps * 32;
-constexpr int kKvRows = 64;  // of a tile
+constexpr int kKvRows = 64;  // in a tile
 constexpr unsigned kAll = 0xffffffffu;
 
 template <int kHeadDim>
 struct TiledShape {
-  // 16-row products a warp: two share what they load of K and V; registers allow one at 256.
+  // 16-row products per warp: two share their loads of K and V; at head_dim 256 registers suffice
+  // for only one.
   static constexpr int kProducts = kHeadDim <= 128 ? 2 : 1;
   static constexpr int kWarpQueries = kProducts * 16;
   static constexpr int kQueries = kWarps * kWarpQueries;
@@ -47,7 +49,8 @@ struct TiledState {
   float out[kProducts][kHeadDim / 8][4];
 };
 
-// limits: how many of the tile's rows each of the lane's query rows sees. kMasked: not all see all.
+// limits: how many of the tile's rows each of the lane's query rows attends. kMasked: some limits
+// are below the tile's size.
 template <int kHeadDim, bool kMasked>
 __device__ __forceinline__ void AttendTile(uint32_t queries, uint32_t stage,
                                            const int32_t (&limits)[2][2],
@@ -133,7 +136,7 @@ __device__ __forceinline__ void AttendTile(uint32_t queries, uint32_t stage,
     }
 #pragma unroll
     for (int h = 0; h < 2; ++h) state->sum[m][h] = state->sum[m][h] * factor[h] + sums[h];
-    // Maxima hardly rise after the first tiles.
+    // Maxima rarely rise after the first tiles.
     if (__any_sync(kAll, factor[0] != 1.0f || factor[1] != 1.0f)) {
 #pragma unroll
       for (int n = 0; n < kHeadDim / 8; ++n) {
@@ -168,8 +171,8 @@ __device__ __forceinline__ void AttendTile(uint32_t queries, uint32_t stage,
   }
 }
 
-// Rows [begin, begin + kKvRows) into a stage, zeros from `end` on. Whole block. `first`: the first
-// row, where pages hold whole tiles, else null.
+// Copies rows [begin, begin + kKvRows) into a stage, with zeros from `end` on. Called by the whole
+// block. first: the first row if pages hold whole tiles, otherwise null.
 template <int kHeadDim>
 __device__ void CopyTile(const RowList& list, const std::byte* first, int32_t begin, int32_t end,
                          int head_dim, uint32_t stage) {
@@ -182,7 +185,7 @@ __device__ void CopyTile(const RowList& list, const std::byte* first, int32_t be
 #pragma unroll
   for (int i = 0; i < kKvRows / kStep; ++i) {
     const int r = static_cast<int>(threadIdx.x) / (2 * kChunks) + i * kStep;
-    // Rows that are not there become zeros: nothing but numbers may be multiplied by zero.
+    // Missing rows become zeros, since anything multiplied by zero must be a finite number.
     const int32_t token = begin + r < end ? begin + r : end - 1;
     const std::byte* row =
         first != nullptr ? first + (token - begin) * list.row_bytes : list.Row(token);
@@ -191,7 +194,8 @@ __device__ void CopyTile(const RowList& list, const std::byte* first, int32_t be
   }
 }
 
-// The block's queries, scaled, from query `first` of a head's `queries` on; zeros behind the last.
+// Loads the block's queries, scaled, from query `first` of the head's `queries` on; zeros behind
+// the last.
 template <int kHeadDim>
 __device__ __forceinline__ void BringQueries(const AttentionArrays& a, int32_t first_row,
                                              int32_t head, int32_t first, int32_t queries,
@@ -213,7 +217,7 @@ __device__ __forceinline__ void BringQueries(const AttentionArrays& a, int32_t f
   }
 }
 
-// Of no rows.
+// The result of attending no rows.
 template <int kHeadDim>
 __device__ __forceinline__ void Clear(TiledState<kHeadDim>* state) {
 #pragma unroll
@@ -231,7 +235,7 @@ __device__ __forceinline__ void Clear(TiledState<kHeadDim>* state) {
   }
 }
 
-// The outputs of a warp's queries, from query `warp_first` of a head's `queries` on.
+// Writes the outputs of a warp's queries, from query `warp_first` of the head's `queries` on.
 template <int kHeadDim>
 __device__ __forceinline__ void StoreOutputs(const AttentionArrays& a, int32_t first_row,
                                              int32_t head, int32_t warp_first, int32_t queries,
@@ -279,17 +283,17 @@ __global__ void __launch_bounds__(kThreads, kHeadDim <= 128 ? 2 : 1)
   const auto query_tile = shared;
   const uint32_t stages = SharedAddress(shared + Shape::kQueries * Shape::kQueryBytes);
 
-  if (a.head_dim < kHeadDim) {  // what no copy writes to has to be numbers
+  if (a.head_dim < kHeadDim) {  // columns that no copy writes must be finite numbers
     for (int i = threadIdx.x * 16; i < Shape::kBytes; i += kThreads * 16) {
       *reinterpret_cast<int4*>(shared + i) = int4{0, 0, 0, 0};
     }
     __syncthreads();
   }
-  // Query i sees rows below past + i / group + 1.
+  // Query i attends rows below past + i / group + 1.
   const int32_t last = min(first + Shape::kQueries, queries) - 1;
   const int32_t end = past + last / a.group + 1;
   const int32_t tiles = (end + kKvRows - 1) / kKvRows;
-  // The address of a tile to come is asked for a tile ahead of its rows.
+  // A tile's page address is loaded one tile before its rows.
   const auto address = [&](int32_t tile) -> const std::byte* {
     return whole_tiles && tile < tiles ? list.Row(tile * kKvRows) : nullptr;
   };
@@ -307,7 +311,7 @@ __global__ void __launch_bounds__(kThreads, kHeadDim <= 128 ? 2 : 1)
   TiledState<kHeadDim> state;
   Clear<kHeadDim>(&state);
   const int32_t warp_first = first + warp * Shape::kWarpQueries;
-  // Of the warp: rows that all its queries see, and rows that any sees.
+  // For the warp: rows that all its queries attend, and rows that any of them attends.
   const int32_t all_see = past + warp_first / a.group + 1;
   const int32_t any_sees = past + min(warp_first + Shape::kWarpQueries - 1, last) / a.group + 1;
   const bool idle = warp_first >= queries;
@@ -315,7 +319,7 @@ __global__ void __launch_bounds__(kThreads, kHeadDim <= 128 ? 2 : 1)
       SharedAddress(query_tile) + warp * Shape::kWarpQueries * Shape::kQueryBytes;
   for (int32_t tile = 0; tile < tiles; ++tile) {
     WaitForCopies<0>();
-    __syncthreads();  // the tile is there, and the one before it is read
+    __syncthreads();  // this tile has arrived, and the previous one has been read
     if (Shape::kStages > 1 && tile + 1 < tiles) copy(tile + 1);
     const int32_t begin = tile * kKvRows;
     const uint32_t stage = stages + tile % Shape::kStages * Shape::kStageBytes;

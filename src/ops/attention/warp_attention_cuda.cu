@@ -1,10 +1,10 @@
-// Decode attention of many short contexts where every query head has rows of its own: a warp a
-// query head, which merges with no other. The split kernel's blocks share a pair among their warps
-// and wait for each other where it ends, which costs more than the rows of a short context.
+// Decode attention for many short contexts in which every query head has its own rows: one warp per
+// query head, with no merging. In the split kernel, the warps of a block share a pair and wait for
+// each other at its end, which costs more than attending the rows of a short context.
 //
-// Arithmetic in f32. As many lanes as a row's keys have 16-byte pieces are a team, and a team
-// attends rows of its own: a lane has a piece of the keys and the same piece of the values, so that
-// no lanes wait while others multiply.
+// Arithmetic in f32. As many lanes as a row's keys have 16-byte pieces form a team, and each team
+// attends its own rows: a lane has a piece of the keys and the same piece of the values, so that no
+// lanes idle while others multiply.
 #include <cuda_bf16.h>
 
 #include "device/cuda/check.h"
@@ -18,11 +18,11 @@ namespace {
 
 constexpr int kWarps = 4;
 constexpr int kThreads = kWarps * 32;
-constexpr int kPiece = 8;  // values of 16 bytes
-constexpr int kRows = 4;   // of a team that are under way
+constexpr int kPiece = 8;  // values in 16 bytes
+constexpr int kRows = 4;   // that a team has in flight
 constexpr unsigned kAll = 0xffffffffu;
-// Enough heads that most SMs have warps whose loads hide each other, and contexts so short that the
-// longest of them is no time to wait for: a warp alone reads some 4 GB/s.
+// Used if there are enough heads that most SMs have warps whose loads hide each other, and contexts
+// are so short that waiting for the longest is cheap: a warp alone reads some 4 GB/s.
 constexpr int64_t kLeastHeadsASm = 8;
 constexpr int64_t kLongestContext = 2048;
 
@@ -33,7 +33,7 @@ struct WarpProblem {
   int32_t heads = 0;
 };
 
-// Eight bf16 of 16 bytes.
+// Widens the eight bf16 values of 16 bytes.
 __device__ void Widen(const uint4& piece, float (&values)[kPiece]) {
   const uint32_t words[4] = {piece.x, piece.y, piece.z, piece.w};
 #pragma unroll
@@ -67,7 +67,7 @@ __global__ void __launch_bounds__(kThreads) WarpKernel(const __grid_constant__ W
     q[i] = p.arrays.q[row * p.arrays.q_stride + column + i] * p.arrays.scale;
   }
   float maximum = -kLargestScore, sum = 0, out[kPiece] = {};
-  // A lane looks up one row of the next 32, while those before are attended.
+  // A lane looks up one of the next 32 rows while the previous ones are attended.
   const auto find = [&](int32_t begin) -> const std::byte* {
     return begin + lane < total ? rows.Row(begin + lane) : nullptr;
   };
@@ -122,7 +122,7 @@ __global__ void __launch_bounds__(kThreads) WarpKernel(const __grid_constant__ W
     }
   }
   LetNextKernelStart();
-  // The teams' results, in an order that does not depend on the lane.
+  // Merges the teams' results in an order that does not depend on the lane.
   float largest = maximum;
 #pragma unroll
   for (int step = kTeam; step < 32; step *= 2) {

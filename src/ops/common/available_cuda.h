@@ -1,5 +1,5 @@
 // Whether this program has CUDA operations: dispatch files guard their calls with `if constexpr`,
-// so that a program built without CUDA needs none of them.
+// so that a program built without CUDA does not refer to them.
 #pragma once
 
 #include "device/device.h"
@@ -12,7 +12,7 @@ inline constexpr bool kAvailable = true;
 inline constexpr bool kAvailable = false;
 #endif
 
-// Whether an operation on this stream is the GPU's. Without CUDA there are no such streams.
+// Whether an operation on this stream runs on a GPU. Without CUDA there are no such streams.
 constexpr bool RunsHere(const Stream& stream) { return stream.device_type() == DeviceType::kCuda; }
 
 }  // namespace litecache::ops::cuda

@@ -1,5 +1,5 @@
-// Kernels written with AVX-512 intrinsics: what Highway 1.0 (Debian 12) cannot say, which is BF16
-// dot products, and transposes. Call only at the CpuIsa level named; elsewhere they abort.
+// Kernels in AVX-512 intrinsics for operations that Highway 1.0 (Debian 12) lacks: BF16 dot
+// products, and transposes. Call only at the CpuIsa level given with each; elsewhere they abort.
 #pragma once
 
 #include <array>
@@ -10,8 +10,8 @@
 
 namespace litecache::ops::cpu {
 
-// Word indices that interleave two vectors' (kInterleave: lower halves, then upper halves) or one
-// vector's two halves.
+// Word indices that interleave two vectors (kInterleave: lower halves, then upper halves) or the
+// two halves of one vector.
 struct alignas(64) Indices : std::array<uint16_t, 64> {};
 constexpr Indices MakeInterleave(uint16_t second, uint16_t upper) {
   Indices indices{};
@@ -35,15 +35,15 @@ void Avx512PackF32(const float* x, int64_t stride, int64_t rows, int64_t depth, 
 void Avx512Store(const float* sums, int64_t width, int64_t tokens, int64_t n, const float* bias,
                  bool add, float* y, int64_t stride);
 
-// Probabilities [rows][width] f32 as a panel [ceil(rows / 2)][width] of bf16 pairs.
+// Packs probabilities [rows][width] f32 into a panel [ceil(rows / 2)][width] of bf16 pairs.
 // CpuIsa::kAvx512Bf16.
 void Avx512PackPairs(const float* x, int64_t rows, int64_t width, void* panel);
 
-// Pairs of bf16 rows of n elements interleaved: out[p][i] = {rows[2p][i], rows[2p + 1][i]}; the
-// partner of an odd last row is zero. CpuIsa::kAvx512.
+// Interleaves pairs of bf16 rows of n elements: out[p][i] = {rows[2p][i], rows[2p + 1][i]}; an odd
+// last row is paired with zeros. CpuIsa::kAvx512.
 void Avx512InterleaveRows(const std::byte* const* rows, int64_t count, int64_t n, uint32_t* out);
 
-// Rows of bf16 weights for a few tokens of bf16 x, multiplied by vdpbf16ps.
+// Multiplies rows of bf16 weights by a few tokens of bf16 x, with vdpbf16ps.
 struct Avx512GemvArguments {
   const void* weight;  // [count] rows of `depth` elements
   int64_t stride;      // elements
@@ -57,8 +57,8 @@ struct Avx512GemvArguments {
 };
 inline constexpr int64_t kMaxAvx512GemvTokens = 16;
 
-// sums[t][r] = weight[r] . x[t]. Each sum is one chain of 16 lanes over the depth, added up in one
-// order, whatever the number of rows and tokens. CpuIsa::kAvx512Bf16.
+// sums[t][r] = weight[r] . x[t]. Each sum is one chain of 16 lanes over the depth, added up in a
+// fixed order that does not depend on the number of rows and tokens. CpuIsa::kAvx512Bf16.
 void Avx512Gemv(const Avx512GemvArguments& a);
 
 inline constexpr int64_t kDecodeTileRows = 64;
@@ -67,8 +67,8 @@ inline constexpr int64_t kMaxDecodeHeads = 16;
 // Online softmax attention of `heads` <= kMaxDecodeHeads query heads of one token over `count` in
 // [1, kDecodeTileRows] KV rows [K | V] of bf16, all visible. queries [heads][head_dim] bf16, scaled
 // for powers of two; head_dim a multiple of 32. maximum, sum [heads] and out [heads][head_dim]
-// (64-byte aligned) run on from tile to tile. The `next_count` rows of the next tile are asked for
-// on the way. CpuIsa::kAvx512Bf16.
+// (64-byte aligned) are carried from tile to tile. Prefetches the `next_count` rows of the next
+// tile. CpuIsa::kAvx512Bf16.
 void Avx512DecodeTile(const std::byte* const* rows, int64_t count, const std::byte* const* next,
                       int64_t next_count, int64_t head_dim, const void* queries, int64_t heads,
                       float* maximum, float* sum, float* out);

@@ -1,4 +1,4 @@
-// Sums across the lanes of 16 vectors at once.
+// Sums the lanes of 16 vectors at once.
 #pragma once
 
 #include "ops/common/avx512_target.h"

@@ -1,5 +1,5 @@
-// Copies of whole runs of memory by the copy engine of the SM (sm_90; nothing on GPUs before it): a
-// barrier completes a phase when the bytes it has been told to expect have come.
+// Asynchronous bulk copies of contiguous memory (sm_90; nothing on earlier GPUs): a barrier
+// completes a phase when the number of bytes that it expects has arrived.
 #pragma once
 
 #include <cstdint>
@@ -40,7 +40,7 @@ __device__ inline void WaitForRuns(uint32_t barrier, uint32_t parity) {
       : "memory");
 #endif
 }
-// What this thread has read and written of shared memory is done before such copies write there.
+// Orders this thread's earlier accesses to shared memory before bulk copies that write there.
 __device__ inline void BeforeRuns() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");

@@ -11,7 +11,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/common/convert_rows_cpu.cc"
 #include "hwy/foreach_target.h"
-// Highway's header comes after foreach_target.
+// Must come after foreach_target.h.
 #include "hwy/highway.h"
 #include "ops/common/simd-inl.h"
 
@@ -19,13 +19,13 @@ HWY_BEFORE_NAMESPACE();
 namespace litecache::ops::cpu {
 namespace HWY_NAMESPACE {
 
-// Codes of a format and their values as f32, Lanes(d) of them.
+// Converts between a format's codes and their f32 values, Lanes(d) of them.
 struct Fp8 {
   static constexpr float kLargest = 448.0f;
 
-  // Sign, 4 bits of exponent (bias 7), 3 of mantissa: exponent and mantissa move to f32's places.
-  // An exponent of 0 (subnormals, m * 2^-9) comes out as 2^-7 (1 + m / 8), half of what is wanted
-  // after the 1 is taken away. No subnormal f32 occurs: they are slow on some processors.
+  // Sign, 4 bits of exponent (bias 7), 3 of mantissa: exponent and mantissa are moved to f32's
+  // bits. An exponent of 0 (subnormals, m * 2^-9) gives 2^-7 (1 + m / 8), which is half the wanted
+  // value after the 1 is subtracted. No subnormal f32 occurs: they are slow on some processors.
   template <class D>
   static HWY_INLINE hn::Vec<D> Decode(D d, const uint8_t* codes) {
     const hn::RebindToUnsigned<D> du;
@@ -53,7 +53,7 @@ struct Fp8 {
     const auto lsb = hn::And(hn::ShiftRight<20>(u), hn::Set(du, 1));
     const auto rounded = hn::ShiftRight<20>(hn::Add(u, hn::Add(lsb, hn::Set(du, 0x7ffff))));
     const auto normal = hn::Sub(rounded, hn::Set(du, 120u << 3));
-    // 2^14 has its last bit at 2^-9, the step of the subnormals.
+    // The last bit of 2^14 is worth 2^-9, the step of the subnormals.
     const auto steps = hn::BitCast(du, hn::Add(magnitude, hn::Set(d, 0x1p14f)));
     const auto subnormal = hn::Sub(steps, hn::Set(du, 0x46800000u));
     const auto small = hn::RebindMask(du, hn::Lt(magnitude, hn::Set(d, 0x1p-6f)));
@@ -116,7 +116,7 @@ struct Int4Scale {
 };
 static_assert(sizeof(Int4Scale) == 4);
 
-// Where a part's codes and groups lie in a row.
+// Where a part's codes and groups are in a row.
 struct Int4Part {
   size_t codes, scales;  // offsets in bytes
   Int4Part(int64_t head_dim, int64_t part) {
@@ -152,7 +152,7 @@ struct Int4Source {
     if constexpr (hn::MaxLanes(D()) == 1) {
       return hn::Set(d, static_cast<float>(i % 2 == 0 ? *bytes & 15 : *bytes >> 4));
     } else {
-      // A byte's two codes become two bytes; vectors begin at even places.
+      // A byte's two codes become two bytes; vectors begin at even indices.
       const hn::Rebind<uint8_t, D> d8;
       const hn::Repartition<uint16_t, decltype(d8)> d16;
       const hn::Rebind<uint8_t, decltype(d16)> dbytes;
@@ -181,8 +181,8 @@ HWY_INLINE void WritePart(const Source& source, int64_t head_dim, int64_t part, 
                 [&](auto d, int64_t i) HWY_ATTR { StoreAsBf16(d, source.Load(d, i), out + i); });
 }
 
-// The largest magnitude; infinities count as the largest float, a NaN makes it NaN, and so the
-// whole part.
+// The largest magnitude; infinities count as the largest float, and a NaN makes the result, and
+// thus the whole part, NaN.
 template <class Source>
 HWY_INLINE float LargestMagnitude(const Source& source, int64_t n) {
   const F32 d;
@@ -214,14 +214,14 @@ HWY_INLINE void WritePart(const Source& source, int64_t head_dim, int64_t part, 
     std::memset(codes, 0, static_cast<size_t>(head_dim));
     return;
   }
-  // A division: the reciprocal of the smallest scales is infinite.
+  // A division, because the reciprocal of the smallest scales is infinite.
   ForEachVector(head_dim, [&](auto d, int64_t i) HWY_ATTR {
     Code::Encode(d, hn::Div(source.Load(d, i), hn::Set(d, scale)), codes + i);
   });
 }
 
-// Codes are taken with the minimum and step as they are stored, so that their rounding to f16 adds
-// no more error than what falls out of their range.
+// Codes are computed from minimum and step as stored, so that rounding these to f16 adds no error
+// except for values that fall out of their range.
 template <class Source>
 HWY_INLINE void WritePart(const Source& source, int64_t head_dim, int64_t part, Int4*,
                           std::byte* row) {
@@ -338,7 +338,7 @@ void CopyRows(const ConvertWork& w) {
     for (int64_t i = w.begin; i < end; ++i) convert(source(i), target(i));
     return;
   }
-  // What lies together on both sides goes in one piece.
+  // Rows that are adjacent on both sides are copied together.
   for (int64_t i = w.begin; i < end;) {
     const int64_t rows = std::min({w.source.page_tokens - i % w.source.page_tokens,
                                    w.target.page_tokens - i % w.target.page_tokens, end - i});

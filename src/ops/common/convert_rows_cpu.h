@@ -1,4 +1,5 @@
-// Rows from one format to another on the CPU (ops/common/row_format.h), arguments already checked.
+// Converts rows between formats on the CPU (ops/common/row_format.h); arguments are already
+// checked.
 #pragma once
 
 #include <cstring>
@@ -9,7 +10,7 @@
 
 namespace litecache::ops::cpu {
 
-// The formats' kernel, chosen once for many rows.
+// The kernel for a pair of formats, selected once for many rows.
 class RowConverter {
  public:
   RowConverter(const RowFormat& from, const RowFormat& to);

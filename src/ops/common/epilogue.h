@@ -1,4 +1,4 @@
-// What an operation does with its results.
+// How an operation stores its results.
 #pragma once
 
 namespace litecache::ops {

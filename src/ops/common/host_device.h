@@ -1,5 +1,5 @@
-// LC_HOST_DEVICE marks a function of a header that kernels call as well; outside nvcc it is an
-// inline function, so that the host and tests without a GPU run the same code.
+// LC_HOST_DEVICE marks a header's function that kernels call, too; outside nvcc it is an inline
+// function, so that the host and tests without a GPU run the same code.
 #pragma once
 
 #ifdef __CUDACC__

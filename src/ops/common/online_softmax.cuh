@@ -1,6 +1,6 @@
-// What all attention kernels do to scores, as ops/attention/attention_tile_cpu.cc does: scores are
-// in units of log2 e, the running maximum stays finite, and a tile whose scores are infinite gives
-// a mean.
+// The softmax arithmetic of all attention kernels, the same as in
+// ops/attention/attention_tile_cpu.cc: scores are in units of log2 e, the running maximum stays
+// finite, and a tile of infinite scores gives a mean.
 #pragma once
 
 #include "ops/common/tensor_core.cuh"
@@ -9,13 +9,14 @@ namespace litecache::ops::cuda {
 
 inline constexpr float kLog2E = 1.44269504f;
 inline constexpr float kLargestScore = 3.402823466e38f;
-// Beyond this the difference of a score and the maximum needs care.
+// Above this, the difference of a score and the maximum needs care.
 inline constexpr float kHugeScore = 1e38f;
 
-// For any scores, infinite ones too; one that is minus infinity counts where all are.
+// For any scores, including infinite ones; minus infinity counts only if all scores are minus
+// infinity.
 __device__ inline float CarefulExp2(float x) { return Exp2(fmaxf(fminf(x, 0.0f), -126.0f)); }
 
-// Over the four lanes that hold a row of a matrix product's result.
+// The maximum over the four lanes that hold a row of a matrix product's result.
 __device__ inline float QuadMax(float x) {
   x = fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 1));
   return fmaxf(x, __shfl_xor_sync(0xffffffffu, x, 2));

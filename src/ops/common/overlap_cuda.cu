@@ -16,7 +16,8 @@ bool TurnedOff() {
   return off;
 }
 
-// What the stream's next operation would follow in the graph that is captured: one node, or null.
+// The node that the stream's next operation would follow in the graph being captured, if it is
+// exactly one; otherwise null.
 CapturedKernel CapturedBefore(CudaStream& stream) {
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   unsigned long long capture = 0;

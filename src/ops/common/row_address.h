@@ -1,4 +1,4 @@
-// Addresses of rows, computed without a division for each row.
+// Computes addresses of rows without a division per row.
 #pragma once
 
 #include <bit>
@@ -10,7 +10,7 @@
 namespace litecache::ops::cpu {
 
 // PagedRows::Row for many tokens. Two 64-bit divisions take as long as reading a row of 256 bytes;
-// pages hold a power of two of tokens nearly always.
+// nearly always a page holds a power of two of tokens.
 class RowAddress {
  public:
   explicit RowAddress(const PagedRows& rows)
@@ -34,7 +34,7 @@ class RowAddress {
   int shift_;
 };
 
-// Asks for a row's cache lines.
+// Prefetches a row's cache lines.
 inline void PrefetchRow(const std::byte* row, size_t bytes) {
   for (size_t i = 0; i < bytes; i += 64) __builtin_prefetch(row + i, 0, 3);
 }

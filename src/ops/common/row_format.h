@@ -1,4 +1,4 @@
-// How a KV row is stored, and conversions between formats.
+// Storage formats of KV rows, and conversions between them.
 #pragma once
 
 #include <cstddef>
@@ -27,14 +27,14 @@ std::string_view Name(RowEncoding encoding);  // "bf16", "f32", "fp8", "int8", "
 struct RowFormat {
   RowEncoding encoding = RowEncoding::kBF16;
   int64_t head_dim = 0;
-  // Of fp8 and int8: a row is its codes alone, and its scales lie elsewhere, as RowScales. What a
-  // store has that a GPU pulls from: a head of 128 is then two lines of the link and not three
-  // (lab/notes/gpu/litecache.md, "A million tokens"). The operations of ops/ on a GPU serve
-  // it, those of this folder do not.
+  // fp8 and int8 only: a row consists of its codes, and its scales are stored elsewhere as
+  // RowScales. Used by stores that a GPU pulls from: a head of 128 is then two lines of the link
+  // instead of three (lab/notes/gpu/litecache.md, "A million tokens"). GPU operations in ops/
+  // support it, those in this folder do not.
   bool scales_apart = false;
 
   bool quantized() const { return encoding >= RowEncoding::kFp8; }
-  // fp8, int8.
+  // True for fp8 and int8.
   bool has_scales() const { return quantized() && encoding != RowEncoding::kInt4; }
   size_t row_bytes() const {
     const auto d = static_cast<size_t>(head_dim);
@@ -42,19 +42,19 @@ struct RowFormat {
     if (quantized()) return 2 * d + (scales_apart ? 0 : 16);
     return 2 * d * (encoding == RowEncoding::kBF16 ? 2 : 4);
   }
-  // Of a part: bytes of codes, and groups.
+  // For one part (K or V): bytes of codes, and number of groups.
   size_t int4_codes() const { return static_cast<size_t>((head_dim + 1) / 2); }
   size_t int4_groups() const {
     return static_cast<size_t>((head_dim + kInt4Group - 1) / kInt4Group);
   }
 };
 
-// Of one row of fp8 or int8.
+// The scales of one row of fp8 or int8.
 struct RowScales {
   float k = 0, v = 0;
 };
 
-// A row of format.has_scales() whose scales are in it, from its codes and its scales, and back.
+// Builds a row with its scales from codes and scales, and splits one; format.has_scales().
 void JoinScales(const RowFormat& format, const std::byte* codes, const RowScales& scales,
                 std::byte* row);
 RowScales SplitScales(const RowFormat& format, const std::byte* row, std::byte* codes);
@@ -63,7 +63,7 @@ inline RowFormat FormatOf(DType dtype, int64_t head_dim) {
   return {dtype == DType::kBF16 ? RowEncoding::kBF16 : RowEncoding::kF32, head_dim};
 }
 
-// Rows of one (sequence, layer, KV head): token t lies in page t / page_tokens.
+// Rows of one (sequence, layer, KV head): token t is in page t / page_tokens.
 struct PagedRows {
   std::byte* const* pages = nullptr;
   int64_t page_tokens = 0;
@@ -75,22 +75,22 @@ struct PagedRows {
   }
 };
 
-// Slots of one (sequence, layer, KV head): slot s lies in page s / page_slots, rows first.
+// Slots of one (sequence, layer, KV head): slot s is in page s / page_slots; rows come first in a
+// page.
 using SlotRows = PagedRows;
 
-// Rows [begin, begin + count) of `source` to the same tokens of `target`, converting between any
-// two formats of one head_dim.
+// Copies rows [begin, begin + count) of `source` to the same tokens of `target`, converting between
+// any two formats of the same head_dim.
 struct ConvertWork {
   PagedRows source, target;
   int64_t begin = 0, count = 0;
 };
 void ConvertRows(Stream& stream, std::span<const ConvertWork> work);
 
-// ConvertRows of one item on the calling thread alone: what a transfer thread does beside a
-// stream's operations.
+// ConvertRows of one item on the calling thread alone, for transfer threads.
 void CopyRows(const ConvertWork& work);
 
-// One row, between any two formats of one head_dim: what MoveRows and ConvertRows do a row.
+// Converts one row between any two formats of the same head_dim.
 void ConvertRow(const RowFormat& from, const std::byte* source, const RowFormat& to,
                 std::byte* target);
 

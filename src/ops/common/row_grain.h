@@ -5,8 +5,8 @@
 
 namespace litecache::ops::cpu {
 
-// Rows a piece of a ParallelFor should have so that it does about 16K elements: less work than that
-// costs more to hand out than to do.
+// Rows in a ParallelFor piece of about 16K elements: smaller pieces cost more to hand out than to
+// process.
 inline int64_t RowGrain(int64_t cols) { return cols >= 16384 ? 1 : 16384 / (cols > 0 ? cols : 1); }
 
 }  // namespace litecache::ops::cpu

@@ -1,4 +1,4 @@
-// Reusable memory of a thread, so that no operation allocates in its steady state.
+// Reusable memory of a thread, so that operations allocate nothing in their steady state.
 #pragma once
 
 #include <atomic>
@@ -9,14 +9,14 @@
 
 namespace litecache::ops::cpu {
 
-// Bytes that all blocks of all threads hold: what memory plans are checked against.
+// Bytes that all blocks of all threads hold, to check memory plans against.
 inline std::atomic<int64_t>& ScratchBytesHeld() {
   static std::atomic<int64_t> bytes{0};
   return bytes;
 }
 
-// A 64-byte aligned block that only grows. Use as a thread_local; what it holds is valid until the
-// next Reserve of the same block.
+// A 64-byte aligned block that only grows. Use it as a thread_local; the contents are valid until
+// the next Reserve of the same block.
 class Scratch {
  public:
   Scratch() = default;
@@ -24,7 +24,7 @@ class Scratch {
   Scratch& operator=(const Scratch&) = delete;
   ~Scratch() { Count(-static_cast<int64_t>(bytes_)); }
 
-  // At least `count` elements of T, contents undefined.
+  // Returns at least `count` elements of T, contents undefined.
   template <typename T>
   T* Reserve(size_t count) {
     const size_t bytes = count * sizeof(T);

@@ -1,13 +1,13 @@
-// More shared memory for a block than the 48 KiB that need no attribute.
+// More dynamic shared memory per block than the 48 KiB that need no attribute.
 #pragma once
 
 #include "device/cuda/check.h"
 
 namespace litecache::ops::cuda {
 
-// Lets launches of `kernel` take as much dynamic shared memory as the device has for a block;
-// returns how much that is. Once a kernel, not a launch: it changes the kernel, and what a captured
-// graph holds must go on working.
+// Allows launches of `kernel` to use as much dynamic shared memory as the device has for a block;
+// returns that size. Call it once for each kernel, not at each launch: it changes the kernel, and
+// captured graphs that contain it must remain valid.
 template <typename Kernel>
 size_t AllowSharedMemory(Kernel* kernel) {
   int device = 0, most = 0;

@@ -1,5 +1,5 @@
-// Words of shared memory by their address there: loaded, stored, and copied from global memory as
-// cp.async of 4 and 8 bytes (of 16: tensor_core.cuh).
+// Access to words of shared memory by address: loads, stores, and cp.async copies of 4 and 8 bytes
+// from global memory (of 16: tensor_core.cuh).
 #pragma once
 
 #include <cstdint>
@@ -39,13 +39,13 @@ __device__ inline uint2 LoadSharedWords(uint32_t shared) {
   return value;
 }
 
-// 4 bytes, or zeros.
+// Copies 4 bytes, or zeros if not present.
 __device__ inline void CopyWord(uint32_t shared, const void* source, bool present) {
   const int bytes = present ? 4 : 0;
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared), "l"(source), "r"(bytes)
                : "memory");
 }
-// 8 bytes, or zeros.
+// Copies 8 bytes, or zeros if not present.
 __device__ inline void CopyPair(uint32_t shared, const void* source, bool present) {
   const int bytes = present ? 8 : 0;
   asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(shared), "l"(source), "r"(bytes)

@@ -1,4 +1,4 @@
-// Vector helpers every kernel shares, once a Highway target.
+// Vector helpers that all kernels share, compiled for each Highway target.
 #if defined(LITECACHE_OPS_CPU_SIMD_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef LITECACHE_OPS_CPU_SIMD_INL_H_
 #undef LITECACHE_OPS_CPU_SIMD_INL_H_
@@ -30,7 +30,7 @@ HWY_INLINE void ForEachVector(int64_t n, const Body& body) {
   for (; i < n; ++i) body(F32x1(), i);
 }
 
-// Lanes(d) elements as f32.
+// Loads Lanes(d) elements as f32.
 template <class D>
 HWY_INLINE hn::Vec<D> LoadAsF32(D d, const float* p) {
   return hn::LoadU(d, p);

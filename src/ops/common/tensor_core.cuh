@@ -1,4 +1,4 @@
-// bf16 matrix products of a warp, and copies into shared memory that nobody waits for (sm_80).
+// bf16 matrix products of a warp, and asynchronous copies into shared memory (sm_80).
 #pragma once
 
 #include <cstddef>
@@ -6,8 +6,8 @@
 
 namespace litecache::ops::cuda {
 
-// Shared memory's rows are whole groups of eight 16-byte chunks; a chunk's place in its group
-// depends on the row, so that eight rows' chunks of one column lie in different banks.
+// Rows in shared memory are whole groups of eight 16-byte chunks; a chunk's place in its group
+// depends on the row, so that one column's chunks of eight rows are in different banks.
 __device__ inline uint32_t SwizzledOffset(int row, int chunk, int row_bytes) {
   return static_cast<uint32_t>(row * row_bytes + ((chunk ^ (row & 7)) << 4));
 }
@@ -16,17 +16,18 @@ __device__ inline uint32_t SharedAddress(const void* pointer) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
-// 16 bytes, or zeros.
+// Copies 16 bytes, or zeros if not present.
 __device__ inline void CopyChunk(uint32_t shared, const void* source, bool present) {
   const int bytes = present ? 16 : 0;
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared), "l"(source),
                "r"(bytes)
                : "memory");
 }
-// The same of what is read once a step: the first that the L2 cache gives up. 16 bytes, or zeros.
+// The same for data that is read once per step: the L2 cache evicts it first. Copies 16 bytes, or
+// zeros if not present.
 __device__ inline void CopyChunkOnce(uint32_t shared, const void* source, bool present) {
-  // What createpolicy.fractional.L2::evict_first gives for all lines; made by that instruction it
-  // moves between register files at every copy.
+  // The value of createpolicy.fractional.L2::evict_first for all lines. Made by that instruction,
+  // it would move between register files at every copy.
   constexpr uint64_t kEvictFirst = 0x12f0000000000000;
   const int bytes = present ? 16 : 0;
   asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2, %3;" ::"r"(shared),
@@ -34,13 +35,13 @@ __device__ inline void CopyChunkOnce(uint32_t shared, const void* source, bool p
                : "memory");
 }
 __device__ inline void CommitCopies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-// Until at most kPending groups of this thread are under way.
+// Waits until at most kPending groups of this thread's copies are in flight.
 template <int kPending>
 __device__ inline void WaitForCopies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
-// Four 8x8 matrices; lane l gives the address of row l % 8 of matrix l / 8.
+// Loads four 8x8 matrices; lane l passes the address of row l % 8 of matrix l / 8.
 __device__ inline void LoadMatrices(uint32_t (&r)[4], uint32_t shared) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
@@ -64,14 +65,14 @@ __device__ inline void MultiplyAdd(float (&c)[4], const uint32_t (&a)[4], uint32
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-// Two values as bf16, the first in the low half.
+// Packs two values as bf16, the first in the low half.
 __device__ inline uint32_t PackBf16(float low, float high) {
   uint32_t packed;
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
   return packed;
 }
 
-// 2^x; numbers below 2^-126 are 0.
+// 2^x; results below 2^-126 are 0.
 __device__ inline float Exp2(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));

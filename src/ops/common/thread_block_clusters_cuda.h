@@ -1,12 +1,12 @@
-// Whether a selection's blocks work as thread block clusters, and attention copies runs of bytes.
+// Whether kernels use thread block clusters and bulk copies.
 #pragma once
 
 namespace litecache::ops::cuda {
 
-// On sm_90 and later. The environment's LITECACHE_CLUSTERS=0 says no: kernels then run as on older
-// GPUs, a block where there was a cluster, copies of 16 bytes where there was one of a tile. To
-// test that, and for tools that make every access to another block's shared memory too slow
-// (racecheck).
+// True on sm_90 and later, unless LITECACHE_CLUSTERS=0 is set in the environment: kernels then run
+// as on earlier GPUs, with a block instead of a cluster and copies of 16 bytes instead of one per
+// tile. That is for tests, and for tools that slow down every access to another block's shared
+// memory too much (racecheck).
 bool UseClusters();
 
 }  // namespace litecache::ops::cuda

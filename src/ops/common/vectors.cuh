@@ -1,4 +1,4 @@
-// Shared by kernels: several elements in one access, and sums over threads in a fixed order.
+// Shared by kernels: vectorized accesses, and sums over threads in a fixed order.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -9,7 +9,7 @@
 
 namespace litecache::ops::cuda {
 
-// kWidth elements that move in one access; a pointer to one is aligned to all of it.
+// kWidth elements that are loaded or stored in one access; pointers to it are aligned to its size.
 template <typename T, int kWidth>
 struct alignas(sizeof(T) * kWidth) Vector {
   T at[kWidth];
@@ -38,14 +38,15 @@ inline bool Aligned(const float* p, int width) {
   return reinterpret_cast<uintptr_t>(p) % (static_cast<uintptr_t>(width) * sizeof(float)) == 0;
 }
 
-// Brings what is at a global address into the L2 cache, and waits for nothing.
+// Prefetches a global address into the L2 cache.
 __device__ inline void AskFor(const void* address) {
 #ifdef __CUDA_ARCH__
   asm volatile("prefetch.global.L2 [%0];" ::"l"(address));
 #endif
 }
 
-// The same for a multiple of 16 bytes at a multiple of 16, on GPUs that do it at once (sm_90).
+// The same for a multiple of 16 bytes, 16-byte aligned, on GPUs that do so in one instruction
+// (sm_90).
 __device__ inline void AskForBytes(const void* address, int32_t bytes) {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(address), "r"(bytes));

@@ -1,5 +1,5 @@
-// Launches of flashinfer/hopper_kernel.cuh. Queries in bf16 lie in operands.out, which the
-// attention replaces.
+// Launches of flashinfer/hopper_kernel.cuh. The bf16 queries are in operands.out, which the
+// attention overwrites.
 #pragma once
 
 #include "device/cuda/cuda_device.h"

@@ -1,11 +1,12 @@
 // FlashInfer's kernel after FlashAttention-3 (wgmma; one warp copies, two or three warpgroups
-// multiply), from its headers, over paged rows. What is ours is what its templates ask for: which
-// block attends what (StepTiles), and how rows come from their pages (PagedRows). Nothing is
-// gathered and nothing allocated:
+// multiply), from its headers, over paged rows. LiteCache supplies what its templates require:
+// which block attends what (StepTiles), and how rows are loaded from their pages (PagedRows).
+// Nothing is gathered or allocated:
 //
-// - Pages lie anywhere, so one tensor map covers all addresses, and a tile's is split over its
-//   coordinates.
-// - Queries in bf16 lie where their outputs will: a block has read its queries before it writes.
+// - Pages may be anywhere, so one tensor map covers all addresses, and a tile's address is split
+//   over its coordinates.
+// - bf16 queries are stored where their outputs will be: a block reads its queries before it
+//   writes.
 #pragma once
 
 #include <cuda.h>
@@ -25,8 +26,8 @@ namespace litecache::ops::cuda {
 
 using Value = cutlass::bfloat16_t;
 
-constexpr int kColumns = 64;  // of a box: rows of 128 bytes, as the swizzle wants them
-// Where the map of all addresses begins: not at none.
+constexpr int kColumns = 64;  // columns of a box: rows of 128 bytes, as the swizzle requires
+// Base address of the map that covers all memory; it must not be zero.
 constexpr uint64_t kBase = 4096;
 
 struct Scores {
@@ -58,7 +59,8 @@ struct HopperShape {
                                                    Value, Value, Value, int32_t, Softmax>;
 };
 
-// A block attends one tile of one query head: heads side by side, tiles that see most first.
+// A block attends one tile of one query head: heads are adjacent in the grid, tiles with the most
+// rows first.
 template <int kQueries>
 struct StepTiles {
   struct Params {
@@ -106,8 +108,8 @@ struct StepTiles {
   __device__ void broadcast_next_work(const WorkTileInfo&) const {}
 };
 
-// Tiles of queries, K and V into shared memory, by one warp: each lane asks for a box of rows that
-// lie in one page.
+// One warp loads tiles of queries, K and V into shared memory: each lane issues the load of a box
+// of rows within one page.
 template <int kHeadDim>
 struct PagedRows {
   using Traits = typename HopperShape<kHeadDim>::Traits;
@@ -129,7 +131,7 @@ struct PagedRows {
     Scores additional_params;
   };
 
-  // Where a lane's box begins: coordinates of the map `rows`.
+  // The coordinates of a lane's box in the map `rows`.
   struct Box {
     int32_t low, high;
   };
@@ -144,8 +146,8 @@ struct PagedRows {
     return (seen + kRows - 1) / kRows;
   }
 
-  // A box beyond the context is the tile's first once more: any rows do that are there, as they are
-  // masked (K) or replaced (V).
+  // A box beyond the context repeats the tile's first box: any readable rows will do, because they
+  // are masked (K) or replaced (V).
   static __device__ Box BoxOf(const Params& p, const RowList& list, int tile, int lane,
                               int context) {
     const int begin = tile * kRows + lane * p.box_rows;
@@ -154,10 +156,10 @@ struct PagedRows {
     return {static_cast<int32_t>(units & 0x7fffffff), static_cast<int32_t>(units >> 31)};
   }
 
-  // column: the first of K or of V.
+  // column: the first column of K or of V.
   static __device__ void Copy(const Params& p, const Box& box, int lane, int column, void* barrier,
                               Value* target) {
-    __syncwarp();  // the barrier expects what comes
+    __syncwarp();  // the barrier must expect the bytes before they arrive
     if (lane >= p.boxes) return;
 #pragma unroll
     for (int c = 0; c < kHeadDim; c += kColumns) {
@@ -168,9 +170,9 @@ struct PagedRows {
     }
   }
 
-  // V of the tile that ends with the context, `there` rows: nothing but numbers may be multiplied
-  // by zero, so that what lies behind them has to become zeros before the tile is given on. The
-  // kernel's barrier for outputs is free: blocks with one tile do not use it.
+  // Zeroes V beyond the context in the tile that ends with it and has `there` valid rows, before
+  // the tile is passed on: anything multiplied by zero must be a finite number. The kernel's
+  // barrier for outputs is free here, because blocks with one tile do not use it.
   template <typename SharedStorage>
   static __device__ void LoadLastV(const Params& p, const Box& box, int lane, int there,
                                    const PipelineState& write, SharedStorage& shared) {
@@ -189,7 +191,7 @@ struct PagedRows {
         reinterpret_cast<uint4*>(target + c * kRows)[i] = uint4{0, 0, 0, 0};
       }
     }
-    cutlass::arch::fence_view_async_shared();  // matrix products read it by another path
+    cutlass::arch::fence_view_async_shared();  // matrix products read through another proxy
     __syncwarp();
     if (lane == 0) shared.pipeline_v.full_barrier_[write.index()].arrive();
   }
@@ -221,7 +223,7 @@ struct PagedRows {
     int t = get_num_kv_tiles(p, query_tile, rows, context) - 1;
     Box box = BoxOf(p, list, t, lane, context);
     load_k(box);
-    // Until the warps that multiply are there.
+    // Waits until the warps that multiply have started.
     cutlass::arch::NamedBarrier::sync(Traits::NUM_MMA_THREADS + Traits::NUM_PRODUCER_THREADS,
                                       static_cast<int>(flashinfer::NamedBarriers::kQueryEmpty));
     if (lane == 0) {
@@ -251,7 +253,7 @@ struct PagedRows {
   }
 };
 
-// Outputs from registers to memory. The library's own way leads through shared memory, past a
+// Writes outputs from registers to memory. The library's own path goes through shared memory and a
 // barrier at which all threads first arrive and then wait: half of them make as many arrivals as it
 // counts, and may read the others' outputs before they are written (seen under compute-sanitizer,
 // which delays warps unevenly).
@@ -272,7 +274,7 @@ struct DirectOutputs : flashinfer::CollectiveEpilogue<Traits> {
         cute::make_shape(cute::Int<Traits::CTA_Q>{}, cute::Int<Traits::HEAD_DIM_VO>{});
     const auto places =
         product.get_thread_slice(thread).partition_C(cute::make_identity_tensor(shape));
-    // Neighbours in a row: the innermost two of a product's results.
+    // The innermost two results of a product are adjacent in a row.
 #pragma unroll
     for (int i = 0; i < cute::size(sums); i += 2) {
       const auto place = places(i);
@@ -305,7 +307,7 @@ inline CUtensorMap MakeMap(void* base, std::initializer_list<uint64_t> sizes,
   return map;
 }
 
-// Queries in bf16 are in operands.out already.
+// The bf16 queries must be in operands.out.
 template <int kHeadDim>
 void LaunchHopper(CudaStream& stream, const StepView& step, int64_t kv_heads, const RowTable& table,
                   const AttentionOperands& operands) {
@@ -325,7 +327,8 @@ void LaunchHopper(CudaStream& stream, const StepView& step, int64_t kv_heads, co
       MakeMap(out.data, {static_cast<uint64_t>(out.cols), static_cast<uint64_t>(out.rows)},
               {static_cast<uint64_t>(out.stride) * sizeof(Value)},
               {kColumns, static_cast<uint32_t>(Shape::kQueries)});
-  // Dimensions: columns of a row; rows of a box; 16-byte units of 32 GiB; 32 GiB of all memory.
+  // Dimensions: columns of a row; rows of a box; 16-byte units of 32 GiB; 32 GiB units of all
+  // memory.
   rows.rows = MakeMap(
       reinterpret_cast<void*>(kBase),
       {2 * kHeadDim, static_cast<uint64_t>(rows.box_rows), uint64_t{1} << 31, uint64_t{1} << 22},
