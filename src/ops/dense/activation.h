@@ -1,4 +1,4 @@
-// Element-wise non-linearities of the feed-forward block. On a CUDA stream they take bf16 too
+// Element-wise non-linearities of the feed-forward block. On a CUDA stream they also accept bf16
 // (ops/dense/activation_cuda.h).
 #pragma once
 

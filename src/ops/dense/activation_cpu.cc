@@ -5,7 +5,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/dense/activation_cpu.cc"
 #include "hwy/foreach_target.h"
-// Highway's header comes after foreach_target.
+// Must come after foreach_target.h.
 #include "hwy/highway.h"
 #include "ops/common/simd-inl.h"
 
@@ -40,7 +40,8 @@ HWY_EXPORT(ReluRow);
 
 namespace {
 
-// Contiguous rows are one long row: a single token's row is then split over the threads too.
+// Contiguous rows are treated as one long row, so that a single token's row is also split over the
+// threads.
 template <class Body>
 void ForEachPiece(ThreadPool& pool, int64_t rows, int64_t cols, bool contiguous, const Body& body) {
   constexpr int64_t kPiece = 4096;

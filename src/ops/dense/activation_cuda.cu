@@ -9,7 +9,7 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// Rows are the grid's x, which may have 2^31 blocks.
+// Rows are in the grid's x dimension, which may have 2^31 blocks.
 dim3 GridOf(const MatrixView& m, int width) {
   const int64_t pieces = (m.cols + kThreads * width - 1) / (kThreads * width);
   return {static_cast<unsigned>(m.rows), static_cast<unsigned>(pieces < 64 ? pieces : 64)};
@@ -47,7 +47,7 @@ __global__ void ReluKernel(T* x, int64_t stride, int64_t cols) {
 #pragma unroll
     for (int i = 0; i < kWidth; ++i) {
       const auto value = static_cast<float>(v.at[i]);
-      values[i] = value < 0.0f ? 0.0f : value;  // NaN stays: fmaxf would hide it
+      values[i] = value < 0.0f ? 0.0f : value;  // keeps a NaN, which fmaxf would drop
     }
     Store<kWidth>(x + r * stride + c, values);
   }

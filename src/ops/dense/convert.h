@@ -1,4 +1,4 @@
-// Activations from one dtype to another.
+// Converts activations between dtypes.
 #pragma once
 
 #include "base/matrix_view.h"

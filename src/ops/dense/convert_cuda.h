@@ -1,4 +1,4 @@
-// Twin of ops/dense/convert.h on a GPU; all memory is the device's.
+// ops/dense/convert.h on a GPU; all pointers are device memory.
 #pragma once
 
 #include "base/matrix_view.h"

@@ -1,4 +1,4 @@
-// Row gather out of an embedding table.
+// Gathers rows of an embedding table.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +11,8 @@
 namespace litecache::ops {
 
 // y[t] = table[ids[t]] (kStore) or y[t] += table[ids[t]] (kAdd). table [n, h] bf16, f16 or f32; y
-// [T, h] f32. ids are in [0, n): the caller has validated them. On a CUDA stream ids are device
-// memory and the table is bf16 or f32.
+// [T, h] f32. ids must be in [0, n); they are not checked. On a CUDA stream ids are device memory
+// and the table is bf16 or f32.
 void Embedding(Stream& stream, const MatrixView& table, std::span<const int32_t> ids,
                const MatrixView& y, Epilogue epilogue = Epilogue::kStore);
 

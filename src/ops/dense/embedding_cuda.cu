@@ -17,7 +17,7 @@ __global__ void EmbeddingKernel(const T* table, int64_t table_stride, int64_t ta
   WaitForKernelBefore();
   const int64_t t = blockIdx.x;
   const int32_t id = ids[t];
-  // Nothing on the device has checked the id: one that is not in the table shows as NaN.
+  // The device cannot report an error, so an id outside of the table gives NaN.
   const bool known = id >= 0 && id < table_rows;
   const T* row = table + (known ? id : 0) * table_stride;
   for (int64_t c = (int64_t{blockIdx.y} * kThreads + threadIdx.x) * kWidth; c < cols;

@@ -1,4 +1,4 @@
-// Twin of ops/dense/embedding.h on a GPU; all memory is the device's.
+// ops/dense/embedding.h on a GPU; all pointers are device memory.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +9,8 @@
 
 namespace litecache::ops::cuda {
 
-// y [T, hidden] f32 = rows `ids` (device, [T]) of table (bf16 or f32); kAdd adds. An id the table
-// does not have gives NaN: nothing on the device could say so otherwise.
+// y [T, hidden] f32 = rows `ids` (device, [T]) of table (bf16 or f32); kAdd adds. An id outside of
+// the table gives NaN, since the device cannot report an error.
 void Embedding(Stream& stream, const MatrixView& table, const int32_t* ids, const MatrixView& y,
                Epilogue epilogue);
 

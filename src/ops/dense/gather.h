@@ -1,4 +1,4 @@
-// Chosen rows of a matrix.
+// Gathers rows of a matrix.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +9,8 @@
 
 namespace litecache::ops {
 
-// Row i of y = row rows[i] of x: one dtype, y.rows == rows.size(), no overlap. `rows` lies in the
-// device's memory.
+// Row i of y = row rows[i] of x: one dtype, y.rows == rows.size(), no overlap. `rows` is memory of
+// the stream's device.
 void GatherRows(Stream& stream, const MatrixView& x, std::span<const int32_t> rows,
                 const MatrixView& y);
 

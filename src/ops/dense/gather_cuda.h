@@ -1,4 +1,4 @@
-// Twin of ops/dense/gather.h.
+// ops/dense/gather.h on a GPU.
 #pragma once
 
 #include <cstdint>

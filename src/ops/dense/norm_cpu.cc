@@ -7,7 +7,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/dense/norm_cpu.cc"
 #include "hwy/foreach_target.h"
-// Highway's header comes after foreach_target.
+// Must come after foreach_target.h.
 #include "hwy/highway.h"
 #include "ops/common/simd-inl.h"
 
@@ -15,7 +15,7 @@ HWY_BEFORE_NAMESPACE();
 namespace litecache::ops::cpu {
 namespace HWY_NAMESPACE {
 
-// sum of f(x[i]): four chains, so that the adds' latency is hidden.
+// The sum of f(x[i]), in four chains to hide the latency of additions.
 template <class F>
 HWY_INLINE float SumOf(const float* x, int64_t n, const F& f) {
   const F32 d;
@@ -48,7 +48,7 @@ void RmsNormRow(const float* x, const float* weight, float eps, int64_t n, float
 void LayerNormRow(const float* x, const float* weight, const float* bias, float eps, int64_t n,
                   float* y) {
   const float mean = SumOf(x, n, [](auto, auto v) HWY_ATTR { return v; }) / static_cast<float>(n);
-  // Two passes: the variance as a difference of sums would cancel.
+  // Two passes: computed from a difference of sums, the variance would suffer from cancellation.
   const float squares = SumOf(x, n, [=](auto d, auto v) HWY_ATTR {
     const auto c = hn::Sub(v, hn::Set(d, mean));
     return hn::Mul(c, c);

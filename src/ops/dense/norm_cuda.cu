@@ -7,30 +7,31 @@
 namespace litecache::ops::cuda {
 namespace {
 
-// Vectors a thread keeps in registers between the passes; what lies beyond is read again.
+// Vectors that a thread keeps in registers between the passes; the others are read again.
 constexpr int kKept = 4;
 
 struct NormArguments {
   const float* x;
   int64_t x_stride;
   const float* weight;
-  const float* second_weight;  // of the second half of y's rows, whose x are the first half's
-  const float* bias;           // LayerNorm
+  const float* second_weight;  // for the second half of y's rows, which are made from the same x as
+                               // the first half
+  const float* bias;           // for LayerNorm
   float epsilon;
   uint32_t pieces, groups;  // pieces: rows of y * groups
-  uint32_t first_rows;      // with the first weight
-  int64_t n;                // of a group
+  uint32_t first_rows;      // rows with the first weight
+  int64_t n;                // columns in a group
   void* y;
   int64_t y_stride;
 };
 
-// The sum over a team of threads, in a fixed order; every thread of it gets the same bits.
+// The sum over a team of threads, in a fixed order; every thread gets the same bits.
 template <int kTeam>
 __device__ inline float TeamSum(float value) {
   value = LaneSum(value);
   if constexpr (kTeam > 32) {
     __shared__ float sums[kTeam / 32];
-    __syncthreads();  // the sum before this one has been read
+    __syncthreads();  // the previous sum has been read
     if (threadIdx.x % 32 == 0) sums[threadIdx.x / 32] = value;
     __syncthreads();
     value = 0;
@@ -40,7 +41,8 @@ __device__ inline float TeamSum(float value) {
   return value;
 }
 
-// A team of threads norms one group of one row: a warp (several teams a block) or a block.
+// A team of threads normalizes one group of one row. A team is a warp (several teams per block) or
+// a block.
 template <typename Out, int kTeam, int kThreads, int kWidth, bool kCentre>
 __global__ void __launch_bounds__(kThreads) NormKernel(const NormArguments a) {
   LetNextKernelStart();
@@ -55,7 +57,7 @@ __global__ void __launch_bounds__(kThreads) NormKernel(const NormArguments a) {
   const int64_t begin = static_cast<int64_t>(threadIdx.x % kTeam) * kWidth;
   constexpr int64_t kStep = int64_t{kTeam} * kWidth;
 
-  // Weights are constant: they come while the kernel before this one ends.
+  // Weights are constant, so they are loaded while the previous kernel ends.
   Vector<float, kWidth> weights[kKept], kept[kKept];
 #pragma unroll
   for (int k = 0; k < kKept; ++k) {
@@ -69,7 +71,7 @@ __global__ void __launch_bounds__(kThreads) NormKernel(const NormArguments a) {
     const int64_t c = begin + k * kStep;
     if (c < a.n) kept[k] = Load<kWidth>(x + c);
   }
-  // body(c, elements at c, weights at c), for every vector of this thread.
+  // Calls body(c, elements at c, weights at c) for every vector of this thread.
   const auto for_each = [&](const auto& body) {
 #pragma unroll
     for (int k = 0; k < kKept; ++k) {
@@ -90,7 +92,7 @@ __global__ void __launch_bounds__(kThreads) NormKernel(const NormArguments a) {
     });
     mean = TeamSum<kTeam>(sum) / static_cast<float>(a.n);
   }
-  // Two passes: the variance as a difference of sums would cancel.
+  // Two passes: computed from a difference of sums, the variance would suffer from cancellation.
   float squares = 0;
   for_each([&](int64_t, const Vector<float, kWidth>& v, const Vector<float, kWidth>&) {
 #pragma unroll
@@ -115,7 +117,7 @@ __global__ void __launch_bounds__(kThreads) NormKernel(const NormArguments a) {
 
 template <typename Out, int kWidth, bool kCentre>
 void Launch(Stream& stream, const NormArguments& a) {
-  // A warp has a narrow group in registers; a block hides a long row's latency.
+  // A warp holds a narrow group in registers; a block hides the latency of a long row.
   constexpr int kNarrow = 512;
   CudaStream& cuda = AsCuda(stream);
   if (a.n <= kNarrow) {

@@ -1,4 +1,4 @@
-// Twins of ops/dense/norm.h on a GPU; all memory is the device's.
+// ops/dense/norm.h on a GPU; all pointers are device memory.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +8,8 @@
 
 namespace litecache::ops::cuda {
 
-// Heads of width cols / groups are normed one by one (ops/dense/norm.h). x f32; y f32 (may be x) or
-// bf16.
+// Groups of cols / groups columns are normalized separately (ops/dense/norm.h). x f32; y f32 (may
+// be x) or bf16.
 void RmsNorm(Stream& stream, const MatrixView& x, const float* weight, float epsilon,
              int64_t groups, const MatrixView& y);
 void RmsNormTwice(Stream& stream, const MatrixView& x, const float* first, const float* second,

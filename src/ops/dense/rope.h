@@ -9,12 +9,12 @@
 
 namespace litecache::ops {
 
-// The rotations of tokens at `positions`, the same for every layer and head of a step (a sine and a
-// cosine take as long as rotating twenty elements): rotations [T, 2 * half] f32, contiguous,
-// becomes {scale * cos a [half], scale * sin a [half]}, angle a = positions[t] * inv_freq[i].
-// inv_freq [half] f32 comes from the model's RoPE scaling; scale is yarn's attention factor (1
-// otherwise). Angles are computed in double: positions reach 1M. On a CUDA
-// stream both spans are device memory.
+// Computes the rotations of tokens at `positions`, the same for every layer and head of a step (a
+// sine and a cosine take as long as rotating twenty elements): rotations [T, 2 * half] f32,
+// contiguous, becomes {scale * cos a [half], scale * sin a [half]}, angle a = positions[t] *
+// inv_freq[i]. inv_freq [half] f32 comes from the model's RoPE scaling; scale is yarn's attention
+// factor (1 otherwise). Angles are computed in double, since positions reach 1M. On a CUDA stream
+// both spans are device memory.
 void RopeRotations(Stream& stream, std::span<const int32_t> positions,
                    std::span<const float> inv_freq, float scale, const MatrixView& rotations);
 
@@ -23,16 +23,17 @@ void RopeRotations(Stream& stream, std::span<const int32_t> positions,
 // with c = rotations[t][i], s = rotations[t][half + i].
 void Rope(Stream& stream, const MatrixView& x, const MatrixView& rotations, int64_t heads);
 
-// Queries or keys as their projection leaves them: x [T, heads * head_dim] f32.
+// Queries or keys as computed by their projection: x [T, heads * head_dim] f32.
 struct ProjectedHeads {
   MatrixView x;
   int64_t heads = 0;
-  const float* norm = nullptr;  // [head_dim] f32: weights of an RmsNorm a head, or none
+  const float* norm = nullptr;  // [head_dim] f32: weights of an RmsNorm for each head; null: no
+                                // norm
 };
 
-// What stands between projection and attention, in place: where there is one, the norm of each head
-// (norm.h), then Rope. Of several matrices at once: kernels for a few rows are too short to be
-// launched alone.
+// The steps between projection and attention, in place: the norm of each head (norm.h), if there is
+// one, then Rope. Takes several matrices at once, because kernels for a few rows are too short to
+// launch separately.
 void RotateHeads(Stream& stream, std::span<const ProjectedHeads> parts, float norm_eps,
                  const MatrixView& rotations);
 

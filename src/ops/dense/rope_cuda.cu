@@ -11,13 +11,13 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kRotationThreads = 64;
 
-// sin and cos of an angle of millions, as exact in f32 as the double functions rounded: the angle
-// less its quarter turns is taken in double, what is left is below pi/4. A tenth of the double
-// functions' instructions.
+// Sine and cosine of an angle in the millions, as exact in f32 as the rounded double functions: the
+// angle is reduced by quarter turns in double; the remainder is below pi/4. Takes a tenth of the
+// double functions' instructions.
 __device__ inline void SinCos(double angle, float* sine, float* cosine) {
   constexpr double kTwoOverPi = 0.63661977236758134308;
   constexpr double kHalfPiHigh = 1.5707963267948966192;    // nearest double
-  constexpr double kHalfPiLow = 6.123233995736766036e-17;  // the rest of it
+  constexpr double kHalfPiLow = 6.123233995736766036e-17;  // pi/2 minus kHalfPiHigh
   const double turns = rint(angle * kTwoOverPi);
   const double rest = fma(-turns, kHalfPiLow, fma(-turns, kHalfPiHigh, angle));
   const auto near = static_cast<float>(rest);
@@ -34,7 +34,7 @@ __device__ inline void SinCos(double angle, float* sine, float* cosine) {
   *cosine = quarter == 1 || quarter == 2 ? -c1 : c1;
 }
 
-// A thread a frequency of a token.
+// One thread per token and frequency.
 __global__ void RotationsKernel(const int32_t* positions, const float* inv_freq, float scale,
                                 float* rotations, int64_t stride, int64_t half) {
   LetNextKernelStart();
@@ -76,7 +76,7 @@ __global__ void RopeKernel(float* x, int64_t stride, const float* rotations,
   }
 }
 
-// Heads of up to kRotatedParts matrices: a warp a head of a token, which it has in registers.
+// Heads of up to kRotatedParts matrices: one warp per token and head, which it holds in registers.
 constexpr int kHeadThreads = 128;
 constexpr int kMaxHalf = 128;
 constexpr int kRotatedParts = 3;
@@ -90,7 +90,7 @@ struct RotatedPart {
 
 struct RotateArguments {
   RotatedPart parts[kRotatedParts];
-  int32_t heads;  // of all parts
+  int32_t heads;  // in all parts
   int32_t half;
   float epsilon;
   const float* rotations;
@@ -115,7 +115,7 @@ __global__ void __launch_bounds__(kHeadThreads) RotateHeadsKernel(const RotateAr
   float* x = part.x + t * part.stride + int64_t{head} * 2 * a.half;
   const float* row = a.rotations + t * a.rotations_stride;
 
-  constexpr int kPairs = kMaxHalf / 32;  // of a lane: elements i and i + half
+  constexpr int kPairs = kMaxHalf / 32;  // in a lane: elements i and i + half
   float lower[kPairs], upper[kPairs], cosine[kPairs], sine[kPairs];
   float squares = 0;
 #pragma unroll
@@ -170,7 +170,7 @@ void Rope(Stream& stream, const MatrixView& x, const MatrixView& rotations, int6
   const int64_t half = rotations.cols / 2;
   if (x.rows == 0 || half == 0) return;
   CudaStream& cuda = AsCuda(stream);
-  // Few tokens: as many blocks as give each thread one head.
+  // With few tokens, there are enough blocks to give each thread one head.
   const int64_t teams = half < kThreads ? kThreads / half : 1;
   const int64_t heads_a_block = x.rows >= cuda.sm_count() ? heads : teams;
   const dim3 grid(static_cast<unsigned>(x.rows),

@@ -1,4 +1,4 @@
-// Twins of ops/dense/rope.h on a GPU; all memory is the device's, positions too.
+// ops/dense/rope.h on a GPU; all pointers are device memory, including positions.
 #pragma once
 
 #include <cstdint>
@@ -10,12 +10,12 @@
 
 namespace litecache::ops::cuda {
 
-// Once a step, then in place for every x. positions device, [T]; inv_freq device,
-// [rotations.cols / 2]. f32.
+// RopeRotations runs once per step, Rope in place for every x. positions [T] and inv_freq
+// [rotations.cols / 2] are device memory; inv_freq is f32.
 void RopeRotations(Stream& stream, const int32_t* positions, const float* inv_freq,
                    float attention_factor, const MatrixView& rotations);
 void Rope(Stream& stream, const MatrixView& x, const MatrixView& rotations, int64_t heads);
-// One launch for every two parts of head_dim up to 256.
+// One launch for every two parts, with head_dim up to 256.
 void RotateHeads(Stream& stream, std::span<const ProjectedHeads> parts, float norm_eps,
                  const MatrixView& rotations);
 

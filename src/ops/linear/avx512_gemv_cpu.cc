@@ -1,5 +1,5 @@
 // Products of bf16 weights with a few tokens, bound by reading the weights. Lanes are the depth: a
-// line of weights is loaded once and takes one dot product a token, half of what the panels of
+// line of weights is loaded once and takes one dot product per token, half of what the panels of
 // avx512.cc take for 8 tokens and a quarter for 4.
 #include <algorithm>
 #include <cstring>
@@ -15,13 +15,13 @@ LC_BEGIN_AVX512
 namespace litecache::ops::cpu {
 namespace {
 
-constexpr int64_t kChunk = 32;  // elements of a vector
+constexpr int64_t kChunk = 32;  // elements in a vector
 
-// Weights asked for ahead of their product. The hardware's prefetchers stop at every page's end.
+// How far ahead weights are prefetched. The hardware's prefetchers stop at page boundaries.
 constexpr int64_t kAheadBytes = 8 << 10;
 // Tokens in one pass over the rows.
 constexpr int64_t kPassTokens = 8;
-// Weights that stay in the L1 and L2 cache until all passes are through.
+// Weights that stay in the L1 and L2 cache across all passes.
 constexpr int64_t kPassBytes = 32 << 10;
 
 // Sums of kRows rows and kTokens tokens, one register each.
@@ -110,7 +110,7 @@ void Avx512Gemv(const Avx512GemvArguments& a) {
   LC_CHECK(a.tokens >= 1 && a.tokens <= kMaxAvx512GemvTokens);
   if (a.tokens <= kPassTokens) return Pass<true>(a);
   const int64_t rows = std::max<int64_t>(kPassBytes / (a.stride * 2) / 2 * 2, 2);
-  // Passes of about as many tokens.
+  // Two passes over about as many tokens each.
   const int64_t half = (a.tokens + 1) / 2;
   for (int64_t r = 0; r < a.count; r += rows) {
     Avx512GemvArguments pass = a;

@@ -13,7 +13,7 @@
 namespace litecache::ops::cuda {
 namespace {
 
-// The loader's own path first, then where CUDA's toolkit is installed by default. The functions
+// First the loader's search path, then the default directories of the CUDA toolkit. The functions
 // used are the same in versions 12 and 13.
 std::vector<std::string> Candidates() {
   std::vector<std::string> folders = {""};
@@ -42,7 +42,7 @@ void* Open() {
 }
 
 CublasLt LoadLibrary() {
-  void* library = Open();  // stays open: kernels of it run until the program ends
+  void* library = Open();  // stays open: its kernels run until the program ends
   CublasLt lt{};
   const auto find = [&](auto& function, const char* name) {
     void* symbol = dlsym(library, name);

@@ -8,9 +8,9 @@
 
 namespace litecache::ops::cuda {
 
-// The library's functions that are used, under their names without "cublasLt".
+// The functions used from the library, under their names without "cublasLt".
 struct CublasLt {
-  // Loads the library at the first call. Throws DeviceError naming it where it is missing.
+  // Loads the library at the first call. Throws DeviceError naming the library if it is missing.
   static const CublasLt& Get();
 
   decltype(&cublasLtCreate) Create;
@@ -32,7 +32,7 @@ struct CublasLt {
   void Check(cublasStatus_t status, const char* call) const;
 };
 
-// Owners of cuBLASLt's objects.
+// Owning pointers to cuBLASLt's objects.
 template <typename T, auto kDestroy>
 struct DestroyCublasLt {
   void operator()(T* object) const { (CublasLt::Get().*kDestroy)(object); }

@@ -9,22 +9,22 @@
 namespace litecache::ops::cpu {
 namespace {
 
-// Tokens whose packed panels exist at one time: bounds the scratch memory (kTokenBlock * in * 4
-// bytes at most). The weights are read from memory again for every block, which costs 1024 tokens'
-// products a few percent.
+// Tokens whose packed panels exist at one time, which bounds the scratch (kTokenBlock * in * 4
+// bytes at most). Every block reads the weights from memory again, which costs a few percent of the
+// time for 1024 tokens.
 constexpr int64_t kTokenBlock = 1024;
 // Tokens whose sums stay in the L2 cache (kTokenTile * kWeightRows * 4 bytes) while the depth is
-// worked off.
+// processed.
 constexpr int64_t kTokenTile = 256;
 constexpr int64_t kWeightRows = 96;
-// Bytes of a panel's piece that stays in the L1 cache.
+// Bytes of a part of a panel that stays in the L1 cache.
 constexpr int64_t kPanelBytes = 32 << 10;
 
 int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// Tokens whose sums a thread holds.
+// Tokens whose sums a thread keeps.
 int64_t TileTokens(int64_t width) { return std::max(kTokenTile / width, int64_t{1}) * width; }
-// Elements of the depth that a panel `width` tokens wide takes a pass.
+// Elements of the depth in one pass, for a panel that is `width` tokens wide.
 int64_t DepthBlock(const GemmKernel& kernel, int64_t width) {
   return kPanelBytes / 4 / width * kernel.step;
 }
@@ -36,8 +36,8 @@ struct Product {
   const float* bias;
   const MatrixView& y;
   Epilogue epilogue;
-  bool widen;           // weights become f32 blocks first
-  int64_t depth_block;  // elements of the depth a pass takes
+  bool widen;           // weights are converted to f32 blocks first
+  int64_t depth_block;  // elements of the depth in a pass
   std::byte* panels;    // [panel][steps][width], 32-bit lanes
 
   int64_t depth() const { return weight.cols; }
@@ -102,7 +102,7 @@ void MultiplyBlock(const Product& p, int64_t first, int64_t rows, int64_t n0, in
 }  // namespace
 
 uint64_t GemmScratchBytes(int64_t rows, int64_t depth, int threads) {
-  // The f32 kernel's panels are the larger ones, and it alone widens weights.
+  // The f32 kernel has the larger panels, and only it widens weights.
   const GemmKernel kernel = F32GemmKernel();
   const int64_t width = kernel.max_width();
   const int64_t panels = CeilDiv(std::min(rows, kTokenBlock), width) * width * depth;
@@ -129,7 +129,7 @@ void Gemm(ThreadPool& pool, const MatrixView& x, const MatrixView& weight, const
   const int64_t widest = std::min(CeilDiv(x.rows, kernel.lanes) * kernel.lanes, kernel.max_width());
   p.depth_block = DepthBlock(kernel, widest);
   const int64_t depth_blocks = std::max(CeilDiv(p.depth(), p.depth_block), int64_t{1});
-  // As many blocks for every thread; the last ones even out what the machine takes from a thread.
+  // Equally many blocks for every thread; the last ones even out disturbances.
   int64_t blocks = CeilDiv(weight.rows, kWeightRows);
   blocks = CeilDiv(blocks, pool.size()) * pool.size();
   const int64_t block_rows = CeilDiv(weight.rows, blocks);

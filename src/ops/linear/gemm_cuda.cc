@@ -14,7 +14,8 @@ namespace litecache::ops::cuda {
 namespace {
 
 constexpr size_t kWorkspaceBytes = LinearScratchBytes();
-// Prompts' last chunks have any number of rows: what was chosen for them is forgotten at times.
+// Last chunks of prompts have any number of rows, so the chosen algorithms are dropped when there
+// are too many.
 constexpr size_t kMaxPlans = 4096;
 
 cudaDataType_t CudaType(DType dtype) {
@@ -22,7 +23,7 @@ cudaDataType_t CudaType(DType dtype) {
   return dtype == DType::kF32 ? CUDA_R_32F : CUDA_R_16BF;
 }
 
-// What cuBLASLt may assume: its default is 256 bytes.
+// The alignment that cuBLASLt may assume; its default is 256 bytes.
 uint32_t AlignmentOf(const MatrixView& m) {
   const auto address = reinterpret_cast<uintptr_t>(m.data);
   return static_cast<uint32_t>(std::min<uintptr_t>(address & -address, 256));
@@ -45,7 +46,7 @@ struct Gemm::Plan {
 struct Gemm::State {
   CublasLtHandle handle;
   std::unique_ptr<void, void (*)(void*)> workspace{nullptr, FreeWorkspace};
-  std::map<Key, std::unique_ptr<Plan>> plans;  // null: no algorithm
+  std::map<Key, std::unique_ptr<Plan>> plans;  // null: there is no algorithm
 };
 
 Gemm::Gemm() : state_(std::make_unique<State>()) {
@@ -69,7 +70,7 @@ Gemm::Plan* Gemm::PlanFor(const Key& key) {
                weight_alignment, y_alignment, add, bias, pair] = key;
   const CublasLt& lt = CublasLt::Get();
   auto plan = std::make_unique<Plan>();
-  // Sums in f32 also of f32 elements: TF32 has to be asked for by its own type.
+  // f32 elements are also multiplied in f32: TF32 would have to be requested by its own type.
   cublasLtMatmulDesc_t desc = nullptr;
   lt.Check(lt.MatmulDescCreate(&desc, CUBLAS_COMPUTE_32F, CUDA_R_32F), "MatmulDescCreate");
   plan->desc.reset(desc);
@@ -77,7 +78,7 @@ Gemm::Plan* Gemm::PlanFor(const Key& key) {
     lt.Check(lt.MatmulDescSetAttribute(desc, attribute, &value, sizeof(value)),
              "MatmulDescSetAttribute");
   };
-  // Rows here are columns there: y^T [out, rows] = weight [out, in] x^T [in, rows].
+  // cuBLASLt is column-major: y^T [out, rows] = weight [out, in] x^T [in, rows].
   set(CUBLASLT_MATMUL_DESC_TRANSA, CUBLAS_OP_T);
   set(CUBLASLT_MATMUL_DESC_TRANSB, CUBLAS_OP_N);
   if (bias) {
@@ -93,7 +94,7 @@ Gemm::Plan* Gemm::PlanFor(const Key& key) {
              "MatrixLayoutCreate");
     owner.reset(made);
     if (!pair) return;
-    // Matrices one behind the other, until a call says where they are.
+    // The matrices are assumed to be adjacent until a call passes their addresses.
     const int32_t batch = 2;
     const int64_t apart = shared ? 0 : width * stride;
     lt.Check(lt.MatrixLayoutSetAttribute(made, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &batch,
@@ -115,7 +116,7 @@ Gemm::Plan* Gemm::PlanFor(const Key& key) {
              "MatmulPreferenceSetAttribute");
   };
   prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, uint64_t{kWorkspaceBytes});
-  // A split depth is added up in f32, never in bf16.
+  // With a split depth, partial sums are added in f32, never in bf16.
   prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
          static_cast<uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
   prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, weight_alignment);
@@ -147,7 +148,7 @@ void Gemm::Run(CudaStream& stream, const MatrixView& x, const MatrixView& weight
                     y.dtype, AlignmentOf(x), AlignmentOf(weight), AlignmentOf(y), add, with_bias,
                     /*pair=*/false});
   };
-  // The epilogue takes a bias of y's dtype only.
+  // cuBLASLt's epilogue takes a bias of y's dtype only.
   Plan* plan = nullptr;
   const void* same = y.dtype == DType::kF32 ? static_cast<const void*>(bias.f32) : bias.bf16;
   bool with_bias = same != nullptr;

@@ -12,28 +12,29 @@
 
 namespace litecache::ops::cuda {
 
-// [out] in f32, and where the caller has it, the same values in bf16; null: none.
+// [out] f32 and, if the caller has them, the same values in bf16; null: none.
 struct GemmBias {
   const float* f32 = nullptr;
   const uint16_t* bf16 = nullptr;
 };
 
-// A stream's handle, workspace and chosen algorithms; lives with the stream, used by one thread at
-// a time.
+// A stream's handle, workspace and chosen algorithms. Owned by the stream; used by one thread at a
+// time.
 class Gemm {
  public:
-  // Takes the workspace: not while a graph is captured. Throws DeviceError, CapacityError.
+  // Allocates the workspace; not allowed while a graph is captured. Throws DeviceError,
+  // CapacityError.
   Gemm();
   ~Gemm();
 
-  // Arguments of Linear, checked. A shape's first call chooses its algorithm (some ten
-  // microseconds of the host).
-  // A bias is added before y is rounded where y is f32 or the bias is there in bf16.
+  // Arguments as for Linear, already checked. A shape's first call chooses its algorithm (some ten
+  // microseconds on the host). A bias is added before y is rounded if y is f32 or the bias is
+  // available in bf16.
   void Run(CudaStream& stream, const MatrixView& x, const MatrixView& weight, const GemmBias& bias,
            const MatrixView& y, Epilogue epilogue);
-  // Two products of one x and one shape, kStore, as one call: the first one's last tiles leave no
-  // SM idle. Where the library has none, or the second one's matrices do not lie behind the
-  // first's: false, and nothing is done.
+  // Two products of one x, of one shape, with kStore, as one call: the first one's last tiles leave
+  // no SM idle. Returns false, having done nothing, if the library has no algorithm or the second
+  // one's matrices do not follow the first's.
   bool RunPair(CudaStream& stream, const MatrixView& x, const RoundedPart& first,
                const RoundedPart& second);
 
@@ -45,13 +46,13 @@ class Gemm {
   struct Plan;
   struct State;
 
-  // Null where cuBLASLt has no algorithm for it.
+  // Null if cuBLASLt has no algorithm for it.
   Plan* PlanFor(const Key& key);
 
   std::unique_ptr<State> state_;
 };
 
-// y += bias in every row. y f32 or bf16.
+// y += bias in every row. y is f32 or bf16.
 void AddBias(CudaStream& stream, const float* bias, const MatrixView& y);
 
 }  // namespace litecache::ops::cuda

@@ -19,11 +19,11 @@ namespace {
 
 using Type = dnnl::memory::data_type;
 
-// Fewer tokens leave the tiles' rows (16) and oneDNN's packing of the weights badly used.
+// With fewer tokens, the rows of the tiles (16) and oneDNN's packing of the weights do not pay off.
 constexpr int64_t kMinTokens = 32;
-// Tokens a call takes: bounds the converted x.
+// Tokens in a call, which bounds the converted x.
 constexpr int64_t kTokenBlock = 1024;
-// Outputs a slice has: oneDNN packs a slice's weights once a call, into its scratch memory.
+// Outputs in a slice: at each call oneDNN packs a slice's weights into its scratch memory.
 constexpr int64_t kSliceOutputs = 256;
 
 // tokens, outputs, depth, strides of weight and y, bias?, add?
@@ -34,22 +34,22 @@ struct Primitive {
   dnnl::matmul primitive;
 };
 
-// oneDNN sets its global tables up on first use, guarded in ways that ThreadSanitizer cannot see in
-// a library built without it; objects are made rarely, so they are made one at a time.
+// oneDNN initializes its global tables on first use, guarded in ways that ThreadSanitizer cannot
+// see in a library built without it; objects are rarely created, so they are created one at a time.
 std::mutex& CreationMutex() {
   static std::mutex mutex;
   return mutex;
 }
 
-// A thread's oneDNN objects. Primitives are kept by shape: making one costs milliseconds (it
-// generates code), finding it in oneDNN's own cache still tens of microseconds.
+// A thread's oneDNN objects. Primitives are kept by shape: creating one takes milliseconds (it
+// generates code), and finding it in oneDNN's own cache still takes tens of microseconds.
 class Context {
  public:
   Context() {
     std::lock_guard lock(CreationMutex());
     engine_ = dnnl::engine(dnnl::engine::kind::cpu, 0);
     stream_ = dnnl::stream(engine_);
-    // One thread a call, whichever OpenMP runtime oneDNN was built with: its setting is per
+    // One thread per call, whichever OpenMP runtime oneDNN was built with: its setting is per
     // calling thread. A oneDNN built without OpenMP has no such function and needs none.
     using SetThreads = void (*)(int);
     if (auto set = reinterpret_cast<SetThreads>(dlsym(RTLD_DEFAULT, "omp_set_num_threads"))) set(1);
@@ -74,7 +74,7 @@ class Context {
     const auto found = primitives_.find(key);
     if (found != primitives_.end()) return found->second;
     std::lock_guard lock(CreationMutex());
-    // Chunks of many lengths (the last one of every prompt) must not pile up.
+    // Primitives for chunks of many lengths (the last one of every prompt) must not accumulate.
     constexpr size_t kMost = 256;
     if (primitives_.size() >= kMost) primitives_.clear();
     const auto [tokens, outputs, depth, weight_stride, y_stride, has_bias, add] = key;

@@ -8,7 +8,7 @@
 #include "ops/common/scratch.h"
 #include "ops/common/widen.h"
 
-// One call's arguments; outside the targets' namespaces, because all of them take it.
+// One call's arguments, declared outside of the targets' namespaces because all of them use it.
 #ifndef LITECACHE_OPS_CPU_GEMV_ROWS_
 #define LITECACHE_OPS_CPU_GEMV_ROWS_
 namespace litecache::ops::cpu {
@@ -19,7 +19,7 @@ struct Rows {
   const void* weight;
   int64_t stride;  // elements
   int64_t count;
-  const float* x;  // arranged
+  const float* x;  // in the order of Arrange
   int64_t x_stride;
   int64_t depth;
   float* sums;  // [tokens][sums_stride]
@@ -32,7 +32,7 @@ struct Rows {
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/linear/gemv_cpu.cc"
 #include "hwy/foreach_target.h"
-// Highway's header comes after foreach_target.
+// Must come after foreach_target.h.
 #include "hwy/highway.h"
 #include "ops/common/simd-inl.h"
 
@@ -40,8 +40,8 @@ HWY_BEFORE_NAMESPACE();
 namespace litecache::ops::cpu {
 namespace HWY_NAMESPACE {
 
-// A block is two vectors of weights. Its tokens' values lie in the order the weights come out of
-// their load: bf16 pairs split into even and odd elements with a shift and a mask, which is cheaper
+// A block is two vectors of weights. Its tokens' values are in the order in which the weights are
+// loaded: bf16 pairs are split into even and odd elements with a shift and a mask, which is cheaper
 // than widening in order.
 HWY_INLINE int64_t BlockElements() { return 2 * static_cast<int64_t>(hn::Lanes(F32())); }
 
@@ -62,7 +62,7 @@ HWY_INLINE Block LoadBlock(const W* w) {
   return {LoadAsF32(d, w), LoadAsF32(d, w + hn::Lanes(d))};
 }
 
-// Brings a token's values into the order of LoadBlock, zero behind the end.
+// Brings a token's values into the order of LoadBlock, with zeros behind the end.
 void Arrange(const float* x, int64_t n, bool pairs, float* out) {
   const F32 d;
   const auto lanes = static_cast<int64_t>(hn::Lanes(d));
@@ -76,7 +76,7 @@ void Arrange(const float* x, int64_t n, bool pairs, float* out) {
   const auto arrange_block = [&](const float* from, float* to) HWY_ATTR {
     const auto low = RoundToBf16(d, hn::LoadU(d, from));
     const auto high = RoundToBf16(d, hn::LoadU(d, from + lanes));
-#if HWY_TARGET == HWY_SCALAR  // one lane each: even and odd already
+#if HWY_TARGET == HWY_SCALAR  // one lane each: the order is even, odd already
     hn::Store(low, d, to);
     hn::Store(high, d, to + lanes);
 #else
@@ -94,8 +94,8 @@ void Arrange(const float* x, int64_t n, bool pairs, float* out) {
 }
 
 // sums[r][t] = w[r] . x[t] for kRows rows of weights and kTokens arranged tokens. Each sum is one
-// chain over the blocks whatever kRows and kTokens are, so that a token's result does not depend on
-// the batch it is in.
+// chain over the blocks, whatever kRows and kTokens are, so that a token's result does not depend
+// on its batch.
 template <typename W, int kRows, int kTokens>
 HWY_INLINE void Dots(const W* w, int64_t stride, const float* x, int64_t x_stride, int64_t n,
                      float* sums, int64_t sums_stride) {
@@ -121,7 +121,7 @@ HWY_INLINE void Dots(const W* w, int64_t stride, const float* x, int64_t x_strid
   for (; i + block <= n; i += block) {
     for (int r = 0; r < kRows; ++r) {
       rows[r] = w + r * stride + i;
-      // The next rows of the block: the hardware's prefetchers stop at the end of every row.
+      // Prefetches the next rows: the hardware's prefetchers stop at the end of every row.
       __builtin_prefetch(rows[r] + kRows * stride, 0, 3);
     }
     accumulate(rows, i);
@@ -187,15 +187,15 @@ namespace {
 constexpr int64_t kMaxTokens = kMaxAvx512GemvTokens;
 static_assert(kMaxTokens >= kMaxWidenedTokens);
 
-// Sums of a piece's rows for one token that wait for their epilogue.
+// Sums of a piece's rows for one token that are stored together.
 constexpr int64_t kSums = 64;
 
-// bf16 weights and x meet in dot products of pairs.
+// bf16 weights and x are multiplied by dot products of pairs.
 bool UsesPairs(DType weight) {
   return weight == DType::kBF16 && ActiveCpuIsa() >= CpuIsa::kAvx512Bf16;
 }
 
-// x as the kernels read it: bf16 for pairs, otherwise f32 in the order of LoadBlock; every token
+// x as the kernels read it: bf16 for pairs, otherwise f32 in the order of LoadBlock; every token is
 // padded with zeros.
 struct PreparedX {
   bool pairs;
@@ -228,7 +228,7 @@ PreparedX Prepare(const MatrixView& x, DType weight) {
   return {false, rows, stride};
 }
 
-// Outputs [begin, end) of one part.
+// Computes outputs [begin, end) of one part.
 void MultiplyPart(const LinearPart& part, const PreparedX& x, Epilogue epilogue, int64_t begin,
                   int64_t end) {
   const MatrixView& weight = part.weight;
@@ -294,8 +294,9 @@ void Gemv(ThreadPool& pool, const MatrixView& x, std::span<const LinearPart> par
     rows += part.weight.rows;
     row_bytes = part.weight.stride * static_cast<int64_t>(SizeOf(part.weight.dtype));
   }
-  // Pieces of about 64 KiB: long enough for the prefetchers, short enough to even out the threads;
-  // at least 16 KiB. As many for every thread: where nothing disturbs them, they finish together.
+  // Pieces of about 64 KiB, at least 16 KiB: long enough for the prefetchers, short enough to
+  // balance the threads. Every thread gets equally many, so that undisturbed threads finish
+  // together.
   constexpr int64_t kLeastBytes = 16 << 10, kMostBytes = 64 << 10, kRowStep = 16;
   const int64_t bytes = rows * row_bytes, threads = pool.size();
   int64_t pieces = std::max(bytes / kMostBytes, std::min(4 * threads, bytes / kLeastBytes));

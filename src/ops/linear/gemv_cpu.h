@@ -10,14 +10,15 @@
 
 namespace litecache::ops::cpu {
 
-// How many tokens Gemv() takes: 16 for bf16 weights where the CPU has BF16 dot products, else 4.
+// The most tokens that Gemv() takes: 16 for bf16 weights if the CPU has BF16 dot products,
+// otherwise 4.
 int64_t MaxGemvTokens(DType weight);
 
 // The parts' weights have one dtype; x has at most MaxGemvTokens(dtype) rows.
 void Gemv(ThreadPool& pool, const MatrixView& x, std::span<const LinearPart> parts,
           Epilogue epilogue);
 
-// Bytes the calling thread keeps for weights of `depth` inputs.
+// Bytes of scratch that the calling thread keeps for weights of `depth` inputs.
 uint64_t GemvScratchBytes(int64_t depth);
 
 }  // namespace litecache::ops::cpu

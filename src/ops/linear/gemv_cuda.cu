@@ -1,11 +1,11 @@
-// Weights go from memory straight into the registers of tensor core products: 16 bytes a lane and
-// access, no shared memory, and few instructions a byte whatever the number of rows. (With FMAs, 8
-// rows would take more instructions than the time of their weights' bytes has.)
+// Weights are loaded from memory directly into the registers of tensor core products: 16 bytes per
+// lane and access, no shared memory, and few instructions per byte for any number of rows. (With
+// FMAs, 8 rows would take more instructions than fit into the time of reading the weights.)
 //
 // mma.m16n8k16 multiplies 16 rows of x by 8 outputs over 16 elements of the depth. Lane 4 g + q
-// holds outputs' row g (and x's rows g and g + 8) at depth slots 2q, 2q+1, 2q+8, 2q+9. Which
-// element of the depth stands in which slot is free as long as x and weights agree; so lane 4 g + q
-// loads the 8 elements at k + 8 q, and they fill the four slots of two products, which together
+// holds outputs' row g (and x's rows g and g + 8) at depth slots 2q, 2q+1, 2q+8, 2q+9. The
+// assignment of depth elements to slots is arbitrary as long as x and weights agree; so lane 4 g +
+// q loads the 8 elements at k + 8 q, and they fill the four slots of two products, which together
 // cover 32 elements of the depth.
 #include "device/cuda/check.h"
 #include "device/cuda/cuda_device.h"
@@ -16,11 +16,12 @@
 namespace litecache::ops::cuda {
 namespace {
 
-constexpr int kOutputs = 8;  // of one product
-constexpr int kDepth = 32;   // elements of the depth that a warp takes in a step
-constexpr int kChunk = 8;    // elements of a lane in a step: 16 bytes
+constexpr int kOutputs = 8;  // in one product
+constexpr int kDepth = 32;   // elements of the depth that a warp processes in a step
+constexpr int kChunk = 8;    // elements that a lane loads in a step: 16 bytes
 
-// 8 consecutive elements; those at `left` and beyond are zeros (aligned: all or none are there).
+// Loads 8 consecutive elements; those at `left` and beyond are zeros (aligned: all or none are
+// loaded).
 template <bool kAligned>
 __device__ inline uint4 LoadChunk(const __nv_bfloat16* p, int left) {
   uint4 v = {0, 0, 0, 0};
@@ -38,7 +39,7 @@ __device__ inline uint4 LoadChunk(const __nv_bfloat16* p, int left) {
   return v;
 }
 
-// Weights are read once: they need not push x out of the L1.
+// Weights are read once, so they should not evict x from the L1 cache.
 __device__ inline uint4 LoadOnce(const __nv_bfloat16* p) {
   uint4 v;
   asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -61,7 +62,7 @@ __global__ void __launch_bounds__(kWarps * 32) GemvKernel(const __grid_constant_
   const __nv_bfloat16* w[kTiles];
 #pragma unroll
   for (int j = 0; j < kTiles; ++j) {
-    // Past the last output its row is read again and the result dropped.
+    // Beyond the last output its row is read again and the result is dropped.
     const int32_t row = min(first + j * kOutputs + g, target.outputs - 1);
     w[j] = target.weight + row * target.stride + q * kChunk;
   }
@@ -102,7 +103,7 @@ __global__ void __launch_bounds__(kWarps * 32) GemvKernel(const __grid_constant_
     }
   }
 
-  // Lane 4 g + q has rows g (0, 1) and g + 8 (2, 3), outputs 2q and 2q + 1.
+  // Lane 4 g + q holds rows g (0, 1) and g + 8 (2, 3), outputs 2q and 2q + 1.
   constexpr int kHalves = kUpper ? 2 : 1;
   __shared__ float2 sums[kWarps][kTiles][kHalves][32];
 #pragma unroll
@@ -164,8 +165,8 @@ void Gemv(Stream& stream, const MatrixView& x, std::span<const LinearPart> targe
   }
   if (a.count == 0) return;
   CudaStream& cuda = AsCuda(stream);
-  // Enough warps for every SM to have its share of the memory's rate in flight (some 32 KiB each):
-  // few outputs split the depth over more warps.
+  // Enough warps that every SM has its share of the memory bandwidth in flight (some 32 KiB each):
+  // with few outputs, the depth is split over more warps.
   const int64_t tiles_an_sm = outputs / kOutputs / cuda.sm_count();
   if (!aligned) {
     Launch<8, 1, 4, false>(cuda, a);

@@ -8,22 +8,23 @@
 
 namespace litecache::ops::cuda {
 
-// Rows one read of the weights serves: a tensor core multiplies 16 at once.
+// Rows that one read of the weights serves: a tensor core multiplies 16 at once.
 inline constexpr int64_t kMaxGemvRows = 16;
-// Products of one launch.
+// Most products in one launch.
 inline constexpr int kMaxGemvParts = 4;
 
-// Arguments of Linear; bf16 x and weights, 1 to kMaxGemvRows rows, up to
-// kMaxGemvParts parts with any number of outputs each. Every sum has a fixed order, which
-// depends on the parts' sizes only: a row's results are the same bits whatever the other rows.
+// Arguments as for Linear; bf16 x and weights, 1 to kMaxGemvRows rows, up to kMaxGemvParts parts
+// with any number of outputs each. Every sum has a fixed order that depends on the parts' sizes
+// only: a row's results are the same bits whatever the other rows.
 void Gemv(Stream& stream, const MatrixView& x, std::span<const LinearPart> parts,
           Epilogue epilogue);
 
-// Counters by which the blocks of a product claim its tiles, a pair a launch, in turns: a kernel
-// may start while some before it still run. Device memory, zero between launches.
+// Counters by which the blocks of a product claim its tiles. Launches use pairs of counters in
+// turn, because a kernel may start while earlier ones still run. Device memory, zero between
+// launches.
 class TileClaims {
  public:
-  // Not while a graph is captured. Throws CapacityError.
+  // Not allowed while a graph is captured. Throws CapacityError.
   explicit TileClaims(CudaStream& stream);
   uint32_t* Next();
 
@@ -34,14 +35,13 @@ class TileClaims {
   int next_ = 0;
 };
 
-// The same on sm_90, near the memory's rate at any size, and overlapping
-// the kernel before it (overlap.cuh). Serves: whether it can, by the GPU, by the alignment of x and
-// of the weights (16 bytes) and by x's size, all of which has to fit shared memory. claims: null
-// where every block has an even share.
+// The same on sm_90, near the memory bandwidth at any size, and overlapping the kernel before it
+// (overlap.cuh). RingGemvServes: whether GPU, alignment of x and weights (16 bytes) and the size of
+// x, which must fit in shared memory, allow it. claims: null if every block has an even share.
 bool RingGemvServes(const MatrixView& x, std::span<const LinearPart> parts);
 void RingGemv(CudaStream& stream, const MatrixView& x, std::span<const LinearPart> parts,
               Epilogue epilogue, TileClaims* claims = nullptr);
-// gate.y = silu(x gate^T) * (x up^T), where RingGemvServes both; up.y is left alone.
+// gate.y = silu(x gate^T) * (x up^T), if RingGemvServes both; up.y is unchanged.
 void RingGatedGemv(CudaStream& stream, const MatrixView& x, const LinearPart& gate,
                    const LinearPart& up, TileClaims* claims = nullptr);
 

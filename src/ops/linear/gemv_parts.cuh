@@ -1,4 +1,4 @@
-// Shared by the two kernels of few-row products (gemv_cuda.cu, gemv_ring_cuda.cu).
+// Shared by the two kernels for products of few rows (gemv_cuda.cu, gemv_ring_cuda.cu).
 #pragma once
 
 #include <cuda_bf16.h>
@@ -18,7 +18,7 @@ struct GemvTarget {
   void* y;
   int64_t y_stride;
   int32_t outputs;
-  int32_t first;  // block or output of the launch, as the kernel counts
+  int32_t first;  // the target's first block or output in the launch, depending on the kernel
   bool bf16_y;
 };
 
@@ -56,14 +56,14 @@ inline GemvArguments MakeGemvArguments(const MatrixView& x, std::span<const Line
   return a;
 }
 
-// The target that has block or output `at`.
+// The target that contains block or output `at`.
 __device__ inline const GemvTarget& TargetOf(const GemvArguments& a, int32_t at) {
   int index = 0;
   while (index + 1 < a.count && at >= a.targets[index + 1].first) ++index;
   return a.targets[index];
 }
 
-// Its index, where the targets behind `count` have first = INT32_MAX.
+// Its index; the targets beyond `count` must have first = INT32_MAX.
 __device__ inline int TargetIndex(const GemvArguments& a, int32_t at) {
   static_assert(kMaxGemvParts == 4);
   return (at >= a.targets[1].first ? 1 : 0) + (at >= a.targets[2].first ? 1 : 0) +

@@ -1,26 +1,26 @@
-// Few-row products near the memory's rate at any size (sm_90): one block an SM has an even share of
-// all outputs, in tiles of 8 rows of the weights. The block's warps share a tile's depth, and each
-// keeps a ring of its own full of copies that nobody waits for: no warp waits for another's bytes,
-// and the next tile's are under way while the sums of this one are added up.
+// Products of few rows near the memory bandwidth at any size (sm_90): one block per SM has an even
+// share of all outputs, in tiles of 8 rows of the weights. The block's warps divide a tile's depth,
+// and each keeps its own ring of asynchronous copies full: no warp waits for another's bytes, and
+// the next tile's copies are in flight while the sums of the current one are added up.
 //
-// Weights are read once a step, so their lines are the first that the L2 gives up: products that
-// claim tiles take 1% less of an H200's time, and a step of `full` at 128,900 tokens 8.55 instead
-// of 8.80 ms.
+// Weights are read once per step, so their lines are the first that the L2 cache evicts: products
+// that claim tiles take 1% less time on an H200, and a step of `full` at 128,900 tokens takes 8.55
+// instead of 8.80 ms.
 //
-// Where other streams' kernels hold SMs (ShareGpu), blocks claim their tiles instead, all but the
-// first: an even share of a block that starts late, because its SM is taken, would be what all
-// others wait for.
+// If other streams' kernels occupy SMs (ShareGpu), blocks claim their tiles instead, all but the
+// first: otherwise all would wait for the even share of a block that starts late because its SM is
+// occupied.
 //
-// Two warps of a scheduler hide little of each other's latencies, so what a warp does for a part of
-// a tile is kept short: loads first, the next copies while these come; addresses of copies are
-// moved on, not computed; loops instead of one copy behind the other (60 KB of instructions for 12
-// stages); and nobody touches a claim's answer before the tile's end. With all of that a layer's
-// products, shared and with predicted queries, take 115 instead of 132 us.
+// Two warps of a scheduler hide little of each other's latencies, so a warp's work for a part of a
+// tile is kept short: loads come first, then the next copies while the loads are in flight;
+// addresses of copies are incremented, not computed; loops instead of unrolled copies (60 KB of
+// instructions for 12 stages); and the result of a claim is not used before the tile's end. With
+// all of that a layer's products, shared and with predicted queries, take 115 instead of 132 us.
 //
 // The launch overlaps the kernel before it (overlap.cuh): weights are constant for the life of a
-// stream, so rings fill while that kernel ends. A block takes most of an SM's shared memory: where
-// two fit, an SM that is free first gets two shares and the product waits for it (logits of an
-// H200: 283 us instead of 233).
+// stream, so rings fill while that kernel ends. A block takes most of an SM's shared memory: if two
+// fitted, an SM that is free first would get two shares and the product would wait for it (logits
+// on an H200: 283 us instead of 233).
 //
 // How lanes hold operands: gemv_cuda.cu.
 #include <algorithm>
@@ -38,32 +38,32 @@ namespace {
 constexpr int kWarps = 8;
 constexpr int kThreads = kWarps * 32;
 constexpr int kTile = 8;    // rows of the weights: outputs of one tensor core product
-constexpr int kPart = 128;  // elements of their depth in a stage of a ring
-constexpr int kDepth = 32;  // of those, what a warp multiplies in a step
-constexpr int kChunk = 8;   // and a lane: 16 bytes
+constexpr int kPart = 128;  // elements of the depth in a stage of a ring
+constexpr int kDepth = 32;  // elements that a warp multiplies in a step
+constexpr int kChunk = 8;   // elements of a lane: 16 bytes
 constexpr int kStageBytes = kTile * kPart * 2;
 constexpr int kMostStages = 12;
 constexpr int kLeastStages = 5;  // fewer do not hide the memory's latency
-// Rows of x in shared memory are this much longer: chunks of one step are in different banks.
+// Padding of x's rows in shared memory, so that the chunks of one step are in different banks.
 constexpr int kPadding = 64;
 
-// The tiles that a block has claimed beyond the one that it multiplies: those that its copies may
-// have come to.
+// Length of the queue of claimed tiles beyond the one being multiplied, which the copies may have
+// reached.
 constexpr int kQueue = 32;
 constexpr uint32_t kNoTile = 0x0f000000;
 
 struct RingPlan {
-  int32_t units;        // outputs, or pairs of them (kGated), that the blocks share
-  int32_t share, more;  // even shares: of a block, and how many blocks have one more
+  int32_t units;        // outputs, or pairs of them (kGated), that the blocks divide
+  int32_t share, more;  // even shares: units of a block, and how many blocks have one more
   int32_t x_pitch;      // bytes of a row of x in shared memory
-  uint32_t* claims;     // tiles claimed, blocks done; null: even shares
+  uint32_t* claims;     // tiles claimed, blocks finished; null: even shares
 };
 
 __host__ __device__ constexpr int SumsBytes(int rows) { return 2 * kWarps * rows * kTile * 4; }
 
-// value = (*counter)++ where wanted, and stays otherwise; nobody waits for it before value is used.
-// An increment with a limit, which is never reached, not an addition: of additions the compiler
-// adds up a warp's, and has the answer waited for at once, to hand it out.
+// value = (*counter)++ if wanted, otherwise unchanged; asynchronous until value is used. An
+// increment with a limit that is never reached rather than an addition: the compiler would combine
+// a warp's additions into one and wait for its result at once, to distribute it.
 __device__ inline void Claim(uint32_t* counter, bool wanted, uint32_t& value) {
   asm volatile(
       "{\n"
@@ -76,13 +76,13 @@ __device__ inline void Claim(uint32_t* counter, bool wanted, uint32_t& value) {
       : "memory");
 }
 
-// Parts of the depth: warp w has parts w, w + kWarps, ... of each tile. Shared memory: rings
-// [kWarps][kStages], sums [2][kWarps][rows][kTile], x [rows]. kUpper: x has more than 8 rows.
+// The depth is divided into parts: warp w has parts w, w + kWarps, ... of each tile. Shared memory:
+// rings [kWarps][kStages], sums [2][kWarps][rows][kTile], x [rows]. kUpper: x has more than 8 rows.
 // kGated: y of target 0 = silu(target 0) * target 1, and a tile has four outputs of each.
 template <int kStages, bool kUpper, bool kGated>
 __global__ void __launch_bounds__(kThreads, 1)
     RingGemvKernel(const __grid_constant__ GemvArguments a, const RingPlan plan) {
-  constexpr int kUnits = kGated ? kTile / 2 : kTile;  // of a tile
+  constexpr int kUnits = kGated ? kTile / 2 : kTile;  // in a tile
   extern __shared__ __align__(128) uint8_t shared[];
   __shared__ int32_t queue[kQueue];
   const int warp = static_cast<int>(threadIdx.x) / 32;
@@ -99,13 +99,13 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int32_t parts = (a.depth + kPart - 1) / kPart;
   const int32_t own_parts = (parts - warp + kWarps - 1) / kWarps;  // warp, warp + kWarps, ...
   const int chunk = lane % 16;
-  // Copies of a warp are kStages - 1 parts, or this many tiles, before what it multiplies.
+  // A warp's copies are kStages - 1 parts, or this many tiles, ahead of its products.
   const int32_t ahead =
       1 + static_cast<int32_t>((kStages - 1u) / static_cast<uint32_t>(max(1, parts / kWarps)));
-  // A slot is not written while a tile before needs it.
+  // A queue entry must not be overwritten while an earlier tile needs it.
   static_assert(1 + kMostStages - 1 + 2 < kQueue);
-  // First unit of this block's tile i; `end` or more: there is none. A block's first tile is its
-  // own; thread i claims tile 1 + i.
+  // First unit of this block's tile i; `end` or more: there is no such tile. A block's first tile
+  // is fixed; thread i claims tile 1 + i.
   uint32_t claimed = kNoTile;
   Claim(plan.claims, claims && static_cast<int32_t>(threadIdx.x) < ahead, claimed);
   const auto begin_of = [&](int32_t i) {
@@ -114,19 +114,20 @@ __global__ void __launch_bounds__(kThreads, 1)
   };
   const auto tile_claimed = [&] { return (static_cast<int32_t>(claimed) + blocks) * kUnits; };
 
-  // Where the copies are: the tile, which of this warp's parts, and that part's place in the depth.
+  // The position of the copies: the tile, which of this warp's parts, and that part's offset in the
+  // depth.
   int32_t copy_tile = 0, copy_part = 0, copy_k = 0, copy_begin = begin_of(0);
   const uint32_t ring_begin =
       SharedAddress(ring) +
       static_cast<uint32_t>((lane / 16) * kPart * 2 +
-                            // Odd rows have the halves of 128 bytes exchanged: a step's chunks are
-                            // in different banks.
+                            // In odd rows the halves of 128 bytes are exchanged, so that a step's
+                            // chunks are in different banks.
                             ((chunk ^ ((lane / 16) << 2)) << 4));
   uint32_t copy_to = ring_begin;
   const __nv_bfloat16* rows[kTile / 2];  // of this lane: lane / 16, + 2, + 4, + 6
   const auto begin_tile = [&] {
-    // A lane finds one row and gets the others' from theirs. Past the last output its row is copied
-    // again and the result dropped.
+    // A lane computes the address of one row and gets the others by shuffles. Beyond the last
+    // output its row is copied again and the result is dropped.
     const int r = lane % kTile;
     const int32_t unit = min(copy_begin + r % kUnits, end - 1);
     const GemvTarget& target = a.targets[kGated ? r / kUnits : TargetIndex(a, unit)];
@@ -139,7 +140,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     }
     copy_k = warp * kPart + chunk * kChunk;
   };
-  // The next stage, a group of copies even where there is nothing left.
+  // Copies the next stage; commits a group of copies even if nothing is left.
   const auto copy = [&] {
     if (copy_begin < end && own_parts > 0) {
       if (copy_part == 0) begin_tile();
@@ -161,7 +162,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     CommitCopies();
   };
 
-  // The last part of the first tile looks up the second.
+  // The last part of the first tile looks up the second tile.
   const int32_t asks = min(kStages - 1, max(0, own_parts - 1));
 #pragma unroll 1
   for (int32_t i = 0; i < kStages; ++i) {
@@ -200,7 +201,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   for (int32_t tile = 0;; ++tile) {
     const int32_t begin = begin_of(tile);
     if (begin >= end) break;
-    // The answer has until the end of this tile.
+    // The result of the claim is not needed before the end of this tile.
     if (claims && threadIdx.x == 0) {
       claimed = kNoTile;
       Claim(plan.claims, begin_of(tile + ahead) < end, claimed);
@@ -210,7 +211,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     int target_index = 0;
     int32_t output = 0;
     int64_t at_y = 0;
-    // What the result needs beside the sums is on its way while they are made; second: y before, or
+    // Loads what the result needs besides the sums, while they are computed; second: y before, or
     // the bias of target 1.
     float bias = 0, second = 0;
     if (writes) {
@@ -225,12 +226,14 @@ __global__ void __launch_bounds__(kThreads, 1)
         if (a.add) second = static_cast<const float*>(target.y)[at_y];
       }
     }
-    // Four chains of products: one alone would wait for a tensor core's latency at each.
+    // Four chains of products, because a single one would wait for the tensor core's latency at
+    // each step.
     float chains[4][4] = {};
 #pragma unroll 1
     for (int32_t j = 0; j < own_parts; ++j) {
       WaitForCopies<kStages - 2>();
-      __syncwarp();  // the other lanes' copies; and all have read the stage that is written next
+      __syncwarp();  // the other lanes' copies are done; all lanes have read the stage that is
+                     // written next
       constexpr int kSteps = kPart / kDepth;
       const uint8_t* const w = ring + stage * kStageBytes + g * kPart * 2;
       uint4 weights[kSteps], low[kSteps], high[kSteps];
@@ -241,7 +244,7 @@ __global__ void __launch_bounds__(kThreads, 1)
         low[u] = has0 ? *reinterpret_cast<const uint4*>(x0 + k * 2) : zero;
         high[u] = has8 ? *reinterpret_cast<const uint4*>(x8 + k * 2) : zero;
       }
-      copy();  // while these come
+      copy();  // while the loads are in flight
 #pragma unroll
       for (int u = 0; u < kSteps; ++u) {
         GemvMultiply(chains[u % 2], low[u].x, low[u].y, high[u].x, high[u].y, weights[u].x,
@@ -256,8 +259,8 @@ __global__ void __launch_bounds__(kThreads, 1)
     for (int i = 0; i < 4; ++i) {
       sum[i] = (chains[0][i] + chains[1][i]) + (chains[2][i] + chains[3][i]);
     }
-    // Two buffers in turn: a warp writes one only when all have passed the barrier after reading
-    // it. Lane 4 g + q has rows g (0, 1) and g + 8 (2, 3), outputs 2q and 2q + 1.
+    // Two buffers in turn: a warp overwrites one only when all have passed the barrier after
+    // reading it. Lane 4 g + q holds rows g (0, 1) and g + 8 (2, 3), outputs 2q and 2q + 1.
     float* const sums = reinterpret_cast<float*>(sums_at) + tile % 2 * (kWarps * a.rows * kTile);
     if (has0) {
       *reinterpret_cast<float2*>(sums + (warp * a.rows + g) * kTile + 2 * q) = {sum[0], sum[1]};
@@ -285,8 +288,8 @@ __global__ void __launch_bounds__(kThreads, 1)
       static_cast<float*>(target.y)[at_y] = !kGated && a.add ? second + value : value;
     }
   }
-  // The last block leaves the counters as it found them: every block has the answers to all of its
-  // claims before it counts itself.
+  // The last block resets the counters: every block has the results of all of its claims before it
+  // counts itself.
   if (claims && threadIdx.x == 0 && atomicAdd(plan.claims + 1, 1u) == gridDim.x - 1) {
     plan.claims[0] = plan.claims[1] = 0;
   }
@@ -308,13 +311,14 @@ size_t SharedOfABlock() {
 template <int kStages, bool kUpper, bool kGated>
 void Launch(CudaStream& stream, const GemvArguments& a, int32_t units, TileClaims* claims) {
   static const size_t most = AllowSharedMemory(&RingGemvKernel<kStages, kUpper, kGated>);
-  // More than half of an SM's, whatever the stages.
+  // More than half of an SM's shared memory, whatever the number of stages.
   const size_t bytes =
       std::max(FixedBytes(a.rows, a.depth) + kWarps * kStages * kStageBytes, most / 2 + 1024);
   LC_CHECK(bytes <= most);
   const int32_t blocks = std::min(units, stream.sm_count());
-  // Fewer blocks than SMs find room anyway. (More than half of an SM each, and as many as there are
-  // SMs: that many launches as there are counters cannot be under way at once.)
+  // With fewer blocks than SMs, all find room anyway. (Each block takes more than half of an SM,
+  // and there are as many blocks as SMs, so there cannot be as many launches in flight as there are
+  // counters.)
   if (blocks < stream.sm_count()) claims = nullptr;
   LaunchOverlapping(stream, RingGemvKernel<kStages, kUpper, kGated>, static_cast<unsigned>(blocks),
                     kThreads, bytes, a,
@@ -328,9 +332,9 @@ void Launch(CudaStream& stream, const GemvArguments& a, int32_t units, TileClaim
 template <bool kUpper, bool kGated>
 void LaunchLargest(CudaStream& stream, const GemvArguments& a, int32_t units, TileClaims* claims) {
   const size_t stages = (SharedOfABlock() - FixedBytes(a.rows, a.depth)) / (kWarps * kStageBytes);
-  // On SMs that are shared no more copies than the memory's latency asks for: what all have under
-  // way is how long every load of the others waits, and shared memory is for them as well. Loads
-  // over the link, which wait longest, are not among those where a pull has SMs of its own.
+  // On shared SMs only as many copies are in flight as the memory's latency requires: more would
+  // delay every load of the other kernels, which also need the shared memory. This does not apply
+  // if a pull, whose loads over the link wait longest, has SMs of its own.
   if (claims != nullptr && stream.diverted() && stages >= 8) {
     Launch<8, kUpper, kGated>(stream, a, units, claims);
   } else if (claims != nullptr) {

@@ -18,40 +18,39 @@ struct LinearPart {
   MatrixView y;
 };
 
-// x [T, in] f32.
-// Arithmetic: bf16 weights round x to bf16 and accumulate in f32 (dot products of pairs, where the
-// CPU has them, take denormal numbers for 0); f16 and f32 weights multiply in f32. On the CPU up to
-// 16 rows (4 without BF16 dot products, and for other weights) run a bandwidth-bound GEMV, more a
-// blocked GEMM, large ones oneDNN where the CPU has AMX (ops/linear/linear_cpu.cc).
-// On a CUDA stream x has the weights' dtype, bf16 or f32, and y may be bf16
-// (ops/linear/linear_cuda.h). Every element of y is one chain of sums in a fixed order: its bits
-// depend neither on the number of threads nor, below and above the GEMV's limit, on the other rows
-// of the batch (oneDNN: on the threads only not). GEMV and GEMM differ by the rounding of their
-// sums.
+// x [T, in] f32. Arithmetic: with bf16 weights, x is rounded to bf16 and sums are f32 (dot products
+// of pairs, if the CPU has them, treat denormal numbers as 0); f16 and f32 weights multiply in f32.
+// On the CPU up to 16 rows (4 without BF16 dot products, and for other weights) run a
+// bandwidth-bound GEMV, more a blocked GEMM, large ones oneDNN if the CPU has AMX
+// (ops/linear/linear_cpu.cc). On a CUDA stream x has the weights' dtype, bf16 or f32, and y may be
+// bf16 (ops/linear/linear_cuda.h). Every element of y is one chain of sums in a fixed order: its
+// bits depend neither on the number of threads nor, on either side of the GEMV's limit, on the
+// other rows of the batch (with oneDNN they are only independent of the threads). GEMV and GEMM
+// differ by the rounding of their sums.
 void Linear(Stream& stream, const MatrixView& x, const MatrixView& weight, const float* bias,
             const MatrixView& y, Epilogue epilogue = Epilogue::kStore);
 
-// Several products of the same x, the same bits as one after another. A few rows take one pass of
-// all threads: products of a few hundred outputs are too short to be handed out alone.
+// Several products of the same x, with the same bits as separate calls. For a few rows all threads
+// share one pass: products of a few hundred outputs are too short to distribute separately.
 void Linear(Stream& stream, const MatrixView& x, std::span<const LinearPart> parts,
             Epilogue epilogue = Epilogue::kStore);
 
-// A product whose y is bf16 and rounded once, bias included: what Linear() gives in f32, rounded.
-// `rounded`: the bias's own values in bf16 [out]; null with the bias.
+// A product whose y is bf16 and rounded once, bias included: the f32 result of Linear(), rounded.
+// rounded: the bias's values in bf16 [out]; null if there is no bias.
 struct RoundedPart {
   LinearPart part;
   const uint16_t* rounded = nullptr;
 };
-// On a CUDA stream only, for many rows (on few a bias is added to what has been rounded); bf16
+// On a CUDA stream only, for many rows (for few rows the bias is added after rounding); bf16
 // weights.
 void RoundedLinear(Stream& stream, const MatrixView& x, std::span<const RoundedPart> parts);
 
-// The feed-forward block's gate: gate.y = silu(x gate^T) * (x up^T), biases added before. The two
-// weights have the same shape; up.y is scratch of gate.y's shape and dtype.
+// The feed-forward block's gate: gate.y = silu(x gate^T) * (x up^T), with biases added before. The
+// two weights have the same shape; up.y is scratch of gate.y's shape and dtype.
 void GatedLinear(Stream& stream, const MatrixView& x, const LinearPart& gate, const LinearPart& up);
 
-// Memory that products of up to `rows` rows, with weights of up to `depth` inputs, keep on the
-// CPU's threads; oneDNN's own (a slice's packed weights a thread) not counted.
+// Bytes of scratch that products of up to `rows` rows, with weights of up to `depth` inputs, keep
+// on the CPU's threads, without oneDNN's own (each thread's packed slice of weights).
 uint64_t LinearScratchBytes(int64_t rows, int64_t depth, int threads);
 
 }  // namespace litecache::ops

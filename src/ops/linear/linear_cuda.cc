@@ -1,4 +1,4 @@
-// Which way a product takes: one of the two GEMVs or cuBLASLt.
+// Selects the implementation of a product: one of the two GEMVs or cuBLASLt.
 #include "ops/linear/linear_cuda.h"
 
 #include <algorithm>
@@ -26,12 +26,12 @@ void CheckShapes(const MatrixView& x, const MatrixView& weight, const MatrixView
   LC_CHECK(x.cols >= 1 && x.stride >= x.cols && weight.stride >= weight.cols && y.stride >= y.cols);
 }
 
-// Before sm_90 (gemv_cuda.h): cuBLASLt has a launch a part, the GEMV one for all. From this size
-// of a part on, cuBLASLt is faster with any number of rows. Of an H200, in us with 1 and with 16
-// rows of Llama-3-8B's products (part of MiB; GEMV, cuBLASLt): k (8) 6.7, 7.6 and 6.2, 7.8; q, k
-// and v (16 on average) 20.7, 28.6 and 22.4, 29.3; o (32) 15.4, 12.5 and 14.1, 13.3; down
-// (112) 53.6, 32.2 and 43.8, 33.2; gate and up (112 each) 67.7, 61.6 and 102, 62; logits (1002)
-// 285, 249 and 424, 257.
+// Before sm_90 (gemv_cuda.h): cuBLASLt needs a launch for each part, the GEMV one for all. For
+// parts of this size and larger, cuBLASLt is faster with any number of rows. On an H200, in us with
+// 1 and with 16 rows, for Llama-3-8B's products (MiB of a part; GEMV, cuBLASLt): k (8) 6.7, 7.6 and
+// 6.2, 7.8; q, k and v (16 on average) 20.7, 28.6 and 22.4, 29.3; o (32) 15.4, 12.5 and 14.1, 13.3;
+// down (112) 53.6, 32.2 and 43.8, 33.2; gate and up (112 each) 67.7, 61.6 and 102, 62; logits
+// (1002) 285, 249 and 424, 257.
 constexpr int64_t kLibraryBytes = int64_t{24} << 20;
 
 bool GemvServes(const MatrixView& x, std::span<const LinearPart> parts) {
@@ -45,11 +45,11 @@ bool GemvServes(const MatrixView& x, std::span<const LinearPart> parts) {
   return outputs * x.cols * 2 < kLibraryBytes * static_cast<int64_t>(parts.size());
 }
 
-// What the products of a stream keep beside it.
+// State that a stream's products keep.
 struct Products {
   std::optional<Gemm> library;
-  std::optional<TileClaims> claims;  // of streams that have ever shared the GPU
-  bool shares = false;               // now
+  std::optional<TileClaims> claims;  // on streams that have ever shared the GPU
+  bool shares = false;               // whether it is shared at present
 };
 
 Products& ProductsOf(CudaStream& stream) {

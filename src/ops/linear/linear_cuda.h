@@ -1,4 +1,4 @@
-// Twin of ops/linear/linear.h on a GPU; all memory is the device's.
+// ops/linear/linear.h on a GPU; all pointers are device memory.
 #pragma once
 
 #include <span>
@@ -9,32 +9,31 @@
 
 namespace litecache::ops::cuda {
 
-// x [T, in] in the weights' dtype, bf16 or f32; y f32, or of bf16 weights bf16 (kAdd: f32). bf16:
-// sums in f32; up to 16 rows a bandwidth-bound GEMV, one launch for four parts (gemv_cuda.h),
-// before sm_90 for parts below 24 MiB only; the rest and f32 cuBLASLt (gemm_cuda.h).
+// x [T, in] in the weights' dtype, bf16 or f32; y f32, or with bf16 weights also bf16 (kAdd: f32).
+// bf16: sums in f32; up to 16 rows a bandwidth-bound GEMV, one launch for four parts (gemv_cuda.h),
+// before sm_90 only for parts below 24 MiB; otherwise, and for f32, cuBLASLt (gemm_cuda.h).
 void Linear(Stream& stream, const MatrixView& x, std::span<const LinearPart> parts,
             Epilogue epilogue);
 
-// y bf16, and every bias rounded to bf16 without loss: rounded once (cuBLASLt's epilogue).
+// y bf16, and every bias representable in bf16: rounded once (cuBLASLt's epilogue).
 void RoundedLinear(Stream& stream, const MatrixView& x, std::span<const RoundedPart> parts);
 
-// gate.y = silu(gate) * up, of one dtype with up.y, which is scratch. Few rows: one launch, and
-// only the result is rounded.
+// gate.y = silu(gate) * up, of the same dtype as up.y, which is scratch. For few rows: one launch,
+// and only the result is rounded.
 void GatedLinear(Stream& stream, const MatrixView& x, const LinearPart& gate, const LinearPart& up);
 
-// Loads cuBLASLt (of the machine's CUDA, at run time) and takes its workspace. Throws DeviceError
-// naming the library where it is missing. Call once a stream, before a graph is captured on it
-// (otherwise the first product that needs it does so).
+// Loads cuBLASLt (the machine's, at run time) and allocates its workspace. Throws DeviceError
+// naming the library if it is missing. Call once per stream, before a graph is captured on it;
+// otherwise the first product that needs it does so.
 void PrepareLinear(Stream& stream);
 
-// Kernels of other streams will hold SMs beside this stream's products of few rows: they deal their
-// work to the SMs as these are free. (Policy full, which has the GPU to itself, does without. Since
-// claims cost nothing, a layer's products alone are faster with them, 108 instead of 111 us on an
-// H200; its steps have not been measured so.) Not while a graph is captured; recordings keep what
-// they have.
+// Call if kernels of other streams will occupy SMs beside this stream's products of few rows: these
+// then distribute their work to SMs as they become free. (Policy full, which uses the GPU alone,
+// does without. With claims, a layer's products alone are faster, 108 instead of 111 us on an H200;
+// whole steps of it have not been measured this way.) Not allowed while a graph is captured;
+// recorded graphs keep their mode.
 void ShareGpu(Stream& stream);
-// No other stream's kernels run beside what this stream is given from here on: its products have
-// the GPU to themselves until the next ShareGpu().
+// Ends ShareGpu(): no other stream's kernels run beside this stream's operations from here on.
 void UnshareGpu(Stream& stream);
 
 }  // namespace litecache::ops::cuda

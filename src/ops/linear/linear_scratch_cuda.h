@@ -5,7 +5,8 @@
 
 namespace litecache::ops::cuda {
 
-// A stream that has multiplied anything, as long as it lives: the library's workspace.
+// Bytes for each stream that has multiplied anything, until it is destroyed: the library's
+// workspace.
 constexpr uint64_t LinearScratchBytes() { return uint64_t{32} << 20; }
 
 }  // namespace litecache::ops::cuda

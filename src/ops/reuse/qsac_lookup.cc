@@ -13,8 +13,8 @@ float Smallest(std::span<const float> similarities) {
   return *std::min_element(similarities.begin(), similarities.end());
 }
 
-// `weight(j)` of similarity j, at least one of them positive. Sums are double: a similarity just
-// above 0 has a huge reciprocal.
+// The harmonic mean with weight(j) for similarity j, at least one of them positive. Sums are
+// double, since a similarity just above 0 has a huge reciprocal.
 template <class Weight>
 float HarmonicMean(std::span<const float> similarities, const Weight& weight) {
   double weights = 0, reciprocals = 0;

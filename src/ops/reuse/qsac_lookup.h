@@ -1,4 +1,4 @@
-// QSAC's lookup fused with the label update (litecache eq. 2; CLO section 5).
+// QSAC's lookup fused with the label update (LiteCache eq. 2; CLO section 5).
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace litecache::ops {
 
-// How similarities of a group's query heads become one.
+// How the similarities of a group's query heads are combined.
 enum class Aggregation : uint8_t {
   kImportance,  // importance-weighted harmonic mean (eq. 2)
   kHarmonic,    // all weights 1
@@ -33,7 +33,7 @@ struct LookupWork {
 void QsacLookup(Stream& stream, int64_t group, int64_t head_dim, Aggregation aggregation,
                 std::span<LookupWork> work);
 
-// The aggregate alone, of similarities [m]; what profiling and tests share with the lookup.
+// Only the aggregate, of similarities [m]; used by profiling and tests, too.
 float AggregateSimilarity(Aggregation aggregation, std::span<const float> similarities,
                           const float* importance);
 

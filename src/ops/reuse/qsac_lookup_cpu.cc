@@ -9,7 +9,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/reuse/qsac_lookup_cpu.cc"
 #include "hwy/foreach_target.h"
-// Highway's header comes after foreach_target.
+// Must come after foreach_target.h.
 #include "hwy/highway.h"
 #include "ops/common/simd-inl.h"
 
@@ -50,11 +50,11 @@ HWY_AFTER_NAMESPACE();
 namespace litecache::ops::cpu {
 namespace {
 
-// Squares between these can be trusted: none of their terms that matter was lost below f32's range,
-// and no sum left it.
+// Squares in this range are accurate: no significant term was lost below f32's range, and no sum
+// overflowed.
 constexpr float kSmallestSquare = 1e-24f, kLargestSquare = 1e37f;
 
-// Vectors of any finite size: brought to 1 before they are squared.
+// For vectors of any finite size: they are scaled to 1 before squaring.
 double ScaledCosine(const float* q, const float* label, int64_t n) {
   const auto largest = [n](const float* x) {
     double result = 0;
@@ -87,7 +87,7 @@ static float Cosine(const float* q, const float* label, int64_t n) {
       trusted(products[1]) && trusted(products[2])
           ? products[0] / std::sqrt(static_cast<double>(products[1]) * products[2])
           : ScaledCosine(q, label, n);
-  // What is no number is like nothing: a miss whatever the threshold.
+  // A NaN counts as a miss for any threshold.
   if (std::isnan(cosine)) return -1.0f;
   return static_cast<float>(std::clamp(cosine, -1.0, 1.0));
 }

@@ -16,14 +16,14 @@ namespace {
 constexpr int kMaxWarps = 8;
 constexpr int kMaxGroup = 256;
 
-// As the CPU's (ops/reuse/qsac_lookup_cpu.cc): squares between these can be trusted.
+// As on the CPU (ops/reuse/qsac_lookup_cpu.cc): squares in this range are accurate.
 constexpr float kSmallestSquare = 1e-24f, kLargestSquare = 1e37f;
 
 __device__ bool Trusted(float square) {
   return square >= kSmallestSquare && square <= kLargestSquare;
 }
 
-// Vectors of any finite size: brought to 1 before they are squared.
+// For vectors of any finite size: they are scaled to 1 before squaring.
 __device__ double ScaledCosine(const float* q, const float* label, int32_t n) {
   const int lane = threadIdx.x % 32;
   float q_size = 0, label_size = 0;
@@ -45,7 +45,7 @@ __device__ double ScaledCosine(const float* q, const float* label, int32_t n) {
   return WarpSum(dot) / sqrt(WarpSum(qq) * WarpSum(ll));
 }
 
-// By a warp; every lane gets it.
+// Computed by a warp; every lane gets the result.
 __device__ float Cosine(const float* q, const float* label, int32_t n) {
   float dot = 0, qq = 0, ll = 0;
   for (int32_t i = threadIdx.x % 32; i < n; i += 32) {
@@ -60,12 +60,12 @@ __device__ float Cosine(const float* q, const float* label, int32_t n) {
   const double cosine = Trusted(qq) && Trusted(ll)
                             ? dot / sqrt(static_cast<double>(qq) * static_cast<double>(ll))
                             : ScaledCosine(q, label, n);
-  // What is no number is like nothing: a miss whatever the threshold.
+  // A NaN counts as a miss for any threshold.
   if (isnan(cosine)) return -1;
   return static_cast<float>(fmin(fmax(cosine, -1.0), 1.0));
 }
 
-// AggregateSimilarity (ops/reuse/qsac_lookup.h).
+// As AggregateSimilarity (ops/reuse/qsac_lookup.h).
 __device__ float Aggregate(Aggregation aggregation, const float* similarities, int32_t group,
                            const float* importance) {
   if (aggregation == Aggregation::kMin || aggregation == Aggregation::kMean) {
@@ -95,8 +95,8 @@ __device__ float Aggregate(Aggregation aggregation, const float* similarities, i
   return positive ? static_cast<float>(weights / reciprocals) : smallest;
 }
 
-// A token that has left the recent window into a cached slot that has codes: those that the store
-// has for it, or will have when this step's spill has run. A warp.
+// Copies a token that has left the recent window into a cached slot that keeps codes: the codes
+// that the store has for it, or will have once this step's spill has run. Called by a warp.
 __device__ void KeepCodes(const StepSequence& s, const LiteCacheShape& shape,
                           const LiteCacheLayer& layer, int32_t head, int32_t token, int32_t slot) {
   const CodeSlots& codes = layer.codes;
@@ -106,7 +106,8 @@ __device__ void KeepCodes(const StepSequence& s, const LiteCacheShape& shape,
   const auto [page, in_page] = CodesOf(s, layer.slots, codes, list, slot);
   std::byte* target = page.Codes(in_page);
   if (token < s.stored) {
-    // The ring may have it rounded twice: as a fill expanded it.
+    // The ring may hold a row that was rounded twice: quantized in the store and expanded by a
+    // fill.
     const int32_t stored_list = layer.store.list_of_head[head];
     CopyCodes<1>(
         1, d, [&](int32_t) { return RowOf(s, layer.store, stored_list, token); },
@@ -129,8 +130,8 @@ __device__ void KeepCodes(const StepSequence& s, const LiteCacheShape& shape,
   if (lane == 0) page.Scales()[in_page] = {scales[0], scales[1]};
 }
 
-// The token that left the recent window as the next cached row (kv: KeepAll, AppendSlot). One
-// thread. True where there is one.
+// Adds the token that has left the recent window as the next cached row (kv: KeepAll, AppendSlot).
+// Called by one thread. Returns whether there is one.
 __device__ bool KeepLeaving(const StepSequence& s, const LiteCacheShape& shape,
                             const LiteCacheLayer& layer, int32_t list, int32_t pair) {
   HeadState& state = s.heads[list];
@@ -140,7 +141,7 @@ __device__ bool KeepLeaving(const StepSequence& s, const LiteCacheShape& shape,
   if (candidates == shape.windows.Candidates(s.past)) return false;
   const int32_t index = candidates - 1, slot = shape.cache_begin + index;
   const int32_t position = shape.windows.sink + index;
-  if (index >= state.used) {  // else this step has been run before
+  if (index >= state.used) {  // otherwise this step has been run before
     state.used = index + 1;
     const SlotEntry entry = SlotOf(s, layer, list, slot);
     *entry.position = position;
@@ -152,7 +153,7 @@ __device__ bool KeepLeaving(const StepSequence& s, const LiteCacheShape& shape,
   return true;
 }
 
-// A block a pair, a warp a query head.
+// One block per pair, one warp per query head.
 __global__ void LookupKernel(const __grid_constant__ StepView step,
                              const __grid_constant__ LiteCacheShape shape,
                              const __grid_constant__ LiteCacheLayer layer, Aggregation aggregation,
@@ -175,7 +176,7 @@ __global__ void LookupKernel(const __grid_constant__ StepView step,
   const float* query = q + s.first_row * stride + int64_t{head} * shape.group * d;
   float* label = LabelOf(s, shape, list);
   if (shape.windows.AllFit(s.past + 1)) {
-    // What is cached is what any query would retrieve, this step's as well.
+    // All candidates are cached, so the label may be any query: this step's.
     if (threadIdx.x == 0) {
       keep_row = KeepLeaving(s, shape, layer, list, pair);
       take_query = true;

@@ -1,4 +1,4 @@
-// ops/reuse/qsac_lookup.h in a step on a GPU, and the labels that it compares with.
+// ops/reuse/qsac_lookup.h in a step on a GPU, and updates of the labels that it compares with.
 #pragma once
 
 #include "base/matrix_view.h"
@@ -10,16 +10,16 @@
 namespace litecache::ops::cuda {
 
 // ops/reuse/qsac_lookup.h for every offloaded head of every sequence. q [capacity rows or more,
-// q_heads * head_dim] f32. Writes refresh, counters; on a miss label := q and pending := 1 (pending
-// heads miss always). Where all candidates of a sequence fit into its rows (kv: Shape::AllFit): no
-// lookup; label := q, window_begin := RecentBegin(n), and if the number of candidates has grown,
-// the row of the token that left the recent window goes from its ring slot into the next cached
-// slot (AppendSlot; idempotent where the step is run again), as codes where that has codes: those
-// that the store has for it (CopyRows).
+// q_heads * head_dim] f32. Writes refresh and counters; on a miss label := q and pending := 1
+// (pending heads always miss). If all candidates of a sequence fit into its rows (kv:
+// Shape::AllFit): no lookup; label := q, window_begin := RecentBegin(n), and if the number of
+// candidates has grown, the row of the token that left the recent window is copied from its ring
+// slot to the next cached slot (AppendSlot; idempotent if the step is run again), in slots of codes
+// as the codes that the store has for it (CopyRows).
 void Lookup(Stream& stream, const StepView& step, const LiteCacheShape& shape,
             const LiteCacheLayer& layer, Aggregation aggregation, const MatrixView& q);
 
-// Labels := the last query of every sequence's rows, for offloaded heads (a prompt's chunk).
+// Labels := the last query of every sequence's rows, for offloaded heads (prompt chunks).
 void KeepLastQueries(Stream& stream, const StepView& step, const LiteCacheShape& shape,
                      const LiteCacheLayer& layer, const MatrixView& q);
 

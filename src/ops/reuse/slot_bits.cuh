@@ -1,6 +1,6 @@
-// Bitmaps of a head's positions and slots in global memory, cut into parts whose bits are counted:
-// what kernels share that look at all slots of a head, in many small blocks that know nothing of
-// each other and find room beside products.
+// Bitmaps of a head's positions and slots in global memory, divided into parts whose bits are
+// counted: shared by kernels that visit all slots of a head in many small, independent blocks,
+// which find room on SMs beside products.
 #pragma once
 
 #include <cmath>
@@ -11,15 +11,15 @@
 
 namespace litecache::ops::cuda {
 
-constexpr int kSlotThreads = 256;  // of each block
+constexpr int kSlotThreads = 256;  // in each block
 constexpr int kSlotWarps = kSlotThreads / 32;
 constexpr int kPartWords = 64;
 constexpr int kPartBits = 32 * kPartWords;
-// Parts that a block of kernels that go over positions has, one a warp.
+// Parts in a block of the kernels over positions, one per warp.
 constexpr int kBlockParts = kSlotWarps;
 constexpr int kBlockWords = kBlockParts * kPartWords;
 
-// A pair's scratch, offsets in 32-bit words.
+// A pair's scratch: offsets in 32-bit words.
 struct SlotBits {
   struct Header {
     int32_t used;
@@ -46,12 +46,12 @@ struct SlotBits {
   __device__ Header* HeaderOf(int32_t pair) const { return reinterpret_cast<Header*>(Of(pair, 0)); }
 };
 
-// Of cached rows, of a head.
+// The most slots for a head's cached rows.
 inline int64_t MostSlots(const LiteCacheShape& shape) {
   return static_cast<int64_t>(std::ceil(shape.max_rows * shape.windows.slots_factor));
 }
 
-// slots: MostSlots.
+// slots: MostSlots().
 inline SlotBits SlotBitsOf(int64_t max_context, int64_t slots, void* scratch) {
   const auto up = [](int64_t n, int64_t of) { return static_cast<int32_t>((n + of - 1) / of); };
   return {static_cast<uint32_t*>(scratch),
@@ -60,8 +60,8 @@ inline SlotBits SlotBitsOf(int64_t max_context, int64_t slots, void* scratch) {
 }
 
 #ifdef __CUDACC__
-// befores[0 .. parts]: bits of the parts before. Whole block; returns the number of all, and has
-// been waited for.
+// befores[0 .. parts]: the number of bits in the preceding parts. Called by the whole block;
+// returns the total, after a barrier.
 __device__ __forceinline__ int32_t SumParts(const uint32_t* counts, int32_t parts,
                                             int32_t* warp_sums, int32_t* befores) {
   const auto thread = static_cast<int32_t>(threadIdx.x);
@@ -79,15 +79,15 @@ __device__ __forceinline__ int32_t SumParts(const uint32_t* counts, int32_t part
   return total;
 }
 
-// out[rank - first] := index of the bit of each rank in [first, last). befores: SumParts'. Whole
-// block; not waited for.
+// out[rank - first] := index of the bit of each rank in [first, last). befores: from SumParts.
+// Called by the whole block; ends without a barrier.
 __device__ __forceinline__ void FindRanks(const uint32_t* words, const int32_t* befores,
                                           int32_t parts, int32_t first, int32_t last,
                                           int32_t* out) {
   const auto lane = static_cast<int32_t>(threadIdx.x) % 32;
   const int32_t warp = static_cast<int32_t>(threadIdx.x) / 32;
   for (int32_t base = 0; base < parts; base += 32 * kSlotWarps) {
-    // Neighbours to different warps.
+    // Neighbouring parts go to different warps.
     const int32_t own = base + lane * kSlotWarps + warp;
     const bool overlaps = own < parts && befores[own] < last && befores[own + 1] > first &&
                           befores[own] < befores[own + 1];

@@ -1,8 +1,8 @@
-// There is no map from positions to slots. Three kernels of many small blocks instead:
-//   mark   a bitmap of the positions that are selected
-//   sweep  every slot: its position is taken away where it is selected, else the slot is free; what
-//          is left in the bitmap has to travel
-//   place  the i-th position that is left into the i-th free slot, the blocks equal shares of them
+// There is no map from positions to slots. Instead, three kernels of many small blocks:
+//   mark   sets a bitmap of the selected positions
+//   sweep  visits every slot: if its position is selected, the bit is cleared, otherwise the slot
+//          is free; the positions left in the bitmap must be transferred
+//   place  assigns the i-th remaining position to the i-th free slot; blocks take equal shares
 #include <algorithm>
 #include <cmath>
 
@@ -16,15 +16,15 @@
 namespace litecache::ops::cuda {
 namespace {
 
-constexpr int kPlaceRows = 1024;  // of a block at a time
+constexpr int kPlaceRows = 1024;  // handled by a block at a time
 constexpr int kProbes = 2;        // of a thread in a search
 
-// What every kernel asks for first, all at once: beside products a load takes microseconds.
+// The first values that every kernel loads, all at once: beside products a load takes microseconds.
 struct SwapPair {
-  int32_t pair, list, count;  // count: selected
+  int32_t pair, list, count;  // count: selected rows
   const StepSequence* s;
 
-  // False where the pair is not refreshed.
+  // False if the pair is not refreshed.
   __device__ bool Find(const StepView& step, const LiteCacheShape& shape,
                        const LiteCacheLayer& layer) {
     pair = static_cast<int32_t>(blockIdx.y);
@@ -37,7 +37,8 @@ struct SwapPair {
   }
 };
 
-// How many of `count` ascending positions are below each of two bounds. Whole block.
+// Counts how many of `count` ascending positions are below each of two bounds. Called by the whole
+// block.
 struct Bounds {
   int32_t first, second;
 };
@@ -58,7 +59,7 @@ __device__ Bounds CountBelow(const int32_t* positions, int32_t count, const Boun
       probes[1][u] =
           low.second < high.second && second < high.second ? positions[second] : INT32_MAX;
     }
-    int32_t below = 0;  // the first bound; 2^16 times: the second one
+    int32_t below = 0;  // for the first bound; in the upper 16 bits for the second one
 #pragma unroll
     for (int u = 0; u < kProbes; ++u) {
       below += (probes[0][u] < bounds.first ? 1 : 0) + (probes[1][u] < bounds.second ? 1 << 16 : 0);
@@ -70,14 +71,14 @@ __device__ Bounds CountBelow(const int32_t* positions, int32_t count, const Boun
     high.second = min(high.second, low.second + (found.second + 1) * strides.second - 1);
     low.first += found.first * strides.first;
     low.second += found.second * strides.second;
-    // Nothing was left to be found out.
+    // The search had already ended.
     high.first = max(high.first, low.first);
     high.second = max(high.second, low.second);
   }
   return low;
 }
 
-// A block has kBlockParts parts of the positions.
+// A block handles kBlockParts parts of the positions.
 __global__ void __launch_bounds__(kSlotThreads, 4)
     MarkKernel(const __grid_constant__ StepView step, const __grid_constant__ LiteCacheShape shape,
                const __grid_constant__ LiteCacheLayer layer, const __grid_constant__ SlotBits bits,
@@ -90,7 +91,7 @@ __global__ void __launch_bounds__(kSlotThreads, 4)
   if (!at.Find(step, shape, layer)) return;
   const auto thread = static_cast<int32_t>(threadIdx.x), block = static_cast<int32_t>(blockIdx.x);
   if (block == 0 && thread == 0) {
-    // The last kernel changes the state while its other blocks run.
+    // Copied, because the last kernel changes the state while its other blocks run.
     const HeadState& state = at.s->heads[at.list];
     *bits.HeaderOf(at.pair) = {state.used, state.update + 1};
   }
@@ -115,7 +116,7 @@ __global__ void __launch_bounds__(kSlotThreads, 4)
     }
   }
   __syncthreads();
-  // A part's words are four of each lane of half a warp.
+  // Each lane of half a warp holds four of a part's words.
   static_assert(kBlockWords <= 4 * kSlotThreads && kPartWords == 4 * 16);
   const bool has_words = thread < kBlockWords / 4;
   const uint4 four = has_words ? own[thread] : uint4{};
@@ -133,7 +134,7 @@ __global__ void __launch_bounds__(kSlotThreads, 4)
   }
 }
 
-// A block has a part of the slots.
+// A block handles one part of the slots.
 __global__ void __launch_bounds__(kSlotThreads, 4)
     SweepKernel(const __grid_constant__ StepView step, const __grid_constant__ LiteCacheShape shape,
                 const __grid_constant__ LiteCacheLayer layer,
@@ -241,12 +242,12 @@ __global__ void __launch_bounds__(kSlotThreads, 4)
   const int32_t a_block = (missing + blocks - 1) / blocks;
   int32_t first = min(missing, block * a_block), last = min(missing, first + a_block);
   if (by_age) {
-    // Fewer rows than slots are selected, which the policy's own selections never do: one block
-    // takes the slots selected longest ago, of equals the lower ones.
+    // If fewer rows than slots are selected, which the policy's own selections never do, one block
+    // takes the slots that were selected longest ago, and among equals the lower ones.
     first = 0;
     last = block == 0 ? missing : 0;
     if (block == 0 && victims > 0) {
-      // Those of this update are the youngest, so that they are never among them.
+      // Slots of this update have the highest number, so they are never chosen.
       const BlockTeam team;
       const auto age = [&](int32_t i) {
         return ~*SlotOf(*at.s, layer, at.list, shape.cache_begin + i).update;

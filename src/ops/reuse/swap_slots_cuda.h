@@ -1,4 +1,5 @@
-// UpdateSlots where a head has no more slots than rows: whatever is not selected again makes room.
+// UpdateSlots for heads that have no more slots than rows: every slot that is not selected again
+// becomes free.
 #pragma once
 
 #include "ops/slots/litecache_layer_cuda.h"

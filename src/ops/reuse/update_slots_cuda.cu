@@ -23,11 +23,12 @@ struct UpdateShared {
 struct ClusterUpdateShared {
   TopKShared top;
   int32_t warp_sums[kClusterWarps];
-  int32_t missing, free;  // of this block
+  int32_t missing, free;  // in this block
 };
 
-// By one thread, after all have read the head's state: `missing` of its `count` selected rows come,
-// and `used` slots hold rows then. now: the number of this update. n: of the sequence's tokens.
+// Writes the state. Called by one thread, after all have read the head's state: `missing` of its
+// `count` selected rows will be transferred, and afterwards `used` slots hold rows. now: the number
+// of this update. n: the sequence's number of tokens.
 __device__ __forceinline__ void EndUpdate(const LiteCacheShape& shape, const LiteCacheLayer& layer,
                                           int32_t head, int32_t count, int32_t missing,
                                           int32_t used, uint32_t now, int32_t n, bool fill,
@@ -42,7 +43,7 @@ __device__ __forceinline__ void EndUpdate(const LiteCacheShape& shape, const Lit
 }
 
 constexpr int32_t kUpdateThreads = kClusterBlocks * kClusterThreads;  // of a pair
-constexpr int kUpdateInFlight = 4;                                    // loads of a thread
+constexpr int kUpdateInFlight = 4;                                    // loads of a thread in flight
 
 // A thread's view of a pair's update by a cluster: each block has a part of the slots and a part of
 // the positions.
@@ -52,11 +53,11 @@ struct ClusterUpdate {
   const LiteCacheLayer& layer;
   const ClusterTeam& team;
   ClusterUpdateShared& shared;
-  const ClusterBitmap wanted;  // selected positions, and then those that have no slot
-  uint32_t* is_free;           // a bit a slot of this block
+  const ClusterBitmap wanted;  // selected positions; later those without a slot
+  uint32_t* is_free;           // one bit per slot of this block
   int32_t list, used;
   uint32_t now;                // the number of this update
-  int32_t begin = 0, end = 0;  // this block's slots, whole words of is_free
+  int32_t begin = 0, end = 0;  // this block's slots, in whole words of is_free
 
   __device__ __forceinline__ int32_t of_team() const {
     return team.rank * kClusterThreads + static_cast<int32_t>(threadIdx.x);
@@ -65,7 +66,7 @@ struct ClusterUpdate {
     return SlotOf(s, layer, list, shape.cache_begin + i);
   }
 
-  // first: the first ones of this thread, loaded already.
+  // first: the thread's first positions, already loaded.
   __device__ __forceinline__ void MarkWanted(const int32_t* selected, int32_t count,
                                              const int32_t (&first)[kUpdateInFlight]) const {
     wanted.Clear();
@@ -80,8 +81,8 @@ struct ClusterUpdate {
     team.Sync();
   }
 
-  // Slots whose positions are wanted keep them; the others of this block are free. Several loads of
-  // a thread at once: each is two, one after the other.
+  // Slots whose positions are wanted keep them; the block's other slots are free. A thread has
+  // several loads in flight, because each is two dependent loads.
   __device__ __forceinline__ void KeepWanted() {
     const int32_t positions = kClusterBlocks * 32 * wanted.OwnWords();
     const int32_t a_block = (used + 32 * kClusterBlocks - 1) / (32 * kClusterBlocks) * 32;
@@ -113,11 +114,11 @@ struct ClusterUpdate {
     team.Sync();
   }
 
-  // Each thread has consecutive words of the bitmaps, so that positions and slots come out
-  // ascending: where its ones come in the pair's lists, and how long these are.
+  // Each thread has consecutive words of the bitmaps, so that positions and slots come out in
+  // ascending order: where its bits go in the pair's lists, and the lists' lengths.
   struct Lists {
-    int32_t words, first_free, last_free;  // this thread's
-    int32_t next, next_free;               // its places
+    int32_t words, first_free, last_free;  // of this thread
+    int32_t next, next_free;               // its places in the lists
     int32_t missing, free;                 // of all threads
   };
   __device__ __forceinline__ Lists Count() const {
@@ -146,7 +147,7 @@ struct ClusterUpdate {
     return lists;
   }
 
-  // The wanted positions that have no slot.
+  // Lists the wanted positions that have no slot.
   __device__ __forceinline__ void ListMissing(const Lists& lists, int32_t* positions) const {
     const auto thread = static_cast<int32_t>(threadIdx.x);
     int32_t next = lists.next;
@@ -158,8 +159,8 @@ struct ClusterUpdate {
     }
   }
 
-  // Slots for them: `victims` of the free ones, those selected longest ago (of equals the lower
-  // ones), then `fresh` ones that have never been used.
+  // Lists slots for them: `victims` of the free ones, those selected longest ago (among equals the
+  // lower ones), then `fresh` ones that were never used.
   __device__ __forceinline__ void ListSlots(const Lists& lists, int32_t victims, int32_t fresh,
                                             int32_t* slots) const {
     if (victims == lists.free) {
@@ -170,7 +171,7 @@ struct ClusterUpdate {
         }
       }
     } else if (victims > 0) {
-      // Those of this update are the youngest, so that they are never among them.
+      // Slots of this update have the highest number, so they are never chosen.
       const auto age = [&](int32_t i) { return ~*EntryOf(begin + i).update; };
       const Threshold threshold =
           FindThreshold<kClusterThreads>(team, shared.top, end - begin, victims, age);
@@ -183,7 +184,7 @@ struct ClusterUpdate {
     }
   }
 
-  // The slots' new positions. After a Sync.
+  // Writes the slots' new positions. Call after a Sync.
   __device__ __forceinline__ void Enter(const int32_t* positions, const int32_t* slots,
                                         int32_t missing) const {
     for (int32_t i = of_team(); i < missing; i += kUpdateThreads) {
@@ -194,9 +195,9 @@ struct ClusterUpdate {
   }
 };
 
-// Heads with more slots than rows: the slots that are left are those selected last.
+// For heads with more slots than rows: the slots that remain are the most recently selected ones.
 //
-// A cluster a pair, where the GPU has clusters: what UpdateSlotsKernel does.
+// One cluster per pair, on GPUs with clusters; otherwise UpdateSlotsKernel does the same.
 LC_CLUSTER __global__ void __launch_bounds__(kClusterThreads)
     ClusterUpdateKernel(const __grid_constant__ StepView step,
                         const __grid_constant__ LiteCacheShape shape,
@@ -208,7 +209,7 @@ LC_CLUSTER __global__ void __launch_bounds__(kClusterThreads)
   const int32_t pair = static_cast<int32_t>(blockIdx.x) / kClusterBlocks;
   const int32_t head = pair % shape.kv_heads, sequence = pair / shape.kv_heads;
   const int32_t of_team = team.rank * kClusterThreads + static_cast<int32_t>(threadIdx.x);
-  // Beside products a load takes microseconds: those that need nothing of each other go together.
+  // Beside products a load takes microseconds, so independent loads are issued together.
   const StepSequence& s = step.sequences[sequence];
   const int32_t sequences = *step.count, list = layer.slots.list_of_head[head];
   const int32_t refresh = layer.refresh[pair], count = layer.selected_count[pair];
@@ -239,7 +240,7 @@ LC_CLUSTER __global__ void __launch_bounds__(kClusterThreads)
   const int32_t missing = lists.missing;
   const int32_t fresh = max(0, min(missing, shape.windows.CacheSlots(n) - used));
   update.ListSlots(lists, missing - fresh, fresh, moved_slots);
-  team.Sync();  // what other blocks have written; and they have read this one's shared memory
+  team.Sync();  // other blocks' writes are visible; they have read this one's shared memory
   update.Enter(moved_positions, moved_slots, missing);
   team.Sync();  // all have read the state
   if (of_team != 0) return;
@@ -247,14 +248,14 @@ LC_CLUSTER __global__ void __launch_bounds__(kClusterThreads)
   EndUpdate(shape, layer, head, count, missing, used + fresh, update.now, n, fill, state);
 }
 
-// Shared memory of a block for which slots are free.
+// Bytes of a block's shared memory for the bits of free slots.
 size_t FreeSlotsBytes(const LiteCacheShape& shape) {
   const double slots = std::ceil(shape.max_rows * shape.windows.slots_factor);
   return static_cast<size_t>(slots / (32 * kClusterBlocks) + 2) * 4;
 }
 
-// A block a pair. There is no map from positions to slots: a bitmap of the selected positions, from
-// which those that have a slot are taken away, leaves those that have to travel.
+// One block per pair. There is no map from positions to slots: from a bitmap of the selected
+// positions, those that have a slot are cleared; the rest must be transferred.
 __global__ void __launch_bounds__(kTeamThreads, 1)
     UpdateSlotsKernel(const __grid_constant__ StepView step,
                       const __grid_constant__ LiteCacheShape shape,
@@ -308,7 +309,7 @@ __global__ void __launch_bounds__(kTeamThreads, 1)
   __syncthreads();
   kept = shared.kept;
 
-  // Each thread has consecutive words, so that the positions come out ascending.
+  // Each thread has consecutive words, so that positions come out in ascending order.
   const int32_t a_thread = (words + kTeamThreads - 1) / kTeamThreads;
   const int32_t first = min(words, thread * a_thread), last = min(words, first + a_thread);
   int32_t bits = 0;
@@ -323,8 +324,8 @@ __global__ void __launch_bounds__(kTeamThreads, 1)
   const int32_t capacity = shape.windows.CacheSlots(n);
   const int32_t fresh = max(0, min(missing, capacity - used));
   const int32_t victims = missing - fresh, used_then = used + fresh;
-  // The slots selected longest ago; of equals the lower ones. Those of this update are the
-  // youngest, so that they are never among them.
+  // The slots selected longest ago; among equals the lower ones. Slots of this update have the
+  // highest number, so they are never chosen.
   const auto age = [&](int32_t i) {
     return ~*SlotOf(s, layer, list, shape.cache_begin + i).update;
   };

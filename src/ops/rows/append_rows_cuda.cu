@@ -14,10 +14,10 @@ namespace {
 constexpr int kWarps = 8;
 constexpr int kThreads = kWarps * 32;
 constexpr int kPiece = 8;             // values, 16 bytes of a row
-constexpr int kManyPieces = 4;        // that a lane has under way where rows are many
-constexpr int64_t kManyRows = 32768;  // of a head each: four times as many warps as run at once
+constexpr int kManyPieces = 4;        // that a lane has in flight if there are many rows
+constexpr int64_t kManyRows = 32768;  // for one head: four times as many warps as run at once
 
-// Eight values as bf16. They are read once.
+// Reads eight values as bf16. They are read once.
 __device__ uint4 ReadPiece(const float* p) {
   const float4 low = __ldcs(reinterpret_cast<const float4*>(p));
   const float4 high = __ldcs(reinterpret_cast<const float4*>(p) + 1);
@@ -28,8 +28,8 @@ __device__ uint4 ReadPiece(const __nv_bfloat16* p) {
   return __ldcs(reinterpret_cast<const uint4*>(p));
 }
 
-// A warp has some heads of a row of k and v: it asks for all of them, and looks up meanwhile where
-// they go.
+// A warp handles some heads of a row of k and v: it loads all of them, and meanwhile looks up their
+// targets.
 template <typename K, typename V, int kPieces>
 __global__ void __launch_bounds__(kThreads)
     AppendKernel(StepView step, int32_t kv_heads, int32_t warp_heads, Divider items_a_row,

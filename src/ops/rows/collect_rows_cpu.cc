@@ -8,7 +8,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/rows/collect_rows_cpu.cc"
 #include "hwy/foreach_target.h"
-// Highway's header comes after foreach_target.
+// Must come after foreach_target.h.
 #include "hwy/highway.h"
 #include "ops/common/simd-inl.h"
 
@@ -16,7 +16,7 @@ HWY_BEFORE_NAMESPACE();
 namespace litecache::ops::cpu {
 namespace HWY_NAMESPACE {
 
-// Bytes asked for ahead of their copy, as in MoveRows.
+// How far ahead rows are prefetched, in bytes, as in MoveRows.
 constexpr size_t kAheadBytes = 4096;
 
 template <bool kStreaming>
@@ -53,7 +53,7 @@ void CollectCached(const uint64_t* sources, int64_t count, size_t row_bytes, std
 }
 
 void CollectStreaming(const uint64_t* sources, int64_t count, size_t row_bytes, std::byte* target) {
-  // Streaming stores are of whole vectors to aligned addresses.
+  // Streaming stores need whole vectors and aligned addresses.
   const size_t lanes = hn::Lanes(hn::ScalableTag<uint8_t>());
   if (row_bytes % lanes != 0 || reinterpret_cast<uintptr_t>(target) % lanes != 0) {
     return Collect<false>(sources, count, row_bytes, target);

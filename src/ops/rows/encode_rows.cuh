@@ -1,4 +1,4 @@
-// Values to 8-bit codes: the arithmetic of common/convert_rows_cpu.cc.
+// Converts values to 8-bit codes, with the arithmetic of common/convert_rows_cpu.cc.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ __device__ inline uint8_t EncodeFp8(float value) {
   const uint32_t u = __float_as_uint(magnitude);
   uint32_t code;
   if (magnitude < 0x1p-6f) {
-    // 2^14 has its last bit at 2^-9, the step of the subnormals.
+    // The last bit of 2^14 is worth 2^-9, the step of the subnormals.
     code = __float_as_uint(__fadd_rn(magnitude, 0x1p14f)) - 0x46800000u;
   } else {
     code = ((u + (((u >> 20) & 1) + 0x7ffff)) >> 20) - (120u << 3);
@@ -27,16 +27,16 @@ __device__ inline uint8_t EncodeInt8(float value) {
   return static_cast<uint8_t>(static_cast<int8_t>(__float2int_rn(clamped)));
 }
 
-// The code of a value of a part with this scale.
+// The code of a value in a part with this scale.
 __device__ inline uint8_t EncodeCode(RowEncoding to, float value, float scale) {
   if (!(scale > 0)) return 0;
-  // A division: the reciprocal of the smallest scales is infinite.
+  // A division, because the reciprocal of the smallest scales is infinite.
   const float exact = __fdiv_rn(value, scale);
   return to == RowEncoding::kFp8 ? EncodeFp8(exact) : EncodeInt8(exact);
 }
 
-// The scale of a part of d values, element(0 .. d - 1), in fp8 or int8, by a warp. Infinities count
-// as the largest float; a NaN makes the scale NaN.
+// The scale of a part of d values, element(0 .. d - 1), in fp8 or int8, computed by a warp.
+// Infinities count as the largest float; a NaN makes the scale NaN.
 template <class Element>
 __device__ float PartScale(RowEncoding to, int d, const Element& element) {
   constexpr float kLargestFloat = 3.402823466e38f;

@@ -8,7 +8,7 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// A block a row. Units a row, and between rows of x.
+// One block per row. units: in a row, and between rows of x.
 template <typename Unit, bool kAppend>
 __global__ void __launch_bounds__(kThreads)
     InputsKernel(StepView step, InputTable table, Divider per_page, std::byte* x, int64_t x_stride,

@@ -1,4 +1,4 @@
-// Rows of a list of tokens into a list of slots: what a transfer engine does.
+// Copies rows of a list of tokens into a list of slots, as transfer engines do.
 #pragma once
 
 #include <cstdint>
@@ -9,9 +9,9 @@
 
 namespace litecache::ops {
 
-// One (sequence, layer, KV head): row of token positions[i] of `source` into slot slots[i] of
-// `target`, i < count. Formats may differ (rows are expanded as they land); slots differ from each
-// other.
+// One (sequence, layer, KV head): the row of token positions[i] of `source` goes to slot slots[i]
+// of `target`, i < count. Formats may differ (rows are dequantized on the way); the slots are
+// distinct.
 struct MoveWork {
   PagedRows source;
   SlotRows target;
@@ -20,7 +20,7 @@ struct MoveWork {
   int64_t count = 0;
 };
 
-// Head after head, so that reads stay within one head's pages.
+// Processes head after head, so that reads stay within one head's pages.
 void MoveRows(Stream& stream, std::span<const MoveWork> work);
 
 }  // namespace litecache::ops

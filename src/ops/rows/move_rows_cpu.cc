@@ -9,9 +9,9 @@
 namespace litecache::ops::cpu {
 namespace {
 
-// Rows of a work that one thread moves at a time.
+// Rows of a work item that one thread moves at a time.
 constexpr int64_t kPieceRows = 256;
-// Rows asked for ahead of their copy: about 4 KiB in flight hides the memory's latency.
+// How far ahead rows are prefetched: about 4 KiB in flight hide the memory's latency.
 constexpr size_t kAheadBytes = 4096;
 
 struct Piece {

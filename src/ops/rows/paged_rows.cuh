@@ -1,5 +1,5 @@
-// Where a row lies, for kernels: pages of a step's sequences, and divisions by numbers that
-// are known at run time only.
+// Addresses of rows, for kernels: pages of a step's sequences, and divisions by numbers that are
+// only known at run time.
 #pragma once
 
 #include <cstddef>
@@ -9,8 +9,8 @@
 
 namespace litecache::ops::cuda {
 
-// Quotients by a constant of the launch: pages of slots hold no power of two, and a division for
-// every row costs more than loading it.
+// Quotients by a constant of the launch: the number of slots in a page is no power of two, and a
+// division for every row would cost more than loading it.
 struct Divider {
   uint32_t divisor = 1, multiplier = 1, shift = 0;
 
@@ -31,12 +31,12 @@ struct Divider {
 
 // One list of a table of a sequence.
 struct RowList {
-  std::byte* const* pages = nullptr;  // of block 0
-  int32_t lists = 0;                  // pages between blocks
+  std::byte* const* pages = nullptr;  // starting with block 0's
+  int32_t lists = 0;                  // distance between the pages of consecutive blocks
   int32_t page_rows = 0;
   int32_t row_bytes = 0;
   Divider per_page;
-  // Where scales are apart; else null.
+  // The pages of scales if they are kept apart; otherwise null.
   std::byte* const* scale_pages = nullptr;
   int32_t scales_page_rows = 0;
   Divider per_scales_page;
@@ -47,7 +47,7 @@ struct RowList {
     return pages[static_cast<int64_t>(block) * lists] +
            static_cast<int64_t>(row - block * page_rows) * row_bytes;
   }
-  // [K, V]; null where they are in the row.
+  // [K, V]; null if they are in the row.
   __device__ float* Scales(int32_t row) const {
     if (scale_pages == nullptr) return nullptr;
     const int32_t block = per_scales_page.Quotient(row);
@@ -57,7 +57,7 @@ struct RowList {
 #endif
 };
 
-// What a table's kernels need beside it: passed by value.
+// What kernels over a table need besides the step: passed by value.
 struct TableAccess {
   RowTable table;
   int32_t row_bytes = 0;
@@ -86,7 +86,7 @@ struct TableAccess {
     }
     return rows;
   }
-  // Row index of a token.
+  // The row index of a token.
   __device__ int32_t RowOf(int32_t token) const {
     if (table.ring == 0 || token < table.sink) return token;
     return table.sink + token - per_ring.Quotient(token) * table.ring;
@@ -95,14 +95,15 @@ struct TableAccess {
 };
 
 #ifdef __CUDACC__
-// The sequence whose new tokens hold row `row` of the activations, -1 where none does. Whole warps.
+// The sequence whose new tokens include row `row` of the activations, -1 if there is none. Called
+// by whole warps.
 __device__ inline int32_t SequenceOfRow(const StepView& step, int32_t row) {
   const int32_t count = *step.count;
   const int32_t lane = threadIdx.x % 32;
   for (int32_t begin = 0; begin < count; begin += 32) {
     bool holds = false;
     if (begin + lane < count) {
-      // Both in one load: lanes' sequences lie apart.
+      // Both in one load: different lanes read different sequences.
       static_assert(offsetof(StepSequence, rows) == offsetof(StepSequence, first_row) + 4 &&
                     offsetof(StepSequence, first_row) % 8 == 0 && alignof(StepSequence) == 8);
       const int2 own = *reinterpret_cast<const int2*>(&step.sequences[begin + lane].first_row);

@@ -14,8 +14,8 @@
 namespace litecache::ops::cuda {
 namespace {
 
-// A warp a row: it reads the row into shared memory by 16-byte loads, and writes 16-byte pieces of
-// the other format from there.
+// One warp per row: it reads the row into shared memory by 16-byte loads, and writes 16-byte pieces
+// of the other format from there.
 constexpr int kWarps = 8;
 constexpr int kThreads = kWarps * 32;
 constexpr int kMaxHeadDim = 256;
@@ -30,7 +30,7 @@ __device__ float DecodeFp8(uint8_t code) {
   return __uint_as_float(__float_as_uint(value) | (code & 0x80u) << 24);
 }
 
-// Bytes of a part's codes, and of its groups' minima and steps. d is a multiple of 4.
+// Sizes in bytes: a part's codes, and its groups' minima and steps. d is a multiple of 4.
 struct Int4Layout {
   int codes, scales;
   __device__ explicit Int4Layout(int d)
@@ -60,8 +60,8 @@ __device__ float Element(RowEncoding encoding, const std::byte* row, int d, int 
                    scale);
 }
 
-// 16 bytes of shared memory's row, or a row's worth of bytes one by one where rows are not whole
-// 16-byte pieces.
+// Copies 16 bytes per lane between shared memory and the row, or the row byte by byte if rows are
+// not multiples of 16 bytes.
 __device__ void CopyBytes(const std::byte* source, std::byte* target, int bytes) {
   const int lane = threadIdx.x % 32;
   if (bytes % 16 == 0) {
@@ -75,7 +75,8 @@ __device__ void CopyBytes(const std::byte* source, std::byte* target, int bytes)
   }
 }
 
-// Bytes [begin, begin + kBytes) of the row in format `to`, from `row` in shared memory in `from`.
+// Bytes [begin, begin + kBytes) of the row in format `to`, converted from `row` in shared memory in
+// format `from`.
 template <int kBytes>
 __device__ void EncodePiece(RowEncoding from, const std::byte* row, RowEncoding to, int d,
                             const float* scales, int begin, void* piece) {
@@ -101,7 +102,7 @@ __device__ void EncodePiece(RowEncoding from, const std::byte* row, RowEncoding 
   }
 }
 
-// Rows of kMaxHeadDim in f32, and in 4 bits: a warp's each.
+// Rows of kMaxHeadDim in f32, and in 4 bits: one of each per warp.
 struct RowBuffer {
   int4 data[kWarps][kMaxHeadDim * 2 * 4 / 16];
   int4 packed[kWarps][(kMaxHeadDim + kMaxHeadDim / 8) / 16];
@@ -112,8 +113,8 @@ struct RowBuffer {
   }
 };
 
-// The row in 4 bits, by a warp: common/convert_rows_cpu.cc's arithmetic. A lane has two values of a
-// group.
+// Converts the row to 4 bits, by a warp, with the arithmetic of common/convert_rows_cpu.cc. A lane
+// has two values of a group.
 __device__ void PackInt4(RowEncoding from, const std::byte* row, int d, std::byte* packed) {
   constexpr float kMost = 65504;
   constexpr int kGroup = static_cast<int>(kInt4Group);
@@ -123,7 +124,7 @@ __device__ void PackInt4(RowEncoding from, const std::byte* row, int d, std::byt
   for (int part = 0; part < 2; ++part) {
     for (int first = 0; first < d; first += kGroup) {
       const int j = first + 2 * lane;
-      const bool has = j < d;  // and the next: d is even
+      const bool has = j < d;  // and the next one: d is even
       float value[2] = {0, 0}, low = kMost, high = -kMost;
       bool nan = false;
       if (has) {
@@ -163,8 +164,8 @@ __device__ void PackInt4(RowEncoding from, const std::byte* row, int d, std::byt
   __syncwarp();
 }
 
-// The row in shared memory to `target`, by a warp; its scales too, where they are apart (else
-// null).
+// Writes the row in shared memory to `target`, by a warp; also its scales if they are kept apart
+// (otherwise null).
 __device__ void WriteRow(RowEncoding from, RowBuffer* buffer, RowEncoding to, int d, int row_bytes,
                          std::byte* target, float* scales_apart) {
   const std::byte* row = buffer->Mine();
@@ -275,12 +276,12 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// Rows between tables of one format by few blocks of many threads: the link wants bytes under way,
-// not SMs. All warps share one list of pieces, head after head, as in pull_rows_cuda.cu. Loads pass
-// by the L1 cache, as there.
+// Copies rows between tables of one format with few blocks of many threads: to use the link, bytes
+// must be in flight, which does not take many SMs. All warps share one list of pieces, head after
+// head, as in pull_rows_cuda.cu. Loads bypass the L1 cache, as there.
 constexpr int kLinkThreads = 1024;
 constexpr int kPieceRows = 16;
-constexpr int kInFlight = 4;  // loads a lane has under way
+constexpr int kInFlight = 4;  // loads that a lane has in flight
 
 template <typename Unit>
 __global__ void __launch_bounds__(kLinkThreads)
@@ -289,7 +290,7 @@ __global__ void __launch_bounds__(kLinkThreads)
   const int32_t lane = threadIdx.x % 32;
   const int32_t warps = gridDim.x * (kLinkThreads / 32);
   const auto row_units = static_cast<int32_t>(from.row_bytes / sizeof(Unit));
-  int32_t first = threadIdx.x / 32 * gridDim.x + blockIdx.x;  // of this warp's pieces
+  int32_t first = threadIdx.x / 32 * gridDim.x + blockIdx.x;  // the warp's first piece
   const int32_t sequences = *step.count;
   for (int32_t index = 0; index < sequences; ++index) {
     const StepSequence& sequence = step.sequences[index];
@@ -371,7 +372,7 @@ void CopyRows(Stream& stream, const StepView& step, int64_t kv_heads, const RowT
     LC_CUDA_LAUNCHED();
     return;
   }
-  // Blocks stride over the tokens: these are guesses of how many there are, no limits.
+  // Blocks stride over the tokens, so these are estimates of their number, not limits.
   int64_t tokens = step.max_context;
   if (range.kind == RowRange::kLeaving || range.kind == RowRange::kNew) tokens = step.max_rows;
   if (range.kind == RowRange::kRing && from.ring > 0) tokens = from.ring;

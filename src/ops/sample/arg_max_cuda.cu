@@ -10,7 +10,7 @@ namespace litecache::ops::cuda {
 namespace {
 
 constexpr int kThreads = 1024;
-constexpr int kLoads = 8;  // in flight a thread: one block has to draw what an SM can
+constexpr int kLoads = 8;  // in flight per thread: one block has to use the bandwidth of an SM
 
 struct Best {
   float value = -INFINITY;
@@ -78,7 +78,7 @@ __global__ void __launch_bounds__(kThreads)
   best.finite = all_finite[threadIdx.x];
   best = WarpBest(best);
   if (threadIdx.x != 0) return;
-  ids[blockIdx.x] = best.id == INT32_MAX ? 0 : best.id;  // a row of NaN
+  ids[blockIdx.x] = best.id == INT32_MAX ? 0 : best.id;  // for a row of NaN
   finite[blockIdx.x] = best.finite ? 1 : 0;
 }
 

@@ -8,7 +8,7 @@
 
 namespace litecache::ops::cuda {
 
-// ids[i] = argmax of logits row i (f32; the lowest id of equals); finite[i] = 0 where a logit of
+// ids[i] = argmax of logits row i (f32; the lowest id among equals); finite[i] = 0 if a logit of
 // the row is not finite. Device memory.
 void ArgMax(Stream& stream, const MatrixView& logits, int32_t* ids, int32_t* finite);
 

@@ -1,5 +1,5 @@
-// The exponential that softmax weights of logits are made with: the same bits on the host and in
-// kernels, so that both draw the same tokens.
+// The exponential for softmax weights of logits: the same bits on the host and in kernels, so that
+// both draw the same tokens.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@ namespace litecache::ops {
 
 namespace exp_weight {
 
-// Each operation rounds by itself, on the device as well, where the compiler would make one of two.
+// Each operation is rounded separately, also on the device, where the compiler would fuse two.
 LC_HOST_DEVICE float Product(float a, float b) {
 #ifdef __CUDA_ARCH__
   return __fmul_rn(a, b);
@@ -48,8 +48,8 @@ LC_HOST_DEVICE float Float(int32_t bits) {
 }  // namespace exp_weight
 
 // e^x for x <= 0 (-infinity included), relative error below 3e-7; 0 below -87, where a float's
-// exponent ends. Comparisons are of integers: those of floats may trap, and compilers then keep
-// branches instead of making loops vector code.
+// exponent ends. Comparisons are of integers: those of floats may trap, so compilers would keep
+// branches instead of vectorizing loops.
 LC_HOST_DEVICE float ExpOfNonPositive(float x) {
   using exp_weight::Bits;
   using exp_weight::Float;
@@ -63,14 +63,14 @@ LC_HOST_DEVICE float ExpOfNonPositive(float x) {
   const float shifted = Sum(Product(clamped, 1.44269504f), 12582912.0f);
   const float n = Sum(shifted, -12582912.0f);
   const float r = Sum(Sum(clamped, -Product(n, 0.693145752f)), -Product(n, 1.42860677e-6f));
-  float p = 1.3888889e-3f;  // Taylor's series: its remainder at ln 2 / 2 is 1e-7 relative
+  float p = 1.3888889e-3f;  // Taylor series: its remainder at ln 2 / 2 is 1e-7 relative
   p = Sum(Product(p, r), 8.3333333e-3f);
   p = Sum(Product(p, r), 4.1666667e-2f);
   p = Sum(Product(p, r), 1.6666667e-1f);
   p = Sum(Product(p, r), 0.5f);
   p = Sum(Product(p, r), 1.0f);
   p = Sum(Product(p, r), 1.0f);
-  // 2^n from shifted's low bits, which hold n; all bits cleared where x is too low.
+  // 2^n from shifted's low bits, which hold n; all bits are cleared if x is too low.
   const uint32_t exponent = (static_cast<uint32_t>(Bits(shifted)) + 127u) << 23;
   return Product(p, Float(static_cast<int32_t>(exponent & static_cast<uint32_t>(keep))));
 }

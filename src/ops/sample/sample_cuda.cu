@@ -1,5 +1,5 @@
-// The next tokens of rows of logits: biases and penalties, then the best token, a draw from all, or
-// one from a part (sample_filter.cuh).
+// Samples the next tokens from rows of logits: biases and penalties, then the best token, a draw
+// from all tokens, or a draw from a subset (sample_filter.cuh).
 #include <cmath>
 
 #include "ops/common/thread_block_clusters_cuda.h"
@@ -12,7 +12,7 @@ namespace litecache::ops::cuda {
 namespace sampling {
 namespace {
 
-// The token of the draw in its block of tokens; -1 on the blocks that do not have it.
+// The drawn token, found in its block of tokens; -1 in thread blocks that do not have that block.
 __device__ int32_t DrawInBlock(SampleShared& shared, const Job& job, const Best& best) {
   const float max = best.value;
   const int32_t begin = shared.block * kWeightBlock - job.first;
@@ -24,7 +24,7 @@ __device__ int32_t DrawInBlock(SampleShared& shared, const Job& job, const Best&
   const int32_t i = begin + static_cast<int32_t>(threadIdx.x);
   const double weight = i < job.count ? static_cast<double>(Weight(job, max, i)) : 0.0;
   double total;
-  const double before = BlockExclusiveSum(shared, weight, &total);  // has barriers
+  const double before = BlockExclusiveSum(shared, weight, &total);  // contains barriers
   if (weight > 0) {
     if (before + weight > shared.left) atomicMin(&shared.hit, i);
     atomicMax(&shared.last, i);  // rounding must not draw an impossible token
@@ -81,7 +81,7 @@ __global__ void __launch_bounds__(kTeamThreads, 1)
       log_sum = static_cast<double>(best.value) + log(sum[0]);
     }
     if (row.mask_begin >= 0 || row.biases + row.seen > 0) {
-      __syncthreads();  // others may still read what changes here
+      __syncthreads();  // others may still read what is changed here
       if (row.mask_begin >= 0) ApplyMask(job, masks);
       ApplyChanges(job, changes);
       best = Best();
@@ -102,21 +102,21 @@ __global__ void __launch_bounds__(kTeamThreads, 1)
       out.logprob = static_cast<float>(static_cast<double>(job.raw[out.token]) - log_sum);
     }
   }
-  // One block knows the token; what is no token all of them know.
+  // One thread block knows the token; all of them know a status without a token.
   const bool writes = out.status == SampledToken::kOk ? out.token >= 0 : team.rank == 0;
   if (writes && threadIdx.x == 0) outputs[index] = out;
   team.Sync();  // no block ends while others read its shared memory
 }
 
-// How a launch divides rows.
+// How a launch divides rows among blocks.
 struct Division {
   int team = 1;
   int32_t slice = 0;
   size_t shared_bytes = 0;
-  bool in_shared = false;  // tokens beside the candidates
+  bool in_shared = false;  // tokens are kept in shared memory beside the candidates
 };
 
-// A row of most vocabularies fits into the shared memory of so many blocks.
+// For most vocabularies, a row fits into the shared memory of this many blocks.
 constexpr int kLeastTeam = 8;
 constexpr size_t kCandidateBytes = size_t{kMostCandidates} * sizeof(uint64_t);
 
@@ -145,7 +145,7 @@ void CheckVocab(int64_t vocab) {
 
 size_t SampleScratchBytes(Stream& stream, int64_t rows, int64_t vocab) {
   sampling::CheckVocab(vocab);
-  // The smallest team that is launched: the largest scratch.
+  // The smallest team that may be launched needs the largest scratch.
   const sampling::Division division = sampling::Divide(UseClusters() ? sampling::kLeastTeam : 1,
                                                        vocab, sampling::SampleSharedLimit());
   if (division.in_shared) return 0;

@@ -1,4 +1,4 @@
-// Draws from a part of the tokens: the k best, a nucleus, those that reach min-p.
+// Draws from a subset of the tokens: the k best, a nucleus, those that reach min-p.
 #pragma once
 
 #include <cmath>
@@ -8,11 +8,11 @@
 
 namespace litecache::ops::cuda::sampling {
 
-// How far below the best token, in units of the temperature, the tokens reach whose weights are at
-// least `wanted`; infinity where eight bars do not tell.
+// How far below the best token, in units of the temperature, the tokens with a total weight of at
+// least `wanted` reach; infinity if eight bars do not suffice.
 __device__ inline float NucleusDepth(const ClusterTeam& team, SampleShared& shared, const Job& job,
                                      float max, double wanted) {
-  // Sums of floats in another order than the host's, whose rounding must not cost a token.
+  // Floats are summed in another order than on the host; rounding must not cost a token.
   const double enough = wanted * (1 + 1e-5);
   float low = 0, depths[kBars] = {1, 2, 4, 6, 8, 12, 16, 24};
   for (int round = 0; round < 2; ++round) {
@@ -45,9 +45,9 @@ __device__ inline float NucleusDepth(const ClusterTeam& team, SampleShared& shar
   return INFINITY;
 }
 
-// Brings the tokens that key_at and the threshold take to rank 0's candidates, in the order of
-// their ids, with keys that sort by logit, the lower id first among equals. Returns how many there
-// are, which may be more than there is room for.
+// Copies the tokens that the threshold selects to rank 0's candidates, in the order of their ids,
+// with keys that sort by logit, the lower id first among equals. Returns their number, which may
+// exceed the room.
 template <class KeyAt>
 __device__ int32_t Collect(const ClusterTeam& team, SampleShared& shared, const Job& job,
                            const Threshold& threshold, const KeyAt& key_at) {
@@ -70,7 +70,7 @@ __device__ int32_t Collect(const ClusterTeam& team, SampleShared& shared, const 
   return shared.collected;
 }
 
-// Descending, by one block.
+// Sorts in descending order, by one block.
 __device__ inline void SortCandidates(uint64_t* keys, int32_t count) {
   int32_t size = 2;
   while (size < count) size *= 2;
@@ -93,8 +93,8 @@ __device__ inline void SortCandidates(uint64_t* keys, int32_t count) {
   }
 }
 
-// The draw among rank 0's candidates: those whose weights before them are below `wanted` (a share
-// of their own total where share > 0) and that reach min-p. One block.
+// Draws among rank 0's candidates: those whose preceding weights are below `wanted` (a share of
+// their own total if share > 0) and that reach min-p. Called by one block.
 __device__ inline int32_t DrawCandidate(SampleShared& shared, const Job& job, const Best& best,
                                         int32_t count, double wanted, double share) {
   const float max = best.value;
@@ -128,7 +128,7 @@ __device__ inline int32_t DrawCandidate(SampleShared& shared, const Job& job, co
     shared.hit = INT32_MAX;
     shared.last = 0;
   }
-  before = BlockExclusiveSum(shared, sum, &total);  // has barriers
+  before = BlockExclusiveSum(shared, sum, &total);  // contains barriers
   const double left = job.row.uniform * total;
 #pragma unroll
   for (int j = 0; j < kPerThread; ++j) {
@@ -144,7 +144,7 @@ __device__ inline int32_t DrawCandidate(SampleShared& shared, const Job& job, co
   return static_cast<int32_t>(0xffffffffu - static_cast<uint32_t>(key));
 }
 
-// Fills `out` where this block knows the token; every block of the team passes the same barriers.
+// Fills `out` if this block knows the token; every block of the team passes the same barriers.
 __device__ inline void Filter(const ClusterTeam& team, SampleShared& shared, const Job& job,
                               const Best& best, SampledToken* out) {
   const SampleRow& row = job.row;
@@ -179,7 +179,7 @@ __device__ inline void Filter(const ClusterTeam& team, SampleShared& shared, con
   if (row.mode != SampleMode::kMinP) {
     SortCandidates(job.candidates, count);
   } else {
-    // In the order of ids, but for the best, which changes places with the first.
+    // In the order of ids, except that the best one is swapped with the first.
     const uint64_t key =
         uint64_t{OrderedKey(best.value)} << 32 | (0xffffffffu - static_cast<uint32_t>(best.id));
     for (int32_t i = threadIdx.x; i < count; i += kTeamThreads) {

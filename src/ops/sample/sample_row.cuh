@@ -1,4 +1,4 @@
-// A row of logits as the team of blocks that samples it sees it, and sums over its threads.
+// A row of logits as seen by the team of blocks that samples it, and sums over its threads.
 #pragma once
 
 #include <cmath>
@@ -13,8 +13,8 @@ namespace litecache::ops::cuda::sampling {
 inline constexpr int32_t kWeightBlock =
     1024;  // engine/logits.h: tokens whose weights are summed in float
 inline constexpr int32_t kSumLanes = 16;  // engine/logits.cc: partial sums of such a block
-inline constexpr int32_t kMostBlocks = kTeamThreads;  // of a vocabulary: a thread each
-inline constexpr int32_t kBars = 8;                   // that one pass weighs the tokens above
+inline constexpr int32_t kMostBlocks = kTeamThreads;  // in a vocabulary: one thread each
+inline constexpr int32_t kBars = 8;                   // bars that one pass sums the tokens above
 inline constexpr int32_t kPerThread = kMostCandidates / kTeamThreads;
 
 struct Best {
@@ -33,13 +33,13 @@ struct Best {
 struct SampleShared {
   TopKShared top_k;
   Best warp_best[kTeamWarps];
-  Best best[2];  // of this block
+  Best best[2];  // in this block
   Best team_best;
   double warp_sums[kTeamWarps][kBars];
   double sums[3][kBars];
   double team_sums[kBars];
   int32_t collected;
-  float all_block_sums[kMostBlocks];  // of rank 0: the whole team's
+  float all_block_sums[kMostBlocks];  // in rank 0: the whole team's
   double total;
   double left;
   int32_t block;
@@ -52,8 +52,8 @@ __device__ T* OfRank(const ClusterTeam& team, T* shared, int rank) {
   return const_cast<T*>(team.Of(shared, rank));
 }
 
-// The best of all tokens of the row, on every thread of the team. slot: one a use, since another
-// block may still read the last one's.
+// The best of all tokens of the row, on every thread of the team. slot: a different one for each
+// use, since another block may still be reading the previous one's.
 __device__ inline Best TeamBest(const ClusterTeam& team, SampleShared& shared, Best best,
                                 int slot) {
   const auto warp_best = [&] {
@@ -85,7 +85,7 @@ __device__ inline Best TeamBest(const ClusterTeam& team, SampleShared& shared, B
   return shared.team_best;
 }
 
-// Sums of kCount values over the team's threads, on every thread; slots as TeamBest's.
+// Sums of kCount values over the team's threads, on every thread; slots as for TeamBest.
 template <int kCount>
 __device__ void TeamSums(const ClusterTeam& team, SampleShared& shared, double (&values)[kCount],
                          int slot) {
@@ -111,7 +111,7 @@ __device__ void TeamSums(const ClusterTeam& team, SampleShared& shared, double (
   for (int i = 0; i < kCount; ++i) values[i] = shared.team_sums[i];
 }
 
-// Sum of the values of the block's threads before this one; total: of all.
+// The sum of the values of the block's preceding threads; total: of all its threads.
 __device__ inline double BlockExclusiveSum(SampleShared& shared, double value, double* total) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const auto inclusive = [lane](double sum) {
@@ -136,14 +136,14 @@ __device__ __forceinline__ float LogitOf(uint32_t ordered) {
   return __uint_as_float((ordered >> 31) != 0 ? ordered & 0x7fffffffu : ~ordered);
 }
 
-// One row: what all threads of its team share.
+// One row: the data that all threads of its team share.
 struct Job {
   const SampleRow& row;
   const float* raw;  // [vocab], the model's
   int32_t vocab;
-  float* x;  // [count], this block's tokens: with bias and penalties
+  float* x;  // [count], this block's tokens, after bias and penalties
   int32_t first, count;
-  int32_t slice;  // tokens a block, a multiple of kWeightBlock
+  int32_t slice;  // tokens in a block, a multiple of kWeightBlock
   uint64_t* candidates;
 };
 
@@ -181,13 +181,13 @@ __device__ inline void ApplyChanges(const Job& job, const LogitChange* changes) 
   __syncthreads();
 }
 
-// exp((x - max) / temperature) as engine::Weights has it.
+// exp((x - max) / temperature), as in engine::Weights.
 __device__ __forceinline__ float Weight(const Job& job, float max, int32_t i) {
   return ExpOfNonPositive(__fmul_rn(__fsub_rn(job.x[i], max), job.row.inverse_temperature));
 }
 
-// Sums of the weights of each kWeightBlock tokens, their total and, for the draw, the block of
-// tokens it falls into and what is left there.
+// Sums the weights of each kWeightBlock tokens and their total, and finds the block of tokens that
+// the draw falls into and the remainder within it.
 __device__ inline void SumWeights(const ClusterTeam& team, SampleShared& shared, const Job& job,
                                   float max) {
   const int lane = threadIdx.x % kSumLanes;
