@@ -1,18 +1,18 @@
-// Prefix sums over a block's threads, and where its bitmap of positions lies.
+// Prefix sums over a block's threads, and the location of a block's bitmap of positions.
 #pragma once
 
 #include "ops/select/team_top_k.cuh"
 
 namespace litecache::ops::cuda {
 
-// Contexts up to this have their bitmap of positions in shared memory (96 KiB).
+// Contexts up to this many tokens have their bitmap of positions in shared memory (96 KiB).
 constexpr int32_t kSharedPositions = 768 * 1024;
 
 inline int32_t BitmapWords(int64_t max_context) {
   return static_cast<int32_t>((max_context + 31) / 32);
 }
 
-// Sum of the threads before this one; total: of all. warp_sums [kThreads / 32], shared.
+// The sum over the preceding threads; total: over all. warp_sums [kThreads / 32], shared.
 template <int kThreads = kTeamThreads>
 __device__ inline int32_t BlockExclusiveSum(int32_t x, int32_t* warp_sums, int32_t* total) {
   int32_t of_warp;

@@ -5,7 +5,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/select/bounds_cpu.cc"
 #include "hwy/foreach_target.h"
-// Highway's header comes after foreach_target.
+// Must come after foreach_target.h.
 #include "hwy/highway.h"
 #include "ops/common/simd-inl.h"
 
@@ -74,7 +74,7 @@ HWY_AFTER_NAMESPACE();
 namespace litecache::ops::cpu {
 namespace {
 
-// bf16 bits of the least number that is not below x, and of the greatest that is not above.
+// The bf16 bits of the smallest number not below x, and of the largest not above x.
 uint32_t RoundUp(float x) {
   const auto bits = std::bit_cast<uint32_t>(x);
   return ((bits >> 31) != 0 ? bits : bits + 0xffffu) >> 16;

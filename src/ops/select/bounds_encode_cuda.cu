@@ -8,7 +8,7 @@ constexpr int32_t kTokens = BoundsFormat::kTokens;
 constexpr int32_t kGroup = BoundsFormat::kGroup;
 constexpr int kThreads = 128;
 
-// bf16 bits of the least number that is not below x, and of the greatest that is not above.
+// The bf16 bits of the smallest number not below x, and of the largest not above x.
 __device__ __forceinline__ uint32_t RoundUp(float x) {
   const uint32_t bits = __float_as_uint(x);
   return ((bits >> 31) != 0 ? bits : bits + 0xffffu) >> 16;
@@ -18,7 +18,7 @@ __device__ __forceinline__ uint32_t RoundDown(float x) {
   return ((bits >> 31) != 0 ? bits + 0xffffu : bits) >> 16;
 }
 
-// A thread a channel of a block of tokens.
+// One thread per channel of a block of tokens.
 __global__ void __launch_bounds__(kThreads)
     BoundsEncodeKernel(const __grid_constant__ StepView step,
                        const __grid_constant__ LiteCacheShape shape,
@@ -43,7 +43,7 @@ __global__ void __launch_bounds__(kThreads)
         greatest = fmaxf(greatest, x);
       }
       uint32_t* pair = group + c * kGroup + block % kGroup;
-      if (begin % kTokens != 0) {  // else the block starts anew
+      if (begin % kTokens != 0) {  // otherwise the block starts anew
         least = fminf(least, __uint_as_float(*pair << 16));
         greatest = fmaxf(greatest, __uint_as_float(*pair & 0xffff0000u));
       }

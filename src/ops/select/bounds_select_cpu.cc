@@ -34,11 +34,11 @@ void EncodeBlock(const BoundsFormat& format, const BoundsEncodeWork& w, int64_t 
               GroupOf(format, w.metadata, block / kGroup));
 }
 
-// Of scores [heads][stride] of `blocks` blocks: the `count` blocks with the best rank over the
-// heads, ascending. Ranks fall with the score, then the position.
+// From scores [heads][stride] of `blocks` blocks, selects the `count` blocks with the best rank
+// over the heads, in ascending order. Ranks are by descending score, then by position.
 void SelectBlocks(const float* scores, int64_t stride, int64_t heads, int64_t blocks, int64_t count,
                   std::vector<int32_t>& selected) {
-  // No block beyond a head's first `count` can be among them.
+  // No block beyond a head's first `count` can be selected.
   std::vector<int32_t> best(static_cast<size_t>(blocks), static_cast<int32_t>(count));
   std::vector<int32_t> order(static_cast<size_t>(count));
   for (int64_t j = 0; j < heads; ++j) {
@@ -54,7 +54,7 @@ void SelectBlocks(const float* scores, int64_t stride, int64_t heads, int64_t bl
   }
   std::vector<int64_t> of_rank(static_cast<size_t>(count) + 1);
   for (int32_t rank : best) ++of_rank[static_cast<size_t>(rank)];
-  int32_t last = 0;  // blocks of this rank fill up the set, the lower ones first
+  int32_t last = 0;  // how many blocks of the last rank are selected, the lower ones first
   int64_t left = count;
   while (left > of_rank[static_cast<size_t>(last)]) left -= of_rank[static_cast<size_t>(last++)];
   selected.clear();

@@ -6,9 +6,9 @@ namespace {
 constexpr int32_t kTokens = BoundsFormat::kTokens;
 constexpr int32_t kGroup = BoundsFormat::kGroup;
 constexpr int32_t kHeadsAtOnce = 4;
-constexpr int32_t kSharedEntries = 4096;  // sorted in shared memory, else in scratch
+constexpr int32_t kSharedEntries = 4096;  // sorted in shared memory, otherwise in scratch
 
-// Ascending; count a power of two. All threads of the block.
+// Sorts in ascending order; count is a power of two. Called by all threads of the block.
 __device__ void Sort(uint64_t* entries, int32_t count) {
   for (int32_t size = 2; size <= count; size *= 2) {
     for (int32_t stride = size / 2; stride > 0; stride /= 2) {
@@ -26,8 +26,8 @@ __device__ void Sort(uint64_t* entries, int32_t count) {
   __syncthreads();
 }
 
-// A team a pair, as SelectKernel. scratch a pair: [group][stride] keys of the blocks, [group][2
-// stride] entries to sort, [stride] best ranks, [stride] selected blocks.
+// One team per pair, as in SelectKernel. Scratch of a pair: [group][stride] keys of the blocks,
+// [group][2 stride] entries to sort, [stride] best ranks, [stride] selected blocks.
 __global__ void __launch_bounds__(kTeamThreads, 1)
     BoundsSelectKernel(const __grid_constant__ StepView step,
                        const __grid_constant__ LiteCacheShape shape,
@@ -69,7 +69,7 @@ __global__ void __launch_bounds__(kTeamThreads, 1)
   }
   __syncthreads();
 
-  // Bounds, a lane a block: 16 lanes read a channel of 16 blocks.
+  // Bounds, one lane per block: 16 lanes read a channel of 16 blocks.
   const int32_t metadata = layer.metadata.list_of_head[target.head];
   const int32_t page_tokens = layer.metadata.page_rows;
   for (int32_t b = of_team - first % kGroup; b < blocks; b += team_threads) {
@@ -100,11 +100,11 @@ __global__ void __launch_bounds__(kTeamThreads, 1)
         if (j0 + j < heads) keys[int64_t{j0 + j} * stride + b] = OrderedKey(high[j] + low[j]);
       }
     }
-    best[b] = count;  // no block beyond a head's first `count` can be among them
+    best[b] = count;  // no block beyond a head's first `count` can be selected
   }
   team.Sync();
 
-  // The heads' ranks of the blocks, a block of threads a head.
+  // Ranks of the blocks for each head, one thread block per head.
   for (int32_t j = team.rank; j < heads; j += team.size) {
     const uint32_t* of_head = keys + int64_t{j} * stride;
     const auto key_at = [&](int32_t b) { return of_head[b]; };
@@ -133,7 +133,7 @@ __global__ void __launch_bounds__(kTeamThreads, 1)
             [&](int32_t i, int32_t b) { list[i] = begin + b; });
   team.Sync();
 
-  // Tokens of the blocks; the first and the last are cut to the candidates.
+  // Tokens of the blocks; the first and the last block are cut to the candidates.
   const int32_t skipped = list[0] == 0 ? target.begin - first * kTokens : 0;
   for (int32_t i = of_team; i < count * kTokens; i += team_threads) {
     const int32_t token = (first + list[i / kTokens]) * kTokens + i % kTokens;

@@ -1,6 +1,6 @@
-// A bitmap of positions in the shared memory of a cluster's blocks, for kernels that look at all
-// slots of a head: few threads and little memory an SM, so that they run beside products and
-// attention instead of waiting for an SM that these leave. sm_90.
+// A bitmap of positions in the shared memory of a cluster's blocks, for kernels that visit all
+// slots of a head. They use few threads and little memory per SM, so that they run beside products
+// and attention instead of waiting for a free SM. sm_90.
 #pragma once
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 namespace litecache::ops::cuda {
 
 constexpr int kClusterBlocks = 8;
-constexpr int kClusterThreads = 256;  // of each block
+constexpr int kClusterThreads = 256;  // in each block
 constexpr int kClusterWarps = kClusterThreads / 32;
 
 // Kernels for clusters of kClusterBlocks blocks.
@@ -22,7 +22,7 @@ constexpr int kClusterWarps = kClusterThreads / 32;
 #endif
 static_assert(kClusterBlocks == 8);
 
-// Words of the bitmap a block has: 1 << shift, as many as threads at least.
+// Words of the bitmap in a block: 1 << shift, at least as many as threads.
 inline int ClusterBitmapShift(int64_t max_context) {
   const auto words = static_cast<uint64_t>((max_context + 31) / 32);
   const uint64_t a_block = (words + kClusterBlocks - 1) / kClusterBlocks;
@@ -30,7 +30,7 @@ inline int ClusterBitmapShift(int64_t max_context) {
   return std::countr_zero(std::bit_ceil(std::max(a_block, least)));
 }
 inline size_t ClusterBitmapBytes(int shift) { return size_t{4} << shift; }
-// Dynamic shared memory that needs no asking for, beside what such kernels have of their own.
+// Dynamic shared memory that needs no attribute, in addition to the kernels' static shared memory.
 constexpr size_t kMaxClusterBytes = size_t{40} << 10;
 
 struct ClusterBitmap {
@@ -47,14 +47,14 @@ struct ClusterBitmap {
   __device__ void Set(const ClusterTeam& team, int32_t position) const {
     atomicOr(Word(team, position / 32), 1u << position % 32);
   }
-  // Whether it was set.
+  // Clears the bit; returns whether it was set.
   __device__ bool TakeAway(const ClusterTeam& team, int32_t position) const {
     const uint32_t bit = 1u << position % 32;
     return (atomicAnd(Word(team, position / 32), ~bit) & bit) != 0;
   }
 };
 
-// Sum of the block's threads before this one; total: of all. warp_sums [kClusterWarps], shared.
+// The sum over the block's preceding threads; total: over all. warp_sums [kClusterWarps], shared.
 __device__ inline int32_t ClusterBlockSum(int32_t x, int32_t* warp_sums, int32_t* total) {
   int32_t of_warp;
   const int32_t in_warp = WarpExclusiveSum(x, &of_warp);
@@ -72,8 +72,8 @@ __device__ inline int32_t ClusterBlockSum(int32_t x, int32_t* warp_sums, int32_t
   return before + in_warp;
 }
 
-// What the blocks before this one, and all of them, have in `*own`; after a Sync() that follows the
-// writing of it.
+// The sum of `*own` over the blocks before this one, and over all; call after the Sync() that
+// follows writing it.
 struct ClusterSums {
   int32_t before = 0, all = 0;
 };

@@ -6,8 +6,8 @@
 namespace litecache::ops::cuda {
 
 // By a warp, for kHeads query heads from `first_head` on: components(q).components(k) of tokens t +
-// lane, t a multiple of 32. Two bf16 a word, 32 tokens interleaved; a lane has a token. queries
-// [group, padded][2 pairs].
+// lane, t a multiple of 32. Two bf16 per word, 32 tokens interleaved; each lane handles one token.
+// queries [group, padded][2 pairs].
 template <int kHeads>
 __device__ __forceinline__ void ComponentProducts(const ScoreJob& job, const float* queries,
                                                   int32_t pairs, int32_t t, int32_t first_head,

@@ -1,4 +1,4 @@
-// Keys into what selections read of them (select_cuda.h), on a GPU.
+// Encodes keys into the metadata that selections read (select_cuda.h), on a GPU.
 #pragma once
 
 #include "base/matrix_view.h"
@@ -11,10 +11,11 @@
 
 namespace litecache::ops::cuda {
 
-// Keys into metadata, for heads that have a metadata list. Either new keys k [T, kv_heads *
-// head_dim] f32 at positions [past, past + rows) (a prompt's chunk), or the keys of tokens in the
-// ring of the slots or in resident pages at positions [stored, past + 1 - recent) (decode: k null).
-// weights [kv_heads][head_dim][bits], basis [kv_heads][head_dim][basis_stride] of this layer, f32.
+// Encode keys into metadata, for heads that have a metadata list. Either new keys k [T, kv_heads *
+// head_dim] f32 at positions [past, past + rows) (a prompt chunk), or, with k null (decode), the
+// keys of tokens in the ring of the slots or in resident pages at positions [stored, past + 1 -
+// recent). weights [kv_heads][head_dim][bits], basis [kv_heads][head_dim][basis_stride] of this
+// layer, f32.
 void HashEncode(Stream& stream, const StepView& step, const LiteCacheShape& shape,
                 const LiteCacheLayer& layer, const HashFormat& format, const float* weights,
                 const MatrixView* k);

@@ -1,4 +1,4 @@
-// Selection by the rows' exact attention: what the other selections approximate.
+// Selection by the rows' exact attention scores, which the other selections approximate.
 #pragma once
 
 #include <cstdint>

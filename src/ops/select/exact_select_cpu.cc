@@ -14,7 +14,7 @@ constexpr int64_t kPieceTokens = 1024;  // rows a thread scores at a time
 
 void ExactSelect(ThreadPool& pool, int64_t group, std::span<ExactSelectWork> work) {
   if (work.empty()) return;
-  // Of every work item the group's queries, padded with zeros.
+  // Each work item's queries, padded with zeros.
   const auto query_size = [&](const ExactSelectWork& w) {
     return static_cast<size_t>(group * PaddedDim(w.rows.format.head_dim));
   };

@@ -7,7 +7,7 @@
 namespace litecache::ops::cuda {
 namespace {
 
-// Channels c and c + 1 of a key, c even; of fp8 and int8 without the key's scale.
+// Channels c and c + 1 of a key, c even; for fp8 and int8 without the key's scale.
 __device__ __forceinline__ float2 KeyPair(RowEncoding encoding, const std::byte* row, int32_t d,
                                           int32_t c) {
   switch (encoding) {
@@ -35,7 +35,7 @@ __device__ __forceinline__ float2 KeyPair(RowEncoding encoding, const std::byte*
   }
 }
 
-// Keys of the store (through the link) or of resident pages; a warp reads a row at a time.
+// Keys of the store (over the link) or of resident pages; a warp reads one row at a time.
 template <int kHeads>
 struct RowProducts {
   static constexpr int kAtOnce = 1;

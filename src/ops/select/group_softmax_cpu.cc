@@ -7,7 +7,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/select/group_softmax_cpu.cc"
 #include "hwy/foreach_target.h"
-// Highway's header comes after foreach_target.
+// Must come after foreach_target.h.
 #include "hwy/highway.h"
 #include "ops/common/exp2-inl.h"
 #include "ops/common/simd-inl.h"
@@ -16,7 +16,7 @@
 #define LITECACHE_OPS_CPU_SELECT_GROUP_SOFTMAX_
 namespace litecache::ops::cpu {
 namespace {
-// Scores are brought into this range, so that two infinities never meet in a difference.
+// Scores are clamped to this range, so that infinities are never subtracted.
 constexpr float kLargest = std::numeric_limits<float>::max() / 2;
 constexpr float kLog2E = 1.44269504f;
 }  // namespace
@@ -27,7 +27,7 @@ HWY_BEFORE_NAMESPACE();
 namespace litecache::ops::cpu {
 namespace HWY_NAMESPACE {
 
-// Four chains hide the latency of maxima and sums.
+// Four independent chains hide the latency of maxima and sums.
 float Maximum(const float* x, int64_t n) {
   const F32 d;
   const auto lanes = static_cast<int64_t>(hn::Lanes(d));

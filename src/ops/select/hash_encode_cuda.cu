@@ -13,8 +13,8 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / 32;
 constexpr int kMaxDim = 256;
-constexpr float kLargestNorm = 65504;  // of f16
-// SMs that copies may have taken: blocks that wait for theirs would double a chunk's time.
+constexpr float kLargestNorm = 65504;  // largest f16
+// SMs that concurrent copies may occupy: blocks that wait for an SM would double a chunk's time.
 constexpr int kSmsOfCopies = 8;
 
 // c [16][8] += a [16][16] b [16][8] of f16.
@@ -27,14 +27,15 @@ __device__ inline void MultiplyAddF16(float (&c)[4], const uint32_t (&a)[4],
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
-// The power of two that brings a vector's largest number to [2^8, 2^9): signs of products stay, and
-// two numbers of f16 have 22 bits of it and of all that is not much smaller.
+// The power of two that scales a vector's largest number to [2^8, 2^9): signs of products are
+// preserved, and two f16 numbers represent 22 bits of it and of all numbers that are not much
+// smaller.
 __device__ inline float FactorOf(float largest) {
   const int exponent = static_cast<int>(__float_as_uint(largest) >> 23);
   return __uint_as_float(static_cast<uint32_t>(min(max(254 + 8 - exponent, 1), 254)) << 23);
 }
 
-// x = high + low but for 2^-22 of it.
+// x = high + low with an error of 2^-22 of x.
 __device__ inline void Split(float x, __half* high, __half* low) {
   *high = __float2half_rn(x);
   *low = __float2half_rn(x - __half2float(*high));
@@ -47,10 +48,10 @@ __device__ inline void Split(float x, float y, uint32_t* high, uint32_t* low) {
   *low = *reinterpret_cast<const uint32_t*>(&rest);
 }
 
-// Many keys, by tensor cores: keys and weights are two numbers of f16 each, and three products make
-// a sum that is as exact as one of f32. A warp has the weights of 8 * kColumns bits in registers
-// (kDepths: of 16 channels), keys pass by in shared memory. Blocks of one head share its tiles of
-// keys.
+// For many keys, by tensor cores: keys and weights are split into two f16 numbers each, and three
+// products make a sum that is as exact as one in f32. A warp has the weights of 8 * kColumns bits
+// in registers (kDepths: of 16 channels); keys are streamed through shared memory. Blocks of one
+// head divide its tiles of keys.
 template <int kDepths, int kColumns>
 __global__ void __launch_bounds__(kThreads, 1)
     HashEncodeKernel(const __grid_constant__ StepView step,
@@ -58,11 +59,12 @@ __global__ void __launch_bounds__(kThreads, 1)
                      const __grid_constant__ LiteCacheLayer layer, const KeySource source,
                      int32_t words, bool norms, const float* weights) {
   constexpr int kBits = 8 * kColumns;             // of a warp
-  constexpr int kKeys = 256 / kDepths;            // of a tile: 64, 32 or 16
-  constexpr int kWarpKeys = kKeys / kWarps;       // that a warp brings
+  constexpr int kKeys = 256 / kDepths;            // in a tile: 64, 32 or 16
+  constexpr int kWarpKeys = kKeys / kWarps;       // that a warp loads
   constexpr int kLaneValues = 16 * kDepths / 32;  // of a key
-  constexpr int kPitch = 16 * kDepths + 8;        // eight rows' chunks lie in different banks
-  __shared__ __align__(16) __half tiles[2][2][kKeys][kPitch];  // in turns; high and low
+  constexpr int kPitch = 16 * kDepths + 8;        // puts the chunks of eight rows into different
+                                                  // banks
+  __shared__ __align__(16) __half tiles[2][2][kKeys][kPitch];  // two tiles in turn; high and low
   EncodeTarget target;
   const int32_t groups = 32 * words / kBits, parts = (groups + kWarps - 1) / kWarps;
   const auto head = static_cast<int32_t>(blockIdx.y) / parts;
@@ -70,11 +72,13 @@ __global__ void __launch_bounds__(kThreads, 1)
   if (!FindKeys(step, shape, layer, source, blockIdx.z, head, &target)) return;
   const int32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int32_t d = shape.head_dim;
-  // Where there are fewer groups of bits than warps, several have the same bits of other keys.
+  // If there are fewer groups of bits than warps, several warps have the same bits of different
+  // keys.
   const int32_t here = min(groups - part * kWarps, kWarps), teams = kWarps / here;
   const int32_t group = part * kWarps + warp % here, team = warp / here;
 
-  // A lane's weights: channels lane % 4 * 2 and the next and 8 behind them, column lane / 4.
+  // A lane's weights: channels 2 * (lane % 4) and the next one, and those 8 further; column lane /
+  // 4.
   uint32_t high[kColumns][kDepths][2], low[kColumns][kDepths][2];
   const int64_t bits = int64_t{32} * words;
 #pragma unroll
@@ -111,7 +115,7 @@ __global__ void __launch_bounds__(kThreads, 1)
            int64_t{(position - page * layer.metadata.page_rows) / 32} * block_bytes;
   };
   const auto stride = static_cast<int32_t>(gridDim.x) * kKeys;
-  // A prompt's keys from where its token 0 would be: no load of one waits for another.
+  // A prompt's keys, from the address that token 0 would have: no load depends on another.
   const float* prompt =
       source.k == nullptr ? nullptr : KeyOf(shape, layer, source, target, /*position=*/0).f32;
   float next[kWarpKeys][kLaneValues];
@@ -141,7 +145,7 @@ __global__ void __launch_bounds__(kThreads, 1)
       }
     }
   };
-  // What has been loaded, to a tile; the keys' lengths to the metadata, each by a lane.
+  // Stores the loaded keys to a tile, and the keys' lengths, one lane each, to the metadata.
   const auto store = [&](int32_t begin, int turn) {
     float mine = 0;
 #pragma unroll
@@ -165,7 +169,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     if (!norms || part != 0 || lane >= kWarpKeys || position >= target.end) return;
     auto* lengths = reinterpret_cast<__half*>(block_of(position) + 32 * 4 * words);
     const float norm = sqrtf(mine);
-    // As std::min(norm, largest): a NaN stays one.
+    // Like std::min(norm, largest), so that a NaN stays NaN.
     lengths[position % 32] = __float2half_rn(norm > kLargestNorm ? kLargestNorm : norm);
   };
 
@@ -173,7 +177,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   if (begin < target.end) load(begin);
   for (int turn = 0; begin < target.end; begin += stride, turn ^= 1) {
     store(begin, turn);
-    // The other tile's readers are done: nobody passes before they have come here.
+    // All readers of the other tile are done: no thread passes before they have arrived here.
     __syncthreads();
     if (begin + stride < target.end) load(begin + stride);
     for (int32_t first = 16 * team; team < teams && first < kKeys; first += 16 * teams) {
@@ -191,7 +195,7 @@ __global__ void __launch_bounds__(kThreads, 1)
 #pragma unroll
         for (int i = 0; i < kColumns; ++i) MultiplyAddF16(sum[i], key_low, high[i][depth]);
       }
-      // Rows lane / 4 and 8 behind it; of each group of eight columns two.
+      // Rows lane / 4 and lane / 4 + 8; two bits of each group of eight columns.
       uint32_t code[2] = {0, 0};
 #pragma unroll
       for (int i = 0; i < kColumns; ++i) {
@@ -228,7 +232,7 @@ void EncodeMany(CudaStream& stream, const StepView& step, const LiteCacheShape& 
   const auto groups = static_cast<int>(format.bits / (8 * kColumns));
   const int heads = shape.kv_heads * ((groups + kWarps - 1) / kWarps);
   const int room = (stream.sm_count() - kSmsOfCopies) / (heads * step.capacity);
-  // Keys that leave the recent window are few.
+  // Few keys leave the recent window.
   const int tiles = keys.k != nullptr ? (step.max_rows + kKeys - 1) / kKeys : 1;
   const dim3 grid(static_cast<unsigned>(std::clamp(room, 1, std::max(tiles, 1))),
                   static_cast<unsigned>(heads), static_cast<unsigned>(step.capacity));
@@ -237,7 +241,8 @@ void EncodeMany(CudaStream& stream, const StepView& step, const LiteCacheShape& 
   LC_CUDA_LAUNCHED();
 }
 
-// One key a head, as in decode: a lane has a bit, and asks for its weights before the key has come.
+// For one key per head, as in decode: each lane computes one bit, and loads its weights before the
+// key has arrived.
 __global__ void __launch_bounds__(kThreads)
     HashEncodeOneKernel(const __grid_constant__ StepView step,
                         const __grid_constant__ LiteCacheShape shape,
@@ -249,8 +254,8 @@ __global__ void __launch_bounds__(kThreads)
   const int32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int32_t d = shape.head_dim;
   const int64_t bits = int64_t{32} * words;
-  const float* column = weights + head * d * bits + lane;  // of word 0
-  float ahead[kAhead];                                     // of word `warp`
+  const float* column = weights + head * d * bits + lane;  // for word 0
+  float ahead[kAhead];                                     // for word `warp`
 #pragma unroll
   for (int c = 0; c < kAhead; ++c) {
     ahead[c] = warp < words && c < d ? column[32 * warp + c * bits] : 0;

@@ -7,7 +7,7 @@ namespace litecache::ops::cuda {
 
 constexpr int kMaxHashWords = kChainWords;
 
-// What the first kernel of a chain leaves for the next ones.
+// The results of a chain's first kernel, for the next ones.
 struct HashQueries {
   uint32_t* codes;  // [group, padded][words], 0 beyond the group
   float* factors;   // [group, padded]: |q| * scale * log2 e / bits, 0 beyond the group
@@ -19,11 +19,11 @@ __device__ inline HashQueries QueriesOf(const Chain& chain, const LiteCacheShape
   return {codes, reinterpret_cast<float*>(codes + padded * kChainWords)};
 }
 
-// Loads of tokens before WaitForKernelBefore: what they read has not changed since before the
+// Loads of tokens may precede WaitForKernelBefore: their data has not changed since before the
 // chain's first kernel, and every kernel of the chain starts after that one has waited. Such loads
-// go past the L1 cache.
+// bypass the L1 cache.
 
-// The block of kSelectBlock tokens that `token` is in.
+// The block of kSelectBlock tokens that contains `token`.
 __device__ __forceinline__ const std::byte* CodesOf(const StepSequence& s, const RowTable& table,
                                                     int32_t list, int32_t token,
                                                     int32_t block_bytes) {
@@ -35,8 +35,8 @@ __device__ __forceinline__ const std::byte* CodesOf(const StepSequence& s, const
          int64_t{(token - page * table.page_rows) / kSelectBlock} * block_bytes;
 }
 
-// FindWork before the first kernel has left what there is to do; target: the first pair's. To be
-// followed by LeaveShare.
+// Like FindWork, but before the first kernel has written the work; target: the first pair's.
+// LeaveShare must follow.
 __device__ __forceinline__ bool FindWorkEarly(const StepView& step, const LiteCacheShape& shape,
                                               const LiteCacheLayer& layer,
                                               const SelectSource& source, const Chain& chain,
@@ -51,7 +51,7 @@ __device__ __forceinline__ bool FindWorkEarly(const StepView& step, const LiteCa
   return FindWork(chain, shared, items_of, work) &&
          FindTarget(step, shape, layer, source, work->pair, target);
 }
-// For the kernels that follow; after WaitForKernelBefore.
+// Writes the share for the following kernels; call after WaitForKernelBefore.
 __device__ __forceinline__ void LeaveShare(const Chain& chain, bool works, const ChainWork& work,
                                            const SelectTarget& target) {
   if (threadIdx.x != 0) return;
@@ -64,9 +64,9 @@ __device__ __forceinline__ void LeaveShare(const Chain& chain, bool works, const
   }
 }
 
-// The first kernel: codes of the queries of every pair that selects, in HashQueries. weights
-// [kv_heads][head_dim][32 words]; code bit = (sum over c of q[c] * weight[c][bit] > 0), terms in
-// the CPU's order.
+// The first kernel: computes the codes of the queries of every pair that selects, in HashQueries.
+// weights [kv_heads][head_dim][32 words]; code bit = (sum over c of q[c] * weight[c][bit] > 0),
+// with terms in the CPU's order.
 void BeginHashSelect(CudaStream& stream, const StepView& step, const LiteCacheShape& shape,
                      const LiteCacheLayer& layer, const SelectSource& source, const Chain& chain,
                      int32_t words, const float* weights);

@@ -6,7 +6,7 @@ namespace litecache::ops::cuda {
 namespace {
 
 constexpr int kMaxHeadDim = 256;
-constexpr int kInFlight = 32;  // weights that a lane asks for before it uses the first
+constexpr int kInFlight = 32;  // weights that a lane loads before it uses the first
 
 // A warp hashes 32 bits of a query head.
 __global__ void __launch_bounds__(kChainThreads, 3) HashQueryKernel(
@@ -19,7 +19,7 @@ __global__ void __launch_bounds__(kChainThreads, 3) HashQueryKernel(
   const int32_t d = shape.head_dim, group = shape.group, padded = (group + 7) / 8 * 8;
   const int64_t bits = int64_t{32} * words;
   const float* of_head = weights + pair % shape.kv_heads * d * bits;
-  // The weights are on their way while it is found out whether they are needed.
+  // The weights are loaded while it is determined whether they are needed.
   {
     const auto item = static_cast<int32_t>(blockIdx.x) * kChainWarps + warp;
     if (item < words * padded && item % padded == 0) {

@@ -2,12 +2,13 @@
 
 #include "ops/select/hash_cpu.h"
 
-// Population counts of whole vectors need Highway's AVX3_DL, which is not among its defaults.
+// Population counts of whole vectors need Highway's AVX3_DL, which is not among its default
+// targets.
 #define HWY_WANT_AVX3_DL
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/select/hash_scores_cpu.cc"
 #include "hwy/foreach_target.h"
-// Highway's header comes after foreach_target.
+// Must come after foreach_target.h.
 #include "hwy/highway.h"
 #include "ops/common/simd-inl.h"
 
@@ -21,7 +22,7 @@ void PackSignsRow(const float* x, int64_t words, uint32_t* code) {
   for (int64_t w = 0; w < words; ++w, x += 32) {
     uint32_t bits = 0;
     for (int64_t i = 0; i < 32; i += lanes) {
-      uint8_t packed[8] = {};  // what StoreMaskBits may write
+      uint8_t packed[8] = {};  // StoreMaskBits may write all of it
       hn::StoreMaskBits(d, hn::Gt(hn::LoadU(d, x + i), hn::Zero(d)), packed);
       uint32_t part;
       std::memcpy(&part, packed, sizeof(part));

@@ -1,5 +1,5 @@
-// Selection by learned hashes (HATA): keys and queries become bits, rows with the fewest differing
-// bits are selected.
+// Selection by learned hashes (HATA): keys and queries become bits, and rows with the fewest
+// differing bits are selected.
 #pragma once
 
 #include <cstdint>
@@ -10,9 +10,9 @@
 
 namespace litecache::ops {
 
-// How codes lie in a page: blocks of 32 tokens, each [bits / 32][32] u32 words, then with norms
-// [32] f16. Bit i of word w is bit 32 w + i of the code. So a vector of tokens is one load, for
-// any width of vectors.
+// The layout of codes in a page: blocks of 32 tokens, each [bits / 32][32] u32 words, then with
+// norms [32] f16. Bit i of word w is bit 32 w + i of the code. A vector of tokens is one load, for
+// any vector width.
 struct HashFormat {
   static constexpr int64_t kBlockTokens = 32;
   int64_t bits = 0;  // a multiple of 32
@@ -23,8 +23,8 @@ struct HashFormat {
   int64_t block_bytes() const { return kBlockTokens * token_bytes(); }
 };
 
-// Keys of one (sequence, layer, KV head) into its metadata: bit i = (sum over c of x[c] *
-// weight[c][i] > 0), norm = the key's Euclidean length, at most f16's largest number.
+// Encodes keys of one (sequence, layer, KV head) into its metadata: bit i = (sum over c of x[c] *
+// weight[c][i] > 0), norm = the key's Euclidean length, at most the largest f16.
 struct HashEncodeWork {
   const float* keys = nullptr;  // row i at keys + i * key_stride, head_dim values
   int64_t key_stride = 0;
@@ -35,19 +35,19 @@ struct HashEncodeWork {
 void HashEncode(Stream& stream, const HashFormat& format, int64_t head_dim,
                 std::span<const HashEncodeWork> work);
 
-// How a group's m query heads, hashed with the same weight, come to one score. H_j: bits in which a
-// key's code differs from that of head j.
+// How the scores of a group's m query heads, hashed with the same weight, are combined. H_j: the
+// number of bits in which a key's code differs from that of head j.
 enum class HashScore {
-  // HATA: with norms (m - 2 sum of H_j / bits) * norm, else minus the sum of H_j.
+  // HATA: with norms (m - 2 sum of H_j / bits) * norm, otherwise minus the sum of H_j.
   kSum,
   // The softmax over the candidates of (1 - 2 H_j / bits) * norm * |q_j| * scale, an estimate of
-  // scale * q_j.k, summed over the heads, as scores that are not hashed are. Wants norms.
+  // scale * q_j.k, summed over the heads, like scores that are not hashed. Requires norms.
   kSoftmax,
 };
 
 struct HashSelectWork {
   const float* q = nullptr;  // [m][head_dim]
-  float scale = 0;           // multiplies q.k; for kSoftmax
+  float scale = 0;           // multiplies q.k; used by kSoftmax
   const float* weight = nullptr;
   PagedMetadata metadata;
   Selection selection;

@@ -13,12 +13,12 @@
 namespace litecache::ops::cpu {
 namespace {
 
-// Keys hashed at once: their products with the weight stay in the L1 cache.
+// Keys hashed together: their products with the weight stay in the L1 cache.
 constexpr int64_t kEncodeRows = 24;
 // Tokens a thread scores at a time.
 constexpr int64_t kPieceTokens = 4096;
-constexpr int64_t kSoftmaxPieceTokens = 2048;  // a score each head
-constexpr float kLargestNorm = 65504;          // of f16
+constexpr int64_t kSoftmaxPieceTokens = 2048;  // with one score per head
+constexpr float kLargestNorm = 65504;          // largest f16
 
 void EncodeRows(const HashFormat& format, int64_t head_dim, const HashEncodeWork& w, int64_t begin,
                 int64_t count) {
@@ -69,8 +69,8 @@ void HashEncode(ThreadPool& pool, const HashFormat& format, int64_t head_dim,
 
 namespace {
 
-// A group's codes [group][words] and, where asked for, the heads' lengths [group] for each work
-// item. A query's products read 64 KiB of weights, as long as scoring some thousand tokens takes.
+// Each work item's codes [group][words] and, if requested, its heads' lengths [group]. A query's
+// products read 64 KiB of weights, which takes as long as scoring some thousand tokens.
 template <class Use>
 void HashQueries(ThreadPool& pool, const HashFormat& format, int64_t group, int64_t head_dim,
                  std::span<const HashSelectWork> work, const Use& use) {
@@ -89,7 +89,7 @@ void HashQueries(ThreadPool& pool, const HashFormat& format, int64_t group, int6
   });
 }
 
-// Calls score(data, blocks, t) for runs of whole blocks that hold tokens [begin, end), t being the
+// Calls score(data, blocks, t) for runs of whole blocks that contain tokens [begin, end); t is the
 // first token of the run.
 template <class Score>
 void ForBlocks(const HashFormat& format, const PagedMetadata& metadata, int64_t begin, int64_t end,
@@ -110,7 +110,8 @@ void SelectBySum(ThreadPool& pool, const HashFormat& format, int64_t group, int6
   constexpr int64_t kBlock = HashFormat::kBlockTokens;
   static thread_local std::vector<SelectJob> job_scratch;
   static thread_local std::vector<HashQuery> query_scratch;
-  std::vector<SelectJob>& jobs = job_scratch;  // the workers' own are other objects
+  std::vector<SelectJob>& jobs = job_scratch;  // because the worker threads' own thread_local
+                                               // objects are different ones
   std::vector<HashQuery>& queries = query_scratch;
   jobs.clear();
   queries.resize(work.size());
@@ -118,7 +119,7 @@ void SelectBySum(ThreadPool& pool, const HashFormat& format, int64_t group, int6
     const Selection& s = work[static_cast<size_t>(job)].selection;
     return TokenPieces{s.begin, s.end, kPieceTokens};
   };
-  // Scores of whole blocks, from the one that `begin` lies in.
+  // Scores are for whole blocks, starting with the one that contains `begin`.
   const auto origin_of = [](const Selection& s) { return s.begin / kBlock * kBlock; };
   for (const HashSelectWork& w : work) {
     jobs.push_back({pieces_of(static_cast<int64_t>(jobs.size())).count(),

@@ -8,9 +8,9 @@ namespace {
 constexpr int kMaxPlanes = 8;
 constexpr int kBlockLanes = kSelectBlock / kTokensAThread;  // lanes that share a block of tokens
 
-// The group's codes against a token's, as in ops/select/hash_cpu.h: a bit that agrees with the
-// heads' majority differs from the minority alone, so that four heads take two population counts a
-// word.
+// Compares the group's codes with a token's, as ops/select/hash_cpu.h does: a bit that agrees with
+// the heads' majority differs only from the minority, so that four heads take two population counts
+// per word.
 template <int kWords>
 struct HashSumShared {
   static constexpr int kMostWords = kWords > 0 ? kWords : kMaxHashWords;
@@ -23,7 +23,8 @@ struct HashSumShared {
 // A lane's four tokens.
 template <int kWords>
 struct HashTokens {
-  const uint4* codes = nullptr;  // the first word of the four; the next word is kBlockLanes further
+  const uint4* codes = nullptr;  // the first word of the four tokens; the next word is kBlockLanes
+                                 // further
   uint4 word[kWords > 0 ? kWords : 1];
   uint2 norms;  // f16
 };
@@ -83,7 +84,7 @@ __global__ void __launch_bounds__(kChainThreads, 3)
   const int32_t words = kWords > 0 ? kWords : words_of_format;
   const auto thread = static_cast<int32_t>(threadIdx.x);
   const RowTable& table = layer.metadata;
-  // A thread's tokens of an item of a pair, where they exist.
+  // Loads a thread's tokens of an item of a pair, if they exist.
   const auto load = [&](int32_t pair, int32_t origin, int32_t end, int32_t item,
                         HashTokens<kWords>& tokens) {
     const int32_t token = origin + item * kChainItem + kTokensAThread * thread;
@@ -93,7 +94,7 @@ __global__ void __launch_bounds__(kChainThreads, 3)
                                     words, norms);
     return true;
   };
-  // The first tokens are on their way while the queries are hashed.
+  // The first tokens are loaded while the queries are hashed.
   HashTokens<kWords> tokens = {};
   ChainWork work;
   SelectTarget target;
@@ -162,7 +163,7 @@ __global__ void __launch_bounds__(kChainThreads, 3)
         }
       }
       const uint2 four = tokens.norms;
-      // The next item's are on their way meanwhile.
+      // The next item's tokens are loaded meanwhile.
       if (item + 1 < work.last) exists = load(pair, origin, end, item + 1, tokens);
       const float2 low = __half22float2(*reinterpret_cast<const __half2*>(&four.x));
       const float2 high = __half22float2(*reinterpret_cast<const __half2*>(&four.y));

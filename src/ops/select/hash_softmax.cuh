@@ -1,6 +1,6 @@
-// Estimated scores of tokens by their hash codes: differing bits of codes and queries, from
-// products of bits, and each head's share by a softmax over all candidates. Work of a warp; the
-// kernels that call it are hash_softmax_select_cuda.cu.
+// Estimated scores of tokens from their hash codes: differing bits of codes and queries, computed
+// by bit products, and each head's share by a softmax over all candidates. Functions for a warp;
+// the kernels that call them are in hash_softmax_select_cuda.cu.
 #pragma once
 
 #include <cuda_fp16.h>
@@ -10,13 +10,13 @@
 
 namespace litecache::ops::cuda {
 
-// Query heads that one product of bits covers.
+// Query heads that one bit product covers.
 constexpr int kQuad = 4;
 
-// d += bits that row i of a and column n of b both have set, 16 rows by 8 columns of 128 bits
-// (sm_80). A lane gives word lane % 4 of rows lane / 4 (a0) and lane / 4 + 8 (a1) and of column
-// lane / 4; it has columns 2 (lane % 4) and the next of rows lane / 4 (d[0], d[1]) and lane / 4 + 8
-// (d[2], d[3]).
+// d += the number of bits set in both row i of a and column n of b, 16 rows by 8 columns of 128
+// bits (sm_80). A lane passes word lane % 4 of rows lane / 4 (a0) and lane / 4 + 8 (a1) and of
+// column lane / 4; it receives columns 2 (lane % 4) and the next of rows lane / 4 (d[0], d[1]) and
+// lane / 4 + 8 (d[2], d[3]).
 __device__ __forceinline__ void CountCommonBits(int32_t (&d)[4], uint32_t a0, uint32_t a1,
                                                 uint32_t b) {
   asm("mma.sync.aligned.m16n8k128.row.col.s32.b1.b1.s32.and.popc "
@@ -25,7 +25,7 @@ __device__ __forceinline__ void CountCommonBits(int32_t (&d)[4], uint32_t a0, ui
       : "r"(a0), "r"(a1), "r"(b));
 }
 
-// The same of 256 bits: a2, a3 and b1 are words 4 + lane % 4.
+// The same for 256 bits: a2, a3 and b1 are words 4 + lane % 4.
 __device__ __forceinline__ void CountCommonBits(int32_t (&d)[4], uint32_t a0, uint32_t a1,
                                                 uint32_t a2, uint32_t a3, uint32_t b0,
                                                 uint32_t b1) {
@@ -39,32 +39,34 @@ inline int32_t PaddedGroup(int32_t group, int32_t heads) {
   return (group + heads - 1) / heads * heads;
 }
 
-// A block's shared memory: [group, padded][words] codes, then [group, padded] each of
+// A block's shared memory: [group, padded][words] codes, then [group, padded] of each of the
+// following.
 struct SoftmaxParts {
   uint32_t* codes;
   float* factor;   // HashQueries
-  float* maximum;  // [1] of all candidates; [kChainWarps] of a warp's
-  float* sum;      // the same: of Exp2(x - maximum); of all: 1 / sum
+  float* maximum;  // [1] over all candidates; [kChainWarps] over a warp's
+  float* sum;      // likewise: sums of Exp2(x - maximum); over all: 1 / sum
 };
-constexpr int kSoftmaxWords = 1 + 2 * kChainWarps;  // of a head, beside its code
+constexpr int kSoftmaxWords = 1 + 2 * kChainWarps;  // per head, beside its code
 
 __device__ __forceinline__ SoftmaxParts PartsOf(uint32_t* shared, int32_t padded, int32_t words) {
   auto* factor = reinterpret_cast<float*>(shared + padded * words);
   return {shared, factor, factor + padded, factor + padded + kChainWarps * padded};
 }
 
-// A warp takes a block of 32 tokens at a time: its lane 4 g + c has head c of a quad for tokens 4 g
-// to 4 g + 3. Differing bits H = |key| + |query| - 2 |key and query|, all of them from products of
-// bits: a product's even columns are a quad's queries, the odd ones have all bits set.
+// A warp processes a block of 32 tokens at a time: its lane 4 g + c handles head c of a quad for
+// tokens 4 g to 4 g + 3. Differing bits H = |key| + |query| - 2
+// key and query|, all computed by bit products: a product's even columns are a quad's queries, the
+// odd ones have all bits set.
 //
-// Two kernels: one counts the H of all candidates and finds the heads' maxima and sums, a block its
-// own ones; the next makes keys of the same tokens' scores.
+// Two kernels: the first counts H for all candidates and finds the heads' maxima and sums, in each
+// block for its own candidates; the second makes keys from the same tokens' scores.
 //
 // kWords: words of a code, 0: any number. kQuads: quads of heads that share a read of the codes.
 template <int kWords, int kQuads>
 struct HashSoftmax {
   static constexpr int kHeads = kQuad * kQuads;
-  static constexpr int kParts = kWords > 0 ? kWords / 4 : 1;               // 128 bits each
+  static constexpr int kParts = kWords > 0 ? kWords / 4 : 1;               // of 128 bits each
   static constexpr int kBlocks = kChainItem / kChainWarps / kSelectBlock;  // of a warp's tokens
 
   const StepView& step;
@@ -73,14 +75,14 @@ struct HashSoftmax {
   const Chain& chain;
   int32_t words_of_format;
   SoftmaxParts parts;
-  // The pair that is worked on.
+  // The current pair.
   int32_t pair = 0, begin = 0, end = 0;
 
   __device__ int32_t origin() const { return OriginOf(begin); }
   __device__ int32_t words() const { return kWords > 0 ? kWords : words_of_format; }
   __device__ int32_t padded() const { return (shape.group + kHeads - 1) / kHeads * kHeads; }
-  // Whether the H of the first kernel are kept for the second: instead of being counted twice they
-  // take the memory of the keys, and that of the listed keys where there are two quads.
+  // Whether the first kernel's H are kept for the second: instead of being counted twice they take
+  // the memory of the keys, and that of the listed keys if there are two quads.
   __device__ bool Keeps() const { return kWords > 0 && shape.group <= kHeads; }
   __device__ uint32_t* KeptOf(int r) const {
     return chain.Of(pair, r == 0 ? chain.layout.keys : chain.layout.listed);
@@ -91,22 +93,23 @@ struct HashSoftmax {
     return item * kChainItem + (warp * kBlocks + b) * kSelectBlock;
   }
 
-  // What a lane knows of its heads: x = (agree + differ * H) * norm is scale * log2 e times the
+  // What a lane holds of its heads: x = (agree + differ * H) * norm is scale * log2 e times the
   // estimate of q.k.
   struct Query {
     float agree[kQuads], differ[kQuads];
     int32_t set[kQuads];              // |query|
-    uint32_t column[kQuads][kParts];  // of the products, where kWords > 0
+    uint32_t column[kQuads][kParts];  // of the products, if kWords > 0
   };
 
-  // A block's tokens, as far as a lane reads them.
+  // The part of a block's tokens that a lane reads.
   struct Tokens {
     const uint4* codes = nullptr;  // word lane % 4 of its tokens; the next part is 32 further
-    uint4 part[kParts];            // where kWords > 0
+    uint4 part[kParts];            // if kWords > 0
     uint2 norms = {};              // f16
   };
 
-  // Into shared memory; by all threads, which have to wait for each other before they read it.
+  // Loads the queries into shared memory; called by all threads, which need a barrier before
+  // reading them.
   __device__ void ReadQueries() const {
     const HashQueries queries = QueriesOf(chain, shape, pair);
     for (auto i = static_cast<int32_t>(threadIdx.x); i < padded() * words(); i += kChainThreads) {
@@ -153,19 +156,19 @@ struct HashSoftmax {
     const std::byte* norms = block + kSelectBlock * 4 * words();
     return __ldcg(reinterpret_cast<const uint2*>(norms) + threadIdx.x % 32 / 4);
   }
-  // Where the blocks of a warp's next kLocated items lie, in shared memory: three loads that wait
-  // for each other, once for all of them. By whole warps.
+  // The addresses of the blocks of a warp's next kLocated items, in shared memory: three dependent
+  // loads, done once for all of them. By whole warps.
   static constexpr int kLocated = 32 / kBlocks;
-  const std::byte** located = nullptr;  // [32], of the warp
+  const std::byte** located = nullptr;  // [32], the warp's
   __device__ void Locate(int32_t item) const {
     const int32_t lane = threadIdx.x % 32;
     const int32_t t = origin() + IndexOf(item + lane / kBlocks, lane % kBlocks);
-    __syncwarp();  // all have read the last ones
+    __syncwarp();  // all lanes have read the previous ones
     located[lane] = t < end ? BlockOf(t) : nullptr;
     __syncwarp();
   }
 
-  // Tokens [t, t + 32).
+  // Loads tokens [t, t + 32).
   __device__ Tokens LoadTokens(int32_t t) const { return LoadTokens(BlockOf(t)); }
   __device__ Tokens LoadTokens(const std::byte* block) const {
     const int32_t lane = threadIdx.x % 32;
@@ -178,7 +181,7 @@ struct HashSoftmax {
     tokens.norms = LoadNorms(block);
     return tokens;
   }
-  // All of a warp's blocks of an item, all loads at once.
+  // Loads all of a warp's blocks of an item, with all loads in flight at once.
   __device__ void LoadItem(Tokens (&tokens)[kBlocks]) const {
 #pragma unroll
     for (int b = 0; b < kBlocks; ++b) {
@@ -187,10 +190,10 @@ struct HashSoftmax {
     }
   }
 
-  // H of the lane's head of quad r for its four tokens.
+  // H of the lane's head of quad r, for its four tokens.
   __device__ void Differing(const Query& query, const Tokens& tokens, int32_t quad, int r,
                             int32_t (&h)[4]) const {
-    int32_t low[4] = {}, high[4] = {};  // products of tokens 0 and 1, 2 and 3
+    int32_t low[4] = {}, high[4] = {};  // products of tokens 0 and 1, and of tokens 2 and 3
     if constexpr (kWords == 8) {
       const uint4 &a = tokens.part[0], &b = tokens.part[kParts - 1];
       const uint32_t first = query.column[r][0], second = query.column[r][kParts - 1];
@@ -236,8 +239,8 @@ struct HashSoftmax {
     for (int i = 0; i < 4; ++i) h[i] = static_cast<int32_t>(packed >> (8 * i) & 0xff);
   }
 
-  // The sum over a quad's lanes of what each has for the lane's four tokens; the lane gets that of
-  // its own token, t + lane.
+  // Sums over a quad's lanes what each has for the lane's four tokens; each lane receives the sum
+  // for its own token, t + lane.
   static __device__ float SumOfQuad(const float (&score)[4]) {
     const bool odd = threadIdx.x % 2 == 1, second = threadIdx.x / 2 % 2 == 1;
     const float a =
@@ -247,8 +250,8 @@ struct HashSoftmax {
     return (second ? b : a) + __shfl_xor_sync(kFullMask, second ? a : b, 2);
   }
 
-  // Maxima and sums of the items for heads [first_head, first_head + kHeads), a warp's in shared
-  // memory; keeps the H.
+  // Maxima and sums of the items for heads [first_head, first_head + kHeads), one per warp in
+  // shared memory; keeps H.
   __device__ void SumExponentials(const ChainWork& work, int32_t first_head, bool loaded,
                                   Tokens (&tokens)[kBlocks]) const {
     const int32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -294,7 +297,7 @@ struct HashSoftmax {
                                                     (Exp2(x[2] - higher) + Exp2(x[3] - higher)));
           maximum[r] = higher;
         }
-        // The next item's are on their way meanwhile.
+        // The next item's tokens are loaded meanwhile.
         if (item + 1 < work.last) {
           const std::byte* next = located[next_located + b];
           if (next != nullptr) tokens[b] = LoadTokens(next);
@@ -326,7 +329,8 @@ struct HashSoftmax {
     return reinterpret_cast<float2*>(chain.Of(pair, chain.layout.partials)) +
            j * chain.layout.items;
   }
-  // All of the items' as the first one's, nothing as the others'.
+  // Writes the combination of all items as the first item's partial result, and neutral values as
+  // the others'.
   __device__ void LeavePartials(const ChainWork& work) const {
     const int32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     for (int32_t j = warp; j < shape.group; j += kChainWarps) {
@@ -341,7 +345,7 @@ struct HashSoftmax {
       }
     }
   }
-  // All items' into shared memory.
+  // Combines all items' partial results into shared memory.
   __device__ void CombinePartials(int32_t items) const {
     constexpr int kLoads = 8;
     const int32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -364,7 +368,7 @@ struct HashSoftmax {
       const float of_all = WarpMax(highest);
       total = WarpSum(total * Exp2(highest - of_all));
       if (lane == 0) {
-        // Heads beyond the group count nothing.
+        // Heads beyond the group contribute nothing.
         parts.maximum[j] = j < shape.group ? of_all : 0;
         parts.sum[j] = j < shape.group ? 1 / total : 0;
       }
@@ -378,7 +382,7 @@ struct HashSoftmax {
     for (int i = 0; i < 4; ++i) score[i] = fmaf(Exp2(x[i] - maximum), factor, score[i]);
   }
 
-  // Scores of tokens [t, t + 32), their codes read again.
+  // Scores of tokens [t, t + 32), reading their codes again.
   __device__ void ScoreAgain(int32_t t, float (&score)[4]) const {
     const Tokens tokens = LoadTokens(t);
     for (int32_t first_head = 0; first_head < shape.group; first_head += kHeads) {
@@ -394,7 +398,7 @@ struct HashSoftmax {
       }
     }
   }
-  // The same of H that were kept.
+  // The same from the H that were kept.
   __device__ void ScoreKept(const uint32_t (&kept)[kQuads], uint2 norms, float (&score)[4]) const {
 #pragma unroll
     for (int r = 0; r < kQuads; ++r) {

@@ -1,5 +1,5 @@
-// Top rows by the softmax of estimated products (hash_softmax.cuh), in two kernels over all
-// candidates: the heads' maxima and sums, then keys of the scores.
+// Selects the top rows by the softmax of estimated products (hash_softmax.cuh), in two kernels over
+// all candidates: the first computes the heads' maxima and sums, the second the keys of the scores.
 #include "ops/select/hash_softmax.cuh"
 #include "ops/select/hash_softmax_select_cuda.h"
 
@@ -20,7 +20,7 @@ __global__ void __launch_bounds__(kChainThreads, 3)
   Softmax softmax{step, shape, layer, chain, words};
   softmax.located = located[threadIdx.x / 32];
   softmax.parts = PartsOf(softmax_words, softmax.padded(), softmax.words());
-  // The first tokens are on their way while the queries are hashed.
+  // The first tokens are loaded while the queries are hashed.
   typename Softmax::Tokens tokens[Softmax::kBlocks];
   ChainWork work;
   SelectTarget target;

@@ -1,4 +1,4 @@
-// Selections spread over threads: many at once a thread each, few of them piece by piece.
+// Distributes selections over threads: many selections one per thread, few of them piece by piece.
 #pragma once
 
 #include <algorithm>
@@ -15,21 +15,21 @@ namespace litecache::ops::cpu {
 
 struct SelectJob {
   int64_t pieces = 0;
-  size_t scratch = 0;  // floats
+  size_t scratch = 0;  // in floats
 };
 
-// From how many jobs on whole jobs alone balance well enough over the threads.
+// From this number of jobs on, whole jobs balance well enough over the threads.
 inline int64_t WholeJobs(int threads) { return 4 * static_cast<int64_t>(threads); }
 
-// Runs piece(job, index, scratch) for every piece of every job, then finish(job, scratch) once a
+// Runs piece(job, index, scratch) for every piece of every job, then finish(job, scratch) once per
 // job, on the thread that ran its last piece: no thread waits for another job's pieces. As many
-// jobs are run whole as go round the threads evenly; the others come piece by piece behind them.
+// jobs as divide evenly among the threads run whole; the others follow piece by piece.
 template <class Piece, class Finish>
 void RunSelectJobs(ThreadPool& pool, std::span<const SelectJob> jobs, const Piece& piece,
                    const Finish& finish) {
   const auto count = static_cast<int64_t>(jobs.size());
   const auto run_whole = [&](int64_t j) {
-    static thread_local Scratch memory;  // of each thread, and stays in its cache
+    static thread_local Scratch memory;  // one per thread, which stays in its core's cache
     const SelectJob& job = jobs[static_cast<size_t>(j)];
     auto* scratch = memory.Reserve<float>(job.scratch);
     for (int64_t i = 0; i < job.pieces; ++i) piece(j, i, scratch);
@@ -43,14 +43,14 @@ void RunSelectJobs(ThreadPool& pool, std::span<const SelectJob> jobs, const Piec
   }
   int64_t pieces = 0;
   for (const SelectJob& job : jobs) pieces += job.pieces;
-  // One that is longer than a thread's share would be waited for.
+  // A job that is longer than a thread's share would delay all others.
   const auto fits = [&](const SelectJob& job) {
     return job.pieces * pool.size() <= pieces + pieces / 4;
   };
   int64_t whole = std::count_if(jobs.begin(), jobs.end(), fits) / pool.size() * pool.size();
   struct Place {
-    int64_t job, piece;  // piece -1: all
-    size_t offset;       // of the job's scratch
+    int64_t job, piece;  // piece -1: the whole job
+    size_t offset;       // in floats, of the job's scratch
   };
   std::vector<Place> places, behind;
   size_t total = 0;
@@ -62,7 +62,8 @@ void RunSelectJobs(ThreadPool& pool, std::span<const SelectJob> jobs, const Piec
       continue;
     }
     for (int64_t i = 0; i < job.pieces; ++i) behind.push_back({j, i, total});
-    total += (job.scratch + 15) / 16 * 16;  // the next job's begins on a cache line of its own
+    total += (job.scratch + 15) / 16 * 16;  // the next job's scratch begins on a cache line of its
+                                            // own
   }
   places.insert(places.end(), behind.begin(), behind.end());
   static thread_local Scratch memory;
@@ -86,7 +87,7 @@ void RunSelectJobs(ThreadPool& pool, std::span<const SelectJob> jobs, const Piec
 }
 
 // Tokens [begin, end) of a selection in pieces of `tokens`, cut at multiples of it: a token's piece
-// depends on its position alone.
+// depends on its position only.
 struct TokenPieces {
   int64_t begin, end, tokens;
 

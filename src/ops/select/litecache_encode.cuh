@@ -1,4 +1,4 @@
-// Which keys an encoding of metadata is for, and where they lie.
+// Which keys to encode into metadata, and where they are.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -10,7 +10,7 @@
 
 namespace litecache::ops::cuda {
 
-// New keys of a step, or, where k is null, those that leave the recent window.
+// New keys of a step, or, if k is null, those that leave the recent window.
 struct KeySource {
   const float* k = nullptr;
   int64_t stride = 0;
@@ -26,11 +26,11 @@ inline KeySource KeysOf(const LiteCacheShape& shape, const MatrixView* k) {
 struct EncodeTarget {
   const StepSequence* sequence = nullptr;
   int32_t head = 0;
-  int32_t list = 0;            // of metadata
+  int32_t list = 0;            // list of metadata
   int32_t begin = 0, end = 0;  // positions
 };
 
-// False where there is nothing to encode.
+// False if there is nothing to encode.
 __device__ inline bool FindKeys(const StepView& step, const LiteCacheShape& shape,
                                 const LiteCacheLayer& layer, const KeySource& keys,
                                 int32_t sequence, int32_t head, EncodeTarget* target) {
@@ -64,17 +64,18 @@ __device__ inline KeyRow KeyOf(const LiteCacheShape& shape, const LiteCacheLayer
   const std::byte* row =
       list >= 0 ? RowOf(s, layer.slots, list, shape.windows.FixedSlot(position))
                 : RowOf(s, layer.resident, layer.resident.list_of_head[target.head], position);
-  // Rows on the device are bf16 or f32, resident ones as the slots'.
+  // Rows on the device are bf16 or f32, resident ones in the slots' format.
   if (layer.slots.format.encoding == RowEncoding::kF32) {
     return {.f32 = reinterpret_cast<const float*>(row)};
   }
   return {.bf16 = reinterpret_cast<const __nv_bfloat16*>(row)};
 }
 
-// Blocks over the tiles of a sequence's new tokens; decode has few, which one block walks.
+// The grid has blocks for the tiles of a sequence's new tokens; decode has few keys, which one
+// block handles.
 inline dim3 EncodeGrid(const StepView& step, const LiteCacheShape& shape, const KeySource& keys,
                        int32_t tile) {
-  // A first tile may begin within one.
+  // The first token may be within a tile.
   const int32_t tiles = keys.k != nullptr ? (step.max_rows + tile - 1) / tile + 1 : 1;
   return {static_cast<unsigned>(tiles), static_cast<unsigned>(shape.kv_heads),
           static_cast<unsigned>(step.capacity)};

@@ -1,5 +1,6 @@
-// The kernel that every retriever's selection is: a team of blocks a (sequence, KV head) scores its
-// candidates, each block a stretch of them that it keeps, and takes the k best. One launch a layer.
+// The kernel of every retriever's selection: a team of blocks for each (sequence, KV head) scores
+// the candidates, each block a range of them that it keeps, and selects the k best. One launch per
+// layer.
 #pragma once
 
 #include <algorithm>
@@ -15,15 +16,16 @@
 
 namespace litecache::ops::cuda {
 
-// Candidates are dealt to blocks in multiples of this: what metadata interleaves.
+// Candidates are divided among blocks in multiples of this, the interleaving of metadata.
 constexpr int32_t kSelectBlock = 32;
 
 struct SelectSource {
-  const float* q = nullptr;  // null: the labels
+  const float* q = nullptr;  // null: use the labels
   int64_t stride = 0;
   float scale = 0;
   bool fill = false;
-  // Every sequence's own range in the place of LiteCacheShape's, for all heads.
+  // Each sequence's range, the same for all heads, in place of LiteCacheShape's; null:
+  // LiteCacheShape's.
   const SelectRange* ranges = nullptr;
 };
 
@@ -31,13 +33,13 @@ struct SelectSource {
 struct SelectTarget {
   const StepSequence* sequence = nullptr;
   int32_t head = 0;
-  int32_t list = 0;  // of an offloaded head, else -1
+  int32_t list = 0;  // of an offloaded head, otherwise -1
   int32_t begin = 0, end = 0, k = 0;
   const float* q = nullptr;  // [group][head_dim]
 };
 
-// False where the pair has nothing to select. Loads go past the L1 cache: kernels that overlap
-// others may call this before they wait (top_k_chain.cuh).
+// False if the pair has nothing to select. Loads bypass the L1 cache: kernels that overlap others
+// may call this before they wait (top_k_chain.cuh).
 __device__ inline bool FindTarget(const StepView& step, const LiteCacheShape& shape,
                                   const LiteCacheLayer& layer, const SelectSource& source,
                                   int32_t pair, SelectTarget* target) {
@@ -58,7 +60,7 @@ __device__ inline bool FindTarget(const StepView& step, const LiteCacheShape& sh
                                           int64_t{head} * shape.group * shape.head_dim;
     return true;
   }
-  // All loads at once: sequences beyond the count have memory, too.
+  // All loads at once: sequences beyond the count also have memory.
   const int32_t count = __ldcg(step.count), past = __ldcg(&s.past);
   const int32_t first_row = __ldcg(&s.first_row), list = __ldcg(layer.slots.list_of_head + head);
   const int32_t refresh = __ldcg(layer.refresh + pair);
@@ -83,7 +85,7 @@ __device__ inline bool FindTarget(const StepView& step, const LiteCacheShape& sh
   return true;
 }
 
-// What a scorer is given: its pair, and this block's candidates [first, last), keys[t - first].
+// The input of a scorer: its pair, and this block's candidates [first, last) with keys[t - first].
 struct ScoreJob {
   const StepView& step;
   const LiteCacheShape& shape;
@@ -106,14 +108,14 @@ __device__ inline Slice SliceOf(const ClusterTeam& team, const SelectTarget& tar
   return {first, min(target.end, max(first, origin + (team.rank + 1) * a_block))};
 }
 
-// Tokens that a block of a team of `size` may have to keep.
+// The most tokens that a block of a team of `size` may have to keep.
 __host__ __device__ inline int32_t TokensABlock(int32_t candidates, int32_t size) {
   const int32_t blocks = candidates / kSelectBlock + 2;  // cut at both ends
   return (blocks + size - 1) / size * kSelectBlock;
 }
 
 // Scorer: `void Score(const ClusterTeam&, const ScoreJob&, std::byte* shared)`, called by all
-// threads of all blocks of a team; shared: of shared_bytes, 16-byte aligned.
+// threads of all blocks of a team; shared: shared_bytes bytes, 16-byte aligned.
 template <class Scorer>
 __global__ void __launch_bounds__(kTeamThreads, 1)
     SelectKernel(const __grid_constant__ StepView step,
@@ -155,7 +157,7 @@ __global__ void __launch_bounds__(kTeamThreads, 1)
   if (leads) {
     layer.selected_count[pair] = target.k;
     if (target.list < 0 &&
-        layer.counters != nullptr) {  // an offloaded head's are counted where they take their slots
+        layer.counters != nullptr) {  // offloaded heads are counted when they take their slots
       atomicAdd(&layer.counters[target.head].rows_selected,
                 static_cast<unsigned long long>(target.k));
     }
@@ -170,12 +172,12 @@ inline int DeviceAttribute(cudaDeviceAttr attribute) {
   return value;
 }
 
-// Launches `kernel` with teams of `team` blocks, where all of them fit the GPU at a time, or one
-// where they are more than it has SMs; else returns false.
+// Launches `kernel` with teams of `team` blocks, if all of them fit on the GPU at once, or with one
+// block each if they outnumber its SMs; otherwise returns false.
 template <typename... Parameters, typename... Arguments>
 bool LaunchTeams(void (*kernel)(Parameters...), const CudaStream& stream, int pairs, int team,
                  size_t shared_bytes, size_t shared_limit, Arguments... arguments) {
-  // The limit always: what it is lowered to would hold for graphs captured before as well.
+  // Always set to the limit: a lower value would also apply to graphs captured before.
   LC_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                static_cast<int>(shared_limit)));
   cudaLaunchAttribute attributes[2] = {};
@@ -195,10 +197,10 @@ bool LaunchTeams(void (*kernel)(Parameters...), const CudaStream& stream, int pa
     }
     int clusters = 0;
     const cudaError_t error = cudaOccupancyMaxActiveClusters(&clusters, kernel, &config);
-    // Partitions of SMs are no multiples of a team: fewer may fit than the SMs would hold.
+    // Partitions of SMs are no multiples of a team: fewer teams may fit than the SMs would hold.
     const bool at_once = pairs * team <= stream.sm_count();
     if (error != cudaSuccess || clusters < (at_once ? pairs : 1)) {
-      cudaGetLastError();  // the answer is no
+      cudaGetLastError();  // clears the error of a refusal
       return false;
     }
   }
@@ -206,11 +208,11 @@ bool LaunchTeams(void (*kernel)(Parameters...), const CudaStream& stream, int pa
   return true;
 }
 
-// Calls launch(team) with ever smaller teams until one fits: as many blocks a team as the GPU has
-// room for with all pairs at once, so that few pairs still fill it and many do not take turns, each
-// turn waiting for its teams' barriers; teams of up to `least` blocks take turns nevertheless. How
-// many blocks beyond 8 a cluster can have depends on the GPU's partitions, which are not all of one
-// size.
+// Calls launch(team) with smaller and smaller teams until one fits: as many blocks per team as the
+// GPU can run with all pairs at once, so that few pairs fill the GPU and many do not run one after
+// another, each waiting for its teams' barriers; teams of up to `least` blocks run one after
+// another nevertheless. How many blocks beyond 8 a cluster can have depends on the GPU's
+// partitions, which differ in size.
 template <class Launch>
 void WithLargestTeam(const CudaStream& stream, int pairs, const Launch& launch, int least = 1) {
   const bool clusters = UseClusters();
@@ -233,7 +235,7 @@ inline SelectSource SourceOf(const LiteCacheShape& shape, const SelectQuery& que
   return source;
 }
 
-// Dynamic shared memory a block of these kernels may have.
+// The dynamic shared memory that a block of these kernels may use.
 inline size_t SharedLimit() {
   return static_cast<size_t>(DeviceAttribute(cudaDevAttrMaxSharedMemoryPerBlockOptin)) -
          sizeof(TopKShared) - 1024;

@@ -1,4 +1,4 @@
-// Keys times a head's small matrix.
+// Multiplies keys by a head's small matrix.
 #pragma once
 
 #include <cstdint>
@@ -6,8 +6,8 @@
 namespace litecache::ops::cpu {
 
 // y[r][j] = sum over c < depth of x[r * stride + c] * weight[c * width + j], r < rows, j < width; y
-// [rows][width]. width is a multiple of 16. Every sum is one chain in rising c: a row's result does
-// not depend on the others.
+// [rows][width]. width is a multiple of 16. Every sum is one chain in ascending c: a row's result
+// does not depend on the other rows.
 void Project(const float* x, int64_t stride, int64_t rows, int64_t depth, const float* weight,
              int64_t width, float* y);
 

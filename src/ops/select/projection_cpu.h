@@ -11,13 +11,13 @@
 
 namespace litecache::ops::cpu {
 
-// scores[j * stride + t] of the 32 tokens t of each of `blocks` blocks (from one block to the next
-// 32 floats on), for `heads` query heads. query [heads][2 * pairs]: their components.
+// scores[j * stride + t] for the 32 tokens t of each of `blocks` blocks (32 floats apart), for
+// `heads` query heads. query [heads][2 * pairs]: their components.
 void ProjectionScores(const std::byte* data, int64_t blocks, int64_t pairs, const float* query,
                       int64_t heads, float* scores, int64_t stride);
 
 // The same for tokens [begin, end) of paged metadata: token t of head j to scores[j * stride + t -
-// begin]. Whole blocks are written: up to kBlockTokens - 1 floats before and behind.
+// begin]. Whole blocks are written: up to kBlockTokens - 1 floats before and after the range.
 inline void PagedProjectionScores(const ProjectionFormat& format, const PagedMetadata& metadata,
                                   int64_t begin, int64_t end, const float* query, int64_t heads,
                                   float* scores, int64_t stride) {
@@ -34,8 +34,8 @@ inline void PagedProjectionScores(const ProjectionFormat& format, const PagedMet
   }
 }
 
-// Of every work item (with q and basis) the group's components [work][group][2 * pairs], without
-// the padding of the basis.
+// Each work item's (with q and basis) components of the group's queries [work][group][2 * pairs],
+// without the padding of the basis.
 template <class Work>
 std::vector<float> ProjectQueries(const ProjectionFormat& format, int64_t group, int64_t head_dim,
                                   const Work& work) {

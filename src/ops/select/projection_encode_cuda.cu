@@ -13,7 +13,7 @@ __device__ __forceinline__ uint32_t Bf16Bits(float x) {
   return __bfloat16_as_ushort(__float2bfloat16_rn(x));
 }
 
-// A lane has a component of kTile keys; terms in the CPU's order.
+// A lane computes one component of kTile keys, with terms in the CPU's order.
 __global__ void __launch_bounds__(kThreads)
     ProjectionEncodeKernel(const __grid_constant__ StepView step,
                            const __grid_constant__ LiteCacheShape shape,

@@ -10,7 +10,7 @@
 namespace litecache::ops {
 
 // Blocks of 32 tokens, each [pairs][32] of two bf16: components 2 p (lower half) and 2 p + 1 of a
-// token; an odd rank's last partner is zero.
+// token; with an odd rank the last upper half is zero.
 struct ProjectionFormat {
   static constexpr int64_t kBlockTokens = 32;
   int64_t rank = 0;  // >= 1
@@ -18,7 +18,7 @@ struct ProjectionFormat {
   int64_t pairs() const { return (rank + 1) / 2; }
   int64_t token_bytes() const { return 4 * pairs(); }
   int64_t block_bytes() const { return kBlockTokens * token_bytes(); }
-  // Floats of a basis' row: columns from `rank` on are zero.
+  // Floats in a row of a basis: columns from `rank` on are zero.
   int64_t basis_stride() const { return (rank + 15) / 16 * 16; }
 };
 

@@ -13,7 +13,7 @@ namespace {
 
 constexpr int64_t kBlock = ProjectionFormat::kBlockTokens;
 static_assert(kBlock == kSoftmaxBlock);
-constexpr int64_t kEncodeRows = 96;     // keys projected at once
+constexpr int64_t kEncodeRows = 96;     // keys projected together
 constexpr int64_t kPieceTokens = 2048;  // tokens a thread scores at a time
 
 void EncodeRows(const ProjectionFormat& format, int64_t head_dim, const ProjectionEncodeWork& w,

@@ -4,7 +4,7 @@
 namespace litecache::ops::cuda {
 namespace {
 
-// Components of the keys, two bf16 a word, 32 tokens interleaved; a lane has a token.
+// Components of the keys, two bf16 per word, 32 tokens interleaved; each lane handles one token.
 template <int kHeads>
 struct BasisProducts {
   static constexpr int kAtOnce = 1;
@@ -15,7 +15,7 @@ struct BasisProducts {
     return static_cast<size_t>(8 * pairs * ((group + kHeads - 1) / kHeads * kHeads));
   }
 
-  // queries [group, padded][2 pairs]: components of the queries, terms in the CPU's order.
+  // queries [group, padded][2 pairs]: components of the queries, with terms in the CPU's order.
   __device__ void Prepare(const ScoreJob& job, float* queries) const {
     const int32_t d = job.shape.head_dim, components = 2 * pairs;
     const int32_t padded = (job.shape.group + kHeads - 1) / kHeads * kHeads;

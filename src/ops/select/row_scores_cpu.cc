@@ -8,7 +8,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/select/row_scores_cpu.cc"
 #include "hwy/foreach_target.h"
-// Highway's header comes after foreach_target.
+// Must come after foreach_target.h.
 #include "hwy/highway.h"
 #include "ops/common/simd-inl.h"
 
@@ -41,7 +41,7 @@ struct LoadInt8 {
   }
 };
 // E4M3's exponent and mantissa are moved to their places in an f32, whose exponent is then off by
-// 127 - 7; a product mends that for subnormals too.
+// 127 - 7; a multiplication corrects that, for subnormals too.
 struct LoadFp8 {
   static constexpr int64_t kBytes = 1;
   template <class D>
@@ -57,7 +57,7 @@ struct LoadFp8 {
 
 constexpr int kLanes = static_cast<int>(hn::MaxLanes(F32()));
 static_assert(16 % kLanes == 0);
-// The sums of kHeads heads and kLanes / kHeads rows make one vector of results.
+// The sums of kHeads heads and kLanes / kHeads rows fill one vector of results.
 constexpr int kManyHeads = kLanes < 4 ? kLanes : 4;
 
 // Lane i of the result is the sum of v[i]'s lanes, i < kLanes.
@@ -80,7 +80,7 @@ HWY_INLINE hn::Vec<F32> SumVectors(const hn::Vec<F32>* v) {
   }
 }
 
-// Of kLanes / kHeads rows and kHeads heads: sums[r * kHeads + j].
+// For kLanes / kHeads rows and kHeads heads: sums[r * kHeads + j].
 template <class Load, int kHeads>
 HWY_INLINE void Tile(const std::byte* const* rows, int64_t head_dim, const float* query,
                      int64_t padded, float* sums) {
@@ -100,7 +100,7 @@ HWY_INLINE void Tile(const std::byte* const* rows, int64_t head_dim, const float
     }
   }
   if (c < head_dim) {
-    // What lies behind a key is not a number's to read: V may hold infinities.
+    // Data behind a key must not be used: V may hold infinities.
     for (int r = 0; r < kRows; ++r) {
       HWY_ALIGN std::byte rest[kLanes * sizeof(float)] = {};
       std::memcpy(rest, rows[r] + c * Load::kBytes,
@@ -119,8 +119,8 @@ template <class Load, int kHeads>
 HWY_INLINE void ScoreHeads(const RowFormat& format, const std::byte* rows, int64_t count,
                            const float* query, int64_t padded, float* scores, int64_t stride) {
   constexpr int kRows = kLanes / kHeads;
-  // A piece of 16 rows ahead: of every row the keys alone are read, which the hardware's
-  // prefetchers take for a pattern of their own.
+  // Prefetches a piece of 16 rows ahead: only the keys of the rows are read, a pattern that the
+  // hardware's prefetchers mispredict.
   constexpr int64_t kAhead = 16;
   const auto row_bytes = static_cast<int64_t>(format.row_bytes());
   const int64_t key_bytes = format.head_dim * Load::kBytes;
@@ -174,7 +174,7 @@ void ScoreRows(const RowFormat& format, const std::byte* rows, int64_t count, co
     case RowEncoding::kInt8:
       return ScoreRowsOf<LoadInt8>(format, rows, count, query, heads, scores, stride);
     case RowEncoding::kInt4:
-      return;  // expanded before
+      return;  // already expanded
   }
 }
 
@@ -193,7 +193,7 @@ void RowScores(const RowFormat& format, const std::byte* rows, int64_t count, co
     HWY_DYNAMIC_DISPATCH(ScoreRows)(format, rows, count, query, heads, scores, stride);
     return;
   }
-  // A score of codes alone would need the groups' minima besides: the rows are expanded.
+  // Scores from codes alone would need the groups' minima as well, so the rows are expanded.
   constexpr int64_t kRows = 16;
   const RowFormat plain{RowEncoding::kF32, format.head_dim};
   const RowConverter convert(format, plain);

@@ -9,7 +9,7 @@
 namespace litecache::ops::cpu {
 
 // scores[j * stride + i] = q_j . K of row i at rows + i * row_bytes, i < count, j < heads. query
-// [heads][padded]: head_dim values, then zeros to PaddedDim(head_dim).
+// [heads][padded]: head_dim values, then zeros up to PaddedDim(head_dim).
 void RowScores(const RowFormat& format, const std::byte* rows, int64_t count, const float* query,
                int64_t heads, float* scores, int64_t stride);
 

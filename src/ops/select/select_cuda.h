@@ -1,4 +1,4 @@
-// Which rows a step's heads want, on a GPU: one function a retriever.
+// Selects rows for a step's heads on a GPU: one function per retriever.
 #pragma once
 
 #include <cstddef>
@@ -14,21 +14,22 @@
 
 namespace litecache::ops::cuda {
 
-// Where a selection's queries come from.
+// The source of a selection's queries.
 struct SelectQuery {
   const MatrixView* q = nullptr;  // [rows, q_heads * head_dim] f32; null: offloaded heads' labels
   float scale = 0;
-  // Candidates of n = past + 1 tokens; of a fill n = past.
+  // Candidates of n = past + 1 tokens; for a fill, n = past.
   bool fill = false;
 };
 
-// Scratch a selection needs (scores, histograms), bytes.
+// Bytes of scratch that a selection needs (scores, histograms).
 size_t SelectScratchBytes(const LiteCacheShape& shape, int64_t capacity, int64_t max_context);
 
-// Top-k positions (ops/select/selection.h's order and ties) of every offloaded head with refresh ==
-// 1 and, unless fill or q is null, of every resident head that is not dense and whose candidates do
-// not all fit, into selected/selected_count. Where candidates <= k: all of them. Heads with nothing
-// to select: count 0. One a retriever; metadata as its CPU twin lays it out.
+// Write the top-k positions (order and ties as in ops/select/selection.h) of every offloaded head
+// with refresh == 1 and, unless fill or q is null, of every resident head that is not dense and
+// whose candidates do not all fit, to selected/selected_count. If candidates <= k: all of them.
+// Heads with nothing to select: count 0. One function per retriever; metadata in the layout of its
+// CPU counterpart.
 void HashSelect(Stream& stream, const StepView& step, const LiteCacheShape& shape,
                 const LiteCacheLayer& layer, const HashFormat& format, const float* weights,
                 const SelectQuery& query, void* scratch);

@@ -14,13 +14,13 @@ int64_t BoundsBlocks(int64_t max_context) {
 }
 
 int64_t BoundsScratchWords(int64_t group, int64_t max_context) {
-  // Of every head the keys and, to be sorted, at most as many 64-bit entries as the next power of
-  // two; best ranks and selected blocks of the group.
+  // For every head the keys and the 64-bit entries to sort, at most the next power of two; and the
+  // group's best ranks and selected blocks.
   return (5 * group + 2) * BoundsBlocks(max_context);
 }
 
 int64_t ChainItems(int64_t max_context) {
-  // Candidates begin within 32 tokens behind the first item's beginning.
+  // Candidates begin within 32 tokens of the first item's beginning.
   return std::max<int64_t>(1, (max_context + 31 + kChainItem - 1) / kChainItem);
 }
 

@@ -1,4 +1,4 @@
-// Selections whose scores pass through a softmax a query head.
+// Selections whose scores pass through a softmax for each query head.
 #pragma once
 
 #include <span>
@@ -12,10 +12,10 @@
 namespace litecache::ops::cpu {
 
 // For each work w (with w.selection and w.scale): score(w, begin, end, scores, stride) writes the
-// scores of candidates [begin, end) of head j to scores + j * stride - it may write up to kBlock -
-// 1 floats before and behind them -, then their softmax is summed over the heads and the best are
-// selected; adjust(w, sums) may change the candidates' sums before. Pieces of `tokens`, a multiple
-// of kBlock.
+// scores of candidates [begin, end) of head j to scores + j * stride (it may write up to kBlock - 1
+// floats before and after them); then their softmax is summed over the heads and the best are
+// selected. adjust(w, sums) may change the candidates' sums before the selection. Pieces of
+// `tokens`, a multiple of kBlock.
 inline constexpr int64_t kSoftmaxBlock = 32;
 
 struct AsTheyAre {};
@@ -67,7 +67,7 @@ void SelectBySoftmax(ThreadPool& pool, std::span<Work> work, int64_t group, int6
         }
         float* sums = scratch + (w.selection.begin - origin_of(w));
         if constexpr (std::is_same_v<Adjust, AsTheyAre>) {
-          FinishPositive(sums, w.selection);  // what lies behind the sums is no longer needed
+          FinishPositive(sums, w.selection);  // memory behind the sums is not needed at this point
         } else {
           adjust(w, sums);
           FinishSelection(sums, w.selection);

@@ -6,7 +6,7 @@
 
 namespace litecache::ops::cuda {
 
-// Scaled scores are brought into this range, so that two infinities never meet in a difference.
+// Scaled scores are clamped to this range, so that infinities are never subtracted.
 constexpr float kLargestScore = 1.7014117e38f;  // half of the largest float
 constexpr float kLog2E = 1.44269504f;
 constexpr int kMaxSoftmaxGroup = 64;
@@ -15,12 +15,12 @@ constexpr int kMaxSoftmaxGroup = 64;
 struct SoftmaxShared {
   float warp_maximum[kTeamWarps][kMaxSoftmaxGroup];
   float warp_sum[kTeamWarps][kMaxSoftmaxGroup];
-  float maximum[kMaxSoftmaxGroup], sum[kMaxSoftmaxGroup];  // of this block
+  float maximum[kMaxSoftmaxGroup], sum[kMaxSoftmaxGroup];  // in this block
   float team_maximum[kMaxSoftmaxGroup], factor[kMaxSoftmaxGroup];
 };
 
-// Called by all threads of a team once each warp has written its maximum and sum of every head;
-// every block then knows the team's.
+// Called by all threads of a team once each warp has written its maximum and sum for every head;
+// afterwards every block has the team's.
 __device__ inline void CombineSoftmax(const ClusterTeam& team, int32_t group,
                                       SoftmaxShared* shared) {
   const int32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -50,12 +50,15 @@ __device__ inline void CombineSoftmax(const ClusterTeam& team, int32_t group,
 }
 
 // Products, for kHeads query heads at a time:
-//   int kAtOnce                                 turns of a warp whose loads do not wait for each
-//   other size_t SharedBytes(group, head_dim)         of queries, padded to a multiple of kHeads
-//   void Prepare(job, float* queries)           by all threads
+//   int kAtOnce
+//     iterations of a warp with independent loads
+//   size_t SharedBytes(group, head_dim)
+//     bytes of the queries, padded to a multiple of kHeads
+//   void Prepare(job, float* queries)
+//     called by all threads
 //   void operator()(job, queries, t, first_head, float (&s)[kHeads])
 //     by a warp: q.k of tokens t + lane, t a multiple of 32; tokens outside of the job's are not
-//     read. Called twice for each token: that is less memory than to keep a group's scores.
+//     read. Called twice for each token, which takes less memory than keeping a group's scores.
 template <int kHeads, class Products>
 struct SoftmaxScorer {
   Products products;
@@ -124,7 +127,7 @@ struct SoftmaxScorer {
   }
 };
 
-// Picks kHeads for the group and launches; make(std::integral_constant<int, kHeads>) makes the
+// Chooses kHeads for the group and launches; make(std::integral_constant<int, kHeads>) makes the
 // products.
 template <class Make>
 void LaunchSoftmaxSelect(Stream& stream, const StepView& step, const LiteCacheShape& shape,

@@ -1,7 +1,7 @@
-// The last part of a chain (top_k_chain.cuh) on GPUs with clusters: the k-th largest key and the
-// positions. A cluster of blocks a pair, each block a stretch of the keys, which it reads once:
-// what lies above the bin of the k-th largest is marked in a bitmap, what lies in the bin is
-// listed, both in shared memory. Blocks are small, so that they find room beside products.
+// The last part of a chain (top_k_chain.cuh) on GPUs with clusters: finds the k-th largest key and
+// writes the positions. One cluster of blocks per pair; each block reads its range of the keys
+// once: keys above the bin of the k-th largest are marked in a bitmap, keys in the bin are listed,
+// both in shared memory. Blocks are small, so that they find room beside products.
 #include <map>
 #include <mutex>
 
@@ -14,15 +14,15 @@ namespace {
 constexpr int kTakeThreads = 256;
 constexpr int kTakeWarps = kTakeThreads / 32;
 constexpr int kRoundKeys = 32 * kTokensAThread;  // of a warp
-constexpr int kAtOnce = 8;                       // rounds
+constexpr int kAtOnce = 8;                       // rounds with loads in flight
 constexpr int kFineBits = 9;
 constexpr int kFineAThread = kFineBins / kTakeThreads;
 constexpr int kCoarseAThread = kCoarseBins / kTakeThreads;
 constexpr int kListed = 2048;
 static_assert(1 << kFineBits == kFineBins && kFineAThread == 2 && kCoarseAThread == 8);
-// A warp's rounds are as many as the block has items.
+// A warp has as many rounds as the block has items.
 static_assert(kTakeWarps * kRoundKeys == kChainItem);
-// Of a block, for the bitmap.
+// Bytes of a block's bitmap for one item.
 constexpr size_t kItemBytes = kChainItem / 8;
 constexpr size_t kMaxBitmapBytes = size_t{96} << 10;
 
@@ -31,14 +31,14 @@ struct alignas(16) TakeShared {
   int32_t sums[kTakeWarps];
   int32_t bin, left, inside;
   int32_t of_warp[kTakeWarps];
-  int32_t taken, equal;  // of this block
-  int32_t listed;        // of this block, of which as many as there is room for are in the list
+  int32_t taken, equal;  // in this block
+  int32_t listed;        // number of keys in this block's list, counting those that did not fit
   uint32_t keys[kListed];
   int32_t places[kListed];
 };
 
 // A key's place in the bitmap: bit `lane` of word 4 * (warp * rounds + round) + i, for the i-th key
-// of a lane. Whether place a is that of an earlier token than b.
+// of a lane. Returns whether place a is that of an earlier token than b.
 __device__ __forceinline__ bool IsBefore(int32_t a, int32_t b) {
   const auto order = [](int32_t place) {
     return place / 128 * 128 + place % 32 * 4 + place / 32 % 4;
@@ -46,7 +46,7 @@ __device__ __forceinline__ bool IsBefore(int32_t a, int32_t b) {
   return order(a) < order(b);
 }
 
-// Sum of the threads before this one.
+// The sum over the preceding threads.
 __device__ __forceinline__ int32_t TakeExclusiveSum(int32_t x, int32_t* sums) {
   int32_t of_warp;
   const int32_t in_warp = WarpExclusiveSum(x, &of_warp);
@@ -66,7 +66,8 @@ __device__ void FindBinOfTeam(const uint32_t (&counts)[kBins], int32_t first, in
   FindBin(counts, first, left, sum_before, shared);
 }
 
-// Of the blocks before this one, and of all: `*own` of each; by all lanes of a warp, after a Sync.
+// The sum of `*own` over the blocks before this one, and over all; called by all lanes of a warp,
+// after a Sync.
 struct OfTeam {
   int32_t before, all, most;
 };
@@ -77,26 +78,26 @@ __device__ __forceinline__ OfTeam SumTeam(const ClusterTeam& team, const int32_t
           __reduce_add_sync(kFullMask, of_block), __reduce_max_sync(kFullMask, of_block)};
 }
 
-// Keys among which the k-th largest is still looked for: the left-th largest of `inside` keys in
-// [least, most].
+// The keys among which the k-th largest is still searched: it is the left-th largest of `inside`
+// keys in [least, most].
 struct KeyRange {
   uint32_t least, most;
   int32_t left, inside;
 };
 
-// A thread's view of its block's stretch of a pair's keys, and what has been taken of it.
+// A thread's view of its block's range of a pair's keys, and of the keys selected from it.
 struct TakeBlock {
   const ClusterTeam& team;
   TakeShared& shared;
   const uint32_t* keys;
   uint4* bitmap;   // [warps][rounds]: the words of a round
   int32_t rounds;  // of each warp
-  int32_t first;   // key of this lane in the first round
+  int32_t first;   // this lane's first key in the first round
   int32_t thread, lane, warp;
 
   __device__ __forceinline__ uint4* OwnWords() const { return bitmap + warp * rounds; }
 
-  // each(the lane's four keys, round), by whole warps.
+  // Calls each(the lane's four keys, round), by whole warps.
   template <class Each>
   __device__ __forceinline__ void ForRounds(const Each& each) const {
     for (int32_t base = 0; base < rounds; base += kAtOnce) {
@@ -118,14 +119,14 @@ struct TakeBlock {
     }
   }
 
-  // The bitmap's words of a round: which of its keys are taken.
+  // Sets the bitmap's words of a round: which of its keys are selected.
   __device__ __forceinline__ void Mark(int32_t round, const bool (&taken)[kTokensAThread]) const {
     const uint4 words = {__ballot_sync(kFullMask, taken[0]), __ballot_sync(kFullMask, taken[1]),
                          __ballot_sync(kFullMask, taken[2]), __ballot_sync(kFullMask, taken[3])};
     if (lane == 0) OwnWords()[round] = words;
   }
 
-  // each(key) of those that were listed, or, where there was no room for all, of every key.
+  // Calls each(key) for the listed keys, or for every key if the list has overflowed.
   template <class Each>
   __device__ __forceinline__ void ForKeys(bool is_listed, int32_t listed, const Each& each) const {
     if (is_listed) {
@@ -138,7 +139,7 @@ struct TakeBlock {
     }
   }
 
-  // The coarse bin that has the k-th largest key, from the chain's counts of the pair.
+  // The coarse bin of the k-th largest key, from the chain's counts for the pair.
   __device__ __forceinline__ KeyRange FindCoarse(const Chain& chain, int32_t pair,
                                                  int32_t k) const {
     const int first_bin = kCoarseBins - kCoarseAThread * (thread + 1);
@@ -153,7 +154,8 @@ struct TakeBlock {
             shared.left, shared.inside};
   }
 
-  // Reads all keys: takes those above the range, and lists those in it unless all are taken.
+  // Reads all keys: selects those above the range, and lists those in it unless all of them are
+  // selected.
   __device__ __forceinline__ void TakeAboveRange(const KeyRange& range) const {
     const bool whole_bin = range.left == range.inside;
     ForRounds([&](const uint32_t(&key)[kTokensAThread], int32_t round) {
@@ -174,7 +176,8 @@ struct TakeBlock {
     });
   }
 
-  // Fine bins of the range, again and again, until all that is inside is taken or one key is left.
+  // Divides the range into fine bins repeatedly, until all keys inside are selected or one key
+  // value is left.
   __device__ __forceinline__ void Narrow(bool is_listed, int32_t listed, KeyRange* range) const {
     for (int pass = 0; range->least < range->most && range->left < range->inside; ++pass) {
       const uint32_t least = range->least, most = range->most;
@@ -194,7 +197,7 @@ struct TakeBlock {
           of_digits[1] += two->y;
         }
       }
-      // The other one was read before the barrier.
+      // The other histogram was read before the barrier.
       for (int32_t i = thread; i < kFineBins; i += kTakeThreads) {
         shared.fine[(pass & 1) ^ 1][i] = 0;
       }
@@ -206,8 +209,8 @@ struct TakeBlock {
     }
   }
 
-  // How many keys that equal range.least this block may take; of those before it, more are taken
-  // first. Leaves each warp's number of them in shared.of_warp, unless they are all taken.
+  // How many keys equal to range.least this block may select; earlier blocks select theirs first.
+  // Writes each warp's number of them to shared.of_warp, unless all are selected.
   __device__ __forceinline__ int32_t CountTies(bool is_listed, int32_t listed,
                                                const KeyRange& range) const {
     if (range.left >= range.inside) return INT32_MAX;
@@ -225,8 +228,8 @@ struct TakeBlock {
     return range.left - SumTeam(team, &shared.equal).before;
   }
 
-  // The listed keys above `least`, and of those equal to it, where they are not all taken
-  // (has_ties), the first `ties` ones.
+  // Selects the listed keys above `least`, and the keys equal to it: all, or if not all fit
+  // (has_ties) the first `ties` ones.
   __device__ __forceinline__ void TakeListed(int32_t listed, uint32_t least, bool has_ties,
                                              int32_t ties) const {
     auto* words = reinterpret_cast<uint32_t*>(bitmap);
@@ -244,9 +247,9 @@ struct TakeBlock {
     }
   }
 
-  // The same of all keys, which are read once more.
+  // The same over all keys, which are read once more.
   __device__ __forceinline__ void TakeAll(uint32_t least, bool has_ties, int32_t ties) const {
-    // A warp has a stretch of tokens: those of the warps before come first.
+    // A warp has a range of tokens: those of the preceding warps come first.
     int32_t before = 0;
     for (int w = 0; has_ties && w < warp; ++w) before += shared.of_warp[w];
     ForRounds([&](const uint32_t(&key)[kTokensAThread], int32_t round) {
@@ -265,7 +268,7 @@ struct TakeBlock {
     });
   }
 
-  // The number of keys that the blocks and warps before this warp have taken.
+  // The number of keys that the preceding blocks and warps have selected.
   __device__ __forceinline__ int32_t CountTaken() const {
     int32_t of_warp = 0;
     for (int32_t round = lane; round < rounds; round += 32) {
@@ -286,7 +289,7 @@ struct TakeBlock {
     return before;
   }
 
-  // The taken keys' tokens to next[], ascending; token: of the lane's first key.
+  // Writes the selected keys' tokens to next[], ascending; token: that of the lane's first key.
   __device__ __forceinline__ void Write(int32_t token, int32_t* next) const {
     const uint32_t lower = (1u << lane) - 1;
     for (int32_t round = 0; round < rounds; ++round) {
@@ -340,8 +343,8 @@ __global__ void __launch_bounds__(kTakeThreads, 3)
   const int32_t listed = shared.listed;
   const bool is_listed = SumTeam(team, &shared.listed).most <= kListed;
   block.Narrow(is_listed, listed, &range);
-  // All keys from `least` on are taken where left == inside, else those above it and, of those
-  // equal to it, the first `left` ones.
+  // If left == inside, all keys from `least` on are selected; otherwise those above it and the
+  // first `left` ones of those equal to it.
   const bool has_ties = range.left < range.inside;
   const int32_t ties = block.CountTies(is_listed, listed, range);
   if (is_listed) {
@@ -355,8 +358,8 @@ __global__ void __launch_bounds__(kTakeThreads, 3)
   team.Sync();  // no block ends while others read its shared memory
 }
 
-// Blocks a cluster that the stream's SMs have room for several times: how many beyond 8 that may be
-// depends on the GPU's partitions. 1: it has no clusters.
+// The largest number of blocks per cluster for which the stream's SMs have room several times: how
+// many beyond 8 that may be depends on the GPU's partitions. 1: no clusters.
 int LargestTeam(const CudaStream& stream) {
   if (!UseClusters()) return 1;
   LC_CUDA(cudaFuncSetAttribute(TakeKernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1));
@@ -378,12 +381,12 @@ int LargestTeam(const CudaStream& stream) {
         clusters >= 4) {
       return team;
     }
-    cudaGetLastError();  // the answer is no
+    cudaGetLastError();  // clears the error of a refusal
   }
   return 1;
 }
 
-// The same, asked once for each number of SMs that streams have.
+// The same, cached for each number of SMs that streams have.
 int KnownLargestTeam(const CudaStream& stream) {
   static std::mutex mutex;
   static std::map<int, int> of_sms;
@@ -398,7 +401,7 @@ int KnownLargestTeam(const CudaStream& stream) {
 bool TakeInClusters(CudaStream& stream, const LiteCacheShape& shape, const LiteCacheLayer& layer,
                     const Chain& chain) {
   const int largest = KnownLargestTeam(stream);
-  // Most pairs of a large batch select nothing, but their blocks have to be started.
+  // Most pairs of a large batch select nothing, but their blocks still have to be launched.
   const int team = std::min(largest, chain.pairs <= 64 ? kMaxTeam : chain.pairs <= 256 ? 8 : 4);
   const size_t bitmap = kItemBytes * static_cast<size_t>((chain.layout.items + team - 1) / team);
   if (team == 1 || bitmap > kMaxBitmapBytes) return false;

@@ -5,7 +5,7 @@
 
 namespace litecache::ops::cuda {
 
-// False where it cannot: nothing has been launched.
+// Returns false if it cannot run; nothing has been launched then.
 bool TakeInClusters(CudaStream& stream, const LiteCacheShape& shape, const LiteCacheLayer& layer,
                     const Chain& chain);
 

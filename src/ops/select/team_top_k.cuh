@@ -1,5 +1,5 @@
-// The k largest of keys that the blocks of a team hold, in ascending order of index; equal keys:
-// the lower index first. Exact and deterministic, whatever the team.
+// The k largest of the keys that the blocks of a team hold, in ascending order of index; equal
+// keys: the lower index first. Exact and deterministic for any team.
 #pragma once
 
 #include <cooperative_groups.h>
@@ -10,9 +10,9 @@
 
 namespace litecache::ops::cuda {
 
-constexpr int kTeamThreads = 1024;  // of each block
+constexpr int kTeamThreads = 1024;  // in each block
 constexpr int kTeamWarps = kTeamThreads / 32;
-constexpr int kMaxTeam = 16;  // a lane each
+constexpr int kMaxTeam = 16;  // one lane each
 
 // Unsigned integers in the scores' order: 0 and -0 equal, NaN the lowest.
 __device__ __forceinline__ uint32_t OrderedKey(float score) {
@@ -21,7 +21,7 @@ __device__ __forceinline__ uint32_t OrderedKey(float score) {
   return (bits >> 31) != 0 ? ~bits : bits | 0x80000000u;
 }
 
-// One block.
+// A team of one block.
 struct BlockTeam {
   static constexpr int rank = 0, size = 1;
   __device__ void Sync() const { __syncthreads(); }
@@ -31,13 +31,13 @@ struct BlockTeam {
   }
 };
 
-// The blocks of a thread block cluster, which read each other's shared memory. One block where the
-// launch has no clusters, as on every GPU before sm_90.
+// The blocks of a thread block cluster, which read each other's shared memory. A single block if
+// the launch has no clusters, as on every GPU before sm_90.
 struct ClusterTeam {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   int rank = static_cast<int>(cooperative_groups::this_cluster().block_rank());
   int size = static_cast<int>(cooperative_groups::this_cluster().num_blocks());
-  // Of the cluster's threads; orders their accesses to shared and global memory.
+  // Synchronizes the cluster's threads, and orders their accesses to shared and global memory.
   __device__ void Sync() const { cooperative_groups::this_cluster().sync(); }
   template <typename T>
   __device__ const T* Of(const T* shared, int block) const {
@@ -56,24 +56,24 @@ struct ClusterTeam {
 constexpr int kTopKBins = 256;
 
 struct TopKShared {
-  uint32_t histogram[2][kTopKBins];  // two: others may still read the last pass' while this one's
-                                     // is written
+  uint32_t histogram[2][kTopKBins];  // two: others may still read the previous pass's while this
+                                     // one's is written
   uint32_t totals[kTopKBins];
   int32_t bin, above, inside;
   int32_t warp_greater[kTeamWarps], warp_equal[kTeamWarps];
-  int32_t greater, equal;              // of this block
-  int32_t first_greater, first_equal;  // of the blocks before it
+  int32_t greater, equal;              // in this block
+  int32_t first_greater, first_equal;  // in the preceding blocks
 };
 
-// What of the keys is taken: those above `key`, and the first `ties` equal to it.
+// Which keys are selected: those above `key`, and the first `ties` equal to it.
 struct Threshold {
   uint32_t key = 0;
   int32_t ties = 0;
 };
 
 // key_at(i), i < count: this block's keys, blocks in the order of their ranks; 1 <= k <= the team's
-// keys. A radix selection, 8 bits a pass. All threads of all blocks call it; kThreads of a block,
-// kTopKBins at least.
+// number of keys. A radix selection, 8 bits per pass. Called by all threads of all blocks, kThreads
+// per block, at least kTopKBins.
 template <int kThreads = kTeamThreads, class Team, class KeyAt>
 __device__ Threshold FindThreshold(const Team& team, TopKShared& shared, int32_t count, int32_t k,
                                    const KeyAt& key_at) {
@@ -83,12 +83,12 @@ __device__ Threshold FindThreshold(const Team& team, TopKShared& shared, int32_t
   for (int pass = 0; pass < 4; ++pass) {
     const int shift = 24 - 8 * pass;
     uint32_t* histogram = shared.histogram[pass & 1];
-    __syncthreads();  // an earlier call's use of `shared` is over
+    __syncthreads();  // earlier calls are done with `shared`
     if (thread < kTopKBins) histogram[thread] = 0;
     __syncthreads();
     for (int32_t i = thread; i < count; i += kThreads) {
       const uint32_t key = key_at(i);
-      // Lanes that add one to the same bin are one addition to the hardware.
+      // The hardware merges additions of several lanes to the same bin.
       if ((key & mask) == prefix) atomicAdd(histogram + (key >> shift & (kTopKBins - 1)), 1u);
     }
     team.Sync();
@@ -101,7 +101,7 @@ __device__ Threshold FindThreshold(const Team& team, TopKShared& shared, int32_t
       shared.totals[thread] = total;
     }
     __syncthreads();
-    if (thread < 32) {  // the bin that holds the left-th largest: lanes take bins from above
+    if (thread < 32) {  // finds the bin of the left-th largest key: lanes take bins from above
       int32_t of_lane = 0;
       for (int b = 0; b < kTopKBins / 32; ++b) {
         of_lane += static_cast<int32_t>(shared.totals[kTopKBins - 1 - (lane * 8 + b)]);
@@ -126,13 +126,13 @@ __device__ Threshold FindThreshold(const Team& team, TopKShared& shared, int32_t
     prefix |= static_cast<uint32_t>(shared.bin) << shift;
     mask |= static_cast<uint32_t>(kTopKBins - 1) << shift;
     left -= shared.above;
-    // Everything that begins like this is taken: the bits that follow do not matter.
+    // Everything with this prefix is selected: the remaining bits do not matter.
     if (left == shared.inside) return {prefix, INT32_MAX};
   }
   return {prefix, left};
 }
 
-// emit(rank among the taken, i) for the keys of this block that `threshold` takes.
+// Calls emit(rank among the selected, i) for the keys of this block that `threshold` selects.
 template <int kThreads = kTeamThreads, class Team, class KeyAt, class Emit>
 __device__ void TakeAbove(const Team& team, TopKShared& shared, int32_t count,
                           const Threshold& threshold, const KeyAt& key_at, const Emit& emit) {

@@ -1,15 +1,16 @@
-// Selections of the k best rows as a chain of short kernels of small blocks, which leave room on an
-// SM for the products that run beside them. The blocks of a launch share the candidates of the
+// Selection of the k best rows as a chain of short kernels with small blocks, which leave room on
+// an SM for products that run at the same time. The blocks of a launch divide the candidates of the
 // pairs that select, in items of kChainItem tokens:
-//   begin   finds what there is to select, empties the histograms (and hashes the queries)
+//   begin   finds out what to select, clears the histograms (and hashes the queries)
 //   score   makes a key of every candidate and a histogram of all keys (one or two kernels)
-//   take    finds the k-th largest key and writes the positions: a cluster of blocks a pair
+//   take    finds the k-th largest key and writes the positions: one cluster of blocks per pair
 //           (take_best_cuda.cu)
-// On GPUs without clusters in two kernels:
-//   count   counts, item for item, what lies above the bin of the k-th largest key, lists what lies
-//           in it, and finds the k-th largest
+// On GPUs without clusters, take is two kernels:
+//   count   counts, item by item, the keys above the bin of the k-th largest key, lists those in
+//   it,
+//           and finds the k-th largest
 //   write   writes the positions
-// Each overlaps the end of the one before (overlap.cuh). Exact and deterministic.
+// Each overlaps the end of the previous one (overlap.cuh). Exact and deterministic.
 #pragma once
 
 #include "ops/common/overlap.cuh"
@@ -22,28 +23,28 @@ constexpr int kChainWarps = kChainThreads / 32;
 constexpr int kTokensAThread = kChainItem / kChainThreads;
 static_assert(kTokensAThread == 4);
 
-// Keys of candidates; 0 is no candidate's.
+// The least key of a candidate; 0 means no candidate.
 constexpr uint32_t kLeastKey = 1;
 __device__ __forceinline__ uint32_t ChainKey(float score) {
   return max(OrderedKey(score), kLeastKey);
 }
 
-// A monotone map of keys to kCoarseBins bins: what two keys of a bin have in common are all but the
-// last `shift` bits, except in the bins at the ends, which take all that lies beyond them.
+// A monotone map of keys to kCoarseBins bins: two keys of a bin share all but the last `shift`
+// bits, except in the first and last bin, which also take all keys beyond the range.
 struct KeyMap {
-  int32_t shift = 18;  // of OrderedKey: 32 bins between a number and its double
-  int32_t lowest = 0;  // the first bin's key >> shift; with signs: the one's next to 0
-  bool signs = false;  // half of the bins for numbers below 0
+  int32_t shift = 18;  // for OrderedKey: 32 bins between a number and its double
+  int32_t lowest = 0;  // key >> shift of the first bin; with signs: of the bin next to 0
+  bool signs = false;  // half of the bins are for numbers below 0
 
   static constexpr int32_t kZero = 1 << 13;  // OrderedKey(0) >> 18
   static constexpr int32_t kHalf = kCoarseBins / 2;
   static constexpr uint32_t kMostCount = 0x7fffffff;
 
-  // OrderedKey of sums of softmaxes: from 2^-57 to 2^7.
+  // For OrderedKey of sums of softmaxes: from 2^-57 to 2^7.
   static KeyMap OfShares() { return {.lowest = kZero + ((127 - 57) << 5)}; }
-  // OrderedKey of numbers of either sign: from 2^-10 to 2^22.
+  // For OrderedKey of numbers of either sign: from 2^-10 to 2^22.
   static KeyMap OfNumbers() { return {.lowest = (127 - 10) << 5, .signs = true}; }
-  // kMostCount - x, for whole numbers x in [0, most].
+  // For kMostCount - x, with whole numbers x in [0, most].
   static KeyMap OfCounts(int32_t most) {
     KeyMap map = {.shift = 0};
     while ((most >> map.shift) + 2 > kCoarseBins) ++map.shift;
@@ -76,11 +77,11 @@ struct KeyMap {
   }
 };
 
-// What a pair selects.
+// The selection of a pair.
 struct alignas(16) ChainPair {
-  int32_t items;  // that its candidates take; 0: it selects nothing, or all there is
+  int32_t items;  // of its candidates; 0: it selects nothing, or all candidates
   int32_t begin, end, k;
-  uint32_t key;  // what of the keys is taken: Threshold
+  uint32_t key;  // the selected keys: Threshold
   int32_t ties;
   int32_t counted;  // items that have been counted
   int32_t unused;
@@ -108,7 +109,8 @@ struct Chain {
   }
 };
 
-// Blocks of the kernels of items: three an SM hide the memory's latency, and leave room for others.
+// Blocks of the kernels over items: three per SM hide the memory's latency, and leave room for
+// others.
 inline unsigned ChainBlocks(const CudaStream& stream, const StepView& step,
                             const LiteCacheShape& shape) {
   const int64_t items = ChainItems(step.max_context) * step.capacity * shape.kv_heads;
@@ -123,8 +125,8 @@ inline Chain MakeChain(const StepView& step, const LiteCacheShape& shape, const 
           ChainLayoutOf(pairs, shape.group, step.max_context), map};
 }
 
-// What the first kernel does for its pair, by all threads of `parts` blocks; false: nothing else is
-// to be done for it.
+// The first kernel's work for its pair, by all threads of `parts` blocks; returns false if nothing
+// else needs to be done for it.
 __device__ inline bool BeginPair(const StepView& step, const LiteCacheShape& shape,
                                  const LiteCacheLayer& layer, const SelectSource& source,
                                  const Chain& chain, int32_t pair, int32_t part, int32_t parts,
@@ -147,7 +149,7 @@ __device__ inline bool BeginPair(const StepView& step, const LiteCacheShape& sha
               .begin = begin,
               .end = target->end,
               .k = target->k};
-    if (target->list < 0) {  // an offloaded head's are counted where they take their slots
+    if (target->list < 0) {  // offloaded heads are counted when they take their slots
       atomicAdd(&layer.counters[target->head].rows_selected,
                 static_cast<unsigned long long>(target->k));
     }
@@ -162,13 +164,13 @@ __device__ inline bool BeginPair(const StepView& step, const LiteCacheShape& sha
   return true;
 }
 
-// Some items of one pair, all of a block's or the first of them.
+// Some items of one pair: all of a block's, or the first of them.
 struct ChainWork {
   int32_t pair = 0;
   int32_t first = 0, last = 0;  // items
   int32_t left = 0;             // items of the block from `first` on
 
-  // The next pair's.
+  // Advances to the next pair.
   __device__ bool Next(const Chain& chain) {
     left -= last - first;
     if (left <= 0) return false;
@@ -187,8 +189,8 @@ struct WorkShared {
   int32_t pair, first, last;
 };
 
-// The block's share of all items, as even as can be; items_of(pair). All threads call it. False
-// where there is none.
+// Computes the block's share of all items, as even as possible; items_of(pair). Called by all
+// threads. Returns false if there is none.
 template <class ItemsOfPair>
 __device__ bool FindWork(const Chain& chain, WorkShared& shared, const ItemsOfPair& items_of,
                          ChainWork* work) {
@@ -221,7 +223,7 @@ __device__ bool FindWork(const Chain& chain, WorkShared& shared, const ItemsOfPa
   return true;
 }
 
-// What the blocks of one kernel of items found out, for those of the next ones.
+// The share that a block of one kernel over items has computed, for the blocks of the next kernels.
 struct alignas(16) ChainShare {
   int32_t pair, first, last, left;
   int32_t items, begin, end, k;  // of the pair
@@ -231,7 +233,8 @@ static_assert(sizeof(ChainShare) == 4 * kChainShareWords);
 __device__ __forceinline__ ChainShare* ShareOf(const Chain& chain) {
   return reinterpret_cast<ChainShare*>(chain.scratch + chain.layout.shares) + blockIdx.x;
 }
-// The share that the block of this number of the kernel before had. False where it had none.
+// Reads the share of the block with the same number in the previous kernel. Returns false if it had
+// none.
 __device__ __forceinline__ bool TakeShare(const Chain& chain, ChainWork* work, int4* pair) {
   const auto* share = reinterpret_cast<const int4*>(ShareOf(chain));
   const int4 items = __ldcg(share);
@@ -240,17 +243,17 @@ __device__ __forceinline__ bool TakeShare(const Chain& chain, ChainWork* work, i
   return work->left > 0;
 }
 
-// Of what the chain's first kernel left.
+// Finds the work from the results of the chain's first kernel.
 __device__ __forceinline__ bool FindWork(const Chain& chain, WorkShared& shared, ChainWork* work) {
   return FindWork(
       chain, shared, [&](int32_t pair) { return __ldcg(&chain.PairOf(pair)->items); }, work);
 }
 
-// A block's share of a pair's coarse histogram, two bins a word.
+// A block's part of a pair's coarse histogram, two bins per word.
 struct CoarseBins {
   uint32_t pairs[kCoarseBins / 2];
 
-  // Items a block may add before it has to Flush: a bin's half of a word is full.
+  // Items that a block may add before it must Flush: then a bin's half of a word may be full.
   static constexpr int kItems = 65535 / kChainItem;
 
   __device__ void Clear() {
@@ -259,7 +262,8 @@ struct CoarseBins {
     }
   }
   __device__ void Add(int32_t bin) { atomicAdd(&pairs[bin / 2], 1u << (16 * (bin & 1))); }
-  // Into the pair's; by all threads of the block, which wait for each other.
+  // Adds the bins to the pair's histogram; called by all threads of the block, which it
+  // synchronizes.
   __device__ void Flush(uint32_t* coarse) {
     __syncthreads();
     for (int i = static_cast<int>(threadIdx.x); i < kCoarseBins / 2; i += kChainThreads) {
@@ -272,7 +276,7 @@ struct CoarseBins {
   }
 };
 
-// Launches what follows the scores. blocks: of the kernels of items.
+// Launches the kernels that follow the scores. blocks: of the kernels over items.
 void TakeBest(CudaStream& stream, unsigned blocks, const LiteCacheShape& shape,
               const LiteCacheLayer& layer, const Chain& chain);
 

@@ -17,8 +17,8 @@ struct CountShared {
   int32_t warp_sums[2][kChainWarps];
   int32_t bin, left, inside;
   bool last;
-  uint32_t fine[kFineBins];  // zeros between its uses
-  // Of a pair's last block.
+  uint32_t fine[kFineBins];  // zeros between uses
+  // Used by a pair's last block.
   int32_t near;
   uint32_t near_key[kNear];
   int32_t near_item[kNear];
@@ -36,19 +36,19 @@ __device__ void FindBinOfBlock(const uint32_t (&counts)[kBins], int32_t first, i
   FindBin(counts, first, left, sum_before, shared);
 }
 
-// What is known of the k-th largest key: it is the left-th of `inside` keys that begin like
-// `prefix`, whose last `bits` bits are not known.
+// What is known of the k-th largest key: it is the left-th of `inside` keys that begin with
+// `prefix`; its last `bits` bits are unknown.
 struct Narrowed {
   uint32_t prefix;
   int32_t bits, left, inside;
 
-  // Whether all that begins like this is taken, or nothing is to be found out any more.
+  // Whether all keys with this prefix are selected, or no bits are unknown.
   __device__ bool Known() const { return bits == 0 || left == inside; }
   __device__ int32_t shift() const { return max(bits - kFineBits, 0); }
   __device__ int32_t Digit(uint32_t key) const {
     return static_cast<int32_t>(key >> shift() & (kFineBins - 1));
   }
-  // From counts of the digits of those keys, two a thread.
+  // Narrows by counts of the next digit of those keys, two per thread.
   __device__ void Narrow(const uint32_t (&counts)[kFineAThread], CountShared& shared) {
     FindBinOfBlock(counts, kFineBins - kFineAThread * (static_cast<int>(threadIdx.x) + 1), left,
                    shared);
@@ -57,7 +57,7 @@ struct Narrowed {
     inside = shared.inside;
     bits = shift();
   }
-  // From shared.fine, which is emptied.
+  // Narrows by shared.fine, and clears it.
   __device__ void Narrow(CountShared& shared) {
     const int first = kFineBins - kFineAThread * (static_cast<int>(threadIdx.x) + 1);
     __syncthreads();
@@ -67,8 +67,8 @@ struct Narrowed {
   }
 };
 
-// each(item, whether the lane has a key, key) for the listed keys of a warp's items, 32 at a time;
-// done(item, counts of the item) after each item. A warp has items 8 i + its index.
+// Calls each(item, whether the lane has a key, key) for the listed keys of a warp's items, 32 at a
+// time, and done(item, counts of the item) after each item. A warp has items 8 i + its index.
 template <class Each, class Done>
 __device__ void ForListed(const uint32_t* counts, const uint32_t* listed, int32_t items,
                           const Each& each, const Done& done) {
@@ -104,18 +104,19 @@ __device__ void ForListed(const uint32_t* counts, const uint32_t* listed, int32_
   }
 }
 
-// By the last block of a pair: the exact threshold, and each item's place in the result. least: the
-// least key that may be in the coarse bin.
+// By the last block of a pair: finds the exact threshold, and each item's place in the result.
+// least: the least key that may be in the coarse bin.
 __device__ void FindPlaces(const Chain& chain, int32_t pair, Narrowed found, uint32_t least,
                            int32_t items, CountShared& shared) {
   ChainPair* state = chain.PairOf(pair);
   const uint32_t* counts = chain.Of(pair, chain.layout.counts);
   const uint32_t* listed = chain.Of(pair, chain.layout.listed);
-  // Of each item: keys above the threshold; 2^16 times: keys equal to it.
+  // For each item: the number of keys above the threshold; in the upper 16 bits, of keys equal to
+  // it.
   uint32_t* places = items <= kSharedItems ? shared.places : chain.Of(pair, chain.layout.places);
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32;
   if (thread == 0) shared.near = 0;
-  if (!found.Known()) {  // counted by all
+  if (!found.Known()) {  // counted by all threads
     const auto* fine = reinterpret_cast<const uint2*>(chain.Of(pair, chain.layout.fine));
     const uint2 two = __ldcg(fine + (kFineBins / kFineAThread - 1 - thread));
     const uint32_t own[kFineAThread] = {two.x, two.y};
@@ -125,7 +126,7 @@ __device__ void FindPlaces(const Chain& chain, int32_t pair, Narrowed found, uin
   uint32_t greater = 0, equal = 0;
   bool placed = false;
   if (!found.Known()) {
-    // Mostly few keys are left: they are kept while the others are counted.
+    // Usually few keys are left: they are kept while the others are counted.
     __syncthreads();
     ForListed(
         counts, listed, items,
@@ -196,7 +197,7 @@ __device__ void FindPlaces(const Chain& chain, int32_t pair, Narrowed found, uin
   }
   if (thread == 0) {
     state->key = key();
-    // All that begins like the prefix is taken: the bits that follow do not matter.
+    // Everything with this prefix is selected: the remaining bits do not matter.
     state->ties = found.left == found.inside ? INT32_MAX : found.left;
   }
 }
@@ -232,7 +233,7 @@ __device__ void CountItems(const Chain& chain, const ChainWork& work, CountShare
     const uint32_t key[] = {next.x, next.y, next.z, next.w};
     if (item + 1 < work.last) next = load(item + 1);
     const int32_t token = origin + item * kChainItem + kTokensAThread * thread;
-    int32_t counted = 0;  // above the bin; 2^16 times: in it
+    int32_t counted = 0;  // above the bin; in the upper 16 bits: in it
     unsigned is_listed = 0;
 #pragma unroll
     for (int i = 0; i < kTokensAThread; ++i) {
@@ -246,7 +247,7 @@ __device__ void CountItems(const Chain& chain, const ChainWork& work, CountShare
     }
     int32_t total;
     const int32_t before = SumBefore<kChainWarps>(counted, shared.warp_sums[turn], &total);
-    turn ^= 1;  // a sum's words are written again only when all have read the next one's
+    turn ^= 1;  // a sum's words are reused only when all threads have read the next one's
     uint32_t* to = listed + int64_t{item} * kChainItem + (before >> 16);
 #pragma unroll
     for (int i = 0; i < kTokensAThread; ++i) {
@@ -319,7 +320,7 @@ __global__ void __launch_bounds__(kChainThreads, 4)
       const int2 offset = __ldcg(offsets + item);
       const uint32_t key[] = {four.x, four.y, four.z, four.w};
       const int32_t token = origin + item * kChainItem + kTokensAThread * thread;
-      int32_t found = 0;  // above; 2^16 times: equal
+      int32_t found = 0;  // above; in the upper 16 bits: equal
 #pragma unroll
       for (int i = 0; i < kTokensAThread; ++i) {
         if (token + i >= begin && token + i < end) {

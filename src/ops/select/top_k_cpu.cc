@@ -10,12 +10,13 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/select/top_k_cpu.cc"
 #include "hwy/foreach_target.h"
-// Highway's header comes after foreach_target.
+// Must come after foreach_target.h.
 #include "hwy/highway.h"
 #include "ops/common/simd-inl.h"
 
-// The threshold, the k-th largest score, is found first; one more pass takes what passes it. A
-// sample brackets the threshold, so that one pass over all scores leaves few to look at.
+// The threshold, the k-th largest score, is found first; a final pass collects the scores that
+// reach it. A sample brackets the threshold, so that one pass over all scores leaves few to
+// examine.
 #ifndef LITECACHE_OPS_CPU_SELECT_TOP_K_
 #define LITECACHE_OPS_CPU_SELECT_TOP_K_
 namespace litecache::ops::cpu {
@@ -27,10 +28,11 @@ constexpr int64_t kSamples = kTopKSamples;
 constexpr int64_t kPadding = kTopKPadding;
 
 struct Ranks {
-  int64_t high, low;  // of kSamples, 1-based, high <= low; 0 and kSamples + 1 are beyond the ends
+  int64_t high, low;  // among kSamples, 1-based, high <= low; 0 and kSamples + 1 are beyond the
+                      // ends
 };
 
-// Where the sample brackets the k-th of n: four standard deviations on either side.
+// The sample ranks that bracket the k-th of n: four standard deviations on either side.
 Ranks BracketRanks(int64_t n, int64_t k) {
   const double p = static_cast<double>(k) / static_cast<double>(n);
   const double mean = p * kSamples;
@@ -49,7 +51,8 @@ namespace HWY_NAMESPACE {
 
 using I32 = hn::ScalableTag<int32_t>;
 
-// Integers in the scores' order: 0 and -0 become equal, NaN the lowest. Behind the end too.
+// Integers in the order of the scores: 0 and -0 become equal, NaN the lowest. Also pads behind the
+// end.
 void MakeKeys(const float* scores, int64_t n, int32_t* keys) {
   const auto key = [](auto d, auto score) HWY_ATTR {
     const hn::RebindToSigned<decltype(d)> di;
@@ -65,7 +68,7 @@ void MakeKeys(const float* scores, int64_t n, int32_t* keys) {
   std::fill_n(keys + n, kPadding, kLowest);
 }
 
-// Keys >= `threshold`, which is not the lowest: padding does not count.
+// Counts keys >= `threshold`, which must not be the lowest key, so that padding does not count.
 int64_t CountNotBelow(const int32_t* keys, int64_t n, int32_t threshold) {
   const I32 d;
   const auto lanes = static_cast<int64_t>(hn::Lanes(d));
@@ -85,7 +88,7 @@ int64_t CountNotBelow(const int32_t* keys, int64_t n, int32_t threshold) {
   return c0 + c1 + c2 + c3;
 }
 
-// The k-th largest key, which lies in [low, high].
+// The k-th largest key, which is in [low, high].
 int32_t Bisect(const int32_t* keys, int64_t n, int64_t k, int32_t low, int32_t high) {
   while (low < high) {
     const auto middle = static_cast<int32_t>((static_cast<int64_t>(low) + high + 1) >> 1);
@@ -98,7 +101,8 @@ int32_t Bisect(const int32_t* keys, int64_t n, int64_t k, int32_t low, int32_t h
   return low;
 }
 
-// Copies the keys within [low, high] to `out` (room for n and padding); above: keys > high.
+// Copies the keys within [low, high] to `out` (with room for n and padding); above: the number of
+// keys > high.
 int64_t Extract(const int32_t* keys, int64_t n, int32_t low, int32_t high, int32_t* out,
                 int64_t* above) {
   const I32 d;
@@ -113,14 +117,16 @@ int64_t Extract(const int32_t* keys, int64_t n, int32_t low, int32_t high, int32
     hn::StoreU(hn::Compress(key, inside), d, out + count);
     count += static_cast<int64_t>(hn::CountTrue(d, inside));
   }
-  if (low == kLowest) count = std::min(count, n - greater);  // padding came last
+  if (low == kLowest)
+    count = std::min(count, n - greater);  // excludes the padding, which comes
+                                           // last
   *above = greater;
   std::fill_n(out + count, kPadding, kLowest);
   return count;
 }
 
 int32_t Threshold(const int32_t* keys, int64_t n, int64_t k, int32_t* work) {
-  // Fewer are bisected as quickly.
+  // For fewer scores, bisection alone is as fast.
   if (n < kTopKMinSampled) return Bisect(keys, n, k, kLowest, kHighest);
   HWY_ALIGN int32_t sample[kSamples + kPadding];
   for (int64_t i = 0; i < kSamples; ++i) sample[i] = keys[TopKSamplePosition(i, n)];
@@ -132,13 +138,13 @@ int32_t Threshold(const int32_t* keys, int64_t n, int64_t k, int32_t* work) {
       ranks.low > kSamples ? kLowest : Bisect(sample, kSamples, ranks.low, kLowest, high);
   int64_t above;
   const int64_t inside = Extract(keys, n, low, high, work, &above);
-  // A sample that misses costs time alone.
+  // A sample that misses only costs time.
   if (above >= k) return Bisect(keys, n, k, high, kHighest);
   if (above + inside < k) return Bisect(keys, n, k, kLowest, low);
   return Bisect(work, inside, k - above, low, high);
 }
 
-// Writes first + i for the first k keys that are > threshold, or equal to it and i <= last_tie.
+// Writes first + i for the first k keys that are > threshold, or equal to it with i <= last_tie.
 void Emit(const int32_t* keys, int64_t k, int32_t threshold, int64_t last_tie, int64_t first,
           int32_t* positions) {
   const I32 d;
@@ -169,7 +175,8 @@ void SelectLargest(const int32_t* keys, int64_t n, int64_t k, int64_t first, int
                    int32_t* positions) {
   const int32_t threshold = Threshold(keys, n, k, work);
   int64_t ties =
-      k - (threshold == kHighest ? 0 : CountNotBelow(keys, n, threshold + 1));  // to be taken
+      // equal keys to select
+      k - (threshold == kHighest ? 0 : CountNotBelow(keys, n, threshold + 1));
   int64_t last_tie = -1;
   const I32 d;
   const auto lanes = static_cast<int64_t>(hn::Lanes(d));

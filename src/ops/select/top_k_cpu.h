@@ -7,17 +7,19 @@
 
 namespace litecache::ops::cpu {
 
-// Writes first + i for the k largest of scores[i], i < n < 2^31, in ascending order; equal scores
-// (0 and -0 are equal): the lower i. NaN is less than every number. 1 <= k <= n; positions [k].
+// Writes first + i for the k largest of scores[i], i < n < 2^31, in ascending order; among equal
+// scores (0 and -0 are equal) the lower i. NaN is less than every number. 1 <= k <= n; positions
+// [k].
 void TopK(const float* scores, int64_t n, int64_t k, int64_t first, int32_t* positions);
 
-// The same for scores >= 0, whose bits are in their order, or NaN throughout: they are not copied.
+// The same for scores >= 0, whose bits sort like the scores, or NaN: they are not copied.
 // Overwrites kTopKPadding elements behind them.
-inline constexpr int64_t kTopKPadding = 64;  // elements a vector may read or write past an end
+inline constexpr int64_t kTopKPadding = 64;  // elements that a vector may read or write beyond the
+                                             // end
 void TopKOfPositive(float* scores, int64_t n, int64_t k, int64_t first, int32_t* positions);
 
-// TopK's sample: kTopKSamples positions of n >= kTopKMinSampled, which share no period with the
-// scores. Here so that tests can mislead it.
+// TopK's sample: kTopKSamples positions of n >= kTopKMinSampled, chosen without a period that
+// scores may share. Declared here so that tests can construct scores that mislead it.
 inline constexpr int64_t kTopKSamples = 512;
 inline constexpr int64_t kTopKMinSampled = 2048;
 inline int64_t TopKSamplePosition(int64_t i, int64_t n) {
@@ -28,6 +30,6 @@ inline int64_t TopKSamplePosition(int64_t i, int64_t n) {
 
 // Fills a selection's results from scores[i] of candidate begin + i.
 void FinishSelection(const float* scores, Selection& selection);
-void FinishPositive(float* scores, Selection& selection);  // by TopKOfPositive
+void FinishPositive(float* scores, Selection& selection);  // with TopKOfPositive
 
 }  // namespace litecache::ops::cpu

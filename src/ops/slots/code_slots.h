@@ -1,6 +1,6 @@
-// Cached slots that keep rows as the 8-bit codes they travelled in: half the memory of bf16 rows,
-// and half of what attention reads. Sink and ring of a list are rows, in pages of their own before
-// them.
+// Cached slots that keep rows as the 8-bit codes in which they were transferred: half the memory of
+// bf16 rows, and half of what attention reads. A list's sink and ring hold rows, in separate pages
+// before those of codes.
 #pragma once
 
 #include <cstddef>
@@ -11,22 +11,21 @@
 
 namespace litecache::ops::cuda {
 
-// Cached slot begin + i of a list lies in page first_page + i / page_slots of the slots' table. A
-// page: [page_slots][K codes (head_dim) | V codes (head_dim)], then of every slot its position
+// Cached slot begin + i of a list is in page first_page + i / page_slots of the slots' table. A
+// page: [page_slots][K codes (head_dim) | V codes (head_dim)], then for every slot its position
 // (int32), the update that last selected it (uint32), and its scales of K and V (float2).
 struct CodeSlots {
-  RowEncoding encoding = RowEncoding::kBF16;  // kFp8 or kInt8 where page_slots > 0
-  int32_t page_slots = 0;  // a multiple of 4; 0: cached slots are rows, as sink and ring
+  RowEncoding encoding = RowEncoding::kBF16;  // kFp8 or kInt8 if page_slots > 0
+  int32_t page_slots = 0;  // a multiple of 4; 0: cached slots hold rows, like sink and ring
   int32_t begin = 0;       // first cached slot
   int32_t first_page = 0;
 };
 
-// Bytes of a slot with what is kept of it.
+// Bytes of a slot with its position, update and scales.
 constexpr int64_t CodeSlotBytes(int64_t head_dim) { return 2 * head_dim + 4 + 4 + 8; }
 
-// Whole tiles, where pages hold nothing but tiles of kCodeTile slots of such heads: the 16-byte
-// chunks of a slot's codes lie where shared memory wants them, so that attention copies a tile as
-// one run of bytes.
+// If pages consist of tiles of kCodeTile slots of such heads, the 16-byte chunks of a slot's codes
+// are arranged as in shared memory, so that attention copies a tile as one run of bytes.
 inline constexpr int32_t kCodeTile = 16;
 LC_HOST_DEVICE constexpr bool WholeCodeTiles(int64_t head_dim, int32_t page_slots) {
   return (head_dim == 64 || head_dim == 128) && page_slots % kCodeTile == 0;
@@ -37,15 +36,15 @@ constexpr int32_t CodeSlotsIn(int64_t page_bytes, int64_t head_dim) {
   const int32_t tiles = slots / kCodeTile * kCodeTile;
   return tiles > 0 && WholeCodeTiles(head_dim, tiles) ? tiles : slots / 4 * 4;
 }
-// Which of a slot's chunks lies at place `chunk` of whole tiles, and the other way round: eight
-// slots' chunks of one place lie in different banks (common/tensor_core.cuh, SwizzledOffset).
+// Which of a slot's chunks is at place `chunk` of whole tiles, and vice versa: eight slots' chunks
+// of one place are in different banks (common/tensor_core.cuh, SwizzledOffset).
 LC_HOST_DEVICE constexpr int32_t TileChunk(int32_t slot, int32_t chunk) {
   return chunk ^ (slot & 7);
 }
 
-// The codes of each group of 16 channels lie in the order that the attention's tensor cores take
-// them from shared memory in (attention/code_tiles.cuh): which channel of the group byte `byte` is.
-// K: word t holds channels 2t, 2t + 1, 8 + 2t and 8 + 2t + 1.
+// The codes of each group of 16 channels are in the order in which the attention's tensor cores
+// read them from shared memory (attention/code_tiles.cuh): returns which channel of the group byte
+// `byte` is. K: word t holds channels 2t, 2t + 1, 8 + 2t and 8 + 2t + 1.
 LC_HOST_DEVICE constexpr int32_t KeyChannel(int32_t byte) {
   return 2 * (byte / 4) + byte % 2 + 8 * (byte % 4 / 2);
 }
@@ -53,7 +52,7 @@ LC_HOST_DEVICE constexpr int32_t KeyChannel(int32_t byte) {
 LC_HOST_DEVICE constexpr int32_t ValueChannel(int32_t byte) { return byte / 2 + 8 * (byte % 2); }
 
 #ifdef __CUDACC__
-// 16 codes in the order of their channels, in that order.
+// Rearranges 16 codes from the order of their channels into that order.
 __device__ __forceinline__ uint4 OrderKeyCodes(const uint4& codes) {
   return {__byte_perm(codes.x, codes.z, 0x5410), __byte_perm(codes.x, codes.z, 0x7632),
           __byte_perm(codes.y, codes.w, 0x5410), __byte_perm(codes.y, codes.w, 0x7632)};
@@ -70,13 +69,13 @@ __device__ __forceinline__ uint4* CodeChunk(std::byte* codes, int32_t chunk) {
          TileChunk(static_cast<int32_t>(turned & 7), chunk);
 }
 
-// A page of them; slots by their place in it.
+// A page of code slots; slots are numbered within the page.
 struct CodePage {
   std::byte* bytes = nullptr;
   int32_t slots = 0, row_bytes = 0;  // CodeSlots::page_slots; 2 head_dim
 
-  // A slot's codes for CodeChunk: their address, and what their chunks' places are turned by in its
-  // lowest bits, which are free.
+  // A slot's codes for CodeChunk: their address, with the rotation of their chunks in its lowest
+  // bits, which are free.
   __device__ std::byte* Codes(int32_t slot) const {
     const int32_t turn = WholeCodeTiles(row_bytes / 2, slots) ? slot & 7 : 0;
     return bytes + static_cast<int64_t>(slot) * row_bytes + turn;

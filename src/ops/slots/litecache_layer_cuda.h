@@ -1,6 +1,6 @@
 // What the operations of policy litecache read and write on a GPU: one layer's (sequence, KV head)
-// pairs. The decisions of a step are operations over them, each of which reads what the one before
-// has written; the host sees nothing of it.
+// pairs. A step's decisions are operations over them, each reading the results of the one before;
+// the host sees none of these results.
 #pragma once
 
 #include <cstdint>
@@ -16,28 +16,29 @@ struct LiteCacheShape {
   int32_t kv_heads = 0, group = 0, head_dim = 0;
   SlotWindows<int32_t> windows;
   int32_t cache_begin = 0;  // first slot of cached rows
-  int32_t max_rows = 0;     // most rows any head selects: windows.Rows(max_context)
+  int32_t max_rows = 0;     // the most rows that a head selects: windows.Rows(max_context)
   int32_t labels_a_page = 0;
 };
 
-// Per KV head of all sequences, accumulated by the kernels with atomics.
+// Counters of a KV head over all sequences, accumulated by the kernels with atomics.
 struct DeviceHeadCounters {
   unsigned long long lookups, hits, rows_selected, rows_moved;
   double similarity;
 };
 
-// One layer's constants and work arrays, device memory; index of a pair: sequence * kv_heads +
+// One layer's constants and work arrays in device memory; index of a pair: sequence * kv_heads +
 // head.
 struct LiteCacheLayer {
   RowTable slots, store, resident;
-  CodeSlots codes;                    // of the slots' cached rows, where they are codes
-  RowTable metadata;                  // lists and list_of_head; page_rows: tokens a page covers
-  const float* importance = nullptr;  // [q_heads]
-  const float* tau = nullptr;         // [kv_heads]
-  const int32_t* dense = nullptr;     // [kv_heads]: attends all rows, selects nothing
+  CodeSlots codes;                         // format of the slots' cached rows, if they are codes
+  RowTable metadata;                       // lists and list_of_head; page_rows: tokens that a page
+                                           // covers
+  const float* importance = nullptr;       // [q_heads]
+  const float* tau = nullptr;              // [kv_heads]
+  const int32_t* dense = nullptr;          // [kv_heads]: attends all rows, selects nothing
   DeviceHeadCounters* counters = nullptr;  // [kv_heads]
-  // Work.
-  int32_t* refresh = nullptr;          // [pairs] 1: the head's rows are selected anew
+  // Work arrays.
+  int32_t* refresh = nullptr;          // 1: select the head's rows anew
   int32_t* selected = nullptr;         // [pairs][max_rows] positions, ascending
   int32_t* selected_count = nullptr;   // [pairs]
   int32_t* moved_positions = nullptr;  // [pairs][max_rows]

@@ -1,4 +1,4 @@
-// Where the parts of a (sequence, KV head) pair lie in device memory.
+// Addresses of the parts of a (sequence, KV head) pair in device memory.
 #pragma once
 
 #include <cstddef>
@@ -31,7 +31,7 @@ __device__ __forceinline__ std::byte* PageOf(const StepSequence& s, const RowTab
   return s.pages[table.table][int64_t{block} * table.lists + list];
 }
 
-// Row `row` of a list: a token of the store or of resident rows, a slot of the slots.
+// Row `row` of a list: a token of the store or of resident rows, or a slot.
 __device__ __forceinline__ std::byte* RowOf(const StepSequence& s, const RowTable& table,
                                             int32_t list, int32_t row) {
   const int32_t block = row / table.page_rows;
@@ -39,7 +39,7 @@ __device__ __forceinline__ std::byte* RowOf(const StepSequence& s, const RowTabl
          static_cast<size_t>(row - block * table.page_rows) * RowBytes(table.format);
 }
 
-// Scales of a row whose format has them apart.
+// Scales of a row whose format keeps them apart.
 __device__ __forceinline__ float2* ScalesOf(const StepSequence& s, const RowTable& table,
                                             int32_t list, int32_t row) {
   const int32_t block = row / table.scales_page_rows;
@@ -47,7 +47,7 @@ __device__ __forceinline__ float2* ScalesOf(const StepSequence& s, const RowTabl
          (row - block * table.scales_page_rows);
 }
 
-// Where cached slot `slot` lies whose row is codes.
+// The location of cached slot `slot`, whose row is codes.
 struct CodePlace {
   CodePage page;
   int32_t in_page;
@@ -60,8 +60,8 @@ __device__ __forceinline__ CodePlace CodesOf(const StepSequence& s, const RowTab
           i - block * codes.page_slots};
 }
 
-// Of a cached slot: what lies behind its page's rows, positions, then the updates that last
-// selected the slots.
+// A cached slot's entries behind its page's rows: positions, then the updates that last selected
+// the slots.
 struct SlotEntry {
   int32_t* position;
   uint32_t* update;
@@ -81,7 +81,7 @@ __device__ __forceinline__ SlotEntry SlotOf(const StepSequence& s, const LiteCac
   return {positions + in_page, reinterpret_cast<uint32_t*>(positions + slots.page_rows) + in_page};
 }
 
-// [group][head_dim] of an offloaded list.
+// The label [group][head_dim] of an offloaded list.
 __device__ __forceinline__ float* LabelOf(const StepSequence& s, const LiteCacheShape& shape,
                                           int32_t list) {
   const int32_t page = list / shape.labels_a_page;
@@ -106,7 +106,7 @@ __device__ __forceinline__ double WarpSum(double x) {
   return x;
 }
 
-// Sum of the lanes before this one; total: of all.
+// The sum over the preceding lanes; total: over all.
 __device__ __forceinline__ int32_t WarpExclusiveSum(int32_t x, int32_t* total) {
   const int lane = threadIdx.x % 32;
   int32_t sum = x;
@@ -118,8 +118,8 @@ __device__ __forceinline__ int32_t WarpExclusiveSum(int32_t x, int32_t* total) {
   return sum - x;
 }
 
-// Sum of the threads before this one in a block of kWarps warps; total: of all. warp_sums [kWarps],
-// shared: not those of the call before, which others may still read.
+// The sum over the preceding threads in a block of kWarps warps; total: over all. warp_sums
+// [kWarps], shared; must differ from the previous call's, which others may still read.
 template <int kWarps>
 __device__ __forceinline__ int32_t SumBefore(int32_t x, int32_t* warp_sums, int32_t* total) {
   int32_t of_warp;

@@ -1,11 +1,10 @@
 // Index arithmetic of policy litecache's windows and slots, for the host and for kernels.
 //
-// Of a sequence of n tokens, sink = [0, sink) and recent = [n - recent, n); the candidates lie
+// In a sequence of n tokens, sink = [0, sink) and recent = [n - recent, n); the candidates are
 // between them. An offloaded head's slots: [0, sink) sink rows, [sink, CacheBegin()) the ring of
-// the last rows, then cached rows. The ring holds the recent rows and `carry` more, which a head
-// that reuses its rows attends as far back as its last refresh could not reach, and one slot
-// beside: the row that leaves stays until its step is committed, so that a step that failed can be
-// run again.
+// the last rows, then cached rows. The ring holds the recent rows, `carry` more, which a head that
+// reuses its rows attends because its last refresh could not select them, and one extra slot: the
+// row that leaves stays until its step is committed, so that a failed step can be run again.
 #pragma once
 
 #include <cmath>
@@ -15,14 +14,15 @@
 
 namespace litecache::ops {
 
-// Rows that a head keeps of n tokens: `tokens` where that is above 0, else a share of n, rounded
-// up, one at least. 0.1 * 30 is a little more than 3: what is meant as a whole number stays one.
+// Rows that a head keeps of n tokens: `tokens` if that is above 0, otherwise a share of n, rounded
+// up, at least one. 0.1 * 30 is a little more than 3 in floating point; such intended whole numbers
+// are not rounded up.
 template <class Int>
 LC_HOST_DEVICE Int BudgetRows(double share, Int tokens, Int n) {
   if (tokens > 0) return tokens;
   constexpr double kShareRounding = 1e-9;
 #ifdef __CUDA_ARCH__
-  // Rounded twice as on the host; nvcc would make one operation of the two.
+  // Rounded twice as on the host; nvcc would fuse the two operations.
   const double rows = ceil(__dsub_rn(__dmul_rn(share, n), kShareRounding));
 #else
   const double rows = std::ceil(share * static_cast<double>(n) - kShareRounding);
@@ -34,10 +34,10 @@ template <class Int>
 struct SlotWindows {
   Int sink = 0, recent = 0, carry = 0;
   double budget_share = 0;
-  Int budget_tokens = 0;    // 0: the share
-  double slots_factor = 1;  // cached rows' slots a head / rows, >= 1
+  Int budget_tokens = 0;    // 0: use the share
+  double slots_factor = 1;  // slots for cached rows relative to the number of rows, >= 1
 
-  // The same in another integer type.
+  // The same windows in another integer type.
   template <class To>
   SlotWindows<To> As() const {
     return {.sink = static_cast<To>(sink),
@@ -54,9 +54,9 @@ struct SlotWindows {
   }
   LC_HOST_DEVICE Int Candidates(Int n) const { return RecentBegin(n) - SinkRows(n); }
   LC_HOST_DEVICE Int Rows(Int n) const { return BudgetRows(budget_share, budget_tokens, n); }
-  // All candidates are cached: there is nothing to look up.
+  // Whether all candidates are cached, so that no lookup is needed.
   LC_HOST_DEVICE bool AllFit(Int n) const { return Candidates(n) <= Rows(n); }
-  // First token of the ring that a head attends which was last refreshed when the recent window
+  // First token of the ring that a head attends if it was last refreshed when the recent window
   // began at `refreshed`.
   LC_HOST_DEVICE Int WindowBegin(Int n, Int refreshed) const {
     const Int oldest = n - recent - carry;
@@ -70,7 +70,7 @@ struct SlotWindows {
   LC_HOST_DEVICE Int FixedSlot(Int token) const {
     return token < sink ? token : sink + token % RingSlots();
   }
-  // Slots for cached rows; never falls as n grows.
+  // Slots for cached rows; never decreases as n grows.
   LC_HOST_DEVICE Int CacheSlots(Int n) const {
     const Int candidates = Candidates(n);
     const double slots = std::ceil(static_cast<double>(Rows(n)) * slots_factor);

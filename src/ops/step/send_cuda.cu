@@ -7,7 +7,7 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// Whole uint4, and words behind them.
+// Copies whole uint4, then the remaining words.
 __global__ void __launch_bounds__(kThreads)
     SendKernel(const std::byte* host, std::byte* device, int64_t words) {
   const int64_t wide = words / 4;

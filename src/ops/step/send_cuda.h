@@ -1,4 +1,4 @@
-// A mirror's bytes to the device by a kernel.
+// Copies a mirror's bytes to the device by a kernel.
 #pragma once
 
 #include <cstddef>
@@ -7,9 +7,9 @@
 
 namespace litecache::ops::cuda {
 
-// As mirror.Send(), for a few KiB while the copy engine is busy: what it is given waits there for
-// milliseconds of copies that other streams were given before, and a kernel's reads of host memory
-// do not. bytes: a multiple of 4.
+// As mirror.Send(), for a few KiB while the copy engine is busy: a copy would wait there for
+// milliseconds of copies that other streams enqueued before; a kernel's reads of host memory do
+// not. bytes: a multiple of 4.
 void SendByKernel(Stream& stream, const Mirror& mirror, size_t bytes);
 
 }  // namespace litecache::ops::cuda

@@ -1,4 +1,4 @@
-// Rows that the host has gathered, into their slots.
+// Puts rows that the host has gathered into their slots.
 #include <algorithm>
 
 #include "device/cuda/check.h"
@@ -18,7 +18,7 @@ __device__ __forceinline__ std::byte* TargetOf(const TransferList& list, int64_t
   return reinterpret_cast<std::byte*>(list.targets[row]);
 }
 
-// `rows` rows that lie side by side, by the warps of a block.
+// Places `rows` adjacent rows, by the warps of a block.
 __device__ __forceinline__ void PlaceRows(const TransferList& list, int64_t first, int32_t rows,
                                           const std::byte* staged, const RowFormat& from,
                                           const RowFormat& to, int32_t warp, int32_t warps) {
@@ -33,7 +33,7 @@ __device__ __forceinline__ void PlaceRows(const TransferList& list, int64_t firs
   }
 }
 
-// False after the deadline, of this wait or another block's.
+// Returns false after the deadline of this wait or another block's.
 __device__ bool Await(const TransferList& list, const uint64_t* flag, uint64_t chunk, int32_t layer,
                       uint64_t deadline_ns) {
   const uint64_t begin = Nanoseconds();
@@ -58,7 +58,7 @@ __device__ bool Await(const TransferList& list, const uint64_t* flag, uint64_t c
   return true;
 }
 
-// Blocks take chunks as they come: one that has not started yet keeps nothing from the others.
+// Blocks take chunks dynamically, so that a block that has not started yet delays no chunk.
 __global__ void __launch_bounds__(kThreads, 1)
     DrainRowsKernel(const __grid_constant__ TransferList list,
                     const __grid_constant__ TransferRing ring,

@@ -1,4 +1,4 @@
-// The rows that a transfer wants, in one list that the host can read.
+// Lists the rows of a transfer, in one list that the host can read.
 #include "device/cuda/check.h"
 #include "device/cuda/cuda_device.h"
 #include "ops/slots/litecache_pair.cuh"
@@ -11,20 +11,20 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / 32;
 
-// Rows that travel for a pair.
+// The number of rows to transfer for a pair.
 __device__ __forceinline__ int32_t CountOf(const LiteCacheShape& shape, const LiteCacheLayer& layer,
                                            int32_t pair) {
   if (layer.slots.list_of_head[pair % shape.kv_heads] < 0 || layer.refresh[pair] != 1) return 0;
   return layer.moved_count[pair];
 }
 
-// Rows of all pairs before `pairs`; the same in every thread.
+// The number of rows of all pairs before `pairs`; the same in every thread.
 __device__ int64_t RowsBefore(const LiteCacheShape& shape, const LiteCacheLayer& layer,
                               int32_t pairs, int64_t* warp_sums) {
   int64_t sum = 0;
   for (int32_t i = threadIdx.x; i < pairs; i += kThreads) sum += CountOf(shape, layer, i);
   for (int offset = 16; offset > 0; offset /= 2) sum += __shfl_xor_sync(kFullMask, sum, offset);
-  __syncthreads();  // a sum before this one has been read
+  __syncthreads();  // the previous sum has been read
   if (threadIdx.x % 32 == 0) warp_sums[threadIdx.x / 32] = sum;
   __syncthreads();
   int64_t total = 0;
@@ -32,7 +32,7 @@ __device__ int64_t RowsBefore(const LiteCacheShape& shape, const LiteCacheLayer&
   return total;
 }
 
-// A block a pair; the last one to finish tells the host.
+// One block per pair; the last one to finish notifies the host.
 __global__ void __launch_bounds__(kThreads)
     ListRowsKernel(const __grid_constant__ StepView step,
                    const __grid_constant__ LiteCacheShape shape,
@@ -44,7 +44,7 @@ __global__ void __launch_bounds__(kThreads)
   const int32_t pair = sequence * shape.kv_heads + head;
   TransferState& state = *list.state;
   const int32_t pairs = *step.count * shape.kv_heads;
-  // Set by transfers before this one only: all blocks see the same.
+  // Only earlier transfers set it, so all blocks see the same value.
   const bool wants = state.fault == 0;
   const int32_t count = wants && pair < pairs ? CountOf(shape, layer, pair) : 0;
   if (count > 0) {
@@ -74,7 +74,7 @@ __global__ void __launch_bounds__(kThreads)
   if (!is_last) return;
   const int64_t rows = wants ? RowsBefore(shape, layer, pairs, warp_sums) : 0;
   if (threadIdx.x != 0) return;
-  __threadfence_system();  // after what the other blocks have written
+  __threadfence_system();  // after the other blocks' writes
   const auto chunk_rows = static_cast<uint64_t>(list.chunk_rows);
   const uint64_t first = state.end_chunk;
   const uint64_t end = first + (static_cast<uint64_t>(rows) + chunk_rows - 1) / chunk_rows;

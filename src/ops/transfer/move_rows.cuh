@@ -1,4 +1,4 @@
-// Rows copied, or expanded, by a warp: what every transfer into slots does.
+// Copies or dequantizes rows by a warp: shared by all transfers into slots.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -13,24 +13,25 @@
 
 namespace litecache::ops::cuda {
 
-constexpr int kInFlight = 4;  // loads a lane has under way
+constexpr int kInFlight = 4;  // loads that a lane has in flight
 
-// Value of code `byte` of four, as the CPU's conversion has it.
+// The value of code `byte` of four, as in the CPU's conversion.
 template <RowEncoding kEncoding>
 __device__ __forceinline__ float CodeValue(uint32_t codes, int byte) {
   if constexpr (kEncoding == RowEncoding::kInt8) {
     return static_cast<float>(static_cast<int8_t>(codes >> 8 * byte & 0xff));
   }
-  // Exponent and mantissa in f32's places are the value times 2^-120, exactly: of a code's
-  // subnormals f32's. Four instructions; the pull has 16 codes a lane to expand beside its loads.
+  // With exponent and mantissa moved to f32's bits, the result is exactly the value times 2^-120;
+  // subnormal codes become subnormal f32 numbers. Four instructions; the pull has 16 codes per lane
+  // to convert beside its loads.
   const auto top = static_cast<int32_t>(codes << (24 - 8 * byte));
   return __uint_as_float(static_cast<uint32_t>(top >> 4) & 0x87f00000u) * 0x1p120f;
 }
 
-// Loads pass by the L1 cache (ld.global.cg): the rows are read once, and what earlier kernels wrote
-// to the store is in no L1 that this one could find stale.
+// Loads bypass the L1 cache (ld.global.cg): the rows are read once, and no L1 can hold stale data
+// of the store that earlier kernels wrote.
 //
-// A warp copies `rows` rows, source(i) to target(i), several loads of a lane in flight.
+// A warp copies `rows` rows, source(i) to target(i), with several loads of a lane in flight.
 template <typename Unit, class Source, class Target>
 __device__ __forceinline__ void CopyPlain(int32_t rows, int32_t row_units, const Source& source,
                                           const Target& target) {
@@ -67,7 +68,7 @@ __device__ __forceinline__ int32_t CodeRowsABatch(int32_t d) {
   return d % 16 == 0 && 32 % (d / 8) == 0 ? 32 / (d / 8) : 1;
 }
 
-// 16 codes with a part's scale, to out[0..15].
+// Dequantizes 16 codes with a part's scale to out[0..15].
 template <RowEncoding kEncoding>
 __device__ __forceinline__ void ExpandCodes(const uint4& codes, float scale, RowEncoding to,
                                             std::byte* row, int32_t part) {
@@ -94,8 +95,8 @@ __device__ __forceinline__ void ExpandCodes(const uint4& codes, float scale, Row
   out[1] = {packed[4], packed[5], packed[6], packed[7]};
 }
 
-// Up to kBatches batches of rows whose scales are apart, expanded: scales(i) are row i's. head_dim
-// a multiple of 16: a lane has 16 codes.
+// Dequantizes up to kBatches batches of rows whose scales are apart; scales(i): row i's. head_dim
+// is a multiple of 16: a lane has 16 codes.
 template <RowEncoding kEncoding, int kBatches, class Source, class Scales, class Target>
 __device__ __forceinline__ void ExpandRows(int32_t rows, int32_t d, RowEncoding to,
                                            const Source& source, const Scales& scales,
@@ -130,9 +131,8 @@ __device__ __forceinline__ void ExpandRows(int32_t rows, int32_t d, RowEncoding 
   }
 }
 
-// Up to kBatches batches of rows whose scales are apart, copied to targets that CodePage::Codes has
-// given, in the order that cached slots have codes in. head_dim a multiple of 16: a lane has 16
-// codes.
+// Copies up to kBatches batches of rows whose scales are apart to targets from CodePage::Codes, in
+// the code order of cached slots. head_dim is a multiple of 16: a lane has 16 codes.
 template <int kBatches, class Source, class Target>
 __device__ __forceinline__ void CopyCodes(int32_t rows, int32_t d, const Source& source,
                                           const Target& target) {
@@ -155,7 +155,7 @@ __device__ __forceinline__ void CopyCodes(int32_t rows, int32_t d, const Source&
   }
 }
 
-// Up to kInFlight rows in 4 bits, expanded: a lane has 8 codes, of one group.
+// Dequantizes up to kInFlight rows in 4 bits: a lane has 8 codes, of one group.
 template <class Source, class Target>
 __device__ __forceinline__ void ExpandInt4(int32_t rows, int32_t d, RowEncoding to,
                                            const Source& source, const Target& target) {
@@ -209,7 +209,7 @@ __device__ __forceinline__ void ExpandInt4(int32_t rows, int32_t d, RowEncoding 
   }
 }
 
-// Rows a warp takes at a time: as many as its lanes have loads for.
+// Rows that a warp moves at a time: as many as its lanes have loads for.
 __device__ __forceinline__ int32_t RowsAtOnce(const RowFormat& from) {
   if (from.encoding == RowEncoding::kInt4) return kInFlight;
   if (IsQuantized(from.encoding)) {
@@ -219,8 +219,8 @@ __device__ __forceinline__ int32_t RowsAtOnce(const RowFormat& from) {
   return max(1, 32 * kInFlight * 16 / bytes);
 }
 
-// `rows` <= RowsAtOnce(from) rows, by a warp; formats are equal or `from` is quantized. scales(i):
-// of row i, where they are apart.
+// Moves `rows` <= RowsAtOnce(from) rows, by a warp; formats are equal or `from` is quantized.
+// scales(i): row i's, if they are apart.
 template <class Source, class Scales, class Target>
 __device__ __forceinline__ void MoveSome(int32_t rows, const RowFormat& from, const RowFormat& to,
                                          const Source& source, const Scales& scales,
@@ -254,7 +254,7 @@ __device__ __forceinline__ void MoveSome(int32_t rows, const RowFormat& from, co
       rows, from, to, source, [](int32_t) { return float2{}; }, target);
 }
 
-// Formats a transfer can have.
+// Checks that a transfer supports the formats.
 inline void CheckMove(const RowFormat& from, const RowFormat& to) {
   LC_CHECK(from.head_dim == to.head_dim && from.head_dim >= 1 && from.head_dim <= 256,
            "head_dim {} and {}", from.head_dim, to.head_dim);

@@ -1,5 +1,5 @@
-// A layer's rows out of the store, by the warps of a kernel: what pulls of one layer and of a whole
-// step share.
+// Reads a layer's rows from the store, by the warps of a kernel: shared by pulls of one layer and
+// of a whole step.
 #pragma once
 
 #include <cstddef>
@@ -12,35 +12,35 @@
 
 namespace litecache::ops::cuda {
 
-// A warp's piece. Its lanes find where the rows of the next one lie, each for one row, while those
-// of this one travel: three loads that wait for each other, as long as a row's way over the link.
+// Rows in a warp's piece. While a piece is in flight, the lanes look up the rows of the next one,
+// each lane one row: three dependent loads, which take as long as a row's way over the link.
 constexpr int kPieceRows = 16;
 static_assert(2 * kPieceRows == 32);
 struct PieceRows {
-  std::byte* addresses[2 * kPieceRows];  // sources, targets
-  float2 scales[kPieceRows];             // of rows that have them apart
+  std::byte* addresses[2 * kPieceRows];  // of sources, then of targets
+  float2 scales[kPieceRows];             // of rows with scales apart
 };
 
 // What is done to rows: copied, in units of 16 bytes; copied as 8-bit codes, with their scales;
-// expanded from 8-bit codes of a head_dim that is a multiple of 16; anything else.
+// dequantized from 8-bit codes with a head_dim that is a multiple of 16; any other conversion.
 enum class Pulled { kPlain, kCodes, kFp8, kInt8, kOther };
-// Loads of 16 codes that a lane has under way: a piece of rows of 128.
+// Loads of 16 codes that a lane has in flight: a piece of rows of 128.
 constexpr int kCodesInFlight = 8;
 
 // All warps share one list of pieces, pair after pair, so that the rows of one head are read one
-// after another: scattered reads starve the link and everything else (a third of its rate,
-// lab/notes/gpu/litecache.md). store, slots, codes: of any layer, their list_of_head is not
-// used. first: the warp's first piece, counted from the layer's; after the call from the next
-// one's. own: the warp's, shared memory.
+// after another: scattered reads reduce the rate of the link and of everything else (to a third,
+// lab/notes/gpu/litecache.md). store, slots, codes: from any layer, their list_of_head is not used.
+// first: the warp's first piece, counted from the layer's first; after the call, from the next
+// layer's. own: the warp's shared memory.
 //
-// Lists pass by the L1 cache: other SMs may write them while the kernel runs.
+// Lists are read bypassing the L1 cache: other SMs may write them while the kernel runs.
 template <Pulled kPulled>
 __device__ __forceinline__ void PullLayer(const StepView& step, const LiteCacheShape& shape,
                                           const RowTable& store, const RowTable& slots,
                                           const CodeSlots& codes, const PulledLayer& layer,
                                           int32_t warps, int32_t* first, PieceRows& own) {
   const int32_t lane = threadIdx.x % 32;
-  constexpr bool kKept = kPulled == Pulled::kCodes;  // as codes
+  constexpr bool kKept = kPulled == Pulled::kCodes;  // keep codes
   constexpr bool kExpanded = kPulled == Pulled::kFp8 || kPulled == Pulled::kInt8;
   const auto d = static_cast<int32_t>(store.format.head_dim);
   const int32_t most =
@@ -68,7 +68,7 @@ __device__ __forceinline__ void PullLayer(const StepView& step, const LiteCacheS
       const int32_t* positions = layer.moved_positions + int64_t{pair} * shape.max_rows;
       const int32_t* places = layer.moved_slots + int64_t{pair} * shape.max_rows;
       float2 next_scales = {};
-      float2* next_place = nullptr;  // kept codes: where a target's scales go
+      float2* next_place = nullptr;  // for kept codes: where a target's scales go
       const auto address_of = [&](int32_t piece) -> std::byte* {
         const int32_t row = piece * kPieceRows + lane % kPieceRows;
         if (row >= count) return nullptr;
@@ -91,10 +91,10 @@ __device__ __forceinline__ void PullLayer(const StepView& step, const LiteCacheS
       int32_t piece = *first;
       std::byte* next = address_of(piece);
       for (; piece < pieces; piece += warps) {
-        __syncwarp();  // all have read those of the piece before
+        __syncwarp();  // all lanes have read those of the previous piece
         own.addresses[lane] = next;
         if constexpr (kKept) {
-          // Lane i has row i's scales, lane kPieceRows + i their place.
+          // Lane i has row i's scales, lane kPieceRows + i their target.
           const float k = __shfl_sync(kFullMask, next_scales.x, lane % kPieceRows);
           const float v = __shfl_sync(kFullMask, next_scales.y, lane % kPieceRows);
           if (lane >= kPieceRows && next != nullptr) *next_place = {k, v};
@@ -129,7 +129,7 @@ __device__ __forceinline__ void PullLayer(const StepView& step, const LiteCacheS
   }
 }
 
-// Calls launch.operator()<Pulled>() with what is done to rows of a layer's formats.
+// Calls launch.operator()<Pulled>() with the conversion between a layer's formats.
 template <class Launch>
 void ForPulled(const LiteCacheLayer& layer, const Launch& launch) {
   const RowFormat &from = layer.store.format, &to = layer.slots.format;

@@ -1,4 +1,4 @@
-// Rows from the store into slots.
+// Reads rows from the store into slots.
 #include <algorithm>
 
 #include "device/cuda/check.h"
@@ -16,11 +16,11 @@ namespace {
 constexpr int kThreads = 1024;
 constexpr int kWarps = kThreads / 32;
 
-// Small blocks: one finds room on an SM beside a block of a product or of an attention, which then
-// need not do without the SM (of 65,536 registers an attention takes 55,296).
+// Small blocks: one fits on an SM beside a block of a product or of an attention, which then need
+// not give up the SM (an attention takes 55,296 of 65,536 registers).
 constexpr int kPullThreads = 128;
 constexpr int kPullWarps = kPullThreads / 32;
-// That an SM shall have room for.
+// Blocks that an SM must have room for.
 constexpr int BlocksAnSm(Pulled pulled) {
   if (pulled == Pulled::kOther) return 4;
   if (pulled == Pulled::kCodes) return 6;
@@ -37,13 +37,13 @@ __global__ void __launch_bounds__(kPullThreads, BlocksAnSm(kPulled))
   WaitForKernelBefore();
   __shared__ PieceRows rows[kPullWarps];
   const auto warp = static_cast<int32_t>(threadIdx.x) / 32;
-  // Warp w of block b is the (w * blocks + b)-th: small lists spread over the blocks.
+  // Warp w of block b is the (w * blocks + b)-th, which spreads small lists over the blocks.
   int32_t first = warp * static_cast<int32_t>(gridDim.x) + static_cast<int32_t>(blockIdx.x);
   PullLayer<kPulled>(step, shape, store, slots, codes, layer,
                      static_cast<int32_t>(gridDim.x) * kPullWarps, &first, rows[warp]);
 }
 
-// A block a pair.
+// One block per pair.
 __global__ void __launch_bounds__(kThreads, 1)
     FillFixedKernel(const __grid_constant__ StepView step,
                     const __grid_constant__ LiteCacheShape shape,
@@ -54,7 +54,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   if (list < 0) return;
   const StepSequence& s = step.sequences[sequence];
   const int32_t stored_list = layer.store.list_of_head[head];
-  // Rows that are not stored are in their slots.
+  // Rows that are not stored yet are in their slots.
   const int32_t sink = max(0, min(shape.windows.SinkRows(s.past), s.stored));
   const int32_t recent = shape.windows.RecentBegin(s.past);
   const int32_t count = sink + max(0, s.stored - recent);
@@ -89,7 +89,7 @@ void PullRows(Stream& stream, const StepView& step, const LiteCacheShape& shape,
               const LiteCacheLayer& layer, int32_t blocks) {
   LC_CHECK(blocks >= 1, "{} blocks", blocks);
   ForPulled(layer, [&]<Pulled kPulled>() {
-    // Blocks that find no room would begin when others have ended.
+    // Blocks that find no room would only begin when others have ended.
     const int most = MostAtOnce<kPulled>() * AsCuda(stream).sm_count();
     LaunchOverlapping(AsCuda(stream), PullRowsKernel<kPulled>,
                       static_cast<unsigned>(std::min(blocks, most)), kPullThreads, 0, step, shape,

@@ -1,4 +1,4 @@
-// Rows from the store into slots, layer after layer of a step.
+// Reads rows from the store into slots, layer after layer of a step.
 #include <algorithm>
 
 #include "device/cuda/check.h"
@@ -12,21 +12,22 @@ namespace litecache::ops::cuda {
 namespace {
 
 constexpr unsigned kPollNanoseconds = 32;
-// Warps that pull, of a block that has an SM to itself: as many loads under way as 48 blocks of
-// PullRows have on 8 SMs. Rows that are expanded take more registers. With the one below they fill
-// the SM's four parts evenly, which decides how many registers each has.
+// Warps that pull, in a block that has an SM of its own: with as many loads in flight as 48 blocks
+// of PullRows have on 8 SMs. Dequantizing takes more registers. With the extra warp below they fill
+// the SM's four partitions evenly, which determines the registers of each.
 template <Pulled kPulled>
 constexpr int kPullWarps = kPulled == Pulled::kPlain ? 23 : 15;
-// One more warp waits for lists, so that those that pull poll no memory that is far away.
+// One more warp waits for lists, so that the warps that pull do not poll remote memory.
 template <Pulled kPulled>
 constexpr int kStepThreads = 32 * (kPullWarps<kPulled> + 1);
 
-// Of a block: layers [0, kStopped) whose lists are ready; or the step is to end.
+// Values of a block's `listed`: the lists of layers [0, listed) are ready; kStopped: the step must
+// end.
 constexpr uint32_t kStopped = 0xffffffff;
-// Of a layer, instead of the number of warps that have finished it: it has no lists.
+// A layer's count of finished warps is replaced by this if it has no lists.
 constexpr uint32_t kNoLists = 0x80000000;
 
-// One thread's. False after the deadline, of this wait or another one's.
+// Called by one thread. Returns false after the deadline of this wait or another one's.
 __device__ bool Await(const PullStep& pull, uint32_t* flag, uint32_t number, int32_t layer,
                       bool for_list) {
   const volatile uint32_t* seen = flag;
@@ -47,7 +48,7 @@ __device__ bool Await(const PullStep& pull, uint32_t* flag, uint32_t number, int
     }
     __nanosleep(kPollNanoseconds);
   }
-  __threadfence();  // before what the flag stands for is read
+  __threadfence();  // before the data that the flag announces is read
   return true;
 }
 
@@ -58,8 +59,8 @@ __global__ void __launch_bounds__(kStepThreads<kPulled>, 1)
                    const __grid_constant__ RowTable store, const __grid_constant__ RowTable slots,
                    const __grid_constant__ CodeSlots codes, const __grid_constant__ PullStep pull,
                    int32_t first_layer) {
-  extern __shared__ uint32_t finished[];  // [pull.count] warps
-  __shared__ uint32_t listed;             // layers before this one are, or kStopped
+  extern __shared__ uint32_t finished[];  // [pull.count]: number of warps
+  __shared__ uint32_t listed;             // layers before this one have their lists; or kStopped
   __shared__ PieceRows rows[kPullWarps<kPulled>];
   const auto thread = static_cast<int32_t>(threadIdx.x), lane = thread % 32;
   for (int32_t i = thread; i < pull.count; i += kStepThreads<kPulled>) finished[i] = 0;
@@ -82,7 +83,7 @@ __global__ void __launch_bounds__(kStepThreads<kPulled>, 1)
     }
     return;
   }
-  // Warp w of block b is the (w * blocks + b)-th: small lists spread over the SMs.
+  // Warp w of block b is the (w * blocks + b)-th, which spreads small lists over the SMs.
   const auto blocks = static_cast<int32_t>(gridDim.x), block = static_cast<int32_t>(blockIdx.x);
   const int32_t warps = blocks * kPullWarps<kPulled>;
   int32_t first = warp * blocks + block;
@@ -101,7 +102,7 @@ __global__ void __launch_bounds__(kStepThreads<kPulled>, 1)
     const uint32_t before = lane == 0 ? atomicAdd(finished + i, 0u) : 0;
     if (__shfl_sync(kFullMask, before, 0) == kNoLists) continue;
     PullLayer<kPulled>(step, shape, store, slots, codes, layer, warps, &first, rows[warp]);
-    // On to the next layer: nobody waits for the other warps' last rows.
+    // The warp continues with the next layer without waiting for the other warps' last rows.
     __syncwarp();
     if (lane > 0) continue;
     __threadfence();
@@ -121,8 +122,9 @@ __global__ void TellListedKernel(const __grid_constant__ PullStep pull, int32_t 
   *const_cast<volatile uint32_t*>(flags) = number;
 }
 
-// A warp: a lane a block that pulls. The next kernel does not start before it has ended: blocks of
-// an attention that wait on all SMs would keep the kernels away that choose the rows.
+// One warp, with one lane for each block that pulls. The next kernel must not start before it has
+// ended: blocks of an attention waiting on all SMs would keep the kernels that select rows from
+// running.
 __global__ void AwaitArrivalKernel(const __grid_constant__ PullStep pull, int32_t layer) {
   const auto lane = static_cast<int32_t>(threadIdx.x);
   if (lane < pull.blocks) {

@@ -7,19 +7,19 @@ namespace litecache::ops::cuda {
 
 #ifdef __CUDA_ARCH__
 
-// A load that the next one repeats; __threadfence_system() once it has seen what it waits for.
+// A relaxed load for polling; call __threadfence_system() once the awaited value has been seen.
 __device__ __forceinline__ uint64_t PollFlag(const uint64_t* flag) {
   uint64_t value;
   asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(value) : "l"(flag) : "memory");
   return value;
 }
 
-// After everything this thread has written or seen written.
+// Written after everything this thread has written or seen before.
 __device__ __forceinline__ void RaiseFlag(uint64_t* flag, uint64_t value) {
   asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(flag), "l"(value) : "memory");
 }
 
-// Wall-clock time. Clocks of SMs change their rate; this one does not.
+// Wall-clock time: unlike the clocks of SMs, its rate does not change.
 __device__ __forceinline__ uint64_t Nanoseconds() {
   uint64_t now;
   asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now));
@@ -28,7 +28,7 @@ __device__ __forceinline__ uint64_t Nanoseconds() {
 
 #else
 
-// The host's pass of nvcc wants to see them; nothing calls them there.
+// nvcc's host pass needs declarations; nothing calls them there.
 __device__ uint64_t PollFlag(const uint64_t* flag);
 __device__ void RaiseFlag(uint64_t* flag, uint64_t value);
 __device__ uint64_t Nanoseconds();
