@@ -58,7 +58,7 @@ void BackgroundThreads::Loop() {
     } catch (...) {
       error = std::current_exception();
     }
-    item.task = nullptr;  // frees what the task holds before waiting threads are told
+    item.task = nullptr;  // releases what the task holds before waiting threads are notified
     const std::lock_guard lock(item.group->mutex_);
     if (error != nullptr && item.group->error_ == nullptr) item.group->error_ = error;
     if (--item.group->pending_ == 0) item.group->idle_.notify_all();

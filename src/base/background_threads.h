@@ -13,7 +13,7 @@
 
 namespace litecache {
 
-// Tasks that are waited for together. Thread-safe.
+// A set of tasks to wait for together. Thread-safe.
 class TaskGroup {
  public:
   // Returns when all tasks that were submitted with this group are done; rethrows (once) the first

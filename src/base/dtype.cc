@@ -24,7 +24,7 @@ f16::f16(float value) {
   const uint32_t magnitude = u & 0x7fffffffu;
   if (magnitude > 0x7f800000u) {  // NaN
     bits = sign | 0x7e00u;
-  } else if (magnitude >= 0x477ff000u) {  // rounds to a value past 65504: infinity
+  } else if (magnitude >= 0x477ff000u) {  // rounds to a value above 65504: infinity
     bits = sign | 0x7c00u;
   } else if (magnitude < 0x38800000u) {  // subnormal half: units of 2^-24
     const float scaled = std::bit_cast<float>(magnitude) * 16777216.0f;

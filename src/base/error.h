@@ -1,5 +1,5 @@
-// Errors a caller or a file caused are exceptions derived from litecache::Error, with a message
-// that names the thing and the fix. A broken invariant of our own is LC_CHECK, which aborts.
+// Errors caused by a caller or a file are exceptions derived from litecache::Error, with a message
+// that names the cause and the fix. A violated internal invariant is an LC_CHECK, which aborts.
 #pragma once
 
 #include <fmt/format.h>
@@ -32,7 +32,7 @@ class FileError : public Error {
       : Error(fmt::format(format, std::forward<Args>(args)...)) {}
 };
 
-// A well-formed input asks for an unsupported thing; the message names the field and its value.
+// A well-formed input requests something unsupported; the message names the field and its value.
 class Unsupported : public Error {
  public:
   template <typename... Args>
@@ -40,7 +40,7 @@ class Unsupported : public Error {
       : Error(fmt::format(format, std::forward<Args>(args)...)) {}
 };
 
-// A memory budget or context limit would be exceeded. The message carries the numbers.
+// A memory budget or context limit would be exceeded. The message gives the numbers.
 class CapacityError : public Error {
  public:
   template <typename... Args>

@@ -1,4 +1,4 @@
-// Joins lists for messages. Not fmt::join: GCC 12 warns in fmt 9's headers where that is inlined.
+// Joins lists for messages. Not fmt::join: GCC 12 warns about fmt 9's headers when that is inlined.
 #pragma once
 
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// What operations take and return: a 2-D view of memory that its caller owns.
+// The matrix type of operations: a 2-D view of memory that its caller owns.
 #pragma once
 
 #include <cstdint>

@@ -24,11 +24,11 @@ struct Kind {
 };
 
 Kind<int64_t> Whole(double low, double high);
-Kind<int64_t> Tokens(double low, double high);  // "16k", "12000"; also -1 if the range includes it
+Kind<int64_t> Tokens(double low, double high);  // "16k", "12000"; also -1 if in range
 Kind<double> Real(double low, double high);
 Kind<double> Share();    // "50%", "0.5"
 Kind<uint64_t> Bytes();  // "48GiB"
-Kind<bool> Flag();       // a flag without a value; also --no-NAME where it is on by default
+Kind<bool> Flag();       // a flag without a value; also --no-NAME if it is on by default
 Kind<bool> Switch();     // a flag with the value on or off
 Kind<std::string> Text(std::string type);
 Kind<std::string> Choice(std::vector<std::string> choices, std::string type = "NAME");
@@ -72,7 +72,7 @@ std::vector<Option<S>> Part(std::span<const Option<P>> rows, const std::string& 
   return result;
 }
 
-// Adds rows under a heading of the help. `policies`: for rows that name none themselves.
+// Adds rows under a heading of the help. policies: for rows that do not name any.
 template <class S>
 void Add(std::vector<Option<S>>* table, const std::string& group, std::vector<Option<S>> rows,
          const std::vector<std::string>& policies = {}) {

@@ -29,7 +29,7 @@ class ThreadPool {
   void Run(const std::function<void(int worker)>& task);
 
   // Calls body(begin, end, worker) over [0, count) in contiguous pieces of about `grain` items,
-  // handed out dynamically. Runs inline when count <= grain. Waits for the pieces only, not for a
+  // distributed dynamically. Runs inline if count <= grain. Waits for the pieces only, not for a
   // worker that arrives too late to take one (asleep, or its core taken by another process).
   void ParallelFor(int64_t count, int64_t grain,
                    const std::function<void(int64_t begin, int64_t end, int worker)>& body);
@@ -58,7 +58,7 @@ class ThreadPool {
   std::exception_ptr error_;
 };
 
-// Cores this process may run on (its affinity mask and cgroup quota respected).
+// Number of cores that this process may run on, by its affinity mask and cgroup quota.
 int AvailableCores();
 
 }  // namespace litecache

@@ -14,14 +14,14 @@ namespace litecache {
 class WorkStopped : public Error {
  public:
   WorkStopped(const std::string& message, bool cancelled) : Error(message), cancelled_(cancelled) {}
-  // True: the result is no longer wanted; false: the work took too long.
+  // True: the result is no longer needed; false: the work took too long.
   bool cancelled() const { return cancelled_; }
 
  private:
   bool cancelled_;
 };
 
-// Counts for the thread that made it, until it is destroyed; those around it go on to count.
+// Limits the thread that creates it, until it is destroyed; enclosing limits stay in effect.
 class WorkLimit {
  public:
   // `cpu`: limit on this thread's processor time, so that a busy machine does not cause errors.
@@ -40,13 +40,13 @@ class WorkLimit {
 
   WorkLimit* const outer_;
   const std::chrono::nanoseconds limit_;
-  const std::chrono::nanoseconds end_;  // of the thread's processor time
+  const std::chrono::nanoseconds end_;  // in processor time of the thread
   const std::function<bool()> cancelled_;
   int64_t left_ = kBetweenLooks;
 };
 
-// Does nothing without a WorkLimit. `amount`: about how much is done until the next call, in units
-// of some 10 to 100 ns: items visited, or bytes touched divided by 64. Throws WorkStopped.
+// Does nothing without a WorkLimit. amount: about how much work is done until the next call, in
+// units of some 10 to 100 ns: items visited, or bytes touched divided by 64. Throws WorkStopped.
 inline void CheckWork(int64_t amount = 1) {
   WorkLimit* limit = WorkLimit::current_;
   if (limit != nullptr && (limit->left_ -= amount) < 0) limit->Look();

@@ -1,4 +1,4 @@
-// What a backend offers to the layers above: memory, streams, and facts about itself.
+// What a backend provides to the layers above: memory, streams, and information about itself.
 #pragma once
 
 #include <cstddef>
@@ -18,7 +18,7 @@ enum class DeviceType { kCpu, kCuda };
 struct DeviceInfo {
   std::string name;           // "AMD EPYC 9575F, 2 threads, AVX3_ZEN4"
   uint64_t total_memory = 0;  // bytes this process may use at most (cgroup limit respected)
-  uint64_t free_memory = 0;   // bytes available now
+  uint64_t free_memory = 0;   // bytes available at present
   int parallelism = 1;        // CPU threads, or SMs
 };
 
@@ -58,7 +58,7 @@ class Buffer {
 };
 
 // An ordered queue of operations. Operations (src/ops) are issued on a stream; on the CPU they run
-// at once on the stream's threads, on CUDA they are enqueued and can be captured into a graph.
+// immediately on the stream's threads, on CUDA they are enqueued and can be captured into a graph.
 class Stream {
  public:
   virtual ~Stream() = default;
@@ -66,13 +66,13 @@ class Stream {
   // Returns when everything issued so far has finished.
   virtual void Synchronize() = 0;
   // Issues a step's operations: `issue` issues them on this stream. A step whose key has been seen
-  // may be replayed from a recording instead: two steps with one key must issue the same operations
-  // with the same arguments, and may differ only in what memory contains.
+  // may be replayed from a recording instead: two steps with the same key must issue the same
+  // operations with the same arguments, and may differ only in the contents of memory.
   virtual void Run(uint64_t key, const std::function<void()>& issue) { issue(); }
 };
 
-// The same bytes on the host and on the device, by which a step gets input from the host and
-// reports to it. On the CPU both sides are the same memory.
+// The same bytes on the host and on the device, for a step's input from the host and results to it.
+// On the CPU both sides are the same memory.
 class Mirror {
  public:
   virtual ~Mirror() = default;
@@ -88,7 +88,7 @@ class Mirror {
   // bytes must not change before a Send() is done, and may be read after Synchronize().
   virtual void Send(Stream& stream, size_t bytes) {}
   virtual void Receive(Stream& stream, size_t bytes) {}
-  // Identifies this memory for good, whereas addresses are reused (RecordingKey).
+  // Identifies this memory uniquely, whereas addresses are reused (RecordingKey).
   uint64_t serial() const { return serial_; }
 
  protected:
@@ -115,15 +115,15 @@ class Device {
   virtual ~Device() = default;
   virtual DeviceType type() const = 0;
   virtual DeviceInfo Info() const = 0;
-  // Throws CapacityError with the numbers when there is not enough memory.
+  // Throws CapacityError with the numbers if there is not enough memory.
   virtual Buffer Allocate(size_t bytes) = 0;
   virtual std::unique_ptr<Stream> CreateStream() = 0;
   virtual std::unique_ptr<Mirror> CreateMirror(size_t bytes) {
     return std::make_unique<HostMirror>(Allocate(bytes));
   }
 
-  // Blocking copies into, out of and within this device's memory, after all the work that its
-  // streams have been given.
+  // Blocking copies into, out of and within this device's memory, after all work enqueued on its
+  // streams.
   virtual void Upload(void* target, const void* host, size_t bytes) {
     std::memcpy(target, host, bytes);
   }

@@ -5,8 +5,8 @@
 
 namespace litecache {
 
-// The device cannot be used any more, or not at all; the message says what was called and what the
-// driver said. Requests in flight end with it.
+// The device cannot be used any more, or not at all; the message gives the call and the driver's
+// error. Requests in flight end with it.
 class DeviceError : public Error {
  public:
   using Error::Error;

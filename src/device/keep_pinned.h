@@ -1,13 +1,13 @@
-// Pinned memory for programs that make one large host store after another.
+// Keeps pinned memory for programs that create one large host store after another.
 #pragma once
 
 #include <cstddef>
 
 namespace litecache {
 
-// While such an object exists, large allocations of pinned host memory are made in arenas
+// While such an object exists, large allocations of pinned host memory come from arenas
 // (pinned_arenas.h), which are kept when the allocations are freed: touching and registering memory
-// takes longer than what a measurement does with it. Without CUDA it does nothing.
+// takes longer than a measurement. Does nothing without CUDA.
 class KeepPinned {
  public:
   KeepPinned();
@@ -17,7 +17,7 @@ class KeepPinned {
 
   // Unpins the arenas that are not in use.
   static void Drop();
-  static size_t bytes();  // in arenas, in use or not
+  static size_t bytes();  // of all arenas, in use or not
 };
 
 }  // namespace litecache

@@ -16,13 +16,14 @@ struct Machine {
   Device& compute() const { return gpu != nullptr ? *gpu : *cpu; }
 };
 
-// name: "cpu", "cuda" (the first GPU), "cuda:N", or "auto": a GPU where this build and the machine
-// have one, else the CPU, and the log says so. threads: as for CpuDevice. Throws InvalidArgument
-// for another name, Unsupported in a build without CUDA, DeviceError if the GPU cannot be used.
+// name: "cpu", "cuda" (the first GPU), "cuda:N", or "auto": a GPU if this build and the machine
+// have one, otherwise the CPU, with a log message. threads: as for CpuDevice. Throws
+// InvalidArgument for another name, Unsupported in a build without CUDA, DeviceError if the GPU
+// cannot be used.
 Machine OpenMachine(const std::string& name, int threads);
 
-// Sets whether decode steps on a GPU's stream are replayed as CUDA graphs (the default), and
-// forgets the graphs recorded so far. Does nothing for a CPU's stream.
+// Sets whether decode steps on a GPU's stream are replayed as CUDA graphs (the default), and drops
+// the graphs recorded so far. Does nothing for a CPU's stream.
 void UseGraphs(Stream& stream, bool use);
 
 }  // namespace litecache

@@ -1,4 +1,4 @@
-// Pinned memory in large pieces that outlive the blocks handed out of them.
+// Pinned memory in large arenas that outlive the blocks allocated from them.
 #pragma once
 
 #include <cstddef>
@@ -14,14 +14,14 @@ namespace litecache {
 class PinnedArenas {
  public:
   static constexpr size_t kArenaBytes = size_t{256} << 20;
-  // Smaller blocks are few, and each of their sizes would take an arena of its own.
+  // Smaller blocks are rare, and each of their sizes would take an arena of its own.
   static constexpr size_t kLeastBlock = size_t{4} << 20;
 
   struct Source {
-    // kArenaBytes of memory; throws where there is none.
+    // Pins kArenaBytes of memory; throws if there is not enough.
     std::function<std::byte*()> pin;
     std::function<void(std::byte*)> unpin;
-    // Whether there is room to pin another arena beside everything else that needs memory.
+    // Whether another arena can be pinned besides everything else that needs memory.
     std::function<bool()> room;
   };
   explicit PinnedArenas(Source source) : source_(std::move(source)) {}
@@ -31,9 +31,9 @@ class PinnedArenas {
   void Forget();  // once for each Keep(); the last one unpins free arenas
   void Drop();    // unpins free arenas
 
-  // Null unless between Keep() and Forget(), or where `bytes` does not divide an arena.
+  // Null if not between Keep() and Forget(), or if `bytes` does not divide an arena.
   void* Take(size_t bytes);
-  // Takes a block back; false where it belongs to no arena.
+  // Returns a block; false if it belongs to no arena.
   bool Give(void* block);
 
   size_t pinned() const;  // bytes of all arenas

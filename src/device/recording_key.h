@@ -17,14 +17,14 @@ class RecordingKey {
   // name: tells this kind of step from others on the same stream.
   explicit RecordingKey(std::string_view name) : hash_(Fnv1a(name)) {}
 
-  // Memory whose address kernels are given. Where the address is reused for other memory, the
-  // recording is reused as well: it is just as right for that memory.
+  // Memory whose address is passed to kernels. If the address is reused for other memory, so is the
+  // recording: it is valid for that memory, too.
   RecordingKey& Add(const Buffer& memory) { return AddAddress(memory.data()); }
   RecordingKey& AddAddress(const void* address) {
     return Add(static_cast<uint64_t>(reinterpret_cast<uintptr_t>(address)));
   }
   // Memory that the step copies from or to. A recorded copy refers to the pinned memory itself, and
-  // the driver crashes once that is freed: a reused address must give another key.
+  // the driver crashes if that has been freed: a reused address must give another key.
   RecordingKey& Add(const Mirror& mirror) { return Add(mirror.serial()); }
   // Sizes and other keys.
   RecordingKey& Add(uint64_t number) {

@@ -13,7 +13,7 @@ namespace {
 
 thread_local SectionTimer* running = nullptr;
 
-// On the CPU, operations have run when they return.
+// On the CPU, operations are complete when they return.
 class HostTimes final : public MarkTimes {
  public:
   void Take(Stream&, size_t index) override {

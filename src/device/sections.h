@@ -1,4 +1,4 @@
-// Where a step's time goes: operations name their section (Mark), and a SectionTimer, where
+// Measures a step's time by section: operations name their section (Mark), and a SectionTimer, if
 // one runs, measures how long the stream spends in each.
 #pragma once
 
@@ -18,13 +18,13 @@ enum class Section : int {
   kRetrieval,   // encoding keys, scoring and selecting rows
   kTransfer,    // rows that the stream waits for
   kAttention,
-  kOverride,  // replacing what lookups and selections found
+  kOverride,  // replacing the results of lookups and selections
 };
 inline constexpr int kSections = 7;
 // "rest", "products", "management", ...
 std::string_view Name(Section section);
 
-// Sets the section of the operations that this stream is given from here on. Does nothing unless a
+// Sets the section of the operations enqueued on this stream from here on. Does nothing unless a
 // timer runs on the calling thread and for this stream.
 void Mark(Stream& stream, Section section);
 
@@ -44,8 +44,8 @@ class SectionScope {
 class MarkTimes {
  public:
   virtual ~MarkTimes() = default;
-  // Stores the time at which the stream gets here as the `index`-th of the step. May be recorded in
-  // a graph; each replay stores a new time.
+  // Stores the time at which the stream reaches this point as the `index`-th of the step. May be
+  // recorded in a graph; each replay stores a new time.
   virtual void Take(Stream& stream, size_t index) = 0;
   // Seconds from the index-th time to the next, in the last step that was waited for.
   virtual double SecondsFrom(size_t index) const = 0;
@@ -56,7 +56,7 @@ class MarkTimes {
 // before it starts, and those recorded with it after it ends.
 class SectionTimer {
  public:
-  // The stream must outlive this.
+  // The stream must outlive this object.
   explicit SectionTimer(Stream& stream);
   ~SectionTimer();
   SectionTimer(const SectionTimer&) = delete;

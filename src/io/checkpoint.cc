@@ -18,7 +18,7 @@ namespace fs = std::filesystem;
 constexpr std::string_view kSingle = "model.safetensors";
 constexpr std::string_view kIndex = "model.safetensors.index.json";
 
-// What the directory has instead of safetensors, as the end of a message.
+// What the directory contains instead of safetensors, as the end of a message.
 std::string Instead(const fs::path& directory) {
   std::vector<std::string> found;
   std::error_code error;
@@ -68,7 +68,8 @@ Checkpoint::Checkpoint(const fs::path& directory) : directory_(directory) {
                       Excerpt(file));
     }
     const auto& name = file.get_ref<const std::string&>();
-    // A shard lies beside its index; anything else could reach files the user did not name.
+    // A shard must be beside its index; any other path could reach files that the user did not
+    // name.
     if (name.empty() || name.find('/') != std::string::npos ||
         name.find('\0') != std::string::npos || name == "." || name == "..") {
       throw FileError("{}: tensor '{}' names the file {}, which is not in its directory",

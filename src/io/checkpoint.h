@@ -16,7 +16,8 @@ namespace litecache::io {
 class Checkpoint {
  public:
   // Maps the files and checks them against the index. Throws FileError: no weights in the directory
-  // (saying what is there instead), a shard missing, a tensor missing from its shard or in two.
+  // (the message says what is in it instead), a missing shard, a tensor that is missing from its
+  // shard or is in two.
   explicit Checkpoint(const std::filesystem::path& directory);
 
   struct Tensor {
@@ -25,14 +26,14 @@ class Checkpoint {
     const std::filesystem::path* file = nullptr;
   };
 
-  // info is null when there is no such tensor.
+  // info is null if there is no such tensor.
   Tensor Find(const std::string& name) const;
   size_t tensor_count() const { return tensors_.size(); }
-  // Ascending, whatever shards they lie in.
+  // In ascending order, independent of shards.
   std::vector<std::string> TensorNames() const;
 
-  // Names, sizes and times of its files, in one line: a file that is written again differs, however
-  // small the change. Throws FileError.
+  // Names, sizes and times of its files, in one line: any rewritten file changes it, however small
+  // the change. Throws FileError.
   std::string FileVersions() const;
   uint64_t file_bytes() const { return file_bytes_; }
   const std::filesystem::path& directory() const { return directory_; }

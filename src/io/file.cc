@@ -82,7 +82,8 @@ void WriteFileAtomically(const std::filesystem::path& path, std::string_view con
   if (file.get() < 0) fail("create a temporary file beside it");
   TemporaryFile temporary(name);
 
-  // mkostemp makes 0600; an output file gets what open() would have given it, or keeps its own.
+  // mkostemp creates mode 0600; an output file gets the mode that open() would set, or keeps its
+  // own.
   struct stat old {};
   const mode_t mask = ::umask(0);
   ::umask(mask);

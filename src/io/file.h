@@ -1,4 +1,4 @@
-// Whole files as text: reading with a size limit, writing that leaves either the old file or the
+// Whole files as text: reads with a size limit, and writes that leave either the old file or the
 // new one.
 #pragma once
 
@@ -15,8 +15,8 @@ inline constexpr uint64_t kMaxTextBytes = uint64_t{1} << 30;
 // The file's bytes. Throws FileError: missing, a directory, unreadable, larger than max_bytes.
 std::string ReadTextFile(const std::filesystem::path& path, uint64_t max_bytes = kMaxTextBytes);
 
-// Writes a temporary file beside `path`, flushes it to the disk and renames it over `path`. Throws
-// FileError (disk full, no permission, ...) and leaves what was there before as it was.
+// Writes a temporary file beside `path`, flushes it to disk and renames it to `path`. Throws
+// FileError (disk full, no permission, ...) and then leaves the old file unchanged.
 void WriteFileAtomically(const std::filesystem::path& path, std::string_view contents);
 
 }  // namespace litecache::io

@@ -1,4 +1,4 @@
-// generation_config.json: the sampling defaults a checkpoint's authors chose.
+// generation_config.json: the sampling defaults chosen by a checkpoint's authors.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,8 @@
 
 namespace litecache::io {
 
-// Fields the file has; others are ignored, wrong types and impossible values are FileErrors.
+// The fields that the file has; unknown ones are ignored. Wrong types and impossible values are
+// FileErrors.
 struct GenerationConfig {
   std::optional<bool> do_sample;
   std::optional<double> temperature;

@@ -39,7 +39,7 @@ bool Exists(const fs::path& path) {
   return fs::exists(path, ignored);
 }
 
-// org/name or name, in the characters that the hub allows; never a path out of the cache.
+// org/name or name, in the characters that the hub allows; never a path that leaves the cache.
 bool IsRepositoryName(const std::string& text) {
   if (text.empty() || text.size() > 200) return false;
   if (std::ranges::count(text, '/') > 1) return false;

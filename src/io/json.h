@@ -1,5 +1,5 @@
-// JSON files with errors that say where: the file, line and column of a syntax error; or the field,
-// its value and what was expected instead.
+// JSON files with precise errors: the file, line and column of a syntax error; or the field, its
+// value and what was expected instead.
 #pragma once
 
 #include <cstdint>
@@ -30,10 +30,10 @@ std::string Excerpt(const nlohmann::json& value);
 // absent, as in Hugging Face configs. All errors are FileError "path: field 'a.b' ...".
 class JsonFields {
  public:
-  // Throws FileError when `object` is not a JSON object. `object` must outlive this.
+  // Throws FileError if `object` is not a JSON object. `object` must outlive this object.
   JsonFields(const nlohmann::json& object, std::string name, std::string prefix = "");
 
-  // Present and not null.
+  // Whether the field is present and not null.
   bool Has(std::string_view key) const { return Find(key) != nullptr; }
   // The value, or null when absent.
   const nlohmann::json* Find(std::string_view key) const;

@@ -13,7 +13,7 @@ namespace {
 // A token in a message may be as long as the text, so messages are cut to this length.
 constexpr size_t kLongestReason = 200;
 
-// Builds a value from nlohmann's events. A container is made in one piece when it ends, because a
+// Builds a value from nlohmann's events. A container is built at once when it ends, because a
 // vector of ordered_json's fields copies all of them, recursively, each time it grows.
 template <typename Json>
 class Builder {
@@ -72,7 +72,7 @@ class Builder {
   struct Frame {
     bool is_object;
     typename Json::array_t items;
-    Fields fields;  // the last field's value is still to come, or being built
+    Fields fields;  // the last field's value is missing or being built
   };
 
   [[noreturn]] void Refuse(const std::string& reason) { throw JsonError(reason, true); }

@@ -32,7 +32,7 @@ MappedFile::MappedFile(std::filesystem::path path) : path_(std::move(path)) {
       throw FileError("{}: cannot map into memory: {}", path_.string(), std::strerror(error));
     }
     data_ = static_cast<std::byte*>(data);
-    // Advice only: a kernel without it reads correctly all the same.
+    // Advice only: reads are correct without it.
     ::madvise(data_, size_, MADV_HUGEPAGE);
   }
   ::close(fd);
@@ -55,7 +55,8 @@ void MappedFile::Swap(MappedFile& other) noexcept {
 }
 
 void MappedFile::Prefault(const std::function<void(size_t bytes)>& advance) const {
-  // Large enough that the disk reads ahead, small enough that a bar moves and Ctrl-C is heard.
+  // Large enough that the disk reads ahead, small enough that a progress bar moves and Ctrl-C
+  // works.
   constexpr size_t kPiece = size_t{32} << 20;
   for (size_t begin = 0; begin < size_; begin += kPiece) {
     const size_t count = std::min(kPiece, size_ - begin);
@@ -74,8 +75,9 @@ void MappedFile::Prefault(const std::function<void(size_t bytes)>& advance) cons
     result = -1;
     error = EINVAL;
 #endif
-    // EFAULT and EIO: a read error that would be a SIGBUS at the first touch. Everything else means
-    // that the kernel has no such advice (before 5.14); then the first pass faults the pages in.
+    // EFAULT and EIO: a read error that would be a SIGBUS at the first access. Any other error
+    // means that the kernel does not support the advice (before 5.14); then the first pass faults
+    // the pages in.
     if (result != 0 && (error == EFAULT || error == EIO)) {
       throw FileError("{}: cannot read bytes {} to {}: {}", path_.string(), begin, begin + count,
                       std::strerror(error));

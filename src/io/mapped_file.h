@@ -1,4 +1,4 @@
-// A file's bytes in the address space, read-only.
+// A file mapped into memory, read-only.
 #pragma once
 
 #include <cstddef>
@@ -23,9 +23,9 @@ class MappedFile {
   size_t size() const { return size_; }
   std::span<const std::byte> bytes() const { return {data_, size_}; }
 
-  // Reads all of the file into memory now, so that the first pass over the weights does not wait
-  // for one page at a time. `advance(bytes)` is called after every piece and may throw to cancel.
-  // Throws FileError where the disk does not give the bytes.
+  // Reads the whole file into memory, so that the first pass over the weights does not wait for one
+  // page at a time. advance(bytes) is called after every piece and may throw to cancel. Throws
+  // FileError on a read error.
   void Prefault(const std::function<void(size_t bytes)>& advance) const;
 
  private:

@@ -20,11 +20,11 @@ namespace {
 using nlohmann::json;
 
 constexpr uint64_t kLengthBytes = 8;
-// The limit the format's reference implementation sets.
+// The limit of the format's reference implementation.
 constexpr uint64_t kMaxHeaderBytes = 100'000'000;
 constexpr const char* kMetadata = "__metadata__";
 
-// Every dtype the format names, so that a file with tensors nobody asks for still opens.
+// Every dtype of the format, so that a file with tensors that are not needed still opens.
 std::optional<uint64_t> BitsOf(std::string_view dtype) {
   static constexpr std::array<std::pair<std::string_view, uint64_t>, 21> kBits = {{
       {"BOOL", 8},        {"U8", 8},   {"I8", 8},   {"F8_E5M2", 8}, {"F8_E4M3", 8},

@@ -1,4 +1,4 @@
-// One safetensors file: 8 bytes header length, a JSON header, the tensors' bytes.
+// One safetensors file: 8 bytes of header length, a JSON header, the tensors' bytes.
 #pragma once
 
 #include <cstddef>
@@ -13,11 +13,11 @@
 
 namespace litecache::io {
 
-// Where a tensor lies, as the header says and ParseSafetensors has checked.
+// A tensor's location, as checked by ParseSafetensors.
 struct TensorInfo {
   std::string dtype;  // "F32", "F16", "BF16", "I64", ...
   std::vector<int64_t> shape;
-  uint64_t begin = 0;  // bytes from the start of the file
+  uint64_t begin = 0;  // offset in bytes from the start of the file
   uint64_t end = 0;
 
   uint64_t bytes() const { return end - begin; }
@@ -25,16 +25,15 @@ struct TensorInfo {
   std::string ToString() const;
 };
 
-// The header of a file of which `head` holds the first bytes (the header at least) and which is
-// `file_size` bytes long. Checked as the format demands: header length within the file and at most
-// 100 MB, JSON without duplicate names, dtype x shape = byte range without overflow, ranges inside
-// the file, none overlapping, no bytes that belong to no tensor. Throws FileError starting with
-// `name`.
+// Parses a header. `head` holds the first bytes of a file of file_size bytes (at least the header).
+// Checks what the format requires: header length within the file and at most 100 MB, JSON without
+// duplicate names, dtype x shape = byte range without overflow, ranges inside the file, no
+// overlaps, no bytes outside of tensors. Throws FileError starting with `name`.
 std::map<std::string, TensorInfo> ParseSafetensors(std::span<const std::byte> head,
                                                    uint64_t file_size, const std::string& name);
 
-// "__metadata__" of such a file: names to texts; empty where the header has none. Throws FileError
-// for a header that is no JSON object and for entries that are no texts.
+// The texts of "__metadata__" by name; empty if the header has none. Throws FileError for a header
+// that is not a JSON object and for entries that are not texts.
 std::map<std::string, std::string> ParseSafetensorsMetadata(std::span<const std::byte> head,
                                                             uint64_t file_size,
                                                             const std::string& name);

@@ -58,7 +58,7 @@ std::string SafetensorsWriter::Bytes() const {
                     {"shape", tensor.shape},
                     {"data_offsets", {tensor.begin, tensor.end}}};
   }
-  // Replaced, not thrown at: a text with broken UTF-8 is a corpus's file name.
+  // Broken UTF-8 is replaced rather than an error: such a text may be a corpus's file name.
   std::string text = header.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
   text.append((8 - text.size() % 8) % 8, ' ');
   std::string bytes;

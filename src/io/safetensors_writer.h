@@ -1,4 +1,4 @@
-// Writes safetensors files that any reader of the format accepts.
+// Writes safetensors files.
 #pragma once
 
 #include <cstddef>
@@ -15,18 +15,18 @@ namespace litecache::io {
 
 class SafetensorsWriter {
  public:
-  // Values are kept as `dtype` (f32, f16 or bf16, rounded to nearest). values.size() is the product
+  // Stores values as `dtype` (f32, f16 or bf16, rounded to nearest). values.size() is the product
   // of `shape`. Throws InvalidArgument naming the tensor for a value that `dtype` cannot hold: not
   // finite, or beyond its range.
   void Add(const std::string& name, DType dtype, const std::vector<int64_t>& shape,
            std::span<const float> values);
-  // Texts that readers hand on ("__metadata__").
+  // Sets a text of "__metadata__".
   void SetMetadata(const std::string& key, const std::string& value) { metadata_[key] = value; }
 
-  // The whole file. Tensors lie in the order they were added, the first at a multiple of 8 bytes.
-  // The same tensors give the same bytes.
+  // The whole file. Tensors are in the order of Add(), the first at a multiple of 8 bytes. The same
+  // tensors give the same bytes.
   std::string Bytes() const;
-  // Leaves the old file or the new one (WriteFileAtomically).
+  // Writes atomically (WriteFileAtomically).
   void Write(const std::filesystem::path& path) const;
 
  private:

@@ -17,9 +17,9 @@ class Arena {
 
   MatrixView Take(int64_t rows, int64_t cols, DType dtype = DType::kF32);
   size_t used() const { return used_; }
-  // Returns to an earlier used(): what was taken since then may be overwritten.
+  // Returns to an earlier used(): memory allocated since then may be overwritten.
   void Rewind(size_t used) { used_ = used; }
-  // The most bytes that were ever in use.
+  // The largest value of used().
   size_t peak() const { return peak_; }
 
  private:

@@ -110,7 +110,7 @@ class CheckpointWeights final : public WeightStore {
     return out;
   }
 
-  // The matrix widened, or copied as it is where its data is misaligned in the file.
+  // The matrix widened, or copied unchanged if its data is misaligned in the file.
   MatrixView Copy(const Found& found, DType target, int64_t rows, int64_t cols) {
     const int64_t count = rows * cols;
     buffers_.push_back(device_.Allocate(static_cast<size_t>(count) * SizeOf(target)));

@@ -45,7 +45,7 @@ DType ParseDType(const io::JsonFields& fields) {
     if (text == "float32") return DType::kF32;
     fields.Refuse(key, "weights are bfloat16, float16 or float32");
   }
-  return DType::kF32;  // as Transformers assumes where the field is missing
+  return DType::kF32;  // as Transformers assumes if the field is missing
 }
 
 }  // namespace

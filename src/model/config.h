@@ -37,7 +37,7 @@ struct RopeConfig {
 
 struct ModelConfig {
   Family family = Family::kLlama;
-  std::string architecture;  // "LlamaForCausalLM"
+  std::string architecture;  // such as "LlamaForCausalLM"
   int64_t layers = 0;
   int64_t hidden = 0;
   int64_t intermediate = 0;
@@ -69,14 +69,14 @@ struct ModelConfig {
   kv::Layout kv_layout(DType dtype) const {
     return {layers, q_heads, kv_heads, head_dim, dtype, hidden};
   }
-  // Number of weights, embeddings counted once when tied.
+  // Number of weights; tied embeddings count once.
   int64_t parameters() const;
 
   // Reads and checks config.json. Throws FileError (missing, malformed, absurd values) and
   // Unsupported (field and value).
   static ModelConfig FromFile(const std::filesystem::path& config_json);
   static ModelConfig FromJson(const std::string& text, const std::string& name);
-  // "llama3.2-1b", "llama3-8b", "qwen2.5-14b", "opt-6.7b", ...: published shapes for benchmarks
+  // Published shapes such as "llama3.2-1b", "llama3-8b", "qwen2.5-14b", "opt-6.7b", for benchmarks
   // with random weights. Throws InvalidArgument that lists the names.
   static ModelConfig FromShapeName(const std::string& name);
   static std::vector<std::string> ShapeNames();

@@ -18,15 +18,15 @@ inline constexpr int64_t kMaxHeadDim = int64_t{1} << 10;
 // Positions are int32 in every operation.
 inline constexpr int64_t kMaxContext = int64_t{1} << 30;
 
-// The fields that llama, mistral, qwen2 and qwen3 have in common: widths, heads, context, RoPE.
-// default_head_dim: the value where the field is missing; 0: hidden_size / num_attention_heads.
+// Parses the fields that llama, mistral, qwen2 and qwen3 have in common: widths, heads, context,
+// RoPE. default_head_dim: the value if the field is missing; 0: hidden_size / num_attention_heads.
 void ParseRmsFamily(const io::JsonFields& fields, ModelConfig& config,
                     int64_t default_head_dim = 0);
 
-// Throws Unsupported when `layer_types` names anything but full attention.
+// Throws Unsupported if `layer_types` names anything but full attention.
 void RefuseSlidingLayers(const io::JsonFields& fields);
 
-// Throws Unsupported when a Qwen config's sliding window is in effect (qwen2.cc).
+// Throws Unsupported if a Qwen config's sliding window is in effect (qwen2.cc).
 void RefuseQwenWindow(const io::JsonFields& fields, const ModelConfig& config);
 
 // RoPE from `rope_theta` and `rope_scaling`, or from `rope_parameters`. max_positions is

@@ -34,15 +34,16 @@ class Decoder {
   // checkpoints compute in f32).
   virtual DType kv_dtype() const = 0;
   virtual uint64_t weight_bytes() const = 0;
-  // Of offloaded layers: bytes of their matrices in pinned host memory (weight_bytes() counts their
-  // places on the device), how many layers, and bytes that have been sent to the device so far.
+  // For offloaded layers: bytes of their matrices in pinned host memory (weight_bytes() counts
+  // their buffers on the device), number of layers, and bytes sent to the device so far.
   virtual uint64_t host_weight_bytes() const { return 0; }
   virtual int64_t offloaded_layers() const { return 0; }
   virtual uint64_t moved_weight_bytes() const { return 0; }
   // Weight bytes that a pass of one token reads (embedding table: one row, unless tied).
   virtual uint64_t weight_bytes_per_step() const = 0;
-  // Activation memory for a step of `rows` rows and `logit_rows` logits; the logits themselves are
-  // the caller's. It is allocated at the first step of that size and then kept.
+  // Bytes of activation memory for a step of `rows` rows and `logit_rows` logits; the caller
+  // provides the memory of the logits themselves. Allocated at the first step of that size and then
+  // kept.
   virtual uint64_t WorkspaceBytes(int64_t rows, int64_t logit_rows) const = 0;
 
   // Runs tokens [T] at positions [T] (T = step.rows; `step` gives their sequences) through all

@@ -116,7 +116,7 @@ void DecoderBase::Run(Stream& stream, const kv::Step& step, std::span<const int3
                       const std::function<void(const Inputs&)>& issue) {
   constexpr int64_t kLists = 3;
   if (input_rows_ < step.rows) {
-    // Happens rarely: recordings that use the old memory become useless.
+    // Rarely needed, since recordings that use the old memory become useless.
     const int64_t size = std::max<int64_t>({step.rows, 2 * input_rows_, 1024});
     inputs_ = device_.CreateMirror(static_cast<size_t>(kLists * size) * sizeof(int32_t));
     input_rows_ = size;

@@ -47,17 +47,17 @@ class DecoderBase : public Decoder {
   DecoderBase(Device& device, const ModelConfig& config, std::unique_ptr<WeightStore> weights)
       : device_(device), config_(config), weights_(std::move(weights)) {}
 
-  // Takes name + ".weight" [out, in] and, where `bias`, name + ".bias".
+  // Returns the tensors name + ".weight" [out, in] and, if `bias`, name + ".bias".
   LinearWeights TakeLinear(const std::string& name, int64_t out, int64_t in, bool bias);
   // The same for a layer's matrix, which may be offloaded.
   LinearWeights TakeLinear(const LayerPlace& place, const std::string& name, int64_t out,
                            int64_t in, bool bias);
-  // The first prefix under which prefix + name exists (a checkpoint of the bare model lacks the
-  // head's prefix); the first of all when none does, so that messages show the usual name.
+  // The first prefix for which prefix + name exists (a checkpoint of the bare model lacks the
+  // head's prefix); the first of all if none does, so that messages show the usual name.
   std::string FindPrefix(std::initializer_list<const char*> prefixes,
                          const std::string& name) const;
-  // Called last by a family's constructor: notes dtype and bytes. gathered: tables of which a step
-  // reads only single rows.
+  // Called last by a family's constructor: records dtype and bytes. gathered: tables of which a
+  // step reads only single rows.
   void FinishWeights(DType dtype, std::initializer_list<MatrixView> gathered);
 
   WeightStore& weights() { return *weights_; }
@@ -70,12 +70,13 @@ class DecoderBase : public Decoder {
     if (weights_->stream() != nullptr) weights_->stream()->Release(stream, layer, part);
   }
 
-  // Throws InvalidArgument for tokens and positions out of range; checks what the caller promises.
+  // Throws InvalidArgument for tokens and positions out of range; checks the caller's other
+  // obligations with LC_CHECK.
   void CheckStep(const kv::Step& step, std::span<const int32_t> tokens,
                  std::span<const int32_t> positions, const kv::Cache& cache,
                  std::span<const int64_t> logit_rows, const MatrixView& logits) const;
 
-  // An arena over at least `bytes`, grown where needed.
+  // Returns an arena over at least `bytes` bytes, grown if necessary.
   Arena Workspace(size_t bytes);
 
   // dtype of the inputs of matrix products. On the CPU, products round f32 as they read it; a
@@ -86,11 +87,11 @@ class DecoderBase : public Decoder {
   bool on_gpu() const { return device_.type() == DeviceType::kCuda; }
   Device& device() const { return device_; }
 
-  // A step's ids in the device's memory, as its operations read them.
+  // A step's ids in device memory, as its operations read them.
   struct Inputs {
     std::span<const int32_t> tokens, positions;  // [T]
     // The rows that are still needed after the last layer's attention: those that get logits. Valid
-    // only where `select`: otherwise they are all rows in order, and nothing has to move.
+    // only if `select`; otherwise they are all rows in order, and nothing has to be moved.
     std::span<const int32_t> logit_rows;
     bool select = false;
   };
@@ -106,7 +107,7 @@ class DecoderBase : public Decoder {
   ModelConfig config_;
   std::unique_ptr<WeightStore> weights_;
   uint64_t gathered_bytes_ = 0;      // of tables that are only gathered from
-  uint64_t gathered_row_bytes_ = 0;  // that one token reads of those tables
+  uint64_t gathered_row_bytes_ = 0;  // bytes of those tables that one token reads
   Buffer workspace_;
   std::unique_ptr<Mirror> inputs_;  // [3][input_rows_]: tokens, positions, rows that get logits
   int64_t input_rows_ = 0;

@@ -1,4 +1,4 @@
-// Weights in a GPU's memory: another store's tensors, uploaded as the decoder takes them. Matrices
+// Weights in GPU memory: another store's tensors, uploaded when the decoder requests them. Matrices
 // of offloaded layers go to pinned host memory instead.
 #include <algorithm>
 #include <cstring>
@@ -69,7 +69,8 @@ class DeviceWeights final : public WeightStore {
   static DType DeviceDType(const MatrixView& host) {
     return host.dtype == DType::kF16 ? DType::kF32 : host.dtype;
   }
-  // The matrix in its dtype on the device: put(offset in bytes, values, bytes), in their order.
+  // Converts the matrix to its dtype on the device: calls put(offset in bytes, values, bytes) in
+  // ascending order.
   template <class Put>
   void Convert(const MatrixView& host, const Put& put) {
     LC_CHECK(host.stride == host.cols);

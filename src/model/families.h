@@ -18,7 +18,7 @@ struct FamilySpec {
   std::string_view architecture;  // in config.json's `architectures`
   // Fills the fields that only this family has. Throws FileError and Unsupported.
   void (*parse)(const io::JsonFields& fields, ModelConfig& config);
-  // Takes the family's tensors out of the store, which checks their shapes.
+  // Builds the decoder from the store's tensors; the store checks their shapes.
   std::unique_ptr<Decoder> (*build)(Device& device, const ModelConfig& config,
                                     std::unique_ptr<WeightStore> weights);
 };

@@ -18,7 +18,8 @@ DType DeviceDType(const Device& device, DType dtype) {
   return device.type() == DeviceType::kCuda && dtype == DType::kF16 ? DType::kF32 : dtype;
 }
 
-// Fails before minutes of work, not after. on_device: share of the layers that stay on the device.
+// Fails before minutes of loading rather than after. on_device: share of the layers that stay on
+// the device.
 void RequireMemory(const Device& device, const ModelConfig& config, DType dtype, const char* what,
                    double on_device) {
   const uint64_t bytes = EstimateWeights(config, dtype, on_device).device;
@@ -29,7 +30,7 @@ void RequireMemory(const Device& device, const ModelConfig& config, DType dtype,
   }
 }
 
-// Null where all weights stay on the device.
+// Null if all weights stay on the device.
 std::unique_ptr<WeightStream> MakeStream(Device& device, const ModelConfig& config,
                                          const LoadOptions& options) {
   const auto placement = WeightPlacement::Of(config.layers, options.weights_on_device);
@@ -83,7 +84,7 @@ std::unique_ptr<Decoder> RandomDecoder(Device& device, const ModelConfig& config
   if constexpr (ops::cuda::kAvailable) {
     if (device.type() == DeviceType::kCuda) {
       CpuDevice host;
-      // The driver would copy memory that is not pinned once more, on one core.
+      // The driver would copy unpinned memory once more, on one core.
       PinnedHost pinned(static_cast<CudaDevice&>(device));
       auto store = UploadWeights(device, MakeRandomWeights(host, dtype, seed, progress, &pinned),
                                  std::move(stream), total, {});

@@ -69,7 +69,7 @@ struct Layer {
 };
 
 // One step's activations. q, k, v and attention share memory with up, and so do the embeddings
-// before project_in with them: they are never in use together.
+// before project_in: they are never in use at the same time.
 struct Activations {
   MatrixView x;                          // [T, hidden] f32, residual stream
   MatrixView h;                          // [T, hidden] normed, or x, in the products' dtype
@@ -215,7 +215,7 @@ class OptDecoder final : public StepDecoder<Activations>, private kv::KeyValuePr
     ops::Embedding(stream, positions_, positions, a.x, ops::Epilogue::kAdd);
   }
 
-  // What the projections to q, k and v read: x, normed where the norm comes before.
+  // The input of the projections to q, k and v: x, normalized if the norm comes first.
   MatrixView AttentionInput(Stream& stream, const Layer& layer, const MatrixView& x,
                             const MatrixView& h) const {
     if (!config().norm_before) return ForProduct(stream, x, h);
@@ -252,7 +252,7 @@ class OptDecoder final : public StepDecoder<Activations>, private kv::KeyValuePr
     ReleaseWeights(stream, index, LayerPart::kQuery);
   }
 
-  // Rounds the biases of keys and values to bf16, for products that round once. Skipped where a
+  // Rounds the biases of keys and values to bf16, for products that round once. Skipped if a
   // checkpoint has them in a more precise dtype than its matrices.
   void RoundBiases() {
     const auto width = static_cast<size_t>(config().hidden);

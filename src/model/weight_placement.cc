@@ -19,7 +19,7 @@ WeightPlacement WeightPlacement::Of(int64_t layers, double on_device) {
 int64_t WeightPlacement::LayersAhead() const {
   int64_t ahead = layers;
   for (int64_t first = 0; first < layers; ++first) {
-    // `end` becomes the first layer without a place while `first` attends.
+    // `end` becomes the first layer that has no buffer while `first` attends.
     int64_t end = first, travelling = 0;
     while (end < layers && travelling + (Offloads(end) ? 1 : 0) <= kProjectionPlaces) {
       travelling += Offloads(end++) ? 1 : 0;

@@ -8,8 +8,8 @@
 
 namespace litecache::model {
 
-// Where in a layer a matrix is needed; the parts are copied in this order. Keys and values come
-// first: policy kvpr recomputes rows while the rest is being copied.
+// The part of a layer that a matrix belongs to; parts are copied in this order. Keys and values
+// come first: policy kvpr recomputes rows while the rest is being copied.
 enum class LayerPart { kKeyValue, kQuery, kRest };
 inline constexpr int kLayerParts = 3;
 
@@ -18,11 +18,11 @@ struct LayerPlace {
   LayerPart part = LayerPart::kRest;
 };
 
-// Offloaded layers take turns in places on the device, of two kinds: one for the projections to
-// queries, keys and values, and one for the rest of a layer. There are four places for projections,
-// because kvpr projects up to three layers ahead of the layer that attends, one for each of its
-// staging buffers. Predicting queries further ahead would need more places and gain nothing: the
-// link is busy with weights.
+// Offloaded layers share buffers ("places") on the device in turn, of two kinds: one for the
+// projections to queries, keys and values, and one for the rest of a layer. There are four places
+// for projections, because kvpr projects up to three layers ahead of the layer that attends, one
+// for each of its staging buffers. Predicting queries further ahead would need more places and gain
+// nothing: the link is busy with weights.
 inline constexpr int kProjectionPlaces = 4, kRestPlaces = 2;
 
 struct WeightPlacement {
@@ -39,14 +39,14 @@ struct WeightPlacement {
   int64_t LayersAhead() const;
 };
 
-// Throws Unsupported, naming the options, where `ahead` is more than LayersAhead().
+// Throws Unsupported, naming the options, if `ahead` exceeds LayersAhead().
 void CheckLayersAhead(const WeightPlacement& placement, int64_t ahead);
 
 struct WeightBytes {
   uint64_t device = 0;
   uint64_t host = 0;
 };
-// Of a model whose weights have this dtype. Embeddings, logits, norms and biases stay on the
+// For a model whose weights have this dtype. Embeddings, logits, norms and biases stay on the
 // device, beside the places of offloaded layers.
 WeightBytes EstimateWeights(const ModelConfig& config, DType dtype, double on_device);
 

@@ -1,5 +1,5 @@
 // Matrices of layers that stay in host memory: they are copied to the device layer by layer in
-// every step, on a stream of their own, while other layers compute.
+// every step, on a separate stream, while other layers compute.
 #pragma once
 
 #include <cstdint>
@@ -20,21 +20,21 @@ class WeightStream {
   // ---- While weights are loaded ----
   struct Matrix {
     void* host = nullptr;  // pinned memory, to be filled
-    MatrixView view;       // its place on the device, at an address that other layers use as well
+    MatrixView view;       // its place on the device, at an address that other layers share
   };
   // Adds a matrix of an offloaded layer. All layers have the same matrices in the same order.
   virtual Matrix Add(const LayerPlace& place, DType dtype, int64_t rows, int64_t cols) = 0;
 
-  // ---- In a step, in the order of the layers ----
-  // Called before and after a step: starts copying the first layers, so that the next step's are
-  // copied while this one ends. Must also be called after a step that was left half way.
+  // ---- In a step, in the order of the layers ---- Call before and after a step: starts copying
+  // the first layers, so that the next step's are copied while this one ends. Must also be called
+  // after a step that was abandoned.
   virtual void Settle(Stream& main) = 0;
-  // Work given to `stream` from here on finds the part, and those that come before it, in place.
-  // Parts kKeyValue and kQuery may be awaited up to WeightPlacement::LayersAhead() layers ahead.
-  // Does nothing for a layer that stays on the device.
+  // Work enqueued on `stream` from here on sees the part, and the parts before it, in place. Parts
+  // kKeyValue and kQuery may be awaited up to WeightPlacement::LayersAhead() layers ahead. Does
+  // nothing for a layer that stays on the device.
   virtual void Await(Stream& stream, int64_t layer, LayerPart part) = 0;
-  // All readers of the part have been given to `main` or are waited for by it: another layer may
-  // take the part's place. kQuery stands for all projections.
+  // Call when all readers of the part have been enqueued on `main` or are waited for by it: another
+  // layer may then use the part's place. kQuery stands for all projections.
   virtual void Release(Stream& main, int64_t layer, LayerPart part) = 0;
 
   virtual uint64_t host_bytes() const = 0;    // of matrices in host memory

@@ -78,7 +78,7 @@ class CudaWeightStream final : public WeightStream {
     if (ordinal < 0) return;
     const int group = GroupOf(part), next = ordinal + kPlaces[group];
     copy_.Fork(main);
-    // After the last layers come the next step's first ones.
+    // The last layers are followed by the next step's first ones.
     Bring(next < count() ? next : ordinal % kPlaces[group], group);
   }
 
@@ -125,7 +125,7 @@ class CudaWeightStream final : public WeightStream {
   std::array<std::array<Place, kMostPlaces>, kGroups> places_;
   uint64_t host_bytes_ = 0, device_bytes_ = 0, moved_bytes_ = 0;
   CudaCopyBatch copies_;
-  CudaBranch copy_;  // declared last: the work given to it uses the other members
+  CudaBranch copy_;  // declared last: its operations use the other members
 };
 
 }  // namespace

@@ -15,7 +15,7 @@
 
 namespace litecache::model {
 
-// Hands out tensors by name and owns their memory as long as the decoder exists.
+// Returns tensors by name and owns their memory as long as the decoder exists.
 class WeightStore {
  public:
   virtual ~WeightStore() = default;
@@ -30,15 +30,15 @@ class WeightStore {
                                  int64_t cols) {
     return Matrix(name, rows, cols);
   }
-  // Null where no matrices stay in host memory.
+  // Null if no matrices stay in host memory.
   virtual WeightStream* stream() const { return nullptr; }
   // A [n] vector widened to f32: norm weights and biases, a thousandth of a model's bytes.
   virtual const float* NormWeight(const std::string& name, int64_t n) = 0;
   virtual const float* Bias(const std::string& name, int64_t n) = 0;
-  // Called once, when the decoder has taken everything: reads the weights into memory.
+  // Called once, after the decoder has requested all tensors: reads the weights into memory.
   virtual void Finish(const std::function<void(int64_t done, int64_t total)>& progress) {}
 
-  // Bytes of all tensors handed out.
+  // Bytes of all tensors returned.
   uint64_t bytes() const { return bytes_; }
 
  protected:
@@ -50,24 +50,24 @@ class WeightStore {
   uint64_t bytes_ = 0;
 };
 
-// Tensors of a checkpoint directory. bf16, f16 and f32 matrices stay in the mapped files as they
-// are; with compute_f32 they are widened into the device's memory.
+// Tensors of a checkpoint directory. bf16, f16 and f32 matrices stay unchanged in the mapped files;
+// with compute_f32 they are widened into device memory.
 std::unique_ptr<WeightStore> OpenCheckpointWeights(Device& device,
                                                    const std::filesystem::path& directory,
                                                    const LoadOptions& options);
 
-// Another store's tensors in the memory of `device`, uploaded when they are asked for; f16 matrices
-// become f32. stream: keeps its layers' matrices instead; null: all are on the device. total: bytes
-// that there will be, for progress.
+// Another store's tensors in the memory of `device`, uploaded when requested; f16 matrices become
+// f32. stream: keeps its layers' matrices instead; null: all are on the device. total: total bytes,
+// for progress.
 std::unique_ptr<WeightStore> UploadWeights(
     Device& device, std::unique_ptr<WeightStore> source, std::unique_ptr<WeightStream> stream,
     int64_t total, std::function<void(int64_t done, int64_t total)> progress);
 
 // Matrices and biases from normal(0, 0.02), norm weights 1; every tensor is a function of seed and
 // name. progress(bytes made so far) is called after every matrix, while the decoder is built.
-// passing: a device that holds one matrix at a time, valid until the next is asked for; for a store
-// that copies each at once, since allocating memory takes longer than making its numbers. Null:
-// each matrix has memory of its own on `device`.
+// passing: a device that holds one matrix at a time, valid until the next is requested; for a store
+// that copies each immediately, since allocating memory takes longer than generating its numbers.
+// Null: each matrix has its own memory on `device`.
 std::unique_ptr<WeightStore> MakeRandomWeights(Device& device, DType dtype, uint64_t seed,
                                                std::function<void(uint64_t done)> progress,
                                                Device* passing = nullptr);

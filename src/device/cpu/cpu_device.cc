@@ -80,8 +80,8 @@ Buffer CpuDevice::Allocate(size_t bytes) {
     if (data == nullptr) ThrowOutOfMemory(bytes, ReadMemoryLimits());
     return Buffer(data, bytes, FreeSmall);
   }
-  // Linux promises more memory than it has and kills the process later, so free memory is
-  // checked first. Where /proc is not readable (total 0) only the mapping itself can fail.
+  // Linux promises more memory than it has and kills the process later, so free memory is checked
+  // first. If /proc is not readable (total 0), only the mapping itself can fail.
   const MemoryLimits limits = ReadMemoryLimits();
   if (limits.total > 0 && bytes > limits.free) ThrowOutOfMemory(bytes, limits);
   void* data = MapHuge(bytes);

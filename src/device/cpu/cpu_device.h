@@ -8,7 +8,7 @@
 
 namespace litecache {
 
-// Runs operations at once on the device's thread pool.
+// Runs operations immediately on the device's thread pool.
 class CpuStream final : public Stream {
  public:
   explicit CpuStream(ThreadPool& pool) : pool_(pool) {}
@@ -20,7 +20,7 @@ class CpuStream final : public Stream {
   ThreadPool& pool_;
 };
 
-// The stream as a CPU stream; CHECK-fails for another backend's stream.
+// Casts to a CPU stream; CHECK-fails for another backend's stream.
 CpuStream& AsCpu(Stream& stream);
 
 class CpuDevice final : public Device {

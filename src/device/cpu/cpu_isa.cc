@@ -45,8 +45,8 @@ const Leaf7& CachedLeaf7() {
   return leaf;
 }
 
-// What the CPU and its operating system support. Highway has no target for AVX-512 BF16 in the
-// version Debian 12 carries, so that bit is read here.
+// What the CPU and its operating system support. Highway's version in Debian 12 has no target for
+// AVX-512 BF16, so that bit is read here.
 CpuIsa Detect() {
 #if defined(__x86_64__)
   const int64_t targets = hwy::SupportedTargets();

@@ -15,7 +15,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The number in a one-line file; nothing for "max" or where the file is missing.
+// The number in a one-line file; nothing for "max" or if the file is missing.
 std::optional<uint64_t> ReadNumber(const fs::path& path) {
   std::ifstream file(path);
   uint64_t value = 0;
@@ -38,7 +38,7 @@ std::optional<uint64_t> ReadKey(const fs::path& path, const std::string& key) {
 struct GroupFiles {
   const char* limit;
   const char* usage;
-  const char* cache_key;  // in memory.stat: page cache the kernel gives back under pressure
+  const char* cache_key;  // in memory.stat: page cache that the kernel frees under pressure
 };
 constexpr GroupFiles kV1 = {"memory.limit_in_bytes", "memory.usage_in_bytes",
                             "total_inactive_file"};
@@ -53,7 +53,7 @@ void ApplyGroup(const fs::path& directory, const GroupFiles& files, MemoryLimits
   limits->free = std::min(limits->free, *limit - std::min(*limit, usage));
 }
 
-// A limit of any ancestor binds. Inside a container the group's path may not exist below the
+// The limits of all ancestors apply. Inside a container the group's path may not exist below the
 // mount: the walk then ends at the mount itself, which is the container's own group.
 void ApplyHierarchy(const fs::path& mount, const std::string& group, const GroupFiles& files,
                     MemoryLimits* limits) {

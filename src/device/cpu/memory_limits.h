@@ -1,4 +1,4 @@
-// How much memory the process may use: the machine's and its control groups' limits.
+// How much memory the process may use: limits of the machine and of its control groups.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 namespace litecache {
 
 struct MemoryLimits {
-  uint64_t total = 0;  // bytes at most: RAM, or the smallest limit of the groups we are in
+  uint64_t total = 0;  // bytes at most: RAM, or the smallest limit of the process's groups
   uint64_t free = 0;   // bytes that can still be taken without swapping or being killed
 };
 
@@ -17,7 +17,7 @@ struct MemoryLimits {
 MemoryLimits ReadMemoryLimits(const std::filesystem::path& root = "/");
 
 // The end of an error message about memory that could not be locked: this process's limit and how
-// to raise it; empty where there is no limit.
+// to raise it; empty if there is no limit.
 std::string LockedMemoryHint();
 
 }  // namespace litecache

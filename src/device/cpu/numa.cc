@@ -19,7 +19,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The first line of a file; empty where the file is missing.
+// The first line of a file; empty if the file is missing.
 std::string ReadLine(const fs::path& path) {
   std::ifstream file(path);
   std::string line;
@@ -27,7 +27,8 @@ std::string ReadLine(const fs::path& path) {
   return line;
 }
 
-constexpr int kMostNumber = 1 << 16;  // in a list: a damaged file must not exhaust the memory
+constexpr int kMostNumber = 1 << 16;  // bound for a list, so that a damaged file cannot exhaust the
+                                      // memory
 
 // The numbers in "0-3,8,10-11", ascending; the list ends where the text does not parse.
 std::vector<int> ParseList(std::string_view text) {
@@ -60,7 +61,7 @@ std::optional<int> NumaNodeOfPci(std::string_view bus_id, const fs::path& root) 
   std::transform(name.begin(), name.end(), name.begin(),
                  [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
   const std::vector<int> node =
-      ParseList(ReadLine(root / "sys/bus/pci/devices" / name / "numa_node"));  // -1: not known
+      ParseList(ReadLine(root / "sys/bus/pci/devices" / name / "numa_node"));  // -1: unknown
   if (node.size() != 1) return std::nullopt;
   return node.front();
 }
@@ -75,7 +76,7 @@ bool PreferNumaNode(void* data, size_t bytes, int node) {
   std::array<unsigned long, 16> nodes{};
   if (node < 0 || node >= kWordBits * static_cast<int>(nodes.size())) return false;
   nodes[static_cast<size_t>(node / kWordBits)] = 1ul << node % kWordBits;
-  // The kernel reads one bit fewer than it is told.
+  // The kernel reads one bit less than maxnode.
   return syscall(SYS_mbind, data, bytes, MPOL_PREFERRED, nodes.data(), nodes.size() * kWordBits + 1,
                  0) == 0;
 }

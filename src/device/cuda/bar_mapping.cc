@@ -12,7 +12,7 @@ namespace {
 // GPU memory is pinned and mapped in pages of this size.
 constexpr size_t kGpuPage = size_t{64} << 10;
 
-// The functions of GDRCopy 2 that are used, by their names in its library.
+// The functions used from GDRCopy 2, by their names in its library.
 struct Library {
   struct Handle {
     unsigned long value;
@@ -57,7 +57,7 @@ class GdrMapping final : public BarMapping {
     library_.gdr_close(gdr_);
   }
 
-  // The memory begins at a page boundary, so the mapping does as well.
+  // The memory begins at a page boundary, and so does the mapping.
   bool Map(std::string* why_none) {
     int error = library_.gdr_pin_buffer(gdr_, reinterpret_cast<uintptr_t>(device_), bytes_,
                                         /*p2p_token=*/0, /*va_space=*/0, &handle_);

@@ -1,5 +1,5 @@
-// Device memory that the CPU writes through the GPU's PCIe aperture (BAR1), by way of GDRCopy: its
-// library and kernel driver are found at run time, and nothing depends on them.
+// Device memory that the CPU writes through the GPU's PCIe aperture (BAR1), using GDRCopy. Its
+// library and kernel driver are optional and found at run time.
 #pragma once
 
 #include <cstddef>
@@ -19,8 +19,8 @@ class BarMapping {
   virtual std::byte* device() const = 0;  // the GPU's address of the same bytes
 };
 
-// `bytes` of zeroed memory of this GPU, mapped. Null where there is no GDRCopy or it refuses, with
-// the reason in `why_none`.
+// Returns `bytes` bytes of zeroed memory of this GPU, mapped. Null, with the reason in `why_none`,
+// if there is no GDRCopy or it refuses.
 std::unique_ptr<BarMapping> CreateBarMapping(CudaDevice& device, size_t bytes,
                                              std::string* why_none);
 

@@ -13,7 +13,7 @@ CUevent_st* CreateEvent() {
   return event;
 }
 
-// A hint only: a driver that ignores it changes nothing but the time taken.
+// A hint only: if the driver ignores it, only timing changes.
 void AskToBeFirst(CudaStream& stream) {
   int least = 0, greatest = 0;
   LC_CUDA(cudaDeviceGetStreamPriorityRange(&least, &greatest));

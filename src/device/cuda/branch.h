@@ -1,5 +1,5 @@
-// A second stream beside a main one: its operations run while the main stream goes on, and become
-// part of the same recording where the main stream is being recorded.
+// A second stream beside a main one: its operations run while the main stream continues, and become
+// part of the same recording if the main stream is being recorded.
 #pragma once
 
 #include <memory>
@@ -11,8 +11,8 @@ struct CUevent_st;
 
 namespace litecache {
 
-// Operations on the branch run in order. Forked work has to be joined before a recording of the
-// main stream ends.
+// Operations on the branch run in order. Forked work must be joined before a recording of the main
+// stream ends.
 class CudaBranch {
  public:
   // marks: how many marks Mark() can set. first: gives its blocks priority over those of other
@@ -26,17 +26,17 @@ class CudaBranch {
   CudaBranch& operator=(const CudaBranch&) = delete;
 
   Stream& stream() { return *stream_; }
-  // Work given to the branch from here on waits for all work given so far to `main`, a stream or
-  // another branch's stream.
+  // Work enqueued on the branch from here on waits for all work enqueued so far on `main`, a stream
+  // or another branch's stream.
   void Fork(Stream& main);
-  // Marks the work given to the branch so far; replaces an earlier meaning of `mark`.
+  // Marks the work enqueued on the branch so far; replaces an earlier meaning of `mark`.
   void Mark(int mark);
-  // Work given to `main` from here on waits for the branch's work up to `mark`. A mark that was
+  // Work enqueued on `main` from here on waits for the branch's work up to `mark`. A mark that was
   // never set stands for no work.
   void Join(Stream& main, int mark);
-  // Joins all work that the branch has been given.
+  // Joins all work enqueued on the branch.
   void JoinAll(Stream& main);
-  // Forgets the marks and waits, on the host, for work that was forked and not joined as a whole:
+  // Clears the marks and waits, on the host, for work that was forked and not joined completely:
   // the rest of a step that has failed.
   void Reset();
 

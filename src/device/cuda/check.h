@@ -7,12 +7,12 @@
 
 namespace litecache {
 
-// Throws CapacityError for lack of memory, DeviceError for the rest, naming the call.
+// Throws CapacityError for lack of memory, otherwise DeviceError, naming the call.
 void CheckCuda(cudaError_t error, const char* call);
 
 }  // namespace litecache
 
 #define LC_CUDA(call) ::litecache::CheckCuda((call), #call)
-// After a kernel launch: a wrong configuration is found here, a fault in the kernel at the next
-// call that waits.
+// Use after a kernel launch: reports a wrong configuration; a fault in the kernel is reported by
+// the next call that waits.
 #define LC_CUDA_LAUNCHED() ::litecache::CheckCuda(cudaGetLastError(), "kernel launch")

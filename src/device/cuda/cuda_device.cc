@@ -79,9 +79,9 @@ CudaStream::~CudaStream() {
   cudaFree(arrivals_);
 }
 
-// A wait that should be short, judged by this thread's last ones, spins. A wait for a recorded step
-// sleeps until shortly before the step should end and then spins (decode at 131,000 tokens: the GPU
-// rests for 25 us between two steps instead of 120 to 135). All other waits sleep.
+// A wait that should be short, judged by this thread's recent waits, spins. A wait for a recorded
+// step sleeps until shortly before the step should end and then spins (decode at 131,000 tokens:
+// the GPU idles for 25 us between two steps instead of 120 to 135). All other waits sleep.
 void CudaStream::Synchronize() {
   thread_local double expected = 0;
   const uint64_t launches = recordings_->launches();
@@ -259,7 +259,7 @@ std::unique_ptr<Mirror> CudaDevice::CreateMirror(size_t bytes) {
       Buffer(host, bytes, [](void* data, size_t) { cudaFreeHost(data); }), std::move(device));
 }
 
-// Streams and copies of the default stream do not wait for each other, so both ends wait here.
+// Streams and copies of the default stream do not wait for each other, so both are waited for here.
 void CudaDevice::Copy(void* target, const void* source, size_t bytes) {
   if (bytes == 0) return;
   LC_CUDA(cudaDeviceSynchronize());

@@ -26,7 +26,7 @@ struct CapturedKernel {
   bool operator==(const CapturedKernel&) const = default;
 };
 
-// Operations are enqueued; Synchronize() waits and throws DeviceError for what went wrong.
+// Operations are enqueued; Synchronize() waits and throws DeviceError for errors.
 class CudaStream final : public Stream {
  public:
   // handle: a CUDA stream, which this object owns and destroys; null: creates one.
@@ -37,23 +37,23 @@ class CudaStream final : public Stream {
 
   DeviceType device_type() const override { return DeviceType::kCuda; }
   void Synchronize() override;
-  // The first step of a key is issued as it is, the second is captured as a graph, and all others
-  // replay it: a step seen only once is not worth a capture. At most kMostSteps keys are known.
+  // The first step of a key is issued directly, the second is captured as a graph, and all others
+  // replay it: a step seen only once is not worth a capture. At most kMostSteps keys are kept.
   void Run(uint64_t key, const std::function<void()>& issue) override;
-  // Synchronize() calls the function after it has waited, as long as the caller holds the pointer:
+  // Synchronize() calls the function after it has waited, as long as the caller keeps the pointer:
   // the function turns errors that kernels report through memory into exceptions.
   void AddCheck(const std::shared_ptr<const std::function<void()>>& check);
-  // Off: every step is issued (to measure what graphs gain).
+  // False: every step is issued (to measure what graphs gain).
   void UseGraphs(bool use) { use_graphs_ = use; }
-  // From here on this stream's work runs on `part`'s SMs (sm_split.h), after all work that this
-  // stream has been given so far; `part` must be given no other work. Lasts until Return() or the
-  // end of Run().
+  // From here on this stream's work runs on `part`'s SMs (sm_split.h), after all work enqueued on
+  // this stream so far; no other work may be enqueued on `part`. Lasts until Return() or the end of
+  // Run().
   void Divert(std::shared_ptr<CudaStream> part);
-  // Ends a diversion; does nothing where there is none.
+  // Ends a diversion, if there is one.
   void Return();
-  // Forgets the recordings; needed after memory that they refer to has been freed.
+  // Drops the recordings; needed after memory that they refer to has been freed.
   void DropGraphs();
-  // The number of keys that are known.
+  // The number of keys that are kept.
   size_t steps() const;
 
   CUstream_st* handle() const { return handle_; }
@@ -61,11 +61,11 @@ class CudaStream final : public Stream {
   int sm_count() const { return sm_count_; }
   bool diverted() const { return handle_ != own_handle_; }
 
-  // The most keys known: enough for batches of up to 64 sequences in contexts of a few sizes.
+  // The most keys kept: enough for batches of up to 64 sequences in contexts of a few sizes.
   static constexpr size_t kMostSteps = 256;
 
   // Device memory [kArrivals]: counters by which the blocks of a kernel count those that have
-  // arrived. They are zero between kernels, because each kernel resets what it uses.
+  // arrived. They are zero between kernels, because each kernel resets those that it uses.
   static constexpr int64_t kArrivals = 512;
   uint32_t* arrivals() const { return arrivals_; }
 
@@ -73,7 +73,7 @@ class CudaStream final : public Stream {
   const CapturedKernel& last_overlapping() const { return last_overlapping_; }
   void set_last_overlapping(const CapturedKernel& kernel) { last_overlapping_ = kernel; }
 
-  // What matrix products keep for each stream (ops/linear/gemm_cuda.h); freed with it.
+  // State that matrix products keep for each stream (ops/linear/gemm_cuda.h); freed with it.
   void* products() const { return products_.get(); }
   void set_products(std::shared_ptr<void> products) { products_ = std::move(products); }
 
@@ -83,7 +83,7 @@ class CudaStream final : public Stream {
   // Seconds that the recorded step just waited for took, if no work was enqueued behind it.
   std::optional<double> StepSeconds() const;
 
-  CUstream_st* handle_;  // the part's while diverted
+  CUstream_st* handle_;  // the part's handle while diverted
   int sm_count_;
   uint32_t* arrivals_ = nullptr;
   std::shared_ptr<void> products_;
@@ -99,12 +99,12 @@ class CudaStream final : public Stream {
   std::shared_ptr<CudaStream> part_;  // the target of the last diversion
 };
 
-// The stream as a CUDA stream; CHECK-fails for another backend's stream.
+// Casts to a CUDA stream; CHECK-fails for another backend's stream.
 CudaStream& AsCuda(Stream& stream);
 
 class CudaDevice final : public Device {
  public:
-  // Throws DeviceError where there is no such GPU or no driver that runs this program.
+  // Throws DeviceError if there is no such GPU or no driver that runs this program.
   explicit CudaDevice(int index = 0);
   ~CudaDevice() override;
 
@@ -132,16 +132,16 @@ class CudaDevice final : public Device {
   int capability_ = 0;
 };
 
-// Host memory that the GPU reads and writes through the link, at the same address: huge pages
-// touched by several threads, then registered (a tenth of cudaHostAlloc's time on large stores).
-// It is a Device so that a pool of pages can be allocated from it.
+// Host memory that the GPU reads and writes over the link, at the same address: huge pages touched
+// by several threads, then registered (a tenth of cudaHostAlloc's time for large stores). It is a
+// Device so that a pool of pages can allocate from it.
 class PinnedHost final : public Device {
  public:
-  // gpu: must outlive this.
+  // gpu must outlive this object.
   explicit PinnedHost(CudaDevice& gpu) : gpu_(gpu) {}
   DeviceType type() const override { return DeviceType::kCpu; }
   DeviceInfo Info() const override;  // the machine's memory
-  // Throws CapacityError, which names the limit on locked memory where that is the cause.
+  // Throws CapacityError, which names the limit on locked memory if that is the cause.
   Buffer Allocate(size_t bytes) override;
   std::unique_ptr<Stream> CreateStream() override;
   std::unique_ptr<Mirror> CreateMirror(size_t bytes) override;

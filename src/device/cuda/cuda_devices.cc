@@ -13,8 +13,8 @@ std::string Version(int version) {
   return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
 }
 
-// Why there is no GPU, in words that say what to do. The texts are concatenated by hand because
-// nvcc 13 rejects fmt 9's compile-time format strings.
+// Why there is no GPU, and what to do. The texts are concatenated by hand because nvcc 13 rejects
+// fmt 9's compile-time format strings.
 std::string WhyNone(cudaError_t error) {
   int driver = 0;
   if (cudaDriverGetVersion(&driver) != cudaSuccess || driver == 0) {
@@ -26,7 +26,7 @@ std::string WhyNone(cudaError_t error) {
            (visible == nullptr ? "" : std::string("; CUDA_VISIBLE_DEVICES is '") + visible + "'");
   }
   if (error == cudaErrorInsufficientDriver) {
-    // A driver of any minor version of the needed major version works.
+    // Any minor version of the required major version works.
     return "the NVIDIA driver is too old: it runs CUDA " + Version(driver) +
            ", and this program needs " + Version(CUDART_VERSION / 1000 * 1000) +
            " or later: update the driver";

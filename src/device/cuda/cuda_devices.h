@@ -1,4 +1,4 @@
-// The NVIDIA GPUs of this machine, without any CUDA type in sight.
+// The NVIDIA GPUs of this machine, without CUDA types.
 #pragma once
 
 #include <string>
@@ -10,13 +10,13 @@ namespace litecache {
 
 struct CudaDevices {
   std::vector<DeviceInfo> devices;
-  // Why there are none: "built without CUDA", or what the driver said. Empty when there are some.
+  // Why there are none: "built without CUDA", or the driver's message. Empty if there are some.
   std::string why_none;
-  // Whether this machine has an NVIDIA driver, so that finding no GPU is a surprise.
+  // Whether this machine has an NVIDIA driver, in which case finding no GPU is unexpected.
   bool driver = false;
 };
 
-// Never throws and never initializes a context on a GPU beyond what asking for its memory takes.
+// Never throws; on each GPU it only initializes what is needed to query its memory.
 CudaDevices FindCudaDevices();
 
 }  // namespace litecache

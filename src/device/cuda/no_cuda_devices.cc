@@ -1,4 +1,4 @@
-// Stands in where the program is built without CUDA.
+// The implementation of cuda_devices.h in builds without CUDA.
 #include "device/cuda/allocated.h"
 #include "device/cuda/cuda_devices.h"
 #include "device/keep_pinned.h"

@@ -21,7 +21,7 @@ namespace litecache {
 namespace {
 
 constexpr size_t kHugePage = size_t{2} << 20;
-// Below this size one thread touches the pages as fast as several threads start.
+// Below this size one thread touches the pages before several threads would have started.
 constexpr size_t kTouchAlone = size_t{64} << 20;
 
 size_t RoundUp(size_t bytes) { return (bytes + kHugePage - 1) / kHugePage * kHugePage; }
@@ -31,7 +31,7 @@ void Unpin(void* data, size_t bytes) {
   munmap(data, RoundUp(bytes));
 }
 
-// The NUMA node of the thread's GPU, where there is more than one node and it is known.
+// The NUMA node of the thread's GPU; no value if it is unknown or the machine has only one.
 std::optional<int> NodeOfGpu() {
   int gpu = 0;
   char bus_id[32] = {};
@@ -43,12 +43,12 @@ std::optional<int> NodeOfGpu() {
   return NumaNodeOfPci(bus_id);
 }
 
-// The first touch takes most of the time of making a page, and decides which NUMA node holds it
-// unless the system has been told. Memory of the other socket's node is read through the link
-// between the sockets, which other programs share.
+// The first touch takes most of the time of allocating a page, and decides which NUMA node holds it
+// unless a preference has been set. Memory of the other socket's node is read over the link between
+// the sockets, which other programs share.
 void Touch(std::byte* data, size_t bytes) {
   const std::optional<int> node = NodeOfGpu();
-  std::vector<int> near;  // CPUs; empty: any
+  std::vector<int> near;  // CPUs near the GPU; empty: any
   if (node && !PreferNumaNode(data, bytes, *node)) near = CpusOfNumaNode(*node);
   const auto touch = [&near](std::byte* begin, std::byte* end) {
     if (!near.empty()) RunOnCpus(near);

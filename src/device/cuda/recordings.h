@@ -22,7 +22,7 @@ class Recordings {
     uint64_t key = 0;
     CUgraphExec_st* graph = nullptr;  // null: seen, not recorded
     uint64_t launch = 0;              // the number of its last launch; 0: none
-    // Seconds that its last launches took, of those that were waited for, newest first; 0: none.
+    // Seconds that its last launches took, newest first, for those that were waited for; 0: none.
     std::array<double, 4> seconds{};
   };
 
@@ -32,19 +32,20 @@ class Recordings {
   Recordings& operator=(const Recordings&) = delete;
 
   // The step of a key, which becomes the most recently used one; null the first time that a key is
-  // seen. The caller may give the step a graph. The pointer is valid until the next call.
+  // used. The caller may attach a graph to the step. The pointer is valid until the next call.
   Step* Use(uint64_t key);
-  // The step's graph has been launched; the GPU was free for it at `begun`, as far as is known.
+  // Call when the step's graph has been launched; `begun`: when the GPU became free for it, as far
+  // as is known.
   void Launched(Step& step, std::chrono::steady_clock::time_point begun);
   // The step launched last; null if Use() or Finished() has been called since.
   const Step* pending() const { return pending_; }
-  // `launches`: launches(), read before the wait for the stream. `seconds`: what the pending step
-  // took by the GPU's clock. By the waiting thread's clock a step would seem to take as long as a
-  // sleep that was too long, and so the next sleep would be: a policy whose first steps find an
+  // launches: launches(), read before waiting for the stream. seconds: the pending step's time by
+  // the GPU's clock. By the waiting thread's clock, a step would seem to take as long as a sleep
+  // that was too long, and the next sleep would be as long: a policy whose first steps find an
   // empty cache lost 40% of its speed at 64 x 8K.
   void Finished(uint64_t launches, std::optional<double> seconds = {});
   // Seconds from now until the pending step should end, judged by the shortest of its last times;
-  // none where no time is known.
+  // no value if no time is known.
   std::optional<double> Remaining() const;
   uint64_t launches() const { return launched_; }
 
@@ -61,7 +62,7 @@ class Recordings {
   std::list<Step> steps_;  // the one used last first
   std::unordered_map<uint64_t, std::list<Step>::iterator> of_key_;
   uint64_t launched_ = 0, finished_ = 0;
-  Step* pending_ = nullptr;  // launched last
+  Step* pending_ = nullptr;  // the step launched last
   std::chrono::steady_clock::time_point begun_;
 };
 

@@ -13,7 +13,7 @@
 namespace litecache {
 namespace {
 
-// The driver's functions in use, looked up at run time: the program does not link the driver.
+// The driver's functions used here, looked up at run time: the program does not link the driver.
 struct Driver {
   decltype(&cuDeviceGet) device_get = nullptr;
   decltype(&cuDeviceGetDevResource) get_resource = nullptr;
@@ -77,7 +77,7 @@ std::unique_ptr<SmSplit> SmSplit::Create(int device, int few, std::string* why_n
     *why_none = fmt::format("the driver has no {} (it comes with CUDA 12.5)", driver.missing);
     return nullptr;
   }
-  // Green contexts are parts of the primary context, which has to exist.
+  // Green contexts are parts of the primary context, which must exist.
   LC_CUDA(cudaSetDevice(device));
   LC_CUDA(cudaFree(nullptr));
   const auto ok = [&](const char* function, CUresult result) {
@@ -88,7 +88,7 @@ std::unique_ptr<SmSplit> SmSplit::Create(int device, int few, std::string* why_n
   CUdevice handle = 0;
   CUdevResource all = {}, part = {}, remaining = {};
   unsigned int groups = 1;
-  // SMs are split one by one, not in the groups that clusters of thread blocks need: pulls use no
+  // SMs are split one by one, not in the groups that thread block clusters need: pulls use no
   // clusters, and a group has more SMs than they need.
   if (!ok("cuDeviceGet", driver.device_get(&handle, device)) ||
       !ok("cuDeviceGetDevResource", driver.get_resource(handle, &all, CU_DEV_RESOURCE_TYPE_SM)) ||

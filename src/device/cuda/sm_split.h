@@ -1,7 +1,7 @@
-// A GPU's SMs in two parts, so that kernels of one never share an SM with those of the other: an SM
-// returns loads in the order in which they were requested, and a load over the link holds up those
-// behind it for microseconds (lab/notes/gpu/litecache.md,
-// "What a step waits for beside a pull").
+// Divides a GPU's SMs into two parts, so that kernels of one never share an SM with those of the
+// other: an SM returns loads in the order in which they were requested, and a load over the link
+// delays those behind it for microseconds (lab/notes/gpu/litecache.md, "What a step waits for
+// beside a pull").
 #pragma once
 
 #include <memory>
@@ -18,8 +18,8 @@ namespace litecache {
 class SmSplit {
  public:
   // The first `few` SMs, rounded up to what the GPU can set apart, and the rest. Null, with the
-  // reason in *why_none, where the driver or the GPU cannot split them, or where less than half of
-  // the SMs would be left. Calls with the same arguments return the same split.
+  // reason in *why_none, if the driver or the GPU cannot split them, or if less than half of the
+  // SMs would be left. Calls with the same arguments return the same split.
   static const SmSplit* Get(int device, int few, std::string* why_none);
 
   int few() const { return few_.sms; }

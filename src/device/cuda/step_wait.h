@@ -1,5 +1,6 @@
 // Decides when a thread that waits for a recorded step sleeps and when it spins. Waking up takes
-// tens to hundreds of microseconds, depending on the machine, in which the GPU has no next step.
+// tens to hundreds of microseconds, depending on the machine, during which the GPU has no next
+// step.
 #pragma once
 
 #include <algorithm>
@@ -12,8 +13,8 @@ class StepWait {
   static constexpr double kSpinSeconds = 1e-3;
 
   struct Plan {
-    double sleep = 0;        // seconds from now; 0: not at all
-    double awake_until = 0;  // seconds from now; after this it sleeps to the end
+    double sleep = 0;        // seconds from now; 0: no sleep
+    double awake_until = 0;  // seconds from now; after this the thread sleeps until the end
   };
 
   // The plan for a step that should end in `left` seconds: awake from 5% of that before its end to
@@ -31,7 +32,7 @@ class StepWait {
 
  private:
   static constexpr double kShare = 0.05, kMostShare = 0.08;
-  static constexpr double kKept = 0.9;  // the part of a lateness that remains a step later
+  static constexpr double kKept = 0.9;  // the part of a lateness that remains one step later
   double late_ = 0;
 };
 
