@@ -102,7 +102,7 @@ class DeviceRopeTable {
   float attention_factor_;
 };
 
-// The memory that Project() needs for a stream's rotations.
+// Rotations of one stream's Project() calls.
 struct StreamRotations {
   const Stream* stream = nullptr;
   Buffer rotations;
@@ -143,7 +143,7 @@ class TransformerDecoder final : public StepDecoder<Activations>, private kv::Ke
     ops::Embedding(stream, embedding_, inputs.tokens, a.x);
     for (int64_t i = 0; i < config().layers; ++i) {
       const int64_t ahead = cache.PredictsAhead();
-      // Nothing has been predicted before layer 0.
+      // Layers below `ahead` are predicted from layer 0's input.
       if (i == 0) {
         for (int64_t next = 1; next < ahead; ++next) Predict(stream, step, next, cache, a);
       }
@@ -153,8 +153,8 @@ class TransformerDecoder final : public StepDecoder<Activations>, private kv::Ke
         Predict(stream, step, i + ahead, cache, a);
         Attend(stream, step, i, cache, a);
       }
-      // After the last layer's attention only the rows that get logits go on: for a prompt's chunk,
-      // none or one.
+      // After the last layer's attention only the rows that get logits continue: for a prompt
+      // chunk, none or one.
       if (i + 1 == config().layers && inputs.select) {
         if (inputs.logit_rows.empty()) return;
         KeepSelected(stream, inputs.logit_rows, &a);
@@ -221,8 +221,9 @@ class TransformerDecoder final : public StepDecoder<Activations>, private kv::Ke
     return {.x = k, .heads = config().kv_heads, .norm = layer.k_norm};
   }
 
-  // Tells the cache what layer `index` will ask for, guessed from the input of a layer below it
-  // (kv/cache.h). Overwrites h and q, which are free at this point; on a GPU it has a q of its own.
+  // Predicts the queries of layer `index` from the input of an earlier layer, for the cache
+  // (kv/cache.h). Overwrites h and q, which are free at this point; on a GPU the prediction has a q
+  // of its own.
   void Predict(Stream& stream, const kv::Step& step, int64_t index, kv::Cache& cache,
                const Activations& a) const {
     if (index >= config().layers || step.decode_rows == 0 || !cache.WantsPrediction(index)) return;
@@ -290,7 +291,7 @@ class TransformerDecoder final : public StepDecoder<Activations>, private kv::Ke
     Rotate(stream, rotations, {Keys(layer, k)});
   }
 
-  // Memory for Project(), one buffer for each of the two streams that called it last.
+  // Memory for Project(): one buffer for each of the two streams that called it last.
   float* ProjectedRotations(const Stream& stream, int64_t floats) {
     auto& [first, last] = projected_rotations_;
     if (last.stream != &stream) {
