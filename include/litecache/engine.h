@@ -89,8 +89,8 @@ struct Request {
   std::vector<int32_t> stop_token_ids;  // in addition to the model's end-of-sequence ids
   bool ignore_eos = false;
   bool skip_special_tokens = true;  // in the text
-  int logprobs = -1;  // -1: none; k >= 0: log-probabilities of the chosen token and of the k most
-                      // likely ones
+  // -1: none; k >= 0: log-probabilities of the chosen token and of the k most likely ones.
+  int logprobs = -1;
   // The client that sent the request, any number: waiting clients take turns.
   uint64_t client = 0;
   // Restricts the text of every sample, each with its own clone. Null: no restriction.
@@ -113,8 +113,8 @@ struct TokenLogprob {
 struct Chunk {
   int sample = 0;               // 0 to n - 1
   std::vector<int32_t> tokens;  // new token ids (empty in a last chunk that only flushes text)
-  std::string text;  // new text: whole UTF-8 characters, without anything that may begin a stop
-                     // string
+  // New text: whole UTF-8 characters, without anything that may begin a stop string.
+  std::string text;
   std::optional<TokenLogprob> logprob;
   std::vector<TokenLogprob> top_logprobs;
   FinishReason finish = FinishReason::kNone;

@@ -91,8 +91,8 @@ struct KvOptions {
   bool resident_first_layer = true;
   bool resident_full_attention = false;  // resident heads attend every row instead of their top-k
   double epsilon = 0.1;                  // tolerance of the reuse difficulty (CLO eq. 11)
-  int64_t dense_layers = 0;              // number of first layers that are resident and attend
-                                         // every row
+  // Number of leading layers that are resident and attend every row.
+  int64_t dense_layers = 0;
   // How many layers ahead rows are looked up and fetched, with a query predicted from the input of
   // the earlier layer: 0 (off) | 1 (on) | 2 | 3 | 4 | auto (0: a predicted query costs hits)
   std::string prefetch = "auto";
@@ -109,16 +109,18 @@ struct KvOptions {
 
   // ---- beyond the papers ----
   bool delta_update = true;  // transfer only rows that are not cached yet
-  double slots = 1.0;        // slots per head as a multiple of its budget, >= 1: deselected rows
-                             // stay until their slot is needed
-  std::string host_rows = "auto";  // auto (as on the device) | fp8 | int8, with a scale per row |
-                                   // int4, with a minimum and a step per group of 64 values
+  // Slots per head as a multiple of its budget, >= 1: deselected rows stay until their slot is
+  // needed.
+  double slots = 1.0;
+  // auto (as on the device) | fp8 | int8, with a scale per row | int4, with a minimum and a step
+  // per group of 64 values.
+  std::string host_rows = "auto";
   // How rows are transferred to a GPU (policies.md): gpu-pull (kernels read them) | cpu-push (CPU
   // threads write the rows that the GPU requests) | copy (gathered and copied between kernels) |
   // auto: gpu-pull. On the CPU only auto.
   std::string transfer = "auto";
-  int transfer_threads = 0;  // threads that gather rows for cpu-push and copy; 0: all cores but
-                             // one, at most 16
+  // Threads that gather rows for cpu-push and copy; 0: all cores but one, at most 16.
+  int transfer_threads = 0;
 
   // ---- other policies ---- For policies that transfer whole layers, on a GPU: a step's sequences
   // pass through each layer in this many groups, whose rows are transferred one after another
@@ -127,8 +129,8 @@ struct KvOptions {
   KvprOptions kvpr;
   PolicySettings settings;
 
-  bool measure_recall = false;  // compare the attended rows with the exact top-k at each step
-                                // (slow)
+  // Compare the attended rows with the exact top-k at each step (slow).
+  bool measure_recall = false;
 
   // A profile file; "auto": litecache-profile.safetensors in the model's directory if it exists;
   // "none".

@@ -37,9 +37,9 @@ struct HeadCounters {
   uint64_t lookups = 0;
   uint64_t hits = 0;
   uint64_t rows_selected = 0;  // rows that the retriever selected
-  uint64_t rows_moved = 0;     // selected rows that were not cached and were transferred from the
-                               // host store
-  double similarity = 0;       // cosine similarity, summed over lookups
+  // Selected rows that were not cached and were transferred from the host store.
+  uint64_t rows_moved = 0;
+  double similarity = 0;  // cosine similarity, summed over lookups
   // With KvOptions.measure_recall: the share of the exact top-k, summed over lookups, ...
   double recall_retrieved = 0;  // ... that the retriever finds with the same query (refreshes only)
   double recall_held = 0;       // ... that is attended, stale rows of hits included
@@ -65,8 +65,8 @@ struct Stats {
   TierBytes capacity;       // budgets
   uint64_t bytes_read = 0;  // KV bytes that attention has read since start
   uint64_t bytes_written = 0;
-  uint64_t bytes_scored = 0;       // retriever metadata (exact: rows) that selections have read, in
-                                   // bytes
+  // Retriever metadata (exact: rows) that selections have read, in bytes.
+  uint64_t bytes_scored = 0;
   Traffic miss;                    // rows transferred after a lookup with the actual query
   Traffic prefetch;                // rows transferred after a lookup with a predicted query
   Traffic fill;                    // rows that filled the slots after a prompt: sink, recent, top-k

@@ -19,20 +19,20 @@ enum class OptionNames { kMembers, kFlags };
 
 // An option's names and meaning.
 struct OptionInfo {
-  std::string name;  // name of the member: "sink_tokens", "kvpr.split"; the key in --config and
-                     // JSON
+  // Name of the member: "sink_tokens", "kvpr.split"; the key in --config and JSON.
+  std::string name;
   std::string flag = {};  // "-t,--threads"; if the table leaves it empty: "--" and the name
-  std::string type = {};  // type of the value, for the help: TOKENS, SIZE, SHARE, N, X, NAME, FILE,
-                          // DIR
+  // Type of the value, for the help: TOKENS, SIZE, SHARE, N, X, NAME, FILE, DIR.
+  std::string type = {};
   std::string values = {};  // valid values: "0 to 1", "auto, sum, softmax"
   std::string help = {};
   std::string group = {};                  // heading in the help
   std::vector<std::string> policies = {};  // KV policies that read it; empty: all
-  std::string environment = {};            // environment variable that the command line reads if
-                                           // the flag is not given
-  bool common = false;                     // shown in the short help
-  bool is_flag = false;                    // takes no value on the command line; as text: on or off
-  bool programs_only = false;              // not available on the command line
+  // Environment variable that the command line reads if the flag is not given.
+  std::string environment = {};
+  bool common = false;         // shown in the short help
+  bool is_flag = false;        // takes no value on the command line; as text: on or off
+  bool programs_only = false;  // not available on the command line
 
   bool AppliesTo(std::string_view policy) const;
   // The long flag: "--threads" of "-t,--threads".

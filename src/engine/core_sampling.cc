@@ -34,8 +34,8 @@ void Core::CollectAllowed(const StepPlan& plan) {
       try {
         AllowedTokens(row.group->stop_ids, &sample, &allowed);
       } catch (...) {
-        allowed.clear();  // the host calls the constraint again and ends the request with the
-                          // exception
+        // The host calls the constraint again and ends the request with the exception.
+        allowed.clear();
       }
     }
   };

@@ -26,10 +26,11 @@ ops::KvGeometry MakeGeometry(const Layout& layout);
 
 // The contents of a table's pages.
 struct TableShape {
-  int64_t lists = 0;         // page lists per sequence: one per (layer, KV head) of the table
-  int64_t page_tokens = 0;   // tokens a page holds
-  uint64_t token_bytes = 0;  // a page's bytes per token, in order; 0: tokens are interleaved
-                             // (retriever metadata), so copies move whole pages
+  int64_t lists = 0;        // page lists per sequence: one per (layer, KV head) of the table
+  int64_t page_tokens = 0;  // tokens a page holds
+  // A page's bytes per token, in order; 0: tokens are interleaved (retriever metadata), so copies
+  // move whole pages.
+  uint64_t token_bytes = 0;
   int64_t BlocksFor(int64_t tokens) const { return (tokens + page_tokens - 1) / page_tokens; }
 };
 

@@ -27,8 +27,8 @@ std::string ReadLine(const fs::path& path) {
   return line;
 }
 
-constexpr int kMostNumber = 1 << 16;  // bound for a list, so that a damaged file cannot exhaust the
-                                      // memory
+// Bound for a list, so that a damaged file cannot exhaust the memory.
+constexpr int kMostNumber = 1 << 16;
 
 // The numbers in "0-3,8,10-11", ascending; the list ends where the text does not parse.
 std::vector<int> ParseList(std::string_view text) {

@@ -83,9 +83,7 @@ void PrefixReuse::Resolve(Group* group, const Groups& running) {
   const Group* leader = nullptr;
   int64_t coming = 0;
   for (const auto& other : running) {
-    if (other.get() == group)
-      break;  // later groups may wait for this one, but it does not wait
-              // for them
+    if (other.get() == group) break;  // a group waits for earlier ones only
     if (other->score != nullptr || other->ended) continue;
     const int64_t common = Cut(CommonPrefix(prompt, other->prompt()));
     const auto [sequence, ready] = Shareable(*other);

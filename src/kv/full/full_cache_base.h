@@ -55,7 +55,7 @@ class FullCacheBase : public Cache, public RowStore {
   PageLayout page_layout_;
   PagePool pool_;
   SequenceTable table_;
-  // KV rows per head that the sequences of the current step attend; shared rows count once.
+  // KV rows per head that the current step reads: every row of each of its sequences once.
   int64_t visible_rows_ = 0;
 
  private:

@@ -173,8 +173,8 @@ void CudaLiteCache::Attend(Stream& stream, int64_t layer, const Step& step, cons
   }
   if (layer + 1 == tiers_.shape.layout.layers) {
     for (CudaBranch* branch : Branches()) branch->JoinAll(stream);
-    ops::cuda::UnshareGpu(stream);  // ends the sharing after the last layer's products and the
-                                    // logits'
+    // Ends the sharing after the last layer's products and the logits'.
+    ops::cuda::UnshareGpu(stream);
     AsCuda(stream).Return();
     counters_.Receive(stream);
   }

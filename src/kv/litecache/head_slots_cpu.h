@@ -24,10 +24,10 @@ struct HeadSlots {
   std::vector<PageId> ids;
   std::vector<std::byte*> pages;
   int64_t used = 0;
-  uint32_t update = 0;            // number of the last update
-  int64_t window_begin = 0;       // where the recent window began at the last update
-  bool pending = false;           // a lookup missed and its rows have not been transferred: the
-                                  // label is ahead of the rows
+  uint32_t update = 0;       // number of the last update
+  int64_t window_begin = 0;  // where the recent window began at the last update
+  // A lookup missed and its rows have not been transferred: the label is ahead of the rows.
+  bool pending = false;
   std::vector<int32_t> attended;  // [pages]: attended slots in each page
 };
 

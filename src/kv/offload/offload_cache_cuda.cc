@@ -104,8 +104,8 @@ class CudaOffloadCache final : public OffloadBase, public RowStore {
 
   std::vector<StepSequence> expected_;  // the sequences of the next step if it continues this one
   bool steady_ = false;                 // the current step was expected
-  bool ahead_ = false;    // expected_'s first units are being transferred, and the step has not
-                          // begun
+  // expected_'s first units are being transferred, and the step has not begun.
+  bool ahead_ = false;
   bool brought_ = false;  // the first units of the current step are being transferred
 
   // Declared last: its operations use the other members.

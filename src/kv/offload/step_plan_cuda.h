@@ -17,9 +17,9 @@ struct StepPlan {
   std::vector<Part> parts;
   std::vector<Group> groups;
   Pieces pieces;
-  std::vector<std::byte*const*> store_pages, first_input_pages;  // pages of each part, in device
-                                                                 // memory
-  size_t first_buffer = 0;                                       // unit 0's
+  // Pages of each part, in device memory.
+  std::vector<std::byte*const*> store_pages, first_input_pages;
+  size_t first_buffer = 0;  // unit 0's
 
   int64_t LayerOf(int64_t unit) const { return unit / static_cast<int64_t>(groups.size()); }
   size_t GroupOf(int64_t unit) const { return static_cast<size_t>(unit) % groups.size(); }

@@ -83,8 +83,8 @@ class PagePool {
   PageId slab_mask_;
   std::vector<Buffer> slabs_;
   std::vector<uint32_t> references_;  // of every page that exists
-  std::vector<PageId> free_;          // last returned, first taken: it may still be in the CPU's
-                                      // cache
+  // Last returned, first taken: it may still be in the CPU's cache.
+  std::vector<PageId> free_;
 };
 
 // Number of pages that sequences need to copy before they write to `shared`: one entry for each

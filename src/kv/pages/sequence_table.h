@@ -88,8 +88,8 @@ class SequenceTable {
     std::vector<PageId> ids;
     std::vector<std::byte* const*> heads;  // [lists]: each list's part of `pages`
     int64_t changes = 0;
-    std::vector<int64_t> changed;  // [blocks]: value of `changes` when the block's pages changed
-                                   // last
+    // [blocks]: value of `changes` when the block's pages changed last.
+    std::vector<int64_t> changed;
   };
 
   const Sequence& Get(SequenceId id) const;

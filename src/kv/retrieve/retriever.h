@@ -25,8 +25,8 @@ struct EncodeWork {
   int64_t key_stride = 0;
   int64_t begin = 0;  // position of the first row of keys
   int64_t count = 0;
-  std::byte* const* metadata = nullptr;  // pages: token t's metadata is in page t /
-                                         // metadata_tokens()
+  // Pages: token t's metadata is in page t / metadata_tokens()
+  std::byte* const* metadata = nullptr;
 };
 
 // A selection for one (sequence, layer, KV head), with more than k candidates: end - begin > k.

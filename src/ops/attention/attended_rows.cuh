@@ -74,8 +74,8 @@ struct AttendedTables {
   TableAccess slots, resident;
   Divider per_code_page;  // of tables.codes
   bool hybrid = false;
-  bool listed = false;               // attend rows [0, leading) of `resident`, then the selected
-                                     // ones
+  // Attend rows [0, leading) of `resident`, then the selected ones.
+  bool listed = false;
   const int32_t* leading = nullptr;  // [pairs]; null: none
   SlotWindows<int32_t> windows;      // hybrid
   int32_t kv_heads = 0;

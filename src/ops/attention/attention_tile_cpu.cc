@@ -5,7 +5,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/attention/attention_tile_cpu.cc"
 #include "hwy/foreach_target.h"
-// Must come after foreach_target.h.
+// Highway requires this include to come after foreach_target.
 #include "hwy/highway.h"
 #include "ops/common/exp2-inl.h"
 #include "ops/common/simd-inl.h"

@@ -58,7 +58,7 @@ struct CodeTiles {
   static constexpr bool kSlots = true;
   // A warp's result [kQueries][kHeadDim] f32 is put into a stage that holds no tile.
   static_assert(kTileBytes >= kQueries * kHeadDim * 4);
-  // Also holds the row counts of the pairs whose tiles a warp's halves read: a lane has no
+  // Also holds the AttendedRows of the pairs whose tiles a warp's halves read: a lane has no
   // registers for them.
   struct Results : WarpResults<kWarps, kQueries> {
     alignas(AttendedRows) std::byte rows[2 * kWarps][sizeof(AttendedRows)];

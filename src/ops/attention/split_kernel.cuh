@@ -87,8 +87,8 @@ __global__ void __launch_bounds__(Tiles::kWarps * 32, 1)
       state.Clear();
       while (tile < stop) {
         WaitForCopies<Tiles::kStages - 2>();
-        __syncwarp();  // the other lanes' copies are done; all lanes have read the stage that is
-                       // written next
+        // The other lanes' copies are done; all lanes have read the stage that is written next.
+        __syncwarp();
         if (half == 0) {
           row = Tiles::Arrived(p, next_row);
           newest = next_newest;

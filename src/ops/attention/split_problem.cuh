@@ -93,8 +93,8 @@ __device__ inline void CountTiles(const SplitProblem& p, int32_t pairs, uint32_t
     if (pair < pairs) {
       const auto at = p.PairOf(pair);
       const StepSequence& sequence = p.tables.step.sequences[at.sequence];
-      const int32_t rows = sequence.rows, past = sequence.past;  // loaded together with count, not
-                                                                 // after it
+      // Loaded together with count, not after it.
+      const int32_t rows = sequence.rows, past = sequence.past;
       if (at.sequence < count && rows > 0) {
         tiles = Places::Tiles(p.tables.Of(at.sequence, at.head, past + 1));
       }

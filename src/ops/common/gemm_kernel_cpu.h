@@ -16,8 +16,8 @@ namespace litecache::ops::cpu {
 struct GemmKernel {
   int64_t lanes = 0;        // tokens in a vector
   int64_t max_vectors = 0;  // vectors in the widest panel
-  int64_t step = 0;         // elements of the depth processed in a step: 1 (f32) or 2 (pairs of
-                            // bf16)
+  // Elements of the depth processed in a step: 1 (f32) or 2 (pairs of bf16)
+  int64_t step = 0;
 
   // Packs x[r * stride + i], r < rows <= vectors * lanes, i < depth, into a panel [ceil(depth /
   // step)][vectors * lanes] of 32-bit lanes; missing rows and elements are zero. round_to_bf16:

@@ -14,9 +14,9 @@ struct NormArguments {
   const float* x;
   int64_t x_stride;
   const float* weight;
-  const float* second_weight;  // for the second half of y's rows, which are made from the same x as
-                               // the first half
-  const float* bias;           // for LayerNorm
+  // For the second half of y's rows, which are made from the same x as the first half.
+  const float* second_weight;
+  const float* bias;  // for LayerNorm
   float epsilon;
   uint32_t pieces, groups;  // pieces: rows of y * groups
   uint32_t first_rows;      // rows with the first weight

@@ -27,8 +27,8 @@ void Rope(Stream& stream, const MatrixView& x, const MatrixView& rotations, int6
 struct ProjectedHeads {
   MatrixView x;
   int64_t heads = 0;
-  const float* norm = nullptr;  // [head_dim] f32: weights of an RmsNorm for each head; null: no
-                                // norm
+  // [head_dim] f32: weights of an RmsNorm for each head; null: no norm.
+  const float* norm = nullptr;
 };
 
 // The steps between projection and attention, in place: the norm of each head (norm.h), if there is

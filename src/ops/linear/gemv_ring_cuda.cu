@@ -232,8 +232,8 @@ __global__ void __launch_bounds__(kThreads, 1)
 #pragma unroll 1
     for (int32_t j = 0; j < own_parts; ++j) {
       WaitForCopies<kStages - 2>();
-      __syncwarp();  // the other lanes' copies are done; all lanes have read the stage that is
-                     // written next
+      // The other lanes' copies are done; all lanes have read the stage that is written next.
+      __syncwarp();
       constexpr int kSteps = kPart / kDepth;
       const uint8_t* const w = ring + stage * kStageBytes + g * kPart * 2;
       uint4 weights[kSteps], low[kSteps], high[kSteps];

@@ -9,7 +9,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/reuse/qsac_lookup_cpu.cc"
 #include "hwy/foreach_target.h"
-// Must come after foreach_target.h.
+// Highway requires this include to come after foreach_target.
 #include "hwy/highway.h"
 #include "ops/common/simd-inl.h"
 

@@ -60,8 +60,8 @@ __device__ float Element(RowEncoding encoding, const std::byte* row, int d, int 
                    scale);
 }
 
-// Copies 16 bytes per lane between shared memory and the row, or the row byte by byte if rows are
-// not multiples of 16 bytes.
+// Copies a row by a warp: in 16-byte words if the row is a multiple of 16 bytes, otherwise in
+// 4-byte words.
 __device__ void CopyBytes(const std::byte* source, std::byte* target, int bytes) {
   const int lane = threadIdx.x % 32;
   if (bytes % 16 == 0) {

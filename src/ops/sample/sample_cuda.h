@@ -48,9 +48,9 @@ struct SampleRow {
   int32_t changes_begin = 0;
   int32_t biases = 0;
   int32_t seen = 0;
-  int32_t logprob = 0;      // 1: compute it
-  int32_t mask_begin = -1;  // first of ceil(vocab / 32) words in `masks`; -1: all tokens are
-                            // allowed
+  int32_t logprob = 0;  // 1: compute it
+  // First of ceil(vocab / 32) words in `masks`; -1: all tokens are allowed.
+  int32_t mask_begin = -1;
 };
 
 struct SampledToken {

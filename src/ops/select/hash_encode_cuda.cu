@@ -62,8 +62,8 @@ __global__ void __launch_bounds__(kThreads, 1)
   constexpr int kKeys = 256 / kDepths;            // in a tile: 64, 32 or 16
   constexpr int kWarpKeys = kKeys / kWarps;       // that a warp loads
   constexpr int kLaneValues = 16 * kDepths / 32;  // of a key
-  constexpr int kPitch = 16 * kDepths + 8;        // puts the chunks of eight rows into different
-                                                  // banks
+  // Puts the chunks of eight rows into different banks.
+  constexpr int kPitch = 16 * kDepths + 8;
   __shared__ __align__(16) __half tiles[2][2][kKeys][kPitch];  // two tiles in turn; high and low
   EncodeTarget target;
   const int32_t groups = 32 * words / kBits, parts = (groups + kWarps - 1) / kWarps;

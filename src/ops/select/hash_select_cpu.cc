@@ -110,8 +110,8 @@ void SelectBySum(ThreadPool& pool, const HashFormat& format, int64_t group, int6
   constexpr int64_t kBlock = HashFormat::kBlockTokens;
   static thread_local std::vector<SelectJob> job_scratch;
   static thread_local std::vector<HashQuery> query_scratch;
-  std::vector<SelectJob>& jobs = job_scratch;  // because the worker threads' own thread_local
-                                               // objects are different ones
+  // A reference, because the worker threads' own thread_local objects are different ones.
+  std::vector<SelectJob>& jobs = job_scratch;
   std::vector<HashQuery>& queries = query_scratch;
   jobs.clear();
   queries.resize(work.size());

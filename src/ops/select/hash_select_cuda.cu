@@ -23,8 +23,8 @@ struct HashSumShared {
 // A lane's four tokens.
 template <int kWords>
 struct HashTokens {
-  const uint4* codes = nullptr;  // the first word of the four tokens; the next word is kBlockLanes
-                                 // further
+  // The first word of the four tokens; the next word is kBlockLanes further.
+  const uint4* codes = nullptr;
   uint4 word[kWords > 0 ? kWords : 1];
   uint2 norms;  // f16
 };

@@ -329,8 +329,8 @@ struct HashSoftmax {
     return reinterpret_cast<float2*>(chain.Of(pair, chain.layout.partials)) +
            j * chain.layout.items;
   }
-  // Writes the combination of all items as the first item's partial result, and neutral values as
-  // the others'.
+  // Writes the combined result of the block's items as the partial result of the first one, and
+  // neutral values for the others.
   __device__ void LeavePartials(const ChainWork& work) const {
     const int32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     for (int32_t j = warp; j < shape.group; j += kChainWarps) {

@@ -62,8 +62,8 @@ void RunSelectJobs(ThreadPool& pool, std::span<const SelectJob> jobs, const Piec
       continue;
     }
     for (int64_t i = 0; i < job.pieces; ++i) behind.push_back({j, i, total});
-    total += (job.scratch + 15) / 16 * 16;  // the next job's scratch begins on a cache line of its
-                                            // own
+    // The next job's scratch begins on a cache line of its own.
+    total += (job.scratch + 15) / 16 * 16;
   }
   places.insert(places.end(), behind.begin(), behind.end());
   static thread_local Scratch memory;

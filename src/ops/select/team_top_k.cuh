@@ -56,8 +56,8 @@ struct ClusterTeam {
 constexpr int kTopKBins = 256;
 
 struct TopKShared {
-  uint32_t histogram[2][kTopKBins];  // two: others may still read the previous pass's while this
-                                     // one's is written
+  // Two, because others may still read the previous pass's while this one's is written.
+  uint32_t histogram[2][kTopKBins];
   uint32_t totals[kTopKBins];
   int32_t bin, above, inside;
   int32_t warp_greater[kTeamWarps], warp_equal[kTeamWarps];

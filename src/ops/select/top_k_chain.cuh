@@ -6,9 +6,8 @@
 //   take    finds the k-th largest key and writes the positions: one cluster of blocks per pair
 //           (take_best_cuda.cu)
 // On GPUs without clusters, take is two kernels:
-//   count   counts, item by item, the keys above the bin of the k-th largest key, lists those in
-//   it,
-//           and finds the k-th largest
+//   count   counts, item by item, the keys above the bin of the k-th largest key, lists the keys
+//           in it, and finds the k-th largest
 //   write   writes the positions
 // Each overlaps the end of the previous one (overlap.cuh). Exact and deterministic.
 #pragma once

@@ -10,7 +10,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/select/top_k_cpu.cc"
 #include "hwy/foreach_target.h"
-// Must come after foreach_target.h.
+// Highway requires this include to come after foreach_target.
 #include "hwy/highway.h"
 #include "ops/common/simd-inl.h"
 
@@ -28,8 +28,8 @@ constexpr int64_t kSamples = kTopKSamples;
 constexpr int64_t kPadding = kTopKPadding;
 
 struct Ranks {
-  int64_t high, low;  // among kSamples, 1-based, high <= low; 0 and kSamples + 1 are beyond the
-                      // ends
+  // Among kSamples, 1-based, high <= low; 0 and kSamples + 1 are beyond the ends.
+  int64_t high, low;
 };
 
 // The sample ranks that bracket the k-th of n: four standard deviations on either side.
@@ -117,9 +117,7 @@ int64_t Extract(const int32_t* keys, int64_t n, int32_t low, int32_t high, int32
     hn::StoreU(hn::Compress(key, inside), d, out + count);
     count += static_cast<int64_t>(hn::CountTrue(d, inside));
   }
-  if (low == kLowest)
-    count = std::min(count, n - greater);  // excludes the padding, which comes
-                                           // last
+  if (low == kLowest) count = std::min(count, n - greater);  // without the padding behind them
   *above = greater;
   std::fill_n(out + count, kPadding, kLowest);
   return count;
@@ -175,8 +173,7 @@ void SelectLargest(const int32_t* keys, int64_t n, int64_t k, int64_t first, int
                    int32_t* positions) {
   const int32_t threshold = Threshold(keys, n, k, work);
   int64_t ties =
-      // equal keys to select
-      k - (threshold == kHighest ? 0 : CountNotBelow(keys, n, threshold + 1));
+      k - (threshold == kHighest ? 0 : CountNotBelow(keys, n, threshold + 1));  // to select
   int64_t last_tie = -1;
   const I32 d;
   const auto lanes = static_cast<int64_t>(hn::Lanes(d));

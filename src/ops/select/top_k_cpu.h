@@ -14,8 +14,8 @@ void TopK(const float* scores, int64_t n, int64_t k, int64_t first, int32_t* pos
 
 // The same for scores >= 0, whose bits sort like the scores, or NaN: they are not copied.
 // Overwrites kTopKPadding elements behind them.
-inline constexpr int64_t kTopKPadding = 64;  // elements that a vector may read or write beyond the
-                                             // end
+// Elements that a vector may read or write beyond the end.
+inline constexpr int64_t kTopKPadding = 64;
 void TopKOfPositive(float* scores, int64_t n, int64_t k, int64_t first, int32_t* positions);
 
 // TopK's sample: kTopKSamples positions of n >= kTopKMinSampled, chosen without a period that

@@ -30,9 +30,9 @@ struct DeviceHeadCounters {
 // head.
 struct LiteCacheLayer {
   RowTable slots, store, resident;
-  CodeSlots codes;                         // format of the slots' cached rows, if they are codes
-  RowTable metadata;                       // lists and list_of_head; page_rows: tokens that a page
-                                           // covers
+  CodeSlots codes;  // format of the slots' cached rows, if they are codes
+  // Lists and list_of_head; page_rows: tokens that a page covers.
+  RowTable metadata;
   const float* importance = nullptr;       // [q_heads]
   const float* tau = nullptr;              // [kv_heads]
   const int32_t* dense = nullptr;          // [kv_heads]: attends all rows, selects nothing

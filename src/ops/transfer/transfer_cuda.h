@@ -50,8 +50,8 @@ struct TransferState {
   unsigned long long rows = 0;         // of this transfer
   unsigned long long taken = 0;        // chunks of this transfer that a block drains or has drained
   uint32_t arrived = 0;                // blocks that have listed their rows
-  uint32_t fault = 0;  // a wait has exceeded its deadline: transfers do nothing until this is
-                       // cleared
+  // A wait has exceeded its deadline: transfers do nothing until this is cleared.
+  uint32_t fault = 0;
 };
 
 // The rows of a transfer. Addresses do not change between replays of a graph.
@@ -71,11 +71,11 @@ inline constexpr int64_t kFlagStride = 8;
 // The buffer that chunks arrive in: chunk c at place c % count. Rows of a chunk are adjacent.
 struct TransferRing {
   // Mapped host memory, or device memory that the host writes through its own mapping.
-  std::byte* chunks = nullptr;   // [count][chunk_bytes]
-  uint64_t* ready = nullptr;     // [count * kFlagStride] in the same memory as chunks: c + 1,
-                                 // written by the host
-  uint64_t* consumed = nullptr;  // [count * kFlagStride] mapped host memory: c + 1, written by the
-                                 // device
+  std::byte* chunks = nullptr;  // [count][chunk_bytes]
+  // [count * kFlagStride] in the same memory as chunks: c + 1, written by the host.
+  uint64_t* ready = nullptr;
+  // [count * kFlagStride] mapped host memory: c + 1, written by the device.
+  uint64_t* consumed = nullptr;
   int32_t count = 0;
   size_t chunk_bytes = 0;
 };
