@@ -11,15 +11,15 @@
 namespace litecache::grammar {
 namespace {
 
-// What makes a state's height known once the height of another one is: an edge to it, or a call of
-// it or behind which it comes.
+// The height of one state determines that of another: the other has an edge to it, or a call that
+// enters it or continues at it.
 struct Dependent {
   StateId state;
   const CallEdge* call;  // null: an edge
 };
 
-// The lowest heights first, as in Dijkstra's algorithm: a state is settled once, when the first of
-// its ways is.
+// Lowest heights first, as in Dijkstra's algorithm: a state is settled when the first of its
+// alternatives is.
 void ComputeHeights(std::vector<State>* states) {
   std::vector<std::vector<Dependent>> dependents(states->size());
   using Candidate = std::pair<uint32_t, StateId>;
@@ -86,9 +86,9 @@ void AutomatonBuilder::Literal(StateId from, std::string_view text, StateId to) 
 }
 
 void AutomatonBuilder::Literals(StateId from, const std::set<std::string>& texts, StateId to) {
-  // Sorted texts share their beginnings with the one before.
+  // Texts are sorted, so each one shares a prefix with the one before.
   std::string_view before;
-  std::vector<StateId> states = {from};  // behind each byte of `before`, but the last
+  std::vector<StateId> states = {from};  // after each byte of `before` except the last
   for (const std::string& text : texts) {
     const size_t common = static_cast<size_t>(
         std::mismatch(before.begin(), before.end(), text.begin(), text.end()).first -

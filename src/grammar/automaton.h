@@ -1,4 +1,4 @@
-// A nondeterministic automaton over bytes with calls: what a grammar is compiled to.
+// A nondeterministic automaton over bytes with calls; grammars are compiled to it.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ using StateId = uint32_t;
 
 struct ByteEdge {
   uint8_t low = 0;
-  uint8_t high = 0;  // included
+  uint8_t high = 0;  // inclusive
   StateId target = 0;
 };
 
@@ -28,14 +28,14 @@ inline constexpr uint32_t kUnlimited = std::numeric_limits<uint32_t>::max();
 
 struct State {
   std::vector<ByteEdge> bytes;
-  std::vector<StateId> jumps;  // without a byte
+  std::vector<StateId> jumps;  // edges without a byte
   std::vector<CallEdge> calls;
   bool returns = false;  // ends the call, or the whole text
-  // Inside of a JSON string: this many further characters that need no escape may follow, whatever
-  // they are. Lets whole tokens be allowed without following their bytes.
+  // Inside a JSON string: the number of further characters without escapes that may follow,
+  // whatever they are. Allows whole tokens without following their bytes.
   uint32_t plain = 0;
-  // Calls that must still be nested from here to the call's end, on the way that needs fewest;
-  // kUnlimited: no text of finite length leads there.
+  // The number of calls that must still be nested before this call can end, on the path that needs
+  // fewest; kUnlimited: no text of finite length reaches the end.
   uint32_t height = kUnlimited;
 };
 
@@ -44,12 +44,12 @@ struct Automaton {
   StateId start = 0;
 };
 
-// Makes an automaton. Throws InvalidArgument where it grows beyond kMaxStates.
+// Builds an automaton. Throws InvalidArgument if it grows beyond kMaxStates.
 class AutomatonBuilder {
  public:
   static constexpr size_t kMaxStates = 200'000;
 
-  // State 0 is nowhere: a StateId of 0 can mean none.
+  // State 0 is reserved, so that a StateId of 0 can mean none.
   AutomatonBuilder() { states_.emplace_back(); }
 
   StateId Add();
@@ -66,13 +66,13 @@ class AutomatonBuilder {
     states_[from].calls.push_back({callee, to});
   }
   void Literal(StateId from, std::string_view text, StateId to);
-  // One of the texts. They share the states of what they have in common at their beginnings.
+  // Accepts any of the texts. Texts share the states of their common prefixes.
   void Literals(StateId from, const std::set<std::string>& texts, StateId to);
-  // The state behind the text.
+  // Returns the state after the text.
   StateId Literal(StateId from, std::string_view text);
   void SetPlain(StateId state, uint32_t characters) { states_[state].plain = characters; }
 
-  // Computes State::height. Throws InvalidArgument where no text is accepted.
+  // Computes State::height. Throws InvalidArgument if no text is accepted.
   Automaton Finish(StateId start);
 
  private:

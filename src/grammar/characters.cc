@@ -16,7 +16,7 @@ constexpr uint32_t kLast = 0x10FFFF;
 constexpr uint32_t kSurrogate = 0xD800;
 constexpr uint32_t kSurrogateEnd = 0xE000;
 
-// What JSON writes as \x; 0 for others.
+// The letter of JSON's two-character escape; 0 if there is none.
 char ShortEscape(uint32_t character) {
   switch (character) {
     case '"':
@@ -71,7 +71,7 @@ void CharacterSet::Add(const CharacterSet& other) {
 
 CharacterSet CharacterSet::Complement() const {
   CharacterSet result;
-  const auto add = [&](uint32_t first, uint32_t end) {  // without the surrogates
+  const auto add = [&](uint32_t first, uint32_t end) {  // leaves out the surrogates
     if (first < std::min(end, kSurrogate)) result.Add(first, std::min(end, kSurrogate) - 1);
     if (std::max(first, kSurrogateEnd) < end) result.Add(std::max(first, kSurrogateEnd), end - 1);
   };
@@ -85,8 +85,8 @@ CharacterSet CharacterSet::Complement() const {
 }
 
 void WriteUtf8(AutomatonBuilder* builder, StateId from, uint32_t first, uint32_t last, StateId to) {
-  // Cut where the length changes, then until all bytes behind the first that differs run through
-  // all of 80 .. BF: each piece is one byte range after another.
+  // Cut where the length changes, then until all bytes after the first differing one cover 80 .. BF
+  // completely: each piece is a sequence of byte ranges.
   for (const uint32_t end : {0x7Fu, 0x7FFu, 0xFFFFu}) {
     if (first <= end && end < last) {
       WriteUtf8(builder, from, first, end, to);
@@ -154,8 +154,8 @@ StateId CharacterWriter::Rest(const CharacterSet& set) {
 
 void CharacterWriter::All(StateId from, const CharacterAutomaton& characters, uint32_t min,
                           uint32_t max, StateId to) {
-  // Where lengths count, a state is a node and the characters so far; beyond `min` and without a
-  // maximum they need no counting.
+  // If lengths are bounded, a state is a node plus the number of characters so far; beyond `min`
+  // without a maximum nothing needs counting.
   const uint32_t levels = max == kUnlimited ? min : max;
   std::map<std::pair<int, uint32_t>, StateId> states;
   std::vector<std::pair<int, uint32_t>> work;

@@ -1,4 +1,4 @@
-// Sets of characters, and automata over characters written as bytes.
+// Sets of characters, and automata over characters that are written as bytes.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace litecache::grammar {
 
-// Unicode scalar values as sorted, disjoint ranges, ends included.
+// Unicode scalar values as sorted, disjoint ranges, inclusive at both ends.
 class CharacterSet {
  public:
   using Range = std::pair<uint32_t, uint32_t>;
@@ -51,28 +51,28 @@ struct CharacterAutomaton {
   }
 };
 
-// Writes characters of JSON strings into an automaton over bytes. A character stands as itself in
-// UTF-8, or as its short escape (\u00XX for control characters) where JSON asks for one: each in
-// one way only.
+// Writes the characters of JSON strings into an automaton over bytes. A character is written as
+// itself in UTF-8, or as its short escape (\u00XX for control characters) if JSON requires one:
+// each has exactly one notation.
 class CharacterWriter {
  public:
   explicit CharacterWriter(AutomatonBuilder* builder) : builder_(*builder) {}
 
-  // One character of the set between two states.
+  // Accepts one character of the set between two states.
   void One(StateId from, const CharacterSet& set, StateId to);
-  // The texts of min to max characters that `characters` accepts, between two states.
+  // Accepts texts of min to max characters that `characters` accepts, between two states.
   void All(StateId from, const CharacterAutomaton& characters, uint32_t min, uint32_t max,
            StateId to);
 
  private:
-  // Everything but single bytes that stand for themselves, as a callee.
+  // A callee for everything except single bytes that stand for themselves.
   StateId Rest(const CharacterSet& set);
 
   AutomatonBuilder& builder_;
   std::map<CharacterSet, StateId> rest_;
 };
 
-// The UTF-8 bytes of characters first .. last, which are 0x80 or more, between two states.
+// Writes the UTF-8 bytes of the characters first .. last, all 0x80 or more, between two states.
 void WriteUtf8(AutomatonBuilder* builder, StateId from, uint32_t first, uint32_t last, StateId to);
 
 }  // namespace litecache::grammar

@@ -11,7 +11,7 @@ namespace {
 
 constexpr size_t kMaxDigits = 40;
 
-// Numbers without a sign between two bounds: whole digits, and a fraction.
+// Unsigned numbers between two bounds: whole digits and a fraction.
 class MagnitudeWriter {
  public:
   MagnitudeWriter(AutomatonBuilder* builder, const Decimal& low, bool low_excluded,
@@ -25,8 +25,8 @@ class MagnitudeWriter {
         to_(to) {}
 
   void Write(StateId from) {
-    // For each number of whole digits the bounds are cut to those digits; 0 is the only number that
-    // begins with a zero.
+    // For each number of whole digits the bounds are narrowed to that length; 0 is the only number
+    // that begins with a zero.
     for (size_t digits = low_.whole.size(); digits <= high_.whole.size(); ++digits) {
       const bool at_low = digits == low_.whole.size(), at_high = digits == high_.whole.size();
       Decimal low = low_, high = high_;
@@ -51,13 +51,14 @@ class MagnitudeWriter {
     return i >= digits.size() || digits.find_first_not_of('0', i) == std::string::npos;
   }
 
-  // The number may end before digit i.
+  // Whether the number may end before digit i.
   bool Ends(size_t i, bool low, bool high) const {
     if (low && (!ZerosFrom(lowest_, i) || exclude_low_)) return false;
     return !(high && exclude_high_ && ZerosFrom(highest_, i));
   }
 
-  // Edges of a state before digit i. `low`, `high`: the digits so far are those of the bound.
+  // Adds the edges of a state before digit i. `low`, `high`: the digits so far equal those of the
+  // bound.
   void Continue(StateId state, size_t i, bool low, bool high) {
     if (i == digits_) {
       if (Ends(i, low, high)) builder_.Jump(state, to_);
@@ -69,7 +70,7 @@ class MagnitudeWriter {
       builder_.Jump(state, to_);
     }
     if (i >= digits_ + static_cast<size_t>(fraction_digits_)) return;
-    // Behind the last shorter length's nines there is no bound.
+    // For a shorter length the upper bound is all nines, which does not limit the fraction.
     const bool below = high && (bound_high_ || i < digits_);
     const char first = low ? At(lowest_, i) : '0';
     const char last = below ? At(highest_, i) : '9';
@@ -101,7 +102,7 @@ class MagnitudeWriter {
 
 bool IsZero(const Decimal& value) { return value.whole == "0" && value.fraction.empty(); }
 
-int Compare(const Decimal& a, const Decimal& b) {  // of magnitudes
+int Compare(const Decimal& a, const Decimal& b) {  // compares magnitudes
   if (a.whole.size() != b.whole.size()) return a.whole.size() < b.whole.size() ? -1 : 1;
   if (const int order = a.whole.compare(b.whole); order != 0) return order;
   return a.fraction.compare(b.fraction);

@@ -1,4 +1,4 @@
-// Numbers between bounds, as texts.
+// Numbers between bounds, written as texts.
 #pragma once
 
 #include <optional>
@@ -9,31 +9,32 @@
 
 namespace litecache::grammar {
 
-// A decimal number's digits: 0.05 is {"0", "05"}.
+// The digits of a decimal number: 0.05 is {"0", "05"}.
 struct Decimal {
   bool negative = false;
   std::string whole;     // without leading zeros; "0"
   std::string fraction;  // without trailing zeros
 };
 
-// From a JSON number's text, exponents included. nullopt for more than 40 digits.
+// Parses the text of a JSON number, including exponents. nullopt for more than 40 digits.
 std::optional<Decimal> ParseDecimal(std::string_view text);
 
 struct NumberBounds {
   std::optional<Decimal> low, high;
   bool low_excluded = false, high_excluded = false;
-  // Digits behind the point, at most; 0: integers.
+  // Maximum number of digits after the point; 0: integers.
   int fraction_digits = 0;
 
   bool bounded() const { return low || high; }
 };
 
-// Digits of numbers that are not bounded: enough for 64-bit integers and doubles, and an end for a
-// model that would go on.
+// Digits of unbounded numbers: enough for 64-bit integers and doubles, and a limit for a model that
+// would not stop.
 inline constexpr int kWholeDigits = 18;
 inline constexpr int kFractionDigits = 17;
 
-// The JSON numbers within the bounds between two states, without exponents; zero has no sign.
+// Writes the JSON numbers within the bounds between two states, without exponents; zero has no
+// sign.
 void WriteNumber(AutomatonBuilder* builder, StateId from, const NumberBounds& bounds, StateId to);
 
 }  // namespace litecache::grammar

@@ -9,7 +9,7 @@
 namespace litecache::grammar {
 namespace {
 
-// One sample's place in a grammar.
+// The place of one sample in a grammar.
 class GrammarConstraint final : public TokenConstraint {
  public:
   explicit GrammarConstraint(std::shared_ptr<const Grammar> grammar)
@@ -61,7 +61,7 @@ class GrammarConstraint final : public TokenConstraint {
   MatchCache::Place place_ = MatchCache::kNowhere;
   bool complete_ = false;
   bool open_ = false;
-  std::shared_ptr<const TokenMask> mask_;  // the one handed out last
+  std::shared_ptr<const TokenMask> mask_;  // the mask returned last
 };
 
 std::shared_ptr<Grammar> Finish(AutomatonBuilder* builder, StateId start,

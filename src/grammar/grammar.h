@@ -14,7 +14,7 @@
 
 namespace litecache::grammar {
 
-// A text around a JSON value: {"name": "f", "arguments": VALUE}.
+// Text around a JSON value: {"name": "f", "arguments": VALUE}.
 struct FramedSchema {
   std::string before;
   Json schema;
@@ -23,18 +23,18 @@ struct FramedSchema {
 
 class MatchCache;
 
-// What an answer may be, and what has been found out about it: the masks of places that some sample
-// has been at. Any number of samples share one, on any thread.
+// The set of allowed answers, and a cache of the token masks of all places that samples have
+// reached. Any number of samples on any threads share one grammar.
 class Grammar : public std::enable_shared_from_this<Grammar> {
  public:
-  // A JSON text that the schema allows. Throws InvalidArgument and Unsupported naming the place in
-  // the schema.
+  // Accepts JSON texts that the schema allows. Throws InvalidArgument and Unsupported, naming the
+  // place in the schema.
   static std::shared_ptr<Grammar> OfSchema(const Json& schema,
                                            std::shared_ptr<const Vocabulary> vocabulary);
-  // A JSON object.
+  // Accepts a JSON object.
   static std::shared_ptr<Grammar> OfObject(std::shared_ptr<const Vocabulary> vocabulary);
-  // One of several framed values; or, where `separator` is given, one or more of them with it in
-  // between. `frames` is not empty.
+  // Accepts one of several framed values, or, if `separator` is set, one or more of them separated
+  // by it. `frames` must not be empty.
   static std::shared_ptr<Grammar> OfFrames(const std::vector<FramedSchema>& frames,
                                            const std::string* separator,
                                            std::shared_ptr<const Vocabulary> vocabulary);
@@ -42,12 +42,13 @@ class Grammar : public std::enable_shared_from_this<Grammar> {
   Grammar(Automaton automaton, std::shared_ptr<const Vocabulary> vocabulary);
   ~Grammar();
 
-  // At the beginning.
+  // A constraint at the beginning of the text.
   std::unique_ptr<TokenConstraint> NewConstraint() const;
 
   const Automaton& automaton() const { return automaton_; }
   const Vocabulary& vocabulary() const { return *vocabulary_; }
-  // The cache in use; one that has grown too large is replaced by an empty one. A lock is held.
+  // The cache in use; one that has grown too large is replaced by an empty one. Call with the lock
+  // held.
   std::shared_ptr<MatchCache> Cache() const;
   std::mutex& mutex() const { return mutex_; }
 

@@ -40,7 +40,8 @@ std::shared_ptr<const TokenConstraint> GrammarCache::Find(const std::string& key
       return grammars_.front().second->NewConstraint();
     }
   }
-  // Not under the lock: a large schema takes a while. Two may make the same one; either will do.
+  // Outside the lock, because a large schema takes a while. Two threads may compile the same one;
+  // either result is fine.
   const std::shared_ptr<const Grammar> grammar = make(vocabulary);
   {
     const std::lock_guard lock(mutex_);

@@ -1,4 +1,4 @@
-// Grammars by what they were made of.
+// A cache of compiled grammars.
 #pragma once
 
 #include <functional>
@@ -12,9 +12,9 @@
 
 namespace litecache::grammar {
 
-// Keeps the grammars used last, so that a second request with a schema finds it compiled and its
-// masks known; and the tokenizer's vocabulary, made when the first grammar asks for it (0.1 s for
-// 128K tokens). Thread-safe.
+// Keeps the most recently used grammars, so that a second request with the same schema finds it
+// compiled and its masks computed; also the tokenizer's vocabulary, made when the first grammar
+// needs it (0.1 s for 128K tokens). Thread-safe.
 class GrammarCache {
  public:
   static constexpr size_t kGrammars = 8;

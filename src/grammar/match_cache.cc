@@ -6,11 +6,12 @@
 namespace litecache::grammar {
 namespace {
 
-// Calls nested in each other: what a reader of the JSON has to nest, too, about half of it.
+// Depth of nested calls; a reader of the JSON has to nest about half as deep.
 constexpr uint32_t kMaxDepth = 256;
-// What a place keeps of an ambiguous grammar. Each can be completed without the others.
+// Configurations that a place keeps in an ambiguous grammar. Each can be completed without the
+// others.
 constexpr size_t kMaxConfigurations = 512;
-// Bounds of a cache: of places (up to 1.2 KiB each), of masks (16 KiB each for 128K tokens).
+// Limits of a cache: places (up to 1.2 KiB each) and masks (16 KiB each for 128K tokens).
 constexpr size_t kMaxPlaces = 10'000;
 constexpr size_t kMaxMaskBytes = size_t{16} << 20;
 constexpr size_t kMaxNodes = 1'000'000;
@@ -22,7 +23,7 @@ uint64_t Key(uint32_t high, uint32_t low) { return uint64_t{high} << 32 | low; }
 MatchCache::MatchCache(const Automaton& automaton, const Vocabulary& vocabulary)
     : automaton_(automaton), vocabulary_(vocabulary) {
   places_.emplace_back();  // kNowhere
-  nodes_.emplace_back();   // outside of all calls
+  nodes_.emplace_back();   // outside all calls
   Reach({automaton.start, 0});
   start_ = Intern();
 }
@@ -35,7 +36,7 @@ uint32_t MatchCache::Push(StateId next, uint32_t below) {
 }
 
 void MatchCache::Reach(Configuration configuration) {
-  // From here one always gets to the end: what would have to nest deeper than allowed is not begun.
+  // The end stays reachable: a call that would have to nest deeper than allowed is not started.
   const auto add = [&](StateId state, uint32_t stack) {
     const uint32_t height = automaton_.states[state].height;
     if (height == kUnlimited || nodes_[stack].depth + height > kMaxDepth) return;
@@ -50,7 +51,7 @@ void MatchCache::Reach(Configuration configuration) {
     if (!state.bytes.empty() && reached_.size() < kMaxConfigurations) reached_.push_back(at);
     for (const StateId target : state.jumps) add(target, at.stack);
     for (const CallEdge& call : state.calls) {
-      // The caller has to be able to go on, too.
+      // The caller must be able to continue, too.
       const uint32_t height = automaton_.states[call.next].height;
       if (height == kUnlimited || nodes_[at.stack].depth + height > kMaxDepth) continue;
       add(call.callee, Push(call.next, at.stack));
@@ -134,15 +135,15 @@ void MatchCache::Walk(const TokenTree& tree, Place place, TokenMask* mask) {
 std::shared_ptr<const TokenMask> MatchCache::Mask(Place place) {
   if (places_[place].mask != nullptr) return places_[place].mask;
   auto mask = std::make_shared<TokenMask>((vocabulary_.size() + 31) / 32);
-  // Inside of a string most of the vocabulary may follow: that part is known beforehand, and only
-  // what ends the string or needs care is walked through.
+  // Inside a string most of the vocabulary may follow: that part is precomputed, and only the
+  // tokens that end the string or need care are walked.
   uint32_t plain = 0;
   for (const Configuration& at : places_[place].configurations) {
     const State& state = automaton_.states[at.state];
     plain = std::max(plain, state.plain);
     if (state.plain == 0) reached_.push_back(at);
   }
-  const Place rest = Intern();  // without the strings' insides
+  const Place rest = Intern();  // without the insides of strings
   if (plain > 0) *mask = vocabulary_.PlainUpTo(plain);
   Walk(vocabulary_.other(), place, mask.get());
   Walk(vocabulary_.plain(), rest, mask.get());

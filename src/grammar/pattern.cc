@@ -126,7 +126,7 @@ class Parser {
     return MakeRepeat(std::move(atom), min, max);
   }
 
-  // {m}, {m,} or {m,n}; anything else is text.
+  // Parses {m}, {m,} or {m,n}; anything else is literal text.
   bool Counts(uint32_t* min, uint32_t* max) {
     const size_t begin = at_++;
     const auto low = Count();
@@ -215,7 +215,7 @@ class Parser {
     }
     return negated ? set.Complement() : set;
   }
-  // A set, and whether it is one character.
+  // Parses a set; the second value is true if it is a single character.
   std::pair<CharacterSet, bool> ClassItem() {
     const char32_t c = Next();
     if (c != '\\') return {{{c, c}}, true};
@@ -256,7 +256,7 @@ class Parser {
       case 's':
         return kSpace;
       case 'S': {
-        // Blanks beyond ASCII are no \s here, and no \S either: dialects differ about them.
+        // Blanks beyond ASCII belong neither to \s nor to \S: dialects differ about them.
         CharacterSet blanks = kSpace;
         for (const CharacterSet& more :
              {CharacterSet{{0x1C, 0x1F}, {0x85, 0x85}, {0xA0, 0xA0}, {0x1680, 0x1680}},
@@ -389,10 +389,10 @@ CharacterAutomaton ParsePattern(std::string_view pattern) {
 }
 
 CharacterAutomaton AllBut(const std::vector<std::u32string>& texts) {
-  // A node for every beginning of a text; a character that goes on with none leads to `other`.
+  // A node for every prefix of a text; a character that continues none of them leads to `other`.
   CharacterAutomaton result;
   result.start = result.Add();
-  std::vector<std::map<uint32_t, int>> next(1);  // by node and character
+  std::vector<std::map<uint32_t, int>> next(1);  // keyed by node and character
   std::vector<int> ends;
   for (const std::u32string& text : texts) {
     int node = result.start;

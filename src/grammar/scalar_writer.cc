@@ -12,7 +12,7 @@
 namespace litecache::grammar {
 namespace {
 
-// Formats that say how a text looks; others are annotations, as JSON Schema has it by default.
+// Formats that restrict the text; others are annotations, which is JSON Schema's default.
 const std::map<std::string, std::string, std::less<>>& Formats() {
   constexpr const char* kDate =
       "[0-9]{4}-(0[13578]-(0[1-9]|[12][0-9]|3[01])|1[02]-(0[1-9]|[12][0-9]|3[01])|0[469]-(0[1-9]|["
@@ -142,7 +142,7 @@ StateId ScalarWriter::Key(const std::vector<std::string>& but) {
     PlainString(0, kUnlimited, rule, end);
     return shared_[name];
   }
-  // Characters have one spelling here, so that no escape spells one of the names.
+  // Characters have only one notation here, so that no escape can spell one of the names.
   std::vector<std::u32string> texts;
   texts.reserve(but.size());
   for (const std::string& other : but) texts.push_back(ToCharacters(other));
@@ -165,14 +165,14 @@ void ScalarWriter::Number(const Subschema& s, bool integer, StateId from, StateI
       }
       const auto value = ParseDecimal(found->dump());
       if (!value) {
-        // Beyond all numbers that are written.
+        // Outside the range of all numbers that are written.
         if (std::abs(found->get<double>()) > 1 && (found->get<double>() < 0) == low) return;
         throw Unsupported("{}/{}: {} has too many digits", s.path, keyword, Shown(*found));
       }
       auto& bound = low ? bounds.low : bounds.high;
       auto& is_excluded = low ? bounds.low_excluded : bounds.high_excluded;
       if (bound) {
-        // Of minimum and exclusiveMinimum the stricter one holds.
+        // Of minimum and exclusiveMinimum the stricter one applies.
         const char* other = low ? "minimum" : "maximum";
         const double mine = found->get<double>(), before = s.schema[other].get<double>();
         if (low ? mine < before : mine > before) return;
@@ -185,7 +185,7 @@ void ScalarWriter::Number(const Subschema& s, bool integer, StateId from, StateI
     read("maximum", false, false);
     read("exclusiveMaximum", false, true);
     if (const auto found = s.schema.find("multipleOf"); found != s.schema.end()) {
-      // Powers of ten are numbers of digits behind the point.
+      // A power of ten becomes a number of digits after the point.
       const auto step = found->is_number() ? ParseDecimal(found->dump()) : std::nullopt;
       if (step && !step->negative && step->whole == "1" && step->fraction.empty()) {
         bounds.fraction_digits = 0;
@@ -207,7 +207,7 @@ void ScalarWriter::Number(const Subschema& s, bool integer, StateId from, StateI
   if (rule == 0) {
     rule = builder_.Add();
     const StateId end = builder_.AddEnd();
-    const StateId whole = builder_.Add();  // behind the whole digits
+    const StateId whole = builder_.Add();  // after the whole digits
     const StateId minus = builder_.Literal(rule, "-");
     builder_.Byte(rule, '0', whole);
     if (!integer) builder_.Byte(minus, '0', whole);
@@ -223,7 +223,7 @@ void ScalarWriter::Number(const Subschema& s, bool integer, StateId from, StateI
     digits(minus, '1', kWholeDigits, whole);
     builder_.Jump(whole, end);
     if (!integer) {
-      const StateId fraction = builder_.Add();  // behind the digits after the point
+      const StateId fraction = builder_.Add();  // after the digits of the fraction
       builder_.Jump(whole, fraction);
       digits(builder_.Literal(whole, "."), '0', kFractionDigits, fraction);
       const StateId e = builder_.Add(), exponent = builder_.Add();

@@ -12,26 +12,26 @@
 
 namespace litecache::grammar {
 
-// Writes between two states of an automaton. A schema that is `true` allows all of its type.
+// Writes between two states of an automaton. The schema `true` allows all values of the type.
 class ScalarWriter {
  public:
   explicit ScalarWriter(AutomatonBuilder* builder) : builder_(*builder), characters_(builder) {}
 
-  // By minLength, maxLength, pattern or format. Throws InvalidArgument and Unsupported with the
-  // path of the place.
+  // Applies minLength, maxLength, pattern or format. Throws InvalidArgument and Unsupported with
+  // the path of the place.
   void String(const Subschema& s, StateId from, StateId to);
-  // By minimum, maximum, exclusiveMinimum, exclusiveMaximum, multipleOf. Throws as above.
+  // Applies minimum, maximum, exclusiveMinimum, exclusiveMaximum, multipleOf. Throws as above.
   void Number(const Subschema& s, bool integer, StateId from, StateId to);
-  // The state to call for a property's name: any but these.
+  // A callee for a property name other than those in `but`.
   StateId Key(const std::vector<std::string>& but);
 
  private:
-  // A string of min to max characters, with all the escapes JSON has.
+  // Accepts a string of min to max characters, with all escapes of JSON.
   void PlainString(uint32_t min, uint32_t max, StateId from, StateId to);
 
   AutomatonBuilder& builder_;
   CharacterWriter characters_;
-  std::map<std::string, StateId> shared_;  // states to call, by what they are
+  std::map<std::string, StateId> shared_;  // callees by kind
 };
 
 }  // namespace litecache::grammar

@@ -10,11 +10,11 @@ namespace litecache::grammar {
 namespace {
 
 constexpr size_t kMaxRules = 20'000;
-// Text of all subschemas: this, and so many times the schema's own. Circles of combinations grow
-// until they meet it.
+// Limit on the text of all subschemas: this plus a multiple of the schema's own size. Cyclic
+// combinations grow until they reach it.
 constexpr size_t kRuleBytes = size_t{256} << 10;
 constexpr size_t kRuleBytesGrowth = 16;
-constexpr int kIndentation = 24;  // blanks of a new line
+constexpr int kIndentation = 24;  // blanks after a new line
 constexpr int kTabs = 6;
 
 }  // namespace
@@ -23,7 +23,7 @@ StateId SchemaCompiler::Compile(const Json& root) {
   const SchemaDocument document(root, &work_left_);
   document.ChargeFor(root);
   document_ = &document;
-  rules_.clear();  // references mean this document's
+  rules_.clear();  // references refer to this document
   rule_bytes_left_ = kRuleBytes + kRuleBytesGrowth * root.dump().size();
   const StateId start = Rule({root, "#"});
   while (!pending_.empty()) {
@@ -36,7 +36,7 @@ StateId SchemaCompiler::Compile(const Json& root) {
 }
 
 StateId SchemaCompiler::Rule(Subschema subschema) {
-  // A reference alone is what it refers to.
+  // A lone reference is replaced by its target.
   std::set<std::string> seen;
   while (subschema.schema.is_object() && subschema.schema.contains("$ref")) {
     subschema = document_->Flatten(subschema);
@@ -67,7 +67,7 @@ StateId SchemaCompiler::Rule(Subschema subschema) {
 void SchemaCompiler::Write(const Pending& rule) {
   const Subschema s = document_->Flatten(rule.subschema);
   const Json& schema = s.schema;
-  if (schema == false) return;  // nothing
+  if (schema == false) return;  // no value is allowed
   if (schema != true && !schema.is_object()) {
     throw InvalidArgument("{}: a schema is an object, true or false", s.path);
   }
@@ -83,7 +83,7 @@ void SchemaCompiler::Write(const Pending& rule) {
   }
   auto types = TypesOf(s);
   for (const std::string& type : types) {
-    // Integers are numbers: they need not be written twice.
+    // Every integer is a number, so "integer" is not written again next to "number".
     const bool covered =
         type == "integer" && std::find(types.begin(), types.end(), "number") != types.end();
     if (!covered) WriteType(s, type, rule.start, rule.end);
@@ -94,7 +94,7 @@ void SchemaCompiler::WriteChoices(const Subschema& s, const char* keyword, State
                                   StateId to) {
   const Json& choices = Expect(s, keyword, Json::value_t::array, "an array");
   if (choices.empty()) throw InvalidArgument("{}/{}: it is empty", s.path, keyword);
-  Json rest = Json::object();  // what else is said
+  Json rest = Json::object();  // the fields besides anyOf/oneOf
   for (const auto& [key, value] : s.schema.items()) {
     if (key != keyword && !IsAnnotation(key)) rest[key] = value;
   }
@@ -111,7 +111,7 @@ void SchemaCompiler::WriteChoices(const Subschema& s, const char* keyword, State
     }
   }
   for (Subschema& part : parts) {
-    // The other fields hold for every choice.
+    // The other fields apply to every choice.
     document_->ChargeFor(rest);
     if (!rest.empty()) part.schema = Json{{"allOf", Json::array({rest, part.schema})}};
     builder_.Call(from, Rule(std::move(part)), to);
@@ -192,7 +192,7 @@ void SchemaCompiler::WriteArray(const Subschema& s, StateId from, StateId to) {
 
   const auto fixed = static_cast<uint32_t>(prefix.size());
   const uint32_t counted = max == kUnlimited ? std::max({min, fixed, 1u}) : max;
-  StateId state = builder_.Literal(from, "[");  // behind i items
+  StateId state = builder_.Literal(from, "[");  // after i items
   for (uint32_t i = 0;; ++i) {
     if (i >= min) {
       // An empty array has no space inside.
@@ -228,7 +228,7 @@ void SchemaCompiler::WriteMember(StateId from, StateId key, StateId value, State
 
 void SchemaCompiler::WriteObject(const Subschema& s, StateId from, StateId to) {
   if (!s.schema.is_object()) return WriteMap(s, true, from, to);
-  // In the schema's order.
+  // Properties in the schema's order.
   std::vector<std::pair<std::string, Json>> properties;
   std::set<std::string> names;
   if (s.schema.contains("properties")) {
@@ -238,8 +238,7 @@ void SchemaCompiler::WriteObject(const Subschema& s, StateId from, StateId to) {
       names.insert(name);
     }
   }
-  // Properties that a schema does not name are left out where it names some and does not speak of
-  // others.
+  // A schema that names properties and has no additionalProperties allows no others.
   const bool named = s.schema.contains("properties");
   Json more = named ? Json(false) : Json(true);
   if (s.schema.contains("additionalProperties")) more = s.schema["additionalProperties"];
@@ -248,7 +247,7 @@ void SchemaCompiler::WriteObject(const Subschema& s, StateId from, StateId to) {
     for (const Json& name : Expect(s, "required", Json::value_t::array, "an array")) {
       if (!name.is_string()) throw InvalidArgument("{}/required: names are texts", s.path);
       required.insert(name.get<std::string>());
-      // Required without a schema of its own: it has that of further properties.
+      // A required property without a schema of its own has the schema of additional properties.
       if (names.insert(name.get<std::string>()).second) {
         document_->ChargeFor(more);
         const bool silent = !s.schema.contains("additionalProperties");
@@ -266,10 +265,10 @@ void SchemaCompiler::WriteObject(const Subschema& s, StateId from, StateId to) {
     if (!met) throw Unsupported("{}: '{}' beside 'properties' is not supported", s.path, keyword);
   }
 
-  // Before member i: without (first) and with (next) a member behind it, which needs a comma.
+  // Before member i: `first` has no member before it; `next` has one and needs a comma.
   StateId first = builder_.Literal(from, "{");
   StateId next = builder_.Add();
-  StateId comma = builder_.Add();  // behind the comma, where member i or a later one may begin
+  StateId comma = builder_.Add();  // after the comma, where member i or a later one may begin
   const StateId open_space = builder_.Add();
   const StateId open = first;
   builder_.Call(first, Space(), open_space);
@@ -295,7 +294,7 @@ void SchemaCompiler::WriteObject(const Subschema& s, StateId from, StateId to) {
       builder_.Jump(first, first_after);
       if (begun) {
         builder_.Jump(comma, after_comma);
-        // Behind an earlier member this one may be left out at the object's end, too.
+        // After an earlier member this one may also be left out at the object's end.
         const StateId merged = builder_.Add();
         builder_.Jump(next, merged);
         builder_.Jump(after, merged);

@@ -1,4 +1,4 @@
-// JSON schemas to automata.
+// Compiles JSON schemas to automata.
 #pragma once
 
 #include <deque>
@@ -15,19 +15,19 @@
 
 namespace litecache::grammar {
 
-// Writes the JSON texts of values into an automaton: those of a schema, or a part of them where
-// JSON Schema leaves open how a value is written (README.md lists what is fixed: the order of
-// properties, white space, ...). Never a text whose value the schema forbids.
+// Writes the JSON texts of a schema's values into an automaton: all of them, or a subset where JSON
+// Schema leaves the notation open (README.md lists what is fixed: the order of properties, white
+// space, ...). Never a text whose value the schema forbids.
 class SchemaCompiler {
  public:
   explicit SchemaCompiler(AutomatonBuilder* builder) : builder_(*builder), scalars_(builder) {}
 
-  // The state to call for a value of the schema; what it refers to is in the same document. Throws
-  // InvalidArgument for malformed schemas, Unsupported for keywords that are not supported, each
-  // with the path of the place. `root` must live until then only.
+  // Returns the callee for a value of the schema; references must stay within the same document.
+  // Throws InvalidArgument for malformed schemas and Unsupported for keywords that are not
+  // supported, both with the path of the place. `root` is used only during the call.
   StateId Compile(const Json& root);
 
-  // At most one space or line break (to call): before the first character of an answer.
+  // A callee for at most one space or line break, before the first character of an answer.
   StateId LeadingSpace() { return AtMostOne(" \n"); }
 
  private:
@@ -37,7 +37,7 @@ class SchemaCompiler {
     StateId end;
   };
 
-  // The state to call for a subschema; what it consists of is written later.
+  // A callee for a subschema; its contents are written later.
   StateId Rule(Subschema subschema);
   void Write(const Pending& rule);
   void WriteChoices(const Subschema& s, const char* keyword, StateId from, StateId to);
@@ -48,18 +48,18 @@ class SchemaCompiler {
   void WriteMap(const Subschema& s, const Json& values, StateId from, StateId to);
   void WriteMember(StateId from, StateId key, StateId value, StateId to);
 
-  // States to call.
+  // Callees.
   StateId Space();  // between values: nothing, a space, or a new line and its indentation
   StateId AtMostOne(std::string_view characters);
 
   AutomatonBuilder& builder_;
   ScalarWriter scalars_;
   const SchemaDocument* document_ = nullptr;
-  std::map<std::string, StateId> rules_;  // by the schema's text
+  std::map<std::string, StateId> rules_;  // keyed by the schema's text
   size_t rule_bytes_left_ = 0;
   size_t work_left_ = kSchemaWork;
   std::deque<Pending> pending_;
-  std::map<std::string, StateId> shared_;  // states to call, by what they are
+  std::map<std::string, StateId> shared_;  // callees by kind
 };
 
 }  // namespace litecache::grammar

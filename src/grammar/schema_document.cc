@@ -16,7 +16,7 @@ namespace litecache::grammar {
 namespace {
 
 constexpr int kMaxDepth = 64;
-constexpr size_t kMaxChoices = 1000;  // of two anyOf together
+constexpr size_t kMaxChoices = 1000;  // of two anyOf combined
 
 constexpr std::array<std::string_view, 20> kAnnotations = {
     "title",         "description",   "default",   "examples",        "example",
@@ -57,7 +57,7 @@ std::set<std::string> CanonicalTexts(const Json& list) {
   return texts;
 }
 
-// The text of a schema's $ref.
+// The value of a schema's $ref.
 const std::string& ReferenceOf(const Subschema& subschema) {
   const Json& reference = subschema.schema["$ref"];
   if (!reference.is_string()) {
@@ -66,14 +66,14 @@ const std::string& ReferenceOf(const Subschema& subschema) {
   return reference.get_ref<const std::string&>();
 }
 
-// Fields by their names: ordered objects are searched linearly.
+// Fields by name: ordered objects are searched linearly.
 std::map<std::string_view, const Json*> ByName(const Json& object) {
   std::map<std::string_view, const Json*> fields;
   for (const auto& [name, value] : object.items()) fields.emplace(name, &value);
   return fields;
 }
 
-// Of two sorted ranges.
+// Intersection of two sorted ranges.
 template <typename Set>
 bool HaveCommon(const Set& a, const Set& b) {
   const Set& fewer = a.size() < b.size() ? a : b;
@@ -93,7 +93,7 @@ size_t WeightOf(const Json& value) {
   return weight;
 }
 
-// Numbers that are whole as integers; objects in the order of their fields' names.
+// Whole numbers become integers; the fields of objects are sorted by name.
 nlohmann::json Canonical(const Json& value) {
   if (value.is_number_float()) {
     const double number = value.get<double>();
@@ -216,7 +216,7 @@ Subschema SchemaDocument::Resolve(const std::string& reference, const std::strin
     throw Unsupported("{}/$ref: '{}' is not supported: references begin with #/", path,
                       Shortened(reference));
   }
-  std::string pointer;  // %XX of URIs
+  std::string pointer;  // resolves the %XX of URIs
   for (size_t i = 1; i < reference.size(); ++i) {
     const auto digit = [&](size_t at) {
       return at < reference.size()
@@ -233,7 +233,7 @@ Subschema SchemaDocument::Resolve(const std::string& reference, const std::strin
   }
   try {
     const Json::json_pointer place(pointer);
-    // Each step searches an object's fields one by one.
+    // Each step searches an object's fields linearly.
     const auto definitions = root_.find("$defs");
     Charge(1 + (root_.size() + (definitions != root_.end() ? definitions->size() : 0)) / 8);
     const Json& found = root_.at(place);
@@ -257,7 +257,7 @@ const Subschema& SchemaDocument::FlattenReference(const std::string& reference,
     throw InvalidArgument("{}: its references and allOf go around in a circle", path);
   }
   Subschema target = Flatten(Resolve(reference, path), depth);
-  while (target.schema.is_object() && target.schema.contains("$ref")) {  // a reference alone
+  while (target.schema.is_object() && target.schema.contains("$ref")) {  // a lone reference
     target = FlattenReference(ReferenceOf(target), target.path, depth + 1);
   }
   open_.erase(reference);
@@ -285,8 +285,8 @@ Subschema SchemaDocument::Flatten(const Subschema& subschema, int depth) const {
   if (!schema["allOf"].is_array()) {
     throw InvalidArgument("{}/allOf: an array is expected", subschema.path);
   }
-  // The fields beside allOf, then its parts one after another. A lone reference stays one: what it
-  // refers to is compiled once.
+  // The fields next to allOf, then its parts one after another. A lone reference is kept, so that
+  // its target is compiled once.
   Json rest = Json::object();
   for (const auto& [key, value] : schema.items()) {
     if (key != "allOf" && !IsAnnotation(key)) rest[key] = value;
@@ -317,8 +317,8 @@ Json SchemaDocument::AllOf(const Json& a, const Json& b) const {
   return {{"allOf", Json::array({a, b})}};
 }
 
-// The fields of objects that name properties, merged together: what one forbids or restricts by
-// additionalProperties concerns the other's.
+// Merges the fields of objects that name properties: additionalProperties of one schema restricts
+// the properties of the other.
 void SchemaDocument::MergeProperties(const Json& a, const Json& b, Json* merged) const {
   const Json empty = Json::object();
   const Json& first = a.contains("properties") ? a["properties"] : empty;
@@ -347,7 +347,8 @@ void SchemaDocument::MergeProperties(const Json& a, const Json& b, Json* merged)
   }
 }
 
-// A field that both have, with different values. Json() where nothing satisfies both.
+// Merges a field that both schemas have with different values. Returns Json() if nothing satisfies
+// both.
 Json SchemaDocument::MergeField(const std::string& key, const Json& mine, const Json& other,
                                 const Subschema& a, const Subschema& b) const {
   const bool arrays = mine.is_array() && other.is_array();
@@ -426,7 +427,7 @@ Json SchemaDocument::Merge(const Subschema& a, const Subschema& b) const {
     }
   }
   MergeProperties(a.schema, b.schema, &merged);
-  // Of constants on one side and an enumeration on the other, the constant stays.
+  // Of a constant in one schema and an enumeration in the other, the constant is kept.
   if (merged.contains("const") && merged.contains("enum")) {
     if (!CanonicalTexts(merged["enum"]).contains(CanonicalText(merged["const"]))) return false;
     merged.erase("enum");
@@ -441,10 +442,10 @@ Subschema SchemaDocument::Plain(const Subschema& subschema) const {
 }
 
 struct SchemaDocument::Traits {
-  bool nothing = false;                            // no value at all
-  std::optional<std::set<std::string>> constants;  // their texts; the only values
-  std::optional<std::vector<std::string>> types;   // that the schema names
-  std::map<std::string, Traits> required;          // properties, where only objects are allowed
+  bool nothing = false;                            // no value satisfies the schema
+  std::optional<std::set<std::string>> constants;  // texts of the only allowed values
+  std::optional<std::vector<std::string>> types;   // as named by the schema
+  std::map<std::string, Traits> required;          // by property, if only objects are allowed
 };
 
 SchemaDocument::Traits SchemaDocument::TraitsOf(const Subschema& subschema, int depth) const {
@@ -455,7 +456,7 @@ SchemaDocument::Traits SchemaDocument::TraitsOf(const Subschema& subschema, int 
   traits.nothing = schema == false;
   if (!schema.is_object()) return traits;
   if (const auto constants = Constants(schema)) traits.constants = CanonicalTexts(*constants);
-  // TypesOf() guesses where there is no "type": such a schema allows more.
+  // TypesOf() guesses if there is no "type": such a schema allows more.
   if (!schema.contains("type") && !traits.constants) return traits;
   traits.types = TypesOf(plain);
   if (depth >= kDeepest || *traits.types != std::vector<std::string>{"object"}) return traits;

@@ -1,4 +1,4 @@
-// A JSON schema: what its references mean, and several schemas as one.
+// A JSON schema document: resolves references and combines several schemas into one.
 #pragma once
 
 #include <map>
@@ -13,50 +13,48 @@ namespace litecache::grammar {
 
 using Json = nlohmann::ordered_json;
 
-// A schema, and where in the document it stands, for errors: "#/properties/a".
+// A schema, and its position in the document for errors: "#/properties/a".
 struct Subschema {
   Json schema;
   std::string path;
 };
 
-// What may be done with the documents of one grammar: they may be small and mean much, when
-// references and combinations multiply. In nodes of JSON gone through; this many take about a
-// second.
+// Work limit for the documents of one grammar: small ones can expand to a lot when references and
+// combinations multiply. Counted in visited JSON nodes; this many take about a second.
 inline constexpr size_t kSchemaWork = 4'000'000;
 
 class SchemaDocument {
  public:
-  // `root` must outlive this. What is done is taken off `work_left`; what is not left is refused
-  // with InvalidArgument.
+  // `root` must outlive this. Work is subtracted from `work_left`; InvalidArgument is thrown when
+  // too little is left.
   SchemaDocument(const Json& root, size_t* work_left) : root_(root), work_left_(*work_left) {}
 
-  // `nodes` of JSON, or as much work, are about to be gone through.
+  // Charges for `nodes` of JSON about to be visited, or equivalent work.
   void Charge(size_t nodes) const;
-  // A value is about to be copied, compared or written.
+  // Charges for a value about to be copied, compared or written.
   void ChargeFor(const Json& value) const;
 
-  // What "#/..." names. Throws InvalidArgument for what is not there, Unsupported for references
-  // beyond the document.
+  // The target of "#/...". Throws InvalidArgument if there is none, and Unsupported for references
+  // outside the document.
   Subschema Resolve(const std::string& reference, const std::string& path) const;
 
-  // One schema for what satisfies both. Objects are merged field by field, the schemas of a
-  // property that both have become an allOf. Throws Unsupported where two fields have no common
-  // form.
+  // One schema for the values that satisfy both. Objects are merged field by field; the schemas of
+  // a property that both have become an allOf. Throws Unsupported if two fields cannot be combined.
   Json Merge(const Subschema& a, const Subschema& b) const;
 
-  // The schema with $ref beside other fields and allOf merged away; $ref alone stays.
+  // The schema with $ref next to other fields and allOf merged; a lone $ref is kept.
   Subschema Flatten(const Subschema& subschema) const;
 
-  // Two of the schemas that may have a value in common, by their places in the list; none where
-  // their types, constants, or those of a property that both require, tell all of them apart.
+  // Two of the schemas that may have a value in common, by their indices; none if all are told
+  // apart by their types, their constants, or those of a property that all require.
   std::optional<std::pair<size_t, size_t>> FindOverlap(const std::vector<Subschema>& schemas) const;
 
  private:
-  // What a schema says that another one's values may not satisfy.
+  // Properties of a schema by which its values may be told apart from another's.
   struct Traits;
 
   Subschema Flatten(const Subschema& subschema, int depth) const;
-  // What a reference means, flattened. Each is worked out once.
+  // The target of a reference, flattened. Computed once for each reference.
   const Subschema& FlattenReference(const std::string& reference, const std::string& path,
                                     int depth) const;
   Json MergeField(const std::string& key, const Json& mine, const Json& other, const Subschema& a,
@@ -65,27 +63,27 @@ class SchemaDocument {
   Json AllOf(const Json& a, const Json& b) const;
   Traits TraitsOf(const Subschema& subschema, int depth) const;
   static bool Disjoint(const Traits& a, const Traits& b);
-  // References followed, too.
+  // As Flatten(), but also follows lone references.
   Subschema Plain(const Subschema& subschema) const;
 
   const Json& root_;
   size_t& work_left_;
   mutable std::map<std::string, Subschema> flattened_;
-  mutable std::set<std::string> open_;  // references that are being flattened
+  mutable std::set<std::string> open_;  // references being flattened
 };
 
-// Fields that say nothing about the value: title, description, default, examples, ...
+// Fields without effect on validity: title, description, default, examples, ...
 bool IsAnnotation(std::string_view keyword);
-// The types a schema allows: what "type" says, else what const, enum or the other fields are about;
-// all of them where nothing says.
+// The types that a schema allows: those in "type", else those implied by const, enum or the other
+// fields, else all.
 std::vector<std::string> TypesOf(const Subschema& subschema);
 // "integer" for whole numbers.
 std::string TypeOfValue(const Json& value);
-// Equal values have equal texts: 1 and 1.0, and objects whatever the order of their fields.
+// Equal values have equal texts: 1 and 1.0, and objects with their fields in any order.
 std::string CanonicalText(const Json& value);
-// The place of a part, for errors. Long names and long paths are cut.
+// The path of a part, for errors. Long names and long paths are cut.
 std::string PathOf(const std::string& path, std::string_view part);
-// For errors: a text of at most 80 bytes, cut between characters; a value, as JSON.
+// For errors: at most 80 bytes of a text, cut between characters; or of a value as JSON.
 std::string Shortened(std::string_view text);
 std::string Shown(const Json& value);
 

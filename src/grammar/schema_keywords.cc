@@ -10,7 +10,7 @@
 namespace litecache::grammar {
 namespace {
 
-// Everything a schema may say. What is not here is refused.
+// All supported keywords. Others are rejected.
 constexpr std::array<std::string_view, 26> kKeywords = {"type",
                                                         "enum",
                                                         "const",

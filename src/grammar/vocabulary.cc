@@ -16,7 +16,7 @@ TokenTree MakeTree(const std::vector<std::string>& bytes, std::vector<int32_t> t
   std::sort(tokens.begin(), tokens.end(),
             [&](int32_t a, int32_t b) { return text(a) != text(b) ? text(a) < text(b) : a < b; });
   TokenTree tree;
-  std::vector<uint32_t> path;  // nodes of the bytes so far
+  std::vector<uint32_t> path;  // nodes of the current prefix
   std::string_view before;
   const auto close = [&](size_t depth) {
     for (; path.size() > depth; path.pop_back()) {
@@ -45,7 +45,7 @@ TokenTree MakeTree(const std::vector<std::string>& bytes, std::vector<int32_t> t
   return tree;
 }
 
-// Characters of a text that a JSON string holds as it is; 0 for others.
+// Number of characters in a text that a JSON string contains unescaped; 0 for other texts.
 size_t PlainLength(std::string_view text) {
   if (!tokenizer::IsValidUtf8(text)) return 0;
   size_t count = 0;
@@ -67,7 +67,7 @@ Vocabulary::Vocabulary(std::vector<std::string> bytes) : bytes_(std::move(bytes)
     const size_t length = PlainLength(bytes_[i]);
     (length > 0 ? plain : other).push_back(static_cast<int32_t>(i));
     if (length == 0) continue;
-    // Longer ones than this count as this long: a handful of tokens, runs of blanks.
+    // Longer tokens count as this long: a handful of tokens with runs of blanks.
     constexpr size_t kLongest = 64;
     if (length > plain_by_length_.size()) {
       plain_by_length_.resize(std::min(length, kLongest), TokenMask(words));

@@ -1,4 +1,4 @@
-// A tokenizer's tokens as bytes, in a tree.
+// The byte strings of a tokenizer's tokens, as a tree.
 #pragma once
 
 #include <algorithm>
@@ -12,16 +12,16 @@
 
 namespace litecache::grammar {
 
-// One bit a token.
+// One bit per token.
 using TokenMask = std::vector<uint32_t>;
 
-// A tree of byte strings in preorder: a walk that cannot go on with a byte skips to `end`.
+// A tree of byte strings in preorder: a walk skips to `end` when a byte does not fit.
 struct TokenTree {
   struct Node {
     uint8_t byte = 0;
-    uint32_t depth = 0;                         // 1: a token's first byte
-    uint32_t end = 0;                           // the node behind the last one below this
-    uint32_t tokens_begin = 0, tokens_end = 0;  // of `tokens`: those that end here
+    uint32_t depth = 0;                         // 1: the first byte of a token
+    uint32_t end = 0;                           // the node after the last one below this
+    uint32_t tokens_begin = 0, tokens_end = 0;  // range in `tokens` of those that end here
   };
   std::vector<Node> nodes;
   std::vector<int32_t> tokens;
@@ -31,17 +31,17 @@ struct TokenTree {
 // Immutable; any number of threads may use it at once.
 class Vocabulary {
  public:
-  // bytes[i] are those of token i; empty: a token without text, which no grammar allows.
+  // bytes[i] belongs to token i; empty: a token without text, which no grammar allows.
   explicit Vocabulary(std::vector<std::string> bytes);
   static std::shared_ptr<const Vocabulary> Of(const tokenizer::Tokenizer& tokenizer);
 
   size_t size() const { return bytes_.size(); }
   const std::string& bytes(int32_t token) const { return bytes_[static_cast<size_t>(token)]; }
 
-  // Tokens of whole characters that JSON strings hold as they are, and the others.
+  // Tokens of whole characters that JSON strings contain unescaped; other() has the rest.
   const TokenTree& plain() const { return plain_; }
   const TokenTree& other() const { return other_; }
-  // The plain tokens of at most that many characters, more than 0.
+  // The plain tokens of at most that many characters; `characters` must be positive.
   const TokenMask& PlainUpTo(uint32_t characters) const {
     return plain_by_length_[std::min<size_t>(characters, plain_by_length_.size()) - 1];
   }
@@ -50,7 +50,7 @@ class Vocabulary {
   std::vector<std::string> bytes_;
   TokenTree plain_;
   TokenTree other_;
-  std::vector<TokenMask> plain_by_length_;  // up to 1, 2, ... characters
+  std::vector<TokenMask> plain_by_length_;  // of up to 1, 2, ... characters
 };
 
 }  // namespace litecache::grammar

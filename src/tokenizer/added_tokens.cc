@@ -20,7 +20,7 @@ bool StartsWithWord(std::string_view text) {
   return IsWordCharacter(NextCodePoint(text, &offset));
 }
 
-// Where the white space that ends at `end` begins.
+// Start of the white space that ends at `end`.
 size_t SpaceBefore(std::string_view text, size_t end) {
   while (end > 0) {
     const size_t start = PreviousCharacter(text, end);
@@ -31,7 +31,7 @@ size_t SpaceBefore(std::string_view text, size_t end) {
   return end;
 }
 
-// Where the white space that begins at `begin` ends.
+// End of the white space that begins at `begin`.
 size_t SpaceBehind(std::string_view text, size_t begin) {
   while (begin < text.size()) {
     size_t offset = begin;
@@ -58,7 +58,7 @@ void AddedTokens::Trie::Insert(std::string_view text, int32_t id) {
       node = it->second;
     }
   }
-  // Two tokens that normalize to the same text: the first one stays.
+  // If two tokens normalize to the same text, the first one is kept.
   if (nodes_[node].id < 0) nodes_[node].id = id;
   first_[static_cast<unsigned char>(text[0])] = true;
 }
@@ -154,7 +154,7 @@ void AddedTokens::SplitPiece(const Trie& trie, bool parse_special, const Piece& 
     }
     size_t begin = at;
     size_t end = match_end;
-    at = match_end;  // a match that is turned down still hides what begins inside it
+    at = match_end;  // a rejected match still hides matches that begin inside it
     const AddedToken& token = entries_.at(id).token;
     if (!parse_special && special_.contains(token.content)) continue;
     if (token.single_word && ((begin > 0 && EndsWithWord(text.substr(0, begin))) ||

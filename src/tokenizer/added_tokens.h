@@ -1,4 +1,4 @@
-// Tokens that are found in the text before the model sees it: special ones and added words.
+// Tokens found in the text before the model runs: special ones and added words.
 #pragma once
 
 #include <cstdint>
@@ -17,10 +17,10 @@ namespace litecache::tokenizer {
 
 struct AddedToken {
   std::string content;
-  bool single_word = false;  // matches only between characters that belong to no word
-  bool lstrip = false;       // takes white space to its left with it
-  bool rstrip = false;       // takes white space to its right with it
-  bool normalized = true;    // is normalized itself and looked for in normalized text
+  bool single_word = false;  // matches only if no word character is adjacent
+  bool lstrip = false;       // includes white space on its left
+  bool rstrip = false;       // includes white space on its right
+  bool normalized = true;    // is normalized and searched for in normalized text
   bool special = false;      // left out by Decode(skip_special)
 
   bool operator==(const AddedToken&) const = default;
@@ -28,20 +28,20 @@ struct AddedToken {
 
 class AddedTokens {
  public:
-  // Adds `token` under `id`, or changes the one that has this content. `normalizer` may be null.
+  // Adds `token` under `id`, or changes the token with the same content. `normalizer` may be null.
   void Add(const AddedToken& token, int32_t id, const Normalizer* normalizer);
 
   // Ids by content.
   const std::unordered_map<std::string, int32_t>& ids() const { return ids_; }
   // The token with this id, or nullptr.
   const AddedToken* Find(int32_t id) const;
-  // What the decoder sees for an added token; the content, normalized where the token is.
+  // The decoder's input for an added token: its content, normalized if the token is.
   const std::string& DecoderText(int32_t id) const;
-  // True where `text` is the content of a special token.
+  // Whether `text` is the content of a special token.
   bool IsSpecialContent(const std::string& text) const { return special_.contains(text); }
 
-  // Cuts tokens out of the pieces that are none yet: those found in raw text, or those found in
-  // normalized text. With parse_special false, special tokens are ordinary text.
+  // Splits tokens out of the pieces that are still text: those searched for in raw text, or those
+  // searched for in normalized text. With parse_special false, special tokens are ordinary text.
   void Split(bool normalized, bool parse_special, Pieces* pieces) const;
 
  private:
@@ -50,7 +50,8 @@ class AddedTokens {
    public:
     void Insert(std::string_view text, int32_t id);
     bool empty() const { return nodes_.size() == 1; }
-    // The longest token that begins at text[begin]: its end and id. False where there is none.
+    // Finds the longest token that begins at text[begin]: its end and id. Returns false if there is
+    // none.
     bool Match(std::string_view text, size_t begin, size_t* end, int32_t* id) const;
 
    private:

@@ -73,9 +73,9 @@ Bpe::Bpe(Vocabulary vocabulary, const std::vector<Merge>& merges, BpeOptions opt
   FindJoints(merges);
 }
 
-// A merge of (left, right) closes the gap between the last initial symbol of `left` and the first
-// one of `right`. Where every token has one first and one last initial symbol (all real
-// vocabularies), those pairs are all gaps that can close, and a word falls apart at the others.
+// A merge of (left, right) joins the last initial symbol of `left` with the first one of `right`.
+// If every token has one first and one last initial symbol (as in all real vocabularies), those
+// pairs are the only ones that can be joined, and a word can be cut between all others.
 void Bpe::FindJoints(const std::vector<Merge>& merges) {
   if (!options_.continuing_subword_prefix.empty() || !options_.end_of_word_suffix.empty()) return;
   constexpr int32_t kUnknown = -1;
@@ -93,7 +93,7 @@ void Bpe::FindJoints(const std::vector<Merge>& merges) {
   for (const int32_t id : fallback_) set_initial(id);
   set_initial(unk_id_);
 
-  // Merges usually come after those that make their parts. A few vocabularies have them out of
+  // Merges usually come after those that produce their parts. A few vocabularies have them out of
   // order, hence the passes; a part that no pass reaches cannot occur, nor can its merge.
   bool changed = true;
   for (int pass = 0; changed; ++pass) {
@@ -195,13 +195,13 @@ struct Bpe::Encoder::State {
 
   std::vector<int32_t> initial;
   std::vector<Symbol> symbols;
-  // Up to here one heap is the faster queue (measured on runs of one letter).
+  // Up to this length one heap is the faster queue (measured on runs of one letter).
   static constexpr size_t kMaxHeapSegment = 512;
   MergeHeap heap;
   std::optional<MergeRanks> ranks;
 
-  // Remembered segments: initial symbols and tokens lie in `store`, found by an open-addressing
-  // table. A text's words repeat; measured on source code, nine of ten segments are found.
+  // Cache of segments: initial symbols and tokens are in `store`, indexed by an open-addressing
+  // table. The words of a text repeat; on source code nine of ten segments are found.
   struct Remembered {
     uint64_t hash = 0;
     uint32_t offset = 0;
@@ -275,7 +275,7 @@ struct Bpe::Encoder::State {
     store.insert(store.end(), out->begin() + static_cast<ptrdiff_t>(before), out->end());
   }
 
-  // Merges the lowest-ranked, leftmost pair until none is left.
+  // Merges the lowest-ranked, leftmost pair until no pair can be merged.
   void Merge(const int32_t* ids, size_t count, std::vector<int32_t>* out) {
     symbols.clear();
     for (size_t i = 0; i < count; ++i) {

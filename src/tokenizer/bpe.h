@@ -1,5 +1,5 @@
-// Byte-pair encoding, on characters of the byte-level alphabet (GPT-2, Llama 3, Qwen) or on real
-// ones with bytes as a fallback (SentencePiece style: Llama 2, Mistral).
+// Byte-pair encoding, on characters of the byte-level alphabet (GPT-2, Llama 3, Qwen) or on the
+// text's characters with bytes as a fallback (SentencePiece style: Llama 2, Mistral).
 #pragma once
 
 #include <cstdint>
@@ -14,13 +14,13 @@
 namespace litecache::tokenizer {
 
 struct BpeOptions {
-  std::string unk_token;  // for characters that have no token; without one they vanish
+  std::string unk_token;  // for characters without a token; if unset, they are dropped
   bool has_unk_token = false;
   std::string continuing_subword_prefix;
   std::string end_of_word_suffix;
   bool fuse_unk = false;       // one unk_token for a run of unknown characters
   bool byte_fallback = false;  // unknown characters become "<0xNN>" tokens
-  bool ignore_merges = false;  // a word that is a token is that token
+  bool ignore_merges = false;  // a word that is itself a token becomes that token
 };
 
 struct StringHash {
@@ -32,7 +32,7 @@ using Vocabulary = std::unordered_map<std::string, int32_t, StringHash, std::equ
 // Immutable, used by any number of threads.
 class Bpe {
  public:
-  // `merges` in order of rank, as ids of the two parts and of the result.
+  // `merges` in order of rank, as the ids of the two parts and of the result.
   struct Merge {
     int32_t left;
     int32_t right;
@@ -41,16 +41,16 @@ class Bpe {
   Bpe(Vocabulary vocabulary, const std::vector<Merge>& merges, BpeOptions options);
 
   // Encodes the words of one text. Words are cut where no merge can ever join two characters, so
-  // that even a megabyte without spaces falls into short segments, which are remembered.
+  // that even a megabyte without spaces is split into short segments, which are cached.
   class Encoder {
    public:
     explicit Encoder(const Bpe& bpe);
     ~Encoder();
     Encoder(const Encoder&) = delete;
     Encoder& operator=(const Encoder&) = delete;
-    // Appends the tokens of one word (valid UTF-8). O(n log n). Throws InvalidArgument where an
-    // unknown character asks for an unk_token that is no token.
-    // `is_control`: words that no text may become as a whole (ignore_merges); none: all may.
+    // Appends the tokens of one word (valid UTF-8). O(n log n). Throws InvalidArgument if an
+    // unknown character requires an unk_token that is not in the vocabulary.
+    // `is_control`: words that must not become a single token (ignore_merges); null: no such words.
     using IsControl = std::function<bool(std::string_view word)>;
     void Encode(std::string_view word, std::vector<int32_t>* ids, const IsControl& is_control = {});
 
@@ -59,9 +59,9 @@ class Bpe {
     std::unique_ptr<State> state_;
   };
 
-  // -1 where `token` is not in the vocabulary.
+  // -1 if `token` is not in the vocabulary.
   int32_t TokenToId(std::string_view token) const;
-  // nullptr where `id` is not in the vocabulary.
+  // nullptr if `id` is not in the vocabulary.
   const std::string* IdToToken(int32_t id) const;
   size_t size() const { return vocabulary_.size(); }
   size_t longest_token() const { return longest_token_; }  // bytes
@@ -86,7 +86,7 @@ class Bpe {
   };
 
   void FindJoints(const std::vector<Merge>& merges);
-  // The initial symbols of a word, one a character (or several for fallback bytes).
+  // The initial symbols of a word, one per character (or several for fallback bytes).
   void Symbols(std::string_view word, std::vector<int32_t>* symbols) const;
 
   BpeOptions options_;
@@ -94,9 +94,9 @@ class Bpe {
   std::vector<const std::string*> tokens_;  // by id, nullptr for gaps; points into vocabulary_
   PairTable merges_;
   size_t longest_token_ = 0;
-  size_t merge_count_ = 0;  // ranks are below
-  // Pairs of initial symbols between which some merge can close the gap. Without it
-  // (joints_known_ false) every gap may close.
+  size_t merge_count_ = 0;  // ranks are smaller than this
+  // Pairs of initial symbols that some merge can join. If joints_known_ is false, any pair may be
+  // joined.
   PairTable joints_;
   bool joints_known_ = false;
   std::vector<int32_t> short_characters_;  // id of each character below U+0800, or -1
@@ -104,9 +104,9 @@ class Bpe {
   int32_t unk_id_ = -1;
 };
 
-// The model of a tokenizer.json: type BPE. `where` is its place in the file. Throws Unsupported for
-// other types and for dropout, FileError for malformed fields, for merges whose parts or result are
-// no token, and for ids given twice.
+// Loads the model of a tokenizer.json, which must be of type BPE. `where` is its position in the
+// file. Throws Unsupported for other types and for dropout; FileError for malformed fields, for
+// merges whose parts or result are not tokens, and for duplicate ids.
 std::unique_ptr<Bpe> LoadBpe(const nlohmann::json& json, std::string_view where);
 
 }  // namespace litecache::tokenizer

@@ -48,7 +48,7 @@ Vocabulary LoadVocabulary(const Json& json, std::string_view where) {
   return vocabulary;
 }
 
-// The two parts of a merge: ["a", "b"] or, in older files, "a b".
+// Splits a merge into its two parts: ["a", "b"] or, in older files, "a b".
 std::pair<std::string_view, std::string_view> MergeParts(const Json& merge,
                                                          const std::string& where) {
   if (merge.is_string()) {
@@ -71,7 +71,7 @@ std::vector<Bpe::Merge> LoadMerges(const Json& json, const Vocabulary& vocabular
   merges.reserve(list.size());
   std::string joined;
   for (size_t i = 0; i < list.size(); ++i) {
-    // Older files may keep the first line of merges.txt.
+    // Older files may contain the first line of merges.txt.
     if (list[i].is_string() && list[i].get_ref<const std::string&>().starts_with("#version")) {
       continue;
     }

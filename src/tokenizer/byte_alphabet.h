@@ -1,4 +1,4 @@
-// The byte-level alphabet: one printable character for each of the 256 bytes, as GPT-2 chose them.
+// The byte-level alphabet: one printable character for each of the 256 bytes, as defined by GPT-2.
 #pragma once
 
 #include <array>
@@ -9,9 +9,9 @@
 
 namespace litecache::tokenizer {
 
-inline constexpr char32_t kByteAlphabetEnd = 0x144;  // all its characters are below
+inline constexpr char32_t kByteAlphabetEnd = 0x144;  // all its characters are below this
 
-// Code point of each byte: itself where it is printable Latin-1, else from U+0100 on.
+// The code point of each byte: the byte itself if it is printable Latin-1, else from U+0100 on.
 constexpr std::array<char32_t, 256> MakeByteAlphabet() {
   std::array<char32_t, 256> alphabet{};
   char32_t next = 0x100;

@@ -1,4 +1,4 @@
-// Conversations to prompts: a checkpoint's chat template and its tokenizer together.
+// Turns conversations into prompts with a checkpoint's chat template and its tokenizer.
 #pragma once
 
 #include <cstdint>
@@ -21,19 +21,19 @@ class ChatEncoder {
   // `tokenizer` must outlive this.
   ChatEncoder(const Tokenizer& tokenizer, ChatTemplate chat_template);
 
-  // The template in `template_file`, or the one in `directory`, the model's, when that is "".
-  // Throws FileError and, for a model without a template, Unsupported.
+  // Reads the template in `template_file`, or the model's own in `directory` if that is "". Throws
+  // FileError and, for a model without a template, Unsupported.
   static ChatTemplate LoadTemplate(const std::filesystem::path& directory,
                                    const std::string& template_file);
 
-  // From the bytes of a rendered prompt to EncodeOptions::max_tokens; may throw. None: no limit.
+  // Maps the bytes of a rendered prompt to EncodeOptions::max_tokens; may throw. Null: no limit.
   using TokenLimit = std::function<size_t(size_t bytes)>;
 
-  // Ids of ChatTemplate::ApplyMarked(messages, options); `options` get the tokenizer's beginning
-  // and end of text where the checkpoint's files name none.
+  // Ids of ChatTemplate::ApplyMarked(messages, options). If the checkpoint's files name no
+  // begin-of-text and end-of-text tokens, `options` receive the tokenizer's.
   std::vector<int32_t> Encode(const nlohmann::ordered_json& messages,
                               ChatTemplateOptions options = {}, const TokenLimit& limit = {}) const;
-  // The same with a template that a request brought along.
+  // The same with a template sent with a request.
   std::vector<int32_t> EncodeWith(const ChatTemplate& chat_template,
                                   const nlohmann::ordered_json& messages,
                                   ChatTemplateOptions options = {},

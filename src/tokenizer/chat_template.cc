@@ -20,14 +20,14 @@ struct ChatTemplate::Compiled {
 
 namespace {
 
-// Of processor time.
+// Limit in processor time.
 constexpr std::chrono::seconds kLongestRun(20);
 
-// What Transformers appends to the last message to find its end again in the rendered text.
+// Transformers appends this to the last message to find its end in the rendered text.
 constexpr std::string_view kContinueTag = "CONTINUE_FINAL_MESSAGE_TAG ";
 
-// Without entries that are null, and with the names that reasoning goes under filled in for each
-// other: as Transformers hands messages to templates.
+// Prepares messages as Transformers does: drops null entries, and fills in the alternative names of
+// the reasoning field.
 ordered_json PrepareMessages(const ordered_json& messages) {
   if (!messages.is_array()) throw InvalidArgument("chat template: messages must be an array");
   ordered_json result = ordered_json::array();
@@ -84,7 +84,7 @@ std::string_view Trimmed(std::string_view text) {
   return text.substr(begin, jinja::TrimSpaces(text, begin, text.size()) - begin);
 }
 
-// Cuts the prompt where the last message ends.
+// Cuts the prompt at the end of the last message.
 jinja::MarkedString CutAtTag(const jinja::MarkedString& rendered, const std::string& final_text) {
   const std::string& text = rendered.text();
   const size_t tag = text.rfind(Trimmed(kContinueTag));
@@ -142,7 +142,7 @@ std::string ChatTemplate::Apply(const ordered_json& messages,
 RenderedPrompt ChatTemplate::ApplyMarked(const ordered_json& messages,
                                          const ChatTemplateOptions& options) const {
   const Compiled& chosen = Choose(!options.tools.is_null());
-  // What the interpreter's own limits do not see, such as comparing values that share their parts.
+  // Covers work that the interpreter's own limits miss, such as comparing values with shared parts.
   const WorkLimit limit(kLongestRun, {});
   ordered_json prepared = PrepareMessages(messages);
   std::string final_text;

@@ -59,7 +59,7 @@ std::optional<ChatTemplate> ChatTemplate::FindIn(const fs::path& directory) {
       sources[name] = {where, text};
     });
   };
-  // What comes later overrides what came before.
+  // Later files override earlier ones.
   if (const fs::path path = directory / "special_tokens_map.json"; fs::exists(path)) {
     ReadSpecialTokens(ReadJson(path), &result.special_tokens_);
   }

@@ -14,8 +14,8 @@
 namespace litecache::tokenizer {
 namespace {
 
-// Bytes of all tokens as one text. A token with a character outside the byte-level alphabet (an
-// added token) stands for itself.
+// Joins the bytes of all tokens into one text. A token with a character outside the byte-level
+// alphabet (an added token) is kept as it is.
 class ByteLevelStage : public DecodeStage {
  public:
   void Put(std::string_view fragment, bool) override {
@@ -46,8 +46,8 @@ class ByteLevelStage : public DecodeStage {
   bool begun_ = false;
 };
 
-// Runs of "<0xNN>" tokens become text where the whole run is valid UTF-8, else one U+FFFD a byte:
-// a run is only certain when it has ended.
+// A run of "<0xNN>" tokens becomes text if the whole run is valid UTF-8, else one U+FFFD per byte;
+// the result is known only when the run has ended.
 class ByteFallbackStage : public DecodeStage {
  public:
   void Put(std::string_view token, bool) override {
@@ -69,7 +69,7 @@ class ByteFallbackStage : public DecodeStage {
     int value = 0;
     for (size_t i = 3; i < 5; ++i) {
       const char c = token[i];
-      if (i == 3 && c == '+') continue;  // the package's number parser takes a sign
+      if (i == 3 && c == '+') continue;  // the package's number parser accepts a sign
       int digit = 0;
       if (c >= '0' && c <= '9') {
         digit = c - '0';
@@ -107,7 +107,7 @@ class FuseStage : public DecodeStage {
   bool begun_ = false;
 };
 
-// Takes up to `start` and `stop` occurrences of a character from the ends of every token.
+// Removes up to `start` and `stop` occurrences of a character from the ends of every token.
 class StripStage : public DecodeStage {
  public:
   StripStage(std::string content, size_t start, size_t stop)
@@ -115,7 +115,7 @@ class StripStage : public DecodeStage {
   void Put(std::string_view fragment, bool begins) override {
     if (begins) {
       to_strip_ = start_;
-      held_ = 0;  // the trailing occurrences of the token before
+      held_ = 0;  // the trailing occurrences of the previous token
     }
     std::string text;
     for (size_t offset = 0; offset < fragment.size();) {
@@ -131,7 +131,7 @@ class StripStage : public DecodeStage {
       } else if (held_ < stop_) {
         ++held_;
       } else {
-        text += content_;  // the oldest of those held back
+        text += content_;  // the oldest one held back
       }
     }
     next_->Put(text, begins);
@@ -145,7 +145,7 @@ class StripStage : public DecodeStage {
   size_t held_ = 0;
 };
 
-// Replaces in whole tokens; a token that comes in fragments is held back until it ends.
+// Replaces within whole tokens; a token that arrives in fragments is held back until it ends.
 class ReplaceStage : public DecodeStage {
  public:
   ReplaceStage(const Pattern& pattern, const std::string& content, bool fragmented)
@@ -163,11 +163,11 @@ class ReplaceStage : public DecodeStage {
   }
 
  private:
-  // With a plain string, only an end that could be the beginning of it has to wait.
+  // With a plain string, only a suffix that could be the beginning of a match has to wait.
   void PassCertain() {
     if (!pattern_.literal() || pattern_.literal()->empty()) return;
     const std::string& needle = *pattern_.literal();
-    size_t done = 0;  // behind the last match, counted from the left: matches do not overlap
+    size_t done = 0;  // after the last match, counted from the left: matches do not overlap
     for (size_t at = token_.find(needle); at != std::string::npos; at = token_.find(needle, done)) {
       done = at + needle.size();
     }
@@ -190,9 +190,9 @@ class ReplaceStage : public DecodeStage {
   const Pattern& pattern_;
   const std::string& content_;
   bool fragmented_;
-  std::string token_;   // what has arrived of the token and was not passed on
+  std::string token_;   // the part of the token that arrived and was not passed on
   bool open_ = false;   // a token has begun
-  bool begun_ = false;  // some of it was passed on
+  bool begun_ = false;  // part of it was passed on
 };
 
 class MetaspaceStage : public DecodeStage {
@@ -222,7 +222,7 @@ class MetaspaceStage : public DecodeStage {
   size_t tokens_ = 0;
 };
 
-// The end-of-word suffix becomes a space, in the last token nothing: one token is held back.
+// The end-of-word suffix becomes a space, and nothing in the last token: one token is held back.
 class SuffixStage : public DecodeStage {
  public:
   explicit SuffixStage(const Pattern& suffix) : suffix_(suffix) {}
@@ -252,7 +252,7 @@ class JoinStage : public DecodeStage {
   bool begun_ = false;
 };
 
-// A decoder whose stages need nothing but their constructor's arguments.
+// A decoder whose stages need only their constructor's arguments.
 template <typename Stage, typename... Args>
 class PlainDecoder : public Decoder {
  public:
@@ -308,7 +308,7 @@ class SequenceDecoder : public Decoder {
   std::vector<std::unique_ptr<Decoder>> parts_;
 };
 
-// *fragmented: an earlier decoder has joined the tokens into one, which arrives in fragments.
+// *fragmented: an earlier decoder joined the tokens into one, which arrives in fragments.
 std::unique_ptr<Decoder> Load(const Json& json, std::string_view where, int depth,
                               bool* fragmented) {
   CheckDepth(depth, where);

@@ -1,4 +1,4 @@
-// Decoders: from tokens' strings back to text, one token at a time.
+// Decoders: convert token strings back to text, one token at a time.
 #pragma once
 
 #include <memory>
@@ -10,13 +10,13 @@
 namespace litecache::tokenizer {
 
 // One step of a decoding in progress. Receives tokens as one or several fragments (whole
-// characters), passes on its own as early as nothing that follows can change them.
+// characters), and passes its output on as soon as later input cannot change it.
 class DecodeStage {
  public:
   virtual ~DecodeStage() = default;
-  // begins: the fragment is the first one of a token (possibly empty).
+  // begins: whether the fragment is the first one of a token (possibly empty).
   virtual void Put(std::string_view fragment, bool begins) = 0;
-  // No more tokens will come. Passes on what was held back.
+  // No more tokens follow. Passes on what was held back.
   virtual void Finish() { next_->Finish(); }
 
   void set_next(DecodeStage* next) { next_ = next; }
@@ -35,22 +35,22 @@ class Decoder {
   virtual void AppendStages(DecodeStages* stages) const = 0;
 };
 
-// The decoder that a tokenizer.json describes; `where` is its place in the file. Types: Sequence,
-// ByteLevel, ByteFallback, Fuse, Strip, Replace, Metaspace, BPEDecoder. Throws Unsupported for
-// another type or an order that cannot be streamed, FileError for malformed fields.
+// Loads the decoder that a tokenizer.json describes; `where` is its position in the file. Types:
+// Sequence, ByteLevel, ByteFallback, Fuse, Strip, Replace, Metaspace, BPEDecoder. Throws
+// Unsupported for another type or an order that cannot be streamed, FileError for malformed fields.
 std::unique_ptr<Decoder> LoadDecoder(const nlohmann::json& json, std::string_view where);
 
-// Where there is none: tokens joined by spaces.
+// For files without a decoder: joins tokens with spaces.
 std::unique_ptr<Decoder> DefaultDecoder();
 
-// A decoding in progress: the stages of one decoder and the text they have given so far.
+// A decoding in progress: the stages of one decoder and the text they have produced so far.
 class DecodeChain {
  public:
   explicit DecodeChain(const Decoder& decoder);
   ~DecodeChain();
   void Put(std::string_view token);
   void Finish();
-  // The text that became certain since the last call.
+  // Returns the text that became certain since the last call.
   std::string Take();
 
  private:

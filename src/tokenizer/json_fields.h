@@ -12,7 +12,7 @@ namespace litecache::tokenizer {
 
 using Json = nlohmann::json;
 
-// A position in a file for messages: "tokenizer.json: normalizer.normalizers[1]".
+// A position in a file, for messages: "tokenizer.json: normalizer.normalizers[1]".
 inline std::string At(std::string_view where, std::string_view key) {
   return fmt::format("{}{}{}", where, where.ends_with(": ") ? "" : ".", key);
 }
@@ -20,8 +20,8 @@ inline std::string At(std::string_view where, std::string_view key, size_t index
   return fmt::format("{}[{}]", At(where, key), index);
 }
 
-// A value as it is shown in messages: at most 80 characters of it. Nested values are not shown:
-// writing them recurses as deep as a hostile file nests.
+// A value for messages, at most 80 characters of it. Nested values are not shown: printing them
+// would recurse as deep as a hostile file nests.
 inline std::string Shown(const Json& value) {
   if (value.is_structured()) {
     bool nested = value.size() > 4;
@@ -33,7 +33,7 @@ inline std::string Shown(const Json& value) {
   return text;
 }
 
-// The field, or nullptr where it is absent or null.
+// The field, or nullptr if it is absent or null.
 inline const Json* FindField(const Json& object, std::string_view key) {
   if (!object.is_object()) return nullptr;
   const auto it = object.find(key);
@@ -77,7 +77,8 @@ inline bool BoolOr(const Json& object, std::string_view key, bool fallback,
   return field->get<bool>();
 }
 
-// Ids bound the tables indexed by them; the largest vocabularies in use have 2^18 entries.
+// Ids determine the size of the tables they index; the largest vocabularies in use have 2^18
+// entries.
 inline constexpr int64_t kMaxTokenId = (1 << 24) - 1;
 
 inline int32_t AsTokenId(const Json& value, std::string_view where) {
@@ -100,7 +101,7 @@ inline size_t CountOr(const Json& object, std::string_view key, size_t fallback,
   return field->get<size_t>();
 }
 
-// Parts nest in Sequences; a file deeper than this is not a tokenizer.
+// Sequences nest; a deeper file is rejected.
 inline constexpr int kMaxDepth = 16;
 
 inline void CheckDepth(int depth, std::string_view where) {

@@ -15,14 +15,14 @@ struct MergeCandidate {
   int32_t result;    // id of the merged token
 };
 
-// One binary heap, for words and short segments.
+// A binary heap, for words and short segments.
 class MergeHeap {
  public:
   void Push(const MergeCandidate& candidate) {
     heap_.push_back(candidate);
     std::push_heap(heap_.begin(), heap_.end(), &Behind);
   }
-  // The next candidate; false where there is none.
+  // Takes the next candidate; returns false if there is none.
   bool Pop(MergeCandidate* candidate) {
     if (heap_.empty()) return false;
     *candidate = heap_.front();
@@ -38,8 +38,8 @@ class MergeHeap {
   std::vector<MergeCandidate> heap_;
 };
 
-// One list a rank, for long segments: a megabyte of one letter has few ranks and candidates that
-// come nearly in order, so that most of the work is a sweep through memory instead of a heap's
+// One list per rank, for long segments: a megabyte of one letter has few ranks and candidates that
+// come nearly in order, so most of the work is a sequential pass through memory instead of a heap's
 // scattered accesses.
 class MergeRanks {
  public:
@@ -65,7 +65,7 @@ class MergeRanks {
       list.items.push_back(item);
       return;
     }
-    // Already being emptied: what is left of it becomes a heap, once.
+    // The list is already being emptied: the rest of it becomes a heap, once.
     if (!list.is_heap) {
       list.items.erase(list.items.begin(), list.items.begin() + static_cast<ptrdiff_t>(list.next));
       list.next = 0;
@@ -115,16 +115,16 @@ class MergeRanks {
   };
   struct List {
     std::vector<Item> items;
-    size_t next = 0;       // items before it were popped (while it is no heap)
-    bool sorted = true;    // the items came in order
-    bool started = false;  // something was popped
+    size_t next = 0;       // items before this were popped (while it is not a heap)
+    bool sorted = true;    // the items arrived in order
+    bool started = false;  // an item was popped
     bool is_heap = false;
   };
 
   std::vector<int32_t> list_of_rank_;  // index into lists_, or -1
   std::vector<List> lists_;
-  std::vector<int32_t> free_;    // lists_ without a rank
-  std::vector<uint32_t> ranks_;  // those with candidates, a min-heap
+  std::vector<int32_t> free_;    // lists_ that belong to no rank
+  std::vector<uint32_t> ranks_;  // ranks with candidates, a min-heap
 };
 
 }  // namespace litecache::tokenizer

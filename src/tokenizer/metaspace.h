@@ -14,7 +14,7 @@ struct MetaspaceOptions {
   bool split = true;
 };
 
-// Throws FileError for malformed or contradicting fields, Unsupported for an unknown scheme.
+// Throws FileError for malformed or contradictory fields, Unsupported for an unknown scheme.
 MetaspaceOptions LoadMetaspace(const nlohmann::json& json, std::string_view where);
 
 // A field that holds exactly one character. Throws FileError otherwise.

@@ -14,7 +14,7 @@
 namespace litecache::tokenizer {
 namespace {
 
-// A chain of replacements can double the text at every link.
+// A chain of replacements can double the text with every link.
 void CheckGrowth(size_t before, size_t after) {
   constexpr size_t kFactor = 64;
   constexpr size_t kSlack = 1 << 16;
@@ -110,7 +110,7 @@ class ByteLevelNormalizer : public Normalizer {
   }
 };
 
-// One character at a time: appends what becomes of `c`.
+// Handles one character at a time: appends the replacement of `c`.
 using CharacterMap = std::function<void(char32_t c, std::string* out)>;
 
 class CharacterNormalizer : public Normalizer {

@@ -1,4 +1,4 @@
-// Normalizers: what happens to text before it is cut into words.
+// Normalizers: transform text before it is split into words.
 #pragma once
 
 #include <memory>
@@ -10,7 +10,7 @@ namespace litecache::tokenizer {
 
 struct NormalizedText {
   std::string text;
-  // The input's first character was removed: whatever is first now does not start the input.
+  // The input's first character was removed, so the first remaining one does not start the input.
   bool front_removed = false;
 };
 
@@ -18,12 +18,12 @@ struct NormalizedText {
 class Normalizer {
  public:
   virtual ~Normalizer() = default;
-  // Rewrites the text (valid UTF-8) in place. Throws CapacityError where the result is beyond
+  // Rewrites the text (valid UTF-8) in place. Throws CapacityError if the result is out of
   // proportion to the input.
   virtual void Apply(NormalizedText* text) const = 0;
 };
 
-// The normalizer that a tokenizer.json describes; `where` is its place in the file. Types:
+// Loads the normalizer that a tokenizer.json describes; `where` is its position in the file. Types:
 // Sequence, NFC, NFD, NFKC, NFKD, Lowercase, Strip, StripAccents, Prepend, Replace, ByteLevel, Nmt,
 // BertNormalizer. Throws Unsupported for another type, FileError for malformed fields.
 std::unique_ptr<Normalizer> LoadNormalizer(const nlohmann::json& json, std::string_view where,

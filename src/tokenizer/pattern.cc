@@ -7,7 +7,7 @@ namespace litecache::tokenizer {
 
 Pattern Pattern::FromString(std::string text) {
   Pattern pattern;
-  // The empty string matches between all characters, which only the engine does right.
+  // The empty string matches between all characters, which only the regex engine handles correctly.
   if (text.empty()) {
     pattern.regex_.emplace("", "an empty pattern");
   }

@@ -12,7 +12,7 @@
 
 namespace litecache::tokenizer {
 
-// A stretch of a text, with whether a pattern matched it.
+// A part of a text, and whether a pattern matched it.
 struct Span {
   size_t begin;
   size_t end;
@@ -24,15 +24,16 @@ class Pattern {
   static Pattern FromString(std::string text);
   static Pattern FromRegex(Regex regex);
 
-  // The plain string, where it is one.
+  // The plain string, if it is one.
   const std::optional<std::string>& literal() const { return literal_; }
 
-  // Cuts a text into matches and what lies between them, covering all of it; reuse one object for
+  // Splits a text into matches and the parts between them, covering all of it; reuse one object for
   // many texts. Not thread-safe.
   class Splitter {
    public:
     explicit Splitter(const Pattern& pattern);
-    // Valid until the next call. A pattern that can match nothing gives empty matches.
+    // The result is valid until the next call. A pattern that can match nothing produces empty
+    // matches.
     const std::vector<Span>& Split(std::string_view text);
 
    private:
@@ -49,7 +50,7 @@ class Pattern {
   std::optional<Regex> regex_;
 };
 
-// From the field `pattern` of `json`: {"String": "..."} or {"Regex": "..."}.
+// Reads the field `pattern` of `json`: {"String": "..."} or {"Regex": "..."}.
 Pattern LoadPattern(const nlohmann::json& json, std::string_view where);
 
 }  // namespace litecache::tokenizer

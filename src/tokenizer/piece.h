@@ -1,4 +1,4 @@
-// What travels through the encoder's stages: views of text, some of them already a token.
+// The data passed between the encoder's stages: views of text, some of them already tokens.
 #pragma once
 
 #include <cstdint>
@@ -9,11 +9,11 @@
 
 namespace litecache::tokenizer {
 
-// Stages that change text keep the new text here until encoding ends: bump allocation, because a
-// megabyte of text is cut into hundreds of thousands of pieces.
+// Holds text changed by a stage until encoding ends: bump allocation, because a megabyte of text is
+// split into hundreds of thousands of pieces.
 class TextArena {
  public:
-  // Room for `size` bytes, valid while the arena lives.
+  // Room for `size` bytes, valid as long as the arena exists.
   char* Allocate(size_t size) {
     if (size > left_) {
       const size_t block = size > kBlock ? size : kBlock;
@@ -43,11 +43,11 @@ class TextArena {
   size_t left_ = 0;
 };
 
-// A stretch of text, valid UTF-8, never empty, on its way to becoming tokens.
+// A part of the text, valid UTF-8, never empty, before or after it became a token.
 struct Piece {
   std::string_view text;
   int32_t token = -1;         // >= 0: an added token; later stages leave it alone
-  bool starts_input = false;  // its first character stems from the first one of the input
+  bool starts_input = false;  // its first character comes from the first one of the input
 };
 
 using Pieces = std::vector<Piece>;

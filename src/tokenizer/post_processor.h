@@ -1,4 +1,5 @@
-// Post-processors: the special tokens around an encoded text, such as Llama's <|begin_of_text|>.
+// Post-processors: add the special tokens around an encoded text, such as Llama's
+// <|begin_of_text|>.
 #pragma once
 
 #include <cstdint>
@@ -13,11 +14,11 @@ class PostProcessor {
   // Adds nothing.
   PostProcessor() = default;
 
-  // `ids` with what the template puts around them; with add_special_tokens false only the text
-  // itself (as often as the template has it).
+  // `ids` with the tokens that the template adds; with add_special_tokens false only the text
+  // itself (as often as the template contains it).
   std::vector<int32_t> Apply(std::vector<int32_t> ids, bool add_special_tokens) const;
 
-  // Ids the template adds itself, for checks against the vocabulary.
+  // Ids that the template adds, for checks against the vocabulary.
   std::vector<int32_t> AddedIds() const;
 
  private:
@@ -25,14 +26,14 @@ class PostProcessor {
                                          int depth);
   struct Part {
     bool is_text = false;
-    std::vector<int32_t> ids;  // where it is not the text
+    std::vector<int32_t> ids;  // if it is not the text
   };
   bool identity_ = true;
   std::vector<Part> parts_;
 };
 
 // Types: TemplateProcessing (its template for one sequence), BertProcessing, RobertaProcessing,
-// ByteLevel (moves offsets only), and a Sequence with at most one that adds tokens. Throws
+// ByteLevel (changes offsets only), and a Sequence with at most one that adds tokens. Throws
 // Unsupported for others, FileError for malformed fields.
 PostProcessor LoadPostProcessor(const nlohmann::json& json, std::string_view where, int depth = 0);
 

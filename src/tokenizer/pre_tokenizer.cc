@@ -27,7 +27,7 @@ Behavior LoadBehavior(const std::string& name, std::string_view where) {
   throw Unsupported("{}.behavior: \"{}\" is not supported", where, name);
 }
 
-// Turns matches and gaps into the spans that become pieces.
+// Combines matches and gaps into the spans that become pieces.
 void ApplyBehavior(Behavior behavior, std::vector<Span>* spans) {
   std::vector<Span>& s = *spans;
   size_t kept = 0;
@@ -70,7 +70,7 @@ void ApplyBehavior(Behavior behavior, std::vector<Span>* spans) {
   }
 }
 
-// Replaces every piece that is no token by what `cut` appends for it.
+// Replaces every text piece by what `cut` appends for it.
 void ForEachText(Pieces* pieces, const std::function<void(const Piece&, Pieces*)>& cut) {
   Pieces out;
   out.reserve(pieces->size());
@@ -115,7 +115,7 @@ class PatternSplit : public PreTokenizer {
   bool invert_;
 };
 
-// Every character for which `predicate` holds is a match of its own.
+// Every character that satisfies `predicate` is a separate match.
 class CharacterSplit : public PreTokenizer {
  public:
   CharacterSplit(std::function<bool(char32_t)> predicate, Behavior behavior)
@@ -157,7 +157,7 @@ class SequencePreTokenizer : public PreTokenizer {
   std::vector<std::unique_ptr<PreTokenizer>> parts_;
 };
 
-// GPT-2's own pattern.
+// The pattern of GPT-2.
 constexpr std::string_view kByteLevelPattern =
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 
@@ -303,7 +303,7 @@ std::unique_ptr<PreTokenizer> LoadPreTokenizer(const Json& json, std::string_vie
     return std::make_unique<MetaspacePreTokenizer>(LoadMetaspace(json, where));
   }
   if (type == "Whitespace") {
-    // Runs of word characters, runs of what is neither those nor space.
+    // Runs of word characters, and runs of characters that are neither word characters nor spaces.
     return std::make_unique<PatternSplit>(
         Pattern::FromRegex(
             Regex(R"([\w\x{200C}\x{200D}]+|[^\w\s\x{200C}\x{200D}]+)", "Whitespace")),

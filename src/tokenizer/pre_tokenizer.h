@@ -1,4 +1,4 @@
-// Pre-tokenizers: cut normalized text into words that the model encodes one by one.
+// Pre-tokenizers: split normalized text into words, which the model encodes separately.
 #pragma once
 
 #include <memory>
@@ -13,14 +13,14 @@ namespace litecache::tokenizer {
 class PreTokenizer {
  public:
   virtual ~PreTokenizer() = default;
-  // Replaces the pieces that are no token by smaller ones; changed text goes to the arena.
+  // Replaces text pieces by smaller ones; changed text is stored in the arena.
   virtual void Apply(Pieces* pieces, TextArena* arena) const = 0;
 };
 
-// The pre-tokenizer that a tokenizer.json describes; `where` is its place in the file. Types:
-// Sequence, Split, ByteLevel, Metaspace, Whitespace, WhitespaceSplit, Digits, Punctuation,
-// CharDelimiterSplit, FixedLength. Throws Unsupported for another type, FileError
-// for malformed fields.
+// Loads the pre-tokenizer that a tokenizer.json describes; `where` is its position in the file.
+// Types: Sequence, Split, ByteLevel, Metaspace, Whitespace, WhitespaceSplit, Digits, Punctuation,
+// CharDelimiterSplit, FixedLength. Throws Unsupported for another type, FileError for malformed
+// fields.
 std::unique_ptr<PreTokenizer> LoadPreTokenizer(const nlohmann::json& json, std::string_view where,
                                                int depth = 0);
 

@@ -16,7 +16,7 @@ PromptEncoder::PromptEncoder(const Tokenizer& tokenizer) : tokenizer_(tokenizer)
     starts_[static_cast<unsigned char>((*text)[0])] = true;
     special_.push_back({std::move(*text), id});
   }
-  // Longest first, so that at any place the longest one is found.
+  // Longest first, so that the longest match is found at every position.
   std::stable_sort(special_.begin(), special_.end(),
                    [](const auto& a, const auto& b) { return a.text.size() > b.text.size(); });
 }
@@ -45,8 +45,8 @@ std::vector<PromptEncoder::Occurrence> PromptEncoder::FindSpecialTokens(
 
 std::vector<int32_t> PromptEncoder::Encode(const RenderedPrompt& prompt, size_t max_tokens) const {
   const auto found = FindSpecialTokens(prompt.text);
-  // True where the request wrote the token, or an end of it. What the request wrote between two
-  // ends of the template's is the template's intent: many write "<|" + role + "|>".
+  // Whether the request wrote the token or one of its ends. Request text between two ends written
+  // by the template is intended by the template: many write "<|" + role + "|>".
   const auto is_input = [&](const Occurrence& token) {
     return prompt.OverlapsInput(token.begin, token.begin + 1) ||
            prompt.OverlapsInput(token.end - 1, token.end);
@@ -54,7 +54,7 @@ std::vector<int32_t> PromptEncoder::Encode(const RenderedPrompt& prompt, size_t 
   if (std::none_of(found.begin(), found.end(), is_input)) {
     return tokenizer_.Encode(prompt.text, {.add_special_tokens = false, .max_tokens = max_tokens});
   }
-  // Rare: the text between the template's own special tokens is encoded as text.
+  // Rare: text between the template's own special tokens is encoded as plain text.
   const EncodeOptions as_text{
       .add_special_tokens = false, .parse_special = false, .max_tokens = max_tokens};
   std::vector<int32_t> ids;

@@ -1,4 +1,4 @@
-// Rendered prompts to token ids, with the special tokens of a request's own text as text.
+// Encodes rendered prompts; special tokens in a request's own text are encoded as plain text.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace litecache::tokenizer {
 
-// Special tokens that the template wrote are those tokens; where a message spells one out, it stays
+// Special tokens written by the template become those tokens; spelled out in a message, they stay
 // text. Immutable: any number of threads may use it at once.
 class PromptEncoder {
  public:
@@ -35,7 +35,7 @@ class PromptEncoder {
 
   const Tokenizer& tokenizer_;
   std::vector<SpecialToken> special_;  // longest first
-  bool starts_[256] = {};              // bytes that begin one
+  bool starts_[256] = {};              // bytes that begin a special token
 };
 
 }  // namespace litecache::tokenizer

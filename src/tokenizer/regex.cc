@@ -13,12 +13,12 @@
 namespace litecache::tokenizer {
 namespace {
 
-// Backtracking steps of one search. Real patterns need about one a character even on a megabyte of
-// spaces (one piece); patterns with nested repeats can need exponentially many.
+// Limit on backtracking steps per search. Real patterns need about one per character even on a
+// megabyte of spaces (one piece); patterns with nested repeats can need exponentially many.
 constexpr uint32_t kMatchLimit = 50'000'000;
 constexpr size_t kMaxPattern = 1 << 16;
 
-// A larger stack than PCRE2's 32 KiB for compiled code, one a thread; grows on demand.
+// One stack per thread for compiled code, larger than PCRE2's 32 KiB; grows on demand.
 pcre2_jit_stack* JitStack(void*) {
   struct Deleter {
     void operator()(pcre2_jit_stack* stack) const { pcre2_jit_stack_free(stack); }
@@ -67,7 +67,7 @@ Regex::Regex(std::string_view pattern, std::string_view where) {
   pcre2_set_newline(context.get(), PCRE2_NEWLINE_LF);
   int error = 0;
   size_t offset = 0;
-  // Oniguruma's anchors ^ and $ always work on lines.
+  // Oniguruma's anchors ^ and $ always apply to lines.
   compiled->code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(translated.data()), translated.size(),
                                  PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C,
                                  &error, &offset, context.get());
@@ -76,7 +76,8 @@ Regex::Regex(std::string_view pattern, std::string_view where) {
     pcre2_get_error_message(error, reinterpret_cast<PCRE2_UCHAR*>(message), sizeof(message));
     throw FileError("{}: the pattern \"{}\" cannot be compiled: {}", where, pattern, message);
   }
-  // Without compiled code (a hardened kernel) the interpreter does the same, slower.
+  // If compiled code is not possible (a hardened kernel), the slower interpreter gives the same
+  // results.
   pcre2_jit_compile(compiled->code, PCRE2_JIT_COMPLETE);
   compiled->context = pcre2_match_context_create(nullptr);
   if (compiled->context == nullptr) throw std::bad_alloc();
@@ -135,7 +136,8 @@ bool Regex::Matcher::Next(size_t* begin, size_t* end) {
       throw InvalidArgument("{}: the pattern gave up on this text: {}", s.compiled->where, message);
     }
     const size_t* offsets = pcre2_get_ovector_pointer(s.data);
-    // A look-behind with \K-like effects cannot occur: TranslatePattern refuses \K.
+    // offsets[0] <= offsets[1]: only \K in a look-behind could reverse them, and TranslatePattern
+    // rejects \K.
     *begin = offsets[0];
     *end = offsets[1];
     if (*begin == *end && s.matched_before && s.last_end == *end) {

@@ -9,25 +9,26 @@
 
 namespace litecache::tokenizer {
 
-// An Oniguruma pattern in PCRE2's syntax: what both understand alike stays, what differs (`\w`,
-// `\h`, `{1,3}+`, `\p{Han}`, `(?m)`) is rewritten. Throws Unsupported naming the construct and
-// `where` for the rest (back references, class intersections and nested classes, conditionals).
+// Translates an Oniguruma pattern to PCRE2's syntax: common syntax is kept, differing syntax (`\w`,
+// `\h`, `{1,3}+`, `\p{Han}`, `(?m)`) is rewritten. For the rest (back references, class
+// intersections and nested classes, conditionals) throws an Unsupported that names the construct
+// and `where`.
 std::string TranslatePattern(std::string_view pattern, std::string_view where);
 
-// `text` as a pattern that matches only itself.
+// A pattern that matches only `text`.
 std::string EscapePattern(std::string_view text);
 
 // Compiled once, used by any number of threads.
 class Regex {
  public:
-  // `pattern` in Oniguruma syntax; `where` is its place in the file, for messages. Throws
-  // Unsupported for a construct that is not supported, FileError for a pattern that is malformed.
+  // `pattern` in Oniguruma syntax; `where` is its position in the file, for messages. Throws
+  // Unsupported for unsupported constructs, FileError for malformed patterns.
   Regex(std::string_view pattern, std::string_view where);
   ~Regex();
   Regex(Regex&&) noexcept;
   Regex& operator=(Regex&&) noexcept;
 
-  // Iterates over the matches in one text after the other. Not thread-safe: one a thread.
+  // Iterates over the matches of one text after another. Not thread-safe: use one per thread.
   class Matcher {
    public:
     explicit Matcher(const Regex& regex);
@@ -35,10 +36,10 @@ class Regex {
     Matcher(const Matcher&) = delete;
     Matcher& operator=(const Matcher&) = delete;
 
-    // Begins with `text`, valid UTF-8, which must outlive the iteration.
+    // Starts on `text`, valid UTF-8, which must outlive the iteration.
     void Start(std::string_view text);
-    // The next match [*begin, *end). Empty matches right behind the last match are passed over.
-    // Throws InvalidArgument where matching passes its work limit.
+    // The next match [*begin, *end). Empty matches directly after the last match are skipped.
+    // Throws InvalidArgument if matching exceeds its work limit.
     bool Next(size_t* begin, size_t* end);
 
    private:

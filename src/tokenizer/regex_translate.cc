@@ -1,4 +1,4 @@
-// Oniguruma syntax in, PCRE2 syntax out.
+// Translates Oniguruma syntax to PCRE2 syntax.
 #include <algorithm>
 #include <array>
 #include <cctype>
@@ -11,7 +11,7 @@
 namespace litecache::tokenizer {
 namespace {
 
-// \w as Oniguruma has it; PCRE2's lacks marks and connectors.
+// \w as in Oniguruma; PCRE2's lacks marks and connectors.
 constexpr std::string_view kWord = R"(\p{Alphabetic}\p{M}\p{Nd}\p{Pc})";
 constexpr std::string_view kHex = "0-9A-Fa-f";
 
@@ -88,7 +88,7 @@ class Translator {
     if (c == '\\') return Escape();
     BeginAtom();
     if (c == '{' || c == '}' || c == ']') out_ += '\\';
-    // A character of several bytes goes over byte by byte; only its first begins the atom.
+    // A multi-byte character is copied byte by byte; only its first byte begins the atom.
     out_ += c;
     ++at_;
     while (!AtEnd() && (static_cast<unsigned char>(Peek()) & 0xC0) == 0x80) out_ += in_[at_++];
@@ -109,7 +109,7 @@ class Translator {
         return;
       }
     }
-    // Options: i is i, m (the dot matches newlines) is s; x changes how the rest reads.
+    // Options: i stays i, m (the dot matches newlines) becomes s; x changes the syntax of the rest.
     size_t i = at_ + 2;
     std::string options;
     while (i < in_.size() && (in_[i] == 'i' || in_[i] == 'm' || in_[i] == '-')) {
@@ -122,7 +122,8 @@ class Translator {
       groups_.push_back(begin);
       return;
     }
-    // Further in, an option would reach over the alternatives that follow in one engine only.
+    // Later in a pattern, the two engines differ in whether an option covers the alternatives that
+    // follow.
     if (i < in_.size() && in_[i] == ')' && at_ == 0) {
       out_ += fmt::format("(?{})", options);
       at_ = i + 1;
@@ -131,7 +132,7 @@ class Translator {
     Refuse(fmt::format("\"{}\"", in_.substr(at_, 4)));
   }
 
-  // {n}, {n,}, {n,m}, {,m}. False where the brace is a literal.
+  // Parses {n}, {n,}, {n,m}, {,m}. Returns false if the brace is a literal.
   bool Interval() {
     size_t i = at_ + 1;
     std::string low;
@@ -149,7 +150,7 @@ class Translator {
     out_ += '{' + low;
     if (comma) out_ += ',' + high;
     out_ += '}';
-    // Behind an interval, + is a second repeat, not "possessive"; so is ? behind {n}.
+    // After an interval, + is a second repeat, not "possessive"; so is ? after {n}.
     if (Peek() == '+' || (Peek() == '?' && !comma)) {
       out_.insert(atom_, "(?:");
       out_ += ')';
@@ -160,7 +161,7 @@ class Translator {
     return true;
   }
 
-  // "\p{Name}" at at_ (behind the backslash) -> "\p{...}".
+  // Translates "\p{Name}" at at_ (after the backslash) to "\p{...}".
   std::string Property() {
     bool negated = Peek() == 'P';
     ++at_;
@@ -190,12 +191,12 @@ class Translator {
     for (const auto& [longer, category] : kLongNames) {
       if (plain == longer) mapped = category;
     }
-    // A script. PCRE2 would take its extensions into account, Oniguruma does not.
+    // A script. PCRE2 would include script extensions, Oniguruma does not.
     if (mapped.empty()) mapped = fmt::format("sc:{}", plain);
     return fmt::format("\\{}{{{}}}", negated ? 'P' : 'p', mapped);
   }
 
-  // The code point behind \x or \u, as "\x{...}".
+  // The code point after \x or \u, as "\x{...}".
   std::string CodePoint(char kind) {
     ++at_;
     std::string digits;
@@ -208,14 +209,14 @@ class Translator {
         digits += in_[at_++];
       }
       if (kind == 'u' && digits.size() != 4) Refuse("\\u without four digits");
-      // Above 0x7F, \x names a byte of an encoded character, not a code point.
+      // Above 0x7F, \x is a byte of an encoded character, not a code point.
       if (kind == 'x' && digits.size() == 2 && digits[0] > '7') Refuse("a byte \\x80 to \\xFF");
     }
     if (digits.empty()) Refuse("\\x without digits");
     return fmt::format("\\x{{{}}}", digits);
   }
 
-  // Escapes that mean one character in and outside classes; empty where it is none of them.
+  // Escapes for one character, inside and outside classes; empty if it is none of them.
   std::string CharacterEscape() {
     const char c = Peek();
     switch (c) {
@@ -237,7 +238,7 @@ class Translator {
         break;
     }
     if (std::isalnum(static_cast<unsigned char>(c)) || c == '\0') return {};
-    // An escaped sign, or a character of several bytes, stands for itself.
+    // An escaped sign or multi-byte character stands for itself.
     ++at_;
     return (c & 0x80) != 0 ? std::string(1, c) : std::string("\\") + c;
   }
@@ -341,8 +342,8 @@ class Translator {
   std::string_view where_;
   std::string out_;
   size_t at_ = 0;
-  size_t atom_ = 0;             // where the last atom begins in out_
-  std::vector<size_t> groups_;  // where each open group begins in out_
+  size_t atom_ = 0;             // start of the last atom in out_
+  std::vector<size_t> groups_;  // start of each open group in out_
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Text of tokens as they are generated.
+// Decodes tokens to text as they are generated.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@ namespace litecache::tokenizer {
 
 class DecodeChain;
 
-// Gives each token's text as soon as nothing that follows can change it. The concatenation of all
+// Returns each token's text as soon as later tokens cannot change it. The concatenation of all
 // results equals Tokenizer::Decode of all ids, byte by byte, and no result splits a character:
 // bytes of an incomplete character wait for the rest of it.
 class StreamDecoder {
@@ -21,7 +21,7 @@ class StreamDecoder {
   StreamDecoder(StreamDecoder&&) noexcept;
   StreamDecoder& operator=(StreamDecoder&&) noexcept;
 
-  // The text that `id` makes certain; often empty, sometimes more than one token's.
+  // The text that `id` makes certain; often empty, sometimes that of several tokens.
   std::string Add(int32_t id);
   // The rest, with U+FFFD for an incomplete character. The next Add() begins a new text.
   std::string Flush();

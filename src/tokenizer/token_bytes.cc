@@ -1,4 +1,4 @@
-// Tokens as the bytes they stand for inside of a text.
+// The bytes that tokens stand for inside a text.
 #include <cstdio>
 
 #include "tokenizer/byte_alphabet.h"
@@ -17,7 +17,7 @@ std::string DecodeAll(const Decoder& decoder, std::initializer_list<std::string_
   return chain.Take();
 }
 
-// Bytes of a token of the byte-level alphabet; one with another character stands for itself.
+// The bytes of a token in the byte-level alphabet; a token with other characters is kept as it is.
 std::string FromAlphabet(const std::string& token) {
   std::string bytes;
   for (size_t offset = 0; offset < token.size();) {
@@ -32,7 +32,7 @@ std::string FromAlphabet(const std::string& token) {
 
 std::vector<std::string> Tokenizer::AllTokenBytes() const {
   const Decoder& decoder = *impl_->decoder;
-  // What kind of decoder it is shows in what it does.
+  // The kind of decoder is detected from its output.
   const std::string space = [] {
     std::string text = "a";
     AppendByteCharacter(' ', &text);
@@ -58,7 +58,7 @@ std::vector<std::string> Tokenizer::AllTokenBytes() const {
     // In the middle of a text, where no decoder strips anything.
     const std::string before = DecodeAll(decoder, {"a", "a"});
     const std::string within = DecodeAll(decoder, {"a", *text, "a"});
-    const std::string rest = before.substr(1);  // what follows the first token
+    const std::string rest = before.substr(1);  // the text of the second token
     if (within.starts_with('a') && within.size() >= before.size() && within.ends_with(rest)) {
       all[i] = within.substr(1, within.size() - before.size());
     }

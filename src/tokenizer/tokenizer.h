@@ -1,4 +1,4 @@
-// Text to token ids and back, as Hugging Face's tokenizer.json describes it.
+// Converts text to token ids and back, as described by Hugging Face's tokenizer.json.
 #pragma once
 
 #include <cstdint>
@@ -13,24 +13,25 @@
 namespace litecache::tokenizer {
 
 struct EncodeOptions {
-  // Adds what the model's template puts around a text, such as <|begin_of_text|>.
+  // Adds the model's special tokens around a text, such as <|begin_of_text|>.
   bool add_special_tokens = true;
-  // Special tokens written out in the text become that token. With false they are ordinary text:
+  // Special tokens written out in the text become those tokens. With false they are ordinary text,
   // for text from a source that must not be able to control the model.
   bool parse_special = true;
-  // Gives up beyond this, with CapacityError: a text far too long need not be encoded to its end.
+  // Throws CapacityError beyond this number: a text that is far too long need not be encoded to its
+  // end.
   size_t max_tokens = SIZE_MAX;
 };
 
 // Equal to the `tokenizers` package, id by id. Immutable: any number of threads may use it at once.
 class Tokenizer {
  public:
-  // Reads DIR/tokenizer.json, and tokenizer_config.json and special_tokens_map.json where present
-  // (beginning and end of text, further added tokens). Throws FileError for missing or malformed
-  // files, Unsupported naming the field and its value for what is not supported.
+  // Reads DIR/tokenizer.json, and tokenizer_config.json and special_tokens_map.json if they exist
+  // (begin-of-text, end-of-text, further added tokens). Throws FileError for missing or malformed
+  // files, and an Unsupported that names the field and its value for unsupported features.
   static std::shared_ptr<const Tokenizer> FromDirectory(const std::filesystem::path& directory);
 
-  // Reads one tokenizer.json alone.
+  // Reads only a tokenizer.json.
   static std::shared_ptr<const Tokenizer> FromFile(const std::filesystem::path& file);
 
   // The text of a tokenizer.json; `name` stands for its path in messages. `config_json` and
@@ -44,34 +45,36 @@ class Tokenizer {
   Tokenizer(const Tokenizer&) = delete;
   Tokenizer& operator=(const Tokenizer&) = delete;
 
-  // Ids of a text. Invalid UTF-8 is read as if every maximal ill-formed sequence were U+FFFD, like
-  // Python's errors="replace". Throws InvalidArgument for more than 1 GiB of text, CapacityError
-  // where a normalizer blows the text up or there are more tokens than options.max_tokens.
+  // The ids of a text. In invalid UTF-8 every maximal ill-formed sequence is read as U+FFFD, like
+  // Python's errors="replace". Throws InvalidArgument for more than 1 GiB of text, and
+  // CapacityError if a normalizer expands the text too much or there are more tokens than
+  // options.max_tokens.
   std::vector<int32_t> Encode(std::string_view text, EncodeOptions options = {}) const;
 
-  // Text of ids, always valid UTF-8. skip_special leaves special tokens out. Ids that name no token
-  // (models pad their vocabulary) give nothing.
+  // The text of ids, always valid UTF-8. skip_special leaves special tokens out. Ids without a
+  // token (models pad their vocabulary) produce nothing.
   std::string Decode(std::span<const int32_t> ids, bool skip_special) const;
 
-  // One more than the largest id of a token. Models may have more rows than that, never fewer.
+  // The largest token id plus one. Models may have more rows than that, never fewer.
   int32_t vocab_size() const;
 
-  // The id of a token as the vocabulary spells it (" the" is "Ġthe" in a byte-level one).
+  // The id of a token as spelled in the vocabulary (" the" is "Ġthe" in a byte-level one).
   std::optional<int32_t> TokenToId(std::string_view token) const;
   std::optional<std::string> IdToToken(int32_t id) const;
 
-  // The bytes every token stands for inside of a text, by id: parts of characters as they are, a
-  // leading space included. Empty for special tokens and for ids that name none.
+  // The bytes that every token stands for inside a text, by id; they may be part of a character,
+  // and include a leading space. Empty for special tokens and for ids without a token.
   std::vector<std::string> AllTokenBytes() const;
 
-  // Beginning and end of text, where tokenizer_config.json or special_tokens_map.json name them.
+  // Begin-of-text and end-of-text tokens, if tokenizer_config.json or special_tokens_map.json name
+  // them.
   std::optional<int32_t> bos_id() const;
   std::optional<int32_t> eos_id() const;
 
-  // Bytes of the longest token, as the vocabulary spells it.
+  // Bytes of the longest token, as spelled in the vocabulary.
   size_t longest_token() const;
 
-  // True for control tokens such as <|eot_id|>, which Decode can leave out.
+  // Whether it is a control token such as <|eot_id|>, which Decode can leave out.
   bool IsSpecial(int32_t id) const;
 
   struct Impl;  // tokenizer_impl.h

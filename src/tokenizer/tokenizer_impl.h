@@ -22,16 +22,16 @@ struct Tokenizer::Impl {
   PostProcessor post_processor;
   std::unique_ptr<Decoder> decoder;
   AddedTokens added;
-  int32_t next_added_id = 0;  // for the next added token that the model does not know
+  int32_t next_added_id = 0;  // for the next added token that the model's vocabulary lacks
   std::optional<int32_t> bos_id;
   std::optional<int32_t> eos_id;
 
-  // -1 where there is none.
+  // -1 if there is none.
   int32_t Find(std::string_view token) const;
   // Adds a token as the package does: under its id in the vocabulary, else under the next free one.
   void AddToken(const AddedToken& token);
-  // What the decoder sees for an id; nullptr for an unknown id and for a special token that is to
-  // be left out.
+  // The decoder's input for an id; nullptr for an unknown id and for a special token to be left
+  // out.
   const std::string* DecoderText(int32_t id, bool skip_special) const;
 };
 

@@ -48,7 +48,7 @@ void LoadAddedTokens(const Json& json, std::string_view where, Tokenizer::Impl* 
     const AddedToken token = LoadAddedToken((*list)[i], at);
     const int32_t declared = AsTokenId(RequireField((*list)[i], "id", at), At(at, "id"));
     impl->AddToken(token);
-    // The package numbers added tokens by itself and only warns; so do we.
+    // The `tokenizers` package renumbers added tokens and only warns; this loader does the same.
     const int32_t given = impl->Find(token.content);
     if (given >= 0 && given != declared) {
       spdlog::warn("{}: \"{}\" is declared as {}, but its place makes it {}", at, token.content,
@@ -57,7 +57,7 @@ void LoadAddedTokens(const Json& json, std::string_view where, Tokenizer::Impl* 
   }
 }
 
-// A special token of a config file: its text or an object with it.
+// A special token of a config file: its text, or an object that contains it.
 std::optional<AddedToken> LoadNamedToken(const Json& value, std::string_view where) {
   if (value.is_string()) {
     return AddedToken{.content = value.get<std::string>(), .normalized = false, .special = true};
@@ -68,7 +68,7 @@ std::optional<AddedToken> LoadNamedToken(const Json& value, std::string_view whe
   return token;
 }
 
-// Adds what a config file declares and tokenizer.json lacks, in the order of their ids.
+// Adds tokens that a config file declares and tokenizer.json lacks, in the order of their ids.
 void AddDeclaredTokens(const Json& config, std::string_view where, Tokenizer::Impl* impl) {
   const Json* declared = FindField(config, "added_tokens_decoder");
   if (declared == nullptr || !declared->is_object()) return;

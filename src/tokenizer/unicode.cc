@@ -16,8 +16,8 @@
 namespace litecache::tokenizer {
 namespace {
 
-// Whether any range touches a block of 256 code points: nearly all characters of real text are
-// dismissed by this bit. (0x1101: tables may close with U+110000, which is none.)
+// Whether any range overlaps a block of 256 code points: this bit rules out nearly all characters
+// of real text. (0x1101 blocks, because tables may close with U+110000, which is not a code point.)
 template <typename Range>
 std::bitset<0x1101> TouchedBlocks(std::span<const Range> ranges) {
   std::bitset<0x1101> blocks;
@@ -42,8 +42,8 @@ char32_t StandIn(char32_t c) {
   return range == nullptr ? c : range->stand_in;
 }
 
-// A vowel of Hangul from which trailing consonants are counted. utf8proc 2.8 composes it as if it
-// were one of them, the empty one: it would be gone.
+// The Hangul code point from which trailing consonants are counted. utf8proc 2.8 composes it as if
+// it were the empty trailing consonant, so it would disappear.
 constexpr char32_t kBeforeTrailingConsonants = 0x11A7;
 
 bool IsInert(char32_t c) {
@@ -52,7 +52,7 @@ bool IsInert(char32_t c) {
          (blocks[c >> 8] && Find(NormalizationInertRanges(), c) != nullptr);
 }
 
-// A class of characters: utf8proc's opinion, except where the package's differs.
+// A class of characters: utf8proc's classification, with exceptions where the package's differs.
 class Exceptions {
  public:
   explicit Exceptions(std::span<const CodePointRange> ranges)
@@ -131,7 +131,7 @@ bool IsWordCharacter(char32_t c) {
 }
 
 void AppendLower(char32_t c, std::string* out) {
-  // The one character whose lower-case form is two.
+  // The only character whose lower-case form has two characters.
   if (c == 0x130) {
     out->append("i\u0307");
     return;
@@ -149,8 +149,8 @@ std::string Normalize(std::string_view text, NormalForm form) {
   if (IsAscii(text)) return std::string(text);
   std::string out;
   out.reserve(text.size());
-  // An inert character has combining class 0 and takes part in no composition, so that what lies
-  // before and behind it is normalized as if alone.
+  // An inert character has combining class 0 and takes part in no composition, so the text before
+  // it and the text after it are normalized separately.
   size_t begin = 0;
   for (size_t offset = 0; offset < text.size();) {
     const size_t start = offset;

@@ -1,4 +1,4 @@
-// Character classes, case and normal forms, as the `tokenizers` package has them.
+// Character classes, case and normal forms, equal to those of the `tokenizers` package.
 #pragma once
 
 #include <cstdint>
@@ -23,8 +23,8 @@ void AppendLower(char32_t c, std::string* out);
 // `text` (valid UTF-8) in a normal form.
 std::string Normalize(std::string_view text, NormalForm form);
 
-// For regular expressions: `text` with every character that PCRE2 classifies differently replaced
-// by a stand-in of the same length, into *scratch; or `text` itself where there is none.
+// For regular expressions: copies `text` into *scratch with every character that PCRE2 classifies
+// differently replaced by a stand-in of the same length; returns `text` itself if there is none.
 std::string_view WithStandIns(std::string_view text, std::string* scratch);
 
 }  // namespace litecache::tokenizer

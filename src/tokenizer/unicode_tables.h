@@ -1,4 +1,5 @@
-// Where PCRE2's and utf8proc's Unicode versions differ from those the `tokenizers` package uses.
+// Differences between the Unicode versions of PCRE2 and utf8proc and those of the `tokenizers`
+// package.
 #pragma once
 
 #include <span>
@@ -11,7 +12,8 @@ struct CodePointRange {
 };
 
 // Characters that PCRE2 10.42 (Unicode 14) classifies differently from the package's engine
-// (Unicode 16), and an older character of the same category and UTF-8 length that both know.
+// (Unicode 16), each with an older character of the same category and UTF-8 length that both
+// classify alike.
 struct StandInRange {
   char32_t first;
   char32_t last;
@@ -21,11 +23,12 @@ struct StandInRange {
 // Both sorted by `first`, without overlaps.
 std::span<const StandInRange> StandInRanges();
 
-// Characters that utf8proc normalizes or reorders and the package (Unicode 10 data) leaves alone.
+// Characters that utf8proc normalizes or reorders and the package (Unicode 10 data) leaves
+// unchanged.
 std::span<const CodePointRange> NormalizationInertRanges();
 
-// Characters for which a class of the package and the same class by utf8proc's categories differ:
-// the package takes its classes from libraries of several Unicode versions.
+// Characters whose class in the package differs from that by utf8proc's categories: the package
+// takes its classes from libraries of several Unicode versions.
 std::span<const CodePointRange> MarkExceptions();         // against M*
 std::span<const CodePointRange> NumericExceptions();      // against N*
 std::span<const CodePointRange> PunctuationExceptions();  // against P* and ASCII symbols
@@ -37,7 +40,7 @@ struct LowerCase {
   char32_t to;
 };
 
-// Sorted; where utf8proc's lower case differs.
+// Sorted; characters whose lower case in utf8proc differs.
 std::span<const LowerCase> LowerCaseExceptions();
 
 }  // namespace litecache::tokenizer

@@ -12,8 +12,8 @@ struct Scan {
   size_t length;  // of the character, or of the ill-formed or incomplete prefix
 };
 
-// The well-formed character or the maximal ill-formed subpart at the start of `bytes` (Unicode 15,
-// table 3-7). kIncomplete: `bytes` ends within what may still become a character.
+// Scans the well-formed character or the maximal ill-formed subpart at the start of `bytes`
+// (Unicode 15, table 3-7). kIncomplete: `bytes` ends within a possible character.
 Scan ScanCharacter(std::string_view bytes) {
   const auto at = [&](size_t i) { return static_cast<unsigned char>(bytes[i]); };
   const unsigned char lead = at(0);

@@ -35,7 +35,7 @@ inline char32_t NextCodePoint(std::string_view text, size_t* offset) {
   return value;
 }
 
-// Bytes of the character that starts with `lead` in valid UTF-8.
+// Number of bytes of the character that starts with `lead` in valid UTF-8.
 inline size_t SequenceLength(unsigned char lead) {
   return lead < 0x80 ? 1 : lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4;
 }
@@ -51,7 +51,7 @@ inline size_t PreviousCharacter(std::string_view text, size_t end) {
 // Appends `code_point` (a Unicode scalar value).
 void AppendUtf8(char32_t code_point, std::string* out);
 
-// True where the whole text is well-formed UTF-8 (no surrogates, no overlong forms).
+// Whether the whole text is well-formed UTF-8 (no surrogates, no overlong forms).
 bool IsValidUtf8(std::string_view text);
 
 // Replaces every maximal ill-formed subsequence by U+FFFD, as Unicode recommends and as Python's
@@ -64,7 +64,7 @@ class Utf8Repairer {
  public:
   // Appends to *out all characters that `bytes` completes.
   void Add(std::string_view bytes, std::string* out);
-  // Appends U+FFFD for an incomplete character at the end of the stream, and starts over.
+  // Appends U+FFFD for an incomplete character at the end of the stream, and resets the state.
   void Flush(std::string* out);
 
  private:

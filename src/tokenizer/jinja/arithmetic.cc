@@ -27,7 +27,7 @@ double FloatMod(double a, double b) {
   return mod;
 }
 
-// As CPython's float_floor_div: exact also where a / b rounds up to the next integer.
+// As CPython's float_floor_div: exact even if a / b rounds up to the next integer.
 double FloatFloorDiv(double a, double b) {
   double mod = std::fmod(a, b);
   double div = (a - mod) / b;
@@ -190,10 +190,10 @@ MarkedString EscapeHtml(const MarkedString& string) {
 }
 
 Value Arithmetic(Runtime& rt, Op op, const Value& a, const Value& b) {
-  // A string on the left formats whatever is on the right, also an undefined.
+  // A string on the left formats whatever is on the right, including an undefined value.
   if (op == Op::kMod && a.IsString()) return PercentFormat(rt, a.string(), b);
   RequireDefined(rt, a);
-  // The difference of a dict's keys or items and anything iterable, an undefined too, is a set.
+  // The difference of a dict's keys or items and any iterable (even undefined) is a set.
   if (op == Op::kSub && (IsSetLike(a) || IsSetLike(b))) {
     rt.FailUnsupported("sets are not supported");
   }

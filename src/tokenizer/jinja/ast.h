@@ -1,5 +1,5 @@
-// Syntax tree of a template. Nodes are owned by an Arena and point to their children plainly, so
-// that destroying a tree never recurses, however deep it is.
+// Syntax tree of a template. An Arena owns the nodes, which point to their children with plain
+// pointers, so that destroying a tree never recurses, however deep it is.
 #pragma once
 
 #include <memory>
@@ -90,7 +90,7 @@ struct ItemExpr : ExprOf<ExprKind::kItem> {
 };
 struct SliceExpr : ExprOf<ExprKind::kSlice> {
   Expr* object = nullptr;
-  Expr* start = nullptr;  // null where left out
+  Expr* start = nullptr;  // null if left out
   Expr* stop = nullptr;
   Expr* step = nullptr;
 };
@@ -176,7 +176,7 @@ struct StatementOf : Statement {
 
 using Block = std::vector<Statement*>;
 
-// What stands left of '=' or after 'for': a name, namespace.attribute, or a tuple of those.
+// The target of '=' or 'for': a name, namespace.attribute, or a tuple of those.
 struct Target : Node {
   std::string name;
   std::string attribute;         // of the namespace `name`; empty: the name itself
@@ -184,7 +184,7 @@ struct Target : Node {
   bool is_tuple = false;
 };
 
-// Text when `expr` is null.
+// Plain text if `expr` is null.
 struct OutputStatement : StatementOf<StatementKind::kOutput> {
   MarkedString text;
   Expr* expr = nullptr;

@@ -25,7 +25,7 @@ std::string ObjectTypeRepr(const Value& object) {
   return TypeName(object) + " object";
 }
 
-// What getattr() finds: methods, and the attributes of namespaces, loops and macros.
+// The result of getattr(): methods, and the attributes of namespaces, loops and macros.
 std::optional<Value> NativeAttribute(Runtime& rt, const Value& object, const std::string& name) {
   if (name.starts_with("__") && name.ends_with("__")) {
     return Value::Undefined(

@@ -1,4 +1,4 @@
-// What templates can call by name: filters, tests, methods of values and global functions.
+// Names that templates can use: filters, tests, methods of values and global functions.
 #pragma once
 
 #include <functional>
@@ -25,42 +25,42 @@ struct NamedTest {
   TestFunction function;
 };
 
-// nullptr when there is none of that name.
+// nullptr if there is no such filter.
 FilterFunction FindFilter(std::string_view name);
 TestFunction FindTest(std::string_view name);
 
-// Unsupported for the names Jinja has and this interpreter lacks, InvalidArgument for all others.
+// Throws Unsupported for names that Jinja has and this interpreter lacks, else InvalidArgument.
 [[noreturn]] void FailUnknownFilter(std::string_view name, int line);
 [[noreturn]] void FailUnknownTest(std::string_view name, int line);
 
-// By name at run time, as map('upper') does.
+// Applies a filter by name at run time, as map('upper') does.
 Value ApplyFilter(Runtime& rt, std::string_view name, const Value& input, CallArgs& args);
 bool ApplyTest(Runtime& rt, std::string_view name, const Value& input, CallArgs& args);
 
-// The groups of filters, each in a file of its own.
+// The groups of filters, each in its own file.
 std::vector<NamedFilter> TextFilters();
 std::vector<NamedFilter> NumberFilters();
 std::vector<NamedFilter> SequenceFilters();
 std::vector<NamedFilter> SelectionFilters();
 
 // object.name and object['name'] as the sandbox resolves them: the first tries the methods of the
-// type before the entries of a dict, the second after. Undefined when there is neither.
+// type before the entries of a dict, the second after. Undefined if neither exists.
 Value GetAttribute(Runtime& rt, const Value& object, const std::string& name);
 Value GetItem(Runtime& rt, const Value& object, const Value& key);
 
-// A method bound to its object, or nullopt where the type has none of that name.
+// A method bound to its object, or nullopt if the type has no such method.
 std::optional<Value> StringMethod(Runtime& rt, const Value& object, const std::string& name);
 std::optional<Value> ContainerMethod(Runtime& rt, const Value& object, const std::string& name);
 
-// Attribute path of map, sort and others: "a.b.0", or an index. `missing` stands in for what is
-// undefined on the way.
+// Follows the attribute path of map, sort and others: "a.b.0", or an index. `missing` replaces
+// undefined values on the way.
 Value GetPath(Runtime& rt, Value item, const Value& path,
               const std::optional<Value>& missing = std::nullopt);
 
 // range, dict, namespace, raise_exception, ...
 std::vector<std::pair<std::string, Value>> Globals();
 
-// A global function or bound method made of a C++ function.
+// Wraps a C++ function as a global function or bound method.
 using NativeFunction = std::function<Value(Runtime&, CallArgs&)>;
 Value MakeFunction(std::string name, NativeFunction function);
 

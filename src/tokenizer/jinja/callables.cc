@@ -53,7 +53,7 @@ std::optional<Value> TakeKeyword(CallArgs* args, const std::string& name) {
 }  // namespace
 
 Value MakeMacro(Evaluator* evaluator, const MacroBody* macro, const ScopePtr& scope) {
-  // The scope is kept until the end: charged for what that costs in memory.
+  // The scope is kept until the end of the run, so its memory is charged.
   evaluator->runtime().Step(200);
   evaluator->runtime().KeepForClearing(scope);
   return Value::Of(Type::kCallable, std::make_shared<Macro>(evaluator, macro, scope));
@@ -93,7 +93,7 @@ Value Evaluator::CallMacro(const MacroBody& macro, const ScopePtr& scope, CallAr
     rt_.Fail("macro '{}' takes not more than {} argument(s)", macro.name, count);
   }
 
-  // Parameters left to right: a default sees those before it.
+  // Parameters are bound left to right: a default can use those before it.
   const size_t first_default = count - macro.defaults.size();
   for (size_t i = 0; i < count; ++i) {
     const std::string& name = macro.parameters[i];

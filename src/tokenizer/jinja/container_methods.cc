@@ -19,7 +19,7 @@ Value Unsafe(const Value& object, const std::string& name) {
                   name, TypeName(object)));
 }
 
-// A method that Python has and this interpreter lacks: exists, but cannot be called.
+// A method that Python has and this interpreter lacks: it exists but cannot be called.
 Value Missing(const Value& object, const std::string& name) {
   return MakeFunction(name, [type = TypeName(object), name](Runtime& rt, CallArgs&) -> Value {
     rt.FailUnsupported(fmt::format("the method {}.{}() is not supported", type, name));
@@ -67,7 +67,7 @@ std::optional<Value> DictMethod(Runtime& rt, const Value& object, const std::str
         name, [object](Runtime& rt, CallArgs& args) { return DictGet(rt, object, args); });
   }
   if (name == "copy") {
-    // Dicts cannot be changed, so a copy is as good as the dict.
+    // Dicts are immutable here, so the dict itself serves as its copy.
     return MakeFunction(name, [object](Runtime&, CallArgs&) { return object; });
   }
   if (OneOf(name, {"clear", "pop", "popitem", "setdefault", "update"})) return Unsafe(object, name);

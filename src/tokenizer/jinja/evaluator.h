@@ -30,7 +30,7 @@ class Evaluator {
 
   Runtime& runtime() { return rt_; }
 
-  // Runs `block`, appending what it prints to `out`.
+  // Runs `block` and appends its output to `out`.
   Flow Run(const Block& block, const ScopePtr& scope, MarkedString* out);
   Value Eval(const Expr& expr, const ScopePtr& scope);
 
@@ -62,7 +62,7 @@ class Evaluator {
 // A macro as a value; `scope` is where it was defined.
 Value MakeMacro(Evaluator* evaluator, const MacroBody* macro, const ScopePtr& scope);
 
-// The `loop` variable of one run of a for loop; pulls the items for it.
+// The `loop` variable of one run of a for loop; it fetches the items.
 class LoopContext : public Callable, public std::enable_shared_from_this<LoopContext> {
  public:
   LoopContext(Evaluator* evaluator, const ForStatement* statement, ScopePtr scope,

@@ -19,7 +19,7 @@ const std::unordered_map<std::string_view, FilterFunction>& Filters() {
   return *filters;
 }
 
-// Of Jinja, of no use in a prompt.
+// Filters of Jinja that are of no use in a prompt.
 constexpr std::string_view kUnsupported[] = {
     "filesizeformat", "groupby", "pprint",  "random",   "striptags",
     "urlencode",      "urlize",  "xmlattr", "wordwrap",

@@ -173,7 +173,7 @@ Value Round(Runtime& rt, const Value& input, CallArgs& args) {
   const double scaled = Arithmetic(rt, Op::kMul, input, unit).number();
   if (!std::isfinite(scaled)) rt.Fail("cannot convert float {} to integer", scaled);
   const double whole = method == "ceil" ? std::ceil(scaled) : std::floor(scaled);
-  // Python goes through an integer here, which has no negative zero.
+  // Python converts to an integer here, which has no negative zero.
   return Value::Float((whole == 0 ? 0.0 : whole) / unit.number());
 }
 

@@ -1,5 +1,5 @@
-// map, select, reject, selectattr, rejectattr: lazy, as Jinja's generators are, so that an error in
-// what is never read never shows.
+// map, select, reject, selectattr, rejectattr: lazy like Jinja's generators, so that an error in an
+// item that is never read is never raised.
 #include "tokenizer/jinja/builtins.h"
 #include "tokenizer/jinja/call_args.h"
 #include "tokenizer/jinja/value_ops.h"
@@ -11,7 +11,7 @@ namespace {
 using ItemFunction = std::function<Value(Runtime&, const Value&)>;
 using ItemTest = std::function<bool(Runtime&, const Value&)>;
 
-// The items of `input`, which need not be iterable while it is false.
+// An iterator over `input`, which need not be iterable if it is false.
 std::shared_ptr<Iterator> Open(Runtime& rt, const Value& input) {
   return Truthy(input) ? Iterate(rt, input) : IterateVector({}, "generator");
 }

@@ -78,7 +78,7 @@ Value Join(Runtime& rt, const Value& input, CallArgs& args) {
 
 Value Items(Runtime& rt, const Value& input, CallArgs& args) {
   const BoundArgs bound(rt, "items", args, {});
-  // A generator: that the input is no mapping shows only when it is read.
+  // A generator: if the input is not a mapping, the error occurs only when it is read.
   return rt.MakeIterator(MakeGenerator([input, i = size_t{0}](Runtime& rt, Value* item) mutable {
                            if (input.IsUndefined()) return false;
                            if (!input.Is(Type::kDict))
@@ -92,7 +92,7 @@ Value Items(Runtime& rt, const Value& input, CallArgs& args) {
                          input);
 }
 
-// Sorts by the keys, in parallel with them; stable, also in reverse.
+// Sorts items by their keys; stable, also in reverse.
 std::vector<Value> SortBy(Runtime& rt, std::vector<Value> items, const std::vector<Value>& keys,
                           bool reverse) {
   std::vector<size_t> order(items.size());
@@ -243,7 +243,7 @@ Value SliceFilter(Runtime& rt, const Value& input, CallArgs& args) {
         if (*at >= slices) return false;
         const auto length = static_cast<int64_t>((*items)->size());
         const int64_t each = length / slices;
-        const int64_t longer = length % slices;  // the first ones have one more
+        const int64_t longer = length % slices;  // the first slices have one more item
         const int64_t begin = *at * each + std::min(*at, longer);
         const int64_t end = begin + each + (*at < longer ? 1 : 0);
         std::vector<Value> part((*items)->begin() + begin, (*items)->begin() + end);

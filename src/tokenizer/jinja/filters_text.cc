@@ -19,7 +19,8 @@ Value Map(Runtime& rt, const Value& input, CallArgs& args) {
   return rt.MakeString(Function(Str(rt, input)));
 }
 
-// Jinja's own title: the first character of every word, words ending at spaces and - ( { [ <.
+// Jinja's title filter: capitalizes the first character of every word; words end at spaces and - (
+// { [ <.
 MarkedString JinjaTitle(const MarkedString& string) {
   const std::string& text = string.text();
   const auto separates = [](char32_t c) {
@@ -27,7 +28,7 @@ MarkedString JinjaTitle(const MarkedString& string) {
   };
   MarkedString result;
   std::string mapped;
-  size_t word = 0;  // where the current word, or run of separators, begins
+  size_t word = 0;  // start of the current word or run of separators
   bool in_separators = false;
   for (size_t position = 0; position < text.size();) {
     const size_t at = position;
@@ -39,7 +40,7 @@ MarkedString JinjaTitle(const MarkedString& string) {
     mapped.clear();
     if (at == word) {
       AppendUpper(c, &mapped);
-      size_t end = position;  // the word, for the rule of the final sigma
+      size_t end = position;  // end of the word, which the final-sigma rule needs
       while (end < text.size()) {
         size_t next = end;
         if (separates(NextCodePoint(text, &next)) != in_separators) break;
@@ -141,7 +142,7 @@ Value Center(Runtime& rt, const Value& input, CallArgs& args) {
   const auto length = static_cast<int64_t>(CountCodePoints(text.text()));
   const int64_t padding = std::max<int64_t>(bound.Int(0, 80) - length, 0);
   rt.ChargeBytes(static_cast<size_t>(padding));
-  // As CPython: an odd space goes left when the width is odd.
+  // As in CPython: the odd space goes to the left if the width is odd.
   const int64_t left = padding / 2 + (padding & (padding + length) & 1);
   MarkedString result(std::string(static_cast<size_t>(left), ' '));
   result.Append(text);
@@ -158,7 +159,7 @@ Value Truncate(Runtime& rt, const Value& input, CallArgs& args) {
   const auto end_length = static_cast<int64_t>(CountCodePoints(end.text()));
   if (length < end_length) rt.Fail("expected length >= {}, got {}", end_length, length);
   if (leeway < 0) rt.Fail("expected leeway >= 0, got {}", leeway);
-  // Whatever is short enough passes, also a list.
+  // A value that is short enough passes unchanged, even a list.
   const auto size = Length(input);
   if (!size) rt.Fail("object of type '{}' has no len()", TypeName(input));
   if (*size <= length || *size - length <= leeway) return input;
@@ -170,7 +171,7 @@ Value Truncate(Runtime& rt, const Value& input, CallArgs& args) {
     const size_t space = result.text().rfind(' ');
     if (space != std::string::npos) result = result.Sub(0, space);
   }
-  // What is added to a string marked safe is escaped, and the sum is marked.
+  // Text added to a string marked safe is escaped, and the result is marked safe.
   result.Append(text.markup() && !end.markup() ? EscapeHtml(end) : end);
   result.set_markup(text.markup());
   return rt.MakeString(std::move(result));

@@ -12,7 +12,7 @@ namespace litecache::tokenizer::jinja {
 
 namespace {
 
-// More digits than any double has: asking for more is a mistake or an attack.
+// More digits than any double has: a larger precision is a mistake or an attack.
 constexpr int64_t kMaxPrecision = 2000;
 
 std::string Digits(uint64_t value, char type) {
@@ -49,7 +49,7 @@ std::string FloatDigits(const FormatSpec& spec, double value) {
   return text;
 }
 
-// Commas or underscores between groups of three digits before the point.
+// Puts commas or underscores between groups of three digits before the point.
 std::string Group(const std::string& digits, char separator) {
   size_t end = digits.find_first_not_of("0123456789");
   if (end == std::string::npos) end = digits.size();

@@ -11,7 +11,7 @@ Value PercentFormat(Runtime& rt, const MarkedString& format, const Value& argume
 // format.format(*args, **kwargs).
 Value StringFormat(Runtime& rt, const MarkedString& format, CallArgs& args);
 
-// The pieces both share: how one value is laid out.
+// The layout of one value, which both share.
 struct FormatSpec {
   std::string fill = " ";
   char align = 0;  // '<' '>' '^' '='; 0: by the type
@@ -23,9 +23,9 @@ struct FormatSpec {
   char type = 0;
 };
 
-// Digits of a number by a spec of type d x X o b e E f F g G %, without padding.
+// Formats a number with type d x X o b e E f F g G or %, without padding.
 std::string FormatNumber(Runtime& rt, const FormatSpec& spec, const Value& value);
-// Pads to the width of the spec; `default_align` where the spec has none.
+// Pads to the width of the spec; `default_align` applies if the spec has no alignment.
 void AppendPadded(Runtime& rt, const FormatSpec& spec, char default_align, const MarkedString& text,
                   MarkedString* out);
 

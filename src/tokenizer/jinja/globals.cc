@@ -9,7 +9,7 @@ namespace litecache::tokenizer::jinja {
 
 namespace {
 
-// As in Jinja's sandbox.
+// The limit of Jinja's sandbox.
 constexpr int64_t kMaxRange = 100000;
 
 Value Range(Runtime& rt, CallArgs& args) {
@@ -76,7 +76,7 @@ Value RaiseException(Runtime& rt, CallArgs& args) {
 
 Value StrftimeNow(Runtime& rt, CallArgs& args) {
   const BoundArgs bound(rt, "strftime_now", args, {"format"}, 1);
-  // A space at the end keeps an empty result apart from a buffer that is too small.
+  // A trailing space distinguishes an empty result from a buffer that is too small.
   const std::string format = bound.RequireString(0).text() + " ";
   rt.ChargeBytes(format.size());
   for (size_t size = 256; size <= (1u << 20); size *= 4) {

@@ -135,7 +135,7 @@ class Writer {
     CheckSize();
   }
 
-  // A value that is shared is written many times: bound what that adds up to while writing.
+  // A shared value is written many times, so the total size is checked while writing.
   void CheckSize() const {
     if (out_.size() > static_cast<size_t>(rt_.limits().string_bytes)) rt_.ChargeBytes(out_.size());
   }

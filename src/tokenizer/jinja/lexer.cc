@@ -13,7 +13,7 @@ namespace litecache::tokenizer::jinja {
 
 namespace {
 
-// Two characters first, so that the longest operator wins.
+// Operators of two characters come first, so that the longest one is found.
 constexpr std::array<std::string_view, 24> kOperators = {
     "//", "**", "==", "!=", ">=", "<=", "+", "-", "*", "/", "%", "~",
     "[",  "]",  "(",  ")",  "{",  "}",  ">", "<", "=", ".", ":", "|"};
@@ -58,7 +58,7 @@ class Lexer {
     position_ = end;
   }
 
-  // Past "%}" and the like: a '-' before it swallows the white space that follows.
+  // Skips "%}" and the like; a '-' before it strips the white space that follows.
   void FinishTag(size_t end, bool strip, bool trim_newline) {
     if (strip) {
       end = SkipSpaces(source_, end);
@@ -68,7 +68,7 @@ class Lexer {
     Advance(end);
   }
 
-  // The text before a tag, less what '-' or lstrip_blocks take away.
+  // Emits the text before a tag, without the part removed by '-' or lstrip_blocks.
   void EmitData(size_t begin, size_t end, char sign, bool is_variable) {
     std::string_view text = std::string_view(source_).substr(begin, end - begin);
     if (sign == '-') {
@@ -162,7 +162,7 @@ class Lexer {
   }
 
   void ReadTag(std::string_view end_mark, TokenType end_type, bool is_block) {
-    std::string open;  // closing brackets awaited
+    std::string open;  // closing brackets expected
     while (position_ < source_.size()) {
       const char c = source_[position_];
       if (open.empty()) {
@@ -185,7 +185,7 @@ class Lexer {
     // The parser reports the missing end.
   }
 
-  // (\d+_)*\d+ from `at`; the end, or `at` when there is none.
+  // Matches (\d+_)*\d+ from `at`; returns its end, or `at` if there is no match.
   size_t DigitsEnd(size_t at) const {
     size_t end = at;
     while (end < source_.size() && (IsAsciiDigit(source_[end]) ||

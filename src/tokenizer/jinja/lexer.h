@@ -1,4 +1,4 @@
-// Template source to tokens, with trim_blocks and lstrip_blocks on, as Transformers sets them.
+// Splits template source into tokens, with trim_blocks and lstrip_blocks on as in Transformers.
 #pragma once
 
 #include <cstdint>
@@ -30,11 +30,11 @@ struct Token {
   double number = 0;
 };
 
-// Tokens of the whole source, the last one kEnd.
-// Throws InvalidArgument with the line for what is not a template.
+// The tokens of the whole source; the last one is kEnd. Throws InvalidArgument with the line for a
+// malformed template.
 std::vector<Token> Tokenize(std::string_view source);
 
-// "'name'", "end of print statement", ...: a token in an error message.
+// A token in an error message: "'name'", "end of print statement", ...
 std::string Describe(const Token& token);
 
 }  // namespace litecache::tokenizer::jinja

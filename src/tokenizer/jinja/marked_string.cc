@@ -5,7 +5,7 @@
 namespace litecache::tokenizer::jinja {
 
 namespace {
-// First span that ends after `position`.
+// The first span that ends after `position`.
 std::vector<InputSpan>::const_iterator FirstAfter(const std::vector<InputSpan>& spans,
                                                   size_t position) {
   return std::upper_bound(spans.begin(), spans.end(), position,

@@ -1,4 +1,4 @@
-// Text that remembers which of its bytes came from a request.
+// Text that records which of its bytes came from a request.
 #pragma once
 
 #include <cstddef>
@@ -18,10 +18,10 @@ struct InputSpan {
 
 namespace jinja {
 
-// UTF-8 text and the sorted, disjoint, non-adjacent byte ranges of it that are input: everything a
-// request brought (message contents, tool schemas), as opposed to what the template itself says.
-// Every string operation of the interpreter builds its result with Append, so that the mark follows
-// the text through concatenation, trimming, slicing, replacing and formatting.
+// UTF-8 text and the sorted, disjoint, non-adjacent byte ranges of it that are input: everything
+// from the request (message contents, tool schemas) rather than from the template. Every string
+// operation of the interpreter builds its result with Append, so that the marks are preserved by
+// concatenation, trimming, slicing, replacing and formatting.
 class MarkedString {
  public:
   MarkedString() = default;

@@ -262,7 +262,7 @@ Statement* Parser::ParseWith() {
 
 Statement* Parser::ParseGeneration() {
   auto* statement = arena_->New<GenerationStatement>(Take().line);
-  // Jinja compiles the body into a function of its own.
+  // Jinja compiles the body into a separate function.
   const int loops = std::exchange(loops_, 0);
   std::string end;
   statement->body = ParseBody({"endgeneration"}, &end);

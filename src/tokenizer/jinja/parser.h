@@ -16,15 +16,15 @@ namespace litecache::tokenizer::jinja {
 
 class Parser {
  public:
-  // Nodes are made in `arena`, which must outlive the tree.
+  // Nodes are allocated in `arena`, which must outlive the tree.
   Parser(std::string_view source, Arena* arena) : tokens_(Tokenize(source)), arena_(arena) {}
 
-  // Throws InvalidArgument (malformed) or Unsupported (a tag, filter or test that is known to Jinja
-  // but not here), each with the line.
+  // Throws InvalidArgument (malformed) or Unsupported (a tag, filter or test of Jinja that is
+  // missing here), both with the line.
   Block ParseTemplate();
 
  private:
-  // How far parentheses, brackets and blocks may nest: bounds the parser's own recursion.
+  // Limit on the nesting of parentheses, brackets and blocks: bounds the parser's recursion.
   static constexpr int kMaxNesting = 150;
 
   class NestingGuard {
@@ -57,7 +57,8 @@ class Parser {
     throw Unsupported("chat template line {}: {}", line, message);
   }
 
-  // Statements. A body ends before one of `ends`; the tag that ended it is returned consumed.
+  // Statements. A body ends before one of `ends`; the tag that ended it is returned, already
+  // consumed.
   using Ends = std::initializer_list<std::string_view>;
   Block ParseBody(Ends ends, std::string* end_tag);
   Block ParseUntil(Ends ends, std::string* end_tag);
@@ -110,9 +111,9 @@ class Parser {
   size_t position_ = 0;
   Arena* arena_;
   int nesting_ = 0;
-  int loops_ = 0;  // for loops whose body is being parsed, within the innermost macro
-  // Filters and tests that do not exist. Jinja refuses them at once, except inside of conditions,
-  // which may ask first whether they exist.
+  int loops_ = 0;  // for loops around the current position, within the innermost macro
+  // Filters and tests that do not exist. Jinja rejects them at once, except inside conditions,
+  // which may first test whether they exist.
   struct UnknownName {
     bool is_filter = false;
     std::string name;

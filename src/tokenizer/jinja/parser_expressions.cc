@@ -25,7 +25,7 @@ Expr* Parser::MakeArithmetic(int line, Op op, Expr* left, Expr* right) {
   return expr;
 }
 
-// One expression, or several with commas between: a tuple. `end_name` is a name that may follow a
+// One expression, or a tuple of several separated by commas. `end_name` is a name that may follow a
 // trailing comma.
 Expr* Parser::ParseTuple(bool with_conditional, std::string_view end_name, bool parenthesized) {
   const int line = Current().line;
@@ -158,7 +158,7 @@ Expr* Parser::ParseProduct() {
   }
 }
 
-// Left to right: Jinja compiles 2**3**2 into ((2 ** 3) ** 2).
+// Left-associative: Jinja compiles 2**3**2 into ((2 ** 3) ** 2).
 Expr* Parser::ParsePower() {
   Expr* left = ParseUnary(true);
   while (AtOperator("**")) {

@@ -22,7 +22,7 @@ void Runtime::FailSteps() const {
 }
 
 void Runtime::FailDepth() {
-  --depth_;  // the guard's constructor threw, its destructor will not run
+  --depth_;  // if the guard's constructor throws, its destructor does not run
   Fail("nested {} levels deep, over the limit: macros or loops call themselves without end",
        depth_);
 }

@@ -1,5 +1,5 @@
-// What every operation of a running template needs: the line it stands on, for errors, and what it
-// may still spend.
+// State of a running template that every operation needs: the current line, for errors, and the
+// remaining budget.
 #pragma once
 
 #include <cstddef>
@@ -16,25 +16,25 @@
 
 namespace litecache::tokenizer::jinja {
 
-// Bounds on what a template may use, so that a hostile or broken one ends in an error.
-// The defaults are far above real chat templates: the largest seen take under 10^5 steps.
+// Limits on a template's resources, so that a hostile or broken one ends with an error. The
+// defaults are far above the needs of real chat templates: the largest seen take under 10^5 steps.
 struct Limits {
-  // Nodes evaluated, items visited, and strings read, at 8 bytes a step.
+  // Nodes evaluated, items visited, and strings read (8 bytes per step).
   int64_t steps = 50'000'000;
-  int64_t string_bytes = 64 << 20;         // one string, the rendered prompt included
+  int64_t string_bytes = 64 << 20;         // one string, including the rendered prompt
   int64_t total_bytes = int64_t{1} << 30;  // all strings built
   int64_t list_items = 4 << 20;            // one list
   int eval_depth = 2000;                   // nested evaluations: macros, recursive loops
-  // Stack that nested evaluations may take: what a level takes depends on the build, by ten times
+  // Stack used by nested evaluations: the size of a level depends on the build, by a factor of ten
   // with sanitizers. Half of the 8 MiB that threads have by default.
   int64_t stack_bytes = 4 << 20;
-  int value_depth = 200;  // lists and dicts in one another
+  int value_depth = 200;  // nesting of lists and dicts
 };
 
 class Runtime {
  public:
   Runtime(const Limits& limits, std::tm now) : limits_(limits), now_(now) {}
-  // Namespaces and captured scopes may refer to themselves; this cuts the cycles.
+  // Namespaces and captured scopes may refer to themselves; the destructor breaks the cycles.
   ~Runtime();
   Runtime(const Runtime&) = delete;
   Runtime& operator=(const Runtime&) = delete;
@@ -58,17 +58,17 @@ class Runtime {
     steps_ += n;
     if (steps_ > limits_.steps) FailSteps();
   }
-  // Before something reads that many bytes of strings: it costs steps, too.
+  // Call before reading that many bytes of strings: reading costs steps, too.
   void Touch(size_t bytes) { Step(static_cast<int64_t>(bytes / kBytesOfAStep)); }
   void Touch(const Value& value) {
     if (value.IsString()) Touch(value.text().size());
   }
-  // Before a string of `bytes` is built.
+  // Call before building a string of `bytes`.
   void ChargeBytes(size_t bytes);
-  // Before a list of `items` is built.
+  // Call before building a list of `items`.
   void ChargeItems(int64_t items);
 
-  // Every string, list, tuple and dict that a template makes goes through these.
+  // Every string, list, tuple and dict that a template creates is made here.
   Value MakeString(MarkedString text);
   Value MakeString(std::string text) { return MakeString(MarkedString(std::move(text))); }
   Value MakeList(std::vector<Value> items) { return MakeSequence(Type::kList, std::move(items)); }
@@ -90,7 +90,7 @@ class Runtime {
   };
   void KeepForClearing(std::shared_ptr<Clearable> item);
 
-  // One level of nested evaluation, for as long as it lives.
+  // One level of nested evaluation, until it is destroyed.
   class DepthGuard {
    public:
     explicit DepthGuard(Runtime* rt) : rt_(rt) {

@@ -159,7 +159,8 @@ Flow Evaluator::RunLoop(const ForStatement& loop, const ScopePtr& scope, const V
   }
   auto context = std::make_shared<LoopContext>(this, &loop, scope, items, length, depth);
   const Value context_value = Value::Of(Type::kCallable, context);
-  // A loop may hold itself, by loop.changed(loop) for one: let go of its items however it ends.
+  // A loop may refer to itself, for example through loop.changed(loop): its items are dropped
+  // however it ends.
   struct Finish {
     LoopContext* context;
     ~Finish() { context->Finish(); }
@@ -171,7 +172,8 @@ Flow Evaluator::RunLoop(const ForStatement& loop, const ScopePtr& scope, const V
     inner->variables.emplace("loop", context_value);
     Assign(*loop.target, item, inner.get());
     const Flow flow = Run(loop.body, inner, out);
-    // As in the code Jinja compiles to, where the body's end clears the mark and a break skips it.
+    // As in Jinja's compiled code, where the end of the body clears the flag and a break skips
+    // that.
     if (flow == Flow::kNext) empty = false;
     if (flow == Flow::kBreak) break;
   }

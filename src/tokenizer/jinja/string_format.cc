@@ -43,7 +43,7 @@ class StringFormatter {
     if (field.find('{') != std::string::npos) {
       rt_.FailUnsupported("fields inside of a format specification are not supported");
     }
-    size_t name_end = 0;  // '!' and ':' inside of [...] belong to the key
+    size_t name_end = 0;  // '!' and ':' inside [...] belong to the key
     for (bool bracket = false; name_end < field.size(); ++name_end) {
       const char c = field[name_end];
       if (c == '[') bracket = true;
@@ -224,7 +224,7 @@ class StringFormatter {
   const MarkedString& format_;
   const std::string& text_;
   const CallArgs& args_;
-  char numbering_ = 0;  // 'a'utomatic or 'm'anual, once decided
+  char numbering_ = 0;  // 'a'utomatic or 'm'anual; 0: not decided so far
   size_t next_ = 0;
   MarkedString out_;
 };

@@ -9,7 +9,7 @@ namespace litecache::tokenizer::jinja {
 
 namespace {
 
-// Value of exactly `count` hexadecimal digits at `at`, or -1.
+// The value of exactly `count` hexadecimal digits at `at`, or -1.
 int64_t HexValue(std::string_view text, size_t at, size_t count) {
   if (at + count > text.size()) return -1;
   uint32_t value = 0;

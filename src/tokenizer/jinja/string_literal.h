@@ -9,8 +9,8 @@ namespace litecache::tokenizer::jinja {
 // \r\n and \r become \n.
 std::string NormalizeNewlines(std::string_view text);
 
-// The text between the quotes with its backslash escapes resolved, as Python's unicode_escape does.
-// On a malformed escape, sets *error.
+// Resolves the backslash escapes of the text between the quotes, as Python's unicode_escape does.
+// Sets *error for a malformed escape.
 std::string Unescape(std::string_view body, std::string* error);
 
 }  // namespace litecache::tokenizer::jinja

@@ -51,8 +51,8 @@ Value SplitLinesMethod(Runtime& rt, const MarkedString& self, CallArgs& args) {
   return ListOf(rt, SplitLines(self, bound.Bool(0, false)));
 }
 
-// The part of the text that optional arguments (start, end), in code points, choose; nullopt when
-// start lies behind the end. *offset is where the part begins, in bytes.
+// The part of the text selected by the optional arguments (start, end), in code points; nullopt if
+// start is after the end. *offset is the part's first byte.
 std::optional<std::string_view> Range(const MarkedString& self, const BoundArgs& bound,
                                       size_t* offset) {
   const std::string_view text = self.text();
@@ -189,7 +189,7 @@ Value Justify(Runtime& rt, const MarkedString& self, CallArgs& args) {
   return rt.MakeString(std::move(result));
 }
 
-// All code points satisfy the predicate, and there is one.
+// Whether the text is not empty and all its code points satisfy the predicate.
 template <bool (*Predicate)(char32_t)>
 Value All(Runtime& rt, const MarkedString& self, CallArgs& args) {
   const BoundArgs bound(rt, "string test", args, {});
@@ -201,7 +201,7 @@ Value All(Runtime& rt, const MarkedString& self, CallArgs& args) {
 }
 
 bool IsAlphanumeric(char32_t c) { return IsAlpha(c) || IsNumeric(c); }
-// str.isdigit also takes superscripts and the like, which are Unicode's "other number".
+// str.isdigit also accepts superscripts and the like, which are Unicode's "other number".
 bool IsDigitLike(char32_t c) {
   return IsDigit(c) || c == 0xB2 || c == 0xB3 || c == 0xB9 || c == 0x2070 ||
          (c >= 0x2074 && c <= 0x2079) || (c >= 0x2080 && c <= 0x2089) ||

@@ -13,8 +13,8 @@ namespace litecache::tokenizer::jinja {
 
 class Template {
  public:
-  // Throws InvalidArgument for what is not a template and Unsupported for tags and filters that
-  // this interpreter lacks, each with its line.
+  // Throws InvalidArgument for a malformed template and Unsupported for tags and filters that this
+  // interpreter lacks, both with the line.
   explicit Template(std::string_view source);
 
   // `variables` shadow the global functions. The values must have been made with `rt`.

@@ -50,7 +50,7 @@ bool SameAs(Runtime& rt, const Value& value, CallArgs& args) {
   if (value.IsNone()) return true;
   if (value.Is(Type::kBool)) return Equal(value, other);
   if (value.IsNumber() || value.IsString()) {
-    // Whether equal numbers and strings are one object is up to the Python interpreter.
+    // Whether equal numbers or strings are the same object depends on the Python interpreter.
     rt.FailUnsupported("the test 'sameas' of " + TypeName(value) + " values is not supported");
   }
   return value.object() == other.object();

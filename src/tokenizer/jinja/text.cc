@@ -11,7 +11,7 @@ namespace {
 
 std::string Reversed(std::string_view text) { return {text.rbegin(), text.rend()}; }
 
-// Each code point becomes what `map(text, position, &out)` appends, with its mark.
+// Replaces each code point by what `map(text, position, &out)` appends, keeping its mark.
 template <typename Map>
 MarkedString MapCodePoints(const MarkedString& string, Map map) {
   MarkedString result;

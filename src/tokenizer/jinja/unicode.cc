@@ -57,14 +57,15 @@ utf8proc_category_t Category(char32_t c) {
   return utf8proc_category(static_cast<utf8proc_int32_t>(c));
 }
 
-// The property Cased: letters of two cases, and what else has a case mapping (Roman numerals).
+// The property Cased: letters with two cases, and other characters with a case mapping (Roman
+// numerals).
 bool HasCase(char32_t c) {
   const auto category = Category(c);
   return category == UTF8PROC_CATEGORY_LU || category == UTF8PROC_CATEGORY_LL || IsCased(c) ||
          c == 0xAA || c == 0xBA;
 }
 
-// Characters a final sigma's rule looks through: marks, modifiers and apostrophe-like punctuation.
+// Characters that the final-sigma rule skips: marks, modifiers and apostrophe-like punctuation.
 bool IsCaseIgnorable(char32_t c) {
   switch (Category(c)) {
     case UTF8PROC_CATEGORY_MN:
@@ -182,7 +183,7 @@ void AppendUpper(char32_t c, std::string* out) {
     return;
   }
   if (c >= 0x1F80 && c <= 0x1FAF) {
-    // Letter with iota subscript: the capital without it, then a capital iota.
+    // Letter with iota subscript: the capital without it, followed by a capital iota.
     const char32_t base = c < 0x1F90 ? 0x1F08 : c < 0x1FA0 ? 0x1F28 : 0x1F68;
     AppendUtf8(base + (c & 7), out);
     AppendUtf8(0x0399, out);
@@ -205,7 +206,7 @@ void AppendTitle(char32_t c, std::string* out) {
     AppendUtf8(static_cast<char32_t>(utf8proc_totitle(static_cast<utf8proc_int32_t>(c))), out);
     return;
   }
-  // Only the first of the capitals stays capital; an iota subscript (U+0345) stays one.
+  // Only the first capital stays a capital; an iota subscript (U+0345) is kept.
   bool first = true;
   for (const char32_t part : expansion->upper) {
     if (part == 0) break;

@@ -1,4 +1,4 @@
-// What Python's str knows about Unicode, on valid UTF-8.
+// The Unicode rules of Python's str, on valid UTF-8.
 #pragma once
 
 #include <cstddef>
@@ -12,14 +12,14 @@
 namespace litecache::tokenizer::jinja {
 
 size_t CountCodePoints(std::string_view text);
-// Byte offset of code point number `index`; text.size() when there are fewer.
+// The byte offset of code point number `index`; text.size() if there are fewer.
 size_t ByteOffset(std::string_view text, size_t index);
 // Byte offsets of all code points, then text.size().
 std::vector<size_t> CodePointOffsets(std::string_view text);
 
 bool IsSpace(char32_t c);      // str.isspace
-bool IsLineBreak(char32_t c);  // where str.splitlines cuts
-bool IsPrintable(char32_t c);  // what repr leaves as it is
+bool IsLineBreak(char32_t c);  // where str.splitlines splits
+bool IsPrintable(char32_t c);  // characters that repr does not escape
 bool IsAlpha(char32_t c);
 bool IsDigit(char32_t c);
 bool IsNumeric(char32_t c);
@@ -32,7 +32,7 @@ bool IsWordCharacter(char32_t c);  // \w of a regular expression
 // Full case mappings (one code point may become several), appended to *out.
 void AppendUpper(char32_t c, std::string* out);
 void AppendTitle(char32_t c, std::string* out);
-// Lower case of the code point at byte `position` of `text`: a capital sigma looks at its
+// Lower case of the code point at byte `position` of `text`; for a capital sigma it depends on the
 // neighbours.
 void AppendLower(std::string_view text, size_t position, std::string* out);
 

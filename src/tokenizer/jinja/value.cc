@@ -10,7 +10,7 @@
 namespace litecache::tokenizer::jinja {
 
 namespace {
-// Below this, walking the entries is faster than building and hashing keys.
+// For fewer entries, a linear search is faster than building and hashing keys.
 constexpr size_t kIndexFrom = 16;
 }  // namespace
 
@@ -78,7 +78,7 @@ void Dict::Clear() {
 }
 
 int64_t RangeObject::size() const {
-  // In unsigned arithmetic, where the distance of any two int64 fits.
+  // Unsigned arithmetic can represent the distance of any two int64.
   const auto from = static_cast<uint64_t>(start);
   const auto to = static_cast<uint64_t>(stop);
   uint64_t count = 0;

@@ -1,4 +1,4 @@
-// Values of the template language: those of Python that a template can make or be given.
+// Values of the template language: the Python values that a template can create or receive.
 #pragma once
 
 #include <cstdint>
@@ -34,7 +34,7 @@ enum class Type {
   kCallable,  // macros, bound methods, global functions, loop, cycler, joiner
 };
 
-// What lives behind a Value that is not a scalar. Immutable once a template can see it, except for
+// The data behind a Value that is not a scalar. Immutable once a template can access it, except for
 // iterators (they advance) and namespaces.
 struct Object {
   virtual ~Object() = default;
@@ -61,7 +61,7 @@ class Value {
   }
   static Value String(std::string text) { return String(MarkedString(std::move(text))); }
   static Value String(MarkedString text);
-  // `message` is what every use other than printing and testing fails with.
+  // `message` is the error of every use other than printing and testing.
   static Value Undefined(std::string message);
   static Value Of(Type type, std::shared_ptr<Object> object) {
     Value v(type);
@@ -115,8 +115,8 @@ struct UndefinedObject : Object {
   std::string message;
 };
 
-// Containers know how deep they nest, so that no walk over them (printing, comparing, destroying)
-// can exhaust the stack: see Runtime::CheckDepth.
+// Containers store their nesting depth, so that no traversal (printing, comparing, destroying) can
+// exhaust the stack: see Runtime::CheckDepth.
 struct Container : Object {
   int depth = 1;
 };
@@ -125,7 +125,7 @@ struct SequenceObject : Container {
   std::vector<Value> items;
 };
 
-// Keeps insertion order. Small ones are searched in order; larger ones through a hash index.
+// Keeps insertion order. Small dicts are searched linearly; larger ones use a hash index.
 class Dict : public Container {
  public:
   // The key must be hashable (HashKey).
@@ -155,11 +155,11 @@ struct DictViewObject : Container {
   bool IsSet() const { return kind != ViewKind::kValues; }  // keys and items compare as sets
 };
 
-// What a for loop or filter pulls items from; also the lazy results of map, select and the like.
+// The source of items for a for loop or filter; also the lazy results of map, select and the like.
 struct Iterator : Container {
   // Stores the next item, or returns false at the end.
   virtual bool Next(Runtime& rt, Value* item) = 0;
-  // As Python names the type, for messages.
+  // Python's name of the type, for messages.
   virtual const char* name() const { return "generator"; }
 };
 
@@ -188,8 +188,8 @@ std::string TypeName(const Value& value);
 // Truth as Python's bool(): empty strings, containers, zero, None and Undefined are false.
 bool Truthy(const Value& value);
 
-// A string equal for keys that Python holds equal (1, 1.0 and True are one key), or nullopt for
-// what cannot be hashed (list, dict).
+// Equal strings for keys that Python treats as equal (1, 1.0 and True are one key), or nullopt for
+// unhashable values (list, dict).
 std::optional<std::string> HashKey(const Value& value);
 
 bool Equal(const Value& a, const Value& b);

@@ -17,7 +17,7 @@ class Generator : public Iterator {
       : next_(std::move(next)), name_(name) {}
   bool Next(Runtime& rt, Value* item) override {
     rt.Step();
-    // Python's generators end for good, also by an error.
+    // A Python generator that has ended, even by an error, stays exhausted.
     if (done_) return false;
     done_ = true;
     const bool more = next_(rt, item);
@@ -32,7 +32,7 @@ class Generator : public Iterator {
   bool done_ = false;
 };
 
-// -1, 0 or 1 of two values that can be ordered; fails otherwise.
+// Compares two values that can be ordered (-1, 0 or 1); fails otherwise.
 int Order(Runtime& rt, Op op, const Value& a, const Value& b) {
   rt.Step();
   if (a.IsInteger() && b.IsInteger()) {
@@ -67,7 +67,7 @@ Value ViewItem(Runtime& rt, ViewKind kind, const std::pair<Value, Value>& entry)
   return rt.MakePair(entry.first, entry.second);
 }
 
-// Whether all of a view's keys or items are among the other's.
+// Whether `b` contains all keys or items of the view `a`.
 bool IsSubset(Runtime& rt, const Value& a, const Value& b) {
   const auto& view = a.As<DictViewObject>();
   return std::all_of(view.dict->entries().begin(), view.dict->entries().end(),

@@ -42,15 +42,15 @@ bool Compare(Runtime& rt, Op op, const Value& a, const Value& b);
 bool Less(Runtime& rt, const Value& a, const Value& b);
 bool Contains(Runtime& rt, const Value& container, const Value& item);
 
-// len(); nullopt for what has none.
+// len(); nullopt for values without a length.
 std::optional<int64_t> Length(const Value& value);
 
-// True for what a for loop accepts.
+// Whether a for loop accepts the value.
 bool IsIterable(const Value& value);
-// iter(); fails for what cannot be iterated.
+// iter(); fails for values that cannot be iterated.
 std::shared_ptr<Iterator> Iterate(Runtime& rt, const Value& value);
 std::vector<Value> ToVector(Runtime& rt, const Value& value);
-// An iterator over `next`, named as Python names the type.
+// An iterator over `next`; `name` is Python's name of its type.
 std::shared_ptr<Iterator> MakeGenerator(std::function<bool(Runtime&, Value*)> next,
                                         const char* name = "generator");
 std::shared_ptr<Iterator> IterateVector(std::vector<Value> items, const char* name);
@@ -60,10 +60,10 @@ std::optional<Value> Subscript(Runtime& rt, const Value& object, const Value& ke
 Value Slice(Runtime& rt, const Value& object, const Value& start, const Value& stop,
             const Value& step);
 
-// An int argument; fails naming `what`.
+// Converts an int argument; the error names `what`.
 int64_t ToIndex(Runtime& rt, const Value& value, const char* what);
 
-// Fails with the message of an undefined value.
+// Fails with the value's own message if it is undefined.
 void RequireDefined(Runtime& rt, const Value& value);
 
 // HTML-escapes & < > ' ".

@@ -93,7 +93,7 @@ std::string FormatFloat(double value) {
   std::string text(buffer, end.ptr);
   const size_t e = text.find('e');
   const int exponent = std::stoi(text.substr(e + 1));
-  if (exponent < -4 || exponent >= 16) return text;  // already 1.5e-05, 1e+16
+  if (exponent < -4 || exponent >= 16) return text;  // exponent notation: 1.5e-05, 1e+16
   end = std::to_chars(buffer, buffer + sizeof(buffer), value, std::chars_format::fixed);
   std::string fixed(buffer, end.ptr);
   if (fixed.find('.') == std::string::npos) fixed += ".0";
@@ -102,8 +102,7 @@ std::string FormatFloat(double value) {
 
 void AppendRepr(Runtime& rt, const Value& value, MarkedString* out) {
   rt.Step();
-  // A repr of nested lists repeats whatever they share, so that it can be far larger than its
-  // parts.
+  // A repr of nested lists repeats shared parts, so it can be far larger than the values.
   if (out->size() > static_cast<size_t>(rt.limits().string_bytes)) rt.ChargeBytes(out->size());
   Runtime::DepthGuard guard(&rt);
   switch (value.type()) {
@@ -151,7 +150,7 @@ void AppendRepr(Runtime& rt, const Value& value, MarkedString* out) {
       AppendView(rt, value, out);
       return;
     case Type::kIterator:
-      // Python prints an address here, which no template can want.
+      // Python prints an address here, which is of no use to a template.
       out->Append(fmt::format("<{} object>", TypeName(value)));
       return;
     case Type::kNamespace:
