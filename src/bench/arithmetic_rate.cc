@@ -1,4 +1,4 @@
-// Peak arithmetic of the processor: chains of multiply-adds that never leave the registers.
+// Peak arithmetic rate of the processor: chains of multiply-adds that stay in registers.
 #include <algorithm>
 #include <chrono>
 #include <vector>

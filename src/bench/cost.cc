@@ -3,7 +3,7 @@
 namespace litecache::bench {
 namespace {
 
-// Numbers of weights in matrices, by place in the model.
+// Numbers of weights in matrices, by part of the model.
 struct Matrices {
   double kv = 0;     // K and V projections of a layer
   double layer = 0;  // all of a layer, kv included

@@ -13,13 +13,13 @@
 namespace litecache::bench {
 namespace {
 
-// Larger than any last-level cache a few cores can reach; faulting it in takes 0.1 s.
+// Larger than any last-level cache that a few cores share; faulting it in takes 0.1 s.
 constexpr size_t kBufferBytes = size_t{512} << 20;
 constexpr int kPasses = 8;
 // Products of these sizes take milliseconds and are large enough for all levels of blocking.
 constexpr int64_t kProductSize = 1536;
 constexpr int64_t kGpuProductSize = 8192;
-// How many of a matrix's values are drawn; no two rows of a GPU's matrix begin at the same value.
+// Number of distinct values in a matrix; no two rows of a GPU's matrix begin with the same value.
 constexpr size_t kDrawn = 1000003;
 
 using Clock = std::chrono::steady_clock;
@@ -28,7 +28,7 @@ double Since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-// The sum keeps the compiler from dropping the reads; eight chains keep loads in flight.
+// The sum keeps the compiler from removing the reads; eight chains keep loads in flight.
 uint64_t Sum(const uint64_t* data, size_t count) {
   uint64_t sums[8] = {};
   for (size_t i = 0; i + 8 <= count; i += 8) {
@@ -67,7 +67,7 @@ double MeasureMatrixProduct(Device& device, Stream& stream, DType dtype) {
   std::vector<std::byte> values;
   const auto random_matrix = [&](DType type) {
     values.resize(elements * SizeOf(type));
-    // Some values are drawn and repeated: drawing all of a GPU's matrix would take a second.
+    // Random values are drawn once and repeated: drawing all of a GPU's matrix would take a second.
     const size_t drawn = std::min(elements, kDrawn);
     for (size_t i = 0; i < drawn; ++i) {
       // Uniform in [-1, 1)
@@ -88,7 +88,7 @@ double MeasureMatrixProduct(Device& device, Stream& stream, DType dtype) {
     device.Upload(memory.data(), values.data(), values.size());
     return memory;
   };
-  // A GPU's products read their inputs in the weights' dtype.
+  // On a GPU, matrix products read their inputs in the weights' dtype.
   const DType x_dtype = gpu ? dtype : DType::kF32;
   const Buffer x = random_matrix(x_dtype);
   const Buffer weight = random_matrix(dtype);

@@ -1,4 +1,4 @@
-// Measurements as JSON: what `litecache bench --json` prints, and what the suite keeps.
+// Measurements as JSON, for `litecache bench --json` and for the suite.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -7,15 +7,16 @@
 
 namespace litecache::bench {
 
-// One decode step; `steps`: how many were timed. graphs: a GPU's steps were replayed as graphs.
+// One decode step; `steps`: number of timed steps. graphs: whether a GPU's steps were replayed as
+// graphs.
 nlohmann::ordered_json DecodeJson(const Measurement& m, int64_t steps, bool graphs);
 nlohmann::ordered_json PrefillJson(const Measurement& m);
 // Milliseconds per section, by name.
 nlohmann::ordered_json BreakdownJson(const Breakdown& breakdown);
 
-// Rows that a decode step brought to the device.
+// Number of rows transferred to the device per decode step.
 double RowsMoved(const Measurement& m, int64_t steps);
-// The hit ratio of lookups; 0 where there were none.
+// The hit ratio of lookups; 0 if there were none.
 double HitRatio(const kv::Stats& stats);
 
 }  // namespace litecache::bench

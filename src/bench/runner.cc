@@ -16,8 +16,8 @@
 namespace litecache::bench {
 namespace {
 
-// Tokens of a synthetic context stored at a time where no attention runs: so many that a head's
-// pages lie together as they do after a prompt in large chunks.
+// Tokens of a synthetic context stored at a time if no attention runs: enough that a head's pages
+// are adjacent, as after a prompt in large chunks.
 constexpr int64_t kStoreRows = 4096;
 
 // CPU time of all threads of this process.
@@ -135,7 +135,7 @@ void Runner::FillSynthetic(kv::Cache& cache, std::span<const kv::SequenceId> ids
                          : device_.Allocate(static_cast<size_t>(rows * q_width) * sizeof(float));
   std::optional<SyntheticRows> inputs;
   if (cache.WantsInputs()) {
-    // In the dtype that a GPU's products read.
+    // The dtype that a GPU's products read.
     const bool bf16s = device_.type() == DeviceType::kCuda && layout.dtype == DType::kBF16;
     inputs.emplace(device_, bf16s ? DType::kBF16 : DType::kF32, rows, layout.hidden, options_.seed);
   }
@@ -197,10 +197,11 @@ Measurement Runner::Prefill(const kv::CachePlan& plan, int64_t context, const Pr
     const double time = Seconds([&] {
       FillByPrefill(*cache, {&id, 1}, context,
                     [&](int64_t rows) { progress(done += rows, total); });
-      // Waits for work that the GPU still does after the prompt, such as an index over its keys.
+      // Waits for work that the GPU still has to do after the prompt, such as an index over its
+      // keys.
       cache->Release(id);
     });
-    // The first repeat faults memory in and starts threads.
+    // The first repeat pages memory in and starts threads.
     if (repeat > 0 || options_.prefill_repeats == 0) seconds.push_back(time);
   }
   Cost cost = PrefillCost(decoder_.config(), context, decoder_.weight_bytes_per_step());
@@ -227,7 +228,7 @@ void Runner::AllocateForSteps(const kv::CachePlan& plan, int64_t batch, int64_t 
 }
 
 Breakdown Runner::MeasureSections(const std::function<double()>& step, double step_seconds) {
-  // Steps recorded so far have no marks in them, and those recorded here must not stay.
+  // Graphs recorded before have no marks, and those recorded here must not be kept.
   litecache::UseGraphs(stream_, options_.graphs);
   Breakdown breakdown;
   {
@@ -305,7 +306,7 @@ Measurement Runner::Decode(const kv::CachePlan& plan, int64_t batch, int64_t con
   uint64_t weights_before = 0;
   double cpu_before = 0;
   litecache::UseGraphs(stream_, options_.graphs);
-  std::vector<size_t> cursors(rows);  // each sequence's place in the text: its prompt's end
+  std::vector<size_t> cursors(rows);  // each sequence's position in the text: its prompt's end
   for (size_t i = 0; i < rows; ++i) cursors[i] = (i + 1) * static_cast<size_t>(context);
   const auto run_step = [&]() -> double {
     for (size_t row = 0; row < rows; ++row) {
@@ -336,8 +337,8 @@ Measurement Runner::Decode(const kv::CachePlan& plan, int64_t batch, int64_t con
   const double cpu_seconds = CpuSeconds() - cpu_before;
   const kv::Stats used = Difference(cache->GetStats(), before);
   const auto timed = static_cast<uint64_t>(options_.decode_steps);
-  // Moved rows are read on one side and written on the other; with two memories, only one side is
-  // the device's.
+  // Moved rows are read on one side and written on the other; with two memories, only one side
+  // counts for the device.
   const uint64_t moved = used.miss.bytes + used.prefetch.bytes + used.admit.bytes +
                          used.stream.bytes + used.activations.bytes + used.spill.bytes;
   const uint64_t sides = rates_.link_bytes_per_second > 0 ? 1 : 2;

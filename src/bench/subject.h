@@ -1,4 +1,4 @@
-// What a benchmark measures: a model on a machine, and the memory that it may use there.
+// The subject of a benchmark: a model on a machine, and the memory it may use there.
 #pragma once
 
 #include <cstdint>
@@ -17,21 +17,20 @@ namespace litecache::bench {
 class Subject;
 
 struct SubjectOptions {
-  std::string shape;   // a published shape with random weights, unless `model` is given
+  std::string shape;   // a published shape with random weights; unused if `model` is set
   int64_t layers = 0;  // of the shape; 0: all
   std::string model;   // a checkpoint: a directory, or a name in the Hugging Face cache
   bool compute_f32 = false;
   double weights_on_device = 1;  // as in model::LoadOptions
   uint64_t seed = 1;             // of random weights
-  int64_t longest =
-      0;  // tokens of context: random weights set no limit of their own and are given this one
-  // Budgets in bytes. memory: of both tiers together where they share one memory, else the host's;
-  // 0: nine tenths of the free memory. caps: of each tier; 0: the budget.
+  int64_t longest = 0;           // tokens of context: random weights have no limit, so this is used
+  // Budgets in bytes. memory: of both tiers together if they share one memory, else of the host; 0:
+  // nine tenths of the free memory. caps: of each tier; 0: the budget.
   uint64_t memory = 0;
   kv::TierBytes caps;
   int64_t prefill_chunk = 512;  // 0: engine::DefaultPrefillChunk
-  // Called before random weights are made, which takes minutes for a large shape. The subject can
-  // then answer layout() and CheckFits(), which counts only the weights and the KV.
+  // Called before random weights are made, which takes minutes for a large shape. At that point the
+  // subject already supports layout() and CheckFits(), which counts only the weights and the KV.
   std::function<void(const Subject&)> before_weights;
 };
 
@@ -49,8 +48,8 @@ class Subject {
   int64_t prefill_chunk() const { return prefill_chunk_; }
   const kv::Layout& layout() const { return layout_; }
 
-  // Throws CapacityError, naming the largest context that fits, where `batch` sequences of
-  // `context` tokens and `more` generated ones do not; InvalidArgument where the model's context
+  // Throws a CapacityError that gives the largest context that fits, if `batch` sequences of
+  // `context` tokens and `more` generated ones do not fit; InvalidArgument if the model's context
   // is shorter.
   void CheckFits(const std::string& policy, const kv::CachePlan& plan, int64_t batch,
                  int64_t context, int64_t more) const;

@@ -8,11 +8,11 @@
 namespace litecache::bench {
 namespace {
 
-// The views' first values lie within this many values. Two views share rows where their distance is
-// a multiple of their width: one pair in width / kAlign.
+// The first values of the views lie within a range of this many values. Two views share rows if
+// their distance is a multiple of their width: one pair in width / kAlign.
 constexpr int64_t kSlack = int64_t{1} << 20;
 constexpr int64_t kAlign = 8;  // 16 bytes of bf16
-// Values come from a table with an index of this many bits, taken from a random number.
+// Values come from a table, indexed by this many bits of a random number.
 constexpr int kTableBits = 16;
 
 template <typename T>

@@ -9,7 +9,7 @@
 
 namespace litecache::bench {
 
-// Normally distributed values in a device's memory. Views of it begin at random places, so that
+// Normally distributed values in a device's memory. Views of it begin at random offsets, so that
 // every chunk of a context has different rows although the values are drawn once: drawing them
 // takes far longer than storing them.
 class SyntheticRows {

@@ -1,4 +1,4 @@
-// JSON lines: files with one JSON object a line.
+// JSON lines: files with one JSON object per line.
 #pragma once
 
 #include <cstdint>
@@ -11,17 +11,17 @@ namespace litecache::eval {
 
 struct JsonLine {
   nlohmann::json value;
-  int64_t line;       // from 1
-  std::string where;  // "FILE:LINE", what messages start with
+  int64_t line;       // counted from 1
+  std::string where;  // "FILE:LINE", the prefix of messages
 };
 
 // Calls `each` for every line that is not blank. Throws FileError "FILE:LINE:COLUMN: ..." for
 // malformed JSON, and for values nested so deeply that copying or printing them would overflow the
-// stack. `name` stands for the file's path.
+// stack. `name` is the file's path in messages.
 void ForEachJsonLine(std::string_view text, const std::string& name,
                      const std::function<void(JsonLine)>& each);
 
-// The check of nesting alone, for a whole JSON text. Throws FileError.
+// Only the nesting check, for a whole JSON text. Throws FileError.
 void CheckNesting(std::string_view json, const std::string& where);
 
 }  // namespace litecache::eval

@@ -29,7 +29,7 @@ struct Metric {
   double (*score)(std::string_view prediction, const Strings& references, const Strings& classes);
 };
 
-// The best over the references of a metric that takes one.
+// The best value over the references, for a metric that takes one reference.
 template <double (*kMetric)(std::string_view, std::string_view)>
 double Best(std::string_view prediction, const Strings& references, const Strings&) {
   double best = 0;
@@ -39,7 +39,8 @@ double Best(std::string_view prediction, const Strings& references, const String
   return best;
 }
 
-// LongBench scores the first line of its few-shot tasks: models go on with further examples.
+// LongBench scores only the first line in its few-shot tasks, because models continue with further
+// examples.
 template <double (*kMetric)(std::string_view, std::string_view)>
 double BestOfFirstLine(std::string_view prediction, const Strings& references,
                        const Strings& none) {

@@ -1,5 +1,5 @@
-// Text operations with the meaning they have in Python, in which the benchmarks define their
-// metrics. Texts are valid UTF-8.
+// Text operations with Python's semantics, on which the benchmarks' metrics are based. Texts are
+// valid UTF-8.
 #pragma once
 
 #include <string>
@@ -12,7 +12,7 @@
 
 namespace litecache::eval {
 
-// Bytes of the white space character at `at`, as str.isspace() and \s of re have it; 0 when there
+// Bytes of the white space character at `at`, as defined by str.isspace() and \s of re; 0 if there
 // is none.
 inline size_t SpaceLength(std::string_view text, size_t at) {
   const auto lead = static_cast<unsigned char>(text[at]);
@@ -32,16 +32,16 @@ std::string_view Strip(std::string_view text);
 // text.split(separator).
 std::vector<std::string_view> SplitAt(std::string_view text, char separator);
 
-// text.lower(), the sigma at a word's end included.
+// text.lower(), including the final sigma of a word.
 std::string ToLower(std::string_view text);
 
 // re.findall(r"\d+", text): runs of decimal digits of any script.
 std::vector<std::string_view> DigitRuns(std::string_view text);
 
-// The run that `text` begins with; may be empty.
+// The digits at the beginning of `text`; may be empty.
 std::string_view LeadingDigits(std::string_view text);
 
-// \w of re: letters, numbers and the underscore; no marks.
+// \w of re: letters, numbers and the underscore, but not marks.
 using tokenizer::jinja::IsWordCharacter;
 
 // The characters of a text.

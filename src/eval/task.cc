@@ -56,7 +56,7 @@ Sample ReadSample(const JsonLine& line, const std::string& stem) {
   for (const auto& [key, value] : line.value.items()) {
     if (known.count(key) == 0) sample.metadata[key] = value;
   }
-  // A metric may read its references ("Paragraph 12"): better now than after the model has run.
+  // A metric may parse its references ("Paragraph 12"): errors are reported before the model runs.
   try {
     ScoreSample(sample, "");
   } catch (const InvalidArgument& error) {

@@ -27,7 +27,7 @@ std::string ReadTexts(const fs::path& path) {
   std::string all;
   for (const fs::path& file : files) {
     const std::string text = io::ReadTextFile(file);
-    // Binary files stand between texts in many directories.
+    // Many directories contain binary files among texts.
     if (text.find('\0') != std::string::npos || !tokenizer::IsValidUtf8(text)) continue;
     all += text;
     if (!text.empty() && text.back() != '\n') all += '\n';

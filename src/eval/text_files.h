@@ -1,4 +1,4 @@
-// Texts of files and directories.
+// Reads the text of files and directories.
 #pragma once
 
 #include <filesystem>
@@ -7,7 +7,7 @@
 namespace litecache::eval {
 
 // The text of a file, or of all UTF-8 text files in a directory and its subdirectories in the order
-// of their paths, each ending in a newline. Throws FileError: missing, unreadable, not UTF-8, a
+// of their paths, each ending with a newline. Throws FileError: missing, unreadable, not UTF-8, a
 // directory without text files.
 std::string ReadTexts(const std::filesystem::path& path);
 

@@ -146,15 +146,14 @@ std::vector<std::vector<int32_t>> CutWindows(const std::vector<Document>& docume
                                              const tokenizer::Tokenizer& tokenizer, int64_t context,
                                              int64_t count, int64_t least) {
   LC_CHECK(context >= least && least > 0 && count > 0);
-  // A tenth more than a window takes, because the ratio varies; the excess is cut off at the
-  // front.
+  // A tenth more than a window needs, because the ratio varies; the excess is cut off at the front.
   const double bytes = 1.1 * static_cast<double>(context) * BytesPerToken(documents, tokenizer);
   const std::vector<std::string> pieces = CutPieces(documents, bytes);
   std::vector<std::vector<int32_t>> windows;
   int64_t longest = 0;
   const auto total = static_cast<int64_t>(pieces.size());
   const int64_t wanted = std::min(count, total);
-  // Evenly spaced pieces first; where those are too short, the others in order.
+  // Evenly spaced pieces first; if those are too short, the others in order.
   std::vector<int64_t> order;
   for (int64_t i = 0; i < wanted; ++i) order.push_back(i * total / wanted);
   std::vector<bool> taken(pieces.size());
@@ -165,7 +164,7 @@ std::vector<std::vector<int32_t>> CutWindows(const std::vector<Document>& docume
   for (const int64_t i : order) {
     if (static_cast<int64_t>(windows.size()) == count) break;
     const std::string& piece = pieces[static_cast<size_t>(i)];
-    // Pieces that cannot be long enough are not tokenized: a token is at least a byte.
+    // Pieces that cannot be long enough are not tokenized: a token has at least one byte.
     if (static_cast<int64_t>(piece.size()) < least) continue;
     std::vector<int32_t> tokens = tokenizer.Encode(piece);
     const auto size = static_cast<int64_t>(tokens.size());

@@ -21,16 +21,16 @@ struct Document {
 std::vector<Document> ParseLines(std::string_view lines, const std::string& name);
 
 // A file is one document; a .jsonl file has one per line (ParseLines); a directory has one per
-// folder below it, made of the folder's UTF-8 text files in the order of their names. Files in
-// directories that are not text, or larger than 4 MB, are skipped. At most 256 MB are read. Throws
-// FileError for what is missing, empty or malformed.
+// subfolder, made of the subfolder's UTF-8 text files in the order of their names. Files in
+// directories that are not text or exceed 4 MB are skipped. At most 256 MB are read. Throws
+// FileError for missing, empty or malformed input.
 std::vector<Document> ReadDocuments(const std::filesystem::path& path);
 
-// `count` windows of at most `context` tokens, spread evenly over the documents; fewer where the
-// texts are too short. A long document is cut, consecutive short ones are joined; each window ends
-// where a document (or its cut) ends, so that answers at a document's end are among the last
-// tokens. Windows shorter than `least` tokens are left out. Throws InvalidArgument with the numbers
-// when none remains.
+// `count` windows of at most `context` tokens, spread evenly over the documents; fewer if the texts
+// are too short. A long document is cut, consecutive short ones are joined; each window ends where
+// a document (or its cut) ends, so that answers at a document's end are among the last tokens.
+// Windows shorter than `least` tokens are left out. Throws an InvalidArgument with the numbers if
+// no window remains.
 std::vector<std::vector<int32_t>> CutWindows(const std::vector<Document>& documents,
                                              const tokenizer::Tokenizer& tokenizer, int64_t context,
                                              int64_t count, int64_t least);

@@ -32,7 +32,7 @@ std::vector<float> Transposed(const std::vector<float>& x, int64_t rows, int64_t
   return y;
 }
 
-// Turns `scores` of one query's candidates into labels.
+// Turns the `scores` of one query's candidates into labels.
 void LabelRow(float* row, int64_t candidates, int64_t keys, double top_share,
               std::vector<int32_t>& order) {
   constexpr double kFirst = 20, kLast = 1;

@@ -1,4 +1,4 @@
-// HATA: learned projections, for one KV head, whose signs tell a query's top keys from the others.
+// HATA: learned projections for one KV head, whose signs distinguish a query's top keys.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@ struct HataChunk {
   std::vector<float> k_t;      // [d][nk]
   std::vector<float> label;    // [nq][nk]: 20..1 for top keys by rank, -1 others, 0 not a candidate
   std::vector<float> label_t;  // [nk][nq]
-  // Sums of labels and numbers of pairs, of each query [nq] and each key [nk]; items: all pairs.
+  // Sums of labels and numbers of pairs, for each query [nq] and each key [nk]; items: all pairs.
   std::vector<float> label_q, label_k, pairs_q, pairs_k;
   int64_t items = 0;
 };
@@ -38,8 +38,8 @@ struct HataOptions {
   double learning_rate = 0.1;
   double momentum = 0.9;
   double weight_decay = 1e-6;
-  // Weight of the distances. HATA's 0.01 leaves W where W^T W = I alone would bring it: with it the
-  // demo model's recall at 10% is 57.7%, with 0.3 62.2%, with 0.5 62.8%, with 1 61.2%; random
+  // Weight of the distances. With HATA's 0.01, the orthogonality term alone determines W: the demo
+  // model's recall at 10% is 57.7%; with 0.3 it is 62.2%, with 0.5 62.8%, with 1 61.2%, and random
   // projections have 53.1% (four heads, 8K tokens, code and retrieval documents).
   double epsilon = 0.5;
   double lambda = 1.0;  // weight of the bits' balance
@@ -59,10 +59,10 @@ class HataTrainer {
  public:
   HataTrainer(Stream& stream, int64_t head_dim, const HataOptions& options);
 
-  // The loss of a chunk at the present W, and its gradient [d][bits] where not null.
+  // The loss of a chunk with the current W, and its gradient [d][bits] if not null.
   double Loss(const HataChunk& chunk, std::vector<float>* gradient);
   void Step(const HataChunk& chunk);
-  // All iterations, over the chunks in random order. progress(iterations done).
+  // Runs all iterations, over the chunks in random order. progress(iterations done).
   void Train(const std::vector<HataChunk>& chunks,
              const std::function<void(int64_t done)>& progress);
 
@@ -79,7 +79,7 @@ class HataTrainer {
   std::vector<float> weights_t_;  // [bits][d]
   std::vector<float> velocity_t_;
   std::vector<float> gradient_t_;
-  // [bits][nk], [bits][nq]: soft codes; what labels pull them towards, and then their gradients.
+  // [bits][nk], [bits][nq]: soft codes; the pull of the labels on them, later their gradients.
   std::vector<float> z_k_, z_q_, pull_k_, pull_q_;
 };
 

@@ -18,7 +18,7 @@ void KeyCovariance::Add(const float* keys, int64_t count) {
   using Square = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
   Eigen::Map<Square> products(products_.data(), dim_, dim_);
   Eigen::Map<Eigen::VectorXd> sum(sum_.data(), dim_);
-  // Pieces small enough for their copies in double to stay in a cache.
+  // Pieces whose copies in double fit a cache.
   constexpr int64_t kPiece = 512;
   for (int64_t begin = 0; begin < count; begin += kPiece) {
     const int64_t rows = std::min(kPiece, count - begin);

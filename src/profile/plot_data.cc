@@ -8,7 +8,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Rounded: a float printed exactly as a double has seventeen digits, and the file had 4 MB.
+// A float printed exactly as a double has seventeen digits, which made the file 4 MB.
 double Short(double value) { return std::round(value * 1e4) / 1e4; }
 
 template <typename T>

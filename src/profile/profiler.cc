@@ -194,7 +194,7 @@ class Profiler {
     plan_.Head(r.tokens);
   }
 
-  // Collects what training and the covariance need from a window.
+  // Collects the data of a window for training and for the covariances.
   void CollectHead(const Recording& r, int64_t layer, int64_t head, HeadData* data) {
     Phase("training data", [&] {
       data->covariance->Add(r.Keys(layer, head), r.tokens);

@@ -1,4 +1,4 @@
-// Measures a model on texts: everything that `litecache profile` writes.
+// Measures a model on texts: all contents of the file that `litecache profile` writes.
 #pragma once
 
 #include <cstdint>
@@ -18,8 +18,8 @@ namespace litecache::profile {
 
 struct ProfilerOptions {
   CurveOptions curves;
-  int64_t steps = 512;   // last positions of a window, taken as decode steps
-  int64_t held_out = 2;  // windows that retrievers are measured on and not trained on
+  int64_t steps = 512;   // last positions of a window, treated as decode steps
+  int64_t held_out = 2;  // windows used to measure retrievers and not to train them
   std::vector<int64_t> hata_bits = {128, 256};  // empty: no weights
   HataOptions hata;
   double hata_top_share = 0.1;
@@ -32,14 +32,14 @@ struct ProfilerOptions {
   uint64_t seed = 1;
 };
 
-// Recall at the curves' budget on held-out windows, for each KV head [layers][kv_heads].
+// Recall with the curves' budget on held-out windows, for each KV head [layers][kv_heads].
 struct RetrieverRecall {
   std::string name;  // "hata-128", "hata-128 random", "loki-16"
   std::vector<double> heads;
   double mean() const;
 };
 
-// What tools/plot_profile.py shows beside the profile's own arrays.
+// Data that tools/plot_profile.py shows besides the profile's own arrays.
 struct Plots {
   struct HeatMap {
     int64_t layer = 0, q_head = 0, steps = 0;
@@ -63,10 +63,10 @@ struct ProfilerResult {
   int64_t lookups = 0;  // simulated, per head and threshold
 };
 
-// windows: token ids, each longer than `steps`; the last `held_out` of them (fewer where there are
-// few windows, never the only one) are not trained on. progress(share done, what) may throw to
-// cancel. The caller sets the profile's fingerprint, corpus and created. Throws InvalidArgument for
-// options that cannot be met, and what the decoder throws.
+// windows: token ids, each longer than `steps`. The last `held_out` of them are not used for
+// training (fewer if there are few windows, never the only one). progress(share done, what) may
+// throw to cancel. The caller sets the profile's fingerprint, corpus and created. Throws
+// InvalidArgument for options that cannot be satisfied, and what the decoder throws.
 ProfilerResult MeasureProfile(
     Device& device, Stream& stream, model::Decoder& decoder,
     const std::vector<std::vector<int32_t>>& windows, const ProfilerOptions& options,

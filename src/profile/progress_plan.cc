@@ -32,7 +32,7 @@ double ProgressPlan::ForwardWork(int64_t tokens, int64_t done) const {
 
 double ProgressPlan::HeadWork(int64_t tokens) const {
   // Products, then exponentials and selections at a fraction of their rate: together 4 times the
-  // products' time on the machine on which it was measured.
+  // products' time on the machine used for the measurement.
   const auto scores =
       static_cast<double>(options_.steps * config_.group()) * static_cast<double>(tokens);
   return 4 * 2 * 2 * scores * static_cast<double>(config_.head_dim);

@@ -1,4 +1,5 @@
-// A profile's progress: the phases' work in arithmetic operations, estimated before they start.
+// Progress of a profile: the work of its phases in arithmetic operations, estimated before they
+// start.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +19,7 @@ class ProgressPlan {
                const ProfilerOptions& options,
                std::function<void(double share, const std::string& what)> progress);
 
-  // `done` of a window's tokens have gone through the model; EndForward: all of them.
+  // `done` of a window's tokens have been processed by the model; EndForward: all of them.
   void Forward(int64_t tokens, int64_t done) { Report(ForwardWork(tokens, done), "reading"); }
   void EndForward(int64_t tokens) { Add(ForwardWork(tokens, tokens), "comparing"); }
   // A head of a window of `tokens` tokens has been simulated.

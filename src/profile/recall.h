@@ -1,4 +1,4 @@
-// How much of the exact top-k an approximate score finds.
+// The share of the exact top-k that an approximate score finds.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace litecache::profile {
 
-// Sum over steps of the share of the exact top-k that was found, and the number of steps.
+// Sum over steps of the found share of the exact top-k, and the number of steps.
 struct Recall {
   double sum = 0;
   int64_t steps = 0;
@@ -18,7 +18,7 @@ struct Recall {
   double mean() const { return steps > 0 ? sum / static_cast<double>(steps) : 0; }
 };
 
-// A head's steps whose exact top-k is known (every `stride`-th is scored).
+// A head's steps with known exact top-k (every `stride`-th is scored).
 struct RecallWork {
   const HeadRecording& head;
   const CurveOptions& options;

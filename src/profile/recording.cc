@@ -11,9 +11,9 @@
 namespace litecache::profile {
 namespace {
 
-// Keeps what passes through. Predictions are made for a step's decode rows, so a whole chunk of
-// teacher-forced tokens is declared to be decode rows. A policy would reject that, so the cache
-// below is given a prompt's chunk. This costs one pass over the weights per chunk, not per token.
+// Records the rows that pass through. Predictions are made for a step's decode rows, so a whole
+// chunk of teacher-forced tokens is declared to be decode rows. A policy would reject that, so the
+// inner cache is given a prompt's chunk. The weights are thus read once per chunk, not per token.
 class RecordingCache final : public ForwardingCache {
  public:
   RecordingCache(kv::Cache& full, Recording* recording)
@@ -93,7 +93,7 @@ std::vector<float> Recording::StepQueries(int64_t layer, int64_t kv_head,
   const int64_t size = group * layout.head_dim;
   std::vector<float> out(static_cast<size_t>(steps * size));
   for (int64_t step = 0; step < steps; ++step) {
-    // A group's heads are adjacent.
+    // The heads of a group are adjacent.
     const float* from = use_predicted ? Predicted(layer, step, kv_head * group)
                                       : Query(layer, first_step() + step, kv_head * group);
     std::copy_n(from, size, out.data() + step * size);
@@ -122,7 +122,7 @@ Recording Record(Device& device, Stream& stream, model::Decoder& decoder,
   recording.predicted.resize(static_cast<size_t>(config.layers * options.steps * q_width));
 
   const auto full = [&] {
-    // A cache without memory computes the size, because it knows how pages are rounded up.
+    // A cache without memory computes the size, because it applies the rounding to pages.
     const auto probe = kv::CreateFullCache(device, recording.layout, 0);
     return kv::CreateFullCache(device, recording.layout, probe->BytesFor(n).device);
   }();

@@ -1,5 +1,4 @@
-// What a model's attention reads while it processes a text: all keys, and the queries at chosen
-// positions.
+// The inputs of a model's attention for a text: all keys, and the queries at chosen positions.
 #pragma once
 
 #include <cstdint>
@@ -15,16 +14,16 @@ namespace litecache::profile {
 
 struct Recording {
   kv::Layout layout;
-  float scale = 0;                 // multiplies q.k
+  float scale = 0;                 // factor of q.k
   int64_t tokens = 0;              // n
   std::vector<int64_t> positions;  // of the queries, ascending: P of them
   int64_t steps = 0;               // the last `steps` positions are the text's last ones
 
-  // [layers][kv_heads][n][head_dim], after RoPE, rounded as the cache stores them.
+  // [layers][kv_heads][n][head_dim], after RoPE, rounded as in the cache.
   std::vector<float> keys;
   // [layers][P][q_heads][head_dim], after RoPE.
   std::vector<float> queries;
-  // [layers][steps][q_heads][head_dim]: predicted from the layer before; zeros in layer 0.
+  // [layers][steps][q_heads][head_dim]: predicted from the previous layer; zeros in layer 0.
   std::vector<float> predicted;
 
   const float* Keys(int64_t layer, int64_t kv_head) const {

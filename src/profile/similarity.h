@@ -8,7 +8,7 @@
 
 namespace litecache::profile {
 
-// cos(a, b) of n values; 0 where one of them is zero.
+// cos(a, b) of n values; 0 if one of them is zero.
 float Cosine(const float* a, const float* b, int64_t n);
 
 // A group's cosines aggregated as in a lookup: q, label [group][head_dim].

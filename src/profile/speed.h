@@ -1,4 +1,4 @@
-// The machine's speed, from which the number of resident heads follows (CLO eq. 12).
+// The machine's speeds, which determine the number of resident heads (CLO eq. 12).
 #pragma once
 
 #include <cstdint>

@@ -13,17 +13,18 @@
 namespace litecache::profile {
 namespace {
 
-// Steps whose scores are in memory at a time: 32 steps of 4 heads at 16K tokens are 8 MiB, half of
-// which are exact scores.
+// Number of steps whose scores are in memory at a time: 32 steps of 4 heads at 16K tokens are 8
+// MiB, half of it exact scores.
 constexpr int64_t kBlockSteps = 32;
 
-// Scores of a block of steps: exact scores turned into exponentials, and the rows selected by them.
+// Scores of a block of steps: exact scores converted to exponentials, and the rows selected by
+// them.
 class Block {
  public:
   Block(Stream& stream, const HeadRecording& head, const CurveOptions& options)
       : stream_(stream), head_(head), options_(options) {}
 
-  // Row (t - first) * m + j: query head j of step t against all keys that the block's steps see.
+  // Row (t - first) * m + j: query head j of step t against all keys visible in the block's steps.
   void Score(const float* queries, int64_t first, int64_t count) {
     first_ = first;
     columns_ = head_.tokens - head_.steps + first + count;
@@ -41,7 +42,7 @@ class Block {
     return scores_.data() + ((step - first_) * head_.group + head) * columns_;
   }
 
-  // Selects as the exact retriever does: by the sum over the group of softmax over the candidates.
+  // Selects like the exact retriever: by the sum over the group of softmax over the candidates.
   // Leaves exp(scale * (q.k - largest candidate's)) in the candidates' places, and the sum of the
   // same over the sink and recent rows in fixed[j].
   void Select(int64_t step, std::vector<float>& totals, std::vector<float>& scratch,
@@ -87,7 +88,7 @@ double SumAt(const float* row, const std::vector<int32_t>& positions) {
   return sum;
 }
 
-// (fixed + held) / (fixed + fresh); 1 where the sink and recent rows hold all countable mass.
+// (fixed + held) / (fixed + fresh); 1 if the sink and recent rows hold all countable mass.
 double Ratio(double fixed, double held, double fresh) {
   if (!std::isfinite(fixed) || fixed + fresh <= 0) return 1;
   return (fixed + held) / (fixed + fresh);
@@ -118,7 +119,7 @@ std::vector<std::vector<int32_t>> SimulateLookups(const HeadRecording& head,
   const auto steps = static_cast<size_t>(head.steps);
   std::vector<std::vector<int32_t>> held(grid, std::vector<int32_t>(steps, 0));
   const int64_t width = head.group * head.head_dim;
-  // Most thresholds hold the same steps' rows, so that one similarity serves all of them.
+  // Most thresholds hold the rows of the same steps, so one similarity serves all of them.
   std::vector<float> similarity(steps);
   std::vector<int32_t> known(steps, -1);
   for (size_t t = 1; t < steps; ++t) {

@@ -1,4 +1,4 @@
-// The rows that an exact retriever picks, and sets of rows.
+// The rows that an exact retriever selects, and sets of rows.
 #pragma once
 
 #include <cstdint>

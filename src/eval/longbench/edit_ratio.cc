@@ -36,7 +36,7 @@ class Matcher {
     }
   }
 
-  // Characters in all matching blocks.
+  // Total number of characters in matching blocks.
   size_t Matching() {
     size_t total = 0;
     std::vector<Range> open = {{0, a_.size(), 0, b_.size()}};
@@ -57,11 +57,11 @@ class Matcher {
   }
 
  private:
-  // The longest block; of several the first in a, then the first in b.
+  // The longest common block; ties go to the first in a, then the first in b.
   Block Longest(const Range& range) {
     Block best = {range.a_begin, range.b_begin, 0};
-    // length_[j + 1]: of the block that ends at the previous character of a and at b[j]. Only the
-    // entries in `touched` differ from zero.
+    // length_[j + 1]: length of the block that ends at the previous character of a and at b[j].
+    // Only the entries in `touched` are non-zero.
     std::vector<size_t> touched;
     std::vector<size_t> next_touched;
     for (size_t i = range.a_begin; i < range.a_end; ++i) {
@@ -81,7 +81,7 @@ class Matcher {
       touched.swap(next_touched);
     }
     for (const size_t j : touched) length_[j] = 0;
-    // Frequent characters begin no block, but a block goes on over them.
+    // Frequent characters start no block, but a block may extend over them.
     while (best.a > range.a_begin && best.b > range.b_begin && a_[best.a - 1] == b_[best.b - 1]) {
       best = {best.a - 1, best.b - 1, best.size + 1};
     }
@@ -94,7 +94,7 @@ class Matcher {
 
   std::u32string a_;
   std::u32string b_;
-  std::unordered_map<char32_t, std::vector<size_t>> places_;  // in b, ascending
+  std::unordered_map<char32_t, std::vector<size_t>> places_;  // positions in b, ascending
   std::vector<size_t> length_;
   std::vector<size_t> next_length_;
 };
@@ -109,7 +109,7 @@ double EditRatio(std::string_view a, std::string_view b) {
   const auto characters = static_cast<double>(first.size() + second.size());
   const auto matching =
       static_cast<double>(Matcher(std::move(first), std::move(second)).Matching());
-  // In this order of operations, and to even, as Python rounds: the percents are equal.
+  // This order of operations, and rounding half to even, give the same percentages as Python.
   return std::nearbyint(100 * (2.0 * matching / characters)) / 100;
 }
 

@@ -19,7 +19,7 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kSuffixE = "_e";
 
-// The first of the files that exists; empty where none does.
+// The first existing file of the candidates; empty if there is none.
 fs::path FirstFile(const std::vector<fs::path>& candidates) {
   for (const fs::path& path : candidates) {
     std::error_code error;

@@ -17,7 +17,8 @@ bool IsAsciiPunctuation(char32_t c) {
   return c < 0x80 && kAsciiPunctuation.find(static_cast<char>(c)) != std::string_view::npos;
 }
 
-// What Chinese answers lose beside that: fullwidth forms, CJK brackets, dashes and quotes.
+// Characters that Chinese answers lose in addition: fullwidth forms, CJK brackets, dashes and
+// quotes.
 bool IsChinesePunctuation(char32_t c) {
   constexpr std::u32string_view kMarks =
       U"\uFF01\uFF1F\uFF61\u3002\uFF02\uFF03\uFF04\uFF05\uFF06\uFF07\uFF08\uFF09\uFF0A\uFF0B\uFF0C"
@@ -38,7 +39,7 @@ std::string Without(std::string_view text, Test test) {
   return kept;
 }
 
-// Articles that stand as whole words become spaces.
+// Replaces articles that are whole words by spaces.
 std::string WithoutArticles(std::string_view text) {
   std::string kept;
   for (size_t i = 0; i < text.size();) {
@@ -77,7 +78,7 @@ bool IsAsciiWord(unsigned char c) {
   return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
 }
 
-// Characters, and runs of ASCII letters and digits.
+// Splits a text into single characters, and runs of ASCII letters and digits.
 std::vector<std::string_view> Segments(std::string_view text) {
   std::vector<std::string_view> segments;
   for (size_t i = 0; i < text.size();) {
@@ -153,8 +154,8 @@ double Classification(std::string_view prediction, std::string_view reference,
   for (const std::string& name : classes) {
     if (prediction.find(name) != std::string_view::npos) named.push_back(name);
   }
-  // The original removes from the list it walks over, which skips the entry after each removed one,
-  // and removes the first of equal names. Published scores have this in them.
+  // The original removes entries from the list while iterating over it, which skips the entry after
+  // each removed one, and removes the first of equal names. Published scores include this effect.
   for (size_t i = 0; i < named.size(); ++i) {
     const std::string_view name = named[i];
     if (name != reference && reference.find(name) != std::string_view::npos) {

@@ -11,8 +11,8 @@ namespace {
 
 constexpr int64_t kMostWords = int64_t{1} << 40;
 
-// A format with its fields filled in; nothing where it is malformed. The meaning is that of
-// Python's str.format without conversions.
+// Fills in the fields of a format with the semantics of Python's str.format without conversions;
+// nullopt if it is malformed.
 std::optional<std::string> Fill(std::string_view format, std::string_view context,
                                 std::string_view input) {
   std::string text;
@@ -57,7 +57,7 @@ std::vector<LongBenchRecord> ParseLongBench(std::string_view text, const std::st
       throw FileError("{}: field 'all_classes' is missing, and {} needs its labels", line.where,
                       dataset.name);
     }
-    // Answers that the metric cannot read, now rather than after the model has answered.
+    // Answers that the metric cannot read are reported before the model runs.
     try {
       Score(dataset.metric, "", record.answers, record.classes);
     } catch (const InvalidArgument& error) {

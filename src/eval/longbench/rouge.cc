@@ -13,7 +13,7 @@
 namespace litecache::eval {
 namespace {
 
-using Sentence = std::vector<int32_t>;  // numbers of words
+using Sentence = std::vector<int32_t>;  // word ids
 using Words = std::unordered_map<std::string_view, int32_t>;
 
 std::vector<Sentence> Sentences(std::string_view text, Words& numbers) {
@@ -25,7 +25,7 @@ std::vector<Sentence> Sentences(std::string_view text, Words& numbers) {
       sentence.push_back(
           numbers.try_emplace(word, static_cast<int32_t>(numbers.size())).first->second);
     }
-    // A sentence of white space alone counts as the empty word.
+    // A sentence of white space only counts as the empty word.
     if (sentence.empty()) {
       sentence.push_back(
           numbers.try_emplace("", static_cast<int32_t>(numbers.size())).first->second);
@@ -41,15 +41,15 @@ double DistinctWords(const std::vector<Sentence>& sentences) {
   return static_cast<double>(words.size());
 }
 
-// Adds the words of one longest common subsequence; which one, where there are several, is decided
-// as in the original: from the end, drop the last word of y unless that of x is the better one.
+// Adds the words of one longest common subsequence. Ties are resolved as in the original: from the
+// end, drop the last word of y unless dropping that of x is better.
 void AddCommon(const Sentence& x, const Sentence& y, std::unordered_set<int32_t>& words) {
   constexpr uint64_t kMostPairs = uint64_t{1} << 34;
   if (x.size() > kMostPairs / y.size()) {
     throw InvalidArgument("sentences of {} and {} words are too long for ROUGE-L", x.size(),
                           y.size());
   }
-  // One bit a pair instead of a table of lengths: whether dropping the last word of x is better.
+  // One bit per pair instead of a table of lengths: whether dropping the last word of x is better.
   std::vector<bool> drop_x(x.size() * y.size());
   std::vector<int32_t> above(y.size() + 1);
   std::vector<int32_t> row(y.size() + 1);

@@ -23,7 +23,7 @@ TruncatedText TruncateMiddle(std::string_view text, int64_t budget,
     joined += tokenizer.Decode(all.last(kept), true);
     const auto left = static_cast<int64_t>(tokenizer.Encode(joined).size());
     if (left <= budget || half == 0) return {std::move(joined), left, true};
-    // A joint within words costs a token or two.
+    // Joining within words costs a token or two.
     half = std::max<int64_t>(half - (left - budget + 1) / 2, 0);
   }
 }

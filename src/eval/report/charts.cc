@@ -20,7 +20,7 @@ std::string BytesTick(double value) {
   return value < 1 ? "0" : FormatBytes(static_cast<uint64_t>(std::min(value, 1e18)));
 }
 
-// The reference has a colour of its own, the others theirs in every chart.
+// The reference has a fixed colour; the others have the same colour in every chart.
 size_t ColourOf(const Summary& summary, const std::string& name) {
   if (name == kFull) return 0;
   size_t colour = 1;
@@ -31,11 +31,11 @@ size_t ColourOf(const Summary& summary, const std::string& name) {
   return colour;
 }
 
-// What configurations are compared by, with its figures of every length.
+// A quantity by which configurations are compared, with its values at every length.
 struct Measure {
   struct Value {
     double value = 0;
-    double bytes_per_token = 0;  // moved
+    double bytes_per_token = 0;  // transferred
   };
   std::string name, unit;
   std::string note;           // of the chart against length
@@ -115,7 +115,7 @@ Figure ByLength(const Summary& summary, const Measure& measure) {
           measure.note, DrawChart(chart)};
 }
 
-// Points that no other one beats in both directions: fewer bytes, better figure.
+// The points that no other point dominates (fewer bytes and a better figure).
 std::vector<Point> ParetoFront(std::vector<Point> points, bool higher_is_better) {
   std::sort(points.begin(), points.end(), [&](const Point& a, const Point& b) {
     return a.x != b.x ? a.x < b.x : higher_is_better ? a.y > b.y : a.y < b.y;
@@ -141,7 +141,7 @@ Figure ByBytes(const Summary& summary, const Measure& measure, int64_t length) {
     const auto found = values.find(name);
     if (found == values.end()) continue;
     const auto [value, bytes] = found->second;
-    if (name == kFull) {  // everything is at hand
+    if (name == kFull) {  // all rows are on the device
       chart.reference = value;
       continue;
     }
@@ -149,7 +149,7 @@ Figure ByBytes(const Summary& summary, const Measure& measure, int64_t length) {
     points.push_back({bytes, value, fmt::format("{}, {}", measure.Text(value), BytesTick(bytes))});
     chart.series.push_back({name, ColourOf(summary, name), {points.back()}});
   }
-  // Round in bytes: KiB and MiB.
+  // Round numbers of bytes: KiB and MiB.
   const double unit = std::exp2(std::floor(std::log2(std::max(most, 1.0)) / 10) * 10);
   for (const double tick : RoundTicks(0, most / unit, 5)) chart.x_ticks.push_back(tick * unit);
   chart.front = ParetoFront(points, measure.higher_is_better);
@@ -160,7 +160,7 @@ Figure ByBytes(const Summary& summary, const Measure& measure, int64_t length) {
           DrawChart(chart)};
 }
 
-// Scores of the samples with one needle, by its depth: tables whose cells are shaded by them.
+// Scores of the samples with one needle, by its depth: tables with cells shaded by score.
 Figure Needles(const Summary& summary, const Results& results) {
   constexpr size_t kBins = 10;
   struct Cell {

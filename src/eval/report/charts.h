@@ -1,5 +1,5 @@
-// The charts of a report: SVG for an HTML page, whose CSS variables give the colours, so that one
-// drawing serves light and dark.
+// The charts of a report: SVG for an HTML page, coloured by the page's CSS variables, so that one
+// drawing works in light and dark mode.
 #pragma once
 
 #include <string>
@@ -15,8 +15,8 @@ struct Figure {
   std::string html;  // <svg> elements and legends
 };
 
-// Scores and divergence against length and against the bytes that moved, needles found by depth and
-// length: those that the results have figures for.
+// Scores and divergence against length and against transferred bytes, and needles found by depth
+// and length; only the charts for which the results have data.
 std::vector<Figure> MakeFigures(const Summary& summary, const Results& results);
 
 }  // namespace litecache::eval

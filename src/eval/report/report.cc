@@ -83,7 +83,7 @@ std::string About(const Results& results) {
   return text;
 }
 
-// The options in which configurations differ.
+// A table of the options in which the configurations differ.
 Table OptionTable(const Results& results) {
   Table table;
   table.title = "Configurations";

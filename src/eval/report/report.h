@@ -10,7 +10,7 @@ namespace litecache::eval {
 // Throws what Summarize throws, and InvalidArgument for files without results.
 std::string MarkdownReport(const Results& results);
 
-// One page with everything in it: tables, charts as SVG, light and dark.
+// A self-contained page: tables, and charts as SVG, for light and dark mode.
 std::string HtmlReport(const Results& results);
 
 }  // namespace litecache::eval

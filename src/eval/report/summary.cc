@@ -46,7 +46,7 @@ void CheckComparable(const Results& results) {
   }
 }
 
-// A task's place in its suite; those of no suite come last.
+// A task's position in its suite; unknown tasks come last.
 size_t Rank(const std::string& task) {
   const auto ruler = TaskNames();
   const auto place = std::find(ruler.begin(), ruler.end(), task);
@@ -58,7 +58,7 @@ size_t Rank(const std::string& task) {
 
 void AddPredictions(const Results& results, Summary* summary) {
   std::map<int64_t, LengthSummary> lengths;
-  // The same prediction in two files counts once.
+  // A prediction that occurs in two files counts once.
   std::set<std::string> seen;
   for (const Prediction& p : results.predictions) {
     if (!seen.insert(p.key + p.configuration + p.id).second) continue;
@@ -75,7 +75,7 @@ void AddPredictions(const Results& results, Summary* summary) {
     ++totals.samples;
   }
   for (auto& [key, length] : lengths) {
-    // Samples that run together end in any order; tables follow the suite's.
+    // Samples that run together end in any order; tables use the suite's order.
     std::stable_sort(length.tasks.begin(), length.tasks.end(),
                      [](const std::string& a, const std::string& b) { return Rank(a) < Rank(b); });
     summary->lengths.push_back(std::move(length));
@@ -97,7 +97,8 @@ void AddWindows(const Results& results, Summary* summary) {
       bucket.Add(window, i);
       if (touched.insert(end).second) ++bucket.windows;
     }
-    if (!window.kl.empty()) continue;  // all policies process prompts with full attention
+    // prompts are processed with full attention under every policy
+    if (!window.kl.empty()) continue;
     for (const Window::Bucket& bucket : window.prompt) {
       WindowSummary& prompt = summary->prompt[bucket.end];
       prompt.tokens += bucket.tokens;
@@ -202,7 +203,7 @@ Summary Summarize(const Results& results) {
   for (const auto& [name, options] : results.configurations) {
     if (with_results.erase(name) > 0) summary.configurations.push_back(name);
   }
-  // Files that were put together by hand may lack a line.
+  // Files that were combined by hand may lack a line.
   summary.configurations.insert(summary.configurations.end(), with_results.begin(),
                                 with_results.end());
   return summary;

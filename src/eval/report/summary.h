@@ -1,4 +1,4 @@
-// Figures from predictions and windows.
+// Aggregates of predictions and windows.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ using Scores = std::map<std::string, double>;
 // Predictions of one length.
 struct LengthSummary {
   int64_t length = 0;
-  std::vector<std::string> tasks;  // in the order of their first prediction
+  std::vector<std::string> tasks;  // in the order of the first prediction
   std::map<std::string, std::map<std::string, Scores>> scores;  // [configuration][task]
   struct Totals {
     KvSums kv;
@@ -29,14 +29,14 @@ struct LengthSummary {
 
   // Mean score, 0 to 1; nullopt without samples.
   std::optional<double> Task(const std::string& configuration, const std::string& task) const;
-  // Mean of the tasks' means.
+  // Mean over the tasks' means.
   std::optional<double> Average(const std::string& configuration) const;
   // The average minus that of `reference`, over the samples that both have.
   std::optional<double> Difference(const std::string& configuration,
                                    const std::string& reference) const;
 };
 
-// Windows of one configuration, of one length or one bucket of positions.
+// Windows of one configuration at one length, or in one bucket of positions.
 struct WindowSummary {
   int64_t windows = 0;
   int64_t tokens = 0;
@@ -49,7 +49,7 @@ struct WindowSummary {
   void Add(const Window& window, size_t token);
   double Perplexity() const;
   double MeanKl() const { return kls.empty() ? 0 : kl / static_cast<double>(kls.size()); }
-  // The value that `share` of the tokens stay below.
+  // The value below which `share` of the tokens lie.
   double KlQuantile(double share) const;
   double SameTop() const { return kls.empty() ? 1 : same_top / static_cast<double>(kls.size()); }
 };
@@ -59,15 +59,16 @@ struct Summary {
   std::vector<LengthSummary> lengths;       // ascending
   std::map<int64_t, std::map<std::string, WindowSummary>> windows;  // [length][configuration]
   std::map<int64_t, std::map<std::string, WindowSummary>> buckets;  // [end of the positions]
-  std::map<int64_t, WindowSummary> prompt;  // [end of the positions]: full, processed as a prompt
-  std::map<std::string, HeadTable> heads;   // [configuration], summed over lengths
+  // [end of the positions]: full attention, processed as a prompt
+  std::map<int64_t, WindowSummary> prompt;
+  std::map<std::string, HeadTable> heads;  // [configuration], summed over lengths
 };
 
-// Throws InvalidArgument for results of different models, and of one configuration with different
+// Throws InvalidArgument for results of different models, or of one configuration with different
 // options.
 Summary Summarize(const Results& results);
 
-// All there is to say, in the order of a report.
+// All tables, in the order of a report.
 std::vector<Table> MakeTables(const Summary& summary);
 
 }  // namespace litecache::eval

@@ -13,7 +13,7 @@ namespace {
 
 constexpr double kWidth = 640, kHeight = 340;
 constexpr double kLeft = 62, kRight = 20, kTop = 14, kBottom = 48;
-constexpr size_t kColours = 8;  // of the page's style sheet
+constexpr size_t kColours = 8;  // in the page's style sheet
 
 std::string ClassOf(size_t colour) {
   return colour == 0 ? "c0" : fmt::format("c{}", (colour - 1) % kColours + 1);
@@ -25,7 +25,7 @@ std::string Text(double x, double y, const std::string& anchor, const std::strin
                      anchor, cls.empty() ? "" : " class=\"" + cls + "\"", EscapeMarkup(text));
 }
 
-// Values to pixels along one axis.
+// Maps values to pixels along one axis.
 class Scale {
  public:
   // margin: space between the data and the frame, as a share of the range.
@@ -102,8 +102,8 @@ std::string Dot(const Point& point, const std::string& cls, const std::string& n
       EscapeMarkup(point.label.empty() ? name : name + ": " + point.label));
 }
 
-// Labels of scattered points: above them, off the lines that cross the chart; moved down where they
-// would overlap.
+// Labels of scattered points: placed above them, off the lines that cross the chart; moved down
+// where they would overlap.
 std::string Labels(const Chart& chart, const Scale& x, const Scale& y) {
   struct Label {
     double x, y;
@@ -136,7 +136,7 @@ std::string Legend(const Chart& chart) {
   if (chart.reference) {
     html += "<li><span class=\"key dashed\"></span>full attention</li>";
   }
-  if (!chart.lines) return html + "</ul>\n";  // points have their names beside them
+  if (!chart.lines) return html + "</ul>\n";  // points are labelled with their names
   for (const Series& series : chart.series) {
     html += fmt::format("<li><span class=\"key {}\"></span>{}</li>", ClassOf(series.colour),
                         EscapeMarkup(series.name));
@@ -148,14 +148,15 @@ std::string Legend(const Chart& chart) {
 
 std::vector<double> RoundTicks(double low, double high, int count) {
   const double step = (high - low) / std::max(count, 1);
-  // A range below what doubles tell apart has no ticks of its own.
+  // A range too small for doubles has no ticks.
   if (!std::isfinite(step) || step <= 1e-10 * std::max(std::abs(low), std::abs(high))) return {low};
   const double power = std::pow(10, std::floor(std::log10(step)));
   const double factor = step / power;
   const double round = power * (factor <= 1 ? 1 : factor <= 2 ? 2 : factor <= 5 ? 5 : 10);
   std::vector<double> ticks;
   const double first = std::ceil(low / round - 1e-6), last = high / round + 1e-6;
-  for (int i = 0; first + i <= last; ++i) ticks.push_back((first + i) * round + 0.0);  // never -0
+  // + 0.0: never -0
+  for (int i = 0; first + i <= last; ++i) ticks.push_back((first + i) * round + 0.0);
   return ticks;
 }
 

@@ -1,4 +1,4 @@
-// The SVG of a report's charts.
+// Draws the SVG of a report's charts.
 #pragma once
 
 #include <optional>
@@ -10,24 +10,24 @@ namespace litecache::eval {
 struct Point {
   double x = 0;
   double y = 0;
-  std::string label;  // on hovering
+  std::string label;  // shown on hovering
 };
 
 struct Series {
   std::string name;
-  size_t colour = 0;  // 0: the reference's; from 1 on: one of the page's
+  size_t colour = 0;  // 0: the reference's; from 1 on: one of the page's colours
   std::vector<Point> points;
 };
 
 struct Chart {
   std::string x_title, y_title;
-  bool logarithmic = false;  // the x axis, whose values are positive
+  bool logarithmic = false;  // of the x axis, whose values must be positive
   std::vector<double> x_ticks;
   std::string (*x_format)(double value) = nullptr;
-  // Lines join a series' points; otherwise each point has its series' name beside it.
+  // Lines join the points of a series; otherwise each point is labelled with its series' name.
   bool lines = true;
   bool from_zero = false;             // the y axis
-  std::optional<double> last_y_tick;  // where the values end, though the frame does not
+  std::optional<double> last_y_tick;  // the end of the values, if the frame extends further
   std::optional<double> reference;    // a line across the chart, "full attention"
   std::vector<Point> front;           // joined by a thin line
   std::vector<Series> series;
@@ -36,7 +36,7 @@ struct Chart {
 // An <svg> element and a legend; "" for a chart without points.
 std::string DrawChart(const Chart& chart);
 
-// About `count` round numbers that lie within [low, high].
+// About `count` round numbers within [low, high].
 std::vector<double> RoundTicks(double low, double high, int count);
 
 }  // namespace litecache::eval

@@ -9,7 +9,8 @@
 namespace litecache::eval {
 namespace {
 
-// Characters, for alignment: names are ASCII, signs such as the minus of differences are not.
+// Counts characters for alignment: names are ASCII, but signs such as the minus of differences are
+// not.
 size_t Width(const std::string& text) {
   return static_cast<size_t>(std::count_if(text.begin(), text.end(), [](char c) {
     return (static_cast<unsigned char>(c) & 0xc0) != 0x80;

@@ -159,7 +159,7 @@ Table BucketTable(const Summary& summary) {
   return table;
 }
 
-// A figure of every layer and of all.
+// A ratio for every layer and for all of them.
 template <typename Numerator, typename Denominator>
 Table LayerTable(const Summary& summary, std::string title, std::string note,
                  const Numerator& numerator, const Denominator& denominator) {

@@ -11,7 +11,7 @@
 namespace litecache::eval {
 namespace {
 
-// Share of a document that needles, questions and answers may fill: the rest is what to search in.
+// Share of a document that needles, questions and answers may fill; the rest is haystack.
 constexpr double kQuestionShare = 0.6;
 
 enum Stream : uint64_t { kShapeStream, kTextStream };

@@ -1,5 +1,5 @@
-// Training documents in bulk: the tasks mixed by weight, lengths drawn from a range, several
-// questions a document, answers written out.
+// Training documents in bulk: a weighted mix of tasks, lengths drawn from a range, several
+// questions per document, with their answers.
 #pragma once
 
 #include <cstdint>
@@ -16,9 +16,9 @@ namespace litecache::eval {
 
 struct BulkOptions {
   std::vector<std::pair<std::string, double>> tasks;  // name, weight
-  int64_t min_length = 1024;                          // tokens of a document; drawn uniformly in
-  int64_t max_length = 4096;                          // log scale
-  int max_questions = 1;                              // at most; uniform from 1 where they fit
+  int64_t min_length = 1024;                          // tokens of a document,
+  int64_t max_length = 4096;                          // drawn uniformly on a log scale
+  int max_questions = 1;                              // uniform from 1 to this, if they fit
   uint64_t seed = 42;
   Split split = Split::kTrain;
   std::shared_ptr<const Haystack> haystack = Haystack::Default();
@@ -32,12 +32,11 @@ struct TrainingDocument {
   std::vector<Span> spans;  // byte ranges of questions and answers, ascending
 };
 
-// "niah_single_1:2,vt" -> {{niah_single_1, 2}, {vt, 1}}; "all" is every task
-// with weight 1, but those of questions, which cannot be trained on. Throws
-// InvalidArgument.
+// Parses "niah_single_1:2,vt" to {{niah_single_1, 2}, {vt, 1}}; "all" is every task with weight 1,
+// except the question-answering tasks, which cannot be used for training. Throws InvalidArgument.
 std::vector<std::pair<std::string, double>> ParseTaskWeights(std::string_view text);
 
-// Document i is a function of the options and i; thread-safe.
+// Document i depends only on the options and i. Thread-safe.
 class BulkGenerator {
  public:
   BulkGenerator(BulkOptions options, TokenCounter counter);

@@ -70,7 +70,7 @@ class CommonWordsBuilder : public TaskBuilder {
   // Appends preamble, list and question; returns the common words.
   std::vector<std::string_view> AppendList(const Shape& shape, uint64_t seed, Draft& draft) const {
     Random random(seed);
-    // The large list only where the small one does not suffice, as in RULER.
+    // Uses the large list only if the small one is not sufficient, as in RULER.
     const auto& from =
         shape.words <= static_cast<int64_t>(words_.common.size()) ? words_.common : words_.english;
     std::vector<std::string_view> list;

@@ -1,6 +1,6 @@
 #include "eval/ruler/data.h"
 
-// The assembler includes the files: a string literal of this size costs the compiler seconds.
+// The assembler includes the files: a string literal of this size would cost the compiler seconds.
 #define LC_EMBED(symbol, path)                    \
   __asm__(                                        \
       ".pushsection .rodata\n"                    \

@@ -1,11 +1,11 @@
-// The data files compiled into the program, so that it needs no installed files.
+// The data files compiled into the program, so that it needs no files at run time.
 #pragma once
 
 #include <string_view>
 
 namespace litecache::eval::data {
 
-// One word a line (data/words).
+// One word per line (data/words).
 std::string_view Adjectives();
 std::string_view Nouns();
 std::string_view Verbs();

@@ -7,7 +7,7 @@ namespace litecache::eval {
 
 SizeGuess GuessSizes(const TaskBuilder& builder, BuildRequest request,
                      const TokenCounter& counter) {
-  // Units are a token to some forty tokens; a few hundred of them average the words out.
+  // Units have one to some forty tokens; a few hundred of them average out the differences.
   constexpr int64_t kUnits = 400;
   const int64_t low = builder.MinSize(request);
   const int64_t high = std::min(low + kUnits, builder.MaxSize(request));

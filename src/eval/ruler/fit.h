@@ -8,12 +8,12 @@ namespace litecache::eval {
 
 struct FittedDraft {
   Draft draft;
-  int64_t size = 0;        // 0: not even the smallest text fits; `tokens` is what that one takes
+  int64_t size = 0;        // 0: even the smallest text does not fit, and `tokens` is its length
   int64_t tokens = 0;      // of the draft
-  bool exhausted = false;  // there is no material for a longer text, and a longer one would fit
+  bool exhausted = false;  // the material is used up although a longer text would fit
 };
 
-// Token counts of two small texts, extrapolated. `request` tells seed, length and mode.
+// Extrapolates the token counts of two small texts. `request` provides seed, length and mode.
 SizeGuess GuessSizes(const TaskBuilder& builder, BuildRequest request, const TokenCounter& counter);
 
 FittedDraft Fit(const TaskBuilder& builder, BuildRequest request, int64_t budget,

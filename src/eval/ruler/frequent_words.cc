@@ -1,5 +1,5 @@
-// Frequent words extraction: coded words with frequencies of a zeta distribution, the top rank
-// being dots; asked for are the three words that follow it.
+// Frequent words extraction: coded words with frequencies from a zeta distribution, the top rank
+// being dots; the question is for the three words that follow it.
 #include <algorithm>
 #include <cmath>
 #include <numbers>
@@ -24,8 +24,8 @@ class FrequentWordsBuilder : public TaskBuilder {
  public:
   explicit FrequentWordsBuilder(Split split) : split_(split) {}
 
-  // A unit is a word of the text, before the counts of the ranks are rounded down. Least: rank 4
-  // appears twice and more often than rank 5.
+  // A unit is a word of the text, before the counts of the ranks are rounded down. The minimum:
+  // rank 4 appears at least twice and more often than rank 5.
   int64_t MinSize(const BuildRequest&) const override { return 54; }
 
   Draft Build(const BuildRequest& request) const override {

@@ -15,7 +15,7 @@
 namespace litecache::eval {
 namespace {
 
-// Words before a full stop that does not end the sentence.
+// Words before a full stop that does not end a sentence.
 constexpr std::array<std::string_view, 20> kAbbreviations = {
     "mr.",  "mrs.", "ms.",   "dr.", "prof.", "st.", "vs.", "e.g.", "i.e.", "etc.",
     "inc.", "ltd.", "corp.", "jr.", "sr.",   "no.", "cf.", "al.",  "fig.", "u.s."};

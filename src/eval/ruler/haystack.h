@@ -1,5 +1,5 @@
-// Text that needles are hidden in: windows of whole words, cut into pieces between which needles
-// may stand.
+// Text in which needles are hidden: windows of whole words, split into pieces between which needles
+// may be inserted.
 #pragma once
 
 #include <cstdint>
@@ -12,17 +12,18 @@ namespace litecache::eval {
 
 class Haystack {
  public:
-  // kSentences: white space becomes single spaces, pieces are sentences, joined by spaces (RULER's
-  // essays). kLines: the text stays as it is, pieces are its lines (source code).
+  // kSentences: white space becomes single spaces; pieces are sentences, joined by spaces (RULER's
+  // essays). kLines: the text is unchanged; pieces are its lines (source code).
   enum class Pieces { kSentences, kLines };
 
-  // UTF-8 text. Throws InvalidArgument when it holds no word or is not UTF-8, naming `name`.
+  // From UTF-8 text. Throws an InvalidArgument that gives `name` if the text has no word or is not
+  // UTF-8.
   static std::shared_ptr<const Haystack> FromText(std::string text, Pieces pieces,
                                                   std::string_view name = "haystack");
 
-  // A file (.json: its key "text"; .json, .txt and .md are read as sentences, others as lines), or
-  // a directory, whose text files are joined in the order of their paths and read as lines.
-  // `pieces` is "auto", "sentences" or "lines". Throws FileError or InvalidArgument.
+  // From a file (.json: its key "text"; .json, .txt and .md are read as sentences, others as
+  // lines), or a directory, whose text files are joined in the order of their paths and read as
+  // lines. `pieces` is "auto", "sentences" or "lines". Throws FileError or InvalidArgument.
   static std::shared_ptr<const Haystack> FromPath(const std::string& path,
                                                   std::string_view pieces = "auto");
 
@@ -32,7 +33,7 @@ class Haystack {
   int64_t words() const { return static_cast<int64_t>(word_end_.size()); }
   int64_t bytes() const { return static_cast<int64_t>(text_.size()); }
 
-  // Pieces of the `words` words from piece `first_piece` on (the last piece may be cut short); past
+  // The character between two pieces.
   // the end it starts over. Views into this object.
   std::vector<std::string_view> Window(int64_t words, int64_t first_piece = 0) const;
   int64_t pieces() const { return static_cast<int64_t>(pieces_.size()); }
@@ -42,7 +43,7 @@ class Haystack {
  private:
   struct Piece {
     size_t begin;         // byte offset
-    uint32_t first_word;  // its number
+    uint32_t first_word;  // index of its first word
   };
 
   std::string text_;

@@ -1,4 +1,4 @@
-// litecache-ruler: the generator alone, statically linked, for machines that have nothing else of
+// litecache-ruler: only the generator, statically linked, for machines without the rest of
 // LiteCache (tools/train runs it there).
 #include <CLI/CLI.hpp>
 #include <csignal>
@@ -13,7 +13,7 @@
 
 namespace {
 
-using namespace litecache;  // NOLINT: a program's own namespace
+using namespace litecache;  // NOLINT: the namespace of the program itself
 using namespace litecache::eval;
 
 struct Arguments {

@@ -1,5 +1,5 @@
 // Needles in a haystack: "One of the special magic numbers for KEY is: VALUE." between the pieces
-// of a text, then a question for the values of a key.
+// of a text, followed by a question for the values of a key.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -11,8 +11,8 @@
 namespace litecache::eval {
 namespace {
 
-// Streams of one sample's seed. Each kind of draw has its own, so that a larger haystack changes
-// neither keys nor values.
+// Random streams of one sample. Each kind of draw has a separate one, so that a larger haystack
+// changes neither keys nor values.
 enum Stream : uint64_t { kKeysStream, kOrderStream, kPositionStream, kWindowStream };
 
 // RULER's depths for essays, in percent: 40 steps from 0 to 100, rounded.
@@ -99,7 +99,7 @@ class NeedleBuilder : public TaskBuilder {
     return fmt::format("One of the special magic {} for {} is: {}.", VocabularyName(spec_.values),
                        key, value);
   }
-  // "number" where one value is asked for, else "numbers".
+  // "number" if one value is requested, else "numbers".
   std::string_view KindInQuestion() const {
     std::string_view kind = VocabularyName(spec_.values);
     if (Single()) kind.remove_suffix(1);
@@ -126,7 +126,7 @@ class NeedleBuilder : public TaskBuilder {
     draft.needles.push_back({begin, static_cast<int64_t>(draft.text.size()), 0});
   }
 
-  // Needles before distinct random lines of noise or of distracting needles.
+  // Inserts needles before distinct random lines of noise or of distracting needles.
   void AppendLines(const BuildRequest& request, const std::vector<std::string>& needles,
                    Drawer& drawer, Draft& draft) const {
     Random random(DeriveSeed(request.seed, kPositionStream));
@@ -149,8 +149,8 @@ class NeedleBuilder : public TaskBuilder {
     }
   }
 
-  // Needles between pieces of the essay, at distinct ones of 40 depths; a training document has
-  // them at any piece.
+  // Inserts needles between pieces of the essay, at distinct ones of 40 depths; in a training
+  // document, at any piece.
   void AppendEssay(const BuildRequest& request, const std::vector<std::string>& needles,
                    Draft& draft) const {
     Random window_random(DeriveSeed(request.seed, kWindowStream));
@@ -169,8 +169,8 @@ class NeedleBuilder : public TaskBuilder {
       }
     }
     std::sort(positions.begin(), positions.end());
-    // As RULER joins it: every stretch of pieces and every needle is one part, empty or not, so
-    // that a needle at depth 0 follows the joint.
+    // Joined as in RULER: every run of pieces and every needle is one part, empty or not, so that a
+    // needle at depth 0 follows the joint.
     const char joint = haystack_->joint();
     int64_t piece = 0;
     for (size_t i = 0; i <= needles.size(); ++i) {

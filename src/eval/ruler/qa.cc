@@ -1,4 +1,4 @@
-// Question answering: numbered documents, among them those that a question is about.
+// Question answering: numbered documents, including those that a question is about.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -58,7 +58,7 @@ class QuestionBuilder : public TaskBuilder {
   }
 
  private:
-  // Sample i asks question i, as in RULER.
+  // Sample i uses question i, as in RULER.
   const Question& QuestionOf(const BuildRequest& request) const {
     const auto questions = static_cast<int64_t>(set_->questions.size());
     if (request.index >= questions) {
@@ -68,8 +68,8 @@ class QuestionBuilder : public TaskBuilder {
     return set_->questions[static_cast<size_t>(request.index)];
   }
 
-  // The question's documents; then those of its article, then any, in random order, each a prefix
-  // of what a larger size takes. When all are used up they start over.
+  // The question's documents, then those of its article, then any others, in random order; each is
+  // a prefix of the list for a larger size. When all are used up they repeat.
   std::vector<int64_t> Choose(const Question& question, const BuildRequest& request) const {
     const auto size = static_cast<size_t>(request.size);
     const auto total = static_cast<int64_t>(set_->documents.size());
@@ -102,7 +102,8 @@ std::unique_ptr<TaskBuilder> MakeQuestionBuilder(const TaskSpec& spec, Split spl
   if (split != Split::kTest) {
     throw InvalidArgument("--split: {} has questions for the split test only", spec.name);
   }
-  if (questions == nullptr) LoadQuestions(spec.name, "");  // throws: says what is missing
+  // throws an error that names the missing files
+  if (questions == nullptr) LoadQuestions(spec.name, "");
   return std::make_unique<QuestionBuilder>(spec, std::move(questions));
 }
 

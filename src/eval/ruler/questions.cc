@@ -18,7 +18,7 @@ namespace {
 using io::JsonFields;
 using nlohmann::json;
 
-// The items of a list, which must be there.
+// The items of a required list.
 std::vector<JsonFields> Objects(const JsonFields& fields, std::string_view key) {
   const json* value = fields.Find(key);
   if (value == nullptr || !value->is_array()) fields.Fail(key, "must be a list of objects");
@@ -29,7 +29,7 @@ std::vector<JsonFields> Objects(const JsonFields& fields, std::string_view key) 
   return objects;
 }
 
-// Documents by their text, numbered once they are all there.
+// Numbers documents by their text once all of them are known.
 class DocumentNumbers {
  public:
   void Add(const std::string& document) { numbers_.try_emplace(document, 0); }
@@ -83,7 +83,7 @@ std::vector<Paragraph> Context(const JsonFields& fields) {
   return paragraphs;
 }
 
-// The titles that hold the answer; the field may be absent.
+// The titles of the paragraphs with the answer; the field may be absent.
 std::vector<std::string> EvidenceTitles(const JsonFields& fields) {
   const json* value = fields.Find("supporting_facts");
   if (value == nullptr) return {};
@@ -172,8 +172,8 @@ std::shared_ptr<const QuestionSet> LoadQuestions(std::string_view task,
                                                  const std::string& directory) {
   struct Source {
     std::string_view title;
-    const char* file;   // as published
-    const char* other;  // as RULER's download script calls it
+    const char* file;   // the published name
+    const char* other;  // the name used by RULER's download script
     std::string_view url;
     QuestionSet (*parse)(std::string_view, const std::string&);
   };

@@ -1,4 +1,4 @@
-// Random draws that are the same on every platform: std:: distributions are not.
+// Random numbers that are the same on every platform; std:: distributions are not.
 #pragma once
 
 #include <cstdint>
@@ -18,12 +18,12 @@ constexpr uint64_t MixBits(uint64_t x) {
   return x ^ (x >> 31);
 }
 
-// A stream of its own for every (seed, stream) pair.
+// A separate random stream for every (seed, stream) pair.
 constexpr uint64_t DeriveSeed(uint64_t seed, uint64_t stream) {
   return MixBits(MixBits(seed) ^ (stream * 0xd1342543de82ef95ull + 1));
 }
 
-// FNV-1a, finalized: stable across platforms and releases, because splits and seeds rest on it.
+// FNV-1a, finalized: stable across platforms and releases, because splits and seeds depend on it.
 constexpr uint64_t HashText(std::string_view text) { return MixBits(Fnv1a(text)); }
 
 class Random {
@@ -49,7 +49,7 @@ class Random {
     }
   }
 
-  // `count` distinct numbers of [0, bound) in random order; count <= bound.
+  // `count` distinct numbers from [0, bound) in random order; count <= bound.
   std::vector<int64_t> Sample(int64_t bound, int64_t count);
 
  private:

@@ -35,7 +35,7 @@ RulerSample Generator::Make(int64_t index) const {
   BuildRequest request;
   request.index = index;
   request.length = options_.length;
-  // The task and the split are part of the seed: equal --seed values never repeat a draw elsewhere.
+  // Task and split are part of the seed, so that equal --seed values never repeat a draw elsewhere.
   request.seed =
       DeriveSeed(DeriveSeed(DeriveSeed(HashText(spec_.name), HashText(SplitName(options_.split))),
                             options_.seed),

@@ -1,5 +1,5 @@
 // RULER's thirteen long-context tasks (Hsieh et al., 2024), generated for a length in the model's
-// own tokens.
+// tokens.
 #pragma once
 
 #include <cstdint>
@@ -29,11 +29,12 @@ struct RulerSample {
   int64_t index = 0;
   uint64_t seed = 0;
   Split split = Split::kTest;
-  // Tokens of `input` plus max_new_tokens; at most the length asked for.
+  // Tokens of `input` plus max_new_tokens; at most the requested length.
   int64_t length = 0;
   int max_new_tokens = 0;
-  std::string metric;  // of metrics.h
-  // The prompt; its end is `answer_prefix`, which goes to the assistant's side of a chat template.
+  std::string metric;  // a name in metrics.h
+  // The prompt; it ends with `answer_prefix`, which belongs to the assistant's turn in a chat
+  // template.
   std::string input;
   std::string answer_prefix;
   std::vector<std::string> outputs;
@@ -41,12 +42,12 @@ struct RulerSample {
   std::vector<Needle> needles;
 };
 
-// Generates the samples of one task. Sample i is a function of (task, length, seed, split, i), the
+// Generates the samples of one task. Sample i depends only on (task, length, seed, split, i), the
 // haystack and the tokenizer, so samples can be made in any order and by several threads at once.
 class Generator {
  public:
   // Throws InvalidArgument for an unknown task (listing the tasks) or a length that is too short
-  // (naming the shortest).
+  // (giving the shortest).
   Generator(TaskOptions options, TokenCounter counter);
 
   RulerSample Make(int64_t index) const;

@@ -10,7 +10,7 @@
 namespace litecache::eval {
 namespace {
 
-// Texts made by all threads between two writes, a thread: enough to even out their different sizes.
+// Number of texts per thread between two writes: enough to even out their different sizes.
 constexpr int64_t kBatchPerThread = 4;
 
 void WriteLines(int64_t count, const std::string& label, ThreadPool& pool, std::ostream& output,

@@ -7,7 +7,7 @@
 namespace litecache::eval {
 namespace {
 
-// Sizes closer than this say more about the words between them than about the slope.
+// Between closer sizes the words matter more than the slope.
 constexpr int64_t kSlopeDistance = 20;
 
 }  // namespace
@@ -34,9 +34,9 @@ int64_t LargestFit(int64_t low, int64_t high, int64_t budget, const SizeGuess& g
     last_size = size;
     last_slack = slack;
     if (slack == 0) break;
-    // Where the slope leads. Without a size that fails yet, at least twice the last move, but never
-    // more than twice the size: a slope measured badly must not ask for a text of gigabytes. Else
-    // every third step halves the bracket, whatever the slope says.
+    // The size that the slope predicts. As long as no size has failed: at least twice the last
+    // step, but at most twice the size, so that a badly measured slope cannot lead to gigabytes of
+    // text. After that, every third step bisects, whatever the slope.
     auto next = size + static_cast<int64_t>(std::floor(static_cast<double>(slack) / slope));
     if (slack > 0 && fails > high) {
       next = std::clamp(next, size + gallop, std::max(2 * size, size + gallop));

@@ -11,11 +11,10 @@ struct SizeGuess {
   double tokens_per_unit = 1;
 };
 
-// The largest size in [low, high] with tokens(size) <= budget, given that tokens() grows with the
-// size (where it does not quite, the result still fits and the next size does not). Starts at
-// `guess` and brackets from there: about five counts where the guess is good, against the fifteen
-// of a plain bisection, since counting 32K tokens is what costs. Returns low - 1 when `low` does
-// not fit.
+// The largest size in [low, high] with tokens(size) <= budget, assuming that tokens() grows with
+// the size (if it does not quite, the result still fits and the next size does not). Brackets from
+// `guess`: about five counts with a good guess instead of the fifteen of plain bisection, because
+// counting 32K tokens dominates the cost. Returns low - 1 if `low` does not fit.
 int64_t LargestFit(int64_t low, int64_t high, int64_t budget, const SizeGuess& guess,
                    const std::function<int64_t(int64_t)>& tokens);
 

@@ -1,4 +1,4 @@
-// RULER's samples as the evaluation's runner takes them.
+// RULER's samples in the form that the evaluation's runner uses.
 #pragma once
 
 #include <cstdint>
@@ -9,12 +9,11 @@
 
 namespace litecache::eval {
 
-// `input` without the answer prefix, which stands in answer_prefix; id "task/index"; length: tokens
-// of prompt and answer; metadata:
-// "index", "seed", "split", "depths".
+// `input` excludes the answer prefix, which is stored in answer_prefix; id: "task/index"; length:
+// tokens of prompt and answer; metadata: "index", "seed", "split", "depths".
 Sample ToSample(RulerSample sample);
 
-// The samples RunGenerate() writes, in the same order; length: the one asked for. Throws what
+// The samples that RunGenerate() writes, in the same order; length: the requested one. Throws what
 // ExpandTasks and MakeGenerator throw.
 std::vector<Sample> MakeRulerSamples(const GenerateOptions& options, const TokenCounter& counter);
 

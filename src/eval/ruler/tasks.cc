@@ -44,7 +44,7 @@ const TaskSpec& FindTask(std::string_view name) {
   throw InvalidArgument("there is no task '{}'; there are {}", name, fmt::join(TaskNames(), ", "));
 }
 
-// A unit is a token or more; frequent words lose some of theirs to rounding.
+// A unit has at least one token; frequent words lose some of theirs to rounding.
 int64_t TaskBuilder::MaxSize(const BuildRequest& request) const { return 2 * request.length + 64; }
 
 std::unique_ptr<TaskBuilder> MakeBuilder(const TaskSpec& spec, Split split, Materials materials,

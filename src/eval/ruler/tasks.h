@@ -1,4 +1,4 @@
-// The tasks: their parameters and the builder each of them has.
+// The tasks: their parameters and builders.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ namespace litecache::eval {
 
 struct QuestionSet;  // questions.h
 
-// Tokens of a text under the model's tokenizer. Called from several threads at once.
+// Number of tokens of a text under the model's tokenizer. Called from several threads at once.
 using TokenCounter = std::function<int64_t(std::string_view)>;
 
 enum class Family { kNeedle, kVariables, kCommonWords, kFrequentWords, kQuestions };
@@ -25,26 +25,26 @@ struct TaskSpec {
   std::string_view name;
   Family family;
   int max_new_tokens;
-  // Needle tasks only: keys inserted, values a key, keys asked for.
+  // Needle tasks only: keys inserted, values per key, keys asked for.
   Surroundings surroundings = Surroundings::kNoise;
   Vocabulary keys = Vocabulary::kWords;
   Vocabulary values = Vocabulary::kNumbers;
   int num_keys = 1;
   int num_values = 1;
   int num_queries = 1;
-  std::string_view metric = "string_match_all";  // of metrics.h
+  std::string_view metric = "string_match_all";  // a name in metrics.h
 };
 
 // The thirteen tasks in RULER's order.
 const std::vector<TaskSpec>& TaskSpecs();
 std::vector<std::string_view> TaskNames();
-// Throws InvalidArgument listing the names.
+// Throws an InvalidArgument that lists the names.
 const TaskSpec& FindTask(std::string_view name);
 // Whether a task needs a file of questions (questions.h).
 inline bool NeedsQuestions(const TaskSpec& spec) { return spec.family == Family::kQuestions; }
 
-// A byte range of a text that holds a needle, or, of qa_*, a document with the answer. depth: its
-// begin as a share of the context, 0 to 1.
+// A byte range of a text with a needle, or, for qa_*, a document with the answer. depth: its start
+// as a share of the context, 0 to 1.
 struct Needle {
   int64_t begin;
   int64_t end;
@@ -60,11 +60,12 @@ struct Span {
 
 struct BuildRequest {
   uint64_t seed = 0;
-  int64_t index = 0;      // of the sample: tasks with a list of questions ask this one
-  int64_t size = 0;       // units of haystack; what a unit is, the builder says
-  int64_t length = 0;     // the length in tokens that is aimed at: some parameters follow it
+  // of the sample; also selects the question of tasks with a list of questions
+  int64_t index = 0;
+  int64_t size = 0;       // units of haystack; each builder defines its unit
+  int64_t length = 0;     // target length in tokens, on which some parameters depend
   bool training = false;  // answers follow the questions; essay windows begin anywhere
-  int questions = 1;      // training only; cwe and fwe ask one whatever it says
+  int questions = 1;      // training only; cwe and fwe always have one
 };
 
 struct Draft {
@@ -75,12 +76,12 @@ struct Draft {
   std::vector<Span> spans;  // training only
 };
 
-// Makes one text of a given size. The same request gives the same text, and a larger size only adds
-// to it, so that the size for a length can be searched. Thread-safe.
+// Makes a text of a given size. Equal requests give equal texts, and a larger size only adds to the
+// text, so that the size for a length can be searched. Thread-safe.
 class TaskBuilder {
  public:
   virtual ~TaskBuilder() = default;
-  // The smallest size that makes sense, and the largest one there is material for.
+  // The smallest useful size, and the largest one that the material allows.
   virtual int64_t MinSize(const BuildRequest& request) const = 0;
   virtual int64_t MaxSize(const BuildRequest& request) const;
   virtual Draft Build(const BuildRequest& request) const = 0;
@@ -95,10 +96,10 @@ std::unique_ptr<TaskBuilder> MakeFrequentWordsBuilder(Split split);
 std::unique_ptr<TaskBuilder> MakeQuestionBuilder(const TaskSpec& spec, Split split,
                                                  std::shared_ptr<const QuestionSet> questions);
 
-// What some tasks are made from.
+// Input data of some tasks.
 struct Materials {
-  std::shared_ptr<const Haystack> haystack;      // the essay tasks
-  std::shared_ptr<const QuestionSet> questions;  // qa_*
+  std::shared_ptr<const Haystack> haystack;      // for the essay tasks
+  std::shared_ptr<const QuestionSet> questions;  // for qa_*
 };
 
 std::unique_ptr<TaskBuilder> MakeBuilder(const TaskSpec& spec, Split split, Materials materials,

@@ -21,7 +21,7 @@ TokenCounter CountTokens(std::shared_ptr<const tokenizer::Tokenizer> tokenizer) 
 
 TokenFormat::TokenFormat(std::shared_ptr<const tokenizer::Tokenizer> tokenizer)
     : tokenizer_(std::move(tokenizer)) {
-  // A byte-level vocabulary spells every byte as one character.
+  // A byte-level vocabulary has one character per byte.
   for (int32_t id = 0; id < tokenizer_->vocab_size(); ++id) {
     const std::string token = tokenizer_->IdToToken(id).value_or("");
     token_bytes_.push_back(

@@ -1,5 +1,5 @@
 // Variable tracking: "VAR A = 12345", "VAR B = VAR A ", ... scattered in noise, then a question for
-// all variables that hold the value. A short solved example comes first.
+// all variables with the value. A short solved example comes first.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -14,7 +14,7 @@ namespace {
 constexpr int kHops = 4;
 constexpr int kChainLength = kHops + 1;
 constexpr std::string_view kUpperCase = "ABCDEFGHIJKLMNOPQRSTUVWXYZ";
-// The example is at most this long, in tokens.
+// Maximum length of the example in tokens.
 constexpr int64_t kExampleTokens = 500;
 constexpr int64_t kMaxExampleNoise = 100;
 constexpr int kExampleNameLength = 3;
@@ -30,7 +30,8 @@ struct Chain {
 class VariablesBuilder : public TaskBuilder {
  public:
   VariablesBuilder(Split split, const TokenCounter& counter) : split_(split) {
-    // The size of the example does not depend on the sample: names have equally many letters.
+    // The size of the example does not depend on the sample: all names have the same number of
+    // letters.
     BuildRequest request;
     for (example_noise_ = kChainLength; example_noise_ < kMaxExampleNoise; ++example_noise_) {
       Draft draft;
@@ -68,8 +69,8 @@ class VariablesBuilder : public TaskBuilder {
   void AppendExample(const BuildRequest& request, int64_t noise, Draft& draft) const {
     Drawer drawer(split_, DeriveSeed(request.seed, kExampleStream));
     const Chain chain = DrawChain(drawer, kExampleNameLength);
-    // RULER makes the example once and renames its variables for every sample: its statements
-    // stand at the same lines everywhere.
+    // RULER makes the example once and renames its variables for every sample: its statements are
+    // at the same lines in every sample.
     Random random(DeriveSeed(HashText("vt example"), kPositionStream));
     Draft example;
     AppendContext({chain}, noise, random, example);
@@ -82,7 +83,7 @@ class VariablesBuilder : public TaskBuilder {
                             Draft& draft) {
     draft.text +=
         "Memorize and track the chain(s) of variable assignment hidden in the following text.\n\n";
-    // Lines are noise (empty here) or statements; every chain is inserted into what is there.
+    // Lines are noise (empty here) or statements; every chain is inserted into the existing lines.
     std::vector<std::string> lines(static_cast<size_t>(noise));
     for (const Chain& chain : chains) {
       std::vector<int64_t> positions =

@@ -1,4 +1,4 @@
-// The words, numbers and identifiers that tasks draw from, parted into a training and a test half.
+// The words, numbers and identifiers that tasks draw from, split into a training and a test half.
 #pragma once
 
 #include <string>
@@ -16,7 +16,7 @@ std::string_view SplitName(Split split);
 // "train" or "test"; throws InvalidArgument otherwise.
 Split ParseSplit(std::string_view name);
 
-// The half a string belongs to: a bit of its hash, so that the halves share nothing.
+// The half that a string belongs to: a bit of its hash, so that the halves are disjoint.
 inline Split SplitOf(std::string_view text) {
   return HashText(text) & 1 ? Split::kTest : Split::kTrain;
 }
@@ -25,7 +25,7 @@ struct WordLists {
   std::vector<std::string_view> adjectives;
   std::vector<std::string_view> nouns;
   std::vector<std::string_view> common;   // nouns, adjectives and verbs, sorted, distinct
-  std::vector<std::string_view> english;  // `common` and a larger list of English words
+  std::vector<std::string_view> english;  // `common` plus a larger list of English words
 };
 
 // The split's half of the built-in lists.
@@ -34,22 +34,22 @@ const WordLists& WordsOf(Split split);
 // The built-in default haystack: Python modules (data/haystack).
 std::string_view DefaultHaystackText();
 
-// What keys and values are made of.
+// The kinds of strings used as keys and values.
 enum class Vocabulary { kNumbers, kWords, kUuids };
 
-// "numbers", "words" or "uuids", as RULER's templates spell them.
+// "numbers", "words" or "uuids", as spelled in RULER's templates.
 std::string_view VocabularyName(Vocabulary vocabulary);
 
-// Draws strings of one split, never the same one twice.
+// Draws distinct strings of one split.
 class Drawer {
  public:
   Drawer(Split split, uint64_t seed) : split_(split), random_(seed) {}
 
   // Seven digits, "adjective-noun", or a version 4 UUID.
   std::string Draw(Vocabulary vocabulary);
-  // `length` letters from `alphabet`.
+  // Draws `length` letters from `alphabet`.
   std::string Letters(std::string_view alphabet, int length);
-  // A number of [low, high), in digits.
+  // Draws a number from [low, high), in digits.
   std::string Number(int64_t low, int64_t high);
 
  private:

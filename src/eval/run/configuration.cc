@@ -51,7 +51,7 @@ std::vector<Configuration> MakeConfigurations(const ConfigurationRequest& reques
   const std::vector<std::string> budgets =
       request.budgets.empty() ? std::vector{request.base.budget.ToString()} : request.budgets;
   for (const std::string& policy : request.policies) {
-    if (policy != "litecache") {  // its settings are its own
+    if (policy != "litecache") {  // retrievers and budgets concern only litecache
       configurations.push_back({policy, request.base});
       configurations.back().kv.policy = policy;
       continue;

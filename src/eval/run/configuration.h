@@ -1,4 +1,4 @@
-// What is compared: named settings of the KV cache.
+// The compared configurations: named settings of the KV cache.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -15,17 +15,17 @@ struct Configuration {
 };
 
 struct ConfigurationRequest {
-  KvOptions base;  // what the lists leave alone
+  KvOptions base;  // settings not varied by the lists
   std::vector<std::string> policies = {"full", "litecache"};
-  std::vector<std::string> retrievers;  // empty: the base's
-  std::vector<std::string> budgets;     // empty: the base's
-  // "NAME:key=value,key=value": one more configuration, the base with policy litecache and these
+  std::vector<std::string> retrievers;  // empty: the one of `base`
+  std::vector<std::string> budgets;     // empty: the one of `base`
+  // "NAME:key=value,key=value": an additional configuration, `base` with policy litecache and these
   // fields.
   std::vector<std::string> named;
 };
 
-// "full" once, every other policy with every retriever and budget, then the named ones. Throws
-// InvalidArgument for what cannot be read, naming it, and for a name that occurs twice.
+// "full" once, every other policy with every retriever and budget, then the named ones. Throws an
+// InvalidArgument that names a malformed entry or a duplicate name.
 std::vector<Configuration> MakeConfigurations(const ConfigurationRequest& request);
 
 // Every field as text, by name.

@@ -24,7 +24,7 @@ Divergence Compare(std::span<const float> p, std::span<const float> q) {
     weighted += weight * (x - y);
   }
   const double kl = weighted / z_p - std::log(z_p) + std::log(z_q);
-  // Rounding may leave a distance of nothing just below zero.
+  // Rounding may make a divergence of zero slightly negative.
   return {std::max(kl, 0.0), top_p == top_q};
 }
 

@@ -1,4 +1,4 @@
-// Distances between next-token distributions.
+// Divergence between next-token distributions.
 #pragma once
 
 #include <span>
@@ -10,7 +10,7 @@ struct Divergence {
   bool same_top = false;
 };
 
-// p and q as logits over the same vocabulary, finite.
+// p and q are finite logits over the same vocabulary.
 Divergence Compare(std::span<const float> p, std::span<const float> q);
 
 }  // namespace litecache::eval

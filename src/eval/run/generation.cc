@@ -20,13 +20,13 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Between two looks at all that runs; a step takes longer.
+// Polling interval of the running requests; a step takes longer.
 constexpr double kPollSeconds = 0.02;
 
 struct Prompt {
   const Sample* sample = nullptr;
   std::vector<int32_t> tokens;
-  std::string identity;  // what the result depends on, beside the configuration
+  std::string identity;  // what the result depends on, besides the configuration
 };
 
 std::string Identity(const Sample& sample, const std::vector<int32_t>& tokens) {
@@ -149,7 +149,7 @@ class GroupRun {
     running_.push_back(std::move(running));
   }
 
-  // Takes what has come; waits a little where nothing has.
+  // Takes the results that have arrived; waits a little if there are none.
   void Poll() {
     bool any = false;
     for (auto it = running_.begin(); it != running_.end();) {

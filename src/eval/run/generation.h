@@ -1,4 +1,4 @@
-// Runs samples through configurations: prompts in, predictions and scores out.
+// Runs samples under all configurations: prompts in, predictions and scores out.
 #pragma once
 
 #include <cstdint>
@@ -12,22 +12,22 @@
 
 namespace litecache::eval {
 
-// The samples of one length, made when their turn comes and dropped after it: 13 tasks of 500
-// samples of 32K tokens are 650 MB.
+// The samples of one length, made when needed and dropped afterwards: 13 tasks with 500 samples of
+// 32K tokens are 650 MB.
 struct SampleGroup {
   int64_t length = 0;
-  int64_t expected = 0;  // how many there are likely to be, for the time left
+  int64_t expected = 0;  // expected number of samples, for the time left
   std::function<std::vector<Sample>()> make;
 };
 
-// Token ids of a sample's prompt, answer prefix included. Called from several threads.
+// Token ids of a sample's prompt, including the answer prefix. Called from several threads.
 using PromptEncoder = std::function<std::vector<int32_t>(const Sample&)>;
 
-// Every group under every configuration; results that the journal has are not computed again.
-// Samples of a group run together (continuous batching), each configuration in an engine of its
-// own. Stops early, with what has ended written, when context.interrupted() says so. Throws what
-// loading, sample making and the journal throw. Returns the number of samples that failed, each
-// noted.
+// Runs every group under every configuration; results already in the journal are not computed
+// again. Samples of a group run together (continuous batching); each configuration has a separate
+// engine. Stops early when context.interrupted() returns true, with all finished results written.
+// Throws what loading, sample making and the journal throw. Returns the number of failed samples;
+// each is reported.
 int64_t RunGeneration(const RunContext& context, const std::vector<SampleGroup>& groups,
                       const PromptEncoder& encode, Journal& journal);
 

@@ -15,7 +15,7 @@
 namespace litecache::eval {
 namespace {
 
-// Results of long evaluations: 10,000 windows of 4,096 scored tokens.
+// Enough for long evaluations: 10,000 windows of 4,096 scored tokens.
 constexpr uint64_t kMaxBytes = uint64_t{4} << 30;
 
 }  // namespace
@@ -36,7 +36,7 @@ Journal::Journal(std::filesystem::path path, bool restart) : path_(std::move(pat
     }
     size_t complete = 0;
     results_ = ParseResults(text, path_.string(), &complete);
-    // What a killed process has left of its last line, or everything.
+    // Drops the incomplete last line of a killed process, or everything.
     if ((restart || complete < text.size()) &&
         ftruncate(descriptor_, static_cast<off_t>(complete)) != 0 && errno != EINVAL) {
       throw FileError("{}: cannot write: {}", path_.string(), std::strerror(errno));

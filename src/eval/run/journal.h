@@ -1,4 +1,4 @@
-// The results file while it is written.
+// The results file during a run.
 #pragma once
 
 #include <filesystem>
@@ -12,28 +12,29 @@
 
 namespace litecache::eval {
 
-// Reads what an earlier invocation has written and adds to it. A file has one writer: a second
-// process is refused.
+// Reads the results of earlier runs and appends to them. A file has one writer: a second process is
+// rejected.
 class Journal {
  public:
-  // path: "" keeps nothing. restart: what is there is dropped. Throws FileError for a file that
-  // cannot be read or written, that another process writes, or that holds anything else.
+  // path: "" stores nothing. restart: drops the existing contents. Throws FileError for a file that
+  // cannot be read or written, that another process is writing, or that has other contents.
   explicit Journal(std::filesystem::path path, bool restart = false);
   ~Journal();
   Journal(const Journal&) = delete;
   Journal& operator=(const Journal&) = delete;
 
-  // Notes what is about to run. Throws InvalidArgument when the file's results are of another model
-  // or arithmetic, or of a configuration of the same name with other options, naming them.
+  // Records the run that is about to start. Throws an InvalidArgument with the details if the
+  // file's results are from another model or arithmetic, or from a configuration of the same name
+  // with other options.
   void Begin(const RunInfo& info, const std::vector<Configuration>& configurations,
              const std::vector<nlohmann::ordered_json>& options);
 
-  // What the file held, and what was added since.
+  // The file's contents plus what was added since.
   const Results& results() const { return results_; }
-  // A result of this key is there.
+  // Whether there is a result with this key.
   bool Has(const std::string& key) const { return keys_.contains(key); }
-  // Throws InvalidArgument when the file has a result of this name under another key: its sample
-  // was another one. name: configuration, task, length and id.
+  // Throws InvalidArgument if the file has a result of this name under another key, which belongs
+  // to a different sample. name: configuration, task, length and id.
   void CheckName(const std::string& name, const std::string& key) const;
 
   void Add(Prediction prediction);
@@ -44,7 +45,7 @@ class Journal {
   static std::string Name(const Window& window);
 
  private:
-  // One line in one write.
+  // Appends a line with a single write.
   void Write(const nlohmann::ordered_json& line);
   void Index(const std::string& name, const std::string& key);
 

@@ -24,7 +24,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using Logits = std::vector<std::vector<float>>;  // [scored positions][vocab]
 
-// Windows scored together: their decode steps share the reading of the weights.
+// Number of windows scored together: their decode steps share the reading of the weights.
 constexpr int64_t kTogether = 16;
 
 struct Interrupted {};
@@ -33,11 +33,11 @@ struct Job {
   int64_t length = 0;
   int64_t index = 0;
   int64_t end = 0;
-  int64_t first = 0;  // fed as a decode step, like all after it
+  int64_t first = 0;  // fed as a decode step, like all later ones
   std::vector<int32_t> tokens;
   std::string identity;
-  bool compared = false;  // with full attention, by a configuration that runs in this round
-  Logits full;            // of full attention, while its round lasts
+  bool compared = false;  // whether a configuration in this round compares it with full attention
+  Logits full;            // of full attention, during its round
 };
 
 Job MakeJob(const PerplexityOptions& options, int64_t length, int64_t index, int64_t longest) {
@@ -59,7 +59,7 @@ Job MakeJob(const PerplexityOptions& options, int64_t length, int64_t index, int
 std::vector<Window::Bucket> PromptBuckets(const std::vector<float>& nll, int64_t first) {
   std::vector<Window::Bucket> buckets;
   for (int64_t i = 0; i < first; ++i) {
-    const int64_t end = BucketEnd(i + 1);  // of the token that is predicted
+    const int64_t end = BucketEnd(i + 1);  // of the predicted token
     if (buckets.empty() || buckets.back().end != end) buckets.push_back({end, 0, 0});
     ++buckets.back().tokens;
     buckets.back().nll += double{nll[static_cast<size_t>(i)]};
@@ -108,8 +108,8 @@ class Runner {
   }
 
  private:
-  // Tokens of text in the longest window that the model, or the text, allows: windows of all
-  // lengths end where that one would.
+  // Tokens of text in the longest window that the model and the text allow: windows of all lengths
+  // end where that one would.
   int64_t LongestWindow() const {
     return std::min(static_cast<int64_t>(options_.text.size()),
                     context_.model.max_context - static_cast<int64_t>(options_.prefix.size()));
@@ -135,7 +135,7 @@ class Runner {
     return cost_.Cost(job.first, static_cast<int64_t>(job.tokens.size()) - job.first);
   }
 
-  // Rounds whose logits of full attention fit the memory for them; one length each.
+  // Splits jobs of one length into rounds whose logits of full attention fit the memory for them.
   template <typename F>
   void ForEachRound(std::vector<Job>& jobs, const F& run) const {
     const auto window_bytes = static_cast<uint64_t>(options_.decode_tokens) *
@@ -156,7 +156,8 @@ class Runner {
     return journal_.Has(Key(configuration, job));
   }
 
-  // What a configuration has to run of a round. Full attention also where others need its logits.
+  // The jobs of a round that a configuration has to run. Full attention also runs where others need
+  // its logits.
   std::vector<Job*> Missing(size_t configuration, std::span<Job> round) const {
     std::vector<Job*> missing;
     for (Job& job : round) {
@@ -325,7 +326,7 @@ class Runner {
   CostModel cost_;
   size_t full_ = 0;
   Progress* progress_ = nullptr;
-  std::mutex mutex_;  // journal, progress, and what follows
+  std::mutex mutex_;  // guards the journal, the progress, and the following members
   EngineStats stats_;
   KvSums kv_;
 };
@@ -333,7 +334,7 @@ class Runner {
 }  // namespace
 
 int64_t WindowEnd(int64_t index, int64_t tokens, int64_t longest) {
-  // Multiples of the golden ratio, modulo one, fall evenly however many there are.
+  // Multiples of the golden ratio modulo one are evenly distributed for any count.
   constexpr double kGolden = 0.6180339887498949;
   const double place = std::fmod(0.5 + static_cast<double>(index) * kGolden, 1.0);
   return longest + static_cast<int64_t>(place * static_cast<double>(tokens - longest));

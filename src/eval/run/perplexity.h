@@ -1,5 +1,5 @@
-// Perplexity of long text under every configuration, and the distance of its next-token
-// distributions from full attention's.
+// Perplexity of long text under every configuration, and the divergence of its next-token
+// distributions from those of full attention.
 #pragma once
 
 #include <cstdint>
@@ -12,26 +12,25 @@ namespace litecache::eval {
 
 struct PerplexityOptions {
   std::vector<int64_t> lengths;
-  int64_t windows = 8;          // a length
+  int64_t windows = 8;          // per length
   int64_t decode_tokens = 512;  // scored at the end of each, fed one at a time
-  std::vector<int32_t> prefix;  // begins every window, such as the beginning-of-text token
-  std::vector<int32_t> text;    // what windows are cut from
-  // Full attention's logits kept at a time, in bytes; windows beyond it are done in further rounds.
+  std::vector<int32_t> prefix;  // begins every window, such as the begin-of-text token
+  std::vector<int32_t> text;    // the source of all windows
+  // Bytes for full attention's logits at a time; windows beyond that run in further rounds.
   uint64_t logit_bytes = uint64_t{1} << 30;
 };
 
-// Where window `index` ends in a text of `tokens` tokens: windows are spread over the text, those
-// of one index end at the same token whatever their length, and more of them leave the earlier ones
-// where they are. `longest`: tokens of text the longest possible window takes.
+// The end of window `index` in a text of `tokens` tokens: windows are spread over the text, those
+// with the same index end at the same token whatever their length, and adding windows does not move
+// earlier ones. `longest`: tokens of text in the longest possible window.
 int64_t WindowEnd(int64_t index, int64_t tokens, int64_t longest);
 
-// Throws InvalidArgument for a length that is not longer than decode_tokens, or longer than the
-// text.
+// Throws InvalidArgument for a length that does not exceed decode_tokens, or that exceeds the text.
 void CheckPerplexity(const RunContext& context, const PerplexityOptions& options);
 
-// Runs policy full first, which others are compared with: one of the configurations has it. Stops
-// early when context.interrupted() says so. Throws what CheckPerplexity, loading and the journal
-// throw.
+// Runs policy full, which must be one of the configurations, first: the others are compared with
+// it. Stops early when context.interrupted() returns true. Throws what CheckPerplexity, loading and
+// the journal throw.
 void RunPerplexity(const RunContext& context, const PerplexityOptions& options, Journal& journal);
 
 }  // namespace litecache::eval

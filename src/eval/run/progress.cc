@@ -5,10 +5,10 @@
 namespace litecache::eval {
 namespace {
 
-// Time of an operation of attention over that of one of the weights' products. Fitted: the demo
-// model's prefill takes 151 us a token at 4K and 217 us at 18K on two cores.
+// Time of one operation of attention relative to one of the weight products. Fitted: the demo
+// model's prefill takes 151 us per token at 4K and 217 us at 18K on two cores.
 constexpr double kAttentionShare = 0.2;
-// A decode step of one sequence reads all weights for one token.
+// A decode step of one sequence reads all weights for a single token.
 constexpr double kStepCost = 8;
 
 }  // namespace

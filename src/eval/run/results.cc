@@ -37,7 +37,7 @@ constexpr std::pair<const char*, double KvSums::*> kKvFields[] = {
     {"recall_retrieved", &KvSums::recall_retrieved},
 };
 
-// Counters of a head, as arrays over the heads.
+// The counters of a head, stored as arrays over the heads.
 constexpr std::pair<const char*, uint64_t kv::HeadCounters::*> kHeadCounts[] = {
     {"lookups", &kv::HeadCounters::lookups},
     {"hits", &kv::HeadCounters::hits},
@@ -54,12 +54,12 @@ constexpr std::pair<const char*, double kv::HeadCounters::*> kHeadSums[] = {
 OrderedJson KvJson(const KvSums& kv) {
   auto json = OrderedJson::object();
   for (const auto& [name, field] : kKvFields) {
-    if (kv.*field != 0) json[name] = kv.*field;  // most are zero: lines stay short
+    if (kv.*field != 0) json[name] = kv.*field;  // most are zero, so lines stay short
   }
   return json;
 }
 
-// Six digits: files of long windows would double otherwise.
+// Six digits: files of long windows would otherwise be twice as large.
 OrderedJson Rounded(double value) {
   if (!std::isfinite(value)) return nullptr;
   return OrderedJson::parse(fmt::format("{:.6g}", value));
@@ -89,7 +89,7 @@ class Line {
   }
   int64_t Int(const char* key, int64_t low = 0) const {
     const Json& value = Field(key);
-    // No count or position of tokens comes near the limit; sums of a few of them still fit.
+    // Real counts and positions are far below the limit, and sums of a few of them still fit.
     constexpr int64_t kMost = int64_t{1} << 48;
     if (!value.is_number_integer() || value.get<int64_t>() < low || value.get<int64_t>() > kMost)
       Fail(key, value, "a whole number");

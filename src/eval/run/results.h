@@ -1,11 +1,11 @@
-// The file an evaluation writes and reports read: JSON lines. A line is one of
-//   {"type": "run", ...}            which model, suite and settings; one an invocation
-//   {"type": "configuration", ...}  a name and the KV options it stands for
+// The file that an evaluation writes and reports read: JSON lines. A line is one of
+//   {"type": "run", ...}            model, suite and settings; one per run of the program
+//   {"type": "configuration", ...}  a name and its KV options
 //   {"type": "prediction", ...}     one sample under one configuration
 //   {"type": "window", ...}         one window of text under one configuration (perplexity)
 //   {"type": "heads", ...}          counters by head of a configuration at a length
-// Lines are only ever added, each in one write, so that a process that is killed loses none but the
-// last.
+// Lines are only appended, each with a single write, so that a killed process loses at most the
+// last one.
 #pragma once
 
 #include <cstdint>
@@ -26,19 +26,19 @@ struct RunInfo {
   std::string description;  // "llama, 16.7M parameters, bf16"
   std::string dtype;
   bool chat = false;
-  std::string text;  // of perplexity: what was read
+  std::string text;  // for perplexity: the source of the text
 };
 
-// What the KV cache did. Sums over steps and heads, so that those of parts add up.
+// Activity of the KV cache. Sums over steps and heads, so that parts can be added.
 struct KvSums {
   double lookups = 0, hits = 0;
-  double miss_rows = 0, miss_bytes = 0;          // brought by lookups with the actual query
+  double miss_rows = 0, miss_bytes = 0;          // fetched by lookups with the actual query
   double prefetch_rows = 0, prefetch_bytes = 0;  // ... with a predicted query
   double spill_bytes = 0;                        // rows that left the recent window
   double prefill_bytes = 0;                      // rows of prompts, device to host
   double stream_bytes = 0;                       // whole contexts, activations, blocks
   double read_bytes = 0;                         // by attention
-  double decode_tokens = 0;                      // tokens these sums are of
+  double decode_tokens = 0;                      // number of tokens in these sums
   double recall_lookups = 0, recall_held = 0;
   double recall_refreshes = 0, recall_retrieved = 0;
 
@@ -49,14 +49,14 @@ struct KvSums {
   }
 };
 
-// What happened between two looks at an engine.
+// The activity between two snapshots of an engine's statistics.
 KvSums Difference(const EngineStats& before, const EngineStats& now);
 
 struct Prediction {
   std::string key;  // hash of model, configuration and sample
   std::string configuration;
   std::string task;
-  int64_t length = 0;  // the length asked for
+  int64_t length = 0;  // the requested length
   std::string id;      // unique within its length
   std::string prediction;
   std::vector<std::string> references;
@@ -67,8 +67,8 @@ struct Prediction {
   std::string finish;
   double queue_seconds = 0, prefill_seconds = 0, decode_seconds = 0;
   std::vector<double> depths;  // of the needles, 0 to 1
-  // What the engine has done since the prediction before this one. Samples run together, so only
-  // sums over a configuration mean something.
+  // The engine's activity since the previous prediction. Samples run together, so only sums over a
+  // configuration are meaningful.
   KvSums kv;
 };
 
@@ -77,13 +77,14 @@ struct Window {
   std::string configuration;
   int64_t length = 0;
   int64_t index = 0;
-  int64_t end = 0;         // token of the text that it ends before
-  int64_t first = 0;       // position of the first scored token's predecessor, fed as a decode step
+  int64_t end = 0;  // the window ends before this token of the text
+  // position of the token before the first scored one, fed as a decode step
+  int64_t first = 0;
   std::vector<float> nll;  // of the tokens first + 1, first + 2, ...
-  // Against full attention at the same positions; empty for full attention itself.
+  // Compared with full attention at the same positions; empty for full attention itself.
   std::vector<float> kl;          // sum of p_full * log(p_full / p)
   std::vector<uint8_t> same_top;  // 1: the same most likely token
-  // Tokens before, fed in chunks as a prompt: {upper end of the positions, tokens, sum of nll}.
+  // Earlier tokens, fed in chunks as a prompt: {upper end of the positions, tokens, sum of nll}.
   struct Bucket {
     int64_t end = 0;
     int64_t tokens = 0;
@@ -105,7 +106,8 @@ struct HeadTable {
 
 struct Results {
   std::vector<RunInfo> runs;
-  std::vector<std::pair<std::string, nlohmann::ordered_json>> configurations;  // in their order
+  // in the order of the file
+  std::vector<std::pair<std::string, nlohmann::ordered_json>> configurations;
   std::vector<Prediction> predictions;
   std::vector<Window> windows;
   std::vector<HeadTable> heads;
@@ -120,9 +122,9 @@ nlohmann::ordered_json ToJson(const HeadTable& table);
 nlohmann::ordered_json ConfigurationJson(const std::string& name,
                                          const nlohmann::ordered_json& options);
 
-// The lines of `text`; `name` (a path) and the line's number start messages. Throws FileError for
-// malformed JSON, missing fields and wrong types. A last line without its newline, which a killed
-// process leaves, is not read; *complete_bytes (may be null) is where it begins.
+// Parses the lines of `text`; messages begin with `name` (a path) and the line's number. Throws
+// FileError for malformed JSON, missing fields and wrong types. An incomplete last line, as a
+// killed process leaves, is skipped; *complete_bytes (may be null) receives its position.
 Results ParseResults(const std::string& text, const std::string& name, size_t* complete_bytes);
 Results ReadResults(const std::filesystem::path& path);
 

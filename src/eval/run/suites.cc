@@ -21,7 +21,7 @@ constexpr int64_t kRulerCount = 25;
 
 bool IsAll(const std::vector<std::string>& tasks) { return tasks.size() == 1 && tasks[0] == "all"; }
 
-// The samples of every task that has some at this length.
+// The samples of all tasks that have some at this length.
 std::vector<Sample> RulerSamples(const SuiteOptions& options, GenerateOptions generate,
                                  const TokenCounter& counter) {
   std::vector<Sample> samples;
