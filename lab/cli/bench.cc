@@ -1,4 +1,4 @@
-// litecache-lab bench: the product's, with reuse that random weights do not have.
+// litecache-lab bench: the product's bench plus forced reuse, which random weights do not have.
 #include "cli/commands/bench.h"
 
 #include <fmt/format.h>
@@ -67,7 +67,7 @@ class LabBenchCommand final : public cli::BenchCommand {
   }
 
  protected:
-  // Thresholds and resident heads, where the model has no profile of its own.
+  // Provides thresholds and resident heads if the model has no profile.
   std::shared_ptr<const kv::Profile> ProfileFor(const KvOptions& options,
                                                 const bench::Subject& subject) const override {
     auto profile = BenchCommand::ProfileFor(options, subject);
@@ -95,7 +95,7 @@ class LabBenchCommand final : public cli::BenchCommand {
     return text.empty() ? "" : "forced on lookups, not a property of these queries: " + text;
   }
 
-  // Null: nothing is forced.
+  // Null if nothing is forced.
   void AddToJson(nlohmann::ordered_json* json) const override {
     nlohmann::ordered_json forced;
     if (hit_ratio_) forced["hit_ratio"] = *hit_ratio_;
@@ -109,7 +109,7 @@ class LabBenchCommand final : public cli::BenchCommand {
     bool forced = false;
     for (const Plan& plan : plans) {
       const kv::HeadPlan* heads = plan.cache->heads();
-      if (heads == nullptr) continue;  // nothing is looked up
+      if (heads == nullptr) continue;  // the policy does no lookups
       const kv::ReuseShares shares{.hit_ratio = hit_ratio_, .overlap = overlap_, .seed = seed()};
       kv::ForceReuse(plan.cache.get(), kv::DrawReuse(*heads, shares));
       forced = true;

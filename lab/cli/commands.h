@@ -1,4 +1,4 @@
-// What litecache-lab has beside the product's commands; one function a file.
+// The commands that litecache-lab adds to the product's; one function per file.
 #pragma once
 
 #include <memory>
@@ -7,7 +7,7 @@
 
 namespace litecache::lab {
 
-// `bench` with reuse that is drawn or taken from a trace, in the place of the product's.
+// Replaces the product's `bench`; adds reuse that is drawn at random or taken from a trace.
 std::unique_ptr<cli::Command> MakeBenchCommand();
 std::unique_ptr<cli::Command> MakePapersCommand();
 std::unique_ptr<cli::Command> MakeRecordCommand();

@@ -1,4 +1,4 @@
-// litecache-lab: litecache with the policies that it is compared with, and the experiments.
+// litecache-lab: litecache plus the policies that it is compared with, and the experiments.
 #include <utility>
 
 #include "cli/app.h"

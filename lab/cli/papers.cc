@@ -1,4 +1,4 @@
-// litecache-lab papers: the papers' figures and tables on this engine.
+// litecache-lab papers: the papers' figures and tables, measured on this engine.
 #include <fmt/format.h>
 #include <unistd.h>
 
@@ -67,7 +67,7 @@ class PapersCommand final : public cli::Command {
 
   int Run(const std::vector<std::string>&) override {
     const cli::InterruptScope interrupt;
-    // Found now rather than after minutes of measuring.
+    // Reports an unknown shape before minutes of measuring.
     if (!shape_.empty()) model::ModelConfig::FromShapeName(shape_);
     for (const std::string& model : {flags_.model, accuracy_model_}) {
       if (!model.empty()) io::ResolveModelDirectory(model);
@@ -79,7 +79,7 @@ class PapersCommand final : public cli::Command {
     options_.command = CommandText();
     options_.interrupted = [&] { return interrupt.Interrupted(); };
     options_.note = [](const std::string& line) {
-      // Over the progress bar, which is drawn again below.
+      // Overwrites the progress bar, which is drawn again below.
       std::fputs(((isatty(STDERR_FILENO) != 0 ? "\r\033[K" : "") + line + "\n").c_str(), stderr);
       std::fflush(stderr);
     };
@@ -93,7 +93,7 @@ class PapersCommand final : public cli::Command {
   }
 
  private:
-  // What is measured.
+  // Options for what is measured.
   void DeclareGrid(CLI::App& app) {
     app.add_option("--shape", shape_,
                    "A published shape with random weights instead of the papers'")
@@ -122,7 +122,7 @@ class PapersCommand final : public cli::Command {
         ->type_name("LIST");
   }
 
-  // How, and on what.
+  // Options for how, and on which machine, it is measured.
   void DeclareMachine(CLI::App& app) {
     papers::LabOptions& lab = options_.lab;
     flags_.DeclareSome(app, {"device", "threads", "memory", "device_memory", "host_memory",
@@ -201,7 +201,7 @@ class PapersCommand final : public cli::Command {
     lab.longest = std::max(lab.longest, grid.batch_context);
   }
 
-  // For the page: what repeats it.
+  // The command line that repeats the run, for the page.
   std::string CommandText() const {
     std::string text = "litecache-lab papers";
     if (quick_) text += " --quick";
@@ -225,7 +225,7 @@ class PapersCommand final : public cli::Command {
   bool quick_ = false;
   std::string batches_, contexts_, experiments_;
   std::string accuracy_model_, accuracy_contexts_;
-  int64_t accuracy_count_ = 0;  // 0: the papers grid's
+  int64_t accuracy_count_ = 0;  // 0: that of the papers' grid
   std::string trace_file_;
   const CLI::App* app_ = nullptr;
 

@@ -1,4 +1,4 @@
-// litecache-lab record: what a model's decode steps look for, as a trace.
+// litecache-lab record: records what a model's decode steps retrieve, as a trace.
 #include <fmt/format.h>
 
 #include <filesystem>
@@ -36,7 +36,7 @@ class RecordCommand final : public cli::Command {
   void Declare(CLI::App& app) override {
     flags_.DeclareModel(app, true);
     flags_.DeclareSome(app, {"threads"});
-    // At 4k tokens a file stays below 300 KB for a model of a dozen KV heads.
+    // At 4k tokens a file stays below 300 KB for a model with a dozen KV heads.
     inputs_.Declare(app, "4k");
     app.add_option("--steps", options_.steps,
                    "Tokens at the window's end that are taken as decode steps")
@@ -78,7 +78,7 @@ class RecordCommand final : public cli::Command {
   }
 
  private:
-  // Files' names, not where they lie.
+  // The names of the files, without their directories.
   std::string CorpusNames() const {
     std::vector<std::string> names;
     for (const std::string& path : inputs_.corpus) {

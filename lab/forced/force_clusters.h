@@ -1,5 +1,5 @@
-// Clusters forced on retroinfer's selection, in the place of those it found: a table has an order
-// of `recorded` clusters, each of which stands for its share of any number of clusters.
+// Clusters forced on retroinfer's selection, replacing those it found: a table has an order of
+// `recorded` clusters, each of which represents its share of any number of clusters.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace litecache::ops {
 
-// The first of `clusters` clusters that stand for cluster `id` of the `recorded` ones.
+// The first of `clusters` clusters represented by cluster `id` of the `recorded` ones.
 LC_HOST_DEVICE int32_t FirstCluster(int32_t id, int32_t clusters, int32_t recorded) {
   return static_cast<int32_t>((int64_t{id} * clusters + recorded - 1) / recorded);
 }

@@ -13,7 +13,7 @@ __device__ ForcedHead Forced(const ForcedLayer& forced, const StepSequence& s, i
   return forced.heads[int64_t{step} * forced.stride + head];
 }
 
-// A thread a pair.
+// One thread per pair.
 __global__ void ForceHitsKernel(const __grid_constant__ StepView step,
                                 const __grid_constant__ LiteCacheShape shape,
                                 const __grid_constant__ LiteCacheLayer layer,
@@ -34,14 +34,14 @@ __global__ void ForceHitsKernel(const __grid_constant__ StepView step,
   atomicAdd(&layer.counters[head].hits, was_hit ? ~0ull : 1ull);
 }
 
-// A pair whose selection is to be another one.
+// A pair whose selection is to be replaced.
 struct OverlapPair {
   int32_t pair, list, kept, begin, end;  // candidates
   const StepSequence* s;
 
   __device__ bool Find(const StepView& step, const LiteCacheShape& shape,
                        const LiteCacheLayer& layer, const ForcedLayer& forced) {
-    // Beside products a load takes microseconds: those that need nothing of each other go together.
+    // A load takes microseconds while products run: independent loads are issued together.
     pair = static_cast<int32_t>(blockIdx.y);
     const int32_t head = pair % shape.kv_heads, sequence = pair / shape.kv_heads;
     s = &step.sequences[sequence];
@@ -56,7 +56,7 @@ struct OverlapPair {
   }
 };
 
-// Empties the bitmaps: a block kBlockParts parts.
+// Clears the bitmaps: one block per kBlockParts parts.
 __global__ void __launch_bounds__(kSlotThreads)
     ClearKernel(const __grid_constant__ StepView step, const __grid_constant__ LiteCacheShape shape,
                 const __grid_constant__ LiteCacheLayer layer,
@@ -72,7 +72,7 @@ __global__ void __launch_bounds__(kSlotThreads)
   if (thread < kBlockParts) bits.Of(at.pair, bits.counts())[block * kBlockParts + thread] = 0;
 }
 
-// Which positions have a slot: a block a part of the slots.
+// Marks the positions that have a slot: one block per part of the slots.
 __global__ void __launch_bounds__(kSlotThreads, 4)
     CachedKernel(const __grid_constant__ StepView step,
                  const __grid_constant__ LiteCacheShape shape,
@@ -118,7 +118,7 @@ __global__ void __launch_bounds__(kSlotThreads, 4)
   }
 }
 
-// The new selection: a warp a part of the positions, a lane a word at a time.
+// Writes the new selection: one warp per part of the positions, one word per lane at a time.
 __global__ void __launch_bounds__(kSlotThreads, 4)
     ChooseKernel(const __grid_constant__ StepView step,
                  const __grid_constant__ LiteCacheShape shape,

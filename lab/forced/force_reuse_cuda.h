@@ -1,5 +1,5 @@
-// lab/forced/force_reuse.h in a step of policy litecache: a small kernel after a lookup, two
-// beside a selection and one after it, of measurements only.
+// lab/forced/force_reuse.h in a step of policy litecache: a small kernel after a lookup, two in
+// parallel with a selection and one after it, only in measurements.
 #pragma once
 
 #include "lab/forced/force_reuse.h"
@@ -7,26 +7,26 @@
 
 namespace litecache::ops::cuda {
 
-// One layer's part of what is forced, device memory.
+// One layer's forced results, in device memory.
 struct ForcedLayer {
   const ForcedHead* heads = nullptr;  // [kv_heads] of step 0
   int32_t steps = 0;
-  int32_t stride = 0;  // heads between a step and the next
+  int32_t stride = 0;  // number of heads between two consecutive steps
 };
 
-// After Lookup: refresh, the heads' pending flags and the counters' hits become those that are
-// forced. Labels stay as the lookup left them. Heads that were not looked up (AllFit) are left.
+// Call after Lookup: sets refresh, the heads' pending flags and the hit counters to the forced
+// values. Labels keep the lookup's values. Heads without a lookup (AllFit) are unchanged.
 void ForceHits(Stream& stream, const StepView& step, const LiteCacheShape& shape,
                const LiteCacheLayer& layer, const ForcedLayer& forced);
 
-// Before ForceOverlap, whatever is selected: the positions that have a slot, of offloaded heads
-// with refresh == 1, into scratch [ForceScratchBytes].
+// Call before ForceOverlap, in any order with the selection: writes the positions that have a slot,
+// for offloaded heads with refresh == 1, to scratch [ForceScratchBytes].
 void MarkCached(Stream& stream, const StepView& step, const LiteCacheShape& shape,
                 const LiteCacheLayer& layer, const ForcedLayer& forced, void* scratch);
 size_t ForceScratchBytes(const LiteCacheShape& shape, int64_t capacity, int64_t max_context);
 
-// After a selection that is no fill: `selected` of offloaded heads with refresh == 1. scratch: as
-// MarkCached has left it.
+// Call after a selection that is not a fill: replaces `selected` of offloaded heads with refresh ==
+// 1. scratch: as written by MarkCached.
 void ForceOverlap(Stream& stream, const StepView& step, const LiteCacheShape& shape,
                   const LiteCacheLayer& layer, const ForcedLayer& forced, void* scratch);
 

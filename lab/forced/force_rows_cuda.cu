@@ -17,7 +17,7 @@ struct ForceProblem {
   int64_t max_selected = 0;
 };
 
-// A block a pair; each thread has consecutive words, so that the new selection comes out ascending.
+// One block per pair; each thread has consecutive words, so that the new selection is ascending.
 __global__ void __launch_bounds__(kClusterThreads)
     ForceRowsKernel(const __grid_constant__ ForceProblem p) {
   __shared__ int32_t warp_sums[kClusterWarps];

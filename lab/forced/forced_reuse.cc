@@ -41,7 +41,7 @@ ForcedReuse DrawReuse(const HeadPlan& plan, const ReuseShares& shares) {
                         static_cast<double>(step));
   };
   for (int64_t step = 0; step < shares.steps; ++step) {
-    // Fisher-Yates by hand: std::shuffle is not the same everywhere.
+    // A hand-written Fisher-Yates shuffle: std::shuffle differs between platforms.
     for (size_t i = offloaded.size(); i > 1; --i) {
       std::swap(offloaded[i - 1], offloaded[random() % i]);
     }

@@ -1,6 +1,6 @@
-// Reuse that a measurement forces on policy litecache (lab/forced/force_reuse.h): a table of what
-// each head does at each step. Drawn from shares, or read from a trace of a model whose queries are
-// similar.
+// Reuse forced on policy litecache by a measurement (lab/forced/force_reuse.h): a table with the
+// result of each head at each step. Drawn from shares, or read from the trace of a model whose
+// queries are similar.
 #pragma once
 
 #include <cstdint>
@@ -13,20 +13,21 @@
 namespace litecache::kv {
 
 struct ForcedReuse {
-  int64_t steps = 0;                   // then from the first again
+  int64_t steps = 0;                   // after these it starts over
   std::vector<ops::ForcedHead> heads;  // [steps][layers][kv_heads]
 };
 
 struct ReuseShares {
-  std::optional<double> hit_ratio;  // of lookups; without: as looked up
-  std::optional<double> overlap;    // of a refresh's rows: have a slot; without: as selected
+  std::optional<double> hit_ratio;  // of lookups; if not set: the real results
+  // Share of a refresh's rows that have a slot; if not set: the real one.
+  std::optional<double> overlap;
   int64_t steps = 64;
   uint64_t seed = 1;
 };
 
-// Each step has its share of hits, rounded so that all steps together have it to one lookup; which
-// heads of `heads` that are offloaded hit is drawn anew at every step. Throws InvalidArgument for a
-// share outside of [0, 1].
+// Each step has its share of hits, rounded so that all steps together are exact to one lookup; the
+// offloaded heads of `heads` that hit are drawn anew at every step. Throws InvalidArgument for a
+// share outside [0, 1].
 ForcedReuse DrawReuse(const HeadPlan& heads, const ReuseShares& shares);
 
 }  // namespace litecache::kv

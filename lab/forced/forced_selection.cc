@@ -15,7 +15,7 @@ constexpr int64_t kWordBits = 32;
 constexpr int64_t kBlockWords = ops::kForcedBlockWords;
 static_assert(ops::kForcedBlock == TraceMap::kBlock);
 
-// In which order positions leave a set that is too large.
+// The order in which positions are removed from a set that is too large.
 uint32_t Order(int32_t position) {
   uint32_t x = static_cast<uint32_t>(position) * 0x9e3779b1u;
   x ^= x >> 15;
@@ -23,7 +23,7 @@ uint32_t Order(int32_t position) {
   return x ^ x >> 13;
 }
 
-// `rows` to about `wanted` rows of [0, context).
+// Reduces or extends `rows` to about `wanted` rows of [0, context).
 std::vector<int32_t> Resized(std::vector<int32_t> rows, int64_t wanted, int64_t context) {
   const auto size = static_cast<int64_t>(rows.size());
   wanted = std::min(wanted, context);

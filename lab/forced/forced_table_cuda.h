@@ -1,4 +1,5 @@
-// What a trace's model looked for at every step (lab/forced/forced_selection.h), in device memory.
+// The rows or clusters of a trace's model at every step (lab/forced/forced_selection.h), in device
+// memory.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +26,7 @@ class ForcedTable {
     device.Upload(memory_.data(), values.data(), memory_.size());
   }
 
-  // [kv_heads][of_head()] of step 0; those of the next step lie stride() further on.
+  // [kv_heads][of_head()] of step 0; each further step is stride() later.
   const T* Layer(int64_t layer) const { return memory_.as<const T>() + layer * of_layer_; }
   int64_t steps() const { return steps_; }
   int64_t of_head() const { return of_head_; }

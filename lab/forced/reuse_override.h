@@ -1,5 +1,5 @@
-// Reuse that a measurement forces on policy litecache (lab/forced/forced_reuse.h), in the place
-// of what its lookups and selections find.
+// Reuse forced on policy litecache by a measurement (lab/forced/forced_reuse.h), replacing the
+// results of its lookups and selections.
 #pragma once
 
 #include <memory>
@@ -18,7 +18,7 @@ class ReuseOverride final : public ResultOverride {
   bool Hit(const HeadAtStep& at, bool found) const override;
   void ReplaceRows(Stream& stream, const SlotGeometry& geometry,
                    std::span<const FoundRows> found) const override;
-  // Throws Unsupported where this build has no CUDA.
+  // Throws Unsupported if this build has no CUDA.
   std::unique_ptr<const CudaResultOverride> ForCuda(CudaDevice& device) const override;
 
  private:
@@ -27,7 +27,7 @@ class ReuseOverride final : public ResultOverride {
   ForcedReuse reuse_;
 };
 
-// On the caches that the plan creates from here on. Throws Unsupported for every policy but
+// Applies to the caches that the plan creates afterwards. Throws Unsupported for every policy but
 // litecache.
 void ForceReuse(CachePlan* plan, ForcedReuse reuse);
 

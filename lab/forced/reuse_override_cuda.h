@@ -1,4 +1,4 @@
-// ReuseOverride on a GPU (lab/forced/force_reuse_cuda.h has its kernels).
+// ReuseOverride on a GPU (kernels: lab/forced/force_reuse_cuda.h).
 #pragma once
 
 #include <memory>

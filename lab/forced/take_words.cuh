@@ -1,12 +1,12 @@
-// What a measurement forces on a selection, a thread's words of 32 positions at a time.
+// Forces a measurement's results on a selection, one thread's words of 32 positions at a time.
 #pragma once
 
 #include "lab/forced/force_reuse.h"
 
 namespace litecache::ops::cuda {
 
-// What is taken of one thread's consecutive words [first, last) of a bitmap of the positions that
-// have a slot: word_at(w). cached_before: bits of the words before.
+// The positions taken in one thread's consecutive words [first, last) of a bitmap of the positions
+// that have a slot: word_at(w). cached_before: bits of the words before.
 template <class WordAt>
 __device__ void TakeWords(int32_t first, int32_t last, int32_t begin, int32_t end, int32_t count,
                           int32_t kept, int32_t cached, int32_t cached_before, int32_t* selected,

@@ -1,5 +1,6 @@
-// Arbitrary bytes as a trace: an error, or sets and ids within the bounds its header promises. The
-// fuzzer rarely gets a header past its length, so the same bytes are also tried as a trace's body.
+// Arbitrary bytes as a trace: expects an error, or sets and ids within the bounds given by the
+// header. The fuzzer rarely gets a header past its length, so the same bytes are also tried as a
+// trace's body.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>

@@ -14,10 +14,10 @@
 namespace litecache::bench::papers {
 
 struct AccuracyRunner::Prepared {
-  AccuracyRun run;  // what the samples were made for
+  AccuracyRun run;  // the run that the samples were made for
   std::shared_ptr<const tokenizer::Tokenizer> tokenizer;
   std::vector<eval::SampleGroup> groups;
-  std::map<std::string, std::vector<int32_t>> prompts;  // by their text
+  std::map<std::string, std::vector<int32_t>> prompts;  // keyed by their text
 };
 
 AccuracyRunner::AccuracyRunner() = default;

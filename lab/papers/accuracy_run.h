@@ -1,4 +1,4 @@
-// RULER's samples through one system of a checkpoint.
+// Runs RULER's samples on one system of a checkpoint.
 #pragma once
 
 #include <cstdint>
@@ -13,21 +13,21 @@ namespace litecache::bench::papers {
 
 struct AccuracyRun {
   std::string model;
-  EngineOptions engine;  // with the system's KV options
+  EngineOptions engine;  // including the system's KV options
   int64_t length = 0;
   std::vector<std::string> tasks;
-  int64_t count = 0;  // samples a task
+  int64_t count = 0;  // samples per task
 };
 
-// Makes a length's samples and encodes their prompts once for all systems: both take longer than a
-// small model's answers on a GPU.
+// Makes the samples of a length and encodes their prompts once for all systems: both take longer
+// than a small model's answers on a GPU.
 class AccuracyRunner {
  public:
   AccuracyRunner();
   ~AccuracyRunner();
 
-  // {"average", "tasks": {name: score}, "hit_ratio" where there were lookups, "moved_per_token"},
-  // scores in percent. Throws what loading and the samples' generation throw, Error where samples
+  // {"average", "tasks": {name: score}, "hit_ratio" if there were lookups, "moved_per_token"},
+  // scores in percent. Throws what loading and the samples' generation throw, and Error if samples
   // failed.
   nlohmann::ordered_json Run(const AccuracyRun& run);
 

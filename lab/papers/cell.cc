@@ -24,7 +24,7 @@ const char* Name(Kind kind) {
   }
 }
 
-// Letters, digits and dots; what else there is becomes one '-'.
+// Keeps letters, digits and dots; all other characters become one '-'.
 std::string Slug(const std::string& text) {
   std::string slug;
   for (const char c : text) {
@@ -82,7 +82,7 @@ const Json* Results::Find(const Cell& cell) const {
   const auto found = results_.find(cell.Id());
   if (found == results_.end()) return nullptr;
   const Json& json = found->second;
-  // Whatever the order of their fields.
+  // Compares regardless of the order of fields.
   if (nlohmann::json::parse(json["cell"].dump()) != nlohmann::json::parse(cell.Describe().dump())) {
     return nullptr;
   }
@@ -99,7 +99,7 @@ void Results::Keep(const Cell& cell, const Json& result) {
   Json json = {{"cell", cell.Describe()}};
   if (cell.Forced()) json["forced"] = trace_;
   json.update(result);
-  // Text that came from a file or a device may be no UTF-8.
+  // Text from a file or a device may be invalid UTF-8.
   io::WriteFileAtomically(directory_ / (cell.Id() + ".json"),
                           json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n");
   results_[cell.Id()] = std::move(json);

@@ -1,4 +1,4 @@
-// One measurement of the suite, and the files that keep them.
+// One measurement of the suite, and the files that store them.
 #pragma once
 
 #include <cstdint>
@@ -11,14 +11,14 @@
 
 namespace litecache::bench::papers {
 
-// A system as it is measured.
+// A system in one configuration.
 struct System {
   std::string name;      // "litecache", "retroinfer, 10%"
   std::string settings;  // KvOptions as "policy=retroinfer,retroinfer.retrieval=0.1"
   bool graphs = true;    // replay a GPU's decode steps
-  // Forced instead of what the trace says.
+  // Forced instead of the trace's values.
   std::optional<double> hit_ratio, overlap;
-  // When it is measured, below others of its shape first; no part of what is measured.
+  // Order of measurement: lower turns of a shape first. Does not affect the result.
   int turn = 0;
 };
 
@@ -27,38 +27,38 @@ enum class Kind { kDecode, kPrefill, kAccuracy };
 struct Cell {
   Kind kind = Kind::kDecode;
   System system;
-  std::string shape;  // accuracy: of the checkpoint
-  int64_t batch = 1;  // accuracy: samples a task
+  std::string shape;  // for accuracy: the checkpoint's
+  int64_t batch = 1;  // for accuracy: samples per task
   int64_t context = 0;
 
-  // Name of its file: letters, digits, '-' and '.'.
+  // The name of its file: letters, digits, '-' and '.'.
   std::string Id() const;
-  // What its result depends on beside the machine.
+  // Everything that its result depends on besides the machine.
   nlohmann::ordered_json Describe() const;
-  // Whether what a run forces on lookups and selections has to do with it.
+  // Whether the result depends on the reuse and selections that a run forces.
   bool Forced() const;
 };
 
-// Measured cells: a JSON file each.
+// Measured cells: one JSON file each.
 class Results {
  public:
-  // Reads what is in the directory (made where missing). Throws FileError.
+  // Reads the directory, which is created if missing. Throws FileError.
   explicit Results(std::filesystem::path directory);
 
-  // A result of this cell with these settings and this trace; one that was skipped counts as well.
+  // A result of this cell with these settings and this trace; skipped cells count as results.
   const nlohmann::ordered_json* Find(const Cell& cell) const;
-  // It was measured.
+  // As Find(), but only if the cell was measured.
   const nlohmann::ordered_json* Measured(const Cell& cell) const;
   // Throws FileError.
   void Keep(const Cell& cell, const nlohmann::ordered_json& result);
 
-  // What results of Forced() cells depend on: those kept under another trace are measured anew.
+  // Results of Forced() cells depend on the trace: those with another trace are measured again.
   void SetTrace(std::string trace) { trace_ = std::move(trace); }
 
  private:
   std::filesystem::path directory_;
   std::string trace_;
-  std::map<std::string, nlohmann::ordered_json> results_;  // by id
+  std::map<std::string, nlohmann::ordered_json> results_;  // keyed by id
 };
 
 }  // namespace litecache::bench::papers

@@ -1,4 +1,4 @@
-// Which cells the experiments need. What the page shows of them is in lab/tools/papers.
+// The cells that the experiments need. Their sections of the page are in lab/tools/papers.
 #include "lab/papers/experiment.h"
 
 #include <fmt/format.h>
@@ -41,7 +41,7 @@ std::vector<System> OthersAsPublished() {
   return systems;
 }
 
-// Step latency against length (Figure 2), and the cache's overhead that is not hidden (Table 1).
+// Step latency against length (Figure 2), and the cache's exposed overhead (Table 1).
 std::vector<Cell> LatencyCells(const Grid& grid) {
   std::vector<System> systems = {
       Full(),          FullIssued(), Lite(), LiteCachePrefetchTwo(), LiteCacheNoPrefetch(),
@@ -54,8 +54,8 @@ std::vector<Cell> LatencyCells(const Grid& grid) {
   return DecodeCells(grid.shapes.front(), systems, grid.lengths);
 }
 
-// Where a layer's time goes (Figures 3 and 10): at the length of Figure 10 where it is measured,
-// else at the longest; and at the shortest, where products are nearly all.
+// The time of a layer by part (Figures 3 and 10): at the length of Figure 10 if it is measured,
+// else at the longest; and at the shortest, where products take nearly all of it.
 std::vector<Cell> BreakdownCells(const Grid& grid) {
   constexpr int64_t kPublished = 128 * kK;
   const auto [shortest, longest] = std::minmax_element(grid.lengths.begin(), grid.lengths.end());
@@ -76,8 +76,8 @@ std::vector<Cell> BreakdownCells(const Grid& grid) {
   return cells;
 }
 
-// Decode throughput over batch and length (Figure 9). What else the systems can be is measured at
-// the ends of the grid, their published defaults on the first shape alone.
+// Decode throughput over batch and length (Figure 9). The systems' other forms are measured at the
+// ends of the grid, their published defaults only on the first shape.
 std::vector<Cell> ThroughputCells(const Grid& grid) {
   const std::vector<System> systems = Then(Then({Full(), Lite()}, Others()), {Streaming()});
   std::vector<Cell> cells;
@@ -129,8 +129,8 @@ std::vector<Cell> CacheCells(const Grid& grid) {
   return cells;
 }
 
-// Graph, adaptive thresholds, aggregation, resident heads (about a sixth of the shape's): each
-// added to what is before it (Figure 12a).
+// Graph, adaptive thresholds, aggregation, resident heads (about a sixth of the shape's): each is
+// added to those before it (Figure 12a).
 std::vector<Cell> AblationCells(const Grid& grid) {
   const std::string base = "policy=litecache,hata_bits=256,prefetch=on,carry=0";
   const std::string fixed = ",thresholds=fixed,eta=0.8,aggregation=min";
@@ -149,8 +149,9 @@ std::vector<Cell> AblationCells(const Grid& grid) {
   return cells;
 }
 
-// What the transfer engines make of the link (CLO's Figure 13). Every lookup misses and no row is
-// there already, so that a step brings 10% of all rows; without prefetch it waits for them.
+// The link bandwidth that the transfer engines reach (CLO's Figure 13). Every lookup misses and no
+// row is already present, so that a step transfers 10% of all rows; without prefetch it waits for
+// them.
 std::vector<Cell> LinkCells(const Grid& grid) {
   std::vector<System> engines;
   for (const char* engine : {"gpu-pull", "cpu-push", "copy"}) {
@@ -164,8 +165,8 @@ std::vector<Cell> LinkCells(const Grid& grid) {
   return DecodeCells(grid.shapes.front(), engines, grid.link_lengths);
 }
 
-// Accuracy by system (Table 4), with what the checkpoint's profile and real texts give: nothing is
-// forced. Where speed is measured with the same settings the name is the same.
+// Accuracy by system (Table 4), with the checkpoint's profile and real texts: nothing is forced.
+// Systems measured for speed with the same settings have the same name.
 std::vector<Cell> AccuracyCells(const Grid& grid) {
   std::vector<Cell> cells;
   if (grid.accuracy_model.empty()) return cells;

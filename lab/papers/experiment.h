@@ -1,4 +1,4 @@
-// The experiments of the suite, and which cells each needs.
+// The experiments of the suite and their cells.
 #pragma once
 
 #include <cstdint>
@@ -12,23 +12,23 @@
 
 namespace litecache::bench::papers {
 
-// What a run covers. Names are of published shapes, or one checkpoint's.
+// The coverage of a run. Names are those of published shapes, or of one checkpoint.
 struct Grid {
   std::vector<std::string> shapes;
-  std::vector<int64_t> lengths;  // of batch 1
-  // At `batch_context` tokens each; `batches_of` says which shapes have others.
+  std::vector<int64_t> lengths;  // for batch 1
+  // At `batch_context` tokens each; `batches_of` lists the shapes with other batches.
   std::vector<int64_t> batches;
   std::map<std::string, std::vector<int64_t>> batches_of;
-  int64_t forms_batch = 0;  // at which the other forms of systems are measured; 0: at none
+  int64_t forms_batch = 0;  // for the other forms of systems; 0: not measured
   int64_t batch_context = 8192;
   std::vector<int64_t> prefill_lengths;
   std::vector<int64_t> link_lengths;
-  std::vector<int64_t> ablation_batches;  // at `batch_context`, of the last shape
-  // Accuracy of a checkpoint; empty: left out.
+  std::vector<int64_t> ablation_batches;  // at `batch_context`, for the last shape
+  // Checkpoint for accuracy; empty: not measured.
   std::string accuracy_model;
   std::vector<int64_t> accuracy_lengths;
   std::vector<std::string> accuracy_tasks;
-  int64_t accuracy_count = 0;  // samples a task
+  int64_t accuracy_count = 0;  // samples per task
 
   const std::vector<int64_t>& Batches(const std::string& shape) const {
     const auto found = batches_of.find(shape);
@@ -44,7 +44,7 @@ struct Experiment {
   std::vector<Cell> (*cells)(const Grid& grid);
 };
 
-// In the order in which they are measured and shown.
+// In the order of measurement and of the page.
 std::span<const Experiment> Experiments();
 
 // For the page: "grid", and "experiments" with their cells. A cell has "file" (in cells/), "cell"

@@ -22,16 +22,16 @@ using Json = nlohmann::ordered_json;
 
 namespace {
 
-constexpr int kHataBits = 256;     // of every system that names them (systems.cc)
-constexpr int64_t kSlowSteps = 4;  // timed of systems that take a large part of a second for one
+constexpr int kHataBits = 256;     // for every system that names them (systems.cc)
+constexpr int64_t kSlowSteps = 4;  // timed for systems that take a large part of a second per step
 
 }  // namespace
 
 struct Lab::Loaded {
   std::string shape;
   Subject subject;
-  // What stands in for a profile where the model has none: the trace's similarities and random hash
-  // weights, made once: they take seconds for each plan and cache. Null without a trace.
+  // Replaces a missing profile: the trace's similarities and random hash weights, made once because
+  // they take seconds for each plan and cache. Null without a trace.
   std::shared_ptr<const kv::Profile> profile;
 };
 
@@ -57,8 +57,8 @@ std::string Lab::rates() const {
 
 Lab::Loaded& Lab::Load(const std::string& shape) {
   if (loaded_ != nullptr && loaded_->shape == shape) return *loaded_;
-  loaded_.reset();  // its memory is the next one's
-  // So that what is kept does not count against the next one's budget.
+  loaded_.reset();  // releases its memory for the next one
+  // Kept memory must not count against the next one's budget.
   if (KeepPinned::bytes() > machine_.cpu->Info().free_memory / 2) KeepPinned::Drop();
   const auto names = model::ModelConfig::ShapeNames();
   const bool published = std::find(names.begin(), names.end(), shape) != names.end();
@@ -100,7 +100,7 @@ std::string Lab::Force(const Cell& cell, kv::CachePlan* plan) const {
     return kv::ReplayTrace(plan, options_.trace) ? "trace" : "";
   }
   const kv::HeadPlan* heads = plan->heads();
-  if (heads == nullptr) return "";  // nothing is looked up
+  if (heads == nullptr) return "";  // the policy does no lookups
   const kv::ReuseShares shares{.hit_ratio = cell.system.hit_ratio.value_or(options_.hit_ratio),
                                .overlap = cell.system.overlap.value_or(options_.overlap),
                                .seed = options_.seed};
@@ -110,7 +110,7 @@ std::string Lab::Force(const Cell& cell, kv::CachePlan* plan) const {
 
 Json Lab::MeasureSpeed(const Cell& cell, const std::function<void(int64_t, int64_t)>& progress) {
   KvOptions options = OptionsOf(cell.system);
-  // The rows are random, and what is chosen of them is the trace's: centroids need not be good.
+  // The rows are random, and the trace determines the selection: centroids need not be good.
   if (options.policy == "pqcache" && cell.kind == Kind::kDecode) {
     FindOption(KvOptionTable(), "pqcache.iterations").set(options, "1", cell.system.name);
   }
@@ -129,9 +129,8 @@ Json Lab::MeasureSpeed(const Cell& cell, const std::function<void(int64_t, int64
                  .seed = options_.seed,
                  .graphs = cell.system.graphs,
                  .breakdown = decode && !slow};
-  // Where nothing is forced, one token is fed over and over, whose queries differ by their
-  // position alone: the most locality that random weights can have, for caches that would find
-  // none.
+  // If nothing is forced, one token is fed repeatedly; its queries differ only by position: the
+  // most locality that random weights can have, for caches that would otherwise find none.
   const bool repeats = forced.empty() && cell.Forced();
   if (repeats) run.tokens = {1};
   Runner runner(machine_.compute(), *stream_, subject.decoder(), *rates_, run);
@@ -144,7 +143,7 @@ Json Lab::MeasureSpeed(const Cell& cell, const std::function<void(int64_t, int64
   }
   Json json = DecodeJson(runner.Decode(*plan, cell.batch, cell.context, progress), run.decode_steps,
                          machine_.gpu != nullptr && cell.system.graphs);
-  // No real step has it.
+  // The time of forcing is subtracted, because no real step has it.
   if (json.contains("breakdown")) {
     const double forcing = json["breakdown"].value("override_ms", 0.0);
     const double ms = json.value("ms_per_step", 0.0) - forcing;
@@ -177,7 +176,7 @@ Json Lab::MeasureAccuracy(const Cell& cell) {
   run.tasks = options_.accuracy_tasks;
   run.count = cell.batch;
   Json json = accuracy_.Run(run);
-  json["machine"] = machine();  // whose it is does not matter to the others
+  json["machine"] = machine();  // the other results do not depend on whose machine it is
   return json;
 }
 

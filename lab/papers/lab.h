@@ -23,7 +23,7 @@ namespace litecache::bench::papers {
 struct LabOptions {
   std::string device = "auto";
   int threads = 0;
-  // Budgets in bytes, as SubjectOptions.
+  // Budgets in bytes, as in SubjectOptions.
   uint64_t memory = 0;
   kv::TierBytes caps;
   int64_t prefill_chunk = 512;
@@ -31,14 +31,14 @@ struct LabOptions {
   int64_t decode_steps = 16;
   uint64_t seed = 1;
   int64_t longest = 0;  // tokens of the longest context of any cell
-  // Forced on policy litecache where a cell does not say.
+  // Forced on policy litecache if a cell does not set them.
   double hit_ratio = 0.8, overlap = 0.7;
-  // What lookups and selections find instead, where a cell forces nothing else; null: none.
+  // Replaces the results of lookups and selections unless a cell forces others; null: none.
   std::shared_ptr<const kv::Trace> trace;
-  // Of this machine, where they were measured before.
+  // Rates of this machine, if they were measured before.
   std::optional<MachineRates> rates;
   std::vector<std::string> accuracy_tasks;
-  int64_t max_batch = 64;  // sequences that answer together
+  int64_t max_batch = 64;  // sequences that are answered together
 };
 
 class Lab {
@@ -46,13 +46,13 @@ class Lab {
   explicit Lab(const LabOptions& options);
   ~Lab();
 
-  std::string machine() const;  // name of what computes
-  // In words: measured rates of the machine. Empty before the first shape was loaded.
+  std::string machine() const;  // name of the compute device
+  // The measured rates of the machine, as text. Empty before the first shape was loaded.
   std::string rates() const;
   const std::optional<MachineRates>& measured_rates() const { return rates_; }
 
-  // The measurement, or {"skipped": why} for what this machine, this engine or this memory cannot
-  // do. Throws what says that nothing further can be measured (DeviceError).
+  // The measurement, or {"skipped": why} if the machine, the engine or the memory does not allow
+  // it. Throws errors after which nothing further can be measured (DeviceError).
   nlohmann::ordered_json Measure(const Cell& cell,
                                  const std::function<void(int64_t done, int64_t total)>& progress);
 
@@ -62,12 +62,12 @@ class Lab {
   nlohmann::ordered_json MeasureSpeed(
       const Cell& cell, const std::function<void(int64_t done, int64_t total)>& progress);
   nlohmann::ordered_json MeasureAccuracy(const Cell& cell);
-  // What was forced on its lookups; empty: nothing.
+  // Describes what was forced on its lookups; empty: nothing.
   std::string Force(const Cell& cell, kv::CachePlan* plan) const;
 
   LabOptions options_;
   Machine machine_;
-  KeepPinned keep_pinned_;  // one cell's host store is the next one's
+  KeepPinned keep_pinned_;  // reuses one cell's host store for the next one
   std::unique_ptr<Stream> stream_;
   std::optional<MachineRates> rates_;
   std::unique_ptr<Loaded> loaded_;

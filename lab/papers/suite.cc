@@ -37,9 +37,9 @@ std::vector<Experiment> Chosen(const std::vector<std::string>& names) {
   return chosen;
 }
 
-// Each cell once: what the papers' claims are about for all shapes, the last one first, then the
-// other turns, beginning with the shape that is loaded; shorter contexts first: memory that was
-// pinned for one is part of the next one's.
+// Each cell once. First the cells that the papers' claims are about for all shapes, the last shape
+// first; then the other turns, beginning with the shape that is loaded. Shorter contexts come
+// first: memory pinned for one becomes part of the next one's.
 std::vector<Cell> CellsOf(const std::vector<Experiment>& experiments, const Grid& grid) {
   std::vector<Cell> cells;
   std::set<std::string> ids;
@@ -52,7 +52,7 @@ std::vector<Cell> CellsOf(const std::vector<Experiment>& experiments, const Grid
     const auto shape = cell.kind == Kind::kAccuracy
                            ? grid.shapes.end()
                            : std::find(grid.shapes.begin(), grid.shapes.end(), cell.shape);
-    // Decode steps are what the papers are about; a prompt takes longer to measure.
+    // The papers are mainly about decode steps; a prompt takes longer to measure.
     const int turn =
         std::max<int>(cell.system.turn, cell.kind == Kind::kPrefill ? kPublishedDefaults : 0);
     const int64_t index = shape - grid.shapes.begin(), last = std::ssize(grid.shapes) - 1;
@@ -78,7 +78,7 @@ void CheckSystems(const std::vector<std::string>& names, const std::vector<Cell>
   }
 }
 
-// What was measured belongs to one machine. Throws InvalidArgument for another one.
+// All measurements must come from one machine. Throws InvalidArgument for another one.
 void CheckMachine(const std::filesystem::path& file, const Lab& lab) {
   std::error_code error;
   if (!std::filesystem::exists(file, error)) return;
@@ -95,12 +95,12 @@ void CheckMachine(const std::filesystem::path& file, const Lab& lab) {
   }
 }
 
-// Rates that a run before this one measured: floors of one page are of the same ones.
+// Rates measured by an earlier run: the floors on one page have to use the same ones.
 std::optional<MachineRates> RatesIn(const std::filesystem::path& file) {
   std::error_code error;
   if (!std::filesystem::exists(file, error)) return std::nullopt;
   const auto json = Json::parse(io::ReadTextFile(file), nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object()) return std::nullopt;  // CheckMachine() says so
+  if (!json.is_object()) return std::nullopt;  // CheckMachine() reports it
   const auto number = [&](const char* name) {
     return json.contains(name) && json[name].is_number() ? json[name].get<double>() : -1;
   };
@@ -114,7 +114,7 @@ std::optional<MachineRates> RatesIn(const std::filesystem::path& file) {
   return rates;
 }
 
-// What the page needs to know beside the cells.
+// Writes what the page needs besides the cells.
 void WriteDescription(const std::filesystem::path& file, const SuiteOptions& options,
                       const std::vector<Experiment>& experiments, const std::string& forced) {
   Json json = {{"command", options.command}, {"forced", forced}, {"trace", nullptr}};
@@ -123,7 +123,7 @@ void WriteDescription(const std::filesystem::path& file, const SuiteOptions& opt
         {"budget", trace->budget}, {"text", trace->text}, {"kv_heads", trace->kv_heads}};
   }
   json.update(Describe(experiments, options.grid));
-  // Text that came from a file may be no UTF-8.
+  // Text from a file may be invalid UTF-8.
   io::WriteFileAtomically(file, json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n");
 }
 
@@ -146,7 +146,7 @@ SuiteResult RunSuite(const SuiteOptions& options) {
   summary.cells = static_cast<int64_t>(cells.size());
   CheckSystems(options.systems, cells);
   summary.folder = folder;
-  // Before anything is measured: a directory that cannot be written would lose it.
+  // Before measuring: a directory that cannot be written would lose the results.
   WriteDescription(folder / "suite.json", options, experiments, forced);
   const auto wanted = [&](const Cell& cell) {
     const auto& names = options.systems;
@@ -177,7 +177,7 @@ SuiteResult RunSuite(const SuiteOptions& options) {
     return (options.interrupted && options.interrupted()) ||
            (options.seconds >= 0 && seconds >= options.seconds);
   };
-  // A machine is opened where there is something to measure.
+  // The machine is opened only if there is something to measure.
   std::unique_ptr<Lab> lab;
   if (!over()) {
     LabOptions lab_options = options.lab;

@@ -1,4 +1,4 @@
-// The papers' evaluation: measures what is missing. lab/tools/papers_page.py makes the page.
+// The papers' evaluation: measures the missing cells. lab/tools/papers_page.py makes the page.
 #pragma once
 
 #include <cstdint>
@@ -15,16 +15,17 @@ namespace litecache::bench::papers {
 struct SuiteOptions {
   Grid grid;
   LabOptions lab;
-  // papers/: suite.json (what is measured and how), machine.json, cells/ (a file a measurement).
+  // papers/: suite.json (what is measured and how), machine.json, cells/ (one file per
+  // measurement).
   std::filesystem::path output;
-  // No measurement is begun after it; below 0: no limit. What is missing is measured by the next
-  // run.
+  // No measurement starts after this time; below 0: no limit. The next run measures what is
+  // missing.
   double seconds = -1;
-  std::string command;                                // as it was given, for the page
+  std::string command;                                // as typed, for the page
   std::string version;                                // of the program, for the cells
   std::vector<std::string> experiments;               // names; empty: all
-  std::vector<std::string> systems;                   // that are measured; empty: all
-  std::function<void(const std::string& line)> note;  // progress, a line for people
+  std::vector<std::string> systems;                   // to be measured; empty: all
+  std::function<void(const std::string& line)> note;  // progress messages for the user
   std::function<bool()> interrupted;
 };
 
@@ -34,7 +35,7 @@ struct SuiteResult {
 };
 
 // Throws InvalidArgument for an unknown experiment or system, FileError for the directory,
-// DeviceError where the device fails; what was measured until then is kept.
+// DeviceError if the device fails; measurements made before are kept.
 SuiteResult RunSuite(const SuiteOptions& options);
 
 }  // namespace litecache::bench::papers

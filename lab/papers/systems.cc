@@ -41,7 +41,8 @@ System RetroInferPublished() {
   return Of("retroinfer, 1.8%", "policy=retroinfer", kPublishedDefaults);
 }
 System InfiniGen() {
-  // Its margin asks for a number of rows that random weights say nothing about: the cap decides.
+  // Its margin determines a number of rows, which is meaningless with random weights: the cap
+  // decides.
   return Of("infinigen", "policy=infinigen,infinigen.cap=0.1,infinigen.alpha=1000");
 }
 System InfiniGenOneDense() {
@@ -72,7 +73,7 @@ std::vector<System> Others() { return {RetroInfer(), InfiniGen(), PqCache()}; }
 KvOptions OptionsOf(const System& system) {
   eval::ConfigurationRequest request;
   request.policies.clear();
-  // A name of a configuration has no spaces.
+  // The name of a configuration must not contain spaces.
   request.named = {"system:" + system.settings};
   return eval::MakeConfigurations(request).front().kv;
 }

@@ -46,12 +46,12 @@ TraceMap::TraceMap(const Trace& trace, const Layout& layout)
 
 int64_t TraceMap::Layer(int64_t layer) const {
   if (layers_ == 1) return 0;
-  // Rounded to the nearest.
+  // Rounded to nearest.
   return (2 * layer * (trace_layers_ - 1) + layers_ - 1) / (2 * (layers_ - 1));
 }
 
 int64_t TraceMap::Step(int64_t layer, int64_t kv_head, int64_t t) const {
-  // Another beginning for every head, spread over the period.
+  // A different start for every head, spread over the period.
   const int64_t offset = (layer * kv_heads_ + kv_head) * period() / (layers_ * kv_heads_);
   const int64_t at = (t + offset) % period();
   return at < trace_steps_ ? at : period() - at;
@@ -110,7 +110,7 @@ ForcedReuse ReplayReuse(const Trace& trace, const Layout& layout, const HeadPlan
       const int64_t from = map.Layer(layer);
       const float* importance = heads.importance.data() + layer * layout.q_heads + head * group;
       int64_t label = map.Step(layer, head, 0);
-      // The first round brings the head into the state that it begins each further one with.
+      // The first round brings the head into the state in which each later one starts.
       for (int64_t t = 0; t < 2 * steps; ++t) {
         const int64_t now = map.Step(layer, head, t);
         for (int64_t j = 0; j < group; ++j) {
@@ -121,7 +121,7 @@ ForcedReuse ReplayReuse(const Trace& trace, const Layout& layout, const HeadPlan
             ops::AggregateSimilarity(aggregation, cosines, importance) > settings.tau ? 1 : 0;
         const auto& wanted = trace.Rows(from, map.Head(head), now);
         const auto& held = trace.Rows(from, map.Head(head), label);
-        // For a head that has nothing yet all the same: it is filled, not refreshed.
+        // Also set for a head without rows, which is filled, not refreshed.
         forced.kept = wanted.empty()
                           ? 0
                           : static_cast<int32_t>(Common(wanted, held) * ops::ForcedHead::kWhole /

@@ -28,13 +28,13 @@ class TraceMap {
 
   int64_t Layer(int64_t layer) const;
   int64_t Head(int64_t kv_head) const { return kv_head % trace_kv_heads_; }
-  // The trace's query head of the group's j-th.
+  // The trace's query head for the j-th of the group.
   int64_t QueryHead(int64_t kv_head, int64_t j) const {
     return Head(kv_head) * trace_group_ + j % trace_group_;
   }
-  // Steps until all begins again.
+  // Number of steps after which everything repeats.
   int64_t period() const { return 2 * trace_steps_ - 2; }
-  // The trace's step of a head at step `t` of the measurement, any t >= 0.
+  // The trace's step for a head at step `t` of the measurement, any t >= 0.
   int64_t Step(int64_t layer, int64_t kv_head, int64_t t) const;
 
  private:
@@ -42,12 +42,12 @@ class TraceMap {
   int64_t trace_layers_, trace_kv_heads_, trace_group_, trace_steps_;
 };
 
-// Head importance and similarities of adjacent steps for this shape: what thresholds, aggregation
-// and the choice of resident heads go by.
+// Head importance and similarities of adjacent steps for this shape, which determine thresholds,
+// aggregation and the resident heads.
 Profile ProfileOf(const Trace& trace, const Layout& layout);
 
-// QSAC played on the recorded similarities with the plan's thresholds and this aggregation: which
-// head hits at which step, and which share of a refresh's rows were among those it had.
+// Runs QSAC on the recorded similarities with the plan's thresholds and this aggregation: which
+// head hits at which step, and the share of a refresh's rows that were already held.
 ForcedReuse ReplayReuse(const Trace& trace, const Layout& layout, const HeadPlan& heads,
                         ops::Aggregation aggregation);
 

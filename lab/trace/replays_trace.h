@@ -1,5 +1,5 @@
-// Which plans' caches can play a trace: those of policies that implement ReplaysTrace, and policy
-// litecache, whose results are overridden (kv/litecache/result_override.h).
+// The plans whose caches can replay a trace: those of policies that implement ReplaysTrace, and of
+// policy litecache, whose results are overridden (kv/litecache/result_override.h).
 #pragma once
 
 #include <memory>
@@ -10,17 +10,17 @@
 
 namespace litecache::kv {
 
-// What a CachePlan may be beside (dynamic_cast): policies that select rows at every step.
+// Optional interface of a CachePlan (dynamic_cast), for policies that select rows at every step.
 class ReplaysTrace {
  public:
   virtual ~ReplaysTrace() = default;
-  // Caches created from here on look for what the trace's model looked for (lab/trace/replay.h,
-  // lab/forced/forced_selection.h). Lookups and selections do their work, and their results are
-  // replaced.
+  // Caches created afterwards select what the trace's model selected (lab/trace/replay.h,
+  // lab/forced/forced_selection.h). Lookups and selections do their work, and then their results
+  // are replaced.
   virtual void Replay(std::shared_ptr<const Trace> trace) = 0;
 };
 
-// Has the plan replay it. False where its policy selects nothing.
+// Makes the plan replay it. Returns false if its policy selects nothing.
 bool ReplayTrace(CachePlan* plan, std::shared_ptr<const Trace> trace);
 
 }  // namespace litecache::kv

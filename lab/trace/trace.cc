@@ -32,7 +32,7 @@ void AppendNumber(uint64_t value, std::string* out) {
   out->push_back(static_cast<char>(value));
 }
 
-// Reads a file's bytes in order; what is missing is an error that names the part.
+// Reads a file's bytes in order; missing bytes are an error that names the part.
 class Reader {
  public:
   Reader(std::span<const std::byte> bytes, const std::string& name) : left_(bytes), name_(name) {}
@@ -87,7 +87,7 @@ void ReadHeader(const nlohmann::json& document, const std::string& name, Trace* 
   t->created = fields.String("created").value_or("");
 }
 
-// The positions of one of two ascending lists that are not in the other, too.
+// The positions that are in exactly one of two ascending lists.
 std::vector<int32_t> Differing(const std::vector<int32_t>& a, const std::vector<int32_t>& b) {
   std::vector<int32_t> differing;
   std::set_symmetric_difference(a.begin(), a.end(), b.begin(), b.end(),
@@ -189,7 +189,7 @@ Trace Trace::Parse(std::span<const std::byte> file, const std::string& name) {
   ReadHeader(io::ParseJson({reinterpret_cast<const char*>(text.data()), text.size()}, header_name),
              header_name, &t);
 
-  // What is taken is checked against what is there before memory is.
+  // Sizes are checked against the bytes that exist before memory is allocated.
   const auto q_heads = static_cast<uint64_t>(t.layers * t.q_heads);
   const auto importance = reader.Take(q_heads * sizeof(float), "importance");
   t.importance.resize(q_heads);
@@ -204,7 +204,7 @@ Trace Trace::Parse(std::span<const std::byte> file, const std::string& name) {
   std::memcpy(t.cosines.data(), cosines.data(), cosines.size());
   const auto heads = static_cast<uint64_t>(t.layers * t.kv_heads);
   const uint64_t sets = heads * static_cast<uint64_t>(t.steps);
-  if (sets > reader.left()) {  // each takes a byte at least
+  if (sets > reader.left()) {  // each takes at least one byte
     throw FileError("{}: ends within 'rows': {} bytes are there, {} sets of rows are needed", name,
                     reader.left(), sets);
   }

@@ -32,7 +32,7 @@ void AppendCosines(const std::vector<float>& queries, int64_t group, int64_t d, 
   }
 }
 
-// The clusters by the sum of the group's softmaxes over the centroids, the best first.
+// The clusters sorted by the sum of the group's softmaxes over the centroids, the best first.
 std::vector<uint16_t> Rank(const kv::KMeansResult& clusters, int64_t count, const float* queries,
                            int64_t group, int64_t d, float scale, int64_t ranked) {
   std::vector<double> weights(static_cast<size_t>(count)), logits(static_cast<size_t>(count));
@@ -66,7 +66,7 @@ kv::Trace RecordTrace(Device& device, Stream& stream, model::Decoder& decoder,
                       std::span<const int32_t> tokens, const TraceOptions& options,
                       const std::function<void(int64_t done)>& progress) {
   const auto n = static_cast<int64_t>(tokens.size());
-  const int64_t first = n - options.steps;  // the first step's position
+  const int64_t first = n - options.steps;  // position of the first step
   const int64_t clustered = first - options.sink_tokens - options.recent_tokens;
   if (options.steps < 2 || clustered < options.cluster_tokens) {
     throw InvalidArgument(
@@ -92,7 +92,7 @@ kv::Trace RecordTrace(Device& device, Stream& stream, model::Decoder& decoder,
     trace.importance.assign(static_cast<size_t>(layout.layers * layout.q_heads), 1.0f);
   }
   LC_CHECK(trace.importance.size() == static_cast<size_t>(layout.layers * layout.q_heads));
-  constexpr int64_t kMost = int64_t{1} << 16;  // ids are of 16 bits
+  constexpr int64_t kMost = int64_t{1} << 16;  // ids have 16 bits
   trace.clusters = std::min(clustered / options.cluster_tokens, kMost);
   trace.ranked = std::clamp<int64_t>(
       std::llround(options.ranked * static_cast<double>(trace.clusters)), 1, trace.clusters);
@@ -101,7 +101,7 @@ kv::Trace RecordTrace(Device& device, Stream& stream, model::Decoder& decoder,
   curves.budget.share = options.budget;
   curves.sink_tokens = options.sink_tokens;
   curves.recent_tokens = options.recent_tokens;
-  curves.thresholds = {1.0f};  // the sets alone are wanted
+  curves.thresholds = {1.0f};  // only the sets are needed
   for (int64_t layer = 0; layer < layout.layers; ++layer) {
     for (int64_t head = 0; head < layout.kv_heads; ++head) {
       const std::vector<float> queries = r.StepQueries(layer, head, false);
@@ -120,7 +120,7 @@ kv::Trace RecordTrace(Device& device, Stream& stream, model::Decoder& decoder,
       AddThresholdCurve(stream, work, curves, &curve, &sets);
       for (auto& set : sets) trace.rows.push_back(std::move(set));
 
-      // Keys as rows of one page; values are not looked at.
+      // Keys as rows of one page; the values are not used.
       std::vector<float> rows(static_cast<size_t>(clustered * 2 * d));
       for (int64_t i = 0; i < clustered; ++i) {
         std::copy_n(r.Keys(layer, head) + (options.sink_tokens + i) * d, d,

@@ -1,4 +1,4 @@
-// A model's decode steps as a trace (lab/trace/trace.h).
+// Records a model's decode steps as a trace (lab/trace/trace.h).
 #pragma once
 
 #include <cstdint>
@@ -14,21 +14,22 @@
 namespace litecache::profile {
 
 struct TraceOptions {
-  int64_t steps = 48;   // last tokens of the text, taken as decode steps
-  double budget = 0.1;  // share of the tokens so far that a step's rows are
+  int64_t steps = 48;   // last tokens of the text, treated as decode steps
+  double budget = 0.1;  // rows of a step, as a share of the tokens so far
   int64_t sink_tokens = 4;
   int64_t recent_tokens = 64;
   std::vector<float> importance;  // [layers][q_heads]; empty: 1 for all
-  int64_t chunk = 512;            // tokens a pass
-  // RetroInfer's clusters: average tokens, iterations, share of the clusters that is ranked.
+  int64_t chunk = 512;            // tokens per pass
+  // RetroInfer's clusters: average number of tokens, iterations, share of the clusters that is
+  // ranked.
   int64_t cluster_tokens = 16;
   int64_t cluster_iterations = 10;
   double ranked = 0.1;
 };
 
-// Reads `tokens` with full attention. Rows are the exact top ones of the group's summed softmaxes,
-// neither sink nor recent. The trace's model, fingerprint, text and created are left to the caller.
-// Throws InvalidArgument for a text that is too short.
+// Runs `tokens` with full attention. Rows are the exact top ones by the group's summed softmaxes,
+// neither sink nor recent. The caller sets the trace's model, fingerprint, text and created. Throws
+// InvalidArgument for a text that is too short.
 kv::Trace RecordTrace(Device& device, Stream& stream, model::Decoder& decoder,
                       std::span<const int32_t> tokens, const TraceOptions& options,
                       const std::function<void(int64_t done)>& progress);

@@ -1,6 +1,6 @@
-// K-means over keys where they lie: one assignment of the points, one update of the centroids. What
-// an index iterates (segmented spherical k-means of RetroInfer, Lloyd's for product quantization)
-// is its own loop over these.
+// K-means over keys in place: one assignment of the points, and one update of the centroids. Each
+// index iterates over them in its own way (RetroInfer's segmented spherical k-means, Lloyd's
+// algorithm for product quantization).
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 namespace litecache::ops {
 
 // Points [begin, begin + count) of one (sequence, layer, KV head): `channels` elements of a token's
-// K from `channel` on, less `center` [channels] where it is not null. Rows of bf16 or f32.
+// K starting at `channel`, minus `center` [channels] unless it is null. Rows of bf16 or f32.
 struct KeyPoints {
   PagedRows rows;
   int64_t begin = 0, count = 0;
@@ -20,8 +20,8 @@ struct KeyPoints {
   const float* center = nullptr;
 };
 
-// assignment[i] = first + the c that maximizes point i . centroids[c] + bias[c], c < clusters; of
-// equal ones the lowest. Products and sums in f32. bias null: the largest inner product (spherical
+// assignment[i] = first + the c that maximizes point i . centroids[c] + bias[c], c < clusters; ties
+// go to the lowest. Products and sums in f32. bias null: the largest inner product (spherical
 // k-means); bias[c] = -|centroids[c]|^2 / 2: the nearest centroid.
 struct AssignWork {
   KeyPoints points;
@@ -33,8 +33,8 @@ struct AssignWork {
 };
 void AssignToCentroids(Stream& stream, std::span<const AssignWork> work);
 
-// sizes[c] = number of points assigned to first + c, centroids[c] = their mean, of length 1 if
-// `normalize` (a mean of 0 stays 0). A centroid without points stays as it is.
+// sizes[c] = number of points assigned to first + c, centroids[c] = their mean, normalized to
+// length 1 if `normalize` (a mean of 0 stays 0). A centroid without points keeps its value.
 struct CentroidWork {
   KeyPoints points;
   const int32_t* assignment = nullptr;  // [count], each in [first, first + clusters)

@@ -13,7 +13,8 @@
 namespace litecache::ops::cpu {
 namespace {
 
-// Centroids whose products with a tile of points stay in the L1 cache: 96 * 64 lanes * 4 bytes.
+// Number of centroids whose products with a tile of points fit the L1 cache: 96 * 64 lanes * 4
+// bytes.
 constexpr int64_t kCentroidTile = 96;
 
 DType TypeOf(const RowFormat& format) {

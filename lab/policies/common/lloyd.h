@@ -1,5 +1,4 @@
-// Clustering of vectors on the calling thread: what policies run on threads beside the one that
-// computes.
+// Clustering of vectors on the calling thread, for the policies' background threads.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +6,7 @@
 
 namespace litecache::ops {
 
-// Points of f32: row i at rows + i * stride, `dim` values.
+// Points in f32: row i starts at rows + i * stride and has `dim` values.
 struct Points {
   const float* rows = nullptr;
   int64_t stride = 0;
@@ -16,27 +15,27 @@ struct Points {
 };
 
 // labels[i] = the j < clusters with the largest points[i].centroids[j] + bias[j] (bias null: none);
-// equal ones: the lower. centroids [clusters][dim].
+// ties go to the lowest. centroids [clusters][dim].
 void AssignByProduct(const Points& points, const float* centroids, const float* bias,
                      int64_t clusters, int32_t* labels);
 
-// The centroid at the least Euclidean distance: the largest product less half its squared norm.
+// The centroid at the smallest Euclidean distance: the largest product minus half its squared norm.
 void AssignNearest(const Points& points, const float* centroids, int64_t clusters, int32_t* labels);
 
-// Lloyd's algorithm, one iteration a call. points must outlive it.
+// Lloyd's algorithm, one iteration per call. `points` must outlive this.
 class Lloyd {
  public:
   // Starts from distinct points drawn with `seed`. clusters <= points.count.
   Lloyd(const Points& points, int64_t clusters, uint64_t seed);
 
-  // Assigns every point to its nearest centroid, and makes the centroids their points' means. A
-  // cluster without points takes the point that is farthest from its centroid. Returns whether it
-  // goes on: not when the centroids' squared moves add up to at most `tolerance` times the points'
-  // mean variance of a channel (as scikit-learn's tol).
+  // Assigns every point to its nearest centroid, and moves each centroid to the mean of its points.
+  // An empty cluster takes the point farthest from its centroid. Returns false once the sum of the
+  // centroids' squared moves is at most `tolerance` times the points' mean variance per channel (as
+  // scikit-learn's tol).
   bool Iterate(double tolerance);
 
   const std::vector<float>& centroids() const { return centroids_; }  // [clusters][dim]
-  // Labels as of these centroids.
+  // Labels for the current centroids.
   void Assign(int32_t* labels) const {
     AssignNearest(points_, centroids_.data(), clusters_, labels);
   }

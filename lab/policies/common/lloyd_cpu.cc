@@ -58,7 +58,7 @@ void AssignByProduct(const Points& points, const float* centroids, const float* 
       if (bias != nullptr) {
         for (int64_t j = 0; j < clusters; ++j) scores[j] += bias[j];
       }
-      // The largest first, then where it is: both loops vectorize, an arg max does not.
+      // The maximum first, then its index: both loops vectorize, an arg max does not.
       float best = scores[0];
       for (int64_t j = 1; j < clusters; ++j) best = std::max(best, scores[j]);
       int64_t index = 0;
@@ -128,7 +128,7 @@ bool Lloyd::Iterate(double tolerance) {
       if (counts_[j] > 0) continue;
       const int64_t i = (next++)->second;
       const auto from = static_cast<size_t>(labels_[static_cast<size_t>(i)]);
-      if (counts_[from] <= 1) continue;  // it would only move the emptiness
+      if (counts_[from] <= 1) continue;  // moving it would only empty another cluster
       const float* row = points_.rows + i * points_.stride;
       for (int64_t c = 0; c < dim; ++c) {
         sums_[from * static_cast<size_t>(dim) + static_cast<size_t>(c)] -=

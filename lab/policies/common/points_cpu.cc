@@ -3,7 +3,7 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "lab/policies/common/points_cpu.cc"
 #include "hwy/foreach_target.h"
-// Highway's header comes after foreach_target.
+// Highway's header must come after foreach_target.
 #include "hwy/highway.h"
 #include "ops/common/simd-inl.h"
 

@@ -8,15 +8,15 @@
 
 namespace litecache::ops::cpu {
 
-// out[i] = x[i] as f32 - center[i]; x of bf16 or f32, center null: 0.
+// out[i] = x[i] as f32 - center[i]; x of bf16 or f32; center null: 0.
 void CenterPoint(DType dtype, const std::byte* x, const float* center, int64_t n, float* out);
 
 // sums[i] += x[i].
 void AddPoint(const float* x, int64_t n, float* sums);
 
-// For every lane i < width, width a multiple of a vector's lanes: where sums[r * width + i] +
-// bias[r] is above best[i], it becomes best[i], and index[i] = first + r; rows in rising order.
-// bias may be null.
+// For every lane i < width, width a multiple of a vector's lanes, and rows r in ascending order: if
+// sums[r * width + i] + bias[r] > best[i], it becomes best[i], and index[i] = first + r. bias may
+// be null.
 void BestRows(const float* sums, int64_t rows, int64_t width, const float* bias, int32_t first,
               float* best, int32_t* index);
 

@@ -1,4 +1,4 @@
-// Rows that move between the tiers on a thread of their own, while the one that computes goes on.
+// Moves rows between the tiers on a separate thread, in parallel with the computation.
 #pragma once
 
 #include <cstdint>
@@ -13,13 +13,13 @@
 
 namespace litecache::kv {
 
-// Transfers happen in the order they are started.
+// Transfers run in the order in which they are started.
 class RowMover {
  public:
   RowMover() : stream_(device_.CreateStream()) {}
 
-  // Moves the rows; `work` and what it points to must stay as they are until the group is waited
-  // for.
+  // Moves the rows; `work` and the memory it points to must not change until the group has been
+  // waited for.
   void Move(const std::shared_ptr<TaskGroup>& group, const std::vector<ops::MoveWork>* work) {
     thread_.Submit(group, [this, work] { ops::MoveRows(*stream_, *work); });
   }

@@ -8,10 +8,10 @@
 namespace litecache::kv {
 namespace {
 
-// Tokens between two looks at the cancel flag in the last iteration.
+// Number of tokens between two checks of the cancel flag in the last iteration.
 constexpr int64_t kCancelTokens = 1024;
 
-// A token's key as f32.
+// Reads a token's key as f32.
 void ReadKey(const ops::PagedRows& rows, int64_t token, std::vector<float>* row) {
   ops::ConvertRow(rows.format, rows.Row(token), {ops::RowEncoding::kF32, rows.format.head_dim},
                   reinterpret_cast<std::byte*>(row->data()));
@@ -49,7 +49,7 @@ bool SegmentedKMeans(Stream& stream, const KMeansWork& work, KMeansResult* resul
   result->centroids.resize(static_cast<size_t>(clusters) * d);
   result->sizes.assign(static_cast<size_t>(clusters), 0);
   for (int64_t c = 0; c < clusters; ++c) {
-    // The middle of the c-th stretch of n / clusters tokens.
+    // The middle of the c-th range of n / clusters tokens.
     ReadKey(work.rows, work.begin + (2 * c + 1) * n / (2 * clusters), &row);
     float* centroid = result->centroids.data() + static_cast<size_t>(c) * d;
     for (size_t i = 0; i < d; ++i) centroid[i] = row[i] - mean[i];

@@ -13,8 +13,9 @@ namespace litecache::kv {
 struct KMeansWork {
   ops::PagedRows rows;  // bf16 or f32; keys of the tokens [begin, begin + count)
   int64_t begin = 0, count = 0;
-  int64_t clusters = 0;    // a multiple of segments, at most count
-  int64_t segments = 1;    // of count / segments tokens each; what is left over joins at the end
+  int64_t clusters = 0;  // a multiple of segments, at most count
+  // Of count / segments tokens each; the remainder joins in the last iteration.
+  int64_t segments = 1;
   int64_t iterations = 1;  // >= 1
   const std::atomic<bool>* cancel = nullptr;
 };
@@ -22,20 +23,21 @@ struct KMeansWork {
 struct KMeansResult {
   std::vector<int32_t> assignment;  // [count]
   std::vector<float> centroids;     // [clusters][head_dim]: means of the keys
-  std::vector<int32_t> sizes;       // [clusters]; an empty cluster has the centroid it had
+  std::vector<int32_t> sizes;       // an empty cluster keeps its centroid
 };
 
-// What each iteration came to, for tests: assignments[i] of the i-th iteration, [count] (of tokens
-// that are in no segment -1).
+// The result of each iteration, for tests: assignments[i] of the i-th iteration, [count] (-1 for
+// tokens in no segment).
 struct KMeansTrace {
   std::vector<std::vector<int32_t>> assignments;
 };
 
 // Keys are centred by their mean over all `count` tokens. The clusters start at evenly strided
-// keys. All iterations but the last stay in their segment: a token goes to the segment's centroid
-// with the largest inner product, and centroids become their tokens' mean, of length 1. In the last
-// one every token goes to the best of all centroids, and they become their tokens' plain mean.
-// False when *cancel became true: then the result is void.
+// keys. All iterations except the last stay within segments: a token is assigned to its segment's
+// centroid with the largest inner product, and centroids become the mean of their tokens,
+// normalized to length 1. In the last one every token is assigned to the best of all centroids,
+// which become the plain mean of their tokens. Returns false if *cancel became true; the result is
+// then invalid.
 bool SegmentedKMeans(Stream& stream, const KMeansWork& work, KMeansResult* result,
                      KMeansTrace* trace = nullptr);
 

@@ -1,7 +1,7 @@
-// What the policies that choose rows of a host store at every step (infinigen, pqcache) have in
-// common on a GPU: where rows lie, how a prompt gets there, the link with its transfer engine, what
-// is counted, and the order of a layer's work. The host knows lengths only, so that decode steps
-// can be replayed as graphs.
+// The common part, on a GPU, of policies that select rows of a host store at every step (infinigen,
+// pqcache): where rows are stored, how a prompt is stored, the link with its transfer engine, the
+// counters, and the order of a layer's work. The host only uses lengths, so that decode steps can
+// be replayed as graphs.
 #pragma once
 
 #include <array>
@@ -37,7 +37,7 @@ class CudaSelectingBase : public Cache, public RowStore {
                  const MatrixView& k, const MatrixView& v) final;
   void EndStep(const Step& step) final;
   std::optional<uint64_t> ReplayKey(const Step& step) const final;
-  // What the last step that was waited for has counted.
+  // Counters of the last step that was waited for.
   std::span<const HeadCounters> Heads() const final;
 
  protected:
@@ -46,61 +46,61 @@ class CudaSelectingBase : public Cache, public RowStore {
     int64_t group = 0;
     int64_t page_rows = 0;
     ops::RowFormat format;
-    // The tables of a layer's staged rows in a prompt, by the layer's parity.
+    // The tables of a layer's staged rows in a prompt, by the parity of the layer.
     std::array<ops::cuda::TableId, 2> staging;
 
     int64_t lists() const { return layout.layers * layout.kv_heads; }
   };
-  // marks: of link_, beside those of prompts. forced: of measurements, or null. Throws Unsupported
-  // for options that are the CPU's.
+  // marks: of link_, besides those of prompts. forced: from measurements, or null. Throws
+  // Unsupported for options that only the CPU supports.
   CudaSelectingBase(CudaDevice& device, const Rows& rows, int marks, const KvOptions& options,
                     const ForcedSelection* forced);
 
   // ---- the policy's parts of a step, in this order ----
-  // Whether the step may be a recording, and what its operations are given beside this class's
+  // Whether the step may be recorded, and the arguments of its operations besides this class's
   // memory and context_.
   virtual bool Replayable() const = 0;
   virtual void AddToKey(RecordingKey* key) const = 0;
-  // Before the first layer of a step that decodes; `block_` has been sent.
+  // Before the first layer of a step with decode rows; `block_` has been sent.
   virtual void BeginDecoding(Stream& stream) = 0;
   virtual void AttendDecoding(Stream& stream, int64_t layer, const MatrixView& q,
                               const MatrixView& k, const MatrixView& v, float scale,
                               const MatrixView& out) = 0;
   // A layer of a prompt's chunks has been attended, or only stored: its rows are in the store when
-  // link_ comes here, or the stream.
+  // link_, or the stream, reaches this point.
   virtual void PromptAttended(Stream& stream, int64_t layer, const MatrixView& q,
                               const MatrixView& k) = 0;
   virtual void PromptStored(Stream& stream, int64_t layer, const MatrixView& q,
                             const MatrixView& k) = 0;
   // After the last layer, before link_ is joined.
   virtual void EndLayers(Stream& stream) = 0;
-  // The rows of the step's index-th prompt, or decode sequence, belong to it. What all rows of all
-  // heads take of the store has been counted.
+  // The rows of the step's index-th prompt, or decode sequence, are final. The space that all rows
+  // of all heads take in the store has been counted.
   virtual void EndPrompt(size_t index) = 0;
   virtual void EndDecoding(size_t index) = 0;
 
-  // ---- for them ----
-  // For BeginStep(): the step's sequences into decoding_ and prefilling_; the most tokens that a
-  // decode sequence has at its end.
+  // ---- for derived classes ----
+  // For BeginStep(): sorts the step's sequences into decoding_ and prefilling_; returns the largest
+  // number of tokens of a decode sequence at its end.
   int64_t Sort(const Step& step);
-  // What comes first in a step; where an operation may come before Attend(0).
+  // Starts a step; call it when an operation may come before Attend(0).
   void Start(Stream& stream);
   ops::cuda::StepView Decoding() const { return block_.Decoding(context_); }
   ops::cuda::RowTable Store(int64_t layer) const;
   ops::cuda::RowTable Staging(int64_t layer) const;
   ops::cuda::DeviceHeadCounters* CountersOf(int64_t layer) const;
-  // Lists of [0, lists) that are their own indices, from `first` on.
+  // Lists of [0, lists) that are their own indices, starting at `first`.
   const int32_t* ListsFrom(int64_t first) const { return constants_.as<int32_t>() + first; }
-  // Rows of the store to where a layer attends them: positions and slots, rows of `to`, [pairs]
-  // [max_rows] as reserved, count [pairs]. ReserveMoves: while the device does nothing.
+  // Moves rows of the store to where a layer attends them: positions, and slots (rows of `to`),
+  // [pairs][max_rows] as reserved, count [pairs]. Call ReserveMoves while the device is idle.
   void ReserveMoves(int64_t pairs, int64_t max_rows);
   void Move(Stream& stream, int64_t layer, const ops::cuda::RowTable& to, const int32_t* positions,
             const int32_t* slots, const int32_t* count);
-  // Of measurements: what was selected becomes what is forced.
+  // Replaces the selection by the forced one in a measurement.
   void ForceRows(Stream& stream, int64_t layer, const ops::cuda::SelectRange* ranges,
                  int32_t* selected, const int32_t* selected_count, int64_t max_selected);
   void CountRows(Traffic* traffic, uint64_t rows) const;
-  // For destructors: what the branch may still be at has ended, well or not.
+  // For destructors: waits until the branch is idle, even after an error.
   void Settle();
 
   CudaDevice& device_;
@@ -108,10 +108,10 @@ class CudaSelectingBase : public Cache, public RowStore {
   const Rows rows_;
   std::unique_ptr<TransferEngine> transfer_;
   StepBlock block_;
-  Buffer scratch_;  // of attention, and of what else has its turn with it
+  Buffer scratch_;  // for attention and other operations that run in turn with it
   int64_t work_sequences_ = 0, work_context_ = 0;
 
-  // Of the step in progress.
+  // State of the step in progress.
   StepCheck check_;
   std::vector<StepSequence> decoding_, prefilling_;
   bool started_ = false;
@@ -129,14 +129,14 @@ class CudaSelectingBase : public Cache, public RowStore {
   mutable std::vector<HeadCounters> heads_;
 
  protected:
-  // Last: they wait before what they use is freed.
+  // Last members: they wait before the memory they use is freed.
   CudaBranch link_;
 
  private:
   CudaStorePrefill prefill_;
 };
 
-// Shape: of the policy.
+// Shape: that of the policy.
 template <class Shape>
 class CudaSelectingCache : public WithShape<CudaSelectingBase, Shape> {
  protected:

@@ -1,4 +1,4 @@
-// The prompt chunks of a step where all rows of all heads lie in one store that can be attended in
+// The prompt chunks of a step if all rows of all heads are in one store that can be attended in
 // place: append, then causal attention over every row.
 #pragma once
 
@@ -20,7 +20,7 @@ class StorePrefill {
   // outlive this.
   StorePrefill(const Layout& layout, const SequenceTable& store);
 
-  // As Cache::Attend, for these sequences' rows; their room is taken. Adds to bytes_read,
+  // As Cache::Attend, for the rows of these sequences, whose space is reserved. Adds to bytes_read,
   // bytes_written and prefill.
   void Attend(Stream& stream, int64_t layer, std::span<const StepSequence> sequences,
               const MatrixView& q, const MatrixView& k, const MatrixView& v, float scale,

@@ -9,7 +9,7 @@ namespace {
 using ops::cuda::RowRange;
 using ops::cuda::StepView;
 
-// SMs that copies between store and staging pages take beside a prompt's products.
+// SMs used by copies between store and staging pages while a prompt's products run.
 constexpr int32_t kLinkSms = 6;
 
 }  // namespace
@@ -40,8 +40,8 @@ void CudaStorePrefill::Attend(Stream& stream, const StepBlock& block, int64_t la
   for (int64_t i = 0; i < block.prefilling(); ++i) {
     ops::cuda::AppendRows(stream, block.Prefilling(i), layout_.kv_heads, staging, k, v);
   }
-  // The other buffer is free for the next layer: the last one attended it before this fork, and
-  // what it had for the store was given to the link then.
+  // The other buffer is free for the next layer: the previous layer attended it before this fork,
+  // and its rows for the store were given to the link at that time.
   link_.Fork(stream);
   arranged_.assign(static_cast<size_t>(block.prefilling()), false);
   for (int64_t i = 0; arranged != nullptr && i < block.prefilling(); ++i) {
@@ -53,7 +53,7 @@ void CudaStorePrefill::Attend(Stream& stream, const StepBlock& block, int64_t la
     ops::cuda::CopyRows(link_.stream(), block.Prefilling(i), layout_.kv_heads, staging,
                         store_(layer), {.kind = RowRange::kNew}, kLinkSms);
   }
-  // Behind all that need not wait for an order.
+  // After all work that need not wait for an arrangement.
   for (int64_t i = 0; i < block.prefilling(); ++i) {
     if (arranged_[static_cast<size_t>(i)]) arranged->Store(link_, layer, i);
   }

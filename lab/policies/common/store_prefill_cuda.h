@@ -1,6 +1,6 @@
-// The prompt chunks of a step where all rows of all heads lie in one pinned store on the host:
-// earlier rows come to one of two staging buffers, the chunk's are appended there, attended, and
-// taken to the store. While a layer attends, the link brings the next layer's earlier rows into the
+// The prompt chunks of a step if all rows of all heads are in one pinned store on the host: earlier
+// rows are copied to one of two staging buffers, the chunk's rows are appended there, attended, and
+// copied to the store. While a layer attends, the link copies the next layer's earlier rows to the
 // other buffer.
 #pragma once
 
@@ -16,13 +16,13 @@
 
 namespace litecache::kv {
 
-// Who brings rows of a prompt's chunk to the store in an order of their own.
+// Stores the rows of a prompt's chunk in a different order.
 class ArrangedRows {
  public:
   virtual ~ArrangedRows() = default;
-  // Rows of the step's `chunk`-th prompt chunk and those before them are in the layer's staging
-  // pages when `stream` gets here, and stay there until `link` of Store() has been given what
-  // reads them. False: this chunk's rows are stored as they are.
+  // The rows of the step's `chunk`-th prompt chunk and those before it are in the layer's staging
+  // pages when `stream` reaches this point, and stay there until `link` of Store() has been given
+  // the operations that read them. False: this chunk's rows are stored in their normal order.
   virtual bool Arrange(Stream& stream, int64_t layer, int64_t chunk) = 0;
   virtual void Store(CudaBranch& link, int64_t layer, int64_t chunk) = 0;
 };
@@ -32,9 +32,9 @@ class CudaStorePrefill {
   static constexpr int kMarks = 2;
   using Table = std::function<ops::cuda::RowTable(int64_t layer)>;
 
-  // store and staging: of a layer; layers l and l + 1 have staging pages of their own in every
-  // sequence. link: moves rows; must outlive this. first_mark: the first of kMarks marks of it that
-  // are this one's.
+  // store and staging: of a layer; layers l and l + 1 have separate staging pages in every
+  // sequence. link: moves rows; must outlive this. first_mark: the first of the kMarks marks of the
+  // link that this object uses.
   CudaStorePrefill(const Layout& layout, Table store, Table staging, CudaBranch& link,
                    int first_mark)
       : layout_(layout),
@@ -43,9 +43,9 @@ class CudaStorePrefill {
         link_(link),
         first_mark_(first_mark) {}
 
-  // As Cache::Attend, for the prompt chunks of `block`, layer after layer from 0 on. The chunks'
-  // rows are in the staging pages when the stream gets here, and in the store when the link does.
-  // arranged: null, or whose way the rows of some chunks take.
+  // As Cache::Attend, for the prompt chunks of `block`, for the layers in order from 0. The chunks'
+  // rows are in the staging pages when the stream reaches this point, and in the store when the
+  // link does. arranged: null, or the object that stores the rows of some chunks.
   void Attend(Stream& stream, const StepBlock& block, int64_t layer, const MatrixView& q,
               const MatrixView& k, const MatrixView& v, float scale, const MatrixView& out,
               void* scratch, ArrangedRows* arranged = nullptr);
@@ -58,7 +58,7 @@ class CudaStorePrefill {
   int MarkOf(int64_t layer) const { return first_mark_ + static_cast<int>(layer % 2); }
 
   Layout layout_;
-  std::vector<bool> arranged_;  // of the chunks of the layer that attends
+  std::vector<bool> arranged_;  // chunks of the current layer
   Table store_, staging_;
   CudaBranch& link_;
   int first_mark_;

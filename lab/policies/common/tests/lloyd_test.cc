@@ -21,7 +21,7 @@ struct Cloud {
       const auto center = static_cast<int64_t>(random() % static_cast<uint64_t>(centers));
       for (int64_t c = 0; c < stride; ++c) {
         values.push_back(c < dim ? middle[static_cast<size_t>(center * dim + c)] + normal(random)
-                                 : NAN);  // not a point's
+                                 : NAN);  // padding, not part of a point
       }
     }
     points = {.rows = values.data(), .stride = stride, .count = count, .dim = dim};
@@ -48,7 +48,7 @@ TEST(KMeans, EveryStepAssignsToTheNearestAndTakesMeans) {
     const int64_t count = clusters + static_cast<int64_t>(random() % 500);
     Cloud cloud(random, count, dim, dim + static_cast<int64_t>(random() % 3), 9);
     Lloyd lloyd(cloud.points, clusters, random());
-    // It starts from points, each once.
+    // It starts from distinct points.
     for (int64_t j = 0; j < clusters; ++j) {
       int64_t found = 0;
       for (int64_t i = 0; i < count; ++i) {
@@ -101,7 +101,7 @@ TEST(KMeans, EveryStepAssignsToTheNearestAndTakesMeans) {
   }
 }
 
-// More clusters than kinds of points: centroids lie on each other, and some are left empty.
+// More clusters than distinct points: centroids coincide, and some are left empty.
 TEST(KMeans, EmptyClustersTakeFarPoints) {
   std::vector<float> values;
   for (int i = 0; i < 60; ++i) values.push_back(static_cast<float>(i < 57 ? 0 : 100 * i));
@@ -109,7 +109,7 @@ TEST(KMeans, EmptyClustersTakeFarPoints) {
   Lloyd lloyd(points, 4, testing::TestRandom(1)());
   for (int i = 0; i < 10 && lloyd.Iterate(1e-4); ++i) {
   }
-  // Four kinds, four clusters.
+  // Four distinct points, four clusters.
   std::vector<int32_t> labels(60);
   lloyd.Assign(labels.data());
   double inertia = 0;
