@@ -1,10 +1,11 @@
-// A trace at another shape: which of its layers, heads and steps stands for which.
+// A trace at another shape: maps the shape's layers, heads and steps to recorded ones.
 //
-// Layers: the nearest in relative depth. KV heads: head modulo the trace's, and a query head by its
-// place in the group. Steps: the recording forth and back, so that neighbours stay neighbours;
-// heads that share a recorded one play it from different steps on, so that steps cost about the
-// same. Positions: blocks of 128 tokens keep what is wanted within them; a context of more blocks
-// repeats each, one of fewer leaves some out, so that a row stays at its relative place.
+// Layers: the nearest in relative depth. KV heads: head modulo the trace's number; a query head by
+// its position in the group. Steps: the recording forwards and backwards, so that neighbours stay
+// neighbours; heads that share a recorded one start at different steps, so that all steps cost
+// about the same. Positions: blocks of 128 tokens keep the wanted rows within them; a context with
+// more blocks repeats each, one with fewer leaves some out, so that a row keeps its relative
+// position.
 #pragma once
 
 #include <cstdint>

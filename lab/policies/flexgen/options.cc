@@ -7,7 +7,7 @@
 namespace litecache {
 
 std::span<const Option<FlexGenOptions>> FlexGenOptionTable() {
-  using namespace option_rows;  // NOLINT(google-build-using-namespace): the makers of rows
+  using namespace option_rows;  // NOLINT(google-build-using-namespace): functions that make rows
   using O = FlexGenOptions;
   static const auto rows = std::to_array<Option<O>>({
       Row("device_share", &O::device_share, Share(),

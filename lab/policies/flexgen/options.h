@@ -8,7 +8,8 @@
 
 namespace litecache {
 
-// FlexGen: all rows on the host, a layer's streamed in while the layer before it computes; exact.
+// FlexGen: all rows on the host; a layer's rows are fetched while the previous layer computes;
+// exact.
 struct FlexGenOptions {
   double device_share = 0;  // share of the KV heads whose rows stay on the device, in [0, 1]
 };

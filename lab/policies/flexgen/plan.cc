@@ -1,4 +1,4 @@
-// Policy `flexgen` before it exists: all rows on the host, a share of the heads on the device.
+// The plan of policy `flexgen`: all rows on the host, a share of the heads on the device.
 
 #include <fmt/format.h>
 
@@ -36,7 +36,7 @@ class FlexGenPlan final : public CachePlan {
     if constexpr (ops::cuda::kAvailable) {
       if (shape_.on_gpu) return CudaAttentionScratchBytes(layout, sequences);
     }
-    // Sequence after sequence.
+    // One sequence after another.
     return ops::AttentionScratchBytes(layout.kv_heads, layout.q_heads / layout.kv_heads,
                                       layout.head_dim, 1);
   }

@@ -1,4 +1,4 @@
-// Policy `flexgen`: FlexGen: all rows on the host, a share of the heads on the device.
+// Policy `flexgen` (FlexGen): all rows on the host, a share of the heads on the device.
 #pragma once
 
 #include "kv/api/policy_registry.h"

@@ -1,4 +1,4 @@
-// Policy `infinigen` on a GPU, without its parts in sight.
+// Policy `infinigen` on a GPU, without including its parts.
 #pragma once
 
 #include <cstdint>
@@ -12,13 +12,13 @@
 
 namespace litecache::kv::infinigen {
 
-// Device memory that up to `sequences` sequences of up to `tokens` tokens take beside the tiers.
+// Device memory for up to `sequences` sequences of up to `tokens` tokens, besides the tiers.
 // transfer: the engine.
 uint64_t CudaScratchBytes(const Shape& shape, int64_t sequences, int64_t tokens,
                           std::string_view transfer);
 
-// device: a CudaDevice. forced: null without. As Speculation about the profile; Unsupported for
-// options that are the CPU's.
+// device: a CudaDevice. forced: may be null. As Speculation for the profile; throws Unsupported for
+// options that only the CPU supports.
 std::unique_ptr<Cache> CreateCudaCache(Device& device, const Shape& shape, const KvOptions& options,
                                        const Profile* profile, const TierBytes& budget,
                                        const ForcedSelection* forced);

@@ -1,4 +1,4 @@
-// What tests look at in policy infinigen's caches.
+// State of policy infinigen's caches that tests inspect.
 #pragma once
 
 #include <cstdint>
@@ -11,10 +11,10 @@ namespace litecache::kv::infinigen {
 class Diagnosis {
  public:
   virtual ~Diagnosis() = default;
-  // Of the step in progress: the rows that its i-th decode sequence fetched for the layer that was
-  // attended last, ascending.
+  // For the step in progress: the rows that its i-th decode sequence fetched for the layer attended
+  // last, ascending.
   virtual std::vector<int32_t> Fetched(int64_t layer, int64_t sequence, int64_t head) const = 0;
-  // A sequence's channels of a (layer, KV head); none before they are chosen.
+  // A sequence's channels of a (layer, KV head); empty before they are chosen.
   virtual std::vector<int32_t> ChosenChannels(SequenceId id, int64_t layer, int64_t head) const = 0;
 };
 

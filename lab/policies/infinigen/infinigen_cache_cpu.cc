@@ -47,7 +47,7 @@ SequenceId InfiniGenCache::Fork(SequenceId parent) {
 
 void InfiniGenCache::Release(SequenceId id) {
   Settle();
-  staging_.Drop();  // of a step that failed
+  staging_.Drop();  // left by a failed step
   store_.Release(id);
   partial_.Release(states_.at(id).partial);
   states_.erase(id);
@@ -281,7 +281,7 @@ void InfiniGenCache::Decode(Stream& stream, int64_t layer, const MatrixView& q, 
   Mark(stream, Section::kManagement);
   Append(layer, k, v);
   if (recall_ && !dense) MeasureHeld(stream, layer, q, scale);
-  Mark(stream, dense ? Section::kManagement : Section::kRetrieval);  // keys are encoded
+  Mark(stream, dense ? Section::kManagement : Section::kRetrieval);  // keys were encoded
   attended_.Clear();
   for (size_t i = 0; i < decoding_.size(); ++i) {
     const StepSequence& sequence = decoding_[i];
@@ -336,7 +336,7 @@ void InfiniGenCache::EndStep(const Step& step) {
     std::vector<double>& sums = state.channels.sums;
     const double* more = pending_sums_.data() + i * sums.size();
     for (size_t c = 0; c < sums.size(); ++c) sums[c] += more[c];
-    // The next token chooses anew, over all of the prompt.
+    // The next token chooses again, over the whole prompt.
     state.channels.chosen.clear();
     partial_.Release(state.partial);
     state.partial = partial_.Create();

@@ -1,5 +1,5 @@
-// Policy infinigen: rows on the host, those that a layer will attend are chosen and fetched while
-// the layer before it computes (Lee et al., OSDI 2024).
+// Policy infinigen: rows on the host; the rows that a layer will attend are selected and fetched
+// while the previous layer computes (Lee et al., OSDI 2024).
 #pragma once
 
 #include <array>
@@ -57,7 +57,7 @@ class InfiniGenCache final : public WithShape<Cache, Shape>, public Diagnosis {
   Stats GetStats() const override;
   std::span<const HeadCounters> Heads() const override { return heads_; }
 
-  // Of measurements: which rows are chosen, as many as were. Null: none.
+  // For measurements: replaces the selected rows by the same number of others. Null: none.
   void Force(std::shared_ptr<const ForcedSelection> selection) { forced_ = std::move(selection); }
 
   std::vector<int32_t> Fetched(int64_t layer, int64_t sequence, int64_t head) const override;
@@ -68,8 +68,8 @@ class InfiniGenCache final : public WithShape<Cache, Shape>, public Diagnosis {
     SequenceId partial = 0;  // its id in the table of partial keys
     Channels channels;
   };
-  // What layers of one parity attend: `count` slots of [decode sequences][kv_heads] hold the rows
-  // of `positions`, one behind them the new token's.
+  // The rows attended by the layers of one parity: `count` slots of [decode sequences][kv_heads]
+  // hold the rows of `positions`, and one slot after them the new token's.
   struct Buffer {
     int64_t layer = -1;
     std::shared_ptr<TaskGroup> arrived = std::make_shared<TaskGroup>();
@@ -94,7 +94,7 @@ class InfiniGenCache final : public WithShape<Cache, Shape>, public Diagnosis {
   }
   ops::SlotRows Staged(int64_t layer, size_t sequence, int64_t head) const;
 
-  // Waits until nothing moves any more: a step that failed may have left transfers behind.
+  // Waits until all transfers have ended: a failed step may have left some running.
   void Settle();
   // Starts the transfer of the rows in buffer->positions.
   void Fetch(int64_t layer, Traffic* traffic);
@@ -108,7 +108,7 @@ class InfiniGenCache final : public WithShape<Cache, Shape>, public Diagnosis {
 
   PagePool device_, host_;
   SequenceTable store_;    // [layers][kv_heads]
-  SequenceTable partial_;  // [sparse layers][kv_heads]; lengths: tokens that are encoded
+  SequenceTable partial_;  // [sparse layers][kv_heads]; lengths: encoded tokens
   StepPages staging_;
   Speculation speculation_;
   StorePrefill prefill_;
@@ -119,7 +119,7 @@ class InfiniGenCache final : public WithShape<Cache, Shape>, public Diagnosis {
   StepCheck check_;
   std::shared_ptr<const ForcedSelection> forced_;
 
-  // Of the step in progress.
+  // State of the step in progress.
   bool in_step_ = false;
   std::vector<StepSequence> decoding_, prefilling_;
   std::vector<double> pending_sums_;     // [prefilling][sparse layers][kv_heads][width]
@@ -132,7 +132,7 @@ class InfiniGenCache final : public WithShape<Cache, Shape>, public Diagnosis {
   std::vector<int32_t> forced_rows_;
   AttendedRows attended_;
 
-  RowMover mover_;  // last: its thread ends before what it reads goes
+  RowMover mover_;  // last: its thread must end before what it reads is destroyed
 };
 
 }  // namespace litecache::kv::infinigen

@@ -1,4 +1,5 @@
-// Policy infinigen on a GPU: its sequences, their tables of pages, and what a step needs of them.
+// Policy infinigen on a GPU: its sequences, their page tables, and the data that a step needs of
+// them.
 #include "lab/policies/infinigen/infinigen_cache_cuda.h"
 
 #include <algorithm>
@@ -20,7 +21,7 @@ using ops::cuda::PartialLayer;
 using ops::cuda::RowTable;
 using ops::cuda::SelectRange;
 
-// What ReserveWork() takes, in 32-bit words.
+// Sizes of the memory that ReserveWork() takes, in 32-bit words.
 struct WorkSizes {
   int64_t pairs = 0, max_rows = 0, components = 0, ranges = 0;
   size_t work_bytes = 0, scratch_bytes = 0;
@@ -138,7 +139,7 @@ SequenceId CudaInfiniGenCache::Fork(SequenceId parent) {
 }
 
 void CudaInfiniGenCache::Release(SequenceId id) {
-  link_.Reset();  // of a step that failed
+  link_.Reset();  // after a failed step
   decisions_.Reset();
   Sequence& sequence = Get(id);
   for (StagedPages& staged : sequence.staged) staged.Drop(device_pool_);
@@ -161,7 +162,7 @@ void CudaInfiniGenCache::ReserveWork(int64_t sequences, int64_t context) {
   if (sequences <= work_sequences_ && context <= work_context_) return;
   sequences = std::max(sequences, work_sequences_);
   context = std::max(context, work_context_);
-  work_sequences_ = 0;  // until all of it is there
+  work_sequences_ = 0;  // until everything is allocated
   const WorkSizes sizes = SizesOf(shape_, width_, sequences, context);
   max_rows_ = sizes.max_rows;
   work_ = Buffer();
@@ -190,7 +191,7 @@ void CudaInfiniGenCache::ReserveWork(int64_t sequences, int64_t context) {
   work_context_ = context;
 }
 
-// Everything of a step that can throw.
+// All parts of a step that can throw.
 void CudaInfiniGenCache::Grow(const Step& step) {
   store_growth_.clear();
   partial_growth_.clear();
@@ -239,7 +240,7 @@ void CudaInfiniGenCache::BeginStep(const Step& step) {
     const int64_t encoded = partial_.Length(sequence.partial);
     choosing_ |=
         part.decode && shape_.sparse_layers() > 0 && (!sequence.has_chosen || encoded < part.past);
-    // `stored`: tokens whose partial keys are there.
+    // `stored`: tokens with partial keys.
     ops::cuda::StepSequence& target = block_.at(i);
     target = {.first_row = static_cast<int32_t>(part.first_row),
               .rows = static_cast<int32_t>(part.rows),
@@ -267,7 +268,7 @@ void CudaInfiniGenCache::EndPrompt(size_t index) {
     partial_.Commit(sequence.partial, part.past + part.rows);
     return;
   }
-  // The next token chooses anew, over all of the prompt.
+  // The next token chooses again, over the whole prompt.
   partial_.Release(sequence.partial);
   sequence.partial = partial_.Create();
 }
@@ -283,7 +284,7 @@ void CudaInfiniGenCache::EndDecoding(size_t index) {
   const auto dense = static_cast<uint64_t>(shape_.dense_layers);
   const auto past = static_cast<uint64_t>(part.past);
   CountRows(&stats_.stream, past * dense * heads);
-  // What the sparse layers fetch, the device counts.
+  // The device counts the rows that the sparse layers fetch.
   stats_.bytes_read += (past * dense + layers) * heads * shape_.format.row_bytes();
   stats_.bytes_scored +=
       past * (layers - dense) * heads * static_cast<uint64_t>(shape_.partial.token_bytes());

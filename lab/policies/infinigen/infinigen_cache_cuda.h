@@ -1,10 +1,10 @@
-// Policy `infinigen` on a GPU: channels, partial keys and the choice of rows are kernels
-// (lab/policies/infinigen/ops/infinigen_cuda.h), and the chosen rows travel by a transfer engine.
-// The host knows lengths only, so that a decode step can be replayed as a graph.
+// Policy `infinigen` on a GPU: kernels handle channels, partial keys and the selection of rows
+// (lab/policies/infinigen/ops/infinigen_cuda.h), and a transfer engine moves the selected rows. The
+// host only uses lengths, so that a decode step can be replayed as a graph.
 //
-// Two branches work for a layer while the one before it is computed: `decisions` scores and
-// chooses, `link` brings the rows into the layer's buffer. What two layers use at a time exists
-// twice, by the layer's parity.
+// Two branches work for a layer while the previous one computes: `decisions` scores and selects,
+// `link` copies the rows into the layer's buffer. Data that two layers use at a time exists twice,
+// by the layer's parity.
 #pragma once
 
 #include <array>
@@ -43,10 +43,10 @@ class CudaInfiniGenCache final : public CudaSelectingCache<Shape>, public Diagno
   bool WantsPrediction(int64_t layer) const override { return layer >= shape_.dense_layers; }
   void Prefetch(Stream& stream, int64_t layer, const Step& step, const MatrixView& q,
                 float scale) override;
-  // What the last step that was waited for has counted.
+  // Counters of the last step that was waited for.
   Stats GetStats() const override;
 
-  // They wait for the device.
+  // These wait for the device.
   std::vector<int32_t> Fetched(int64_t layer, int64_t sequence, int64_t head) const override;
   std::vector<int32_t> ChosenChannels(SequenceId id, int64_t layer, int64_t head) const override;
 
@@ -57,13 +57,14 @@ class CudaInfiniGenCache final : public CudaSelectingCache<Shape>, public Diagno
     SequenceId partial = 0;  // its id in the table of partial keys
     DevicePages store, partial_keys, channels;
     std::array<StagedPages, kBuffers> staged;
-    Buffer chosen;               // int32 [sparse layers][kv_heads][rank]
-    bool has_chosen = false;     // and every partial key up to partial_'s length
+    Buffer chosen;  // int32 [sparse layers][kv_heads][rank]
+    // Whether `chosen` and every partial key up to partial_'s length are valid.
+    bool has_chosen = false;
     std::array<Buffer, 2> sums;  // double [sparse layers][kv_heads][width]
-    size_t current = 0;          // the sums of the prompt so far; the other: a step's
+    size_t current = 0;          // index of the sums of the prompt so far; the other one: a step's
     bool encodes = false;        // the step in progress ends its prompt and encodes its keys
   };
-  // What one layer's speculation works in: layers of one parity share it.
+  // Work memory of one layer's speculation, shared by the layers of one parity.
   struct Work {
     ops::cuda::Speculation speculation;
     int32_t* selected = nullptr;        // [pairs][max_rows]
@@ -73,12 +74,12 @@ class CudaInfiniGenCache final : public CudaSelectingCache<Shape>, public Diagno
   Sequence& Get(SequenceId id) { return sequences_.at(id); }
   const Sequence& Get(SequenceId id) const { return sequences_.at(id); }
   size_t ParityOf(int64_t layer) const { return static_cast<size_t>(layer % kBuffers); }
-  // The new token's row first, those that are fetched behind it.
+  // The new token's row first, followed by the fetched ones.
   ops::cuda::RowTable StagedChoice(int64_t layer) const;
   ops::cuda::PartialLayer Partial(int64_t layer) const;
 
   void AllocateState(Sequence* sequence);
-  // Room for the step's sequences, or CapacityError.
+  // Allocates memory for the step's sequences; throws CapacityError.
   void Grow(const Step& step);
   void UpdateTables(const StepSequence& part, Sequence* sequence);
   void ReserveWork(int64_t sequences, int64_t context);
@@ -108,23 +109,23 @@ class CudaInfiniGenCache final : public CudaSelectingCache<Shape>, public Diagno
   int64_t width_ = 0;
   PagePool device_pool_, host_pool_;
   SequenceTable store_;    // [layers][kv_heads]
-  SequenceTable partial_;  // [sparse layers][kv_heads]; lengths: tokens that are encoded
+  SequenceTable partial_;  // [sparse layers][kv_heads]; lengths: encoded tokens
   std::unordered_map<SequenceId, Sequence> sequences_;
   Buffer skews_;  // f32 [sparse layers][kv_heads][head_dim][width]
   Buffer work_;
   std::array<Work, kBuffers> works_;
-  int32_t* slots_ = nullptr;  // [pairs][max_rows]: behind the new row, in order
+  int32_t* slots_ = nullptr;  // [pairs][max_rows]: after the new row, in order
   uint32_t* keys_ = nullptr;  // [pairs][context]
   int64_t max_rows_ = 0;
 
-  // Of the step in progress.
+  // State of the step in progress.
   std::vector<SequenceTable::Growth> store_growth_, partial_growth_;
-  bool choosing_ = false;         // sequences decode their first token after a prompt
-  std::vector<uint8_t> fetched_;  // layers whose rows have been asked for
+  bool choosing_ = false;         // some sequences decode their first token after a prompt
+  std::vector<uint8_t> fetched_;  // layers whose fetch has been started
 
-  // Of link_: a layer's buffer has its rows, by its parity.
+  // Marks of link_: a layer's buffer has its rows, by the layer's parity.
   static constexpr int kArrived = 0, kMarks = 2;
-  CudaBranch decisions_;  // last: it waits before what it uses is freed
+  CudaBranch decisions_;  // last: it waits before the memory it uses is freed
 };
 
 }  // namespace litecache::kv::infinigen

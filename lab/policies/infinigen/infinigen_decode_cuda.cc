@@ -1,4 +1,4 @@
-// A decode step of policy infinigen on a GPU: the kernels of each layer, and which stream has them.
+// A decode step of policy infinigen on a GPU: the kernels of each layer and their streams.
 #include <algorithm>
 
 #include "base/error.h"
@@ -17,11 +17,12 @@ using ops::cuda::RowRange;
 using ops::cuda::RowTable;
 using ops::cuda::StepView;
 
-// SMs that bring all rows of a layer: what the link's rate takes (lab/notes/gpu/transfer.md).
+// Number of SMs that fetch all rows of a layer: enough to saturate the link
+// (lab/notes/gpu/transfer.md).
 constexpr int32_t kLinkSms = 10;
 
-// Channels of the prompts that have ended, and the partial keys of their tokens, of all layers:
-// where no chunk that was announced as the last has done it.
+// Chooses channels for the prompts that have ended, and encodes their tokens' partial keys in all
+// layers, if no chunk announced as the last has done it.
 void CudaInfiniGenCache::ChooseAndEncode(Stream& stream) {
   const Layout& layout = shape_.layout;
   for (const StepSequence& part : decoding_) {
@@ -73,7 +74,7 @@ void CudaInfiniGenCache::Speculate(Stream& stream, int64_t layer, const MatrixVi
             max_rows_);
   link_.Fork(decisions);
   {
-    // Where the CPU gathers the rows, the host gives `stream` nothing else meanwhile.
+    // If the CPU gathers the rows, the host gives `stream` no other work meanwhile.
     const SectionScope section(stream, Section::kTransfer);
     Move(link_.stream(), layer, Staging(layer), work.selected, slots_, work.selected_count);
   }
@@ -106,7 +107,7 @@ void CudaInfiniGenCache::AttendDecoding(Stream& stream, int64_t layer, const Mat
   if (dense) {
     ops::cuda::AppendRows(stream, step, layout.kv_heads, Store(layer), k, v);
   } else {
-    // Of the staged row, which the next but one layer's speculation waits with.
+    // For the staged row, with which the speculation of the next but one layer waits.
     decisions_.Fork(stream);
     Stream& decisions = decisions_.stream();
     ops::cuda::CopyRows(decisions, step, layout.kv_heads, rows, Store(layer),

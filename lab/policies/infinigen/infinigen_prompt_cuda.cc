@@ -1,5 +1,5 @@
-// What becomes of a prompt of policy infinigen on a GPU: sums that tell which channels matter, and
-// the partial keys in those.
+// Prompts of policy infinigen on a GPU: the sums that determine the channels, and the partial keys
+// in those channels.
 #include "device/sections.h"
 #include "lab/policies/infinigen/infinigen_cache_cuda.h"
 #include "ops/rows/rows_cuda.h"
@@ -23,7 +23,7 @@ void CudaInfiniGenCache::AddSums(Stream& stream, int64_t layer, const MatrixView
   }
 }
 
-// Of prompts that end: their rows of this layer are all in the staging pages.
+// For prompts that end: their rows of this layer are all in the staging pages.
 void CudaInfiniGenCache::EncodePrompts(Stream& stream, int64_t layer) {
   if (layer < shape_.dense_layers) return;
   const SectionScope section(stream, Section::kRetrieval);

@@ -7,7 +7,7 @@
 namespace litecache {
 
 std::span<const Option<InfiniGenOptions>> InfiniGenOptionTable() {
-  using namespace option_rows;  // NOLINT(google-build-using-namespace): the makers of rows
+  using namespace option_rows;  // NOLINT(google-build-using-namespace): functions that make rows
   using O = InfiniGenOptions;
   static const auto rows = std::to_array<Option<O>>({
       Row("partial", &O::partial, Share(), "Share of the skewed channels that rows are chosen by"),

@@ -8,10 +8,10 @@
 
 namespace litecache {
 
-// InfiniGen: rows chosen a layer ahead, with the part of the skewed query and keys that matters.
+// InfiniGen: rows selected a layer ahead with partial channels of the skewed query and keys.
 struct InfiniGenOptions {
   double partial = 0.2;      // share of the skewed channels kept of keys and queries, in (0, 1]
-  double alpha = 4;          // rows whose score is above the best one's less alpha
+  double alpha = 4;          // rows with a score above the best one's minus alpha
   double cap = 0.2;          // and at most this share of the context
   int64_t dense_layers = 2;  // first layers that attend every row
 };

@@ -1,4 +1,4 @@
-// Policy infinigen before it exists.
+// The plan of policy infinigen.
 
 #include <fmt/format.h>
 
@@ -33,7 +33,7 @@ class InfiniGenPlan final : public WithShape<CachePlan, Shape>, public ReplaysTr
         options_(options),
         profile_(std::move(profile)) {
     Speculation(shape_, options_.settings.Of<InfiniGenOptions>(),
-                profile_.get());  // throws what Create() would
+                profile_.get());  // throws the errors of Create() early
   }
 
   uint64_t ScratchBytes(int64_t sequences, int64_t tokens, int threads) const override {
@@ -44,7 +44,8 @@ class InfiniGenPlan final : public WithShape<CachePlan, Shape>, public ReplaysTr
     const auto attention = [&](int64_t decoding) {
       return ops::AttentionScratchBytes(layout.kv_heads, shape_.group, layout.head_dim, decoding);
     };
-    // Margins, and positions and slots of what two layers fetch, the dense ones' all rows.
+    // Margins, and positions and slots of the rows that two layers fetch; all rows for dense
+    // layers.
     const auto items = static_cast<uint64_t>(sequences * layout.kv_heads * tokens);
     return attention(0) + attention(sequences) +
            ops::SelectionScratchBytes(sequences * layout.kv_heads, tokens,

@@ -1,5 +1,4 @@
-// Policy `infinigen`: InfiniGen: rows that a guessed query asks for, chosen a layer
-// ahead.
+// Policy `infinigen` (InfiniGen): rows selected a layer ahead with a predicted query.
 #pragma once
 
 #include "kv/api/policy_registry.h"

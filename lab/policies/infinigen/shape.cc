@@ -8,7 +8,7 @@
 namespace litecache::kv::infinigen {
 namespace {
 
-// 0.2 * 35 is a little less than 7: what is meant as a whole number stays one.
+// 0.2 * 35 is slightly less than 7: the rounding keeps such products whole.
 constexpr double kShareRounding = 1e-9;
 
 // A table without lists has no pages; any page size serves.
@@ -47,7 +47,7 @@ int64_t Shape::BufferPages(int64_t buffer, int64_t n) const {
 
 TierBytes Shape::ForkBytesFor(int64_t shared, int64_t tokens) const {
   const TableShape partial_table = PartialTable();
-  // A fork made between prompt and first token chooses and encodes for itself.
+  // A fork made between the prompt and its first token chooses and encodes separately.
   const int64_t device = partial_table.lists * partial_table.BlocksFor(tokens) +
                          (tokens > 0 ? StagingPages(tokens) : 0);
   return {.device = static_cast<uint64_t>(device) * pages.page_bytes,

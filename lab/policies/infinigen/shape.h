@@ -1,4 +1,4 @@
-// Every size of policy infinigen, from the layout and the options.
+// All sizes of policy infinigen, from the layout and the options.
 #pragma once
 
 #include <cstdint>
@@ -12,21 +12,21 @@
 
 namespace litecache::kv::infinigen {
 
-// All rows lie in the host store. The device keeps partial keys of the layers that are speculated
-// for, and while a step decodes two staging buffers a sequence, which layers take turns in: one is
-// filled while the other is attended. On a GPU prompts are attended in these buffers as well, so
-// that each has room for a layer's rows, and they are kept between steps.
+// All rows are in the host store. The device keeps partial keys of the speculated layers, and
+// during decode steps two staging buffers per sequence, used by alternate layers: one is filled
+// while the other is attended. On a GPU prompts are attended in these buffers as well, so each has
+// room for a layer's rows, and they are kept between steps.
 struct Shape {
   // Throws InvalidArgument for heads too large for a page of partial keys.
   Shape(const Layout& layout, const InfiniGenOptions& options,
         DeviceType device = DeviceType::kCpu);
 
   Layout layout;
-  int64_t group = 0;  // query heads a KV head
-  PageLayout pages;   // of both pools
+  int64_t group = 0;  // query heads per KV head
+  PageLayout pages;   // in both pools
   ops::RowFormat format;
   ops::ProjectionFormat partial;  // partial.rank channels of a key
-  int64_t partial_tokens = 0;     // tokens a page of partial keys holds
+  int64_t partial_tokens = 0;     // tokens per page of partial keys
   int64_t dense_layers = 0;       // at least the first: nothing is computed before it
   double cap = 0;
   bool on_gpu = false;
@@ -34,16 +34,16 @@ struct Shape {
   static constexpr int64_t kBuffers = 2;
 
   int64_t sparse_layers() const { return layout.layers - dense_layers; }
-  // List of a (layer, KV head) in the table of partial keys.
+  // Index of a (layer, KV head)'s list in the table of partial keys.
   int64_t PartialList(int64_t layer, int64_t head) const {
     return (layer - dense_layers) * layout.kv_heads + head;
   }
   TableShape StoreTable() const { return pages.Table(); }
   TableShape PartialTable() const;
 
-  // The most rows a head fetches of `past` earlier tokens.
+  // The maximum number of rows that a head fetches from `past` earlier tokens.
   int64_t CapRows(int64_t past) const;
-  // Pages a head has in a buffer when its sequence decodes its n-th token: the layer's fetched rows
+  // Pages of a head in a buffer when its sequence decodes its n-th token: the layer's fetched rows
   // and the new one.
   int64_t BufferPages(int64_t buffer, int64_t n) const;
   int64_t StagingPages(int64_t n) const {

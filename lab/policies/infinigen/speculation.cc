@@ -9,7 +9,7 @@
 namespace litecache::kv::infinigen {
 namespace {
 
-// Pages of stored keys that are widened at once.
+// Number of pages of stored keys converted to f32 at once.
 constexpr int64_t kPagesAtOnce = 16;
 
 }  // namespace
@@ -153,7 +153,7 @@ void Speculation::Select(Stream& stream, int64_t layer, float scale, std::span<S
   }
   ops::MarginScore(stream, shape_.partial, shape_.group, d, scores_);
 
-  // How many rows each sequence takes, then the rows.
+  // First the number of rows for each sequence, then the rows.
   tops_.clear();
   size_t room = 0;
   for (size_t first = 0; first < work.size();) {

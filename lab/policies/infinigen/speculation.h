@@ -1,5 +1,5 @@
-// InfiniGen's speculation: which channels of the skewed queries and keys matter for a prompt, the
-// partial keys in those channels, and the rows a partial query asks for.
+// InfiniGen's speculation: chooses channels of the skewed queries and keys for a prompt, encodes
+// partial keys in those channels, and selects the rows for a partial query.
 #pragma once
 
 #include <cstdint>
@@ -18,17 +18,18 @@
 
 namespace litecache::kv::infinigen {
 
-// What is known of a sequence's prompt, layers from the first sparse one on. width:
+// Data about a sequence's prompt, for layers from the first sparse one on. width:
 // Speculation::width().
 struct Channels {
-  std::vector<double> sums;     // [sparse layers][kv_heads][width]: of |q| + |k|, skewed
-  std::vector<int32_t> chosen;  // [sparse layers][kv_heads][rank], ascending; empty: not yet
+  std::vector<double> sums;  // [sparse layers][kv_heads][width]: of |q| + |k|, skewed
+  // [sparse layers][kv_heads][rank], ascending; empty: not chosen so far.
+  std::vector<int32_t> chosen;
 };
 
-// One (sequence, KV head) of a layer that is speculated for.
+// One (sequence, KV head) of a speculated layer.
 struct Speculated {
   const Channels* channels = nullptr;
-  int64_t sequence = 0;  // rows of one sequence come together
+  int64_t sequence = 0;  // items of one sequence are adjacent
   int64_t head = 0;
   const float* q = nullptr;             // [group][head_dim]
   std::byte* const* partial = nullptr;  // pages of its partial keys
@@ -39,29 +40,30 @@ struct Speculated {
 
 class Speculation {
  public:
-  // Without a profile keys are not skewed. Throws InvalidArgument for one without skews.
+  // Without a profile, keys are not skewed. Throws InvalidArgument for a profile without skews.
   Speculation(const Shape& shape, const InfiniGenOptions& options, const Profile* profile);
 
   int64_t width() const { return width_; }  // of a skew's row: head_dim, padded
 
   const HeadMatrices& skews() const { return skews_; }  // [head_dim][width]
 
-  // sums [kv_heads][width] += of the rows [first, first + rows) of q and k (as Cache::Attend).
+  // Adds the rows [first, first + rows) of q and k (as in Cache::Attend) to sums [kv_heads][width].
   void AddSums(Stream& stream, int64_t layer, int64_t first, int64_t rows, const MatrixView& q,
                const MatrixView& k, double* sums);
-  // The channels with the largest sums; equal ones: the lower.
+  // The channels with the largest sums; ties go to the lower channel.
   void Choose(Channels* channels) const;
 
-  // Partial keys of tokens [begin, end) of a (layer, KV head) from its stored rows.
+  // Encodes partial keys of tokens [begin, end) of a (layer, KV head) from its stored rows.
   void Encode(Stream& stream, int64_t layer, int64_t head, const Channels& channels,
               const ops::PagedRows& rows, int64_t begin, int64_t end, std::byte* const* partial);
 
-  // Scores all candidates with the partial queries, and selects. A sequence's heads take equally
-  // many rows: the mean of how many each has within alpha of its best, at most the cap.
+  // Scores all candidates with the partial queries, and selects. All heads of a sequence take the
+  // same number of rows: the mean over the heads of the number within alpha of the best, at most
+  // the cap.
   void Select(Stream& stream, int64_t layer, float scale, std::span<Speculated> work);
 
  private:
-  // The skew's columns of the chosen channels, [head_dim][basis_stride].
+  // The skew's columns for the chosen channels, [head_dim][basis_stride].
   void GatherBasis(int64_t layer, int64_t head, const Channels& channels, float* basis) const;
 
   const Shape& shape_;

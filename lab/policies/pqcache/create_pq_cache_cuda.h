@@ -1,4 +1,4 @@
-// Policy `pqcache` on a GPU, without its parts in sight.
+// Policy `pqcache` on a GPU, without including its parts.
 #pragma once
 
 #include <cstdint>
@@ -12,12 +12,13 @@
 
 namespace litecache::kv::pqcache {
 
-// Device memory that up to `sequences` sequences of up to `tokens` tokens take beside the tiers.
+// Device memory for up to `sequences` sequences of up to `tokens` tokens, besides the tiers.
 // transfer: the engine.
 uint64_t CudaScratchBytes(const Shape& shape, int64_t sequences, int64_t tokens,
                           std::string_view transfer);
 
-// device: a CudaDevice. forced: null without. Throws Unsupported for options that are the CPU's.
+// device: a CudaDevice. forced: may be null. Throws Unsupported for options that only the CPU
+// supports.
 std::unique_ptr<Cache> CreateCudaCache(Device& device, const Shape& shape, const KvOptions& options,
                                        const TierBytes& budget, const ForcedSelection* forced);
 

@@ -1,4 +1,4 @@
-// What tests look at in policy pqcache's caches, right after Attend() of a layer.
+// State of policy pqcache's caches that tests inspect, directly after Attend() of a layer.
 #pragma once
 
 #include <cstdint>
@@ -14,16 +14,16 @@ class Diagnosis {
   struct Selected {
     std::vector<int32_t> hits, misses;  // ascending positions
   };
-  // Of the layer that was attended last, the step's i-th decode sequence's.
+  // For the layer attended last and the step's i-th decode sequence.
   virtual Selected SelectedRows(int64_t sequence, int64_t head) = 0;
   virtual bool indexed(SequenceId id) = 0;
-  // Of an indexed sequence: its budget of rows, centroids [subspaces][clusters][part_dim], and the
+  // For an indexed sequence: its row budget, centroids [subspaces][clusters][part_dim], and the
   // codes [tokens][subspaces] of its first tokens.
   virtual int64_t RowBudget(SequenceId id) = 0;
   virtual std::vector<float> Centroids(SequenceId id, int64_t layer, int64_t head) = 0;
   virtual std::vector<uint8_t> Codes(SequenceId id, int64_t layer, int64_t head,
                                      int64_t tokens) = 0;
-  // The cache's slot of a block, -1 where it has none, the step's uses counted.
+  // The block's slot in the cache, or -1, including the effect of the step's uses.
   virtual int64_t SlotOf(SequenceId id, int64_t layer, int64_t block) = 0;
 };
 

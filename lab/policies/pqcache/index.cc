@@ -11,7 +11,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// As the original: scikit-learn's tolerance, one fixed seed, and the bounds of the adaptive count.
+// As in the original: scikit-learn's tolerance, one fixed seed, and the limits of the adaptive
+// count.
 constexpr double kTolerance = 1e-4;
 constexpr uint64_t kSeed = 4321;
 constexpr int64_t kLeastIterations = 3, kMostIterations = 300;
@@ -66,7 +67,7 @@ void Index::Cluster(const ops::PagedRows& rows, int64_t part, double seconds, in
                     Head* head) {
   const int64_t d = shape_.layout.head_dim, dim = shape_.part_dim();
   const int64_t count = tokens_ - shape_.sink;
-  // The part's values of every key, widened.
+  // The part's values of every key, converted to f32.
   std::vector<float> points(static_cast<size_t>(count * dim)), row(static_cast<size_t>(2 * d));
   for (int64_t i = 0; i < count; ++i) {
     ops::ConvertRow(rows.format, rows.Row(shape_.sink + i), {ops::RowEncoding::kF32, d},
@@ -80,7 +81,7 @@ void Index::Cluster(const ops::PagedRows& rows, int64_t part, double seconds, in
   for (int64_t i = 0; i < wanted; ++i) {
     if (!lloyd.Iterate(kTolerance) || stop_.load(std::memory_order_relaxed)) break;
     if (iterations_ > 0 || i + 1 != kLeastIterations) continue;
-    // The threads share the layer's time: each has `waves` parts to cluster in it.
+    // The threads share the layer's time: each has `waves` parts to cluster.
     const double one = std::chrono::duration<double>(Clock::now() - start).count() /
                        static_cast<double>(kLeastIterations);
     const double more = (seconds / static_cast<double>(waves) - 3 * one) / std::max(one, 1e-9);

@@ -1,5 +1,5 @@
-// Which blocks a block cache keeps: the least frequently used one goes, of equally used ones the
-// one whose last use is longest ago.
+// Eviction order of a block cache: the least frequently used block is evicted; ties go to the one
+// whose last use is longest ago.
 #pragma once
 
 #include <cstddef>
@@ -8,23 +8,23 @@
 
 namespace litecache::kv::pqcache {
 
-// Every call takes constant time: a list of uses ascending, each with the slots used so often, the
-// newest first. The lists are links between places of arrays, for on a GPU a step waits for the
-// counting of the one before it.
+// Every call takes constant time: a list of use counts in ascending order, each with the slots used
+// that often, the newest first. The lists are links between array indices, because on a GPU a step
+// waits for the counting of the previous one.
 class Lfu {
  public:
-  // Slots are numbered [0, capacity()). The capacity grows, it never falls.
+  // Slots are numbered [0, capacity()). The capacity only grows.
   void SetCapacity(int64_t capacity) { capacity_ = capacity; }
   int64_t capacity() const { return capacity_; }
   int64_t size() const { return static_cast<int64_t>(entries_.size()); }
 
-  // The slot of a key, a small number from 0 on; -1 where it has none. Is no use of it.
+  // The slot of a key (a small non-negative number), or -1. Does not count as a use.
   int64_t SlotOf(int64_t key) const {
     return static_cast<size_t>(key) < slots_.size() ? slots_[static_cast<size_t>(key)] : kNone;
   }
 
-  // A use. Returns the slot, which was another key's or nobody's before where `fresh`; -1 where the
-  // capacity is 0.
+  // Counts a use. Returns the slot; if `fresh`, it belonged to another key or to none before.
+  // Returns -1 if the capacity is 0.
   int64_t Use(int64_t key, bool* fresh) {
     int32_t slot = static_cast<int32_t>(SlotOf(key));
     *fresh = slot == kNone && capacity_ > 0;
@@ -45,16 +45,16 @@ class Lfu {
 
  private:
   static constexpr int32_t kNone = -1;
-  // Of a slot. Neighbours among those used equally often.
+  // A slot, linked to the others used equally often.
   struct Entry {
     int64_t key = 0;
     int32_t newer = kNone, older = kNone;
-    int32_t uses = kNone;  // place in uses_
+    int32_t uses = kNone;  // index in uses_
   };
   struct Uses {
     int64_t count = 0;
     int32_t newest = kNone, oldest = kNone;  // slots
-    int32_t fewer = kNone, more = kNone;     // places
+    int32_t fewer = kNone, more = kNone;     // indices
   };
 
   Entry& At(int32_t slot) { return entries_[static_cast<size_t>(slot)]; }
@@ -78,7 +78,7 @@ class Lfu {
     Remove(slot);
     PushNewest(slot, to);
   }
-  // An empty list behind `fewer`, or as the first.
+  // Inserts an empty list after `fewer`, or as the first.
   int32_t InsertUses(int64_t count, int32_t fewer) {
     int32_t place = static_cast<int32_t>(uses_.size());
     if (free_ != kNone) {
@@ -101,7 +101,7 @@ class Lfu {
     (uses.newest == kNone ? uses.oldest : At(uses.newest).newer) = slot;
     uses.newest = slot;
   }
-  // From its list, which goes with its last slot.
+  // Removes a slot from its list; the list is removed with its last slot.
   void Remove(int32_t slot) {
     const Entry entry = At(slot);
     Uses& uses = UsesAt(entry.uses);
@@ -115,10 +115,10 @@ class Lfu {
   }
 
   int64_t capacity_ = 0;
-  std::vector<Entry> entries_;  // by slot
+  std::vector<Entry> entries_;  // indexed by slot
   std::vector<Uses> uses_;
-  std::vector<int32_t> slots_;            // by key
-  int32_t least_ = kNone, free_ = kNone;  // places: the fewest uses; one that no list has
+  std::vector<int32_t> slots_;            // indexed by key
+  int32_t least_ = kNone, free_ = kNone;  // indices: the fewest uses; the first unused entry
 };
 
 }  // namespace litecache::kv::pqcache

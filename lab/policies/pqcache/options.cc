@@ -7,7 +7,7 @@
 namespace litecache {
 
 std::span<const Option<PqCacheOptions>> PqCacheOptionTable() {
-  using namespace option_rows;  // NOLINT(google-build-using-namespace): the makers of rows
+  using namespace option_rows;  // NOLINT(google-build-using-namespace): functions that make rows
   using O = PqCacheOptions;
   static const auto rows = std::to_array<Option<O>>({
       Row("sink_tokens", &O::sink_tokens, Tokens(0, 1 << 20),

@@ -1,4 +1,4 @@
-// Policy pqcache before it exists.
+// The plan of policy pqcache.
 
 #include <fmt/format.h>
 
@@ -34,16 +34,16 @@ class PqPlan final : public WithShape<CachePlan, Shape>, public ReplaysTrace {
       return ops::AttentionScratchBytes(layout.kv_heads, shape_.group, layout.head_dim, decoding);
     };
     const auto n = static_cast<uint64_t>(tokens), s = static_cast<uint64_t>(sequences);
-    // Clustering: a part's values and labels a thread, and the codes it leaves on the host.
+    // Clustering: a part's values and labels per thread, and the resulting codes on the host.
     const uint64_t clustering =
         n * (static_cast<uint64_t>(layout.kv_heads * layout.head_dim) * sizeof(float) +
              static_cast<uint64_t>(layout.kv_heads * shape_.codes.subspaces) * 2 *
                  sizeof(int32_t)) +
         s * n * static_cast<uint64_t>(shape_.lists() * shape_.codes.subspaces);
-    // Lists of what is selected, hit and missed; of one that is not indexed all rows.
+    // Lists of selected, hit and missed rows; all rows for a sequence without an index.
     const uint64_t lists = s * n * static_cast<uint64_t>(layout.kv_heads) * 3 * sizeof(int32_t);
     if constexpr (ops::cuda::kAvailable) {
-      // What clusters is the host's.
+      // Clustering takes host memory.
       if (shape_.on_gpu) return pqcache::CudaScratchBytes(shape_, sequences, tokens, transfer());
     }
     return attention(0) + attention(sequences) +

@@ -1,5 +1,4 @@
-// Policy `pqcache`: PQCache: rows chosen by product-quantized keys, and a block
-// cache.
+// Policy `pqcache` (PQCache): rows selected with product-quantized keys, and a block cache.
 #pragma once
 
 #include "kv/api/policy_registry.h"

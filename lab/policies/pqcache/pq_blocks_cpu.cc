@@ -1,4 +1,4 @@
-// The block cache: which blocks a layer's selected rows bring into it.
+// The block cache: the blocks that a layer's selected rows admit.
 #include <map>
 #include <utility>
 
@@ -18,7 +18,7 @@ void PqCache::Update(int64_t layer, size_t index) {
   Sequence& state = Get(sequence);
   LayerState& own = state.layers[static_cast<size_t>(layer)];
   if (state.index == nullptr || own.counted_at == sequence.past) return;
-  // How many selected rows each block has, all heads together; whole blocks only.
+  // Number of selected rows in each block, over all heads; whole blocks only.
   std::map<int64_t, int64_t> counts;
   const int64_t whole = shape_.WholeBlocks(sequence.past);
   for (int64_t head = 0; head < shape_.layout.kv_heads; ++head) {

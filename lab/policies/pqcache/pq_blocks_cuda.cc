@@ -1,5 +1,5 @@
-// The block cache of policy pqcache on a GPU: kernels count which blocks a step's rows are in, the
-// host reads that between two steps and says what comes in with the next one.
+// The block cache of policy pqcache on a GPU: kernels count the blocks of a step's rows; the host
+// reads the counts between two steps and decides which blocks the next step admits.
 #include <algorithm>
 #include <bit>
 #include <utility>
@@ -17,7 +17,7 @@ int64_t BlocksOf(const Shape& shape, int64_t tokens) {
   return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(std::max<int64_t>(blocks, 16))));
 }
 
-// Which blocks the last steps' rows were in, and which of them come in.
+// Counts the blocks of the last steps' rows, and decides which of them are admitted.
 void CudaPqCache::CountUses(Sequence* sequence, Tables* tables, int64_t layer, int64_t past,
                             const int32_t* uses) {
   LayerState& state = sequence->layers[static_cast<size_t>(layer)];
@@ -53,7 +53,7 @@ void CudaPqCache::CountLastStep() {
   }
 }
 
-// The table of cached blocks has room for all of the sequence's.
+// Grows the table of cached blocks to the number of the sequence's blocks.
 void CudaPqCache::UpdateSlots(const StepSequence& part, Tables* tables) {
   const int64_t blocks = BlocksOf(shape_, part.past + 1);
   if (blocks <= tables->blocks) return;
@@ -72,7 +72,7 @@ void CudaPqCache::UpdateSlots(const StepSequence& part, Tables* tables) {
   tables->blocks = blocks;
 }
 
-// What the last steps have let in, for the device to fetch.
+// Lists the blocks admitted by the last steps, which the device has to fetch.
 void CudaPqCache::ListUpdates() {
   if (decoding_.empty()) return;
   int32_t* begins = Begins();
@@ -104,7 +104,7 @@ void CudaPqCache::ListUpdates() {
   *ChangeCount() = changes;
 }
 
-// What was sent with a step that has ended.
+// Drops the updates sent with a step that has ended.
 void CudaPqCache::ForgetUpdates(Tables* tables) {
   const auto forget = [](std::vector<int64_t>* list, size_t* count) {
     list->erase(list->begin(), list->begin() + static_cast<int64_t>(*count));

@@ -42,7 +42,7 @@ SequenceId PqCache::Fork(SequenceId parent) {
 }
 
 void PqCache::Release(SequenceId id) {
-  growing_.clear();  // of a step that failed, as its staging
+  growing_.clear();  // left by a failed step, as is the staging
   staging_.Drop();
   sequences_.Release(id);
   admissions_.erase(id);
@@ -52,7 +52,7 @@ void PqCache::BeginStep(const Step& step) {
   check_(step, sequences_.store());
   in_step_ = false;
   staging_.Drop();
-  growing_.clear();  // of a step that failed: its rows will be written anew
+  growing_.clear();  // left by a failed step: its rows will be written again
   const auto pages = [this](const StepSequence& part) {
     return shape_.layout.kv_heads * shape_.pages.BlocksFor(StagedRows(Get(part), part.past + 1));
   };

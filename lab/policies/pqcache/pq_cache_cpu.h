@@ -1,5 +1,5 @@
-// Policy pqcache: rows on the host, the top rows by product-quantized keys, a block cache on the
-// device (Zhang et al., SIGMOD 2025).
+// Policy pqcache: rows on the host, top rows selected with product-quantized keys, and a block
+// cache on the device (Zhang et al., SIGMOD 2025).
 #pragma once
 
 #include <chrono>
@@ -49,7 +49,7 @@ class PqCache final : public WithShape<Cache, Shape>, public Diagnosis {
   Stats GetStats() const override;
   std::span<const HeadCounters> Heads() const override { return heads_; }
 
-  // Of measurements: which rows are selected, as many as were. Null: none.
+  // For measurements: replaces the selected rows by the same number of others. Null: none.
   void Force(std::shared_ptr<const ForcedSelection> selection) { forced_ = std::move(selection); }
 
   // Diagnosis.
@@ -63,14 +63,15 @@ class PqCache final : public WithShape<Cache, Shape>, public Diagnosis {
   }
 
  private:
-  // Blocks of a layer on their way into the cache.
+  // Blocks of a layer that are being transferred into the cache.
   struct Admission {
     std::shared_ptr<TaskGroup> arrived = std::make_shared<TaskGroup>();
     std::vector<ops::MoveWork> moves;
-    std::vector<std::vector<std::byte*>> pages;  // of the moves: a table's lists move as it grows
+    // Of the moves; copied, because a table's lists move as it grows.
+    std::vector<std::vector<std::byte*>> pages;
     std::vector<int32_t> positions, slots;
   };
-  // What a (decode sequence, KV head) attends beside its window in the layer at hand.
+  // The rows that a (decode sequence, KV head) attends besides its window in the current layer.
   struct Choice {
     std::vector<int32_t> positions;  // of a selection, ascending
     std::vector<int32_t> hit_slots, hits, misses, staged;
@@ -99,7 +100,7 @@ class PqCache final : public WithShape<Cache, Shape>, public Diagnosis {
     return sequence.index != nullptr ? sequence.rows : n;
   }
 
-  // `rows` with a list of its own, which *pages keeps.
+  // `rows` with a separate list, which *pages keeps.
   ops::PagedRows Kept(ops::PagedRows rows, int64_t blocks,
                       std::vector<std::vector<std::byte*>>* pages) const;
   void Fill(Stream& stream, int64_t layer, const StepSequence& step);
@@ -122,14 +123,14 @@ class PqCache final : public WithShape<Cache, Shape>, public Diagnosis {
   StepCheck check_;
   std::shared_ptr<const ForcedSelection> forced_;
 
-  // Of the step in progress.
+  // State of the step in progress.
   bool in_step_ = false;
   std::vector<StepSequence> decoding_, prefilling_;
-  std::vector<std::shared_ptr<Index>> growing_;  // [prefilling]: indices of prompts that end
+  std::vector<std::shared_ptr<Index>> growing_;  // [prefilling]: indices of ending prompts
   std::vector<int64_t> staging_begins_;          // [decoding]: first page of a sequence
   std::vector<Choice> choices_;                  // [decoding][kv_heads]
   std::optional<std::chrono::steady_clock::time_point> layer_start_;
-  double layer_seconds_ = 0;  // of the last layer of a prompt's chunk
+  double layer_seconds_ = 0;  // time of the last layer of a prompt's chunk
   // Scratch.
   std::vector<int32_t> indices_;
   std::vector<ops::MoveWork> moves_;

@@ -1,4 +1,5 @@
-// Policy pqcache on a GPU: its sequences, their tables of pages, and what a step needs of them.
+// Policy pqcache on a GPU: its sequences, their page tables, and the data that a step needs of
+// them.
 #include "lab/policies/pqcache/pq_cache_cuda.h"
 
 #include <algorithm>
@@ -23,7 +24,7 @@ using ops::cuda::PqLayer;
 using ops::cuda::PqSequence;
 using ops::cuda::SelectRange;
 
-// 32-bit words that a step's lists take.
+// Size of a step's lists in 32-bit words.
 int64_t WorkWords(const Shape& shape, int64_t sequences, int64_t rows) {
   constexpr auto kWords = static_cast<int64_t>(sizeof(PqAdmission) / sizeof(int32_t));
   const int64_t layers = shape.layout.layers;
@@ -47,7 +48,7 @@ size_t WorkScratchBytes(const Shape& shape, int64_t sequences, int64_t context) 
 
 CudaPqCache::CudaPqCache(CudaDevice& device, const Shape& shape, const KvOptions& options,
                          const TierBytes& budget, const ForcedSelection* forced)
-    // A sequence that prefills has no use for its other rows.
+    // A sequence that prefills does not need its other rows.
     : CudaSelectingCache(device, shape, {ops::cuda::kStaging, ops::cuda::kPqRows}, kMarks, options,
                          forced),
       sequences_(device, host_, shape_, options, budget, [](SequenceId) {}),
@@ -74,7 +75,7 @@ PqLayer CudaPqCache::Layer(int64_t layer) const {
   l.sink = static_cast<int32_t>(shape_.sink);
   l.block_tokens = static_cast<int32_t>(shape_.block_tokens);
   l.store = Store(layer);
-  l.rows = l.store;  // as many lists of as many rows a page
+  l.rows = l.store;  // as many lists, with as many rows per page
   l.rows.table = ops::cuda::kPqRows;
   l.codes = l.store;
   l.codes.table = ops::cuda::kPqCodes;
@@ -101,7 +102,7 @@ SequenceId CudaPqCache::Fork(SequenceId parent) {
 }
 
 void CudaPqCache::Release(SequenceId id) {
-  growing_.clear();  // of a step that failed
+  growing_.clear();  // left by a failed step
   link_.Reset();
   for (StagedPages& staged : TablesOf(id).staged) staged.Drop(sequences_.device());
   sequences_.Release(id);
@@ -141,7 +142,7 @@ void CudaPqCache::UpdateTables(const StepSequence& part, Tables* tables) {
   UpdateRows(sequence, tables);
 }
 
-// A list of rows: pages of the window, of the cached blocks, of what is staged.
+// A list of rows: pages of the window, of the cached blocks, and of the staged rows.
 void CudaPqCache::UpdateRows(const Sequence& sequence, Tables* tables) {
   const int64_t lists = shape_.lists(), kv_heads = shape_.layout.kv_heads;
   const int64_t window = sequences_.WindowPages(sequence);
@@ -175,7 +176,7 @@ void CudaPqCache::ReserveWork(int64_t sequences, int64_t context, int64_t rows) 
   context = std::max(context, work_context_);
   rows = std::max(rows, work_rows_);
   blocks = std::max(blocks, work_blocks_);
-  work_sequences_ = 0;  // until all of it is there
+  work_sequences_ = 0;  // until everything is allocated
   const int64_t layers = shape_.layout.layers;
   const int64_t pairs = sequences * shape_.layout.kv_heads;
   parameters_.reset();
@@ -184,7 +185,7 @@ void CudaPqCache::ReserveWork(int64_t sequences, int64_t context, int64_t rows) 
   uses_.reset();
   uses_ = device_.CreateMirror(static_cast<size_t>(layers * sequences * blocks) * sizeof(int32_t));
   updates_ = Buffer();
-  // Every block that comes in changes two slots at most.
+  // Every admitted block changes at most two slots.
   const auto entries = static_cast<size_t>(sequences * layers * shape_.blocks);
   updates_ = host_.Allocate((static_cast<size_t>(layers) + 2) * sizeof(int32_t) + 32 +
                             entries * (sizeof(PqAdmission) + 2 * sizeof(PqChange)));
@@ -214,13 +215,13 @@ void CudaPqCache::ReserveWork(int64_t sequences, int64_t context, int64_t rows) 
 void CudaPqCache::BeginStep(const Step& step) {
   check_(step, sequences_.store());
   link_.Reset();
-  growing_.clear();  // of a step that failed: its rows will be written anew
+  growing_.clear();  // left by a failed step: its rows will be written again
   CountLastStep();
   int64_t staging = 0;
   const int64_t kv_heads = shape_.layout.kv_heads;
   for (const StepSequence& part : step.sequences) {
     if (part.decode && !sequences_.Get(part.id).ready) {
-      LC_CUDA(cudaDeviceSynchronize());  // threads may read the store right away
+      LC_CUDA(cudaDeviceSynchronize());  // threads may read the store immediately
       sequences_.Prepare(part);
     }
     const Tables& tables = TablesOf(part.id);
@@ -278,7 +279,7 @@ void CudaPqCache::FillBlock(const Step& step) {
   }
 }
 
-// Of the step's index-th sequence, which decodes.
+// For the step's index-th sequence, which decodes.
 void CudaPqCache::FillParameters(const StepSequence& part, int64_t index) {
   const Sequence& sequence = sequences_.Get(part.id);
   const Tables& tables = TablesOf(part.id);
@@ -310,7 +311,7 @@ void CudaPqCache::FillParameters(const StepSequence& part, int64_t index) {
     }
     if (!tables.filled) {
       own.fill = 1;
-      // `stored`: tokens that have codes when the index has given its own.
+      // `stored`: tokens that have codes once those of the index are copied.
       const int64_t coded = sequences_.codes().Length(sequence.codes);
       target.stored = static_cast<int32_t>(
           std::max({coded, shape_.sink, std::min(sequence.index->tokens(), part.past)}));

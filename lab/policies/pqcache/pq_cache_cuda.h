@@ -1,8 +1,8 @@
-// Policy `pqcache` on a GPU. Kernels score, select and look the selected rows up in a table of the
-// cached blocks (lab/policies/pqcache/ops/pqcache_cuda.h), and a transfer engine brings the missed
-// ones; the host counts the blocks' uses between two steps, and what it lets in travels at the next
-// step's begin. So the host is waited for in no layer, and a decode step can be replayed as a
-// graph.
+// Policy `pqcache` on a GPU. Kernels score, select and look up the selected rows in a table of the
+// cached blocks (lab/policies/pqcache/ops/pqcache_cuda.h), and a transfer engine fetches the missed
+// ones. The host counts the blocks' uses between two steps, and admitted blocks are transferred at
+// the beginning of the next step. No layer therefore waits for the host, and a decode step can be
+// replayed as a graph.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@ namespace litecache::kv::pqcache {
 
 class LayerEvent;
 
-// Room of a sequence's table of cached blocks, an entry a block; a power of two.
+// Size of a sequence's table of cached blocks, one entry per block; a power of two.
 int64_t BlocksOf(const Shape& shape, int64_t tokens);
 
 class CudaPqCache final : public CudaSelectingCache<Shape>, public Diagnosis {
@@ -39,7 +39,7 @@ class CudaPqCache final : public CudaSelectingCache<Shape>, public Diagnosis {
   int64_t Length(SequenceId id) const override { return sequences_.store().Length(id); }
 
   void BeginStep(const Step& step) override;
-  // What the last step that was waited for has counted.
+  // Counters of the last step that was waited for.
   Stats GetStats() const override;
 
   // Diagnosis; waits for the device.
@@ -51,22 +51,23 @@ class CudaPqCache final : public CudaSelectingCache<Shape>, public Diagnosis {
   int64_t SlotOf(SequenceId id, int64_t layer, int64_t block) override;
 
  private:
-  // A layer's block cache as the device will know it.
+  // The planned state of a layer's block cache on the device.
   struct LayerBlocks {
     std::vector<int64_t> block_of;           // [slots], -1: none
-    std::vector<int64_t> admitted, changed;  // blocks that came in, and all whose slot changed
-    size_t sending_admitted = 0, sending_changed = 0;  // of those, the first ones: with this step
+    std::vector<int64_t> admitted, changed;  // admitted blocks, and all blocks whose slot changed
+    // Number of those, from the front, sent with this step.
+    size_t sending_admitted = 0, sending_changed = 0;
   };
-  // What a sequence has beside pqcache::Sequence.
+  // State of a sequence besides pqcache::Sequence.
   struct Tables {
     DevicePages store, rows, codes, codebooks;
     StagedPages staged[2];
-    int64_t window_pages = -1, cache_pages = -1, staged_pages = -1;  // that `rows` has
-    bool filled = false;  // windows and codes hold what belongs there
+    int64_t window_pages = -1, cache_pages = -1, staged_pages = -1;  // number of each in `rows`
+    bool filled = false;  // whether windows and codes have been filled
     Buffer slots;         // int32 [layers][blocks]
     int64_t blocks = 0;
     std::vector<LayerBlocks> layers;
-    // Uses of the last step that are not counted yet: its past, and the sequence's place in it.
+    // Uses of the last step that are not counted so far: its past, and the sequence's index in it.
     int64_t counting_past = -1, counting_index = 0;
   };
 
@@ -106,7 +107,7 @@ class CudaPqCache final : public CudaSelectingCache<Shape>, public Diagnosis {
                       const MatrixView& v, float scale, const MatrixView& out) override;
   void EndLayers(Stream& stream) override;
 
-  // ---- pq_prompt_cuda.cc: what becomes of a prompt ----
+  // ---- pq_prompt_cuda.cc: prompts ----
   void PromptAttended(Stream& stream, int64_t layer, const MatrixView&, const MatrixView&) override;
   void PromptStored(Stream& stream, int64_t layer, const MatrixView&, const MatrixView&) override;
   void StartClustering(Stream& stream, int64_t layer);
@@ -114,24 +115,24 @@ class CudaPqCache final : public CudaSelectingCache<Shape>, public Diagnosis {
 
   std::unordered_map<SequenceId, Tables> tables_;
   Sequences sequences_;
-  StepBlock new_rows_;                  // the decode sequences, their past the new row's place
-  std::unique_ptr<Mirror> parameters_;  // PqSequence [work_sequences_], SelectRange behind them
+  StepBlock new_rows_;                  // the decode sequences, with the new row's position as past
+  std::unique_ptr<Mirror> parameters_;  // PqSequence [work_sequences_], followed by SelectRange
   std::unique_ptr<Mirror> uses_;        // int32 [layers][sequences][blocks]
   Buffer updates_;                      // pinned: begins, count, admissions, changes
   Buffer work_;
-  ops::cuda::PqLayer work_arrays_;  // its pointers
+  ops::cuda::PqLayer work_arrays_;  // pointers into the work memory
   int32_t* device_begins_ = nullptr;
   ops::cuda::PqAdmission* device_admissions_ = nullptr;
   int64_t work_rows_ = 0, work_blocks_ = 0;
   Buffer packed_;  // pinned: a layer's codes and centroids
   CudaCopyBatch copies_;
 
-  // Of the step in progress.
-  std::vector<std::shared_ptr<Index>> growing_;  // [prefilling]: indices of prompts that end
-  std::shared_ptr<LayerEvent> stored_;           // the layer before: its rows are in the store
+  // State of the step in progress.
+  std::vector<std::shared_ptr<Index>> growing_;  // [prefilling]: indices of ending prompts
+  std::shared_ptr<LayerEvent> stored_;           // the previous layer's rows are in the store
   bool filling_ = false;
 
-  // Of link_: a layer's missed rows are there.
+  // Marks of link_: a layer's missed rows have arrived.
   static constexpr int kArrived = 0, kMarks = 1;
 };
 

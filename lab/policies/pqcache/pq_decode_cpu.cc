@@ -1,4 +1,4 @@
-// A layer of a step's decode sequences.
+// One layer for a step's decode sequences.
 #include <algorithm>
 #include <numeric>
 
@@ -33,7 +33,7 @@ void PqCache::Fill(Stream& stream, int64_t layer, const StepSequence& step) {
         *shape_.codes.Code(codes, t, part) = labels[static_cast<size_t>(t - shape_.sink)];
       }
     }
-    // Generated since (a fork's first step).
+    // Generated since then (a fork's first step).
     const int64_t first = std::max(begin, labelled);
     if (first >= past) continue;
     keys_.resize(static_cast<size_t>((past - first) * 2 * d));
@@ -81,7 +81,7 @@ void PqCache::Select(Stream& stream, int64_t layer, const MatrixView& q, float s
     for (int64_t head = 0; head < shape_.layout.kv_heads; ++head) {
       Choice& choice = ChoiceOf(i, head);
       choice.positions.clear();
-      if (state.index == nullptr) {  // every row
+      if (state.index == nullptr) {  // attends every row
         choice.positions.resize(static_cast<size_t>(sequence.past));
         std::iota(choice.positions.begin(), choice.positions.end(), 0);
         continue;
@@ -117,7 +117,7 @@ void PqCache::ForceRows(int64_t layer) {
   for (size_t i = 0; i < decoding_.size(); ++i) {
     const StepSequence& sequence = decoding_[i];
     const Sequence& state = Get(sequence);
-    if (state.index == nullptr) continue;  // every row
+    if (state.index == nullptr) continue;  // attends every row
     for (int64_t head = 0; head < shape_.layout.kv_heads; ++head) {
       Choice& choice = ChoiceOf(i, head);
       forced_->Rows(layer, head, sequence.past, sequence.first_row, shape_.sink,
@@ -133,7 +133,7 @@ void PqCache::Gather(Stream& stream, int64_t layer) {
     const StepSequence& sequence = decoding_[i];
     Sequence& state = Get(sequence);
     LayerState& own = state.layers[static_cast<size_t>(layer)];
-    AdmissionOf(sequence.id, layer).arrived->Wait();  // blocks that the last step admitted
+    AdmissionOf(sequence.id, layer).arrived->Wait();  // blocks admitted by the last step
     for (int64_t head = 0; head < shape_.layout.kv_heads; ++head) {
       Choice& choice = ChoiceOf(i, head);
       choice.hits.clear();
@@ -199,7 +199,8 @@ void PqCache::Append(Stream& stream, int64_t layer, const MatrixView& k, const M
       std::copy_n(stored, shape_.format.row_bytes(),
                   RowsOf(sequences_.window(), state.window, layer, head)
                       .Row(sequences_.WindowSlot(state, sequence.past)));
-      // Its code: as of the row that is stored. It is asked for when the window has passed it.
+      // Its code is computed from the stored row. It is first used when the row has left the
+      // window.
       ops::ConvertRow(shape_.format, stored, f32, reinterpret_cast<std::byte*>(row));
       encodes_.push_back({.keys = row,
                           .key_stride = 2 * d,
@@ -233,7 +234,7 @@ void PqCache::MeasureRecall(Stream& stream, int64_t layer, const MatrixView& q, 
               : recall_->Measure(stream, RowsOf(sequences_.store(), sequence.id, layer, head),
                                  Query(q, sequence, head), scale, shape_.sink, end, k,
                                  choice.positions);
-      // Sums over lookups, which count rows here.
+      // Sums over lookups, each of which is one row here.
       HeadCounters& counters = Head(layer, head);
       counters.recall_refreshes += static_cast<uint64_t>(k);
       counters.recall_retrieved += static_cast<double>(k) * recall;
@@ -269,7 +270,7 @@ void PqCache::Decode(Stream& stream, int64_t layer, const MatrixView& q, const M
       if (state.index != nullptr) {
         attended_.Add(RowsOf(sequences_.window(), state.window, layer, head), 0,
                       shape_.WindowSlots(state.rows));
-        if (!choice.hits.empty()) {  // a cache of no blocks has no pages
+        if (!choice.hits.empty()) {  // a cache without blocks has no pages
           attended_.Add({.rows = RowsOf(sequences_.cache(), state.cache, layer, head),
                          .indices = choice.hit_slots.data(),
                          .begin = 0,
@@ -277,7 +278,7 @@ void PqCache::Decode(Stream& stream, int64_t layer, const MatrixView& q, const M
         }
         attended_.Add(Staged(i, head), 0, static_cast<int64_t>(choice.misses.size()));
       } else {
-        // The new row behind the others.
+        // The new row comes after the others.
         const ops::SlotRows staged = Staged(i, head);
         std::copy_n(RowsOf(sequences_.store(), sequence.id, layer, head).Row(sequence.past),
                     shape_.format.row_bytes(), staged.Row(sequence.past));

@@ -1,4 +1,4 @@
-// A decode step of policy pqcache on a GPU: the kernels of each layer, and which stream has them.
+// A decode step of policy pqcache on a GPU: the kernels of each layer and their streams.
 #include "device/cuda/check.h"
 #include "device/sections.h"
 #include "lab/policies/pqcache/pq_cache_cuda.h"
@@ -44,7 +44,7 @@ void CudaPqCache::AttendDecoding(Stream& stream, int64_t index, const MatrixView
   Mark(stream, Section::kManagement);
   ops::cuda::PqLookup(stream, step, layer);
   link_.Fork(stream);
-  // Where the CPU gathers the rows, the host gives `stream` nothing else meanwhile.
+  // If the CPU gathers the rows, the host gives `stream` no other work meanwhile.
   Mark(stream, Section::kTransfer);
   Move(link_.stream(), index, layer.rows, layer.moved_positions, layer.moved_slots,
        layer.moved_count);
@@ -54,7 +54,7 @@ void CudaPqCache::AttendDecoding(Stream& stream, int64_t index, const MatrixView
     ops::cuda::PqAdmit(link_.stream(), step, Layer(index + 1), Updates());
   }
   ops::cuda::AppendRows(stream, new_rows_.Decoding(context_), layout.kv_heads, layer.rows, k, v);
-  // Nothing waits for what else becomes of the new row.
+  // Nothing waits for the remaining operations on the new row.
   link_.Fork(stream);
   ops::cuda::PqStoreNew(link_.stream(), step, layer);
   ops::cuda::PqEncode(link_.stream(), step, layer, PqKeys::kNew);

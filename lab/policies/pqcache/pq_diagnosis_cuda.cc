@@ -1,4 +1,4 @@
-// What tests ask of policy pqcache on a GPU.
+// State of policy pqcache on a GPU for tests.
 #include "lab/policies/pqcache/pq_cache_cuda.h"
 
 namespace litecache::kv::pqcache {

@@ -1,6 +1,5 @@
-// What becomes of a prompt of policy pqcache on a GPU: threads of the host cluster each layer's
-// keys once these are in the store, and the first token after the prompt brings the codes to the
-// device.
+// Prompts of policy pqcache on a GPU: host threads cluster each layer's keys once they are in the
+// store, and the first token after the prompt copies the codes to the device.
 #include <algorithm>
 #include <utility>
 
@@ -9,7 +8,7 @@
 
 namespace litecache::kv::pqcache {
 
-// When a layer's rows of a prompt's last chunk have come to the store.
+// Signals that a layer's rows of a prompt's last chunk are in the store.
 class LayerEvent {
  public:
   explicit LayerEvent(Stream& stream) {
@@ -20,7 +19,7 @@ class LayerEvent {
   LayerEvent(const LayerEvent&) = delete;
   LayerEvent& operator=(const LayerEvent&) = delete;
 
-  // Waits; returns the seconds since `before`, 0 where that is null.
+  // Waits; returns the seconds since `before`, or 0 if that is null.
   double WaitSince(const LayerEvent* before) const {
     LC_CUDA(cudaEventSynchronize(event_));
     float milliseconds = 0;
@@ -34,8 +33,8 @@ class LayerEvent {
   cudaEvent_t event_ = nullptr;
 };
 
-// Threads begin with a layer when its rows of the prompt's last chunk have come to the store, which
-// `stream` brings them to.
+// Starts clustering: threads begin with a layer when `stream` has copied its rows of the prompt's
+// last chunk to the store.
 void CudaPqCache::StartClustering(Stream& stream, int64_t layer) {
   if (std::none_of(growing_.begin(), growing_.end(), [](const auto& index) { return index; })) {
     return;
@@ -59,7 +58,7 @@ void CudaPqCache::PromptStored(Stream& stream, int64_t layer, const MatrixView&,
   StartClustering(stream, layer);
 }
 
-// Centroids and codes that the prompt's clustering has found.
+// Copies the centroids and codes that the prompt's clustering has computed.
 void CudaPqCache::FillCodes(Stream& stream, int64_t layer, const StepSequence& part) {
   Sequence& sequence = sequences_.Get(part.id);
   LayerState& state = sequence.layers[static_cast<size_t>(layer)];
@@ -73,7 +72,7 @@ void CudaPqCache::FillCodes(Stream& stream, int64_t layer, const StepSequence& p
                                               shape_.codes.block_bytes());
   const size_t head_bytes = shape_.codebook_bytes() + static_cast<size_t>(pages) * page_bytes;
   const size_t bytes = static_cast<size_t>(shape_.layout.kv_heads) * head_bytes;
-  LC_CUDA(cudaStreamSynchronize(AsCuda(stream).handle()));  // the layer before's has been sent
+  LC_CUDA(cudaStreamSynchronize(AsCuda(stream).handle()));  // the previous layer's have been sent
   if (packed_.size() < bytes) {
     packed_ = Buffer();
     packed_ = host_.Allocate(bytes);

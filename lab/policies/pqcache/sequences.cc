@@ -9,7 +9,7 @@
 namespace litecache::kv::pqcache {
 namespace {
 
-// The original has a process a (KV head, part), on as many cores as there are.
+// The original has one process per (KV head, part), on as many cores as there are.
 int ClusterThreads(const Shape& shape) {
   const int64_t tasks = shape.layout.kv_heads * shape.codes.subspaces;
   return static_cast<int>(std::min<int64_t>(tasks, AvailableCores()));
@@ -20,7 +20,7 @@ int ClusterThreads(const Shape& shape) {
 std::vector<int64_t> LayerState::CountUses(int64_t past,
                                            std::vector<std::pair<int64_t, int64_t>> counts) {
   counted_at = past;
-  // Most first, then the lower block.
+  // Largest count first, ties by the lower block.
   const auto listed =
       static_cast<int64_t>(std::min(counts.size(), static_cast<size_t>(blocks.capacity())));
   const auto fuller = [](const auto& a, const auto& b) {
@@ -30,7 +30,7 @@ std::vector<int64_t> LayerState::CountUses(int64_t past,
     std::nth_element(counts.begin(), counts.begin() + listed, counts.end(), fuller);
   }
   std::sort(counts.begin(), counts.begin() + listed, fuller);
-  // The fullest block last: of those that are new, the last one is the safest from the others.
+  // The fullest block last: the last of the new ones is the safest from eviction by the others.
   std::vector<int64_t> fresh_blocks;
   for (int64_t i = listed; i > 0; --i) {
     bool fresh = false;
@@ -38,7 +38,7 @@ std::vector<int64_t> LayerState::CountUses(int64_t past,
     blocks.Use(block, &fresh);
     if (fresh) fresh_blocks.push_back(block);
   }
-  // A later one may have taken an earlier one's place.
+  // A later one may have replaced an earlier one.
   std::erase_if(fresh_blocks, [this](int64_t block) { return blocks.SlotOf(block) < 0; });
   return fresh_blocks;
 }
@@ -83,7 +83,7 @@ SequenceId Sequences::Fork(SequenceId parent) {
   sequence.rows = from.rows;
   sequence.index = from.index;
   sequence.codes = codes_.Fork(from.codes);
-  // Window and cache are made again from the store: what was there is the parent's.
+  // Window and cache are rebuilt from the store: their contents belong to the parent.
   sequence.window = window_.Create();
   sequence.cache = cache_.Create();
   sequence.layers.resize(static_cast<size_t>(shape_.layout.layers));
@@ -117,7 +117,7 @@ void Sequences::Reset(SequenceId id, Sequence* sequence) {
 void Sequences::Release(SequenceId id) {
   Sequence& sequence = sequences_.at(id);
   if (sequence.shared) {
-    // Threads may read pages here that the sequence they work for has since copied.
+    // Threads may still read pages here that their own sequence has since copied.
     for (auto& [other, others] : sequences_) {
       if (others.index != nullptr) others.index->WaitAll();
       if (other != id) settle_(other);
@@ -153,7 +153,7 @@ void Sequences::Prepare(const StepSequence& step) {
   const int64_t tokens = step.past;
   sequence.rows = shape_.Rows(tokens);
   if (shape_.Indexed(tokens)) {
-    // Where the prompt's end was not announced, or in a part of the layers only.
+    // If the prompt's end was not announced, or only in a part of the layers.
     if (sequence.index == nullptr) {
       sequence.index = std::make_shared<Index>(shape_, tokens, iterations_);
     }

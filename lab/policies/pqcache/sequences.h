@@ -1,5 +1,5 @@
-// What policy pqcache keeps of its sequences, whatever computes: pages of both tiers, the index of
-// a prompt, which blocks each layer caches.
+// Policy pqcache's state of its sequences on either device: pages of both tiers, the index of a
+// prompt, and the blocks that each layer caches.
 #pragma once
 
 #include <cstdint>
@@ -22,12 +22,12 @@
 namespace litecache::kv::pqcache {
 
 struct LayerState {
-  bool filled = false;  // window and codes hold what belongs there
+  bool filled = false;  // whether window and codes have been filled
   Lfu blocks;
-  int64_t counted_at = -1;  // the past of the step that was last counted: once, however often run
+  int64_t counted_at = -1;  // the past of the step counted last: a repeated step is counted once
 
   // After a step: counts [(selected rows, block)] of whole blocks. The fullest ones, as many as the
-  // cache holds, count as used. Returns those that came in.
+  // cache holds, count as used. Returns the newly admitted ones.
   std::vector<int64_t> CountUses(int64_t past, std::vector<std::pair<int64_t, int64_t>> counts);
 };
 
@@ -35,7 +35,7 @@ struct Sequence {
   bool shared = false;  // has been forked, or is a fork
   // From the first token after a prompt on:
   bool ready = false;
-  int64_t rows = 0;                             // recent rows, and top rows
+  int64_t rows = 0;                             // number of recent rows, and of top rows
   std::shared_ptr<Index> index;                 // null: every row is attended
   SequenceId codes = 0, window = 0, cache = 0;  // ids in these tables
   std::vector<PageId> codebook_ids;
@@ -45,8 +45,7 @@ struct Sequence {
 
 class Sequences {
  public:
-  // host: where the store lies. settle: waits for what the cache itself has under way for a
-  // sequence.
+  // host: the device of the store. settle: waits for the cache's own operations on a sequence.
   Sequences(Device& device, Device& host, const Shape& shape, const KvOptions& options,
             const TierBytes& budget, std::function<void(SequenceId)> settle);
   ~Sequences();
@@ -59,22 +58,22 @@ class Sequences {
   Sequence& Get(SequenceId id) { return sequences_.at(id); }
   const Sequence& Get(SequenceId id) const { return sequences_.at(id); }
 
-  // The room of a step's sequences, and of `staging` pages beside: promised by Reserve(), which
-  // throws CapacityError having changed nothing, then taken by Grow(). Before: Prepare() of the
-  // sequences that decode, what does not depend on memory.
+  // Space for a step's sequences plus `staging` pages: reserved by Reserve(), which throws
+  // CapacityError without changing anything, then taken by Grow(). Call Prepare() before, for the
+  // sequences that decode; it does what does not depend on memory.
   void Prepare(const StepSequence& sequence);
   void Reserve(const Step& step, int64_t staging);
   void Grow(const Step& step);
-  // An index of the prompt that ends with this chunk; null where it is not known to end, or too
+  // An index for the prompt that ends with this chunk; null if it is not known to end, or too
   // short.
   std::shared_ptr<Index> NewIndex(const StepSequence& sequence) const;
-  // Clusters a layer's keys, [sink, tokens) of them. ready: see Index::Start.
+  // Clusters a layer's keys [sink, tokens). ready: see Index::Start.
   void StartLayer(SequenceId id, int64_t tokens, int64_t layer, const Index::Ready& ready,
                   Index* index);
-  // The step's tokens belong to the sequence. index: of a prompt that has ended.
+  // Makes the step's tokens part of the sequence. index: of a prompt that has ended.
   void Commit(const StepSequence& sequence, std::shared_ptr<Index> index);
 
-  // Pages a list has for its window, and for its cached blocks.
+  // Number of pages in a list for its window, and for its cached blocks.
   int64_t WindowPages(const Sequence& sequence) const { return window_.Blocks(sequence.window); }
   int64_t CachePages(const Sequence& sequence) const { return cache_.Blocks(sequence.cache); }
 
@@ -97,8 +96,8 @@ class Sequences {
   PagePool& device() { return device_; }
   const PagePool& device() const { return device_; }
   const PagePool& host() const { return host_; }
-  const SequenceTable& store() const { return store_; }    // [layers][kv_heads], as all of them
-  const SequenceTable& codes() const { return codes_; }    // lengths: tokens that are encoded
+  const SequenceTable& store() const { return store_; }    // [layers][kv_heads], as in all tables
+  const SequenceTable& codes() const { return codes_; }    // lengths: encoded tokens
   const SequenceTable& window() const { return window_; }  // rows: Shape::WindowSlots()
   const SequenceTable& cache() const { return cache_; }    // rows: slots of the cached blocks
 

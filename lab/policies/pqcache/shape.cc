@@ -38,8 +38,8 @@ Shape::Shape(const Layout& model, const PqCacheOptions& options, DeviceType devi
 }
 
 TierBytes Shape::ForkBytesFor(int64_t shared, int64_t tokens) const {
-  // What it takes if it is not indexed, and if it is: its prompt may have been as long. On a GPU a
-  // further prompt's buffers come beside that.
+  // Memory without and with an index: the prompt may have been as long as the sequence. On a GPU
+  // the buffers of a further prompt are added.
   const int64_t whole = layout.kv_heads * pages.BlocksFor(tokens);
   int64_t device = whole;
   if (Indexed(tokens)) {

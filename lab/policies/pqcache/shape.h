@@ -1,4 +1,4 @@
-// Every size of policy pqcache, from the layout and the options.
+// All sizes of policy pqcache, from the layout and the options.
 #pragma once
 
 #include <algorithm>
@@ -13,25 +13,25 @@
 
 namespace litecache::kv::pqcache {
 
-// All rows lie in the host store. Of a sequence that is indexed the device keeps, for every (layer,
-// KV head): codes, centroids, a window of rows (sink, recent, the new one) and the block cache's;
-// and one layer's missed rows while it is attended. One that is not indexed, because its prompt has
-// no more tokens than there are centroids, has all rows of one layer there while it is attended. On
-// a GPU a prompt's chunk is attended in two buffers of a layer's rows.
+// All rows are in the host store. For an indexed sequence the device keeps, for every (layer, KV
+// head): codes, centroids, a window of rows (sink, recent, the new one) and the block cache's rows;
+// and one layer's missed rows while it is attended. A sequence that is not indexed, because its
+// prompt has no more tokens than there are centroids, has all rows of one layer there while it is
+// attended. On a GPU a prompt's chunk is attended in two buffers for a layer's rows.
 struct Shape {
   // Throws InvalidArgument for options that the model's heads do not allow.
   Shape(const Layout& layout, const PqCacheOptions& options, DeviceType device = DeviceType::kCpu);
 
   Layout layout;
-  int64_t group = 0;  // query heads a KV head
-  PageLayout pages;   // of both pools
+  int64_t group = 0;  // query heads per KV head
+  PageLayout pages;   // in both pools
   ops::RowFormat format;
   ops::PqFormat codes;
-  int64_t code_tokens = 0;  // tokens a page of codes holds
+  int64_t code_tokens = 0;  // tokens per page of codes
   int64_t sink = 0;
   double share = 0;
   int64_t block_tokens = 0;
-  int64_t blocks = 0;  // of a layer's cache
+  int64_t blocks = 0;  // per layer's cache
   bool on_gpu = false;
 
   int64_t part_dim() const { return layout.head_dim / codes.subspaces; }
@@ -42,18 +42,19 @@ struct Shape {
 
   // ---- a prompt of n tokens ----
   bool Indexed(int64_t n) const { return n - sink > codes.clusters(); }
-  // Recent rows, and top rows as well.
+  // Number of recent rows, and also of top rows.
   int64_t Rows(int64_t n) const {
     constexpr double kRounding = 1e-9;  // 0.1 * 30 * 0.5 stays 1.5
     return std::max<int64_t>(
         static_cast<int64_t>(static_cast<double>(n - sink) * share * 0.5 + kRounding), 0);
   }
-  // Slots of a window with `recent` recent rows: sink, then a ring of the recent ones and the new.
+  // Slots of a window with `recent` recent rows: sink, then a ring of the recent ones and the new
+  // one.
   int64_t WindowSlots(int64_t recent) const { return sink + recent + 1; }
 
   // ---- a sequence of n tokens ----
   int64_t Block(int64_t token) const { return (token - sink) / block_tokens; }
-  // Blocks all of whose tokens are stored, and how many of them a layer caches.
+  // Blocks whose tokens are all stored, and how many of them a layer caches.
   int64_t WholeBlocks(int64_t n) const { return n <= sink ? 0 : (n - sink) / block_tokens; }
   int64_t CachedBlocks(int64_t n) const { return std::min(blocks, WholeBlocks(n)); }
 

@@ -1,4 +1,4 @@
-// flexgen attends every row: its logits are those of policy full, wherever its weights are.
+// flexgen attends every row, so its logits equal those of policy full, wherever its weights are.
 #include <gtest/gtest.h>
 
 #include <string>
@@ -39,7 +39,7 @@ std::vector<std::pair<std::string, KvOptions>> FlexGen() {
   KvOptions options;
   options.policy = "flexgen";
   std::vector<std::pair<std::string, KvOptions>> policies = {{"flexgen", options}};
-  options.batch_groups = 3;  // of three sequences
+  options.batch_groups = 3;  // for three sequences
   policies.emplace_back("flexgen in groups", options);
   return policies;
 }

@@ -43,7 +43,7 @@ TEST_P(FlexGenLives, AttendEveryRow) {
                         .head_dim = Pick<int64_t>(random, {16, 24, 64, 80, 128}),
                         .dtype = Pick(random, {DType::kF32, DType::kBF16})};
     const double share = Pick(random, {0.0, 0.0, 0.3, 0.5, 1.0});
-    // Rows that stay on the device are not rounded: the reference rounds all or none.
+    // Rows that stay on the device are not rounded, but the reference rounds all rows or none.
     const auto rows = share > 0 ? std::string("auto")
                                 : Pick<std::string>(random, {"auto", "fp8", "int8", "int4"});
     KvOptions options = Options(share, rows);
@@ -54,14 +54,14 @@ TEST_P(FlexGenLives, AttendEveryRow) {
                  << Name(layout.dtype));
     const auto plan = MakeCachePlan(layout, options, nullptr, device_type());
     PolicyOracle oracle(*plan, All, random(), kPlenty, stored.at(rows), device());
-    // A GPU's pages are longer.
+    // Pages on a GPU are longer.
     oracle.RunLife(30, Pick<int64_t>(random, {20, 90, device() == "cuda" ? 500 : 200}));
   }
 }
 
-// Steps of the same sequences begin before the one before them has ended, on a GPU: with fewer
-// layers than it has buffers, with as many, with more, in one group and in several. Here every
-// layer is waited for: what is brought before its rows are stored, model/exact_policies_test shows.
+// On a GPU, steps of the same sequences begin before the previous ones have ended: with fewer
+// layers than buffers, with as many, with more, in one group and in several. Every layer is waited
+// for here; model/exact_policies_test covers rows that are fetched before they are stored.
 TEST_P(FlexGenLives, StepsLikeTheLastOne) {
   std::mt19937_64 random = testing::TestRandom();
   for (int64_t layers = 1; layers <= 5; ++layers) {
@@ -77,14 +77,14 @@ TEST_P(FlexGenLives, StepsLikeTheLastOne) {
         parts.push_back({oracle.Create(), 1, true});
         oracle.Step({{parts.back().id, tokens, false}});
       }
-      // Past the end of a page of 16 tokens.
+      // Beyond the end of a page of 16 tokens.
       for (int step = 0; step < 20; ++step) oracle.Step(parts);
     }
   }
 }
 
-// A GPU's pages hold all heads of a layer: sizes that are no powers of two, tables that share one
-// size, and what a sequence is charged.
+// Pages on a GPU hold all heads of a layer: sizes that are not powers of two, tables that share one
+// size, and the memory charged for a sequence.
 TEST(FlexGenTest, PagesOnAGpu) {
   const Layout layout{
       .layers = 3, .q_heads = 40, .kv_heads = 40, .head_dim = 128, .dtype = DType::kBF16};
@@ -114,8 +114,9 @@ TEST(FlexGenTest, PagesOnAGpu) {
   }
 }
 
-// What a sequence is charged on a GPU, to the page: three staging buffers of a layer's rows, as
-// they travel where they are expanded; of kvpr's inputs layer 0's stay on the device.
+// The memory charged for a sequence on a GPU, to the page: three staging buffers for a layer's
+// rows, in their transferred form where they are expanded; of kvpr's inputs, layer 0's stay on the
+// device.
 TEST(FlexGenTest, MemoryOnAGpu) {
   const Layout layout{.layers = 5,
                       .q_heads = 8,
@@ -156,7 +157,7 @@ TEST(FlexGenTest, MemoryOnAGpu) {
   }
 }
 
-// What travels, to the byte: per layer and step all earlier rows of the heads on the host.
+// Transferred data, to the byte: per layer and step all earlier rows of the heads on the host.
 TEST(FlexGenTest, TrafficAndMemory) {
   const Layout layout{
       .layers = 3, .q_heads = 4, .kv_heads = 4, .head_dim = 64, .dtype = DType::kBF16};
@@ -174,7 +175,7 @@ TEST(FlexGenTest, TrafficAndMemory) {
   EXPECT_EQ(stats.stream.rows, (300u + 301) * 3 * 3);
   EXPECT_EQ(stats.stream.bytes, stats.stream.rows * 256);
   EXPECT_EQ(stats.spill.rows, 2u * 3 * 3);
-  // Two blocks of 256 tokens: resident pages of a head a layer, and two buffers of three heads.
+  // Two blocks of 256 tokens: one head's resident pages per layer, and two buffers for three heads.
   const uint64_t page = 64 * 1024;
   EXPECT_EQ(plan->BytesFor(302).device, 2 * (3 + 2 * 3) * page);
   EXPECT_EQ(plan->BytesFor(302).host, 2 * (3 * 3) * page);
@@ -204,7 +205,7 @@ TEST(FlexGenTest, BudgetsAreHard) {
   oracle.Step({{id, 1, true}});
 }
 
-// Steps that are begun and left, sequences released meanwhile: the transfers let go.
+// Steps that are begun and abandoned while sequences are released: the transfers must stop.
 TEST_P(FlexGenLives, AbandonedStepsLeaveNothingBehind) {
   std::mt19937_64 random = testing::TestRandom();
   const Layout layout{

@@ -1,5 +1,5 @@
-// How much of queries and keys lies in each of a basis' directions: what InfiniGen chooses its
-// channels by.
+// The magnitude of queries and keys along each direction of a basis, by which InfiniGen chooses its
+// channels.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 namespace litecache::ops {
 
 // sums[j] += sum over the rows of |sum over c of row[c] * basis[c][j]|, j < width. Products in f32,
-// sums in double, in an order that depends on neither threads nor other work.
+// sums in double, in an order that depends neither on threads nor on other work.
 struct ChannelSumsWork {
   const float* rows = nullptr;  // row i at rows + i * stride, head_dim values
   int64_t stride = 0;

@@ -25,7 +25,7 @@ void AddChannelSums(ThreadPool& pool, int64_t head_dim, int64_t width,
       pieces.push_back({&w, i, std::min(kPieceRows, w.count - i)});
     }
   }
-  // A piece's sums stay apart until all are there: the order of the additions is the pieces'.
+  // The sums of the pieces are kept separate until all are done, so that they are added in order.
   std::vector<double> parts(pieces.size() * static_cast<size_t>(width));
   pool.ParallelFor(static_cast<int64_t>(pieces.size()), 1, [&](int64_t begin, int64_t end, int) {
     static thread_local Scratch scratch;

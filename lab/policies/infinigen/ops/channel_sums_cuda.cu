@@ -7,7 +7,7 @@ namespace {
 
 constexpr int kMaxDim = 256;
 constexpr int kTile = 16;    // rows at a time
-constexpr int kSplits = 64;  // blocks a head, each with rows of its own
+constexpr int kSplits = 64;  // blocks per head, each with separate rows
 
 struct SumsProblem {
   const float* q = nullptr;
@@ -18,7 +18,7 @@ struct SumsProblem {
   double* parts = nullptr;  // [kSplits][kv_heads][width]
 };
 
-// A thread a channel. A row's group of queries and its key are group + 1 vectors.
+// One thread per channel. A row's group of queries and its key are group + 1 vectors.
 __global__ void __launch_bounds__(kMaxDim)
     ChannelSumsKernel(const __grid_constant__ SumsProblem p) {
   __shared__ float tile[kMaxDim][kTile];
@@ -66,7 +66,7 @@ __global__ void AddPartsKernel(const double* parts, int32_t values, const double
   after[i] = sum;
 }
 
-// A block a list, a thread a channel.
+// One block per list, one thread per channel.
 __global__ void __launch_bounds__(kMaxDim)
     ChooseKernel(const double* sums, int32_t head_dim, int32_t width, int32_t rank,
                  int32_t* chosen) {
@@ -87,7 +87,7 @@ __global__ void __launch_bounds__(kMaxDim)
   if (channel >= head_dim || !taken[channel]) return;
   int32_t before = 0;
   for (int32_t c = 0; c < channel; ++c) before += taken[c];
-  // NaNs are better than nothing and nothing is better than they: there may be more than `rank`.
+  // NaNs are before all numbers and none is before them, so there may be more than `rank`.
   if (before < rank) chosen[int64_t{blockIdx.x} * rank + before] = channel;
 }
 

@@ -1,5 +1,4 @@
-// CPU implementations behind the operations of this folder: same contracts, arguments already
-// checked.
+// CPU implementations behind the operations of this folder: same contracts, with checked arguments.
 #pragma once
 
 #include "base/thread_pool.h"

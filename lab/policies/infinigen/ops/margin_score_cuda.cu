@@ -13,8 +13,8 @@ struct alignas(16) MarginShared {
   int32_t above;
 };
 
-// Margins of a pair's candidates, for kHeads query heads at a time. Products are made twice: that
-// is less memory than to keep a group's scores.
+// Margins of a pair's candidates, for kHeads query heads at a time. Products are computed twice:
+// that takes less memory than keeping a group's scores.
 template <int kHeads>
 struct MarginScorer {
   int32_t pairs = 0;
@@ -97,7 +97,7 @@ struct MarginScorer {
   }
 };
 
-// One block: a thread a sequence at a time.
+// One block; each thread processes one sequence at a time.
 __global__ void MarginCountKernel(const __grid_constant__ StepView step, int32_t kv_heads,
                                   double cap, const __grid_constant__ Speculation work,
                                   DeviceHeadCounters* counters) {
@@ -108,7 +108,7 @@ __global__ void MarginCountKernel(const __grid_constant__ StepView step, int32_t
     if (past > 0) {
       int64_t above = 0;
       for (int32_t h = 0; h < kv_heads; ++h) above += work.above[sequence * kv_heads + h];
-      // lab/policies/infinigen/shape.cc's CapRows, bit for bit.
+      // The same as CapRows in lab/policies/infinigen/shape.cc, bit for bit.
       constexpr double kShareRounding = 1e-9;
       const auto part = static_cast<int64_t>(__dadd_rn(__dmul_rn(cap, past), kShareRounding));
       const int64_t most = max(int64_t{1}, min(part, int64_t{past}));

@@ -14,7 +14,7 @@ namespace {
 constexpr int64_t kPieceTokens = 2048;  // tokens a thread scores at a time
 constexpr float kNone = -std::numeric_limits<float>::infinity();
 
-// From the heads' scores [group][stride] and their best to margins; returns how many are above
+// Converts the heads' scores [group][stride] and their maxima to margins; returns how many exceed
 // -alpha.
 int64_t Margins(const MarginScoreWork& w, int64_t group, const float* scores, int64_t stride,
                 const float* best) {
@@ -39,8 +39,8 @@ void MarginScore(ThreadPool& pool, const ProjectionFormat& format, int64_t group
   const auto pieces_of = [](const MarginScoreWork& w) {
     return TokenPieces{w.begin, w.end, kPieceTokens};
   };
-  // A job's scratch: scores [group][stride] of tokens from `origin` on, then each piece's best of
-  // every head, then the best of all.
+  // A job's scratch: scores [group][stride] of tokens from `origin` on, then each piece's best per
+  // head, then the best of all.
   constexpr int64_t kBlock = ProjectionFormat::kBlockTokens;
   const auto origin_of = [](const MarginScoreWork& w) { return w.begin / kBlock * kBlock; };
   const auto stride_of = [&](const MarginScoreWork& w) {

@@ -36,8 +36,8 @@ __device__ __forceinline__ uint32_t Bf16Bits(float x) {
   return __bfloat16_as_ushort(__float2bfloat16_rn(x));
 }
 
-// A lane has a component, a warp kKeysAWarp keys; terms in the CPU's order. Shared memory: keys
-// [kTile][head_dim], then a chunk of 32 components of the basis [head_dim][32].
+// One lane per component, kKeysAWarp keys per warp; terms are added in the CPU's order. Shared
+// memory: keys [kTile][head_dim], then a chunk of 32 components of the basis [head_dim][32].
 __global__ void __launch_bounds__(kThreads)
     EncodePartialKernel(const __grid_constant__ EncodeProblem p) {
   extern __shared__ float dynamic[];
@@ -112,7 +112,7 @@ __global__ void __launch_bounds__(kThreads)
 
 constexpr int kQueryThreads = 128;
 
-// A block a pair.
+// One block per pair.
 __global__ void __launch_bounds__(kQueryThreads)
     ProjectQueriesKernel(const __grid_constant__ StepView step,
                          const __grid_constant__ PartialLayer layer, int32_t rank, int32_t pairs,
@@ -171,7 +171,7 @@ void EncodePartialKeys(Stream& stream, const StepView& step, const PartialLayer&
                               range.kind,
                               static_cast<int32_t>(layer.format.rank),
                               static_cast<int32_t>(layer.format.pairs())};
-  // Blocks stride over the tokens: a guess of how many there are, no limit.
+  // Blocks stride over the tokens: this estimate of their number is not a limit.
   const int64_t tokens = range.kind == RowRange::kNew ? step.max_rows : step.max_context;
   const auto tiles = std::clamp<int64_t>((tokens + kTile - 1) / kTile, 1, 128);
   const dim3 grid(static_cast<unsigned>(tiles), static_cast<unsigned>(layer.kv_heads),

@@ -1,12 +1,12 @@
-// Scores of all candidates, kept in global memory: for selections that need to know more than one
-// pair's scores before they select (SelectTop).
+// Scores of all candidates, kept in global memory: for selections that depend on the scores of
+// several pairs (SelectTop).
 #pragma once
 
 #include "ops/select/litecache_select.cuh"
 
 namespace litecache::ops::cuda {
 
-// Scorer as SelectKernel's; keys [pairs][stride] of the candidates from the range's begin on.
+// Scorer as in SelectKernel; keys [pairs][stride] of the candidates from the range's begin on.
 template <class Scorer>
 __global__ void __launch_bounds__(kTeamThreads, 1)
     ScoreKernel(const __grid_constant__ StepView step, const __grid_constant__ LiteCacheShape shape,
@@ -17,7 +17,7 @@ __global__ void __launch_bounds__(kTeamThreads, 1)
   const ClusterTeam team;
   const int32_t pair = static_cast<int32_t>(blockIdx.x) / team.size;
   SelectTarget target;
-  if (!FindTarget(step, shape, layer, source, pair, &target)) return;  // all of the team
+  if (!FindTarget(step, shape, layer, source, pair, &target)) return;  // the whole team returns
   const auto [first, last] = SliceOf(team, target);
   scorer.Score(team,
                ScoreJob{step, shape, layer, target, source.scale, first, last,
@@ -26,7 +26,7 @@ __global__ void __launch_bounds__(kTeamThreads, 1)
   team.Sync();  // no block ends while others read its shared memory
 }
 
-// q: null where the scorer has its queries from elsewhere.
+// q: null if the scorer has its queries from elsewhere.
 template <class Scorer>
 void LaunchScore(Stream& stream, const StepView& step, const LiteCacheShape& shape,
                  const LiteCacheLayer& layer, const SelectRange* ranges, const Scorer& scorer,

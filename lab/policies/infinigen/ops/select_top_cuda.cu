@@ -15,7 +15,7 @@ struct TopProblem {
   int64_t max_selected = 0;
 };
 
-// A team of blocks a pair.
+// One team of blocks per pair.
 __global__ void __launch_bounds__(kTeamThreads, 1)
     SelectTopKernel(const __grid_constant__ TopProblem p) {
   __shared__ TopKShared shared;

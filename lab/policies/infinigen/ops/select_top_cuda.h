@@ -1,4 +1,4 @@
-// The best of each sequence's own candidates. Pairs are sequence * kv_heads + head; all arrays are
+// Selects the best candidates of each pair. Pairs are sequence * kv_heads + head; all arrays are in
 // device memory.
 #pragma once
 
@@ -10,10 +10,10 @@
 
 namespace litecache::ops::cuda {
 
-// The best of each pair's range, ascending (equal keys: the lower first), into selected
+// The best of each pair's range, ascending (ties go to the lower position), to selected
 // [pairs][max_selected] and selected_count [pairs]. keys [pairs][stride]: of the candidates from
-// `begin` on, larger is better (OrderedKey); not read where all are wanted. max_candidates: no
-// range has more.
+// `begin` on, larger is better (OrderedKey); not read if all are selected. max_candidates: upper
+// bound for all ranges.
 void SelectTop(Stream& stream, const StepView& step, int64_t kv_heads, const SelectRange* ranges,
                const uint32_t* keys, int64_t stride, int64_t max_candidates, int32_t* selected,
                int32_t* selected_count, int64_t max_selected);

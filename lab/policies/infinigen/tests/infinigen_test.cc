@@ -108,7 +108,7 @@ class InfiniGenLife final : public Life {
                              const float* predicted, const Rows& rows) override {
     std::vector<double> expected(static_cast<size_t>(layout_.q_heads * layout_.head_dim));
     const bool dense = layer < options_.dense_layers;
-    double low = 0, high = 0;  // of the mean of the heads' counts
+    double low = 0, high = 0;  // bounds of the mean of the heads' counts
     std::vector<std::vector<int64_t>> fetched;
     for (int64_t head = 0; head < layout_.kv_heads; ++head) {
       std::vector<int64_t> tokens;
@@ -129,7 +129,7 @@ class InfiniGenLife final : public Life {
   void CheckHead(const StepSequence& part, int64_t layer, int64_t head, const float* predicted,
                  const Rows& rows, const std::vector<int64_t>& tokens, double* low, double* high) {
     const int64_t d = layout_.head_dim;
-    // Channels: no other has a larger sum.
+    // Channels: no other channel has a larger sum.
     const auto chosen = impl().ChosenChannels(part.id, layer, head);
     const std::vector<double>& sums = Sums(part.id, layer, head);
     ASSERT_EQ(static_cast<int64_t>(chosen.size()),
@@ -139,7 +139,7 @@ class InfiniGenLife final : public Life {
     for (const int32_t c : chosen) least = std::min(least, sums[static_cast<size_t>(c)]);
     for (int64_t c = 0; c < d; ++c) {
       if (std::find(chosen.begin(), chosen.end(), c) != chosen.end()) continue;
-      // The cache adds up keys as they come, before they are rounded to be stored.
+      // The cache accumulates keys before they are rounded for storage.
       const double slack = layout_.dtype == DType::kBF16 ? 1e-2 : 1e-4;
       EXPECT_LE(sums[static_cast<size_t>(c)], least * (1 + slack) + 1e-6) << "channel " << c;
     }
@@ -250,8 +250,8 @@ TEST_P(InfiniGenLives, AgreeStepByStep) {
     capped += life.capped();
     checked += life.checked();
   }
-  if (rounds < 30) return;  // too few for all to happen
-  // Rows were left out, by the cap and by their scores.
+  if (rounds < 30) return;  // too few rounds for all cases to occur
+  // Rows were left out both by the cap and by their scores.
   EXPECT_GT(few, checked / 20);
   EXPECT_GT(capped, 0);
   EXPECT_LT(capped, few);
@@ -268,7 +268,7 @@ TEST_P(InfiniGenLives, HundredsOfStepsOverManyPages) {
   life.Step({{b, 77, false}, {a}});
   for (int i = 0; i < 300 && !HasFailure(); ++i) life.Step({{a}, {b}});
   const Stats stats = life.cache().GetStats();
-  // No cache: what is chosen moves, in every step.
+  // There is no cache: the selected rows are transferred in every step.
   uint64_t selected = 0;
   for (const HeadCounters& head : life.cache().Heads()) selected += head.rows_selected;
   EXPECT_EQ(stats.prefetch.rows, selected);

@@ -1,4 +1,4 @@
-// The best of listed candidates.
+// Selection of the best listed candidates.
 #include "lab/policies/infinigen/ops/select_top_cuda.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// The block cache of policy pqcache.
+// The kernels of policy pqcache's block cache.
 #include "device/cuda/check.h"
 #include "device/cuda/cuda_device.h"
 #include "lab/policies/pqcache/ops/pqcache_cuda.h"
@@ -10,13 +10,13 @@ namespace {
 constexpr int kThreads = 1024;
 constexpr int kWarps = kThreads / 32;
 
-// Small blocks, as in pull_rows_cuda.cu: they find room beside a layer's products. As many as bring
-// the link to its rate.
+// Small blocks, as in pull_rows_cuda.cu, which fit on SMs next to a layer's products; enough of
+// them to saturate the link.
 constexpr int kAdmitThreads = 128;
 constexpr int kAdmitWarps = kAdmitThreads / 32;
 constexpr unsigned kAdmitBlocks = 80;
 
-// A block a pair. Missed rows keep their order.
+// One block per pair. Missed rows keep their order.
 __global__ void __launch_bounds__(kThreads)
     PqLookupKernel(const __grid_constant__ StepView step, const __grid_constant__ PqLayer layer) {
   __shared__ int32_t warp_misses[kWarps];
@@ -60,7 +60,7 @@ __global__ void __launch_bounds__(kThreads)
     }
     const bool missed = i < count && slot < 0;
     const unsigned of_warp = __ballot_sync(kFullMask, missed);
-    __syncthreads();  // the last round's counts have been read
+    __syncthreads();  // the previous round's counts have been read
     if (lane == 0) warp_misses[warp] = __popc(of_warp);
     __syncthreads();
     int32_t before = misses + __popc(of_warp & ((1u << lane) - 1));
@@ -88,7 +88,7 @@ __global__ void __launch_bounds__(kThreads)
   atomicAdd(&counters.rows_moved, static_cast<unsigned long long>(misses));
 }
 
-// A block a pair.
+// One block per pair.
 __global__ void __launch_bounds__(kThreads, 1)
     PqFillWindowKernel(const __grid_constant__ StepView step,
                        const __grid_constant__ PqLayer layer) {
@@ -111,7 +111,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   }
 }
 
-// A warp a pair.
+// One warp per pair.
 __global__ void PqStoreNewKernel(const __grid_constant__ StepView step,
                                  const __grid_constant__ PqLayer layer) {
   const int32_t head = blockIdx.x, sequence = blockIdx.y;

@@ -9,8 +9,8 @@
 
 namespace litecache::ops {
 
-// A key is cut into `subspaces` parts of head_dim / subspaces values; a part's code names one of
-// 2^bits centroids. Blocks of 32 tokens, each [subspaces][32] bytes.
+// A key is split into `subspaces` parts of head_dim / subspaces values; the code of a part is the
+// index of one of 2^bits centroids. Stored in blocks of 32 tokens, each [subspaces][32] bytes.
 struct PqFormat {
   static constexpr int64_t kBlockTokens = 32;
   int64_t subspaces = 2;
@@ -19,7 +19,7 @@ struct PqFormat {
   int64_t clusters() const { return int64_t{1} << bits; }
   int64_t token_bytes() const { return subspaces; }
   int64_t block_bytes() const { return kBlockTokens * subspaces; }
-  // Where the code of a token's part lies.
+  // The address of the code of a token's part.
   uint8_t* Code(const PagedMetadata& metadata, int64_t token, int64_t part) const {
     const int64_t in_page = token % metadata.page_tokens;
     return reinterpret_cast<uint8_t*>(metadata.pages[token / metadata.page_tokens]) +
@@ -27,7 +27,7 @@ struct PqFormat {
   }
 };
 
-// Codes of keys: the nearest centroid of every part (lab/policies/common/lloyd.h).
+// Encodes keys: the nearest centroid of every part (lab/policies/common/lloyd.h).
 struct PqEncodeWork {
   const float* keys = nullptr;  // row i at keys + i * key_stride, head_dim values
   int64_t key_stride = 0;

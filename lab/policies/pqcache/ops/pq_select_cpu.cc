@@ -15,7 +15,7 @@ static_assert(kBlock == kSoftmaxBlock);
 constexpr int64_t kPieceTokens = 2048;  // tokens a thread scores at a time
 constexpr int64_t kEncodeRows = 1024;
 
-// A block's 32 tokens of one query head: its tables [subspaces][clusters].
+// Scores a block's 32 tokens for one query head with its tables [subspaces][clusters].
 void ScoreBlock(const uint8_t* codes, const PqFormat& format, const float* tables, float* scores) {
   for (int64_t t = 0; t < kBlock; ++t) scores[t] = tables[codes[t]];
   for (int64_t s = 1; s < format.subspaces; ++s) {
@@ -64,8 +64,9 @@ void PqEncode(ThreadPool& pool, const PqFormat& format, int64_t head_dim,
 void PqSelect(ThreadPool& pool, const PqFormat& format, int64_t group, int64_t head_dim,
               std::span<PqSelectWork> work) {
   const int64_t dim = head_dim / format.subspaces, clusters = format.clusters();
-  const int64_t table = format.subspaces * clusters;  // of a query head
-  // Unused codes of a block's rest may be anything a byte holds: tables are as long.
+  const int64_t table = format.subspaces * clusters;  // per query head
+  // The unused codes at the end of a block may have any value of a byte, so tables have that
+  // length.
   constexpr int64_t kCodes = 256;
   std::vector<float> tables(work.size() * static_cast<size_t>(group * table) + kCodes);
   for (size_t i = 0; i < work.size(); ++i) {

@@ -1,4 +1,4 @@
-// CPU implementation behind pq_select.h: same contracts, arguments already checked.
+// CPU implementation behind pq_select.h: same contracts, with checked arguments.
 #pragma once
 
 #include "base/thread_pool.h"

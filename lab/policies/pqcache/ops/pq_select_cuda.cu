@@ -11,7 +11,7 @@ namespace {
 
 constexpr int kMaxDim = 256;
 
-// [subspaces][clusters][part_dim] of a head.
+// A head's centroids, [subspaces][clusters][part_dim].
 __device__ __forceinline__ const float* CodebookOf(const StepSequence& s, const PqLayer& layer,
                                                    int32_t head) {
   const int32_t list = layer.layer * layer.kv_heads + head;
@@ -32,7 +32,7 @@ __device__ __forceinline__ uint8_t* CodeOf(const StepSequence& s, const PqLayer&
          (int64_t{in_page / kBlock} * subspaces + part) * kBlock + in_page % kBlock;
 }
 
-// a.b, added up in order. Both lie at multiples of 16 bytes where dim is a multiple of 4.
+// a.b, added in order. Both are aligned to 16 bytes if dim is a multiple of 4.
 __device__ __forceinline__ float Product(const float* a, const float* b, int32_t dim) {
   float sum = 0;
   if (dim % 4 != 0) {
@@ -48,8 +48,9 @@ __device__ __forceinline__ float Product(const float* a, const float* b, int32_t
   return sum;
 }
 
-// For every query head a table [subspaces][clusters] of products with the centroids; a token's
-// product is a sum of entries. Tables of kHeads heads lie interleaved: one load serves them.
+// A table [subspaces][clusters] of products with the centroids for every query head; a token's
+// product is a sum of entries. The tables of kHeads heads are interleaved, so that one load serves
+// them.
 template <int kHeads>
 struct CodeProducts {
   static constexpr int kAtOnce = 4;
@@ -69,7 +70,7 @@ struct CodeProducts {
     const int32_t entries = subspaces * clusters;
     const float* centroids = CodebookOf(*job.target.sequence, layer, job.target.head);
     for (int32_t i = threadIdx.x; i < padded * entries; i += kTeamThreads) {
-      // Of one entry the heads are neighbours: they read the same centroid.
+      // The heads of one entry are adjacent: they read the same centroid.
       const int32_t j0 = i / (entries * kHeads), rest = i - j0 * entries * kHeads;
       const int32_t entry = rest / kHeads, j = j0 * kHeads + rest % kHeads;
       float sum = 0;
@@ -85,7 +86,7 @@ struct CodeProducts {
                              int32_t first_head, float (&s)[kHeads]) const {
     const auto subspaces = static_cast<int32_t>(layer.format.subspaces);
     const int32_t clusters = 1 << layer.format.bits;
-    // A lane's part 0; t is the first of a block.
+    // Part 0 of the lane's token; t is the first of a block.
     const RowList list =
         codes.List(*job.target.sequence, layer.codes.list_of_head[job.target.head]);
     const int32_t page = list.per_page.Quotient(t);
@@ -95,7 +96,7 @@ struct CodeProducts {
 #pragma unroll
     for (int j = 0; j < kHeads; ++j) s[j] = 0;
     for (int32_t part = 0; part < subspaces; ++part) {
-      // Behind the last token there may be anything.
+      // The values after the last token are arbitrary.
       const int32_t code = __ldg(of_lane + part * PqFormat::kBlockTokens) & (clusters - 1);
       const float* entry = own + (part * clusters + code) * kHeads;
 #pragma unroll
@@ -107,7 +108,7 @@ struct CodeProducts {
 constexpr int kEncodeThreads = 128;
 constexpr int kEncodeWarps = kEncodeThreads / 32;
 
-// Blocks stride over tokens; a warp a part, its lanes take centroids in turn.
+// Blocks stride over tokens; one warp per part, whose lanes process centroids in turn.
 __global__ void __launch_bounds__(kEncodeThreads)
     PqEncodeKernel(const __grid_constant__ StepView step, const __grid_constant__ PqLayer layer,
                    bool fresh) {
@@ -134,7 +135,7 @@ __global__ void __launch_bounds__(kEncodeThreads)
     }
     __syncthreads();
     for (int32_t part = warp; part < subspaces; part += kEncodeWarps) {
-      // The largest product less half the centroid's squared norm; equal ones: the lower.
+      // The largest product minus half the centroid's squared norm; ties go to the lower index.
       float best = -INFINITY;
       int32_t code = clusters;
       for (int32_t j = lane; j < clusters; j += 32) {

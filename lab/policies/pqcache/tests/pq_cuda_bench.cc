@@ -1,4 +1,4 @@
-// PQCache's selection and lookup: its published settings, half of a budget of 10% selected.
+// PQCache's selection and lookup: its published settings, with half of a 10% budget selected.
 #include <fmt/format.h>
 
 #include <algorithm>

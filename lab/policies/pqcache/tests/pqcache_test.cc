@@ -32,7 +32,8 @@ KvOptions Options() {
   return options;
 }
 
-// LFU in plain words: the block with the fewest uses goes, of several the one used longest ago.
+// A straightforward LFU: evicts the block with the fewest uses; ties go to the one used longest
+// ago.
 class PlainLfu {
  public:
   bool Has(int64_t block) const { return entries_.contains(block); }
@@ -76,9 +77,9 @@ class PqLife final : public Life {
 
  private:
   struct Known {
-    int64_t prompt = -1;                 // tokens when the first token after a prompt came
+    int64_t prompt = -1;                 // tokens when the first token after a prompt arrived
     std::map<int64_t, PlainLfu> caches;  // by layer
-    std::set<int64_t> clustered;         // layers whose centroids were looked at
+    std::set<int64_t> clustered;         // layers whose centroids have been checked
   };
 
   Diagnosis& impl() { return dynamic_cast<Diagnosis&>(*cache_); }
@@ -152,7 +153,7 @@ class PqLife final : public Life {
     return sum;
   }
 
-  // As good as Lloyd's algorithm in double precision from the same start.
+  // At least as good as Lloyd's algorithm in double precision from the same start.
   void CheckCentroids(const StepSequence& part, const Known& known, int64_t layer,
                       const Rows& rows) {
     const int64_t n = known.prompt - options_.sink_tokens;
@@ -243,7 +244,7 @@ class PqLife final : public Life {
           const double* key =
               rows.k[static_cast<size_t>(t)].data() + head * layout_.head_dim + s * dim();
           const float* table = centroids + s * clusters() * dim();
-          if (j == 0 && t % 8 == part.past % 8) {  // the nearest, to rounding
+          if (j == 0 && t % 8 == part.past % 8) {  // the nearest, up to rounding
             double least = HUGE_VAL, size = 1;
             for (int64_t c = 0; c < clusters(); ++c) {
               least = std::min(least, Distance(table + c * dim(), key));
@@ -343,7 +344,7 @@ TEST_P(PqCacheLives, AgreeStepByStep) {
     const auto trace =
         round % 5 == 0 ? std::make_shared<const Trace>(RandomTrace(random)) : nullptr;
     PqLife life(layout, options, random(), {.device = device(), .trace = trace});
-    // A step that is run again finds the blocks that its first try let in.
+    // A repeated step finds the blocks that its first attempt admitted.
     life.CheckCacheContents(!fails);
     life.RunRandom(testing::Rounds(60), testing::Tokens(1 + static_cast<int32_t>(random() % 250)),
                    60, fails);
@@ -353,8 +354,8 @@ TEST_P(PqCacheLives, AgreeStepByStep) {
     hits += life.hits();
     misses += life.misses();
   }
-  if (rounds < 24) return;  // too few for all to happen
-  // All ways were taken.
+  if (rounds < 24) return;  // too few rounds for all cases to occur
+  // All cases occurred.
   EXPECT_GT(indexed, dense / 20);
   EXPECT_GT(dense, indexed / 50);
   EXPECT_GT(left_out, indexed / 20);
@@ -384,7 +385,7 @@ TEST_P(PqCacheLives, HundredsOfStepsOverManyPages) {
   EXPECT_EQ(stats.lookups, selected);
   EXPECT_EQ(stats.hits, selected - moved);
   EXPECT_GT(stats.hits, 0u);
-  // Whole blocks of both heads, at each step of a sequence no more than a layer's cache holds.
+  // Whole blocks of both heads; in each step of a sequence no more than a layer's cache holds.
   EXPECT_GT(stats.admit.rows, 0u);
   EXPECT_EQ(stats.admit.rows % (2 * 32), 0u);
   EXPECT_LE(stats.admit.rows, 601u * 2 * (2 * 256));
