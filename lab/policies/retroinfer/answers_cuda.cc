@@ -14,17 +14,17 @@
 namespace litecache::kv {
 namespace {
 
-// Clusters that a thread has to have before another one is woken, which takes as long as hundreds.
+// Minimum number of clusters per thread: waking a thread takes as long as hundreds of clusters.
 constexpr size_t kClustersAThread = 1000;
 
 using Clock = std::chrono::steady_clock;
-// A layer takes hundreds of microseconds. The thread sleeps until this long before the choice is
-// expected, so long that a timer is not late, then spins.
+// A layer takes hundreds of microseconds. The thread sleeps until this long before the selection is
+// expected, early enough for an inaccurate timer, then spins.
 constexpr std::chrono::microseconds kAwake{100};
 constexpr std::chrono::milliseconds kSpin{1};
-// Between two looks at whether the device is still at work.
+// Interval between two checks whether the device is still working.
 constexpr std::chrono::milliseconds kAsk{20};
-constexpr uint64_t kPolls = 32;  // between two looks at the clock
+constexpr uint64_t kPolls = 32;  // between two checks of the clock
 
 void SpinOnce() {
 #if defined(__x86_64__)
@@ -61,7 +61,7 @@ void WaveAnswers::WaitForChoices(int64_t layer) {
     return std::atomic_ref<const uint64_t>(mailbox()->chosen).load(std::memory_order_acquire);
   };
   const auto begin = Clock::now();
-  // The first layer waits for what lies between two steps.
+  // The first layer also waits for everything between two steps.
   const bool sleeps = layer > 0 && expected_ > kAwake && expected_ < Clock::duration::max();
   if (sleeps) std::this_thread::sleep_for(expected_ - kAwake);
   const bool late = sleeps && chosen() >= number;
@@ -75,13 +75,14 @@ void WaveAnswers::WaitForChoices(int64_t layer) {
     asked = now;
     const cudaError_t state = cudaStreamQuery(stream_);
     if (state == cudaErrorNotReady) {
-      cudaGetLastError();  // would be taken for the next launch's
+      cudaGetLastError();  // it would be reported for the next launch
       continue;
     }
     LC_CUDA(state);
     if (chosen() < number) throw DeviceError("KV policy retroinfer: a step has ended unfinished");
   }
-  // Late, it says nothing: sleeping less will.
+  // If this thread woke up late, the wait is not a measurement: half of it makes the next sleep
+  // shorter.
   const Clock::duration waited = Clock::now() - begin;
   if (layer > 0) shortest_ = std::min(shortest_, late ? waited / 2 : waited);
 }
@@ -102,7 +103,7 @@ void WaveAnswers::Update(int64_t index) {
   const auto run = [this](size_t begin, size_t end) {
     for (size_t i = begin; i < end; ++i) updates_[i].Run(shape_.o.block_tokens);
   };
-  // This thread does its share.
+  // This thread takes a share.
   const size_t most = std::min(static_cast<size_t>(threads_.size()) + 1, update_count_);
   const size_t jobs = std::clamp(clusters / kClustersAThread, size_t{1}, most);
   for (size_t job = 1; job < jobs; ++job) {

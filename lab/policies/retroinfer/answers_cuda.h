@@ -1,6 +1,6 @@
-// What CPU threads do beside a decode step of policy retroinfer on a GPU: they keep the block
-// caches' order of use, a layer behind. The device tells through mapped memory what a layer has
-// chosen, and is told there what the layer's caches take over
+// The CPU threads that work in parallel with a decode step of policy retroinfer on a GPU: they
+// maintain the LRU order of the block caches, one layer later. Through mapped memory the device
+// publishes a layer's selection, and receives the list of rows that the layer's caches admit
 // (lab/policies/retroinfer/ops/wave_index_cuda.h).
 #pragma once
 
@@ -23,26 +23,26 @@ namespace litecache::kv {
 
 class WaveAnswers {
  public:
-  // noted: called with each layer's updates, pair after pair, and what the device has told. host:
+  // noted: called with each layer's updates, pair after pair, and the device's message. host:
   // pinned memory. All must outlive this.
   using Noted = std::function<void(int64_t layer, std::span<const WaveUpdate> updates,
                                    const ops::cuda::WaveLayer& told)>;
   WaveAnswers(Device& host, const RetroShape& shape, const RetroWork& work, int threads,
               Noted noted);
 
-  // Before a step. sequences: those that decode; choosing: some of them have clusters.
+  // Call before a step. sequences: those that decode; choosing: some of them have clusters.
   void Begin(std::vector<CudaWaveSequence*> sequences, bool choosing);
   bool choosing() const { return choosing_; }
   uint64_t first_number() const { return first_number_; }  // of the step's layers
   ops::cuda::WaveMailbox* mailbox() const { return mailbox_.as<ops::cuda::WaveMailbox>(); }
-  // The stream whose work tells: where it has ended or failed, nothing more is waited for.
+  // The stream that publishes the selections: if it has ended or failed, waiting stops.
   void set_stream(CUstream_st* stream) { stream_ = stream; }
 
-  // Answers the layers before `end` that have not been answered, when they have chosen. What goes
-  // wrong on the way is thrown once the device need not wait any more; the caches of the step's
-  // sequences are empty then.
+  // Answers the unanswered layers before `end` as soon as their selection is published. Errors are
+  // thrown once the device is no longer waiting; the caches of the step's sequences are empty in
+  // that case.
   void Serve(int64_t end);
-  // The number that the device has waited for in vain, 0: none; once.
+  // The number for which the device has timed out, or 0; resets it.
   uint64_t TakeFault();
 
  private:
@@ -58,15 +58,15 @@ class WaveAnswers {
   BackgroundThreads threads_;
   std::shared_ptr<TaskGroup> updating_ = std::make_shared<TaskGroup>();
 
-  // Of the step in progress.
+  // State of the step in progress.
   std::vector<CudaWaveSequence*> sequences_;
   bool choosing_ = false;
   uint64_t next_number_ = 0, first_number_ = 0;
   int64_t served_ = 0;
   CUstream_st* stream_ = nullptr;
-  // The shortest wait for a layer's choice: of the step before, and of this one so far.
+  // The shortest wait for a layer's selection: in the previous step, and in this one so far.
   std::chrono::steady_clock::duration expected_{}, shortest_ = expected_.max();
-  std::vector<WaveUpdate> updates_;  // of the pairs
+  std::vector<WaveUpdate> updates_;  // one per pair
   size_t update_count_ = 0;
 };
 

@@ -1,4 +1,4 @@
-// Policy `retroinfer` on a GPU, without its parts in sight.
+// Policy `retroinfer` on a GPU, without including its parts.
 #pragma once
 
 #include <cstdint>
@@ -10,10 +10,10 @@
 
 namespace litecache::kv {
 
-// Device memory that up to `sequences` sequences of up to `tokens` tokens take beside the tiers.
+// Device memory for up to `sequences` sequences of up to `tokens` tokens, besides the tiers.
 uint64_t CudaRetroScratchBytes(const RetroShape& shape, int64_t sequences, int64_t tokens);
 
-// device: a CudaDevice; shape: of one. forced: null, or which clusters are chosen.
+// device: a CudaDevice; shape: for a GPU. forced: null, or the clusters to select.
 std::unique_ptr<Cache> CreateCudaRetroCache(Device& device, const RetroShape& shape,
                                             const TierBytes& budget, const ForcedSelection* forced);
 

@@ -48,7 +48,7 @@ void IndexBuild::Store() {
   }
 }
 
-// Whoever comes second stores.
+// The second of the two callers stores.
 void IndexBuild::Ready(List* list, int64_t layer, bool here) {
   if (list->ready.fetch_add(1, std::memory_order_acq_rel) == 0) return;
   if (here) {
@@ -78,7 +78,7 @@ void IndexBuild::Cancel() {
   for (const auto& group : groups_) {
     try {
       group->Wait();
-    } catch (...) {  // of work that nobody wants any more
+    } catch (...) {  // the result is not needed any more
     }
   }
 }
@@ -109,7 +109,7 @@ void IndexBuild::Cluster(List* list) {
                     .iterations = shape_.o.iterations,
                     .cancel = &cancel_};
     std::byte* page = nullptr;
-    if (!list->where.ring.empty()) {  // a ring's rows end and begin anew
+    if (!list->where.ring.empty()) {  // a ring's rows end and start over
       const size_t bytes = shape_.format.row_bytes();
       copy.resize(static_cast<size_t>(count) * bytes);
       page = copy.data();
@@ -157,7 +157,7 @@ void IndexBuild::StorePart(List* list) {
       std::memcpy(rows.data() + static_cast<size_t>(to) * bytes, Source(*list, part.begin + i),
                   bytes);
     }
-    // A page is all of one list's, but other tokens of it may be read meanwhile.
+    // The page belongs to one list, but other tokens of it may be read meanwhile.
     for (int64_t i = 0; i < count; ++i) {
       std::memcpy(store.Row(part.begin + i), rows.data() + static_cast<size_t>(i) * bytes, bytes);
     }

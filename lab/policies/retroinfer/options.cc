@@ -7,7 +7,7 @@
 namespace litecache {
 
 std::span<const Option<RetroInferOptions>> RetroInferOptionTable() {
-  using namespace option_rows;  // NOLINT(google-build-using-namespace): the makers of rows
+  using namespace option_rows;  // NOLINT(google-build-using-namespace): functions that make rows
   using O = RetroInferOptions;
   static const auto rows = std::to_array<Option<O>>({
       Row("cluster_tokens", &O::cluster_tokens, Tokens(1, 1 << 20),

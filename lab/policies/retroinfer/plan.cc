@@ -1,4 +1,4 @@
-// Policy retroinfer before it exists.
+// The plan of policy retroinfer.
 
 #include "base/error.h"
 #include "kv/api/policy_settings.h"
@@ -41,13 +41,14 @@ class RetroPlan final : public WithShape<CachePlan, RetroShape>, public ReplaysT
       return static_cast<uint64_t>(count) * each;
     };
     const int64_t clusters = shape_.ClusterRoom(tokens), heads = sequences * layout.kv_heads;
-    // Scores of the clusters, and what estimates pass to the attention, which copies it.
+    // Scores of the clusters, and the states that estimates pass to the attention, which copies
+    // them.
     const int64_t scores = heads * (shape_.group + 1) * clusters;
     const int64_t states =
         2 * heads * ops::EstimateStates(clusters) * ops::StateSize(shape_.group, layout.head_dim);
-    // A thread that builds an index has the rows of one list twice and its centroids three times;
-    // of up to two prompts that end together the clusters of all tokens are known before their rows
-    // are moved.
+    // A thread that builds an index holds the rows of one list twice and its centroids three times;
+    // of up to two prompts that end together, the clusters of all tokens are known before their
+    // rows are moved.
     const uint64_t build = static_cast<uint64_t>(threads) *
                                (bytes(tokens, shape_.format.row_bytes() + 2 * sizeof(int32_t)) +
                                 bytes(3 * clusters * layout.head_dim, sizeof(float))) +

@@ -1,4 +1,4 @@
-// Policy `retroinfer`: RetroInfer: rows in clusters, the best attended, the next ones
+// Policy `retroinfer` (RetroInfer): rows in clusters; the best are attended, the next ones
 // estimated.
 #pragma once
 

@@ -15,7 +15,7 @@ RetroCache::RetroCache(Device& device, const RetroShape& shape, const TierBytes&
 
 RetroCache::~RetroCache() {
   buffer_.Settle();
-  sequences_.clear();  // their builds end before the threads and the pages go
+  sequences_.clear();  // their builds must end before threads and pages are destroyed
 }
 
 // ---- the index ----
@@ -68,7 +68,7 @@ void RetroCache::Attend(Stream& stream, int64_t layer, const Step& step, const M
 void RetroCache::Decode(Stream& stream, int64_t layer, const MatrixView& q, const MatrixView& k,
                         const MatrixView& v, float scale, const MatrixView& out) {
   for (const View& view : decoding_) {
-    // Clusters that are not used yet may take their time, unless their rows' slots are needed.
+    // Clusters that are not in use need not be complete, unless their rows' slots are needed.
     WaveSequence& sequence = *view.sequence;
     if (sequence.build != nullptr && sequence.pending.empty()) BuildOf(sequence).Wait(layer);
   }
@@ -91,7 +91,7 @@ void RetroCache::Decode(Stream& stream, int64_t layer, const MatrixView& q, cons
   if (!accesses.empty()) {
     buffer_.Lookup(stream);
     buffer_.StartTransfer();
-    // What the index is asked for, and what it knows without rows, beside the rows' way.
+    // Index operations that need no rows run in parallel with the transfer of rows.
     estimates_.clear();
     size_t room = 0;
     const auto size = static_cast<size_t>(ops::StateSize(shape_.group, shape_.layout.head_dim));
@@ -144,7 +144,7 @@ void RetroCache::Fill(Stream& stream, int64_t layer) {
   for (const View& view : decoding_) {
     WaveSequence& sequence = *view.sequence;
     if (sequence.filled[l]) continue;
-    // Rows that are not stored are in their slots.
+    // Rows that are not in the store are in their slots.
     const int64_t stored = std::min(store_.Length(view.part.id), view.part.past);
     int32_t* rows = next;
     int64_t count = 0;
@@ -240,7 +240,7 @@ void RetroCache::ForceClusters(int64_t layer) {
   for (size_t i = 0; i < selects_.size(); ++i) {
     const ops::ClusterSelectWork& select = selects_[i];
     const StepSequence& part = decoding_[select_views_[i]].part;
-    // A sequence's heads follow each other.
+    // The heads of a sequence are adjacent.
     const int64_t head = static_cast<int64_t>(i) % shape_.layout.kv_heads;
     order.resize(static_cast<size_t>(select.count));
     forced_->Clusters(layer, head, part.past, part.first_row, select.count, select.count,
@@ -249,7 +249,7 @@ void RetroCache::ForceClusters(int64_t layer) {
     int32_t* const end = next + select.ranked_count + select.unranked_count;
     for (const int32_t id : order) {
       if (next == end) break;
-      if (select.scores[id] >= 0) *next++ = id;  // not an empty one
+      if (select.scores[id] >= 0) *next++ = id;  // not empty
     }
     LC_CHECK(next == end);
     std::sort(select.ids + select.ranked_count, end);
@@ -301,7 +301,7 @@ void RetroCache::AttendZones(Stream& stream, int64_t layer, std::span<const Wave
         attends.states = estimate.states;
         attends.state_count = ops::EstimateStates(estimate.count);
       }
-      // The ring, from the oldest row to its end, then from its beginning.
+      // The ring: from the oldest row to its end, then from its start.
       const int64_t count = view.n() - sequence.indexed_end;
       if (count <= 0) continue;
       const int64_t first = shape_.SteadySlot(sequence.indexed_end);

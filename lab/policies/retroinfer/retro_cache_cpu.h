@@ -1,5 +1,5 @@
-// Policy retroinfer on the CPU: an index of clusters over rows in a host store, a cache of their
-// blocks on the device (RetroInfer's wave index and wave buffer).
+// Policy retroinfer on the CPU: an index of clusters over rows in a host store, and a cache of
+// their blocks on the device (RetroInfer's wave index and wave buffer).
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,7 @@ class RetroCache final : public WaveCache {
               const MatrixView& out) override;
   void Settle() override { buffer_.Settle(); }
 
-  // Of measurements: which clusters are attended, as many as were. Null: none.
+  // For measurements: replaces the attended clusters by the same number of others. Null: none.
   void Force(std::shared_ptr<const ForcedSelection> selection) { forced_ = std::move(selection); }
 
  private:
@@ -44,7 +44,7 @@ class RetroCache final : public WaveCache {
               const MatrixView& v, float scale, const MatrixView& out);
   void Fill(Stream& stream, int64_t layer);
   void Append(int64_t layer, const MatrixView& k, const MatrixView& v);
-  // The clusters that the layer's queries want, into selects_.
+  // Selects the clusters for the layer's queries, into selects_.
   void Select(Stream& stream, int64_t layer, const MatrixView& q, float scale);
   void ForceClusters(int64_t layer);
   void CountAccesses(int64_t layer, std::span<const WaveAccess> accesses);
@@ -58,7 +58,7 @@ class RetroCache final : public WaveCache {
   WaveBuffer buffer_;
   std::shared_ptr<const ForcedSelection> forced_;
 
-  // Scratch; kept, so that a step allocates little once it has grown.
+  // Scratch, kept between steps to avoid allocations.
   std::vector<ops::MoveWork> moves_;
   std::vector<int32_t> indices_;
   std::vector<float> row_;

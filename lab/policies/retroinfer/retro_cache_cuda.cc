@@ -20,11 +20,11 @@ using ops::cuda::RowTable;
 using ops::cuda::StepView;
 using ops::cuda::WaveLayer;
 
-// Enough for several threads to touch: the store is gigabytes.
+// Large enough for several threads to page in: the store has gigabytes.
 constexpr uint64_t kHostSlab = uint64_t{64} << 20;
 
-// A later prompt of a sequence is many short parts, of whose kernels a layer has too few rows: of
-// more parts than these, all layers are clustered together behind the step.
+// A later prompt of a sequence has many short parts, for whose kernels one layer has too few rows:
+// with more parts than this, all layers are clustered together after the step.
 constexpr size_t kMostParts = 8;
 
 }  // namespace
@@ -64,13 +64,13 @@ CudaRetroCache::CudaRetroCache(CudaDevice& device, const RetroShape& shape, cons
 CudaRetroCache::~CudaRetroCache() {
   try {
     Settle();
-  } catch (...) {  // nobody wants the caches any more
+  } catch (...) {  // the caches are not needed any more
   }
   link_.Reset();
   for (auto& [id, sequence] : sequences_) {
     for (StagedPages& staged : Of(*sequence).staged) staged.Drop(device_);
   }
-  sequences_.clear();  // their builds end before the pages go
+  sequences_.clear();  // their builds must end before the pages are destroyed
 }
 
 // ---- sequences ----
@@ -90,9 +90,9 @@ SequenceId CudaRetroCache::Fork(SequenceId parent) {
 }
 
 void CudaRetroCache::Release(SequenceId id) {
-  tokens_.Length(id);  // throws for one that does not exist
+  tokens_.Length(id);  // throws if the sequence does not exist
   Settle();
-  link_.Reset();  // of a step that failed
+  link_.Reset();  // after a failed step
   for (StagedPages& staged : Of(id).staged) staged.Drop(device_);
   std::erase(in_step_, static_cast<CudaWaveBuild*>(Of(id).build.get()));
   WaveCache::Release(id);
@@ -119,7 +119,7 @@ std::unique_ptr<WaveBuild> CudaRetroCache::NewBuild(SequenceId id, WaveSequence*
 }
 
 void CudaRetroCache::RunBuild(SequenceId, WaveSequence* sequence, bool from_ring) {
-  LC_CUDA(cudaDeviceSynchronize());  // of the steps before, whose rows these are
+  LC_CUDA(cudaDeviceSynchronize());  // waits for earlier steps, which wrote these rows
   static_cast<CudaWaveBuild&>(*sequence->build).Run(from_ring);
 }
 
@@ -144,7 +144,7 @@ void CudaRetroCache::TakeStaging(const StepSequence& part) {
   }
 }
 
-// ---- what kernels are given ----
+// ---- the arguments of kernels ----
 
 RowTable CudaRetroCache::Store(int64_t layer) const {
   return {.table = ops::cuda::kStore,
@@ -193,7 +193,7 @@ WaveLayer CudaRetroCache::Layer(int64_t layer) const {
 void CudaRetroCache::BeginStep(const Step& step) {
   UndoBuilds();
   WaveCache::BeginStep(step);
-  link_.Reset();  // of a step that failed
+  link_.Reset();  // after a failed step
   started_ = false;
   waiting_ = 0;
   block_.Begin(step.decode_rows, static_cast<int64_t>(step.sequences.size()) - step.decode_rows);
@@ -216,8 +216,8 @@ void CudaRetroCache::BeginPrompts() {
   }
 }
 
-// One whose rows are partly in the store already keeps the orders of all layers, until it is known
-// that the step does not fail; another one of the same step is clustered behind it.
+// A build whose rows are partly in the store keeps the orders of all layers until the step is known
+// to succeed; further such builds in the same step run after it.
 void CudaRetroCache::BeginBuilds() {
   std::vector<std::pair<CudaWaveBuild*, CudaWaveBuild::Chunk>> builds;
   bool reorders = false;
@@ -240,7 +240,7 @@ void CudaRetroCache::BeginBuilds() {
   }
 }
 
-// All of them before another step has orders of its own.
+// Undoes all of them before another step has orders.
 void CudaRetroCache::UndoBuilds() {
   if (in_step_.empty()) return;
   Settle();
@@ -275,21 +275,22 @@ void CudaRetroCache::Store(CudaBranch& link, int64_t layer, int64_t chunk) {
   BuildInStep(chunk)->StoreLayer(link.stream(), layer, StagedRows(layer, chunk));
 }
 
-// First in a step's operations.
+// The first operation of a step.
 void CudaRetroCache::Start(Stream& stream) {
   if (std::exchange(started_, true)) return;
   AsCuda(stream).AddCheck(check_answers_);
   issued_on_ = AsCuda(stream).handle();
   answers_.set_stream(issued_on_);
-  // What caches take over is copied beside the products. Before anything is recorded: a sequence's
-  // first steps are not.
+  // Admitted rows are copied in parallel with the products. Comes before anything is recorded: a
+  // sequence's first steps are not recorded.
   ops::cuda::ShareGpu(stream);
   block_.Send(stream);
   if (!decoding_.empty()) {
     waves_->Send(stream, kWaveHeader + decoding_.size() * sizeof(ops::cuda::WaveSequence));
   }
   if (filling_) fill_.Send(stream);
-  // Generated rows that no cluster has, to the store, where a prompt's chunk finds them.
+  // Copies generated rows that belong to no cluster to the store, where a prompt's chunk reads
+  // them.
   const uint64_t row_bytes = shape_.format.row_bytes();
   for (int64_t i = 0; i < block_.prefilling(); ++i) {
     const StepView ring = block_.Ring(i);
@@ -311,17 +312,17 @@ void CudaRetroCache::Attend(Stream& stream, int64_t layer, const Step& step, con
   LC_CHECK(decoding_.size() + prefilling_.size() == step.sequences.size(),
            "Attend() outside of BeginStep/EndStep");
   Start(stream);
-  // What takes memory waits for the device, which waits for answers once a layer has decoded.
+  // Allocation waits for the device, which waits for answers once a layer has decoded.
   if (layer == 0) BeginBuilds();
   if (!decoding_.empty()) Decode(stream, layer, q, k, v, scale, out);
   prefill_.Attend(stream, block_, layer, q, k, v, scale, out, work_.scratch(), this);
   if (layer + 1 == shape_.layout.layers) {
     link_.JoinAll(stream);
-    // What a prompt's chunk stored is clustered behind it.
+    // Rows stored by a prompt's chunk are clustered after it.
     if (!prefilling_.empty()) builder_.Fork(stream);
   }
-  // Of a step that is issued, not replayed: nothing is left that somebody else who waits for the
-  // device would wait for in vain.
+  // For a step that is issued, not replayed: no answers are left for which another thread that
+  // waits for the device would wait in vain.
   answers_.Serve(waiting_);
 }
 
@@ -341,7 +342,7 @@ void CudaRetroCache::EndStep(const Step& step) {
   const auto lists = static_cast<uint64_t>(shape_.lists);
   for (const View& view : decoding_) {
     const WaveSequence& s = *view.sequence;
-    // Exact rows beside the retrieved ones; centroids, and the estimated clusters' sums.
+    // Exact rows plus the retrieved ones; centroids, and the sums of the estimated clusters.
     const int64_t steady =
         std::min(shape_.sink, view.n()) + std::max<int64_t>(view.n() - s.indexed_end, 0);
     stats_.bytes_read += static_cast<uint64_t>(steady) * lists * row_bytes;
@@ -385,7 +386,7 @@ void CudaRetroCache::Note(int64_t layer, std::span<const WaveUpdate> updates,
 
 void CudaRetroCache::CheckAnswers() {
   if (answers_.TakeFault() == 0) return;
-  // Rows that a cache was to take over are gone.
+  // The rows that a cache was about to admit are lost.
   for (auto& [id, sequence] : sequences_) {
     for (BlockCache& cache : sequence->caches) cache.Clear();
     Of(*sequence).stale_tables = true;
@@ -397,7 +398,7 @@ void CudaRetroCache::CheckAnswers() {
 
 uint64_t CudaRetroScratchBytes(const RetroShape& shape, int64_t sequences, int64_t tokens) {
   const int64_t clusters = shape.ClusterRoom(tokens);
-  // Of every list: where clusters begin, what is cached.
+  // For every list: the first rows of clusters, and the tables of cached blocks.
   const int64_t words = 2 * clusters + shape.CacheBlocks(shape.NprobeRoom(tokens));
   const auto tables = static_cast<uint64_t>(sequences * shape.lists * words) * sizeof(int32_t);
   const uint64_t build = clusters == 0 ? 0 : CudaWaveBuilder::MostBytes(shape, tokens, clusters);

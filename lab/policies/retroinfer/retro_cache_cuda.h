@@ -1,8 +1,8 @@
-// Policy `retroinfer` on a GPU (lab/policies/retroinfer/README.md, "On a GPU"). Choosing clusters,
-// looking them up in the block cache, bringing the rows that miss, estimating and attending are
-// kernels (lab/policies/retroinfer/ops/wave_index_cuda.h) that wait for nothing on the host. CPU
-// threads keep the caches' order of use, a layer behind (answers_cuda.h): what a layer's caches
-// take over is copied while the next layer begins, before that one's rows come.
+// Policy `retroinfer` on a GPU (lab/policies/retroinfer/README.md, "On a GPU"). Selecting clusters,
+// looking them up in the block cache, fetching missing rows, estimating and attending are kernels
+// (lab/policies/retroinfer/ops/wave_index_cuda.h) that never wait for the host. CPU threads
+// maintain the LRU order of the caches, one layer later (answers_cuda.h): the rows that a layer's
+// caches admit are copied at the beginning of the next layer, before that layer's rows arrive.
 #pragma once
 
 #include <functional>
@@ -29,7 +29,7 @@
 
 namespace litecache::kv {
 
-// Before the cache itself, whose store lies in it.
+// Constructed before the cache, whose store is in it.
 struct RetroHost {
   explicit RetroHost(CudaDevice& device) : host(device) {}
   PinnedHost host;
@@ -40,7 +40,7 @@ class CudaRetroCache final : private RetroHost,
                              public RowStore,
                              private ArrangedRows {
  public:
-  // forced: null, or which clusters are chosen.
+  // forced: null, or the clusters to select.
   CudaRetroCache(CudaDevice& device, const RetroShape& shape, const TierBytes& budget,
                  const ForcedSelection* forced);
   ~CudaRetroCache() override;
@@ -82,12 +82,13 @@ class CudaRetroCache final : private RetroHost,
   void BeginDecoding();
   void BeginFilling(size_t decoding, int64_t* next);
   void BeginPrompts();
-  // A prompt's last chunk: its clusters are made in the step, and its rows stored in their order.
+  // For a prompt's last chunk: clusters are made within the step, and rows are stored in their
+  // order.
   void BeginBuilds();
   bool Arrange(Stream& stream, int64_t layer, int64_t chunk) override;
   void Store(CudaBranch& link, int64_t layer, int64_t chunk) override;
   CudaWaveBuild* BuildInStep(int64_t chunk);
-  // Of a step that failed.
+  // After a failed step.
   void UndoBuilds();
   ops::cuda::ListPages StagedRows(int64_t layer, int64_t chunk);
   void Start(Stream& stream);
@@ -95,11 +96,11 @@ class CudaRetroCache final : private RetroHost,
   void Decode(Stream& stream, int64_t layer, const MatrixView& q, const MatrixView& k,
               const MatrixView& v, float scale, const MatrixView& out);
   void Choose(Stream& stream, int64_t layer, const MatrixView& q, float scale);
-  // On the link: rows that miss; what a layer's caches take over.
+  // On the link: missing rows, and the rows that a layer's caches admit.
   void Fetch(const ops::cuda::WaveLayer& layer);
   void Admit(int64_t layer);
   void Note(int64_t layer, std::span<const WaveUpdate> updates, const ops::cuda::WaveLayer& told);
-  // After the stream has been waited for: throws DeviceError where the device waited in vain.
+  // Call after the stream has been waited for: throws DeviceError if the device timed out.
   void CheckAnswers();
 
   CudaDevice& gpu_;
@@ -109,27 +110,27 @@ class CudaRetroCache final : private RetroHost,
   WaveAnswers answers_;
   std::shared_ptr<const std::function<void()>> check_answers_;
 
-  // Of `waves_`, before the sequences: the number of the step's first layer.
+  // Bytes in `waves_` before the sequences: the number of the step's first layer.
   static constexpr size_t kWaveHeader = 64;
 
-  // Of the step in progress.
+  // State of the step in progress.
   StepBlock block_;
-  StepBlock fill_;                 // two ranges of tokens of each sequence to be filled
-  std::unique_ptr<Mirror> waves_;  // ops::cuda::WaveSequence, of the decoding ones
+  StepBlock fill_;                 // two ranges of tokens per sequence to be filled
+  std::unique_ptr<Mirror> waves_;  // ops::cuda::WaveSequence, for decoding sequences
   int64_t wave_room_ = 0;
   ops::cuda::WaveShape wave_;
   int64_t context_ = 0;
   bool started_ = false, filling_ = false;
-  std::vector<uint8_t> fills_;  // of decoding_
+  std::vector<uint8_t> fills_;  // per sequence in decoding_
   bool choosing_ = false;       // some sequence has clusters
-  int64_t waiting_ = 0;         // layers whose answer the device waits for, where not recorded
+  int64_t waiting_ = 0;         // layers whose answer the device waits for, if not recorded
   CUstream_st* issued_on_ = nullptr;
 
   CudaWaveBuilder builder_;
   std::vector<CudaWaveBuild*> in_step_;  // until the step ends
   static constexpr int kArrived = 0, kFetched = 1;
   static constexpr int kMarks = kFetched + CudaStorePrefill::kMarks;
-  CudaBranch link_;  // rows on their way
+  CudaBranch link_;  // transfers of rows
   CudaStorePrefill prefill_;
 };
 

@@ -19,9 +19,9 @@ using ops::cuda::RowRange;
 using ops::cuda::StepView;
 using ops::cuda::WaveLayer;
 
-// As transfer engine gpu-pull: 10 brought 25 GB/s (lab/notes/gpu/other-policies.md).
+// As for transfer engine gpu-pull: 10 blocks reached 25 GB/s (lab/notes/gpu/other-policies.md).
 constexpr int32_t kPullBlocks = 48;
-// How long the device waits for an answer that takes tens of microseconds.
+// Timeout of the device for an answer that takes tens of microseconds.
 constexpr uint64_t kDeadline = uint64_t{5} * 1000 * 1000 * 1000;
 
 bool Capturing(CUstream_st* stream) {
@@ -41,7 +41,7 @@ void CudaRetroCache::BeginDecoding() {
     const View& view = decoding_[i];
     CudaWaveSequence& s = Of(*view.sequence);
     sequences.push_back(&s);
-    // Clusters that are used have to be there; those that are not may take their time.
+    // Clusters in use must be complete; others need not be.
     if (s.build != nullptr && s.pending.empty()) s.build->WaitAll();
     SendPages(view.part.id, &s);
     s.SendTables(gpu_, shape_);
@@ -82,7 +82,8 @@ void CudaRetroCache::BeginDecoding() {
   }
 }
 
-// Tokens [stored, past) of each entry are copied; rows that are not stored are in their slots.
+// Tokens [stored, past) of each entry are copied; rows that are not in the store are in their
+// slots.
 void CudaRetroCache::BeginFilling(size_t decoding, int64_t* next) {
   const View& view = decoding_[decoding];
   const int64_t stored = std::min(store_.Length(view.part.id), view.part.past);
@@ -97,7 +98,7 @@ void CudaRetroCache::BeginFilling(size_t decoding, int64_t* next) {
 
 std::optional<uint64_t> CudaRetroCache::ReplayKey(const Step&) const {
   if (decoding_.empty() || !prefilling_.empty() || filling_) return std::nullopt;
-  // What the operations are given.
+  // The arguments of the operations.
   RecordingKey key;
   key.Add(block_.memory()).Add(*waves_).Add(work_.serial()).Add(context_);
   return key.Add(int64_t{choosing_}).Add(int64_t{wave_.tell_all}).value();
@@ -186,7 +187,7 @@ void CudaRetroCache::Decode(Stream& stream, int64_t index, const MatrixView& q, 
     if (choosing_) ops::cuda::MergeEstimate(stream, step, wave_, layer, work_.log_sums(), out);
   }
   if (!choosing_) return;
-  // Beside what follows until the next layer's rows come into the execution buffer.
+  // In parallel with everything until the next layer's rows arrive in the execution buffer.
   link_.Fork(stream);
   Admit(index);
 }

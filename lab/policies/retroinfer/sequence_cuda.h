@@ -1,5 +1,5 @@
-// A sequence of policy retroinfer as a GPU's kernels see it: its pages, where its clusters begin
-// and which of them are cached.
+// The data of a policy retroinfer sequence for GPU kernels: its pages, the first rows of its
+// clusters, and which of them are cached.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@
 
 namespace litecache::kv {
 
-// Tables of this policy under the names that a step's sequences have for them.
+// The table ids of a step's sequences that this policy uses.
 inline constexpr ops::cuda::TableId kWaveRows =
     ops::cuda::kSlots;  // steady zone, block cache, execution buffer
 inline constexpr ops::cuda::TableId kWaveIndex = ops::cuda::kMetadata;
@@ -25,32 +25,32 @@ inline constexpr ops::cuda::TableId kWaveStaging[RetroShape::kStagingBuffers] = 
 struct CudaWaveSequence final : WaveSequence {
   using WaveSequence::WaveSequence;
 
-  // Pages of a list's rows that the steady zone has; the block cache's come behind them.
+  // Number of pages in a list for the steady zone; those of the block cache follow.
   static int64_t SteadyRoom(const RetroShape& shape) {
     return shape.pages.BlocksFor(shape.sink + shape.ring());
   }
-  // Follow what the host has: pages, of `pool` and of the store; begins and the block caches. Until
-  // the next step.
+  // Update the device's copies: pages, of `pool` and of the store; first rows and the block caches.
+  // Valid until the next step.
   void SendPages(CudaDevice& gpu, const PagePool& pool, const RetroShape& shape,
                  const SequenceTable& store_table, const SequenceTable& index_table, SequenceId id);
   void SendTables(CudaDevice& gpu, const RetroShape& shape);
 
-  // The pages, under their names.
+  // Sets the page tables of `target`.
   void PutPages(ops::cuda::StepSequence* target) const;
   ops::cuda::WaveSequence View(const RetroShape& shape) const;
 
   DevicePages store, index_pages, rows;
   StagedPages staged[RetroShape::kStagingBuffers];
-  // Pages may be others' as well: they can change without their number changing.
+  // Pages may be shared: they can change while their number stays the same.
   bool forked = false;
-  // The block caches are not what the device's tables say.
+  // The device's tables differ from the block caches.
   bool stale_tables = true;
 
  private:
   // begins [lists][clusters], first blocks [lists][clusters], next blocks [lists][blocks].
   Buffer tables_;
-  int64_t clusters_ = 0, blocks_ = 0;  // that the tables are of: strides
-  // What the pages' lists were made of.
+  int64_t clusters_ = 0, blocks_ = 0;  // sizes of the tables: strides
+  // Sizes for which the lists of pages were made.
   int64_t steady_pages_ = -1, cache_pages_ = -1, buffer_pages_ = -1;
 };
 

@@ -10,9 +10,9 @@
 namespace litecache::kv {
 namespace {
 
-// Counts of clusters are multiples of it, as those of the original, whose kernels ask for it.
+// Numbers of clusters are multiples of this, as in the original, whose kernels require it.
 constexpr int64_t kClusterUnit = 8;
-// Clusters the execution buffer holds at least.
+// Minimum number of clusters in the execution buffer.
 constexpr int64_t kLeastBuffer = 150;
 
 // As Python's round(): ties to even.
@@ -89,8 +89,8 @@ int64_t RetroShape::BufferBlocks(int64_t nprobe) const {
 
 int64_t RetroShape::ClusterRoom(int64_t n) const {
   if (n <= most_steady()) return 0;
-  // A prompt's clusters are rounded to a unit of lcm(8, segments), which is largest for an odd
-  // number of segments; updates may have more clusters than their tokens call for.
+  // A prompt's clusters are rounded to a multiple of lcm(8, segments), which is largest for an odd
+  // number of segments; updates may have more clusters than their tokens require.
   const int64_t segments =
       std::max<int64_t>(Round(static_cast<double>(n) / static_cast<double>(o.segment_tokens)), 1);
   const int64_t unit = kClusterUnit * (segments % 2 == 1 ? segments : segments - 1);
@@ -119,8 +119,8 @@ int64_t RetroShape::BufferPages(int64_t n) const {
 }
 
 TierBytes RetroShape::ForkBytesFor(int64_t shared, int64_t tokens) const {
-  // Rows are written once more when they are clustered: what was not yet when the fork was made is
-  // each fork's own.
+  // Rows are written again when they are clustered: those not clustered at the time of the fork are
+  // separate for each fork.
   const int64_t indexed = std::max<int64_t>(shared - ring(), 0);
   const TableShape store = StoreTable();
   const int64_t host = lists * (store.BlocksFor(tokens) - indexed / store.page_tokens);

@@ -1,5 +1,5 @@
-// Every size of policy retroinfer, from the layout and the options: clusters and zones of a prompt
-// and of what is generated, rows and blocks on the device, what a sequence costs.
+// All sizes of policy retroinfer, from the layout and the options: clusters and zones of a prompt
+// and of generated tokens, rows and blocks on the device, memory of a sequence.
 #pragma once
 
 #include <cstdint>
@@ -13,43 +13,44 @@
 
 namespace litecache::kv {
 
-// What an index gains when a run of tokens is clustered.
+// Growth of an index when a run of tokens is clustered.
 struct WaveGrowth {
   int64_t clusters = 0;
-  int64_t segments = 1;   // equal parts that are clustered apart before the last iteration
-  int64_t nprobe = 0;     // clusters a query attends exactly
-  int64_t estimated = 0;  // clusters it estimates
+  int64_t segments = 1;   // equal parts, clustered separately before the last iteration
+  int64_t nprobe = 0;     // clusters attended exactly per query
+  int64_t estimated = 0;  // clusters estimated per query
 };
 
-// A sequence of n tokens, i of them indexed: sink = [0, sink), index = [sink, sink + i), the rest
-// is not clustered yet. Sink and rest are the steady zone, at most sink + recent + update rows.
+// A sequence of n tokens, i of them indexed: sink = [0, sink), index = [sink, sink + i), and the
+// rest is not clustered so far. Sink and rest form the steady zone, at most sink + recent + update
+// rows.
 struct RetroShape {
   RetroShape(const Layout& layout, const KvOptions& options, DeviceType device = DeviceType::kCpu);
 
   Layout layout;
-  int64_t group = 0;  // query heads a KV head
+  int64_t group = 0;  // query heads per KV head
   int64_t lists = 0;  // (layer, KV head) pairs
   RetroInferOptions o;
   int64_t sink = 0;
   int64_t recent = 0;
 
-  PageLayout pages;  // of both pools
+  PageLayout pages;  // in both pools
   ops::RowFormat format;
-  int64_t page_clusters = 0;    // clusters a page of the index holds
-  int64_t page_block_rows = 0;  // rows of whole blocks a page of the block cache holds
+  int64_t page_clusters = 0;    // clusters per page of the index
+  int64_t page_block_rows = 0;  // rows of whole blocks per page of the block cache
   int64_t cluster_blocks = 0;   // blocks of a cluster of cluster_tokens
-  WaveGrowth update;            // of update_tokens generated tokens
+  WaveGrowth update;            // by update_tokens generated tokens
   bool on_gpu = false;
 
   int64_t List(int64_t layer, int64_t head) const { return layer * layout.kv_heads + head; }
   TableShape StoreTable() const { return pages.Table(lists); }
   TableShape IndexTable() const { return {lists, page_clusters, 0}; }
 
-  // Prompts below this are not clustered.
+  // Shorter prompts are not clustered.
   int64_t least_indexed() const { return sink + recent + o.update_tokens; }
-  // Sequences up to this have nothing to cluster.
+  // Sequences up to this length have nothing to cluster.
   int64_t most_steady() const { return sink + o.update_tokens; }
-  // Of a prompt of n >= least_indexed() tokens: [sink, n - recent) is clustered.
+  // For a prompt of n >= least_indexed() tokens: [sink, n - recent) is clustered.
   WaveGrowth Prompt(int64_t n) const;
 
   // ---- steady zone ----
@@ -65,24 +66,23 @@ struct RetroShape {
     return (blocks + a_page - 1) / a_page;
   }
 
-  // ---- room: at least what any sequence of n tokens needs, however many of them were its prompt;
-  // never falls as n grows, and 0 where nothing can be indexed yet ----
+  // ---- capacity: enough for any sequence of n tokens, whatever part of them was its prompt; never
+  // decreases with n, and 0 if nothing can be indexed ----
   int64_t ClusterRoom(int64_t n) const;
   int64_t NprobeRoom(int64_t n) const;
   int64_t IndexPages(int64_t n) const { return IndexTable().BlocksFor(ClusterRoom(n)); }
   int64_t CachePages(int64_t n) const;
   int64_t BufferPages(int64_t n) const;
 
-  // Pages a KV head: a GPU attends a prompt's chunk in two buffers of a layer's rows each.
+  // Pages per KV head: a GPU attends a prompt's chunk in two buffers for a layer's rows.
   static constexpr int64_t kStagingBuffers = 2;
   int64_t StagingPages(int64_t n) const { return on_gpu ? pages.BlocksFor(n) : 0; }
 
-  // Pages of a sequence of n tokens that decodes are these, exactly, and on a GPU those of its
-  // prompts beside them.
+  // The exact pages of a sequence of n tokens that decodes, and on a GPU also those of its prompts.
   TierBytes BytesFor(int64_t tokens) const { return ForkBytesFor(0, tokens); }
   TierBytes ForkBytesFor(int64_t shared, int64_t tokens) const;
 
-  // Memory beside the pools: a cluster's descriptor, on the host (block_cache.h,
+  // Memory besides the pools: a cluster's descriptor on the host (block_cache.h,
   // wave_index_cuda.h).
   static constexpr uint64_t kDescriptorBytes = 18;
 };

@@ -1,4 +1,4 @@
-// A stream whose operations run on the thread that issues them: what background jobs use.
+// A stream whose operations run on the calling thread, for background jobs.
 #pragma once
 
 #include "device/cpu/cpu_device.h"

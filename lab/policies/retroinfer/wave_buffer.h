@@ -1,6 +1,6 @@
-// The wave buffer's part of a decode step: which of the wanted clusters are cached on the device,
-// the transfer of the others, and what the cache keeps of them. Lookup and moves are CPU threads'
-// work; the device's operations run beside them.
+// The wave buffer in a decode step: finds the wanted clusters that are cached on the device,
+// transfers the others, and updates the cache. CPU threads do lookups and moves, in parallel with
+// the device's operations.
 #pragma once
 
 #include <cstdint>
@@ -16,8 +16,8 @@
 
 namespace litecache::kv {
 
-// One (sequence, KV head) of the layer that attends. Slots: rows of the block cache's blocks, then
-// those of the execution buffer's, each block from a multiple of block_tokens on.
+// One (sequence, KV head) of the current layer. Slots: rows of the block cache's blocks, then those
+// of the execution buffer's, each block at a multiple of block_tokens.
 struct WaveAccess {
   WaveSequence* sequence = nullptr;
   int64_t list = 0, head = 0;
@@ -26,9 +26,9 @@ struct WaveAccess {
   std::span<const int32_t> ranked;  // clusters to attend, the best first
 
   // ---- results of Lookup ----
-  int64_t retrieved = 0;  // of `ranked`, from its beginning: what the execution buffer has room for
+  int64_t retrieved = 0;  // the first of `ranked`, as many as fit the execution buffer
   std::vector<std::byte*> pages;
-  std::vector<int32_t> slots;  // of all retrieved rows, cluster after cluster
+  std::vector<int32_t> slots;  // of all retrieved rows, one cluster after another
   int64_t hit_rows = 0;
   std::vector<int32_t> hits, misses, miss_blocks;  // clusters; blocks of each miss
   std::vector<int32_t> miss_rows, miss_slots;      // rows in the store; slots in the buffer
@@ -45,25 +45,25 @@ class WaveBuffer {
   WaveBuffer(const RetroShape& shape, int threads) : shape_(shape), threads_(threads) {}
   ~WaveBuffer() { Settle(); }
 
-  // `count` accesses to fill in, whose memory is used again; what was accessed before is settled.
+  // Returns `count` accesses to fill in, reusing their memory; earlier accesses are settled first.
   std::span<WaveAccess> Begin(size_t count);
   // Looks up all of them.
   void Lookup(Stream& stream);
-  // Brings the rows that missed into the execution buffer: begins, and waits for it.
+  // Copies the missing rows into the execution buffer: starts, and waits for it.
   void StartTransfer();
   void WaitTransfer();
-  // Brings the caches' order of use up to date and decides what they keep, beside the attention.
+  // Updates the caches' LRU order and decides what they keep, in parallel with the attention.
   void StartUpdate();
-  // After the attention: begins to copy what is kept from the execution buffer into the caches.
+  // After the attention: starts copying admitted rows from the execution buffer into the caches.
   void StartAdmission();
-  // Returns when nothing is at work. Never throws: a cache whose update failed is emptied.
+  // Returns when no work is running. Never throws: a cache whose update failed is emptied.
   void Settle() noexcept;
 
  private:
   void LookupOne(WaveAccess* access) const;
   void UpdateOne(WaveAccess* access) const;
   void ClearCaches();
-  // Runs job(access) for all accesses, spread over the threads.
+  // Runs job(access) for all accesses, distributed over the threads.
   template <class Job>
   void Submit(const std::shared_ptr<TaskGroup>& group, const Job& job);
 

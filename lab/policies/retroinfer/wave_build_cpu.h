@@ -1,4 +1,4 @@
-// What becomes of runs of a sequence's tokens: clusters, made beside the steps.
+// Clusters runs of a sequence's tokens in parallel with the steps.
 #pragma once
 
 #include <cstdint>
@@ -9,14 +9,14 @@
 
 namespace litecache::kv {
 
-// Tokens [begin, end) that are clustered together, into clusters from first_cluster on.
+// Tokens [begin, end), clustered together into clusters from first_cluster on.
 struct WavePart {
   int64_t begin = 0, end = 0;
   int64_t first_cluster = 0;
   WaveGrowth growth;
 };
 
-// Gone before it has ended, it ends first; what it wrote is void then.
+// If destroyed while running, it stops first; its results are invalid then.
 class WaveBuild {
  public:
   explicit WaveBuild(std::vector<WavePart> parts) : parts_(std::move(parts)) {}
@@ -27,13 +27,13 @@ class WaveBuild {
   const std::vector<WavePart>& parts() const { return parts_; }
   int64_t end() const { return parts_.back().end; }
 
-  // The step that wrote the rows is committed: they may be brought into the order of their
-  // clusters.
+  // Call when the step that wrote the rows is committed: they may be brought into cluster order.
   virtual void Store() = 0;
   virtual bool storing() const = 0;
-  // The step failed, and the build will go: rows that were committed before stand as they did.
+  // Call when the step failed, before destroying the build: restores the order of rows committed
+  // before.
   virtual void Undo() {}
-  // Returns when all is clustered and stored; throws what went wrong.
+  // Returns when everything is clustered and stored; throws errors.
   virtual void WaitAll() = 0;
 
  protected:

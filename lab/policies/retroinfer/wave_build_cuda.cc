@@ -9,13 +9,13 @@
 namespace litecache::kv {
 namespace {
 
-// Enough lists at once to keep the GPU busy with short ones; a long one takes more by itself.
+// Enough lists at once to keep the GPU busy with short ones; a single long one may take more.
 constexpr size_t kScratchBytes = size_t{128} << 20;
-// SMs that rows on their way to the store take beside a prompt's products.
+// SMs used for storing rows while a prompt's products run.
 constexpr int32_t kLinkSms = 6;
 
-// Scratch memory of a list whose rows are on the device, and of one whose rows are loaded, with
-// their order.
+// Scratch memory of a list whose rows are on the device, and of one whose rows are loaded,
+// including their order.
 size_t ListBytes(const RetroShape& shape, int64_t count, int64_t clusters) {
   return ops::cuda::ClusterBuildScratchBytes(shape.format, count, clusters, /*load=*/false);
 }
@@ -34,13 +34,13 @@ void CudaWaveBuilder::Fork(Stream& stream) {
   for (auto& branch : branches_) branch->Fork(stream);
 }
 
-// Fewer where each takes much memory, and has much to do between its rows' ways.
+// Fewer streams if each needs much memory and has much work between the transfers of its rows.
 size_t CudaWaveBuilder::Streams(const RetroShape& shape, int64_t count, int64_t clusters) {
   return LoadedBytes(shape, count, clusters) > kScratchBytes ? 2 : kStreams;
 }
 
 int64_t CudaWaveBuilder::ListsAtOnce(const RetroShape& shape, int64_t count, int64_t clusters) {
-  // All streams have something to do.
+  // All streams have work.
   constexpr auto kAll = static_cast<int64_t>(kStreams);
   return std::clamp(static_cast<int64_t>(kScratchBytes / LoadedBytes(shape, count, clusters)),
                     int64_t{1}, (shape.lists + kAll - 1) / kAll);
@@ -64,7 +64,7 @@ size_t CudaWaveBuilder::LayerScratchBytes(const RetroShape& shape, int64_t count
 }
 
 size_t CudaWaveBuilder::MostBytes(const RetroShape& shape, int64_t count, int64_t clusters) {
-  // Of shorter parts more lists are clustered at once.
+  // With shorter parts, more lists are clustered at once.
   const auto at_once = [&](size_t list, int64_t lists) {
     return std::max(list, std::min(kScratchBytes, static_cast<size_t>(lists) * list));
   };
@@ -73,7 +73,7 @@ size_t CudaWaveBuilder::MostBytes(const RetroShape& shape, int64_t count, int64_
   const size_t layer = at_once(ListBytes(shape, count, clusters), shape.layout.kv_heads);
   const size_t shorter = (kStreams - 1) * std::min(kScratchBytes, loaded) + std::max(loaded, layer);
   const size_t longer = Streams(shape, count, clusters) * ScratchBytes(shape, count, clusters);
-  // Of one build that reorders what was stored, and of those beside it.
+  // For one build that reorders stored rows, and those in parallel with it.
   const int64_t slots = shape.lists + RetroShape::kStagingBuffers * shape.layout.kv_heads;
   return std::max(longer, shorter) + static_cast<size_t>(slots * count) * sizeof(int32_t);
 }
@@ -217,8 +217,8 @@ void* CudaWaveBuild::ReserveLayer(size_t part) const {
       CudaWaveBuilder::LayerScratchBytes(shape_, tokens(part), parts_[part].growth.clusters), 0);
 }
 
-// Of a build that may have to be undone all layers' orders are kept; of another one those of a
-// layer until the one after the next.
+// A build that may have to be undone keeps the orders of all layers; others keep those of a layer
+// until the next but one.
 int32_t* CudaWaveBuild::OrderOf(size_t part, int64_t list) const {
   int64_t slot = list;
   if (!reorders_) {
@@ -265,7 +265,7 @@ void CudaWaveBuild::StoreLayer(Stream& link, int64_t layer, const ops::cuda::Lis
   LC_CHECK(in_step() && layer == stored_layers_ && layer < clustered_layers_);
   for (size_t p = 0; p < parts_.size(); ++p) {
     const ops::cuda::ClusterBuildWork work = LayerWork(p, layer, 0, shape_.layout.kv_heads, rows);
-    // The chunk's rows around the parts, too.
+    // Includes the chunk's rows around the parts.
     const int64_t from = p == 0 ? std::min(chunk_.past, parts_[p].begin) : parts_[p].begin;
     const int64_t to = p + 1 == parts_.size() ? chunk_.past + chunk_.rows : parts_[p].end;
     ops::cuda::StoreClusters(
@@ -276,7 +276,7 @@ void CudaWaveBuild::StoreLayer(Stream& link, int64_t layer, const ops::cuda::Lis
 
 void CudaWaveBuild::Undo() {
   if (!in_step()) return;
-  LC_CUDA(cudaDeviceSynchronize());  // what the step has issued
+  LC_CUDA(cudaDeviceSynchronize());  // operations issued by the step
   if (!reorders_) return;
   Stream& stream = builder_.branch(0).stream();
   const int64_t lists = std::exchange(stored_layers_, 0) * shape_.layout.kv_heads;

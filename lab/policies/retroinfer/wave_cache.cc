@@ -44,7 +44,7 @@ SequenceId WaveCache::Fork(SequenceId parent) {
   Settle();
   WaveSequence& source = Get(parent);
   DropBuild(&source);
-  // Rows of the store change their order once: before they are shared.
+  // Rows of the store change their order once, before they are shared.
   if (source.prompt) {
     std::vector<WavePart> parts =
         PromptParts(source, source.clustered_end(), source.all_clusters(), length);
@@ -67,9 +67,9 @@ SequenceId WaveCache::Fork(SequenceId parent) {
 }
 
 void WaveCache::Release(SequenceId id) {
-  tokens_.Length(id);  // throws for one that does not exist
+  tokens_.Length(id);  // throws if the sequence does not exist
   Settle();
-  sequences_.erase(id);  // its build ends before the pages go
+  sequences_.erase(id);  // its build must end before the pages are destroyed
   tokens_.Release(id);
   store_.Release(id);
   index_.Release(id);
@@ -114,8 +114,8 @@ WaveCache::Needs WaveCache::Plan(const StepSequence& part) const {
     needs.parts = PromptParts(sequence, end, sequence.all_clusters(), part.past);
     return needs;
   }
-  // Rows are clustered once they are there and used when they have left the recent window: threads
-  // have as many steps for it. The steady zone has all of them by then.
+  // Rows are clustered as soon as they exist and used when they have left the recent window, which
+  // gives threads that many steps for the work. The steady zone contains all of them by then.
   const bool filled = std::all_of(sequence.filled.begin(), sequence.filled.end(),
                                   [](uint8_t layer) { return layer != 0; });
   if (filled && part.past >= end + shape_.o.update_tokens) {
@@ -144,7 +144,7 @@ void WaveCache::StartBuild(SequenceId id, WaveSequence* sequence, std::vector<Wa
   const int64_t rows = parts.back().end - store_.Length(id);
   const int64_t clusters =
       parts.back().first_cluster + parts.back().growth.clusters - index_.Length(id);
-  // What an earlier chunk or fork has pending stays: it is not adopted before the next decode step.
+  // Pending clusters of an earlier chunk or fork remain: they are adopted in the next decode step.
   sequence->pending.insert(sequence->pending.end(), parts.begin(), parts.end());
   PrepareBuild(id, sequence, std::move(parts));
   RunBuild(id, sequence, from_ring);
@@ -177,7 +177,7 @@ void WaveCache::Reserve(const Step& step) {
   store_growth_.clear();
   index_growth_.clear();
   shared_.clear();
-  int64_t device = 0;  // pages beside those of the tables
+  int64_t device = 0;  // pages in addition to those of the tables
   for (size_t i = 0; i < step.sequences.size(); ++i) {
     const StepSequence& part = step.sequences[i];
     const Needs& needs = needs_[i];
@@ -260,7 +260,7 @@ void WaveCache::EndStep(const Step& step) {
   prefilling_.clear();
 }
 
-// ---- what it holds ----
+// ---- contents ----
 
 std::vector<float> WaveCache::StoredRow(const std::byte* row) const {
   std::vector<float> floats(static_cast<size_t>(2 * shape_.format.head_dim));

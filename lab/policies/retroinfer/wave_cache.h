@@ -1,6 +1,5 @@
-// What policy retroinfer keeps and when it grows, whatever the device: sequences, their tables and
-// pages, the life of an index. How rows are attended, how clusters are made and how blocks come to
-// the device is the derived class's.
+// The state of policy retroinfer on either device: sequences, their tables and pages, and the
+// lifetime of an index. The derived class attends rows, makes clusters and transfers blocks.
 #pragma once
 
 #include <cstdint>
@@ -20,11 +19,11 @@
 
 namespace litecache::kv {
 
-// What a decode step chose for one (sequence, layer, KV head), for tests.
+// The selection of a decode step for one (sequence, layer, KV head), for tests.
 struct RetroChoice {
   std::vector<int32_t> retrieved;  // clusters attended exactly, the best first
   std::vector<int32_t> estimated;
-  std::vector<int32_t> hits;  // of the retrieved ones: were cached
+  std::vector<int32_t> hits;  // retrieved clusters that were cached
 };
 
 class WaveCache : public WithShape<Cache, RetroShape> {
@@ -36,8 +35,8 @@ class WaveCache : public WithShape<Cache, RetroShape> {
     host_.AllocateAhead(bytes.host);
   }
   SequenceId Create() override;
-  // Waits for the parent's index; throws CapacityError where its prompt had none yet and there is
-  // no room for it.
+  // Waits for the parent's index; throws CapacityError if its prompt has no index so far and there
+  // is no memory for it.
   SequenceId Fork(SequenceId parent) override;
   void Release(SequenceId id) override;
   int64_t Length(SequenceId id) const override { return tokens_.Length(id); }
@@ -49,7 +48,7 @@ class WaveCache : public WithShape<Cache, RetroShape> {
   std::span<const HeadCounters> Heads() const override { return heads_; }
 
   // ---- for diagnosis ----
-  // Sizes of a sequence's index as of its last decode step.
+  // Sizes of a sequence's index in its last decode step.
   struct IndexInfo {
     int64_t indexed_end, clusters, nprobe, estimated;
   };
@@ -59,59 +58,58 @@ class WaveCache : public WithShape<Cache, RetroShape> {
   std::vector<float> Cluster(SequenceId id, int64_t layer, int64_t head, int64_t cluster);
   std::vector<std::vector<float>> ClusterRows(SequenceId id, int64_t layer, int64_t head,
                                               int64_t cluster);
-  // Cached clusters, the most recently used first, and the rows that are cached of each.
+  // Cached clusters, the most recently used first, and the cached rows of each.
   std::vector<int32_t> Cached(SequenceId id, int64_t layer, int64_t head);
   std::map<int32_t, std::vector<std::vector<float>>> CachedRows(SequenceId id, int64_t layer,
                                                                 int64_t head);
-  // Returns when nobody is at work on the block caches: they are what the layers that were attended
-  // have made of them.
+  // Returns when no work on the block caches is running: they reflect all layers attended so far.
   virtual void Settle() = 0;
-  // Where not null: Attend() notes what it chose, until the next Settle().
+  // If not null, Attend() records its selections here until the next Settle().
   using Choices = std::map<std::tuple<SequenceId, int64_t, int64_t>, RetroChoice>;
   void set_choices(Choices* choices) { choices_ = choices; }
 
  protected:
-  // device: of the pages of the device tier and of what is written here into them; host: of the
-  // store's, which the processor reads.
+  // device: allocates the pages of the device tier and the data copied into them; host: allocates
+  // the store's pages, which the processor reads.
   WaveCache(Device& device, Device& host, const RetroShape& shape, const TierBytes& budget,
             uint64_t host_slab_bytes = PagePool::kSlabBytes);
 
-  // A sequence's part of the step in progress.
+  // A sequence in the step in progress.
   struct View {
     StepSequence part;
     WaveSequence* sequence;
     int64_t n() const { return part.past + part.rows; }
   };
-  // What a step takes for one sequence.
+  // The memory that a step needs for one sequence.
   struct Needs {
     bool adopt = false;                         // pending clusters are used from this step on
     std::vector<WavePart> parts;                // to be clustered
-    int64_t cluster_room = 0;                   // 0: no pages of the index are asked for
-    int64_t steady = 0, cache = 0, buffer = 0;  // pages a list
+    int64_t cluster_room = 0;                   // 0: no pages of the index are needed
+    int64_t steady = 0, cache = 0, buffer = 0;  // pages per list
   };
 
-  // parent: null, or of a fork.
+  // parent: null, or the parent of a fork.
   virtual std::unique_ptr<WaveSequence> NewSequence(const WaveSequence* parent);
-  // A build of a sequence's next clusters, which is not begun: its rows may not be there yet.
+  // Makes a build of a sequence's next clusters without starting it: its rows may not exist so far.
   virtual std::unique_ptr<WaveBuild> NewBuild(SequenceId id, WaveSequence* sequence,
                                               std::vector<WavePart> parts) = 0;
-  // Begins the sequence's new build, all of whose rows are committed: in the store, or the ring.
+  // Starts the sequence's new build; all its rows are committed, in the store or the ring.
   virtual void RunBuild(SequenceId id, WaveSequence* sequence, bool from_ring) = 0;
-  // Pages that TakeStaging() will take beside the sequence's own.
+  // Pages that TakeStaging() will take in addition to the sequence's own.
   virtual int64_t MissingStaging(const StepSequence&) const { return 0; }
   virtual void TakeStaging(const StepSequence&) {}
 
   WaveSequence& Get(SequenceId id) { return *sequences_.at(id); }
-  // Parts of a prompt's rows to cluster, all of them in the store, once there are n tokens.
+  // Parts of a prompt's rows to cluster when there are n tokens, all of them in the store.
   std::vector<WavePart> PromptParts(const WaveSequence& sequence, int64_t clustered_end,
                                     int64_t clusters, int64_t n) const;
   Needs Plan(const StepSequence& part) const;
-  // Reserves what is needed; throws CapacityError, having changed nothing.
+  // Reserves the step's memory; throws CapacityError without changing anything.
   void Reserve(const Step& step);
   void Take(const StepSequence& part, const Needs& needs);
-  // A build of a step that was never committed.
+  // Drops a build of a step that was never committed.
   void DropBuild(WaveSequence* sequence);
-  // Begins to cluster `parts`; store: their rows are committed. Start() is called for all layers.
+  // Starts clustering `parts`; store: their rows are committed. Calls Start() for all layers.
   void StartBuild(SequenceId id, WaveSequence* sequence, std::vector<WavePart> parts,
                   bool from_ring);
   void PrepareBuild(SequenceId id, WaveSequence* sequence, std::vector<WavePart> parts);
@@ -132,14 +130,14 @@ class WaveCache : public WithShape<Cache, RetroShape> {
   Device& memory_;
   PagePool device_, host_;
   SequenceTable tokens_;  // lengths only
-  SequenceTable store_;   // all of a prompt, and of what was generated what is clustered
-  SequenceTable index_;   // clusters, those to come among them
+  SequenceTable store_;   // all rows of prompts, and the clustered generated ones
+  SequenceTable index_;   // clusters, including pending ones
   std::unordered_map<SequenceId, std::unique_ptr<WaveSequence>> sequences_;
   Stats stats_;
   std::vector<HeadCounters> heads_;
   Choices* choices_ = nullptr;
 
-  // Of the step in progress.
+  // State of the step in progress.
   std::vector<View> decoding_, prefilling_;
   std::vector<Needs> needs_;
   StepCheck check_;

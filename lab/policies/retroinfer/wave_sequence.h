@@ -1,5 +1,5 @@
-// What policy retroinfer keeps of a sequence beside its rows in the host store: the index and its
-// growth, and pages of the device for the steady zone, the block cache and the execution buffer.
+// The state of a policy retroinfer sequence besides its rows in the host store: the index and its
+// growth, and device pages for the steady zone, the block cache and the execution buffer.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,7 @@
 
 namespace litecache::kv {
 
-// Equally long lists of pages.
+// Lists of pages, all of the same length.
 class PageLists {
  public:
   PageLists(PagePool& pool, int64_t lists)
@@ -24,12 +24,12 @@ class PageLists {
   PageLists(const PageLists& other);
   PageLists& operator=(const PageLists&) = delete;
 
-  int64_t length() const { return length_; }  // pages a list
-  // Pages that Extend() would take.
+  int64_t length() const { return length_; }  // pages per list
+  // Number of pages that Extend() would take.
   int64_t Missing(int64_t length) const;
-  // Appends shared pages to `shared`: MakeOwn() will copy them (CopiesNeeded, page_pool.h).
+  // Appends the shared pages to `shared`: MakeOwn() will copy them (CopiesNeeded, page_pool.h).
   void AddShared(std::vector<PageId>* shared) const;
-  // The pool must have the pages in reserve.
+  // The pool must have reserved the pages.
   void Extend(int64_t length);
   void MakeOwn();
 
@@ -53,7 +53,8 @@ struct WaveSequence {
         buffer(device, shape.layout.kv_heads),
         filled(static_cast<size_t>(shape.layout.layers), 0) {}
 
-  // A fork of a sequence whose build is done: shares its steady zone, begins with an empty cache.
+  // A fork of a sequence whose build is complete: shares its steady zone and starts with an empty
+  // cache.
   WaveSequence(const RetroShape& shape, PagePool& device, const WaveSequence& parent)
       : indexed_end(parent.indexed_end),
         clusters(parent.clusters),
@@ -77,21 +78,22 @@ struct WaveSequence {
   int64_t nprobe = 0;
   int64_t estimated = 0;
   std::vector<std::vector<int32_t>> begins;  // [lists][clusters]: first row in the store
-  bool prompt = false;                       // rows of a prompt since the last decode step
-  // Clusters behind those above, which are used from the step on where their tokens have left the
-  // recent window. Threads may still be at work on them.
+  // A prompt's rows were added since the last decode step.
+  bool prompt = false;
+  // Clusters after those above, which are used from the step on in which their tokens have left the
+  // recent window. Threads may still be working on them.
   std::vector<WavePart> pending;
-  // The last build, which threads may still be at work on.
+  // The latest build; threads may still be working on it.
   std::unique_ptr<WaveBuild> build;
 
-  // Tokens of a cluster that is used.
+  // Number of tokens in a cluster in use.
   int32_t Size(int64_t list, int64_t cluster) const {
     const std::vector<int32_t>& of = begins[static_cast<size_t>(list)];
     const auto end = cluster + 1 < clusters ? of[static_cast<size_t>(cluster) + 1]
                                             : static_cast<int32_t>(indexed_end);
     return end - of[static_cast<size_t>(cluster)];
   }
-  // Ends of what is clustered, used or pending.
+  // End of the clustered tokens, in use or pending.
   int64_t clustered_end() const { return pending.empty() ? indexed_end : pending.back().end; }
   int64_t all_clusters() const {
     return pending.empty() ? clusters
@@ -100,9 +102,9 @@ struct WaveSequence {
 
   // ---- wave buffer ----
   std::vector<BlockCache> caches;  // [lists]
-  // [lists] blocks; [kv_heads] blocks of the layer that attends.
+  // [lists] blocks; [kv_heads] blocks of the current layer.
   PageLists steady, cache, buffer;
-  // Layers whose steady zone holds what belongs there; not after a prompt's chunk.
+  // Layers whose steady zone is up to date; cleared by a prompt's chunk.
   std::vector<uint8_t> filled;
 };
 

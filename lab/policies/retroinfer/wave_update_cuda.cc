@@ -7,7 +7,7 @@ void WaveUpdate::Run(int64_t block_tokens) {
   for (auto* each : {&hits, &misses, &miss_blocks, &links_begin, &links, &dropped_}) each->clear();
   items.clear();
   rows = miss_rows = 0;
-  // Lists of all layers together are no cache's size: loads that need not wait for each other.
+  // The lists of all layers together exceed any CPU cache: independent loads are prefetched.
   for (const int32_t cluster : retrieved) {
     __builtin_prefetch(&sequence->begins[static_cast<size_t>(list)][static_cast<size_t>(cluster)]);
     cache.Prefetch(cluster);

@@ -1,5 +1,5 @@
-// What the processor makes of a step's choices on a GPU: the block caches' order of use, and what
-// the device is to copy and to forget. One (sequence, KV head) of a layer.
+// The CPU's handling of a GPU step's selection: updates the LRU order of a block cache, and lists
+// what the device is to copy and to evict. For one (sequence, KV head) of a layer.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@ struct WaveUpdate {
   std::vector<ops::cuda::WaveAdmission> items;
   std::vector<int32_t> links_begin, links;
 
-  // Misses lie in the execution buffer in the order of `retrieved`, each from a new block on.
+  // Misses are in the execution buffer in the order of `retrieved`, each starting with a new block.
   void Run(int64_t block_tokens);
 
  private:

@@ -12,15 +12,15 @@ namespace {
 using ops::cuda::WaveAdmission;
 using ops::cuda::WaveChoice;
 
-// The memory grows by so many clusters, and retrieved ones: recorded steps name it, and generated
-// tokens add clusters all the time.
+// The memory grows by this many clusters, and retrieved ones: recorded steps contain its address,
+// and generated tokens add clusters all the time.
 constexpr int64_t kClusterRoom = 1024, kRankedRoom = 32;
 
 int64_t RoundUp(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
 
 }  // namespace
 
-// Hands out aligned pieces of memory, or counts their bytes.
+// Allocates aligned pieces of memory, or counts their bytes.
 class RetroWork::Pieces {
  public:
   explicit Pieces(std::byte* memory) : memory_(memory) {}
@@ -94,7 +94,7 @@ size_t RetroWork::Place(const RetroShape& shape, const Room& room, std::byte* me
 }
 
 void RetroWork::PlaceAnswers(const Room& room, Pieces& pieces, ops::cuda::WaveAdmissions* to) {
-  // Every miss may be admitted, and every cached cluster dropped.
+  // Every miss may be admitted, and every cached cluster evicted.
   const int64_t items = room.pairs * (room.ranked + room.blocks);
   to->begins = pieces.Take<int32_t>(room.pairs + 2);
   to->items = pieces.Take<WaveAdmission>(items);
@@ -119,7 +119,7 @@ uint64_t RetroWork::Bytes(const RetroShape& shape, int64_t sequences, int64_t to
 }
 
 void RetroWork::Reserve(std::span<const WaveSequence* const> decoding) {
-  // One sequence at least: a prompt's chunk of one token is attended like a generated one.
+  // At least one sequence: a prompt's chunk of one token is attended like a generated one.
   Room need{
       .pairs = std::max<int64_t>(static_cast<int64_t>(decoding.size()), 1) * shape_.layout.kv_heads,
       .rows = shape_.ring()};

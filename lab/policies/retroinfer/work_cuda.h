@@ -1,4 +1,4 @@
-// Memory that the kernels of a decode step of policy retroinfer work in, beside its sequences'.
+// Work memory for the kernels of a policy retroinfer decode step, besides that of its sequences.
 #pragma once
 
 #include <array>
@@ -17,16 +17,16 @@ class RetroWork {
   // host: pinned memory. Both must outlive this.
   RetroWork(CudaDevice& gpu, Device& host, const RetroShape& shape);
 
-  // Device memory of up to `sequences` sequences of up to `tokens` tokens.
+  // Device memory for up to `sequences` sequences of up to `tokens` tokens.
   static uint64_t Bytes(const RetroShape& shape, int64_t sequences, int64_t tokens);
 
-  // Room for a step's sequences that decode. What the memory is, kernels are told: a step that was
-  // recorded with another serial() cannot be replayed.
+  // Allocates for a step's decoding sequences. Kernels are given the addresses: a step recorded
+  // with another serial() cannot be replayed.
   void Reserve(std::span<const WaveSequence* const> decoding);
   uint64_t serial() const { return serial_; }
 
   const ops::cuda::WaveShape& sizes() const { return sizes_; }
-  // The work arrays, and what is told and answered: layers that follow each other have their own.
+  // The work arrays and messages; consecutive layers have separate ones.
   ops::cuda::WaveLayer Layer(int64_t layer) const;
   float* log_sums() const { return arrays_.log_sums; }  // [sequences][q_heads]
   const int32_t* ones() const { return arrays_.ones; }  // [pairs]
@@ -46,7 +46,7 @@ class RetroWork {
   static void Widen(const RetroShape& shape, int64_t clusters, int64_t nprobe, int64_t estimated,
                     Room* room);
   static ops::cuda::WaveShape SizesOf(const RetroShape& shape, const Room& room);
-  // Where the arrays lie in `memory`; their bytes. Null: counts only.
+  // Places the arrays in `memory`; returns their size. Null: only computes the size.
   static size_t Place(const RetroShape& shape, const Room& room, std::byte* memory, Arrays* arrays);
   class Pieces;
   static void PlaceAnswers(const Room& room, Pieces& pieces, ops::cuda::WaveAdmissions* to);

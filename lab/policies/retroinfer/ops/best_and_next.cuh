@@ -1,6 +1,5 @@
-// The best of a block's keys, and the next ones behind them, found together; equal keys: the lower
-// index first. What FindThreshold and TakeAbove do once (team_top_k.cuh), for both in the same
-// passes.
+// Finds the best of a block's keys and the next ones after them together; ties go to the lower
+// index. Does the work of FindThreshold and TakeAbove (team_top_k.cuh) for both in the same passes.
 #pragma once
 
 #include "ops/select/team_top_k.cuh"
@@ -10,10 +9,10 @@ namespace litecache::ops::cuda {
 struct BestAndNextShared {
   uint32_t histogram[2][kTopKBins];
   int32_t bin[2], above[2], inside[2];
-  int32_t counts[4][kTeamWarps];  // of warps: above and at the first threshold, and the second
+  int32_t counts[4][kTeamWarps];  // per warp: above and at the first threshold, and the second
 };
 
-// The bin that holds the left-th largest, by a warp: lanes take bins from above.
+// Finds the bin that contains the left-th largest key, with one warp: lanes take bins from the top.
 __device__ inline void FindBestBin(const uint32_t* histogram, int32_t left, int32_t* bin,
                                    int32_t* above_bin, int32_t* inside_bin) {
   const int lane = threadIdx.x % 32;
@@ -38,21 +37,21 @@ __device__ inline void FindBestBin(const uint32_t* histogram, int32_t left, int3
   }
 }
 
-// best(order, i) of the `ranked` largest keys, in ascending order of i, and next(order, i) of the
-// `unranked` largest of the others. 0 <= ranked, unranked; ranked + unranked <= count. All kThreads
-// threads of the block; keys [count] are there.
+// Calls best(order, i) for the `ranked` largest keys, in ascending order of i, and next(order, i)
+// for the `unranked` largest of the others. 0 <= ranked, unranked; ranked + unranked <= count.
+// Called by all kThreads threads of the block; keys [count] must be visible.
 template <int kThreads, class Best, class Next>
 __device__ void TakeBestAndNext(BestAndNextShared& shared, const uint32_t* keys, int32_t count,
                                 int32_t ranked, int32_t unranked, const Best& best,
                                 const Next& next) {
   const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32;
-  // Nothing is above the largest key there can be.
+  // Nothing is above the largest possible key.
   Threshold thresholds[2] = {{UINT32_MAX, 0}, {UINT32_MAX, 0}};
   uint32_t prefix[2] = {0, 0}, mask = 0;
   int32_t left[2] = {ranked, ranked + unranked};
   bool done[2] = {left[0] == 0, left[1] == 0};
   for (int shift = 24; shift >= 0 && !(done[0] && done[1]); shift -= 8) {
-    // Both look at the same keys until they part.
+    // Both process the same keys until their prefixes differ.
     const bool together = prefix[0] == prefix[1] && !done[0] && !done[1];
     __syncthreads();
     for (int i = thread; i < 2 * kTopKBins; i += kThreads) {
@@ -76,7 +75,7 @@ __device__ void TakeBestAndNext(BestAndNextShared& shared, const uint32_t* keys,
       if (done[w]) continue;
       prefix[w] |= static_cast<uint32_t>(shared.bin[w]) << shift;
       left[w] -= shared.above[w];
-      // Everything that begins like this is taken: the bits that follow do not matter.
+      // All keys with this prefix are taken: their remaining bits do not matter.
       done[w] = left[w] == shared.inside[w];
       thresholds[w] = {prefix[w], done[w] ? INT32_MAX : left[w]};
     }

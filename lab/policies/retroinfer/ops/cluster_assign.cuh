@@ -1,24 +1,24 @@
 #pragma once
 
-// Every token to its centroid, and to its place in the order of the clusters.
+// Assigns every token to its centroid, and to its position in cluster order.
 #include "lab/policies/retroinfer/ops/cluster_problem.cuh"
 #include "ops/common/tensor_core.cuh"
 
 namespace litecache::ops::cuda::clusters {
 
-// Clusters whose places are counted at a time, and tokens that a block puts into their places.
+// Clusters counted at a time, and tokens that one block places.
 constexpr int32_t kPlacedClusters = 4096, kPlacedTokens = 1024;
 
-// Every token of a segment to the centroid of the segment with the largest product, of equal ones
-// the first. Warps keep their tokens in registers; centroids pass through shared memory. Within 32
-// channels both operands take them in an order in which a lane's are side by side: sums do not
-// mind.
+// Assigns every token of a segment to the centroid of the segment with the largest product; ties go
+// to the first. Warps keep their tokens in registers; centroids pass through shared memory. Within
+// 32 channels both operands are loaded in an order in which a lane's channels are adjacent; the
+// order does not affect the sums.
 template <int kDim>
 struct AssignShape {
-  static constexpr int kPointTiles = kDim > 128 ? 1 : 2;  // of 16 tokens, a warp
+  static constexpr int kPointTiles = kDim > 128 ? 1 : 2;  // of 16 tokens, per warp
   static constexpr int kPoints = kWarps * kPointTiles * 16;
   static constexpr int kTile = kDim > 128 ? 32 : 64;  // centroids
-  static constexpr int kRow = kDim + 32;              // rows' banks differ
+  static constexpr int kRow = kDim + 32;              // offsets rows by banks
 };
 
 template <int kDim>
@@ -74,9 +74,9 @@ __global__ void __launch_bounds__(kThreads)
   }
   for (int32_t begin = 0, buffer = 0; begin < clusters; begin += Shape::kTile, buffer ^= 1) {
     WaitForCopies<0>();
-    __syncthreads();  // the tile is there, and nobody reads the other buffer any more
+    __syncthreads();  // the tile is loaded, and the other buffer is not read any more
     if (begin + Shape::kTile < clusters) load(begin + Shape::kTile, buffer ^ 1);
-    // Only the last tile may have fewer centroids: elsewhere nobody asks.
+    // Only the last tile may have fewer centroids, so only it checks.
     const auto tile = [&](auto whole) {
 #pragma unroll 2
       for (int t = 0; t < Shape::kTile / 8; ++t) {
@@ -133,8 +133,9 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// Where each cluster's tokens begin, and the tokens in the order of their clusters. All tokens of a
-// segment are in clusters of it. Every block counts for itself: fewer kernels wait for each other.
+// Computes where each cluster's tokens begin, and the tokens in cluster order. All tokens of a
+// segment are in clusters of it. Every block counts separately, which avoids kernels that wait for
+// each other.
 static __global__ void __launch_bounds__(kThreads)
     PlaceKernel(const __grid_constant__ Problem p, int32_t tokens, int32_t clusters) {
   __shared__ int32_t offsets[kPlacedClusters];
@@ -147,7 +148,7 @@ static __global__ void __launch_bounds__(kThreads)
   for (int32_t base = 0; base < clusters; base += kPlacedClusters) {
     const int32_t some = min(kPlacedClusters, clusters - base);
     const int32_t* counts = s.counts + first_cluster + base;
-    // A thread counts clusters that lie together.
+    // Each thread counts adjacent clusters.
     const int32_t a_thread = (some + kThreads - 1) / kThreads;
     const int32_t own = min(some, static_cast<int32_t>(threadIdx.x) * a_thread);
     const int32_t own_end = min(some, own + a_thread);

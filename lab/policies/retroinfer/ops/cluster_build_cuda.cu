@@ -1,7 +1,7 @@
-// Each iteration assigns every token to a centroid (matrix products of bf16), sorts the tokens by
-// cluster, and sums each cluster's keys in f64, where sums of bf16 are exact: they do not depend on
-// the order in which atomics left the tokens. Only the order of the rows that are stored has to be
-// made the tokens' own.
+// Each iteration assigns every token to a centroid (bf16 matrix products), sorts the tokens by
+// cluster, and sums each cluster's keys in f64, where sums of bf16 values are exact: they do not
+// depend on the order in which atomics placed the tokens. Only the rows to be stored have to be
+// brought into token order within clusters.
 #include <algorithm>
 #include <type_traits>
 
@@ -18,11 +18,11 @@ namespace {
 
 using namespace clusters;
 
-// Clusters of more tokens are put into their order by a pass over all tokens.
+// Clusters with more tokens are ordered by a pass over all tokens.
 constexpr int32_t kFewTokens = 256;
 
-// The order of the tokens within their clusters; centroids, sums of the values and sizes to the
-// index. A block a cluster.
+// Orders the tokens within their clusters; writes centroids, sums of the values and sizes to the
+// index. One block per cluster.
 __global__ void __launch_bounds__(kThreads) FinishKernel(const __grid_constant__ Problem p) {
   __shared__ int32_t of_warps[kWarps];
   __shared__ int32_t tokens[kFewTokens];
@@ -61,7 +61,7 @@ __global__ void __launch_bounds__(kThreads) FinishKernel(const __grid_constant__
   const auto token_of = [&](int32_t j) {
     return size <= kFewTokens ? tokens[j] : s.order[begin + j];
   };
-  // Warps take rows in turns.
+  // Warps take rows in turn.
   double* own = sums + warp * 2 * p.d;
   if (format.encoding == RowEncoding::kBF16 && p.d % 4 == 0) {
     for (int32_t first = 0; first < p.d / 4; first += 32) {

@@ -1,18 +1,18 @@
 #pragma once
 
-// Centred keys, the centroids that a build begins with, and those that an iteration moves. Sums are
-// in f64, where sums of bf16 are exact.
+// Centred keys, initial centroids, and the update of centroids in an iteration. Sums are in f64,
+// where sums of bf16 values are exact.
 #include "lab/policies/retroinfer/ops/cluster_problem.cuh"
 #include "ops/common/tensor_core.cuh"
 
 namespace litecache::ops::cuda::clusters {
 
-// Of a cluster's tokens, those that its own warp adds up; what is beyond is the whole block's.
+// Number of a cluster's tokens that its own warp sums; the whole block sums the rest.
 constexpr int32_t kOwnTokens = 64;
-// Loads of a lane that do not wait for each other: with eight fewer warps fit (32K: 57 us, not 50).
+// Independent loads per lane: with eight, fewer warps fit (32K: 57 us instead of 50).
 constexpr int kKeyLoads = 4;
 
-// A warp's lanes have eight channels each, in pairs: the i-th of them.
+// A lane has eight channels, in pairs: returns the i-th of them.
 __device__ __forceinline__ int32_t ChannelOf(int i) {
   return static_cast<int32_t>(threadIdx.x % 32) * 2 + i % 2 + 64 * (i / 2);
 }
@@ -30,7 +30,7 @@ __device__ __forceinline__ float2 KeyPair(const RowFormat& format, const std::by
   return *reinterpret_cast<const float2*>(reinterpret_cast<const float*>(row) + c);
 }
 
-// Sums of all keys. A block a stretch of tokens, which its warps take in turns; a lane has eight
+// Sums all keys. One block per range of tokens, which its warps take in turn; a lane has eight
 // channels.
 static __global__ void __launch_bounds__(kThreads)
     SumKeysKernel(const __grid_constant__ Problem p) {
@@ -64,7 +64,7 @@ inline __device__ float MeanOf(const Problem& p, const Scratch& s, int32_t chann
   return static_cast<float>(s.sums[channel] / p.work.count);
 }
 
-// Centred keys in bf16. A warp a token.
+// Centred keys in bf16. One warp per token.
 static __global__ void __launch_bounds__(kThreads) CentreKernel(const __grid_constant__ Problem p) {
   const auto list = static_cast<int32_t>(blockIdx.y);
   const Scratch s = p.Of(list);
@@ -90,7 +90,7 @@ static __global__ void __launch_bounds__(kThreads) CentreKernel(const __grid_con
   }
 }
 
-// Eight bf16 numbers, each to its sum.
+// Adds eight bf16 numbers to their sums.
 __device__ __forceinline__ void AddEight(const uint4& packed, double (&sum)[8]) {
   const uint32_t words[4] = {packed.x, packed.y, packed.z, packed.w};
 #pragma unroll
@@ -100,14 +100,14 @@ __device__ __forceinline__ void AddEight(const uint4& packed, double (&sum)[8]) 
   }
 }
 
-// Channel `channel` of centroid c.
+// Writes channel `channel` of centroid c.
 __device__ __forceinline__ void WriteCentroid(const Problem& p, const Scratch& s, int32_t c,
                                               int32_t channel, float value) {
   if (channel < p.d) s.centroids[int64_t{c} * p.d + channel] = value;
   s.targets[int64_t{c} * p.padded + channel] = __float2bfloat16_rn(value);
 }
 
-// Evenly strided keys. A warp a cluster.
+// Evenly strided keys. One warp per cluster.
 static __global__ void __launch_bounds__(kThreads)
     BeginCentroidsKernel(const __grid_constant__ Problem p) {
   const Scratch s = p.Of(blockIdx.y);
@@ -130,17 +130,16 @@ static __global__ void __launch_bounds__(kThreads)
   if (threadIdx.x % 32 == 0) s.counts[c] = 0;
 }
 
-// Of a padded key a lane has eight channels that lie side by side; a warp loads several keys at
-// once.
+// A lane has eight adjacent channels of a padded key; a warp loads several keys at once.
 template <int kDim>
 struct KeyLanes {
   static constexpr int kChannels = 8;
-  static constexpr int kOfKey = kDim / kChannels;  // lanes
-  static constexpr int kKeys = 32 / kOfKey;        // a load
+  static constexpr int kOfKey = kDim / kChannels;  // lanes per key
+  static constexpr int kKeys = 32 / kOfKey;        // keys per load
   static constexpr int kAtOnce = kKeys * kKeyLoads;
 };
 
-// Adds up the keys of tokens order[i] for i in [begin, begin + 32), [begin + step, ...), below end.
+// Adds the keys of tokens order[i] for i in [begin, begin + 32), [begin + step, ...), below end.
 template <int kDim>
 __device__ __forceinline__ void AddKeys(const Scratch& s, int32_t begin, int32_t end, int32_t step,
                                         double (&sum)[8]) {
@@ -174,9 +173,9 @@ __device__ __forceinline__ void AddKeys(const Scratch& s, int32_t begin, int32_t
   }
 }
 
-// Means of the clusters' centred keys, of length 1. A warp a cluster, of which it adds up the first
-// tokens; what large ones have beyond is added up by all warps of the block, so that none waits for
-// one warp.
+// Means of the clusters' centred keys, normalized to length 1. One warp per cluster sums its first
+// tokens; all warps of the block sum the remaining tokens of large clusters, so that none waits for
+// a single warp.
 template <int kDim>
 __global__ void __launch_bounds__(kThreads, 4)
     MoveCentroidsKernel(const __grid_constant__ Problem p) {
@@ -215,8 +214,8 @@ __global__ void __launch_bounds__(kThreads, 4)
       __syncthreads();
     }
   }
-  if (begin == end) return;  // it stays where it is
-  // Its length is made 1 whatever it is divided by.
+  if (begin == end) return;  // the centroid is unchanged
+  // The sum need not be divided by the count, because its length is normalized to 1.
   float value[8], square = 0;
 #pragma unroll
   for (int k = 0; k < 8; ++k) {

@@ -12,7 +12,7 @@
 namespace litecache::ops::cpu {
 namespace {
 
-constexpr int64_t kAhead = 8;  // rows asked for before they are read
+constexpr int64_t kAhead = 8;  // number of rows prefetched
 
 struct Piece {
   const ClusterEstimateWork* work;

@@ -1,4 +1,5 @@
-// The estimation zone: every chosen cluster that is not read counts as its centroid, once a token.
+// The estimation zone: every selected cluster that is not read counts as its centroid, once per
+// token.
 #include <algorithm>
 
 #include "device/cuda/check.h"
@@ -14,24 +15,25 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kWarps = kThreads / 32;
 constexpr int kHeads = 4;               // query heads at a time
-constexpr int kClusters = 32 / kHeads;  // that a warp takes at a time
+constexpr int kClusters = 32 / kHeads;  // processed by a warp at a time
 constexpr float kLog2E = 1.44269504f;
 
-// Parts of a pair: no more blocks than the GPU has room for at a time.
+// Parts per pair: at most as many blocks as the GPU can run at a time.
 unsigned PartsOf(const CudaStream& stream, int pairs) {
   constexpr int kBlocksAnSm = 2;
   return static_cast<unsigned>(
       std::clamp(kBlocksAnSm * stream.sm_count() / pairs, 1, kEstimateParts));
 }
 
-// A state: maximum (of scores times log2 e), sum, out [head_dim], the latter two relative to it.
+// A state: maximum (of scores times log2 e), sum, out [head_dim]; the latter two relative to the
+// maximum.
 __device__ float* StateOf(const WaveShape& shape, const WaveLayer& layer, int32_t pair,
                           int32_t part, int32_t query) {
   const int64_t state = (int64_t{pair} * kEstimateParts + part) * shape.group + query;
   return layer.states + state * (shape.head_dim + 2);
 }
 
-// Channels c and c + 1 of the sum of a cluster's values, c even; 0 behind head_dim.
+// Channels c and c + 1 of the sum of a cluster's values, c even; 0 from head_dim on.
 __device__ __forceinline__ float2 SumPair(const RowFormat& format, const std::byte* row, int32_t d,
                                           int32_t c) {
   if (c >= d) return make_float2(0, 0);
@@ -46,8 +48,8 @@ __device__ __forceinline__ float2 SumPair(const RowFormat& format, const std::by
                      c + 1 < d ? WaveElement(format, row, d + c + 1) : 0);
 }
 
-// A block a (part, pair): warps take 8 clusters at a time, a lane a cluster and head for the
-// weights, then all lanes each cluster's values.
+// One block per (part, pair): a warp takes 8 clusters at a time; for the weights each lane has one
+// cluster and head, then all lanes process each cluster's values.
 template <int kPairs>
 __global__ void __launch_bounds__(kThreads)
     EstimateKernel(const __grid_constant__ StepView step, const __grid_constant__ WaveShape shape,
@@ -67,7 +69,7 @@ __global__ void __launch_bounds__(kThreads)
   const int32_t* ids = layer.ids + int64_t{pair} * shape.max_chosen + choice.retrieved;
   const auto begin = static_cast<int32_t>(int64_t{count} * part / parts);
   const auto end = static_cast<int32_t>(int64_t{count} * (part + 1) / parts);
-  const int32_t mine = lane / kClusters;  // the lane's head of those at hand
+  const int32_t mine = lane / kClusters;  // this lane's head of the current ones
   for (int32_t j0 = 0; j0 < shape.group; j0 += kHeads) {
     const bool exists = j0 + mine < shape.group;
     const float* logits =
@@ -131,7 +133,7 @@ __global__ void __launch_bounds__(kThreads)
     for (int offset = 1; offset < kClusters; offset *= 2) {
       sum += __shfl_xor_sync(kFullMask, sum, offset);
     }
-    __syncthreads();  // the heads before are merged
+    __syncthreads();  // the previous heads are merged
     if (lane % kClusters == 0) {
       maxima[warp][mine] = maximum;
       sums[warp][mine] = sum;
@@ -161,7 +163,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// A block a query head of a sequence, a thread a channel.
+// One block per query head of a sequence, one thread per channel.
 __global__ void MergeKernel(const __grid_constant__ StepView step,
                             const __grid_constant__ WaveShape shape,
                             const __grid_constant__ WaveLayer layer, int32_t parts,
@@ -174,7 +176,7 @@ __global__ void MergeKernel(const __grid_constant__ StepView step,
   const int32_t head = query / shape.group, j = query - head * shape.group;
   const int32_t pair = sequence * shape.kv_heads + head;
   const int64_t row = step.sequences[sequence].first_row;
-  // All loads at once: each takes as long as all of them.
+  // All loads are issued at once: each one takes as long as all of them together.
   float maxima[kEstimateParts], sums[kEstimateParts], values[kEstimateParts];
 #pragma unroll
   for (int part = 0; part < kEstimateParts; ++part) {

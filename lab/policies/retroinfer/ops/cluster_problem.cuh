@@ -1,6 +1,6 @@
 #pragma once
 
-// What the kernels that build clusters share: the work and its scratch, and where a token's row is.
+// Shared by the kernels that build clusters: the work and its scratch, and the addresses of rows.
 #include <cuda_bf16.h>
 
 #include <cstddef>
@@ -18,13 +18,13 @@ inline int32_t PaddedDim(int64_t d) { return d <= 64 ? 64 : d <= 128 ? 128 : 256
 
 // One list's part of the scratch.
 struct Scratch {
-  std::byte* rows;         // [count][row_bytes], where they are loaded
+  std::byte* rows;         // [count][row_bytes], if they are loaded
   __nv_bfloat16* points;   // [count][padded]: centred keys
   __nv_bfloat16* targets;  // [clusters][padded]: centroids, rounded
   double* sums;            // [d] of all keys
   float* centroids;        // [clusters][d], centred
   int32_t* assignment;     // [count]
-  int32_t* ranks;          // [count] in the cluster
+  int32_t* ranks;          // [count] position within the cluster
   int32_t* order;          // [count] tokens, cluster after cluster
   int32_t* counts;         // [clusters]
   int32_t* offsets;        // [clusters + 1]
@@ -37,7 +37,7 @@ struct Problem {
   int64_t list_bytes = 0;
 
   __host__ __device__ static int64_t Aligned(int64_t bytes) { return (bytes + 255) / 256 * 256; }
-  // Appends an array; returns where it begins.
+  // Appends an array; returns its offset.
   __host__ __device__ static int64_t Place(int64_t* at, int64_t bytes) {
     const int64_t begin = *at;
     *at += Aligned(bytes);
@@ -87,7 +87,7 @@ __device__ __forceinline__ int32_t SourceRow(const ListPages& source, int32_t to
   return source.ring == 0 || token < source.sink ? token : source.sink + token % source.ring;
 }
 
-// Row of the i-th token of the run, to be clustered.
+// Row of the run's i-th token that is to be clustered.
 __device__ __forceinline__ const std::byte* TokenRow(const Problem& p, const Scratch& s,
                                                      int32_t list, int32_t i) {
   if (p.work.load) return s.rows + int64_t{i} * p.row_bytes;

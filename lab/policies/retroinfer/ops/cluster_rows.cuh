@@ -1,17 +1,17 @@
 #pragma once
 
-// Rows between the store and the device, by the order of their tokens or of their clusters.
+// Copies rows between the store and the device, in token order or in cluster order.
 #include "lab/policies/retroinfer/ops/cluster_problem.cuh"
 
 namespace litecache::ops::cuda::clusters {
 
-// Blocks that read the store through the link (its rate by their number:
+// Number of blocks that read the store over the link (its rate by the number of blocks:
 // lab/notes/gpu/transfer.md).
 constexpr int kLinkBlocks = 16;
 constexpr int kLinkThreads = 1024;
 
-// A warp's share of rows [begin, end) of a list, source(row) to target(row): the warps of the grid
-// work on one list together, because the link likes reads that lie together.
+// Copies a warp's share of rows [begin, end) of a list, source(row) to target(row): the warps of
+// the grid process one list together, because adjacent reads are faster over the link.
 template <class Source, class Target>
 __device__ __forceinline__ void MoveShare(const RowFormat& format, int32_t begin, int32_t end,
                                           const Source& source, const Target& target) {
@@ -57,7 +57,7 @@ static __global__ void __launch_bounds__(kLinkThreads, 1)
   }
 }
 
-// Rows that were loaded in the order of their clusters go back to where their tokens were.
+// Copies rows that were loaded in cluster order back to their tokens' positions.
 static __global__ void __launch_bounds__(kLinkThreads, 1)
     RestoreRowsKernel(const __grid_constant__ Problem p) {
   for (int32_t list = 0; list < p.work.lists; ++list) {

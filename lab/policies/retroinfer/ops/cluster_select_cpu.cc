@@ -10,9 +10,9 @@
 namespace litecache::ops::cpu {
 namespace {
 
-constexpr int64_t kPieceClusters = 1024;  // clusters a thread scores at a time
+constexpr int64_t kPieceClusters = 1024;  // scored by a thread at a time
 
-// A work item as SelectBySoftmax wants it.
+// A work item in the form that SelectBySoftmax takes.
 struct Job {
   ClusterSelectWork* work;
   float scale;
@@ -41,7 +41,7 @@ void Score(const Job& job, int64_t group, int64_t begin, int64_t end, float* sco
   }
 }
 
-// An empty cluster is behind every other one, however small its score.
+// Ranks empty clusters after all others, however small their scores are.
 void MaskEmpty(const Job& job, float* scores) {
   const ClusterSelectWork& w = *job.work;
   for (int64_t c = 0; c < w.count; ++c) {
@@ -49,7 +49,7 @@ void MaskEmpty(const Job& job, float* scores) {
   }
 }
 
-// Of the selected clusters, ascending: the best `ranked` in order, then the others.
+// Orders the selected clusters, which are ascending: the best `ranked` in order, then the others.
 void Rank(const Job& job) {
   ClusterSelectWork& w = *job.work;
   int32_t* end = std::remove_if(w.ids, w.ids + job.selection.count,

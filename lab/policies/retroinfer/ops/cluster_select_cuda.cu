@@ -1,5 +1,6 @@
-// Two kernels: many small blocks multiply centroids with the queries; then a block a (sequence, KV
-// head) makes one score of a cluster's products by their softmax, takes the best and orders them.
+// Two kernels: many small blocks multiply centroids with the queries; then one block per (sequence,
+// KV head) turns a cluster's products into one score by their softmax, selects the best and orders
+// them.
 #include <algorithm>
 #include <bit>
 
@@ -15,15 +16,15 @@ namespace {
 
 constexpr int kScoreThreads = 128;
 constexpr int kScoreWarps = kScoreThreads / 32;
-// Query heads that a matrix product takes at a time: its 16 rows are their high and low halves.
+// Query heads per matrix product: its 16 rows are their high and low halves.
 constexpr int kHeadsAtOnce = 8;
-constexpr int kTile = 8;  // clusters that it takes
-// Blocks of products: four an SM, which is all that is resident, and no more a pair.
+constexpr int kTile = 8;  // clusters per product
+// Blocks of products: four per SM, which is the maximum resident, and at most this many per pair.
 constexpr int kBlocksAnSm = 4, kMaxParts = 64;
-// Pairs of few clusters are taken by small blocks, whose barriers are shorter.
+// Pairs with few clusters use small blocks, whose barriers are shorter.
 constexpr int kFewThreads = 256;
 constexpr int32_t kFewClusters = 1024;
-// The logit of a cluster without tokens; others are bounded.
+// The logit of an empty cluster; others are bounded.
 constexpr float kEmpty = -INFINITY;
 
 struct SelectProblem {
@@ -33,15 +34,15 @@ struct SelectProblem {
   const float* q = nullptr;
   int64_t q_stride = 0;
   float scale = 0;             // times log2 e
-  int32_t parts = 0;           // blocks of products a pair
+  int32_t parts = 0;           // blocks of products per pair
   float2* softmax = nullptr;   // [pairs][parts][group]: maximum, sum relative to it
-  uint64_t* ranked = nullptr;  // [pairs][ranked_room] where shared memory has no room, and
-  uint32_t* keys = nullptr;    // [pairs][max_clusters] the same
+  uint64_t* ranked = nullptr;  // [pairs][ranked_room] if shared memory is too small
+  uint32_t* keys = nullptr;    // [pairs][max_clusters] if shared memory is too small
   int32_t ranked_room = 0;     // a power of two
   TableAccess index;
 };
 
-// Maximum and sum of a softmax's numerators, of which some more come.
+// Adds terms to the maximum and the sum of a softmax.
 __device__ __forceinline__ void Include(float2* softmax, float maximum, float sum) {
   const float higher = fmaxf(softmax->x, maximum);
   softmax->y = softmax->y * Exp2(softmax->x - higher) + sum * Exp2(maximum - higher);
@@ -54,9 +55,9 @@ __device__ __forceinline__ float LogitOf(const RowList& index, int32_t cluster, 
   return fmaxf(fminf(product * scale, kLargestScore), -kLargestScore);
 }
 
-// Logits of the pair's tiles that are this warp's, and their softmax of each head: bf16 rows of a
-// head_dim that is a multiple of 32. Lanes read 16 bytes, and both operands take the channels in
-// the order in which that gives them.
+// Logits of this warp's tiles of the pair, and their softmax for each head: bf16 rows with a
+// head_dim that is a multiple of 32. Lanes read 16 bytes, and both operands use the resulting order
+// of the channels.
 template <int kDim>
 __device__ void TensorLogits(const SelectProblem& p, const RowList& index, const float* q,
                              int32_t clusters, float* logits, float2* softmax) {
@@ -119,7 +120,7 @@ __device__ void TensorLogits(const SelectProblem& p, const RowList& index, const
   }
 }
 
-// The same for any rows. A warp a cluster.
+// The same for any rows. One warp per cluster.
 __device__ void PlainLogits(const SelectProblem& p, const RowList& index, const float* q,
                             int32_t clusters, float* logits, float2* softmax) {
   const int32_t lane = threadIdx.x % 32, d = p.shape.head_dim;
@@ -177,7 +178,7 @@ struct TakeShared {
   TellShared tell;
 };
 
-// Descending, by all threads of a block; n a power of two.
+// Sorts in descending order with all threads of a block; n must be a power of two.
 template <int kThreads>
 __device__ void SortDescending(uint64_t* items, int32_t n) {
   for (int32_t run = 2; run <= n; run *= 2) {
@@ -196,7 +197,7 @@ __device__ void SortDescending(uint64_t* items, int32_t n) {
   __syncthreads();
 }
 
-// A block a pair.
+// One block per pair.
 template <int kThreads>
 __global__ void __launch_bounds__(kThreads)
     TakeClustersKernel(const __grid_constant__ SelectProblem p, bool ranked_shared,
@@ -206,7 +207,7 @@ __global__ void __launch_bounds__(kThreads)
   const auto pair = static_cast<int32_t>(blockIdx.x), thread = static_cast<int32_t>(threadIdx.x);
   const int32_t sequence = pair / p.shape.kv_heads, head = pair % p.shape.kv_heads;
   const int32_t group = p.shape.group, lane = thread % 32, warp = thread / 32;
-  // Before the wait: the step was there before the products began, which waited as well.
+  // Read before the wait: the step was complete before the products began, which waited as well.
   const bool exists = sequence < *p.step.count;
   const WaveSequence wave = exists ? p.layer.sequences[sequence] : WaveSequence{};
   const int32_t clusters = wave.clusters;
@@ -243,7 +244,7 @@ __global__ void __launch_bounds__(kThreads)
 
   const float* logits = p.layer.logits + int64_t{pair} * group * p.shape.max_clusters;
   int32_t filled = 0;
-  constexpr int kAtOnce = 4;  // loads that do not wait for each other
+  constexpr int kAtOnce = 4;  // independent loads
   for (int32_t first = thread; first < clusters; first += kAtOnce * kThreads) {
     float scores[kAtOnce] = {}, x[kAtOnce];
 #pragma unroll 4
@@ -269,7 +270,7 @@ __global__ void __launch_bounds__(kThreads)
   if (lane == 0 && filled > 0) atomicAdd(&shared.filled, filled);
   __syncthreads();
 
-  // The best `ranked`, then the best of what is left.
+  // The best `ranked`, then the best of the others.
   const int32_t ranked = min(wave.ranked, shared.filled);
   const int32_t unranked = min(wave.unranked, shared.filled - ranked);
   int32_t* ids = p.layer.ids + int64_t{pair} * p.shape.max_chosen;
@@ -278,7 +279,7 @@ __global__ void __launch_bounds__(kThreads)
   TakeBestAndNext<kThreads>(
       shared.take, keys, clusters, ranked, unranked,
       [&](int32_t order, int32_t i) {
-        // Of equal keys the lower cluster is the larger item.
+        // Of equal keys, the lower cluster becomes the larger item.
         best[order] = uint64_t{keys[i]} << 32 | ~static_cast<uint32_t>(i);
       },
       [&](int32_t order, int32_t i) { ids[ranked + order] = i; });
@@ -286,7 +287,7 @@ __global__ void __launch_bounds__(kThreads)
   for (int32_t i = thread; i < ranked; i += kThreads) {
     ids[i] = static_cast<int32_t>(~static_cast<uint32_t>(best[i]));
   }
-  __syncthreads();  // the ids are there
+  __syncthreads();  // the ids are written
   TellChoice<kThreads>(p.shape, p.layer, index, pair, wave.buffer_blocks,
                        {.ranked = ranked, .count = ranked + unranked}, shared.tell, [&](int32_t i) {
                          return i < ranked ? static_cast<int32_t>(~static_cast<uint32_t>(best[i]))

@@ -9,7 +9,7 @@
 namespace litecache::ops {
 namespace {
 
-// Enough for a thread to be worth its merge, few enough that merges stay small.
+// Enough to make a thread worth its merge, and few enough to keep merges small.
 constexpr int64_t kStateClusters = 256;
 constexpr int64_t kMaxStates = 8;
 

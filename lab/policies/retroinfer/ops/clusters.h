@@ -1,5 +1,5 @@
-// Attention over an index of clusters: which clusters a query wants, and what those it does not
-// read amount to (RetroInfer's wave index).
+// Attention over an index of clusters: selects clusters for a query, and estimates those that are
+// not read (RetroInfer's wave index).
 #pragma once
 
 #include <cstddef>
@@ -11,9 +11,9 @@
 
 namespace litecache::ops {
 
-// Clusters of one (sequence, layer, KV head). Cluster c lies in page c / page_clusters: first the
-// page's rows [centroid | sum of the values] in `format` (bf16 or f32), then an int32 a row: the
-// number of tokens, 0 of an empty cluster.
+// Clusters of one (sequence, layer, KV head). Cluster c is in page c / page_clusters: first the
+// page's rows [centroid | sum of the values] in `format` (bf16 or f32), then an int32 per row: the
+// number of tokens, 0 for an empty cluster.
 struct PagedClusters {
   std::byte* const* pages = nullptr;
   int64_t page_clusters = 0;
@@ -28,33 +28,34 @@ struct PagedClusters {
   }
   int32_t& Size(int64_t c) const { return Sizes(c / page_clusters)[c % page_clusters]; }
 
-  // Clusters that a page of page_bytes holds.
+  // Number of clusters in a page of page_bytes.
   static int64_t PageClusters(uint64_t page_bytes, const RowFormat& format) {
     return static_cast<int64_t>(page_bytes / (format.row_bytes() + sizeof(int32_t)));
   }
 };
 
-// The clusters with the highest scores: sum over the group's query heads of softmax(scale * q .
-// centroid), the softmax over the clusters that are not empty. Of equal scores the lower cluster.
+// Selects the clusters with the highest scores: sum over the group's query heads of softmax(scale *
+// q . centroid), the softmax over the non-empty clusters. Ties go to the lower cluster.
 struct ClusterSelectWork {
   const float* q = nullptr;  // [group][head_dim]
   float scale = 0;           // > 0
   PagedClusters clusters;
-  int64_t count = 0;        // clusters, empty ones among them; >= 1
-  int64_t ranked = 0;       // this many of the best, the best first,
-  int64_t unranked = 0;     // and this many of the next, in ascending order; at least 1 together
+  int64_t count = 0;        // clusters, including empty ones; >= 1
+  int64_t ranked = 0;       // number of best clusters, the best first,
+  int64_t unranked = 0;     // and of next ones, in ascending order; at least 1 together
   float* logits = nullptr;  // result [group][count]: scale * q . centroid
-  float* scores = nullptr;  // result [count]; of empty clusters below 0
-  // Results, empty clusters not among them; ids has room for min(ranked + unranked, count).
+  float* scores = nullptr;  // result [count]; below 0 for empty clusters
+  // Results, without empty clusters; ids has room for min(ranked + unranked, count).
   int32_t* ids = nullptr;  // the ranked ones, then the others
   int64_t ranked_count = 0, unranked_count = 0;
 };
 void ClusterSelect(Stream& stream, int64_t group, std::span<ClusterSelectWork> work);
 
-// What the clusters ids[0 .. count) add to the attention of a group's query heads:
+// Computes the contribution of the clusters ids[0 .. count) to the attention of a group's query
+// heads:
 //   numerator sum of exp(x) * (sum of the values), denominator sum of size * exp(x), x = logit.
-// `states` is for RowAttention (row_attention.h): EstimateStates(count) of them, a part of the
-// clusters each.
+// `states` is input for RowAttention (row_attention.h): EstimateStates(count) states, each for a
+// part of the clusters.
 struct ClusterEstimateWork {
   PagedClusters clusters;
   const float* logits = nullptr;  // [group][logit_stride]
@@ -65,7 +66,7 @@ struct ClusterEstimateWork {
 };
 void ClusterEstimate(Stream& stream, int64_t group, std::span<const ClusterEstimateWork> work);
 
-// Depends on the count alone, and so do the results.
+// Depends only on the count, and so do the results.
 int64_t EstimateStates(int64_t count);
 
 }  // namespace litecache::ops

@@ -1,4 +1,4 @@
-// CPU implementations behind clusters.h: same contracts, arguments already checked.
+// CPU implementations behind clusters.h: same contracts, with checked arguments.
 #pragma once
 
 #include "base/thread_pool.h"

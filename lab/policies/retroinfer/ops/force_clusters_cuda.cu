@@ -7,7 +7,8 @@
 namespace litecache::ops::cuda {
 namespace {
 
-// A block a pair. taken: a bit a cluster, of those that are estimated, which come out ascending.
+// One block per pair. taken: one bit per cluster, for the estimated ones, which are written in
+// ascending order.
 __global__ void __launch_bounds__(kTeamThreads)
     ForceClustersKernel(const __grid_constant__ StepView step,
                         const __grid_constant__ WaveShape shape,

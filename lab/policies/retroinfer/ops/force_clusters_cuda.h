@@ -1,5 +1,5 @@
-// lab/forced/force_clusters.h in a step of policy retroinfer: one small kernel after the
-// selection, of measurements only.
+// lab/forced/force_clusters.h in a step of policy retroinfer: one small kernel after the selection,
+// only in measurements.
 #pragma once
 
 #include "lab/forced/force_clusters.h"
@@ -7,16 +7,16 @@
 
 namespace litecache::ops::cuda {
 
-// One layer's part of what is forced, device memory.
+// One layer's forced clusters, in device memory.
 struct ForcedClusters {
-  const uint16_t* order = nullptr;  // of step 0: [kv_heads][recorded], each cluster once
+  const uint16_t* order = nullptr;  // for step 0: [kv_heads][recorded], each cluster once
   int32_t recorded = 0;
   int32_t steps = 0;
-  int64_t stride = 0;  // ids between a step and the next
+  int64_t stride = 0;  // ids between two consecutive steps
 };
 
-// After SelectClusters: as many clusters as each pair chose, of those that are not empty the first
-// in the forced order.
+// Call after SelectClusters: replaces each pair's clusters by the same number of non-empty clusters
+// that come first in the forced order.
 void ForceClusters(Stream& stream, const StepView& step, const WaveShape& shape,
                    const WaveLayer& layer, const ForcedClusters& forced);
 

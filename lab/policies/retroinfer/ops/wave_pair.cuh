@@ -1,5 +1,5 @@
-// What kernels over a wave index share: elements of rows, sizes of clusters, what becomes of a
-// choice.
+// Shared by the kernels over a wave index: elements of rows, sizes of clusters, and the handling of
+// a selection.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -19,7 +19,7 @@ __device__ __forceinline__ float WaveElement(const RowFormat& format, const std:
              : reinterpret_cast<const float*>(row)[i];
 }
 
-// Tokens of a cluster: behind its page's rows.
+// Number of tokens in a cluster, stored after its page's rows.
 __device__ __forceinline__ int32_t ClusterSize(const RowList& index, int32_t cluster) {
   const int32_t block = index.per_page.Quotient(cluster);
   const std::byte* page = index.pages[int64_t{block} * index.lists];
@@ -37,8 +37,8 @@ struct TellShared {
   int32_t too_many;
 };
 
-// Of a pair's choice what the buffer has room for, and what the host is told. A whole block of
-// kThreads; id_at(i): as `ids`, which are there.
+// Determines the part of a pair's selection that fits the buffer, and publishes it to the host.
+// Called by a whole block of kThreads; id_at(i): returns `ids`, which must be visible.
 template <int kThreads = kTeamThreads, class IdAt>
 __device__ inline void TellChoice(const WaveShape& shape, const WaveLayer& layer,
                                   const RowList& index, int32_t pair, int32_t buffer_blocks,

@@ -1,5 +1,5 @@
-// Rows of a wave buffer: which of them a step attends, which have to be fetched, which the cache
-// takes over.
+// Rows of a wave buffer: lists the rows that a step attends and those to be fetched, and admits
+// rows to the cache.
 #include <algorithm>
 #include <type_traits>
 
@@ -13,23 +13,23 @@
 namespace litecache::ops::cuda {
 namespace {
 
-constexpr int kListThreads = 1024;  // a warp of them a cluster, whose loads wait for each other
+constexpr int kListThreads = 1024;  // one warp per cluster, whose loads depend on each other
 constexpr int kListWarps = kListThreads / 32;
-constexpr int kListParts = 4;  // blocks a pair at most
-// Small blocks, which find room on an SM beside a block of a product.
+constexpr int kListParts = 4;  // maximum blocks per pair
+// Small blocks, which fit on an SM next to a block of a product.
 constexpr int kAdmitThreads = 128;
 constexpr int kAdmitWarps = kAdmitThreads / 32;
-constexpr int kAdmitBlocks = 16;  // a pair
+constexpr int kAdmitBlocks = 16;  // per pair
 
-// Of a list's rows the one behind `slot` in the pages that begin with `page`; a slot counts rows of
-// whole blocks.
+// The row of a list at `slot` of the pages that begin with `page`; slots count rows of whole
+// blocks.
 __device__ __forceinline__ int32_t BlockRow(const WaveShape& shape, const RowTable& rows,
                                             int32_t page, int32_t slot) {
   const int32_t pages = slot / shape.page_block_rows;
   return (page + pages) * rows.page_rows + slot - pages * shape.page_block_rows;
 }
 
-// Sums over the threads before this one, of three values; totals: of all.
+// Sums of three values over the threads before this one; totals: over all threads.
 struct Sums {
   int32_t rows, fetched, blocks;
 };
@@ -56,15 +56,15 @@ __device__ Sums ExclusiveSums(const Sums& mine, Sums* of_warps, Sums* totals) {
   return before;
 }
 
-// Blocks [pairs][parts]: each knows all of a pair's clusters, and lists the rows of its share.
+// Blocks [pairs][parts]: each processes all of a pair's clusters, and lists the rows of its share.
 __global__ void __launch_bounds__(kListThreads, 1)
     ListRowsKernel(const __grid_constant__ StepView step, const __grid_constant__ WaveShape shape,
                    const __grid_constant__ WaveLayer layer,
                    const __grid_constant__ TableAccess access) {
   __shared__ Sums of_warps[kListWarps];
-  // Of the clusters at hand: where their rows go, and where they come from.
+  // The current clusters: targets and sources of their rows.
   struct Cluster {
-    int32_t size, row, fetched, block, source;  // block: cached, its first; else in the buffer
+    int32_t size, row, fetched, block, source;  // block: its first if cached, else in the buffer
     bool hit;
   };
   __shared__ Cluster clusters[kListThreads];
@@ -72,7 +72,7 @@ __global__ void __launch_bounds__(kListThreads, 1)
   const auto part = static_cast<int32_t>(blockIdx.y), parts = static_cast<int32_t>(gridDim.y);
   const int32_t sequence = pair / shape.kv_heads, head = pair % shape.kv_heads;
   const bool first = part == 0 && threadIdx.x == 0;
-  // Before the wait: the step was there before the kernel before this one began.
+  // Read before the wait: the step was complete before the previous kernel began.
   const bool exists = sequence < *step.count;
   const WaveSequence wave = exists ? layer.sequences[sequence] : WaveSequence{};
   const int32_t n = exists ? step.sequences[sequence].past + 1 : 0;
@@ -90,7 +90,7 @@ __global__ void __launch_bounds__(kListThreads, 1)
   int32_t* listed = layer.listed + int64_t{pair} * shape.max_rows;
   int32_t* sources = layer.fetched_sources + int64_t{pair} * shape.max_rows;
   int32_t* targets = layer.fetched_targets + int64_t{pair} * shape.max_rows;
-  // Of the steady zone what is behind the sink.
+  // The part of the steady zone after the sink.
   const int32_t ring = max(0, n - wave.indexed_end);
   for (int32_t i = part * kListThreads + threadIdx.x; i < ring; i += parts * kListThreads) {
     listed[i] = shape.sink + (wave.indexed_end + i) % shape.ring;
@@ -145,7 +145,7 @@ __global__ void __launch_bounds__(kListThreads, 1)
     before.rows += totals.rows;
     before.fetched += totals.fetched;
     before.blocks += totals.blocks;
-    __syncthreads();  // `clusters` may be written again
+    __syncthreads();  // `clusters` may be overwritten
   }
   if (first) {
     layer.leading[pair] = min(n, shape.sink);
@@ -154,11 +154,11 @@ __global__ void __launch_bounds__(kListThreads, 1)
   }
 }
 
-// Links of a cluster that a warp has at hand.
+// Links of a cluster that a warp holds at a time.
 constexpr int32_t kLinks = 32;
 
-// One block. What has come lies in the device's memory then: every piece of it would be a way over
-// the link of its own, one after another, for each of many warps.
+// One block. Copies the answer to device memory: otherwise many warps would read it over the link
+// piece by piece, each piece with a separate round trip.
 __global__ void __launch_bounds__(kAdmitThreads, 8)
     ReceiveAnswerKernel(const __grid_constant__ WaveLayer layer, int32_t pairs,
                         uint64_t deadline_ns) {
@@ -205,7 +205,7 @@ __global__ void __launch_bounds__(kAdmitThreads, 8)
   __syncthreads();
 }
 
-// kAdmitBlocks blocks a pair, a warp a cluster.
+// kAdmitBlocks blocks per pair, one warp per cluster.
 __global__ void __launch_bounds__(kAdmitThreads, 8)
     AdmitKernel(const __grid_constant__ StepView step, const __grid_constant__ WaveShape shape,
                 const __grid_constant__ WaveLayer layer,
@@ -231,10 +231,10 @@ __global__ void __launch_bounds__(kAdmitThreads, 8)
     const int32_t blocks = CeilBlocks(item.rows, block_tokens);
     for (int32_t window = 0; window < blocks; window += kLinks) {
       const int32_t some = min(kLinks, blocks - window);
-      __syncwarp();  // the window before has been read
+      __syncwarp();  // the previous window has been read
       const int32_t link = lane < some ? admissions.links[first_link + window + lane] : 0;
       links[warp][lane] = link;
-      const int32_t behind =  // the next window's first, or none
+      const int32_t behind =  // the first of the next window, or none
           window + kLinks < blocks ? admissions.links[first_link + window + kLinks] : -1;
       __syncwarp();
       if (lane < some) next_block[link] = lane + 1 < some ? links[warp][lane + 1] : behind;

@@ -18,8 +18,7 @@ struct Case {
   RowEncoding encoding;
   int64_t head_dim;
   int32_t count, clusters, segments, iterations;
-  // Where the rows come from: the store itself, a ring, or other pages on the device, which are
-  // read in place.
+  // Source of the rows: the store, a ring, or other pages on the device, which are read in place.
   enum Source : int32_t { kStore, kRing, kStaged } source = kStore;
 };
 
@@ -29,7 +28,7 @@ double Dot(const Point& a, const Point& b) {
   return std::inner_product(a.begin(), a.end(), b.begin(), 0.0);
 }
 
-// Largest inner product; of equal ones the first.
+// Largest inner product; ties go to the first.
 size_t Best(const Point& x, const std::vector<Point>& centroids, size_t begin, size_t end) {
   size_t best = begin;
   for (size_t c = begin; c < end; ++c) {
@@ -61,9 +60,10 @@ double InBf16(double x) {
   return static_cast<double>(static_cast<float>(bf16(static_cast<float>(x))));
 }
 
-// The published algorithm in double, with centred keys and centroids kept in bf16 as there. In five
-// of 400 lists of 3000 tokens and 16 clusters that rounding alone leads to another local optimum,
-// of up to 1.35 times the spread; noise of f32's size moved at most ten tokens of a list.
+// The published algorithm in double, with centred keys and centroids in bf16 as in the original. In
+// five of 400 lists of 3000 tokens and 16 clusters, rounding alone leads to another local optimum
+// with up to 1.35 times the spread; noise of the size of f32 rounding moved at most ten tokens of a
+// list.
 std::vector<size_t> SegmentedKMeans(std::vector<Point> points, const Case& c) {
   for (Point& point : points) {
     for (double& x : point) x = InBf16(x);
@@ -110,7 +110,7 @@ TEST_P(ClusterBuild, RowsCentroidsAndSums) {
   constexpr int32_t kLists = 7, kFirst = 2, kCount = 3, kBegin = 5, kFirstCluster = 11;
   const int32_t tokens = kBegin + c.count + 9;
   const bool in_ring = c.source == Case::kRing, staged = c.source == Case::kStaged;
-  // A ring of just the rows, begun anywhere.
+  // A ring for just these rows, with an arbitrary start.
   const int32_t sink = 4, ring = c.count + 30;
   PagedLists store(*gpu_, pinned, random, kLists, tokens, 37, format);
   PagedLists rows(*gpu_, *gpu_, random, kLists, sink + ring, 41, format);
@@ -120,7 +120,7 @@ TEST_P(ClusterBuild, RowsCentroidsAndSums) {
   PagedLists& to = in_ring ? late : store;
   const auto source_row = [&](int32_t token) { return in_ring ? sink + token % ring : token; };
   PagedLists& from = in_ring || staged ? rows : store;
-  // Staged rows have lists of their own.
+  // Staged rows have separate lists.
   const int32_t source_list = staged ? 1 : kFirst;
   for (int32_t list = source_list; list < source_list + kCount; ++list) {
     std::vector<Point> centers(10, Point(d));
@@ -137,7 +137,7 @@ TEST_P(ClusterBuild, RowsCentroidsAndSums) {
     }
   }
   from.Push();
-  // What goes in, by token.
+  // The input, by token.
   std::vector<std::vector<std::vector<std::byte>>> given(kCount);
   for (int32_t list = 0; list < kCount; ++list) {
     for (int32_t t = 0; t < c.count; ++t) {
@@ -228,7 +228,7 @@ TEST_P(ClusterBuild, RowsCentroidsAndSums) {
       }
     }
     ASSERT_EQ(at, begin + c.count);
-    // As good as the reference.
+    // At least as good as the reference.
     std::vector<Point> points;
     Point mean(d);
     for (const auto& row : tokens_of) {
@@ -254,7 +254,7 @@ TEST_P(ClusterBuild, RowsCentroidsAndSums) {
       EXPECT_GE(same, static_cast<int64_t>(0.97 * c.count));
     }
   }
-  // And back.
+  // And the reverse direction.
   work.source = work.store;
   work.source_list = kFirst;
   work.load = true;

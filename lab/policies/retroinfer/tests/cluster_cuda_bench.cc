@@ -1,5 +1,5 @@
-// RetroInfer's clusters of one layer of a prompt whose rows are on the device: what its last chunk
-// makes beside the products of the layers after it.
+// RetroInfer's clustering of one layer of a prompt whose rows are on the device, as its last chunk
+// runs it in parallel with the products of later layers.
 #include <fmt/format.h>
 
 #include <numeric>
@@ -46,7 +46,8 @@ void Clusters(Bench& bench, int32_t context) {
                               .begins = begins.as<int32_t>(),
                               .order = order.as<int32_t>(),
                               .scratch = scratch.data()};
-  // Keys once an iteration for its sums, and once more before the first and behind the last one.
+  // Keys are read once per iteration for the sums, and once more before the first and after the
+  // last one.
   const double keys = static_cast<double>(heads) * context * kRowBytes / 2;
   const double of_iteration = 2.0 * heads * context * kHeadDim;
   bench.Run(name, keys * (2 * kIterations + 3),

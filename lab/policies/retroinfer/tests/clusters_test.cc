@@ -23,7 +23,7 @@ struct Case {
 
 class Clusters : public ::testing::TestWithParam<Case> {};
 
-// Pages of clusters, of which some are empty.
+// Pages of clusters, some of which are empty.
 struct Index {
   std::vector<std::vector<std::byte>> memory;
   std::vector<std::byte*> pages;
@@ -47,8 +47,8 @@ Index MakeIndex(Random& random, const RowFormat& format, int64_t count, int64_t 
   return index;
 }
 
-// A head's choice and output in double: clusters by the group's summed softmax; the state of the
-// estimated ones merged with the attention of exact rows.
+// A head's selection and output against double precision: clusters by the group's summed softmax;
+// the state of the estimated ones merged with the attention of exact rows.
 TEST_P(Clusters, SelectedAndEstimatedAsInDouble) {
   const auto& [threads, encoding, d, group] = GetParam();
   Random random;
@@ -134,7 +134,7 @@ TEST_P(Clusters, SelectedAndEstimatedAsInDouble) {
     }
   }
 
-  // All that was selected is estimated, beside a few exact rows.
+  // All selected clusters are estimated, in addition to a few exact rows.
   std::vector<ClusterEstimateWork> estimates;
   std::vector<RowAttentionHead> attends;
   std::vector<PagedBlock> blocks;
@@ -196,7 +196,7 @@ TEST_P(Clusters, SelectedAndEstimatedAsInDouble) {
   }
 }
 
-// The best centroid of every point and the means of what was assigned, on parts of the channels.
+// The best centroid of every point, and the means of the assigned points, on part of the channels.
 TEST_P(Clusters, AssignedAndAveragedAsInDouble) {
   const auto& [threads, encoding, d, group] = GetParam();
   Random random;

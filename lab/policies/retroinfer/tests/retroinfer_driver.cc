@@ -19,7 +19,7 @@ double Dot(const float* q, const std::vector<double>& key) {
   return sum;
 }
 
-// As the engine stores it.
+// Rounded as in the engine's storage.
 double Stored(DType dtype, float x) {
   return static_cast<double>(dtype == DType::kBF16 ? static_cast<float>(bf16(x)) : x);
 }
@@ -152,7 +152,7 @@ SequenceId RetroDriver::Fork(SequenceId parent) {
 void RetroDriver::Release(SequenceId id) {
   cache_->Release(id);
   sequences_.erase(id);
-  if (!charges_[id].forked) charges_.erase(id);  // its pages may live on in its forks
+  if (!charges_[id].forked) charges_.erase(id);  // its pages may still be used by its forks
 }
 
 void RetroDriver::CheckMemory(const kv::Step& step) {
@@ -169,8 +169,8 @@ void RetroDriver::CheckMemory(const kv::Step& step) {
   }
   const TierBytes used = cache_->GetStats().used;
   EXPECT_TRUE(used.FitsIn(limit));
-  // Sequences that decode take what they were promised, to the byte; on a GPU what their prompts
-  // were staged in is free again.
+  // Decoding sequences take exactly the promised memory; on a GPU the staging memory of their
+  // prompts is free again.
   if (exact && !shape_.on_gpu && static_cast<size_t>(step.decode_rows) == charges_.size()) {
     EXPECT_EQ(used, limit);
   }
@@ -283,7 +283,7 @@ void RetroDriver::Step(const std::vector<RetroPart>& parts, int64_t fail_after) 
     cache_->BeginStep(step);
     RunRetro(machine_.compute(), *cache_, *stream_, step, inputs,
              std::min(fail_after, layout_.layers));
-    // What the try has cached stays.
+    // What the failed attempt has cached remains.
     for (const StepSequence& part : step.sequences) {
       if (!part.decode) continue;
       for (int64_t list = 0; list < shape_.lists; ++list) {
@@ -331,7 +331,7 @@ void RetroDriver::Abandon(const std::vector<RetroPart>& parts, int64_t layers) {
   const kv::Step step = MakeRetroStep(*cache_, parts);
   RetroInputs inputs = source_.Draw(step);
   cache_->BeginStep(step);
-  for (const StepSequence& part : step.sequences) {  // what it took stays taken
+  for (const StepSequence& part : step.sequences) {  // pages taken stay taken
     Charge& charge = charges_[part.id];
     charge.tokens = std::max(charge.tokens, part.past + part.rows);
     charge.forked = true;
@@ -372,7 +372,7 @@ void RetroDriver::CheckChoice(const Sequence& sequence, const Head& head, const 
     return (size + shape_.o.block_tokens - 1) / shape_.o.block_tokens;
   };
   const auto score = [&](int32_t c) { return scores[static_cast<size_t>(c)]; };
-  // A GPU multiplies queries in two parts of 8 bits each.
+  // A GPU multiplies queries as two parts of 8 bits each.
   const double rounding = shape_.on_gpu && layout_.dtype == DType::kBF16 ? 1e-3 : 1e-4;
   const auto near = [rounding](double x) { return rounding * x + 1e-9; };
   for (size_t i = 0; i < choice.retrieved.size(); ++i) {
@@ -459,7 +459,7 @@ void RetroDriver::CheckDecode(const StepSequence& part, int64_t layer, const flo
       CheckCache(part.id, sequence, layer, kv_head, choice);
       if (::testing::Test::HasFatalFailure()) return;
     }
-    // A GPU multiplies queries with centroids in two parts of 8 bits each.
+    // A GPU multiplies queries with centroids as two parts of 8 bits each.
     const double tolerance = std::max(AttentionTolerance(layout_.dtype), shape_.on_gpu ? 1e-3 : 0);
     std::vector<int64_t> exact;
     for (int64_t t = 0; t < std::min(shape_.sink, n); ++t) exact.push_back(t);
@@ -508,7 +508,7 @@ void RetroDriver::CheckPrefill(const StepSequence& part, int64_t layer, const fl
   const Sequence& sequence = sequences_[part.id];
   const auto d = static_cast<size_t>(layout_.head_dim);
   const int64_t q_cols = layout_.q_heads * layout_.head_dim;
-  // The first and the last row, and some between.
+  // The first and the last row, and some in between.
   for (int64_t row = 0; row < part.rows; row += std::max<int64_t>(part.rows / 5, 1)) {
     for (int64_t h = 0; h < layout_.q_heads; ++h) {
       const Head& head = sequence.heads[static_cast<size_t>(shape_.List(layer, h / shape_.group))];

@@ -1,5 +1,5 @@
-// A retroinfer cache beside a plain double-precision oracle of the published algorithm: what is
-// clustered, what is selected, what the block cache holds, what is output.
+// A retroinfer cache next to a plain double-precision oracle of the published algorithm: compares
+// clusters, selections, the contents of the block cache, and outputs.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -20,7 +20,7 @@
 
 namespace litecache::kv {
 
-// Whatever policy the options name.
+// For whatever policy the options name.
 inline std::unique_ptr<CachePlan> PlanRetroCache(const Layout& layout, const KvOptions& options,
                                                  DeviceType device = DeviceType::kCpu) {
   return lab::retroinfer::MakePolicy().plan(layout, options, nullptr, device);
@@ -35,11 +35,11 @@ struct RetroPart {
   bool ends_prompt = false;
 };
 
-// Decode parts first.
+// Decode parts come first.
 Step MakeRetroStep(const Cache& cache, std::vector<RetroPart> parts);
 
 // [layer][rows * columns]; drawn in the order of the step's sequences from their own generators, so
-// that a sequence's rows do not depend on what runs beside it.
+// that a sequence's rows do not depend on the sequences that run with it.
 struct RetroInputs {
   std::vector<std::vector<float>> q, k, v;
 };
@@ -53,15 +53,15 @@ class RetroSource {
  private:
   struct Stream {
     std::mt19937_64 random;
-    std::vector<std::vector<float>> query;    // [layer]: turns slowly
-    std::vector<std::vector<float>> centers;  // keys lie around them
+    std::vector<std::vector<float>> query;    // [layer]: rotates slowly
+    std::vector<std::vector<float>> centers;  // keys are drawn around them
   };
   Layout layout_;
   uint64_t seed_;
   std::map<SequenceId, Stream> streams_;
 };
 
-// The outputs of a step's first `layers` layers. device: of the cache.
+// The outputs of a step's first `layers` layers. device: the cache's.
 std::vector<std::vector<float>> RunRetro(Device& device, Cache& cache, Stream& stream,
                                          const Step& step, RetroInputs& inputs, int64_t layers);
 
@@ -73,20 +73,20 @@ class RetroDriver {
   SequenceId Create();
   SequenceId Fork(SequenceId parent);
   void Release(SequenceId id);
-  // Runs and compares. fail_after >= 0: first a try that stops after that many layers.
+  // Runs and compares. fail_after >= 0: first makes an attempt that stops after that many layers.
   void Step(const std::vector<RetroPart>& parts, int64_t fail_after = -1);
-  // Begins a step, runs some of its layers, and leaves it at that.
+  // Begins a step, runs some of its layers, and abandons it.
   void Abandon(const std::vector<RetroPart>& parts, int64_t layers);
 
   WaveCache& cache() { return *cache_; }
   const RetroShape& shape() const { return shape_; }
-  uint64_t overflows() const { return overflows_; }  // selections the buffer had no room for
+  uint64_t overflows() const { return overflows_; }  // selections too large for the buffer
 
  private:
   using Row = std::vector<double>;
   // One (sequence, layer, KV head).
   struct Head {
-    std::vector<Row> keys, values;  // as they are stored, a token each
+    std::vector<Row> keys, values;  // as stored, one per token
     std::vector<std::vector<int64_t>> clusters;
     std::vector<Row> centroids, sums;
     std::list<int32_t> lru;
@@ -94,17 +94,17 @@ class RetroDriver {
   struct Sequence {
     std::vector<Head> heads;  // [layers * kv_heads]
     bool prompt = false;
-    int64_t indexed_end = 0, clusters = 0, nprobe = 0, estimated = 0;  // as they should be
-    // Tokens when the first prompt ended, as far as the cache was told: by a chunk, by a fork, or
-    // by the first decode step.
+    int64_t indexed_end = 0, clusters = 0, nprobe = 0, estimated = 0;  // expected values
+    // Number of tokens when the first prompt ended, as announced to the cache by a chunk, a fork,
+    // or the first decode step.
     int64_t prompt_end = 0;
     bool told = false;
   };
 
   void Append(const kv::Step& step, const RetroInputs& inputs);
-  // What the sizes of the index should be at a decode step over `past` tokens.
+  // Computes the expected sizes of the index at a decode step over `past` tokens.
   void Expect(Sequence* sequence, int64_t past) const;
-  // Tokens of the clusters that are new; each in one of them.
+  // Reads the tokens of new clusters; each token must be in exactly one of them.
   void Learn(const StepSequence& part, Sequence* sequence);
   void CheckDecode(const StepSequence& part, int64_t layer, const float* q, const float* out);
   void CheckPrefill(const StepSequence& part, int64_t layer, const float* q, const float* out);

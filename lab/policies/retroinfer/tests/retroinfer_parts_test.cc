@@ -1,4 +1,4 @@
-// The pieces of policy retroinfer, each against a plain oracle.
+// The parts of policy retroinfer, each against a plain oracle.
 
 #include <gtest/gtest.h>
 
@@ -20,8 +20,8 @@ namespace {
 
 // ---- block cache ----
 
-// The published rules with a list: hits come to the front, the best in front; misses are admitted
-// in rank order until one does not fit into the capacity with those before it.
+// The published rules with a list: hits move to the front, the best in front; misses are admitted
+// in rank order until one does not fit into the capacity together with those before it.
 class ListCache {
  public:
   explicit ListCache(int64_t blocks) : blocks_(blocks) {}
@@ -94,7 +94,7 @@ TEST(BlockCache, IsTheListItReplaces) {
       }
       ASSERT_EQ(cache.Update(hits, misses, counts), oracle.Update(hits, misses, counts));
       ASSERT_EQ(cache.Contents(), oracle.Contents());
-      // Every cached cluster has its blocks, no block two clusters.
+      // Every cached cluster has its blocks, and no block belongs to two clusters.
       std::vector<int> owners(static_cast<size_t>(blocks), 0);
       for (const int32_t id : cache.Contents()) {
         int32_t count = 0;
@@ -116,7 +116,7 @@ TEST(BlockCache, IsTheListItReplaces) {
 
 struct Keys {
   ops::RowFormat format;
-  std::vector<std::vector<double>> values;  // as they are stored
+  std::vector<std::vector<double>> values;  // as stored
   std::vector<std::vector<std::byte>> pages;
   std::vector<std::byte*> addresses;
   int64_t page_tokens;
@@ -158,8 +158,8 @@ double Dot(const std::vector<double>& a, const std::vector<double>& b) {
 
 class Means : public ::testing::TestWithParam<std::tuple<DType, int>> {};
 
-// Every iteration is checked against the centroids that the one before it came to, in double
-// precision: a token's centroid is the best up to rounding.
+// Every iteration is checked in double precision against the centroids of the previous one: a
+// token's centroid is the best up to rounding.
 TEST_P(Means, EveryIterationIsThePublishedOne) {
   const auto& [dtype, segments] = GetParam();
   std::mt19937_64 random = testing::TestRandom();
@@ -220,7 +220,7 @@ TEST_P(Means, EveryIterationIsThePublishedOne) {
         best = std::max(best, Dot(point, centroids[static_cast<size_t>(c)]));
       }
       const auto& centroid = centroids[static_cast<size_t>(chosen)];
-      // Products and centroids are f32; keys lie a few units off the origin before they are
+      // Products and centroids are f32; keys are a few units away from the origin before they are
       // centred.
       const double scale =
           std::sqrt(Dot(point, point) * Dot(centroid, centroid)) + std::sqrt(Dot(mean, mean));
@@ -272,7 +272,7 @@ TEST(RetroShape, PublishedSizes) {
   const Layout layout{
       .layers = 32, .q_heads = 32, .kv_heads = 8, .head_dim = 128, .dtype = DType::kBF16};
   const RetroShape shape(layout, {});
-  // 15 segments: lcm(8, 15) = 120 clusters, 7500 / 120 = 62.5, the lower one.
+  // 15 segments: lcm(8, 15) = 120 clusters, 7500 / 120 = 62.5, rounded down.
   const WaveGrowth at_120k = shape.Prompt(120000);
   EXPECT_EQ(at_120k.segments, 15);
   EXPECT_EQ(at_120k.clusters, 7440);
@@ -292,7 +292,7 @@ TEST(RetroShape, PublishedSizes) {
   EXPECT_EQ(shape.least_indexed(), 1092);
 }
 
-// What a sequence may come to, whatever part of it is its prompt, has room; rooms never shrink.
+// The reserved capacity is enough whatever part of a sequence is its prompt, and never decreases.
 TEST(RetroShape, RoomIsEnoughForAnyPrompt) {
   std::mt19937_64 random = testing::TestRandom();
   for (int round = 0; round < 60; ++round) {
@@ -324,7 +324,7 @@ TEST(RetroShape, RoomIsEnoughForAnyPrompt) {
         ASSERT_EQ(sum.clusters % sum.segments, 0);
         end = prompt - shape.recent;
       }
-      // As early as the rows are there.
+      // As early as the rows exist.
       for (; end + o.update_tokens <= n - 1; end += o.update_tokens) {
         sum.clusters += shape.update.clusters;
         sum.nprobe += shape.update.nprobe;

@@ -1,5 +1,5 @@
-// Policy retroinfer against the oracle of retroinfer_driver.h, and what must hold whatever the
-// inputs are.
+// Policy retroinfer against the oracle of retroinfer_driver.h, and invariants that hold for all
+// inputs.
 
 #include <gtest/gtest.h>
 
@@ -21,7 +21,7 @@ namespace {
 constexpr Layout kLayout{
     .layers = 2, .q_heads = 6, .kv_heads = 2, .head_dim = 24, .dtype = DType::kF32};
 
-// Small, so that hundreds of steps pass many boundaries.
+// Small sizes, so that hundreds of steps cross many boundaries.
 KvOptions Options() {
   KvOptions options;
   options.policy = "retroinfer";
@@ -101,8 +101,8 @@ INSTANTIATE_TEST_SUITE_P(All, Oracle,
                                   std::to_string(info.index);
                          });
 
-// Prompts that go on after the cache was told that they end, prompts after decoding, and forks of
-// all of them.
+// Prompts that continue after their end was announced to the cache, prompts after decoding, and
+// forks of all of them.
 TEST_P(RetroPolicy, ForksAndLaterPrompts) {
   std::mt19937_64 random = testing::TestRandom();
   RetroDriver driver(kLayout, Options(), random(), device());
@@ -140,7 +140,7 @@ TEST_P(RetroPolicy, ForksAndLaterPrompts) {
   EXPECT_EQ(driver.cache().GetStats().used, TierBytes{});
 }
 
-// Fork at once after the prompt, told or not, before anything was decoded.
+// Forks directly after the prompt, announced or not, before any decoding.
 TEST_P(RetroPolicy, ForksOfAFreshPrompt) {
   for (const bool told : {false, true}) {
     std::mt19937_64 random = testing::TestRandom();
@@ -155,7 +155,7 @@ TEST_P(RetroPolicy, ForksOfAFreshPrompt) {
   }
 }
 
-// Retrieved clusters that the execution buffer has no room for are estimated.
+// Retrieved clusters that do not fit the execution buffer are estimated.
 TEST_P(RetroPolicy, WhatTheBufferHasNoRoomForIsEstimated) {
   KvOptions options = Options();
   RetroInferOptions& o = options.settings.Of<RetroInferOptions>();
@@ -164,10 +164,10 @@ TEST_P(RetroPolicy, WhatTheBufferHasNoRoomForIsEstimated) {
   o.update_tokens = 512;
   o.retrieval = 0.012;
   o.iterations = 1;
-  // As many clusters as tokens, and every token goes to the long keys of its direction: the few
-  // that are not empty are larger than the buffer is made for, which is 150 rows.
+  // As many clusters as tokens, and every token is assigned to the long keys of its direction: the
+  // few non-empty clusters exceed the size of the buffer, which is 150 rows.
   std::mt19937_64 random = testing::TestRandom();
-  // Two lives of three overflow.
+  // Two of three lives overflow.
   uint64_t overflows = 0;
   for (int life = 0; life < 20 && overflows == 0; ++life) {
     RetroDriver driver(kLayout, options, random(), device());
@@ -194,7 +194,7 @@ double Worst(const std::vector<std::vector<float>>& a, const std::vector<std::ve
   return worst;
 }
 
-// Two caches that are fed the same; the largest difference of their outputs, decode steps alone.
+// Two caches with the same input; the largest difference of their outputs, in decode steps only.
 double Difference(const std::string& device, const CachePlan& a, const CachePlan& b, bool hint_a,
                   bool hint_b, int threads_a, int threads_b, uint64_t seed) {
   const Machine machine_a = OpenMachine(device, threads_a);
@@ -231,8 +231,8 @@ double Difference(const std::string& device, const CachePlan& a, const CachePlan
   return worst;
 }
 
-// Outputs depend neither on what is cached, nor on threads, nor on when the index was begun: bit
-// for bit.
+// Outputs depend neither on cached blocks, nor on threads, nor on the time at which the index was
+// started, bit for bit.
 TEST_P(RetroPolicy, OutputsDoNotDependOnCachesThreadsAndHints) {
   const uint64_t seed = testing::TestRandom()();
   KvOptions small = Options(), large = Options();
@@ -244,7 +244,7 @@ TEST_P(RetroPolicy, OutputsDoNotDependOnCachesThreadsAndHints) {
   EXPECT_EQ(Difference(device(), *a, *a, true, false, 1, 4, seed), 0);
 }
 
-// Every cluster retrieved: full attention.
+// With every cluster retrieved, it is full attention.
 TEST_P(RetroPolicy, RetrievingEveryClusterIsFullAttention) {
   KvOptions options = Options();
   options.settings.Of<RetroInferOptions>().retrieval = 1;
@@ -280,7 +280,7 @@ TEST_P(RetroBudget, ARefusedStepChangesNothing) {
       ASSERT_FALSE(HasFatalFailure());
     }
     EXPECT_NE(message.find(on_device ? "device tier" : "host store"), std::string::npos) << message;
-    EXPECT_GE(driver.cache().Length(a), 700);  // what was promised
+    EXPECT_GE(driver.cache().Length(a), 700);  // the promised length
     driver.Release(a);
     for (int step = 0; step < 50; ++step) driver.Step({{b}});
     driver.Release(b);
@@ -322,7 +322,7 @@ TEST_P(RetroBudget, ForksFitIntoWhatTheyWerePromised) {
   }
 }
 
-// ---- ends at any moment ----
+// ---- destruction at any time ----
 
 TEST_P(RetroCancel, ReleasedWhileThreadsAreAtWork) {
   std::mt19937_64 random = testing::TestRandom();
@@ -358,9 +358,9 @@ TEST_P(RetroCancel, AnAbandonedStepSpoilsNothing) {
   }
 }
 
-// The last chunk of a prompt is abandoned after its rows have taken their places among those of
-// earlier chunks: they are found where they were, by whatever chunk comes instead and whatever
-// others do before it.
+// The last chunk of a prompt is abandoned after its rows have been placed among those of earlier
+// chunks: the next chunk finds them in their original places, whatever other sequences do in
+// between.
 TEST_P(RetroCancel, AnAbandonedLastChunkLeavesEarlierOnesInOrder) {
   for (int64_t layers = 0; layers <= kLayout.layers; ++layers) {
     std::mt19937_64 random = testing::TestRandom();
@@ -385,7 +385,7 @@ TEST_P(RetroCancel, AnAbandonedLastChunkLeavesEarlierOnesInOrder) {
   }
 }
 
-// The cache goes while an index is built and rows are copied.
+// The cache is destroyed while an index is built and rows are copied.
 TEST_P(RetroCancel, TheCacheMayEndAtAnyMoment) {
   std::mt19937_64 random = testing::TestRandom();
   for (int round = 0; round < 10; ++round) {

@@ -1,5 +1,5 @@
-// RetroInfer's decode step beside its attention: clusters chosen, their rows listed, the others
-// estimated. Published shares of the clusters, or 10% of them attended exactly.
+// RetroInfer's decode step without its attention: selects clusters, lists their rows, estimates the
+// others. Published shares of the clusters, or 10% of them attended exactly.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -18,7 +18,7 @@ constexpr int32_t kSink = 4, kRing = 64 + 1024;
 constexpr size_t kSeveralCaches = size_t{256} << 20;
 constexpr double kEstimated = 0.232;
 
-// Clusters a page, with their sizes behind them.
+// Clusters per page, followed by their sizes.
 constexpr auto kRowBytes = static_cast<int32_t>(2 * kHeadDim * sizeof(bf16));
 constexpr auto kPageClusters = static_cast<int32_t>(kPageBytes / (kRowBytes + sizeof(int32_t)));
 
@@ -124,7 +124,7 @@ void Wave(Bench& bench, int32_t context, int32_t batch, double attended) {
   const MatrixView queries = MatrixView::Of(q.as<float>(), batch, kQHeads * kHeadDim);
   const Buffer scratch = bench.Zeros(SelectClustersScratchBytes(shape, batch));
   const auto of = [&](int layer) -> const WaveLayer& { return all[static_cast<size_t>(layer)]; };
-  // Centroids, and half of a row for what is estimated.
+  // Centroids, and half of a row for each estimated cluster.
   bench.Run(name(kSelect), of_layer / 2, 0, layers, [&](Stream& stream, int layer) {
     SelectClusters(stream, step.view, shape, of(layer), queries, 0.1f, scratch.data());
   });

@@ -25,10 +25,10 @@ struct Case {
   int32_t head_dim, group;
   int32_t most_clusters;
   double scale_of_q = 1;
-  int32_t alike = 1;  // so many clusters in turn have the same centroid
+  int32_t alike = 1;  // number of consecutive clusters with the same centroid
 };
 
-// One layer of a few sequences: lists 3 and on of a table.
+// One layer of a few sequences, using lists 3 and later of a table.
 class WaveIndex : public GpuTest, public ::testing::WithParamInterface<Case> {
  protected:
   static constexpr int32_t kHeads = 2, kLists = 6, kFirst = 3, kRowPage = 24;
@@ -179,7 +179,7 @@ class WaveIndex : public GpuTest, public ::testing::WithParamInterface<Case> {
     ids_ = Download(layer_.ids, of(shape_.max_chosen));
   }
 
-  // scale * q . centroid, natural.
+  // scale * q . centroid, for the natural exponential.
   double Logit(int32_t s, int32_t head, int32_t j, int32_t cluster) {
     double sum = 0;
     for (int32_t i = 0; i < shape_.head_dim; ++i) {
@@ -267,7 +267,7 @@ TEST_P(WaveIndex, ChosenAsInDouble) {
         blocks += (Size(s, head, c) + 4) / 5;
         fits = fits && blocks <= sequence.buffer_blocks;
         retrieved += fits;
-        // Of equal ones the first.
+        // Ties go to the first.
         for (int32_t other = c / alike * alike; other < c; ++other) {
           ASSERT_TRUE(chosen.contains(other) || Size(s, head, other) == 0)
               << "pair " << pair << ": " << c << " before " << other;
@@ -421,7 +421,7 @@ TEST_P(WaveIndex, AdmittedRowsAndTables) {
     const int32_t s = pair / kHeads, list = kFirst + pair % kHeads;
     if (s < 4 && sequences_[static_cast<size_t>(s)].clusters > 0) {
       Sequence& of = sequences_[static_cast<size_t>(s)];
-      // All that was cached goes; others come, into any blocks.
+      // All cached clusters are evicted; others are admitted, into arbitrary blocks.
       std::vector<int32_t> out, in;
       for (int32_t c = 0; c < of.clusters; ++c) {
         const auto entry = static_cast<size_t>(list * of.cluster_stride + c);
@@ -503,7 +503,7 @@ TEST_P(WaveIndex, AdmittedRowsAndTables) {
     EXPECT_TRUE(got == want) << "sequence " << s;
   }
   EXPECT_EQ(layer_.mailbox->fault, 0u);
-  // An answer that does not come; the next one is not waited for.
+  // An answer that never arrives; the next one is not waited for.
   layer_.number = 4;
   for (int i = 0; i < 2; ++i) AdmitClusters(*stream_, step_, shape_, layer_, 1000 * 1000);
   stream_->Synchronize();
@@ -546,7 +546,7 @@ TEST_P(WaveIndex, ForcedClusters) {
       if (choices[p].count == 0) continue;
       const Sequence& of = sequences_[static_cast<size_t>(s)];
       const auto t = (int64_t{of.past} + int64_t{s + 1} * 37) % steps;
-      // Cluster c stands behind the recorded one that its share of all clusters begins in.
+      // Cluster c takes the place of the recorded one in which its share of all clusters begins.
       std::vector<int32_t> place(static_cast<size_t>(recorded)), want;
       for (int32_t i = 0; i < recorded; ++i) {
         place[order[static_cast<size_t>(t * stride + head * recorded + i)]] = i;
