@@ -1,4 +1,4 @@
-# The two commands: `make demo` and `make test`. Each installs what a fresh Debian 12 machine lacks, then builds.
+# The two main commands: `make demo` and `make test`. Each installs what a fresh Debian 12 machine lacks, then builds.
 .PHONY: help setup build demo test bench bundle format lint lint-changed fuzz asan tsan clean
 PRESET ?= release
 JOBS ?= $(shell nproc)

@@ -1,4 +1,4 @@
-# Everything below is a Debian 12 package; scripts/setup installs them.
+# All of these are Debian 12 packages; scripts/setup installs them.
 find_package(Threads REQUIRED)
 find_package(fmt REQUIRED)
 find_package(spdlog REQUIRED)
@@ -12,7 +12,7 @@ find_package(PkgConfig REQUIRED)
 pkg_check_modules(HWY REQUIRED IMPORTED_TARGET libhwy)
 pkg_check_modules(PCRE2 REQUIRED IMPORTED_TARGET libpcre2-8)
 pkg_check_modules(UTF8PROC REQUIRED IMPORTED_TARGET libutf8proc)
-pkg_check_modules(XXHASH REQUIRED IMPORTED_TARGET libxxhash)  # its header alone: all of it is inlined
+pkg_check_modules(XXHASH REQUIRED IMPORTED_TARGET libxxhash)  # only its header: all of it is inlined
 if(LITECACHE_TESTS)
   find_package(GTest REQUIRED)
   find_package(benchmark REQUIRED)

@@ -1,4 +1,4 @@
-# Build options and the flags every target shares.
+# Build options, and the flags that all targets share.
 option(LITECACHE_TESTS "Build the test suite" ON)
 option(LITECACHE_FUZZ "Build the libFuzzer targets (clang only)" OFF)
 set(LITECACHE_LAB "AUTO" CACHE STRING "lab/, the systems that LiteCache is compared with, and litecache-lab: AUTO (with the tests), ON or OFF")
@@ -22,7 +22,7 @@ set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR})
 if(NOT CMAKE_BUILD_TYPE)
   set(CMAKE_BUILD_TYPE Release)
 endif()
-# Release keeps CHECKs (they are not assert) and line tables, so that a backtrace names its line.
+# Release keeps CHECKs (they are not assert) and line tables, so that a backtrace has line numbers.
 set(CMAKE_CXX_FLAGS_RELEASE "-O3 -g1")
 
 add_compile_options("$<$<COMPILE_LANGUAGE:C,CXX>:-Wall;-Wextra;-Wpedantic;-Wno-unused-parameter;-Wno-missing-field-initializers>")
@@ -35,10 +35,10 @@ if(LITECACHE_SANITIZE)
   add_link_options(-fsanitize=${LITECACHE_SANITIZE})
 endif()
 
-# A compiler cache and a fast linker where present: optional, results are the same without.
+# A compiler cache and a fast linker if installed: optional, with the same results.
 find_program(CCACHE_PROGRAM ccache)
 if(CCACHE_PROGRAM)
-  # What ccache asks for where headers are precompiled.
+  # ccache requires this for precompiled headers.
   set(CMAKE_CXX_COMPILER_LAUNCHER ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros ${CCACHE_PROGRAM})
   if(LITECACHE_PRECOMPILED AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
     add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-fpch-preprocess>)
@@ -51,7 +51,8 @@ if(MOLD_PROGRAM)
   add_link_options(-fuse-ld=mold)
 endif()
 
-# The compute capabilities of this machine's NVIDIA GPUs, as CMAKE_CUDA_ARCHITECTURES has them ("90"); empty without one.
+# The compute capabilities of this machine's NVIDIA GPUs in the format of CMAKE_CUDA_ARCHITECTURES ("90"); empty without
+# a GPU.
 set(gpus_here "")
 find_program(NVIDIA_SMI nvidia-smi)
 mark_as_advanced(NVIDIA_SMI)
@@ -75,8 +76,8 @@ elseif(NOT LITECACHE_CUDA STREQUAL "OFF")
   check_language(CUDA)
   if(CMAKE_CUDA_COMPILER)
     if(NOT CMAKE_CUDA_ARCHITECTURES)
-      # Each architecture is a compilation of every kernel, half of a build's time: those of this machine, or for other
-      # machines 80, whose code runs on 86 and 89 as it is, and 90.
+      # Every kernel is compiled once per architecture, which is half of the build time: those of this machine, or for
+      # other machines 80, whose code also runs on 86 and 89, and 90.
       if(gpus_here)
         set(CMAKE_CUDA_ARCHITECTURES ${gpus_here})
       else()
@@ -84,7 +85,7 @@ elseif(NOT LITECACHE_CUDA STREQUAL "OFF")
       endif()
     endif()
     enable_language(CUDA)
-    # CMake 3.25 does not know how to ask nvcc 13 for C++20.
+    # CMake 3.25 cannot select C++20 for nvcc 13.
     if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)
       set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION "-std=c++20")
       set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION "-std=c++20")
@@ -107,7 +108,7 @@ if(LITECACHE_WARNINGS_AS_ERRORS)
   add_compile_options("$<$<COMPILE_LANGUAGE:C,CXX>:-Werror>" "$<$<COMPILE_LANGUAGE:CUDA>:SHELL:-Werror all-warnings -Xcompiler=-Werror>")
 endif()
 
-# FlashInfer's kernel for sm_90: where code for it is wanted.
+# FlashInfer's kernel for sm_90, if code for it is built.
 set(LITECACHE_HAVE_FLASHINFER OFF)
 if(LITECACHE_HAVE_CUDA AND NOT LITECACHE_FLASHINFER STREQUAL "OFF")
   set(why_none "")

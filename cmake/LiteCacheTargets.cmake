@@ -1,5 +1,5 @@
-# lc_sources(VARIABLE folder ...): the C++ sources of folders and of the folders below them.
-# A file whose name ends in _cuda belongs to CUDA builds only; so does every .cu file.
+# lc_sources(VARIABLE folder ...): the C++ sources in folders and their subfolders.
+# A file whose name ends in _cuda is only part of CUDA builds; so is every .cu file.
 function(lc_sources variable)
   set(all "")
   foreach(folder IN LISTS ARGN)
@@ -13,9 +13,9 @@ function(lc_sources variable)
 endfunction()
 
 # lc_add_library(NAME [SOURCES a.cc ...] DEPS target ... [PRIVATE_DEPS target ...] [PRECOMPILED header ...])
-# One static library a folder under src/, named litecache_<folder>, of all sources in the folder unless SOURCES
-# names them; includes are written from src/. PRECOMPILED: large headers of libraries
-# that most of its sources include; sources still name what they use.
+# A static library for a folder under src/, named litecache_<folder>, of all sources in the folder unless SOURCES lists
+# them; includes are relative to src/. PRECOMPILED: large library headers that most of its sources include; sources
+# still include what they use.
 function(lc_add_library name)
   cmake_parse_arguments(ARG "" "" "SOURCES;DEPS;PRIVATE_DEPS;PRECOMPILED" ${ARGN})
   if(NOT ARG_SOURCES)
@@ -32,44 +32,44 @@ function(lc_add_library name)
   endif()
 endfunction()
 
-# lc_add_cuda_library(NAME SOURCES a.cu ...): a static library of kernels, named litecache_<NAME>. nvcc compiles them, so
-# they stay free of what only the host needs.
+# lc_add_cuda_library(NAME SOURCES a.cu ...): a static library of kernels, named litecache_<NAME>. nvcc compiles them,
+# so they must not depend on host-only code.
 function(lc_add_cuda_library name)
   cmake_parse_arguments(ARG "" "" "SOURCES" ${ARGN})
   add_library(litecache_${name} STATIC ${ARG_SOURCES})
   target_include_directories(litecache_${name} PUBLIC ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR}/include)
-  # fmt 9 takes nvcc for a compiler without constexpr functions; version 13 has them.
+  # fmt 9 treats nvcc as a compiler without constexpr functions, although version 13 has them.
   target_compile_definitions(litecache_${name} PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:FMT_USE_CONSTEXPR=1>)
   target_link_libraries(litecache_${name} PUBLIC litecache_device PRIVATE CUDA::cudart_static ${CMAKE_DL_LIBS})
 endfunction()
 
-# Highway compiles each kernel once a target. SSSE3 and SSE4 would add compile time for machines
-# older than 2013: they run the scalar baseline.
+# Highway compiles each kernel once per target. SSSE3 and SSE4 would add compile time for machines older than 2013,
+# which use the scalar baseline.
 set(LC_HIGHWAY_TARGETS "HWY_DISABLED_TARGETS=(HWY_SSSE3|HWY_SSE4)")
 
-# A bundle (scripts/bundle) has its libraries in lib/ beside the program. RPATH rather than RUNPATH: the
-# libraries' own needs are looked for there, too.
+# A bundle (scripts/bundle) has its libraries in lib/ next to the program. RPATH rather than RUNPATH, because it also
+# applies to the dependencies of the libraries.
 function(lc_find_libraries_beside program)
   set_target_properties(${program} PROPERTIES BUILD_RPATH "$ORIGIN/lib" RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR})
   target_link_options(${program} PRIVATE -Wl,--disable-new-dtags)
 endfunction()
 
 # lc_add_test(NAME SOURCES a.cc ... DEPS target ...)
-# A GoogleTest program, registered with CTest as one test a program (fixtures are loaded once).
-# LC_SOURCE_DIR is where tests find fixtures and models.
+# A GoogleTest program, registered with CTest as one test per program (fixtures are loaded once).
+# LC_SOURCE_DIR: where tests find fixtures and models.
 function(lc_add_test name)
   cmake_parse_arguments(ARG "" "" "SOURCES;DEPS" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})
   target_compile_definitions(${name} PRIVATE LC_SOURCE_DIR="${PROJECT_SOURCE_DIR}" LC_BINARY_DIR="${PROJECT_BINARY_DIR}")
   target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR}/tests)
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-    # GCC 12 sees overflows that are not there in strings that are put together (GCC bug 105651).
+    # GCC 12 reports overflows in string concatenation that do not exist (GCC bug 105651).
     target_compile_options(${name} PRIVATE "$<$<COMPILE_LANGUAGE:CXX>:-Wno-array-bounds;-Wno-stringop-overread>")
   endif()
   target_link_libraries(${name} PRIVATE ${ARG_DEPS} GTest::gtest GTest::gmock GTest::gtest_main)
   if(LITECACHE_PRECOMPILED)
     if(NOT TARGET litecache_test_headers)
-      # A program like the tests: a library's code would be position-independent in another way.
+      # An executable like the tests: a library would be compiled with different position-independent code.
       file(WRITE ${PROJECT_BINARY_DIR}/test_headers.cc "int main() {}\n")
       add_executable(litecache_test_headers EXCLUDE_FROM_ALL ${PROJECT_BINARY_DIR}/test_headers.cc)
       target_link_libraries(litecache_test_headers PRIVATE fmt::fmt Threads::Threads GTest::gtest GTest::gmock)

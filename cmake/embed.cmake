@@ -1,4 +1,4 @@
-# Writes files into a C++ source, so that the program carries them. Run at build time:
+# Writes files into a C++ source, so that they become part of the program. Run at build time:
 #   cmake -DOUTPUT=... -DFILES=a;b;... -P embed.cmake
 # Each becomes an array of bytes in a table of (name, contents), in the order given.
 set(arrays "")

@@ -1,4 +1,4 @@
-# Writes the commit that a program is built from into a C++ source, where it has changed. Run at build time:
+# Writes the commit of the build into a C++ source if it has changed. Run at build time:
 #   cmake -DGIT=... -DSOURCE=... -DOUTPUT=... -P git_commit.cmake
 set(commit "")
 if(GIT)

@@ -1,10 +1,10 @@
-// Drives the KV cache without a model: a long synthetic context whose queries wander from topic to
-// topic, decoded with policy litecache beside full attention.
+// Uses the KV cache without a model: a long synthetic context whose queries drift from topic to
+// topic, decoded with policy litecache and, for comparison, with full attention.
 //
 //   kv_cache_example [CONTEXT [STEPS]]
 //
-// Prints hit ratio, bytes moved, memory and the error against full attention; fails where that
-// error is above a few percent, which random rows of the same number would not reach.
+// Prints hit ratio, bytes moved, memory and the error against full attention; fails if that error
+// exceeds a few percent, which the same number of random rows would not reach.
 
 #include "litecache/kv_cache.h"
 
@@ -29,11 +29,11 @@ constexpr int64_t kQCols = kShape.q_heads * kShape.head_dim;
 constexpr int64_t kKvCols = kShape.kv_heads * kShape.head_dim;
 constexpr int64_t kTopics = 40;
 constexpr int64_t kTokensATopic = 32;  // a passage of the context
-constexpr int64_t kStepsATopic = 50;   // how long decoding takes from one topic to the next
+constexpr int64_t kStepsATopic = 50;   // duration of the change from one topic to the next
 constexpr int64_t kChunk = 256;
 constexpr double kLargestError = 0.05;
 
-// Keys of a passage share its topic's direction; queries turn from one topic to the next.
+// Keys of a passage share its topic's direction; queries rotate from one topic to the next.
 class Text {
  public:
   Text() : topics_(kShape.layers * kTopics * kKvCols) {
@@ -68,8 +68,8 @@ class Text {
   std::vector<float> topics_;
 };
 
-// One step of `rows` tokens from token `first` on, through every cache; returns the outputs of the
-// last layer, a vector a cache.
+// Runs one step of `rows` tokens from token `first` on through every cache; returns the outputs of
+// the last layer, one vector per cache.
 std::vector<std::vector<float>> Run(Text& text, int64_t first, const KvPart& part,
                                     const std::vector<KvCache*>& caches) {
   const float scale = 1.0f / std::sqrt(static_cast<float>(kShape.head_dim));
@@ -106,7 +106,7 @@ int Example(int64_t context, int64_t steps) {
   const auto full = KvCache::Create(kShape, options);
   const std::vector<KvCache*> caches = {full.get(), lite.get()};
 
-  // Both caches number their sequences alike.
+  // Both caches assign the same sequence ids.
   const int64_t id = full->CreateSequence();
   lite->CreateSequence();
   Text text;

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Compares LiteCache and llama.cpp on this machine's CPU: Llama-3.2-1B's shape, bf16 weights, prefill
-# of 512 and 4096 tokens, decode at 512 tokens of context. The two take turns, round by round, so
-# that both see the same machine; medians and their ratio are printed.
+# Compares LiteCache and llama.cpp on this machine's CPU: Llama-3.2-1B's shape, bf16 weights, prefill of 512 and 4096
+# tokens, decode at 512 tokens of context. The two programs alternate, so that both see the same state of the machine;
+# medians and their ratio are printed.
 #
 #   scripts/bench-cpu-vs-llama.sh LLAMA_BENCH GGUF [--litecache BIN] [--threads N] [--rounds N]
 #
-# LLAMA_BENCH is an existing llama-bench (native release build), GGUF a bf16 model of that shape;
-# lab/notes/cpu.md says how to make both. This script fetches and builds nothing.
+# LLAMA_BENCH is an existing llama-bench (native release build), GGUF a bf16 model of that shape; lab/notes/cpu.md
+# describes how to make both. This script downloads and builds nothing.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 usage() { sed -n '2,10s/^# \{0,1\}//p' "$0" >&2; exit 2; }

@@ -34,7 +34,7 @@ class ForceReuseTest : public LiteCacheTest {
       head.hit = Uniform(random, -1, 1);
       head.kept = Uniform(random, 0, 4) == 0 ? -1 : Uniform(random, 0, ForcedHead::kWhole);
     }
-    // Of the second layer.
+    // For the second layer.
     return {.heads = Upload(*heads) + case_.kv_heads,
             .steps = steps,
             .stride = layers * case_.kv_heads};

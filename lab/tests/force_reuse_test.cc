@@ -28,7 +28,7 @@ TEST(ForceOverlap, SelectionsKeepTheirShareOfTheCachedRows) {
     std::shuffle(all.begin(), all.end(), random);
     const int64_t cached_candidates = below(end - begin + 1);
     const std::set<int32_t> has(all.begin(), all.begin() + cached_candidates);
-    // Rows that have a slot and are no candidates any more stay out of it.
+    // Rows that have a slot but are no longer candidates stay excluded.
     std::vector<int32_t> cached(has.begin(), has.end());
     for (int64_t t = 0; t < begin; t += 3) cached.push_back(static_cast<int32_t>(t));
     for (int64_t t = end; t < end + 20; t += 2) cached.push_back(static_cast<int32_t>(t));
@@ -56,7 +56,7 @@ TEST(ForceOverlap, SelectionsKeepTheirShareOfTheCachedRows) {
       }
       from_cached += static_cast<int64_t>(has.count(selected[i]));
     }
-    // As many as asked for, but for what there is.
+    // The requested number, as far as rows are available.
     const double share = static_cast<double>(kept) / ForcedHead::kWhole;
     const auto wanted = static_cast<double>(count) * share;
     const auto most = static_cast<double>(std::min(count, cached_candidates));
@@ -65,7 +65,7 @@ TEST(ForceOverlap, SelectionsKeepTheirShareOfTheCachedRows) {
     EXPECT_NEAR(static_cast<double>(from_cached), std::max(std::min(wanted, most), least), 0.51)
         << "round " << round << ": " << count << " of [" << begin << ", " << end << "), "
         << cached_candidates << " cached, share " << share;
-    // Again, of the same rows: the same.
+    // Repeated with the same rows: the same result.
     std::vector<int32_t> again(static_cast<size_t>(count));
     ForceOverlapWork second = work;
     second.selected = again.data();

@@ -63,7 +63,7 @@ TEST_F(CudaForceRows, SelectionsAreThoseOfTheCpu) {
       const int32_t t = ForcedStep(s.past, s.first_row, steps);
       const uint32_t* own = bits.data() + ((t * layers + 1) * kv_heads + pair % kv_heads) *
                                               static_cast<int64_t>(words);
-      // In plain words: the token's block at the same relative place.
+      // The definition: the token's block at the same relative position.
       const int32_t blocks = std::max(s.past / 128, 1), recorded = words / 4;
       std::vector<int32_t> wanted;
       for (int32_t position = range.begin; position < range.end; ++position) {

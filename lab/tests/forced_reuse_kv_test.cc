@@ -1,5 +1,5 @@
-// Reuse that is forced comes out, on every device; contexts that are stored without being attended
-// are those that are attended.
+// Forced reuse has the requested effect on every device; contexts stored without attention are the
+// same as attended ones.
 
 #include <gtest/gtest.h>
 
@@ -53,7 +53,7 @@ class OnDevice : public ::testing::TestWithParam<std::string> {
   std::unique_ptr<Stream> stream_;
 };
 
-// Hits and rows moved of caches that decode from prompts of 1000 to 1400 tokens.
+// Hits and transferred rows of caches that decode after prompts of 1000 to 1400 tokens.
 struct Shares {
   double hits = 0, kept = 0;
   uint64_t lookups = 0;
@@ -100,13 +100,13 @@ TEST_P(OnDevice, ForcedSharesComeOut) {
     if (hit_ratio) {
       EXPECT_NEAR(hits, *hit_ratio, 0.01);
     } else {
-      EXPECT_LT(hits, 0.05);  // queries that turn by a right angle
+      EXPECT_LT(hits, 0.05);  // queries that rotate by a right angle
     }
     // A head selects 100 to 140 rows.
     const auto selected = static_cast<double>(sum.rows_selected);
     ASSERT_GT(selected, 0);
     const auto moved = static_cast<double>(sum.rows_moved);
-    // Of resident heads, which move nothing, only the CPU's and the GPU's selections count.
+    // Resident heads (layer 0) transfer nothing, so their selections are excluded.
     double offloaded = 0;
     for (size_t i = 3; i < cache->Heads().size(); ++i) {
       offloaded += static_cast<double>(cache->Heads()[i].rows_selected);
@@ -133,7 +133,7 @@ TEST_P(OnDevice, RowsStoredAloneAreThoseOfAPrompt) {
     const auto plan = Plan(options);
     const auto a = plan->Create(machine_.compute(), kPlenty);
     const auto b = plan->Create(machine_.compute(), kPlenty);
-    if (dynamic_cast<RowStore*>(b.get()) == nullptr) {  // only on a GPU are they filled fast
+    if (dynamic_cast<RowStore*>(b.get()) == nullptr) {  // only on a GPU is there a fast fill
       EXPECT_EQ(GetParam(), "cpu") << policy;
       continue;
     }

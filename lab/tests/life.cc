@@ -215,7 +215,7 @@ void Life::ExpectRefusalsLeaveNothing(const CachePlan& plan, const std::string& 
     const std::unique_ptr<Life> life = make({.budget = budget, .device = device});
     const SequenceId a = life->Create(), b = life->Create();
     life->Step({{a, 400, false}});
-    if (device_tier && !gpu) {  // there prompts take nothing of the device
+    if (device_tier && !gpu) {  // prompts use no device memory in this case
       for (const int64_t rows : other_prompts) life->Step({{b, rows, false}});
     }
     for (int i = 0; i < 30; ++i) life->Step({{a}});

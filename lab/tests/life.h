@@ -1,6 +1,6 @@
 // Random runs of several sequences through a cache, compared with an oracle in double precision and
-// plain loops: prompts in chunks, decoding, prompts again, forks, releases, and steps that fail and
-// are run again. Tests of policies that choose rows by the queries derive from it.
+// plain loops: prompts in chunks, decoding, further prompts, forks, releases, and steps that fail
+// and are repeated. Tests of policies that select rows by the queries derive from it.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -36,9 +36,9 @@ class Life {
   Life(std::unique_ptr<CachePlan> plan, uint64_t seed, const Settings& settings);
   virtual ~Life() = default;
 
-  // A step for which a tier has no room must leave the cache as it was, and reserved memory must
-  // suffice. make: makes a life with this budget and the plan's policy. other_prompts: of a second
-  // sequence, in the device's memory on a CPU.
+  // A step that does not fit a tier must leave the cache unchanged, and reserved memory must be
+  // sufficient. make: makes a life with this budget and the plan's policy. other_prompts: tokens of
+  // a second sequence, in the device's memory on a CPU.
   using Make = std::function<std::unique_ptr<Life>(const Settings& settings)>;
   static void ExpectRefusalsLeaveNothing(const CachePlan& plan, const std::string& device,
                                          const std::vector<int64_t>& other_prompts,
@@ -47,7 +47,8 @@ class Life {
   SequenceId Create();
   SequenceId Fork(SequenceId parent);
   void Release(SequenceId id);
-  // Runs a step and compares it. fail_after >= 0: first fails a try after so many layers.
+  // Runs a step and compares it. fail_after >= 0: first makes an attempt that fails after that many
+  // layers.
   void Step(const std::vector<Part>& parts, int64_t fail_after = -1);
   void RunRandom(int steps, int64_t first_prompt, int64_t longest_prompt, bool fails = true);
 
@@ -55,7 +56,7 @@ class Life {
   const CachePlan& plan() const { return *plan_; }
 
  protected:
-  // Rows as they are stored, [kv_heads * head_dim] per token.
+  // Rows as stored, [kv_heads * head_dim] per token.
   struct Rows {
     std::vector<std::vector<double>> k, v;
   };
@@ -64,12 +65,13 @@ class Life {
     std::vector<Rows> layers;
   };
 
-  // Checks what one sequence's decode step in one layer selected, right after Attend(), and returns
-  // the output that the cache should have given, [q_heads * head_dim]. rows: the new token is the
-  // last one. `index`: the sequence's index among the step's decode sequences.
+  // Checks the selection of one sequence's decode step in one layer, directly after Attend(), and
+  // returns the output that the cache should have produced, [q_heads * head_dim]. rows: the new
+  // token is the last one. `index`: the sequence's index among the step's decode sequences.
   virtual std::vector<double> Decode(const StepSequence& sequence, int64_t index, int64_t layer,
                                      const float* q, const float* predicted, const Rows& rows) = 0;
-  // Called for a prompt's chunk in one layer, q [rows][q_heads * head_dim]; its end; and a fork.
+  // Called for a prompt's chunk in one layer, q [rows][q_heads * head_dim]; for its end; and for a
+  // fork.
   virtual void Prompt(const StepSequence& sequence, int64_t layer, const float* q,
                       const Rows& rows) {}
   virtual void EndPrompt(const StepSequence& sequence) {}

@@ -1,4 +1,4 @@
-// Tests that know the policies of lab/.
+// Runs tests with the policies of lab/ registered.
 #include <gtest/gtest.h>
 
 #include "lab/register_policies.h"

@@ -1,6 +1,6 @@
-"""lab/tools/papers_page.py: the figures of the page and of its pictures are those of the cells.
+"""lab/tools/papers_page.py: the figures on the page and in its charts equal those of the cells.
 
-Takes the command of the suite, which says what is measured; the cells are made up.
+Runs the suite's command, which writes the description; the cells are synthetic.
 """
 
 import json
@@ -30,7 +30,7 @@ PARTS = ("products", "attention", "retrieval", "transfer", "management", "rest")
 
 
 def tables_of(text):
-    """[[row, ...], ...] of a page, a row a list of cells; the line below the head is left out."""
+    """[[row, ...], ...] of a page, a row being a list of cells, without the line below the head."""
     tables, inside = [], False
     for line in text.splitlines():
         if line.startswith("|"):
@@ -110,7 +110,7 @@ class PageTest(unittest.TestCase):
         self.assertEqual(last, ["published", "51% / 32%", "68% / 41%"])
 
     def test_breakdown(self):
-        for launch in (False, True):  # cells of earlier versions have launches in the rest
+        for launch in (False, True):  # cells of earlier versions count launches in the rest
             longest = max(self.description["grid"]["lengths"])
             shown = PARTS + (("launch",) if launch else ())
             if launch:
@@ -202,7 +202,7 @@ class PageTest(unittest.TestCase):
             key = ("decode", "pqcache", shape, batch, 8192)
             self.results[key] = {"cell": self.results[key]["cell"], "skipped": "too large", "forced": self.description["forced"]}
             self.write(key)
-        # Of other settings, of another trace.
+        # With other settings, and with another trace.
         for system, change in (("full", {"cell": {}}), ("litecache", {"forced": "another text"})):
             key = ("decode", system, shape, 4, 8192)
             self.results[key].update(change)
@@ -236,7 +236,7 @@ class PicturesTest(unittest.TestCase):
                          [round(rows[name][p], 9) for p in range(3) for name in rows])
         for i, box in enumerate(boxes[5:]):
             self.assertAlmostEqual(box.get_x(), boxes[i].get_x() + boxes[i].get_width())
-        # One that dwarfs the others is cut, and says what it is.
+        # A value that dwarfs the others is cut and labelled.
         rows["b"] = [40, 5000, 60]
         axes = pictures.bars("title", "x", parts, rows).axes[0]
         longest = sum(box.get_width() for box in axes.patches[1::5])

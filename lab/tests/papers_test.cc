@@ -1,4 +1,4 @@
-// The papers' suite without its measuring: what is measured, and what is kept of a cell.
+// The papers' suite without measurements: its cells, and the stored form of a cell.
 // papers_page_test.py tests the page.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -56,7 +56,7 @@ TEST(PapersCells, SettingsOfEverySystemAreUnderstood) {
     const KvOptions options = OptionsOf(cell.system);
     EXPECT_TRUE(cell.system.settings.starts_with("policy=" + options.policy));
   }
-  // The same budget: a form differs from its system by its means alone.
+  // The same budget: a form differs from its system only in its methods.
   for (const System& other : Others()) {
     const System published = AsPublished(other);
     EXPECT_FALSE(published.graphs);
@@ -67,7 +67,7 @@ TEST(PapersCells, SettingsOfEverySystemAreUnderstood) {
   EXPECT_FALSE(FullIssued().graphs);
 }
 
-// What the page says of the comparison.
+// The page states this about the comparison.
 TEST(PapersCells, SystemsHaveATenthOfTheRows) {
   EXPECT_EQ(OptionsOf(Lite()).budget.tokens, 0);
   EXPECT_EQ(OptionsOf(Lite()).budget.share, 0.1);
@@ -95,7 +95,7 @@ TEST(PapersCells, AreKeptAndFoundUnderTheirSettingsAndTrace) {
     EXPECT_EQ(results.Find(cell), nullptr);
     results.Keep(cell, {{"ms_per_step", 3.5}});
     results.Keep(full, {{"skipped", "it does not fit"}});
-    // There before anything else is measured.
+    // Exists before anything else is measured.
     EXPECT_EQ(std::distance(std::filesystem::directory_iterator(directory.path()), {}), 2);
   }
   Results results(directory.path());
@@ -113,11 +113,11 @@ TEST(PapersCells, AreKeptAndFoundUnderTheirSettingsAndTrace) {
   other = cell;
   other.system.graphs = false;
   EXPECT_EQ(results.Find(other), nullptr);
-  // What is measured anew takes its place.
+  // A new measurement replaces it.
   results.Keep(cell, {{"ms_per_step", 3.25}});
   EXPECT_EQ(results.Measured(cell)->at("ms_per_step"), 3.25);
 
-  // A write that was cut off leaves a file of another name, which is none of the suite's.
+  // An interrupted write leaves a file with another name, which does not belong to the suite.
   directory.Write(cell.Id() + ".json.aX0b1c", "{\"cell\":");
   EXPECT_NO_THROW(Results{directory.path()});
   directory.Write("other.json", "{\"cell\":");
@@ -129,7 +129,8 @@ TEST(PapersCells, AreKeptAndFoundUnderTheirSettingsAndTrace) {
   }
 }
 
-// What papers_page.py reads: every cell of the experiments, with what says that a file is its.
+// The input of papers_page.py: every cell of the experiments, with the data that identifies its
+// file.
 TEST(PapersSuite, DescribesItsCells) {
   const Grid grid = FullGrid();
   const Json json = Describe(Experiments(), grid);

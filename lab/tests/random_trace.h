@@ -1,4 +1,4 @@
-// A trace of no model, for tests.
+// A random trace for tests, not recorded from a model.
 #pragma once
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 
 namespace litecache::kv {
 
-// Steps whose rows and queries wander.
+// Steps whose rows and queries drift.
 inline Trace RandomTrace(std::mt19937_64& random, bool whole_blocks = false) {
   const auto below = [&](int64_t n) {
     return static_cast<int64_t>(random() % static_cast<uint64_t>(n));

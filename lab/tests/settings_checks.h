@@ -1,4 +1,4 @@
-// What the settings of every policy in lab/policies/ have to keep.
+// Requirements on the settings of every policy in lab/policies/.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -11,8 +11,8 @@
 
 namespace litecache::testing {
 
-// P is in KvOptions.settings, has a row for each member, and these are rows of the KV options'
-// table.
+// P is in KvOptions.settings and has a row for each member, and these rows are in the table of the
+// KV options.
 template <class P>
 void ExpectSettings(std::span<const Option<P>> rows, const std::string& policy) {
   ExpectSoundTable(rows);
@@ -26,7 +26,7 @@ void ExpectSettings(std::span<const Option<P>> rows, const std::string& policy) 
   }
 }
 
-// That the policy reads these options of the product.
+// The policy reads these options of the product.
 inline void ExpectReads(const std::string& policy, const std::vector<std::string>& names) {
   for (const std::string& name : names) {
     EXPECT_TRUE(FindOption(KvOptionTable(), name).AppliesTo(policy)) << name;

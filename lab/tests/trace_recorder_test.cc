@@ -1,4 +1,4 @@
-// A recorded trace against what its text's queries and keys say.
+// A recorded trace against the queries and keys of its text.
 #include "lab/trace/trace_recorder.h"
 
 #include <gtest/gtest.h>
@@ -57,7 +57,7 @@ TEST(TraceRecorder, RecordsSimilaritiesAndTopRows) {
             EXPECT_NEAR(trace.Cosine(layer, head * group + j, a, b), dot / norms, 1.0 / 127);
           }
         }
-        // Rows: no row outside weighs more than one inside, to rounding.
+        // Rows: no row outside weighs more than one inside, up to rounding.
         const int64_t position = 317 - 13 + a;
         const int64_t begin = options.sink_tokens, end = position + 1 - options.recent_tokens;
         std::vector<double> weights(static_cast<size_t>(end - begin));
@@ -94,7 +94,7 @@ TEST(TraceRecorder, RecordsSimilaritiesAndTopRows) {
       }
     }
   }
-  // 281 tokens are clustered, in clusters of 16; a tenth of them is ranked.
+  // 281 tokens are clustered, in clusters of 16; a tenth of the clusters is ranked.
   EXPECT_EQ(trace.clusters, 17);
   EXPECT_EQ(trace.ranked, 2);
 

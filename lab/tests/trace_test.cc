@@ -1,4 +1,4 @@
-// Traces: the file, and what they become at other shapes.
+// Traces: the file format, and their mapping to other shapes.
 #include "lab/trace/trace.h"
 
 #include <gtest/gtest.h>
@@ -67,7 +67,7 @@ TEST(Trace, DamagedFilesAreRefusedByName) {
       EXPECT_EQ(std::string(error.what()).find("t.trace"), 0u) << error.what();
     }
   }
-  // One byte changed: an error, or a trace that keeps its promises.
+  // With one byte changed: an error, or a valid trace.
   for (int round = 0; round < 3000; ++round) {
     std::string changed = bytes;
     changed[random() % changed.size()] ^= static_cast<char>(1 + random() % 255);
@@ -94,7 +94,7 @@ TEST(Trace, DamagedFilesAreRefusedByName) {
   EXPECT_ERROR(Parse(heads.Bytes()), FileError, "importance");
 }
 
-// The place of step `t` in 0, 1, .., S - 1, S - 2, .., 1, 0, 1, ...
+// The position of step `t` in 0, 1, .., S - 1, S - 2, .., 1, 0, 1, ...
 std::vector<int64_t> ForthAndBack(int64_t steps) {
   std::vector<int64_t> order;
   for (int64_t i = 0; i < steps; ++i) order.push_back(i);
@@ -139,7 +139,7 @@ TEST(TraceReplay, IsQsacOnTheRecordedSteps) {
             least = std::min(least, t.Cosine(layer, head * group + j, now, label));
           }
           const bool hit = least > plan.at(layer, head).tau;
-          if (step >= period) {  // the state of the first round's end
+          if (step >= period) {  // the state at the end of the first round
             ASSERT_EQ(forced(step).hit, hit ? 1 : 0) << "step " << step;
             const auto &wanted = t.Rows(layer, head, now), &held = t.Rows(layer, head, label);
             double common = 0;
@@ -166,7 +166,7 @@ TEST(TraceReplay, OtherShapesTakeTheNearestLayerAndTheHeadModulo) {
     ASSERT_EQ(p.importance.size(), static_cast<size_t>(layers * 24));
     ASSERT_EQ(p.similarity.size(), static_cast<size_t>(layers * 6));
     for (int64_t layer = 0; layer < layers; ++layer) {
-      // Nearest: no other one is nearer.
+      // Nearest: no other layer is nearer.
       const double depth =
           layers == 1 ? 0 : static_cast<double>(layer) / static_cast<double>(layers - 1);
       const auto distance = [&](int64_t l) {
@@ -249,7 +249,7 @@ TEST(ForcedSelection, HasTheTracesRowsAtTheirRelativePlace) {
     const auto trace = std::make_shared<const Trace>(RandomTrace(random, /*whole_blocks=*/true));
     const Trace& t = *trace;
     const Layout layout{t.layers, t.q_heads, t.kv_heads, 16};
-    // The recorded share leaves the sets as they are.
+    // With the recorded share, the sets are unchanged.
     const double share = static_cast<double>(t.rows[0].size()) / static_cast<double>(t.context);
     const ForcedSelection whole(trace, layout, share);
     const TraceMap map(t, layout);
@@ -271,7 +271,7 @@ TEST(ForcedSelection, HasTheTracesRowsAtTheirRelativePlace) {
       whole.Rows(layer, head, past, row, 0, past, static_cast<int64_t>(rows.size()), rows.data());
       EXPECT_EQ(rows, expected);
 
-      // Part of the candidates, another count: as many of the trace's as there can be.
+      // Part of the candidates and another count: as many of the trace's rows as possible.
       const int64_t begin = 1 + static_cast<int64_t>(random() % 50), end = past - 77;
       const auto inside = std::count_if(expected.begin(), expected.end(),
                                         [&](int32_t p) { return p >= begin && p < end; });
@@ -309,7 +309,7 @@ TEST(ForcedSelection, SetsOfAnotherShareOverlapAsTheRecordedOnesDo) {
   t.steps = 5;
   t.importance = {1};
   t.cosines.resize(t.pairs());
-  // Four fifths stay from a step to the next.
+  // Four fifths remain from one step to the next.
   std::vector<int32_t> rows(820);
   for (auto& row : rows) row = static_cast<int32_t>(random() % 8192);
   for (int64_t step = 0; step < t.steps; ++step) {
@@ -325,7 +325,7 @@ TEST(ForcedSelection, SetsOfAnotherShareOverlapAsTheRecordedOnesDo) {
     std::vector<int32_t> a(static_cast<size_t>(count)), b(a);
     double common = 0;
     for (int64_t step = 0; step + 1 < t.steps; ++step) {
-      // past moves on by a step.
+      // past advances with each step.
       const int64_t past = 8192 + step;
       selection.Rows(0, 0, past, 0, 0, 8192, count, a.data());
       selection.Rows(0, 0, past + 1, 0, 0, 8192, count, b.data());
@@ -349,7 +349,7 @@ TEST(ForcedSelection, RanksEveryClusterOnceTheTracesBestFirst) {
     selection.Clusters(0, 0, past, 0, clusters, clusters, ids.data());
     const TraceMap map(*trace, layout);
     const auto ranked = trace->Clusters(0, 0, map.Step(0, 0, past % map.period()));
-    // By the rank of the recorded one that a cluster stands for; those without a rank come last.
+    // By the rank of the recorded cluster that represents a cluster; unranked ones come last.
     const auto place = [&](int32_t id) {
       const auto recorded = static_cast<uint16_t>(id * trace->clusters / clusters);
       const auto at = std::find(ranked.begin(), ranked.end(), recorded) - ranked.begin();
@@ -360,7 +360,7 @@ TEST(ForcedSelection, RanksEveryClusterOnceTheTracesBestFirst) {
     std::stable_sort(expected.begin(), expected.end(),
                      [&](int32_t x, int32_t y) { return place(x) < place(y); });
     EXPECT_EQ(ids, expected);
-    // Fewer: the first of them.
+    // With a smaller count: the first of them.
     const int64_t count = 1 + static_cast<int64_t>(random() % static_cast<uint64_t>(clusters));
     std::vector<int32_t> first(static_cast<size_t>(clusters), -1);
     selection.Clusters(0, 0, past, 0, clusters, count, first.data());

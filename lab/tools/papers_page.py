@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Writes the page of the papers' evaluation from what `litecache-lab papers` measured.
+"""Writes the page of the papers' evaluation from the results of `litecache-lab papers`.
 
-Needs tools/requirements.txt. The directory holds suite.json, machine.json, cells/ and, where there is something to say of the
-results, notes.md, which becomes part of the page.
+Needs tools/requirements.txt. The directory contains suite.json, machine.json, cells/ and optionally notes.md with
+comments on the results, which becomes part of the page.
 """
 
 import argparse
@@ -26,7 +26,7 @@ def where(suite):
 
 
 def sources(suite, today):
-    """What was measured, where and by what."""
+    """What was measured, where, and with which program."""
     cells = suite.all_cells()
     measured = [result for key in cells if (result := suite.measured(key)) is not None]
     programs = sorted(collections.Counter(result.get("program", "another version") for result in measured).items())
@@ -37,7 +37,7 @@ def sources(suite, today):
 
 
 def forced(suite):
-    """What stands in the place of lookups and selections of random weights."""
+    """What replaces lookups and selections on random weights."""
     trace = suite.description["trace"]
     if trace is None:
         return ("Forced on policy litecache, where a table does not say otherwise, because queries of random weights are like no "

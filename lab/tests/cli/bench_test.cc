@@ -1,4 +1,4 @@
-// litecache-lab's own commands, and what its bench has beside the product's.
+// litecache-lab's own commands, and the additions of its bench to the product's.
 #include <gmock/gmock.h>
 
 #include <filesystem>
@@ -50,7 +50,7 @@ TEST(LabBench, ForcesReuse) {
   const auto &full = json["decode"][0], &lite = json["decode"][1];
   EXPECT_FALSE(full.contains("hit_ratio"));
   EXPECT_NEAR(lite["hit_ratio"].get<double>(), 0.6, 0.02);
-  // A head has 31 to 35 rows and misses at 4 of 10 steps: a quarter of them travel.
+  // A head has 31 to 35 rows and misses at 4 of 10 steps: a quarter of them is transferred.
   const double heads = 2.0 * json["model"]["kv_heads"].get<double>();
   EXPECT_NEAR(lite["rows_moved_per_step"].get<double>(), heads * 0.4 * 33 * 0.25, heads * 0.4);
   for (const auto& row : json["decode"]) {
@@ -62,9 +62,10 @@ TEST(LabBench, ForcesReuse) {
       EXPECT_GE(ms, 0) << part;
       sum += ms;
     }
-    // Medians of parts and the median of steps: on a busy machine they come from different steps.
+    // Medians of parts against the median of steps: on a busy machine they come from different
+    // steps.
     EXPECT_GE(sum, 0.9 * row["ms_per_step"].get<double>());
-    // The marks enclose the step: what is left is to call it.
+    // The marks enclose the step: only the call is outside.
     EXPECT_LT(row["breakdown"]["launch_ms"].get<double>(), 0.3 * row["ms_per_step"].get<double>());
     EXPECT_GT(row["breakdown"]["products_ms"].get<double>(), 0);
     EXPECT_GT(row["breakdown"]["attention_ms"].get<double>(), 0);
@@ -126,7 +127,7 @@ TEST(Papers, TheSuiteIsMeasuredOnce) {
   EXPECT_THAT(reasons, HasSubstr("brings rows to a GPU"));  // why link has no figures
   ASSERT_FALSE(latency.empty());
 
-  // Again: what is there stays as it is, what was skipped is tried.
+  // A second run keeps existing cells and retries skipped ones.
   auto json = nlohmann::json::parse(Read(latency));
   json["ms_per_step"] = 123000;
   std::ofstream(latency) << json.dump();
@@ -136,7 +137,7 @@ TEST(Papers, TheSuiteIsMeasuredOnce) {
   EXPECT_THAT(again.err, HasSubstr(std::to_string(measured) + " of "));
   EXPECT_THAT(again.err, HasSubstr("were not possible before"));
   EXPECT_THAT(Read(latency), HasSubstr("123000"));
-  // Other settings are another measurement.
+  // Other settings make a different measurement.
   json["cell"]["settings"] = "policy=streaming";
   std::ofstream(latency) << json.dump();
   EXPECT_THAT(suite({"--experiments", "latency"}).out, HasSubstr(" 1 new"));
@@ -170,7 +171,7 @@ TEST(LabBench, PlaysWhatAModelLookedFor) {
                                   "--steps", "24", "--windows", "1", "--output", trace});
   ASSERT_EQ(record.exit_code, 0) << record.err;
   EXPECT_THAT(record.out, HasSubstr("24 steps at 400 tokens"));
-  // Where the text lies is nobody's business.
+  // The trace must not contain the path of the text.
   EXPECT_THAT(Read(trace), Not(HasSubstr(directory.path().string())));
   EXPECT_FALSE(std::filesystem::exists(std::filesystem::path(SharedModel().path()) /
                                        "litecache-profile.safetensors"));
@@ -192,13 +193,13 @@ TEST(LabBench, PlaysWhatAModelLookedFor) {
   const auto json = nlohmann::json::parse(all.out);
   EXPECT_THAT(json["forced"]["trace"].get<std::string>(), HasSubstr("24 steps at 400 tokens"));
   ASSERT_EQ(json["decode"].size(), 5u);
-  // As the text's, other than random rows': some hits, some not, at every one of them.
+  // As in the text, unlike random rows: some hits and some misses at every step.
   for (const size_t policy : {3, 4}) {  // caches of blocks and of clusters
     const double hits = json["decode"][policy]["hit_ratio"];
     EXPECT_GT(hits, 0) << json["decode"][policy];
     EXPECT_LE(hits, 1) << json["decode"][policy];
   }
-  // The text's queries wander: lower thresholds hit more.
+  // The text's queries drift: lower thresholds hit more.
   const auto hits = [&](const char* eta) {
     const auto result = bench({"--policies", "litecache", "--thresholds", "fixed", "--aggregation",
                                "min", "--eta", eta, "--json"});

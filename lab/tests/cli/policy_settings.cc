@@ -4,12 +4,12 @@
 
 namespace litecache::testing {
 
-// Those of lab/policies/ that there are, beside full.
+// The existing policies of lab/policies/, besides full.
 std::vector<PolicySetting> PolicySettings() {
   std::vector<PolicySetting> settings = {
       {.name = "full", .exact = true},
       {.name = "flexgen", .exact = true},
-      // One of the families' fixtures has two layers.
+      // One of the fixtures has two layers.
       {.name = "infinigen",
        .flags = {"--infinigen-dense-layers", "1"},
        .settings = "infinigen.dense_layers=1"},
@@ -18,7 +18,7 @@ std::vector<PolicySetting> PolicySettings() {
                  "--retroinfer-estimation", "0.2"},
        .settings = "recent=16,retroinfer.update_tokens=64,retroinfer.retrieval=0.2,"
                    "retroinfer.estimation=0.2"},
-      // Otherwise the time that there is decides how good the codes are.
+      // Otherwise the available time would determine the quality of the codes.
       {.name = "pqcache",
        .flags = {"--pqcache-iterations", "4"},
        .settings = "pqcache.iterations=4"}};

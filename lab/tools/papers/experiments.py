@@ -1,10 +1,10 @@
-"""What the page shows of each experiment."""
+"""The page's section for each experiment."""
 
 import pictures
 import published
 from page import figure, percent, ratio, times, tokens, write_skipped
 
-OTHERS = ("retroinfer", "infinigen", "pqcache")  # that litecache is compared with, at an equal budget
+OTHERS = ("retroinfer", "infinigen", "pqcache")  # compared with litecache at an equal budget
 
 
 def as_published(system):
@@ -38,7 +38,7 @@ def ticks_of(lengths):
 
 
 def overhead(suite, key):
-    """What a step waits for on account of its cache, over what it computes."""
+    """The time a step waits because of its cache, relative to its computation."""
     cache = [suite.number(key, f"breakdown/{part}_ms") for part in ("management", "transfer")]
     compute = sum(suite.number(key, f"breakdown/{part}_ms") or 0 for part in ("products", "attention", "retrieval", "rest"))
     return None if None in cache else ratio(sum(cache), compute)
@@ -91,7 +91,7 @@ def write_layers(suite, shape, length, page):
         ms, layers = suite.number(key, f"breakdown/{part}_ms"), suite.number(key, "layers")
         return None if ms is None else ms * 1e3 / (layers or 1)
 
-    # Cells of earlier versions have launches in the rest.
+    # Cells of earlier versions count launches in the rest.
     parts = [part for part in PARTS if any(part_us(system, part) is not None for system in systems)]
 
     def layer_us(system):
@@ -146,13 +146,13 @@ def points_of(grid, shape):
 
 
 def ends_of(grid):
-    """Where the other forms of systems are measured."""
+    """(batch, context) at which the other forms of systems are measured."""
     ends = dict.fromkeys([(1, min(grid["lengths"])), (1, max(grid["lengths"]))])
     return list(ends) + ([(grid["forms_batch"], grid["batch_context"])] if grid["forms_batch"] > 0 else [])
 
 
 def margins(suite, page):
-    """What litecache comes to over the others: what the page begins with."""
+    """litecache's gain over the others, with which the page begins."""
     def span(values):
         values = [value for value in values if value is not None]
         return f"{min(values):.2f}x to {max(values):.2f}x" if values else "-"
@@ -333,7 +333,7 @@ def link(suite, page):
 
 # ---- accuracy ----
 
-# Rows attended of every head, where it is not 10%.
+# Rows attended by every head, if not 10%.
 ATTENDED = {"full": "all", "flexgen": "all", "kvpr": "all", "retroinfer": "10%, 23.2% estimated",
             "retroinfer, 1.8%": "1.8%, 23.2% estimated", "infinigen, 20%": "at most 20%", "pqcache, 20%": "20%",
             "streaming": "68 tokens"}
@@ -346,8 +346,8 @@ def accuracy(suite, page):
         page.paragraph("Not measured: it needs a checkpoint that answers questions (`--accuracy-model DIR`).")
     else:
         lengths = grid["accuracy_lengths"]
-        # Answers hardly depend on the machine, so that it need not be the one of the other experiments, and not at all on how
-        # many threads it has.
+        # Answers hardly depend on the machine, so it may differ from that of the other experiments; they do not depend
+        # on the number of threads.
         machines = sorted({result.get("machine", "an unknown machine").split(",")[0]
                            for key in suite.experiments["accuracy"] if (result := suite.measured(key)) is not None})
         page.paragraph(

@@ -1,4 +1,4 @@
-"""The page: Markdown, with its pictures in files beside it."""
+"""The page: Markdown, with its charts in separate files."""
 
 import os
 import pathlib
@@ -40,7 +40,7 @@ class Page:
 
 
 def figure(value, scale=1):
-    """As tables show figures: three significant digits, "-" where there is none."""
+    """A number as shown in tables: three significant digits, "-" if there is none."""
     if value is None:
         return "-"
     value *= scale
@@ -56,7 +56,7 @@ def ratio(a, b):
 
 
 def times(value):
-    """How many times larger: "2.31x"."""
+    """A ratio, as in "2.31x"."""
     return "-" if value is None else f"{value:.2f}x"
 
 
@@ -66,14 +66,14 @@ def tokens(count):
 
 
 def place(key):
-    """Where a cell was measured: "4 x 8K", "16K (prefill)"."""
+    """The coordinates of a cell: "4 x 8K", "16K (prefill)"."""
     kind, _, _, batch, context = key
     return (f"{batch} x " if kind == "decode" and batch > 1 else "") + tokens(context) + (
         " (prefill)" if kind == "prefill" else "")
 
 
 def write_skipped(suite, experiment, page):
-    """What was not measured and why, one line a reason; nothing where all was."""
+    """The cells that were not measured and the reasons, one line per reason; empty if there are none."""
     keys = suite.experiments[experiment]
     reasons = {}
     for key in keys:

@@ -1,4 +1,4 @@
-"""The page's pictures."""
+"""The page's charts."""
 
 import math
 import statistics
@@ -6,11 +6,11 @@ import statistics
 from plots import COLOURS, pyplot
 
 DASHES = ("-", (0, (6, 3)), (0, (1.5, 2)), (0, (6, 2, 1.5, 2)), (0, (10, 3)))
-CUT_AT = 4  # medians: beside a bar that is much longer than the others nothing would be seen of them
+CUT_AT = 4  # medians: a bar much longer than the others would make them invisible
 
 
 def looks(names):
-    """A colour for each system and dashes for each of its forms ("litecache", "litecache, no prefetch")."""
+    """A colour for each system and a dash pattern for each of its forms ("litecache", "litecache, no prefetch")."""
     forms, result = {}, []
     for name in names:
         system = name.split(",")[0]
@@ -20,7 +20,7 @@ def looks(names):
 
 
 def lines(title, x_name, y_name, ticks, curves):
-    """curves: {name: [(x, y), ...]}; ticks: x of the names below the axis. None where there is no point."""
+    """curves: {name: [(x, y), ...]}; ticks: x of the labels below the axis. Returns None if there are no points."""
     if not any(curves.values()):
         return None
     figure, axes = pyplot.subplots(figsize=(8, 4))
@@ -38,7 +38,7 @@ def lines(title, x_name, y_name, ticks, curves):
 
 
 def bars(title, x_name, parts, rows):
-    """rows: {name: [a value a part]}, a bar each, its parts stacked. None where all are 0."""
+    """rows: {name: [a value per part]}, one bar each with stacked parts. Returns None if all values are 0."""
     sums = {name: math.fsum(values) for name, values in rows.items()}
     if not any(value > 0 for value in sums.values()):
         return None

@@ -1,24 +1,25 @@
 """Figures of the papers: LiteCache (arXiv 2511.14510v2), H100 and A40, and CLO (v1 of the same paper).
 
-Figures without a table are what the papers' text says of them.
+Figures without a table number are from the papers' text.
 """
 
 K = 1024
 
 
 def at(row, place):
-    """What is published at a length or batch, "-" where nothing is: a row's values are at first, 2 first, 4 first, ..."""
+    """The published value at a length or batch, "-" if there is none: the values of a row belong to first, 2 first, 4
+    first, ..."""
     _, first, values = row
     index = (place // first).bit_length() - 1 if place >= first else 0
     there = index < len(values) and first << index == place and values[index] is not None
     return f"{values[index]:g}" if there else "-"
 
 
-# Table 1: cache overhead of RetroInfer that is not hidden, over GPU kernel time, percent.
+# Table 1: RetroInfer's exposed cache overhead, relative to GPU kernel time, percent.
 OVERHEAD_H100 = ("H100", 4 * K, (45, 51, 51, 59, 68, 63))
 OVERHEAD_A40 = ("A40", 4 * K, (31, 32, 33, 32, 41, 47))
 
-# Table 2: cache memory on the GPU in GB, by tokens in all.
+# Table 2: cache memory on the GPU in GB, by total number of tokens.
 MEMORY = {
     "llama": [("published RetroInfer", 32 * K, (1.20, 2.40, 4.80, 9.56, 19.12)),
               ("published LiteCache", 32 * K, (0.53, 1.09, 2.62, 8.19, 14.09))],
@@ -57,11 +58,11 @@ ACCURACY = [
     ("Llama3-8B, LiteCache + HATA", (41.15, 85.65, 80.70, 75.94, 73.44)),
 ]
 
-# Figure 9, text: LiteCache's throughput over the best of the other offloading systems, H100: least and most.
+# Figure 9, text: LiteCache's throughput over the best of the other offloading systems, H100: minimum and maximum.
 MARGIN = {"llama": (2.08, 3.24), "qwen": (1.67, 2.27)}
 
-# Figure 12a, text: what each optimization takes off a decode step's latency, percent, Qwen2.5-14B, H100:
-# graph, thresholds, aggregation, resident heads.
+# Figure 12a, text: reduction of a decode step's latency by each optimization, percent, Qwen2.5-14B, H100: graph,
+# thresholds, aggregation, resident heads.
 ABLATION_16 = (41.1, 31.2, 28.3, 3.4)
 ABLATION_64 = (3.5, 43.1, 29.8, 25.2)
 
@@ -70,5 +71,5 @@ LINK_PEAK_GBPS = 21.21
 
 
 def family(shape):
-    """Which of the published models a shape is compared with."""
+    """The published model that a shape is compared with."""
     return "qwen" if "qwen" in shape else "llama"

@@ -1,11 +1,12 @@
-"""What `litecache-lab papers` wrote: suite.json, which says what is measured and how, and a file of each measured cell."""
+"""The output of `litecache-lab papers`: suite.json, which describes what is measured, and one file per measured
+cell."""
 
 import json
 import pathlib
 
 
 class Suite:
-    """A cell is named by (kind, system, shape, batch, context) and belongs to one or more experiments."""
+    """A cell is identified by (kind, system, shape, batch, context) and belongs to one or more experiments."""
 
     def __init__(self, directory):
         directory = pathlib.Path(directory)
@@ -26,7 +27,7 @@ class Suite:
         self.notes = notes.read_text() if notes.exists() else ""
 
     def _read(self, path, cell):
-        """The file's content; None where there is none of these settings and, if it matters, of this trace."""
+        """The file's content; None if there is none with these settings and, if it matters, this trace."""
         if not path.exists():
             return None
         result = json.loads(path.read_text())
@@ -35,12 +36,12 @@ class Suite:
         return result
 
     def measured(self, key):
-        """A measured cell's result, else None."""
+        """The result of a measured cell, else None."""
         result = self._cells.get(key)
         return None if result is None or "skipped" in result else result
 
     def number(self, key, path):
-        """A number of a measured cell, None where there is none. path: "breakdown/products_ms"."""
+        """A number of a measured cell, or None. path: "breakdown/products_ms"."""
         value = self.measured(key)
         for part in path.split("/"):
             value = value.get(part) if isinstance(value, dict) else None
@@ -51,7 +52,7 @@ class Suite:
         return "not measured" if result is None else result.get("skipped", "")
 
     def all_cells(self):
-        """Each cell of the experiments once."""
+        """Every cell of the experiments once."""
         return dict.fromkeys(key for keys in self.experiments.values() for key in keys)
 
     def systems(self, experiment, shape=None):
