@@ -27,30 +27,12 @@
 
 #include "device/cuda/check.h"
 #include "ops/common/overlap.cuh"
-#include "ops/common/shared_memory.cuh"
-#include "ops/common/tensor_core.cuh"
-#include "ops/common/vectors.cuh"
-#include "ops/linear/gemv_parts.cuh"
+#include "ops/linear/gemv_ring_phases.cuh"
 
 namespace litecache::ops::cuda {
 namespace {
 
-constexpr int kWarps = 8;
-constexpr int kThreads = kWarps * 32;
-constexpr int kTile = 8;    // rows of the weights: outputs of one tensor core product
-constexpr int kPart = 128;  // elements of the depth in a stage of a ring
-constexpr int kDepth = 32;  // elements that a warp multiplies in a step
-constexpr int kChunk = 8;   // elements of a lane: 16 bytes
-constexpr int kStageBytes = kTile * kPart * 2;
-constexpr int kMostStages = 12;
-constexpr int kLeastStages = 5;  // fewer do not hide the memory's latency
-// Padding of x's rows in shared memory, so that the chunks of one step are in different banks.
-constexpr int kPadding = 64;
-
-// Length of the queue of claimed tiles beyond the one being multiplied, which the copies may have
-// reached.
-constexpr int kQueue = 32;
-constexpr uint32_t kNoTile = 0x0f000000;
+using namespace ring;
 
 struct RingPlan {
   int32_t units;        // outputs, or pairs of them (kGated), that the blocks divide
@@ -58,23 +40,6 @@ struct RingPlan {
   int32_t x_pitch;      // bytes of a row of x in shared memory
   uint32_t* claims;     // tiles claimed, blocks finished; null: even shares
 };
-
-__host__ __device__ constexpr int SumsBytes(int rows) { return 2 * kWarps * rows * kTile * 4; }
-
-// value = (*counter)++ if wanted, otherwise unchanged; asynchronous until value is used. An
-// increment with a limit that is never reached rather than an addition: the compiler would combine
-// a warp's additions into one and wait for its result at once, to distribute it.
-__device__ inline void Claim(uint32_t* counter, bool wanted, uint32_t& value) {
-  asm volatile(
-      "{\n"
-      ".reg .pred wanted;\n"
-      "setp.ne.u32 wanted, %2, 0;\n"
-      "@wanted atom.relaxed.gpu.global.inc.u32 %0, [%1], 0x7fffffff;\n"
-      "}"
-      : "+r"(value)
-      : "l"(counter), "r"(static_cast<uint32_t>(wanted))
-      : "memory");
-}
 
 // The depth is divided into parts: warp w has parts w, w + kWarps, ... of each tile. Shared memory:
 // rings [kWarps][kStages], sums [2][kWarps][rows][kTile], x [rows]. kUpper: x has more than 8 rows.
@@ -85,15 +50,13 @@ __global__ void __launch_bounds__(kThreads, 1)
   constexpr int kUnits = kGated ? kTile / 2 : kTile;  // in a tile
   extern __shared__ __align__(128) uint8_t shared[];
   __shared__ int32_t queue[kQueue];
-  const int warp = static_cast<int>(threadIdx.x) / 32;
-  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const uint8_t* const ring = shared + warp * kStages * kStageBytes;
   uint8_t* const sums_at = shared + kWarps * kStages * kStageBytes;
   uint8_t* const x_at = sums_at + SumsBytes(a.rows);
 
   const bool claims = plan.claims != nullptr;
-  const auto block = static_cast<int32_t>(blockIdx.x);
-  const auto blocks = static_cast<int32_t>(gridDim.x);
+  const int32_t block = blockIdx.x, blocks = gridDim.x;
   const int32_t first = block * plan.share + min(block, plan.more);
   const int32_t end = claims ? plan.units : first + plan.share + (block < plan.more ? 1 : 0);
   const int32_t parts = (a.depth + kPart - 1) / kPart;
@@ -102,8 +65,6 @@ __global__ void __launch_bounds__(kThreads, 1)
   // A warp's copies are kStages - 1 parts, or this many tiles, ahead of its products.
   const int32_t ahead =
       1 + static_cast<int32_t>((kStages - 1u) / static_cast<uint32_t>(max(1, parts / kWarps)));
-  // A queue entry must not be overwritten while an earlier tile needs it.
-  static_assert(1 + kMostStages - 1 + 2 < kQueue);
   // First unit of this block's tile i; `end` or more: there is no such tile. A block's first tile
   // is fixed; thread i claims tile 1 + i.
   uint32_t claimed = kNoTile;
@@ -117,39 +78,17 @@ __global__ void __launch_bounds__(kThreads, 1)
   // The position of the copies: the tile, which of this warp's parts, and that part's offset in the
   // depth.
   int32_t copy_tile = 0, copy_part = 0, copy_k = 0, copy_begin = begin_of(0);
-  const uint32_t ring_begin =
-      SharedAddress(ring) +
-      static_cast<uint32_t>((lane / 16) * kPart * 2 +
-                            // In odd rows the halves of 128 bytes are exchanged, so that a step's
-                            // chunks are in different banks.
-                            ((chunk ^ ((lane / 16) << 2)) << 4));
+  const uint32_t ring_begin = SharedAddress(ring) + PlaceInStage(lane);
   uint32_t copy_to = ring_begin;
   const __nv_bfloat16* rows[kTile / 2];  // of this lane: lane / 16, + 2, + 4, + 6
-  const auto begin_tile = [&] {
-    // A lane computes the address of one row and gets the others by shuffles. Beyond the last
-    // output its row is copied again and the result is dropped.
-    const int r = lane % kTile;
-    const int32_t unit = min(copy_begin + r % kUnits, end - 1);
-    const GemvTarget& target = a.targets[kGated ? r / kUnits : TargetIndex(a, unit)];
-    const __nv_bfloat16* const row =
-        target.weight + (kGated ? unit : unit - target.first) * target.stride + warp * kPart;
-#pragma unroll
-    for (int i = 0; i < kTile / 2; ++i) {
-      const auto address = __shfl_sync(~0u, reinterpret_cast<uint64_t>(row), 2 * i + lane / 16);
-      rows[i] = reinterpret_cast<const __nv_bfloat16*>(address) + chunk * kChunk;
-    }
-    copy_k = warp * kPart + chunk * kChunk;
-  };
   // Copies the next stage; commits a group of copies even if nothing is left.
   const auto copy = [&] {
     if (copy_begin < end && own_parts > 0) {
-      if (copy_part == 0) begin_tile();
-#pragma unroll
-      for (int i = 0; i < kTile / 2; ++i) {
-        CopyChunkOnce(copy_to + static_cast<uint32_t>(2 * i * kPart * 2), rows[i],
-                      copy_k < a.depth);
-        rows[i] += kWarps * kPart;
+      if (copy_part == 0) {
+        FindRows<kGated>(a, copy_begin, end, warp, lane, rows);
+        copy_k = warp * kPart + chunk * kChunk;
       }
+      CopyStage(copy_to, rows, copy_k < a.depth);
       copy_k += kWarps * kPart;
       copy_to += kStageBytes;
       if (copy_to == ring_begin + kStages * kStageBytes) copy_to = ring_begin;
@@ -173,22 +112,12 @@ __global__ void __launch_bounds__(kThreads, 1)
     if (i < kStages - 1) copy();
   }
   WaitForKernelBefore();
-#pragma unroll 1
-  for (int t = 0; t < a.rows; ++t) {
-#pragma unroll 1
-    for (int j = lane / 16; j < own_parts; j += 2) {
-      const int32_t k = (warp + j * kWarps) * kPart + chunk * kChunk;
-      CopyChunk(SharedAddress(x_at + t * plan.x_pitch + k * 2), a.x + t * a.x_stride + k,
-                k < a.depth);
-    }
-  }
+  CopyX(a, plan.x_pitch, warp, lane, own_parts, x_at);
   CommitCopies();
 
-  const int g = lane / 4;
-  const int q = lane % 4;
+  const int g = lane / 4, q = lane % 4;
   const bool has0 = g < a.rows;
   const bool has8 = kUpper && g + 8 < a.rows;
-  const uint4 zero = {0, 0, 0, 0};
   const uint8_t* const x0 = x_at + (has0 ? g : 0) * plan.x_pitch + (warp * kPart + q * kChunk) * 2;
   const uint8_t* const x8 =
       x_at + (has8 ? g + 8 : 0) * plan.x_pitch + (warp * kPart + q * kChunk) * 2;
@@ -207,25 +136,7 @@ __global__ void __launch_bounds__(kThreads, 1)
       Claim(plan.claims, begin_of(tile + ahead) < end, claimed);
     }
     const int32_t unit = begin + own_unit;
-    const bool writes = own_row < a.rows && unit < end;
-    int target_index = 0;
-    int32_t output = 0;
-    int64_t at_y = 0;
-    // Loads what the result needs besides the sums, while they are computed; second: y before, or
-    // the bias of target 1.
-    float bias = 0, second = 0;
-    if (writes) {
-      if constexpr (!kGated) target_index = TargetIndex(a, unit);
-      const GemvTarget& target = a.targets[target_index];
-      output = kGated ? unit : unit - target.first;
-      at_y = own_row * target.y_stride + output;
-      if (target.bias != nullptr) bias = target.bias[output];
-      if constexpr (kGated) {
-        if (a.targets[1].bias != nullptr) second = a.targets[1].bias[output];
-      } else {
-        if (a.add) second = static_cast<const float*>(target.y)[at_y];
-      }
-    }
+    const RingOutput output = FindOutput<kGated>(a, unit, own_row, own_row < a.rows && unit < end);
     // Four chains of products, because a single one would wait for the tensor core's latency at
     // each step.
     float chains[4][4] = {};
@@ -234,59 +145,20 @@ __global__ void __launch_bounds__(kThreads, 1)
       WaitForCopies<kStages - 2>();
       // The other lanes' copies are done; all lanes have read the stage that is written next.
       __syncwarp();
-      constexpr int kSteps = kPart / kDepth;
-      const uint8_t* const w = ring + stage * kStageBytes + g * kPart * 2;
-      uint4 weights[kSteps], low[kSteps], high[kSteps];
-#pragma unroll
-      for (int u = 0; u < kSteps; ++u) {
-        const int32_t k = j * kWarps * kPart + u * kDepth;
-        weights[u] = *reinterpret_cast<const uint4*>(w + (((u * 4 + q) ^ ((g & 1) << 2)) << 4));
-        low[u] = has0 ? *reinterpret_cast<const uint4*>(x0 + k * 2) : zero;
-        high[u] = has8 ? *reinterpret_cast<const uint4*>(x8 + k * 2) : zero;
-      }
+      RingOperands operands;
+      operands.Load(ring + stage * kStageBytes + g * kPart * 2, g, q, x0, x8, j * kWarps * kPart,
+                    has0, has8);
       copy();  // while the loads are in flight
-#pragma unroll
-      for (int u = 0; u < kSteps; ++u) {
-        GemvMultiply(chains[u % 2], low[u].x, low[u].y, high[u].x, high[u].y, weights[u].x,
-                     weights[u].y);
-        GemvMultiply(chains[u % 2 + 2], low[u].z, low[u].w, high[u].z, high[u].w, weights[u].z,
-                     weights[u].w);
-      }
+      operands.MultiplyInto(chains);
       stage = stage + 1 == kStages ? 0 : stage + 1;
     }
-    float sum[4];
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      sum[i] = (chains[0][i] + chains[1][i]) + (chains[2][i] + chains[3][i]);
-    }
     // Two buffers in turn: a warp overwrites one only when all have passed the barrier after
-    // reading it. Lane 4 g + q holds rows g (0, 1) and g + 8 (2, 3), outputs 2q and 2q + 1.
+    // reading it.
     float* const sums = reinterpret_cast<float*>(sums_at) + tile % 2 * (kWarps * a.rows * kTile);
-    if (has0) {
-      *reinterpret_cast<float2*>(sums + (warp * a.rows + g) * kTile + 2 * q) = {sum[0], sum[1]};
-    }
-    if (has8) {
-      *reinterpret_cast<float2*>(sums + (warp * a.rows + g + 8) * kTile + 2 * q) = {sum[2], sum[3]};
-    }
+    StoreSums(chains, sums + warp * a.rows * kTile, g, q, has0, has8);
     if (claims && threadIdx.x == 0) queue[(tile + ahead + 1) % kQueue] = tile_claimed();
     __syncthreads();
-    if (!writes) continue;
-    const auto total = [&](int column) {
-      float value = 0;
-#pragma unroll
-      for (int i = 0; i < kWarps; ++i) value += sums[(i * a.rows + own_row) * kTile + column];
-      return value;
-    };
-    float value = total(own_unit) + bias;
-    if constexpr (kGated) {
-      value = value / (1.0f + expf(-value)) * (total(kUnits + own_unit) + second);
-    }
-    const GemvTarget& target = a.targets[target_index];
-    if (target.bf16_y) {
-      static_cast<__nv_bfloat16*>(target.y)[at_y] = __float2bfloat16(value);
-    } else {
-      static_cast<float*>(target.y)[at_y] = !kGated && a.add ? second + value : value;
-    }
+    if (output.writes) WriteOutput<kGated>(a, output, sums, own_row, own_unit);
   }
   // The last block resets the counters: every block has the results of all of its claims before it
   // counts itself.

@@ -48,6 +48,78 @@ __device__ inline void Split(float x, float y, uint32_t* high, uint32_t* low) {
   *low = *reinterpret_cast<const uint32_t*>(&rest);
 }
 
+// A lane's weights of 8 * kColumns bits: of every 16 channels (kDepths) 2 * (lane % 4), the next
+// one, and those 8 further; of every 8 columns lane / 4. group_weights: these bits' weights of
+// channel 0. Channels from d on count as zero.
+template <int kDepths, int kColumns>
+struct HashWeights {
+  uint32_t high[kColumns][kDepths][2], low[kColumns][kDepths][2];
+
+  __device__ __forceinline__ void Load(const float* group_weights, int64_t bits, int32_t d,
+                                       int32_t lane) {
+#pragma unroll
+    for (int i = 0; i < kColumns; ++i) {
+      const float* column = group_weights + 8 * i + lane / 4;
+      float weight[kDepths][4];
+      float largest = 0;
+#pragma unroll
+      for (int depth = 0; depth < kDepths; ++depth) {
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+          const int32_t c = 16 * depth + 8 * (j / 2) + 2 * (lane % 4) + j % 2;
+          weight[depth][j] = c < d ? column[c * bits] : 0;
+          largest = fmaxf(largest, fabsf(weight[depth][j]));
+        }
+      }
+      largest = fmaxf(largest, __shfl_xor_sync(kFullMask, largest, 1));
+      largest = fmaxf(largest, __shfl_xor_sync(kFullMask, largest, 2));
+      const float factor = FactorOf(largest);
+#pragma unroll
+      for (int depth = 0; depth < kDepths; ++depth) {
+#pragma unroll
+        for (int j = 0; j < 2; ++j) {
+          Split(weight[depth][2 * j] * factor, weight[depth][2 * j + 1] * factor,
+                &high[i][depth][j], &low[i][depth][j]);
+        }
+      }
+    }
+  }
+
+  // Codes of the tile's 16 keys from `first` on: code[i] is that of row lane / 4 + 8 i, the same in
+  // all four lanes of a row. tile: [high or low][keys][pitch].
+  template <int kKeys, int kPitch>
+  __device__ __forceinline__ void Encode(const __half (&tile)[2][kKeys][kPitch], int32_t first,
+                                         int32_t lane, uint32_t (&code)[2]) const {
+    float sum[kColumns][4] = {};
+#pragma unroll
+    for (int depth = 0; depth < kDepths; ++depth) {
+      const int row = first + lane % 16, column = 16 * depth + lane / 16 * 8;
+      uint32_t key_high[4], key_low[4];
+      LoadMatrices(key_high, SharedAddress(&tile[0][row][column]));
+      LoadMatrices(key_low, SharedAddress(&tile[1][row][column]));
+#pragma unroll
+      for (int i = 0; i < kColumns; ++i) MultiplyAddF16(sum[i], key_high, high[i][depth]);
+#pragma unroll
+      for (int i = 0; i < kColumns; ++i) MultiplyAddF16(sum[i], key_high, low[i][depth]);
+#pragma unroll
+      for (int i = 0; i < kColumns; ++i) MultiplyAddF16(sum[i], key_low, high[i][depth]);
+    }
+    // Of each group of eight columns a lane has two.
+#pragma unroll
+    for (int i = 0; i < kColumns; ++i) {
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        code[j / 2] |= static_cast<uint32_t>(sum[i][j] > 0) << (8 * i + 2 * (lane % 4) + j % 2);
+      }
+    }
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+      code[j] |= __shfl_xor_sync(kFullMask, code[j], 1);
+      code[j] |= __shfl_xor_sync(kFullMask, code[j], 2);
+    }
+  }
+};
+
 // For many keys, by tensor cores: keys and weights are split into two f16 numbers each, and three
 // products make a sum that is as exact as one in f32. A warp has the weights of 8 * kColumns bits
 // in registers (kDepths: of 16 channels); keys are streamed through shared memory. Blocks of one
@@ -77,36 +149,9 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int32_t here = min(groups - part * kWarps, kWarps), teams = kWarps / here;
   const int32_t group = part * kWarps + warp % here, team = warp / here;
 
-  // A lane's weights: channels 2 * (lane % 4) and the next one, and those 8 further; column lane /
-  // 4.
-  uint32_t high[kColumns][kDepths][2], low[kColumns][kDepths][2];
   const int64_t bits = int64_t{32} * words;
-#pragma unroll
-  for (int i = 0; i < kColumns; ++i) {
-    const float* column = weights + head * d * bits + group * kBits + 8 * i + lane / 4;
-    float weight[kDepths][4];
-    float largest = 0;
-#pragma unroll
-    for (int depth = 0; depth < kDepths; ++depth) {
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        const int32_t c = 16 * depth + 8 * (j / 2) + 2 * (lane % 4) + j % 2;
-        weight[depth][j] = c < d ? column[c * bits] : 0;
-        largest = fmaxf(largest, fabsf(weight[depth][j]));
-      }
-    }
-    largest = fmaxf(largest, __shfl_xor_sync(kFullMask, largest, 1));
-    largest = fmaxf(largest, __shfl_xor_sync(kFullMask, largest, 2));
-    const float factor = FactorOf(largest);
-#pragma unroll
-    for (int depth = 0; depth < kDepths; ++depth) {
-#pragma unroll
-      for (int j = 0; j < 2; ++j) {
-        Split(weight[depth][2 * j] * factor, weight[depth][2 * j + 1] * factor, &high[i][depth][j],
-              &low[i][depth][j]);
-      }
-    }
-  }
+  HashWeights<kDepths, kColumns> own;
+  own.Load(weights + head * d * bits + group * kBits, bits, d, lane);
 
   const int32_t block_bytes = 32 * (4 * words + (norms ? 2 : 0));
   const auto block_of = [&](int32_t position) {
@@ -181,34 +226,8 @@ __global__ void __launch_bounds__(kThreads, 1)
     __syncthreads();
     if (begin + stride < target.end) load(begin + stride);
     for (int32_t first = 16 * team; team < teams && first < kKeys; first += 16 * teams) {
-      float sum[kColumns][4] = {};
-#pragma unroll
-      for (int depth = 0; depth < kDepths; ++depth) {
-        const int row = first + lane % 16, column = 16 * depth + lane / 16 * 8;
-        uint32_t key_high[4], key_low[4];
-        LoadMatrices(key_high, SharedAddress(&tiles[turn][0][row][column]));
-        LoadMatrices(key_low, SharedAddress(&tiles[turn][1][row][column]));
-#pragma unroll
-        for (int i = 0; i < kColumns; ++i) MultiplyAddF16(sum[i], key_high, high[i][depth]);
-#pragma unroll
-        for (int i = 0; i < kColumns; ++i) MultiplyAddF16(sum[i], key_high, low[i][depth]);
-#pragma unroll
-        for (int i = 0; i < kColumns; ++i) MultiplyAddF16(sum[i], key_low, high[i][depth]);
-      }
-      // Rows lane / 4 and lane / 4 + 8; two bits of each group of eight columns.
       uint32_t code[2] = {0, 0};
-#pragma unroll
-      for (int i = 0; i < kColumns; ++i) {
-#pragma unroll
-        for (int j = 0; j < 4; ++j) {
-          code[j / 2] |= static_cast<uint32_t>(sum[i][j] > 0) << (8 * i + 2 * (lane % 4) + j % 2);
-        }
-      }
-#pragma unroll
-      for (int j = 0; j < 2; ++j) {
-        code[j] |= __shfl_xor_sync(kFullMask, code[j], 1);
-        code[j] |= __shfl_xor_sync(kFullMask, code[j], 2);
-      }
+      own.Encode(tiles[turn], first, lane, code);
       const int32_t position = begin + first + lane / 4 + (lane % 4) * 8;
       if (lane % 4 >= 2 || position >= target.end) continue;
       const uint32_t mine = lane % 4 == 0 ? code[0] : code[1];
