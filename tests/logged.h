@@ -1,4 +1,4 @@
-// What the program logs, for tests.
+// Captures log messages for tests.
 #pragma once
 
 #include <spdlog/sinks/ostream_sink.h>
@@ -10,7 +10,7 @@
 
 namespace litecache::testing {
 
-// What is logged while `body` runs.
+// The messages logged while `body` runs.
 template <typename Body>
 std::string Logged(const Body& body) {
   std::ostringstream text;

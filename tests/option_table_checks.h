@@ -1,4 +1,4 @@
-// What every option table has to keep: a row for each member of its struct, no two for one.
+// Requirements on every option table: a row for each member of its struct, and only one.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -18,7 +18,7 @@ namespace internal {
 
 struct Anything {
   template <class T>
-  operator T() const;  // NOLINT(google-explicit-constructor): that is what it is for
+  operator T() const;  // NOLINT(google-explicit-constructor): implicit conversion is its purpose
 };
 
 template <class S, size_t... I>
@@ -28,7 +28,7 @@ consteval bool TakesInitializers(std::index_sequence<I...>) {
 
 }  // namespace internal
 
-// Members of an aggregate: as many as there can be initializers.
+// Number of members of an aggregate: the maximum number of initializers.
 template <class S, size_t N = 1>
 consteval size_t CountFields() {
   if constexpr (internal::TakesInitializers<S>(std::make_index_sequence<N>())) {
@@ -52,7 +52,7 @@ static_assert(CountFields<Two>() == 2);
 static_assert(CountFields<Three>() == 3);
 }  // namespace internal
 
-// A value of the row that is not the default.
+// A value of the row other than the default.
 template <class S>
 std::string AnotherValue(const Option<S>& option) {
   const std::string before = option.get(S());
@@ -70,8 +70,8 @@ std::string AnotherValue(const Option<S>& option) {
   return before;
 }
 
-// Rows have names, flags and help of their own, and each reads and writes one member, which no
-// other row does.
+// Rows have distinct names, flags and help texts, and each reads and writes one member that no
+// other row uses.
 template <class S>
 void ExpectSoundTable(std::span<const Option<S>> table) {
   std::set<std::string> names;

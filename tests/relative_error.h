@@ -1,4 +1,4 @@
-// How far an array is from what it should be.
+// Relative error of an array.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -8,8 +8,8 @@
 
 namespace litecache::testing {
 
-// The root of the sum of squared differences of two arrays (spans or vectors of numbers); infinite
-// where one is not a number.
+// The square root of the sum of squared differences of two arrays (spans or vectors of numbers);
+// infinite if one value is NaN.
 template <class Got, class Want>
 double Distance(const Got& got, const Want& want) {
   EXPECT_EQ(got.size(), want.size());
@@ -21,8 +21,8 @@ double Distance(const Got& got, const Want& want) {
   return std::isnan(sum) ? HUGE_VAL : std::sqrt(sum);
 }
 
-// The distance as a share of what `want` has: 1 for zeros. Attention averages values that cancel,
-// so that its outputs are much smaller than they are; a bound made of the largest value would
+// The distance relative to the norm of `want`: 1 for zeros. Attention averages values that cancel,
+// so its outputs are much smaller than its inputs; a bound derived from the largest value would
 // accept zeros.
 template <class Got, class Want>
 double RelativeError(const Got& got, const Want& want) {

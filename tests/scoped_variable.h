@@ -1,4 +1,4 @@
-// A variable of the environment for as long as this lives.
+// Sets an environment variable until it is destroyed.
 #pragma once
 
 #include <cstdlib>

@@ -1,4 +1,4 @@
-// Where tests find fixtures and models.
+// The directory in which tests find fixtures and models.
 #pragma once
 
 #include <cstdlib>
@@ -6,8 +6,8 @@
 
 namespace litecache {
 
-// The checkout the tests were built in; LC_SOURCE_DIR in the environment names another one, for
-// test programs that were carried to another machine.
+// The checkout in which the tests were built; LC_SOURCE_DIR in the environment names another one,
+// for test programs copied to another machine.
 inline std::filesystem::path SourceDirectory() {
   const char* other = std::getenv("LC_SOURCE_DIR");
   return other != nullptr ? other : LC_SOURCE_DIR;

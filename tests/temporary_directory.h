@@ -1,4 +1,4 @@
-// A directory of its own for a test, removed at the end.
+// A separate directory for a test, removed at the end.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -26,7 +26,7 @@ class TemporaryDirectory {
   TemporaryDirectory& operator=(const TemporaryDirectory&) = delete;
 
   const std::filesystem::path& path() const { return path_; }
-  // Writes a file (folders are made) and returns its path.
+  // Writes a file (creating folders) and returns its path.
   std::filesystem::path Write(const std::string& name, std::string_view contents) const {
     const std::filesystem::path file = path_ / name;
     std::filesystem::create_directories(file.parent_path());

@@ -1,4 +1,4 @@
-// Fresh random inputs whose seed a failing run prints: every random test draws from TestSeed().
+// Random inputs from a seed that is printed: every random test draws from TestSeed().
 #pragma once
 
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@
 
 namespace litecache::testing {
 
-// One seed a test program: LC_TEST_SEED where set, else from the system; printed once.
+// One seed per test program: LC_TEST_SEED if set, else from the system; printed once.
 inline uint64_t TestSeed() {
   static const uint64_t seed = [] {
     const char* fixed = std::getenv("LC_TEST_SEED");
@@ -22,7 +22,7 @@ inline uint64_t TestSeed() {
   return seed;
 }
 
-// A generator for one test; `salt` keeps tests of a program apart.
+// A generator for one test; `salt` gives tests of a program different generators.
 inline std::mt19937_64 TestRandom(uint64_t salt = 0) {
   return std::mt19937_64(TestSeed() * 0x9e3779b97f4a7c15ull + salt);
 }

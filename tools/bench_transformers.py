@@ -8,15 +8,15 @@ SDPA, to compare `litecache bench` with on the same GPU. Needs torch and transfo
 
 full: every layer's KV is on the GPU (DynamicCache). offloaded: in host memory, fetched one layer ahead
 (DynamicCache with offloading). Prints one JSON object per measurement, with the field names of
-`litecache bench --json`. Times are medians; the cache of a decode measurement holds random rows,
-which the cache's own update() stores, without a prompt.
+`litecache bench --json`. Times are medians; the cache of a decode measurement contains random rows,
+stored by the cache's own update(), without a prompt.
 
 --generate N: measures whole generations instead, as a user runs them: a new cache, the prompts together,
-then N steps; --repeats says how often, one after another.
+then N steps; --repeats sets how often, one after another.
 
 An offloaded cache pins new host memory for every layer whose rows outgrow it, which takes seconds
 for tens of GiB: several threads touch it (PINNED), and --seconds ends a measurement that takes too
-long, with the steps done until then.
+long, keeping the steps done until then.
 """
 
 import argparse
@@ -27,7 +27,7 @@ import statistics
 import sys
 import time
 
-# torch reads it when it is imported.
+# torch reads this when it is imported.
 PINNED = "pinned_use_cuda_host_register:True,pinned_num_register_threads:16"
 os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", PINNED)
 

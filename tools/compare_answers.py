@@ -3,8 +3,8 @@
 
     tools/compare_answers.py A.jsonl B.jsonl [--tolerance POINTS]
 
-Prints, for each configuration of both, the average scores (0 to 100), how many answers differ in text and how many in
-score. Exits with 1 where an average differs by more than the tolerance, or where the files have no sample in common.
+Prints, for each configuration in both files, the average scores (0 to 100), how many answers differ in text and how many in
+score. Exits with 1 if an average differs by more than the tolerance, or if the files have no sample in common.
 """
 import argparse
 import collections

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Writes src/tokenizer/unicode_tables.cc: where the Unicode versions of the program's libraries differ from
-that of the `tokenizers` package, measured by asking both about every code point.
+"""Writes src/tokenizer/unicode_tables.cc: the differences between the Unicode versions of the program's libraries
+and that of the `tokenizers` package, found by testing both with every code point.
 
 Run with a Python that has `tokenizers` (scripts/setup-test-python), and `cc`, libpcre2-dev and
 libutf8proc-dev installed:
@@ -95,7 +95,7 @@ def matched_by_package(pattern):
 
 
 def predicates(table):
-    """Name -> (what the package says of each code point, what utf8proc's categories say)."""
+    """Name -> (class of each code point in the package, class by utf8proc's categories)."""
     strip = normalizers.StripAccents()
     numeric = pre_tokenizers.Digits(individual_digits=True)
     punctuation = pre_tokenizers.Punctuation("removed")
@@ -132,7 +132,7 @@ def predicates(table):
 
 
 def ranges(values):
-    """Sorted [(first, last, value)] of a dict code point -> value."""
+    """Sorted [(first, last, value)] of a dict {code point: value}."""
     out = []
     for c in sorted(values):
         if out and out[-1][1] == c - 1 and out[-1][2] == values[c]:
@@ -161,8 +161,8 @@ def main():
         for d in range(low, high):
             if package_category.get(d) == wanted and table.get(d, ("",))[0] == wanted:
                 return d
-        # No four-byte character of this category is old enough: the category's first letter
-        # decides in all patterns seen so far.
+        # No four-byte character of this category is old enough: in all patterns seen so far the category's first letter
+        # decides.
         for d in range(low, high):
             other = package_category.get(d, "")
             if other[:1] == wanted[:1] and table[d][0] == other:
@@ -174,7 +174,7 @@ def main():
         for c, category in package_category.items()
         if c in table and table[c][0] != category
     }
-    # PCRE2 counts U+180E (Mongolian vowel separator) as white space, Unicode has not since 6.3.
+    # PCRE2 counts U+180E (Mongolian vowel separator) as white space; Unicode has not since 6.3.
     differing[0x180E] = 0x200B
 
     forms = [normalizers.NFC(), normalizers.NFD(), normalizers.NFKC(), normalizers.NFKD()]
@@ -225,7 +225,7 @@ constexpr StandInRange kStandIns[] = {{
     for first, last, _ in ranges(inert):
         out.write(f"    {{0x{first:X}, 0x{last:X}}},\n")
     for name, members in exceptions.items():
-        # An array cannot be empty; the last range holds no code point.
+        # An array cannot be empty; the last range contains no code point.
         out.write(f"}};\n\nconstexpr CodePointRange k{name}[] = {{\n")
         for first, last, _ in ranges(members):
             out.write(f"    {{0x{first:X}, 0x{last:X}}},\n")

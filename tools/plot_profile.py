@@ -20,13 +20,13 @@ from plots import pyplot
 
 
 def layer_colours(layers):
-    # Not to the end of the scale: yellow on white is hard to see.
+    # Excludes the end of the scale: yellow on white is hard to see.
     scale = pyplot.get_cmap("viridis")
     return [scale(0.88 * layer / max(layers - 1, 1)) for layer in range(layers)]
 
 
 def layer_legend(axes, handles):
-    step = (len(handles) + 15) // 16  # at most 16 names
+    step = (len(handles) + 15) // 16  # at most 16 labels
     axes.legend(handles[::step], [f"layer {layer}" for layer in range(0, len(handles), step)], loc="center left",
                 bbox_to_anchor=(1.02, 0.5), frameon=False)
 

@@ -1,4 +1,4 @@
-"""The style of the tools' figures, and how they are written: SVG with text as text, and the same bytes for the same data."""
+"""The style of the tools' charts, and their output: SVG with text as text, and the same bytes for the same data."""
 
 import pathlib
 
@@ -19,7 +19,7 @@ pyplot.rcParams.update({
     "svg.hashsalt": "litecache",
 })
 
-# Okabe and Ito's colours, which can be told apart without colour vision, and further ones.
+# Okabe and Ito's colours, which are distinguishable without colour vision, and further ones.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000", "#999999", "#666633", "#882255",
            "#332288", "#b8b000")
 

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Puts load on a server of OpenAI's API and measures throughput and latencies of concurrent streams.
+"""Puts load on a server with OpenAI's API and measures throughput and latencies of concurrent streams.
 
-Works against any server whose /v1/completions streams, takes token ids as the prompt and knows
-`ignore_eos`; needs nothing but Python. Every request has a prompt of its own (random ids from a
-seed), so that no server can answer from a kept prefix.
+Works with any server whose /v1/completions streams, accepts token ids as the prompt and supports
+`ignore_eos`; needs only Python. Every request has a different prompt (random ids from a
+seed), so that no server can answer from a stored prefix.
 
     tools/serve_load.py http://127.0.0.1:8080 --streams 1,8,64,256
     tools/serve_load.py http://127.0.0.1:8080 --streams 8 --long-prompt 31000
@@ -22,7 +22,7 @@ import urllib.parse
 
 
 class Refused(Exception):
-    """An answer other than a stream."""
+    """An answer that is not a stream."""
 
 
 class Load:
@@ -100,7 +100,7 @@ class Load:
                     failures.append(error)
 
         async def long_prompt():
-            # Once the streams decode.
+            # When the streams are decoding.
             await asyncio.sleep(options.long_after)
             start, times, _ = await self.stream(self.request(options.long_prompt, 2))
             return start, times[0] if times else start
@@ -117,7 +117,7 @@ class Load:
         return row
 
     def cpu_seconds(self):
-        """Processor time of the server, which other programs on the machine change little."""
+        """Processor time of the server, which other programs on the machine hardly affect."""
         if not self.options.pid:
             return 0.0
         fields = open(f"/proc/{self.options.pid}/stat").read().rsplit(")", 1)[1].split()

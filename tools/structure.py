@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Reports the size and structure of the tree, and whether its folders keep their order.
+"""Reports the size and structure of the tree, and whether includes follow the order of the folders.
 
     tools/structure.py            lines by part, large files, long functions, public symbols, includes that break the order
     tools/structure.py --check    only includes that break the order; exit status 1 if there are any (a test runs this)
 
-A folder of src/ includes only what stands before it in ORDER, and so do the folders of src/ops and src/kv. Nothing in src/ or
-include/ includes lab/. Sources are read as text; functions are found by the layout that clang-format gives them.
+A folder of src/ includes only folders before it in ORDER; the same holds for the folders of src/ops and src/kv. Nothing in src/ or
+include/ includes lab/. Sources are read as text; functions are recognized by clang-format's layout.
 """
 import re
 import subprocess
@@ -15,7 +15,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 ORDER = "base device ops io tokenizer grammar kv model engine profile eval bench server cli".split()
-# Inside a folder of src/; "." is the folder's own files.
+# Order inside a folder of src/; "." is the folder's own files.
 INSIDE = {
     "ops": "common step rows dense linear slots transfer attention select reuse sample".split(),
     "kv": ". pages heads retrieve transfer step full streaming offload kvpr litecache api".split(),
@@ -63,7 +63,7 @@ def against_order(files):
 
 def long_functions(path):
     text = TEXT.sub(lambda m: "\n" * m[0].count("\n"), (ROOT / path).read_text(encoding="utf-8"))
-    open_blocks, last, inside = [], 0, 0  # blocks as (is a function, its first line); inside: functions that are open
+    open_blocks, last, inside = [], 0, 0  # blocks as (is a function, its first line); inside: number of open functions
     for mark in re.finditer(r"[{};]", text):
         line = text.count("\n", 0, mark.start()) + 1
         if mark[0] == "{":
@@ -114,7 +114,7 @@ def main():
         broken = list(against_order(files))
         checked = sum(1 for f in files if f.startswith("src/") and f.endswith(SOURCES))
         print("\n".join(broken) or f"{checked} sources keep the order")
-        # A search that reads nothing would find nothing wrong either.
+        # A search that reads nothing would report no errors either.
         return 1 if broken or checked < 100 else 0
     report(files)
     return 0

@@ -1,4 +1,4 @@
-"""Raw HTTP that is endless, ambiguous or slow; and signals while the server is busy.
+"""Raw HTTP that is endless, ambiguous or slow, and signals while the server is busy.
 
 usage: http_attack.py PROGRAM MODEL_DIRECTORY
 """
@@ -40,8 +40,8 @@ class Framing(victim.Attack):
             return read_all(connection)
 
     def endless(self, head, piece, most=580 << 20):
-        """Sends pieces until the server stops reading; returns the bytes it took. It goes on reading
-        for a while after it has refused a request, so that the client gets to see that."""
+        """Sends pieces until the server stops reading; returns the number of bytes it read. The server keeps reading
+        for a while after refusing a request, so that the client can receive the refusal."""
         with self.victim.connect() as connection:
             connection.sendall(head)
             sent = 0
@@ -100,7 +100,7 @@ class Framing(victim.Attack):
             self.assertEqual(answer.count(b"HTTP/1.1"), 1, headers)
 
     def test_random_heads(self):
-        """Pieces of heads in random order: each is answered or closed, none stops the server."""
+        """Pieces of heads in random order: each is answered or closed, and none stops the server."""
         seed = int(time.time())
         print("seed", seed)
         chance = random.Random(seed)
@@ -137,13 +137,13 @@ class FakeSocket:
 
 
 class Signals(victim.unittest.TestCase):
-    """While workers are busy, a signal ends the server all the same."""
+    """A signal ends the server even while its workers are busy."""
 
     connections = ()
 
     def start(self, *flags):
         server = victim.Victim(*flags)
-        # Some seconds of tokenizing on both workers; the first bytes tell that it has begun.
+        # Several seconds of tokenizing on both workers; the first bytes show that it has started.
         body = victim.request_bytes("/tokenize", b'{"prompt": "' + b"ab cd\\u1234 " * 2_500_000 + b'"}')
         self.tearDown()
         self.connections = [server.connect() for _ in range(4)]
@@ -204,7 +204,7 @@ class Program(victim.unittest.TestCase):
         self.assertNotIn("\x1b", log)
 
     def test_a_small_stack(self):
-        """What nests as deep as it may is taken with a stack that is smaller than usual, too."""
+        """The deepest allowed nesting is also processed with a stack smaller than usual."""
         limit = 256 << 10
         server = victim.Victim(preexec=lambda: resource.setrlimit(
             resource.RLIMIT_STACK, (limit, resource.getrlimit(resource.RLIMIT_STACK)[1])))

@@ -1,4 +1,4 @@
-"""JSON that is deep, wide or huge, wherever a request or a file may hold some.
+"""JSON that is deep, wide or huge, wherever a request or a file may contain it.
 
 usage: json_attack.py PROGRAM MODEL_DIRECTORY
 """
@@ -50,7 +50,7 @@ class Deep(victim.Attack):
 
 
 class Wide(victim.Attack):
-    """Time grows in proportion to the text."""
+    """Time must be proportional to the length of the text."""
 
     def test_elements(self):
         for element in ("{}", "[]", "0", '""', "null", "1e5"):

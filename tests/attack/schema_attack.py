@@ -1,4 +1,4 @@
-"""Schemas that are small and mean much, or large in one place.
+"""Schemas that are small but expand to a lot, or are large in one place.
 
 usage: schema_attack.py PROGRAM MODEL_DIRECTORY
 """
@@ -39,14 +39,14 @@ class Schemas(victim.Attack):
             for i in range(levels):
                 definitions[f"d{i + 1}"] = {"allOf": [ref(f"d{i}"), ref(f"d{i}")]}
             self.bounded_schema({"$defs": definitions, **ref(f"d{levels}")})
-            # Two families that combine each other, in either order: nothing is equal.
+            # Two families that combine each other, in either order: no two schemas are equal.
             definitions = {"a0": {"properties": {"x": {"minimum": 1}}},
                            "b0": {"properties": {"x": {"maximum": 9}}}}
             for i in range(levels):
                 definitions[f"a{i + 1}"] = {"allOf": [ref(f"a{i}"), ref(f"b{i}")]}
                 definitions[f"b{i + 1}"] = {"allOf": [ref(f"b{i}"), ref(f"a{i}")]}
             self.bounded_schema({"$defs": definitions, **ref(f"a{levels}")})
-            # Beside other fields.
+            # With other fields next to the reference.
             definitions = {"d0": leaf}
             for i in range(levels):
                 definitions[f"d{i + 1}"] = {"allOf": [ref(f"d{i}"), {**ref(f"d{i}"), "minProperties": 0}],

@@ -1,4 +1,4 @@
-"""A server under attack: what the scripts of this folder share. Everything stays on the loopback."""
+"""A server under attack: shared by the scripts of this folder. All traffic stays on the loopback interface."""
 
 import json
 import os
@@ -15,13 +15,13 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "server"
 import program  # noqa: E402
 
 SCALE = float(os.environ.get("LC_ATTACK_SCALE", "1"))
-# Of the server's CPU, for one request that is refused. A sanitizer's build is slower.
+# Limit on the server's CPU time for one refused request. Sanitizer builds are slower.
 CPU_SECONDS = float(os.environ.get("LC_ATTACK_CPU_SECONDS", "2"))
 
 
 class Victim(program.Server):
     def cpu(self):
-        """Seconds all of its threads have computed."""
+        """CPU seconds of all its threads."""
         fields = pathlib.Path(f"/proc/{self.process.pid}/stat").read_text().rsplit(")", 1)[1].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
@@ -48,14 +48,14 @@ class Victim(program.Server):
 
 
 def request_bytes(path, body, *headers, length=True):
-    """A request as it is sent."""
+    """The bytes of a request."""
     lines = [f"POST {path} HTTP/1.1", "Host: localhost", "Content-Type: application/json",
              *headers, *([f"Content-Length: {len(body)}"] if length else [])]
     return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
 
 
 class Attack(unittest.TestCase):
-    """One server for all attacks of a class; each must leave it in working order."""
+    """One server for all attacks of a class; each must leave it working."""
 
     FLAGS = ()
 

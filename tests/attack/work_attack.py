@@ -1,4 +1,4 @@
-"""Requests that are much work or much memory: others are served meanwhile, and memory is given back.
+"""Requests that need much work or memory: others must be served meanwhile, and memory must be released.
 
 usage: work_attack.py PROGRAM MODEL_DIRECTORY
 """
@@ -20,7 +20,7 @@ class Fairness(victim.Attack):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
-        cls.victim.key = "two"  # what calls of the test's own carry
+        cls.victim.key = "two"  # the key of the test's own calls
 
     def ask(self, key, body):
         request = urllib.request.Request(
@@ -37,7 +37,7 @@ class Fairness(victim.Attack):
         before = self.victim.cpu()
         self.assertTrue(victim.wait_for(lambda: self.victim.cpu() - before > 0.5))
         longest = 0
-        for key in ("one", "two") * 3:  # a client's own large requests do not hold it up, either
+        for key in ("one", "two") * 3:  # a client's own large requests do not delay it either
             begun = time.time()
             self.assertGreater(self.ask(key, b'{"prompt": "x"}'), 0)
             longest = max(longest, time.time() - begun)
@@ -49,7 +49,7 @@ class Fairness(victim.Attack):
     def try_ask(self, body):
         try:
             self.ask("one", body)
-        except urllib.error.HTTPError as error:  # the memory set aside for bodies is taken
+        except urllib.error.HTTPError as error:  # the memory reserved for bodies is used up
             error.close()
 
 
@@ -71,14 +71,14 @@ class Memory(victim.Attack):
 
     def test_many_bodies(self):
         before = self.victim.resident()
-        body = b'{"prompt": "' + b"x" * (30 * MIB)  # never comes to its end
+        body = b'{"prompt": "' + b"x" * (30 * MIB)  # never ends
         head = victim.request_bytes("/tokenize", b"", f"Content-Length: {31 * MIB}", length=False)
         held = []
         for _ in range(16):
             connection = self.victim.connect()
             try:
                 connection.sendall(head + body)
-            except OSError:  # refused
+            except OSError:  # the connection was refused
                 pass
             held.append(connection)
         self.assertEqual(self.victim.post("/tokenize", {"prompt": "x"})[0], 200)

@@ -36,7 +36,7 @@ TEST(BackgroundThreads, OneThreadKeepsTheOrderAndTheCallerGoesOn) {
     while (!go) std::this_thread::sleep_for(std::chrono::microseconds(50));
   });
   for (int i = 0; i < 10; ++i) background.Submit(group, [&order, i] { order.push_back(i); });
-  EXPECT_FALSE(group->done());  // Submit() has not waited for it
+  EXPECT_FALSE(group->done());  // Submit() did not wait for it
   go = true;
   group->Wait();
   for (int i = 0; i < 10; ++i) EXPECT_EQ(order[static_cast<size_t>(i)], i);

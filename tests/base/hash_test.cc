@@ -14,7 +14,7 @@ TEST(Hash, OfTextNeverChanges) {
   EXPECT_EQ(Fnv1a("bar", Fnv1a("foo")), Fnv1a("foobar"));
 }
 
-// Addresses and sizes like those in a recording's key: few of their bits differ.
+// Addresses and sizes like those in the key of a recording: they differ in few bits.
 TEST(Hash, OfNumbersTellsNeighboursApart) {
   std::unordered_set<uint64_t> hashes;
   size_t count = 0;

@@ -43,14 +43,14 @@ TEST(ThreadPool, RunReachesSleepingWorkers) {
   }
 }
 
-// Loops so short that workers come late for many of them, or in time for the next one: more threads
-// than cores, both kinds of calls, and pauses in which workers fall asleep.
+// Loops so short that workers are late for many of them, or just in time for the next one: more
+// threads than cores, both kinds of calls, and pauses in which workers fall asleep.
 TEST(ThreadPool, LateWorkersDoNotJoinFinishedTasks) {
   auto random = testing::TestRandom(1);
   ThreadPool pool(9);
   for (int round = 0; round < 20000; ++round) {
     if (round % 4000 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(2));
-    // Freed with the round: the sanitizers would report a worker that still used it.
+    // Freed after the round: the sanitizers would report a worker that still used it.
     std::vector<int> values(2 + random() % 20);
     if (round % 50 == 0) {
       std::atomic<int> calls{0};

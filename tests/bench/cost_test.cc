@@ -1,5 +1,5 @@
-// Floors: what a pass must compute at least, counted token by token and from published numbers of
-// parameters.
+// Floors: the minimum that a pass must compute, counted token by token and from published parameter
+// counts.
 #include "bench/cost.h"
 
 #include <gtest/gtest.h>
@@ -20,7 +20,7 @@ TEST(Cost, DecodeMultipliesEveryWeightOfAMatrixOnce) {
   };
   const Published models[] = {
       {"llama3.1-8b", 8030261248, 128256.0 * 4096 + (2 * 32 + 1) * 4096},
-      // Its embedding is also its logits' matrix. Biases: q, k, v, o, both feed-forward matrices.
+      // The embedding is also the logits' matrix. Biases: q, k, v, o, both feed-forward matrices.
       {"opt-6.7b", 6658473984,
        2050.0 * 4096 + 32 * (4 * 4096 + 16384 + 4096) + 32 * 4 * 4096 + 2 * 4096}};
   for (const Published& m : models) {

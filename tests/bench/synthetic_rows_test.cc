@@ -36,7 +36,7 @@ TEST(SyntheticRows, AreNormalAndNotTheSameTwice) {
   // More than six standard errors, because views may share values.
   EXPECT_NEAR(sum / count, 0, 12 / std::sqrt(count));
   EXPECT_NEAR(squares / count, 1, 12 * std::sqrt(2 / count));
-  // Two chunks of 20 share rows where their distance is a multiple of the width.
+  // Two chunks of 20 share rows if their distance is a multiple of the width.
   EXPECT_GT(static_cast<int64_t>(rows.size()), kChunks * kRows / 2);
 }
 

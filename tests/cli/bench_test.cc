@@ -38,7 +38,7 @@ TEST(Bench, NumbersAreConsistent) {
     }
     for (const auto& row : json["decode"]) {
       const double batch = row["batch"];
-      // Weights once, and the KV rows of every sequence: 768 bytes a token.
+      // Weights once, and the KV rows of every sequence: 768 bytes per token.
       const double weights = json["model"]["weight_bytes"];
       const double kv = batch * (row["context"].get<double>() + 2 + 1) * 768;
       EXPECT_NEAR(row["bytes_per_step"].get<double>(), weights + kv, 0.15 * weights);
@@ -47,13 +47,13 @@ TEST(Bench, NumbersAreConsistent) {
       EXPECT_GE(row["slowest_ms"], row["ms_per_step"]);
       EXPECT_NEAR(row["tokens_per_s"].get<double>() * row["ms_per_step"].get<double>() / 1e3, batch,
                   1e-6);
-      // Prompts and steps together are a generation; synthetic rows are none.
+      // Prompts and steps together are a generation; synthetic rows are not.
       const bool prompts = std::string_view(fill) == "prefill";
       ASSERT_EQ(row.contains("prompts_s"), prompts);
       ASSERT_EQ(row.contains("all_steps_s"), prompts);
       if (!prompts) continue;
       EXPECT_GT(row["prompts_s"].get<double>(), 0);
-      // Of three steps the median and the longest.
+      // The median and the maximum of three steps.
       EXPECT_GE(row["all_steps_s"].get<double>() * 1e3,
                 2 * row["ms_per_step"].get<double>() * 0.999);
     }
@@ -89,7 +89,7 @@ TEST(Bench, ErrorsComeBeforeTheWork) {
   expect({"--model", model, "--context", ""}, 2, "--context");
   expect({"--model", model, "--batch", "1k", "--context", "900", "--memory", "64MiB"}, 1,
          "64.0 MiB");
-  // Said before 16 GB of weights are made.
+  // Reported before 16 GB of weights are made.
   expect({"--shape", "llama3-8b", "--memory", "20GiB", "--context", "100k", "--batch", "64"}, 1,
          "tokens of context fit");
   expect({"--model", model, "--batch", "100", "--context", "900", "--memory", "64MiB"}, 1,

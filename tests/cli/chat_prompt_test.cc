@@ -43,7 +43,7 @@ TEST_F(PromptEncoderTest, TheUsersTokensAreText) {
 }
 
 TEST_F(PromptEncoderTest, ATokenHalfWrittenByTheUserIsText) {
-  // "<|us" from the user and "er|>" from the template spell a token together.
+  // "<|us" from the user and "er|>" from the template together spell a token.
   const tokenizer::RenderedPrompt prompt{"<s><|user|>", {{3, 7}}};
   auto expected = AsText("<|user|>");
   expected.insert(expected.begin(), 1);

@@ -15,7 +15,7 @@ ProgramResult Chat(const std::string& input, std::vector<std::string> more = {})
   return RunProgram(more, {.input = input});
 }
 
-// Greedy text after a prompt of ids, as `generate` gives it.
+// Greedy text after a prompt of ids, as returned by `generate`.
 std::string Answer(const std::string& rendered) {
   const auto ids = RunProgram({"tokenize", "--model", SharedModel().path(), "--no-special"},
                               {.input = rendered});

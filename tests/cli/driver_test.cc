@@ -1,4 +1,4 @@
-// What is said on machines whose NVIDIA driver does not fit or does not start, shown by a fake one.
+// Messages on machines whose NVIDIA driver is too old or does not start, using a fake driver.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -17,7 +17,7 @@ using ::testing::Not;
 
 struct Driver {
   std::string name;
-  int version, init;  // what it reports, and what cuInit answers
+  int version, init;  // the reported version, and the result of cuInit
   std::string message;
 };
 

@@ -67,7 +67,7 @@ class EvalRunTest : public ::testing::Test {
     return lines;
   }
 
-  // One a (configuration, sample), whatever happened on the way.
+  // One per (configuration, sample), even after an interruption.
   std::map<std::string, std::string> Predictions(const std::string& path = "") const {
     std::map<std::string, std::string> predictions;
     for (const auto& line : Lines("prediction", path)) {
@@ -91,7 +91,7 @@ class EvalRunTest : public ::testing::Test {
   std::vector<Json> samples_;
 };
 
-// Batched together or alone, through this command or another: the same text.
+// Batched or alone, with this command or another: the same text.
 TEST_F(EvalRunTest, PredictionsAreThoseOfGenerate) {
   const std::string suite = WriteSamples(6, 80, 12);
   const auto result = RunProgram(Command(suite, {"--policies", "full", "--dtype", "f32"}));
@@ -109,7 +109,7 @@ TEST_F(EvalRunTest, PredictionsAreThoseOfGenerate) {
   }
   for (const auto& line : Lines("prediction")) {
     const std::string text = line["prediction"];
-    // The metric does not tell capitals from small letters.
+    // The metric ignores case.
     const auto holds = [&](const char* letter) {
       return text.find_first_of(letter) != std::string::npos;
     };
@@ -128,7 +128,7 @@ TEST_F(EvalRunTest, ChatTemplateAndAnswerPrefix) {
   ASSERT_EQ(RunProgram(Command(suite, {"--policies", "full", "--chat"})).exit_code, 0);
   std::string input = samples_[0]["input"];
   input.resize(input.size() - 7);
-  // The fixture's template, spelled out.
+  // The fixture's template, written out.
   const auto ids =
       RunProgram({"tokenize", "--model", SharedModel().path(), "--no-special", "--json"},
                  {.input = "<s><|user|>" + input + "</s><|assistant|>"});
@@ -150,7 +150,7 @@ TEST_F(EvalRunTest, AddsWhatIsMissingAndNothingElse) {
   EXPECT_EQ(again.exit_code, 0);
   EXPECT_EQ(Predictions(), all);
   EXPECT_THAT(again.out, HasSubstr("average"));
-  // Ablations join in the same file.
+  // Ablations can be added to the same file.
   ASSERT_EQ(RunProgram(Command(suite, {"--policies", "full", "--config",
                                        "everything:budget=100%,retriever=exact", "--config",
                                        "little:budget=8,retriever=exact,sink=1,recent=4"}))
@@ -202,7 +202,7 @@ TEST_F(EvalRunTest, NoticesWhatHasChanged) {
   restart.push_back("--restart");
   EXPECT_EQ(RunProgram(restart).exit_code, 0);
   EXPECT_EQ(Predictions().size(), 4u);
-  // Another sample under the same name.
+  // A different sample with the same name.
   samples_[1]["outputs"] = {"other"};
   directory_.Write("samples.jsonl", samples_[0].dump() + "\n" + samples_[1].dump() + "\n");
   ExpectError(command("mine:eta=0.7,budget=50%"), 2, {"another sample"});
@@ -287,7 +287,7 @@ TEST_F(EvalRunTest, RulerSamplesAndReports) {
   std::ifstream file(page);
   const std::string html{std::istreambuf_iterator<char>(file), {}};
   EXPECT_THAT(html, HasSubstr("<svg"));
-  // Tasks that a length rules out are left out of "all", and refused by name.
+  // Tasks that are impossible at a length are left out of "all", and rejected by name.
   ExpectError(Command("ruler", {"--tasks", "cwe", "--lengths", "500"}), 2, {"cwe", "500"});
 }
 

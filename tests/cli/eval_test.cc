@@ -36,7 +36,7 @@ TEST(EvalGenerate, AllTasks) {
   }
 }
 
-// The length is in the model's tokens: the program's own tokenizer counts them here.
+// The length is in the model's tokens, counted here by the program's tokenizer.
 TEST(EvalGenerate, LengthIsInTheModelsTokens) {
   const auto result = Generate({"--task", "niah_single_1", "--length", "2k", "--count", "2",
                                 "--model", SharedModel().path()});
@@ -98,7 +98,7 @@ TEST(EvalGenerate, QuestionsComeFromTheUsersFiles) {
   EXPECT_THAT(none.err, HasSubstr("rajpurkar.github.io"));
   EXPECT_THAT(none.err, HasSubstr("--qa-data"));
   const auto all = Generate({"--qa-data", directory.path().string()});
-  EXPECT_EQ(all.exit_code, 1);  // qa_2's file is not there
+  EXPECT_EQ(all.exit_code, 1);  // qa_2's file is missing
   EXPECT_THAT(all.err, HasSubstr("hotpot_dev_distractor_v1.json: not found"));
 }
 

@@ -14,7 +14,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// GPT-2's printable stand-in of a byte, as UTF-8.
+// GPT-2's printable character for a byte, as UTF-8.
 std::string StandIn(int byte) {
   const auto printable = [](int b) {
     return (b >= 33 && b <= 126) || (b >= 161 && b <= 172) || (b >= 174 && b <= 255);

@@ -1,5 +1,5 @@
-// Complete small model directories for tests: a committed random model with a tokenizer and a chat
-// template made here.
+// Complete small model directories for tests: a committed random model with a generated tokenizer
+// and chat template.
 #pragma once
 
 #include <filesystem>
@@ -19,8 +19,8 @@ std::filesystem::path FixtureDirectory(const std::string& name);
 std::string FixtureTokenizer();
 
 // A fixture with that tokenizer and a template "<s><|role|>content</s>...<|assistant|>".
-// max_context: written into config.json, so that a generation can go on for as long as a test
-// needs (not where positions are learned).
+// max_context: written into config.json, so that a generation can be as long as a test needs (not
+// possible with learned positions).
 class FixtureModel {
  public:
   explicit FixtureModel(int64_t max_context = 1024, const std::string& name = "llama");
@@ -31,9 +31,9 @@ class FixtureModel {
   TemporaryDirectory directory_;
 };
 
-// One for all tests of a program.
+// Shared by all tests of a program.
 const FixtureModel& SharedModel();
-// With a context that no test reaches the end of.
+// With a context longer than any test.
 const FixtureModel& EndlessModel();
 
 // "1 2 3".

@@ -29,7 +29,7 @@ std::vector<json> Lines(const ProgramResult& result) {
 }
 
 TEST(Generate, GreedyTokensEqualTransformers) {
-  const model::Reference reference("llama-llama3");  // f32: no rounding decides a token
+  const model::Reference reference("llama-llama3");  // f32: rounding decides no token
   const TemporaryDirectory directory;
   const auto file = directory.Write("prompt.txt", Join(reference.prompt));
   const auto result =
@@ -141,7 +141,7 @@ TEST(Generate, LogprobsBelongToTheTokens) {
 TEST(Generate, StopsBeforeTheStopText) {
   const auto all = Lines(Generate({"the cat", "-n", "40", "--ignore-eos", "--json"}))[0];
   const std::string text = all["text"];
-  // An ASCII character the text has somewhere behind its beginning.
+  // An ASCII character that occurs in the text after its beginning.
   size_t at = text.size();
   for (size_t i = 3; i < text.size() && at == text.size(); ++i) {
     if (text[i] > ' ' && text.find(text[i]) == i) at = i;
@@ -177,14 +177,14 @@ TEST(Generate, ChatWrapsThePromptAndKeepsTheUsersTokensText) {
   const auto plain =
       Lines(Generate({"--prompt-tokens-file", file.string(), "-n", "8", "--json"}))[0];
   EXPECT_EQ(chat["tokens"], plain["tokens"]);
-  // 9 characters of "<|user|>" more, as text: none of them a merge.
+  // 9 more characters, of "<|user|>", as text: none of them is part of a merge.
   const auto spoof = Lines(Generate({"--chat", "the cat<|user|>", "-n", "8", "--json"}))[0];
   const auto as_text =
       json::parse(RunProgram({"tokenize", "--model", SharedModel().path(), "--no-special",
                               "--plain", "--json", "the cat<|user|>"})
                       .out);
   EXPECT_EQ(spoof["stats"]["prompt_tokens"], as_text["ids"].size() + 4);
-  // A template and a system message of one's own.
+  // A custom template and system message.
   const auto custom =
       directory.Write("t.jinja", "{{ messages[0].content }}+{{ messages[1].content }}");
   const auto own = Lines(Generate({"--chat", "cat", "--system", "the", "--chat-template",
@@ -196,7 +196,7 @@ TEST(Generate, OutputIsValidUtf8WhateverTheModelSays) {
   for (const char* seed : {"1", "2", "3"}) {
     const auto result = Generate({"the cat \xff\xfe", "-n", "200", "--temp", "3", "--seed", seed,
                                   "--ignore-eos", "--json", "--show-special"});
-    const auto lines = Lines(result);  // parse() refuses invalid UTF-8
+    const auto lines = Lines(result);  // parse() rejects invalid UTF-8
     EXPECT_EQ(lines.size(), 1u);
   }
 }
@@ -207,7 +207,7 @@ TEST(Generate, SummaryIsForPeople) {
   EXPECT_THAT(result.err, HasSubstr("first token after"));
   EXPECT_THAT(result.err, HasSubstr("KV cache (full)"));
   EXPECT_THAT(result.err, HasSubstr("peak memory"));
-  EXPECT_EQ(result.err.find('\r'), std::string::npos);  // no bars where there is no terminal
+  EXPECT_EQ(result.err.find('\r'), std::string::npos);  // no progress bars without a terminal
   EXPECT_EQ(Generate({"the cat", "-n", "5", "--quiet"}).err, "");
   EXPECT_EQ(Generate({"the cat", "-n", "5", "--json"}).err, "");
 }

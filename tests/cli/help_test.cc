@@ -25,7 +25,7 @@ TEST(Wrap, BreaksAtSpaces) {
   EXPECT_EQ(Wrap("", 3, 5), "");
 }
 
-// A command with everything that its command line has.
+// A command with its complete command line.
 struct Declared {
   std::unique_ptr<Command> command;
   CLI::App app;
@@ -86,7 +86,7 @@ TEST(Help, TheFullOneHasEveryOption) {
   }
 }
 
-// The reference says it once.
+// The reference lists it once.
 TEST(Help, AnOptionUnderOneHeadingMeansTheSameInEveryCommand) {
   std::map<std::string, Entry> known;
   for (const auto& declared : AllDeclared()) {

@@ -30,7 +30,7 @@ TEST(Interrupt, GenerateEndsWithTheSummary) {
 }
 
 TEST(Interrupt, JsonHoldsWhatThereIs) {
-  // Nothing shows that generation has begun; loading takes milliseconds.
+  // Nothing shows that generation has started; loading takes milliseconds.
   Program program(Endless({"--json"}), {});
   usleep(2'000'000);
   program.Signal(SIGINT);

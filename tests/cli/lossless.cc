@@ -14,7 +14,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-// The answers to two prompts; f32: no rounding decides a token.
+// The answers to two prompts; in f32, so that rounding decides no token.
 std::vector<Json> Generate(const std::vector<std::string>& options) {
   std::vector<std::string> words = {"generate",
                                     "--model",
@@ -58,7 +58,7 @@ void ExpectTokensOfFull(const std::vector<std::vector<std::string>>& settings) {
     EXPECT_GT(kv["host_bytes"], 0);
     EXPECT_GT(kv["moved"]["spill"]["rows"], 0);
     EXPECT_GT(kv["moved"]["prefill"]["rows"], 0);
-    // How many rows kvpr recomputes by itself depends on the machine.
+    // The number of rows that kvpr recomputes by default depends on the machine.
     if (options[1] == "kvpr" && options.size() == 2) continue;
     EXPECT_EQ(kv["rows_recomputed"] > 0, options[1] == "kvpr");
   }

@@ -1,4 +1,4 @@
-// What `generate` says with policies that lose no row.
+// The output of `generate` with policies that attend every row.
 #pragma once
 
 #include <string>
@@ -6,8 +6,8 @@
 
 namespace litecache::testing {
 
-// settings: options of runs, "--kv-policy" and its name first. Each gives the tokens of policy full
-// for several prompts at once, and says what it moved.
+// settings: options of runs, beginning with "--kv-policy" and its name. Each must give the tokens
+// of policy full for several prompts at once, and report the bytes it moved.
 void ExpectTokensOfFull(const std::vector<std::vector<std::string>>& settings);
 
 }  // namespace litecache::testing

@@ -11,7 +11,7 @@
 namespace litecache::cli {
 namespace {
 
-// What is said of `arguments` where `declare` has declared one option.
+// The error for `arguments` if `declare` has declared one option.
 std::string ErrorOf(const std::function<void(CLI::App&)>& declare, const std::string& arguments) {
   CLI::App app;
   declare(app);
@@ -58,7 +58,7 @@ TEST(OptionErrors, SayWhatThereIs) {
   EXPECT_EQ(ErrorOf(declare, "--policy full --ratio 1.5"), "no error");
   EXPECT_EQ(ErrorOf(declare, "--policy ful"), "--policy: 'ful' is not one of full, litecache");
   EXPECT_EQ(ErrorOf(declare, "--ratio 2"), "--ratio: '2' is not a number from 0 to 1.5");
-  // What needs no better words stays.
+  // Messages that need no rewriting are unchanged.
   EXPECT_THAT(ErrorOf(declare, "--policy"), testing::HasSubstr("--policy: 1 required"));
 }
 

@@ -17,7 +17,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-// The options that `arguments` say.
+// The options that result from `arguments`.
 EngineOptions Parse(const std::string& arguments) {
   CLI::App app;
   EngineFlags flags;
@@ -105,7 +105,7 @@ TEST(OptionFlags, ErrorsNameTheFlag) {
             "--kv-budget: '0%' is not a share above 0% and up to 100%; write e.g. 10%, 0.1 or "
             "2048");
   EXPECT_THAT(ErrorOf("--kv-policy ful"), HasSubstr("--kv-policy: 'ful' is not one of full, "));
-  // Options that do not go together.
+  // Options that cannot be combined.
   EXPECT_EQ(ErrorOf("--slots 2 --no-delta"),
             "--slots: 2 slots keep rows for delta updates, and --delta is off; use 1");
   EXPECT_EQ(ErrorOf("--prefix-store kept"), "--prefix-store kept: it needs --prefix-cache on");

@@ -1,6 +1,6 @@
-// Every KV policy of the program with every command that runs a model, for every family: what
-// `generate` says, `serve` says, too; policies that lose nothing say what `full` says, the others
-// say what they left out.
+// Every KV policy of the program with every command that runs a model, for every family: `serve`
+// must answer like `generate`; lossless policies must answer like `full`, and the others must
+// report what they left out.
 #include <gmock/gmock.h>
 #include <signal.h>
 
@@ -46,7 +46,7 @@ class PoliciesTest : public ::testing::TestWithParam<std::string> {
   const FixtureModel model_{1024, GetParam()};
 };
 
-// Of a running server.
+// The port of a running server.
 uint16_t PortOf(const std::string& log) {
   const std::string sign = "://127.0.0.1:";
   const size_t at = log.find(sign);
@@ -60,7 +60,7 @@ TEST_P(PoliciesTest, GenerateAndServeSayTheSame) {
   uint64_t full_read = 0;
   for (const PolicySetting& policy : Policies()) {
     SCOPED_TRACE(policy.name);
-    // f32: no rounding decides a token.
+    // f32: rounding decides no token.
     std::vector<std::string> common = {"--model",  model_.path(), "--dtype",  "f32",
                                        "--memory", "1GiB",        "--device", "cpu"};
     common.insert(common.end(), {"--kv-policy", policy.name});
@@ -87,11 +87,11 @@ TEST_P(PoliciesTest, GenerateAndServeSayTheSame) {
       EXPECT_GT(kv["moved"]["stream"]["rows"], 0);
       EXPECT_EQ(kv["rows_recomputed"] > 0, policy.name == "kvpr");
     } else if (tokens.size() == full.size()) {
-      EXPECT_LT(read, full_read);  // of as many steps
+      EXPECT_LT(read, full_read);  // over the same number of steps
     }
     if (!policy.exact && policy.name != "streaming" && tokens.size() > 1) {
       EXPECT_GT(kv["host_bytes"], 0);
-      // Of each head's rows some were chosen, and less than there are.
+      // Some rows of each head were selected, but not all.
       const auto chosen = kv["all_heads"]["rows_selected"].get<uint64_t>();
       EXPECT_GT(chosen, 0u);
       EXPECT_LT(chosen, kv["heads"].get<uint64_t>() * tokens.size() *
@@ -108,7 +108,7 @@ TEST_P(PoliciesTest, GenerateAndServeSayTheSame) {
     EXPECT_EQ(reply.status, 200) << reply.body;
     const Json choice = Json::parse(reply.body)["choices"][0];
     EXPECT_EQ(choice["text"], answer["text"]);
-    // As many bytes as this policy reads.
+    // The same number of bytes as this policy reads in `generate`.
     EXPECT_EQ(Json::parse(Call(port, "GET", "/stats").body)["kv"]["bytes_read"], read);
     server.Signal(SIGTERM);
     server.Finish();

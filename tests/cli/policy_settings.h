@@ -1,5 +1,5 @@
 // The KV policies that policies_test.cc runs, with options small enough for prompts of a few
-// hundred tokens: what is chosen must be less than all there is.
+// hundred tokens: fewer rows must be selected than exist.
 #pragma once
 
 #include <string>
@@ -10,7 +10,7 @@ namespace litecache::testing {
 struct PolicySetting {
   std::string name;
   std::vector<std::string> flags = {};
-  std::string settings = "";  // the same, as --config has them
+  std::string settings = "";  // the same in the syntax of --config
   bool exact = false;         // attends every row
 
   std::string Configuration() const {
@@ -18,7 +18,7 @@ struct PolicySetting {
   }
 };
 
-// Of the program under test; full first.
+// For the program under test; full comes first.
 std::vector<PolicySetting> PolicySettings();
 
 }  // namespace litecache::testing

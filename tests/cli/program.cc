@@ -21,7 +21,7 @@
 namespace litecache::testing {
 namespace {
 
-// Long: sanitizer builds on a busy machine are slow. Reached only by a program that hangs.
+// Long, because sanitizer builds on a busy machine are slow. Only a program that hangs reaches it.
 constexpr std::chrono::seconds kLimit(120);
 
 struct Pipe {
@@ -35,7 +35,7 @@ Pipe MakePipe() {
   return {ends[0], ends[1]};
 }
 
-// The two sides of a terminal; the program's side is not yet a controlling terminal.
+// The two sides of a terminal; the program's side is not a controlling terminal so far.
 Pipe MakeTerminal() {
   const int master = posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC);
   if (master < 0 || grantpt(master) != 0 || unlockpt(master) != 0) {
@@ -50,7 +50,7 @@ void CloseAndForget(int* descriptor) {
   if (*descriptor >= 0) close(std::exchange(*descriptor, -1));
 }
 
-// Appends what can be read; false at the end.
+// Appends the available data; returns false at the end.
 bool ReadSome(int descriptor, std::string* to) {
   char chunk[1 << 16];
   const ssize_t count = read(descriptor, chunk, sizeof chunk);
@@ -171,7 +171,7 @@ bool Program::WaitForBytes(size_t bytes) {
 }
 
 ProgramResult Program::Finish() {
-  // Closing a terminal is a hang-up; a program at one ends by itself.
+  // Closing a terminal is a hang-up; a program with a terminal ends by itself.
   close_when_written_ = !terminal_;
   const auto deadline = std::chrono::steady_clock::now() + kLimit;
   while (Pump(100)) {

@@ -1,5 +1,5 @@
-// Runs the built program as a user would: arguments, standard input, signals; collects what it
-// prints and how it ends.
+// Runs the built program like a user: arguments, standard input, signals; collects its output and
+// its exit code.
 #pragma once
 
 #include <sys/types.h>
@@ -17,14 +17,14 @@ struct ProgramResult {
 };
 
 struct ProgramOptions {
-  // Standard input: this text, or, with `keep_open`, what Write() sends, until Finish().
+  // Standard input: this text, or, with `keep_open`, the data sent with Write() until Finish().
   std::string input;
   bool keep_open = false;
   // Standard input is a terminal; "\x03" sent to it is Ctrl-C.
   bool terminal = false;
   // Standard output goes to this file instead of being collected.
   std::string output_file;
-  // There is no standard output at all (`>&-`).
+  // Standard output is closed (`>&-`).
   bool closed_output = false;
   std::vector<std::string> environment;  // "NAME=value", added to the test's own
 };
@@ -32,7 +32,7 @@ struct ProgramOptions {
 class Program {
  public:
   Program(const std::vector<std::string>& arguments, const ProgramOptions& options);
-  ~Program();  // kills what still runs
+  ~Program();  // kills the program if it still runs
   Program(const Program&) = delete;
   Program& operator=(const Program&) = delete;
 
@@ -40,13 +40,13 @@ class Program {
   void Signal(int signal);
   void CloseInput();
   void CloseOutput();
-  // Waits until standard output (or error) contains `text`; false after the time limit or at the
-  // end of the program.
+  // Waits until standard output (or error) contains `text`; returns false after the time limit or
+  // when the program ends.
   bool WaitForOutput(const std::string& text);
   bool WaitForError(const std::string& text);
-  // Until standard output has `bytes` bytes.
+  // Waits until standard output has `bytes` bytes.
   bool WaitForBytes(size_t bytes);
-  // Everything read so far.
+  // All output read so far.
   const std::string& out() const { return result_.out; }
   const std::string& err() const { return result_.err; }
   // Closes the input and waits for the end. After the time limit the program is killed (exit code
@@ -67,7 +67,7 @@ class Program {
   ProgramResult result_;
 };
 
-// Start to finish.
+// Runs a program from start to finish.
 ProgramResult RunProgram(const std::vector<std::string>& arguments,
                          const ProgramOptions& options = {});
 

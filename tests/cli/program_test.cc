@@ -1,4 +1,4 @@
-// What holds for the program as a whole: help, versions, usage errors, broken output.
+// Behaviour of the program as a whole: help, versions, usage errors, broken output.
 #include "cli/program.h"
 
 #include <gmock/gmock.h>
@@ -116,7 +116,7 @@ TEST(Program, AModelIsFoundInTheHubCache) {
   EXPECT_THAT(missing.err, HasSubstr("some/other"));
 }
 
-// Every command that prints results notices that they could not be written.
+// Every command that prints results notices failed writes.
 TEST(Program, AFullDiskIsAnError) {
   const std::string model = SharedModel().path();
   const TemporaryDirectory directory;
@@ -192,7 +192,7 @@ TEST(Program, InspectAsJson) {
   EXPECT_EQ(RunProgram({"inspect"}).exit_code, 2);
 }
 
-// A plan for a GPU that this machine need not have.
+// A plan for a GPU that this machine does not need to have.
 TEST(Program, InspectPlansTwoMemories) {
   const std::vector<std::string> words = {"inspect", "--shape",         "llama3.1-8b", "--device",
                                           "cuda",    "--kv-policy",     "litecache",   "--memory",
@@ -208,7 +208,7 @@ TEST(Program, InspectPlansTwoMemories) {
   const auto json = nlohmann::json::parse(RunProgram(json_words).out)["memory"];
   EXPECT_EQ(json["device_budget"], uint64_t{24} << 30);
   EXPECT_EQ(json["host_budget"], uint64_t{20} << 30);
-  // 31 of 32 layers are offloaded: 124 KiB a token on the host.
+  // 31 of 32 layers are offloaded: 124 KiB per token on the host.
   json_words[8] = "4GiB";
   const auto less = nlohmann::json::parse(RunProgram(json_words).out)["memory"];
   EXPECT_NEAR(less["largest_context"].get<double>(), 4.0 * 1024 * 1024 / 124, 1024);

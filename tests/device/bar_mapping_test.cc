@@ -21,7 +21,7 @@ using ::testing::HasSubstr;
 
 using BarMappingTest = testing::GpuFixture;
 
-// This test comes first: once the fake library is loaded it stays.
+// This test comes first: once the fake library is loaded, it stays loaded.
 TEST_F(BarMappingTest, NeedsTheLibrary) {
   if (dlopen("libgdrapi.so.2", RTLD_NOW) != nullptr) GTEST_SKIP() << "GDRCopy is installed";
   std::string why_none;

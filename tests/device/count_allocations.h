@@ -5,8 +5,8 @@
 
 namespace litecache::testing {
 
-// Calls so far. Only in programs that are linked with count_allocations.cc in place of the driver's
-// functions (tests/engine/CMakeLists.txt).
+// Number of calls so far. Only for programs linked with count_allocations.cc, which replaces the
+// driver's functions (tests/engine/CMakeLists.txt).
 int64_t Allocations();
 
 }  // namespace litecache::testing

@@ -1,4 +1,4 @@
-// GPU memory and host memory that the GPU can reach; failures leave nothing behind.
+// GPU memory and host memory that the GPU can access; failures leave nothing allocated.
 #include "device/cuda/cuda_device.h"
 
 #include <cuda_runtime.h>
@@ -45,7 +45,8 @@ TEST_F(CudaDeviceTest, TooLittleMemoryIsAnErrorWithNumbers) {
 TEST_F(CudaDeviceTest, PinnedMemoryIsGivenBack) {
   PinnedHost host(*gpu_);
   for (int i = 0; i < 20; ++i) {
-    // GPU and host see the same bytes, and each is unpinned: otherwise a limit would be reached.
+    // GPU and host see the same bytes, and every allocation is unpinned: otherwise a limit would be
+    // reached.
     const Buffer memory = host.Allocate(size_t{256} << 20);
     std::memset(memory.data(), i, 4096);
     std::vector<unsigned char> seen(4096);
@@ -58,7 +59,7 @@ TEST_F(CudaDeviceTest, PinnedMemoryIsGivenBack) {
   std::memset(mirror->host(), 7, 1000);
   const auto stream = gpu_->CreateStream();
   mirror->Send(*stream, 1000);
-  stream->Synchronize();  // until here the host's bytes must not change
+  stream->Synchronize();  // the host's bytes must not change before this point
   std::memset(mirror->host(), 0, 1000);
   mirror->Receive(*stream, 1000);
   stream->Synchronize();
@@ -71,8 +72,8 @@ TEST_F(CudaDeviceTest, AnAddressSpaceThatIsFullRefusesAndGoesOn) {
   EXPECT_NE(host.Allocate(1 << 20).data(), nullptr);
 }
 
-// Many more steps than are kept, with memory that is freed in between; those that are repeated
-// early are replayed.
+// Many more steps than are kept, with memory that is freed in between; steps repeated early enough
+// are replayed.
 TEST_F(CudaDeviceTest, RecordingsHaveALimit) {
   const auto stream = gpu_->CreateStream();
   constexpr int kSteps = 4 * static_cast<int>(CudaStream::kMostSteps);
@@ -88,7 +89,7 @@ TEST_F(CudaDeviceTest, RecordingsHaveALimit) {
       });
       stream->Synchronize();
     }
-    EXPECT_EQ(issued, 2);  // once as it is, and once into the recording
+    EXPECT_EQ(issued, 2);  // once directly, and once into the recording
     std::vector<unsigned char> seen(1000);
     gpu_->Download(seen.data(), mirror->device(), 1000);
     ASSERT_EQ(seen, std::vector<unsigned char>(1000, static_cast<unsigned char>(i + 5))) << i;
@@ -101,7 +102,7 @@ TEST_F(CudaDeviceTest, RecordingsHaveALimit) {
 }
 
 // A recorded step becomes ten times as short, and waits for it must adapt at once. Slow adaptation
-// would show as 20 waits of which hardly one is shorter than the one before (600 ms).
+// would show as 20 waits, each hardly shorter than the one before (600 ms).
 TEST_F(CudaDeviceTest, WaitsFollowAStepThatBecomesShorter) {
   using Clock = std::chrono::steady_clock;
   const auto stream = gpu_->CreateStream();
@@ -130,7 +131,7 @@ TEST_F(CudaDeviceTest, WaitsFollowAStepThatBecomesShorter) {
   for (int i = 0; i < 7; ++i) EXPECT_GE(run(), 0.025) << i;
 }
 
-// Root may lock as much as it likes: then nothing is refused here.
+// Root has no limit on locked memory, so nothing is refused in that case.
 TEST_F(CudaDeviceTest, ALimitOnLockedMemoryIsNamed) {
   rlimit before{};
   ASSERT_EQ(getrlimit(RLIMIT_MEMLOCK, &before), 0);
@@ -149,7 +150,7 @@ TEST_F(CudaDeviceTest, ALimitOnLockedMemoryIsNamed) {
   EXPECT_NE(message.find("ulimit -l"), std::string::npos) << message;
 }
 
-// Whether there is memory at an address.
+// Whether memory is mapped at an address.
 bool IsMapped(void* address) {
   unsigned char in_memory = 0;
   return mincore(address, 1, &in_memory) == 0;
@@ -182,7 +183,7 @@ TEST_F(CudaDeviceTest, PinningThatIsRefusedLeavesNothing) {
       }
     }
     EXPECT_EQ(KeepPinned::bytes(), 0u);
-    // Neither leftover memory nor the driver's errors affect what follows.
+    // Later allocations are affected neither by leftover memory nor by the driver's errors.
     const Buffer memory = host.Allocate(kBytes);
     std::memset(memory.data(), 5, kBytes);
     const Buffer device = gpu_->Allocate(kBytes);

@@ -5,7 +5,8 @@
 namespace litecache {
 namespace {
 
-// Runs everywhere: either there are GPUs with plausible properties, or a reason why there are none.
+// Runs on every machine: there are GPUs with plausible properties, or there is a reason for having
+// none.
 TEST(CudaDevices, GpusOrAReason) {
   const CudaDevices found = FindCudaDevices();
   EXPECT_NE(found.devices.empty(), found.why_none.empty());

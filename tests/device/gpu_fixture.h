@@ -1,4 +1,4 @@
-// A GPU for a test, or a reason to skip it.
+// Provides a GPU for a test, or a reason to skip it.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -34,7 +34,7 @@ TEST(Machine, CpuLeavesTheGpuAlone) {
   EXPECT_EQ(machine.compute().type(), DeviceType::kCpu);
 }
 
-// A GPU that was asked for by name is not replaced by the CPU.
+// A GPU requested by name is not replaced by the CPU.
 TEST(Machine, AMissingGpuIsAnErrorWithItsReason) {
   const CudaDevices found = FindCudaDevices();
   for (const std::string name : {"cuda", "cuda:0", "cuda:99"}) {

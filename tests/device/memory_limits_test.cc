@@ -14,7 +14,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A made-up root directory with the files that the kernel would show.
+// A synthetic root directory with the kernel's files.
 class MemoryLimitsTest : public ::testing::Test {
  protected:
   void Write(const std::string& path, const std::string& text) { directory_.Write(path, text); }

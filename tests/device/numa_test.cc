@@ -1,4 +1,4 @@
-// Finds the memory near a device from files as they are on systems with one and several sockets.
+// Finds the memory near a device from files as on systems with one and several sockets.
 #include "device/cpu/numa.h"
 
 #include <gtest/gtest.h>
@@ -45,7 +45,7 @@ TEST_F(NumaTest, NothingToChoose) {
   Write("sys/devices/system/node/online", "0,2\n");
   EXPECT_EQ(NumaNodeOfPci("0000:1b:00.0", root_), 0);
   Write("sys/bus/pci/devices/0000:1b:00.0/numa_node", "-1\n");
-  EXPECT_EQ(NumaNodeOfPci("0000:1b:00.0", root_), std::nullopt);  // the system does not know
+  EXPECT_EQ(NumaNodeOfPci("0000:1b:00.0", root_), std::nullopt);  // the system does not report it
 }
 
 TEST_F(NumaTest, CpusOfANode) {
@@ -58,13 +58,13 @@ TEST_F(NumaTest, CpusOfANode) {
   EXPECT_TRUE(CpusOfNumaNode(3, root_).empty());
   Write("sys/devices/system/node/node4/cpulist", "1,7-4000000000");
   EXPECT_EQ(CpusOfNumaNode(4, root_), std::vector<int>{1});
-  Write("sys/devices/system/node/node5/cpulist", "1,7-2000000");  // more CPUs than there can be
+  Write("sys/devices/system/node/node5/cpulist", "1,7-2000000");  // more CPUs than possible
   EXPECT_EQ(CpusOfNumaNode(5, root_), std::vector<int>{1});
   Write("sys/devices/system/node/node6/cpulist", "1,5-3,8");
   EXPECT_EQ(CpusOfNumaNode(6, root_), std::vector<int>{1});
 }
 
-// Every system has node 0. The kernel tells where a page lies.
+// Every system has node 0. The kernel reports the node of a page.
 TEST(NumaMemoryTest, PagesAreOnTheRequestedNode) {
   constexpr size_t kBytes = size_t{4} << 20;
   void* data = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -107,10 +107,10 @@ TEST(NumaMemoryTest, AThreadStaysOnItsCpus) {
     EXPECT_TRUE(CPU_ISSET(last, &now));
     std::vector<int> all(CPU_SETSIZE);
     std::iota(all.begin(), all.end(), 0);
-    RunOnCpus(all);  // restricted to those that the thread may run on
+    RunOnCpus(all);  // restricted to those allowed for the thread
     ASSERT_EQ(sched_getaffinity(0, sizeof(now), &now), 0);
     EXPECT_EQ(CPU_COUNT(&now), 1);
-    RunOnCpus({});  // contains no CPU that it may run on
+    RunOnCpus({});  // contains no CPU allowed for the thread
     ASSERT_EQ(sched_getaffinity(0, sizeof(now), &now), 0);
     EXPECT_EQ(CPU_COUNT(&now), 1);
   }).join();

@@ -12,7 +12,7 @@
 namespace litecache {
 namespace {
 
-// Address space that is never touched, in place of pinned memory.
+// Address space that is never touched replaces pinned memory.
 struct Memory {
   std::set<std::byte*> arenas;
   int pinned = 0;

@@ -1,4 +1,4 @@
-// Times how long pinned host memory takes to make: slab by slab as a store does it, compared with
+// Measures the time to make pinned host memory: slab by slab as a store does, compared with
 // cudaHostAlloc of the same size.
 #include <fmt/format.h>
 

@@ -21,7 +21,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// The fake graphs that have not been destroyed.
+// The fake graphs that exist.
 std::multiset<CUgraphExec_st*> alive;
 CUgraphExec_st* NewGraph() {
   static uintptr_t last = 0;
@@ -68,13 +68,13 @@ void Take(Recordings& recordings, double seconds) {
   EXPECT_FALSE(recordings.Remaining().has_value());
 }
 
-// How long a launch of step 1 that begins at once is expected to take; it is not waited for.
+// The expected duration of a launch of step 1 that begins at once; it is not waited for.
 std::optional<double> Expected(Recordings& recordings) {
   const auto before = Clock::now();
   EXPECT_TRUE(RunStep(recordings, 1));
   std::optional<double> left = recordings.Remaining();
   const double since = std::chrono::duration<double>(Clock::now() - before).count();
-  recordings.Use(2);  // with more work behind step 1, the wait is not for it alone
+  recordings.Use(2);  // with more work after step 1, the wait is not for step 1 alone
   EXPECT_FALSE(recordings.Remaining().has_value());
   recordings.Finished(recordings.launches());
   if (left) left = std::ceil((*left + since) * 1e-3) * 1e3;  // the test's times are 1000 s apart
@@ -93,7 +93,7 @@ TEST(Recordings, RemainingIsTheShortestOfTheLastFourTimes) {
     Take(recordings, times.back() - 0.5);
     const auto first = times.end() - std::min<std::ptrdiff_t>(4, std::ssize(times));
     EXPECT_EQ(Expected(recordings), *std::min_element(first, times.end())) << i;
-    if (random() % 3 == 0) {  // a wait for more than this step says nothing about its time
+    if (random() % 3 == 0) {  // a wait for more than this step does not measure its time
       EXPECT_TRUE(RunStep(recordings, 1));
       recordings.Finished(recordings.launches());
     }
@@ -151,7 +151,7 @@ TEST(RecordingKey, TellsMemoryAndNumbersApart) {
     of_first = key().Add(*mirror).value();
     EXPECT_EQ(key().Add(*mirror).value(), of_first);
   }
-  // This one is most likely at the same address.
+  // The new object most likely has the same address.
   EXPECT_NE(key().Add(*device.CreateMirror(4096)).value(), of_first);
   const Buffer a = device.Allocate(64), b = device.Allocate(64);
   EXPECT_NE(key().Add(a).Add(b).value(), key().Add(b).Add(a).value());

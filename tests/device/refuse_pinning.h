@@ -1,10 +1,10 @@
-// A driver that refuses to pin memory, for tests: the refusal is the driver's own.
+// Makes the driver refuse to pin memory, for tests: the refusal comes from the real driver.
 #pragma once
 
 namespace litecache::testing {
 
-// While such an object exists, memory advised as huge pages, like PinnedHost's, gets a page that
-// nobody may access. The driver cannot pin that.
+// While such an object exists, memory advised as huge pages, like PinnedHost's, gets an
+// inaccessible page, which the driver cannot pin.
 class RefusePinning {
  public:
   RefusePinning();
@@ -12,7 +12,7 @@ class RefusePinning {
   RefusePinning(const RefusePinning&) = delete;
   RefusePinning& operator=(const RefusePinning&) = delete;
 
-  // The address of the last such memory; null: there was none.
+  // The address of the last such memory, or null.
   static void* last();
 };
 

@@ -19,8 +19,8 @@ TEST(StepWait, ShortWaitsOnlySpin) {
   }
 }
 
-// Steps of a few milliseconds on a machine whose threads wake late: only the first is overslept,
-// and the thread spins no longer than the plan allows.
+// Steps of a few milliseconds on a machine whose threads wake up late: only the first wait is too
+// long, and the thread spins no longer than the plan allows.
 TEST(StepWait, ThreadsThatWakeLateSleepLess) {
   std::mt19937_64 random = testing::TestRandom();
   std::uniform_real_distribution<double> uniform(0, 1);
@@ -42,7 +42,7 @@ TEST(StepWait, ThreadsThatWakeLateSleepLess) {
   }
 }
 
-// Where threads wake in time again, less time is spent spinning.
+// When threads wake up in time again, less time is spent spinning.
 TEST(StepWait, LatenessIsForgotten) {
   StepWait wait;
   wait.Woke(5e-4);

@@ -1,5 +1,5 @@
-"""Commands that pages show can be typed: each names a command of the program, and options that the tables of the reference
-(docs/reference/cli.md) have. Commands of litecache-lab may use options that its own page (lab/cli/README.md) names as well."""
+"""Commands on documentation pages must be valid: each must name a command of the program and use options from the tables of the reference
+(docs/reference/cli.md). Commands of litecache-lab may also use options from its own page (lab/cli/README.md)."""
 import re
 import sys
 from pathlib import Path
@@ -9,7 +9,7 @@ PAGES = ["README.md", "CONTRIBUTING.md", *sorted(p.relative_to(ROOT).as_posix() 
          "models/litecache-demo-16m/README.md", "scripts/demo"]
 REFERENCE = "docs/reference/cli.md"
 LAB = "lab/cli/README.md"
-# A command as a line of its own (indented, in a fence, behind a prompt) or in backquotes.
+# A command on a separate line (indented, in a fence, after a prompt) or in backquotes.
 LINE = re.compile(r"^[ \t$]*(?:[\w./|-]+ \| )?(?:\S*/)?(litecache|litecache-lab) (.*)$")
 QUOTED = re.compile(r"`(?:\S*/)?(litecache|litecache-lab) ([^`]*)`")
 OPTION = re.compile(r"(?<![\w-])(--?[a-zA-Z][\w-]*)")
@@ -19,7 +19,7 @@ STRING = re.compile(r"'[^']*'|\"[^\"]*\"|#.*$")
 
 
 def shown(text):
-    """(line number, program, arguments); a backslash at a line's end joins the next one."""
+    """(line number, program, arguments); a backslash at the end of a line joins the next one."""
     lines = text.split("\n")
     for number, line in enumerate(lines, 1):
         match = LINE.match(line)
@@ -52,7 +52,7 @@ def main():
                 if option not in known and not (program == "litecache-lab" and option in lab):
                     wrong.append(f"{page}:{number}: {program} has no option {option}")
     print("\n".join(wrong) or f"{seen} commands, {len(known)} options")
-    # A search that finds nothing would find nothing wrong, too.
+    # A search that finds nothing would report no errors either.
     return 1 if wrong or seen < 50 or len(known) < 80 else 0
 
 

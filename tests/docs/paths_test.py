@@ -1,9 +1,10 @@
-"""What a page of documentation names exists: files (links, and paths in backquotes), and the headings that links lead to. So do the
-files that comments of C++ sources name; and the variables of the environment that the program reads are on the page of the program.
+"""Everything that a documentation page refers to must exist: files (links, and paths in backquotes), and the headings that links
+lead to. So must the files named in comments of C++ sources; and the environment variables that the program reads must be on the
+program's page.
 
-A path is looked for from the root, beside the page, and as the end of any file's path (`kv/cache.h`, `cache.h`); `*` matches within
-a name. Only what looks like a file of the project is looked for: a source's ending, behind no folder that the project does not have, or
-a folder of the root before a slash.
+A path is looked up from the root, from the page's folder, and as the end of any file's path (`kv/cache.h`, `cache.h`); `*` matches
+within a name. Only names that look like files of the project are checked: those with a source file's extension that are not in an
+unknown folder, and those that begin with a folder of the root and a slash.
 """
 import fnmatch
 import re
@@ -13,7 +14,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 SKIPPED = {".git", "build"}
 ENDINGS = (".h", ".cc", ".cu", ".cuh", ".py", ".md", ".sh", ".cmake", ".html", ".js", ".css", "CMakeLists.txt")
-# Text that `litecache-lab papers` puts into the page above: its links are that page's.
+# Text that `litecache-lab papers` inserts into the page on the right: its links belong to that page.
 INCLUDED = {"lab/notes/papers/notes.md": "lab/notes/papers.md"}
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 QUOTED = re.compile(r"`([\w./*-]+)`")
@@ -60,7 +61,7 @@ def quoted_paths(text):
 
 
 def links(page, text):
-    """(file, heading): the heading is empty where a link names none."""
+    """(file, heading): the heading is empty if the link has none."""
     here = ROOT / INCLUDED.get(page, page)
     for match in LINK.finditer(FENCE.sub("", text)):
         target, _, heading = match[1].partition("#")
@@ -69,7 +70,7 @@ def links(page, text):
 
 
 def headings(path):
-    """As GitHub names them in links."""
+    """The anchor of a heading as GitHub forms it."""
     for match in HEADING.finditer(FENCE.sub("", path.read_text(encoding="utf-8"))):
         text = LINK_TEXT.sub(r"\1", match[1]).strip().lower()
         yield re.sub(r"[^\w\- ]", "", text).replace(" ", "-")
@@ -106,7 +107,7 @@ def main():
             if not exists(path):
                 broken.append(f"{source}: a comment names {path}, which is no file of the project")
     print("\n".join(broken) or f"{seen} paths in {len(pages)} pages")
-    # A search that finds nothing would find nothing wrong, too.
+    # A search that finds nothing would report no errors either.
     return 1 if broken or seen < 100 else 0
 
 

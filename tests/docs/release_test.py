@@ -1,12 +1,12 @@
-"""What a release promises is kept: the changelog knows the project's version, every library that the build asks for is in
-THIRD_PARTY_LICENSES.md, third-party data has its licence text beside it, and nothing copyleft went into the shipped model."""
+"""Requirements of a release: the changelog contains the project's version, every library that the build uses is in
+THIRD_PARTY_LICENSES.md, third-party data comes with its licence text, and the shipped model contains nothing copyleft."""
 import json
 import re
 import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-# CMake's names of packages, where the page's are others; None: part of the system.
+# CMake's package names that differ from the page's; None: part of the system.
 NAMES = {"Threads": None, "PkgConfig": None, "CUDAToolkit": "CUDA runtime", "fmt": "{fmt}", "nlohmann_json": "nlohmann-json", "dnnl": "oneDNN",
          "Eigen3": "Eigen", "HWY": "Highway", "UTF8PROC": "utf8proc", "XXHASH": "xxHash", "GTest": "GoogleTest",
          "benchmark": "Google Benchmark"}
@@ -42,7 +42,7 @@ def main():
             wrong.append(f"the shipped model was trained on {package['name']}, whose licence is {package['licence']}")
 
     print("\n".join(wrong) or f"version {version}, {len(asked)} libraries, {len(packages)} packages")
-    # A search that finds nothing would find nothing wrong, too.
+    # A search that finds nothing would report no errors either.
     return 1 if wrong or len(asked) < 10 or len(packages) < 100 else 0
 
 

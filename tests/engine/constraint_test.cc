@@ -1,4 +1,4 @@
-// Constraints on sampling: they apply to every token of every sample, before everything else.
+// Constraints on sampling: they apply to every token of every sample, before all other parameters.
 #include <gmock/gmock.h>
 
 #include <atomic>
@@ -92,7 +92,8 @@ TEST(Constraint, AnAnswerEndsOnlyWhereItIsComplete) {
     Request request;
     request.prompt = RandomPrompt(random, 30);
     request.max_tokens = 60;
-    // A stop token that the rule allows as well: it may not come before the constraint is complete.
+    // A stop token that the rule also allows: it must not be generated before the constraint is
+    // complete.
     request.stop_token_ids = {3};
     request.sampling.logit_bias = {{3, 100.0f}};
     request.constraint = std::make_shared<EveryThird>(50, &alive);

@@ -1,5 +1,5 @@
-// The engine's core on a GPU: tokens chosen there are compared with tokens chosen on the host, and
-// a lost GPU ends requests, not the program.
+// The engine's core on a GPU: tokens sampled there are compared with tokens sampled on the host,
+// and a lost GPU ends requests but not the program.
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -115,14 +115,14 @@ std::vector<Request> Requests(std::mt19937_64& random) {
       request.sampling.presence_penalty = 0.1;
     }
     if (i % 6 == 5) request.sampling.logit_bias = {{17, 3.0f}, {4000, -2.0f}};
-    request.logprobs = i % 4 - 1;  // none, the token's own, or lists
+    request.logprobs = i % 4 - 1;  // none, only the token's own, or lists
     requests.push_back(std::move(request));
   }
   requests[7].constraint = std::make_shared<BelowHundred>();
   return requests;
 }
 
-// Runs one request after another: the steps of both runs are the same, and so are their logits.
+// Runs one request after another, so that the steps of both runs, and their logits, are equal.
 TEST_P(CoreGpuTest, ChoosesTheHostsTokens) {
   auto random = TestRandom(42);
   const std::vector<Request> requests = Requests(random);
@@ -148,7 +148,7 @@ TEST_P(CoreGpuTest, ChoosesTheHostsTokens) {
   }
 }
 
-// Rows for which only the host can choose, beside rows for which the device chooses.
+// Rows that only the host can sample, together with rows that the device samples.
 TEST_P(CoreGpuTest, MixedBatchesFallBackRowByRow) {
   auto random = TestRandom(43);
   GpuRig rig(GetParam());
@@ -172,8 +172,8 @@ TEST_P(CoreGpuTest, MixedBatchesFallBackRowByRow) {
   EXPECT_EQ(stats.used.host, 0u);
 }
 
-// Prompts with a common beginning, kept in memory and, for the next engine, on disk: its rows are
-// computed once. Chunks are cut at other places, so that logits differ in rounding.
+// Prompts with a common prefix, kept in memory and, for the next engine, on disk: its rows are
+// computed once. Chunks are cut at other positions, so logits differ by rounding.
 TEST_P(CoreGpuTest, PromptsBeginWithKeptPrefixes) {
   auto random = TestRandom(44);
   testing::TemporaryDirectory store;
@@ -213,7 +213,7 @@ TEST_P(CoreGpuTest, PromptsBeginWithKeptPrefixes) {
   EXPECT_GE(later.core->Stats().prefix.tokens_loaded, 512);
 }
 
-// When memory cannot be pinned, requests that need it end with the reason, later requests are
+// If memory cannot be pinned, requests that need it end with the reason, later requests are
 // answered, and no memory stays allocated.
 TEST_P(CoreGpuTest, PinningThatIsRefusedEndsTheRequest) {
   const uint64_t before = AllocatedGpuMemory();
@@ -243,8 +243,8 @@ TEST_P(CoreGpuTest, PinningThatIsRefusedEndsTheRequest) {
   EXPECT_EQ(AllocatedGpuMemory(), before);
 }
 
-// A fault in a kernel destroys the whole context for good: every request ends with an error, later
-// ones as well, and the program goes on to its orderly end.
+// A fault in a kernel destroys the whole context permanently: every request ends with an error,
+// including later ones, and the program can still end normally.
 int LoseTheGpu(const std::string& policy) {
   GpuRig rig(policy);
   const auto text = [](RequestHandle& handle) {

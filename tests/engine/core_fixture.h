@@ -1,4 +1,5 @@
-// For tests of the core: a core on the toy decoder, and the simple way to get the same tokens.
+// For tests of the core: a core with the toy decoder, and a simple loop that produces the same
+// tokens.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -96,7 +97,7 @@ inline int32_t PlainArgMax(std::span<const float> row) {
   return static_cast<int32_t>(std::max_element(row.begin(), row.end()) - row.begin());
 }
 
-// The tokens of the request's sample when it runs alone on a fresh rig.
+// The tokens of the request's sample when it runs alone on a new rig.
 inline std::vector<int32_t> Alone(const Request& request, int sample, int64_t count) {
   ToyRig rig;
   Sampler sampler(request.sampling, request.sampling.seed.value_or(0), sample, request.prompt);

@@ -1,5 +1,5 @@
-// The engine's core on a toy decoder with a real KV cache: a request gets the same tokens whatever
-// runs beside it.
+// The engine's core on a toy decoder with a real KV cache: the tokens of a request do not depend on
+// other requests.
 #include "engine/core_fixture.h"
 #include "kv/pages/page_pool.h"
 
@@ -234,7 +234,7 @@ TEST(Core, ScoresEqualAPassOverTheWholeText) {
     const auto count = static_cast<int64_t>(tokens.size());
     const std::vector<int64_t> positions = {count - 1, 0, count / 2, count / 2};
     int64_t last = 0;
-    // A third of the texts are one prompt each; the others change to decode steps somewhere.
+    // A third of the texts are one prompt each; the others switch to decode steps at some position.
     const int64_t decode_from =
         i % 3 == 0 ? -1 : 1 + static_cast<int64_t>(random() % static_cast<uint64_t>(count));
     const int64_t decoded_before = decoded;
@@ -245,7 +245,7 @@ TEST(Core, ScoresEqualAPassOverTheWholeText) {
       last = done;
     });
     EXPECT_EQ(last, count);
-    if (i >= 5) {  // nothing else runs by then
+    if (i >= 5) {  // nothing else is running at that point
       EXPECT_EQ(decoded - decoded_before, decode_from < 0 ? 0 : count - decode_from);
     }
     ToyRig rig;
@@ -291,7 +291,7 @@ TEST(Core, ScoresEqualAPassOverTheWholeText) {
   EXPECT_THROW(core.Score({{1, 2, 3}, {}}, [](int64_t, int64_t) { throw Error("enough"); }), Error);
 }
 
-// Once a prompt has been processed, its answer's memory has been taken too, up to a bound.
+// Once a prompt has been processed, its answer's memory has also been taken, up to a bound.
 TEST(Core, MemoryOfAnswersIsTakenWithTheirPrompts) {
   constexpr int64_t kContext = 20000;
   for (const int64_t max_tokens : {int64_t{3900}, int64_t{15000}, int64_t{0}}) {

@@ -1,4 +1,4 @@
-// The engine's core under adverse conditions: limits, failures, cancelling, shutting down.
+// The engine's core under adverse conditions: limits, failures, cancellation, shutdown.
 #include "device/device_error.h"
 #include "engine/core_fixture.h"
 #include "engine/prefix/prefix_reuse.h"
@@ -32,7 +32,7 @@ TEST(Core, RefusesWhatCannotFitWithTheNumbers) {
   EXPECT_NE(message.find("4000 tokens"), std::string::npos) << message;
   message = refusal({.prompt = prompt, .max_tokens = 3001});
   EXPECT_NE(message.find("at most 3000 tokens"), std::string::npos) << message;
-  // Without max_tokens an answer goes on to the end, here of the memory.
+  // Without max_tokens an answer continues to the limit, which is the memory here.
   auto handle = core.Submit({.prompt = prompt});
   EXPECT_EQ(ReadAll(*handle)[0].tokens.size(), 537u);
 }
@@ -78,7 +78,7 @@ TEST(Core, RefusesBadRequests) {
 }
 
 TEST(Core, RequestsWaitForMemoryAndAllGetTheirTurn) {
-  // Room for two of the requests at a time.
+  // Memory for two of the requests at a time.
   Fixture fixture({.context = 4000, .max_batch = 16, .prefill_chunk = 48, .score_rows = 8}, 4);
   std::atomic<uint64_t> most{0};
   fixture.rig.decoder.on_step = [&](const kv::Step& step) {
@@ -192,7 +192,7 @@ class LostCache final : public kv::Cache {
   std::unique_ptr<kv::Cache> cache_;
 };
 
-// Running requests, requests that wait for a place or for another's prefix, and later ones all end
+// Running requests, requests waiting for a place or for another's prefix, and later ones all end
 // with the device's error, and their memory is freed.
 TEST(Core, ALostDeviceEndsEveryRequestWithItsError) {
   for (const bool prefixes : {false, true}) {
@@ -296,7 +296,7 @@ TEST(Core, ReadersThatDoNotWaitAreNotified) {
     open = timed_out;
   }
   EXPECT_EQ(tokens, (std::vector<int64_t>{40, 40, 40}));
-  // A chunk can be read before its callback is called: the last call may still be on its way.
+  // A chunk can be read before its callback is called: the last call may still be pending.
   std::unique_lock lock(mutex);
   EXPECT_TRUE(told.wait_for(lock, std::chrono::seconds(60), [&] { return calls >= chunks; }));
   EXPECT_EQ(calls, chunks);
@@ -376,7 +376,7 @@ TEST(Core, StressFromSeveralThreads) {
   }
   for (auto& thread : threads) thread.join();
   ReadAll(*core.Submit({.prompt = {1}, .max_tokens = 1}));
-  // The handles have been dropped: whatever still runs ends at the next step.
+  // The handles have been dropped: whatever is still running ends at the next step.
   for (int i = 0; i < 2000 && core.Stats().kv.used.device > 0; ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }

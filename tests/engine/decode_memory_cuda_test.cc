@@ -1,4 +1,4 @@
-// Decode steps ask the driver for no memory: everything that they need has been allocated,
+// Decode steps request no memory from the driver: everything they need has been allocated,
 // including the pages by which their sequences grow.
 #include <gtest/gtest.h>
 
@@ -33,7 +33,7 @@ TEST_P(DecodeMemoryTest, IsThereBefore) {
   const auto engine = Engine::Random("opt-125m", 5, options);
   const auto vocab = static_cast<uint64_t>(engine->config().vocab);
 
-  // The same buffers serve all these contexts: buffers double with the context.
+  // The same buffers serve all these contexts, because buffers double with the context.
   constexpr int kPrompt = 600, kFirst = 20, kTokens = 320;
   std::vector<std::shared_ptr<RequestHandle>> handles;
   for (int i = 0; i < options.max_batch; ++i) {
@@ -56,7 +56,7 @@ TEST_P(DecodeMemoryTest, IsThereBefore) {
   read(kFirst);
   ASSERT_GE(*std::min_element(counts.begin(), counts.end()), kFirst);
   const int64_t before = testing::Allocations();
-  EXPECT_GT(before, 0);  // allocations are counted at all
+  EXPECT_GT(before, 0);  // shows that allocations are counted
   read(kTokens);
   ASSERT_EQ(*std::min_element(counts.begin(), counts.end()), kTokens);
   EXPECT_EQ(testing::Allocations() - before, 0);

@@ -1,5 +1,5 @@
 // The whole engine on the fixture models: requests get Transformers' tokens; also text, scores, and
-// refusals when loading.
+// errors when loading.
 #include "litecache/engine.h"
 
 #include <gmock/gmock.h>
@@ -35,7 +35,7 @@ EngineOptions Options(const std::string& dtype) {
   return options;
 }
 
-// For tests of a plan with one memory, which a machine with a GPU would not make.
+// For tests of a plan with a single memory, which a machine with a GPU would not make.
 EngineOptions OnCpu(const std::string& dtype) {
   EngineOptions options = Options(dtype);
   options.device = "cpu";
@@ -64,7 +64,7 @@ Generated ReadAll(RequestHandle& handle) {
 
 class EngineFixtureTest : public ::testing::TestWithParam<std::string> {};
 
-// Several copies of the prompt run at once, cut into odd chunks, beside other requests.
+// Several copies of the prompt run at once, cut into odd chunks, together with other requests.
 TEST_P(EngineFixtureTest, GreedyTokensEqualTransformers) {
   const model::Reference reference(GetParam());
   for (const std::string dtype : {"f32", "auto"}) {
@@ -133,7 +133,7 @@ INSTANTIATE_TEST_SUITE_P(Fixtures, EngineFixtureTest,
                            return name;
                          });
 
-// A fixture model with a tokenizer, in a directory of its own.
+// A fixture model with a tokenizer, in a separate directory.
 class TokenizerDirectory {
  public:
   TokenizerDirectory()
@@ -181,7 +181,7 @@ TEST(Engine, TextOfChunksIsTheDecodedAnswer) {
     EXPECT_EQ(answer.text, engine->tokenizer().Decode(visible, request.skip_special_tokens));
     if (answer.text.size() < 12) continue;
 
-    // The same request, stopped by a piece of its own text.
+    // The same request, stopped by part of its own text.
     size_t at = answer.text.size() / 2;
     while (at > 0 && (static_cast<unsigned char>(answer.text[at]) & 0xC0) == 0x80) --at;
     size_t end = at + 3;

@@ -28,7 +28,7 @@ TEST(Logits, MatchPlainLoopsAtOddSizes) {
       const std::vector<float> row = RandomRow(random, size, ties);
       const auto max = std::max_element(row.begin(), row.end());
       EXPECT_EQ(Max(row), *max);
-      EXPECT_EQ(ArgMax(row), max - row.begin());  // max_element returns the first of equals
+      EXPECT_EQ(ArgMax(row), max - row.begin());  // max_element returns the first of equal values
       EXPECT_TRUE(AllFinite(row));
 
       double sum = 0;

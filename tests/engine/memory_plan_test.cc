@@ -31,7 +31,7 @@ MemoryRequest Llama1B() {
   return request;
 }
 
-// The number in a line of the plan's text, as it is printed; of the `nth` line of that name.
+// The number in a line of the plan's text, as printed; in the `nth` line with that name.
 std::string LineOf(const MemoryPlan& plan, const std::string& name, int nth = 0) {
   std::istringstream text(plan.ToString());
   for (std::string line; std::getline(text, line);) {
@@ -65,7 +65,7 @@ TEST(MemoryPlan, TheRestIsForKv) {
   }
 }
 
-// On a GPU, offloaded weights are in the host's memory, beside the store.
+// On a GPU, offloaded weights are in host memory, together with the store.
 TEST(MemoryPlan, WeightsInHostMemory) {
   MemoryRequest request = Llama1B();
   request.weights_mapped = false;
@@ -114,7 +114,7 @@ TEST(MemoryPlan, RefusesWithTheNumbers) {
   EXPECT_NE(message.find("2.50 GiB"), std::string::npos) << message;
   EXPECT_NE(message.find("2.00 GiB"), std::string::npos) << message;
 
-  request.total = request.weights + (uint64_t{100} << 20);  // too little even for the buffers
+  request.total = request.weights + (uint64_t{100} << 20);  // not even enough for the buffers
   message = RefusalOf(request);
   EXPECT_NE(message.find("256 MiB"), std::string::npos) << message;
   EXPECT_NE(message.find("0 tokens"), std::string::npos) << message;
@@ -129,7 +129,7 @@ TEST(MemoryPlan, RefusesWithTheNumbers) {
   EXPECT_THROW(MakeMemoryPlan(request), InvalidArgument);
 }
 
-// A GPU's memory and the host's: what one of them does not use cannot serve the other.
+// A GPU's memory and the host's: unused space in one of them cannot serve the other.
 TEST(MemoryPlan, TwoMemories) {
   KvOptions options;
   options.policy = "litecache";
@@ -182,8 +182,8 @@ TEST(MemoryPlan, TwoMemories) {
   EXPECT_NE(message.find("GPU memory"), std::string::npos) << message;
 }
 
-// Both tiers in one memory: they share it as a sequence needs it, what one tier's limit leaves goes
-// to the other, and no limit is exceeded.
+// Both tiers in one memory: they share it according to a sequence's needs, space left by one tier's
+// limit goes to the other, and no limit is exceeded.
 TEST(MemoryPlan, TwoTiersInOneMemory) {
   KvOptions options;
   options.policy = "litecache";
@@ -247,7 +247,7 @@ TEST(MemoryPlan, RefusalsNameTheOptionToRaise) {
   EXPECT_EQ(RefusalOf(request), "");
   request.total -= 1;
   ends_with(": raise --memory or lower the context");
-  request.host = needed.host;  // a limit that is not the one that binds
+  request.host = needed.host;  // not the limit that binds
   ends_with(": raise --memory or lower the context");
   request.total = uint64_t{64} << 30;
   request.device = fixed + needed.device;
@@ -258,7 +258,7 @@ TEST(MemoryPlan, RefusalsNameTheOptionToRaise) {
   request.device += 1;
   request.host -= 1;
   ends_with(": raise --host-memory or lower the context");
-  // A single token does not fit: there is no context to lower.
+  // Not even a single token fits, so a smaller context would not help.
   request.host = cache->BytesFor(1).host - 1;
   request.wanted_context = 0;
   ends_with(": raise --host-memory");
@@ -310,7 +310,7 @@ TEST(MemoryPlan, SaysWhatIsUnused) {
   EXPECT_EQ(LineOf(plan, "unused", 1), FormatBytes(request.host - plan.kv.host));
 }
 
-// With a context that has to fit, resident heads are offloaded one after another.
+// With a context that must fit, resident heads are offloaded one after another.
 TEST(MemoryPlan, ResidentHeadsThatDoNotFitAreOffloaded) {
   KvOptions options;
   options.policy = "litecache";

@@ -21,8 +21,8 @@ namespace {
 
 class PlanGpuTest : public ::testing::TestWithParam<PlanSetting> {};
 
-// The largest possible steps: all but one sequence of the batch decode beside a whole chunk of a
-// prompt, and beside as many score rows as get logits at once.
+// The largest possible steps: all but one sequence of the batch decode together with a whole chunk
+// of a prompt, and with as many score rows as get logits at once.
 TEST_P(PlanGpuTest, SaysWhatIsTaken) {
   const CudaDevices found = FindCudaDevices();
   if (found.devices.empty()) GTEST_SKIP() << "no GPU: " << found.why_none;
@@ -62,8 +62,8 @@ TEST_P(PlanGpuTest, SaysWhatIsTaken) {
 
   const kv::Stats kv = engine->Stats().kv;
   const uint64_t taken = AllocatedGpuMemory() - before;
-  // Pages are allocated in slabs, and before they are needed; page tables and a step's description
-  // are not in the plan.
+  // Pages are allocated in slabs, and ahead of time; page tables and a step's description are not
+  // in the plan.
   const uint64_t small = uint64_t{4} << 20;
   SCOPED_TRACE(::testing::Message()
                << "taken " << FormatBytes(taken) << ", weights " << FormatBytes(plan.weights)

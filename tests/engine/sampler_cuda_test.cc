@@ -1,4 +1,4 @@
-// Compares the tokens that the GPU chooses with those of the host's sampler.
+// Compares the tokens that the GPU samples with those of the host's sampler.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -82,14 +82,14 @@ class GpuSamplerTest : public ops::cuda::GpuTest {
   int64_t vocab_ = 0;
 };
 
-// Samples several tokens one after another, so that penalties have an effect. The largest
-// vocabulary does not fit into shared memory.
+// Samples several tokens in sequence, so that penalties have an effect. The largest vocabulary does
+// not fit into shared memory.
 TEST_F(GpuSamplerTest, ChoosesWhatTheHostChooses) {
   int64_t compared = 0, undecided = 0;
   for (const int32_t largest :
        {1, 2, 97, 1023, 1025, 8191, 32000, 50257, 128256, 151936, 262144, 400001}) {
     const int64_t vocab = testing::Tokens(largest);
-    if (vocab < largest) break;  // the size has been tested already
+    if (vocab < largest) break;  // this size has already been tested
     const int64_t rows = vocab > 200000 ? 5 : testing::Rounds(37);
     Begin(rows, vocab, 64);
     std::vector<Sampler> samplers;
@@ -170,7 +170,7 @@ TEST_F(GpuSamplerTest, DrawsHaveTheirProbabilities) {
         samplers[static_cast<size_t>(row)].Accept(token.token);
       }
     }
-    // The nucleus, computed the simple way.
+    // The nucleus, computed directly.
     std::vector<size_t> order(kVocab);
     for (size_t i = 0; i < order.size(); ++i) order[i] = i;
     std::sort(order.begin(), order.end(),
@@ -230,7 +230,7 @@ TEST_F(GpuSamplerTest, SaysWhatItCannotDo) {
   EXPECT_EQ(sampler_->token(3).token, ArgMax(Row(4)));
 }
 
-// The host can ask for a single row.
+// The host can request a single row.
 TEST_F(GpuSamplerTest, ReceivesOneRow) {
   constexpr int64_t kVocab = 1013, kRows = 5;
   Begin(kRows, kVocab, 4);

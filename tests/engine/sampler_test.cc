@@ -19,7 +19,7 @@ namespace {
 
 using testing::TestRandom;
 
-// What Sampler's documentation says, implemented with full sorts and doubles.
+// The definition in Sampler's documentation, implemented with full sorts and doubles.
 std::vector<double> ExactProbabilities(const std::vector<float>& logits,
                                        const SamplingParams& params,
                                        const std::vector<int32_t>& prompt,

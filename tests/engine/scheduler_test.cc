@@ -117,8 +117,9 @@ TEST(Scheduler, CancelledRequestsCostNoTurn) {
   EXPECT_TRUE(first == 1 || second == 1);
 }
 
-// In every random sequence of arrivals and ends a client's requests keep their order, and while one
-// waits, every other client starts at most two more than the requests ahead of it from its client.
+// In every random sequence of arrivals and ends, a client's requests keep their order, and while
+// one waits, every other client starts at most two more requests than were ahead of it in its own
+// client's queue.
 TEST(Scheduler, NoRequestIsOvertakenTooOften) {
   auto random = TestRandom(1);
   for (int run = 0; run < 20; ++run) {
@@ -166,7 +167,7 @@ TEST(Scheduler, PromptsOfSeveralClientsAreProcessedInTurns) {
   using Clients = std::vector<uint64_t>;
   EXPECT_EQ(queue.Step(), Clients({1}));
   EXPECT_EQ(queue.Step(), Clients({2}));
-  // A prompt's last chunk leaves room, which the next client in turn takes.
+  // A prompt's last chunk leaves space, which the next client in turn uses.
   EXPECT_EQ(queue.Step(), Clients({3, 1}));
   EXPECT_EQ(queue.Step(), Clients({1}));
   EXPECT_EQ(queue.Step(), Clients({2, 1}));

@@ -1,6 +1,6 @@
 // A soak test: clients submit short and long requests and cancel some of them in the queue, in
 // prefill and in decode. At the end nothing may be left: no page in use, and host and GPU memory as
-// they were.
+// at the start.
 //   litecache-soak --model models/litecache-demo-16m [--device cuda] [--seconds 40]
 #include "engine/soak.h"
 
@@ -47,12 +47,12 @@ struct Settings {
   std::vector<std::string> policies = {"full", "litecache"};
 };
 
-// The figures in which a leak would show.
+// The values in which a leak would show.
 struct Memory {
   int64_t resident = 0;  // bytes of this process
   int64_t pinned = 0;
   int64_t gpu = 0;       // bytes that this process has allocated on GPUs
-  int64_t gpu_free = 0;  // free bytes, whatever process took the rest
+  int64_t gpu_free = 0;  // free bytes, whichever process uses the rest
 };
 
 int64_t StatusBytes(const std::string& key) {
@@ -116,7 +116,7 @@ class Soak {
     }
   }
 
-  // Runs clients for so many seconds; after that everything has to be free again.
+  // Runs clients for that many seconds; afterwards everything must be free again.
   void Run(double seconds, uint64_t salt) {
     const auto end = Clock::now() + std::chrono::duration<double>(seconds);
     std::vector<std::thread> clients;
@@ -131,7 +131,7 @@ class Soak {
       });
     }
     for (std::thread& client : clients) client.join();
-    // Requests cancelled last end with the step that they are in.
+    // Requests cancelled last end with their current step.
     EngineStats stats = engine_->Stats();
     for (int i = 0; i < 5000 && (stats.running > 0 || stats.waiting > 0); ++i) {
       std::this_thread::sleep_for(std::chrono::milliseconds(2));
@@ -166,7 +166,7 @@ class Soak {
 
   const std::string& name() const { return name_; }
   bool failed() const { return failed_; }
-  // Whether there were enough requests for everything to happen, and yet something did not.
+  // Whether some case did not occur although there were enough requests.
   bool incomplete() const {
     return counts_.requests > 300 && (counts_.finished == 0 || counts_.cancelled_queued == 0 ||
                                       counts_.cancelled_decode == 0 ||
@@ -211,7 +211,7 @@ class Soak {
   void OneRequest(std::mt19937_64& random) {
     Request request = RandomRequest(random);
     ++counts_.requests;
-    if (random() % 50 == 0) {  // too long for the context: refused at no cost
+    if (random() % 50 == 0) {  // too long for the context: rejected at no cost
       request.max_tokens = settings_.context;
       try {
         engine_->Submit(request);
@@ -285,8 +285,8 @@ class Soak {
   std::atomic<bool> failed_{false};
 };
 
-// The most by which two engines may differ: the allocator's leftovers. A leak of a page per request
-// or a graph per step is far more after thousands of them.
+// The maximum difference between two engines: the allocator's leftovers. A leak of a page per
+// request or a graph per step is far larger after thousands of them.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 constexpr int64_t kResidentSlack = int64_t{1} << 40;  // sanitizers keep freed memory
 #else
@@ -308,7 +308,7 @@ bool Run(const Settings& settings) {
   const double share = settings.seconds / static_cast<double>(2 * settings.policies.size());
   for (const std::string& policy : settings.policies) {
     for (const bool prefixes : {false, true}) {
-      // The first engine loads what a process loads once; the second must leave no trace.
+      // The first engine loads what a process loads once; the second must leave nothing behind.
       std::string name;
       Memory before;
       for (const bool first : {true, false}) {

@@ -29,7 +29,7 @@ Expected Search(const std::string& text, const std::vector<std::string>& stops) 
   return {text, false};
 }
 
-// Feeds the text cut where `cuts` has a bit; checks that no text is let through too early.
+// Feeds the text, cut at the bits of `cuts`; checks that no text is emitted too early.
 void CheckSplit(const std::string& text, const std::vector<std::string>& stops, uint64_t cuts) {
   const Expected expected = Search(text, stops);
   StopMatcher matcher(stops);

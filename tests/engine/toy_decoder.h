@@ -1,5 +1,6 @@
 // A decoder small enough to run thousands of steps per second, with real attention over a real
-// cache: its logits depend on every earlier token, so that a wrong page, position or fork shows.
+// cache: its logits depend on every earlier token, so that a wrong page, position or fork is
+// detected.
 #pragma once
 
 #include <atomic>
@@ -42,7 +43,7 @@ class ToyDecoder final : public model::Decoder {
   // Tokens that cause failures.
   int32_t poison = -1;   // a step with this token throws Error after its first layer
   int32_t spoiled = -1;  // rows of this token have NaN logits
-  // CapacityError before the step when it has more rows than this.
+  // CapacityError before a step with more rows than this.
   std::atomic<int64_t> most_rows{std::numeric_limits<int64_t>::max()};
   std::chrono::microseconds delay{0};
   // Called for every step that begins.
@@ -110,7 +111,7 @@ class ToyDecoder final : public model::Decoder {
   }
 
  private:
-  // A fixed number in [-1, 1) for its arguments.
+  // A deterministic number in [-1, 1) for its arguments.
   static float Noise(int32_t a, int32_t b, size_t c, uint64_t salt) {
     uint64_t x = salt * 0x9e3779b97f4a7c15ull + static_cast<uint64_t>(a) * 0xbf58476d1ce4e5b9ull +
                  static_cast<uint64_t>(b) * 0x94d049bb133111ebull + c * 0xd6e8feb86659fd93ull;
@@ -123,7 +124,7 @@ class ToyDecoder final : public model::Decoder {
   model::ModelConfig config_;
 };
 
-// A toy decoder with its own device and cache.
+// A toy decoder with a separate device and cache.
 struct ToyRig {
   explicit ToyRig(int64_t blocks = 4096, int threads = 2)
       : device(threads), stream(device.CreateStream()) {
@@ -138,8 +139,8 @@ struct ToyRig {
   std::unique_ptr<kv::Cache> cache;
 };
 
-// Generates the simple way: one sequence, its prompt in one step, then token by token. pick chooses
-// a token from the logits; generation ends after `count` tokens.
+// The simple way to generate: one sequence, its prompt in one step, then token by token. pick
+// chooses a token from the logits; generation ends after `count` tokens.
 inline std::vector<int32_t> PlainLoop(model::Decoder& decoder, kv::Cache& cache, Stream& stream,
                                       const std::vector<int32_t>& prompt, int64_t count,
                                       const std::function<int32_t(std::span<const float>)>& pick) {

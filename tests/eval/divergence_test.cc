@@ -41,7 +41,7 @@ TEST(Divergence, IsTheDefinition) {
       const auto p = Logits(random, count, spread), q = Logits(random, count, spread);
       const auto found = Compare(p, q);
       const auto expected = static_cast<double>(Kl(p, q));
-      // Sums of `count` terms in double, of logits up to about 6 * spread.
+      // Sums of `count` terms in double, for logits up to about 6 * spread.
       const double tolerance = 1e-15 * static_cast<double>(count) * (1 + 12 * spread) + 1e-13;
       EXPECT_NEAR(found.kl, expected, tolerance) << count << " " << spread;
       EXPECT_EQ(found.same_top, std::max_element(p.begin(), p.end()) - p.begin() ==
@@ -56,9 +56,9 @@ TEST(Divergence, NothingBetweenEqualsWhateverTheOffset) {
   EXPECT_EQ(Compare(p, p).kl, 0);
   EXPECT_TRUE(Compare(p, p).same_top);
   auto shifted = p;
-  for (float& x : shifted) x += 1024;  // leaves softmax as it is; f32 keeps 13 bits of fraction
+  for (float& x : shifted) x += 1024;  // does not change the softmax; f32 keeps 13 bits of fraction
   EXPECT_NEAR(Compare(p, shifted).kl, 0, 1e-7);
-  // Far from overflow with large logits.
+  // Large logits must not overflow.
   auto large = p;
   for (float& x : large) x = x * 1e4f;
   EXPECT_TRUE(std::isfinite(Compare(large, p).kl));

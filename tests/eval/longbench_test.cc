@@ -1,4 +1,4 @@
-// LongBench's files, prompts and truncation, on files made here.
+// LongBench's files, prompts and truncation, on synthetic files.
 #include "eval/longbench/longbench.h"
 
 #include <gmock/gmock.h>
@@ -110,7 +110,8 @@ TEST_F(LongBench, KeepsBothEndsOfLongPrompts) {
       const int64_t budget = length - 32 - reserved;
       EXPECT_LE(tokens, budget);
       EXPECT_GE(tokens, budget - 8);
-      // The rest is the two ends of the whole prompt, each hardly shorter than half of the rest.
+      // The rest consists of the two ends of the whole prompt, each hardly shorter than half of the
+      // rest.
       const std::string whole =
           "Read {this}:\n" + context + "\nQuestion: Where is the {key}?\nAnswer:";
       size_t first = 0;

@@ -1,4 +1,4 @@
-// Compares every metric with the values that the Python packages give (tools/fixtures).
+// Compares every metric with the values of the Python packages (tools/fixtures).
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -14,7 +14,7 @@ namespace litecache::eval {
 namespace {
 
 TEST(MetricFixtures, EqualThePythonPackages) {
-  // LC_METRIC_FIXTURES: another file of the same script, with more cases.
+  // LC_METRIC_FIXTURES: another file from the same script, with more cases.
   const char* other = std::getenv("LC_METRIC_FIXTURES");
   const std::filesystem::path path =
       other != nullptr ? other : SourceDirectory() / "tests/fixtures/eval/metrics.jsonl";

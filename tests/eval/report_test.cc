@@ -88,7 +88,7 @@ TEST(Summary, FiguresFollowFromTheLines) {
           }
         }
       }
-      // Tasks have the same number of samples here: the mean of means is the mean.
+      // Tasks have the same number of samples here, so the mean of means is the mean.
       EXPECT_NEAR(*length.Average(name), all / 15, 1e-12);
       EXPECT_NEAR(*length.Difference(name, "full"), difference / 15, 1e-12);
       if (lookups > 0) {
@@ -159,7 +159,7 @@ TEST(Report, RefusesWhatCannotBeCompared) {
   EXPECT_ERROR(MarkdownReport({}), InvalidArgument, "no results");
 }
 
-// Every element that opens is closed, in order: this finds pages that browsers would repair.
+// Every element is closed in the right order: this finds pages that browsers would repair.
 void ExpectBalanced(const std::string& html) {
   std::vector<std::string> open;
   for (size_t at = html.find('<'); at != std::string::npos; at = html.find('<', at + 1)) {
@@ -189,7 +189,7 @@ TEST(Report, HtmlIsOneWellFormedPage) {
         "Divergence from full attention", "prefers-color-scheme", "Perplexity at 16K tokens"}) {
     EXPECT_THAT(html, HasSubstr(part));
   }
-  // The page loads nothing from elsewhere.
+  // The page loads nothing from other sites.
   for (const char* part : {"http", "src=", "@import", "url("}) {
     EXPECT_EQ(html.find(part), std::string::npos) << part;
   }
@@ -224,8 +224,8 @@ TEST(Report, ShowsHowManyNeedlesWereFound) {
   }
 }
 
-// A point lies where its figures say: the lowest and the highest of a chart's are apart by what the
-// frame leaves of its height.
+// A point is drawn where its values belong: the distance of the lowest and the highest point of a
+// chart is the height of the frame minus its margins.
 TEST(Report, PointsLieWhereTheirFiguresAre) {
   auto random = testing::TestRandom(20);
   const Results results = RandomResults(random);

@@ -71,8 +71,8 @@ TEST(Bulk, SpansAreQuestionsAndTheirAnswers) {
       }
       EXPECT_EQ(question.front(), '\n');
       EXPECT_EQ(answer.front(), ' ');
-      // Every value of the answer is in the text before the questions; for single needles, with the
-      // key that the question names.
+      // Every value of the answer is in the text before the questions; for single needles, together
+      // with the key in the question.
       const std::regex item("[A-Za-z0-9-]{4,}");
       for (std::sregex_iterator it(answer.begin(), answer.end(), item), end; it != end; ++it) {
         EXPECT_GE(CountOf(body, it->str()), 1) << document.task << ": " << answer;
@@ -95,10 +95,10 @@ TEST(Bulk, DrawsFollowTheWeightsAndTheRange) {
   for (int i = 0; i < kDocuments; ++i) {
     const TrainingDocument document = generator.Make(i);
     singles += document.task == "niah_single_1";
-    // The middle of the range in log scale.
+    // The middle of the range on a log scale.
     below += static_cast<double>(document.length) < std::sqrt(1200.0 * 5000.0);
   }
-  // The deviations are 8.7 and 10; the bounds are six of them.
+  // The standard deviations are 8.7 and 10; the bounds are six of them.
   EXPECT_NEAR(singles, 300, 52);
   EXPECT_NEAR(below, 200, 65);
 }

@@ -1,17 +1,17 @@
 #!/usr/bin/env python3
 """Compares litecache-ruler with the original generator, task by task.
 
-Runs the scripts of a checkout of NVIDIA/RULER (not part of this repository) beside our program, with the same tokenizer, haystack and
-lengths, and checks that nothing but the random draws differs: the text around the context is equal once words and numbers are masked, the
+Runs the scripts of a checkout of NVIDIA/RULER (not part of this repository) and our program with the same tokenizer, haystack and
+lengths, and checks that only the random draws differ: the text around the context is equal once words and numbers are masked, the
 context has the same lines, the numbers of needles, answers and repeats agree, needle depths have the same distribution, neither exceeds the
 length, and ours leaves no more of it unused (to a unit of haystack).
 
     ruler_compare.py --checkout RULER --program build/litecache-ruler --tokenizer tokenizer.json --essays essays.json
 
-SQuAD and HotpotQA are read from --qa-data; without it, files in their format are made up.
+SQuAD and HotpotQA are read from --qa-data; without it, synthetic files in their format are used.
 
 Needs the packages tokenizers, numpy, scipy and wonderwords. nltk's sentence model is replaced by a simple splitter, so sentence borders are
-not compared, and english_words.json (a large-file pointer in the checkout) by a list of made-up words.
+not compared, and english_words.json (a large-file pointer in the checkout) by a list of synthetic words.
 """
 
 import argparse
@@ -78,7 +78,7 @@ def made_up_questions(folder):
 
 
 def prepare(checkout, essays, qa_data, folder):
-    """A copy of the scripts whose imports find the stand-ins."""
+    """A copy of the scripts whose imports find the replacements."""
     synthetic = folder / "data" / "synthetic"
     shutil.copytree(checkout / "scripts" / "data" / "synthetic", synthetic)
     for name, text in SHIMS.items():
@@ -243,7 +243,7 @@ def compare(task, options, synthetic, folder, essay):
                 check(got[key] == value, task, f"{name} {key}: {got[key]!r}\n   instead of {value!r}")
             check(row["length"] <= options.length, task, f"{name} is longer than {options.length}: {row['length']}")
     spare = lambda rows: sum(options.length - r["length"] for r in rows) / len(rows)
-    # The original drops ten documents at once where a sample is too long; ours fits every sample to a document.
+    # The original drops ten documents at once if a sample is too long; ours fits every sample to one document.
     check(spare(ours) <= spare(theirs) + 30, task, f"ours leaves {spare(ours):.1f} tokens unused, the original {spare(theirs):.1f}")
     check([r["answer_prefix"] for r in theirs][0].strip()[:7] == ours[0]["answer_prefix"].strip()[:7], task, "answer prefix")
     check(theirs[0]["max_new_tokens"] == ours[0]["max_new_tokens"], task, "max_new_tokens")

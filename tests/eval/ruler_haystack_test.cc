@@ -50,7 +50,7 @@ TEST(Haystack, LinesStayAsTheyAre) {
   EXPECT_EQ(haystack->words(), 6);
   EXPECT_THAT(haystack->Window(6),
               ElementsAre("\n\ndef f(a,", "      b):", "\n    return  a", "\tx"));
-  // Joined, they give the text back, except for white space at its end.
+  // Joined, the pieces give the text back, except for white space at its end.
   std::string joined;
   for (const std::string_view piece : haystack->Window(6)) {
     if (!joined.empty()) joined += haystack->joint();

@@ -1,4 +1,4 @@
-// RULER's question-answering tasks on question files that are made here.
+// RULER's question-answering tasks on synthetic question files.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -23,7 +23,7 @@ namespace {
 using nlohmann::json;
 using ::testing::HasSubstr;
 
-// Words that no template contains, and a mark that tells documents apart.
+// Words that no template contains, and a mark that identifies the document.
 std::string RandomText(std::mt19937_64& random, const std::string& mark) {
   std::string text = mark;
   const auto words = 5 + random() % 60;
@@ -102,7 +102,7 @@ Generator Make(const std::string& task, int64_t length,
                    CountPieces);
 }
 
-// The documents of a prompt in the original's template; fails the test where its form differs.
+// The documents of a prompt in the original's template; the test fails if its form differs.
 std::vector<std::string> Documents(const RulerSample& sample, const std::string& question) {
   const std::string instruction =
       "Answer the question based on the given documents. Only give me the answer and do not output "
@@ -221,7 +221,7 @@ TEST(RulerQa, SamplesAreFunctionsOfSeedAndIndex) {
       {.task = "qa_1", .length = 2053, .seed = testing::TestSeed() + 1, .questions = set},
       CountPieces);
   EXPECT_NE(other.Make(3).input, third);
-  EXPECT_EQ(other.Make(3).outputs, generator.Make(3).outputs);  // the question is the file's
+  EXPECT_EQ(other.Make(3).outputs, generator.Make(3).outputs);  // the file determines the question
 }
 
 TEST(RulerQa, EvidenceReachesAllDepths) {

@@ -8,8 +8,8 @@
 namespace litecache::eval {
 namespace {
 
-// Compared with a scan, on curves with random steps (flat stretches included) and with guesses that
-// are right or far off.
+// Compared with a linear scan, on curves with random steps (including flat parts) and with guesses
+// that are right or far off.
 TEST(LargestFit, FindsWhatAScanFinds) {
   std::mt19937_64 random = testing::TestRandom();
   for (int round = 0; round < 500; ++round) {

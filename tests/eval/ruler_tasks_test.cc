@@ -1,4 +1,4 @@
-// Invariants of every task when generated alone, for random seeds and odd lengths.
+// Invariants of every task when generated separately, for random seeds and odd lengths.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -19,7 +19,7 @@ using ::testing::HasSubstr;
 
 constexpr int64_t kLengths[] = {1531, 4093, 8209};
 
-// The words and other strings of a sample that the two splits must not share.
+// The words and other strings of a sample, which the two splits must not share.
 std::set<std::string> DrawnStrings(const RulerSample& sample) {
   std::set<std::string> drawn(sample.outputs.begin(), sample.outputs.end());
   static const std::regex needle("for ([a-z0-9-]+) is: ([a-z0-9-]+)\\.");
@@ -41,8 +41,8 @@ class EveryTask : public ::testing::TestWithParam<std::string> {
 };
 
 TEST_P(EveryTask, MeetsTheLengthWithinAUnit) {
-  // An upper bound on a unit of haystack in tokens of CountPieces: a line of noise or of two uuids;
-  // three numbered words; the words that one more step of frequencies adds.
+  // Upper bound on the CountPieces tokens of a haystack unit: a line of noise or of two uuids;
+  // three numbered words; the words added by one more step of frequencies.
   const int64_t unit = GetParam() == "fwe" ? 60 : GetParam() == "cwe" ? 36 : 30;
   for (const int64_t length : kLengths) {
     const Generator generator = Make(length);
@@ -114,7 +114,7 @@ TEST_P(EveryTask, ATooShortLengthNamesTheShortest) {
   const std::regex form("--length: " + GetParam() + " needs at least ([0-9]+) tokens, 50 given");
   ASSERT_TRUE(std::regex_match(message, match, form)) << message;
   const int64_t least = std::stoll(match[1]);
-  // Samples differ by the lengths of their words; slightly above the least, all of them fit.
+  // Samples differ by the lengths of their words; slightly above the minimum, all of them fit.
   const int64_t enough = least + least / 4 + 40;
   EXPECT_LE(Make(enough).Make(7).length, enough);
 }
@@ -175,7 +175,7 @@ TEST(Ruler, NeedleTasksHaveTheirParameters) {
   }
 }
 
-// The answers are the asked key's values as read from the text.
+// The answers are the values of the requested key in the text.
 TEST(Ruler, NeedleAnswersFollowFromTheText) {
   for (const TaskSpec& spec : TaskSpecs()) {
     if (spec.family != Family::kNeedle) continue;

@@ -1,4 +1,4 @@
-// Shared by the tests of the generator.
+// Helpers shared by the tests of the generator.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -11,8 +11,8 @@
 
 namespace litecache::eval {
 
-// Stands in for a tokenizer: counts a word with the space before it in pieces of five bytes, so
-// that counts are not additive over cuts, like real ones.
+// Replaces a tokenizer: counts a word with the space before it in pieces of five bytes, so that
+// counts are not additive over cuts, like real ones.
 inline int64_t CountPieces(std::string_view text) {
   int64_t tokens = 0;
   for (size_t i = 0; i < text.size();) {
@@ -55,7 +55,8 @@ void ExpectAllDepths(const Generator& generator, double most) {
   }
   EXPECT_LT(low, 0.1);
   EXPECT_GT(high, most);
-  // A uniform depth has deviation 0.29, the mean of 200 has 0.02; the bound is six of them.
+  // A uniform depth has standard deviation 0.29, the mean of 200 has 0.02; the bound is six of
+  // them.
   EXPECT_NEAR(sum / kSamples, 0.5, 0.13);
 }
 

@@ -137,7 +137,7 @@ TEST_F(JournalTest, GoesOnWhereAKilledProcessStopped) {
     journal.Add(first);
   }
   const std::string complete = io::ReadTextFile(path_);
-  // Any part of the next line may have been written.
+  // The next line may have been written up to any point.
   const std::string line = Line(ToJson(second));
   for (size_t bytes = 0; bytes < line.size(); bytes += 1 + random_() % 37) {
     directory_.Write("out.jsonl", complete + line.substr(0, bytes));

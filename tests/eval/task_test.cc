@@ -1,4 +1,4 @@
-// JSON lines of samples: what is read, what is rejected, and with which message.
+// JSON lines of samples: what is accepted, what is rejected, and with which message.
 #include "eval/task.h"
 
 #include <gmock/gmock.h>
@@ -97,7 +97,8 @@ TEST(Jsonl, ErrorsNameFileLineAndField) {
     json line = Line();
     line[item.field] = item.value;
     const std::string named =
-        item.value == "retrieval" ? "outputs" : item.field;  // what the metric cannot read
+        // References that the metric cannot read.
+        item.value == "retrieval" ? "outputs" : item.field;
     EXPECT_ERROR(parse(good + line.dump()), FileError, "dir/f.jsonl:2: field '" + named + "'",
                  item.message);
   }

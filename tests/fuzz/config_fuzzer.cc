@@ -1,5 +1,5 @@
-// Arbitrary bytes as config.json and generation_config.json: an error, or values that can be
-// computed with.
+// Arbitrary bytes as config.json and generation_config.json: an error, or values that are safe to
+// compute with.
 #include <cmath>
 #include <cstddef>
 #include <cstdint>

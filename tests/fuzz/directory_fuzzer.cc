@@ -1,5 +1,5 @@
-// A whole model directory: files behind lines "=== NAME". Whatever they hold, everything that reads
-// a directory ends in a result or an Error, and in bounded work.
+// A whole model directory: files after lines "=== NAME". Whatever they contain, every reader of the
+// directory must end with a result or an Error, and with bounded work.
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -26,7 +26,7 @@ using namespace litecache;  // NOLINT: a program of one file
 
 constexpr std::string_view kMark = "=== ";
 
-// Nothing outside of the directory is named.
+// Names outside the directory are excluded.
 bool IsFileName(std::string_view name) {
   return !name.empty() && name.size() < 100 && name != "." && name != ".." &&
          name.find_first_of(std::string_view("/\0", 2)) == std::string_view::npos;

@@ -1,5 +1,5 @@
-// The evaluation's readers. The first byte picks one of them, the rest is its file: an error, or
-// samples whose fields are what the header says.
+// The evaluation's readers. The first byte selects one of them, the rest is its file: an error, or
+// samples with the fields that the header describes.
 #include <cstdint>
 #include <string>
 #include <string_view>

@@ -1,5 +1,5 @@
-// Arbitrary bytes as a JSON schema. What compiles can be followed to a text, byte by byte and with
-// no dead end; what does not is refused with an Error.
+// Arbitrary bytes as a JSON schema. If it compiles, the grammar can be followed to a text, byte by
+// byte without dead ends; otherwise it is rejected with an Error.
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -46,7 +46,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       TrySchema(text, data[1]);
     }
   } catch (const Error&) {
-  } catch (const Json::exception&) {  // of invalid UTF-8, in the dump above
+  } catch (const Json::exception&) {  // from invalid UTF-8, in the dump above
     LC_CHECK(data[0] == 'p');
   }
   return 0;

@@ -1,5 +1,5 @@
-// Arbitrary bytes as a file of the prefix store: an error, or a block that is what its header says.
-// The fuzzer does not find checksums, so the same bytes are also tried with theirs put right.
+// Arbitrary bytes as a file of the prefix store: an error, or a block that matches its header. The
+// fuzzer cannot guess checksums, so the same bytes are also tried with correct ones.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Arbitrary bytes as a profile: an error, or arrays of the shapes its fields promise. The fuzzer
+// Arbitrary bytes as a profile: an error, or arrays with the shapes given by its fields. The fuzzer
 // rarely gets a header past the length, so the same bytes are also tried as the metadata's text.
 #include <cmath>
 #include <cstddef>

@@ -1,5 +1,5 @@
-// Files of results and the reports made of them: an error, or a report. What is not complete at the
-// end of a file changes nothing.
+// Files of results and the reports made from them: an error, or a report. An incomplete end of a
+// file changes nothing.
 #include <cstdint>
 #include <string>
 

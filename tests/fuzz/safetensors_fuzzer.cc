@@ -1,4 +1,4 @@
-// Arbitrary bytes as a safetensors file: an error, or tensors that lie inside the file.
+// Arbitrary bytes as a safetensors file: an error, or tensors inside the bounds of the file.
 #include <cstddef>
 #include <cstdint>
 #include <span>

@@ -1,6 +1,6 @@
-// Arbitrary bytes as what a client sends: as HTTP, in pieces of sizes the bytes choose, and as the
-// JSON body of every endpoint. Each ends in a request the engine could be given, or in an error
-// that blames the client; an answer's JSON can always be written.
+// Arbitrary bytes from a client: as HTTP, in pieces of sizes given by the bytes, and as the JSON
+// body of every endpoint. Each must end in a request that is valid for the engine, or in an error
+// attributed to the client; an answer's JSON can always be written.
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -30,7 +30,7 @@ constexpr const char* kTokenizer = R"({
   "model": {"type": "BPE", "merges": ["a b"],
     "vocab": {"<s>": 0, "</s>": 1, "a": 2, "b": 3, "c": 4, "Ġ": 5, "Ã": 6, "©": 7, "ab": 8}}})";
 
-// Knows what a request is checked against, and cannot generate.
+// Has the limits that requests are checked against, but cannot generate.
 class NoEngine final : public Engine {
  public:
   NoEngine() {

@@ -1,4 +1,4 @@
-// Arbitrary bytes as a chat template: must end in a prompt or an error, within its limits.
+// Arbitrary bytes as a chat template: must end with a prompt or an error, within its limits.
 #include <cstddef>
 #include <cstdint>
 #include <string_view>

@@ -1,5 +1,5 @@
-// A tokenizer.json and a text behind the first byte FF: whatever they hold, there is a result or an
-// error, decoding gives valid UTF-8, and streaming gives the same as decoding at once.
+// A tokenizer.json and, after the first byte FF, a text: whatever they contain, there is a result
+// or an error, decoding gives valid UTF-8, and streaming equals decoding at once.
 #include <algorithm>
 #include <cstdint>
 #include <string>

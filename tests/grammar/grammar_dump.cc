@@ -1,5 +1,5 @@
 // For compare_with_reference.py: reads lines {"schema", "texts", "seed", "samples"}, writes lines
-// {"accepted": [one a text], "samples": [random texts of the grammar]} or {"error"}.
+// {"accepted": [one per text], "samples": [random texts of the grammar]} or {"error"}.
 #include <iostream>
 #include <random>
 #include <string>
@@ -12,8 +12,7 @@ namespace {
 using namespace litecache;           // NOLINT: a program of one file
 using namespace litecache::grammar;  // NOLINT
 
-// A random walk; what closes something is taken more often as the text grows. null: it went on for
-// too long.
+// A random walk; closing tokens become more likely as the text grows. null: it became too long.
 Json Sample(const Grammar& grammar, std::mt19937_64& random) {
   const auto at = grammar.NewConstraint();
   std::string text;

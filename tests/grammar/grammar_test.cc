@@ -33,7 +33,7 @@ void ExpectRefused(const char* schema, const char* path, const char* what) {
   }
 }
 
-// Every byte, every character of a made-up language, and random strings of what JSON is made of.
+// Every byte, every character of a synthetic language, and random strings of JSON's characters.
 std::shared_ptr<const Vocabulary> RandomVocabulary(std::mt19937_64& random, size_t size) {
   std::vector<std::string> bytes;
   for (int b = 0; b < 256; ++b) bytes.emplace_back(1, static_cast<char>(b));
@@ -151,7 +151,7 @@ TEST(Grammar, WhiteSpaceHasAnEnd) {
 }
 
 TEST(Grammar, NestingHasAnEnd) {
-  // Every place that is reached can be left: the deepest one still closes.
+  // Every reachable place can be left: even the deepest one can be closed.
   const auto grammar = Of(R"({"type": "object", "required": ["a", "b"], "properties": {
       "a": {"type": "array", "items": {"$ref": "#"}}, "b": {"type": "string", "minLength": 1}}})");
   const auto at = grammar->NewConstraint();
@@ -176,7 +176,7 @@ TEST(Grammar, NestingHasAnEnd) {
 }
 
 TEST(Grammar, AmbiguityHasABound) {
-  // Two ways at every level: 2^depth ways to read a text.
+  // Two alternatives at every level: 2^depth readings of a text.
   const auto grammar = Of(R"({"anyOf": [
       {"type": "array", "items": {"$ref": "#"}}, {"type": "array", "items": {"$ref": "#"}, "minItems": 1},
       {"type": "array", "prefixItems": [{"$ref": "#"}], "items": false}, {"type": "null"}]})");
@@ -244,7 +244,7 @@ TEST(Grammar, NumbersKeepTheirBounds) {
       ASSERT_EQ(Accepts(*grammar, std::to_string(value)), inside)
           << value << " in " << low << ".." << high;
     }
-    // The same in hundredths, with points.
+    // The same in hundredths, with decimal points.
     const auto text = [](int64_t hundredths) {
       return fmt::format("{}{}.{:02}", hundredths < 0 ? "-" : "", std::abs(hundredths) / 100,
                          std::abs(hundredths) % 100);

@@ -1,4 +1,4 @@
-// What tests of grammars share.
+// Helpers shared by the tests of grammars.
 #pragma once
 
 #include <memory>
@@ -11,14 +11,14 @@
 
 namespace litecache::grammar {
 
-// A token for every byte.
+// One token per byte.
 inline std::shared_ptr<const Vocabulary> ByteVocabulary() {
   std::vector<std::string> bytes;
   for (int b = 0; b < 256; ++b) bytes.emplace_back(1, static_cast<char>(b));
   return std::make_shared<Vocabulary>(std::move(bytes));
 }
 
-// Whether the whole text is one of the grammar's, which is over ByteVocabulary().
+// Whether the grammar, over ByteVocabulary(), accepts the whole text.
 inline bool Accepts(const Grammar& grammar, std::string_view text) {
   const auto at = grammar.NewConstraint();
   for (const char c : text) {

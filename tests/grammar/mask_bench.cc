@@ -1,4 +1,4 @@
-// How long a mask takes: of a place that is met for the first time, and of one that is known.
+// The time to compute a mask: for a place reached for the first time, and for a cached one.
 //   mask_bench TOKENIZER_JSON [SCHEMA_JSON]
 // Follows random texts of the schema token by token. The floor is one pass over a mask's words.
 #include <fmt/format.h>
@@ -63,7 +63,7 @@ int main(int argc, char** argv) {
   fmt::print("schema: {} states, {:.2f} ms\n", grammar->automaton().states.size(),
              Microseconds(start) / 1e3);
   std::mt19937_64 random(1);
-  // The first text meets places for the first time; the texts after it mostly know them.
+  // The first text reaches places for the first time; for later texts most are cached.
   for (const auto& [name, texts] : {std::pair("first text", 1), std::pair("next 20 texts", 20)}) {
     std::vector<double> masks, accepts;
     for (int i = 0; i < texts; ++i) {

@@ -74,7 +74,7 @@ TEST(FileTest, AFailedWriteLeavesTheOldFile) {
                "No such file");
   EXPECT_ERROR(WriteFileAtomically(directory.path(), "x"), FileError);
 
-  // The limit on a file's size stands in for a full disk: write() fails half way.
+  // The limit on a file's size simulates a full disk: write() fails half way.
   const auto path = directory.Write("out", "old");
   rlimit limit{};
   ASSERT_EQ(::getrlimit(RLIMIT_FSIZE, &limit), 0);

@@ -13,7 +13,7 @@ namespace {
 using ::litecache::testing::TemporaryDirectory;
 namespace fs = std::filesystem;
 
-// Sets the variables that choose the cache; restores them at the end.
+// Sets the variables that select the cache; restores them at the end.
 class HubTest : public ::testing::Test {
  protected:
   HubTest() {
@@ -64,7 +64,7 @@ TEST_F(HubTest, FindsSnapshots) {
   EXPECT_EQ(ResolveModelDirectory("org/name"), snapshots / commit_);
   EXPECT_EQ(ResolveModelDirectory("org/name@v2"), snapshots / "abc123");
   EXPECT_EQ(ResolveModelDirectory("org/name@" + commit_), snapshots / commit_);
-  // A model without an organization, filled by commit: one snapshot and no refs.
+  // A model without an organization, downloaded by commit: one snapshot and no refs.
   directory_.Write("models--gpt.x/snapshots/def/config.json", "{}");
   EXPECT_EQ(ResolveModelDirectory("gpt.x"), directory_.path() / "models--gpt.x/snapshots/def");
 }

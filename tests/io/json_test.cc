@@ -25,7 +25,7 @@ TEST(JsonTest, DeepNestingIsRefused) {
   EXPECT_EQ(Excerpt(ParseJson(std::string(128, '[') + std::string(128, ']'), "d")), "[...]");
 }
 
-// A second is a hundred times what it takes; proportional to the square it would be minutes.
+// A second is a hundred times the normal duration; quadratic time would take minutes.
 TEST(JsonTest, TimeIsProportionalToTheText) {
   const auto begun = std::clock();
   for (const char* element : {"{}", "[]", "0", "\"\""}) {

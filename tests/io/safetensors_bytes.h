@@ -1,4 +1,4 @@
-// Builds safetensors files, right and wrong ones.
+// Builds valid and invalid safetensors files.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 
 namespace litecache::testing {
 
-// Header length, header, data; the length can lie.
+// Header length, header, data; the length may be wrong.
 inline std::string SafetensorsWithLength(uint64_t length, std::string_view header,
                                          std::string_view data) {
   std::string bytes;

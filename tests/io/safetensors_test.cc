@@ -123,8 +123,8 @@ TEST(SafetensorsTest, RefusesOverlapsGapsAndDuplicates) {
                FileError, "'a' occurs twice");
 }
 
-// Cutting a good file anywhere, or flipping any byte of its header, gives an error or a header
-// whose tensors lie inside the file: never a crash, never bytes outside.
+// Cutting a valid file anywhere, or flipping any byte of its header, gives an error or a header
+// whose tensors are inside the file: never a crash, never bytes outside.
 TEST(SafetensorsTest, SurvivesEveryTruncationAndRandomDamage) {
   const std::string good =
       SafetensorsBytes(R"({"a":{"dtype":"BF16","shape":[2,3],"data_offsets":[0,12]},)"

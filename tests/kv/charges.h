@@ -14,7 +14,7 @@ namespace litecache::kv {
 class Charges {
  public:
   void Create(SequenceId id) { charges_[id] = {}; }
-  // length: the parent's present length.
+  // length: the parent's current length.
   void Fork(SequenceId parent, SequenceId id, int64_t length) {
     charges_[id] = {.fork = true, .shared = length, .tokens = length};
     charges_[parent].forked = true;

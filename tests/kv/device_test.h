@@ -24,7 +24,7 @@ inline DeviceType TypeOf(const std::string& device) {
   return device == "cpu" ? DeviceType::kCpu : DeviceType::kCuda;
 }
 
-// A test that runs on both backends, skipped where the machine has no GPU.
+// A test that runs on both backends; skipped if the machine has no GPU.
 class DeviceTest : public ::testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {

@@ -11,7 +11,7 @@ namespace litecache::kv {
 
 class HostDevice final : public Device {
  public:
-  // Allocate() fails where it would exceed `limit` bytes in use.
+  // Allocate() fails if it would exceed `limit` bytes in use.
   explicit HostDevice(size_t limit = SIZE_MAX) : limit_(limit) {}
   ~HostDevice() override { LC_CHECK(live_ == 0, "{} bytes were leaked", live_); }
 

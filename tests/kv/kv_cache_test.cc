@@ -1,4 +1,4 @@
-// The public face of the KV cache; what lies behind it is tested on its own.
+// The public interface of the KV cache; its implementation is tested separately.
 
 #include "litecache/kv_cache.h"
 
@@ -95,7 +95,7 @@ TEST(KvCache, WrongCallsAreErrorsThatSayWhy) {
   EXPECT_THROW(begin({.sequence = id, .rows = 0}), InvalidArgument);
   EXPECT_THROW(begin({.sequence = id, .rows = 2, .decode = true}), InvalidArgument);
   EXPECT_THROW(begin({.sequence = id, .rows = int64_t{1} << 40}), CapacityError);
-  EXPECT_THROW(cache->Attend(0, x, x, x, 1, x), InvalidArgument);  // none of them began
+  EXPECT_THROW(cache->Attend(0, x, x, x, 1, x), InvalidArgument);  // no step has begun
   begin({.sequence = id});
   EXPECT_THROW(cache->Attend(2, x, x, x, 1, x), InvalidArgument);
   EXPECT_THROW(cache->Prefetch(0, x, 1), InvalidArgument);

@@ -66,7 +66,7 @@ TEST(PolicySettings, KeepDefaultsUntilTheyAreWrittenAndAreCopied) {
 
 TEST(KvOptionTable, HasARowForEveryMember) {
   testing::ExpectSoundTable(KvOptionTable());
-  size_t members = 2;  // kvpr and settings, which have rows of their own
+  size_t members = 2;  // kvpr and settings, which have separate rows
   size_t of_kvpr = 0;
   for (const auto& option : KvOptionTable()) {
     members += option.name.find('.') == std::string::npos ? 1 : 0;
@@ -172,7 +172,7 @@ TEST(KvOptions, ErrorsNameFieldAndValue) {
   }
 }
 
-// Rows travel to a GPU: no engine has anything to do on the CPU.
+// Rows are transferred to a GPU; on the CPU no engine has anything to do.
 TEST(KvOptions, TransferEnginesNeedAGpu) {
   const kv::Layout layout{.layers = 2, .q_heads = 2, .kv_heads = 1, .head_dim = 16};
   for (const char* engine : {"gpu-pull", "cpu-push", "copy"}) {

@@ -38,7 +38,7 @@ void PolicyOracle::Release(SequenceId id) {
   sequences_.erase(id);
 }
 
-// [kv_heads * head_dim], as the layout's dtype keeps them, or as the store gives them back.
+// [kv_heads * head_dim], rounded to the layout's dtype, or as read back from the store.
 std::vector<double> PolicyOracle::RoundRow(const float* x,
                                            std::optional<ops::RowEncoding> stored) const {
   const int64_t d = layout_.head_dim;
@@ -134,7 +134,7 @@ void PolicyOracle::Compare(const kv::Step& step, int64_t layer, const LayerInput
     for (int64_t i = 0; i < part.rows; ++i) {
       const int64_t token = part.past + i;
       std::vector<double> expected(q_heads * d);
-      double size = 0;  // of the terms that outputs are sums of, squared
+      double size = 0;  // sum of squares of the terms that outputs consist of
       for (size_t head = 0; head < q_heads; ++head) {
         const size_t at = (static_cast<size_t>(part.first_row + i) * q_heads + head) * d;
         const size_t kv = head / group * d;
@@ -161,8 +161,8 @@ void PolicyOracle::Compare(const kv::Step& step, int64_t layer, const LayerInput
         for (size_t j = 0; j < d; ++j) expected[head * d + j] /= sum;
       }
       const auto row = static_cast<size_t>(part.first_row + i) * q_heads * d;
-      // Terms are rounded each on its own, so that errors add up as random terms do. The outputs
-      // themselves may vanish where values lie in a plane (Layout::hidden = 2).
+      // Each term is rounded separately, so that errors accumulate like random terms. The outputs
+      // themselves may vanish if values lie in a plane (Layout::hidden = 2).
       worst =
           std::max(worst, testing::Distance(std::span(out).subspan(row, q_heads * d), expected) /
                               std::sqrt(size));
@@ -180,7 +180,7 @@ void PolicyOracle::Compare(const kv::Step& step, int64_t layer, const LayerInput
 }
 
 void PolicyOracle::CheckMemory() {
-  // Shared pages are counted once in what is used.
+  // Shared pages are counted once in the memory in use.
   TierBytes limit;
   for (const auto& [id, sequence] : sequences_) limit += cache_->BytesFor(sequence.length);
   const TierBytes used = cache_->GetStats().used;

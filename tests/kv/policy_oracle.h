@@ -1,4 +1,4 @@
-// Attention over a chosen set of earlier tokens, in double precision and plain loops, compared with
+// Attention over a given set of earlier tokens, in double precision with plain loops, compared with
 // a cache of any policy whose set does not depend on the queries: random runs of several sequences
 // through both, with every output compared.
 #pragma once
@@ -29,11 +29,11 @@ struct LayerInputs {
 
 class PolicyOracle {
  public:
-  // Whether a token attends another one, seen <= token.
+  // Whether one token attends another, seen <= token.
   using Sees = std::function<bool(int64_t token, int64_t seen)>;
 
-  // Compares with a cache of `plan`. stored: how rows of earlier steps are kept; those of the step
-  // itself are attended in the layout's dtype. device: the device that the plan was made for.
+  // Compares with a cache of `plan`. stored: format of rows from earlier steps; those of the step
+  // itself are attended in the layout's dtype. device: the device of the plan.
   PolicyOracle(const CachePlan& plan, Sees sees, uint64_t seed, const TierBytes& budget,
                std::optional<ops::RowEncoding> stored = std::nullopt,
                const std::string& device = "cpu");
@@ -43,16 +43,17 @@ class PolicyOracle {
   SequenceId Fork(SequenceId parent);
   void Release(SequenceId id);
 
-  // Runs a step and compares it. fail_after >= 0: first fails a try after so many layers.
+  // Runs a step and compares it. fail_after >= 0: first makes an attempt that fails after that many
+  // layers.
   void Step(const std::vector<Part>& parts, int64_t fail_after = -1);
-  // Prompts in chunks, decoding, prompts again, forks, releases, and steps that are run again.
+  // Prompts in chunks, decoding, further prompts, forks, releases, and repeated steps.
   void RunLife(int steps, int64_t longest_prompt);
 
   Cache& cache() { return *cache_; }
   Stream& stream() { return *stream_; }
 
  protected:
-  // Fills q, k and v, which already have their sizes.
+  // Fills q, k and v, which have their sizes already.
   virtual void Draw(const kv::Step& step, int64_t layer, LayerInputs* inputs);
   // Called before a layer's attention.
   virtual void BeforeAttend(const kv::Step& step, int64_t layer) {}

@@ -12,7 +12,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-// One test: what is registered stays.
+// A single test, because registered policies stay registered.
 TEST(PolicyRegistry, HasTheProductsPoliciesAndThoseRegistered) {
   const Layout layout{.layers = 2, .q_heads = 4, .kv_heads = 2, .head_dim = 16};
   KvOptions options;
@@ -32,7 +32,7 @@ TEST(PolicyRegistry, HasTheProductsPoliciesAndThoseRegistered) {
   EXPECT_EQ(FindPolicy("mine").summary, "as full");
   const auto plan = MakeCachePlan(layout, options, nullptr);
   EXPECT_EQ(plan->BytesFor(100), PlanFullCache(layout)->BytesFor(100));
-  // Whoever has registered policies has no other program to look into.
+  // A program with registered policies is not referred to another one.
   EXPECT_THAT(WhyNoPolicy("yours"), HasSubstr("mine"));
   EXPECT_THAT(WhyNoPolicy("yours"), Not(HasSubstr("litecache-lab")));
 }

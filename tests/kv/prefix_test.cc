@@ -1,5 +1,5 @@
 // Sequences that begin with rows of others: forked from a prefix, or imported block by block. They
-// must go on exactly as sequences that were given all their tokens themselves.
+// must continue exactly like sequences that processed all their tokens.
 
 #include <gtest/gtest.h>
 
@@ -23,7 +23,8 @@ T Pick(std::mt19937_64& random, std::initializer_list<T> values) {
   return *(values.begin() + random() % values.size());
 }
 
-// The inputs of a text: what every layer gets for token t, whoever runs it and in whatever chunks.
+// The inputs of a text: those of every layer for token t, whichever cache runs it and in whatever
+// chunks.
 class Text {
  public:
   Text(const Layout& layout, int64_t tokens, uint64_t seed) : layout_(layout) {
@@ -38,7 +39,7 @@ class Text {
     q_ = fill(q_columns());
     k_ = fill(kv_columns());
     v_ = fill(kv_columns());
-    // Queries turn slowly, so that lookups hit, too.
+    // Queries rotate slowly, so that some lookups hit.
     for (int64_t layer = 0; layer < layout.layers; ++layer) {
       for (int64_t i = q_columns(); i < tokens * q_columns(); ++i) {
         float* q = q_.data() + layer * tokens * q_columns();
@@ -131,7 +132,7 @@ struct Rig {
   std::unique_ptr<Cache> cache;
 };
 
-// What one round of a test is given.
+// The inputs of one round of a test.
 struct Trial {
   Setting setting;
   std::mt19937_64& random;
@@ -139,7 +140,7 @@ struct Trial {
   Stream& stream;
 };
 
-// Runs a test's rounds, each with a random setting, until one fails beyond repair.
+// Runs a test's rounds, each with a random setting, until one fails fatally.
 template <class Round>
 void ForRandomSettings(uint64_t seed, int rounds, const Round& round,
                        const std::string& device_name = "cpu") {
@@ -150,7 +151,7 @@ void ForRandomSettings(uint64_t seed, int rounds, const Round& round,
   const Machine machine = OpenMachine(device_name, 2);
   Device& device = machine.compute();
   const auto stream = device.CreateStream();
-  // There every layer of a step is waited for: a fraction of the rounds takes as long.
+  // On a GPU every layer of a step is waited for: a fraction of the rounds takes the same time.
   if (device.type() == DeviceType::kCuda) rounds = (rounds + 4) / 5;
   for (int i = 0; i < rounds && !::testing::Test::HasFatalFailure(); ++i) {
     const Trial trial{RandomSetting(random), random, device, *stream};
@@ -188,7 +189,7 @@ TEST_P(PrefixSharing, AForkGoesOnLikeASequenceOfItsOwn) {
       text.Run(*shared.cache, device, stream, parent, 1, true);
       text.Run(*own.cache, device, stream, lonely, 1, true);
     }
-    // Generated rows were rounded before their keys were encoded, a prompt's after.
+    // Generated rows were rounded before their keys were encoded, a prompt's rows after.
     const int64_t longest = setting.layout.dtype == DType::kF32
                                 ? shared.cache->PrefixLength(parent)
                                 : std::min(prompt, shared.cache->PrefixLength(parent));
@@ -200,7 +201,7 @@ TEST_P(PrefixSharing, AForkGoesOnLikeASequenceOfItsOwn) {
     const SequenceId fresh = own.cache->Create();
     text.Run(*own.cache, device, stream, fresh, cut, false);
 
-    // The parent goes on, or is gone.
+    // The parent either continues or has been released.
     const bool released = random() % 2 == 0;
     if (released) shared.cache->Release(parent);
     ExpectSame(text.Run(*shared.cache, device, stream, child, more, false),
@@ -312,8 +313,8 @@ TEST_P(PrefixSharing, SharedPagesAreHeldOnce) {
   ForRandomSettings(74, 10, round, GetParam());
 }
 
-// A block's rows are the same bytes whichever device made them, and each takes the other's: a store
-// on disk serves both. A GPU has the scales of 8-bit rows apart.
+// A block's rows have the same bytes on every device, and each device accepts the other's: a store
+// on disk serves both. A GPU keeps the scales of 8-bit rows separately.
 TEST(Prefix, BlocksGoFromDeviceToDevice) {
   if (FindCudaDevices().devices.empty()) {
     GTEST_SKIP() << "no GPU: " << FindCudaDevices().why_none;
@@ -323,7 +324,7 @@ TEST(Prefix, BlocksGoFromDeviceToDevice) {
   for (const char* rows : {"auto", "fp8", "int8", "int4"}) {
     Setting setting = RandomSetting(random);
     setting.options.policy = "litecache";
-    setting.options.retriever = "exact";  // no metadata: a block is rows alone
+    setting.options.retriever = "exact";  // no metadata: a block contains only rows
     setting.options.host_rows = rows;
     SCOPED_TRACE(::testing::Message() << setting);
     Text text(setting.layout, 2 * kBlockTokens, random());

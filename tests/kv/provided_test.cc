@@ -1,4 +1,4 @@
-// Caches that have been given their memory before they need it.
+// Caches whose memory has been allocated ahead.
 #include <gtest/gtest.h>
 
 #include <string>

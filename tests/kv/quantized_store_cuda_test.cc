@@ -1,5 +1,5 @@
-// Policy litecache on a GPU with quantized host rows against exact ones: outputs differ by what the
-// codes round (tests/kv/litecache/policy_test.cc has the CPU's test).
+// Policy litecache on a GPU with quantized host rows against exact ones: outputs differ by the
+// rounding of the codes (tests/kv/litecache/policy_test.cc has the CPU's test).
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -16,7 +16,7 @@
 namespace litecache::kv {
 namespace {
 
-// The largest of the layers.
+// The largest error over the layers.
 double LayersError(const std::vector<std::vector<float>>& a,
                    const std::vector<std::vector<float>>& b) {
   double largest = 0;
@@ -77,7 +77,7 @@ TEST_P(QuantizedStoreOnGpu, StaysCloseToExactRows) {
     for (int i = 0; i < 60; ++i) add({{a}, {b}});
     add({{b, 40, false}, {a}});
     for (int i = 0; i < 20; ++i) add({{a}, {b}});
-    // The mean over the steps of the larger of the two layers' errors.
+    // The mean over the steps of the larger error of the two layers.
     const double error = std::sqrt(sum / steps);
     EXPECT_LT(error, 1.3 * GetParam().OfOutputs());
     EXPECT_GT(error, 0.5 * GetParam().OfOutputs()) << "the store does not seem to be quantized";
@@ -87,9 +87,9 @@ TEST_P(QuantizedStoreOnGpu, StaysCloseToExactRows) {
 INSTANTIATE_TEST_SUITE_P(All, QuantizedStoreOnGpu, ::testing::ValuesIn(kCodeRoundings),
                          [](const auto& rows) { return rows.param.format; });
 
-// Slots that keep codes and slots of expanded rows hold the same values, but for the rounding of
-// the latter to bf16: so do whole steps, with one sequence (whose pulls have SMs of their own) and
-// with several, forked ones among them.
+// Slots with codes and slots with expanded rows contain the same values, except that the latter are
+// rounded to bf16: so whole steps must agree, with one sequence (whose pulls have separate SMs) and
+// with several, including forked ones.
 TEST(SlotsOfCodes, AttendAsExpandedRows) {
   if (FindCudaDevices().devices.empty()) {
     GTEST_SKIP() << "no GPU: " << FindCudaDevices().why_none;
@@ -137,7 +137,7 @@ TEST(SlotsOfCodes, AttendAsExpandedRows) {
                         1.0f / std::sqrt(static_cast<float>(head_dim)), layout.layers, &arenas[i]);
           caches[i]->EndStep(step);
         }
-        // Three roundings by up to 2^-9, of the expanded value and of both probabilities.
+        // Three roundings by up to 2^-9: of the expanded value and of both probabilities.
         EXPECT_LE(LayersError(outs[0], outs[1]), 0x1p-7)
             << rows << ", head_dim " << head_dim << ", " << where;
       };

@@ -1,4 +1,4 @@
-// Random steps of several sequences, for any test that runs a cache and compares it.
+// Random steps of several sequences, for tests that run a cache and compare its outputs.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@
 
 namespace litecache::kv {
 
-// What a sequence does in a step.
+// A sequence's part in a step.
 struct Part {
   SequenceId id = 0;
   int64_t rows = 1;
@@ -38,17 +38,17 @@ struct LifeOptions {
   int64_t layers = 0;
   int64_t first_prompt = 1;    // tokens
   int64_t longest_prompt = 1;  // tokens of a later chunk
-  int prompts = 12;            // one in so many parts is a prompt's chunk
-  int failures = 10;           // one in so many steps stops half way and is run again; 0: none
-  // A step with only decode parts may be repeated fewer than so many times with the same sequences,
-  // for policies that then work ahead; 0: never.
+  int prompts = 12;            // one in this many parts is a prompt's chunk
+  int failures = 10;           // one in this many steps stops half way and is repeated; 0: none
+  // A step with only decode parts may be repeated fewer than this many times with the same
+  // sequences, for policies that then work ahead; 0: never.
   int repeats = 0;
 };
 
-// Prompts in chunks, decoding, prompts again, forks, releases, and steps that fail and are run
-// again. Subject needs Create(), Fork(id), Release(id), and Step(parts, fail_after), which runs and
-// compares a step (fail_after >= 0: first a failing try that stops after so many layers). Returns
-// the sequences that are left.
+// Prompts in chunks, decoding, further prompts, forks, releases, and steps that fail and are
+// repeated. Subject needs Create(), Fork(id), Release(id), and Step(parts, fail_after), which runs
+// and compares a step (fail_after >= 0: first makes an attempt that fails after that many layers).
+// Returns the remaining sequences.
 template <class Subject>
 std::vector<SequenceId> LiveRandomly(Subject& subject, std::mt19937_64& random,
                                      const LifeOptions& options) {

@@ -1,4 +1,4 @@
-// The host's end of cpu-push; a thread plays the device, by the protocol of
+// The host side of cpu-push; a thread simulates the device according to the protocol of
 // ops/transfer/transfer_cuda.h.
 #include "kv/transfer/row_pusher.h"
 
@@ -35,7 +35,7 @@ double CpuSeconds() {
   return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
 
-// The device's end: memory, counts, and what its kernels do.
+// The device side: memory, counters, and the work of its kernels.
 class FakeDevice {
  public:
   FakeDevice(int64_t count, size_t chunk_bytes)
@@ -71,7 +71,7 @@ class FakeDevice {
     Release(mailbox_.asked, end_);
   }
 
-  // As DrainRows on `blocks` blocks, that wait side by side. Empty after the deadline.
+  // As DrainRows on `blocks` blocks, which wait in parallel. Empty after the deadline.
   std::optional<std::vector<std::byte>> Drain(std::mt19937_64& random, size_t blocks,
                                               Clock::duration deadline) {
     std::vector<std::byte> rows(sources_.size() * row_bytes_);
@@ -121,7 +121,7 @@ struct Rows {
     memory.resize(row_bytes * static_cast<size_t>(count));
     for (std::byte& b : memory) b = static_cast<std::byte>(random());
   }
-  // n rows, some of them again and again.
+  // n rows, some of them repeatedly.
   std::vector<const std::byte*> Choose(std::mt19937_64& random, int64_t n) const {
     std::vector<const std::byte*> rows;
     for (int64_t i = 0; i < n; ++i) {
@@ -170,7 +170,7 @@ TEST(RowPusher, RandomTransfers) {
         if (random() % 16 == 0) std::this_thread::sleep_for(3ms);
       }
       pusher.Rest();
-      if (random() % 4 == 0) std::this_thread::sleep_for(3ms);  // and to sleep
+      if (random() % 4 == 0) std::this_thread::sleep_for(3ms);  // and long enough to sleep
     }
   }
 }
@@ -188,11 +188,11 @@ TEST(RowPusher, SleepsWhileNothingIsExpected) {
   std::this_thread::sleep_for(50ms);
   const double before = CpuSeconds();
   std::this_thread::sleep_for(300ms);
-  // Threads that polled would take up to 4 x 0.3 s; the sleep itself takes next to nothing.
+  // Polling threads would take up to 4 x 0.3 s; sleeping ones take almost nothing.
   EXPECT_LT(CpuSeconds() - before, 0.03);
 }
 
-// While a step runs that asks for nothing, threads look now and then.
+// While a step runs that requests nothing, threads check only now and then.
 TEST(RowPusher, PausesWhileAStepAsksForNothing) {
   std::mt19937_64 random = testing::TestRandom(33);
   const Rows rows(random, 128, 50);
@@ -208,8 +208,8 @@ TEST(RowPusher, PausesWhileAStepAsksForNothing) {
   ExpectRows(wanted, 128, device.Drain(random, 4, 60s), "after");
 }
 
-// Threads that are stopped push nothing; the device gives up; after a restart, what it asked for
-// before is forgotten and new transfers arrive.
+// Stopped threads push nothing, and the device times out; after a restart, its earlier requests are
+// forgotten and new transfers arrive.
 TEST(RowPusher, GoesOnAfterAFault) {
   std::mt19937_64 random = testing::TestRandom(34);
   const Rows rows(random, 96, 200);
@@ -228,7 +228,8 @@ TEST(RowPusher, GoesOnAfterAFault) {
       }
       const bool asked_first = random() % 2 == 0;
       const auto lost = rows.Choose(random, 400);
-      // Stopped before the device asks, or somewhere in the middle: the ring holds fewer chunks.
+      // Stopped before the device requests rows, or somewhere in the middle: the ring holds fewer
+      // chunks.
       if (!asked_first) pusher.Stop();
       device.Ask(lost, 96);
       if (asked_first) {
@@ -248,7 +249,7 @@ TEST(RowPusher, EndsInTheMiddle) {
     FakeDevice device(3, 2048);
     RowPusher pusher(device.memory(), 3);
     if (round % 2 == 0) pusher.Expect();
-    // More than the ring holds: threads wait for places that nobody frees.
+    // More than the ring holds: threads wait for places that are never freed.
     device.Ask(rows.Choose(random, 200), 512);
     if (round % 3 == 0) std::this_thread::sleep_for(1ms);
   }

@@ -1,4 +1,4 @@
-// Shared by tests of transfers: lists of rows to move, and the bytes that are then in the slots.
+// Shared by tests of transfers: lists of rows to move, and the resulting bytes in the slots.
 #pragma once
 
 #include <algorithm>
@@ -8,7 +8,7 @@
 
 namespace litecache::kv {
 
-// The lists of rows to move of all of a step's pairs, as lookups leave them.
+// The lists of rows to move for all pairs of a step, in the form in which lookups write them.
 struct MoveLists {
   MoveLists(size_t pairs, size_t room)
       : room(room),
@@ -55,7 +55,7 @@ class SlotsTest : public ops::cuda::LiteCacheTest {
       Push(pages);
     }
   }
-  // Fills the slots with bytes that no row has written.
+  // Fills the slots with bytes that belong to no row.
   SlotBytes Poison(ops::cuda::Random& random) {
     const auto poison = static_cast<std::byte>(random());
     SlotBytes bytes;

@@ -1,5 +1,5 @@
-// One kernel that brings the rows of all of a step's layers: what pulls of one layer each bring,
-// and there when they are waited for.
+// One kernel that fetches the rows of all layers of a step: it must fetch the same rows as separate
+// pulls for each layer, and they must have arrived when they are waited for.
 #include "kv/transfer/step_pull_cuda.h"
 
 #include <gmock/gmock.h>
@@ -46,7 +46,7 @@ class StepPullTest : public SlotsTest {
     return pull;
   }
 
-  // A case of sequences with formats that take turns; layers with lists of their own.
+  // A case of sequences with alternating formats; layers have separate lists.
   void BuildLayers(Random& random, int round) {
     LiteCacheCase c;
     c.kv_heads = Uniform(random, 1, 8);
@@ -75,13 +75,13 @@ class StepPullTest : public SlotsTest {
     }
   }
 
-  // No slot is of two layers: these write while the others do.
+  // No slot belongs to two layers: some of them write while others do.
   void DrawLists(Random& random) {
     drawn_.clear();
     const size_t pairs = PairOf(sequences() + 1, 0);
     for (size_t i = 0; i < layers_.size(); ++i) {
       MoveLists lists(pairs, static_cast<size_t>(shape_.max_rows));
-      const int misses = Uniform(random, 0, 4);  // of four heads; of none: no list at all
+      const int misses = Uniform(random, 0, 4);  // of four heads; of none: an empty list
       for (int32_t s = 0; s < sequences(); ++s) {
         const int32_t n = views_[static_cast<size_t>(s)].past;
         const int32_t share = shape_.windows.CacheSlots(n + 1) / static_cast<int32_t>(kLayers);
@@ -105,7 +105,7 @@ class StepPullTest : public SlotsTest {
     }
   }
 
-  // The bytes of a layer's rows, one after another, in slots that are `all`.
+  // The bytes of a layer's rows in sequence, from the slots `all`.
   std::vector<std::byte> RowsOf(size_t layer, const SlotBytes& all) {
     for (int32_t s = 0; s < sequences(); ++s) {
       PagesOf(s, ops::cuda::kSlots).mirror = all[static_cast<size_t>(s)];
@@ -145,7 +145,7 @@ TEST_F(StepPullTest, BringsWhatPullsOfEachLayerBring) {
   uint32_t number = 0;
   for (int round = 0; round < testing::Rounds(10); ++round) {
     BuildLayers(random, round);
-    // One layer in the middle that is not pulled, one that is not asked for.
+    // One layer in the middle is not pulled, and one is not waited for.
     std::vector<uint8_t> pulled(kLayers, 1);
     const int64_t kept = Uniform(random, 0, kLayers - 1), passed = Uniform(random, 0, kLayers - 1);
     pulled[static_cast<size_t>(kept)] = 0;
@@ -219,7 +219,7 @@ TEST_F(StepPullTest, BringsWhatPullsOfEachLayerBring) {
   }
 }
 
-// A list that never comes: the step ends, the error names the layer, the next step goes well.
+// A list that never arrives: the step ends, the error names the layer, and the next step succeeds.
 TEST_F(StepPullTest, PassesItsDeadline) {
   Random random = testing::TestRandom(55);
   const auto pull = Create(200 * 1000 * 1000);
@@ -259,7 +259,7 @@ TEST_F(StepPullTest, PassesItsDeadline) {
   }
 }
 
-// Policy litecache, one sequence at a time, whose steps are recorded from the second on.
+// Policy litecache with one sequence at a time, whose steps are recorded from the second one on.
 TEST(StepPullOfLiteCache, AgreesWithTheReference) {
   if (FindCudaDevices().devices.empty()) {
     GTEST_SKIP() << "no GPU: " << FindCudaDevices().why_none;
@@ -286,9 +286,9 @@ TEST(StepPullOfLiteCache, AgreesWithTheReference) {
     const SequenceId id = harness.Create(), other = harness.Create();
     harness.Step({{id, 300, false}});
     harness.Step({{other, 90, false}});
-    bool one_pull = false;  // in a step that was recorded
+    bool one_pull = false;  // in a recorded step
     for (int i = 0; i < testing::Tokens(60); ++i) {
-      // Steps of both now and then, by pulls of their own; a step that fails half way.
+      // Occasional steps of both sequences, with separate pulls; a step that fails half way.
       if (i % 8 == 5) {
         harness.Step({{id}, {other}});
       } else {
@@ -297,7 +297,7 @@ TEST(StepPullOfLiteCache, AgreesWithTheReference) {
       if (::testing::Test::HasFailure()) return;
       one_pull = one_pull || (cache.step_pull() != nullptr && cache.step_pull()->on());
     }
-    // Where there is none, as under tools that let one kernel run at a time, the above was about
+    // Without the single kernel, as under tools that run one kernel at a time, the above tested
     // pulls of each layer.
     EXPECT_EQ(one_pull, cache.step_pull() != nullptr);
   }

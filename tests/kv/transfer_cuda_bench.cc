@@ -1,6 +1,6 @@
 // Rates of the transfer engines against context length (CLO's Figure 13): rows of 512 bytes of 8
-// heads, 10% and 2% of the context. And what a million tokens' step pulls: 3% of the rows, of 8-bit
-// codes, on all SMs and on 8 of their own.
+// heads, 10% and 2% of the context. Also the pulls of a step at a million tokens: 3% of the rows,
+// as 8-bit codes, on all SMs and on 8 separate ones.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -24,13 +24,13 @@ namespace {
 
 constexpr int32_t kHeads = 8, kHeadDim = 128, kPageRows = 128;
 constexpr int64_t kStoreTokens = 128 * 1024;  // of all layers together
-constexpr int32_t kScalesRows = 8192;         // a page
-constexpr int kOwnSms = 8;                    // as policy litecache sets apart
+constexpr int32_t kScalesRows = 8192;         // per page
+constexpr int kOwnSms = 8;                    // as set apart by policy litecache
 constexpr double kLinkBytesASecond = 55e9;    // the copy engine's, PCIe 5.0 x16
 constexpr int kRepeats = 5;
 
-// Layers of one sequence whose stores hold `store_tokens` in pinned memory, so many that what is
-// read lies in no cache; every one moves `rows` random rows a head.
+// Layers of one sequence whose stores hold `store_tokens` in pinned memory, enough of them that no
+// cache holds the rows; every layer moves `rows` random rows per head.
 class TransferCase {
  public:
   TransferCase(Bench& bench, const Buffer& store, Buffer* slots, const RowFormat& stored,
@@ -122,7 +122,7 @@ class TransferCase {
     }
   }
 
-  // Slots keep the store's codes instead of rows in bf16.
+  // Makes slots keep the store's codes instead of bf16 rows.
   void KeepCodes() {
     for (LiteCacheLayer& layer : moves) {
       const RowFormat& rows = layer.slots.format;
@@ -135,7 +135,7 @@ class TransferCase {
   StepView step;
   LiteCacheShape shape;
   std::vector<LiteCacheLayer> moves;
-  double bytes = 0;  // of one
+  double bytes = 0;  // of one move
 
  private:
   template <typename T>
@@ -160,7 +160,7 @@ double Measure(Stream* stream, kv::TransferEngine& engine, const TransferCase& c
     engine.BeginStep();
     const auto begin = std::chrono::steady_clock::now();
     if (engine.replayable()) {
-      cuda.Run(1, issue);  // the third time is the first replay
+      cuda.Run(1, issue);  // the third run is the first replay
     } else {
       issue();
     }
@@ -180,14 +180,14 @@ void Print(const std::string& name, double seconds, double bytes) {
   std::fflush(stdout);
 }
 
-// 30,000 rows a head of a million tokens.
+// 30,000 rows per head out of a million tokens.
 void BenchMillion(Bench& bench, PinnedHost& host) {
   constexpr int64_t kTokens = 1000 * 1000;
   constexpr int32_t kRows = 30000;
   Buffer store, slots;
   struct Case {
     RowEncoding encoding;
-    bool kept;  // as codes
+    bool kept;  // keep codes
   };
   for (const auto& [encoding, kept] :
        {Case{RowEncoding::kFp8, true}, Case{RowEncoding::kFp8, false},
@@ -230,7 +230,7 @@ void BenchTransfer(Bench& bench) {
   struct Variant {
     std::string name;
     kv::TransferOptions options;
-    bool everywhere;  // else at the longest context only
+    bool everywhere;  // else only at the longest context
   };
   std::vector<Variant> variants = {{"gpu-pull", {.engine = "gpu-pull"}, true},
                                    {"cpu-push", {.engine = "cpu-push"}, true},

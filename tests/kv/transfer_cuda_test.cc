@@ -1,4 +1,4 @@
-// All transfer engines move the same rows: what gpu-pull leaves in the slots, byte for byte.
+// All transfer engines must move the same rows: compared byte for byte with gpu-pull's slots.
 #include <gmock/gmock.h>
 
 #include <algorithm>
@@ -45,8 +45,8 @@ class TransferTest : public SlotsTest {
     return c;
   }
 
-  // Lists of rows to move: none, a few, as many as there are slots; of some heads the same as the
-  // head before.
+  // Lists of rows to move: none, a few, as many as there are slots; for some heads the same as for
+  // the head before.
   MoveLists DrawLists(Random& random) {
     const size_t pairs = PairOf(sequences() + 1, 0);
     MoveLists lists(pairs, static_cast<size_t>(shape_.max_rows));
@@ -59,7 +59,7 @@ class TransferTest : public SlotsTest {
         const size_t pair = PairOf(s, h);
         if (!IsOffloaded(h)) continue;
         lists.refresh[pair] = all || Uniform(random, 0, 3) > 0;
-        // What a pair that is not refreshed has in its lists is not to be looked at.
+        // The lists of a pair without a refresh must not be read.
         const int32_t most = std::min(capacity, shape_.max_rows);
         const int kind = all ? 2 : Uniform(random, 0, 3);
         const int32_t count = kind == 0   ? 0
@@ -88,7 +88,7 @@ class TransferTest : public SlotsTest {
     return engine;
   }
 
-  // What gpu-pull makes of the lists, and then what `engine` does.
+  // Runs gpu-pull on the lists, then `engine`, and compares.
   void Compare(Random& random, TransferEngine& engine, const std::string& where, bool replay) {
     const auto before = Poison(random);
     PullRows(*stream_, step_, shape_, layer_, 4);
@@ -115,7 +115,7 @@ class TransferTest : public SlotsTest {
     }
   }
 
-  // `described`: what the engine is to say of itself.
+  // `described`: the expected description of the engine.
   void CompareRounds(Random& random, const char* name, int rounds, const std::string& described) {
     for (int round = 0; round < testing::Rounds(rounds); ++round) {
       const LiteCacheCase c = RandomCase(random, round);
@@ -123,12 +123,12 @@ class TransferTest : public SlotsTest {
       TransferOptions options;
       options.engine = name;
       options.threads = Uniform(random, 1, 6);
-      // Small enough that transfers go round it, or larger than all of them.
+      // Small enough that transfers wrap around it, or larger than all of them.
       options.ring_bytes = size_t{32 << 10} << Uniform(random, 0, 5);
       const auto engine = Create(options);
       EXPECT_EQ(engine->name(), name);
       EXPECT_THAT(engine->Description(), ::testing::HasSubstr(described));
-      stream_ = gpu_->CreateStream();  // no recording of the round before
+      stream_ = gpu_->CreateStream();  // no recording from the previous round
       for (int step = 0; step < testing::Rounds(8); ++step) {
         DrawLists(random);
         const std::string where = engine->Description() + ", round " + std::to_string(round) +
@@ -155,8 +155,8 @@ INSTANTIATE_TEST_SUITE_P(Engines, TransferEngines,
                            return name;
                          });
 
-// Slots that keep codes: the store's, in the order that attention has them in, and the scales;
-// nothing else is touched.
+// Slots that keep codes: the store's codes in the order that attention reads, and the scales;
+// nothing else is written.
 TEST_F(TransferTest, PullsKeepCodes) {
   Random random = testing::TestRandom(55);
   const int32_t dims[] = {64, 128, 80, 256, 16, 96};
@@ -194,7 +194,8 @@ TEST_F(TransferTest, PullsKeepCodes) {
   }
 }
 
-// Threads that do not run: the step ends, the error names layer and flag, and the engine goes on.
+// With stopped threads the step ends, the error names layer and flag, and the engine continues to
+// work.
 TEST_F(TransferTest, PushPassesItsDeadline) {
   Random random = testing::TestRandom(52);
   LiteCacheCase c = RandomCase(random, 0);
@@ -215,7 +216,7 @@ TEST_F(TransferTest, PushPassesItsDeadline) {
     engine->BeginStep();
     push.pusher().Stop();
     const auto begin = std::chrono::steady_clock::now();
-    // The first layer's wait ends at its deadline; the others wait for nothing.
+    // The first layer's wait ends at its deadline; the others do not wait.
     for (int64_t layer = 7; layer < 20; ++layer) {
       engine->Move(*stream_, step_, shape_, layer_, layer);
     }
@@ -234,8 +235,8 @@ TEST_F(TransferTest, PushPassesItsDeadline) {
   Compare(random, *engine, "after the faults", false);
 }
 
-// Where there is GDRCopy (here a fake one) threads write the GPU's memory; where it refuses, pinned
-// memory, and the engine says why.
+// With GDRCopy (here a fake one) threads write to GPU memory; if it refuses, to pinned memory, and
+// the engine reports the reason.
 TEST_F(TransferTest, PushWritesTheGpusMemory) {
   testing::FakeGdrCopy gdr;
   if (!gdr.why_none().empty()) GTEST_SKIP() << gdr.why_none();

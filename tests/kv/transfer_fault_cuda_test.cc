@@ -1,5 +1,5 @@
-// A transfer that fails inside a step of policy litecache: its sequences end with the error, others
-// go on.
+// A transfer that fails inside a step of policy litecache: its sequences end with the error, and
+// others continue.
 #include <gmock/gmock.h>
 
 #include "device/cuda/cuda_devices.h"
@@ -51,7 +51,7 @@ TEST(TransferFault, EndsTheStepsSequencesAlone) {
       EXPECT_THAT(error.what(), ::testing::HasSubstr("layer 1"));  // layer 0 is resident
       EXPECT_THAT(error.what(), ::testing::HasSubstr("flag"));
     }
-    // Its slots hold what they should not: never again, nor may what is forked from it.
+    // Its slots have wrong contents: neither it nor its forks may be used again.
     EXPECT_THROW(harness.Step({{id}}), DeviceError);
     const SequenceId fork = harness.Fork(id);
     EXPECT_THROW(harness.Step({{fork}}), DeviceError);

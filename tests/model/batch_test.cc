@@ -1,5 +1,4 @@
-// The way a prompt is cut into chunks, and what else runs in the same step, change nothing but
-// rounding.
+// The chunks of a prompt, and the other sequences of a step, change nothing but rounding.
 #include <gtest/gtest.h>
 
 #include "expect_error.h"

@@ -1,4 +1,4 @@
-// Checkpoints that do not fit their config give a clear error before any work starts.
+// Checkpoints that do not match their config give a clear error before any work starts.
 #include <gtest/gtest.h>
 
 #include <fstream>
@@ -18,7 +18,7 @@ using nlohmann::json;
 
 class CheckpointErrorsTest : public ::testing::Test {
  protected:
-  // Copies a fixture, to be damaged.
+  // Copies a fixture to be damaged.
   void Copy(const std::string& fixture) {
     for (const auto& item : fs::directory_iterator(FixturesDirectory() / fixture)) {
       fs::copy_file(item.path(), path() / item.path().filename(),
@@ -109,7 +109,7 @@ TEST_F(CheckpointErrorsTest, MissingShard) {
   EXPECT_ERROR(Load(), FileError, "model-00002-of-00003.safetensors", "No such file");
 }
 
-// Tensors at odd addresses (which depend on the header's length) can be read as well.
+// Tensors at odd addresses (which depend on the header's length) can also be read.
 TEST_F(CheckpointErrorsTest, MisalignedTensors) {
   const Reference reference("llama");
   for (const size_t padding : {0, 1, 2, 3}) {
@@ -122,7 +122,7 @@ TEST_F(CheckpointErrorsTest, MisalignedTensors) {
   }
 }
 
-// A checkpoint of the bare model has no "model." in its names.
+// A checkpoint of the bare model has names without "model.".
 TEST_F(CheckpointErrorsTest, NamesWithoutPrefix) {
   for (const auto& [fixture, prefix] : {std::pair("qwen2", "model."), std::pair("opt", "model.")}) {
     Copy(fixture);

@@ -115,10 +115,10 @@ TEST(ConfigTest, DefaultsAndSpellings) {
   EXPECT_EQ(Parse(With(Llama(), "hidden_act", "swish")).hidden, 4096);
   EXPECT_TRUE(Parse(With(Llama(), "attention_bias", true)).attention_output_bias);
   EXPECT_TRUE(Parse(With(Llama(), "tie_word_embeddings", true)).tie_embeddings);
-  // Windows that cover the context or are off.
+  // Windows that cover the context or are disabled.
   EXPECT_EQ(Parse(With(Mistral(), "sliding_window", 32768)).layers, 32);
   EXPECT_EQ(Parse(With(With(Qwen2(), "use_sliding_window", true), "sliding_window", 4096)).layers,
-            28);  // all 28 layers lie below max_window_layers
+            28);  // all 28 layers are below max_window_layers
   EXPECT_EQ(Parse(With(Llama(), "partial_rotary_factor", 1.0)).layers, 32);
   // rope_scaling comes before rope_parameters; an empty one does not count.
   json both = With(Llama(), "rope_parameters", {{"rope_type", "linear"}, {"factor", 2.0}});
@@ -182,7 +182,7 @@ TEST(ConfigTest, RefusesMissingFields) {
                FileError, "rope_scaling.low_freq_factor");
 }
 
-// Every size field with every kind of nonsense: the error must name the field and the value.
+// Every size field with every kind of invalid value: the error must name the field and the value.
 TEST(ConfigTest, RefusesAbsurdValues) {
   const std::vector<json> nonsense = {0,
                                       -1,
@@ -243,7 +243,8 @@ TEST(ConfigTest, RefusesAbsurdValues) {
   EXPECT_ERROR(ModelConfig::FromJson("", "c"), FileError, "not valid JSON");
 }
 
-// Whatever passes the checks can be computed with: frequencies are finite, sizes do not overflow.
+// Values that pass the checks are safe to compute with: frequencies are finite, sizes do not
+// overflow.
 TEST(ConfigTest, LargestValuesDoNotOverflow) {
   json config = Llama();
   config["vocab_size"] = int64_t{1} << 24;

@@ -1,4 +1,4 @@
-// Tests of a model on a device: parameters (name, "cpu" or "cuda"), skipped where there is no GPU.
+// Tests of a model on a device: parameters (name, "cpu" or "cuda"), skipped without a GPU.
 #pragma once
 
 #include <gtest/gtest.h>

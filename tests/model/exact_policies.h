@@ -1,4 +1,4 @@
-// Compares a model's logits under policies that attend every row, wherever it is kept.
+// Compares a model's logits under policies that attend every row, wherever it is stored.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -41,8 +41,8 @@ class ExactPoliciesTest : public OnDevice {
   static constexpr int64_t kLong = 300, kShort = 77, kSteps = 6;  // tokens of prompts; decode steps
 
  protected:
-  // The logits of a step's rows: two prompts in chunks, then both decode, at times beside a third
-  // prompt.
+  // The logits of a step's rows: two prompts in chunks, then both decode, sometimes together with a
+  // third prompt.
   std::vector<std::vector<float>> Run(std::unique_ptr<kv::Cache> cache) {
     Runner runner(device(), *decoder_, std::move(cache));
     std::mt19937_64 random = testing::TestRandom();
@@ -59,7 +59,7 @@ class ExactPoliciesTest : public OnDevice {
     logits.push_back(runner.Prefill(first, draw(kLong), 128, std::vector<int32_t>{kLong - 1}));
     logits.push_back(runner.Prefill(second, draw(kShort), 50, std::vector<int32_t>{kShort - 1}));
     for (int64_t i = 0; i < kSteps; ++i) {
-      // Several consecutive steps are alike, for policies that then work ahead.
+      // Several consecutive steps are similar, for policies that then work ahead.
       std::vector<Runner::Part> parts = {{first, draw(1), {0}, true}, {second, draw(1), {0}, true}};
       if (i % 4 == 0) parts.push_back({third, draw(21), {20}, false});
       logits.push_back(runner.Step(parts));
@@ -90,8 +90,8 @@ class ExactPoliciesTest : public OnDevice {
   kv::Stats stats_;  // of the last run
 };
 
-// Offloaded weights are the same weights: a policy's logits are what they are when all weights
-// stay, in prefill and decode, however many layers take turns in one place.
+// Offloading does not change weights: a policy's logits are the same as with all weights on the
+// device, in prefill and decode, however many layers share one place.
 class OffloadedWeightsTest : public ExactPoliciesTest {
  protected:
   using Policies = std::vector<std::pair<std::string, KvOptions>>;

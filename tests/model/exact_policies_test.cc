@@ -1,4 +1,4 @@
-// Policies that attend every row, wherever it is kept, give the logits of policy full, for every
+// Policies that attend every row, wherever it is stored, give the logits of policy full, for every
 // family and the shipped model.
 
 #include "model/exact_policies.h"
@@ -18,8 +18,8 @@ TEST_P(ExactPoliciesTest, LogitsAreThoseOfFull) {
   for (const bool f32 : {true, false}) {
     decoder_ = LoadDecoder(device(), Directory(name()), {.compute_f32 = f32});
     const kv::Layout layout = decoder_->config().kv_layout(decoder_->kv_dtype());
-    // A recomputed row is a product of many rows rather than of one, whose sums round differently;
-    // with bf16 rows that is sometimes one bf16 step.
+    // A recomputed row is part of a product of many rows rather than of one, whose sums round
+    // differently; with bf16 rows that is sometimes one bf16 step.
     const double bound = f32 ? 1e-4 : 2e-2;
     const auto full = Run(kv::CreateFullCache(device(), layout, kPlenty));
     KvOptions options;
@@ -44,9 +44,9 @@ TEST_P(ExactPoliciesTest, LogitsAreThoseOfFull) {
   }
 }
 
-// Where a step has fewer layers than a GPU's cache has buffers, a transfer ahead waits for rows
-// that the step before has only just stored. Only a decoder shows this, because it waits for no
-// layer itself.
+// If a step has fewer layers than a GPU's cache has buffers, a transfer ahead waits for rows that
+// the previous step has only just stored. Only a decoder shows this, because it does not wait for
+// layers.
 TEST(ExactPoliciesModels, OneHasFewerLayersThanBuffers) {
   int64_t least = kv::offload::Shape::kGpuBuffers;
   for (const std::string& name : Models()) {
@@ -63,14 +63,14 @@ std::vector<std::pair<std::string, KvOptions>> MovingPolicies() {
     options.policy = "kvpr";
     options.kvpr.split = split;
     policies.emplace_back("kvpr " + std::to_string(split), options);
-    options.batch_groups = 3;  // of three sequences
+    options.batch_groups = 3;  // for three sequences
     policies.emplace_back(policies.back().first + " in groups", options);
     options.kvpr.chunked = false;
     if (split > 0) policies.emplace_back(policies.back().first + " eq. 11", options);
   }
   KvOptions options;
   options.policy = "litecache";
-  // Policies that ask for a layer's queries while layers before it compute.
+  // Policies that need a layer's queries while earlier layers compute.
   for (const char* prefetch : {"on", "2"}) {
     options.prefetch = prefetch;
     policies.emplace_back(options.policy + " " + prefetch, options);
@@ -100,7 +100,7 @@ INSTANTIATE_TEST_SUITE_P(Models, OffloadedWeightsTest,
                                             ::testing::Values("cpu", "cuda")),
                          TestName);
 
-// More layers than the fixtures have.
+// More layers than in the fixtures.
 class OffloadedShapesTest : public OffloadedWeightsTest {};
 
 TEST_P(OffloadedShapesTest, LogitsOfManyLayers) {

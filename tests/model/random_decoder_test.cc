@@ -83,8 +83,8 @@ TEST(RandomDecoderTest, WeightBytes) {
   EXPECT_EQ(tied->weight_bytes(), tied->weight_bytes_per_step());
 }
 
-// With one layer whose blocks add next to nothing, the head's rows are what the generator made: the
-// logits of a constant input show the mean and deviation of normal(0, 0.02).
+// With one layer whose blocks add almost nothing, the logits of a constant input show the mean and
+// the standard deviation of the head's rows, normal(0, 0.02).
 TEST(RandomDecoderTest, LogitsHaveTheSpreadOfNormalWeights) {
   CpuDevice device(2);
   ModelConfig config = Small("llama3-8b");

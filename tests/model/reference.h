@@ -1,4 +1,4 @@
-// The small models under tests/fixtures/models and what Transformers computed with them.
+// The small models under tests/fixtures/models and Transformers' results for them.
 #pragma once
 
 #include <gtest/gtest.h>

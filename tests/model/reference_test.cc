@@ -32,7 +32,7 @@ class ReferenceTest : public OnDevice {
     const double error = RelativeError(logits, reference.logits);
     std::cout << "relative error of logits " << error << " (bound " << bound << ")\n";
     EXPECT_LT(error, bound);
-    // Each position has to fit, not only their average.
+    // Every position must match, not only the average.
     const auto vocab = static_cast<size_t>(decoder.config().vocab);
     for (size_t i = 0; i < reference.positions.size(); ++i) {
       EXPECT_LT(RelativeError(std::span(logits).subspan(i * vocab, vocab),
@@ -41,8 +41,8 @@ class ReferenceTest : public OnDevice {
           << "position " << reference.positions[i];
     }
 
-    // Greedy steps, fed with the reference's tokens. A token is compared only where its lead cannot
-    // be overturned by errors of this size: 4 deviations in both of two logits.
+    // Greedy steps, fed with the reference's tokens. A token is compared only if its lead exceeds
+    // errors of this size: 4 deviations in both of two logits.
     std::vector<float> last = runner.Step({{sequence, {reference.greedy[0]}, {0}, true}});
     int compared = 0;
     for (size_t i = 1; i < reference.greedy.size(); ++i) {

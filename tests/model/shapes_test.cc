@@ -9,7 +9,7 @@
 namespace litecache::model {
 namespace {
 
-// Parameter counts as the model hubs state them for these checkpoints: a single wrong width, layer
+// Parameter counts published by the model hubs for these checkpoints: a single wrong width, layer
 // count or bias changes them.
 TEST(ShapesTest, ParameterCountsArePublishedOnes) {
   const std::map<std::string, int64_t> published = {

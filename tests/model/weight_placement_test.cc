@@ -22,7 +22,7 @@ TEST(WeightPlacementTest, LayersAreSpreadEvenly) {
         longest = std::max(longest, run);
       }
       EXPECT_EQ(count, layers - stay);
-      // No run of offloaded layers is longer than the gap between two layers that stay.
+      // No run of offloaded layers is longer than the gap between two resident layers.
       EXPECT_LE(longest, stay == 0 ? layers : (layers - stay + stay - 1) / stay);
     }
   }
@@ -34,7 +34,8 @@ TEST(WeightPlacementTest, ProjectionsHavePlacesForTheLayersAhead) {
       const auto placement =
           WeightPlacement::Of(layers, static_cast<double>(stay) / static_cast<double>(layers));
       const int64_t ahead = placement.LayersAhead();
-      int64_t most = 0, most_beyond = 0;  // offloaded layers from one that attends on
+      // Number of offloaded layers, starting at one that attends.
+      int64_t most = 0, most_beyond = 0;
       for (int64_t first = 0; first < layers; ++first) {
         int64_t count = 0;
         for (int64_t i = first; i < layers && i <= first + ahead + 1; ++i) {

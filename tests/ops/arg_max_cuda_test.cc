@@ -18,7 +18,7 @@ TEST_F(ArgMaxTest, LowestIdOfTheLargest) {
     Matrix logits = Matrix::Normal(random_, DType::kF32, kRows, cols, padding);
     std::vector<int32_t> want(kRows);
     for (int64_t r = 0; r < kRows; ++r) {
-      // Every second row has several largest.
+      // Every second row has several maxima.
       for (int i = 0; i < 4 && r % 2 == 0; ++i) logits.Set(r, random_.Integer(0, cols - 1), 9.5f);
       const float* row = logits.Row(r);
       want[static_cast<size_t>(r)] = static_cast<int32_t>(std::max_element(row, row + cols) - row);

@@ -14,7 +14,7 @@ namespace {
 
 constexpr size_t kSeveralCaches = size_t{256} << 20;
 constexpr int kLeastLaunches = 8;
-constexpr size_t kMostMemory = size_t{1} << 30;  // beyond it pages serve several times
+constexpr size_t kMostMemory = size_t{1} << 30;  // beyond it pages are reused
 
 struct Activations {
   Buffer q_data, out_data, scratch;
@@ -74,7 +74,7 @@ void Decode(Bench& bench, int64_t head_dim, int32_t context, int64_t batch) {
   const BenchTable table(bench, kResident, head_dim, page_rows, layers, batch, context);
   const BenchStep step(bench, {&table}, context - 1, 1);
   const Activations x(bench, step.view, batch, head_dim);
-  // Several launches even of one layer, so that what a graph costs is no part of the time.
+  // Several launches even for one layer, so that the cost of a graph is not part of the time.
   bench.Run(name, bytes, bytes / 4 * 4 * kGroup, std::max(layers, kLeastLaunches),
             [&](Stream& stream, int launch) {
               PagedAttention(stream, step.view, kKvHeads,
@@ -83,7 +83,7 @@ void Decode(Bench& bench, int64_t head_dim, int32_t context, int64_t batch) {
             });
 }
 
-// All heads offloaded, `used` cached rows each, all of them attended: rows of bf16, or codes.
+// All heads offloaded, `used` cached rows each, all of them attended: bf16 rows or codes.
 void Hybrid(Bench& bench, int64_t head_dim, int32_t context, int32_t used, int64_t batch,
             RowEncoding encoding) {
   const std::string name = fmt::format("hybrid attention d {} context {} cached {} {} batch {}",
@@ -109,7 +109,7 @@ void Hybrid(Bench& bench, int64_t head_dim, int32_t context, int32_t used, int64
     layer.sink = kSink;
     layer.ring = kRing;
   }
-  // The updates of all slots are 0; a page may hold slots of either kind.
+  // The update numbers of all slots are 0; a page may hold slots of either kind.
   const size_t arrays = static_cast<size_t>(page_rows * row_bytes);
   const size_t code_arrays = static_cast<size_t>(codes.page_slots * 2 * head_dim);
   const std::vector<char> zeros(static_cast<size_t>(page_rows) * 12);

@@ -44,8 +44,8 @@ TEST_F(CudaAttention, DecodeManySequences) {
   RunPaged(c);
 }
 
-// Enough heads for a warp each, on a GPU of up to 160 SMs; the last case has contexts too long for
-// that.
+// Enough heads for one warp each, on a GPU with up to 160 SMs; the contexts of the last case are
+// too long for that.
 TEST_F(CudaAttention, DecodeManyHeadsWithRowsOfTheirOwn) {
   Random random(6);
   for (const auto& [head_dim, longest, spread] : {std::tuple<int64_t, int64_t, float>{64, 150, 1},
@@ -89,8 +89,8 @@ TEST_F(CudaAttention, PrefillAfterLongPast) {
       {RowEncoding::kBF16, 128, 1, 2, 128, {{testing::Tokens(3001), 90}, {64, 64}}, DType::kBF16});
 }
 
-// Outputs in bf16 and aligned rows: on Hopper FlashInfer's kernel, where it is compiled. Pages hold
-// NaN behind the rows and where heads are missing.
+// Outputs in bf16 and aligned rows: on Hopper this uses FlashInfer's kernel, if it is compiled.
+// Pages hold NaN after the rows and for missing heads.
 TEST_F(CudaAttention, PrefillOnHopper) {
   const testing::ScopedVariable variable("LITECACHE_FLASHINFER", "1");
   const auto run = [&](int64_t head_dim, int64_t kv_heads, int64_t group, int64_t page_rows,
@@ -102,7 +102,7 @@ TEST_F(CudaAttention, PrefillOnHopper) {
     const int64_t page = 16384 / head_dim;
     run(head_dim, 2, 3, page, {{0, 2}});
     run(head_dim, 1, 1, page, {{0, 128}, {1, 1}, {127, 129}});
-    // Warps that write before others have finished would show in some of many blocks.
+    // Warps that write before others have finished would show in at least one of many blocks.
     for (int i = testing::Rounds(3); i > 0; --i) {
       run(head_dim, 3, 4, page, {{0, 300}, {500, 191}, {1023, 65}, {64, 64}});
     }
@@ -130,7 +130,7 @@ TEST_F(CudaAttention, SharpSoftmax) {
   RunPaged({RowEncoding::kBF16, 64, 1, 4, 64, {{200, 50}}, DType::kF32, 20.0f});
 }
 
-// The CPU operation over the same pages.
+// The CPU operation on the same pages.
 TEST_F(CudaAttention, AgreesWithTheCpu) {
   Random random(31);
   constexpr int64_t kHeads = 2, kGroup = 4, kDim = 128, kRows = 70, kPast = 333, kPage = 128;
@@ -178,8 +178,8 @@ TEST_F(CudaAttention, AgreesWithTheCpu) {
   EXPECT_LT(std::sqrt(error / norm), std::ldexp(1.0, -7));
 }
 
-// Kernels of a graph may begin before those before them have ended: each link of the chain needs
-// all of the one before, as its queries and as its newest rows.
+// Kernels of a graph may begin before earlier ones have ended: each link of the chain needs all
+// results of the previous one, as its queries and as its newest rows.
 TEST_F(CudaAttention, AChainInAGraph) {
   Random random(57);
   constexpr int64_t kHeads = 2, kGroup = 4, kDim = 128, kPast = 3000, kPage = 128, kLinks = 6;
@@ -232,7 +232,7 @@ TEST_F(CudaAttention, AChainInAGraph) {
   }
 }
 
-// Scores beyond what exp takes and infinite ones of both signs: the result stays a mean of V.
+// Scores outside exp's range and infinite ones of both signs: the result is still a mean of V.
 TEST_F(CudaAttention, HugeScoresNeverMakeNaN) {
   for (RowEncoding encoding : kPlain) {
     for (int32_t rows : {1, 40}) {

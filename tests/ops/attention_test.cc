@@ -11,7 +11,7 @@
 namespace litecache::ops {
 namespace {
 
-// The pages of some sequences, in shuffled places of one block of memory whose unused rows are NaN.
+// The pages of some sequences, shuffled within one block of memory whose unused rows are NaN.
 class Pages {
  public:
   Pages(Random& random, const KvGeometry& geometry, std::span<const int64_t> contexts)
@@ -66,12 +66,12 @@ struct Case {
   int64_t head_dim, kv_heads, group, page_tokens;
   DType dtype;
   std::vector<Part> parts;
-  float spread = 1.0f;  // of q: large makes the softmax sharp
+  float spread = 1.0f;  // of q: a large spread makes the softmax sharp
 };
 
 // All K and V of a case, so that the reference needs no pages.
 struct Inputs {
-  std::vector<Matrix> k, v;  // a sequence: [past + rows, kv_heads * head_dim]
+  std::vector<Matrix> k, v;  // per sequence: [past + rows, kv_heads * head_dim]
   Matrix q;
   int64_t rows;
 };
@@ -110,7 +110,7 @@ Matrix RunAttention(Stream& stream, const Case& c, const Inputs& in, float scale
   int64_t first = 0;
   for (size_t i = 0; i < c.parts.size(); ++i) {
     const Part& part = c.parts[i];
-    if (part.past > 0) {  // what earlier steps appended
+    if (part.past > 0) {  // appended by earlier steps
       const KvSequence before = pages.Sequence(i, 0, part.past, 0);
       AppendKv(stream, geometry, {&before, 1}, in.k[i].view().Rows(0, part.past),
                in.v[i].view().Rows(0, part.past));
@@ -129,8 +129,9 @@ Matrix RunAttention(Stream& stream, const Case& c, const Inputs& in, float scale
 }
 
 // Softmax attention in double. The bound: with bf16 rows, q * scale and the probabilities are
-// rounded to 2^-9 each. An error e_j of score j moves the output by at most sum_j p_j |e_j| |v_j -
-// out|; |e_j| <= 2^-9 |q * k_j| elementwise. Probabilities' own rounding adds 2^-9 sum_j p_j |v_j|.
+// rounded by 2^-9 each. An error e_j of score j moves the output by at most sum_j p_j |e_j| |v_j -
+// out|; |e_j| <= 2^-9 |q * k_j| elementwise. The rounding of the probabilities adds 2^-9 sum_j p_j
+// |v_j|.
 void ExpectAttention(const Case& c, const Inputs& in, float scale, const Matrix& out) {
   const bool half = c.dtype == DType::kBF16;
   const double unit = half ? std::ldexp(1.0, -9) : std::ldexp(1.0, -24) * 4;
@@ -153,7 +154,7 @@ void ExpectAttention(const Case& c, const Inputs& in, float scale, const Matrix&
             magnitude += std::abs(product);
           }
           p[static_cast<size_t>(t)] = score;
-          // The errors of many products of one sign pattern average out: 6 standard deviations.
+          // The errors of many products with random signs average out: 6 standard deviations.
           error[static_cast<size_t>(t)] =
               unit * (std::min(magnitude, 6 * magnitude / std::sqrt(c.head_dim)) + 1e-3) * 2;
           highest = std::max(highest, score);
@@ -227,7 +228,7 @@ TEST(Attention, SharpSoftmax) {
   }
 }
 
-// Scores far outside of what exp takes, overflowing to infinities of both signs: the result stays a
+// Scores far outside exp's range, overflowing to infinities of both signs: the result is still a
 // mean of V.
 TEST(Attention, HugeScoresNeverMakeNaN) {
   for (DType dtype : {DType::kBF16, DType::kF32}) {

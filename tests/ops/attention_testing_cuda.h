@@ -1,4 +1,4 @@
-// What tests of attention share: one over a whole table against sums in double precision.
+// Shared by the tests of attention: compares one over a whole table with sums in double precision.
 #pragma once
 
 #include <fmt/format.h>
@@ -27,7 +27,7 @@ struct AttentionCase {
 
 class CudaAttention : public DeviceTableTest {
  protected:
-  // A matrix of the GPU, its rows `padding` elements apart; all of it poisoned.
+  // A matrix on the GPU, its rows `padding` elements apart; all of it poisoned.
   MatrixView Output(DType dtype, int64_t rows, int64_t cols, int64_t padding = 6) {
     const int64_t stride = cols + padding;
     auto* data = Poisoned<std::byte>(static_cast<size_t>(rows * stride) * SizeOf(dtype));
@@ -60,7 +60,7 @@ class CudaAttention : public DeviceTableTest {
     return Poisoned<std::byte>(AttentionScratchBytes(step.capacity, q_heads, head_dim));
   }
 
-  // Sequences over shuffled pages, one KV head missing in the table where there are several.
+  // Sequences over shuffled pages; if there are several KV heads, one is missing in the table.
   void RunPaged(const AttentionCase& c) {
     SCOPED_TRACE(fmt::format("{} head_dim {}, {} KV heads, group {}, pages of {}, {} sequences",
                              Name(c.encoding), c.head_dim, c.kv_heads, c.group, c.page_rows,
@@ -68,9 +68,9 @@ class CudaAttention : public DeviceTableTest {
     Random random(static_cast<uint64_t>(c.head_dim * 131 + c.group * 17 + c.page_rows));
     const RowFormat format{c.encoding, c.head_dim};
     std::vector<int32_t> lists;
-    int32_t list = 1;  // list 0 is another layer's
+    int32_t list = 1;  // list 0 belongs to another layer
     for (int64_t h = 0; h < c.kv_heads; ++h) lists.push_back(h == 1 ? -1 : list++);
-    int32_t context = 0, rows = 2;  // two rows are nobody's
+    int32_t context = 0, rows = 2;  // two rows belong to no sequence
     for (const auto& [past, count] : c.parts) {
       context = std::max(context, past + count);
       rows += count;
@@ -80,7 +80,7 @@ class CudaAttention : public DeviceTableTest {
                       (context + c.page_rows - 1) / c.page_rows);
     std::vector<StepSequence> sequences(c.parts.size());
     int32_t first = 1;
-    for (size_t s = c.parts.size(); s-- > 0;) {  // rows in another order than sequences
+    for (size_t s = c.parts.size(); s-- > 0;) {  // rows in a different order from sequences
       sequences[s].first_row = first;
       sequences[s].past = c.parts[s].first;
       sequences[s].rows = c.parts[s].second;

@@ -1,4 +1,4 @@
-// Measurements of CUDA operations against what the hardware can do.
+// Measurements of CUDA operations against the limits of the hardware.
 #pragma once
 
 #include <functional>
@@ -12,17 +12,17 @@ class Bench {
  public:
   explicit Bench(std::string filter) : filter_(std::move(filter)) {}
 
-  // Whether `name` is asked for: set up nothing where it is not.
+  // Whether `name` was selected; otherwise set up nothing for it.
   bool Wants(const std::string& name) const { return name.find(filter_) != std::string::npos; }
-  // The same for names that begin so.
+  // The same for names with this prefix.
   bool WantsSome(const std::string& beginning) const {
     return Wants(beginning) || filter_.starts_with(beginning);
   }
 
   // Prints a row of the table: the median time of `run(i)`, i in [0, count), each of which reads
-  // and writes `bytes` and multiplies `flops / 2` times. The `count` runs are captured into one
-  // graph; give them memory of their own, in all several times what the L2 cache holds. Where
-  // run(0) has diverted its stream (CudaStream::Divert), it comes back behind the last one.
+  // and writes `bytes` and performs `flops / 2` multiplications. The `count` runs are captured into
+  // one graph; give them separate memory, in total several times the size of the L2 cache. If
+  // run(0) has diverted its stream (CudaStream::Divert), it is restored after the last one.
   void Run(const std::string& name, double bytes, double flops, int count,
            const std::function<void(Stream&, int)>& run);
 
@@ -42,8 +42,8 @@ class Bench {
   CudaDevice gpu_;
 };
 
-// A topic's benchmarks: a file of them declares one of these behind its function, and the program
-// that it is linked into runs it, in the order of the names.
+// A topic's benchmarks: their file declares one of these after its function, and the program it is
+// linked into runs it, in the order of the names.
 struct BenchTopic {
   BenchTopic(const char* name, void (*run)(Bench&));
 };

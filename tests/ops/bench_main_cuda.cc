@@ -1,5 +1,5 @@
-// litecache-cuda-bench: times of CUDA operations beside the hardware's floor. One GPU, under a
-// minute; `--filter TEXT` runs what has TEXT in its name.
+// litecache-cuda-bench: times of CUDA operations against the hardware's limits. One GPU, less than
+// a minute; `--filter TEXT` runs those with TEXT in their names.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -19,7 +19,7 @@
 namespace litecache::ops::cuda {
 namespace {
 
-// H200: measured reads of device memory, and dense bf16 products as a library reaches them.
+// H200: measured rate of reading device memory, and of a library's dense bf16 products.
 constexpr double kBytesASecond = 4.4e12;
 constexpr double kFlopsASecond = 790e12;
 constexpr int kReplays = 15;
@@ -33,7 +33,7 @@ void Bench::Run(const std::string& name, double bytes, double flops, int count,
   if (!Wants(name)) return;
   const auto stream = gpu_.CreateStream();
   cudaStream_t handle = AsCuda(*stream).handle();
-  run(*stream, 0);  // what a first call prepares is prepared outside the graph
+  run(*stream, 0);  // outside the graph, because the first call prepares data
   AsCuda(*stream).Return();
   stream->Synchronize();
   cudaGraph_t graph;
@@ -47,7 +47,7 @@ void Bench::Run(const std::string& name, double bytes, double flops, int count,
   LC_CUDA(cudaEventCreate(&begin));
   LC_CUDA(cudaEventCreate(&end));
   std::vector<double> times;
-  // A GPU that did nothing takes its time to raise its clocks.
+  // An idle GPU needs time to raise its clocks.
   float warm = 0;
   for (int i = 0; i < kReplays + 1; ++i) {
     LC_CUDA(cudaEventRecord(begin, handle));
@@ -77,7 +77,7 @@ Buffer Bench::Random(size_t bytes) {
   std::mt19937 random(1);
   std::normal_distribution<float> normal;
   std::vector<bf16> pattern(std::min(bytes, kPattern) / sizeof(bf16));
-  // A million different numbers, again and again.
+  // A million different numbers, repeated.
   for (size_t i = 0; i < pattern.size(); ++i) {
     pattern[i] = i < (size_t{1} << 20) ? bf16(normal(random)) : pattern[i - (size_t{1} << 20) + 1];
   }

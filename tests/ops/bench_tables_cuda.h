@@ -16,12 +16,12 @@ namespace litecache::ops::cuda {
 constexpr int64_t kKvHeads = 8, kGroup = 4, kQHeads = kKvHeads * kGroup;
 constexpr size_t kPageBytes = 64 * 1024;
 
-// `layers` layers of `sequences` sequences' rows in shuffled pages of one table. Pages of random
-// numbers, or those of `memory`, again and again where it has too few.
+// `layers` layers of `sequences` sequences' rows in shuffled pages of one table. The pages have
+// random numbers, or are those of `memory`, repeated if there are too few.
 struct BenchTable {
   Buffer memory;
   std::vector<Buffer> buffers;
-  std::vector<RowTable> tables;  // a layer
+  std::vector<RowTable> tables;  // one per layer
   std::vector<std::byte* const*> pages;
 
   BenchTable(Bench& bench, TableId id, int64_t head_dim, int64_t page_rows, int64_t layers,

@@ -1,4 +1,4 @@
-// Bounds of blocks and the selection by them, against their CPU twins.
+// Bounds of blocks and the selection by them, against the CPU versions.
 #include "ops/litecache_select_testing_cuda.h"
 #include "ops/select/bounds_select.h"
 #include "ops/select/encode_cuda.h"
@@ -7,7 +7,7 @@
 namespace litecache::ops::cuda {
 namespace {
 
-// Bounds are exact, and scores have the CPU's terms in its order.
+// Bounds are exact, and scores add the same terms as the CPU in the same order.
 TEST_F(LiteCacheSelectTest, BoundsAndSelection) {
   Random random = testing::TestRandom(14);
   for (int round = 0; round < testing::Rounds(12); ++round) {

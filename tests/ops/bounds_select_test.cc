@@ -13,7 +13,7 @@
 namespace litecache::ops {
 namespace {
 
-// The greatest bf16 number that is not above x.
+// The largest bf16 number that is not above x.
 float Bf16AtMost(float x) {
   bf16 y(x);
   if (static_cast<float>(y) > x) y.bits = static_cast<uint16_t>(x < 0 ? y.bits + 1 : y.bits - 1);
@@ -21,7 +21,7 @@ float Bf16AtMost(float x) {
 }
 float Bf16AtLeast(float x) { return -Bf16AtMost(-x); }
 
-// Block scores [group][blocks] and the set that the contract names, from scores given or exact.
+// Block scores [group][blocks], and the set required by the contract, from given or exact scores.
 std::vector<int32_t> BestBlocks(const std::vector<std::vector<double>>& scores, const Range& r) {
   const auto blocks = static_cast<int64_t>(scores[0].size());
   std::vector<int64_t> rank(static_cast<size_t>(blocks), blocks);

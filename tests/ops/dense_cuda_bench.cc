@@ -1,4 +1,4 @@
-// Matrix products and what stands between them, at Llama-3-8B's shapes.
+// Matrix products and the operations between them, at Llama-3-8B's shapes.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -24,16 +24,15 @@ namespace {
 
 constexpr int64_t kSeveralCaches = int64_t{512} << 20;
 
-// Runs whose memory together is several times the L2 cache, and not too many.
+// Number of runs whose memory together is several times the L2 cache, within limits.
 int64_t Copies(int64_t bytes) {
   return std::clamp<int64_t>(kSeveralCaches / std::max<int64_t>(bytes, 1), 4, 64);
 }
 
-// By what a product is computed: as ops::Linear chooses, by the plain GEMV, or by
-// cuBLASLt.
+// The implementation of a product: chosen by ops::Linear, the plain GEMV, or cuBLASLt.
 enum class Way { kChosen, kGemv, kLibrary };
 
-// `outs`: parts of one product's launch, of `in` columns each.
+// `outs`: parts of one product's launch, with `in` columns each.
 void BenchLinear(Bench& bench, const std::string& what, const std::vector<int64_t>& outs,
                  int64_t in, int64_t rows, DType y_type, Way way = Way::kChosen) {
   int64_t out = 0;
@@ -73,13 +72,14 @@ void BenchLinear(Bench& bench, const std::string& what, const std::vector<int64_
             });
 }
 
-// How a layer's products stand to other streams' kernels: they have the GPU to themselves, claim
-// tiles (ShareGpu), with a later layer's queries predicted, and that on the SMs that a pull leaves.
+// How a layer's products share the GPU with other streams' kernels: not at all, by claiming tiles
+// (ShareGpu), while predicting a later layer's queries, and the latter on the SMs that a pull
+// leaves free.
 enum class Sharing { kNone, kShared, kPredicted, kApart };
 
-// What a layer of Llama-3-8B does beside attention: norm, qkv, RoPE, o, norm, gate and up, down. Of
-// interest: how near it comes to reading its weights, and with LITECACHE_OVERLAP=0 what it gains
-// from kernels that start before the one before them has ended.
+// The work of a layer of Llama-3-8B without attention: norm, qkv, RoPE, o, norm, gate and up, down.
+// It shows how close the layer is to the time of reading its weights, and, with
+// LITECACHE_OVERLAP=0, the gain from kernels that start before the previous one has ended.
 void BenchLayer(Bench& bench, int64_t rows, Sharing sharing) {
   constexpr const char* kNames[] = {"", ", shared", ", shared, queries predicted",
                                     ", shared, queries predicted, without 8 SMs"};
@@ -157,7 +157,7 @@ void BenchLayer(Bench& bench, int64_t rows, Sharing sharing) {
   });
 }
 
-// Element-wise operations on [rows, cols] activations, each run on its own.
+// Element-wise operations on [rows, cols] activations, each measured separately.
 void BenchElementwise(Bench& bench, int64_t rows) {
   const auto f32_bytes = [&](int64_t cols) { return rows * cols * 4; };
   const auto run = [&](const std::string& what, int64_t bytes, int64_t reads_a_run,
@@ -204,7 +204,7 @@ void BenchDense(Bench& bench) {
     all("down", {4096}, 14336, DType::kF32);
     all("logits", {128256}, 4096, DType::kF32);
   }
-  // 17 is the first that cuBLASLt takes.
+  // 17 is the first number of rows for which cuBLASLt is used.
   for (int64_t rows : {17, 32, 512, 2048, 8192}) {
     BenchLinear(bench, "o", {4096}, 4096, rows, DType::kF32);
     BenchLinear(bench, "up", {14336}, 4096, rows, DType::kBF16);

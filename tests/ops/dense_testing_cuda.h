@@ -1,4 +1,4 @@
-// What tests of the dense operations share: matrices on both sides, and comparing them.
+// Shared by the tests of the dense operations: matrices on both sides, and comparisons.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@ namespace litecache::ops::cuda {
 
 class DenseTest : public GpuTest {
  protected:
-  // The matrix with its padding, on the device.
+  // Copies the matrix with its padding to the device.
   MatrixView OnDevice(const Matrix& m) {
     MatrixView view = m.view();
     const auto* bytes = static_cast<const std::byte*>(view.data);
@@ -24,8 +24,8 @@ class DenseTest : public GpuTest {
     return view;
   }
 
-  // `got` (device) against want(row, col), each to within tolerance(row, col); its padding must
-  // still be what it was: NaN.
+  // Compares `got` (device) with want(row, col), each up to tolerance(row, col); its padding must
+  // be unchanged: NaN.
   void ExpectNear(const MatrixView& got, const std::function<double(int64_t, int64_t)>& want,
                   const std::function<double(int64_t, int64_t)>& tolerance) {
     stream_->Synchronize();
@@ -65,7 +65,7 @@ class DenseTest : public GpuTest {
   Random random_{71};
 };
 
-// Half a unit in the last place of bf16, relative, and a little.
+// Half a unit in the last place of bf16, relative, plus a small margin.
 inline constexpr double kBf16Rounding = 0.0040;
 
 }  // namespace litecache::ops::cuda

@@ -1,4 +1,4 @@
-// A step's sequences and their tables of pages on the GPU, with the same bytes on the host.
+// A step's sequences and their page tables on the GPU, with the same bytes on the host.
 #pragma once
 
 #include <algorithm>
@@ -13,11 +13,11 @@
 
 namespace litecache::ops::cuda {
 
-// Pages of every sequence in shuffled places of one block; bytes no test wrote are 0xff (NaN).
+// The pages of every sequence, shuffled within one block; bytes that no test wrote are 0xff (NaN).
 class DeviceTable {
  public:
-  // `blocks` pages a list and sequence. list_of_head: -1 where the table does not have the head.
-  // extra_bytes: of a row, behind the page's rows.
+  // `blocks` pages per list and sequence. list_of_head: -1 if the table does not have the head.
+  // extra_bytes: per row, after the page's rows.
   DeviceTable(Random& random, TableId id, const RowFormat& format, int64_t page_rows,
               std::vector<int32_t> list_of_head, int64_t sequences, int64_t blocks,
               size_t extra_bytes = 0)
@@ -57,7 +57,7 @@ class DeviceTable {
     return view_.ring == 0 || token < view_.sink ? token : view_.sink + token % view_.ring;
   }
 
-  // device: memory of bytes().size() bytes that holds them. upload: as GpuTest::Upload.
+  // device: memory of bytes().size() bytes for them. upload: as GpuTest::Upload.
   template <class Upload>
   void Place(std::byte* device, const Upload& upload) {
     device_ = device;
@@ -89,13 +89,13 @@ class DeviceTableTest : public GpuTest {
   void Place(DeviceTable& table) {
     table.Place(Upload(table.bytes()), [this](const auto& values) { return Upload(values); });
   }
-  // What the GPU made of a table.
+  // Reads a table back from the GPU.
   std::vector<std::byte> Read(const DeviceTable& table, size_t bytes) {
     return Download(table.device(), bytes);
   }
 
-  // `sequences` without pages; those of `tables` are added. Capacity is larger than their number,
-  // and what lies behind them must not be read.
+  // `sequences` without pages; those of `tables` are added. The capacity exceeds their number, and
+  // the data after them must not be read.
   StepView Step(std::vector<StepSequence> sequences, std::initializer_list<DeviceTable*> tables) {
     StepView view;
     for (size_t i = 0; i < sequences.size(); ++i) {
@@ -117,7 +117,7 @@ class DeviceTableTest : public GpuTest {
   }
 };
 
-// A row's elements, K first.
+// The elements of a row, K first.
 inline std::vector<double> RowValues(const RowFormat& format, const std::byte* row) {
   std::vector<double> values;
   for (int64_t i = 0; i < 2 * format.head_dim; ++i) values.push_back(RowValue(format, row, i));
@@ -125,10 +125,10 @@ inline std::vector<double> RowValues(const RowFormat& format, const std::byte* r
 }
 
 // Softmax attention of one query over `rows` in double. With bf16 rows, q * scale and the
-// probabilities are rounded by up to 2^-8 of them each: an error e_j of score j moves the output by
-// at most sum_j p_j |e_j| |v_j - out|, rounded probabilities add 2^-8 sum_j p_j |v_j|, all of it
-// where one row's V is much larger than the others'; a hundred times f32's rounding covers sums of
-// some thousand rows and 2^x. A bf16 output is rounded once more.
+// probabilities are each rounded by up to 2^-8 of their size: an error e_j of score j moves the
+// output by at most sum_j p_j |e_j| |v_j - out|, and rounded probabilities add 2^-8 sum_j p_j
+// |v_j|; both are reached if one row's V is much larger than the others'. A hundred times f32's
+// rounding covers sums of some thousand rows and 2^x. A bf16 output is rounded once more.
 inline void ExpectAttention(RowEncoding encoding, std::span<const std::vector<double>> rows,
                             int64_t d, const float* q, float scale, DType out_dtype,
                             const float* out, const std::string& where) {
@@ -164,7 +164,7 @@ inline void ExpectAttention(RowEncoding encoding, std::span<const std::vector<do
   for (size_t c = 0; c < expected.size(); ++c) {
     if (out_dtype == DType::kBF16) bound[c] += std::ldexp(std::abs(expected[c]), -8);
     const double off = std::abs(out[c] - expected[c]);
-    ASSERT_LE(off, bound[c])  // nor NaN
+    ASSERT_LE(off, bound[c])  // also fails for NaN
         << where << ", element " << c << " of " << d << ", " << rows.size() << " rows: got "
         << out[c] << ", want " << expected[c];
   }

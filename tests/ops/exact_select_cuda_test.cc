@@ -1,4 +1,4 @@
-// Selection by the rows' exact attention, against its CPU twin.
+// Selection by the rows' exact attention, against the CPU version.
 #include "ops/litecache_select_testing_cuda.h"
 #include "ops/select/exact_select.h"
 #include "ops/select/select_cuda.h"

@@ -30,7 +30,7 @@ TEST(ExactSelect, EqualsASoftmaxOfDotProducts) {
         std::vector<float> row(static_cast<size_t>(2 * s.head_dim));
         for (float& x : row) x = random.Normal();
         ConvertRow(plain, reinterpret_cast<const std::byte*>(row.data()), format, rows.Row(t));
-        // What the row holds now.
+        // The value stored in the row.
         ConvertRow(format, rows.Row(t), plain, reinterpret_cast<std::byte*>(row.data()));
         row.resize(static_cast<size_t>(s.head_dim));
         keys.push_back(row);

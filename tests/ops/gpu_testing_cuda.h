@@ -1,4 +1,4 @@
-// What tests of CUDA operations share: a GPU, or a reason to skip; memory on it.
+// Shared by the tests of CUDA operations: a GPU, or a reason to skip; memory on it.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@
 
 namespace litecache::ops::cuda {
 
-// Skips where the machine has no GPU: those tests run in scripts/gpu-check.
+// Skipped without a GPU; scripts/gpu-check runs these tests.
 class GpuTest : public testing::GpuFixture {
  protected:
   void SetUp() override {
@@ -20,7 +20,7 @@ class GpuTest : public testing::GpuFixture {
     if (gpu_ != nullptr) stream_ = gpu_->CreateStream();
   }
 
-  // Device memory with these values; lives as long as the test.
+  // Device memory with these values; exists as long as the test.
   template <typename T>
   T* Upload(std::span<const T> values) {
     buffers_.push_back(gpu_->Allocate(values.size_bytes()));
@@ -31,7 +31,7 @@ class GpuTest : public testing::GpuFixture {
   T* Upload(const std::vector<T>& values) {
     return Upload(std::span<const T>(values));
   }
-  // Device memory filled with a byte that no right result is made of.
+  // Device memory filled with a byte that occurs in no right result.
   template <typename T>
   T* Poisoned(size_t count) {
     const std::vector<unsigned char> bytes(count * sizeof(T), 0xCD);

@@ -1,4 +1,4 @@
-// Hash codes and the selections by them, against their CPU twins.
+// Hash codes and the selections by them, against the CPU versions.
 #include "ops/litecache_select_testing_cuda.h"
 #include "ops/select/encode_cuda.h"
 #include "ops/select/hash_select.h"
@@ -8,7 +8,7 @@
 namespace litecache::ops::cuda {
 namespace {
 
-// Small whole numbers: all sums are exact, codes and scores equal the CPU's, ties are many.
+// Small whole numbers: all sums are exact, codes and scores equal the CPU's, and ties are frequent.
 TEST_F(LiteCacheSelectTest, HashCodesAndSelection) {
   Random random = testing::TestRandom(11);
   for (int round = 0; round < testing::Rounds(12); ++round) {
@@ -29,7 +29,7 @@ TEST_F(LiteCacheSelectTest, HashCodesAndSelection) {
         Poisoned<std::byte>(SelectScratchBytes(shape_, step_.capacity, step_.max_context));
     for (const bool fill : {false, true}) {
       const std::vector<int32_t> refresh = RandomRefresh(random);
-      for (int32_t s = 0; s < sequences(); ++s) {  // a fill's queries
+      for (int32_t s = 0; s < sequences(); ++s) {  // the queries of a fill
         for (int32_t h = 0; h < c.kv_heads; ++h) {
           if (!IsOffloaded(h)) continue;
           std::copy_n(QueryOf(q, s, h), c.group * c.head_dim, HostLabel(s, ListOf(h)));
@@ -63,9 +63,9 @@ TEST_F(LiteCacheSelectTest, HashCodesAndSelection) {
   }
 }
 
-// Keys and weights of any size, against sums in double precision: a bit may be another one only
-// where its sum is nothing beside its terms. Half of each number would be wrong in a thousand times
-// as many bits as may be ties.
+// Keys and weights of any size, against sums in double precision: a bit may differ only if its sum
+// is negligible relative to its terms. If only half of each number were used, a thousand times as
+// many bits would differ as there may be ties.
 TEST_F(LiteCacheSelectTest, HashCodesOfAnyKeys) {
   Random random = testing::TestRandom(14);
   std::normal_distribution<float> normal;
@@ -79,7 +79,7 @@ TEST_F(LiteCacheSelectTest, HashCodesOfAnyKeys) {
     c.metadata_token_bytes = format.token_bytes();
     Build(random, c);
     const int64_t d = c.head_dim, cols = c.kv_heads * d;
-    // A column's, and a key's, own size.
+    // The scale of a column or of a key.
     const auto size_of = [](int64_t i) {
       return std::ldexp(1.0f, static_cast<int>(i * 37 % 80) - 40);
     };
@@ -103,7 +103,7 @@ TEST_F(LiteCacheSelectTest, HashCodesOfAnyKeys) {
         if (metadata_[static_cast<size_t>(h)] < 0) continue;
         const std::vector<std::byte*> host = pages.HostList(metadata_[static_cast<size_t>(h)]);
         const auto tokens = static_cast<int64_t>(of_sequence.size()) / cols;
-        // Some of them: products in double take long.
+        // A sample of them: products in double are slow.
         for (int64_t t = 0; t < tokens; t += 1 + (t % 40 < 33 ? 0 : 700)) {
           const float* key = of_sequence.data() + t * cols + h * d;
           const int64_t in_page = t % c.metadata_page_tokens;
@@ -204,9 +204,9 @@ TEST_F(LiteCacheSelectTest, HashCodesOfLeavingKeys) {
   }
 }
 
-// Codes equal the CPU's, keys and queries being whole numbers. Several words and no multiple of
-// four of them, groups of one quad, two, and more, padded ones among them; last a context of so
-// many tokens that a warp scores several blocks.
+// Codes equal the CPU's, because keys and queries are whole numbers. Several words, and word counts
+// that are not a multiple of four; groups of one quad, two, and more, including padded ones; last,
+// a context with so many tokens that a warp scores several blocks.
 TEST_F(LiteCacheSelectTest, HashedSoftmaxSelection) {
   Random random = testing::TestRandom(16);
   const int32_t groups[] = {4, 1, 8, 3, 7, 2, 12, 5};
@@ -234,7 +234,7 @@ TEST_F(LiteCacheSelectTest, HashedSoftmaxSelection) {
     const std::vector<int32_t> refresh = RandomRefresh(random);
     const std::vector<float> q = RandomQueries(random, true);
     const MatrixView queries = Queries(q);
-    // Keys are about 3 head_dim^0.5 long and queries 4: estimates of a few units.
+    // Keys have a length of about 3 head_dim^0.5 and queries of 4: estimates of a few units.
     const float scale = 1.0f / static_cast<float>(c.head_dim);
     void* scratch =
         Poisoned<std::byte>(SelectScratchBytes(shape_, step_.capacity, step_.max_context));
@@ -259,11 +259,11 @@ TEST_F(LiteCacheSelectTest, HashedSoftmaxSelection) {
   }
 }
 
-// Long contexts of codes that nobody encoded, of several items for a block and of many blocks for a
-// pair, as launches and as a graph of several selections that overlap.
+// Long contexts of random codes, with several items per block and many blocks per pair, as launches
+// and as a graph of several selections that overlap.
 class LongHashSelectTest : public LiteCacheSelectTest {
  protected:
-  // norm(): of a key.
+  // norm(): returns the norm of a key.
   template <class Norm>
   void BuildCodes(Random& random, const LiteCacheCase& c, const Norm& norm) {
     LiteCacheCase of_codes = c;
@@ -302,7 +302,7 @@ class LongHashSelectTest : public LiteCacheSelectTest {
            {.q = &queries_, .scale = scale}, scratch_);
   }
 
-  // As many different positions as there should be, in order.
+  // The right number of distinct positions, in order.
   void CheckSizes(const std::vector<int32_t>& refresh) {
     ForEachSelection(refresh, false,
                      [&](const std::string& where, int32_t, int32_t,
@@ -367,7 +367,7 @@ TEST_F(LongHashSelectTest, AsTheCpu) {
     }
     if (round == 1) c.resident = {2};
     format_ = {.bits = 256, .norms = round != 4};
-    // Few different norms: equal scores. Round 5: of many sizes.
+    // Few distinct norms: equal scores. Round 5: norms of very different sizes.
     const auto norm = [&] {
       if (round == 5) return std::ldexp(1.0f, Uniform(random, -14, 14));
       return static_cast<float>(Uniform(random, 1, 12));
@@ -379,7 +379,7 @@ TEST_F(LongHashSelectTest, AsTheCpu) {
       const std::vector<int32_t> refresh = RandomRefresh(random);
       Select(score, scale);
       if (round == 5 && score == HashScore::kSoftmax) {
-        CheckSizes(refresh);  // most shares are smaller than a float
+        CheckSizes(refresh);  // most shares are too small for a float
       } else {
         Check("round " + std::to_string(round), refresh, score, scale);
       }
@@ -388,7 +388,7 @@ TEST_F(LongHashSelectTest, AsTheCpu) {
   }
 }
 
-// Scores of one value, of two, and so far apart that most are in the histogram's first bins.
+// Scores with one value, with two, and so far apart that most are in the histogram's first bins.
 TEST_F(LongHashSelectTest, OfFewOrExtremeScores) {
   Random random = testing::TestRandom(18);
   for (int round = 0; round < testing::Rounds(6); ++round) {
@@ -402,7 +402,7 @@ TEST_F(LongHashSelectTest, OfFewOrExtremeScores) {
     BuildCodes(random, c, [&] { return norms[round][Uniform(random, 0, 9) == 0 ? 1 : 0]; });
     for (const HashScore score : {HashScore::kSum, HashScore::kSoftmax}) {
       const std::vector<int32_t> refresh = RandomRefresh(random);
-      // Shares of a peaked softmax come down to the smallest numbers.
+      // Shares of a peaked softmax extend to the smallest numbers.
       const float scale = score == HashScore::kSum ? 1 : 0.0005f;
       Select(score, scale);
       if (score == HashScore::kSum) {
@@ -415,7 +415,7 @@ TEST_F(LongHashSelectTest, OfFewOrExtremeScores) {
   }
 }
 
-// Kernels of a graph may begin before those before them have ended.
+// Kernels of a graph may begin before earlier ones have ended.
 TEST_F(LongHashSelectTest, ManyInAGraph) {
   Random random = testing::TestRandom(19);
   LiteCacheCase c;

@@ -50,7 +50,7 @@ TEST(HashSelect, EqualsCountingBits) {
     std::vector<std::vector<bool>> query_codes;
     for (const auto& query : queries) query_codes.push_back(hash(query));
     std::vector<double> all;
-    std::vector<std::vector<double>> estimates(queries.size());  // of scale * q.k, a head
+    std::vector<std::vector<double>> estimates(queries.size());  // of scale * q.k, per head
     for (const auto& key : keys) {
       const std::vector<bool> code = hash(key);
       int64_t differing = 0;
@@ -66,7 +66,7 @@ TEST(HashSelect, EqualsCountingBits) {
       const auto h = static_cast<double>(differing);
       all.push_back(format.norms ? (m - 2 * h / r) * norm : -h);
     }
-    // Of candidates [begin, end): each head's softmax, summed.
+    // For candidates [begin, end): the sum of the heads' softmaxes.
     const auto softmax = [&](const Range& r) {
       std::vector<double> sums(static_cast<size_t>(r.end - r.begin));
       for (const auto& of_head : estimates) {
@@ -101,7 +101,7 @@ TEST(HashSelect, EqualsCountingBits) {
         for (const auto& of_head : estimates) {
           for (double x : of_head) largest = std::max(largest, std::abs(x));
         }
-        // An estimate is off by a norm's rounding, its softmax by twice as much.
+        // An estimate has the error of a norm's rounding, its softmax twice that.
         const double relative = std::expm1(2 * largest * 0x1p-10) + 1e-5;
         const std::vector<double> scores = softmax(r);
         for (size_t j = 0; j < scores.size(); ++j) {

@@ -1,5 +1,5 @@
-// Attention of a decode step of policy litecache: what each head keeps, cached slots in rows and in
-// codes.
+// Attention of a decode step of policy litecache: the rows of each head, with cached slots as rows
+// and as codes.
 #include <string>
 
 #include "ops/attention/attention.h"
@@ -10,7 +10,7 @@
 namespace litecache::ops::cuda {
 namespace {
 
-// What a layer's heads keep, drawn at random; rows that are not attended stay NaN.
+// The contents of a layer's heads, drawn at random; rows that are not attended stay NaN.
 struct HybridCase {
   RowEncoding encoding;
   int64_t head_dim, group, page_slots, page_rows;
@@ -18,17 +18,18 @@ struct HybridCase {
   double share;
   int32_t budget_tokens;
   std::vector<int32_t> contexts;
-  RowEncoding codes = RowEncoding::kBF16;  // of cached slots; kBF16: they are rows
+  RowEncoding codes = RowEncoding::kBF16;  // of cached slots; kBF16: not codes but rows
   float spread = 1;                        // of q
 };
 
-constexpr float kPreciseSpread = 100;  // of q; beyond it results have to be finite, no more
+constexpr float kPreciseSpread = 100;  // of q; with a larger spread, results only have to be finite
 constexpr float kWideScales[] = {0, 1e-30f, 1e-3f, 0.02f, 1e5f};
 
 class CudaHybridAttention : public CudaAttention {
  protected:
-  // Writes cached slot i of codes in the order that attention has them, with its update; returns
-  // the row's values. Most rows are encoded normal numbers, some any codes with any scales.
+  // Writes cached slot i of codes in the order that attention reads, with its update number;
+  // returns the row's values. Most rows are encoded normal numbers, some are arbitrary codes with
+  // arbitrary scales.
   std::vector<double> FillCodes(Random& random, const CodeSlots& codes, DeviceTable& slots,
                                 int64_t s, int64_t h, int32_t i, uint32_t update) {
     const int64_t d = slots.view().format.head_dim;
@@ -113,7 +114,7 @@ class CudaHybridAttention : public CudaAttention {
         if (slots.list(h) >= 0) {
           HeadState& state = states[static_cast<size_t>(slots.list(h))];
           for (int32_t t = 0; t < sink; ++t) attend(slots, t);
-          // Sometimes nothing is cached, or nothing of what is.
+          // Sometimes nothing is cached, or none of the cached rows is attended.
           state.used = static_cast<int32_t>(random.Integer(0, recent - sink));
           if (random.Integer(0, 3) == 0) state.used = 0;
           state.update = 7;
@@ -122,7 +123,7 @@ class CudaHybridAttention : public CudaAttention {
             const int32_t slot = cache_begin + i;
             const bool mine = kind == 0 || (kind > 1 && random.Integer(0, 2) > 0);
             if (codes.page_slots > 0) {
-              // What is not attended stays NaN, but for its update, some of it.
+              // Rows that are not attended stay NaN; some of them have update numbers.
               if (mine || random.Integer(0, 1) == 0) {
                 auto values = FillCodes(random, codes, slots, s, h, i, mine ? 7 : 6);
                 if (mine) rows.push_back(std::move(values));
@@ -249,7 +250,7 @@ constexpr RowEncoding kCodes[] = {RowEncoding::kFp8, RowEncoding::kInt8};
 TEST_F(CudaHybridAttention, CachedCodesOfEveryHeadDimension) {
   for (RowEncoding codes : kCodes) {
     for (int64_t head_dim : {16, 48, 64, 80, 128, 144, 256}) {
-      for (int64_t page_slots : {37, 5}) {  // whole tiles of some, or none
+      for (int64_t page_slots : {37, 5}) {  // whole tiles for some, or for none
         Run({RowEncoding::kBF16,
              head_dim,
              4,
@@ -277,7 +278,7 @@ TEST_F(CudaHybridAttention, CachedCodesOfEveryGroup) {
   }
 }
 
-// Scores beyond what exp takes: the result stays a mean of V.
+// Scores outside exp's range: the result is still a mean of V.
 TEST_F(CudaHybridAttention, HugeScoresOverCodesNeverMakeNaN) {
   for (RowEncoding codes : kCodes) {
     for (float spread : {1e4f, 1e18f, 1e30f}) {

@@ -10,7 +10,7 @@ namespace {
 class CudaInputs : public DeviceTableTest {};
 
 TEST_F(CudaInputs, AppendAndGatherMoveWholeRows) {
-  // Values a row; of 2 bytes and of 4. Rows of whole 16-byte pieces and others.
+  // Values per row, of 2 and of 4 bytes. Rows that are multiples of 16 bytes, and others.
   for (const int64_t columns : {2, 18, 64, 4096, 5130}) {
     for (const DType dtype : {DType::kBF16, DType::kF32}) {
       SCOPED_TRACE(::testing::Message() << columns << " of " << Name(dtype));

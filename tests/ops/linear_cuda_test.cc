@@ -19,7 +19,8 @@ namespace litecache::ops::cuda {
 namespace {
 
 TEST_F(LinearTest, FewRowsOfAnySize) {
-  // Widths that are no multiple of a step, of a chunk (read element by element), and of one chunk.
+  // Widths that are no multiple of a step, no multiple of a chunk (read element by element), and
+  // that have only one chunk.
   for (const auto& [out, in] : {std::pair<int64_t, int64_t>{1, 8},
                                 {7, 40},
                                 {9, 37},
@@ -37,12 +38,12 @@ TEST_F(LinearTest, FewRowsOfAnySize) {
 }
 
 TEST_F(LinearTest, FewRowsOfManyOutputs) {
-  // Several turns of the warps along the depth.
+  // Warps take several steps along the depth.
   for (int64_t rows : {1, 6, 16}) {
     Check(
         Make(rows, 3 * gpu_->sm_count() + 5, 4096 + 136, DType::kBF16, DType::kF32, true, true, 8));
   }
-  // Enough outputs for the launches of wide products on any GPU: 2 and 16 tiles of 8 an SM.
+  // Enough outputs for the launches of wide products on any GPU: 2 and 16 tiles of 8 per SM.
   const int64_t sms = gpu_->sm_count();
   for (int64_t out : {16 * sms + 11, 128 * sms + 13}) {
     for (int64_t rows : {1, 3, 16}) {
@@ -52,8 +53,8 @@ TEST_F(LinearTest, FewRowsOfManyOutputs) {
 }
 
 TEST_F(LinearTest, FewRowsOfAnyDepth) {
-  // Rings of whole and of half an SM's shared memory, and x that fits neither; more outputs than
-  // blocks and fewer.
+  // Rings of a whole and of half an SM's shared memory, and an x that fits neither; more outputs
+  // than blocks, and fewer.
   for (const auto& [out, in] : {std::pair<int64_t, int64_t>{140, 14336},
                                 {20, 14344},
                                 {1200, 1024},
@@ -88,8 +89,8 @@ TEST_F(LinearTest, ManyRows) {
   }
 }
 
-// Biases as large as the products: where they cancel, a product that was rounded before its bias
-// came is wrong by the rounding of both, many times that of their sum.
+// Biases as large as the products: where they cancel, rounding the product before adding the bias
+// causes an error many times the rounding of their sum.
 TEST_F(LinearTest, ABiasIsAddedBeforeTheOnlyRounding) {
   for (const auto& [rows, out, in] :
        {std::tuple<int64_t, int64_t, int64_t>{256, 64, 64}, {256, 136, 264}, {512, 768, 1024}}) {
@@ -110,7 +111,7 @@ TEST_F(LinearTest, ABiasIsAddedBeforeTheOnlyRounding) {
             target.part.y, [&](int64_t t, int64_t o) { return c.Want(t, o); },
             [&](int64_t t, int64_t o) {
               const double want = c.Want(t, o);
-              // Case's tolerance without what it has for roundings.
+              // The tolerance of the case without its part for roundings.
               const double product = bias ? want - c.bias[static_cast<size_t>(o)] : 0;
               return c.Tolerance(t, o) - 2 * kBf16Rounding * (std::abs(want) + std::abs(product)) +
                      kBf16Rounding * std::abs(want);
@@ -120,7 +121,7 @@ TEST_F(LinearTest, ABiasIsAddedBeforeTheOnlyRounding) {
   }
 }
 
-// One call of the library where the second's matrices lie behind the first's, two where they do
+// One library call if the second product's matrices follow the first's in memory, two if they do
 // not.
 TEST_F(LinearTest, TwoRoundedProductsOfOneX) {
   for (const auto& [rows, out, in] :
@@ -211,7 +212,7 @@ TEST_F(LinearTest, ARowsBitsDoNotDependOnTheOthers) {
 }
 
 TEST_F(LinearTest, FewRowsOfLargeWeights) {
-  // More than 24 MiB: cuBLASLt's, except for a bf16 y with a bias.
+  // More than 24 MiB: uses cuBLASLt, except for a bf16 y with a bias.
   Check(Make(1, 3080, 4104, DType::kBF16, DType::kF32, true, true, 0));
   Check(Make(2, 3080, 4104, DType::kBF16, DType::kBF16, true, false, 0));
   Check(Make(2, 3080, 4104, DType::kBF16, DType::kBF16, false, false, 8));

@@ -1,4 +1,4 @@
-// Products beside and behind other work: chains, overlaps, a GPU that is shared, graphs.
+// Products in parallel with and after other work: chains, overlaps, a shared GPU, graphs.
 #include <cuda_runtime_api.h>
 
 #include <bit>
@@ -20,7 +20,8 @@ namespace litecache::ops::cuda {
 namespace {
 
 TEST_F(LinearTest, AChainOfProducts) {
-  // Each multiplies, adds to or overwrites what the one before it wrote, with the stream's other
+  // Each product multiplies, adds to or overwrites the result of the previous one, with other work
+  // of the stream in between; also as a graph's first node and after a fork.
   // work between: also as a graph's first node and after a fork.
   PrepareLinear(*stream_);
   constexpr int64_t kWidth = 1544, kRows = 3;
@@ -50,7 +51,7 @@ TEST_F(LinearTest, AChainOfProducts) {
     all.insert(all.end(), more.begin(), more.end());
     return all;
   };
-  // The truth: every product waited for.
+  // The reference: every product is waited for.
   ops::Linear(*stream_, x, first.weight, first.bias, first.y, Epilogue::kStore);
   stream_->Synchronize();
   Convert(*stream_, first.y, between);
@@ -96,8 +97,8 @@ TEST_F(LinearTest, AChainOfProducts) {
 }
 
 TEST_F(LinearTest, OverlapsNothingButTheKernelBefore) {
-  // Between products that may overlap, a fork after one of them, work on the other branch that
-  // reads what it wrote, and a join; copies on the way. As a graph of many layers, replayed.
+  // Between products that may overlap: a fork after one of them, work on the other branch that
+  // reads its result, and a join; with copies. As a replayed graph of many layers.
   constexpr int64_t kWidth = 2048, kRows = 2;
   const LinearCase c = Make(kRows, kWidth, kWidth, DType::kBF16, DType::kF32, false, false, 0);
   const LinearCase d = Make(kRows, kWidth, kWidth, DType::kBF16, DType::kF32, false, false, 0);
@@ -115,7 +116,7 @@ TEST_F(LinearTest, OverlapsNothingButTheKernelBefore) {
   cudaEvent_t forked = nullptr, joined = nullptr;
   LC_CUDA(cudaEventCreateWithFlags(&forked, cudaEventDisableTiming));
   LC_CUDA(cudaEventCreateWithFlags(&joined, cudaEventDisableTiming));
-  // wait: every operation waits for the one before it.
+  // wait: every operation waits for the previous one.
   const auto layers = [&](bool wait) {
     const auto done = [&] {
       if (wait) LC_CUDA(cudaDeviceSynchronize());
@@ -169,12 +170,12 @@ TEST_F(LinearTest, OverlapsNothingButTheKernelBefore) {
 }
 
 TEST_F(LinearTest, SharingTheGpuChangesNoBit) {
-  // Tiles that blocks claim instead of even shares, for more launches than there are counters; in a
-  // graph whose kernels overlap, beside a stream that holds SMs now and then.
+  // Blocks claim tiles instead of taking even shares, in more launches than there are counters; in
+  // a graph whose kernels overlap, while another stream occupies SMs now and then.
   const auto shared = gpu_->CreateStream();
   const auto beside = gpu_->CreateStream();
   ShareGpu(*shared);
-  // Widths of 264 leave warps without a part of the depth, and blocks without a tile.
+  // With widths of 264 some warps have no part of the depth, and some blocks no tile.
   uint64_t key = 0;
   for (const auto& [rows, hidden, wide] : {std::tuple<int64_t, int64_t, int64_t>{1, 1544, 4104},
                                            {2, 264, 4104},
@@ -227,8 +228,8 @@ TEST_F(LinearTest, SmsSetApartChangeNoBit) {
   const LinearCase other = Make(2, 1544, 4104, DType::kBF16, DType::kF32, true, true, 0);
   const LinearPart part = Target(some), other_part = Target(other);
   const MatrixView x = OnDevice(some.x), other_x = OnDevice(other.x);
-  // y of both products, each added to what the one before has left; `apart`: the other one on the
-  // few SMs and this one beside it on the rest, but for its last launch.
+  // y of both products, each added to the result of the previous one; `apart`: the other one runs
+  // on the few SMs and this one in parallel on the rest, except for its last launch.
   const auto products = [&](Stream& stream, bool apart) {
     CudaStream& cuda = AsCuda(stream);
     for (const LinearPart& p : {part, other_part}) {
@@ -257,7 +258,7 @@ TEST_F(LinearTest, SmsSetApartChangeNoBit) {
   };
   products(*stream_, false);
   const std::vector<float> want = results(*stream_);
-  // A stream whose blocks claim tiles, too.
+  // A stream whose blocks also claim tiles.
   const auto shared = gpu_->CreateStream();
   ShareGpu(*shared);
   for (int step = 0; step < 8; ++step) {
@@ -269,7 +270,7 @@ TEST_F(LinearTest, SmsSetApartChangeNoBit) {
     EXPECT_EQ(results(*stream_), want) << "step " << step;
     EXPECT_FALSE(AsCuda(*stream_).diverted());
   }
-  // A step that fails where it is recorded comes back, too.
+  // A step that fails while it is recorded also restores the stream.
   for (int attempt = 0; attempt < 3; ++attempt) {
     EXPECT_THROW(stream_->Run(2,
                               [&] {

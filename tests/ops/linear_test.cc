@@ -23,8 +23,8 @@ struct Case {
 };
 
 // |error| of a sum of n products accumulated in f32 is at most about n * 2^-24 * sum |x w|; random
-// rounding errors grow with sqrt(n). What is checked is 8 sqrt(n) + 16 of those units, with x and w
-// rounded as the contract says, so there is no other error.
+// rounding errors grow with sqrt(n). The check allows 8 sqrt(n) + 16 of those units, with x and w
+// rounded according to the contract, so there is no other error.
 void ExpectProduct(const Case& c, const Matrix& x, const Matrix& w, const std::vector<float>& bias,
                    const Matrix& before, const Matrix& y) {
   const DType x_dtype = c.dtype == DType::kBF16 ? DType::kBF16 : DType::kF32;
@@ -102,7 +102,7 @@ TEST(Linear, MoreTokensThanABlockHolds) {
   RunCase({.tokens = 300, .in = 700, .out = 9, .dtype = DType::kF32}, 2);
 }
 
-// The path of CPUs with AMX, which oneDNN runs with what this CPU has instead.
+// The path for CPUs with AMX; oneDNN runs it with the instructions of this CPU.
 TEST(Linear, OneDnnMatchesDoublePrecision) {
   if (ActiveCpuIsa() < CpuIsa::kAvx512) GTEST_SKIP() << "oneDNN needs AVX-512 for bf16";
   for (Case c : {Case{.tokens = 33, .in = 97, .out = 300, .dtype = DType::kBF16},
@@ -146,8 +146,8 @@ TEST(Linear, ResultsDoNotDependOnTheNumberOfThreads) {
   }
 }
 
-// A token's row is the same in every batch that runs through the same kernel: below and above the
-// GEMV's limit, and below oneDNN's where the CPU has AMX.
+// A token's row is the same in every batch that uses the same kernel: below and above the GEMV's
+// limit, and below oneDNN's on a CPU with AMX.
 TEST(Linear, ResultsDoNotDependOnTheBatchWithinAKernel) {
   Random random(2);
   for (DType dtype : {DType::kBF16, DType::kF16, DType::kF32}) {
@@ -175,7 +175,7 @@ TEST(Linear, ResultsDoNotDependOnTheBatchWithinAKernel) {
   }
 }
 
-// Several products at once are the same as one after another, whichever kernel runs them.
+// Several products at once give the same results as separate ones, whichever kernel runs them.
 TEST(Linear, ProductsOfTheSameInputGiveTheSameBitsAsAlone) {
   Random random(3);
   constexpr int64_t kIn = 331;
@@ -226,7 +226,7 @@ TEST(GatedLinear, MatchesDoublePrecision) {
             g += x.At(t, i) * gate.At(o, i);
             u += x.At(t, i) * up.At(o, i);
           }
-          // Sums of 131 products of about 0.2: some 1e-6 off, and never 1e-5.
+          // Sums of 131 products of about 0.2: errors of about 1e-6, and never 1e-5.
           ASSERT_NEAR(y.At(t, o), g / (1 + std::exp(-g)) * u,
                       2e-5 * (2 + std::abs(g) + std::abs(u)))
               << "token " << t << ", output " << o;
@@ -236,7 +236,7 @@ TEST(GatedLinear, MatchesDoublePrecision) {
   }
 }
 
-// On a thread of its own: its scratch is new, and its pool's.
+// On a separate thread: its scratch is new, and its pool's.
 TEST(Linear, ScratchStaysWithinWhatPlansCount) {
   constexpr int64_t kOut = 200;
   for (const int64_t depth : {97, 700}) {

@@ -1,5 +1,5 @@
-// What tests of products share: random operands, the sums in double precision, and what rounding
-// may change of them.
+// Shared by the tests of products: random operands, the sums in double precision, and the errors
+// that rounding may cause.
 #pragma once
 
 #include <fmt/format.h>
@@ -72,7 +72,7 @@ class LinearTest : public DenseTest {
                 c.add ? Epilogue::kAdd : Epilogue::kStore);
     Compare(c, target.y);
     if (x.dtype == DType::kBF16 && x.rows <= kMaxGemvRows) {
-      // What GPUs before sm_90 run.
+      // The implementation for GPUs before sm_90.
       SCOPED_TRACE("plain GEMV");
       const LinearPart again = Target(c);
       Gemv(*stream_, x, {&again, 1}, c.add ? Epilogue::kAdd : Epilogue::kStore);
@@ -80,7 +80,7 @@ class LinearTest : public DenseTest {
     }
   }
 
-  // silu(gate) * up of one x.
+  // silu(gate) * up, both products of the same x.
   void CheckGated(int64_t rows, int64_t out, int64_t in, DType y_dtype, bool bias,
                   int64_t padding) {
     SCOPED_TRACE(fmt::format("gated, rows {}, out {}, in {} -> {}, bias {}, padding {}", rows, out,
@@ -97,8 +97,8 @@ class LinearTest : public DenseTest {
       return g / (1 + std::exp(-g)) * up.Want(t, o);
     };
     ExpectNear(gate_part.y, want, [&](int64_t t, int64_t o) {
-      // silu's slope is at most 1.1, and |silu(g)| <= |g|. Twice bf16's rounding: many rows round
-      // gate and up before they are multiplied.
+      // silu's slope is at most 1.1, and |silu(g)| <= |g|. Twice bf16's rounding: with many rows,
+      // gate and up are rounded before they are multiplied.
       const double g = gate.Want(t, o), u = up.Want(t, o);
       const double gate_error = gate.Tolerance(t, o), up_error = up.Tolerance(t, o);
       const double rounding = y_dtype == DType::kBF16 ? kBf16Rounding : 0;

@@ -23,7 +23,7 @@ TEST_F(CudaListed, RowsAndTheirLogSums) {
       SCOPED_TRACE(fmt::format("head_dim {}, group {}, {} rows", head_dim, group, most));
       Random random(static_cast<uint64_t>(head_dim + group + most));
       const RowFormat format{encoding, head_dim};
-      const int32_t rows = 2 * most;  // of a list
+      const int32_t rows = 2 * most;  // per list
       DeviceTable table(random, kSlots, format, page_rows, {2, 0, 1}, count,
                         (rows + page_rows - 1) / page_rows);
       std::vector<StepSequence> sequences(static_cast<size_t>(count));
@@ -33,7 +33,7 @@ TEST_F(CudaListed, RowsAndTheirLogSums) {
             .first_row = static_cast<int32_t>(s), .rows = 1, .past = 5};
         for (int64_t h = 0; h < kv_heads; ++h) {
           for (int32_t r = 0; r < rows; ++r) FillRow(random, format, table.Row(s, h, r));
-          // A pair with neither, pairs with one of both.
+          // A pair with neither, and pairs with one of the two.
           const int64_t pair = s * kv_heads + h;
           const int32_t first = pair % 4 == 1 ? 0 : 1 + static_cast<int32_t>(pair) * most / 20;
           const int32_t listed = pair % 4 == 2 ? 0 : most - static_cast<int32_t>(pair);
@@ -52,7 +52,7 @@ TEST_F(CudaListed, RowsAndTheirLogSums) {
       auto* out = Poisoned<float>(q.size());
       auto* sums = Poisoned<float>(static_cast<size_t>(count * q_heads));
       const float poison = Download(sums, 1)[0];
-      // Pairs behind the last sequence's are not read.
+      // Pairs after the last sequence's are not read.
       leading.resize(static_cast<size_t>(step.capacity * kv_heads), 1 << 20);
       counts.resize(leading.size(), 1 << 20);
       ListedAttention(*stream_, step, kv_heads, table.view(),
@@ -98,7 +98,7 @@ TEST_F(CudaListed, RowsAndTheirLogSums) {
             sum += std::exp(score);
             size = std::max(size, magnitude);
           }
-          // Every score is off by no more than its rounded query's.
+          // The error of every score is at most that of its rounded query.
           ASSERT_NEAR(log_sum, std::log(sum),
                       size * std::ldexp(1.0, encoding == RowEncoding::kBF16 ? -8 : -18))
               << where;

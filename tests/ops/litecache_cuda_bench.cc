@@ -1,6 +1,6 @@
-// The kernels of a decode step of policy litecache beside the attention, one by one and as a layer.
-// 8 KV heads of 128 in groups of 4, all offloaded, 128K tokens, 10% of the rows cached, 256-bit
-// codes.
+// The kernels of a decode step of policy litecache without the attention, separately and as a
+// layer. 8 KV heads of 128 in groups of 4, all offloaded, 128K tokens, 10% of the rows cached,
+// 256-bit codes.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -89,7 +89,7 @@ class LiteCacheBench {
 
   static std::string Beginning(int64_t batch) { return fmt::format("lite batch {} ", batch); }
 
-  // `misses`: of every 8 heads.
+  // `misses`: per 8 heads.
   void Refresh(int64_t misses) {
     std::vector<int32_t> refresh(static_cast<size_t>(batch_ * kKvHeads));
     for (size_t i = 0; i < refresh.size(); ++i) {
@@ -160,7 +160,7 @@ class LiteCacheBench {
     return states;
   }
 
-  // Rings, and behind every page's rows its slots' positions and updates.
+  // Rings, and after the rows of every page its slots' positions and update numbers.
   void PlaceSlots() {
     for (RowTable& table : slots_.tables) {
       table.sink = kSink;
@@ -250,7 +250,7 @@ class LiteCacheBench {
   MatrixView q_view_, kv_view_;
 };
 
-// Codes of a prompt's chunk's keys.
+// Encodes the keys of a prompt's chunk.
 void BenchPromptCodes(Bench& bench, const std::string& name) {
   constexpr int32_t kRows = 8192;
   const LiteCacheShape shape{.kv_heads = kKvHeads, .group = kGroup, .head_dim = kHeadDim};

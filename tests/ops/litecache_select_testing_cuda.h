@@ -1,5 +1,5 @@
-// What the tests of the retrievers' selections have in common: random shapes and queries, keys of
-// prompts, what is selected against what may be.
+// Shared by the tests of the retrievers' selections: random shapes and queries, keys of prompts,
+// and comparisons with the permitted selections.
 #pragma once
 
 #include <algorithm>
@@ -16,8 +16,8 @@
 
 namespace litecache::ops::cuda {
 
-// Scores come from softmax over products of `head_dim` numbers near 1: the exponents are wrong by
-// a few head_dim * 2^-24 of their terms' sizes, the scores by as much of themselves.
+// Scores come from softmax over products of `head_dim` numbers near 1: the exponents have errors of
+// a few head_dim * 2^-24 of their terms' sizes, and the scores the same relative error.
 inline constexpr double kSoftmaxTolerance = 2e-4;
 
 class LiteCacheSelectTest : public LiteCacheTest {
@@ -53,7 +53,7 @@ class LiteCacheSelectTest : public LiteCacheTest {
     return q;
   }
 
-  // Refreshes all offloaded heads but some.
+  // Refreshes all offloaded heads except some.
   std::vector<int32_t> RandomRefresh(Random& random) {
     std::vector<int32_t> refresh(PairOf(sequences() + 1, 0));
     for (int32_t& r : refresh) r = Uniform(random, 0, 4) > 0;
@@ -61,7 +61,8 @@ class LiteCacheSelectTest : public LiteCacheTest {
     return refresh;
   }
 
-  // check(sequence, head, selection) for what has to be selected; the others have count 0.
+  // Calls check(sequence, head, selection) for every required selection; the others must have count
+  // 0.
   template <class Check>
   void ForEachSelection(const std::vector<int32_t>& refresh, bool fill, const Check& check) {
     for (int32_t s = 0; s < sequences(); ++s) {
@@ -91,7 +92,7 @@ class LiteCacheSelectTest : public LiteCacheTest {
     }
   }
 
-  // The k best by scores that may be wrong by `tolerance` of themselves.
+  // The k best by scores with a relative error of up to `tolerance`.
   static void ExpectTop(const std::string& where, const std::vector<int32_t>& got,
                         const Selection& s, double tolerance) {
     ASSERT_EQ(static_cast<int64_t>(got.size()), s.count) << where;
@@ -112,9 +113,9 @@ class LiteCacheSelectTest : public LiteCacheTest {
     ASSERT_GE(worst, best - tolerance * std::abs(best)) << where << ": worst taken, best left";
   }
 
-  // New keys at positions [begin, past + 1) of all sequences, given in two chunks where `begin` is
-  // not 0; encode(keys) is called for each chunk with the step as a prompt's. Returns all keys,
-  // [sequence] of [past + 1][kv_heads * head_dim].
+  // New keys at positions [begin, past + 1) of all sequences, in two chunks if `begin` is not 0;
+  // encode(keys) is called for each chunk with the step as a prompt's. Returns all keys, [sequence]
+  // of [past + 1][kv_heads * head_dim].
   template <class Value, class Encode>
   std::vector<std::vector<float>> EncodePrompt(const Value& value, const Encode& encode) {
     const std::vector<StepSequence> decode = views_;
@@ -149,7 +150,7 @@ class LiteCacheSelectTest : public LiteCacheTest {
     return all;
   }
 
-  // Metadata as the device has it and as twin(keys, head, metadata) makes it, byte for byte.
+  // Compares the device's metadata with that made by twin(keys, head, metadata), byte for byte.
   template <class Twin>
   void CheckMetadata(const std::vector<std::vector<float>>& keys, const Twin& twin) {
     for (int32_t s = 0; s < sequences(); ++s) {
@@ -169,7 +170,8 @@ class LiteCacheSelectTest : public LiteCacheTest {
     }
   }
 
-  // Codes of prompts of small whole numbers, for which all sums are exact: equal to the CPU's.
+  // Codes of prompts of small whole numbers, for which all sums are exact: they must equal the
+  // CPU's.
   void EncodeCodes(Random& random, const HashFormat& format, const std::vector<float>& weights,
                    const float* device_weights) {
     const auto keys =

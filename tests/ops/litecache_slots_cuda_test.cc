@@ -1,4 +1,4 @@
-// Slots: which rows are in them after an update, and that they are the store's rows.
+// Slots: the rows in them after an update, and that they equal the store's rows.
 #include <unordered_map>
 
 #include "ops/litecache_testing_cuda.h"
@@ -45,7 +45,7 @@ class LiteCacheSlotsTest : public LiteCacheTest {
     HeadState state;
     std::vector<int32_t> positions, updates;  // [used]
   };
-  // Reads mirrors, which have to be fresh.
+  // Reads mirrors, which must be up to date.
   Slots Read(int32_t s, int32_t list) {
     Slots slots{.state = State(s, list), .positions = {}, .updates = {}};
     for (int32_t i = 0; i < slots.state.used; ++i) {
@@ -65,7 +65,7 @@ class LiteCacheSlotsTest : public LiteCacheTest {
                              << ", byte " << a - want.begin();
   }
 
-  // A fixed slot's row, of which the store's codes are made.
+  // A fixed slot's row, from which the store's codes are made.
   void ExpectStored(const std::string& where, int32_t s, int32_t list, int32_t token,
                     int32_t slot) {
     const RowFormat format = WholeFormat(layer_.store);
@@ -80,7 +80,7 @@ class LiteCacheSlotsTest : public LiteCacheTest {
                              << ", byte " << a - want.begin();
   }
 
-  // Rows attended: selected by the last update.
+  // Attended rows: those selected by the last update.
   std::set<int32_t> Attended(const std::string& where, int32_t s, int32_t list) {
     const Slots slots = Read(s, list);
     std::set<int32_t> attended;
@@ -94,7 +94,7 @@ class LiteCacheSlotsTest : public LiteCacheTest {
     return attended;
   }
 
-  // What an update has to make of `before`.
+  // Checks the result of an update on `before`.
   void CheckUpdate(const std::string& where, int32_t s, int32_t h, bool delta, int32_t n,
                    const Slots& before, const std::vector<int32_t>& selected) {
     const int32_t list = ListOf(h);
@@ -160,8 +160,8 @@ class LiteCacheSlotsTest : public LiteCacheTest {
   }
 };
 
-// Many steps of random selections, with the row transfer after each; some heads rest in each step
-// and must stay as they are, byte for byte.
+// Many steps of random selections, each followed by the row transfer; some heads are not updated in
+// each step and must stay unchanged, byte for byte.
 TEST_F(LiteCacheSlotsTest, UpdatesAndPulls) {
   Random random = testing::TestRandom(21);
   for (int round = 0; round < testing::Rounds(10); ++round) {
@@ -188,7 +188,7 @@ TEST_F(LiteCacheSlotsTest, UpdatesAndPulls) {
           if (!IsOffloaded(h)) continue;
           before[pair] = Read(s, ListOf(h));
           if (refresh[pair] == 0) continue;
-          // Near the last selection, so that rows come back.
+          // Close to the last selection, so that rows recur.
           std::vector<int32_t> all(static_cast<size_t>(candidates));
           std::iota(all.begin(), all.end(), shape_.windows.SinkRows(n));
           std::shuffle(all.begin(), all.end(), random);
@@ -231,7 +231,7 @@ TEST_F(LiteCacheSlotsTest, UpdatesAndPulls) {
                 static_cast<unsigned long long>(Download(layer_.moved_count + pair, 1)[0]);
             continue;
           }
-          // A head that rests.
+          // A head without an update.
           const HeadState state = State(s, ListOf(h));
           EXPECT_EQ(std::memcmp(&state, &before[pair].state, sizeof(state)), 0) << where;
           TestPages& pages = PagesOf(s, kSlots);
@@ -244,7 +244,7 @@ TEST_F(LiteCacheSlotsTest, UpdatesAndPulls) {
                 << where << ", page " << b;
           }
         }
-        // Rows that do not belong to cached slots stay, too.
+        // Rows outside the cached slots also stay unchanged.
         for (int32_t h = 0; h < c.kv_heads; ++h) {
           if (!IsOffloaded(h)) continue;
           for (int32_t slot = 0; slot < shape_.cache_begin; ++slot) {
@@ -271,7 +271,7 @@ TEST_F(LiteCacheSlotsTest, UpdatesAndPulls) {
   }
 }
 
-// Bitmaps of many parts, and lists of many blocks.
+// Bitmaps with many parts, and lists with many blocks.
 TEST_F(LiteCacheSlotsTest, LongContexts) {
   Random random = testing::TestRandom(23);
   for (const double slots_factor : {1.0, 1.3}) {
@@ -298,8 +298,8 @@ TEST_F(LiteCacheSlotsTest, LongContexts) {
         for (int32_t h = 0; h < c.kv_heads; ++h) {
           const size_t pair = PairOf(s, h);
           before[pair] = Read(s, ListOf(h));
-          // A few of the rows that are there, others from everywhere or from one place, or fewer
-          // rows than slots.
+          // A few of the cached rows, and others from everywhere or from one place, or fewer rows
+          // than slots.
           std::vector<uint8_t> taken(static_cast<size_t>(candidates), 0);
           const int32_t count = step == 4 ? most - Uniform(random, 1, most / 2) : most;
           int32_t left = count;
@@ -341,7 +341,7 @@ TEST_F(LiteCacheSlotsTest, LongContexts) {
   }
 }
 
-// Rows of 8-bit codes of any head_dim, which lie across the memory's lines in all ways.
+// Rows of 8-bit codes for any head_dim, at all alignments relative to memory lines.
 TEST_F(LiteCacheSlotsTest, PullsOfQuantizedRows) {
   Random random = testing::TestRandom(24);
   const int32_t head_dims[] = {16, 48, 64, 80, 96, 112, 128, 160, 256, 20, 7};
@@ -386,15 +386,15 @@ TEST_F(LiteCacheSlotsTest, PullsOfQuantizedRows) {
 }
 
 // The operations of a step as a decode loop runs them: fill, then lookups, selections, updates and
-// transfers of a sequence that grows; the store holds all rows from the beginning.
+// transfers of a growing sequence; the store has all rows from the beginning.
 TEST_F(LiteCacheSlotsTest, ManyDecodeSteps) {
   Random random = testing::TestRandom(22);
   std::normal_distribution<float> normal;
-  int hits = 0, misses = 0;  // of all rounds: in some everything fits
+  int hits = 0, misses = 0;  // over all rounds; in some, everything fits
   for (int round = 0; round < testing::Rounds(6); ++round) {
     LiteCacheCase c = RandomCase(random, round);
     c.growth = 16;
-    // One that begins with fewer rows than its sink takes.
+    // One that begins with fewer rows than its sink holds.
     c.sink = std::max(c.sink, 2);
     c.past.push_back(Uniform(random, 1, c.sink - 1));
     const HashFormat format{.bits = 128, .norms = true};
@@ -467,9 +467,9 @@ TEST_F(LiteCacheSlotsTest, ManyDecodeSteps) {
           }
           ASSERT_EQ(got, attended[pair]) << where;
           ASSERT_LE(State(s, ListOf(h)).used, shape_.windows.CacheSlots(n)) << where;
-          // Sink and recent rows are in their slots; those of tokens since the fill, which the
-          // sink takes too where it was not full, are what the store's codes are made of, and what
-          // is made of those codes is not always the same row again.
+          // Sink and recent rows are in their slots. The store's codes of tokens since the fill are
+          // made from the rows in those slots (also in the sink, if it was not full), and decoding
+          // those codes does not always give the same row.
           const auto expect_fixed = [&](int32_t t) {
             if (HasCodes() && t >= c.past[static_cast<size_t>(s)]) {
               ExpectStored(where, s, ListOf(h), t, shape_.windows.FixedSlot(t));
@@ -495,7 +495,7 @@ TEST_F(LiteCacheSlotsTest, ManyDecodeSteps) {
     for (int step = 0; step < testing::Rounds(14); ++step) {
       for (float& x : q) x += 0.4f * normal(random);
       const MatrixView queries = Queries(q);
-      for (int again = 0; again < 1 + (step == 3); ++again) {  // a step that is run again
+      for (int again = 0; again < 1 + (step == 3); ++again) {  // a repeated step
         Lookup(*stream_, step_, shape_, layer_, Aggregation::kImportance, queries);
         HashSelect(*stream_, step_, shape_, layer_, format, device_weights,
                    {.q = &queries, .scale = 1}, select_scratch);
@@ -506,7 +506,7 @@ TEST_F(LiteCacheSlotsTest, ManyDecodeSteps) {
       }
       check(step, false);
       if (HasFatalFailure()) return;
-      // The step's own row into the ring.
+      // Writes the step's own row into the ring.
       for (int32_t s = 0; s < sequences(); ++s) {
         StepSequence& view = views_[static_cast<size_t>(s)];
         for (int32_t h = 0; h < c.kv_heads; ++h) {
@@ -517,7 +517,7 @@ TEST_F(LiteCacheSlotsTest, ManyDecodeSteps) {
                      WholeRow(s, layer_.store, ListOf(h), view.past).data(), layer_.slots.format,
                      ring);
           if (!HasCodes()) continue;
-          // The store's codes are made of the row in the ring.
+          // The store's codes are made from the row in the ring.
           std::vector<std::byte> whole(WholeFormat(layer_.store).row_bytes());
           ConvertRow(layer_.slots.format, ring, WholeFormat(layer_.store), whole.data());
           HostScales(s, ListOf(h), view.past) =
@@ -526,7 +526,7 @@ TEST_F(LiteCacheSlotsTest, ManyDecodeSteps) {
         }
         for (const TableId table : {kSlots, kStore, kScales}) Push(PagesOf(s, table));
         ++view.past;
-        // As policy litecache has it: the lookup of the step in which a row leaves runs before it
+        // As in policy litecache: the lookup of the step in which a row leaves runs before the row
         // is stored.
         view.stored = std::max(c.past[static_cast<size_t>(s)], view.past - shape_.windows.recent);
       }

@@ -26,7 +26,7 @@ inline int32_t Uniform(Random& random, int32_t low, int32_t high) {
   return std::uniform_int_distribution<int32_t>(low, high)(random);
 }
 
-// Pages of one table of one sequence, in random order in one piece of memory.
+// The pages of one table of one sequence, in random order in one block of memory.
 struct TestPages {
   Buffer buffer;
   int64_t lists = 0, blocks = 0;
@@ -57,13 +57,13 @@ struct LiteCacheCase {
   int32_t tokens = 0;
   double slots_factor = 1;
   RowEncoding encoding = RowEncoding::kBF16, store = RowEncoding::kBF16;
-  bool codes = false;             // cached slots keep the store's codes, where it has such
+  bool codes = false;             // cached slots keep the store's codes, if it has codes
   std::vector<int32_t> past;      // of each sequence
   std::vector<int32_t> resident;  // heads
-  std::vector<int32_t> dense;     // of those
+  std::vector<int32_t> dense;     // of these
   int32_t growth = 1;             // tokens the sequences may grow by
   int64_t metadata_token_bytes = 0, metadata_page_tokens = 256;
-  bool rows = true;  // false: no rows, for long contexts of metadata alone
+  bool rows = true;  // false: no rows, for long contexts with only metadata
 
   std::string Name() const {
     std::string name = "group " + std::to_string(group) + ", head_dim " + std::to_string(head_dim) +
@@ -84,8 +84,8 @@ class LiteCacheTest : public GpuTest {
     cpu_stream_ = cpu_.CreateStream();
   }
 
-  // Tables, states and work arrays of a case. Rows and metadata are random bytes until a test
-  // writes them; store rows are random numbers.
+  // Builds tables, states and work arrays of a case. Rows and metadata are random bytes until a
+  // test writes them; store rows are random numbers.
   void Build(Random& random, const LiteCacheCase& c) {
     case_ = c;
     shape_ = {.kv_heads = c.kv_heads,
@@ -100,7 +100,7 @@ class LiteCacheTest : public GpuTest {
               .cache_begin = c.sink + c.recent + c.carry + 1};
     max_context_ = *std::max_element(c.past.begin(), c.past.end()) + c.growth + 1;
     shape_.max_rows = shape_.windows.Rows(max_context_);
-    // Lists of another layer come first: a layer's lists do not begin at 0.
+    // Lists of another layer come first, so that a layer's lists do not begin at 0.
     constexpr int32_t kBefore = 2;
     offloaded_.assign(static_cast<size_t>(c.kv_heads), -1);
     resident_.assign(static_cast<size_t>(c.kv_heads), -1);
@@ -120,7 +120,7 @@ class LiteCacheTest : public GpuTest {
     lists_[kLabels] = 1;
     const RowFormat rows{c.encoding, c.head_dim};
     RowFormat store{c.store, c.head_dim};
-    store.scales_apart = store.has_scales();  // as policy litecache has it
+    store.scales_apart = store.has_scales();  // as in policy litecache
     layer_ = {};
     const auto table = [&](TableId id, const RowFormat& format, int32_t page_rows,
                            const std::vector<int32_t>& list) {
@@ -177,7 +177,7 @@ class LiteCacheTest : public GpuTest {
   void BuildSequence(Random& random, int32_t s) {
     const int32_t n = case_.past[static_cast<size_t>(s)] + case_.growth;
     StepSequence& view = views_[static_cast<size_t>(s)];
-    view.first_row = s + 1;  // row 0 belongs to nobody
+    view.first_row = s + 1;  // row 0 belongs to no sequence
     view.rows = 1;
     view.past = case_.past[static_cast<size_t>(s)];
     view.stored = view.past;
@@ -257,13 +257,13 @@ class LiteCacheTest : public GpuTest {
     return PagesOf(s, table.table).Host(list, row / table.page_rows) +
            static_cast<size_t>(row % table.page_rows) * table.format.row_bytes();
   }
-  // Of row `row` of the store.
+  // The scales of row `row` of the store.
   RowScales& HostScales(int32_t s, int32_t list, int32_t row) {
     const int32_t page_rows = layer_.store.scales_page_rows;
     return reinterpret_cast<RowScales*>(
         PagesOf(s, kScales).Host(list, row / page_rows))[row % page_rows];
   }
-  // A table's rows as the CPU's operations have them, with their scales in them.
+  // The format of a table's rows for the CPU's operations, with the scales inside.
   static RowFormat WholeFormat(const RowTable& table) {
     return {table.format.encoding, table.format.head_dim};
   }
@@ -297,15 +297,15 @@ class LiteCacheTest : public GpuTest {
            int64_t{list % shape_.labels_a_page} * shape_.group * shape_.head_dim;
   }
   bool HasCodes() const { return layer_.codes.page_slots > 0; }
-  // A cached slot: its row, and what lies behind the rows of its page.
+  // A cached slot: its row, and the data after the rows of its page.
   struct CachedSlot {
     std::byte* row;
     size_t row_bytes;
     int32_t *position, *update;
-    RowScales* scales;  // null where the row is no codes
+    RowScales* scales;  // null if the row does not consist of codes
     int32_t in_page;
   };
-  // A row of codes as cached slot `in_page` of a page has them.
+  // A row of codes in the order of cached slot `in_page` of a page.
   std::vector<std::byte> CodesAsKept(const std::byte* codes, int32_t in_page) const {
     const int32_t d = shape_.head_dim;
     std::vector<std::byte> kept(static_cast<size_t>(2 * d));
@@ -340,7 +340,7 @@ class LiteCacheTest : public GpuTest {
   int32_t& HostUpdate(int32_t s, int32_t list, int32_t slot) {
     return *Cached(s, list, slot).update;
   }
-  // What a cached slot has to hold of a token that is in the store.
+  // Checks the contents of a cached slot for a token that is in the store.
   void ExpectCached(const std::string& where, int32_t s, int32_t list, int32_t token,
                     int32_t slot) {
     const CachedSlot cached = Cached(s, list, slot);

@@ -9,7 +9,7 @@
 namespace litecache::ops {
 namespace {
 
-// Heads of very different lengths, an empty one among them; every slot not named stays as it was.
+// Heads of very different lengths, including an empty one; all other slots must be unchanged.
 void RunCase(RowEncoding from, RowEncoding to, int64_t head_dim, int threads) {
   Random random(static_cast<uint64_t>(70 + head_dim));
   const RowFormat source_format{from, head_dim}, target_format{to, head_dim};

@@ -110,7 +110,7 @@ TEST_F(NormTest, LayerNormOfRowsFarFromZero) {
       ExpectNear(
           got, [&](int64_t r, int64_t c) { return scaled(r, c) + bias[static_cast<size_t>(c)]; },
           [&](int64_t r, int64_t c) {
-            // The mean's own rounding: units of values near 30, scaled by what a row is divided by.
+            // The rounding of the mean: units of values near 30, divided by the row's norm.
             const auto i = static_cast<size_t>(c);
             const double mean = std::ldexp(40.0, -24) * 8 * factors[static_cast<size_t>(r)];
             return Tolerance(dtype, n, std::abs(scaled(r, c)) + std::abs(bias[i])) +

@@ -16,7 +16,7 @@ std::vector<float> RandomVector(Random& random, int64_t n) {
   return result;
 }
 
-// Relative to the largest normalized value: sums of n squares lose sqrt(n) units at most in
+// Relative to the largest normalized value: sums of n squares lose at most sqrt(n) units in
 // practice, the division and products a few more.
 double Tolerance(int64_t n) { return std::ldexp(1.0, -24) * (4 * std::sqrt(n) + 16); }
 
@@ -82,7 +82,7 @@ TEST(LayerNorm, MatchesDoublePrecision) {
         for (int64_t c = 0; c < n; ++c) {
           const auto i = static_cast<size_t>(c);
           const double expected = (x.At(t, c) - mean) * factor * weight[i] + bias[i];
-          // The mean itself is rounded at 100: 2^-24 * 100 on each centred value.
+          // The mean is rounded at 100: 2^-24 * 100 on each centred value.
           const double bound =
               std::ldexp(1.0, -24) * 8 * std::sqrt(n) * 100 * factor * std::abs(weight[i]) +
               Tolerance(n) * (std::abs(expected) + std::abs(bias[i]));

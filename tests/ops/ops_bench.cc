@@ -1,5 +1,5 @@
-// Speed of the CPU operations at Llama-3.2-1B's shapes, beside what bounds them: weights' bytes a
-// second, products a second.
+// Speed of the CPU operations at Llama-3.2-1B's shapes, against their limits: bytes of weights per
+// second, products per second.
 //
 //   litecache-ops-bench [--benchmark_filter=REGEX]; threads: LITECACHE_BENCH_THREADS (all cores).
 #include "ops/ops_bench.h"
@@ -20,7 +20,7 @@
 namespace litecache::ops {
 namespace {
 
-// The rate every memory-bound figure is held against: a sum over 1 GiB, far beyond the caches.
+// The reference for memory-bound operations: a sum over 1 GiB, far larger than the caches.
 void BM_MemoryRead(benchmark::State& state) {
   Operand x(DType::kF32, 1, int64_t{1} << 28);
   auto& pool = TheDevice().pool();
@@ -74,7 +74,7 @@ void LinearShapes(benchmark::internal::Benchmark* b) {
 }
 BENCHMARK(BM_Linear)->Apply(LinearShapes)->UseRealTime()->Unit(benchmark::kMicrosecond);
 
-// The product through oneDNN, whatever the CPU: what Linear's choice between the two rests on.
+// The product through oneDNN on any CPU: the basis of Linear's choice between the two.
 void BM_LinearOneDnn(benchmark::State& state) {
   const int64_t tokens = state.range(0), in = state.range(1), out = state.range(2);
   Operand w(DType::kBF16, out, in), x(DType::kF32, tokens, in), y(DType::kF32, tokens, out);
@@ -170,9 +170,8 @@ void BM_Rope(benchmark::State& state) {
 }
 BENCHMARK(BM_Rope)->Arg(1)->Arg(512)->UseRealTime()->Unit(benchmark::kMicrosecond);
 
-// All operations of a Llama-3.2-1B pass in order, with the weights of every layer: what a decode
-// step (1 new token) and a prefill chunk cost without anything around them. Arguments: tokens
-// before, new tokens.
+// All operations of a Llama-3.2-1B pass in order, with the weights of every layer: the pure cost of
+// a decode step (1 new token) or a prefill chunk. Arguments: tokens before, new tokens.
 void BM_Llama1B(benchmark::State& state) {
   constexpr int64_t kLayers = 16, kHidden = 2048, kFfn = 8192, kVocabulary = 128256;
   const int64_t past = state.range(0), count = state.range(1);

@@ -1,4 +1,4 @@
-// What the benchmarks of operations share.
+// Shared by the benchmarks of operations.
 #pragma once
 
 #include <benchmark/benchmark.h>
@@ -28,7 +28,7 @@ struct Operand {
       : buffer(TheDevice().Allocate(static_cast<size_t>(rows * cols) * SizeOf(dtype))),
         view(MatrixView::Of(buffer.data(), dtype, rows, cols)) {
     std::mt19937 random(7);
-    std::vector<float> values(8191);  // prime: no two rows alike
+    std::vector<float> values(8191);  // a prime, so that rows differ
     for (float& x : values) {
       x = static_cast<float>(static_cast<int32_t>(random())) * 0x1p-31f;
     }

@@ -36,7 +36,7 @@ inline double RoundTo(DType dtype, float value) {
   return value;
 }
 
-// Rows of a storage type, `padding` elements of NaN behind each: reading them would show.
+// Rows of a storage type, each followed by `padding` NaN elements: reading those would show.
 class Matrix {
  public:
   Matrix(DType dtype, int64_t rows, int64_t cols, int64_t padding = 0)
@@ -85,7 +85,7 @@ class Matrix {
   std::vector<std::byte> bytes_;
 };
 
-// Same bits everywhere, padding not looked at.
+// Same bits everywhere, ignoring padding.
 inline bool SameBits(const Matrix& a, const Matrix& b) {
   for (int64_t r = 0; r < a.view().rows; ++r) {
     if (std::memcmp(a.view().Row<float>(r), b.view().Row<float>(r),
@@ -96,7 +96,7 @@ inline bool SameBits(const Matrix& a, const Matrix& b) {
   return true;
 }
 
-// Calls body(stream) with every level of vector instructions this machine has.
+// Calls body(stream) with every level of vector instructions that this machine supports.
 template <class Body>
 void ForEachIsa(int threads, const Body& body) {
   LimitCpuIsa(CpuIsa::kAvx512Bf16);

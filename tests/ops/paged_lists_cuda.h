@@ -14,7 +14,7 @@ namespace litecache::ops::cuda {
 
 class PagedLists {
  public:
-  // behind: bytes of a page behind its rows, a row of them.
+  // behind: bytes after the rows of a page, per row.
   PagedLists(CudaDevice& gpu, Device& where, std::mt19937_64& random, int32_t lists, int32_t rows,
              int32_t page_rows, const RowFormat& format, size_t behind = 0)
       : gpu_(gpu), lists_(lists), page_rows_(page_rows), format_(format) {
@@ -43,7 +43,7 @@ class PagedLists {
     return Page(list, row / page_rows_) +
            static_cast<size_t>(row % page_rows_) * format_.row_bytes();
   }
-  // The int32 behind a page's rows that belongs to `row`.
+  // The int32 of `row` after its page's rows.
   int32_t& Behind(int32_t list, int32_t row) {
     return reinterpret_cast<int32_t*>(Page(list, row / page_rows_) +
                                       static_cast<size_t>(page_rows_) *

@@ -1,4 +1,4 @@
-// Rows in pages that lie anywhere, for tests of what reads and writes them.
+// Rows in pages at arbitrary places, for tests of operations that read and write them.
 #pragma once
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 
 namespace litecache::ops {
 
-// Pages for `tokens` rows in shuffled places of one block. Bytes no test wrote are 0xff: NaN in
+// Pages for `tokens` rows, shuffled within one block. Bytes that no test wrote are 0xff: NaN in
 // bf16, f32 and fp8, so reading them would show.
 class PagedBlock {
  public:
@@ -38,7 +38,7 @@ class PagedBlock {
   std::vector<std::byte*> pages_;
 };
 
-// `count` different numbers below `limit`, in random order.
+// `count` distinct numbers below `limit`, in random order.
 inline std::vector<int32_t> Choose(Random& random, int64_t limit, int64_t count) {
   std::vector<int32_t> all(static_cast<size_t>(limit));
   std::iota(all.begin(), all.end(), 0);

@@ -1,4 +1,4 @@
-// Leading components and the selection by them, against their CPU twins.
+// Leading components and the selection by them, against the CPU versions.
 #include "ops/litecache_select_testing_cuda.h"
 #include "ops/select/encode_cuda.h"
 #include "ops/select/projection_select.h"
@@ -45,7 +45,7 @@ TEST_F(LiteCacheSelectTest, ProjectionAndSelection) {
     const std::vector<int32_t> refresh = RandomRefresh(random);
     const std::vector<float> q = RandomQueries(random, false);
     const MatrixView queries = Queries(q);
-    // Products are about head_dim^1.5 * rank^0.5 * 10 large: exponents of a few units.
+    // Products have a size of about head_dim^1.5 * rank^0.5 * 10: exponents of a few units.
     const float scale =
         0.02f / (static_cast<float>(c.head_dim) * std::sqrt(static_cast<float>(format.rank)));
     void* scratch =

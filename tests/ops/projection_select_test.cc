@@ -36,8 +36,8 @@ TEST(ProjectionSelect, EqualsASoftmaxOfComponents) {
                                       .metadata = pages.metadata()};
       ProjectionEncode(stream, format, s.head_dim, {&work, 1});
     });
-    // Components in f64. A stored one is within 2^-8 of its own size; what that makes of a score is
-    // bounded below.
+    // Components in f64. A stored one has a relative error of up to 2^-8; the resulting error of a
+    // score is bounded below.
     const auto project = [&](const std::vector<float>& x) {
       std::vector<double> y(static_cast<size_t>(format.rank));
       for (size_t j = 0; j < y.size(); ++j) {
@@ -75,7 +75,7 @@ TEST(ProjectionSelect, EqualsASoftmaxOfComponents) {
     RunAll(work, results,
            [&](auto items) { ProjectionSelect(stream, format, s.group, s.head_dim, items); });
     for (size_t i = 0; i < ranges.size(); ++i) {
-      // The same error may be in every term of the softmax' sum.
+      // Every term of the softmax's sum may have the same error.
       ExpectSoftmaxSelection(results[i], dots, scale, ranges[i], std::exp(2 * error) - 1 + 1e-5);
     }
   });

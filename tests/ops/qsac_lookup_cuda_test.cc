@@ -8,7 +8,7 @@ namespace {
 
 class QsacLookupCudaTest : public LiteCacheTest {};
 
-// Labels as near to the queries as a random share says; tau where both outcomes are common.
+// Labels at a random distance from the queries; tau in a range with both outcomes.
 TEST_F(QsacLookupCudaTest, DecidesAsTheCpu) {
   Random random = testing::TestRandom(1);
   std::normal_distribution<float> normal;

@@ -24,7 +24,7 @@ double CosineOf(const float* q, const float* label, int64_t n) {
   return static_cast<double>(dot / std::sqrt(qq * ll));
 }
 
-// Equation 2 and its exceptions, word by word.
+// Equation 2 and its exceptions, literally.
 double AggregateOf(Aggregation aggregation, const std::vector<double>& s,
                    const std::vector<float>& importance) {
   if (aggregation == Aggregation::kMin) return *std::min_element(s.begin(), s.end());
@@ -114,7 +114,7 @@ TEST(QsacLookup, MatchesTheEquations) {
             for (int64_t i = 0; i < count; ++i) {
               const LookupWork& w = work[static_cast<size_t>(i)];
               std::vector<double> s;
-              double tiny = 1;  // a similarity near 0 may fall on either side of it
+              double tiny = 1;  // a similarity near 0 may be on either side of it
               for (int64_t j = 0; j < group; ++j) {
                 const int64_t row = (i * group + j) * head_dim;
                 s.push_back(CosineOf(before.q.data() + row, before.label.data() + row, head_dim));
@@ -122,8 +122,8 @@ TEST(QsacLookup, MatchesTheEquations) {
               }
               const std::vector<float> importance(before.importance.begin() + i * group,
                                                   before.importance.begin() + (i + 1) * group);
-              // A sum of n products is off by n 2^-24 at most; the harmonic mean passes on at most
-              // group times an error.
+              // A sum of n products has an error of at most n 2^-24; the harmonic mean amplifies an
+              // error by at most the group size.
               const double bound =
                   std::ldexp(static_cast<double>(head_dim + 4), -24) * static_cast<double>(group);
               if (tiny > 10 * bound) {
@@ -150,7 +150,7 @@ TEST(QsacLookup, MatchesTheEquations) {
   }
 }
 
-// The same query again: exactly 1, so tau = 1 always refreshes and anything below never does.
+// The same query again: exactly 1, so tau = 1 always refreshes and any lower value never does.
 TEST(QsacLookup, EqualVectorsAreExactlyOne) {
   Random random(81);
   for (int64_t head_dim : {1, 3, 64, 100, 128}) {
@@ -172,7 +172,7 @@ TEST(QsacLookup, EqualVectorsAreExactlyOne) {
   }
 }
 
-// Squares beyond f32's range on both sides, and what is no number.
+// Squares outside f32's range on both sides, and NaNs.
 TEST(QsacLookup, VectorsOfAnySize) {
   Random random(82);
   const int64_t head_dim = 67;
@@ -221,7 +221,7 @@ TEST(AggregateSimilarity, Rules) {
   const auto aggregate = [&](Aggregation a, size_t first, size_t count, const float* importance) {
     return AggregateSimilarity(a, {s + first, count}, importance);
   };
-  // 1 / (0.75 / 0.5 + 0.25 / 0.25) = 0.4; similarities without a weight do not count.
+  // 1 / (0.75 / 0.5 + 0.25 / 0.25) = 0.4; similarities with weight 0 do not count.
   EXPECT_FLOAT_EQ(aggregate(Aggregation::kImportance, 0, 4, weights), 0.4f);
   EXPECT_FLOAT_EQ(aggregate(Aggregation::kImportance, 0, 2, none), 1 / 3.0f);
   EXPECT_FLOAT_EQ(aggregate(Aggregation::kHarmonic, 0, 2, nullptr), 1 / 3.0f);

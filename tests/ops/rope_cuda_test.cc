@@ -45,7 +45,7 @@ TEST_F(RopeTest, MatchesDoublePrecisionUpToMillionsOfTokens) {
             return c % (2 * half) < half ? kScale * (a * std::cos(angle) - b * std::sin(angle))
                                          : kScale * (b * std::cos(angle) + a * std::sin(angle));
           },
-          // A few units of f32: of sine and cosine, their scaling, two products and a sum.
+          // A few units of f32: for sine and cosine, their scaling, two products and a sum.
           [&](int64_t r, int64_t c) {
             const auto [a, b] = pair(r, c);
             return std::ldexp(6.0, -24) * kScale * (std::abs(a) + std::abs(b));
@@ -64,7 +64,7 @@ TEST_F(RopeTest, HeadsAreNormedAndRotatedAtOnce) {
         constexpr float kEpsilon = 1e-3f;
         const int64_t d = 2 * half;
         const Matrix rotations = Matrix::Normal(random_, DType::kF32, rows, d);
-        // Parts of one launch, and more than that.
+        // As many parts as one launch takes, and more.
         const size_t count = half % 3 + 2;
         std::vector<Matrix> x;
         std::vector<std::vector<float>> norms;
@@ -79,7 +79,7 @@ TEST_F(RopeTest, HeadsAreNormedAndRotatedAtOnce) {
         ops::RotateHeads(*stream_, parts, kEpsilon, OnDevice(rotations));
         for (size_t i = 0; i < count; ++i) {
           SCOPED_TRACE(fmt::format("part {} of {}", i, count));
-          // Element j of the head that has column c, normed.
+          // Element j of the head that contains column c, normed.
           const auto element = [&](int64_t r, int64_t c, int64_t j) {
             const int64_t first = c / d * d;
             if (!normed) return x[i].At(r, first + j);

@@ -11,9 +11,9 @@
 namespace litecache::ops {
 namespace {
 
-// One head: parts over blocks of their own, by list or by range.
+// One head: parts over separate blocks, by list or by range.
 struct PartSpec {
-  int64_t tokens, begin, count;  // of a block; begin < 0: `count` random ones of it
+  int64_t tokens, begin, count;  // of a block; begin < 0: `count` random ones
 };
 
 struct Head {
@@ -49,7 +49,7 @@ Head MakeHead(Random& random, const RowFormat& format, std::span<const PartSpec>
 }
 
 // Softmax attention in double; the bound is that of the attention test: with bf16 rows, q * scale
-// and the probabilities are rounded to 2^-9 each.
+// and the probabilities are rounded by 2^-9 each.
 void ExpectAttention(const RowFormat& format, const Head& head, const float* q, float scale,
                      const float* out) {
   const int64_t d = format.head_dim;
@@ -133,7 +133,7 @@ void RunCase(const Problem& p, int threads) {
 
 constexpr RowEncoding kPlain[] = {RowEncoding::kBF16, RowEncoding::kF32};
 
-// Sink, cached, recent: what a head of the policy looks like, with empty parts between.
+// Sink, cached, recent: the parts of a head in the policy, with empty parts in between.
 std::vector<PartSpec> Hybrid(int64_t scale) {
   return {{64, 0, 4},  {40, 3, 0},   {40 * scale, 0, 37 * scale},
           {20, -1, 0}, {64, 13, 50}, {90 * scale, -1, 29 * scale}};
@@ -167,7 +167,7 @@ TEST(RowAttention, AnyNumberOfRows) {
                           {{{1000, -1, count}}, {{1000, 5, count}}, {{3, 2, 1}}}),
               2);
     }
-    // Many parts of a row or none.
+    // Many parts with one row or none.
     std::vector<PartSpec> parts;
     for (int i = 0; i < 150; ++i) parts.push_back({9, i % 4 == 0 ? -1 : i % 9, i % 3 == 1 ? 0 : 1});
     RunCase(MakeProblem(random, encoding, 64, 4, {parts}), 2);
@@ -193,7 +193,7 @@ TEST(RowAttention, SharpSoftmax) {
   }
 }
 
-// Scores beyond what exp takes and infinite ones of both signs: the result stays a mean of V.
+// Scores outside exp's range and infinite ones of both signs: the result is still a mean of V.
 TEST(RowAttention, HugeScoresNeverMakeNaN) {
   Random random(95);
   for (RowEncoding encoding : kPlain) {
@@ -247,7 +247,7 @@ TEST(RowAttention, ResultsDoNotDependOnThreadsOrOtherHeads) {
   }
 }
 
-// All rows of a context as one part: the dense operation's result, to rounding.
+// All rows of a context as one part: the dense operation's result, up to rounding.
 TEST(RowAttention, AgreesWithDenseAttention) {
   Random random(97);
   for (RowEncoding encoding : kPlain) {
@@ -270,7 +270,7 @@ TEST(RowAttention, AgreesWithDenseAttention) {
         Attention(stream, geometry, {&sequence, 1}, q.view(), group, 0.125f, dense.view());
         const RowAttentionHead head{q.view().Row<float>(0), sparse.Row(0), {&part, 1}};
         RowAttention(stream, FormatOf(dtype, d), group, {&head, 1}, 0.125f);
-        // bf16 probabilities are rounded relative to the maximum of the tiles before them.
+        // bf16 probabilities are rounded relative to the maximum of the previous tiles.
         const double bound = encoding == RowEncoding::kBF16 ? std::ldexp(1.0, -8) : 1e-5;
         for (int64_t i = 0; i < group * d; ++i) {
           ASSERT_NEAR(sparse.At(0, i), dense.At(0, i), bound) << rows << " rows";

@@ -17,7 +17,7 @@ constexpr RowEncoding kAll[] = {RowEncoding::kBF16, RowEncoding::kF32, RowEncodi
 
 double LargestCode(RowEncoding encoding) { return encoding == RowEncoding::kFp8 ? 448 : 127; }
 
-// The distance between neighbouring codes around x (in codes' units).
+// The distance between neighbouring codes around x (in units of codes).
 double CodeStep(RowEncoding encoding, double x) {
   if (encoding == RowEncoding::kInt8) return 1;
   const int exponent = x == 0 ? -6 : std::max(-6, std::ilogb(std::abs(x)));
@@ -26,7 +26,7 @@ double CodeStep(RowEncoding encoding, double x) {
 
 std::vector<std::byte> Convert(const RowFormat& from, const std::byte* row, RowEncoding to) {
   const RowFormat target{to, from.head_dim};
-  // A guard behind the row: nothing may be written there.
+  // A guard after the row, which must not be written.
   std::vector<std::byte> out(target.row_bytes() + 64, std::byte{0xa5});
   ConvertRow(from, row, target, out.data());
   for (size_t i = target.row_bytes(); i < out.size(); ++i) EXPECT_EQ(out[i], std::byte{0xa5});
@@ -72,8 +72,8 @@ TEST(RowFormat, ScalesApart) {
   }
 }
 
-// Every code of both quantized formats, at every place of a vector, with the value the format
-// defines.
+// Every code of both quantized formats, at every position of a vector, with the value defined by
+// the format.
 TEST(RowFormat, EveryCodeDecodesExactly) {
   for (RowEncoding encoding : {RowEncoding::kFp8, RowEncoding::kInt8}) {
     const RowFormat format{encoding, 131};
@@ -94,7 +94,7 @@ TEST(RowFormat, EveryCodeDecodesExactly) {
   }
 }
 
-// All pairs of formats: values survive as well as the target's steps allow.
+// All pairs of formats: values are as precise as the target's steps allow.
 TEST(RowFormat, ConversionsAreAsGoodAsTheTarget) {
   Random random(60);
   for (int64_t head_dim : {1, 7, 16, 33, 64, 80, 128, 131, 256}) {
@@ -102,7 +102,8 @@ TEST(RowFormat, ConversionsAreAsGoodAsTheTarget) {
       const RowFormat plain{RowEncoding::kF32, head_dim};
       std::vector<std::byte> source(plain.row_bytes());
       FillRow(random, plain, source.data(), size);
-      // Parts of different sizes: each has its own scale. Wide ranges reach subnormal codes.
+      // Parts of different magnitudes: each has a separate scale. Wide ranges reach subnormal
+      // codes.
       for (int64_t i = 0; i < head_dim; ++i) {
         const auto x = static_cast<float>(RowValue(plain, source.data(), i));
         SetRowValue(plain, source.data(), i, x * std::exp2(static_cast<float>(-(i % 13))));
@@ -126,7 +127,8 @@ TEST(RowFormat, ConversionsAreAsGoodAsTheTarget) {
               }
               for (int64_t i = part * head_dim; i < (part + 1) * head_dim; ++i) {
                 const double x = RowValue(from_format, row.data(), i);
-                double bound = std::abs(x) * std::ldexp(1.0, -24);  // of from's code times scale
+                // From the product of from's code and scale.
+                double bound = std::abs(x) * std::ldexp(1.0, -24);
                 if (to == RowEncoding::kBF16) bound += std::abs(x) * std::ldexp(1.0, -8);
                 if (to_format.quantized()) {
                   const double scale = largest / LargestCode(to);
@@ -146,7 +148,7 @@ TEST(RowFormat, ConversionsAreAsGoodAsTheTarget) {
   }
 }
 
-// Halves between two codes go to the even one; a scale of 1 makes quotients exact.
+// Halves between two codes go to the even one; with a scale of 1, quotients are exact.
 TEST(RowFormat, TiesGoToEven) {
   const RowFormat plain{RowEncoding::kF32, 300};
   for (RowEncoding to : {RowEncoding::kFp8, RowEncoding::kInt8}) {
@@ -199,18 +201,18 @@ TEST(RowFormat, ExtremeParts) {
           EXPECT_EQ(RowValue(format, out.data(), i), 0);
           EXPECT_NEAR(RowValue(format, out.data(), head_dim + i), 2.0, 1e-6);
         }
-        // Infinities saturate; what is finite beside them stays finite.
+        // Infinities saturate; finite values next to them stay finite.
         out = run(infinity, -infinity, largest);
         EXPECT_NEAR(RowValue(format, out.data(), 0) / largest, 1, 1e-6);
         EXPECT_NEAR(RowValue(format, out.data(), 1) / largest, -1, 1e-6);
         EXPECT_NEAR(RowValue(format, out.data(), head_dim) / largest, 1, 1e-6);
-        // A NaN shows in the whole part, and in that part alone.
+        // A NaN affects its whole part, and only that part.
         out = run(std::nanf(""), 1.0f, 3.0f);
         for (int64_t i = 0; i < head_dim; ++i) {
           EXPECT_TRUE(std::isnan(RowValue(format, out.data(), i)));
           EXPECT_NEAR(RowValue(format, out.data(), head_dim + i), 3.0, 1e-6);
         }
-        // The smallest floats: nothing but their own granularity is lost.
+        // The smallest floats: only their own granularity is lost.
         out = run(3e-44f, -1e-44f, 1e-38f);
         EXPECT_NEAR(RowValue(format, out.data(), 0), 3e-44, 3e-44);
         EXPECT_NEAR(RowValue(format, out.data(), head_dim), 1e-38, 1e-38 / 100);
@@ -219,7 +221,7 @@ TEST(RowFormat, ExtremeParts) {
   }
 }
 
-// Between what FlexGen's groups allow and half a step beside; from every format.
+// Within half a step of FlexGen's groups; from every format.
 TEST(RowFormat, Int4IsAsGoodAsItsGroups) {
   Random random(62);
   for (int64_t head_dim : {1, 2, 7, 16, 33, 63, 64, 65, 80, 128, 131, 200}) {
@@ -247,7 +249,7 @@ TEST(RowFormat, Int4IsAsGoodAsItsGroups) {
                   low = std::min(low, RowValue(from_format, row.data(), i));
                   high = std::max(high, RowValue(from_format, row.data(), i));
                 }
-                // Half a step, what f16 rounds of minimum and step (11 bits, or its smallest
+                // Half a step, the f16 rounding of minimum and step (11 bits, or its smallest
                 // number, 2^-24), and f32's own rounding.
                 const double bound =
                     (high - low) / 30 * (1 + 1e-3) +
@@ -292,7 +294,7 @@ TEST(RowFormat, Int4ExtremeGroups) {
       EXPECT_NEAR(RowValue(format, out.data(), 0), 65504, 64);
       EXPECT_EQ(RowValue(format, out.data(), 1), -65504);
       EXPECT_EQ(RowValue(format, out.data(), head_dim), 65504);
-      out = run(std::nanf(""), 1, 3);  // shows in its whole group, and there alone
+      out = run(std::nanf(""), 1, 3);  // affects its whole group, and only that
       for (int64_t i = 0; i < head_dim; ++i) {
         EXPECT_EQ(std::isnan(RowValue(format, out.data(), i)), i < 64) << i;
         EXPECT_EQ(RowValue(format, out.data(), head_dim + i), 3);
@@ -303,7 +305,7 @@ TEST(RowFormat, Int4ExtremeGroups) {
 
 TEST(ConvertRows, RangesOverPages) {
   Random random(61);
-  bool alone = false;  // in turn, by one thread alone
+  bool alone = false;  // alternately by one thread
   for (RowEncoding from : kAll) {
     for (RowEncoding to : kAll) {
       const RowFormat source_format{from, 24}, target_format{to, 24}, plain{RowEncoding::kF32, 24};

@@ -1,6 +1,6 @@
 // Speed of the operations on KV rows. Floors: row attention reads every row once, a move reads and
-// writes them; held against BM_MemoryRead. Rows come from memory: the benchmarks cycle through more
-// of them than caches hold.
+// writes them; compare with BM_MemoryRead. Rows come from memory: the benchmarks cycle through more
+// of them than the caches hold.
 #include <algorithm>
 #include <chrono>
 #include <random>
@@ -53,8 +53,8 @@ std::vector<int32_t> Positions(uint32_t seed, int64_t tokens, int64_t count) {
   return chosen;
 }
 
-// Arguments: KV heads of all sequences, rows a head, head_dim, query heads a KV head, rows by list
-// (a resident head's positions in 32K tokens) or not (sink, cached and recent slots).
+// Arguments: KV heads of all sequences, rows per head, head_dim, query heads per KV head, rows by
+// list (a resident head's positions in 32K tokens) or not (sink, cached and recent slots).
 void BM_RowAttention(benchmark::State& state) {
   const int64_t heads = state.range(0), rows = state.range(1), group = state.range(3);
   const RowFormat format{RowEncoding::kBF16, state.range(2)};
@@ -106,7 +106,7 @@ BENCHMARK(BM_RowAttention)
     ->UseRealTime()
     ->Unit(benchmark::kMicrosecond);
 
-// Arguments: KV heads, rows a head, head_dim, encoding of the source; slots are bf16.
+// Arguments: KV heads, rows per head, head_dim, encoding of the source; slots are bf16.
 void BM_MoveRows(benchmark::State& state) {
   const int64_t heads = state.range(0), rows = state.range(1), head_dim = state.range(2);
   const RowFormat from{static_cast<RowEncoding>(state.range(3)), head_dim};
@@ -162,7 +162,7 @@ BENCHMARK(BM_ConvertRows)
     ->UseRealTime()
     ->Unit(benchmark::kMicrosecond);
 
-// One layer's lookup. Arguments: KV heads of all sequences, query heads a KV head, head_dim.
+// One layer's lookup. Arguments: KV heads of all sequences, query heads per KV head, head_dim.
 void BM_QsacLookup(benchmark::State& state) {
   const int64_t heads = state.range(0), group = state.range(1), head_dim = state.range(2);
   Operand q(DType::kF32, heads * group, head_dim), label(DType::kF32, heads * group, head_dim);
@@ -186,8 +186,8 @@ BENCHMARK(BM_QsacLookup)
     ->UseRealTime()
     ->Unit(benchmark::kNanosecond);
 
-// What handing work to the pool costs: an empty loop right after the one before it, and after
-// `range(0)` microseconds of other work, when the workers may have gone to sleep.
+// The cost of handing work to the pool: an empty loop directly after the previous one, and after
+// `range(0)` microseconds of other work, when the workers may be asleep.
 void BM_EmptyParallelFor(benchmark::State& state) {
   ThreadPool& pool = TheDevice().pool();
   for (auto _ : state) {

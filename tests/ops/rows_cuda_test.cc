@@ -15,7 +15,7 @@ namespace {
 constexpr RowEncoding kEncodings[] = {RowEncoding::kBF16, RowEncoding::kF32, RowEncoding::kFp8,
                                       RowEncoding::kInt8, RowEncoding::kInt4};
 
-// 4-bit rows are whole words.
+// 4-bit rows consist of whole words.
 bool Exists(RowEncoding encoding, int64_t head_dim) {
   return encoding != RowEncoding::kInt4 || head_dim % 4 == 0;
 }
@@ -63,7 +63,7 @@ TEST_F(CudaRows, AppendMatchesTheCpu) {
           sequences[s].first_row = first[s];
         }
         const StepView step = Step(sequences, {&table});
-        constexpr int64_t kRows = 42;  // row 0 and the last are nobody's
+        constexpr int64_t kRows = 42;  // row 0 and the last one belong to no sequence
         const int64_t columns = kHeads * head_dim;
         std::vector<float> k(static_cast<size_t>(kRows * columns)), v(k.size());
         for (float& x : k) x = random.Normal(3);
@@ -90,7 +90,7 @@ TEST_F(CudaRows, AppendMatchesTheCpu) {
   }
 }
 
-// K and V of f32 and of bf16, as wide as models' and as narrow as one head; few rows and many.
+// K and V in f32 and in bf16, as wide as in models and as narrow as one head; few rows and many.
 TEST_F(CudaRows, AppendsKeysAndValuesOfEitherType) {
   for (int64_t head_dim : {8, 64, 72, 128, 256}) {
     for (int64_t heads : {1, 5, 40}) {
@@ -120,7 +120,8 @@ TEST_F(CudaRows, AppendsKeysAndValuesOfEitherType) {
             sequences[s].first_row = s == 0 ? tokens + 1 : 1;
           }
           const StepView step = Step(sequences, {&table});
-          const int64_t count = tokens + 3, columns = heads * head_dim;  // two rows are nobody's
+          // Two rows belong to no sequence.
+          const int64_t count = tokens + 3, columns = heads * head_dim;
           std::vector<float> k(static_cast<size_t>(count * columns)), v(k.size());
           for (float& x : k) x = random.Normal(3);
           for (float& x : v) x = random.Normal(0.01f);
@@ -157,7 +158,7 @@ TEST_F(CudaRows, AppendsKeysAndValuesOfEitherType) {
   }
 }
 
-// All formats, those with scales also with the scales apart.
+// All formats; those with scales also with separate scales.
 std::vector<RowFormat> Formats(int64_t head_dim) {
   std::vector<RowFormat> formats;
   for (const RowEncoding encoding : kEncodings) {
@@ -169,10 +170,10 @@ std::vector<RowFormat> Formats(int64_t head_dim) {
   return formats;
 }
 
-// The same with its scales in its rows.
+// The same format with the scales inside the rows.
 RowFormat Whole(const RowFormat& format) { return {format.encoding, format.head_dim}; }
 
-// Rows of a table, and of the table of their scales where they are apart.
+// Rows of a table, and of the table of their scales if those are separate.
 class RowsOf {
  public:
   RowsOf(DeviceTable& table, DeviceTable& scales) : table_(table), scales_(scales) {}
@@ -228,7 +229,7 @@ TEST_F(CudaRows, CopyMatchesTheCpuBetweenAllFormats) {
           constexpr int32_t kScalesRows = 23;
           DeviceTable from(random, kSlots, from_format, 11, {2, 1, -1}, 3, 20);
           DeviceTable to(random, kStore, to_format, 16, {0, -1, 1}, 3, 14);
-          // Two floats a row.
+          // Two floats per row.
           DeviceTable scales(random, kScales, {RowEncoding::kF32, 1}, kScalesRows,
                              from_format.scales_apart ? std::vector<int32_t>{2, 1, -1}
                                                       : std::vector<int32_t>{0, -1, 1},
@@ -283,14 +284,14 @@ TEST_F(CudaRows, CopyMatchesTheCpuBetweenAllFormats) {
   }
 }
 
-// Values a scale is no help for.
+// Values that no scale can represent.
 TEST_F(CudaRows, QuantizesWhatIsNotOrdinary) {
   const float inf = std::numeric_limits<float>::infinity();
   const float nan = std::numeric_limits<float>::quiet_NaN();
   constexpr int64_t kDim = 16;
   for (RowEncoding encoding : {RowEncoding::kFp8, RowEncoding::kInt8, RowEncoding::kInt4}) {
     for (float odd : {inf, -inf, nan, 3e38f, 1e-44f, 1e-40f}) {
-      // NaNs in 16 bits differ in bits that say nothing.
+      // NaNs in 16 bits may differ in irrelevant bits.
       if (encoding == RowEncoding::kInt4 && std::isnan(odd)) continue;
       Random random(3);
       const RowFormat format{encoding, kDim}, f32{RowEncoding::kF32, kDim};

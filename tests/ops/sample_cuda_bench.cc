@@ -16,7 +16,7 @@ void BenchMode(Bench& bench, const char* mode, int64_t rows, const SampleRow& ro
   if (!bench.Wants(name)) return;
   const int64_t bytes = rows * kVocab * 4;
   const int64_t copies = std::clamp<int64_t>((int64_t{200} << 20) / bytes, 2, 64);
-  // Pairs of bf16 numbers are floats of the second one's size.
+  // A pair of bf16 numbers forms a float with the magnitude of the second one.
   const Buffer logits = bench.Random(static_cast<size_t>(copies * bytes));
   std::vector<SampleRow> all(static_cast<size_t>(rows), row);
   std::vector<LogitChange> changes(static_cast<size_t>(std::max<int64_t>(seen, 1)));

@@ -1,6 +1,6 @@
-// Speed of selecting rows, a KV head. Floors: a selection reads its candidates' metadata (or keys)
-// once; from memory (cold: the benchmarks cycle through more than caches hold) that is held against
-// BM_MemoryRead. Encoding is held against a chunk's prefill.
+// Speed of selecting rows, per KV head. Floors: a selection reads its candidates' metadata (or
+// keys) once; from memory (cold: the benchmarks cycle through more than the caches hold), compare
+// with BM_MemoryRead. Compare encoding with a chunk's prefill.
 #include <algorithm>
 #include <cstring>
 #include <random>
@@ -19,7 +19,7 @@ namespace {
 constexpr size_t kColdBytes = size_t{512} << 20;
 constexpr int64_t kPageBytes = 65536;
 
-// Pages of `heads` heads, as many tokens each as `block_tokens` blocks of block_bytes allow.
+// Pages of `heads` heads, with as many tokens each as `block_tokens` blocks of block_bytes allow.
 struct MetadataPages {
   MetadataPages(int64_t heads, int64_t tokens, int64_t block_bytes, int64_t block_tokens)
       : page_tokens(kPageBytes / block_bytes * block_tokens),
@@ -31,7 +31,7 @@ struct MetadataPages {
   }
   PagedMetadata Head(int64_t head) const { return {pages.data() + head * per_head, page_tokens}; }
   size_t head_bytes() const { return static_cast<size_t>(per_head * kPageBytes); }
-  // Head 0's pages to all others.
+  // Copies head 0's pages to all others.
   void Repeat() {
     for (size_t offset = head_bytes(); offset < buffer.size(); offset += head_bytes()) {
       std::memcpy(buffer.as<std::byte>() + offset, buffer.data(), head_bytes());
@@ -42,7 +42,7 @@ struct MetadataPages {
   std::vector<std::byte*> pages;
 };
 
-// Keys that drift, with a few directions stronger than others, as a model's do.
+// Keys that drift, with some directions stronger than others, as in a model.
 std::vector<float> Keys(int64_t tokens, int64_t head_dim) {
   std::mt19937 random(3);
   std::normal_distribution<float> normal;
@@ -58,8 +58,8 @@ std::vector<float> Keys(int64_t tokens, int64_t head_dim) {
   return keys;
 }
 
-// What every selection benchmark does with its work: arguments are heads, candidates, k, group,
-// head_dim, cold.
+// The common part of all selection benchmarks: arguments are heads, candidates, k, group, head_dim,
+// cold.
 struct Arguments {
   explicit Arguments(benchmark::State& state)
       : heads(state.range(0)),

@@ -1,4 +1,4 @@
-// Selections of the top rows over long contexts: a KV head reads its metadata once.
+// Selections of the top rows over long contexts: each KV head reads its metadata once.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -30,7 +30,7 @@ std::vector<float> NormalNumbers(size_t count) {
   return values;
 }
 
-// Pages of random codes and norms near 10: `blocks` different ones, `copies` times.
+// Pages of random codes and norms near 10: `blocks` different ones, `copies` times each.
 Buffer HashPages(Bench& bench, const HashFormat& format, int64_t page_tokens, int64_t blocks,
                  int64_t copies) {
   std::mt19937_64 random(5);
@@ -55,7 +55,7 @@ Buffer HashPages(Bench& bench, const HashFormat& format, int64_t page_tokens, in
   return memory;
 }
 
-// A retriever's selection: what it reads of a KV head's tokens, and where that lies.
+// A retriever's selection: the data it reads for a KV head's tokens, and their place.
 struct Selecting {
   using Run =
       std::function<void(Stream& stream, const StepView& step, const LiteCacheShape& shape,
@@ -65,12 +65,12 @@ struct Selecting {
   int32_t group = static_cast<int32_t>(kGroup);
   TableId table = kMetadata;
   int64_t token_bytes = 0, page_tokens = 0;
-  // Pages of so many blocks, `copies` times; null: random bf16 numbers.
+  // Pages with this number of blocks, `copies` times; null: random bf16 numbers.
   std::function<Buffer(int64_t blocks, int64_t copies)> pages;
-  std::function<Run()> make;  // once it is wanted
+  std::function<Run()> make;  // called only if selected
 };
 
-// refreshed: KV heads of a sequence and layer that are, in the mean.
+// refreshed: KV heads of a sequence and layer that are refreshed, on average.
 void Measure(Bench& bench, const Selecting& selecting, int32_t context, int32_t batch,
              double refreshed) {
   const std::string name = fmt::format("{} group {} context {} batch {} refreshed {:.1f}",
@@ -136,7 +136,7 @@ void Measure(Bench& bench, const Selecting& selecting, int32_t context, int32_t 
   });
 }
 
-// Buffers that a selection reads for as long as it is run.
+// Buffers that a selection reads; kept while it runs.
 std::shared_ptr<Buffer> Weights(Bench& bench, int64_t count) {
   return std::make_shared<Buffer>(bench.Upload(NormalNumbers(static_cast<size_t>(count))));
 }
@@ -194,7 +194,7 @@ Selecting Projection(Bench& bench, int64_t rank) {
       }};
 }
 
-// Reads the keys themselves, over the link.
+// Reads the keys themselves over the link.
 Selecting Exact(PinnedHost& host) {
   const int64_t row_bytes = 4 * kHeadDim;  // keys and values, bf16
   return {.name = "exact select",

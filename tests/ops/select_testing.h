@@ -1,6 +1,6 @@
-// What tests of selections share: inputs, pages, and the best positions by scores of plain
-// double-precision code. Most inputs are small integers: every score is exact then, so that the
-// selected sets must be equal, ties included.
+// Shared by the tests of selections: inputs, pages, and the best positions by scores of plain
+// double-precision code. Most inputs are small integers, so that every score is exact and the
+// selected sets must be equal, including ties.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -42,7 +42,7 @@ inline double Dot(const std::vector<float>& a, const std::vector<float>& b) {
   return sum;
 }
 
-// Pages of noise, so that anything read before it was written shows.
+// Pages of noise, so that reading anything before it was written would show.
 class Pages {
  public:
   Pages(Random& random, int64_t tokens, int64_t page_tokens, int64_t page_bytes)
@@ -63,7 +63,7 @@ class Pages {
   std::vector<std::byte*> pages_;
 };
 
-// Cuts [0, tokens) at random places and encodes the parts in order, each part twice now and then.
+// Cuts [0, tokens) at random positions and encodes the parts in order, some of them twice.
 inline void EncodeInParts(Random& random, int64_t tokens,
                           const std::function<void(int64_t begin, int64_t count)>& encode) {
   for (int64_t begin = 0; begin < tokens;) {
@@ -103,8 +103,8 @@ inline std::vector<int32_t> Best(const std::vector<double>& scores, int64_t begi
   return order;
 }
 
-// Ascending positions of [begin, end), k of them, none of which scores less than one that was left
-// by more than `tolerance`.
+// Checks that the positions are ascending, k of [begin, end), and that none scores less than an
+// unselected one by more than `tolerance`.
 inline void ExpectBestWithin(const std::vector<int32_t>& positions,
                              const std::vector<double>& scores, int64_t begin, int64_t k,
                              double tolerance) {
@@ -138,7 +138,7 @@ struct Result {
                  .positions = positions.data(),
                  .scores = scores.data()};
   }
-  // After `w` ran.
+  // Call after `w` ran.
   void Take(const Selection& s) { positions.resize(static_cast<size_t>(s.count)); }
 };
 
@@ -184,7 +184,7 @@ inline std::vector<double> SumOfSoftmax(const std::vector<std::vector<double>>& 
   return sum;
 }
 
-// Probabilities are within a factor 1 +- `relative` of the truth; so is their order.
+// Probabilities have a relative error of up to `relative`, which also limits their order.
 inline void ExpectSoftmaxSelection(const Result& result,
                                    const std::vector<std::vector<double>>& dots, double scale,
                                    const Range& r, double relative) {

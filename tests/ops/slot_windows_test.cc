@@ -1,4 +1,4 @@
-// Windows and slots beside sequences that are walked through token by token.
+// Windows and slots against sequences that are processed token by token.
 #include "ops/slots/slot_windows.h"
 
 #include <gtest/gtest.h>
@@ -53,7 +53,7 @@ Case Draw(std::mt19937_64& random) {
   return c;
 }
 
-// Of every length: which tokens are sink, candidates and recent ones.
+// For every length: which tokens are sink, candidates and recent ones.
 template <class Int>
 void ExpectWindows(const SlotWindows<Int>& windows, const Case& c, Int n) {
   Int sink = 0, candidates = 0;
@@ -87,8 +87,8 @@ TEST(SlotWindows, TokensFallIntoTheirWindows) {
   }
 }
 
-// Every token is written into its slot, one after another. What a head may attend has a slot of
-// its own then, and so has the row that leaves: a step that failed is run again.
+// Every token is written into its slot in order. All rows that a head may attend then have
+// different slots, and so does the row that leaves, because a failed step is repeated.
 TEST(SlotWindows, TheRingKeepsWhatIsAttended) {
   std::mt19937_64 random = testing::TestRandom(32);
   for (int i = 0; i < 100; ++i) {
@@ -108,8 +108,8 @@ TEST(SlotWindows, TheRingKeepsWhatIsAttended) {
   }
 }
 
-// A head that was last refreshed at an earlier length attends the tokens that are recent since,
-// as far back as the ring has them.
+// A head that was last refreshed at an earlier length also attends the tokens that have become
+// recent since then, as far back as the ring reaches.
 TEST(SlotWindows, ReusedRowsReachBackToTheLastRefresh) {
   std::mt19937_64 random = testing::TestRandom(33);
   for (int i = 0; i < 300; ++i) {
@@ -140,7 +140,7 @@ TEST(SlotWindows, LongSequences) {
   }
 }
 
-// Any share: the least whole number that is not below it, but for rounding.
+// Any share: the smallest whole number that is not below it, up to rounding.
 TEST(SlotWindows, SharesAreRoundedUp) {
   std::mt19937_64 random = testing::TestRandom(35);
   for (int i = 0; i < 10000; ++i) {

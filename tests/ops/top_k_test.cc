@@ -11,7 +11,7 @@
 namespace litecache::ops {
 namespace {
 
-// By a stable sort: what TopK avoids.
+// By a stable sort, which TopK avoids.
 std::vector<int32_t> Reference(const std::vector<float>& scores, int64_t k, int64_t first) {
   std::vector<int32_t> order(scores.size());
   std::iota(order.begin(), order.end(), 0);

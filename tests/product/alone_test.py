@@ -1,5 +1,5 @@
-"""The product is complete without lab/: nothing under src/ and include/ names it or its policies, nothing of it goes into the program, and a build
-without it has no part of it. Argument: a build folder of Ninja's.
+"""The product is complete without lab/: nothing under src/ and include/ refers to it or its policies, the program contains nothing of it, and a build
+without it has no part of it. Argument: a Ninja build folder.
 """
 import re
 import subprocess
@@ -11,7 +11,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = Path(sys.argv.pop(1)) if len(sys.argv) > 1 else ROOT / "build/release"
 SOURCES = (".h", ".cc", ".cu", ".cuh", ".txt", ".cmake", ".in")
-# A path of the laboratory (but for its notes on measurements), or one of its targets.
+# A path in the laboratory (except its notes on measurements), or one of its targets.
 LAB = re.compile(r"(^|[\s\"(/{}])lab/(?!notes/)|litecache_lab|\blab::")
 
 

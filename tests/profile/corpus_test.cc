@@ -72,7 +72,7 @@ TEST(CorpusTest, CutsWindows) {
     EXPECT_NE(text.find(tokenizer->Decode(window, false)), std::string::npos);
   }
 
-  // A document that fits is kept up to its end, which is where its answers are.
+  // A document that fits is kept up to its end, which contains its answers.
   const std::string document = text.substr(0, 1500) + "THE ANSWER";
   const auto one = CutWindows({{"d", document}}, *tokenizer, 500, 3, 100);
   ASSERT_EQ(one.size(), 1u);

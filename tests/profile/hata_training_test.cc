@@ -24,7 +24,7 @@ HataChunk RandomChunk(std::mt19937_64& random, Stream& stream) {
                        testing::Normal(random, kKeys * kD, 2), candidates, 0.2);
 }
 
-// The loss as HATA's paper writes it, pair by pair.
+// The loss as in HATA's paper, pair by pair.
 double PlainLoss(const HataChunk& c, const std::vector<float>& w, const HataOptions& o) {
   const auto code = [&](const float* x) {
     std::vector<double> z(kBits);
@@ -88,7 +88,7 @@ TEST(HataTrainingTest, LossAndGradientAreTheFormulas) {
     options.bits = kBits;
     options.sigma = 0.3;
     options.epsilon = 0.5;
-    // Large enough for the balance to count: its sums are divided by items and bits.
+    // Large enough for the balance to matter: its sums are divided by items and bits.
     options.lambda = 50;
     HataTrainer trainer(*stream, kD, options);
     const std::vector<float> w = testing::Normal(random, kD * kBits, 0.7f);
@@ -163,7 +163,7 @@ double RecallOf(const std::vector<float>& w, int64_t bits, int64_t d, const Hata
   return static_cast<double>(found) / static_cast<double>(wanted);
 }
 
-// Keys whose products with queries depend on a few directions, hidden under larger directions that
+// Keys whose products with queries depend on a few directions, together with larger directions that
 // queries do not have and that a projection must learn to ignore.
 TEST(HataTrainingTest, LearnsWhatRandomProjectionsDoNotSee) {
   std::mt19937_64 random = testing::TestRandom(2);
@@ -183,7 +183,7 @@ TEST(HataTrainingTest, LearnsWhatRandomProjectionsDoNotSee) {
     }
     return MakeHataChunk(*stream, kDim, q, k, std::vector<int64_t>(kAsked, kCount), 0.1);
   };
-  // The result of a single set of chunks is luck: the mean gain over several sets is compared.
+  // The result for a single set of chunks is noisy: the mean gain over several sets is compared.
   constexpr int kSets = 8;
   double untrained = 0, trained = 0;
   for (int set = 0; set < kSets; ++set) {

@@ -15,7 +15,7 @@ TEST(LokiBasisTest, IsOrthonormalOrderedAndMadeOfEigenvectors) {
   for (const int64_t d : {1, 5, 24, 64}) {
     const auto size = static_cast<size_t>(d);
     const int64_t count = 3 * d + 1300;
-    // Correlated keys with a mean of their own.
+    // Correlated keys with a non-zero mean.
     const auto mix = testing::Normal(random, size * size);
     const auto mean = testing::Normal(random, size, 5);
     std::vector<float> keys;
@@ -50,7 +50,8 @@ TEST(LokiBasisTest, IsOrthonormalOrderedAndMadeOfEigenvectors) {
     }
     double norm = 0;
     for (const double value : plain) norm = std::max(norm, std::abs(value));
-    // A mean of products minus a product of means, each rounded once per key at its own size.
+    // A mean of products minus a product of means, each rounded once per key relative to its own
+    // size.
     double most = norm;
     for (const double value : average) most = std::max(most, value * value);
     const double rounding =

@@ -20,7 +20,7 @@ TEST(PlotData, HasTheProfilesFigures) {
   result.plots.heat_maps.push_back({1, 2, 2, {1, 0.123456f, 0.123456f, 1}});
   result.plots.pairs = {{0.5f, 0.75f, 0}, {-0.5f, 0.25f, 1}};
   const auto json = PlotData(result, 0.99);
-  // The lowest thresholds that keep 99% of the mass, and the hits that they have.
+  // The lowest thresholds that keep 99% of the mass, and their hits.
   EXPECT_EQ(json["thresholds"], (std::vector<double>{0.5, 1, 1, -1}));
   EXPECT_EQ(json["hits"], (std::vector<double>{0.6, 0, 0, 1}));
   EXPECT_EQ(json["importance"], (std::vector<double>{0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 1}));

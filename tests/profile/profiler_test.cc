@@ -77,13 +77,13 @@ TEST(ProfilerTest, MeasuresEverything) {
       EXPECT_NEAR(p.kept[(head + 1) * p.tau_grid.size() - 1], 1, 1e-6);
       EXPECT_EQ(p.hits[(head + 1) * p.tau_grid.size() - 1], 0);
     }
-    // Layer 0 has no predictions: its curves are those of the actual queries.
+    // Layer 0 has no predictions: its curves equal those of the actual queries.
     for (size_t i = 0; i < p.tau_grid.size(); ++i) EXPECT_EQ(p.kept[i], p.kept_predicted[i]);
     ASSERT_EQ(result.recall.size(), 5u);
     const std::string few = "loki-" + std::to_string(d / 4);
     EXPECT_EQ(std::ranges::count(result.recall, few, &RetrieverRecall::name), 1);
     for (const RetrieverRecall& recall : result.recall) {
-      // Chance finds 0.14. 30 seeds found 0.32 to 0.45 with few of Loki's components, and 0.49 to
+      // Chance level is 0.14. 30 seeds gave 0.32 to 0.45 with few of Loki's components, and 0.49 to
       // 0.67 with the others.
       EXPECT_GT(recall.mean(), recall.name == few ? 0.26 : 0.42) << recall.name;
       EXPECT_LE(recall.mean(), 1) << recall.name;
@@ -91,13 +91,13 @@ TEST(ProfilerTest, MeasuresEverything) {
     EXPECT_FALSE(result.plots.heat_maps.empty());
     EXPECT_FALSE(result.plots.pairs.empty());
 
-    // The profile can be saved, and fits its model.
+    // The profile can be saved, and matches its model.
     const testing::TemporaryDirectory directory;
     p.Save(directory.path() / "p.safetensors");
     kv::Profile::Load(directory.path() / "p.safetensors")
         .CheckModel(config.kv_layout(decoder->kv_dtype()), "", "p");
 
-    // The same seed gives the same measurements, except those of the clock.
+    // The same seed gives the same measurements, except for times.
     const ProfilerResult again =
         MeasureProfile(device, *stream, *decoder, windows, SmallOptions(), {});
     EXPECT_EQ(again.profile.kept, p.kept);

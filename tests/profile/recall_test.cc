@@ -83,7 +83,7 @@ TEST(RecallTest, HataCountsBits) {
                                                double{static_cast<float>(std::sqrt(norm))})}
                    : -differ;
     });
-    // A row whose product with a projection rounds to the other sign changes a set by one.
+    // A row whose product with a projection rounds to the other sign changes a set by one element.
     EXPECT_NEAR(recall.mean(), plain, 0.02);
   }
 }

@@ -1,4 +1,5 @@
-// Compares a recording made in chunks with what a cache sees when tokens are decoded one by one.
+// Compares a recording made in chunks with the rows that a cache receives when tokens are decoded
+// one by one.
 #include "profile/recording.h"
 
 #include <gtest/gtest.h>
@@ -80,7 +81,7 @@ TEST(RecordingTest, ChunksSeeWhatSingleStepsSee) {
                        std::vector<int32_t>{p}, witness, {}, {});
     }
     EXPECT_EQ(r.scale, witness.last_scale);
-    // All values are f32; a chunk's products are summed in another order.
+    // All values are f32; a chunk's products are added in another order.
     double error = 0, size = 0;
     const auto compare = [&](const float* a, const float* b, int64_t count) {
       for (int64_t i = 0; i < count; ++i) {

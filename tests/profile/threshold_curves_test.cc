@@ -35,7 +35,7 @@ struct Case {
   }
 };
 
-// Queries that turn slowly, with occasional leaps.
+// Queries that rotate slowly, with occasional jumps.
 Case RandomCase(std::mt19937_64& random) {
   Case c;
   c.group = 1 + static_cast<int64_t>(random() % 4);
@@ -67,7 +67,7 @@ double Exponent(const Case& c, const float* q, int64_t row) {
   return std::exp(0.4f * dot);
 }
 
-// The exact retriever's choice at step t.
+// The exact retriever's selection at step t.
 std::set<int64_t> Retrieve(const Case& c, const float* q, int64_t t) {
   const int64_t context = c.n - c.steps + t + 1;
   const int64_t begin = std::min<int64_t>(2, context), end = std::max(begin, context - 5);

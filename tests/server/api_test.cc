@@ -1,4 +1,4 @@
-// What the endpoints answer, compared with the engine asked directly.
+// The endpoints' answers, compared with direct use of the engine.
 #include <gmock/gmock.h>
 
 #include <chrono>
@@ -113,7 +113,7 @@ TEST_F(Api, AStreamedChatIsTheSameText) {
   EXPECT_EQ(Json(finish), whole["choices"][0]["finish_reason"]);
   EXPECT_EQ(events.back()["usage"], whole["usage"]);
   EXPECT_TRUE(events[0]["usage"].is_null());
-  // Not asked for: no usage.
+  // Usage is not sent unless requested.
   for (const Json& event : server().Stream("/v1/chat/completions", body)) {
     EXPECT_FALSE(event.contains("usage"));
   }
@@ -161,7 +161,7 @@ TEST_F(Api, LogprobsOfAChat) {
   for (size_t i = 0; i < content.size(); ++i) {
     EXPECT_NEAR(content[i]["logprob"].get<double>(), direct.logprobs[i], 1e-4);
     ASSERT_EQ(content[i]["top_logprobs"].size(), 4u);
-    // Greedy: the chosen token is the first of the likely ones; these go down.
+    // Greedy: the chosen token is the first of the most likely ones, which are in descending order.
     EXPECT_EQ(content[i]["top_logprobs"][0]["token"], content[i]["token"]);
     for (size_t k = 1; k < 4; ++k) {
       EXPECT_LE(content[i]["top_logprobs"][k]["logprob"],
@@ -212,7 +212,7 @@ TEST_F(Api, CompletionsEchoAndLogprobs) {
 
 TEST_F(Api, StopsAndTheirTokens) {
   const auto direct = Generate(Greedy(tokenizer().Encode("stop"), 40))[0];
-  // Two ASCII characters of what it says, after its beginning.
+  // Two ASCII characters of the answer, after its beginning.
   std::string stop;
   for (size_t i = 3; i + 1 < direct.text.size() && stop.empty(); ++i) {
     if (direct.text[i] > ' ' && direct.text[i + 1] > ' ') stop = direct.text.substr(i, 2);
@@ -277,7 +277,7 @@ TEST_F(Api, Responses) {
   EXPECT_EQ(text, direct.text);
   EXPECT_EQ(events.front()["type"], "response.created");
   EXPECT_EQ(events.back()["response"]["output"][0]["content"], answer["output"][0]["content"]);
-  // A conversation as items, with instructions, is the chat with a system message.
+  // A conversation as items with instructions is equivalent to the chat with a system message.
   const Json items = {
       {"instructions", "be brief"},
       {"input", Json::array({Json{
@@ -321,7 +321,7 @@ TEST_F(Api, ModelsPropsAndMetrics) {
   EXPECT_EQ(props["kv"]["policy"], "full");
   EXPECT_THAT(props["chat_template"].get<std::string>(), HasSubstr("m.content"));
   server().Ask("/v1/completions", {{"prompt", "the"}, {"max_tokens", 2}, {"ignore_eos", true}});
-  // An answer reaches its client a moment before its request is taken off the books.
+  // An answer reaches its client slightly before its request is removed from the counters.
   Reply metrics = server().Get("/metrics");
   for (int i = 0;
        i < 500 && !(metrics.body.find("litecache_requests_running 0\n") != std::string::npos);
@@ -339,7 +339,7 @@ TEST_F(Api, ModelsPropsAndMetrics) {
   }
 }
 
-// docs/reference/server.md has a table of them; `prefix_store_*` stands for several.
+// docs/reference/server.md has a table of them; `prefix_store_*` matches several.
 TEST_F(Api, MetricsAreThoseOfTheirPage) {
   const std::string body = server().Get("/metrics").body;
   std::set<std::string> given;
@@ -380,7 +380,7 @@ TEST_F(Api, WhatIsNotSupportedIsRefusedByName) {
             "invalid_value stream_options");
   EXPECT_EQ(code(chat({{"stream", true}, {"stream_options", {{"surprise", 1}}}})),
             "unknown_parameter stream_options.surprise");
-  // A response's fields have names of their own.
+  // The fields of a response have different names.
   const auto response = [&](const Json& input, const Json& more) {
     Json body = {{"input", input}};
     body.update(more);
@@ -391,7 +391,7 @@ TEST_F(Api, WhatIsNotSupportedIsRefusedByName) {
   EXPECT_EQ(response(Json::array({Json{{"role", "judge"}, {"content", "x"}}}),
                      {{"instructions", "be just"}}),
             "input[0].role");
-  // What asks for nothing is fine, and so are unset fields.
+  // Values that request nothing are accepted, and so are unset fields.
   server().Ask("/v1/chat/completions", chat({{"max_tokens", 1},
                                              {"user", "me"},
                                              {"min_tokens", 0},
@@ -412,7 +412,7 @@ TEST_F(Api, WrongValuesAreNamed) {
   EXPECT_EQ(param({{"n", 0}}), "n");
   EXPECT_EQ(param({{"n", 1.5}}), "n");
   EXPECT_EQ(param({{"max_tokens", 0}}), "max_tokens");
-  EXPECT_EQ(param({{"max_tokens", 18446744073709551615u}}), "");  // the engine's: too long
+  EXPECT_EQ(param({{"max_tokens", 18446744073709551615u}}), "");  // the engine's error: too long
   EXPECT_EQ(param({{"logit_bias", {{"x", 1}}}}), "logit_bias");
   EXPECT_EQ(param({{"logit_bias", {{"5", 1000}}}}), "logit_bias");
   EXPECT_EQ(param({{"stop", 5}}), "stop");
@@ -454,7 +454,7 @@ TEST_F(Api, BodiesThatAreNoJson) {
   EXPECT_THAT(post("{\"max_tokens\": 1e999}"), HasSubstr("JSON"));
 }
 
-// What nests in a string of the body is as deep as in the body itself.
+// JSON in strings of the body has the same depth limit as the body.
 TEST_F(Api, JsonInStringsIsLimited) {
   const int levels = 200'000;
   std::string objects, arrays(levels, '[');

@@ -1,7 +1,7 @@
-"""The program against real clients: the official openai package, curl, Prometheus's own parser.
+"""The program with real clients: the official openai package, curl, Prometheus's own parser.
 
 usage: clients_test.py PROGRAM MODEL_DIRECTORY
-Exits with 77 (skipped) where the Python packages are missing.
+Exits with 77 (skipped) if the Python packages are missing.
 """
 
 import json
@@ -35,7 +35,7 @@ CHAT = [{"role": "user", "content": "def add(a, b):\n    return"}]
 
 
 class Pet(pydantic.BaseModel):
-    """Bounded, so that a model that knows nothing of it comes to an end."""
+    """Bounded, so that a model that ignores it still comes to an end."""
 
     kind: typing.Literal["cat", "dog"]
     age: int = pydantic.Field(ge=0, le=30)
@@ -49,7 +49,7 @@ KEEP = {"type": "function", "function": {
 
 
 class Server(program.Server):
-    """With a key, the client of the package, and Prometheus's parser."""
+    """With a key, the package's client, and Prometheus's parser."""
 
     def __init__(self, *flags, **options):
         super().__init__(*flags, key=KEY, **options)
@@ -93,7 +93,7 @@ class Clients(unittest.TestCase):
             for choice in chunk.choices:
                 text += choice.delta.content or ""
         self.assertEqual(text, whole.choices[0].message.content)
-        # The prompt is known by now, but for its last tokens.
+        # The prompt is cached, except for its last tokens.
         prompt = usage.prompt_tokens
         self.assertEqual(usage.prompt_tokens_details.cached_tokens, (prompt - 1) // 16 * 16)
         self.assertEqual((prompt, usage.completion_tokens),
@@ -108,8 +108,8 @@ class Clients(unittest.TestCase):
                      {"role": "user", "content": "    def pop(self):"}]
         second = self.client.chat.completions.create(messages=messages, **options)
         cached = second.usage.prompt_tokens_details.cached_tokens
-        # The text of an answer may have other tokens when it is read as a prompt; the first prompt,
-        # but for what its template ends with, has not.
+        # The text of an answer may be tokenized differently as part of a prompt; the first prompt, except for the end
+        # of its template, may not.
         self.assertGreater(cached, first.usage.prompt_tokens - 32)
         self.assertLess(cached, second.usage.prompt_tokens)
 
@@ -120,7 +120,7 @@ class Clients(unittest.TestCase):
             content = "".join(e.delta for e in stream if e.type == "content.delta")
             try:
                 final = stream.get_final_completion()
-            except openai.LengthFinishReasonError as cut:  # how the package reports "length"
+            except openai.LengthFinishReasonError as cut:  # the package reports "length" this way
                 final = cut.completion
         self.assertEqual(final.choices[0].message.content, content)
         self.assertEqual(len(final.choices[0].logprobs.content[0].top_logprobs), 2)
@@ -205,7 +205,7 @@ class Clients(unittest.TestCase):
                              (["keep"], call.function.arguments, "tool_calls"))
         parsed = self.client.chat.completions.parse(**options, tool_choice="required")
         Pet.model_validate(parsed.choices[0].message.tool_calls[0].function.parsed_arguments)
-        # The model's template knows no tools: it cannot choose.
+        # The model's template does not support tools, so it cannot choose one.
         with self.assertRaises(openai.BadRequestError) as caught:
             self.client.chat.completions.create(**options)
         self.assertEqual(caught.exception.param, "tools")
@@ -258,7 +258,7 @@ class Clients(unittest.TestCase):
             samples = self.server.metrics()
             used, kept = ([samples[(name, (("tier", tier),))] for tier in ("device", "host")]
                           for name in ("litecache_kv_used_bytes", "litecache_prefix_bytes"))
-            # What is used is what is kept for later requests, once the engine has ended its step.
+            # All used memory belongs to kept prefixes, once the engine has ended its step.
             if used == kept or time.time() > deadline:
                 break
             time.sleep(0.05)
@@ -282,7 +282,7 @@ class Clients(unittest.TestCase):
     @unittest.skipUnless(shutil.which("curl"), "curl is not installed")
     def test_curl(self):
         body = json.dumps({"messages": CHAT, "max_tokens": 4, "stream": True})
-        # -N: as it comes; a body this large makes curl ask with Expect: 100-continue.
+        # -N: unbuffered; a body this large makes curl send Expect: 100-continue.
         padded = json.dumps({"prompt": "x " * 10, "max_tokens": 1, "user": "u" * 2_000_000})
         common = ["curl", "-sS", "--fail", "-N", "-H", "Authorization: Bearer " + KEY,
                   "-H", "Content-Type: application/json"]
@@ -350,7 +350,7 @@ class PrefixStore(unittest.TestCase):
         self.assertEqual(server.stop(), 0)
 
     def test_a_full_disk_is_a_warning(self):
-        # A file may have 64 KiB: less than a block.
+        # The limit on file sizes is 64 KiB, less than a block.
         limit = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, 1 << 16))
         server = Server("--prefix-store", self.directory.name, preexec=limit)
         text, prompt, _ = self.complete(server)
@@ -400,7 +400,7 @@ class Ends(unittest.TestCase):
         self.assertEqual(results, [300])
 
     def test_sigterm_as_soon_as_it_serves(self):
-        # Whoever has read that it serves, or heard so from /health, may end it as any other.
+        # A client that has read that the server is ready, or has learned it from /health, may end it normally.
         for _ in range(5):
             self.assertEqual(Server().stop(), 0)
 

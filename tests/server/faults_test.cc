@@ -1,4 +1,5 @@
-// Clients that misbehave: whatever they do, the server goes on, and nothing of theirs stays behind.
+// Misbehaving clients: whatever they do, the server continues, and nothing of their requests is
+// left.
 #include <gmock/gmock.h>
 
 #include <atomic>
@@ -21,7 +22,7 @@ TestServer::Options Endless() {
   return options;
 }
 
-// As the program runs: what an ended request leaves behind is what was kept of it.
+// As the program runs: the only memory in use after a request is its kept prefixes.
 TestServer::Options Keeping() {
   TestServer::Options options = Endless();
   options.engine.prefix_cache = true;
@@ -35,7 +36,7 @@ std::string StreamRequest(int64_t max_tokens = 1000000) {
           .dump());
 }
 
-// Prefilling these takes the small model seconds.
+// Prefilling these prompts takes the small model seconds.
 std::string LongPrompt(bool stream) {
   return RequestText(
       "POST", "/v1/completions",
@@ -101,7 +102,7 @@ TEST(Faults, ASlowReaderDoesNotHoldUpOthersAndIsClosedInTheEnd) {
   options.server.http.idle_timeout = milliseconds(700);
   TestServer server(options);
   Client slow(server.port(), 2048);
-  // Large events, so that the system's buffers are soon full.
+  // Large events, so that the system's buffers fill quickly.
   slow.Send(RequestText("POST", "/v1/completions",
                         Json{{"prompt", "the"},
                              {"max_tokens", 1000000},
@@ -110,9 +111,9 @@ TEST(Faults, ASlowReaderDoesNotHoldUpOthersAndIsClosedInTheEnd) {
                              {"stream", true}}
                             .dump()));
   slow.ReceiveUntil("data: ");
-  // Others are served meanwhile.
+  // Other requests are served meanwhile.
   EXPECT_EQ(server.Post("/v1/completions", {{"prompt", "x"}, {"max_tokens", 3}}).status, 200);
-  // Reads nothing more: its buffers fill, and the time runs out.
+  // The client reads nothing more: its buffers fill, and the time limit passes.
   EXPECT_TRUE(Eventually([&] { return server.server().http_counters().timeouts == 1; }));
   EXPECT_TRUE(Eventually([&] { return server.server().generating() == 0; }));
 }
@@ -173,7 +174,7 @@ TEST(Faults, GarbageIsRefused) {
   for (int i = 0; i < 200; ++i) {
     std::string bytes(1 + random() % 3000, '\0');
     for (char& c : bytes) c = static_cast<char>(random());
-    // Half of them look like a request at first.
+    // Half of them start like a request.
     if (i % 2 == 0) bytes = "POST /v1/completions HTTP/1.1\r\n" + bytes;
     Client client(server.port());
     client.Send(bytes);
@@ -225,7 +226,7 @@ TEST(Faults, BodiesAndHeadersBeyondTheLimits) {
   const Reply large = Call(server.port(), "POST", "/v1/completions", std::string(2000000, 'x'));
   EXPECT_EQ(large.status, 413);
   EXPECT_THAT(large.body, HasSubstr("--max-body"));
-  // In chunks, whose sum is not announced.
+  // In chunks, whose total size is not announced.
   Client client(server.port());
   client.Send("POST /v1/completions HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n");
   const std::string chunk = "1000\r\n" + std::string(4096, 'x') + "\r\n";
@@ -260,7 +261,7 @@ TEST(Faults, ThousandsOfConnectionsComeAndGo) {
     }
     if (random() % 2 == 0) client.Reset();
   }
-  // The last ones may have gone before they were accepted.
+  // The last ones may have been closed before they were accepted.
   const std::atomic<uint64_t>& accepted = server.server().http_counters().accepted;
   EXPECT_TRUE(Eventually([&] { return accepted >= 3000u; })) << accepted;
   server.ExpectClean();
@@ -303,7 +304,7 @@ TEST(Faults, AFullQueueAnswers429) {
   EXPECT_EQ(reply.status, 429);
   EXPECT_GE(std::stoi(reply.headers.at("retry-after")), 1);
   EXPECT_THAT(reply.body, HasSubstr("rate_limit_error"));
-  clients.erase(clients.begin() + 1);  // one that waits leaves: there is room again
+  clients.erase(clients.begin() + 1);  // a waiting client leaves, which frees a place
   EXPECT_TRUE(Eventually([&] { return server.engine().Stats().waiting == 1; }));
   Client next(server.port());
   next.Send(StreamRequest());
@@ -326,7 +327,7 @@ TEST(Faults, OneKeyNeitherFillsTheQueueNorHoldsUpAnother) {
   options.server.service.keys.Add("greedy");
   options.server.service.keys.Add("modest");
   TestServer server(options);
-  server.SkipCleanCheck();  // which knows no key
+  server.SkipCleanCheck();  // it has no key
   std::vector<Client> flood;
   for (int i = 0; i < 5; ++i) {
     flood.emplace_back(server.port());
@@ -342,7 +343,7 @@ TEST(Faults, OneKeyNeitherFillsTheQueueNorHoldsUpAnother) {
         .status;
   };
   EXPECT_EQ(ask("greedy"), 429);
-  // The other key has a place, and the next turn: it is served before those that came earlier.
+  // The other key has a place and the next turn: it is served before requests that came earlier.
   Client modest(server.port());
   modest.Send(StreamRequestOf("modest"));
   EXPECT_TRUE(Eventually([&] { return server.engine().Stats().waiting == 5; }));
@@ -355,7 +356,7 @@ TEST(Faults, OneKeyNeitherFillsTheQueueNorHoldsUpAnother) {
   server.ExpectClean();
 }
 
-// A chat beside a prompt that takes seconds, from another key: its own prompt takes its turns.
+// A chat during another key's prompt that takes seconds: its own prompt gets its turns.
 TEST(Faults, ALongPromptOfAnotherKeyDoesNotHoldUpAShortOne) {
   TestServer::Options options = Endless();
   options.server.service.keys.Add("long");
@@ -381,7 +382,7 @@ TEST(Faults, ALongPromptOfAnotherKeyDoesNotHoldUpAShortOne) {
 TEST(Faults, RequestsOnOneConnectionAreAnsweredInTheirOrder) {
   TestServer server;
   Client client(server.port());
-  // Sent ahead of the answers.
+  // Requests sent ahead of the answers.
   client.Send(RequestText("GET", "/v1/models") + RequestText("GET", "/nowhere") +
               RequestText("POST", "/v1/completions",
                           Json{{"prompt", "x"}, {"max_tokens", 3}, {"stream", true}}.dump()) +

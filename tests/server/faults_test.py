@@ -1,8 +1,8 @@
-"""The program under clients that misbehave, all at once; killed in mid-stream; with a full disk.
+"""The program with many misbehaving clients at once; killed in mid-stream; with a full disk.
 
 usage: faults_test.py PROGRAM MODEL_DIRECTORY
 
-Needs nothing but Python. The seed is printed; LC_TEST_SEED repeats it.
+Needs only Python. The seed is printed; LC_TEST_SEED repeats it.
 """
 
 import collections
@@ -51,7 +51,7 @@ class Guest:
                 b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(data)) + data
 
     def read_all(self):
-        """Until the server closes; "" where it resets."""
+        """Reads until the server closes; "" if it resets the connection."""
         data = b""
         try:
             while piece := self.socket.recv(65536):
@@ -67,7 +67,7 @@ class Guest:
 
 
 class Storm(unittest.TestCase):
-    """What misbehaving clients leave behind: nothing."""
+    """Misbehaving clients must leave nothing behind."""
 
     IDLE = 1.5
 
@@ -146,7 +146,7 @@ class Storm(unittest.TestCase):
         guest.leave()
 
     def never_read(self):
-        if len(self.held) >= 6:  # their answers are long, and take their time
+        if len(self.held) >= 6:  # their answers are long and slow
             return
         guest = self.connect(receive_buffer=2048)
         guest.send(guest.request({"prompt": PROMPT, "max_tokens": 3000, "ignore_eos": True,
@@ -164,7 +164,7 @@ class Storm(unittest.TestCase):
             self.refused += 1
 
     def guests(self, number):
-        """One of the threads that send guests until the time is over."""
+        """One of the threads that start clients until the time is over."""
         self.local.random = random.Random(SEED + number)
         kinds = [self.come_and_go, self.half_a_request, self.garbage, self.huge_body,
                  self.nested_json, self.leave_a_stream, self.leave_an_answer, self.leave_a_prefill,
@@ -174,11 +174,11 @@ class Storm(unittest.TestCase):
                 kind = self.local.random.choice(kinds)
                 kind()
                 self.seen[kind.__name__] += 1
-        except Exception as error:  # told where unittest hears it
+        except Exception as error:  # reported where unittest sees it
             self.errors.append((kind.__name__, repr(error)))
 
     def left(self):
-        """Threads and open files of the server; and what its own counters say is under way."""
+        """Threads and open files of the server, and the requests in progress by its own counters."""
         process = pathlib.Path("/proc") / str(self.server.process.pid)
         samples = self.server.samples()
         counted = {name: samples["litecache_" + name] for name in
@@ -207,7 +207,7 @@ class Storm(unittest.TestCase):
         for thread in threads:
             thread.join()
         self.assertEqual(self.errors, [])
-        # Those that never read are closed by the server, however long it takes to fill their buffers.
+        # The server closes clients that never read, however long it takes to fill their buffers.
         for guest in self.held[::2]:
             guest.leave()
         deadline = time.time() + 60
@@ -256,7 +256,7 @@ class Kill(unittest.TestCase):
             self.assertGreater(cut, 0)
 
     def stream(self, server, number, results, lines):
-        """Puts every line of an answer into `lines`, and adds to `results` whether it came to its end."""
+        """Puts every line of an answer into `lines`, and records in `results` whether it was complete."""
         done = False
         try:
             body = {**self.BODY, "prompt": f"# {number}\n" + self.BODY["prompt"], "stream": True}
@@ -272,7 +272,7 @@ class Kill(unittest.TestCase):
 
 class FullDisk(unittest.TestCase):
     def test_what_does_not_fit_is_a_warning(self):
-        # A file system of 2 MiB, for the server alone: two blocks of this model fit, and not three.
+        # A file system of 2 MiB, only for the server: it holds two blocks of this model, but not three.
         private = ["unshare", "--mount"] if os.getuid() == 0 else ["unshare", "-Urm"]
         with tempfile.TemporaryDirectory() as folder:
             before = [*private, "sh", "-c", 'mount -t tmpfs -o size=2m,mode=700 none "$0" && exec "$@"', folder]

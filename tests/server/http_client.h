@@ -1,4 +1,4 @@
-// A client made for bad manners: raw bytes over a TCP connection, and HTTP in the plainest way.
+// A simple client for misbehaviour tests: raw bytes over a TCP connection, and plain HTTP.
 #pragma once
 
 #include <chrono>
@@ -13,26 +13,26 @@ namespace litecache::testing {
 // A connection to 127.0.0.1.
 class Client {
  public:
-  // receive_buffer > 0: as small as the system allows, for readers that are slow.
+  // receive_buffer > 0: as small as the system allows, to simulate slow readers.
   explicit Client(uint16_t port, int receive_buffer = 0);
   ~Client();
   Client(Client&& other) noexcept;
   Client& operator=(Client&& other) noexcept;
 
-  // False when the other side has closed.
+  // False if the other side has closed.
   bool Send(std::string_view bytes);
-  // What has arrived within the limit; "" at the end, or when nothing came (see closed()).
+  // The data that arrive within the limit; "" at the end, or if none arrive (see closed()).
   std::string Receive(std::chrono::milliseconds limit = std::chrono::seconds(60));
-  // Receives until `text` is part of everything received so far, which is returned; fails the test
-  // when the connection ends before.
+  // Receives until everything received so far contains `text`, and returns it; fails the test if
+  // the connection ends before.
   std::string ReceiveUntil(std::string_view text);
-  // Everything until the server closes.
+  // Receives everything until the server closes.
   std::string ReceiveAll();
   bool closed() const { return closed_; }
   void Close();
-  // Closes with a reset instead of an orderly end.
+  // Closes with a reset instead of a normal end.
   void Reset();
-  // Says that nothing more will be sent.
+  // Tells the server that nothing more will be sent.
   void ShutdownSend();
 
  private:
@@ -44,15 +44,15 @@ class Client {
 struct Reply {
   int status = 0;
   std::map<std::string, std::string> headers;  // names in lower case
-  std::string body;                            // chunks put together
+  std::string body;                            // with chunks joined
 };
 
-// Bytes of an answer, complete.
+// Parses a complete answer.
 Reply ParseReply(const std::string& bytes);
 
 std::string RequestText(std::string_view method, std::string_view path, std::string_view body = "",
                         const std::vector<std::string>& headers = {});
-// One request over a connection of its own.
+// One request over a separate connection.
 Reply Call(uint16_t port, std::string_view method, std::string_view path,
            std::string_view body = "", const std::vector<std::string>& headers = {});
 

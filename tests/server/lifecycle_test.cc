@@ -1,4 +1,4 @@
-// Loading, pings, draining, and the end.
+// Loading, pings, draining, and shutdown.
 #include <gmock/gmock.h>
 
 #include <atomic>
@@ -43,7 +43,7 @@ TEST(Lifecycle, SilentStreamsGetPings) {
   options.server.http.ping_interval = milliseconds(30);
   TestServer server(options);
   Client client(server.port());
-  // Nothing can be said while this prompt is processed.
+  // The server has nothing to send while this prompt is processed.
   client.Send(RequestText(
       "POST", "/v1/completions",
       Json{{"prompt", std::vector<int32_t>(40000, 20)}, {"max_tokens", 2}, {"stream", true}}
@@ -97,7 +97,7 @@ TEST(Lifecycle, EndingInTheMiddleLeavesNoThread) {
     std::vector<Client> clients;
     for (int k = 0; k < 10; ++k) {
       clients.emplace_back(server.port());
-      // Short enough for all of them to fit: they run, whichever comes first.
+      // Short enough for all of them to fit: they all run, in any order.
       clients.back().Send(EndlessStream(50000));
     }
     clients[0].ReceiveUntil("data: ");

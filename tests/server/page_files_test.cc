@@ -1,4 +1,4 @@
-// The page's files, and the numbers it draws. What it does in a browser: page_test.py.
+// The page's files, and the numbers it draws. page_test.py tests it in a browser.
 #include <gmock/gmock.h>
 
 #include <numeric>
@@ -12,7 +12,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// Addresses that a file refers to, as the page's browser would see them.
+// Addresses that a file refers to, as a browser would resolve them.
 std::vector<std::string> References(const std::string& text) {
   static const std::regex kReference(R"re((?:src|href|from)(?:=| )["']([^"'#]+)["'])re");
   std::vector<std::string> found;
@@ -48,7 +48,7 @@ TEST(Page, ComesWholeFromThisServerAndBeforeTheModel) {
       ASSERT_THAT(reference, ::testing::StartsWith("./"));
       EXPECT_EQ(server.Get("/page/" + reference.substr(2)).status, 200) << reference;
     }
-    // What a model writes never becomes markup.
+    // Text written by a model never becomes markup.
     EXPECT_THAT(reply.body, ::testing::Not(HasSubstr("innerHTML")));
     EXPECT_THAT(reply.body, ::testing::Not(HasSubstr("insertAdjacentHTML")));
   }

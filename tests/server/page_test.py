@@ -1,7 +1,7 @@
-"""The server's page in headless Chromium, against the program and the shipped model.
+"""The server's page in headless Chromium, with the program and the shipped model.
 
 usage: page_test.py PROGRAM MODEL_DIRECTORY [SCREENSHOTS]
-Exits with 77 (skipped) where Playwright or Chromium is missing.
+Exits with 77 (skipped) if Playwright or Chromium is missing.
 """
 
 import json
@@ -29,18 +29,18 @@ if CHROMIUM is None:
     print("skipped: there is no Chromium; scripts/setup browser installs Debian's")
     sys.exit(77)
 
-# Deadlines are for what hangs: an overloaded machine may take its time. What only passes by (a
-# prompt's progress, memory in use) is either held until it has been seen or noted by the page.
+# Deadlines are for hangs: an overloaded machine may be slow. Transient states (a prompt's progress, memory in use) are
+# either held until they have been seen or recorded by the page.
 DEADLINE = 180000  # ms
 expect.set_options(timeout=DEADLINE)
 
-# Long enough for heads to choose rows: 10% of it and the recent ones are fewer.
+# Long enough for heads to select rows: 10% of it plus the recent ones are fewer.
 LONG = "".join(f"def function_{i}(value):\n    return value * {i * 37 % 101} + {i}\n\n"
                for i in range(60))
 
 
 class Server(program.Server):
-    """Without kept prefixes, which are memory in use: nothing may be left."""
+    """Without kept prefixes, which count as memory in use: nothing may be left."""
 
     def __init__(self, *flags, **options):
         super().__init__("--prefix-cache", "off", *flags, **options)
@@ -56,7 +56,7 @@ class Server(program.Server):
 
 
 class Browser(unittest.TestCase):
-    """A tab for each test; nothing it loads comes from elsewhere, and nothing it says is an error."""
+    """A tab for each test; it loads nothing from other sites, and logs no errors."""
 
     @classmethod
     def setUpClass(cls):
@@ -83,7 +83,7 @@ class Browser(unittest.TestCase):
                 wrong.append(request.url)
 
         def on_console(message):
-            # What the browser says of an answer with an error status is expected where it comes.
+            # The browser's message about an answer with an error status is expected.
             if message.type == "error" and "Failed to load resource" not in message.text:
                 wrong.append(message.text)
 
@@ -106,14 +106,14 @@ class Browser(unittest.TestCase):
 def send(page, text):
     if len(text) < 1000:
         page.fill("#input", text)
-    else:  # what Playwright does to fill a field takes minutes for a long text
+    else:  # Playwright's fill takes minutes for a long text
         page.locator("#input").evaluate(
             "(field, text) => { field.value = text; field.dispatchEvent(new Event('input')); }", text)
     page.press("#input", "Enter")
 
 
 def until(page, expression, argument=None):
-    """Waits for what must come true. (Playwright's own needs eval, which the page's policy forbids.)"""
+    """Waits for a condition that must come true. (Playwright's own wait needs eval, which the page's policy forbids.)"""
     deadline = time.time() + DEADLINE / 1000
     while not page.evaluate(expression, argument):
         if time.time() > deadline:
@@ -122,7 +122,7 @@ def until(page, expression, argument=None):
 
 
 def wait_length(page, length):
-    """Until the answer has more characters."""
+    """Waits until the answer has more characters."""
     until(page, "n => [...document.querySelectorAll('.assistant .text')].at(-1)?.textContent.length"
                 " > n", length)
 
@@ -144,7 +144,7 @@ def set_fields(page, **fields):
 
 
 def never_end(page):
-    """The answers go on: the model would end them when it likes."""
+    """Answers continue to the limit: the model would otherwise end them at any time."""
     def change(route):
         body = json.loads(route.request.post_data)
         body["ignore_eos"] = True
@@ -206,7 +206,7 @@ class Chat(Browser):
             wait_done(page)
             expect(page.locator("article.assistant .note").last).to_contain_text("stopped")
             self.server.wait_idle()
-        # Leaving the page ends its request, too.
+        # Leaving the page also ends its request.
         send(page, "class Stack:")
         expect(page.locator("article.assistant")).to_have_count(3)
         wait_length(page, 20)
@@ -237,7 +237,7 @@ class Chat(Browser):
                     for hits, lookups in zip(heads["hits"], heads["lookups"])]
         self.assertTrue(any(expected))
         expect(cells).to_have_text(expected)
-        # Its own arrow keys; the line below names the cell.
+        # The table handles arrow keys; the line below names the cell.
         page.locator("#heat tbody td[tabindex='0']").focus()
         for key in ("ArrowDown", "ArrowDown", "ArrowRight"):
             page.keyboard.press(key)
@@ -303,7 +303,7 @@ class Chat(Browser):
         wait_done(page)
         self.assertEqual(focused(), "input")
         expect(page.locator("article")).to_have_count(2)
-        # On to the log and the engine's controls.
+        # Continues to the log and the engine's controls.
         reached = set()
         for _ in range(14):
             press("Tab")
@@ -365,7 +365,7 @@ class Chat(Browser):
         send(page, text)
         expect(page.locator("#error")).to_contain_text("too long for the model")
         self.shot(page, "error")
-        # Nothing is lost, and it goes on.
+        # Nothing is lost, and the conversation continues.
         self.assertEqual(page.input_value("#input"), text)
         expect(page.locator("article")).to_have_count(0)
         set_fields(page, max_tokens=3)
@@ -374,7 +374,7 @@ class Chat(Browser):
         expect(page.locator("#error")).to_be_hidden()
 
 
-# How far a visible progress bar has come, kept when it is gone.
+# The progress of a visible progress bar, kept after it disappears.
 NOTE_PROGRESS = """
 () => new MutationObserver(() => {
   const bar = document.querySelector('progress');
@@ -432,13 +432,13 @@ class Others(Browser):
         expect(page.locator("#state")).to_have_text("ready")
         expect(page.locator("#key-form")).to_be_hidden()
         expect(page.locator("#error")).to_be_hidden()
-        # The policy is full: no heat map, but the reason.
+        # With policy full there is no heat map, but the reason is shown.
         expect(page.locator("#policy")).to_contain_text("--kv-policy litecache")
         set_fields(page, max_tokens=3)
         send(page, "x")
         wait_done(page)
         expect(page.locator("article")).to_have_count(2)
-        # It stays in the tab, for a reload, and nowhere else.
+        # It is kept in the tab, for a reload, and nowhere else.
         page.reload()
         expect(page.locator("#state")).to_have_text("ready")
         self.assertEqual(page.evaluate("[localStorage.length, document.cookie]"), [0, ""])
@@ -475,7 +475,7 @@ class Others(Browser):
                     self.held.wait(DEADLINE / 1000)
                 return
             except urllib.error.HTTPError as error:
-                # The one before may still count as being read.
+                # The previous request may still count as being read.
                 if error.code != 429 or self.held.is_set():
                     raise
 

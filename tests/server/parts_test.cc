@@ -1,4 +1,4 @@
-// The server's parts alone.
+// The server's parts, tested separately.
 #include <gmock/gmock.h>
 
 #include "expect_error.h"

@@ -1,4 +1,4 @@
-"""The program under test as a server of its own process: what the Python tests of the server share."""
+"""The program under test as a server in a separate process: shared by the Python tests of the server."""
 
 import json
 import re
@@ -12,17 +12,17 @@ import urllib.request
 PROGRAM, MODEL = sys.argv[1:3]
 
 
-# What the program writes, with its address.
+# Messages of the program that contain its address.
 LISTENS = r"listening on (http[^,]+),"  # while it loads
 SERVES = r"serving .* at (http\S+)"
 
 
 class Server:
-    """`litecache serve` on a port of its own, and what it writes."""
+    """`litecache serve` on a separate port, and its output."""
 
     def __init__(self, *flags, model=MODEL, port="0", key="", preexec=None, before=(),
                  until=SERVES):
-        """`before`: a command that runs the rest of its line. `until`: what is waited for."""
+        """`before`: a command that runs the rest of its line. `until`: the message to wait for."""
         command = [*before, PROGRAM, "serve", "--model", str(model), "--port", port, "--threads", "1",
                    "--memory", "2GiB", *(["--api-key", key] if key else []), *flags]
         self.key = key
@@ -39,7 +39,7 @@ class Server:
             self.process.wait()
             self.process.stderr.close()
             raise RuntimeError("the server did not start: " + "".join(self.log))
-        # Whatever else it writes must not fill the pipe.
+        # Further output must not fill the pipe.
         self.reader = threading.Thread(target=lambda: self.log.extend(self.process.stderr))
         self.reader.start()
 
@@ -55,7 +55,7 @@ class Server:
         return code
 
     def open(self, path, body=None):
-        """The answer, to be read and closed."""
+        """The answer, to be read and closed by the caller."""
         headers = {"Content-Type": "application/json"}
         if self.key:
             headers["Authorization"] = "Bearer " + self.key
@@ -68,7 +68,7 @@ class Server:
             return json.load(answer)
 
     def samples(self):
-        """Samples of /metrics by their names, with the labels as they are written."""
+        """Samples of /metrics by name, with the labels as written."""
         with self.open("/metrics") as answer:
             lines = answer.read().decode().splitlines()
         return {name: float(value) for name, value in
@@ -76,7 +76,7 @@ class Server:
 
     def wait_until(self, true, what):
         """Polls /stats until it satisfies a condition, and returns it."""
-        deadline = time.time() + 180  # for what hangs, on an overloaded machine, too
+        deadline = time.time() + 180  # for hangs; long, because a machine may be overloaded
         while True:
             stats = self.call("/stats")
             if true(stats):

@@ -41,7 +41,7 @@ TestServer::TestServer(const Options& options)
 TestServer::~TestServer() {
   if (engine_ != nullptr && check_) {
     ExpectClean();
-    // And it still serves.
+    // The server still answers requests.
     EXPECT_EQ(Post("/v1/completions", {{"prompt", "the"}, {"max_tokens", 2}}).status, 200);
   }
 }

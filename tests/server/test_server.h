@@ -1,4 +1,4 @@
-// A server in this process, on a port of its own, over a small model.
+// A server in this process, on a separate port, with a small model.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -19,10 +19,10 @@ namespace litecache::testing {
 
 using Json = nlohmann::ordered_json;
 
-// Waits for a condition that must come true; a long limit, reached only by what is broken.
+// Waits for a condition that must come true; only a bug reaches the long limit.
 bool Eventually(const std::function<bool()>& condition);
 
-// Threads of this process.
+// Number of threads of this process.
 size_t Threads();
 
 class TestServer {
@@ -31,8 +31,8 @@ class TestServer {
     server::ServerOptions server;
     server::RequestLimits limits;
     EngineOptions engine;
-    bool endless = false;  // a model with a context that no test reaches the end of
-    bool load = true;      // false: the model is not there yet
+    bool endless = false;  // a model with a context longer than any test
+    bool load = true;      // false: the model is not loaded so far
     Options() {
       server.http.port = 0;
       engine.threads = 1;
@@ -42,13 +42,13 @@ class TestServer {
   };
 
   explicit TestServer(const Options& options = {});
-  // Everything has ended: no request, page or sample is left; a request is answered.
+  // Checks that everything has ended: no request, page or sample is left; a request is answered.
   ~TestServer();
 
   uint16_t port() const { return server_->port(); }
   server::Server& server() { return *server_; }
   Engine& engine() { return *engine_; }
-  // For what is left to be checked while the server still runs.
+  // For checks while the server still runs.
   void ExpectClean();
   void SkipCleanCheck() { check_ = false; }
 
@@ -58,10 +58,11 @@ class TestServer {
   }
   // Posts and expects 200.
   Json Ask(std::string_view path, const Json& body);
-  // Posts and expects an error of that status whose message has the part; returns {"error": ...}'s
-  // value.
+  // Posts and expects an error with that status whose message contains the part; returns the value
+  // of {"error": ...}.
   Json ExpectError(std::string_view path, const Json& body, int status, const std::string& part);
-  // Posts with "stream": true; the events' JSON without the closing [DONE], which must be there.
+  // Posts with "stream": true; returns the events' JSON without the closing [DONE], which is
+  // required.
   std::vector<Json> Stream(std::string_view path, Json body);
 
  private:

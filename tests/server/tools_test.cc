@@ -1,5 +1,4 @@
-// Answers of a given form, and calls of functions: what models write, taken apart, and what the
-// endpoints make of it.
+// Answers with a given format, and function calls: parsing of models' output, and the endpoints.
 #include <gmock/gmock.h>
 
 #include <filesystem>
@@ -27,7 +26,7 @@ struct Parsed {
   bool operator==(const Parsed&) const = default;
 };
 
-// Reads an answer in pieces of random sizes.
+// Parses an answer in pieces of random sizes.
 Parsed Parse(ToolFormat format, const std::string& answer, std::mt19937_64& random,
              size_t longest = 12, int most = 100) {
   ToolCallParser parser(format, {"get_weather", "add"}, most);
@@ -81,14 +80,14 @@ TEST_F(ToolCalls, AsQwenWritesThem) {
   Expect(hermes, "<tool_call>{\"name\": \"add\"}</tool_call> done", {" done", {{"add", "{}"}}});
   Expect(hermes, "<tool_call>{\"name\": \"add\", \"arguments\": \"{\\\"a\\\": 1}\"}</tool_call>",
          {"", {{"add", "{\"a\": 1}"}}});
-  // Cut short.
+  // Cut off.
   Expect(hermes, "<tool_call>\n{\"name\": \"add\", \"arguments\": {\"a\": 1",
          {"", {{"add", "{\"a\": 1"}}});
   Expect(hermes, "x <tool_call>\n{\"na", {"x<tool_call>\n{\"na", {}});
   Expect(hermes, "x <tool_", {"x <tool_", {}});
-  // No call after all.
+  // Not a call.
   Expect(hermes, "<tool_call> is a tag", {"<tool_call> is a tag", {}});
-  // One only.
+  // At most one.
   Expect(
       hermes,
       "<tool_call>{\"name\": \"add\", \"arguments\": {}}</tool_call><tool_call>{\"name\": \"add\", "
@@ -137,7 +136,7 @@ TEST_F(ToolCalls, TheTemplateTellsTheForm) {
   EXPECT_EQ(DetectToolFormat("{% for m in messages %}{% endfor %}"), ToolFormat::kNone);
 }
 
-// Templates of requests, as short as can be.
+// Minimal templates sent with requests.
 constexpr const char* kHermesTemplate =
     "{{ bos_token }}{% if tools %}{{ tools | tojson }}<tool_call>{% endif %}{% for m in messages %}"
     "<|{{ m.role }}|>{{ m.content }}{% for c in m.tool_calls or [] %}{{ c.function.name }}"
@@ -354,7 +353,7 @@ TEST_F(Forms, CallsOfResponses) {
   }
   EXPECT_EQ(Json(arguments), call["arguments"]);
   EXPECT_EQ(done, arguments);
-  // What came of it goes into the next turn.
+  // The result is part of the next turn.
   body["tool_choice"] = "none";
   body["max_output_tokens"] = 2;
   body["input"] = Json::array(

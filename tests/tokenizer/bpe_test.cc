@@ -29,7 +29,7 @@ std::vector<int32_t> Encode(const Bpe& bpe, std::string_view word) {
   return ids;
 }
 
-// The definition: merge the leftmost pair of lowest rank until there is none. Quadratic.
+// The definition: merge the leftmost pair of lowest rank until no pair can be merged. Quadratic.
 std::vector<int32_t> EncodeByDefinition(
     const std::map<std::string, int32_t>& vocab,
     const std::vector<std::pair<std::string, std::string>>& merges, std::string_view word) {
@@ -78,7 +78,8 @@ TEST(Bpe, EqualsTheDefinitionOnRandomVocabularies) {
       tokens.push_back(left + right);
       merges.emplace_back(left, right);
     }
-    // Real files list merges in any order; shuffling also puts a token's parts after its own merge.
+    // Real files list merges in any order; shuffling may also put a token's parts after its own
+    // merge.
     if (round % 3 == 0) std::shuffle(merges.begin(), merges.end(), random);
     Json json = {{"type", "BPE"}, {"vocab", vocab}, {"merges", merges}};
     const auto bpe = LoadBpe(json, "test");
@@ -93,7 +94,7 @@ TEST(Bpe, EqualsTheDefinitionOnRandomVocabularies) {
       encoder.Encode(word, &ids);
       ASSERT_EQ(ids, EncodeByDefinition(vocab, merges, word)) << json.dump() << " " << word;
       ids.clear();
-      encoder.Encode(word, &ids);  // answered from the encoder's memory
+      encoder.Encode(word, &ids);  // answered from the encoder's cache
       ASSERT_EQ(ids, EncodeByDefinition(vocab, merges, word));
     }
   }

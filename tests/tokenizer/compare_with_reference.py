@@ -6,7 +6,7 @@
 
 For every vocabulary and text: ids with and without the special tokens of the template, ids with
 special tokens in the text read as plain text, the decoded text with special tokens kept and left
-out, and the streamed text (which tokenizer_dump compares itself). The texts are new in every run;
+out, and the streamed text (which tokenizer_dump compares). The texts are different in every run;
 LC_TEST_SEED repeats one.
 """
 
@@ -27,7 +27,7 @@ import vocabularies
 
 
 class Records:
-    """Reads what tokenizer_dump writes."""
+    """Reads the output of tokenizer_dump."""
 
     def __init__(self, data):
         self.data = data
@@ -50,7 +50,7 @@ class Records:
 
 
 def reference(tokenizer, batch):
-    """The package's five results for each text (as tokenizer_dump writes them)."""
+    """The package's five results for each text (in the format of tokenizer_dump)."""
     full = tokenizer.encode_batch_fast(batch)
     plain = tokenizer.encode_batch_fast(batch, add_special_tokens=False)
     tokenizer.encode_special_tokens = True

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Writes the tokenizers of tests/tokenizer/fixtures, trained on a few sentences written for it, and
-the `tokenizers` package's results for some texts with them.
+"""Writes the tokenizers of tests/tokenizer/fixtures, trained on a few sentences written for them, and
+the `tokenizers` package's results on some texts.
 
     build/test-python/bin/python tests/tokenizer/make_fixtures.py
 """
@@ -85,7 +85,7 @@ def sentencepiece_style():
         special_tokens=specials + [f"<0x{b:02X}>" for b in range(256)],
     )
     tokenizer.train_from_iterator(CORPUS, trainer)
-    # The trainer registered the byte tokens as special ones; they are ordinary.
+    # The trainer registered the byte tokens as special ones, but they are ordinary.
     data = json.loads(tokenizer.to_str())
     data["added_tokens"] = [t for t in data["added_tokens"] if t["content"] in specials]
     tokenizer = Tokenizer.from_str(json.dumps(data))

@@ -1,4 +1,5 @@
-// Normalizers, pre-tokenizers, post-processors and decoders one by one, and what each rejects.
+// Tests normalizers, pre-tokenizers, post-processors and decoders separately, and the files they
+// reject.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -60,10 +61,10 @@ TEST(Normalizer, Forms) {
   EXPECT_EQ(Normalized(R"({"type":"NFD"})", "\u00e9\uAC00"), "e\u0301\u1100\u1161");
   EXPECT_EQ(Normalized(R"({"type":"NFKC"})", "\uFB01\u2460e\u0301"), "fi1\u00e9");
   EXPECT_EQ(Normalized(R"({"type":"NFKD"})", "\uFB01\u00e9"), "fie\u0301");
-  // U+11A7 comes just before the trailing consonants of Hangul and is not one of them.
+  // U+11A7 directly precedes the trailing consonants of Hangul and is not one of them.
   EXPECT_EQ(Normalized(R"({"type":"NFC"})", "\u1107\u1163\u11A7\u11A8"), "\uBC4C\u11A7\u11A8");
   EXPECT_EQ(Normalized(R"({"type":"NFKC"})", "\uBC4C\u11A8\u11A7"), "\uBC4D\u11A7");
-  // Characters newer than the package's data are left alone; marks around them are still sorted.
+  // Characters newer than the package's data stay unchanged; marks around them are still sorted.
   EXPECT_EQ(Normalized(R"({"type":"NFKC"})", "e\u0301\U00010781e\u0301"), "\u00e9\U00010781\u00e9");
 }
 
@@ -238,7 +239,7 @@ TEST(Decoder, Parts) {
   EXPECT_EQ(Decoded(R"({"type":"Sequence","decoders":[]})", {"a", "b"}), "ab");
 }
 
-// Each decoder passes on a text as soon as it is certain, not only at the end.
+// Each decoder emits text as soon as it is certain, not only at the end.
 TEST(Decoder, PassesOnEarly) {
   const auto fallback = LoadDecoder(
       Json::parse(R"({"type":"Sequence","decoders":[{"type":"Replace","pattern":{"String":"▁"},
@@ -251,7 +252,7 @@ TEST(Decoder, PassesOnEarly) {
   chain.Put("<0xC3>");
   EXPECT_EQ(chain.Take(), "");
   chain.Put("<0xA9>");
-  EXPECT_EQ(chain.Take(), "");  // a third byte could still spoil the run
+  EXPECT_EQ(chain.Take(), "");  // a third byte could still make the run invalid
   chain.Put("▁b");
   EXPECT_EQ(chain.Take(), "é b");
   const auto bytes = LoadDecoder(Json::parse(R"({"type":"ByteLevel"})"), "t");

@@ -1,4 +1,4 @@
-"""Texts that tokenizers disagree on: code, many scripts, emoji, odd spaces, control characters,
+"""Texts on which tokenizers differ: code, many scripts, emoji, unusual spaces, control characters,
 random code points, broken UTF-8, special tokens inside text."""
 
 import glob
@@ -74,7 +74,7 @@ class Texts:
         if kind < 0.37:
             return random.choice([*SPACES, "a", "=", "的", "😀", "ab"]) * random.randint(1, 200)
         if kind < 0.38:
-            # One long word, longer than words that are remembered or merged in one heap.
+            # One long word, longer than words that are cached or merged in one heap.
             letters = random.choice(["a", "ab", "abc", " ", "_-", "etaoinshr", "的是了"])
             return "".join(random.choice(letters) for _ in range(random.randint(500, 4000)))
         return "".join(self.fragment() for _ in range(random.randint(0, 14)))

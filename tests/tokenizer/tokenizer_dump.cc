@@ -3,7 +3,7 @@
 // Input: for each text a 32-bit little-endian length and its bytes.
 // Output: for each text five records of a 32-bit count and data: ids with special tokens, ids
 // without, ids without and with parse_special off (32-bit each), the text of the first ids with
-// special tokens kept, and the same with them left out. Exits 1 where streaming decoding differs.
+// special tokens kept, and the same with them left out. Exits with 1 if streaming decoding differs.
 //   tokenizer_dump --time TOKENIZER_JSON < texts
 // Prints for each text the processor seconds of encoding and decoding, best of three.
 #include <time.h>

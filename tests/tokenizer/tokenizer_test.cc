@@ -48,7 +48,7 @@ std::string Streamed(const std::shared_ptr<const Tokenizer>& tokenizer,
 
 class Golden : public ::testing::TestWithParam<std::string> {};
 
-// The golden files hold the results of the `tokenizers` package.
+// The golden files contain the results of the `tokenizers` package.
 TEST_P(Golden, EqualsThePackage) {
   const auto tokenizer = Tokenizer::FromFile(Fixture(GetParam() + ".json"));
   for (const Json& c : Json::parse(Read(Fixture(GetParam() + ".golden.json")))) {
@@ -82,7 +82,7 @@ TEST_P(Golden, StreamsAnyIds) {
   }
 }
 
-// Decoding gives back text that is not normalized.
+// Decoding returns text that was not normalized.
 TEST_P(Golden, RoundTripsRandomText) {
   Json json = Json::parse(Read(Fixture(GetParam() + ".json")));
   if (json["normalizer"]["type"] == "NFC") json["normalizer"] = nullptr;
@@ -157,7 +157,7 @@ TEST(Tokenizer, AddedTokens) {
   EXPECT_THAT(Tokenizer::FromJson(json.dump())->Encode("abxabaab"), ElementsAre(6, 5, 0, 5));
 
   json["added_tokens"][0]["single_word"] = true;
-  // The longest token is found first; where it is rejected, its text is ordinary.
+  // The longest token is found first; if it is rejected, its text is ordinary.
   EXPECT_THAT(Tokenizer::FromJson(json.dump())->Encode("ab xab"), ElementsAre(5, 2, 3, 0, 1));
 
   json["added_tokens"] = Json::array({Added(5, "x")});

@@ -36,7 +36,7 @@ O200K = "|".join(
         SPACES,
     ]
 )
-# As tiktoken writes it, with possessive quantifiers.
+# The pattern as tiktoken writes it, with possessive quantifiers.
 CL100K = (
     r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+"
     r"|\s++$|\s*[\r\n]|\s+(?!\S)|\s"
@@ -295,7 +295,7 @@ def sources(files):
         ranks = tiktoken_ranks(tiktoken / "ec7223a39ce59f226a68acc30dc1af2788490e15")
         ranks = {token: rank for token, rank in ranks.items() if rank < 50256}
         result = byte_level_bpe(ranks, ["<|endoftext|>", "</s>"], byte_level(True, add_prefix_space))
-        # OPT puts its end-of-text token in front.
+        # OPT prepends its end-of-text token.
         result["post_processor"] = template(prefix=[("</s>", 50257)])
         result["added_tokens"] += added(
             50258, ["<mask>", "[SINGLE]", " Word"], lstrip=True, rstrip=True, special=False
@@ -330,7 +330,7 @@ def sources(files):
 
 
 def build(folder):
-    """Name -> path of each tokenizer.json, made where missing or out of date."""
+    """Name -> path of each tokenizer.json, which is made if missing or out of date."""
     folder.mkdir(parents=True, exist_ok=True)
     files = download(folder)
     newest = max(path.stat().st_mtime for path in [HERE / "vocabularies.txt", pathlib.Path(__file__)])

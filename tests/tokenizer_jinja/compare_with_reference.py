@@ -1,4 +1,4 @@
-"""Compares jinja_render with Jinja2, as Transformers sets it up, on random templates.
+"""Compares jinja_render with Jinja2, as configured by Transformers, on random templates.
 
 compare_with_reference.py PROGRAM [--count N] [--seed S]"""
 
@@ -12,8 +12,8 @@ import opaque
 import random_templates
 import reference
 
-# What the program refuses by design, and says so; and slices of literals that have none, which Jinja's constant folding makes
-# undefined while it refuses them for variables.
+# Templates that the program rejects by design, with a message; and slices of literals that cannot be sliced, which
+# Jinja's constant folding makes undefined although it rejects them for variables.
 BY_DESIGN = re.compile(r"unhashable type: 'slice'|object is not subscriptable|over 64 bits|over the limit|gave up after|nested more|too big")
 
 
@@ -42,7 +42,8 @@ def main():
         elif BY_DESIGN.search(answer.get("error", "")) or opaque.matters(request["template"], request["context"]):
             skipped += 1
         elif "text" in answer and answer == reference.render_bare(request["template"], request["context"], fold_constants=False):
-            skipped += 1  # Jinja writes a folded -2 without its parentheses: -2 ** n is -(2 ** n) then, which -n ** 2 is not
+            # Jinja writes a folded -2 without parentheses, so that -2 ** n is -(2 ** n), which -n ** 2 is not.
+            skipped += 1
         else:
             different += 1
             if different <= 40:
@@ -50,7 +51,7 @@ def main():
                 print(f"  expected {expected}\n  got      {answer}")
     print(f"{equal} equal, {refused} refused by both, {unsupported} refused by name, {skipped} not comparable, "
           f"{different} different")
-    # A generator that makes nothing but errors would compare nothing.
+    # A generator that produces only errors would compare nothing.
     return 0 if different == 0 and equal > args.count // 4 else 1
 
 

@@ -1,4 +1,4 @@
-"""Conversations the golden renderings are made of."""
+"""The conversations of the golden renderings."""
 
 WEATHER = {
     "type": "function",
@@ -106,7 +106,7 @@ MESSAGES["long"] = [m for i in range(6) for m in (user(f"question {i}"), assista
 
 
 def requests():
-    """Every conversation with the options it makes sense with: (name, request)."""
+    """Every conversation with the applicable options: (name, request)."""
     for name, messages in MESSAGES.items():
         for generation in (False, True):
             yield f"{name}/{generation}", {"messages": messages, "add_generation_prompt": generation}

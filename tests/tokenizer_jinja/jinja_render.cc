@@ -1,6 +1,6 @@
-// Renders templates for the comparison with the reference: a JSON object a line on stdin, each with
-// "template" and either "context" (variables, the bare language) or "messages" with the options of
-// ChatTemplate; a line out for each, {"text"}, or {"error"}.
+// Renders templates for the comparison with the reference: reads one JSON object per line on stdin,
+// each with "template" and either "context" (variables, the bare language) or "messages" with the
+// options of ChatTemplate; writes a line for each, {"text"} or {"error"}.
 #include <fmt/format.h>
 
 #include <iostream>

@@ -18,7 +18,7 @@ DATA = pathlib.Path(__file__).parent / "data"
 
 def cases(folder):
     for path in sorted(folder.glob("*.jinja")):
-        # As Transformers reads it: newlines as they are.
+        # Read like Transformers does: newlines unchanged.
         template = path.read_text(encoding="utf-8")
         for name, request in conversations.requests():
             request = {**request, "special_tokens": reference.SPECIAL_TOKENS}

@@ -1,9 +1,9 @@
-"""Does a template's text depend on how Python prints objects that have no text of their own?
+"""Detects whether a template's text depends on how Python prints objects without a text representation.
 
-Methods that are not called, generators and iterators print as "<built-in method items of dict object at 0x7f...>": nothing
-a template can want, and nothing another program can print. Where such a text is printed whole, its address shows; where
+Methods that are not called, generators and iterators print as "<built-in method items of dict object at 0x7f...>", which no
+template can use and no other program can print. If such a text is printed completely, its address shows it; if
 it is measured, cut or compared (d['items'] | trim | length) nothing does. So the template is rendered with such objects
-in disguise, under several texts: where the results differ, they depend on it."""
+replaced by several different texts: if the results differ, they depend on it."""
 
 import collections.abc
 import functools
@@ -11,7 +11,7 @@ import types
 
 import transformers.utils.chat_template_utils as utils
 
-# What a disguised object prints.
+# The texts printed for a replaced object.
 TEXTS = ["", "x", "<An object of another length, at 0x0123456789ABCDEF0123> "]
 METHODS = (types.MethodType, types.BuiltinMethodType, types.FunctionType, types.MethodWrapperType)
 
@@ -53,8 +53,8 @@ def disguised(value, text):
 
 
 def environment(text):
-    """The environment that Transformers makes, in which every such object prints as the text."""
-    # Transformers keeps one environment a template.
+    """The environment of Transformers, in which every such object prints as the text."""
+    # Transformers caches one environment per template.
     result = utils._compile_jinja_template("{# " + text + " #}").environment
     plain = type(result)
 
@@ -79,7 +79,7 @@ def environments():
 
 
 def matters(template, context):
-    """True where the text of such an object is part of what the template makes."""
+    """Whether the template's output depends on the text of such an object."""
     results = set()
     for each in environments():
         try:

@@ -3,7 +3,7 @@
 About half of the generated templates run; those that fail must fail in both renderers.
 
 Templates never assign to the variables they are given: Jinja's compiler makes such a variable undefined in inner
-scopes that stand before the assignment, where the interpreter still finds the value that was given."""
+scopes before the assignment, where this interpreter still finds the given value."""
 
 import random
 

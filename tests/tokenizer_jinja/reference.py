@@ -37,7 +37,7 @@ def render_chat(template, request):
 
 
 def render_bare(template, context, fold_constants=True):
-    """The bare language, in the environment that Transformers makes for chat templates."""
+    """The bare language, in the environment that Transformers uses for chat templates."""
     try:
         compiled = utils._compile_jinja_template(template)
         if not fold_constants:
@@ -49,7 +49,7 @@ def render_bare(template, context, fold_constants=True):
 
 
 def run_program(program, requests):
-    """The program's answer to each request."""
+    """The program's result for each request."""
     lines = "".join(json.dumps(request) + "\n" for request in requests)
     result = subprocess.run([program], input=lines, capture_output=True, text=True, check=False)
     answers = [json.loads(line) for line in result.stdout.split("\n") if line]

@@ -1,5 +1,5 @@
-// What the golden conversations and the comparison with the reference share: the date they were
-// rendered at, and a request's options.
+// Shared by the golden conversations and the comparison with the reference: the date of rendering,
+// and a request's options.
 #pragma once
 
 #include <ctime>

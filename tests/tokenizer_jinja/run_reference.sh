@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs the comparisons with the reference renderer on PROGRAM. Exits 77 (skipped) without the
-# reference's Python.
+# Runs the comparisons of PROGRAM with the reference renderer. Exits with 77 (skipped) without the reference's Python
+# environment.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 python=${LITECACHE_TEST_PYTHON:-$here/../../build/test-python/bin/python}

@@ -1,5 +1,5 @@
-// The language itself. What it prints is checked against Jinja2 on random templates
-// (compare_with_reference.py); here stand the cases that matter most, errors and limits.
+// The template language. Its output is compared with Jinja2 on random templates
+// (compare_with_reference.py); this file has the most important cases, errors and limits.
 #include "tokenizer/jinja/template.h"
 
 #include <gmock/gmock.h>
@@ -87,10 +87,10 @@ TEST(Template, KeysAndItemsCompareAsSets) {
   EXPECT_THROW(Render(dicts + "{{ d.keys() < ['a', 'b', 'c'] }}"), InvalidArgument);
 }
 
-// Several keys are a tuple, none is an empty one: no list or string has such an item.
+// Several keys form a tuple, and none an empty one: no list or string has such an item.
 TEST(Template, SubscriptsOfTuples) {
   EXPECT_EQ(Render("{{ [1, 2][] }}|{{ 'ab'[0, 1] }}|{{ {'a': 1}[] is defined }}"), "||False");
-  // Behind an operator "not" is a name.
+  // After an operator, "not" is a name.
   EXPECT_EQ(Render("{% if false %}{{ 1 < not [] <= 2 }}{% endif %}x"), "x");
 }
 
@@ -232,7 +232,7 @@ TEST(Template, LimitsEndHostileTemplates) {
   }
 }
 
-// Threads other than the first have smaller stacks, and the deepest recursion must fit there too.
+// Threads other than the first have smaller stacks, in which the deepest recursion must also fit.
 TEST(Template, DeepestRecursionFitsAThreadsStack) {
   std::thread([] {
     EXPECT_THAT(ErrorOf("{% macro f(x) %}{% for i in [1] %}{% if x %}{{ f(((((x))))) | trim }}"

@@ -26,7 +26,7 @@ FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
 
 
 def visible(length, sink, recent):
-    """[length, length]: which keys a query sees, straight from the definition."""
+    """[length, length]: which keys a query sees, directly from the definition."""
     query, key = torch.arange(length)[:, None], torch.arange(length)[None]
     return (key <= query) & ((key < sink) | (key > query - recent))
 

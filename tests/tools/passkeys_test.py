@@ -1,4 +1,4 @@
-"""The passkey documents of tools/importance: what they hold, where, and how long they are."""
+"""The passkey documents of tools/importance: their contents, positions and lengths."""
 
 import os
 import pathlib
@@ -18,7 +18,7 @@ SEED = int(os.environ.get("LC_TEST_SEED", random.SystemRandom().randrange(1 << 3
 TOKENIZER = AutoTokenizer.from_pretrained(ROOT / "models" / "litecache-demo-16m")
 WORDS = passkeys.read_words(ROOT / "data" / "words")
 TEXT = (ROOT / "data" / "haystack" / "python_stdlib.txt").read_text()
-PROSE = "Ägir's sea was grey — cold, and full of names. " * 9000  # one long line, characters of several bytes
+PROSE = "Ägir's sea was grey — cold, and full of names. " * 9000  # one long line with multi-byte characters
 
 
 class PasskeysTest(unittest.TestCase):
@@ -38,7 +38,7 @@ class PasskeysTest(unittest.TestCase):
             before = TOKENIZER.decode(document.ids[:begin]).rstrip()
             key = before.rsplit(" for ", 1)[1].split(" ", 1)[0]
             self.assertTrue(before.endswith(f"for {key} mentioned in the provided text is"), before[-200:])
-            # One needle says it, and it stands where the depth says.
+            # Exactly one needle has the value, at the recorded depth.
             self.assertEqual(context.count(value), 1)
             self.assertEqual(context.count(f" for {key} is: {value}.\n"), 1)
             self.assertGreaterEqual(depth, passkeys.SHALLOWEST)

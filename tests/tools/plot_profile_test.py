@@ -1,4 +1,4 @@
-"""tools/plot_profile.py: the pictures show the figures they were given."""
+"""tools/plot_profile.py: the charts show the given figures."""
 
 import os
 import pathlib

@@ -1,6 +1,6 @@
-"""Passkey accuracy and perplexity with some heads streaming: the least important, the most, random ones.
+"""Passkey accuracy and perplexity while some heads stream: the least important, the most important, or random ones.
 
-If the importance means something, the least important heads can stream without harm and a few of the
+If the importance is meaningful, the least important heads can stream without harm and a few of the
 most important ones cannot. The perplexity is that of the haystack's last 2,048 tokens. Prints Markdown
 tables and writes a JSON.
 """

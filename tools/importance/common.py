@@ -54,7 +54,7 @@ def make_maker(args) -> Maker:
 
 
 def documents(maker: Maker, lengths, seed: int, threads: int = 4):
-    """Yields a document for each length, made ahead by threads; the same documents for the same seed."""
+    """Yields a document for each length, made in advance by threads; the same documents for the same seed."""
     def make(index, length):
         return maker.make(length, random.Random(f"{seed} {index}"))
 
@@ -81,9 +81,9 @@ def hidden_states(model, document):
 
 
 def right_answers(model, document, hidden) -> list[bool]:
-    """Whether each answer's tokens are all the likeliest ones, given the right tokens before them.
+    """Whether each answer's tokens are all the most likely ones, given the right tokens before them.
 
-    Greedy generation gives the same, except that it would itself have written the earlier answers.
+    Greedy generation gives the same result, except that it would have to generate the earlier answers itself.
     """
     positions, tokens = predicting(document, hidden.device)
     right = (model.lm_head(hidden[positions]).argmax(-1) == tokens).tolist()
@@ -92,7 +92,7 @@ def right_answers(model, document, hidden) -> list[bool]:
 
 
 def fingerprint(folder: pathlib.Path) -> dict:
-    """SHA-256 of the configuration and, one after another by name, of the weight files."""
+    """SHA-256 of the configuration and of the weight files in the order of their names."""
     weights = hashlib.sha256()
     for file in sorted(folder.glob("*.safetensors")) or sorted(folder.glob("*.bin")):
         with open(file, "rb") as stream:
@@ -112,7 +112,7 @@ def read_table(path: pathlib.Path):
 
 
 def write_json(path: pathlib.Path, value):
-    """Writes one line for every field, and one for every row of a list of objects."""
+    """Writes one line per field, and one per row of a list of objects."""
     rows = lambda v: "[\n  " + ",\n  ".join(map(json.dumps, v)) + "]"
     lines = [f" {json.dumps(k)}: " + (rows(v) if isinstance(v, list) and v and isinstance(v[0], dict) else json.dumps(v))
              for k, v in value.items()]

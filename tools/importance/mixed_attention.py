@@ -12,8 +12,8 @@ from transformers.masking_utils import AttentionMaskInterface
 
 # Fewer keys per block than this would leave the GPU's matrix units idle.
 LEAST_BLOCK = 128
-# Not cuDNN: a step of 32K tokens takes it 106 ms on an H200 and flash attention 144 ms, but cuDNN needs
-# 0.2 s more for every new length, and nearly every document has its own.
+# Not cuDNN: a step of 32K tokens takes 106 ms with it on an H200 and 144 ms with flash attention, but cuDNN needs 0.2 s
+# more for every new length, and nearly every document has a different one.
 BACKENDS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 
 
@@ -25,16 +25,16 @@ def full_attention(q, k, v, scaling: float):
 def streaming_mask(length: int, group: int, sink: int, recent: int, device):
     """The blocks' geometry and mask: (block, lead, mask [blocks, 1, group * block, sink + lead + block]).
 
-    A block of queries sees the sink's keys, then its own and the `lead` keys before it.
+    A block of queries sees the sink's keys, its own keys, and the `lead` keys before it.
     """
     block = max(recent, LEAST_BLOCK)
-    lead = recent + -(sink + recent + block) % 16  # kernels want aligned rows of the mask
+    lead = recent + -(sink + recent + block) % 16  # kernels need aligned rows of the mask
     blocks = -(-length // block)
     starts = torch.arange(blocks, device=device)[:, None, None] * block
     query = starts + torch.arange(block, device=device)[None, :, None]
     local = starts - lead + torch.arange(lead + block, device=device)[None, None]
     near = (local >= 0) & (local <= query) & (local > query - recent)
-    # A sink key inside the window is already there.
+    # A sink key inside the window is already included.
     first = torch.arange(sink, device=device)[None, None].expand(blocks, 1, sink) <= query - recent
     mask = torch.cat([first, near], -1)
     return block, lead, mask.repeat(1, group, 1)[:, None]
@@ -43,7 +43,7 @@ def streaming_mask(length: int, group: int, sink: int, recent: int, device):
 def streaming_attention(q, k, v, scaling: float, sink: int, recent: int, geometry=None):
     """Shapes as in full_attention; time and memory grow with n, not with its square.
 
-    `geometry` is what streaming_mask returns for these shapes (made here where absent).
+    `geometry` is the result of streaming_mask for these shapes (computed here if absent).
     """
     _, heads, length, dim = q.shape
     kv_heads = k.shape[1]
@@ -71,7 +71,7 @@ class HeadMix:
     """The heads' a, [layers, query heads] float32, and the attention function that reads them.
 
     A model loaded with attn_implementation=HeadMix.NAME after the constructor mixes its heads while
-    `mixing` is true and is the plain model otherwise. One at a time: the name is global.
+    `mixing` is true and is the plain model otherwise. Only one can exist at a time: the name is global.
     """
 
     NAME = "mixed_heads"

@@ -34,7 +34,7 @@ class Document:
 
 
 class Haystack:
-    """A text cut into pieces (lines, or sentences where lines are long) of known token counts."""
+    """A text split into pieces (lines, or sentences if lines are long) with known token counts."""
 
     def __init__(self, text: str, tokenizer):
         lines = text.splitlines(keepends=True)
@@ -43,7 +43,7 @@ class Haystack:
         if len(text) > 400 * len(lines):
             lines = [s + " " for s in text.replace(".\n", ". ").split(". ")]
             lines = [s if s.rstrip().endswith(".") else s.rstrip() + ". " for s in lines]
-        # Empty lines stay with the line before them, because some tokenizers have tokens of several newlines.
+        # Empty lines belong to the line before them, because some tokenizers have tokens of several newlines.
         self.pieces = []
         for line in lines:
             if line.strip() or not self.pieces:
@@ -58,7 +58,7 @@ class Haystack:
         self.ends = [bisect.bisect_left(starts, end) for end in ends]
 
     def window(self, tokens: int, rng: random.Random) -> list[tuple[str, int]]:
-        """Pieces and their token counts from a random one on (going round), at most `tokens` in all."""
+        """Pieces and their token counts, starting at a random one and wrapping around, at most `tokens` in all."""
         at, left, taken = rng.randrange(len(self.pieces)), tokens, []
         while True:
             size = self.ends[at] - (self.ends[at - 1] if at else 0)
@@ -82,7 +82,7 @@ def distinct(count: int, draw) -> list[str]:
 
 
 class Maker:
-    """Makes documents of a wanted length in tokens.
+    """Makes documents of a requested length in tokens.
 
     `tokenizer` is a fast one of Transformers, `words` what read_words returns.
     """
@@ -99,11 +99,11 @@ class Maker:
         self.each = {kind: (sizes[kind, 5] - sizes[kind, 1]) / 4 for kind in kinds}
 
     def shortest(self) -> int:
-        """The least length in tokens at which every kind of document fits."""
+        """The minimum length in tokens at which every kind of document fits."""
         return int(max(self.fixed.values()) / PASSKEY_SHARE) + 1
 
     def make(self, length: int, rng: random.Random) -> Document:
-        """A document of at most `length` tokens, and only slightly fewer."""
+        """A document of at most `length` tokens, and only slightly shorter."""
         if length < self.shortest():
             raise ValueError(f"a document needs at least {self.shortest()} tokens, {length} were asked for")
         kind = rng.choice(self.kinds)

@@ -1,8 +1,8 @@
 """Trains the importance of every query head (CLO, appendix A; DuoAttention's training).
 
-Each head's attention output is a * full + (1 - a) * streaming; the model is frozen, the a are trained
+Each head's attention output is a * full + (1 - a) * streaming; the model is frozen, and all a are trained
 so that the last hidden states that predict passkeys stay those of the full model while the mean a is
-reduced. Writes OUTPUT (one row per layer, one column per query head) and a JSON of the recipe beside it.
+reduced. Writes OUTPUT (one row per layer, one column per query head) and a JSON of the recipe next to it.
 """
 
 import argparse
@@ -19,7 +19,7 @@ LOG_EVERY = 50
 
 
 def rate_factor(step: int, steps: int) -> float:
-    """DuoAttention's schedule: rises over the first fifth, falls over the last, at least a tenth."""
+    """DuoAttention's schedule: rises over the first fifth, falls over the last, to no less than a tenth."""
     fifth = max(steps // 5, 1)
     return min(1.0, max((step + 1) / fifth, 0.1), max((steps - step) / fifth, 0.1))
 
@@ -32,7 +32,7 @@ def draw_lengths(args, longest: int):
 
 
 def accuracy(model, maker, lengths, seed: int) -> dict:
-    """Percent of right answers at each length."""
+    """Percentage of right answers at each length."""
     with torch.no_grad():
         made = common.documents(maker, lengths, seed)
         marks = [(length, common.right_answers(model, d, common.hidden_states(model, d))) for length, d in zip(lengths, made)]
@@ -111,7 +111,7 @@ def main():
                          "choose --values or lengths that the model can answer")
     if args.checkpoint:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-        model.train()  # checkpointing needs it; these families have no dropout in force
+        model.train()  # checkpointing needs it; these families have no active dropout
     started = time.time()
     log = train(args, model, mix, maker, draw_lengths(args, longest))
     alpha = mix.alpha.detach().cpu()

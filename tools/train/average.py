@@ -1,7 +1,7 @@
-"""Averages the weights of two models, the second of which was trained on from the first.
+"""Averages the weights of two models; the second continues the training of the first.
 
-The second fits its training data more closely and generalizes a little worse; a point between the two
-is better than either on held-out code (README.md, "What was found").
+The second fits its training data more closely and generalizes slightly worse; a point between the two
+is better than either on held-out code (README.md, "Findings").
 """
 
 import argparse

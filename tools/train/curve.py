@@ -1,4 +1,4 @@
-"""Draws the loss of one or several trainings, one after another. Needs tools/requirements.txt."""
+"""Draws the loss of one or several trainings in sequence. Needs tools/requirements.txt."""
 
 import argparse
 import json

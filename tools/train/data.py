@@ -8,7 +8,7 @@ import torch
 
 
 class Code:
-    """Windows of the code stream at random places, each with BOS in front."""
+    """Windows of the code stream at random positions, each preceded by BOS."""
 
     def __init__(self, path: pathlib.Path, bos: int, device):
         self.tokens = torch.from_numpy(np.load(path).astype(np.int16)).to(device)
@@ -23,7 +23,7 @@ class Code:
 
 
 class Retrieval:
-    """A stage's packed rows, drawn without replacement until all were seen, then again."""
+    """A stage's packed rows, drawn without replacement until all were used, then again."""
 
     def __init__(self, folder: pathlib.Path, stage: int, device):
         self.folder, self.stage, self.device = folder, stage, device
@@ -33,7 +33,7 @@ class Retrieval:
             time.sleep(1)
 
     def refresh(self, minimum: int = 1) -> bool:
-        """Takes in the files that have come since; false while there are fewer than `minimum`."""
+        """Loads files that have appeared since the last call; false while there are fewer than `minimum`."""
         found = sorted(p for p in self.folder.glob(f"stage{self.stage}_*.npz") if not p.name.endswith(".tmp.npz"))
         if len(found) < minimum:
             return False

@@ -1,19 +1,19 @@
 """Turns the retrieval generator's token documents into training rows.
 
-The generator gives each token a class: 0 document, 1 question, 2 answer. Here answers get an end
-token (so that generation stops), some documents become chats, some lose their first line, and
-documents are packed into rows; the rest of a row is filled with code.
+The generator gives each token a class: 0 document, 1 question, 2 answer. This module adds end tokens
+to answers (so that generation stops), turns some documents into chats, removes the first line of some, and
+packs documents into rows; the rest of a row is filled with code.
 """
 
 import numpy as np
 
 DOCUMENT, QUESTION, ANSWER = 0, 1, 2
-# Loss weights in sixteenths. A haystack of noise or random needles teaches next to nothing, unlike code.
+# Loss weights in sixteenths. Unlike code, a haystack of noise or random needles teaches almost nothing.
 WEIGHT_CODE, WEIGHT_NOISE, WEIGHT_QUESTION, WEIGHT_ANSWER = 16, 2, 8, 64
 
 
 class Vocabulary:
-    """The ids that the rewriting needs, looked up in the tokenizer."""
+    """The ids needed for rewriting, looked up in the tokenizer."""
 
     def __init__(self, tokenizer):
         one = lambda text: tokenizer.encode(text, add_special_tokens=False).ids
@@ -22,7 +22,7 @@ class Vocabulary:
         self.newline, self.dot = one("\n")[0], one(".")[0]
         self.dot_newline = one(".\n") if len(one(".\n")) == 1 else [-1]
         self.question_ends = {one("?")[0], one(".")[0]}
-        # An assistant's turn begins without the space that follows a question in plain text.
+        # An assistant's turn starts without the space that follows a question in plain text.
         self.unspaced = {one(" " + w)[0]: one(w) for w in ("The", "Answer")}
         self.user, self.assistant = one("user\n"), one("assistant\n")
         self.has_newline = np.array(["Ċ" in tokenizer.id_to_token(i) for i in range(tokenizer.get_vocab_size())])
@@ -73,7 +73,7 @@ class Rewriter:
                     if chat:
                         put([v.turn, *v.user], WEIGHT_QUESTION)
                 elif part and part[0] == v.newline:
-                    part = part[1:]  # the end token stands in for the newline after an answer
+                    part = part[1:]  # the end token replaces the newline after an answer
                 put(part, self.weight[DOCUMENT])
             elif kind == QUESTION:
                 if part and part[0] == v.newline and not first:
@@ -99,7 +99,7 @@ class Rewriter:
 
 
 def pack(documents, length: int, code, v: Vocabulary, rng):
-    """Rows [n, length + 1] of ids and of weights. Every row begins with BOS; a row's documents stand
+    """Rows [n, length + 1] of ids and of weights. Every row begins with BOS; the documents of a row are
     in random order, with a window of code that fills the rest."""
     rows, row_weights, open_rows = [], [], []
 

@@ -18,7 +18,7 @@ from generate import greedy
 from model import Llama, Shape, rope_tables
 
 STOP = {1, 3}
-CACHE_TOKENS = 2_500_000  # of one batch of prompts
+CACHE_TOKENS = 2_500_000  # for one batch of prompts
 
 
 def score(prediction: str, outputs: list[str]) -> float:

@@ -1,4 +1,4 @@
-"""Muon: momentum whose matrix is made orthogonal (Newton-Schulz) before the step; for hidden matrices."""
+"""Muon: momentum whose matrix is orthogonalized (Newton-Schulz) before the step; for hidden matrices."""
 
 import torch
 

@@ -1,6 +1,6 @@
-"""Makes everything that training and evaluation read: code tokens, retrieval rows, test prompts.
+"""Makes all input of training and evaluation: code tokens, retrieval rows, test prompts.
 
-Runs in worker processes and writes each part when it is done, so that training can begin on the
+Runs in worker processes and writes each part as soon as it is done, so that training can begin with the
 first stage while later ones are still being made.
 """
 
@@ -36,7 +36,7 @@ def encode_code(texts):
 
 
 def pieces_of(texts, size=400_000):
-    """Documents grouped (or, where huge, cut at a line) into jobs of about `size` characters."""
+    """Documents grouped (or, if huge, cut at a line) into jobs of about `size` characters."""
     job, total = [], 0
     for text in texts:
         while len(text) > 2 * size:
@@ -64,7 +64,7 @@ def generate(job):
     rng = np.random.default_rng(seed)
     tasks = dict(recipe.CODE_TASKS if code_haystack else recipe.NOISE_TASKS)
     longest = stage.length - 48  # room for end tokens and chat turns
-    # Nearly full rows, as the test has them, or lengths spread evenly on a log scale.
+    # Nearly full rows, as in the test, or lengths spread evenly on a log scale.
     shortest = int(0.92 * longest) if full else stage.shortest
     if "cwe" in tasks and longest >= recipe.CWE_LARGE_FORM:
         shortest = max(shortest, recipe.CWE_LARGE_LEAST)
@@ -116,8 +116,8 @@ def main():
     args.output.mkdir(parents=True, exist_ok=True)
     train = json.loads((args.data / "train.json").read_text())
     held = json.loads((args.data / "held_out.json").read_text())
-    # Eight haystack files: a worker reads one of them, not the whole collection. Lines of ASCII only,
-    # because the generator counts bytes and the tokenizer's normalizer can change the others.
+    # Eight haystack files: a worker reads one of them, not the whole collection. Only lines of ASCII, because the
+    # generator counts bytes and the tokenizer's normalizer can change other characters.
     for i in range(8):
         lines = "\n".join(train[i::8]).split("\n")
         (args.data / f"haystack{i}.txt").write_text("\n".join(line for line in lines if line.isascii()))

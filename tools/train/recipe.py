@@ -1,4 +1,4 @@
-"""What the model is trained on and for how long: stages by length, tasks by weight."""
+"""The training data and its duration: stages by length, tasks by weight."""
 
 import dataclasses
 
@@ -27,7 +27,7 @@ FIRST = [
     Stage(16384, 0.35, 130, 2500, 12),
     Stage(32768, 0.30, 80, 5000, 16),
 ]
-# Continues from the first recipe's model, with more code; tasks that it answered worst count more.
+# Continues from the first recipe's model with more code; tasks with the worst answers have larger weights.
 SECOND = [
     Stage(4096, 0.35, 200, 1100, 8),
     Stage(16384, 0.30, 130, 2500, 12),
@@ -35,7 +35,7 @@ SECOND = [
 ]
 RECIPES = {"first": FIRST, "second": SECOND,
            "tiny": [Stage(512, 0.5, 0.3, 380, 2), Stage(1024, 0.5, 0.3, 400, 4)]}
-RETRIEVAL_SHARE = {"first": 0.6, "second": 0.45, "tiny": 0.6}  # of a batch's rows; the rest is code
+RETRIEVAL_SHARE = {"first": 0.6, "second": 0.45, "tiny": 0.6}  # in a batch's rows; the rest is code
 CHAT_SHARE = 0.2
 HEADLESS_SHARE = 0.2
 EVALUATION_LENGTHS = [1024, 2048, 4096, 8192, 16384, 32768]

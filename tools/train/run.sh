@@ -1,6 +1,6 @@
 #!/bin/sh
 # Data, then training, on a machine with a GPU: run.sh GENERATOR TOKENIZER_DIR WORK_DIR [train.py's options]
-# Preparing goes on beside the training; both write their logs into WORK_DIR.
+# Preparation continues in parallel with the training; both write their logs to WORK_DIR.
 set -e
 generator=$1 tokenizer=$2 work=$3
 shift 3

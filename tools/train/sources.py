@@ -1,7 +1,7 @@
 """Collects permissively licensed Python sources as long documents, one per folder.
 
-A document is a folder's files, in name order, each headed by its path. Packages are selected by the
-licence in their own metadata; those that have none there, or one outside ALLOWED, are left out.
+A document consists of a folder's files, in name order, each preceded by its path. Packages are selected by the
+licence in their own metadata; those without one, or with one outside ALLOWED, are left out.
 """
 
 import argparse
@@ -15,21 +15,21 @@ import sysconfig
 
 ALLOWED = re.compile(r"\b(MIT|BSD|Apache|ISC|PSF|Python Software Foundation|HPND|0BSD|Zlib)\b", re.I)
 REFUSED = re.compile(r"\b(A?L?GPL|GNU|MPL|Mozilla|EPL|CDDL|proprietary|NVIDIA)", re.I)
-# Packages that are not trained on: their sources measure perplexity.
+# Packages excluded from training: their sources measure perplexity.
 HELD_OUT = {"networkx", "aiohttp", "werkzeug", "joblib", "patsy"}
 # Standard library modules from which the retrieval generator's test haystack is made.
 HELD_OUT_STDLIB = {
     "argparse", "difflib", "ipaddress", "configparser", "tarfile", "statistics",
     "fractions", "textwrap", "heapq", "csv", "shlex", "calendar",
 }
-# A near copy of another collected package, and one full of others' code under their licences.
+# A near copy of another collected package, and one with much third-party code under other licences.
 LEFT_OUT = {"pytorch-lightning", "pip"}
 MAX_FILE = 400_000
 MIN_FILE = 200
 
 
 def licence_of(dist) -> str:
-    """What the package's metadata says of its licence: expression, classifiers, else the field's first line."""
+    """The licence in the package's metadata: expression, classifiers, else the field's first line."""
     meta = dist.metadata
     found = [meta.get("License-Expression") or ""]
     found += [c.split("::")[-1].strip() for c in meta.get_all("Classifier") or [] if c.startswith("License ::")]
@@ -39,7 +39,7 @@ def licence_of(dist) -> str:
 
 
 def read_source(path: pathlib.Path) -> str | None:
-    """The text of one source file, or None where it is of no use: too small, huge, data, not UTF-8."""
+    """The text of one source file, or None if it is useless: too small, huge, data, not UTF-8."""
     try:
         if not MIN_FILE <= path.stat().st_size <= MAX_FILE:
             return None

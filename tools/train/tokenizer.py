@@ -1,7 +1,7 @@
 """Trains the byte-level BPE tokenizer and writes tokenizer.json, tokenizer_config.json.
 
-Pre-tokenization is Qwen 2's: words with one leading character, digits one by one (so that numbers
-are copied digit by digit), punctuation runs, newlines.
+Pre-tokenization is that of Qwen 2: words with one leading character, single digits (so that numbers
+are copied digit by digit), runs of punctuation, newlines.
 """
 
 import argparse

@@ -1,6 +1,6 @@
 """Trains the model: stages of growing length, a fixed time, one GPU.
 
-The rate falls linearly over the last part of the time; Muon trains all matrices inside the layers,
+The learning rate falls linearly over the last part of the time; Muon trains all matrices inside the layers,
 AdamW the embedding and the norms. Writes the weights (bf16) and a log, at intervals and at the end.
 """
 
@@ -28,7 +28,7 @@ BACKENDS = {"flash": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTEN
 
 
 def fastest_backend(shape: Shape, length: int = 16384) -> str:
-    """Times forward and backward of one attention call by each backend that runs."""
+    """Times forward and backward of one attention call with each backend that runs."""
     times = {}
     for name in ("flash", "cudnn"):
         q = torch.randn(4, shape.query_heads, length, shape.head_dim, device="cuda", dtype=torch.bfloat16, requires_grad=True)
@@ -50,7 +50,7 @@ def fastest_backend(shape: Shape, length: int = 16384) -> str:
 
 
 def loss_of(model, ids, weights, cos, sin):
-    """Mean loss by weight, and the plain mean over tokens of code (weight one)."""
+    """Weighted mean loss, and the plain mean over tokens of code (weight one)."""
     logits = model(ids[:, :-1], cos, sin).float()
     nll = F.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten(), reduction="none")
     weight = weights[:, 1:].flatten()
@@ -61,7 +61,7 @@ def loss_of(model, ids, weights, cos, sin):
 
 
 class Schedule:
-    """Where the training is by its own clock, which does not count compilation and waits for data."""
+    """The training's progress by its own clock, which excludes compilation and waiting for data."""
 
     def __init__(self, stages, seconds: float, decay_share: float):
         self.stages, self.seconds, self.decay_share = stages, seconds, decay_share

@@ -1,6 +1,6 @@
-// A libcuda.so.1 like those of machines whose driver does not fit or does not start.
-// FAKE_CUDA_DRIVER: the version it reports (12080 is CUDA 12.8); FAKE_CUDA_INIT: what cuInit
-// returns. It has none of a driver's other functions.
+// A libcuda.so.1 like that of machines whose driver is too old or does not start. FAKE_CUDA_DRIVER:
+// the version it reports (12080 is CUDA 12.8); FAKE_CUDA_INIT: the result of cuInit. All other
+// functions of a driver are missing.
 #include <cstdint>
 #include <cstdlib>
 #include <string_view>

@@ -1,5 +1,5 @@
-// GDRCopy for tests on machines without it: a library beside the test's program, which is found by
-// GDRCopy's name once it is loaded (libgdrapi.cc).
+// GDRCopy for tests on machines without it: a library next to the test program, which is found
+// under GDRCopy's name once it is loaded (libgdrapi.cc).
 #pragma once
 
 #include <dlfcn.h>
@@ -11,7 +11,7 @@
 
 namespace litecache::testing {
 
-// While such an object exists, the fake driver is there; the library stays loaded.
+// While such an object exists, the fake driver is available; the library stays loaded.
 class FakeGdrCopy {
  public:
   FakeGdrCopy() {

@@ -1,6 +1,6 @@
 // A libgdrapi.so.2 (GDRCopy 2) for machines whose kernel has no gdrdrv. A mapping is host memory
-// that a thread copies to the GPU again and again: what a program writes there arrives as through
-// the GPU's aperture, in the order in which it was written, only later.
+// that a thread copies to the GPU repeatedly: data written there arrive in the order in which they
+// were written, as through the GPU's aperture, only later.
 #include <cuda.h>
 #include <dlfcn.h>
 #include <sys/mman.h>
@@ -26,7 +26,8 @@ constexpr size_t kGpuPage = size_t{64} << 10;
 
 FakeGdrCopyState state;
 
-// The driver's functions in use. It is loaded already: the program has pinned a GPU's memory.
+// The driver functions used. The driver is already loaded, because the program has pinned GPU
+// memory.
 struct Driver {
   CUresult (*get_context)(CUcontext*);
   CUresult (*set_context)(CUcontext);
@@ -69,7 +70,7 @@ class Pinned {
     TheDriver().get_context(&context_);
   }
 
-  // Null where the driver refuses.
+  // Null if the driver refuses.
   void* Map() {
     if (TheDriver().allocate(&copied_, bytes_, 0) != CUDA_SUCCESS) return nullptr;
     std::memset(copied_, 0, bytes_);
@@ -91,7 +92,8 @@ class Pinned {
   }
 
  private:
-  // Runs until the mapping ends or the driver fails: then nothing arrives, which a test notices.
+  // Runs until the mapping ends or the driver fails: in that case nothing arrives, which a test
+  // notices.
   void Run() {
     CUstream stream = nullptr;
     if (TheDriver().set_context(context_) != CUDA_SUCCESS ||
@@ -103,7 +105,7 @@ class Pinned {
     TheDriver().destroy_stream(stream);
   }
 
-  // Reads from the end to the beginning and copies from the beginning to the end: a flag behind the
+  // Reads from the end to the beginning and copies from the beginning to the end: a flag after the
   // data that it announces is read before the data and arrives after it.
   bool Copy(CUstream stream) {
     std::vector<size_t> changed;
@@ -128,7 +130,7 @@ class Pinned {
   const CUdeviceptr device_;
   const size_t bytes_;
   CUcontext context_ = nullptr;
-  void* copied_ = nullptr;  // pinned; what the GPU has received
+  void* copied_ = nullptr;  // pinned; the data that the GPU has received
   std::byte* host_ = nullptr;
   std::byte block_[kBlock] = {};
   std::atomic<bool> ends_ = false;

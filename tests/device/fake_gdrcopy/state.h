@@ -1,4 +1,4 @@
-// What tests set in the fake GDRCopy (libgdrapi.cc), and what it counts.
+// Settings of tests for the fake GDRCopy (libgdrapi.cc), and its counters.
 #pragma once
 
 #include <atomic>
@@ -9,7 +9,7 @@ struct FakeGdrCopyState {
   std::atomic<bool> has_driver = false;  // false: gdr_open finds no driver
   std::atomic<int> pin_error = 0, map_error = 0;
 
-  // Handles that have not been given back yet.
+  // Handles that have not been released.
   std::atomic<int> opened = 0, pinned = 0, mapped = 0;
 };
 

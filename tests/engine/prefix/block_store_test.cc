@@ -1,4 +1,4 @@
-// The prefix store's files: blocks come back as written or are refused, whatever happened to them.
+// The prefix store's files: blocks are read back as written or rejected, whatever happened to them.
 #include "engine/prefix/block_store.h"
 
 #include <gtest/gtest.h>
@@ -186,7 +186,7 @@ TEST(BlockStore, NeverExceedsItsSizeAndDropsTheLeastRecentlyUsed) {
     EXPECT_EQ(store.CountChain(Keys(large)), 0) << "larger than the store";
     EXPECT_EQ(store.Stats().blocks, 8);
   }
-  // The order of use survives the process, and a smaller limit holds from the start.
+  // The order of use survives the process, and a smaller limit applies from the start.
   BlockStore store(directory.path(), 4 * file);
   EXPECT_EQ(store.CountChain(Keys(fresh)), 4);
   EXPECT_EQ(store.Stats().blocks, 4);
@@ -213,7 +213,7 @@ TEST(BlockStore, SkipsWhatIsDamagedOrNotItsOwn) {
   fs::resize_file(path(1), 60);                                // within the header
   fs::resize_file(path(2), 300);                               // within the contents
   fs::resize_file(path(3), 0);                                 // empty
-  fs::rename(path(4), fs::path(path(5)));                      // under another block's name
+  fs::rename(path(4), fs::path(path(5)));                      // under the name of another block
   change(6, BlockHeader::kBytes + 3);                          // tokens: found when it is read
   change(7, static_cast<int64_t>(chain[7].bytes.size()) - 1);  // contents: found when it is read
   const std::string digits = chain[0].header.key.ToString();
@@ -252,7 +252,7 @@ TEST(BlockStore, SkipsWhatIsDamagedOrNotItsOwn) {
 TEST(BlockStore, ASecondProcessIsRefused) {
   const TemporaryDirectory directory;
   auto store = std::make_unique<BlockStore>(directory.path(), 1 << 20);
-  // To the system, a lock of another open file in this process is like another process's.
+  // For the system, a lock of another open file in this process is like that of another process.
   EXPECT_ERROR(BlockStore(directory.path(), 1 << 20), FileError, "another process uses it");
   const pid_t child = fork();
   if (child == 0) {
@@ -288,7 +288,7 @@ TEST(BlockStore, RefusesWhatOthersMayChange) {
   BlockStore store(directory.path(), 1 << 20);
 }
 
-// A FIFO where a block is written first: the block is not stored, and nothing hangs.
+// A FIFO in the place of the temporary file of a block: the block is not stored, and nothing hangs.
 TEST(BlockStore, WaitsForNoFifo) {
   auto random = TestRandom(97);
   const TemporaryDirectory directory;

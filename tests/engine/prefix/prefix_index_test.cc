@@ -1,4 +1,4 @@
-// Compares the index of kept sequences with a list that is searched from end to end.
+// Compares the index of kept sequences with a list that is searched linearly.
 #include "engine/prefix/prefix_index.h"
 
 #include <gtest/gtest.h>
@@ -63,7 +63,7 @@ TEST(PrefixIndex, FindsWhatASearchFinds) {
     const bool covers = index.Covers(tokens);
     ASSERT_EQ(covers, covered);
     if (covers) {
-      // The index chooses which of the covering sequences it touches; make the list agree.
+      // The index chooses which of the covering sequences it marks as used; the list follows it.
       for (auto& item : kept) {
         if (CommonPrefix(item.tokens, tokens) == static_cast<int64_t>(tokens.size())) {
           const auto match = index.Find(item.tokens);

@@ -1,4 +1,5 @@
-// The core with kept prefixes: the same tokens as without, fewer of them computed, no page lost.
+// The core with kept prefixes: the same tokens as without, fewer of them computed, and no page
+// leaked.
 
 #include <algorithm>
 #include <filesystem>
@@ -128,7 +129,7 @@ TEST_P(EveryPolicy, PromptsThatShareAPrefixGetTheTokensOfFreshOnes) {
 
 TEST_P(EveryPolicy, ManyAtOnceFillTheMemoryAndLoseNothing) {
   auto random = TestRandom(102);
-  // Room for three of the longest requests: kept prefixes are evicted again and again.
+  // Memory for three of the longest requests: kept prefixes are evicted repeatedly.
   Rig shared(GetParam(), PrefixOptions{}, 540, 48, 3), fresh(GetParam(), std::nullopt);
   std::vector<std::vector<int32_t>> roots;
   for (int i = 0; i < 4; ++i) roots.push_back(Tokens(random, 300));
@@ -152,7 +153,7 @@ TEST_P(EveryPolicy, ManyAtOnceFillTheMemoryAndLoseNothing) {
     ScoreRequest score;
     score.tokens = roots[0];
     const ScoreResult scored = shared.core().Score(score, {});
-    // Chunks that end elsewhere are rounded differently.
+    // Chunks that end at other positions are rounded differently.
     const ScoreResult expected_score = fresh.core().Score(score, {});
     ASSERT_EQ(scored.token_nll.size(), expected_score.token_nll.size());
     for (size_t t = 0; t < scored.token_nll.size(); ++t) {
@@ -205,7 +206,7 @@ TEST_P(EveryPolicy, ARestartReadsKnownPrefixesFromTheStore) {
   EXPECT_GT(cached, 0);
   EXPECT_EQ(second.core().Stats().prefix.tokens_loaded, cached);
   second.ExpectIdle();
-  // What is in memory is not read again.
+  // Blocks in memory are not read again.
   for (const Request& request : requests) {
     const Result again = Answered(second, request);
     EXPECT_GE(again.stats.cached_tokens + 16, again.stats.prompt_tokens - 1);
@@ -334,7 +335,7 @@ TEST(PrefixReuse, AFullMemoryIsNoReasonToRefuse) {
   auto random = TestRandom(110);
   Rig rig(Policy("full"), PrefixOptions{}, 1000);
   for (int i = 0; i < 30; ++i) {
-    // As large as the budget allows: all kept prefixes have to be evicted.
+    // As large as the budget allows: all kept prefixes must be evicted.
     const Request request = Greedy(Tokens(random, 990), 10);
     EXPECT_EQ(Answered(rig, request).tokens, Alone(request, 0, 10));
   }

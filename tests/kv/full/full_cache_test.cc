@@ -1,4 +1,4 @@
-// Policy `full` against attention written down plainly over the rows that were appended.
+// Policy `full` against a plain implementation of attention over the appended rows.
 
 #include <gtest/gtest.h>
 

@@ -88,11 +88,11 @@ TEST(HeadPlan, FittedThresholdsUseTheCurvesOfTheRightQueries) {
   EXPECT_EQ(MakeHeadPlan(kLayout, Options(), &profile, false, 1).thresholds, "importance");
   profile.importance.clear();
   const HeadPlan actual = MakeHeadPlan(kLayout, Options(), &profile, false, 1);
-  EXPECT_EQ(actual.thresholds, "fitted");  // auto: nothing better
+  EXPECT_EQ(actual.thresholds, "fitted");  // auto: the best available
   EXPECT_FLOAT_EQ(actual.at(0, 0).tau, 0.5f);
   EXPECT_FLOAT_EQ(MakeHeadPlan(kLayout, Options(), &profile, true, 1).at(0, 0).tau, 0.9f);
 
-  // Heads that all count the same were not measured.
+  // Equal importance of all heads means that it was not measured.
   profile.importance.assign(12, 1);
   const HeadPlan alike = MakeHeadPlan(kLayout, Options(), &profile, false, 1);
   EXPECT_EQ(alike.thresholds, "fitted");
@@ -108,7 +108,7 @@ TEST(HeadPlan, ResidentHeadsByNumberAreTheHardestOfAllLayers) {
   options.thresholds = "fixed";  // D falls with the similarity
   options.resident_heads = "2";
   EXPECT_EQ(Resident(MakeHeadPlan(kLayout, options, &profile, false, 1)), (std::vector<int>{2, 4}));
-  options.resident_first_layer = true;  // comes on top
+  options.resident_first_layer = true;  // in addition
   EXPECT_EQ(Resident(MakeHeadPlan(kLayout, options, &profile, false, 1)),
             (std::vector<int>{0, 1, 2, 4}));
   options.resident_heads = "100";
@@ -120,11 +120,11 @@ TEST(HeadPlan, ResidentHeadsByFormulaAreWhatTheLinkCannotServe) {
   KvOptions options = Options();
   options.thresholds = "fixed";  // D > 0 where the similarity is below 0.9: all but heads 0 and 3
   options.resident_heads = "formula";
-  // The link moves 1e6 bytes in a layer's time.
+  // The link transfers 1e6 bytes in a layer's time.
   const auto plan = [&](uint64_t topk_bytes) {
     return Resident(MakeHeadPlan(kLayout, options, &profile, false, topk_bytes));
   };
-  EXPECT_EQ(plan(400'000), (std::vector<int>{}));              // two heads a layer
+  EXPECT_EQ(plan(400'000), (std::vector<int>{}));              // two heads per layer
   EXPECT_EQ(plan(600'000), (std::vector<int>{4}));             // one
   EXPECT_EQ(plan(2'000'000), (std::vector<int>{1, 2, 4, 5}));  // none
 }
@@ -152,7 +152,7 @@ TEST(HeadPlan, TheEasiestResidentHeadsGoFirst) {
   options.resident_heads = "100";
   options.dense_layers = 1;
   HeadPlan plan = MakeHeadPlan(kLayout, options, &profile, false, 1);
-  // By similarity: 0.95, 0.6, 0.5, 0.3; the first layer's stay.
+  // By similarity: 0.95, 0.6, 0.5, 0.3; those of the first layer stay.
   for (const std::vector<int>& left :
        {std::vector<int>{0, 1, 2, 4, 5}, std::vector<int>{0, 1, 2, 4}, std::vector<int>{0, 1, 2},
         std::vector<int>{0, 1}}) {

@@ -1,4 +1,4 @@
-// The profile's file: what is written is read back, what is not a profile is refused.
+// The profile's file: it is read back as written, and other files are rejected.
 #include "kv/heads/profile.h"
 
 #include <cstring>
@@ -95,7 +95,7 @@ TEST(ProfileTest, ReadsWhatItWrote) {
   ExpectHalf(q.hata.at(13), p.hata.at(13));
   ExpectHalf(q.hata.at(4), p.hata.at(4));
 
-  // What was not measured stays empty; the same profile gives the same bytes.
+  // Arrays that were not measured stay empty; equal profiles give equal bytes.
   Profile small;
   small.layers = kL;
   small.q_heads = kHq;
@@ -126,7 +126,7 @@ TEST(ProfileTest, FitsTheLowestThresholdAboveWhichEverythingKeeps) {
   p.head_dim = 1;
   p.tau_grid = {-1, 0, 0.5f, 0.9f};
   p.kept = {0.9f,  0.9f, 0.95f, 1,      // monotone
-            0.99f, 0.8f, 0.95f, 1,      // keeps again below: luck, not a threshold
+            0.99f, 0.8f, 0.95f, 1,      // keeps again at a lower threshold: by chance
             0.1f,  0.1f, 0.1f,  0.1f};  // never
   p.kept_predicted = {1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 1};
   EXPECT_EQ(p.FittedThreshold(0, 0, 0.95, false), 0.5f);

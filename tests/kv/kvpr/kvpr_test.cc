@@ -1,5 +1,5 @@
 // Policy kvpr against attention over every row: keys and values are products of random inputs, and
-// the first of them are recomputed.
+// the first ones are recomputed.
 
 #include <gtest/gtest.h>
 
@@ -21,8 +21,8 @@ bool All(int64_t, int64_t) { return true; }
 
 constexpr TierBytes kPlenty{.device = uint64_t{2} << 30, .host = uint64_t{2} << 30};
 
-// Draws inputs, and projects them with random matrices and a turn by the position; where rows are
-// bf16 some oracles give a GPU keys and values that are rounded already.
+// Draws inputs, and projects them with random matrices and a rotation by the position; with bf16
+// rows, some oracles give a GPU keys and values that are already rounded.
 class KvprOracle final : public PolicyOracle, private KeyValueProjection {
  public:
   KvprOracle(const CachePlan& plan, uint64_t seed, const TierBytes& budget = kPlenty,
@@ -45,7 +45,7 @@ class KvprOracle final : public PolicyOracle, private KeyValueProjection {
     auto& x = x_[static_cast<size_t>(layer)];
     x.resize(static_cast<size_t>(step.rows * layout_.hidden));
     for (float& value : x) {
-      // What a bf16 model multiplies.
+      // The operands of a bf16 model.
       value = normal_(random_);
       if (layout_.dtype == DType::kBF16) value = static_cast<float>(bf16(value));
     }
@@ -62,7 +62,7 @@ class KvprOracle final : public PolicyOracle, private KeyValueProjection {
     const std::vector<float>& x = x_[static_cast<size_t>(layer)];
     std::vector<bf16> rounded;
     for (const float value : x) rounded.push_back(bf16(value));
-    // A GPU's products read what they multiply in the weights' dtype.
+    // A GPU's products read their inputs in the weights' dtype.
     const bool narrow = on_gpu() && layout_.dtype == DType::kBF16;
     const MatrixView view =
         ToDevice(narrow ? static_cast<const void*>(rounded.data()) : x.data(),
@@ -95,7 +95,7 @@ class KvprOracle final : public PolicyOracle, private KeyValueProjection {
     ASSERT_EQ(positions.size(), static_cast<size_t>(x.rows));
     ASSERT_TRUE(k.dtype == rounds_to() && v.dtype == rounds_to());
     projected_ += positions.size();
-    // Copies wait for what the streams have been given.
+    // Copies wait for the work submitted to the streams.
     std::vector<int32_t> at(positions.size());
     device().Download(at.data(), positions.data(), positions.size_bytes());
     const auto count = static_cast<size_t>(x.rows * x.cols);
@@ -168,7 +168,7 @@ TEST_P(KvprLives, AttendEveryRow) {
   EXPECT_GT(projected, 1000u);
 }
 
-// As FlexGenLives.StepsLikeTheLastOne: rows of the step to come are recomputed while the last one
+// As FlexGenLives.StepsLikeTheLastOne: rows of the next step are recomputed while the last one
 // ends.
 TEST_P(KvprLives, StepsLikeTheLastOne) {
   std::mt19937_64 random = testing::TestRandom();
@@ -214,12 +214,12 @@ TEST_P(KvprLives, TrafficOfEverySplit) {
       const auto l = static_cast<uint64_t>(split), rest = static_cast<uint64_t>(past - split);
       EXPECT_EQ(stats.stream.rows, rest * 4 * 2);
       EXPECT_EQ(stats.stream.bytes, rest * 4 * 2 * 64);
-      // On a GPU layer 0's stay where they are needed.
+      // On a GPU, layer 0's inputs stay on the device, where they are needed.
       const uint64_t travelling = device_type() == DeviceType::kCuda ? 1 : 2;
       EXPECT_EQ(stats.activations.rows, l * travelling);
       EXPECT_EQ(stats.activations.bytes, l * travelling * 128);
       EXPECT_EQ(stats.rows_recomputed, l * 4 * 2);
-      // A GPU multiplies rows of no token behind them.
+      // A GPU also multiplies padding rows after them.
       const uint64_t unit = device_type() == DeviceType::kCuda ? offload::kGpuRecomputeUnit : 1;
       EXPECT_EQ(oracle.projected(), (l + unit - 1) / unit * unit * 2);
       EXPECT_EQ(stats.peak, plan->BytesFor(past + 1));
@@ -241,7 +241,8 @@ TEST(KvprTest, SaysWhenRecomputingGainsNothing) {
   const auto plan = MakeCachePlan(layout, Options(-1), nullptr);
   CpuDevice device(1);
   EXPECT_FALSE(plan->Create(device, kPlenty)->WantsInputs());
-  // Multi-head: inputs are half of what they make; 4-bit rows are lighter than both.
+  // Multi-head: inputs are half the size of the rows they produce; 4-bit rows are smaller than
+  // both.
   layout.kv_heads = 8;
   EXPECT_EQ(MakeCachePlan(layout, Options(-1), nullptr)->Warning(), "");
   EXPECT_TRUE(MakeCachePlan(layout, Options(-1), nullptr)->Create(device, kPlenty)->WantsInputs());

@@ -1,4 +1,4 @@
-// l* in closed form against a search of every split.
+// l* in closed form against a search over all splits.
 
 #include "kv/kvpr/scheduler.h"
 
@@ -14,7 +14,7 @@
 namespace litecache::kv::kvpr {
 namespace {
 
-// Eq. 8 to 11 as they stand: b sequences of s tokens, h values of p bytes.
+// Eq. 8 to 11 as published: b sequences of s tokens, h values of p bytes.
 double PaperTime(double b, double s, double h, double p, double v_com, double v_gpu, double l) {
   const double m_x = b * l * h * p;
   const double m_kv = 2 * b * (s - l) * h * p;
@@ -36,7 +36,7 @@ TEST(KvprScheduler, TheBoundIsThePapers) {
     const double expected =
         PaperTime(b, static_cast<double>(tokens), h, p, v_com, v_gpu, static_cast<double>(split));
     EXPECT_NEAR(b * TransferTime(costs, false, split, tokens), expected, 1e-9 * expected);
-    // Chunked, where the device does nothing else: no later than eq. 11, and no sooner than either
+    // Chunked, with the device otherwise idle: no later than eq. 11, and no sooner than either
     // resource allows.
     const double chunked = TransferTime(costs, true, split, tokens);
     EXPECT_LE(chunked, TransferTime(costs, false, split, tokens) * (1 + 1e-12));
@@ -53,11 +53,12 @@ TEST(KvprScheduler, ClosedFormEqualsASearch) {
   for (int i = 0; i < 20000; ++i) {
     TokenCosts costs;
     costs.row = std::exp(6 * unit(random) - 3);
-    // From inputs of no bytes to inputs larger than rows (GQA), products from free to hopeless.
+    // From inputs of no bytes to inputs larger than rows (GQA), from free products to extremely
+    // slow ones.
     costs.input = unit(random) < 0.1 ? 0 : costs.row * 1.5 * unit(random);
     costs.recompute = unit(random) < 0.05 ? 0 : costs.row * std::exp(16 * unit(random) - 8);
     const bool chunked = random() % 2 == 0;
-    // From nothing to more than the link takes for all rows.
+    // From nothing to more than the link's time for all rows.
     costs.other = unit(random) < 0.3 ? 0 : costs.row * std::exp(12 * unit(random) - 3);
     const auto tokens = static_cast<int64_t>(random() % (i % 10 == 0 ? 2000 : 60));
     double least = HUGE_VAL;
@@ -79,9 +80,10 @@ TEST(KvprScheduler, ClosedFormEqualsASearch) {
 
 TEST(KvprScheduler, WhatElseTheDeviceDoesCountsWhereItIsBeside) {
   TokenCosts costs{.input = 1, .row = 2, .recompute = 1.5};
-  EXPECT_EQ(BestSplit(costs, true, 100), 80);  // 120 of recomputation beside 120 of the link
+  // 120 of recomputation in parallel with 120 of the link.
+  EXPECT_EQ(BestSplit(costs, true, 100), 80);
   EXPECT_EQ(BestSplit(costs, false, 100), 57);
-  costs.other = 50;  // 50 + 90 beside 140
+  costs.other = 50;  // 50 + 90 in parallel with 140
   EXPECT_EQ(BestSplit(costs, true, 100), 60);
   EXPECT_EQ(TransferTime(costs, true, 60, 100), 140);
   EXPECT_EQ(BestSplit(costs, false, 100), 57);  // eq. 11
@@ -109,7 +111,8 @@ TEST(KvprScheduler, WhatIsRecomputedIsNearlyTheSplitAndLeavesWholePages) {
       ASSERT_EQ(got.last, over);
     }
     ASSERT_TRUE(got.first % unit == 0 || got.first == tokens || got.first == tokens - over);
-    // Rows of the last page arrive only where they are too many to recompute, or may not be.
+    // Rows of the last page are transferred only if they are too many to recompute, or must not be
+    // recomputed.
     if (split >= over && !first_only && split < tokens) {
       ASSERT_EQ(got.last, over);
     }
@@ -142,7 +145,7 @@ TEST(KvprScheduler, SequencesTogetherRecomputeTheSplit) {
       ASSERT_LE(got.first + got.last, past);
       recomputed += got.first + got.last;
     }
-    // All but what one sequence is off by: half a unit, or the last page.
+    // Up to the error of one sequence: half a unit, or the last page.
     EXPECT_LE(std::abs(recomputed - sequences * (past * share / 100)), page + kSplitUnit)
         << "page " << page << " share " << share << " past " << past;
   }
@@ -158,7 +161,7 @@ TEST(KvprScheduler, InputsThatOutweighRowsAreNeverMoved) {
       EXPECT_EQ(BestSplit(CostsOf(gqa, 1e10, flops), chunked, 5000), 0);
     }
   }
-  // Products at no cost: all of it, for MHA.
+  // With free products: all of it, for MHA.
   const TokenWork mha{.input_bytes = 8192, .row_bytes = 16384, .flops = 1};
   EXPECT_EQ(BestSplit(CostsOf(mha, 1e10, 1e18), true, 5000), 5000);
   EXPECT_EQ(BestSplit(CostsOf(mha, 1e10, 1e-3), true, 5000), 0);

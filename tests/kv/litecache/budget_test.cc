@@ -1,4 +1,4 @@
-// Budgets of policy litecache are hard, and running into one harms nobody else.
+// Budgets of policy litecache are hard, and exceeding one affects no other sequence.
 
 #include <gtest/gtest.h>
 
@@ -24,7 +24,7 @@ KvOptions Options() {
   return options;
 }
 
-// Decodes until there is no room; returns the error.
+// Decodes until there is no memory left; returns the error.
 std::string DecodeUntilFull(Harness& harness, const std::vector<Part>& parts) {
   try {
     for (int i = 0; i < 5000; ++i) harness.Step(parts);
@@ -50,11 +50,11 @@ TEST_P(TightTier, EndsWithAnErrorThatNamesItAndLeavesOthersUntouched) {
   const std::string error = DecodeUntilFull(harness, {{a}, {b}});
   EXPECT_NE(error.find(device ? "device tier" : "host store"), std::string::npos) << error;
   EXPECT_NE(error.find("more needed"), std::string::npos) << error;
-  // What was promised fitted.
+  // The promised length fitted.
   EXPECT_GE(harness.cache().Length(a), 1000);
   EXPECT_LE(harness.cache().GetStats().used.device, budget.device);
   EXPECT_LE(harness.cache().GetStats().used.host, budget.host);
-  // One of them ends; the other goes on, with the outputs it should have.
+  // One of them ends; the other continues with the right outputs.
   const int64_t length = harness.cache().Length(b);
   harness.Release(a);
   for (int i = 0; i < 50; ++i) harness.Step({{b}});
@@ -65,7 +65,7 @@ TEST_P(TightTier, EndsWithAnErrorThatNamesItAndLeavesOthersUntouched) {
 
 INSTANTIATE_TEST_SUITE_P(All, TightTier, ::testing::Values("device", "host"));
 
-// Forks share until they write; the promise for them holds at any moment of forking.
+// Forks share pages until they write; the promised memory is sufficient whenever they are forked.
 TEST(LiteCacheBudget, ForksFitIntoWhatTheyWerePromised) {
   std::mt19937_64 random = testing::TestRandom();
   for (int round = 0; round < 12; ++round) {
@@ -78,7 +78,7 @@ TEST(LiteCacheBudget, ForksFitIntoWhatTheyWerePromised) {
     const int64_t shared = prompt + decoded;
     const TierBytes budget =
         plan->BytesFor(shared + more) + 3 * plan->ForkBytesFor(shared, shared + more);
-    // A quantized store has no reference.
+    // There is no reference for a quantized store.
     CpuDevice device(1);
     const auto stream = device.CreateStream();
     const auto cache = plan->Create(device, budget);
@@ -103,7 +103,8 @@ TEST(LiteCacheBudget, ForksFitIntoWhatTheyWerePromised) {
   }
 }
 
-// A byte less than a step takes of a tier refuses it: what each of its tables grows by is counted.
+// A step that needs one byte more than a tier has is refused: the growth of all its tables is
+// counted.
 TEST(LiteCacheBudget, StepsAreRefusedToTheByte) {
   std::mt19937_64 random = testing::TestRandom();
   CpuDevice device(1);
@@ -117,7 +118,7 @@ TEST(LiteCacheBudget, StepsAreRefusedToTheByte) {
                  std::to_string(prompt));
     const auto plan = PlanLiteCache(kLayout, options, nullptr);
     QuerySource source(kLayout, 0.1, random());
-    // A prompt in one step, then decode steps; how many of them there was room for.
+    // A prompt in one step, then decode steps; counts the steps that fitted.
     Stats stats;
     const auto steps = [&](const TierBytes& budget, int count) {
       const auto cache = plan->Create(device, budget);
@@ -166,8 +167,8 @@ TEST(LiteCacheBudget, ARefusedStepChangesNothing) {
   for (int i = 0; i < 30; ++i) harness.Step({{a}});
 }
 
-// A prompt's chunk that is begun and given up, then the sequence decodes on: rows that were only in
-// the ring are still there.
+// A prompt's chunk is begun and abandoned, then the sequence continues to decode: rows that were
+// only in the ring are still there.
 TEST(LiteCacheBudget, AnAbandonedPromptDoesNotSpoilDecoding) {
   KvOptions options = Options();
   options.budget = KvBudget::Parse("100%");

@@ -1,4 +1,4 @@
-// What a GPU's tiers of policy litecache hold, and which heads they serve.
+// The contents of policy litecache's tiers on a GPU, and the heads that support them.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -15,7 +15,7 @@
 namespace litecache::kv {
 namespace {
 
-// 8-bit rows of a GPU's store are codes alone; their scales are counted on the device.
+// 8-bit rows of a GPU's store contain only codes; their scales are counted on the device.
 TEST(DeviceShape, ScalesOfAGpusStore) {
   const Layout layout{.layers = 2, .q_heads = 4, .kv_heads = 2, .head_dim = 64};
   HeadPlan plan;
@@ -46,14 +46,14 @@ TEST(DeviceShape, ScalesOfAGpusStore) {
       EXPECT_EQ(scales, 0u);
       continue;
     }
-    // Of three lists, each in whole pages.
+    // For three lists, each in whole pages.
     EXPECT_GE(scales, 3 * kTokens * sizeof(ops::RowScales));
     EXPECT_LT(scales, 3 * (kTokens * sizeof(ops::RowScales) + on_gpu.pages.page_bytes));
   }
 }
 
-// Cached slots of a GPU that keep the store's codes: their pages follow those of sink and ring, and
-// hold all slots.
+// On a GPU, cached slots can keep the store's codes: their pages come after those of sink and ring,
+// and hold all slots.
 TEST(DeviceShape, SlotsOfCodes) {
   std::mt19937_64 random = testing::TestRandom(32);
   HeadPlan plan;
@@ -79,7 +79,7 @@ TEST(DeviceShape, SlotsOfCodes) {
     ASSERT_EQ(codes.encoding, shape.store_format.encoding);
     ASSERT_GT(codes.page_slots, 0);
     ASSERT_EQ(codes.page_slots % 4, 0);
-    // A row, its position, its update and its scales.
+    // A row, its position, its update number and its scales.
     ASSERT_LE(codes.page_slots * (256 + 4 + 4 + 8), static_cast<int64_t>(shape.pages.page_bytes));
     ASSERT_GT((codes.page_slots + 4) * (256 + 4 + 4 + 8),
               static_cast<int64_t>(shape.pages.page_bytes));
@@ -100,14 +100,14 @@ TEST(DeviceShape, SlotsOfCodes) {
   const Shape expanded = shape_of(layout, fp8);
   unsetenv("LITECACHE_SLOT_CODES");
   EXPECT_EQ(expanded.codes.page_slots, 0);
-  // A plan says which.
+  // The plan's description states which.
   const auto says = [](const Shape& shape, std::string_view name) {
     return std::ranges::any_of(shape.DeviceParts(5000),
                                [&](const NamedBytes& part) { return part.name == name; });
   };
   EXPECT_TRUE(says(kept, "cached rows, in 8 bits"));
   EXPECT_TRUE(says(expanded, "cached rows"));
-  // At short contexts a page of their own beside that of sink and ring is one more at most.
+  // At short contexts, separate pages from those of sink and ring cost at most one page more.
   for (int64_t n = 1; n < 20000; n += 7) {
     ASSERT_LE(kept.SlotPages(n), expanded.SlotPages(n) + 1) << n;
     if (n >= 3000) {
@@ -119,7 +119,7 @@ TEST(DeviceShape, SlotsOfCodes) {
                   static_cast<double>(expanded.SlotPages(kMillion)),
               125.0 / 240, 0.01);
 
-  // Where rows are not kept as codes.
+  // Cases in which rows are not kept as codes.
   const auto differs = [&](const auto& change) {
     Layout other = layout;
     KvOptions options = fp8;
@@ -134,7 +134,7 @@ TEST(DeviceShape, SlotsOfCodes) {
   EXPECT_EQ(differs([](Layout*, KvOptions* options) { options->transfer = "copy"; }), 0);
   EXPECT_EQ(differs([](Layout* other, KvOptions*) { other->dtype = DType::kF32; }), 0);
   EXPECT_EQ(differs([](Layout* other, KvOptions*) { other->head_dim = 72; }), 0);
-  // Heads that attention over codes serves.
+  // Heads for which attention over codes exists.
   EXPECT_GT(differs([](Layout* other, KvOptions*) { other->head_dim = 16; }), 0);
   EXPECT_GT(differs([](Layout* other, KvOptions*) { other->head_dim = 256; }), 0);
   EXPECT_EQ(differs([](Layout* other, KvOptions*) { other->head_dim = 272; }), 0);

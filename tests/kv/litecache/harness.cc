@@ -23,7 +23,7 @@ std::unique_ptr<Retriever> ReferenceRetriever(const Layout& layout, const KvOpti
   return CreateRetriever(layout, options, profile, PageLayout(layout).page_bytes);
 }
 
-// Whether what the stream is given runs on some of the GPU's SMs.
+// Whether the stream's work runs on only some of the GPU's SMs.
 bool IsDiverted([[maybe_unused]] const Device& device, [[maybe_unused]] Stream& stream) {
 #ifdef LITECACHE_CUDA
   return device.type() == DeviceType::kCuda && AsCuda(stream).diverted();
@@ -77,8 +77,8 @@ std::vector<std::vector<float>> RunLayers(Cache& cache, Device& device, Stream& 
   const Layout& layout = cache.layout();
   const int64_t q_cols = layout.q_heads * layout.head_dim;
   const int64_t kv_cols = layout.kv_heads * layout.head_dim;
-  // All of the step's arrays are in the device's memory before its first operation is issued, and
-  // nothing waits between the layers: what runs beside what is up to the cache.
+  // All of the step's arrays are in device memory before its first operation is issued, and there
+  // are no waits between layers: the cache decides which operations overlap.
   struct Views {
     MatrixView q, predicted, k, v, out;
   };
@@ -272,7 +272,7 @@ void Harness::Compare(const kv::Step& step, int64_t layer, StepInputs& inputs,
                          at(inputs.k[l], kv_cols), at(inputs.v[l], kv_cols), scale_,
                          expected.data());
     }
-    double worst = 0;  // of its rows
+    double worst = 0;  // the largest error of its rows
     for (int64_t row = 0; row < sequence.rows; ++row) {
       const auto columns = static_cast<size_t>(q_cols);
       worst = std::max(

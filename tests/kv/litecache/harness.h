@@ -1,4 +1,5 @@
-// A litecache cache beside its reference: random smooth queries through both, everything compared.
+// A litecache cache and its reference: random smooth queries through both, with everything
+// compared.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -20,7 +21,7 @@
 
 namespace litecache::kv {
 
-// Queries, keys and values of one step, layer by layer. A sequence's queries turn slowly, so that
+// Queries, keys and values of one step, layer by layer. A sequence's queries rotate slowly, so that
 // lookups both hit and miss.
 struct StepInputs {
   std::vector<std::vector<float>> q, predicted, k, v;  // [layer][rows * columns]
@@ -42,24 +43,24 @@ class QuerySource {
   std::map<SequenceId, std::vector<std::vector<float>>> queries_;  // [layer][q_heads * head_dim]
 };
 
-// Runs a step's layers through a cache, predictions where it wants them. layers: of a step that
-// stops half way; EndStep is the caller's. arena: memory for the arrays, kept between calls so that
-// steps of one ReplayKey() are replayed. *apart: whether operations were issued on some of the
-// GPU's SMs only (device/cuda/sm_split.h), not of a step that is replayed. Returns [layer][rows *
-// q_heads * head_dim].
+// Runs a step's layers through a cache, with predictions if it needs them. layers: fewer for a step
+// that stops half way; the caller calls EndStep. arena: memory for the arrays, kept between calls
+// so that steps with the same ReplayKey() are replayed. *apart: whether operations of a step that
+// is not replayed were issued on some of the GPU's SMs only (device/cuda/sm_split.h). Returns
+// [layer][rows * q_heads * head_dim].
 std::vector<std::vector<float>> RunLayers(Cache& cache, Device& device, Stream& stream,
                                           const Step& step, StepInputs& inputs, float scale,
                                           int64_t layers, Buffer* arena = nullptr,
                                           bool* apart = nullptr);
 
-// Memory for anything a test does.
+// Enough memory for any test.
 inline constexpr TierBytes kPlenty{.device = uint64_t{4} << 30, .host = uint64_t{4} << 30};
 
-// Whether slots keep the codes of host rows in fp8 or int8, which the reference takes for granted
-// where options ask for such rows.
+// Whether slots keep the codes of host rows in fp8 or int8, which the reference assumes if options
+// request such rows.
 bool SlotsKeepCodes(const Layout& layout, KvOptions options, const std::string& device);
 
-// options.retriever is not "auto".
+// options.retriever must not be "auto".
 class Harness {
  public:
   Harness(const Layout& layout, const KvOptions& options, std::shared_ptr<const Profile> profile,
@@ -69,21 +70,21 @@ class Harness {
   SequenceId Create();
   SequenceId Fork(SequenceId parent);
   void Release(SequenceId id);
-  // Runs and compares. fail_after >= 0: first a try that stops after that many layers.
+  // Runs and compares. fail_after >= 0: first makes an attempt that stops after that many layers.
   void Step(const std::vector<Part>& parts, int64_t fail_after = -1);
 
-  // Begins a step, runs some of its layers, and leaves it at that.
+  // Begins a step, runs some of its layers, and abandons it.
   void Abandon(const std::vector<Part>& parts, int64_t layers);
 
-  // On the CPU.
+  // Only on the CPU.
   LiteCache& cache() { return dynamic_cast<LiteCache&>(*cache_); }
   Cache& any_cache() { return *cache_; }
   Reference& reference() { return reference_; }
   const HeadPlan& plan() const { return *plan_->heads(); }
   float scale() const { return scale_; }
-  // Steps issued on some of the GPU's SMs, while others had the pulls.
+  // Number of steps issued on some of the GPU's SMs, while the pulls used others.
   int steps_apart() const { return steps_apart_; }
-  // Whether this machine's GPU and driver can have such steps; else *why_not.
+  // Whether this machine's GPU and driver support such steps; if not, sets *why_not.
   bool CanSetSmsApart(std::string* why_not);
 
  private:

@@ -9,8 +9,8 @@
 namespace litecache::kv {
 namespace {
 
-// Relative error of a sum in f32, in parts of the sum of its terms' sizes; 40 to 256 terms in any
-// order stay below it.
+// Relative error of a sum in f32, as a share of the sum of its terms' magnitudes; sums of 40 to 256
+// terms in any order stay below it.
 constexpr double kSumError = 0x1p-19;
 
 struct Sum {
@@ -28,7 +28,7 @@ Sum Project(std::span<const X> x, const float* matrix, size_t stride, size_t col
   return sum;
 }
 
-// What a 16-bit format stores of a value that is known up to an error.
+// The values that a 16-bit format may store for a value known up to an error.
 template <class Half>
 Interval Stored(const Sum& sum) {
   return {static_cast<float>(Half(static_cast<float>(sum.value - sum.error))),
@@ -47,7 +47,7 @@ double Norm(std::span<const X> x) {
   return std::sqrt(square);
 }
 
-// -1: zero, 1: one, 0: either.
+// -1: zero, 1: one, 0: undecided.
 template <class X>
 std::vector<int> Hash(std::span<const X> x, std::span<const float> weights, size_t bits) {
   std::vector<int> code;
@@ -58,7 +58,8 @@ std::vector<int> Hash(std::span<const X> x, std::span<const float> weights, size
   return code;
 }
 
-// estimates[query][token] of scale * q.k -> the sum over queries of the softmax over tokens.
+// Converts estimates[query][token] of scale * q.k to the sum over queries of the softmax over
+// tokens.
 std::vector<Interval> SumOfSoftmax(const std::vector<std::vector<Interval>>& estimates) {
   std::vector<Interval> scores(estimates.front().size());
   for (const auto& of_query : estimates) {
@@ -158,7 +159,7 @@ std::vector<Interval> ScoreIntervals(const Layout& layout, const KvOptions& opti
 
 bool CanBeBest(std::span<const Interval> intervals, int64_t begin, int64_t k,
                std::span<const int32_t> selected) {
-  // Of what is computed with scores in f32: exponentials and sums over a group.
+  // Error of values computed from scores in f32: exponentials and sums over a group.
   constexpr double kRounding = 2e-5;
   if (static_cast<int64_t>(selected.size()) != k) return false;
   double least = HUGE_VAL, left = -HUGE_VAL;

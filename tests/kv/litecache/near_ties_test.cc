@@ -1,5 +1,5 @@
-// The intervals that say which selections rounding permits: they hold the retriever's own choice,
-// and refuse one that is wrong by a single row.
+// The intervals of selections that rounding permits: they contain the retriever's own selection,
+// and reject one with a single wrong row.
 #include "kv/litecache/near_ties.h"
 
 #include <gtest/gtest.h>
@@ -82,7 +82,7 @@ TEST(NearTies, HoldTheChoiceAndNoOther) {
     ASSERT_EQ(got.intervals.size(), static_cast<size_t>(kTokens));
     EXPECT_TRUE(CanBeBest(got.intervals, 0, k, got.positions));
     EXPECT_FALSE(CanBeBest(got.intervals, 0, k + 1, got.positions));
-    // The worst selected row makes room for any other one in turn.
+    // Replaces the worst selected row by each other one in turn.
     const auto middle = [&](int32_t t) {
       const Interval& x = got.intervals[static_cast<size_t>(t)];
       return (x.low + x.high) / 2;
@@ -99,7 +99,7 @@ TEST(NearTies, HoldTheChoiceAndNoOther) {
       refused += !CanBeBest(got.intervals, 0, k, other);
     }
   }
-  // Without norms many rows have equal scores; any of those is as good.
+  // Without norms many rows have equal scores, and each of those is equally good.
   EXPECT_GT(refused, swaps * 95 / 100) << "of " << swaps;
 }
 
@@ -118,7 +118,7 @@ TEST(NearTies, AreWideOnlyWhereRoundingDecides) {
   ASSERT_EQ(intervals.size(), 3u);
   EXPECT_EQ(intervals[0].low, 1);
   EXPECT_EQ(intervals[0].high, 1);
-  EXPECT_EQ(intervals[1].low, -1);  // its projection is zero: the bit may be either one
+  EXPECT_EQ(intervals[1].low, -1);  // its projection is zero: the bit may have either value
   EXPECT_EQ(intervals[1].high, 1);
   EXPECT_EQ(intervals[2].low, -1);
   EXPECT_EQ(intervals[2].high, -1);

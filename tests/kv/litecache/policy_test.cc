@@ -1,4 +1,4 @@
-// What must hold of policy litecache whatever the queries are.
+// Invariants of policy litecache that hold for all queries.
 
 #include <gtest/gtest.h>
 
@@ -30,7 +30,7 @@ KvOptions Options(const std::string& budget, const std::string& retriever = "exa
   return options;
 }
 
-// Two caches that are fed the same.
+// Two caches with the same input.
 class Pair {
  public:
   Pair(std::unique_ptr<Cache> a, std::unique_ptr<Cache> b, double turn, uint64_t seed)
@@ -189,7 +189,7 @@ TEST(LiteCachePolicy, AHitLeavesRowsPositionsAndLabelUntouched) {
 }
 
 // Every combination of window sizes with prompts around their boundaries, decoded until the ring
-// has wrapped twice.
+// has wrapped around twice.
 TEST(LiteCachePolicy, TheRecentRingWrapsRightlyAtEveryBoundary) {
   std::mt19937_64 random = testing::TestRandom();
   const Layout layout{
@@ -266,8 +266,8 @@ TEST(LiteCachePolicy, MoreSlotsMoveFewerRows) {
   }
 }
 
-// Rows of the store differ from what they were by what their codes round, and outputs by what that
-// makes of them, neither more nor less; everything that is not in the store is exact.
+// Rows of the store differ from the exact ones by the rounding of their codes, and outputs by the
+// resulting error, neither more nor less; everything outside the store is exact.
 class QuantizedStore : public ::testing::TestWithParam<CodeRounding> {};
 
 TEST_P(QuantizedStore, StaysCloseToExactRows) {
@@ -295,8 +295,8 @@ TEST_P(QuantizedStore, StaysCloseToExactRows) {
     for (int i = 0; i < 100; ++i) step({{a}, {b}});
     step({{b, 40, false}, {a}});
     for (int i = 0; i < 30; ++i) step({{a}, {b}});
-    // Recent rows are not in the store, nor is one of the two layers where it is resident: 0.65 to
-    // 0.86 of it were seen.
+    // Recent rows are not in the store, nor is one of the two layers if it is resident: ratios of
+    // 0.65 to 0.86 were measured.
     const double error = std::sqrt(squares / wanted) / (resident ? std::sqrt(0.5) : 1);
     EXPECT_LT(error, rounding);
     EXPECT_GT(error, 0.5 * rounding) << "the store does not seem to be quantized";
@@ -327,8 +327,8 @@ TEST(LiteCachePolicy, RecallOfTheExactRetrieverIsOne) {
   }
 }
 
-// What steps keep on the threads is what memory plans count. On a thread of its own, whose scratch
-// is new, as is the pool's.
+// The scratch that steps keep on threads is counted in memory plans. Runs on a separate thread,
+// whose scratch is new, as is the pool's.
 TEST(LiteCachePolicy, ScratchStaysWithinWhatPlansCount) {
   constexpr int64_t kTokens = 3000;
   for (const char* retriever : {"exact", "hata", "quest", "loki"}) {
@@ -360,7 +360,7 @@ TEST(LiteCachePolicy, ScratchStaysWithinWhatPlansCount) {
         }
         for (int i = 0; i < 3; ++i) run(parts);
         const int64_t grown = ops::cpu::ScratchBytesHeld().load() - before;
-        // Tiles and single rows, whose size no plan depends on.
+        // Tiles and single rows, whose size plans do not depend on.
         constexpr int64_t kSmall = (kThreads + 1) * (96 << 10);
         EXPECT_GT(grown, 0);
         EXPECT_LE(grown, kSmall + static_cast<int64_t>(

@@ -15,8 +15,8 @@
 namespace litecache::kv {
 namespace {
 
-// A similarity this close to its threshold, or a score this close to the k-th, may fall on either
-// side in f32.
+// A similarity this close to its threshold, or a score this close to the k-th, may be decided
+// either way in f32.
 constexpr double kTie = 2e-5;
 
 }  // namespace
@@ -116,7 +116,7 @@ std::vector<int32_t> Reference::TopK(int64_t layer, int64_t head, const Head& st
     retriever_->Select(*stream_, {&work, 1});
     positions.resize(static_cast<size_t>(work.count));
     if (observed == nullptr || *observed == positions) return positions;
-    // Another set is as good where rounding alone decides between the two.
+    // Another set is equally good if only rounding decides between the two.
     const std::span<const float> weights = retriever_->Weights(layer);
     const size_t of_head = weights.size() / static_cast<size_t>(layout_.kv_heads);
     const std::vector<Interval> intervals = ScoreIntervals(
@@ -152,7 +152,7 @@ std::vector<int32_t> Reference::TopK(int64_t layer, int64_t head, const Head& st
   order.resize(static_cast<size_t>(k));
   std::sort(order.begin(), order.end());
   if (observed == nullptr || *observed == order) return order;
-  // Another set is as good where it differs among equal scores only.
+  // Another set is equally good if it differs only among equal scores.
   std::vector<int32_t> missing;
   std::set_difference(order.begin(), order.end(), observed->begin(), observed->end(),
                       std::back_inserter(missing));
@@ -237,7 +237,7 @@ void Reference::Prefill(SequenceId id, int64_t layer, int64_t rows, const float*
   const int64_t d = layout_.head_dim;
   for (int64_t head = 0; head < layout_.kv_heads; ++head) {
     Head& state = sequence.heads[static_cast<size_t>(layer * layout_.kv_heads + head)];
-    // What was generated since the last prompt is encoded as it is stored.
+    // Tokens generated since the last prompt are encoded from their stored rows.
     Encode(layer, head, sequence.length, &state, /*given=*/false);
     for (int64_t row = 0; row < rows; ++row) {
       const int64_t at = row * layout_.kv_heads * d + head * d;
@@ -248,7 +248,7 @@ void Reference::Prefill(SequenceId id, int64_t layer, int64_t rows, const float*
       std::vector<int32_t> all(static_cast<size_t>(sequence.length + row + 1));
       std::iota(all.begin(), all.end(), 0);
       const int64_t at = row * layout_.q_heads * d + head * group_ * d;
-      // A chunk sees itself exactly, and what was before as the store has it.
+      // A chunk attends itself exactly, and earlier tokens as stored.
       const int64_t before = Coded(layer, head) ? sequence.length : 0;
       Attend(
           state, all, [&](int32_t t) { return t < before; }, q + at, scale, out + at);
@@ -326,7 +326,7 @@ void Reference::Decode(SequenceId id, int64_t layer, const float* lookup_q, cons
 
     std::set<int32_t> visible(state.cached.begin(), state.cached.end());
     for (int64_t t = 0; t < std::min(sink, n); ++t) visible.insert(static_cast<int32_t>(t));
-    // Of a resident head no retrieval is ever old.
+    // For a resident head no retrieval is ever outdated.
     const int64_t carried = settings.resident ? 0 : options_.carry_tokens;
     const int64_t window =
         carried == 0 ? n - recent : std::max(state.window_begin, n - recent - carried);

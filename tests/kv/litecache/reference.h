@@ -1,5 +1,5 @@
-// QSAC and the attention around it as the paper's equations say, in double precision and plain
-// loops: what policy litecache has to agree with, step by step.
+// QSAC and the attention around it according to the paper's equations, in double precision with
+// plain loops: policy litecache must agree with it step by step.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@
 
 namespace litecache::kv {
 
-// What the cache under test did, for decisions that rounding may turn either way.
+// Decisions of the cache under test, for cases that rounding may decide either way.
 struct Observed {
   bool hit = false;
   std::vector<int32_t> cached;  // ascending
@@ -26,8 +26,8 @@ struct Observed {
 
 class Reference {
  public:
-  // retriever: how top-k positions are found over rows the reference encodes itself; null: the
-  // exact ones, computed here.
+  // retriever: finds top-k positions over rows that the reference encodes itself; null: the exact
+  // ones, computed here.
   Reference(const Layout& layout, const KvOptions& options, const HeadPlan& plan,
             std::unique_ptr<Retriever> retriever);
 
@@ -38,11 +38,11 @@ class Reference {
   // Layer `layer` of a chunk of a prompt: q, k, v [rows][heads * head_dim]; out likewise.
   void Prefill(SequenceId id, int64_t layer, int64_t rows, const float* q, const float* k,
                const float* v, float scale, double* out);
-  // Layer `layer` of a decode step. lookup_q: the query that is looked up with (predicted or q).
+  // Layer `layer` of a decode step. lookup_q: the query used for the lookup (predicted or q).
   // observed: per KV head of this layer.
   void Decode(SequenceId id, int64_t layer, const float* lookup_q, const float* q, const float* k,
               const float* v, float scale, const std::vector<Observed>& observed, double* out);
-  // The step's tokens now belong to the sequence.
+  // Makes the step's tokens part of the sequence.
   void Commit(SequenceId id, int64_t rows) { sequences_.at(id).length += rows; }
 
   int64_t Length(SequenceId id) const { return sequences_.at(id).length; }
@@ -52,39 +52,39 @@ class Reference {
  private:
   using Vector = std::vector<double>;
   struct Head {
-    std::vector<Vector> k, v;                // [token][head_dim], rounded as they are on the device
-    std::vector<Vector> stored_k, stored_v;  // as the host's rows have them, where those are codes
-    std::vector<std::vector<float>> keys;    // as they were given
+    std::vector<Vector> k, v;                // [token][head_dim], rounded as on the device
+    std::vector<Vector> stored_k, stored_v;  // as in the host's rows, if those are codes
+    std::vector<std::vector<float>> keys;    // before rounding
     std::vector<std::vector<std::byte>> metadata;
-    std::vector<std::vector<float>> encoded_keys;  // what the metadata was made of
+    std::vector<std::vector<float>> encoded_keys;  // from which the metadata was made
     int64_t encoded = 0;
     bool filled = false;
     int64_t filled_at = 0;        // tokens before this one came from the store
     Vector label;                 // [group * head_dim]
     std::vector<int32_t> cached;  // ascending
-    int64_t window_begin = 0;     // first token after what the last retrieval could choose
+    int64_t window_begin = 0;     // first token after the range of the last retrieval
   };
   struct Sequence {
     int64_t length = 0;
     std::vector<Head> heads;  // [layers * kv_heads]
   };
 
-  // Whether a head's rows go to the store as codes.
+  // Whether a head's rows are stored as codes.
   bool Coded(int64_t layer, int64_t head) const {
     return store_format_.quantized() && !plan_.at(layer, head).resident;
   }
-  // A token's row.
+  // Appends a token's row.
   void Append(const float* k, const float* v, Head* state) const;
   Vector Round(const float* row) const;
   void Encode(int64_t layer, int64_t head, int64_t end, Head* state, bool given);
-  // Top-k of [begin, end) for q, or all of them where there are no more.
-  // keys: the rows' that an exact retriever reads.
+  // Top-k of [begin, end) for q, or all of them if there are no more than k. keys: those of the
+  // rows that an exact retriever reads.
   std::vector<int32_t> TopK(int64_t layer, int64_t head, const Head& state,
                             const std::vector<Vector>& keys, const Vector& q, float scale,
                             int64_t begin, int64_t end, int64_t k,
                             const std::vector<int32_t>* observed);
   double Similarity(int64_t layer, int64_t head, const Vector& q, const Vector& label) const;
-  // stored: tokens whose rows are those of the store.
+  // stored: number of tokens whose rows are those of the store.
   void Attend(const Head& state, const std::vector<int32_t>& positions,
               const std::function<bool(int32_t)>& stored, const float* q, float scale,
               double* out) const;
@@ -93,8 +93,8 @@ class Reference {
   KvOptions options_;
   HeadPlan plan_;
   int64_t group_;
-  // Of the host's rows. Where they are codes, what is cached is, too: only where the cache under
-  // test keeps codes in its slots. Elsewhere rows that were never away are exact.
+  // Format of the host's rows. If they are codes, cached rows are codes only if the cache under
+  // test keeps codes in its slots; rows that never left the device are exact.
   ops::RowFormat store_format_;
   std::unique_ptr<Retriever> retriever_;
   CpuDevice device_{1};

@@ -42,8 +42,8 @@ std::shared_ptr<Profile> RandomProfile(const Layout& layout, std::mt19937_64& ra
   };
   profile->hata[128] = matrices(128);
   profile->loki = matrices(layout.head_dim);
-  // Of the size of orthonormal directions: larger scores leave the softmax's range, where the order
-  // of scores that all round to 0 is the arithmetic's.
+  // Scaled to the size of orthonormal directions: larger scores leave the softmax's range, where
+  // the order of scores that all round to 0 depends on the arithmetic.
   for (float& x : profile->loki) x /= std::sqrt(static_cast<float>(layout.head_dim));
   return profile;
 }
@@ -69,7 +69,7 @@ TEST_P(LiteCacheReference, RandomLivesAgreeStepByStep) {
     const int64_t kv_heads = 1 + static_cast<int64_t>(random() % 3);
     KvOptions options;
     options.prefetch = Pick<std::string>(random, {"off", "1", "2", "3", "4"});
-    // Up to two layers more than those whose rows are under way at a time.
+    // Up to two layers more than can be in transfer at a time.
     Layout layout{.layers = 1 + static_cast<int64_t>(random() % 3) +
                             static_cast<int64_t>(random() % 2) * LayersAhead(options),
                   .q_heads = group * kv_heads,
@@ -123,7 +123,7 @@ TEST_P(LiteCacheReference, RandomLivesAgreeStepByStep) {
     hits += harness.reference().hits();
     if (HasFailure()) return;
   }
-  // Both ways were taken; of a few rounds, asked for by LC_TEST_ROUNDS, one may be rare.
+  // Both outcomes occurred; with few rounds (LC_TEST_ROUNDS), one may be rare.
   if (rounds >= 10) {
     EXPECT_GT(hits, lookups / 10);
     EXPECT_GT(lookups - hits, lookups / 10);
@@ -132,8 +132,8 @@ TEST_P(LiteCacheReference, RandomLivesAgreeStepByStep) {
   RecordProperty("hits", std::to_string(hits));
 }
 
-// One sequence by itself, whose pulls have SMs of their own on a GPU: step after step, so that most
-// of them are replayed, with steps of two in between, whose pulls share all SMs.
+// A single sequence, whose pulls have separate SMs on a GPU: step after step, so that most of them
+// are replayed, with steps of two sequences in between, whose pulls share all SMs.
 TEST_P(LiteCacheReference, StepsOfOneSequenceAgree) {
   const Backend& backend = GetParam();
   if (backend.device == "cuda" && FindCudaDevices().devices.empty()) {
@@ -171,7 +171,7 @@ TEST_P(LiteCacheReference, StepsOfOneSequenceAgree) {
       };
       harness.Step({{one, 150, false}});
       decode({{one}}, 12);
-      harness.Step({{one}}, 3);  // fails half way, and again
+      harness.Step({{one}}, 3);  // fails half way, then is repeated
       harness.Step({{other, 90, false}, {one}});
       decode({{other}, {one}}, 5);
       decode({{one}}, 6);
@@ -182,7 +182,7 @@ TEST_P(LiteCacheReference, StepsOfOneSequenceAgree) {
       if (backend.device != "cuda" || backend.transfer != "auto") {
         EXPECT_EQ(harness.steps_apart(), 0);
       } else if (std::getenv("LITECACHE_PULL_SMS") == nullptr && harness.CanSetSmsApart(&why_not)) {
-        // Those that are not replayed, at least: the first ones, and the one that failed.
+        // At least those that are not replayed: the first ones, and the failed one.
         EXPECT_GE(harness.steps_apart(), 3);
       }
     }

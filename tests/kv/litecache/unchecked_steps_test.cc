@@ -26,7 +26,7 @@ TEST(UncheckedSteps, StepsCountUntilTheyAreWaitedFor) {
   EXPECT_THAT(steps.Sequences(), UnorderedElementsAre(4));
 }
 
-// A wait in the middle of a step covers what the step has issued so far, not what follows.
+// A wait in the middle of a step covers the operations issued so far, not later ones.
 TEST(UncheckedSteps, AStepGoesOnAfterAWait) {
   UncheckedSteps steps;
   steps.Begin(StepOf({1}));

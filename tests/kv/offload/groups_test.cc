@@ -1,5 +1,5 @@
 // Which sequences pass through a layer together, where their rows are staged, and which tokens are
-// recomputed together: random steps against what must hold of them.
+// recomputed together: invariants on random steps.
 
 #include "kv/offload/groups.h"
 

@@ -19,7 +19,7 @@ class DevicePagesTest : public ::testing::Test {
  protected:
   struct Follower {
     DevicePages pages;
-    int64_t uploads = 0, entries = 0;  // calls of put, and pages they had
+    int64_t uploads = 0, entries = 0;  // calls of put, and the number of pages in them
   };
 
   SequenceId Add(SequenceId id) {
@@ -35,7 +35,8 @@ class DevicePagesTest : public ::testing::Test {
     table_.Grow(std::vector<SequenceTable::Growth>{{id, rows, from}});
     table_.Commit(id, rows);
   }
-  // Follows, and compares all that the device has then. Pages of the table have `parts` lists each.
+  // Follows, and compares everything that the device has afterwards. Pages of the table have
+  // `parts` lists each.
   void Follow(SequenceId id, int64_t parts = 1) {
     Follower& of = *followers_.at(id);
     std::byte* const* const* lists = table_.Lists(id);
@@ -85,8 +86,8 @@ TEST_F(DevicePagesTest, SendsTheBlockThatWasCopiedForItsWriter) {
   Follow(child);
   const int64_t sent = followers_.at(child)->entries;
   EXPECT_EQ(sent, 4 * kLists);
-  Append(parent, 1);  // copies what it shares
-  Append(child, 1);   // has it for itself now
+  Append(parent, 1);  // copies the pages it shares
+  Append(child, 1);   // is the only owner of its pages
   Follow(parent);
   Follow(child);
   EXPECT_EQ(followers_.at(parent)->entries, 5 * kLists);
@@ -99,7 +100,7 @@ TEST_F(DevicePagesTest, TurnsToAnotherSequence) {
   Append(second, 5 * kPageTokens);
   Follow(first);
   followers_.at(second) = std::move(followers_.at(first));
-  Follow(second);  // as many changes
+  Follow(second);  // the same number of changes
   Append(second, kPageTokens);
   Follow(second);
   const SequenceId empty = Create();
@@ -128,7 +129,7 @@ TEST_F(DevicePagesTest, MakesUpForAnAllocationThatFailed) {
   Follow(id);
 }
 
-// Whoever follows seldom misses nothing: blocks that came, and those that were copied anywhere.
+// Rare updates miss nothing: neither new blocks nor blocks copied elsewhere.
 TEST_F(DevicePagesTest, RandomLivesAreFollowed) {
   std::mt19937_64 random = testing::TestRandom();
   for (int round = 0; round < 10; ++round) {

@@ -24,7 +24,7 @@ TEST(Layout, PagesAreAtMost64KiBAndPowersOfTwo) {
       EXPECT_GE(pages.page_tokens, 16);
       EXPECT_EQ(pages.page_bytes, row * static_cast<uint64_t>(pages.page_tokens));
       EXPECT_LE(pages.page_bytes, 64u * 1024);
-      EXPECT_GT(2 * pages.page_bytes, 64u * 1024);  // the next power of two would pass it
+      EXPECT_GT(2 * pages.page_bytes, 64u * 1024);  // the next power of two would exceed it
       EXPECT_EQ(pages.BytesFor(0), 0u);
       EXPECT_EQ(pages.BytesFor(1), 6 * pages.page_bytes);
       EXPECT_EQ(pages.BytesFor(pages.page_tokens), 6 * pages.page_bytes);
@@ -33,7 +33,7 @@ TEST(Layout, PagesAreAtMost64KiBAndPowersOfTwo) {
       EXPECT_EQ(pages.TokensIn(pages.BytesFor(5) - 1), 0);
     }
   }
-  // Rows too long for 64 KiB still get 16 a page.
+  // Rows too long for 64 KiB still get 16 per page.
   EXPECT_EQ(PageTokens({1, 1, 1, 4096, DType::kF32}), 16);
 }
 
@@ -46,7 +46,7 @@ TEST(Layout, RefusesImpossibleShapes) {
   EXPECT_NO_THROW(CheckLayout({2, 8, 2, 64, DType::kBF16}));
 }
 
-// What is provided is taken later without the device, in the order in which it lies.
+// Pages allocated ahead are later taken without the device, in address order.
 TEST(PagePool, PagesAllocatedAheadTakeNoMemoryLater) {
   HostDevice device;
   PagePool pool(device, 65536, 3000 * 65536);
@@ -56,7 +56,7 @@ TEST(PagePool, PagesAllocatedAheadTakeNoMemoryLater) {
   EXPECT_GE(pool.provided(), 1000);
   EXPECT_LE(pool.provided() * 65536, 1000 * 65536 + static_cast<int64_t>(PagePool::kSlabBytes));
   const size_t live = HostDevice::live();
-  pool.AllocateAhead(500 * 65536);  // there already
+  pool.AllocateAhead(500 * 65536);  // exists already
   pool.Reserve(999);
   std::set<PageId> pages = {first};
   for (int i = 1; i < 1000; ++i) {
@@ -137,7 +137,7 @@ TEST(PagePool, DeviceOutOfMemoryChangesNothing) {
   EXPECT_THROW(pool.Reserve(1024), CapacityError);
   EXPECT_EQ(pool.used(), 0);
   EXPECT_EQ(pool.available(), 1024);
-  pool.Reserve(512);  // what was there still serves
+  pool.Reserve(512);  // existing pages can still be used
   for (int i = 0; i < 512; ++i) pool.Take();
   EXPECT_THROW(pool.Reserve(1), CapacityError);
   EXPECT_EQ(pool.used(), 512);

@@ -14,12 +14,12 @@
 namespace litecache::kv {
 namespace {
 
-// 16 tokens a page (2 * 512 * 4 bytes a row), 2 layers x 3 KV heads.
+// 16 tokens per page (2 * 512 * 4 bytes per row), 2 layers x 3 KV heads.
 constexpr Layout kLayout{2, 6, 3, 512, DType::kF32};
 constexpr int64_t kLists = 6;
 
-// The table beside the obvious thing: a vector of row stamps for every sequence. A row's stamp is
-// written to all its (layer, head) pages, so that every page is checked.
+// The table and a straightforward model: a vector of row stamps for every sequence. A row's stamp
+// is written to all its (layer, head) pages, so that every page is checked.
 class Twin {
  public:
   Twin(Device& device, int64_t blocks)
@@ -43,7 +43,7 @@ class Twin {
     table_.Release(id);
     model_.erase(id);
   }
-  // Returns whether there was room.
+  // Returns whether there was enough memory.
   bool Append(const std::vector<SequenceTable::Growth>& growths, bool commit = true) {
     const int64_t used = pool_.used();
     try {
@@ -115,7 +115,8 @@ TEST(SequenceTable, ForkSharesAndCopiesOnlyThePageWrittenTo) {
   EXPECT_EQ(twin.pool().used(), 3 * kLists);
   ASSERT_TRUE(twin.Append({{child, 1}}));
   EXPECT_EQ(twin.pool().used(), 4 * kLists);
-  ASSERT_TRUE(twin.Append({{parent, 1}, {other, 1}}));  // one copies, the last one owns it
+  // One copies, then the other is the only owner.
+  ASSERT_TRUE(twin.Append({{parent, 1}, {other, 1}}));
   EXPECT_EQ(twin.pool().used(), 5 * kLists);
   twin.Check();
   twin.Release(parent);
@@ -137,7 +138,7 @@ TEST(SequenceTable, RefusedGrowthChangesNothingForAnySequence) {
   twin.Check();
   ASSERT_TRUE(twin.Append({{a, 16}, {b, 16}}));
   twin.Check();
-  // A copy that finds no page is refused like a growth; with its sibling gone it needs none.
+  // A copy without a free page is refused like growth; when its sibling is gone, it needs none.
   twin.Release(b);
   ASSERT_TRUE(twin.Append({{a, 8}}));
   const SequenceId c = twin.Create();
@@ -213,7 +214,7 @@ TEST(SequenceTable, RandomLifeMatchesAPlainModelAndLeaksNothing) {
       if (HasFatalFailure()) return;
     }
     twin.Check();
-    // What is in use never passes what the sequences would take without sharing.
+    // The memory in use never exceeds what the sequences would take without sharing.
     uint64_t alone = 0;
     for (const auto& [id, rows] : twin.model()) {
       alone += twin.pages().BytesFor(static_cast<int64_t>(rows.size()) + 50);

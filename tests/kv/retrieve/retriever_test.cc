@@ -1,5 +1,5 @@
-// Retrievers through their interface: metadata over page boundaries, what they cost, what they
-// find, and their errors. The scores themselves: tests/ops/*_select_test.cc.
+// Retrievers through their interface: metadata across page boundaries, costs, recall, and errors.
+// The scores are tested in tests/ops/*_select_test.cc.
 #include "kv/retrieve/retriever.h"
 
 #include <gmock/gmock.h>
@@ -38,7 +38,7 @@ KvOptions WithRetriever(const std::string& name) {
   return options;
 }
 
-// One KV head's keys in f32 rows and, beside them, in a retriever's metadata.
+// One KV head's keys in f32 rows, and the retriever's metadata for them.
 class Head {
  public:
   Head(const Layout& layout, int64_t metadata_tokens, int64_t tokens)
@@ -85,8 +85,8 @@ class Head {
   std::vector<std::byte*> pages_;
 };
 
-// Keys in clusters of a shared direction, most of them on runs of neighbours, and queries that look
-// for one of the clusters: what top-k retrieval is good for.
+// Keys in clusters with a common direction, most of them on runs of neighbours, and queries for one
+// of the clusters: the case that top-k retrieval is made for.
 struct Clusters {
   Clusters(std::mt19937_64& random, int64_t head_dim) : random(random), head_dim(head_dim) {
     for (auto& center : centers) {
@@ -146,7 +146,7 @@ TEST(Retriever, FindsMostOfWhatTheExactOneFinds) {
               head.Select(1, 1, queries[i].data(), kBegin, kEnd, kK, positions.data());
           retriever->Select(*stream, {&work, 1});
           ASSERT_LE(work.count, kK);
-          ASSERT_GT(work.count, kK - 48);  // quest: whole blocks, the outer ones cut
+          ASSERT_GT(work.count, kK - 48);  // quest: whole blocks, with the outer ones cut
           positions.resize(static_cast<size_t>(work.count));
           ASSERT_TRUE(std::is_sorted(positions.begin(), positions.end()));
           ASSERT_EQ(std::adjacent_find(positions.begin(), positions.end()), positions.end());
@@ -164,7 +164,7 @@ TEST(Retriever, FindsMostOfWhatTheExactOneFinds) {
         if (name == "exact") continue;
         std::cout << name << ", head_dim " << head_dim << ", group " << group << ": recall "
                   << recall << "\n";
-        // Chance would find a tenth; 150 draws found between 0.48 and 0.74.
+        // Chance level is a tenth; 150 draws gave between 0.48 and 0.74.
         EXPECT_GT(recall, 0.35);
       }
     }
@@ -278,8 +278,8 @@ TEST(Retriever, MetadataCostsWhatItSays) {
 }
 
 TEST(Retriever, TakesItsWeightsFromTheProfile) {
-  // Two heads of layer 1 hash with opposite weights, which changes every bit, so that one and the
-  // same metadata finds the most and the least similar keys.
+  // Two heads of layer 1 hash with opposite weights, which changes every bit, so that the same
+  // metadata gives the most and the least similar keys.
   const Layout layout = TestLayout(64, 1);
   auto random = litecache::testing::TestRandom(34);
   std::normal_distribution<float> normal;
@@ -317,7 +317,7 @@ TEST(Retriever, TakesItsWeightsFromTheProfile) {
 }
 
 TEST(Retriever, LokiUsesTheBasisOfTheProfile) {
-  // The basis of head 3 begins with the last channels: keys that differ in those alone are found.
+  // The basis of head 3 begins with the last channels: keys that differ only in those are found.
   const Layout layout = TestLayout(64, 1);
   Profile profile;
   profile.loki.resize(4 * 64 * 64);

@@ -42,7 +42,7 @@ TEST_P(StreamingLives, SeeSinkAndWindow) {
     PolicyOracle oracle(
         *plan, [&](int64_t token, int64_t seen) { return seen < sink || seen > token - recent; },
         random(), kPlenty, std::nullopt, device());
-    // A GPU takes a prompt in blocks of 128.
+    // A GPU processes a prompt in blocks of 128.
     oracle.RunLife(device() == "cuda" ? 30 : 60, device() == "cuda" ? 300 : 90);
   }
 }
@@ -57,7 +57,7 @@ TEST(StreamingTest, MemoryDoesNotGrowWithTheContext) {
   EXPECT_EQ(plan->BytesFor(1 << 20), bytes);
   EXPECT_EQ(plan->BytesFor(0), TierBytes{});
   EXPECT_EQ(bytes.host, 0u);
-  // sink, window and a block of 16 of a prompt, twice.
+  // sink, window and a prompt block of 16, twice.
   EXPECT_EQ(bytes.device, 2u * 2 * 2 * (4 + 32 + 15) * 64);
   PolicyOracle oracle(
       *plan, [](int64_t token, int64_t seen) { return seen < 4 || seen > token - 32; }, 1, bytes);
@@ -81,14 +81,14 @@ TEST(StreamingTest, TheBudgetIsHardAndARefusedStepChangesNothing) {
   const SequenceId first = oracle.Create();
   oracle.Step({{first, 100, false}});
   const SequenceId fork = oracle.Fork(first);
-  oracle.Step({{first, 1, true}});  // the fork keeps the page, this is a copy
+  oracle.Step({{first, 1, true}});  // the fork keeps the page, and this writes to a copy
   const SequenceId third = oracle.Create();
   for (const SequenceId id : {third, first}) {
     const Step step{{{id, 0, 5, oracle.cache().Length(id), false}}, 5, 0};
     EXPECT_ERROR(oracle.cache().BeginStep(step), CapacityError, "sink and recent rows", "0 free");
   }
   oracle.Step({{first, 1, true}, {fork, 1, true}});
-  // A page that two have is copied by the first of them that writes: for that there is no room.
+  // A page with two owners is copied by the first one that writes, for which there is no memory.
   const SequenceId shares = oracle.Fork(fork);
   const Step writes{{{shares, 0, 1, oracle.cache().Length(shares), true}}, 1, 1};
   EXPECT_ERROR(oracle.cache().BeginStep(writes), CapacityError, "sink and recent rows", "0 free");
