@@ -59,7 +59,7 @@ std::unique_ptr<ServedModel> MakeServedModel(std::unique_ptr<Engine> engine,
 Server::Server(ServerOptions options) : tls_(!options.http.tls_certificate.empty()) {
   const bool open = !tls_ && options.service.keys.empty();
   const bool listed = !options.service.allowed_hosts.empty();
-  // before the port is taken, so that its error comes first
+  // Made before the port is taken, so that its error comes first.
   HostCheck check(options.service.allowed_hosts);
   service_ = std::make_unique<Service>(std::move(options.service), loop_);
   http_ = std::make_unique<HttpServer>(

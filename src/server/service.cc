@@ -295,7 +295,7 @@ void Service::Generate(const std::shared_ptr<Exchange>& exchange, ReadJob read) 
         generating->answer = ShareFor(job);
         auto generation = std::make_shared<Generation>(exchange, *this, std::move(job), generating);
         preparing
-            // the engine counts it from here on: counting it twice would fill the queue too early
+            // The engine counts it from here on: counting it twice would fill the queue too early.
             ->reset();
         generation->Submit(*model->engine);
         exchange->Attach(std::move(generation));

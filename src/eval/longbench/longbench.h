@@ -34,7 +34,7 @@ struct LongBenchOptions {
   std::filesystem::path directory;
   // Names; {"all"} means all 21, {"all_e"} the 13 of LongBench-E.
   std::vector<std::string> datasets = {"all"};
-  // tokens of prompt and answer together; longer prompts are cut in the middle
+  // Tokens of prompt and answer together; longer prompts are cut in the middle.
   int64_t max_length = 0;
   int64_t reserved = 0;  // of these, for a chat template
   int64_t count = 0;     // samples per dataset; 0: all

@@ -97,7 +97,7 @@ void AddWindows(const Results& results, Summary* summary) {
       bucket.Add(window, i);
       if (touched.insert(end).second) ++bucket.windows;
     }
-    // prompts are processed with full attention under every policy
+    // Prompts are processed with full attention under every policy.
     if (!window.kl.empty()) continue;
     for (const Window::Bucket& bucket : window.prompt) {
       WindowSummary& prompt = summary->prompt[bucket.end];

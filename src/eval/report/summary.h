@@ -59,7 +59,7 @@ struct Summary {
   std::vector<LengthSummary> lengths;       // ascending
   std::map<int64_t, std::map<std::string, WindowSummary>> windows;  // [length][configuration]
   std::map<int64_t, std::map<std::string, WindowSummary>> buckets;  // [end of the positions]
-  // [end of the positions]: full attention, processed as a prompt
+  // [end of the positions]: full attention, processed as a prompt.
   std::map<int64_t, WindowSummary> prompt;
   std::map<std::string, HeadTable> heads;  // [configuration], summed over lengths
 };

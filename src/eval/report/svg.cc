@@ -155,7 +155,7 @@ std::vector<double> RoundTicks(double low, double high, int count) {
   const double round = power * (factor <= 1 ? 1 : factor <= 2 ? 2 : factor <= 5 ? 5 : 10);
   std::vector<double> ticks;
   const double first = std::ceil(low / round - 1e-6), last = high / round + 1e-6;
-  // + 0.0: never -0
+  // "+ 0.0" avoids -0.
   for (int i = 0; first + i <= last; ++i) ticks.push_back((first + i) * round + 0.0);
   return ticks;
 }

@@ -102,7 +102,7 @@ std::unique_ptr<TaskBuilder> MakeQuestionBuilder(const TaskSpec& spec, Split spl
   if (split != Split::kTest) {
     throw InvalidArgument("--split: {} has questions for the split test only", spec.name);
   }
-  // throws an error that names the missing files
+  // Throws an error that names the missing files.
   if (questions == nullptr) LoadQuestions(spec.name, "");
   return std::make_unique<QuestionBuilder>(spec, std::move(questions));
 }

@@ -60,7 +60,7 @@ struct Span {
 
 struct BuildRequest {
   uint64_t seed = 0;
-  // of the sample; also selects the question of tasks with a list of questions
+  // Index of the sample; also selects the question in tasks with a list of questions.
   int64_t index = 0;
   int64_t size = 0;       // units of haystack; each builder defines its unit
   int64_t length = 0;     // target length in tokens, on which some parameters depend

@@ -17,7 +17,7 @@ nlohmann::ordered_json DescribeOptions(const KvOptions& options,
   const std::filesystem::path path = options.profile == "auto"
                                          ? directory / engine::kProfileName
                                          : std::filesystem::path(options.profile);
-  // loading reports it if the profile is needed
+  // Loading reports it if the profile is needed.
   if (!std::filesystem::is_regular_file(path)) return json;
   json["profile_hash"] = fmt::format("{:016x}", Fnv1a(io::ReadTextFile(path)));
   return json;

@@ -78,7 +78,7 @@ struct Window {
   int64_t length = 0;
   int64_t index = 0;
   int64_t end = 0;  // the window ends before this token of the text
-  // position of the token before the first scored one, fed as a decode step
+  // Position of the token before the first scored one, fed as a decode step.
   int64_t first = 0;
   std::vector<float> nll;  // of the tokens first + 1, first + 2, ...
   // Compared with full attention at the same positions; empty for full attention itself.
@@ -106,7 +106,7 @@ struct HeadTable {
 
 struct Results {
   std::vector<RunInfo> runs;
-  // in the order of the file
+  // In the order of the file.
   std::vector<std::pair<std::string, nlohmann::ordered_json>> configurations;
   std::vector<Prediction> predictions;
   std::vector<Window> windows;
