@@ -45,8 +45,8 @@ class SchemaDocument {
   // The schema with $ref next to other fields and allOf merged; a lone $ref is kept.
   Subschema Flatten(const Subschema& subschema) const;
 
-  // Two of the schemas that may have a value in common, by their indices; none if all are told
-  // apart by their types, their constants, or those of a property that all require.
+  // Two of the schemas that may have a value in common, by their indices; none if types, constants,
+  // or those of a property that both require tell every two of them apart.
   std::optional<std::pair<size_t, size_t>> FindOverlap(const std::vector<Subschema>& schemas) const;
 
  private:
