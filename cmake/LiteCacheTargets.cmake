@@ -25,6 +25,9 @@ function(lc_add_library name)
   if(CMAKE_UNITY_BUILD)
     foreach(source IN LISTS ARG_SOURCES)
       # Highway compiles such a file once a target by including it in itself.
+      if(NOT EXISTS ${source})
+        continue()  # generated
+      endif()
       file(STRINGS ${source} highway REGEX "hwy/foreach_target\\.h" LIMIT_COUNT 1)
       if(highway)
         set_source_files_properties(${source} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)

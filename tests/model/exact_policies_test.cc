@@ -10,6 +10,7 @@
 
 #include "expect_error.h"
 #include "kv/offload/shape.h"
+#include "model/offloaded_weights.h"
 
 namespace litecache::model {
 namespace {
@@ -55,8 +56,24 @@ TEST(ExactPoliciesModels, OneHasFewerLayersThanBuffers) {
   EXPECT_LT(least, kv::offload::Shape::kGpuBuffers);
 }
 
+// On a CPU nothing is elsewhere.
+TEST(ExactPoliciesModels, CpusHaveAllWeights) {
+  CpuDevice cpu(1);
+  for (const std::string& name : Models()) {
+    EXPECT_ERROR(LoadDecoder(cpu, Directory(name), {.weights_on_device = 0.5}), InvalidArgument,
+                 "weights_on_device = 0.5");
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, ExactPoliciesTest,
+                         ::testing::Combine(::testing::ValuesIn(Models()),
+                                            ::testing::Values("cpu", "cuda")),
+                         TestName);
+
+}  // namespace
+
 // Policies that copy rows while weights are copied, and policy full.
-std::vector<std::pair<std::string, KvOptions>> MovingPolicies() {
+std::vector<std::pair<std::string, KvOptions>> OffloadedPolicies() {
   std::vector<std::pair<std::string, KvOptions>> policies(1, {"full", {}});
   for (const int64_t split : {int64_t{0}, ExactPoliciesTest::kLong / 2, int64_t{1} << 20}) {
     KvOptions options;
@@ -78,53 +95,4 @@ std::vector<std::pair<std::string, KvOptions>> MovingPolicies() {
   return policies;
 }
 
-TEST_P(OffloadedWeightsTest, LogitsOfModels) {
-  const auto load = [&](bool f32, double on_device) {
-    return LoadDecoder(device(), Directory(name()),
-                       {.compute_f32 = f32, .weights_on_device = on_device});
-  };
-  if (!on_gpu()) {
-    EXPECT_ERROR(load(false, 0.5), InvalidArgument, "weights_on_device = 0.5");
-    return;
-  }
-  for (const bool f32 : {true, false}) {
-    SCOPED_TRACE(::testing::Message() << "f32 " << f32);
-    Compare(
-        MovingPolicies(), [&](double on_device) { return load(f32, on_device); },
-        f32 ? 1e-5 : 5e-3);
-  }
-}
-
-INSTANTIATE_TEST_SUITE_P(Models, OffloadedWeightsTest,
-                         ::testing::Combine(::testing::ValuesIn(Models()),
-                                            ::testing::Values("cpu", "cuda")),
-                         TestName);
-
-// More layers than in the fixtures.
-class OffloadedShapesTest : public OffloadedWeightsTest {};
-
-TEST_P(OffloadedShapesTest, LogitsOfManyLayers) {
-  const ModelConfig config = ModelConfig::FromShapeName(name());
-  const uint64_t seed = testing::TestSeed();
-  Compare(
-      MovingPolicies(),
-      [&](double on_device) {
-        return RandomDecoder(device(), config, seed, {.weights_on_device = on_device});
-      },
-      5e-3);
-}
-
-INSTANTIATE_TEST_SUITE_P(Shapes, OffloadedShapesTest,
-                         ::testing::Combine(::testing::Values("opt-125m", "qwen2.5-0.5b"),
-                                            ::testing::Values("cuda")),
-                         [](const auto& info) {
-                           return std::get<0>(info.param).starts_with("opt") ? "opt" : "qwen2";
-                         });
-
-INSTANTIATE_TEST_SUITE_P(Models, ExactPoliciesTest,
-                         ::testing::Combine(::testing::ValuesIn(Models()),
-                                            ::testing::Values("cpu", "cuda")),
-                         TestName);
-
-}  // namespace
 }  // namespace litecache::model

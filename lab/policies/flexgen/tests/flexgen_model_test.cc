@@ -7,6 +7,7 @@
 
 #include "lab/policies/flexgen/options.h"
 #include "model/exact_policies.h"
+#include "model/offloaded_weights.h"
 
 namespace litecache::model {
 namespace {
@@ -35,7 +36,9 @@ INSTANTIATE_TEST_SUITE_P(Models, ExactPoliciesTest,
                                             ::testing::Values("cpu", "cuda")),
                          TestName);
 
-std::vector<std::pair<std::string, KvOptions>> FlexGen() {
+}  // namespace
+
+std::vector<std::pair<std::string, KvOptions>> OffloadedPolicies() {
   KvOptions options;
   options.policy = "flexgen";
   std::vector<std::pair<std::string, KvOptions>> policies = {{"flexgen", options}};
@@ -44,44 +47,4 @@ std::vector<std::pair<std::string, KvOptions>> FlexGen() {
   return policies;
 }
 
-TEST_P(OffloadedWeightsTest, LogitsOfModels) {
-  if (!on_gpu()) GTEST_SKIP() << "weights travel to a GPU only";
-  for (const bool f32 : {true, false}) {
-    SCOPED_TRACE(::testing::Message() << "f32 " << f32);
-    Compare(
-        FlexGen(),
-        [&](double on_device) {
-          return LoadDecoder(device(), Directory(name()),
-                             {.compute_f32 = f32, .weights_on_device = on_device});
-        },
-        f32 ? 1e-5 : 5e-3);
-  }
-}
-
-INSTANTIATE_TEST_SUITE_P(Models, OffloadedWeightsTest,
-                         ::testing::Combine(::testing::ValuesIn(Models()),
-                                            ::testing::Values("cuda")),
-                         TestName);
-
-class OffloadedShapesTest : public OffloadedWeightsTest {};
-
-TEST_P(OffloadedShapesTest, LogitsOfManyLayers) {
-  const ModelConfig config = ModelConfig::FromShapeName(name());
-  const uint64_t seed = testing::TestSeed();
-  Compare(
-      FlexGen(),
-      [&](double on_device) {
-        return RandomDecoder(device(), config, seed, {.weights_on_device = on_device});
-      },
-      5e-3);
-}
-
-INSTANTIATE_TEST_SUITE_P(Shapes, OffloadedShapesTest,
-                         ::testing::Combine(::testing::Values("opt-125m", "qwen2.5-0.5b"),
-                                            ::testing::Values("cuda")),
-                         [](const auto& info) {
-                           return std::get<0>(info.param).starts_with("opt") ? "opt" : "qwen2";
-                         });
-
-}  // namespace
 }  // namespace litecache::model
