@@ -32,6 +32,12 @@ struct AttentionArrays {
         q_heads(operands.q_heads) {}
 
 #ifdef __CUDACC__
+  // Two neighbouring values of a query as bf16, multiplied by the scale; beyond head_dim zeros.
+  __device__ uint32_t ScaledPair(const float* query, int32_t channel) const {
+    if (channel >= head_dim) return 0;
+    const auto value = *reinterpret_cast<const float2*>(query + channel);
+    return PackBf16(value.x * scale, value.y * scale);
+  }
   __device__ void Store(int64_t row, int32_t column, float value) const {
     const int64_t at = row * out_stride + column;
     if (out_bf16) {

@@ -204,11 +204,7 @@ struct CodeTiles {
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
           const int c = s * 16 + lane % 4 * 2 + i * 8;
-          q[s][i] = 0;
-          if (r < queries.count && c < a.head_dim) {
-            const auto value = *reinterpret_cast<const float2*>(own + c);
-            q[s][i] = PackBf16(value.x * a.scale, value.y * a.scale);
-          }
+          q[s][i] = r < queries.count ? a.ScaledPair(own, c) : 0;
         }
       }
     }

@@ -81,11 +81,7 @@ struct RowTiles {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           const int r = lane / 4 + i % 2 * 8, c = s * 16 + lane % 4 * 2 + i / 2 * 8;
-          q[s][i] = 0;
-          if (r < queries.count && c < a.head_dim) {
-            const auto value = *reinterpret_cast<const float2*>(first + r * a.head_dim + c);
-            q[s][i] = PackBf16(value.x * a.scale, value.y * a.scale);
-          }
+          q[s][i] = r < queries.count ? a.ScaledPair(first + r * a.head_dim, c) : 0;
         }
       }
     }

@@ -162,11 +162,6 @@ void RopeRotations(Stream& stream, const int32_t* positions, const float* inv_fr
 }
 
 void Rope(Stream& stream, const MatrixView& x, const MatrixView& rotations, int64_t heads) {
-  LC_CHECK(x.dtype == DType::kF32 && rotations.dtype == DType::kF32);
-  LC_CHECK(x.rows == rotations.rows && heads >= 1 && x.cols == heads * rotations.cols &&
-               rotations.cols % 2 == 0,
-           "x [{}, {}], rotations [{}, {}], {} heads", x.rows, x.cols, rotations.rows,
-           rotations.cols, heads);
   const int64_t half = rotations.cols / 2;
   if (x.rows == 0 || half == 0) return;
   CudaStream& cuda = AsCuda(stream);

@@ -127,7 +127,7 @@ struct ClusterUpdate {
     lists.words = wanted.OwnWords() / kClusterThreads;
     int32_t bits = 0, of_block;
     for (int32_t w = 0; w < lists.words; ++w) bits += __popc(wanted.own[thread * lists.words + w]);
-    lists.next = ClusterBlockSum(bits, shared.warp_sums, &of_block);
+    lists.next = BlockExclusiveSum<kClusterThreads>(bits, shared.warp_sums, &of_block);
     if (thread == 0) shared.missing = of_block;
     const int32_t free_words = (end - begin + 31) / 32;
     const int32_t a_thread = (free_words + kClusterThreads - 1) / kClusterThreads;
@@ -135,7 +135,7 @@ struct ClusterUpdate {
     lists.last_free = min(free_words, lists.first_free + a_thread);
     bits = 0;
     for (int32_t w = lists.first_free; w < lists.last_free; ++w) bits += __popc(is_free[w]);
-    lists.next_free = ClusterBlockSum(bits, shared.warp_sums, &of_block);
+    lists.next_free = BlockExclusiveSum<kClusterThreads>(bits, shared.warp_sums, &of_block);
     if (thread == 0) shared.free = of_block;
     team.Sync();
     const ClusterSums of_missing = SumOverCluster(team, &shared.missing);

@@ -54,24 +54,6 @@ struct ClusterBitmap {
   }
 };
 
-// The sum over the block's preceding threads; total: over all. warp_sums [kClusterWarps], shared.
-__device__ inline int32_t ClusterBlockSum(int32_t x, int32_t* warp_sums, int32_t* total) {
-  int32_t of_warp;
-  const int32_t in_warp = WarpExclusiveSum(x, &of_warp);
-  __syncthreads();
-  if (threadIdx.x % 32 == 0) warp_sums[threadIdx.x / 32] = of_warp;
-  __syncthreads();
-  int32_t before = 0, all = 0;
-#pragma unroll
-  for (int w = 0; w < kClusterWarps; ++w) {
-    const int32_t sum = warp_sums[w];
-    before += w < static_cast<int>(threadIdx.x / 32) ? sum : 0;
-    all += sum;
-  }
-  *total = all;
-  return before + in_warp;
-}
-
 // The sum of `*own` over the blocks before this one, and over all; call after the Sync() that
 // follows writing it.
 struct ClusterSums {
