@@ -90,7 +90,7 @@ void CheckMachine(const std::filesystem::path& file, const Lab& lab) {
   const std::string machine = json["machine"];
   if (machine != lab.machine()) {
     throw InvalidArgument(
-        "{}: what is there was measured on '{}', and this is '{}'; use another directory",
+        "{}: its results are from '{}', but this machine is '{}'; use another directory",
         file.string(), machine, lab.machine());
   }
 }

@@ -176,7 +176,7 @@ Trace Trace::Parse(std::span<const std::byte> file, const std::string& name) {
   if (file.size() < kMagic.size() ||
       std::memcmp(reader.Take(kMagic.size(), "magic").data(), kMagic.data(), kMagic.size()) != 0) {
     throw FileError(
-        "{}: is no trace: it does not begin with '{}'; make one with "
+        "{}: not a trace: it does not begin with '{}'; make one with "
         "`litecache-lab record`",
         name, kMagic);
   }

@@ -29,9 +29,10 @@ void WorkLimit::Look() {
   if (ThreadTime() > end_) {
     const double seconds = std::chrono::duration<double>(limit_).count();
     throw WorkStopped(
-        fmt::format("it takes more than {} s of a processor to prepare: send less, or something "
-                    "simpler",
-                    seconds),
+        fmt::format(
+            "preparing the request takes more than {} s of CPU time: send less, or a simpler "
+            "grammar or schema",
+            seconds),
         false);
   }
 }

@@ -21,7 +21,7 @@ void CheckWeightsFit(const std::string& model, uint64_t weights, uint64_t total,
 
 uint64_t HostCap(uint64_t asked, uint64_t left, uint64_t memory) {
   if (asked <= left) return asked;
-  SPDLOG_WARN("host_memory: {} were asked for, but {} are left {}: the host store will be smaller",
+  SPDLOG_WARN("host_memory: {} requested, but only {} available {}: the host store will be smaller",
               FormatBytes(asked), FormatBytes(left),
               memory > 0 ? fmt::format("of memory = {} (raise it)", FormatBytes(memory))
                          : "of what this machine has free");

@@ -78,7 +78,8 @@ int32_t Sampler::SampleAllowed(std::span<const float> logits, SamplerScratch* sc
   }
   if (!some) {
     throw Error(
-        "no token can continue the answer in the required format: the vocabulary lacks some byte");
+        "no token can continue the answer in the required format: the vocabulary lacks a byte it "
+        "needs");
   }
   Penalize(&row);
   int32_t token = Choose(row, scratch);

@@ -43,7 +43,7 @@ StateId SchemaCompiler::Rule(Subschema subschema) {
     if (!subschema.schema.is_object() || !subschema.schema.contains("$ref")) break;
     const auto reference = Expect(subschema, "$ref", Json::value_t::string, "a text");
     if (!seen.insert(reference.get<std::string>()).second) {
-      throw InvalidArgument("{}: its references go around in a circle", subschema.path);
+      throw InvalidArgument("{}: its references are circular", subschema.path);
     }
     subschema = document_->Resolve(reference.get<std::string>(), subschema.path);
   }

@@ -204,7 +204,7 @@ void SchemaDocument::Charge(size_t nodes) const {
   if (nodes > work_left_) {
     work_left_ = 0;
     throw InvalidArgument(
-        "the schema is too complex: its references and combinations make too much of it");
+        "the schema is too complex: its references and combinations expand too far");
   }
   work_left_ -= nodes;
 }
@@ -254,7 +254,7 @@ const Subschema& SchemaDocument::FlattenReference(const std::string& reference,
   const auto known = flattened_.find(reference);
   if (known != flattened_.end()) return known->second;
   if (!open_.insert(reference).second) {
-    throw InvalidArgument("{}: its references and allOf go around in a circle", path);
+    throw InvalidArgument("{}: its references and allOf are circular", path);
   }
   Subschema target = Flatten(Resolve(reference, path), depth);
   while (target.schema.is_object() && target.schema.contains("$ref")) {  // a lone reference

@@ -64,8 +64,8 @@ Checkpoint::Checkpoint(const fs::path& directory) : directory_(directory) {
   std::set<std::string> shards;
   for (const auto& [tensor, file] : weight_map.items()) {
     if (!file.is_string()) {
-      throw FileError("{}: tensor '{}' has the file {}, not a name", index_path.string(), tensor,
-                      Excerpt(file));
+      throw FileError("{}: tensor '{}': the file of its shard is {}, not a string",
+                      index_path.string(), tensor, Excerpt(file));
     }
     const auto& name = file.get_ref<const std::string&>();
     // A shard must be beside its index; any other path could reach files that the user did not
@@ -84,8 +84,8 @@ Checkpoint::Checkpoint(const fs::path& directory) : directory_(directory) {
     const auto found = tensors_.find(tensor);
     const fs::path expected = directory / file.get_ref<const std::string&>();
     if (found == tensors_.end() || files_[found->second].file().path() != expected) {
-      throw FileError("{}: has no tensor '{}', which {} says it holds", expected.string(), tensor,
-                      kIndex);
+      throw FileError("{}: tensor '{}' is missing, although {} lists it here", expected.string(),
+                      tensor, kIndex);
     }
   }
 }

@@ -88,12 +88,12 @@ class CheckpointWeights final : public WeightStore {
     const io::Checkpoint::Tensor tensor = checkpoint_.Find(name);
     const auto expected = [&] { return io::TensorInfo{"", shape}.ToString(); };
     if (tensor.info == nullptr) {
-      throw FileError("{}: tensor '{}' {} is missing; config.json asks for it",
+      throw FileError("{}: tensor '{}' {} is missing, but config.json requires it",
                       checkpoint_.directory().string(), name, expected());
     }
     if (tensor.info->shape != shape) {
-      throw FileError("{}: tensor '{}' is {}, config.json asks for{}", tensor.file->string(), name,
-                      tensor.info->ToString(), expected());
+      throw FileError("{}: tensor '{}' is {}, but config.json requires{}", tensor.file->string(),
+                      name, tensor.info->ToString(), expected());
     }
     const std::optional<DType> dtype = ToDType(tensor.info->dtype);
     if (!dtype) {

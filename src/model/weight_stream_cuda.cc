@@ -68,8 +68,8 @@ class CudaWeightStream final : public WeightStream {
     const int ordinal = Ordinal(layer);
     if (ordinal < 0) return;
     const int group = GroupOf(part);
-    LC_CHECK(PlaceOf(ordinal, group).holds == ordinal, "layer {}'s weights are not under way",
-             layer);
+    LC_CHECK(PlaceOf(ordinal, group).holds == ordinal,
+             "layer {}'s weights are not being transferred", layer);
     copy_.Join(stream, MarkOf(part, ordinal % kPlaces[group]));
   }
 

@@ -58,8 +58,8 @@ HostCheck::HostCheck(const std::vector<std::string>& names) : all_(false) {
     if (canonical.empty() || (colon && !is_v6) ||
         canonical.find_first_of("/[]@*, \t\r\n") != std::string::npos) {
       throw InvalidArgument(
-          "--allowed-host '{}': a host's name or address is wanted, without scheme and port, like "
-          "llm.example.org; or * for any",
+          "--allowed-host '{}': expected a host name or address without scheme and port, such as "
+          "llm.example.org, or * for any",
           name);
     }
     names_.push_back(std::move(canonical));

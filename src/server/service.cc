@@ -148,8 +148,8 @@ void Service::CheckHost(const HttpRequest& request) const {
   const std::string_view host = request.Header("host");
   if (request.path == "/health" || hosts_.Allows(host)) return;
   throw ApiError(403, "invalid_request_error", "host_not_allowed", "",
-                 fmt::format("this server does not answer to the host {}: call it localhost or "
-                             "127.0.0.1, or start it with --allowed-host and that name",
+                 fmt::format("the host {} is not allowed: use localhost or 127.0.0.1, or start "
+                             "the server with --allowed-host and that name",
                              Excerpt(std::string(host))));
 }
 
@@ -159,7 +159,7 @@ void Service::CheckKey(const HttpRequest& request) const {
     return;
   }
   throw ApiError(401, "invalid_request_error", "invalid_api_key", "",
-                 "this server wants an API key: send 'Authorization: Bearer KEY'");
+                 "this server requires an API key: send 'Authorization: Bearer KEY'");
 }
 
 std::optional<HttpResponse> Service::CheckHeader(const HttpRequest& request) const {

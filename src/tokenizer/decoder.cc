@@ -342,7 +342,7 @@ std::unique_ptr<Decoder> Load(const Json& json, std::string_view where, int dept
   }
   const bool known = type == "ByteLevel" || type == "ByteFallback" || type == "BPEDecoder";
   if (known && *fragmented) {
-    throw Unsupported("{}.type: \"{}\" behind a decoder that joins all tokens is not supported",
+    throw Unsupported("{}.type: \"{}\" after a decoder that joins all tokens is not supported",
                       where, type);
   }
   if (type == "ByteLevel") {

@@ -133,7 +133,8 @@ bool Regex::Matcher::Next(size_t* begin, size_t* end) {
     if (result < 0) {
       char message[256] = {};
       pcre2_get_error_message(result, reinterpret_cast<PCRE2_UCHAR*>(message), sizeof(message));
-      throw InvalidArgument("{}: the pattern gave up on this text: {}", s.compiled->where, message);
+      throw InvalidArgument("{}: matching the pattern exceeded its limit: {}", s.compiled->where,
+                            message);
     }
     const size_t* offsets = pcre2_get_ovector_pointer(s.data);
     // offsets[0] <= offsets[1]: only \K in a look-behind could reverse them, and TranslatePattern

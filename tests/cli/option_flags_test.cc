@@ -107,7 +107,7 @@ TEST(OptionFlags, ErrorsNameTheFlag) {
   EXPECT_THAT(ErrorOf("--kv-policy ful"), HasSubstr("--kv-policy: 'ful' is not one of full, "));
   // Options that cannot be combined.
   EXPECT_EQ(ErrorOf("--slots 2 --no-delta"),
-            "--slots: 2 slots keep rows for delta updates, and --delta is off; use 1");
+            "--slots: 2 needs delta updates, but --delta is off; use 1");
   EXPECT_EQ(ErrorOf("--prefix-store kept"), "--prefix-store kept: it needs --prefix-cache on");
 }
 

@@ -252,11 +252,11 @@ TEST(Engine, WarnsOfMoreHostMemoryThanThereIs) {
   EXPECT_THAT(
       log(256 * kMiB, 300 * kMiB),
       HasSubstr(
-          "host_memory: 300 MiB were asked for, but 256 MiB are left of memory = 256 MiB (raise "
+          "host_memory: 300 MiB requested, but only 256 MiB available of memory = 256 MiB (raise "
           "it)"));
-  EXPECT_THAT(log(0, uint64_t{1} << 60), HasSubstr("host_memory: 1048576 TiB were asked for"));
+  EXPECT_THAT(log(0, uint64_t{1} << 60), HasSubstr("host_memory: 1048576 TiB requested"));
   EXPECT_THAT(log(0, uint64_t{1} << 60), HasSubstr("of what this machine has free"));
-  EXPECT_THAT(log(256 * kMiB, 200 * kMiB), Not(HasSubstr("asked for")));
+  EXPECT_THAT(log(256 * kMiB, 200 * kMiB), Not(HasSubstr("requested")));
 }
 
 TEST(Engine, MaxContextIsALimitOfRequests) {

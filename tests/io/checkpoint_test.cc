@@ -89,7 +89,7 @@ TEST(CheckpointTest, RefusesWrongIndexes) {
   EXPECT_ERROR(index("{}"), FileError, "'weight_map' is missing");
   EXPECT_ERROR(index(R"({"weight_map":3})"), FileError, "must be an object");
   EXPECT_ERROR(index(Index("{}")), FileError, "empty");
-  EXPECT_ERROR(index(Index(R"({"x":1})")), FileError, "'x'", "not a name");
+  EXPECT_ERROR(index(Index(R"({"x":1})")), FileError, "'x'", "not a string");
   for (const char* escape : {"../a.safetensors", "/etc/passwd", "..", ".", "", "a\\u0000b"}) {
     EXPECT_ERROR(index(Index(std::string(R"({"x":")") + escape + "\"}")), FileError,
                  "not in its directory");

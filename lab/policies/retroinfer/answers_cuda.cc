@@ -79,7 +79,8 @@ void WaveAnswers::WaitForChoices(int64_t layer) {
       continue;
     }
     LC_CUDA(state);
-    if (chosen() < number) throw DeviceError("KV policy retroinfer: a step has ended unfinished");
+    if (chosen() < number)
+      throw DeviceError("KV policy retroinfer: a step ended before all layers were answered");
   }
   // If this thread woke up late, the wait is not a measurement: half of it makes the next sleep
   // shorter.

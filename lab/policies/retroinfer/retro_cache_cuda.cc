@@ -392,8 +392,8 @@ void CudaRetroCache::CheckAnswers() {
     Of(*sequence).stale_tables = true;
   }
   throw DeviceError(
-      "KV policy retroinfer: the device was not told within 5 s what the block caches take over; "
-      "are the threads that say it kept from running?");
+      "KV policy retroinfer: the host did not answer within 5 s which clusters the block caches "
+      "admit; is the process short of CPU time?");
 }
 
 uint64_t CudaRetroScratchBytes(const RetroShape& shape, int64_t sequences, int64_t tokens) {

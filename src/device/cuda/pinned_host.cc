@@ -88,7 +88,7 @@ void* Pin(size_t bytes) {
   if (found != cudaSuccess || mapped != data) {
     Unpin(data, bytes);
     throw DeviceError(
-        "pinned host memory has another address on the GPU: this system is not supported");
+        "this system is not supported: pinned host memory has different addresses on host and GPU");
   }
   return data;
 }

@@ -83,7 +83,7 @@ BlockHeader ParseHeader(std::span<const std::byte> bytes, const std::string& nam
   }
   std::memcpy(&raw, bytes.data(), sizeof(raw));
   if (std::memcmp(raw.magic, kMagic, sizeof(raw.magic)) != 0) {
-    throw FileError("{}: no prefix block, or of another version", name);
+    throw FileError("{}: not a prefix block, or from another version", name);
   }
   if (raw.header_checksum != Checksum(&raw, sizeof(raw) - sizeof(raw.header_checksum))) {
     throw FileError("{}: the header is damaged (its checksum differs)", name);

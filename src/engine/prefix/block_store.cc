@@ -26,7 +26,7 @@ BlockStore::BlockStore(std::filesystem::path directory, uint64_t max_bytes)
                 scan.damaged);
   }
   if (scan.foreign > 0) {
-    SPDLOG_WARN("prefix store {}: {} files are not the store's and stay as they are, {} the first",
+    SPDLOG_WARN("prefix store {}: {} foreign files are left unchanged, the first is {}",
                 directory_.path().string(), scan.foreign, scan.first_foreign);
   }
   const std::lock_guard lock(mutex_);

@@ -297,7 +297,7 @@ void PrefixReuse::Close(std::chrono::milliseconds limit) {
       }
     }
     if (!store_->WaitForWrites(left()) || (!exports_.empty() && store_->Stats().writing)) {
-      SPDLOG_WARN("prefix store: the end came before all blocks were written");
+      SPDLOG_WARN("prefix store: shut down before all blocks were written");
     }
     exports_.clear();
     store_.reset();

@@ -132,7 +132,7 @@ std::vector<Point> ParetoFront(std::vector<Point> points, bool higher_is_better)
 Figure ByBytes(const Summary& summary, const Measure& measure, int64_t length) {
   Chart chart = ChartOf(measure);
   chart.lines = false;
-  chart.x_title = "bytes moved a token";
+  chart.x_title = "bytes moved per token";
   chart.x_format = BytesTick;
   std::vector<Point> points;
   double most = 0;

@@ -66,7 +66,7 @@ Table LengthTable(const Summary& summary, const LengthSummary& length) {
     return name == kFull ? kNone : Signed(length.Difference(name, kFull));
   });
   add("hit ratio", [](const std::string&, const Totals& t) { return HitRatio(t.kv); });
-  add("moved a token",
+  add("moved per token",
       [](const std::string&, const Totals& t) { return Bytes(t.kv.MovedPerToken()); });
   add("decode tok/s", [](const std::string&, const Totals& t) {
     return t.decode_seconds > 0 ? fmt::format("{:.1f}", t.generated / t.decode_seconds) : kNone;
@@ -109,7 +109,7 @@ Table PerplexityTable(const Summary& summary, int64_t length,
       "next-token distributions, in nats.",
       any.tokens / std::max<int64_t>(any.windows, 1), any.windows);
   table.head = {"configuration", "perplexity", "to full",   "KL mean",
-                "KL p99",        "same top",   "hit ratio", "moved a token"};
+                "KL p99",        "same top",   "hit ratio", "moved per token"};
   for (const std::string& name : summary.configurations) {
     const auto found = by_configuration.find(name);
     if (found == by_configuration.end()) continue;
@@ -216,7 +216,7 @@ std::vector<Table> MakeTables(const Summary& summary) {
     if (!table.rows.empty()) tables.push_back(std::move(table));
   };
   add(LayerTable(
-      summary, "Hit ratio by layer", "Share of the lookups that reuse the rows at hand.",
+      summary, "Hit ratio by layer", "Share of the lookups that reuse the cached rows.",
       [](const kv::HeadCounters& h) { return static_cast<double>(h.hits); }, lookups));
   add(LayerTable(
       summary, "Recall of the retriever by layer",
@@ -225,7 +225,7 @@ std::vector<Table> MakeTables(const Summary& summary) {
       [](const kv::HeadCounters& h) { return static_cast<double>(h.recall_refreshes); }));
   add(LayerTable(
       summary, "Recall of what is attended by layer",
-      "Share of the exact top-k that is at hand, stale rows of hits included.",
+      "Share of the exact top-k that is cached, stale rows of hits included.",
       [](const kv::HeadCounters& h) { return h.recall_held; }, lookups));
   return tables;
 }

@@ -60,7 +60,8 @@ BulkGenerator::BulkGenerator(BulkOptions options, TokenCounter counter)
   double total = 0;
   for (const auto& [name, weight] : options_.tasks) {
     if (NeedsQuestions(FindTask(name))) {
-      throw InvalidArgument("--tasks: {} is there to test with, not for training documents", name);
+      throw InvalidArgument(
+          "--tasks: {} can only be used for test samples, not for training documents", name);
     }
     Task task{&FindTask(name), total += weight, nullptr, {}, 0};
     task.builder = MakeBuilder(*task.spec, options_.split, {options_.haystack, nullptr}, counter_);

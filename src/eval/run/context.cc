@@ -44,8 +44,8 @@ std::string CheckConfigurations(const RunContext& context, int64_t longest) {
     description = engine->Description();
     if (plan.largest_context >= longest) continue;
     throw CapacityError(
-        "configuration '{}': its memory holds {} tokens of context, {} are needed: give --memory, "
-        "--host-memory or --device-memory more, or leave the longest of --lengths out",
+        "configuration '{}': {} tokens of context fit, but {} are needed: raise --memory, "
+        "--host-memory or --device-memory, or remove the longest of --lengths",
         configuration.name, plan.largest_context, longest);
   }
   return description;

@@ -231,7 +231,7 @@ class GroupRun {
                     context_.configurations[configuration_].name, FormatTokens(length_), finished_,
                     FormatSeconds(seconds), 100 * score_ / static_cast<double>(finished_));
     if (kv_.lookups > 0) {
-      line += fmt::format(", hit ratio {:.3f}, {} moved a token", kv_.HitRatio(),
+      line += fmt::format(", hit ratio {:.3f}, {} moved per token", kv_.HitRatio(),
                           FormatBytes(static_cast<uint64_t>(kv_.MovedPerToken())));
     }
     context_.note(line);

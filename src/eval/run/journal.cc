@@ -73,8 +73,8 @@ void Journal::Begin(const RunInfo& info, const std::vector<Configuration>& confi
                     const std::vector<nlohmann::ordered_json>& options) {
   const auto other = [&](std::string_view what, const std::string& there, const std::string& now) {
     throw InvalidArgument(
-        "{}: its results are of {} {}, now it is {}: name another file, or begin anew with "
-        "--restart",
+        "{}: it contains results of {} {}, but this run uses {}: name another file, or start over "
+        "with --restart",
         path_.string(), what, there, now);
   };
   for (const RunInfo& run : results_.runs) {
@@ -98,8 +98,8 @@ void Journal::Begin(const RunInfo& info, const std::vector<Configuration>& confi
       const auto there = found->second.find(key);
       if (there != found->second.end() && *there == value) continue;
       throw InvalidArgument(
-          "{}: its results of configuration '{}' have {} = {}, now it is {}: give the "
-          "configuration another name, name another file, or begin anew with --restart",
+          "{}: its results of configuration '{}' have {} = {}, but this run has {}: give the "
+          "configuration another name, name another file, or start over with --restart",
           path_.string(), name, key, there == found->second.end() ? "nothing" : there->dump(),
           value.dump());
     }
@@ -116,7 +116,7 @@ void Journal::CheckName(const std::string& name, const std::string& key) const {
   if (found == key_of_name_.end() || found->second == key) return;
   throw InvalidArgument(
       "{}: its result of '{}' is of another sample (seed, count, text, haystack, chat template or "
-      "tokenizer have changed): name another file, or begin anew with --restart",
+      "tokenizer have changed): name another file, or start over with --restart",
       path_.string(), name);
 }
 

@@ -314,7 +314,7 @@ class Runner {
                     totals.windows, FormatSeconds(seconds), std::exp(totals.nll / tokens));
     if (configuration != full_) line += fmt::format(", KL {:.6f}", totals.kl / tokens);
     if (kv_.lookups > 0) {
-      line += fmt::format(", hit ratio {:.3f}, {} moved a token", kv_.HitRatio(),
+      line += fmt::format(", hit ratio {:.3f}, {} moved per token", kv_.HitRatio(),
                           FormatBytes(static_cast<uint64_t>(kv_.MovedPerToken())));
     }
     context_.note(line);

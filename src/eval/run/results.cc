@@ -249,7 +249,8 @@ void ParseLine(const Json& json, const std::string& name, Results* results) {
   } else if (type == "heads") {
     results->heads.push_back(ParseHeads(line));
   } else {
-    throw FileError("{}: field 'type' = \"{}\" is no line of `litecache eval run`", name, type);
+    throw FileError("{}: field 'type' = \"{}\" is not a line type of `litecache eval run`", name,
+                    type);
   }
 }
 

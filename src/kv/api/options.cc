@@ -58,8 +58,8 @@ void KvOptions::Validate(OptionNames names) const {
         name("hata_group"), name("hata_norms"));
   }
   if (slots > 1 && !delta_update) {
-    throw InvalidArgument("{}: {} slots keep rows for delta updates, and {} is off; use 1",
-                          name("slots"), slots, name("delta_update"));
+    throw InvalidArgument("{}: {} needs delta updates, but {} is off; use 1", name("slots"), slots,
+                          name("delta_update"));
   }
 }
 

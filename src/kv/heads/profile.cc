@@ -155,7 +155,7 @@ int64_t HataBits(const std::string& field, const std::string& name) {
   int64_t bits = 0;
   const auto [stop, error] = std::from_chars(begin, end, bits);
   if (error != std::errc() || stop != end || bits < 1 || bits > kMaxBits) {
-    throw FileError("{}: field '{}': what follows '{}' is no number of bits from 1 to {}", name,
+    throw FileError("{}: field '{}': '{}' must be followed by a number of bits from 1 to {}", name,
                     field, kHata, kMaxBits);
   }
   return bits;
@@ -218,7 +218,7 @@ Profile Profile::Parse(std::span<const std::byte> file, const std::string& name)
   const auto text = metadata.find("profile");
   if (const auto format = metadata.find("format");
       format == metadata.end() || format->second != kFormat || text == metadata.end()) {
-    throw FileError("{}: is no profile: its metadata lacks format '{}'", name, kFormat);
+    throw FileError("{}: not a profile: its metadata lacks format '{}'", name, kFormat);
   }
   Profile p;
   const std::string json_name = name + " (profile)";

@@ -75,7 +75,7 @@ class KvprPlan final : public CachePlan {
   }
   std::string Warning() const override {
     if (options_.kvpr.split >= 0 || recomputes_) return "";
-    constexpr const char* kText = "no rows are recomputed (l = 0): {}; all rows travel";
+    constexpr const char* kText = "no rows are recomputed (l = 0): {}; all rows are transferred";
     if (shape_.layout.hidden == 0) {
       return fmt::format(kText, "the size of the layers' inputs is not known");
     }
@@ -86,7 +86,7 @@ class KvprPlan final : public CachePlan {
       return {fmt::format("the first {} tokens' rows are recomputed; {}", options_.kvpr.split,
                           Sizes())};
     }
-    if (options_.kvpr.split == 0) return {"no rows are recomputed (l = 0 was asked for)"};
+    if (options_.kvpr.split == 0) return {"no rows are recomputed (l = 0 was requested)"};
     if (!recomputes_) return {};  // Warning() reports it
     return {fmt::format("the first tokens' rows are recomputed, {}; {}",
                         options_.kvpr.chunked ? "while inputs and rows travel (chunked)"
@@ -153,9 +153,9 @@ class KvprPlan final : public CachePlan {
     };
     constexpr int64_t kExample = 1000, kSequences = 64;
     SPDLOG_INFO(
-        "KV cache: link {}/s, products {:.1f} GFLOP/s; a layer: {:.3g} ns a token recomputed, "
-        "{:.3g} ns one attended, {:.3g} us its products: rows of {} of {} tokens of {} sequences "
-        "recomputed",
+        "KV cache: link {}/s, products {:.1f} GFLOP/s; per layer: {:.3g} ns per recomputed token, "
+        "{:.3g} ns per attended token, {:.3g} us of products; recomputing {} of {} tokens of {} "
+        "sequences",
         FormatBytes(static_cast<uint64_t>(rates.link_bytes_per_second)),
         rates.flops_per_second / 1e9, costs.recompute * 1e9, rates.attention * 1e9,
         rates.products * 1e6, best(kExample, kSequences), kExample, kSequences);

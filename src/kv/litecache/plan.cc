@@ -66,7 +66,7 @@ class LiteCachePlan final : public CachePlan, public OverridablePlan {
     }
     if (device == DeviceType::kCuda && options.host_rows == "int4" && layout.head_dim % 4 != 0) {
       throw Unsupported(
-          "KV options: host_rows = int4 on a GPU wants heads of a multiple of 4 values, not of {}; "
+          "KV options: host_rows = int4 on a GPU needs a head_dim that is a multiple of 4, not {}; "
           "use fp8, int8 or auto",
           layout.head_dim);
     }

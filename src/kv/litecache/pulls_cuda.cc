@@ -20,7 +20,7 @@ LinkPulls::LinkPulls(CudaDevice& device, PinnedHost& host, const KvOptions& opti
   std::string why_none;
   step_pull_ = StepPull::Create(device, host, *split_, static_cast<int64_t>(prefetched_.size()),
                                 TransferOptionsOf(options).deadline_ns, &why_none);
-  if (step_pull_ == nullptr) SPDLOG_INFO("every layer has a pull of its own: {}", why_none);
+  if (step_pull_ == nullptr) SPDLOG_INFO("each layer has its own pull kernel: {}", why_none);
 }
 
 void LinkPulls::Reserve(const CudaLayers& layers) {

@@ -42,15 +42,14 @@ Shape::Shape(const Layout& model, const KvOptions& options, double device_share,
   CheckLayout(layout);
   if (on_gpu && store_format.encoding == ops::RowEncoding::kInt4 && layout.head_dim % 4 != 0) {
     throw Unsupported(
-        "KV options: host_rows = int4: a GPU wants heads of a multiple of 4 values, these have {}; "
+        "KV options: host_rows = int4 on a GPU needs a head_dim that is a multiple of 4, not {}; "
         "use fp8, int8 or auto",
         layout.head_dim);
   }
   if (keeps_inputs) {
     if (layout.hidden < 2 || layout.hidden % 2 != 0) {
       throw InvalidArgument(
-          "KV policy {}: it keeps the layers' inputs, and {} values each cannot be kept; an even "
-          "number is needed",
+          "KV policy {}: layer inputs of {} values cannot be stored; the number must be even",
           options.policy, layout.hidden);
     }
     input_format = ops::FormatOf(layout.dtype, layout.hidden / 2);

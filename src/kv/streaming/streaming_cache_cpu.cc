@@ -182,8 +182,9 @@ class StreamingPlan final : public WithShape<CachePlan, Shape> {
                        shape_.sink, shape_.recent);
   }
   std::vector<std::string> Notes() const override {
-    return {fmt::format("every token attends the first {} tokens and the last {}; others are lost",
-                        shape_.sink, shape_.recent)};
+    return {fmt::format(
+        "tokens attend only the first {} and the last {} tokens; all others are dropped",
+        shape_.sink, shape_.recent)};
   }
   std::unique_ptr<Cache> Create(Device& device, const TierBytes& budget) const override {
     if constexpr (ops::cuda::kAvailable) {

@@ -86,9 +86,9 @@ std::optional<std::string> CpuPush::Check() {
   pusher_->Restart();
   if (!ended_) pusher_->Expect();
   return fmt::format(
-      "transfer cpu-push, layer {}: chunk {} of the rows that were asked for did not come within "
-      "{:.3g} s (its flag in place {} of the ring is {}, not {}): {} threads gather rows; are they "
-      "kept from running?",
+      "transfer cpu-push, layer {}: chunk {} did not arrive within {:.3g} s (the flag at place {} "
+      "of "
+      "the ring is {}, not {}); check whether the {} gathering threads get CPU time",
       fault.layer, fault.chunk, static_cast<double>(deadline_ns_) / 1e9,
       fault.chunk % static_cast<uint64_t>(ring_.count), fault.seen, fault.chunk + 1,
       pusher_->threads());

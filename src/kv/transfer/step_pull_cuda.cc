@@ -138,9 +138,9 @@ std::optional<std::string> StepPull::Check() {
   const PullFault fault = std::exchange(*fault_.as<PullFault>(), PullFault());
   if (fault.set == 0) return std::nullopt;
   return fmt::format(
-      "transfer gpu-pull, layer {}: {} within {:.3g} s (a flag is {}, not {}); where kernels are "
-      "kept from running beside each other, LITECACHE_PULL_STEP=0 has a pull of its own for every "
-      "layer",
+      "transfer gpu-pull, layer {}: {} within {:.3g} s (a flag is {}, not {}); if kernels cannot "
+      "run "
+      "concurrently, set LITECACHE_PULL_STEP=0 (one pull kernel per layer)",
       fault.layer,
       fault.for_list ? "which rows it wants was not known" : "the rows that it wants did not come",
       static_cast<double>(pull_.deadline_ns) / 1e9, fault.seen, fault.number);

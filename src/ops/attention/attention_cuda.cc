@@ -110,8 +110,8 @@ void HybridAttention(Stream& stream, const StepView& step, int64_t kv_heads,
       !has_codes || (table.format.encoding == RowEncoding::kBF16 &&
                      table.format.head_dim % 16 == 0 && codes.begin == tables.cache_begin &&
                      (codes.encoding == RowEncoding::kFp8 || codes.encoding == RowEncoding::kInt8)),
-      "slots that keep {} codes beside {} rows of head_dim {}: 8-bit codes beside bf16 rows of "
-      "a head_dim that is a multiple of 16 are attended, others have to be expanded",
+      "slots of {} codes beside {} rows with head_dim {} are not supported: 8-bit codes need bf16 "
+      "rows and a head_dim that is a multiple of 16",
       Name(codes.encoding), Name(table.format.encoding), table.format.head_dim);
   if (step.capacity == 0 || q.rows == 0) return;
   const AttentionOperands operands = Operands(q, q_heads, scale, out);

@@ -100,7 +100,7 @@ void ListRows(Stream& stream, const StepView& step, const LiteCacheShape& shape,
            "{} rows listed of {} pairs of {}", list.capacity, step.capacity * shape.kv_heads,
            shape.max_rows);
   LC_CHECK(list.chunk_rows >= 1);
-  LC_CHECK(layer.codes.page_slots == 0, "the host's threads bring rows into slots of rows");
+  LC_CHECK(layer.codes.page_slots == 0, "transfers by host threads need slots of unquantized rows");
   const dim3 grid(static_cast<unsigned>(shape.kv_heads), static_cast<unsigned>(step.capacity));
   ListRowsKernel<<<grid, kThreads, 0, AsCuda(stream).handle()>>>(step, shape, layer, list);
   LC_CUDA_LAUNCHED();

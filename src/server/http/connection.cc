@@ -140,7 +140,7 @@ bool Connection::Admit(size_t bytes) {
   request_bytes_ += bytes;
   // Small requests are always admitted: the number of connections is bounded.
   if (request_bytes_ <= kSmallRequest || body_share_.Grow(static_cast<int64_t>(bytes))) return true;
-  RefuseRequest(503, "large requests fill the memory that is set aside for them: try again later");
+  RefuseRequest(503, "the memory for large requests is in use: try again later");
   return false;
 }
 

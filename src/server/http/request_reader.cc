@@ -64,7 +64,7 @@ std::string Ambiguity(const Message& message) {
   const auto codings = count(http::field::transfer_encoding);
   if (codings == 0) return "";
   if (codings > 1 || Lower(message[http::field::transfer_encoding]) != "chunked") {
-    return "the only Transfer-Encoding that is understood is 'chunked', once";
+    return "the only supported Transfer-Encoding is a single 'chunked'";
   }
   if (count(http::field::content_length) > 0) {
     return "it has both Content-Length and Transfer-Encoding";
@@ -123,14 +123,12 @@ size_t RequestReader::Feed(std::string_view bytes) {
     const bool framing = error == http::error::need_more && parser.is_header_done();
     if (impl_->used + waiting > impl_->most_bytes() ||
         (framing && waiting > impl_->limits.header_bytes)) {
-      Fail(413,
-           "the request is larger than its body may be: too many or too large chunk extensions "
-           "or trailers");
+      Fail(413, "the request is too large: too many or too large chunk extensions or trailers");
       return used;
     }
     if (error == http::error::need_more) return used;
     if (error == http::error::bad_version) {
-      Fail(505, "only HTTP/1.1 and HTTP/1.0 are spoken here");
+      Fail(505, "only HTTP/1.1 and HTTP/1.0 are supported");
     } else if (error == http::error::header_limit) {
       Fail(431, fmt::format("the request's header is larger than {}",
                             FormatBytes(impl_->limits.header_bytes)));
@@ -142,7 +140,7 @@ size_t RequestReader::Feed(std::string_view bytes) {
     } else if (parser.is_done()) {
       const unsigned version = parser.get().version();
       if (version != 10 && version != 11) {
-        Fail(505, "only HTTP/1.1 and HTTP/1.0 are spoken here");
+        Fail(505, "only HTTP/1.1 and HTTP/1.0 are supported");
       } else {
         state_ = State::kDone;
       }

@@ -170,8 +170,8 @@ Listener::Listener(asio::io_context& context, const std::string& host, uint16_t 
   const auto found =
       tcp::resolver(context).resolve(host, std::to_string(port), tcp::resolver::passive, error);
   if (error || found.empty()) {
-    throw Error(fmt::format("--host {}: this is no address of a network interface: {}", host,
-                            error.message()));
+    throw Error(fmt::format("--host {}: not an address of this machine's network interfaces: {}",
+                            host, error.message()));
   }
   const tcp::endpoint endpoint = found.begin()->endpoint();
   auto& acceptor = impl_->acceptor;

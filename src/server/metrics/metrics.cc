@@ -50,11 +50,11 @@ void AddKv(const kv::Stats& kv, Page* page) {
       {"spill", &kv.spill}, {"prefill", &kv.prefill},        {"stream", &kv.stream},
       {"admit", &kv.admit}, {"activations", &kv.activations}};
   Exposition& text = page->text();
-  text.Family("litecache_link_bytes_total", "counter", "Bytes between the tiers, by why.");
+  text.Family("litecache_link_bytes_total", "counter", "Bytes between the tiers, by reason.");
   for (const auto& [kind, moved] : traffic) {
     text.Sample("litecache_link_bytes_total", {{"kind", kind}}, static_cast<double>(moved->bytes));
   }
-  text.Family("litecache_link_rows_total", "counter", "KV rows between the tiers, by why.");
+  text.Family("litecache_link_rows_total", "counter", "KV rows between the tiers, by reason.");
   for (const auto& [kind, moved] : traffic) {
     text.Sample("litecache_link_rows_total", {{"kind", kind}}, static_cast<double>(moved->rows));
   }
@@ -69,16 +69,16 @@ void AddPrefixes(const PrefixStats& prefix, Page* page) {
   page->Counter("litecache_prefix_loaded_tokens_total", "Of these, read from the prefix store.",
                 prefix.tokens_loaded);
   page->Gauge("litecache_prefix_sequences", "Prefixes kept in memory.", prefix.sequences);
-  page->Tiers("litecache_prefix_bytes", "KV cache that kept prefixes hold; given up when needed.",
+  page->Tiers("litecache_prefix_bytes", "KV cache that kept prefixes hold; evicted when needed.",
               prefix.bytes);
-  page->Counter("litecache_prefix_evictions_total", "Prefixes given up for their memory.",
+  page->Counter("litecache_prefix_evictions_total", "Prefixes evicted for their memory.",
                 prefix.evictions);
   if (!prefix.store) return;
   page->Gauge("litecache_prefix_store_writing", "1; 0 after a write to the store has failed.",
               prefix.store_writing ? 1 : 0);
   page->Gauge("litecache_prefix_store_blocks", "Blocks in the prefix store.", prefix.store_blocks);
   page->Gauge("litecache_prefix_store_bytes", "Size of the prefix store.", prefix.store_bytes);
-  page->Gauge("litecache_prefix_store_capacity_bytes", "The most it may hold.",
+  page->Gauge("litecache_prefix_store_capacity_bytes", "Size limit of the prefix store.",
               prefix.store_capacity);
   page->Counter("litecache_prefix_store_read_bytes_total", "Bytes read from the prefix store.",
                 prefix.store_bytes_read);
@@ -136,8 +136,8 @@ std::string MetricsText(const Metrics& metrics, const HttpCounters& http, const 
                http.refused.load());
   page.Counter("litecache_http_requests_abandoned_total",
                "Requests whose client left before the end of the answer.", http.abandoned.load());
-  page.Counter("litecache_http_bad_requests_total", "Requests that were no HTTP or too large.",
-               http.bad_requests.load());
+  page.Counter("litecache_http_bad_requests_total",
+               "Requests that were not valid HTTP or too large.", http.bad_requests.load());
   page.Counter("litecache_http_timeouts_total", "Connections closed for being idle or slow.",
                http.timeouts.load());
   return text.text();

@@ -188,7 +188,7 @@ TEST(ProfileTest, RefusesWhatIsNoProfile) {
   const std::string bytes = plain.Bytes();
   EXPECT_ERROR(
       Profile::Parse({reinterpret_cast<const std::byte*>(bytes.data()), bytes.size()}, "f"),
-      FileError, "f: is no profile");
+      FileError, "f: not a profile");
   EXPECT_ERROR(Profile::Load("/nonexistent/p.safetensors"), FileError, "/nonexistent");
 }
 
