@@ -63,8 +63,8 @@ class Schemas(victim.Attack):
             self.bounded_schema({"$defs": definitions, **ref("d30")})
 
     def test_circles(self):
-        self.refused({"$defs": {"a": ref("b"), "b": ref("a")}, **ref("a")}, "circle")
-        self.refused({"$defs": {"a": {"allOf": [ref("a"), {"type": "object"}]}}, **ref("a")}, "circle")
+        self.refused({"$defs": {"a": ref("b"), "b": ref("a")}, **ref("a")}, "circular")
+        self.refused({"$defs": {"a": {"allOf": [ref("a"), {"type": "object"}]}}, **ref("a")}, "circular")
         self.bounded_schema({"allOf": [{"$ref": "#"}]})
         self.bounded_schema({"properties": {"a": {"allOf": [{"$ref": "#"}, {"required": ["a"]}]}}})
         self.bounded_schema({"properties": {"a": {"allOf": [{"$ref": "#/properties/b"}, {"minProperties": 1}]},

@@ -218,12 +218,12 @@ TEST(Grammar, WhatIsNotSupportedIsNamed) {
   ExpectRefused(R"({"type": "array", "maxItems": 150000, "items": {"maxLength": 150000}})", "",
                 "too large");
   ExpectRefused(R"([1])", "#", "object");
-  ExpectRefused(R"({"$ref": "#"})", "#", "circle");
+  ExpectRefused(R"({"$ref": "#"})", "#", "circular");
   ExpectRefused(R"({"type": "object", "required": ["a"], "properties": {"a": {"$ref": "#"}}})", "",
                 "no value of finite size");
   ExpectRefused(R"({"type": "integer", "minimum": 3, "maximum": 2})", "", "no value");
   ExpectRefused(R"({"enum": ["a", "b"], "const": "c"})", "", "no value");
-  ExpectRefused(R"({"allOf": [{"$ref": "#"}, {"type": "string"}]})", "#", "circle");
+  ExpectRefused(R"({"allOf": [{"$ref": "#"}, {"type": "string"}]})", "#", "circular");
 }
 
 TEST(Grammar, NumbersKeepTheirBounds) {
