@@ -2,10 +2,11 @@
 """Reports the size and structure of the tree, and whether includes follow the order of the folders.
 
     tools/structure.py            lines by part, large files, long functions, public symbols, includes that break the order
-    tools/structure.py --check    only includes that break the order; exit status 1 if there are any (a test runs this)
+    tools/structure.py --check    only what breaks a rule; exit status 1 if anything does (a test runs this)
 
 A folder of src/ includes only folders before it in ORDER; the same holds for the folders of src/ops and src/kv. Nothing in src/ or
-include/ includes lab/. Sources are read as text; functions are recognized by clang-format's layout.
+include/ includes lab/. JSON is parsed by one file, whose limits hold everywhere. Sources are read as text; functions are recognized by
+clang-format's layout.
 """
 import re
 import subprocess
@@ -22,6 +23,9 @@ INSIDE = {
 }
 SOURCES = (".h", ".cc", ".cu", ".cuh")
 LARGE, LONG = 400, 120
+# nlohmann's parsers, which have no limits, and the file that may call them.
+JSON_PARSER = "src/io/json_parser.cc"
+PARSE_CALL = re.compile(r'::(?:parse|sax_parse|accept|from_(?:bjdata|bson|cbor|msgpack|ubjson))\(|"_json\b')
 INCLUDE = re.compile(r'^#include "([^"]+)"', re.MULTILINE)
 # Comments, strings and characters: braces in them do not count.
 TEXT = re.compile(r'//[^\n]*|/\*.*?\*/|R"(\w*)\(.*?\)\1"|"(?:\\.|[^"\\\n])*"|(?<!\w)\'(?:\\.|[^\'\\\n])*\'', re.DOTALL)
@@ -59,6 +63,15 @@ def against_order(files):
                     yield f"{path} or {target} lies in a folder that {Path(__file__).name} does not know"
                 elif inside.index(b) > inside.index(a):
                     yield f"{path} includes {target}: {b} stands above {a} in {here[0]}"
+
+
+def json_parsers(files):
+    """Lines of the product and the laboratory that call a parser of nlohmann's."""
+    for path in files:
+        if part(path) in ("product", "laboratory") and path.endswith(SOURCES):
+            for number, line in enumerate((ROOT / path).read_text(encoding="utf-8").splitlines(), 1):
+                if PARSE_CALL.search(line):
+                    yield path, f"{path}:{number} parses JSON: use io::ParseJson or io::ParseLimitedJson, which have limits"
 
 
 def long_functions(path):
@@ -111,11 +124,12 @@ def report(files):
 def main():
     files = tracked()
     if sys.argv[1:] == ["--check"]:
-        broken = list(against_order(files))
+        parsers = list(json_parsers(files))
+        broken = list(against_order(files)) + [message for path, message in parsers if path != JSON_PARSER]
         checked = sum(1 for f in files if f.startswith("src/") and f.endswith(SOURCES))
-        print("\n".join(broken) or f"{checked} sources keep the order")
+        print("\n".join(broken) or f"{checked} sources keep the rules")
         # A search that reads nothing would report no errors either.
-        return 1 if broken or checked < 100 else 0
+        return 1 if broken or checked < 100 or len(parsers) != 1 else 0
     report(files)
     return 0
 

@@ -68,7 +68,7 @@ Results::Results(std::filesystem::path directory) : directory_(std::move(directo
   for (const auto& entry : std::filesystem::directory_iterator(directory_, error)) {
     if (entry.path().extension() != ".json") continue;
     const std::string name = entry.path().string();
-    auto json = Json::parse(io::ReadTextFile(entry.path()), nullptr, /*allow_exceptions=*/false);
+    Json json = io::ReadJsonFile(entry.path());
     if (!json.is_object() || !json.contains("cell")) {
       throw FileError("{}: is no measurement of the suite; remove it, or use another directory",
                       name);
@@ -83,9 +83,7 @@ const Json* Results::Find(const Cell& cell) const {
   if (found == results_.end()) return nullptr;
   const Json& json = found->second;
   // Compares regardless of the order of fields.
-  if (nlohmann::json::parse(json["cell"].dump()) != nlohmann::json::parse(cell.Describe().dump())) {
-    return nullptr;
-  }
+  if (nlohmann::json(json["cell"]) != nlohmann::json(cell.Describe())) return nullptr;
   if (cell.Forced() && json.value("forced", "") != trace_) return nullptr;
   return &json;
 }

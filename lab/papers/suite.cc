@@ -12,6 +12,7 @@
 #include "base/progress.h"
 #include "base/units.h"
 #include "io/file.h"
+#include "io/json.h"
 #include "lab/papers/systems.h"
 
 namespace litecache::bench::papers {
@@ -82,7 +83,7 @@ void CheckSystems(const std::vector<std::string>& names, const std::vector<Cell>
 void CheckMachine(const std::filesystem::path& file, const Lab& lab) {
   std::error_code error;
   if (!std::filesystem::exists(file, error)) return;
-  const auto json = Json::parse(io::ReadTextFile(file), nullptr, /*allow_exceptions=*/false);
+  const auto json = io::ReadJsonFile(file);
   if (!json.is_object() || !json.contains("machine") || !json["machine"].is_string()) {
     throw FileError("{}: is no description of a machine; remove it, or use another directory",
                     file.string());
@@ -99,7 +100,7 @@ void CheckMachine(const std::filesystem::path& file, const Lab& lab) {
 std::optional<MachineRates> RatesIn(const std::filesystem::path& file) {
   std::error_code error;
   if (!std::filesystem::exists(file, error)) return std::nullopt;
-  const auto json = Json::parse(io::ReadTextFile(file), nullptr, /*allow_exceptions=*/false);
+  const auto json = io::ReadJsonFile(file);
   if (!json.is_object()) return std::nullopt;  // CheckMachine() reports it
   const auto number = [&](const char* name) {
     return json.contains(name) && json[name].is_number() ? json[name].get<double>() : -1;

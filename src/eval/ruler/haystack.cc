@@ -4,12 +4,12 @@
 #include <array>
 #include <filesystem>
 #include <limits>
-#include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "eval/python_text.h"
 #include "eval/ruler/words.h"
 #include "eval/text_files.h"
+#include "io/json.h"
 #include "tokenizer/utf8.h"
 
 namespace litecache::eval {
@@ -107,7 +107,7 @@ std::shared_ptr<const Haystack> Haystack::FromPath(const std::string& path,
   const std::string extension = fs::path(path).extension().string();
   std::string text = ReadTexts(path);
   if (!directory && extension == ".json") {
-    const auto json = nlohmann::json::parse(text, nullptr, false);
+    const auto json = io::ParseJson(text, path);
     if (!json.is_object() || !json.contains("text") || !json["text"].is_string()) {
       throw FileError("{}: a JSON haystack is an object with the string \"text\"", path);
     }

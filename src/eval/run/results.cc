@@ -62,7 +62,8 @@ OrderedJson KvJson(const KvSums& kv) {
 // Six digits: files of long windows would otherwise be twice as large.
 OrderedJson Rounded(double value) {
   if (!std::isfinite(value)) return nullptr;
-  return OrderedJson::parse(fmt::format("{:.6g}", value));
+  io::JsonLimits limits;
+  return io::ParseLimitedJson<OrderedJson>(fmt::format("{:.6g}", value), &limits);
 }
 
 // Reads the fields of one line.
