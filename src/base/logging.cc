@@ -1,12 +1,31 @@
 #include "base/logging.h"
 
+#include <spdlog/pattern_formatter.h>
 #include <spdlog/sinks/stdout_color_sinks.h>
 
+#include <memory>
 #include <string>
 
 #include "base/error.h"
+#include "base/printable.h"
 
 namespace litecache {
+namespace {
+
+// The message. Some quote what a file or a client has sent.
+class PrintableMessage final : public spdlog::custom_flag_formatter {
+ public:
+  void format(const spdlog::details::log_msg& message, const std::tm&,
+              spdlog::memory_buf_t& out) override {
+    const std::string text = Printable({message.payload.data(), message.payload.size()});
+    out.append(text.data(), text.data() + text.size());
+  }
+  std::unique_ptr<custom_flag_formatter> clone() const override {
+    return std::make_unique<PrintableMessage>();
+  }
+};
+
+}  // namespace
 
 void InitLogging(std::string_view level) {
   const auto parsed = spdlog::level::from_str(std::string(level));
@@ -16,7 +35,9 @@ void InitLogging(std::string_view level) {
   }
   static const auto logger = spdlog::stderr_color_mt("litecache");
   spdlog::set_default_logger(logger);
-  spdlog::set_pattern("%^%l%$: %v");
+  auto formatter = std::make_unique<spdlog::pattern_formatter>();
+  formatter->add_flag<PrintableMessage>('*').set_pattern("%^%l%$: %*");
+  spdlog::set_formatter(std::move(formatter));
   spdlog::set_level(parsed);
 }
 

@@ -11,6 +11,7 @@
 #include <new>
 
 #include "base/error.h"
+#include "base/printable.h"
 #include "cli/command.h"
 #include "cli/exit_codes.h"
 #include "cli/help.h"
@@ -159,7 +160,7 @@ void OccupyStandardStreams() {
 
 int Report(const std::string& message, int code) {
   // A progress bar would otherwise share the line.
-  std::fputs(("error: " + message + "\n").c_str(), stderr);
+  std::fputs(("error: " + Printable(message) + "\n").c_str(), stderr);
   return code;
 }
 

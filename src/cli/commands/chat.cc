@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstdio>
 
+#include "base/printable.h"
 #include "base/progress.h"
 #include "cli/chat_prompt.h"
 #include "cli/collect.h"
@@ -170,7 +171,7 @@ class ChatCommand final : public Command {
     } catch (const OutputClosed&) {
       throw;
     } catch (const Error& error) {
-      std::fputs(fmt::format("error: {}\n", error.what()).c_str(), stderr);
+      std::fputs(fmt::format("error: {}\n", Printable(error.what())).c_str(), stderr);
       if (dynamic_cast<const FileError*>(&error) != nullptr) throw;
       if (dynamic_cast<const CapacityError*>(&error) != nullptr) {
         Note("(/reset forgets the conversation)\n");
