@@ -6,12 +6,12 @@ usage: http_attack.py PROGRAM MODEL_DIRECTORY
 import http.client
 import io
 import os
-import random
 import resource
 import signal
 import subprocess
 import time
 
+import mutants
 import victim
 from victim import program
 
@@ -99,33 +99,39 @@ class Framing(victim.Attack):
             self.assertIn(b"Connection: close", answer)
             self.assertEqual(answer.count(b"HTTP/1.1"), 1, headers)
 
+    def answer(self, data):
+        """The status of the first answer to bytes that come to an end."""
+        with self.victim.connect() as connection:
+            try:
+                connection.sendall(data)
+                connection.shutdown(1)
+            except OSError:
+                pass
+            answer = read_all(connection)
+        if not answer:
+            return "closed"
+        response = http.client.HTTPResponse(FakeSocket(answer))
+        response.begin()
+        return response.status
+
     def test_random_heads(self):
         """Pieces of heads in random order: each is answered or closed, and none stops the server."""
-        seed = int(time.time())
-        print("seed", seed)
-        chance = random.Random(seed)
         pieces = [b"GET ", b"POST ", b"/tokenize", b"/%2e%2e/%00", b" HTTP/1.1\r\n", b" HTTP/9.9\r\n",
                   b"\r\n", b"\n", b"\r\n\r\n", b"Host: localhost\r\n", b"Host: \r\n", b"\x00", b"\xff" * 9,
                   b"Content-Length: 3\r\n", b"Content-Length: 99999999999999999999\r\n",
                   b"Transfer-Encoding: chunked\r\n", b"Expect: 100-continue\r\n", b"fffffffffffffffff\r\n",
                   b"Connection: close\r\n", b" folded: x\r\n", b": \r\n", b"{}", b"0\r\n\r\n", b"A" * 9000]
-        counts = {}
-        for _ in range(int(140 * victim.SCALE)):
-            data = b"".join(chance.choice(pieces) for _ in range(chance.randrange(1, 12)))
-            with self.victim.connect() as connection:
-                try:
-                    connection.sendall(data)
-                    connection.shutdown(1)
-                except OSError:
-                    pass
-                answer = read_all(connection)
-            if answer:
-                response = http.client.HTTPResponse(FakeSocket(answer))
-                response.begin()
-                counts[response.status] = counts.get(response.status, 0) + 1
-            else:
-                counts["closed"] = counts.get("closed", 0) + 1
-        print("answers by status:", counts)
+        valid = [CHUNKED + b'5;a=b\r\n{"pro\r\nc\r\nmpt": "abc"}\r\n0\r\nT: v\r\n\r\n',
+                 victim.request_bytes("/tokenize", b'{"prompt": "x"}', "Connection: keep-alive") * 2,
+                 b"GET /stats?a=%20b HTTP/1.0\r\nHost: localhost\r\nAccept: */*\r\n\r\n",
+                 b"OPTIONS /v1/completions HTTP/1.1\r\nHost: localhost\r\nOrigin: http://localhost\r\n\r\n"]
+
+        def attempt(chance):
+            if chance.random() < 0.3:
+                return self.answer(b"".join(chance.choice(pieces) for _ in range(chance.randrange(1, 12))))
+            return self.answer(mutants.damaged(chance, chance.choice(valid), pieces))
+
+        self.campaign("raw HTTP", 140, attempt)
 
 
 class FakeSocket:

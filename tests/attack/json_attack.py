@@ -5,13 +5,13 @@ usage: json_attack.py PROGRAM MODEL_DIRECTORY
 
 import json
 import pathlib
-import random
 import struct
 import subprocess
 import tempfile
 import time
 import unittest
 
+import mutants
 import victim
 from victim import program
 
@@ -81,57 +81,46 @@ class Wide(victim.Attack):
             self.refuse("/v1/completions", ('{"prompt": ' + text).encode())
 
 
-VALUES = [None, True, -1, 0, 1e308, 2**63, 2**64, "", "x", "\u0000", "\ud800", "<|im_end|>", [], {}, [[]],
-          {"$ref": "#"}, {"allOf": [{"$ref": "#"}]}, {"type": "string", "pattern": "(a*)*"}, "[" * 200,
-          ["x"] * 70, {"a": {"b": {}}}, "x" * 5000]
-PIECES = [b"[", b"]", b"{", b"}", b",", b":", b'"', b"\\", b"0", b"-", b"1e99", b"null", b"\xff", b"\x00",
-          b"\\ud800", b'{"$ref":"#"}', b'"allOf":', b"18446744073709551616"]
-
-
-def replaced(chance, value):
-    """The same value with one of its parts replaced."""
-    if isinstance(value, dict) and value and chance.random() < 0.9:
-        key = chance.choice(list(value))
-        return {**value, key: replaced(chance, value[key])}
-    if isinstance(value, list) and value and chance.random() < 0.9:
-        at = chance.randrange(len(value))
-        return value[:at] + [replaced(chance, value[at])] + value[at + 1:]
-    return chance.choice(VALUES)
-
-
 class Mutants(victim.Attack):
-    """Bodies with parts replaced, or random bytes changed, cut or doubled."""
+    """Valid bodies with parts replaced, and with bytes changed, cut or doubled."""
 
-    FLAGS = ("--max-tokens", "4", "--default-max-tokens", "4", "--log-level", "info")
+    FLAGS = ("--max-tokens", "4", "--default-max-tokens", "4", "--log-level", "info", "--chat-template",
+             str(pathlib.Path(__file__).resolve().parent.parent / "tokenizer_jinja/data/qwen2_5.jinja"))
 
-    def test_mutants(self):
-        seed = int(time.time())
-        print("seed", seed)
-        chance = random.Random(seed)
-        text = {"prompt": "def f(", "max_tokens": 2, "temperature": 0.5, "logit_bias": {"5": 1},
-                "stop": ["x"], "logprobs": 2, "n": 2}
-        schema = {"type": "object", "properties": {"a": {"enum": [1, "x"]}, "b": {"pattern": "^a+$"}}}
-        calls = {**chat('{"a": [1, {"b": 2}]}'), "tools": [
-            {"type": "function", "function": {"name": "f", "parameters": schema}}]}
-        good = [("/v1/completions", text), ("/v1/chat/completions", calls),
-                ("/v1/completions", {"prompt": "x", "max_tokens": 2, "guided_json": schema}),
-                ("/v1/responses", {"input": [{"role": "user", "content": "x"}], "max_output_tokens": 2}),
-                ("/tokenize", {"prompt": "a b"}), ("/detokenize", {"tokens": [5, 6]})]
-        statuses = {}
-        for _ in range(int(400 * victim.SCALE)):
-            path, value = chance.choice(good)
-            for _ in range(chance.randrange(3)):
-                value = replaced(chance, value)
-            body = bytearray(json.dumps(value).encode())
-            for _ in range(chance.randrange(3) if chance.random() < 0.5 else 0):
-                at = chance.randrange(len(body))
-                if chance.random() < 0.3:
-                    body[at:at] = body[at:at + chance.randrange(40)]
-                else:
-                    body[at:at + chance.randrange(6)] = chance.choice(PIECES)
-            status, _ = self.bounded(path, bytes(body))
-            statuses[status] = statuses.get(status, 0) + 1
-        print("answers by status:", statuses)
+    TEXT = {"prompt": "def f(", "max_tokens": 2, "temperature": 0.5, "logit_bias": {"5": 1}, "stop": ["x"],
+            "logprobs": 2, "n": 2, "seed": 7, "top_p": 0.9, "stream": False}
+    SCHEMA = {"type": "object", "properties": {"a": {"enum": [1, "x"]}, "b": {"pattern": "^a+$"}}}
+    CALLS = {**chat('{"a": [1, {"b": 2}]}'), "tools": [
+        {"type": "function", "function": {"name": "f", "parameters": SCHEMA}}]}
+    VALID = [("/v1/completions", TEXT), ("/v1/chat/completions", CALLS),
+             ("/v1/chat/completions", {**CALLS, "tool_choice": "required", "stream": True}),
+             ("/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}], "max_tokens": 2,
+                                       "response_format": {"type": "json_object"}}),
+             ("/v1/completions", {"prompt": ["x", [5, 6]], "max_tokens": 2, "stream": True,
+                                  "stream_options": {"include_usage": True}}),
+             ("/v1/completions", {"prompt": "x", "max_tokens": 2, "guided_json": SCHEMA}),
+             ("/v1/responses", {"input": [{"role": "user", "content": "x"}], "max_output_tokens": 2}),
+             ("/tokenize", {"prompt": "a b", "return_token_strs": True}),
+             ("/tokenize", {"messages": CALLS["messages"], "add_generation_prompt": True}),
+             ("/detokenize", {"tokens": [5, 6]})]
+
+    def test_valid(self):
+        for path, body in self.VALID:
+            self.assertEqual(self.send(path, json.dumps(body).encode()), 200, (path, body))
+
+    def test_fields(self):
+        def attempt(chance):
+            path, body = chance.choice(self.VALID)
+            return self.send(path, mutants.replaced_json(chance, json.dumps(body)))
+
+        self.campaign("JSON bodies, fields replaced", 200, attempt)
+
+    def test_bytes(self):
+        def attempt(chance):
+            path, body = chance.choice(self.VALID)
+            return self.send(path, mutants.damaged(chance, json.dumps(body).encode()))
+
+        self.campaign("JSON bodies, bytes changed", 200, attempt)
 
 
 class Files(unittest.TestCase):

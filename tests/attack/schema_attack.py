@@ -3,9 +3,9 @@
 usage: schema_attack.py PROGRAM MODEL_DIRECTORY
 """
 
-import random
-import time
+import json
 
+import mutants
 import victim
 
 
@@ -120,11 +120,7 @@ class Schemas(victim.Attack):
             tool(f"f{i}", {"properties": {"a": {"type": "string"}}}) for i in range(100)]})
 
     def test_random_schemas(self):
-        seed = int(time.time())
-        print("seed", seed)
-        chance = random.Random(seed)
-
-        def make(depth):
+        def make(chance, depth):
             if depth == 0 or chance.random() < 0.2:
                 return chance.choice(({"type": "integer"}, {"const": 1}, {"enum": [1, "a", None]}, True,
                                       False, {"$ref": "#"}, ref("a"), ref("b"), {"pattern": "a+"},
@@ -134,9 +130,9 @@ class Schemas(victim.Attack):
                 keyword = chance.choice(("allOf", "anyOf", "oneOf", "properties", "items", "prefixItems",
                                          "additionalProperties", "$ref", "required", "minItems"))
                 if keyword in ("allOf", "anyOf", "oneOf", "prefixItems"):
-                    schema[keyword] = [make(depth - 1) for _ in range(chance.randrange(1, 5))]
+                    schema[keyword] = [make(chance, depth - 1) for _ in range(chance.randrange(1, 5))]
                 elif keyword == "properties":
-                    schema[keyword] = {chance.choice("abcd"): make(depth - 1)
+                    schema[keyword] = {chance.choice("abcd"): make(chance, depth - 1)
                                        for _ in range(chance.randrange(1, 4))}
                 elif keyword == "required":
                     schema[keyword] = ["a"]
@@ -145,15 +141,16 @@ class Schemas(victim.Attack):
                 elif keyword == "minItems":
                     schema[keyword] = chance.randrange(9)
                 else:
-                    schema[keyword] = make(depth - 1)
+                    schema[keyword] = make(chance, depth - 1)
             return schema
 
-        statuses = {}
-        for _ in range(int(150 * victim.SCALE)):
-            status, _ = self.bounded("/v1/completions", ask(
-                {"$defs": {"a": make(3), "b": make(3)}, "allOf": [make(4)]}))
-            statuses[status] = statuses.get(status, 0) + 1
-        print("answers by status:", statuses)
+        def attempt(chance):
+            schema = {"$defs": {"a": make(chance, 3), "b": make(chance, 3)}, "allOf": [make(chance, 4)]}
+            if chance.random() < 0.3:
+                schema = mutants.replaced(chance, schema)
+            return self.send("/v1/completions", json.dumps(ask(schema)).encode())
+
+        self.campaign("random schemas", 150, attempt)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,16 @@
-"""A server under attack: shared by the scripts of this folder. All traffic stays on the loopback interface."""
+"""A server under attack: shared by the scripts of this folder. All traffic stays on the loopback interface.
 
+A script's random attacks repeat as often as `--count` says, from `--seed`, both behind PROGRAM and MODEL_DIRECTORY;
+each prints a row of the table in docs/internals/hardening.md. Attempt N of a run is `--first N --count 1` with its seed.
+"""
+
+import argparse
+import collections
+import http.client
 import json
 import os
 import pathlib
+import random
 import socket
 import sys
 import time
@@ -14,9 +22,11 @@ import urllib.request
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "server"))
 import program  # noqa: E402
 
-SCALE = float(os.environ.get("LC_ATTACK_SCALE", "1"))
-# Limit on the server's CPU time for one refused request. Sanitizer builds are slower.
+MIB = 1 << 20
+# Limit on the server's CPU time for one request. Sanitizer builds are slower.
 CPU_SECONDS = float(os.environ.get("LC_ATTACK_CPU_SECONDS", "2"))
+# Bytes that a server may hold after many requests more than before them, in allocators of its threads and compiled schemas.
+KEPT = 128 * MIB
 
 
 class Victim(program.Server):
@@ -29,6 +39,10 @@ class Victim(program.Server):
         """Bytes of memory."""
         pages = pathlib.Path(f"/proc/{self.process.pid}/statm").read_text().split()[1]
         return int(pages) * os.sysconf("SC_PAGE_SIZE")
+
+    def held(self):
+        """Bytes of memory without the KV cache, which keeps prefixes as long as nothing else needs its memory."""
+        return self.resident() - sum(self.call("/stats")["kv"]["provided"].values())
 
     def connect(self, timeout=60):
         address = urllib.parse.urlsplit(self.url)
@@ -54,6 +68,33 @@ def request_bytes(path, body, *headers, length=True):
     return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
 
 
+class Tally:
+    """What came of the attempts of one kind, as a row of a table."""
+
+    def __init__(self, kind):
+        self.kind = kind
+        self.seconds = 0
+        self.outcomes = collections.Counter()
+
+    def attempts(self, usual):
+        """Each attempt's number and random numbers."""
+        count = OPTIONS.count or usual
+        print(f"{self.kind}: {count} attempts, --seed {OPTIONS.seed}", flush=True)
+        for number in range(OPTIONS.first, OPTIONS.first + count):
+            self.number = number
+            yield random.Random(f"{OPTIONS.seed} {self.kind} {number}")
+
+    def add(self, outcome, seconds):
+        self.outcomes[outcome] += 1
+        self.seconds = max(self.seconds, seconds)
+
+    def print(self, memory):
+        outcomes = ", ".join(f"{number:,} {outcome}" for outcome, number in sorted(
+            self.outcomes.items(), key=lambda item: -item[1]))
+        print(f"| {self.kind} | {sum(self.outcomes.values()):,} | {outcomes} | {self.seconds:.2f} s | "
+              f"{memory} |", flush=True)
+
+
 class Attack(unittest.TestCase):
     """One server for all attacks of a class; each must leave it working."""
 
@@ -72,6 +113,8 @@ class Attack(unittest.TestCase):
         assert code == 0, f"the server ended with {code}: " + "".join(cls.victim.log[-5:])
 
     def tearDown(self):
+        if self.connection is not None:
+            self.connection.close()
         self.assertIsNone(self.victim.process.poll(), "the server has ended")
         self.assertEqual(self.victim.call("/health")["status"], "ok")
 
@@ -95,6 +138,49 @@ class Attack(unittest.TestCase):
         return status, answer
 
 
+    def send(self, path, body):
+        """The status of the answer to bytes; the connection is kept for the next ones."""
+        for again in (False, True):
+            if self.connection is None:
+                address = urllib.parse.urlsplit(self.victim.url)
+                self.connection = http.client.HTTPConnection(address.hostname, address.port, timeout=120)
+            try:
+                self.connection.request("POST", path, body, {"Content-Type": "application/json"})
+                answer = self.connection.getresponse()
+                answer.read()
+                return answer.status
+            except (http.client.RemoteDisconnected, ConnectionError):  # the server has ended what was kept
+                self.connection.close()
+                self.connection = None
+                if again:
+                    raise
+
+    connection = None
+
+    def campaign(self, kind, usual, attempt):
+        """Calls `attempt` with random numbers, `usual` times or as often as the command line says. It sends one
+        request and returns the answer's status. None may take the server more than CPU_SECONDS, and what they took
+        of its memory must be given back."""
+        tally = Tally(kind)
+        first = self.victim.held()
+        try:
+            for chance in tally.attempts(usual):
+                before = self.victim.cpu()
+                outcome = attempt(chance)
+                seconds = self.victim.cpu() - before
+                self.assertLess(seconds, CPU_SECONDS)
+                tally.add(outcome, seconds)
+                # 505: a version of HTTP that the server does not speak.
+                self.assertTrue(isinstance(outcome, str) or outcome < 500 or outcome == 505, outcome)
+        except Exception as error:
+            raise AssertionError(f"{kind}: --seed {OPTIONS.seed} --first {tally.number} --count 1") from error
+        self.victim.wait_idle()
+        wait_for(lambda: self.victim.held() - first < KEPT)
+        last = self.victim.held()
+        tally.print(f"{first / MIB:.0f} MiB, {last / MIB:.0f} MiB after")
+        self.assertLess(last - first, KEPT)
+
+
 def wait_for(true, seconds=30):
     deadline = time.time() + seconds
     while not true():
@@ -104,5 +190,16 @@ def wait_for(true, seconds=30):
     return True
 
 
+def options():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--count", type=int, default=0, help="attempts of each random attack; 0: a few")
+    parser.add_argument("--first", type=int, default=0, help="number of the first attempt")
+    parser.add_argument("--seed", type=int, default=int(time.time()))
+    return parser.parse_known_args(sys.argv[3:])
+
+
+OPTIONS, OTHERS = options()
+
+
 def main():
-    unittest.main(argv=[sys.argv[0], *sys.argv[3:]])
+    unittest.main(argv=[sys.argv[0], *OTHERS])

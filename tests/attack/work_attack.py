@@ -4,14 +4,19 @@ usage: work_attack.py PROGRAM MODEL_DIRECTORY
 """
 
 import json
+import pathlib
+import sys
 import threading
 import time
 import urllib.error
 import urllib.request
 
+import mutants
 import victim
+from victim import MIB
 
-MIB = 1 << 20
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "tokenizer_jinja"))
+import random_templates  # noqa: E402
 
 
 class Fairness(victim.Attack):
@@ -124,6 +129,20 @@ class Templates(victim.Attack):
                     "{{ 1 if BODY else 0 }}{{ raise_exception('done') }}")
         for body in ("t in s", "s.find(t) < 0", "s.rfind('b' ~ t) < 0", "s.count(t)", "s.rsplit(t)"):
             self.render(template.replace("BODY", body), "a" * (4 * MIB), "done")
+
+    def test_random_templates(self):
+        """Templates of the whole language, over random variables, whole or with bytes changed."""
+
+        def attempt(chance):
+            generator = random_templates.Generator(chance.random())
+            template = generator.template()
+            if chance.random() < 0.5:
+                template = mutants.damaged(chance, template.encode(), mutants.JINJA).decode(errors="replace")
+            return self.send("/tokenize", json.dumps({
+                "messages": [{"role": "user", "content": "x"}], "chat_template": template,
+                "chat_template_kwargs": generator.context()}).encode())
+
+        self.campaign("chat templates", 100, attempt)
 
     def test_values_that_share(self):
         grow = "{% set n = namespace(x=[1], y=[1]) %}{% for i in range(60) %}{% set n.x = [n.x, n.x] %}" \
