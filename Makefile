@@ -40,7 +40,8 @@ asan:  ## the suite under AddressSanitizer and UndefinedBehaviorSanitizer
 tsan:  ## the suite under ThreadSanitizer
 	@$(MAKE) test PRESET=tsan
 
-fuzz: setup  ## every fuzz target for FUZZ_SECONDS each (default 60)
+fuzz:  ## every fuzz target for FUZZ_SECONDS each (default 60)
+	@scripts/setup fuzz
 	@scripts/fuzz
 
 format:  ## clang-format every source

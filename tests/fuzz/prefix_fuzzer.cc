@@ -1,5 +1,6 @@
 // Arbitrary bytes as a file of the prefix store: an error, or a block that matches its header. The
-// fuzzer cannot guess checksums, so the same bytes are also tried with correct ones.
+// fuzzer cannot guess checksums and block names, so the same bytes are also tried with correct
+// ones.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -33,6 +34,20 @@ void Try(std::vector<std::byte> bytes) {
   }
 }
 
+// Gives the header the name that belongs to the tokens it counts, where they are there.
+void PutName(std::vector<std::byte>* bytes) {
+  constexpr size_t kKey = 8, kParent = 24, kTokens = 60;
+  uint32_t tokens = 0;
+  std::memcpy(&tokens, bytes->data() + kTokens, sizeof(tokens));
+  if (tokens > (bytes->size() - BlockHeader::kBytes) / sizeof(int32_t)) return;
+  std::vector<int32_t> ids(tokens);
+  std::memcpy(ids.data(), bytes->data() + BlockHeader::kBytes, tokens * sizeof(int32_t));
+  litecache::engine::BlockKey parent;
+  std::memcpy(&parent, bytes->data() + kParent, sizeof(parent));
+  const auto key = litecache::engine::NextKey(parent, ids);
+  std::memcpy(bytes->data() + kKey, &key, sizeof(key));
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
@@ -40,6 +55,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   std::vector<std::byte> bytes(begin, begin + size);
   Try(bytes);
   if (size < BlockHeader::kBytes) return 0;
+  PutName(&bytes);
   const uint64_t body = XXH3_64bits(bytes.data() + BlockHeader::kBytes, size - BlockHeader::kBytes);
   std::memcpy(bytes.data() + BlockHeader::kBytes - 16, &body, 8);
   const uint64_t header = XXH3_64bits(bytes.data(), BlockHeader::kBytes - 8);
