@@ -1,6 +1,5 @@
 // Arbitrary bytes as a file of the prefix store: an error, or a block that matches its header. The
-// fuzzer cannot guess checksums and block names, so the same bytes are also tried with correct
-// ones.
+// fuzzer cannot guess checksums and names, so the same bytes are also tried with correct ones.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
