@@ -65,7 +65,7 @@ void Try(const Body& body) {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static const bool quiet = (InitLogging("off"), true);
   (void)quiet;
-  static const testing::TemporaryDirectory directory;
+  static const litecache::testing::TemporaryDirectory directory;
   const std::filesystem::path path = directory.path() / "model";
   std::filesystem::remove_all(path);
   std::filesystem::create_directory(path);
