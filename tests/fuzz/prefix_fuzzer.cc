@@ -38,7 +38,8 @@ void PutName(std::vector<std::byte>* bytes) {
   constexpr size_t kKey = 8, kParent = 24, kTokens = 60;
   uint32_t tokens = 0;
   std::memcpy(&tokens, bytes->data() + kTokens, sizeof(tokens));
-  if (tokens > (bytes->size() - BlockHeader::kBytes) / sizeof(int32_t)) return;
+  const size_t most = (bytes->size() - BlockHeader::kBytes) / sizeof(int32_t);
+  if (tokens == 0 || tokens > most) return;
   std::vector<int32_t> ids(tokens);
   std::memcpy(ids.data(), bytes->data() + BlockHeader::kBytes, tokens * sizeof(int32_t));
   litecache::engine::BlockKey parent;
