@@ -1,9 +1,11 @@
 #include "cli/interrupt.h"
 
 #include <signal.h>
+#include <termios.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <cstring>
 
 #include "base/error.h"
 #include "cli/exit_codes.h"
@@ -13,13 +15,19 @@ namespace {
 
 std::atomic<bool> deferred{false};
 std::atomic<int> presses{0};
+std::atomic<int> terminal{-1};
+termios terminal_state;  // valid where `terminal` is not -1
+const char* terminal_text = "";
 static_assert(std::atomic<bool>::is_always_lock_free && std::atomic<int>::is_always_lock_free);
 
 extern "C" void OnInterrupt(int) {
   if (deferred.load() && presses.fetch_add(1) == 0) return;
   // Only async-signal-safe calls from here on.
-  if (isatty(STDERR_FILENO)) {
-    [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, "\r\033[K", 4);
+  [[maybe_unused]] ssize_t written = 0;
+  if (isatty(STDERR_FILENO)) written = write(STDERR_FILENO, "\r\033[K", 4);
+  if (const int descriptor = terminal.load(); descriptor >= 0) {
+    written = write(descriptor, terminal_text, std::strlen(terminal_text));
+    tcsetattr(descriptor, TCSANOW, &terminal_state);
   }
   _exit(kInterrupted);
 }
@@ -32,6 +40,12 @@ void InstallInterruptHandler() {
   sigemptyset(&action.sa_mask);
   action.sa_flags = 0;  // no SA_RESTART: a chat waiting for a line has to notice it
   LC_CHECK(sigaction(SIGINT, &action, nullptr) == 0);
+}
+
+void RestoreTerminalOnInterrupt(int descriptor, const char* text) {
+  terminal = -1;
+  terminal_text = text;
+  if (descriptor >= 0 && tcgetattr(descriptor, &terminal_state) == 0) terminal = descriptor;
 }
 
 InterruptScope::InterruptScope() {

@@ -7,6 +7,10 @@ namespace litecache::cli {
 // the program with exit code 130.
 void InstallInterruptHandler();
 
+// Where Ctrl-C ends the program, the terminal gets its state of this moment back, and `text`, which
+// outlives the program. descriptor: of the terminal; -1: do nothing any more.
+void RestoreTerminalOnInterrupt(int descriptor, const char* text);
+
 // While one exists, the first Ctrl-C only sets a flag, so that partial results can be printed; the
 // second ends the program as above. System calls that wait for input return with EINTR.
 class InterruptScope {

@@ -61,6 +61,21 @@ TEST(Chat, Commands) {
   EXPECT_THAT(result.err, HasSubstr("nothing to answer"));
 }
 
+TEST(Chat, AFileGoesBeforeTheNextMessage) {
+  const TemporaryDirectory directory;
+  const std::string notes = directory.Write("notes.txt", "the\ncat").string();
+  const auto result = Chat("/file " + notes + "\non\n");
+  EXPECT_EQ(result.out, Line(Answer("<s><|user|>notes.txt:\n\nthe\ncat\n\non</s><|assistant|>")));
+  EXPECT_THAT(result.err, HasSubstr("notes.txt: 5 tokens"));
+  // What cannot be read leaves the conversation as it is.
+  const std::string large = directory.Write("large.txt", std::string(2000, 'x')).string();
+  const auto none = Chat("/file " + large + "\n/file /nowhere/a\n/file\nthe cat\n");
+  EXPECT_EQ(none.out, Line(Answer("<s><|user|>the cat</s><|assistant|>")));
+  EXPECT_THAT(none.err, HasSubstr("2000 tokens do not fit"));
+  EXPECT_THAT(none.err, HasSubstr("/nowhere/a: cannot open"));
+  EXPECT_THAT(none.err, HasSubstr("name a file"));
+}
+
 TEST(Chat, AMessageThatDoesNotFitLeavesTheConversationAsItWas) {
   const auto result = Chat(std::string(2000, 'x') + "\nthe cat\n");
   EXPECT_EQ(result.exit_code, 0);

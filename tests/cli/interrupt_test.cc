@@ -40,34 +40,5 @@ TEST(Interrupt, JsonHoldsWhatThereIs) {
   EXPECT_EQ(json["stats"]["finish_reason"], "cancelled");
 }
 
-class ChatTerminalTest : public ::testing::Test {
- protected:
-  ChatTerminalTest()
-      : program_({"chat", "--model", EndlessModel().path(), "--ignore-eos"}, {.terminal = true}) {}
-  Program program_;
-};
-
-TEST_F(ChatTerminalTest, CtrlCStopsTheAnswerNotTheProgram) {
-  ASSERT_TRUE(program_.WaitForError("> "));
-  program_.Write("the cat\n");
-  ASSERT_TRUE(program_.WaitForBytes(50)) << program_.err();
-  program_.Write("\x03");
-  ASSERT_TRUE(program_.WaitForError("(stopped)\n> ")) << program_.err();
-  program_.Write("/stats\n");
-  ASSERT_TRUE(program_.WaitForError("KV cache (full)")) << program_.err();
-  program_.Write("\x04");  // Ctrl-D
-  EXPECT_EQ(program_.Finish().exit_code, 0);
-}
-
-TEST_F(ChatTerminalTest, CtrlCTwiceAtThePromptLeaves) {
-  ASSERT_TRUE(program_.WaitForError("> "));
-  usleep(100'000);  // until it waits for the line
-  program_.Write("\x03");
-  ASSERT_TRUE(program_.WaitForError("(Ctrl-C again leaves)\n> ")) << program_.err();
-  usleep(100'000);
-  program_.Write("\x03");
-  EXPECT_EQ(program_.Finish().exit_code, 130);
-}
-
 }  // namespace
 }  // namespace litecache::testing

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <sys/ioctl.h>
 #include <sys/wait.h>
+#include <termios.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -77,6 +78,9 @@ Program::Program(const std::vector<std::string>& arguments, const ProgramOptions
     if (options.terminal) {
       setsid();
       ioctl(input.read, TIOCSCTTY, 0);
+      const winsize size{24, 80, 0, 0};
+      ioctl(input.read, TIOCSWINSZ, &size);
+      setenv("TERM", "xterm", 1);
     }
     int out = output.write;
     if (!options.output_file.empty()) {
@@ -104,6 +108,7 @@ Program::Program(const std::vector<std::string>& arguments, const ProgramOptions
   fcntl(input_, F_SETFL, O_NONBLOCK);
   pending_input_ = options.input;
   terminal_ = options.terminal;
+  terminal_open_ = options.terminal;
   close_when_written_ = !options.keep_open && !options.terminal;
 }
 
@@ -131,13 +136,15 @@ void Program::CloseOutput() { CloseAndForget(&output_); }
 // Moves bytes both ways; false when the program has closed both outputs.
 bool Program::Pump(int milliseconds) {
   if (input_ >= 0 && close_when_written_ && pending_input_.empty()) CloseAndForget(&input_);
-  pollfd fds[3] = {{output_, POLLIN, 0},
+  pollfd fds[4] = {{output_, POLLIN, 0},
                    {error_, POLLIN, 0},
-                   {pending_input_.empty() ? -1 : input_, POLLOUT, 0}};
+                   {pending_input_.empty() ? -1 : input_, POLLOUT, 0},
+                   {terminal_open_ ? input_ : -1, POLLIN, 0}};
   if (output_ < 0 && error_ < 0) return false;
-  if (poll(fds, 3, milliseconds) <= 0) return true;
+  if (poll(fds, 4, milliseconds) <= 0) return true;
   if (fds[0].revents != 0 && !ReadSome(output_, &result_.out)) CloseAndForget(&output_);
   if (fds[1].revents != 0 && !ReadSome(error_, &result_.err)) CloseAndForget(&error_);
+  if (fds[3].revents != 0 && !ReadSome(input_, &shown_)) terminal_open_ = false;
   if (fds[2].revents != 0) {
     const ssize_t count = write(input_, pending_input_.data(), pending_input_.size());
     if (count > 0) {
@@ -164,6 +171,16 @@ bool Program::WaitForOutput(const std::string& text) {
 
 bool Program::WaitForError(const std::string& text) {
   return WaitUntil([&] { return result_.err.find(text) != std::string::npos; });
+}
+
+bool Program::WaitForTerminal(const std::string& text) {
+  return WaitUntil([&] { return shown_.find(text) != std::string::npos; });
+}
+
+bool Program::TerminalIsAsBefore() const {
+  termios state{};
+  return tcgetattr(input_, &state) == 0 && (state.c_lflag & ICANON) != 0 &&
+         (state.c_lflag & ECHO) != 0;
 }
 
 bool Program::WaitForBytes(size_t bytes) {

@@ -20,7 +20,7 @@ struct ProgramOptions {
   // Standard input: this text, or, with `keep_open`, the data sent with Write() until Finish().
   std::string input;
   bool keep_open = false;
-  // Standard input is a terminal; "\x03" sent to it is Ctrl-C.
+  // Standard input is a terminal (of type xterm, 80 by 24); "\x03" sent to it is Ctrl-C.
   bool terminal = false;
   // Standard output goes to this file instead of being collected.
   std::string output_file;
@@ -44,11 +44,18 @@ class Program {
   // when the program ends.
   bool WaitForOutput(const std::string& text);
   bool WaitForError(const std::string& text);
+  // Waits until the program has written `text` to its terminal.
+  bool WaitForTerminal(const std::string& text);
   // Waits until standard output has `bytes` bytes.
   bool WaitForBytes(size_t bytes);
   // All output read so far.
   const std::string& out() const { return result_.out; }
   const std::string& err() const { return result_.err; }
+  const std::string& shown() const { return shown_; }
+  // Forgets what the terminal has shown so far.
+  void ClearShown() { shown_.clear(); }
+  // Whether the terminal echoes and takes lines, as shells leave it.
+  bool TerminalIsAsBefore() const;
   // Closes the input and waits for the end. After the time limit the program is killed (exit code
   // 137).
   ProgramResult Finish();
@@ -64,6 +71,8 @@ class Program {
   std::string pending_input_;
   bool close_when_written_ = false;
   bool terminal_ = false;
+  bool terminal_open_ = false;  // the program has not closed it
+  std::string shown_;
   ProgramResult result_;
 };
 

@@ -8,7 +8,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 # CMake's package names that differ from the page's; None: part of the system.
 NAMES = {"Threads": None, "PkgConfig": None, "CUDAToolkit": "CUDA runtime", "fmt": "{fmt}", "nlohmann_json": "nlohmann-json", "dnnl": "oneDNN",
-         "Eigen3": "Eigen", "HWY": "Highway", "UTF8PROC": "utf8proc", "XXHASH": "xxHash", "GTest": "GoogleTest",
+         "Eigen3": "Eigen", "HWY": "Highway", "LIBEDIT": "libedit", "UTF8PROC": "utf8proc", "XXHASH": "xxHash", "GTest": "GoogleTest",
          "benchmark": "Google Benchmark"}
 ASKED = re.compile(r"^\s*(?:find_package|pkg_check_modules)\((\w+)", re.MULTILINE)
 LICENSED = {"data/words": "LICENSE.*", "data/haystack": "LICENSE.*", "models/litecache-demo-16m/demo": "LICENSE.*"}

@@ -5,6 +5,9 @@
 #include <atomic>
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <utility>
 
 #include "base/printable.h"
 #include "base/progress.h"
@@ -14,6 +17,7 @@
 #include "cli/exit_codes.h"
 #include "cli/input.h"
 #include "cli/interrupt.h"
+#include "cli/line_editor.h"
 #include "cli/options.h"
 #include "cli/output.h"
 #include "cli/stats.h"
@@ -26,10 +30,12 @@ constexpr std::string_view kCommands =
     "/reset           forget the conversation\n"
     "/system [TEXT]   set the system message (without TEXT: remove it), and start over\n"
     "/retry           answer the last message again\n"
+    "/file PATH       put a file's text before the next message\n"
     "/stats           numbers of the last answer\n"
     "/help            this list\n"
     "/quit            leave (or Ctrl-D, or Ctrl-C twice)\n"
-    "A line that ends with a backslash goes on in the next one.\n";
+    "A line that ends with a backslash goes on in the next one; a paste of several lines is one "
+    "message. Tab completes file names, the arrow keys and Ctrl-R find earlier lines.\n";
 
 class ChatCommand final : public Command {
  public:
@@ -56,6 +62,10 @@ class ChatCommand final : public Command {
     app.add_option("--chat-template", template_file_, "Use this template instead of the model's")
         ->type_name("FILE");
     app.add_flag("--show-special", show_special_, "Keep special tokens in the text");
+    app.add_option("--history", history_,
+                   "At a terminal: keep the lines that are typed in this file; none: in memory "
+                   "only; default: litecache/chat-history in XDG_STATE_HOME or ~/.local/state")
+        ->type_name("FILE");
     flags_.DeclareRun(app);
     flags_.DeclarePrefix(app, true);
     sampling_.Declare(app, 0);
@@ -64,13 +74,15 @@ class ChatCommand final : public Command {
   int Run(const std::vector<std::string>&) override {
     flags_.WarnOfUnused();
     engine_ = Engine::Load(flags_.model, flags_.ToEngineOptions());
-    params_ = sampling_.Merge(ModelDefaults(*engine_), false);
+    params_ = sampling_.Merge(engine_->default_sampling(), false);
     const ChatPrompt prompt(*engine_, template_file_);
     interactive_ = isatty(STDIN_FILENO);
     if (interactive_) {
       Note(fmt::format("{}; context of {} tokens. /help lists commands.\n", engine_->Description(),
                        engine_->memory_plan().largest_context));
     }
+    if (history_.empty()) history_ = DefaultHistory();
+    editor_ = LineEditor::OnTerminal(history_ == "none" ? "" : history_);
     StartOver();
     const InterruptScope interrupt;
     return Loop(prompt, interrupt);
@@ -98,12 +110,15 @@ class ChatCommand final : public Command {
       }
       warned = false;
       if (message.empty()) continue;
-      if (message[0] == '/') {
+      // What a paste begins with is no command.
+      const bool is_command = message[0] == '/';
+      if (editor_) message = editor_->Expand(message);
+      if (is_command) {
         bool answer = false;
         if (!Obey(message, &answer)) return kOk;
         if (!answer) continue;
       } else {
-        turns_.push_back({"user", message});
+        turns_.push_back({"user", std::exchange(files_, "") + message});
       }
       interrupt.Reset();
       Answer(prompt, interrupt);
@@ -111,19 +126,35 @@ class ChatCommand final : public Command {
     }
   }
 
-  // Reads a message; it continues on the next line after a backslash.
+  // Reads a message; it continues on the next line after a backslash. Pastes are labels in it.
   bool ReadMessage(std::string* message, bool* interrupted) {
     std::string line;
     message->clear();
     while (true) {
-      if (interactive_) Note(message->empty() ? "> " : ". ");
-      if (!lines_.Next(&line, interrupted)) return !*interrupted && !message->empty();
+      if (!ReadLine(message->empty() ? "> " : ". ", &line, interrupted)) {
+        return !*interrupted && !message->empty();
+      }
       if (line.ends_with('\r')) line.pop_back();
       if (!line.ends_with('\\')) break;
       line.pop_back();
       *message += line + "\n";
     }
     *message = tokenizer::RepairUtf8(*message + line);
+    return true;
+  }
+
+  bool ReadLine(const char* prompt, std::string* line, bool* interrupted) {
+    if (editor_) return editor_->Next(prompt, line, interrupted);
+    if (interactive_) Note(prompt);
+    if (!lines_.Next(line, interrupted)) return false;
+    // Linux cuts a terminal's lines there.
+    constexpr size_t kLongestTerminalLine = 4095;
+    if (interactive_ && line->size() >= kLongestTerminalLine) {
+      Note(
+          "error: the terminal has cut this line at 4,095 bytes, and it is not sent: use /file, or "
+          "a terminal that lines can be edited on (TERM is unset or dumb)\n");
+      line->clear();
+    }
     return true;
   }
 
@@ -148,6 +179,8 @@ class ChatCommand final : public Command {
       } else {
         *answer = true;
       }
+    } else if (command == "/file") {
+      AddFile(rest);
     } else if (command == "/stats") {
       Note(stats_.empty() ? "(no answer yet)\n" : stats_);
     } else if (command == "/help") {
@@ -158,8 +191,29 @@ class ChatCommand final : public Command {
     return true;
   }
 
+  void AddFile(std::string path) {
+    while (path.ends_with(' ')) path.pop_back();
+    const char* home = std::getenv("HOME");
+    if (path.starts_with("~/") && home != nullptr) path.replace(0, 1, home);
+    try {
+      if (path.empty() || path == "-") throw UsageError("/file PATH: name a file");
+      const std::string text = tokenizer::RepairUtf8(ReadInput(path));
+      const auto tokens = engine_->tokenizer().Encode(text, {.add_special_tokens = false}).size();
+      const auto context = static_cast<size_t>(engine_->memory_plan().largest_context);
+      if (tokens >= context) {
+        throw CapacityError("{}: {} tokens do not fit the context of {}", path, tokens, context);
+      }
+      files_ += fmt::format("{}:\n\n{}{}\n", std::filesystem::path(path).filename().string(), text,
+                            text.ends_with('\n') ? "" : "\n");
+      Note(fmt::format("({}: {} tokens, which go before the next message)\n", path, tokens));
+    } catch (const Error& error) {
+      Note(fmt::format("error: {}\n", error.what()));
+    }
+  }
+
   void StartOver() {
     turns_.clear();
+    files_.clear();
     if (!system_.empty()) turns_.push_back({"system", system_});
   }
 
@@ -237,11 +291,14 @@ class ChatCommand final : public Command {
   SamplingFlags sampling_;
   std::string system_;
   std::string template_file_;
+  std::string history_;
   bool show_special_ = false;
 
   std::unique_ptr<Engine> engine_;
   SamplingParams params_;
+  std::unique_ptr<LineEditor> editor_;  // null where messages are plain lines
   LineReader lines_;
+  std::string files_;  // of /file, for the next message
   std::vector<ChatTurn> turns_;
   std::string stats_;
   bool interactive_ = false;
