@@ -8,6 +8,9 @@
 #include <string_view>
 #include <utility>
 
+#include "base/option_makers.h"
+#include "litecache/engine.h"
+
 namespace litecache::cli {
 namespace {
 
@@ -86,6 +89,21 @@ std::string DescribeOptionError(const CLI::App& app, const CLI::ParseError& erro
   if (auto described = Conversion(app, text)) return *described;
   if (auto described = Validation(text)) return *described;
   return text;
+}
+
+std::string WithFlag(const CLI::App& app, const std::string& message) {
+  constexpr std::string_view kWord = "abcdefghijklmnopqrstuvwxyz_";
+  const size_t end = message.find_first_not_of(kWord);
+  if (end == 0 || end == std::string::npos) return message;
+  const std::string_view rest = std::string_view(message).substr(end);
+  if (!rest.starts_with(" = ") && !rest.starts_with(": ") && !rest.starts_with(" '")) {
+    return message;
+  }
+  std::string flag = option_rows::FlagOf(message.substr(0, end));
+  for (const OptionInfo& row : EngineOptionTable()) {
+    if (row.name == message.substr(0, end)) flag = row.LongFlag();
+  }
+  return app.get_option_no_throw(flag) == nullptr ? message : flag + std::string(rest);
 }
 
 }  // namespace litecache::cli

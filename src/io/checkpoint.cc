@@ -2,13 +2,13 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <set>
 #include <string_view>
 
 #include "base/error.h"
 #include "base/join.h"
 #include "io/json.h"
+#include "io/other_formats.h"
 
 namespace litecache::io {
 namespace {
@@ -17,29 +17,6 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kSingle = "model.safetensors";
 constexpr std::string_view kIndex = "model.safetensors.index.json";
-
-// What the directory contains instead of safetensors, as the end of a message.
-std::string Instead(const fs::path& directory) {
-  std::vector<std::string> found;
-  std::error_code error;
-  for (fs::directory_iterator item(directory, error), end; !error && item != end;
-       item.increment(error)) {
-    const std::string name = item->path().filename().string();
-    for (const std::string_view suffix : {".bin", ".pth", ".pt", ".gguf", ".safetensors", ".h5"}) {
-      if (name.ends_with(suffix)) found.push_back(name);
-    }
-  }
-  if (found.empty()) return "";
-  std::ranges::sort(found);
-  if (found.size() > 6) {
-    found.resize(6);
-    found.emplace_back("...");
-  }
-  return fmt::format(
-      "; there are {}, which LiteCache does not read: save the model with "
-      "Transformers' save_pretrained()",
-      Join(found));
-}
 
 }  // namespace
 
@@ -51,8 +28,9 @@ Checkpoint::Checkpoint(const fs::path& directory) : directory_(directory) {
   }
   const fs::path index_path = directory / kIndex;
   if (!fs::exists(index_path, ignored)) {
-    throw FileError("{}: holds neither {} nor {}{}", directory.string(), kSingle, kIndex,
-                    Instead(directory));
+    const std::string instead = OtherFormat(directory);
+    throw FileError("{}: holds neither {} nor {}{}{}", directory.string(), kSingle, kIndex,
+                    instead.empty() ? "" : "; ", instead);
   }
   const nlohmann::json document = ReadJsonFile(index_path);
   const JsonFields fields(document, index_path.string());
@@ -78,6 +56,17 @@ Checkpoint::Checkpoint(const fs::path& directory) : directory_(directory) {
     shards.insert(name);
   }
   if (shards.empty()) throw FileError("{}: 'weight_map' is empty", index_path.string());
+  std::vector<std::string> missing;
+  for (const std::string& shard : shards) {
+    if (!fs::exists(directory / shard, ignored)) missing.push_back(shard);
+  }
+  if (!missing.empty()) {
+    throw FileError(
+        "{}: {} of the {} files of weights that {} names {} missing, e.g. {}: the download is not "
+        "complete; `hf download` goes on with it",
+        directory.string(), missing.size(), shards.size(), kIndex,
+        missing.size() == 1 ? "is" : "are", missing.front());
+  }
   files_.reserve(shards.size());
   for (const std::string& shard : shards) Add(directory / shard);
   for (const auto& [tensor, file] : weight_map.items()) {

@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "base/units.h"
+#include "io/other_formats.h"
 
 namespace litecache::io {
 namespace {
@@ -70,6 +71,7 @@ std::string ReadTextFile(const std::filesystem::path& path, uint64_t max_bytes) 
     if (count == 0) throw FileError("{}: became shorter while it was read", path.string());
     done += static_cast<uint64_t>(count);
   }
+  RefuseLfsPointer(text, path.string());
   return text;
 }
 

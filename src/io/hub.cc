@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/join.h"
 #include "io/file.h"
+#include "io/other_formats.h"
 
 namespace litecache::io {
 namespace {
@@ -124,8 +125,10 @@ fs::path FindSnapshot(const std::string& model, const std::string& name,
   if (!IsDirectory(repository)) {
     throw FileError(
         "{}: no such directory, and no such model in the Hugging Face cache {} ({}); "
-        "LiteCache does not download: fetch it with `hf download {}`",
-        model, cache.string(), WhatIsThere(cache), name);
+        "LiteCache does not download: fetch it with `hf download {}{}` (pip install "
+        "huggingface_hub)",
+        model, cache.string(), WhatIsThere(cache), name,
+        revision.empty() ? "" : " --revision " + revision);
   }
   const fs::path snapshots = repository / "snapshots";
   if (revision.empty()) {
@@ -171,12 +174,18 @@ fs::path ResolveModelDirectory(const std::string& model) {
     }
     directory = FindSnapshot(model, name, revision);
   } else if (!IsDirectory(directory)) {
-    throw FileError("{}: is a file; name the model's directory, which holds config.json", model);
+    const std::string format = OtherFormatOfFile(directory);
+    throw FileError(
+        "{}: {}", model,
+        format.empty() ? "is a file; name the model's directory, which holds config.json" : format);
   }
   if (!Exists(directory / "config.json")) {
     const std::vector<std::string> names = Names(directory);
-    throw FileError("{}: holds no config.json ({})", directory.string(),
-                    names.empty() ? "it is empty" : "there are " + Listed(names));
+    const std::string format = OtherFormat(directory);
+    throw FileError("{}: holds no config.json{}", directory.string(),
+                    !format.empty() ? "; " + format
+                    : names.empty() ? " (it is empty)"
+                                    : " (there are " + Listed(names) + ")");
   }
   return directory;
 }

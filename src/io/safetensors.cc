@@ -13,6 +13,7 @@
 #include "base/join.h"
 #include "base/units.h"
 #include "io/json.h"
+#include "io/other_formats.h"
 
 namespace litecache::io {
 namespace {
@@ -129,6 +130,7 @@ std::pair<json, uint64_t> ReadHeader(std::span<const std::byte> head, uint64_t f
   if (file_size < kLengthBytes || head.size() < kLengthBytes) {
     throw FileError("{}: {} bytes are too few for a safetensors file", name, file_size);
   }
+  RefuseLfsPointer({reinterpret_cast<const char*>(head.data()), head.size()}, name);
   uint64_t length = 0;
   for (size_t i = 0; i < kLengthBytes; ++i) {
     length |= std::to_integer<uint64_t>(head[i]) << (8 * i);

@@ -1,5 +1,9 @@
 #include "model/config.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cctype>
 #include <limits>
 
 #include "base/error.h"
@@ -34,6 +38,24 @@ const FamilySpec& FindFamily(const io::JsonFields& fields) {
   }
   throw FileError("{}: names neither 'architectures' nor 'model_type'; supported are {}",
                   fields.name(), Join(supported));
+}
+
+// Throws Unsupported that names the method.
+void RefuseQuantized(const io::JsonFields& fields) {
+  for (const char* key : {"quantization_config", "compression_config"}) {
+    const auto quantization = fields.Object(key);
+    if (!quantization) continue;
+    std::string method = quantization->String("quant_method").value_or("an unnamed method");
+    for (const char* known : {"awq", "gptq", "fp8", "hqq", "aqlm"}) {
+      if (method == known) std::ranges::transform(method, method.begin(), ::toupper);
+    }
+    const auto bits = quantization->Int("bits", 1, 64);
+    throw Unsupported(
+        "{}: field '{}': the weights are quantized with {}{}, and only bf16, f16 and f32 weights "
+        "are read: use the model that they were made from, often the one of the same name without "
+        "the method's",
+        fields.name(), key, method, bits ? fmt::format(" to {} bits", *bits) : "");
+  }
 }
 
 DType ParseDType(const io::JsonFields& fields) {
@@ -76,9 +98,7 @@ ModelConfig ModelConfig::FromJson(const std::string& text, const std::string& na
   const nlohmann::json document = io::ParseJson(text, name);
   const io::JsonFields fields(document, name);
   const FamilySpec& spec = FindFamily(fields);
-  for (const char* key : {"quantization_config", "compression_config"}) {
-    if (fields.Has(key)) fields.Refuse(key, "only bf16, f16 and f32 weights are read");
-  }
+  RefuseQuantized(fields);
 
   ModelConfig config;
   config.family = spec.family;
