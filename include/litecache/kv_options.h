@@ -60,7 +60,7 @@ class PolicySettings {
 };
 
 struct KvOptions {
-  std::string policy = "full";  // one of KvPolicies()
+  std::string policy = "full";  // one of KvPolicies(); for an engine "auto", too (option_table.cc)
 
   // ---- policy litecache: QSAC (LiteCache section 4) ----
   KvBudget budget;             // top-k rows per head

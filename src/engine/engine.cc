@@ -14,11 +14,11 @@
 #include "base/error.h"
 #include "base/logging.h"
 #include "base/progress.h"
+#include "base/thread_pool.h"
 #include "base/units.h"
 #include "device/machine.h"
 #include "engine/core.h"
-#include "engine/device_sampler.h"
-#include "engine/gpu_speed.h"
+#include "engine/engine_plan.h"
 #include "engine/kv_profile.h"
 #include "engine/memory_plan.h"
 #include "engine/prefill_chunk.h"
@@ -26,26 +26,20 @@
 #include "io/generation_config.h"
 #include "io/hub.h"
 #include "kv/cache_plan.h"
-#include "kv/heads/head_plan.h"
-#include "kv/heads/profile.h"
 #include "model/decoder.h"
 #include "model/fingerprint.h"
 #include "model/weight_placement.h"
-#include "ops/linear/linear.h"
-#include "ops/linear/linear_scratch_cuda.h"
 #include "tokenizer/stream_decoder.h"
 #include "tokenizer/tokenizer.h"
 
 namespace litecache {
 namespace {
 
+using engine::Parts;
+
 // Share of the free memory that a budget takes by default; the rest is for the program itself and
 // for programs started later.
 constexpr double kDefaultShare = 0.9;
-
-// Bytes of the logits of a score job's step. Larger steps run faster; 32 MiB are 64 rows of Llama
-// 3's vocabulary, enough for a matrix product to be compute-bound.
-constexpr int64_t kScoreLogitBytes = 32 << 20;
 
 class TokenizerText final : public engine::TokenText {
  public:
@@ -58,26 +52,14 @@ class TokenizerText final : public engine::TokenText {
   tokenizer::StreamDecoder stream_;
 };
 
-// What the engine is built from, in the order of creation.
-struct Parts {
-  Machine machine;
-  std::unique_ptr<Stream> stream;
-  std::unique_ptr<model::Decoder> decoder;
-  std::shared_ptr<const tokenizer::Tokenizer> tokenizer;
-  std::filesystem::path directory;
-  std::string name;                       // for messages
-  std::function<std::string()> identity;  // identifies the model; reads a little of its files
-  SamplingParams sampling;
-  std::vector<int32_t> eos_ids;
-  uint64_t budget = 0;      // of host memory
-  uint64_t gpu_budget = 0;  // of a GPU's memory, if there is one
-  bool weights_mapped = false;
-
-  uint64_t weights_budget() const { return gpu_budget > 0 ? gpu_budget : budget; }
-};
-
 Parts Begin(const EngineOptions& options, std::string name) {
   options.Validate();
+  if (options.threads > AvailableCores()) {
+    SPDLOG_WARN(
+        "--threads {}: this process may use {} cores, and threads that wait for a core slow the "
+        "others down",
+        options.threads, AvailableCores());
+  }
   Parts parts;
   parts.name = std::move(name);
   parts.machine = OpenMachine(options.device, options.threads);
@@ -111,10 +93,7 @@ Parts Begin(const EngineOptions& options, std::string name) {
 // Called before the weights are read.
 void CheckWeights(const Parts& parts, const model::ModelConfig& config,
                   const EngineOptions& options) {
-  if (options.kv.policy == "litecache") {
-    model::CheckLayersAhead(model::WeightPlacement::Of(config.layers, options.weights_on_device),
-                            kv::LayersAhead(options.kv));
-  }
+  engine::CheckLayersAhead(options, config);
   const DType dtype = options.dtype == "f32" ? DType::kF32 : config.weight_dtype;
   const auto weights = model::EstimateWeights(config, dtype, options.weights_on_device);
   engine::CheckWeightsFit(parts.name, weights.device, parts.weights_budget(), parts.gpu_budget > 0);
@@ -125,17 +104,12 @@ class EngineImpl final : public Engine {
  public:
   EngineImpl(Parts parts, const EngineOptions& options)
       : parts_(std::move(parts)),
-        profile_(engine::WithMeasuredSpeed(
-            engine::LoadProfile(options.kv, parts_.directory, Layout()), options.kv,
-            parts_.machine.compute(), *parts_.stream, *parts_.decoder)),
-        cache_plan_(
-            kv::MakeCachePlan(Layout(), options.kv, profile_, parts_.machine.compute().type())),
-        prefill_chunk_(PrefillChunk(options)),
-        plan_(MakePlan(options)),  // may offload resident heads
-        kv_notes_(engine::DescribePlan(*cache_plan_, options.kv, profile_.get())),
-        cache_(cache_plan_->Create(parts_.machine.compute(), plan_.kv)) {
+        plan_(engine::MakePlan(parts_, options)),
+        kv_notes_(engine::DescribePlan(*plan_.cache, plan_.kv, plan_.profile.get())),
+        cache_(plan_.cache->Create(parts_.machine.compute(), plan_.memory.kv)) {
     for (const std::string& note : kv_notes_) SPDLOG_INFO("KV cache: {}", note);
-    if (const auto warning = engine::PlanWarning(*cache_plan_, profile_.get()); !warning.empty()) {
+    if (const auto warning = engine::PlanWarning(*plan_.cache, plan_.profile.get());
+        !warning.empty()) {
       SPDLOG_WARN("KV cache: {}", warning);
     }
     engine::Backend backend;
@@ -151,11 +125,12 @@ class EngineImpl final : public Engine {
       };
     }
     core_ = std::make_unique<engine::Core>(
-        backend, engine::CoreOptions{plan_.context_limit, options.max_batch, prefill_chunk_,
-                                     engine::PrefillChunkBesideDecode(
-                                         options.prefill_chunk_beside_decode,
-                                         parts_.machine.compute().type(), prefill_chunk_),
-                                     ScoreRows(), Prefixes(options)});
+        backend, engine::CoreOptions{
+                     plan_.memory.context_limit, options.max_batch, plan_.memory.prefill_chunk,
+                     engine::PrefillChunkBesideDecode(options.prefill_chunk_beside_decode,
+                                                      parts_.machine.compute().type(),
+                                                      plan_.memory.prefill_chunk),
+                     plan_.score_rows, Prefixes(options)});
   }
 
   const model::ModelConfig& config() const override { return parts_.decoder->config(); }
@@ -169,13 +144,19 @@ class EngineImpl final : public Engine {
     return *parts_.tokenizer;
   }
   const std::filesystem::path& directory() const override { return parts_.directory; }
-  const MemoryPlan& memory_plan() const override { return plan_; }
+  const MemoryPlan& memory_plan() const override { return plan_.memory; }
   const std::vector<std::string>& kv_notes() const override { return kv_notes_; }
   EngineStats Stats() const override { return core_->Stats(); }
   const SamplingParams& default_sampling() const override { return parts_.sampling; }
 
   std::shared_ptr<RequestHandle> Submit(Request request) override {
-    return core_->Submit(std::move(request));
+    const int64_t tokens = static_cast<int64_t>(request.prompt.size()) + request.max_tokens;
+    try {
+      return core_->Submit(std::move(request));
+    } catch (const CapacityError& error) {
+      if (plan_.alternative.empty() || tokens > plan_.memory.context_limit) throw;
+      throw CapacityError("{}; or {}", error.what(), plan_.alternative);
+    }
   }
   ScoreResult Score(const ScoreRequest& request,
                     const std::function<void(int64_t, int64_t)>& progress) override {
@@ -195,95 +176,22 @@ class EngineImpl final : public Engine {
   }
 
  private:
-  kv::Layout Layout() const { return config().kv_layout(parts_.decoder->kv_dtype()); }
-
-  int64_t PrefillChunk(const EngineOptions& options) const {
-    if (options.prefill_chunk > 0) return options.prefill_chunk;
-    const uint64_t weights = parts_.decoder->weight_bytes();
-    const uint64_t budget = parts_.weights_budget();
-    return engine::DefaultPrefillChunk(*parts_.decoder, parts_.machine.compute().type(),
-                                       budget > weights ? budget - weights : 0);
-  }
-
-  int64_t ScoreRows() const {
-    const int64_t row_bytes = config().vocab * static_cast<int64_t>(sizeof(float));
-    return std::clamp<int64_t>(kScoreLogitBytes / row_bytes, 1, prefill_chunk_);
-  }
-
-  // Bytes of the operations' scratch: on the CPU's threads, or on the GPU.
-  uint64_t ScratchBytes(const EngineOptions& options, int64_t rows) const {
-    const int threads = parts_.machine.cpu->pool().size();
-    const int64_t context = options.max_context > 0
-                                ? std::min(options.max_context, config().max_context)
-                                : config().max_context;
-    const uint64_t cache = cache_plan_->ScratchBytes(options.max_batch, context, threads);
-    if (parts_.machine.gpu != nullptr) return ops::cuda::LinearScratchBytes() + cache;
-    const int64_t depth = std::max({config().hidden, config().q_width(), config().intermediate});
-    return ops::LinearScratchBytes(rows, depth, threads) + cache;
-  }
-
   std::optional<engine::PrefixOptions> Prefixes(const EngineOptions& options) const {
     if (!options.prefix_cache) return std::nullopt;
     engine::PrefixOptions prefixes{options.prefix_store, options.prefix_store_bytes, ""};
     if (prefixes.store.empty()) return prefixes;
-    const std::string cache = cache_plan_->Identity();
+    const std::string cache = plan_.cache->Identity();
     if (cache.empty()) {
       throw Unsupported("prefix_store: KV policy '{}' cannot write its rows to a disk here",
-                        options.kv.policy);
+                        plan_.kv.policy);
     }
     prefixes.space = fmt::format("{}; {}; {}{}", parts_.identity(), options.dtype, cache,
                                  parts_.machine.gpu != nullptr ? "; cuda" : "");
     return prefixes;
   }
 
-  MemoryPlan MakePlan(const EngineOptions& options) const {
-    const int64_t rows = options.max_batch + prefill_chunk_;
-    const int64_t logit_rows = options.max_batch + ScoreRows();
-    const auto logit_row_bytes = static_cast<uint64_t>(config().vocab) * sizeof(float);
-    engine::MemoryRequest request;
-    request.model = parts_.name;
-    request.total = parts_.budget + parts_.gpu_budget;
-    request.weights = parts_.decoder->weight_bytes();
-    request.host_weights = parts_.decoder->host_weight_bytes();
-    request.offloaded_layers = parts_.decoder->offloaded_layers();
-    request.weights_mapped = parts_.weights_mapped;
-    // A sampling thread keeps two rows in host memory: adjusted logits and weights.
-    const int64_t of_threads =
-        parts_.machine.gpu != nullptr ? 0 : 2 * parts_.machine.cpu->pool().size();
-    request.buffers = parts_.decoder->WorkspaceBytes(rows, logit_rows) +
-                      static_cast<uint64_t>(logit_rows + of_threads) * logit_row_bytes +
-                      ScratchBytes(options, rows) +
-                      engine::DeviceSamplerBytes(parts_.machine.compute(), *parts_.stream,
-                                                 options.max_batch, config().vocab);
-    request.two_memories = parts_.gpu_budget > 0;
-    request.device = parts_.gpu_budget > 0 ? parts_.gpu_budget : options.kv.device_memory;
-    request.host = options.kv.host_memory;
-    // Host memory left by offloaded weights.
-    const uint64_t left = parts_.budget - std::min(parts_.budget, request.host_weights);
-    if (request.host > 0) request.host = engine::HostCap(request.host, left, options.memory);
-    if (parts_.gpu_budget > 0 && request.host == 0) request.host = left;
-    request.cache = cache_plan_.get();
-    request.policy = options.kv.policy;
-    request.model_context = config().max_context;
-    request.wanted_context = options.max_context;
-    request.max_batch = options.max_batch;
-    MemoryPlan plan = engine::MakeMemoryPlan(request);
-    plan.prefill_chunk = prefill_chunk_;
-    plan.retriever = cache_plan_->retriever();
-    plan.transfer = cache_plan_->transfer();
-    plan.layers = config().layers;
-    plan.kv_heads = config().layers * config().kv_heads;
-    if (const kv::HeadPlan* heads = cache_plan_->heads()) {
-      plan.resident_heads = heads->resident_count();
-    }
-    return plan;
-  }
-
   Parts parts_;
-  std::shared_ptr<const kv::Profile> profile_;  // null without one
-  std::unique_ptr<kv::CachePlan> cache_plan_;
-  int64_t prefill_chunk_ = 0;
-  MemoryPlan plan_;
+  engine::Plan plan_;
   std::vector<std::string> kv_notes_;
   std::unique_ptr<kv::Cache> cache_;
   std::unique_ptr<engine::Core> core_;  // declared last: its thread ends before the other members

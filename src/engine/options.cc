@@ -15,9 +15,9 @@ Rows EngineRows() {
       Row("device", &O::device, Text("NAME"),
           "What runs the model. cuda: the first GPU; cuda:N: another one; auto: a GPU where there "
           "is one, else the CPU",
-          {.values = "auto, cpu, cuda, cuda:N", .environment = "LITECACHE_DEVICE", .common = true}),
+          {.values = "auto, cpu, cuda, cuda:N", .common = true}),
       Row("threads", &O::threads, Whole(0, 4096), "CPU threads; 0: one a core",
-          {.flag = "-t,--threads", .environment = "LITECACHE_THREADS"}),
+          {.flag = "-t,--threads"}),
       Row("memory", &O::memory, Bytes(),
           "Memory for weights, KV cache and buffers together; with a GPU, the host's memory alone; "
           "0: 90% of what is free",

@@ -218,6 +218,34 @@ TEST(Program, InspectPlansTwoMemories) {
   EXPECT_THAT(refused["error"].get<std::string>(), HasSubstr("--host-memory"));
 }
 
+TEST(Program, InspectSaysWhatFitsOnACard) {
+  const std::vector<std::string> words = {"inspect", "--shape",  "llama3.1-8b", "--card",
+                                          "24GiB",   "--memory", "64GiB"};
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), words.begin(), words.end());
+    const auto result = RunProgram(more);
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return result;
+  };
+  const auto text = with({});
+  EXPECT_THAT(text.out, HasSubstr("On a card of 24.0 GiB"));
+  EXPECT_THAT(text.out, HasSubstr("litecache 131072 tokens with "));
+  const auto json = nlohmann::json::parse(with({"--json"}).out);
+  // (24 GiB - 512 MiB) * 0.9 without 15 GiB of weights and the buffers, at 128 KiB a token.
+  const double left = (23.5 * 0.9 * (uint64_t{1} << 30)) - json["memory"]["weights"].get<double>() -
+                      json["memory"]["buffers"].get<double>();
+  EXPECT_GT(json["memory"]["buffers"].get<double>(), 1 << 20);
+  EXPECT_NEAR(json["card"]["full"].get<double>(), left / (128 << 10), 512);
+  EXPECT_EQ(json["card"]["litecache"], 131072);
+  EXPECT_EQ(json["memory"]["policy"], "full");
+
+  const auto chosen = with({"--json", "--kv-policy", "auto"});
+  EXPECT_EQ(nlohmann::json::parse(chosen.out)["memory"]["policy"], "litecache");
+  EXPECT_THAT(chosen.err, HasSubstr("--kv-policy auto: litecache, because full has room for"));
+  const auto refused = with({"-c", "131072"});
+  EXPECT_THAT(refused.out, HasSubstr("or use --kv-policy litecache, whose KV fits with "));
+}
+
 TEST(Program, AModelThatDoesNotFitIsRefusedWithTheNumbers) {
   const auto result =
       RunProgram({"inspect", "--model", SharedModel().path(), "--memory", "100KiB"});

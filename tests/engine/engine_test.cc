@@ -14,12 +14,14 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/thread_pool.h"
 #include "base/units.h"
 #include "io/file.h"
 #include "logged.h"
 #include "model/config.h"
 #include "model/reference.h"
 #include "source_directory.h"
+#include "temporary_directory.h"
 #include "test_seed.h"
 #include "tokenizer/tokenizer.h"
 
@@ -257,6 +259,78 @@ TEST(Engine, WarnsOfMoreHostMemoryThanThereIs) {
   EXPECT_THAT(log(0, uint64_t{1} << 60), HasSubstr("host_memory: 1048576 TiB requested"));
   EXPECT_THAT(log(0, uint64_t{1} << 60), HasSubstr("of what this machine has free"));
   EXPECT_THAT(log(256 * kMiB, 200 * kMiB), Not(HasSubstr("requested")));
+}
+
+// Policy auto is full where the whole context fits, else litecache where that reaches further. A
+// context of 16K takes 12 MiB of KV, of which litecache keeps 7 on the device.
+TEST(Engine, AutoChoosesThePolicyByTheMemory) {
+  using ::testing::HasSubstr;
+  const testing::TemporaryDirectory model;
+  std::string config = io::ReadTextFile(Fixture("llama") + "/config.json");
+  const std::string context = "\"max_position_embeddings\": 1024";
+  ASSERT_NE(config.find(context), std::string::npos);
+  config.replace(config.find(context), context.size(), "\"max_position_embeddings\": 16384");
+  model.Write("config.json", config);
+  std::filesystem::create_symlink(Fixture("llama") + "/model.safetensors",
+                                  model.path() / "model.safetensors");
+
+  EngineOptions options = OnCpu("auto");
+  std::string log;
+  const auto load = [&] {
+    std::unique_ptr<Engine> engine;
+    log = testing::Logged([&] { engine = Engine::Load(model.path().string(), options); });
+    return engine;
+  };
+  const auto refusal = [&](const std::function<void()>& body) {
+    try {
+      body();
+      return std::string("nothing is refused");
+    } catch (const CapacityError& error) {
+      return std::string(error.what());
+    }
+  };
+  const std::string alternative = "or use --kv-policy litecache, whose KV fits with ";
+  options.kv.policy = "auto";
+  const MemoryPlan full = load()->memory_plan();
+  EXPECT_EQ(full.kv_policy, "full");
+  EXPECT_EQ(log, "");
+
+  options.kv.device_memory = full.weights + full.buffers + (uint64_t{10} << 20);
+  EXPECT_EQ(load()->memory_plan().kv_policy, "litecache");
+  EXPECT_THAT(log, HasSubstr("auto: litecache, because full has room for 13568 of 16384 tokens"));
+  EXPECT_THAT(log, HasSubstr("on the host for 16384 tokens"));
+  options.max_context = 12000;  // more is not wanted
+  EXPECT_EQ(load()->memory_plan().kv_policy, "full");
+
+  options.kv.policy = "full";
+  options.max_context = 16384;
+  EXPECT_THAT(refusal(load), HasSubstr(alternative));
+  options.max_context = 0;
+  const auto engine = load();
+  EXPECT_THAT(refusal([&] { engine->Submit({.prompt = std::vector<int32_t>(15000, 5)}); }),
+              HasSubstr(alternative));
+  EXPECT_THAT(refusal([&] { engine->Submit({.prompt = std::vector<int32_t>(20000, 5)}); }),
+              ::testing::Not(HasSubstr(alternative)));
+
+  // Both tiers in the same memory: litecache needs more than full.
+  options.memory = options.kv.device_memory;
+  options.kv.device_memory = 0;
+  options.kv.policy = "auto";
+  EXPECT_EQ(load()->memory_plan().kv_policy, "full");
+  options.kv.policy = "full";
+  options.max_context = 16384;
+  EXPECT_THAT(refusal(load), ::testing::Not(HasSubstr(alternative)));
+}
+
+TEST(Engine, MoreThreadsThanCoresAreWarnedOf) {
+  EngineOptions options = OnCpu("auto");
+  const auto log = [&] {
+    return testing::Logged([&] { Engine::Load(Fixture("llama"), options); });
+  };
+  options.threads = AvailableCores();
+  EXPECT_EQ(log(), "");
+  options.threads = AvailableCores() + 1;
+  EXPECT_THAT(log(), ::testing::HasSubstr(fmt::format("--threads {}: ", options.threads)));
 }
 
 TEST(Engine, MaxContextIsALimitOfRequests) {

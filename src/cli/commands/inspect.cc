@@ -1,8 +1,8 @@
 // litecache inspect: the shape of a model, and how its memory would be used.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
-#include <utility>
 
 #include "base/units.h"
 #include "cli/command.h"
@@ -10,17 +10,19 @@
 #include "cli/json_text.h"
 #include "cli/options.h"
 #include "cli/output.h"
-#include "device/cpu/cpu_device.h"
 #include "device/cuda/cuda_devices.h"
-#include "engine/memory_plan.h"
-#include "kv/cache_plan.h"
+#include "device/machine.h"
+#include "engine/engine_plan.h"
 #include "model/config.h"
-#include "model/weight_placement.h"
+#include "model/shape_decoder.h"
 #include "tokenizer/chat_template.h"
 #include "tokenizer/tokenizer.h"
 
 namespace litecache::cli {
 namespace {
+
+// What a process takes of a GPU's memory before it allocates any.
+constexpr uint64_t kContextBytes = uint64_t{512} << 20;
 
 using Json = nlohmann::ordered_json;
 using model::ModelConfig;
@@ -99,15 +101,14 @@ class InspectCommand final : public Command {
   std::string Name() const override { return "inspect"; }
   std::string Summary() const override { return "What a model is, and where its memory would go."; }
   std::string Notes() const override {
-    return "A model's weights are mapped, not read. For --shape nothing is allocated, and the "
-           "plan leaves the activations out; with --device cuda and --device-memory it says "
-           "what a GPU would hold, on any machine.";
+    return "A model's weights are mapped, not read. For --shape nothing is allocated; with "
+           "--device cuda and --device-memory, or with --card, it says what a GPU would hold, on "
+           "any machine.";
   }
   std::vector<std::string> Examples() const override {
     return {"litecache inspect --model DIR",
             "litecache inspect --shape llama3-8b --memory 24GiB --json",
-            "litecache inspect --shape llama3.1-8b --device cuda --device-memory 24GiB "
-            "--kv-policy litecache"};
+            "litecache inspect --shape llama3.1-8b --card 24GiB --kv-policy litecache"};
   }
 
   void Declare(CLI::App& app) override {
@@ -116,6 +117,10 @@ class InspectCommand final : public Command {
     for (const auto& name : ModelConfig::ShapeNames()) names += (names.empty() ? "" : ", ") + name;
     app.add_option("--shape", shape_, "A published shape instead of a model: " + names)
         ->type_name("NAME");
+    app.add_option("--card", card_,
+                   "With --shape: plan for a GPU with this much memory, e.g. 24GiB, and say what "
+                   "context each policy has room for")
+        ->type_name("SIZE");
     app.add_flag("--json", json_, "Print JSON");
     flags_.DeclareRun(app);
   }
@@ -185,75 +190,84 @@ class InspectCommand final : public Command {
     report->json["chat_template"] = has_template;
   }
 
-  // Sets the budgets as the engine would, also on a machine without the GPU in question.
-  void SetBudgets(engine::MemoryRequest* request, const KvOptions& options) const {
+  // Sets the engine's budgets, also for a GPU that this machine does not have.
+  void SetBudgets(engine::Parts* parts, const EngineOptions& options) const {
     const auto most = [](uint64_t free) {
       return static_cast<uint64_t>(0.9 * static_cast<double>(free));
     };
-    request->host = flags_.options.memory > 0
-                        ? flags_.options.memory
-                        : most(CpuDevice(flags_.options.threads).Info().free_memory);
+    parts->budget =
+        options.memory > 0 ? options.memory : most(parts->machine.cpu->Info().free_memory);
     const CudaDevices found = FindCudaDevices();
-    request->two_memories = flags_.options.device.starts_with("cuda") ||
-                            (flags_.options.device == "auto" && !found.devices.empty());
-    request->device = options.device_memory;
-    if (!request->two_memories) {
-      request->total = std::exchange(request->host, options.host_memory);
-      return;
-    }
-    if (options.host_memory > 0) request->host = options.host_memory;
-    if (request->device == 0) {
-      if (found.devices.empty()) {
-        throw UsageError("--device {} without a GPU ({}) needs --device-memory",
-                         flags_.options.device, found.why_none);
+    if (card_.value > 0) {
+      parts->gpu_budget = most(card_.value - std::min(card_.value, kContextBytes));
+    } else if (options.device.starts_with("cuda") ||
+               (options.device == "auto" && !found.devices.empty())) {
+      parts->gpu_budget = options.kv.device_memory;
+      if (parts->gpu_budget == 0 && found.devices.empty()) {
+        throw UsageError("--device {} without a GPU ({}) needs --device-memory or --card",
+                         options.device, found.why_none);
       }
-      request->device = most(found.devices.front().free_memory);
+      if (parts->gpu_budget == 0) parts->gpu_budget = most(found.devices.front().free_memory);
     }
-    request->total = request->device + request->host;
-  }
-
-  Report ShapeReport() const {
-    const auto config = ModelConfig::FromShapeName(shape_);
-    const bool f32 = flags_.options.dtype == "f32" || config.weight_dtype != DType::kBF16;
-    const kv::Layout layout = config.kv_layout(f32 ? DType::kF32 : DType::kBF16);
-    const KvOptions options = flags_.ToEngineOptions().kv;
-    engine::MemoryRequest request;
-    request.model = shape_;
-    SetBudgets(&request, options);
-    const double on_device = flags_.options.weights_on_device;
-    if (on_device < 1 && !request.two_memories) {
+    if (options.weights_on_device < 1 && parts->gpu_budget == 0) {
       throw UsageError(
           "--weights-on-device: on the CPU there is one memory, and all weights are in it; use it "
           "with --device cuda");
     }
-    const auto weights = model::EstimateWeights(
-        config, flags_.options.dtype == "f32" ? DType::kF32 : config.weight_dtype, on_device);
-    request.weights = weights.device;
-    request.host_weights = weights.host;
-    request.offloaded_layers = model::WeightPlacement::Of(config.layers, on_device).offloaded;
-    if (options.host_memory == 0) request.host -= std::min(request.host, weights.host);
-    const auto cache = kv::MakeCachePlan(
-        layout, options, nullptr, request.two_memories ? DeviceType::kCuda : DeviceType::kCpu);
-    request.cache = cache.get();
-    request.policy = options.policy;
-    request.model_context = config.max_context;
-    request.wanted_context = flags_.options.max_context;
-    request.max_batch = flags_.options.max_batch;
+  }
+
+  // Says what each policy has room for on --card.
+  void AddCard(const engine::Parts& parts, EngineOptions options, Report* report) const {
+    report->text += fmt::format(
+        "On a card of {}, of which the driver takes about {} and a plan 90% of the rest:\n",
+        FormatBytes(card_.value), FormatBytes(kContextBytes));
+    for (const char* policy : {"full", "litecache"}) {
+      options.kv.policy = policy;
+      int64_t context = 0;
+      std::string text = "no context fits";
+      try {
+        const MemoryPlan plan = engine::MakePlan(parts, options).memory;
+        context = plan.largest_context;
+        text = fmt::format("{} tokens{}", context,
+                           plan.kv_largest.host > 0
+                               ? fmt::format(" with {} of host memory",
+                                             FormatBytes(plan.kv_largest.host + plan.host_weights))
+                               : "");
+      } catch (const CapacityError&) {
+      }
+      report->text += fmt::format("  {:<10}{}\n", policy, text);
+      report->json["card"][policy] = context;
+    }
+  }
+
+  Report ShapeReport() const {
+    const auto config = ModelConfig::FromShapeName(shape_);
+    const EngineOptions options = flags_.ToEngineOptions();
+    engine::Parts parts;
+    parts.name = shape_;
+    parts.machine = OpenMachine("cpu", options.threads);
+    parts.stream = parts.machine.compute().CreateStream();
+    SetBudgets(&parts, options);
+    parts.decoder = model::MakeShapeDecoder(
+        parts.machine.compute(), config,
+        {.compute_f32 = options.dtype == "f32", .weights_on_device = options.weights_on_device});
     Report report;
     report.text = shape_ + "\n" + ConfigText(config);
     report.json = ConfigJson(config);
     report.json["shape"] = shape_;
     Json& memory = report.json["memory"];
-    memory = {{"budget", request.total},
-              {"weights", request.weights},
-              {"host_weights", request.host_weights},
-              {"kv_per_token", layout.token_bytes()},
+    memory = {{"budget", parts.budget + parts.gpu_budget},
+              {"weights", parts.decoder->weight_bytes()},
+              {"host_weights", parts.decoder->host_weight_bytes()},
+              {"kv_per_token", config.kv_layout(parts.decoder->kv_dtype()).token_bytes()},
               {"largest_context", 0}};
     try {
-      const MemoryPlan plan = engine::MakeMemoryPlan(request);
-      report.text += plan.ToString() + "Activations are not counted.\n";
+      const MemoryPlan plan = engine::MakePlan(parts, options).memory;
+      report.text += plan.ToString();
       memory["device_budget"] = plan.device_total;
       memory["host_budget"] = plan.host_total;
+      memory["buffers"] = plan.buffers;
+      memory["policy"] = plan.kv_policy;
       memory["largest_context"] = plan.largest_context;
       for (const NamedBytes& part : plan.kv_parts) {
         memory["kv_device_parts"][std::string(part.name)] = part.bytes;
@@ -262,6 +276,7 @@ class InspectCommand final : public Command {
       report.text += std::string(error.what()) + "\n";
       memory["error"] = error.what();
     }
+    if (card_.value > 0) AddCard(parts, options, &report);
     return report;
   }
 
@@ -273,6 +288,7 @@ class InspectCommand final : public Command {
 
   EngineFlags flags_;
   std::string shape_;
+  ByteCount card_;
   bool json_ = false;
 };
 

@@ -20,9 +20,10 @@ constexpr double kMost = 1 << 20;
 constexpr double kMostTokens = 1 << 30;
 
 Kind<std::string> Policy() {
-  Kind<std::string> kind = Choice({KvPolicies().begin(), KvPolicies().end()});
+  Kind<std::string> kind = Text("NAME");
+  kind.values = fmt::format("auto, {}", fmt::join(KvPolicies(), ", "));
   kind.read = [](const std::string& text, std::string_view who) {
-    const std::string why = kv::WhyNoPolicy(text);
+    const std::string why = text == "auto" ? "" : kv::WhyNoPolicy(text);
     if (!why.empty()) throw InvalidArgument("{}: {}", who, why);
     return text;
   };

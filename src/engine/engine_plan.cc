@@ -1,0 +1,189 @@
+#include "engine/engine_plan.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "base/error.h"
+#include "base/logging.h"
+#include "base/units.h"
+#include "engine/device_sampler.h"
+#include "engine/gpu_speed.h"
+#include "engine/kv_profile.h"
+#include "engine/memory_plan.h"
+#include "engine/prefill_chunk.h"
+#include "kv/heads/head_plan.h"
+#include "kv/tiers.h"
+#include "model/weight_placement.h"
+#include "ops/linear/linear.h"
+#include "ops/linear/linear_scratch_cuda.h"
+
+namespace litecache::engine {
+namespace {
+
+// Bytes of the logits of a score job's step. Larger steps run faster; 32 MiB are 64 rows of Llama
+// 3's vocabulary, enough for a matrix product to be compute-bound.
+constexpr int64_t kScoreLogitBytes = 32 << 20;
+
+const model::ModelConfig& ConfigOf(const Parts& parts) { return parts.decoder->config(); }
+
+int64_t PrefillChunk(const Parts& parts, const EngineOptions& options) {
+  if (options.prefill_chunk > 0) return options.prefill_chunk;
+  const uint64_t weights = parts.decoder->weight_bytes();
+  const uint64_t budget = parts.weights_budget();
+  return DefaultPrefillChunk(*parts.decoder, parts.device(),
+                             budget > weights ? budget - weights : 0);
+}
+
+// Bytes of the operations' scratch: on the CPU's threads, or on the GPU.
+uint64_t ScratchBytes(const Parts& parts, const kv::CachePlan& cache_plan,
+                      const EngineOptions& options, int64_t rows) {
+  const model::ModelConfig& config = ConfigOf(parts);
+  const int threads = parts.machine.cpu->pool().size();
+  const int64_t context = options.max_context > 0
+                              ? std::min(options.max_context, config.max_context)
+                              : config.max_context;
+  const uint64_t cache = cache_plan.ScratchBytes(options.max_batch, context, threads);
+  if (parts.device() == DeviceType::kCuda) return ops::cuda::LinearScratchBytes() + cache;
+  const int64_t depth = std::max({config.hidden, config.q_width(), config.intermediate});
+  return ops::LinearScratchBytes(rows, depth, threads) + cache;
+}
+
+MemoryPlan PlanMemory(const Parts& parts, kv::CachePlan* cache, int64_t score_rows,
+                      const EngineOptions& options) {
+  const model::ModelConfig& config = ConfigOf(parts);
+  const int64_t prefill_chunk = PrefillChunk(parts, options);
+  const int64_t rows = options.max_batch + prefill_chunk;
+  const int64_t logit_rows = options.max_batch + score_rows;
+  const auto logit_row_bytes = static_cast<uint64_t>(config.vocab) * sizeof(float);
+  MemoryRequest request;
+  request.model = parts.name;
+  request.total = parts.budget + parts.gpu_budget;
+  request.weights = parts.decoder->weight_bytes();
+  request.host_weights = parts.decoder->host_weight_bytes();
+  request.offloaded_layers = parts.decoder->offloaded_layers();
+  request.weights_mapped = parts.weights_mapped;
+  // A sampling thread keeps two rows in host memory: adjusted logits and weights.
+  const int64_t of_threads =
+      parts.device() == DeviceType::kCuda ? 0 : 2 * parts.machine.cpu->pool().size();
+  request.buffers =
+      parts.decoder->WorkspaceBytes(rows, logit_rows) +
+      static_cast<uint64_t>(logit_rows + of_threads) * logit_row_bytes +
+      ScratchBytes(parts, *cache, options, rows) +
+      DeviceSamplerBytes(parts.machine.compute(), *parts.stream, options.max_batch, config.vocab);
+  request.two_memories = parts.gpu_budget > 0;
+  request.device = parts.gpu_budget > 0 ? parts.gpu_budget : options.kv.device_memory;
+  request.host = options.kv.host_memory;
+  // Host memory left by offloaded weights.
+  const uint64_t left = parts.budget - std::min(parts.budget, request.host_weights);
+  if (request.host > 0) request.host = HostCap(request.host, left, options.memory);
+  if (parts.gpu_budget > 0 && request.host == 0) request.host = left;
+  request.cache = cache;
+  request.policy = options.kv.policy;
+  request.model_context = config.max_context;
+  request.wanted_context = options.max_context;
+  request.max_batch = options.max_batch;
+  MemoryPlan plan = MakeMemoryPlan(request);  // may offload resident heads
+  plan.prefill_chunk = prefill_chunk;
+  plan.retriever = cache->retriever();
+  plan.transfer = cache->transfer();
+  plan.layers = config.layers;
+  plan.kv_heads = config.layers * config.kv_heads;
+  if (const kv::HeadPlan* heads = cache->heads()) plan.resident_heads = heads->resident_count();
+  return plan;
+}
+
+// options.kv.policy is the name of a policy.
+Plan PlanPolicy(const Parts& parts, const EngineOptions& options) {
+  CheckLayersAhead(options, ConfigOf(parts));
+  const kv::Layout layout = ConfigOf(parts).kv_layout(parts.decoder->kv_dtype());
+  const int64_t logit_row_bytes = ConfigOf(parts).vocab * static_cast<int64_t>(sizeof(float));
+  Plan plan;
+  plan.kv = options.kv;
+  plan.profile = WithMeasuredSpeed(LoadProfile(options.kv, parts.directory, layout), options.kv,
+                                   parts.machine.compute(), *parts.stream, *parts.decoder);
+  plan.cache = kv::MakeCachePlan(layout, options.kv, plan.profile, parts.device());
+  plan.score_rows =
+      std::clamp<int64_t>(kScoreLogitBytes / logit_row_bytes, 1, PrefillChunk(parts, options));
+  plan.memory = PlanMemory(parts, plan.cache.get(), plan.score_rows, options);
+  return plan;
+}
+
+// The same, or nothing where it does not fit.
+std::optional<Plan> TryPolicy(const Parts& parts, EngineOptions options, const char* policy) {
+  options.kv.policy = policy;
+  try {
+    return PlanPolicy(parts, options);
+  } catch (const CapacityError&) {
+    return std::nullopt;
+  }
+}
+
+// "1.1 GiB of GPU memory and 16.0 GiB of host memory for 131072 tokens".
+std::string NeedOf(const Plan& plan) {
+  const kv::TierBytes& bytes = plan.memory.kv_largest;
+  return fmt::format("{} for {} tokens",
+                     plan.memory.device_total > 0
+                         ? fmt::format("{} of GPU memory and {} of host memory",
+                                       FormatBytes(bytes.device), FormatBytes(bytes.host))
+                         : kv::FormatTiers(bytes),
+                     plan.memory.largest_context);
+}
+
+// "use --kv-policy litecache, whose KV fits with ..."; empty where it has no room for more than
+// `tokens` tokens, or cannot run here.
+std::string Alternative(const Parts& parts, const EngineOptions& options, int64_t tokens) {
+  try {
+    const auto plan = TryPolicy(parts, options, "litecache");
+    if (!plan || plan->memory.largest_context <= tokens) return "";
+    return "use --kv-policy litecache, whose KV fits with " + NeedOf(*plan);
+  } catch (const Error&) {
+    return "";
+  }
+}
+
+Plan ChoosePolicy(const Parts& parts, const EngineOptions& options) {
+  auto full = TryPolicy(parts, options, "full");
+  if (full && full->memory.largest_context == full->memory.context_limit) return std::move(*full);
+  auto offloaded = TryPolicy(parts, options, "litecache");
+  const int64_t fits = full ? full->memory.largest_context : 0;
+  if (offloaded && offloaded->memory.largest_context > fits) {
+    SPDLOG_WARN(
+        "--kv-policy auto: litecache, because full has room for {} of {} tokens; it takes {}, and "
+        "each head attends {} of the context and its newest tokens, so that answers can differ "
+        "from full's",
+        fits, offloaded->memory.context_limit, NeedOf(*offloaded),
+        options.kv.budget.tokens > 0 ? options.kv.budget.ToString() + " rows"
+                                     : options.kv.budget.ToString());
+    return std::move(*offloaded);
+  }
+  if (full) return std::move(*full);
+  EngineOptions as_full = options;
+  as_full.kv.policy = "full";
+  return PlanPolicy(parts, as_full);  // throws, with the numbers
+}
+
+}  // namespace
+
+Plan MakePlan(const Parts& parts, const EngineOptions& options) {
+  if (options.kv.policy == "auto") return ChoosePolicy(parts, options);
+  if (options.kv.policy != "full") return PlanPolicy(parts, options);
+  try {
+    Plan plan = PlanPolicy(parts, options);
+    const int64_t fits = plan.memory.largest_context;
+    if (fits < plan.memory.context_limit) plan.alternative = Alternative(parts, options, fits);
+    return plan;
+  } catch (const CapacityError& error) {
+    const std::string alternative = Alternative(parts, options, 0);
+    if (alternative.empty()) throw;
+    throw CapacityError("{}; or {}", error.what(), alternative);
+  }
+}
+
+void CheckLayersAhead(const EngineOptions& options, const model::ModelConfig& config) {
+  if (options.kv.policy != "litecache") return;
+  model::CheckLayersAhead(model::WeightPlacement::Of(config.layers, options.weights_on_device),
+                          kv::LayersAhead(options.kv));
+}
+
+}  // namespace litecache::engine
