@@ -13,10 +13,12 @@
 #include "base/error.h"
 #include "base/printable.h"
 #include "cli/command.h"
+#include "cli/completion.h"
 #include "cli/exit_codes.h"
 #include "cli/help.h"
 #include "cli/interrupt.h"
 #include "cli/option_errors.h"
+#include "cli/option_sources.h"
 #include "cli/options.h"
 #include "cli/output.h"
 #include "cli/reference.h"
@@ -97,17 +99,32 @@ std::vector<std::string> Words(const Program& program, const Command& command,
   return words;
 }
 
+bool IsGroup(const Program& program, const std::string& word) {
+  return std::ranges::any_of(program.commands(), [&](const auto& command) {
+    return command->Name().starts_with(word + " ");
+  });
+}
+
 int RunCommand(const Program& program, const std::vector<std::string>& arguments) {
+  const bool asks_for_help =
+      arguments.size() == 2 && (arguments[1] == "-h" || arguments[1].starts_with("--help"));
+  if (asks_for_help && IsGroup(program, arguments[0])) {
+    Print(ProgramHelp(program, arguments[0]));
+    return kOk;
+  }
   size_t used = 0;
   const auto command = FindCommand(program, arguments, &used);
   CLI::App app;
   app.allow_extras();
   GeneralOptions general;
   DeclareAll(*command, general, app);
+  std::vector<std::string> own(arguments.begin() + static_cast<std::ptrdiff_t>(used),
+                               arguments.end());
+  const OptionsFromElsewhere more = CollectOptions(program, command->Name(), own);
+  own.insert(own.begin(), more.words.begin(), more.words.end());
+  std::ranges::reverse(own);  // CLI11 expects them in reverse order
   try {
-    // CLI11 expects them in reverse order.
-    app.parse(std::vector<std::string>(arguments.rbegin(),
-                                       arguments.rend() - static_cast<std::ptrdiff_t>(used)));
+    app.parse(own);
   } catch (const CLI::CallForHelp&) {
     Print(ShortHelp(*command, app, program));
     return kOk;
@@ -118,12 +135,20 @@ int RunCommand(const Program& program, const std::vector<std::string>& arguments
     Words(program, *command, app);  // reports a misspelt option, which is the better explanation
     throw UsageError("{}; `{} {} --help` shows how", error.what(), program.name, command->Name());
   } catch (const CLI::ParseError& error) {
-    throw UsageError("{}", DescribeOptionError(app, error));
+    throw UsageError("{}", more.WithOrigin(DescribeOptionError(app, error)));
+  } catch (const InvalidArgument& error) {
+    throw UsageError("{}", more.WithOrigin(error.what()));
   }
   const auto words = Words(program, *command, app);
   general.Apply();
   command->SetQuiet(general.quiet);
-  return command->Run(words);
+  try {
+    return command->Run(words);
+  } catch (const InvalidArgument& error) {
+    throw UsageError("{}", more.WithOrigin(WithFlag(app, error.what())));
+  } catch (const Error& error) {
+    throw Error(more.WithOrigin(WithFlag(app, error.what())));
+  }
 }
 
 int Dispatch(const Program& program, const std::vector<std::string>& arguments) {
@@ -135,6 +160,18 @@ int Dispatch(const Program& program, const std::vector<std::string>& arguments) 
   }
   if (first == "--help-markdown") {
     Print(OptionReference(program));
+    return kOk;
+  }
+  if (first == "man") {
+    Print(ManPage(program));
+    return kOk;
+  }
+  if (first == "completion") {
+    Print(CompletionScript(program, arguments.size() == 2 ? arguments[1] : ""));
+    return kOk;
+  }
+  if (first == "--complete") {
+    Print(Completions(program, {arguments.begin() + 1, arguments.end()}));
     return kOk;
   }
   if (first == "--help" || first == "-h" || first == "help") {

@@ -79,16 +79,24 @@ std::string Wrap(std::string_view text, size_t indent, size_t width) {
   return result;
 }
 
-std::string ProgramHelp(const Program& program) {
-  std::string text = fmt::format("{}\n\nUsage: {} COMMAND [OPTIONS]\n\nCommands:\n",
-                                 program.summary, program.name);
+std::string ProgramHelp(const Program& program, const std::string& group) {
+  const std::string start = group.empty() ? "" : group + " ";
+  std::string text = fmt::format("{}\n\nUsage: {} {}COMMAND [OPTIONS]\n\nCommands:\n",
+                                 program.summary, program.name, start);
   for (const auto& command : program.commands()) {
+    if (!command->Name().starts_with(start)) continue;
     text += fmt::format("  {:<16} {}\n", command->Name(), Wrap(command->Summary(), 19, kWidth));
+  }
+  if (!group.empty()) {
+    return text +
+           fmt::format("\n`{} {}COMMAND --help` shows a command's options.\n", program.name, start);
   }
   text += fmt::format(
       "\nOptions:\n"
-      "  -h, --help       This text; `{} COMMAND --help` for a command's options\n"
+      "  -h, --help       This text; `{0} COMMAND --help` for a command's options\n"
       "  --version        Version and what this build can use\n\n"
+      "`{0} completion bash` (zsh, fish) prints the shell's completion, `{0} man` the manual\n"
+      "page.\n\n"
       "Results go to standard output, everything else to standard error. Exit codes: 0 done,\n"
       "1 failed, 2 wrong usage, 130 interrupted; serve has more.\n",
       program.name);

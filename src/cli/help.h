@@ -13,8 +13,8 @@ struct GeneralOptions;
 // Wraps `text` at spaces to lines of at most `width` characters; all but the first are indented.
 std::string Wrap(std::string_view text, size_t indent, size_t width);
 
-// `litecache --help`.
-std::string ProgramHelp(const Program& program = {});
+// `litecache --help`; of a group, `litecache eval --help`.
+std::string ProgramHelp(const Program& program = {}, const std::string& group = "");
 
 // `litecache COMMAND --help`: usage, common options and examples, on one screen. `app` contains the
 // command's options.

@@ -7,10 +7,7 @@
 
 namespace litecache::cli {
 
-std::string Entry::Text() const {
-  return help + (initial.empty() ? "" : " [" + initial + "]") +
-         (environment.empty() ? "" : " (or environment " + environment + ")");
-}
+std::string Entry::Text() const { return help + (initial.empty() ? "" : " [" + initial + "]"); }
 
 std::string Entry::ShortText() const {
   const OptionInfo* row = RowOf(*this);
@@ -36,8 +33,7 @@ std::vector<Entry> Entries(const CLI::App& app) {
                        .name = std::move(name),
                        .flag = "--" + option->get_lnames().front(),
                        .help = option->get_description(),
-                       .initial = option->get_required() ? "required" : option->get_default_str(),
-                       .environment = option->get_envname()});
+                       .initial = option->get_required() ? "required" : option->get_default_str()});
   }
   // Options of the command first, shared options last.
   std::stable_sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) {

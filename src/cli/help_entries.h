@@ -19,8 +19,7 @@ struct Entry {
   std::string name;  // "-t, --threads N"
   std::string flag;  // "--threads"
   std::string help;
-  std::string initial;      // its default, or "required"
-  std::string environment;  // environment variable that sets it
+  std::string initial;  // its value where it is not given, or "required"
 
   // The help text with additions derived from the declaration.
   std::string Text() const;

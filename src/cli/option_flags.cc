@@ -21,7 +21,6 @@ void DeclareFlag(CLI::App& app, const OptionInfo& option, const std::string& val
                    ->default_str(value);
   }
   declared->group(option.group);
-  if (!option.environment.empty()) declared->envname(option.environment);
 }
 
 }  // namespace litecache::cli

@@ -6,7 +6,6 @@
 #include "base/progress.h"
 #include "cli/command.h"
 #include "cli/option_flags.h"
-#include "io/generation_config.h"
 
 namespace litecache::cli {
 namespace {
@@ -24,8 +23,13 @@ CLI::Option* AddRepeated(CLI::App& app, const std::string& name, std::vector<std
 }
 
 void GeneralOptions::Declare(CLI::App& app) {
+  app.add_option("--options", options_file,
+                 "Read options from this TOML file: keys are the flags' names, a table such as "
+                 "[serve] is for one command. Environment variables, LITECACHE_KV_POLICY for "
+                 "--kv-policy, win over it, and the command line over both")
+      ->type_name("FILE")
+      ->group(kGeneral);
   app.add_option("--log-level", log_level, "trace, debug, info, warn, error or off")
-      ->envname("LITECACHE_LOG_LEVEL")
       ->type_name("LEVEL")
       ->capture_default_str()
       ->group(kGeneral);
@@ -45,7 +49,6 @@ void EngineFlags::DeclareModel(CLI::App& app, bool required) {
   auto* option = app.add_option("-m,--model", model,
                                 "Model directory in Hugging Face's layout, or org/name from the "
                                 "local Hugging Face cache")
-                     ->envname("LITECACHE_MODEL")
                      ->type_name("DIR")
                      ->group(kModel);
   if (required) option->required();
@@ -81,9 +84,10 @@ EngineOptions EngineFlags::ToEngineOptions() const {
 
 std::vector<std::string> EngineFlags::Unused() const {
   std::vector<std::string> names;
+  const std::string policy = options.kv.policy == "auto" ? "litecache" : options.kv.policy;
   for (const auto& option : KvOptionTable()) {
     const CLI::Option* flag = app_->get_option(option.LongFlag());
-    if (flag->count() > 0 && !option.AppliesTo(options.kv.policy)) {
+    if (flag->count() > 0 && !option.AppliesTo(policy)) {
       names.push_back(option.LongFlag());
     }
   }
@@ -98,13 +102,6 @@ void EngineFlags::WarnOfUnused() const {
               options.kv.policy == "full" ? "; did you mean --kv-policy litecache?" : "");
 }
 
-SamplingParams ModelDefaults(const Engine& engine) {
-  SamplingParams params = engine.default_sampling();
-  const auto config = io::GenerationConfig::FromDirectory(engine.directory());
-  if (!config.do_sample.value_or(false)) params.temperature = 0;
-  return params;
-}
-
 void SamplingFlags::Declare(CLI::App& app, int64_t default_max_tokens) {
   app.add_option("-n,--max-tokens", max_tokens,
                  "Tokens to generate at most; 0: until the context is full")
@@ -113,8 +110,7 @@ void SamplingFlags::Declare(CLI::App& app, int64_t default_max_tokens) {
       ->group(kSampling);
   app.add_option("--temperature,--temp", temperature,
                  "How random the choice of tokens is; 0: greedy; default: as the model's "
-                 "generation_config.json says, else greedy (1 where --top-k, --top-p, --min-p or "
-                 "--samples ask for sampling)")
+                 "generation_config.json says, else 1")
       ->type_name("X")
       ->group(kSampling);
   app.add_option("--top-k", top_k, "Sample from the K most likely tokens; 0: off")

@@ -20,8 +20,9 @@ namespace litecache::cli {
 CLI::Option* AddRepeated(CLI::App& app, const std::string& name, std::vector<std::string>& values,
                          const std::string& help);
 
-// --log-level, --quiet and --no-progress, which every command has.
+// --options, --log-level, --quiet and --no-progress, which every command has.
 struct GeneralOptions {
+  std::string options_file;  // read before the command's options are (option_sources.h)
   std::string log_level = "warn";
   bool quiet = false;
   bool no_progress = false;
@@ -56,10 +57,6 @@ struct EngineFlags {
  private:
   const CLI::App* app_ = nullptr;
 };
-
-// The sampling parameters in the checkpoint's generation_config.json, interpreted as in
-// Transformers: sampling if do_sample is true, else greedy.
-SamplingParams ModelDefaults(const Engine& engine);
 
 // Sampling and stop conditions.
 struct SamplingFlags {

@@ -73,15 +73,6 @@ const Shared* Find(const std::vector<Shared>& all, const Entry& entry) {
   return found == all.end() ? nullptr : &*found;
 }
 
-std::string Escape(const std::string& text) {
-  std::string result;
-  for (const char c : text) {
-    if (c == '|') result += '\\';
-    result += c;
-  }
-  return result;
-}
-
 std::string Code(const std::string& text) {
   return text.empty() || text == "required" ? text : "`" + text + "`";
 }
@@ -98,21 +89,6 @@ std::string Initial(const Shared& shared) {
                         fmt::join(values[i].second, ", "));
   }
   return text;
-}
-
-std::string Table(const std::vector<std::pair<Entry, std::string>>& rows) {
-  std::string text = "| option | default | values | meaning |\n| --- | --- | --- | --- |\n";
-  for (const auto& [entry, initial] : rows) {
-    const OptionInfo* row = RowOf(entry);
-    std::string meaning = entry.help;
-    if (!entry.environment.empty()) meaning += " (or environment `" + entry.environment + "`)";
-    if (row != nullptr && !row->policies.empty()) {
-      meaning += fmt::format(". For: {}", fmt::join(row->policies, ", "));
-    }
-    text += fmt::format("| `{}` | {} | {} | {} |\n", Escape(entry.name), Escape(initial),
-                        row == nullptr ? "" : Escape(row->values), Escape(meaning));
-  }
-  return text + "\n";
 }
 
 // "Model, KV cache, --threads": headings whose options the command has completely, and single
@@ -138,26 +114,63 @@ std::string SharedBy(const Page& page, const std::vector<Shared>& shared) {
 
 }  // namespace
 
-std::string OptionReference(const Program& program) {
+std::string Section::Row::Values() const {
+  const OptionInfo* row = RowOf(entry);
+  return row == nullptr ? "" : row->values;
+}
+
+std::string Section::Row::Meaning() const {
+  const OptionInfo* row = RowOf(entry);
+  return row == nullptr || row->policies.empty()
+             ? entry.help
+             : fmt::format("{}. For: {}", entry.help, fmt::join(row->policies, ", "));
+}
+
+std::vector<Section> ReferenceSections(const Program& program) {
   const std::vector<Page> pages = Pages(program);
   const std::vector<Shared> shared = SharedOptions(pages);
   std::vector<Entry> order;
   for (const Shared& option : shared) order.push_back(option.entry);
-  std::string text;
+  std::vector<Section> sections;
   for (const std::string& group : Groups(order)) {
-    std::vector<std::pair<Entry, std::string>> rows;
+    sections.push_back({.title = group});
     for (const Shared& option : shared) {
-      if (option.entry.group == group) rows.emplace_back(option.entry, Initial(option));
+      if (option.entry.group == group) {
+        sections.back().rows.push_back({option.entry, Initial(option)});
+      }
     }
-    text += "### " + group + "\n\n" + Table(rows);
   }
   for (const Page& page : pages) {
-    std::vector<std::pair<Entry, std::string>> rows;
+    sections.push_back({.title = "Options of " + page.command->Name()});
     for (const Entry& entry : page.entries) {
-      if (Find(shared, entry) == nullptr) rows.emplace_back(entry, Code(entry.initial));
+      if (Find(shared, entry) == nullptr) {
+        sections.back().rows.push_back({entry, Code(entry.initial)});
+      }
     }
-    text += "### Options of " + page.command->Name() + "\n\n" + (rows.empty() ? "" : Table(rows)) +
-            "Shared options: " + SharedBy(page, shared) + ".\n\n";
+    sections.back().note = "Shared options: " + SharedBy(page, shared) + ".";
+  }
+  return sections;
+}
+
+std::string OptionReference(const Program& program) {
+  const auto escape = [](std::string text) {
+    for (size_t at = 0; (at = text.find('|', at)) != std::string::npos; at += 2) {
+      text.insert(at, 1, '\\');
+    }
+    return text;
+  };
+  std::string text;
+  for (const Section& section : ReferenceSections(program)) {
+    text += "### " + section.title + "\n\n";
+    if (!section.rows.empty()) {
+      text += "| option | default | values | meaning |\n| --- | --- | --- | --- |\n";
+    }
+    for (const Section::Row& row : section.rows) {
+      text += fmt::format("| `{}` | {} | {} | {} |\n", escape(row.entry.name), escape(row.initial),
+                          escape(row.Values()), escape(row.Meaning()));
+    }
+    if (!section.rows.empty()) text += "\n";
+    if (!section.note.empty()) text += section.note + "\n\n";
   }
   text.pop_back();  // one newline at the end
   return text;

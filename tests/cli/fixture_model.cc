@@ -112,6 +112,7 @@ FixtureModel::FixtureModel(int64_t max_context, const std::string& name) {
   directory_.Write("config.json", config.dump());
   std::filesystem::create_symlink(source / "model.safetensors",
                                   directory_.path() / "model.safetensors");
+  directory_.Write("generation_config.json", R"({"do_sample": false})");
   directory_.Write("tokenizer.json", FixtureTokenizer());
   directory_.Write(
       "tokenizer_config.json",

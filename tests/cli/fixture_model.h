@@ -1,5 +1,5 @@
 // Complete small model directories for tests: a committed random model with a generated tokenizer
-// and chat template.
+// and chat template. They answer greedily by default.
 #pragma once
 
 #include <filesystem>

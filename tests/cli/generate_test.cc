@@ -13,6 +13,7 @@ namespace {
 
 using nlohmann::json;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::StartsWith;
 
 ProgramResult Generate(std::vector<std::string> words, const ProgramOptions& options = {}) {
@@ -237,7 +238,7 @@ TEST(Generate, ErrorsComeBeforeTheWork) {
   expect({"the", "-n", "2000"}, 1, "1024");
   expect({"the", "--temperature", "-1"}, 2, "temperature");
   expect({"the", "--temperature", "nan"}, 2, "temperature");
-  expect({"the", "--top-p", "1.5"}, 2, "top_p");
+  expect({"the", "--top-p", "1.5"}, 2, "--top-p");
   expect({"the", "--stop", ""}, 2, "--stop");
   expect({"the", "--logprobs", "3"}, 2, "--json");
   expect({"the", "--samples", "0"}, 2, "--samples");
@@ -258,6 +259,38 @@ TEST(Generate, AModelWithoutTemplateOrTokenizerSaysSo) {
   const auto chat = RunProgram({"generate", "--model", model.path(), "--chat", "the"});
   EXPECT_EQ(chat.exit_code, 1);
   EXPECT_THAT(chat.err, HasSubstr("--chat-template"));
+}
+
+// The rule of docs/reference/cli.md, which serve keeps as well: --temperature 1 where neither
+// generation_config.json nor a flag says anything.
+TEST(Generate, SamplesByDefaultAsServersDo) {
+  const FixtureModel model;
+  const auto text = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), {"generate", "--model", model.path(), "the cat", "--seed", "3"});
+    return RunProgram(more).out;
+  };
+  const std::string greedy = text({"--temperature", "0"});
+  const std::string sampled = text({"--temperature", "1"});
+  ASSERT_NE(greedy, sampled);
+  for (const auto& [config, expected] :
+       std::vector<std::pair<std::string, std::string>>{{R"({"do_sample": false})", greedy},
+                                                        {R"({"temperature": 0})", greedy},
+                                                        {R"({"do_sample": true})", sampled},
+                                                        {R"({"eos_token_id": 2})", sampled}}) {
+    model.directory().Write("generation_config.json", config);
+    EXPECT_EQ(text({}), expected) << config;
+  }
+  model.directory().Write("generation_config.json", R"({"do_sample": false, "temperature": 0.7})");
+  EXPECT_EQ(text({}), greedy);
+  EXPECT_EQ(text({"--top-p", "1"}), sampled);
+}
+
+TEST(Generate, SaysThatTheAnswerWasCut) {
+  EXPECT_THAT(Generate({"the", "-n", "3"}).err, HasSubstr("cut at --max-tokens 3"));
+  EXPECT_THAT(Generate({"the", "-n", "3", "--samples", "2"}).err, HasSubstr("2 of 2 answers"));
+  EXPECT_THAT(Generate({"the", "-n", "0", "-c", "16", "--ignore-eos"}).err,
+              Not(HasSubstr("--max-tokens")));
+  EXPECT_EQ(Generate({"the", "-n", "3", "--quiet"}).err, "");
 }
 
 TEST(Generate, ThreadsAndChunksDoNotChangeTheTokens) {

@@ -65,8 +65,7 @@ class EvalGenerateCommand final : public Command {
     app.add_option("--qa-data", options_.qa_data,
                    "Directory with the questions of qa_1 (SQuAD's dev-v2.0.json) and qa_2 "
                    "(HotpotQA's hotpot_dev_distractor_v1.json)")
-        ->type_name("DIR")
-        ->envname("LITECACHE_QA_DATA");
+        ->type_name("DIR");
     app.add_option("--tokenizer", tokenizer_, "tokenizer.json that counts the tokens")
         ->type_name("FILE");
     app.add_option("--chars-per-token", chars_per_token_,

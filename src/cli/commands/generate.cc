@@ -156,7 +156,7 @@ class GenerateCommand final : public Command {
   }
 
   void Submit() {
-    const SamplingParams sampling = sampling_.Merge(ModelDefaults(*engine_), samples_ > 1);
+    const SamplingParams sampling = sampling_.Merge(engine_->default_sampling(), samples_ > 1);
     std::vector<Request> requests;
     for (size_t i = 0; i < prompts_.size(); ++i) {
       Request request;
@@ -240,9 +240,28 @@ class GenerateCommand final : public Command {
       const double seconds =
           std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
       memory_.peak_bytes = PeakMemory();
-      std::fputs(("\n" + litecache::cli::Summary(results, seconds, memory_)).c_str(), stderr);
+      std::fputs(("\n" + litecache::cli::Summary(results, seconds, memory_) + Cut(results)).c_str(),
+                 stderr);
     }
     return interrupt.Interrupted() ? kInterrupted : kOk;
+  }
+
+  // Says how many answers --max-tokens has cut; "" where it cut none.
+  std::string Cut(const std::vector<RequestResult>& results) const {
+    const int64_t limit = sampling_.max_tokens ? sampling_.max_tokens->value : kDefaultMaxTokens;
+    int64_t cut = 0, all = 0;
+    for (const RequestResult& result : results) {
+      // The others end with the context.
+      const bool limited = MaxTokens(static_cast<size_t>(result.stats.prompt_tokens)) == limit;
+      for (const SampleResult& sample : result.samples) {
+        ++all;
+        if (limited && limit > 0 && sample.finish == FinishReason::kLength) ++cut;
+      }
+    }
+    if (cut == 0) return "";
+    return fmt::format("{} cut at --max-tokens {}; with 0 there is no such limit\n",
+                       all == 1 ? "the answer was" : fmt::format("{} of {} answers were", cut, all),
+                       limit);
   }
 
   void PrintLabel(size_t prompt, int sample, Output& output) const {

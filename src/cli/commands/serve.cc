@@ -149,12 +149,10 @@ class ServeCommand final : public Command {
  private:
   void DeclareHttp(CLI::App& app) {
     app.add_option("--host", http_.host, "Address to listen on; 0.0.0.0: all of the machine's")
-        ->envname("LITECACHE_HOST")
         ->type_name("ADDRESS")
         ->capture_default_str()
         ->group(kHttp);
     app.add_option("--port", http_.port, "Port to listen on; 0: any free one, which is printed")
-        ->envname("LITECACHE_PORT")
         ->type_name("PORT")
         ->capture_default_str()
         ->group(kHttp);
@@ -232,7 +230,6 @@ class ServeCommand final : public Command {
     AddRepeated(app, "--api-key", keys_,
                 "Ask for this key (Authorization: Bearer KEY) everywhere but at /health; can be "
                 "given several times")
-        ->envname(kKeyVariable)
         ->group(kSecurity);
     app.add_option("--api-key-file", key_files_,
                    "Keys of a file, one a line; can be given several times")
