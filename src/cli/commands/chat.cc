@@ -207,7 +207,7 @@ class ChatCommand final : public Command {
                             text.ends_with('\n') ? "" : "\n");
       Note(fmt::format("({}: {} tokens, which go before the next message)\n", path, tokens));
     } catch (const Error& error) {
-      Note(fmt::format("error: {}\n", error.what()));
+      Note(fmt::format("error: {}\n", Printable(error.what())));
     }
   }
 
