@@ -98,7 +98,7 @@ struct KvOptions {
   std::string prefetch = "auto";
 
   // ---- retriever ----
-  std::string retriever = "auto";  // exact | hata | quest | loki | auto: hata
+  std::string retriever = "auto";  // exact | hata | keys | keys2 | quest | loki | auto: hata
   int hata_bits = 0;               // 128 | 256 | 0: 256, or the profile's width
   bool hata_norms = true;          // weight scores by the keys' norms
   // How the scores of a group's query heads are combined: sum (HATA's, of their differing bits),

@@ -10,6 +10,7 @@
 #include "ops/select/bounds_select.h"
 #include "ops/select/exact_select.h"
 #include "ops/select/hash_select.h"
+#include "ops/select/keys_select.h"
 #include "ops/select/projection_select.h"
 #include "ops/select/top_k_cpu.h"
 
@@ -211,6 +212,36 @@ void BM_Projection(benchmark::State& state) {
 }
 BENCHMARK(BM_Projection)->Apply(Shapes);
 
+void KeysBench(benchmark::State& state, int64_t bits) {
+  const Arguments a(state);
+  const KeysFormat format{.head_dim = a.head_dim, .bits = bits};
+  const int64_t copies = a.Copies(format.token_bytes());
+  MetadataPages pages(a.heads * copies, a.tokens, format.block_bytes(), KeysFormat::kBlockTokens);
+  const std::vector<float> keys = Keys(a.tokens, a.head_dim), rotation = KeysRotation(a.head_dim);
+  auto stream = TheDevice().CreateStream();
+  const KeysEncodeWork encode{.keys = keys.data(),
+                              .key_stride = a.head_dim,
+                              .begin = 0,
+                              .count = a.tokens,
+                              .rotation = rotation.data(),
+                              .metadata = pages.Head(0)};
+  KeysEncode(*stream, format, {&encode, 1});
+  pages.Repeat();
+  Loop<KeysSelectWork>(
+      state, a, copies, static_cast<double>(format.token_bytes()),
+      [&](int64_t head) {
+        return KeysSelectWork{.q = keys.data(),
+                              .rotation = rotation.data(),
+                              .scale = 0.125f,
+                              .metadata = pages.Head(head)};
+      },
+      [&](Stream& s, std::span<KeysSelectWork> work) { KeysSelect(s, format, a.group, work); });
+}
+void BM_Keys2(benchmark::State& state) { KeysBench(state, 2); }
+void BM_Keys4(benchmark::State& state) { KeysBench(state, 4); }
+BENCHMARK(BM_Keys2)->Apply(Shapes);
+BENCHMARK(BM_Keys4)->Apply(Shapes);
+
 void ExactBench(benchmark::State& state, RowEncoding encoding) {
   const Arguments a(state);
   const RowFormat format{encoding, a.head_dim};
@@ -342,9 +373,28 @@ void BM_ProjectionEncode(benchmark::State& state) {
                 ProjectionEncode(stream, format, d, work);
               });
 }
+void BM_KeysEncode(benchmark::State& state) {
+  const int64_t heads = state.range(0), d = state.range(2);
+  const KeysFormat format{.head_dim = d, .bits = 4};
+  const std::vector<float> rotation = KeysRotation(d);
+  EncodeBench(state, format.block_bytes(), KeysFormat::kBlockTokens,
+              [&](Stream& stream, const float* keys, const MetadataPages& pages) {
+                std::vector<KeysEncodeWork> work;
+                for (int64_t h = 0; h < heads; ++h) {
+                  work.push_back({.keys = keys + h * d,
+                                  .key_stride = heads * d,
+                                  .begin = 0,
+                                  .count = state.range(1),
+                                  .rotation = rotation.data(),
+                                  .metadata = pages.Head(h)});
+                }
+                KeysEncode(stream, format, work);
+              });
+}
 BENCHMARK(BM_HashEncode)->Apply(EncodeShapes);
 BENCHMARK(BM_BoundsEncode)->Apply(EncodeShapes);
 BENCHMARK(BM_ProjectionEncode)->Apply(EncodeShapes);
+BENCHMARK(BM_KeysEncode)->Apply(EncodeShapes);
 
 }  // namespace
 }  // namespace litecache::ops

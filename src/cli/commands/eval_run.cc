@@ -81,7 +81,7 @@ class EvalRunCommand final : public Command {
         ->type_name("LIST")
         ->capture_default_str();
     app.add_option("--retrievers", retrievers_,
-                   "Comma-separated: exact, hata, quest, loki; default: --retriever")
+                   "Comma-separated: exact, hata, keys, keys2, quest, loki; default: --retriever")
         ->type_name("LIST");
     app.add_option("--budgets", budgets_, "Comma-separated, e.g. 2%,5%,2k; default: --kv-budget")
         ->type_name("LIST");

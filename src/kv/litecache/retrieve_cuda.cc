@@ -70,6 +70,24 @@ class CudaHata final : public CudaRetriever {
   DeviceMatrices weights_;
 };
 
+class CudaKeys final : public CudaRetriever {
+ public:
+  CudaKeys(Device& device, const Layout& layout, const Retriever& retriever)
+      : format_(KeysFormatOf(layout, retriever.name())), rotation_(device, layout, retriever) {}
+  void Encode(Stream& stream, int64_t layer, const StepView& step, const LiteCacheShape& shape,
+              const LiteCacheLayer& heads, const MatrixView* k) override {
+    ops::cuda::KeysEncode(stream, step, shape, heads, format_, rotation_.Of(layer), k);
+  }
+  void Select(Stream& stream, int64_t layer, const StepView& step, const LiteCacheShape& shape,
+              const LiteCacheLayer& heads, const SelectQuery& query, void* scratch) override {
+    ops::cuda::KeysSelect(stream, step, shape, heads, format_, rotation_.Of(layer), query, scratch);
+  }
+
+ private:
+  ops::KeysFormat format_;
+  DeviceMatrices rotation_;
+};
+
 class CudaQuest final : public CudaRetriever {
  public:
   explicit CudaQuest(const Layout& layout) : format_{.head_dim = layout.head_dim} {}
@@ -114,6 +132,7 @@ std::unique_ptr<CudaRetriever> CreateCudaRetriever(Device& device, const Layout&
   const std::string_view name = retriever.name();
   if (name == "exact") return std::make_unique<CudaExact>();
   if (name == "hata") return std::make_unique<CudaHata>(device, layout, options, retriever);
+  if (name.starts_with("keys")) return std::make_unique<CudaKeys>(device, layout, retriever);
   if (name == "quest") return std::make_unique<CudaQuest>(layout);
   LC_CHECK(name == "loki", "retriever {}", name);
   return std::make_unique<CudaLoki>(device, layout, options, retriever);

@@ -11,9 +11,10 @@ std::unique_ptr<Retriever> CreateRetriever(const Layout& layout, const KvOptions
   const std::string& name = options.retriever;
   if (name == "exact") return CreateExactRetriever(layout, options);
   if (name == "hata") return CreateHataRetriever(layout, options, profile, page_bytes);
+  if (name == "keys" || name == "keys2") return CreateKeysRetriever(layout, name, page_bytes);
   if (name == "quest") return CreateQuestRetriever(layout, page_bytes);
   if (name == "loki") return CreateLokiRetriever(layout, options, profile, page_bytes);
-  throw InvalidArgument("retriever '{}': not one of exact, hata, quest, loki", name);
+  throw InvalidArgument("retriever '{}': not one of exact, hata, keys, keys2, quest, loki", name);
 }
 
 }  // namespace litecache::kv

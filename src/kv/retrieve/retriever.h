@@ -61,8 +61,8 @@ class Retriever {
 
   // Floats of scratch per candidate that scoring uses (ops/select/selection.h), for plans.
   virtual double scores_per_token() const = 0;
-  // The matrices that keys and queries of a layer are multiplied with, [kv_heads][...] f32 as the
-  // operations take them; empty if there are none. For backends that keep their own copy.
+  // The matrices that keys and queries of a layer are multiplied with, [kv_heads][...] f32 (keys:
+  // one for all heads) as the operations take them; empty if there are none. Backends keep copies.
   virtual std::span<const float> Weights(int64_t layer) const { return {}; }
 
   // Idempotent: the same keys at the same positions may be encoded again. One head's positions come

@@ -1,6 +1,7 @@
 // The retrievers behind CreateRetriever, and what they share.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <span>
 #include <string_view>
@@ -10,6 +11,7 @@
 #include "base/error.h"
 #include "kv/retrieve/retriever.h"
 #include "ops/select/hash_select.h"
+#include "ops/select/keys_select.h"
 #include "ops/select/projection_select.h"
 #include "ops/select/selection.h"
 
@@ -18,12 +20,16 @@ namespace litecache::kv {
 std::unique_ptr<Retriever> CreateExactRetriever(const Layout& layout, const KvOptions& options);
 std::unique_ptr<Retriever> CreateHataRetriever(const Layout& layout, const KvOptions& options,
                                                const Profile* profile, uint64_t page_bytes);
+std::unique_ptr<Retriever> CreateKeysRetriever(const Layout& layout, std::string_view name,
+                                               uint64_t page_bytes);
 std::unique_ptr<Retriever> CreateQuestRetriever(const Layout& layout, uint64_t page_bytes);
 std::unique_ptr<Retriever> CreateLokiRetriever(const Layout& layout, const KvOptions& options,
                                                const Profile* profile, uint64_t page_bytes);
 
 // The scoring that options.hata_group selects.
 ops::HashScore HataScore(const KvOptions& options);
+// retriever: keys or keys2.
+ops::KeysFormat KeysFormatOf(const Layout& layout, std::string_view retriever);
 // Throws InvalidArgument for a rank that does not fit head_dim.
 ops::ProjectionFormat LokiFormat(const Layout& layout, const KvOptions& options);
 
@@ -44,25 +50,28 @@ inline ops::Selection ToSelection(const SelectWork& w) {
   return {.begin = w.begin, .end = w.end, .k = w.k, .positions = w.positions};
 }
 
-// One matrix per (layer, KV head), copied from the profile, which need not outlive the retriever.
+// One matrix per (layer, KV head), copied from the profile, which need not outlive the retriever,
+// or one for all heads.
 class HeadMatrices {
  public:
   HeadMatrices(const Layout& layout, int64_t rows, int64_t cols)
       : kv_heads_(layout.kv_heads),
         size_(rows * cols),
         values_(static_cast<size_t>(layout.layers * layout.kv_heads * size_)) {}
+  HeadMatrices(int64_t rows, int64_t cols)
+      : size_(rows * cols), values_(static_cast<size_t>(size_)) {}
 
   int64_t count() const { return static_cast<int64_t>(values_.size()) / size_; }
   float* Of(int64_t index) { return values_.data() + index * size_; }
   const float* Of(int64_t layer, int64_t head) const {
-    return values_.data() + (layer * kv_heads_ + head) * size_;
+    return values_.data() + (kv_heads_ == 0 ? 0 : layer * kv_heads_ + head) * size_;
   }
   std::span<const float> Layer(int64_t layer) const {
-    return {Of(layer, 0), static_cast<size_t>(kv_heads_ * size_)};
+    return {Of(layer, 0), static_cast<size_t>(std::max<int64_t>(kv_heads_, 1) * size_)};
   }
 
  private:
-  int64_t kv_heads_;
+  int64_t kv_heads_ = 0;  // 0: one matrix for all
   int64_t size_;
   std::vector<float> values_;
 };

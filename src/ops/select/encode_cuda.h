@@ -5,6 +5,7 @@
 #include "device/device.h"
 #include "ops/select/bounds_select.h"
 #include "ops/select/hash_select.h"
+#include "ops/select/keys_select.h"
 #include "ops/select/projection_select.h"
 #include "ops/slots/litecache_layer_cuda.h"
 #include "ops/step/step_cuda.h"
@@ -15,7 +16,7 @@ namespace litecache::ops::cuda {
 // head_dim] f32 at positions [past, past + rows) (a prompt chunk), or, with k null (decode), the
 // keys of tokens in the ring of the slots or in resident pages at positions [stored, past + 1 -
 // recent). weights [kv_heads][head_dim][bits], basis [kv_heads][head_dim][basis_stride] of this
-// layer, f32.
+// layer, rotation [head_dim][stride] of all layers, f32.
 void HashEncode(Stream& stream, const StepView& step, const LiteCacheShape& shape,
                 const LiteCacheLayer& layer, const HashFormat& format, const float* weights,
                 const MatrixView* k);
@@ -24,5 +25,8 @@ void BoundsEncode(Stream& stream, const StepView& step, const LiteCacheShape& sh
 void ProjectionEncode(Stream& stream, const StepView& step, const LiteCacheShape& shape,
                       const LiteCacheLayer& layer, const ProjectionFormat& format,
                       const float* basis, const MatrixView* k);
+void KeysEncode(Stream& stream, const StepView& step, const LiteCacheShape& shape,
+                const LiteCacheLayer& layer, const KeysFormat& format, const float* rotation,
+                const MatrixView* k);
 
 }  // namespace litecache::ops::cuda

@@ -5,6 +5,7 @@
 #include "ops/select/bounds_select.h"
 #include "ops/select/exact_select.h"
 #include "ops/select/hash_select.h"
+#include "ops/select/keys_select.h"
 #include "ops/select/projection_select.h"
 
 namespace litecache::ops::cpu {
@@ -21,6 +22,9 @@ void ProjectionEncode(ThreadPool& pool, const ProjectionFormat& format, int64_t 
                       std::span<const ProjectionEncodeWork> work);
 void ProjectionSelect(ThreadPool& pool, const ProjectionFormat& format, int64_t group,
                       int64_t head_dim, std::span<ProjectionSelectWork> work);
+void KeysEncode(ThreadPool& pool, const KeysFormat& format, std::span<const KeysEncodeWork> work);
+void KeysSelect(ThreadPool& pool, const KeysFormat& format, int64_t group,
+                std::span<KeysSelectWork> work);
 void ExactSelect(ThreadPool& pool, int64_t group, std::span<ExactSelectWork> work);
 
 }  // namespace litecache::ops::cpu

@@ -8,6 +8,7 @@
 #include "device/device.h"
 #include "ops/select/bounds_select.h"
 #include "ops/select/hash_select.h"
+#include "ops/select/keys_select.h"
 #include "ops/select/projection_select.h"
 #include "ops/slots/litecache_layer_cuda.h"
 #include "ops/step/step_cuda.h"
@@ -41,5 +42,8 @@ void BoundsSelect(Stream& stream, const StepView& step, const LiteCacheShape& sh
 void ProjectionSelect(Stream& stream, const StepView& step, const LiteCacheShape& shape,
                       const LiteCacheLayer& layer, const ProjectionFormat& format,
                       const float* basis, const SelectQuery& query, void* scratch);
+void KeysSelect(Stream& stream, const StepView& step, const LiteCacheShape& shape,
+                const LiteCacheLayer& layer, const KeysFormat& format, const float* rotation,
+                const SelectQuery& query, void* scratch);
 
 }  // namespace litecache::ops::cuda

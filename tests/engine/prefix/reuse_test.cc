@@ -222,7 +222,7 @@ std::string NameOf(const ::testing::TestParamInfo<KvOptions>& info) {
 
 INSTANTIATE_TEST_SUITE_P(Policies, EveryPolicy,
                          ::testing::Values(Policy("full"), Policy("litecache", "exact"),
-                                           Policy("litecache", "hata"),
+                                           Policy("litecache", "hata"), Policy("litecache", "keys"),
                                            Policy("litecache", "quest"),
                                            Policy("litecache", "loki")),
                          NameOf);

@@ -122,6 +122,7 @@ INSTANTIATE_TEST_SUITE_P(All, BudgetOfAll,
                          ::testing::Values(std::tuple("exact", DType::kF32, "off"),
                                            std::tuple("quest", DType::kF32, "on"),
                                            std::tuple("hata", DType::kF32, "off"),
+                                           std::tuple("keys", DType::kF32, "off"),
                                            std::tuple("loki", DType::kF32, "off"),
                                            std::tuple("hata", DType::kBF16, "on"),
                                            std::tuple("quest", DType::kBF16, "off")));
@@ -218,7 +219,7 @@ TEST(LiteCachePolicy, TheRecentRingWrapsRightlyAtEveryBoundary) {
 
 TEST(LiteCachePolicy, DeltaUpdateAndFullReplacementHoldTheSameRows) {
   std::mt19937_64 random = testing::TestRandom();
-  for (const char* retriever : {"exact", "quest", "hata", "loki"}) {
+  for (const char* retriever : {"exact", "quest", "hata", "keys", "loki"}) {
     for (const double slots : {1.0, 1.7}) {
       SCOPED_TRACE(retriever);
       KvOptions delta = Options("8%", retriever);
@@ -331,7 +332,7 @@ TEST(LiteCachePolicy, RecallOfTheExactRetrieverIsOne) {
 // whose scratch is new, as is the pool's.
 TEST(LiteCachePolicy, ScratchStaysWithinWhatPlansCount) {
   constexpr int64_t kTokens = 3000;
-  for (const char* retriever : {"exact", "hata", "quest", "loki"}) {
+  for (const char* retriever : {"exact", "hata", "keys", "quest", "loki"}) {
     for (const int64_t sequences : {1, 5}) {
       std::thread([&] {
         KvOptions options = Options("10%", retriever);

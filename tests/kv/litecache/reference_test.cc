@@ -78,7 +78,9 @@ TEST_P(LiteCacheReference, RandomLivesAgreeStepByStep) {
                   .dtype = Pick(random, {DType::kF32, DType::kF32, DType::kBF16})};
     options.hata_bits = 128;
     options.policy = "litecache";
-    options.retriever = Pick<std::string>(random, {"exact", "exact", "hata", "quest", "loki"});
+    options.retriever =
+        Pick<std::string>(random, {"exact", "exact", "hata", "keys", "keys2", "quest", "loki"});
+    if (device == "cuda" && options.retriever.starts_with("keys")) options.retriever = "hata";
     options.budget = KvBudget::Parse(Pick<std::string>(random, {"10%", "30%", "7", "40", "1"}));
     options.sink_tokens = static_cast<int64_t>(random() % 5);
     options.recent_tokens = Pick<int64_t>(random, {1, 2, 7, 32});
@@ -141,9 +143,10 @@ TEST_P(LiteCacheReference, StepsOfOneSequenceAgree) {
   }
   std::mt19937_64 random = testing::TestRandom();
   int round = 0;
-  for (const char* retriever : {"exact", "hata", "quest", "loki"}) {
+  for (const std::string retriever : {"exact", "hata", "keys", "quest", "loki"}) {
+    if (backend.device == "cuda" && retriever == "keys") continue;
     for (const char* prefetch : {"1", "2", "4"}) {
-      if (round++ >= testing::Rounds(12)) return;
+      if (round++ >= testing::Rounds(15)) return;
       const Layout layout{.layers = 7,
                           .q_heads = 4,
                           .kv_heads = 2,

@@ -24,7 +24,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 constexpr uint64_t kPageBytes = 16384;
-const char* const kNames[] = {"exact", "hata", "quest", "loki"};
+const char* const kNames[] = {"exact", "hata", "keys", "keys2", "quest", "loki"};
 
 Layout TestLayout(int64_t head_dim = 64, int64_t group = 4) {
   return {
@@ -175,7 +175,7 @@ TEST(Retriever, EncodingInPartsAndAgainIsTheSame) {
   constexpr int64_t kTokens = 2100;
   auto random = litecache::testing::TestRandom(32);
   std::normal_distribution<float> normal;
-  for (const std::string name : {"hata", "quest", "loki"}) {
+  for (const std::string name : {"hata", "keys", "quest", "loki"}) {
     SCOPED_TRACE(name);
     const Layout layout = TestLayout();
     CpuDevice device(3);
@@ -263,7 +263,8 @@ TEST(Retriever, MetadataCostsWhatItSays) {
   };
   for (const Case& c :
        {Case{"exact", 128, true, 0}, Case{"hata", 128, true, 18}, Case{"hata", 256, false, 32},
-        Case{"quest", 128, true, 16}, Case{"loki", 128, true, 32}}) {
+        Case{"keys", 128, true, 34}, Case{"keys2", 128, true, 18}, Case{"quest", 128, true, 16},
+        Case{"loki", 128, true, 32}}) {
     KvOptions options = WithRetriever(c.name);
     options.hata_bits = c.bits;
     options.hata_norms = c.norms;
@@ -350,7 +351,7 @@ std::string MessageOf(const KvOptions& options, const Profile* profile = nullptr
 
 TEST(Retriever, ErrorsNameTheFix) {
   EXPECT_THAT(MessageOf<InvalidArgument>(WithRetriever("fancy")),
-              AllOf(HasSubstr("'fancy'"), HasSubstr("exact, hata, quest, loki")));
+              AllOf(HasSubstr("'fancy'"), HasSubstr("exact, hata, keys, keys2, quest, loki")));
   Profile profile;
   profile.hata[128].resize(4 * 64 * 128);
   KvOptions options = WithRetriever("hata");
@@ -364,7 +365,7 @@ TEST(Retriever, ErrorsNameTheFix) {
   options = WithRetriever("loki");
   options.loki_rank = 65;
   EXPECT_THAT(MessageOf<InvalidArgument>(options), AllOf(HasSubstr("65"), HasSubstr("64")));
-  for (const char* name : {"hata", "quest", "loki"}) {
+  for (const char* name : {"hata", "keys", "quest", "loki"}) {
     EXPECT_THAT(MessageOf<InvalidArgument>(WithRetriever(name), nullptr, 128),
                 AllOf(HasSubstr(name), HasSubstr("too small")));
   }

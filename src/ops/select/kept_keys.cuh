@@ -1,0 +1,56 @@
+// Where a key's codes lie in its block (KeysFormat), and the means that are keys' centres.
+#pragma once
+
+#include <cuda_fp16.h>
+
+#include "ops/select/keys_select.h"
+#include "ops/slots/litecache_pair.cuh"
+
+namespace litecache::ops::cuda {
+
+constexpr int32_t kKeysBlock = static_cast<int32_t>(KeysFormat::kBlockTokens);
+constexpr int32_t kKeysCentre = static_cast<int32_t>(KeysFormat::kCentreTokens);
+
+// KeysFormat as kernels take it.
+struct KeysLayout {
+  int32_t bits = 0, words = 0, stride = 0;
+  float step = 0;
+
+  __host__ __device__ int32_t parts() const { return 8 / bits; }
+  __host__ __device__ int32_t groups() const { return words * parts(); }
+  __host__ __device__ int32_t offset() const { return (1 << bits) - 1; }
+  __host__ __device__ int64_t block_bytes() const { return kKeysBlock * (4 * int64_t{words} + 2); }
+};
+
+inline KeysLayout LayoutOf(const KeysFormat& format) {
+  return {.bits = static_cast<int32_t>(format.bits),
+          .words = static_cast<int32_t>(format.words()),
+          .stride = static_cast<int32_t>(format.stride()),
+          .step = format.step()};
+}
+
+__device__ __forceinline__ const __half* KeyScalesOf(const KeysLayout& layout,
+                                                     const uint32_t* block) {
+  return reinterpret_cast<const __half*>(block + int64_t{layout.words} * kKeysBlock);
+}
+
+// Adds the mean of a block's keys, without their own centre, to centre [d] in shared memory, by
+// kThreads threads; terms in the CPU's order. A thread has the same channels in every call.
+template <int kThreads>
+__device__ inline void AddMean(const KeysLayout& layout, const uint32_t* block, int32_t d,
+                               float* centre) {
+  const __half* scales = KeyScalesOf(layout, block);
+  for (int32_t c = threadIdx.x; c < d; c += kThreads) {
+    const int32_t group = c / 4, word = group / layout.parts();
+    const int32_t shift = 8 * (c % 4) + layout.bits * (group % layout.parts());
+    float sum = 0;
+    for (int32_t t = 0; t < kKeysBlock; ++t) {
+      const auto code =
+          static_cast<int32_t>(block[word * kKeysBlock + t] >> shift) & layout.offset();
+      sum = fmaf(__half2float(scales[t]), static_cast<float>(2 * code - layout.offset()), sum);
+    }
+    centre[c] += sum / kKeysBlock;
+  }
+}
+
+}  // namespace litecache::ops::cuda

@@ -1,0 +1,127 @@
+#include "ops/select/encode_cuda.h"
+#include "ops/select/kept_keys.cuh"
+#include "ops/select/litecache_encode.cuh"
+
+namespace litecache::ops::cuda {
+namespace {
+
+constexpr int kTile = 16;  // keys at a time
+constexpr int kThreads = 256;
+constexpr int kWarps = kThreads / 32;
+constexpr int kMaxDim = 256;
+constexpr float kLargestScale = 65504;  // of f16
+
+// A warp rounds a rotated key x [d] in shared memory, whose channels become codes, and writes it.
+__device__ void RoundKey(const KeysLayout& layout, int32_t d, float* x, uint32_t* words,
+                         __half* scale) {
+  const int32_t lane = threadIdx.x % 32;
+  float squares = 0;
+  for (int32_t c = lane; c < d; c += 32) squares = fmaf(x[c], x[c], squares);
+  const float square = WarpSum(squares);
+  const float unit = layout.step * sqrtf(square / static_cast<float>(d));
+  const bool kept = unit >= 1e-30f && square <= 3.402823466e38f;  // false for NaN
+  const float inverse = 0.5f / unit, half = static_cast<float>(1 << (layout.bits - 1));
+  float projected = 0;
+  for (int32_t c = lane; c < d; c += 32) {
+    const float code =
+        fminf(fmaxf(floorf(fmaf(x[c], inverse, half)), 0.0f), static_cast<float>(layout.offset()));
+    projected = fmaf(x[c], 2 * code - static_cast<float>(layout.offset()), projected);
+    x[c] = kept ? code : 0;
+  }
+  projected = WarpSum(projected);
+  __syncwarp();
+  const int32_t channels = 32 / layout.bits;
+  for (int32_t w = lane; w < layout.words; w += 32) {
+    uint32_t word = 0;
+    for (int32_t i = 0; i < channels && w * channels + i < d; ++i) {
+      const auto code = static_cast<uint32_t>(x[w * channels + i]);
+      word |= code << (8 * (i % 4) + layout.bits * (i / 4));
+    }
+    words[w * kKeysBlock] = word;
+  }
+  if (lane == 0) *scale = __float2half_rn(kept ? fminf(square / projected, kLargestScale) : 0);
+}
+
+// Blocks whose keys' means are the centres of others come first.
+enum class Role { kFirst, kCentre, kOther };
+__device__ inline Role RoleOf(int32_t token) {
+  if (token < kKeysBlock) return Role::kFirst;
+  return token % kKeysCentre < kKeysBlock ? Role::kCentre : Role::kOther;
+}
+
+// Keys of blocks with this role. Tiles begin at multiples of their size, so that all keys of one
+// have the same centre.
+__global__ void __launch_bounds__(kThreads)
+    KeysEncodeKernel(const __grid_constant__ StepView step,
+                     const __grid_constant__ LiteCacheShape shape,
+                     const __grid_constant__ LiteCacheLayer layer, const KeySource source,
+                     const KeysLayout layout, Role role, const float* rotation) {
+  static_assert(kKeysBlock % kTile == 0);
+  __shared__ float keys[kTile][kMaxDim], rotated[kTile][kMaxDim], centre[kMaxDim];
+  EncodeTarget target;
+  const int32_t head = blockIdx.y;
+  if (!FindKeys(step, shape, layer, source, blockIdx.z, head, &target)) return;
+  const int32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, d = shape.head_dim;
+  const auto block_of = [&](int32_t position) {
+    const int32_t page = position / layer.metadata.page_rows;
+    return reinterpret_cast<uint32_t*>(PageOf(*target.sequence, layer.metadata, target.list, page) +
+                                       (position - page * layer.metadata.page_rows) / kKeysBlock *
+                                           layout.block_bytes());
+  };
+  for (int32_t tile = target.begin / kTile + blockIdx.x; tile * kTile < target.end;
+       tile += gridDim.x) {
+    const int32_t begin = max(target.begin, tile * kTile);
+    const int32_t count = min(target.end, (tile + 1) * kTile) - begin;
+    if (RoleOf(begin) != role) continue;  // the same for all threads
+    __syncthreads();
+    for (int32_t c = threadIdx.x; c < d; c += kThreads) centre[c] = 0;
+    if (role != Role::kFirst) AddMean<kThreads>(layout, block_of(0), d, centre);
+    if (role == Role::kOther && begin >= kKeysCentre) {
+      AddMean<kThreads>(layout, block_of(begin / kKeysCentre * kKeysCentre), d, centre);
+    }
+    for (int32_t i = warp; i < kTile; i += kWarps) {
+      const KeyRow key = KeyOf(shape, layer, source, target, begin + min(i, count - 1));
+      for (int32_t c = lane; c < d; c += 32) keys[i][c] = key[c];
+    }
+    __syncthreads();
+    // A thread has a channel of all keys; terms in the CPU's order.
+    for (int32_t channel = threadIdx.x; channel < d; channel += kThreads) {
+      float sum[kTile] = {};
+      for (int32_t c = 0; c < d; ++c) {
+        const float factor = rotation[int64_t{c} * layout.stride + channel];
+#pragma unroll
+        for (int t = 0; t < kTile; ++t) sum[t] = fmaf(factor, keys[t][c], sum[t]);
+      }
+#pragma unroll
+      for (int t = 0; t < kTile; ++t) rotated[t][channel] = sum[t] - centre[channel];
+    }
+    __syncthreads();
+    for (int32_t i = warp; i < count; i += kWarps) {
+      uint32_t* block = block_of(begin + i);
+      const int32_t in_block = (begin + i) % kKeysBlock;
+      RoundKey(layout, d, rotated[i], block + in_block,
+               const_cast<__half*>(KeyScalesOf(layout, block)) + in_block);
+    }
+  }
+}
+
+}  // namespace
+
+void KeysEncode(Stream& stream, const StepView& step, const LiteCacheShape& shape,
+                const LiteCacheLayer& layer, const KeysFormat& format, const float* rotation,
+                const MatrixView* k) {
+  LC_CHECK(shape.head_dim == format.head_dim && shape.head_dim <= kMaxDim &&
+               (format.bits == 2 || format.bits == 4),
+           "head_dim {}, {} bits of {}", shape.head_dim, format.bits, format.head_dim);
+  LC_CHECK(layer.metadata.page_rows % kKeysBlock == 0, "pages of {} tokens",
+           layer.metadata.page_rows);
+  const KeySource keys = KeysOf(shape, k);
+  const dim3 grid = EncodeGrid(step, shape, keys, kTile);
+  for (const Role role : {Role::kFirst, Role::kCentre, Role::kOther}) {
+    KeysEncodeKernel<<<grid, kThreads, 0, AsCuda(stream).handle()>>>(
+        step, shape, layer, keys, LayoutOf(format), role, rotation);
+    LC_CUDA_LAUNCHED();
+  }
+}
+
+}  // namespace litecache::ops::cuda
