@@ -118,6 +118,7 @@ struct Chunk {
   std::optional<TokenLogprob> logprob;
   std::vector<TokenLogprob> top_logprobs;
   FinishReason finish = FinishReason::kNone;
+  int stop = -1;      // index of the string of Request::stop that ended the text; -1: none
   std::string error;  // the message, for kError
 };
 

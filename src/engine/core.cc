@@ -348,6 +348,7 @@ void Core::Deliver(Sampled* row) {
     // The end of the text may also complete a stop string.
     if (sample.stops.Add(sample.text->Flush(), &chunk.text)) chunk.finish = FinishReason::kStop;
     sample.stops.Flush(&chunk.text);
+    chunk.stop = sample.stops.matched();
   }
 
   const Clock::time_point now = Clock::now();

@@ -8,7 +8,7 @@ namespace litecache::engine {
 StopMatcher::StopMatcher(std::vector<std::string> stops) : stops_(std::move(stops)) {}
 
 bool StopMatcher::Add(std::string_view text, std::string* out) {
-  if (stopped_) return true;
+  if (matched_ >= 0) return true;
   if (stops_.empty()) {
     out->append(text);
     return false;
@@ -17,15 +17,16 @@ bool StopMatcher::Add(std::string_view text, std::string* out) {
   held_.append(text);
   while (++end <= held_.size()) {
     size_t longest = 0;
-    for (const std::string& stop : stops_) {
+    for (size_t i = 0; i < stops_.size(); ++i) {
+      const std::string& stop = stops_[i];
       if (stop.size() > longest && std::string_view(held_).substr(0, end).ends_with(stop)) {
         longest = stop.size();
+        matched_ = static_cast<int>(i);
       }
     }
     if (longest > 0) {
       out->append(held_, 0, end - longest);
       held_.clear();
-      stopped_ = true;
       return true;
     }
   }
@@ -46,7 +47,7 @@ size_t StopMatcher::Undecided() const {
 }
 
 void StopMatcher::Flush(std::string* out) {
-  if (!stopped_) out->append(held_);
+  if (matched_ < 0) out->append(held_);
   held_.clear();
 }
 

@@ -18,6 +18,8 @@ class StopMatcher {
   // Appends the text that is final to *out. Returns true when a stop string is complete: neither it
   // nor anything after it is passed through.
   bool Add(std::string_view text, std::string* out);
+  // Index of the stop string that is complete; -1: none.
+  int matched() const { return matched_; }
   // The text has ended: passes through what was held back.
   void Flush(std::string* out);
 
@@ -27,7 +29,7 @@ class StopMatcher {
 
   std::vector<std::string> stops_;
   std::string held_;
-  bool stopped_ = false;
+  int matched_ = -1;
 };
 
 }  // namespace litecache::engine
