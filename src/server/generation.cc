@@ -1,5 +1,6 @@
 #include "server/generation.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/error.h"
@@ -175,6 +176,8 @@ Usage Generation::GetUsage() const {
     usage.prompt_tokens += stats.prompt_tokens;
     usage.cached_tokens += stats.cached_tokens;
     usage.generated_tokens += stats.generated_tokens;
+    usage.prefill_seconds = std::max(usage.prefill_seconds, stats.prefill_seconds);
+    usage.decode_seconds = std::max(usage.decode_seconds, stats.decode_seconds);
   }
   return usage;
 }
@@ -203,7 +206,7 @@ void Generation::Fail(const ApiError& error, std::string* out) {
     exchange_->Write(*out);
     exchange_->EndStream();
   } else {
-    exchange_->Finish(error.Response());
+    exchange_->Finish(error.Response(ErrorShapeOf(exchange_->request().path)));
   }
   Leave();
 }

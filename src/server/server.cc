@@ -15,21 +15,6 @@ namespace {
 // Time for answers to report that they were cancelled.
 constexpr std::chrono::milliseconds kLastWords(2000);
 
-// For a log line: a client must not be able to start lines of its own or send control codes to a
-// terminal.
-std::string Printable(std::string_view text) {
-  constexpr size_t kLongest = 200;
-  std::string result;
-  for (const char c : text.substr(0, kLongest)) {
-    if (c > ' ' && c < 127 && c != '\\') {
-      result += c;
-    } else {
-      result += fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
-    }
-  }
-  return text.size() > kLongest ? result + "..." : result;
-}
-
 }  // namespace
 
 std::unique_ptr<ServedModel> MakeServedModel(std::unique_ptr<Engine> engine,

@@ -12,6 +12,7 @@
 #include "base/units.h"
 #include "base/work_limit.h"
 #include "server/api/error.h"
+#include "server/api/fields.h"
 #include "server/api/information.h"
 #include "server/api/json.h"
 #include "server/api/stats.h"
@@ -32,6 +33,13 @@ void Reply(Exchange& exchange, const Json& body, int status = 200) {
   response.body = Dump(body);
   exchange.Respond(std::move(response));
 }
+
+void RespondError(Exchange& exchange, const ApiError& error) {
+  exchange.Respond(error.Response(ErrorShapeOf(exchange.request().path)));
+}
+
+// Paths that need no key and answer at any time.
+bool IsHealth(std::string_view path) { return path == "/health" || path == "/ping"; }
 
 // Accepts parameters, as in "application/json; charset=utf-8".
 bool IsJson(std::string_view type) {
@@ -101,6 +109,9 @@ void Service::Unregister(Generation* generation) { generations_.erase(generation
 const std::vector<Service::Route>& Service::Routes() {
   static const std::vector<Route> routes = {
       {"GET", "/health", &Service::Health},
+      {"GET", "/ping", &Service::Health},
+      {"GET", "/version", &Service::Version},
+      {"GET", "/slots", &Service::Slots},
       {"GET", "/metrics", &Service::MetricsPage},
       {"GET", "/props", &Service::Props},
       {"GET", "/stats", &Service::StatsPage},
@@ -108,10 +119,21 @@ const std::vector<Service::Route>& Service::Routes() {
       {"POST", "/v1/chat/completions", &Service::Chat},
       {"POST", "/v1/completions", &Service::Completion},
       {"POST", "/v1/responses", &Service::Responses},
+      {"POST", "/v1/messages", &Service::Messages},
+      {"POST", "/v1/messages/count_tokens", &Service::CountTokens},
       {"POST", "/tokenize", &Service::Tokenize},
       {"POST", "/detokenize", &Service::Detokenize},
+      {"POST", "/apply-template", &Service::ApplyTemplate},
   };
   return routes;
+}
+
+std::string Service::RoutePath(const std::string& path) {
+  const std::string versioned = "/v1" + path;
+  const bool alias = versioned.starts_with(kModelPrefix) ||
+                     std::any_of(Routes().begin(), Routes().end(),
+                                 [&](const Route& route) { return route.path == versioned; });
+  return alias ? versioned : path;
 }
 
 bool Service::OriginAllowed(std::string_view origin) const {
@@ -128,10 +150,12 @@ void Service::AddCors(Exchange& exchange) const {
   exchange.AddHeader("Vary", "Origin");
   if (exchange.request().method != "OPTIONS") return;
   exchange.AddHeader("Access-Control-Allow-Methods", "GET, POST, OPTIONS");
-  exchange.AddHeader("Access-Control-Allow-Headers",
-                     "Authorization, Content-Type, X-Stainless-Arch, X-Stainless-Lang, "
-                     "X-Stainless-OS, X-Stainless-Package-Version, X-Stainless-Retry-Count, "
-                     "X-Stainless-Runtime, X-Stainless-Runtime-Version, X-Stainless-Timeout");
+  exchange.AddHeader(
+      "Access-Control-Allow-Headers",
+      "Authorization, Content-Type, X-Api-Key, Anthropic-Version, Anthropic-Beta, "
+      "Anthropic-Dangerous-Direct-Browser-Access, X-Stainless-Arch, X-Stainless-Lang, "
+      "X-Stainless-OS, X-Stainless-Package-Version, X-Stainless-Retry-Count, "
+      "X-Stainless-Runtime, X-Stainless-Runtime-Version, X-Stainless-Timeout");
   exchange.AddHeader("Access-Control-Max-Age", "600");
 }
 
@@ -140,13 +164,13 @@ void Service::Handle(const std::shared_ptr<Exchange>& exchange) {
   try {
     Dispatch(exchange);
   } catch (...) {
-    exchange->Respond(ToApiError(std::current_exception()).Response());
+    RespondError(*exchange, ToApiError(std::current_exception()));
   }
 }
 
 void Service::CheckHost(const HttpRequest& request) const {
   const std::string_view host = request.Header("host");
-  if (request.path == "/health" || hosts_.Allows(host)) return;
+  if (IsHealth(request.path) || hosts_.Allows(host)) return;
   throw ApiError(403, "invalid_request_error", "host_not_allowed", "",
                  fmt::format("the host {} is not allowed: use localhost or 127.0.0.1, or start "
                              "the server with --allowed-host and that name",
@@ -154,12 +178,17 @@ void Service::CheckHost(const HttpRequest& request) const {
 }
 
 void Service::CheckKey(const HttpRequest& request) const {
-  if (request.path == "/health" || IsPage(request.path) || options_.keys.empty() ||
-      options_.keys.Allows(request.Header("authorization"))) {
+  if (IsHealth(request.path) || IsPage(request.path) || options_.keys.empty() || KeyOf(request)) {
     return;
   }
   throw ApiError(401, "invalid_request_error", "invalid_api_key", "",
                  "this server requires an API key: send 'Authorization: Bearer KEY'");
+}
+
+std::optional<size_t> Service::KeyOf(const HttpRequest& request) const {
+  if (const auto key = options_.keys.Find(request.Header("authorization"))) return key;
+  // How clients of Anthropic's API send it.
+  return options_.keys.Find(fmt::format("Bearer {}", request.Header("x-api-key")));
 }
 
 std::optional<HttpResponse> Service::CheckHeader(const HttpRequest& request) const {
@@ -167,7 +196,7 @@ std::optional<HttpResponse> Service::CheckHeader(const HttpRequest& request) con
     CheckHost(request);
     CheckKey(request);
   } catch (const ApiError& error) {
-    return error.Response();
+    return error.Response(ErrorShapeOf(request.path));
   }
   return std::nullopt;
 }
@@ -190,12 +219,13 @@ void Service::Dispatch(const std::shared_ptr<Exchange>& exchange) {
   }
   const Route* route = nullptr;
   std::string allowed;
+  const std::string path = RoutePath(request.path);
   for (const Route& one : Routes()) {
-    if (one.path != request.path) continue;
+    if (one.path != path) continue;
     if (one.method == method) route = &one;
     allowed += allowed.empty() ? std::string(one.method) : ", " + std::string(one.method);
   }
-  const bool one_model = request.path.starts_with(kModelPrefix);
+  const bool one_model = path.starts_with(kModelPrefix);
   if (one_model) allowed = "GET";
   if (allowed.empty()) throw StatusError(404, fmt::format("there is no {}", request.path));
   if (route == nullptr && !(one_model && method == "GET")) {
@@ -208,7 +238,7 @@ void Service::Dispatch(const std::shared_ptr<Exchange>& exchange) {
     // preflight.
     throw StatusError(415, "the body must be sent as 'Content-Type: application/json'");
   }
-  if (request.path != "/health" && model_ == nullptr) {
+  if (!IsHealth(path) && model_ == nullptr) {
     throw ApiError(503, "server_error", "loading", "", "the model is being loaded").RetryAfter(1);
   }
   if (one_model) return OneModel(exchange);
@@ -216,7 +246,7 @@ void Service::Dispatch(const std::shared_ptr<Exchange>& exchange) {
 }
 
 void Service::OnFinished(const Exchange& exchange) {
-  const std::string& path = exchange.request().path;
+  const std::string path = RoutePath(exchange.request().path);
   const auto& routes = Routes();
   const bool known = std::any_of(routes.begin(), routes.end(),
                                  [&](const Route& route) { return route.path == path; });
@@ -242,12 +272,13 @@ void Service::Prepare(const std::shared_ptr<Exchange>& exchange, uint64_t client
   const bool heavy = exchange->request().body.size() > kHeavyBody;
   workers_->Post(client, heavy, [this, exchange, heavy, task = std::move(task)] {
     const auto cancelled = [&] { return exchange->abandoned() || ending_; };
-    if (cancelled()) return exchange->Respond(StatusError(503, kEnding).Response());
+    if (cancelled()) return RespondError(*exchange, StatusError(503, kEnding));
     try {
       const WorkLimit limit(options_.prepare_limit, cancelled);
+      const StrictFields strict(options_.strict_fields);
       task();
     } catch (...) {
-      exchange->Respond(ToApiError(std::current_exception()).Response());
+      RespondError(*exchange, ToApiError(std::current_exception()));
     }
 #ifdef __GLIBC__
     // Otherwise the process keeps the memory that large values have freed: 120 MiB were measured.
@@ -257,7 +288,7 @@ void Service::Prepare(const std::shared_ptr<Exchange>& exchange, uint64_t client
 }
 
 uint64_t Service::ClientOf(const HttpRequest& request) const {
-  if (const auto key = options_.keys.Find(request.Header("authorization"))) return *key + 1;
+  if (const auto key = KeyOf(request)) return *key + 1;
   return std::hash<std::string>()(request.peer);
 }
 
@@ -346,7 +377,7 @@ void Service::Models(const std::shared_ptr<Exchange>& exchange) {
 }
 
 void Service::OneModel(const std::shared_ptr<Exchange>& exchange) {
-  const std::string name = exchange->request().path.substr(kModelPrefix.size());
+  const std::string name = RoutePath(exchange->request().path).substr(kModelPrefix.size());
   const auto& names = model_->names;
   if (std::find(names.begin(), names.end(), name) == names.end()) {
     throw ApiError(404, "invalid_request_error", "model_not_found", "model",
@@ -357,6 +388,18 @@ void Service::OneModel(const std::shared_ptr<Exchange>& exchange) {
 
 void Service::Props(const std::shared_ptr<Exchange>& exchange) {
   Reply(*exchange, PropsJson(*model_));
+}
+
+void Service::Version(const std::shared_ptr<Exchange>& exchange) {
+  Reply(*exchange, {{"version", LC_VERSION}});
+}
+
+void Service::Slots(const std::shared_ptr<Exchange>& exchange) {
+  Reply(*exchange, SlotsJson(*model_));
+}
+
+void Service::ApplyTemplate(const std::shared_ptr<Exchange>& exchange) {
+  Answer(exchange, ApplyTemplateJson);
 }
 
 void Service::Tokenize(const std::shared_ptr<Exchange>& exchange) {
@@ -375,6 +418,14 @@ void Service::Completion(const std::shared_ptr<Exchange>& exchange) {
 
 void Service::Responses(const std::shared_ptr<Exchange>& exchange) {
   Generate(exchange, ReadResponses);
+}
+
+void Service::Messages(const std::shared_ptr<Exchange>& exchange) {
+  Generate(exchange, ReadAnthropic);
+}
+
+void Service::CountTokens(const std::shared_ptr<Exchange>& exchange) {
+  Answer(exchange, CountTokensJson);
 }
 
 }  // namespace litecache::server

@@ -39,6 +39,7 @@ struct ServiceOptions {
   int workers = 2;          // threads that read and tokenize requests
   // Bytes that all answers together may occupy outside the engine.
   int64_t answer_bytes = int64_t{512} << 20;
+  bool strict_fields = false;  // refuse unknown fields instead of ignoring them
   // Processor time that a worker may spend on one request before the request is refused.
   std::chrono::milliseconds prepare_limit{10'000};
 };
@@ -86,11 +87,15 @@ class Service {
     Call call;
   };
   static const std::vector<Route>& Routes();
+  // The path of the route that a path calls: "/chat/completions" is "/v1/chat/completions".
+  static std::string RoutePath(const std::string& path);
   using ReadJob = GenerationJob (*)(const Json& body, const ServedModel& model);
 
   // Throws ApiError 403, 401.
   void CheckHost(const HttpRequest& request) const;
   void CheckKey(const HttpRequest& request) const;
+  // The number of the key that a request brings; none where it brings none of the server's.
+  std::optional<size_t> KeyOf(const HttpRequest& request) const;
   void AddCors(Exchange& exchange) const;
   bool OriginAllowed(std::string_view origin) const;
   void Dispatch(const std::shared_ptr<Exchange>& exchange);
@@ -114,11 +119,16 @@ class Service {
   void Models(const std::shared_ptr<Exchange>& exchange);
   void OneModel(const std::shared_ptr<Exchange>& exchange);
   void Props(const std::shared_ptr<Exchange>& exchange);
+  void Version(const std::shared_ptr<Exchange>& exchange);
+  void Slots(const std::shared_ptr<Exchange>& exchange);
+  void ApplyTemplate(const std::shared_ptr<Exchange>& exchange);
   void Tokenize(const std::shared_ptr<Exchange>& exchange);
   void Detokenize(const std::shared_ptr<Exchange>& exchange);
   void Chat(const std::shared_ptr<Exchange>& exchange);
   void Completion(const std::shared_ptr<Exchange>& exchange);
   void Responses(const std::shared_ptr<Exchange>& exchange);
+  void Messages(const std::shared_ptr<Exchange>& exchange);
+  void CountTokens(const std::shared_ptr<Exchange>& exchange);
 
   const ServiceOptions options_;
   HostCheck hosts_;

@@ -37,19 +37,11 @@ ChatTemplate ChatEncoder::LoadTemplate(const std::filesystem::path& directory,
   return std::move(*found);
 }
 
-std::vector<int32_t> ChatEncoder::Encode(const nlohmann::ordered_json& messages,
-                                         ChatTemplateOptions options,
-                                         const TokenLimit& limit) const {
-  return EncodeWith(template_, messages, std::move(options), limit);
-}
-
-std::vector<int32_t> ChatEncoder::EncodeWith(const ChatTemplate& chat_template,
-                                             const nlohmann::ordered_json& messages,
-                                             ChatTemplateOptions options,
-                                             const TokenLimit& limit) const {
+RenderedPrompt ChatEncoder::Render(const ChatTemplate& chat_template,
+                                   const nlohmann::ordered_json& messages,
+                                   ChatTemplateOptions options) const {
   options.special_tokens.insert(special_tokens_.begin(), special_tokens_.end());
-  const RenderedPrompt prompt = chat_template.ApplyMarked(messages, options);
-  return limit ? encoder_.Encode(prompt, limit(prompt.text.size())) : encoder_.Encode(prompt);
+  return chat_template.ApplyMarked(messages, options);
 }
 
 }  // namespace litecache::tokenizer

@@ -3,10 +3,10 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tokenizer/chat_template.h"
@@ -26,18 +26,21 @@ class ChatEncoder {
   static ChatTemplate LoadTemplate(const std::filesystem::path& directory,
                                    const std::string& template_file);
 
-  // Maps the bytes of a rendered prompt to EncodeOptions::max_tokens; may throw. Null: no limit.
-  using TokenLimit = std::function<size_t(size_t bytes)>;
-
-  // Ids of ChatTemplate::ApplyMarked(messages, options). If the checkpoint's files name no
-  // begin-of-text and end-of-text tokens, `options` receive the tokenizer's.
+  // ChatTemplate::ApplyMarked(messages, options) of the model's template or of one sent with a
+  // request. If the checkpoint's files name no begin-of-text and end-of-text tokens, `options`
+  // receive the tokenizer's.
+  RenderedPrompt Render(const ChatTemplate& chat_template, const nlohmann::ordered_json& messages,
+                        ChatTemplateOptions options = {}) const;
+  // The ids of a rendered prompt; `max_tokens` as in EncodeOptions.
+  std::vector<int32_t> EncodeRendered(const RenderedPrompt& prompt,
+                                      size_t max_tokens = SIZE_MAX) const {
+    return encoder_.Encode(prompt, max_tokens);
+  }
+  // Both, with the model's template.
   std::vector<int32_t> Encode(const nlohmann::ordered_json& messages,
-                              ChatTemplateOptions options = {}, const TokenLimit& limit = {}) const;
-  // The same with a template sent with a request.
-  std::vector<int32_t> EncodeWith(const ChatTemplate& chat_template,
-                                  const nlohmann::ordered_json& messages,
-                                  ChatTemplateOptions options = {},
-                                  const TokenLimit& limit = {}) const;
+                              ChatTemplateOptions options = {}) const {
+    return EncodeRendered(Render(template_, messages, std::move(options)));
+  }
 
   const ChatTemplate& chat_template() const { return template_; }
 

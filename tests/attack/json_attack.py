@@ -36,6 +36,8 @@ class Deep(victim.Attack):
             self.refuse("/v1/responses",
                         {"input": [{"type": "function_call", "call_id": "1", "name": "f",
                                     "arguments": text}]}, "deep")
+            self.refuse("/v1/messages", f'{{"messages": [{{"role": "assistant", "content": [{{"input": {text}}}]}}]}}'
+                        .encode(), "deep")
 
     def test_schemas_in_strings(self):
         body = {"prompt": "x", "max_tokens": 1}
@@ -43,8 +45,8 @@ class Deep(victim.Attack):
         self.refuse("/v1/completions", {**body, "structured_outputs": {"json": OBJECTS}}, "deep")
 
     def test_bodies(self):
-        for path in ("/v1/completions", "/v1/chat/completions", "/v1/responses", "/tokenize",
-                     "/detokenize"):
+        for path in ("/v1/completions", "/v1/chat/completions", "/v1/responses", "/v1/messages",
+                     "/v1/messages/count_tokens", "/tokenize", "/detokenize"):
             for text in (ARRAYS, OBJECTS, '{"messages":' + ARRAYS + "}"):
                 self.refuse(path, text.encode(), "deep")
 
@@ -92,6 +94,13 @@ class Mutants(victim.Attack):
     SCHEMA = {"type": "object", "properties": {"a": {"enum": [1, "x"]}, "b": {"pattern": "^a+$"}}}
     CALLS = {**chat('{"a": [1, {"b": 2}]}'), "tools": [
         {"type": "function", "function": {"name": "f", "parameters": SCHEMA}}]}
+    TURNS = {"max_tokens": 2, "system": [{"type": "text", "text": "s"}], "messages": [
+        {"role": "user", "content": [{"type": "text", "text": "x"}]},
+        {"role": "assistant", "content": [{"type": "thinking", "thinking": "t", "signature": ""},
+                                          {"type": "tool_use", "id": "1", "name": "f", "input": {"a": [1]}}]},
+        {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "1", "content": "1"}]}],
+        "tools": [{"name": "f", "input_schema": SCHEMA}], "tool_choice": {"type": "any"},
+        "stop_sequences": ["x"], "thinking": {"type": "disabled"}}
     VALID = [("/v1/completions", TEXT), ("/v1/chat/completions", CALLS),
              ("/v1/chat/completions", {**CALLS, "tool_choice": "required", "stream": True}),
              ("/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}], "max_tokens": 2,
@@ -100,6 +109,7 @@ class Mutants(victim.Attack):
                                   "stream_options": {"include_usage": True}}),
              ("/v1/completions", {"prompt": "x", "max_tokens": 2, "guided_json": SCHEMA}),
              ("/v1/responses", {"input": [{"role": "user", "content": "x"}], "max_output_tokens": 2}),
+             ("/v1/messages", TURNS), ("/v1/messages/count_tokens", TURNS),
              ("/tokenize", {"prompt": "a b", "return_token_strs": True}),
              ("/tokenize", {"messages": CALLS["messages"], "add_generation_prompt": True}),
              ("/detokenize", {"tokens": [5, 6]})]

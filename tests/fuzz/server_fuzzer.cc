@@ -122,6 +122,8 @@ void TryBody(std::string_view body) {
   Try([&] { Answer(ReadChat(ParseBody(body), Model())); });
   Try([&] { Answer(ReadCompletion(ParseBody(body), Model())); });
   Try([&] { Answer(ReadResponses(ParseBody(body), Model())); });
+  Try([&] { Answer(ReadAnthropic(ParseBody(body), Model())); });
+  Try([&] { Dump(CountTokensJson(ParseBody(body), Model())); });
   Try([&] { Dump(TokenizeJson(ParseBody(body), Model())); });
   Try([&] { Dump(DetokenizeJson(ParseBody(body), Model())); });
 }

@@ -186,7 +186,8 @@ class Clients(unittest.TestCase):
 
     def test_tools(self):
         options = {"model": "litecache-demo-16m", "messages": CHAT, "tools": [KEEP],
-                   "max_completion_tokens": 400, "temperature": 1, "seed": 4}
+                   "max_completion_tokens": 400, "temperature": 1, "seed": 4,
+                   "parallel_tool_calls": False}
         for choice in ("required", {"type": "function", "function": {"name": "keep"}}):
             whole = self.client.chat.completions.create(**options, tool_choice=choice).choices[0]
             self.assertEqual(whole.finish_reason, "tool_calls")
@@ -205,15 +206,15 @@ class Clients(unittest.TestCase):
                              (["keep"], call.function.arguments, "tool_calls"))
         parsed = self.client.chat.completions.parse(**options, tool_choice="required")
         Pet.model_validate(parsed.choices[0].message.tool_calls[0].function.parsed_arguments)
-        # The model's template does not support tools, so it cannot choose one.
-        with self.assertRaises(openai.BadRequestError) as caught:
-            self.client.chat.completions.create(**options)
-        self.assertEqual(caught.exception.param, "tools")
+        # The model may choose; a small one that continues code does not call.
+        choice = self.client.chat.completions.create(**options).choices[0]
+        self.assertIn(choice.finish_reason, ("stop", "length", "tool_calls"))
 
     def test_tools_of_responses(self):
         tool = {"type": "function", **KEEP["function"]}
         options = {"model": "litecache-demo-16m", "input": "x", "tools": [tool],
-                   "tool_choice": "required", "max_output_tokens": 400, "temperature": 0}
+                   "tool_choice": "required", "max_output_tokens": 400, "temperature": 0,
+                   "parallel_tool_calls": False}
         call = self.client.responses.create(**options).output[0]
         self.assertEqual((call.type, call.name), ("function_call", "keep"))
         Pet.model_validate_json(call.arguments)
@@ -229,8 +230,8 @@ class Clients(unittest.TestCase):
             create(model="litecache-demo-16m", messages=CHAT, temperature=-1)
         self.assertEqual(caught.exception.param, "temperature")
         with self.assertRaises(openai.BadRequestError) as caught:
-            create(model="litecache-demo-16m", messages=CHAT, extra_body={"frobnicate": 1})
-        self.assertEqual(caught.exception.code, "unknown_parameter")
+            create(model="litecache-demo-16m", messages=CHAT, extra_body={"mirostat": 2})
+        self.assertEqual(caught.exception.code, "unsupported_parameter")
         with self.assertRaises(openai.NotFoundError):
             create(model="another", messages=CHAT)
         with self.assertRaises(openai.AuthenticationError):

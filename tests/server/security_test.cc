@@ -42,10 +42,12 @@ TEST(Security, KeysProtectEverythingButHealth) {
   for (const char* header :
        {"Authorization: Bearer", "Authorization: Bearer wrong", "Authorization: first-key",
         "Authorization: Bearer first-ke", "Authorization: Bearer first-keyy",
-        "Authorization: Basic first-key", "X-Api-Key: first-key"}) {
+        "Authorization: Basic first-key", "X-Api-Key: first-ke", "X-Api-Key: Bearer first-key"}) {
     EXPECT_EQ(status("/v1/models", {header}), 401) << header;
   }
   EXPECT_EQ(status("/v1/models", {"Authorization: bearer  first-key"}), 200);
+  EXPECT_EQ(status("/v1/models", {"X-Api-Key: first-key"}), 200);
+  EXPECT_EQ(status("/v1/models", {"Authorization: Bearer none", "X-Api-Key: beta-key"}), 200);
   const Reply reply = server.Post("/v1/completions", {{"prompt", "x"}});
   EXPECT_EQ(reply.status, 401);
   EXPECT_EQ(Json::parse(reply.body)["error"]["code"], "invalid_api_key");

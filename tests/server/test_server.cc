@@ -33,8 +33,8 @@ TestServer::TestServer(const Options& options)
   auto engine =
       Engine::Load((options.endless ? EndlessModel() : SharedModel()).path(), options.engine);
   engine_ = engine.get();
-  server_->SetModel(
-      server::MakeServedModel(std::move(engine), {"tiny", "alias"}, "", options.limits));
+  server_->SetModel(server::MakeServedModel(std::move(engine), {"tiny", "alias"},
+                                            options.chat_template, options.limits));
   EXPECT_TRUE(Eventually([&] { return Get("/health").status == 200; }));
 }
 
@@ -88,7 +88,7 @@ std::vector<Json> TestServer::Stream(std::string_view path, Json body) {
   for (const auto& event : Events(reply.body)) {
     if (event != "[DONE]") events.push_back(Json::parse(event));
   }
-  if (path != "/v1/responses") {
+  if (path != "/v1/responses" && path != "/v1/messages") {
     EXPECT_THAT(reply.body, ::testing::EndsWith("data: [DONE]\n\n"));
   }
   return events;

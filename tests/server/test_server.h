@@ -31,8 +31,9 @@ class TestServer {
     server::ServerOptions server;
     server::RequestLimits limits;
     EngineOptions engine;
-    bool endless = false;  // a model with a context longer than any test
-    bool load = true;      // false: the model is not loaded so far
+    bool endless = false;       // a model with a context longer than any test
+    std::string chat_template;  // a file; "": the model's own
+    bool load = true;           // false: the model is not loaded so far
     Options() {
       server.http.port = 0;
       engine.threads = 1;

@@ -1,140 +1,16 @@
-// Answers with a given format, and function calls: parsing of models' output, and the endpoints.
+// Answers with a given format, and function calls: what the endpoints make of them.
 #include <gmock/gmock.h>
 
-#include <filesystem>
 #include <fstream>
 #include <iterator>
-#include <random>
 
-#include "server/api/tool_calls.h"
 #include "server/test_server.h"
 #include "source_directory.h"
-#include "test_seed.h"
 
 namespace litecache::testing {
 namespace {
 
-using server::DetectToolFormat;
-using server::ToolCallParser;
-using server::ToolEvent;
-using server::ToolFormat;
 using ::testing::HasSubstr;
-
-struct Parsed {
-  std::string text;
-  std::vector<std::pair<std::string, std::string>> calls;  // names and arguments
-  bool operator==(const Parsed&) const = default;
-};
-
-// Parses an answer in pieces of random sizes.
-Parsed Parse(ToolFormat format, const std::string& answer, std::mt19937_64& random,
-             size_t longest = 12, int most = 100) {
-  ToolCallParser parser(format, {"get_weather", "add"}, most);
-  std::vector<ToolEvent> events;
-  for (size_t at = 0; at < answer.size();) {
-    const size_t size = 1 + random() % longest;
-    parser.Add(std::string_view(answer).substr(at, size), &events);
-    at += size;
-  }
-  parser.Finish(&events);
-  Parsed parsed;
-  for (const ToolEvent& event : events) {
-    if (event.kind == ToolEvent::kText) {
-      parsed.text += event.text;
-    } else if (event.kind == ToolEvent::kBegin) {
-      parsed.calls.emplace_back(event.text, "");
-    } else {
-      EXPECT_FALSE(parsed.calls.empty());
-      parsed.calls.back().second += event.text;
-    }
-  }
-  return parsed;
-}
-
-class ToolCalls : public ::testing::Test {
- protected:
-  void Expect(ToolFormat format, const std::string& answer, const Parsed& expected,
-              int most = 100) {
-    for (int i = 0; i < 20; ++i) {
-      const Parsed parsed = Parse(format, answer, random_, i == 0 ? 1 : 1 + i, most);
-      EXPECT_EQ(parsed.text, expected.text) << answer;
-      EXPECT_EQ(parsed.calls, expected.calls) << answer;
-    }
-  }
-  std::mt19937_64 random_ = TestRandom(11);
-};
-
-TEST_F(ToolCalls, AsQwenWritesThem) {
-  const auto hermes = ToolFormat::kHermes;
-  Expect(hermes, "Hello <world>, a < b", {"Hello <world>, a < b", {}});
-  Expect(hermes,
-         "<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": "
-         "\"Paris\"}}\n</tool_call>",
-         {"", {{"get_weather", "{\"city\": \"Paris\"}"}}});
-  Expect(hermes,
-         "I will look.\n\n<tool_call>\n{\"name\": \"get_weather\", \"arguments\": {\"city\": "
-         "\"}</tool_call>{\\\"\"}}\n</tool_call>\n<tool_call>\n{\"arguments\": {\"a\": [1, {}]}, "
-         "\"name\": \"add\"}\n</tool_call>\n",
-         {"I will look.",
-          {{"get_weather", "{\"city\": \"}</tool_call>{\\\"\"}"}, {"add", "{\"a\": [1, {}]}"}}});
-  Expect(hermes, "<tool_call>{\"name\": \"add\"}</tool_call> done", {" done", {{"add", "{}"}}});
-  Expect(hermes, "<tool_call>{\"name\": \"add\", \"arguments\": \"{\\\"a\\\": 1}\"}</tool_call>",
-         {"", {{"add", "{\"a\": 1}"}}});
-  // Cut off.
-  Expect(hermes, "<tool_call>\n{\"name\": \"add\", \"arguments\": {\"a\": 1",
-         {"", {{"add", "{\"a\": 1"}}});
-  Expect(hermes, "x <tool_call>\n{\"na", {"x<tool_call>\n{\"na", {}});
-  Expect(hermes, "x <tool_", {"x <tool_", {}});
-  // Not a call.
-  Expect(hermes, "<tool_call> is a tag", {"<tool_call> is a tag", {}});
-  // At most one.
-  Expect(
-      hermes,
-      "<tool_call>{\"name\": \"add\", \"arguments\": {}}</tool_call><tool_call>{\"name\": \"add\", "
-      "\"arguments\": {\"b\": 2}}</tool_call>",
-      {"", {{"add", "{}"}}}, 1);
-}
-
-TEST_F(ToolCalls, AsLlamaWritesThem) {
-  const auto llama = ToolFormat::kLlama;
-  const Parsed call = {"", {{"get_weather", "{\"city\": \"Pa}ris\"}"}}};
-  Expect(llama, "{\"name\": \"get_weather\", \"parameters\": {\"city\": \"Pa}ris\"}}", call);
-  Expect(llama,
-         "\n<|python_tag|>{\"type\": \"function\", \"name\": \"get_weather\", \"parameters\": "
-         "{\"city\": \"Pa}ris\"}}",
-         call);
-  Expect(llama,
-         "{\"name\": \"add\", \"parameters\": {}}; {\"name\": \"add\", \"parameters\": {\"a\": 2}}",
-         {"", {{"add", "{}"}, {"add", "{\"a\": 2}"}}});
-  // JSON that is an answer, and text.
-  Expect(llama, "{\"name\": \"Bob\", \"parameters\": {}}",
-         {"{\"name\": \"Bob\", \"parameters\": {}}", {}});
-  Expect(llama, "{\"a\": [1, 2], \"b\": null} and more",
-         {"{\"a\": [1, 2], \"b\": null} and more", {}});
-  Expect(llama, "{no", {"{no", {}});
-  Expect(llama, " So {\"name\": \"add\"}", {" So {\"name\": \"add\"}", {}});
-  Expect(llama, "", {"", {}});
-}
-
-TEST_F(ToolCalls, ArgumentsComeAsTheyAreWritten) {
-  ToolCallParser parser(ToolFormat::kLlama, {"add"}, 1);
-  std::vector<ToolEvent> events;
-  parser.Add("{\"name\": \"add\", \"parameters\": {\"a\": 1", &events);
-  ASSERT_EQ(events.size(), 2u);
-  EXPECT_EQ(events[0].text, "add");
-  EXPECT_EQ(events[1].text, "{\"a\": 1");
-}
-
-TEST_F(ToolCalls, TheTemplateTellsTheForm) {
-  const auto read = [](const std::string& name) {
-    std::ifstream file(SourceDirectory() / "tests/tokenizer_jinja/data" / name);
-    return std::string{std::istreambuf_iterator<char>(file), {}};
-  };
-  EXPECT_EQ(DetectToolFormat(read("qwen2_5.jinja")), ToolFormat::kHermes);
-  EXPECT_EQ(DetectToolFormat(read("qwen3.jinja")), ToolFormat::kHermes);
-  EXPECT_EQ(DetectToolFormat(read("llama_style.jinja")), ToolFormat::kLlama);
-  EXPECT_EQ(DetectToolFormat("{% for m in messages %}{% endfor %}"), ToolFormat::kNone);
-}
 
 // Minimal templates sent with requests.
 constexpr const char* kHermesTemplate =
@@ -146,6 +22,7 @@ class Forms : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
     TestServer::Options options;
+    options.endless = true;  // a prompt that explains tools is long
     options.limits.trust_chat_template = true;
     server_ = new TestServer(options);
   }
@@ -256,7 +133,6 @@ TEST_F(Forms, WrongFormsAreNamed) {
   expect({{"guided_json", Schema()}, {"response_format", Format(Schema())}}, schema, "twice");
   expect({{"structured_outputs", {{"regex", "a"}}}}, "structured_outputs.regex", "");
   // Tools.
-  expect({{"tools", Tools()}}, "tools", "template");
   expect({{"tools", Json::array({Json{{"type", "web"}}})}}, "tools[0].type", "functions");
   expect({{"tools", Json::array({Json{{"type", "function"}, {"function", {{"name", "a b"}}}}})}},
          "tools[0].function.name", "letters");
@@ -332,11 +208,73 @@ TEST_F(Forms, TheTemplateSeesTheTools) {
   EXPECT_EQ(tokens({{"tools", Tools()}, {"tool_choice", "none"}}), tokens(Json::object()));
 }
 
+// The prompt as text, of a conversation in which a function was called.
+TEST_F(Forms, ATemplateWithoutToolsIsToldOfThem) {
+  const Json call = {{"id", "1"},
+                     {"type", "function"},
+                     {"function", {{"name", "ping"}, {"arguments", "{\"a\": 1}"}}}};
+  const Json messages = Json::array({Json{{"role", "user"}, {"content", "x"}},
+                                     Json{{"role", "assistant"}, {"tool_calls", {call, call}}},
+                                     Json{{"role", "tool"}, {"content", "r1"}},
+                                     Json{{"role", "tool"}, {"content", "r2"}},
+                                     Json{{"role", "user"}, {"content", "go"}}});
+  const auto prompt = [&](const Json& more) {
+    Json body = {{"messages", messages}};
+    body.update(more);
+    return server().Ask("/apply-template", body)["prompt"].get<std::string>();
+  };
+  const std::string text =
+      "<tool_call>\n{\"name\": \"ping\", \"arguments\": {\"a\":1}}\n</tool_call>";
+  const std::string turns =
+      "<|assistant|>" + text + "\n" + text +
+      "</s><|user|><tool_response>\nr1\n</tool_response>\n<tool_response>\nr2\n"
+      "</tool_response>\ngo</s><|assistant|>";
+  EXPECT_EQ(prompt(Json::object()), "<s><|user|>x</s>" + turns);
+  EXPECT_EQ(prompt({{"tools", Tools()}, {"tool_choice", "none"}}), "<s><|user|>x</s>" + turns);
+  const std::string told = prompt({{"tools", Tools()}});
+  EXPECT_THAT(told, HasSubstr("{\"name\":\"ping\"}\n</tools>"));
+  EXPECT_THAT(told, ::testing::EndsWith("\n\nx</s>" + turns));
+  // A template with a place for the system's words gets them there.
+  const char* system =
+      "{% for m in messages %}{% if m.role == 'system' %}S{% endif %}{{ m.content }};{% endfor %}";
+  EXPECT_THAT(prompt({{"tools", Tools()}, {"chat_template", system}}),
+              ::testing::StartsWith("SYou"));
+}
+
+TEST_F(Forms, ATextWithToolsIsAnswered) {
+  const Json answer =
+      server().Ask("/v1/chat/completions", ChatBody("x", {{"max_tokens", 4}, {"tools", Tools()}}));
+  EXPECT_TRUE(answer["choices"][0]["message"]["content"].is_string());
+}
+
+TEST_F(Forms, MistralsTemplateGetsIdsThatItTakes) {
+  std::ifstream file(SourceDirectory() / "tests/tokenizer_jinja/data/mistral_nemo.jinja");
+  const std::string source{std::istreambuf_iterator<char>(file), {}};
+  const Json call = {{"id", "call_0123456789"},
+                     {"type", "function"},
+                     {"function", {{"name", "ping"}, {"arguments", "{}"}}}};
+  const std::string prompt =
+      server().Ask("/apply-template",
+                   {{"chat_template", source},
+                    {"tools", Tools()},
+                    {"messages", Json::array({Json{{"role", "user"}, {"content", "x"}},
+                                              Json{{"role", "assistant"}, {"tool_calls", {call}}},
+                                              Json{{"role", "tool"},
+                                                   {"tool_call_id", "call_0123456789"},
+                                                   {"content", "r"}}})}})["prompt"];
+  EXPECT_THAT(prompt, HasSubstr("[AVAILABLE_TOOLS]["));
+  const size_t id = prompt.find("\"id\": \""), result = prompt.find("\"call_id\": \"");
+  ASSERT_NE(id, std::string::npos);
+  ASSERT_NE(result, std::string::npos);
+  EXPECT_EQ(prompt.substr(id + 7, 9), prompt.substr(result + 12, 9));
+}
+
 TEST_F(Forms, CallsOfResponses) {
   Json tools =
       Json::array({Json{{"type", "function"}, {"name", "keep"}, {"parameters", Schema()}}});
-  Json body = {{"input", "x"}, {"max_output_tokens", 600}, {"temperature", 1.2},
-               {"seed", 3},    {"tools", tools},           {"tool_choice", "required"}};
+  Json body = {
+      {"input", "x"},   {"max_output_tokens", 600},  {"temperature", 1.2},          {"seed", 3},
+      {"tools", tools}, {"tool_choice", "required"}, {"parallel_tool_calls", false}};
   const Json answer = server().Ask("/v1/responses", body);
   ASSERT_EQ(answer["output"].size(), 1u);
   const Json call = answer["output"][0];

@@ -79,8 +79,8 @@ class ServeCommand final : public Command {
   std::string Name() const override { return "serve"; }
   std::string Summary() const override { return "Serve a model over HTTP, in OpenAI's API."; }
   std::string Notes() const override {
-    return "Endpoints: /v1/chat/completions, /v1/completions, /v1/responses, /v1/models, "
-           "/health, /metrics, /props, /stats, /tokenize, /detokenize; "
+    return "Endpoints: /v1/chat/completions, /v1/completions, /v1/responses, /v1/messages, "
+           "/v1/models, /health, /metrics, /props, /stats, /tokenize, /detokenize; "
            "docs/reference/server.md describes them. The address itself is a page with a chat "
            "and the state of the engine. SIGTERM or Ctrl-C lets running requests finish "
            "(--shutdown-timeout); a second one ends at once.";
@@ -224,6 +224,10 @@ class ServeCommand final : public Command {
         ->check(CLI::Range(0.05, 86400.0).description(""))
         ->capture_default_str()
         ->group(kLimits);
+    app.add_flag("--strict-fields", strict_fields_,
+                 "Refuse requests with fields that the server does not know, instead of ignoring "
+                 "these fields")
+        ->group(kLimits);
   }
 
   void DeclareSecurity(CLI::App& app) {
@@ -262,6 +266,7 @@ class ServeCommand final : public Command {
     options.http.idle_timeout = Milliseconds(idle_seconds_);
     options.http.ping_interval = Milliseconds(ping_seconds_);
     options.service.max_queue = max_queue_;
+    options.service.strict_fields = strict_fields_;
     options.service.cors_origins = origins_;
     options.service.allowed_hosts = hosts_;
     const char* environment = std::getenv(kKeyVariable);
@@ -283,6 +288,7 @@ class ServeCommand final : public Command {
     auto engine = Engine::Load(flags_.model, options);
     // A model in the Hugging Face cache is in a directory named by a hash.
     if (names_.empty() && !std::filesystem::is_directory(flags_.model)) names_ = {flags_.model};
+    limits_.max_batch = options.max_batch;
     auto model = server::MakeServedModel(std::move(engine), names_, template_file_, limits_);
     if (!model->chat) {
       SPDLOG_WARN(
@@ -347,6 +353,7 @@ class ServeCommand final : public Command {
   double shutdown_seconds_ = 30;
   double idle_seconds_ = 60;
   int64_t max_queue_ = 256;
+  bool strict_fields_ = false;
   TokenCount max_tokens_;
   std::optional<TokenCount> default_max_tokens_;
   TokenCount max_prompt_;

@@ -22,6 +22,20 @@ Json UsageJson(const Usage& usage) {
           {"prompt_tokens_details", {{"cached_tokens", usage.cached_tokens}}}};
 }
 
+Json TimingsJson(const Usage& usage) {
+  Json timings = {{"cache_n", usage.cached_tokens}};
+  const auto add = [&](const std::string& name, int64_t tokens, double seconds) {
+    const auto count = static_cast<double>(tokens);
+    timings[name + "_n"] = tokens;
+    timings[name + "_ms"] = seconds * 1e3;
+    timings[name + "_per_token_ms"] = tokens > 0 ? seconds * 1e3 / count : 0;
+    timings[name + "_per_second"] = seconds > 0 ? count / seconds : 0;
+  };
+  add("prompt", usage.prompt_tokens - usage.cached_tokens, usage.prefill_seconds);
+  add("predicted", usage.generated_tokens, usage.decode_seconds);
+  return timings;
+}
+
 Json ProgressJson(const Progress& progress) {
   return {{"total", progress.total},
           {"cache", progress.cached},

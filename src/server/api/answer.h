@@ -19,6 +19,8 @@ struct Usage {
   int64_t prompt_tokens = 0;
   int64_t cached_tokens = 0;  // of the prompt
   int64_t generated_tokens = 0;
+  double prefill_seconds = 0;  // until the first token
+  double decode_seconds = 0;   // from the first token on
 };
 
 struct Progress {
@@ -56,11 +58,16 @@ struct GenerationJob {
 GenerationJob ReadChat(const Json& body, const ServedModel& model);
 GenerationJob ReadCompletion(const Json& body, const ServedModel& model);
 GenerationJob ReadResponses(const Json& body, const ServedModel& model);
+GenerationJob ReadAnthropic(const Json& body, const ServedModel& model);
+// /v1/messages/count_tokens.
+Json CountTokensJson(const Json& body, const ServedModel& model);
 
 // Helpers for building answers.
 std::string NewId(std::string_view prefix);   // "chatcmpl-" and 24 hexadecimal digits
 const char* FinishName(FinishReason reason);  // "stop", "length"
 Json UsageJson(const Usage& usage);
+// As llama.cpp's server has them: prompt_n, prompt_ms, predicted_n, predicted_ms, ...
+Json TimingsJson(const Usage& usage);
 Json ProgressJson(const Progress& progress);
 // "data: ...\n\n"
 void AppendEvent(const Json& data, std::string* out);

@@ -1,4 +1,6 @@
 // /v1/chat/completions
+#include "server/api/chat.h"
+
 #include <optional>
 #include <utility>
 
@@ -135,21 +137,20 @@ int ReadLogprobs(Fields& fields) {
 
 void RefuseUnsupported(Fields& fields) {
   fields.RefuseUnless("modalities", {Json::array({"text"})}, "this server answers with text");
-  fields.RefuseUnless("store", {false}, "answers are not kept");
+  fields.IgnoreUnless("store", {false}, "answers are not kept");
   fields.RefuseUnless("echo", {false});
   fields.RefuseUnless("add_special_tokens", {false}, "the chat template adds them");
-  for (const char* name :
-       {"audio", "prediction", "functions", "function_call", "verbosity", "web_search_options"}) {
-    fields.Refuse(name);
-  }
+  for (const char* name : {"prediction", "verbosity"}) fields.IgnoreUnless(name, {});
+  for (const char* name : {"functions", "function_call"}) fields.Refuse(name, "send 'tools'");
+  for (const char* name : {"audio", "web_search_options"}) fields.Refuse(name);
 }
 
 }  // namespace
 
-GenerationJob ReadChat(const Json& body, const ServedModel& model) {
-  Fields fields(body);
+ChatJob ReadChatFields(Fields& fields, const ServedModel& model) {
   ReadModelField(fields, model);
-  GenerationJob job;
+  ChatJob chat;
+  GenerationJob& job = chat.job;
   Request request = ReadGenerationFields(fields, model);
   request.logprobs = ReadLogprobs(fields);
   job.stream = ReadStreamFields(fields);
@@ -157,17 +158,24 @@ GenerationJob ReadChat(const Json& body, const ServedModel& model) {
   const auto old_name = ReadMaxTokens(fields, "max_tokens", model);
   if (!max_tokens) max_tokens = old_name;
   ReadResponseFormat(fields, model, &request);
-  ToolUse tools = ReadTools(fields, false);
+  chat.tools = ReadTools(fields, false);
   RefuseUnsupported(fields);
   ChatPromptFields prompt = ReadChatPrompt(fields, model);
   fields.Finish();
-  ApplyTools(model, &prompt, &tools, &request);
+  ApplyTools(model, &prompt, &chat.tools, &request);
   request.prompt = EncodeChatPrompt(prompt, model);
-  job.format =
-      std::make_unique<ChatFormat>(model, request.n, job.stream, request.logprobs >= 0, tools);
   job.requests.push_back(std::move(request));
   SetMaxTokens(max_tokens, model.limits.default_max_tokens, model, &job);
-  return job;
+  return chat;
+}
+
+GenerationJob ReadChat(const Json& body, const ServedModel& model) {
+  Fields fields(body);
+  auto [job, tools] = ReadChatFields(fields, model);
+  const Request& request = job.requests.front();
+  job.format =
+      std::make_unique<ChatFormat>(model, request.n, job.stream, request.logprobs >= 0, tools);
+  return std::move(job);
 }
 
 }  // namespace litecache::server

@@ -48,30 +48,34 @@ void SetReasoningEffort(const std::string& effort, const std::string& field,
   const bool known = model.chat && model.chat->chat_template().Source().find("reasoning_effort") !=
                                        std::string::npos;
   if (!known && !prompt->chat_template) {
-    throw NotSupported(field, "'{}': the model's chat template does not know it", field);
+    return IgnoreField(field, "the model's chat template does not know it");
   }
   prompt->options.variables["reasoning_effort"] = effort;
 }
 
-std::vector<int32_t> EncodeChatPrompt(const ChatPromptFields& prompt, const ServedModel& model,
-                                      const char* field) {
+tokenizer::RenderedPrompt RenderChatPrompt(const ChatPromptFields& prompt, const ServedModel& model,
+                                           const char* field) {
   if (!model.chat) {
     throw NotSupported(field,
                        "the model {} has no chat template: use /v1/completions, or start the "
                        "server with --chat-template FILE",
                        model.name());
   }
-  std::vector<int32_t> ids;
-  const auto most = [&](size_t bytes) { return MostPromptTokens(bytes, model); };
+  const auto& chat_template =
+      prompt.chat_template ? *prompt.chat_template : model.chat->chat_template();
   try {
-    ids = prompt.chat_template
-              ? model.chat->EncodeWith(*prompt.chat_template, prompt.messages, prompt.options, most)
-              : model.chat->Encode(prompt.messages, prompt.options, most);
+    return model.chat->Render(chat_template, prompt.messages, prompt.options);
   } catch (const InvalidArgument& error) {
     throw BadRequest(field, "{}", error.what());
   } catch (const Unsupported& error) {
     throw BadRequest(field, "{}", error.what());
   }
+}
+
+std::vector<int32_t> EncodeChatPrompt(const ChatPromptFields& prompt, const ServedModel& model,
+                                      const char* field) {
+  const tokenizer::RenderedPrompt rendered = RenderChatPrompt(prompt, model, field);
+  auto ids = model.chat->EncodeRendered(rendered, MostPromptTokens(rendered.text.size(), model));
   CheckPromptSize(ids.size(), model);
   return ids;
 }

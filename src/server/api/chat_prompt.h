@@ -23,13 +23,16 @@ struct ChatPromptFields {
 // chat_template_kwargs, documents and reasoning_effort. Throws ApiError.
 ChatPromptFields ReadChatPrompt(Fields& fields, const ServedModel& model);
 
-// Sets reasoning_effort, which only a template can act on. Throws an ApiError that names `field` if
-// the template does not support it.
+// Sets reasoning_effort, which only a template can act on. If the template does not support it, the
+// field `field` is ignored (IgnoreField()).
 void SetReasoningEffort(const std::string& effort, const std::string& field,
                         const ServedModel& model, ChatPromptFields* prompt);
 
-// Throws an ApiError that names `field`, also for errors raised by the template and for a model
-// without a template.
+// The text that the template makes of it. Throws an ApiError that names `field`, also for errors
+// raised by the template and for a model without a template.
+tokenizer::RenderedPrompt RenderChatPrompt(const ChatPromptFields& prompt, const ServedModel& model,
+                                           const char* field = "messages");
+// The same as token ids. Throws an ApiError also if the prompt is too long.
 std::vector<int32_t> EncodeChatPrompt(const ChatPromptFields& prompt, const ServedModel& model,
                                       const char* field = "messages");
 

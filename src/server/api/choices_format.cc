@@ -38,9 +38,10 @@ void ChoicesFormat::OnProgress(const Progress& progress, std::string* out) {
 }
 
 void ChoicesFormat::End(const Usage& usage, std::string* out) {
-  if (stream_.include_usage) {
+  if (stream_.include_usage || stream_.timings) {
     Json event = Object(names_.event, Json::array());
-    event["usage"] = UsageJson(usage);
+    if (stream_.include_usage) event["usage"] = UsageJson(usage);
+    if (stream_.timings) event["timings"] = TimingsJson(usage);
     AppendEvent(event, out);
   }
   *out += "data: [DONE]\n\n";
@@ -57,6 +58,7 @@ Json ChoicesFormat::Choice(size_t index, Json content, Json logprobs, const char
 Json ChoicesFormat::Answer(Json choices, const Usage& usage) const {
   Json result = Object(names_.object, std::move(choices));
   result["usage"] = UsageJson(usage);
+  if (stream_.timings) result["timings"] = TimingsJson(usage);
   return result;
 }
 

@@ -37,18 +37,44 @@ std::string ApiError::Shortened(std::string text) {
   return text;
 }
 
-std::string ApiError::Body() const {
-  return Dump({{"error",
-                {{"message", message_},
-                 {"type", type_},
-                 {"param", OrNull(param_)},
-                 {"code", OrNull(code_)}}}});
+ErrorShape ErrorShapeOf(std::string_view path) {
+  const bool anthropic = path.starts_with("/v1/messages") || path.starts_with("/messages");
+  return anthropic ? ErrorShape::kAnthropic : ErrorShape::kOpenAi;
 }
 
-HttpResponse ApiError::Response() const {
+const char* ApiError::AnthropicType() const {
+  switch (status_) {
+    case 401:
+      return "authentication_error";
+    case 403:
+      return "permission_error";
+    case 404:
+      return "not_found_error";
+    case 413:
+      return "request_too_large";
+    case 429:
+      return "rate_limit_error";
+    case 503:
+      return "overloaded_error";
+    default:
+      return status_ >= 500 ? "api_error" : "invalid_request_error";
+  }
+}
+
+std::string ApiError::Body(ErrorShape shape) const {
+  const bool anthropic = shape == ErrorShape::kAnthropic;
+  Json body = anthropic ? Json{{"type", "error"}} : Json::object();
+  body["error"] = {{"message", message_},
+                   {"type", anthropic ? AnthropicType() : type_.c_str()},
+                   {"param", OrNull(param_)},
+                   {"code", OrNull(code_)}};
+  return Dump(body);
+}
+
+HttpResponse ApiError::Response(ErrorShape shape) const {
   HttpResponse response;
   response.status = status_;
-  response.body = Body();
+  response.body = Body(shape);
   if (retry_after_ > 0) response.headers.emplace_back("Retry-After", std::to_string(retry_after_));
   if (status_ == 401) response.headers.emplace_back("WWW-Authenticate", "Bearer");
   return response;

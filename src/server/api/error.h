@@ -1,15 +1,20 @@
-// Errors in the format of OpenAI's API.
+// Errors in the format of the API that is called.
 #pragma once
 
 #include <fmt/format.h>
 
 #include <exception>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "server/http/message.h"
 
 namespace litecache::server {
+
+// Clients of Anthropic's API look elsewhere, and know other types, than those of OpenAI's.
+enum class ErrorShape { kOpenAi, kAnthropic };
+ErrorShape ErrorShapeOf(std::string_view path);
 
 class ApiError : public std::exception {
  public:
@@ -28,11 +33,12 @@ class ApiError : public std::exception {
     retry_after_ = seconds;
     return *this;
   }
-  // {"error": {"message", "type", "param", "code"}}
-  std::string Body() const;
-  HttpResponse Response() const;
+  // {"error": {"message", "type", "param", "code"}}, with a "type" beside it in Anthropic's shape.
+  std::string Body(ErrorShape shape = ErrorShape::kOpenAi) const;
+  HttpResponse Response(ErrorShape shape = ErrorShape::kOpenAi) const;
 
  private:
+  const char* AnthropicType() const;
   // Errors quote the client's input, which may contain names of a megabyte.
   static std::string Shortened(std::string text);
 

@@ -1,8 +1,47 @@
 #include "server/api/fields.h"
 
+#include <algorithm>
 #include <limits>
+#include <mutex>
+#include <utility>
+
+#include "base/logging.h"
 
 namespace litecache::server {
+namespace {
+
+thread_local bool strict_fields = false;
+
+// Logs a field that is ignored: once by name, wherever in a list it stands, and not more of them
+// than a log can bear.
+void LogIgnored(const std::string& path, std::string_view why) {
+  constexpr size_t kMost = 100;
+  static std::mutex mutex;
+  static std::set<std::string> logged;
+  std::string name;
+  for (const char c : std::string_view(path).substr(0, 1000)) {
+    if (name.ends_with('[') && c >= '0' && c <= '9') continue;
+    name += c;
+  }
+  name = Printable(name);
+  const std::lock_guard lock(mutex);
+  if (logged.size() >= kMost || !logged.insert(name).second) return;
+  SPDLOG_WARN(
+      "server: requests have the field '{}', which is ignored: {} (logged once; --strict-fields "
+      "refuses such requests)",
+      name, why);
+}
+
+}  // namespace
+
+StrictFields::StrictFields(bool strict) : before_(std::exchange(strict_fields, strict)) {}
+StrictFields::~StrictFields() { strict_fields = before_; }
+bool StrictFields::On() { return strict_fields; }
+
+void IgnoreField(const std::string& path, std::string_view why) {
+  if (strict_fields) throw NotSupported(path, "'{}': {}", path, why);
+  LogIgnored(path, why);
+}
 
 Fields::Fields(const Json& object, std::string prefix)
     : object_(object), prefix_(std::move(prefix)) {
@@ -92,19 +131,32 @@ void Fields::Ignore(std::initializer_list<std::string_view> names) {
   for (const auto name : names) known_.emplace(name);
 }
 
+const Json* Fields::FindOther(std::string_view name, std::initializer_list<Json> values) {
+  const Json* value = Find(name);
+  const bool other =
+      value != nullptr && std::find(values.begin(), values.end(), *value) == values.end();
+  return other ? value : nullptr;
+}
+
 void Fields::RefuseUnless(std::string_view name, std::initializer_list<Json> harmless,
                           std::string_view why) {
-  const Json* value = Find(name);
+  const Json* value = FindOther(name, harmless);
   if (value == nullptr) return;
-  for (const Json& allowed : harmless) {
-    if (*value == allowed) return;
-  }
   throw NotSupported(Path(name), "'{}' = {}: {}", Path(name), Excerpt(*value), why);
+}
+
+void Fields::IgnoreUnless(std::string_view name, std::initializer_list<Json> harmless,
+                          std::string_view why) {
+  if (FindOther(name, harmless) != nullptr) IgnoreField(Path(name), why);
 }
 
 void Fields::Finish() const {
   for (const auto& [name, value] : object_.items()) {
     if (known_.contains(name) || value.is_null()) continue;
+    if (!strict_fields) {
+      LogIgnored(Path(name), "this server does not know it");
+      continue;
+    }
     throw ApiError(400, "invalid_request_error", "unknown_parameter", Path(name),
                    fmt::format("the field '{}' is not supported by this server", Path(name)));
   }

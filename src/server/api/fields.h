@@ -14,9 +14,28 @@
 
 namespace litecache::server {
 
-// Each field is read by name and its type and range are checked; Finish() rejects fields that were
-// never read, so that nothing a client sends is ignored silently. A null field counts as absent,
-// since clients write unset fields that way. All errors are ApiErrors that name the field.
+// While an object of this class exists, requests read on its thread must not have fields that the
+// server does not know or has no use for (--strict-fields). Otherwise such fields are ignored, and
+// logged once by name: clients of other servers send many that change nothing here.
+class StrictFields {
+ public:
+  explicit StrictFields(bool strict);
+  ~StrictFields();
+  StrictFields(const StrictFields&) = delete;
+  StrictFields& operator=(const StrictFields&) = delete;
+  static bool On();
+
+ private:
+  bool before_;
+};
+
+// For a field that asks for something this server cannot do, where the answer is as good without
+// it: throws an ApiError with the reason `why` under StrictFields, otherwise logs the field once.
+void IgnoreField(const std::string& path, std::string_view why);
+
+// Each field is read by name and its type and range are checked; Finish() handles the fields that
+// were never read. A null field counts as absent, since clients write unset fields that way. All
+// errors are ApiErrors that name the field.
 class Fields {
  public:
   // `object` must outlive this. `prefix` precedes the names in messages: "stream_options.".
@@ -43,6 +62,10 @@ class Fields {
   void Refuse(std::string_view name, std::string_view why = "it is not supported") {
     RefuseUnless(name, {}, why);
   }
+  // The same for what changes nothing that an answer says: IgnoreField() instead of an error.
+  void IgnoreUnless(std::string_view name, std::initializer_list<Json> harmless,
+                    std::string_view why = "it is not supported");
+  // Refuses the fields that nobody asked for, or ignores them: see StrictFields.
   void Finish() const;
 
   std::string Path(std::string_view name) const { return prefix_ + std::string(name); }
@@ -50,6 +73,9 @@ class Fields {
   [[noreturn]] void Fail(std::string_view name, std::string_view why) const;
 
  private:
+  // The field where it has another value than these; else null.
+  const Json* FindOther(std::string_view name, std::initializer_list<Json> values);
+
   const Json& object_;
   std::string prefix_;
   std::set<std::string, std::less<>> known_;

@@ -46,6 +46,36 @@ std::vector<std::string> ReadStops(Fields& fields) {
   return stops;
 }
 
+// Fields of llama.cpp's server and others that would change which tokens are sampled.
+void RefuseOtherSamplers(Fields& fields) {
+  fields.RefuseUnless("repeat_penalty", {1}, "send 'repetition_penalty'");
+  fields.RefuseUnless("n_predict", {-1}, "send 'max_tokens'");
+  fields.RefuseUnless("n_cmpl", {1}, "send 'n'");
+  fields.RefuseUnless("n_probs", {0}, "send 'logprobs'");
+  fields.RefuseUnless("return_tokens", {false}, "send 'return_token_ids'");
+  fields.RefuseUnless("grammar", {""});
+  fields.RefuseUnless("lora", {Json::array()});
+  fields.RefuseUnless("image_data", {Json::array()}, "this server takes text only");
+  for (const char* name :
+       {"mirostat", "mirostat_mode", "dynatemp_range", "dry_multiplier", "xtc_probability",
+        "no_repeat_ngram_size", "penalty_alpha", "top_a", "smoothing_factor", "epsilon_cutoff",
+        "eta_cutoff", "n_indent", "min_keep", "t_max_predict_ms"}) {
+    fields.RefuseUnless(name, {0});
+  }
+  for (const char* name : {"typical_p", "tfs_z", "guidance_scale"}) fields.RefuseUnless(name, {1});
+  fields.RefuseUnless("top_n_sigma", {0, -1});
+  fields.Refuse("json_schema", "send 'response_format'");
+  for (const char* name : {"watermarking", "return_tokens_as_token_ids", "post_sampling_probs"}) {
+    fields.RefuseUnless(name, {false});
+  }
+  for (const char* name :
+       {"samplers", "structural_tag", "thinking_token_budget", "logprob_token_ids",
+        "repetition_detection", "truncation_side", "mm_processor_kwargs", "negative_prompt",
+        "prompt_embeds", "response_fields"}) {
+    fields.Refuse(name);
+  }
+}
+
 // Fields that vLLM and OpenAI support and this engine does not.
 void RefuseUnsupported(Fields& fields) {
   fields.RefuseUnless("min_tokens", {0});
@@ -54,13 +84,14 @@ void RefuseUnsupported(Fields& fields) {
   fields.RefuseUnless("prompt_logprobs", {0});
   fields.RefuseUnless("use_beam_search", {false});
   fields.RefuseUnless("length_penalty", {1.0});
-  fields.RefuseUnless("priority", {0}, "requests are served in their order");
-  fields.RefuseUnless("service_tier", {"auto", "default"}, "there is one tier");
+  fields.IgnoreUnless("priority", {0}, "requests are served in their order");
+  fields.IgnoreUnless("service_tier", {"auto", "default"}, "there is one tier");
   for (const char* name :
        {"truncate_prompt_tokens", "bad_words", "allowed_token_ids", "guided_regex", "guided_choice",
         "guided_grammar", "kv_transfer_params", "cache_salt", "logits_processors"}) {
     fields.Refuse(name);
   }
+  RefuseOtherSamplers(fields);
   // Labels for the operator of a service; nothing here depends on them.
   fields.Ignore({"user", "safety_identifier", "prompt_cache_key", "metadata"});
 }
@@ -89,7 +120,7 @@ Request ReadGenerationFields(Fields& fields, const ServedModel& model) {
   if (const auto value = fields.Number("frequency_penalty")) params.frequency_penalty = *value;
   if (const auto seed = fields.Int("seed", std::numeric_limits<int64_t>::min(),
                                    std::numeric_limits<int64_t>::max())) {
-    params.seed = static_cast<uint64_t>(*seed);
+    if (*seed != -1) params.seed = static_cast<uint64_t>(*seed);  // -1: any, as in other servers
   }
   ReadLogitBias(fields, &params);
   params.Validate();
@@ -104,6 +135,10 @@ Request ReadGenerationFields(Fields& fields, const ServedModel& model) {
 
 std::optional<int64_t> ReadMaxTokens(Fields& fields, std::string_view name,
                                      const ServedModel& model) {
+  const Json* given = fields.Find(name);
+  // How clients of llama.cpp's server say that they do not mind.
+  const bool any = given != nullptr && !given->is_number_unsigned() && *given == -1;
+  if (any && !StrictFields::On()) return std::nullopt;
   const auto value = fields.Int(name, 1, std::numeric_limits<int64_t>::max());
   const int64_t limit = model.limits.max_tokens;
   if (value && limit > 0 && *value > limit) {
@@ -115,17 +150,18 @@ std::optional<int64_t> ReadMaxTokens(Fields& fields, std::string_view name,
 StreamOptions ReadStreamFields(Fields& fields) {
   StreamOptions options;
   options.stream = fields.Bool("stream").value_or(false);
+  options.timings = fields.Bool("timings_per_token").value_or(false);
   options.progress = fields.Bool("return_progress").value_or(false);
   if (options.progress && !options.stream) {
-    fields.Fail("return_progress", "there is progress in streams only: set 'stream' too");
+    IgnoreField("return_progress", "there is progress in streams only: set 'stream' too");
   }
   if (const Json* object = fields.Object("stream_options")) {
-    if (!options.stream) fields.Fail("stream_options", "it is for streams: set 'stream' too");
+    if (!options.stream) IgnoreField("stream_options", "it is for streams: set 'stream' too");
     Fields inner(*object, "stream_options.");
     options.include_usage = inner.Bool("include_usage").value_or(false);
     // Padding that hides token lengths from an observer of encrypted packets.
-    inner.RefuseUnless("include_obfuscation", {false});
-    inner.RefuseUnless("continuous_usage_stats", {false});
+    inner.IgnoreUnless("include_obfuscation", {false});
+    inner.IgnoreUnless("continuous_usage_stats", {false});
     inner.Finish();
   }
   return options;

@@ -14,6 +14,7 @@ namespace litecache::server {
 struct StreamOptions {
   bool stream = false;
   bool include_usage = false;
+  bool timings = false;   // in the answer, or in a stream's last event
   bool progress = false;  // events while the prompt is processed
 };
 
@@ -25,7 +26,7 @@ struct StreamOptions {
 Request ReadGenerationFields(Fields& fields, const ServedModel& model);
 
 // The answer's length from the field `name`, checked against the server's limit; nullopt if the
-// request does not set it.
+// request does not set it, or sets it to -1.
 std::optional<int64_t> ReadMaxTokens(Fields& fields, std::string_view name,
                                      const ServedModel& model);
 

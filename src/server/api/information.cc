@@ -5,6 +5,7 @@
 #include "model/config.h"
 #include "server/api/chat_prompt.h"
 #include "server/api/fields.h"
+#include "server/api/tools.h"
 
 namespace litecache::server {
 namespace {
@@ -19,6 +20,16 @@ Json SamplingJson(const SamplingParams& params) {
           {"top_p", params.top_p},
           {"min_p", params.min_p},
           {"repetition_penalty", params.repetition_penalty}};
+}
+
+// Messages and the tools that they may call; nothing else may be left in `fields`.
+ChatPromptFields ReadConversation(Fields& fields, const ServedModel& model) {
+  ToolUse tools = ReadTools(fields, false);
+  ChatPromptFields prompt = ReadChatPrompt(fields, model);
+  fields.Finish();
+  Request unused;
+  ApplyTools(model, &prompt, &tools, &unused);
+  return prompt;
 }
 
 }  // namespace
@@ -71,15 +82,32 @@ Json PropsJson(const ServedModel& model) {
             {"max_samples", limits.max_samples}}}};
 }
 
+Json SlotsJson(const ServedModel& model) {
+  const int64_t running = model.engine->Stats().running;
+  Json slots = Json::array();
+  for (int64_t i = 0; i < model.limits.max_batch; ++i) {
+    slots.push_back({{"id", i},
+                     {"n_ctx", model.engine->memory_plan().largest_context},
+                     {"speculative", false},
+                     {"is_processing", i < running}});
+  }
+  return slots;
+}
+
+Json ApplyTemplateJson(const Json& body, const ServedModel& model) {
+  Fields fields(body);
+  fields.Ignore({"model"});
+  return {{"prompt", RenderChatPrompt(ReadConversation(fields, model), model).text}};
+}
+
 Json TokenizeJson(const Json& body, const ServedModel& model) {
   Fields fields(body);
   fields.Ignore({"model"});
+  fields.RefuseUnless("with_pieces", {false}, "send 'return_token_strs'");
   const bool strings = fields.Bool("return_token_strs").value_or(false);
   std::vector<int32_t> ids;
   if (fields.Has("messages")) {
-    const ChatPromptFields prompt = ReadChatPrompt(fields, model);
-    fields.Finish();
-    ids = EncodeChatPrompt(prompt, model);
+    ids = EncodeChatPrompt(ReadConversation(fields, model), model);
   } else {
     auto text = fields.String("prompt");
     if (!text) text = fields.String("content");
@@ -87,7 +115,9 @@ Json TokenizeJson(const Json& body, const ServedModel& model) {
       throw BadRequest("prompt", "'prompt' is missing: send a text, or a chat as 'messages'");
     }
     tokenizer::EncodeOptions options;
-    options.add_special_tokens = fields.Bool("add_special_tokens").value_or(true);
+    auto add_special = fields.Bool("add_special_tokens");
+    if (!add_special) add_special = fields.Bool("add_special");
+    options.add_special_tokens = add_special.value_or(true);
     options.parse_special = fields.Bool("parse_special").value_or(true);
     fields.Finish();
     ids = model.tokenizer().Encode(*text, options);

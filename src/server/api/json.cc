@@ -35,6 +35,19 @@ std::string Dump(const Json& value) {
   return value.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
+std::string Printable(std::string_view text) {
+  constexpr size_t kLongest = 200;
+  std::string result;
+  for (const char c : text.substr(0, kLongest)) {
+    if (c > ' ' && c < 127 && c != '\\') {
+      result += c;
+    } else {
+      result += fmt::format("\\x{:02x}", static_cast<unsigned char>(c));
+    }
+  }
+  return text.size() > kLongest ? result + "..." : result;
+}
+
 std::string Excerpt(const Json& value) {
   std::string text = Dump(value);
   if (text.size() > kExcerpt) {

@@ -11,9 +11,13 @@ namespace {
 constexpr std::array<std::string_view, 5> kRoles = {"system", "developer", "user", "assistant",
                                                     "tool"};
 
-// Clients send arguments as a string of JSON; templates print objects. Invalid JSON stays a string:
-// models produce such arguments, and clients send them back.
-Json ReadArguments(const std::string& text, const std::string& field, io::JsonLimits* limits) {
+// Clients send arguments as a string of JSON, or as an object; templates print objects. Invalid
+// JSON stays a string: models produce such arguments, and clients send them back.
+Json ReadArguments(Fields& function, io::JsonLimits* limits) {
+  const Json* given = function.Find("arguments");
+  if (given == nullptr) return Json::object();
+  if (given->is_object()) return *given;
+  const std::string field = function.Path("arguments"), text = *function.String("arguments");
   try {
     return io::ParseLimitedJson<Json>(text, limits);
   } catch (const io::JsonError& error) {
@@ -39,12 +43,9 @@ Json ReadToolCalls(const Json& calls, const std::string& where, io::JsonLimits* 
     Fields inner(*function, path + "function.");
     const auto name = inner.String("name");
     if (!name) throw BadRequest(path + "function.name", "'{}function.name' is missing", path);
-    const auto arguments = inner.String("arguments").value_or("{}");
+    rewritten["function"] = {{"name", *name}, {"arguments", ReadArguments(inner, limits)}};
     inner.Finish();
     call.Finish();
-    rewritten["function"] = {
-        {"name", *name},
-        {"arguments", ReadArguments(arguments, path + "function.arguments", limits)}};
     result.push_back(std::move(rewritten));
   }
   return result;
@@ -77,7 +78,7 @@ Json ReadMessage(const Json& message, const std::string& where, io::JsonLimits* 
   fields.RefuseUnless("refusal", {""});
   fields.Refuse("audio");
   fields.Refuse("function_call", "send 'tool_calls'");
-  fields.RefuseUnless("annotations", {Json::array()});
+  fields.Ignore({"annotations"});
   fields.Finish();
   return result;
 }
@@ -93,12 +94,12 @@ std::string ReadContent(const Json& content, const std::string& where) {
   std::string text;
   for (size_t i = 0; i < content.size(); ++i) {
     Fields part(content[i], fmt::format("{}[{}].", where, i));
-    part.RefuseUnless("type", {"text", "input_text", "output_text"}, "this server takes text only");
+    part.RefuseUnless("type", {"text", "input_text", "output_text", "reasoning_text"},
+                      "this server takes text only");
     if (!part.Has("type")) part.Fail("type", "it is missing");
     const auto piece = part.String("text");
     if (!piece) part.Fail("text", "it is missing");
-    part.RefuseUnless("annotations", {Json::array()});
-    part.RefuseUnless("logprobs", {Json::array()});
+    part.Ignore({"annotations", "logprobs", "cache_control", "citations"});
     part.Finish();
     if (i > 0) text += "\n";
     text += *piece;

@@ -19,6 +19,7 @@ struct RequestLimits {
   int64_t max_tokens = 0;             // of an answer; 0: what the context leaves
   int64_t default_max_tokens = 4096;  // if the request sets none; 0: what the context leaves
   int64_t max_prompt = 0;             // tokens; 0: what the context leaves
+  int64_t max_batch = 64;             // sequences that the engine decodes together
   int64_t max_samples = 64;           // answers per request, over all its prompts
   bool trust_chat_template = false;   // requests may send their own
 };

@@ -12,6 +12,7 @@ namespace {
 constexpr std::string_view kOpenTag = "<tool_call>";
 constexpr std::string_view kCloseTag = "</tool_call>";
 constexpr std::string_view kPythonTag = "<|python_tag|>";
+constexpr std::string_view kMistralTag = "[TOOL_CALLS]";
 
 bool IsSpace(char c) { return c == ' ' || c == '\n' || c == '\t' || c == '\r'; }
 
@@ -51,19 +52,24 @@ ToolFormat DetectToolFormat(std::string_view chat_template) {
     return chat_template.find(part) != std::string_view::npos;
   };
   if (!has("tools")) return ToolFormat::kNone;
+  if (has(kMistralTag)) return ToolFormat::kMistral;
   if (has(kOpenTag)) return ToolFormat::kHermes;
   if (has(kPythonTag) || has("\"parameters\": ")) return ToolFormat::kLlama;
   return ToolFormat::kPlain;
 }
 
 std::string BeforeArguments(ToolFormat format, const std::string& name) {
-  return (format == ToolFormat::kHermes ? "<tool_call>\n{\"name\": " : "{\"name\": ") +
-         Json(name).dump() +
+  const char* tag = format == ToolFormat::kHermes    ? "<tool_call>\n"
+                    : format == ToolFormat::kMistral ? "[TOOL_CALLS]["
+                                                     : "";
+  return tag + ("{\"name\": " + Json(name).dump()) +
          (format == ToolFormat::kLlama ? ", \"parameters\": " : ", \"arguments\": ");
 }
 
 std::string AfterArguments(ToolFormat format) {
-  return format == ToolFormat::kHermes ? "}\n</tool_call>" : "}";
+  return format == ToolFormat::kHermes    ? "}\n</tool_call>"
+         : format == ToolFormat::kMistral ? "}]"
+                                          : "}";
 }
 
 const std::string* CallSeparator(ToolFormat format) {
@@ -171,17 +177,38 @@ ToolCallParser::ToolCallParser(ToolFormat format, std::set<std::string> names, i
 
 void ToolCallParser::Add(std::string_view piece, std::vector<ToolEvent>* events) {
   pending_ += piece;
-  bool more = true;
-  while (more) {
-    more = state_ == kText ? Text(events, false) : state_ == kCall ? Call(events, false) : After();
-  }
+  while (Step(events, false)) continue;
 }
 
 void ToolCallParser::Finish(std::vector<ToolEvent>* events) {
-  bool more = true;
-  while (more) {
-    more = state_ == kText ? Text(events, true) : state_ == kCall ? Call(events, true) : After();
+  while (Step(events, true)) continue;
+}
+
+bool ToolCallParser::Step(std::vector<ToolEvent>* events, bool last) {
+  switch (state_) {
+    case kText:
+      return Text(events, last);
+    case kHeader:
+      return Header(events, last);
+    case kCall:
+      return Call(events, last);
+    case kAfter:
+      return After();
   }
+  return false;
+}
+
+std::string_view ToolCallParser::Tag() const {
+  return format_ == ToolFormat::kHermes    ? kOpenTag
+         : format_ == ToolFormat::kMistral ? kMistralTag
+                                           : std::string_view();
+}
+
+void ToolCallParser::BeginCall(std::string raw) {
+  raw_ = std::move(raw);
+  scanner_ = {};
+  begun_ = has_arguments_ = bare_ = false;
+  state_ = kCall;
 }
 
 void ToolCallParser::Say(std::string text, std::vector<ToolEvent>* events) {
@@ -193,20 +220,19 @@ bool ToolCallParser::Text(std::vector<ToolEvent>* events, bool last) {
     Say(std::exchange(pending_, {}), events);
     return false;
   }
-  if (format_ == ToolFormat::kHermes) {
-    const size_t tag = pending_.find(kOpenTag);
-    if (tag != std::string::npos) {
+  if (const std::string_view tag = Tag(); !tag.empty()) {
+    const size_t at = pending_.find(tag);
+    if (at != std::string::npos) {
       // White space before a call is a separator, not part of the text.
-      const size_t end = HeldFrom(std::string_view(pending_).substr(0, tag), kOpenTag);
+      const size_t end = HeldFrom(std::string_view(pending_).substr(0, at), tag);
       Say(pending_.substr(0, end), events);
-      raw_ = kOpenTag;
-      pending_.erase(0, tag + kOpenTag.size());
-      scanner_ = {};
-      begun_ = has_arguments_ = false;
-      state_ = kCall;
+      pending_.erase(0, at + tag.size());
+      BeginCall(std::string(tag));
+      list_ = false;
+      if (format_ == ToolFormat::kMistral) state_ = kHeader;
       return true;
     }
-    size_t end = last ? pending_.size() : HeldFrom(pending_, kOpenTag);
+    size_t end = last ? pending_.size() : HeldFrom(pending_, tag);
     if (last && calls_ > 0 && SkipSpace(pending_) == pending_.size()) end = 0;
     Say(pending_.substr(0, end), events);
     pending_.erase(0, last ? pending_.size() : end);
@@ -232,11 +258,37 @@ bool ToolCallParser::Text(std::vector<ToolEvent>* events, bool last) {
     only_text_ = true;
     return true;
   }
-  raw_ = pending_.substr(0, at);
+  BeginCall(pending_.substr(0, at));
   pending_.erase(0, at);
-  scanner_ = {};
-  begun_ = has_arguments_ = false;
+  return true;
+}
+
+bool ToolCallParser::Header(std::vector<ToolEvent>* events, bool last) {
+  constexpr size_t kLongest = 300;
+  const size_t at = SkipSpace(pending_);
+  const size_t end = pending_.find_first_of("[{", at), brace = pending_.find('{', at);
   state_ = kCall;
+  if (end == at) {  // a list of calls, or one
+    list_ = pending_[at] == '[';
+    raw_ += pending_.substr(0, at + (list_ ? 1 : 0));
+    pending_.erase(0, at + (list_ ? 1 : 0));
+    return true;
+  }
+  if (brace == std::string::npos && !last && pending_.size() < kLongest) {
+    state_ = kHeader;
+    return false;
+  }
+  // The name ends at [ARGS], or at an id between [CALL_ID] and that.
+  const std::string name = brace < kLongest ? pending_.substr(at, end - at) : "";
+  if (name.empty() || std::any_of(name.begin(), name.end(), IsSpace)) {
+    state_ = kText;
+    Say(std::exchange(raw_, {}), events);
+    return !pending_.empty();
+  }
+  raw_ += pending_.substr(0, brace);
+  pending_.erase(0, brace);
+  for (const char c : BeforeArguments(ToolFormat::kPlain, name)) scanner_.Add(c);
+  bare_ = true;
   return true;
 }
 
@@ -245,9 +297,10 @@ bool ToolCallParser::Call(std::vector<ToolEvent>* events, bool last) {
   size_t used = 0;
   while (used < pending_.size() && status == CallScanner::kMore) {
     status = scanner_.Add(pending_[used++]);
+    if (bare_ && scanner_.after_value()) status = scanner_.Add('}');
     if (scanner_.has_name() && !begun_) {
       // If the answer is JSON in any case, only the name shows whether it is a call.
-      if (format_ != ToolFormat::kHermes && !names_.contains(scanner_.name())) {
+      if (Tag().empty() && !names_.contains(scanner_.name())) {
         status = CallScanner::kFailed;
         break;
       }
@@ -273,7 +326,7 @@ bool ToolCallParser::Call(std::vector<ToolEvent>* events, bool last) {
   if (status == CallScanner::kMore && !last) return false;
   if (!begun_) {
     Say(std::exchange(raw_, {}), events);
-    if (format_ != ToolFormat::kHermes) only_text_ = true;
+    if (Tag().empty()) only_text_ = true;
   }
   state_ = kText;
   return !pending_.empty();
@@ -285,6 +338,16 @@ bool ToolCallParser::After() {
     const std::string_view rest = std::string_view(pending_).substr(at);
     if (rest.size() < kCloseTag.size() && kCloseTag.starts_with(rest)) return false;
     if (rest.starts_with(kCloseTag)) pending_.erase(0, at + kCloseTag.size());
+  } else if (list_) {
+    const size_t at = SkipSpace(pending_);
+    if (at == pending_.size()) return false;
+    const char next = pending_[at];
+    if (next == ',' || next == ']') pending_.erase(0, at + 1);
+    list_ = next == ',';
+    if (list_) {
+      BeginCall("");
+      return true;
+    }
   }
   state_ = kText;
   return true;

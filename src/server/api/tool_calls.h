@@ -16,6 +16,9 @@ enum class ToolFormat {
   kHermes,
   // {"name": NAME, "parameters": {...}}, optionally after <|python_tag|>, as the whole answer.
   kLlama,
+  // [TOOL_CALLS][{"name": NAME, "arguments": {...}}, ...], or [TOOL_CALLS]NAME[ARGS]{...} any
+  // number of times, as in Mistral's models.
+  kMistral,
   kPlain,  // {"name": NAME, "arguments": {...}} as the whole answer
 };
 
@@ -52,6 +55,8 @@ class ToolCallParser {
     Status Add(char c);
     const std::string& name() const { return name_; }
     bool has_name() const { return has_name_; }
+    // The end of the object is expected, or another field.
+    bool after_value() const { return phase_ == kCommaOrEnd; }
     // Returns the arguments received since the last call.
     std::string TakeArguments();
 
@@ -71,19 +76,28 @@ class ToolCallParser {
     bool streamed_ = false;  // arguments are emitted as they are written
   };
 
+  // What every call begins with; "" if calls are the whole answer.
+  std::string_view Tag() const;
+  void BeginCall(std::string raw);
+  // False: more of the answer is needed.
+  bool Step(std::vector<ToolEvent>* events, bool last);
   bool Text(std::vector<ToolEvent>* events, bool last);
+  // What follows Mistral's tag, up to the arguments.
+  bool Header(std::vector<ToolEvent>* events, bool last);
   bool Call(std::vector<ToolEvent>* events, bool last);
   bool After();
   void Say(std::string text, std::vector<ToolEvent>* events);
 
   ToolFormat format_;
   std::set<std::string> names_;
-  enum { kText, kCall, kAfter } state_ = kText;
+  enum { kText, kHeader, kCall, kAfter } state_ = kText;
   std::string pending_;  // not emitted so far
   std::string raw_;      // the current call so far
   CallScanner scanner_;
   bool begun_ = false;          // the call's name has been emitted
   bool has_arguments_ = false;  // some of its arguments have been emitted
+  bool list_ = false;           // Mistral: the call is an element of a list
+  bool bare_ = false;           // Mistral: the name stands before the arguments
   int calls_ = 0;
   int most_;
   bool only_text_ = false;  // the rest is text

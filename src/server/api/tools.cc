@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "server/api/response_format.h"
+#include "server/api/tool_prompt.h"
 
 namespace litecache::server {
 namespace {
@@ -48,7 +49,8 @@ void ReadChoice(Fields& fields, bool flat, ToolUse* use) {
     fields.Fail("tool_choice", "none, auto, required or a function is expected");
   }
   Fields object(*choice, fields.Path("tool_choice."));
-  if (object.String("type").value_or("") != "function") {
+  const std::string type = object.String("type").value_or("");
+  if (type != "function" && !(flat && type == "custom")) {
     object.Fail("type", "function is expected");
   }
   std::optional<std::string> name;
@@ -84,6 +86,30 @@ std::shared_ptr<const TokenConstraint> CallGrammar(const ServedModel& model, con
   });
 }
 
+// A tool of type "custom", which takes a text, as a function.
+Json ReadCustomTool(Fields& tool) {
+  Json function = ReadFunction(tool);
+  function["parameters"] = {{"type", "object"},
+                            {"properties", {{"input", {{"type", "string"}}}}},
+                            {"required", Json::array({"input"})}};
+  const Json* object = tool.Object("format");
+  if (object == nullptr) return function;
+  Fields format(*object, tool.Path("format."));
+  const auto syntax = format.String("syntax"), definition = format.String("definition");
+  format.IgnoreUnless("type", {"text"}, "the model is told the grammar, and not made to follow it");
+  format.Finish();
+  if (definition) {
+    function["description"] = function.value("description", "") + "\nThe input follows this " +
+                              syntax.value_or("") + " grammar:\n" + *definition;
+  }
+  return function;
+}
+
+// Tools that a model can do without: nobody but the server could run them.
+bool IsHosted(const std::string& type) {
+  return type.starts_with("web_search") || type == "code_interpreter" || type == "image_generation";
+}
+
 }  // namespace
 
 std::set<std::string> ToolUse::Names() const {
@@ -102,9 +128,17 @@ ToolUse ReadTools(Fields& fields, bool flat) {
   if (const Json* tools = fields.Array("tools")) {
     for (size_t i = 0; i < tools->size(); ++i) {
       Fields tool((*tools)[i], fmt::format("{}[{}].", fields.Path("tools"), i));
-      tool.RefuseUnless("type", {"function"}, "this server knows functions only");
+      const std::string type = tool.String("type").value_or("");
+      if (flat && IsHosted(type)) {
+        IgnoreField(tool.Path("type") + "=" + type, "the server does not run this tool");
+        continue;
+      }
+      const bool custom = flat && type == "custom";
+      if (!custom) tool.RefuseUnless("type", {"function"}, "this server knows functions only");
       Json function;
-      if (flat) {
+      if (custom) {
+        function = ReadCustomTool(tool);
+      } else if (flat) {
         function = ReadFunction(tool);
       } else {
         const Json* object = tool.Object("function");
@@ -118,6 +152,7 @@ ToolUse ReadTools(Fields& fields, bool flat) {
       if (!names.insert(name).second) {
         fields.Fail("tools", fmt::format("there are two functions '{}'", name));
       }
+      if (custom) use.custom.insert(name);
       use.tools.push_back({{"type", "function"}, {"function", std::move(function)}});
     }
   }
@@ -128,20 +163,22 @@ ToolUse ReadTools(Fields& fields, bool flat) {
 
 void ApplyTools(const ServedModel& model, ChatPromptFields* prompt, ToolUse* use,
                 Request* request) {
-  if (!use->active() || !model.chat) return;
+  if (!model.chat) return;
   const auto& chat_template =
       prompt->chat_template ? *prompt->chat_template : model.chat->chat_template();
-  use->format = DetectToolFormat(chat_template.Source(true));
-  if (use->format != ToolFormat::kNone) {
-    prompt->options.tools = use->tools;
-  } else if (use->choice == ToolUse::kRequired) {
-    use->format = ToolFormat::kPlain;  // the grammar defines the whole form
+  const std::string& source = chat_template.Source(use->active());
+  use->format = DetectToolFormat(source);
+  if (use->format == ToolFormat::kNone) WriteCallsAsText(&prompt->messages);
+  if (use->format == ToolFormat::kMistral) ShortenCallIds(&prompt->messages);
+  if (!use->active()) return;
+  if (use->format == ToolFormat::kNone) {
+    ExplainTools(use->tools, source.find("system") != std::string::npos, &prompt->messages);
+    use->format = ToolFormat::kHermes;
   } else {
-    throw NotSupported(
-        "tools",
-        "'tools': the model's chat template does not know them; 'tool_choice' \"required\" or a "
-        "function works without");
+    prompt->options.tools = use->tools;
   }
+  // Mistral's models begin calls with a special token.
+  if (use->format == ToolFormat::kMistral) request->skip_special_tokens = false;
   if (use->choice != ToolUse::kRequired) return;
   if (request->constraint != nullptr) {
     throw BadRequest("tool_choice", "'tool_choice': the answer's form is given twice");

@@ -16,7 +16,8 @@ namespace litecache::server {
 struct ToolUse {
   Json tools = Json::array();  // in the form that chat templates read: {"type", "function": {...}}
   enum Choice { kNone, kAuto, kRequired } choice = kNone;
-  std::string named;  // the only function that may be called, with kRequired; "": any
+  std::string named;             // the only function that may be called, with kRequired; "": any
+  std::set<std::string> custom;  // functions that a request calls tools of type "custom"
   bool parallel = true;
   Json choice_field = "none";  // as sent in the request
   ToolFormat format = ToolFormat::kNone;
@@ -28,12 +29,13 @@ struct ToolUse {
 };
 
 // Reads tools, tool_choice, parallel_tool_calls. `flat`: the function's fields are next to "type",
-// as in the responses API.
+// as in the responses API; its tools of type "custom" become functions of a text, {"input": TEXT},
+// and the tools that OpenAI's servers run are left out.
 ToolUse ReadTools(Fields& fields, bool flat);
 
 // Passes the functions to the prompt's template, determines the form of calls, and sets
-// request->constraint for a required call. Throws ApiError if the template does not support tools
-// and no call is required.
+// request->constraint for a required call. If the template does not support tools, the messages
+// explain them, and calls and results in them become text. Throws ApiError.
 void ApplyTools(const ServedModel& model, ChatPromptFields* prompt, ToolUse* use, Request* request);
 
 }  // namespace litecache::server

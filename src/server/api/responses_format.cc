@@ -1,0 +1,240 @@
+#include "server/api/responses_format.h"
+
+#include <ctime>
+#include <optional>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "server/api/tool_calls.h"
+
+namespace litecache::server {
+namespace {
+
+// Events of a stream are named and numbered. The output is a list of items: messages and function
+// calls.
+class ResponsesFormat final : public AnswerFormat {
+ public:
+  ResponsesFormat(const ServedModel& model, const StreamOptions& stream, Json echo,
+                  const ToolUse& tools)
+      : model_(model), stream_(stream), echo_(std::move(echo)) {
+    if (tools.active()) parser_.emplace(tools.Parser());
+    custom_ = tools.custom;
+  }
+
+  void Begin(std::string* out) override {
+    Emit("response.created", {{"response", State("in_progress", Json::array(), nullptr)}}, out);
+    Emit("response.in_progress", {{"response", State("in_progress", Json::array(), nullptr)}}, out);
+    // With tools, the answer may consist of a call alone.
+    if (!parser_) Open(Item::kMessage, "", out);
+  }
+
+  void Delta(int, const Chunk& chunk, std::string* out) override {
+    const bool last = chunk.finish != FinishReason::kNone;
+    if (last) finish_ = chunk.finish;
+    std::vector<ToolEvent> events;
+    if (parser_) {
+      parser_->Add(chunk.text, &events);
+      if (last) parser_->Finish(&events);
+    } else if (!chunk.text.empty()) {
+      events.push_back({ToolEvent::kText, chunk.text});
+    }
+    for (const ToolEvent& event : events) Take(event, out);
+  }
+
+  void OnProgress(const Progress& progress, std::string* out) override {
+    Emit("response.prompt_progress", {{"prompt_progress", ProgressJson(progress)}}, out);
+  }
+
+  void End(const Usage& usage, std::string* out) override {
+    if (items_.empty()) Open(Item::kMessage, "", out);
+    Close(out);
+    const Json result = Whole(usage);
+    Emit(complete() ? "response.completed" : "response.incomplete", {{"response", result}}, out);
+  }
+
+  void Failed(const ApiError& error, std::string* out) override {
+    Json response = State("failed", Json::array(), nullptr);
+    response["error"] = {{"code", "server_error"}, {"message", error.what()}};
+    Emit("response.failed", {{"response", std::move(response)}}, out);
+  }
+
+  Json Whole(const Usage& usage) override {
+    if (items_.empty()) items_.push_back({Item::kMessage, NewId("msg_"), "", "", ""});
+    Json output = Json::array();
+    for (const Item& item : items_) {
+      output.push_back(
+          ItemJson(item, &item != &items_.back() || complete() ? "completed" : "incomplete"));
+    }
+    return State(complete() ? "completed" : "incomplete", std::move(output),
+                 {{"input_tokens", usage.prompt_tokens},
+                  {"input_tokens_details", {{"cached_tokens", usage.cached_tokens}}},
+                  {"output_tokens", usage.generated_tokens},
+                  {"output_tokens_details", {{"reasoning_tokens", 0}}},
+                  {"total_tokens", usage.prompt_tokens + usage.generated_tokens}});
+  }
+
+ private:
+  struct Item {
+    // kCustom: a call of a tool that takes a text; the model writes it as the argument "input".
+    enum Kind { kMessage, kCall, kCustom } kind = kMessage;
+    std::string id;
+    std::string call_id;
+    std::string name;
+    std::string text;  // text of the message, or arguments of the call
+  };
+
+  bool complete() const { return finish_ != FinishReason::kLength; }
+
+  void Take(const ToolEvent& event, std::string* out) {
+    if (event.kind == ToolEvent::kBegin) {
+      Close(out);
+      return Open(custom_.contains(event.text) ? Item::kCustom : Item::kCall, event.text, out);
+    }
+    if (event.kind == ToolEvent::kText &&
+        (items_.empty() || items_.back().kind != Item::kMessage)) {
+      Close(out);
+      Open(Item::kMessage, "", out);
+    }
+    Item& item = items_.back();
+    item.text += event.text;
+    if (!stream_.stream) return;
+    if (item.kind == Item::kCall) {
+      Emit("response.function_call_arguments.delta", Place({{"delta", event.text}}), out);
+    } else if (item.kind == Item::kMessage) {
+      Emit("response.output_text.delta",
+           PlacePart({{"delta", event.text}, {"logprobs", Json::array()}}), out);
+    }
+  }
+
+  void Open(Item::Kind kind, const std::string& name, std::string* out) {
+    const bool call = kind != Item::kMessage;
+    const char* prefix = kind == Item::kCustom ? "ctc_" : call ? "fc_" : "msg_";
+    items_.push_back({kind, NewId(prefix), call ? NewId("call_") : "", name, ""});
+    if (!stream_.stream) return;
+    Json item = ItemJson(items_.back(), "in_progress");
+    if (!call) item["content"] = Json::array();
+    Emit("response.output_item.added",
+         {{"output_index", items_.size() - 1}, {"item", std::move(item)}}, out);
+    if (!call) Emit("response.content_part.added", PlacePart({{"part", Part("")}}), out);
+  }
+
+  // Closes the last item, if there is one.
+  void Close(std::string* out) {
+    if (items_.empty() || !stream_.stream) return;
+    const Item& item = items_.back();
+    if (item.kind == Item::kCustom) {
+      const std::string input = CustomInput(item.text);
+      Emit("response.custom_tool_call_input.delta", Place({{"delta", input}}), out);
+      Emit("response.custom_tool_call_input.done", Place({{"input", input}}), out);
+    } else if (item.kind == Item::kCall) {
+      Emit("response.function_call_arguments.done",
+           Place({{"name", item.name}, {"arguments", item.text}}), out);
+    } else {
+      Emit("response.output_text.done",
+           PlacePart({{"text", item.text}, {"logprobs", Json::array()}}), out);
+      Emit("response.content_part.done", PlacePart({{"part", Part(item.text)}}), out);
+    }
+    Emit("response.output_item.done",
+         {{"output_index", items_.size() - 1},
+          {"item", ItemJson(item, complete() ? "completed" : "incomplete")}},
+         out);
+  }
+
+  static Json Part(const std::string& text) {
+    return {{"type", "output_text"},
+            {"text", text},
+            {"annotations", Json::array()},
+            {"logprobs", Json::array()}};
+  }
+
+  // The text in {"input": TEXT}; what is anything else is the text itself.
+  static std::string CustomInput(const std::string& arguments) {
+    try {
+      auto limits = io::JsonLimits::OfRequest();
+      const Json object = io::ParseLimitedJson<Json>(arguments, &limits);
+      if (object.is_object() && object.contains("input") && object["input"].is_string()) {
+        return object["input"];
+      }
+    } catch (const io::JsonError&) {
+    }
+    return arguments;
+  }
+
+  static Json ItemJson(const Item& item, const char* status) {
+    if (item.kind == Item::kCustom) {
+      return {{"id", item.id},     {"type", "custom_tool_call"},
+              {"status", status},  {"call_id", item.call_id},
+              {"name", item.name}, {"input", CustomInput(item.text)}};
+    }
+    if (item.kind == Item::kCall) {
+      return {{"id", item.id},           {"type", "function_call"}, {"status", status},
+              {"call_id", item.call_id}, {"name", item.name},       {"arguments", item.text}};
+    }
+    return {{"id", item.id},
+            {"type", "message"},
+            {"status", status},
+            {"role", "assistant"},
+            {"content", Json::array({Part(item.text)})}};
+  }
+
+  // Adds the position of the last item.
+  Json Place(const Json& fields) const {
+    Json event = {{"item_id", items_.back().id}, {"output_index", items_.size() - 1}};
+    event.update(fields);
+    return event;
+  }
+  Json PlacePart(const Json& fields) const {
+    Json event = Place({{"content_index", 0}});
+    event.update(fields);
+    return event;
+  }
+
+  // The response object.
+  Json State(const char* status, Json output, Json usage) const {
+    Json result = {{"id", id_},
+                   {"object", "response"},
+                   {"created_at", created_},
+                   {"status", status},
+                   {"background", false},
+                   {"error", nullptr},
+                   {"incomplete_details", nullptr},
+                   {"model", model_.name()},
+                   {"output", std::move(output)},
+                   {"previous_response_id", nullptr},
+                   {"store", false},
+                   {"usage", std::move(usage)}};
+    if (std::string_view(status) == "incomplete") {
+      result["incomplete_details"] = {{"reason", "max_output_tokens"}};
+    }
+    result.update(echo_);
+    return result;
+  }
+
+  void Emit(const char* type, const Json& fields, std::string* out) {
+    Json event = {{"type", type}, {"sequence_number", sequence_++}};
+    event.update(fields);
+    *out += fmt::format("event: {}\n", type);
+    AppendEvent(event, out);
+  }
+
+  const ServedModel& model_;
+  const StreamOptions stream_;
+  const Json echo_;  // fields of the request that the response repeats
+  const std::string id_ = NewId("resp_");
+  const std::time_t created_ = std::time(nullptr);
+  int64_t sequence_ = 0;
+  std::set<std::string> custom_;          // tools that take a text
+  std::optional<ToolCallParser> parser_;  // where there are tools
+  std::vector<Item> items_;
+  FinishReason finish_ = FinishReason::kNone;
+};
+
+}  // namespace
+
+std::unique_ptr<AnswerFormat> ResponsesAnswer(const ServedModel& model, const StreamOptions& stream,
+                                              Json echo, const ToolUse& tools) {
+  return std::make_unique<ResponsesFormat>(model, stream, std::move(echo), tools);
+}
+
+}  // namespace litecache::server

@@ -1,0 +1,88 @@
+#include "server/api/tool_prompt.h"
+
+#include <algorithm>
+#include <cctype>
+#include <string>
+#include <utility>
+
+#include "server/api/tool_calls.h"
+
+namespace litecache::server {
+namespace {
+
+void AddText(std::string_view text, const char* separator, Json* message) {
+  auto& content = (*message)["content"].get_ref<std::string&>();
+  if (!content.empty() && !text.empty()) content += separator;
+  content += text;
+}
+
+std::string ShortId(const std::string& id) {
+  const bool fits = id.size() == 9 && std::all_of(id.begin(), id.end(), [](unsigned char c) {
+                      return std::isalnum(c) != 0;
+                    });
+  // FNV-1a: the same id in every request, so that kept prefixes match.
+  uint64_t hash = 14695981039346656037u;
+  for (const char c : id) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211u;
+  return fits ? id : fmt::format("{:09x}", hash & 0xfffffffffu);
+}
+
+}  // namespace
+
+void WriteCallsAsText(Json* messages) {
+  Json result = Json::array();
+  bool merge = false;  // the next message of the user belongs to the results before it
+  for (Json& message : *messages) {
+    const bool tool = message["role"] == "tool";
+    if (tool) {
+      const auto& content = message["content"].get_ref<const std::string&>();
+      message = {{"role", "user"},
+                 {"content", "<tool_response>\n" + content + "\n</tool_response>"}};
+    }
+    for (const Json& call : message.value("tool_calls", Json::array())) {
+      const Json& function = call["function"];
+      AddText(BeforeArguments(ToolFormat::kHermes, function["name"].get<std::string>()) +
+                  Dump(function["arguments"]) + AfterArguments(ToolFormat::kHermes),
+              "\n", &message);
+    }
+    message.erase("tool_calls");
+    if (merge && message["role"] == "user") {
+      AddText(message["content"].get_ref<const std::string&>(), "\n", &result.back());
+    } else {
+      result.push_back(std::move(message));
+    }
+    merge = result.back()["role"] == "user" && (tool || merge);
+  }
+  *messages = std::move(result);
+}
+
+void ExplainTools(const Json& tools, bool system_role, Json* messages) {
+  std::string text = "You may call functions. They are, as JSON:\n<tools>\n";
+  for (const Json& tool : tools) text += Dump(tool["function"]) + "\n";
+  text +=
+      "</tools>\n\nTo call a function, write its name and its arguments like this:\n<tool_call>\n"
+      "{\"name\": \"NAME\", \"arguments\": {...}}\n</tool_call>\nYou may make several calls, one "
+      "after another. You will be given the results between <tool_response> and "
+      "</tool_response>. If no function is needed, just answer.";
+  if (messages->front()["role"] == "system") return AddText(text, "\n\n", &messages->front());
+  if (system_role) {
+    messages->insert(messages->begin(), Json{{"role", "system"}, {"content", text}});
+    return;
+  }
+  const auto user = std::find_if(messages->begin(), messages->end(),
+                                 [](const Json& message) { return message["role"] == "user"; });
+  if (user == messages->end()) return messages->push_back({{"role", "user"}, {"content", text}});
+  (*user)["content"] = text + "\n\n" + (*user)["content"].get<std::string>();
+}
+
+void ShortenCallIds(Json* messages) {
+  const auto shorten = [](Json& object, const char* name) {
+    if (object.contains(name)) object[name] = ShortId(object[name].get<std::string>());
+  };
+  for (Json& message : *messages) {
+    shorten(message, "tool_call_id");
+    if (!message.contains("tool_calls")) continue;
+    for (Json& call : message["tool_calls"]) shorten(call, "id");
+  }
+}
+
+}  // namespace litecache::server
