@@ -84,16 +84,15 @@ template <int kBits>
 void ScoreBlocksOf(const KeysFormat& format, const std::byte* data, int64_t blocks,
                    const KeysQuery& query, const float* shift, int64_t heads, float* scores,
                    int64_t stride) {
-  int64_t j = 0;
-  const auto score = [&](auto count) HWY_ATTR {
-    ScoreHeads<kBits, decltype(count)::value>(format, data, blocks, query, shift, j,
-                                              scores + j * stride, stride);
-    j += decltype(count)::value;
+  const auto score = [&](auto count, int64_t first) HWY_ATTR {
+    ScoreHeads<kBits, decltype(count)::value>(format, data, blocks, query, shift, first,
+                                              scores + first * stride, stride);
   };
-  while (j + 4 <= heads) score(std::integral_constant<int, 4>());
-  if (heads - j == 3) score(std::integral_constant<int, 3>());
-  if (heads - j == 2) score(std::integral_constant<int, 2>());
-  if (heads - j == 1) score(std::integral_constant<int, 1>());
+  int64_t j = 0;
+  for (; j + 4 <= heads; j += 4) score(std::integral_constant<int, 4>(), j);
+  if (heads - j == 3) score(std::integral_constant<int, 3>(), j);
+  if (heads - j == 2) score(std::integral_constant<int, 2>(), j);
+  if (heads - j == 1) score(std::integral_constant<int, 1>(), j);
 }
 
 void ScoreBlocks(const KeysFormat& format, const std::byte* data, int64_t blocks,
