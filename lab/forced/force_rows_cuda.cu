@@ -2,6 +2,7 @@
 #include "device/cuda/cuda_device.h"
 #include "lab/forced/force_rows_cuda.h"
 #include "lab/forced/take_words.cuh"
+#include "ops/select/block_sum.cuh"
 #include "ops/select/cluster_bitmap.cuh"
 
 namespace litecache::ops::cuda {
@@ -40,7 +41,7 @@ __global__ void __launch_bounds__(kClusterThreads)
   const int32_t first = first_word + own, last = first_word + min(words, own + a_thread);
   int32_t wanted = 0, of_all;
   for (int32_t w = first; w < last; ++w) wanted += __popc(word_at(w));
-  const int32_t before = ClusterBlockSum(wanted, warp_sums, &of_all);
+  const int32_t before = BlockExclusiveSum<kClusterThreads>(wanted, warp_sums, &of_all);
   TakeWords(first, last, range.begin, range.end, count, ForcedHead::kWhole, of_all, before,
             p.selected + pair * p.max_selected, word_at);
 }
