@@ -79,11 +79,12 @@ class KvCache {
   // Allocates room for the parts' rows; decode parts come first. Throws, with the cache unchanged,
   // if a budget would be exceeded. A step that was not ended may be begun again, whole or in parts.
   virtual void BeginStep(std::span<const KvPart> parts) = 0;
-  // Whether the policy uses Prefetch() of this layer (options.prefetch).
-  virtual bool WantsPrediction(int64_t layer) const = 0;
+  // The layer from whose input the queries of `layer` are to be predicted for Prefetch(); -1: the
+  // policy does not prefetch this layer (options.prefetch).
+  virtual int64_t PredictionSource(int64_t layer) const = 0;
   // Looks up and fetches rows of `layer` with predicted queries of the decode rows, q [decode
-  // rows][q_heads * head_dim]. Call it before Attend(layer), for layers in ascending order, at the
-  // start of the layer that is options.prefetch layers earlier.
+  // rows][q_heads * head_dim]. Call it for layers in ascending order, at the start of
+  // PredictionSource(layer). Attend(layer) checks the choice with the actual queries.
   virtual void Prefetch(int64_t layer, const float* q, float scale) = 0;
   // Whether KeepInputs() must be called before every Attend() (policy kvpr).
   virtual bool WantsInputs() const = 0;

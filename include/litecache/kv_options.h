@@ -86,7 +86,8 @@ struct KvOptions {
 
   // ---- resident heads ---- Heads with all their KV on the device: "formula" (CLO eq. 12-13, from
   // the profile's link rate and layer time), "none", or a number of heads, hardest to reuse first.
-  // Layer 0 is resident in addition, since nothing can be prefetched for it.
+  // In addition layer 0 is resident, and with prefetch = auto on a GPU every layer that is not
+  // predicted, since nothing hides its transfers.
   std::string resident_heads = "0";
   bool resident_first_layer = true;
   bool resident_full_attention = false;  // resident heads attend every row instead of their top-k
@@ -94,8 +95,11 @@ struct KvOptions {
   // Number of leading layers that are resident and attend every row.
   int64_t dense_layers = 0;
   // How many layers ahead rows are looked up and fetched, with a query predicted from the input of
-  // the earlier layer: 0 (off) | 1 (on) | 2 | 3 | 4 | auto (0: a predicted query costs hits)
+  // the earlier layer: 0 (off) | 1 (on) | 2 | 3 | 4 | auto (kv/heads/prediction_sources.h)
   std::string prefetch = "auto";
+  // A head whose rows were chosen with a predicted query is looked up again with the actual one,
+  // and chooses anew if that misses: every head attends rows of a query within its threshold.
+  bool verify_predictions = true;
 
   // ---- retriever ----
   std::string retriever = "auto";  // exact | hata | keys | keys2 | quest | loki | auto: hata

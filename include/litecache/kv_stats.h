@@ -40,6 +40,11 @@ struct HeadCounters {
   // Selected rows that were not cached and were transferred from the host store.
   uint64_t rows_moved = 0;
   double similarity = 0;  // cosine similarity, summed over lookups
+  // Lookups with a predicted query that were checked with the actual one; of these, those that
+  // missed, so that the head chose its rows anew; and the cosine similarity of the actual query and
+  // the label, summed over the checks.
+  uint64_t verified = 0, corrected = 0;
+  double verified_similarity = 0;
   // With KvOptions.measure_recall: the share of the exact top-k, summed over lookups, ...
   double recall_retrieved = 0;  // ... that the retriever finds with the same query (refreshes only)
   double recall_held = 0;       // ... that is attended, stale rows of hits included
@@ -51,6 +56,9 @@ struct HeadCounters {
     rows_selected += other.rows_selected;
     rows_moved += other.rows_moved;
     similarity += other.similarity;
+    verified += other.verified;
+    corrected += other.corrected;
+    verified_similarity += other.verified_similarity;
     recall_retrieved += other.recall_retrieved;
     recall_held += other.recall_held;
     recall_refreshes += other.recall_refreshes;
@@ -67,16 +75,17 @@ struct Stats {
   uint64_t bytes_written = 0;
   // Retriever metadata (exact: rows) that selections have read, in bytes.
   uint64_t bytes_scored = 0;
-  Traffic miss;                    // rows transferred after a lookup with the actual query
-  Traffic prefetch;                // rows transferred after a lookup with a predicted query
-  Traffic fill;                    // rows that filled the slots after a prompt: sink, recent, top-k
-  Traffic spill;                   // rows that left the recent window, device to host
-  Traffic prefill;                 // rows of prompts, device to host
-  Traffic admit;                   // rows of whole blocks that entered a block cache
-  Traffic stream;                  // rows of whole contexts, transferred for a layer
-  Traffic activations;             // layers' inputs, transferred to recompute rows: one per token
-  uint64_t rows_recomputed = 0;    // rows of all heads that were recomputed from activations
-  uint64_t lookups = 0, hits = 0;  // sums over heads
+  Traffic miss;                  // rows transferred after a lookup with the actual query
+  Traffic prefetch;              // rows transferred after a lookup with a predicted query
+  Traffic fill;                  // rows that filled the slots after a prompt: sink, recent, top-k
+  Traffic spill;                 // rows that left the recent window, device to host
+  Traffic prefill;               // rows of prompts, device to host
+  Traffic admit;                 // rows of whole blocks that entered a block cache
+  Traffic stream;                // rows of whole contexts, transferred for a layer
+  Traffic activations;           // layers' inputs, transferred to recompute rows: one per token
+  uint64_t rows_recomputed = 0;  // rows of all heads that were recomputed from activations
+  // Sums over heads.
+  uint64_t lookups = 0, hits = 0, verified = 0, corrected = 0;
 };
 
 }  // namespace litecache::kv

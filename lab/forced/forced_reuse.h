@@ -15,6 +15,8 @@ namespace litecache::kv {
 struct ForcedReuse {
   int64_t steps = 0;                   // after these it starts over
   std::vector<ops::ForcedHead> heads;  // [steps][layers][kv_heads]
+  // The same for the checks of lookups with predicted queries; empty: every check hits.
+  std::vector<ops::ForcedHead> checks;
 };
 
 struct ReuseShares {

@@ -11,13 +11,16 @@ namespace litecache::kv {
 
 ReuseOverride::ReuseOverride(ForcedReuse reuse) : reuse_(std::move(reuse)) {
   LC_CHECK(reuse_.steps >= 1 && !reuse_.heads.empty());
+  LC_CHECK(reuse_.checks.empty() || reuse_.checks.size() == reuse_.heads.size());
+  if (reuse_.checks.empty()) reuse_.checks.assign(reuse_.heads.size(), {.hit = 1, .kept = -1});
 }
 
 const ops::ForcedHead& ReuseOverride::At(const HeadAtStep& at) const {
   const int64_t step = ops::ForcedStep(static_cast<int32_t>(at.past), static_cast<int32_t>(at.row),
                                        static_cast<int32_t>(reuse_.steps));
   const int64_t a_step = static_cast<int64_t>(reuse_.heads.size()) / reuse_.steps;
-  return reuse_.heads[static_cast<size_t>(step * a_step + at.index)];
+  return (at.verifying ? reuse_.checks
+                       : reuse_.heads)[static_cast<size_t>(step * a_step + at.index)];
 }
 
 bool ReuseOverride::Hit(const HeadAtStep& at, bool found) const {

@@ -97,9 +97,8 @@ void Life::RunLayers(const kv::Step& step, const std::vector<Inputs>& inputs, in
   };
   for (int64_t layer = 0; layer < layers; ++layer) {
     const auto l = static_cast<size_t>(layer);
-    const int64_t last = layer + cache_->PredictsAhead();
-    for (int64_t next = layer == 0 ? 1 : last; next <= last && next < layout_.layers; ++next) {
-      if (step.decode_rows == 0 || !cache_->WantsPrediction(next)) continue;
+    for (int64_t next = layer + 1; next < layout_.layers; ++next) {
+      if (step.decode_rows == 0 || cache_->PredictionSource(next) != layer) continue;
       const Inputs& of_next = inputs[static_cast<size_t>(next)];
       cache_->Prefetch(*stream_, next, step,
                        copy(of_next.predicted, step.rows).Rows(0, step.decode_rows), scale_);

@@ -16,6 +16,12 @@ double HitRatio(const kv::Stats& stats) {
                             : static_cast<double>(stats.hits) / static_cast<double>(stats.lookups);
 }
 
+double CorrectedRatio(const kv::Stats& stats) {
+  return stats.verified == 0
+             ? 0
+             : static_cast<double>(stats.corrected) / static_cast<double>(stats.verified);
+}
+
 Json BreakdownJson(const Breakdown& breakdown) {
   Json json;
   for (size_t i = kSections; i-- > 0;) {
@@ -47,6 +53,7 @@ Json DecodeJson(const Measurement& m, int64_t steps, bool graphs) {
                {"device_memory_bytes", m.device_memory}};
   const double moved = RowsMoved(m, steps);
   if (m.kv.lookups > 0) json["hit_ratio"] = HitRatio(m.kv);
+  if (m.kv.verified > 0) json["corrected_ratio"] = CorrectedRatio(m.kv);
   if (moved > 0 || m.kv.lookups > 0) json["rows_moved_per_step"] = moved;
   if (m.kv.rows_recomputed > 0) {
     json["rows_recomputed_per_step"] =

@@ -18,5 +18,7 @@ nlohmann::ordered_json BreakdownJson(const Breakdown& breakdown);
 double RowsMoved(const Measurement& m, int64_t steps);
 // The hit ratio of lookups; 0 if there were none.
 double HitRatio(const kv::Stats& stats);
+// The share of checked predictions that were corrected, or 0 where there were none.
+double CorrectedRatio(const kv::Stats& stats);
 
 }  // namespace litecache::bench

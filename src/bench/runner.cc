@@ -60,6 +60,8 @@ kv::Stats Difference(kv::Stats after, const kv::Stats& before) {
   after.rows_recomputed -= before.rows_recomputed;
   after.lookups -= before.lookups;
   after.hits -= before.hits;
+  after.verified -= before.verified;
+  after.corrected -= before.corrected;
   return after;
 }
 

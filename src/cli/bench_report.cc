@@ -69,19 +69,22 @@ std::string BenchReport::PrefillRow(const std::string& policy, const bench::Meas
 std::string BenchReport::DecodeHead() const {
   return fmt::format(
       "\n{:<10}{:>9}{:>7}{:>7}{:>12}{:>10}{:>11}{:>12}{:>9}{:>11}{:>7}{:>11}{:>9}{:>7}{:>11}"
-      "{:>10}{:>11}   ({} KV rows)\n",
+      "{:>11}{:>10}{:>11}   ({} KV rows)\n",
       "decode", "context", "batch", "graph", "step", "slowest", "tok/s", "bytes/step", "GB/s",
-      "link/step", "GB/s", "floor", "x floor", "hits", "rows/step", "CPU/step", "GPU mem", fill);
+      "link/step", "GB/s", "floor", "x floor", "hits", "corrected", "rows/step", "CPU/step",
+      "GPU mem", fill);
 }
 
 std::string BenchReport::DecodeRow(const std::string& policy, bool graphs,
                                    const bench::Measurement& m) const {
   const std::string hits =
       m.kv.lookups > 0 ? fmt::format("{:.0f}%", 100 * bench::HitRatio(m.kv)) : "-";
+  const std::string corrected =
+      m.kv.verified > 0 ? fmt::format("{:.1f}%", 100 * bench::CorrectedRatio(m.kv)) : "-";
   const bool link = m.cost.link_bytes > 0 && gpu;
   std::string text = fmt::format(
       "{:<10}{:>9}{:>7}{:>7}{:>12}{:>10}{:>11.1f}{:>12}{:>9.1f}{:>11}{:>7}{:>11}{:>9.2f}{:>7}"
-      "{:>11.0f}{:>10}{:>11}\n",
+      "{:>11}{:>11.0f}{:>10}{:>11}\n",
       policy, m.context, m.batch,
       !gpu     ? "-"
       : graphs ? "on"
@@ -90,7 +93,7 @@ std::string BenchReport::DecodeRow(const std::string& policy, bool graphs,
       FormatBytes(static_cast<uint64_t>(m.cost.bytes)), m.cost.bytes / m.seconds / 1e9,
       link ? FormatBytes(static_cast<uint64_t>(m.cost.link_bytes)) : "-",
       link ? fmt::format("{:.1f}", m.cost.link_bytes / m.seconds / 1e9) : "-",
-      FormatSeconds(m.floor_seconds), Ratio(m), hits, bench::RowsMoved(m, decode_steps),
+      FormatSeconds(m.floor_seconds), Ratio(m), hits, corrected, bench::RowsMoved(m, decode_steps),
       FormatSeconds(m.cpu_seconds), m.device_memory > 0 ? FormatBytes(m.device_memory) : "-");
   if (m.breakdown.marks > 0) text += BreakdownText(m);
   return text;

@@ -38,6 +38,11 @@ ordered_json ToJson(const kv::HeadCounters& head) {
                        {"similarity", PerLookup(head.similarity, head.lookups)},
                        {"rows_selected", head.rows_selected},
                        {"rows_moved", head.rows_moved}};
+  if (head.verified > 0) {
+    json["verified"] = head.verified;
+    json["corrected_ratio"] = HitRatio(head.corrected, head.verified);
+    json["verified_similarity"] = PerLookup(head.verified_similarity, head.verified);
+  }
   if (head.recall_held > 0 || head.recall_refreshes > 0) {
     json["recall_retrieved"] = PerLookup(head.recall_retrieved, head.recall_refreshes);
     json["recall_held"] = PerLookup(head.recall_held, head.lookups);
@@ -83,6 +88,10 @@ std::string KvReport::Text() const {
           sum.lookups == 0 ? " -" : fmt::format(" {:.0f}", 100 * HitRatio(sum.hits, sum.lookups));
     }
     const kv::HeadCounters sum = Sum(stats.kv_heads);
+    if (sum.verified > 0) {
+      text += fmt::format("; {} of {} lookups with a predicted query corrected",
+                          Percent(HitRatio(sum.corrected, sum.verified)), sum.verified);
+    }
     if (sum.recall_held > 0) {
       text += fmt::format("; recall {} retrieved, {} attended",
                           Percent(PerLookup(sum.recall_retrieved, sum.recall_refreshes)),

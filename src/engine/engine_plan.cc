@@ -13,6 +13,7 @@
 #include "engine/memory_plan.h"
 #include "engine/prefill_chunk.h"
 #include "kv/heads/head_plan.h"
+#include "kv/heads/prediction_sources.h"
 #include "kv/tiers.h"
 #include "model/weight_placement.h"
 #include "ops/linear/linear.h"
@@ -182,8 +183,9 @@ Plan MakePlan(const Parts& parts, const EngineOptions& options) {
 
 void CheckLayersAhead(const EngineOptions& options, const model::ModelConfig& config) {
   if (options.kv.policy != "litecache") return;
-  model::CheckLayersAhead(model::WeightPlacement::Of(config.layers, options.weights_on_device),
-                          kv::LayersAhead(options.kv));
+  model::CheckLayersAhead(
+      model::WeightPlacement::Of(config.layers, options.weights_on_device),
+      kv::LayersAhead(kv::PredictionSources(options.kv, config.layers, DeviceType::kCuda)));
 }
 
 }  // namespace litecache::engine

@@ -132,16 +132,16 @@ class Cache {
   // Steps with equal keys issue the same operations with the same arguments from here to EndStep
   // (Stream::Run). No value: the step cannot be replayed.
   virtual std::optional<uint64_t> ReplayKey(const Step& step) const { return std::nullopt; }
-  // Whether Prefetch() of this layer expects predicted queries.
-  virtual bool WantsPrediction(int64_t layer) const { return false; }
-  // How many layers ahead queries are predicted: 1 to kMostAhead.
+  // The layer from whose input the queries of `layer` are predicted, for Prefetch(): at most
+  // kMostAhead layers earlier. -1: `layer` is not predicted.
+  virtual int64_t PredictionSource(int64_t layer) const { return -1; }
   static constexpr int64_t kMostAhead = 4;
-  virtual int64_t PredictsAhead() const { return 1; }
-  // Called at the start of layer - PredictsAhead(), or of layer 0, with that layer's input, for
-  // layers in ascending order. q [decode_rows, q_heads * head_dim] f32 = RoPE(Wq_layer
-  // norm_layer(x)) predicts the query of Attend(layer) (CLO eq. 5). Lookup, retrieval and transfer
-  // of `layer` start here and overlap with the layers in between. On a GPU q must stay unchanged
-  // until Attend(layer) has been issued.
+  bool WantsPrediction(int64_t layer) const { return PredictionSource(layer) >= 0; }
+  // Called at the start of PredictionSource(layer) with that layer's input x, for layers in
+  // ascending order. q [decode_rows, q_heads * head_dim] f32 = RoPE(Wq_layer norm_layer(x))
+  // predicts the query of Attend(layer) (CLO eq. 5). Lookup, retrieval and transfer of `layer`
+  // start here and overlap with the layers in between. On a GPU q must stay unchanged until
+  // Attend(layer) has been issued.
   virtual void Prefetch(Stream& stream, int64_t layer, const Step& step, const MatrixView& q,
                         float scale) {}
   // Whether KeepInputs() must be called before every Attend().

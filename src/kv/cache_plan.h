@@ -56,8 +56,7 @@ class CachePlan {
 std::unique_ptr<CachePlan> PlanFullCache(const Layout& layout,
                                          DeviceType device = DeviceType::kCpu);
 
-// Policy `litecache`. LayersAhead: the layers that options.prefetch names; 0 for auto.
-int64_t LayersAhead(const KvOptions& options);
+// Policy `litecache`.
 std::unique_ptr<CachePlan> PlanLiteCache(const Layout& layout, const KvOptions& options,
                                          std::shared_ptr<const Profile> profile,
                                          DeviceType device = DeviceType::kCpu);

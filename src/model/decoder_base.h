@@ -79,6 +79,18 @@ class DecoderBase : public Decoder {
   // Returns an arena over at least `bytes` bytes, grown if necessary.
   Arena Workspace(size_t bytes);
 
+  // The layers whose queries the cache wants predicted from the input of `source`, ascending.
+  std::vector<int64_t> PredictedFrom(int64_t source, const kv::Step& step,
+                                     const kv::Cache& cache) const {
+    std::vector<int64_t> layers;
+    if (step.decode_rows == 0) return layers;
+    const int64_t end = std::min(source + kv::Cache::kMostAhead + 1, config_.layers);
+    for (int64_t layer = source + 1; layer < end; ++layer) {
+      if (cache.PredictionSource(layer) == source) layers.push_back(layer);
+    }
+    return layers;
+  }
+
   // dtype of the inputs of matrix products. On the CPU, products round f32 as they read it; a
   // GPU's matrix units need the weights' dtype in memory.
   DType product_dtype() const {

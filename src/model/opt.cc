@@ -143,8 +143,7 @@ class OptDecoder final : public StepDecoder<Activations>, private kv::KeyValuePr
     Embed(stream, inputs.tokens, inputs.positions, a);
     for (int64_t i = 0; i < config().layers; ++i) {
       const Layer& layer = layers_[static_cast<size_t>(i)];
-      const int64_t ahead = cache.PredictsAhead();
-      for (int64_t next = i == 0 ? 1 : i + ahead; next <= i + ahead; ++next) {
+      for (const int64_t next : PredictedFrom(i, step, cache)) {
         Predict(stream, step, next, cache, a);
       }
       Attend(stream, layer, step, i, cache, a);
@@ -228,7 +227,6 @@ class OptDecoder final : public StepDecoder<Activations>, private kv::KeyValuePr
   // As in the other families (transformer.cc).
   void Predict(Stream& stream, const kv::Step& step, int64_t index, kv::Cache& cache,
                const Activations& a) const {
-    if (index >= config().layers || step.decode_rows == 0 || !cache.WantsPrediction(index)) return;
     const Layer& layer = layers_[static_cast<size_t>(index)];
     const MatrixView input =
         AttentionInput(stream, layer, a.x.Rows(0, step.decode_rows), a.h.Rows(0, step.decode_rows));

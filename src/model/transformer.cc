@@ -142,15 +142,15 @@ class TransformerDecoder final : public StepDecoder<Activations>, private kv::Ke
                        a.rotations);
     ops::Embedding(stream, embedding_, inputs.tokens, a.x);
     for (int64_t i = 0; i < config().layers; ++i) {
-      const int64_t ahead = cache.PredictsAhead();
-      // Layers below `ahead` are predicted from layer 0's input.
-      if (i == 0) {
-        for (int64_t next = 1; next < ahead; ++next) Predict(stream, step, next, cache, a);
+      // The last prediction, usually the only one, shares its product with the layer's own.
+      const std::vector<int64_t> predicted = PredictedFrom(i, step, cache);
+      const bool together = !predicted.empty() && PredictsTogether(step);
+      for (size_t p = 0; p + (together ? 1 : 0) < predicted.size(); ++p) {
+        Predict(stream, step, predicted[p], cache, a);
       }
-      if (PredictsTogether(step, i + ahead, cache)) {
-        AttendAndPredict(stream, step, i, i + ahead, cache, a);
+      if (together) {
+        AttendAndPredict(stream, step, i, predicted.back(), cache, a);
       } else {
-        Predict(stream, step, i + ahead, cache, a);
         Attend(stream, step, i, cache, a);
       }
       // After the last layer's attention only the rows that get logits continue: for a prompt
@@ -226,7 +226,6 @@ class TransformerDecoder final : public StepDecoder<Activations>, private kv::Ke
   // of its own.
   void Predict(Stream& stream, const kv::Step& step, int64_t index, kv::Cache& cache,
                const Activations& a) const {
-    if (index >= config().layers || step.decode_rows == 0 || !cache.WantsPrediction(index)) return;
     const Layer& layer = layers_[static_cast<size_t>(index)];
     const int64_t rows = step.decode_rows;
     const MatrixView h = a.h.Rows(0, rows);
@@ -252,9 +251,9 @@ class TransformerDecoder final : public StepDecoder<Activations>, private kv::Ke
     ReleaseWeights(stream, index, LayerPart::kQuery);
   }
 
-  bool PredictsTogether(const kv::Step& step, int64_t index, kv::Cache& cache) const {
-    return on_gpu() && product_dtype() == DType::kBF16 && index < config().layers &&
-           step.rows <= kTogether && step.decode_rows == step.rows && cache.WantsPrediction(index);
+  bool PredictsTogether(const kv::Step& step) const {
+    return on_gpu() && product_dtype() == DType::kBF16 && step.rows <= kTogether &&
+           step.decode_rows == step.rows;
   }
 
   // Attend(index) together with Predict(predicted): weights are read once for the rows of both.

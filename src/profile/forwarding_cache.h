@@ -22,8 +22,7 @@ class ForwardingCache : public kv::Cache {
   void Release(kv::SequenceId id) override { inner_.Release(id); }
   int64_t Length(kv::SequenceId id) const override { return inner_.Length(id); }
   void BeginStep(const kv::Step& step) override { inner_.BeginStep(step); }
-  bool WantsPrediction(int64_t layer) const override { return inner_.WantsPrediction(layer); }
-  int64_t PredictsAhead() const override { return inner_.PredictsAhead(); }
+  int64_t PredictionSource(int64_t layer) const override { return inner_.PredictionSource(layer); }
   void Prefetch(Stream& stream, int64_t layer, const kv::Step& step, const MatrixView& q,
                 float scale) override {
     inner_.Prefetch(stream, layer, step, q, scale);

@@ -21,7 +21,7 @@ class RecordingCache final : public ForwardingCache {
 
   void BeginStep(const kv::Step& step) override { inner().BeginStep(AsPrompt(step)); }
   void EndStep(const kv::Step& step) override { inner().EndStep(AsPrompt(step)); }
-  bool WantsPrediction(int64_t) const override { return true; }
+  int64_t PredictionSource(int64_t layer) const override { return layer - 1; }
 
   void Prefetch(Stream&, int64_t layer, const kv::Step& step, const MatrixView& q, float) override {
     const Recording& r = recording_;

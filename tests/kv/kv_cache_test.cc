@@ -56,8 +56,8 @@ TEST(KvCache, PoliciesAgreeWhenEverythingFits) {
     for (int64_t layer = 0; layer < 2; ++layer) {
       const auto q = draw(128), k = draw(64), v = draw(64);
       std::vector<float> a(q.size(), NAN), b(q.size(), NAN);
-      EXPECT_FALSE(full->WantsPrediction(layer));
-      EXPECT_EQ(lite->WantsPrediction(layer), layer == 1);
+      EXPECT_EQ(full->PredictionSource(layer), -1);
+      EXPECT_EQ(lite->PredictionSource(layer), layer == 1 ? 0 : -1);
       full->Attend(layer, q.data(), k.data(), v.data(), 0.18f, a.data());
       if (layer == 0) lite->Prefetch(1, q.data(), 0.18f);
       lite->Attend(layer, q.data(), k.data(), v.data(), 0.18f, b.data());

@@ -106,18 +106,6 @@ TEST(KvOptionTable, OptionsAreFoundByNameAndByFlag) {
 
 TEST(KvOptions, DefaultsAreValid) { EXPECT_NO_THROW(KvOptions().Validate()); }
 
-TEST(KvOptions, PrefetchNamesLayersAhead) {
-  const std::vector<std::pair<std::string, int64_t>> texts = {
-      {"auto", 0}, {"off", 0}, {"0", 0}, {"on", 1}, {"1", 1}, {"2", 2}, {"3", 3}, {"4", 4}};
-  for (const auto& [text, layers] : texts) {
-    KvOptions options;
-    options.prefetch = text;
-    EXPECT_NO_THROW(options.Validate()) << text;
-    EXPECT_EQ(kv::LayersAhead(options), layers) << text;
-    EXPECT_LE(layers, kv::Cache::kMostAhead);
-  }
-}
-
 TEST(KvOptions, ErrorsNameFieldAndValue) {
   using Change = std::function<void(KvOptions&)>;
   const std::vector<std::pair<std::string, Change>> bad = {

@@ -12,6 +12,7 @@
 #include "device/machine.h"
 #include "kv/cache_plan.h"
 #include "kv/device_test.h"
+#include "kv/heads/prediction_sources.h"
 #include "kv/litecache/harness.h"
 #include "test_seed.h"
 
@@ -102,7 +103,8 @@ Setting RandomSetting(std::mt19937_64& random) {
   KvOptions& o = s.options;
   o.prefetch = Pick<std::string>(random, {"off", "on", "2", "4"});
   s.layout = {.layers = 1 + static_cast<int64_t>(random() % 3) +
-                        static_cast<int64_t>(random() % 2) * LayersAhead(o),
+                        static_cast<int64_t>(random() % 2) *
+                            LayersAhead(PredictionSources(o, 16, DeviceType::kCuda)),
               .q_heads = kv_heads * (1 + static_cast<int64_t>(random() % 3)),
               .kv_heads = kv_heads,
               .head_dim = Pick<int64_t>(random, {16, 32, 64, 128}),

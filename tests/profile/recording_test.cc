@@ -21,7 +21,7 @@ class Witness final : public ForwardingCache {
  public:
   Witness(kv::Cache& full, int64_t layers)
       : ForwardingCache(full), q(Rows(layers)), k(q), ahead(q) {}
-  bool WantsPrediction(int64_t layer) const override { return layer > 0; }
+  int64_t PredictionSource(int64_t layer) const override { return layer - 1; }
   void Prefetch(Stream&, int64_t layer, const kv::Step&, const MatrixView& x, float) override {
     Append(x, &ahead[static_cast<size_t>(layer)]);
   }

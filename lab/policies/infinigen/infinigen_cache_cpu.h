@@ -46,7 +46,9 @@ class InfiniGenCache final : public WithShape<Cache, Shape>, public Diagnosis {
   int64_t Length(SequenceId id) const override { return store_.Length(id); }
 
   void BeginStep(const Step& step) override;
-  bool WantsPrediction(int64_t layer) const override { return layer >= shape_.dense_layers; }
+  int64_t PredictionSource(int64_t layer) const override {
+    return layer >= shape_.dense_layers ? layer - 1 : -1;
+  }
   void Prefetch(Stream& stream, int64_t layer, const Step& step, const MatrixView& q,
                 float scale) override;
   void Attend(Stream& stream, int64_t layer, const Step& step, const MatrixView& q,

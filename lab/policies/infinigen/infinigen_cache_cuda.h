@@ -40,7 +40,9 @@ class CudaInfiniGenCache final : public CudaSelectingCache<Shape>, public Diagno
   int64_t Length(SequenceId id) const override { return store_.Length(id); }
 
   void BeginStep(const Step& step) override;
-  bool WantsPrediction(int64_t layer) const override { return layer >= shape_.dense_layers; }
+  int64_t PredictionSource(int64_t layer) const override {
+    return layer >= shape_.dense_layers ? layer - 1 : -1;
+  }
   void Prefetch(Stream& stream, int64_t layer, const Step& step, const MatrixView& q,
                 float scale) override;
   // Counters of the last step that was waited for.

@@ -16,6 +16,7 @@
 #include "engine/kv_profile.h"
 #include "eval/run/configuration.h"
 #include "kv/api/policy_registry.h"
+#include "kv/heads/prediction_sources.h"
 #include "kv/heads/profile.h"
 #include "model/weight_placement.h"
 #include "tokenizer/tokenizer.h"
@@ -192,7 +193,7 @@ void BenchCommand::MakePlans(const bench::Subject& subject, DeviceType device) {
     if (policy == "litecache") {
       model::CheckLayersAhead(
           model::WeightPlacement::Of(layout.layers, flags_.options.weights_on_device),
-          kv::LayersAhead(options));
+          kv::LayersAhead(kv::PredictionSources(options, layout.layers, device)));
     }
     const auto profile = ProfileFor(options, subject);
     plans_.push_back({name, policy, kv::MakeCachePlan(layout, options, profile, device)});

@@ -22,6 +22,8 @@ using OrderedJson = nlohmann::ordered_json;
 constexpr std::pair<const char*, double KvSums::*> kKvFields[] = {
     {"lookups", &KvSums::lookups},
     {"hits", &KvSums::hits},
+    {"verified", &KvSums::verified},
+    {"corrected", &KvSums::corrected},
     {"miss_rows", &KvSums::miss_rows},
     {"miss_bytes", &KvSums::miss_bytes},
     {"prefetch_rows", &KvSums::prefetch_rows},
@@ -41,12 +43,15 @@ constexpr std::pair<const char*, double KvSums::*> kKvFields[] = {
 constexpr std::pair<const char*, uint64_t kv::HeadCounters::*> kHeadCounts[] = {
     {"lookups", &kv::HeadCounters::lookups},
     {"hits", &kv::HeadCounters::hits},
+    {"verified", &kv::HeadCounters::verified},
+    {"corrected", &kv::HeadCounters::corrected},
     {"rows_selected", &kv::HeadCounters::rows_selected},
     {"rows_moved", &kv::HeadCounters::rows_moved},
     {"recall_refreshes", &kv::HeadCounters::recall_refreshes},
 };
 constexpr std::pair<const char*, double kv::HeadCounters::*> kHeadSums[] = {
     {"similarity", &kv::HeadCounters::similarity},
+    {"verified_similarity", &kv::HeadCounters::verified_similarity},
     {"recall_retrieved", &kv::HeadCounters::recall_retrieved},
     {"recall_held", &kv::HeadCounters::recall_held},
 };
@@ -268,6 +273,8 @@ KvSums Difference(const EngineStats& before, const EngineStats& now) {
     KvSums kv;
     kv.lookups = number(stats.kv.lookups);
     kv.hits = number(stats.kv.hits);
+    kv.verified = number(stats.kv.verified);
+    kv.corrected = number(stats.kv.corrected);
     kv.miss_rows = number(stats.kv.miss.rows);
     kv.miss_bytes = number(stats.kv.miss.bytes);
     kv.prefetch_rows = number(stats.kv.prefetch.rows);

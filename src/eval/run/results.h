@@ -32,6 +32,7 @@ struct RunInfo {
 // Activity of the KV cache. Sums over steps and heads, so that parts can be added.
 struct KvSums {
   double lookups = 0, hits = 0;
+  double verified = 0, corrected = 0;            // checks of lookups with a predicted query
   double miss_rows = 0, miss_bytes = 0;          // fetched by lookups with the actual query
   double prefetch_rows = 0, prefetch_bytes = 0;  // ... with a predicted query
   double spill_bytes = 0;                        // rows that left the recent window

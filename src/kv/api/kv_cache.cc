@@ -82,7 +82,7 @@ class KvCacheOnCpu final : public KvCache {
     begun_ = true;
   }
 
-  bool WantsPrediction(int64_t layer) const override { return cache_->WantsPrediction(layer); }
+  int64_t PredictionSource(int64_t layer) const override { return cache_->PredictionSource(layer); }
 
   void Prefetch(int64_t layer, const float* q, float scale) override {
     CheckLayer("Prefetch", layer);

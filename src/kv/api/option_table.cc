@@ -124,7 +124,12 @@ Rows ReuseRows() {
       Row("prefetch", &O::prefetch,
           Choice({"auto", "0", "1", "2", "3", "4", "off", "on"}, "LAYERS"),
           "Select and fetch a layer's rows this many layers ahead, with a predicted query; auto: "
-          "0, because predictions cost hits (faster on a GPU, no gain on a CPU)"),
+          "on a GPU 2, from layer 2 on, whose input is the first that predicts anything; on a CPU, "
+          "where nothing overlaps, 0"),
+      Row("verify_predictions", &O::verify_predictions, Flag(),
+          "Look rows chosen with a predicted query up again with the actual query, and choose anew "
+          "where that misses",
+          {.flag = "--verify"}),
   };
 }
 
@@ -134,7 +139,7 @@ Rows ResidentRows() {
           "Heads whose rows all stay on the device, besides layer 0: a number (those that reuse "
           "least come first), formula (computed from the speed of the link and of a layer), none"),
       Row("resident_first_layer", &O::resident_first_layer, Flag(),
-          "Keep layer 0 on the device, for which no query can be predicted"),
+          "Keep layer 0 on the device, and with --prefetch auto all layers that are not predicted"),
       Row("resident_full_attention", &O::resident_full_attention, Flag(),
           "Resident heads attend all their rows rather than a selection",
           {.flag = "--resident-full"}),

@@ -5,8 +5,10 @@
 #include <functional>
 #include <numbers>
 #include <numeric>
+#include <utility>
 
 #include "base/error.h"
+#include "kv/heads/prediction_sources.h"
 
 namespace litecache::kv {
 namespace {
@@ -106,9 +108,15 @@ bool OffloadEasiest(int64_t dense_layers, HeadPlan* plan) {
 }
 
 HeadPlan MakeHeadPlan(const Layout& layout, const KvOptions& options, const Profile* profile,
-                      bool prefetch, uint64_t topk_bytes) {
+                      std::vector<int64_t> sources, uint64_t topk_bytes) {
   options.Validate();
   HeadPlan plan;
+  plan.sources = std::move(sources);
+  plan.sources.resize(static_cast<size_t>(layout.layers), -1);
+  // Rows that are attended unchecked were chosen with predicted queries.
+  const bool prefetch = LayersAhead(plan.sources) > 0 && !options.verify_predictions;
+  // Nothing hides the transfer of a layer that is not predicted where others are.
+  const bool keeps_unpredicted = options.prefetch == "auto" && LayersAhead(plan.sources) > 0;
   plan.layers = layout.layers;
   plan.kv_heads = layout.kv_heads;
   plan.heads.resize(static_cast<size_t>(layout.layers * layout.kv_heads));
@@ -138,7 +146,9 @@ HeadPlan MakeHeadPlan(const Layout& layout, const KvOptions& options, const Prof
             settings.tau - (profile->similarity[index] - static_cast<float>(options.epsilon));
       }
       settings.dense = layer < options.dense_layers;
-      settings.resident = settings.dense || (layer == 0 && options.resident_first_layer);
+      const bool exposed =
+          layer == 0 || (keeps_unpredicted && plan.sources[static_cast<size_t>(layer)] < 0);
+      settings.resident = settings.dense || (exposed && options.resident_first_layer);
     }
   }
 

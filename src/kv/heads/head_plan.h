@@ -22,6 +22,7 @@ struct HeadPlan {
   int64_t layers = 0, kv_heads = 0;
   std::vector<HeadSettings> heads;  // [layers][kv_heads]
   std::vector<float> importance;    // [layers][q_heads]
+  std::vector<int64_t> sources;     // [layers]: PredictionSources()
   std::string thresholds;           // the source, with "auto" resolved: fitted, importance, fixed
   std::string remark;               // for the user: assumptions made without a profile; or empty
 
@@ -38,12 +39,12 @@ float AdaptiveThreshold(double importance, double eta, double p);
 // must be right.
 float GroupImportance(const float* importance, int64_t group);
 
-// profile may be null: then importance is 1 for all heads and similarity unknown. prefetch: lookups
-// use predicted queries. topk_bytes: bytes of one head's cached rows (S_topk of CLO eq. 12). Throws
-// InvalidArgument for settings that need a profile if there is none; the message names `litecache
-// profile`.
+// profile may be null: then importance is 1 for all heads and similarity unknown. sources:
+// PredictionSources(); empty: no layer is predicted. topk_bytes: bytes of one head's cached rows
+// (S_topk of CLO eq. 12). Throws InvalidArgument for settings that need a profile if there is none;
+// the message names `litecache profile`.
 HeadPlan MakeHeadPlan(const Layout& layout, const KvOptions& options, const Profile* profile,
-                      bool prefetch, uint64_t topk_bytes);
+                      std::vector<int64_t> sources, uint64_t topk_bytes);
 
 // Offloads the resident head with the lowest reuse difficulty, except heads of the first
 // dense_layers layers. False if there is none.

@@ -8,13 +8,12 @@
 namespace litecache::kv {
 
 LiteCacheBase::LiteCacheBase(Device& device, std::unique_ptr<Device> host, const Shape& shape,
-                             const HeadPlan& plan, int64_t ahead,
-                             std::unique_ptr<Retriever> retriever, const TierBytes& budget)
+                             const HeadPlan& plan, std::unique_ptr<Retriever> retriever,
+                             const TierBytes& budget)
     : host_(std::move(host)),
       tiers_(device, host_ != nullptr ? *host_ : device, shape, plan, budget),
       growth_(tiers_),
-      retriever_(std::move(retriever)),
-      ahead_(ahead) {}
+      retriever_(std::move(retriever)) {}
 
 SequenceId LiteCacheBase::Create() {
   const SequenceId id = tiers_.resident.Create();
@@ -67,8 +66,8 @@ void LiteCacheBase::ImportBlock(SequenceId id, std::span<const std::byte> bytes)
   kv::ImportBlock(retriever_->metadata_unit(), id, bytes, &tiers_);
 }
 
-bool LiteCacheBase::WantsPrediction(int64_t layer) const {
-  return ahead_ > 0 && layer > 0 && tiers_.shape.offloads(layer);
+int64_t LiteCacheBase::PredictionSource(int64_t layer) const {
+  return tiers_.shape.offloads(layer) ? tiers_.plan.sources[static_cast<size_t>(layer)] : -1;
 }
 
 }  // namespace litecache::kv

@@ -2,7 +2,6 @@
 // sequence, and prefixes.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -45,21 +44,18 @@ class LiteCacheBase : public Cache, public RowStore {
   void ExportBlock(SequenceId id, int64_t begin, std::span<std::byte> out) const override;
   void ImportBlock(SequenceId id, std::span<const std::byte> bytes) override;
 
-  bool WantsPrediction(int64_t layer) const override;
-  int64_t PredictsAhead() const override { return std::max<int64_t>(ahead_, 1); }
+  int64_t PredictionSource(int64_t layer) const override;
 
  protected:
-  // host: the store's memory; null: the store is in device memory. ahead: how many layers ahead
-  // rows are prefetched; 0: no prefetch.
+  // host: the store's memory; null: the store is in device memory.
   LiteCacheBase(Device& device, std::unique_ptr<Device> host, const Shape& shape,
-                const HeadPlan& plan, int64_t ahead, std::unique_ptr<Retriever> retriever,
+                const HeadPlan& plan, std::unique_ptr<Retriever> retriever,
                 const TierBytes& budget);
 
   const std::unique_ptr<Device> host_;
   Tiers tiers_;
   TierGrowth growth_;
   const std::unique_ptr<Retriever> retriever_;
-  const int64_t ahead_;
   StepCheck check_;
 };
 

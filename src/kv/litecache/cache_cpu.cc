@@ -9,9 +9,9 @@
 namespace litecache::kv {
 
 LiteCache::LiteCache(Device& device, const Shape& shape, const HeadPlan& plan,
-                     const KvOptions& options, int64_t ahead, std::unique_ptr<Retriever> retriever,
+                     const KvOptions& options, std::unique_ptr<Retriever> retriever,
                      const TierBytes& budget, std::shared_ptr<const ResultOverride> results)
-    : LiteCacheBase(device, nullptr, shape, plan, ahead, std::move(retriever), budget),
+    : LiteCacheBase(device, nullptr, shape, plan, std::move(retriever), budget),
       counters_{.stats = {},
                 .heads = std::vector<HeadCounters>(
                     static_cast<size_t>(shape.layout.layers * shape.layout.kv_heads))},
@@ -21,7 +21,8 @@ LiteCache::LiteCache(Device& device, const Shape& shape, const HeadPlan& plan,
       spiller_(tiers_, *retriever_),
       decode_(tiers_, *retriever_, spiller_, recall_ ? &*recall_ : nullptr, counters_, options,
               std::move(results)),
-      prefill_(tiers_, *retriever_, spiller_, counters_) {}
+      prefill_(tiers_, *retriever_, spiller_, counters_),
+      verify_(options.verify_predictions) {}
 
 void LiteCache::BeginStep(const Step& step) {
   check_(step, tiers_.resident);
@@ -62,6 +63,8 @@ void LiteCache::Attend(Stream& stream, int64_t layer, const Step& step, const Ma
   if (!decoding_.empty()) {
     if (!prepared_[static_cast<size_t>(layer)]) {
       decode_.Prepare(stream, layer, decoding_, q, scale, /*predicted=*/false);
+    } else if (verify_) {
+      decode_.Verify(stream, layer, decoding_, q, scale);
     }
     decode_.Attend(stream, layer, decoding_, q, k, v, scale, out);
   }

@@ -18,7 +18,7 @@ namespace litecache::kv {
 class LiteCache final : public LiteCacheBase {
  public:
   LiteCache(Device& device, const Shape& shape, const HeadPlan& plan, const KvOptions& options,
-            int64_t ahead, std::unique_ptr<Retriever> retriever, const TierBytes& budget,
+            std::unique_ptr<Retriever> retriever, const TierBytes& budget,
             std::shared_ptr<const ResultOverride> results = nullptr);
 
   void BeginStep(const Step& step) override;
@@ -45,6 +45,7 @@ class LiteCache final : public LiteCacheBase {
   Spiller spiller_;
   DecodePath decode_;
   PrefillPath prefill_;
+  const bool verify_;  // KvOptions::verify_predictions
 
   // Sequences of the current step.
   std::vector<SequenceView> decoding_, prefilling_;

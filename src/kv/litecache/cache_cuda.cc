@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "device/device_error.h"
 #include "device/recording_key.h"
+#include "kv/heads/prediction_sources.h"
 #include "kv/litecache/create_cache_cuda.h"
 #include "kv/pages/pool_stats.h"
 #include "ops/linear/linear_cuda.h"
@@ -14,10 +15,11 @@
 namespace litecache::kv {
 namespace {
 
-std::vector<uint8_t> Prefetched(const Shape& shape, int64_t ahead) {
+std::vector<uint8_t> Prefetched(const Shape& shape, const HeadPlan& plan) {
   std::vector<uint8_t> layers(static_cast<size_t>(shape.layout.layers), 0);
-  for (int64_t i = 1; ahead > 0 && i < shape.layout.layers; ++i) {
-    layers[static_cast<size_t>(i)] = shape.offloads(i);
+  for (int64_t i = 0; i < shape.layout.layers; ++i) {
+    const auto at = static_cast<size_t>(i);
+    layers[at] = plan.sources[at] >= 0 && shape.offloads(i);
   }
   return layers;
 }
@@ -25,26 +27,27 @@ std::vector<uint8_t> Prefetched(const Shape& shape, int64_t ahead) {
 }  // namespace
 
 CudaLiteCache::CudaLiteCache(CudaDevice& device, const Shape& shape, const HeadPlan& plan,
-                             const KvOptions& options, int64_t ahead,
-                             std::unique_ptr<Retriever> retriever, const TierBytes& budget,
+                             const KvOptions& options, std::unique_ptr<Retriever> retriever,
+                             const TierBytes& budget,
                              std::unique_ptr<const CudaResultOverride> results)
-    : LiteCacheBase(device, std::make_unique<PinnedHost>(device), shape, plan, ahead,
-                    std::move(retriever), budget),
-      prefetched_(Prefetched(shape, ahead)),
+    : LiteCacheBase(device, std::make_unique<PinnedHost>(device), shape, plan, std::move(retriever),
+                    budget),
+      prefetched_(Prefetched(shape, plan)),
       on_device_(CreateCudaRetriever(device, shape.layout, options, *retriever_)),
       check_transfers_(std::make_shared<const std::function<void()>>([this] { CheckTransfers(); })),
-      layers_(device, tiers_.shape, tiers_.plan, ahead),
+      layers_(device, tiers_.shape, tiers_.plan),
       counters_(device, tiers_.shape, tiers_.plan, *retriever_),
       sequences_(device, tiers_),
       block_(device),
       prefill_(device, tiers_, growth_, layers_, block_, *on_device_, pulls_),
-      pulls_(device, static_cast<PinnedHost&>(*host_), options, prefetched_, ahead),
-      decode_(device, tiers_.shape, layers_, *on_device_, pulls_, options, prefetched_, ahead,
+      pulls_(device, static_cast<PinnedHost&>(*host_), options, prefetched_,
+             LayersAhead(plan.sources)),
+      decode_(device, tiers_.shape, layers_, *on_device_, pulls_, options, prefetched_,
               std::move(results)) {
   if (options.measure_recall) {
     throw Unsupported("measure_recall runs on the CPU only (--device cpu)");
   }
-  layers_.SetCounters(counters_.device());
+  layers_.SetCounters(counters_.lookups(), counters_.checks());
 }
 
 SequenceId CudaLiteCache::Started(SequenceId id, const std::function<void()>& start) {
@@ -126,7 +129,7 @@ std::optional<uint64_t> CudaLiteCache::ReplayKey(const Step&) const {
 void CudaLiteCache::Start(Stream& stream, float scale) {
   if (std::exchange(started_, true)) return;
   AsCuda(stream).AddCheck(check_transfers_);
-  if (ahead_ > 0) ops::cuda::ShareGpu(stream);
+  if (decode_.prefetches()) ops::cuda::ShareGpu(stream);
   pulls_.Start(stream, block_.device_number());
   block_.Send(stream);
   if (fills_.empty()) return;
@@ -208,13 +211,13 @@ Stats CudaLiteCache::GetStats() const {
 }
 
 std::unique_ptr<Cache> CreateCudaLiteCache(Device& device, const Shape& shape, const HeadPlan& plan,
-                                           const KvOptions& options, int64_t ahead,
+                                           const KvOptions& options,
                                            std::unique_ptr<Retriever> retriever,
                                            const TierBytes& budget, const ResultOverride* results) {
   LC_CHECK(device.type() == DeviceType::kCuda);
   auto& cuda = static_cast<CudaDevice&>(device);
-  return std::make_unique<CudaLiteCache>(cuda, shape, plan, options, ahead, std::move(retriever),
-                                         budget, results ? results->ForCuda(cuda) : nullptr);
+  return std::make_unique<CudaLiteCache>(cuda, shape, plan, options, std::move(retriever), budget,
+                                         results ? results->ForCuda(cuda) : nullptr);
 }
 
 }  // namespace litecache::kv

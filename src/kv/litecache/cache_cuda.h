@@ -29,7 +29,7 @@ namespace litecache::kv {
 class CudaLiteCache final : public LiteCacheBase {
  public:
   CudaLiteCache(CudaDevice& device, const Shape& shape, const HeadPlan& plan,
-                const KvOptions& options, int64_t ahead, std::unique_ptr<Retriever> retriever,
+                const KvOptions& options, std::unique_ptr<Retriever> retriever,
                 const TierBytes& budget,
                 std::unique_ptr<const CudaResultOverride> results = nullptr);
 

@@ -19,14 +19,15 @@ CudaCounters::CudaCounters(CudaDevice& device, const Shape& shape, const HeadPla
     }
   }
   const auto count = static_cast<size_t>(layout.layers * layout.kv_heads);
-  mirror_ = device.CreateMirror(count * sizeof(DeviceHeadCounters));
-  std::fill_n(mirror_->host<DeviceHeadCounters>(), count, DeviceHeadCounters{});
-  device.Zero(mirror_->device(), count * sizeof(DeviceHeadCounters));
+  mirror_ = device.CreateMirror(2 * count * sizeof(DeviceHeadCounters));
+  std::fill_n(mirror_->host<DeviceHeadCounters>(), 2 * count, DeviceHeadCounters{});
+  device.Zero(mirror_->device(), 2 * count * sizeof(DeviceHeadCounters));
   heads_.resize(count);
+  checks_.resize(count);
 }
 
 void CudaCounters::Receive(Stream& stream) {
-  mirror_->Receive(stream, heads_.size() * sizeof(DeviceHeadCounters));
+  mirror_->Receive(stream, 2 * heads_.size() * sizeof(DeviceHeadCounters));
 }
 
 void CudaCounters::Add(int64_t rows, Traffic* traffic) const {
@@ -74,15 +75,19 @@ Stats CudaCounters::Get(std::span<const uint8_t> prefetched) const {
   AddLookups(heads, &stats);
   // Only the device knows which sequence's heads missed, so the sequences' mean length is used.
   if (lookup_sequences_ > 0) {
-    stats.bytes_scored += (stats.lookups - stats.hits) *
+    stats.bytes_scored += (stats.lookups - stats.hits + stats.corrected) *
                           retriever_.BytesScored(lookup_candidates_ / lookup_sequences_);
   }
   for (int64_t layer = 0; layer < shape_.layout.layers; ++layer) {
     Traffic& traffic = prefetched[static_cast<size_t>(layer)] ? stats.prefetch : stats.miss;
     for (int64_t head = 0; head < shape_.layout.kv_heads; ++head) {
-      const uint64_t moved = heads[static_cast<size_t>(shape_.Index(layer, head))].rows_moved;
-      traffic.rows += moved;
-      traffic.bytes += moved * shape_.store_format.row_bytes();
+      const auto index = static_cast<size_t>(shape_.Index(layer, head));
+      const uint64_t corrected = checks_[index].rows_moved;
+      const uint64_t looked_up = heads[index].rows_moved - corrected;
+      traffic.rows += looked_up;
+      traffic.bytes += looked_up * shape_.store_format.row_bytes();
+      stats.miss.rows += corrected;
+      stats.miss.bytes += corrected * shape_.store_format.row_bytes();
     }
   }
   return stats;
@@ -90,6 +95,14 @@ Stats CudaCounters::Get(std::span<const uint8_t> prefetched) const {
 
 std::span<const HeadCounters> CudaCounters::Heads() const {
   ReadCounters(mirror_->host<const DeviceHeadCounters>(), heads_);
+  ReadCounters(mirror_->host<const DeviceHeadCounters>() + heads_.size(), checks_);
+  for (size_t i = 0; i < heads_.size(); ++i) {
+    heads_[i].verified = checks_[i].lookups;
+    heads_[i].corrected = checks_[i].lookups - checks_[i].hits;
+    heads_[i].verified_similarity = checks_[i].similarity;
+    heads_[i].rows_selected += checks_[i].rows_selected;
+    heads_[i].rows_moved += checks_[i].rows_moved;
+  }
   return heads_;
 }
 

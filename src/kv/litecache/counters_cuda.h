@@ -22,10 +22,12 @@ class CudaCounters {
   CudaCounters(CudaDevice& device, const Shape& shape, const HeadPlan& plan,
                const Retriever& retriever);
 
-  // [layers][kv_heads], in device memory, for kernels.
-  ops::cuda::DeviceHeadCounters* device() const {
+  // [layers][kv_heads], in device memory, for kernels: of lookups, and of those that check what a
+  // predicted query chose.
+  ops::cuda::DeviceHeadCounters* lookups() const {
     return mirror_->device<ops::cuda::DeviceHeadCounters>();
   }
+  ops::cuda::DeviceHeadCounters* checks() const { return lookups() + heads_.size(); }
   // The step's last operation: copies the kernels' counts to the host.
   void Receive(Stream& stream);
 
@@ -47,12 +49,13 @@ class CudaCounters {
 
   const Shape& shape_;
   const Retriever& retriever_;
-  std::unique_ptr<Mirror> mirror_;  // DeviceHeadCounters [layers][kv_heads]
+  std::unique_ptr<Mirror> mirror_;  // DeviceHeadCounters [2][layers][kv_heads]: lookups, checks
   Stats stats_;
   int64_t resident_selecting_ = 0;  // resident heads that attend a selection
   // Sums over (sequence, step) pairs whose heads look up: their candidates, and their number.
   int64_t lookup_candidates_ = 0, lookup_sequences_ = 0;
   mutable std::vector<HeadCounters> heads_;
+  mutable std::vector<HeadCounters> checks_;  // as counted by the kernels
 };
 
 }  // namespace litecache::kv

@@ -11,10 +11,9 @@
 
 namespace litecache::kv {
 
-// device: a CudaDevice. ahead: how many layers ahead rows are prefetched, 0: no prefetch. results:
-// null without an override.
+// device: a CudaDevice. results: null without an override.
 std::unique_ptr<Cache> CreateCudaLiteCache(Device& device, const Shape& shape, const HeadPlan& plan,
-                                           const KvOptions& options, int64_t ahead,
+                                           const KvOptions& options,
                                            std::unique_ptr<Retriever> retriever,
                                            const TierBytes& budget, const ResultOverride* results);
 

@@ -51,7 +51,13 @@ void DecodePath::Prepare(Stream& stream, int64_t layer, std::span<const Sequence
   }
   spiller_.Run(stream, layer, spills_, &counters_.stats.spill);
   KeepAll(stream, layer, sequences, q);
-  Decide(stream, layer, sequences, q, scale, predicted);
+  Decide(stream, layer, sequences, q, scale, predicted ? Lookups::kPredicted : Lookups::kActual);
+}
+
+void DecodePath::Verify(Stream& stream, int64_t layer, std::span<const SequenceView> sequences,
+                        const MatrixView& q, float scale) {
+  const SectionScope section(stream, Section::kManagement);
+  Decide(stream, layer, sequences, q, scale, Lookups::kVerifying);
 }
 
 void DecodePath::Fill(Stream& stream, int64_t layer, std::span<const SequenceView> sequences,
@@ -144,8 +150,9 @@ void DecodePath::KeepAll(Stream& stream, int64_t layer, std::span<const Sequence
 }
 
 void DecodePath::Decide(Stream& stream, int64_t layer, std::span<const SequenceView> sequences,
-                        const MatrixView& q, float scale, bool predicted) {
+                        const MatrixView& q, float scale, Lookups lookups) {
   const Shape& shape = tiers_.shape;
+  const bool verifying = lookups == Lookups::kVerifying;
   lookups_.clear();
   ForEachOffloaded(layer, sequences, [&](const SequenceView& sequence, int64_t head, int64_t list) {
     if (shape.AllFit(sequence.n())) return;
@@ -166,13 +173,17 @@ void DecodePath::Decide(Stream& stream, int64_t layer, std::span<const SequenceV
     if (shape.AllFit(n)) return;
     const ops::LookupWork& lookup = lookups_[index++];
     HeadCounters& counters = Head(layer, head);
-    ++counters.lookups;
-    counters.similarity += static_cast<double>(lookup.similarity);
-    const HeadAtStep at{shape.Index(layer, head), sequence.past, sequence.row};
-    if (results_ == nullptr ? lookup.hit : results_->Hit(at, lookup.hit)) {
-      ++counters.hits;
-      return;
+    (verifying ? counters.verified : counters.lookups) += 1;
+    (verifying ? counters.verified_similarity : counters.similarity) +=
+        static_cast<double>(lookup.similarity);
+    const HeadAtStep at{shape.Index(layer, head), sequence.past, sequence.row, verifying};
+    const bool hit = results_ == nullptr ? lookup.hit : results_->Hit(at, lookup.hit);
+    if (verifying) {
+      counters.corrected += hit ? 0 : 1;
+    } else {
+      counters.hits += hit ? 1 : 0;
     }
+    if (hit) return;
     sequence.slots->heads[static_cast<size_t>(list)].pending = true;
     refreshes_.push_back({.sequence = &sequence,
                           .head = head,
@@ -180,10 +191,12 @@ void DecodePath::Decide(Stream& stream, int64_t layer, std::span<const SequenceV
                           .begin = shape.SinkRows(n),
                           .end = shape.RecentBegin(n),
                           .k = shape.Rows(n),
-                          .capacity = shape.CacheSlots(n)});
+                          .capacity = shape.CacheSlots(n),
+                          .verifying = verifying});
   });
   refresher_.Run(stream, layer, scale, results_.get(), refreshes_);
-  Traffic& traffic = predicted ? counters_.stats.prefetch : counters_.stats.miss;
+  Traffic& traffic =
+      lookups == Lookups::kPredicted ? counters_.stats.prefetch : counters_.stats.miss;
   for (const RefreshWork& item : refreshes_) {
     HeadCounters& counters = Head(layer, item.head);
     counters.rows_selected += item.positions.size();

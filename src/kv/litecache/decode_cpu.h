@@ -1,5 +1,5 @@
-// The decode sequences of a step, layer by layer: spill, decide, refresh (Prepare), then append and
-// attend (Attend).
+// The decode sequences of a step, layer by layer: spill, decide, refresh (Prepare), check what a
+// predicted query decided (Verify), then append and attend (Attend).
 #pragma once
 
 #include <cstdint>
@@ -30,6 +30,10 @@ class DecodePath {
   // q_heads * head_dim]: the layer's query, predicted or actual. May be repeated.
   void Prepare(Stream& stream, int64_t layer, std::span<const SequenceView> sequences,
                const MatrixView& q, float scale, bool predicted);
+  // After Prepare() with a predicted query: looks up again with the actual one, q, and refreshes
+  // the heads that miss.
+  void Verify(Stream& stream, int64_t layer, std::span<const SequenceView> sequences,
+              const MatrixView& q, float scale);
   // As Cache::Attend, for these sequences' rows. Call after Prepare() of the layer.
   void Attend(Stream& stream, int64_t layer, std::span<const SequenceView> sequences,
               const MatrixView& q, const MatrixView& k, const MatrixView& v, float scale,
@@ -42,8 +46,9 @@ class DecodePath {
   // For heads whose candidates all fit: the row that left the recent window stays on the device.
   void KeepAll(Stream& stream, int64_t layer, std::span<const SequenceView> sequences,
                const MatrixView& q);
+  enum class Lookups : uint8_t { kActual, kPredicted, kVerifying };
   void Decide(Stream& stream, int64_t layer, std::span<const SequenceView> sequences,
-              const MatrixView& q, float scale, bool predicted);
+              const MatrixView& q, float scale, Lookups lookups);
   void Append(int64_t layer, std::span<const SequenceView> sequences, const MatrixView& k,
               const MatrixView& v);
   // Selects the top-k of resident heads into selects_.

@@ -1,5 +1,6 @@
 #include "kv/litecache/decode_cuda.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "device/sections.h"
@@ -17,7 +18,7 @@ using ops::cuda::RowRange;
 
 CudaDecodePath::CudaDecodePath(CudaDevice& device, const Shape& shape, const CudaLayers& layers,
                                CudaRetriever& retriever, LinkPulls& pulls, const KvOptions& options,
-                               std::span<const uint8_t> prefetched, int64_t ahead,
+                               std::span<const uint8_t> prefetched,
                                std::unique_ptr<const CudaResultOverride> results)
     : shape_(shape),
       layers_(layers),
@@ -25,9 +26,11 @@ CudaDecodePath::CudaDecodePath(CudaDevice& device, const Shape& shape, const Cud
       pulls_(pulls),
       aggregation_(AggregationOf(options)),
       delta_(options.delta_update),
+      verify_(options.verify_predictions),
       prefetched_(prefetched.begin(), prefetched.end()),
       results_(std::move(results)) {
-  if (ahead > 0) decisions_.emplace(device, pulls.split(), ReplacesRows());
+  if (std::ranges::count(prefetched, 1) > 0)
+    decisions_.emplace(device, pulls.split(), ReplacesRows());
 }
 
 void CudaDecodePath::Reserve() {
@@ -48,7 +51,7 @@ void CudaDecodePath::Fill(Stream& stream, const int32_t* fill, float scale) {
   for (int64_t i = 0; i < shape_.layout.layers; ++i) {
     if (!shape_.offloads(i)) continue;
     ops::cuda::BeginFill(stream, step_, layers_.shape(), layers_.at(i), fill);
-    Choose(stream, i, {.q = nullptr, .scale = scale, .fill = true}, OwnChain());
+    Choose(stream, At(i), {.q = nullptr, .scale = scale, .fill = true}, OwnChain());
     pulls_.Pull(stream, step_, layers_, i);
     ops::cuda::FillFixed(stream, step_, layers_.shape(), layers_.at(i), fill);
   }
@@ -71,26 +74,28 @@ void CudaDecodePath::SpillAhead(Stream& stream, int64_t index) {
   if (prefetched_[at] && !std::exchange(spilled_[at], 1)) Spill(stream, index);
 }
 
-void CudaDecodePath::LookUp(Stream& stream, int64_t index, const MatrixView& q) {
-  const LiteCacheLayer& layer = layers_.at(index);
-  ops::cuda::Lookup(stream, step_, layers_.shape(), layer, aggregation_, q);
+void CudaDecodePath::LookUp(Stream& stream, const Target& target, const MatrixView& q) {
+  ops::cuda::Lookup(stream, step_, layers_.shape(), target.layer, aggregation_, q,
+                    target.verifying);
   if (results_ == nullptr) return;
   Mark(stream, Section::kOverride);
-  results_->AfterLookup(stream, {index, step_, layers_.shape(), layer});
+  results_->AfterLookup(stream,
+                        {target.index, step_, layers_.shape(), target.layer, target.verifying});
   Mark(stream, Section::kManagement);
 }
 
-void CudaDecodePath::Choose(Stream& stream, int64_t index, const ops::cuda::SelectQuery& query,
-                            const Decisions::Chain& chain) {
-  const LiteCacheLayer& layer = layers_.at(index);
+void CudaDecodePath::Choose(Stream& stream, const Target& target,
+                            const ops::cuda::SelectQuery& query, const Decisions::Chain& chain) {
+  const LiteCacheLayer& layer = target.layer;
   const bool replaces = ReplacesRows() && !query.fill;
-  const CudaResultOverride::Place place{index, step_, layers_.shape(), layer};
+  const CudaResultOverride::Place place{target.index, step_, layers_.shape(), layer,
+                                        target.verifying};
   if (replaces && chain.aside != nullptr) {
     chain.aside->Fork(stream);
     results_->BesideSelection(chain.aside->stream(), place, chain.aside_scratch);
   }
   Mark(stream, Section::kRetrieval);
-  retriever_.Select(stream, index, step_, layers_.shape(), layer, query, chain.scratch);
+  retriever_.Select(stream, target.index, step_, layers_.shape(), layer, query, chain.scratch);
   if (replaces) {
     Mark(stream, Section::kOverride);
     if (chain.aside != nullptr) {
@@ -113,15 +118,23 @@ void CudaDecodePath::SelectResident(Stream& stream, int64_t index, const MatrixV
   Mark(stream, Section::kManagement);
 }
 
+void CudaDecodePath::Verify(Stream& stream, int64_t index, const MatrixView& q, float scale) {
+  const LiteCacheLayer layer = layers_.Checked(index);
+  const Target target{index, layer, /*verifying=*/true};
+  LookUp(stream, target, q);
+  Choose(stream, target, {.q = &q, .scale = scale}, OwnChain());
+  pulls_.Pull(stream, step_, layers_, index);
+}
+
 void CudaDecodePath::Prefetch(Stream& stream, int64_t index, const MatrixView& q, float scale) {
   const Decisions::Chain chain = decisions_->Of(pulls_.apart());
   chain.branch->Fork(stream);
   Stream& decisions = chain.branch->stream();
-  LookUp(decisions, index, q);
+  LookUp(decisions, At(index), q);
   SpillAhead(decisions, index);
   // The query is the one that the lookup has stored as the label. Resident heads select later, with
   // the actual query.
-  Choose(decisions, index, {.q = nullptr, .scale = scale}, chain);
+  Choose(decisions, At(index), {.q = nullptr, .scale = scale}, chain);
   pulls_.PullAhead(stream, decisions, step_, layers_, index);
   decided_[static_cast<size_t>(index)] = 1;
   // The spill does not depend on the next layer's query, so it is issued before waiting for that.
@@ -147,13 +160,17 @@ void CudaDecodePath::Attend(Stream& stream, int64_t index, const MatrixView& q, 
     Mark(stream, Section::kTransfer);
     pulls_.Await(stream, index);
     Mark(stream, Section::kManagement);
-    SelectResident(stream, index, q, scale);
+    if (verify_) {
+      Verify(stream, index, q, scale);
+    } else {
+      SelectResident(stream, index, q, scale);
+    }
   } else {
     pulls_.Pass(stream, index);
     Spill(stream, index);
     if (shape_.offloads(index)) {
-      LookUp(stream, index, q);
-      Choose(stream, index, {.q = &q, .scale = scale}, OwnChain());
+      LookUp(stream, At(index), q);
+      Choose(stream, At(index), {.q = &q, .scale = scale}, OwnChain());
       pulls_.Pull(stream, step_, layers_, index);
     } else {
       SelectResident(stream, index, q, scale);

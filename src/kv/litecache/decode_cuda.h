@@ -2,7 +2,8 @@
 //
 // Kernels make every decision (ops/slots/litecache_layer_cuda.h); the host needs only lengths, so a
 // step can be replayed as a graph. With prefetch a layer is decided while earlier layers are
-// computed, on a separate stream (decisions_cuda.h), followed by the transfers over the link.
+// computed, on a separate stream (decisions_cuda.h), followed by the transfers over the link; when
+// its query is there, the decision is checked and heads that it missed are decided again.
 #pragma once
 
 #include <cstdint>
@@ -25,11 +26,14 @@ namespace litecache::kv {
 class CudaDecodePath {
  public:
   // Keeps references to everything but options. prefetched: whether each layer is decided ahead of
-  // time, [layers]; all 0 if ahead is 0. results: null without an override.
+  // time, [layers]. results: null without an override.
   CudaDecodePath(CudaDevice& device, const Shape& shape, const CudaLayers& layers,
                  CudaRetriever& retriever, LinkPulls& pulls, const KvOptions& options,
-                 std::span<const uint8_t> prefetched, int64_t ahead,
+                 std::span<const uint8_t> prefetched,
                  std::unique_ptr<const CudaResultOverride> results);
+
+  // Whether any layer is decided ahead of time.
+  bool prefetches() const { return decisions_.has_value(); }
 
   // Call after the layers' work arrays have been reallocated; recorded graphs must not refer to the
   // old scratch.
@@ -55,11 +59,21 @@ class CudaDecodePath {
   void Spill(Stream& stream, int64_t layer);
   // The same for a prefetched layer, once a step.
   void SpillAhead(Stream& stream, int64_t layer);
+  // The layer that a lookup and a selection work on. verifying: they check a decision made with a
+  // predicted query.
+  struct Target {
+    int64_t index = 0;
+    const ops::cuda::LiteCacheLayer& layer;
+    bool verifying = false;
+  };
+  Target At(int64_t layer) const { return {layer, layers_.at(layer)}; }
   // Decides which heads to refresh.
-  void LookUp(Stream& stream, int64_t layer, const MatrixView& q);
+  void LookUp(Stream& stream, const Target& target, const MatrixView& q);
   // Selects the rows of the heads to refresh, and the slots for them.
-  void Choose(Stream& stream, int64_t layer, const ops::cuda::SelectQuery& query,
+  void Choose(Stream& stream, const Target& target, const ops::cuda::SelectQuery& query,
               const Decisions::Chain& chain);
+  // Decides again with the actual query, and selects for the resident heads.
+  void Verify(Stream& stream, int64_t layer, const MatrixView& q, float scale);
   // The decision's stream and scratch if the step's own stream decides.
   Decisions::Chain OwnChain() const {
     return {.scratch = layers_.scratch(), .aside_scratch = layers_.scratch()};
@@ -76,7 +90,7 @@ class CudaDecodePath {
   CudaRetriever& retriever_;
   LinkPulls& pulls_;
   const ops::Aggregation aggregation_;
-  const bool delta_;
+  const bool delta_, verify_;
   const std::vector<uint8_t> prefetched_;
   const std::unique_ptr<const CudaResultOverride> results_;
 

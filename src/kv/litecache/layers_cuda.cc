@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "kv/heads/prediction_sources.h"
 #include "ops/attention/attention_cuda.h"
 #include "ops/reuse/update_slots_cuda.h"
 #include "ops/select/select_cuda.h"
@@ -25,11 +26,11 @@ LiteCacheShape MakeLiteShape(const Shape& shape) {
 
 }  // namespace
 
-CudaLayers::CudaLayers(CudaDevice& device, const Shape& shape, const HeadPlan& plan, int64_t ahead)
+CudaLayers::CudaLayers(CudaDevice& device, const Shape& shape, const HeadPlan& plan)
     : device_(device),
       shape_(shape),
       plan_(plan),
-      sets_(ahead + 1),
+      sets_(LayersAhead(plan.sources) + 1),
       lite_shape_(MakeLiteShape(shape)),
       tables_(MakeLiteTables(device, shape, plan)) {}
 
@@ -63,10 +64,18 @@ ops::cuda::RowTable CudaLayers::Staging(int64_t layer, int set) const {
               tables_.staging_lists.at(static_cast<size_t>(set))[static_cast<size_t>(layer)]};
 }
 
-void CudaLayers::SetCounters(ops::cuda::DeviceHeadCounters* counters) {
+void CudaLayers::SetCounters(ops::cuda::DeviceHeadCounters* lookups,
+                             ops::cuda::DeviceHeadCounters* checks) {
   for (size_t i = 0; i < tables_.layers.size(); ++i) {
-    tables_.layers[i].counters = counters + i * static_cast<size_t>(shape_.layout.kv_heads);
+    tables_.layers[i].counters = lookups + i * static_cast<size_t>(shape_.layout.kv_heads);
   }
+  checks_ = checks;
+}
+
+LiteCacheLayer CudaLayers::Checked(int64_t layer) const {
+  LiteCacheLayer checked = at(layer);
+  checked.counters = checks_ + layer * shape_.layout.kv_heads;
+  return checked;
 }
 
 size_t CudaLayers::decision_scratch_bytes() const {

@@ -21,14 +21,16 @@ namespace litecache::kv {
 
 class CudaLayers {
  public:
-  // Keeps references to shape and plan. ahead: how many layers ahead decisions are made.
-  CudaLayers(CudaDevice& device, const Shape& shape, const HeadPlan& plan, int64_t ahead);
+  // Keeps references to shape and plan.
+  CudaLayers(CudaDevice& device, const Shape& shape, const HeadPlan& plan);
 
   const ops::cuda::LiteCacheShape& shape() const { return lite_shape_; }
   const ops::cuda::LiteCacheLayer& at(int64_t layer) const {
     return tables_.layers[static_cast<size_t>(layer)];
   }
   std::span<const ops::cuda::LiteCacheLayer> all() const { return tables_.layers; }
+  // The layer with the counters of checks, for the lookup that checks a predicted one.
+  ops::cuda::LiteCacheLayer Checked(int64_t layer) const;
   // The layer restricted to its resident heads, for their selection.
   ops::cuda::LiteCacheLayer Residents(int64_t layer) const;
   // Whether the layer has resident heads, and whether any of them attends a selection.
@@ -37,8 +39,8 @@ class CudaLayers {
   // The table of one layer's offloaded heads' rows in staging pages; there are two sets.
   ops::cuda::RowTable Staging(int64_t layer, int set) const;
 
-  // counters: [layers][kv_heads], device memory.
-  void SetCounters(ops::cuda::DeviceHeadCounters* counters);
+  // [layers][kv_heads], device memory: counters of lookups, and of those that check others.
+  void SetCounters(ops::cuda::DeviceHeadCounters* lookups, ops::cuda::DeviceHeadCounters* checks);
 
   // Room for steps of `sequences` sequences that decode at up to `context` tokens. Returns false if
   // there is room already. Otherwise the arrays are reallocated: recorded graphs must not use the
@@ -62,6 +64,7 @@ class CudaLayers {
   const int64_t sets_;  // number of sets of work arrays
   ops::cuda::LiteCacheShape lite_shape_;
   LiteCacheTables tables_;
+  ops::cuda::DeviceHeadCounters* checks_ = nullptr;
   // refresh, selected, moved: sets_ sets, used by the layers in turn.
   Buffer work_;
   int32_t* no_refresh_ = nullptr;  // [pairs] zeros, in work_

@@ -1,6 +1,7 @@
 // The plan of policy litecache.
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <utility>
 
@@ -8,6 +9,7 @@
 #include "base/hash.h"
 #include "kv/cache_plan.h"
 #include "kv/heads/head_plan.h"
+#include "kv/heads/prediction_sources.h"
 #include "kv/heads/profile.h"
 #include "kv/litecache/cache_cpu.h"
 #include "kv/litecache/create_cache_cuda.h"
@@ -52,8 +54,8 @@ class LiteCachePlan final : public CachePlan, public OverridablePlan {
       : device_(device),
         options_(Resolve(options, profile.get())),
         profile_(std::move(profile)),
-        ahead_(LayersAhead(options)),
-        heads_(MakeHeadPlan(layout, options_, profile_.get(), ahead_ > 0, TopkBytes(layout))),
+        heads_(MakeHeadPlan(layout, options_, profile_.get(),
+                            PredictionSources(options, layout.layers, device), TopkBytes(layout))),
         shape_(layout, options_, heads_, MakeRetriever(layout)->metadata_tokens(), device),
         scores_per_token_(MakeRetriever(layout)->scores_per_token()),
         weight_bytes_(static_cast<uint64_t>(layout.layers) *
@@ -85,7 +87,9 @@ class LiteCachePlan final : public CachePlan, public OverridablePlan {
   uint64_t ScratchBytes(int64_t sequences, int64_t tokens, int threads) const override {
     if constexpr (ops::cuda::kAvailable) {
       if (device_ == DeviceType::kCuda) {
-        return CudaLiteScratchBytes(shape_, ahead_, transfer(), sequences, tokens) + weight_bytes_;
+        return CudaLiteScratchBytes(shape_, LayersAhead(heads_.sources), transfer(), sequences,
+                                    tokens) +
+               weight_bytes_;
       }
     }
     const Layout& layout = shape_.layout;
@@ -105,7 +109,7 @@ class LiteCachePlan final : public CachePlan, public OverridablePlan {
     return shape_.DeviceParts(tokens);
   }
   std::string retriever() const override { return options_.retriever; }
-  bool prefetches() const override { return ahead_ > 0; }
+  bool prefetches() const override { return LayersAhead(heads_.sources) > 0; }
   std::string transfer() const override {
     if (device_ == DeviceType::kCpu) return "";
     return options_.transfer == "auto" ? "gpu-pull" : options_.transfer;
@@ -115,15 +119,10 @@ class LiteCachePlan final : public CachePlan, public OverridablePlan {
     const KvOptions& o = options_;
     std::string text = fmt::format(
         "litecache {}; store {}; retriever {} {} {} {} {}; budget {} sink {} recent {} carry {}; "
-        "{} prefetch {}; heads",
+        "{} prefetch {}{}; heads",
         Describe(shape_.layout), o.host_rows, o.retriever, o.hata_bits, o.hata_norms, o.hata_group,
         o.loki_rank, o.budget.ToString(), o.sink_tokens, o.recent_tokens, o.carry_tokens,
-        o.aggregation,
-        // "true" and "false": the text of prefixes on disk from versions with one layer ahead at
-        // most.
-        ahead_ > 1   ? fmt::format("{}", ahead_)
-        : ahead_ > 0 ? "true"
-                     : "false");
+        o.aggregation, fmt::join(heads_.sources, ","), o.verify_predictions ? "" : " unverified");
     for (const HeadSettings& head : heads_.heads) {
       text += fmt::format(" {}{}{}", head.resident ? "r" : "", head.dense ? "d" : "", head.tau);
     }
@@ -152,11 +151,11 @@ class LiteCachePlan final : public CachePlan, public OverridablePlan {
     LC_CHECK(device.type() == device_, "the plan was made for another device");
     if constexpr (ops::cuda::kAvailable) {
       if (device_ == DeviceType::kCuda) {
-        return CreateCudaLiteCache(device, shape_, heads_, options_, ahead_,
-                                   MakeRetriever(shape_.layout), budget, results_.get());
+        return CreateCudaLiteCache(device, shape_, heads_, options_, MakeRetriever(shape_.layout),
+                                   budget, results_.get());
       }
     }
-    return std::make_unique<LiteCache>(device, shape_, heads_, options_, ahead_,
+    return std::make_unique<LiteCache>(device, shape_, heads_, options_,
                                        MakeRetriever(shape_.layout), budget, results_);
   }
 
@@ -176,7 +175,6 @@ class LiteCachePlan final : public CachePlan, public OverridablePlan {
   DeviceType device_;
   KvOptions options_;
   std::shared_ptr<const Profile> profile_;
-  int64_t ahead_;  // how many layers ahead rows are prefetched; 0: no prefetch
   HeadPlan heads_;
   Shape shape_;
   double scores_per_token_;
@@ -185,13 +183,6 @@ class LiteCachePlan final : public CachePlan, public OverridablePlan {
 };
 
 }  // namespace
-
-// "auto" means none: nothing overlaps with a layer on the CPU, and on a GPU a predicted query costs
-// hits, and with some models changes the answers.
-int64_t LayersAhead(const KvOptions& options) {
-  if (options.prefetch == "on") return 1;
-  return options.prefetch.size() == 1 ? options.prefetch.front() - '0' : 0;
-}
 
 std::unique_ptr<CachePlan> PlanLiteCache(const Layout& layout, const KvOptions& options,
                                          std::shared_ptr<const Profile> profile,

@@ -85,7 +85,7 @@ void Refresher::ReplaceRows(Stream& stream, int64_t layer, const ResultOverride&
     const RefreshWork& item = work[selecting_[i]];
     const SequenceView& sequence = *item.sequence;
     found_.push_back(
-        {.at = {tiers_.shape.Index(layer, item.head), sequence.past, sequence.row},
+        {.at = {tiers_.shape.Index(layer, item.head), sequence.past, sequence.row, item.verifying},
          .begin = item.begin,
          .end = item.end,
          .slots = updates_[selecting_[i]].slots,

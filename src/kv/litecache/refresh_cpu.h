@@ -22,6 +22,7 @@ struct RefreshWork {
   int64_t k = 0;
   int64_t capacity = 0;  // slots for cached rows
   // Results.
+  bool verifying = false;              // HeadAtStep::verifying
   std::span<const int32_t> positions;  // selected; valid until the next Run()
   int64_t moved = 0;                   // how many of them were transferred from the host store
 };

@@ -21,9 +21,10 @@ class CudaResultOverride;  // kv/litecache/result_override_cuda.h
 
 // An offloaded head of a sequence at a decode step.
 struct HeadAtStep {
-  int64_t index = 0;  // layer * KV heads + head
-  int64_t past = 0;   // tokens before this step
-  int64_t row = 0;    // the sequence's row of the step's activations
+  int64_t index = 0;       // layer * KV heads + head
+  int64_t past = 0;        // tokens before this step
+  int64_t row = 0;         // the sequence's row of the step's activations
+  bool verifying = false;  // the actual query, after a lookup with a predicted one
 };
 
 // The selection for a head that missed: positions of [begin, end), ascending.

@@ -17,6 +17,7 @@ class CudaResultOverride {
     const ops::cuda::StepView& step;
     const ops::cuda::LiteCacheShape& shape;
     const ops::cuda::LiteCacheLayer& layer;
+    bool verifying = false;  // the actual query, after a lookup with a predicted one
   };
 
   virtual ~CudaResultOverride() = default;

@@ -19,6 +19,8 @@ void AddLookups(std::span<const HeadCounters> heads, Stats* stats) {
   for (const HeadCounters& head : heads) {
     stats->lookups += head.lookups;
     stats->hits += head.hits;
+    stats->verified += head.verified;
+    stats->corrected += head.corrected;
   }
 }
 

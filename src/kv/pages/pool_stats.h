@@ -12,7 +12,7 @@ namespace litecache::kv {
 // without a host store.
 void AddPools(const PagePool& device, const PagePool* host, Stats* stats);
 
-// Adds the heads' lookups and hits.
+// Adds the heads' lookups, hits, checks and corrections.
 void AddLookups(std::span<const HeadCounters> heads, Stats* stats);
 
 }  // namespace litecache::kv

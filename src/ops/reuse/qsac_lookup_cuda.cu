@@ -157,7 +157,7 @@ __device__ bool KeepLeaving(const StepSequence& s, const LiteCacheShape& shape,
 __global__ void LookupKernel(const __grid_constant__ StepView step,
                              const __grid_constant__ LiteCacheShape shape,
                              const __grid_constant__ LiteCacheLayer layer, Aggregation aggregation,
-                             const float* q, int64_t stride) {
+                             const float* q, int64_t stride, bool verifying) {
   __shared__ float similarities[kMaxGroup];
   __shared__ bool take_query, keep_row;
   const int32_t head = blockIdx.x, sequence = blockIdx.y;
@@ -176,6 +176,7 @@ __global__ void LookupKernel(const __grid_constant__ StepView step,
   const float* query = q + s.first_row * stride + int64_t{head} * shape.group * d;
   float* label = LabelOf(s, shape, list);
   if (shape.windows.AllFit(s.past + 1)) {
+    if (verifying) return;
     // All candidates are cached, so the label may be any query: this step's.
     if (threadIdx.x == 0) {
       keep_row = KeepLeaving(s, shape, layer, list, pair);
@@ -253,13 +254,14 @@ void CheckQueries(const LiteCacheShape& shape, const MatrixView& q) {
 }  // namespace
 
 void Lookup(Stream& stream, const StepView& step, const LiteCacheShape& shape,
-            const LiteCacheLayer& layer, Aggregation aggregation, const MatrixView& q) {
+            const LiteCacheLayer& layer, Aggregation aggregation, const MatrixView& q,
+            bool verifying) {
   CheckQueries(shape, q);
   LC_CHECK(shape.group >= 1 && shape.group <= kMaxGroup, "a group of {}", shape.group);
   LC_CHECK(aggregation != Aggregation::kImportance || layer.importance != nullptr);
   const int threads = 32 * std::min(shape.group, kMaxWarps);
   LaunchOverlapping(AsCuda(stream), LookupKernel, PairGrid(step, shape), threads, 0, step, shape,
-                    layer, aggregation, q.Row<const float>(0), q.stride);
+                    layer, aggregation, q.Row<const float>(0), q.stride, verifying);
 }
 
 void KeepLastQueries(Stream& stream, const StepView& step, const LiteCacheShape& shape,

@@ -15,9 +15,11 @@ namespace litecache::ops::cuda {
 // Shape::AllFit): no lookup; label := q, window_begin := RecentBegin(n), and if the number of
 // candidates has grown, the row of the token that left the recent window is copied from its ring
 // slot to the next cached slot (AppendSlot; idempotent if the step is run again), in slots of codes
-// as the codes that the store has for it (CopyRows).
+// as the codes that the store has for it (CopyRows). verifying: q is the actual query after a
+// lookup with a predicted one; then such a sequence is left as it is.
 void Lookup(Stream& stream, const StepView& step, const LiteCacheShape& shape,
-            const LiteCacheLayer& layer, Aggregation aggregation, const MatrixView& q);
+            const LiteCacheLayer& layer, Aggregation aggregation, const MatrixView& q,
+            bool verifying = false);
 
 // Labels := the last query of every sequence's rows, for offloaded heads (prompt chunks).
 void KeepLastQueries(Stream& stream, const StepView& step, const LiteCacheShape& shape,

@@ -24,6 +24,8 @@ Json HeadsJson(const std::vector<kv::HeadCounters>& heads, int64_t layers) {
           {"kv_heads", static_cast<int64_t>(heads.size()) / layers},
           {"lookups", column(&kv::HeadCounters::lookups)},
           {"hits", column(&kv::HeadCounters::hits)},
+          {"verified", column(&kv::HeadCounters::verified)},
+          {"corrected", column(&kv::HeadCounters::corrected)},
           {"rows_selected", column(&kv::HeadCounters::rows_selected)},
           {"rows_moved", column(&kv::HeadCounters::rows_moved)}};
 }
@@ -48,6 +50,8 @@ Json StatsJson(const ServedModel& model, double seconds, int64_t requests) {
             {"capacity", TiersJson(kv.capacity)},
             {"lookups", kv.lookups},
             {"hits", kv.hits},
+            {"verified", kv.verified},
+            {"corrected", kv.corrected},
             {"bytes_read", kv.bytes_read},
             {"moved",
              {{"miss", TrafficJson(kv.miss)},

@@ -41,6 +41,11 @@ void AddKv(const kv::Stats& kv, Page* page) {
   page->Gauge(
       "litecache_kv_hit_ratio", "Hits by lookups since start; 0 without lookups.",
       kv.lookups == 0 ? 0.0 : static_cast<double>(kv.hits) / static_cast<double>(kv.lookups));
+  page->Counter("litecache_kv_verified_total",
+                "Lookups with a predicted query that were checked with the actual one.",
+                kv.verified);
+  page->Counter("litecache_kv_corrected_total",
+                "Of these, that missed, so that the head chose its rows anew.", kv.corrected);
   page->Counter("litecache_kv_read_bytes_total", "KV bytes that attention has read.",
                 kv.bytes_read);
   page->Counter("litecache_kv_recomputed_rows_total", "KV rows recomputed from activations.",

@@ -54,7 +54,7 @@ TEST(AdaptiveThreshold, FollowsEquations3To5) {
 TEST(HeadPlan, ThresholdsComeFromWhereTheOptionsSay) {
   const Profile profile = MeasuredProfile();
   KvOptions options = Options();
-  HeadPlan plan = MakeHeadPlan(kLayout, options, &profile, false, 1);
+  HeadPlan plan = MakeHeadPlan(kLayout, options, &profile, {}, 1);
   EXPECT_EQ(plan.thresholds, "importance");  // auto
   // The group's largest importance counts.
   EXPECT_FLOAT_EQ(plan.at(0, 0).tau, AdaptiveThreshold(1, 0.8, 3));
@@ -65,12 +65,12 @@ TEST(HeadPlan, ThresholdsComeFromWhereTheOptionsSay) {
 
   options.thresholds = "fixed";
   options.eta = 0.6;
-  plan = MakeHeadPlan(kLayout, options, &profile, false, 1);
+  plan = MakeHeadPlan(kLayout, options, &profile, {}, 1);
   for (const HeadSettings& head : plan.heads) EXPECT_FLOAT_EQ(head.tau, 0.6f);
   // D = tau - (similarity - epsilon).
   EXPECT_NEAR(plan.at(1, 0).difficulty, 0.6 - (0.3 - 0.1), 1e-6);
 
-  plan = MakeHeadPlan(kLayout, Options(), nullptr, false, 1);
+  plan = MakeHeadPlan(kLayout, Options(), nullptr, {}, 1);
   EXPECT_EQ(plan.thresholds, "fixed");
   EXPECT_NE(plan.remark.find("litecache profile"), std::string::npos);
   for (const HeadSettings& head : plan.heads) EXPECT_FLOAT_EQ(head.tau, 0.8f);
@@ -85,21 +85,25 @@ TEST(HeadPlan, FittedThresholdsUseTheCurvesOfTheRightQueries) {
   }
   profile.hits = profile.kept;
   profile.hits_predicted = profile.kept_predicted;
-  EXPECT_EQ(MakeHeadPlan(kLayout, Options(), &profile, false, 1).thresholds, "importance");
+  EXPECT_EQ(MakeHeadPlan(kLayout, Options(), &profile, {}, 1).thresholds, "importance");
   profile.importance.clear();
-  const HeadPlan actual = MakeHeadPlan(kLayout, Options(), &profile, false, 1);
+  const HeadPlan actual = MakeHeadPlan(kLayout, Options(), &profile, {}, 1);
   EXPECT_EQ(actual.thresholds, "fitted");  // auto: the best available
   EXPECT_FLOAT_EQ(actual.at(0, 0).tau, 0.5f);
-  EXPECT_FLOAT_EQ(MakeHeadPlan(kLayout, Options(), &profile, true, 1).at(0, 0).tau, 0.9f);
+  // Rows chosen with a predicted query are attended unchecked only if that is asked for.
+  KvOptions unverified = Options();
+  EXPECT_FLOAT_EQ(MakeHeadPlan(kLayout, unverified, &profile, {-1, 0}, 1).at(0, 0).tau, 0.5f);
+  unverified.verify_predictions = false;
+  EXPECT_FLOAT_EQ(MakeHeadPlan(kLayout, unverified, &profile, {-1, 0}, 1).at(0, 0).tau, 0.9f);
 
   // Equal importance of all heads means that it was not measured.
   profile.importance.assign(12, 1);
-  const HeadPlan alike = MakeHeadPlan(kLayout, Options(), &profile, false, 1);
+  const HeadPlan alike = MakeHeadPlan(kLayout, Options(), &profile, {}, 1);
   EXPECT_EQ(alike.thresholds, "fitted");
   EXPECT_FLOAT_EQ(alike.at(0, 0).tau, 0.5f);
   KvOptions chosen = Options();
   chosen.thresholds = "importance";
-  EXPECT_FLOAT_EQ(MakeHeadPlan(kLayout, chosen, &profile, false, 1).at(0, 0).tau, 0.8f);
+  EXPECT_FLOAT_EQ(MakeHeadPlan(kLayout, chosen, &profile, {}, 1).at(0, 0).tau, 0.8f);
 }
 
 TEST(HeadPlan, ResidentHeadsByNumberAreTheHardestOfAllLayers) {
@@ -107,12 +111,12 @@ TEST(HeadPlan, ResidentHeadsByNumberAreTheHardestOfAllLayers) {
   KvOptions options = Options();
   options.thresholds = "fixed";  // D falls with the similarity
   options.resident_heads = "2";
-  EXPECT_EQ(Resident(MakeHeadPlan(kLayout, options, &profile, false, 1)), (std::vector<int>{2, 4}));
+  EXPECT_EQ(Resident(MakeHeadPlan(kLayout, options, &profile, {}, 1)), (std::vector<int>{2, 4}));
   options.resident_first_layer = true;  // in addition
-  EXPECT_EQ(Resident(MakeHeadPlan(kLayout, options, &profile, false, 1)),
+  EXPECT_EQ(Resident(MakeHeadPlan(kLayout, options, &profile, {}, 1)),
             (std::vector<int>{0, 1, 2, 4}));
   options.resident_heads = "100";
-  EXPECT_EQ(MakeHeadPlan(kLayout, options, &profile, false, 1).resident_count(), 6);
+  EXPECT_EQ(MakeHeadPlan(kLayout, options, &profile, {}, 1).resident_count(), 6);
 }
 
 TEST(HeadPlan, ResidentHeadsByFormulaAreWhatTheLinkCannotServe) {
@@ -122,7 +126,7 @@ TEST(HeadPlan, ResidentHeadsByFormulaAreWhatTheLinkCannotServe) {
   options.resident_heads = "formula";
   // The link transfers 1e6 bytes in a layer's time.
   const auto plan = [&](uint64_t topk_bytes) {
-    return Resident(MakeHeadPlan(kLayout, options, &profile, false, topk_bytes));
+    return Resident(MakeHeadPlan(kLayout, options, &profile, {}, topk_bytes));
   };
   EXPECT_EQ(plan(400'000), (std::vector<int>{}));              // two heads per layer
   EXPECT_EQ(plan(600'000), (std::vector<int>{4}));             // one
@@ -132,15 +136,15 @@ TEST(HeadPlan, ResidentHeadsByFormulaAreWhatTheLinkCannotServe) {
 TEST(HeadPlan, DenseLayersAndFullAttentionOfResidentHeads) {
   KvOptions options = Options();
   options.dense_layers = 2;
-  HeadPlan plan = MakeHeadPlan(kLayout, options, nullptr, false, 1);
+  HeadPlan plan = MakeHeadPlan(kLayout, options, nullptr, {}, 1);
   EXPECT_EQ(Resident(plan), (std::vector<int>{0, 1, 2, 3}));
   EXPECT_TRUE(plan.at(1, 1).dense);
   EXPECT_FALSE(plan.at(2, 0).dense);
   options = Options();
   options.resident_first_layer = true;
-  EXPECT_FALSE(MakeHeadPlan(kLayout, options, nullptr, false, 1).at(0, 0).dense);
+  EXPECT_FALSE(MakeHeadPlan(kLayout, options, nullptr, {}, 1).at(0, 0).dense);
   options.resident_full_attention = true;
-  plan = MakeHeadPlan(kLayout, options, nullptr, false, 1);
+  plan = MakeHeadPlan(kLayout, options, nullptr, {}, 1);
   EXPECT_TRUE(plan.at(0, 0).dense);
   EXPECT_FALSE(plan.at(1, 0).dense);
 }
@@ -151,7 +155,7 @@ TEST(HeadPlan, TheEasiestResidentHeadsGoFirst) {
   options.thresholds = "fixed";
   options.resident_heads = "100";
   options.dense_layers = 1;
-  HeadPlan plan = MakeHeadPlan(kLayout, options, &profile, false, 1);
+  HeadPlan plan = MakeHeadPlan(kLayout, options, &profile, {}, 1);
   // By similarity: 0.95, 0.6, 0.5, 0.3; those of the first layer stay.
   for (const std::vector<int>& left :
        {std::vector<int>{0, 1, 2, 4, 5}, std::vector<int>{0, 1, 2, 4}, std::vector<int>{0, 1, 2},
@@ -165,7 +169,7 @@ TEST(HeadPlan, TheEasiestResidentHeadsGoFirst) {
 TEST(HeadPlan, SettingsThatNeedAProfileSaySo) {
   const auto message = [](const KvOptions& options, const Profile* profile) -> std::string {
     try {
-      MakeHeadPlan(kLayout, options, profile, false, 1);
+      MakeHeadPlan(kLayout, options, profile, {}, 1);
     } catch (const InvalidArgument& error) {
       return error.what();
     }

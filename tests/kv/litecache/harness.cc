@@ -54,10 +54,12 @@ StepInputs QuerySource::Draw(const Step& step) {
       }
       for (int64_t row = 0; row < sequence.rows; ++row) {
         const size_t at = static_cast<size_t>(sequence.first_row + row) * q_cols;
+        // One prediction in four is a bad one: a cosine of 0.7 instead of 0.98.
+        const float error = random_() % 4 == 0 ? 2.0f : 0.4f;
         for (size_t i = 0; i < q_cols; ++i) {
           state[i] = keep * state[i] + add * normal_(random_);
           q[at + i] = 2 * state[i];
-          predicted[at + i] = 2 * state[i] + 0.4f * normal_(random_);
+          predicted[at + i] = 2 * state[i] + error * normal_(random_);
         }
       }
     }
@@ -111,9 +113,8 @@ std::vector<std::vector<float>> RunLayers(Cache& cache, Device& device, Stream& 
   const auto issue = [&] {
     for (int64_t layer = 0; layer < layers; ++layer) {
       const Views& at = views[static_cast<size_t>(layer)];
-      const int64_t last = layer + cache.PredictsAhead();
-      for (int64_t next = layer == 0 ? 1 : last; next <= last && next < layout.layers; ++next) {
-        if (step.decode_rows == 0 || !cache.WantsPrediction(next)) continue;
+      for (int64_t next = layer + 1; next < layout.layers; ++next) {
+        if (step.decode_rows == 0 || cache.PredictionSource(next) != layer) continue;
         cache.Prefetch(stream, next, step,
                        views[static_cast<size_t>(next)].predicted.Rows(0, step.decode_rows), scale);
         if (apart != nullptr && IsDiverted(device, stream)) *apart = true;
@@ -154,6 +155,7 @@ Harness::Harness(const Layout& layout, const KvOptions& options,
                  const TierBytes& budget, const std::string& device)
     : machine_(OpenMachine(device, 2)),
       layout_(layout),
+      verifies_(options.verify_predictions),
       plan_(PlanLiteCache(layout, options, profile, machine_.compute().type())),
       stream_(machine_.compute().CreateStream()),
       cache_(plan_->Create(machine_.compute(), budget)),
@@ -248,7 +250,7 @@ void Harness::Compare(const kv::Step& step, int64_t layer, StepInputs& inputs,
   const int64_t q_cols = layout_.q_heads * layout_.head_dim;
   const int64_t kv_cols = layout_.kv_heads * layout_.head_dim;
   const int64_t head_cols = q_cols / layout_.kv_heads;
-  const auto& asked = cache_->WantsPrediction(layer) ? inputs.predicted[l] : inputs.q[l];
+  const bool predicts = cache_->WantsPrediction(layer);
   for (const StepSequence& sequence : step.sequences) {
     const auto at = [&](std::vector<float>& values, int64_t cols) {
       return values.data() + sequence.first_row * cols;
@@ -256,17 +258,21 @@ void Harness::Compare(const kv::Step& step, int64_t layer, StepInputs& inputs,
     std::vector<double> expected(static_cast<size_t>(sequence.rows * q_cols));
     if (sequence.decode) {
       std::vector<Observed> observed(static_cast<size_t>(layout_.kv_heads));
-      const float* lookup = asked.data() + sequence.first_row * q_cols;
+      const float* actual = at(inputs.q[l], q_cols);
+      const float* predicted = predicts ? at(inputs.predicted[l], q_cols) : nullptr;
+      const float* last = predicts && !verifies_ ? predicted : actual;
       for (int64_t head = 0; head < layout_.kv_heads; ++head) {
         if (plan().at(layer, head).resident) continue;
         const auto label = Label(sequence.id, layer, head);
-        observed[static_cast<size_t>(head)] = {
-            .hit = !std::equal(label.begin(), label.end(), lookup + head * head_cols),
-            .cached = CachedPositions(sequence.id, layer, head)};
+        const auto is_label = [&](const float* q) {
+          return q != nullptr && std::equal(label.begin(), label.end(), q + head * head_cols);
+        };
+        observed[static_cast<size_t>(head)] = {.hit = !is_label(last),
+                                               .predicted = !is_label(predicted),
+                                               .cached = CachedPositions(sequence.id, layer, head)};
       }
-      reference_.Decode(sequence.id, layer, lookup, at(inputs.q[l], q_cols),
-                        at(inputs.k[l], kv_cols), at(inputs.v[l], kv_cols), scale_, observed,
-                        expected.data());
+      reference_.Decode(sequence.id, layer, predicted, actual, at(inputs.k[l], kv_cols),
+                        at(inputs.v[l], kv_cols), scale_, observed, expected.data());
     } else {
       reference_.Prefill(sequence.id, layer, sequence.rows, at(inputs.q[l], q_cols),
                          at(inputs.k[l], kv_cols), at(inputs.v[l], kv_cols), scale_,

@@ -96,6 +96,7 @@ class Harness {
 
   Machine machine_;
   Layout layout_;
+  bool verifies_;  // KvOptions::verify_predictions
   std::unique_ptr<CachePlan> plan_;
   std::unique_ptr<Stream> stream_;
   Buffer arena_;

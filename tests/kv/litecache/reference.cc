@@ -259,7 +259,26 @@ void Reference::Prefill(SequenceId id, int64_t layer, int64_t rows, const float*
   }
 }
 
-void Reference::Decode(SequenceId id, int64_t layer, const float* lookup_q, const float* q,
+bool Reference::LookUp(int64_t layer, int64_t head, int64_t n, const Vector& q, float scale,
+                       const bool* seen, const std::vector<int32_t>* cached, Head* state) {
+  const auto tau = static_cast<double>(plan_.at(layer, head).tau);
+  const double similarity = Similarity(layer, head, q, state->label);
+  bool hit = similarity > tau;
+  if (seen != nullptr) {
+    if (std::abs(similarity - tau) < kTie) hit = *seen;
+    EXPECT_EQ(hit, *seen) << "layer " << layer << " head " << head << " at " << n
+                          << " tokens: similarity " << similarity << ", tau " << tau;
+  }
+  if (hit) return true;
+  const std::vector<Vector>& keys = Coded(layer, head) ? state->stored_k : state->k;
+  state->cached = TopK(layer, head, *state, keys, q, scale, options_.sink_tokens,
+                       n - options_.recent_tokens, options_.budget.RowsFor(n), cached);
+  state->label = q;
+  state->window_begin = n - options_.recent_tokens;
+  return false;
+}
+
+void Reference::Decode(SequenceId id, int64_t layer, const float* predicted_q, const float* q,
                        const float* k, const float* v, float scale,
                        const std::vector<Observed>& observed, double* out) {
   Sequence& sequence = sequences_.at(id);
@@ -276,7 +295,7 @@ void Reference::Decode(SequenceId id, int64_t layer, const float* lookup_q, cons
     const bool coded = Coded(layer, head);
     const std::vector<Vector>& keys = coded ? state.stored_k : state.k;
     const float* query = q + head * group_ * d;
-    const float* asked = lookup_q + head * group_ * d;
+    const float* asked = predicted_q == nullptr ? query : predicted_q + head * group_ * d;
     const Vector exact_query(query, query + group_ * d);
     const Vector asked_query(asked, asked + group_ * d);
     const bool fits = n - recent - sink <= rows_for(n);
@@ -304,20 +323,16 @@ void Reference::Decode(SequenceId id, int64_t layer, const float* lookup_q, cons
         state.cached =
             TopK(layer, head, state, keys, asked_query, scale, sink, n - recent, n, nullptr);
       } else {
+        // If the last lookup missed, nothing shows what the first one did.
+        const bool verifies = predicted_q != nullptr && options_.verify_predictions;
+        const bool* first = !verifies ? &seen.hit : seen.hit ? &seen.predicted : nullptr;
         ++lookups_;
-        const double similarity = Similarity(layer, head, asked_query, state.label);
-        bool hit = similarity > static_cast<double>(settings.tau);
-        if (std::abs(similarity - static_cast<double>(settings.tau)) < kTie) hit = seen.hit;
-        EXPECT_EQ(hit, seen.hit) << "layer " << layer << " head " << head << " at " << n
-                                 << " tokens: similarity " << similarity << ", tau "
-                                 << settings.tau;
-        if (hit) {
-          ++hits_;
-        } else {
-          state.cached = TopK(layer, head, state, keys, asked_query, scale, sink, n - recent,
-                              rows_for(n), &seen.cached);
-          state.label = asked_query;
-          state.window_begin = n - recent;
+        hits_ += LookUp(layer, head, n, asked_query, scale, first,
+                        first != nullptr ? &seen.cached : nullptr, &state);
+        if (verifies) {
+          ++verified_;
+          corrected_ +=
+              !LookUp(layer, head, n, exact_query, scale, &seen.hit, &seen.cached, &state);
         }
       }
       EXPECT_EQ(state.cached, seen.cached)

@@ -20,7 +20,8 @@ namespace litecache::kv {
 
 // Decisions of the cache under test, for cases that rounding may decide either way.
 struct Observed {
-  bool hit = false;
+  bool hit = false;       // the lookup that chooses the attended rows: the last one of the step
+  bool predicted = true;  // the lookup with the predicted query, if the last one has hit
   std::vector<int32_t> cached;  // ascending
 };
 
@@ -38,16 +39,20 @@ class Reference {
   // Layer `layer` of a chunk of a prompt: q, k, v [rows][heads * head_dim]; out likewise.
   void Prefill(SequenceId id, int64_t layer, int64_t rows, const float* q, const float* k,
                const float* v, float scale, double* out);
-  // Layer `layer` of a decode step. lookup_q: the query used for the lookup (predicted or q).
-  // observed: per KV head of this layer.
-  void Decode(SequenceId id, int64_t layer, const float* lookup_q, const float* q, const float* k,
-              const float* v, float scale, const std::vector<Observed>& observed, double* out);
+  // Layer `layer` of a decode step. predicted_q: the query of the first lookup, null if the layer
+  // is not predicted. observed: per KV head of this layer.
+  void Decode(SequenceId id, int64_t layer, const float* predicted_q, const float* q,
+              const float* k, const float* v, float scale, const std::vector<Observed>& observed,
+              double* out);
   // Makes the step's tokens part of the sequence.
   void Commit(SequenceId id, int64_t rows) { sequences_.at(id).length += rows; }
 
   int64_t Length(SequenceId id) const { return sequences_.at(id).length; }
   int64_t lookups() const { return lookups_; }
   int64_t hits() const { return hits_; }
+  // Checks of lookups with predicted queries, and those that missed.
+  int64_t verified() const { return verified_; }
+  int64_t corrected() const { return corrected_; }
 
  private:
   using Vector = std::vector<double>;
@@ -84,6 +89,11 @@ class Reference {
                             int64_t begin, int64_t end, int64_t k,
                             const std::vector<int32_t>* observed);
   double Similarity(int64_t layer, int64_t head, const Vector& q, const Vector& label) const;
+  // Looks q up and selects rows if it misses, as QSAC does at a step of n tokens. seen: whether the
+  // cache under test hit, for a similarity at the threshold; null: unknown. cached: the rows it
+  // chose, or null. Returns whether q hit.
+  bool LookUp(int64_t layer, int64_t head, int64_t n, const Vector& q, float scale,
+              const bool* seen, const std::vector<int32_t>* cached, Head* state);
   // stored: number of tokens whose rows are those of the store.
   void Attend(const Head& state, const std::vector<int32_t>& positions,
               const std::function<bool(int32_t)>& stored, const float* q, float scale,
@@ -100,7 +110,7 @@ class Reference {
   CpuDevice device_{1};
   std::unique_ptr<Stream> stream_;
   std::map<SequenceId, Sequence> sequences_;
-  int64_t lookups_ = 0, hits_ = 0;
+  int64_t lookups_ = 0, hits_ = 0, verified_ = 0, corrected_ = 0;
 };
 
 }  // namespace litecache::kv

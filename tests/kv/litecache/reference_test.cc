@@ -8,6 +8,7 @@
 #include <string>
 
 #include "device/cuda/cuda_devices.h"
+#include "kv/heads/prediction_sources.h"
 #include "kv/litecache/harness.h"
 #include "test_seed.h"
 #include "test_size.h"
@@ -54,6 +55,11 @@ struct Backend {
   int rounds = 60;
 };
 
+// The largest distance between a layer and its prediction's source.
+int64_t Ahead(const KvOptions& options) {
+  return LayersAhead(PredictionSources(options, /*layers=*/16, DeviceType::kCuda));
+}
+
 class LiteCacheReference : public ::testing::TestWithParam<Backend> {};
 
 TEST_P(LiteCacheReference, RandomLivesAgreeStepByStep) {
@@ -62,16 +68,17 @@ TEST_P(LiteCacheReference, RandomLivesAgreeStepByStep) {
     GTEST_SKIP() << "no GPU: " << FindCudaDevices().why_none;
   }
   std::mt19937_64 random = testing::TestRandom();
-  int64_t lookups = 0, hits = 0;
+  int64_t lookups = 0, hits = 0, verified = 0, corrected = 0;
   const int rounds = testing::Rounds(GetParam().rounds);
   for (int round = 0; round < rounds; ++round) {
     const int64_t group = 1 + static_cast<int64_t>(random() % 4);
     const int64_t kv_heads = 1 + static_cast<int64_t>(random() % 3);
     KvOptions options;
-    options.prefetch = Pick<std::string>(random, {"off", "1", "2", "3", "4"});
+    options.prefetch = Pick<std::string>(random, {"off", "1", "2", "3", "4", "auto"});
+    options.verify_predictions = random() % 4 != 0;
     // Up to two layers more than can be in transfer at a time.
     Layout layout{.layers = 1 + static_cast<int64_t>(random() % 3) +
-                            static_cast<int64_t>(random() % 2) * LayersAhead(options),
+                            static_cast<int64_t>(random() % 2) * Ahead(options),
                   .q_heads = group * kv_heads,
                   .kv_heads = kv_heads,
                   .head_dim = Pick<int64_t>(random, {16, 24, 32, 64}),
@@ -107,13 +114,13 @@ TEST_P(LiteCacheReference, RandomLivesAgreeStepByStep) {
                  << options.budget.ToString() << " sink " << options.sink_tokens << " recent "
                  << options.recent_tokens << " carry " << options.carry_tokens << " "
                  << options.thresholds << " eta " << options.eta << " " << options.aggregation
-                 << " group " << group << " prefetch " << options.prefetch << " delta "
-                 << options.delta_update << " slots " << options.slots << " " << Name(layout.dtype)
-                 << " host rows " << options.host_rows << " layers " << layout.layers
-                 << " KV heads " << kv_heads << " head_dim " << layout.head_dim << " resident "
-                 << options.resident_heads << " first layer " << options.resident_first_layer
-                 << " all rows " << options.resident_full_attention << " dense "
-                 << options.dense_layers);
+                 << " group " << group << " prefetch " << options.prefetch << " verify "
+                 << options.verify_predictions << " delta " << options.delta_update << " slots "
+                 << options.slots << " " << Name(layout.dtype) << " host rows " << options.host_rows
+                 << " layers " << layout.layers << " KV heads " << kv_heads << " head_dim "
+                 << layout.head_dim << " resident " << options.resident_heads << " first layer "
+                 << options.resident_first_layer << " all rows " << options.resident_full_attention
+                 << " dense " << options.dense_layers);
     Harness harness(layout, options, RandomProfile(layout, random), Pick(random, {0.03, 0.1, 0.3}),
                     random(), kPlenty, device);
     LiveRandomly(harness, random,
@@ -123,12 +130,16 @@ TEST_P(LiteCacheReference, RandomLivesAgreeStepByStep) {
                   .longest_prompt = 40});
     lookups += harness.reference().lookups();
     hits += harness.reference().hits();
+    verified += harness.reference().verified();
+    corrected += harness.reference().corrected();
     if (HasFailure()) return;
   }
   // Both outcomes occurred; with few rounds (LC_TEST_ROUNDS), one may be rare.
   if (rounds >= 10) {
     EXPECT_GT(hits, lookups / 10);
     EXPECT_GT(lookups - hits, lookups / 10);
+    EXPECT_GT(corrected, verified / 20);
+    EXPECT_GT(verified - corrected, verified / 20);
   }
   RecordProperty("lookups", std::to_string(lookups));
   RecordProperty("hits", std::to_string(hits));
