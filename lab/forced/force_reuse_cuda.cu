@@ -17,7 +17,8 @@ __device__ ForcedHead Forced(const ForcedLayer& forced, const StepSequence& s, i
 __global__ void ForceHitsKernel(const __grid_constant__ StepView step,
                                 const __grid_constant__ LiteCacheShape shape,
                                 const __grid_constant__ LiteCacheLayer layer,
-                                const __grid_constant__ ForcedLayer forced) {
+                                const __grid_constant__ ForcedLayer forced,
+                                StepCondition condition) {
   WaitForKernelBefore();
   LetNextKernelStart();
   const int32_t pair = blockIdx.x * blockDim.x + threadIdx.x;
@@ -28,6 +29,7 @@ __global__ void ForceHitsKernel(const __grid_constant__ StepView step,
   if (list < 0 || shape.windows.AllFit(s.past + 1)) return;
   const int32_t hit = Forced(forced, s, head).hit;
   const bool was_hit = layer.refresh[pair] == 0;
+  if (hit < 0 ? !was_hit : hit == 0) condition.Ask();
   if (hit < 0 || (hit == 1) == was_hit) return;
   layer.refresh[pair] = was_hit ? 1 : 0;
   s.heads[list].pending = was_hit ? 1 : 0;
@@ -171,13 +173,14 @@ struct OverlapLaunch {
 }  // namespace
 
 void ForceHits(Stream& stream, const StepView& step, const LiteCacheShape& shape,
-               const LiteCacheLayer& layer, const ForcedLayer& forced) {
+               const LiteCacheLayer& layer, const ForcedLayer& forced,
+               const StepCondition& condition) {
   LC_CHECK(forced.heads != nullptr && forced.steps >= 1);
   constexpr int kThreads = 128;
   const int pairs = step.capacity * shape.kv_heads;
   LaunchOverlapping(AsCuda(stream), ForceHitsKernel,
                     static_cast<unsigned>((pairs + kThreads - 1) / kThreads), kThreads, 0, step,
-                    shape, layer, forced);
+                    shape, layer, forced, condition);
 }
 
 size_t ForceScratchBytes(const LiteCacheShape& shape, int64_t capacity, int64_t max_context) {

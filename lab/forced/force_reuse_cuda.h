@@ -2,6 +2,7 @@
 // parallel with a selection and one after it, only in measurements.
 #pragma once
 
+#include "device/cuda/step_condition.h"
 #include "lab/forced/force_reuse.h"
 #include "ops/slots/litecache_layer_cuda.h"
 
@@ -15,9 +16,11 @@ struct ForcedLayer {
 };
 
 // Call after Lookup: sets refresh, the heads' pending flags and the hit counters to the forced
-// values. Labels keep the lookup's values. Heads without a lookup (AllFit) are unchanged.
+// values. Labels keep the lookup's values. Heads without a lookup (AllFit) are unchanged. Asks for
+// the operations of `condition` if a head refreshes.
 void ForceHits(Stream& stream, const StepView& step, const LiteCacheShape& shape,
-               const LiteCacheLayer& layer, const ForcedLayer& forced);
+               const LiteCacheLayer& layer, const ForcedLayer& forced,
+               const StepCondition& condition = {});
 
 // Call before ForceOverlap, in any order with the selection: writes the positions that have a slot,
 // for offloaded heads with refresh == 1, to scratch [ForceScratchBytes].

@@ -29,7 +29,7 @@ class CudaReuseOverride final : public CudaResultOverride {
         checks_(Upload(device, reuse.checks)) {}
 
   void AfterLookup(Stream& stream, const Place& at) const override {
-    ops::cuda::ForceHits(stream, at.step, at.shape, at.layer, Layer(at));
+    ops::cuda::ForceHits(stream, at.step, at.shape, at.layer, Layer(at), at.condition);
   }
   bool replaces_rows() const override { return replaces_rows_; }
   size_t ScratchBytes(const ops::cuda::LiteCacheShape& shape, int64_t capacity,

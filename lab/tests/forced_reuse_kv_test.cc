@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <random>
+#include <utility>
 
 #include "kv/device_test.h"
 #include "kv/litecache/harness.h"
@@ -25,6 +26,7 @@ KvOptions Options() {
   options.hata_bits = 128;
   options.hata_group = "sum";
   options.budget = KvBudget::Parse("10%");
+  options.prefetch = "off";
   return options;
 }
 
@@ -116,6 +118,37 @@ TEST_P(OnDevice, ForcedSharesComeOut) {
     } else {
       EXPECT_LT(1 - moved / offloaded, 0.4);
     }
+  }
+}
+
+TEST_P(OnDevice, ForcedChecksComeOut) {
+  std::mt19937_64 random = testing::TestRandom();
+  for (const double verified : {1.0, 0.9, 0.3}) {
+    KvOptions options = Options();
+    options.prefetch = "2";
+    const auto plan = Plan(options);
+    ForcedReuse reuse = DrawReuse(*plan->heads(), {.hit_ratio = 0.6, .seed = random()});
+    reuse.checks = DrawReuse(*plan->heads(), {.hit_ratio = verified, .seed = random()}).heads;
+    ForceReuse(plan.get(), std::move(reuse));
+    const auto cache = plan->Create(machine_.compute(), kPlenty);
+    QuerySource source(kLayout, 0.1, random());
+    const SequenceId id = cache->Create();
+    Step step = MakeStep(*cache, {{id, 1200, false}});
+    StepInputs inputs = source.Draw(step);
+    Run(*cache, step, inputs);
+    for (int i = 0; i < 64; ++i) {
+      step = MakeStep(*cache, {{id}});
+      inputs = source.Draw(step);
+      Run(*cache, step, inputs);
+    }
+    const Stats stats = cache->GetStats();
+    EXPECT_EQ(stats.lookups, 64u * 9);  // layer 0 is resident
+    EXPECT_EQ(stats.verified, stats.lookups);
+    EXPECT_NEAR(static_cast<double>(stats.hits) / static_cast<double>(stats.lookups), 0.6, 0.01);
+    EXPECT_NEAR(static_cast<double>(stats.corrected) / static_cast<double>(stats.verified),
+                1 - verified, 0.01);
+    EXPECT_EQ(stats.miss.rows > 0, verified < 1);
+    EXPECT_GT(stats.prefetch.rows, 0u);
   }
 }
 

@@ -28,7 +28,8 @@ CudaDecodePath::CudaDecodePath(CudaDevice& device, const Shape& shape, const Cud
       delta_(options.delta_update),
       verify_(options.verify_predictions),
       prefetched_(prefetched.begin(), prefetched.end()),
-      results_(std::move(results)) {
+      results_(std::move(results)),
+      corrections_(device) {
   if (std::ranges::count(prefetched, 1) > 0)
     decisions_.emplace(device, pulls.split(), ReplacesRows());
 }
@@ -75,8 +76,13 @@ void CudaDecodePath::SpillAhead(Stream& stream, int64_t index) {
 }
 
 void CudaDecodePath::LookUp(Stream& stream, const Target& target, const MatrixView& q) {
-  ops::cuda::Lookup(stream, step_, layers_.shape(), target.layer, aggregation_, q,
-                    target.verifying);
+  if (target.verifying) {
+    // An override asks itself: it changes which heads miss.
+    ops::cuda::VerifyLookup(stream, step_, layers_.shape(), target.layer, aggregation_, q,
+                            results_ == nullptr ? target.condition : StepCondition());
+  } else {
+    ops::cuda::Lookup(stream, step_, layers_.shape(), target.layer, aggregation_, q);
+  }
   if (results_ == nullptr) return;
   Mark(stream, Section::kOverride);
   results_->AfterLookup(stream,
@@ -88,8 +94,8 @@ void CudaDecodePath::Choose(Stream& stream, const Target& target,
                             const ops::cuda::SelectQuery& query, const Decisions::Chain& chain) {
   const LiteCacheLayer& layer = target.layer;
   const bool replaces = ReplacesRows() && !query.fill;
-  const CudaResultOverride::Place place{target.index, step_, layers_.shape(), layer,
-                                        target.verifying};
+  const CudaResultOverride::Place place{target.index,     step_, layers_.shape(), layer,
+                                        target.verifying, {}};
   if (replaces && chain.aside != nullptr) {
     chain.aside->Fork(stream);
     results_->BesideSelection(chain.aside->stream(), place, chain.aside_scratch);
@@ -120,10 +126,15 @@ void CudaDecodePath::SelectResident(Stream& stream, int64_t index, const MatrixV
 
 void CudaDecodePath::Verify(Stream& stream, int64_t index, const MatrixView& q, float scale) {
   const LiteCacheLayer layer = layers_.Checked(index);
-  const Target target{index, layer, /*verifying=*/true};
+  // Resident heads select in every step.
+  const bool optional = pulls_.engine().optional() && !layers_.ResidentsSelect(index);
+  const Target target{index, layer, /*verifying=*/true,
+                      optional ? corrections_.Begin(stream) : StepCondition()};
   LookUp(stream, target, q);
-  Choose(stream, target, {.q = &q, .scale = scale}, OwnChain());
-  pulls_.Pull(stream, step_, layers_, index);
+  corrections_.Run(stream, target.condition, [&](Stream& correcting) {
+    Choose(correcting, target, {.q = &q, .scale = scale}, OwnChain());
+    pulls_.Pull(correcting, step_, layers_, index);
+  });
 }
 
 void CudaDecodePath::Prefetch(Stream& stream, int64_t index, const MatrixView& q, float scale) {

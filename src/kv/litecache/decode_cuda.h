@@ -14,6 +14,7 @@
 
 #include "base/matrix_view.h"
 #include "device/cuda/cuda_device.h"
+#include "device/cuda/step_condition.h"
 #include "kv/litecache/decisions_cuda.h"
 #include "kv/litecache/layers_cuda.h"
 #include "kv/litecache/pulls_cuda.h"
@@ -65,14 +66,16 @@ class CudaDecodePath {
     int64_t index = 0;
     const ops::cuda::LiteCacheLayer& layer;
     bool verifying = false;
+    StepCondition condition;  // of what follows the lookup
   };
-  Target At(int64_t layer) const { return {layer, layers_.at(layer)}; }
+  Target At(int64_t layer) const { return {layer, layers_.at(layer), false, {}}; }
   // Decides which heads to refresh.
   void LookUp(Stream& stream, const Target& target, const MatrixView& q);
   // Selects the rows of the heads to refresh, and the slots for them.
   void Choose(Stream& stream, const Target& target, const ops::cuda::SelectQuery& query,
               const Decisions::Chain& chain);
-  // Decides again with the actual query, and selects for the resident heads.
+  // Decides again with the actual query, and selects for the resident heads. In a recorded step
+  // everything behind the lookup is left out if no head misses.
   void Verify(Stream& stream, int64_t layer, const MatrixView& q, float scale);
   // The decision's stream and scratch if the step's own stream decides.
   Decisions::Chain OwnChain() const {
@@ -93,6 +96,7 @@ class CudaDecodePath {
   const bool delta_, verify_;
   const std::vector<uint8_t> prefetched_;
   const std::unique_ptr<const CudaResultOverride> results_;
+  ConditionalSteps corrections_;
 
   // State of the current step.
   ops::cuda::StepView step_;

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "device/cuda/step_condition.h"
 #include "device/device.h"
 #include "ops/slots/litecache_layer_cuda.h"
 
@@ -17,7 +18,8 @@ class CudaResultOverride {
     const ops::cuda::StepView& step;
     const ops::cuda::LiteCacheShape& shape;
     const ops::cuda::LiteCacheLayer& layer;
-    bool verifying = false;  // the actual query, after a lookup with a predicted one
+    bool verifying = false;   // the actual query, after a lookup with a predicted one
+    StepCondition condition;  // to be asked for by what makes a head refresh
   };
 
   virtual ~CudaResultOverride() = default;

@@ -157,7 +157,8 @@ __device__ bool KeepLeaving(const StepSequence& s, const LiteCacheShape& shape,
 __global__ void LookupKernel(const __grid_constant__ StepView step,
                              const __grid_constant__ LiteCacheShape shape,
                              const __grid_constant__ LiteCacheLayer layer, Aggregation aggregation,
-                             const float* q, int64_t stride, bool verifying) {
+                             const float* q, int64_t stride, bool verifying,
+                             StepCondition condition) {
   __shared__ float similarities[kMaxGroup];
   __shared__ bool take_query, keep_row;
   const int32_t head = blockIdx.x, sequence = blockIdx.y;
@@ -216,6 +217,7 @@ __global__ void LookupKernel(const __grid_constant__ StepView step,
       } else {
         state.pending = 1;
         layer.refresh[pair] = 1;
+        condition.Ask();
       }
       take_query = !hit;
     }
@@ -251,17 +253,28 @@ void CheckQueries(const LiteCacheShape& shape, const MatrixView& q) {
       shape.group, shape.head_dim);
 }
 
-}  // namespace
-
-void Lookup(Stream& stream, const StepView& step, const LiteCacheShape& shape,
-            const LiteCacheLayer& layer, Aggregation aggregation, const MatrixView& q,
-            bool verifying) {
+void LaunchLookup(Stream& stream, const StepView& step, const LiteCacheShape& shape,
+                  const LiteCacheLayer& layer, Aggregation aggregation, const MatrixView& q,
+                  bool verifying, const StepCondition& condition) {
   CheckQueries(shape, q);
   LC_CHECK(shape.group >= 1 && shape.group <= kMaxGroup, "a group of {}", shape.group);
   LC_CHECK(aggregation != Aggregation::kImportance || layer.importance != nullptr);
   const int threads = 32 * std::min(shape.group, kMaxWarps);
   LaunchOverlapping(AsCuda(stream), LookupKernel, PairGrid(step, shape), threads, 0, step, shape,
-                    layer, aggregation, q.Row<const float>(0), q.stride, verifying);
+                    layer, aggregation, q.Row<const float>(0), q.stride, verifying, condition);
+}
+
+}  // namespace
+
+void Lookup(Stream& stream, const StepView& step, const LiteCacheShape& shape,
+            const LiteCacheLayer& layer, Aggregation aggregation, const MatrixView& q) {
+  LaunchLookup(stream, step, shape, layer, aggregation, q, /*verifying=*/false, {});
+}
+
+void VerifyLookup(Stream& stream, const StepView& step, const LiteCacheShape& shape,
+                  const LiteCacheLayer& layer, Aggregation aggregation, const MatrixView& q,
+                  const StepCondition& condition) {
+  LaunchLookup(stream, step, shape, layer, aggregation, q, /*verifying=*/true, condition);
 }
 
 void KeepLastQueries(Stream& stream, const StepView& step, const LiteCacheShape& shape,

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "base/matrix_view.h"
+#include "device/cuda/step_condition.h"
 #include "device/device.h"
 #include "ops/reuse/qsac_lookup.h"
 #include "ops/slots/litecache_layer_cuda.h"
@@ -15,11 +16,15 @@ namespace litecache::ops::cuda {
 // Shape::AllFit): no lookup; label := q, window_begin := RecentBegin(n), and if the number of
 // candidates has grown, the row of the token that left the recent window is copied from its ring
 // slot to the next cached slot (AppendSlot; idempotent if the step is run again), in slots of codes
-// as the codes that the store has for it (CopyRows). verifying: q is the actual query after a
-// lookup with a predicted one; then such a sequence is left as it is.
+// as the codes that the store has for it (CopyRows).
 void Lookup(Stream& stream, const StepView& step, const LiteCacheShape& shape,
-            const LiteCacheLayer& layer, Aggregation aggregation, const MatrixView& q,
-            bool verifying = false);
+            const LiteCacheLayer& layer, Aggregation aggregation, const MatrixView& q);
+
+// The same with the actual query, after a Lookup() with a predicted one: a sequence whose
+// candidates all fit is left as it is. Asks for the operations of `condition` if a head misses.
+void VerifyLookup(Stream& stream, const StepView& step, const LiteCacheShape& shape,
+                  const LiteCacheLayer& layer, Aggregation aggregation, const MatrixView& q,
+                  const StepCondition& condition);
 
 // Labels := the last query of every sequence's rows, for offloaded heads (prompt chunks).
 void KeepLastQueries(Stream& stream, const StepView& step, const LiteCacheShape& shape,
