@@ -95,7 +95,8 @@ struct KvOptions {
   // Number of leading layers that are resident and attend every row.
   int64_t dense_layers = 0;
   // How many layers ahead rows are looked up and fetched, with a query predicted from the input of
-  // the earlier layer: 0 (off) | 1 (on) | 2 | 3 | 4 | auto (kv/heads/prediction_sources.h)
+  // the earlier layer: 0 (off) | 1 (on) | 2 | 3 | 4 | a list with every layer's source, or - for
+  // none | auto: on a GPU up to 2, measured by an engine at start; on a CPU 0
   std::string prefetch = "auto";
   // A head whose rows were chosen with a predicted query is looked up again with the actual one,
   // and chooses anew if that misses: every head attends rows of a query within its threshold.

@@ -11,6 +11,7 @@
 #include "engine/gpu_speed.h"
 #include "engine/kv_profile.h"
 #include "engine/memory_plan.h"
+#include "engine/prediction_probe.h"
 #include "engine/prefill_chunk.h"
 #include "kv/heads/head_plan.h"
 #include "kv/heads/prediction_sources.h"
@@ -100,10 +101,10 @@ Plan PlanPolicy(const Parts& parts, const EngineOptions& options) {
   const kv::Layout layout = ConfigOf(parts).kv_layout(parts.decoder->kv_dtype());
   const int64_t logit_row_bytes = ConfigOf(parts).vocab * static_cast<int64_t>(sizeof(float));
   Plan plan;
-  plan.kv = options.kv;
-  plan.profile = WithMeasuredSpeed(LoadProfile(options.kv, parts.directory, layout), options.kv,
+  plan.kv = WithMeasuredSources(options.kv, parts.machine.compute(), *parts.stream, *parts.decoder);
+  plan.profile = WithMeasuredSpeed(LoadProfile(plan.kv, parts.directory, layout), plan.kv,
                                    parts.machine.compute(), *parts.stream, *parts.decoder);
-  plan.cache = kv::MakeCachePlan(layout, options.kv, plan.profile, parts.device());
+  plan.cache = kv::MakeCachePlan(layout, plan.kv, plan.profile, parts.device());
   plan.score_rows =
       std::clamp<int64_t>(kScoreLogitBytes / logit_row_bytes, 1, PrefillChunk(parts, options));
   plan.memory = PlanMemory(parts, plan.cache.get(), plan.score_rows, options);

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "kv/api/policy_registry.h"
 #include "kv/heads/head_plan.h"
+#include "kv/heads/prediction_sources.h"
 #include "kv/heads/profile.h"
 #include "model/fingerprint.h"
 
@@ -79,8 +80,13 @@ std::vector<std::string> DescribePlan(const kv::CachePlan& plan, const KvOptions
                               dense > 0 ? fmt::format(" ({} dense)", dense) : "", heads->thresholds,
                               low <= high ? fmt::format(" ({:.2f} to {:.2f})", low, high) : ""));
   const std::string transfer = plan.transfer();
+  const auto predicted = std::ranges::count_if(heads->sources, [](int64_t s) { return s >= 0; });
+  const std::string prefetch =
+      predicted == 0 ? "off"
+                     : fmt::format("up to {} layers ahead for {} of {} layers",
+                                   kv::LayersAhead(heads->sources), predicted, heads->layers);
   lines.push_back(fmt::format("budget {}, retriever {}, prefetch {}{}", options.budget.ToString(),
-                              plan.retriever(), plan.prefetches() ? options.prefetch : "off",
+                              plan.retriever(), prefetch,
                               transfer.empty() ? "" : ", transfer " + transfer));
   if (!heads->remark.empty()) lines.push_back(heads->remark);
   return lines;

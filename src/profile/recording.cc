@@ -6,7 +6,7 @@
 
 #include "base/error.h"
 #include "device/cpu/cpu_device.h"
-#include "profile/forwarding_cache.h"
+#include "kv/forwarding_cache.h"
 
 namespace litecache::profile {
 namespace {
@@ -14,10 +14,10 @@ namespace {
 // Records the rows that pass through. Predictions are made for a step's decode rows, so a whole
 // chunk of teacher-forced tokens is declared to be decode rows. A policy would reject that, so the
 // inner cache is given a prompt's chunk. The weights are thus read once per chunk, not per token.
-class RecordingCache final : public ForwardingCache {
+class RecordingCache final : public kv::ForwardingCache {
  public:
   RecordingCache(kv::Cache& full, Recording* recording)
-      : ForwardingCache(full), recording_(*recording) {}
+      : kv::ForwardingCache(full), recording_(*recording) {}
 
   void BeginStep(const kv::Step& step) override { inner().BeginStep(AsPrompt(step)); }
   void EndStep(const kv::Step& step) override { inner().EndStep(AsPrompt(step)); }

@@ -8,9 +8,9 @@
 
 #include "base/error.h"
 #include "base/median.h"
+#include "kv/forwarding_cache.h"
 #include "kv/layout.h"
 #include "ops/rows/move_rows.h"
-#include "profile/forwarding_cache.h"
 
 namespace litecache::profile {
 namespace {
@@ -21,9 +21,9 @@ double Seconds(Clock::time_point from, Clock::time_point to) {
   return std::chrono::duration<double>(to - from).count();
 }
 
-class TimingCache final : public ForwardingCache {
+class TimingCache final : public kv::ForwardingCache {
  public:
-  using ForwardingCache::ForwardingCache;
+  using kv::ForwardingCache::ForwardingCache;
 
   void Attend(Stream& stream, int64_t layer, const kv::Step& step, const MatrixView& q,
               const MatrixView& k, const MatrixView& v, float scale,

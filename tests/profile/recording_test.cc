@@ -6,7 +6,7 @@
 
 #include <cmath>
 
-#include "profile/forwarding_cache.h"
+#include "kv/forwarding_cache.h"
 #include "small_model.h"
 #include "test_seed.h"
 
@@ -17,10 +17,10 @@ using testing::RandomTokens;
 using testing::SmallConfig;
 
 // Records all inputs layer by layer, one row per token.
-class Witness final : public ForwardingCache {
+class Witness final : public kv::ForwardingCache {
  public:
   Witness(kv::Cache& full, int64_t layers)
-      : ForwardingCache(full), q(Rows(layers)), k(q), ahead(q) {}
+      : kv::ForwardingCache(full), q(Rows(layers)), k(q), ahead(q) {}
   int64_t PredictionSource(int64_t layer) const override { return layer - 1; }
   void Prefetch(Stream&, int64_t layer, const kv::Step&, const MatrixView& x, float) override {
     Append(x, &ahead[static_cast<size_t>(layer)]);

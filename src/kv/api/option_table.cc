@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/option_makers.h"
 #include "kv/api/policy_registry.h"
+#include "kv/heads/prediction_sources.h"
 #include "litecache/kv_options.h"
 
 namespace litecache {
@@ -44,6 +45,16 @@ Kind<std::string> ResidentHeads() {
                         text.find_first_not_of("0123456789") == std::string::npos;
     if (digits || text == "formula" || text == "none") return text;
     throw InvalidArgument("{}: '{}' is not formula, none or a number", who, text);
+  };
+  return kind;
+}
+
+Kind<std::string> Prefetch() {
+  Kind<std::string> kind = Text("LAYERS");
+  kind.values = "auto, 0 to 4, off, on, or a list such as -,-,-,2,2,3";
+  kind.read = [](const std::string& text, std::string_view who) {
+    kv::CheckPrefetch(text, who);
+    return text;
   };
   return kind;
 }
@@ -121,11 +132,11 @@ Rows ReuseRows() {
           "them until the slot is needed"),
       Row("delta_update", &O::delta_update, Flag(),
           "Move only those selected rows that the device lacks", {.flag = "--delta"}),
-      Row("prefetch", &O::prefetch,
-          Choice({"auto", "0", "1", "2", "3", "4", "off", "on"}, "LAYERS"),
+      Row("prefetch", &O::prefetch, Prefetch(),
           "Select and fetch a layer's rows this many layers ahead, with a predicted query; auto: "
-          "on a GPU 2, from layer 2 on, whose input is the first that predicts anything; on a CPU, "
-          "where nothing overlaps, 0"),
+          "on a GPU up to 2, where predictions are good, which a short run of the model tells at "
+          "start; on a CPU, where nothing overlaps, 0. A list has for every layer the layer whose "
+          "input predicts it, or '-'"),
       Row("verify_predictions", &O::verify_predictions, Flag(),
           "Look rows chosen with a predicted query up again with the actual query, and choose anew "
           "where that misses",

@@ -116,7 +116,7 @@ HeadPlan MakeHeadPlan(const Layout& layout, const KvOptions& options, const Prof
   // Rows that are attended unchecked were chosen with predicted queries.
   const bool prefetch = LayersAhead(plan.sources) > 0 && !options.verify_predictions;
   // Nothing hides the transfer of a layer that is not predicted where others are.
-  const bool keeps_unpredicted = options.prefetch == "auto" && LayersAhead(plan.sources) > 0;
+  const bool keeps_unpredicted = LayersAhead(plan.sources) > 0;
   plan.layers = layout.layers;
   plan.kv_heads = layout.kv_heads;
   plan.heads.resize(static_cast<size_t>(layout.layers * layout.kv_heads));

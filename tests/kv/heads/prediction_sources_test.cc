@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "expect_error.h"
 #include "kv/cache.h"
 
 namespace litecache::kv {
@@ -42,6 +43,31 @@ TEST(PredictionSources, AutoBeginsWhereInputsPredictAnything) {
   for (const int64_t layers : {1, 2, 3}) {
     EXPECT_EQ(LayersAhead(PredictionSources(options, layers, DeviceType::kCuda)), 0);
   }
+}
+
+TEST(PredictionSources, AListSaysItForEveryLayer) {
+  const std::vector<int64_t> sources = {-1, 0, -1, 0, 2, 2, 4};
+  EXPECT_EQ(SourcesText(sources), "-,0,-,0,2,2,4");
+  EXPECT_EQ(Sources(SourcesText(sources), DeviceType::kCpu), sources);
+  EXPECT_EQ(Sources(SourcesText(sources), DeviceType::kCuda), sources);
+  KvOptions options;
+  options.prefetch = SourcesText(sources);
+  EXPECT_ERROR(PredictionSources(options, 8, DeviceType::kCuda), InvalidArgument, "7 layers",
+               "the model has 8");
+}
+
+// Cosines of a real model, SmolLM2-135M's first layers (each predicted one and two layers earlier).
+TEST(PredictionSources, MeasuredSourcesAreTheFarthestGoodOnes) {
+  const std::vector<std::vector<float>> cosines = {{0, 0.24f, 0.68f, 0.96f, 0.97f, 0.97f, 0.97f},
+                                                   {0, 0, -0.03f, 0.54f, 0.92f, 0.95f, 0.95f}};
+  EXPECT_EQ(MeasuredSources(cosines), (std::vector<int64_t>{-1, -1, -1, 2, 2, 3, 4}));
+  // One layer ahead only; nothing at all; a source is never before an earlier layer's.
+  EXPECT_EQ(MeasuredSources({&cosines[0], 1}), (std::vector<int64_t>{-1, -1, -1, 2, 3, 4, 5}));
+  EXPECT_EQ(MeasuredSources(std::vector(2, std::vector<float>(3))),
+            (std::vector<int64_t>{-1, -1, -1}));
+  EXPECT_EQ(
+      MeasuredSources(std::vector<std::vector<float>>{{0, 0.9f, 0.9f, 0.9f}, {0, 0, 0, 0.9f}}),
+      (std::vector<int64_t>{-1, 0, 1, 1}));
 }
 
 TEST(PredictionSources, SourcesComeInOrder) {
