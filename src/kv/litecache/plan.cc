@@ -60,11 +60,6 @@ class LiteCachePlan final : public CachePlan, public OverridablePlan {
         scores_per_token_(MakeRetriever(layout)->scores_per_token()),
         weight_bytes_(static_cast<uint64_t>(layout.layers) *
                       MakeRetriever(layout)->Weights(0).size_bytes()) {
-    if (device == DeviceType::kCuda && options.retriever.starts_with("keys")) {
-      throw Unsupported(
-          "KV options: retriever = {} runs on the CPU alone; on a GPU use hata, or auto",
-          options.retriever);
-    }
     if (device == DeviceType::kCpu && options.transfer != "auto") {
       throw Unsupported(
           "KV options: transfer = {} brings rows to a GPU, and the model runs on the CPU; use "

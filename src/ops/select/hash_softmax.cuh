@@ -1,17 +1,11 @@
-// Estimated scores of tokens from their hash codes: differing bits of codes and queries, computed
-// by bit products, and each head's share by a softmax over all candidates. Functions for a warp;
-// the kernels that call them are in hash_softmax_select_cuda.cu.
+// Products of queries and keys, estimated from their hash codes: differing bits of codes and
+// queries, computed by bit products. An estimator of chain_softmax.cuh.
 #pragma once
 
-#include <cuda_fp16.h>
-
+#include "ops/select/chain_softmax.cuh"
 #include "ops/select/hash_query.cuh"
-#include "ops/select/softmax_select.cuh"
 
 namespace litecache::ops::cuda {
-
-// Query heads that one bit product covers.
-constexpr int kQuad = 4;
 
 // d += the number of bits set in both row i of a and column n of b, 16 rows by 8 columns of 128
 // bits (sm_80). A lane passes word lane % 4 of rows lane / 4 (a0) and lane / 4 + 8 (a1) and of
@@ -35,64 +29,30 @@ __device__ __forceinline__ void CountCommonBits(int32_t (&d)[4], uint32_t a0, ui
       : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
-inline int32_t PaddedGroup(int32_t group, int32_t heads) {
-  return (group + heads - 1) / heads * heads;
-}
-
-// A block's shared memory: [group, padded][words] codes, then [group, padded] of each of the
-// following.
-struct SoftmaxParts {
-  uint32_t* codes;
-  float* factor;   // HashQueries
-  float* maximum;  // [1] over all candidates; [kChainWarps] over a warp's
-  float* sum;      // likewise: sums of Exp2(x - maximum); over all: 1 / sum
-};
-constexpr int kSoftmaxWords = 1 + 2 * kChainWarps;  // per head, beside its code
-
-__device__ __forceinline__ SoftmaxParts PartsOf(uint32_t* shared, int32_t padded, int32_t words) {
-  auto* factor = reinterpret_cast<float*>(shared + padded * words);
-  return {shared, factor, factor + padded, factor + padded + kChainWarps * padded};
-}
-
-// A warp processes a block of 32 tokens at a time: its lane 4 g + c handles head c of a quad for
-// tokens 4 g to 4 g + 3. Differing bits H = |key| + |query| - 2
-// key and query|, all computed by bit products: a product's even columns are a quad's queries, the
-// odd ones have all bits set.
-//
-// Two kernels: the first counts H for all candidates and finds the heads' maxima and sums, in each
-// block for its own candidates; the second makes keys from the same tokens' scores.
+// Differing bits H = |key| + |query| - 2 |key and query|, all computed by bit products: a product's
+// even columns are a quad's queries, the odd ones have all bits set. They are kept for the second
+// kernel if they fit.
 //
 // kWords: words of a code, 0: any number. kQuads: quads of heads that share a read of the codes.
 template <int kWords, int kQuads>
-struct HashSoftmax {
-  static constexpr int kHeads = kQuad * kQuads;
-  static constexpr int kParts = kWords > 0 ? kWords / 4 : 1;               // of 128 bits each
-  static constexpr int kBlocks = kChainItem / kChainWarps / kSelectBlock;  // of a warp's tokens
+struct HashSoftmax : ChainSoftmax<kWords, kQuads> {
+  using Base = ChainSoftmax<kWords, kQuads>;
+  using Base::kHeads, Base::kBlocks, Base::words, Base::padded, Base::BlockOf, Base::AddShares;
+  using Base::shape, Base::chain, Base::parts, Base::pair;
+  static constexpr int kParts = kWords > 0 ? kWords / 4 : 1;  // of 128 bits each
+  static constexpr int kBlocksAnSm = 3;
+  static constexpr int kHeld = kBlocks;
+  static constexpr bool kDoneEarly = false;
+  static constexpr int kFloats = 1;  // HashQueries' factors
+  static __host__ __device__ int32_t RowOf(int32_t words) { return words; }
+  __device__ int32_t row() const { return words(); }
 
-  const StepView& step;
-  const LiteCacheShape& shape;
-  const LiteCacheLayer& layer;
-  const Chain& chain;
-  int32_t words_of_format;
-  SoftmaxParts parts;
-  // The current pair.
-  int32_t pair = 0, begin = 0, end = 0;
-
-  __device__ int32_t origin() const { return OriginOf(begin); }
-  __device__ int32_t words() const { return kWords > 0 ? kWords : words_of_format; }
-  __device__ int32_t padded() const { return (shape.group + kHeads - 1) / kHeads * kHeads; }
   // Whether the first kernel's H are kept for the second: instead of being counted twice they take
   // the memory of the keys, and that of the listed keys if there are two quads.
   __device__ bool Keeps() const { return kWords > 0 && shape.group <= kHeads; }
   __device__ uint32_t* KeptOf(int r) const {
     return chain.Of(pair, r == 0 ? chain.layout.keys : chain.layout.listed);
   }
-  // First token of block b of this warp's, as an index of keys.
-  __device__ int32_t IndexOf(int32_t item, int b) const {
-    const auto warp = static_cast<int32_t>(threadIdx.x) / 32;
-    return item * kChainItem + (warp * kBlocks + b) * kSelectBlock;
-  }
-
   // What a lane holds of its heads: x = (agree + differ * H) * norm is scale * log2 e times the
   // estimate of q.k.
   struct Query {
@@ -113,10 +73,10 @@ struct HashSoftmax {
   __device__ void ReadQueries() const {
     const HashQueries queries = QueriesOf(chain, shape, pair);
     for (auto i = static_cast<int32_t>(threadIdx.x); i < padded() * words(); i += kChainThreads) {
-      parts.codes[i] = queries.codes[i];
+      parts.queries[i] = queries.codes[i];
     }
     for (auto j = static_cast<int32_t>(threadIdx.x); j < padded(); j += kChainThreads) {
-      parts.factor[j] = queries.factors[j];
+      parts.of_queries[j] = queries.factors[j];
     }
   }
 
@@ -127,11 +87,13 @@ struct HashSoftmax {
 #pragma unroll
     for (int r = 0; r < kQuads; ++r) {
       const int32_t quad = first_head + kQuad * r, own = quad + lane % 4;
-      const float factor = parts.factor[own];
+      const float factor = parts.of_queries[own];
       query.agree[r] = factor * static_cast<float>(32 * words());
       query.differ[r] = -2 * factor;
       query.set[r] = 0;
-      for (int32_t w = 0; w < words(); ++w) query.set[r] += __popc(parts.codes[own * words() + w]);
+      for (int32_t w = 0; w < words(); ++w) {
+        query.set[r] += __popc(parts.queries[own * words() + w]);
+      }
       if constexpr (kWords > 0) {
 #pragma unroll
         for (int i = 0; i < kParts; ++i) query.column[r][i] = Column(quad, i);
@@ -144,30 +106,13 @@ struct HashSoftmax {
   __device__ uint32_t Column(int32_t quad, int32_t part) const {
     const int32_t column = threadIdx.x % 32 / 4, w = 4 * part + threadIdx.x % 4;
     if (kWords == 0 && w >= words()) return 0;
-    return column % 2 == 1 ? ~0u : parts.codes[(quad + column / 2) * words() + w];
+    return column % 2 == 1 ? ~0u : parts.queries[(quad + column / 2) * words() + w];
   }
 
-  __device__ const std::byte* BlockOf(int32_t token) const {
-    const int32_t list = __ldcg(layer.metadata.list_of_head + pair % shape.kv_heads);
-    return CodesOf(step.sequences[pair / shape.kv_heads], layer.metadata, list, token,
-                   kSelectBlock * (4 * words() + 2));
-  }
   __device__ uint2 LoadNorms(const std::byte* block) const {
     const std::byte* norms = block + kSelectBlock * 4 * words();
     return __ldcg(reinterpret_cast<const uint2*>(norms) + threadIdx.x % 32 / 4);
   }
-  // The addresses of the blocks of a warp's next kLocated items, in shared memory: three dependent
-  // loads, done once for all of them. By whole warps.
-  static constexpr int kLocated = 32 / kBlocks;
-  const std::byte** located = nullptr;  // [32], the warp's
-  __device__ void Locate(int32_t item) const {
-    const int32_t lane = threadIdx.x % 32;
-    const int32_t t = origin() + IndexOf(item + lane / kBlocks, lane % kBlocks);
-    __syncwarp();  // all lanes have read the previous ones
-    located[lane] = t < end ? BlockOf(t) : nullptr;
-    __syncwarp();
-  }
-
   // Loads tokens [t, t + 32).
   __device__ Tokens LoadTokens(int32_t t) const { return LoadTokens(BlockOf(t)); }
   __device__ Tokens LoadTokens(const std::byte* block) const {
@@ -180,14 +125,6 @@ struct HashSoftmax {
     }
     tokens.norms = LoadNorms(block);
     return tokens;
-  }
-  // Loads all of a warp's blocks of an item, with all loads in flight at once.
-  __device__ void LoadItem(Tokens (&tokens)[kBlocks]) const {
-#pragma unroll
-    for (int b = 0; b < kBlocks; ++b) {
-      const std::byte* block = located[b];
-      if (block != nullptr) tokens[b] = LoadTokens(block);
-    }
   }
 
   // H of the lane's head of quad r, for its four tokens.
@@ -220,8 +157,8 @@ struct HashSoftmax {
     h[3] = query.set[r] + high[3] - 2 * high[2];
   }
 
-  static __device__ void Estimate(float agree, float differ, const int32_t (&h)[4], uint2 norms,
-                                  float (&x)[4]) {
+  static __device__ void EstimateFrom(float agree, float differ, const int32_t (&h)[4], uint2 norms,
+                                      float (&x)[4]) {
     const float2 low = __half22float2(*reinterpret_cast<const __half2*>(&norms.x));
     const float2 high = __half22float2(*reinterpret_cast<const __half2*>(&norms.y));
     x[0] = fmaf(differ, static_cast<float>(h[0]), agree) * low.x;
@@ -239,147 +176,21 @@ struct HashSoftmax {
     for (int i = 0; i < 4; ++i) h[i] = static_cast<int32_t>(packed >> (8 * i) & 0xff);
   }
 
-  // Sums over a quad's lanes what each has for the lane's four tokens; each lane receives the sum
-  // for its own token, t + lane.
-  static __device__ float SumOfQuad(const float (&score)[4]) {
-    const bool odd = threadIdx.x % 2 == 1, second = threadIdx.x / 2 % 2 == 1;
-    const float a =
-        (odd ? score[1] : score[0]) + __shfl_xor_sync(kFullMask, odd ? score[0] : score[1], 1);
-    const float b =
-        (odd ? score[3] : score[2]) + __shfl_xor_sync(kFullMask, odd ? score[2] : score[3], 1);
-    return (second ? b : a) + __shfl_xor_sync(kFullMask, second ? a : b, 2);
-  }
-
-  // Maxima and sums of the items for heads [first_head, first_head + kHeads), one per warp in
-  // shared memory; keeps H.
-  __device__ void SumExponentials(const ChainWork& work, int32_t first_head, bool loaded,
-                                  Tokens (&tokens)[kBlocks]) const {
-    const int32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    const Query query = QueryOf(first_head);
-    const bool keeps = Keeps();
-    float maximum[kQuads], sum[kQuads];
-#pragma unroll
-    for (int r = 0; r < kQuads; ++r) {
-      maximum[r] = -kLargestScore;
-      sum[r] = 0;
-    }
+  struct Centre {};
+  struct Block {};
+  __device__ Block BeginBlock(const Query&, const Tokens& tokens, int, int32_t, int32_t,
+                              int32_t index, Centre*) const {
+    const int32_t lane = threadIdx.x % 32;
     auto* norms = reinterpret_cast<uint2*>(chain.Of(pair, chain.layout.norms));
-    if (!loaded) {
-      Locate(work.first);
-      LoadItem(tokens);
-    }
-    for (int32_t item = work.first; item < work.last; ++item) {
-      const int32_t next_located = (item + 1 - work.first) % kLocated * kBlocks;
-      if (next_located == 0 && item + 1 < work.last) Locate(item + 1);
-#pragma unroll
-      for (int b = 0; b < kBlocks; ++b) {
-        const int32_t index = IndexOf(item, b), t = origin() + index;
-        if (t >= end) continue;
-        if (keeps && lane % 4 == 0) norms[(index + lane) / 4] = tokens[b].norms;
-        const bool whole = t >= begin && t + kSelectBlock <= end;
-#pragma unroll
-        for (int r = 0; r < kQuads; ++r) {
-          int32_t h[4];
-          Differing(query, tokens[b], first_head + kQuad * r, r, h);
-          if (keeps) KeptOf(r)[index + lane] = Pack(h);
-          float x[4];
-          Estimate(query.agree[r], query.differ[r], h, tokens[b].norms, x);
-          if (!whole) {
-#pragma unroll
-            for (int i = 0; i < 4; ++i) {
-              const int32_t token = t + lane / 4 * 4 + i;
-              if (token < begin || token >= end) x[i] = -INFINITY;
-            }
-          }
-          const float higher = fmaxf(fmaxf(maximum[r], fmaxf(x[0], x[1])), fmaxf(x[2], x[3]));
-          sum[r] =
-              sum[r] * Exp2(maximum[r] - higher) + ((Exp2(x[0] - higher) + Exp2(x[1] - higher)) +
-                                                    (Exp2(x[2] - higher) + Exp2(x[3] - higher)));
-          maximum[r] = higher;
-        }
-        // The next item's tokens are loaded meanwhile.
-        if (item + 1 < work.last) {
-          const std::byte* next = located[next_located + b];
-          if (next != nullptr) tokens[b] = LoadTokens(next);
-        }
-      }
-    }
-#pragma unroll
-    for (int r = 0; r < kQuads; ++r) {
-      float highest = maximum[r];
-#pragma unroll
-      for (int distance = 4; distance < 32; distance *= 2) {
-        highest = fmaxf(highest, __shfl_xor_sync(kFullMask, highest, distance));
-      }
-      float total = sum[r] * Exp2(maximum[r] - highest);
-#pragma unroll
-      for (int distance = 4; distance < 32; distance *= 2) {
-        total += __shfl_xor_sync(kFullMask, total, distance);
-      }
-      if (lane < kQuad) {
-        const int32_t head = first_head + kQuad * r + lane;
-        parts.maximum[warp * padded() + head] = highest;
-        parts.sum[warp * padded() + head] = total;
-      }
-    }
+    if (Keeps() && lane % 4 == 0) norms[(index + lane) / 4] = tokens.norms;
+    return {};
   }
-
-  // [items] of head j: maximum and sum.
-  __device__ float2* PartialsOf(int32_t j) const {
-    return reinterpret_cast<float2*>(chain.Of(pair, chain.layout.partials)) +
-           j * chain.layout.items;
-  }
-  // Writes the combined result of the block's items as the partial result of the first one, and
-  // neutral values for the others.
-  __device__ void LeavePartials(const ChainWork& work) const {
-    const int32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    for (int32_t j = warp; j < shape.group; j += kChainWarps) {
-      const bool exists = lane < kChainWarps;
-      const float of_warp = exists ? parts.maximum[lane * padded() + j] : -kLargestScore;
-      const float highest = WarpMax(of_warp);
-      const float total =
-          WarpSum(exists ? parts.sum[lane * padded() + j] * Exp2(of_warp - highest) : 0.0f);
-      for (int32_t item = work.first + lane; item < work.last; item += 32) {
-        PartialsOf(j)[item] =
-            item == work.first ? float2{highest, total} : float2{-kLargestScore, 0};
-      }
-    }
-  }
-  // Combines all items' partial results into shared memory.
-  __device__ void CombinePartials(int32_t items) const {
-    constexpr int kLoads = 8;
-    const int32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    for (int32_t j = warp; j < padded(); j += kChainWarps) {
-      float highest = -kLargestScore, total = 0;
-      for (int32_t first = lane; j < shape.group && first < items; first += 32 * kLoads) {
-        float2 partial[kLoads];
-        float higher = highest;
-#pragma unroll
-        for (int i = 0; i < kLoads; ++i) {
-          const int32_t item = first + 32 * i;
-          partial[i] = item < items ? __ldcg(PartialsOf(j) + item) : float2{-kLargestScore, 0};
-          higher = fmaxf(higher, partial[i].x);
-        }
-        total *= Exp2(highest - higher);
-#pragma unroll
-        for (int i = 0; i < kLoads; ++i) total += partial[i].y * Exp2(partial[i].x - higher);
-        highest = higher;
-      }
-      const float of_all = WarpMax(highest);
-      total = WarpSum(total * Exp2(highest - of_all));
-      if (lane == 0) {
-        // Heads beyond the group contribute nothing.
-        parts.maximum[j] = j < shape.group ? of_all : 0;
-        parts.sum[j] = j < shape.group ? 1 / total : 0;
-      }
-    }
-  }
-
-  // Adds the shares of the lane's head of quad r to the scores of its four tokens.
-  __device__ void AddShares(const float (&x)[4], int32_t head, float (&score)[4]) const {
-    const float maximum = parts.maximum[head], factor = parts.sum[head];
-#pragma unroll
-    for (int i = 0; i < 4; ++i) score[i] = fmaf(Exp2(x[i] - maximum), factor, score[i]);
+  __device__ void Estimate(const Query& query, const Tokens& tokens, const Block&,
+                           int32_t first_head, int r, int32_t index, float (&x)[4]) const {
+    int32_t h[4];
+    Differing(query, tokens, first_head + kQuad * r, r, h);
+    if (Keeps()) KeptOf(r)[index + static_cast<int32_t>(threadIdx.x) % 32] = Pack(h);
+    EstimateFrom(query.agree[r], query.differ[r], h, tokens.norms, x);
   }
 
   // Scores of tokens [t, t + 32), reading their codes again.
@@ -393,21 +204,34 @@ struct HashSoftmax {
         int32_t h[4];
         Differing(query, tokens, quad, r, h);
         float x[4];
-        Estimate(query.agree[r], query.differ[r], h, tokens.norms, x);
+        EstimateFrom(query.agree[r], query.differ[r], h, tokens.norms, x);
         AddShares(x, quad + static_cast<int32_t>(threadIdx.x) % 4, score);
       }
     }
   }
   // The same from the H that were kept.
-  __device__ void ScoreKept(const uint32_t (&kept)[kQuads], uint2 norms, float (&score)[4]) const {
+  struct Kept {
+    uint32_t h[kQuads];
+    uint2 norms;
+  };
+  __device__ Kept LoadKept(int32_t index) const {
+    const int32_t lane = threadIdx.x % 32;
+    const auto* norms = reinterpret_cast<const uint2*>(chain.Of(pair, chain.layout.norms));
+    Kept kept;
+    kept.norms = __ldcg(norms + (index + lane) / 4);
+#pragma unroll
+    for (int r = 0; r < kQuads; ++r) kept.h[r] = __ldcg(KeptOf(r) + index + lane);
+    return kept;
+  }
+  __device__ void ScoreKept(const Kept& kept, int32_t, float (&score)[4]) const {
 #pragma unroll
     for (int r = 0; r < kQuads; ++r) {
       const int32_t head = kQuad * r + static_cast<int32_t>(threadIdx.x) % 4;
-      const float factor = parts.factor[head];
+      const float factor = parts.of_queries[head];
       int32_t h[4];
-      Unpack(kept[r], h);
+      Unpack(kept.h[r], h);
       float x[4];
-      Estimate(factor * static_cast<float>(32 * words()), -2 * factor, h, norms, x);
+      EstimateFrom(factor * static_cast<float>(32 * words()), -2 * factor, h, kept.norms, x);
       AddShares(x, head, score);
     }
   }

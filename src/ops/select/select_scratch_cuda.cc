@@ -37,7 +37,7 @@ ChainLayout ChainLayoutOf(int64_t pairs, int64_t group, int64_t max_context) {
   ChainLayout layout = {};
   layout.shares = (pairs * kChainPairWords + 31) / 32 * 32;
   layout.first = layout.shares + kMaxChainBlocks * kChainShareWords;
-  layout.query = take(heads * (kChainWords + 1));
+  layout.query = take(heads * (kChainWords + 3));
   layout.partials = take(heads * items * 2);
   layout.coarse = take(kCoarseBins);
   layout.fine = take(kFineBins);
@@ -47,6 +47,8 @@ ChainLayout ChainLayoutOf(int64_t pairs, int64_t group, int64_t max_context) {
   layout.keys = take(items * kChainItem);
   layout.listed = take(items * kChainItem);
   layout.norms = take(items * kChainItem / 2);
+  layout.rest = take(items * kChainItem / 2);
+  layout.centres = take(heads * (4 * items + 1));
   layout.items = items;
   layout.pair = next;
   return layout;

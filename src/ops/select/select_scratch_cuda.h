@@ -25,7 +25,7 @@ constexpr int32_t kMaxChainBlocks = 512;  // most blocks of a kernel over items
 struct ChainLayout {
   int64_t shares;    // [kMaxChainBlocks] ChainShare
   int64_t first;     // offset of the first pair's parts
-  int64_t query;     // [group, padded][kChainWords] codes, then [group, padded] factors
+  int64_t query;     // [group, padded][kChainWords] codes, then [3][group, padded] of the codes
   int64_t partials;  // [group, padded][items] float2
   int64_t coarse;    // [kCoarseBins]
   int64_t fine;      // [kFineBins], behind coarse
@@ -35,6 +35,8 @@ struct ChainLayout {
   int64_t keys;      // [items][kChainItem]
   int64_t listed;    // [items][kChainItem]
   int64_t norms;     // [items][kChainItem] f16
+  int64_t rest;      // [items][kChainItem] u16: what keys and listed keys leave no room for
+  int64_t centres;   // [4 items + 1][group, padded]
   int64_t items;
   int64_t pair;  // words per pair
 };

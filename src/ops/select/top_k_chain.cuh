@@ -111,10 +111,10 @@ struct Chain {
 // Blocks of the kernels over items: three per SM hide the memory's latency, and leave room for
 // others.
 inline unsigned ChainBlocks(const CudaStream& stream, const StepView& step,
-                            const LiteCacheShape& shape) {
+                            const LiteCacheShape& shape, int an_sm = 3) {
   const int64_t items = ChainItems(step.max_context) * step.capacity * shape.kv_heads;
   return static_cast<unsigned>(
-      std::clamp<int64_t>(items, 1, std::min(3 * stream.sm_count(), kMaxChainBlocks)));
+      std::clamp<int64_t>(items, 1, std::min(an_sm * stream.sm_count(), kMaxChainBlocks)));
 }
 
 inline Chain MakeChain(const StepView& step, const LiteCacheShape& shape, const KeyMap& map,

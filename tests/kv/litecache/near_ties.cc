@@ -141,18 +141,175 @@ std::vector<Interval> ProjectionScores(const Layout& layout, const KvOptions& op
   return SumOfSoftmax(estimates);
 }
 
+double Magnitude(const Interval& x) { return std::max(std::abs(x.low), std::abs(x.high)); }
+Interval Widened(const Interval& x, double error) { return {x.low - error, x.high + error}; }
+Interval Plus(const Interval& a, const Interval& b) { return {a.low + b.low, a.high + b.high}; }
+Interval Minus(const Interval& a, const Interval& b) { return {a.low - b.high, a.high - b.low}; }
+
+// Relative error of a few operations in f32.
+constexpr double kFewErrors = 0x1p-21;
+
+// A key as ops/select/keys_select.h keeps it: channels scale * values.
+struct KeptKey {
+  std::vector<Interval> values;  // 2 code + 1 - 2^bits
+  Interval scale;
+};
+
+// x: rotated, without its centre.
+KeptKey Keep(const ops::KeysFormat& format, const std::vector<Interval>& x) {
+  Interval square;
+  for (const Interval& v : x) {
+    const bool crosses = v.low <= 0 && v.high >= 0;
+    const double least = crosses ? 0 : std::min(std::abs(v.low), std::abs(v.high));
+    square = Plus(square, {least * least, Magnitude(v) * Magnitude(v)});
+  }
+  square = {square.low * (1 - kSumError), square.high * (1 + kSumError)};
+  const auto unit = [&](double of_square) {
+    return static_cast<double>(format.step()) *
+           std::sqrt(of_square / static_cast<double>(format.head_dim));
+  };
+  if (square.high == 0) return {std::vector<Interval>(x.size()), {}};
+  const Interval inverse = {0.5 / unit(square.high), 0.5 / unit(square.low)};
+  const double half = std::ldexp(1.0, static_cast<int>(format.bits) - 1), most = format.offset();
+  const auto value = [&](double place) {
+    return 2 * std::clamp(std::floor(place), 0.0, most) - most;
+  };
+  KeptKey kept;
+  Interval projected;
+  double terms = 0;
+  for (const Interval& v : x) {
+    const Interval steps = Times(v, inverse);
+    const Interval place =
+        Widened(Plus(steps, {half, half}), (Magnitude(steps) + half) * kFewErrors);
+    kept.values.push_back({value(place.low), value(place.high)});
+    const Interval term = Times(v, kept.values.back());
+    projected = Plus(projected, term);
+    terms += Magnitude(term);
+  }
+  projected = Widened(projected, terms * kSumError);
+  const auto stored = [](double scale) {
+    return static_cast<double>(
+        static_cast<float>(f16(static_cast<float>(std::min(scale, 65504.0)))));
+  };
+  kept.scale = {stored(square.low / projected.high * (1 - kFewErrors)),
+                stored(square.high / projected.low * (1 + kFewErrors))};
+  return kept;
+}
+
+// A rotated query in bytes: channels factor * bytes.
+struct KeysQuery {
+  std::vector<Interval> bytes;
+  Interval factor;
+
+  Interval Product(const std::vector<Interval>& x) const {
+    Interval sum;
+    for (size_t i = 0; i < x.size(); ++i) sum = Plus(sum, Times(bytes[i], x[i]));
+    return Times(sum, factor);
+  }
+};
+
+KeysQuery RoundQuery(const std::vector<Interval>& x) {
+  Interval largest;
+  for (const Interval& v : x) {
+    largest.high = std::max(largest.high, Magnitude(v));
+    if (v.low > 0 || v.high < 0) {
+      largest.low = std::max(largest.low, std::min(std::abs(v.low), std::abs(v.high)));
+    }
+  }
+  KeysQuery query{.bytes = {}, .factor = {largest.low / 127, largest.high / 127}};
+  for (const Interval& v : x) {
+    const Interval byte = Times(v, {127 / largest.high, 127 / largest.low});
+    const Interval widened = Widened(byte, Magnitude(byte) * kFewErrors);
+    query.bytes.push_back({std::nearbyint(widened.low), std::nearbyint(widened.high)});
+  }
+  return query;
+}
+
+template <class X>
+std::vector<Interval> Rotate(const ops::KeysFormat& format, const std::vector<float>& rotation,
+                             std::span<const X> x) {
+  std::vector<Interval> rotated;
+  for (size_t i = 0; i < x.size(); ++i) {
+    const Sum sum = Project(x, rotation.data(), static_cast<size_t>(format.stride()), i);
+    rotated.push_back({sum.value - sum.error, sum.value + sum.error});
+  }
+  return rotated;
+}
+
+// The mean of a block's kept keys.
+std::vector<Interval> MeanOf(std::span<const KeptKey> block) {
+  std::vector<Interval> mean(block.front().values.size());
+  const auto count = static_cast<double>(block.size());
+  for (size_t i = 0; i < mean.size(); ++i) {
+    double terms = 0;
+    for (const KeptKey& key : block) {
+      const Interval term = Times(key.scale, key.values[i]);
+      mean[i] = Plus(mean[i], {term.low / count, term.high / count});
+      terms += Magnitude(term) / count;
+    }
+    mean[i] = Widened(mean[i], terms * kSumError);
+  }
+  return mean;
+}
+
+// keys: all of the sequence, of which the first `begin` are no candidates.
+std::vector<Interval> KeysScores(const ops::KeysFormat& format,
+                                 std::span<const std::vector<float>> keys, size_t begin,
+                                 const std::vector<std::span<const double>>& queries,
+                                 double scale) {
+  constexpr auto kBlock = static_cast<size_t>(ops::KeysFormat::kBlockTokens);
+  constexpr auto kCentre = static_cast<size_t>(ops::KeysFormat::kCentreTokens);
+  const std::vector<float> rotation = ops::KeysRotation(format.head_dim);
+  std::vector<KeysQuery> rounded;
+  for (const auto& query : queries) {
+    rounded.push_back(RoundQuery(Rotate(format, rotation, query)));
+  }
+  const std::vector<Interval> none(static_cast<size_t>(format.head_dim));
+  std::vector<Interval> first = none, centre = none;
+  std::vector<KeptKey> kept;
+  std::vector<std::vector<Interval>> estimates(queries.size());
+  for (size_t t = 0; t < keys.size(); ++t) {
+    if (t == kBlock) first = MeanOf(std::span(kept).first(kBlock));
+    if (t % kCentre == 0) centre = none;
+    if (t > kCentre && t % kCentre == kBlock) {
+      centre = MeanOf(std::span(kept).subspan(t - kBlock, kBlock));
+    }
+    std::vector<Interval> x = Rotate(format, rotation, std::span(keys[t]));
+    for (size_t i = 0; i < x.size(); ++i) {
+      const double size = Magnitude(x[i]) + Magnitude(first[i]) + Magnitude(centre[i]);
+      x[i] = Widened(Minus(x[i], Plus(first[i], centre[i])), size * kFewErrors);
+    }
+    kept.push_back(Keep(format, x));
+    if (t < begin) continue;
+    for (size_t j = 0; j < queries.size(); ++j) {
+      const KeysQuery& query = rounded[j];
+      const Interval own = Times(query.Product(kept.back().values), kept.back().scale);
+      const Interval shifts[] = {query.Product(first), query.Product(centre)};
+      const double size = Magnitude(own) + Magnitude(shifts[0]) + Magnitude(shifts[1]);
+      const Interval product = Widened(Plus(own, Plus(shifts[0], shifts[1])), size * kFewErrors);
+      estimates[j].push_back({product.low * scale, product.high * scale});
+    }
+  }
+  return SumOfSoftmax(estimates);
+}
+
 }  // namespace
 
 std::vector<Interval> ScoreIntervals(const Layout& layout, const KvOptions& options,
                                      std::span<const float> weights,
-                                     std::span<const std::vector<float>> keys,
+                                     std::span<const std::vector<float>> all_keys, int64_t begin,
                                      std::span<const double> q, double scale) {
+  const auto keys = all_keys.subspan(static_cast<size_t>(begin));
   const auto d = static_cast<size_t>(layout.head_dim);
   std::vector<std::span<const double>> queries;
   for (size_t at = 0; at < q.size(); at += d) queries.push_back(q.subspan(at, d));
   if (options.retriever == "hata") return HashScores(options, weights, keys, queries, scale);
   if (options.retriever == "loki") {
     return ProjectionScores(layout, options, weights, keys, queries, scale);
+  }
+  if (options.retriever == "keys" || options.retriever == "keys2") {
+    return KeysScores(KeysFormatOf(layout, options.retriever), all_keys, static_cast<size_t>(begin),
+                      queries, scale);
   }
   return {};
 }

@@ -15,15 +15,16 @@ struct Interval {
   double low = 0, high = 0;
 };
 
-// Scores of the tokens with these keys ([token][head_dim]) for a group's queries ([m][head_dim]),
-// as defined in ops/select/hash_select.h and ops/select/projection_select.h. weights: the head's
-// matrix, as returned by Retriever::Weights(). An interval is wider than f32's rounding only if a
-// sum is so close to zero that a hash bit may have either value, or if a norm or a component is so
-// close to the middle of two numbers of its 16-bit format that it may be stored as either. Empty
-// for retrievers that store no rounded data (quest, exact).
+// Scores of the tokens from `begin` on, of all of a sequence's keys ([token][head_dim]) up to the
+// last candidate, for a group's queries ([m][head_dim]), as defined in ops/select/hash_select.h,
+// keys_select.h and projection_select.h. weights: the head's matrix, as returned by
+// Retriever::Weights(); not used for keys. An interval is wider than f32's rounding only if a sum
+// is so close to zero that a hash bit may have either value, or if a norm, a component, a key's
+// code or scale, or a query's byte is so close to the middle of two that it may be stored as
+// either. Empty for retrievers that store no rounded data (quest, exact).
 std::vector<Interval> ScoreIntervals(const Layout& layout, const KvOptions& options,
                                      std::span<const float> weights,
-                                     std::span<const std::vector<float>> keys,
+                                     std::span<const std::vector<float>> keys, int64_t begin,
                                      std::span<const double> q, double scale);
 
 // Whether the tokens begin + i in `selected` (ascending) can be the best of intervals[i]: no other

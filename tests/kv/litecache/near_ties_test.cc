@@ -58,7 +58,7 @@ Selected SelectRandomly(std::mt19937_64& random, const Layout& layout, const KvO
                   .positions = result.positions.data()};
   retriever->Select(*stream, {&work, 1});
   const std::vector<double> exact(q.begin(), q.end());
-  result.intervals = ScoreIntervals(layout, options, retriever->Weights(0), keys, exact, 0.125);
+  result.intervals = ScoreIntervals(layout, options, retriever->Weights(0), keys, 0, exact, 0.125);
   return result;
 }
 
@@ -72,7 +72,8 @@ TEST(NearTies, HoldTheChoiceAndNoOther) {
                         .head_dim = round % 2 == 0 ? 64 : 80,
                         .dtype = DType::kF32};
     KvOptions options;
-    options.retriever = round % 4 < 3 ? "hata" : "loki";
+    const char* retrievers[] = {"hata", "hata", "hata", "loki", "keys", "keys2"};
+    options.retriever = retrievers[round % 6];
     options.hata_bits = 128;
     options.hata_norms = round % 3 > 0;
     options.hata_group = options.hata_norms && round % 2 == 0 ? "softmax" : "sum";
@@ -114,7 +115,7 @@ TEST(NearTies, AreWideOnlyWhereRoundingDecides) {
   const std::vector<float> weights = {1, 1};
   const std::vector<double> q = {1, 0};
   const std::vector<std::vector<float>> keys = {{1, 1}, {1, -1}, {-1, 0.5f}};
-  const auto intervals = ScoreIntervals(layout, options, weights, keys, q, 1);
+  const auto intervals = ScoreIntervals(layout, options, weights, keys, 0, q, 1);
   ASSERT_EQ(intervals.size(), 3u);
   EXPECT_EQ(intervals[0].low, 1);
   EXPECT_EQ(intervals[0].high, 1);

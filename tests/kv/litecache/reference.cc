@@ -121,9 +121,8 @@ std::vector<int32_t> Reference::TopK(int64_t layer, int64_t head, const Head& st
     const size_t of_head = weights.size() / static_cast<size_t>(layout_.kv_heads);
     const std::vector<Interval> intervals = ScoreIntervals(
         layout_, options_, weights.subspan(static_cast<size_t>(head) * of_head, of_head),
-        std::span(state.encoded_keys)
-            .subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin)),
-        q, static_cast<double>(scale));
+        std::span(state.encoded_keys).first(static_cast<size_t>(end)), begin, q,
+        static_cast<double>(scale));
     const bool tie = !intervals.empty() && CanBeBest(intervals, begin, k, *observed);
     return tie ? *observed : positions;
   }

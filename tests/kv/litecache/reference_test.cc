@@ -87,7 +87,6 @@ TEST_P(LiteCacheReference, RandomLivesAgreeStepByStep) {
     options.policy = "litecache";
     options.retriever =
         Pick<std::string>(random, {"exact", "exact", "hata", "keys", "keys2", "quest", "loki"});
-    if (device == "cuda" && options.retriever.starts_with("keys")) options.retriever = "hata";
     options.budget = KvBudget::Parse(Pick<std::string>(random, {"10%", "30%", "7", "40", "1"}));
     options.sink_tokens = static_cast<int64_t>(random() % 5);
     options.recent_tokens = Pick<int64_t>(random, {1, 2, 7, 32});
@@ -155,7 +154,6 @@ TEST_P(LiteCacheReference, StepsOfOneSequenceAgree) {
   std::mt19937_64 random = testing::TestRandom();
   int round = 0;
   for (const std::string retriever : {"exact", "hata", "keys", "quest", "loki"}) {
-    if (backend.device == "cuda" && retriever == "keys") continue;
     for (const char* prefetch : {"1", "2", "4"}) {
       if (round++ >= testing::Rounds(15)) return;
       const Layout layout{.layers = 7,

@@ -1,0 +1,148 @@
+#include "ops/common/vectors.cuh"
+#include "ops/select/keys_query.cuh"
+#include "ops/select/softmax_select.cuh"
+
+namespace litecache::ops::cuda {
+namespace {
+
+constexpr int kInFlight = 32;                          // factors that a thread loads at once
+constexpr int kMostWords = kChainWords / 2;            // of a key: 4 bits of 256 channels
+constexpr int kWordsAWarp = kMostWords / kChainWarps;  // of a token of the first block
+constexpr int32_t kFloatsALine = 128 / sizeof(float);
+
+struct QueryShared {
+  float4 query[kMaxKeysDim / 4];
+  uint32_t bytes[kChainWords];
+  float warp_largest[kChainWarps];
+  int32_t warp_sums[kChainWarps];
+  int32_t products[kKeysBlock];  // of the first block's keys
+};
+
+// A block rotates a query head; a thread has a channel.
+__global__ void __launch_bounds__(kChainThreads, 3) KeysQueryKernel(
+    const __grid_constant__ StepView step, const __grid_constant__ LiteCacheShape shape,
+    const __grid_constant__ LiteCacheLayer layer, const __grid_constant__ SelectSource source,
+    const __grid_constant__ Chain chain, const KeysLayout layout, const float* const rotation) {
+  __shared__ QueryShared shared;
+  const auto pair = static_cast<int32_t>(blockIdx.y);
+  const auto thread = static_cast<int32_t>(threadIdx.x);
+  const int32_t lane = thread % 32, warp = thread / 32;
+  const int32_t d = shape.head_dim, group = shape.group;
+  const int32_t blocks = static_cast<int32_t>(gridDim.x), first = static_cast<int32_t>(blockIdx.x);
+  // The rotation is brought while it is determined whether it is needed.
+  for (int32_t i = first * kChainThreads + thread; i * kFloatsALine < d * layout.stride;
+       i += blocks * kChainThreads) {
+    AskFor(rotation + i * kFloatsALine);
+  }
+  WaitForKernelBefore();
+  LetNextKernelStart();
+  SelectTarget target;
+  if (!BeginPair(step, shape, layer, source, chain, pair, first, blocks, &target)) return;
+  const KeysQueries queries = KeysQueriesOf(chain, shape, pair);
+  // Finite for any query: a product with a key, and each of the two with means, stays below a
+  // quarter of the largest score.
+  const float most = kLargestScore / (4 * 65504.0f * 127 * static_cast<float>(layout.offset() * d));
+  // The first block may not be whole, but is if there are tokens behind it.
+  const bool has_first = target.end > kKeysBlock;
+  uint32_t words[kWordsAWarp] = {};
+  float scale = 0;
+  if (has_first) {
+    const int32_t list = __ldcg(layer.metadata.list_of_head + target.head);
+    const auto* block =
+        reinterpret_cast<const uint32_t*>(PageOf(*target.sequence, layer.metadata, list, 0));
+#pragma unroll
+    for (int i = 0; i < kWordsAWarp; ++i) {
+      const int32_t w = warp + i * kChainWarps;
+      if (w < layout.words) words[i] = block[w * kKeysBlock + lane];
+    }
+    scale = __half2float(KeyScalesOf(layout, block)[lane]);
+  }
+  const int32_t padded = (group + 7) / 8 * 8;
+  for (int32_t j = first; j < padded; j += blocks) {
+    if (j >= group) {
+      if (thread < kChainWords) queries.bytes[j * kChainWords + thread] = 0;
+      if (thread == 0) {
+        queries.factors[j] = queries.first[j] = 0;
+        queries.sums[j] = 0;
+      }
+      continue;
+    }
+    __syncthreads();  // all have read the previous head's
+    reinterpret_cast<float*>(shared.query)[thread] = thread < d ? target.q[j * d + thread] : 0;
+    if (thread < kKeysBlock) shared.products[thread] = 0;
+    __syncthreads();
+    float x = 0;
+    if (thread < d) {
+      const float* column = rotation + thread;
+      for (int32_t c0 = 0; c0 < d; c0 += kInFlight) {
+        float factor[kInFlight];
+#pragma unroll
+        for (int i = 0; i < kInFlight; ++i) {
+          factor[i] = c0 + i < d ? __ldg(column + (c0 + i) * layout.stride) : 0;
+        }
+#pragma unroll
+        for (int i = 0; i < kInFlight; i += 4) {
+          const float4 q = shared.query[(c0 + i) / 4];
+          x = fmaf(factor[i], q.x, x);
+          x = fmaf(factor[i + 1], q.y, x);
+          x = fmaf(factor[i + 2], q.z, x);
+          x = fmaf(factor[i + 3], q.w, x);
+        }
+      }
+    }
+    const float of_warp = WarpMax(isfinite(x) ? fabsf(x) : INFINITY);
+    if (lane == 0) shared.warp_largest[warp] = of_warp;
+    __syncthreads();
+    float largest = 0;
+#pragma unroll
+    for (int i = 0; i < kChainWarps; ++i) largest = fmaxf(largest, shared.warp_largest[i]);
+    const bool counts = largest >= 1e-30f && largest < INFINITY;
+    const int32_t byte = counts ? __float2int_rn(x * (127 / largest)) : 0;
+    reinterpret_cast<int8_t*>(shared.bytes)[thread] = static_cast<int8_t>(byte);
+    const int32_t sum_of_warp = __reduce_add_sync(kFullMask, byte);
+    if (lane == 0) shared.warp_sums[warp] = sum_of_warp;
+    __syncthreads();
+    if (thread < kChainWords) queries.bytes[j * kChainWords + thread] = shared.bytes[thread];
+    if (has_first) {
+      int32_t product = 0;
+      const uint32_t mask = layout.bits == 4 ? 0x0f0f0f0f : 0x03030303;
+#pragma unroll
+      for (int i = 0; i < kWordsAWarp; ++i) {
+        const int32_t w = warp + i * kChainWarps;
+        for (int32_t part = 0; w < layout.words && part < layout.parts(); ++part) {
+          product = __dp4a(static_cast<int32_t>(words[i] >> (part * layout.bits) & mask),
+                           static_cast<int32_t>(shared.bytes[w * layout.parts() + part]), product);
+        }
+      }
+      atomicAdd(&shared.products[lane], product);
+      __syncthreads();
+    }
+    if (warp != 0) continue;
+    int32_t sum = 0;
+#pragma unroll
+    for (int i = 0; i < kChainWarps; ++i) sum += shared.warp_sums[i];
+    sum *= layout.offset();
+    const float factor = counts ? fminf(largest / 127 * source.scale * kLog2E, most) : 0;
+    const float product = static_cast<float>(2 * shared.products[lane] - sum) * factor * scale;
+    const float mean = WarpSum(product) / kKeysBlock;
+    if (lane == 0) {
+      queries.factors[j] = factor;
+      queries.sums[j] = sum;
+      queries.first[j] = has_first ? mean : 0;
+    }
+  }
+}
+
+}  // namespace
+
+void BeginKeysSelect(CudaStream& stream, const StepView& step, const LiteCacheShape& shape,
+                     const LiteCacheLayer& layer, const SelectSource& source, const Chain& chain,
+                     const KeysLayout& layout, const float* rotation) {
+  LC_CHECK(shape.head_dim <= kMaxKeysDim, "head_dim {}", shape.head_dim);
+  const dim3 grid(static_cast<unsigned>(std::min<int64_t>(ChainGroup(shape.group), 16)),
+                  static_cast<unsigned>(step.capacity * shape.kv_heads));
+  LaunchOverlapping(stream, KeysQueryKernel, grid, kChainThreads, 0, step, shape, layer, source,
+                    chain, layout, rotation);
+}
+
+}  // namespace litecache::ops::cuda
