@@ -101,6 +101,76 @@ TEST_F(KeysSelectTest, KeysAndSelection) {
   }
 }
 
+// Keys that leave the recent window are encoded from the ring and from resident pages, several at
+// once: of which the last ones' centres are means of blocks that the first ones complete.
+TEST_F(KeysSelectTest, LeavingKeys) {
+  Random random = testing::TestRandom(12);
+  std::normal_distribution<float> normal;
+  for (const int64_t bits : {4, 2}) {
+    LiteCacheCase c;
+    c.kv_heads = 3;
+    c.head_dim = bits == 4 ? 128 : 40;
+    c.resident = {1};
+    c.encoding = c.store = RowEncoding::kF32;
+    const int32_t begins[] = {284, 29, 251}, counts[] = {6, 9, 8};
+    for (int s = 0; s < 3; ++s) c.past.push_back(begins[s] + counts[s] + c.recent - 1);
+    const KeysFormat format{.head_dim = c.head_dim, .bits = bits};
+    c.metadata_token_bytes = format.token_bytes();
+    Build(random, c);
+    const std::vector<float> rotation = KeysRotation(c.head_dim);
+    const RowFormat f32{RowEncoding::kF32, c.head_dim};
+    std::vector<std::vector<float>> keys(PairOf(3, 0));
+    const auto encode = [&](int32_t s, int32_t h, int64_t begin, int64_t count) {
+      const std::vector<std::byte*> host =
+          PagesOf(s, kMetadata).HostList(metadata_[static_cast<size_t>(h)]);
+      const KeysEncodeWork work{.keys = keys[PairOf(s, h)].data() + begin * c.head_dim,
+                                .key_stride = c.head_dim,
+                                .begin = begin,
+                                .count = count,
+                                .rotation = rotation.data(),
+                                .metadata = {host.data(), case_.metadata_page_tokens}};
+      ops::KeysEncode(*cpu_stream_, format, {&work, 1});
+    };
+    for (int32_t s = 0; s < 3; ++s) {
+      views_[static_cast<size_t>(s)].stored = begins[s];
+      for (int32_t h = 0; h < c.kv_heads; ++h) {
+        std::vector<float> row(static_cast<size_t>(2 * c.head_dim));
+        for (int32_t t = 0; t < begins[s] + counts[s]; ++t) {
+          for (float& x : row) x = normal(random) + 3;
+          keys[PairOf(s, h)].insert(keys[PairOf(s, h)].end(), row.begin(),
+                                    row.begin() + c.head_dim);
+          if (t < begins[s]) continue;
+          const RowTable& table = IsOffloaded(h) ? layer_.slots : layer_.resident;
+          ConvertRow(
+              f32, reinterpret_cast<const std::byte*>(row.data()), table.format,
+              HostRow(s, table, ListOf(h), IsOffloaded(h) ? shape_.windows.FixedSlot(t) : t));
+        }
+        encode(s, h, 0, begins[s]);
+      }
+      Push(PagesOf(s, kSlots));
+      Push(PagesOf(s, kResident));
+      Push(PagesOf(s, kMetadata));
+    }
+    PushViews();
+    KeysEncode(*stream_, step_, shape_, layer_, format, Upload(rotation), nullptr);
+    for (int32_t s = 0; s < 3; ++s) {
+      TestPages& pages = PagesOf(s, kMetadata);
+      const std::vector<std::byte> before = pages.mirror;
+      const std::vector<std::byte> got = (Pull(pages), pages.mirror);
+      pages.mirror = before;
+      for (int32_t h = 0; h < c.kv_heads; ++h) encode(s, h, begins[s], counts[s]);
+      size_t changed = 0, differing = 0;
+      for (size_t i = 0; i < got.size(); ++i) {
+        changed += pages.mirror[i] != before[i];
+        differing += got[i] != pages.mirror[i];
+      }
+      ASSERT_GT(changed, static_cast<size_t>(counts[s] * c.kv_heads * c.head_dim * bits / 8 / 2));
+      // Sums of squares are in another order than the CPU's: a few codes may be neighbours.
+      ASSERT_LE(differing, 2 + changed / 100) << bits << " bits, sequence " << s;
+    }
+  }
+}
+
 // Random codes and scales.
 class LongKeysSelectTest : public KeysSelectTest {
  protected:

@@ -1,4 +1,5 @@
 // Selects the top rows by the softmax of products estimated from hash codes (hash_softmax.cuh).
+#include "ops/select/chain_softmax_kernels.cuh"
 #include "ops/select/hash_softmax.cuh"
 #include "ops/select/hash_softmax_select_cuda.h"
 

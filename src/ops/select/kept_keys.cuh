@@ -34,23 +34,29 @@ __device__ __forceinline__ const __half* KeyScalesOf(const KeysLayout& layout,
   return reinterpret_cast<const __half*>(block + int64_t{layout.words} * kKeysBlock);
 }
 
-// Adds the mean of a block's keys, without their own centre, to centre [d] in shared memory, by
-// kThreads threads; terms in the CPU's order. A thread has the same channels in every call.
-template <int kThreads>
-__device__ inline void AddMean(const KeysLayout& layout, const uint32_t* block, int32_t d,
-                               float* centre) {
-  const __half* scales = KeyScalesOf(layout, block);
-  for (int32_t c = threadIdx.x; c < d; c += kThreads) {
-    const int32_t group = c / 4, word = group / layout.parts();
-    const int32_t shift = 8 * (c % 4) + layout.bits * (group % layout.parts());
-    float sum = 0;
-    for (int32_t t = 0; t < kKeysBlock; ++t) {
-      const auto code =
-          static_cast<int32_t>(block[word * kKeysBlock + t] >> shift) & layout.offset();
-      sum = fmaf(__half2float(scales[t]), static_cast<float>(2 * code - layout.offset()), sum);
-    }
-    centre[c] += sum / kKeysBlock;
+// Channel c of the mean of a block's keys, without their own centre; terms in the CPU's order.
+__device__ inline float MeanOf(const KeysLayout& layout, const uint32_t* block, int32_t c) {
+  const int32_t group = c / 4, word = group / layout.parts();
+  const int32_t shift = 8 * (c % 4) + layout.bits * (group % layout.parts());
+  const auto* words = reinterpret_cast<const uint4*>(block + word * kKeysBlock);
+  const auto* scales = reinterpret_cast<const uint2*>(KeyScalesOf(layout, block));
+  float sum = 0;
+  const auto add = [&](uint32_t word, float scale) {
+    const auto code = static_cast<int32_t>(word >> shift) & layout.offset();
+    sum = fmaf(scale, static_cast<float>(2 * code - layout.offset()), sum);
+  };
+#pragma unroll
+  for (int i = 0; i < kKeysBlock / 4; ++i) {
+    const uint4 four = words[i];
+    const uint2 of_four = scales[i];
+    const float2 low = __half22float2(*reinterpret_cast<const __half2*>(&of_four.x));
+    const float2 high = __half22float2(*reinterpret_cast<const __half2*>(&of_four.y));
+    add(four.x, low.x);
+    add(four.y, low.y);
+    add(four.z, high.x);
+    add(four.w, high.y);
   }
+  return sum / kKeysBlock;
 }
 
 }  // namespace litecache::ops::cuda

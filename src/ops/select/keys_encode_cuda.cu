@@ -1,3 +1,4 @@
+#include "ops/common/overlap.cuh"
 #include "ops/select/encode_cuda.h"
 #include "ops/select/kept_keys.cuh"
 #include "ops/select/litecache_encode.cuh"
@@ -49,6 +50,17 @@ __device__ inline Role RoleOf(int32_t token) {
   return token % kKeysCentre < kKeysBlock ? Role::kCentre : Role::kOther;
 }
 
+// Channel c of the centre of the key at `position`; block_of(position) is its block.
+template <class BlockOf>
+__device__ float CentreOf(const KeysLayout& layout, const BlockOf& block_of, int32_t position,
+                          int32_t c) {
+  const Role role = RoleOf(position);
+  if (role == Role::kFirst) return 0;
+  const float first = MeanOf(layout, block_of(0), c);
+  if (role == Role::kCentre || position < kKeysCentre) return first;
+  return first + MeanOf(layout, block_of(position / kKeysCentre * kKeysCentre), c);
+}
+
 // Keys of blocks with this role. Tiles begin at multiples of their size, so that all keys of one
 // have the same centre.
 __global__ void __launch_bounds__(kThreads)
@@ -74,10 +86,8 @@ __global__ void __launch_bounds__(kThreads)
     const int32_t count = min(target.end, (tile + 1) * kTile) - begin;
     if (RoleOf(begin) != role) continue;  // the same for all threads
     __syncthreads();
-    for (int32_t c = threadIdx.x; c < d; c += kThreads) centre[c] = 0;
-    if (role != Role::kFirst) AddMean<kThreads>(layout, block_of(0), d, centre);
-    if (role == Role::kOther && begin >= kKeysCentre) {
-      AddMean<kThreads>(layout, block_of(begin / kKeysCentre * kKeysCentre), d, centre);
+    for (int32_t c = threadIdx.x; c < d; c += kThreads) {
+      centre[c] = CentreOf(layout, block_of, begin, c);
     }
     for (int32_t i = warp; i < kTile; i += kWarps) {
       const KeyRow key = KeyOf(shape, layer, source, target, begin + min(i, count - 1));
@@ -105,6 +115,57 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+// For one key per head, as in decode: a thread has a channel, and loads its column of the rotation
+// before the key has arrived. A block's keys are in order: each has the centre it needs.
+__global__ void __launch_bounds__(kThreads)
+    KeysEncodeOneKernel(const __grid_constant__ StepView step,
+                        const __grid_constant__ LiteCacheShape shape,
+                        const __grid_constant__ LiteCacheLayer layer, const KeySource source,
+                        const KeysLayout layout, const float* rotation) {
+  static_assert(kThreads == kMaxDim);
+  constexpr int kAhead = 64;
+  __shared__ float key[kMaxDim], rotated[kMaxDim];
+  const int32_t d = shape.head_dim, channel = threadIdx.x;
+  const float* column = rotation + channel;
+  float ahead[kAhead];
+#pragma unroll
+  for (int c = 0; c < kAhead; ++c) {
+    ahead[c] = channel < d && c < d ? column[c * layout.stride] : 0;
+  }
+  LetNextKernelStart();
+  WaitForKernelBefore();
+  EncodeTarget target;
+  if (!FindKeys(step, shape, layer, source, blockIdx.y, blockIdx.x, &target)) return;
+  const auto block_of = [&](int32_t position) {
+    const int32_t page = position / layer.metadata.page_rows;
+    return reinterpret_cast<uint32_t*>(PageOf(*target.sequence, layer.metadata, target.list, page) +
+                                       (position - page * layer.metadata.page_rows) / kKeysBlock *
+                                           layout.block_bytes());
+  };
+  for (int32_t position = target.begin; position < target.end; ++position) {
+    const KeyRow row = KeyOf(shape, layer, source, target, position);
+    if (channel < d) key[channel] = row[channel];
+    __syncthreads();
+    if (channel < d) {
+      const float centre = CentreOf(layout, block_of, position, channel);
+      float sum = 0;
+#pragma unroll
+      for (int c = 0; c < kAhead; ++c) sum = c < d ? fmaf(ahead[c], key[c], sum) : sum;
+#pragma unroll 32
+      for (int32_t c = kAhead; c < d; ++c) sum = fmaf(column[c * layout.stride], key[c], sum);
+      rotated[channel] = sum - centre;
+    }
+    __syncthreads();
+    if (threadIdx.x < 32) {
+      uint32_t* block = block_of(position);
+      const int32_t in_block = position % kKeysBlock;
+      RoundKey(layout, d, rotated, block + in_block,
+               const_cast<__half*>(KeyScalesOf(layout, block)) + in_block);
+    }
+    __syncthreads();  // the next key's centre may be of this block
+  }
+}
+
 }  // namespace
 
 void KeysEncode(Stream& stream, const StepView& step, const LiteCacheShape& shape,
@@ -116,6 +177,12 @@ void KeysEncode(Stream& stream, const StepView& step, const LiteCacheShape& shap
   LC_CHECK(layer.metadata.page_rows % kKeysBlock == 0, "pages of {} tokens",
            layer.metadata.page_rows);
   const KeySource keys = KeysOf(shape, k);
+  if (k == nullptr && step.max_rows == 1) {
+    const dim3 heads(static_cast<unsigned>(shape.kv_heads), static_cast<unsigned>(step.capacity));
+    LaunchOverlapping(AsCuda(stream), KeysEncodeOneKernel, heads, kThreads, 0, step, shape, layer,
+                      keys, LayoutOf(format), rotation);
+    return;
+  }
   const dim3 grid = EncodeGrid(step, shape, keys, kTile);
   for (const Role role : {Role::kFirst, Role::kCentre, Role::kOther}) {
     KeysEncodeKernel<<<grid, kThreads, 0, AsCuda(stream).handle()>>>(

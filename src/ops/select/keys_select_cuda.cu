@@ -1,4 +1,5 @@
 // Selects the top rows by keys in a few bits (keys_softmax.cuh).
+#include "ops/select/chain_softmax_kernels.cuh"
 #include "ops/select/keys_softmax.cuh"
 
 namespace litecache::ops::cuda {
