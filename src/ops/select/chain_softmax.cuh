@@ -174,7 +174,9 @@ struct ChainSoftmax {
 //     x[4]: log2 e times the estimates for the lane's head of quad r
 //   bool Keeps()
 //     whether the first kernel keeps what the second makes scores from
-//   Kept LoadKept(index), void ScoreKept(kept, index, score), void ScoreAgain(t, score)
+//   bool kLocatesAgain
+//     whether ScoreAgain reads `located`
+//   Kept LoadKept(index), void ScoreKept(kept, index, score), void ScoreAgain(t, slot, score)
 //     for the second kernel: add the heads' shares to the scores of the lane's four tokens
 
 // Loads the first blocks of the item whose blocks have been located, with all loads in flight at

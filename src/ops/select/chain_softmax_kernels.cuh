@@ -63,10 +63,12 @@ __global__ void __launch_bounds__(kChainThreads, Softmax::kBlocksAnSm)
   constexpr int kBlocks = Softmax::kBlocks;
   extern __shared__ uint32_t softmax_words[];
   __shared__ CoarseBins bins;
+  __shared__ const std::byte* located[Softmax::kLocatesAgain ? kChainWarps : 1][32];
   const int32_t lane = threadIdx.x % 32;
   Softmax softmax{step, shape, layer, chain, words};
   softmax.parts = PartsOf(softmax_words, softmax.padded(), softmax.row(), Softmax::kFloats);
   const bool keeps = softmax.Keeps();
+  if constexpr (Softmax::kLocatesAgain) softmax.located = located[threadIdx.x / 32];
   bins.Clear();
   WaitForKernelBefore();
   ChainWork work;
@@ -98,6 +100,10 @@ __global__ void __launch_bounds__(kChainThreads, Softmax::kBlocksAnSm)
     uint32_t* keys = chain.Of(work.pair, chain.layout.keys);
     int added = 0;
     for (int32_t item = work.first; item < work.last; ++item) {
+      const int32_t slot = (item - work.first) % Softmax::kLocated * kBlocks;
+      if constexpr (Softmax::kLocatesAgain) {
+        if (slot == 0) softmax.Locate(item);
+      }
 #pragma unroll
       for (int b = 0; b < kBlocks; ++b) {
         const int32_t index = softmax.IndexOf(item, b), token = origin + index + lane;
@@ -110,7 +116,7 @@ __global__ void __launch_bounds__(kChainThreads, Softmax::kBlocksAnSm)
           softmax.ScoreKept(kept[b], index, score);
           if (item + 1 < work.last) load(item + 1, b);
         } else {
-          softmax.ScoreAgain(origin + index, score);
+          softmax.ScoreAgain(origin + index, slot + b, score);
         }
         const uint32_t key = ChainKey(Softmax::SumOfQuad(score));
         const bool is_candidate = token >= begin && token < end;

@@ -42,7 +42,7 @@ struct HashSoftmax : ChainSoftmax<kWords, kQuads> {
   static constexpr int kParts = kWords > 0 ? kWords / 4 : 1;  // of 128 bits each
   static constexpr int kBlocksAnSm = 3;
   static constexpr int kHeld = kBlocks;
-  static constexpr bool kDoneEarly = false;
+  static constexpr bool kDoneEarly = false, kLocatesAgain = false;
   static constexpr int kFloats = 1;  // HashQueries' factors
   static __host__ __device__ int32_t RowOf(int32_t words) { return words; }
   __device__ int32_t row() const { return words(); }
@@ -194,7 +194,7 @@ struct HashSoftmax : ChainSoftmax<kWords, kQuads> {
   }
 
   // Scores of tokens [t, t + 32), reading their codes again.
-  __device__ void ScoreAgain(int32_t t, float (&score)[4]) const {
+  __device__ void ScoreAgain(int32_t t, int32_t, float (&score)[4]) const {
     const Tokens tokens = LoadTokens(t);
     for (int32_t first_head = 0; first_head < shape.group; first_head += kHeads) {
       const Query query = QueryOf(first_head);

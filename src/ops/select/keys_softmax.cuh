@@ -38,7 +38,7 @@ struct KeysSoftmax : ChainSoftmax<0, kQuads> {
   // Of a third block of threads on an SM, or more data in flight, the registers hold one.
   static constexpr int kBlocksAnSm = kDim <= 128 ? 3 : 2;
   static constexpr int kHeld = kLoads <= 2 ? 2 : 1;
-  static constexpr bool kDoneEarly = true;
+  static constexpr bool kDoneEarly = true, kLocatesAgain = kQuads > 1;
   static constexpr int kFloats = 3;  // KeysQueries' factors, sums and first
   static constexpr int32_t kMask = kBits == 4 ? 0x0f0f0f0f : 0x03030303;
   static constexpr int kRow = kDim / 4 + 8;  // 8: heads are in different banks
@@ -46,7 +46,7 @@ struct KeysSoftmax : ChainSoftmax<0, kQuads> {
 
   static __host__ __device__ int32_t RowOf(int32_t) { return kRow; }
   __device__ int32_t row() const { return kRow; }
-  __device__ bool Keeps() const { return kQuads == 1; }
+  __device__ bool Keeps() const { return !kLocatesAgain; }
 
   // What a lane holds of its heads: x = (2 p - sum) * factor * scale + shift for a product p.
   struct Query {
@@ -271,8 +271,8 @@ struct KeysSoftmax : ChainSoftmax<0, kQuads> {
     AddShares(x, head, score);
   }
   // Scores of tokens [t, t + 32), reading them again.
-  __device__ void ScoreAgain(int32_t t, float (&score)[4]) const {
-    const Tokens tokens = LoadTokens(BlockOf(t));
+  __device__ void ScoreAgain(int32_t t, int32_t slot, float (&score)[4]) const {
+    const Tokens tokens = LoadTokens(located[slot]);
     for (int32_t first_head = 0; first_head < shape.group; first_head += kHeads) {
       const Query query = QueryOf(first_head);
       int32_t value[kQuads][4];
