@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "ops/dense_testing_cuda.h"
+#include "ops/dense_testing.h"
 
 namespace litecache::ops::cuda {
 namespace {

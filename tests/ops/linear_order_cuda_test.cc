@@ -19,7 +19,7 @@
 namespace litecache::ops::cuda {
 namespace {
 
-TEST_F(LinearTest, AChainOfProducts) {
+TEST_F(CudaLinearTest, AChainOfProducts) {
   // Each product multiplies, adds to or overwrites the result of the previous one, with other work
   // of the stream in between; also as a graph's first node and after a fork.
   // work between: also as a graph's first node and after a fork.
@@ -96,7 +96,7 @@ TEST_F(LinearTest, AChainOfProducts) {
   LC_CUDA(cudaStreamDestroy(side));
 }
 
-TEST_F(LinearTest, OverlapsNothingButTheKernelBefore) {
+TEST_F(CudaLinearTest, OverlapsNothingButTheKernelBefore) {
   // Between products that may overlap: a fork after one of them, work on the other branch that
   // reads its result, and a join; with copies. As a replayed graph of many layers.
   constexpr int64_t kWidth = 2048, kRows = 2;
@@ -169,7 +169,7 @@ TEST_F(LinearTest, OverlapsNothingButTheKernelBefore) {
   LC_CUDA(cudaEventDestroy(joined));
 }
 
-TEST_F(LinearTest, SharingTheGpuChangesNoBit) {
+TEST_F(CudaLinearTest, SharingTheGpuChangesNoBit) {
   // Blocks claim tiles instead of taking even shares, in more launches than there are counters; in
   // a graph whose kernels overlap, while another stream occupies SMs now and then.
   const auto shared = gpu_->CreateStream();
@@ -214,7 +214,7 @@ TEST_F(LinearTest, SharingTheGpuChangesNoBit) {
   }
 }
 
-TEST_F(LinearTest, SmsSetApartChangeNoBit) {
+TEST_F(CudaLinearTest, SmsSetApartChangeNoBit) {
   std::string why_none;
   const SmSplit* const split = SmSplit::Get(gpu_->index(), 8, &why_none);
   if (split == nullptr) GTEST_SKIP() << why_none;
@@ -286,11 +286,12 @@ TEST_F(LinearTest, SmsSetApartChangeNoBit) {
   }
 }
 
-TEST_F(LinearTest, IsCapturedIntoAGraph) {
+TEST_F(CudaLinearTest, IsCapturedIntoAGraph) {
   PrepareLinear(*stream_);
   for (int64_t rows : {4, 48}) {
     SCOPED_TRACE(rows);
     LinearCase c = Make(rows, 72, 136, DType::kBF16, DType::kF32, true, false, 0);
+    c.Refer(*target_);
     const LinearPart target = Target(c);
     const MatrixView x = OnDevice(c.x);
     CUstream_st* const handle = AsCuda(*stream_).handle();

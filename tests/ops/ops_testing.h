@@ -96,20 +96,27 @@ inline bool SameBits(const Matrix& a, const Matrix& b) {
   return true;
 }
 
-// Calls body(stream) with every level of vector instructions that this machine supports.
+// Calls body with every level of vector instructions that this machine supports.
 template <class Body>
-void ForEachIsa(int threads, const Body& body) {
+void ForEachIsa(const Body& body) {
   LimitCpuIsa(CpuIsa::kAvx512Bf16);
   const CpuIsa best = ActiveCpuIsa();
-  CpuDevice device(threads);
-  auto stream = device.CreateStream();
   for (CpuIsa isa : {CpuIsa::kPortable, CpuIsa::kAvx2, CpuIsa::kAvx512, CpuIsa::kAvx512Bf16}) {
     if (isa > best) break;
     LimitCpuIsa(isa);
-    SCOPED_TRACE(std::string(Name(isa)) + ", " + std::to_string(threads) + " threads");
-    body(*stream);
+    SCOPED_TRACE(std::string(Name(isa)));
+    body();
   }
   LimitCpuIsa(CpuIsa::kAvx512Bf16);
+}
+
+// The same, body(stream) on a CPU's stream.
+template <class Body>
+void ForEachIsa(int threads, const Body& body) {
+  CpuDevice device(threads);
+  auto stream = device.CreateStream();
+  SCOPED_TRACE(std::to_string(threads) + " threads");
+  ForEachIsa([&] { body(*stream); });
 }
 
 }  // namespace litecache::ops

@@ -20,40 +20,6 @@ std::vector<float> Frequencies(int64_t half, double theta) {
   return result;
 }
 
-TEST(Rope, MatchesDoublePrecisionUpToAMillion) {
-  Random random(20);
-  for (int64_t half : {1, 3, 8, 16, 32, 40, 64, 128}) {
-    const auto frequencies = Frequencies(half, 500000.0);
-    for (int64_t heads : {1, 3}) {
-      std::vector<int32_t> positions = {0, 1, 2, 1000, 131071, 1048575};
-      const auto tokens = static_cast<int64_t>(positions.size());
-      const Matrix x = Matrix::Normal(random, DType::kF32, tokens, heads * 2 * half, 2);
-      for (float scale : {1.0f, 1.25f}) {
-        ForEachIsa(2, [&](Stream& stream) {
-          const Matrix y = x;
-          const Matrix rotations(DType::kF32, tokens, 2 * half);
-          RopeRotations(stream, positions, frequencies, scale, rotations.view());
-          Rope(stream, y.view(), rotations.view(), heads);
-          for (int64_t t = 0; t < tokens; ++t) {
-            for (int64_t h = 0; h < heads; ++h) {
-              for (int64_t i = 0; i < half; ++i) {
-                const double angle = static_cast<double>(positions[static_cast<size_t>(t)]) *
-                                     frequencies[static_cast<size_t>(i)];
-                const double a = x.At(t, h * 2 * half + i), b = x.At(t, h * 2 * half + half + i);
-                const double bound = std::ldexp(1.0, -24) * 4 * scale * (std::abs(a) + std::abs(b));
-                ASSERT_NEAR(y.At(t, h * 2 * half + i),
-                            scale * (a * std::cos(angle) - b * std::sin(angle)), bound);
-                ASSERT_NEAR(y.At(t, h * 2 * half + half + i),
-                            scale * (b * std::cos(angle) + a * std::sin(angle)), bound);
-              }
-            }
-          }
-        });
-      }
-    }
-  }
-}
-
 TEST(RotateHeads, NormsThenRotatesEachMatrix) {
   Random random(23);
   CpuDevice device(2);

@@ -1,0 +1,95 @@
+#include <utility>
+
+#include "ops/dense/activation.h"
+#include "ops/dense/embedding.h"
+#include "ops/dense_testing.h"
+
+namespace litecache::ops {
+namespace {
+
+using ElementwiseTest = DenseTest;
+
+TEST_F(ElementwiseTest, SiluMul) {
+  for (const DType in : target_->Activations()) {
+    for (const DType out : target_->Activations()) {
+      if (SizeOf(out) > SizeOf(in)) continue;
+      for (const auto& [cols, padding] : {std::pair<int64_t, int64_t>{1, 0},
+                                          {7, 1},
+                                          {16, 4},
+                                          {33, 0},
+                                          {37, 0},
+                                          {132, 4},
+                                          {4096, 4},
+                                          {5001, 1},
+                                          {9000, 4},
+                                          {14336, 0},
+                                          {70001, 3}}) {
+        SCOPED_TRACE(
+            fmt::format("{} -> {}, cols {}, padding {}", Name(in), Name(out), cols, padding));
+        Matrix gate = Matrix::Normal(random_, in, 3, cols, padding, 8.0f);
+        gate.Set(0, 0, 0.0f);
+        gate.Set(1, 0, 200.0f);
+        gate.Set(2, 0, -200.0f);  // exp(200) is infinite
+        const Matrix up = Matrix::Normal(random_, in, 3, cols, padding);
+        const auto want = [&](int64_t r, int64_t c) {
+          return gate.At(r, c) / (1 + std::exp(-gate.At(r, c))) * up.At(r, c);
+        };
+        ForEachVariant([&] {
+          const MatrixView device = OnDevice(gate);
+          const MatrixView y = in == out ? device : OnDevice(Matrix(out, 3, cols, padding));
+          SiluMul(*stream_, device, OnDevice(up), y);
+          ExpectNear(y, want, [&](int64_t r, int64_t c) {
+            return std::abs(want(r, c)) * (std::ldexp(12.0, -24) + Rounding(out)) + 1e-30;
+          });
+        });
+      }
+    }
+  }
+}
+
+TEST_F(ElementwiseTest, Relu) {
+  for (DType dtype : target_->Activations()) {
+    for (int64_t cols : {1, 5, 15, 64, 4099, 16384}) {
+      SCOPED_TRACE(fmt::format("{}, cols {}", Name(dtype), cols));
+      const Matrix x = Matrix::Normal(random_, dtype, 3, cols, 4);
+      ForEachVariant([&] {
+        const MatrixView device = OnDevice(x);
+        Relu(*stream_, device);
+        ExpectNear(
+            device, [&](int64_t r, int64_t c) { return std::max(x.At(r, c), 0.0); },
+            [](int64_t, int64_t) { return 0.0; });
+      });
+    }
+  }
+}
+
+TEST_F(ElementwiseTest, EmbeddingStoresAndAddsExactly) {
+  for (DType dtype : target_->Tables()) {
+    for (int64_t cols : {1, 7, 17, 64, 1001, 4096}) {
+      for (bool add : {false, true}) {
+        SCOPED_TRACE(fmt::format("{}, cols {}, add {}", Name(dtype), cols, add));
+        const Matrix table = Matrix::Normal(random_, dtype, 211, cols, 4);
+        const Matrix y = Matrix::Normal(random_, DType::kF32, 40, cols, 4);
+        std::vector<int32_t> ids(40);
+        for (int32_t& id : ids) id = static_cast<int32_t>(random_.Integer(0, 210));
+        ids[0] = 210;
+        ids[1] = 0;
+        ForEachVariant([&] {
+          const MatrixView got = OnDevice(y);
+          Embedding(*stream_, OnDevice(table), SpanOnDevice(ids), got,
+                    add ? Epilogue::kAdd : Epilogue::kStore);
+          ExpectNear(
+              got,
+              [&](int64_t r, int64_t c) {
+                const auto value = static_cast<float>(table.At(ids[static_cast<size_t>(r)], c));
+                return add ? static_cast<float>(y.At(r, c)) + value : value;
+              },
+              [](int64_t, int64_t) { return 0.0; });
+        });
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace litecache::ops
