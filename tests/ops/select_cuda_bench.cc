@@ -30,20 +30,22 @@ std::vector<float> NormalNumbers(size_t count) {
   return values;
 }
 
-// Pages of random codes and norms near 10: `blocks` different ones, `copies` times each.
-Buffer HashPages(Bench& bench, const HashFormat& format, int64_t page_tokens, int64_t blocks,
-                 int64_t copies) {
+// Pages of random codes and an f16 near `mean` for each token: `blocks` different ones, `copies`
+// times each.
+template <class Format>
+Buffer CodePages(Bench& bench, const Format& format, float mean, int64_t page_tokens,
+                 int64_t blocks, int64_t copies) {
   std::mt19937_64 random(5);
-  std::normal_distribution<float> normal(10, 1);
+  std::normal_distribution<float> normal(mean, mean / 10);
   std::vector<std::byte> data(static_cast<size_t>(blocks) * kPageBytes);
   for (int64_t page = 0; page < blocks; ++page) {
     auto* block = data.data() + static_cast<size_t>(page) * kPageBytes;
-    for (int64_t t = 0; t < page_tokens; t += HashFormat::kBlockTokens) {
+    for (int64_t t = 0; t < page_tokens; t += Format::kBlockTokens) {
       auto* words = reinterpret_cast<uint32_t*>(block);
-      const int64_t count = HashFormat::kBlockTokens * format.words();
+      const int64_t count = Format::kBlockTokens * format.words();
       for (int64_t i = 0; i < count; ++i) words[i] = static_cast<uint32_t>(random());
-      auto* norms = reinterpret_cast<f16*>(words + count);
-      for (int64_t i = 0; i < HashFormat::kBlockTokens; ++i) norms[i] = f16(normal(random));
+      auto* numbers = reinterpret_cast<f16*>(words + count);
+      for (int64_t i = 0; i < Format::kBlockTokens; ++i) numbers[i] = f16(normal(random));
       block += format.block_bytes();
     }
   }
@@ -152,7 +154,7 @@ Selecting Hash(Bench& bench, int64_t bits, int32_t group, HashScore score) {
           .page_tokens = page_tokens,
           .pages =
               [=, &bench](int64_t blocks, int64_t copies) {
-                return HashPages(bench, format, page_tokens, blocks, copies);
+                return CodePages(bench, format, 10, page_tokens, blocks, copies);
               },
           .make = [=, &bench]() -> Selecting::Run {
             const auto weights = Weights(bench, kKvHeads * kHeadDim * bits);
@@ -160,6 +162,27 @@ Selecting Hash(Bench& bench, int64_t bits, int32_t group, HashScore score) {
             return [=](Stream& stream, const StepView& step, const LiteCacheShape& shape,
                        const LiteCacheLayer& layer, const SelectQuery& query, void* scratch) {
               select(stream, step, shape, layer, format, weights->as<float>(), query, scratch);
+            };
+          }};
+}
+
+Selecting Keys(Bench& bench, int64_t bits, int32_t group = static_cast<int32_t>(kGroup)) {
+  const KeysFormat format{.head_dim = kHeadDim, .bits = bits};
+  const int64_t page_tokens =
+      static_cast<int64_t>(kPageBytes) / format.block_bytes() * KeysFormat::kBlockTokens;
+  return {.name = bits == 4 ? "keys select" : "keys2 select",
+          .group = group,
+          .token_bytes = format.token_bytes(),
+          .page_tokens = page_tokens,
+          .pages =
+              [=, &bench](int64_t blocks, int64_t copies) {
+                return CodePages(bench, format, 0.1f, page_tokens, blocks, copies);
+              },
+          .make = [=, &bench]() -> Selecting::Run {
+            const auto rotation = std::make_shared<Buffer>(bench.Upload(KeysRotation(kHeadDim)));
+            return [=](Stream& stream, const StepView& step, const LiteCacheShape& shape,
+                       const LiteCacheLayer& layer, const SelectQuery& query, void* scratch) {
+              KeysSelect(stream, step, shape, layer, format, rotation->as<float>(), query, scratch);
             };
           }};
 }
@@ -222,17 +245,21 @@ Selecting Exact(PinnedHost& host) {
 
 void BenchSelect(Bench& bench) {
   PinnedHost host(bench.gpu());
-  for (const HashScore score : {HashScore::kSum, HashScore::kSoftmax}) {
-    const Selecting hash = Hash(bench, 256, kGroup, score);
+  for (const Selecting& codes :
+       {Hash(bench, 256, kGroup, HashScore::kSum), Hash(bench, 256, kGroup, HashScore::kSoftmax),
+        Keys(bench, 4), Keys(bench, 2)}) {
     for (const int32_t context : {32768, 131072, 1000000}) {
       for (const double refreshed : {0.0, 1.6, 8.0}) {
-        Measure(bench, hash, context, 1, refreshed);
-        if (context <= 131072) Measure(bench, hash, context, 6, refreshed);
+        Measure(bench, codes, context, 1, refreshed);
+        if (context <= 131072) Measure(bench, codes, context, 6, refreshed);
       }
     }
+  }
+  for (const HashScore score : {HashScore::kSum, HashScore::kSoftmax}) {
     Measure(bench, Hash(bench, 256, 8, score), 131072, 1, 8);
     Measure(bench, Hash(bench, 128, kGroup, score), 131072, 1, 8);
   }
+  Measure(bench, Keys(bench, 4, 8), 131072, 1, 8);
   for (const Selecting& other : {Bounds(), Projection(bench, kHeadDim / 4), Exact(host)}) {
     for (const int32_t context : {32768, 131072}) {
       for (const double refreshed : {0.0, 1.6, 8.0}) Measure(bench, other, context, 1, refreshed);
