@@ -101,6 +101,10 @@ struct KvOptions {
   // A head whose rows were chosen with a predicted query is looked up again with the actual one,
   // and chooses anew if that misses: every head attends rows of a query within its threshold.
   bool verify_predictions = true;
+  // The least threshold of that check for rows chosen with this step's prediction: an error of a
+  // prediction costs more attention mass than a step of time that turns the query as far
+  // (lab/notes/accuracy.md).
+  double prediction_eta = 0.93;
 
   // ---- retriever ----
   std::string retriever = "auto";  // exact | hata | keys | keys2 | quest | loki | auto: hata

@@ -141,6 +141,9 @@ Rows ReuseRows() {
           "Look rows chosen with a predicted query up again with the actual query, and choose anew "
           "where that misses",
           {.flag = "--verify"}),
+      Row("prediction_eta", &O::prediction_eta, Real(-1, 1),
+          "Rows chosen with this step's prediction are attended only if its cosine with the actual "
+          "query is above this and the head's threshold"),
   };
 }
 

@@ -87,7 +87,8 @@ std::vector<int64_t> MeasuredSources(std::span<const std::vector<float>> cosines
   for (size_t layer = 1; layer < sources.size(); ++layer) {
     for (auto d = std::min<int64_t>(kDistance, static_cast<int64_t>(cosines.size())); d >= 1; --d) {
       const int64_t source = static_cast<int64_t>(layer) - d;
-      if (source < last || cosines[static_cast<size_t>(d - 1)][layer] < kWantedCosine) continue;
+      if (source < last || cosines[static_cast<size_t>(d - 1)][layer] < kWantedCosine[d - 1])
+        continue;
       sources[layer] = last = source;
       break;
     }

@@ -25,6 +25,7 @@ DecodePath::DecodePath(Tiers& tiers, Retriever& retriever, Spiller& spiller, Rec
       recall_(recall),
       counters_(counters),
       aggregation_(AggregationOf(options)),
+      prediction_tau_(static_cast<float>(options.prediction_eta)),
       refresher_(tiers, retriever, options.delta_update),
       results_(std::move(results)) {}
 
@@ -157,11 +158,14 @@ void DecodePath::Decide(Stream& stream, int64_t layer, std::span<const SequenceV
   ForEachOffloaded(layer, sequences, [&](const SequenceView& sequence, int64_t head, int64_t list) {
     if (shape.AllFit(sequence.n())) return;
     HeadSlots& slots = sequence.slots->heads[static_cast<size_t>(list)];
+    // Rows chosen at this step, by its prediction: also if a step that failed is run again.
+    const bool predicted = verifying && slots.window_begin == shape.RecentBegin(sequence.n());
+    const float tau = std::max(tiers_.plan.at(layer, head).tau, predicted ? prediction_tau_ : -1);
     lookups_.push_back({.q = Query(q, sequence, head),
                         .label = tiers_.slots.Label(*sequence.slots, list),
                         .importance = tiers_.plan.importance.data() + layer * shape.layout.q_heads +
                                       head * shape.group,
-                        .tau = slots.pending ? kAlwaysRefresh : tiers_.plan.at(layer, head).tau});
+                        .tau = slots.pending ? kAlwaysRefresh : tau});
   });
   if (lookups_.empty()) return;
   ops::QsacLookup(stream, shape.group, shape.layout.head_dim, aggregation_, lookups_);
@@ -183,8 +187,9 @@ void DecodePath::Decide(Stream& stream, int64_t layer, std::span<const SequenceV
     } else {
       counters.hits += hit ? 1 : 0;
     }
+    HeadSlots& slots = sequence.slots->heads[static_cast<size_t>(list)];
     if (hit) return;
-    sequence.slots->heads[static_cast<size_t>(list)].pending = true;
+    slots.pending = true;
     refreshes_.push_back({.sequence = &sequence,
                           .head = head,
                           .q = lookup.q,

@@ -73,6 +73,7 @@ class DecodePath {
   RecallMeter* recall_;
   Counters& counters_;
   ops::Aggregation aggregation_;
+  float prediction_tau_;  // KvOptions::prediction_eta
   Refresher refresher_;
   std::shared_ptr<const ResultOverride> results_;
 

@@ -25,6 +25,7 @@ CudaDecodePath::CudaDecodePath(CudaDevice& device, const Shape& shape, const Cud
       retriever_(retriever),
       pulls_(pulls),
       aggregation_(AggregationOf(options)),
+      prediction_tau_(static_cast<float>(options.prediction_eta)),
       delta_(options.delta_update),
       verify_(options.verify_predictions),
       prefetched_(prefetched.begin(), prefetched.end()),
@@ -79,6 +80,7 @@ void CudaDecodePath::LookUp(Stream& stream, const Target& target, const MatrixVi
   if (target.verifying) {
     // An override asks itself: it changes which heads miss.
     ops::cuda::VerifyLookup(stream, step_, layers_.shape(), target.layer, aggregation_, q,
+                            prediction_tau_,
                             results_ == nullptr ? target.condition : StepCondition());
   } else {
     ops::cuda::Lookup(stream, step_, layers_.shape(), target.layer, aggregation_, q);

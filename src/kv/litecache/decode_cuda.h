@@ -93,6 +93,7 @@ class CudaDecodePath {
   CudaRetriever& retriever_;
   LinkPulls& pulls_;
   const ops::Aggregation aggregation_;
+  const float prediction_tau_;
   const bool delta_, verify_;
   const std::vector<uint8_t> prefetched_;
   const std::unique_ptr<const CudaResultOverride> results_;

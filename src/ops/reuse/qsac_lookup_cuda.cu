@@ -153,12 +153,18 @@ __device__ bool KeepLeaving(const StepSequence& s, const LiteCacheShape& shape,
   return true;
 }
 
+// Of a lookup that checks one with a predicted query: VerifyLookup's arguments.
+struct LookupCheck {
+  bool checks = false;
+  float least_tau = -1;
+  StepCondition condition;
+};
+
 // One block per pair, one warp per query head.
 __global__ void LookupKernel(const __grid_constant__ StepView step,
                              const __grid_constant__ LiteCacheShape shape,
                              const __grid_constant__ LiteCacheLayer layer, Aggregation aggregation,
-                             const float* q, int64_t stride, bool verifying,
-                             StepCondition condition) {
+                             const float* q, int64_t stride, LookupCheck check) {
   __shared__ float similarities[kMaxGroup];
   __shared__ bool take_query, keep_row;
   const int32_t head = blockIdx.x, sequence = blockIdx.y;
@@ -177,7 +183,7 @@ __global__ void LookupKernel(const __grid_constant__ StepView step,
   const float* query = q + s.first_row * stride + int64_t{head} * shape.group * d;
   float* label = LabelOf(s, shape, list);
   if (shape.windows.AllFit(s.past + 1)) {
-    if (verifying) return;
+    if (check.checks) return;
     // All candidates are cached, so the label may be any query: this step's.
     if (threadIdx.x == 0) {
       keep_row = KeepLeaving(s, shape, layer, list, pair);
@@ -208,7 +214,11 @@ __global__ void LookupKernel(const __grid_constant__ StepView step,
           Aggregate(aggregation, similarities, shape.group,
                     aggregation == Aggregation::kImportance ? layer.importance + head * shape.group
                                                             : nullptr);
-      const bool hit = state.pending == 0 && similarity > layer.tau[head];
+      // Rows chosen at this step, by its prediction: also if a step that failed is run again.
+      const bool predicted =
+          check.checks && state.window_begin == shape.windows.RecentBegin(s.past + 1);
+      const float tau = fmaxf(layer.tau[head], predicted ? check.least_tau : -1.0f);
+      const bool hit = state.pending == 0 && similarity > tau;
       DeviceHeadCounters& counters = layer.counters[head];
       atomicAdd(&counters.lookups, 1ull);
       atomicAdd(&counters.similarity, static_cast<double>(similarity));
@@ -217,7 +227,7 @@ __global__ void LookupKernel(const __grid_constant__ StepView step,
       } else {
         state.pending = 1;
         layer.refresh[pair] = 1;
-        condition.Ask();
+        check.condition.Ask();
       }
       take_query = !hit;
     }
@@ -255,26 +265,27 @@ void CheckQueries(const LiteCacheShape& shape, const MatrixView& q) {
 
 void LaunchLookup(Stream& stream, const StepView& step, const LiteCacheShape& shape,
                   const LiteCacheLayer& layer, Aggregation aggregation, const MatrixView& q,
-                  bool verifying, const StepCondition& condition) {
+                  const LookupCheck& check) {
   CheckQueries(shape, q);
   LC_CHECK(shape.group >= 1 && shape.group <= kMaxGroup, "a group of {}", shape.group);
   LC_CHECK(aggregation != Aggregation::kImportance || layer.importance != nullptr);
   const int threads = 32 * std::min(shape.group, kMaxWarps);
   LaunchOverlapping(AsCuda(stream), LookupKernel, PairGrid(step, shape), threads, 0, step, shape,
-                    layer, aggregation, q.Row<const float>(0), q.stride, verifying, condition);
+                    layer, aggregation, q.Row<const float>(0), q.stride, check);
 }
 
 }  // namespace
 
 void Lookup(Stream& stream, const StepView& step, const LiteCacheShape& shape,
             const LiteCacheLayer& layer, Aggregation aggregation, const MatrixView& q) {
-  LaunchLookup(stream, step, shape, layer, aggregation, q, /*verifying=*/false, {});
+  LaunchLookup(stream, step, shape, layer, aggregation, q, {});
 }
 
 void VerifyLookup(Stream& stream, const StepView& step, const LiteCacheShape& shape,
                   const LiteCacheLayer& layer, Aggregation aggregation, const MatrixView& q,
-                  const StepCondition& condition) {
-  LaunchLookup(stream, step, shape, layer, aggregation, q, /*verifying=*/true, condition);
+                  float least_tau, const StepCondition& condition) {
+  LaunchLookup(stream, step, shape, layer, aggregation, q,
+               {.checks = true, .least_tau = least_tau, .condition = condition});
 }
 
 void KeepLastQueries(Stream& stream, const StepView& step, const LiteCacheShape& shape,

@@ -20,11 +20,12 @@ namespace litecache::ops::cuda {
 void Lookup(Stream& stream, const StepView& step, const LiteCacheShape& shape,
             const LiteCacheLayer& layer, Aggregation aggregation, const MatrixView& q);
 
-// The same with the actual query, after a Lookup() with a predicted one: a sequence whose
-// candidates all fit is left as it is. Asks for the operations of `condition` if a head misses.
+// The same with the actual query, after a Lookup() with a predicted one: heads that have chosen
+// rows in this step need a similarity above least_tau, too. A sequence whose candidates all fit is
+// left as it is. Asks for the operations of `condition` if a head misses.
 void VerifyLookup(Stream& stream, const StepView& step, const LiteCacheShape& shape,
                   const LiteCacheLayer& layer, Aggregation aggregation, const MatrixView& q,
-                  const StepCondition& condition);
+                  float least_tau, const StepCondition& condition);
 
 // Labels := the last query of every sequence's rows, for offloaded heads (prompt chunks).
 void KeepLastQueries(Stream& stream, const StepView& step, const LiteCacheShape& shape,

@@ -59,14 +59,14 @@ TEST(PredictionSources, AListSaysItForEveryLayer) {
 // Cosines of a real model, SmolLM2-135M's first layers (each predicted one and two layers earlier).
 TEST(PredictionSources, MeasuredSourcesAreTheFarthestGoodOnes) {
   const std::vector<std::vector<float>> cosines = {{0, 0.24f, 0.68f, 0.96f, 0.97f, 0.97f, 0.97f},
-                                                   {0, 0, -0.03f, 0.54f, 0.92f, 0.95f, 0.95f}};
-  EXPECT_EQ(MeasuredSources(cosines), (std::vector<int64_t>{-1, -1, -1, 2, 2, 3, 4}));
+                                                   {0, 0, -0.03f, 0.54f, 0.92f, 0.96f, 0.97f}};
+  EXPECT_EQ(MeasuredSources(cosines), (std::vector<int64_t>{-1, -1, -1, 2, 3, 3, 4}));
   // One layer ahead only; nothing at all; a source is never before an earlier layer's.
   EXPECT_EQ(MeasuredSources({&cosines[0], 1}), (std::vector<int64_t>{-1, -1, -1, 2, 3, 4, 5}));
   EXPECT_EQ(MeasuredSources(std::vector(2, std::vector<float>(3))),
             (std::vector<int64_t>{-1, -1, -1}));
   EXPECT_EQ(
-      MeasuredSources(std::vector<std::vector<float>>{{0, 0.9f, 0.9f, 0.9f}, {0, 0, 0, 0.9f}}),
+      MeasuredSources(std::vector<std::vector<float>>{{0, 0.9f, 0.9f, 0.9f}, {0, 0, 0, 0.97f}}),
       (std::vector<int64_t>{-1, 0, 1, 1}));
 }
 

@@ -259,8 +259,9 @@ void Reference::Prefill(SequenceId id, int64_t layer, int64_t rows, const float*
 }
 
 bool Reference::LookUp(int64_t layer, int64_t head, int64_t n, const Vector& q, float scale,
-                       const bool* seen, const std::vector<int32_t>* cached, Head* state) {
-  const auto tau = static_cast<double>(plan_.at(layer, head).tau);
+                       double least, const bool* seen, const std::vector<int32_t>* cached,
+                       Head* state) {
+  const double tau = std::max(static_cast<double>(plan_.at(layer, head).tau), least);
   const double similarity = Similarity(layer, head, q, state->label);
   bool hit = similarity > tau;
   if (seen != nullptr) {
@@ -326,12 +327,14 @@ void Reference::Decode(SequenceId id, int64_t layer, const float* predicted_q, c
         const bool verifies = predicted_q != nullptr && options_.verify_predictions;
         const bool* first = !verifies ? &seen.hit : seen.hit ? &seen.predicted : nullptr;
         ++lookups_;
-        hits_ += LookUp(layer, head, n, asked_query, scale, first,
-                        first != nullptr ? &seen.cached : nullptr, &state);
+        const bool hit = LookUp(layer, head, n, asked_query, scale, -1, first,
+                                first != nullptr ? &seen.cached : nullptr, &state);
+        hits_ += hit;
         if (verifies) {
           ++verified_;
-          corrected_ +=
-              !LookUp(layer, head, n, exact_query, scale, &seen.hit, &seen.cached, &state);
+          corrected_ += !LookUp(layer, head, n, exact_query, scale,
+                                hit ? -1.0 : static_cast<float>(options_.prediction_eta), &seen.hit,
+                                &seen.cached, &state);
         }
       }
       EXPECT_EQ(state.cached, seen.cached)
