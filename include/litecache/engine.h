@@ -51,6 +51,11 @@ struct EngineOptions {
   // The same for steps in which other sequences decode: a smaller number makes their tokens come
   // more evenly. 0: prefill_chunk; -1: 128 on a CPU, on a GPU a quarter of prefill_chunk.
   int64_t prefill_chunk_beside_decode = 0;
+  // An answer does not depend on the requests that run beside it, nor on kept prefixes, in bf16 as
+  // well: steps process prompt chunks one by one, cut at multiples of prefill_chunk, apart from
+  // decode rows, whose number is limited to what the kernels for few rows serve at once. Takes
+  // longer for many requests. Policies full and litecache; on a GPU models in bf16.
+  bool deterministic = false;
   KvOptions kv;
   // Keep the KV of finished requests for later requests with the same beginning, as long as the
   // memory is not needed.

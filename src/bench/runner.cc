@@ -280,16 +280,18 @@ Measurement Runner::Decode(const kv::CachePlan& plan, int64_t batch, int64_t con
   int64_t done = 0;
   const auto advance = [&](int64_t amount) { progress(done += amount, total); };
 
-  kv::Step step;
-  step.rows = batch;
-  step.decode_rows = batch;
+  // The steps that together process one row of every sequence.
+  const int64_t together = options_.step_rows > 0 ? std::min(options_.step_rows, batch) : batch;
+  std::vector<kv::Step> parts(static_cast<size_t>((batch + together - 1) / together));
   double prompts_seconds = 0, steps_seconds = 0;
   std::vector<kv::SequenceId> sequences;
   for (int64_t i = 0; i < batch; ++i) {
     const kv::SequenceId id = cache->Create();
     sequences.push_back(id);
+    kv::Step& step = parts[static_cast<size_t>(i / together)];
     step.sequences.push_back(
-        {.id = id, .first_row = i, .rows = 1, .past = context, .decode = true});
+        {.id = id, .first_row = step.rows++, .rows = 1, .past = context, .decode = true});
+    step.decode_rows = step.rows;
   }
   if (options_.fill == Fill::kSynthetic) {
     FillSynthetic(*cache, sequences, context, advance);
@@ -316,11 +318,20 @@ Measurement Runner::Decode(const kv::CachePlan& plan, int64_t batch, int64_t con
       ids[row] = NextToken();
     }
     const double time = Seconds([&] {
-      decoder_.Forward(stream_, step, ids, positions, *cache, logit_rows,
-                       MatrixView::Of(logits.as<float>(), batch, vocab));
-      stream_.Synchronize();
+      size_t first = 0;
+      for (const kv::Step& step : parts) {
+        const auto count = static_cast<size_t>(step.rows);
+        decoder_.Forward(stream_, step, std::span(ids).subspan(first, count),
+                         std::span(positions).subspan(first, count), *cache,
+                         std::span(logit_rows).first(count),
+                         MatrixView::Of(logits.as<float>(), step.rows, vocab));
+        stream_.Synchronize();
+        first += count;
+      }
     });
-    for (auto& sequence : step.sequences) ++sequence.past;
+    for (kv::Step& step : parts) {
+      for (auto& sequence : step.sequences) ++sequence.past;
+    }
     for (int32_t& position : positions) ++position;
     advance(1);
     return time;

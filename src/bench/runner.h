@@ -34,6 +34,7 @@ struct RunOptions {
   Fill fill = Fill::kSynthetic;
   uint64_t seed = 1;       // of tokens and synthetic rows
   bool graphs = true;      // replay a GPU's decode steps
+  int64_t step_rows = 0;   // a decode step of more sequences is divided; 0: it is not
   bool breakdown = false;  // time the sections of kBreakdownSteps further steps
   // Tokens fed in a loop, each sequence starting at another position; empty: random ones. Policies
   // that reuse rows need a text: queries of random tokens are unrelated.
@@ -79,8 +80,9 @@ class Runner {
 
   // Throws InvalidArgument if `context` exceeds the model's.
   Measurement Prefill(const kv::CachePlan& plan, int64_t context, const Progress& progress);
-  // Applies to the following measurements.
+  // Apply to the following measurements.
   void UseGraphs(bool use) { options_.graphs = use; }
+  void LimitStepRows(int64_t rows) { options_.step_rows = rows; }
   // Times steps at `context` tokens and slightly more. The logits of every sequence are computed,
   // but tokens are not sampled. The floor's bytes are those of the weights and what the cache has
   // read, scored and moved.

@@ -46,6 +46,12 @@ void UseGraphs([[maybe_unused]] Stream& stream, [[maybe_unused]] bool use) {
 #endif
 }
 
+void KeepRowsAlike([[maybe_unused]] Stream& stream) {
+#ifdef LITECACHE_CUDA
+  if (stream.device_type() == DeviceType::kCuda) AsCuda(stream).KeepRowsAlike();
+#endif
+}
+
 Machine OpenMachine(const std::string& name, int threads) {
   Machine machine;
   machine.cpu = std::make_unique<CpuDevice>(threads);

@@ -9,6 +9,7 @@
 #include "base/logging.h"
 #include "engine/message_of.h"
 #include "engine/random.h"
+#include "engine/step_parts.h"
 
 namespace litecache::engine {
 namespace {
@@ -34,7 +35,8 @@ Core::Core(const Backend& backend, const CoreOptions& options)
       vocab_(backend.decoder->config().vocab),
       budget_{backend.cache, backend.cache->GetStats().capacity},
       scheduler_({budget_.bytes, options.max_batch, options.prefill_chunk,
-                  options.prefill_chunk_beside_decode, options.score_rows}),
+                  options.prefill_chunk_beside_decode, options.score_rows,
+                  options.decode_rows > 0}),
       scratch_(backend.pool != nullptr ? static_cast<size_t>(backend.pool->size()) : 1) {
   LC_CHECK(options.max_batch >= 1 && options.prefill_chunk >= 1 && options.score_rows >= 1);
   logits_ = backend.device->CreateMirror(
@@ -184,13 +186,18 @@ void Core::RunStep() {
   }
 
   std::exception_ptr error;
-  try {
-    ForwardWithRoom(plan_);
-  } catch (...) {
-    error = std::current_exception();
+  for (const StepPlan& step : StepsOf(plan_)) {
+    // A sample's error ends its siblings, too; what follows is planned anew.
+    if (step.HasEnded()) break;
+    try {
+      ForwardWithRoom(step);
+    } catch (...) {
+      error = std::current_exception();
+      break;
+    }
+    Finish(step);
   }
   if (!error) {
-    Finish(plan_);
     scheduler_.RemoveEnded();
     return;
   }
@@ -203,14 +210,23 @@ void Core::RunStep() {
     try {
       if (alone) std::rethrow_exception(error);
       scheduler_.PlanAlone(group, &retry_plan_);
-      if (retry_plan_.empty()) continue;
-      ForwardWithRoom(retry_plan_);
-      Finish(retry_plan_);
+      for (const StepPlan& step : StepsOf(retry_plan_)) {
+        if (step.HasEnded()) break;
+        ForwardWithRoom(step);
+        Finish(step);
+      }
     } catch (...) {
       End(group, FinishReason::kError, MessageOf(std::current_exception()));
     }
   }
   scheduler_.RemoveEnded();
+}
+
+std::span<const StepPlan> Core::StepsOf(const StepPlan& plan) {
+  if (plan.empty()) return {};
+  if (options_.decode_rows == 0) return {&plan, 1};
+  parts_ = DividePlan(plan, options_.decode_rows);
+  return parts_;
 }
 
 void Core::ForwardWithRoom(const StepPlan& plan) {

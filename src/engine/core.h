@@ -47,6 +47,9 @@ struct CoreOptions {
   int64_t score_rows = 64;                  // rows of a score job in one step
   std::optional<PrefixOptions> prefixes;    // unset: no prefixes are kept
   bool sample_on_device = true;             // false: the host chooses all tokens
+  // EngineOptions::deterministic: the most decode rows of a step, which then has no other rows; 0:
+  // off.
+  int64_t decode_rows = 0;
 };
 
 class Core {
@@ -88,6 +91,8 @@ class Core {
   // Called before a step with prompt tokens, which takes long anyway: reserves the memory that the
   // running requests will need until those that decode after the step are done.
   void AllocateAhead(const StepPlan& plan);
+  // The steps that a plan is run in: the plan itself, or its parts.
+  std::span<const StepPlan> StepsOf(const StepPlan& plan);
   // Runs the plan; throws what the model throws.
   void Forward(const StepPlan& plan);
   // Calls Forward(), and evicts kept prefixes if it runs out of memory.
@@ -138,6 +143,7 @@ class Core {
   Scheduler scheduler_;
   StepPlan plan_;
   StepPlan retry_plan_;
+  std::vector<StepPlan> parts_;  // of one of these
   // Indices of the device's tokens, or -1: for a step's decodes, and for the first of each of its
   // prompts' samples.
   std::vector<int64_t> chosen_decodes_, chosen_prompts_;

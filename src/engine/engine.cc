@@ -18,6 +18,7 @@
 #include "base/units.h"
 #include "device/machine.h"
 #include "engine/core.h"
+#include "engine/deterministic.h"
 #include "engine/engine_plan.h"
 #include "engine/kv_profile.h"
 #include "engine/memory_plan.h"
@@ -70,6 +71,7 @@ Parts Begin(const EngineOptions& options, std::string name) {
         options.weights_on_device);
   }
   parts.stream = parts.machine.compute().CreateStream();
+  if (options.deterministic) KeepRowsAlike(*parts.stream);
   // Measured before the weights are loaded; otherwise mapped files would count twice.
   parts.budget =
       options.memory > 0
@@ -130,7 +132,10 @@ class EngineImpl final : public Engine {
                      engine::PrefillChunkBesideDecode(options.prefill_chunk_beside_decode,
                                                       parts_.machine.compute().type(),
                                                       plan_.memory.prefill_chunk),
-                     plan_.score_rows, Prefixes(options)});
+                     plan_.score_rows, Prefixes(options), /*sample_on_device=*/true,
+                     options.deterministic ? engine::DeterministicRows(
+                                                 *parts_.decoder, parts_.device(), plan_.kv.policy)
+                                           : 0});
   }
 
   const model::ModelConfig& config() const override { return parts_.decoder->config(); }
@@ -179,6 +184,7 @@ class EngineImpl final : public Engine {
   std::optional<engine::PrefixOptions> Prefixes(const EngineOptions& options) const {
     if (!options.prefix_cache) return std::nullopt;
     engine::PrefixOptions prefixes{options.prefix_store, options.prefix_store_bytes, ""};
+    if (options.deterministic) prefixes.chunk = plan_.memory.prefill_chunk;
     if (prefixes.store.empty()) return prefixes;
     const std::string cache = plan_.cache->Identity();
     if (cache.empty()) {
@@ -187,6 +193,7 @@ class EngineImpl final : public Engine {
     }
     prefixes.space = fmt::format("{}; {}; {}{}", parts_.identity(), options.dtype, cache,
                                  parts_.machine.gpu != nullptr ? "; cuda" : "");
+    if (prefixes.chunk > 0) prefixes.space += fmt::format("; chunks of {}", prefixes.chunk);
     return prefixes;
   }
 

@@ -36,6 +36,10 @@ Rows EngineRows() {
       Row("prefill_chunk", &O::prefill_chunk, Tokens(0, 1 << 20),
           "Prompt tokens that a step processes; more are faster and take more memory; 0: 512 on a "
           "CPU, up to 8192 on a GPU, by its memory"),
+      Row("deterministic", &O::deterministic, Flag(),
+          "Answers that do not depend on the requests beside them, in bf16 as well; slower for "
+          "many "
+          "requests. With policies full and litecache"),
   };
 }
 
@@ -96,6 +100,10 @@ void EngineOptions::Validate(OptionNames names) const {
                           name("prefix_cache"));
   }
   kv.Validate(names);
+  if (deterministic && kv.policy != "full" && kv.policy != "litecache" && kv.policy != "auto") {
+    throw InvalidArgument("{}: policy '{}' makes no such promise; use full or litecache",
+                          name("deterministic"), kv.policy);
+  }
 }
 
 }  // namespace litecache

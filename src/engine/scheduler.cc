@@ -16,6 +16,11 @@ void StepPlan::Clear() {
   prefills.clear();
 }
 
+bool StepPlan::HasEnded() const {
+  const auto ended = [](const auto& row) { return row.group->ended; };
+  return std::ranges::any_of(decodes, ended) || std::ranges::any_of(prefills, ended);
+}
+
 void Scheduler::Enqueue(std::unique_ptr<Group> group) {
   // Only waiting requests count, not those that have left the queue, so cancelling costs no turn.
   const uint64_t client = group->client();
@@ -103,9 +108,14 @@ void Scheduler::AddScoreDecode(Group* group, StepPlan* plan) const {
 void Scheduler::AddPrefill(Group* group, Budget* budget, StepPlan* plan) const {
   if (group->prefix_wait != nullptr) return;
   const auto first_logit = static_cast<int64_t>(plan->logit_rows.size());
-  int64_t count = std::min(budget->rows, group->prompt_size() - group->prefilled);
+  const auto most = [&](int64_t left, int64_t chunk) {
+    return limits_.whole_chunks && left > 0 ? chunk : left;
+  };
+  int64_t count =
+      std::min(most(budget->rows, limits_.prefill_chunk), group->prompt_size() - group->prefilled);
   if (group->score != nullptr) {
-    count = std::min({count, budget->score_rows, group->score->decode_from() - group->prefilled});
+    count = std::min({count, most(budget->score_rows, limits_.score_rows),
+                      group->score->decode_from() - group->prefilled});
   }
   if (count <= 0) return;
   budget->rows -= count;

@@ -23,6 +23,10 @@ struct SchedulerLimits {
   // Rows of a score job per step; each needs logits, so this is less than a chunk if the vocabulary
   // is large. A step has at most max_batch + score_rows rows of logits.
   int64_t score_rows = 0;
+  // A prompt is cut at multiples of prefill_chunk (a score job at multiples of score_rows, if that
+  // is less), whatever else the step processes: a step takes whole chunks, the last one beyond the
+  // limits above. Its plan has to be divided (step_parts.h).
+  bool whole_chunks = false;
 };
 
 // One forward pass, ready for the model, with the owners of its rows.
@@ -48,6 +52,8 @@ struct StepPlan {
   std::vector<Prefill> prefills;
 
   bool empty() const { return tokens.empty(); }
+  // Whether one of its requests has ended since it was planned.
+  bool HasEnded() const;
   void Clear();
 };
 

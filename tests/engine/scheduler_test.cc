@@ -173,6 +173,32 @@ TEST(Scheduler, PromptsOfSeveralClientsAreProcessedInTurns) {
   EXPECT_EQ(queue.Step(), Clients({2, 1}));
 }
 
+// Where a prompt is cut does not depend on the other prompts.
+TEST(Scheduler, WholeChunksAreCutAtTheirMultiples) {
+  Scheduler scheduler({.max_batch = 10, .prefill_chunk = 8, .score_rows = 1, .whole_chunks = true});
+  for (const size_t prompt : {3, 21, 12}) {
+    auto group = std::make_unique<Group>();
+    group->request.prompt.assign(prompt, 5);
+    scheduler.Enqueue(std::move(group));
+  }
+  scheduler.Admit();
+  std::map<size_t, std::vector<int64_t>> begins;
+  for (int step = 0; step < 10; ++step) {
+    StepPlan plan;
+    scheduler.Plan(&plan);
+    int64_t rows = 0;
+    for (const auto& part : plan.prefills) {
+      begins[part.group->request.prompt.size()].push_back(part.begin);
+      part.group->prefilled += part.count;
+      rows += part.count;
+    }
+    EXPECT_LT(rows, 2 * 8);
+  }
+  EXPECT_EQ(begins[3], (std::vector<int64_t>{0}));
+  EXPECT_EQ(begins[21], (std::vector<int64_t>{0, 8, 16}));
+  EXPECT_EQ(begins[12], (std::vector<int64_t>{0, 8}));
+}
+
 TEST(Scheduler, PromptsOfTwoClientsAreProcessedInTurns) {
   Queue queue(10, 8);
   queue.Add(1, 24);

@@ -232,6 +232,47 @@ TEST_F(CudaAttention, AChainInAGraph) {
   }
 }
 
+// On a stream that keeps rows alike, a sequence's result has the bits that it has alone.
+TEST_F(CudaAttention, RowsAlikeDoNotDependOnTheOtherSequences) {
+  AsCuda(*stream_).KeepRowsAlike();
+  Random random(58);
+  constexpr int64_t kHeads = 2, kGroup = 4, kDim = 128, kPage = 128;
+  constexpr int64_t kQHeads = kHeads * kGroup, kColumns = kQHeads * kDim;
+  const std::vector<int64_t> contexts = {3000, 1, 40, 9000, 700, 3001, 129, 5000, 16};
+  const auto count = static_cast<int64_t>(contexts.size());
+  const RowFormat format{RowEncoding::kBF16, kDim};
+  DeviceTable table(random, kResident, format, kPage, {0, 1}, count, 9000 / kPage + 1);
+  std::vector<StepSequence> sequences;
+  std::vector<float> q(static_cast<size_t>(count * kColumns));
+  for (float& x : q) x = random.Normal(3.0f);
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t context = contexts[static_cast<size_t>(i)];
+    for (int64_t h = 0; h < kHeads; ++h) {
+      for (int64_t t = 0; t < context; ++t) FillRow(random, format, table.Row(i, h, t));
+    }
+    StepSequence s;
+    s.first_row = static_cast<int32_t>(i);
+    s.rows = 1;
+    s.past = static_cast<int32_t>(context) - 1;
+    sequences.push_back(s);
+  }
+  Place(table);
+  const MatrixView queries = MatrixView::Of(Upload(q), count, kColumns);
+  StepView step = Step(sequences, {&table});
+  step.capacity = static_cast<int32_t>(count);
+  std::byte* scratch = Scratch(step, kQHeads, kDim);
+  const MatrixView together = Output(DType::kF32, count, kColumns);
+  PagedAttention(*stream_, step, kHeads, table.view(), queries, kQHeads, 0.3f, together, scratch);
+  const MatrixView alone = Output(DType::kF32, count, kColumns);
+  StepView one = step;
+  one.capacity = 1;
+  for (int64_t i = 0; i < count; ++i, ++one.sequences) {
+    PagedAttention(*stream_, one, kHeads, table.view(), queries, kQHeads, 0.3f, alone, scratch);
+    stream_->Synchronize();
+  }
+  EXPECT_EQ(ReadRows(together), ReadRows(alone));
+}
+
 // Scores outside exp's range and infinite ones of both signs: the result is still a mean of V.
 TEST_F(CudaAttention, HugeScoresNeverMakeNaN) {
   for (RowEncoding encoding : kPlain) {

@@ -13,6 +13,7 @@
 #include "cli/json_text.h"
 #include "device/keep_pinned.h"
 #include "device/machine.h"
+#include "engine/deterministic.h"
 #include "engine/kv_profile.h"
 #include "eval/run/configuration.h"
 #include "kv/api/policy_registry.h"
@@ -116,6 +117,7 @@ int BenchCommand::Run(const std::vector<std::string>&) {
   const Machine machine = OpenMachine(flags_.options.device, flags_.options.threads);
   Device& device = machine.compute();
   const auto stream = device.CreateStream();
+  if (flags_.options.deterministic) KeepRowsAlike(*stream);
   const bool gpu = machine.gpu != nullptr;
   if (!gpu) graphs_ = "on";  // the CPU has no graphs: measure once
   bench::SubjectOptions wanted = Wanted();
@@ -267,6 +269,10 @@ void BenchCommand::Decode(bench::Runner& runner, const BenchReport& report, Outp
         for (const bool graphs : {true, false}) {
           if (graphs_ == (graphs ? "off" : "on")) continue;
           runner.UseGraphs(graphs);
+          if (flags_.options.deterministic) {
+            runner.LimitStepRows(engine::DeterministicRows(report.subject.decoder(),
+                                                           report.device.type(), plan.policy));
+          }
           bench::Measurement m;
           {
             ProgressBar bar(fmt::format("Decode {} x {} {}", batch, context, plan.name),

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <mutex>
+#include <numeric>
 #include <utility>
 
 #include "base/error.h"
@@ -35,7 +36,10 @@ constexpr uint64_t kCopyBytes = 16 << 20;
 // How many blocks the reading thread may be ahead.
 constexpr int64_t kReadAhead = 4;
 
-int64_t Cut(int64_t tokens) { return tokens - tokens % kv::kPrefixTokens; }
+int64_t UnitOf(const PrefixOptions& options) {
+  if (options.chunk == 0) return kv::kPrefixTokens;
+  return std::lcm(options.chunk, options.store.empty() ? kv::kPrefixTokens : kv::kBlockTokens);
+}
 
 // The group's sequence and the number of its prompt rows that can be shared while it runs.
 std::pair<kv::SequenceId, int64_t> Shareable(const Group& group) {
@@ -49,7 +53,11 @@ std::pair<kv::SequenceId, int64_t> Shareable(const Group& group) {
 }  // namespace
 
 PrefixReuse::PrefixReuse(kv::Cache& cache, const PrefixOptions& options, std::function<void()> wake)
-    : cache_(cache), wake_(std::move(wake)), root_(RootKey(options.space)) {
+    : cache_(cache),
+      wake_(std::move(wake)),
+      root_(RootKey(options.space)),
+      prompts_only_(options.chunk > 0),
+      unit_(UnitOf(options)) {
   if (options.store.empty()) return;
   store_ = std::make_unique<BlockStore>(options.store, options.store_bytes);
   store_capacity_ = options.store_bytes;
@@ -101,6 +109,7 @@ void PrefixReuse::Resolve(Group* group, const Groups& running) {
   if (store_ != nullptr) {
     chain = ChainKeys(root_, prompt, kv::kBlockTokens);
     on_disk = store_->CountChain(chain);
+    if (prompts_only_) on_disk = Cut(on_disk * kv::kBlockTokens) / kv::kBlockTokens;
     // Also if memory has all of them: blocks in use stay on the disk.
     store_->Touch(std::span(chain).first(static_cast<size_t>(on_disk)));
   }
@@ -201,6 +210,12 @@ bool PrefixReuse::Import(Group* group, uint64_t* budget) {
     *budget -= std::min(*budget, block_bytes());
     RequestBlocks(&wait);
   }
+  if (prompts_only_ && wait.next < wait.end) {  // a block was missing, perhaps within a chunk
+    const int64_t whole = Cut(group->prefilled);
+    if (whole == 0) cache_.Release(std::exchange(group->prompt_sequence, cache_.Create()));
+    StartFrom(group, group->prompt_sequence, whole);
+    group->prefilled = whole;
+  }
   return true;
 }
 
@@ -232,7 +247,7 @@ void PrefixReuse::Advance(const Groups& running) {
 void PrefixReuse::Keep(kv::SequenceId sequence, std::span<const int32_t> prompt,
                        std::span<const int32_t> generated) {
   std::vector<int32_t> tokens(prompt.begin(), prompt.end());
-  tokens.insert(tokens.end(), generated.begin(), generated.end());
+  if (!prompts_only_) tokens.insert(tokens.end(), generated.begin(), generated.end());
   const int64_t length =
       Cut(std::min(cache_.PrefixLength(sequence), static_cast<int64_t>(tokens.size())));
   tokens.resize(static_cast<size_t>(length));

@@ -28,6 +28,9 @@ struct PrefixOptions {
   // Everything besides the tokens that determines a block's bytes: the model and
   // CachePlan::Identity().
   std::string space;
+  // Not 0: only rows of whole chunks of prompts, cut at multiples of this, are kept and shared, so
+  // that what a prompt shares was computed as it would compute it (EngineOptions::deterministic).
+  int64_t chunk = 0;
 };
 
 class PrefixReuse {
@@ -81,10 +84,13 @@ class PrefixReuse {
   // Writes one block; false if there is none to write.
   bool ExportOne();
   uint64_t block_bytes() const { return cache_.BlockBytes(); }
+  int64_t Cut(int64_t tokens) const { return tokens - tokens % unit_; }
 
   kv::Cache& cache_;
   std::function<void()> wake_;
   BlockKey root_;
+  bool prompts_only_;
+  int64_t unit_;  // prefixes are cut at its multiples
   PrefixIndex index_;
   std::unique_ptr<BlockStore> store_;
   uint64_t store_capacity_ = 0;

@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include "base/error.h"
+#include "device/cuda/cuda_device.h"
 #include "ops/attention/attention_kernels_cuda.h"
 #include "ops/attention/listed_cuda.h"
 
@@ -72,6 +73,15 @@ void PagedAttention(Stream& stream, const StepView& step, int64_t kv_heads, cons
                     void* scratch) {
   Check(step, kv_heads, table, q, q_heads, out);
   if (step.capacity == 0 || table.lists == 0 || q.rows == 0) return;
+  if (step.capacity > 1 && step.max_rows == 1 && AsCuda(stream).rows_alike()) {
+    // How a kernel divides a context among blocks depends on the other sequences' contexts.
+    StepView one = step;
+    one.capacity = 1;
+    for (int32_t i = 0; i < step.capacity; ++i, ++one.sequences) {
+      PagedAttention(stream, one, kv_heads, table, q, q_heads, scale, out, scratch);
+    }
+    return;
+  }
   const AttentionOperands operands = Operands(q, q_heads, scale, out);
   AttendedTables tables;
   tables.step = step;

@@ -6,6 +6,8 @@
 #include "ops/dense/activation.h"
 #include "ops/dense/activation_cpu.h"
 #include "ops/dense/activation_cuda.h"
+#include "ops/linear/gemv_cpu.h"
+#include "ops/linear/gemv_cuda.h"
 #include "ops/linear/linear_cpu.h"
 #include "ops/linear/linear_cuda.h"
 
@@ -57,6 +59,14 @@ void GatedLinear(Stream& stream, const MatrixView& x, const LinearPart& gate,
   const LinearPart parts[] = {gate, up};
   Linear(stream, x, parts);
   SiluMul(stream, gate.y, up.y, gate.y);
+}
+
+int64_t LinearRowsAlike(DeviceType device, DType weight) {
+  if (device == DeviceType::kCpu) return cpu::MaxGemvTokens(weight);
+  if constexpr (cuda::kAvailable) {
+    if (weight == DType::kBF16) return cuda::kMaxGemvRows;
+  }
+  return 0;
 }
 
 uint64_t LinearScratchBytes(int64_t rows, int64_t depth, int threads) {

@@ -30,6 +30,11 @@ struct LinearPart {
 void Linear(Stream& stream, const MatrixView& x, const MatrixView& weight, const float* bias,
             const MatrixView& y, Epilogue epilogue = Epilogue::kStore);
 
+// The most rows that every product with weights of this dtype computes with one kernel, so that a
+// row's result has the same bits whichever and however many rows are multiplied with it; 0: none.
+// On a GPU on streams that keep rows alike (device/machine.h).
+int64_t LinearRowsAlike(DeviceType device, DType weight);
+
 // Several products of the same x, with the same bits as separate calls. For a few rows all threads
 // share one pass: products of a few hundred outputs are too short to distribute separately.
 void Linear(Stream& stream, const MatrixView& x, std::span<const LinearPart> parts,

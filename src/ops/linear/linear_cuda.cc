@@ -63,6 +63,17 @@ Gemm& GemmOf(CudaStream& stream) {
   return *products.library;
 }
 
+// Whether the ring serves a product; on a stream that keeps rows alike, whether it does for any
+// number of rows that a GEMV takes.
+bool RingServes(const CudaStream& stream, MatrixView x, std::span<const LinearPart> parts) {
+  if (stream.rows_alike() && x.rows <= kMaxGemvRows) x.rows = kMaxGemvRows;
+  return RingGemvServes(x, parts);
+}
+
+bool KeepsRowsAlike(const CudaStream& stream, const MatrixView& x) {
+  return stream.rows_alike() && x.dtype == DType::kBF16 && x.rows <= kMaxGemvRows;
+}
+
 TileClaims* ClaimsOf(CudaStream& stream) {
   Products& products = ProductsOf(stream);
   return products.shares ? &*products.claims : nullptr;
@@ -86,8 +97,8 @@ void Linear(Stream& stream, const MatrixView& x, std::span<const LinearPart> par
   for (const auto& [weight, bias, y] : parts) CheckShapes(x, weight, y, epilogue);
   if (x.rows == 0) return;
   CudaStream& cuda = AsCuda(stream);
-  const bool ring = RingGemvServes(x, parts);
-  if (ring || GemvServes(x, parts)) {
+  const bool ring = RingServes(cuda, x, parts);
+  if (ring || KeepsRowsAlike(cuda, x) || GemvServes(x, parts)) {
     while (!parts.empty()) {
       const auto some = parts.first(std::min<size_t>(parts.size(), kMaxGemvParts));
       ring ? RingGemv(cuda, x, some, epilogue, ClaimsOf(cuda)) : Gemv(stream, x, some, epilogue);
@@ -124,8 +135,7 @@ void GatedLinear(Stream& stream, const MatrixView& x, const LinearPart& gate,
   for (const auto& [weight, bias, y] : parts) CheckShapes(x, weight, y, Epilogue::kStore);
   LC_CHECK(gate.y.cols == up.y.cols);
   if (x.rows == 0) return;
-  if (RingGemvServes(x, parts)) {
-    CudaStream& cuda = AsCuda(stream);
+  if (CudaStream& cuda = AsCuda(stream); RingServes(cuda, x, parts)) {
     return RingGatedGemv(cuda, x, gate, up, ClaimsOf(cuda));
   }
   cuda::Linear(stream, x, parts, Epilogue::kStore);
