@@ -1,5 +1,5 @@
-// The contract of the dense operations has one test body for both devices: ops_test runs
-// x_contract_test.cc on the CPU (dense_device_cpu.cc), ops_cuda_test the same source on a GPU
+// The contract of the dense operations has one test body for both devices: ops_test runs the
+// contract's tests on the CPU (dense_device_cpu.cc), ops_cuda_test the same sources on a GPU
 // (dense_device_cuda.cc).
 #pragma once
 
