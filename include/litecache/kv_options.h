@@ -14,16 +14,20 @@
 
 namespace litecache {
 
-// Rows that a KV head keeps beside its sink and recent tokens: a share of the tokens so far, or a
-// fixed number.
+// Rows that a KV head keeps beside its sink and recent tokens: a share of the tokens so far, a
+// fixed number, or as many as it needs.
 struct KvBudget {
   double share = 0.10;  // used when tokens == 0; in (0, 1]
   int64_t tokens = 0;   // rows, independent of the context
+  // A selection takes the rows that hold at least an average candidate's share of the head's
+  // attention: at most those above, at least a tenth of them.
+  bool by_need = false;
 
-  // Parses "10%", "0.1" (a share), "2048" or "4k" (tokens). Throws InvalidArgument, which names
-  // `who`.
+  // Parses "10%", "0.1" (a share), "2048" or "4k" (tokens), or "auto": by need, at most 20%. Throws
+  // InvalidArgument, which names `who`.
   static KvBudget Parse(const std::string& text, std::string_view who = "KV budget");
-  // Rows for a sequence of `context` tokens, at least 1: ceil(share * context), or `tokens`.
+  // The most rows for a sequence of `context` tokens, at least 1: ceil(share * context), or
+  // `tokens`.
   int64_t RowsFor(int64_t context) const;
   std::string ToString() const;  // in the form that Parse reads
 };

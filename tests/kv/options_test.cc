@@ -26,7 +26,10 @@ TEST(KvBudget, ReadsSharesAndNumbers) {
   EXPECT_EQ(KvBudget::Parse("10%").tokens, 0);
   EXPECT_EQ(KvBudget::Parse("2048").tokens, 2048);
   EXPECT_EQ(KvBudget::Parse("4k").tokens, 4096);
-  for (const char* text : {"10%", "2.5%", "2048", "100%"}) {
+  EXPECT_FALSE(KvBudget::Parse("20%").by_need);
+  EXPECT_TRUE(KvBudget::Parse("auto").by_need);
+  EXPECT_EQ(KvBudget::Parse("auto").RowsFor(1000), 200);  // the most
+  for (const char* text : {"10%", "2.5%", "2048", "100%", "auto"}) {
     const KvBudget budget = KvBudget::Parse(text);
     EXPECT_EQ(budget.ToString(), text);
     EXPECT_EQ(KvBudget::Parse(budget.ToString()).share, budget.share);

@@ -12,6 +12,7 @@ TEST_F(LiteCacheSelectTest, ExactSelection) {
                                 RowEncoding::kF32, RowEncoding::kInt4};
   for (int round = 0; round < testing::Rounds(10); ++round) {
     LiteCacheCase c = RandomCase(random, round);
+    c.by_need = round % 4 == 1;
     c.store = stores[round % 5];
     if (c.store == RowEncoding::kF32) c.encoding = RowEncoding::kF32;
     for (int32_t& past : c.past) past = std::min(past, 1500);

@@ -61,6 +61,40 @@ TEST(ExactSelect, EqualsASoftmaxOfDotProducts) {
   });
 }
 
+// One row holds nearly all of the attention: by need only it is worth taking, beside the fewest.
+TEST(ExactSelect, TakesWhatIsNeeded) {
+  ForEachIsa(2, [&](Stream& stream) {
+    constexpr int64_t kTokens = 1000, kDim = 16;
+    std::vector<float> memory(static_cast<size_t>(kTokens * 2 * kDim));
+    const auto key = [&](int64_t t) { return memory.data() + t * 2 * kDim; };
+    std::byte* page = reinterpret_cast<std::byte*>(memory.data());
+    const std::vector<float> q(2 * kDim, 1);
+    std::vector<int32_t> positions(300);
+    const auto count = [&](int64_t k, int64_t fewest) {
+      ExactSelectWork work{
+          .q = q.data(),
+          .scale = 1,
+          .rows = {&page, kTokens, {RowEncoding::kF32, kDim}},
+          .selection = {
+              .begin = 0, .end = kTokens, .k = k, .fewest = fewest, .positions = positions.data()}};
+      ExactSelect(stream, 2, {&work, 1});
+      EXPECT_EQ(work.selection.k, k);
+      return work.selection.count;
+    };
+    EXPECT_EQ(count(300, 30), 300);  // all alike: every row holds the average
+    *key(700) = 20;
+    EXPECT_EQ(count(300, 0), 300);
+    EXPECT_EQ(count(300, 1), 1);
+    EXPECT_EQ(positions[0], 700);
+    EXPECT_EQ(count(300, 30), 30);
+    for (int64_t t = 100; t < 150; ++t) *key(t) = 18;
+    EXPECT_EQ(count(300, 30), 51);
+    EXPECT_EQ(positions[0], 100);
+    EXPECT_EQ(positions[50], 700);
+    EXPECT_EQ(count(40, 4), 40);  // the most
+  });
+}
+
 TEST(ExactSelect, TakesScoresOfAnySize) {
   Random random(86);
   ForEachIsa(2, [&](Stream& stream) {

@@ -214,6 +214,7 @@ TEST_F(LiteCacheSelectTest, HashedSoftmaxSelection) {
   for (int round = 0; round < testing::Rounds(17); ++round) {
     LiteCacheCase c = RandomCase(random, round);
     c.group = groups[round % 8];
+    c.by_need = round % 3 == 1;
     const HashFormat format{.bits = round == 16 ? 256 : bits[(round + round / 8) % 8],
                             .norms = true};
     c.metadata_token_bytes = format.token_bytes();

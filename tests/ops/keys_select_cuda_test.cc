@@ -69,6 +69,7 @@ TEST_F(KeysSelectTest, KeysAndSelection) {
   std::normal_distribution<float> normal;
   for (int round = 0; round < testing::Rounds(21); ++round) {
     LiteCacheCase c = RandomCase(random, round);
+    c.by_need = round % 4 == 1;
     const int32_t dims[] = {64, 128, 80, 96, 256, 24, 128}, groups[] = {4, 1, 8, 3, 12};
     const int32_t sinks[] = {c.sink, 37, 301}, page_tokens[] = {256, 96, 544, 32};
     c.head_dim = dims[round % 7];

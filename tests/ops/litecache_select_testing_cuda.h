@@ -12,6 +12,7 @@
 #include "ops/litecache_testing_cuda.h"
 #include "ops/select/encode_cuda.h"
 #include "ops/select/hash_select.h"
+#include "ops/select/need.h"
 #include "ops/select/selection.h"
 
 namespace litecache::ops::cuda {
@@ -85,6 +86,7 @@ class LiteCacheSelectTest : public LiteCacheTest {
               Selection{.begin = shape_.windows.SinkRows(n),
                         .end = shape_.windows.RecentBegin(n),
                         .k = shape_.windows.Rows(n),
+                        .fewest = shape_.windows.FewestRows(shape_.windows.Rows(n)),
                         .positions = positions.data(),
                         .scores = scores.data()});
         if (HasFatalFailure()) return;
@@ -92,10 +94,23 @@ class LiteCacheSelectTest : public LiteCacheTest {
     }
   }
 
-  // The k best by scores with a relative error of up to `tolerance`.
-  static void ExpectTop(const std::string& where, const std::vector<int32_t>& got,
-                        const Selection& s, double tolerance) {
-    ASSERT_EQ(static_cast<int64_t>(got.size()), s.count) << where;
+  // The k best, or those of them that are needed, by scores with a relative error of up to
+  // `tolerance`.
+  void ExpectTop(const std::string& where, const std::vector<int32_t>& got, const Selection& s,
+                 double tolerance) {
+    const auto rows = static_cast<int64_t>(got.size()), candidates = s.end - s.begin;
+    if (s.fewest > 0 && s.k < candidates) {
+      const double needed = NeededScore(shape_.group, candidates);
+      const auto reaching = [&](double least) {
+        return std::clamp<int64_t>(
+            std::count_if(s.scores, s.scores + candidates, [&](float x) { return x >= least; }),
+            s.fewest, s.k);
+      };
+      ASSERT_GE(rows, reaching(needed * (1 + tolerance))) << where;
+      ASSERT_LE(rows, reaching(needed * (1 - tolerance))) << where;
+    } else {
+      ASSERT_EQ(rows, s.count) << where;
+    }
     std::set<int32_t> taken(got.begin(), got.end());
     ASSERT_EQ(taken.size(), got.size()) << where;
     ASSERT_TRUE(std::is_sorted(got.begin(), got.end())) << where;

@@ -22,6 +22,7 @@ class LiteCacheSlotsTest : public LiteCacheTest {
     c.recent = Uniform(random, 1, 40);
     c.carry = Uniform(random, 0, 30);
     c.slots_factor = round % 2 == 0 ? 1 : 2;
+    c.by_need = round % 4 == 0;
     if (round % 4 == 3) {
       c.tokens = Uniform(random, 1, 200);
     } else {

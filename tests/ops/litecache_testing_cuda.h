@@ -57,6 +57,7 @@ struct LiteCacheCase {
   int32_t tokens = 0;
   double slots_factor = 1;
   RowEncoding encoding = RowEncoding::kBF16, store = RowEncoding::kBF16;
+  bool by_need = false;           // selections take the rows that are needed
   bool codes = false;             // cached slots keep the store's codes, if it has codes
   std::vector<int32_t> past;      // of each sequence
   std::vector<int32_t> resident;  // heads
@@ -96,6 +97,7 @@ class LiteCacheTest : public GpuTest {
                           .carry = c.carry,
                           .budget_share = c.share,
                           .budget_tokens = c.tokens,
+                          .by_need = c.by_need,
                           .slots_factor = c.slots_factor},
               .cache_begin = c.sink + c.recent + c.carry + 1};
     max_context_ = *std::max_element(c.past.begin(), c.past.end()) + c.growth + 1;

@@ -32,7 +32,7 @@ Kind<std::string> Policy() {
 }
 
 Kind<KvBudget> Budget() {
-  return {"SHARE|ROWS", "a share such as 10%, or rows: 2048, 4k", KvBudget::Parse,
+  return {"SHARE|ROWS", "a share such as 10%, rows such as 2048 or 4k, or auto", KvBudget::Parse,
           [](const KvBudget& budget) { return budget.ToString(); }};
 }
 
@@ -82,7 +82,8 @@ Rows CacheRows() {
       Row("policy", &O::policy, Policy(), "How the KV cache is kept. " + PolicySummaries(),
           {.flag = "--kv-policy", .common = true}),
       Row("budget", &O::budget, Budget(),
-          "Rows that a head keeps on the device: a share of the context (10%) or a number (2048)",
+          "Rows that a head keeps on the device: a share of the context (10%), a number (2048), or "
+          "auto: as many as it needs",
           {.flag = "--kv-budget", .policies = {"litecache"}, .common = true}),
       Row("device_memory", &O::device_memory, Bytes(),
           "Hard limit of the memory used on the device, by weights, buffers and KV rows together; "

@@ -8,6 +8,7 @@
 namespace litecache {
 KvBudget KvBudget::Parse(const std::string& text, std::string_view who) {
   KvBudget budget;
+  if (text == "auto") return {.share = 0.2, .by_need = true};
   const bool percent = !text.empty() && text.back() == '%';
   if (percent || text.find('.') != std::string::npos) {
     size_t used = 0;
@@ -20,7 +21,7 @@ KvBudget KvBudget::Parse(const std::string& text, std::string_view who) {
     const double share = percent ? number / 100 : number;
     if (used == 0 || used + (percent ? 1 : 0) != text.size() || !(share > 0 && share <= 1)) {
       throw InvalidArgument(
-          "{}: '{}' is not a share above 0% and up to 100%; write e.g. 10%, 0.1 or 2048", who,
+          "{}: '{}' is not a share above 0% and up to 100%; write e.g. 10%, 0.1, 2048 or auto", who,
           text);
     }
     budget.share = share;
@@ -34,7 +35,8 @@ KvBudget KvBudget::Parse(const std::string& text, std::string_view who) {
   }
   if (budget.tokens < 1 || budget.tokens > kMost) {
     throw InvalidArgument(
-        "{}: '{}' is neither a share of the context nor a number of rows; write e.g. 10% or 2048",
+        "{}: '{}' is neither a share of the context nor a number of rows; write e.g. 10%, 2048 or "
+        "auto",
         who, text);
   }
   return budget;
@@ -43,6 +45,7 @@ KvBudget KvBudget::Parse(const std::string& text, std::string_view who) {
 int64_t KvBudget::RowsFor(int64_t context) const { return ops::BudgetRows(share, tokens, context); }
 
 std::string KvBudget::ToString() const {
+  if (by_need) return "auto";
   return tokens != 0 ? fmt::format("{}", tokens) : fmt::format("{}%", share * 100);
 }
 

@@ -256,6 +256,7 @@ void DecodePath::SelectResident(Stream& stream, int64_t layer,
                           .begin = shape.SinkRows(n),
                           .end = shape.RecentBegin(n),
                           .k = shape.Rows(n),
+                          .fewest = shape.FewestRows(shape.Rows(n)),
                           .metadata = sequence.Metadata(shape, layer, head),
                           .rows = sequence.Rows(shape, layer, head),
                           .positions = nullptr});
@@ -284,12 +285,13 @@ void DecodePath::MeasureHeld(Stream& stream, int64_t layer, std::span<const Sequ
     indices_.clear();
     const HeadSlots& slots = sequence.slots->heads[static_cast<size_t>(list)];
     AttendedPositions(tiers_.geometry, slots, &indices_);
+    const int64_t k = shape.by_need ? static_cast<int64_t>(indices_.size()) : shape.Rows(n);
     for (int64_t t = shape.WindowBegin(n, slots.window_begin); t < shape.RecentBegin(n); ++t) {
       indices_.push_back(static_cast<int32_t>(t));
     }
     Head(layer, head).recall_held +=
         recall_->Measure(stream, sequence.Rows(shape, layer, head), Query(q, sequence, head), scale,
-                         shape.SinkRows(n), shape.RecentBegin(n), shape.Rows(n), indices_);
+                         shape.SinkRows(n), shape.RecentBegin(n), k, indices_);
   });
   size_t index = 0;
   for (const SequenceView& sequence : sequences) {
@@ -301,7 +303,8 @@ void DecodePath::MeasureHeld(Stream& stream, int64_t layer, std::span<const Sequ
       HeadCounters& counters = Head(layer, head);
       ++counters.recall_refreshes;
       counters.recall_retrieved +=
-          recall_->Measure(stream, select.rows, select.q, scale, select.begin, select.end, select.k,
+          recall_->Measure(stream, select.rows, select.q, scale, select.begin, select.end,
+                           select.fewest > 0 ? select.count : select.k,
                            {select.positions, static_cast<size_t>(select.count)});
     }
   }

@@ -60,6 +60,13 @@ class LiteCachePlan final : public CachePlan, public OverridablePlan {
         scores_per_token_(MakeRetriever(layout)->scores_per_token()),
         weight_bytes_(static_cast<uint64_t>(layout.layers) *
                       MakeRetriever(layout)->Weights(0).size_bytes()) {
+    if (options_.budget.by_need &&
+        (options_.retriever == "quest" ||
+         (options_.retriever == "hata" && options_.hata_group != "softmax"))) {
+      throw InvalidArgument(
+          "KV options: budget = auto needs a retriever that estimates shares of the attention; use "
+          "exact, keys, loki or hata with hata_group = softmax, or a budget such as 10%");
+    }
     if (device == DeviceType::kCpu && options.transfer != "auto") {
       throw Unsupported(
           "KV options: transfer = {} brings rows to a GPU, and the model runs on the CPU; use "

@@ -43,6 +43,7 @@ void Refresher::Run(Stream& stream, int64_t layer, float scale, const ResultOver
                           .begin = item.begin,
                           .end = item.end,
                           .k = item.k,
+                          .fewest = shape.FewestRows(item.k),
                           .metadata = item.sequence->Metadata(shape, layer, item.head),
                           .rows = item.sequence->Rows(shape, layer, item.head),
                           .positions = positions_.data() + first});
@@ -55,7 +56,10 @@ void Refresher::Run(Stream& stream, int64_t layer, float scale, const ResultOver
   }
   Mark(stream, Section::kRetrieval);
   if (!selects_.empty()) retriever_.Select(stream, selects_);
-  for (size_t i = 0; i < selects_.size(); ++i) updates_[selecting_[i]].count = selects_[i].count;
+  for (size_t i = 0; i < selects_.size(); ++i) {
+    updates_[selecting_[i]].count = selects_[i].count;
+    if (selects_[i].fewest > 0) work[selecting_[i]].k = selects_[i].count;
+  }
   if (results != nullptr) ReplaceRows(stream, layer, *results, work);
   Mark(stream, Section::kManagement);
   UpdateSlots(stream, tiers_.geometry, delta_, updates_);

@@ -17,7 +17,8 @@ struct RefreshWork {
   const SequenceView* sequence = nullptr;
   int64_t head = 0;
   const float* q = nullptr;  // [group][head_dim]
-  // Candidates are positions [begin, end); selects k of them, or all if there are at most k.
+  // Candidates are positions [begin, end); selects k of them, or all if there are at most k. With a
+  // budget by need Run() sets k to the number it has selected.
   int64_t begin = 0, end = 0;
   int64_t k = 0;
   int64_t capacity = 0;  // slots for cached rows

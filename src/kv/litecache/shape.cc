@@ -58,6 +58,7 @@ Shape::Shape(const Layout& layout_of_model, const KvOptions& options, const Head
                   .carry = options.carry_tokens,
                   .budget_share = options.budget.share,
                   .budget_tokens = options.budget.tokens,
+                  .by_need = options.budget.by_need,
                   .slots_factor = options.slots},
       layout(layout_of_model),
       group(layout.q_heads / layout.kv_heads),

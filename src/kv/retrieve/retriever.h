@@ -38,6 +38,7 @@ struct SelectWork {
   int64_t begin = 0;         // candidates: positions [begin, end), without sink and recent tokens
   int64_t end = 0;
   int64_t k = 0;                         // number of rows to select, >= 1
+  int64_t fewest = 0;                    // as ops::Selection::fewest
   std::byte* const* metadata = nullptr;  // as in EncodeWork
   ops::PagedRows rows;                   // the rows themselves, for the exact retriever
   int32_t* positions = nullptr;          // result: ascending, room for k

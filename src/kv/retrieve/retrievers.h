@@ -47,7 +47,7 @@ inline int64_t MetadataTokens(std::string_view retriever, uint64_t page_bytes, i
 }
 
 inline ops::Selection ToSelection(const SelectWork& w) {
-  return {.begin = w.begin, .end = w.end, .k = w.k, .positions = w.positions};
+  return {.begin = w.begin, .end = w.end, .k = w.k, .fewest = w.fewest, .positions = w.positions};
 }
 
 // One matrix per (layer, KV head), copied from the profile, which need not outlive the retriever,

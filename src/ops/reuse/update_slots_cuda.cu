@@ -378,7 +378,9 @@ size_t UpdateSlotsScratchBytes(const LiteCacheShape& shape, int64_t capacity, in
 
 void UpdateSlots(Stream& stream, const StepView& step, const LiteCacheShape& shape,
                  const LiteCacheLayer& layer, bool delta, bool fill, void* scratch) {
-  if (shape.windows.slots_factor <= 1 || !delta) {
+  // Slots that are not selected stay filled if there are more slots than rows.
+  const bool spare = shape.windows.slots_factor > 1 || shape.windows.by_need;
+  if (!spare || !delta) {
     SwapSlots(stream, step, shape, layer, delta, fill, scratch);
     return;
   }

@@ -133,7 +133,7 @@ __global__ void __launch_bounds__(kChainThreads, Softmax::kBlocksAnSm)
   } while (work.Next(chain));
 }
 
-// Launches both kernels.
+// Launches both kernels, and with a budget by need the one that lowers k.
 template <class Softmax>
 void LaunchChainSoftmax(CudaStream& stream, const StepView& step, const LiteCacheShape& shape,
                         const LiteCacheLayer& layer, const SelectSource& source, const Chain& chain,
@@ -144,6 +144,7 @@ void LaunchChainSoftmax(CudaStream& stream, const StepView& step, const LiteCach
                     layer, source, chain, words);
   LaunchOverlapping(stream, SharesKernel<Softmax>, blocks, kChainThreads, bytes, step, shape, layer,
                     chain, words);
+  LimitToNeed(stream, shape, layer, chain);
 }
 
 }  // namespace litecache::ops::cuda

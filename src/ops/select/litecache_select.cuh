@@ -9,6 +9,7 @@
 #include "device/cuda/cuda_device.h"
 #include "ops/attention/listed_cuda.h"
 #include "ops/common/thread_block_clusters_cuda.h"
+#include "ops/select/need.h"
 #include "ops/select/select_cuda.h"
 #include "ops/select/select_scratch_cuda.h"
 #include "ops/select/team_top_k.cuh"
@@ -35,6 +36,7 @@ struct SelectTarget {
   int32_t head = 0;
   int32_t list = 0;  // of an offloaded head, otherwise -1
   int32_t begin = 0, end = 0, k = 0;
+  int32_t fewest = 0;        // Selection::fewest
   const float* q = nullptr;  // [group][head_dim]
 };
 
@@ -79,6 +81,7 @@ __device__ inline bool FindTarget(const StepView& step, const LiteCacheShape& sh
   target->begin = shape.windows.SinkRows(n);
   target->end = target->begin + candidates;
   target->k = k;
+  target->fewest = shape.windows.FewestRows(k);
   target->q = source.q == nullptr ? LabelOf(s, shape, list)
                                   : source.q + first_row * source.stride +
                                         int64_t{head} * shape.group * shape.head_dim;
@@ -151,15 +154,19 @@ __global__ void __launch_bounds__(kTeamThreads, 1)
   scorer.Score(team, ScoreJob{step, shape, layer, target, source.scale, first, last, keys}, memory);
   __syncthreads();
   const auto key_at = [&](int32_t i) { return keys[i]; };
-  const Threshold threshold = FindThreshold(team, shared, last - first, target.k, key_at);
+  int32_t k = target.k;
+  if (target.fewest > 0) {
+    const uint32_t least = OrderedKey(NeededScore(shape.group, candidates));
+    k = max(target.fewest, min(k, CountReaching(team, shared, last - first, least, key_at)));
+  }
+  const Threshold threshold = FindThreshold(team, shared, last - first, k, key_at);
   TakeAbove(team, shared, last - first, threshold, key_at,
             [&](int32_t order, int32_t i) { selected[order] = first + i; });
   if (leads) {
-    layer.selected_count[pair] = target.k;
+    layer.selected_count[pair] = k;
     if (target.list < 0 &&
         layer.counters != nullptr) {  // offloaded heads are counted when they take their slots
-      atomicAdd(&layer.counters[target.head].rows_selected,
-                static_cast<unsigned long long>(target.k));
+      atomicAdd(&layer.counters[target.head].rows_selected, static_cast<unsigned long long>(k));
     }
   }
   team.Sync();  // no block ends while others read its shared memory

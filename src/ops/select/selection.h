@@ -17,8 +17,11 @@ struct PagedMetadata {
 // scores: the lower position first; a NaN counts as the lowest score. Results depend neither on the
 // number of threads nor on the other selections of a call.
 struct Selection {
-  int64_t begin = 0, end = 0;    // begin < end <= 2^31 - 1
-  int64_t k = 0;                 // >= 1; all candidates are selected if k >= end - begin
+  int64_t begin = 0, end = 0;  // begin < end <= 2^31 - 1
+  int64_t k = 0;               // >= 1; all candidates are selected if k >= end - begin
+  // Above 0: of the k best only those that reach NeededScore() (need.h), but at least this many.
+  // For scores that are sums of softmaxes.
+  int64_t fewest = 0;
   int32_t* positions = nullptr;  // result: room for min(k, end - begin)
   int64_t count = 0;             // result
   float* scores = nullptr;       // result if not null: the scores, as documented by the operation

@@ -1,12 +1,14 @@
 // Selections whose scores pass through a softmax for each query head.
 #pragma once
 
+#include <algorithm>
 #include <span>
 #include <type_traits>
 #include <vector>
 
 #include "ops/select/group_softmax_cpu.h"
 #include "ops/select/jobs_cpu.h"
+#include "ops/select/need.h"
 #include "ops/select/top_k_cpu.h"
 
 namespace litecache::ops::cpu {
@@ -67,7 +69,14 @@ void SelectBySoftmax(ThreadPool& pool, std::span<Work> work, int64_t group, int6
         }
         float* sums = scratch + (w.selection.begin - origin_of(w));
         if constexpr (std::is_same_v<Adjust, AsTheyAre>) {
-          FinishPositive(sums, w.selection);  // memory behind the sums is not needed at this point
+          Selection& selection = w.selection;
+          const int64_t n = selection.end - selection.begin, most = selection.k;
+          if (selection.fewest > 0 && most < n) {
+            const int64_t needed = CountReaching(sums, n, NeededScore(group, n));
+            selection.k = std::clamp(needed, selection.fewest, most);
+          }
+          FinishPositive(sums, selection);
+          selection.k = most;  // memory behind the sums is not needed at this point
         } else {
           adjust(w, sums);
           FinishSelection(sums, w.selection);

@@ -65,6 +65,26 @@ struct TopKShared {
   int32_t first_greater, first_equal;  // in the preceding blocks
 };
 
+// How many of a team's keys are at least `least`; arguments as for FindThreshold.
+template <class Team, class KeyAt>
+__device__ int32_t CountReaching(const Team& team, TopKShared& shared, int32_t count,
+                                 uint32_t least, const KeyAt& key_at) {
+  const int32_t thread = threadIdx.x, lane = thread % 32, warp = thread / 32;
+  int32_t reaching = 0;
+  for (int32_t i = thread; i < count; i += kTeamThreads) reaching += key_at(i) >= least ? 1 : 0;
+  reaching = __reduce_add_sync(kFullMask, reaching);
+  __syncthreads();  // earlier calls are done with `shared`
+  if (lane == 0) shared.warp_greater[warp] = reaching;
+  __syncthreads();
+  if (warp == 0) {
+    reaching = __reduce_add_sync(kFullMask, shared.warp_greater[lane]);
+    if (lane == 0) shared.greater = reaching;
+  }
+  team.Sync();
+  const bool exists = lane < team.size;
+  return __reduce_add_sync(kFullMask, exists ? *team.Of(&shared.greater, lane) : 0);
+}
+
 // Which keys are selected: those above `key`, and the first `ties` equal to it.
 struct Threshold {
   uint32_t key = 0;

@@ -83,7 +83,7 @@ struct alignas(16) ChainPair {
   uint32_t key;  // the selected keys: Threshold
   int32_t ties;
   int32_t counted;  // items that have been counted
-  int32_t unused;
+  int32_t fewest;   // Selection::fewest
 };
 static_assert(sizeof(ChainPair) == 4 * kChainPairWords);
 
@@ -147,7 +147,8 @@ __device__ inline bool BeginPair(const StepView& step, const LiteCacheShape& sha
     *state = {.items = all ? 0 : ItemsOf(begin, target->end),
               .begin = begin,
               .end = target->end,
-              .k = target->k};
+              .k = target->k,
+              .fewest = target->fewest};
     if (target->list < 0) {  // offloaded heads are counted when they take their slots
       atomicAdd(&layer.counters[target->head].rows_selected,
                 static_cast<unsigned long long>(target->k));
@@ -274,6 +275,12 @@ struct CoarseBins {
     __syncthreads();
   }
 };
+
+// With a budget by need: lowers the pairs' k to the number of keys in the bins from NeededScore()'s
+// on. For chains whose keys are OrderedKey of sums of softmaxes. Launched between the scores and
+// TakeBest; without such a budget it launches nothing.
+void LimitToNeed(CudaStream& stream, const LiteCacheShape& shape, const LiteCacheLayer& layer,
+                 const Chain& chain);
 
 // Launches the kernels that follow the scores. blocks: of the kernels over items.
 void TakeBest(CudaStream& stream, unsigned blocks, const LiteCacheShape& shape,

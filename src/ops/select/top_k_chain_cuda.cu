@@ -1,4 +1,5 @@
 #include "ops/select/find_bin.cuh"
+#include "ops/select/need.h"
 #include "ops/select/take_best_cuda.h"
 #include "ops/select/top_k_chain.cuh"
 
@@ -346,7 +347,45 @@ __global__ void __launch_bounds__(kChainThreads, 4)
   } while (work.Next(chain));
 }
 
+// One block per pair. A needed score is the least key of its bin, so that whole bins count.
+static_assert(kIgnoredScoreBits == 18, "KeyMap::OfShares() divides keys by their bits from 18 on");
+__global__ void __launch_bounds__(kChainThreads)
+    LimitKernel(const __grid_constant__ LiteCacheShape shape,
+                const __grid_constant__ LiteCacheLayer layer, const __grid_constant__ Chain chain) {
+  __shared__ int32_t warp_sums[kChainWarps];
+  WaitForKernelBefore();
+  LetNextKernelStart();
+  const int32_t pair = blockIdx.x;
+  ChainPair* state = chain.PairOf(pair);
+  const int4 range = __ldcg(reinterpret_cast<const int4*>(state));
+  const int32_t items = range.x, begin = range.y, end = range.z, k = range.w;
+  if (items == 0) return;
+  const uint32_t* coarse = chain.Of(pair, chain.layout.coarse);
+  const int32_t first = chain.map.BinOf(ChainKey(NeededScore(shape.group, end - begin)));
+  int32_t own = 0, reaching;
+  for (int32_t bin = first + static_cast<int32_t>(threadIdx.x); bin < kCoarseBins;
+       bin += kChainThreads) {
+    own += static_cast<int32_t>(__ldcg(coarse + bin));
+  }
+  SumBefore<kChainWarps>(own, warp_sums, &reaching);
+  if (threadIdx.x != 0) return;
+  const int32_t taken = max(state->fewest, min(k, reaching));
+  state->k = taken;
+  layer.selected_count[pair] = taken;
+  const int32_t head = pair % shape.kv_heads;
+  if (layer.slots.list_of_head[head] < 0) {  // BeginPair has counted k
+    atomicAdd(&layer.counters[head].rows_selected, static_cast<unsigned long long>(taken - k));
+  }
+}
+
 }  // namespace
+
+void LimitToNeed(CudaStream& stream, const LiteCacheShape& shape, const LiteCacheLayer& layer,
+                 const Chain& chain) {
+  if (!shape.windows.by_need) return;
+  LaunchOverlapping(stream, LimitKernel, static_cast<unsigned>(chain.pairs), kChainThreads, 0,
+                    shape, layer, chain);
+}
 
 void TakeBest(CudaStream& stream, unsigned blocks, const LiteCacheShape& shape,
               const LiteCacheLayer& layer, const Chain& chain) {

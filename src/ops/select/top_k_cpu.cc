@@ -88,6 +88,15 @@ int64_t CountNotBelow(const int32_t* keys, int64_t n, int32_t threshold) {
   return c0 + c1 + c2 + c3;
 }
 
+int64_t CountScores(const float* scores, int64_t n, float least) {
+  int64_t count = 0;
+  ForEachVector(n, [&](auto d, int64_t i) HWY_ATTR {
+    count +=
+        static_cast<int64_t>(hn::CountTrue(d, hn::Ge(hn::LoadU(d, scores + i), hn::Set(d, least))));
+  });
+  return count;
+}
+
 // The k-th largest key, which is in [low, high].
 int32_t Bisect(const int32_t* keys, int64_t n, int64_t k, int32_t low, int32_t high) {
   while (low < high) {
@@ -196,6 +205,7 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace litecache::ops::cpu {
 
+HWY_EXPORT(CountScores);
 HWY_EXPORT(MakeKeys);
 HWY_EXPORT(SelectLargest);
 
@@ -205,6 +215,10 @@ Scratch& ThreadScratch() {
   return scratch;
 }
 }  // namespace
+
+int64_t CountReaching(const float* scores, int64_t n, float least) {
+  return HWY_DYNAMIC_DISPATCH(CountScores)(scores, n, least);
+}
 
 void TopK(const float* scores, int64_t n, int64_t k, int64_t first, int32_t* positions) {
   if (k == n) {

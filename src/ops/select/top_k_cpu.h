@@ -18,6 +18,9 @@ void TopK(const float* scores, int64_t n, int64_t k, int64_t first, int32_t* pos
 inline constexpr int64_t kTopKPadding = 64;
 void TopKOfPositive(float* scores, int64_t n, int64_t k, int64_t first, int32_t* positions);
 
+// How many of scores[0 .. n) are at least `least`.
+int64_t CountReaching(const float* scores, int64_t n, float least);
+
 // TopK's sample: kTopKSamples positions of n >= kTopKMinSampled, chosen without a period that
 // scores may share. Declared here so that tests can construct scores that mislead it.
 inline constexpr int64_t kTopKSamples = 512;

@@ -35,6 +35,7 @@ struct SlotWindows {
   Int sink = 0, recent = 0, carry = 0;
   double budget_share = 0;
   Int budget_tokens = 0;    // 0: use the share
+  bool by_need = false;     // a selection may take fewer than Rows(): select/need.h
   double slots_factor = 1;  // slots for cached rows relative to the number of rows, >= 1
 
   // The same windows in another integer type.
@@ -45,6 +46,7 @@ struct SlotWindows {
             .carry = static_cast<To>(carry),
             .budget_share = budget_share,
             .budget_tokens = static_cast<To>(budget_tokens),
+            .by_need = by_need,
             .slots_factor = slots_factor};
   }
 
@@ -53,7 +55,10 @@ struct SlotWindows {
     return n - recent > sink ? n - recent : SinkRows(n);
   }
   LC_HOST_DEVICE Int Candidates(Int n) const { return RecentBegin(n) - SinkRows(n); }
+  // The most rows that a head selects.
   LC_HOST_DEVICE Int Rows(Int n) const { return BudgetRows(budget_share, budget_tokens, n); }
+  // The fewest rows of a selection of up to `rows` by need; 0: it takes all of them.
+  LC_HOST_DEVICE Int FewestRows(Int rows) const { return by_need ? (rows + 9) / 10 : 0; }
   // Whether all candidates are cached, so that no lookup is needed.
   LC_HOST_DEVICE bool AllFit(Int n) const { return Candidates(n) <= Rows(n); }
   // First token of the ring that a head attends if it was last refreshed when the recent window

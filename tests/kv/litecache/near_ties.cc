@@ -13,6 +13,9 @@ namespace {
 // terms in any order stay below it.
 constexpr double kSumError = 0x1p-19;
 
+// Error of values computed from scores in f32: exponentials and sums over a group.
+constexpr double kRounding = 2e-5;
+
 struct Sum {
   double value = 0, error = 0;
 };
@@ -314,10 +317,19 @@ std::vector<Interval> ScoreIntervals(const Layout& layout, const KvOptions& opti
   return {};
 }
 
+bool CanBeNeeded(std::span<const Interval> intervals, double needed, int64_t fewest, int64_t k,
+                 std::span<const int32_t> selected) {
+  int64_t least = 0, most = 0;
+  for (const Interval& x : intervals) {
+    least += x.low * (1 - kRounding) >= needed ? 1 : 0;
+    most += x.high * (1 + kRounding) >= needed ? 1 : 0;
+  }
+  const auto count = static_cast<int64_t>(selected.size());
+  return count >= std::clamp(least, fewest, k) && count <= std::clamp(most, fewest, k);
+}
+
 bool CanBeBest(std::span<const Interval> intervals, int64_t begin, int64_t k,
                std::span<const int32_t> selected) {
-  // Error of values computed from scores in f32: exponentials and sums over a group.
-  constexpr double kRounding = 2e-5;
   if (static_cast<int64_t>(selected.size()) != k) return false;
   double least = HUGE_VAL, left = -HUGE_VAL;
   size_t next = 0;

@@ -32,4 +32,9 @@ std::vector<Interval> ScoreIntervals(const Layout& layout, const KvOptions& opti
 bool CanBeBest(std::span<const Interval> intervals, int64_t begin, int64_t k,
                std::span<const int32_t> selected);
 
+// Whether as many tokens as `selected` has can be those whose scores reach `needed`, at least
+// `fewest` and at most k.
+bool CanBeNeeded(std::span<const Interval> intervals, double needed, int64_t fewest, int64_t k,
+                 std::span<const int32_t> selected);
+
 }  // namespace litecache::kv

@@ -11,6 +11,7 @@
 #include "kv/litecache/near_ties.h"
 #include "kv/litecache/shape.h"
 #include "ops/common/row_format.h"
+#include "ops/select/need.h"
 
 namespace litecache::kv {
 namespace {
@@ -97,6 +98,10 @@ std::vector<int32_t> Reference::TopK(int64_t layer, int64_t head, const Head& st
   std::vector<int32_t> all(static_cast<size_t>(std::max<int64_t>(end - begin, 0)));
   std::iota(all.begin(), all.end(), static_cast<int32_t>(begin));
   if (static_cast<int64_t>(all.size()) <= k) return all;
+  // With a budget by need: the least score and the fewest rows that are selected.
+  const int64_t fewest = options_.budget.by_need ? (k + 9) / 10 : 0;
+  const auto needed =
+      static_cast<double>(ops::NeededScore(group_, static_cast<int64_t>(all.size())));
 
   if (retriever_ != nullptr) {
     std::vector<std::byte*> pages;
@@ -110,6 +115,7 @@ std::vector<int32_t> Reference::TopK(int64_t layer, int64_t head, const Head& st
                     .begin = begin,
                     .end = end,
                     .k = k,
+                    .fewest = fewest,
                     .metadata = pages.data(),
                     .rows = {},
                     .positions = positions.data()};
@@ -123,7 +129,9 @@ std::vector<int32_t> Reference::TopK(int64_t layer, int64_t head, const Head& st
         layout_, options_, weights.subspan(static_cast<size_t>(head) * of_head, of_head),
         std::span(state.encoded_keys).first(static_cast<size_t>(end)), begin, q,
         static_cast<double>(scale));
-    const bool tie = !intervals.empty() && CanBeBest(intervals, begin, k, *observed);
+    if (fewest > 0 && !CanBeNeeded(intervals, needed, fewest, k, *observed)) return positions;
+    const int64_t rows = fewest > 0 ? static_cast<int64_t>(observed->size()) : k;
+    const bool tie = !intervals.empty() && CanBeBest(intervals, begin, rows, *observed);
     return tie ? *observed : positions;
   }
 
@@ -147,6 +155,17 @@ std::vector<int32_t> Reference::TopK(int64_t layer, int64_t head, const Head& st
   std::vector<int32_t> order = all;
   const auto at = [&](int32_t position) { return mass[static_cast<size_t>(position - begin)]; };
   std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) { return at(a) > at(b); });
+  if (fewest > 0) {
+    const auto reaching = [&](double least) {
+      return std::clamp<int64_t>(std::ranges::count_if(mass, [&](double x) { return x >= least; }),
+                                 fewest, k);
+    };
+    const int64_t seen = observed != nullptr ? static_cast<int64_t>(observed->size()) : -1;
+    // Rounding decides about rows at the limit.
+    k = seen >= reaching(needed * (1 + kTie)) && seen <= reaching(needed * (1 - kTie))
+            ? seen
+            : reaching(needed);
+  }
   const double last = at(order[static_cast<size_t>(k - 1)]);
   order.resize(static_cast<size_t>(k));
   std::sort(order.begin(), order.end());

@@ -88,7 +88,8 @@ TEST_P(LiteCacheReference, RandomLivesAgreeStepByStep) {
     options.policy = "litecache";
     options.retriever =
         Pick<std::string>(random, {"exact", "exact", "hata", "keys", "keys2", "quest", "loki"});
-    options.budget = KvBudget::Parse(Pick<std::string>(random, {"10%", "30%", "7", "40", "1"}));
+    options.budget =
+        KvBudget::Parse(Pick<std::string>(random, {"10%", "30%", "7", "40", "1", "auto"}));
     options.sink_tokens = static_cast<int64_t>(random() % 5);
     options.recent_tokens = Pick<int64_t>(random, {1, 2, 7, 32});
     options.carry_tokens = Pick<int64_t>(random, {0, 0, 5, 300});
@@ -109,6 +110,10 @@ TEST_P(LiteCacheReference, RandomLivesAgreeStepByStep) {
     options.slots = options.delta_update ? Pick(random, {1.0, 1.0, 1.5, 4.0}) : 1.0;
     options.hata_norms = random() % 2 == 0;
     options.hata_group = options.hata_norms ? Pick<std::string>(random, {"sum", "softmax"}) : "sum";
+    if (options.retriever == "quest" ||
+        (options.retriever == "hata" && options.hata_group == "sum")) {
+      options.budget.by_need = false;  // these do not estimate shares of the attention
+    }
     SCOPED_TRACE(::testing::Message()
                  << "round " << round << ": " << options.retriever << " budget "
                  << options.budget.ToString() << " sink " << options.sink_tokens << " recent "
