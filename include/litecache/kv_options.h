@@ -108,7 +108,7 @@ struct KvOptions {
   // The least threshold of that check for rows chosen with this step's prediction: an error of a
   // prediction costs more attention mass than a step of time that turns the query as far
   // (lab/notes/accuracy.md).
-  double prediction_eta = 0.93;
+  double prediction_eta = 0.95;
 
   // ---- retriever ----
   std::string retriever = "auto";  // exact | hata | keys | keys2 | quest | loki | auto: hata
